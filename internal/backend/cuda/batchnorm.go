@@ -50,7 +50,7 @@ func (s *stream) batchOf(c *backend.Call, sameIn, sameOut, params, grads int) ba
 	b := batch{n: x.Shape[0], c: x.Shape[1], l: x.Shape[2], dt: x.DType}
 	count := b.n * b.l
 	b.segments = min(max(1, (count+segmentElements-1)/segmentElements), mostSegments)
-	b.segment = max(1, (count+b.segments-1)/b.segments)
+	b.segment = roundUp(max(1, (count+b.segments-1)/b.segments), 16) // whole chunks
 	return b
 }
 

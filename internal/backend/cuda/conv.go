@@ -8,8 +8,8 @@ import (
 )
 
 // convolution is the geometry of OpConv2D and its gradients: images x [n,c,h,w], kernels [o,c,kh,kw] and results y
-// [n,o,oh,ow]. A sample's windows are unfolded into a matrix [c·kh·kw, oh·ow], so that each of the three is a product for
-// each sample. Samples are worked on in groups, which follow from the shape alone.
+// [n,o,oh,ow]. A sample's windows are unfolded into a matrix [c·kh·kw, oh·ow], so that each of the three is a product
+// for each sample. Samples are worked on in groups, which follow from the shape alone.
 type convolution struct {
 	window
 	n, c, o int
@@ -21,8 +21,7 @@ type convolution struct {
 // convScratch is the memory that a group's matrices may take, unless one sample takes more.
 const convScratch = 256 << 20
 
-// convolve lays an op out and checks its operands. perSample is for the number of scratch elements that a sample needs
-// beside its unfolded windows.
+// convolve lays an op out and checks its operands.
 func (s *stream) convolve(c *backend.Call, image, kernel, result *backend.View) convolution {
 	for _, v := range []*backend.View{image, kernel, result} {
 		if v.NDim != 4 || v.DType != image.DType || !v.Contiguous() {
@@ -88,7 +87,7 @@ func turned(m backend.View) backend.View {
 	return m
 }
 
-// repeated is a matrix for each of n samples.
+// repeatedMatrix is a matrix for each of n samples.
 func repeatedMatrix(m backend.View, n int) backend.View {
 	m.Shape[0], m.Stride[0] = n, 0
 	return m

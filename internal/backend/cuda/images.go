@@ -70,7 +70,8 @@ func (s *stream) wantPlane(c *backend.Call, g *window) {
 // planeKernel queues a kernel with so many blocks, or rows of blocks, of n elements each.
 func (s *stream) planeKernel(name string, blocks, n int, a *args) {
 	across := min(threads, roundUp(n, 32))
-	s.kernel(name, [3]uint32{uint32(blocks), min(64, blocksFor(n, 4*across)), 1}, [3]uint32{uint32(across), 1, 1}, 0, a)
+	s.kernel(name, [3]uint32{uint32(blocks), min(64, blocksFor(n, 4*across)), 1}, [3]uint32{uint32(across), 1, 1}, 0,
+		a)
 }
 
 // unfold queues im2col.

@@ -71,32 +71,23 @@ const (
 	sortThreads = 256
 )
 
-// sorted is a list of positions, sorted by a key below limit, and where each key's begin: limit+1 numbers.
-type sorted struct{ positions, starts cuda.Ptr }
-
-// sort sorts n pairs of keys up to limit and positions, which make queues, stably.
-func (s *stream) sort(n, limit int, make func(keys, positions cuda.Ptr)) sorted {
+// sort sorts pairs of keys up to limit and positions stably. fill queues what makes the pairs.
+func (s *stream) sort(n, limit int, fill func(keys, positions cuda.Ptr)) (keys, positions cuda.Ptr) {
 	tiles := (n + sortTile - 1) / sortTile
 	var lists [2][2]cuda.Ptr
 	for i := range lists {
 		lists[i] = [2]cuda.Ptr{s.scratch(4 * n), s.scratch(4 * n)}
 	}
-	counts, starts := s.scratch(4*sortBins*tiles), s.scratch(4*(limit+1))
-	from := 0
-	if n > 0 {
-		make(lists[0][0], lists[0][1])
-		for shift := 0; shift < bits.Len(uint(limit)); shift += 8 {
-			s.sortPass(lists[from], lists[1-from], counts, n, tiles, shift)
-			from = 1 - from
-		}
+	if n == 0 {
+		return lists[0][0], lists[0][1]
 	}
-	var a args
-	a.ptr(lists[from][0])
-	a.ptr(starts)
-	a.i32(n)
-	a.i64(limit)
-	s.kernel("sort_starts", [3]uint32{blocksFor(limit+1, threads), 1, 1}, [3]uint32{threads, 1, 1}, 0, &a)
-	return sorted{lists[from][1], starts}
+	fill(lists[0][0], lists[0][1])
+	counts, from := s.scratch(4*sortBins*tiles), 0
+	for shift := 0; shift < bits.Len(uint(limit)); shift += 8 {
+		s.sortPass(lists[from], lists[1-from], counts, n, tiles, shift)
+		from = 1 - from
+	}
+	return lists[from][0], lists[from][1]
 }
 
 // sortPass sorts by 8 bits of the keys.
@@ -136,7 +127,7 @@ func embeddingGrad(s *stream, c *backend.Call) {
 	if n > 1<<30 || vocabulary >= 1<<32 {
 		s.fault(c, "%d ids and a table of %d rows, want at most %d and %d", n, vocabulary, 1<<30, 1<<32-1)
 	}
-	list := s.sort(n, vocabulary, func(keys, positions cuda.Ptr) {
+	sortedIDs, positions := s.sort(n, vocabulary, func(keys, positions cuda.Ptr) {
 		var a args
 		s.indices(&a, ids)
 		a.ptr(keys)
@@ -144,15 +135,24 @@ func embeddingGrad(s *stream, c *backend.Call) {
 		a.i32(n)
 		a.i64(vocabulary)
 		s.packFault(&a, c)
-		s.kernel("embedding_keys", [3]uint32{blocksFor(n, threads), 1, 1}, [3]uint32{threads, 1, 1}, 0, &a)
+		s.kernel("embedding_keys", [3]uint32{blocksFor(n, threads), 1, 1}, block256, 0,
+			&a)
 	})
 	if vocabulary*cols == 0 {
 		return
 	}
+	starts := s.scratch(4 * (vocabulary + 1)) // of each id's positions
 	var a args
+	a.ptr(sortedIDs)
+	a.ptr(starts)
+	a.i32(n)
+	a.i64(vocabulary)
+	s.kernel("sort_starts", [3]uint32{s.blocks(c, vocabulary+1, threads), 1, 1},
+		block256, 0, &a)
+	a = args{}
 	a.ptr(s.addr(dy))
-	a.ptr(list.positions)
-	a.ptr(list.starts)
+	a.ptr(positions)
+	a.ptr(starts)
 	a.ptr(s.addr(table))
 	a.i64(vocabulary)
 	a.i32(cols)
@@ -234,23 +234,25 @@ func scatterAdd(s *stream, c *backend.Call) {
 	if index.Numel() == 0 {
 		return
 	}
-	to, n := s.addr(out), out.Numel()
-	if dt.IsHalf() {
-		wide := s.scratch(4 * n)
-		s.scatterHalf("scatter_begin_", dt, to, wide, n)
-		defer s.scatterHalf("scatter_end_", dt, wide, s.addr(out), n)
-		to = wide
-	}
-	step := 1
+	length, step := index.Shape[dim], 1
 	for k := dim + 1; k < index.NDim; k++ {
 		step *= index.Shape[k]
+	}
+	n := index.Numel()
+	sorting := n <= 1<<30 && out.Numel() < 1<<32-1
+	if dt.IsHalf() && length > 1 && !sorting {
+		s.fault(c, "%d indices into %d elements of %s, want at most %d and %d", n, out.Numel(), dt, 1<<30, 1<<32-2)
+	}
+	if sorting && length > 1 && (dt.IsHalf() || length > longLine && n/length < manyLines) {
+		s.scatterSorted(c, dim)
+		return
 	}
 	var a args
 	a.ptr(s.addr(src))
 	s.indices(&a, index)
-	a.ptr(to)
+	a.ptr(s.addr(out))
 	lines := packLines(&a, out, index, src, dim, true)
-	a.i64(index.Shape[dim])
+	a.i64(length)
 	a.i64(step)
 	a.i64(src.Stride[dim])
 	a.i64(out.Stride[dim])
@@ -258,11 +260,35 @@ func scatterAdd(s *stream, c *backend.Call) {
 	s.kernel("scatter_add_"+suffix(dt), s.gridFor(lines), block256, 0, &a)
 }
 
-// scatterHalf converts n elements.
-func (s *stream) scatterHalf(name string, dt dtype.DType, from, to cuda.Ptr, n int) {
+// Lines of more elements are sorted by their targets, unless there are so many lines that a thread for each keeps the
+// device busy. Neither changes the order of a sum.
+const (
+	longLine  = 64
+	manyLines = 8192
+)
+
+// scatterSorted sorts the elements by where they go to.
+func (s *stream) scatterSorted(c *backend.Call, dim int) {
+	src, index, out := &c.In[0], &c.In[1], &c.Out[0]
+	n, limit := index.Numel(), out.Numel()
+	grid, block := s.gridFor(n), block256
+	keys, positions := s.sort(n, limit, func(keys, positions cuda.Ptr) {
+		var a args
+		s.indices(&a, index)
+		a.ptr(keys)
+		a.ptr(positions)
+		packLines(&a, out, index, src, dim, false)
+		a.i64(out.Stride[dim])
+		a.u32(uint32(limit))
+		s.packFault(&a, c)
+		s.kernel("scatter_keys", grid, block, 0, &a)
+	})
 	var a args
-	a.ptr(from)
-	a.ptr(to)
-	a.i64(n)
-	s.kernel(name+suffix(dt), s.gridFor(n), block256, 0, &a)
+	a.ptr(s.addr(src))
+	a.ptr(keys)
+	a.ptr(positions)
+	a.ptr(s.addr(out))
+	packLines(&a, out, index, src, dim, false)
+	a.u32(uint32(limit))
+	s.kernel("scatter_runs_"+suffix(out.DType), grid, block, 0, &a)
 }

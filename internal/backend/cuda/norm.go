@@ -69,12 +69,12 @@ func rmsNormGrad(s *stream, c *backend.Call) {
 	s.normGrad(c, "rms_norm", 2, rows, cols)
 }
 
-// normShared is the shared memory that the kernel of all gradients in one may take: two blocks fit a multiprocessor of an
-// H100.
+// normShared is the shared memory that the kernel of all gradients in one may take: two blocks fit a multiprocessor of
+// an H100.
 const normShared = 112 << 10
 
-// normGrad makes dx, and the parameters' gradients if there are outputs for them. Input dy is followed by the weight. One
-// kernel does both where a row's sums fit shared memory; the bits of the parameters' gradients are the same.
+// normGrad makes dx, and the parameters' gradients if there are outputs for them. Input dy is followed by the weight.
+// One kernel does both where a row's sums fit shared memory; the bits of the parameters' gradients are the same.
 func (s *stream) normGrad(c *backend.Call, norm string, dy, rows, cols int) {
 	if c.NOut == 1 || rows*cols == 0 {
 		s.rowGrad(c, norm, dy, rows, cols)
@@ -132,8 +132,8 @@ func rmsNormParamGrad(s *stream, c *backend.Call) {
 	s.normParams(c, "rms_norm", 2, 0, rows, cols)
 }
 
-// normRows is the number of rows that are summed first, by normDown warps; normAcross is the number of a row's chunks of
-// 16 bytes that a block does.
+// normRows is the number of rows that are summed first, by normDown warps; normAcross is the number of a row's chunks
+// of 16 bytes that a block does.
 const (
 	normRows   = 64
 	normAcross = 32

@@ -19,18 +19,50 @@ struct Shape {
   }
 };
 
-// segment calls add for where the elements of segment blockIdx.x of a channel lie.
-template <typename F> DEVICE void segment(Shape shape, int channel, F add) {
-  i64 first = (i64)blockIdx.x * shape.segment, end = min(first + shape.segment, shape.count());
-  for (i64 i = first + threadIdx.x; i < end; i += blockDim.x) add(shape.at(channel, i));
+// wide_load reads K elements that lie side by side.
+template <int K, typename T> DEVICE void wide_load(Wide<T> (&v)[K], const T *p, bool aligned) {
+  if (aligned) {
+    Vec<T, K> all = load<K>(p);
+#pragma unroll
+    for (int i = 0; i < K; i++) v[i] = widen(all.v[i]);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < K; i++) v[i] = widen(p[i]);
 }
 
-// batch_moments sets the sums, over a segment, of the distances of x to its channel's first element and of their squares.
+// segment calls add for x, and for y if it is not null, of segment blockIdx.x of a channel. Where a plane is a number of
+// chunks, a thread takes a chunk at a time, which is so by the shape alone.
+template <typename T, typename F> DEVICE void segment(Shape shape, int channel, const T *x, const T *y, F add) {
+  typedef Wide<T> A;
+  constexpr int K = CHUNK<T>;
+  i64 first = (i64)blockIdx.x * shape.segment, end = min(first + shape.segment, shape.count());
+  if (shape.l % K == 0) {
+    bool in = aligned16(x), other = aligned16(y);
+    for (i64 i = first + threadIdx.x * K; i < end; i += blockDim.x * K) {
+      A v[K], d[K];
+      i64 at = shape.at(channel, i);
+      wide_load(v, x + at, in);
+      if (y) wide_load(d, y + at, other);
+#pragma unroll
+      for (int j = 0; j < K; j++) add(v[j], y ? d[j] : (A)0);
+    }
+    return;
+  }
+  for (i64 i = first + threadIdx.x; i < end; i += blockDim.x) {
+    i64 at = shape.at(channel, i);
+    add(widen(x[at]), y ? widen(y[at]) : (A)0);
+  }
+}
+
+// batch_moments sets the sums, over a segment, of the distances of x to its channel's first element and of their
+// squares.
 template <typename T> DEVICE void batch_moments(const T *x, f64 *parts, Shape shape) {
+  typedef Wide<T> A;
   for (int channel = blockIdx.y; channel < shape.c; channel += gridDim.y) {
     f64 from = (f64)widen(x[shape.at(channel, 0)]), sum = 0, squares = 0;
-    segment(shape, channel, [&](i64 i) {
-      f64 d = (f64)widen(x[i]) - from;
+    segment(shape, channel, x, (const T *)nullptr, [&](A v, A) {
+      f64 d = (f64)v - from;
       sum += d;
       squares += d * d;
     });
@@ -78,17 +110,36 @@ DEVICE int channel_of(Shape shape, i64 i) {
   return (int)(i / shape.l % shape.c);
 }
 
+// by_element calls f for the channel and the elements of x and, if it is not null, y, and sets out to what it gives.
+template <typename T, typename F> DEVICE void by_element(Shape shape, const T *x, const T *y, T *out, F f) {
+  typedef Wide<T> A;
+  constexpr int K = CHUNK<T>;
+  i64 n = (i64)shape.n * shape.c * shape.l;
+  if (shape.l % K == 0 && aligned16(x) && aligned16(y) && aligned16(out)) {
+    for (i64 i = thread_index() * K; i < n; i += thread_count() * K) {
+      A v[K], d[K];
+      int channel = channel_of(shape, i);
+      wide_load(v, x + i, true);
+      if (y) wide_load(d, y + i, true);
+      Vec<T, K> all;
+#pragma unroll
+      for (int j = 0; j < K; j++) all.v[j] = narrow<T>(f(channel, v[j], y ? d[j] : (A)0));
+      store<K>(out + i, all);
+    }
+    return;
+  }
+  for (i64 i = thread_index(); i < n; i += thread_count())
+    out[i] = narrow<T>(f(channel_of(shape, i), widen(x[i]), y ? widen(y[i]) : (A)0));
+}
+
 template <typename T>
 DEVICE void batch_norm(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *w, const T *b, T *y,
-                          Shape shape) {
+                       Shape shape) {
   typedef Wide<T> A;
-  i64 n = (i64)shape.n * shape.c * shape.l, step = (i64)gridDim.x * blockDim.x;
-  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-    int k = channel_of(shape, i);
-    A v = (widen(x[i]) - mean[k]) * rstd[k];
-    if (w) v = v * widen(w[k]) + widen(b[k]);
-    y[i] = narrow<T>(v);
-  }
+  by_element(shape, x, (const T *)nullptr, y, [=](int k, A v, A) {
+    v = (v - mean[k]) * rstd[k];
+    return w ? v * widen(w[k]) + widen(b[k]) : v;
+  });
 }
 
 // batch_grad_sums sets the sums of dy and of dy·(x−mean)·rstd over a segment.
@@ -99,10 +150,10 @@ DEVICE void batch_grad_sums(const T *x, const Wide<T> *mean, const Wide<T> *rstd
   for (int channel = blockIdx.y; channel < shape.c; channel += gridDim.y) {
     A m = mean[channel], s = rstd[channel];
     f64 sum = 0, inner = 0;
-    segment(shape, channel, [&](i64 i) {
-      f64 d = (f64)widen(dy[i]);
+    segment(shape, channel, x, dy, [&](A v, A slope) {
+      f64 d = (f64)slope;
       sum += d;
-      inner += d * (f64)((widen(x[i]) - m) * s);
+      inner += d * (f64)((v - m) * s);
     });
     sum = row_sum(sum);
     inner = row_sum(inner);
@@ -135,40 +186,38 @@ DEVICE void batch_grad_params(const f64 *parts, int segments, T *dweight, T *dbi
 
 template <typename T>
 DEVICE void batch_norm_grad(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *dy, const T *w,
-                              const Wide<T> *means, T *dx, Shape shape) {
+                            const Wide<T> *means, T *dx, Shape shape) {
   typedef Wide<T> A;
-  i64 n = (i64)shape.n * shape.c * shape.l, step = (i64)gridDim.x * blockDim.x;
-  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-    int k = channel_of(shape, i);
+  by_element(shape, x, dy, dx, [=](int k, A v, A d) {
     A s = rstd[k], f = w ? s * widen(w[k]) : s;
-    dx[i] = narrow<T>(f * (widen(dy[i]) - means[2 * k] - (widen(x[i]) - mean[k]) * s * means[2 * k + 1]));
-  }
+    return f * (d - means[2 * k] - (v - mean[k]) * s * means[2 * k + 1]);
+  });
 }
 
 #define KERNELS(S, T)                                                                                                 \
-  KERNEL batch_moments_##S(const T *x, f64 *parts, Shape shape) {                              \
-    batch_moments<T>(x, parts, shape);                                                                                 \
+  KERNEL batch_moments_##S(const T *x, f64 *parts, Shape shape) {                                                     \
+    batch_moments<T>(x, parts, shape);                                                                                \
   }                                                                                                                   \
-  KERNEL batch_stats_##S(const T *x, const f64 *parts, int segments, Wide<T> *mean,         \
-                                             Wide<T> *variance, Shape shape) {                                     \
-    batch_stats<T>(x, parts, segments, mean, variance, shape);                                                         \
+  KERNEL batch_stats_##S(const T *x, const f64 *parts, int segments, Wide<T> *mean,                                   \
+                                             Wide<T> *variance, Shape shape) {                                        \
+    batch_stats<T>(x, parts, segments, mean, variance, shape);                                                        \
   }                                                                                                                   \
-  KERNEL batch_norm_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *w,   \
+  KERNEL batch_norm_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *w,                             \
                                             const T *b, T *y, Shape shape) {                                          \
-    batch_norm<T>(x, mean, rstd, w, b, y, shape);                                                                      \
+    batch_norm<T>(x, mean, rstd, w, b, y, shape);                                                                     \
   }                                                                                                                   \
-  KERNEL batch_grad_sums_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,          \
-                                                 const T *dy, f64 *parts, Shape shape) {                           \
-    batch_grad_sums<T>(x, mean, rstd, dy, parts, shape);                                                                \
+  KERNEL batch_grad_sums_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,                                    \
+                                                 const T *dy, f64 *parts, Shape shape) {                              \
+    batch_grad_sums<T>(x, mean, rstd, dy, parts, shape);                                                              \
   }                                                                                                                   \
-  KERNEL batch_grad_params_##S(const f64 *parts, int segments, T *dweight, T *dbias,           \
-                                                   Wide<T> *means, Shape shape, int constant) {                    \
-    batch_grad_params<T>(parts, segments, dweight, dbias, means, shape, constant);                                      \
+  KERNEL batch_grad_params_##S(const f64 *parts, int segments, T *dweight, T *dbias,                                  \
+                                                   Wide<T> *means, Shape shape, int constant) {                       \
+    batch_grad_params<T>(parts, segments, dweight, dbias, means, shape, constant);                                    \
   }                                                                                                                   \
-  KERNEL batch_norm_grad_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,          \
-                                                 const T *dy, const T *w, const Wide<T> *means, T *dx,             \
+  KERNEL batch_norm_grad_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,                                    \
+                                                 const T *dy, const T *w, const Wide<T> *means, T *dx,                \
                                                  Shape shape) {                                                       \
-    batch_norm_grad<T>(x, mean, rstd, dy, w, means, dx, shape);                                                         \
+    batch_norm_grad<T>(x, mean, rstd, dy, w, means, dx, shape);                                                       \
   }
 
 KERNELS(f32, f32)

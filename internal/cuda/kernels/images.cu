@@ -11,8 +11,8 @@ struct Window {
   i32 depth, h, w, kh, kw, oh, ow, sh, sw, ph, pw, dh, dw;
 };
 
-// im2col sets what each pixel of the window sees. A block has a part of the places of pixel (a,b) of a plane, blockIdx.x
-// of planes·kh·kw.
+// im2col sets what each pixel of the window sees. A block has a part of the places of pixel (a,b) of a plane, number
+// blockIdx.x of planes·kh·kw.
 template <typename T> DEVICE void im2col(const T *x, T *y, const Window &g) {
   i64 unit = blockIdx.x;
   int taps = g.kh * g.kw, width = g.ow * g.depth, n = g.oh * width;
@@ -27,8 +27,8 @@ template <typename T> DEVICE void im2col(const T *x, T *y, const Window &g) {
   }
 }
 
-// col2im sets each element of an image to the sum, in the order of (a,b), of what went from it to windows. A block has a
-// part of plane blockIdx.x.
+// col2im sets each element of an image to the sum, in the order of (a,b), of what went from it to windows. A block has
+// a part of plane blockIdx.x.
 template <typename S, typename T> DEVICE void col2im(const S *cols, T *x, const Window &g) {
   i64 plane = blockIdx.x;
   int width = g.w * g.depth, n = g.h * width, places = g.oh * g.ow * g.depth;
@@ -100,15 +100,15 @@ DEVICE void conv_sum(const Wide<T> *parts, f64 *sums, T *out, i64 n, int samples
   }
 }
 
-#define FLOATS(S, T)                                                                                        \
-  KERNEL im2col_##S(const T *x, T *y, Window g) { im2col(x, y, g); }                                        \
-  KERNEL col2im_##S(const T *cols, T *x, Window g) { col2im(cols, x, g); }                                  \
-  KERNEL max_pool_##S(const T *x, T *y, i64 *index, Window g) { max_pool(x, y, index, g); }                 \
-  KERNEL conv_bias_##S(const T *bias, T *y, i64 planes, i32 channels, i32 length) {                         \
-    conv_bias(bias, y, planes, channels, length);                                                           \
-  }                                                                                                         \
-  KERNEL conv_sum_##S(const Wide<T> *parts, f64 *sums, T *out, i64 n, int samples, int begin) {             \
-    conv_sum<T>(parts, sums, out, n, samples, begin);                                                       \
+#define FLOATS(S, T)                                                                                                  \
+  KERNEL im2col_##S(const T *x, T *y, Window g) { im2col(x, y, g); }                                                  \
+  KERNEL col2im_##S(const T *cols, T *x, Window g) { col2im(cols, x, g); }                                            \
+  KERNEL max_pool_##S(const T *x, T *y, i64 *index, Window g) { max_pool(x, y, index, g); }                           \
+  KERNEL conv_bias_##S(const T *bias, T *y, i64 planes, i32 channels, i32 length) {                                   \
+    conv_bias(bias, y, planes, channels, length);                                                                     \
+  }                                                                                                                   \
+  KERNEL conv_sum_##S(const Wide<T> *parts, f64 *sums, T *out, i64 n, int samples, int begin) {                       \
+    conv_sum<T>(parts, sums, out, n, samples, begin);                                                                 \
   }
 
 FLOATS(f32, f32)

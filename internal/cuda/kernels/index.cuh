@@ -23,8 +23,8 @@ struct Range {
   __device__ bool bad(i64 v) const { return (v < 0 || v >= limit) && !(skipping && v == skip); }
 };
 
-// index_fault is called by a thread that has met a bad index. What is reported is the first one of the operand, whichever
-// thread comes first.
+// index_fault is called by a thread that has met a bad index. What is reported is the first one of the operand,
+// whichever thread comes first.
 DEVICE void index_fault(FaultBlock *block, u32 op, Indices ids, Range range) {
   if (atomicCAS(&block->state, 0u, 1u) != 0u) return;
   i64 i = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Embedding, gather, scatter-add and their gradients. Sums go in the order of the indices: where several rows are added
-// to one, the positions are sorted by their target first, stably, and then each target is one sum. There are no atomics.
+// to one, the positions are sorted by their target first, stably, and then each target is one sum. Nothing is added by
+// atomics.
 
 #include "index.cuh"
 #include "rows.cuh"
@@ -268,13 +269,12 @@ DEVICE i32 added(i32 a, i32 b) { return (i32)((u32)a + (u32)b); }
 DEVICE i64 added(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
 
 // scatter_add adds along dim, a thread a line: lines do not meet. The line's index, values and data lie step, and the
-// strides, apart. Halves are added to a wide copy of the data, which scatter_begin makes and scatter_end rounds.
+// strides, apart. Halves are rounded after each addition, so a line of theirs must not be longer than 1.
 template <typename T>
-DEVICE void scatter_add(const T *src, Indices ids, Wide<T> *out, const Lines &g, i64 length, i64 step,
-                           i64 src_stride, i64 out_stride, FaultBlock *block, u32 op) {
-  i64 lines = g.n, grid = (i64)gridDim.x * blockDim.x;
+DEVICE void scatter_add(const T *src, Indices ids, T *out, const Lines &g, i64 length, i64 step, i64 src_stride,
+                        i64 out_stride, FaultBlock *block, u32 op) {
   Range range{g.limit, 0, 0};
-  for (i64 line = (i64)blockIdx.x * blockDim.x + threadIdx.x; line < lines; line += grid) {
+  for (i64 line = thread_index(); line < g.n; line += thread_count()) {
     i64 to, from;
     element_of<i64>(g, line, to, from);
     i64 first = line / step * step * length + line % step;
@@ -284,16 +284,51 @@ DEVICE void scatter_add(const T *src, Indices ids, Wide<T> *out, const Lines &g,
         index_fault(block, op, ids, range);
         continue;
       }
-      Wide<T> *p = out + to + k * out_stride;
-      *p = added(*p, widen(src[from + j * src_stride]));
+      T *p = out + to + k * out_stride;
+      *p = narrow<T>(added(widen(*p), widen(src[from + j * src_stride])));
     }
   }
 }
 
-#define FLOATS(S, T)                                                                                          \
-  KERNEL embedding_grad_##S(const T *dy, const u32 *positions, const u32 *starts, \
-                                                T *table, i64 vocabulary, int cols, int accumulate) {       \
-    embedding_grad<T>(dy, positions, starts, table, vocabulary, cols, accumulate);                               \
+// scatter_keys makes keys of where in data the elements of the index point to, for the sort. A bad index is a fault,
+// and has the key limit, beyond all.
+KERNEL scatter_keys(const void *ids, int wide, u32 *keys, u32 *positions, Lines g, i64 out_stride, u32 limit,
+                    FaultBlock *block, u32 op) {
+  Indices x{ids, wide};
+  Range range{g.limit, 0, 0};
+  for (i64 i = thread_index(); i < g.n; i += thread_count()) {
+    i64 to, from, k = x[i];
+    element_of<u32>(g, (u32)i, to, from);
+    u32 key = (u32)(to + k * out_stride);
+    if (range.bad(k)) {
+      index_fault(block, op, x, range);
+      key = limit;
+    }
+    keys[i] = key;
+    positions[i] = (u32)i;
+  }
+}
+
+// scatter_runs adds what has one key, in order: the thread of the first does.
+template <typename T>
+DEVICE void scatter_runs(const T *src, const u32 *keys, const u32 *positions, T *out, const Lines &g, u32 limit) {
+  for (i64 i = thread_index(); i < g.n; i += thread_count()) {
+    u32 key = keys[i];
+    if (key == limit || (i > 0 && keys[i - 1] == key)) continue;
+    Wide<T> sum = widen(out[key]);
+    for (i64 j = i; j < g.n && keys[j] == key; j++) {
+      i64 to, from;
+      element_of<u32>(g, positions[j], to, from);
+      sum = added(sum, widen(src[from]));
+    }
+    out[key] = narrow<T>(sum);
+  }
+}
+
+#define FLOATS(S, T)                                                                                                  \
+  KERNEL embedding_grad_##S(const T *dy, const u32 *positions, const u32 *starts,                                     \
+                                                T *table, i64 vocabulary, int cols, int accumulate) {                 \
+    embedding_grad<T>(dy, positions, starts, table, vocabulary, cols, accumulate);                                    \
   }
 
 FLOATS(f32, f32)
@@ -301,10 +336,10 @@ FLOATS(f64, f64)
 FLOATS(bf16, bf16)
 FLOATS(f16, f16)
 
-#define GATHER(S, U)                                                                                        \
-  KERNEL gather_##S(const U *x, const void *ids, int wide, U *out, Lines g,             \
-                                        FaultBlock *block, u32 op) {                                   \
-    gather<U>(x, Indices{ids, wide}, out, g, block, op);                                                    \
+#define GATHER(S, U)                                                                                                  \
+  KERNEL gather_##S(const U *x, const void *ids, int wide, U *out, Lines g,                                           \
+                                        FaultBlock *block, u32 op) {                                                  \
+    gather<U>(x, Indices{ids, wide}, out, g, block, op);                                                              \
   }
 
 GATHER(1, u8)
@@ -312,10 +347,13 @@ GATHER(2, u16)
 GATHER(4, u32)
 GATHER(8, u64)
 
-#define SCATTER(S, T)                                                                                                  \
-  KERNEL scatter_add_##S(const T *src, const void *ids, int wide, Wide<T> *out, Lines g, i64 length, i64 step,         \
-                         i64 src_stride, i64 out_stride, FaultBlock *block, u32 op) {                                  \
-    scatter_add<T>(src, Indices{ids, wide}, out, g, length, step, src_stride, out_stride, block, op);                  \
+#define SCATTER(S, T)                                                                                                 \
+  KERNEL scatter_add_##S(const T *src, const void *ids, int wide, T *out, Lines g, i64 length, i64 step,              \
+                         i64 src_stride, i64 out_stride, FaultBlock *block, u32 op) {                                 \
+    scatter_add<T>(src, Indices{ids, wide}, out, g, length, step, src_stride, out_stride, block, op);                 \
+  }                                                                                                                   \
+  KERNEL scatter_runs_##S(const T *src, const u32 *keys, const u32 *positions, T *out, Lines g, u32 limit) {          \
+    scatter_runs<T>(src, keys, positions, out, g, limit);                                                             \
   }
 
 SCATTER(f32, f32)
@@ -324,14 +362,3 @@ SCATTER(bf16, bf16)
 SCATTER(f16, f16)
 SCATTER(i32, i32)
 SCATTER(i64, i64)
-
-#define HALVES(S, T)                                                                         \
-  KERNEL scatter_begin_##S(const T *data, f32 *wide, i64 n) {                                \
-    for (u64 i = thread_index(); i < n; i += thread_count()) wide[i] = widen(data[i]);       \
-  }                                                                                          \
-  KERNEL scatter_end_##S(const f32 *wide, T *data, i64 n) {                                  \
-    for (u64 i = thread_index(); i < n; i += thread_count()) data[i] = narrow<T>(wide[i]);   \
-  }
-
-HALVES(bf16, bf16)
-HALVES(f16, f16)

@@ -223,7 +223,7 @@ DEVICE void norm_grad_parts(const T *x, const Wide<T> *means, const Wide<T> *rst
   }
 }
 
-// norm_param_sum adds up blocks of sums in order: those of weight, and with blockIdx.y = 1 those of bias. The threads of
+// norm_param_sum adds up blocks of sums in order: those of weight, and with blockIdx.y = 1 those of bias. All threads of
 // a block load what its first warp adds up.
 template <typename T>
 DEVICE void norm_param_sum(const f64 *weight, const f64 *bias, T *dweight, T *dbias, int blocks, int cols) {
@@ -247,42 +247,42 @@ DEVICE void norm_param_sum(const f64 *weight, const f64 *bias, T *dweight, T *db
   if (threadIdx.y == 0 && col < cols) to[col] = narrow<T>((Wide<T>)sum);
 }
 
-#define KERNELS(S, T)                                                                                                \
-  KERNEL layer_norm_##S(const T *x, const T *w, const T *b, T *y, Wide<T> *mean,              \
-                                            Wide<T> *rstd, int n, int cols, f64 eps) {                         \
-    norm<T, true>(x, w, b, y, mean, rstd, n, cols, eps);                                                             \
-  }                                                                                                                  \
-  KERNEL rms_norm_##S(const T *x, const T *w, T *y, Wide<T> *rrms, int n, int cols,           \
-                                          f64 eps) {                                                              \
-    norm<T, false>(x, w, nullptr, y, nullptr, rrms, n, cols, eps);                                                   \
-  }                                                                                                                  \
-  KERNEL layer_norm_grad_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,         \
-                                                 const T *dy, const T *w, T *dx, int n, int cols) {                  \
+#define KERNELS(S, T)                                                                                                 \
+  KERNEL layer_norm_##S(const T *x, const T *w, const T *b, T *y, Wide<T> *mean,                                      \
+                                            Wide<T> *rstd, int n, int cols, f64 eps) {                                \
+    norm<T, true>(x, w, b, y, mean, rstd, n, cols, eps);                                                              \
+  }                                                                                                                   \
+  KERNEL rms_norm_##S(const T *x, const T *w, T *y, Wide<T> *rrms, int n, int cols,                                   \
+                                          f64 eps) {                                                                  \
+    norm<T, false>(x, w, nullptr, y, nullptr, rrms, n, cols, eps);                                                    \
+  }                                                                                                                   \
+  KERNEL layer_norm_grad_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,                                    \
+                                                 const T *dy, const T *w, T *dx, int n, int cols) {                   \
     norm_grad<T, true>(x, mean, rstd, dy, w, dx, n, cols);                                                            \
-  }                                                                                                                  \
-  KERNEL rms_norm_grad_##S(const T *x, const Wide<T> *rrms, const T *dy, const T *w, T *dx,   \
-                                               int n, int cols) {                                                    \
+  }                                                                                                                   \
+  KERNEL rms_norm_grad_##S(const T *x, const Wide<T> *rrms, const T *dy, const T *w, T *dx,                           \
+                                               int n, int cols) {                                                     \
     norm_grad<T, false>(x, nullptr, rrms, dy, w, dx, n, cols);                                                        \
-  }                                                                                                                  \
-  KERNEL layer_norm_grad_parts_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *dy, const T *w,    \
-                                   T *dx, f64 *weight, f64 *bias, int n, int cols) {                                 \
-    norm_grad_parts<T, true>(x, mean, rstd, dy, w, dx, weight, bias, n, cols);                                       \
-  }                                                                                                                  \
-  KERNEL rms_norm_grad_parts_##S(const T *x, const Wide<T> *rrms, const T *dy, const T *w, T *dx, f64 *weight,       \
-                                 int n, int cols) {                                                                  \
-    norm_grad_parts<T, false>(x, nullptr, rrms, dy, w, dx, weight, nullptr, n, cols);                                \
-  }                                                                                                                  \
-  KERNEL layer_norm_parts_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,        \
-                                                  const T *dy, f64 *weight, f64 *bias, int n, int cols) {      \
+  }                                                                                                                   \
+  KERNEL layer_norm_grad_parts_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *dy, const T *w,     \
+                                   T *dx, f64 *weight, f64 *bias, int n, int cols) {                                  \
+    norm_grad_parts<T, true>(x, mean, rstd, dy, w, dx, weight, bias, n, cols);                                        \
+  }                                                                                                                   \
+  KERNEL rms_norm_grad_parts_##S(const T *x, const Wide<T> *rrms, const T *dy, const T *w, T *dx, f64 *weight,        \
+                                 int n, int cols) {                                                                   \
+    norm_grad_parts<T, false>(x, nullptr, rrms, dy, w, dx, weight, nullptr, n, cols);                                 \
+  }                                                                                                                   \
+  KERNEL layer_norm_parts_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,                                   \
+                                                  const T *dy, f64 *weight, f64 *bias, int n, int cols) {             \
     norm_parts<T, true>(x, mean, rstd, dy, weight, bias, n, cols);                                                    \
-  }                                                                                                                  \
-  KERNEL rms_norm_parts_##S(const T *x, const Wide<T> *rrms, const T *dy, f64 *weight,     \
-                                                int n, int cols) {                                                   \
+  }                                                                                                                   \
+  KERNEL rms_norm_parts_##S(const T *x, const Wide<T> *rrms, const T *dy, f64 *weight,                                \
+                                                int n, int cols) {                                                    \
     norm_parts<T, false>(x, nullptr, rrms, dy, weight, nullptr, n, cols);                                             \
-  }                                                                                                                  \
-  KERNEL norm_param_sum_##S(const f64 *weight, const f64 *bias, T *dweight, T *dbias,      \
-                                                int blocks, int cols) {                                              \
-    norm_param_sum<T>(weight, bias, dweight, dbias, blocks, cols);                                                     \
+  }                                                                                                                   \
+  KERNEL norm_param_sum_##S(const f64 *weight, const f64 *bias, T *dweight, T *dbias,                                 \
+                                                int blocks, int cols) {                                               \
+    norm_param_sum<T>(weight, bias, dweight, dbias, blocks, cols);                                                    \
   }
 
 KERNELS(f32, f32)

@@ -48,7 +48,7 @@ template <typename T, typename C> DEVICE void rope(const T *x, const C *cos, con
   }
 }
 
-#define ROPE(S, T, C) \
+#define ROPE(S, T, C)                                                                                                 \
   KERNEL rope_##S(const T *x, const C *cos, const C *sin, T *out, Rope g) { rope(x, cos, sin, out, g); }
 
 ROPE(f32, f32, f32)

@@ -197,23 +197,23 @@ DEVICE void cross_entropy_grad(const T *x, Indices targets, const Wide<T> *lses,
 }
 
 #define KERNELS(S, T)                                                                                                 \
-  KERNEL softmax_##S(const T *x, T *y, int n, int cols) { softmax<T>(x, y, n, cols); }            \
-  KERNEL softmax_grad_##S(const T *y, const T *dy, T *dx, int n, int cols) {                      \
-    softmax_grad<T>(y, dy, dx, n, cols);                                                                               \
+  KERNEL softmax_##S(const T *x, T *y, int n, int cols) { softmax<T>(x, y, n, cols); }                                \
+  KERNEL softmax_grad_##S(const T *y, const T *dy, T *dx, int n, int cols) {                                          \
+    softmax_grad<T>(y, dy, dx, n, cols);                                                                              \
   }                                                                                                                   \
-  KERNEL log_softmax_##S(const T *x, T *y, int n, int cols) { log_softmax<T>(x, y, n, cols); }     \
-  KERNEL log_softmax_grad_##S(const T *y, const T *dy, T *dx, int n, int cols) {                  \
-    log_softmax_grad<T>(y, dy, dx, n, cols);                                                                            \
+  KERNEL log_softmax_##S(const T *x, T *y, int n, int cols) { log_softmax<T>(x, y, n, cols); }                        \
+  KERNEL log_softmax_grad_##S(const T *y, const T *dy, T *dx, int n, int cols) {                                      \
+    log_softmax_grad<T>(y, dy, dx, n, cols);                                                                          \
   }                                                                                                                   \
-  KERNEL cross_entropy_##S(const T *x, const void *targets, int wide, Wide<T> *loss,           \
-                                               Wide<T> *lse, T *slope, int n, int cols, i64 ignore,            \
-                                               FaultBlock *block, u32 op) {                                      \
-    cross_entropy<T>(x, Indices{targets, wide}, loss, lse, slope, n, cols, ignore, block, op);                         \
+  KERNEL cross_entropy_##S(const T *x, const void *targets, int wide, Wide<T> *loss,                                  \
+                                               Wide<T> *lse, T *slope, int n, int cols, i64 ignore,                   \
+                                               FaultBlock *block, u32 op) {                                           \
+    cross_entropy<T>(x, Indices{targets, wide}, loss, lse, slope, n, cols, ignore, block, op);                        \
   }                                                                                                                   \
-  KERNEL cross_entropy_grad_##S(const T *x, const void *targets, int wide, const Wide<T> *lse, \
-                                                    const Wide<T> *dloss, i64 stride, T *dx, int n, int cols,  \
-                                                    i64 ignore, FaultBlock *block, u32 op) {                 \
-    cross_entropy_grad<T>(x, Indices{targets, wide}, lse, dloss, stride, dx, n, cols, ignore, block, op);               \
+  KERNEL cross_entropy_grad_##S(const T *x, const void *targets, int wide, const Wide<T> *lse,                        \
+                                                    const Wide<T> *dloss, i64 stride, T *dx, int n, int cols,         \
+                                                    i64 ignore, FaultBlock *block, u32 op) {                          \
+    cross_entropy_grad<T>(x, Indices{targets, wide}, lse, dloss, stride, dx, n, cols, ignore, block, op);             \
   }
 
 KERNELS(f32, f32)
