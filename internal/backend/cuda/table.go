@@ -13,7 +13,14 @@ var launchers [backend.NumOps]launcher
 
 func init() {
 	for _, family := range []map[backend.Op]launcher{
-		elementwiseOps, moveOps, randomOps, optimizerOps, productOps, rowOps, indexingOps, imageOps,
+		elementwiseOps,
+		imageOps,
+		indexingOps,
+		moveOps,
+		optimizerOps,
+		productOps,
+		randomOps,
+		rowOps,
 	} {
 		for op, l := range family {
 			if launchers[op] != nil {
