@@ -12,7 +12,8 @@ typedef u32 b4;
 typedef u64 b8x;
 
 #define MOVE(BYTES, T)                                                                       \
-  KERNEL move_##BYTES(const __grid_constant__ Dims d, T *out, const T *x) {                  \
+  KERNEL move_##BYTES(const __grid_constant__ Dims d, T *out, const T *x, const f64 *flag) { \
+    if (skipped(flag)) return;                                                               \
     for (u64 i = thread_index(); i < d.n; i += thread_count()) {                             \
       i64 at[2];                                                                             \
       offsets(d, (u32)i, at);                                                                \
@@ -73,7 +74,8 @@ WHERE(4, b4)
 WHERE(8, b8x)
 
 #define FILL(BYTES, T)                                                            \
-  KERNEL fill_##BYTES(const __grid_constant__ Dims d, T *out, u64 bits) {         \
+  KERNEL fill_##BYTES(const __grid_constant__ Dims d, T *out, u64 bits, const f64 *flag) { \
+    if (skipped(flag)) return;                                                    \
     for (u64 i = thread_index(); i < d.n; i += thread_count()) {                  \
       i64 at[1];                                                                  \
       offsets(d, (u32)i, at);                                                     \
@@ -86,7 +88,8 @@ FILL(4, b4)
 FILL(8, b8x)
 
 // fill_bytes repeats eight bytes over contiguous memory that is aligned to 16.
-KERNEL fill_bytes(u8 *out, u64 n, u64 bits) {
+KERNEL fill_bytes(u8 *out, u64 n, u64 bits, const f64 *flag) {
+  if (skipped(flag)) return;
   u64 first = thread_index();
   uint4 v = make_uint4((u32)bits, (u32)(bits >> 32), (u32)bits, (u32)(bits >> 32));
   for (u64 i = first; i < n / 16; i += thread_count()) ((uint4 *)out)[i] = v;
@@ -128,7 +131,8 @@ template <class S> struct Convert<b8, S> {
 };
 
 #define CAST(S, D)                                                                                         \
-  KERNEL cast_##S##_##D(const __grid_constant__ Dims d, D *out, const S *x) {                              \
+  KERNEL cast_##S##_##D(const __grid_constant__ Dims d, D *out, const S *x, const f64 *flag) {             \
+    if (skipped(flag)) return;                                                                             \
     for (u64 i = thread_index(); i < d.n; i += thread_count()) {                                           \
       i64 at[2];                                                                                           \
       offsets(d, (u32)i, at);                                                                              \
@@ -160,7 +164,9 @@ template <class D, class S> DEVICE void cast_wide(D *out, const S *x, u64 n) {
   if (i < n) out[i] = Convert<D, S>::of(x[i]);
 }
 #define CAST_WIDE(S, D) \
-  KERNEL cast_##S##_##D##_wide(D *out, const S *x, u64 n) { cast_wide(out, x, n); }
+  KERNEL cast_##S##_##D##_wide(D *out, const S *x, u64 n, const f64 *flag) { \
+    if (!skipped(flag)) cast_wide(out, x, n);                                \
+  }
 CAST_WIDE(f32, bf16)
 CAST_WIDE(bf16, f32)
 CAST_WIDE(f32, f16)
