@@ -4,7 +4,7 @@
 // CPU's, operation by operation: in float32 and float64 the bits are equal, and so they are in half types, whose
 // parameters and moments are rounded once.
 
-#include "lockstep.cuh"
+#include "many.cuh"
 
 // Numbers are a step's, as backend.Call has them. With addresses, the factor of the gradient, and c₁, c₂, lr and decay,
 // are read from memory. A flag that is 0 leaves everything as it is.
@@ -83,37 +83,13 @@ DEVICE void update(const Adam<W> &a, T *p, T *m, T *v, const T *g, u64 n, bool w
   }
 }
 
-// Tensors are those of one step, in one launch: chunks of CHUNK elements, of which tensor i has those from first[i] on.
-// The parameter block holds them, so that there is nothing to upload.
-#define TENSORS 64
-#define CHUNK 8192
-struct Tensors {
-  u32 count, wide;
-  u32 first[TENSORS + 1];  // first[count] is the number of chunks
-  u64 n[TENSORS];
-  void *at[4][TENSORS];  // p, m, v, g
-};
-
-// tensor_of finds the tensor of a chunk.
-template <class L> DEVICE u32 tensor_of(const L &list, u32 chunk) {
-  u32 low = 0, high = list.count;
-  while (high - low > 1) {
-    u32 middle = (low + high) / 2;
-    if (list.first[middle] <= chunk)
-      low = middle;
-    else
-      high = middle;
-  }
-  return low;
-}
-
-template <int N, class T, class W> DEVICE void update_many(const Numbers &numbers, const Tensors &list) {
+template <int N, class T, class W> DEVICE void update_many(const Numbers &numbers, const List<4> &list) {
   Adam<W> a = prepare<W>(numbers);
   for (u32 chunk = blockIdx.x; chunk < list.first[list.count]; chunk += gridDim.x) {
-    u32 i = tensor_of(list, chunk);
-    u64 begin = (u64)(chunk - list.first[i]) * CHUNK, n = min(list.n[i] - begin, (u64)CHUNK);
-    update<Step, N>(a, (T *)list.at[0][i] + begin, (T *)list.at[1][i] + begin, (T *)list.at[2][i] + begin,
-                    (const T *)list.at[3][i] + begin, n, list.wide, threadIdx.x, blockDim.x);
+    Part p = part_of(list, chunk);
+    update<Step, N>(a, (T *)list.at[0][p.i] + p.begin, (T *)list.at[1][p.i] + p.begin,
+                    (T *)list.at[2][p.i] + p.begin, (const T *)list.at[3][p.i] + p.begin, p.n, list.wide, threadIdx.x,
+                    blockDim.x);
   }
 }
 
@@ -124,7 +100,7 @@ template <int N, class T, class W> DEVICE void update_many(const Numbers &number
   KERNEL adamw_##T(const __grid_constant__ Numbers s, T *p, T *m, T *v, const T *g, u64 n, u32 wide) {             \
     if (!skipped(s.flag)) update<Step, N>(prepare<W>(s), p, m, v, g, n, wide, thread_index(), thread_count());     \
   }                                                                                                                \
-  KERNEL adamw_many_##T(const __grid_constant__ Numbers s, const __grid_constant__ Tensors list) {                 \
+  KERNEL adamw_many_##T(const __grid_constant__ List<4> list, const __grid_constant__ Numbers s) {                 \
     if (!skipped(s.flag)) update_many<N, T, W>(s, list);                                                           \
   }
 ADAM(f32, f32, 4)
