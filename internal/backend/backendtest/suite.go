@@ -64,6 +64,40 @@ func Digest(t *testing.T, b backend.Backend) (sum [sha256.Size]byte) {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
+// Check runs the samples of an op that work on a dtype, and returns what was wrong with the first that fails. It is for
+// tests of what the suite finds.
+func Check(b backend.Backend, op backend.Op, dt dtype.DType) (err error) {
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case error:
+			err = v
+		default:
+			panic(v)
+		}
+	}()
+	stream := b.NewStream()
+	for _, s := range samplesOf(op) {
+		if s.ins[0].dt == dt {
+			s.check(failing{}, s.run(failing{}, b, stream))
+		}
+	}
+	return nil
+}
+
+// tester is what a sample needs of a test.
+type tester interface {
+	require.TestingT
+	Helper()
+}
+
+// failing panics with an error where a test would fail.
+type failing struct{}
+
+func (failing) Helper()                           {}
+func (failing) FailNow()                          {}
+func (failing) Errorf(format string, args ...any) { panic(fmt.Errorf(format, args...)) }
+
 // sample is one launch and what must come of it.
 type sample struct {
 	name   string
@@ -78,7 +112,7 @@ type sample struct {
 }
 
 // run launches the sample and returns the bytes of the outputs' buffers.
-func (s *sample) run(t *testing.T, b backend.Backend, stream backend.Stream) [][]byte {
+func (s *sample) run(t tester, b backend.Backend, stream backend.Stream) [][]byte {
 	t.Helper()
 	c := &backend.Call{Op: s.op, NOut: len(s.outs), NIn: len(s.ins), Ints: s.ints, Floats: s.floats, Key: s.key}
 	var bufs []backend.Buffer
@@ -118,7 +152,7 @@ var tolerance = map[dtype.DType]float64{
 }
 
 // check compares the outputs with what is wanted, and the memory around them with what it was.
-func (s *sample) check(t *testing.T, results [][]byte) {
+func (s *sample) check(t tester, results [][]byte) {
 	t.Helper()
 	for k, o := range s.outs {
 		tol := tolerance[o.dt]
