@@ -100,7 +100,7 @@ func number(rec callbacks.Record, key string) (float64, bool) {
 // kernels of the device.
 func TestTraining(t *testing.T) {
 	want, wantNorms, _ := run(t, newGPT2(t, tensor.Float32), 20, 1)
-	require.Less(t, want[19], 0.8*want[0], "it learns")
+	require.Less(t, want[19], 0.9*want[0], "it learns")
 	_, devices := machine(t, 1, fake.Options{Seed: 1})
 	got, norms, _ := run(t, newGPT2(t, tensor.Float32), 20, 1, trainer.WithDevice(devices[0]))
 	require.InDeltaSlice(t, want, got, 1e-3)
