@@ -139,7 +139,7 @@ type launch struct {
 }
 
 // ready uploads the operands.
-func (s *sample) ready(t *testing.T, stream backend.Stream) *launch {
+func (s *sample) ready(t tester, stream backend.Stream) *launch {
 	t.Helper()
 	r := &launch{s: s,
 		call: backend.Call{Op: s.op, NOut: len(s.outs), NIn: len(s.ins), Ints: s.ints, Floats: s.floats, Key: s.key}}
@@ -156,7 +156,7 @@ func (s *sample) ready(t *testing.T, stream backend.Stream) *launch {
 	return r
 }
 
-func (r *launch) upload(t *testing.T, stream backend.Stream, data []byte) backend.Buffer {
+func (r *launch) upload(t tester, stream backend.Stream, data []byte) backend.Buffer {
 	t.Helper()
 	buf, err := stream.Alloc(len(data))
 	require.NoError(t, err)

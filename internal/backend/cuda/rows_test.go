@@ -17,7 +17,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// The conformance suite has short rows and few indices; what kernels do with more of them is compared with the CPU here.
+// The conformance suite has short rows and few indices; what kernels do with more of them is compared with the CPU
+// here.
 
 // array is a contiguous operand that begins skip elements after the start of its buffer.
 type array struct {
@@ -96,7 +97,8 @@ type tester interface {
 	Helper()
 }
 
-// calculated launches an op on a device and returns the outputs' numbers. Outputs begin with the numbers that they have.
+// calculated launches an op on a device and returns the outputs' numbers. Outputs begin with the numbers that they
+// have.
 func calculated(t tester, b backend.Backend, c backend.Call, outs, ins []array) [][]float64 {
 	t.Helper()
 	s := b.NewStream()
@@ -178,8 +180,8 @@ func TestRowsOfSpecialNumbers(t *testing.T) {
 			c, y := backend.Call{Op: op}, []array{blank(dtype.Float32, 6, cols)}
 			want, got := calculated(t, host, c, y, []array{x})[0], calculated(t, d, c, y, []array{x})[0]
 			for i, w := range want {
-				require.True(t, w == got[i] || w != w && got[i] != got[i] || math.Abs(w-got[i]) < 1e-5*max(1, math.Abs(w)),
-					"%s of %d columns, element %d: %v, want %v", op, cols, i, got[i], w)
+				same := w == got[i] || w != w && got[i] != got[i] || math.Abs(w-got[i]) < 1e-5*max(1, math.Abs(w))
+				require.True(t, same, "%s of %d columns, element %d: %v, want %v", op, cols, i, got[i], w)
 			}
 		}
 	}
@@ -201,7 +203,11 @@ func rowCases(dt dtype.DType, rows, cols, skip int) []rowCase {
 		a.skip = skip
 		return a
 	}
-	column := func(lo, hi float64) array { return drawn(r, dt, lo, hi, cols) }
+	column := func(lo, hi float64) array {
+		a := drawn(r, dt, lo, hi, cols)
+		a.skip = skip
+		return a
+	}
 	perRow := func(lo, hi float64) array { return drawn(r, stat, lo, hi, rows) }
 	y := blank(dt, rows, cols)
 	y.skip = skip
@@ -356,6 +362,7 @@ func TestRoPEOfHalfTables(t *testing.T) {
 		r := rand.New(rand.NewPCG(3, uint64(dt)))
 		table := []int{2, 5, 3}
 		requireCPU(t, d, backend.Call{Op: backend.OpRoPE}, []array{blank(dt, 2, 2, 5, 8)},
-			[]array{drawn(r, dt, -1, 1, 2, 2, 5, 8), drawn(r, dt, -1, 1, table...), drawn(r, dt, -1, 1, table...)}, false)
+			[]array{drawn(r, dt, -1, 1, 2, 2, 5, 8), drawn(r, dt, -1, 1, table...), drawn(r, dt, -1, 1, table...)},
+			false)
 	}
 }
