@@ -32,6 +32,10 @@ func adamMoments(s *stream, c *backend.Call) {
 }
 
 func adamW(s *stream, c *backend.Call) {
+	if c.NIn > 1 { // numbers on the device
+		adamWMany(s, []backend.Call{*c})
+		return
+	}
 	s.adam(c, &adamWKernels, &c.Out[0], &c.Out[1], &c.Out[2], &c.In[0])
 }
 

@@ -170,10 +170,11 @@ const sumSqBlock = 4096
 
 var sumSqKernels = namesOf("sum_sq", "", floats)
 
-func sumSq(s *stream, c *backend.Call) {
+// squares checks the operands of OpSumSq: n elements, in so many blocks.
+func (s *stream) squares(c *backend.Call) (n, blocks int) {
 	in, out := &c.In[0], &c.Out[0]
-	n := in.Numel()
-	blocks := (n + sumSqBlock - 1) / sumSqBlock
+	n = in.Numel()
+	blocks = (n + sumSqBlock - 1) / sumSqBlock
 	if !in.Contiguous() || !out.Contiguous() || out.DType != dtype.Float64 || out.Numel() != blocks {
 		s.fault(c, "want contiguous input and a float64 output per %d elements, not %s of shape %v", sumSqBlock,
 			out.DType, out.Shape[:out.NDim])
@@ -181,6 +182,12 @@ func sumSq(s *stream, c *backend.Call) {
 	if sumSqKernels[in.DType] == "" {
 		s.fault(c, "no kernel for %s", in.DType)
 	}
+	return n, blocks
+}
+
+func sumSq(s *stream, c *backend.Call) {
+	in, out := &c.In[0], &c.Out[0]
+	n, blocks := s.squares(c)
 	if n == 0 {
 		return
 	}

@@ -39,6 +39,16 @@ func (s *stream) Alloc(n int) (backend.Buffer, error) {
 func (s *stream) Launch(c *backend.Call) {
 	s.call = c
 	defer s.done()
+	s.check(c)
+	if c.If.Buf != nil {
+		s.launchIf(c)
+		return
+	}
+	launchers[c.Op](s, c)
+}
+
+// check faults unless the operands are there and lie in their buffers.
+func (s *stream) check(c *backend.Call) {
 	if c.Op >= backend.NumOps || launchers[c.Op] == nil {
 		s.fault(c, "no kernel")
 	}
@@ -51,7 +61,6 @@ func (s *stream) Launch(c *backend.Call) {
 	if want := operands[c.Op]; c.NOut < want.outs || c.NIn < want.ins {
 		s.fault(c, "%d outputs and %d inputs, want at least %d and %d", c.NOut, c.NIn, want.outs, want.ins)
 	}
-	launchers[c.Op](s, c)
 }
 
 // done ends a launch: later work may use its scratch.

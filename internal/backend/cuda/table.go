@@ -14,6 +14,7 @@ var launchers [backend.NumOps]launcher
 func init() {
 	for _, family := range []map[backend.Op]launcher{
 		elementwiseOps, moveOps, reductionOps, scanOps, randomOps, optimizerOps, productOps, imageOps, indexingOps, rowOps,
+		stepOps,
 	} {
 		for op, l := range family {
 			if launchers[op] != nil {
@@ -22,4 +23,5 @@ func init() {
 			launchers[op] = l
 		}
 	}
+	launchers[backend.OpAffine] = affineBy(launchers[backend.OpAffine])
 }

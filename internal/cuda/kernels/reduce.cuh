@@ -212,10 +212,10 @@ template <class T, bool MIN> struct ArgExtreme {
   REDUCE(argmin, ArgMin_##T, T)
 
 // sum_sq adds the squares of each 4096 elements, in float64, by 256 threads: thread t takes elements 4t … 4t+3 of every
-// 1024, and the threads are added as a tree.
-template <class T> DEVICE void sum_sq(f64 *out, const T *x, u64 n, bool wide) {
+// 1024, and the threads are added as a tree. A block takes number first and every gridDim.x-th after it.
+template <class T> DEVICE void sum_sq(f64 *out, const T *x, u64 n, bool wide, u64 first) {
   __shared__ f64 warps[8];
-  for (u64 b = blockIdx.x; b * 4096 < n; b += gridDim.x) {
+  for (u64 b = first; b * 4096 < n; b += gridDim.x) {
     f64 s = 0;
 #pragma unroll
     for (u32 k = 0; k < 4; k++) {
@@ -243,4 +243,4 @@ template <class T> DEVICE void sum_sq(f64 *out, const T *x, u64 n, bool wide) {
   }
 }
 #define SUM_SQ(T) \
-  KERNEL sum_sq_##T(f64 *out, const T *x, u64 n, u32 wide) { sum_sq(out, x, n, wide); }
+  KERNEL sum_sq_##T(f64 *out, const T *x, u64 n, u32 wide) { sum_sq(out, x, n, wide, blockIdx.x); }
