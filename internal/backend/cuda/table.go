@@ -13,6 +13,7 @@ var launchers [backend.NumOps]launcher
 
 func init() {
 	for _, family := range []map[backend.Op]launcher{
+		attentionOps,
 		elementwiseOps,
 		imageOps,
 		indexingOps,
