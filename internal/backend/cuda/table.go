@@ -13,6 +13,7 @@ var launchers [backend.NumOps]launcher
 
 func init() {
 	for _, family := range []map[backend.Op]launcher{
+<<<<<<< HEAD
 		attentionOps,
 		elementwiseOps,
 		imageOps,
@@ -22,6 +23,9 @@ func init() {
 		productOps,
 		randomOps,
 		rowOps,
+=======
+		elementwiseOps, moveOps, reductionOps, scanOps, randomOps, optimizerOps, productOps, imageOps, indexingOps, rowOps,
+>>>>>>> gpu
 	} {
 		for op, l := range family {
 			if launchers[op] != nil {

@@ -25,7 +25,10 @@ type walk struct {
 
 // newWalk makes the walk of views, of which the first is written. Its order is that of the first one's memory: dims of
 // size one go, and neighbours that all operands walk as one are joined.
-func (s *stream) newWalk(views ...*backend.View) walk {
+func (s *stream) newWalk(views ...*backend.View) walk { return s.walkOf(true, views...) }
+
+// walkOf is newWalk, in row-major order unless it is sorted.
+func (s *stream) walkOf(sorted bool, views ...*backend.View) walk {
 	w := walk{ops: len(views), n: views[0].Numel()}
 	for k, v := range views {
 		w.at[k], w.bytes[k] = s.addr(v), v.DType.Size()
@@ -38,7 +41,7 @@ func (s *stream) newWalk(views ...*backend.View) walk {
 			continue
 		}
 		i := nd
-		for ; i > 0 && out.Stride[order[i-1]] > out.Stride[d]; i-- {
+		for ; sorted && i > 0 && out.Stride[order[i-1]] > out.Stride[d]; i-- {
 			order[i] = order[i-1]
 		}
 		order[i] = d

@@ -74,7 +74,10 @@ func one(ctx context.Context, nvcc, source string) ([]byte, error) {
 	return tidy(out.Bytes(), strings.TrimSuffix(filepath.Base(source), ".cu")), nil
 }
 
-// tidy replaces the compiler's own comments by one line.
+// placed is part of the names of what is local to a file: a number that the compiler makes of the folder.
+var placed = regexp.MustCompile(`_INTERNAL_[0-9a-f]{8}_`)
+
+// tidy replaces the compiler's own comments by one line, and removes what depends on the folder.
 func tidy(ptx []byte, family string) []byte {
 	if i := bytes.Index(ptx, []byte(".version")); i >= 0 {
 		ptx = ptx[i:]
@@ -86,7 +89,7 @@ func tidy(ptx []byte, family string) []byte {
 		if text := bytes.TrimSpace(line); bytes.HasPrefix(text, []byte("// ")) || len(text) == 0 {
 			continue
 		}
-		b.Write(line)
+		b.Write(placed.ReplaceAllLiteral(line, []byte("_INTERNAL_")))
 	}
 	return b.Bytes()
 }
