@@ -5,6 +5,7 @@ package kernels_test
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -90,12 +91,15 @@ func TestCurrent(t *testing.T) {
 	require.NoError(t, err)
 	modules, err := compile.All(context.Background(), nvcc, sources)
 	require.NoError(t, err)
+	ptxas := filepath.Join(filepath.Dir(nvcc), "ptxas")
 	for i, s := range sources {
 		name := filepath.Join("ptx", strings.TrimSuffix(s, ".cu")+".ptx")
 		committed, err := os.ReadFile(name)
 		require.NoError(t, err)
 		require.True(t, string(committed) == string(modules[i]), "%s is not what nvcc makes of %s: run the generator",
 			name, s)
+		out, err := exec.Command(ptxas, "-arch=sm_80", name, "-o", filepath.Join(t.TempDir(), "cubin")).CombinedOutput()
+		require.NoError(t, err, "%s: %s", name, out)
 	}
 }
 
