@@ -116,6 +116,18 @@ func longRows(d *Device, op backend.Op) error {
 	})
 }
 
+// targets is longRows of a cross entropy, and what becomes of rows of special numbers and of bad targets.
+func targets(d *Device, op backend.Op) error {
+	if err := longRows(d, op); err != nil {
+		return err
+	}
+	return caught(func() error {
+		requireSpecial(failing{}, d, op)
+		requireBadTargets(failing{}, d)
+		return nil
+	})
+}
+
 // mutated is a kernel, the op whose samples run it, and what else looks at it.
 type mutated struct {
 	kernel string
@@ -146,7 +158,7 @@ func (m *mutated) try(text []byte) error {
 // all of them.
 func TestMutants(t *testing.T) {
 	for _, c := range []mutated{
-		{"layer_norm_f32", backend.OpLayerNorm, longRows}, {"cross_entropy_f32", backend.OpCrossEntropy, longRows},
+		{"layer_norm_f32", backend.OpLayerNorm, longRows}, {"cross_entropy_f32", backend.OpCrossEntropy, targets},
 		{"adamw_f32", backend.OpAdamW, nil},
 	} {
 		t.Run(c.kernel, func(t *testing.T) {

@@ -161,11 +161,20 @@ func requireCPU(t tester, d *Device, c backend.Call, outs, ins []array, exact bo
 // What is no number on the CPU is none here, and rows that have nothing but −∞ are as there.
 func TestRowsOfSpecialNumbers(t *testing.T) {
 	d := fakeDevice(t, fake.Options{})
+	for _, op := range []backend.Op{backend.OpSoftmax, backend.OpLogSoftmax, backend.OpCrossEntropy} {
+		requireSpecial(t, d, op)
+	}
+}
+
+// requireSpecial compares an op on rows with −∞, ∞, NaN and very different numbers with the CPU's.
+func requireSpecial(t tester, d *Device, op backend.Op) {
+	t.Helper()
 	host := cpu.New(1)
 	defer func() { require.NoError(t, host.Close()) }()
-	inf := math.Inf(1)
+	inf, r := math.Inf(1), rand.New(rand.NewPCG(1, 1))
+	const rows = 8
 	for _, cols := range []int{5, 300, 1201} {
-		x := blank(dtype.Float32, 6, cols)
+		x := blank(dtype.Float32, rows, cols)
 		for i := range x.x {
 			x.x[i] = float64(i%7) / 3
 		}
@@ -174,14 +183,24 @@ func TestRowsOfSpecialNumbers(t *testing.T) {
 			if j%2 == 1 {
 				x.x[cols+j] = -inf
 			}
+			x.x[5*cols+j], x.x[6*cols+j] = 600*r.Float64()-300, 600*r.Float64()-900
 		}
-		x.x[2*cols+3], x.x[3*cols+2], x.x[4*cols+4] = math.NaN(), inf, 3e38
-		for _, op := range []backend.Op{backend.OpSoftmax, backend.OpLogSoftmax} {
-			c, y := backend.Call{Op: op}, []array{blank(dtype.Float32, 6, cols)}
-			want, got := calculated(t, host, c, y, []array{x})[0], calculated(t, d, c, y, []array{x})[0]
-			for i, w := range want {
-				same := w == got[i] || w != w && got[i] != got[i] || math.Abs(w-got[i]) < 1e-5*max(1, math.Abs(w))
-				require.True(t, same, "%s of %d columns, element %d: %v, want %v", op, cols, i, got[i], w)
+		x.x[2*cols+3], x.x[3*cols+2], x.x[4*cols+4], x.x[7*cols+cols/2] = math.NaN(), inf, 3e38, 200
+		outs, ins := []array{blank(dtype.Float32, rows, cols)}, []array{x}
+		if op == backend.OpCrossEntropy {
+			outs = []array{blank(dtype.Float32, rows), blank(dtype.Float32, rows), outs[0]}
+			ins = append(ins, drawn(r, dtype.Int32, 0, float64(cols), rows))
+		}
+		c := backend.Call{Op: op, Ints: [8]int{-100}}
+		if op != backend.OpCrossEntropy {
+			c.Ints = [8]int{}
+		}
+		want, got := calculated(t, host, c, outs, ins), calculated(t, d, c, outs, ins)
+		for k := range want {
+			for i, w := range want[k] {
+				g := got[k][i]
+				same := w == g || w != w && g != g || math.Abs(w-g) < 1e-5*max(1, math.Abs(w))
+				require.True(t, same, "%s of %d columns, output %d, element %d: %v, want %v", op, cols, k, i, g, w)
 			}
 		}
 	}
@@ -335,6 +354,27 @@ func TestFaultsNameTheFirstBadIndex(t *testing.T) {
 		}()
 		clear(ids.x)
 		calculated(t, d, backend.Call{Op: op}, outs, ins)
+	}
+}
+
+// Targets are indices, too.
+func TestBadTargets(t *testing.T) { requireBadTargets(t, fakeDevice(t, fake.Options{})) }
+
+// requireBadTargets wants a cross entropy's fault to name the first bad target.
+func requireBadTargets(t tester, d *Device) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(5, 5))
+	x := drawn(r, dtype.Float32, -1, 1, 9, 6)
+	for _, dt := range []dtype.DType{dtype.Int32, dtype.Int64} {
+		for _, bad := range []float64{-1, 6} {
+			targets := drawn(r, dt, 0, 6, 9)
+			targets.x[1], targets.x[4], targets.x[5], targets.x[8] = -100, bad, 5, bad
+			c := backend.Call{Op: backend.OpCrossEntropy, Ints: [8]int{-100}}
+			outs := []array{blank(dtype.Float32, 9), blank(dtype.Float32, 9), blank(dtype.Float32, 9, 6)}
+			err := caught(func() error { calculated(t, d, c, outs, []array{x, targets}); return nil })
+			require.EqualError(t, err, fmt.Sprintf(
+				"cuda:0: cross_entropy: index %v at element 4 is out of range [0, 6)", bad))
+		}
 	}
 }
 
