@@ -50,29 +50,33 @@ func TestFaults(t *testing.T) {
 		{"register of some lanes", `setp.lt.u32 %p, %t, 5;
 			@%p mov.u32 %v, 1;
 			add.s32 %u, %v, 1; // here`, Launch{}, UndefinedRegister, 0, 5, "%v is read"},
-		{"register through mov", "mov.u32 %u, %v;\nst.global.u32 [%at], %u; // here", Launch{}, UndefinedRegister, 0, 0, "%u"},
+		{"register through mov", `mov.u32 %u, %v;
+			st.global.u32 [%at], %u; // here`, Launch{}, UndefinedRegister, 0, 0, "%u"},
 		{"predicate", "@%p bra L; // here\nL:", Launch{}, UndefinedRegister, 0, 0, "%p"},
 		{"guard", "@%p mov.u32 %v, 0; // here", Launch{}, UndefinedRegister, 0, 0, "%p"},
 		{"carry", "addc.u32 %v, %t, 0; // here", Launch{}, UndefinedRegister, 0, 0, "carry"},
 		{"wide register", "ld.global.u32 %v, [%w]; // here", Launch{}, UndefinedRegister, 0, 0, "%w"},
 		{"undefined global", "ld.global.u32 %v, [%at+256]; // here", Launch{}, UndefinedMemory, 0, 0, "byte 0 of 4"},
-		{"undefined global vector", "ld.global.v2.u32 {%v, %u}, [%x+252]; // here", Launch{}, Misaligned, 0, 0, "multiple of 8"},
-		{"undefined part", "ld.global.v4.u32 {%v, %u, _, _}, [%x+240];\n ld.global.v2.u32 {%v, %u}, [%x+256]; // here", Launch{}, UndefinedMemory, 0, 0, "byte 0"},
-		{"undefined shared", "ld.shared.u32 %v, [%s]; // here", Launch{}, UndefinedMemory, 0, 0, "has not been written"},
-		{"undefined local", "ld.local.u32 %v, [depot+4]; // here", Launch{}, UndefinedMemory, 0, 0, "has not been written"},
-		{"undefined atomic", "red.shared.add.u32 [tile], 1; // here", Launch{}, UndefinedMemory, 0, 0, "has not been written"},
-		{"bounds", "st.global.u32 [%at+500], 1; // here", Launch{}, OutOfBounds, 0, 3, "byte 512 of the allocation of 512 bytes"},
-		{"before the beginning", "st.global.u32 [%x+-4], 1; // here", Launch{}, OutOfBounds, 0, 0, "nothing is allocated"},
+		{"undefined global vector", `ld.global.v2.u32 {%v, %u}, [%x+252]; // here`, Launch{}, Misaligned, 0, 0, "multiple of 8"},
+		{"undefined part", `ld.global.v4.u32 {%v, %u, _, _}, [%x+240];
+			 ld.global.v2.u32 {%v, %u}, [%x+256]; // here`, Launch{}, UndefinedMemory, 0, 0, "byte 0"},
+		{"undefined shared", `ld.shared.u32 %v, [%s]; // here`, Launch{}, UndefinedMemory, 0, 0, "has not been written"},
+		{"undefined local", `ld.local.u32 %v, [depot+4]; // here`, Launch{}, UndefinedMemory, 0, 0, "has not been written"},
+		{"undefined atomic", `red.shared.add.u32 [tile], 1; // here`, Launch{}, UndefinedMemory, 0, 0, "has not been written"},
+		{"bounds", `st.global.u32 [%at+500], 1; // here`, Launch{}, OutOfBounds, 0, 3, "byte 512 of the allocation of 512 bytes"},
+		{"before the beginning", `st.global.u32 [%x+-4], 1; // here`, Launch{}, OutOfBounds, 0, 0, "nothing is allocated"},
 		{"bounds in a later block", `setp.eq.u32 %p, %b, 3;
 			@%p add.s64 %at, %at, 512;
 			ld.global.u32 %v, [%at]; // here`, Launch{Grid: [3]uint32{5, 1, 1}, Workers: 2}, OutOfBounds, 3, 0, "byte 512"},
-		{"null", "mov.u64 %w, 0;\nld.global.u32 %v, [%w]; // here", Launch{}, OutOfBounds, 0, 0, "nothing is allocated"},
-		{"generic null", "mov.u64 %w, 0;\nld.u32 %v, [%w]; // here", Launch{}, OutOfBounds, 0, 0, "nothing is allocated"},
+		{"null", `mov.u64 %w, 0;
+			ld.global.u32 %v, [%w]; // here`, Launch{}, OutOfBounds, 0, 0, "nothing is allocated"},
+		{"generic null", `mov.u64 %w, 0;
+			ld.u32 %v, [%w]; // here`, Launch{}, OutOfBounds, 0, 0, "nothing is allocated"},
 		{"shared bounds", "st.shared.u32 [%s+100000], 1; // here", Launch{}, OutOfBounds, 0, 0, "shared memory"},
-		{"shared variable", "st.shared.u32 [%s+252], 1; // here", Launch{}, OutOfBounds, 0, 1, "byte 256 of tile (256 bytes)"},
-		{"local bounds", "st.local.u64 [depot+16], %x; // here", Launch{}, OutOfBounds, 0, 0, "beyond a variable of local"},
+		{"shared variable", `st.shared.u32 [%s+252], 1; // here`, Launch{}, OutOfBounds, 0, 1, "byte 256 of tile (256 bytes)"},
+		{"local bounds", `st.local.u64 [depot+16], %x; // here`, Launch{}, OutOfBounds, 0, 0, "beyond a variable of local"},
 		{"misaligned", "ld.global.u32 %v, [%at+2]; // here", Launch{}, Misaligned, 0, 0, "no multiple of 4"},
-		{"misaligned shared", "st.shared.v4.u32 [%s], {%t, %t, %t, %t}; // here", Launch{}, Misaligned, 0, 1, "no multiple of 16"},
+		{"misaligned shared", `st.shared.v4.u32 [%s], {%t, %t, %t, %t}; // here`, Launch{}, Misaligned, 0, 1, "no multiple of 16"},
 		{"constant", "mov.u64 %w, fixed;\nst.global.u32 [%w], 1; // here", Launch{}, ReadOnly, 0, 0, "fixed"},
 		{"shared race", `st.shared.u32 [%s], %t;
 			xor.b32 %v, %t, 32;
@@ -96,7 +100,7 @@ func TestFaults(t *testing.T) {
 			bar.sync 0;
 			red.shared.add.u32 [tile], 1; // here
 			ld.shared.u32 %u, [tile];`, Launch{Block: [3]uint32{64, 1, 1}}, SharedRace, 0, 32, "warp 0 read it"},
-		{"blocks write", "st.global.u32 [%at], 1; // here", Launch{Grid: [3]uint32{2, 1, 1}, CheckRaces: true}, GlobalRace, 1, 0, "block 0 wrote it"},
+		{"blocks write", `st.global.u32 [%at], 1; // here`, Launch{Grid: [3]uint32{2, 1, 1}, CheckRaces: true}, GlobalRace, 1, 0, "block 0 wrote it"},
 		{"blocks read and write", `setp.eq.u32 %p, %b, 0;
 			@%p ld.global.u32 %v, [%at+4];
 			@!%p st.global.u32 [%at], 1; // here`, Launch{Grid: [3]uint32{2, 1, 1}, CheckRaces: true}, GlobalRace, 1, 1, "another block read it"},
@@ -128,7 +132,7 @@ func TestFaults(t *testing.T) {
 			L: mov.u32 %u, 0;
 			bar.warp.sync -1;
 			M:`, Launch{}, Deadlock, 0, 7, "lanes"},
-		{"shuffle outside of its mask", "shfl.sync.bfly.b32 %u, %t, 1, 31, 1; // here", Launch{}, BadSync, 0, 1, "lacks lane 1"},
+		{"shuffle outside of its mask", `shfl.sync.bfly.b32 %u, %t, 1, 31, 1; // here`, Launch{}, BadSync, 0, 1, "lacks lane 1"},
 		{"shuffle from nowhere", `setp.lt.u32 %p, %t, 7;
 			@%p exit;
 			shfl.sync.idx.b32 %u, %t, 0, 31, -1;
@@ -147,7 +151,8 @@ func TestFaults(t *testing.T) {
 		{"copy seen by another warp", `cp.async.ca.shared.global [%s], [%at], 4;
 			cp.async.wait_all;
 			ld.shared.u32 %v, [tile]; // here`, Launch{Block: [3]uint32{64, 1, 1}}, SharedRace, 0, 32, "warp 0 wrote it"},
-		{"endless", "L: add.s32 %t, %t, 1;\nbra L; // here", Launch{MaxInstructions: 100000}, Budget, 0, 0, "more than 100000"},
+		{"endless", `L: add.s32 %t, %t, 1;
+			bra L; // here`, Launch{MaxInstructions: 100000}, Budget, 0, 0, "more than 100000"},
 		{"trap", "trap; // here", Launch{}, Trap, 0, 0, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -242,7 +247,8 @@ func TestMemory(t *testing.T) {
 
 func TestLaunchErrors(t *testing.T) {
 	k := kernelOf(t, "adamw.ptx", "adamw")
-	require.Equal(t, []Param{{"adamw_param_0", 0, 8, 8}, {"adamw_param_1", 8, 8, 8}, {"adamw_param_2", 16, 24, 4}}, k.Params())
+	require.Equal(t, []Param{{"adamw_param_0", 0, 8, 8}, {"adamw_param_1", 8, 8, 8}, {"adamw_param_2", 16, 24, 4}},
+		k.Params())
 	require.Equal(t, 40, k.ParamBytes())
 	one, mem := [3]uint32{1, 1, 1}, NewMemory(1)
 	for want, l := range map[string]Launch{
@@ -360,7 +366,8 @@ func FuzzParse(f *testing.F) {
 			if err != nil || k.LocalBytes() > 1<<16 || k.SharedBytes() > 1<<16 || k.ParamBytes() > 1<<16 {
 				continue
 			}
-			_, _ = k.Run(mem, Launch{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}, MaxInstructions: 10000, Workers: 1},
+			_, _ = k.Run(mem, Launch{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1},
+				MaxInstructions: 10000, Workers: 1},
 				make([]byte, k.ParamBytes()))
 		}
 	})

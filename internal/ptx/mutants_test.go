@@ -33,7 +33,8 @@ func TestMutants(t *testing.T) {
 		}
 		for i, block := range []uint32{32, 64, 352} {
 			y := d.alloc(4 * len(out[i]))
-			_, err = k.Run(d.Memory, Launch{Grid: [3]uint32{rows, 1, 1}, Block: [3]uint32{block, 1, 1}, Seed: 1, CheckRaces: true,
+			_, err = k.Run(d.Memory, Launch{Grid: [3]uint32{rows, 1, 1}, Block: [3]uint32{block, 1, 1},
+				Seed: 1, CheckRaces: true,
 				MaxInstructions: 1 << 20}, pack(t, k, x, w, b, y, y+4*rows*n, int32(n), float32(0.5)))
 			if err != nil {
 				return out, err

@@ -216,7 +216,8 @@ func (b *block) deadlock() {
 			}
 		}
 		w.fault(bits.TrailingZeros32(w.mask), Deadlock,
-			"barrier %d waits for %d threads, %d have come; of the other warps %d have exited, %d wait elsewhere", w.waits,
+			"barrier %d waits for %d threads, %d have come; of the other warps %d have exited, %d wait elsewhere",
+			w.waits,
 			bar.expects, bar.threads, exited, elsewhere)
 	}
 }

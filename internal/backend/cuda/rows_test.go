@@ -65,6 +65,8 @@ func encode(dt dtype.DType, x []float64) []byte {
 			binary.LittleEndian.PutUint16(at, uint16(dtype.ToF16(float32(v))))
 		case dtype.Int32:
 			binary.LittleEndian.PutUint32(at, uint32(int32(v)))
+		case dtype.Bool:
+			at[0] = uint8(v)
 		case dtype.Int64:
 			binary.LittleEndian.PutUint64(at, uint64(int64(v)))
 		}

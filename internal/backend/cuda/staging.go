@@ -97,11 +97,7 @@ func (r *ring) taken(s *stream, n int) error {
 
 // Write copies host bytes into dst. It waits for the device only where the ring is full of copies that are not done.
 func (s *stream) Write(dst backend.Buffer, offset int, src []byte) {
-	s.upload(s.span(dst, offset, len(src)), src)
-}
-
-// upload copies host bytes to an address.
-func (s *stream) upload(at cuda.Ptr, src []byte) {
+	at := s.span(dst, offset, len(src))
 	for len(src) > 0 {
 		n := min(len(src), pieceBytes)
 		mem, err := s.stage.out.room(s, n)

@@ -13,8 +13,8 @@ var launchers [backend.NumOps]launcher
 
 func init() {
 	for _, family := range []map[backend.Op]launcher{
-		elementwiseOps, moveOps, reductionOps, scanOps, randomOps, optimizerOps, productOps, imageOps, indexingOps, rowOps,
-		stepOps,
+		elementwiseOps, moveOps, reductionOps, scanOps, randomOps, optimizerOps, productOps, attentionOps, imageOps,
+		indexingOps, rowOps,
 	} {
 		for op, l := range family {
 			if launchers[op] != nil {
@@ -23,5 +23,4 @@ func init() {
 			launchers[op] = l
 		}
 	}
-	launchers[backend.OpAffine] = affineBy(launchers[backend.OpAffine])
 }

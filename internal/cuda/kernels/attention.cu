@@ -290,8 +290,8 @@ template <class T> DEVICE void delta(const AttentionArgs &a) {
   typedef Wide<T> A;
   i64 row = (i64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   if (row >= (i64)a.batch * a.heads * a.tq) return;
-  int i = row % a.tq, h = row / a.tq % a.heads, lane = threadIdx.x % 32;
-  i64 b = row / a.tq / a.heads;
+  i64 i = row % a.tq, h = row / a.tq % a.heads, b = row / a.tq / a.heads;
+  int lane = threadIdx.x % 32;
   const T *out = (const T *)a.out + b * a.os[0] + h * a.os[1] + i * a.os[2];
   const T *dout = (const T *)a.dout + b * a.dos[0] + h * a.dos[1] + i * a.dos[2];
   S sum = 0;
