@@ -3,10 +3,12 @@
 package cuda
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -40,7 +42,7 @@ func numel(shape []int) int {
 func drawn(r *rand.Rand, dt dtype.DType, lo, hi float64, shape ...int) array {
 	a := array{dt: dt, shape: shape, x: make([]float64, numel(shape))}
 	for i := range a.x {
-		if a.x[i] = lo + r.Float64()*(hi-lo); !dt.IsFloat() {
+		if a.x[i] = lo + float64(r.Float64()*(hi-lo)); !dt.IsFloat() {
 			a.x[i] = math.Floor(a.x[i])
 		}
 	}
@@ -284,6 +286,62 @@ func TestRowsHaveTheSameBitsAtAnyAddress(t *testing.T) {
 					calculated(t, other, r.call(), shifted[i].outs, shifted[i].ins), "%s %s %d", r.op, dt, cols)
 			}
 		}
+	}
+}
+
+// bitsOf is a digest of what an op makes of rows of a warp and of a block, of either alignment.
+func bitsOf(t tester, d *Device, op backend.Op, dt dtype.DType) string {
+	t.Helper()
+	h := sha256.New()
+	for _, c := range []struct{ cols, skip int }{{47, 1}, {1203, 0}, {1300, 1}, {2600, 0}} {
+		for _, r := range rowCases(dt, 2, c.cols, c.skip) {
+			if r.op != op {
+				continue
+			}
+			for k, x := range calculated(t, d, r.call(), r.outs, r.ins) {
+				h.Write(encode(r.outs[k].dt, x))
+			}
+		}
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:8])
+}
+
+// recordedBits are digests of the ops in float32 and bfloat16. One changes only where an order of sums or a rounding is
+// meant to change. Those of norms and softmax's gradient, which need nothing but IEEE arithmetic, are a device's too.
+var recordedBits = map[backend.Op][2]string{
+	backend.OpSoftmax:          {"041d49f840113be3", "9e82bdc75c7dfcb0"},
+	backend.OpSoftmaxGrad:      {"bd5ea3efb83df4aa", "0d9a99f0e0fbc17b"},
+	backend.OpLogSoftmax:       {"8adc543b3b1fed0b", "0f0011e693774045"},
+	backend.OpLogSoftmaxGrad:   {"b61403d25bdc0efd", "ed7d7df5f7441566"},
+	backend.OpCrossEntropy:     {"5e34aab23b8a97f0", "f9ebadf971184ff5"},
+	backend.OpCrossEntropyGrad: {"efd22cbe3c7d367f", "e4fb32ca85020701"},
+	backend.OpLayerNorm:        {"71bc257c5ee36c02", "b07d7e6037196674"},
+	backend.OpLayerNormGrad:    {"7e60305642100d27", "61addbd5925d0ff5"},
+	backend.OpRMSNorm:          {"d2390ba25131f4db", "b59f5fc8c8915af1"},
+	backend.OpRMSNormGrad:      {"7daf7e46c191d794", "a9e2f3aed88a1dfa"},
+}
+
+// approximate are the ops whose bits the processor's own exponential function decides, too.
+var approximate = map[backend.Op]bool{backend.OpSoftmax: true, backend.OpLogSoftmax: true,
+	backend.OpLogSoftmaxGrad: true, backend.OpCrossEntropy: true, backend.OpCrossEntropyGrad: true}
+
+func requireBits(t tester, d *Device, op backend.Op, dt dtype.DType) {
+	t.Helper()
+	if approximate[op] && runtime.GOARCH != "amd64" {
+		return
+	}
+	want := recordedBits[op][0]
+	if dt == dtype.BFloat16 {
+		want = recordedBits[op][1]
+	}
+	require.Equal(t, want, bitsOf(t, d, op, dt), "%s %s: other bits than were recorded", op, dt)
+}
+
+func TestRowsHaveTheRecordedBits(t *testing.T) {
+	d := fakeDevice(t, fake.Options{Workers: 2})
+	for op := range recordedBits {
+		requireBits(t, d, op, dtype.Float32)
+		requireBits(t, d, op, dtype.BFloat16)
 	}
 }
 
