@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -132,6 +133,28 @@ func testConditional(t *testing.T, b backend.Backend, stream backend.Stream) {
 		stream.Sync()
 	}, "an op that is never conditional")
 	r.results(b, stream)
+}
+
+// testFlagBehindFault launches a clip factor behind a kernel that faults, on a device that finds out later.
+func testFlagBehindFault(t *testing.T, b backend.Backend, stream backend.Stream) {
+	good := samplesOf(backend.OpClipFactor)
+	at := slices.IndexFunc(good, func(s *sample) bool { return s.want[0][2] == 1 })
+	r := good[at].ready(t, stream)
+	bad := samplesOf(backend.OpNot)[0].ready(t, stream)
+	bad.call.In[0].DType = dtype.Float32
+	later := true
+	func() {
+		defer func() { later = recover() == nil }()
+		stream.Launch(&bad.call)
+	}()
+	stream.Launch(&r.call)
+	if later {
+		require.Panics(t, stream.Sync)
+	}
+	got := r.results(b, stream)[0]
+	require.Equal(t, !later, get(got[16:], dtype.Float64) == 1, "the flag")
+	bad.results(b, stream)
+	good[at].check(t, good[at].run(t, b, stream)) // nobody minds any more
 }
 
 // testLists launches samples together, with the bits of each alone.

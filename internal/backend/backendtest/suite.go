@@ -54,6 +54,7 @@ func Run(t *testing.T, open func(t *testing.T) backend.Backend) {
 	}
 	if b.Supports(backend.OpClipFactor, dtype.Float64) {
 		t.Run("conditional", func(t *testing.T) { testConditional(t, b, stream) })
+		t.Run("flag behind a fault", func(t *testing.T) { testFlagBehindFault(t, b, stream) })
 	}
 	t.Run("lists", func(t *testing.T) { testLists(t, b, stream) })
 	require.Zero(t, b.Stats().InUse, "memory that the suite freed is still in use")
