@@ -168,26 +168,27 @@ func (s *stream) geometry(c *backend.Call) (kept, gone walk, last bool) {
 // sumSqBlock is the number of elements per output of OpSumSq.
 const sumSqBlock = 4096
 
-var sumSqKernels = namesOf("sum_sq", "", floats)
+var sumSqKernels = namesOf("sum_sq_many", "", floats)
 
 func sumSq(s *stream, c *backend.Call) {
+	m := s.listSumSq(c)
+	s.launchListed(&m)
+}
+
+// listSumSq is the sums of one tensor's squares, as part of those of several.
+func (s *stream) listSumSq(c *backend.Call) (m listed) {
 	in, out := &c.In[0], &c.Out[0]
 	n := in.Numel()
-	blocks := (n + sumSqBlock - 1) / sumSqBlock
-	if !in.Contiguous() || !out.Contiguous() || out.DType != dtype.Float64 || out.Numel() != blocks {
+	if !in.Contiguous() || !out.Contiguous() || out.DType != dtype.Float64 ||
+		out.Numel() != (n+sumSqBlock-1)/sumSqBlock {
 		s.fault(c, "want contiguous input and a float64 output per %d elements, not %s of shape %v", sumSqBlock,
 			out.DType, out.Shape[:out.NDim])
 	}
 	if sumSqKernels[in.DType] == "" {
 		s.fault(c, "no kernel for %s", in.DType)
 	}
-	if n == 0 {
-		return
-	}
-	var a args
-	a.ptr(s.addr(out))
-	a.ptr(s.addr(in))
-	a.i64(n)
-	a.aligned(s.addr(in), 4*in.DType.Size())
-	s.kernel(sumSqKernels[in.DType], [3]uint32{blocksFor(blocks, 1), 1, 1}, block256, 0, &a)
+	m.listKey = listKey{kernel: sumSqKernels[in.DType], operands: 2, chunk: sumSqBlock, bytes: 4 * in.DType.Size(),
+		narrow: 1}
+	m.n, m.at[0], m.at[1] = n, s.addr(out), s.addr(in)
+	return m
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// The conformance suite has short rows and few indices; what kernels do with more of them is compared with the CPU here.
+// The conformance suite has short rows and few indices; what kernels do with more of them is compared with the CPU
+// here.
 
 // array is a contiguous operand that begins skip elements after the start of its buffer.
 type array struct {
@@ -92,8 +93,15 @@ func decode(dt dtype.DType, b []byte) []float64 {
 	return x
 }
 
-// calculated launches an op on a device and returns the outputs' numbers. Outputs begin with the numbers that they have.
-func calculated(t *testing.T, b backend.Backend, c backend.Call, outs, ins []array) [][]float64 {
+// tester is what the comparisons need of a test.
+type tester interface {
+	require.TestingT
+	Helper()
+}
+
+// calculated launches an op on a device and returns the outputs' numbers. Outputs begin with the numbers that they
+// have.
+func calculated(t tester, b backend.Backend, c backend.Call, outs, ins []array) [][]float64 {
 	t.Helper()
 	s := b.NewStream()
 	upload := func(a array) backend.View {
@@ -136,7 +144,7 @@ var precision = map[dtype.DType]float64{dtype.Float32: 2e-5, dtype.Float64: 1e-1
 	dtype.Float16: 1.0 / 512, dtype.Int64: 0}
 
 // requireCPU compares an op with the CPU's: to a tolerance, or bit for bit.
-func requireCPU(t *testing.T, d *Device, c backend.Call, outs, ins []array, exact bool) {
+func requireCPU(t tester, d *Device, c backend.Call, outs, ins []array, exact bool) {
 	t.Helper()
 	host := cpu.New(1)
 	defer func() { require.NoError(t, host.Close()) }()
@@ -147,6 +155,35 @@ func requireCPU(t *testing.T, d *Device, c backend.Call, outs, ins []array, exac
 			if exact && g != w || math.Abs(g-w) > precision[outs[k].dt]*max(1, math.Abs(w)) || g != g {
 				require.Failf(t, "not the CPU's", "%s %s %v: output %d, element %d: %v, want %v", c.Op, outs[k].dt,
 					ins[0].shape, k, i, g, w)
+			}
+		}
+	}
+}
+
+// What is no number on the CPU is none here, and rows that have nothing but −∞ are as there.
+func TestRowsOfSpecialNumbers(t *testing.T) {
+	d := fakeDevice(t, fake.Options{})
+	host := cpu.New(1)
+	defer func() { require.NoError(t, host.Close()) }()
+	inf := math.Inf(1)
+	for _, cols := range []int{5, 300, 1201} {
+		x := blank(dtype.Float32, 6, cols)
+		for i := range x.x {
+			x.x[i] = float64(i%7) / 3
+		}
+		for j := range cols {
+			x.x[j] = -inf
+			if j%2 == 1 {
+				x.x[cols+j] = -inf
+			}
+		}
+		x.x[2*cols+3], x.x[3*cols+2], x.x[4*cols+4] = math.NaN(), inf, 3e38
+		for _, op := range []backend.Op{backend.OpSoftmax, backend.OpLogSoftmax} {
+			c, y := backend.Call{Op: op}, []array{blank(dtype.Float32, 6, cols)}
+			want, got := calculated(t, host, c, y, []array{x})[0], calculated(t, d, c, y, []array{x})[0]
+			for i, w := range want {
+				same := w == got[i] || w != w && got[i] != got[i] || math.Abs(w-got[i]) < 1e-5*max(1, math.Abs(w))
+				require.True(t, same, "%s of %d columns, element %d: %v, want %v", op, cols, i, got[i], w)
 			}
 		}
 	}
@@ -168,7 +205,11 @@ func rowCases(dt dtype.DType, rows, cols, skip int) []rowCase {
 		a.skip = skip
 		return a
 	}
-	column := func(lo, hi float64) array { return drawn(r, dt, lo, hi, cols) }
+	column := func(lo, hi float64) array {
+		a := drawn(r, dt, lo, hi, cols)
+		a.skip = skip
+		return a
+	}
 	perRow := func(lo, hi float64) array { return drawn(r, stat, lo, hi, rows) }
 	y := blank(dt, rows, cols)
 	y.skip = skip
@@ -323,6 +364,7 @@ func TestRoPEOfHalfTables(t *testing.T) {
 		r := rand.New(rand.NewPCG(3, uint64(dt)))
 		table := []int{2, 5, 3}
 		requireCPU(t, d, backend.Call{Op: backend.OpRoPE}, []array{blank(dt, 2, 2, 5, 8)},
-			[]array{drawn(r, dt, -1, 1, 2, 2, 5, 8), drawn(r, dt, -1, 1, table...), drawn(r, dt, -1, 1, table...)}, false)
+			[]array{drawn(r, dt, -1, 1, 2, 2, 5, 8), drawn(r, dt, -1, 1, table...), drawn(r, dt, -1, 1, table...)},
+			false)
 	}
 }

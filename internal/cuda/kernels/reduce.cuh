@@ -12,6 +12,7 @@
 
 #pragma once
 #include "dims.cuh"
+#include "many.cuh"
 
 // Reduction is the geometry: the dims that stay, with the strides of the input (operand 0) and of the output (operand
 // 1), and those that go.
@@ -211,36 +212,42 @@ template <class T, bool MIN> struct ArgExtreme {
   REDUCE(argmax, ArgMax_##T, T)                                        \
   REDUCE(argmin, ArgMin_##T, T)
 
-// sum_sq adds the squares of each 4096 elements, in float64, by 256 threads: thread t takes elements 4t … 4t+3 of every
+// sum_sq adds the squares of up to 4096 elements, in float64, by 256 threads: thread t takes elements 4t … 4t+3 of every
 // 1024, and the threads are added as a tree.
-template <class T> DEVICE void sum_sq(f64 *out, const T *x, u64 n, bool wide) {
+template <class T> DEVICE void sum_sq(f64 *out, const T *x, u32 n, bool wide) {
   __shared__ f64 warps[8];
-  for (u64 b = blockIdx.x; b * 4096 < n; b += gridDim.x) {
-    f64 s = 0;
+  f64 s = 0;
 #pragma unroll
-    for (u32 k = 0; k < 4; k++) {
-      u64 i = b * 4096 + k * 1024 + threadIdx.x * 4;
-      Vec<T, 4> v = {};
-      if (wide && i + 4 <= n) {
-        v = load<4>(x + i);
-      } else {
+  for (u32 k = 0; k < 4; k++) {
+    u32 i = k * 1024 + threadIdx.x * 4;
+    Vec<T, 4> v = {};
+    if (wide && i + 4 <= n) {
+      v = load<4>(x + i);
+    } else {
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-          if (i + j < n) v.v[j] = x[i + j];
-      }
-#pragma unroll
-      for (int j = 0; j < 4; j++) {
-        f64 y = (f64)widen(v.v[j]);
-        s += y * y;
-      }
+      for (int j = 0; j < 4; j++)
+        if (i + j < n) v.v[j] = x[i + j];
     }
-    s = warp_sum(s);
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = s;
-    __syncthreads();
-    if (threadIdx.x == 0)
-      out[b] = ((warps[0] + warps[4]) + (warps[2] + warps[6])) + ((warps[1] + warps[5]) + (warps[3] + warps[7]));
-    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      f64 y = (f64)widen(v.v[j]);
+      s += y * y;
+    }
+  }
+  s = warp_sum(s);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = s;
+  __syncthreads();
+  if (threadIdx.x == 0)
+    *out = ((warps[0] + warps[4]) + (warps[2] + warps[6])) + ((warps[1] + warps[5]) + (warps[3] + warps[7]));
+  __syncthreads();
+}
+
+// A chunk of the list is an output.
+template <class T> DEVICE void sum_sq_many(const List<2> &list) {
+  for (u32 chunk = blockIdx.x; chunk < list.first[list.count]; chunk += gridDim.x) {
+    Part p = part_of(list, chunk);
+    sum_sq((f64 *)list.at[0][p.i] + p.begin / list.chunk, (const T *)list.at[1][p.i] + p.begin, (u32)p.n, list.wide);
   }
 }
 #define SUM_SQ(T) \
-  KERNEL sum_sq_##T(f64 *out, const T *x, u64 n, u32 wide) { sum_sq(out, x, n, wide); }
+  KERNEL sum_sq_many_##T(const __grid_constant__ List<2> list) { sum_sq_many<T>(list); }

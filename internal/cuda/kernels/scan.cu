@@ -8,22 +8,26 @@ template <class T> struct SumOf { typedef f64 type; };
 template <> struct SumOf<i32> { typedef i64 type; };
 template <> struct SumOf<i64> { typedef i64 type; };
 
-// cumsum adds each row up in order, forward or backward. A warp takes a row, 32 elements at a time: all lanes add all of
-// them, and each keeps the sum up to its own.
+// cumsum adds each row up in order, forward or backward. A warp takes a row, 32 elements at a time: its first lane adds
+// them one by one.
 template <class T> DEVICE void cumsum(T *out, const T *x, u64 rows, u64 cols, bool backward) {
   typedef typename SumOf<T>::type S;
+  __shared__ S tiles[4][32];
+  S *tile = tiles[threadIdx.x / 32];
   u32 lane = threadIdx.x % 32;
   for (u64 row = thread_index() / 32; row < rows; row += thread_count() / 32) {
     S sum = 0;
     for (u64 base = 0; base < cols; base += 32) {
       u64 i = base + lane, at = row * cols + (backward ? cols - 1 - i : i);
-      S v = i < cols ? (S)widen(x[at]) : 0, mine = 0;
-#pragma unroll
-      for (int l = 0; l < 32; l++) {
-        sum += __shfl_sync(0xffffffffu, v, l);
-        if (lane == l) mine = sum;
+      tile[lane] = i < cols ? (S)widen(x[at]) : 0;
+      __syncwarp();
+      if (lane == 0) {
+#pragma unroll 8
+        for (int l = 0; l < 32; l++) tile[l] = sum += tile[l];
       }
-      if (i < cols) out[at] = narrow<T>((Wide<T>)mine);
+      __syncwarp();
+      if (i < cols) out[at] = narrow<T>((Wide<T>)tile[lane]);
+      __syncwarp();
     }
   }
 }
