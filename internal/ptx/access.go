@@ -144,7 +144,8 @@ func (w *warp) mustBeDefined(lane int, shadow []byte, addr uint64) {
 		case undefinedByte:
 			w.fault(lane, UndefinedMemory, "byte %d of %d at %#x has not been written", i, len(shadow), addr)
 		case inFlightByte:
-			w.fault(lane, UndefinedMemory, "byte %d of %d at %#x: a cp.async to it has not been waited for", i, len(shadow),
+			w.fault(lane, UndefinedMemory, "byte %d of %d at %#x: a cp.async to it has not been waited for", i,
+				len(shadow),
 				addr)
 		}
 	}

@@ -108,7 +108,10 @@ func (b *block) start(linear uint32, order uint64) {
 	copy(b.defined, b.kernel.sharedShadow)
 	clear(b.defined[len(b.kernel.sharedShadow):])
 	b.accesses.reset()
-	b.barriers = [16]barrier{}
+	for i := range b.barriers {
+		clear(b.barriers[i].clocks)
+		b.barriers[i] = barrier{clocks: b.barriers[i].clocks, waiting: b.barriers[i].waiting[:0]}
+	}
 	k := b.kernel
 	for _, w := range b.warps {
 		copy(w.d32, k.initial32)
@@ -146,7 +149,8 @@ func (b *block) flush(w *warp) {
 	total := b.run.executed.Add(b.counted)
 	b.counted = 0
 	if limit := b.launch.MaxInstructions; limit > 0 && total > limit && w != nil {
-		w.fault(bits.TrailingZeros32(max(w.mask, 1)), Budget, "the launch has executed more than %d instructions", limit)
+		w.fault(bits.TrailingZeros32(max(w.mask, 1)), Budget, "the launch has executed more than %d instructions",
+			limit)
 	}
 	if w != nil && b.run.stopAt.Load() < b.order {
 		panic(stopped{})

@@ -131,7 +131,8 @@ func describe(o *operand) string {
 	if o.name != "" {
 		return o.name
 	}
-	return [...]string{"a register", "a special register", "an integer", "a float32", "a float64", "a symbol", "an address",
+	return [...]string{"a register", "a special register", "an integer", "a float32", "a float64", "a symbol",
+		"an address",
 		"a vector", "_"}[o.kind]
 }
 
@@ -468,7 +469,8 @@ func (l *linker) decodeCarry(st *statement, t typ) (exec, error) {
 	}
 	return func(w *warp) {
 		if uses && w.dcc&w.mask != w.mask {
-			w.fault(bits.TrailingZeros32(w.mask&^w.dcc), UndefinedRegister, "the carry flag is read before it is written")
+			w.fault(bits.TrailingZeros32(w.mask&^w.dcc), UndefinedRegister,
+				"the carry flag is read before it is written")
 		}
 		get := func(r, lane int) uint64 {
 			if wide {

@@ -127,7 +127,8 @@ func (l *linker) decodeMemory(st *statement) (exec, error) {
 	if t.signed() && width > op.size {
 		op.extend = extension(t, width)
 	}
-	if op.size == 4 && n == 1 && op.class == 'R' && op.extend == nil && (op.space == spaceGlobal || op.space == spaceConst) {
+	if op.size == 4 && n == 1 && op.class == 'R' && op.extend == nil && (op.space == spaceGlobal ||
+		op.space == spaceConst) {
 		return op.loadGlobal32, nil
 	}
 	return op.load, nil

@@ -59,7 +59,8 @@ func fma32(a, b, c uint32) uint32 {
 	return b32(float32(s))
 }
 
-// addOdd is a+b rounded to odd: if the sum is not exact, the last bit of the mantissa is 1, so that a second rounding to
+// addOdd is a+b rounded to odd: if the sum is not exact, the last bit of the mantissa is 1, so that a second
+// rounding to
 // fewer bits gives what one rounding would have given. Neither operand may be near the ends of float64's range.
 func addOdd(a, b float64) float64 {
 	s := a + b

@@ -182,7 +182,8 @@ func (k *Kernel) check(l *Launch, params []byte) error {
 		return fmt.Errorf("ptx: %s: %d threads in a block: the kernel allows %d", k.name, n, k.MaxThreads())
 	}
 	if l.SharedBytes < 0 || l.SharedBytes+k.staticShared > maxShared {
-		return fmt.Errorf("ptx: %s: %d static and %d dynamic bytes of shared memory: a block has %d", k.name, k.staticShared,
+		return fmt.Errorf("ptx: %s: %d static and %d dynamic bytes of shared memory: a block has %d", k.name,
+			k.staticShared,
 			l.SharedBytes, maxShared)
 	}
 	if len(params) != k.paramBytes {

@@ -121,7 +121,8 @@ func TestLayerNorm(t *testing.T) {
 	k := kernelOf(t, "rows.ptx", "layer_norm")
 	const rows, n = 3, 200
 	x, w, b := normals(rows*n, 1), normals(n, 2), normals(n, 3)
-	for _, l := range []Launch{{Block: [3]uint32{64}}, {Block: [3]uint32{256}, Seed: 7}, {Block: [3]uint32{1024}, Seed: 8, Workers: 2}} {
+	for _, l := range []Launch{{Block: [3]uint32{64}}, {Block: [3]uint32{256}, Seed: 7}, {Block: [3]uint32{1024},
+		Seed: 8, Workers: 2}} {
 		d := newDevice(t)
 		y, stats := d.alloc(4*rows*n), d.alloc(8*rows)
 		l.Grid[0], l.CheckRaces = rows, l.Workers == 0
@@ -150,7 +151,8 @@ func TestSoftmax(t *testing.T) {
 	x := each(normals(rows*n, 4), f16)
 	d := newDevice(t)
 	y := d.alloc(2 * rows * n)
-	launch(t, k, d, Launch{Grid: [3]uint32{rows}, Block: [3]uint32{64}, Seed: 3, CheckRaces: true}, d.put(x), y, int32(n))
+	launch(t, k, d, Launch{Grid: [3]uint32{rows}, Block: [3]uint32{64}, Seed: 3, CheckRaces: true},
+		d.put(x), y, int32(n))
 	got := make([]uint16, rows*n)
 	d.get(y, got)
 	for r := range rows {
@@ -214,7 +216,8 @@ func TestAdamW(t *testing.T) {
 	var chunks []chunk
 	var states []state
 	for i, n := range []int{5, 1024, 2100} {
-		s := state{normals(n, 1), normals(n, 2), each(normals(n, 3), func(v float32) float32 { return v * v }), normals(n, 4)}
+		s := state{normals(n, 1), normals(n, 2), each(normals(n, 3), func(v float32) float32 { return v * v }),
+			normals(n, 4)}
 		states = append(states, s)
 		e := entry{d.put(s.w), d.put(s.m), d.put(s.v), d.put(s.g), 0, int64(n), 0.01 * float32(i), 0}
 		if i > 0 {
@@ -225,8 +228,10 @@ func TestAdamW(t *testing.T) {
 			chunks = append(chunks, chunk{int32(i), int32(p)})
 		}
 	}
-	lr, b1, b2, eps, c1, c2 := float32(1e-3), float32(0.9), float32(0.999), float32(1e-8), float32(0.19), float32(0.0019)
-	launch(t, k, d, Launch{Grid: [3]uint32{uint32(len(chunks))}, Block: [3]uint32{256}, CheckRaces: true}, d.put(entries),
+	lr, b1, b2, eps, c1, c2 := float32(1e-3), float32(0.9), float32(0.999), float32(1e-8), float32(0.19),
+		float32(0.0019)
+	launch(t, k, d, Launch{Grid: [3]uint32{uint32(len(chunks))}, Block: [3]uint32{256}, CheckRaces: true},
+		d.put(entries),
 		d.put(chunks), []float32{lr, b1, b2, eps, c1, c2})
 	for i, s := range states {
 		got, half := make([]float32, len(s.w)), make([]uint16, len(s.w))
@@ -301,7 +306,8 @@ func TestUnary(t *testing.T) {
 }
 
 func TestHalves(t *testing.T) {
-	x := []float32{0, 1, -1.5, 0.1, 65504, 65520, 1e-7, 3e-8, float32(math.Inf(1)), float32(math.NaN()), 1e38, 3.4e38, 2049, 257}
+	x := []float32{0, 1, -1.5, 0.1, 65504, 65520, 1e-7, 3e-8, float32(math.Inf(1)), float32(math.NaN()), 1e38, 3.4e38,
+		2049, 257}
 	k := kernelOf(t, "math.ptx", "halves")
 	d := newDevice(t)
 	h, b, y := d.alloc(2*len(x)), d.alloc(2*len(x)), d.alloc(4*len(x))
@@ -446,7 +452,8 @@ func TestSort(t *testing.T) {
 func TestFlash(t *testing.T) {
 	k := kernelOf(t, "flash.ptx", "flash")
 	const heads, n, size = 2, 100, 64
-	q, key, v := each(normals(heads*n*size, 1), bf16), each(normals(heads*n*size, 2), bf16), each(normals(heads*n*size, 3), bf16)
+	q, key, v := each(normals(heads*n*size, 1), bf16), each(normals(heads*n*size, 2), bf16),
+		each(normals(heads*n*size, 3), bf16)
 	d := newDevice(t)
 	out, lse := d.alloc(2*heads*n*size), d.alloc(4*heads*n)
 	launch(t, k, d, Launch{Grid: [3]uint32{2, heads}, Block: [3]uint32{128}, Seed: 1, CheckRaces: true}, d.put(q),

@@ -10,6 +10,8 @@ import (
 const (
 	// maxCode bounds the instructions of a kernel after device functions are expanded.
 	maxCode = 1 << 20
+	// maxLocal is the local memory that a thread has.
+	maxLocal = 512 << 10
 	// gapBytes lie between variables of shared and local memory, so that an access beyond one is seen.
 	gapBytes = 16
 )
@@ -67,7 +69,9 @@ func link(m *Module, f *function) (*Kernel, error) {
 	if err := l.expand(l.top); err != nil {
 		return nil, err
 	}
-	l.layoutShared()
+	if err := l.layoutShared(); err != nil {
+		return nil, err
+	}
 	if err := l.assemble(); err != nil {
 		return nil, err
 	}
@@ -103,6 +107,9 @@ func (l *linker) frame(f *function, parent *frame) (*frame, error) {
 	}
 	for _, v := range f.variables {
 		if v.kind == symbolLocal || v.kind == symbolParam {
+			if v.size > maxLocal || l.k.localBytes > maxLocal {
+				return nil, syntaxError(v.line, "more than %d bytes of local memory", maxLocal)
+			}
 			fr.vars[v] = l.local(v.size, v.align)
 		}
 	}
@@ -159,7 +166,8 @@ func (l *linker) expand(fr *frame) error {
 		st := &fr.fn.body[i]
 		fr.start[i] = len(l.code)
 		if len(l.code) > maxCode {
-			return syntaxError(st.line, "%s has more than %d instructions with the functions that it calls", l.k.name, maxCode)
+			return syntaxError(st.line, "%s has more than %d instructions with the functions that it calls", l.k.name,
+				maxCode)
 		}
 		around := -1
 		if st.guard != nil && grouped(st) {
@@ -202,7 +210,8 @@ func (l *linker) call(st *statement, fr *frame) error {
 	case callee == nil || !callee.defined:
 		return syntaxError(st.line, "call of %s, which the module does not define", c.name)
 	case len(c.args) != len(callee.params) || len(c.results) != len(callee.results):
-		return syntaxError(st.line, "call of %s with %d arguments and %d results: it has %d and %d", c.name, len(c.args),
+		return syntaxError(st.line, "call of %s with %d arguments and %d results: it has %d and %d", c.name,
+			len(c.args),
 			len(c.results), len(callee.params), len(callee.results))
 	}
 	inner, err := l.frame(callee, fr)
@@ -239,9 +248,10 @@ func (l *linker) call(st *statement, fr *frame) error {
 }
 
 // layoutShared places the variables of shared memory that the code names.
-func (l *linker) layoutShared() {
+func (l *linker) layoutShared() error {
 	k := l.k
 	var dynamic []*symbol
+	var err error
 	device := 0
 	place := func(s *symbol) {
 		if _, done := l.shared[s]; done || s.kind != symbolShared {
@@ -250,6 +260,10 @@ func (l *linker) layoutShared() {
 		l.shared[s] = 0
 		if s.extn {
 			dynamic = append(dynamic, s)
+			return
+		}
+		if s.size > maxShared || k.sharedBytes > 2*maxShared {
+			err = syntaxError(s.line, "more than %d bytes of shared memory", maxShared)
 			return
 		}
 		at := alignUp(k.sharedBytes, max(s.align, gapBytes))
@@ -287,6 +301,7 @@ func (l *linker) layoutShared() {
 		}
 		k.sharedNames = append(k.sharedNames, placed{"dynamic shared memory", k.dynamicAt, 0})
 	}
+	return err
 }
 
 func walk(list []operand, visit func(*operand)) {

@@ -269,8 +269,9 @@ func (m *Module) load(mem *Memory) (map[string]*allocation, error) {
 			if i.name != "" {
 				target := loaded[i.name]
 				if target == nil {
-					return nil, fmt.Errorf("ptx: line %d: %s is initialised with the address of %s, which is no variable",
-						v.line, v.name, i.name)
+					return nil,
+						fmt.Errorf("ptx: line %d: %s is initialised with the address of %s, which is no variable",
+							v.line, v.name, i.name)
 				}
 				value += target.base
 			}

@@ -76,7 +76,8 @@ func (t *accesses) divide(word uint64) {
 func (a *access) note(w *warp, lane int, at uint64, kind accessKind) {
 	me := w.clocks[w.id]
 	if a.wrote != 0 && int(a.writer) != w.id && a.wrote > w.clocks[a.writer] && (kind != atomicAccess || !a.atomic) {
-		w.fault(lane, SharedRace, "byte %d of shared memory: warp %d wrote it, and no barrier lies between", at, a.writer)
+		w.fault(lane, SharedRace, "byte %d of shared memory: warp %d wrote it, and no barrier lies between", at,
+			a.writer)
 	}
 	if kind == readAccess {
 		if a.read < me {

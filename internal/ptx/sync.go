@@ -26,7 +26,7 @@ func (w *warp) absorb() {
 
 // together does a warp-wide instruction for the lanes whose partners are here; the others wait.
 func (w *warp) together(s *stretch) {
-	if w.mask == fullMask && s.sync.full {
+	if w.mask == fullMask && (s.sync.full || w.allMembers(s.sync.members)) {
 		s.sync.do(w)
 		w.at++
 		return
@@ -51,6 +51,18 @@ func (w *warp) together(s *stretch) {
 	}
 	w.mask = ready
 	w.at++
+}
+
+// allMembers reports whether a register of member masks names the whole warp in each lane.
+func (w *warp) allMembers(r int) bool {
+	if r < 0 || w.d32[r] != fullMask {
+		return false
+	}
+	all := uint32(fullMask)
+	for _, v := range &w.r32[r] {
+		all &= v
+	}
+	return all == fullMask
 }
 
 // ready are the lanes whose partners have all come or exited.
@@ -204,7 +216,8 @@ func (b *block) deadlock() {
 			}
 		}
 		w.fault(bits.TrailingZeros32(w.mask), Deadlock,
-			"barrier %d waits for %d threads, %d have come; of the other warps %d have exited, %d wait elsewhere", w.waits,
+			"barrier %d waits for %d threads, %d have come; of the other warps %d have exited, %d wait elsewhere",
+			w.waits,
 			bar.expects, bar.threads, exited, elsewhere)
 	}
 }

@@ -19,7 +19,7 @@ type convolution struct {
 }
 
 // convScratch is the memory that a group's matrices may take, unless one sample takes more.
-const convScratch = 256 << 20
+var convScratch = 256 << 20 // which a test makes small
 
 // convolve lays an op out and checks its operands.
 func (s *stream) convolve(c *backend.Call, image, kernel, result *backend.View) convolution {

@@ -113,6 +113,7 @@ func (e elementwiseOp) launcher() launcher {
 		}
 		s.sameDTypes(c, e.ins, dt, dt)
 		w := s.elementwise(c, e.ins)
+		flag, number := s.flag(c), s.number(c, e.ins)
 		var a args
 		if n := e.bytes / dt.Size(); wide[dt] != "" && w.contiguous() && w.aligned(n) {
 			if w.n == 0 {
@@ -124,6 +125,8 @@ func (e elementwiseOp) launcher() launcher {
 			a.i64(w.n)
 			a.f64(c.Floats[0])
 			a.f64(c.Floats[1])
+			a.ptr(flag)
+			a.ptr(number)
 			s.kernel(wide[dt], s.gridFor((w.n+n-1)/n), block256, 0, &a)
 			return
 		}
@@ -140,9 +143,23 @@ func (e elementwiseOp) launcher() launcher {
 				a.i64(c.Ints[0])
 				a.i64(c.Ints[1])
 			}
+			a.ptr(flag)
+			a.ptr(number)
 			s.kernel(strided[dt], s.gridFor(w.n), block256, 0, &a)
 		})
 	}
+}
+
+// number is the address of what takes the place of OpAffine's Floats[0], 0 if nothing does.
+func (s *stream) number(c *backend.Call, ins int) cuda.Ptr {
+	if c.Op != backend.OpAffine || c.NIn == ins {
+		return 0
+	}
+	if c.NIn != 2 || !c.In[0].DType.IsFloat() {
+		s.fault(c, "%d inputs, want 1, or 2 for floats", c.NIn)
+	}
+	s.wantFlat(c, &c.In[1], dtype.Float64, 1, "input", 1)
+	return s.addr(&c.In[1])
 }
 
 // comparison is the launcher of an op with a bool output. Bools are compared as uint8.
@@ -167,13 +184,16 @@ func logic(kernel string, ins int) launcher {
 	}
 }
 
-// walked queues a kernel of a walk and its operands alone.
-func (s *stream) walked(kernel string, w walk) {
+// walked queues a kernel of a walk, its operands, and more addresses.
+func (s *stream) walked(kernel string, w walk, more ...cuda.Ptr) {
 	w.pieces(func(w *walk) {
 		var a args
 		a.dims(w)
 		for k := range w.ops {
 			a.ptr(w.at[k])
+		}
+		for _, p := range more {
+			a.ptr(p)
 		}
 		s.kernel(kernel, s.gridFor(w.n), block256, 0, &a)
 	})

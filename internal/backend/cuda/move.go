@@ -32,43 +32,63 @@ var (
 	}()
 	wideCasts = func() (t [dtype.Bool + 1]names) {
 		for _, half := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
-			t[dtype.Float32][half] = "cast_f32_" + suffix(half) + "_wide"
-			t[half][dtype.Float32] = "cast_" + suffix(half) + "_f32_wide"
+			t[dtype.Float32][half] = "cast_many_f32_" + suffix(half)
+			t[half][dtype.Float32] = "cast_many_" + suffix(half) + "_f32"
 		}
 		return t
 	}()
 )
 
 func copyOp(s *stream, c *backend.Call) {
+	if m, ok := s.listCopy(c); ok && (c.In[0].DType != c.Out[0].DType || c.If.Buf != nil) {
+		s.launchListed(&m)
+		return
+	}
+	w := s.elementwise(c, 1)
+	if from, to := c.In[0].DType, c.Out[0].DType; from != to {
+		s.walked(castKernels[from][to], w, s.flag(c))
+		return
+	}
+	s.move(&w, s.flag(c))
+}
+
+// copyChunk and fillChunk are what a block takes of a list, in elements and in bytes.
+const (
+	copyChunk = 8192
+	fillChunk = 32768
+)
+
+// listCopy is a copy of contiguous memory, aligned to 16 bytes, of one dtype or between float32 and a half type.
+func (s *stream) listCopy(c *backend.Call) (m listed, ok bool) {
 	w := s.elementwise(c, 1)
 	from, to := c.In[0].DType, c.Out[0].DType
-	if from == to {
-		s.move(&w)
-		return
+	if w.n == 0 {
+		return m, true
 	}
-	if name := wideCasts[from][to]; name != "" && w.n > 0 && w.contiguous() && w.aligned(8) {
-		var a args
-		a.ptr(w.at[0])
-		a.ptr(w.at[1])
-		a.i64(w.n)
-		s.kernel(name, s.gridFor((w.n+7)/8), block256, 0, &a)
-		return
+	if !w.contiguous() || (w.at[0]|w.at[1])%16 != 0 || from != to && wideCasts[from][to] == "" {
+		return m, false
 	}
-	s.walked(castKernels[from][to], w)
+	m.listKey = listKey{kernel: wideCasts[from][to], operands: 2, chunk: copyChunk, bytes: 16, ending: endsWithFlag,
+		flag: s.flag(c)}
+	if m.n = w.n; from == to {
+		m.kernel, m.chunk, m.n = "copy_many", fillChunk, w.n*w.bytes[0]
+	}
+	m.at[0], m.at[1] = w.at[0], w.at[1]
+	return m, true
 }
 
 // move copies elements of one dtype.
-func (s *stream) move(w *walk) {
+func (s *stream) move(w *walk, flag cuda.Ptr) {
 	switch {
 	case w.n == 0:
-	case w.contiguous():
+	case flag == 0 && w.contiguous():
 		if w.at[0] != w.at[1] {
 			s.must(s.q.CopyOnDevice(w.at[0], w.at[1], w.n*w.bytes[0]))
 		}
-	case s.turn(w):
+	case flag == 0 && s.turn(w):
 	default:
 		w.widen()
-		s.walked(moveKernels[w.bytes[0]], *w)
+		s.walked(moveKernels[w.bytes[0]], *w, flag)
 	}
 }
 
@@ -147,34 +167,42 @@ func where(s *stream, c *backend.Call) {
 }
 
 func fill(s *stream, c *backend.Call) {
-	w := s.elementwise(c, 0)
-	if w.n == 0 {
-		return
-	}
-	size, bits := w.bytes[0], fillBits(c)
-	if w.contiguous() && w.at[0]%16 == 0 {
-		for n := size; n < 8; n *= 2 {
-			bits |= bits << (8 * n)
-		}
-		bytes := w.n * size
-		if bits == 0 {
-			s.must(s.q.Fill(w.at[0], 0, bytes))
+	if m, ok := s.listFill(c); ok {
+		if m.n > 0 && m.bits == 0 && m.flag == 0 {
+			s.must(s.q.Fill(m.at[0], 0, m.n))
 			return
 		}
-		var a args
-		a.ptr(w.at[0])
-		a.i64(bytes)
-		a.u64(bits)
-		s.kernel("fill_bytes", s.gridFor((bytes+15)/16), block256, 0, &a)
+		s.launchListed(&m)
 		return
 	}
+	w, bits := s.elementwise(c, 0), fillBits(c)
 	w.pieces(func(w *walk) {
 		var a args
 		a.dims(w)
 		a.ptr(w.at[0])
 		a.u64(bits)
-		s.kernel(fillKernels[size], s.gridFor(w.n), block256, 0, &a)
+		a.ptr(s.flag(c))
+		s.kernel(fillKernels[w.bytes[0]], s.gridFor(w.n), block256, 0, &a)
 	})
+}
+
+// listFill fills contiguous memory that is aligned to 16 bytes.
+func (s *stream) listFill(c *backend.Call) (m listed, ok bool) {
+	w := s.elementwise(c, 0)
+	if w.n == 0 {
+		return m, true
+	}
+	if !w.contiguous() || w.at[0]%16 != 0 {
+		return m, false
+	}
+	m.n, m.at[0] = w.n*w.bytes[0], w.at[0]
+	bits := fillBits(c)
+	for n := w.bytes[0]; n < 8; n *= 2 {
+		bits |= bits << (8 * n)
+	}
+	m.listKey = listKey{kernel: "fill_many", operands: 1, chunk: fillChunk, bytes: 16, ending: endsWithBits, bits: bits,
+		flag: s.flag(c)}
+	return m, true
 }
 
 // fillBits is the value of OpFill as the output stores it.

@@ -30,7 +30,8 @@ func init() {
 		backend.OpAttention: {2, 3}, backend.OpAttentionGrad: {3, 6},
 		backend.OpDropout: {1, 1}, backend.OpUniform: {1, 0}, backend.OpNormal: {1, 0},
 		backend.OpStochasticRound: {1, 1}, backend.OpAdamMoments: {3, 1}, backend.OpAdamW: {3, 1},
-		backend.OpIm2Col: {1, 1}, backend.OpCol2Im: {1, 1}, backend.OpMaxPool: {2, 1},
+		backend.OpClipFactor: {1, 1},
+		backend.OpIm2Col:     {1, 1}, backend.OpCol2Im: {1, 1}, backend.OpMaxPool: {2, 1},
 	} {
 		operands[op] = n
 	}

@@ -98,5 +98,6 @@ func stochasticRound(s *stream, c *backend.Call) {
 	a.u64(c.Key)
 	a.i64(c.Ints[0])
 	a.i64(c.Ints[1])
+	a.ptr(s.flag(c))
 	s.kernel(roundKernels[out], s.gridFor((n+3)/4+1), block256, 0, &a)
 }

@@ -37,8 +37,14 @@ func (s *stream) Alloc(n int) (backend.Buffer, error) {
 
 // Launch checks the operands and queues the op's kernels.
 func (s *stream) Launch(c *backend.Call) {
-	s.call = c
 	defer s.done()
+	s.check(c)
+	launchers[c.Op](s, c)
+}
+
+// check faults on a call that no launcher may see.
+func (s *stream) check(c *backend.Call) {
+	s.call = c
 	if c.Op >= backend.NumOps || launchers[c.Op] == nil {
 		s.fault(c, "no kernel")
 	}
@@ -51,7 +57,27 @@ func (s *stream) Launch(c *backend.Call) {
 	if want := operands[c.Op]; c.NOut < want.outs || c.NIn < want.ins {
 		s.fault(c, "%d outputs and %d inputs, want at least %d and %d", c.NOut, c.NIn, want.outs, want.ins)
 	}
-	launchers[c.Op](s, c)
+	if c.If.Buf != nil {
+		if !conditional[c.Op] {
+			s.fault(c, "a flag: this op has none")
+		}
+		v := backend.View{Buf: c.If.Buf, DType: dtype.Float64, Offset: c.If.Offset}
+		s.checkView(c, &v, "flag", 0)
+	}
+}
+
+// conditional are the ops that may have a flag.
+var conditional = [backend.NumOps]bool{
+	backend.OpCopy: true, backend.OpFill: true, backend.OpAdd: true, backend.OpAffine: true, backend.OpAxpby: true,
+	backend.OpStochasticRound: true, backend.OpAdamMoments: true, backend.OpAdamW: true,
+}
+
+// flag is the address of a call's flag, 0 if it has none.
+func (s *stream) flag(c *backend.Call) cuda.Ptr {
+	if c.If.Buf == nil {
+		return 0
+	}
+	return s.addr(&backend.View{Buf: c.If.Buf, DType: dtype.Float64, Offset: c.If.Offset})
 }
 
 // done ends a launch: later work may use its scratch.

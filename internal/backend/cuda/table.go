@@ -13,14 +13,8 @@ var launchers [backend.NumOps]launcher
 
 func init() {
 	for _, family := range []map[backend.Op]launcher{
-		elementwiseOps,
-		imageOps,
-		indexingOps,
-		moveOps,
-		optimizerOps,
-		productOps,
-		randomOps,
-		rowOps,
+		elementwiseOps, moveOps, reductionOps, scanOps, randomOps, optimizerOps, productOps, attentionOps, imageOps,
+		indexingOps, rowOps,
 	} {
 		for op, l := range family {
 			if launchers[op] != nil {

@@ -25,7 +25,10 @@ type walk struct {
 
 // newWalk makes the walk of views, of which the first is written. Its order is that of the first one's memory: dims of
 // size one go, and neighbours that all operands walk as one are joined.
-func (s *stream) newWalk(views ...*backend.View) walk {
+func (s *stream) newWalk(views ...*backend.View) walk { return s.walkOf(true, views...) }
+
+// walkOf is newWalk, in row-major order unless it is sorted.
+func (s *stream) walkOf(sorted bool, views ...*backend.View) walk {
 	w := walk{ops: len(views), n: views[0].Numel()}
 	for k, v := range views {
 		w.at[k], w.bytes[k] = s.addr(v), v.DType.Size()
@@ -38,7 +41,7 @@ func (s *stream) newWalk(views ...*backend.View) walk {
 			continue
 		}
 		i := nd
-		for ; i > 0 && out.Stride[order[i-1]] > out.Stride[d]; i-- {
+		for ; sorted && i > 0 && out.Stride[order[i-1]] > out.Stride[d]; i-- {
 			order[i] = order[i-1]
 		}
 		order[i] = d
@@ -95,17 +98,20 @@ func (w *walk) aligned(n int) bool {
 const maxWalk = 1<<31 - 1
 
 // pieces calls f for parts of the walk that a kernel can walk over.
-func (w *walk) pieces(f func(w *walk)) {
+func (w *walk) pieces(f func(w *walk)) { w.upTo(maxWalk, f) }
+
+// upTo calls f for parts of up to so many elements.
+func (w *walk) upTo(most int, f func(w *walk)) {
 	if w.n == 0 {
 		return
 	}
-	if w.n <= maxWalk {
+	if w.n <= most {
 		f(w)
 		return
 	}
 	last := w.nd - 1
 	size, inner := w.size[last], w.n/w.size[last]
-	step := max(1, maxWalk/inner)
+	step := max(1, most/inner)
 	for i := 0; i < size; i += step {
 		part := *w
 		for k := range w.ops {
@@ -116,7 +122,7 @@ func (w *walk) pieces(f func(w *walk)) {
 		if part.size[last] == 1 && last > 0 {
 			part.nd = last
 		}
-		part.pieces(f)
+		part.upTo(most, f)
 	}
 }
 

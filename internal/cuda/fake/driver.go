@@ -29,6 +29,7 @@ type Options struct {
 	CheckRaces bool          // look for races between blocks and warps: slower
 	SMs        int           // multiprocessors; 0 stands for 4
 	Workers    int           // goroutines that run a kernel's blocks; 0 stands for 1
+	Budget     int64         // instructions of a launch, of all threads together; 0: no bound
 }
 
 // codes of cuda.h.

@@ -126,7 +126,7 @@ func (s *stream) Launch(f cuda.Function, grid, block [3]uint32, shared int, para
 	params = slices.Clone(params)
 	return s.push(false, func() error {
 		_, err := k.k.Run(s.d.mem, ptx.Launch{Grid: grid, Block: block, SharedBytes: shared, Seed: s.rng.Uint64(),
-			Workers: o.Workers, CheckRaces: o.CheckRaces}, params)
+			Workers: o.Workers, CheckRaces: o.CheckRaces, MaxInstructions: o.Budget}, params)
 		if err != nil {
 			return kernelError(k.name, err)
 		}

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Elementwise ops, as internal/backend/op.go defines them. An op is an expression of its inputs x, y, z in the type that
-// it computes in, and of its attributes a and b. Each dtype has a source of its own, which makes of the lists here
+// Elementwise ops, as internal/backend/op.go defines them. An op is an expression of its inputs x, y, z in the type
+// that it computes in, and of its attributes a and b. Each dtype has a source of its own, which makes of the lists here
 //
 //   NAME_DTYPE           contiguous and aligned operands, by loads of 16 or 8 bytes
 //   NAME_DTYPE_strided   any strides
 //
-// Both have one signature for all ops: outputs and inputs that an op lacks are null.
+// Both have one signature for all ops: inputs that an op lacks are null. So is the flag of a kernel that is not
+// conditional, and the number that takes a's place if it is in memory.
 
 #pragma once
 #include "dims.cuh"
@@ -73,10 +74,12 @@ template <class T> DEVICE T bce_slope(T x, T y, T p) {
   return (1 - y) * up - p * y * down;
 }
 
-#define OP(NAME, EXPRESSION)                                                              \
-  struct op_##NAME {                                                                      \
+#define OP_OF(NAME, FLAG, NUMBER, EXPRESSION)                                               \
+  struct op_##NAME {                                                                        \
+    static const bool has_flag = FLAG, has_number = NUMBER;                                 \
     template <class T, class A> DEVICE T of(T x, T y, T z, A a, A b) { return EXPRESSION; } \
   };
+#define OP(NAME, EXPRESSION) OP_OF(NAME, false, false, EXPRESSION)
 #define TEST(NAME, EXPRESSION)                                                       \
   struct op_##NAME {                                                                 \
     template <class T> DEVICE b8 of(T x, T y) { return b8{(u8)(EXPRESSION)}; }       \
@@ -100,7 +103,7 @@ OP(silu, silu_of(x))
 OP(leaky_relu, x > 0 ? x : x * (T)a)
 OP(elu, x > 0 ? x : (T)a * expm1(x))
 OP(softplus, (f64)x *a > b ? x : softplus_of(x * (T)a) / (T)a)
-OP(affine, x *(T)a + (T)b)
+OP_OF(affine, true, true, x *(T)a + (T)b)
 OP(pow_scalar, power(x, a))
 
 OP(tanh_grad, y *(1 - x * x))
@@ -113,14 +116,14 @@ OP(leaky_relu_grad, x > 0 ? y : y * (T)a)
 OP(elu_grad, x > 0 ? y : y * (T)a * exp(x))
 OP(softplus_grad, (f64)x *a > b ? y : y * logistic(x * (T)a))
 
-OP(add, x + y)
+OP_OF(add, true, false, x + y)
 OP(sub, x - y)
 OP(mul, x *y)
 OP(div, x / y)
 OP(pow, pow(x, y))
 OP(maximum, larger(x, y))
 OP(minimum, smaller(x, y))
-OP(axpby, x *(T)a + y * (T)b)
+OP_OF(axpby, true, false, x *(T)a + y * (T)b)
 OP(swiglu, silu_of(x) * y)
 OP(bce_with_logits, bce(x, y, (T)1))
 OP(bce_with_logits_weighted, bce(x, y, z))
@@ -157,7 +160,10 @@ template <class F, int INS, class T, class A> DEVICE T evaluate(T x, T y, T z, A
 }
 
 template <class F, int INS, int N, class T, class A>
-DEVICE void contiguous(T *out, const T *x, const T *y, const T *z, u64 n, A a, A b) {
+DEVICE void contiguous(T *out, const T *x, const T *y, const T *z, u64 n, A a, A b, const f64 *flag,
+                       const f64 *number) {
+  if (F::has_flag && skipped(flag)) return;
+  if (F::has_number && number != nullptr) a = *number;
   u64 first = thread_index(), whole = n / N;
   for (u64 i = first; i < whole; i += thread_count()) {
     Vec<T, N> u = load<N>(x + i * N), v = {}, w = {};
@@ -172,7 +178,10 @@ DEVICE void contiguous(T *out, const T *x, const T *y, const T *z, u64 n, A a, A
 }
 
 template <class F, int INS, class T, class A>
-DEVICE void strided(const Dims &d, T *out, const T *x, const T *y, const T *z, A a, A b) {
+DEVICE void strided(const Dims &d, T *out, const T *x, const T *y, const T *z, A a, A b, const f64 *flag,
+                    const f64 *number) {
+  if (F::has_flag && skipped(flag)) return;
+  if (F::has_number && number != nullptr) a = (A)*number;
   for (u64 i = thread_index(); i < d.n; i += thread_count()) {
     i64 at[INS + 1];
     offsets(d, (u32)i, at);
@@ -191,14 +200,15 @@ template <class F, class T> DEVICE void compare(const Dims &d, b8 *out, const T 
   }
 }
 
-#define CONTIGUOUS(NAME, INS, BYTES, T)                                                              \
-  KERNEL NAME##_##T(T *out, const T *x, const T *y, const T *z, u64 n, f64 a, f64 b) {               \
-    contiguous<op_##NAME, INS, BYTES / sizeof(T)>(out, x, y, z, n, a, b);                            \
+#define CONTIGUOUS(NAME, INS, BYTES, T)                                                                            \
+  KERNEL NAME##_##T(T *out, const T *x, const T *y, const T *z, u64 n, f64 a, f64 b, const f64 *flag,              \
+                    const f64 *number) {                                                                           \
+    contiguous<op_##NAME, INS, BYTES / sizeof(T)>(out, x, y, z, n, a, b, flag, number);                            \
   }
-#define STRIDED(NAME, INS, T, A)                                                                                 \
-  KERNEL NAME##_##T##_strided(const __grid_constant__ Dims d, T *out, const T *x, const T *y, const T *z, A a,   \
-                              A b) {                                                                             \
-    strided<op_##NAME, INS>(d, out, x, y, z, a, b);                                                              \
+#define STRIDED(NAME, INS, T, A)                                                                                   \
+  KERNEL NAME##_##T##_strided(const __grid_constant__ Dims d, T *out, const T *x, const T *y, const T *z, A a,     \
+                              A b, const f64 *flag, const f64 *number) {                                           \
+    strided<op_##NAME, INS>(d, out, x, y, z, a, b, flag, number);                                                  \
   }
 #define COMPARE(NAME, T)                                                                                 \
   KERNEL NAME##_##T##_strided(const __grid_constant__ Dims d, b8 *out, const T *x, const T *y) {         \

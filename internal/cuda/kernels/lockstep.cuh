@@ -121,6 +121,9 @@ DEVICE u32 uint32_at(u64 key, u64 position, u64 element) {
 DEVICE f32 unit32(u32 x) { return (f32)(x >> 8) * 0x1p-24f; }
 DEVICE f64 unit64(u32 low, u32 high) { return (f64)(i64)(((u64)high << 32 | low) >> 11) * 0x1p-53; }
 
+// skipped reports whether a conditional kernel does nothing: there is a flag, and it is 0.
+DEVICE bool skipped(const f64 *flag) { return flag != nullptr && *flag == 0; }
+
 // Index of the thread in the grid, and number of threads, for grid-stride loops.
 DEVICE u64 thread_index() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 DEVICE u64 thread_count() { return (u64)gridDim.x * blockDim.x; }

@@ -3,6 +3,7 @@
 // What moves, converts and writes elements: OpCopy, OpWhere, OpFill, OpArange.
 
 #include "dims.cuh"
+#include "many.cuh"
 
 // Moves are by size, whatever the dtype. The host takes the largest unit that all operands allow.
 typedef uint4 b128;
@@ -12,7 +13,8 @@ typedef u32 b4;
 typedef u64 b8x;
 
 #define MOVE(BYTES, T)                                                                       \
-  KERNEL move_##BYTES(const __grid_constant__ Dims d, T *out, const T *x) {                  \
+  KERNEL move_##BYTES(const __grid_constant__ Dims d, T *out, const T *x, const f64 *flag) { \
+    if (skipped(flag)) return;                                                               \
     for (u64 i = thread_index(); i < d.n; i += thread_count()) {                             \
       i64 at[2];                                                                             \
       offsets(d, (u32)i, at);                                                                \
@@ -73,7 +75,8 @@ WHERE(4, b4)
 WHERE(8, b8x)
 
 #define FILL(BYTES, T)                                                            \
-  KERNEL fill_##BYTES(const __grid_constant__ Dims d, T *out, u64 bits) {         \
+  KERNEL fill_##BYTES(const __grid_constant__ Dims d, T *out, u64 bits, const f64 *flag) { \
+    if (skipped(flag)) return;                                                    \
     for (u64 i = thread_index(); i < d.n; i += thread_count()) {                  \
       i64 at[1];                                                                  \
       offsets(d, (u32)i, at);                                                     \
@@ -85,13 +88,30 @@ FILL(2, b2)
 FILL(4, b4)
 FILL(8, b8x)
 
-// fill_bytes repeats eight bytes over contiguous memory that is aligned to 16.
-KERNEL fill_bytes(u8 *out, u64 n, u64 bits) {
-  u64 first = thread_index();
+// fill_many repeats eight bytes over contiguous memory that is aligned to 16. Sizes are in bytes.
+KERNEL fill_many(const __grid_constant__ List<1> list, u64 bits, const f64 *flag) {
+  if (skipped(flag)) return;
   uint4 v = make_uint4((u32)bits, (u32)(bits >> 32), (u32)bits, (u32)(bits >> 32));
-  for (u64 i = first; i < n / 16; i += thread_count()) ((uint4 *)out)[i] = v;
-  u64 i = n / 16 * 16 + first;
-  if (i < n) out[i] = (u8)(bits >> (i % 8 * 8));
+  for (u32 chunk = blockIdx.x; chunk < list.first[list.count]; chunk += gridDim.x) {
+    Part p = part_of(list, chunk);
+    u8 *out = (u8 *)list.at[0][p.i] + p.begin;
+    for (u64 i = threadIdx.x; i < p.n / 16; i += blockDim.x) ((uint4 *)out)[i] = v;
+    u64 i = p.n / 16 * 16 + threadIdx.x;
+    if (i < p.n) out[i] = (u8)(bits >> (i % 8 * 8));
+  }
+}
+
+// copy_many copies contiguous memory that is aligned to 16. Sizes are in bytes.
+KERNEL copy_many(const __grid_constant__ List<2> list, const f64 *flag) {
+  if (skipped(flag)) return;
+  for (u32 chunk = blockIdx.x; chunk < list.first[list.count]; chunk += gridDim.x) {
+    Part p = part_of(list, chunk);
+    u8 *out = (u8 *)list.at[0][p.i] + p.begin;
+    const u8 *x = (const u8 *)list.at[1][p.i] + p.begin;
+    for (u64 i = threadIdx.x; i < p.n / 16; i += blockDim.x) ((uint4 *)out)[i] = ((const uint4 *)x)[i];
+    u64 i = p.n / 16 * 16 + threadIdx.x;
+    if (i < p.n) out[i] = x[i];
+  }
 }
 
 // convert is the conversion of OpCopy. Half types go through float32.
@@ -128,7 +148,8 @@ template <class S> struct Convert<b8, S> {
 };
 
 #define CAST(S, D)                                                                                         \
-  KERNEL cast_##S##_##D(const __grid_constant__ Dims d, D *out, const S *x) {                              \
+  KERNEL cast_##S##_##D(const __grid_constant__ Dims d, D *out, const S *x, const f64 *flag) {             \
+    if (skipped(flag)) return;                                                                             \
     for (u64 i = thread_index(); i < d.n; i += thread_count()) {                                           \
       i64 at[2];                                                                                           \
       offsets(d, (u32)i, at);                                                                              \
@@ -147,24 +168,30 @@ CAST_FROM(u8)
 CAST_FROM(b8)
 
 // The conversions of mixed precision, of contiguous and aligned operands, eight elements at a time.
-template <class D, class S> DEVICE void cast_wide(D *out, const S *x, u64 n) {
-  u64 first = thread_index(), whole = n / 8;
-  for (u64 i = first; i < whole; i += thread_count()) {
-    Vec<S, 8> v = load<8>(x + i * 8);
-    Vec<D, 8> w;
+template <class D, class S> DEVICE void cast_many(const List<2> &list) {
+  for (u32 chunk = blockIdx.x; chunk < list.first[list.count]; chunk += gridDim.x) {
+    Part p = part_of(list, chunk);
+    D *out = (D *)list.at[0][p.i] + p.begin;
+    const S *x = (const S *)list.at[1][p.i] + p.begin;
+    for (u64 i = threadIdx.x; i < p.n / 8; i += blockDim.x) {
+      Vec<S, 8> v = load<8>(x + i * 8);
+      Vec<D, 8> w;
 #pragma unroll
-    for (int k = 0; k < 8; k++) w.v[k] = Convert<D, S>::of(v.v[k]);
-    store(out + i * 8, w);
+      for (int k = 0; k < 8; k++) w.v[k] = Convert<D, S>::of(v.v[k]);
+      store(out + i * 8, w);
+    }
+    u64 i = p.n / 8 * 8 + threadIdx.x;
+    if (i < p.n) out[i] = Convert<D, S>::of(x[i]);
   }
-  u64 i = whole * 8 + first;
-  if (i < n) out[i] = Convert<D, S>::of(x[i]);
 }
-#define CAST_WIDE(S, D) \
-  KERNEL cast_##S##_##D##_wide(D *out, const S *x, u64 n) { cast_wide(out, x, n); }
-CAST_WIDE(f32, bf16)
-CAST_WIDE(bf16, f32)
-CAST_WIDE(f32, f16)
-CAST_WIDE(f16, f32)
+#define CAST_MANY(S, D)                                                                          \
+  KERNEL cast_many_##S##_##D(const __grid_constant__ List<2> list, const f64 *flag) {            \
+    if (!skipped(flag)) cast_many<D, S>(list);                                                   \
+  }
+CAST_MANY(f32, bf16)
+CAST_MANY(bf16, f32)
+CAST_MANY(f32, f16)
+CAST_MANY(f16, f32)
 
 template <class T, class A> DEVICE void arange(T *out, i64 stride, u64 n, A start, A step) {
   for (u64 i = thread_index(); i < n; i += thread_count())

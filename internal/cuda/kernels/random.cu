@@ -196,9 +196,10 @@ DEVICE void stochastic_round(T *out, const f32 *x, u64 n, u64 key, u64 position,
   }
 }
 
-#define STOCHASTIC(T)                                                                              \
-  KERNEL stochastic_round_##T(T *out, const f32 *x, u64 n, u64 key, u64 position, u64 first) {     \
-    stochastic_round<T>(out, x, n, key, position, first);                                          \
+#define STOCHASTIC(T)                                                                           \
+  KERNEL stochastic_round_##T(T *out, const f32 *x, u64 n, u64 key, u64 position, u64 first,    \
+                              const f64 *flag) {                                                \
+    if (!skipped(flag)) stochastic_round<T>(out, x, n, key, position, first);                   \
   }
 STOCHASTIC(bf16)
 STOCHASTIC(f16)

@@ -75,7 +75,8 @@ func rows() []row {
 		{"lop3.b32", "RRRRR", "lop3(x, y, z, u)"},
 		{"dp4a.u32.u32", "RRRR", "dot4(x, y, z, false, false)"}, {"dp4a.s32.s32", "RRRR", "dot4(x, y, z, true, true)"},
 		{"dp4a.u32.s32", "RRRR", "dot4(x, y, z, false, true)"}, {"dp4a.s32.u32", "RRRR", "dot4(x, y, z, true, false)"},
-		{"slct.b32.s32", "RRRR", "choose(int32(z) >= 0, x, y)"}, {"slct.b64.s32", "DDDR", "choose(int32(z) >= 0, x, y)"},
+		{"slct.b32.s32", "RRRR", "choose(int32(z) >= 0, x, y)"}, {"slct.b64.s32", "DDDR",
+			"choose(int32(z) >= 0, x, y)"},
 		{"slct.b32.f32", "RRRR", "choose(f32(z) >= 0, x, y)"}, {"slct.b64.f32", "DDDR", "choose(f32(z) >= 0, x, y)"},
 
 		{"add.f32", "RRR", "b32(f32(x) + f32(y))"}, {"sub.f32", "RRR", "b32(f32(x) - f32(y))"},
@@ -122,13 +123,15 @@ func rows() []row {
 		}
 		list = append(list,
 			row{"add.b" + w.bits, c + c + c, "(x + y)" + w.mask}, row{"sub.b" + w.bits, c + c + c, "(x - y)" + w.mask},
-			row{"mul.lo.b" + w.bits, c + c + c, "x * y" + w.mask}, row{"mad.lo.b" + w.bits, c + c + c + c, "(x*y + z)" + w.mask},
+			row{"mul.lo.b" + w.bits, c + c + c, "x * y" + w.mask}, row{"mad.lo.b" + w.bits, c + c + c + c,
+				"(x*y + z)" + w.mask},
 			row{"and.b" + w.bits, c + c + c, "x & y"}, row{"or.b" + w.bits, c + c + c, "x | y"},
 			row{"xor.b" + w.bits, c + c + c, "x ^ y"},
 			row{"min.u" + w.bits, c + c + c, "min(x, y)"}, row{"max.u" + w.bits, c + c + c, "max(x, y)"},
 			row{"min.s" + w.bits, c + c + c, back + "(min(" + s("x") + ", " + s("y") + "))" + w.mask},
 			row{"max.s" + w.bits, c + c + c, back + "(max(" + s("x") + ", " + s("y") + "))" + w.mask},
-			row{"div.u" + w.bits, c + c + c, "divide(x, y)" + w.mask}, row{"rem.u" + w.bits, c + c + c, "remainder(x, y)"},
+			row{"div.u" + w.bits, c + c + c, "divide(x, y)" + w.mask},
+			row{"rem.u" + w.bits, c + c + c, "remainder(x, y)"},
 			row{"div.s" + w.bits, c + c + c, back + "(divide(" + s("x") + ", " + s("y") + "))" + w.mask},
 			row{"rem.s" + w.bits, c + c + c, back + "(remainder(" + s("x") + ", " + s("y") + "))" + w.mask},
 		)
@@ -138,14 +141,17 @@ func rows() []row {
 
 func comparisons() []row {
 	var list []row
-	orders := []struct{ name, sign string }{{"eq", "=="}, {"ne", "!="}, {"lt", "<"}, {"le", "<="}, {"gt", ">"}, {"ge", ">="}}
-	for _, t := range []struct{ name, class, cast string }{{"u32", "RR", ""}, {"s32", "RR", "int32"}, {"s16", "RR", "int16"},
+	orders := []struct{ name, sign string }{{"eq", "=="}, {"ne", "!="}, {"lt", "<"}, {"le", "<="}, {"gt", ">"},
+		{"ge", ">="}}
+	for _, t := range []struct{ name, class, cast string }{{"u32", "RR", ""}, {"s32", "RR", "int32"},
+		{"s16", "RR", "int16"},
 		{"u64", "DD", ""}, {"s64", "DD", "int64"}} {
 		for _, o := range orders {
 			if t.cast != "" && (o.name == "eq" || o.name == "ne") {
 				continue // as the unsigned ones
 			}
-			list = append(list, row{o.name + "." + t.name, t.class, fmt.Sprintf("%s(x) %s %s(y)", t.cast, o.sign, t.cast)})
+			list = append(list, row{o.name + "." + t.name, t.class, fmt.Sprintf("%s(x) %s %s(y)", t.cast, o.sign,
+				t.cast)})
 		}
 	}
 	for _, t := range []struct{ name, class string }{{"f32", "RR"}, {"f64", "DD"}} {
@@ -242,7 +248,8 @@ func main() {
 		sources(b, r.classes[1:])
 		fmt.Fprintf(b, "po := &w.%s[d]\nif m == fullMask {\nfor i := range po {\n", values)
 		loads(b, n)
-		fmt.Fprintf(b, "po[i] = %s\n}\n} else {\nfor l := m; l != 0; l &= l-1 {\ni := bits.TrailingZeros32(l)&31\n", r.value)
+		fmt.Fprintf(b, "po[i] = %s\n}\n} else {\nfor l := m; l != 0; l &= l-1 {\ni := bits.TrailingZeros32(l)&31\n",
+			r.value)
 		loads(b, n)
 		fmt.Fprintf(b, "po[i] = %s\n}\n}\nw.%s[d] |= m\n}\n}\n", r.value, defined)
 	}
