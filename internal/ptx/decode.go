@@ -17,6 +17,16 @@ func (l *linker) decode(f *flat) (decoded, error) {
 		msg := f.trap
 		d.do = func(w *warp) { w.fault(bits.TrailingZeros32(w.mask), Trap, "%s", msg) }
 		return d, nil
+	case f.prints:
+		at := f.result
+		d.do = func(w *warp) {
+			for l := w.mask; l != 0 && at >= 0; l &= l - 1 {
+				data, shadow := w.localAt(bits.TrailingZeros32(l)&31, uint64(at), 4)
+				le.PutUint32(data, 0)
+				le.PutUint32(shadow, defined4)
+			}
+		}
+		return d, nil
 	case f.jump:
 		d.end, d.to = branch, f.to
 		if f.toEnd != nil {
