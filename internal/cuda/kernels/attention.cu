@@ -63,6 +63,15 @@ template <class T, int TM, int TN> struct Tile {
     A p[rows][keys + pad]; // probabilities, or gradients of scores
   };
 
+  // copy loads what the thread has to of N rows of x, of which n exist.
+  template <int N> DEVICE void copy(A *dst, const T *x, i64 stride, int n) {
+    const int pass = side * side / depth;
+    int row = threadIdx.x / depth;
+    x += row * stride;
+#pragma unroll
+    for (int k = 0; k < N; k += pass, x += pass * stride) dst[row + k] = row + k < n ? widen(*x) : 0;
+  }
+
   // products computes x·y of nx rows x and ny rows y of d elements.
   DEVICE void products(Shared &sh, A (&s)[TM][TN], const T *x, i64 xs, int nx,
                           const T *y, i64 ys, int ny, int d) {
@@ -75,10 +84,8 @@ template <class T, int TM, int TN> struct Tile {
       int n = lesser(depth, d - e0), e = tid % depth;
       __syncthreads();
       if (e < n) {
-        for (int r = tid / depth; r < rows; r += side * side / depth)
-          sh.in.products.x[e][r] = r < nx ? widen(x[r * xs + e0 + e]) : 0;
-        for (int r = tid / depth; r < keys; r += side * side / depth)
-          sh.in.products.y[e][r] = r < ny ? widen(y[r * ys + e0 + e]) : 0;
+        copy<rows>(sh.in.products.x[e], x + e0 + e, xs, nx);
+        copy<keys>(sh.in.products.y[e], y + e0 + e, ys, ny);
       }
       __syncthreads();
       if (ty * TM < nx) {
@@ -98,21 +105,26 @@ template <class T, int TM, int TN> struct Tile {
 
   // scores makes scores of products, −∞ where the query does not see the key.
   DEVICE void scores(const AttentionArgs &a, A (&s)[TM][TN], int b, int h, int i0, int j0) {
-    int tx = threadIdx.x % side, ty = threadIdx.x / side;
+    int i = i0 + threadIdx.x / side * TM, j = j0 + threadIdx.x % side * TN;
 #pragma unroll
-    for (int r = 0; r < TM; r++) {
-      int i = i0 + ty * TM + r;
-      i64 row = b * a.ms[0] + h * a.ms[1] + i * a.ms[2];
+    for (int r = 0; r < TM; r++)
 #pragma unroll
       for (int c = 0; c < TN; c++) {
-        int j = j0 + tx * TN + c;
-        bool seen = i < a.tq && visible(a, i, j);
         A x = s[r][c] * (A)a.scale;
-        if (seen && a.maskKind == 1) seen = ((const u8 *)a.mask)[row + j * a.ms[3]] != 0;
-        if (seen && a.maskKind == 2) x += widen(((const T *)a.mask)[row + j * a.ms[3]]);
-        s[r][c] = seen ? x : -infinity<A>();
+        s[r][c] = i + r < a.tq && visible(a, i + r, j + c) ? x : -infinity<A>();
       }
-    }
+    if (a.maskKind == 0) return;
+    i64 at = b * a.ms[0] + h * a.ms[1] + i * a.ms[2] + j * a.ms[3];
+#pragma unroll
+    for (int r = 0; r < TM; r++, at += a.ms[2] - TN * a.ms[3])
+#pragma unroll
+      for (int c = 0; c < TN; c++, at += a.ms[3]) {
+        if (i + r >= a.tq || j + c >= a.tk) continue;
+        if (a.maskKind == 2)
+          s[r][c] += widen(((const T *)a.mask)[at]);
+        else if (((const u8 *)a.mask)[at] == 0)
+          s[r][c] = -infinity<A>();
+      }
   }
 
   // kept is dropout's mask of the thread's elements, one bit each, rows first.
@@ -131,9 +143,13 @@ template <class T, int TM, int TN> struct Tile {
     return bits;
   }
 
-  // put stores the thread's part of a tile, once nobody reads the last one.
-  DEVICE void put(Shared &sh, const A (&s)[TM][TN]) {
+  // busy reports whether one of a warp's rows exists, of n of the tile.
+  DEVICE bool busy(int n) { return threadIdx.x / 32 * (32 / side) * TM < n; }
+
+  // put stores the thread's part of a tile of n rows, once nobody reads the last one.
+  DEVICE void put(Shared &sh, const A (&s)[TM][TN], int n) {
     __syncthreads();
+    if (!busy(n)) return;
     int tx = threadIdx.x % side, ty = threadIdx.x / side;
 #pragma unroll
     for (int r = 0; r < TM; r++)
@@ -144,10 +160,12 @@ template <class T, int TM, int TN> struct Tile {
   // fetch loads columns from c0 on, up to width, of n rows of z.
   DEVICE void fetch(Shared &sh, const T *z, i64 zs, int n, int c0, int width) {
     __syncthreads();
-    for (int x = threadIdx.x; x < depth * columns; x += side * side) {
-      int r = x / columns, c = x % columns;
-      sh.in.z[r][c] = r < n && c0 + c < width ? widen(z[r * zs + c0 + c]) : 0;
-    }
+    const int pass = side * side / columns;
+    int row = threadIdx.x / columns, col = threadIdx.x % columns;
+    if (c0 + col >= width) n = 0;
+    z += row * zs + c0 + col;
+#pragma unroll
+    for (int k = 0; k < depth; k += pass, z += pass * zs) sh.in.z[row + k][col] = row + k < n ? widen(*z) : 0;
     __syncthreads();
   }
 
@@ -198,14 +216,13 @@ template <class T, int TM, int TN> struct Tile {
 // store writes a block's results: N rows a thread, of the n rows that there are.
 template <class T, int N, class A>
 DEVICE void store(const A (&acc)[N][perThread], T *out, i64 stride, int n, int c0, int width) {
-  int tx = threadIdx.x % side, ty = threadIdx.x / side;
+  int row = threadIdx.x / side * N, col = c0 + threadIdx.x % side * perThread;
+  out += row * stride + col;
 #pragma unroll
-  for (int r = 0; r < N; r++)
+  for (int r = 0; r < N; r++, out += stride)
 #pragma unroll
-    for (int c = 0; c < perThread; c++) {
-      int row = ty * N + r, col = c0 + tx * perThread + c;
-      if (row < n && col < width) out[row * stride + col] = narrow<T>(acc[r][c]);
-    }
+    for (int c = 0; c < perThread; c++)
+      if (row + r < n && col + c < width) out[c] = narrow<T>(acc[r][c]);
 }
 
 template <int N, class A> DEVICE void clear(A (&acc)[N][perThread]) {
@@ -244,29 +261,31 @@ template <class T, int TM, int TN> DEVICE void forward(const AttentionArgs &a) {
     int n = lesser(Tl::keys, a.tk - j0);
     A s[TM][TN];
     Tl::products(sh, s, q, a.qs[2], rows, k + j0 * a.ks[2], a.ks[2], n, a.d);
-    Tl::scores(a, s, b, h, i0, j0);
-    u32 keep = Tl::kept(a, b, h, i0, j0);
+    if (Tl::busy(rows)) {
+      Tl::scores(a, s, b, h, i0, j0);
+      u32 keep = Tl::kept(a, b, h, i0, j0);
 #pragma unroll
-    for (int r = 0; r < TM; r++) {
-      A top = s[r][0];
+      for (int r = 0; r < TM; r++) {
+        A top = s[r][0];
 #pragma unroll
-      for (int c = 1; c < TN; c++) top = larger(top, s[r][c]);
+        for (int c = 1; c < TN; c++) top = larger(top, s[r][c]);
 #pragma unroll
-      for (int lane = side / 2; lane > 0; lane /= 2) top = larger(top, __shfl_xor_sync(0xffffffffu, top, lane));
-      top = larger(top, most[r]);
-      A shift = top == -infinity<A>() ? 0 : top, factor = exponential(most[r] - shift), partial = 0;
-      most[r] = top;
+        for (int lane = side / 2; lane > 0; lane /= 2) top = larger(top, __shfl_xor_sync(0xffffffffu, top, lane));
+        top = larger(top, most[r]);
+        A shift = top == -infinity<A>() ? 0 : top, factor = exponential(most[r] - shift), partial = 0;
+        most[r] = top;
 #pragma unroll
-      for (int c = 0; c < TN; c++) {
-        A p = exponential(s[r][c] - shift);
-        partial += p;
-        s[r][c] = keep >> (r * TN + c) & 1 ? p : 0;
+        for (int c = 0; c < TN; c++) {
+          A p = exponential(s[r][c] - shift);
+          partial += p;
+          s[r][c] = keep >> (r * TN + c) & 1 ? p : 0;
+        }
+        sum[r] = sum[r] * factor + partial;
+#pragma unroll
+        for (int c = 0; c < perThread; c++) acc[r][c] *= factor;
       }
-      sum[r] = sum[r] * factor + partial;
-#pragma unroll
-      for (int c = 0; c < perThread; c++) acc[r][c] *= factor;
     }
-    Tl::put(sh, s);
+    Tl::put(sh, s, rows);
     Tl::multiply(sh, acc, v + j0 * a.vs[2], a.vs[2], n, rows, c0, a.dvalue);
   }
 #pragma unroll
@@ -317,6 +336,7 @@ DEVICE void probabilities(const AttentionArgs &a, typename Tile<T, TM, TN>::Shar
   const T *dout = (const T *)a.dout + b * a.dos[0] + h * a.dos[1] + i0 * a.dos[2];
   Tl::products(sh, s, q, a.qs[2], rows, k, a.ks[2], n, a.d);
   Tl::products(sh, g, dout, a.dos[2], rows, v, a.vs[2], n, a.dvalue);
+  if (!Tl::busy(rows)) return;
   Tl::scores(a, s, b, h, i0, j0);
   u32 keep = Tl::kept(a, b, h, i0, j0);
   A scale = a.threshold == 0 ? 1 : (A)a.keepScale;
@@ -368,7 +388,7 @@ template <class T, int TM, int TN> DEVICE void gradQuery(const AttentionArgs &a)
           ((T *)a.dbias)[(((i64)b * a.heads + h) * a.tq + i0 + i) * a.tk + j0 + j] = narrow<T>(g[r][c]);
         g[r][c] *= (A)a.scale;
       }
-    Tl::put(sh, g);
+    Tl::put(sh, g, rows);
     Tl::multiply(sh, acc, k + j0 * a.ks[2], a.ks[2], n, rows, c0, a.d);
   }
   store<T>(acc, (T *)a.dq + b * a.dqs[0] + h * a.dqs[1] + i0 * a.dqs[2], a.dqs[2], rows, c0, a.d);
@@ -398,7 +418,7 @@ template <class T, int TM, int TN> DEVICE void gradKey(const AttentionArgs &a) {
       A s[TM][TN], g[TM][TN];
       probabilities<T, TM, TN>(a, sh, s, g, b, h, i0, rows, j0, n);
       if (c0 < a.dvalue) {
-        Tl::put(sh, s);
+        Tl::put(sh, s, rows);
         Tl::multiplyTransposed(sh, dv, dout + i0 * a.dos[2], a.dos[2], rows, n, c0, a.dvalue);
       }
       if (c0 < a.d) {
@@ -406,7 +426,7 @@ template <class T, int TM, int TN> DEVICE void gradKey(const AttentionArgs &a) {
         for (int r = 0; r < TM; r++)
 #pragma unroll
           for (int c = 0; c < TN; c++) g[r][c] *= (A)a.scale;
-        Tl::put(sh, g);
+        Tl::put(sh, g, rows);
         Tl::multiplyTransposed(sh, dk, q + i0 * a.qs[2], a.qs[2], rows, n, c0, a.d);
       }
     }

@@ -84,7 +84,7 @@ func TestLint(t *testing.T) {
 func TestCurrent(t *testing.T) {
 	nvcc := os.Getenv("LOCKSTEP_NVCC")
 	if nvcc == "" {
-		lacking.Skip(t, lacking.Compilers, "nvcc", "LOCKSTEP_NVCC names no nvcc "+kernels.Compiler)
+		lacking.Skip(t, lacking.Tools, "nvcc", "LOCKSTEP_NVCC names no nvcc "+kernels.Compiler)
 	}
 	require.NoError(t, compile.CheckVersion(context.Background(), nvcc))
 	sources, err := compile.Sources(".")
