@@ -177,10 +177,18 @@ func (u *Update) Step() {
 }
 
 // Read waits for the device and returns the numbers of the step. It follows Clip, and comes after Step; whoever needs
-// the numbers before may call it there too, and makes the host wait once more.
+// the numbers before may call it there too, and makes the host wait there.
 func (u *Update) Read(ctx context.Context) (Numbers, error) {
 	if !u.known {
+		done := false
+		defer func() {
+			if !done && u.unsettled { // a kernel faulted, and the device has left out the step
+				u.unsettled = false
+				u.a.opt.TakeBack()
+			}
+		}()
 		all := tensor.ToSlice[float64](u.a.ctx.NoGrad(), u.block)
+		done = true
 		if !u.summed {
 			if err := u.takeLosses(all[tensor.ClipLen:]); err != nil {
 				return Numbers{}, u.a.reject(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -87,4 +88,29 @@ func TestAStepWaitsForTheDeviceOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A device finds an index out of range when the whole step is queued: the step is an error and changes nothing.
+func TestAFaultOfTheDeviceChangesNothing(t *testing.T) {
+	dev := tensor.NewDevice(deferred.New(1))
+	defer dev.Close()
+	list := make(data.Slice[text], 16)
+	for i := range list {
+		list[i] = text{[]int32{1, 2, 3}, []int32{1, 2, 3}}
+	}
+	list[9] = text{[]int32{1, vocabulary, 3}, []int32{1, 2, 3}}
+	a := args.Default(out)
+	a.PerDeviceTrainBatchSize, a.SaveStrategy, a.TrainSamplingStrategy = 4, args.StrategyNo, args.SamplingSequential
+	m := newGPT2(t, 0)
+	var before []map[string][]byte
+	_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev),
+		trainer.WithTrainData(data.NewSource(list, data.Stack[text])),
+		on(callbacks.StepBegin, func(*callbacks.Event) error {
+			before = append(before, weights(m))
+			return nil
+		})).Train()
+	requireOneError(t, err, "trainer: step 3", "deferred: embedding", "index 13")
+	require.Len(t, before, 3)
+	require.NotEqual(t, before[0], before[1])
+	require.Equal(t, before[2], weights(m))
 }

@@ -234,7 +234,8 @@ const (
 	// [0] the largest norm (0: any), [1] the scale of the losses. With norm = √(In0[0] + In0[1] + …)/scale, added in
 	// that order in float64, Out0 float64 [4] is norm; factor = c/scale, where c = max/(norm + 1e-6) if max > 0, norm
 	// is finite and that is below 1, else 1; 1 if norm and the losses' sum, added in order, are finite, else 0; and 1
-	// if factor ≠ 1, else 0. Pascanu et al. 2013.
+	// if factor ≠ 1, else 0. The third is 0 too if an earlier kernel of the stream faulted and no caller knows yet, so
+	// that nothing is updated by what such a kernel left. Pascanu et al. 2013.
 	OpClipFactor
 
 	// Images: contiguous. A window is moved over rows and columns of planes of H × W pixels: its element (a,b) at place

@@ -145,3 +145,12 @@ func init() {
 		tensor.RegisterDevice(nameOf(i), func() (*tensor.Device, error) { return open[i], nil })
 	}
 }
+
+// recorder is a callback that looks at the device between steps.
+type recorder struct {
+	callbacks.Base
+	see func(end bool)
+}
+
+func (r recorder) OnStepBegin(*callbacks.Event) error { r.see(false); return nil }
+func (r recorder) OnStepEnd(*callbacks.Event) error   { r.see(true); return nil }

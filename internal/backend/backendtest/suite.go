@@ -54,6 +54,7 @@ func Run(t *testing.T, open func(t *testing.T) backend.Backend) {
 	}
 	if b.Supports(backend.OpClipFactor, dtype.Float64) {
 		t.Run("conditional", func(t *testing.T) { testConditional(t, b, stream) })
+		t.Run("flag behind a fault", func(t *testing.T) { testFlagBehindFault(t, b, stream) })
 	}
 	t.Run("lists", func(t *testing.T) { testLists(t, b, stream) })
 	require.Zero(t, b.Stats().InUse, "memory that the suite freed is still in use")
@@ -74,8 +75,8 @@ func Digest(t *testing.T, b backend.Backend) (sum [sha256.Size]byte) {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// Check runs the samples of an op that work on a dtype, and returns what was wrong with the first that fails. It is for
-// tests of what the suite finds.
+// Check runs the samples of an op that work on a dtype, alone, under conditions and in a list, and returns what was
+// wrong with the first that fails. It is for tests of what the suite finds.
 func Check(b backend.Backend, op backend.Op, dt dtype.DType) (err error) {
 	defer func() {
 		switch v := recover().(type) {
@@ -87,10 +88,24 @@ func Check(b backend.Backend, op backend.Op, dt dtype.DType) (err error) {
 		}
 	}()
 	stream := b.NewStream()
+	var list []*launch
+	var calls []backend.Call
 	for _, s := range samplesOf(op) {
-		if s.ins[0].dt == dt {
-			s.check(failing{}, s.run(failing{}, b, stream))
+		if s.ins[0].dt != dt {
+			continue
 		}
+		s.check(failing{}, s.run(failing{}, b, stream))
+		if slices.Contains(conditionalOps, op) {
+			s.checkConditional(failing{}, b, stream)
+		}
+		if slices.Contains(listedOps, op) {
+			r := s.ready(failing{}, stream)
+			list, calls = append(list, r), append(calls, r.call)
+		}
+	}
+	backend.LaunchMany(stream, calls)
+	for _, r := range list {
+		r.s.check(failing{}, r.results(b, stream))
 	}
 	return nil
 }

@@ -55,16 +55,16 @@ var exact = []struct {
 	{op: backend.OpDropout, ins: 1, dtypes: floating, floats: []float64{0.3}, ints: []int{5_000_000_000}},
 	{op: backend.OpUniform, dtypes: floating, floats: []float64{-1.1, 3.3}, ints: []int{5_000_000_000}},
 	{op: backend.OpNormal, dtypes: floating, floats: []float64{0.1, 2.3}, ints: []int{5_000_000_000}},
-	{op: backend.OpStochasticRound, ins: 1, dtypes: []dtype.DType{dtype.Float32}, ints: []int{7, 77}, out: dtype.BFloat16},
-	{op: backend.OpStochasticRound, ins: 1, dtypes: []dtype.DType{dtype.Float32}, ints: []int{7, 77}, out: dtype.Float16},
+	{op: backend.OpStochasticRound, ins: 1, dtypes: floating[:1], ints: []int{7, 77}, out: dtype.BFloat16},
+	{op: backend.OpStochasticRound, ins: 1, dtypes: floating[:1], ints: []int{7, 77}, out: dtype.Float16},
 	{op: backend.OpAdamMoments, outs: 3, ins: 1, dtypes: floating, floats: []float64{0.9, 0.99, 1e-3, 0.271, 0.0297}},
 	{op: backend.OpAdamW, outs: 3, ins: 1, dtypes: floating,
 		floats: []float64{0.9, 0.99, 1e-3, 0.271, 0.0297, 0.05, 0.4, 0.7}},
 }
 
 // special are numbers at the borders of types and of roundings.
-var special = []float64{0, math.Copysign(0, -1), 1, -1, math.NaN(), math.Inf(1), math.Inf(-1), 0.5, -0.5, 1.5, 2.5, 255.5,
-	256, -1.5, 65504, 65519, 65520, -65520, 1 << 31, -(1 << 31), -(1<<31 + 1), 1<<31 - 1, 1 << 62, 1 << 63, -(1 << 63),
+var special = []float64{0, math.Copysign(0, -1), 1, -1, math.NaN(), math.Inf(1), math.Inf(-1), 0.5, -0.5, 1.5, 2.5,
+	255.5, 256, -1.5, 65504, 65519, 65520, -65520, 1 << 31, -(1 << 31), -(1<<31 + 1), 1<<31 - 1, 1 << 62, 1 << 63, -(1 << 63),
 	1e-45, 3e-45, 1e-40, -1e-40, 3e38, -3e38, 1e300, 6e-8, 2.98e-8, 2.99e-8, 6.1e-5, 6.09e-5, 1.00390625, 1.01171875}
 
 // bytesOf makes n numbers of a dtype: first the special ones, then random ones of several magnitudes.
@@ -198,8 +198,8 @@ func (p *pair) same(name string, c backend.Call, outs, ins []operand) {
 		size := outs[k].DType.Size()
 		for i := 0; i < len(w); i += size {
 			if string(w[i:i+size]) != string(got[k][i:i+size]) {
-				require.Failf(p.t, "other bits", "%s: output %d, element %d of its buffer: %x, want %x", name, k, i/size,
-					got[k][i:i+size], w[i:i+size])
+				require.Failf(p.t, "other bits", "%s: output %d, element %d of its buffer: %x, want %x", name, k,
+					i/size, got[k][i:i+size], w[i:i+size])
 			}
 		}
 	}
@@ -238,19 +238,22 @@ func TestBitsAreTheCPUs(t *testing.T) {
 // Copies that turn rows into columns go by tiles, others by units of several elements.
 func TestCopiesOfAnyLayout(t *testing.T) {
 	p, r := openPair(t), rand.New(rand.NewPCG(3, 4))
-	for _, c := range []struct{ shape, in, out []int }{
-		{[]int{40, 70}, []int{1, 40}, []int{70, 1}},
-		{[]int{40, 70}, []int{70, 1}, []int{1, 40}},
-		{[]int{33, 16}, []int{1, 35}, []int{20, 1}},                                            // gaps
-		{[]int{3, 40, 50}, []int{2000, 1, 40}, []int{2000, 50, 1}},                             // planes
-		{[]int{40, 3, 50}, []int{1, 2000, 40}, []int{150, 50, 1}},                              // between rows and columns
-		{[]int{40, 3, 50}, []int{0, 1, 3}, []int{150, 50, 1}},                                  // repeated
-		{[]int{2, 5, 3, 16}, []int{240, 16, 80, 1}, []int{240, 48, 16, 1}},                     // heads
-		{[]int{2, 5, 3, 6}, []int{90, 6, 30, 1}, []int{90, 18, 6, 1}},                          // in pairs
-		{[]int{2, 3, 4, 5, 6, 2}, []int{1, 2, 6, 24, 120, 720}, []int{720, 240, 60, 12, 2, 1}}, // all reversed
+	for _, c := range []struct {
+		name           string
+		shape, in, out []int
+	}{
+		{"turned", []int{40, 70}, []int{1, 40}, []int{70, 1}},
+		{"turned back", []int{40, 70}, []int{70, 1}, []int{1, 40}},
+		{"turned with gaps", []int{33, 16}, []int{1, 35}, []int{20, 1}},
+		{"planes", []int{3, 40, 50}, []int{2000, 1, 40}, []int{2000, 50, 1}},
+		{"planes in between", []int{40, 3, 50}, []int{1, 2000, 40}, []int{150, 50, 1}},
+		{"repeated", []int{40, 3, 50}, []int{0, 1, 3}, []int{150, 50, 1}},
+		{"heads", []int{2, 5, 3, 16}, []int{240, 16, 80, 1}, []int{240, 48, 16, 1}},
+		{"pairs", []int{2, 5, 3, 6}, []int{90, 6, 30, 1}, []int{90, 18, 6, 1}},
+		{"reversed", []int{2, 3, 4, 5, 6, 2}, []int{1, 2, 6, 24, 120, 720}, []int{1440, 480, 120, 24, 4, 2}},
 	} {
 		for _, dt := range []dtype.DType{dtype.Uint8, dtype.BFloat16, dtype.Float32, dtype.Int64} {
-			p.same(fmt.Sprint(dt, c), backend.Call{Op: backend.OpCopy}, []operand{array(r, dt, c.shape, c.out)},
+			p.same(fmt.Sprint(dt, c.name), backend.Call{Op: backend.OpCopy}, []operand{array(r, dt, c.shape, c.out)},
 				[]operand{array(r, dt, c.shape, c.in)})
 		}
 	}
@@ -292,7 +295,8 @@ func TestReductionsOfAnyShape(t *testing.T) {
 			stride = append([]int{n}, stride...)
 			n *= out[d]
 		}
-		for _, op := range []backend.Op{backend.OpMax, backend.OpMin, backend.OpSum, backend.OpArgMax, backend.OpArgMin} {
+		for _, op := range []backend.Op{backend.OpMax, backend.OpMin, backend.OpSum, backend.OpArgMax,
+			backend.OpArgMin} {
 			for _, dt := range []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16, dtype.Int32, dtype.Int64} {
 				to, call := dt, backend.Call{Op: op}
 				switch {

@@ -13,8 +13,8 @@ const (
 	maxListed = 4
 )
 
-// listed is how a call is a member of a list: what it has in common with calls that one launch can work on together, and
-// its own operands. The zero value is a call that has nothing to do.
+// listed is how a call is a member of a list: what it has in common with calls that one launch can work on together,
+// and its own operands. The zero value is a call that has nothing to do.
 type listed struct {
 	listKey
 	n  int

@@ -102,7 +102,8 @@ func caught(f func() error) (err error) {
 	return f()
 }
 
-// longRows compares an op with the CPU for rows of a block or a warp, at addresses that are multiples of 16 and others.
+// longRows compares an op with the CPU, and its bits with those recorded, for rows of a block or a warp, at addresses
+// that are multiples of 16 and others.
 func longRows(d *Device, op backend.Op) error {
 	return caught(func() error {
 		for _, c := range []struct{ cols, skip int }{{1203, 1}, {1300, 0}, {47, 1}} {
@@ -112,6 +113,19 @@ func longRows(d *Device, op backend.Op) error {
 				}
 			}
 		}
+		requireBits(failing{}, d, op, dtype.Float32)
+		return nil
+	})
+}
+
+// targets is longRows of a cross entropy, and what becomes of rows of special numbers and of bad targets.
+func targets(d *Device, op backend.Op) error {
+	if err := longRows(d, op); err != nil {
+		return err
+	}
+	return caught(func() error {
+		requireSpecial(failing{}, d, op)
+		requireBadTargets(failing{}, d)
 		return nil
 	})
 }
@@ -146,8 +160,8 @@ func (m *mutated) try(text []byte) error {
 // all of them.
 func TestMutants(t *testing.T) {
 	for _, c := range []mutated{
-		{"layer_norm_f32", backend.OpLayerNorm, longRows}, {"cross_entropy_f32", backend.OpCrossEntropy, longRows},
-		{"adamw_f32", backend.OpAdamW, nil},
+		{"layer_norm_f32", backend.OpLayerNorm, longRows}, {"cross_entropy_f32", backend.OpCrossEntropy, targets},
+		{"adamw_many_f32", backend.OpAdamW, nil},
 	} {
 		t.Run(c.kernel, func(t *testing.T) {
 			text := alone(t, c.kernel)

@@ -79,6 +79,12 @@ func reduction(name string, index bool) launcher {
 		if index {
 			to = dtype.Int64
 		}
+		if c.Op == backend.OpSum && dt.IsHalf() && out.DType == dtype.Float32 { // of a bias's gradient
+			wide := s.temporary(dtype.Float32, in.Shape[:in.NDim]...)
+			s.run(backend.OpCopy, 0, &wide, in)
+			s.run(backend.OpSum, 0, out, &wide)
+			return
+		}
 		if each[dt] == "" || out.DType != to {
 			s.fault(c, "no kernel from %s to %s", dt, out.DType)
 		}

@@ -3,10 +3,12 @@
 package cuda
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -40,7 +42,7 @@ func numel(shape []int) int {
 func drawn(r *rand.Rand, dt dtype.DType, lo, hi float64, shape ...int) array {
 	a := array{dt: dt, shape: shape, x: make([]float64, numel(shape))}
 	for i := range a.x {
-		if a.x[i] = lo + r.Float64()*(hi-lo); !dt.IsFloat() {
+		if a.x[i] = lo + float64(r.Float64()*(hi-lo)); !dt.IsFloat() {
 			a.x[i] = math.Floor(a.x[i])
 		}
 	}
@@ -163,11 +165,20 @@ func requireCPU(t tester, d *Device, c backend.Call, outs, ins []array, exact bo
 // What is no number on the CPU is none here, and rows that have nothing but −∞ are as there.
 func TestRowsOfSpecialNumbers(t *testing.T) {
 	d := fakeDevice(t, fake.Options{})
+	for _, op := range []backend.Op{backend.OpSoftmax, backend.OpLogSoftmax, backend.OpCrossEntropy} {
+		requireSpecial(t, d, op)
+	}
+}
+
+// requireSpecial compares an op on rows with −∞, ∞, NaN and very different numbers with the CPU's.
+func requireSpecial(t tester, d *Device, op backend.Op) {
+	t.Helper()
 	host := cpu.New(1)
 	defer func() { require.NoError(t, host.Close()) }()
-	inf := math.Inf(1)
+	inf, r := math.Inf(1), rand.New(rand.NewPCG(1, 1))
+	const rows = 8
 	for _, cols := range []int{5, 300, 1201} {
-		x := blank(dtype.Float32, 6, cols)
+		x := blank(dtype.Float32, rows, cols)
 		for i := range x.x {
 			x.x[i] = float64(i%7) / 3
 		}
@@ -176,14 +187,24 @@ func TestRowsOfSpecialNumbers(t *testing.T) {
 			if j%2 == 1 {
 				x.x[cols+j] = -inf
 			}
+			x.x[5*cols+j], x.x[6*cols+j] = 600*r.Float64()-300, 600*r.Float64()-900
 		}
-		x.x[2*cols+3], x.x[3*cols+2], x.x[4*cols+4] = math.NaN(), inf, 3e38
-		for _, op := range []backend.Op{backend.OpSoftmax, backend.OpLogSoftmax} {
-			c, y := backend.Call{Op: op}, []array{blank(dtype.Float32, 6, cols)}
-			want, got := calculated(t, host, c, y, []array{x})[0], calculated(t, d, c, y, []array{x})[0]
-			for i, w := range want {
-				same := w == got[i] || w != w && got[i] != got[i] || math.Abs(w-got[i]) < 1e-5*max(1, math.Abs(w))
-				require.True(t, same, "%s of %d columns, element %d: %v, want %v", op, cols, i, got[i], w)
+		x.x[2*cols+3], x.x[3*cols+2], x.x[4*cols+4], x.x[7*cols+cols/2] = math.NaN(), inf, 3e38, 200
+		outs, ins := []array{blank(dtype.Float32, rows, cols)}, []array{x}
+		if op == backend.OpCrossEntropy {
+			outs = []array{blank(dtype.Float32, rows), blank(dtype.Float32, rows), outs[0]}
+			ins = append(ins, drawn(r, dtype.Int32, 0, float64(cols), rows))
+		}
+		c := backend.Call{Op: op, Ints: [8]int{-100}}
+		if op != backend.OpCrossEntropy {
+			c.Ints = [8]int{}
+		}
+		want, got := calculated(t, host, c, outs, ins), calculated(t, d, c, outs, ins)
+		for k := range want {
+			for i, w := range want[k] {
+				g := got[k][i]
+				same := w == g || w != w && g != g || math.Abs(w-g) < 1e-5*max(1, math.Abs(w))
+				require.True(t, same, "%s of %d columns, output %d, element %d: %v, want %v", op, cols, k, i, g, w)
 			}
 		}
 	}
@@ -268,6 +289,62 @@ func TestRowsHaveTheSameBitsAtAnyAddress(t *testing.T) {
 	}
 }
 
+// bitsOf is a digest of what an op makes of rows of a warp and of a block, of either alignment.
+func bitsOf(t tester, d *Device, op backend.Op, dt dtype.DType) string {
+	t.Helper()
+	h := sha256.New()
+	for _, c := range []struct{ cols, skip int }{{47, 1}, {1203, 0}, {1300, 1}, {2600, 0}} {
+		for _, r := range rowCases(dt, 2, c.cols, c.skip) {
+			if r.op != op {
+				continue
+			}
+			for k, x := range calculated(t, d, r.call(), r.outs, r.ins) {
+				h.Write(encode(r.outs[k].dt, x))
+			}
+		}
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:8])
+}
+
+// recordedBits are digests of the ops in float32 and bfloat16. One changes only where an order of sums or a rounding is
+// meant to change. Those of norms and softmax's gradient, which need nothing but IEEE arithmetic, are a device's too.
+var recordedBits = map[backend.Op][2]string{
+	backend.OpSoftmax:          {"041d49f840113be3", "9e82bdc75c7dfcb0"},
+	backend.OpSoftmaxGrad:      {"bd5ea3efb83df4aa", "0d9a99f0e0fbc17b"},
+	backend.OpLogSoftmax:       {"8adc543b3b1fed0b", "0f0011e693774045"},
+	backend.OpLogSoftmaxGrad:   {"b61403d25bdc0efd", "ed7d7df5f7441566"},
+	backend.OpCrossEntropy:     {"5e34aab23b8a97f0", "f9ebadf971184ff5"},
+	backend.OpCrossEntropyGrad: {"efd22cbe3c7d367f", "e4fb32ca85020701"},
+	backend.OpLayerNorm:        {"71bc257c5ee36c02", "b07d7e6037196674"},
+	backend.OpLayerNormGrad:    {"7e60305642100d27", "61addbd5925d0ff5"},
+	backend.OpRMSNorm:          {"d2390ba25131f4db", "b59f5fc8c8915af1"},
+	backend.OpRMSNormGrad:      {"7daf7e46c191d794", "a9e2f3aed88a1dfa"},
+}
+
+// approximate are the ops whose bits the processor's own exponential function decides, too.
+var approximate = map[backend.Op]bool{backend.OpSoftmax: true, backend.OpLogSoftmax: true,
+	backend.OpLogSoftmaxGrad: true, backend.OpCrossEntropy: true, backend.OpCrossEntropyGrad: true}
+
+func requireBits(t tester, d *Device, op backend.Op, dt dtype.DType) {
+	t.Helper()
+	if approximate[op] && runtime.GOARCH != "amd64" {
+		return
+	}
+	want := recordedBits[op][0]
+	if dt == dtype.BFloat16 {
+		want = recordedBits[op][1]
+	}
+	require.Equal(t, want, bitsOf(t, d, op, dt), "%s %s: other bits than were recorded", op, dt)
+}
+
+func TestRowsHaveTheRecordedBits(t *testing.T) {
+	d := fakeDevice(t, fake.Options{Workers: 2})
+	for op := range recordedBits {
+		requireBits(t, d, op, dtype.Float32)
+		requireBits(t, d, op, dtype.BFloat16)
+	}
+}
+
 // The gradients of a norm's parameters are the same whether they are made with dx, by one kernel or two, or alone.
 func TestParamGradsHaveTheSameBits(t *testing.T) {
 	d := fakeDevice(t, fake.Options{})
@@ -337,6 +414,27 @@ func TestFaultsNameTheFirstBadIndex(t *testing.T) {
 		}()
 		clear(ids.x)
 		calculated(t, d, backend.Call{Op: op}, outs, ins)
+	}
+}
+
+// Targets are indices, too.
+func TestBadTargets(t *testing.T) { requireBadTargets(t, fakeDevice(t, fake.Options{})) }
+
+// requireBadTargets wants a cross entropy's fault to name the first bad target.
+func requireBadTargets(t tester, d *Device) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(5, 5))
+	x := drawn(r, dtype.Float32, -1, 1, 9, 6)
+	for _, dt := range []dtype.DType{dtype.Int32, dtype.Int64} {
+		for _, bad := range []float64{-1, 6} {
+			targets := drawn(r, dt, 0, 6, 9)
+			targets.x[1], targets.x[4], targets.x[5], targets.x[8] = -100, bad, 5, bad
+			c := backend.Call{Op: backend.OpCrossEntropy, Ints: [8]int{-100}}
+			outs := []array{blank(dtype.Float32, 9), blank(dtype.Float32, 9), blank(dtype.Float32, 9, 6)}
+			err := caught(func() error { calculated(t, d, c, outs, []array{x, targets}); return nil })
+			require.EqualError(t, err, fmt.Sprintf(
+				"cuda:0: cross_entropy: index %v at element 4 is out of range [0, 6)", bad))
+		}
 	}
 }
 

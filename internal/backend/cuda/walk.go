@@ -98,17 +98,20 @@ func (w *walk) aligned(n int) bool {
 const maxWalk = 1<<31 - 1
 
 // pieces calls f for parts of the walk that a kernel can walk over.
-func (w *walk) pieces(f func(w *walk)) {
+func (w *walk) pieces(f func(w *walk)) { w.upTo(maxWalk, f) }
+
+// upTo calls f for parts of up to so many elements.
+func (w *walk) upTo(most int, f func(w *walk)) {
 	if w.n == 0 {
 		return
 	}
-	if w.n <= maxWalk {
+	if w.n <= most {
 		f(w)
 		return
 	}
 	last := w.nd - 1
 	size, inner := w.size[last], w.n/w.size[last]
-	step := max(1, maxWalk/inner)
+	step := max(1, most/inner)
 	for i := 0; i < size; i += step {
 		part := *w
 		for k := range w.ops {
@@ -119,7 +122,7 @@ func (w *walk) pieces(f func(w *walk)) {
 		if part.size[last] == 1 && last > 0 {
 			part.nd = last
 		}
-		part.pieces(f)
+		part.upTo(most, f)
 	}
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Elementwise ops, as internal/backend/op.go defines them. An op is an expression of its inputs x, y, z in the type that
-// it computes in, and of its attributes a and b. Each dtype has a source of its own, which makes of the lists here
+// Elementwise ops, as internal/backend/op.go defines them. An op is an expression of its inputs x, y, z in the type
+// that it computes in, and of its attributes a and b. Each dtype has a source of its own, which makes of the lists here
 //
 //   NAME_DTYPE           contiguous and aligned operands, by loads of 16 or 8 bytes
 //   NAME_DTYPE_strided   any strides

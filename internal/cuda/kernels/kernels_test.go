@@ -5,6 +5,7 @@ package kernels_test
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -83,19 +84,22 @@ func TestLint(t *testing.T) {
 func TestCurrent(t *testing.T) {
 	nvcc := os.Getenv("LOCKSTEP_NVCC")
 	if nvcc == "" {
-		lacking.Skip(t, lacking.Compilers, "nvcc", "LOCKSTEP_NVCC names no nvcc "+kernels.Compiler)
+		lacking.Skip(t, lacking.Tools, "nvcc", "LOCKSTEP_NVCC names no nvcc "+kernels.Compiler)
 	}
 	require.NoError(t, compile.CheckVersion(context.Background(), nvcc))
 	sources, err := compile.Sources(".")
 	require.NoError(t, err)
 	modules, err := compile.All(context.Background(), nvcc, sources)
 	require.NoError(t, err)
+	ptxas := filepath.Join(filepath.Dir(nvcc), "ptxas")
 	for i, s := range sources {
 		name := filepath.Join("ptx", strings.TrimSuffix(s, ".cu")+".ptx")
 		committed, err := os.ReadFile(name)
 		require.NoError(t, err)
 		require.True(t, string(committed) == string(modules[i]), "%s is not what nvcc makes of %s: run the generator",
 			name, s)
+		out, err := exec.Command(ptxas, "-arch=sm_80", name, "-o", filepath.Join(t.TempDir(), "cubin")).CombinedOutput()
+		require.NoError(t, err, "%s: %s", name, out)
 	}
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Reductions over any set of dims of a strided view. The elements of one output are numbered in row-major order of the
-// dims that go, and cut into parts; `part` and the number of threads follow from the shape alone, and so does the order:
+// dims that go, and cut into parts; their size and the number of threads follow from the shape alone, and so does the
+// order:
 //
 //   NAME_DTYPE_each   a thread takes a part, element by element; for few elements, or where neighbours are kept
 //   NAME_DTYPE_block  a block takes a part: thread t elements t, t+T, … of its T threads, then the threads as a tree
@@ -212,8 +213,8 @@ template <class T, bool MIN> struct ArgExtreme {
   REDUCE(argmax, ArgMax_##T, T)                                        \
   REDUCE(argmin, ArgMin_##T, T)
 
-// sum_sq adds the squares of up to 4096 elements, in float64, by 256 threads: thread t takes elements 4t … 4t+3 of every
-// 1024, and the threads are added as a tree.
+// sum_sq adds the squares of up to 4096 elements, in float64, by 256 threads: thread t takes elements 4t … 4t+3 of
+// every 1024, and the threads are added as a tree.
 template <class T> DEVICE void sum_sq(f64 *out, const T *x, u32 n, bool wide) {
   __shared__ f64 warps[8];
   f64 s = 0;

@@ -28,7 +28,7 @@ func TestWithoutADriver(t *testing.T) {
 // blasForTest opens the library that the environment names.
 func blasForTest(t *testing.T) *blasLibrary {
 	if os.Getenv(EnvBlas) == "" {
-		lacking.Skip(t, lacking.Libraries, "cublaslt", EnvBlas+" names no cuBLASLt")
+		lacking.Skip(t, lacking.Tools, "cublaslt", EnvBlas+" names no cuBLASLt")
 	}
 	lib, err := openBlas()
 	require.NoError(t, err)

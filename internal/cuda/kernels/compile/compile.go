@@ -77,7 +77,14 @@ func one(ctx context.Context, nvcc, source string) ([]byte, error) {
 // placed is part of the names of what is local to a file: a number that the compiler makes of the folder.
 var placed = regexp.MustCompile(`_INTERNAL_[0-9a-f]{8}_`)
 
-// tidy replaces the compiler's own comments by one line, and removes what depends on the folder.
+var (
+	isa = regexp.MustCompile(`(?m)^\.version [0-9.]+$`)
+	// unused tells the assembler that parts of a wide load are not looked at. Older drivers do not know the hint.
+	unused = regexp.MustCompile(`(?m)^\s*\.pragma "used_bytes_mask [0-9A-Fa-fx]+";\n`)
+)
+
+// tidy replaces the compiler's own comments by one line, removes what depends on the folder, and declares the oldest
+// version of PTX that has all instructions: a driver refuses what is newer than itself.
 func tidy(ptx []byte, family string) []byte {
 	if i := bytes.Index(ptx, []byte(".version")); i >= 0 {
 		ptx = ptx[i:]
@@ -91,5 +98,6 @@ func tidy(ptx []byte, family string) []byte {
 		}
 		b.Write(placed.ReplaceAllLiteral(line, []byte("_INTERNAL_")))
 	}
-	return b.Bytes()
+	text := unused.ReplaceAllLiteral(b.Bytes(), nil)
+	return isa.ReplaceAllLiteral(text, []byte(".version "+kernels.ISA))
 }
