@@ -64,7 +64,8 @@ var exact = []struct {
 
 // special are numbers at the borders of types and of roundings.
 var special = []float64{0, math.Copysign(0, -1), 1, -1, math.NaN(), math.Inf(1), math.Inf(-1), 0.5, -0.5, 1.5, 2.5,
-	255.5, 256, -1.5, 65504, 65519, 65520, -65520, 1 << 31, -(1 << 31), -(1<<31 + 1), 1<<31 - 1, 1 << 62, 1 << 63, -(1 << 63),
+	255.5, 256, -1.5, 65504, 65519, 65520, -65520, 1 << 31, -(1 << 31), -(1<<31 + 1), 1<<31 - 1, 1 << 62,
+	1 << 63, -(1 << 63),
 	1e-45, 3e-45, 1e-40, -1e-40, 3e38, -3e38, 1e300, 6e-8, 2.98e-8, 2.99e-8, 6.1e-5, 6.09e-5, 1.00390625, 1.01171875}
 
 // bytesOf makes n numbers of a dtype: first the special ones, then random ones of several magnitudes.

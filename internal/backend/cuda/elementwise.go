@@ -130,9 +130,10 @@ func (e elementwiseOp) launcher() launcher {
 			s.kernel(wide[dt], s.gridFor((w.n+n-1)/n), block256, 0, &a)
 			return
 		}
-		w.pieces(func(w *walk) {
+		for i := range w.pieces(maxWalk) {
+			w := w.piece(maxWalk, i)
 			a.n = 0
-			a.dims(w)
+			a.dims(&w)
 			for k := range maxOperands {
 				a.ptr(w.at[k])
 			}
@@ -146,7 +147,7 @@ func (e elementwiseOp) launcher() launcher {
 			a.ptr(flag)
 			a.ptr(number)
 			s.kernel(strided[dt], s.gridFor(w.n), block256, 0, &a)
-		})
+		}
 	}
 }
 
@@ -186,9 +187,10 @@ func logic(kernel string, ins int) launcher {
 
 // walked queues a kernel of a walk, its operands, and more addresses.
 func (s *stream) walked(kernel string, w walk, more ...cuda.Ptr) {
-	w.pieces(func(w *walk) {
+	for i := range w.pieces(maxWalk) {
+		w := w.piece(maxWalk, i)
 		var a args
-		a.dims(w)
+		a.dims(&w)
 		for k := range w.ops {
 			a.ptr(w.at[k])
 		}
@@ -196,7 +198,7 @@ func (s *stream) walked(kernel string, w walk, more ...cuda.Ptr) {
 			a.ptr(p)
 		}
 		s.kernel(kernel, s.gridFor(w.n), block256, 0, &a)
-	})
+	}
 }
 
 // sameDTypes faults unless the first inputs are of one dtype and Out0 of another.

@@ -176,14 +176,15 @@ func fill(s *stream, c *backend.Call) {
 		return
 	}
 	w, bits := s.elementwise(c, 0), fillBits(c)
-	w.pieces(func(w *walk) {
+	for i := range w.pieces(maxWalk) {
+		w := w.piece(maxWalk, i)
 		var a args
-		a.dims(w)
+		a.dims(&w)
 		a.ptr(w.at[0])
 		a.u64(bits)
 		a.ptr(s.flag(c))
 		s.kernel(fillKernels[w.bytes[0]], s.gridFor(w.n), block256, 0, &a)
-	})
+	}
 }
 
 // listFill fills contiguous memory that is aligned to 16 bytes.

@@ -110,9 +110,10 @@ func reduction(name string, index bool) launcher {
 			scratch = s.scratch(kept.n * k.parts * stateBytes(c.Op, dt))
 		}
 		first := 0
-		kept.pieces(func(w *walk) {
+		for i := range kept.pieces(maxWalk) {
+			w := kept.piece(maxWalk, i)
 			var a args
-			a.dims(w)
+			a.dims(&w)
 			a.dims(&gone)
 			a.u32(uint32(k.parts))
 			a.u32(uint32(k.part))
@@ -131,7 +132,7 @@ func reduction(name string, index bool) launcher {
 				s.kernel(parts[dt], s.gridFor(32*w.n), block256, 0, &whole)
 			}
 			first += w.n
-		})
+		}
 	}
 }
 

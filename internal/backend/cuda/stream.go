@@ -24,6 +24,7 @@ type stream struct {
 	faults  cuda.Ptr      // fault block; 0: no kernel had a use for one yet
 	mayFail bool          // a kernel that may write the fault block was queued since it was read last
 	space   workspace
+	params  [maxArgs]byte // of the kernel that is being launched
 }
 
 // Alloc returns n bytes.
@@ -154,7 +155,8 @@ func (s *stream) kernel(name string, grid, block [3]uint32, shared int, a *args)
 		s.must(f.allow(shared))
 	}
 	s.d.counters.launches.Add(1)
-	s.must(s.q.Launch(f.f, grid, block, shared, a.b[:a.n]))
+	n := copy(s.params[:], a.b[:a.n]) // so that args stay on the launchers' stacks
+	s.must(s.q.Launch(f.f, grid, block, shared, s.params[:n]))
 }
 
 // scratch is n bytes of device memory for the launch, with undefined contents, aligned to 256 bytes.

@@ -97,33 +97,50 @@ func (w *walk) aligned(n int) bool {
 // maxWalk is the number of elements that a kernel walks over at most.
 const maxWalk = 1<<31 - 1
 
-// pieces calls f for parts of the walk that a kernel can walk over.
-func (w *walk) pieces(f func(w *walk)) { w.upTo(maxWalk, f) }
+// split finds how to cut the walk into pieces of up to `most` elements: dim level into steps, those inside of it not at
+// all, those outside into single indices. inner are the elements inside.
+func (w *walk) split(most int) (level, step, inner int) {
+	inner = 1
+	for level < w.nd-1 && inner*w.size[level] <= most {
+		inner *= w.size[level]
+		level++
+	}
+	return level, min(w.size[level], max(1, most/inner)), inner
+}
 
-// upTo calls f for parts of up to so many elements.
-func (w *walk) upTo(most int, f func(w *walk)) {
+// pieces is the number of those pieces.
+func (w *walk) pieces(most int) int {
 	if w.n == 0 {
-		return
+		return 0
 	}
-	if w.n <= most {
-		f(w)
-		return
+	level, step, _ := w.split(most)
+	n := (w.size[level] + step - 1) / step
+	for _, size := range w.size[level+1 : w.nd] {
+		n *= size
 	}
-	last := w.nd - 1
-	size, inner := w.size[last], w.n/w.size[last]
-	step := max(1, most/inner)
-	for i := 0; i < size; i += step {
-		part := *w
+	return n
+}
+
+// piece is number i of them.
+func (w *walk) piece(most, i int) walk {
+	level, step, inner := w.split(most)
+	p := *w
+	move := func(d, by int) {
 		for k := range w.ops {
-			part.at[k] += cuda.Ptr(i * w.stride[k][last] * w.bytes[k])
+			p.at[k] += cuda.Ptr(by * w.stride[k][d] * w.bytes[k])
 		}
-		part.size[last] = min(step, size-i)
-		part.n = inner * part.size[last]
-		if part.size[last] == 1 && last > 0 {
-			part.nd = last
-		}
-		part.upTo(most, f)
 	}
+	steps := (w.size[level] + step - 1) / step
+	first := i % steps * step
+	move(level, first)
+	i /= steps
+	for d := level + 1; d < w.nd; d++ {
+		move(d, i%w.size[d])
+		i /= w.size[d]
+	}
+	p.size[level] = min(step, w.size[level]-first)
+	p.nd, p.n = level+1, inner*p.size[level]
+	return p
 }
 
 // dims packs the walk as Dims.

@@ -88,10 +88,11 @@ func TestWalk(t *testing.T) {
 			for _, sorted := range []bool{false, true} {
 				w := s.walkOf(sorted, views...)
 				var got []places
-				w.upTo(most, func(w *walk) {
-					require.LessOrEqual(t, w.n, most)
-					got = append(got, visit(w)...)
-				})
+				for i := range w.pieces(most) {
+					p := w.piece(most, i)
+					require.LessOrEqual(t, p.n, most)
+					got = append(got, visit(&p)...)
+				}
 				if !sorted {
 					require.Equal(t, want, got)
 					continue

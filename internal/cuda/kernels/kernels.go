@@ -23,8 +23,8 @@ import (
 // Compiler is the version of nvcc that makes the PTX.
 const Compiler = "13.0.88"
 
-// ISA is the version of PTX that the kernels are declared to be: that of CUDA 12.0, whose drivers are numbered from 525.
-// Nothing in them is newer; assemblers refuse it, and so does the test that the PTX is current.
+// ISA is the version of PTX that the kernels are declared to be: that of CUDA 12.0, whose drivers are numbered from 525
+// on. Nothing in them is newer: assemblers refuse that, and so does the test that the PTX is current.
 const ISA = "8.0"
 
 // Flags are nvcc's arguments but for the files. The code is for compute capability 8.0 and all later ones. No product
