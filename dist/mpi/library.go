@@ -145,7 +145,7 @@ func open() (*library, error) {
 			return nil, err
 		}
 	}
-	keepSignals()
+	configure()
 	var provided int32
 	if err := l.call("MPI_Init_thread", initThread, 0, 0, uintptr(a.multiple), address(&provided)); err != nil {
 		return nil, err
@@ -177,11 +177,20 @@ func (l *library) look(getVersion uintptr) error {
 	return err
 }
 
-// keepSignals leaves SIGSEGV and its like to Go: Open MPI would print a trace of its own instead of a panic.
-func keepSignals() {
-	if setenv, err := purego.Dlsym(purego.RTLD_DEFAULT, "setenv"); err == nil {
-		name, none := []byte("OMPI_MCA_opal_signal\x00"), []byte{0}
-		purego.SyscallN(setenv, address(&name[0]), address(&none[0]), 0)
+// settings are Open MPI's that the library gets unless the user has set them. SIGSEGV and its like are Go's: Open MPI
+// would print a trace of its own instead of a panic. Messages within a host are copied twice through shared memory: the
+// single copy from process to process (CMA) took two to three times as long for ours, and containers often forbid it.
+var settings = map[string]string{"OMPI_MCA_opal_signal": "", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+
+// configure passes settings on to the library, which reads C's environment.
+func configure() {
+	setenv, err := purego.Dlsym(purego.RTLD_DEFAULT, "setenv")
+	if err != nil {
+		return
+	}
+	for name, value := range settings {
+		n, v := append([]byte(name), 0), append([]byte(value), 0)
+		purego.SyscallN(setenv, address(&n[0]), address(&v[0]), 0) // 0: keeps what is set
 	}
 }
 
