@@ -246,7 +246,9 @@ func (l *linker) decodeConvert(st *statement) (exec, error) {
 	if to == typNone || from == typNone {
 		return nil, errUnsupported
 	}
-	if op, ok := laneTable[st.opcode()]; ok && (len(st.args) != 2 || widthOf(&st.args[0]) == to.size()) {
+	// A source in a register wider than its type is cut by the slower way.
+	cut := len(st.args) == 2 && st.args[1].kind == operandReg && classOf(st.args[1].reg.typ) != classOf(from)
+	if op, ok := laneTable[st.opcode()]; ok && !cut && (len(st.args) != 2 || widthOf(&st.args[0]) == to.size()) {
 		return l.byTable(st, op)
 	}
 	dst, src := string(classOf(to)), string(classOf(from))
