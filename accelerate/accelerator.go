@@ -106,7 +106,7 @@ func create(a *args.TrainingArguments, on devices, opts []Option, local int) (*A
 		return nil, err
 	}
 	acc.ctx = tensor.NewCtx(acc.dev)
-	return acc, acc.chooseDeviceEngine()
+	return acc, chooseDeviceEngine(acc)
 }
 
 // Device is where the rank computes.

@@ -89,7 +89,7 @@ const nccl = "nccl"
 
 // chooseDeviceEngine lets tensors of ranks on GPUs go from device to device, where the program has an engine for that
 // and ddp_backend does not say otherwise.
-func (a *Accelerator) chooseDeviceEngine() error {
+func chooseDeviceEngine(a *Accelerator) error {
 	kind, _, _ := strings.Cut(a.dev.Name(), ":")
 	backend := a.args.DDPBackend
 	switch {

@@ -106,8 +106,8 @@ func (e *Engine) begin(c *dist.Call, in, out *tensor.Memory) error {
 			}
 		}
 		if be != e.be {
-			return fmt.Errorf("dist/nccl: group %q: a tensor on %s after others on %s: want one device for each rank of "+
-				"a group", e.group, be.Name(), e.be.Name())
+			return fmt.Errorf("dist/nccl: group %q: a tensor on %s after others on %s: want one device for each rank "+
+				"of a group", e.group, be.Name(), e.be.Name())
 		}
 		e.stream.Wait(ready)
 	}

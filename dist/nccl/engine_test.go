@@ -227,7 +227,8 @@ func sums(list []*dist.Group, contexts []*tensor.Ctx, vectors []*tensor.Tensor) 
 	var handles []*dist.Handle
 	for r, g := range list {
 		if vectors[r] != nil {
-			handles = append(handles, g.AllReduce(dist.OfTensor(contexts[r], vectors[r]), dist.Sum, dist.Label("bucket 0")))
+			h := g.AllReduce(dist.OfTensor(contexts[r], vectors[r]), dist.Sum, dist.Label("bucket 0"))
+			handles = append(handles, h)
 		}
 	}
 	return handles

@@ -25,7 +25,7 @@ func (host) Do(f func() error) error { return f() }
 // of a device, with its own words.
 func TestLibrary(t *testing.T) {
 	if os.Getenv(EnvLibrary) == "" {
-		lacking.Skip(t, lacking.Libraries, "nccl", EnvLibrary+" names no library")
+		lacking.Skip(t, lacking.Tools, "nccl", EnvLibrary+" names no library")
 	}
 	lib, err := openLibrary()
 	require.NoError(t, err)

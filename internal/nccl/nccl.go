@@ -59,8 +59,8 @@ type Library interface {
 	Init(dev cuda.Device, n, rank int, id ID, over func() error) (Comm, error)
 }
 
-// Comm is a rank's part of a communicator. One goroutine uses it at a time; Abort may come from another. Calls queue work
-// on a stream and return before it is done; all ranks make the same calls in the same order.
+// Comm is a rank's part of a communicator. One goroutine uses it at a time; Abort may come from another. Calls queue
+// work on a stream and return before it is done; all ranks make the same calls in the same order.
 type Comm interface {
 	// Group makes the calls of f one: sends and receives of a group cannot block each other.
 	Group(f func() error) error

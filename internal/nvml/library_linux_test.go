@@ -20,7 +20,7 @@ import (
 func build(t *testing.T) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
-		lacking.Skip(t, lacking.Compilers, "cc", "no C compiler")
+		lacking.Skip(t, lacking.Tools, "cc", "no C compiler")
 	}
 	lib := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
 	out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-o", lib, "testdata/libnvidia-ml.c").CombinedOutput()

@@ -7,7 +7,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 )
 
-// Of returns the device behind a backend of this package, for libraries that work on its memory; ok is false for others.
+// Of returns the device behind a backend of this package, for libraries that work on its memory; ok is false for
+// others.
 func Of(be backend.Backend) (dev cuda.Device, ok bool) {
 	d, ok := be.(*Device)
 	if !ok {
@@ -16,8 +17,8 @@ func Of(be backend.Backend) (dev cuda.Device, ok bool) {
 	return d.dev, true
 }
 
-// Borrow returns a stream of a device that nobody uses, for work beside the contexts that compute; GiveBack ends its use,
-// when its work is done.
+// Borrow returns a stream of a device that nobody uses, for work beside the contexts that compute; GiveBack ends its
+// use, when its work is done.
 func Borrow(be backend.Backend) backend.Stream {
 	d := be.(*Device)
 	d.mu.Lock()
