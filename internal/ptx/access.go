@@ -176,6 +176,7 @@ type memoryOp struct {
 	regs   []int
 	class  byte // of regs
 	extend func(uint64) uint64
+	place  int // in the parameters, if it is known
 }
 
 func (o *memoryOp) load(w *warp) {
@@ -255,6 +256,100 @@ func (o *memoryOp) loadGlobal32(w *warp) {
 		out[lane] = le.Uint32(a.data[off:])
 	}
 	w.d32[o.regs[0]] |= w.mask
+}
+
+// loadParam is load at one place for all lanes.
+func (o *memoryOp) loadParam(w *warp) {
+	at := o.place
+	p := w.block.params
+	n := o.size * len(o.regs)
+	if at < 0 || at+n > len(p) || at%n != 0 {
+		o.load(w) // finds the fault
+		return
+	}
+	for i, r := range o.regs {
+		var v uint64
+		switch b := p[at+i*o.size:]; o.size {
+		case 8:
+			v = le.Uint64(b)
+		case 4:
+			v = uint64(le.Uint32(b))
+		case 2:
+			v = uint64(le.Uint16(b))
+		default:
+			v = uint64(b[0])
+		}
+		if o.extend != nil {
+			v = o.extend(v)
+		}
+		switch {
+		case o.class == 'D' && w.mask == fullMask:
+			set64(w, r, v)
+		case w.mask == fullMask:
+			set32(w, r, uint32(v))
+		default:
+			for l := w.mask; l != 0; l &= l - 1 {
+				if lane := bits.TrailingZeros32(l) & 31; o.class == 'D' {
+					w.r64[r][lane] = v
+				} else {
+					w.r32[r][lane] = uint32(v)
+				}
+			}
+		}
+	}
+	w.define(o.class, o.regs)
+}
+
+// loadShared32 is load for one word of shared memory.
+func (o *memoryOp) loadShared32(w *warp) {
+	var at [warpSize]uint64
+	w.addresses(o.base, o.wide, o.offset, &at)
+	b := w.block
+	out := &w.r32[o.regs[0]]
+	for l := w.mask; l != 0; l &= l - 1 {
+		lane := bits.TrailingZeros32(l) & 31
+		addr := at[lane]
+		if addr&3 != 0 || addr+4 > uint64(len(b.shared)) || addr >= uint64(len(b.shared)) ||
+			le.Uint32(b.defined[addr:]) != defined4 {
+			_, shadow := w.sharedAt(lane, addr, 4, readAccess)
+			w.mustBeDefined(lane, shadow, addr)
+		}
+		if word := addr / 4; b.accesses.split[word] {
+			b.accesses.note(w, lane, addr, 4, readAccess)
+		} else if a := &b.accesses.words[word]; a.wrote != 0 && int(a.writer) == w.id || a.wrote == 0 {
+			a.remember(w)
+		} else {
+			a.note(w, lane, addr, readAccess)
+		}
+		out[lane] = le.Uint32(b.shared[addr:])
+	}
+	b.accesses.dirty = true
+	w.d32[o.regs[0]] |= w.mask
+}
+
+// storeGlobal32 is store for one word of global memory.
+func (o *memoryOp) storeGlobal32(w *warp) {
+	if w.block.run.races != nil {
+		o.store(w)
+		return
+	}
+	var at [warpSize]uint64
+	w.addresses(o.base, o.wide, o.offset, &at)
+	w.need32(o.regs[0])
+	in := &w.r32[o.regs[0]]
+	a := w.near
+	for l := w.mask; l != 0; l &= l - 1 {
+		lane := bits.TrailingZeros32(l) & 31
+		addr := at[lane]
+		off := addr - a.base
+		if off+4 > a.size || addr&3 != 0 || off >= a.size || a.readonly {
+			w.global(lane, addr, 4, writeAccess)
+			a = w.near
+			off = addr - a.base
+		}
+		le.PutUint32(a.data[off:], in[lane])
+		le.PutUint32(a.shadow[off:], defined4)
+	}
 }
 
 func (o *memoryOp) store(w *warp) {

@@ -17,6 +17,16 @@ func (l *linker) decode(f *flat) (decoded, error) {
 		msg := f.trap
 		d.do = func(w *warp) { w.fault(bits.TrailingZeros32(w.mask), Trap, "%s", msg) }
 		return d, nil
+	case f.prints:
+		at := f.result
+		d.do = func(w *warp) {
+			for l := w.mask; l != 0 && at >= 0; l &= l - 1 {
+				data, shadow := w.localAt(bits.TrailingZeros32(l)&31, uint64(at), 4)
+				le.PutUint32(data, 0)
+				le.PutUint32(shadow, defined4)
+			}
+		}
+		return d, nil
 	case f.jump:
 		d.end, d.to = branch, f.to
 		if f.toEnd != nil {
@@ -25,6 +35,9 @@ func (l *linker) decode(f *flat) (decoded, error) {
 		return d, l.guardOf(&d, f.guard, f.not)
 	}
 	st := f.st
+	if least := leastOperands[st.op]; len(st.args) < least || least > 0 && st.op != "bra" && len(st.mods) == 0 {
+		return d, fmt.Errorf("%d operands: want %d or more, and a type", len(st.args), least)
+	}
 	switch st.op {
 	case "bra", "brx":
 		return d, l.decodeBranch(&d, st)
@@ -54,6 +67,12 @@ func (l *linker) decode(f *flat) (decoded, error) {
 	d.do = do
 	return d, nil
 }
+
+// leastOperands is how many operands an instruction has at least, where its decoder does not count them.
+var leastOperands = map[string]int{"bra": 1, "brx": 2, "shfl": 5, "vote": 3, "match": 3, "redux": 3, "mma": 4,
+	"ldmatrix": 2, "bar": 1, "barrier": 1, "mov": 2, "ld": 2, "ldu": 2, "st": 2, "atom": 3, "red": 2, "cvta": 2,
+	"isspacep": 2, "setp": 3, "set": 3, "selp": 4, "cvt": 2, "testp": 2, "activemask": 1, "and": 3, "or": 3, "xor": 3,
+	"not": 2}
 
 func (l *linker) guardOf(d *decoded, guard *operand, not bool) error {
 	if guard == nil {

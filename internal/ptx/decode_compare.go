@@ -122,6 +122,9 @@ func (l *linker) decodeCompare(st *statement) (exec, error) {
 	if len(st.args) != want || len(types) != kinds {
 		return nil, fmt.Errorf("%d operands and %d types: want %d and %d", len(st.args), len(types), want, kinds)
 	}
+	if t := types[kinds-1]; st.op == "set" && combine == nil && t.half() {
+		return l.decodeSetHalf(st, types[0], t)
+	}
 	c, err := l.comparison(st.mods[0], types[kinds-1], st.has("ftz"), &st.args[1], &st.args[2])
 	if err != nil {
 		return nil, err
@@ -186,6 +189,37 @@ func (l *linker) decodeSet(st *statement, t typ, c compare) (exec, error) {
 		}
 		w.d32[d] |= w.mask
 	}, err
+}
+
+// decodeSetHalf does set of 16-bit floats and pairs of them.
+func (l *linker) decodeSetHalf(st *statement, to, from typ) (exec, error) {
+	f, yes := formatF16, uint32(0x3c00)
+	if from == typBF16 || from == typBF16x2 {
+		f, yes = formatBF16, 0x3f80
+	}
+	switch {
+	case !to.float() && to.size() == from.size():
+		yes = 0xffff
+	case from == typF16 || from == typBF16:
+		if to.size() == 4 && !to.float() {
+			yes = fullMask
+		} else if to != from {
+			return nil, errUnsupported
+		}
+	case to != from:
+		return nil, errUnsupported
+	}
+	test := orders[st.mods[0]]
+	if test == nil {
+		return nil, errUnsupported
+	}
+	ftz := st.has("ftz")
+	return l.halves(st, from, 3, func(x, y, _ uint32) uint32 {
+		if test(f.decode(f.flush(x, ftz)), f.decode(f.flush(y, ftz))) {
+			return yes
+		}
+		return 0
+	})
 }
 
 // decodeTest does testp.

@@ -196,13 +196,7 @@ func (l *linker) decodeHalf(st *statement, t typ) (exec, error) {
 		return nil, errUnsupported
 	}
 	ftz, sat, relu := st.has("ftz"), st.has("sat"), st.has("relu")
-	subnormal := uint32(1<<f.exponent-1) << f.mantissa
-	flush := func(v uint32) uint32 {
-		if ftz && v&subnormal == 0 {
-			return v & 0x8000
-		}
-		return v
-	}
+	flush := func(v uint32) uint32 { return f.flush(v, ftz) }
 	return l.halves(st, t, n, func(x, y, z uint32) uint32 {
 		v := op(f.decode(flush(x)), f.decode(flush(y)), f.decode(flush(z)))
 		if sat {

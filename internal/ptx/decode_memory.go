@@ -121,15 +121,25 @@ func (l *linker) decodeMemory(st *statement) (exec, error) {
 		return nil, err
 	}
 	op.size = t.size()
+	word := op.size == 4 && n == 1 && op.class == 'R'
 	if st.op == "st" {
+		if word && op.space == spaceGlobal {
+			return op.storeGlobal32, nil
+		}
 		return op.store, nil
 	}
 	if t.signed() && width > op.size {
 		op.extend = extension(t, width)
 	}
-	if op.size == 4 && n == 1 && op.class == 'R' && op.extend == nil && (op.space == spaceGlobal ||
-		op.space == spaceConst) {
+	switch base := &at.elems[0]; {
+	case op.space == spaceParam && base.kind == operandSymbol:
+		place, _, err := l.place(base)
+		op.place = int(place)
+		return op.loadParam, err
+	case word && op.extend == nil && (op.space == spaceGlobal || op.space == spaceConst):
 		return op.loadGlobal32, nil
+	case word && op.extend == nil && op.space == spaceShared:
+		return op.loadShared32, nil
 	}
 	return op.load, nil
 }

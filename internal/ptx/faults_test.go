@@ -354,6 +354,10 @@ func FuzzParse(f *testing.F) {
 		f.Add(string(src[:min(len(src), 6000)]))
 	}
 	f.Add(faulty("bar.sync 0; L: @%p bra L; shfl.sync.up.b32 %v|%p, %t, 1, 0, -1;"))
+	src, err := os.ReadFile("testdata/adamw.ptx")
+	require.NoError(f, err)
+	f.Add(string(src))
+	f.Add(faulty("cvt.u32.u16 %v;"))
 	f.Add(snippet("mov.b64 {%d3, %e3}, %a; brx.idx %t, ts; ts: .branchtargets A; A: cp.async.wait_group 0;"))
 	f.Fuzz(func(t *testing.T, src string) {
 		m, err := Parse(src)

@@ -343,6 +343,14 @@ func (f format) decode(b uint32) float64 {
 	return v
 }
 
+// flush replaces a subnormal by a zero of its sign, if ftz.
+func (f format) flush(b uint32, ftz bool) uint32 {
+	if exponent := uint32(1<<f.exponent-1) << f.mantissa; ftz && b&exponent == 0 {
+		return b & 0x8000
+	}
+	return b
+}
+
 // toBF16 rounds to nearest even.
 func toBF16(b uint32) uint32 {
 	if isNaN32(b) {

@@ -88,10 +88,14 @@ func lex(src string) ([]token, error) {
 	return append(tokens, token{tokenEnd, "end of text", line, len(src), len(src)}), nil
 }
 
-// wordLength counts the bytes of a word; a double colon belongs to it (.L2::128B), a single one ends a label.
+// wordLength counts the bytes of a word; a double colon belongs to it (.L2::128B), a single one ends a label. A
+// directive ends at the next period: ".reg.b32" is two words.
 func wordLength(s string) int {
 	n := 1
 	for n < len(s) {
+		if s[0] == '.' && s[n] == '.' {
+			break
+		}
 		if isWordStart(s[n]) || isDigit(s[n]) {
 			n++
 		} else if strings.HasPrefix(s[n:], "::") {

@@ -36,6 +36,9 @@ type flat struct {
 	guard *operand
 	not   bool
 	trap  string
+	// prints marks a call of vprintf, whose result lies in local memory.
+	prints bool
+	result int
 }
 
 // linker makes a Kernel of a function and those that it calls.
@@ -207,6 +210,8 @@ func (l *linker) call(st *statement, fr *frame) error {
 	case c.name == "__assertfail":
 		l.code = append(l.code, flat{st: st, fr: fr, trap: "an assertion failed"})
 		return nil
+	case c.name == "vprintf": // prints nothing and returns 0
+		return l.printf(st, fr)
 	case callee == nil || !callee.defined:
 		return syntaxError(st.line, "call of %s, which the module does not define", c.name)
 	case len(c.args) != len(callee.params) || len(c.results) != len(callee.results):
@@ -245,6 +250,22 @@ func (l *linker) call(st *statement, fr *frame) error {
 		}
 	}
 	return l.expand(inner)
+}
+
+// printf stands for a call of vprintf.
+func (l *linker) printf(st *statement, fr *frame) error {
+	f := flat{st: st, fr: fr, result: -1}
+	for i := range st.call.results {
+		s := st.scope.find(st.call.results[i].name)
+		at, ok := fr.vars[s]
+		if !ok || s.size != 4 {
+			return syntaxError(st.line, "the result of vprintf is an integer")
+		}
+		f.result = at
+	}
+	f.prints = true
+	l.code = append(l.code, f)
+	return nil
 }
 
 // layoutShared places the variables of shared memory that the code names.

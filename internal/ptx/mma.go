@@ -7,8 +7,8 @@ import "fmt"
 // mmaOp is a decoded mma.sync.m16n8k(4,8,16) with a float accumulator.
 type mmaOp struct {
 	k          int
-	pack       int // elements in a register: 2 for 16 bits, 1 for tf32
-	decode     func(uint32) float64
+	pack       int  // elements in a register: 2 for 16 bits, 1 for tf32
+	from       typ  // of a and b
 	halfResult bool // c and d are pairs of float16
 	d, a, b, c []int
 }
@@ -31,15 +31,12 @@ func (l *linker) decodeMMA(d *decoded, st *statement) error {
 		!st.has("row") || !st.has("col") {
 		return errUnsupported
 	}
+	o.from = types[1]
 	o.k = map[string]int{"m16n8k16": 16, "m16n8k8": 8, "m16n8k4": 4}[shape]
 	switch types[1] {
-	case typF16:
-		o.decode = decodeF16
-	case typBF16:
-		o.decode = func(b uint32) float64 { return float64(f32(b << 16)) }
+	case typF16, typBF16:
 	case typTF32:
 		o.pack = 1
-		o.decode = func(b uint32) float64 { return float64(f32(b &^ 0x1fff)) }
 	default:
 		return errUnsupported
 	}
@@ -109,9 +106,9 @@ func (o *mmaOp) do(w *warp) {
 			for j := range 2 {
 				col := &b[2*t+j]
 				s0, s1 := 0.0, 0.0
-				for k := 0; k < o.k; k += 2 {
-					s0 += row[k] * col[k]
-					s1 += row[k+1] * col[k+1]
+				for k := 0; k < o.k; k += 4 { // elements beyond k are zero
+					s0 += row[k&15]*col[k&15] + row[k&15|1]*col[k&15|1]
+					s1 += row[k&15|2]*col[k&15|2] + row[k&15|3]*col[k&15|3]
 				}
 				c := 0.0
 				if o.halfResult {
@@ -140,11 +137,16 @@ func (o *mmaOp) do(w *warp) {
 
 // unpack writes the elements of a register.
 func (o *mmaOp) unpack(to []float64, v uint32) {
-	if o.pack == 1 {
-		to[0] = o.decode(v)
-		return
+	switch o.from {
+	case typBF16:
+		_ = to[1]
+		to[0], to[1] = float64(f32(v<<16)), float64(f32(v&^0xffff))
+	case typF16:
+		_ = to[1]
+		to[0], to[1] = decodeF16(v), decodeF16(v>>16)
+	default: // tf32: the hardware ignores the lower bits
+		to[0] = float64(f32(v &^ 0x1fff))
 	}
-	to[0], to[1] = o.decode(v&0xffff), o.decode(v>>16)
 }
 
 // loadMatrixOp is a decoded ldmatrix.

@@ -80,10 +80,7 @@ func (a *access) note(w *warp, lane int, at uint64, kind accessKind) {
 			a.writer)
 	}
 	if kind == readAccess {
-		if a.read < me {
-			a.read, a.readers = me, 0
-		}
-		a.readers |= 1 << w.id
+		a.remember(w)
 		return
 	}
 	for others := a.readers &^ (1 << w.id); others != 0; others &= others - 1 {
@@ -92,6 +89,18 @@ func (a *access) note(w *warp, lane int, at uint64, kind accessKind) {
 		}
 	}
 	a.wrote, a.writer, a.atomic, a.readers = me, uint8(w.id), kind == atomicAccess, 0
+}
+
+// remember notes a reader. One that is behind others, which only barriers of a part of the block make possible, is not
+// noted: its race may be missed, but none is invented.
+func (a *access) remember(w *warp) {
+	me := w.clocks[w.id]
+	if a.read < me {
+		a.read, a.readers = me, 0
+	}
+	if a.read == me {
+		a.readers |= 1 << w.id
+	}
 }
 
 // globalAccesses finds blocks of a launch that access the same bytes of global memory. It belongs to one goroutine.

@@ -58,6 +58,9 @@ func (t typ) float() bool {
 	return t == typF16 || t == typBF16 || t == typF32 || t == typF64 || t == typF16x2 || t == typBF16x2 || t == typTF32
 }
 
+// half reports whether values are 16-bit floats or pairs of them.
+func (t typ) half() bool { return t == typF16 || t == typBF16 || t == typF16x2 || t == typBF16x2 }
+
 // wide reports whether registers of the type have 64 bits.
 func (t typ) wide() bool { return t.size() == 8 }
 

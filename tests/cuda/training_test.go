@@ -146,11 +146,32 @@ func init() {
 	}
 }
 
-// recorder is a callback that looks at the device between steps.
+// recorder looks at the device when a step begins and ends.
 type recorder struct {
 	callbacks.Base
-	see func(end bool)
+	begin, end func()
 }
 
-func (r recorder) OnStepBegin(*callbacks.Event) error { r.see(false); return nil }
-func (r recorder) OnStepEnd(*callbacks.Event) error   { r.see(true); return nil }
+func (r recorder) OnStepBegin(*callbacks.Event) error { r.begin(); return nil }
+func (r recorder) OnStepEnd(*callbacks.Event) error   { r.end(); return nil }
+
+// A step waits for the device once, takes no memory from the driver, and queues the same kernels, once the first has made
+// the optimizer's state.
+func TestAStepWaitsOnceAndAllocatesNothing(t *testing.T) {
+	backends, devices := machine(t, 1, fake.Options{})
+	d := backends[0]
+	type counts struct{ waits, allocs, launches int64 }
+	var last counts
+	var steps []counts
+	now := func() counts { return counts{d.HostWaits(), d.DeviceAllocs(), d.Launches()} }
+	see := recorder{begin: func() { last = now() }, end: func() {
+		n := now()
+		steps = append(steps, counts{n.waits - last.waits, n.allocs - last.allocs, n.launches - last.launches})
+	}}
+	run(t, newGPT2(t, tensor.Float32), 6, 1, trainer.WithDevice(devices[0]), trainer.WithCallbacks(see))
+	require.Len(t, steps, 6)
+	for _, step := range steps[2:] {
+		require.Equal(t, counts{1, 0, steps[1].launches}, step)
+	}
+	require.Less(t, steps[1].launches, int64(300), "two micro-batches of two layers")
+}

@@ -147,7 +147,7 @@ func maxPool(s *stream, c *backend.Call) {
 func rope(s *stream, c *backend.Call) {
 	x, out := &c.In[0], &c.Out[0]
 	s.wantFloat(c)
-	if x.NDim != 4 || out.NDim != 4 || x.Shape != out.Shape {
+	if x.NDim != 4 || !sameShape(x, out) {
 		s.fault(c, "x and output of shapes %v and %v, want four dims, the same", x.Shape[:x.NDim], out.Shape[:out.NDim])
 	}
 	tables := c.In[1].DType
