@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Gpu measures Lockstep on a GPU, one thing a call, and makes a table of what it and its peers measured. run.sh calls it
-// and them in turn, on a machine with a device from a clean clone:
+// Gpu measures Lockstep on a GPU, one thing a call, and makes a table of what it and its peers measured. run.sh calls
+// it and them in turn, on a machine with a device from a clean clone:
 //
 //	bench/gpu/run.sh
 //

@@ -4,10 +4,10 @@
 // over the interfaces of internal/cuda. Package tensor/cuda opens it with the real libraries; tests open it over
 // internal/cuda/fake, which runs the same kernels on the processor.
 //
-// Each op has a launcher (table.go), which checks the operands, packs a parameter block and queues kernels. The device's
-// memory is taken in segments and given out by a pool per stream (memory.go). Host bytes go through pinned memory
-// (staging.go). A kernel that meets a bad index writes it to the stream's fault block, and the next call that waits
-// panics with it.
+// Each op has a launcher (table.go), which checks the operands, packs a parameter block and queues kernels. The
+// device's memory is taken in segments and given out by a pool per stream (memory.go). Host bytes go through pinned
+// memory (staging.go). A kernel that meets a bad index writes it to the stream's fault block, and the next call that
+// waits panics with it.
 package cuda
 
 import (
@@ -193,8 +193,8 @@ func (e *event) Done() bool {
 	return done
 }
 
-// Free gives a buffer back to the stream that it belongs to, which may use its memory again at once: after its own work,
-// and after that of other streams that used the buffer. Freeing twice panics.
+// Free gives a buffer back to the stream that it belongs to, which may use its memory again at once: after its own
+// work, and after that of other streams that used the buffer. Freeing twice panics.
 func (d *Device) Free(b backend.Buffer) {
 	own := d.own(b)
 	if own.freed.Swap(true) {
