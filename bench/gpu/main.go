@@ -88,7 +88,7 @@ func run(s *settings, argv []string) error {
 		return fmt.Errorf("--steps %d --batch %d --block %d: want at least 3, 1 and 2", s.steps, s.batch, s.block)
 	}
 	tensor.RegisterDevice("fake", func() (*tensor.Device, error) {
-		d, err := backend.Open(fake.New(fake.Options{Memory: 4 << 30}), 0, backend.Options{})
+		d, err := backend.Open(fake.New(fake.Options{Memory: 4 << 30}), 0)
 		if err != nil {
 			return nil, err
 		}

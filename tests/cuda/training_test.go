@@ -29,7 +29,7 @@ func machine(t *testing.T, n int, o fake.Options) (backends []*backend.Device, d
 	o.Devices = n
 	driver := fake.New(o)
 	for i := range n {
-		d, err := backend.Open(driver, i, backend.Options{})
+		d, err := backend.Open(driver, i)
 		require.NoError(t, err)
 		backends, devices = append(backends, d), append(devices, tensor.NewDevice(d))
 		t.Cleanup(func() { require.NoError(t, devices[i].Close()) })
