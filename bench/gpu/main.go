@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Gpu measures Lockstep on a GPU, one thing a call, and makes a table of what it and its peers measured. run.sh calls it
-// and them in turn, on a machine with a device from a clean clone:
+// Gpu measures Lockstep on a GPU, one thing a call, and makes a table of what it and its peers measured. run.sh calls
+// it and them in turn, on a machine with a device from a clean clone:
 //
 //	bench/gpu/run.sh
 //
@@ -88,7 +88,7 @@ func run(s *settings, argv []string) error {
 		return fmt.Errorf("--steps %d --batch %d --block %d: want at least 3, 1 and 2", s.steps, s.batch, s.block)
 	}
 	tensor.RegisterDevice("fake", func() (*tensor.Device, error) {
-		d, err := backend.Open(fake.New(fake.Options{Memory: 4 << 30}), 0, backend.Options{})
+		d, err := backend.Open(fake.New(fake.Options{Memory: 4 << 30}), 0)
 		if err != nil {
 			return nil, err
 		}

@@ -33,7 +33,7 @@ func register(open func() (cuda.Driver, error), add func(name string, open func(
 	}
 	for i := range n {
 		add(fmt.Sprintf("cuda:%d", i), sync.OnceValues(func() (*tensor.Device, error) {
-			d, err := backend.Open(driver, i, backend.Options{})
+			d, err := backend.Open(driver, i)
 			if err != nil {
 				return nil, err
 			}

@@ -28,7 +28,7 @@ func openDeferred(t *testing.T, workers int) *tensor.Device {
 }
 
 func openCUDA(t *testing.T) *tensor.Device {
-	d, err := cuda.Open(fake.New(fake.Options{Seed: 1, Memory: 1 << 30}), 0, cuda.Options{})
+	d, err := cuda.Open(fake.New(fake.Options{Seed: 1, Memory: 1 << 30}), 0)
 	require.NoError(t, err)
 	return closed(t, tensor.NewDevice(d))
 }

@@ -29,7 +29,7 @@ func machine(t *testing.T, n int, o fake.Options) (backends []*backend.Device, d
 	o.Devices = n
 	driver := fake.New(o)
 	for i := range n {
-		d, err := backend.Open(driver, i, backend.Options{})
+		d, err := backend.Open(driver, i)
 		require.NoError(t, err)
 		backends, devices = append(backends, d), append(devices, tensor.NewDevice(d))
 		t.Cleanup(func() { require.NoError(t, devices[i].Close()) })
@@ -96,8 +96,8 @@ func number(rec callbacks.Record, key string) (float64, bool) {
 	return x, ok
 }
 
-// A run of GPT-2 on the device follows the CPU's: same dropout, losses that differ by roundings alone. All of it runs in
-// kernels of the device.
+// A run of GPT-2 on the device follows the CPU's: same dropout, losses that differ by roundings alone. All of it runs
+// in kernels of the device.
 func TestTraining(t *testing.T) {
 	want, wantNorms, _ := run(t, newGPT2(t, tensor.Float32), 20, 1)
 	require.Less(t, want[19], 0.9*want[0], "it learns")
@@ -155,8 +155,8 @@ type recorder struct {
 func (r recorder) OnStepBegin(*callbacks.Event) error { r.begin(); return nil }
 func (r recorder) OnStepEnd(*callbacks.Event) error   { r.end(); return nil }
 
-// A step waits for the device once, takes no memory from the driver, and queues the same kernels, once the first has made
-// the optimizer's state.
+// A step waits for the device once, takes no memory from the driver, and queues the same kernels, once the first has
+// made the optimizer's state.
 func TestAStepWaitsOnceAndAllocatesNothing(t *testing.T) {
 	backends, devices := machine(t, 1, fake.Options{})
 	d := backends[0]

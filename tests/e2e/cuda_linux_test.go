@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tests/internal/clmtest"
 )
 
-// Without the tag cuda nothing of CUDA is in the program. With it the program starts where there is no driver, says so if
-// it is asked for a device, and computes on the CPU if it may choose.
+// Without the tag cuda nothing of CUDA is in the program. With it the program starts where there is no driver, says
+// so if it is asked for a device, and computes on the CPU if it may choose.
 func TestCUDA(t *testing.T) {
 	plain, err := program()
 	require.NoError(t, err)

@@ -83,14 +83,14 @@ func (a *attention) see(c *backend.Call) {
 	}
 }
 
-// wantHeads faults unless a view is [B,heads,T,D] of q's dtype with stride 1 in the last dim; rows of one that is written
-// must not overlap.
+// wantHeads faults unless a view is [B,heads,T,D] of q's dtype with stride 1 in the last dim; rows of one that is
+// written must not overlap.
 func (s *stream) wantHeads(c *backend.Call, v *backend.View, heads, t, d int, what string, written bool) {
 	dt, batch := c.In[0].DType, c.In[0].Shape[0]
 	if v.DType != dt || v.NDim != 4 || [4]int(v.Shape[:4]) != [4]int{batch, heads, t, d} || d > 1 && v.Stride[3] != 1 ||
 		written && t > 1 && v.Stride[2] < d {
-		s.fault(c, "%s is %s of shape %v, strides %v, want %s %v", what, v.DType, v.Shape[:v.NDim], v.Stride[:v.NDim], dt,
-			[]int{batch, heads, t, d})
+		s.fault(c, "%s is %s of shape %v, strides %v, want %s %v", what, v.DType, v.Shape[:v.NDim], v.Stride[:v.NDim],
+			dt, []int{batch, heads, t, d})
 	}
 }
 
@@ -196,7 +196,8 @@ var flashKernels = map[int][3]flashTiles{
 // of it follows from the call, so that a launch has the same bits each time.
 func (s *stream) flash(c *backend.Call, a *attention, views ...*backend.View) int {
 	dt, widest := c.In[0].DType, max(a.d, a.dv)
-	if dt != dtype.BFloat16 && dt != dtype.Float16 || widest > 128 || a.d%8 != 0 || a.dv%8 != 0 || min(a.d, a.dv) == 0 ||
+	if dt != dtype.BFloat16 && dt != dtype.Float16 || widest > 128 || a.d%8 != 0 || a.dv%8 != 0 ||
+		min(a.d, a.dv) == 0 ||
 		!(c.Floats[0] > 0) || a.mask != nil && a.mask.DType != dtype.Bool {
 		return 0
 	}
@@ -238,7 +239,8 @@ func attentionForward(s *stream, c *backend.Call) {
 	p, dt := s.packAttention(c, a), suffix(out.DType)
 	if d := s.flash(c, a, out); d > 0 {
 		tiles := flashKernels[d][0]
-		s.kernel(flashName("flash", d, dt), s.attentionGrid(c, heads, a.tq, tiles.stay, 1), flashBlock, tiles.shared(d), p)
+		s.kernel(flashName("flash", d, dt), s.attentionGrid(c, heads, a.tq, tiles.stay, 1), flashBlock, tiles.shared(d),
+			p)
 		return
 	}
 	name, tile := "attention_", attentionTile(out.DType)
@@ -307,7 +309,8 @@ func (s *stream) attentionGrads(c *backend.Call, a *attention) {
 				tiles.shared(d), p)
 			return
 		}
-		s.kernel("attention_"+kernel+"_"+dt, s.attentionGrid(c, n, rows, attentionTile(c.In[0].DType), chunksOf(columns)),
+		s.kernel("attention_"+kernel+"_"+dt, s.attentionGrid(c, n, rows, attentionTile(c.In[0].DType),
+			chunksOf(columns)),
 			attentionBlock, 0, p)
 	}
 	launch("dq", 1, heads, a.tq, a.d)

@@ -87,7 +87,7 @@ func (d *Device) compute(dt dtype.DType) cuda.Compute {
 	switch {
 	case dt == dtype.Float64:
 		return cuda.Compute64F
-	case dt == dtype.Float32 && d.options.TF32:
+	case dt == dtype.Float32 && d.tf32.Load():
 		return cuda.Compute32FTF32
 	}
 	return cuda.Compute32F

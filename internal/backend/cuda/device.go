@@ -4,10 +4,10 @@
 // over the interfaces of internal/cuda. Package tensor/cuda opens it with the real libraries; tests open it over
 // internal/cuda/fake, which runs the same kernels on the processor.
 //
-// Each op has a launcher (table.go), which checks the operands, packs a parameter block and queues kernels. The device's
-// memory is taken in segments and given out by a pool per stream (memory.go). Host bytes go through pinned memory
-// (staging.go). A kernel that meets a bad index writes it to the stream's fault block, and the next call that waits
-// panics with it.
+// Each op has a launcher (table.go), which checks the operands, packs a parameter block and queues kernels. The
+// device's memory is taken in segments and given out by a pool per stream (memory.go). Host bytes go through pinned
+// memory (staging.go). A kernel that meets a bad index writes it to the stream's fault block, and the next call that
+// waits panics with it.
 package cuda
 
 import (
@@ -23,18 +23,12 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// Options are the choices of a device.
-type Options struct {
-	// TF32 lets products of float32 round their inputs to 10 bits of fraction, as the matrix units do.
-	TF32 bool
-}
-
 // Device is one device of CUDA. Any goroutine may use it.
 type Device struct {
 	name    string
 	dev     cuda.Device
 	info    cuda.Info
-	options Options
+	tf32    atomic.Bool
 	mem     memory
 	modules modules
 	blas    blas
@@ -54,12 +48,12 @@ type Counters struct {
 }
 
 // Open makes a backend of device i of a driver.
-func Open(driver cuda.Driver, i int, options Options) (*Device, error) {
+func Open(driver cuda.Driver, i int) (*Device, error) {
 	dev, err := driver.Open(i)
 	if err != nil {
 		return nil, fmt.Errorf("cuda:%d: %w", i, err)
 	}
-	d := &Device{name: fmt.Sprintf("cuda:%d", i), dev: dev, info: dev.Info(), options: options}
+	d := &Device{name: fmt.Sprintf("cuda:%d", i), dev: dev, info: dev.Info()}
 	d.mem.d = d
 	d.modules.d = d
 	return d, nil
@@ -67,6 +61,10 @@ func Open(driver cuda.Driver, i int, options Options) (*Device, error) {
 
 // Name is "cuda:0" and so on.
 func (d *Device) Name() string { return d.name }
+
+// SetTF32 lets products of float32 that are queued from now on round their inputs to 10 bits of fraction, as the matrix
+// units do, or ends that.
+func (d *Device) SetTF32(on bool) { d.tf32.Store(on) }
 
 // Info describes the device.
 func (d *Device) Info() cuda.Info { return d.info }
@@ -194,8 +192,8 @@ func (e *event) Done() bool {
 	return done
 }
 
-// Free gives a buffer back to the stream that it belongs to, which may use its memory again at once: after its own work,
-// and after that of other streams that used the buffer. Freeing twice panics.
+// Free gives a buffer back to the stream that it belongs to, which may use its memory again at once: after its own
+// work, and after that of other streams that used the buffer. Freeing twice panics.
 func (d *Device) Free(b backend.Buffer) {
 	own := d.own(b)
 	if own.freed.Swap(true) {

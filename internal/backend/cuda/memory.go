@@ -18,7 +18,7 @@ import (
 
 const (
 	grain        = 256      // bytes; blocks are multiples of it, and aligned to it
-	largeBytes   = 1 << 20  // blocks from this size on have segments of their own kind, so that small ones do not divide them
+	largeBytes   = 1 << 20  // blocks from this size on have segments apart, which small ones would divide
 	smallSegment = 2 << 20  // bytes of a segment for small blocks
 	largeSegment = 20 << 20 // of one for large blocks, at least
 	segmentGrain = 2 << 20  // segments are multiples of it: the device maps memory in such pages
@@ -34,10 +34,10 @@ type memory struct {
 	live  map[int]int // number of buffers in use by their size
 }
 
-// pool is the memory of one stream: segments, cut into blocks. A request gets the smallest free block that holds it, of
-// equal ones the one of the oldest segment and lowest address. So the same sequence of requests gets the same addresses.
-// The stream's order keeps a block's earlier user apart from its next. Blocks that other streams used wait, until memory
-// is short; then the stream waits for theses streams, in the order in which the blocks were freed.
+// pool is the memory of one stream: segments, cut into blocks. A request gets the smallest free block that holds it,
+// of equal ones the one of the oldest segment and lowest address. So the same sequence of requests gets the same
+// addresses. The stream's order keeps a block's earlier user apart from its next. Blocks that other streams used
+// wait, until memory is short; then the stream waits for theses streams, in the order in which the blocks were freed.
 type pool struct {
 	s        *stream
 	segments int         // ever taken: the number of the next
@@ -176,7 +176,8 @@ func (m *memory) unpark(p *pool) error {
 	return nil
 }
 
-// grow takes a segment for a block of n bytes. If the driver has none, free segments of all streams go back to it first.
+// grow takes a segment for a block of n bytes. If the driver has none, free segments of all streams go back to it
+// first.
 func (m *memory) grow(n int) (*segment, error) {
 	s := &segment{n: smallSegment}
 	if n >= largeBytes {

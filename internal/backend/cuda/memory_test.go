@@ -23,7 +23,7 @@ func fakeDevice(t *testing.T, o fake.Options) *Device {
 	if o.Delay == 0 {
 		o.Delay = 100 * time.Microsecond
 	}
-	d, err := Open(fake.New(o), 0, Options{})
+	d, err := Open(fake.New(o), 0)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	return d
@@ -265,9 +265,9 @@ func TestWritesDoNotWait(t *testing.T) {
 // A buffer of one device is refused by another.
 func TestSeveralDevices(t *testing.T) {
 	machine := fake.New(fake.Options{Devices: 2})
-	zero, err := Open(machine, 0, Options{})
+	zero, err := Open(machine, 0)
 	require.NoError(t, err)
-	one, err := Open(machine, 1, Options{})
+	one, err := Open(machine, 1)
 	require.NoError(t, err)
 	require.Equal(t, "cuda:1", one.Name())
 	a, b := newStream(zero), newStream(one)
@@ -285,6 +285,6 @@ func TestSeveralDevices(t *testing.T) {
 	require.Equal(t, two32, read(a, x))
 	require.NoError(t, zero.Close())
 	require.NoError(t, one.Close())
-	_, err = Open(machine, 2, Options{})
+	_, err = Open(machine, 2)
 	require.ErrorContains(t, err, "cuda:2: cuDeviceGet: CUDA_ERROR_INVALID_DEVICE (101): device 2 of 2")
 }

@@ -142,7 +142,7 @@ type mutated struct {
 // try says what is found to be wrong with a text of the kernel.
 func (m *mutated) try(text []byte) error {
 	driver := fake.New(fake.Options{CheckRaces: true, Budget: 2e6})
-	d, err := Open(&mutating{driver, m.kernel, text}, 0, Options{})
+	d, err := Open(&mutating{driver, m.kernel, text}, 0)
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,8 @@ import (
 
 var productOps = map[backend.Op]launcher{backend.OpMatMul: matMul, backend.OpLinear: linear}
 
-// factor is one matrix of a product, for a library that counts columns first: a row-major matrix is its transpose there.
-// So C = A·B of row-major matrices is asked for as Cᵀ = Bᵀ·Aᵀ, with the operands in turn.
+// factor is one matrix of a product, for a library that counts columns first: a row-major matrix is its transpose
+// there. So C = A·B of row-major matrices is asked for as Cᵀ = Bᵀ·Aᵀ, with the operands in turn.
 type factor struct {
 	at             cuda.Ptr
 	rows, cols, ld int // as the library sees it

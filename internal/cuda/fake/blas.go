@@ -151,6 +151,13 @@ func (b *blas) product(p cuda.Product, o cuda.Operands, i int) error {
 	if err != nil {
 		return err
 	}
+	if p.Compute == cuda.Compute32FTF32 {
+		for _, x := range [][]float64{a, other} {
+			for i := range x {
+				x[i] = tf32(x[i])
+			}
+		}
+	}
 	sums := multiply(a, p.A, p.TransA, other, p.TransB, m, n)
 	var c []float64
 	if p.Beta != 0 {
@@ -220,6 +227,12 @@ func multiply(a []float64, la cuda.Matrix, transA bool, b []float64, transB bool
 		}
 	}
 	return sums
+}
+
+// tf32 rounds to 10 bits of fraction.
+func tf32(x float64) float64 {
+	bits := math.Float32bits(float32(x))
+	return float64(math.Float32frombits((bits + 0xFFF + bits>>13&1) &^ 0x1FFF))
 }
 
 // transposed makes the rows of a column-major matrix of rows × cols its columns.

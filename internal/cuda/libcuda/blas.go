@@ -45,7 +45,7 @@ var openBlas = sync.OnceValues(func() (*blasLibrary, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("no cuBLASLt: tried %s; want the CUDA toolkit's libraries installed, or the file in %s: %w",
+		return nil, fmt.Errorf("no cuBLASLt: tried %s; want the libraries of the CUDA toolkit, or the file in %s: %w",
 			strings.Join(files, ", "), EnvBlas, err)
 	}
 	b := &blasLibrary{}

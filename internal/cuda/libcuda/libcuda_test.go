@@ -120,8 +120,8 @@ func kept[T any](t *testing.T, f, of, attribute uintptr) T {
 	return *v
 }
 
-// TestAttributesOfTheWrongSize holds that the numbers of attributes are the library's: each takes a value of its own size
-// and refuses others.
+// TestAttributesOfTheWrongSize holds that the numbers of attributes are the library's: each takes a value of its own
+// size and refuses others.
 func TestAttributesOfTheWrongSize(t *testing.T) {
 	lib := blasForTest(t)
 	l, err := lib.describe(products()[0])

@@ -50,12 +50,14 @@ func (s *stream) Launch(f cuda.Function, grid, block [3]uint32, shared int, para
 
 // CopyToDevice queues a copy of pinned memory.
 func (s *stream) CopyToDevice(dst cuda.Ptr, src []byte) error {
-	return s.v.call("cuMemcpyHtoDAsync", s.v.d.f.memcpyHtoD, uintptr(dst), hostAddress(src), uintptr(len(src)), s.handle)
+	return s.v.call("cuMemcpyHtoDAsync", s.v.d.f.memcpyHtoD, uintptr(dst), hostAddress(src), uintptr(len(src)),
+		s.handle)
 }
 
 // CopyToHost queues a copy to pinned memory.
 func (s *stream) CopyToHost(dst []byte, src cuda.Ptr) error {
-	return s.v.call("cuMemcpyDtoHAsync", s.v.d.f.memcpyDtoH, hostAddress(dst), uintptr(src), uintptr(len(dst)), s.handle)
+	return s.v.call("cuMemcpyDtoHAsync", s.v.d.f.memcpyDtoH, hostAddress(dst), uintptr(src), uintptr(len(dst)),
+		s.handle)
 }
 
 // CopyOnDevice queues a copy.
