@@ -114,8 +114,8 @@ func shareDevices(ranks []*Accelerator) error {
 	}
 	for _, a := range ranks {
 		if a.Ranks.devices != "" && a.args.DDPBackend == args.BackendNCCL {
-			return fmt.Errorf("accelerate: ddp_backend is nccl for %d ranks on %d devices: want one device for each rank, "+
-				"or ddp_backend auto", len(ranks), len(used))
+			return fmt.Errorf("accelerate: ddp_backend is nccl for %d ranks on %d devices: want one device for each "+
+				"rank, or ddp_backend auto", len(ranks), len(used))
 		}
 		a.Ranks.devices = ""
 	}

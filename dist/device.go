@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// DeviceEngine moves and combines the memory of devices between the ranks of a group, without a way through host memory:
-// NCCL's place. It stands beside the group's [Engine], which has brought the ranks together, and compared their
+// DeviceEngine moves and combines the memory of devices between the ranks of a group, without a way through host
+// memory: NCCL's place. It stands beside the group's [Engine], which has brought the ranks together, and compared their
 // signatures, before each of its calls; so a rank that is missing, late or mistaken is named by the engine.
 type DeviceEngine interface {
 	// Describe says by what the bytes go, as "NCCL 2.27.3".
