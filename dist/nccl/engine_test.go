@@ -47,7 +47,7 @@ func newMachine(t *testing.T, n int) *machine {
 	m := &machine{lib: fake.NewNCCL(), ways: map[*tensor.Device]chan *way{}}
 	driver := fake.New(fake.Options{Devices: n})
 	for i := range n {
-		be, err := backendcuda.Open(driver, i, backendcuda.Options{})
+		be, err := backendcuda.Open(driver, i)
 		require.NoError(t, err)
 		dev := tensor.NewDevice(be)
 		m.devices, m.ways[dev] = append(m.devices, dev), make(chan *way, ways)
