@@ -329,6 +329,7 @@ func TestParseErrors(t *testing.T) {
 		require.ErrorContains(t, err, want, body)
 	}
 	for body, want := range map[string]string{
+
 		"wgmma.fence.sync.aligned;":   "line 20: `wgmma.fence.sync.aligned;`: the interpreter does not know this instruction",
 		"bra NOWHERE;":                "no label NOWHERE",
 		"mov.u64 %w, nothing;":        "nothing is not declared",
