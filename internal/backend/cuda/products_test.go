@@ -63,7 +63,8 @@ func TestProductsInFewCalls(t *testing.T) {
 		trans     [2]bool // of the library's A, which is b, and B
 		beta      float64
 	}{
-		"rows": {a: [2][]int{{4, 1}, {3, 4}}, b: [2][]int{{5, 1}, {4, 5}}, out: [2][]int{{5, 1}, {3, 5}}, calls: 1, batch: 1},
+		"rows": {a: [2][]int{{4, 1}, {3, 4}}, b: [2][]int{{5, 1}, {4, 5}}, out: [2][]int{{5, 1}, {3, 5}}, calls: 1,
+			batch: 1},
 		"columns": {a: [2][]int{{1, 3}, {3, 4}}, b: [2][]int{{1, 4}, {4, 5}}, out: [2][]int{{5, 1}, {3, 5}}, calls: 1,
 			batch: 1, trans: [2]bool{true, true}},
 		"one right-hand side": {a: [2][]int{{12, 4, 1}, {7, 3, 4}}, b: [2][]int{{0, 5, 1}, {7, 4, 5}},
