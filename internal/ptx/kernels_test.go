@@ -10,9 +10,11 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -482,6 +484,62 @@ func TestFlash(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestOrder: neither the order of warps and blocks nor the number of goroutines shows in results.
+func TestOrder(t *testing.T) {
+	const n = 130
+	var first []byte
+	for _, l := range []Launch{{Workers: 1}, {Workers: 4}, {Seed: 1, Workers: 1}, {Seed: 2, Workers: 3}, {Seed: 99}} {
+		d := newDevice(t)
+		x := d.put(each(normals(2*n*64, 1), bf16))
+		out := d.alloc(2*2*n*64 + 4*2*n)
+		l.Grid, l.Block = [3]uint32{3, 2}, [3]uint32{128}
+		stats := launch(t, kernelOf(t, "flash.ptx", "flash"), d, l, x, x, x, out, out+2*2*n*64, int32(n),
+			float32(0.125))
+		require.Equal(t, int64(6), stats.Blocks)
+		require.Equal(t, int64(6*128), stats.Threads)
+		got := make([]byte, 2*2*n*64+4*2*n)
+		d.get(out, got)
+		if first == nil {
+			first = got
+		}
+		require.True(t, bytes.Equal(first, got), "%+v", l)
+	}
+}
+
+// TestStreams launches from several goroutines, each with memory of its own, while memory comes and goes.
+func TestStreams(t *testing.T) {
+	d := newDevice(t)
+	m := parseFile(t, "math.ptx")
+	k, err := m.Kernel("philox")
+	require.NoError(t, err)
+	require.NoError(t, m.Load(d.Memory))
+	variables := d.Used()
+	var wait sync.WaitGroup
+	for g := range 4 {
+		wait.Go(func() {
+			for i := range 20 {
+				n := 50 + g
+				out, err := d.Alloc(16 * n)
+				assert.NoError(t, err)
+				params := make([]byte, k.ParamBytes())
+				le.PutUint64(params, out)
+				le.PutUint64(params[8:], uint64(g))
+				le.PutUint64(params[16:], uint64(i))
+				le.PutUint32(params[24:], uint32(n))
+				_, err = k.Run(d.Memory, Launch{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{64, 1, 1}}, params)
+				assert.NoError(t, err)
+				got := make([]byte, 16*n)
+				assert.NoError(t, d.Read(got, out))
+				want := philoxReference(uint64(g), uint64(i+n-1))
+				assert.Equal(t, want[3], le.Uint32(got[16*n-4:]))
+				assert.NoError(t, d.Free(out))
+			}
+		})
+	}
+	wait.Wait()
+	require.Equal(t, variables, d.Used())
 }
 
 // BenchmarkKernels counts the instructions of all threads in a second.

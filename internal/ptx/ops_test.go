@@ -269,6 +269,9 @@ func TestOps(t *testing.T) {
 
 		{"cvt.u64.u32", "DR", []opCase{{0xffffffff, minus(1), 0, 0}}},
 		{"cvt.s64.s32", "DR", []opCase{{minus(1), 0xffffffff, 0, 0}}},
+		{"cvt.s64.s32", "DD", []opCase{{minus(1), 7<<32 | 0xffffffff, 0, 0}}},
+		{"cvt.u64.u32", "DD", []opCase{{5, 7<<32 | 5, 0, 0}}},
+		{"cvt.rn.f32.s32", "RD", []opCase{{fl(-1), 7<<32 | 0xffffffff, 0, 0}}},
 		{"cvt.s32.s8", "RR", []opCase{{u32(-1), 0xff, 0, 0}, {0x7f, 0x37f, 0, 0}}},
 		{"cvt.u32.u8", "RR", []opCase{{0x7f, 0x37f, 0, 0}}},
 		{"cvt.s8.s32", "RR", []opCase{{u32(-128), 0x80, 0, 0}}}, {"cvt.sat.s8.s32", "RR", []opCase{{127, 300, 0, 0},

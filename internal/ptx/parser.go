@@ -209,6 +209,7 @@ func (p *parser) declare(s *symbol) error {
 // variableType reads ".align 4 .v2 .b8" and the modifiers of parameters.
 func (p *parser) variableType() (t typ, align, vector int, err error) {
 	vector = 1
+	pointer := false
 	for {
 		tok := p.tok()
 		if tok.kind != tokenWord || !strings.HasPrefix(tok.text, ".") {
@@ -220,17 +221,23 @@ func (p *parser) variableType() (t typ, align, vector int, err error) {
 		p.at++
 		switch tok.text {
 		case ".align":
-			if align, err = p.integer(); err != nil {
+			n, err := p.integer()
+			if err != nil {
 				return 0, 0, 0, err
 			}
-			if align <= 0 || align > 1<<16 || align&(align-1) != 0 {
-				return 0, 0, 0, syntaxError(tok.line, "alignment %d is not a power of two", align)
+			if n <= 0 || n > 1<<16 || n&(n-1) != 0 {
+				return 0, 0, 0, syntaxError(tok.line, "alignment %d is not a power of two", n)
+			}
+			if !pointer { // else it is that of what the parameter points to
+				align = n
 			}
 		case ".v2":
 			vector = 2
 		case ".v4":
 			vector = 4
-		case ".ptr", ".global", ".shared", ".const", ".local", ".managed":
+		case ".ptr":
+			pointer = true
+		case ".global", ".shared", ".const", ".local", ".managed":
 		default:
 			u := typNames[tok.text[1:]]
 			if u == typNone || t != typNone {
