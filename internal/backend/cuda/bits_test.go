@@ -144,6 +144,13 @@ func array(r *rand.Rand, dt dtype.DType, shape, stride []int) operand {
 	return o
 }
 
+// plain is an operand of the same view without special numbers.
+func plain(r *rand.Rand, o operand) operand {
+	specials := 4 * len(special)
+	o.bytes = bytesOf(r, o.DType, specials+len(o.bytes)/o.DType.Size())[specials*o.DType.Size():]
+	return o
+}
+
 // pair is a device of the fake and the CPU.
 type pair struct {
 	t       *testing.T
@@ -308,9 +315,26 @@ func TestReductionsOfAnyShape(t *testing.T) {
 						continue
 					}
 				}
-				p.same(fmt.Sprint(op, dt, c), call, []operand{array(r, to, out, stride)},
-					[]operand{array(r, dt, c.shape, c.in)})
+				result, x := array(r, to, out, stride), array(r, dt, c.shape, c.in)
+				p.same(fmt.Sprint(op, dt, c), call, []operand{result}, []operand{x})
+				p.same(fmt.Sprint(op, dt, c), call, []operand{result}, []operand{plain(r, x)})
 			}
+		}
+	}
+}
+
+// A sum of a half type that stays float32 has the bits of that of its numbers in float32.
+func TestWideSums(t *testing.T) {
+	p, r := openPair(t), rand.New(rand.NewPCG(9, 10))
+	for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
+		for _, shape := range [][]int{{300, 5}, {20, 5}} {
+			half := plain(r, array(r, dt, shape, []int{5, 1}))
+			single := array(r, dtype.Float32, shape, []int{5, 1})
+			sums := array(r, dtype.Float32, []int{1, 5}, []int{5, 1})
+			copied := p.outputs(1, backend.Call{Op: backend.OpCopy}, []operand{single}, []operand{half})
+			single.bytes = copied[0]
+			want := p.outputs(1, backend.Call{Op: backend.OpSum}, []operand{sums}, []operand{single})
+			require.Equal(t, want, p.outputs(1, backend.Call{Op: backend.OpSum}, []operand{sums}, []operand{half}))
 		}
 	}
 }

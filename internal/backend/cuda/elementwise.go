@@ -19,6 +19,8 @@ type elementwiseOp struct {
 }
 
 var (
+	halfTypes = []dtype.DType{dtype.BFloat16, dtype.Float16}
+
 	floats  = []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16, dtype.Float16}
 	signed  = append([]dtype.DType{dtype.Int32, dtype.Int64}, floats...)
 	numbers = append([]dtype.DType{dtype.Uint8}, signed...)

@@ -17,7 +17,7 @@ var (
 	dropoutKernels = namesOf("dropout", "", floats)
 	uniformKernels = namesOf("uniform", "", floats)
 	normalKernels  = namesOf("normal", "", floats)
-	roundKernels   = namesOf("stochastic_round", "", []dtype.DType{dtype.BFloat16, dtype.Float16})
+	roundKernels   = namesOf("stochastic_round", "", halfTypes)
 )
 
 func dropout(s *stream, c *backend.Call) {

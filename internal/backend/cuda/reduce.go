@@ -70,6 +70,12 @@ func stateBytes(op backend.Op, dt dtype.DType) int {
 	return wide
 }
 
+// wideSums are the kernels of sums of half types that are not rounded to them.
+var wideSums = [3]names{
+	namesOf("sum_wide", "_each", halfTypes), namesOf("sum_wide", "_block", halfTypes),
+	namesOf("sum_wide", "_parts", halfTypes),
+}
+
 func reduction(name string, index bool) launcher {
 	each, block, parts := namesOf(name, "_each", signed), namesOf(name, "_block", signed),
 		namesOf(name, "_parts", signed)
@@ -79,11 +85,9 @@ func reduction(name string, index bool) launcher {
 		if index {
 			to = dtype.Int64
 		}
+		each, block, parts := &each, &block, &parts
 		if c.Op == backend.OpSum && dt.IsHalf() && out.DType == dtype.Float32 { // of a bias's gradient
-			wide := s.temporary(dtype.Float32, in.Shape[:in.NDim]...)
-			s.run(backend.OpCopy, 0, &wide, in)
-			s.run(backend.OpSum, 0, out, &wide)
-			return
+			to, each, block, parts = out.DType, &wideSums[0], &wideSums[1], &wideSums[2]
 		}
 		if each[dt] == "" || out.DType != to {
 			s.fault(c, "no kernel from %s to %s", dt, out.DType)

@@ -122,14 +122,14 @@ template <class T> struct SumOf { typedef f64 type; };
 template <> struct SumOf<i32> { typedef i64 type; };
 template <> struct SumOf<i64> { typedef i64 type; };
 
-template <class T> struct Sum {
+template <class T, class O = T> struct Sum {
   typedef T In;
-  typedef T Out;
+  typedef O Out;
   typedef typename SumOf<T>::type State;
   DEVICE State none() { return 0; }
   DEVICE State take(State s, T x, u32) { return s + (State)widen(x); }
   DEVICE State join(State s, State t) { return s + t; }
-  DEVICE T result(State s) { return narrow<T>((Wide<T>)s); }
+  DEVICE O result(State s) { return narrow<O>((Wide<O>)s); }
 };
 
 // The least number of a dtype; it loses against all.
@@ -212,6 +212,11 @@ template <class T, bool MIN> struct ArgExtreme {
   REDUCE(min, Min_##T, T)                                              \
   REDUCE(argmax, ArgMax_##T, T)                                        \
   REDUCE(argmin, ArgMin_##T, T)
+
+// A sum of a half type that is not rounded to it.
+#define SUM_WIDE(T)             \
+  typedef Sum<T, f32> Wide_##T; \
+  REDUCE(sum_wide, Wide_##T, T)
 
 // sum_sq adds the squares of up to 4096 elements, in float64, by 256 threads: thread t takes elements 4t … 4t+3 of
 // every 1024, and the threads are added as a tree.

@@ -3,4 +3,5 @@
 #include "reduce.cuh"
 
 REDUCTIONS(bf16)
+SUM_WIDE(bf16)
 SUM_SQ(bf16)

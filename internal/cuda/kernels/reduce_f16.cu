@@ -3,4 +3,5 @@
 #include "reduce.cuh"
 
 REDUCTIONS(f16)
+SUM_WIDE(f16)
 SUM_SQ(f16)

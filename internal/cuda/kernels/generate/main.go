@@ -42,10 +42,11 @@ func run(ctx context.Context, nvcc, dir string, families []string) error {
 	for _, f := range families {
 		wanted[strings.TrimSuffix(filepath.Base(f), ".cu")] = true
 	}
+	all := len(wanted) == 0
 	var chosen []string
 	for _, s := range sources {
 		name := strings.TrimSuffix(filepath.Base(s), ".cu")
-		if len(wanted) == 0 || wanted[name] {
+		if all || wanted[name] {
 			chosen = append(chosen, s)
 			delete(wanted, name)
 		}
