@@ -23,7 +23,7 @@ func open(t *testing.T, o fake.Options) *cuda.Device {
 	if o.Delay == 0 {
 		o.Delay = 100 * time.Microsecond
 	}
-	d, err := cuda.Open(fake.New(o), 0)
+	d, err := cuda.Open(cuda.TestDriver(o), 0)
 	require.NoError(t, err)
 	return d
 }

@@ -23,7 +23,7 @@ func fakeDevice(t *testing.T, o fake.Options) *Device {
 	if o.Delay == 0 {
 		o.Delay = 100 * time.Microsecond
 	}
-	d, err := Open(fake.New(o), 0)
+	d, err := Open(TestDriver(o), 0)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	return d
