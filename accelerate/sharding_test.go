@@ -37,6 +37,7 @@ type shardRun struct {
 	width    int  // of the model; 0 is 64
 	deferred bool // the model has no memory before it is cut
 	set      func(a *args.TrainingArguments)
+	also     func(s *accelerate.Sharding)
 	held     *int64 // if not nil, bytes of tensors on all ranks together when the last window's gradients are there
 }
 
@@ -62,6 +63,10 @@ func wideConfig() gpt2.Config {
 // run trains on every rank and returns the weights of each afterwards.
 func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float64) {
 	t.Helper()
+	sharding := accelerate.Sharding{Strategy: r.strategy, Gather: !r.share, Replicas: r.replicas}
+	if r.also != nil {
+		r.also(&sharding)
+	}
 	weights = make([]map[string]string, r.ranks)
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas, a.DDPTimeout = 2, 2*r.leaves, r.ranks, 60
@@ -125,7 +130,7 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 		}
 		weights[acc.Rank()] = out
 		return nil
-	}, accelerate.WithSharding(accelerate.Sharding{Strategy: r.strategy, Gather: !r.share, Replicas: r.replicas}),
+	}, accelerate.WithSharding(sharding),
 		accelerate.WithLogger(quiet), accelerate.WithDevice(dev)))
 	return weights, norms
 }

@@ -38,7 +38,7 @@ var deepSpeedRules = map[string]configRule{
 	"gradient_predivide_factor":   only("gradients are divided by the number of loss terms", 1),
 	"sparse_gradients":            only("gradients are dense", false),
 	"fp32_allreduce":              ignore("sums are in float32"),
-	"communication_data_type":     only("sums are in float32", "fp32"),
+	"communication_data_type":     setsReduceDType,
 	"seq_parallel_comm_data_type": only("sums are in float32", "fp32"),
 	"data_types.grad_accum_dtype": only("sums are in float32", "fp32"),
 	"disable_allgather":           ignore("parameters are gathered as the engine likes"),
@@ -105,14 +105,13 @@ var deepSpeedRules = map[string]configRule{
 	"zero_optimization.memory_efficient_linear":         ignore("linear layers save only what backward needs"),
 	"zero_optimization.module_granularity_threshold": ignore(
 		"units are the model's blocks, or fsdp_min_num_params'"),
-	"zero_optimization.log_trace_cache_warnings":    ignore("there is no such cache"),
-	"zero_optimization.pipeline_loading_checkpoint": ignore("each rank reads what it owns"),
-	"zero_optimization.leaf_module":                 ignore("units are the model's blocks"),
-	"zero_optimization.stage3_max_live_parameters":  ignore(dsPrefetch),
-	"zero_optimization.stage3_max_reuse_distance":   ignore("parameters go when their unit's pass ends"),
-	"zero_optimization.stage3_prefetch_bucket_size": ignore(dsPrefetch),
-	"zero_optimization.stage3_param_persistence_threshold": ignore(
-		"small parameters come and go with the others of their unit"),
+	"zero_optimization.log_trace_cache_warnings":           ignore("there is no such cache"),
+	"zero_optimization.pipeline_loading_checkpoint":        ignore("each rank reads what it owns"),
+	"zero_optimization.leaf_module":                        ignore("units are the model's blocks"),
+	"zero_optimization.stage3_max_live_parameters":         ignore(dsPrefetch),
+	"zero_optimization.stage3_max_reuse_distance":          ignore("parameters go when their unit's pass ends"),
+	"zero_optimization.stage3_prefetch_bucket_size":        ignore(dsPrefetch),
+	"zero_optimization.stage3_param_persistence_threshold": sets("fsdp_persistence_threshold", nil),
 	"zero_optimization.stage3_model_persistence_threshold": ignore(
 		"small parameters come and go with the others of their unit"),
 	"zero_optimization.stage3_module_granularity_threshold": ignore(

@@ -26,21 +26,28 @@ func (s *Sharder) Memory() (m Memory) {
 	var params, grads []int64 // of whole units, or buckets
 	ranks := int64(s.group.Size())
 	for _, u := range s.units {
-		var whole, open int64
+		var held, come, open int64
 		for _, f := range u.flats {
 			n := int64(f.layout.Numel())
-			whole += n * int64(f.dtype.Size())
+			whole := n * int64(f.dtype.Size())
+			switch {
+			case f.comes:
+				held += whole / ranks
+				come += n * int64(f.form(s.options.Lower).DType().Size())
+			case s.options.Shared:
+				held += whole / ranks
+				if f.low.is() {
+					held += n * int64(f.low.DType().Size()) / ranks
+				}
+			default:
+				held += whole
+			}
 			if f.number != nil {
 				open += n * int64(f.params[0].GradDType().Size())
 			}
 		}
-		params, grads = append(params, whole), append(grads, open)
-		switch {
-		case s.options.Parameters, s.options.Shared:
-			m.Parameters += whole / ranks
-		default:
-			m.Parameters += whole
-		}
+		params, grads = append(params, come), append(grads, open)
+		m.Parameters += held
 		if s.options.Gradients {
 			m.Gradients += int64(s.sets()) * open / ranks
 		} else {
