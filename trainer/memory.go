@@ -65,7 +65,11 @@ func (r *run) memoryMetrics() map[string]float64 {
 		out["train_mem_cpu_alloc_delta"] = float64(rss - r.memory.rss)
 		out["train_mem_cpu_peaked_delta"] = float64(max(0, peak-rss))
 	}
-	measured := r.acc.Device().MemStats().Peak/int64(r.sharing) + r.acc.Data().Allocated()
+	allocated := r.acc.Data().Allocated()
+	if s := r.acc.Shards(); s != nil {
+		allocated = s.Allocated()
+	}
+	measured := r.acc.Device().MemStats().Peak/int64(r.sharing) + allocated
 	out["train_mem_peak"] = float64(measured)
 	if e, err := r.estimate(); err != nil {
 		r.log.Warn("memory could not be estimated", "error", err)
