@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/internal/nvml"
 )
 
 const envUsage = `usage: lockstep env [FLAGS]
@@ -27,6 +29,7 @@ type report struct {
 	Build       build            `json:"build"`
 	Kernels     kernelReport     `json:"kernels"`
 	Host        env.Host         `json:"host"`
+	GPUs        gpuReport        `json:"gpus"`
 	Environment *env.Environment `json:"environment"`
 	Error       string           `json:"error,omitempty"` // why there is no environment
 }
@@ -35,6 +38,30 @@ type kernelReport struct {
 	Active    string   `json:"active"`
 	Available []string `json:"available"`
 	Error     string   `json:"error,omitempty"`
+}
+
+type gpuReport struct {
+	Driver  string     `json:"driver,omitempty"`
+	Source  string     `json:"source,omitempty"` // who was asked, as nvidia-smi
+	Devices []nvml.GPU `json:"devices"`
+	Error   string     `json:"error,omitempty"` // of a driver that does not answer
+}
+
+// findGPUs lists the GPUs of the host.
+func findGPUs() (r gpuReport) {
+	l, err := nvml.Open()
+	switch {
+	case errors.Is(err, nvml.ErrNone):
+		return r
+	case err != nil:
+		r.Error = err.Error()
+		return r
+	}
+	r = gpuReport{Driver: l.Driver(), Source: l.Source(), Devices: l.GPUs()}
+	if err := l.Close(); err != nil {
+		r.Error = err.Error()
+	}
+	return r
 }
 
 // env shows the environment.
@@ -65,7 +92,7 @@ func (p *program) env(argv []string) int {
 }
 
 func (p *program) look() *report {
-	r := &report{Build: readBuild(), Host: env.ReadHost(p.lookup)}
+	r := &report{Build: readBuild(), Host: env.ReadHost(p.lookup), GPUs: findGPUs()}
 	for _, v := range kernels.Available() {
 		r.Kernels.Available = append(r.Kernels.Available, v.String())
 	}
@@ -98,6 +125,15 @@ func (p *program) show(r *report) {
 		fmt.Fprintf(w, "memory\t%.1f GiB\t%s\n", float64(r.Host.Memory)/(1<<30), r.Host.MemorySource)
 	} else {
 		fmt.Fprintf(w, "memory\tunknown\n")
+	}
+	for _, g := range r.GPUs.Devices {
+		fmt.Fprintf(w, "gpu %d\t%s\t%.1f GiB, compute capability %s, %s; driver %s, by %s\n", g.Index, g.Name,
+			float64(g.Memory)/(1<<30), g.Capability, g.PCI, r.GPUs.Driver, r.GPUs.Source)
+	}
+	if r.GPUs.Error != "" {
+		fmt.Fprintf(w, "gpus\terror\t%s\n", r.GPUs.Error)
+	} else if len(r.GPUs.Devices) == 0 {
+		fmt.Fprintf(w, "gpus\tnone\n")
 	}
 	if r.Environment != nil {
 		for _, f := range r.Environment.Findings {

@@ -238,6 +238,25 @@ func TestEnv(t *testing.T) {
 	require.Contains(t, stdout, "\nnote: SLURM_PROCID is set, but no step's variables")
 }
 
+// A fake nvidia-smi stands for a host with a GPU, and one that fails for a driver that does not answer.
+func TestEnvListsGPUs(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the fake is a shell script")
+	}
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":/usr/bin:/bin")
+	install := func(script string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte("#!/bin/sh\n"+script), 0o755))
+	}
+	install("echo '0, NVIDIA H100 80GB HBM3, GPU-a, 00000000:00:1E.0, 9.0, 81559, 570.86.15'\n")
+	_, stdout, _ := output(nil, "env")
+	require.Contains(t, stdout, "NVIDIA H100 80GB HBM3  79.6 GiB, compute capability 9.0, 00000000:00:1E.0; "+
+		"driver 570.86.15, by nvidia-smi\n")
+	install("echo 'Driver/library version mismatch'; exit 18\n")
+	_, stdout, _ = output(nil, "env")
+	require.Regexp(t, `(?m)^gpus +error +nvml: nvidia-smi: exit status 18: Driver/library version mismatch$`, stdout)
+}
+
 func TestEditDistance(t *testing.T) {
 	for _, row := range []struct {
 		a, b string

@@ -185,8 +185,19 @@ func keepSignals() {
 	}
 }
 
-// address is where x lies, for the length of a call. What lies on the heap stays where it is.
-func address[T any](x *T) uintptr { return uintptr(unsafe.Pointer(x)) }
+// address is where x lies, for the length of a call. It makes the compiler put x on the heap: a stack moves when it
+// grows, and nobody would correct the number.
+func address[T any](x *T) uintptr {
+	if escapes {
+		escaped = x
+	}
+	return uintptr(unsafe.Pointer(x))
+}
+
+var (
+	escapes bool // never
+	escaped any
+)
 
 // call calls a function of the library, and makes an error of what it returns.
 func (l *library) call(name string, f uintptr, args ...uintptr) error {

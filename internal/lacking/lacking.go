@@ -19,6 +19,7 @@ const (
 	Variants = "variants" // of the kernels, as avx2,avx512
 	Hosts    = "hosts"    // namespaces: two network namespaces that stand for two hosts
 	Clusters = "clusters" // launchers that are installed: openmpi,mpich,slurm
+	Tools    = "tools"    // compilers and libraries: cc,nvcc,cublaslt,cudnn,nccl
 )
 
 // File names an environment variable: the file to which each skipped test adds a line.
