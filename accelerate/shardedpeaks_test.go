@@ -69,7 +69,8 @@ func TestPeaksOfShardedModels(t *testing.T) {
 
 // peakOf trains two steps of one micro-batch as a rank of g. It gives the most bytes that the rank held, those that the
 // formulas say stay from step to step and are there at most, and the number of parameters.
-func peakOf(t *testing.T, g *dist.Group, bf16 bool, sharding accelerate.Sharding) (peak, stays, formula, params float64) {
+func peakOf(t *testing.T, g *dist.Group, bf16 bool, sharding accelerate.Sharding) (peak, stays, formula,
+	params float64) {
 	ctx, dev := t.Context(), tensor.NewCPU(1)
 	defer dev.Close()
 	a := args.Default("")

@@ -38,7 +38,8 @@ type shardRun struct {
 	deferred bool // the model has no memory before it is cut
 	set      func(a *args.TrainingArguments)
 	also     func(s *accelerate.Sharding)
-	held     *int64 // if not nil, bytes of tensors on all ranks together when the last window's gradients are there
+	after    func(acc *accelerate.Accelerator, m *gpt2.Model) error // each step
+	held     *int64                                                 // if not nil, bytes of tensors on all ranks together when the last window's gradients are there
 }
 
 // corpus are sequences of tokens, of one length, so that a micro-batch's place says how many it has.
@@ -120,6 +121,11 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 				norms = append(norms, norm)
 			}
 			acc.Step()
+			if r.after != nil {
+				if err := r.after(acc, m); err != nil {
+					return err
+				}
+			}
 		}
 		if err := acc.Unshard(ctx); err != nil {
 			return err
