@@ -240,6 +240,25 @@ func TestShardedHasTheBitsOfOneRank(t *testing.T) {
 	}
 }
 
+// So have five and six ranks, whose windows have as many leaves.
+func TestFullShardOnFiveAndSixRanks(t *testing.T) {
+	for _, set := range []func(a *args.TrainingArguments){nil,
+		func(a *args.TrainingArguments) { a.BF16, a.GradientCheckpointing = true, true }} {
+		r := shardRun{ranks: 1, leaves: 30, steps: 3, samples: 75, set: set}
+		want, norms := r.run(t)
+		r.strategy = args.FullShard
+		for _, r.ranks = range []int{5, 6} {
+			for _, r.share = range []bool{false, true} {
+				got, n := r.run(t)
+				require.Equal(t, norms, n, "%d ranks", r.ranks)
+				for rank := range got {
+					require.True(t, equalWeights(want[0], got[rank]), "rank %d of %d", rank, r.ranks)
+				}
+			}
+		}
+	}
+}
+
 // Replicas that are each spread over a part of the ranks have those bits too, also where an epoch's last window reaches
 // one of them alone, and where one has a rank that others have not.
 func TestHybridShardedHasTheBitsOfOneRank(t *testing.T) {
