@@ -38,8 +38,10 @@ type shardRun struct {
 	deferred bool // the model has no memory before it is cut
 	set      func(a *args.TrainingArguments)
 	also     func(s *accelerate.Sharding)
-	after    func(acc *accelerate.Accelerator, m *gpt2.Model) error // each step
-	held     *int64                                                 // if not nil, bytes of tensors on all ranks together when the last window's gradients are there
+	// after is called behind each step
+	after func(acc *accelerate.Accelerator, m *gpt2.Model) error
+	// held, if not nil, takes the bytes of tensors on all ranks together when the last window's gradients are there
+	held *int64
 }
 
 // corpus are sequences of tokens, of one length, so that a micro-batch's place says how many it has.

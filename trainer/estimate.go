@@ -84,8 +84,8 @@ func sharing(a *args.TrainingArguments, ranks int) (b *args.TrainingArguments, e
 	b.FSDP, b.ZeroStage = nil, 2
 	replicas := max(1, b.DPReplicateSize)
 	if ranks%replicas != 0 {
-		return nil, 0, fmt.Errorf("trainer: estimate of memory: %d replicas on %d ranks: want a divisor of that", replicas,
-			ranks)
+		return nil, 0, fmt.Errorf("trainer: estimate of memory: %d replicas on %d ranks: want a divisor of that",
+			replicas, ranks)
 	}
 	return b, ranks / replicas, nil
 }

@@ -24,7 +24,7 @@ func numbers(c *tensor.Ctx, seed uint64, n int) *tensor.Tensor {
 	return tensor.FromSlice(c, x, n)
 }
 
-// squares adds up what the ranks of a layout make of their shards, in the order of the elements; own is what rank 0 has.
+// squares adds up what the ranks of a layout make of their shards, in the order of the elements; own is rank 0's part.
 func squares(c *tensor.Ctx, x *tensor.Tensor, ranks, cell int) (all, own float64) {
 	l := newLayout([]int{x.Numel()}, ranks, cell)
 	for r := range ranks {

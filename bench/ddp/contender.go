@@ -38,7 +38,8 @@ var strategies = map[string]args.ShardStrategy{"": args.NoShard, "zero_1": args.
 func known(name string) bool {
 	engine, strategy := engineOf(name)
 	_, ok := strategies[strategy]
-	return ok && connected(engine) && !isTorch(engine) || slices.Contains(usual, name) || slices.Contains(sharders, name)
+	return ok && connected(engine) && !isTorch(engine) || slices.Contains(usual, name) ||
+		slices.Contains(sharders, name)
 }
 
 // sharders are PyTorch's ways to shard a model that are compared with ours: fully_shard, and DeepSpeed's stage 3.

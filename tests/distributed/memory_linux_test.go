@@ -82,8 +82,8 @@ func TestMemoryOfTheHost(t *testing.T) {
 	require.NotZero(t, p.code())
 	require.Contains(t, p.stderr.String(), "accelerate: 1 rank(s) on this host need 14")
 	require.Contains(t, p.stderr.String(), "want offload_optimizer disk")
-	succeed(t, limited(t, small+1<<20, plain(model("offloaded", "--offload_optimizer", "disk", "--offload_params", "disk",
-		"--offload_dir", dir))))
+	succeed(t, limited(t, small+1<<20, plain(model("offloaded", "--offload_optimizer", "disk", "--offload_params",
+		"disk", "--offload_dir", dir))))
 
 	for _, out := range []string{"sharded", "offloaded"} {
 		require.FileExists(t, filepath.Join(dir, out, "model.safetensors"))
