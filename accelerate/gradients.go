@@ -36,6 +36,9 @@ type gradients interface {
 	check(opt *optim.Optimizer) error
 	// norm is the L2 norm of the sums.
 	norm() float64
+	// local are the parameters whose gradients norm measures, if this rank can do that by itself and on its device; nil
+	// if not.
+	local() []tensor.Named
 	// stepped makes known what the optimizer did.
 	stepped()
 	// reset forgets gradients and readies the next window.
@@ -76,6 +79,8 @@ func (w *whole) close(bool) error        { return nil }
 func (w *whole) check(*optim.Optimizer) error { return nil }
 
 func (w *whole) finish(context.Context) error { return tensor.Try(w.sum.finish) }
+
+func (w *whole) local() []tensor.Named { return w.a.params }
 
 func (w *whole) norm() float64 { return optim.GradNorm(w.a.ctx, w.a.params) }
 
@@ -287,6 +292,8 @@ func (s *sharded) check(opt *optim.Optimizer) error {
 	}
 	return nil
 }
+
+func (s *sharded) local() []tensor.Named { return nil }
 
 func (s *sharded) norm() float64 {
 	squares, err := s.Squares(context.Background())

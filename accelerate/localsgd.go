@@ -52,6 +52,9 @@ func (l *alone) norm() float64 {
 	return norm
 }
 
+// local is nil, since the ranks must leave out the same steps.
+func (l *alone) local() []tensor.Named { return nil }
+
 func (l *alone) stepped() {
 	l.different = true
 	every := int64(l.a.args.LocalSGDSteps)

@@ -52,31 +52,47 @@ func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch,
 // A rank passes at most as many batches as Layout has accumulation steps. With fewer, or none, its missing gradients
 // are left out of the sum, so that ranks may run out of data at different times (see Join). It is collective; if one
 // rank fails, the others return too.
+//
+// It waits for the device, to read the losses. Pass.Start does not.
 func (a *Accelerator) RunWindow(ctx context.Context, batches []*data.Batch, p Pass) (WindowLoss, error) {
-	w, err := p.run(ctx, a, batches)
-	if err != nil {
-		return WindowLoss{}, a.reject(err)
-	}
-	return w, nil
-}
-
-func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (WindowLoss, error) {
-	layout, err := a.Layout()
+	u, err := p.Start(ctx, a, batches)
 	if err != nil {
 		return WindowLoss{}, err
 	}
+	defer u.Free()
+	if err := u.readLosses(ctx); err != nil {
+		return WindowLoss{}, a.reject(err)
+	}
+	return u.numbers.Loss, nil
+}
+
+// Start is Accelerator.RunWindow that leaves the losses on the device where it can, and the rest of the step to an
+// Update.
+func (p Pass) Start(ctx context.Context, a *Accelerator, batches []*data.Batch) (*Update, error) {
+	u, err := p.run(ctx, a, batches)
+	if err != nil {
+		return nil, a.reject(err)
+	}
+	return u, nil
+}
+
+func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (*Update, error) {
+	layout, err := a.Layout()
+	if err != nil {
+		return nil, err
+	}
 	if len(batches) > layout.AccumulationSteps {
-		return WindowLoss{},
+		return nil,
 			fmt.Errorf("accelerate: %d micro-batches for one step of rank %d, want at most %d "+
 				"(gradient_accumulation_steps)", len(batches), a.rank, layout.AccumulationSteps)
 	}
 	if err := a.BeginWindow(ctx); err != nil {
-		return WindowLoss{}, err
+		return nil, err
 	}
 	a.ZeroGrad()
 	var expected int64 // terms, by the collators: what passes are divided by before losses are known
 	if batches, err = evened(ctx, a, batches); err != nil {
-		return WindowLoss{}, err
+		return nil, err
 	}
 	for _, b := range batches {
 		if b.Leaf >= 0 {
@@ -86,12 +102,19 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (W
 	_, onOwn := a.grads.(*alone)
 	if !onOwn {
 		if expected, err = a.Data().SumCounts(ctx, expected); err != nil {
-			return WindowLoss{}, err
+			return nil, err
 		}
 	}
-	shared := newWindowFigures(int(layout.Leaves()), p.Figures)
-	losses := tensor.Zeros(a.ctx.NoGrad(), tensor.Float64, len(batches))
-	defer losses.Free()
+	c := a.ctx.NoGrad()
+	u := &Update{a: a, shared: newWindowFigures(int(layout.Leaves()), p.Figures), figures: p.Figures, batches: batches,
+		layout: layout, expected: expected, onOwn: onOwn,
+		block: tensor.Zeros(c, tensor.Float64, tensor.ClipLen+len(batches))}
+	done := false
+	defer func() {
+		if !done {
+			u.Free()
+		}
+	}()
 	for i, b := range batches {
 		leaf := layout.Leaf(i)
 		if b.Leaf < 0 {
@@ -99,46 +122,29 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (W
 		}
 		if i > 0 && p.Between != nil {
 			if err := p.Between(); err != nil {
-				return WindowLoss{}, err
+				return nil, err
 			}
 		}
-		last := i == len(batches)-1
-		count, err := p.microBatch(a, b, tensor.Slice(a.ctx.NoGrad(), losses, 0, i, i+1), expected, leaf, last)
+		last, at := i == len(batches)-1, tensor.ClipLen+i
+		count, err := p.microBatch(a, b, tensor.Slice(c, u.block, 0, at, at+1), expected, leaf, last)
 		if err != nil {
-			return WindowLoss{}, &MicroBatchError{Rank: a.rank, Leaf: leaf, Err: err}
+			return nil, &MicroBatchError{Rank: a.rank, Leaf: leaf, Err: err}
 		}
 		if leaf >= 0 {
-			shared.setCount(leaf, count)
+			u.shared.setCount(leaf, count)
 		}
 	}
 	if err := a.Reduce(ctx); err != nil {
-		return WindowLoss{}, err
+		return nil, err
 	}
-	for i, sum := range tensor.ToSlice[float64](a.ctx.NoGrad(), losses) { // waits for the device
-		if batches[i].Leaf < 0 {
-			continue
-		}
-		if err := shared.setSum(layout.Leaf(i), sum); err != nil {
-			return WindowLoss{}, &MicroBatchError{Rank: a.rank, Leaf: layout.Leaf(i), Err: err}
-		}
+	if u.canWait() {
+		u.rescale(u.shared.total().Count)
+		copy(p.Figures, u.shared.figures())
+	} else if err := u.readLosses(ctx); err != nil {
+		return nil, err
 	}
-	counted := shared.total().Count
-	if err := a.Data().SumFloats(ctx, shared.all, "losses of a step"); err != nil {
-		return WindowLoss{}, err
-	}
-	copy(p.Figures, shared.figures())
-	w := shared.total()
-	if !onOwn {
-		counted = w.Count
-	}
-	if counted != expected && counted > 0 { // a loss function that counts in its own way
-		for _, p := range a.Trained() {
-			if g := p.Grad(); g != nil {
-				tensor.ScaleInto(a.ctx.NoGrad(), g, float64(max(expected, 1))/float64(counted))
-			}
-		}
-	}
-	return w, nil
+	done = true
+	return u, nil
 }
 
 // evened gives each rank as many batches as any other has, where the ranks have to compute together: a rank without one

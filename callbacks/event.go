@@ -20,7 +20,8 @@ const (
 	// before the first micro-batch of a step; clears ShouldLog, ShouldEvaluate, ShouldSave
 	StepBegin  Kind = "step_begin"
 	SubstepEnd Kind = "substep_end" // after each micro-batch of a step but the last
-	// after the gradient norm is known, before the optimizer; gradients are not clipped yet, see StepStats.ClipFactor
+	// after the backward passes, before the optimizer; gradients are complete and not clipped yet. Loss, norm and
+	// factor of the step are still on the device: see Event.Await.
 	PreOptimizerStep Kind = "pre_optimizer_step"
 	// after the optimizer, before the schedule and the clearing of gradients
 	OptimizerStep  Kind = "optimizer_step"
@@ -52,8 +53,12 @@ type Event struct {
 	// Log is the run's logger, at the level of log_level, which writes above a progress bar. Handler sets it.
 	Log *slog.Logger
 
-	Run     *RunInfo           // train_begin: what is about to run; nil where a program does not say
-	Step    StepStats          // pre_optimizer_step, optimizer_step, step_end: the step under way or just done
+	Run  *RunInfo  // train_begin: what is about to run; nil where a program does not say
+	Step StepStats // pre_optimizer_step, optimizer_step, step_end: the step under way or just done
+	// Await waits for the device and completes Step with Loss, GradNorm, ClipFactor, LossScale, Skipped and Overflow,
+	// which are NaN, 0 or false before. Only pre_optimizer_step has it, since a device works off a whole step without
+	// waiting for the host: call it only if the numbers are needed there. Elsewhere it is nil and Step is complete.
+	Await   func() error
 	Record  Record             // log: the record, already the last of State.LogHistory
 	Metrics map[string]float64 // evaluate, predict: with their prefix, as eval_loss
 	// save: the checkpoint's folder; train_end: the one to resume from, "" if there is none

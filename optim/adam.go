@@ -72,15 +72,21 @@ func (o *Optimizer) fusible(p tensor.Named, grad *tensor.Tensor) (adam ScaleByAd
 		grad.IsContiguous()
 }
 
-// step is the whole update of one parameter p with moments m and v by AdamW, of the gradient times factor.
-func (a ScaleByAdam) step(c *tensor.Ctx, p, m, v *tensor.Tensor, g *Group, s *Slot, grad *tensor.Tensor,
-	factor float64) {
-	t := float64(s.Step)
-	tensor.AdamW(c, p, m, v, grad, tensor.AdamWStep{
+// numbers are those of a step of AdamW.
+func (a ScaleByAdam) numbers(o *Optimizer, w *work) tensor.AdamWStep {
+	t := float64(w.s.Step)
+	s := tensor.AdamWStep{
 		Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, Correction1: 1 - math.Pow(a.Beta1, t),
 		Correction2: 1 - math.Pow(a.Beta2, t),
-		LR:          g.LR, WeightDecay: g.WeightDecay, GradScale: factor})
+		LR:          w.g.LR, WeightDecay: w.g.WeightDecay, GradScale: o.factor}
+	if w.row != nil {
+		s.Scale, s.Numbers = o.by.scale, w.row
+	}
+	return s
 }
 
 // Elementwise promises that ScaleByAdam computes each element by itself.
 func (ScaleByAdam) Elementwise() {}
+
+// OnDevice promises that ScaleByAdam reads no numbers.
+func (ScaleByAdam) OnDevice() {}

@@ -15,20 +15,35 @@ func GradNorm(c *tensor.Ctx, params []tensor.Named) float64 {
 	c = c.NoGrad()
 	var sum float64
 	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-		var partials []*tensor.Tensor
-		for _, p := range params {
-			if g := p.Grad(); g != nil {
-				partials = append(partials, tensor.SumSquares(c, g))
-			}
-		}
-		if len(partials) > 0 {
-			for _, s := range tensor.ToSlice[float64](c, tensor.Concat(c, 0, partials...)) {
+		if gs := gradients(params); len(gs) > 0 {
+			for _, s := range tensor.ToSlice[float64](c, tensor.SumSquaresAll(c, gs)) {
 				sum += s
 			}
 		}
 		return nil
 	})
 	return math.Sqrt(sum)
+}
+
+func gradients(params []tensor.Named) (gs []*tensor.Tensor) {
+	for _, p := range params {
+		if g := p.Grad(); g != nil {
+			gs = append(gs, g)
+		}
+	}
+	return gs
+}
+
+// MeasureGrads computes GradNorm and ClipFactor on the device, with the same bits, and waits for nothing. dst, float64
+// of tensor.ClipLen elements, is what tensor.ClipFactor makes of them: the norm divided by scale, the scale of the
+// loss; the factor, divided by it too; and whether the norm and losses (float64, or nil) are finite. It is what
+// Optimizer.StepBy takes.
+func MeasureGrads(c *tensor.Ctx, dst *tensor.Tensor, params []tensor.Named, losses *tensor.Tensor,
+	maxNorm, scale float64) {
+	c.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		tensor.ClipFactor(c, dst, tensor.SumSquaresAll(c, gradients(params)), losses, maxNorm, scale)
+		return nil
+	})
 }
 
 // ClipFactor is what gradients whose joint L2 norm is norm are multiplied by so that it does

@@ -60,12 +60,13 @@ const halfPiece = 1 << 17
 
 // updateHalf changes a parameter of a half type. The chain works on a float32 copy, so that decay and update are
 // rounded once, together.
-func (o *Optimizer) updateHalf(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, grad *tensor.Tensor) {
+func (o *Optimizer) updateHalf(c *tensor.Ctx, w *work) {
+	p, s, grad := w.p, w.s, w.grad
 	u := halfUpdate{o: o, p: p, s: s, comp: s.Tensors[compensation]}
 	adam, ok := o.adamW()
 	if !ok || !p.IsContiguous() || !grad.IsContiguous() {
 		u.run(c, p.Tensor, u.comp, 0, func(c *tensor.Ctx, wide *tensor.Tensor) {
-			o.apply(c, tensor.Named{Name: p.Name, Tensor: wide}, g, s, grad)
+			o.apply(c, w, tensor.Named{Name: p.Name, Tensor: wide})
 		})
 		return
 	}
@@ -81,7 +82,7 @@ func (o *Optimizer) updateHalf(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot,
 		}
 		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 			u.run(c, part(param), comp, lo, func(c *tensor.Ctx, wide *tensor.Tensor) {
-				adam.step(c, wide, part(m), part(v), g, s, part(gradient), o.factor)
+				tensor.AdamW(c, wide, part(m), part(v), part(gradient), adam.numbers(o, w))
 			})
 			return nil
 		})

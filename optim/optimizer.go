@@ -4,6 +4,7 @@ package optim
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -92,6 +93,10 @@ type Optimizer struct {
 	zeros  Zeros       // makes it; nil: in the device's memory
 	base   []float64   // learning rates of the groups before a schedule
 	factor float64     // of the next step's gradients
+	by     *deviceStep // of the step under way; nil: its numbers are the host's
+	work   []work      // of the step under way
+	taken  []*Slot     // that the last step counted up
+	fused  []tensor.AdamWUpdate
 	half   HalfUpdate
 	seed   uint64 // of stochastic rounding
 }
@@ -149,11 +154,21 @@ func (o *Optimizer) Describe(p tensor.Named) (list []StateTensor) {
 	return list
 }
 
-// fill makes the tensors of a slot that has none yet.
-func (o *Optimizer) fill(s *Slot) {
-	if s.Tensors != nil {
-		return
+// fill makes the tensors of slots that have none yet.
+func (o *Optimizer) fill(slots iter.Seq[*Slot]) {
+	made := false
+	for s := range slots {
+		if s.Tensors == nil {
+			o.fillOne(s)
+			made = true
+		}
 	}
+	if made {
+		o.keep.Sync() // steps have a stream of their own
+	}
+}
+
+func (o *Optimizer) fillOne(s *Slot) {
 	s.Tensors = map[string]*tensor.Tensor{}
 	for _, t := range o.Describe(s.param) {
 		if o.zeros == nil {
@@ -167,7 +182,6 @@ func (o *Optimizer) fill(s *Slot) {
 		}
 		s.Tensors[t.Name] = zeros
 	}
-	o.keep.Sync() // steps have a stream of their own
 }
 
 // Name is the optimizer's name, as "adamw".
@@ -205,48 +219,92 @@ func (o *Optimizer) ScaleGrads(factor float64) { o.factor = factor }
 func (o *Optimizer) Step(c *tensor.Ctx) {
 	c = c.NoGrad()
 	defer o.ScaleGrads(1)
+	o.begin()
+	defer o.end()
+	for i := range o.work {
+		o.update(c, &o.work[i])
+	}
+	tensor.AdamWAll(c, o.fused)
+}
+
+// work is the update of one parameter in the step under way.
+type work struct {
+	p    tensor.Named
+	g    *Group
+	s    *Slot
+	grad *tensor.Tensor
+	row  *tensor.Tensor // the step's numbers on the device, of a StepBy
+}
+
+// begin lists the parameters that have a gradient, and counts their step.
+func (o *Optimizer) begin() {
+	o.taken = o.taken[:0]
 	for _, g := range o.groups {
 		for _, p := range g.Params {
 			if grad := p.Grad(); grad != nil {
-				c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-					o.update(c, p, g, grad)
-					return nil
-				})
+				s := o.slots[p.Name]
+				s.Step++
+				o.taken = append(o.taken, s)
+				o.work = append(o.work, work{p: p, g: g, s: s, grad: grad})
 			}
 		}
 	}
+	o.fill(slices.Values(o.taken))
 }
 
-func (o *Optimizer) update(c *tensor.Ctx, p tensor.Named, g *Group, grad *tensor.Tensor) {
-	s := o.slots[p.Name]
-	o.fill(s)
-	s.Step++
-	if p.DType().IsHalf() {
-		o.updateHalf(c, p, g, s, grad)
-		return
-	}
-	o.apply(c, p, g, s, grad)
+// end forgets the tensors of the step.
+func (o *Optimizer) end() {
+	clear(o.work)
+	clear(o.fused)
+	o.work, o.fused, o.by = o.work[:0], o.fused[:0], nil
 }
 
-// apply changes the parameter by the chain.
-func (o *Optimizer) apply(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, grad *tensor.Tensor) {
-	if adam, ok := o.fusible(p, grad); ok {
-		adam.step(c, p.Tensor, s.Tensors["exp_avg"], s.Tensors["exp_avg_sq"], g, s, grad, o.factor)
+func (o *Optimizer) update(c *tensor.Ctx, w *work) {
+	if adam, ok := o.fusible(w.p, w.grad); ok {
+		o.fused = append(o.fused, tensor.AdamWUpdate{P: w.p.Tensor, M: w.s.Tensors["exp_avg"],
+			V: w.s.Tensors["exp_avg_sq"], Grad: w.grad, Step: adam.numbers(o, w)})
 		return
 	}
-	if m, ok := o.plain(g); ok {
-		tensor.AxpbyInto(c, p.Tensor, 1, p.Tensor, -g.LR, m.add(c, s, grad))
+	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		if w.p.DType().IsHalf() {
+			o.updateHalf(c, w)
+		} else {
+			o.apply(c, w, w.p)
+		}
+		return nil
+	})
+}
+
+// apply changes p, the parameter of w or a copy of it, by the chain.
+func (o *Optimizer) apply(c *tensor.Ctx, w *work, p tensor.Named) {
+	if adam, ok := o.fusible(p, w.grad); ok {
+		tensor.AdamW(c, p.Tensor, w.s.Tensors["exp_avg"], w.s.Tensors["exp_avg_sq"], w.grad, adam.numbers(o, w))
 		return
 	}
-	u := tensor.Clone(c, grad)
-	if o.factor != 1 {
+	m, plain := o.plain(w.g)
+	if plain && !o.scales() {
+		tensor.AxpbyInto(c, p.Tensor, 1, p.Tensor, -w.g.LR, m.add(c, w.s, w.grad))
+		return
+	}
+	u := tensor.Clone(c, w.grad)
+	switch {
+	case o.by != nil && o.by.scales:
+		tensor.ScaleByInto(c.When(o.by.element(c, tensor.ClipScales)), u, o.by.scale)
+	case o.factor != 1:
 		tensor.ScaleInto(c, u, o.factor)
 	}
-	for _, t := range o.chain {
-		t.Apply(c, p, g, s, u)
+	if plain {
+		tensor.AxpbyInto(c, p.Tensor, 1, p.Tensor, -w.g.LR, m.add(c, w.s, u))
+		return
 	}
-	tensor.AxpbyInto(c, p.Tensor, 1, p.Tensor, -g.LR, u)
+	for _, t := range o.chain {
+		t.Apply(c, p, w.g, w.s, u)
+	}
+	tensor.AxpbyInto(c, p.Tensor, 1, p.Tensor, -w.g.LR, u)
 }
+
+// scales reports whether the step's gradients may have to be multiplied by a factor.
+func (o *Optimizer) scales() bool { return o.factor != 1 || o.by != nil && o.by.scales }
 
 // ZeroGrad forgets all gradients and frees their memory, see tensor.Tensor.ZeroGrad.
 func (o *Optimizer) ZeroGrad() {
@@ -268,8 +326,8 @@ type State struct {
 // State returns what a checkpoint must hold. The tensors are the optimizer's own.
 func (o *Optimizer) State() State {
 	st := State{Name: o.name, Steps: map[string]int64{}, Tensors: map[string]*tensor.Tensor{}}
+	o.fill(maps.Values(o.slots))
 	for name, s := range o.slots {
-		o.fill(s)
 		st.Steps[name] = s.Step
 		for k, t := range s.Tensors {
 			st.Tensors[name+"."+k] = t

@@ -43,10 +43,10 @@ func (m Momentum) add(c *tensor.Ctx, s *Slot, u *tensor.Tensor) (b *tensor.Tenso
 	return b
 }
 
-// plain reports whether the update is the momentum buffer after the gradient itself was added to it, so that neither
-// needs a copy.
+// plain reports whether the update is the momentum buffer after the gradient itself was added to it, so that it needs
+// no copy.
 func (o *Optimizer) plain(g *Group) (m Momentum, ok bool) {
-	if len(o.chain) != 2 || g.WeightDecay != 0 || o.factor != 1 {
+	if len(o.chain) != 2 || g.WeightDecay != 0 {
 		return m, false
 	}
 	_, decays := o.chain[0].(L2)
@@ -66,3 +66,6 @@ func (m Momentum) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, s *Slot, u *ten
 
 // Elementwise promises that Momentum computes each element by itself.
 func (Momentum) Elementwise() {}
+
+// OnDevice promises that Momentum reads no numbers.
+func (Momentum) OnDevice() {}

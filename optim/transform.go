@@ -38,3 +38,9 @@ func (L2) Elementwise() {}
 
 // Elementwise promises that DecoupledDecay computes each element by itself.
 func (DecoupledDecay) Elementwise() {}
+
+// OnDevice promises that L2 reads no numbers.
+func (L2) OnDevice() {}
+
+// OnDevice promises that DecoupledDecay reads no numbers.
+func (DecoupledDecay) OnDevice() {}

@@ -117,7 +117,7 @@ func (m *composer) memory(dt DType, shape []int) backend.View {
 // to launches a kernel with the output out.
 func (m *composer) to(out backend.View, op backend.Op, a []float64, ins ...backend.View) {
 	k := &m.c.eng.call
-	k.Op, k.NOut, k.NIn, k.Key = op, 1, len(ins), 0
+	k.Op, k.NOut, k.NIn, k.Key, k.If = op, 1, len(ins), 0, backend.Flag{}
 	k.Ints, k.Floats = [8]int{}, [8]float64{}
 	copy(k.Floats[:], a)
 	k.Out[0] = out
@@ -128,7 +128,7 @@ func (m *composer) to(out backend.View, op backend.Op, a []float64, ins ...backe
 // ints launches a kernel with one integer attribute.
 func (m *composer) ints(out backend.View, op backend.Op, a int, ins ...backend.View) {
 	k := &m.c.eng.call
-	k.Op, k.NOut, k.NIn, k.Key = op, 1, len(ins), 0
+	k.Op, k.NOut, k.NIn, k.Key, k.If = op, 1, len(ins), 0, backend.Flag{}
 	k.Ints, k.Floats = [8]int{a}, [8]float64{}
 	k.Out[0] = out
 	copy(k.In[:], ins)

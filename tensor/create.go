@@ -129,8 +129,10 @@ func (c *Ctx) full(op string, dt DType, v float64, shape []int) *Tensor {
 	return t
 }
 
-func (c *Ctx) fill(t *Tensor, v float64) {
-	a := attrs{}
+func (c *Ctx) fill(t *Tensor, v float64) { c.fillWhen(t, v, backend.Flag{}) }
+
+func (c *Ctx) fillWhen(t *Tensor, v float64, when backend.Flag) {
+	a := attrs{when: when}
 	a.floats[0], a.ints[0] = v, int(v)
 	if t.dtype == Bool && v != 0 {
 		a.ints[0] = 1

@@ -21,6 +21,7 @@ type Ctx struct {
 	lower DType  // of Autocast; Invalid: none
 
 	counts *DTypeCounts // nil: nobody counts
+	when   *Tensor      // of When; nil: always
 
 	key   uint64  // of the random stream
 	pos   int64   // stream position of the micro-batch's first sample
@@ -31,7 +32,8 @@ type Ctx struct {
 type engine struct {
 	dev    *Device
 	stream backend.Stream
-	call   backend.Call // scratch; backends read it before Launch returns
+	call   backend.Call   // scratch; backends read it before Launch returns
+	calls  []backend.Call // scratch of lists
 	step   int64
 	tracer *tracer // nil: nobody watches
 }

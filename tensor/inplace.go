@@ -33,13 +33,13 @@ func (c *Ctx) wantWritable(op string, dst *Tensor, ins ...*Tensor) {
 // CopyInto overwrites dst with src, converting dtypes.
 func CopyInto(c *Ctx, dst, src *Tensor) {
 	c.wantWritable("CopyInto", dst, src)
-	c.launch(backend.OpCopy, dst, src)
+	c.launchAttrs(backend.OpCopy, &attrs{when: c.flag()}, dst, src)
 }
 
 // FillInto overwrites every element of dst with v.
 func FillInto(c *Ctx, dst *Tensor, v float64) {
 	c.wantWritable("FillInto", dst)
-	c.fill(dst, v)
+	c.fillWhen(dst, v, c.flag())
 }
 
 // AxpbyInto overwrites dst with a·x + b·y; dst may be x or y.
@@ -48,6 +48,7 @@ func AxpbyInto(c *Ctx, dst *Tensor, a float64, x *Tensor, b float64, y *Tensor) 
 	c.sameDType("AxpbyInto", dst, x, y)
 	c.wantFloat("AxpbyInto", dst)
 	at := floats(a, b)
+	at.when = c.flag()
 	c.launchAttrs(backend.OpAxpby, &at, dst, x, y)
 }
 
@@ -55,7 +56,7 @@ func AxpbyInto(c *Ctx, dst *Tensor, a float64, x *Tensor, b float64, y *Tensor) 
 func AddInto(c *Ctx, dst, x *Tensor) {
 	c.wantWritable("AddInto", dst, x)
 	c.sameDType("AddInto", dst, x)
-	c.launch(backend.OpAdd, dst, dst, x)
+	c.launchAttrs(backend.OpAdd, &attrs{when: c.flag()}, dst, dst, x)
 }
 
 // ScaleInto multiplies dst by a host number.
@@ -63,7 +64,27 @@ func ScaleInto(c *Ctx, dst *Tensor, a float64) {
 	c.wantWritable("ScaleInto", dst)
 	c.wantFloat("ScaleInto", dst)
 	at := floats(a)
+	at.when = c.flag()
 	c.launchAttrs(backend.OpAffine, &at, dst, dst)
+}
+
+// ScaleByInto multiplies dst by factor, one element of float64 on the device, with the bits of [ScaleInto] by that
+// number. The device must be able to step by itself, see Device.StepsAlone.
+func ScaleByInto(c *Ctx, dst, factor *Tensor) {
+	c.wantWritable("ScaleByInto", dst)
+	c.wantFloat("ScaleByInto", dst)
+	c.wantNumbers("ScaleByInto", factor, 1)
+	at := attrs{when: c.flag()}
+	c.launchAttrs(backend.OpAffine, &at, dst, dst, factor)
+}
+
+// wantNumbers checks numbers that a kernel reads in the device's memory.
+func (c *Ctx) wantNumbers(op string, t *Tensor, n int) {
+	t.check(c, op)
+	if t.dtype != Float64 || t.Numel() != n || !t.IsContiguous() {
+		c.fail(op, []*Tensor{t}, "want the step's numbers as float64, %d contiguous elements", n)
+	}
+	c.wantAlone(op)
 }
 
 // StochasticRoundInto overwrites dst, of a half type, with src, float32. A number between two that dst's dtype holds
@@ -83,7 +104,7 @@ func StochasticRoundInto(c *Ctx, dst, src *Tensor, first int) {
 		c.fail(name, ts, "element %d: want at least 0", first)
 	}
 	a := ints(int(c.pos), first)
-	a.key = c.nextKey("stochastic_round")
+	a.key, a.when = c.nextKey("stochastic_round"), c.flag()
 	c.launchAttrs(backend.OpStochasticRound, &a, dst, src)
 }
 
@@ -102,6 +123,7 @@ func AdamMoments(c *Ctx, m, v, u, g *Tensor, beta1, beta2, eps float64, correcti
 		}
 	}
 	a := floats(beta1, beta2, eps, correction1, correction2)
+	a.when = c.flag()
 	c.launchMulti(backend.OpAdamMoments, &a, []*Tensor{m, v, u}, g)
 }
 
@@ -111,22 +133,16 @@ type AdamWStep struct {
 	Correction1, Correction2 float64 // 1−β₁ᵗ and 1−β₂ᵗ
 	LR, WeightDecay          float64
 	GradScale                float64 // multiplies the gradient; 1 for none
+
+	// Scale is GradScale on the device, one element of float64, and Numbers are Correction1, Correction2, LR and
+	// WeightDecay there, four: the fields of those names are not used then. Both or neither; see Device.StepsAlone.
+	Scale, Numbers *Tensor
 }
 
 // AdamW updates the parameter p and Adam's moments m and v in place from the gradient GradScale·g, in one pass: m and v
 // as in [AdamMoments], then p ← (1 − LR·WeightDecay)·p − LR·u with its direction u (Loshchilov & Hutter 2019). In
 // float32 and float64 the bits are those of the single operations. All are contiguous.
 func AdamW(c *Ctx, p, m, v, g *Tensor, s AdamWStep) {
-	for _, t := range []*Tensor{p, m, v} {
-		c.wantWritable("AdamW", t, g)
-	}
-	ts := []*Tensor{p, m, v, g}
-	c.sameDType("AdamW", ts...)
-	for _, t := range ts {
-		if !t.IsContiguous() {
-			c.fail("AdamW", ts, "want contiguous operands")
-		}
-	}
-	a := floats(s.Beta1, s.Beta2, s.Eps, s.Correction1, s.Correction2, s.LR, s.WeightDecay, s.GradScale)
-	c.launchMulti(backend.OpAdamW, &a, []*Tensor{p, m, v}, g)
+	a, ins := c.adamW("AdamW", &AdamWUpdate{P: p, M: m, V: v, Grad: g, Step: s})
+	c.launchMulti(backend.OpAdamW, &a, []*Tensor{p, m, v}, ins...)
 }

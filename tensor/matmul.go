@@ -231,7 +231,7 @@ func (c *Ctx) matmulAs(op string, dt DType, x, y *Tensor) *Tensor {
 func (c *Ctx) matmulTo(z, x, y *Tensor, batch []int) {
 	m, k, n := x.Size(-2), x.Size(-1), y.Size(-1)
 	kc := &c.eng.call
-	kc.Op, kc.Ints, kc.Floats, kc.Key = backend.OpMatMul, [8]int{}, [8]float64{}, 0
+	kc.Op, kc.Ints, kc.Floats, kc.Key, kc.If = backend.OpMatMul, [8]int{}, [8]float64{}, 0, backend.Flag{}
 	kc.NOut, kc.NIn = 1, 2
 	kc.Out[0] = z.view()
 	kc.In[0] = x.broadcastView(append(slices.Clone(batch), m, k))

@@ -94,6 +94,8 @@ func TestPreOptimizerStepSeesGradientsAndTheirClipFactor(t *testing.T) {
 		trainer.WithTrainData(columnsOf(points(64)).rows(0, 64)),
 		on(callbacks.PreOptimizerStep, func(e *callbacks.Event) error {
 			steps++
+			require.True(t, math.IsNaN(e.Step.GradNorm), "nobody has waited for the device")
+			require.NoError(t, e.Await())
 			c := tensor.NewCtx(tensor.CPU()).NoGrad()
 			var sum float64
 			for _, p := range []*nn.Parameter{m.A, m.B} {

@@ -5,6 +5,7 @@ package trainer
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
@@ -13,7 +14,6 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -32,11 +32,13 @@ func (r *run) step() (more bool, err error) {
 	}
 	r.acc.Ctx().SetStep(r.state.GlobalStep + 1)
 	stats := callbacks.StepStats{Samples: w.Samples, LearningRate: r.learningRate()}
-	loss, err := r.forwardBackward(w, &stats)
+	u, err := r.forwardBackward(w, &stats)
 	if err != nil {
 		return false, err
 	}
-	if err := r.update(&stats); err != nil {
+	defer u.Free()
+	loss, err := r.update(u, &stats)
+	if err != nil {
 		return false, err
 	}
 	if err := r.prof.Step(); err != nil {
@@ -49,8 +51,7 @@ func (r *run) step() (more bool, err error) {
 }
 
 // forwardBackward runs the window's micro-batches on all ranks.
-func (r *run) forwardBackward(w *accelerate.Window, stats *callbacks.StepStats) (loss accelerate.WindowLoss,
-	err error) {
+func (r *run) forwardBackward(w *accelerate.Window, stats *callbacks.StepStats) (*accelerate.Update, error) {
 	tokens, inputs := 0, 0 // HuggingFace's main input: tokens, or pixels
 	for _, b := range w.Batches {
 		r.memory.see(b)
@@ -68,26 +69,32 @@ func (r *run) forwardBackward(w *accelerate.Window, stats *callbacks.StepStats) 
 	if r.stream != nil {
 		figures = append(figures, windowShape(w.Window)...)
 	}
-	loss, err = r.acc.RunWindow(r.ctx, w.Batches, accelerate.Pass{
+	pass := accelerate.Pass{
 		Loss: r.trainLoss, Between: func() error { return r.fire(callbacks.SubstepEnd) }, Figures: figures,
-	})
-	var failed *accelerate.MicroBatchError
-	if errors.As(err, &failed) {
-		err = fmt.Errorf("trainer: step %d, rank %d, micro-batch %d: %w", r.state.GlobalStep+1, failed.Rank,
-			failed.Leaf, failed.Err)
 	}
+	u, err := pass.Start(r.ctx, r.acc, w.Batches)
 	if err != nil {
-		return loss, err
+		return nil, r.placed(err)
 	}
 	if r.stream != nil {
 		if err := r.checkStreams(w.Window, figures[2:]); err != nil {
-			return loss, err
+			u.Free()
+			return nil, err
 		}
 	}
 	stats.Tokens = int64(figures[0])
 	r.state.TotalFLOPs += 6 * figures[1] * float64(r.flopParams)
-	stats.Loss = lossSum{Sum: number(loss.Sum), Count: loss.Count}.mean()
-	return loss, nil
+	return u, nil
+}
+
+// placed says where a micro-batch failed.
+func (r *run) placed(err error) error {
+	var failed *accelerate.MicroBatchError
+	if errors.As(err, &failed) {
+		return fmt.Errorf("trainer: step %d, rank %d, micro-batch %d: %w", r.state.GlobalStep+1, failed.Rank,
+			failed.Leaf, failed.Err)
+	}
+	return err
 }
 
 // trainLoss is the loss of a micro-batch. Without a loss function of the user's, models may leave out all else.
@@ -115,43 +122,57 @@ func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor
 	return loss, count, nil
 }
 
-// update clips gradients and steps the optimizer, unless loss or gradient is not finite.
-func (r *run) update(stats *callbacks.StepStats) error {
-	err := r.guard(func() error {
-		stats.GradNorm = r.acc.ClipGradNorm(r.args.MaxGradNorm)
-		stats.ClipFactor = optim.ClipFactor(stats.GradNorm, r.args.MaxGradNorm)
-		if s := r.acc.Scaler(); s != nil {
-			stats.LossScale = s.Scale
-			stats.ClipFactor /= s.Scale
-			stats.Overflow = finite(stats.Loss) && !finite(stats.GradNorm)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
+// update clips gradients and steps the optimizer, unless loss or gradient is not finite. All of it is queued before the
+// host waits for the numbers of the step, unless a callback asks for them.
+func (r *run) update(u *accelerate.Update, stats *callbacks.StepStats) (loss accelerate.WindowLoss, err error) {
+	if err := r.guard(func() error { return u.Clip(r.ctx, r.args.MaxGradNorm) }); err != nil {
+		return loss, r.placed(err)
 	}
-	stats.Skipped = !finite(stats.Loss, stats.GradNorm)
+	read := func() error {
+		return r.guard(func() error {
+			n, err := u.Read(r.ctx)
+			if err != nil {
+				return r.placed(err)
+			}
+			loss = n.Loss
+			stats.Loss = lossSum{Sum: number(loss.Sum), Count: loss.Count}.mean()
+			stats.GradNorm, stats.ClipFactor, stats.LossScale = n.GradNorm, n.ClipFactor, n.LossScale
+			stats.Skipped, stats.Overflow = !n.Finite, n.Overflow
+			return nil
+		})
+	}
 	e := r.event()
 	e.Step = *stats
-	if err := r.callbacks.Fire(callbacks.PreOptimizerStep, e); err != nil {
+	e.Step.Loss, e.Step.GradNorm, e.Step.ClipFactor = math.NaN(), math.NaN(), math.NaN()
+	e.Await = func() error {
+		err := read()
+		e.Step = *stats
 		return err
+	}
+	if err := r.callbacks.Fire(callbacks.PreOptimizerStep, e); err != nil {
+		return loss, err
+	}
+	if err := r.guard(func() error {
+		r.opt.ScaleLR(r.schedule.Factor(r.scheduled()))
+		u.Step()
+		return nil
+	}); err != nil {
+		return loss, err
+	}
+	if err := read(); err != nil {
+		return loss, err
 	}
 	if stats.Skipped && !stats.Overflow {
 		if err := r.nonfinite(stats); err != nil {
-			return err
+			return loss, err
 		}
-	} else if err := r.guard(func() error {
-		r.opt.ScaleLR(r.schedule.Factor(r.scheduled()))
-		r.acc.Step()
-		return nil
-	}); err != nil {
-		return err
 	}
+	e.Step, e.Await = *stats, nil
 	if err := r.callbacks.Fire(callbacks.OptimizerStep, e); err != nil {
-		return err
+		return loss, err
 	}
 	r.acc.ZeroGrad()
-	return nil
+	return loss, nil
 }
 
 // learningRate is that of the step to come, of the first group, as HuggingFace logs it.

@@ -555,13 +555,21 @@ func (s *Sharder) Squares(ctx context.Context) (float64, error) {
 	all := make([]float64, cells[len(s.params)])
 	if err := tensor.Try(func() {
 		s.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			var grads []*tensor.Tensor
+			var at []int
 			for i, piece := range s.pieces {
 				if piece == nil || piece.Grad() == nil {
 					continue
 				}
 				p := s.place[i]
 				lo, _ := p.flat.layout.Part(p.at, s.group.Rank())
-				copy(all[cells[i]+lo/Cell:], tensor.ToSlice[float64](c, tensor.SumSquares(c, piece.Grad())))
+				grads, at = append(grads, piece.Grad()), append(at, cells[i]+lo/Cell)
+			}
+			partials := tensor.ToSlice[float64](c, tensor.SumSquaresAll(c, grads))
+			for i, g := range grads {
+				n := up(g.Numel(), Cell) / Cell
+				copy(all[at[i]:], partials[:n])
+				partials = partials[n:]
 			}
 			return nil
 		})

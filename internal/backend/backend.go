@@ -141,6 +141,33 @@ type Call struct {
 	Ints   [8]int
 	Floats [8]float64
 	Key    uint64 // random stream, see internal/rng
+	If     Flag   // see op.go: Conditional
+}
+
+// Flag is a number in device memory that decides whether a kernel does anything: element Offset of Buf, a float64. A
+// nil Buf is no flag: the kernel runs.
+type Flag struct {
+	Buf    Buffer
+	Offset int
+}
+
+// ManyLauncher is a Stream that takes many calls of one op at once. Calls of a list write to different memory, and none
+// reads what another writes, so that they may run in one kernel, in any order.
+type ManyLauncher interface {
+	Stream
+	// LaunchMany has the bits of Launch for each call. The calls are read before it returns.
+	LaunchMany(calls []Call)
+}
+
+// LaunchMany launches the calls of a list on any stream: at once where it is a ManyLauncher, else one after the other.
+func LaunchMany(s Stream, calls []Call) {
+	if many, ok := s.(ManyLauncher); ok {
+		many.LaunchMany(calls)
+		return
+	}
+	for i := range calls {
+		s.Launch(&calls[i])
+	}
 }
 
 // DType is the dtype that a call computes in: that of the first floating-point operand, inputs before outputs, or if

@@ -15,6 +15,11 @@ import "fmt"
 //     of workers; float32 sums accumulate in float64;
 //   - a "row kernel" works along the last dim; its operands are contiguous;
 //   - empty operands (a dim of size 0) are valid: nothing is written, sums give 0.
+//
+// Conditional. Where Call.If names a flag, and that is 0 when the kernel runs, nothing is written: outputs keep what
+// they hold. OpCopy, OpFill, OpAdd, OpAffine, OpAxpby, OpStochasticRound, OpAdamMoments and OpAdamW may be
+// conditional. Numbers that an op takes from memory instead of Floats (OpAffine, OpAdamW) are read when the kernel
+// runs. Only backends that support OpClipFactor see either, and must have OpAdamW too.
 type Op uint16
 
 const (
@@ -49,7 +54,9 @@ const (
 	OpELU       // x where x > 0, else Floats[0]·(eˣ−1). Clevert et al. 2016
 	OpSoftplus  // ln(1+e^(βx))/β with β = Floats[0] > 0; x where βx > Floats[1]
 	OpNot       // bool
-	OpAffine    // x·Floats[0] + Floats[1]; int32 and int64: x·Ints[0] + Ints[1]
+	// x·Floats[0] + Floats[1]; int32 and int64: x·Ints[0] + Ints[1]. Floats with NIn 2: In1 is a float64 [1] in place
+	// of Floats[0].
+	OpAffine
 	OpPowScalar // x^Floats[0]
 
 	// Gradients of the above: In0 = the saved tensor, In1 = dy, Out0 = dx.
@@ -219,8 +226,17 @@ const (
 	OpAdamMoments
 	// OpAdamW: In0 g; Out0 p, Out1 m, Out2 v: OpAdamMoments of the gradient Floats[7]·g, then p = (1 − lr·decay)·p −
 	// lr·u, in one pass. Floats as there, then [5] lr, [6] decay. In float32 and float64 the bits are those of
-	// OpAffine, OpAdamMoments, OpAffine and OpAxpby one after the other. Loshchilov & Hutter 2019.
+	// OpAffine, OpAdamMoments, OpAffine and OpAxpby one after the other. Loshchilov & Hutter 2019. Numbers that change
+	// from step to step may lie in memory, contiguous, in float64: with NIn 3, In1 [1] stands for Floats[7] and In2 [4]
+	// for Floats[3] to Floats[6].
 	OpAdamW
+	// OpClipFactor: In0 float64 [N], sums of squares; In1 float64 [M], losses (NIn 1: none); contiguous. Floats:
+	// [0] the largest norm (0: any), [1] the scale of the losses. With norm = √(In0[0] + In0[1] + …)/scale, added in
+	// that order in float64, Out0 float64 [4] is norm; factor = c/scale, where c = max/(norm + 1e-6) if max > 0, norm
+	// is finite and that is below 1, else 1; 1 if norm and the losses' sum, added in order, are finite, else 0; and 1
+	// if factor ≠ 1, else 0. The third is 0 too if an earlier kernel of the stream faulted and no caller knows yet, so
+	// that nothing is updated by what such a kernel left. Pascanu et al. 2013.
+	OpClipFactor
 
 	// Images: contiguous. A window is moved over rows and columns of planes of H × W pixels: its element (a,b) at place
 	// (i,j) is pixel (i·sh − ph + a·dh, j·sw − pw + b·dw), or padding where there is none. Ints: [0] sh, [1] sw > 0
@@ -277,7 +293,7 @@ var opNames = [NumOps]string{
 	OpEmbedding: "embedding", OpEmbeddingGrad: "embedding_grad", OpGather: "gather", OpScatterAdd: "scatter_add",
 	OpMatMul: "matmul", OpLinear: "linear", OpAttention: "attention", OpAttentionGrad: "attention_grad",
 	OpDropout: "dropout", OpUniform: "uniform", OpNormal: "normal", OpStochasticRound: "stochastic_round",
-	OpAdamMoments: "adam_moments", OpAdamW: "adamw",
+	OpAdamMoments: "adam_moments", OpAdamW: "adamw", OpClipFactor: "clip_factor",
 	OpIm2Col: "im2col", OpCol2Im: "col2im", OpMaxPool: "max_pool",
 	OpConv2D: "conv2d", OpConv2DGrad: "conv2d_grad", OpConv2DParamGrad: "conv2d_param_grad",
 }

@@ -10,6 +10,7 @@ package optimtest
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -44,6 +45,7 @@ func Run(t *testing.T, k Case) {
 		{"GroupsKeepTheirRates", groupRates},
 		{"GradientsStay", gradientsStay},
 		{"ScaleGrads", scaleGrads},
+		{"StepBy", stepBy},
 		{"SaveAndLoad", saveAndLoad},
 		{"LoadErrors", loadErrors},
 		{"DTypes", dtypes},
@@ -331,6 +333,40 @@ func scaleGrads(t *testing.T, k Case) {
 			ahead.opt.Step(ahead.c)
 			within.opt.Step(within.c)
 			require.Equal(t, ahead.bits(), within.bits(), "%v, step %d", dt, n)
+		}
+	}
+}
+
+// stepBy steps by numbers on the device: with the bits of ScaleGrads and Step, and without any change if gradients are
+// not finite.
+func stepBy(t *testing.T, k Case) {
+	for _, dt := range []tensor.DType{tensor.Float32, tensor.Float64, tensor.BFloat16} {
+		host, device := newRig(k, tensor.CPU(), dt, 0.1, 0.1), newRig(k, tensor.CPU(), dt, 0.1, 0.1)
+		if !device.opt.StepsAlone() {
+			t.Skip("a transform is no optim.OnDevice")
+		}
+		numbers := tensor.Zeros(device.c, tensor.Float64, tensor.ClipLen)
+		for n := range 5 {
+			host.give(n)
+			device.give(n)
+			bad := n == 0 || n == 3
+			if bad {
+				tensor.FillInto(device.c.NoGrad(), device.params[1].Grad(), math.NaN())
+			} else {
+				host.opt.ScaleGrads(optim.ClipFactor(optim.GradNorm(host.c, host.params), 0.5))
+				host.opt.Step(host.c)
+			}
+			optim.MeasureGrads(device.c, numbers, device.params, nil, 0.5, 1)
+			device.opt.StepBy(device.c, numbers, true)
+			if bad {
+				device.opt.TakeBack()
+			}
+			require.Equal(t, host.bits(), device.bits(), "%v, step %d", dt, n)
+			require.Equal(t, host.opt.State().Steps, device.opt.State().Steps)
+			for name, s := range host.opt.State().Tensors {
+				require.Equal(t, tensor.ReadBytes(host.c, s),
+					tensor.ReadBytes(device.c, device.opt.State().Tensors[name]), "%v, step %d, %s", dt, n, name)
+			}
 		}
 	}
 }

@@ -71,6 +71,10 @@ func inPlaceOps() []Op {
 			tensor.ScaleInto(c, dst, -0.75)
 		},
 			func(x ...float64) float64 { return -0.75 * x[0] }),
+		row("ScaleByInto", floats, 1, func(c *tensor.Ctx, dst *tensor.Tensor, _ []*tensor.Tensor) {
+			tensor.ScaleByInto(c, dst, tensor.FromSlice(c, []float64{-0.75}, 1))
+		},
+			func(x ...float64) float64 { return -0.75 * x[0] }),
 		stochasticRoundRow(),
 		adamRow(),
 		adamWRow(),

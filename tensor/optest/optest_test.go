@@ -96,6 +96,9 @@ var notOps = map[string]string{
 	"Custom":     "takes functions; tested in package tensor",
 	"Checkpoint": "takes functions; tested in package tensor",
 
+	"ClipFactor": "of float64 alone; tested in packages backendtest and optim",
+	"AdamWAll":   "a list of AdamW; tested in package optim",
+
 	"BackwardSpan": "takes functions; tested in package nn",
 }
 

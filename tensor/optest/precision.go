@@ -25,7 +25,8 @@ func init() {
 		"Contiguous", "Clone", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Permute", "Transpose", "Expand",
 		"Slice", "Select", "Split",
 		// in place
-		"CopyInto", "FillInto", "AxpbyInto", "AddInto", "ScaleInto", "AdamMoments", "AdamW", "StochasticRoundInto",
+		"CopyInto", "FillInto", "AxpbyInto", "AddInto", "ScaleInto", "ScaleByInto", "AdamMoments", "AdamW",
+		"StochasticRoundInto", "SumSquaresAll",
 	} {
 		sameEverywhere[name] = true
 	}

@@ -120,7 +120,7 @@ func reductions() []Op {
 		logSumExpRow(),
 		varRow(),
 		stdRow(),
-		sumSquares(),
+		sumSquares(), sumSquaresAll(),
 	}
 }
 
@@ -143,6 +143,24 @@ func sumSquares() Op {
 	}
 	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{typed(normal, 17, 5003)},
 		Apply: unary(tensor.SumSquares)})
+	return op
+}
+
+// sumSquaresAll is sumSquares of two operands, one after the other.
+func sumSquaresAll() Op {
+	op := Op{Name: "SumSquaresAll", DTypes: floats}
+	for _, shape := range [][]int{{}, {5}, {3, 4}, {0}, {4096}, {4097}, {3, 4096}} {
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape),
+			In: []Input{typed(normal, shape...), typed(normal, shape...)},
+			Apply: func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
+				return []*tensor.Tensor{tensor.SumSquaresAll(c, in)}
+			},
+			Want: func(dt tensor.DType, in []Array) []Array {
+				one := sumSquares().Samples[0].Want
+				v := append(one(dt, in[:1])[0].V, one(dt, in[1:])[0].V...)
+				return []Array{{[]int{len(v)}, v}}
+			}})
+	}
 	return op
 }
 

@@ -142,6 +142,15 @@ func adamWSamples(g *gen) {
 			s := &sample{ins: []*operand{grad}, outs: []*operand{p, m, v}, want: want, loose: 4}
 			copy(s.floats[:], []float64{b1, b2, eps, c1, c2, lr, decay, scale})
 			g.add(s, "%s %d", dt, n)
+
+			told := *s // by numbers in memory
+			told.ins = append(told.ins, numbers(dtype.Float64, []int{1}, []float64{scale}),
+				newOperand(dtype.Float64, shifted, []int{4}, func(i int) float64 {
+					return []float64{c1, c2, lr, decay}[i]
+				}))
+			copy(told.floats[3:], []float64{9, 9, 9, 9, 9})
+			told.numbers = true
+			g.add(&told, "%s %d, numbers in memory", dt, n)
 		}
 	}
 }

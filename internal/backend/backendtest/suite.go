@@ -38,14 +38,25 @@ func Run(t *testing.T, open func(t *testing.T) backend.Backend) {
 	b := device(t)
 	stream := b.NewStream()
 	for op := backend.OpInvalid + 1; op < backend.NumOps; op++ {
+		if op == backend.OpClipFactor && !b.Supports(op, dtype.Float64) {
+			continue
+		}
 		t.Run(op.String(), func(t *testing.T) {
 			samples := samplesOf(op)
 			require.NotEmpty(t, samples, "the suite has no case for %s", op)
 			for _, s := range samples {
+				if s.numbers && !b.Supports(backend.OpClipFactor, dtype.Float64) {
+					continue
+				}
 				s.check(t, s.run(t, b, stream))
 			}
 		})
 	}
+	if b.Supports(backend.OpClipFactor, dtype.Float64) {
+		t.Run("conditional", func(t *testing.T) { testConditional(t, b, stream) })
+		t.Run("flag behind a fault", func(t *testing.T) { testFlagBehindFault(t, b, stream) })
+	}
+	t.Run("lists", func(t *testing.T) { testLists(t, b, stream) })
 	require.Zero(t, b.Stats().InUse, "memory that the suite freed is still in use")
 }
 
@@ -74,38 +85,61 @@ type sample struct {
 	floats [8]float64
 	key    uint64
 	want   [][]float64 // per output, in row-major order
-	loose  float64     // the tolerance is multiplied by it; 0 stands for 1
+	// numbers says that inputs hold what attributes do else, see op.go: Conditional.
+	numbers bool
+	loose   float64 // the tolerance is multiplied by it; 0 stands for 1
 }
 
 // run launches the sample and returns the bytes of the outputs' buffers.
 func (s *sample) run(t *testing.T, b backend.Backend, stream backend.Stream) [][]byte {
 	t.Helper()
-	c := &backend.Call{Op: s.op, NOut: len(s.outs), NIn: len(s.ins), Ints: s.ints, Floats: s.floats, Key: s.key}
-	var bufs []backend.Buffer
-	upload := func(o *operand) backend.Buffer {
-		buf, err := stream.Alloc(len(o.bytes))
-		require.NoError(t, err)
-		stream.Write(buf, 0, o.bytes)
-		bufs = append(bufs, buf)
-		return buf
-	}
+	r := s.ready(t, stream)
+	stream.Launch(&r.call)
+	return r.results(b, stream)
+}
+
+// launch is a sample whose operands are on a device.
+type launch struct {
+	s    *sample
+	call backend.Call
+	bufs []backend.Buffer
+}
+
+// ready uploads the operands.
+func (s *sample) ready(t *testing.T, stream backend.Stream) *launch {
+	t.Helper()
+	r := &launch{s: s,
+		call: backend.Call{Op: s.op, NOut: len(s.outs), NIn: len(s.ins), Ints: s.ints, Floats: s.floats, Key: s.key}}
 	for i, o := range s.ins {
-		c.In[i] = o.view(upload(o))
+		r.call.In[i] = o.view(r.upload(t, stream, o.bytes))
 	}
 	for i, o := range s.outs {
 		if o.alias > 0 {
-			c.Out[i] = c.In[o.alias-1]
+			r.call.Out[i] = r.call.In[o.alias-1]
 			continue
 		}
-		c.Out[i] = o.view(upload(o))
+		r.call.Out[i] = o.view(r.upload(t, stream, o.bytes))
 	}
-	stream.Launch(c)
-	results := make([][]byte, len(s.outs))
-	for i, o := range s.outs {
+	return r
+}
+
+func (r *launch) upload(t *testing.T, stream backend.Stream, data []byte) backend.Buffer {
+	t.Helper()
+	buf, err := stream.Alloc(len(data))
+	require.NoError(t, err)
+	stream.Write(buf, 0, data)
+	r.bufs = append(r.bufs, buf)
+	return buf
+}
+
+// results are the bytes of the outputs' buffers. The memory is freed.
+func (r *launch) results(b backend.Backend, stream backend.Stream) [][]byte {
+	results := make([][]byte, len(r.s.outs))
+	for i, o := range r.s.outs {
 		results[i] = make([]byte, len(o.bytes))
-		stream.Read(results[i], c.Out[i].Buf, 0)
+		stream.Read(results[i], r.call.Out[i].Buf, 0)
 	}
-	for _, buf := range bufs {
+	for _, buf := range r.bufs {
 		b.Free(buf)
 	}
 	return results

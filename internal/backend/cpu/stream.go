@@ -33,6 +33,9 @@ func (s *stream) Launch(c *backend.Call) {
 		d.checkView(c, &c.In[i], "input", i)
 		half = half || c.In[i].DType.IsHalf()
 	}
+	if c.If.Buf != nil && !d.holds(c) {
+		return
+	}
 	k := &kernels[c.Op]
 	if c.NOut < k.outs || c.NIn < k.ins {
 		d.fault(c, "%d outputs and %d inputs, want at least %d and %d", c.NOut, c.NIn, k.outs, k.ins)

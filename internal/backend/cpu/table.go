@@ -56,8 +56,8 @@ func init() {
 		backend.OpELU:       pointwise(1, blocks{f32: eluBlock[float32], f64: eluBlock[float64]}),
 		backend.OpSoftplus:  pointwise(1, blocks{f32: softplusBlock32, f64: softplusBlock64}),
 		backend.OpNot:       pointwise(1, blocks{boolean: notBlock}),
-		backend.OpAffine: pointwise(1, blocks{f32: affineBlock32, f64: affineFloatBlock[float64],
-			i32: affineIntBlock[int32], i64: affineIntBlock[int64]}),
+		backend.OpAffine: withNumbers(pointwise(1, blocks{f32: affineBlock32, f64: affineFloatBlock[float64],
+			i32: affineIntBlock[int32], i64: affineIntBlock[int64]}), numbers{input: 1, at: 0, n: 1}),
 		backend.OpPowScalar: pointwise(1, blocks{f32: powScalarBlock[float32], f64: powScalarBlock[float64]}),
 
 		backend.OpTanhGrad:     pointwise(2, blocks{f32: tanhGradBlock[float32], f64: tanhGradBlock[float64]}),
@@ -158,7 +158,9 @@ func init() {
 		backend.OpStochasticRound: {stochasticRoundKernel, 1, 1, true, false},
 
 		backend.OpAdamMoments: {adamKernel, 3, 1, false, true},
-		backend.OpAdamW:       {adamWKernel, 3, 1, false, true},
+		backend.OpAdamW: withNumbers(kernel{adamWKernel, 3, 1, false, true}, numbers{input: 1, at: 7, n: 1},
+			numbers{input: 2, at: 3, n: 4}),
+		backend.OpClipFactor: {clipFactorKernel, 1, 1, false, false},
 
 		backend.OpIm2Col:          {im2ColKernel, 1, 1, false, false},
 		backend.OpCol2Im:          {col2ImKernel, 1, 1, false, false},

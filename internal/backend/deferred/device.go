@@ -34,7 +34,7 @@ type Device struct {
 	closed  bool
 	stats   backend.Stats
 
-	waits atomic.Int64
+	waits, launches atomic.Int64
 }
 
 // New returns a device whose kernels use up to the given number of workers; 0 stands for GOMAXPROCS.
@@ -134,6 +134,9 @@ func (d *Device) Sync() {
 
 // HostWaits is how often a caller has waited for the device so far: to read, or for a stream, an event or all of it.
 func (d *Device) HostWaits() int64 { return d.waits.Load() }
+
+// Launches is how many kernels were launched so far; the calls of a list count as one.
+func (d *Device) Launches() int64 { return d.launches.Load() }
 
 // Stats returns the memory in use.
 func (d *Device) Stats() backend.Stats {

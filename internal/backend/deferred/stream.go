@@ -45,6 +45,36 @@ func (s *stream) Alloc(n int) (backend.Buffer, error) {
 // Launch queues a copy of the call. Operands that were freed before are found here, everything else when the kernel
 // runs.
 func (s *stream) Launch(c *backend.Call) {
+	call := s.queued(c)
+	s.d.launches.Add(1)
+	s.queue <- func() { s.launch(&call) }
+}
+
+// launch runs a kernel. A clip factor's flag is 0 behind a fault.
+func (s *stream) launch(c *backend.Call) {
+	s.cpu.Launch(c)
+	if c.Op == backend.OpClipFactor && s.fault != nil {
+		out := &c.Out[0]
+		s.cpu.Write(out.Buf, (out.Offset+2)*out.DType.Size(), make([]byte, out.DType.Size()))
+	}
+}
+
+// LaunchMany queues copies of the calls as one command.
+func (s *stream) LaunchMany(calls []backend.Call) {
+	copied := make([]backend.Call, len(calls))
+	for i := range calls {
+		copied[i] = s.queued(&calls[i])
+	}
+	s.d.launches.Add(1)
+	s.queue <- func() {
+		for i := range copied {
+			s.launch(&copied[i])
+		}
+	}
+}
+
+// queued is a copy of a call with the memory behind its handles.
+func (s *stream) queued(c *backend.Call) backend.Call {
 	call := *c
 	for i := range call.NOut {
 		call.Out[i].Buf = s.live(c.Op, c.Out[i].Buf)
@@ -52,7 +82,10 @@ func (s *stream) Launch(c *backend.Call) {
 	for i := range call.NIn {
 		call.In[i].Buf = s.live(c.Op, c.In[i].Buf)
 	}
-	s.queue <- func() { s.cpu.Launch(&call) }
+	if c.If.Buf != nil {
+		call.If.Buf = s.live(c.Op, c.If.Buf)
+	}
+	return call
 }
 
 // Write queues a copy of the bytes.
