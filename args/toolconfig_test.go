@@ -41,6 +41,32 @@ func TestDeepSpeedFilesOfHuggingFace(t *testing.T) {
 	}
 }
 
+// So have the older files of its tests: a section bfloat16, sizes that are 0, no batch.
+func TestOlderDeepSpeedFiles(t *testing.T) {
+	for text, bf16 := range map[string]bool{
+		`{"bfloat16": {"enabled": "auto"}, "zero_optimization": {"stage": 3, "sub_group_size": 1e9,
+			"reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto",
+			"stage3_param_persistence_threshold": "auto", "stage3_gather_fp16_weights_on_model_save": true},
+			"train_batch_size": "auto"}`: true,
+		`{"fp16": {"enabled": true, "loss_scale": 0}, "zero_optimization": {"stage": 3, "sub_group_size": 1e14,
+			"reduce_bucket_size": 0, "stage3_prefetch_bucket_size": 0, "stage3_param_persistence_threshold": 0,
+			"stage3_gather_fp16_weights_on_model_save": true},
+			"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": 3e-5,
+			"warmup_num_steps": 500}}, "steps_per_print": 2000}`: false,
+	} {
+		flags := []string{"--deepspeed", "ds.json"}
+		if bf16 {
+			flags = append(flags, "--bf16", "true")
+		}
+		p := newProgram(nil, map[string]string{"ds.json": text}).parse(flags...)
+		require.NoError(t, p.err, text)
+		require.Equal(t, args.FullShard, p.train.ShardStrategy())
+		require.Equal(t, bf16, p.train.BF16)
+		require.Equal(t, !bf16, p.train.FP16)
+		require.Zero(t, p.train.FSDPPersistenceThreshold)
+	}
+}
+
 // Values that are written out are the run's, as numbers of any form.
 func TestDeepSpeedValues(t *testing.T) {
 	files := map[string]string{"ds.json": `{
