@@ -30,7 +30,7 @@ type library struct {
 	size    int
 	serial  *sync.Mutex // held around each call unless the library takes calls of several threads at once
 
-	commRank, commSize, setErrhandler, isend, irecv, iallreduce, test, cancel, finalize, errorString uintptr
+	commRank, commSize, setErrhandler, isend, irecv, allreduce, iallreduce, test, cancel, finalize, errorString uintptr
 
 	reductions atomic.Int64 // by the library itself
 	groups     atomic.Int32 // of all ranks that have been opened
@@ -138,6 +138,7 @@ func open() (*library, error) {
 		"MPI_Init_thread": &initThread, "MPI_Get_library_version": &getVersion, "MPI_Finalize": &l.finalize,
 		"MPI_Comm_rank": &l.commRank, "MPI_Comm_size": &l.commSize, "MPI_Comm_set_errhandler": &l.setErrhandler,
 		"MPI_Isend": &l.isend, "MPI_Irecv": &l.irecv, "MPI_Test": &l.test, "MPI_Cancel": &l.cancel,
+		"MPI_Allreduce":    &l.allreduce,
 		"MPI_Iallreduce":   &l.iallreduce,
 		"MPI_Error_string": &l.errorString,
 	} {
@@ -145,7 +146,7 @@ func open() (*library, error) {
 			return nil, err
 		}
 	}
-	keepSignals()
+	configure()
 	var provided int32
 	if err := l.call("MPI_Init_thread", initThread, 0, 0, uintptr(a.multiple), address(&provided)); err != nil {
 		return nil, err
@@ -177,11 +178,20 @@ func (l *library) look(getVersion uintptr) error {
 	return err
 }
 
-// keepSignals leaves SIGSEGV and its like to Go: Open MPI would print a trace of its own instead of a panic.
-func keepSignals() {
-	if setenv, err := purego.Dlsym(purego.RTLD_DEFAULT, "setenv"); err == nil {
-		name, none := []byte("OMPI_MCA_opal_signal\x00"), []byte{0}
-		purego.SyscallN(setenv, address(&name[0]), address(&none[0]), 0)
+// settings are Open MPI's that the library gets unless the user has set them. SIGSEGV and its like are Go's: Open MPI
+// would print a trace of its own instead of a panic. Messages within a host are copied twice through shared memory: the
+// single copy from process to process (CMA) took two to three times as long from our processes.
+var settings = map[string]string{"OMPI_MCA_opal_signal": "", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+
+// configure passes settings on by C's environment.
+func configure() {
+	setenv, err := purego.Dlsym(purego.RTLD_DEFAULT, "setenv")
+	if err != nil {
+		return
+	}
+	for name, value := range settings {
+		n, v := append([]byte(name), 0), append([]byte(value), 0)
+		purego.SyscallN(setenv, address(&n[0]), address(&v[0]), 0) // 0: keeps what is set
 	}
 }
 
@@ -243,9 +253,19 @@ func (l *library) carry(b []byte, sent bool, rank, tag int, over func() error) e
 	return l.await(r)
 }
 
-// allReduce adds up b over all processes in the library's own order; dt is a datatype of the library.
+// allReduce adds up b over all processes in the library's own order; dt is a datatype of the library. Where several
+// threads may call the library, one of them waits inside it: MPI makes progress best there, and what computes goes on
+// beside.
 func (l *library) allReduce(b []byte, count int, dt uintptr, over func() error) error {
 	l.reductions.Add(1)
+	if l.serial == nil {
+		done := make(chan error, 1)
+		go func() {
+			done <- l.call("MPI_Allreduce", l.allreduce, l.abi.inPlace, address(&b[0]), uintptr(count), dt, l.abi.sum,
+				l.abi.world)
+		}()
+		return l.inside(done, over)
+	}
 	r := &request{buffer: b, keep: true, spin: true, over: over, done: make(chan struct{})}
 	if err := l.call("MPI_Iallreduce", l.iallreduce, l.abi.inPlace, address(&b[0]), uintptr(count), dt, l.abi.sum,
 		l.abi.world, address(&r.handle)); err != nil {
@@ -253,6 +273,26 @@ func (l *library) allReduce(b []byte, count int, dt uintptr, over func() error) 
 	}
 	return l.await(r)
 }
+
+// inside waits for a call that another thread makes. One that is given up never returns: its memory stays the library's.
+func (l *library) inside(done chan error, over func() error) error {
+	tick := time.NewTicker(patience)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-tick.C:
+			if err := over(); err != nil {
+				l.broken.Store(true)
+				return err
+			}
+		}
+	}
+}
+
+// patience is how often a call inside the library is asked for.
+const patience = 20 * time.Millisecond
 
 // await leaves a request to the driver and waits for its end.
 func (l *library) await(r *request) error {

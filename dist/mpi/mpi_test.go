@@ -136,7 +136,7 @@ func fast() error {
 			return err
 		}
 	}
-	fmt.Println("calls of MPI_Iallreduce:", world.lib.reductions.Load())
+	fmt.Println("calls of MPI_Allreduce:", world.lib.reductions.Load())
 	return part.Close()
 }
 
@@ -166,7 +166,7 @@ func TestFastOrder(t *testing.T) {
 	for name, l := range launchers {
 		t.Run(name, func(t *testing.T) {
 			out := l.run(t, name, 3, fastRank+"=1")
-			require.Equal(t, 3, strings.Count(out, "calls of MPI_Iallreduce: 4"), "%s", out)
+			require.Equal(t, 3, strings.Count(out, "calls of MPI_Allreduce: 4"), "%s", out)
 		})
 	}
 }
