@@ -107,7 +107,7 @@ func create(a *args.TrainingArguments, on devices, opts []Option, local int) (*A
 		return nil, err
 	}
 	acc.ctx = tensor.NewCtx(acc.dev)
-	return acc, nil
+	return acc, chooseDeviceEngine(acc)
 }
 
 // Device is where the rank computes.

@@ -51,6 +51,16 @@ func (d *Device) Workers() int {
 	return 0
 }
 
+// AllowTF32 lets float32 matrix products round their inputs to 10 bits of fraction (TF32), which matrix units of GPUs
+// multiply many times faster, or ends that. It reports whether the device has the mode.
+func (d *Device) AllowTF32(on bool) bool {
+	b, ok := d.be.(interface{ SetTF32(on bool) })
+	if ok {
+		b.SetTF32(on)
+	}
+	return ok
+}
+
 // MemStats returns the device memory in use, in bytes.
 func (d *Device) MemStats() backend.Stats { return d.be.Stats() }
 
@@ -129,3 +139,7 @@ func DeviceNames() []string {
 	})
 	return names
 }
+
+// Backend is what the device computes with. It is for packages that work on a backend's memory directly, such as
+// engines of package dist.
+func (d *Device) Backend() backend.Backend { return d.be }

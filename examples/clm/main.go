@@ -30,6 +30,7 @@ import (
 	_ "github.com/lockstep-ml/lockstep/dist/mpi" // empty without -tags mpi
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
+	_ "github.com/lockstep-ml/lockstep/tensor/cuda" // empty without -tags cuda
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 

@@ -33,6 +33,7 @@ import (
 	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
+	_ "github.com/lockstep-ml/lockstep/tensor/cuda" // empty without -tags cuda
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 

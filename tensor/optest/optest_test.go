@@ -12,8 +12,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/internal/backend/meta"
+	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -23,6 +25,12 @@ func openCPU(t *testing.T, workers int) *tensor.Device { return closed(t, tensor
 
 func openDeferred(t *testing.T, workers int) *tensor.Device {
 	return closed(t, tensor.NewDevice(deferred.New(workers)))
+}
+
+func openCUDA(t *testing.T) *tensor.Device {
+	d, err := cuda.Open(fake.New(fake.Options{Seed: 1, Memory: 1 << 30}), 0)
+	require.NoError(t, err)
+	return closed(t, tensor.NewDevice(d))
 }
 
 // closed closes the device when the test ends.
@@ -37,6 +45,14 @@ func TestCPU(t *testing.T) {
 
 func TestDeferred(t *testing.T) {
 	Run(t, func(t *testing.T) *tensor.Device { return openDeferred(t, 2) })
+}
+
+// TestCUDA runs the table on a device of CUDA that the processor plays, with the kernels of real ones.
+func TestCUDA(t *testing.T) {
+	if testing.Short() {
+		return // a short run is the race detector's: tests/cuda is enough for it
+	}
+	Run(t, func(t *testing.T) *tensor.Device { return openCUDA(t) })
 }
 
 // TestMeta: on the device without values, where memory is estimated, results and gradients have the CPU's shapes.

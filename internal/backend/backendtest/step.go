@@ -87,31 +87,42 @@ func clipFactorSamples(g *gen) {
 	add([]float64{1 << 32}, []float64{1}, 4, 1<<16)
 }
 
+// conditionalOps may have a flag, and listedOps are launched many at a time.
+var (
+	conditionalOps = []backend.Op{backend.OpCopy, backend.OpFill, backend.OpAdd, backend.OpAffine, backend.OpAxpby,
+		backend.OpStochasticRound, backend.OpAdamMoments, backend.OpAdamW}
+	listedOps = []backend.Op{backend.OpSumSq, backend.OpAdamW, backend.OpFill, backend.OpCopy}
+)
+
+// checkConditional launches a sample with a flag that is 0, after which nothing is written, and one that is not.
+func (s *sample) checkConditional(t tester, b backend.Backend, stream backend.Stream) {
+	for _, flag := range []float64{0, 1} {
+		r := s.ready(t, stream)
+		data := binary.LittleEndian.AppendUint64(nil, math.Float64bits(1-flag)) // beside it
+		data = binary.LittleEndian.AppendUint64(data, math.Float64bits(flag))
+		r.call.If = backend.Flag{Buf: r.upload(t, stream, data), Offset: 1}
+		stream.Launch(&r.call)
+		got := r.results(b, stream)
+		if flag != 0 {
+			s.check(t, got)
+			continue
+		}
+		for i, o := range s.outs {
+			before := o.bytes
+			if o.alias > 0 {
+				before = s.ins[o.alias-1].bytes
+			}
+			require.True(t, bytes.Equal(before, got[i]), "%s %s: output %d was written", s.op, s.name, i)
+		}
+	}
+}
+
 // testConditional launches the samples of all ops that may be conditional with a flag that is 0, after which nothing is
 // written, and one that is not.
 func testConditional(t *testing.T, b backend.Backend, stream backend.Stream) {
-	for _, op := range []backend.Op{backend.OpCopy, backend.OpFill, backend.OpAdd, backend.OpAffine, backend.OpAxpby,
-		backend.OpStochasticRound, backend.OpAdamMoments, backend.OpAdamW} {
+	for _, op := range conditionalOps {
 		for _, s := range samplesOf(op) {
-			for _, flag := range []float64{0, 1} {
-				r := s.ready(t, stream)
-				data := binary.LittleEndian.AppendUint64(nil, math.Float64bits(1-flag)) // beside it
-				data = binary.LittleEndian.AppendUint64(data, math.Float64bits(flag))
-				r.call.If = backend.Flag{Buf: r.upload(t, stream, data), Offset: 1}
-				stream.Launch(&r.call)
-				got := r.results(b, stream)
-				if flag != 0 {
-					s.check(t, got)
-					continue
-				}
-				for i, o := range s.outs {
-					before := o.bytes
-					if o.alias > 0 {
-						before = s.ins[o.alias-1].bytes
-					}
-					require.True(t, bytes.Equal(before, got[i]), "%s %s: output %d was written", op, s.name, i)
-				}
-			}
+			s.checkConditional(t, b, stream)
 		}
 	}
 	r := samplesOf(backend.OpMatMul)[0].ready(t, stream)
@@ -148,7 +159,7 @@ func testFlagBehindFault(t *testing.T, b backend.Backend, stream backend.Stream)
 
 // testLists launches samples together, with the bits of each alone.
 func testLists(t *testing.T, b backend.Backend, stream backend.Stream) {
-	for _, op := range []backend.Op{backend.OpSumSq, backend.OpAdamW, backend.OpFill, backend.OpCopy} {
+	for _, op := range listedOps {
 		var want [][][]byte
 		var list []*launch
 		var calls []backend.Call

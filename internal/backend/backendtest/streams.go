@@ -185,7 +185,9 @@ func testFaults(t *testing.T, b backend.Backend) {
 	table, out, bad := vector(t, s, 12), vector(t, s, 12), vector(t, s, 3)
 	ids := backend.View{Buf: alloc(t, s, 12), DType: dtype.Int32, NDim: 1}
 	ids.Shape[0], ids.Stride[0] = 3, 1
-	fill(s, table, 1)
+	for _, v := range []backend.View{table, out, bad} {
+		fill(s, v, 1)
+	}
 	raw := make([]byte, 12)
 	put(raw[4:], dtype.Int32, 3)
 	put(raw[8:], dtype.Int32, 4)

@@ -75,6 +75,54 @@ func Digest(t *testing.T, b backend.Backend) (sum [sha256.Size]byte) {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
+// Check runs the samples of an op that work on a dtype, alone, under conditions and in a list, and returns what was
+// wrong with the first that fails. It is for tests of what the suite finds.
+func Check(b backend.Backend, op backend.Op, dt dtype.DType) (err error) {
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case error:
+			err = v
+		default:
+			panic(v)
+		}
+	}()
+	stream := b.NewStream()
+	var list []*launch
+	var calls []backend.Call
+	for _, s := range samplesOf(op) {
+		if s.ins[0].dt != dt {
+			continue
+		}
+		s.check(failing{}, s.run(failing{}, b, stream))
+		if slices.Contains(conditionalOps, op) {
+			s.checkConditional(failing{}, b, stream)
+		}
+		if slices.Contains(listedOps, op) {
+			r := s.ready(failing{}, stream)
+			list, calls = append(list, r), append(calls, r.call)
+		}
+	}
+	backend.LaunchMany(stream, calls)
+	for _, r := range list {
+		r.s.check(failing{}, r.results(b, stream))
+	}
+	return nil
+}
+
+// tester is what a sample needs of a test.
+type tester interface {
+	require.TestingT
+	Helper()
+}
+
+// failing panics with an error where a test would fail.
+type failing struct{}
+
+func (failing) Helper()                           {}
+func (failing) FailNow()                          {}
+func (failing) Errorf(format string, args ...any) { panic(fmt.Errorf(format, args...)) }
+
 // sample is one launch and what must come of it.
 type sample struct {
 	name   string
@@ -91,7 +139,7 @@ type sample struct {
 }
 
 // run launches the sample and returns the bytes of the outputs' buffers.
-func (s *sample) run(t *testing.T, b backend.Backend, stream backend.Stream) [][]byte {
+func (s *sample) run(t tester, b backend.Backend, stream backend.Stream) [][]byte {
 	t.Helper()
 	r := s.ready(t, stream)
 	stream.Launch(&r.call)
@@ -106,7 +154,7 @@ type launch struct {
 }
 
 // ready uploads the operands.
-func (s *sample) ready(t *testing.T, stream backend.Stream) *launch {
+func (s *sample) ready(t tester, stream backend.Stream) *launch {
 	t.Helper()
 	r := &launch{s: s,
 		call: backend.Call{Op: s.op, NOut: len(s.outs), NIn: len(s.ins), Ints: s.ints, Floats: s.floats, Key: s.key}}
@@ -123,7 +171,7 @@ func (s *sample) ready(t *testing.T, stream backend.Stream) *launch {
 	return r
 }
 
-func (r *launch) upload(t *testing.T, stream backend.Stream, data []byte) backend.Buffer {
+func (r *launch) upload(t tester, stream backend.Stream, data []byte) backend.Buffer {
 	t.Helper()
 	buf, err := stream.Alloc(len(data))
 	require.NoError(t, err)
@@ -152,7 +200,7 @@ var tolerance = map[dtype.DType]float64{
 }
 
 // check compares the outputs with what is wanted, and the memory around them with what it was.
-func (s *sample) check(t *testing.T, results [][]byte) {
+func (s *sample) check(t tester, results [][]byte) {
 	t.Helper()
 	for k, o := range s.outs {
 		tol := tolerance[o.dt]

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/bench/internal/stats"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/data/text"
+	"github.com/lockstep-ml/lockstep/internal/rng"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/models/resnet"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// tokensFile is the name, in the folder of --save, of the tokens that a peer is to train on.
+const tokensFile = "tokens.u16"
+
+// trainGPT2 trains GPT-2 on bytes of the Go standard library's source.
+func trainGPT2(s *settings, _ []string) error {
+	cfg := gpt2.DefaultConfig()
+	cfg.NLayer, cfg.NEmbd, cfg.NHead, cfg.VocabSize, cfg.NPositions = s.layers, s.width, s.heads, s.vocab, s.block
+	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = s.dropout, s.dropout, s.dropout
+	if cfg.VocabSize < 256 {
+		return fmt.Errorf("--vocab_size %d: want at least 256, a token for each byte", cfg.VocabSize)
+	}
+	tokens, err := source(s.steps * s.batch * s.block)
+	if err != nil {
+		return err
+	}
+	if s.save != "" {
+		raw := make([]byte, 0, 2*len(tokens))
+		for _, id := range tokens {
+			raw = append(raw, byte(id), byte(id>>8))
+		}
+		if err := os.MkdirAll(s.save, 0o777); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(s.save, tokensFile), raw, 0o666); err != nil {
+			return err
+		}
+	}
+	blocks := make(data.Slice[[]int32], len(tokens)/s.block)
+	for i := range blocks {
+		blocks[i] = tokens[i*s.block:][:s.block]
+	}
+	var flops float64
+	t := training{settings: s, unit: "tokens/s", perStep: float64(s.batch * s.block),
+		data: data.NewSource(blocks, data.CausalLM(0)),
+		model: func(in *nn.Init) (models.Model, error) {
+			m, err := gpt2.New(in, cfg)
+			if err == nil {
+				flops = m.FLOPsPerToken(s.block)
+			}
+			return m, err
+		},
+		batch: func(c *tensor.Ctx, samples int) *data.Batch {
+			b, err := data.CausalLM(0)(c, blocks[:samples])
+			if err != nil {
+				panic(err) // blocks are of one length
+			}
+			return b
+		}}
+	rate, err := t.run()
+	if err == nil {
+		result(s.row+"_matrix_rate", rate*flops/1e12, "TFLOP/s")
+	}
+	return err
+}
+
+// source is n bytes of the Go standard library's source, over again if there are not so many.
+func source(n int) ([]int32, error) {
+	root, err := text.GoRoot()
+	if err != nil {
+		return nil, err
+	}
+	files, _, err := text.GoSource(root)
+	if err != nil {
+		return nil, err
+	}
+	tokens := make([]int32, 0, n)
+	for len(tokens) < n {
+		before := len(tokens)
+		for _, name := range files {
+			raw, err := os.ReadFile(name)
+			if err != nil {
+				return nil, err
+			}
+			for _, b := range raw[:min(len(raw), n-len(tokens))] {
+				tokens = append(tokens, int32(b))
+			}
+			if len(tokens) == n {
+				break
+			}
+		}
+		if len(tokens) == before {
+			return nil, errors.New("the Go standard library's source is empty")
+		}
+	}
+	return tokens, nil
+}
+
+// trainResNet trains ResNet-18 on noise.
+func trainResNet(s *settings, _ []string) error {
+	const classes, kept = 1000, 64 // pictures that are kept, and come again
+	names := make([]string, classes)
+	for i := range names {
+		names[i] = fmt.Sprint(i)
+	}
+	size := 3 * s.image * s.image
+	noise := make([]float32, kept*size)
+	rng.FillNormal32(noise, rng.Key(1, "images", 0), 0, 0)
+	samples := make(data.Slice[int64], s.steps*s.batch)
+	for i := range samples {
+		samples[i] = int64(i)
+	}
+	collate := func(c *tensor.Ctx, samples []int64) (*data.Batch, error) {
+		pixels, labels := make([]float32, 0, len(samples)*size), make([]int64, len(samples))
+		for i, n := range samples {
+			pixels = append(pixels, noise[int(n)%kept*size:][:size]...)
+			labels[i] = n % kept * 7 % classes
+		}
+		return &data.Batch{Count: int64(len(samples)), Size: len(samples), Tensors: map[string]*tensor.Tensor{
+			"pixel_values": tensor.FromSlice(c, pixels, len(samples), 3, s.image, s.image),
+			data.Labels:    tensor.FromSlice(c, labels, len(samples))}}, nil
+	}
+	t := training{settings: s, unit: "images/s", perStep: float64(s.batch),
+		data:  data.NewSource(samples, collate),
+		model: func(in *nn.Init) (models.Model, error) { return resnet.New(in, resnet.ResNet18(names...)) },
+		batch: func(c *tensor.Ctx, n int) *data.Batch {
+			b, err := collate(c, samples[:n])
+			if err != nil {
+				panic(err) // it gives none
+			}
+			return b
+		}}
+	_, err := t.run()
+	return err
+}
+
+// training is a run of the Trainer.
+type training struct {
+	*settings
+	unit    string
+	perStep float64 // units of a step
+	data    data.Source
+	model   func(in *nn.Init) (models.Model, error)
+	batch   func(c *tensor.Ctx, samples int) *data.Batch
+}
+
+// run trains, and prints the rate, memory, the last loss and what the weights are.
+func (t *training) run() (rate float64, err error) {
+	d, err := t.open()
+	if err != nil {
+		return 0, err
+	}
+	defer d.Close()
+	work, err := os.MkdirTemp("", "bench-gpu-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(work)
+	a := args.Default(work)
+	a.PerDeviceTrainBatchSize, a.MaxSteps, a.BF16, a.LearningRate = t.settings.batch, t.steps, !t.float32, t.rate
+	a.LRSchedulerType, a.LoggingStrategy, a.SaveStrategy = "constant", "no", "no"
+	a.ReportTo, a.Seed, a.TrainSamplingStrategy = []string{"none"}, 42, args.SamplingSequential
+	quiet := true
+	a.DisableTQDM = &quiet
+	m, err := t.model(nn.NewInit(tensor.CPU(), a.Seed))
+	if err != nil {
+		return 0, err
+	}
+	w := &watch{}
+	tr := trainer.New(m, a, trainer.WithTrainData(t.data), trainer.WithDevice(d), trainer.WithCallbacks(w))
+	if t.save != "" {
+		if err := tr.SaveModel(t.save); err != nil {
+			return 0, err
+		}
+	}
+	w.last = time.Now()
+	if _, err := tr.Train(); err != nil {
+		return 0, err
+	}
+	rate = t.perStep / stats.Median(w.seconds[len(w.seconds)/3:])
+	result(t.row, rate, t.unit)
+	result(t.row+"_memory", float64(d.MemStats().Peak)/(1<<30), "GiB")
+	estimate, err := trainer.EstimateMemory(a, 1, t.model, t.batch)
+	if err != nil {
+		return 0, err
+	}
+	result(t.row+"_memory_estimate", float64(estimate.Peak)/(1<<30), "GiB")
+	digest := sha256.New()
+	if err := models.WriteWeights(digest, m); err != nil {
+		return 0, err
+	}
+	fmt.Printf("%s: first step %.2f s, first loss %.4f, last %.4f\nWEIGHTS %s %x\n", t.row, w.seconds[0], w.losses[0],
+		w.losses[len(w.losses)-1], t.row, digest.Sum(nil))
+	return rate, w.write(t.curve)
+}
+
+// watch takes the time and the loss of each step.
+type watch struct {
+	callbacks.Base
+	last    time.Time
+	seconds []float64
+	losses  []float64
+}
+
+// OnStepEnd is called when the step's numbers have been read, which the device has then computed.
+func (w *watch) OnStepEnd(e *callbacks.Event) error {
+	now := time.Now()
+	w.seconds, w.losses, w.last = append(w.seconds, now.Sub(w.last).Seconds()), append(w.losses, e.Step.Loss), now
+	if math.IsNaN(e.Step.Loss) {
+		return errors.New("the loss is not a number")
+	}
+	return nil
+}
+
+// write writes the losses, one a line.
+func (w *watch) write(file string) error {
+	if file == "" {
+		return nil
+	}
+	var lines []byte
+	for i, loss := range w.losses {
+		lines = fmt.Appendf(lines, "%d %.6f\n", i+1, loss)
+	}
+	return os.WriteFile(file, lines, 0o666)
+}

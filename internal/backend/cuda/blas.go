@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cuda
+
+import (
+	"sync"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/cuda"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+// blas is the device's library of products, opened when there is a first one.
+type blas struct {
+	mu     sync.Mutex
+	lib    cuda.Blas
+	spaces map[cuda.Product]int // bytes of workspace
+}
+
+// workspace is memory of a stream that its products use one after the other.
+type workspace struct {
+	at cuda.Ptr
+	n  int
+	b  *block
+}
+
+// need opens the library and says how much workspace a product wants.
+func (b *blas) need(d *Device, p cuda.Product) (cuda.Blas, int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.lib == nil {
+		lib, err := d.dev.Blas()
+		if err != nil {
+			return nil, 0, err
+		}
+		b.lib, b.spaces = lib, map[cuda.Product]int{}
+	}
+	n, ok := b.spaces[p]
+	if !ok {
+		var err error
+		if n, err = b.lib.Workspace(p); err != nil {
+			return nil, 0, err
+		}
+		b.spaces[p] = n
+	}
+	return b.lib, n, nil
+}
+
+func (b *blas) close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.lib == nil {
+		return nil
+	}
+	err := b.lib.Close()
+	b.lib = nil
+	return err
+}
+
+// multiply queues a product.
+func (s *stream) multiply(p cuda.Product, o cuda.Operands) {
+	p.Align = 256
+	for _, at := range []cuda.Ptr{o.A, o.B, o.C, o.D, o.Bias, o.Aux} {
+		for at%cuda.Ptr(p.Align) != 0 {
+			p.Align /= 2
+		}
+	}
+	lib, n, err := s.d.blas.need(s.d, p)
+	s.must(err)
+	if n > s.space.n {
+		if s.space.b != nil { // for later work of the stream
+			s.d.mem.release(&s.pool, s.space.b)
+		}
+		b, err := s.d.mem.scratch(&s.pool, n)
+		s.must(err)
+		s.space = workspace{b.ptr(), b.n, b}
+	}
+	s.d.counters.products.Add(1)
+	s.must(lib.MatMul(s.q, p, o, s.space.at))
+}
+
+var dataTypes = map[dtype.DType]cuda.DataType{dtype.Float32: cuda.R32F, dtype.Float64: cuda.R64F,
+	dtype.Float16: cuda.R16F, dtype.BFloat16: cuda.R16BF}
+
+// compute is what products of a dtype are added in.
+func (d *Device) compute(dt dtype.DType) cuda.Compute {
+	switch {
+	case dt == dtype.Float64:
+		return cuda.Compute64F
+	case dt == dtype.Float32 && d.tf32.Load():
+		return cuda.Compute32FTF32
+	}
+	return cuda.Compute32F
+}
+
+// temporary is a contiguous view of scratch.
+func (s *stream) temporary(dt dtype.DType, shape ...int) backend.View {
+	v := backend.View{DType: dt, NDim: len(shape)}
+	n := 1
+	for k := len(shape) - 1; k >= 0; k-- {
+		v.Shape[k], v.Stride[k] = shape[k], n
+		n *= shape[k]
+	}
+	size := n * dt.Size()
+	v.Buf = &buffer{s: s, at: s.scratch(size), n: size}
+	return v
+}
+
+// run queues another op as part of a launch.
+func (s *stream) run(op backend.Op, ints int, out *backend.View, ins ...*backend.View) {
+	c := backend.Call{Op: op, NOut: 1, NIn: len(ins)}
+	c.Ints[0] = ints
+	c.Out[0] = *out
+	for i, v := range ins {
+		c.In[i] = *v
+	}
+	if launchers[op] == nil {
+		s.fault(&c, "no kernel")
+	}
+	launchers[op](s, &c)
+}

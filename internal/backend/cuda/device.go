@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cuda is the backend of NVIDIA's devices: kernels as PTX (internal/cuda/kernels), matrix products by cuBLASLt,
+// over the interfaces of internal/cuda. Package tensor/cuda opens it with the real libraries; tests open it over
+// internal/cuda/fake, which runs the same kernels on the processor.
+//
+// Each op has a launcher (table.go), which checks the operands, packs a parameter block and queues kernels. The
+// device's memory is taken in segments and given out by a pool per stream (memory.go). Host bytes go through pinned
+// memory (staging.go). A kernel that meets a bad index writes it to the stream's fault block, and the next call that
+// waits panics with it.
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/cuda"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+// Device is one device of CUDA. Any goroutine may use it.
+type Device struct {
+	name    string
+	dev     cuda.Device
+	info    cuda.Info
+	tf32    atomic.Bool
+	mem     memory
+	modules modules
+	blas    blas
+
+	mu      sync.Mutex
+	streams []*stream
+	idle    []*stream    // of those, for who borrows one
+	events  []cuda.Event // for later use
+	closed  bool
+
+	counters Counters
+}
+
+// Counters count what a device was asked for so far.
+type Counters struct {
+	hostWaits, launches, products, copies atomic.Int64
+}
+
+// Open makes a backend of device i of a driver.
+func Open(driver cuda.Driver, i int) (*Device, error) {
+	dev, err := driver.Open(i)
+	if err != nil {
+		return nil, fmt.Errorf("cuda:%d: %w", i, err)
+	}
+	d := &Device{name: fmt.Sprintf("cuda:%d", i), dev: dev, info: dev.Info()}
+	d.mem.d = d
+	d.modules.d = d
+	return d, nil
+}
+
+// Name is "cuda:0" and so on.
+func (d *Device) Name() string { return d.name }
+
+// SetTF32 lets products of float32 that are queued from now on round their inputs to 10 bits of fraction, as the matrix
+// units do, or ends that.
+func (d *Device) SetTF32(on bool) { d.tf32.Store(on) }
+
+// Info describes the device.
+func (d *Device) Info() cuda.Info { return d.info }
+
+// HostWaits is how often a caller has waited for the device so far: to read, or for a stream, an event or all of it.
+func (d *Device) HostWaits() int64 { return d.counters.hostWaits.Load() }
+
+// Launches is the number of kernels and products that were queued so far.
+func (d *Device) Launches() int64 { return d.counters.launches.Load() + d.counters.products.Load() }
+
+// DeviceAllocs is how often the driver was asked for device memory so far.
+func (d *Device) DeviceAllocs() int64 { return d.mem.segments.Load() }
+
+// Supports is true of every op that has a launcher: each has kernels for all dtypes of its contract.
+func (d *Device) Supports(op backend.Op, _ dtype.DType) bool {
+	return op < backend.NumOps && launchers[op] != nil
+}
+
+// NewStream returns a queue.
+func (d *Device) NewStream() backend.Stream {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		panic(d.name + ": new stream on a closed device")
+	}
+	q, err := d.dev.NewStream()
+	if err != nil {
+		panic(d.broken(backend.OpInvalid, err))
+	}
+	s := &stream{d: d, q: q}
+	s.pool.s = s
+	d.streams = append(d.streams, s)
+	return s
+}
+
+// Sync waits for the work of all streams.
+func (d *Device) Sync() {
+	d.counters.hostWaits.Add(1)
+	if err := d.dev.Sync(); err != nil {
+		panic(d.broken(backend.OpInvalid, err))
+	}
+}
+
+// Stats returns the memory in use.
+func (d *Device) Stats() backend.Stats { return d.mem.snapshot() }
+
+// Close waits for all work and gives everything back.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	streams, events, closed := d.streams, d.events, d.closed
+	d.streams, d.events, d.closed = nil, nil, true
+	d.mu.Unlock()
+	if closed {
+		return nil
+	}
+	errs := []error{d.dev.Sync()}
+	for _, s := range streams {
+		errs = append(errs, s.close())
+	}
+	for _, e := range events {
+		errs = append(errs, e.Close())
+	}
+	errs = append(errs, d.blas.close(), d.dev.Close())
+	return errors.Join(errs...)
+}
+
+// broken is the fault of a call of the driver that failed.
+func (d *Device) broken(op backend.Op, err error) *backend.Fault {
+	return &backend.Fault{Backend: d.name, Op: op, Msg: err.Error()}
+}
+
+// takeEvent finds or makes an event of the driver.
+func (d *Device) takeEvent() (cuda.Event, error) {
+	d.mu.Lock()
+	if n := len(d.events); n > 0 {
+		e := d.events[n-1]
+		d.events = d.events[:n-1]
+		d.mu.Unlock()
+		return e, nil
+	}
+	d.mu.Unlock()
+	return d.dev.NewEvent()
+}
+
+// giveEvent keeps an event that nobody will wait for again.
+func (d *Device) giveEvent(e cuda.Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		_ = e.Close() // the device is gone, and with it whatever it could say
+		return
+	}
+	d.events = append(d.events, e)
+}
+
+// event is a point in a stream.
+type event struct {
+	d *Device
+	e cuda.Event
+}
+
+// newEvent wraps a recorded event, which goes back when nobody holds the wrapper.
+func (d *Device) newEvent(e cuda.Event) *event {
+	w := &event{d, e}
+	runtime.AddCleanup(w, d.giveEvent, e)
+	return w
+}
+
+// Sync waits until the work before the event is done.
+func (e *event) Sync() {
+	e.d.counters.hostWaits.Add(1)
+	if err := e.e.Sync(); err != nil {
+		panic(e.d.broken(backend.OpInvalid, err))
+	}
+	runtime.KeepAlive(e)
+}
+
+// Done reports whether it is.
+func (e *event) Done() bool {
+	done, err := e.e.Done()
+	if err != nil {
+		panic(e.d.broken(backend.OpInvalid, err))
+	}
+	runtime.KeepAlive(e)
+	return done
+}
+
+// Free gives a buffer back to the stream that it belongs to, which may use its memory again at once: after its own
+// work, and after that of other streams that used the buffer. Freeing twice panics.
+func (d *Device) Free(b backend.Buffer) {
+	own := d.own(b)
+	if own.freed.Swap(true) {
+		panic(fmt.Sprintf("%s: buffer of %d bytes freed twice", d.name, own.n))
+	}
+	var marks []cuda.Event
+	for _, s := range own.others() {
+		e, err := d.takeEvent()
+		if err == nil {
+			err = s.q.Record(e)
+		}
+		if err != nil {
+			panic(d.broken(backend.OpInvalid, err))
+		}
+		marks = append(marks, e)
+	}
+	d.mem.free(own, marks)
+}
+
+// own is the buffer behind the interface; one of another device is misuse.
+func (d *Device) own(b backend.Buffer) *buffer {
+	own, ok := b.(*buffer)
+	if !ok || own.s.d != d {
+		panic(&backend.Fault{Backend: d.name, Op: backend.OpInvalid, Msg: "a buffer of another device"})
+	}
+	return own
+}
+
+// buffer is a piece of device memory.
+type buffer struct {
+	s     *stream // that it belongs to
+	at    cuda.Ptr
+	n     int
+	block *block
+	freed atomic.Bool
+
+	mu    sync.Mutex
+	users []*stream // others that use it
+}
+
+// Bytes is the size that was asked for.
+func (b *buffer) Bytes() int { return b.n }
+
+// usedBy notes that a stream uses the buffer.
+func (b *buffer) usedBy(s *stream) {
+	if b.s == s {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !slices.Contains(b.users, s) {
+		b.users = append(b.users, s)
+	}
+}
+
+func (b *buffer) others() []*stream {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.users
+}
+
+func (d *Device) allStreams() []*stream {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.streams)
+}

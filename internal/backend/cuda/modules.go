@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cuda
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/lockstep-ml/lockstep/internal/cuda"
+	"github.com/lockstep-ml/lockstep/internal/cuda/kernels"
+)
+
+// freeShared is the dynamic shared memory that a kernel may have without asking.
+const freeShared = 48 << 10
+
+// modules are the families of kernels that a device has loaded: each when one of its kernels is first launched.
+type modules struct {
+	d         *Device
+	mu        sync.RWMutex
+	families  map[string]cuda.Module
+	functions map[string]*function
+}
+
+// function is a kernel that is loaded.
+type function struct {
+	f      cuda.Function
+	params int // bytes of its parameter block; −1: unknown
+
+	mu     sync.Mutex
+	shared int // dynamic shared memory that it may have
+}
+
+// errNoKernel says that a name is none of a kernel.
+type errNoKernel string
+
+func (e errNoKernel) Error() string { return "no kernel " + string(e) }
+
+// find gives the kernel of a name.
+func (m *modules) find(name string) (*function, error) {
+	m.mu.RLock()
+	f := m.functions[name]
+	m.mu.RUnlock()
+	if f != nil {
+		return f, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if f = m.functions[name]; f != nil {
+		return f, nil
+	}
+	family := kernels.Find(name)
+	if family == nil {
+		return nil, errNoKernel(name)
+	}
+	mod := m.families[family.Name]
+	if mod == nil {
+		var err error
+		if mod, err = m.d.dev.Load(family.PTX); err != nil {
+			return nil, fmt.Errorf("loading the kernels of %s: %w", family.Name, err)
+		}
+		if m.families == nil {
+			m.families, m.functions = map[string]cuda.Module{}, map[string]*function{}
+		}
+		m.families[family.Name] = mod
+	}
+	found, err := mod.Function(name)
+	if err != nil {
+		return nil, err
+	}
+	f = &function{f: found, params: found.ParamBytes(), shared: freeShared}
+	m.functions[name] = f
+	return f, nil
+}
+
+// allow lets launches have n bytes of dynamic shared memory.
+func (f *function) allow(n int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n <= f.shared {
+		return nil
+	}
+	if err := f.f.SetMaxShared(n); err != nil {
+		return err
+	}
+	f.shared = n
+	return nil
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fake
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/lockstep-ml/lockstep/internal/cuda"
+	"github.com/lockstep-ml/lockstep/internal/ptx"
+)
+
+// device is a context.
+type device struct {
+	driver *Driver
+	number int
+	users  int // guarded by driver.mu
+	mem    *ptx.Memory
+	pinned pinned
+
+	mu      sync.Mutex
+	sizes   map[cuda.Ptr]int // of what is allocated
+	used    int64
+	streams int
+	made    int       // streams ever
+	broken  error     // of a kernel: the context is lost
+	pending sync.Cond // of commands
+	queued  int       // commands that are not done
+}
+
+func newDevice(driver *Driver, number int) *device {
+	d := &device{driver: driver, number: number, mem: ptx.NewMemory(driver.options.Memory), sizes: map[cuda.Ptr]int{}}
+	d.pending.L = &d.mu
+	return d
+}
+
+// fail keeps the first error of work that was queued.
+func (d *device) fail(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.broken == nil {
+		d.broken = err
+	}
+}
+
+// lost is the error that every call returns once a kernel has failed.
+func (d *device) lost() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.broken
+}
+
+// Info describes a small device of capability 9.0.
+func (d *device) Info() cuda.Info {
+	return cuda.Info{Name: "fake", Capability: [2]int{9, 0}, SMs: d.driver.options.SMs, SharedOpt: 227 << 10,
+		Memory: d.driver.options.Memory, UUID: fmt.Sprintf("GPU-fake-%d", d.number),
+		PCI: fmt.Sprintf("0000:%02x:00.0", d.number)}
+}
+
+// MemInfo counts what Alloc gave.
+func (d *device) MemInfo() (free, total int64, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.driver.options.Memory - d.used, d.driver.options.Memory, d.broken
+}
+
+// Alloc gives undefined memory.
+func (d *device) Alloc(n int) (cuda.Ptr, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.broken != nil:
+		return 0, d.broken
+	case n <= 0:
+		return 0, failed("cuMemAlloc", invalidValue, "%d bytes", n)
+	case d.used+int64(n) > d.driver.options.Memory:
+		return 0, failed("cuMemAlloc", outOfMemory, "")
+	}
+	at, err := d.mem.Alloc(n)
+	if err != nil {
+		return 0, failed("cuMemAlloc", outOfMemory, "%v", err)
+	}
+	p := cuda.Ptr(at)
+	d.sizes[p] = n
+	d.used += int64(n)
+	return p, nil
+}
+
+// Free waits for all work, as the real one does, and takes memory back.
+func (d *device) Free(p cuda.Ptr) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.drain()
+	n, ok := d.sizes[p]
+	if !ok {
+		return failed("cuMemFree", invalidValue, "%#x is not an allocation", p)
+	}
+	delete(d.sizes, p)
+	d.used -= int64(n)
+	return d.mem.Free(uint64(p))
+}
+
+// drain waits until nothing is queued. d.mu is held.
+func (d *device) drain() {
+	for d.queued > 0 {
+		d.pending.Wait()
+	}
+}
+
+// AllocHost gives pinned memory.
+func (d *device) AllocHost(n int) ([]byte, error) {
+	if err := d.lost(); err != nil {
+		return nil, err
+	}
+	if n <= 0 {
+		return nil, failed("cuMemHostAlloc", invalidValue, "%d bytes", n)
+	}
+	return d.pinned.alloc(n), nil
+}
+
+// FreeHost waits for all work, as the real one does, and takes pinned memory back.
+func (d *device) FreeHost(b []byte) error {
+	d.mu.Lock()
+	d.drain()
+	d.mu.Unlock()
+	if !d.pinned.free(b) {
+		return failed("cuMemFreeHost", invalidValue, "not pinned memory, or freed twice")
+	}
+	return nil
+}
+
+// Do calls f.
+func (d *device) Do(f func() error) error {
+	if err := d.lost(); err != nil {
+		return err
+	}
+	return f()
+}
+
+// NewEvent gives an event that is done until it is recorded.
+func (d *device) NewEvent() (cuda.Event, error) { return &event{d: d}, d.lost() }
+
+// Load parses PTX. Modules that were parsed before, by any device of the process, are not parsed again.
+func (d *device) Load(text []byte) (cuda.Module, error) {
+	if err := d.lost(); err != nil {
+		return nil, err
+	}
+	m, err := parse(text)
+	if err != nil {
+		return nil, failed("cuModuleLoadDataEx", invalidPTX, "%v", err)
+	}
+	if err := m.Load(d.mem); err != nil {
+		return nil, failed("cuModuleLoadDataEx", outOfMemory, "%v", err)
+	}
+	return &module{d, m}, nil
+}
+
+var parsed struct {
+	sync.Mutex
+	modules map[[sha256.Size]byte]*ptx.Module
+}
+
+func parse(text []byte) (*ptx.Module, error) {
+	parsed.Lock()
+	defer parsed.Unlock()
+	sum := sha256.Sum256(text)
+	if m := parsed.modules[sum]; m != nil {
+		return m, nil
+	}
+	m, err := ptx.Parse(string(text))
+	if err != nil {
+		return nil, err
+	}
+	if parsed.modules == nil {
+		parsed.modules = map[[sha256.Size]byte]*ptx.Module{}
+	}
+	parsed.modules[sum] = m
+	return m, nil
+}
+
+// defined reads bytes that must be defined.
+func (d *device) defined(from uint64, raw []byte) error {
+	ok, err := d.mem.Defined(from, len(raw))
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return fmt.Errorf("some of %d bytes at %#x are undefined", len(raw), from)
+	}
+	return d.mem.Read(raw, from)
+}
+
+// Blas gives the products.
+func (d *device) Blas() (cuda.Blas, error) { return &blas{d}, d.lost() }
+
+// Sync waits for all work.
+func (d *device) Sync() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.drain()
+	return d.broken
+}
+
+// module is loaded PTX.
+type module struct {
+	d *device
+	m *ptx.Module
+}
+
+// Function finds a kernel.
+func (m *module) Function(name string) (cuda.Function, error) {
+	k, err := m.m.Kernel(name)
+	if err != nil {
+		return nil, failed("cuModuleGetFunction", notFound, "%v", err)
+	}
+	return &function{d: m.d, k: k, name: name, shared: 48 << 10}, nil
+}
+
+// function is a kernel.
+type function struct {
+	d    *device
+	k    *ptx.Kernel
+	name string
+
+	mu     sync.Mutex
+	shared int
+}
+
+func (f *function) Name() string    { return f.name }
+func (f *function) ParamBytes() int { return f.k.ParamBytes() }
+
+// SetMaxShared raises the bound of dynamic shared memory.
+func (f *function) SetMaxShared(n int) error {
+	if n > f.d.Info().SharedOpt {
+		return failed("cuFuncSetAttribute", invalidValue, "%d bytes of shared memory, of at most %d", n,
+			f.d.Info().SharedOpt)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.shared = max(f.shared, n)
+	return nil
+}
+
+func (f *function) maxShared() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.shared
+}
+
+// kernelError is what a kernel's fault is to the host.
+func kernelError(name string, err error) error {
+	code := launchFailed
+	if f, ok := errors.AsType[*ptx.Fault](err); ok &&
+		slices.Contains([]ptx.Kind{ptx.UndefinedMemory, ptx.OutOfBounds, ptx.UseAfterFree, ptx.ReadOnly}, f.Kind) {
+		code = illegalAddress
+	}
+	return failed("kernel "+name, code, "%v", err)
+}

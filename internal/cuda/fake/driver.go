@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fake is a driver of CUDA without a device: package ptx runs the kernels, on the processor. Tests of all that
+// lies above the driver use it.
+//
+// It behaves as a device does where that may hurt. Streams are goroutines, which work late and at random paces; only
+// events order them. Memory is undefined when it is given out. Copies want pinned host memory, which must stay what it
+// is until they are done, and what they will overwrite is garbage until then. An error of a kernel appears at a later
+// call and stays for good. Products check their descriptors as cuBLASLt does, and follow them literally.
+//
+// It is slow, and it proves nothing about speed or about what a real device's memory model allows.
+package fake
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/internal/cuda"
+)
+
+// Options describe the machine.
+type Options struct {
+	Devices    int           // 0 stands for 1
+	Memory     int64         // bytes of each device; 0 stands for 256 MiB
+	Seed       uint64        // of the paces of streams, and of the order of threads
+	Delay      time.Duration // the longest pause before a command; 0: goroutines yield at random alone
+	CheckRaces bool          // look for races between blocks and warps: slower
+	SMs        int           // multiprocessors; 0 stands for 4
+	Workers    int           // goroutines that run a kernel's blocks; 0 stands for 1
+	Budget     int64         // instructions of a launch, of all threads together; 0: no bound
+}
+
+// codes of cuda.h.
+const (
+	invalidValue   = 1
+	outOfMemory    = cuda.OutOfMemory
+	invalidDevice  = 101
+	invalidContext = 201
+	invalidPTX     = 218
+	invalidHandle  = 400
+	notFound       = 500
+	illegalAddress = 700
+	launchFailed   = 719
+)
+
+var names = map[int]string{invalidValue: "CUDA_ERROR_INVALID_VALUE", outOfMemory: "CUDA_ERROR_OUT_OF_MEMORY",
+	invalidDevice: "CUDA_ERROR_INVALID_DEVICE", invalidContext: "CUDA_ERROR_INVALID_CONTEXT",
+	invalidPTX: "CUDA_ERROR_INVALID_PTX", invalidHandle: "CUDA_ERROR_INVALID_HANDLE", notFound: "CUDA_ERROR_NOT_FOUND",
+	illegalAddress: "CUDA_ERROR_ILLEGAL_ADDRESS", launchFailed: "CUDA_ERROR_LAUNCH_FAILED"}
+
+func failed(call string, code int, format string, args ...any) error {
+	return &cuda.Error{Call: call, Code: code, Name: names[code], Msg: fmt.Sprintf(format, args...)}
+}
+
+// Driver is a machine's devices.
+type Driver struct {
+	options Options
+	mu      sync.Mutex
+	devices []*device // nil where none is open
+}
+
+// New returns a machine.
+func New(o Options) *Driver {
+	if o.Devices == 0 {
+		o.Devices = 1
+	}
+	if o.Memory == 0 {
+		o.Memory = 256 << 20
+	}
+	if o.SMs == 0 {
+		o.SMs = 4
+	}
+	if o.Workers == 0 {
+		o.Workers = 1
+	}
+	return &Driver{options: o, devices: make([]*device, o.Devices)}
+}
+
+// Version names the fake.
+func (d *Driver) Version() string { return "fake" }
+
+// Devices is the number that New was told.
+func (d *Driver) Devices() (int, error) { return len(d.devices), nil }
+
+// Open gives the context of a device, which all who open it share.
+func (d *Driver) Open(i int) (cuda.Device, error) {
+	if i < 0 || i >= len(d.devices) {
+		return nil, failed("cuDeviceGet", invalidDevice, "device %d of %d", i, len(d.devices))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.devices[i] == nil {
+		d.devices[i] = newDevice(d, i)
+	}
+	d.devices[i].users++
+	return &handle{device: d.devices[i]}, nil
+}
+
+// handle is one user's device.
+type handle struct {
+	*device
+	once sync.Once
+}
+
+// Close ends the context with its last user. The error names what was not given back.
+func (h *handle) Close() (err error) {
+	h.once.Do(func() {
+		d := h.device
+		d.driver.mu.Lock()
+		defer d.driver.mu.Unlock()
+		if d.users--; d.users > 0 {
+			return
+		}
+		d.driver.devices[d.number] = nil
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		var errs []error
+		if len(d.sizes) > 0 {
+			errs = append(errs, fmt.Errorf("fake: %d pieces of device memory were not given back", len(d.sizes)))
+		}
+		if n := d.pinned.len(); n > 0 {
+			errs = append(errs, fmt.Errorf("fake: %d pieces of pinned memory were not given back", n))
+		}
+		if d.streams > 0 {
+			errs = append(errs, fmt.Errorf("fake: %d streams were not closed", d.streams))
+		}
+		err = errors.Join(errs...)
+	})
+	return err
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cuda
+
+import (
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
+	backend "github.com/lockstep-ml/lockstep/internal/backend/cuda"
+	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+const vocabulary = 23
+
+// machine opens devices that a fake driver has.
+func machine(t *testing.T, n int, o fake.Options) (backends []*backend.Device, devices []*tensor.Device) {
+	t.Helper()
+	o.Devices = n
+	driver := fake.New(o)
+	for i := range n {
+		d, err := backend.Open(driver, i)
+		require.NoError(t, err)
+		backends, devices = append(backends, d), append(devices, tensor.NewDevice(d))
+		t.Cleanup(func() { require.NoError(t, devices[i].Close()) })
+	}
+	return backends, devices
+}
+
+// texts are sequences in which each token tells the next, but for some noise.
+func texts(n int) data.Source {
+	r := rand.New(rand.NewPCG(8, 1))
+	list := make(data.Slice[[]int32], n)
+	for i := range list {
+		ids := make([]int32, 12)
+		ids[0] = r.Int32N(vocabulary)
+		for j := 1; j < len(ids); j++ {
+			ids[j] = (3*ids[j-1] + 1 + r.Int32N(2)) % vocabulary
+		}
+		list[i] = ids
+	}
+	return data.NewSource(list, data.CausalLM(0))
+}
+
+func newGPT2(t *testing.T, dt tensor.DType) *gpt2.Model {
+	t.Helper()
+	cfg := gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = vocabulary, 12, 32, 2, 2
+	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = 0.1, 0.1, 0.1
+	cfg.BosTokenID, cfg.EosTokenID = nil, nil
+	m, err := gpt2.New(nn.NewInit(tensor.CPU(), 1).As(dt), cfg)
+	require.NoError(t, err)
+	return m
+}
+
+// run trains a model and returns the records of its losses, and the bits of its parameters.
+func run(t *testing.T, m *gpt2.Model, steps, ranks int, opts ...trainer.Option) (losses, norms []float64,
+	bits map[string][]byte) {
+	t.Helper()
+	a := args.Default(t.TempDir())
+	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas, a.MaxSteps = 2, 4, ranks, steps
+	a.LearningRate, a.MaxGradNorm, a.LoggingSteps, a.SaveStrategy = 1e-2, 1, 1, args.StrategyNo
+	a.SkipMemoryMetrics, a.Device = true, "cpu"
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	opts = append(opts, trainer.WithDisplay(nil), trainer.WithLogger(quiet),
+		trainer.WithTrainData(texts(64)))
+	tr := trainer.New(m, a, opts...)
+	_, err := tr.Train()
+	require.NoError(t, err)
+	for _, rec := range tr.State().LogHistory {
+		if loss, ok := number(rec, "loss"); ok {
+			norm, _ := number(rec, "grad_norm")
+			losses, norms = append(losses, loss), append(norms, norm)
+		}
+	}
+	require.Len(t, losses, steps)
+	bits = map[string][]byte{}
+	for _, p := range nn.NamedParameters(m) {
+		bits[p.Name] = tensor.ReadBytes(tensor.NewCtx(p.Device()).NoGrad(), p.Tensor)
+	}
+	return losses, norms, bits
+}
+
+func number(rec callbacks.Record, key string) (float64, bool) {
+	x, ok := rec[key].(float64)
+	return x, ok
+}
+
+// A run of GPT-2 on the device follows the CPU's: same dropout, losses that differ by roundings alone. All of it runs
+// in kernels of the device.
+func TestTraining(t *testing.T) {
+	want, wantNorms, _ := run(t, newGPT2(t, tensor.Float32), 20, 1)
+	require.Less(t, want[19], 0.9*want[0], "it learns")
+	_, devices := machine(t, 1, fake.Options{Seed: 1})
+	got, norms, _ := run(t, newGPT2(t, tensor.Float32), 20, 1, trainer.WithDevice(devices[0]))
+	require.InDeltaSlice(t, want, got, 1e-3)
+	require.InEpsilonSlice(t, wantNorms, norms, 1e-2)
+	require.InDelta(t, want[0], got[0], 1e-5)
+	require.Empty(t, devices[0].Composed(), "kernels that were composed of others")
+}
+
+// Two ranks on two devices have the bits of one, and one has them again whatever the paces of streams.
+func TestBits(t *testing.T) {
+	var first map[string][]byte
+	for i, ranks := range []int{1, 1, 2} {
+		_, devices := machine(t, ranks, fake.Options{Seed: uint64(i)})
+		m := newGPT2(t, tensor.Float32)
+		_, _, bits := run(t, m, 4, ranks, devicesOf(devices)...)
+		if i == 0 {
+			first = bits
+		}
+		require.Equal(t, first, bits, "run %d, on %d ranks", i, ranks)
+	}
+}
+
+// devicesOf gives each rank of the process a device.
+func devicesOf(devices []*tensor.Device) []trainer.Option {
+	if len(devices) == 1 {
+		return []trainer.Option{trainer.WithDevice(devices[0])}
+	}
+	var names []string
+	for i := range devices {
+		open[i] = devices[i]
+		names = append(names, nameOf(i))
+	}
+	return []trainer.Option{trainer.WithDevices(names...)}
+}
+
+var open [2]*tensor.Device
+
+func nameOf(i int) string { return []string{"cuda:0", "cuda:1"}[i] }
+
+func init() {
+	for i := range open {
+		tensor.RegisterDevice(nameOf(i), func() (*tensor.Device, error) { return open[i], nil })
+	}
+}
+
+// recorder looks at the device when a step begins and ends.
+type recorder struct {
+	callbacks.Base
+	begin, end func()
+}
+
+func (r recorder) OnStepBegin(*callbacks.Event) error { r.begin(); return nil }
+func (r recorder) OnStepEnd(*callbacks.Event) error   { r.end(); return nil }
+
+// A step waits for the device once, takes no memory from the driver, and queues the same kernels, once the first has
+// made the optimizer's state.
+func TestAStepWaitsOnceAndAllocatesNothing(t *testing.T) {
+	backends, devices := machine(t, 1, fake.Options{})
+	d := backends[0]
+	type counts struct{ waits, allocs, launches int64 }
+	var last counts
+	var steps []counts
+	now := func() counts { return counts{d.HostWaits(), d.DeviceAllocs(), d.Launches()} }
+	see := recorder{begin: func() { last = now() }, end: func() {
+		n := now()
+		steps = append(steps, counts{n.waits - last.waits, n.allocs - last.allocs, n.launches - last.launches})
+	}}
+	run(t, newGPT2(t, tensor.Float32), 6, 1, trainer.WithDevice(devices[0]), trainer.WithCallbacks(see))
+	require.Len(t, steps, 6)
+	for _, step := range steps[2:] {
+		require.Equal(t, counts{1, 0, steps[1].launches}, step)
+	}
+	require.Less(t, steps[1].launches, int64(300), "two micro-batches of two layers")
+}
