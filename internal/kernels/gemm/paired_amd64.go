@@ -58,8 +58,9 @@ func dotsAsWidened() bool {
 }
 
 // dotsAreFaster reports whether VDPBF16PS does 32 products in less time than FMA, twice 16. AMD's Zen 4 and Zen 5 need
-// half of it. A Sapphire Rapids needs twice as much, as its matrix unit, which an operating system may withhold, is the
-// fast way. The fastest of some turns of a few microseconds counts, so that other work on the processor decides nothing.
+// half of it. An Intel Xeon (family 6, model 207) needs twice as much, as its matrix unit is the fast way, which an
+// operating system may withhold. The fastest of some turns of a few microseconds counts, so that other work on the
+// processor decides nothing.
 func dotsAreFaster() bool {
 	const rows, products, turns = 12, 256, 16 // panels of as many products stay in the first-level cache
 	var a [rows * products]float32
