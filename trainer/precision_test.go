@@ -158,20 +158,20 @@ func TestMixedPrecisionIsSaid(t *testing.T) {
 // An overflow in one micro-batch of one rank: all ranks skip the step and halve the scale, the schedule stands still,
 // and a resume keeps the scale.
 func TestOverflowHalvesTheScaleOnAllRanks(t *testing.T) {
-	const bad = 2 // step
+	const bad, epoch = 5, 51 // a step, the first of the second epoch; and samples
 	var scales []float64
 	var rates []float64
 	run := func(disk *vfs.Mem, ranks int, set ...func(*args.TrainingArguments)) map[string][]byte {
 		m := newGPT2(t, 0.2)
 		a := rankArgs(ranks)
-		a.FP16, a.FP16InitialScale, a.FP16GrowthInterval = true, 1024, 4
+		a.FP16, a.FP16InitialScale, a.FP16GrowthInterval = true, 1024, 2
 		for _, f := range set {
 			f(a)
 		}
 		scales, rates = nil, nil
-		tr := newTrainer(disk, m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)),
+		tr := newTrainer(disk, m, a, trainer.WithTrainData(raggedTexts(epoch)), trainer.WithEvalData(raggedTexts(13)),
 			trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
-				if c.Training && b.Leaf == 3 && b.Position >= 16*(bad-1) && b.Position < 16*bad {
+				if c.Training && b.Leaf == 3 && b.Position >= epoch && b.Position < epoch+16 {
 					// whose gradient overflows float16
 					huge := tensor.Affine(c.Ctx, tensor.Cast(c.Ctx, o.Logits, tensor.Float32), 1e20, 0)
 					zero := tensor.Affine(c.Ctx, tensor.Detach(tensor.Sum(c.Ctx, huge, nil, false)), -1, 0)
@@ -191,11 +191,12 @@ func TestOverflowHalvesTheScaleOnAllRanks(t *testing.T) {
 	}
 	disk := vfs.NewMem()
 	want := run(disk, 1)
-	require.Equal(t, []float64{1024, 1024, 512, 512, 512, 512, 1024, 1024}, scales)
-	require.Equal(t, rates[1], rates[2], "the schedule waits")
+	require.Equal(t, []float64{1024, 1024, 2048, 2048, 4096, 2048, 2048, 4096}, scales)
+	require.Equal(t, rates[bad-1], rates[bad], "the schedule waits")
+	require.NotEqual(t, rates[bad-2], rates[bad-1])
 	require.Equal(t, want, run(vfs.NewMem(), 4))
-	require.Equal(t, want, run(disk, 2, resumeFrom(4), func(a *args.TrainingArguments) { a.OutputDir = "elsewhere" }))
-	require.Equal(t, []float64{512, 512, 1024, 1024}, scales)
+	require.Equal(t, want, run(disk, 2, resumeFrom(6), func(a *args.TrainingArguments) { a.OutputDir = "elsewhere" }))
+	require.Equal(t, []float64{2048, 4096}, scales)
 }
 
 // A power of two more of scale changes no bit where nothing under- or overflows; where gradients are too small for

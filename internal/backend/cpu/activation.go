@@ -81,6 +81,13 @@ func swigluBlock64(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
 
 func swigluGradKernel(d *Device, c *backend.Call) { d.flat(c, 3, swigluGrad32, swigluGrad64) }
 
+// swigluGradFlat is kernel.flat.
+func swigluGradFlat(*backend.Call) flatBlock {
+	return func(_ *backend.Call, p *[flatOperands]unsafe.Pointer, n int) {
+		vecmath.SwiGLUGrad(floats(p[0], n), floats(p[1], n), floats(p[2], n), floats(p[3], n), floats(p[4], n))
+	}
+}
+
 func swigluGrad32(t *task, _ *lane, lo, hi int) {
 	c := t.c
 	vecmath.SwiGLUGrad(slice[float32](&c.Out[0])[lo:hi], slice[float32](&c.Out[1])[lo:hi],
@@ -106,6 +113,20 @@ func geluTanhGradKernel(d *Device, c *backend.Call) {
 	}
 	launchBlocks(d, c, 2, &geluTanhGrads, c.In[0].DType)
 }
+
+// geluTanhGradFlat is kernel.flat.
+func geluTanhGradFlat(c *backend.Call) flatBlock {
+	if c.NOut > 1 {
+		return func(_ *backend.Call, p *[flatOperands]unsafe.Pointer, n int) {
+			vecmath.GELUTanhBoth(floats(p[1], n), floats(p[0], n), floats(p[2], n), floats(p[3], n))
+		}
+	}
+	return func(_ *backend.Call, p *[flatOperands]unsafe.Pointer, n int) {
+		vecmath.GELUTanhGrad(floats(p[0], n), floats(p[1], n), floats(p[2], n))
+	}
+}
+
+func floats(p unsafe.Pointer, n int) []float32 { return unsafe.Slice((*float32)(p), n) }
 
 func geluTanhBoth32(t *task, _ *lane, lo, hi int) {
 	c := t.c

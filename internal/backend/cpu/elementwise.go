@@ -35,14 +35,14 @@ func (b *blocks) of(t dtype.DType) block {
 func pointwise(ins int, b blocks) kernel {
 	return kernel{outs: 1, ins: ins, run: func(d *Device, c *backend.Call) {
 		launchBlocks(d, c, ins, &b, c.In[0].DType)
-	}}
+	}, flat: b.flat(false)}
 }
 
 // comparison is the kernel of an elementwise op with a bool output.
 func comparison(b blocks) kernel {
 	return kernel{outs: 1, ins: 2, run: func(d *Device, c *backend.Call) {
 		launchBlocks(d, c, 2, &b, dtype.Bool)
-	}}
+	}, flat: b.flat(true)}
 }
 
 func launchBlocks(d *Device, c *backend.Call, ins int, b *blocks, out dtype.DType) {

@@ -27,6 +27,10 @@ type accumulator interface{ float64 | int64 }
 // sums of 16384 elements, which have sixteen accumulators each; else columns are summed side by side, in parts of 128
 // rows. Parts are added in order.
 func sumKernel(d *Device, c *backend.Call) {
+	if c.In[0].DType.IsHalf() || c.Out[0].DType.IsHalf() {
+		sumHalf(d, c)
+		return
+	}
 	t := d.begin(c)
 	defer t.end()
 	d.geometry(c, &t.reduction)
@@ -153,6 +157,49 @@ func sumAcross[T number, A accumulator](t *task, l *lane, lo, hi int) {
 				for i := range acc {
 					acc[i] += A(x[i*step])
 				}
+			}
+		})
+	}
+}
+
+// sumHalf is sumKernel where an operand is of a half type. Columns side by side are widened some rows at a time, other
+// operands as a whole.
+func sumHalf(d *Device, c *backend.Call) {
+	t := d.begin(c)
+	d.geometry(c, &t.reduction)
+	r := &t.reduction
+	if c.Out[0].DType == dtype.Float32 && !r.last && r.kept.stride[r.kept.nd-1] == 1 {
+		t.sum(nil, sumAcrossHalf, sumParts[float32, float64])
+		t.end()
+		return
+	}
+	t.end()
+	d.launchWidened(&kernels[backend.OpSum], c)
+}
+
+// sumAcrossHalf is sumAcross for a half input.
+func sumAcrossHalf(t *task, l *lane, lo, hi int) {
+	if l.wide == nil {
+		l.wide = new(flatBuffers)
+	}
+	const together = flatLength / sumColumns // rows
+	r, parts, v := &t.reduction, partials[float64](t), &t.c.In[0]
+	widen, wide, width := casts[dtype.Float32][v.DType], &l.wide[0], r.kept.shape[r.kept.nd-1]
+	chunks, rowsPer := (width+sumColumns-1)/sumColumns, r.outputs/width
+	for u := lo; u < hi; u++ {
+		col, row := u%chunks*sumColumns, u/chunks
+		acc := parts[row*width+col:][:min(sumColumns, width-col)]
+		clear(acc)
+		base := v.Offset + r.kept.offset(row%rowsPer*width+col)
+		first := row / rowsPer * r.part
+		r.gone.each(first, min(first+r.part, r.total), func(_, offset, count, stride int) {
+			for j := 0; j < count; j += together {
+				rows := min(together, count-j)
+				for i := range rows {
+					l.p[0], l.p[1] = unsafe.Pointer(&wide[i*len(acc)]), at(v, base+offset+(j+i)*stride)
+					widen(t.c, &l.p, len(acc))
+				}
+				vecmath.AddWideRows(acc, wide[:], rows, len(acc))
 			}
 		})
 	}

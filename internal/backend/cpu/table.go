@@ -15,6 +15,9 @@ type kernel struct {
 	outs, ins int  // at least so many operands
 	raw       bool // takes half operands as they are: it moves bytes, converts, or widens while it reads
 	updates   bool // reads its outputs, too
+	// flat, if not nil, returns the block function of an elementwise call whose operands are contiguous, of one shape
+	// and float32 once they are widened; nil: it has none.
+	flat func(c *backend.Call) flatBlock
 }
 
 // kernels is the table of all ops. A dtype that an op has no function for is a fault.
@@ -31,9 +34,9 @@ var activations = [backend.NumOps]blocks{
 // The table is filled here and not in a literal, since kernels launch kernels.
 func init() {
 	kernels = [backend.NumOps]kernel{
-		backend.OpCopy:   {copyKernel, 1, 1, true, false},
-		backend.OpFill:   {fillKernel, 1, 0, false, false},
-		backend.OpArange: {arangeKernel, 1, 0, false, false},
+		backend.OpCopy:   {copyKernel, 1, 1, true, false, nil},
+		backend.OpFill:   {fillKernel, 1, 0, false, false, nil},
+		backend.OpArange: {arangeKernel, 1, 0, false, false, nil},
 
 		backend.OpNeg: pointwise(1, blocks{f32: negBlock[float32], f64: negBlock[float64], i32: negBlock[int32],
 			i64: negBlock[int64]}),
@@ -64,7 +67,7 @@ func init() {
 		backend.OpSigmoidGrad:  pointwise(2, blocks{f32: sigmoidGradBlock[float32], f64: sigmoidGradBlock[float64]}),
 		backend.OpReLUGrad:     pointwise(2, blocks{f32: vector2(vecmath.ReLUGrad), f64: reluGradBlock[float64]}),
 		backend.OpGELUGrad:     pointwise(2, blocks{f32: vector2(vecmath.GELUGrad), f64: mapGradBlock(geluSlope64)}),
-		backend.OpGELUTanhGrad: {geluTanhGradKernel, 1, 2, false, false},
+		backend.OpGELUTanhGrad: {geluTanhGradKernel, 1, 2, false, false, geluTanhGradFlat},
 		backend.OpSiLUGrad:     pointwise(2, blocks{f32: vector2(vecmath.SiLUGrad), f64: mapGradBlock(siluSlope64)}),
 
 		backend.OpLeakyReLUGrad: pointwise(2,
@@ -72,8 +75,8 @@ func init() {
 		backend.OpELUGrad:      pointwise(2, blocks{f32: eluGradBlock[float32], f64: eluGradBlock[float64]}),
 		backend.OpSoftplusGrad: pointwise(2, blocks{f32: softplusGradBlock32, f64: softplusGradBlock64}),
 
-		backend.OpBCEWithLogits:      {bceKernel, 1, 2, false, false},
-		backend.OpBCEWithLogitsSlope: {bceSlopeKernel, 1, 2, false, false},
+		backend.OpBCEWithLogits:      {bceKernel, 1, 2, false, false, nil},
+		backend.OpBCEWithLogitsSlope: {bceSlopeKernel, 1, 2, false, false, nil},
 
 		backend.OpAdd: pointwise(2, blocks{vector2(vecmath.Add), addBlock[float64], addBlock[int32],
 			addBlock[int64], addBlock[uint8], nil}),
@@ -102,27 +105,27 @@ func init() {
 			geBlock[uint8], geBlock[uint8]}),
 		backend.OpAnd:   pointwise(2, blocks{boolean: andBlock}),
 		backend.OpOr:    pointwise(2, blocks{boolean: orBlock}),
-		backend.OpWhere: {where, 1, 3, true, false},
+		backend.OpWhere: {where, 1, 3, true, false, nil},
 
 		backend.OpSwiGLU:     pointwise(2, blocks{f32: vector2(vecmath.SwiGLU), f64: swigluBlock64}),
-		backend.OpSwiGLUGrad: {swigluGradKernel, 2, 3, false, false},
-		backend.OpRoPE:       {ropeKernel, 1, 3, false, false},
+		backend.OpSwiGLUGrad: {swigluGradKernel, 2, 3, false, false, swigluGradFlat},
+		backend.OpRoPE:       {ropeKernel, 1, 3, false, false, nil},
 
-		backend.OpSum: {sumKernel, 1, 1, false, false},
+		backend.OpSum: {sumKernel, 1, 1, true, false, nil},
 		backend.OpMax: extremum(extremes{maxBody[float32], maxBody[float64], maxBody[int32], maxBody[int64]}),
 		backend.OpMin: extremum(extremes{minBody[float32], minBody[float64], minBody[int32], minBody[int64]}),
 		backend.OpArgMax: argExtremum(extremes{argMaxBody[float32], argMaxBody[float64], argMaxBody[int32],
 			argMaxBody[int64]}),
 		backend.OpArgMin: argExtremum(extremes{argMinBody[float32], argMinBody[float64], argMinBody[int32],
 			argMinBody[int64]}),
-		backend.OpSumSq: {sumSqKernel, 1, 1, false, false},
+		backend.OpSumSq: {sumSqKernel, 1, 1, false, false, nil},
 
 		backend.OpSoftmax:        rowwise(1, nil, softmaxRows[float32], softmaxRows[float64], nil),
 		backend.OpSoftmaxGrad:    rowwise(2, nil, softmaxGradRows[float32], softmaxGradRows[float64], nil),
 		backend.OpLogSoftmax:     rowwise(1, nil, logSoftmaxRows[float32], logSoftmaxRows[float64], nil),
 		backend.OpLogSoftmaxGrad: rowwise(2, nil, logSoftmaxGradRows[float32], logSoftmaxGradRows[float64], nil),
-		backend.OpTopK:           {topKKernel, 2, 1, false, false},
-		backend.OpCumSum:         {cumSumKernel, 1, 1, false, false},
+		backend.OpTopK:           {topKKernel, 2, 1, false, false, nil},
+		backend.OpCumSum:         {cumSumKernel, 1, 1, false, false, nil},
 		backend.OpCrossEntropy: rowwise(2, checkCrossEntropy, crossEntropyRows[float32],
 			crossEntropyRows[float64], crossEntropyRowsHalf),
 		backend.OpCrossEntropyGrad: rowwise(4, checkCrossEntropyGrad, crossEntropyGradRows[float32],
@@ -141,33 +144,33 @@ func init() {
 		backend.OpBatchNormGrad: batchwise(3, 4, []int{0}, []int{3}, batchNormGradChannels[float32],
 			batchNormGradChannels[float64]),
 
-		backend.OpEmbedding:     {embeddingKernel, 1, 2, true, false},
-		backend.OpEmbeddingGrad: {embeddingGradKernel, 1, 2, false, false},
-		backend.OpGather:        {gatherKernel, 1, 2, true, false},
-		backend.OpScatterAdd:    {scatterAddKernel, 1, 2, false, true},
+		backend.OpEmbedding:     {embeddingKernel, 1, 2, true, false, nil},
+		backend.OpEmbeddingGrad: {embeddingGradKernel, 1, 2, false, false, nil},
+		backend.OpGather:        {gatherKernel, 1, 2, true, false, nil},
+		backend.OpScatterAdd:    {scatterAddKernel, 1, 2, false, true, nil},
 
-		backend.OpMatMul:        {matMulKernel, 1, 2, true, false},
-		backend.OpLinear:        {linearKernel, 1, 2, true, false},
-		backend.OpAttention:     {attentionKernel, 2, 3, false, false},
-		backend.OpAttentionGrad: {attentionGradKernel, 3, 6, false, false},
+		backend.OpMatMul:        {matMulKernel, 1, 2, true, false, nil},
+		backend.OpLinear:        {linearKernel, 1, 2, true, false, nil},
+		backend.OpAttention:     {attentionKernel, 2, 3, false, false, nil},
+		backend.OpAttentionGrad: {attentionGradKernel, 3, 6, false, false, nil},
 
-		backend.OpDropout: {dropoutKernel, 1, 1, false, false},
-		backend.OpUniform: {uniformKernel, 1, 0, false, false},
-		backend.OpNormal:  {normalKernel, 1, 0, false, false},
+		backend.OpDropout: {dropoutKernel, 1, 1, false, false, nil},
+		backend.OpUniform: {uniformKernel, 1, 0, false, false, nil},
+		backend.OpNormal:  {normalKernel, 1, 0, false, false, nil},
 
-		backend.OpStochasticRound: {stochasticRoundKernel, 1, 1, true, false},
+		backend.OpStochasticRound: {stochasticRoundKernel, 1, 1, true, false, nil},
 
-		backend.OpAdamMoments: {adamKernel, 3, 1, false, true},
-		backend.OpAdamW: withNumbers(kernel{adamWKernel, 3, 1, false, true}, numbers{input: 1, at: 7, n: 1},
+		backend.OpAdamMoments: {adamKernel, 3, 1, false, true, nil},
+		backend.OpAdamW: withNumbers(kernel{adamWKernel, 3, 1, false, true, nil}, numbers{input: 1, at: 7, n: 1},
 			numbers{input: 2, at: 3, n: 4}),
-		backend.OpClipFactor: {clipFactorKernel, 1, 1, false, false},
+		backend.OpClipFactor: {clipFactorKernel, 1, 1, false, false, nil},
 
-		backend.OpIm2Col:          {im2ColKernel, 1, 1, false, false},
-		backend.OpCol2Im:          {col2ImKernel, 1, 1, false, false},
-		backend.OpConv2D:          {conv2DKernel, 1, 2, false, false},
-		backend.OpConv2DGrad:      {conv2DGradKernel, 1, 2, false, false},
-		backend.OpConv2DParamGrad: {conv2DParamGradKernel, 1, 2, false, false},
+		backend.OpIm2Col:          {im2ColKernel, 1, 1, false, false, nil},
+		backend.OpCol2Im:          {col2ImKernel, 1, 1, false, false, nil},
+		backend.OpConv2D:          {conv2DKernel, 1, 2, false, false, nil},
+		backend.OpConv2DGrad:      {conv2DGradKernel, 1, 2, false, false, nil},
+		backend.OpConv2DParamGrad: {conv2DParamGradKernel, 1, 2, false, false, nil},
 
-		backend.OpMaxPool: {maxPoolKernel, 2, 1, false, false},
+		backend.OpMaxPool: {maxPoolKernel, 2, 1, false, false, nil},
 	}
 }

@@ -31,6 +31,7 @@ type task struct {
 	conv      convolution
 	nest      nest
 	block     block
+	flat      flatBlock
 	parts     *buffer // partial results of a reduction
 	n         [8]int  // the kernel's own numbers
 }
@@ -53,6 +54,8 @@ type lane struct {
 	runs [4]unsafe.Pointer
 	mem  *buffer // scratch
 	used int
+	flat [flatOperands]unsafe.Pointer
+	wide *flatBuffers // nil before it is used
 
 	ahead gemm.Ahead // what products ask for; its room stays
 }
@@ -79,7 +82,7 @@ func (t *task) end() {
 		d.mem.release(t.parts)
 		t.parts = nil
 	}
-	t.c, t.body, t.block = nil, nil, nil
+	t.c, t.body, t.block, t.flat = nil, nil, nil, nil
 	d.mu.Lock()
 	for i, l := range t.lanes {
 		if l == nil {

@@ -16,8 +16,11 @@ type widened struct {
 }
 
 // launchWidened runs the float32 kernel of a call with half operands: inputs are widened, outputs rounded once at the
-// end.
+// end. Elementwise ops do that piece by piece, others with copies of whole operands.
 func (d *Device) launchWidened(k *kernel, c *backend.Call) {
+	if d.launchFlat(k, c) {
+		return
+	}
 	w := d.widened()
 	defer d.putWidened(w)
 	w.call = *c

@@ -7,6 +7,7 @@ package gemm
 import (
 	"math"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
@@ -24,10 +25,11 @@ var (
 // pairingAVX512 is for processors with AVX512_BF16. Others have VDPBF16PS's results from FMA: this changes no bit.
 var pairingAVX512 = pairing[float32]{packPairsAVX512, microDot, microWidened}
 
-// formatAVX512 is avx512BF16, with pairs if the processor multiplies them as documented.
+// formatAVX512 is avx512BF16, with pairs if the processor multiplies them as documented, and faster than it multiplies
+// what was widened.
 var formatAVX512 = sync.OnceValue(func() *format[float32] {
 	f := avx512BF16
-	if cpu.X86.HasAVX512BF16 && dotsAsWidened() {
+	if cpu.X86.HasAVX512BF16 && dotsAsWidened() && dotsAreFaster() {
 		f.pairing = &pairingAVX512
 	}
 	return &f
@@ -53,6 +55,27 @@ func dotsAsWidened() bool {
 	microDotx1(pairs, &a[0], &b[0], 32, &dot[0], 32, nil, 0, 1)
 	microWidenedx1(pairs, &a[0], &b[0], 32, &widened[0], 32, nil, 0, 1)
 	return dot == widened
+}
+
+// dotsAreFaster reports whether VDPBF16PS does 32 products in less time than FMA, twice 16. AMD's Zen 4 and Zen 5 need
+// half of it. An Intel Xeon (family 6, model 207) needs twice as much, as its matrix unit is the fast way, which an
+// operating system may withhold. The fastest of some turns of a few microseconds counts, so that other work on the
+// processor decides nothing.
+func dotsAreFaster() bool {
+	const rows, products, turns = 12, 256, 16 // panels of as many products stay in the first-level cache
+	var a [rows * products]float32
+	var b [32 * products]float32
+	var c [32 * rows]float32
+	run := func(k int, micro kernel[float32, float32]) time.Duration {
+		start := time.Now()
+		micro(k, &a[0], &b[0], 32, &c[0], 32, nil, 0, 1)
+		return time.Since(start)
+	}
+	dots, fma := time.Hour, time.Hour
+	for range turns {
+		dots, fma = min(dots, run(products/2, microDotx12)), min(fma, run(products, microAVX512x12))
+	}
+	return dots < fma
 }
 
 // packPairsAVX512 is pairing.pack.

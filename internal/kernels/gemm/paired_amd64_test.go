@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/cpu"
 	"pgregory.net/rapid"
 
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
+	"github.com/lockstep-ml/lockstep/internal/lacking"
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
@@ -33,6 +35,29 @@ func TestPairsWidened(t *testing.T) {
 		}, nil)
 		requireSameBits(t, h.run(t, Float32, nil), got, h.String())
 	})
+}
+
+// TestPairsByInstruction takes VDPBF16PS on processors that have it and are faster without: the tests of products take
+// what is faster.
+func TestPairsByInstruction(t *testing.T) {
+	kernelstest.Want(t, kernels.AVX512)
+	if !cpu.X86.HasAVX512BF16 {
+		lacking.Skip(t, lacking.Variants, "avx512_bf16", "the processor lacks AVX512_BF16")
+	}
+	restore, err := kernels.Force(kernels.AVX512)
+	require.NoError(t, err)
+	defer restore()
+	faster := formatAVX512
+	defer func() { formatAVX512 = faster }()
+	of := avx512BF16
+	of.pairing = &pairingAVX512
+	formatAVX512 = func() *format[float32] { return &of }
+	require.True(t, dotsAsWidened())
+	pool := parallel.New(2)
+	defer pool.Close()
+	requireTinyMagnitudes(t, pool)
+	requireDenormalSums(t)
+	requirePairedNonFinite(t)
 }
 
 // TestPairsKnowTheirLeast compares the least magnitude of a panel with that of its elements.

@@ -41,30 +41,34 @@ func drawPaired(t *rapid.T, lo int) *halfCase {
 func TestTinyMagnitudes(t *testing.T) {
 	pool := parallel.New(2)
 	defer pool.Close()
-	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
-		for _, lo := range []int{-10, -56, -57, -75, -133} {
-			rapid.Check(t, func(t *rapid.T) { drawPaired(t, lo).requireWidenedExactly(t, pool) })
-		}
-	})
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) { requireTinyMagnitudes(t, pool) })
+}
+
+func requireTinyMagnitudes(t *testing.T, pool *parallel.Pool) {
+	for _, lo := range []int{-10, -56, -57, -75, -133} {
+		rapid.Check(t, func(t *rapid.T) { drawPaired(t, lo).requireWidenedExactly(t, pool) })
+	}
 }
 
 // TestDenormalSums has operands of the least magnitudes for which pairs are taken, or half of that, and sums that
 // cancel to the least that are possible.
 func TestDenormalSums(t *testing.T) {
-	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
-		for i, e := range []int{-56, -57, -60, -70, -80} {
-			const m, n = 24, 64
-			k := []int{300, 3, 301}[i%3] // at −80 a sum is −0
-			x := newExample[float32](1, m, n, k, false, false, 0, false)
-			for i := range x.a {
-				x.a[i] = float32(math.Ldexp(1+float64(i%k%2)/128, e)) // neighbouring products differ by their last bit
-			}
-			for i := range x.b {
-				x.b[i] = float32(math.Ldexp(float64(i/n%2*2-1), e))
-			}
-			newHalfCase(x).requireWidenedExactly(t, nil)
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) { requireDenormalSums(t) })
+}
+
+func requireDenormalSums(t *testing.T) {
+	for i, e := range []int{-56, -57, -60, -70, -80} {
+		const m, n = 24, 64
+		k := []int{300, 3, 301}[i%3] // at −80 a sum is −0
+		x := newExample[float32](1, m, n, k, false, false, 0, false)
+		for i := range x.a {
+			x.a[i] = float32(math.Ldexp(1+float64(i%k%2)/128, e)) // neighbouring products differ by their last bit
 		}
-	})
+		for i := range x.b {
+			x.b[i] = float32(math.Ldexp(float64(i/n%2*2-1), e))
+		}
+		newHalfCase(x).requireWidenedExactly(t, nil)
+	}
 }
 
 func TestNormal(t *testing.T) {
@@ -78,23 +82,25 @@ func TestNormal(t *testing.T) {
 
 // TestPairedNonFinite puts a NaN or an infinity into each place in turn.
 func TestPairedNonFinite(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) { requirePairedNonFinite(t) })
+}
+
+func requirePairedNonFinite(t *testing.T) {
 	const m, n, k = 14, 37, 5
-	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
-		for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
-			for at := range m*k + k*n {
-				h := newHalfCase(newExample[float32](1, m, n, k, false, false, 0, false))
-				if at < m*k {
-					h.a16[at], h.a[at] = dtype.ToBF16(float32(bad)), float32(bad)
-				} else {
-					h.b16[at-m*k], h.b[at-m*k] = dtype.ToBF16(float32(bad)), float32(bad)
-				}
-				want, got := h.run(t, Float32, nil), h.run(t, widened(h.a16, h.b16), nil)
-				for i := range want {
-					if want[i] == want[i] || got[i] == got[i] { // one NaN is as good as another
-						require.Equal(t, want[i], got[i], "%v at %d, element %d", bad, at, i)
-					}
+	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		for at := range m*k + k*n {
+			h := newHalfCase(newExample[float32](1, m, n, k, false, false, 0, false))
+			if at < m*k {
+				h.a16[at], h.a[at] = dtype.ToBF16(float32(bad)), float32(bad)
+			} else {
+				h.b16[at-m*k], h.b[at-m*k] = dtype.ToBF16(float32(bad)), float32(bad)
+			}
+			want, got := h.run(t, Float32, nil), h.run(t, widened(h.a16, h.b16), nil)
+			for i := range want {
+				if want[i] == want[i] || got[i] == got[i] { // one NaN is as good as another
+					require.Equal(t, want[i], got[i], "%v at %d, element %d", bad, at, i)
 				}
 			}
 		}
-	})
+	}
 }
