@@ -329,8 +329,8 @@ func TestParseErrors(t *testing.T) {
 		require.ErrorContains(t, err, want, body)
 	}
 	for body, want := range map[string]string{
-		"wgmma.fence.sync.aligned;": "line 20: `wgmma.fence.sync.aligned;`: the interpreter does not know this " +
-			"instruction",
+
+		"wgmma.fence.sync.aligned;":   "line 20: `wgmma.fence.sync.aligned;`: the interpreter does not know",
 		"bra NOWHERE;":                "no label NOWHERE",
 		"mov.u64 %w, nothing;":        "nothing is not declared",
 		"add.s32 %v, %t;":             "2 operands: want 3",

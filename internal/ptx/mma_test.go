@@ -89,8 +89,10 @@ func TestMMA(t *testing.T) {
 		var src strings.Builder
 		fmt.Fprintf(&src,
 			".version 9.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out)\n{\n"+
-				".reg .b32 %%r<20>, %%t;\n.reg .b64 %%in, %%out, %%w;\nld.param.u64 %%in, [in];\nld.param.u64 %%out, [out];\n"+
-				"mov.u32 %%t, %%tid.x;\nmul.wide.u32 %%w, %%t, %d;\nadd.s64 %%in, %%in, %%w;\nmul.wide.u32 %%w, %%t, %d;\n"+
+				".reg .b32 %%r<20>, %%t;\n.reg .b64 %%in, %%out, %%w;\nld.param.u64 %%in, [in];\n"+
+				"ld.param.u64 %%out, [out];\n"+
+				"mov.u32 %%t, %%tid.x;\nmul.wide.u32 %%w, %%t, %d;\nadd.s64 %%in, %%in, %%w;\n"+
+				"mul.wide.u32 %%w, %%t, %d;\n"+
 				"add.s64 %%out, %%out, %%w;\n", 4*(na+nb+nc), 4*nc)
 		list := func(from, n int) string {
 			var names []string

@@ -49,6 +49,9 @@ func TestDeferred(t *testing.T) {
 
 // TestCUDA runs the table on a device of CUDA that the processor plays, with the kernels of real ones.
 func TestCUDA(t *testing.T) {
+	if testing.Short() {
+		return // a short run is the race detector's: tests/cuda is enough for it
+	}
 	Run(t, func(t *testing.T) *tensor.Device { return openCUDA(t) })
 }
 

@@ -161,6 +161,9 @@ func (m *mutated) try(text []byte) error {
 //
 // which found 611 of 678 in layer norm and 347 of 369 in AdamW when the test was written.
 func TestMutants(t *testing.T) {
+	if testing.Short() {
+		return // a short run is the race detector's
+	}
 	for _, c := range []mutated{
 		{"layer_norm_f32", backend.OpLayerNorm, longRows}, {"cross_entropy_f32", backend.OpCrossEntropy, targets},
 		{"adamw_many_f32", backend.OpAdamW, nil},
