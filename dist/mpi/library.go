@@ -274,7 +274,8 @@ func (l *library) allReduce(b []byte, count int, dt uintptr, over func() error) 
 	return l.await(r)
 }
 
-// inside waits for a call that another thread makes. One that is given up never returns: its memory stays the library's.
+// inside waits for a call that another thread makes. One that is given up never returns: its memory stays the
+// library's.
 func (l *library) inside(done chan error, over func() error) error {
 	tick := time.NewTicker(patience)
 	defer tick.Stop()

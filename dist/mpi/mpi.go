@@ -79,6 +79,6 @@ func (l *library) fastAllReduce(c *dist.Call, over func() error) (handled bool, 
 	return true, l.allReduce(c.Out, c.Count, dt, over)
 }
 
-// chunkBytes is the share of a rank that goes at a time: each message costs a poll or two. With less the polls show, and
-// with more adding no longer overlaps sending.
+// chunkBytes is the share of a rank that goes at a time: each message costs a poll or two. With less the polls show,
+// and with more adding no longer overlaps sending.
 const chunkBytes = 4 << 20
