@@ -67,10 +67,18 @@ func newGPT2(t *testing.T, dt tensor.DType) *gpt2.Model {
 func run(t *testing.T, m *gpt2.Model, steps, ranks int, opts ...trainer.Option) (losses, norms []float64,
 	bits map[string][]byte) {
 	t.Helper()
+	return runWith(t, func(*args.TrainingArguments) {}, m, steps, ranks, opts...)
+}
+
+// runWith is run with other arguments.
+func runWith(t *testing.T, set func(*args.TrainingArguments), m *gpt2.Model, steps, ranks int,
+	opts ...trainer.Option) (losses, norms []float64, bits map[string][]byte) {
+	t.Helper()
 	a := args.Default(t.TempDir())
 	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas, a.MaxSteps = 2, 4, ranks, steps
 	a.LearningRate, a.MaxGradNorm, a.LoggingSteps, a.SaveStrategy = 1e-2, 1, 1, args.StrategyNo
 	a.SkipMemoryMetrics, a.Device = true, "cpu"
+	set(a)
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	opts = append(opts, trainer.WithDisplay(nil), trainer.WithLogger(quiet),
 		trainer.WithTrainData(texts(64)))
@@ -106,6 +114,17 @@ func TestTraining(t *testing.T) {
 	require.InDeltaSlice(t, want, got, 1e-3)
 	require.InEpsilonSlice(t, wantNorms, norms, 1e-2)
 	require.InDelta(t, want[0], got[0], 1e-5)
+	require.Empty(t, devices[0].Composed(), "kernels that were composed of others")
+}
+
+// The same in bfloat16, on the matrix units, to what bfloat16 rounds.
+func TestTrainingInBFloat16(t *testing.T) {
+	bf16 := func(a *args.TrainingArguments) { a.BF16 = true }
+	want, _, _ := runWith(t, bf16, newGPT2(t, tensor.Float32), 10, 1)
+	_, devices := machine(t, 1, fake.Options{Seed: 1})
+	got, _, _ := runWith(t, bf16, newGPT2(t, tensor.Float32), 10, 1, trainer.WithDevice(devices[0]))
+	require.InDeltaSlice(t, want, got, 5e-2)
+	require.InDelta(t, want[0], got[0], 2e-3)
 	require.Empty(t, devices[0].Composed(), "kernels that were composed of others")
 }
 

@@ -176,21 +176,33 @@ func attentionTile(dt dtype.DType) int {
 	return 64
 }
 
-// flashTiles are the tiles of a kernel of flash.cu: rows that stay, of two operands or in the forward pass of one, and
+// flashKernel is a kernel of flash.cu and its tiles: rows that stay, of two operands or in the forward pass of one, and
 // rows that pass by, of which there are two operands in two tiles, each with numbers of 4 bytes beside its rows.
-type flashTiles struct{ stay, operands, pass, beside int }
+type flashKernel struct {
+	names                        names
+	stay, operands, pass, beside int
+}
 
 // shared is the shared memory in bytes for heads of d elements.
-func (f flashTiles) shared(d int) int {
+func (f *flashKernel) shared(d int) int {
 	return 2*d*(f.stay*f.operands+4*f.pass) + 2*4*f.pass*f.beside
 }
 
-// flashKernels are the tiles of flash.cu's kernels by the elements of heads: forward, gradient of queries, gradient of
-// keys.
-var flashKernels = map[int][3]flashTiles{
-	64:  {{128, 1, 64, 0}, {128, 2, 32, 0}, {128, 2, 32, 2}},
-	128: {{128, 1, 32, 0}, {64, 2, 64, 0}, {64, 2, 32, 2}},
-}
+var halves = []dtype.DType{dtype.BFloat16, dtype.Float16}
+
+// The kernels: forward, gradient of queries, gradient of keys and values. Those of flash.cu are for heads of up to 64
+// elements, then for those of up to 128.
+var (
+	attentionKernels = [3]names{namesOf("attention", "", floats), namesOf("attention_dq", "", floats),
+		namesOf("attention_dkdv", "", floats)}
+	fewAttention, attentionDelta = namesOf("attention_few", "", floats), namesOf("attention_delta", "", floats)
+	flashKernels                 = [2][3]flashKernel{
+		{{namesOf("flash_64", "", halves), 128, 1, 64, 0}, {namesOf("flash_dq_64", "", halves), 128, 2, 32, 0},
+			{namesOf("flash_dkdv_64", "", halves), 128, 2, 32, 2}},
+		{{namesOf("flash_128", "", halves), 128, 1, 32, 0}, {namesOf("flash_dq_128", "", halves), 64, 2, 64, 0},
+			{namesOf("flash_dkdv_128", "", halves), 64, 2, 32, 2}},
+	}
+)
 
 // flash is the number of elements of heads that flash.cu's kernels have for the launch, 0 if it is none for them. All
 // of it follows from the call, so that a launch has the same bits each time.
@@ -201,7 +213,11 @@ func (s *stream) flash(c *backend.Call, a *attention, views ...*backend.View) in
 		!(c.Floats[0] > 0) || a.mask != nil && a.mask.DType != dtype.Bool {
 		return 0
 	}
-	for _, v := range append(views, &c.In[0], &c.In[1], &c.In[2]) {
+	for i := range 3 + len(views) {
+		v := &c.In[min(i, 2)]
+		if i >= 3 {
+			v = views[i-3]
+		}
 		strides := headStrides(v)
 		if s.addr(v)%16 != 0 || strides[0]%8 != 0 || strides[1]%8 != 0 || strides[2]%8 != 0 {
 			return 0
@@ -236,31 +252,23 @@ func attentionForward(s *stream, c *backend.Call) {
 		return
 	}
 	a.args.out, a.args.lse = out, s.addr(&c.Out[1])
-	p, dt := s.packAttention(c, a), suffix(out.DType)
+	p, dt := s.packAttention(c, a), out.DType
 	if d := s.flash(c, a, out); d > 0 {
-		tiles := flashKernels[d][0]
-		s.kernel(flashName("flash", d, dt), s.attentionGrid(c, heads, a.tq, tiles.stay, 1), flashBlock, tiles.shared(d),
-			p)
+		k := &flashKernels[d/128][0]
+		s.kernel(k.names[dt], s.attentionGrid(c, heads, a.tq, k.stay, 1), flashBlock, k.shared(d), p)
 		return
 	}
-	name, tile := "attention_", attentionTile(out.DType)
+	kernel, tile := &attentionKernels[0], attentionTile(dt)
 	if a.tq <= attentionFew {
-		name, tile = "attention_few_", attentionFew
+		kernel, tile = &fewAttention, attentionFew
 	}
-	s.kernel(name+dt, s.attentionGrid(c, heads, a.tq, tile, chunksOf(a.dv)), attentionBlock, 0, p)
+	s.kernel(kernel[dt], s.attentionGrid(c, heads, a.tq, tile, chunksOf(a.dv)), attentionBlock, 0, p)
 }
 
 var (
 	attentionBlock = [3]uint32{attentionThreads, 1, 1}
 	flashBlock     = [3]uint32{flashThreads, 1, 1}
 )
-
-func flashName(kernel string, d int, suffix string) string {
-	if d == 64 {
-		return kernel + "_64_" + suffix
-	}
-	return kernel + "_128_" + suffix
-}
 
 func attentionGrad(s *stream, c *backend.Call) {
 	a := s.newAttention(c, 6)
@@ -284,7 +292,7 @@ func attentionGrad(s *stream, c *backend.Call) {
 	if givesOut && rows > 0 {
 		a.args.out, a.args.delta = &c.In[5], s.scratch(rows*statistic(dt).Size())
 		const warps = attentionThreads / 32
-		s.kernel("attention_delta_"+suffix(dt), s.attentionGrid(c, 1, rows, warps, 1), attentionBlock, 0,
+		s.kernel(attentionDelta[dt], s.attentionGrid(c, 1, rows, warps, 1), attentionBlock, 0,
 			s.packAttention(c, a))
 	} else if !givesOut {
 		a.args.delta = s.addr(&c.In[5])
@@ -294,25 +302,22 @@ func attentionGrad(s *stream, c *backend.Call) {
 
 // attentionGrads makes the gradients from delta.
 func (s *stream) attentionGrads(c *backend.Call, a *attention) {
-	p, dt, heads, kvHeads := s.packAttention(c, a), suffix(c.In[0].DType), a.batch*a.heads, a.batch*a.kvHeads
-	d := 0
+	p, dt, d := s.packAttention(c, a), c.In[0].DType, 0
 	if c.NOut < 4 {
 		d = s.flash(c, a, &c.In[4], &c.Out[0], &c.Out[1], &c.Out[2])
 	}
-	launch := func(kernel string, which, n, rows, columns int) {
+	launch := func(which, n, rows, columns int) {
 		if n*rows == 0 {
 			return
 		}
 		if d > 0 {
-			tiles := flashKernels[d][which]
-			s.kernel(flashName("flash_"+kernel, d, dt), s.attentionGrid(c, n, rows, tiles.stay, 1), flashBlock,
-				tiles.shared(d), p)
+			k := &flashKernels[d/128][which]
+			s.kernel(k.names[dt], s.attentionGrid(c, n, rows, k.stay, 1), flashBlock, k.shared(d), p)
 			return
 		}
-		s.kernel("attention_"+kernel+"_"+dt, s.attentionGrid(c, n, rows, attentionTile(c.In[0].DType),
-			chunksOf(columns)),
+		s.kernel(attentionKernels[which][dt], s.attentionGrid(c, n, rows, attentionTile(dt), chunksOf(columns)),
 			attentionBlock, 0, p)
 	}
-	launch("dq", 1, heads, a.tq, a.d)
-	launch("dkdv", 2, kvHeads, a.tk, max(a.d, a.dv))
+	launch(1, a.batch*a.heads, a.tq, a.d)
+	launch(2, a.batch*a.kvHeads, a.tk, max(a.d, a.dv))
 }

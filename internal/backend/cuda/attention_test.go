@@ -32,7 +32,7 @@ var flashCases = []flashCase{
 	{dt: dtype.BFloat16, b: 1, h: 2, hkv: 1, tq: 200, tk: 200, d: 64, dv: 64, causal: 1, p: 0.1},
 	// Blocks of bits across rows.
 	{dt: dtype.Float16, b: 1, h: 1, hkv: 1, tq: 130, tk: 139, d: 64, dv: 40, p: 0.3},
-	{dt: dtype.BFloat16, b: 1, h: 2, hkv: 2, tq: 70, tk: 72, d: 8, dv: 16, causal: 1, koff: 9}, // rows that see nothing
+	{dt: dtype.BFloat16, b: 1, h: 2, hkv: 2, tq: 70, tk: 72, d: 8, dv: 16, causal: 1, koff: 9},
 	{dt: dtype.Float16, b: 1, h: 1, hkv: 1, tq: 150, tk: 260, d: 64, dv: 64, causal: 1, qoff: 101, window: 77, p: 0.1},
 	{dt: dtype.BFloat16, b: 1, h: 1, hkv: 1, tq: 100, tk: 180, d: 24, dv: 64, window: 45, koff: 9},
 	{dt: dtype.Float16, b: 2, h: 2, hkv: 1, tq: 50, tk: 60, d: 64, dv: 64, p: 0.2, mask: true},
