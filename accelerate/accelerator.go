@@ -90,7 +90,8 @@ func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 func create(a *args.TrainingArguments, on devices, opts []Option, local int) (*Accelerator, error) {
 	acc := &Accelerator{devices: on, Ranks: Ranks{Peers: Peers{size: 1}, args: a, log: slog.Default(),
 		kernels: kernels.Active().String()}, sharding: Sharding{Strategy: a.ShardStrategy(),
-		Gather: !a.FSDPShareParameters, Replicas: a.DPReplicateSize, Hybrid: a.Hybrid()}}
+		Gather: !a.FSDPShareParameters, Replicas: a.DPReplicateSize, Hybrid: a.Hybrid(), Ignored: a.FSDPIgnoredModules,
+		Persist: a.FSDPPersistenceThreshold, Rounded: a.FSDPReduceDType == args.ReduceBFloat16}}
 	for _, o := range opts {
 		o(acc)
 	}
@@ -106,7 +107,7 @@ func create(a *args.TrainingArguments, on devices, opts []Option, local int) (*A
 		return nil, err
 	}
 	acc.ctx = tensor.NewCtx(acc.dev)
-	return acc, nil
+	return acc, chooseDeviceEngine(acc)
 }
 
 // Device is where the rank computes.

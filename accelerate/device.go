@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -79,6 +80,44 @@ func openDevice(a *Accelerator, local int) error {
 	}
 	if err != nil {
 		return fmt.Errorf("accelerate: device of local rank %d: %w", local, err)
+	}
+	return nil
+}
+
+// nccl is the device engine of NVIDIA's devices.
+const nccl = "nccl"
+
+// chooseDeviceEngine lets tensors of ranks on GPUs go from device to device, where the program has an engine for that
+// and ddp_backend does not say otherwise.
+func chooseDeviceEngine(a *Accelerator) error {
+	kind, _, _ := strings.Cut(a.dev.Name(), ":")
+	backend := a.args.DDPBackend
+	switch {
+	case kind != "cuda" && backend == args.BackendNCCL:
+		return fmt.Errorf("accelerate: ddp_backend is nccl, and the rank computes on the device %s: want a GPU, or "+
+			"ddp_backend auto", a.dev.Name())
+	case kind == "cuda" && dist.HasDeviceEngine(nccl) && (backend == args.BackendAuto || backend == args.BackendNCCL):
+		a.Ranks.devices = nccl
+	}
+	return nil
+}
+
+// shareDevices looks whether ranks of this process compute on one device. NCCL wants one for each: tensors then go
+// through the host.
+func shareDevices(ranks []*Accelerator) error {
+	used := map[*tensor.Device]bool{}
+	for _, a := range ranks {
+		used[a.dev] = true
+	}
+	if len(used) == len(ranks) {
+		return nil
+	}
+	for _, a := range ranks {
+		if a.Ranks.devices != "" && a.args.DDPBackend == args.BackendNCCL {
+			return fmt.Errorf("accelerate: ddp_backend is nccl for %d ranks on %d devices: want one device for each "+
+				"rank, or ddp_backend auto", len(ranks), len(used))
+		}
+		a.Ranks.devices = ""
 	}
 	return nil
 }

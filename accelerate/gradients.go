@@ -144,7 +144,7 @@ type sharded struct {
 }
 
 // shardGradients makes a's gradients those, and moves the parameters into shards.
-func shardGradients(a *Accelerator, g *dist.Group, modules []nn.Module) error {
+func shardGradients(a *Accelerator, g *dist.Group, modules []nn.Module) (err error) {
 	replicas := a.twins().size
 	o := shard.Options{
 		Gradients: a.sharding.Strategy != args.ShardOptimizer, Prefetch: !a.sharding.NoPrefetch,
@@ -154,6 +154,18 @@ func shardGradients(a *Accelerator, g *dist.Group, modules []nn.Module) error {
 		DeterministicRanks: max(1, a.args.DeterministicRanks/replicas),
 		All:                a.Data().group, Replicas: a.twins().group,
 		Usage: ddp.Options{RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph},
+	}
+	if o.Stay, err = staying(a); err != nil {
+		return err
+	}
+	if a.sharding.Rounded {
+		o.Reduce = tensor.BFloat16
+	}
+	o.Lower, o.Projected = lower(a.args), a.tree.Projected()
+	for name := range o.Projected {
+		if a.own.has(name) {
+			delete(o.Projected, name)
+		}
 	}
 	o.Zeros = zerosOf(a.disk.params)
 	if o.Parameters && o.Zeros == nil && !a.sharding.Gather && g.SharesMemory() && a.dev.HostMemory() {

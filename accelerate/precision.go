@@ -4,6 +4,7 @@ package accelerate
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -30,6 +31,16 @@ func (list precisions) apply(c *nn.Ctx) *nn.Ctx {
 		c = c.WithPrecision(p.module, p.dtype)
 	}
 	return c
+}
+
+// has reports whether a parameter lies in a module of the list.
+func (list precisions) has(parameter string) bool {
+	for _, p := range list {
+		if p.module == "" || strings.HasPrefix(parameter, p.module+".") {
+			return true
+		}
+	}
+	return false
 }
 
 // check refuses modules that the model lacks, and dtypes that nothing can compute in.

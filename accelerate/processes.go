@@ -230,7 +230,7 @@ func (r *Ranks) engine(job *rendezvous.Job) (*dist.Group, error) {
 	opts := r.groupOptions()
 	opts.FlightDir = flight.Dir(r.flightJob())
 	backend := r.args.DDPBackend
-	if backend == args.BackendAuto || backend == args.BackendGloo {
+	if backend == args.BackendAuto || backend == args.BackendGloo || backend == args.BackendNCCL {
 		backend = args.BackendTCP
 		if job.OneHost() {
 			backend = args.BackendSHM
@@ -251,7 +251,7 @@ func (r *Ranks) engine(job *rendezvous.Job) (*dist.Group, error) {
 
 // groupOptions are what the arguments say of any group.
 func (r *Ranks) groupOptions() dist.Options {
-	return dist.Options{Timeout: time.Duration(r.args.DDPTimeout) * time.Second, Log: r.log,
+	return dist.Options{Timeout: time.Duration(r.args.DDPTimeout) * time.Second, Log: r.log, Devices: r.devices,
 		FastOrder: r.args.DDPReductionOrder == args.OrderFast}
 }
 
@@ -260,6 +260,10 @@ func (r *Ranks) checkBackend() error {
 	switch r.args.DDPBackend {
 	case args.BackendAuto, args.BackendGloo, args.BackendSHM, args.BackendTCP:
 		return nil
+	case args.BackendNCCL:
+		if dist.HasDeviceEngine(nccl) {
+			return nil
+		}
 	}
 	if _, err := rendezvous.Engine(string(r.args.DDPBackend)); err != nil {
 		return fmt.Errorf("accelerate: ddp_backend: %w", err)

@@ -33,6 +33,7 @@ type Ranks struct {
 	place     *env.Environment // what the launcher says; nil with WithGroup
 	processes *processes       // nil: the other ranks, if there are any, are goroutines
 	kernels   string           // the variant, which ranks compare
+	devices   string           // device engine of the group, "" for none
 }
 
 // Args are the rank's arguments. Additional ranks of Replicas have copies.

@@ -130,7 +130,8 @@ func accelerators(t *testing.T, n int, set func(rank int, a *args.TrainingArgume
 			set(r, a)
 		}
 		var err error
-		list[r], err = accelerate.New(a, append(opts, accelerate.WithGroup(g), accelerate.WithLogger(quiet))...)
+		usual := []accelerate.Option{accelerate.WithGroup(g), accelerate.WithLogger(quiet)}
+		list[r], err = accelerate.New(a, append(usual, opts...)...)
 		require.NoError(t, err)
 	}
 	return list

@@ -34,7 +34,7 @@ func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator,
 			return nil, err
 		}
 	}
-	return ranks, nil
+	return ranks, shareDevices(ranks)
 }
 
 // Connect joins the ranks that Replicas returned into a group. Each rank leaves it with

@@ -23,6 +23,12 @@ type Sharding struct {
 	// HYBRID_SHARD. 0 stands for 1 or, with Hybrid, for one on each host.
 	Replicas int
 	Hybrid   bool
+	// Ignored is a regular expression for the whole path of modules whose parameters stay whole on every rank, and
+	// Persist the number of elements below which a parameter does.
+	Ignored string
+	Persist int
+	// Rounded sends gradients as bfloat16, which halves the bytes and rounds what each leaf adds to the sums.
+	Rounded bool
 	// NoPrefetch gathers the parameters of a unit only when it begins, instead of while the one before it computes.
 	NoPrefetch bool
 }

@@ -37,7 +37,11 @@ type shardRun struct {
 	width    int  // of the model; 0 is 64
 	deferred bool // the model has no memory before it is cut
 	set      func(a *args.TrainingArguments)
-	held     *int64 // if not nil, bytes of tensors on all ranks together when the last window's gradients are there
+	also     func(s *accelerate.Sharding)
+	// after is called behind each step
+	after func(acc *accelerate.Accelerator, m *gpt2.Model) error
+	// held, if not nil, takes the bytes of tensors on all ranks together when the last window's gradients are there
+	held *int64
 }
 
 // corpus are sequences of tokens, of one length, so that a micro-batch's place says how many it has.
@@ -62,6 +66,10 @@ func wideConfig() gpt2.Config {
 // run trains on every rank and returns the weights of each afterwards.
 func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float64) {
 	t.Helper()
+	sharding := accelerate.Sharding{Strategy: r.strategy, Gather: !r.share, Replicas: r.replicas}
+	if r.also != nil {
+		r.also(&sharding)
+	}
 	weights = make([]map[string]string, r.ranks)
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas, a.DDPTimeout = 2, 2*r.leaves, r.ranks, 60
@@ -115,6 +123,11 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 				norms = append(norms, norm)
 			}
 			acc.Step()
+			if r.after != nil {
+				if err := r.after(acc, m); err != nil {
+					return err
+				}
+			}
 		}
 		if err := acc.Unshard(ctx); err != nil {
 			return err
@@ -125,7 +138,7 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 		}
 		weights[acc.Rank()] = out
 		return nil
-	}, accelerate.WithSharding(accelerate.Sharding{Strategy: r.strategy, Gather: !r.share, Replicas: r.replicas}),
+	}, accelerate.WithSharding(sharding),
 		accelerate.WithLogger(quiet), accelerate.WithDevice(dev)))
 	return weights, norms
 }
@@ -224,6 +237,25 @@ func TestShardedHasTheBitsOfOneRank(t *testing.T) {
 						require.True(t, equalWeights(want[0], got[rank]), "rank %d", rank)
 					}
 				})
+			}
+		}
+	}
+}
+
+// So have five and six ranks, whose windows have as many leaves.
+func TestFullShardOnFiveAndSixRanks(t *testing.T) {
+	for _, set := range []func(a *args.TrainingArguments){nil,
+		func(a *args.TrainingArguments) { a.BF16, a.GradientCheckpointing = true, true }} {
+		r := shardRun{ranks: 1, leaves: 30, steps: 3, samples: 75, set: set}
+		want, norms := r.run(t)
+		r.strategy = args.FullShard
+		for _, r.ranks = range []int{5, 6} {
+			for _, r.share = range []bool{false, true} {
+				got, n := r.run(t)
+				require.Equal(t, norms, n, "%d ranks", r.ranks)
+				for rank := range got {
+					require.True(t, equalWeights(want[0], got[rank]), "rank %d of %d", rank, r.ranks)
+				}
 			}
 		}
 	}

@@ -33,7 +33,7 @@ func TestTrafficOfAStep(t *testing.T) {
 			}
 			for _, s := range strategies {
 				t.Run(fmt.Sprintf("%s, %d ranks, %d passes", s, ranks, passes), func(t *testing.T) {
-					record, p, r := recordedStep(t, s, ranks, passes)
+					record, p, r := recordedStep(t, s, ranks, passes, nil)
 					gathers, gradients := map[string]int{}, map[string]int{} // calls by label
 					gathered, sent := 0, 0                                   // elements
 					for _, e := range record {
@@ -80,6 +80,42 @@ func TestTrafficOfAStep(t *testing.T) {
 	}
 }
 
+// Under bf16 the weights and biases of products are gathered in half the bytes, and gradients are float32 all the same;
+// unless they are to travel rounded.
+func TestTrafficOfAStepInBF16(t *testing.T) {
+	for _, s := range []args.ShardStrategy{args.ShardGradOp, args.FullShard} {
+		for _, rounded := range []bool{false, true} {
+			const ranks, passes = 2, 2
+			record, p, r := recordedStep(t, s, ranks, passes, func(a *args.TrainingArguments) {
+				a.BF16 = true
+				if rounded {
+					a.FSDPReduceDType = args.ReduceBFloat16
+				}
+			})
+			gathered, sent := 0, 0 // bytes
+			for _, e := range record {
+				bytes := e.Count * ranks * e.DType.Size()
+				switch {
+				case e.Op == dist.AllGather:
+					gathered += bytes
+				case strings.HasPrefix(e.Label, "gradients"):
+					sent += bytes
+				}
+			}
+			products := 2 * (p - r)
+			if s == args.FullShard {
+				products *= 2 // forward and backward
+			}
+			requireWithin(t, passes*(products+4*r), gathered)
+			size := 4
+			if rounded {
+				size = 2
+			}
+			requireWithin(t, passes*size*p, sent)
+		}
+	}
+}
+
 func requireWithin(t *testing.T, want, got int) {
 	t.Helper()
 	require.InEpsilon(t, want, got, 0.01)
@@ -87,7 +123,8 @@ func requireWithin(t *testing.T, want, got int) {
 
 // recordedStep is the flight record of the second step of rank 0, on a device without values and with ranks that answer
 // at once, and the number of parameters of the model and of its root.
-func recordedStep(t *testing.T, s args.ShardStrategy, ranks, passes int) (record []dist.FlightEntry, params, root int) {
+func recordedStep(t *testing.T, s args.ShardStrategy, ranks, passes int, set func(a *args.TrainingArguments)) (
+	record []dist.FlightEntry, params, root int) {
 	t.Helper()
 	ctx, dev := t.Context(), tensor.NewMeta()
 	defer dev.Close()
@@ -96,9 +133,14 @@ func recordedStep(t *testing.T, s args.ShardStrategy, ranks, passes int) (record
 	engine.Mirror = true
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = 1, passes
+	sharding := accelerate.Sharding{Strategy: s, Gather: true}
+	if set != nil {
+		set(a)
+		sharding.Rounded = a.FSDPReduceDType == args.ReduceBFloat16
+	}
 	acc, err := accelerate.New(a, accelerate.WithGroup(group), accelerate.WithDevice(dev),
 		accelerate.WithLogger(silent),
-		accelerate.WithSharding(accelerate.Sharding{Strategy: s, Gather: true}))
+		accelerate.WithSharding(sharding))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, acc.Close()) }()
 	m, err := gpt2.New(nn.NewInit(dev, 3), gpt2.DefaultConfig())

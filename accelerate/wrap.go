@@ -5,10 +5,12 @@ package accelerate
 import (
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // wrapped are the modules whose parameters come and go together: those of Sharding, or what the arguments choose by
@@ -57,6 +59,45 @@ func ofClasses(tree *nn.Tree, names []string) (list []nn.Module, err error) {
 				"one of %s", missing[0], strings.Join(types, ", "))
 	}
 	return list, nil
+}
+
+// staying reports of parameters, by name, whether they stay whole where others come and go: those of ignored modules,
+// and small ones.
+func staying(a *Accelerator) (func(p tensor.Named) bool, error) {
+	if a.sharding.Ignored == "" && a.sharding.Persist == 0 {
+		return nil, nil
+	}
+	pattern, err := regexp.Compile("^(?:" + a.sharding.Ignored + ")$")
+	if err != nil {
+		return nil, fmt.Errorf("accelerate: fsdp_ignored_modules: %w", err)
+	}
+	var ignored []string
+	if a.sharding.Ignored != "" {
+		a.tree.Modules(func(path string, _ nn.Module) {
+			if path != "" && pattern.MatchString(path) {
+				ignored = append(ignored, path+".")
+			}
+		})
+		if len(ignored) == 0 {
+			return nil, fmt.Errorf("accelerate: fsdp_ignored_modules %q matches no module's path; they are as %s",
+				a.sharding.Ignored, somePaths(a.tree))
+		}
+	}
+	return func(p tensor.Named) bool {
+		return p.Numel() < a.sharding.Persist ||
+			slices.ContainsFunc(ignored, func(path string) bool { return strings.HasPrefix(p.Name, path) })
+	}, nil
+}
+
+// somePaths are a few paths of modules.
+func somePaths(tree *nn.Tree) string {
+	var paths []string
+	tree.Modules(func(path string, _ nn.Module) {
+		if path != "" && len(paths) < 5 {
+			paths = append(paths, path)
+		}
+	})
+	return strings.Join(paths, ", ")
 }
 
 // isClass reports whether a name is that of a type: Block, gpt2.Block, or GPT2Block, as transformers calls it.

@@ -32,14 +32,24 @@ var fsdpKeys = map[string]configRule{
 	"use_orig_params":               ignore("the model's parameters are always its own"),
 	"sync_module_states":            ignore("rank 0's parameters and buffers are always copied"),
 	"cpu_ram_efficient_loading":     ignore("loading changes no result"),
-	"mixed_precision_policy":        only("bf16 and fp16 decide; sums are in float32"),
-	"ignored_modules":               only("every module is sharded"),
-	"ignored_parameters":            only("every parameter is sharded"),
-	"xla":                           only(fsdpOnTPU, false),
-	"xla_fsdp_v2":                   only(fsdpOnTPU, false),
-	"xla_fsdp_grad_ckpt":            only(fsdpOnTPU, false),
-	"xla_fsdp_settings":             ignore(fsdpOnTPU),
-	"enable_cpu_affinity":           ignore("the system places threads"),
+	"mixed_precision_policy":        setsParamDType,
+	"ignored_modules":               setsIgnored,
+	"ignored_parameters":            only("want ignored_modules: modules are ignored, by a pattern for their paths"),
+
+	"mixed_precision_policy.param_dtype":         setsParamDType,
+	"mixed_precision_policy.reduce_dtype":        setsReduceDType,
+	"mixed_precision_policy.buffer_dtype":        ignore("buffers stay in float32"),
+	"mixed_precision_policy.output_dtype":        ignore("an op's class decides what it gives"),
+	"mixed_precision_policy.cast_forward_inputs": ignore("operands are cast where an op is called"),
+	"mixed_precision_policy.cast_root_forward_inputs": ignore(
+		"operands are cast where an op is called"),
+	"mixed_precision_policy.keep_low_precision_grads": ignore("gradients are float32"),
+
+	"xla":                 only(fsdpOnTPU, false),
+	"xla_fsdp_v2":         only(fsdpOnTPU, false),
+	"xla_fsdp_grad_ckpt":  only(fsdpOnTPU, false),
+	"xla_fsdp_settings":   ignore(fsdpOnTPU),
+	"enable_cpu_affinity": ignore("the system places threads"),
 }
 
 // fsdpRules are the keys of HuggingFace's fsdp_config.
@@ -131,6 +141,59 @@ func setsSize(t *ToolConfig, key string, v any) (ConfigUse, string) {
 		return ConfigNoEffect, "units are the model's blocks"
 	}
 	return t.set("fsdp_min_num_params", v, key)
+}
+
+// dtypeName is the name of a dtype that files spell in several ways.
+func dtypeName(v any) string {
+	s := strings.TrimPrefix(strings.ToLower(fmt.Sprint(v)), "torch.")
+	switch s {
+	case "bf16":
+		return "bfloat16"
+	case "fp16", "half":
+		return "float16"
+	case "fp32", "float", "no":
+		return "float32"
+	}
+	return s
+}
+
+// setsParamDType takes a dtype, or what accelerate makes a whole policy of.
+func setsParamDType(t *ToolConfig, key string, v any) (ConfigUse, string) {
+	if v == nil {
+		return ConfigNoEffect, "bf16 and fp16 decide"
+	}
+	switch dtypeName(v) {
+	case "bfloat16":
+		return t.set("bf16", true, key)
+	case "float16":
+		return t.set("fp16", true, key)
+	case "float32":
+		return ConfigNoEffect, "bf16 and fp16 decide"
+	}
+	return ConfigRefused, "bfloat16, float16 or float32"
+}
+
+// setsReduceDType: gradients are float32 unless a file says otherwise.
+func setsReduceDType(t *ToolConfig, key string, v any) (ConfigUse, string) {
+	if v == nil || v == autoValue {
+		return ConfigNoEffect, "gradients are float32"
+	}
+	switch s := dtypeName(v); s {
+	case "float32", "bfloat16":
+		return t.set("fsdp_reduce_dtype", s, key)
+	}
+	return ConfigRefused, "float32 or bfloat16"
+}
+
+// setsIgnored takes a regular expression, as accelerate's files have it.
+func setsIgnored(t *ToolConfig, key string, v any) (ConfigUse, string) {
+	switch s := v.(type) {
+	case nil:
+		return ConfigNoEffect, "every module is sharded"
+	case string:
+		return t.set("fsdp_ignored_modules", s, key)
+	}
+	return ConfigRefused, "a regular expression for paths of modules"
 }
 
 func setsStateDict(t *ToolConfig, key string, v any) (ConfigUse, string) {

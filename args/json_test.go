@@ -41,7 +41,8 @@ func unusual() *args.TrainingArguments {
 		FSDP: []string{"no_shard"}, FSDPStateDictType: args.ShardedStateDict, DPReplicateSize: 1,
 		FSDPConfig: `{"version":2}`, DeepSpeed: `{"steps_per_print":9}`,
 		FSDPTransformerLayerClsToWrap: []string{"Block"},
-		Device:                        "cuda:1", NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60,
+		FSDPIgnoredModules:            "head", FSDPPersistenceThreshold: 9, FSDPReduceDType: args.ReduceFloat32,
+		Device: "cuda:1", NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60,
 		DDPBucketCapMB: 5,
 		DDPCommHook:    args.CommHookTopK, DDPCommStateOption: map[string]any{"density": 0.1},
 		DDPRequireEqualInit: true, DDPStaticGraph: true, DDPReductionOrder: args.OrderFast,
@@ -54,8 +55,9 @@ func unusual() *args.TrainingArguments {
 	return a
 }
 
-// Only save_strategy, fp16, fp16_full_eval, zero_stage, fsdp_min_num_params and those of local SGD are as by default:
-// load_best_model_at_end, bf16, bf16_full_eval, ddp_comm_hook and fsdp_transformer_layer_cls_to_wrap want it so.
+// Only save_strategy, fp16, fp16_full_eval, zero_stage, fsdp_min_num_params, fsdp_reduce_dtype and those of local SGD
+// are as by default: load_best_model_at_end, bf16, bf16_full_eval, ddp_comm_hook, fsdp_transformer_layer_cls_to_wrap
+// and no strategy want it so.
 func TestUnusualDiffersEverywhere(t *testing.T) {
 	require.NoError(t, unusual().Validate())
 	differs := map[string]bool{}
@@ -67,6 +69,7 @@ func TestUnusualDiffersEverywhere(t *testing.T) {
 	for f := range typ.Fields() {
 		require.Equal(t, f.Name != "SaveStrategy" && f.Name != "FP16" && f.Name != "FP16FullEval" &&
 			f.Name != "ZeroStage" && f.Name != "FSDPMinNumParams" && f.Name != "LocalSGDSteps" &&
+			f.Name != "FSDPReduceDType" &&
 			f.Name != "StartLocalSGDIter",
 			differs[f.Tag.Get("json")], f.Name)
 	}
@@ -114,6 +117,7 @@ func TestEverySourceCarriesEveryValue(t *testing.T) {
 	argv = append(argv, "--report_to", "jsonl,tensorboard", "--fsdp", "no_shard",
 		"--fsdp_state_dict_type", "sharded_state_dict", "--fsdp_transformer_layer_cls_to_wrap", "Block",
 		"--fsdp_share_parameters=false",
+		"--fsdp_ignored_modules", "head", "--fsdp_persistence_threshold=9",
 		"--fsdp_config", `{"version":2}`)
 	files := map[string]string{"x.json": string(text), "x.yaml": strings.Join(yaml, "\n") + "\n"}
 	for name, p := range map[string]*program{

@@ -4,6 +4,7 @@ package args
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 )
 
@@ -99,6 +100,11 @@ func (a *TrainingArguments) checkSharding(c *Checker) {
 		c.Require(a.DPReplicateSize <= 1 || want != "" || a.ShardStrategy() != NoShard, "dp_replicate_size",
 			a.DPReplicateSize, "a strategy beside it (fsdp or zero_stage): without one, every rank has the whole model")
 	}
+	between(c, "fsdp_persistence_threshold", a.FSDPPersistenceThreshold, 0, 1<<40)
+	_, err := regexp.Compile(a.FSDPIgnoredModules)
+	c.Require(err == nil, "fsdp_ignored_modules", a.FSDPIgnoredModules, "a regular expression for paths of modules")
+	c.Require(a.FSDPReduceDType == ReduceFloat32 || want != "" || a.ShardStrategy() != NoShard, "fsdp_reduce_dtype",
+		a.FSDPReduceDType, "float32, or fsdp or zero_stage beside it; without shards there is ddp_comm_hook bf16")
 	between(c, "fsdp_min_num_params", a.FSDPMinNumParams, 0, 1<<40)
 	c.Require(a.FSDPMinNumParams == 0 || len(a.FSDPTransformerLayerClsToWrap) == 0, "fsdp_min_num_params",
 		a.FSDPMinNumParams, "0, or no fsdp_transformer_layer_cls_to_wrap: units are chosen by size or by class")

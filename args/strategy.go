@@ -77,6 +77,15 @@ const (
 	OffloadDisk Offload = "disk" // files in offload_dir
 )
 
+// ReduceDType names the dtype in which gradients travel between ranks.
+type ReduceDType string
+
+// The dtypes of gradients on their way.
+const (
+	ReduceFloat32  ReduceDType = "float32"
+	ReduceBFloat16 ReduceDType = "bfloat16"
+)
+
 // HalfUpdate names how parameters of half types take updates that are smaller than their precision.
 type HalfUpdate string
 

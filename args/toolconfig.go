@@ -175,7 +175,7 @@ func (t *ToolConfig) walk(rules map[string]configRule, prefix string, section ma
 		switch {
 		case rule != nil && t.why(key) != "":
 			t.add(key, v, ConfigNoEffect, t.why(key))
-		case rule != nil:
+		case rule != nil && !(isSection && hasRules(rules, key+".")):
 			use, text := rule(t, key, v)
 			t.add(key, v, use, text)
 		case isSection && hasRules(rules, key+"."):

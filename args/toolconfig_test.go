@@ -41,6 +41,32 @@ func TestDeepSpeedFilesOfHuggingFace(t *testing.T) {
 	}
 }
 
+// So have the older files of its tests: a section bfloat16, sizes that are 0, no batch.
+func TestOlderDeepSpeedFiles(t *testing.T) {
+	for text, bf16 := range map[string]bool{
+		`{"bfloat16": {"enabled": "auto"}, "zero_optimization": {"stage": 3, "sub_group_size": 1e9,
+			"reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto",
+			"stage3_param_persistence_threshold": "auto", "stage3_gather_fp16_weights_on_model_save": true},
+			"train_batch_size": "auto"}`: true,
+		`{"fp16": {"enabled": true, "loss_scale": 0}, "zero_optimization": {"stage": 3, "sub_group_size": 1e14,
+			"reduce_bucket_size": 0, "stage3_prefetch_bucket_size": 0, "stage3_param_persistence_threshold": 0,
+			"stage3_gather_fp16_weights_on_model_save": true},
+			"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": 3e-5,
+			"warmup_num_steps": 500}}, "steps_per_print": 2000}`: false,
+	} {
+		flags := []string{"--deepspeed", "ds.json"}
+		if bf16 {
+			flags = append(flags, "--bf16", "true")
+		}
+		p := newProgram(nil, map[string]string{"ds.json": text}).parse(flags...)
+		require.NoError(t, p.err, text)
+		require.Equal(t, args.FullShard, p.train.ShardStrategy())
+		require.Equal(t, bf16, p.train.BF16)
+		require.Equal(t, !bf16, p.train.FP16)
+		require.Zero(t, p.train.FSDPPersistenceThreshold)
+	}
+}
+
 // Values that are written out are the run's, as numbers of any form.
 func TestDeepSpeedValues(t *testing.T) {
 	files := map[string]string{"ds.json": `{
@@ -184,9 +210,53 @@ func TestFSDPConfigs(t *testing.T) {
 	p := newProgram(nil, nil).parse("--fsdp", "full_shard", "--fsdp_config", `{"sharding_strategy": "SHARD_GRAD_OP"}`)
 	require.ErrorContains(t, p.err, "which fsdp_config has as sharding_strategy")
 	p = newProgram(nil, nil).parse("--fsdp", "full_shard", "--fsdp_config",
-		`{"ignored_modules": "lm_head", "xla": true}`)
-	require.ErrorContains(t, p.err, "ignored_modules is")
+		`{"ignored_parameters": "lm_head", "xla": true, "mixed_precision_policy": "fp8"}`)
+	require.ErrorContains(t, p.err, "ignored_parameters is")
+	require.ErrorContains(t, p.err,
+		`mixed_precision_policy is "fp8" (fsdp_config); want bfloat16, float16 or float32`)
 	require.ErrorContains(t, p.err, "xla is true (fsdp_config); want false: it is a mode of TPUs")
+}
+
+// MixedPrecision and its kin say in which dtype a step computes, and in which gradients travel: float32 unless a file
+// has another.
+func TestPrecisionOfShards(t *testing.T) {
+	for config, want := range map[string]struct {
+		bf16, fp16 bool
+		reduce     args.ReduceDType
+	}{
+		`{"mixed_precision_policy": "bf16"}`: {true, false, args.ReduceFloat32},
+		`{"fsdp_mixed_precision_policy": {"param_dtype": "bfloat16", "reduce_dtype": "float32",
+			"output_dtype": "bfloat16"}}`: {true, false, args.ReduceFloat32},
+		`{"mixed_precision_policy": {"param_dtype": "torch.bfloat16", "reduce_dtype": "bf16", "buffer_dtype": "bf16"}}`: {
+			true, false, args.ReduceBFloat16},
+		`{"mixed_precision_policy": {"param_dtype": "fp16"}}`: {false, true, args.ReduceFloat32},
+		`{"mixed_precision_policy": null}`:                    {false, false, args.ReduceFloat32},
+	} {
+		p := newProgram(nil, nil).parse("--fsdp", "full_shard", "--fsdp_config", config)
+		require.NoError(t, p.err, config)
+		require.Equal(t, want.bf16, p.train.BF16, config)
+		require.Equal(t, want.fp16, p.train.FP16, config)
+		require.Equal(t, want.reduce, p.train.FSDPReduceDType, config)
+	}
+	p := newProgram(nil, nil).parse("--fsdp", "full_shard", "--fsdp_config",
+		`{"ignored_modules": "transformer\\.h\\.0", "mixed_precision_policy": {"param_dtypes": "bf16"}}`)
+	require.ErrorContains(t, p.err, "did you mean mixed_precision_policy.param_dtype?")
+	p = newProgram(nil, nil).parse("--fsdp", "full_shard", "--fsdp_config", `{"ignored_modules": "transformer\\.h\\.0"}`)
+	require.NoError(t, p.err)
+	require.Equal(t, `transformer\.h\.0`, p.train.FSDPIgnoredModules)
+	for name, want := range map[string]args.ReduceDType{"fp32": args.ReduceFloat32, "bf16": args.ReduceBFloat16} {
+		p = newProgram(nil, nil).parse("--deepspeed", `{"communication_data_type": "`+name+`", "zero_optimization": {
+			"stage": 3, "stage3_param_persistence_threshold": 1e4}}`)
+		require.NoError(t, p.err)
+		require.Equal(t, want, p.train.FSDPReduceDType)
+		require.Equal(t, 10000, p.train.FSDPPersistenceThreshold)
+	}
+	p = newProgram(nil, nil).parse("--deepspeed", `{"communication_data_type": "fp16"}`)
+	require.ErrorContains(t, p.err, `communication_data_type is "fp16" (deepspeed); want float32 or bfloat16`)
+	p = newProgram(nil, nil).parse("--fsdp_reduce_dtype", "bfloat16")
+	require.ErrorContains(t, p.err, "float32, or fsdp or zero_stage beside it")
+	p = newProgram(nil, nil).parse("--fsdp", "full_shard", "--fsdp_ignored_modules", "h.(")
+	require.ErrorContains(t, p.err, "a regular expression for paths of modules")
 }
 
 // accelerate's files set what its launcher hands to programs.

@@ -192,6 +192,15 @@ type TrainingArguments struct {
 	// FSDPShareParameters gives ranks of one host whole parameters in memory that they share, in place of gathering
 	// them, where fsdp or zero_stage 3 shards them.
 	FSDPShareParameters bool `json:"fsdp_share_parameters" usage:"where parameters are sharded, ranks of one host have them once, in memory that they share, instead of gathering them"`
+	// FSDPIgnoredModules is a regular expression that the whole path of a module matches whose parameters stay whole on
+	// every rank, and FSDPPersistenceThreshold the number of elements from which a parameter comes and goes: the small
+	// ones stay (DeepSpeed's stage3_param_persistence_threshold).
+	FSDPIgnoredModules       string `json:"fsdp_ignored_modules" usage:"regular expression for the paths of modules whose parameters stay whole on every rank where the others come and go"`
+	FSDPPersistenceThreshold int    `json:"fsdp_persistence_threshold" usage:"parameters of fewer elements stay whole on every rank where the others come and go"`
+	// FSDPReduceDType is the dtype in which the gradients of a model that is spread over ranks travel. They are added
+	// in float32; bfloat16 rounds each micro-batch's first, which changes the result, though not with the number of
+	// ranks.
+	FSDPReduceDType ReduceDType `json:"fsdp_reduce_dtype" resume:"fixed" choices:"float32,bfloat16" usage:"dtype in which ranks exchange gradients that are sharded: float32, or bfloat16, which halves the bytes and rounds gradients"`
 	// OffloadOptimizer is where the optimizer's state is, and OffloadParams where a rank's shards of parameters are, or
 	// on one rank the parameters. On disk they are in files of OffloadDir, which have no names, or of output_dir's
 	// offload. Neither changes a bit of a result.
@@ -320,6 +329,7 @@ func Default(outputDir string) *TrainingArguments {
 		DDPTimeout:                1800,
 		DDPBroadcastBuffers:       true,
 		FSDPShareParameters:       true,
+		FSDPReduceDType:           ReduceFloat32,
 		OffloadOptimizer:          OffloadNone,
 		OffloadParams:             OffloadNone,
 		DDPReductionOrder:         OrderTree,

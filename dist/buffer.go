@@ -33,9 +33,10 @@ func OfTensor(c *tensor.Ctx, t *tensor.Tensor) Buffer {
 }
 
 // Via returns the buffer with host memory through which it is copied if it lies on a device without host memory:
-// memory of Group.Alloc, which the engine reduces where it lies. For other buffers it changes nothing.
+// memory of Group.Alloc, which the engine reduces where it lies. For other buffers, and without such memory, it changes
+// nothing.
 func (b Buffer) Via(staging []byte) Buffer {
-	if b.onDevice() {
+	if b.onDevice() && len(staging) > 0 {
 		b.data = staging
 	}
 	return b

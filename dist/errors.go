@@ -73,6 +73,10 @@ type TimeoutError struct {
 
 // Error names the call and the ranks that did not arrive.
 func (e *TimeoutError) Error() string {
+	if len(e.Missing) == 0 {
+		return fmt.Sprintf("dist: group %q: %s timed out after %v on rank %d: all ranks arrived, and the "+
+			"transfer did not end", e.Group, e.Call, e.After, e.Reporter)
+	}
 	return fmt.Sprintf("dist: group %q: %s timed out after %v on rank %d: %s did not arrive", e.Group, e.Call, e.After,
 		e.Reporter, rankList(e.Missing))
 }

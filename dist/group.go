@@ -25,6 +25,7 @@ type Options struct {
 	Timeout time.Duration // of each call; 0 is DefaultTimeout
 	// reductions may combine in any order: bits then differ between engines and numbers of ranks, never between ranks
 	FastOrder  bool
+	Devices    string       // device engine for tensors on devices, as "nccl"; "": they go through host memory
 	FlightSize int          // calls that the flight recorder keeps; 0 is 1024
 	FlightDir  string       // folder that the flight record is written to when the group fails; "" writes none
 	Log        *slog.Logger // nil: slog.Default()
@@ -50,10 +51,11 @@ func (o Options) withDefaults() Options {
 // long as all ranks issue collective calls in the same order; messages between two ranks are ordered for themselves.
 // After the first error the group is dead: every later call returns that error, on every rank. Close it in any case.
 type Group struct {
-	engine Engine
-	opts   Options
-	flight *recorder
-	family *family
+	engine  Engine
+	devices DeviceEngine // nil: none
+	opts    Options
+	flight  *recorder
+	family  *family
 
 	collective *lane
 	running    atomic.Pointer[Handle] // in that lane
@@ -93,7 +95,12 @@ func newGroup(e Engine, opts Options, f *family) *Group {
 	g.flight = newRecorder(opts.FlightSize)
 	f.add(g)
 	g.collective = newLane(g.execute)
+	devices, err := newDevices(e, opts)
+	g.devices = devices
 	e.OnFailure(g.fail)
+	if err != nil {
+		g.reject(err)
+	}
 	if p, ok := e.(Prober); ok && e.Size() > 1 {
 		if _, pid := p.Process(e.Rank()); pid != 0 {
 			g.watching.Go(func() { g.watch(watched, p) })
@@ -112,7 +119,13 @@ func (g *Group) Rank() int { return g.engine.Rank() }
 func (g *Group) Size() int { return g.engine.Size() }
 
 // Describe names the engine and the path that its bytes take.
-func (g *Group) Describe() Info { return g.engine.Describe() }
+func (g *Group) Describe() Info {
+	info := g.engine.Describe()
+	if g.devices != nil {
+		info.Path += "; between devices by " + g.devices.Describe()
+	}
+	return info
+}
 
 // Dead is closed when the group has failed; Err then says why.
 func (g *Group) Dead() <-chan struct{} { return g.dead }
@@ -257,6 +270,9 @@ func (g *Group) fail(err error) {
 	g.mu.Unlock()
 	g.stopWatch()
 	g.engine.Abort(err)
+	if g.devices != nil {
+		g.devices.Abort(err)
+	}
 	g.flight.fail(err)
 	if g.opts.FlightDir == "" {
 		return
@@ -307,7 +323,10 @@ func (g *Group) Close() error {
 	g.stopWatch()
 	g.watching.Wait()
 	g.family.remove(g)
-	return g.engine.Close()
+	if g.devices == nil {
+		return g.engine.Close()
+	}
+	return errors.Join(g.devices.Close(), g.engine.Close())
 }
 
 // execute runs one call on a lane's goroutine.
@@ -316,7 +335,8 @@ func (g *Group) execute(h *Handle) {
 	err := g.err
 	g.mu.Unlock()
 	var s *staging
-	if err == nil && (h.call.from != nil || h.call.to != nil) {
+	carried := g.carried(&h.call)
+	if err == nil && !carried && (h.call.from != nil || h.call.to != nil) {
 		if s, err = g.stage(&h.call); err != nil {
 			g.fail(err)
 			err = g.Err()
@@ -329,7 +349,7 @@ func (g *Group) execute(h *Handle) {
 			g.running.Store(h)
 			defer g.running.Store(nil)
 		}
-		if err = g.engine.Run(&h.call); err == nil && s != nil {
+		if err = g.run(&h.call, carried); err == nil && s != nil {
 			err = s.finish(&h.call)
 		}
 		if err != nil {
@@ -339,6 +359,19 @@ func (g *Group) execute(h *Handle) {
 	}
 	g.flight.finish(h.entry, err)
 	h.finish(err)
+}
+
+// run lets an engine carry a call out.
+func (g *Group) run(c *Call, onDevice bool) error {
+	if g.devices != nil && !c.Op.PointToPoint() {
+		if err := Meet(g.engine, c); err != nil {
+			return err
+		}
+	}
+	if onDevice {
+		return g.devices.Run(c, c.from, c.to)
+	}
+	return g.engine.Run(c)
 }
 
 // submit gives a call its number and its place in a lane.

@@ -4,6 +4,7 @@ package tensor
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
@@ -130,6 +131,7 @@ type lowered struct {
 	copy *Tensor    // nil before the first use
 	of   uint32     // version of the parameter that copy holds
 	made *engine    // whose stream wrote it
+	lent bool       // copy is the caller's of LendLowered, who keeps it up to date
 }
 
 // LoweredBytes is the size of the copy that Autocast keeps of the parameter t; 0 if there is none.
@@ -153,10 +155,57 @@ func (t *Tensor) DropLowered() {
 	}
 }
 
-// drop frees the copy; it is made again when it is next used.
+// LendLowered makes low what ops compute with in place of the parameter t under Autocast(low's dtype): t's elements in
+// that dtype. It is memory of the caller's, who keeps it up to date and tells changes by Written. t may then be
+// unloaded while it is used so, and low while it is not: both are brought back as OnMissing says. nil ends that.
+func (t *Tensor) LendLowered(low *Tensor) {
+	switch {
+	case t.node != nil || t.dtype != Float32:
+		panic(&Error{Op: "LendLowered", Inputs: []string{describe(t)}, Msg: "want a float32 parameter"})
+	case low != nil && (!low.dtype.IsHalf() || !slices.Equal(low.Shape(), t.Shape()) || low.takesPart()):
+		panic(&Error{Op: "LendLowered", Inputs: []string{describe(t), describe(low)},
+			Msg: "want a tensor of the parameter's shape, of a half type, that takes no part in autograd"})
+	}
+	if t.leaf == nil {
+		t.leaf = &leaf{frozen: true}
+	}
+	l := &t.leaf.lowered
+	l.end()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.copy, l.lent = low, low != nil
+}
+
+// end is drop, and ends a loan.
+func (l *lowered) end() {
+	l.drop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.copy, l.lent = nil, false
+}
+
+// stand is what ops of c read in place of t: the copy that LendLowered gave it, if that has the dtype of c's Autocast,
+// else t.
+func (c *Ctx) stand(t *Tensor) *Tensor {
+	if t == nil || t.leaf == nil || !c.lower.IsHalf() || t.dtype != Float32 {
+		return t
+	}
+	l := &t.leaf.lowered
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lent && l.copy.dtype == c.lower {
+		return l.copy
+	}
+	return t
+}
+
+// drop frees the copy; it is made again when it is next used. One that is lent stays.
 func (l *lowered) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.lent {
+		return
+	}
 	if l.copy != nil && l.copy.gen == l.copy.st.gen {
 		l.copy.st.release()
 	}
@@ -173,10 +222,18 @@ func (c *Ctx) lowerParam(t *Tensor) (edge, low *Tensor) {
 		low = Cast(c, t, c.lower)
 		return low, low
 	}
+	if low := c.stand(t); low != t {
+		low.check(c, "Autocast")
+		return t, low
+	}
 	t.check(c, "Autocast") // before the lock: it may have to be brought back
 	l := &t.leaf.lowered
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.lent { // in another half type than that of c
+		low = Cast(c, t, c.lower)
+		return low, low
+	}
 	if l.copy == nil || l.copy.dtype != c.lower || l.copy.gen != l.copy.st.gen {
 		free := *c
 		free.scope = nil

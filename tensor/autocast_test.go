@@ -72,6 +72,74 @@ func TestAutocastCopiesAParameterOnce(t *testing.T) {
 	require.ErrorContains(t, err, "changed in place since")
 }
 
+// A copy that the caller lends takes the place of a parameter whose memory is away, in products and where they are
+// computed again; what wants float32 brings the parameter back. Results and gradients keep their bits.
+func TestLentCopiesStandForParameters(t *testing.T) {
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	root := tensor.NewCtx(dev)
+	w := ramp(root, 4, 4).SetRequiresGrad(true)
+	bias := ramp(root, 4).SetRequiresGrad(true)
+	x := tensor.Cast(root, ramp(root, 2, 3, 4), tensor.BFloat16)
+	targets := tensor.FromSlice(root, []int64{0, 1, 2, 3, 0, 1}, 6)
+	pass := func(norm bool) (bits []string) {
+		w.ZeroGrad()
+		bias.ZeroGrad()
+		root.Autocast(tensor.BFloat16).Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			y := tensor.Checkpoint(c, "again", func(c *tensor.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
+				return []*tensor.Tensor{tensor.Add(c, tensor.Linear(c, in[0], w, bias), tensor.MatMul(c, in[0], w))}
+			}, []*tensor.Tensor{x}, []*tensor.Tensor{w, bias})[0]
+			rows := tensor.Reshape(c, tensor.LinearActivated(c, y, w, bias, tensor.ActivationGELU), 6, 4)
+			loss := tensor.LinearCrossEntropy(c, rows, w, bias, targets, -100)
+			if norm {
+				loss = tensor.Add(c, loss, tensor.Sum(c, tensor.Mul(c, w, w), nil, false))
+			}
+			tensor.Backward(c, []*tensor.Tensor{loss}, nil, nil, tensor.DroppingLowered())
+			bits = []string{string(tensor.ReadBytes(c, loss)), string(tensor.ReadBytes(c, w.Grad())),
+				string(tensor.ReadBytes(c, bias.Grad()))}
+			return nil
+		})
+		return bits
+	}
+	want, wantNorm := pass(false), pass(true)
+	var brought int
+	for _, p := range []*tensor.Tensor{w, bias} {
+		elements := tensor.Clone(root.NoGrad(), tensor.Detach(p))
+		p.LendLowered(tensor.Cast(root.NoGrad(), elements, tensor.BFloat16))
+		p.Unload()
+		p.OnMissing(func() {
+			brought++
+			p.Reload(tensor.Clone(root.NoGrad(), elements))
+		})
+	}
+	require.Equal(t, want, pass(false))
+	require.Zero(t, brought, "the parameters stayed away")
+	require.True(t, w.Unloaded())
+	require.Equal(t, wantNorm, pass(true))
+	require.Equal(t, 1, brought, "w alone was needed")
+	w.LendLowered(nil)
+	require.Equal(t, wantNorm, pass(true), "its own copy again")
+
+	require.ErrorContains(t, tensor.Try(func() { w.LendLowered(elementsOf(root, 4)) }), "a half type")
+	require.ErrorContains(t, tensor.Try(func() { tensor.Zeros(root, tensor.BFloat16, 1).LendLowered(nil) }),
+		"want a float32 parameter")
+}
+
+func elementsOf(c *tensor.Ctx, n int) *tensor.Tensor { return tensor.Zeros(c, tensor.Float32, n) }
+
+// ramp are small numbers that bfloat16 rounds.
+func ramp(c *tensor.Ctx, shape ...int) *tensor.Tensor {
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	values := make([]float32, n)
+	for i := range values {
+		values[i] = float32(i%7)*0.137 - 0.31 + float32(i)*0.011
+	}
+	return tensor.FromSlice(c, values, shape...)
+}
+
 // Recomputation runs in the precision of the first run, and gives its bits.
 func TestAutocastAndCheckpoint(t *testing.T) {
 	root := tensor.NewCtx(tensor.CPU()).WithRandom(1, 0)

@@ -139,3 +139,7 @@ func DeviceNames() []string {
 	})
 	return names
 }
+
+// Backend is what the device computes with. It is for packages that work on a backend's memory directly, such as
+// engines of package dist.
+func (d *Device) Backend() backend.Backend { return d.be }

@@ -11,8 +11,11 @@ import (
 // MatMul is the matrix product over the last two dims, [B…,M,K]·[B…,K,N] → [B…,M,N];
 // the batch dims broadcast. Operands may be strided: a Transpose costs nothing.
 func MatMul(c *Ctx, x, y *Tensor) *Tensor {
+	if c.lower != Invalid && x != nil && y != nil && y.ndim == 2 && x.ndim > 2 {
+		return AddMM(c, nil, x, y) // lowers its weight
+	}
 	c.wantFloat("MatMul", x, y)
-	if c.lower != Invalid && !(y.ndim == 2 && x.ndim > 2) { // else AddMM lowers its weight
+	if c.lower != Invalid {
 		plain, x, y, _ := c.cast("MatMul", x, y, nil)
 		return MatMul(plain, x, y)
 	}
@@ -77,7 +80,7 @@ type linear struct {
 }
 
 func (c *Ctx) linear(l *linear) *Tensor {
-	c.wantFloat(l.op, l.x, l.w)
+	c.wantFloat(l.op, l.x, c.stand(l.w))
 	c.autocast(l.op, &l.x)
 	l.w, l.wLow = c.lowerParam(l.w)
 	l.bias, l.biasLow = c.lowerParam(l.bias)
@@ -101,7 +104,7 @@ func (c *Ctx) linear(l *linear) *Tensor {
 	if l.source = l.x.recomputable(); l.source != nil {
 		kept = nil
 	}
-	node := c.record(l.op, []*Tensor{out}, ins, []*Tensor{kept, l.w, l.wLow, l.saved}, l.backward)
+	node := c.record(l.op, []*Tensor{out}, ins, []*Tensor{kept, c.stand(l.w), l.wLow, l.saved}, l.backward)
 	if l.saved != nil && l.saved != y {
 		node.recomputes(y, func(c *Ctx) *Tensor { return c.applied(l.op, activations[l.f].op, &attrs{}, l.saved) })
 		if node != nil && activations[l.f].both {
@@ -190,7 +193,7 @@ func (l *linear) check(c *Ctx) {
 		c.fail(l.op, ins, "inner sizes differ: %d and %d", l.x.Size(-1), l.m.shape[0])
 	}
 	if l.bias != nil {
-		l.bias.check(c, l.op)
+		l.biasLow.check(c, l.op)
 		c.sameDType(l.op, l.x, l.biasLow)
 		if l.bias.ndim != 1 || l.bias.shape[0] != l.m.shape[1] {
 			c.fail(l.op, []*Tensor{l.x, l.w, l.bias}, "want a bias of shape [%d]", l.m.shape[1])

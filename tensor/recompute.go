@@ -23,7 +23,11 @@ func Checkpoint(c *Ctx, name string, f func(c *Ctx, in []*Tensor) []*Tensor, in,
 			ins = append(ins, p)
 		}
 	}
-	c.record(name, out, ins, ins, func(b *Back) {
+	saved := slices.Clone(ins)
+	for i, p := range saved[len(in):] {
+		saved[len(in)+i] = c.stand(p)
+	}
+	c.record(name, out, ins, saved, func(b *Back) {
 		redo := again
 		redo.grad, redo.scope, redo.draws = true, b.scope, new(uint64)
 		*redo.draws = drawn

@@ -164,7 +164,7 @@ func (t *Tensor) Become(c *Ctx, to *Tensor) {
 
 func (t *Tensor) become(to *Tensor) {
 	if t.leaf != nil {
-		t.leaf.lowered.drop()
+		t.leaf.lowered.end()
 	}
 	t.st, t.gen, t.offset, t.stride = to.st, to.gen, to.offset, to.stride
 }

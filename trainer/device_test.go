@@ -51,6 +51,32 @@ func TestDevice(t *testing.T) {
 	}
 }
 
+// Sharded models whose memory the host cannot see have the bits of the CPU too: what is gathered, also rounded under
+// bf16, and what stays.
+func TestShardedModelsOnDevices(t *testing.T) {
+	for what, set := range map[string]func(a *args.TrainingArguments){
+		"float32": func(*args.TrainingArguments) {},
+		"bf16":    func(a *args.TrainingArguments) { a.BF16, a.GradientCheckpointing = true, true },
+		"some stay": func(a *args.TrainingArguments) {
+			a.BF16, a.FSDPIgnoredModules, a.FSDPPersistenceThreshold = true, `.*\.mlp`, 100
+		},
+	} {
+		one := trainOnRanks(t, 1, func(a *args.TrainingArguments) {
+			set(a)
+			a.FSDPIgnoredModules = ""
+		})
+		for name, strategy := range shardings {
+			if name == "fsdp hybrid_shard" {
+				continue // of one rank each
+			}
+			openDeferred(t)
+			got := trainOnRanks(t, 2, set, strategy, func(a *args.TrainingArguments) { a.Device = "deferred" })
+			require.Equal(t, one.history, got.history, "%s, %s", what, name)
+			require.Equal(t, one.weights, got.weights, "%s, %s", what, name)
+		}
+	}
+}
+
 // The device is the program's business, so one that it lacks is known before the run. An option takes the place of the
 // argument.
 func TestDeviceThatIsMissing(t *testing.T) {

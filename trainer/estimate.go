@@ -37,6 +37,8 @@ type MemoryEstimate struct {
 	OnDisk int64 `json:"on_disk,omitempty"`
 	// of a sharded model: the peak before the first step, when the model is whole on each rank and is cut
 	Start int64 `json:"start,omitempty"`
+
+	cut, rounded int64 // bytes of whole parameters that are cut, and of what autocast makes of those of products
 }
 
 // EstimateMemory trains for two steps on a device without values (tensor.NewMeta), which allocates what a real run
@@ -57,6 +59,43 @@ func EstimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init
 		e.offload(a)
 	}
 	return e, err
+}
+
+// EstimateSharedMemory is EstimateMemory under full_shard for ranks of one host that have the parameters once, in
+// memory that they share. A rank's part of that counts.
+func EstimateSharedMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init) (models.Model, error),
+	batch func(c *tensor.Ctx, samples int) *data.Batch) (*MemoryEstimate, error) {
+	b, each, err := sharing(a, ranks)
+	if err != nil {
+		return nil, err
+	}
+	e, err := EstimateMemory(b, ranks, model, batch)
+	if err != nil || each == 1 {
+		return e, err
+	}
+	e.share(int64(each))
+	return e, nil
+}
+
+// sharing are the arguments under which ranks have whole parameters, and all else as ranks that share them, and the
+// ranks that do.
+func sharing(a *args.TrainingArguments, ranks int) (b *args.TrainingArguments, each int, err error) {
+	b = a.Clone()
+	b.FSDP, b.ZeroStage = nil, 2
+	replicas := max(1, b.DPReplicateSize)
+	if ranks%replicas != 0 {
+		return nil, 0, fmt.Errorf("trainer: estimate of memory: %d replicas on %d ranks: want a divisor of that",
+			replicas, ranks)
+	}
+	return b, ranks / replicas, nil
+}
+
+// share divides whole parameters among ranks, and their rounded copies, which then stay: at the peak those of a rank
+// alone are gone.
+func (e *MemoryEstimate) share(ranks int64) {
+	e.Peak += (e.cut+e.rounded)/ranks - e.cut
+	e.Parameters += (e.cut+e.rounded)/ranks - e.cut
+	e.Activations = e.Peak - e.Parameters - e.Gradients - e.OptimizerState
 }
 
 // offload moves to the disk what is there during a step.
@@ -130,6 +169,7 @@ func estimateMemory(a *args.TrainingArguments, ranks int, sharded bool, model fu
 	if sharded {
 		e.Parameters, e.Gradients = watch.held.Parameters, watch.held.Gradients
 		e.Gathered, e.Start = watch.held.Gathered, watch.start
+		e.cut, e.rounded = watch.cut, watch.rounded
 	}
 	e.Activations = e.Peak - e.Parameters - e.Gradients - e.OptimizerState
 	return e, nil
@@ -157,6 +197,10 @@ func shadow(a *args.TrainingArguments, gas, ranks, each int, sharded bool) *args
 		s.DeterministicRanks = max(1, a.DeterministicRanks/ranks)
 	}
 	s.FSDP, s.ZeroStage, s.DDPBucketCapMB = a.FSDP, a.ZeroStage, a.DDPBucketCapMB
+	s.FSDPIgnoredModules, s.FSDPPersistenceThreshold = a.FSDPIgnoredModules, a.FSDPPersistenceThreshold
+	if sharded {
+		s.FSDPReduceDType = a.FSDPReduceDType
+	}
 	s.FSDPTransformerLayerClsToWrap, s.FSDPMinNumParams = a.FSDPTransformerLayerClsToWrap, a.FSDPMinNumParams
 	s.GradientCheckpointing, s.Optim, s.OptimArgs = a.GradientCheckpointing, a.Optim, a.OptimArgs
 	s.BF16, s.FP16, s.HalfUpdate = a.BF16, a.FP16, a.HalfUpdate
@@ -176,6 +220,7 @@ type stateWatch struct {
 	begin         func() // forgets the peak when training begins; nil: it counts
 	start, peak   int64
 	held          shard.Memory
+	cut, rounded  int64
 }
 
 // OnTrainBegin notes what an optimizer has before its first step.
@@ -208,6 +253,14 @@ func (w *stateWatch) OnStepEnd(*callbacks.Event) error {
 		return nil
 	}
 	w.held = s.Memory()
+	w.cut, w.rounded = w.held.Parameters, 0
+	if projected := w.t.acc.Tree().Projected(); w.t.args.BF16 || w.t.args.FP16 {
+		for _, p := range w.t.acc.Params() {
+			if projected[p.Name] {
+				w.rounded += int64(2 * p.Numel())
+			}
+		}
+	}
 	for _, p := range w.t.acc.Tree().State() {
 		if !s.Cut(p.Name) {
 			w.held.Parameters += int64(p.Bytes())

@@ -172,6 +172,46 @@ func TestEstimateOfShardedMemory(t *testing.T) {
 	}
 }
 
+// Where ranks share the parameters, the plan counts a rank's part of them, and of what products read of them in bf16.
+func TestEstimateOfSharedMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("large matrices: not under the race detector")
+	}
+	cfg := gpt2.DefaultConfig()
+	cfg.NLayer, cfg.NEmbd, cfg.NHead, cfg.VocabSize, cfg.NPositions = 4, 256, 4, 97, 16
+	for _, bf16 := range []bool{false, true} {
+		dev := tensor.NewCPU(1)
+		m, err := gpt2.New(nn.NewInit(dev, 1), cfg)
+		require.NoError(t, err)
+		list := make(data.Slice[[]int32], 40)
+		for i := range list {
+			list[i] = make([]int32, cfg.NPositions)
+		}
+		a := args.Default(out)
+		a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy, a.NumReplicas, a.BF16 = 1, 3, args.StrategyNo, 2, bf16
+		a.FSDP, a.SkipMemoryMetrics, a.DDPBucketCapMB = []string{"full_shard"}, false, 1
+		e, err := trainer.EstimateSharedMemory(a, 2, func(in *nn.Init) (models.Model, error) {
+			return gpt2.New(in, cfg)
+		}, example(t, cfg))
+		require.NoError(t, err)
+		n := float64(nn.NumParameters(m))
+		bytes := 2.0 // of a float32, on each of two ranks
+		if bf16 {
+			bytes = 3 // and of a bfloat16
+		}
+		require.InEpsilon(t, bytes*n, e.Parameters, 0.05)
+		res, err := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev),
+			trainer.WithTrainData(data.NewSource(list, data.CausalLM(0)))).Train()
+		require.NoError(t, err)
+		measured, estimated := res.Metrics["train_mem_peak"], res.Metrics["train_mem_peak_estimated"]
+		t.Logf("bf16 %v: estimated %+v, measured %.0f", bf16, *e, measured)
+		require.EqualValues(t, max(e.Start, e.Peak), estimated)
+		require.LessOrEqual(t, measured, 1.02*estimated)
+		require.Greater(t, measured, 0.8*estimated)
+		dev.Close()
+	}
+}
+
 // example makes batches like those of the model of cfg.
 func example(t *testing.T, cfg gpt2.Config) func(c *tensor.Ctx, samples int) *data.Batch {
 	m, err := gpt2.New(nn.NewInit(tensor.NewMeta(), 1), cfg)

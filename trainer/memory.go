@@ -65,7 +65,11 @@ func (r *run) memoryMetrics() map[string]float64 {
 		out["train_mem_cpu_alloc_delta"] = float64(rss - r.memory.rss)
 		out["train_mem_cpu_peaked_delta"] = float64(max(0, peak-rss))
 	}
-	measured := r.acc.Device().MemStats().Peak/int64(r.sharing) + r.acc.Data().Allocated()
+	allocated := r.acc.Data().Allocated()
+	if s := r.acc.Shards(); s != nil {
+		allocated = s.Allocated()
+	}
+	measured := r.acc.Device().MemStats().Peak/int64(r.sharing) + allocated
 	out["train_mem_peak"] = float64(measured)
 	if e, err := r.estimate(); err != nil {
 		r.log.Warn("memory could not be estimated", "error", err)
@@ -76,12 +80,12 @@ func (r *run) memoryMetrics() map[string]float64 {
 }
 
 // estimate is EstimateMemory for this run and its largest batch; nil for a model that is not made from a configuration,
-// for ranks that share the memory of parameters, for a run that keeps something on disk, or if there was no batch.
+// for a run that keeps something on disk, or if there was no batch.
 func (r *run) estimate() (*MemoryEstimate, error) {
 	m, ok := r.model.(models.Configured)
 	shards := r.acc.Shards()
 	disk := r.args.OffloadOptimizer == args.OffloadDisk || r.args.OffloadParams == args.OffloadDisk
-	if !ok || r.memory.batch == nil || disk || shards != nil && shards.SharesMemory() {
+	if !ok || r.memory.batch == nil || disk {
 		return nil, nil
 	}
 	config, err := models.ConfigJSON(m)
@@ -101,7 +105,17 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 		}
 		return b
 	}
-	return estimateMemory(r.args, r.acc.Data().Size(), shards != nil, fresh, batch, func(t *Trainer) {
+	a, each, err := r.args, 1, error(nil)
+	if shards != nil && shards.SharesMemory() {
+		if a, each, err = sharing(r.args, r.acc.Data().Size()); err != nil {
+			return nil, err
+		}
+	}
+	e, err := estimateMemory(a, r.acc.Data().Size(), shards != nil, fresh, batch, func(t *Trainer) {
 		t.loss, t.newOptim, t.options = r.loss, r.newOptim, r.options
 	})
+	if err == nil && each > 1 {
+		e.share(int64(each))
+	}
+	return e, err
 }

@@ -5,6 +5,7 @@ package trainer
 import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -15,6 +16,10 @@ import (
 //	loader := args.Bind(flags, a)
 //	loader.ForProgram(trainer.Program())
 func Program() args.Program {
-	return args.Program{Reporters: callbacks.ReporterNames(), Engines: rendezvous.EngineNames(),
+	p := args.Program{Reporters: callbacks.ReporterNames(), Engines: rendezvous.EngineNames(),
 		Devices: tensor.DeviceNames()}
+	if dist.HasDeviceEngine(string(args.BackendNCCL)) {
+		p.Engines = append(p.Engines, string(args.BackendNCCL))
+	}
+	return p
 }

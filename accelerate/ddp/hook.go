@@ -18,7 +18,7 @@ type Bucket struct {
 	Ctx    *tensor.Ctx    // of the rank: ops of the hook belong there, since Grads holds what its kernels so far leave
 	Parts  []Part         // the gradients one by one, in their order in Grads
 
-	host []byte // the group's memory for the bucket: where Grads lies, or is staged
+	host []byte // the group's memory for the bucket: where Grads lies, or is staged; nil: it never visits the host
 }
 
 // Part is one parameter's gradient in a bucket. The memory is that of Bucket.Grads.
@@ -84,7 +84,7 @@ func (h castCompress) Begin(g *dist.Group, b Bucket) func(context.Context) error
 	}
 	half := tensor.Slice(b.Ctx, b.Grads.Bits(h.half), 0, 0, n)
 	compress(b.Ctx, half, b.Grads)
-	sum := g.AllReduce(dist.OfTensor(b.Ctx, half).Via(b.host[:2*n]), dist.Sum, dist.Label(b.Label),
+	sum := g.AllReduce(dist.OfTensor(b.Ctx, half).Via(b.host[:min(2*n, len(b.host))]), dist.Sum, dist.Label(b.Label),
 		dist.Layout(b.Layout))
 	return func(ctx context.Context) error {
 		if err := sum.Wait(ctx); err != nil {

@@ -83,15 +83,19 @@ func New(c *tensor.Ctx, g *dist.Group, params []tensor.Named, o Options) (*Reduc
 		total += align(gradBytes(p))
 	}
 	var err error
-	if r.memory, err = g.Alloc(total); err != nil {
-		return nil, fmt.Errorf("ddp: memory for gradients: %w", err)
+	if !g.OnDevice(c.Device()) {
+		if r.memory, err = g.Alloc(total); err != nil {
+			return nil, fmt.Errorf("ddp: memory for gradients: %w", err)
+		}
 	}
 	return r, tensor.Try(func() { r.build(reversed(n)) })
 }
 
 // build cuts the memory into buckets in the given order and points the gradients there.
 func (r *Reducer) build(order []int) {
-	clear(r.memory.Bytes) // the padding is summed too
+	if r.memory != nil {
+		clear(r.memory.Bytes) // the padding is summed too
+	}
 	r.buckets = plan(r.params, order, min(FirstBucketBytes, r.limit), r.limit)
 	for n, b := range r.buckets {
 		at := b.offset
@@ -109,6 +113,9 @@ func (r *Reducer) build(order []int) {
 // lay makes a bucket's memory: in the group's if the device computes there, else on the device.
 func (r *Reducer) lay(b *bucket) *tensor.Tensor {
 	n := b.bytes / b.dtype.Size()
+	if r.memory == nil {
+		return tensor.Zeros(r.c, b.dtype, n)
+	}
 	flat, ok := tensor.FromHost(r.c, r.bytes(b), b.dtype, n)
 	r.host = ok
 	if !ok {
@@ -117,8 +124,11 @@ func (r *Reducer) lay(b *bucket) *tensor.Tensor {
 	return flat
 }
 
-// bytes are a bucket's in the group's memory.
+// bytes are a bucket's in the group's memory; nil if sums stay on the device.
 func (r *Reducer) bytes(b *bucket) []byte {
+	if r.memory == nil {
+		return nil
+	}
 	return r.memory.Bytes[b.offset : b.offset+b.bytes : b.offset+b.bytes]
 }
 
@@ -267,6 +277,9 @@ func (r *Reducer) Close() error {
 		p.SwapGrad(nil, false)
 	}
 	clear(r.views)
+	if r.memory == nil {
+		return nil
+	}
 	return r.memory.Free()
 }
 

@@ -3,7 +3,6 @@
 package shard
 
 import (
-	"context"
 	"fmt"
 	"math"
 
@@ -15,17 +14,18 @@ import (
 // flat is a buffer with parameters of one dtype, side by side.
 type flat struct {
 	name   string
+	comes  bool // and goes with the passes of its unit
+	unit   *unit
 	dtype  tensor.DType
 	layout Layout
 	params []tensor.Named
 	number []int // of each parameter in Sharder.params; nil: they are frozen and have no gradients
 
-	whole  *tensor.Tensor // all of it; unloaded while it is away. The parameters are views of it
-	own    *tensor.Tensor // this rank's shard: part of whole, or memory of its own where whole comes and goes
-	memory *dist.Memory   // of whole, or nil
-
-	gather *dist.Handle   // that fills coming; nil: none is under way
-	coming *tensor.Tensor // what becomes the memory of whole
+	whole   form           // all of it. The parameters are views of it
+	low     form           // what products read in place of it; it is there where they do
+	own     *tensor.Tensor // this rank's shard: part of whole, or memory of its own where whole comes and goes
+	memory  *dist.Memory   // of whole, or nil
+	lmemory *dist.Memory   // of low, or nil
 
 	grads   *tensor.Tensor   // gradients of a leaf, or of the window; nil: no pass has come here
 	gmemory *dist.Memory     // of grads, or nil
@@ -38,7 +38,8 @@ type flat struct {
 
 // newFlat makes the buffer of parameters and moves them there.
 func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bool) (*flat, error) {
-	f := &flat{name: name, dtype: params[0].DType(), params: params}
+	f := &flat{name: name, unit: u, dtype: params[0].DType(), params: params,
+		comes: s.options.Parameters && !s.stays(params[0])}
 	sizes := make([]int, len(params))
 	for i, p := range params {
 		sizes[i] = p.Numel()
@@ -51,7 +52,7 @@ func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bo
 	if err := f.allocate(s); err != nil {
 		return nil, err
 	}
-	if s.options.Parameters && s.options.Zeros != nil {
+	if f.comes && s.options.Zeros != nil {
 		var err error
 		if f.own, err = s.options.Zeros(s.c, f.dtype, f.layout.Shard); err != nil {
 			return nil, fmt.Errorf("shard: %w", err)
@@ -61,16 +62,16 @@ func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bo
 		var old []*tensor.Tensor
 		for i, p := range params {
 			old = append(old, tensor.Detach(p.Tensor))
-			if v := f.view(s.c, f.whole, i); s.options.Shared && s.group.Rank() > 0 {
+			if v := f.view(s.c, f.whole.Tensor, i); s.options.Shared && s.group.Rank() > 0 {
 				p.Become(s.c, v) // rank 0 fills it
 			} else {
 				p.Rehome(s.c, v)
 			}
 		}
 		s.old = append(s.old, old...)
-		part := f.part(s, f.whole)
+		part := f.part(s, f.whole.Tensor)
 		switch {
-		case !s.options.Parameters:
+		case !f.comes:
 			f.own = part
 			return
 		case f.own == nil:
@@ -78,15 +79,15 @@ func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bo
 		default:
 			tensor.CopyInto(s.c, f.own, part)
 		}
-		f.whole.OnMissing(func() { s.late(u, f) })
+		f.whole.OnMissing(func() { s.late(u, f, &f.whole) })
 	})
 }
 
 // allocate makes whole: where it stays, in memory that the group's calls fill in place.
 func (f *flat) allocate(s *Sharder) error {
 	n := f.layout.Numel()
-	if s.options.Parameters {
-		return tensor.Try(func() { f.whole = tensor.Zeros(s.c, f.dtype, n) })
+	if f.comes {
+		return tensor.Try(func() { f.whole.Tensor = tensor.Zeros(s.c, f.dtype, n) })
 	}
 	var err error
 	if s.options.Shared {
@@ -94,9 +95,9 @@ func (f *flat) allocate(s *Sharder) error {
 		if err != nil {
 			return fmt.Errorf("shard: %w", err)
 		}
-		return tensor.Try(func() { f.whole, _ = tensor.FromHost(s.c, f.memory.Bytes, f.dtype, n) })
+		return tensor.Try(func() { f.whole.Tensor, _ = tensor.FromHost(s.c, f.memory.Bytes, f.dtype, n) })
 	}
-	f.memory, f.whole, err = alloc(s, f.dtype, n)
+	f.memory, f.whole.Tensor, err = alloc(s, f.dtype, n)
 	return err
 }
 
@@ -132,51 +133,6 @@ func (f *flat) piece(s *Sharder, shard *tensor.Tensor, i int) *tensor.Tensor {
 	}
 	at := f.layout.Offsets[i] + lo - rank*f.layout.Shard
 	return tensor.Slice(s.c, shard, 0, at, at+hi-lo)
-}
-
-// away reports whether the whole parameters are neither here nor on their way.
-func (f *flat) away() bool { return f.whole.Unloaded() && f.gather == nil }
-
-// fetch begins to gather the parameters, unless they are here or on their way.
-func (f *flat) fetch(s *Sharder) {
-	if !f.away() {
-		return
-	}
-	f.coming = tensor.Empty(s.c, f.dtype, f.layout.Numel())
-	f.gather = s.group.AllGather(dist.OfTensor(s.c, f.coming), dist.OfTensor(s.c, f.own), dist.Label("gather "+f.name))
-}
-
-// arrive waits until the parameters are here.
-func (f *flat) arrive(s *Sharder) {
-	f.fetch(s)
-	if f.gather == nil {
-		return
-	}
-	err := f.gather.Wait(context.Background())
-	f.gather = nil
-	if err != nil {
-		f.coming.Free()
-		f.coming = nil
-		fail("gather "+f.name, err)
-	}
-	f.whole.Reload(f.coming)
-	f.coming = nil
-}
-
-// leave gives the memory of the parameters up.
-func (f *flat) leave(s *Sharder) {
-	if f.gather != nil { // nobody needed what was fetched ahead
-		f.arrive(s)
-	}
-	if !f.whole.Unloaded() {
-		if s.write {
-			tensor.CopyInto(s.c, f.own, f.part(s, f.whole))
-		}
-		for _, p := range f.params {
-			p.DropLowered()
-		}
-		f.whole.Unload()
-	}
 }
 
 // open makes the buffer of gradients, so that a backward pass writes there.

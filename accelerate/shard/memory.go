@@ -18,6 +18,10 @@ type Memory struct {
 	// Gathered is the most that comes and goes: whole parameters of units, and their gradients before each is with its
 	// owner.
 	Gathered int64
+	// Together is the most of all three at one time. A sum is there when its gradient is with its owner: where whole
+	// parameters come and go, those of the last units to come, and of the root, are not when most has come, and where
+	// they stay until the backward pass, none of the leaf's is.
+	Together int64
 }
 
 // Memory counts the buffers of this rank with the empty places at the borders of cells. Parameters that are not cut are
@@ -26,21 +30,28 @@ func (s *Sharder) Memory() (m Memory) {
 	var params, grads []int64 // of whole units, or buckets
 	ranks := int64(s.group.Size())
 	for _, u := range s.units {
-		var whole, open int64
+		var held, come, open int64
 		for _, f := range u.flats {
 			n := int64(f.layout.Numel())
-			whole += n * int64(f.dtype.Size())
+			whole := n * int64(f.dtype.Size())
+			switch {
+			case f.comes:
+				held += whole / ranks
+				come += n * int64(f.form(s.options.Lower).DType().Size())
+			case s.options.Shared:
+				held += whole / ranks
+				if f.low.is() {
+					held += n * int64(f.low.DType().Size()) / ranks
+				}
+			default:
+				held += whole
+			}
 			if f.number != nil {
 				open += n * int64(f.params[0].GradDType().Size())
 			}
 		}
-		params, grads = append(params, whole), append(grads, open)
-		switch {
-		case s.options.Parameters, s.options.Shared:
-			m.Parameters += whole / ranks
-		default:
-			m.Parameters += whole
-		}
+		params, grads = append(params, come), append(grads, open)
+		m.Parameters += held
 		if s.options.Gradients {
 			m.Gradients += int64(s.sets()) * open / ranks
 		} else {
@@ -51,16 +62,30 @@ func (s *Sharder) Memory() (m Memory) {
 		m.Gathered += s.most(params, s.options.KeepAfterForward, 2) // that of a pass and that of the next
 	}
 	if s.options.Gradients {
-		n := 1 + ring // a pass fills one, and others are on their way
-		if !s.options.Parameters {
-			n = 2 * ring
-		}
-		m.Gathered += s.most(grads, false, n)
+		m.Gathered += s.most(grads, false, s.opened())
 		if !s.summed() {
 			m.Gathered += s.most(grads, false, ring) // what the other ranks send
 		}
 	}
+	m.Together = m.Parameters + m.Gradients + m.Gathered
+	switch last := m.Gradients / int64(s.sets()); {
+	case s.options.KeepAfterForward:
+		m.Together -= last
+	case s.options.Parameters:
+		m.Together -= min(last, s.most(grads, false, ring+2)/ranks)
+	}
 	return m
+}
+
+// opened is how many units have buffers of gradients at a time: those that passes fill, and those on their way.
+func (s *Sharder) opened() int {
+	switch {
+	case s.options.KeepAfterForward: // as much as comes then, goes of parameters
+		return 1
+	case s.options.Parameters:
+		return 1 + ring
+	}
+	return 2 * ring
 }
 
 // SharesMemory reports whether the ranks have the parameters once, in memory that they share.
@@ -101,3 +126,7 @@ func (s *Sharder) most(units []int64, all bool, n int) int64 {
 	}
 	return root + best
 }
+
+// Allocated is how many bytes this rank holds in memory of the group that has the model once, and its part of what the
+// group shares.
+func (s *Sharder) Allocated() int64 { return s.group.Allocated() }

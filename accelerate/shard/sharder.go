@@ -34,6 +34,15 @@ type Options struct {
 	// Zeros makes this rank's shards of parameters that come and go, in memory of the caller's choice; nil: in the
 	// device's.
 	Zeros optim.Zeros
+	// Stay reports of a parameter that others would come and go with whether it stays whole on every rank; nil: none
+	// does. Its gradients and the optimizer's state are sharded all the same.
+	Stay func(p tensor.Named) bool
+	// Lower is the dtype in which a training step computes products, Invalid if that is the parameters'; Projected are
+	// the parameters that products alone read: their rounded copies are gathered, or shared, in their place.
+	Lower     tensor.DType
+	Projected map[string]bool
+	// Reduce is the dtype in which gradients travel; they are added in float32. Invalid leaves them as they are.
+	Reduce tensor.DType
 	// Prefetch gathers the parameters of the next unit while one computes.
 	Prefetch bool
 	// Leaves is the number of leaves of a window over all ranks, and DeterministicRanks the argument: they say how
@@ -87,7 +96,8 @@ type place struct {
 type unit struct {
 	Unit
 	flats []*flat
-	users int // passes that need its parameters now
+	users int          // passes that need its parameters now
+	lower tensor.DType // in which its last forward pass computes products
 	root  bool
 }
 
@@ -137,9 +147,17 @@ func New(c *tensor.Ctx, g *dist.Group, tree *nn.Tree, units []Unit, o Options) (
 		if err := s.shareAll(); err != nil {
 			return nil, err
 		}
+		if err := s.roundAll(); err != nil {
+			return nil, err
+		}
 	}
 	s.begin()
 	return s, nil
+}
+
+// stays reports whether a parameter is whole on every rank where others come and go.
+func (s *Sharder) stays(p tensor.Named) bool {
+	return s.options.Parameters && s.options.Stay != nil && s.options.Stay(p)
 }
 
 // add makes the buffers of a unit.
@@ -148,12 +166,19 @@ func (s *Sharder) add(from Unit, root bool) error {
 	kinds := map[string][]tensor.Named{}
 	var names []string
 	for _, p := range from.Params {
-		if !p.IsLeaf() && !s.options.Parameters && !s.options.Shared {
+		stays := s.stays(p)
+		if !p.IsLeaf() && (stays || !s.options.Parameters && !s.options.Shared) {
 			continue
 		}
 		name := fmt.Sprintf("%s %v", from.Name, p.DType())
 		if !p.IsLeaf() {
 			name += " frozen"
+		}
+		if stays {
+			name += " whole"
+		}
+		if s.rounds(p) {
+			name += fmt.Sprintf(" as %v", s.options.Lower)
 		}
 		if kinds[name] == nil {
 			names = append(names, name)
@@ -166,8 +191,13 @@ func (s *Sharder) add(from Unit, root bool) error {
 			return err
 		}
 		u.flats = append(u.flats, f)
-		if s.options.Parameters {
+		if f.comes {
 			f.leave(s)
+		}
+		if s.rounds(f.params[0]) {
+			if err := f.makeLow(s, u); err != nil {
+				return err
+			}
 		}
 	}
 	s.units = append(s.units, u)
@@ -215,7 +245,7 @@ func (s *Sharder) newSum() *leaves.Shard {
 // gradients are summed on their way.
 func (s *Sharder) summed() bool {
 	n, m := s.group.Size(), s.options.Leaves
-	return n&(n-1) == 0 && m%n == 0 && leaves.Groups(m, s.options.DeterministicRanks) == m
+	return !s.options.Reduce.IsHalf() && n&(n-1) == 0 && m%n == 0 && leaves.Groups(m, s.options.DeterministicRanks) == m
 }
 
 // freeOld frees the memory that the parameters had before, if nothing of the model lies there any more.
@@ -375,22 +405,37 @@ const ring = 2
 
 // send begins the exchange of a buffer.
 func (s *Sharder) send(f *flat) {
-	for len(s.flying) >= ring && s.options.Gradients {
+	for len(s.flying) >= ring*len(f.unit.flats) && s.options.Gradients {
 		s.land()
 	}
 	x := &exchange{flat: f, round: s.round}
 	label := dist.Label(fmt.Sprintf("gradients %s", f.name))
-	if f.sum == nil || s.summed() {
+	switch {
+	case s.options.Reduce.IsHalf():
+		s.sendRounded(x, label)
+	case f.sum == nil || s.summed():
 		x.handle = s.group.ReduceScatter(dist.OfTensor(s.c, f.part(s, f.grads)), dist.OfTensor(s.c, f.grads), dist.Sum,
 			label)
-	} else {
+	default:
 		x.parts = tensor.Empty(s.c, f.grads.DType(), f.layout.Numel())
 		x.handle = s.group.AllToAll(dist.OfTensor(s.c, x.parts), dist.OfTensor(s.c, f.grads), label)
 	}
-	if f.sum != nil {
+	if f.sum != nil && x.grads == nil {
 		x.grads, f.grads = f.grads, nil
 	}
 	s.flying = append(s.flying, x)
+}
+
+// sendRounded begins an exchange in the dtype of Options.Reduce.
+func (s *Sharder) sendRounded(x *exchange, label dist.CallOption) {
+	f, dt := x.flat, s.options.Reduce
+	x.grads, x.parts = tensor.Empty(s.c, dt, f.layout.Numel()), tensor.Empty(s.c, dt, f.layout.Numel())
+	tensor.CopyInto(s.c, x.grads, f.grads)
+	if f.sum != nil {
+		f.grads.Free()
+		f.grads = nil
+	}
+	x.handle = s.group.AllToAll(dist.OfTensor(s.c, x.parts), dist.OfTensor(s.c, x.grads), label)
 }
 
 // land waits for the oldest exchange and adds what it brought.
@@ -403,17 +448,36 @@ func (s *Sharder) land() {
 		fail("gradients "+x.flat.name, err)
 	}
 	switch f := x.flat; {
+	case f.sum == nil && x.parts != nil:
+		sum := leaves.NewShard(s.c, s.group.Size(), s.group.Size())
+		s.addParts(sum, 0, x)
+		total := sum.Total()
+		f.total = f.part(s, f.grads)
+		tensor.CopyInto(s.c, f.total, total)
+		total.Free()
 	case f.sum == nil:
 		f.total = f.part(s, f.grads)
 	case x.parts == nil:
 		f.sum.Add(x.round, f.part(s, x.grads))
 	default:
-		for r := range s.group.Size() {
-			lo := r * f.layout.Shard
-			f.sum.Add(x.round*s.group.Size()+r, tensor.Slice(s.c, x.parts, 0, lo, lo+f.layout.Shard))
-		}
+		s.addParts(f.sum, x.round*s.group.Size(), x)
 	}
 	x.free()
+}
+
+// addParts adds what the ranks sent for this rank's shard, one after the other, in float32.
+func (s *Sharder) addParts(sum *leaves.Shard, first int, x *exchange) {
+	for r := range s.group.Size() {
+		lo := r * x.flat.layout.Shard
+		part := tensor.Slice(s.c, x.parts, 0, lo, lo+x.flat.layout.Shard)
+		if !s.options.Reduce.IsHalf() {
+			sum.Add(first+r, part)
+			continue
+		}
+		exact := tensor.Cast(s.c, part, tensor.Float32)
+		sum.Add(first+r, exact)
+		exact.Free()
+	}
 }
 
 func (x *exchange) free() {
@@ -524,11 +588,13 @@ func (s *Sharder) Squares(ctx context.Context) (float64, error) {
 func (s *Sharder) Publish(ctx context.Context) error {
 	var handles []*dist.Handle
 	for _, f := range s.flats {
-		f.whole.Written()
-		if !s.options.Parameters && !s.options.Shared {
+		if err := tensor.Try(func() { f.written(s) }); err != nil {
+			return err
+		}
+		if !f.comes && !s.options.Shared {
 			if err := tensor.Try(func() {
-				handles = append(handles, s.group.AllGather(dist.OfTensor(s.c, f.whole), dist.OfTensor(s.c, f.own),
-					dist.Label("gather "+f.name)))
+				handles = append(handles, s.group.AllGather(dist.OfTensor(s.c, f.whole.Tensor),
+					dist.OfTensor(s.c, f.own), dist.Label("gather "+f.name)))
 			}); err != nil {
 				return err
 			}
@@ -602,14 +668,20 @@ func (s *Sharder) Close(whole bool) error {
 // restore gives the parameters of a buffer memory of their own.
 func (s *Sharder) restore(f *flat, whole bool) error {
 	err := tensor.Try(func() {
+		if f.low.is() {
+			for _, p := range f.params {
+				p.LendLowered(nil)
+			}
+			f.low.OnMissing(nil)
+		}
 		f.whole.OnMissing(nil)
 		switch {
 		case !f.whole.Unloaded():
 		case whole:
-			f.arrive(s)
+			f.arrive(s, &f.whole)
 		default:
 			f.whole.Reload(tensor.Full(s.c, f.dtype, math.NaN(), f.layout.Numel()))
-			tensor.CopyInto(s.c, f.part(s, f.whole), f.own)
+			tensor.CopyInto(s.c, f.part(s, f.whole.Tensor), f.own)
 		}
 		for _, p := range f.params {
 			if f.number != nil {
@@ -619,8 +691,11 @@ func (s *Sharder) restore(f *flat, whole bool) error {
 		}
 		s.c.Sync()
 		f.whole.Free()
+		if f.low.is() {
+			f.low.Free()
+		}
 	})
-	for _, m := range []*dist.Memory{f.memory, f.gmemory} {
+	for _, m := range []*dist.Memory{f.memory, f.lmemory, f.gmemory} {
 		if m != nil {
 			err = errors.Join(err, m.Free())
 		}

@@ -12,6 +12,21 @@ import (
 // shareAll ends the making of buffers that all ranks have together.
 func (s *Sharder) shareAll() error { return s.meet("parameters are shared") }
 
+// roundAll makes what products read of parameters that are shared, where that is another form of them.
+func (s *Sharder) roundAll() error {
+	if !s.options.Lower.IsHalf() {
+		return nil
+	}
+	if err := tensor.Try(func() {
+		for _, f := range s.all() {
+			f.round(s)
+		}
+	}); err != nil {
+		return err
+	}
+	return s.meet("parameters are rounded")
+}
+
 // meet waits for all ranks, with what they have computed, where they have parameters together.
 func (s *Sharder) meet(why string) error {
 	if !s.options.Shared {
@@ -48,9 +63,12 @@ func (s *Sharder) apart(f func() error) error {
 				tensor.CopyInto(s.c, flat.own, flat.part(s, mine[n]))
 			}
 			for i, p := range flat.params {
-				p.Become(s.c, flat.view(s.c, flat.whole, i))
+				p.Become(s.c, flat.view(s.c, flat.whole.Tensor, i))
 			}
-			flat.whole.Written()
+			if flat.low.is() {
+				flat.lend(s)
+			}
+			flat.written(s)
 			s.c.Sync()
 			mine[n].Free()
 		}

@@ -12,6 +12,7 @@ func (s *Sharder) watch(tree *nn.Tree) {
 	for _, u := range s.units {
 		s.unhook = append(s.unhook, tree.AddHooks(u.Module, &nn.Hooks{
 			PreForward: func(c *nn.Ctx) {
+				u.lower = c.Lower()
 				if c.Recomputing() {
 					s.enter(u, 0)
 				} else {
@@ -34,7 +35,7 @@ func (s *Sharder) enter(u *unit, direction int) {
 		s.seen[u], s.order = at, append(s.order, u)
 	}
 	for _, f := range u.flats {
-		f.arrive(s)
+		f.arrive(s, f.form(u.lower))
 		if direction < 0 {
 			f.open(s)
 		}
@@ -42,7 +43,7 @@ func (s *Sharder) enter(u *unit, direction int) {
 	u.users++
 	if at += direction; s.options.Prefetch && direction != 0 && at >= 0 && at < len(s.order) {
 		for _, f := range s.order[at].flats {
-			f.fetch(s)
+			f.fetch(s, f.form(u.lower))
 		}
 	}
 }
@@ -80,8 +81,8 @@ const visitors = 4
 
 // late brings the parameters of a buffer that something uses outside of the passes of its unit, as a writer of
 // checkpoints does. They go when others have come, or when a pass ends.
-func (s *Sharder) late(u *unit, f *flat) {
-	f.arrive(s)
+func (s *Sharder) late(u *unit, f *flat, w *form) {
+	f.arrive(s, w)
 	if u.users > 0 {
 		return
 	}

@@ -38,8 +38,12 @@ var strategies = map[string]args.ShardStrategy{"": args.NoShard, "zero_1": args.
 func known(name string) bool {
 	engine, strategy := engineOf(name)
 	_, ok := strategies[strategy]
-	return ok && connected(engine) && !isTorch(engine) || slices.Contains(usual, name) || name == "torch-fsdp2"
+	return ok && connected(engine) && !isTorch(engine) || slices.Contains(usual, name) ||
+		slices.Contains(sharders, name)
 }
+
+// sharders are PyTorch's ways to shard a model that are compared with ours: fully_shard, and DeepSpeed's stage 3.
+var sharders = []string{"torch-fsdp2", "torch-deepspeed3"}
 
 // engineOf divides the name of a contender into the engine and the way to shard the model.
 func engineOf(name string) (engine, strategy string) {
@@ -52,7 +56,7 @@ func isTorch(name string) bool { return strings.HasPrefix(name, "torch-") }
 // connected reports whether a contender's processes are ranks of one job.
 func connected(name string) bool {
 	engine, _ := engineOf(name)
-	return slices.Contains([]string{"shm", "tcp", "torch-ddp", "torch-fsdp2"}, engine)
+	return slices.Contains([]string{"shm", "tcp", "torch-ddp"}, engine) || slices.Contains(sharders, engine)
 }
 
 func python() string {
@@ -62,8 +66,8 @@ func python() string {
 	return "python3"
 }
 
-func checkTorch() error {
-	if out, err := exec.Command(python(), "-c", "import torch, transformers").CombinedOutput(); err != nil {
+func checkTorch(modules string) error {
+	if out, err := exec.Command(python(), "-c", "import "+modules).CombinedOutput(); err != nil {
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 		return fmt.Errorf("%s: %w: %s", python(), err, lines[len(lines)-1])
 	}

@@ -17,6 +17,8 @@
 //	             processes that shard the model: zero_1, zero_2, shard_grad_op, full_shard,
 //	             or full_shard_shared, where they have the parameters once
 //	torch-fsdp2  PyTorch's fully_shard, block by block
+//	torch-deepspeed3
+//	             DeepSpeed's ZeRO stage 3, over its own shared memory where it can build that
 //
 // It feeds the figures into a scaling model (model.go), compares its prediction with what was
 // measured, and draws one step as SVG: forward and backward passes, and the exchange of each
@@ -149,17 +151,23 @@ func (b *bench) run(w io.Writer) error {
 // present are the contenders that can run here; what is missing is said.
 func (b *bench) present(w io.Writer) []string {
 	var list []string
-	torch := error(nil)
+	var torch, deepSpeed error
 	if slices.ContainsFunc(b.contenders, isTorch) {
-		torch = checkTorch()
+		torch = checkTorch("torch, transformers")
+	}
+	if slices.Contains(b.contenders, "torch-deepspeed3") {
+		deepSpeed = checkTorch("deepspeed")
 	}
 	for _, name := range b.contenders {
 		switch {
 		case !known(name):
-			fmt.Fprintf(w, "%s is missing: unknown contender, want some of %s,torch-fsdp2, "+
-				"or an engine and a way to shard such as shm:full_shard\n", name, strings.Join(usual, ","))
+			fmt.Fprintf(w, "%s is missing: unknown contender, want some of %s,%s, "+
+				"or an engine and a way to shard such as shm:full_shard\n", name, strings.Join(usual, ","),
+				strings.Join(sharders, ","))
 		case isTorch(name) && torch != nil:
 			fmt.Fprintf(w, "%s is missing: %v\n", name, torch)
+		case name == "torch-deepspeed3" && deepSpeed != nil:
+			fmt.Fprintf(w, "%s is missing: %v\n", name, deepSpeed)
 		default:
 			list = append(list, name)
 		}
@@ -229,7 +237,7 @@ func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
 
 // rival is the contender that does what one of PyTorch's does.
 func rival(torch string) string {
-	if torch == "torch-fsdp2" {
+	if slices.Contains(sharders, torch) {
 		return "shm:full_shard"
 	}
 	return strings.TrimPrefix(strings.Replace(torch, "torch-ddp", "torch-shm", 1), "torch-")

@@ -29,7 +29,8 @@ than gradients and all that backward needs together: it makes the one as it free
 "activations" is what there is beyond the other rows at the peak. With --fsdp or --zero_stage
 the model is spread over the ranks, and the rows are those of one of them; "gathered units" is the
 most that whole parameters and gradients of units take, which come and go, as far as they are
-there at the peak a part of "activations". "start" is the peak before the first step, when the
+there at the peak a part of "activations"; "shared" is full_shard for ranks of one host, which have
+the parameters once. "start" is the peak before the first step, when the
 model is whole and is cut. With several ranks a table compares the strategies. --deepspeed and
 --fsdp_config read the files that a training program reads; "auto" in them is what the flags say.
 
@@ -192,6 +193,16 @@ func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
 		}
 		all.Strategies = append(all.Strategies, strategyEstimate{s.name, e})
 	}
+	if a.OffloadParams == args.OffloadDisk { // files are not shared
+		return all, nil
+	}
+	b := a.Clone()
+	b.DPReplicateSize = 0
+	e, err = trainer.EstimateSharedMemory(b, f.ranks, fresh, batch)
+	if err != nil {
+		return nil, err
+	}
+	all.Strategies = append(all.Strategies, strategyEstimate{"full_shard, shared on one host", e})
 	return all, nil
 }
 

@@ -27,6 +27,9 @@ type Engine struct {
 	// Ranks are the numbers of ranks that all operations are checked on; nil: 1 to 8.
 	Ranks []int
 
+	// Slow says that the engine computes slowly, as in an emulator: buffers are then small.
+	Slow bool
+
 	// Start makes the groups of n ranks that live in the test's process; they are closed by the suite.
 	Start func(t *testing.T, n int, opts dist.Options) []*dist.Group
 

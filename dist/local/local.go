@@ -26,12 +26,21 @@ func New(n int, opts dist.Options) []*dist.Group {
 	if n < 1 {
 		panic(fmt.Sprintf("local: group of %d ranks, want at least 1", n))
 	}
-	h := newHub(n)
 	groups := make([]*dist.Group, n)
-	for r := range groups {
-		groups[r] = dist.New(window.New(h.fabric(r)), opts)
+	for r, e := range Engines(n) {
+		groups[r] = dist.New(e, opts)
 	}
 	return groups
+}
+
+// Engines returns the engines of New's groups. It is for tests of device engines, which need one beside them.
+func Engines(n int) []dist.Engine {
+	h := newHub(n)
+	engines := make([]dist.Engine, n)
+	for r := range engines {
+		engines[r] = window.New(h.fabric(r))
+	}
+	return engines
 }
 
 // Run calls body once for each of n ranks, each on a goroutine of its own with its group, and returns when all have

@@ -70,6 +70,9 @@ type Device interface {
 	Load(ptx []byte) (Module, error)
 	// Blas opens the library of matrix products on the device.
 	Blas() (Blas, error)
+	// Do calls f on the caller's thread, with the device's context current there: for other libraries that work on the
+	// device.
+	Do(f func() error) error
 	// Sync waits for the work of all streams. An error of an earlier kernel appears here or at any other call.
 	Sync() error
 	Close() error

@@ -117,6 +117,9 @@ type Conv1D struct {
 	Bias   *nn.Parameter `nn:"bias"`
 }
 
+// Projects marks it as an nn.Projection.
+func (l *Conv1D) Projects() {}
+
 func newConv1D(in *nn.Init, nin, nout int, std float64) *Conv1D {
 	return &Conv1D{Weight: in.Normal("weight", std, nin, nout), Bias: in.Full("bias", 0, nout)}
 }

@@ -1,4 +1,5 @@
-"""The PyTorch side of bench/ddp: training steps of the same GPT-2 on one thread, alone or as a rank of DistributedDataParallel or fully_shard over gloo.
+"""The PyTorch side of bench/ddp: training steps of the same GPT-2 on one thread, alone or as a rank of DistributedDataParallel or fully_shard over gloo, or of DeepSpeed's
+stage 3.
 
 Settings come in BENCH_DDP_WORKER as JSON; "ready" is printed after warming up, a line is awaited, and a report in JSON is printed at the end.
 """
@@ -9,6 +10,9 @@ import resource
 import sys
 import time
 
+if "deepspeed" in os.environ["BENCH_DDP_WORKER"]:
+    os.environ["DS_ACCELERATOR"] = "cpu"  # before it is imported
+    os.environ["LOCAL_SIZE"] = os.environ["WORLD_SIZE"]  # all are on this host: its shared memory
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -17,6 +21,7 @@ s = json.loads(os.environ["BENCH_DDP_WORKER"])
 torch.set_num_threads(1)
 torch.manual_seed(1)
 ddp, fsdp = s["Contender"] == "torch-ddp", s["Contender"] == "torch-fsdp2"
+deepspeed3 = s["Contender"] == "torch-deepspeed3"
 config = GPT2Config(n_layer=s["Layers"], n_embd=s["Width"], n_head=s["Heads"], vocab_size=s["Vocabulary"], n_positions=s["Block"], resid_pdrop=0, embd_pdrop=0,
                     attn_pdrop=0, use_cache=False)
 model = GPT2LMHeadModel(config)  # its attention is scaled_dot_product_attention
@@ -38,10 +43,24 @@ if fsdp:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=not fsdp)
+if deepspeed3:
+    import contextlib
+
+    import deepspeed
+
+    with contextlib.redirect_stdout(sys.stderr):
+        deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+        trained, optimizer, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config={
+            "train_micro_batch_size_per_gpu": s["Batch"], "zero_optimization": {"stage": 3}, "gradient_clipping": 1.0, "zero_allow_untested_optimizer": True,
+            "steps_per_print": 1 << 30})
 ids = ((torch.arange(s["Batch"] * s["Block"]) + s["Rank"]) * 7919 % s["Vocabulary"]).reshape(s["Batch"], s["Block"])
 
 
 def step():
+    if deepspeed3:
+        trained.backward(trained(input_ids=ids, labels=ids).loss)
+        trained.step()  # clips, and forgets the gradients
+        return
     trained(input_ids=ids, labels=ids).loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
@@ -62,7 +81,7 @@ for _ in range(WARM_UPS):
     step()
 print("ready", flush=True)
 sys.stdin.readline()
-if ddp or fsdp:
+if ddp or fsdp or deepspeed3:
     torch.distributed.barrier()
 seconds, used = [], cpu()
 for _ in range(s["Steps"]):
@@ -72,5 +91,5 @@ for _ in range(s["Steps"]):
 used = (cpu() - used) / s["Steps"]
 pss, peak = memory()
 print(json.dumps({"Seconds": seconds, "CPU": used, "PSS": pss, "Peak": peak}), flush=True)
-if ddp or fsdp:
+if ddp or fsdp or deepspeed3:
     torch.distributed.destroy_process_group()

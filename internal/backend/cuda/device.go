@@ -35,6 +35,7 @@ type Device struct {
 
 	mu      sync.Mutex
 	streams []*stream
+	idle    []*stream    // of those, for who borrows one
 	events  []cuda.Event // for later use
 	closed  bool
 

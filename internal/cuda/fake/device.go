@@ -132,6 +132,14 @@ func (d *device) FreeHost(b []byte) error {
 	return nil
 }
 
+// Do calls f.
+func (d *device) Do(f func() error) error {
+	if err := d.lost(); err != nil {
+		return err
+	}
+	return f()
+}
+
 // NewEvent gives an event that is done until it is recorded.
 func (d *device) NewEvent() (cuda.Event, error) { return &event{d: d}, d.lost() }
 

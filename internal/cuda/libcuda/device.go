@@ -100,6 +100,16 @@ func (v *device) within(f uintptr, args ...uintptr) uintptr {
 	return invoke(f, args...)
 }
 
+// Do calls f on this thread with the device's context current.
+func (v *device) Do(f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := v.d.result("cuCtxSetCurrent", invoke(v.d.f.ctxSetCurrent, v.ctx)); err != nil {
+		return err
+	}
+	return f()
+}
+
 // MemInfo returns the free and total bytes of the device.
 func (v *device) MemInfo() (free, total int64, err error) {
 	err = v.call("cuMemGetInfo", v.d.f.memGetInfo, address(&free), address(&total))

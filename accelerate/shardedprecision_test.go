@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+)
+
+// Under mixed precision the weights of products come rounded, which is how the products read them: the bits are those
+// of one rank.
+func TestShardedModelsInMixedPrecision(t *testing.T) {
+	samples, steps := 44, int64(3)
+	if testing.Short() {
+		samples, steps = 26, 2
+	}
+	for name, set := range map[string]func(a *args.TrainingArguments){
+		"bf16": func(a *args.TrainingArguments) { a.BF16 = true },
+		"bf16, recomputed": func(a *args.TrainingArguments) {
+			a.BF16, a.GradientCheckpointing = true, true
+		},
+		"fp16": func(a *args.TrainingArguments) { a.FP16, a.FP16InitialScale = true, 16 },
+		"bf16, by class": func(a *args.TrainingArguments) {
+			a.BF16, a.FSDPTransformerLayerClsToWrap = true, []string{"GPT2MLP", "gpt2.Attention"}
+		},
+	} {
+		want, norms := shardRun{ranks: 1, leaves: 24, steps: steps, samples: samples, set: set}.run(t)
+		for _, strategy := range []args.ShardStrategy{args.ShardGradOp, args.FullShard} {
+			for _, ranks := range []int{2, 3, 4} {
+				if testing.Short() && ranks != 3 {
+					continue
+				}
+				for _, share := range []bool{false, true} {
+					what := fmt.Sprintf("%s, %s, %d ranks, shared %v", name, strategy, ranks, share)
+					got, n := shardRun{ranks: ranks, strategy: strategy, leaves: 24, steps: steps, samples: samples,
+						share: share, set: set}.run(t)
+					require.Equal(t, norms, n, what)
+					for rank := range got {
+						require.True(t, equalWeights(want[0], got[rank]), "%s: rank %d", what, rank)
+					}
+				}
+			}
+		}
+	}
+}
+
+// Parameters of ignored modules, and small ones, stay whole on every rank, and change no bit.
+func TestParametersThatStay(t *testing.T) {
+	for _, bf16 := range []bool{false, true} {
+		set := func(a *args.TrainingArguments) { a.BF16 = bf16 }
+		want, norms := shardRun{ranks: 1, leaves: 8, steps: 2, samples: 20, set: set}.run(t)
+		for what, also := range map[string]func(s *accelerate.Sharding){
+			"ignored":   func(s *accelerate.Sharding) { s.Ignored = `transformer\.h\.\d\.mlp` },
+			"small":     func(s *accelerate.Sharding) { s.Persist = 5000 },
+			"all small": func(s *accelerate.Sharding) { s.Persist = 1 << 30 },
+		} {
+			for _, strategy := range []args.ShardStrategy{args.ShardGradOp, args.FullShard} {
+				got, n := shardRun{ranks: 2, strategy: strategy, leaves: 8, steps: 2, samples: 20, set: set,
+					also: also}.run(t)
+				require.Equal(t, norms, n, what)
+				require.True(t, equalWeights(want[0], got[0]), "%s: %s", what, strategy)
+				require.True(t, equalWeights(want[0], got[1]), "%s: %s", what, strategy)
+			}
+		}
+	}
+	a := rankArgs(2)
+	err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
+		m := newNet(acc.Device(), 1)
+		return acc.Place(t.Context(), m, nil)
+	}, accelerate.WithLogger(quiet), accelerate.WithSharding(accelerate.Sharding{Strategy: args.FullShard, Gather: true,
+		Ignored: "head"}))
+	require.ErrorContains(t, err, `accelerate: fsdp_ignored_modules "head" matches no module's path; they are as `)
+}
+
+// Gradients that travel rounded are added in float32, leaf by leaf: the result differs from that of float32, and not
+// with the number of ranks.
+func TestGradientsThatTravelRounded(t *testing.T) {
+	run := func(ranks int, strategy args.ShardStrategy, rounded bool) (map[string]string, []float64) {
+		got, norms := shardRun{ranks: ranks, strategy: strategy, leaves: 12, steps: 2, samples: 40,
+			also: func(s *accelerate.Sharding) { s.Rounded = rounded }}.run(t)
+		for rank := range got {
+			require.True(t, equalWeights(got[0], got[rank]), rank)
+		}
+		return got[0], norms
+	}
+	exact, norms := run(1, args.NoShard, false)
+	want, near := run(2, args.ShardGradients, true)
+	require.False(t, equalWeights(exact, want))
+	for i, n := range norms {
+		require.InEpsilon(t, n, near[i], 0.01)
+	}
+	for _, strategy := range strategies[1:] {
+		for _, ranks := range []int{2, 3, 4} {
+			got, n := run(ranks, strategy, true)
+			require.Equal(t, near, n, strategy)
+			require.True(t, equalWeights(want, got), "%s, %d ranks", strategy, ranks)
+		}
+	}
+	_, first := run(2, args.ShardOptimizer, true) // each rank adds its leaves up before
+	for i, n := range norms {
+		require.InEpsilon(t, n, first[i], 0.01)
+	}
+}

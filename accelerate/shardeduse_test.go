@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models/generation"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// odd is a model with what makes sharding hard: two units share a weight, one is called twice, one is frozen in part,
+// and parts are not used.
+type odd struct {
+	Links []*link `nn:"links"`
+}
+
+func newOdd(dev *tensor.Device) *odd {
+	m := &odd{newChain(dev).Links}
+	m.Links[1].Inner.Weight = m.Links[0].Inner.Weight
+	m.Links[3].Inner.Weight.SetRequiresGrad(false)
+	return m
+}
+
+func (m *odd) units() (list []nn.Module) {
+	for _, l := range m.Links {
+		list = append(list, l)
+	}
+	return list
+}
+
+func (m *odd) loss(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
+	y := nn.Unit1(c, m, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		for _, i := range []int{0, 1, 2, 2, 3} {
+			x = m.Links[i].Forward(c, x, false)
+		}
+		return x
+	}, b.Tensors[data.Inputs])
+	return tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, y, y), nil, false)
+}
+
+// train trains three steps of eight micro-batches; after each one callback looks at the parameters and another changes
+// them.
+func (m *odd) train(t *testing.T, acc *accelerate.Accelerator) (map[string]string, error) {
+	ctx := t.Context()
+	if err := acc.Place(ctx, m, m.units()); err != nil {
+		return nil, err
+	}
+	opt := optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{{Params: acc.Trained(), LR: 1e-2}})
+	if err := acc.Prepare(ctx, m, opt, m.units()); err != nil {
+		return nil, err
+	}
+	layout, err := acc.Layout()
+	if err != nil {
+		return nil, err
+	}
+	for step := range 3 {
+		var batches []*data.Batch
+		for i := range layout.AccumulationSteps {
+			batches = append(batches, batch(acc.Ctx(), 8*step+layout.Leaf(i), false))
+		}
+		if _, err := acc.Accumulate(ctx, batches, m.loss); err != nil {
+			return nil, err
+		}
+		acc.ClipGradNorm(0.5)
+		acc.Step()
+		var seen map[string]string
+		if err := acc.Summon(false, func() error { seen = weights(acc, m); return nil }); err != nil {
+			return nil, err
+		}
+		for rank, other := range gathered(t, acc, seen) {
+			if other != fmt.Sprint(seen) {
+				return nil, fmt.Errorf("rank %d sees other parameters than rank %d", rank, acc.Rank())
+			}
+		}
+		if err := acc.Summon(true, func() error {
+			return tensor.Try(func() {
+				for _, p := range nn.NamedParameters(m) {
+					tensor.AxpbyInto(acc.Ctx().NoGrad(), p.Tensor, 0.75, p.Tensor, 0, p.Tensor)
+				}
+			})
+		}); err != nil {
+			return nil, err
+		}
+	}
+	if err := acc.Unshard(ctx); err != nil {
+		return nil, err
+	}
+	return weights(acc, m), nil
+}
+
+// gathered is what all ranks see.
+func gathered(t *testing.T, acc *accelerate.Accelerator, seen map[string]string) (texts []string) {
+	if acc.WorldSize() == 1 {
+		return nil
+	}
+	all, err := acc.GatherBytes(t.Context(), []byte(fmt.Sprint(seen)))
+	require.NoError(t, err)
+	for _, text := range all {
+		texts = append(texts, string(text))
+	}
+	return texts
+}
+
+// Tied weights of two units, units that are called twice, frozen parameters and those that nothing uses keep the bits
+// of one rank, and so does a look at the whole parameters and a change of them, in float32 and bf16, with recomputation
+// and without.
+func TestOddModelsSharded(t *testing.T) {
+	for _, flags := range []struct{ bf16, again bool }{{false, false}, {true, false}, {true, true}} {
+		set := func(_ int, a *args.TrainingArguments) { a.BF16, a.GradientCheckpointing = flags.bf16, flags.again }
+		var want map[string]string
+		for _, strategy := range append([]args.ShardStrategy{args.NoShard}, strategies...) {
+			for _, gather := range []bool{true, false} {
+				n := 4
+				if strategy == args.NoShard {
+					n = 1
+				}
+				var said lines
+				ranks := accelerators(t, n, set, accelerate.WithSharding(accelerate.Sharding{Strategy: strategy,
+					Gather: gather}), accelerate.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
+				what := fmt.Sprintf("%s, gathered %v, %+v", strategy, gather, flags)
+				errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
+					got, err := newOdd(acc.Device()).train(t, acc)
+					switch {
+					case err != nil:
+					case want == nil:
+						want = got
+					case !equalWeights(want, got):
+						err = fmt.Errorf("rank %d has other weights", acc.Rank())
+					}
+					return err
+				})
+				require.Equal(t, make([]error, n), errs, what)
+				if gather && (strategy == args.FullShard || strategy == args.ShardGradOp) {
+					require.Contains(t, said.String(), "belong to the unit around them")
+					require.Contains(t, said.String(), "links.0.inner.weight")
+				}
+			}
+		}
+	}
+}
+
+// lines is what several ranks log.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+// String is all of it.
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// A text that a callback generates during training is that of one rank, and disturbs nothing.
+func TestGenerationWhileTrainingSharded(t *testing.T) {
+	for _, bf16 := range []bool{false, true} {
+		run := func(ranks int, strategy args.ShardStrategy, share bool) (map[string]string, []string) {
+			texts := make([]string, ranks)
+			got, _ := shardRun{ranks: ranks, strategy: strategy, leaves: 4, steps: 2, samples: 20, share: share,
+				set: func(a *args.TrainingArguments) { a.BF16 = bf16 },
+				after: func(acc *accelerate.Accelerator, m *gpt2.Model) error {
+					return acc.Summon(false, func() error {
+						ids, err := generation.Generate(context.Background(), acc.EvalCtx(), m, []int{1, 2, 3},
+							generation.Options{MaxNewTokens: 8})
+						texts[acc.Rank()] += fmt.Sprint(ids)
+						return err
+					})
+				}}.run(t)
+			return got[0], texts
+		}
+		want, text := run(1, args.NoShard, false)
+		require.NotEmpty(t, text[0])
+		for _, strategy := range strategies {
+			for _, share := range []bool{false, true} {
+				got, texts := run(2, strategy, share)
+				require.Equal(t, []string{text[0], text[0]}, texts, strategy)
+				require.True(t, equalWeights(want, got), strategy)
+			}
+		}
+	}
+}

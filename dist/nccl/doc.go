@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nccl moves gradients and parameters between NVIDIA GPUs by NCCL, without a way through host memory. A program
+// that imports the package for its effect, and is built with the tag cuda, has it for ranks on GPUs, goroutines and
+// processes alike:
+//
+//	import _ "github.com/lockstep-ml/lockstep/dist/nccl"
+//
+// The library is opened when the program runs; without the tag nothing is registered.
+//
+// It is a device engine: it stands beside a group's engine of the host, which brings the ranks together for each call,
+// compares what they called, and says who is missing, late or dead. NCCL does none of that. Sums are added up in the
+// tree that package dist specifies, so that they have the bits of every other engine: ranks send each other their
+// slices, each adds one up, and sends it around. This takes the bytes of NCCL's own all-reduce. In the fast order
+// (dist.Options.FastOrder) NCCL adds up by itself.
+//
+// Messages between two ranks, and tensors that lie on different devices of a rank, go through host memory.
+package nccl

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	backendcuda "github.com/lockstep-ml/lockstep/internal/backend/cuda"
+	"github.com/lockstep-ml/lockstep/internal/cuda"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/nccl"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Engine implements [dist.DeviceEngine] over NCCL. One goroutine makes its calls, the group's.
+type Engine struct {
+	lib     nccl.Library
+	group   string
+	control dist.Engine
+
+	be     backend.Backend // of the first call: a rank has one device
+	stream backend.Stream
+	queue  cuda.Stream // stream's
+
+	failure atomic.Pointer[error]
+
+	mu   sync.Mutex // guards comm against Abort
+	comm nccl.Comm  // nil: no call was made yet, or it was given up
+}
+
+// New returns a function that makes engines over a library, for dist.RegisterDeviceEngine.
+func New(lib nccl.Library) dist.NewDeviceEngine {
+	return func(group string, control dist.Engine) (dist.DeviceEngine, error) {
+		return &Engine{lib: lib, group: group, control: control}, nil
+	}
+}
+
+// Describe names the library.
+func (e *Engine) Describe() string { return "NCCL " + e.lib.Version() }
+
+// Carries is true of collective calls on CUDA's devices, but for the barrier, which moves nothing.
+func (e *Engine) Carries(s dist.Signature, dev *tensor.Device) bool {
+	if s.Op == dist.Barrier || s.Op.PointToPoint() {
+		return false
+	}
+	_, ok := dev.Backend().(*backendcuda.Device)
+	return ok
+}
+
+// Run queues the call behind what the tensors wait for, and waits for it.
+func (e *Engine) Run(c *dist.Call, in, out *tensor.Memory) error {
+	if err := e.failed(); err != nil {
+		return err
+	}
+	var err error
+	if fault := tensor.Try(func() { err = e.run(c, in, out) }); fault != nil {
+		err = fmt.Errorf("dist/nccl: %w", fault)
+	}
+	if err == nil {
+		return nil
+	}
+	if first := e.failed(); first != nil {
+		return first
+	}
+	return e.named(c, err)
+}
+
+// named makes an error that names this rank, wherever it is told, of one that is none of package dist's.
+func (e *Engine) named(c *dist.Call, err error) error {
+	switch err.(type) {
+	case *dist.TimeoutError, *dist.AbortError, *dist.RankLostError, *dist.MismatchError:
+		return err
+	}
+	return &dist.AbortError{Group: c.Group, Rank: e.control.Rank(), Message: err.Error()}
+}
+
+func (e *Engine) run(c *dist.Call, in, out *tensor.Memory) error {
+	if err := e.begin(c, in, out); err != nil {
+		return err
+	}
+	w := &work{e: e, c: c, n: e.control.Size(), rank: e.control.Rank()}
+	defer w.release()
+	w.in, w.out = e.span(in, c.DType), e.span(out, c.DType)
+	if err := w.queue(); err != nil {
+		return fmt.Errorf("dist/nccl: %v: %w", c.Signature, err)
+	}
+	return e.await(c)
+}
+
+// begin makes the communicator and the stream in the first call, and lets the stream wait for the operands.
+func (e *Engine) begin(c *dist.Call, in, out *tensor.Memory) error {
+	for _, m := range []*tensor.Memory{in, out} {
+		if m == nil {
+			continue
+		}
+		be, _, _, ready := m.Native()
+		if e.be == nil {
+			if err := e.open(c, be); err != nil {
+				return err
+			}
+		}
+		if be != e.be {
+			return fmt.Errorf("dist/nccl: group %q: a tensor on %s after others on %s: want one device for each rank "+
+				"of a group", e.group, be.Name(), e.be.Name())
+		}
+		e.stream.Wait(ready)
+	}
+	if e.be == nil { // neither gives nor receives, as a rank of no elements
+		return errors.New("dist/nccl: a call without a tensor")
+	}
+	return nil
+}
+
+// open makes the rank's part of the communicator. Rank 0 names it, and tells the others by the host's engine.
+func (e *Engine) open(c *dist.Call, be backend.Backend) error {
+	dev, _ := backendcuda.Of(be)
+	var id nccl.ID
+	var err error
+	if e.control.Rank() == 0 {
+		id, err = e.lib.UniqueID()
+	}
+	// A failure travels as an empty name, so that nobody waits for it.
+	tell := dist.Call{Signature: dist.Signature{Seq: c.Seq, Op: dist.Broadcast, DType: dtype.Uint8, Count: len(id),
+		Label: "NCCL's unique id", Group: c.Group}, In: id[:], Out: id[:], Deadline: c.Deadline, Timeout: c.Timeout}
+	if e := e.control.Run(&tell); e != nil {
+		return e
+	}
+	if err != nil {
+		return fmt.Errorf("dist/nccl: %w", err)
+	}
+	if id == (nccl.ID{}) {
+		return errors.New("dist/nccl: rank 0 could not make a unique id")
+	}
+	comm, err := e.lib.Init(dev, e.control.Size(), e.control.Rank(), id, func() error { return e.over(c) })
+	if err != nil {
+		return fmt.Errorf("dist/nccl: communicator of %d ranks on %s: %w", e.control.Size(), be.Name(), err)
+	}
+	e.mu.Lock()
+	e.comm = comm
+	e.mu.Unlock()
+	e.be, e.stream = be, backendcuda.Borrow(be)
+	e.queue = backendcuda.Native(e.stream)
+	return e.failed()
+}
+
+// failed is why the engine is dead.
+func (e *Engine) failed() error {
+	if err := e.failure.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// over is why a call must not be waited for any longer.
+func (e *Engine) over(c *dist.Call) error {
+	if err := e.failed(); err != nil {
+		return err
+	}
+	if time.Now().After(c.Deadline) {
+		return dist.NewTimeoutError(c, e.control.Rank(), nil)
+	}
+	return nil
+}
+
+// How often a call that is under way is looked at: soon at first, since a small one takes microseconds.
+const (
+	firstLook = 10 * time.Microsecond
+	lastLook  = time.Millisecond
+)
+
+// await waits until what was queued is done, the communicator fails, or the call is over.
+func (e *Engine) await(c *dist.Call) error {
+	done := e.stream.Record()
+	for pause := firstLook; !done.Done(); pause = min(2*pause, lastLook) {
+		err := e.over(c)
+		if err == nil {
+			if err = e.commError(); err != nil {
+				err = e.named(c, fmt.Errorf("dist/nccl: %v: %w", c.Signature, err))
+			}
+		}
+		if err != nil {
+			e.Abort(err)
+			return err
+		}
+		time.Sleep(pause)
+	}
+	return e.failed() // what is aborted is done, too
+}
+
+// commError is the communicator's asynchronous error.
+func (e *Engine) commError() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.comm == nil {
+		return e.failed()
+	}
+	return e.comm.AsyncError()
+}
+
+// Abort ends what is under way.
+func (e *Engine) Abort(err error) {
+	e.failure.CompareAndSwap(nil, &err)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.comm != nil {
+		_ = e.comm.Abort() // the group is dead already, and err says why
+		e.comm = nil
+	}
+}
+
+// Close gives the communicator and the stream's memory back.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var err error
+	if e.comm != nil {
+		if err = e.comm.Close(); err != nil {
+			err = fmt.Errorf("dist/nccl: %w", err)
+		}
+		e.comm = nil
+	}
+	closed := errors.New("dist/nccl: the group is closed")
+	if e.failure.CompareAndSwap(nil, &closed) && e.stream != nil { // after a failure it may have work that never ends
+		backendcuda.GiveBack(e.stream)
+		e.stream = nil
+	}
+	return err
+}
+
+// span is a tensor's memory as elements of a dtype.
+type span struct {
+	buf backend.Buffer
+	at  cuda.Ptr // of the first element
+	lo  int      // its number in the buffer
+	n   int      // elements
+	dt  dtype.DType
+}
+
+func (e *Engine) span(m *tensor.Memory, dt dtype.DType) span {
+	if m == nil {
+		return span{}
+	}
+	_, buf, at, _ := m.Native()
+	return span{buf, backendcuda.Use(e.stream, buf) + cuda.Ptr(at), at / dt.Size(), m.Len() / dt.Size(), dt}
+}
+
+// part is elements lo to hi.
+func (s span) part(lo, hi int) span {
+	return span{s.buf, s.at + cuda.Ptr(lo*s.dt.Size()), s.lo + lo, hi - lo, s.dt}
+}
+
+func (s span) view() backend.View {
+	v := backend.View{Buf: s.buf, DType: s.dt, Offset: s.lo, NDim: 1}
+	v.Shape[0], v.Stride[0] = s.n, 1
+	return v
+}
