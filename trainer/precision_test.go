@@ -26,8 +26,10 @@ func fp16(a *args.TrainingArguments) { a.FP16 = true }
 // Mixed precision has the same bits on any number of ranks and workers, and with recomputation; parameters stay float32
 // and the model learns what it learns in float32.
 func TestMixedPrecisionHasTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
-	single := trainOnRanks(t, 1)
-	for name, lower := range map[string]func(*args.TrainingArguments){"bf16": bf16, "fp16": fp16} {
+	long := func(a *args.TrainingArguments) { a.MaxSteps = 20 }
+	single := trainOnRanks(t, 1, long)
+	for name, half := range map[string]func(*args.TrainingArguments){"bf16": bf16, "fp16": fp16} {
+		lower := func(a *args.TrainingArguments) { half(a); long(a) }
 		t.Run(name, func(t *testing.T) {
 			want := trainOnRanks(t, 1, lower)
 			require.NotEqual(t, single.weights, want.weights)
@@ -53,6 +55,16 @@ func TestMixedPrecisionHasTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
 			require.Equal(t, want.weights, trainOnRanks(t, 1, lower, func(a *args.TrainingArguments) {
 				a.GradientCheckpointing = true
 			}).weights)
+			for _, workers := range []int{1, 2, 3} { // of the kernels
+				a, m := rankArgs(1), newGPT2(t, 0.2)
+				lower(a)
+				dev := tensor.NewCPU(workers)
+				defer dev.Close()
+				_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev), trainer.WithTrainData(raggedTexts(51)),
+					trainer.WithEvalData(raggedTexts(13))).Train()
+				require.NoError(t, err)
+				require.Equal(t, want.weights, weights(m), "%d workers of kernels", workers)
+			}
 		})
 	}
 }

@@ -6,7 +6,7 @@
 //
 //	import _ "github.com/lockstep-ml/lockstep/dist/nccl"
 //
-// The library is opened when the program runs; without the tag nothing is registered.
+// The library is opened when the program runs; without the tag the package is empty.
 //
 // It is a device engine: it stands beside a group's engine of the host, which brings the ranks together for each call,
 // compares what they called, and says who is missing, late or dead. NCCL does none of that. Sums are added up in the

@@ -19,6 +19,7 @@ import (
 	"github.com/ebitengine/purego"
 
 	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/nccl/engine"
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 	"github.com/lockstep-ml/lockstep/internal/nccl"
 )
@@ -33,7 +34,7 @@ func init() {
 		if err != nil {
 			return nil, fmt.Errorf("dist/nccl: %w", err)
 		}
-		return New(lib)(group, control)
+		return engine.New(lib)(group, control)
 	})
 }
 

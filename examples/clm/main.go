@@ -27,7 +27,8 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
-	_ "github.com/lockstep-ml/lockstep/dist/mpi" // empty without -tags mpi
+	_ "github.com/lockstep-ml/lockstep/dist/mpi"  // empty without -tags mpi
+	_ "github.com/lockstep-ml/lockstep/dist/nccl" // empty without -tags cuda
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
 	_ "github.com/lockstep-ml/lockstep/tensor/cuda" // empty without -tags cuda

@@ -29,7 +29,8 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
-	_ "github.com/lockstep-ml/lockstep/dist/mpi" // empty without -tags mpi
+	_ "github.com/lockstep-ml/lockstep/dist/mpi"  // empty without -tags mpi
+	_ "github.com/lockstep-ml/lockstep/dist/nccl" // empty without -tags cuda
 	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nccl
+// Package engine is dist/nccl's device engine over any library of collectives: the real one, which dist/nccl opens, or
+// the fake of internal/cuda/fake, over which tests run it. Programs import dist/nccl.
+package engine
 
 import (
 	"errors"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nccl_test
+package engine_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/dist/disttest"
 	"github.com/lockstep-ml/lockstep/dist/local"
-	"github.com/lockstep-ml/lockstep/dist/nccl"
+	"github.com/lockstep-ml/lockstep/dist/nccl/engine"
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	backendcuda "github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
@@ -79,7 +79,7 @@ type onDevices struct {
 }
 
 func (m *machine) wrap(t *testing.T, e dist.Engine, dev *tensor.Device, name string) *onDevices {
-	devices, err := nccl.New(m.lib)(name, e)
+	devices, err := engine.New(m.lib)(name, e)
 	require.NoError(t, err)
 	return &onDevices{Engine: e, m: m, dev: dev, devices: devices}
 }
@@ -163,7 +163,7 @@ func (e *onDevices) Split(name string, members []int) (dist.Engine, error) {
 	if sub == nil || err != nil {
 		return nil, err
 	}
-	devices, err := nccl.New(e.m.lib)(name, sub)
+	devices, err := engine.New(e.m.lib)(name, sub)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +201,7 @@ var current *fake.NCCL
 func groups(t *testing.T, n int, opts dist.Options) (*machine, []*dist.Group, []*tensor.Ctx) {
 	register.Do(func() {
 		dist.RegisterDeviceEngine("nccl", func(group string, control dist.Engine) (dist.DeviceEngine, error) {
-			return nccl.New(current)(group, control)
+			return engine.New(current)(group, control)
 		})
 	})
 	m := newMachine(t, n)
