@@ -60,8 +60,8 @@ func TestMixedPrecisionHasTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
 				lower(a)
 				dev := tensor.NewCPU(workers)
 				defer dev.Close()
-				_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev), trainer.WithTrainData(raggedTexts(51)),
-					trainer.WithEvalData(raggedTexts(13))).Train()
+				_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev),
+					trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13))).Train()
 				require.NoError(t, err)
 				require.Equal(t, want.weights, weights(m), "%d workers of kernels", workers)
 			}
