@@ -49,10 +49,13 @@ func log() (*bytes.Buffer, *slog.Logger) {
 
 func TestRecordsHaveTheFiguresOfGPUs(t *testing.T) {
 	nan := math.NaN()
+	only := func(temperature float64) nvml.Usage {
+		return nvml.Usage{Utilization: nan, MemoryUtilization: nan, MemoryUsed: nan, Power: nan, Temperature: temperature}
+	}
 	l := &library{asked: make(chan struct{}), readings: [][]nvml.Usage{
-		{{Utilization: 90, MemoryUsed: 5, Power: 600, Temperature: 50}, {nan, nan, nan, nan, 20}},
-		{{Utilization: 100, MemoryUsed: 3, Power: 700, Temperature: 60}, {nan, nan, nan, nan, 10}},
-		{{Utilization: 10, MemoryUsed: 1, Power: 100, Temperature: 40}, {nan, nan, nan, nan, nan}},
+		{{Utilization: 90, MemoryUsed: 5, Power: 600, Temperature: 50}, only(20)},
+		{{Utilization: 100, MemoryUsed: 3, Power: 700, Temperature: 60}, only(10)},
+		{{Utilization: 10, MemoryUsed: 1, Power: 100, Temperature: 40}, only(nan)},
 	}}
 	c := &Callback{Every: time.Millisecond, open: func() (nvml.Library, error) { return l, nil }}
 	said, logger := log()

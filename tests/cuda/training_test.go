@@ -13,6 +13,8 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/nccl/engine"
 	backend "github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
@@ -128,17 +130,36 @@ func TestTrainingInBFloat16(t *testing.T) {
 	require.Empty(t, devices[0].Composed(), "kernels that were composed of others")
 }
 
-// Two ranks on two devices have the bits of one, and one has them again whatever the paces of streams.
+// library is the NCCL that ranks on devices find.
+var library = fake.NewNCCL()
+
+func init() { dist.RegisterDeviceEngine("nccl", engine.New(library)) }
+
+// Two ranks on two devices have the bits of one, and one has them again whatever the paces of streams: gradients and
+// shards that go by NCCL, and through the host.
 func TestBits(t *testing.T) {
 	var first map[string][]byte
-	for i, ranks := range []int{1, 1, 2} {
-		_, devices := machine(t, ranks, fake.Options{Seed: uint64(i)})
-		m := newGPT2(t, tensor.Float32)
-		_, _, bits := run(t, m, 4, ranks, devicesOf(devices)...)
+	for i, k := range []struct {
+		name    string
+		ranks   int
+		set     func(*args.TrainingArguments)
+		library bool
+	}{
+		{"alone", 1, func(*args.TrainingArguments) {}, false},
+		{"again", 1, func(*args.TrainingArguments) {}, false},
+		{"NCCL", 2, func(*args.TrainingArguments) {}, true},
+		{"through the host", 2, func(a *args.TrainingArguments) { a.DDPBackend = args.BackendTCP }, false},
+		{"sharded", 2, func(a *args.TrainingArguments) { a.ZeroStage = 3 }, true},
+	} {
+		_, devices := machine(t, k.ranks, fake.Options{Seed: uint64(i)})
+		m, calls := newGPT2(t, tensor.Float32), library.Calls()
+		_, _, bits := runWith(t, k.set, m, 4, k.ranks, devicesOf(devices)...)
 		if i == 0 {
 			first = bits
 		}
-		require.Equal(t, first, bits, "run %d, on %d ranks", i, ranks)
+		require.Equal(t, first, bits, k.name)
+		require.Equal(t, k.library, library.Calls() > calls, "%s: calls of NCCL", k.name)
+		require.Zero(t, library.Live(), "%s: communicators that were not given back", k.name)
 	}
 }
 
