@@ -204,7 +204,7 @@ func TestOps(t *testing.T) {
 			{0x3f800002, 0x3f800001, 0x3f800001, 0}}},
 		{"mul.rp.f32", "RRR", []opCase{{0x3f800003, 0x3f800001, 0x3f800001, 0}, {least, least, fl(0.5), 0}}},
 		{"fma.rn.f32", "RRRR", []opCase{
-			{0xb3800000 | 0, 0, 0, 0xb3800000}, {fl(7), fl(2), fl(3), fl(1)}, {nan32, 0, inf32, fl(1)},
+			{0xb3800000, 0, 0, 0xb3800000}, {fl(7), fl(2), fl(3), fl(1)}, {nan32, 0, inf32, fl(1)},
 			{sign32, 0, fl(-1), sign32}, {0, 0, fl(-1), 0},
 			// (1+2^-12)^2 = 1 + 2^-11 + 2^-24: a tie that a tiny third operand breaks.
 			{0x3f801000, 0x3f800800, 0x3f800800, 0}, {0x3f801001, 0x3f800800, 0x3f800800, least},

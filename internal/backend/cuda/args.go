@@ -44,6 +44,5 @@ func (a *args) i32(v int) {
 }
 
 func (a *args) i64(v int)      { a.u64(uint64(v)) }
-func (a *args) f32(v float64)  { a.u32(math.Float32bits(float32(v))) }
 func (a *args) f64(v float64)  { a.u64(math.Float64bits(v)) }
 func (a *args) ptr(p cuda.Ptr) { a.u64(uint64(p)) }

@@ -44,7 +44,7 @@ type Device struct {
 
 // Counters count what a device was asked for so far.
 type Counters struct {
-	hostWaits, launches, products, copies atomic.Int64
+	hostWaits, launches, products atomic.Int64
 }
 
 // Open makes a backend of device i of a driver.
