@@ -50,7 +50,8 @@ func log() (*bytes.Buffer, *slog.Logger) {
 func TestRecordsHaveTheFiguresOfGPUs(t *testing.T) {
 	nan := math.NaN()
 	only := func(temperature float64) nvml.Usage {
-		return nvml.Usage{Utilization: nan, MemoryUtilization: nan, MemoryUsed: nan, Power: nan, Temperature: temperature}
+		return nvml.Usage{Utilization: nan, MemoryUtilization: nan, MemoryUsed: nan, Power: nan,
+			Temperature: temperature}
 	}
 	l := &library{asked: make(chan struct{}), readings: [][]nvml.Usage{
 		{{Utilization: 90, MemoryUsed: 5, Power: 600, Temperature: 50}, only(20)},
