@@ -109,6 +109,9 @@ func number(rec callbacks.Record, key string) (float64, bool) {
 // A run of GPT-2 on the device follows the CPU's: same dropout, losses that differ by roundings alone. All of it runs
 // in kernels of the device.
 func TestTraining(t *testing.T) {
+	if testing.Short() {
+		return // a short run is the race detector's, for which TestBits is enough
+	}
 	want, wantNorms, _ := run(t, newGPT2(t, tensor.Float32), 20, 1)
 	require.Less(t, want[19], 0.9*want[0], "it learns")
 	_, devices := machine(t, 1, fake.Options{Seed: 1})
@@ -121,6 +124,9 @@ func TestTraining(t *testing.T) {
 
 // The same in bfloat16, on the matrix units, to what bfloat16 rounds.
 func TestTrainingInBFloat16(t *testing.T) {
+	if testing.Short() {
+		return // a short run is the race detector's, for which TestBits is enough
+	}
 	bf16 := func(a *args.TrainingArguments) { a.BF16 = true }
 	want, _, _ := runWith(t, bf16, newGPT2(t, tensor.Float32), 10, 1)
 	_, devices := machine(t, 1, fake.Options{Seed: 1})
