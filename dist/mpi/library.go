@@ -14,9 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
-	"github.com/ebitengine/purego"
+	"github.com/lockstep-ml/lockstep/internal/clib"
 )
 
 // EnvLibrary names the file of the MPI library, for one that is found under none of the usual names.
@@ -110,12 +109,11 @@ func candidates() []string {
 
 // open finds, opens and initialises the library.
 func open() (*library, error) {
-	var handle uintptr
+	var lib clib.Library
 	var tried []string
 	for _, name := range candidates() {
-		h, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_GLOBAL) // Open MPI's plug-ins want its symbols
-		if err == nil {
-			handle = h
+		var err error
+		if lib, err = clib.OpenGlobal(name); err == nil { // Open MPI's plug-ins want its symbols
 			break
 		}
 		if os.Getenv(EnvLibrary) != "" || !strings.Contains(err.Error(), "No such file") {
@@ -124,31 +122,29 @@ func open() (*library, error) {
 			tried = append(tried, name)
 		}
 	}
-	if handle == 0 {
+	if lib.Handle == 0 {
 		return nil, fmt.Errorf("no MPI library: tried %s; want Open MPI or MPICH installed, or its file in %s",
 			strings.Join(tried, ", "), EnvLibrary)
 	}
-	a, err := abiOf(handle)
+	a, err := abiOf(lib.Handle)
 	if err != nil {
 		return nil, err
 	}
 	l := &library{abi: a, tags: map[int]int{}}
 	var initThread, getVersion uintptr
-	for name, f := range map[string]*uintptr{
+	if err := lib.Bind(map[string]*uintptr{
 		"MPI_Init_thread": &initThread, "MPI_Get_library_version": &getVersion, "MPI_Finalize": &l.finalize,
 		"MPI_Comm_rank": &l.commRank, "MPI_Comm_size": &l.commSize, "MPI_Comm_set_errhandler": &l.setErrhandler,
 		"MPI_Isend": &l.isend, "MPI_Irecv": &l.irecv, "MPI_Test": &l.test, "MPI_Cancel": &l.cancel,
 		"MPI_Allreduce":    &l.allreduce,
 		"MPI_Iallreduce":   &l.iallreduce,
 		"MPI_Error_string": &l.errorString,
-	} {
-		if *f, err = purego.Dlsym(handle, name); err != nil {
-			return nil, err
-		}
+	}); err != nil {
+		return nil, err
 	}
 	configure()
 	var provided int32
-	if err := l.call("MPI_Init_thread", initThread, 0, 0, uintptr(a.multiple), address(&provided)); err != nil {
+	if err := l.call("MPI_Init_thread", initThread, 0, 0, uintptr(a.multiple), clib.Address(&provided)); err != nil {
 		return nil, err
 	}
 	if provided < a.serialized {
@@ -168,9 +164,9 @@ func open() (*library, error) {
 func (l *library) look(getVersion uintptr) error {
 	var rank, size, length int32
 	text := make([]byte, 8192) // MPI_MAX_LIBRARY_VERSION_STRING of all
-	err := errors.Join(l.call("MPI_Comm_rank", l.commRank, l.abi.world, address(&rank)),
-		l.call("MPI_Comm_size", l.commSize, l.abi.world, address(&size)),
-		l.call("MPI_Get_library_version", getVersion, address(&text[0]), address(&length)))
+	err := errors.Join(l.call("MPI_Comm_rank", l.commRank, l.abi.world, clib.Address(&rank)),
+		l.call("MPI_Comm_size", l.commSize, l.abi.world, clib.Address(&size)),
+		l.call("MPI_Get_library_version", getVersion, clib.Address(&text[0]), clib.Address(&length)))
 	l.rank, l.size = int(rank), int(size)
 	l.version, _, _ = strings.Cut(strings.TrimRight(string(text[:length]), "\x00"), "\n")
 	l.version, _, _ = strings.Cut(l.version, ",")
@@ -185,29 +181,10 @@ var settings = map[string]string{"OMPI_MCA_opal_signal": "", "OMPI_MCA_btl_vader
 
 // configure passes settings on by C's environment.
 func configure() {
-	setenv, err := purego.Dlsym(purego.RTLD_DEFAULT, "setenv")
-	if err != nil {
-		return
-	}
 	for name, value := range settings {
-		n, v := append([]byte(name), 0), append([]byte(value), 0)
-		purego.SyscallN(setenv, address(&n[0]), address(&v[0]), 0) // 0: keeps what is set
+		_ = clib.Setenv(name, value, false) // they make it faster, no more
 	}
 }
-
-// address is where x lies, for the length of a call. It makes the compiler put x on the heap: a stack moves when it
-// grows, and nobody would correct the number.
-func address[T any](x *T) uintptr {
-	if escapes {
-		escaped = x
-	}
-	return uintptr(unsafe.Pointer(x))
-}
-
-var (
-	escapes bool // never
-	escaped any
-)
 
 // call calls a function of the library, and makes an error of what it returns.
 func (l *library) call(name string, f uintptr, args ...uintptr) error {
@@ -215,12 +192,12 @@ func (l *library) call(name string, f uintptr, args ...uintptr) error {
 		l.serial.Lock()
 		defer l.serial.Unlock()
 	}
-	code, _, _ := purego.SyscallN(f, args...)
+	code := clib.Call(f, args...)
 	if int32(code) == 0 {
 		return nil
 	}
 	text, length := make([]byte, 8192), int32(0)
-	purego.SyscallN(l.errorString, code, address(&text[0]), address(&length))
+	clib.Call(l.errorString, code, clib.Address(&text[0]), clib.Address(&length))
 	return fmt.Errorf("%s: %s", name, text[:length])
 }
 
@@ -246,8 +223,8 @@ func (l *library) carry(b []byte, sent bool, rank, tag int, over func() error) e
 	if sent {
 		name, f = "MPI_Isend", l.isend
 	}
-	if err := l.call(name, f, address(&b[0]), uintptr(len(b)), l.abi.bytes, uintptr(rank), uintptr(tag), l.abi.world,
-		address(&r.handle)); err != nil {
+	if err := l.call(name, f, clib.Address(&b[0]), uintptr(len(b)), l.abi.bytes, uintptr(rank), uintptr(tag), l.abi.world,
+		clib.Address(&r.handle)); err != nil {
 		return err
 	}
 	return l.await(r)
@@ -261,14 +238,14 @@ func (l *library) allReduce(b []byte, count int, dt uintptr, over func() error) 
 	if l.serial == nil {
 		done := make(chan error, 1)
 		go func() {
-			done <- l.call("MPI_Allreduce", l.allreduce, l.abi.inPlace, address(&b[0]), uintptr(count), dt, l.abi.sum,
+			done <- l.call("MPI_Allreduce", l.allreduce, l.abi.inPlace, clib.Address(&b[0]), uintptr(count), dt, l.abi.sum,
 				l.abi.world)
 		}()
 		return l.inside(done, over)
 	}
 	r := &request{buffer: b, keep: true, spin: true, over: over, done: make(chan struct{})}
-	if err := l.call("MPI_Iallreduce", l.iallreduce, l.abi.inPlace, address(&b[0]), uintptr(count), dt, l.abi.sum,
-		l.abi.world, address(&r.handle)); err != nil {
+	if err := l.call("MPI_Iallreduce", l.iallreduce, l.abi.inPlace, clib.Address(&b[0]), uintptr(count), dt, l.abi.sum,
+		l.abi.world, clib.Address(&r.handle)); err != nil {
 		return err
 	}
 	return l.await(r)
@@ -361,14 +338,14 @@ func (l *library) settle(r *request) bool {
 
 // complete reports whether a message has arrived, or its buffer is free.
 func (l *library) complete(r *request) (bool, error) {
-	err := l.call("MPI_Test", l.test, address(&r.handle), address(&r.flag), l.abi.ignoreStatus)
+	err := l.call("MPI_Test", l.test, clib.Address(&r.handle), clib.Address(&r.flag), l.abi.ignoreStatus)
 	return r.flag != 0, err
 }
 
 // withdraw gives up a message. A receive ends at once; the memory of others is kept for the library.
 func (l *library) withdraw(r *request) {
 	l.broken.Store(true)
-	if !r.keep && l.call("MPI_Cancel", l.cancel, address(&r.handle)) == nil {
+	if !r.keep && l.call("MPI_Cancel", l.cancel, clib.Address(&r.handle)) == nil {
 		for range 1000 {
 			if done, err := l.complete(r); done || err != nil {
 				return

@@ -4,12 +4,11 @@
 
 package nccl
 
-import "github.com/ebitengine/purego"
+import "github.com/lockstep-ml/lockstep/internal/clib"
 
 // initRank calls ncclCommInitRankConfig(comm, n, id, rank, config). The id of 128 bytes goes by value: in memory,
 // behind the arguments that have registers, of which there are six.
 func initRank(f, comm, n uintptr, id *[16]uintptr, rank, config uintptr) uintptr {
 	args := append([]uintptr{comm, n, rank, config, 0, 0}, id[:]...)
-	code, _, _ := purego.SyscallN(f, args...)
-	return code
+	return clib.Call(f, args...)
 }

@@ -7,13 +7,13 @@ package nccl
 import (
 	"runtime"
 
-	"github.com/ebitengine/purego"
+	"github.com/lockstep-ml/lockstep/internal/clib"
 )
 
 // initRank calls ncclCommInitRankConfig(comm, n, id, rank, config). The id of 128 bytes goes by the address of a copy.
 func initRank(f, comm, n uintptr, id *[16]uintptr, rank, config uintptr) uintptr {
 	copied := *id
-	code, _, _ := purego.SyscallN(f, comm, n, at(&copied), rank, config)
+	code := clib.Call(f, comm, n, clib.Address(&copied), rank, config)
 	runtime.KeepAlive(&copied)
 	return code
 }

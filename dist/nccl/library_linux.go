@@ -5,7 +5,6 @@
 package nccl
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -16,10 +15,9 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/ebitengine/purego"
-
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/dist/nccl/engine"
+	"github.com/lockstep-ml/lockstep/internal/clib"
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 	"github.com/lockstep-ml/lockstep/internal/nccl"
 )
@@ -60,36 +58,31 @@ func openLibrary() (nccl.Library, error) {
 	if s := os.Getenv(EnvLibrary); s != "" {
 		names = []string{s}
 	}
-	var handle uintptr
+	var lib clib.Library
 	var failed []error
 	for _, name := range names {
-		h, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
-		if err == nil {
-			handle = h
+		var err error
+		if lib, err = clib.Open(name); err == nil {
 			break
 		}
 		failed = append(failed, err)
 	}
-	if handle == 0 {
+	if lib.Handle == 0 {
 		return nil, fmt.Errorf("NCCL is missing: %w; want libnccl.so.2 where the loader finds it, or its file in %s",
 			errors.Join(failed...), EnvLibrary)
 	}
 	l := &library{}
 	var version uintptr
-	for symbol, f := range map[string]*uintptr{"ncclGetVersion": &version, "ncclGetErrorString": &l.getErrorString,
+	if err := lib.Bind(map[string]*uintptr{"ncclGetVersion": &version, "ncclGetErrorString": &l.getErrorString,
 		"ncclGetLastError": &l.getLastError, "ncclGetUniqueId": &l.getUniqueID,
 		"ncclCommInitRankConfig": &l.initRankConfig, "ncclCommAbort": &l.abort,
 		"ncclCommGetAsyncError": &l.asyncError, "ncclCommFinalize": &l.finalize, "ncclCommDestroy": &l.destroy,
 		"ncclGroupStart": &l.groupStart, "ncclGroupEnd": &l.groupEnd, "ncclSend": &l.send, "ncclRecv": &l.recv,
 		"ncclAllReduce": &l.allReduce, "ncclReduceScatter": &l.reduceScatter, "ncclAllGather": &l.allGather,
-		"ncclBroadcast": &l.broadcast} {
-		f2, err := purego.Dlsym(handle, symbol)
-		if err != nil {
-			return nil, fmt.Errorf("NCCL: %w", err)
-		}
-		*f = f2
+		"ncclBroadcast": &l.broadcast}); err != nil {
+		return nil, fmt.Errorf("NCCL: %w", err)
 	}
-	if err := l.call("ncclGetVersion", version, at(&l.version)); err != nil {
+	if err := l.call("ncclGetVersion", version, clib.Address(&l.version)); err != nil {
 		return nil, err
 	}
 	if l.version < minVersion {
@@ -103,55 +96,27 @@ func (l *library) Version() string {
 	return fmt.Sprintf("%d.%d.%d", l.version/10000, l.version/100%100, l.version%100)
 }
 
-// at is the address of x, which it makes the compiler put on the heap: a stack moves when it grows, and nobody would
-// correct the number.
-func at[T any](x *T) uintptr {
-	if escapes {
-		escaped = x
-	}
-	return uintptr(unsafe.Pointer(x))
-}
-
-var (
-	escapes bool // never
-	escaped any
-)
-
 // call calls a function of the library. A call of a communicator that does not block may be in progress afterwards,
 // which is no error.
 func (l *library) call(name string, f uintptr, args ...uintptr) error {
-	code, _, _ := purego.SyscallN(f, args...)
-	return l.result(name, 0, int32(code))
+	return l.result(name, 0, int32(clib.Call(f, args...)))
 }
 
 func (l *library) result(name string, comm uintptr, code int32) error {
 	if code == success || code == inProgress {
 		return nil
 	}
-	what, _, _ := purego.SyscallN(l.getErrorString, uintptr(code))
-	last, _, _ := purego.SyscallN(l.getLastError, comm)
-	text := cString(what)
-	if more := strings.TrimSpace(cString(last)); more != "" {
+	text := clib.Text(clib.Call(l.getErrorString, uintptr(code)))
+	if more := strings.TrimSpace(clib.Text(clib.Call(l.getLastError, comm))); more != "" {
 		text += ": " + more
 	}
 	return &cuda.Error{Call: name, Code: int(code), Name: text}
 }
 
-func cString(p uintptr) string {
-	if p == 0 {
-		return ""
-	}
-	var b bytes.Buffer
-	for q := *(*unsafe.Pointer)(unsafe.Pointer(&p)); *(*byte)(q) != 0; q = unsafe.Add(q, 1) {
-		b.WriteByte(*(*byte)(q))
-	}
-	return b.String()
-}
-
 // UniqueID makes a name.
 func (l *library) UniqueID() (nccl.ID, error) {
 	id := new(nccl.ID)
-	err := l.call("ncclGetUniqueId", l.getUniqueID, at(id))
+	err := l.call("ncclGetUniqueId", l.getUniqueID, clib.Address(id))
 	return *id, err
 }
 
@@ -178,7 +143,7 @@ func (l *library) Init(dev cuda.Device, n, rank int, id nccl.ID, over func() err
 	var code uintptr
 	err := dev.Do(func() error { // the device is the thread's current one
 		words := (*[16]uintptr)(unsafe.Pointer(&id))
-		code = initRank(l.initRankConfig, at(handle), uintptr(n), words, uintptr(rank), at(cfg))
+		code = initRank(l.initRankConfig, clib.Address(handle), uintptr(n), words, uintptr(rank), clib.Address(cfg))
 		return nil
 	})
 	runtime.KeepAlive(cfg)
@@ -228,7 +193,7 @@ func (c *comm) settle(name string, over func() error) error {
 
 func (c *comm) look(name string) error {
 	state := new(int32)
-	if err := c.lib.call("ncclCommGetAsyncError", c.lib.asyncError, c.handle, at(state)); err != nil {
+	if err := c.lib.call("ncclCommGetAsyncError", c.lib.asyncError, c.handle, clib.Address(state)); err != nil {
 		return err
 	}
 	c.state = *state

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/internal/clib"
 	"github.com/lockstep-ml/lockstep/internal/lacking"
 )
 
@@ -26,14 +26,6 @@ func build(t *testing.T) {
 	out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-o", lib, "testdata/libnvidia-ml.c").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	t.Setenv(EnvLibrary, lib)
-}
-
-// setInC sets a variable for C: Go's os.Setenv does not without cgo.
-func setInC(t *testing.T, name, value string) {
-	setenv, err := purego.Dlsym(purego.RTLD_DEFAULT, "setenv")
-	require.NoError(t, err)
-	n, v := append([]byte(name), 0), append([]byte(value), 0)
-	purego.SyscallN(setenv, at(&n[0]), at(&v[0]), 1)
 }
 
 func TestLibrary(t *testing.T) {
@@ -53,17 +45,17 @@ func TestLibrary(t *testing.T) {
 		require.Equal(t, 58.0, usage[1].Temperature)
 		require.NotEqual(t, usage[1].Power, usage[1].Power, "NaN")
 	}
-	setInC(t, "FAIL", "utilization")
+	require.NoError(t, clib.Setenv("FAIL", "utilization", true))
 	_, err = l.Usage()
 	require.EqualError(t, err, "libnvidia-ml: device 0: GPU is lost (15)")
-	setInC(t, "FAIL", "")
+	require.NoError(t, clib.Setenv("FAIL", "", true))
 	require.NoError(t, l.Close())
 }
 
 func TestLibraryThatFails(t *testing.T) {
 	build(t)
-	setInC(t, "FAIL", "init")
-	defer setInC(t, "FAIL", "")
+	require.NoError(t, clib.Setenv("FAIL", "init", true))
+	defer func() { require.NoError(t, clib.Setenv("FAIL", "", true)) }()
 	t.Setenv("PATH", t.TempDir())
 	_, err := Open()
 	require.EqualError(t, err, "nvml: libnvidia-ml: nvmlInit_v2: Driver Not Loaded (9)")

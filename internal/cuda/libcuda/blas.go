@@ -13,6 +13,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/lockstep-ml/lockstep/internal/clib"
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 )
 
@@ -37,10 +38,10 @@ var openBlas = sync.OnceValues(func() (*blasLibrary, error) {
 	if file := os.Getenv(EnvBlas); file != "" {
 		files = []string{file}
 	}
-	var lib library
+	var lib clib.Library
 	var err error
 	for _, file := range files {
-		if lib, err = load(file); err == nil {
+		if lib, err = clib.Open(file); err == nil {
 			break
 		}
 	}
@@ -49,7 +50,7 @@ var openBlas = sync.OnceValues(func() (*blasLibrary, error) {
 			strings.Join(files, ", "), EnvBlas, err)
 	}
 	b := &blasLibrary{}
-	return b, lib.symbols(map[string]*uintptr{
+	return b, lib.Bind(map[string]*uintptr{
 		"cublasLtCreate": &b.create, "cublasLtDestroy": &b.destroy, "cublasLtGetVersion": &b.getVersion,
 		"cublasLtMatmul": &b.matmul, "cublasLtMatmulAlgoGetHeuristic": &b.heuristic,
 		"cublasLtMatmulDescCreate": &b.descCreate, "cublasLtMatmulDescDestroy": &b.descDestroy,
@@ -63,7 +64,7 @@ var openBlas = sync.OnceValues(func() (*blasLibrary, error) {
 
 // version is as 13.1.0.
 func (b *blasLibrary) version() string {
-	v := invoke(b.getVersion)
+	v := clib.Call(b.getVersion)
 	return fmt.Sprintf("%d.%d.%d", v/10000, v%10000/100, v%100)
 }
 
@@ -126,13 +127,13 @@ func (b *blasLibrary) describe(p cuda.Product) (*plan, error) {
 		scale = cuda.R64F
 	}
 	l := &plan{}
-	errs := []error{status("cublasLtMatmulDescCreate", invoke(b.descCreate, address(&l.desc), uintptr(p.Compute),
+	errs := []error{status("cublasLtMatmulDescCreate", clib.Call(b.descCreate, clib.Address(&l.desc), uintptr(p.Compute),
 		uintptr(scale)))}
 	for i, m := range []cuda.Matrix{p.A, p.B, p.C, p.D} {
-		errs = append(errs, status("cublasLtMatrixLayoutCreate", invoke(b.layoutCreate, address(&l.layouts[i]),
+		errs = append(errs, status("cublasLtMatrixLayoutCreate", clib.Call(b.layoutCreate, clib.Address(&l.layouts[i]),
 			uintptr(m.Type), uintptr(m.Rows), uintptr(m.Cols), uintptr(m.LD))))
 	}
-	errs = append(errs, status("cublasLtMatmulPreferenceCreate", invoke(b.preferenceCreate, address(&l.preference))))
+	errs = append(errs, status("cublasLtMatmulPreferenceCreate", clib.Call(b.preferenceCreate, clib.Address(&l.preference))))
 	if err := errors.Join(errs...); err != nil {
 		return l, err
 	}
@@ -169,7 +170,7 @@ func hasAux(e cuda.Epilogue) bool  { return e&128 != 0 }
 // set sets an attribute of a descriptor.
 func set[T any](f, of, attribute uintptr, value T) error {
 	v := &value
-	err := status("cublasLt…SetAttribute", invoke(f, of, attribute, address(v), unsafe.Sizeof(value)))
+	err := status("cublasLt…SetAttribute", clib.Call(f, of, attribute, clib.Address(v), unsafe.Sizeof(value)))
 	runtime.KeepAlive(v)
 	if err != nil {
 		return fmt.Errorf("attribute %d, %v: %w", attribute, value, err)
@@ -181,14 +182,14 @@ func set[T any](f, of, attribute uintptr, value T) error {
 func (b *blasLibrary) discard(l *plan) {
 	for _, x := range l.layouts {
 		if x != 0 {
-			invoke(b.layoutDestroy, x)
+			clib.Call(b.layoutDestroy, x)
 		}
 	}
 	if l.preference != 0 {
-		invoke(b.preferenceDestroy, l.preference)
+		clib.Call(b.preferenceDestroy, l.preference)
 	}
 	if l.desc != 0 {
-		invoke(b.descDestroy, l.desc)
+		clib.Call(b.descDestroy, l.desc)
 	}
 }
 
@@ -205,7 +206,7 @@ type blas struct {
 
 func newBlas(lib *blasLibrary, v *device) (cuda.Blas, error) {
 	b := &blas{lib: lib, v: v, plans: map[cuda.Product]*plan{}}
-	if err := status("cublasLtCreate", v.within(lib.create, address(&b.handle))); err != nil {
+	if err := status("cublasLtCreate", v.within(lib.create, clib.Address(&b.handle))); err != nil {
 		return nil, err
 	}
 	return b, nil
@@ -220,7 +221,7 @@ func (b *blas) plan(p cuda.Product) (*plan, error) {
 	var found int32
 	if err == nil {
 		err = status("cublasLtMatmulAlgoGetHeuristic", b.v.within(b.lib.heuristic, b.handle, l.desc, l.layouts[0],
-			l.layouts[1], l.layouts[2], l.layouts[3], l.preference, 1, address(&l.algorithm), address(&found)))
+			l.layouts[1], l.layouts[2], l.layouts[3], l.preference, 1, clib.Address(&l.algorithm), clib.Address(&found)))
 	}
 	if err == nil {
 		err = status("cublasLtMatmulAlgoGetHeuristic", uintptr(l.algorithm.state))
@@ -284,9 +285,9 @@ func (b *blas) MatMul(s cuda.Stream, p cuda.Product, o cuda.Operands, workspace 
 		return err
 	}
 	c := scalarsOf(p)
-	err = status("cublasLtMatmul", b.v.within(b.lib.matmul, b.handle, l.desc, address(&c.alpha), uintptr(o.A),
-		l.layouts[0], uintptr(o.B), l.layouts[1], address(&c.beta), uintptr(o.C), l.layouts[2], uintptr(o.D),
-		l.layouts[3], address(&l.algorithm), uintptr(workspace), l.algorithm.workspace, own.handle))
+	err = status("cublasLtMatmul", b.v.within(b.lib.matmul, b.handle, l.desc, clib.Address(&c.alpha), uintptr(o.A),
+		l.layouts[0], uintptr(o.B), l.layouts[1], clib.Address(&c.beta), uintptr(o.C), l.layouts[2], uintptr(o.D),
+		l.layouts[3], clib.Address(&l.algorithm), uintptr(workspace), l.algorithm.workspace, own.handle))
 	runtime.KeepAlive(c)
 	if err != nil {
 		return fmt.Errorf("product %+v: %w", p, err)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/lockstep-ml/lockstep/internal/clib"
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 )
 
@@ -46,13 +47,13 @@ func (d *driver) Open(i int) (cuda.Device, error) {
 		return nil, fmt.Errorf("no device %d: CUDA has %d", i, d.devices)
 	}
 	v := &device{d: d}
-	if err := d.call("cuDeviceGet", d.f.deviceGet, address(&v.number), uintptr(i)); err != nil {
+	if err := d.call("cuDeviceGet", d.f.deviceGet, clib.Address(&v.number), uintptr(i)); err != nil {
 		return nil, err
 	}
 	if err := v.look(); err != nil {
 		return nil, err
 	}
-	if err := d.call("cuDevicePrimaryCtxRetain", d.f.primaryCtxRetain, address(&v.ctx), uintptr(v.number)); err != nil {
+	if err := d.call("cuDevicePrimaryCtxRetain", d.f.primaryCtxRetain, clib.Address(&v.ctx), uintptr(v.number)); err != nil {
 		return nil, err
 	}
 	return v, nil
@@ -66,20 +67,20 @@ func (v *device) look() error {
 	var uuid [16]byte
 	var memory uintptr
 	errs := []error{
-		v.d.call("cuDeviceGetName", f.deviceGetName, address(&name), uintptr(len(name)), dev),
-		v.d.call("cuDeviceGetUuid", f.deviceGetUUID, address(&uuid), dev),
-		v.d.call("cuDeviceGetPCIBusId", f.deviceGetPCIBusID, address(&pci), uintptr(len(pci)), dev),
-		v.d.call("cuDeviceTotalMem", f.deviceTotalMem, address(&memory), dev),
+		v.d.call("cuDeviceGetName", f.deviceGetName, clib.Address(&name), uintptr(len(name)), dev),
+		v.d.call("cuDeviceGetUuid", f.deviceGetUUID, clib.Address(&uuid), dev),
+		v.d.call("cuDeviceGetPCIBusId", f.deviceGetPCIBusID, clib.Address(&pci), uintptr(len(pci)), dev),
+		v.d.call("cuDeviceTotalMem", f.deviceTotalMem, clib.Address(&memory), dev),
 	}
 	attribute := func(which uintptr) int {
 		var n int32
-		errs = append(errs, v.d.call("cuDeviceGetAttribute", f.deviceGetAttribute, address(&n), which, dev))
+		errs = append(errs, v.d.call("cuDeviceGetAttribute", f.deviceGetAttribute, clib.Address(&n), which, dev))
 		return int(n)
 	}
-	v.info = cuda.Info{Name: cut(name[:]), Capability: [2]int{attribute(attributeMajor), attribute(attributeMinor)},
+	v.info = cuda.Info{Name: clib.Cut(name[:]), Capability: [2]int{attribute(attributeMajor), attribute(attributeMinor)},
 		SMs: attribute(attributeSMs), SharedOpt: attribute(attributeSharedOpt), Memory: int64(memory),
 		UUID: fmt.Sprintf("GPU-%x-%x-%x-%x-%x", uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:]),
-		PCI:  cut(pci[:])}
+		PCI:  clib.Cut(pci[:])}
 	return errors.Join(errs...)
 }
 
@@ -94,17 +95,17 @@ func (v *device) call(name string, f uintptr, args ...uintptr) error {
 func (v *device) within(f uintptr, args ...uintptr) uintptr {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if code := invoke(v.d.f.ctxSetCurrent, v.ctx); int32(code) != 0 {
+	if code := clib.Call(v.d.f.ctxSetCurrent, v.ctx); int32(code) != 0 {
 		return code
 	}
-	return invoke(f, args...)
+	return clib.Call(f, args...)
 }
 
 // Do calls f on this thread with the device's context current.
 func (v *device) Do(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := v.d.result("cuCtxSetCurrent", invoke(v.d.f.ctxSetCurrent, v.ctx)); err != nil {
+	if err := v.d.result("cuCtxSetCurrent", clib.Call(v.d.f.ctxSetCurrent, v.ctx)); err != nil {
 		return err
 	}
 	return f()
@@ -112,14 +113,14 @@ func (v *device) Do(f func() error) error {
 
 // MemInfo returns the free and total bytes of the device.
 func (v *device) MemInfo() (free, total int64, err error) {
-	err = v.call("cuMemGetInfo", v.d.f.memGetInfo, address(&free), address(&total))
+	err = v.call("cuMemGetInfo", v.d.f.memGetInfo, clib.Address(&free), clib.Address(&total))
 	return free, total, err
 }
 
 // Alloc returns device memory.
 func (v *device) Alloc(n int) (cuda.Ptr, error) {
 	var p cuda.Ptr
-	err := v.call("cuMemAlloc", v.d.f.memAlloc, address(&p), uintptr(n))
+	err := v.call("cuMemAlloc", v.d.f.memAlloc, clib.Address(&p), uintptr(n))
 	return p, err
 }
 
@@ -129,10 +130,10 @@ func (v *device) Free(p cuda.Ptr) error { return v.call("cuMemFree", v.d.f.memFr
 // AllocHost returns pinned memory.
 func (v *device) AllocHost(n int) ([]byte, error) {
 	var p uintptr
-	if err := v.call("cuMemHostAlloc", v.d.f.memHostAlloc, address(&p), uintptr(n), 0); err != nil {
+	if err := v.call("cuMemHostAlloc", v.d.f.memHostAlloc, clib.Address(&p), uintptr(n), 0); err != nil {
 		return nil, err
 	}
-	return unsafe.Slice((*byte)(pointer(p)), n), nil
+	return unsafe.Slice((*byte)(clib.Pointer(p)), n), nil
 }
 
 // FreeHost gives pinned memory back.
@@ -145,7 +146,7 @@ func hostAddress(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceD
 // NewStream makes a stream that does not wait for the default one.
 func (v *device) NewStream() (cuda.Stream, error) {
 	s := &stream{v: v}
-	if err := v.call("cuStreamCreate", v.d.f.streamCreate, address(&s.handle), streamNonBlocking); err != nil {
+	if err := v.call("cuStreamCreate", v.d.f.streamCreate, clib.Address(&s.handle), streamNonBlocking); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -154,7 +155,7 @@ func (v *device) NewStream() (cuda.Stream, error) {
 // NewEvent makes an event without a time.
 func (v *device) NewEvent() (cuda.Event, error) {
 	e := &event{v: v}
-	if err := v.call("cuEventCreate", v.d.f.eventCreate, address(&e.handle), eventDisableTiming); err != nil {
+	if err := v.call("cuEventCreate", v.d.f.eventCreate, clib.Address(&e.handle), eventDisableTiming); err != nil {
 		return nil, err
 	}
 	return e, nil
@@ -167,12 +168,12 @@ func (v *device) Load(ptx []byte) (cuda.Module, error) {
 	options := [2]int32{jitErrorLog, jitErrorLogBytes}
 	values := [2]uintptr{hostAddress(log), uintptr(len(log))}
 	m := &module{v: v}
-	err := v.call("cuModuleLoadDataEx", v.d.f.moduleLoadDataEx, address(&m.handle), hostAddress(text),
-		uintptr(len(options)), address(&options), address(&values))
+	err := v.call("cuModuleLoadDataEx", v.d.f.moduleLoadDataEx, clib.Address(&m.handle), hostAddress(text),
+		uintptr(len(options)), clib.Address(&options), clib.Address(&values))
 	runtime.KeepAlive(text)
 	runtime.KeepAlive(&options)
 	runtime.KeepAlive(&values)
-	said := cut(log) // which is alive until here
+	said := clib.Cut(log) // which is alive until here
 	if err != nil {
 		if said != "" {
 			return nil, fmt.Errorf("%w: %s", err, said)
@@ -212,7 +213,7 @@ type module struct {
 func (m *module) Function(name string) (cuda.Function, error) {
 	f := &function{v: m.v, name: name, params: -1}
 	text := append([]byte(name), 0)
-	err := m.v.call("cuModuleGetFunction", m.v.d.f.moduleGetFunction, address(&f.handle), m.handle, hostAddress(text))
+	err := m.v.call("cuModuleGetFunction", m.v.d.f.moduleGetFunction, clib.Address(&f.handle), m.handle, hostAddress(text))
 	runtime.KeepAlive(text)
 	if err != nil {
 		return nil, fmt.Errorf("kernel %s: %w", name, err)
@@ -221,7 +222,7 @@ func (m *module) Function(name string) (cuda.Function, error) {
 		f.params = 0
 		for i := uintptr(0); ; i++ {
 			var offset, size uintptr
-			if m.v.within(info, f.handle, i, address(&offset), address(&size)) != 0 {
+			if m.v.within(info, f.handle, i, clib.Address(&offset), clib.Address(&size)) != 0 {
 				break
 			}
 			f.params = int(offset + size)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/lockstep-ml/lockstep/internal/clib"
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 )
 
@@ -72,23 +73,23 @@ var New = sync.OnceValues(func() (cuda.Driver, error) {
 
 func open() (*driver, error) {
 	d := &driver{}
-	lib, err := load(driverFile)
+	lib, err := clib.Open(driverFile)
 	if err != nil {
 		return nil, fmt.Errorf("no NVIDIA driver: %w", err)
 	}
-	if err := lib.symbols(d.f.table()); err != nil {
+	if err := lib.Bind(d.f.table()); err != nil {
 		return nil, fmt.Errorf("the NVIDIA driver is too old: %w", err)
 	}
-	if lib.symbols(d.f.optional()) != nil {
+	if lib.Bind(d.f.optional()) != nil {
 		d.f.funcGetParamInfo = 0
 	}
 	if err := d.call("cuInit", d.f.init, 0); err != nil {
 		return nil, err
 	}
-	if err := d.call("cuDriverGetVersion", d.f.driverGetVersion, address(&d.version)); err != nil {
+	if err := d.call("cuDriverGetVersion", d.f.driverGetVersion, clib.Address(&d.version)); err != nil {
 		return nil, err
 	}
-	if err := d.call("cuDeviceGetCount", d.f.deviceGetCount, address(&d.devices)); err != nil {
+	if err := d.call("cuDeviceGetCount", d.f.deviceGetCount, clib.Address(&d.devices)); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -108,7 +109,7 @@ func (d *driver) Devices() (int, error) { return int(d.devices), nil }
 
 // call calls a function that needs no context.
 func (d *driver) call(name string, f uintptr, args ...uintptr) error {
-	return d.result(name, invoke(f, args...))
+	return d.result(name, clib.Call(f, args...))
 }
 
 // result makes an error of a function's result.
@@ -119,8 +120,8 @@ func (d *driver) result(name string, code uintptr) error {
 	e := &cuda.Error{Call: name, Code: int(int32(code)), Name: "unknown"}
 	for f, to := range map[uintptr]*string{d.f.getErrorName: &e.Name, d.f.getErrorString: &e.Msg} {
 		var text uintptr
-		if invoke(f, code, address(&text)) == 0 && text != 0 {
-			*to = textAt(text)
+		if clib.Call(f, code, clib.Address(&text)) == 0 && text != 0 {
+			*to = clib.Text(text)
 		}
 	}
 	return e

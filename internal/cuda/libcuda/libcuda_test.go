@@ -11,13 +11,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/internal/clib"
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 	"github.com/lockstep-ml/lockstep/internal/lacking"
 )
 
 // TestWithoutADriver holds that a machine without NVIDIA's driver gets an error that says so.
 func TestWithoutADriver(t *testing.T) {
-	if _, err := load(driverFile); err == nil {
+	if _, err := clib.Open(driverFile); err == nil {
 		t.Skip("this machine has a driver")
 	}
 	_, err := New()
@@ -86,9 +87,9 @@ func TestDescriptors(t *testing.T) {
 	lib := blasForTest(t)
 	require.Regexp(t, `^1[23]\.\d+\.\d+$`, lib.version())
 	var attribute, layout uintptr
-	handle, err := load(os.Getenv(EnvBlas))
+	handle, err := clib.Open(os.Getenv(EnvBlas))
 	require.NoError(t, err)
-	require.NoError(t, handle.symbols(map[string]*uintptr{"cublasLtMatmulDescGetAttribute": &attribute,
+	require.NoError(t, handle.Bind(map[string]*uintptr{"cublasLtMatmulDescGetAttribute": &attribute,
 		"cublasLtMatrixLayoutGetAttribute": &layout}))
 	for _, p := range products() {
 		l, err := lib.describe(p)
@@ -115,7 +116,7 @@ func TestDescriptors(t *testing.T) {
 // kept reads an attribute back.
 func kept[T any](t *testing.T, f, of, attribute uintptr) T {
 	v, n := new(T), new(uintptr)
-	require.NoError(t, status("…GetAttribute", invoke(f, of, attribute, address(v), unsafe.Sizeof(*v), address(n))))
+	require.NoError(t, status("…GetAttribute", clib.Call(f, of, attribute, clib.Address(v), unsafe.Sizeof(*v), clib.Address(n))))
 	require.Equal(t, unsafe.Sizeof(*v), *n)
 	return *v
 }
@@ -137,10 +138,10 @@ func TestAttributesOfTheWrongSize(t *testing.T) {
 // TestCreateWithoutADevice holds that the library's refusal is an error with its name.
 func TestCreateWithoutADevice(t *testing.T) {
 	lib := blasForTest(t)
-	if _, err := load(driverFile); err == nil {
+	if _, err := clib.Open(driverFile); err == nil {
 		t.Skip("this machine has a driver")
 	}
 	var handle uintptr
-	require.EqualError(t, status("cublasLtCreate", invoke(lib.create, address(&handle))),
+	require.EqualError(t, status("cublasLtCreate", clib.Call(lib.create, clib.Address(&handle))),
 		"cublasLtCreate: CUBLAS_STATUS_NOT_INITIALIZED (1)")
 }

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/lockstep-ml/lockstep/internal/clib"
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 )
 
@@ -38,9 +39,9 @@ func (s *stream) Launch(f cuda.Function, grid, block [3]uint32, shared int, para
 	p := frames.Get().(*frame)
 	defer frames.Put(p)
 	p.size = uintptr(copy(p.params[:], params))
-	p.extra = [5]uintptr{launchParamPointer, address(&p.params), launchParamBytes, address(&p.size), launchParamEnd}
+	p.extra = [5]uintptr{launchParamPointer, clib.Address(&p.params), launchParamBytes, clib.Address(&p.size), launchParamEnd}
 	err := s.v.call("cuLaunchKernel", s.v.d.f.launch, k.handle, uintptr(grid[0]), uintptr(grid[1]), uintptr(grid[2]),
-		uintptr(block[0]), uintptr(block[1]), uintptr(block[2]), uintptr(shared), s.handle, 0, address(&p.extra))
+		uintptr(block[0]), uintptr(block[1]), uintptr(block[2]), uintptr(shared), s.handle, 0, clib.Address(&p.extra))
 	runtime.KeepAlive(p)
 	if err != nil {
 		return fmt.Errorf("kernel %s of %v blocks of %v threads: %w", k.name, grid, block, err)
