@@ -256,12 +256,3 @@ func TestEnvListsGPUs(t *testing.T) {
 	_, stdout, _ = output(nil, "env")
 	require.Regexp(t, `(?m)^gpus +error +nvml: nvidia-smi: exit status 18: Driver/library version mismatch$`, stdout)
 }
-
-func TestEditDistance(t *testing.T) {
-	for _, row := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"a", "", 1}, {"", "ab", 2}, {"env", "evn", 2}, {"kitten", "sitting", 3}, {"same", "same", 0}} {
-		require.Equal(t, row.want, editDistance(row.a, row.b), row)
-	}
-}

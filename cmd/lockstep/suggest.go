@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/internal/levenshtein"
 )
 
 // underscores makes --log-dir and --log_dir the same flag, as torchrun does.
@@ -17,7 +19,7 @@ func underscores(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 func suggest(name, prefix string, known []string, otherwise string) string {
 	best, distance := "", max(2, len(name)/3)+1
 	for _, k := range known {
-		if d := editDistance(name, k); d < distance {
+		if d := levenshtein.Distance(name, k); d < distance {
 			best, distance = k, d
 		}
 	}
@@ -25,25 +27,4 @@ func suggest(name, prefix string, known []string, otherwise string) string {
 		return otherwise
 	}
 	return "did you mean " + prefix + best + "?"
-}
-
-// editDistance counts insertions, deletions and substitutions (Levenshtein).
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }

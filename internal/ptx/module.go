@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/lockstep-ml/lockstep/internal/levenshtein"
 )
 
 // Module is a parsed PTX text: kernels, device functions and variables. It is not modified after [Parse] and may be
@@ -60,31 +62,13 @@ func nearest(name string, names []string) string {
 		return "none"
 	}
 	sorted := slices.Clone(names)
-	slices.SortStableFunc(sorted, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
+	slices.SortStableFunc(sorted, func(a, b string) int {
+		return levenshtein.Distance(name, a) - levenshtein.Distance(name, b)
+	})
 	if len(sorted) > 5 {
 		return strings.Join(sorted[:5], ", ") + fmt.Sprintf(" and %d more", len(sorted)-5)
 	}
 	return strings.Join(sorted, ", ")
-}
-
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // symbolKind says what a name stands for.

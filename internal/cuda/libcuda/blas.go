@@ -127,13 +127,14 @@ func (b *blasLibrary) describe(p cuda.Product) (*plan, error) {
 		scale = cuda.R64F
 	}
 	l := &plan{}
-	errs := []error{status("cublasLtMatmulDescCreate", clib.Call(b.descCreate, clib.Address(&l.desc), uintptr(p.Compute),
-		uintptr(scale)))}
+	errs := []error{status("cublasLtMatmulDescCreate", clib.Call(b.descCreate, clib.Address(&l.desc),
+		uintptr(p.Compute), uintptr(scale)))}
 	for i, m := range []cuda.Matrix{p.A, p.B, p.C, p.D} {
 		errs = append(errs, status("cublasLtMatrixLayoutCreate", clib.Call(b.layoutCreate, clib.Address(&l.layouts[i]),
 			uintptr(m.Type), uintptr(m.Rows), uintptr(m.Cols), uintptr(m.LD))))
 	}
-	errs = append(errs, status("cublasLtMatmulPreferenceCreate", clib.Call(b.preferenceCreate, clib.Address(&l.preference))))
+	errs = append(errs, status("cublasLtMatmulPreferenceCreate",
+		clib.Call(b.preferenceCreate, clib.Address(&l.preference))))
 	if err := errors.Join(errs...); err != nil {
 		return l, err
 	}
@@ -221,7 +222,8 @@ func (b *blas) plan(p cuda.Product) (*plan, error) {
 	var found int32
 	if err == nil {
 		err = status("cublasLtMatmulAlgoGetHeuristic", b.v.within(b.lib.heuristic, b.handle, l.desc, l.layouts[0],
-			l.layouts[1], l.layouts[2], l.layouts[3], l.preference, 1, clib.Address(&l.algorithm), clib.Address(&found)))
+			l.layouts[1], l.layouts[2], l.layouts[3], l.preference, 1, clib.Address(&l.algorithm),
+			clib.Address(&found)))
 	}
 	if err == nil {
 		err = status("cublasLtMatmulAlgoGetHeuristic", uintptr(l.algorithm.state))

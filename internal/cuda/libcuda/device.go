@@ -53,7 +53,8 @@ func (d *driver) Open(i int) (cuda.Device, error) {
 	if err := v.look(); err != nil {
 		return nil, err
 	}
-	if err := d.call("cuDevicePrimaryCtxRetain", d.f.primaryCtxRetain, clib.Address(&v.ctx), uintptr(v.number)); err != nil {
+	err := d.call("cuDevicePrimaryCtxRetain", d.f.primaryCtxRetain, clib.Address(&v.ctx), uintptr(v.number))
+	if err != nil {
 		return nil, err
 	}
 	return v, nil
@@ -77,8 +78,8 @@ func (v *device) look() error {
 		errs = append(errs, v.d.call("cuDeviceGetAttribute", f.deviceGetAttribute, clib.Address(&n), which, dev))
 		return int(n)
 	}
-	v.info = cuda.Info{Name: clib.Cut(name[:]), Capability: [2]int{attribute(attributeMajor), attribute(attributeMinor)},
-		SMs: attribute(attributeSMs), SharedOpt: attribute(attributeSharedOpt), Memory: int64(memory),
+	v.info = cuda.Info{Name: clib.Cut(name[:]),
+		Capability: [2]int{attribute(attributeMajor), attribute(attributeMinor)}, SMs: attribute(attributeSMs), SharedOpt: attribute(attributeSharedOpt), Memory: int64(memory),
 		UUID: fmt.Sprintf("GPU-%x-%x-%x-%x-%x", uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:]),
 		PCI:  clib.Cut(pci[:])}
 	return errors.Join(errs...)
@@ -213,7 +214,8 @@ type module struct {
 func (m *module) Function(name string) (cuda.Function, error) {
 	f := &function{v: m.v, name: name, params: -1}
 	text := append([]byte(name), 0)
-	err := m.v.call("cuModuleGetFunction", m.v.d.f.moduleGetFunction, clib.Address(&f.handle), m.handle, hostAddress(text))
+	err := m.v.call("cuModuleGetFunction", m.v.d.f.moduleGetFunction, clib.Address(&f.handle), m.handle,
+		hostAddress(text))
 	runtime.KeepAlive(text)
 	if err != nil {
 		return nil, fmt.Errorf("kernel %s: %w", name, err)

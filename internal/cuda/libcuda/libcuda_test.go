@@ -116,7 +116,8 @@ func TestDescriptors(t *testing.T) {
 // kept reads an attribute back.
 func kept[T any](t *testing.T, f, of, attribute uintptr) T {
 	v, n := new(T), new(uintptr)
-	require.NoError(t, status("…GetAttribute", clib.Call(f, of, attribute, clib.Address(v), unsafe.Sizeof(*v), clib.Address(n))))
+	require.NoError(t, status("…GetAttribute", clib.Call(f, of, attribute, clib.Address(v), unsafe.Sizeof(*v),
+		clib.Address(n))))
 	require.Equal(t, unsafe.Sizeof(*v), *n)
 	return *v
 }

@@ -39,7 +39,8 @@ func (s *stream) Launch(f cuda.Function, grid, block [3]uint32, shared int, para
 	p := frames.Get().(*frame)
 	defer frames.Put(p)
 	p.size = uintptr(copy(p.params[:], params))
-	p.extra = [5]uintptr{launchParamPointer, clib.Address(&p.params), launchParamBytes, clib.Address(&p.size), launchParamEnd}
+	p.extra = [5]uintptr{launchParamPointer, clib.Address(&p.params), launchParamBytes, clib.Address(&p.size),
+		launchParamEnd}
 	err := s.v.call("cuLaunchKernel", s.v.d.f.launch, k.handle, uintptr(grid[0]), uintptr(grid[1]), uintptr(grid[2]),
 		uintptr(block[0]), uintptr(block[1]), uintptr(block[2]), uintptr(shared), s.handle, 0, clib.Address(&p.extra))
 	runtime.KeepAlive(p)
