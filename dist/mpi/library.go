@@ -223,8 +223,8 @@ func (l *library) carry(b []byte, sent bool, rank, tag int, over func() error) e
 	if sent {
 		name, f = "MPI_Isend", l.isend
 	}
-	if err := l.call(name, f, clib.Address(&b[0]), uintptr(len(b)), l.abi.bytes, uintptr(rank), uintptr(tag), l.abi.world,
-		clib.Address(&r.handle)); err != nil {
+	if err := l.call(name, f, clib.Address(&b[0]), uintptr(len(b)), l.abi.bytes, uintptr(rank), uintptr(tag),
+		l.abi.world, clib.Address(&r.handle)); err != nil {
 		return err
 	}
 	return l.await(r)
@@ -238,8 +238,8 @@ func (l *library) allReduce(b []byte, count int, dt uintptr, over func() error) 
 	if l.serial == nil {
 		done := make(chan error, 1)
 		go func() {
-			done <- l.call("MPI_Allreduce", l.allreduce, l.abi.inPlace, clib.Address(&b[0]), uintptr(count), dt, l.abi.sum,
-				l.abi.world)
+			done <- l.call("MPI_Allreduce", l.allreduce, l.abi.inPlace, clib.Address(&b[0]), uintptr(count), dt,
+				l.abi.sum, l.abi.world)
 		}()
 		return l.inside(done, over)
 	}

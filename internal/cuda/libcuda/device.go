@@ -79,7 +79,8 @@ func (v *device) look() error {
 		return int(n)
 	}
 	v.info = cuda.Info{Name: clib.Cut(name[:]),
-		Capability: [2]int{attribute(attributeMajor), attribute(attributeMinor)}, SMs: attribute(attributeSMs), SharedOpt: attribute(attributeSharedOpt), Memory: int64(memory),
+		Capability: [2]int{attribute(attributeMajor), attribute(attributeMinor)}, SMs: attribute(attributeSMs),
+		SharedOpt: attribute(attributeSharedOpt), Memory: int64(memory),
 		UUID: fmt.Sprintf("GPU-%x-%x-%x-%x-%x", uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:]),
 		PCI:  clib.Cut(pci[:])}
 	return errors.Join(errs...)
