@@ -56,7 +56,7 @@ func (d *Device) wantAttentionOut(c *backend.Call, a *attention, i int, what str
 // wantGradOf faults unless output i has the shape and dtype of input i, with contiguous rows that do not overlap.
 func (d *Device) wantGradOf(c *backend.Call, i int) {
 	g, x := &c.Out[i], &c.In[i]
-	if g.DType != x.DType || !equalShape(g, x) || g.Shape[3] > 1 && g.Stride[3] != 1 || g.Shape[2] > 1 &&
+	if g.DType != x.DType || !backend.SameShape(g, x) || g.Shape[3] > 1 && g.Stride[3] != 1 || g.Shape[2] > 1 &&
 		g.Stride[2] < g.Shape[3] {
 		d.fault(c, "gradient %d is %s of shape %v, strides %v, want %s %v", i, g.DType, g.Shape[:g.NDim],
 			g.Stride[:g.NDim], x.DType, x.Shape[:x.NDim])

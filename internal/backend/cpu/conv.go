@@ -24,17 +24,8 @@ func windowOf(c *backend.Call, image, cols *backend.View) window {
 
 // wantWindow faults unless the operands of OpIm2Col or OpCol2Im fit.
 func (d *Device) wantWindow(c *backend.Call, image, cols *backend.View) {
-	if image.DType != cols.DType || image.NDim != 4 || cols.NDim != 6 || image.Shape[0] != cols.Shape[0] ||
-		image.Shape[3] != cols.Shape[5] {
-		d.fault(c, "image of %s and shape %v, windows of %s and shape %v", image.DType, image.Shape[:image.NDim],
-			cols.DType, cols.Shape[:cols.NDim])
-	}
-	if !image.Contiguous() || !cols.Contiguous() {
-		d.fault(c, "image of strides %v, windows of strides %v: want them contiguous", image.Stride[:4],
-			cols.Stride[:6])
-	}
-	if c.Ints[0] < 1 || c.Ints[1] < 1 || c.Ints[4] < 1 || c.Ints[5] < 1 {
-		d.fault(c, "stride, padding, dilation %v", c.Ints[:6])
+	if err := c.WantWindow(image, cols); err != nil {
+		d.fault(c, "%v", err)
 	}
 }
 

@@ -44,7 +44,7 @@ func (d *Device) wantIndices(c *backend.Call, v *backend.View, n, limit int, ski
 }
 
 func checkCrossEntropy(d *Device, c *backend.Call) {
-	rows, cols := rowShape(&c.In[0])
+	rows, cols := c.In[0].Rows()
 	d.wantRows(c, &c.In[0], "input", 0)
 	d.wantIndices(c, &c.In[1], rows, cols, true, c.Ints[0])
 	sums := c.In[0].DType
@@ -146,7 +146,7 @@ func crossEntropySlope[T float](dx, x []T, m T, k int, ignored bool) float64 {
 }
 
 func checkCrossEntropyGrad(d *Device, c *backend.Call) {
-	rows, cols := rowShape(&c.In[0])
+	rows, cols := c.In[0].Rows()
 	d.wantRows(c, &c.In[0], "input", 0)
 	d.wantRows(c, &c.Out[0], "output", 0)
 	d.wantIndices(c, &c.In[1], rows, cols, true, c.Ints[0])

@@ -113,19 +113,10 @@ func whereBlock[T uint8 | uint16 | uint32 | uint64](_ *backend.Call, p *[4]unsaf
 func (d *Device) sameShapes(c *backend.Call, ins int) {
 	out := &c.Out[0]
 	for k := range ins {
-		if in := &c.In[k]; in.NDim != out.NDim || in.Shape != out.Shape && !equalShape(in, out) {
+		if in := &c.In[k]; in.NDim != out.NDim || in.Shape != out.Shape && !backend.SameShape(in, out) {
 			d.fault(c, "input %d has shape %v, the output %v", k, in.Shape[:in.NDim], out.Shape[:out.NDim])
 		}
 	}
-}
-
-func equalShape(a, b *backend.View) bool {
-	for d := range a.NDim {
-		if a.Shape[d] != b.Shape[d] {
-			return false
-		}
-	}
-	return a.NDim == b.NDim
 }
 
 // operands1 and operands2 are the slices of a block with one and two inputs; the results have equal length, so that

@@ -49,12 +49,13 @@ func (d *Device) launchFlat(k *kernel, c *backend.Call) bool {
 	}
 	shape := &c.Out[0]
 	for i := range c.NOut {
-		if v := &c.Out[i]; !v.Contiguous() || !equalShape(v, shape) || !flatType(v.DType) && v.DType != dtype.Bool {
+		v := &c.Out[i]
+		if !v.Contiguous() || !backend.SameShape(v, shape) || !flatType(v.DType) && v.DType != dtype.Bool {
 			return false
 		}
 	}
 	for i := range c.NIn {
-		if v := &c.In[i]; !v.Contiguous() || !equalShape(v, shape) || !flatType(v.DType) {
+		if v := &c.In[i]; !v.Contiguous() || !backend.SameShape(v, shape) || !flatType(v.DType) {
 			return false
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 // embeddingKernel copies rows, whatever the dtype.
 func embeddingKernel(d *Device, c *backend.Call) {
-	vocab, cols := rowShape(&c.In[0])
+	vocab, cols := c.In[0].Rows()
 	n := c.In[1].Numel()
 	d.wantRows(c, &c.In[0], "input", 0)
 	d.wantVector(c, &c.Out[0], c.In[0].DType, n*cols, "output")
@@ -34,7 +34,7 @@ func embeddingRows(t *task, _ *lane, lo, hi int) {
 // embeddingGradKernel sorts the positions by id, keeping their order, so that each row of the table is one sum, to
 // which what is there is added at the end.
 func embeddingGradKernel(d *Device, c *backend.Call) {
-	vocab, cols := rowShape(&c.Out[0])
+	vocab, cols := c.Out[0].Rows()
 	n := c.In[0].Numel()
 	d.wantIndices(c, &c.In[0], n, vocab, false, 0)
 	d.wantVector(c, &c.In[1], c.Out[0].DType, n*cols, "dy")
@@ -105,20 +105,11 @@ func embeddingGradRows[T float](t *task, l *lane, lo, hi int) {
 	}
 }
 
-// lines is what gather and scatter-add walk: the index tensor without its dim d, and the data along d.
+// wantLines looks at the operands of gather and scatter-add: data, an index, and values of the index's shape.
 func (d *Device) wantLines(c *backend.Call, data, index, values *backend.View) (dim int) {
-	dim = c.Ints[0]
-	if data.NDim != index.NDim || dim < 0 || dim >= data.NDim {
-		d.fault(c, "dim %d of data of shape %v, index of shape %v", dim, data.Shape[:data.NDim],
-			index.Shape[:index.NDim])
-	}
-	for k := range index.NDim {
-		if k != dim && index.Shape[k] > data.Shape[k] || index.Shape[k] != values.Shape[k] ||
-			values.NDim != index.NDim || values.DType != data.DType {
-			d.fault(c, "dim %d of %s data of shape %v, index of shape %v, %s values of shape %v", dim, data.DType,
-				data.Shape[:data.NDim],
-				index.Shape[:index.NDim], values.DType, values.Shape[:values.NDim])
-		}
+	dim, err := c.WantLines(data, index, values)
+	if err != nil {
+		d.fault(c, "%v", err)
 	}
 	d.wantIndices(c, index, index.Numel(), data.Shape[dim], false, 0)
 	return dim

@@ -51,7 +51,7 @@ func (d *Device) checkLinear(c *backend.Call) {
 		fits = fits && c.In[2].NDim == 1 && c.In[2].Shape[0] == out.Shape[1] && c.In[2].DType == out.DType
 	}
 	for i := range c.NOut {
-		fits = fits && equalShape(&c.Out[i], out) && c.Out[i].DType == out.DType && c.Out[i].Contiguous()
+		fits = fits && backend.SameShape(&c.Out[i], out) && c.Out[i].DType == out.DType && c.Out[i].Contiguous()
 	}
 	if !fits {
 		d.fault(c, "%s %v times %s %v, with a bias of [N] if any, gives no contiguous %s %v", x.DType, x.Shape[:x.NDim],

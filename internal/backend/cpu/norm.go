@@ -15,7 +15,7 @@ const normRows = 64
 
 // checkNorm looks at x [N,C], the operands of its shape and the statistics [N].
 func checkNorm(d *Device, c *backend.Call, same, stats []*backend.View) {
-	rows, cols := rowShape(&c.In[0])
+	rows, cols := c.In[0].Rows()
 	d.wantRows(c, &c.In[0], "input", 0)
 	for _, v := range same {
 		d.wantVector(c, v, c.In[0].DType, rows*cols, "operand of x's shape")
@@ -35,7 +35,7 @@ func checkLayerNorm(d *Device, c *backend.Call) {
 
 // checkParams looks at the parameters [C] among the inputs from first on.
 func (d *Device) checkParams(c *backend.Call, first int) {
-	_, cols := rowShape(&c.In[0])
+	_, cols := c.In[0].Rows()
 	for i := first; i < c.NIn; i++ {
 		d.wantVector(c, &c.In[i], c.In[0].DType, cols, "parameter")
 	}
@@ -205,7 +205,7 @@ func rmsNormGradRows[T float](t *task, l *lane, lo, hi int) {
 // paramGrad is the kernel of a parameter gradient alone. dy is the last input.
 func paramGrad(ins int, f32, f64 body) kernel {
 	return kernel{outs: 1, ins: ins, run: func(d *Device, c *backend.Call) {
-		rows, cols := rowShape(&c.In[0])
+		rows, cols := c.In[0].Rows()
 		d.wantRows(c, &c.In[0], "input", 0)
 		for i := 1; i < ins-1; i++ {
 			d.wantVector(c, &c.In[i], c.In[0].DType, rows, "statistic")
@@ -232,7 +232,7 @@ func normGrad(ins int, check func(*Device, *backend.Call), rows32, rows64, block
 // sumNormParts makes the outputs from first on, which are gradients of parameters: partial sums over blocks of 64 rows,
 // in float64, then the blocks in order.
 func (d *Device) sumNormParts(c *backend.Call, first int, f32, f64 body) {
-	rows, cols := rowShape(&c.In[0])
+	rows, cols := c.In[0].Rows()
 	for i := first; i < c.NOut; i++ {
 		d.wantVector(c, &c.Out[i], c.In[0].DType, cols, "gradient")
 	}

@@ -12,20 +12,10 @@ import (
 )
 
 func maxPoolKernel(d *Device, c *backend.Call) {
-	x, y, index := &c.In[0], &c.Out[0], &c.Out[1]
-	d.wantRows(c, x, "input", 0)
-	d.wantRows(c, y, "output", 0)
-	fits := x.NDim == 4 && y.NDim == 4 && x.Shape[0] == y.Shape[0] && x.Shape[1] == y.Shape[1]
-	for k := range 2 {
-		s, p, n := c.Ints[k], c.Ints[2+k], c.Ints[4+k]
-		fits = fits && s > 0 && p >= 0 && 2*p <= n && x.Shape[2+k] > 0 && x.Shape[2+k]+2*p >= n &&
-			y.Shape[2+k] == (x.Shape[2+k]+2*p-n)/s+1
+	x, y := &c.In[0], &c.Out[0]
+	if err := c.WantMaxPool(); err != nil {
+		d.fault(c, "%v", err)
 	}
-	if !fits {
-		d.fault(c, "input of shape %v, output of shape %v, stride, padding, window %v", x.Shape[:x.NDim],
-			y.Shape[:y.NDim], c.Ints[:6])
-	}
-	d.wantVector(c, index, dtype.Int64, y.Numel(), "index")
 	t := d.begin(c)
 	defer t.end()
 	planes, grain := x.Shape[0]*x.Shape[1], max(1, elementGrain/4/max(1, y.Shape[2]*y.Shape[3]*c.Ints[4]*c.Ints[5]))

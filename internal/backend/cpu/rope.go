@@ -9,7 +9,7 @@ import (
 
 func ropeKernel(d *Device, c *backend.Call) {
 	x, out := &c.In[0], &c.Out[0]
-	if x.NDim != 4 || !equalShape(x, out) {
+	if x.NDim != 4 || !backend.SameShape(x, out) {
 		d.fault(c, "x and output of shapes %v and %v, want four dims, the same", x.Shape[:x.NDim], out.Shape[:out.NDim])
 	}
 	for i := 1; i < 3; i++ {

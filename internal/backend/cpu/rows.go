@@ -36,7 +36,7 @@ func rowwise(ins int, check func(*Device, *backend.Call), f32, f64, half body) k
 			d.wantRows(c, &c.Out[0], "output", 0)
 		}
 		t := d.begin(c)
-		rows, cols := rowShape(&c.In[0])
+		rows, cols := c.In[0].Rows()
 		t.n[0] = cols
 		grain := elementGrain / 4
 		if t.overlap {
@@ -47,32 +47,17 @@ func rowwise(ins int, check func(*Device, *backend.Call), f32, f64, half body) k
 	}}
 }
 
-// rowShape is the product of all dims but the last, and the last.
-func rowShape(v *backend.View) (rows, cols int) {
-	rows, cols = 1, 1
-	if v.NDim > 0 {
-		cols = v.Shape[v.NDim-1]
-		for _, s := range v.Shape[:v.NDim-1] {
-			rows *= s
-		}
-	}
-	return rows, cols
-}
-
 // wantRows faults unless the view is contiguous and of In[0]'s dtype.
 func (d *Device) wantRows(c *backend.Call, v *backend.View, what string, i int) {
-	if v.DType != c.In[0].DType {
-		d.fault(c, "%s %d is %s, input 0 %s", what, i, v.DType, c.In[0].DType)
-	}
-	if !v.Contiguous() {
-		d.fault(c, "%s %d is not contiguous: shape %v, strides %v", what, i, v.Shape[:v.NDim], v.Stride[:v.NDim])
+	if err := c.WantRows(v); err != nil {
+		d.fault(c, "%s %d %v", what, i, err)
 	}
 }
 
 // wantVector faults unless the view is contiguous, has n elements and the dtype.
-func (d *Device) wantVector(c *backend.Call, v *backend.View, t dtype.DType, n int, what string) {
-	if v.DType != t || v.Numel() != n || !v.Contiguous() {
-		d.fault(c, "%s is %s of shape %v, want %d contiguous elements of %s", what, v.DType, v.Shape[:v.NDim], n, t)
+func (d *Device) wantVector(c *backend.Call, v *backend.View, dt dtype.DType, n int, what string) {
+	if err := v.WantVector(dt, n); err != nil {
+		d.fault(c, "%s %v", what, err)
 	}
 }
 

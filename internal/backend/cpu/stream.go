@@ -56,23 +56,8 @@ func (d *Device) checkView(c *backend.Call, v *backend.View, what string, i int)
 	if !b.live {
 		d.fault(c, "%s %d: a buffer that was freed", what, i)
 	}
-	hi := v.Offset
-	for k := range v.NDim {
-		n := v.Shape[k]
-		if n <= 0 {
-			if n < 0 {
-				d.fault(c, "%s %d: negative size in shape %v", what, i, v.Shape[:v.NDim])
-			}
-			return // empty: touches nothing
-		}
-		if v.Stride[k] < 0 {
-			d.fault(c, "%s %d: negative stride in %v", what, i, v.Stride[:v.NDim])
-		}
-		hi += (n - 1) * v.Stride[k]
-	}
-	if size := v.DType.Size(); size == 0 || v.Offset < 0 || (hi+1)*size > b.n {
-		d.fault(c, "%s %d: elements %d to %d of %s reach outside a buffer of %d bytes", what, i, v.Offset, hi, v.DType,
-			b.n)
+	if err := v.Inside(b.n); err != nil {
+		d.fault(c, "%s %d: %v", what, i, err)
 	}
 }
 

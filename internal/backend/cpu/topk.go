@@ -10,9 +10,9 @@ import (
 // topKKernel keeps the K best elements of a row in a heap.
 func topKKernel(d *Device, c *backend.Call) {
 	x, out, index := &c.In[0], &c.Out[0], &c.Out[1]
-	rows, cols := rowShape(x)
-	_, k := rowShape(out)
-	same := x.NDim > 0 && out.NDim == x.NDim && k <= cols && equalShape(out, index)
+	rows, cols := x.Rows()
+	_, k := out.Rows()
+	same := x.NDim > 0 && out.NDim == x.NDim && k <= cols && backend.SameShape(out, index)
 	for i := 0; same && i < x.NDim-1; i++ {
 		same = out.Shape[i] == x.Shape[i]
 	}
@@ -123,7 +123,7 @@ func cumSumKernel(d *Device, c *backend.Call) {
 	d.wantRows(c, &c.Out[0], "output", 0)
 	t := d.begin(c)
 	defer t.end()
-	rows, cols := rowShape(&c.In[0])
+	rows, cols := c.In[0].Rows()
 	t.n[0] = cols
 	grain := max(1, elementGrain/max(1, cols))
 	switch c.In[0].DType {

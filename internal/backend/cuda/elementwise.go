@@ -216,7 +216,7 @@ func (s *stream) sameDTypes(c *backend.Call, ins int, in, out dtype.DType) {
 func (s *stream) elementwise(c *backend.Call, ins int) walk {
 	out := &c.Out[0]
 	for k := range ins {
-		if in := &c.In[k]; !sameShape(in, out) {
+		if in := &c.In[k]; !backend.SameShape(in, out) {
 			s.fault(c, "input %d has shape %v, the output %v", k, in.Shape[:in.NDim], out.Shape[:out.NDim])
 		}
 	}
@@ -229,18 +229,6 @@ func (s *stream) elementwise(c *backend.Call, ins int) walk {
 		return s.newWalk(out, &c.In[0], &c.In[1])
 	}
 	return s.newWalk(out, &c.In[0], &c.In[1], &c.In[2])
-}
-
-func sameShape(a, b *backend.View) bool {
-	if a.NDim != b.NDim {
-		return false
-	}
-	for d := range a.NDim {
-		if a.Shape[d] != b.Shape[d] {
-			return false
-		}
-	}
-	return true
 }
 
 // flat faults unless the operands are contiguous, of Out0's dtype, which is a floating one, and of its size, which is

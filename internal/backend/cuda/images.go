@@ -38,19 +38,10 @@ func (g *window) pack(a *args) {
 
 // wantWindow lays out OpIm2Col or OpCol2Im, and faults unless the operands fit.
 func (s *stream) wantWindow(c *backend.Call, image, cols *backend.View) window {
-	if image.DType != cols.DType || image.NDim != 4 || cols.NDim != 6 || image.Shape[0] != cols.Shape[0] ||
-		image.Shape[3] != cols.Shape[5] {
-		s.fault(c, "image of %s and shape %v, windows of %s and shape %v", image.DType, image.Shape[:image.NDim],
-			cols.DType, cols.Shape[:cols.NDim])
+	if err := c.WantWindow(image, cols); err != nil {
+		s.fault(c, "%v", err)
 	}
 	s.wantFloat(c)
-	if !image.Contiguous() || !cols.Contiguous() {
-		s.fault(c, "image of strides %v, windows of strides %v: want them contiguous", image.Stride[:4],
-			cols.Stride[:6])
-	}
-	if c.Ints[0] < 1 || c.Ints[1] < 1 || c.Ints[4] < 1 || c.Ints[5] < 1 {
-		s.fault(c, "stride, padding, dilation %v", c.Ints[:6])
-	}
 	i, k := &image.Shape, &cols.Shape
 	g := window{planes: i[0], h: i[1], w: i[2], depth: i[3], kh: k[1], kw: k[2], oh: k[3], ow: k[4],
 		sh: c.Ints[0], sw: c.Ints[1], ph: c.Ints[2], pw: c.Ints[3], dh: c.Ints[4], dw: c.Ints[5]}
@@ -117,19 +108,9 @@ func col2Im(s *stream, c *backend.Call) {
 func maxPool(s *stream, c *backend.Call) {
 	x, y, index := &c.In[0], &c.Out[0], &c.Out[1]
 	s.wantFloat(c)
-	s.wantRows(c, x, "input", 0)
-	s.wantRows(c, y, "output", 0)
-	fits := x.NDim == 4 && y.NDim == 4 && x.Shape[0] == y.Shape[0] && x.Shape[1] == y.Shape[1]
-	for k := range 2 {
-		stride, p, n := c.Ints[k], c.Ints[2+k], c.Ints[4+k]
-		fits = fits && stride > 0 && p >= 0 && 2*p <= n && x.Shape[2+k] > 0 && x.Shape[2+k]+2*p >= n &&
-			y.Shape[2+k] == (x.Shape[2+k]+2*p-n)/stride+1
+	if err := c.WantMaxPool(); err != nil {
+		s.fault(c, "%v", err)
 	}
-	if !fits {
-		s.fault(c, "input of shape %v, output of shape %v, stride, padding, window %v", x.Shape[:x.NDim],
-			y.Shape[:y.NDim], c.Ints[:6])
-	}
-	s.wantVector(c, index, dtype.Int64, y.Numel(), "index")
 	g := window{planes: x.Shape[0] * x.Shape[1], depth: 1, h: x.Shape[2], w: x.Shape[3], kh: c.Ints[4], kw: c.Ints[5],
 		oh: y.Shape[2], ow: y.Shape[3], sh: c.Ints[0], sw: c.Ints[1], ph: c.Ints[2], pw: c.Ints[3], dh: 1, dw: 1}
 	s.wantPlane(c, &g)
@@ -147,7 +128,7 @@ func maxPool(s *stream, c *backend.Call) {
 func rope(s *stream, c *backend.Call) {
 	x, out := &c.In[0], &c.Out[0]
 	s.wantFloat(c)
-	if x.NDim != 4 || !sameShape(x, out) {
+	if x.NDim != 4 || !backend.SameShape(x, out) {
 		s.fault(c, "x and output of shapes %v and %v, want four dims, the same", x.Shape[:x.NDim], out.Shape[:out.NDim])
 	}
 	tables := c.In[1].DType

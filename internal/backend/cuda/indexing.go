@@ -26,7 +26,7 @@ func rowBlock(units int) [3]uint32 {
 
 func embedding(s *stream, c *backend.Call) {
 	table, ids, out := &c.In[0], &c.In[1], &c.Out[0]
-	vocabulary, cols := rowShape(table)
+	vocabulary, cols := table.Rows()
 	n := ids.Numel()
 	s.wantRows(c, table, "input", 0)
 	s.wantVector(c, out, table.DType, n*cols, "output")
@@ -116,7 +116,7 @@ func (s *stream) sortPass(from, to [2]cuda.Ptr, counts cuda.Ptr, n, tiles, shift
 
 func embeddingGrad(s *stream, c *backend.Call) {
 	ids, dy, table := &c.In[0], &c.In[1], &c.Out[0]
-	vocabulary, cols := rowShape(table)
+	vocabulary, cols := table.Rows()
 	n, dt := ids.Numel(), table.DType
 	if !dt.IsFloat() {
 		s.fault(c, "no kernel for %s", dt)
@@ -163,17 +163,9 @@ func embeddingGrad(s *stream, c *backend.Call) {
 
 // wantLines looks at the operands of gather and scatter-add: data, an index, and values of the index's shape.
 func (s *stream) wantLines(c *backend.Call, data, index, values *backend.View) (dim int) {
-	dim = c.Ints[0]
-	if data.NDim != index.NDim || dim < 0 || dim >= data.NDim {
-		s.fault(c, "dim %d of data of shape %v, index of shape %v", dim, data.Shape[:data.NDim],
-			index.Shape[:index.NDim])
-	}
-	for k := range index.NDim {
-		if k != dim && index.Shape[k] > data.Shape[k] || index.Shape[k] != values.Shape[k] ||
-			values.NDim != index.NDim || values.DType != data.DType {
-			s.fault(c, "dim %d of %s data of shape %v, index of shape %v, %s values of shape %v", dim, data.DType,
-				data.Shape[:data.NDim], index.Shape[:index.NDim], values.DType, values.Shape[:values.NDim])
-		}
+	dim, err := c.WantLines(data, index, values)
+	if err != nil {
+		s.fault(c, "%v", err)
 	}
 	s.wantIndices(c, index, index.Numel())
 	return dim

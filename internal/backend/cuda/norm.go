@@ -10,7 +10,7 @@ import (
 // wantNorm looks at x [N,C], operands of its shape, statistics [N] and, from input first on, parameters [C].
 func (s *stream) wantNorm(c *backend.Call, same, stats []*backend.View, first int) (rows, cols int) {
 	s.wantFloat(c)
-	rows, cols = rowShape(&c.In[0])
+	rows, cols = c.In[0].Rows()
 	dt := c.In[0].DType
 	s.wantRows(c, &c.In[0], "input", 0)
 	for _, v := range same {

@@ -334,7 +334,7 @@ func (s *stream) checkLinear(c *backend.Call) {
 	}
 	for i := range c.NOut {
 		o := &c.Out[i]
-		fits = fits && sameShape(o, out) && o.DType == out.DType && o.Contiguous()
+		fits = fits && backend.SameShape(o, out) && o.DType == out.DType && o.Contiguous()
 	}
 	if !fits {
 		s.fault(c, "%s %v times %s %v, with a bias of [N] if any, gives no contiguous %s %v", x.DType, x.Shape[:x.NDim],

@@ -30,18 +30,6 @@ var rowOps = map[backend.Op]launcher{
 	backend.OpBatchNormGrad: batchNormGrad,
 }
 
-// rowShape is the product of all dims but the last, and the last.
-func rowShape(v *backend.View) (rows, cols int) {
-	rows, cols = 1, 1
-	if v.NDim > 0 {
-		cols = v.Shape[v.NDim-1]
-		for _, n := range v.Shape[:v.NDim-1] {
-			rows *= n
-		}
-	}
-	return rows, cols
-}
-
 // statistic is the dtype of an op's statistics on operands of dt.
 func statistic(dt dtype.DType) dtype.DType {
 	if dt == dtype.Float64 {
@@ -59,18 +47,15 @@ func (s *stream) wantFloat(c *backend.Call) {
 
 // wantRows faults unless the view is contiguous and of the first input's dtype.
 func (s *stream) wantRows(c *backend.Call, v *backend.View, what string, i int) {
-	if v.DType != c.In[0].DType {
-		s.fault(c, "%s %d is %s, input 0 %s", what, i, v.DType, c.In[0].DType)
-	}
-	if !v.Contiguous() {
-		s.fault(c, "%s %d is not contiguous: shape %v, strides %v", what, i, v.Shape[:v.NDim], v.Stride[:v.NDim])
+	if err := c.WantRows(v); err != nil {
+		s.fault(c, "%s %d %v", what, i, err)
 	}
 }
 
 // wantVector faults unless the view is contiguous, has n elements and the dtype.
 func (s *stream) wantVector(c *backend.Call, v *backend.View, dt dtype.DType, n int, what string) {
-	if v.DType != dt || v.Numel() != n || !v.Contiguous() {
-		s.fault(c, "%s is %s of shape %v, want %d contiguous elements of %s", what, v.DType, v.Shape[:v.NDim], n, dt)
+	if err := v.WantVector(dt, n); err != nil {
+		s.fault(c, "%s %v", what, err)
 	}
 }
 
@@ -124,7 +109,7 @@ func rowGrid(rows, n int, dt dtype.DType) (grid, block [3]uint32) {
 
 // rowKernel queues a kernel over the rows of the first input.
 func (s *stream) rowKernel(c *backend.Call, name string, a *args) {
-	rows, cols := rowShape(&c.In[0])
+	rows, cols := c.In[0].Rows()
 	grid, block := rowGrid(rows, cols, c.In[0].DType)
 	s.kernel(name+"_"+suffix(c.In[0].DType), grid, block, 0, a)
 }
@@ -147,7 +132,7 @@ func plainRows(ins int) launcher {
 			a.ptr(s.addr(&c.In[i]))
 		}
 		a.ptr(s.addr(&c.Out[0]))
-		rows, cols := rowShape(&c.In[0])
+		rows, cols := c.In[0].Rows()
 		a.i32(rows)
 		a.i32(cols)
 		s.rowKernel(c, c.Op.String(), &a)
@@ -172,7 +157,7 @@ func (s *stream) result(c *backend.Call, i int) cuda.Ptr {
 
 func crossEntropy(s *stream, c *backend.Call) {
 	s.wantFloat(c)
-	rows, cols := rowShape(&c.In[0])
+	rows, cols := c.In[0].Rows()
 	stat := statistic(c.In[0].DType)
 	s.wantRows(c, &c.In[0], "input", 0)
 	s.wantIndices(c, &c.In[1], rows)
@@ -201,7 +186,7 @@ func crossEntropy(s *stream, c *backend.Call) {
 
 func crossEntropyGrad(s *stream, c *backend.Call) {
 	s.wantFloat(c)
-	rows, cols := rowShape(&c.In[0])
+	rows, cols := c.In[0].Rows()
 	stat := statistic(c.In[0].DType)
 	s.wantRows(c, &c.In[0], "input", 0)
 	s.wantIndices(c, &c.In[1], rows)

@@ -18,27 +18,15 @@ var (
 	topKLargeKernels = namesOf("topk_large", "", signed)
 )
 
-// rowsOf is the shape of a view as rows of its last dim.
-func rowsOf(v *backend.View) (rows, cols int) {
-	if v.NDim == 0 {
-		return 1, 1
-	}
-	rows, cols = 1, v.Shape[v.NDim-1]
-	for _, n := range v.Shape[:v.NDim-1] {
-		rows *= n
-	}
-	return rows, cols
-}
-
 func cumSum(s *stream, c *backend.Call) {
 	in, out := &c.In[0], &c.Out[0]
 	if cumSumKernels[in.DType] == "" || out.DType != in.DType {
 		s.fault(c, "no kernel from %s to %s", in.DType, out.DType)
 	}
-	if !sameShape(in, out) || !in.Contiguous() || !out.Contiguous() {
+	if !backend.SameShape(in, out) || !in.Contiguous() || !out.Contiguous() {
 		s.fault(c, "want contiguous operands of one shape, not %v and %v", in.Shape[:in.NDim], out.Shape[:out.NDim])
 	}
-	rows, cols := rowsOf(in)
+	rows, cols := in.Rows()
 	if rows*cols == 0 {
 		return
 	}
@@ -64,9 +52,9 @@ const sharedItems = 2048
 
 func topK(s *stream, c *backend.Call) {
 	x, out, index := &c.In[0], &c.Out[0], &c.Out[1]
-	rows, cols := rowsOf(x)
-	_, k := rowsOf(out)
-	same := x.NDim > 0 && out.NDim == x.NDim && k <= cols && sameShape(out, index)
+	rows, cols := x.Rows()
+	_, k := out.Rows()
+	same := x.NDim > 0 && out.NDim == x.NDim && k <= cols && backend.SameShape(out, index)
 	for d := 0; same && d < x.NDim-1; d++ {
 		same = out.Shape[d] == x.Shape[d]
 	}

@@ -99,23 +99,8 @@ func (s *stream) checkView(c *backend.Call, v *backend.View, what string, i int)
 		s.fault(c, "%s %d: a buffer that was freed", what, i)
 	}
 	b.usedBy(s)
-	hi := v.Offset
-	for k := range v.NDim {
-		n := v.Shape[k]
-		if n <= 0 {
-			if n < 0 {
-				s.fault(c, "%s %d: negative size in shape %v", what, i, v.Shape[:v.NDim])
-			}
-			return // empty: touches nothing
-		}
-		if v.Stride[k] < 0 {
-			s.fault(c, "%s %d: negative stride in %v", what, i, v.Stride[:v.NDim])
-		}
-		hi += (n - 1) * v.Stride[k]
-	}
-	if size := v.DType.Size(); size == 0 || v.Offset < 0 || (hi+1)*size > b.n {
-		s.fault(c, "%s %d: elements %d to %d of %s reach outside a buffer of %d bytes", what, i, v.Offset, hi, v.DType,
-			b.n)
+	if err := v.Inside(b.n); err != nil {
+		s.fault(c, "%s %d: %v", what, i, err)
 	}
 }
 
