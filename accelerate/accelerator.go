@@ -107,6 +107,7 @@ func create(a *args.TrainingArguments, on devices, opts []Option, local int) (*A
 		return nil, err
 	}
 	acc.ctx = tensor.NewCtx(acc.dev)
+	allowTF32(acc, acc.IsMain() && local <= 0)
 	return acc, chooseDeviceEngine(acc)
 }
 

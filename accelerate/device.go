@@ -122,6 +122,13 @@ func shareDevices(ranks []*Accelerator) error {
 	return nil
 }
 
+// allowTF32 does what the argument tf32 asks for. One rank says where it cannot be done.
+func allowTF32(a *Accelerator, says bool) {
+	if a.args.TF32 && !a.dev.AllowTF32(true) && says {
+		a.log.Info("tf32 has no effect: the device has no such mode", "device", a.dev.Name())
+	}
+}
+
 // MoveModel moves the parameters and buffers of a model to the rank's device; those that are there stay. The tensors
 // remain the same, for everyone who holds them. Call it before the optimizer is made, and when there are no gradients.
 func MoveModel(a *Accelerator, model nn.Module) error {

@@ -6,11 +6,13 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -174,4 +176,15 @@ func TestMoveModel(t *testing.T) {
 	home, err := accelerate.New(rankArgs(1))
 	require.NoError(t, err)
 	require.ErrorContains(t, accelerate.MoveModel(home, m), "first.weight")
+}
+
+// A device without TF32 is named once, whatever the number of ranks.
+func TestTF32OnTheCPU(t *testing.T) {
+	var said bytes.Buffer
+	a := args.Default(t.TempDir())
+	a.TF32, a.Device = true, "cpu"
+	_, err := accelerate.Replicas(a, 3, accelerate.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(said.String(), "tf32 has no effect: the device has no such mode"), said.String())
+	require.Contains(t, said.String(), "device=cpu")
 }

@@ -27,7 +27,6 @@ func current() []Known {
 		refused("average_tokens_across_devices", TypeBool, "true",
 			"true: the loss is the mean over the terms of all ranks, never a mean of the ranks' means"),
 		planned("label_smoothing_factor", TypeFloat, "0", "label smoothing; want 0"),
-		noEffect("tf32", TypeBool, "", "it is a mode of NVIDIA GPUs, and the run is on the CPU"),
 		renamed("activation_checkpointing", TypeBool, "", "gradient_checkpointing").same("false"),
 		noEffect("activation_checkpointing_kwargs", TypeAny, "", "recomputing never changes the bits"),
 		noEffect("gradient_checkpointing_kwargs", TypeAny, "", "recomputing never changes the bits"),
@@ -212,6 +211,7 @@ func choiceHint(key, value string, choices []string) string {
 // noneOf says what takes the place of HuggingFace's default None where a setting has no such value.
 var noneOf = map[string]string{
 	"output_dir":                 "None is trainer_output there too",
+	"tf32":                       "None leaves PyTorch's mode there, which is off for products",
 	"gradient_checkpointing":     "None is false there too",
 	"ddp_backend":                "None is the device's engine there",
 	"ddp_bucket_cap_mb":          "None is PyTorch's 25 there, as 0 is here",

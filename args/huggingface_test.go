@@ -334,7 +334,6 @@ func TestKnownNames(t *testing.T) {
 		{"dataloader_pin_memory", "false", "", "has no effect: nothing is copied to a GPU"},
 		{"dataloader_pin_memory", "true", "", ""},
 		{"remove_unused_columns", "false", "", "has no effect: a model takes"},
-		{"tf32", "true", "", "has no effect: it is a mode"},
 		{"hub_strategy", "every_save", "", ""},
 		{"hub_strategy", "end", "", "has no effect: only an upload"},
 		{"local_rank", "-1", "", ""},

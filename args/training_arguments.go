@@ -76,6 +76,9 @@ type TrainingArguments struct {
 	BF16 bool `json:"bf16" resume:"fixed" usage:"compute in bfloat16 where that is safe; parameters and gradients stay float32"`
 	// FP16 is BF16 with float16, whose smallest numbers are too large for many gradients: the loss is scaled.
 	FP16 bool `json:"fp16" resume:"fixed" usage:"compute in float16 where that is safe, with loss scaling; parameters and gradients stay float32"`
+	// TF32 lets matrix products of float32 round their inputs to 10 bits of fraction, which the matrix units of GPUs
+	// multiply many times faster. Other devices have no such mode: the log says so.
+	TF32 bool `json:"tf32" resume:"fixed" usage:"let matrix products of float32 round their inputs to 10 bits of fraction, on GPUs"`
 	// BF16FullEval computes evaluation and prediction in bfloat16 as BF16 does, whatever training computes in.
 	BF16FullEval bool `json:"bf16_full_eval" usage:"evaluate and predict in bfloat16 where that is safe"`
 	// FP16FullEval is BF16FullEval with float16.

@@ -122,6 +122,26 @@ func TestTraining(t *testing.T) {
 	require.Empty(t, devices[0].Composed(), "kernels that were composed of others")
 }
 
+// The argument tf32 rounds the inputs of float32's products, as the library does in that mode. The CPU has no such mode,
+// and says so.
+func TestTF32(t *testing.T) {
+	if testing.Short() {
+		return // a short run is the race detector's
+	}
+	tf32 := func(a *args.TrainingArguments) { a.TF32 = true }
+	losses := map[bool][]float64{}
+	for _, on := range []bool{false, true} {
+		set := func(*args.TrainingArguments) {}
+		if on {
+			set = tf32
+		}
+		_, devices := machine(t, 1, fake.Options{Seed: 1})
+		losses[on], _, _ = runWith(t, set, newGPT2(t, tensor.Float32), 4, 1, trainer.WithDevice(devices[0]))
+	}
+	require.NotEqual(t, losses[false], losses[true])
+	require.InDeltaSlice(t, losses[false], losses[true], 1e-2)
+}
+
 // The same in bfloat16, on the matrix units, to what bfloat16 rounds.
 func TestTrainingInBFloat16(t *testing.T) {
 	if testing.Short() {
