@@ -125,7 +125,7 @@ func shareDevices(ranks []*Accelerator) error {
 // allowTF32 does what the argument tf32 asks for. One rank says where it cannot be done.
 func allowTF32(a *Accelerator, says bool) {
 	if a.args.TF32 && !a.dev.AllowTF32(true) && says {
-		a.log.Info("tf32 has no effect: the device has no such mode", "device", a.dev.Name())
+		a.log.Warn("tf32 has no effect: the device has no such mode", "device", a.dev.Name())
 	}
 }
 

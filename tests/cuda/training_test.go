@@ -122,8 +122,7 @@ func TestTraining(t *testing.T) {
 	require.Empty(t, devices[0].Composed(), "kernels that were composed of others")
 }
 
-// The argument tf32 rounds the inputs of float32's products, as the library does in that mode. The CPU has no such mode,
-// and says so.
+// The argument tf32 rounds the inputs of float32's products, as the library does in that mode.
 func TestTF32(t *testing.T) {
 	if testing.Short() {
 		return // a short run is the race detector's
