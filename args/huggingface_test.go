@@ -331,7 +331,7 @@ func TestKnownNames(t *testing.T) {
 		{"split_batches", "true", "want accelerator_config with split_batches", ""},
 		{"torch_compile", "true", "", "has no effect: programs and kernels are compiled before the run"},
 		{"torch_compile", "false", "", ""},
-		{"dataloader_pin_memory", "false", "", "has no effect: nothing is copied to a GPU"},
+		{"dataloader_pin_memory", "false", "", "has no effect: batches go to a GPU through pinned memory"},
 		{"dataloader_pin_memory", "true", "", ""},
 		{"remove_unused_columns", "false", "", "has no effect: a model takes"},
 		{"hub_strategy", "every_save", "", ""},
@@ -534,7 +534,8 @@ func TestEngines(t *testing.T) {
 	p.parse("--ddp_backend", "nccl")
 	require.NoError(t, p.err)
 	require.Equal(t, args.BackendAuto, p.train.DDPBackend)
-	require.Equal(t, "--ddp_backend has no effect: this program has no nccl, and takes auto instead",
+	require.Equal(t, "--ddp_backend has no effect: this program has no nccl, and takes auto instead; a program has it "+
+		"that imports dist/nccl and is built with -tags cuda",
 		p.resolved.Notices[0].String())
 
 	p = newProgram(nil, nil)

@@ -73,9 +73,8 @@ func (m *merge) replaceEngine(structs []any) []Notice {
 		return nil
 	}
 	text := fmt.Sprintf("has no effect: this program has no %s, and takes %s instead", a.DDPBackend, BackendAuto)
-	if a.DDPBackend == BackendMPI {
-		text += "; a program has it that imports dist/mpi and is built with -tags mpi"
-	}
+	tag := map[Backend]string{BackendMPI: "mpi", BackendNCCL: "cuda"}[a.DDPBackend]
+	text += fmt.Sprintf("; a program has it that imports dist/%s and is built with -tags %s", a.DDPBackend, tag)
 	a.DDPBackend = BackendAuto
 	return []Notice{{key, m.origins[key], text}}
 }

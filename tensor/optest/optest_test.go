@@ -47,7 +47,7 @@ func TestDeferred(t *testing.T) {
 	Run(t, func(t *testing.T) *tensor.Device { return openDeferred(t, 2) })
 }
 
-// TestCUDA runs the table on a device of CUDA that the processor plays, with the kernels of real ones.
+// TestCUDA runs the table on a simulated GPU, with the kernels of real ones.
 func TestCUDA(t *testing.T) {
 	if testing.Short() {
 		return // a short run is the race detector's: tests/cuda is enough for it

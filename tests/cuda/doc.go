@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cuda holds no code but tests: they train on devices of CUDA that the processor plays, with the kernels that
+// Package cuda holds no code but tests: they train on simulated GPUs (internal/cuda/fake), with the kernels that
 // real ones run, and compare with the CPU.
 package cuda
