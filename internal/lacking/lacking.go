@@ -19,7 +19,8 @@ const (
 	Variants = "variants" // of the kernels, as avx2,avx512
 	Hosts    = "hosts"    // namespaces: two network namespaces that stand for two hosts
 	Clusters = "clusters" // launchers that are installed: openmpi,mpich,slurm
-	Tools    = "tools"    // compilers and libraries: cc,nvcc,cublaslt,cudnn,nccl
+	Cgroups  = "cgroups"  // memory: groups whose memory is limited
+	Tools    = "tools"    // compilers, libraries and devices: cc,nvcc,cublaslt,nccl,gpu
 )
 
 // File names an environment variable: the file to which each skipped test adds a line.

@@ -45,7 +45,7 @@ func limited(t *testing.T, bytes int, line []string) []string {
 		err = os.WriteFile(filepath.Join(folder, file), []byte(strconv.Itoa(bytes)), 0o644)
 	}
 	if err != nil {
-		lacking.Skip(t, "cgroups", "memory", "no cgroup that limits memory can be made: "+err.Error())
+		lacking.Skip(t, lacking.Cgroups, "memory", "no cgroup that limits memory can be made: "+err.Error())
 	}
 	return append([]string{"sh", "-c", `echo $$ > "$0" && exec "$@"`, filepath.Join(folder, "cgroup.procs")}, line...)
 }
