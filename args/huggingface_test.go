@@ -534,8 +534,7 @@ func TestEngines(t *testing.T) {
 	p.parse("--ddp_backend", "nccl")
 	require.NoError(t, p.err)
 	require.Equal(t, args.BackendAuto, p.train.DDPBackend)
-	require.Equal(t, "--ddp_backend has no effect: this program has no nccl, and takes auto instead; a program has it "+
-		"that imports dist/nccl and is built with -tags cuda",
+	require.Equal(t, "--ddp_backend has no effect: built without nccl (dist/nccl, -tags cuda), this program takes auto",
 		p.resolved.Notices[0].String())
 
 	p = newProgram(nil, nil)

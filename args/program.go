@@ -72,9 +72,9 @@ func (m *merge) replaceEngine(structs []any) []Notice {
 	if a == nil || p == nil || m.origins[key] == "" || p.hasEngine(a.DDPBackend) {
 		return nil
 	}
-	text := fmt.Sprintf("has no effect: this program has no %s, and takes %s instead", a.DDPBackend, BackendAuto)
 	tag := map[Backend]string{BackendMPI: "mpi", BackendNCCL: "cuda"}[a.DDPBackend]
-	text += fmt.Sprintf("; a program has it that imports dist/%s and is built with -tags %s", a.DDPBackend, tag)
+	text := fmt.Sprintf("has no effect: built without %[1]s (dist/%[1]s, -tags %[2]s), this program takes %[3]s",
+		a.DDPBackend, tag, BackendAuto)
 	a.DDPBackend = BackendAuto
 	return []Notice{{key, m.origins[key], text}}
 }
