@@ -194,6 +194,15 @@ func (v *device) Blas() (cuda.Blas, error) {
 	return newBlas(lib, v)
 }
 
+// Dnn opens cuDNN.
+func (v *device) Dnn() (cuda.Dnn, error) {
+	lib, err := openDnn()
+	if err != nil {
+		return nil, err
+	}
+	return newDnn(lib, v)
+}
+
 // Sync waits for all work.
 func (v *device) Sync() error { return v.call("cuCtxSynchronize", v.d.f.ctxSynchronize) }
 
