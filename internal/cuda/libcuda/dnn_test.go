@@ -274,14 +274,15 @@ func deviceOf(t *testing.T, lib *dnnLibrary, name string) target {
 func convolutions() []cuda.Convolution {
 	var all []cuda.Convolution
 	for _, s := range [][]int{{32, 3, 224, 224, 64, 7, 7, 2, 3, 1}, {32, 64, 56, 56, 64, 1, 1, 1, 0, 1},
-		{32, 64, 56, 56, 64, 3, 3, 1, 1, 1}, {32, 128, 56, 56, 128, 3, 3, 2, 1, 1}, {32, 256, 56, 56, 512, 1, 1, 2, 0, 1},
-		{32, 512, 7, 7, 512, 3, 3, 1, 1, 1}, {32, 512, 7, 7, 2048, 1, 1, 1, 0, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 0, 1},
-		{3, 20, 17, 18, 70, 3, 3, 2, 1, 1}, {2, 9, 9, 8, 7, 2, 3, 2, 4, 3}} {
+		{32, 64, 56, 56, 64, 3, 3, 1, 1, 1}, {32, 128, 56, 56, 128, 3, 3, 2, 1, 1},
+		{32, 256, 56, 56, 512, 1, 1, 2, 0, 1}, {32, 512, 7, 7, 512, 3, 3, 1, 1, 1},
+		{32, 512, 7, 7, 2048, 1, 1, 1, 0, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 0, 1}, {3, 20, 17, 18, 70, 3, 3, 2, 1, 1},
+		{2, 9, 9, 8, 7, 2, 3, 2, 4, 3}} {
 		for way := cuda.Forward; way <= cuda.FilterGrad; way++ {
 			for dt := range dnnTypes {
 				for _, tf32 := range []bool{false, true}[:1+map[cuda.DataType]int{cuda.R32F: 1}[dt]] {
-					c := cuda.Convolution{Direction: way, Type: dt, TF32: tf32, N: s[0], C: s[1], H: s[2], W: s[3], K: s[4],
-						R: s[5], S: s[6], Stride: [2]int{s[7], s[7]}, Padding: [2]int{s[8], s[8]},
+					c := cuda.Convolution{Direction: way, Type: dt, TF32: tf32, N: s[0], C: s[1], H: s[2], W: s[3],
+						K: s[4], R: s[5], S: s[6], Stride: [2]int{s[7], s[7]}, Padding: [2]int{s[8], s[8]},
 						Dilation: [2]int{s[9], s[9]}, Align: 256, Accumulate: way == cuda.Forward && s[0] == 3}
 					places := c.Places()
 					c.P, c.Q = places[0], places[1]
