@@ -37,6 +37,14 @@ func TestConvolutionsWithoutCuDNN(t *testing.T) {
 	require.Zero(t, d.Stats().InUse)
 }
 
+// simulated opens a device of a fake machine, for what a real one would answer in another way.
+func simulated(t *testing.T, o fake.Options) *Device {
+	d, err := Open(fake.New(o), 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	return d
+}
+
 // askedDnn is a library of convolutions that notes what it is asked for.
 type askedDnn struct {
 	cuda.Dnn
@@ -98,7 +106,7 @@ func TestConvolutionsByCuDNN(t *testing.T) {
 		{dtype.Float32, false, false, 0, 256}, {dtype.Float32, true, true, 1, 4}, {dtype.Float64, true, true, 2, 16},
 		{dtype.BFloat16, true, true, 4, 8}, {dtype.Float16, false, false, 1, 2},
 	} {
-		d := fakeDevice(t, fake.Options{})
+		d := simulated(t, fake.Options{})
 		d.SetTF32(k.tf32)
 		lib := listenDnn(t, d)
 		calls, outs, ins := convolutionCalls(k.dt, k.bias, k.skip)
@@ -126,7 +134,7 @@ func TestConvolutionsByCuDNN(t *testing.T) {
 
 // What cuDNN has no algorithm for is computed by products, each time: a description has one way.
 func TestConvolutionsWithoutAnAlgorithm(t *testing.T) {
-	d := fakeDevice(t, fake.Options{NoAlgorithm: 3})
+	d := simulated(t, fake.Options{NoAlgorithm: 3})
 	lib := listenDnn(t, d)
 	calls, outs, ins := convolutionCalls(dtype.Float32, true, 0)
 	for range 2 {
@@ -144,13 +152,13 @@ func TestConvolutionsWithoutAnAlgorithm(t *testing.T) {
 
 // A library that is there but fails is not done without: the bits would be others.
 func TestCuDNNThatFails(t *testing.T) {
-	d := fakeDevice(t, fake.Options{})
+	d := simulated(t, fake.Options{})
 	listenDnn(t, d).refuse = errors.New("out of order")
 	calls, outs, ins := convolutionCalls(dtype.Float32, false, 0)
 	err := caught(func() error { calculated(t, d, calls[0], outs[0], ins[0]); return nil })
 	require.EqualError(t, err, "cuda:0: conv2d: out of order")
 
-	d = fakeDevice(t, fake.Options{})
+	d = simulated(t, fake.Options{})
 	d.dev = failingDnn{d.dev}
 	err = caught(func() error { calculated(t, d, calls[0], outs[0], ins[0]); return nil })
 	require.EqualError(t, err, "cuda:0: conv2d: no context")
@@ -162,7 +170,7 @@ func (failingDnn) Dnn() (cuda.Dnn, error) { return nil, errors.New("no context")
 
 // The workspace is memory of the stream that later work uses again.
 func TestConvolutionsTakeNoMemoryTwice(t *testing.T) {
-	d := fakeDevice(t, fake.Options{})
+	d := simulated(t, fake.Options{})
 	lib := listenDnn(t, d)
 	calls, outs, ins := convolutionCalls(dtype.Float32, false, 0)
 	s := newStream(d)
