@@ -55,6 +55,15 @@ func TestCUDA(t *testing.T) {
 	Run(t, func(t *testing.T) *tensor.Device { return openCUDA(t) })
 }
 
+// TestConvolutionsWithoutCuDNN runs convolutions on one without cuDNN, where they are products.
+func TestConvolutionsWithoutCuDNN(t *testing.T) {
+	d, err := cuda.Open(fake.New(fake.Options{Seed: 1, Memory: 1 << 30, NoDnn: true}), 0)
+	require.NoError(t, err)
+	dev := closed(t, tensor.NewDevice(d))
+	r := runner{dev, tensor.NewCtx(dev)}
+	r.check(t, conv2DRow())
+}
+
 // TestMeta: on the device without values, where memory is estimated, results and gradients have the CPU's shapes.
 func TestMeta(t *testing.T) {
 	cpu, empty := openCPU(t, 1), closed(t, tensor.NewDevice(meta.New()))

@@ -64,9 +64,13 @@ func (n *dnn) close() error {
 	return err
 }
 
-// byLibrary queues a convolution or a gradient of one, if the library can compute it. Nothing is empty. The workspace
-// is scratch, which the stream's later work uses again: an algorithm may want as much as its operands.
+// byLibrary queues a convolution or a gradient of one, if the library can compute it: it takes no images without
+// pixels, which padding may surround. Nothing else is empty. The workspace is scratch, which the stream's later work
+// uses again: an algorithm may want as much as its operands.
 func (s *stream) byLibrary(way cuda.Direction, g *convolution, x, w, y *backend.View, accumulate bool) bool {
+	if g.h*g.w == 0 {
+		return false
+	}
 	c := cuda.Convolution{Direction: way, Type: dataTypes[g.dt], TF32: s.d.compute(g.dt) == cuda.Compute32FTF32,
 		N: g.n, C: g.c, H: g.h, W: g.w, K: g.o, R: g.kh, S: g.kw, P: g.oh, Q: g.ow, Stride: [2]int{g.sh, g.sw},
 		Padding: [2]int{g.ph, g.pw}, Dilation: [2]int{g.dh, g.dw}, Accumulate: accumulate, Align: 256}
