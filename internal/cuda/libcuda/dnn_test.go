@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -272,18 +273,33 @@ func deviceOf(t *testing.T, lib *dnnLibrary, name string) target {
 
 // convolutions are those of ResNet-50 at its largest and smallest, and odd ones.
 func convolutions() []cuda.Convolution {
+	one, none := [2]int{1, 1}, [2]int{}
 	var all []cuda.Convolution
-	for _, s := range [][]int{{32, 3, 224, 224, 64, 7, 7, 2, 3, 1}, {32, 64, 56, 56, 64, 1, 1, 1, 0, 1},
-		{32, 64, 56, 56, 64, 3, 3, 1, 1, 1}, {32, 128, 56, 56, 128, 3, 3, 2, 1, 1},
-		{32, 256, 56, 56, 512, 1, 1, 2, 0, 1}, {32, 512, 7, 7, 512, 3, 3, 1, 1, 1},
-		{32, 512, 7, 7, 2048, 1, 1, 1, 0, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 0, 1}, {3, 20, 17, 18, 70, 3, 3, 2, 1, 1},
-		{2, 9, 9, 8, 7, 2, 3, 2, 4, 3}} {
+	for _, s := range []struct {
+		sizes                     [7]int // N, C, H, W, K, R, S
+		stride, padding, dilation [2]int
+	}{
+		{[7]int{32, 3, 224, 224, 64, 7, 7}, [2]int{2, 2}, [2]int{3, 3}, one},
+		{[7]int{32, 64, 56, 56, 64, 1, 1}, one, none, one}, {[7]int{32, 64, 56, 56, 64, 3, 3}, one, one, one},
+		{[7]int{32, 128, 56, 56, 128, 3, 3}, [2]int{2, 2}, one, one},
+		{[7]int{32, 256, 56, 56, 512, 1, 1}, [2]int{2, 2}, none, one},
+		{[7]int{32, 512, 7, 7, 512, 3, 3}, one, one, one}, {[7]int{32, 512, 7, 7, 2048, 1, 1}, one, none, one},
+		{[7]int{1, 1, 1, 1, 1, 1, 1}, one, none, one}, {[7]int{3, 20, 17, 18, 70, 3, 3}, [2]int{2, 2}, one, one},
+		{[7]int{2, 9, 9, 8, 7, 2, 3}, [2]int{2, 1}, [2]int{2, 4}, [2]int{3, 2}},
+		{[7]int{1, 11, 3, 2, 2, 2, 4}, [2]int{3, 2}, [2]int{4, 5}, [2]int{1, 3}},
+		{[7]int{1, 9, 4, 4, 3, 1, 1}, one, [2]int{1, 2}, one}, {[7]int{1, 1, 2, 1, 1, 3, 3}, one, [2]int{3, 4}, one},
+		{[7]int{3, 2, 7, 5, 3, 3, 2}, [2]int{2, 3}, [2]int{1, 0}, one},
+	} {
 		for way := cuda.Forward; way <= cuda.FilterGrad; way++ {
 			for dt := range dnnTypes {
 				for _, tf32 := range []bool{false, true}[:1+map[cuda.DataType]int{cuda.R32F: 1}[dt]] {
-					c := cuda.Convolution{Direction: way, Type: dt, TF32: tf32, N: s[0], C: s[1], H: s[2], W: s[3],
-						K: s[4], R: s[5], S: s[6], Stride: [2]int{s[7], s[7]}, Padding: [2]int{s[8], s[8]},
-						Dilation: [2]int{s[9], s[9]}, Align: 256, Accumulate: way == cuda.Forward && s[0] == 3}
+					n := s.sizes
+					c := cuda.Convolution{Direction: way, Type: dt, TF32: tf32, N: n[0], C: n[1], H: n[2], W: n[3],
+						K: n[4], R: n[5], S: n[6], Stride: s.stride, Padding: s.padding, Dilation: s.dilation,
+						Align: 256, Accumulate: way == cuda.Forward && n[0] == 3}
+					if n[0] < 3 {
+						c.Align = 8
+					}
 					places := c.Places()
 					c.P, c.Q = places[0], places[1]
 					all = append(all, c)
@@ -307,6 +323,13 @@ func TestAlgorithms(t *testing.T) {
 				require.NoError(t, err, "%s: %s %+v", gpu, c.Direction, c)
 				require.LessOrEqual(t, p.workspace, int64(maxConvolutionWorkspace))
 				chosen[i] = algorithm(t, p)
+				notes := notesOf(t, p)
+				require.NotContains(t, notes, int32(noteNondeterministic), "%s: %s %+v", gpu, c.Direction, c)
+				units := slices.Contains(notes, noteTensorCore)
+				require.False(t, units && c.Type == cuda.R32F && !c.TF32, "%s: %s %+v", gpu, c.Direction, c)
+				if c.C >= 64 && (c.Type == cuda.R16BF || c.Type == cuda.R16F) {
+					require.True(t, units, "%s: %s %+v: without matrix units", gpu, c.Direction, c)
+				}
 				p.discard()
 			}
 			require.Equal(t, chosen[0], chosen[1], "%s: %s %+v", gpu, c.Direction, c)
@@ -323,6 +346,14 @@ func TestAlgorithms(t *testing.T) {
 			require.False(t, errors.Is(err, cuda.ErrNoAlgorithm))
 		}
 	}
+}
+
+// notesOf are the library's notes on a plan's engine, which is made before the plan.
+func notesOf(t *testing.T, p *dnnPlan) []int32 {
+	b := builder{lib: p.lib}
+	notes := attributes(&b, p.made[len(p.made)-2], engineNumericalNotes, typeNumericalNote, make([]int32, 32))
+	require.NoError(t, b.err)
+	return notes
 }
 
 // algorithm is what the library says of a plan, as JSON: engine, its settings, and operands.
