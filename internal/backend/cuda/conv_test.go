@@ -70,7 +70,7 @@ func listenDnn(t *testing.T, d *Device) *askedDnn {
 	lib, err := d.dev.Dnn()
 	require.NoError(t, err)
 	a := &askedDnn{Dnn: lib}
-	d.dnn.lib, d.dnn.spaces = a, map[cuda.Convolution]int{}
+	d.dnn.lib, d.dnn.spaces = a, map[cuda.Convolution]*plannedConvolution{}
 	return a
 }
 

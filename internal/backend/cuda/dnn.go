@@ -14,43 +14,51 @@ import (
 type dnn struct {
 	mu     sync.Mutex
 	lib    cuda.Dnn
-	none   bool                     // the machine has no library
-	spaces map[cuda.Convolution]int // bytes of workspace; −1: the library has no algorithm
+	none   bool // the machine has no library
+	spaces map[cuda.Convolution]*plannedConvolution
+}
+
+// plannedConvolution is a convolution that was asked for before; there is one of each.
+type plannedConvolution struct {
+	cuda.Convolution
+	space int // bytes of workspace; −1: the library has no algorithm
 }
 
 // need opens the library and says how much workspace a convolution wants. lib is nil where the library cannot compute
 // it: the answer is the same each time.
-func (n *dnn) need(d *Device, c cuda.Convolution) (lib cuda.Dnn, space int, err error) {
+func (n *dnn) need(d *Device, c cuda.Convolution) (lib cuda.Dnn, p *plannedConvolution, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.none {
-		return nil, 0, nil
+		return nil, nil, nil
 	}
 	if n.lib == nil {
 		lib, err := d.dev.Dnn()
 		if errors.Is(err, cuda.ErrNotFound) {
 			n.none = true
-			return nil, 0, nil
+			return nil, nil, nil
 		}
 		if err != nil {
-			return nil, 0, err
+			return nil, nil, err
 		}
-		n.lib, n.spaces = lib, map[cuda.Convolution]int{}
+		n.lib, n.spaces = lib, map[cuda.Convolution]*plannedConvolution{}
 	}
-	space, ok := n.spaces[c]
-	if !ok {
-		switch space, err = n.lib.Workspace(c); {
+	p = n.spaces[c]
+	if p == nil {
+		space, err := n.lib.Workspace(c)
+		switch {
 		case errors.Is(err, cuda.ErrNoAlgorithm):
 			space = -1
 		case err != nil:
-			return nil, 0, err
+			return nil, nil, err
 		}
-		n.spaces[c] = space
+		p = &plannedConvolution{c, space}
+		n.spaces[c] = p
 	}
-	if space < 0 {
-		return nil, 0, nil
+	if p.space < 0 {
+		return nil, nil, nil
 	}
-	return n.lib, space, nil
+	return n.lib, p, nil
 }
 
 func (n *dnn) close() error {
@@ -80,16 +88,16 @@ func (s *stream) byLibrary(way cuda.Direction, g *convolution, x, w, y *backend.
 			c.Align /= 2
 		}
 	}
-	lib, n, err := s.d.dnn.need(s.d, c)
+	lib, p, err := s.d.dnn.need(s.d, c)
 	s.must(err)
 	if lib == nil {
 		return false
 	}
 	var space cuda.Ptr
-	if n > 0 {
-		space = s.scratch(n)
+	if p.space > 0 {
+		space = s.scratch(p.space)
 	}
 	s.d.counters.products.Add(1)
-	s.must(lib.Convolve(s.q, c, o, space))
+	s.must(lib.Convolve(s.q, p.Convolution, o, space))
 	return true
 }
