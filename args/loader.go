@@ -42,8 +42,8 @@ var engineEnv = []string{
 	EnvPrefix + "HOST_ID", EnvPrefix + "LISTEN", EnvPrefix + "SILENCE",
 	EnvPrefix + "TLS", EnvPrefix + "TLS_*",
 	EnvPrefix + "LAUNCH_*", EnvPrefix + "FLIGHT_DIR",
-	EnvPrefix + "MPI_LIBRARY", EnvPrefix + "CUBLASLT", EnvPrefix + "CUDNN", EnvPrefix + "NCCL_LIBRARY",
-	EnvPrefix + "NVML_LIBRARY",
+	EnvPrefix + "MPI_LIBRARY", EnvPrefix + "CUBLASLT", EnvPrefix + "NCCL_LIBRARY", EnvPrefix + "NVML_LIBRARY",
+	EnvPrefix + "CUDNN",
 	EnvPrefix + "REQUIRE_*", EnvPrefix + "SKIPPED", EnvPrefix + "TEST_DEVICE", EnvPrefix + "NVCC",
 	EnvPrefix + "MUTANTS", EnvPrefix + "ALL_MUTANTS", EnvPrefix + "OFFLOAD_STATE", EnvPrefix + "CHECKPOINT_KILLS",
 }

@@ -59,9 +59,7 @@ func TestCUDA(t *testing.T) {
 func TestConvolutionsWithoutCuDNN(t *testing.T) {
 	d, err := cuda.Open(fake.New(fake.Options{Seed: 1, Memory: 1 << 30, NoDnn: true}), 0)
 	require.NoError(t, err)
-	dev := closed(t, tensor.NewDevice(d))
-	r := runner{dev, tensor.NewCtx(dev)}
-	r.check(t, conv2DRow())
+	row(t, closed(t, tensor.NewDevice(d)), "Conv2D")
 }
 
 // TestMeta: on the device without values, where memory is estimated, results and gradients have the CPU's shapes.

@@ -20,7 +20,16 @@ func Run(t *testing.T, open func(t *testing.T) *tensor.Device) {
 	dev := open(t)
 	r := runner{dev, tensor.NewCtx(dev)}
 	for _, op := range Table() {
-		r.check(t, op)
+		t.Run(op.Name, func(t *testing.T) {
+			before := dev.MemStats().InUse
+			r.oracles(t, op)
+			r.gradients(t, op)
+			r.layouts(t, op)
+			r.dtypes(t, op)
+			r.misuse(t, op)
+			r.c.Sync()
+			require.Equal(t, before, dev.MemStats().InUse, "device memory in use after %s", op.Name)
+		})
 	}
 }
 
@@ -28,20 +37,6 @@ func Run(t *testing.T, open func(t *testing.T) *tensor.Device) {
 type runner struct {
 	dev *tensor.Device
 	c   *tensor.Ctx
-}
-
-// check goes through the samples of an op.
-func (r *runner) check(t *testing.T, op Op) {
-	t.Run(op.Name, func(t *testing.T) {
-		before := r.dev.MemStats().InUse
-		r.oracles(t, op)
-		r.gradients(t, op)
-		r.layouts(t, op)
-		r.dtypes(t, op)
-		r.misuse(t, op)
-		r.c.Sync()
-		require.Equal(t, before, r.dev.MemStats().InUse, "device memory in use after %s", op.Name)
-	})
 }
 
 // result is what a sample computed.
