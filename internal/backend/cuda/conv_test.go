@@ -195,9 +195,10 @@ func TestConvolutionsTakeNoMemoryTwice(t *testing.T) {
 			allocs = d.DeviceAllocs()
 		}
 	}
+	s.Sync()
 	require.Equal(t, allocs, d.DeviceAllocs())
+	require.Len(t, lib.spaces, 9)
 	for _, at := range lib.spaces {
 		require.Equal(t, lib.spaces[0], at)
 	}
-	s.Sync()
 }
