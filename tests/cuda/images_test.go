@@ -24,10 +24,10 @@ func pictures(n int) data.Source {
 	r := rand.New(rand.NewPCG(8, 2))
 	list := make(data.Slice[images.Image], n)
 	for i := range list {
-		p := images.Image{Pixels: make([]uint8, 8*7), Height: 8, Width: 7, Label: r.Int64N(2)}
+		p := images.Image{Pixels: make([]uint8, 16*14), Height: 16, Width: 14, Label: r.Int64N(2)}
 		for k := range p.Pixels {
 			p.Pixels[k] = uint8(r.IntN(128))
-			if (k%7 < 3) == (p.Label == 0) {
+			if (k%14 < 7) == (p.Label == 0) {
 				p.Pixels[k] += 100
 			}
 		}
@@ -40,6 +40,7 @@ func newResNet(t *testing.T) *resnet.Model {
 	t.Helper()
 	cfg := resnet.DefaultConfig()
 	cfg.NumChannels, cfg.EmbeddingSize, cfg.HiddenSizes, cfg.Depths = 1, 4, []int{8, 8}, []int{1, 1}
+	cfg.LayerType = resnet.Basic
 	cfg.ID2Label = models.Labels("left", "right")
 	m, err := resnet.New(nn.NewInit(tensor.CPU(), 1), cfg)
 	require.NoError(t, err)
@@ -49,7 +50,7 @@ func newResNet(t *testing.T) *resnet.Model {
 // Convolutions by cuDNN, and by products where there is no cuDNN, train as the CPU's, and each have the same bits again
 // and on two ranks. Once memory is there a step takes none.
 func TestImages(t *testing.T) {
-	plain := func(*args.TrainingArguments) {}
+	plain := func(a *args.TrainingArguments) { a.LearningRate = 1e-3 } // or small differences grow
 	want, _, _ := runOn(t, pictures(64), plain, newResNet(t), 6, 1)
 	for name, o := range map[string]fake.Options{"cuDNN": {}, "products": {NoDnn: true}} {
 		var first map[string][]byte
@@ -61,7 +62,7 @@ func TestImages(t *testing.T) {
 			got, _, bits := runOn(t, pictures(64), plain, newResNet(t), 6, ranks,
 				append(devicesOf(devices), trainer.WithCallbacks(see))...)
 			require.InDelta(t, want[0], got[0], 1e-5, name)
-			require.InDeltaSlice(t, want, got, 1e-2, name)
+			require.InDeltaSlice(t, want, got, 1e-4, name)
 			require.Empty(t, devices[0].Composed(), name)
 			if i == 0 {
 				first = bits

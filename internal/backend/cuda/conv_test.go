@@ -103,7 +103,7 @@ func TestConvolutionsByCuDNN(t *testing.T) {
 		skip  int
 		align int
 	}{
-		{dtype.Float32, false, false, 0, 256}, {dtype.Float32, true, true, 1, 4}, {dtype.Float64, true, true, 2, 16},
+		{dtype.Float32, false, false, 0, 16}, {dtype.Float32, true, true, 1, 4}, {dtype.Float64, true, true, 2, 16},
 		{dtype.BFloat16, true, true, 4, 8}, {dtype.Float16, false, false, 1, 2},
 	} {
 		d := simulated(t, fake.Options{})
@@ -130,6 +130,26 @@ func TestConvolutionsByCuDNN(t *testing.T) {
 			require.NotZero(t, lib.spaces[i])
 		}
 	}
+}
+
+// A gradient lies at a multiple of 256 on one rank, and of 64 in the bucket of several: products and convolutions are
+// the same all the same.
+func TestAlignmentsThatRanksDecide(t *testing.T) {
+	var products [2]cuda.Product
+	var convolutions [2]cuda.Convolution
+	for i, skip := range []int{0, 16} {
+		d := simulated(t, fake.Options{})
+		blas, dnn := listen(t, d), listenDnn(t, d)
+		a, b, c := blank(dtype.Float32, 8, 16), blank(dtype.Float32, 16, 4), blank(dtype.Float32, 8, 4)
+		c.skip = skip
+		calculated(t, d, backend.Call{Op: backend.OpMatMul}, []array{c}, []array{a, b})
+		calls, outs, ins := convolutionCalls(dtype.Float32, false, 0)
+		outs[2][0].skip = skip
+		calculated(t, d, calls[2], outs[2], ins[2])
+		products[i], convolutions[i] = blas.list[0], dnn.list[0]
+	}
+	require.Equal(t, products[0], products[1])
+	require.Equal(t, convolutions[0], convolutions[1])
 }
 
 // What cuDNN has no algorithm for is computed by products, each time: a description has one way.

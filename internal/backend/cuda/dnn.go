@@ -81,13 +81,9 @@ func (s *stream) byLibrary(way cuda.Direction, g *convolution, x, w, y *backend.
 	}
 	c := cuda.Convolution{Direction: way, Type: dataTypes[g.dt], TF32: s.d.compute(g.dt) == cuda.Compute32FTF32,
 		N: g.n, C: g.c, H: g.h, W: g.w, K: g.o, R: g.kh, S: g.kw, P: g.oh, Q: g.ow, Stride: [2]int{g.sh, g.sw},
-		Padding: [2]int{g.ph, g.pw}, Dilation: [2]int{g.dh, g.dw}, Accumulate: accumulate, Align: 256}
+		Padding: [2]int{g.ph, g.pw}, Dilation: [2]int{g.dh, g.dw}, Accumulate: accumulate}
 	o := cuda.ConvolutionOperands{X: s.addr(x), W: s.addr(w), Y: s.addr(y)}
-	for _, at := range []cuda.Ptr{o.X, o.W, o.Y} {
-		for at%cuda.Ptr(c.Align) != 0 {
-			c.Align /= 2
-		}
-	}
+	c.Align = alignment(o.X, o.W, o.Y)
 	lib, p, err := s.d.dnn.need(s.d, c)
 	s.must(err)
 	if lib == nil {

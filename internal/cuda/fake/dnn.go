@@ -4,6 +4,7 @@ package fake
 
 import (
 	"fmt"
+	"hash/fnv"
 
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 )
@@ -135,31 +136,42 @@ func (n *dnn) convolve(c cuda.Convolution, o cuda.ConvolutionOperands) error {
 	return n.store(all[result], c.Type, v[result])
 }
 
-// convolve adds to one of x, w and y the products of the other two, in float64.
+// convolve adds to one of x, w and y the products of the other two, in float32 or float64. As with real algorithms, the
+// order of the sums is another for another description: forwards or backwards, by a hash of all of it.
 func convolve(c cuda.Convolution, x, w, y []float64) {
-	for at := range c.N * c.K * c.P * c.Q {
+	hash := fnv.New32a()
+	_, _ = fmt.Fprintf(hash, "%+v", c)
+	backwards := hash.Sum32()&1 == 1
+	turn := func(i, n int) int {
+		if backwards {
+			return n - 1 - i
+		}
+		return i
+	}
+	add := func(to *float64, product float64) {
+		if *to += product; c.Type != cuda.R64F {
+			*to = float64(float32(*to))
+		}
+	}
+	places, taps := c.N*c.K*c.P*c.Q, c.C*c.R*c.S
+	for i := range places {
+		at := turn(i, places)
 		n, k, p, q := at/(c.K*c.P*c.Q), at/(c.P*c.Q)%c.K, at/c.Q%c.P, at%c.Q
-		for r := range c.R {
-			i := p*c.Stride[0] - c.Padding[0] + r*c.Dilation[0]
-			if i < 0 || i >= c.H {
+		for j := range taps {
+			tap := turn(j, taps)
+			ch, r, s := tap/(c.R*c.S), tap/c.S%c.R, tap%c.S
+			row, col := p*c.Stride[0]-c.Padding[0]+r*c.Dilation[0], q*c.Stride[1]-c.Padding[1]+s*c.Dilation[1]
+			if row < 0 || row >= c.H || col < 0 || col >= c.W {
 				continue
 			}
-			for s := range c.S {
-				j := q*c.Stride[1] - c.Padding[1] + s*c.Dilation[1]
-				if j < 0 || j >= c.W {
-					continue
-				}
-				for ch := range c.C {
-					pixel, tap := ((n*c.C+ch)*c.H+i)*c.W+j, ((k*c.C+ch)*c.R+r)*c.S+s
-					switch c.Direction {
-					case cuda.Forward:
-						y[at] += x[pixel] * w[tap]
-					case cuda.DataGrad:
-						x[pixel] += y[at] * w[tap]
-					case cuda.FilterGrad:
-						w[tap] += y[at] * x[pixel]
-					}
-				}
+			pixel, tap := ((n*c.C+ch)*c.H+row)*c.W+col, k*taps+tap
+			switch c.Direction {
+			case cuda.Forward:
+				add(&y[at], x[pixel]*w[tap])
+			case cuda.DataGrad:
+				add(&x[pixel], y[at]*w[tap])
+			case cuda.FilterGrad:
+				add(&w[tap], y[at]*x[pixel])
 			}
 		}
 	}
