@@ -40,7 +40,6 @@ func newResNet(t *testing.T) *resnet.Model {
 	t.Helper()
 	cfg := resnet.DefaultConfig()
 	cfg.NumChannels, cfg.EmbeddingSize, cfg.HiddenSizes, cfg.Depths = 1, 4, []int{8, 8}, []int{1, 1}
-	cfg.LayerType = resnet.Basic
 	cfg.ID2Label = models.Labels("left", "right")
 	m, err := resnet.New(nn.NewInit(tensor.CPU(), 1), cfg)
 	require.NoError(t, err)

@@ -296,7 +296,7 @@ func convolutions() []cuda.Convolution {
 					n := s.sizes
 					c := cuda.Convolution{Direction: way, Type: dt, TF32: tf32, N: n[0], C: n[1], H: n[2], W: n[3],
 						K: n[4], R: n[5], S: n[6], Stride: s.stride, Padding: s.padding, Dilation: s.dilation,
-						Align: 256, Accumulate: way == cuda.Forward && n[0] == 3}
+						Align: 16, Accumulate: way == cuda.Forward && n[0] == 3}
 					if n[0] < 3 {
 						c.Align = 8
 					}
