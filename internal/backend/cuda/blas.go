@@ -57,24 +57,14 @@ func (b *blas) close() error {
 	return err
 }
 
-// mostAligned is as much as libraries are told of an address's alignment: the widest load. More would make one product
-// several, and its bits depend on where a gradient lies, which the number of ranks decides.
-const mostAligned = 16
-
-// alignment is what addresses are multiples of.
-func alignment(addresses ...cuda.Ptr) int {
-	align := mostAligned
-	for _, at := range addresses {
-		for at%cuda.Ptr(align) != 0 {
-			align /= 2
-		}
-	}
-	return align
-}
-
 // multiply queues a product.
 func (s *stream) multiply(p cuda.Product, o cuda.Operands) {
-	p.Align = alignment(o.A, o.B, o.C, o.D, o.Bias, o.Aux)
+	p.Align = mostAligned
+	for _, at := range []cuda.Ptr{o.A, o.B, o.C, o.D, o.Bias, o.Aux} {
+		for at%cuda.Ptr(p.Align) != 0 {
+			p.Align /= 2
+		}
+	}
 	lib, n, err := s.d.blas.need(s.d, p)
 	s.must(err)
 	if n > s.space.n {

@@ -72,6 +72,10 @@ func (n *dnn) close() error {
 	return err
 }
 
+// mostAligned is as much as libraries are told of an address's alignment: the widest load. More would make one product
+// or convolution several, and bits depend on where a gradient lies, which the number of ranks decides.
+const mostAligned = 16
+
 // byLibrary queues a convolution or a gradient of one, if the library can compute it: it takes no images without
 // pixels, which padding may surround. Nothing else is empty. The workspace is scratch, which the stream's later work
 // uses again: an algorithm may want as much as its operands.
@@ -81,9 +85,13 @@ func (s *stream) byLibrary(way cuda.Direction, g *convolution, x, w, y *backend.
 	}
 	c := cuda.Convolution{Direction: way, Type: dataTypes[g.dt], TF32: s.d.compute(g.dt) == cuda.Compute32FTF32,
 		N: g.n, C: g.c, H: g.h, W: g.w, K: g.o, R: g.kh, S: g.kw, P: g.oh, Q: g.ow, Stride: [2]int{g.sh, g.sw},
-		Padding: [2]int{g.ph, g.pw}, Dilation: [2]int{g.dh, g.dw}, Accumulate: accumulate}
+		Padding: [2]int{g.ph, g.pw}, Dilation: [2]int{g.dh, g.dw}, Accumulate: accumulate, Align: mostAligned}
 	o := cuda.ConvolutionOperands{X: s.addr(x), W: s.addr(w), Y: s.addr(y)}
-	c.Align = alignment(o.X, o.W, o.Y)
+	for _, at := range []cuda.Ptr{o.X, o.W, o.Y} {
+		for at%cuda.Ptr(c.Align) != 0 {
+			c.Align /= 2
+		}
+	}
 	lib, p, err := s.d.dnn.need(s.d, c)
 	s.must(err)
 	if lib == nil {
