@@ -249,7 +249,7 @@ func realDnn(t *testing.T) *dnnLibrary {
 	return lib
 }
 
-// gpus are devices that cuDNN's descriptor of one tells of (testdata/devices).
+// gpus are devices that cuDNN's descriptor of one tells of (testdata/devices): from public figures, not from devices.
 var gpus = []string{"a100", "h100"}
 
 // deviceOf describes a device that is not there, for which cuDNN chooses algorithms all the same.
