@@ -37,8 +37,8 @@ func (e Environment) Same(other Environment) bool {
 		(e.Exchange == other.Exchange || e.Exchange == "" || other.Exchange == "")
 }
 
-// Environment is that of all ranks after Place or Prepare, and this rank's before.
-func (a *Accelerator) Environment() Environment {
+// EnvironmentOf is that of all ranks after Place or Prepare, and this rank's before.
+func EnvironmentOf(a *Accelerator) Environment {
 	e := Environment{Devices: a.versions}
 	if a.group != nil {
 		e.Exchange = a.group.DeviceLibrary()

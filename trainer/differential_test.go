@@ -562,6 +562,7 @@ func TestRandomRunsOfTransformers(t *testing.T) {
 		}
 	})
 	for _, d := range differences {
-		require.True(t, found[d.row] || t.Failed() || testing.Short(), "no run shows the difference %q: is it still one?", d.row)
+		require.True(t, found[d.row] || t.Failed() || testing.Short(),
+			"no run shows the difference %q: is it still one?", d.row)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-// TestResumeUnderOtherKernels: the checkpoint knows the variant of the kernels, and a run that goes on with another says
-// so.
+// TestResumeUnderOtherKernels: the checkpoint knows the variant of the kernels, and a run that goes on with another
+// says so.
 func TestResumeUnderOtherKernels(t *testing.T) {
 	disk := vfs.NewMem()
 	tr, _ := recipe{}.trainer(t, disk, nil)
