@@ -104,7 +104,7 @@ const (
 
 	// Reductions. Out0 has In0's number of dims, with size 1 where a dim is reduced. In0 may be strided.
 
-	OpSum    // floats, int32, int64
+	OpSum    // floats, int32, int64; Out0 may be float32 where In0 is of a half type: it is then not rounded
 	OpMax    // floats, int32, int64; NaN wins; an empty reduced dim is a fault
 	OpMin    // likewise
 	OpArgMax // Out0 int64: index along the one reduced dim Ints[0] of the first maximum (NaN wins)

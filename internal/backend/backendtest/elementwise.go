@@ -365,6 +365,28 @@ func copySamples(g *gen) {
 			}
 		}
 	}
+	for _, dt := range g.some(dtype.All()) {
+		for _, c := range moves {
+			in := g.random(dt, c.in, -7, 9, c.shape...)
+			g.add(&sample{ins: []*operand{in}, outs: []*operand{output(dt, c.out, c.shape...)},
+				want: [][]float64{in.values()}}, "%s %v %s to %s", dt, c.shape, c.in.name, c.out.name)
+		}
+	}
+}
+
+// columns has gaps between rows, which begin at multiples of 16 elements if their length is one.
+var columns = layout{"columns", func(shape []int) ([]int, int, int) {
+	stride, total := strides(shape, 1, 16)
+	return stride, 16, total + 16
+}}
+
+// moves are copies from one dtype to itself: matrices that are turned, and columns that are cut out or set in.
+var moves = []struct {
+	shape   []int
+	in, out layout
+}{
+	{[]int{40, 35}, reversed, rowMajor}, {[]int{20, 3, 33}, reversed, rowMajor}, {[]int{20, 33}, reversed, rowGapped},
+	{[]int{5, 48}, columns, rowMajor}, {[]int{3, 2, 32}, rowMajor, columns}, {[]int{5, 48}, columns, rowGapped},
 }
 
 // convert is the conversion of a value before it is rounded.

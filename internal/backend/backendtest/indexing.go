@@ -23,7 +23,7 @@ var (
 )
 
 func embeddingSamples(g *gen) {
-	for _, dt := range g.some(floating) {
+	for _, dt := range g.some(everything) {
 		for _, index := range integers {
 			for _, n := range tables {
 				table, ids := g.random(dt, rowMajor, -2, 2, n[0], n[1]),

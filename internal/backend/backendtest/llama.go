@@ -46,10 +46,16 @@ func ropeSamples(g *gen) {
 			{2, 0, 3, 4, 2, rowMajor, shared, rowMajor},
 			{2, 2, 0, 4, 2, rowMajor, shared, rowMajor},
 		} {
-			for back := range 2 {
+			for k := range 4 {
+				back, tables := k%2, dt
+				if k < 2 {
+					tables = statistic(dt)
+				} else if tables == statistic(dt) {
+					continue
+				}
 				x := g.random(dt, c.x, -2, 2, c.b, c.h, c.t, c.d)
-				cos, sin := g.random(statistic(dt), c.table, -1, 1, c.b, c.t, c.r),
-					g.random(statistic(dt), c.table, -1, 1, c.b, c.t, c.r)
+				cos, sin := g.random(tables, c.table, -1, 1, c.b, c.t, c.r),
+					g.random(tables, c.table, -1, 1, c.b, c.t, c.r)
 				want, sign := x.values(), float64(1-2*back)
 				for row := range c.b * c.h * c.t {
 					at, table := row*c.d, (row/(c.h*c.t)*c.t+row%c.t)*c.r
@@ -61,7 +67,7 @@ func ropeSamples(g *gen) {
 				s := &sample{ins: []*operand{x, cos, sin}, outs: []*operand{output(dt, c.out, c.b, c.h, c.t, c.d)},
 					want: [][]float64{want}, loose: 2}
 				s.ints[0] = back
-				g.add(s, "%s %v back %d", dt, []int{c.b, c.h, c.t, c.d, c.r}, back)
+				g.add(s, "%s %v tables %s back %d", dt, []int{c.b, c.h, c.t, c.d, c.r}, tables, back)
 			}
 		}
 	}

@@ -146,6 +146,9 @@ var attentionCases = []attentionCase{
 	{b: 0, h: 2, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, lay: rowMajor},
 	{b: 1, h: 2, hkv: 1, tq: 0, tk: 6, d: 4, dv: 4, lay: rowMajor},
 	{b: 1, h: 2, hkv: 1, tq: 3, tk: 0, d: 4, dv: 4, lay: rowMajor},
+	// Heads as wide as a matrix unit's kernels take, and narrower ones.
+	{b: 1, h: 2, hkv: 1, tq: 20, tk: 40, d: 72, dv: 128, causal: 1, qoff: 20, lay: tokenMajor},
+	{b: 1, h: 1, hkv: 1, tq: 70, tk: 75, d: 128, dv: 88, p: 0.1, lay: rowMajor},
 }
 
 // attentions are the cases, but for those of a size for a matrix unit in a short run: the portable kernels have none.

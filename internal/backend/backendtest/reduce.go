@@ -46,6 +46,8 @@ var (
 		{[]int{3, 1, 5}, []bool{true, true, false}},
 		{[]int{2, 3, 2, 3, 2}, []bool{false, true, true, false, true}},
 		{[]int{2, 300, 3}, []bool{false, true, false}},
+		{[]int{3, 70}, []bool{false, true}}, // a few threads of a block, and many
+		{[]int{2, 300}, []bool{false, true}},
 		{[]int{2500, 5}, []bool{true, false}}, // more than one part
 		{[]int{40000}, []bool{true}},
 		{[]int{0, 3}, []bool{false, true}},
@@ -108,9 +110,15 @@ func reduceSamples(g *gen, dtypes []dtype.DType, cases []reductionCase, f func([
 				for i, x := range groups {
 					want[i] = f(x)
 				}
-				g.add(&sample{ins: []*operand{in}, outs: []*operand{output(dt, l.out, shape...)},
-					want: [][]float64{want}, loose: 8},
-					"%s %v to %v %s", dt, c.shape, shape, l.ins[0].name)
+				to := []dtype.DType{dt}
+				if g.op == backend.OpSum && dt.IsHalf() {
+					to = append(to, dtype.Float32)
+				}
+				for _, to := range to {
+					g.add(&sample{ins: []*operand{in}, outs: []*operand{output(to, l.out, shape...)},
+						want: [][]float64{want}, loose: 8},
+						"%s %v to %s %v %s", dt, c.shape, to, shape, l.ins[0].name)
+				}
 			}
 		}
 	}
@@ -120,7 +128,7 @@ func reduceSamples(g *gen, dtypes []dtype.DType, cases []reductionCase, f func([
 func argSamples(g *gen, wins func(v, best float64) bool) {
 	dtypes := []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16, dtype.Float16, dtype.Int32, dtype.Int64}
 	for _, dt := range g.some(dtypes) {
-		for _, shape := range [][]int{{1}, {9}, {4, 5}, {3, 4, 5}, {0, 3}, {2, 600}} {
+		for _, shape := range [][]int{{1}, {9}, {4, 5}, {3, 4, 5}, {0, 3}, {2, 600}, {300, 4}} {
 			for dim := range shape {
 				if shape[dim] == 0 {
 					continue

@@ -27,6 +27,7 @@ var (
 	castKernels   = func() (t [dtype.Bool + 1]names) { // by source, then by destination
 		for _, from := range dtype.All() {
 			t[from] = namesOf("cast_"+suffix(from), "", dtype.All())
+			t[from][from] = "" // move
 		}
 		return t
 	}()

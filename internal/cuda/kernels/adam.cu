@@ -97,9 +97,6 @@ template <int N, class T, class W> DEVICE void update_many(const Numbers &number
   KERNEL adam_moments_##T(const __grid_constant__ Numbers s, T *u, T *m, T *v, const T *g, u64 n, u32 wide) {      \
     if (!skipped(s.flag)) update<Moments, N>(prepare<W>(s), u, m, v, g, n, wide, thread_index(), thread_count());  \
   }                                                                                                                \
-  KERNEL adamw_##T(const __grid_constant__ Numbers s, T *p, T *m, T *v, const T *g, u64 n, u32 wide) {             \
-    if (!skipped(s.flag)) update<Step, N>(prepare<W>(s), p, m, v, g, n, wide, thread_index(), thread_count());     \
-  }                                                                                                                \
   KERNEL adamw_many_##T(const __grid_constant__ List<4> list, const __grid_constant__ Numbers s) {                 \
     if (!skipped(s.flag)) update_many<N, T, W>(s, list);                                                           \
   }

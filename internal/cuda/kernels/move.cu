@@ -156,16 +156,15 @@ template <class S> struct Convert<b8, S> {
       out[at[0]] = Convert<D, S>::of(x[at[1]]);                                                            \
     }                                                                                                      \
   }
-#define CAST_FROM(S) \
-  CAST(S, f32) CAST(S, f64) CAST(S, bf16) CAST(S, f16) CAST(S, i32) CAST(S, i64) CAST(S, u8) CAST(S, b8)
-CAST_FROM(f32)
-CAST_FROM(f64)
-CAST_FROM(bf16)
-CAST_FROM(f16)
-CAST_FROM(i32)
-CAST_FROM(i64)
-CAST_FROM(u8)
-CAST_FROM(b8)
+// Between any two dtypes; from one to itself elements are moved.
+CAST(f32, f64) CAST(f32, bf16) CAST(f32, f16) CAST(f32, i32) CAST(f32, i64) CAST(f32, u8) CAST(f32, b8)
+CAST(f64, f32) CAST(f64, bf16) CAST(f64, f16) CAST(f64, i32) CAST(f64, i64) CAST(f64, u8) CAST(f64, b8)
+CAST(bf16, f32) CAST(bf16, f64) CAST(bf16, f16) CAST(bf16, i32) CAST(bf16, i64) CAST(bf16, u8) CAST(bf16, b8)
+CAST(f16, f32) CAST(f16, f64) CAST(f16, bf16) CAST(f16, i32) CAST(f16, i64) CAST(f16, u8) CAST(f16, b8)
+CAST(i32, f32) CAST(i32, f64) CAST(i32, bf16) CAST(i32, f16) CAST(i32, i64) CAST(i32, u8) CAST(i32, b8)
+CAST(i64, f32) CAST(i64, f64) CAST(i64, bf16) CAST(i64, f16) CAST(i64, i32) CAST(i64, u8) CAST(i64, b8)
+CAST(u8, f32) CAST(u8, f64) CAST(u8, bf16) CAST(u8, f16) CAST(u8, i32) CAST(u8, i64) CAST(u8, b8)
+CAST(b8, f32) CAST(b8, f64) CAST(b8, bf16) CAST(b8, f16) CAST(b8, i32) CAST(b8, i64) CAST(b8, u8)
 
 // The conversions of mixed precision, of contiguous and aligned operands, eight elements at a time.
 template <class D, class S> DEVICE void cast_many(const List<2> &list) {
