@@ -145,8 +145,8 @@ func (s *stream) packAttention(c *backend.Call, a *attention) *args {
 	for _, n := range strides {
 		p.i64(n)
 	}
-	p.u64(c.Key)
-	p.u64(uint64(c.Ints[3]))
+	p.number(c.Key)
+	p.number(uint64(c.Ints[3]))
 	p.f64(c.Floats[0])
 	keep := 0.0
 	if drop := c.Floats[1]; drop < 1 {

@@ -71,12 +71,6 @@ func before(a, b *block) int {
 	return cmp.Or(cmp.Compare(a.n, b.n), cmp.Compare(a.seg.order, b.seg.order), cmp.Compare(a.at, b.at))
 }
 
-// forgetter is a stream of a driver that finds uses of undefined memory.
-type forgetter interface {
-	// Forget makes the contents of memory undefined, in the order of the stream.
-	Forget(p cuda.Ptr, n int) error
-}
-
 // alloc gives out n bytes.
 func (m *memory) alloc(p *pool, n int) (*buffer, error) {
 	if n < 0 {
@@ -153,12 +147,7 @@ func (m *memory) take(p *pool, n int) (*block, error) {
 		b = s.first
 	}
 	p.claim(b, size)
-	if f, ok := p.s.q.(forgetter); ok {
-		if err := f.Forget(b.ptr(), b.n); err != nil {
-			return nil, err
-		}
-	}
-	return b, nil
+	return b, p.s.q.Forget(b.ptr(), b.n)
 }
 
 // unpark makes the stream wait for the users of the block that was freed first.
@@ -210,10 +199,11 @@ func outOfMemory(err error) bool {
 // trim waits for the device and gives segments back that are free as a whole.
 func (m *memory) trim() error {
 	m.d.counters.hostWaits.Add(1)
-	if err := m.d.dev.Sync(); err != nil {
+	if err := m.d.wait(); err != nil {
 		return err
 	}
 	for _, s := range m.d.allStreams() {
+		s.q.drop() // graphs that know addresses which will be no memory
 		p := &s.pool
 		for len(p.parked) > 0 {
 			if err := m.unpark(p); err != nil {

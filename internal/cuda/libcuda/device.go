@@ -195,7 +195,11 @@ func (v *device) Blas() (cuda.Blas, error) {
 }
 
 // Sync waits for all work.
-func (v *device) Sync() error { return v.call("cuCtxSynchronize", v.d.f.ctxSynchronize) }
+func (v *device) Sync() error {
+	capturing.Lock() // or it would fail, and the capture with it
+	defer capturing.Unlock()
+	return v.call("cuCtxSynchronize", v.d.f.ctxSynchronize)
+}
 
 // Close releases the context.
 func (v *device) Close() (err error) {
