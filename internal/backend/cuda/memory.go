@@ -37,7 +37,8 @@ type memory struct {
 // pool is the memory of one stream: segments, cut into blocks. A request gets the smallest free block that holds it,
 // of equal ones the one of the oldest segment and lowest address. So the same sequence of requests gets the same
 // addresses. The stream's order keeps a block's earlier user apart from its next. Blocks that other streams used
-// wait, until memory is short; then the stream waits for theses streams, in the order in which the blocks were freed.
+// wait, until memory is short or the host waits; then the stream waits for these streams, in the order in which the
+// blocks were freed.
 type pool struct {
 	s        *stream
 	segments int         // ever taken: the number of the next
@@ -148,6 +149,19 @@ func (m *memory) take(p *pool, n int) (*block, error) {
 	}
 	p.claim(b, size)
 	return b, p.s.q.Forget(b.ptr(), b.n)
+}
+
+// tidy takes back all blocks that other streams used, at a host wait: so the next step finds the memory as this one did,
+// and gets the same addresses.
+func (m *memory) tidy(p *pool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for len(p.parked) > 0 {
+		if err := m.unpark(p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unpark makes the stream wait for the users of the block that was freed first.

@@ -169,11 +169,13 @@ func (s *stream) await() {
 	s.d.counters.hostWaits.Add(1)
 	if !s.mayFail {
 		s.must(s.q.Sync())
+		s.must(s.d.mem.tidy(&s.pool))
 		return
 	}
 	raw := s.stage.report(s)
 	s.must(s.q.CopyToHost(raw, s.faults))
 	s.must(s.q.Sync())
+	s.must(s.d.mem.tidy(&s.pool))
 	s.mayFail = false
 	if binary.LittleEndian.Uint32(raw) == 0 {
 		return

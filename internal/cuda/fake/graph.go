@@ -129,7 +129,7 @@ func (g *graph) Launch(to cuda.Stream) error {
 	if !ok || s.d != g.d {
 		return failed("cuGraphLaunch", invalidValue, "a stream of another device")
 	}
-	if err := s.direct("cuGraphLaunch"); err != nil {
+	if err := errors.Join(s.direct("cuGraphLaunch"), g.d.lost()); err != nil {
 		return err
 	}
 	g.mu.Lock()
@@ -139,7 +139,7 @@ func (g *graph) Launch(to cuda.Stream) error {
 	}
 	g.under++
 	nodes := slices.Clone(g.nodes)
-	err := s.push(true, func() error {
+	return s.push(true, func() error {
 		defer g.done()
 		g.turn.Lock()
 		defer g.turn.Unlock()
@@ -156,10 +156,6 @@ func (g *graph) Launch(to cuda.Stream) error {
 		}
 		return nil
 	})
-	if err != nil {
-		g.under--
-	}
-	return errors.Join(err, g.d.lost())
 }
 
 func (g *graph) done() {
