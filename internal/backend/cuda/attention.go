@@ -145,8 +145,12 @@ func (s *stream) packAttention(c *backend.Call, a *attention) *args {
 	for _, n := range strides {
 		p.i64(n)
 	}
-	p.number(c.Key)
-	p.number(uint64(c.Ints[3]))
+	threshold, seed, position := rng.KeepThreshold(c.Floats[1]), c.Key, uint64(c.Ints[3])
+	if threshold == 0 { // no step differs from another by them
+		seed, position = 0, 0
+	}
+	p.number(seed)
+	p.number(position)
 	p.f64(c.Floats[0])
 	keep := 0.0
 	if drop := c.Floats[1]; drop < 1 {
@@ -156,7 +160,7 @@ func (s *stream) packAttention(c *backend.Call, a *attention) *args {
 	for _, n := range [...]int{a.batch, a.heads, a.kvHeads, a.tq, a.tk, a.d, a.dv, a.lower, a.upper, kind} {
 		p.i32(n)
 	}
-	p.u32(rng.KeepThreshold(c.Floats[1]))
+	p.u32(threshold)
 	p.align(8)
 	return &p
 }

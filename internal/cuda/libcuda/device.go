@@ -39,6 +39,8 @@ type device struct {
 	ctx    uintptr
 	info   cuda.Info
 	once   sync.Once
+
+	capturing *sync.RWMutex // of the context
 }
 
 // Open retains the primary context.
@@ -57,6 +59,7 @@ func (d *driver) Open(i int) (cuda.Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	v.capturing = lockOf(v.number)
 	return v, nil
 }
 
@@ -196,8 +199,8 @@ func (v *device) Blas() (cuda.Blas, error) {
 
 // Sync waits for all work.
 func (v *device) Sync() error {
-	capturing.Lock() // or it would fail, and the capture with it
-	defer capturing.Unlock()
+	v.capturing.Lock() // or it would fail, and the capture with it
+	defer v.capturing.Unlock()
 	return v.call("cuCtxSynchronize", v.d.f.ctxSynchronize)
 }
 

@@ -18,9 +18,14 @@ import (
 // captureThreadLocal forbids the capturing thread, and no other, what could spoil a capture.
 const captureThreadLocal = 1
 
-// capturing is held to read by whoever captures, and to write by whoever waits for a context: that is an error while a
-// stream of the context captures. Several devices of this package may share a context.
-var capturing sync.RWMutex
+// locks are held to read by whoever captures, and to write by whoever waits for a context: that is an error while a
+// stream of the context captures. There is one for each CUdevice, since those who open a device share its context.
+var locks sync.Map
+
+func lockOf(number int32) *sync.RWMutex {
+	l, _ := locks.LoadOrStore(number, &sync.RWMutex{})
+	return l.(*sync.RWMutex)
+}
 
 // uncaptured is the error of a call that a capture does not take.
 func uncaptured(call string) error {
@@ -35,8 +40,8 @@ func (s *stream) Capture(f func() error) (cuda.Graph, error) {
 	if s.into != nil {
 		return nil, uncaptured("cuStreamBeginCapture")
 	}
-	capturing.RLock()
-	defer capturing.RUnlock()
+	s.v.capturing.RLock()
+	defer s.v.capturing.RUnlock()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	call := &s.v.d.f
