@@ -111,8 +111,8 @@ type Stream interface {
 // Unsupported is the Code of a call that a capture does not allow.
 const Unsupported = 900
 
-// Graph is a sequence of calls that a stream queues at once, as often as it is told to. It belongs to one goroutine at a
-// time.
+// Graph is a sequence of calls that a stream queues at once, as often as it is told to. It belongs to one goroutine at
+// a time.
 type Graph interface {
 	// Launch queues the calls on a stream of the device that captured them, in their order.
 	Launch(Stream) error

@@ -41,8 +41,8 @@ func (a *args) u64(v uint64) {
 	a.n += 8
 }
 
-// number packs 8 bytes that do not say where or how much memory the kernel reads and writes, and that may differ in every
-// step: factors, seeds, positions in random streams. A graph of the kernel serves them all.
+// number packs 8 bytes that do not say where or how much memory the kernel reads and writes, and that may differ in
+// every step: factors, seeds, positions in random streams. A graph of the kernel serves them all.
 func (a *args) number(v uint64) {
 	a.u64(v)
 	if a.count < maxNumbers {

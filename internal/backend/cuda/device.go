@@ -4,9 +4,9 @@
 // over the interfaces of internal/cuda. Package tensor/cuda opens it with the real libraries; tests open it over
 // internal/cuda/fake, which runs the same kernels on the processor.
 //
-// Each op has a launcher (table.go), which checks the operands, packs a parameter block and queues kernels. Calls of the
-// driver are kept until there is a sequence of them (queue.go); one that came before is a CUDA graph (graphs.go). The
-// device's memory is taken in segments and given out by a pool per stream (memory.go). Host bytes go through pinned
+// Each op has a launcher (table.go), which checks the operands, packs a parameter block and queues kernels. Calls of
+// the driver are kept until there is a sequence of them (queue.go); one that came before is a CUDA graph (graphs.go).
+// The device's memory is taken in segments and given out by a pool per stream (memory.go). Host bytes go through pinned
 // memory (staging.go). A kernel that meets a bad index writes it to the stream's fault block, and the next call that
 // waits panics with it.
 package cuda

@@ -324,6 +324,26 @@ func TestMemoryThatMoves(t *testing.T) {
 	require.Empty(t, s.q.graphs.made, "the driver got memory back")
 }
 
+// Memory that another stream used comes back when the host waits, behind that stream's use of it.
+func TestMemoryOfOthersComesBackAtAHostWait(t *testing.T) {
+	d := withGraphs(t, patient, fake.Options{})
+	s, other := newStream(d), newStream(d)
+	x, y := get(t, s, 4), get(t, other, 4)
+	s.Write(x, 0, one32)
+	other.Wait(s.Record())
+	release := hold(other)
+	op(other, backend.Call{Op: backend.OpCopy}, y, x)
+	d.Free(x)
+	require.NotEqual(t, x.at, get(t, s, 4).at)
+	s.Sync()
+	z := get(t, s, 4)
+	require.Equal(t, x.at, z.at)
+	s.Write(z, 0, four32)
+	release()
+	require.Equal(t, one32, read(other, y))
+	require.Equal(t, four32, read(s, z))
+}
+
 // Shapes that change each time cost no graphs.
 func TestShapesThatChange(t *testing.T) {
 	d := withGraphs(t, patient, fake.Options{})

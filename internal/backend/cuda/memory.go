@@ -148,11 +148,15 @@ func (m *memory) take(p *pool, n int) (*block, error) {
 		b = s.first
 	}
 	p.claim(b, size)
-	return b, p.s.q.Forget(b.ptr(), b.n)
+	if err := p.s.q.Forget(b.ptr(), b.n); err != nil {
+		p.give(b)
+		return nil, err
+	}
+	return b, nil
 }
 
-// tidy takes back all blocks that other streams used, at a host wait: so the next step finds the memory as this one did,
-// and gets the same addresses.
+// tidy takes back all blocks that other streams used, at a host wait: so the next step finds the memory as this one
+// did, and gets the same addresses.
 func (m *memory) tidy(p *pool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -15,10 +15,10 @@ const (
 	mostTasks  = 64 // of others: each may have twice the tasks of the one before
 )
 
-// queue is a stream of the driver that keeps the calls it is asked for until there is a sequence of them, and then makes
-// all: by one graph if it has made the same before (graphs.go), else one by one. A sequence ends when it is long enough,
-// when something must be in order with the host or with other streams, or when nothing has been added for a while. Any
-// goroutine may call a queue.
+// queue is a stream of the driver that keeps the calls it is asked for until there is a sequence of them, and then
+// makes all: by one graph if it has made the same before (graphs.go), else one by one. A sequence ends when it is long
+// enough, when something must be in order with the host or with other streams, or when nothing has been added for a
+// while. Any goroutine may call a queue.
 type queue struct {
 	d  *Device
 	q  cuda.Stream
