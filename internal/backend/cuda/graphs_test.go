@@ -492,3 +492,29 @@ func TestSwitch(t *testing.T) {
 	_, err := Open(fake.New(fake.Options{}), 0)
 	require.EqualError(t, err, `LOCKSTEP_CUDA_GRAPHS is "maybe"; want 0 or 1`)
 }
+
+func (none) Launch(cuda.Function, [3]uint32, [3]uint32, int, []byte) error { return nil }
+func (none) Sync() error                                                   { return nil }
+
+// BenchmarkQueue measures what the host does for a kernel before a driver that costs nothing: calls made at once, and
+// calls compared with a graph's.
+func BenchmarkQueue(b *testing.B) {
+	for name, g := range map[string]Graphs{"at once": {Off: true}, "graphs": {}} {
+		b.Run(name, func(b *testing.B) {
+			q := newQueue(&Device{}, none{}, g)
+			b.ReportAllocs()
+			for i := range b.N {
+				var a args
+				for k := range 15 {
+					a.ptr(cuda.Ptr(i % 500 * k))
+				}
+				if err := q.launch(nil, [3]uint32{1, 1, 1}, block256, 0, &a); err != nil {
+					b.Fatal(err)
+				}
+				if i%500 == 499 {
+					require.NoError(b, q.Sync())
+				}
+			}
+		})
+	}
+}
