@@ -470,16 +470,72 @@ func TestSequencesAreCompared(t *testing.T) {
 	}
 	want := round(5)
 	round(5)
-	require.Len(t, s.q.graphs.made, 1)
 	require.NotEqual(t, want, round(7))
-	for hash, have := range s.q.graphs.made {
-		for i := range have.tasks {
-			have.tasks[i].n++ // of another sequence, as far as anybody can see
+	require.Len(t, s.q.graphs.made, 1)
+	launched := int64(1)
+	for _, have := range s.q.graphs.made {
+		for _, other := range []func(by int){ // sequences, as far as anybody can see
+			func(by int) { have.tasks[2].n += by },
+			func(by int) { have.params[0] += byte(by) },
+			func(by int) { have.places[0].at += by },
+		} {
+			other(1)
+			require.Equal(t, want, round(5))
+			require.Equal(t, launched, d.Graphs().Launched)
+			other(-1)
+			require.Equal(t, want, round(5))
+			launched++
+			require.Equal(t, launched, d.Graphs().Launched)
 		}
-		require.Equal(t, int64(1), d.Graphs().Launched, "%x", hash)
 	}
-	require.Equal(t, want, round(5))
-	require.Equal(t, int64(1), d.Graphs().Launched)
+}
+
+// logged is a stream that notes waits, and what becomes of its graphs.
+type logged struct {
+	none
+	log *[]string
+}
+
+func (l logged) Sync() error { *l.log = append(*l.log, "sync"); return nil }
+
+func (l logged) Capture(f func() error) (cuda.Graph, error) { return loggedGraph{log: l.log}, f() }
+
+type loggedGraph struct {
+	noGraph
+	log *[]string
+}
+
+func (l loggedGraph) Close() error { *l.log = append(*l.log, "close"); return nil }
+
+// Graphs beyond the limit go, those that were launched last stay, and none is destroyed before its launches are done.
+func TestEviction(t *testing.T) {
+	var log []string
+	q := newQueue(&Device{}, logged{log: &log}, Graphs{Limit: 4, Patience: -1})
+	play := func(n int) (launched bool) {
+		before := q.d.Graphs().Launched
+		for range firstTasks {
+			require.NoError(t, q.Fill(8, 0, n))
+		}
+		require.NoError(t, q.flush())
+		return q.d.Graphs().Launched > before
+	}
+	for n := range 4 {
+		require.False(t, play(n))
+		require.True(t, play(n), "captured")
+	}
+	require.True(t, play(0))
+	require.False(t, play(4))
+	require.True(t, play(4))
+	require.Len(t, q.graphs.made, 4)
+	require.Empty(t, log)
+	require.True(t, play(0))
+	require.True(t, play(2))
+	require.False(t, play(1), "the one that was launched first")
+	require.NoError(t, q.Sync())
+	require.Equal(t, []string{"sync", "close"}, log)
+	q.drop()
+	require.NoError(t, q.Sync())
+	require.Equal(t, []string{"sync", "close", "sync", "close", "close", "close", "close"}, log)
 }
 
 func TestSwitch(t *testing.T) {
