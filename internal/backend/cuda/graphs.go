@@ -204,9 +204,11 @@ func (g *graphs) one(q *queue, s *sequence) error {
 	return s.make(q.q)
 }
 
-// worth reports whether another graph may be made: it costs about what three launches of it save.
+// worth reports whether another graph may be made. It costs more than its calls: so there may be as many as the limit
+// says, and then more if those that were made have come again as often.
 func (g *graphs) worth() bool {
-	return g.captured < g.limit+g.launched+g.single/rare && len(g.made)+len(g.old) < 2*g.limit
+	again := g.launched - g.captured
+	return g.captured < g.limit+again+g.single/rare && len(g.made)+len(g.old) < 2*g.limit
 }
 
 // capture makes a graph of a sequence, and launches it.
