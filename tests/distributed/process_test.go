@@ -22,7 +22,7 @@ import (
 )
 
 // patience is when a test gives up on something that takes a second on an idle machine.
-const patience = 40 * time.Second
+const patience = 120 * time.Second
 
 // process is a program under way, in a process group of its own as a shell would have it.
 type process struct {

@@ -39,12 +39,13 @@ type attention struct {
 	columns                              int  // keys per tile
 	width, height                        int  // of a panel of columns and of one of rows of the matrix product
 	stride                               int  // of rows of scores
+	half                                 bool // whether operands are of a half type
 	split                                bool // whether a matrix unit computes scores of bands that are high enough
 }
 
 func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 	q, k, v := &c.In[0], &c.In[1], &c.In[2]
-	*a = attention{q: q, k: k, v: v, scale: c.Floats[0], p: c.Floats[1], causal: c.Ints[0] != 0,
+	*a = attention{q: q, k: k, v: v, half: q.DType.IsHalf(), scale: c.Floats[0], p: c.Floats[1], causal: c.Ints[0] != 0,
 		shift: c.Ints[1] - c.Ints[2]}
 	if q.NDim != 4 || k.NDim != 4 || v.NDim != 4 {
 		d.fault(c, "q, k, v of shape %v, %v, %v, want four dims", q.Shape[:q.NDim], k.Shape[:k.NDim], v.Shape[:v.NDim])
@@ -72,7 +73,7 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 	}
 	if c.NIn > maskAt {
 		m := &c.In[maskAt]
-		if a.mask = m; m.DType == q.DType {
+		if a.mask = m; m.DType == a.computed() {
 			a.mask, a.bias = nil, m
 		}
 		if a.mask != nil && m.DType != dtype.Bool || m.NDim != 4 ||
@@ -81,6 +82,14 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 				[]int{a.batch, a.heads, a.tq, a.tk})
 		}
 	}
+}
+
+// computed is the dtype of scores: statistics and biases have it, too.
+func (a *attention) computed() dtype.DType {
+	if a.half {
+		return dtype.Float32
+	}
+	return a.q.DType
 }
 
 // tile chooses the sizes of tiles.
@@ -101,7 +110,7 @@ func (a *attention) tile() {
 		a.parts = max(1, min(a.tiles, attentionUnits/units))
 	}
 	a.columns = max(1, min(attentionColumns, a.tk))
-	a.split = a.q.DType == dtype.Float32 && gemm.HasTiles() && min(a.rows, a.columns) >= attentionSplit &&
+	a.split = a.computed() == dtype.Float32 && gemm.HasTiles() && min(a.rows, a.columns) >= attentionSplit &&
 		min(a.d, a.dv) >= attentionSplit/2
 	a.stride = a.padded(a.columns) + scoreBlock // not a multiple of a page, whose lines fall into few sets of a cache
 }

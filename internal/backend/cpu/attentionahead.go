@@ -16,9 +16,10 @@ import (
 // one needs: that grows with the sides of a tile, the time with their product.
 const attentionAsks = 128 * 128
 
-// asking is the lane's list, if products of tiles are large enough to ask for what it lists.
+// asking is the lane's list, if products of tiles are large enough to ask for what it lists. Half operands are widened
+// in the lane's memory before.
 func (l *lane) asking(a *attention) *gemm.Ahead {
-	if a.rows*a.columns < attentionAsks {
+	if a.rows*a.columns < attentionAsks || a.half {
 		return nil
 	}
 	return &l.ahead

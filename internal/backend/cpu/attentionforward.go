@@ -13,6 +13,10 @@ import (
 )
 
 func attentionKernel(d *Device, c *backend.Call) {
+	if w := d.wideBias(c, 3); w != nil {
+		defer d.putWidened(w)
+		c = &w.call
+	}
 	t := d.begin(c)
 	defer t.end()
 	a := &t.attention
@@ -22,8 +26,11 @@ func attentionKernel(d *Device, c *backend.Call) {
 		a.dv > 1 && out.Stride[3] != 1 || a.tq > 1 && out.Stride[2] < a.dv {
 		d.fault(c, "output is %s of shape %v, strides %v", out.DType, out.Shape[:out.NDim], out.Stride[:out.NDim])
 	}
-	d.wantVector(c, &c.Out[1], out.DType, a.batch*a.heads*a.tq, "log-sum-exp")
-	switch out.DType {
+	d.wantVector(c, &c.Out[1], a.computed(), a.batch*a.heads*a.tq, "log-sum-exp")
+	if a.half {
+		t.setHalf()
+	}
+	switch a.computed() {
 	case dtype.Float32:
 		t.do(a.batch*a.heads*a.parts, 1, attentionParts[float32])
 	case dtype.Float64:
@@ -41,15 +48,19 @@ func attentionParts[T float](t *task, l *lane, lo, hi int) {
 	keys := a.padded(a.columns)
 	wide := a.wholePanels(a.dv)
 	l.reserve(carved(a.rows*a.stride*size) + carved(a.panels(keys, a.d)*size) + carved(keys*wide*size) +
-		2*carved(queries*size) + carved(8*queries) + carved(4*keys) + carved(keys))
+		2*carved(queries*size) + carved(8*queries) + carved(4*keys) + carved(keys) +
+		carved(a.halfRoom(queries, a.d)*size) + carved(a.halfRoom(queries, a.dv)*size) +
+		carved(a.halfRoom(keys, a.d)*size) + carved(a.halfRoom(keys, a.dv)*size))
 	w := attentionPart[T]{scores: carve[T](l, a.rows*a.stride), panels: carve[T](l, a.panels(keys, a.d)),
 		values: carve[T](l, keys*wide),
 		most:   carve[T](l, queries), factor: carve[T](l, queries), sum: carve[float64](l, queries)}
 	w.bits, w.seen, w.ahead = carve[uint32](l, keys), carve[uint8](l, keys), l.asking(a)
+	w.queryRoom, w.outRoom = carve[T](l, a.halfRoom(queries, a.d)), carve[T](l, a.halfRoom(queries, a.dv))
+	w.keyRoom, w.valueRoom = carve[T](l, a.halfRoom(keys, a.d)), carve[T](l, a.halfRoom(keys, a.dv))
 	for u := lo; u < hi; u++ {
 		w.unit = a.unit(u)
 		w.set(a, w.sample, w.head)
-		w.compute(t)
+		w.compute(t, l)
 	}
 }
 
@@ -63,28 +74,33 @@ type attentionPart[T float] struct {
 	// the largest score of each query so far, times log₂e, and what results are to be multiplied by as it grows
 	most, factor []T
 	sum          []float64 // of the exponentials of each query so far
+	query, out   matrix[T]
+	// of half operands, widened: the part's queries and results, and a tile's keys and values
+	queryRoom, outRoom, keyRoom, valueRoom []T
 }
 
 // compute goes over tiles of keys. After each, a row holds Σ e^(s−m)·v with m the largest score so far (Milakov &
 // Gimelshein, "Online normalizer calculation for softmax", 2018); it is divided by the sum of the exponentials at the
 // end.
-func (w *attentionPart[T]) compute(t *task) {
+func (w *attentionPart[T]) compute(t *task, l *lane) {
 	a, m := &t.attention, w.i1-w.i0
 	if m == 0 {
 		return
 	}
 	fill(w.most[:m], T(negInf))
 	clear(w.sum[:m])
+	w.query = readHead(t, l, w.queryRoom, a.q, w.b, w.h, w.i0, w.i1)
+	w.out = writeHead(t, w.outRoom, &t.c.Out[0], w.b, w.h, w.i0)
 	from, _ := a.keys(w.i0)
 	_, to := a.keys(w.i1 - 1)
 	from, to = max(from, w.from), min(to, w.to)
 	if from >= to {
-		clearHead[T](&t.c.Out[0], w.b, w.h, w.i0, w.i1)
+		w.out.clear(w.i0, w.i1, a.dv)
 	}
 	first := from / a.columns * a.columns
 	w.end = to
 	for j0 := first; j0 < to; j0 += a.columns {
-		w.keys(t, j0, j0 > first)
+		w.keys(t, l, j0, j0 > first)
 	}
 	lse := slice[T](&t.c.Out[1])[(w.b*a.heads+w.h)*a.tq+w.i0:][:m]
 	for i, sum := range w.sum[:m] {
@@ -94,20 +110,20 @@ func (w *attentionPart[T]) compute(t *task) {
 			w.factor[i] = T(1 / sum)
 		}
 	}
-	out, os := writtenHead[T](&t.c.Out[0], w.b, w.h, w.i0)
-	scaleRows(out, a.dv, os, w.factor[:m])
+	scaleRows(w.out.x, a.dv, w.out.stride, w.factor[:m])
+	storeHead(t, l, w.out, &t.c.Out[0], w.b, w.h, w.i0, w.i1)
 }
 
 // keys adds what the tile of keys from j0 on contributes to what others did, or overwrites the output if there were no
 // more.
-func (w *attentionPart[T]) keys(t *task, j0 int, more bool) {
+func (w *attentionPart[T]) keys(t *task, l *lane, j0 int, more bool) {
 	a := &t.attention
 	from, to := max(j0, w.from), min(j0+a.columns, w.to)
 	kv := w.h / (a.heads / a.kvHeads)
-	k, ks := head[T](a.k, w.b, kv, j0)
-	v, vs := head[T](a.v, w.b, kv, j0)
-	packKeys(a, w.panels, a.d, to-j0, k, ks)
-	values := newOperand(a, w.values, v, vs, to-j0, a.dv)
+	k := readHead(t, l, w.keyRoom, a.k, w.b, kv, j0, to)
+	v := readHead(t, l, w.valueRoom, a.v, w.b, kv, j0, to)
+	packKeys(a, w.panels, a.d, to-j0, k.x, k.stride)
+	values := newOperand(a, w.values, v.x, v.stride, to-j0, a.dv)
 	for i0 := w.i0; i0 < w.i1; i0 += a.rows {
 		w.ask(t, i0, j0)
 		for i, i1 := i0, min(i0+a.rows, w.i1); i < i1; {
@@ -115,7 +131,7 @@ func (w *attentionPart[T]) keys(t *task, j0 int, more bool) {
 			if b.from < b.to {
 				w.add(t, b, j0, values, more)
 			} else if !more {
-				clearHead[T](&t.c.Out[0], w.b, w.h, b.first, b.end)
+				w.out.clear(b.first, b.end, a.dv)
 			}
 			i = b.end
 		}
@@ -126,11 +142,10 @@ func (w *attentionPart[T]) keys(t *task, j0 int, more bool) {
 func (w *attentionPart[T]) add(t *task, b band, j0 int, values operand[T], more bool) {
 	a, rows, at := &t.attention, b.end-b.first, b.first-w.i0
 	lo, hi := a.columnsOf(b, j0)
-	q, qs := head[T](a.q, w.b, w.h, b.first)
-	w.products(a, b, j0, q, qs, a.d, w.panels, w.scores)
+	w.products(a, b, j0, w.query.from(b.first), w.query.stride, a.d, w.panels, w.scores)
 	w.hide(a, b, j0, w.scores)
 	softmaxStep(w.scores, hi-lo, a.stride, w.most[at:][:rows], w.sum[at:][:rows], w.factor, T(a.exponent()))
-	out, os := writtenHead[T](&t.c.Out[0], w.b, w.h, b.first)
+	out, os := w.out.from(b.first), w.out.stride
 	if more {
 		scaleRows(out, a.dv, os, w.factor[:rows])
 	}

@@ -13,25 +13,41 @@ import (
 )
 
 func attentionGradKernel(d *Device, c *backend.Call) {
+	w := d.wideBias(c, 6)
+	if w == nil {
+		d.attentionGrad(c)
+		return
+	}
+	defer d.putWidened(w)
+	d.attentionGrad(&w.call)
+	if c.NOut == 4 {
+		d.convert(w, &c.Out[3], &w.call.Out[3])
+	}
+}
+
+func (d *Device) attentionGrad(c *backend.Call) {
 	t := d.begin(c)
 	defer t.end()
 	a := &t.attention
 	d.attention(c, a, 6)
 	rows := a.batch * a.heads * a.tq
-	d.wantVector(c, &c.In[3], a.q.DType, rows, "log-sum-exp")
+	d.wantVector(c, &c.In[3], a.computed(), rows, "log-sum-exp")
 	d.wantAttentionOut(c, a, 4, "dout")
 	if givesOut(c) {
 		d.wantAttentionOut(c, a, 5, "out")
 	} else {
-		d.wantVector(c, &c.In[5], a.q.DType, rows, "delta")
+		d.wantVector(c, &c.In[5], a.computed(), rows, "delta")
 	}
 	for i := range 3 {
 		d.wantGradOf(c, i)
 	}
 	if c.NOut == 4 {
-		d.wantVector(c, &c.Out[3], a.q.DType, rows*a.tk, "gradient of the bias")
+		d.wantVector(c, &c.Out[3], a.computed(), rows*a.tk, "gradient of the bias")
 	}
-	switch a.q.DType {
+	if a.half {
+		t.setHalf()
+	}
+	switch a.computed() {
 	case dtype.Float32:
 		t.do(a.batch*a.kvHeads, 1, attentionGradHeads[float32])
 	case dtype.Float64:
@@ -77,17 +93,25 @@ func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 	wide, wideOut := a.wholePanels(a.d), a.wholePanels(a.dv)
 	l.reserve(2*carved(room*size) + carved(a.panels(keys, a.d)*size) + carved(a.panels(keys, a.dv)*size) +
 		carved(keys*wide*size) + carved(a.tq*wide*size) + carved(a.tq*wideOut*size) +
-		2*carved(group*a.tq*size) + carved(4*keys) + carved(keys))
+		2*carved(group*a.tq*size) + carved(4*keys) + carved(keys) +
+		carved(a.halfRoom(a.tq, a.d)*size) + carved(a.halfRoom(a.tq, a.dv)*size) +
+		carved(a.halfRoom(a.rows, a.dv)*size) + carved(a.halfRoom(group*a.tq, a.d)*size) +
+		2*carved(a.halfRoom(keys, a.d)*size) + 2*carved(a.halfRoom(keys, a.dv)*size))
 	g := gradHeads[T]{probs: carve[T](l, room), grads: carve[T](l, room),
 		keyPanels: carve[T](l, a.panels(keys, a.d)), valuePanels: carve[T](l, a.panels(keys, a.dv)),
 		keyRows:   carve[T](l, keys*wide),
 		queryRows: carve[T](l, a.tq*wide), doutRows: carve[T](l, a.tq*wideOut), delta: carve[T](l, group*a.tq),
 		shift: carve[T](l, group*a.tq)}
 	g.bits, g.seen, g.ahead = carve[uint32](l, keys), carve[uint8](l, keys), l.asking(a)
+	r := &g.room
+	r.query, r.dout = carve[T](l, a.halfRoom(a.tq, a.d)), carve[T](l, a.halfRoom(a.tq, a.dv))
+	r.out, r.dq = carve[T](l, a.halfRoom(a.rows, a.dv)), carve[T](l, a.halfRoom(group*a.tq, a.d))
+	r.keys, r.dk = carve[T](l, a.halfRoom(keys, a.d)), carve[T](l, a.halfRoom(keys, a.d))
+	r.values, r.dv = carve[T](l, a.halfRoom(keys, a.dv)), carve[T](l, a.halfRoom(keys, a.dv))
 	for u := lo; u < hi; u++ {
 		g.b, g.kv = u/a.kvHeads, u%a.kvHeads
 		if a.tq == 0 {
-			g.clearKeys(t, 0, a.tk)
+			g.noQueries(t, l)
 			continue
 		}
 		for i := range group {
@@ -95,14 +119,23 @@ func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 				clear(slice[T](&c.Out[3])[(g.b*a.heads+g.kv*group+i)*a.tq*a.tk:][:a.tq*a.tk])
 			}
 			if a.tk == 0 {
-				clearHead[T](&t.c.Out[0], g.b, g.kv*group+i, 0, a.tq)
+				g.gradOfQueries(t, i).clear(0, a.tq, a.d)
 			}
-			g.rowStatistics(t, g.kv*group+i, g.delta[i*a.tq:][:a.tq], g.shift[i*a.tq:][:a.tq])
+			g.rowStatistics(t, l, g.kv*group+i, g.delta[i*a.tq:][:a.tq], g.shift[i*a.tq:][:a.tq])
 		}
 		for j0 := 0; j0 < a.tk; j0 += a.columns {
-			g.tileOfKeys(t, j0)
+			g.tileOfKeys(t, l, j0)
+		}
+		for i := range group {
+			storeHead(t, l, g.gradOfQueries(t, i), &t.c.Out[0], g.b, g.kv*group+i, 0, a.tq)
 		}
 	}
+}
+
+// gradOfQueries is where the gradient of queries of the group's head i is added up.
+func (g *gradHeads[T]) gradOfQueries(t *task, i int) matrix[T] {
+	a := &t.attention
+	return writeHead(t, g.room.dq[a.halfRoom(i*a.tq, a.d):], &t.c.Out[0], g.b, g.kv*(a.heads/a.kvHeads)+i, 0)
 }
 
 // gradHeads is the backward pass of a key head and its group of query heads.
@@ -115,11 +148,14 @@ type gradHeads[T float] struct {
 	keyRows             []T
 	queryRows, doutRows []T
 	k, q, dout          operand[T]
-	delta, shift        []T // of each query: delta, and the log-sum-exp times log₂e
+	// rows of what is read and written, of half operands in room
+	query, doutOf, dq, dk, dv matrix[T]
+	room                      struct{ query, dout, out, dq, keys, dk, values, dv []T }
+	delta, shift              []T // of each query: delta, and the log-sum-exp times log₂e
 }
 
 // rowStatistics computes what is known of the queries of head h.
-func (g *gradHeads[T]) rowStatistics(t *task, h int, delta, shift []T) {
+func (g *gradHeads[T]) rowStatistics(t *task, l *lane, h int, delta, shift []T) {
 	a, c := &t.attention, t.c
 	first := (g.b*a.heads + h) * a.tq
 	for i, lse := range slice[T](&c.In[3])[first:][:a.tq] {
@@ -133,36 +169,43 @@ func (g *gradHeads[T]) rowStatistics(t *task, h int, delta, shift []T) {
 		copy(delta, slice[T](&c.In[5])[first:])
 		return
 	}
-	if a.tq > 0 && a.dv > 0 {
-		dout, dos := head[T](&c.In[4], g.b, h, 0)
-		out, os := head[T](&c.In[5], g.b, h, 0)
-		dotRows(delta, a.dv, dout, dos, out, os)
+	for i0 := 0; i0 < a.tq && a.dv > 0; i0 += a.rows {
+		i1 := min(i0+a.rows, a.tq)
+		dout := readHead(t, l, g.room.dout, &c.In[4], g.b, h, i0, i1)
+		out := readHead(t, l, g.room.out, &c.In[5], g.b, h, i0, i1)
+		dotRows(delta[i0:i1], a.dv, dout.x, dout.stride, out.x, out.stride)
 	}
 }
 
 // tileOfKeys adds what the tile of keys from j0 on contributes to the gradients of the group's queries, and computes
 // its own.
-func (g *gradHeads[T]) tileOfKeys(t *task, j0 int) {
+func (g *gradHeads[T]) tileOfKeys(t *task, l *lane, j0 int) {
 	a, c := &t.attention, t.c
 	n := min(a.columns, a.tk-j0)
-	k, ks := head[T](a.k, g.b, g.kv, j0)
-	v, vs := head[T](a.v, g.b, g.kv, j0)
-	packKeys(a, g.keyPanels, a.d, n, k, ks)
-	packKeys(a, g.valuePanels, a.dv, n, v, vs)
-	g.k = newOperand(a, g.keyRows, k, ks, n, a.d)
+	k := readHead(t, l, g.room.keys, a.k, g.b, g.kv, j0, j0+n)
+	v := readHead(t, l, g.room.values, a.v, g.b, g.kv, j0, j0+n)
+	packKeys(a, g.keyPanels, a.d, n, k.x, k.stride)
+	packKeys(a, g.valuePanels, a.dv, n, v.x, v.stride)
+	g.k = newOperand(a, g.keyRows, k.x, k.stride, n, a.d)
+	g.dk = writeHead(t, g.room.dk, &c.Out[1], g.b, g.kv, j0)
+	g.dv = writeHead(t, g.room.dv, &c.Out[2], g.b, g.kv, j0)
 	group := a.heads / a.kvHeads
 	for i := range group {
 		g.set(a, g.b, g.kv*group+i)
 		if j0 == 0 || group > 1 {
-			q, qs := head[T](a.q, g.b, g.h, 0)
-			dout, dos := head[T](&c.In[4], g.b, g.h, 0)
-			g.q, g.dout = newOperand(a, g.queryRows, q, qs, a.tq, a.d), newOperand(a, g.doutRows, dout, dos, a.tq, a.dv)
+			g.query = readHead(t, l, g.room.query, a.q, g.b, g.h, 0, a.tq)
+			g.doutOf = readHead(t, l, g.room.dout, &c.In[4], g.b, g.h, 0, a.tq)
+			g.q = newOperand(a, g.queryRows, g.query.x, g.query.stride, a.tq, a.d)
+			g.dout = newOperand(a, g.doutRows, g.doutOf.x, g.doutOf.stride, a.tq, a.dv)
+			g.dq = g.gradOfQueries(t, i)
 		}
 		for i0 := 0; i0 < a.tq; i0 += a.rows {
 			g.ask(t, i0, j0, i)
 			g.tile(t, i0, j0, n, i)
 		}
 	}
+	storeHead(t, l, g.dk, &c.Out[1], g.b, g.kv, j0, j0+n)
+	storeHead(t, l, g.dv, &c.Out[2], g.b, g.kv, j0, j0+n)
 }
 
 // tile adds what the queries from i0 on of the group's head, and the n keys from j0 on, contribute to all gradients.
@@ -179,30 +222,43 @@ func (g *gradHeads[T]) tile(t *task, i0, j0, n, inGroup int) {
 		if b.from < b.to {
 			g.scores(t, b, i0, j0, from, to, inGroup*a.tq)
 		} else if j0 == 0 {
-			clearHead[T](&t.c.Out[0], g.b, g.h, b.first, b.end)
+			g.dq.clear(b.first, b.end, a.d)
 		}
 		i = b.end
 	}
 	fresh := i0 == 0 && inGroup == 0
 	if fresh {
-		g.clearKeys(t, j0, from)
-		g.clearKeys(t, to, end)
+		g.clearKeys(a, j0, from)
+		g.clearKeys(a, to, end)
 	}
 	for j := from; j < to; {
 		b := a.bandOfKeys(j, to, i0, i1)
 		if b.from < b.to {
 			g.keyGrads(t, b, i0, j0, !fresh)
 		} else if fresh {
-			g.clearKeys(t, b.first, b.end)
+			g.clearKeys(a, b.first, b.end)
 		}
 		j = b.end
 	}
 }
 
 // clearKeys makes the gradients of keys from ≤ j < to zero, and of their values.
-func (g *gradHeads[T]) clearKeys(t *task, from, to int) {
-	clearHead[T](&t.c.Out[1], g.b, g.kv, from, to)
-	clearHead[T](&t.c.Out[2], g.b, g.kv, from, to)
+func (g *gradHeads[T]) clearKeys(a *attention, from, to int) {
+	g.dk.clear(from, to, a.d)
+	g.dv.clear(from, to, a.dv)
+}
+
+// noQueries makes all gradients of the head's keys and values zero.
+func (g *gradHeads[T]) noQueries(t *task, l *lane) {
+	a, c := &t.attention, t.c
+	for j0 := 0; j0 < a.tk; j0 += a.columns {
+		j1 := min(j0+a.columns, a.tk)
+		g.dk = writeHead(t, g.room.dk, &c.Out[1], g.b, g.kv, j0)
+		g.dv = writeHead(t, g.room.dv, &c.Out[2], g.b, g.kv, j0)
+		g.clearKeys(a, j0, j1)
+		storeHead(t, l, g.dk, &c.Out[1], g.b, g.kv, j0, j1)
+		storeHead(t, l, g.dv, &c.Out[2], g.b, g.kv, j0, j1)
+	}
 }
 
 // scores computes the probabilities of a band of queries and the gradients of its scores, and adds up those of the
@@ -213,10 +269,8 @@ func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
 	lo, hi := a.columnsOf(b, j0)
 	at := (b.first - i0) * a.stride
 	probs, grads := g.probs[at+lo:], g.grads[at+lo:]
-	q, qs := head[T](a.q, g.b, g.h, b.first)
-	dout, dos := head[T](&t.c.In[4], g.b, g.h, b.first)
-	g.products(a, b, j0, q, qs, a.d, g.keyPanels, probs)
-	g.products(a, b, j0, dout, dos, a.dv, g.valuePanels, grads)
+	g.products(a, b, j0, g.query.from(b.first), g.query.stride, a.d, g.keyPanels, probs)
+	g.products(a, b, j0, g.doutOf.from(b.first), g.doutOf.stride, a.dv, g.valuePanels, grads)
 	g.hide(a, b, j0, probs)
 	shift, delta := g.shift[stats+b.first:][:rows], g.delta[stats+b.first:][:rows]
 	scale := T(a.scale)
@@ -241,9 +295,8 @@ func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
 			}
 		}
 	}
-	dq, dqs := writtenHead[T](&t.c.Out[0], g.b, g.h, b.first)
 	g.k.multiply(rows, a.d, b.from-j0, b.to-b.from, gemm.Strided(grads[b.from-j0-lo:], a.stride, 1),
-		gemm.InRows(dq, dqs), j0 > 0, g.ahead)
+		gemm.InRows(g.dq.from(b.first), g.dq.stride), j0 > 0, g.ahead)
 }
 
 // dropped is scoreRows with dropout: the mask is applied to the gradients before, and to the probabilities behind it.
@@ -264,8 +317,7 @@ func (g *gradHeads[T]) dropped(t *task, b band, lo, hi, j0 int, probs, grads, sh
 func (g *gradHeads[T]) keyGrads(t *task, b band, i0, j0 int, more bool) {
 	a, rows, n := &t.attention, b.end-b.first, b.to-b.from
 	at := (b.from-i0)*a.stride + b.first - j0
-	dk, dks := writtenHead[T](&t.c.Out[1], g.b, g.kv, b.first)
-	dv, dvs := writtenHead[T](&t.c.Out[2], g.b, g.kv, b.first)
-	g.dout.multiply(rows, a.dv, b.from, n, gemm.Strided(g.probs[at:], 1, a.stride), gemm.InRows(dv, dvs), more, g.ahead)
-	g.q.multiply(rows, a.d, b.from, n, gemm.Strided(g.grads[at:], 1, a.stride), gemm.InRows(dk, dks), more, g.ahead)
+	dk, dv := gemm.InRows(g.dk.from(b.first), g.dk.stride), gemm.InRows(g.dv.from(b.first), g.dv.stride)
+	g.dout.multiply(rows, a.dv, b.from, n, gemm.Strided(g.probs[at:], 1, a.stride), dv, more, g.ahead)
+	g.q.multiply(rows, a.d, b.from, n, gemm.Strided(g.grads[at:], 1, a.stride), dk, more, g.ahead)
 }

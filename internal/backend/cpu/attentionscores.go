@@ -100,32 +100,6 @@ func (w *attentionHead[T]) draw(a *attention, c *backend.Call, i, j, n int) []ui
 	return w.bits[:n]
 }
 
-// writtenHead is head for a matrix that is written: a single row has any distance, which a product wants to be one of
-// rows.
-func writtenHead[T float](v *backend.View, b, h, i int) (x []T, stride int) {
-	if v.Shape[3] == 0 {
-		return nil, 0 // strides of nothing may be any
-	}
-	x, stride = head[T](v, b, h, i)
-	return x, max(stride, v.Shape[3])
-}
-
-// clearHead makes rows i0 to i1 of one sample and head zero.
-func clearHead[T float](v *backend.View, b, h, i0, i1 int) {
-	n := v.Shape[3]
-	if i0 >= i1 || n == 0 {
-		return
-	}
-	x, stride := head[T](v, b, h, i0)
-	if stride == n {
-		clear(x[:(i1-i0)*n])
-		return
-	}
-	for i := range i1 - i0 {
-		clear(x[i*stride:][:n])
-	}
-}
-
 // operand is a B of products: rows of it where they lie, or in panels.
 type operand[T float] struct {
 	x              []T

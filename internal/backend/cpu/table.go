@@ -151,8 +151,8 @@ func init() {
 
 		backend.OpMatMul:        {matMulKernel, 1, 2, true, false, nil},
 		backend.OpLinear:        {linearKernel, 1, 2, true, false, nil},
-		backend.OpAttention:     {attentionKernel, 2, 3, false, false, nil},
-		backend.OpAttentionGrad: {attentionGradKernel, 3, 6, false, false, nil},
+		backend.OpAttention:     {attentionKernel, 2, 3, true, false, nil},
+		backend.OpAttentionGrad: {attentionGradKernel, 3, 6, true, false, nil},
 
 		backend.OpDropout: {dropoutKernel, 1, 1, false, false, nil},
 		backend.OpUniform: {uniformKernel, 1, 0, false, false, nil},

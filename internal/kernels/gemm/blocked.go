@@ -228,9 +228,9 @@ func (j *job[T]) packBlocksA(s *scratch[T], t *block) {
 	for k0 := t.k0; k0 < t.k1; k0 += kc {
 		part := block{t.i0, t.i1, t.j0, t.j1, k0, min(k0+kc, t.k1)}
 		k, i := part.k1-k0, t.i0
-		if j.layout == packed && j.ars == 1 && j.copyA != nil && j.halfA.format == nil {
-			for ; i+together*j.mr <= whole; i += together * j.mr {
-				j.copyA(k, &j.a[i+k0*j.acs], j.acs, j.panelA(s, &part, i), k*j.mr)
+		for ; j.layout == packed && j.ars == 1 && i+together*j.mr <= whole; i += together * j.mr {
+			if !j.packTogetherA(j.panelA(s, &part, i), k, i+k0*j.acs) {
+				break
 			}
 		}
 		for ; j.layout == packed && i < whole; i += j.mr {
@@ -255,14 +255,41 @@ func (j *job[T]) panelA(s *scratch[T], t *block, i int) *T {
 // packBlockB packs B for t's columns.
 func (j *job[T]) packBlockB(s *scratch[T], t *block) {
 	k, col := t.k1-t.k0, t.j0
-	if j.bcs == 1 && j.copyB != nil && j.halfB.format == nil {
-		for ; col+together*j.nr <= t.j1; col += together * j.nr {
-			j.copyB(k, &j.b[t.k0*j.brs+col], j.brs, &s.b[(col-t.j0)*k], k*j.nr)
+	for ; j.bcs == 1 && col+together*j.nr <= t.j1; col += together * j.nr {
+		if !j.packTogetherB(&s.b[(col-t.j0)*k], k, t.k0*j.brs+col) {
+			break
 		}
 	}
 	for ; col < t.j1; col += j.nr {
 		j.packB(s.b[(col-t.j0)*k:], min(j.nr, t.j1-col), k, t.k0, col)
 	}
+}
+
+// packTogetherA packs as many panels of A as are packed together, from A's element at on, whose rows are contiguous. It
+// reports whether there is a kernel for that.
+func (j *job[T]) packTogetherA(dst *T, k, at int) bool {
+	switch {
+	case j.halfA.format == nil && j.copyA != nil:
+		j.copyA(k, &j.a[at], j.acs, dst, k*j.mr)
+	case j.halfA.format != nil && j.halfA.copyA != nil:
+		j.halfA.copyA(k, &j.halfA.bits[at], j.acs, dst, k*j.mr)
+	default:
+		return false
+	}
+	return true
+}
+
+// packTogetherB is the same for B, whose columns are contiguous.
+func (j *job[T]) packTogetherB(dst *T, k, at int) bool {
+	switch {
+	case j.halfB.format == nil && j.copyB != nil:
+		j.copyB(k, &j.b[at], j.brs, dst, k*j.nr)
+	case j.halfB.format != nil && j.halfB.copyB != nil:
+		j.halfB.copyB(k, &j.halfB.bits[at], j.brs, dst, k*j.nr)
+	default:
+		return false
+	}
+	return true
 }
 
 // computeBlock adds t's products to C, while what it needs of the following block of B is on its way.
@@ -367,37 +394,40 @@ func (j *job[T]) nextA(s *scratch[T], t *block, i int) request {
 // nextB is panel n's share, of so many panels, of the request for a block of B.
 func (j *job[T]) nextB(t, next *block, n, panels int) request {
 	wide, high := next.j1-next.j0, next.k1-next.k0
-	if wide == 0 || j.halfB.format != nil {
+	if wide == 0 || j.bcs != 1 && j.brs != 1 {
 		return request{}
 	}
-	at := &j.b[next.k0*j.brs+next.j0*j.bcs]
-	switch {
-	case j.bcs == 1:
-		return j.share(at, wide, high, j.brs, n, panels, t.panelsB(j.nr))
-	case j.brs == 1:
-		return j.share(at, high, wide, j.bcs, n, panels, t.panelsB(j.nr))
+	stride := j.brs
+	if j.bcs != 1 {
+		wide, high, stride = high, wide, j.bcs
 	}
-	return request{}
+	at := next.k0*j.brs + next.j0*j.bcs
+	if j.halfB.format != nil {
+		width := j.nr * int(unsafe.Sizeof(*new(T))/unsafe.Sizeof(j.halfB.bits[0]))
+		return share(&j.halfB.bits[at], width, wide, high, stride, n, panels, t.panelsB(j.nr))
+	}
+	return share(&j.b[at], j.nr, wide, high, stride, n, panels, t.panelsB(j.nr))
 }
 
 // panelsB is how many whole panels of B the block has, at least one.
 func (t *block) panelsB(nr int) int { return max(1, (t.j1-t.j0)/nr) }
 
-// share is turn n's part, of so many turns, of the request for rows of wide elements: a column as wide as a tile of C.
-func (j *job[T]) share(first *T, wide, rows, stride, n, turns, blocks int) request {
+// share is turn n's part, of so many turns, of the request for rows of wide elements: a column of width elements, which
+// are as many bytes as the columns of a tile of C.
+func share[E element | uint16](first *E, width, wide, rows, stride, n, turns, blocks int) request {
 	size := int(unsafe.Sizeof(*first))
-	columns := ceilDiv(wide, j.nr)
+	columns := ceilDiv(wide, width)
 	column := n * columns / turns
 	if column == (n+1)*columns/turns {
 		return request{}
 	}
 	r := down(first, stride*size, rows, blocks)
-	r.at += uintptr(column * j.nr * size)
+	r.at += uintptr(column * width * size)
 	return r
 }
 
 // down is the request for so many rows, from first on and stride bytes apart, in the course of so many blocks.
-func down[T element](first *T, stride, rows, blocks int) request {
+func down[E element | uint16](first *E, stride, rows, blocks int) request {
 	count := ceilDiv(rows, blocks)
 	return request{uintptr(unsafe.Pointer(first)), uintptr(stride), uintptr(count), uintptr(count * stride)}
 }

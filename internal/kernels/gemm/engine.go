@@ -92,7 +92,7 @@ type engine[T element] struct {
 	pack func(dst []T, width, lanes, k int, src []T, laneStride, kStride int)
 	// copyA and copyB pack together full panels of A and of B whose lanes are contiguous, each pitch elements after the
 	// one before. They are nil where pack does as well.
-	copyA, copyB copyPanels[T]
+	copyA, copyB copyPanels[T, T]
 	// transpose is transposeGeneric or something faster that does the same.
 	transpose func(dst []T, width, lanes, k int, src []T, stride int)
 }

@@ -107,7 +107,7 @@ func (j *job[T]) fusedPanel(worker, col, k0, k, stride int, next *T) {
 		case j.bcs == 1:
 			s.next.a = j.shareOfPanel(next, k, turn, turns)
 		default:
-			s.next.a = j.share(next, k, j.nr, j.bcs, turn, turns, 1)
+			s.next.a = share(next, j.nr, k, j.nr, j.bcs, turn, turns, 1)
 		}
 		d, dstride := j.addend(i, col, k0)
 		j.engine.rows(k, &s.copied[i*stride], stride, kept, j.nr, &j.c[i*j.crs+col], j.crs, d, dstride, 1, &s.next.c.at)

@@ -123,6 +123,16 @@ func dotsBF16AVX512x11(k int, a *float32, b *uint16, bstride int, c *float32, cs
 //go:noescape
 func copyRowsBF16AVX512(k int, src *uint16, stride int, dst *float32)
 
+// copyPanelsABF16AVX512 sets dst[pitch·j + 12·p + i] = src[p·stride + 12·j + i] for i < 12, j < 4 and p < k, k ≥ 1, for a src of bfloat16.
+//
+//go:noescape
+func copyPanelsABF16AVX512(k int, src *uint16, stride int, dst *float32, pitch int)
+
+// copyPanelsBBF16AVX512 sets dst[pitch·j + 32·p + i] = src[p·stride + 32·j + i] for i < 32, j < 4 and p < k, k ≥ 1, for a src of bfloat16.
+//
+//go:noescape
+func copyPanelsBBF16AVX512(k int, src *uint16, stride int, dst *float32, pitch int)
+
 // copyTallBF16x12 sets dst[12·p + i] = src[p·stride + i] for i < 12 and p < k, k ≥ 1, for a src of bfloat16.
 //
 //go:noescape
@@ -175,6 +185,16 @@ func dotsBF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cstri
 //go:noescape
 func copyRowsBF16AVX2(k int, src *uint16, stride int, dst *float32)
 
+// copyPanelsABF16AVX2 sets dst[pitch·j + 6·p + i] = src[p·stride + 6·j + i] for i < 6, j < 4 and p < k, k ≥ 1, for a src of bfloat16.
+//
+//go:noescape
+func copyPanelsABF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
+
+// copyPanelsBBF16AVX2 sets dst[pitch·j + 16·p + i] = src[p·stride + 16·j + i] for i < 16, j < 4 and p < k, k ≥ 1, for a src of bfloat16.
+//
+//go:noescape
+func copyPanelsBBF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
+
 // copyTallBF16x6 sets dst[6·p + i] = src[p·stride + i] for i < 6 and p < k, k ≥ 1, for a src of bfloat16.
 //
 //go:noescape
@@ -194,6 +214,11 @@ func transposeBF16x8(blocks int, src *uint16, stride int, dst *float32, width in
 //
 //go:noescape
 func transposeBF16x16(src *uint16, stride int, dst *float32, width int)
+
+// transposeBF16x12 sets dst[12·p + i] = src[i·stride + p] for i < 12 and p < 32·blocks, blocks ≥ 1, for a src of bfloat16.
+//
+//go:noescape
+func transposeBF16x12(blocks int, src *uint16, stride int, dst *float32)
 
 // streamF16AVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
 // A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
@@ -248,6 +273,16 @@ func streamF16AVX512x8(k int, a *float32, b *uint16, bstride int, c *float32, cs
 //go:noescape
 func copyRowsF16AVX512(k int, src *uint16, stride int, dst *float32)
 
+// copyPanelsAF16AVX512 sets dst[pitch·j + 12·p + i] = src[p·stride + 12·j + i] for i < 12, j < 4 and p < k, k ≥ 1, for a src of float16.
+//
+//go:noescape
+func copyPanelsAF16AVX512(k int, src *uint16, stride int, dst *float32, pitch int)
+
+// copyPanelsBF16AVX512 sets dst[pitch·j + 32·p + i] = src[p·stride + 32·j + i] for i < 32, j < 4 and p < k, k ≥ 1, for a src of float16.
+//
+//go:noescape
+func copyPanelsBF16AVX512(k int, src *uint16, stride int, dst *float32, pitch int)
+
 // copyTallF16x12 sets dst[12·p + i] = src[p·stride + i] for i < 12 and p < k, k ≥ 1, for a src of float16.
 //
 //go:noescape
@@ -281,6 +316,16 @@ func streamF16AVX2x4(k int, a *float32, b *uint16, bstride int, c *float32, cstr
 //
 //go:noescape
 func copyRowsF16AVX2(k int, src *uint16, stride int, dst *float32)
+
+// copyPanelsAF16AVX2 sets dst[pitch·j + 6·p + i] = src[p·stride + 6·j + i] for i < 6, j < 4 and p < k, k ≥ 1, for a src of float16.
+//
+//go:noescape
+func copyPanelsAF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
+
+// copyPanelsBF16AVX2 sets dst[pitch·j + 16·p + i] = src[p·stride + 16·j + i] for i < 16, j < 4 and p < k, k ≥ 1, for a src of float16.
+//
+//go:noescape
+func copyPanelsBF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
 
 // copyTallF16x6 sets dst[6·p + i] = src[p·stride + i] for i < 6 and p < k, k ≥ 1, for a src of float16.
 //

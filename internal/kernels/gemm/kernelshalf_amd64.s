@@ -7790,6 +7790,116 @@ loop:
 	VZEROUPPER
 	RET
 
+// func copyPanelsABF16AVX512(k int, src *uint16, stride int, dst *float32, pitch int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·copyPanelsABF16AVX512(SB), $0-40
+	MOVQ   k+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   stride+16(FP), DX
+	MOVQ   pitch+32(FP), SI
+	SHLQ   $0x01, DX
+	SHLQ   $0x02, SI
+	IMUL3Q $0x08, DX, BX
+	ADDQ   CX, BX
+	MOVQ   dst+24(FP), DI
+	LEAQ   (DI)(SI*1), R8
+	LEAQ   (R8)(SI*1), R9
+	LEAQ   (R9)(SI*1), SI
+
+loop:
+	PREFETCHT0 (BX)
+	PREFETCHT0 64(BX)
+	VPMOVZXWD  (CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, (DI)
+	VPMOVZXWD  16(CX), X0
+	VPSLLD     $0x10, X0, X0
+	VMOVUPS    X0, 32(DI)
+	ADDQ       $0x30, DI
+	VPMOVZXWD  24(CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, (R8)
+	VPMOVZXWD  40(CX), X0
+	VPSLLD     $0x10, X0, X0
+	VMOVUPS    X0, 32(R8)
+	ADDQ       $0x30, R8
+	VPMOVZXWD  48(CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, (R9)
+	VPMOVZXWD  64(CX), X0
+	VPSLLD     $0x10, X0, X0
+	VMOVUPS    X0, 32(R9)
+	ADDQ       $0x30, R9
+	VPMOVZXWD  72(CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, (SI)
+	VPMOVZXWD  88(CX), X0
+	VPSLLD     $0x10, X0, X0
+	VMOVUPS    X0, 32(SI)
+	ADDQ       $0x30, SI
+	ADDQ       DX, CX
+	ADDQ       DX, BX
+	DECQ       AX
+	JNE        loop
+	VZEROUPPER
+	RET
+
+// func copyPanelsBBF16AVX512(k int, src *uint16, stride int, dst *float32, pitch int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·copyPanelsBBF16AVX512(SB), $0-40
+	MOVQ   k+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   stride+16(FP), DX
+	MOVQ   pitch+32(FP), SI
+	SHLQ   $0x01, DX
+	SHLQ   $0x02, SI
+	IMUL3Q $0x08, DX, BX
+	ADDQ   CX, BX
+	MOVQ   dst+24(FP), DI
+	LEAQ   (DI)(SI*1), R8
+	LEAQ   (R8)(SI*1), R9
+	LEAQ   (R9)(SI*1), SI
+
+loop:
+	PREFETCHT0 (BX)
+	PREFETCHT0 64(BX)
+	PREFETCHT0 128(BX)
+	PREFETCHT0 192(BX)
+	VPMOVZXWD  (CX), Z0
+	VPSLLD     $0x10, Z0, Z0
+	VMOVUPS    Z0, (DI)
+	VPMOVZXWD  32(CX), Z0
+	VPSLLD     $0x10, Z0, Z0
+	VMOVUPS    Z0, 64(DI)
+	ADDQ       $0x80, DI
+	VPMOVZXWD  64(CX), Z0
+	VPSLLD     $0x10, Z0, Z0
+	VMOVUPS    Z0, (R8)
+	VPMOVZXWD  96(CX), Z0
+	VPSLLD     $0x10, Z0, Z0
+	VMOVUPS    Z0, 64(R8)
+	ADDQ       $0x80, R8
+	VPMOVZXWD  128(CX), Z0
+	VPSLLD     $0x10, Z0, Z0
+	VMOVUPS    Z0, (R9)
+	VPMOVZXWD  160(CX), Z0
+	VPSLLD     $0x10, Z0, Z0
+	VMOVUPS    Z0, 64(R9)
+	ADDQ       $0x80, R9
+	VPMOVZXWD  192(CX), Z0
+	VPSLLD     $0x10, Z0, Z0
+	VMOVUPS    Z0, (SI)
+	VPMOVZXWD  224(CX), Z0
+	VPSLLD     $0x10, Z0, Z0
+	VMOVUPS    Z0, 64(SI)
+	ADDQ       $0x80, SI
+	ADDQ       DX, CX
+	ADDQ       DX, BX
+	DECQ       AX
+	JNE        loop
+	VZEROUPPER
+	RET
+
 // func copyTallBF16x12(k int, src *uint16, stride int, dst *float32)
 // Requires: AVX, AVX2, MMX+
 TEXT ·copyTallBF16x12(SB), $0-32
@@ -9165,6 +9275,117 @@ loop:
 	VZEROUPPER
 	RET
 
+// func copyPanelsABF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
+// Requires: AVX, MMX+
+TEXT ·copyPanelsABF16AVX2(SB), $0-40
+	MOVQ   k+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   stride+16(FP), DX
+	MOVQ   pitch+32(FP), SI
+	SHLQ   $0x01, DX
+	SHLQ   $0x02, SI
+	IMUL3Q $0x08, DX, BX
+	ADDQ   CX, BX
+	MOVQ   dst+24(FP), DI
+	LEAQ   (DI)(SI*1), R8
+	LEAQ   (R8)(SI*1), R9
+	LEAQ   (R9)(SI*1), SI
+
+loop:
+	PREFETCHT0 (BX)
+	VPMOVZXWD  (CX), X0
+	VPSLLD     $0x10, X0, X0
+	VMOVUPS    X0, (DI)
+	VMOVD      8(CX), X0
+	VPMOVZXWD  X0, X0
+	VPSLLD     $0x10, X0, X0
+	VMOVQ      X0, 16(DI)
+	ADDQ       $0x18, DI
+	VPMOVZXWD  12(CX), X0
+	VPSLLD     $0x10, X0, X0
+	VMOVUPS    X0, (R8)
+	VMOVD      20(CX), X0
+	VPMOVZXWD  X0, X0
+	VPSLLD     $0x10, X0, X0
+	VMOVQ      X0, 16(R8)
+	ADDQ       $0x18, R8
+	VPMOVZXWD  24(CX), X0
+	VPSLLD     $0x10, X0, X0
+	VMOVUPS    X0, (R9)
+	VMOVD      32(CX), X0
+	VPMOVZXWD  X0, X0
+	VPSLLD     $0x10, X0, X0
+	VMOVQ      X0, 16(R9)
+	ADDQ       $0x18, R9
+	VPMOVZXWD  36(CX), X0
+	VPSLLD     $0x10, X0, X0
+	VMOVUPS    X0, (SI)
+	VMOVD      44(CX), X0
+	VPMOVZXWD  X0, X0
+	VPSLLD     $0x10, X0, X0
+	VMOVQ      X0, 16(SI)
+	ADDQ       $0x18, SI
+	ADDQ       DX, CX
+	ADDQ       DX, BX
+	DECQ       AX
+	JNE        loop
+	VZEROUPPER
+	RET
+
+// func copyPanelsBBF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·copyPanelsBBF16AVX2(SB), $0-40
+	MOVQ   k+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   stride+16(FP), DX
+	MOVQ   pitch+32(FP), SI
+	SHLQ   $0x01, DX
+	SHLQ   $0x02, SI
+	IMUL3Q $0x08, DX, BX
+	ADDQ   CX, BX
+	MOVQ   dst+24(FP), DI
+	LEAQ   (DI)(SI*1), R8
+	LEAQ   (R8)(SI*1), R9
+	LEAQ   (R9)(SI*1), SI
+
+loop:
+	PREFETCHT0 (BX)
+	PREFETCHT0 64(BX)
+	VPMOVZXWD  (CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, (DI)
+	VPMOVZXWD  16(CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, 32(DI)
+	ADDQ       $0x40, DI
+	VPMOVZXWD  32(CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, (R8)
+	VPMOVZXWD  48(CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, 32(R8)
+	ADDQ       $0x40, R8
+	VPMOVZXWD  64(CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, (R9)
+	VPMOVZXWD  80(CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, 32(R9)
+	ADDQ       $0x40, R9
+	VPMOVZXWD  96(CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, (SI)
+	VPMOVZXWD  112(CX), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, 32(SI)
+	ADDQ       $0x40, SI
+	ADDQ       DX, CX
+	ADDQ       DX, BX
+	DECQ       AX
+	JNE        loop
+	VZEROUPPER
+	RET
+
 // func copyTallBF16x6(k int, src *uint16, stride int, dst *float32)
 // Requires: AVX, MMX+
 TEXT ·copyTallBF16x6(SB), $0-32
@@ -9512,6 +9733,184 @@ TEXT ·transposeBF16x16(SB), $0-32
 	ADDQ       BX, DX
 	VMOVUPS    Z1, (DX)
 	ADDQ       BX, DX
+	VZEROUPPER
+	RET
+
+// func transposeBF16x12(blocks int, src *uint16, stride int, dst *float32)
+// Requires: AVX, AVX512F
+TEXT ·transposeBF16x12(SB), $0-32
+	MOVQ       blocks+0(FP), AX
+	MOVQ       src+8(FP), CX
+	MOVQ       stride+16(FP), DX
+	MOVQ       dst+24(FP), BX
+	SHLQ       $0x01, DX
+	VPTERNLOGD $0xff, Z0, Z0, Z0
+	VPSLLD     $0x10, Z0, Z0
+	MOVL       $0x00000fff, SI
+	KMOVW      SI, K1
+
+loop:
+	MOVQ       CX, SI
+	VMOVUPS    (SI), Z1
+	ADDQ       DX, SI
+	VMOVUPS    (SI), Z2
+	ADDQ       DX, SI
+	VMOVUPS    (SI), Z3
+	ADDQ       DX, SI
+	VMOVUPS    (SI), Z4
+	ADDQ       DX, SI
+	VMOVUPS    (SI), Z5
+	ADDQ       DX, SI
+	VMOVUPS    (SI), Z6
+	ADDQ       DX, SI
+	VMOVUPS    (SI), Z7
+	ADDQ       DX, SI
+	VMOVUPS    (SI), Z8
+	ADDQ       DX, SI
+	VMOVUPS    (SI), Z9
+	ADDQ       DX, SI
+	VMOVUPS    (SI), Z10
+	ADDQ       DX, SI
+	VMOVUPS    (SI), Z11
+	ADDQ       DX, SI
+	VMOVUPS    (SI), Z12
+	ADDQ       DX, SI
+	VPXORD     Z13, Z13, Z13
+	VPXORD     Z14, Z14, Z14
+	VPXORD     Z15, Z15, Z15
+	VPXORD     Z16, Z16, Z16
+	VUNPCKLPS  Z2, Z1, Z17
+	VUNPCKHPS  Z2, Z1, Z1
+	VUNPCKLPS  Z4, Z3, Z2
+	VUNPCKHPS  Z4, Z3, Z3
+	VUNPCKLPD  Z2, Z17, Z4
+	VUNPCKHPD  Z2, Z17, Z2
+	VUNPCKLPD  Z3, Z1, Z17
+	VUNPCKHPD  Z3, Z1, Z1
+	VUNPCKLPS  Z6, Z5, Z3
+	VUNPCKHPS  Z6, Z5, Z5
+	VUNPCKLPS  Z8, Z7, Z6
+	VUNPCKHPS  Z8, Z7, Z7
+	VUNPCKLPD  Z6, Z3, Z8
+	VUNPCKHPD  Z6, Z3, Z3
+	VUNPCKLPD  Z7, Z5, Z6
+	VUNPCKHPD  Z7, Z5, Z5
+	VUNPCKLPS  Z10, Z9, Z7
+	VUNPCKHPS  Z10, Z9, Z9
+	VUNPCKLPS  Z12, Z11, Z10
+	VUNPCKHPS  Z12, Z11, Z11
+	VUNPCKLPD  Z10, Z7, Z12
+	VUNPCKHPD  Z10, Z7, Z7
+	VUNPCKLPD  Z11, Z9, Z10
+	VUNPCKHPD  Z11, Z9, Z9
+	VUNPCKLPS  Z14, Z13, Z11
+	VUNPCKHPS  Z14, Z13, Z18
+	VUNPCKLPS  Z16, Z15, Z19
+	VUNPCKHPS  Z16, Z15, Z20
+	VUNPCKLPD  Z19, Z11, Z21
+	VUNPCKHPD  Z19, Z11, Z11
+	VUNPCKLPD  Z20, Z18, Z19
+	VUNPCKHPD  Z20, Z18, Z18
+	VSHUFF32X4 $0x88, Z8, Z4, Z20
+	VSHUFF32X4 $0xdd, Z8, Z4, Z4
+	VSHUFF32X4 $0x88, Z21, Z12, Z8
+	VSHUFF32X4 $0xdd, Z21, Z12, Z12
+	VSHUFF32X4 $0x88, Z8, Z20, Z21
+	VSHUFF32X4 $0x88, Z12, Z4, Z22
+	VSHUFF32X4 $0xdd, Z8, Z20, Z8
+	VSHUFF32X4 $0xdd, Z12, Z4, Z4
+	VSHUFF32X4 $0x88, Z3, Z2, Z12
+	VSHUFF32X4 $0xdd, Z3, Z2, Z2
+	VSHUFF32X4 $0x88, Z11, Z7, Z3
+	VSHUFF32X4 $0xdd, Z11, Z7, Z7
+	VSHUFF32X4 $0x88, Z3, Z12, Z11
+	VSHUFF32X4 $0x88, Z7, Z2, Z20
+	VSHUFF32X4 $0xdd, Z3, Z12, Z3
+	VSHUFF32X4 $0xdd, Z7, Z2, Z2
+	VSHUFF32X4 $0x88, Z6, Z17, Z7
+	VSHUFF32X4 $0xdd, Z6, Z17, Z6
+	VSHUFF32X4 $0x88, Z19, Z10, Z12
+	VSHUFF32X4 $0xdd, Z19, Z10, Z10
+	VSHUFF32X4 $0x88, Z12, Z7, Z17
+	VSHUFF32X4 $0x88, Z10, Z6, Z19
+	VSHUFF32X4 $0xdd, Z12, Z7, Z7
+	VSHUFF32X4 $0xdd, Z10, Z6, Z6
+	VSHUFF32X4 $0x88, Z5, Z1, Z10
+	VSHUFF32X4 $0xdd, Z5, Z1, Z1
+	VSHUFF32X4 $0x88, Z18, Z9, Z5
+	VSHUFF32X4 $0xdd, Z18, Z9, Z9
+	VSHUFF32X4 $0x88, Z5, Z10, Z12
+	VSHUFF32X4 $0x88, Z9, Z1, Z18
+	VSHUFF32X4 $0xdd, Z5, Z10, Z5
+	VSHUFF32X4 $0xdd, Z9, Z1, Z1
+	VPSLLD     $0x10, Z21, Z9
+	VPANDD     Z21, Z0, Z21
+	VMOVUPS    Z9, K1, (BX)
+	VMOVUPS    Z21, K1, 48(BX)
+	VPSLLD     $0x10, Z11, Z9
+	VPANDD     Z11, Z0, Z11
+	VMOVUPS    Z9, K1, 96(BX)
+	VMOVUPS    Z11, K1, 144(BX)
+	VPSLLD     $0x10, Z17, Z9
+	VPANDD     Z17, Z0, Z17
+	VMOVUPS    Z9, K1, 192(BX)
+	VMOVUPS    Z17, K1, 240(BX)
+	VPSLLD     $0x10, Z12, Z9
+	VPANDD     Z12, Z0, Z12
+	VMOVUPS    Z9, K1, 288(BX)
+	VMOVUPS    Z12, K1, 336(BX)
+	VPSLLD     $0x10, Z22, Z9
+	VPANDD     Z22, Z0, Z22
+	VMOVUPS    Z9, K1, 384(BX)
+	VMOVUPS    Z22, K1, 432(BX)
+	VPSLLD     $0x10, Z20, Z9
+	VPANDD     Z20, Z0, Z20
+	VMOVUPS    Z9, K1, 480(BX)
+	VMOVUPS    Z20, K1, 528(BX)
+	VPSLLD     $0x10, Z19, Z9
+	VPANDD     Z19, Z0, Z19
+	VMOVUPS    Z9, K1, 576(BX)
+	VMOVUPS    Z19, K1, 624(BX)
+	VPSLLD     $0x10, Z18, Z9
+	VPANDD     Z18, Z0, Z18
+	VMOVUPS    Z9, K1, 672(BX)
+	VMOVUPS    Z18, K1, 720(BX)
+	VPSLLD     $0x10, Z8, Z9
+	VPANDD     Z8, Z0, Z8
+	VMOVUPS    Z9, K1, 768(BX)
+	VMOVUPS    Z8, K1, 816(BX)
+	VPSLLD     $0x10, Z3, Z8
+	VPANDD     Z3, Z0, Z3
+	VMOVUPS    Z8, K1, 864(BX)
+	VMOVUPS    Z3, K1, 912(BX)
+	VPSLLD     $0x10, Z7, Z3
+	VPANDD     Z7, Z0, Z7
+	VMOVUPS    Z3, K1, 960(BX)
+	VMOVUPS    Z7, K1, 1008(BX)
+	VPSLLD     $0x10, Z5, Z3
+	VPANDD     Z5, Z0, Z5
+	VMOVUPS    Z3, K1, 1056(BX)
+	VMOVUPS    Z5, K1, 1104(BX)
+	VPSLLD     $0x10, Z4, Z3
+	VPANDD     Z4, Z0, Z4
+	VMOVUPS    Z3, K1, 1152(BX)
+	VMOVUPS    Z4, K1, 1200(BX)
+	VPSLLD     $0x10, Z2, Z3
+	VPANDD     Z2, Z0, Z2
+	VMOVUPS    Z3, K1, 1248(BX)
+	VMOVUPS    Z2, K1, 1296(BX)
+	VPSLLD     $0x10, Z6, Z2
+	VPANDD     Z6, Z0, Z6
+	VMOVUPS    Z2, K1, 1344(BX)
+	VMOVUPS    Z6, K1, 1392(BX)
+	VPSLLD     $0x10, Z1, Z2
+	VPANDD     Z1, Z0, Z1
+	VMOVUPS    Z2, K1, 1440(BX)
+	VMOVUPS    Z1, K1, 1488(BX)
+	ADDQ       $0x40, CX
+	ADDQ       $0x00000600, BX
+	DECQ       AX
+	JNE        loop
 	VZEROUPPER
 	RET
 
@@ -11062,6 +11461,100 @@ loop:
 	VZEROUPPER
 	RET
 
+// func copyPanelsAF16AVX512(k int, src *uint16, stride int, dst *float32, pitch int)
+// Requires: AVX, F16C, MMX+
+TEXT ·copyPanelsAF16AVX512(SB), $0-40
+	MOVQ   k+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   stride+16(FP), DX
+	MOVQ   pitch+32(FP), SI
+	SHLQ   $0x01, DX
+	SHLQ   $0x02, SI
+	IMUL3Q $0x08, DX, BX
+	ADDQ   CX, BX
+	MOVQ   dst+24(FP), DI
+	LEAQ   (DI)(SI*1), R8
+	LEAQ   (R8)(SI*1), R9
+	LEAQ   (R9)(SI*1), SI
+
+loop:
+	PREFETCHT0 (BX)
+	PREFETCHT0 64(BX)
+	VCVTPH2PS  (CX), Y0
+	VMOVUPS    Y0, (DI)
+	VCVTPH2PS  16(CX), X0
+	VMOVUPS    X0, 32(DI)
+	ADDQ       $0x30, DI
+	VCVTPH2PS  24(CX), Y0
+	VMOVUPS    Y0, (R8)
+	VCVTPH2PS  40(CX), X0
+	VMOVUPS    X0, 32(R8)
+	ADDQ       $0x30, R8
+	VCVTPH2PS  48(CX), Y0
+	VMOVUPS    Y0, (R9)
+	VCVTPH2PS  64(CX), X0
+	VMOVUPS    X0, 32(R9)
+	ADDQ       $0x30, R9
+	VCVTPH2PS  72(CX), Y0
+	VMOVUPS    Y0, (SI)
+	VCVTPH2PS  88(CX), X0
+	VMOVUPS    X0, 32(SI)
+	ADDQ       $0x30, SI
+	ADDQ       DX, CX
+	ADDQ       DX, BX
+	DECQ       AX
+	JNE        loop
+	VZEROUPPER
+	RET
+
+// func copyPanelsBF16AVX512(k int, src *uint16, stride int, dst *float32, pitch int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·copyPanelsBF16AVX512(SB), $0-40
+	MOVQ   k+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   stride+16(FP), DX
+	MOVQ   pitch+32(FP), SI
+	SHLQ   $0x01, DX
+	SHLQ   $0x02, SI
+	IMUL3Q $0x08, DX, BX
+	ADDQ   CX, BX
+	MOVQ   dst+24(FP), DI
+	LEAQ   (DI)(SI*1), R8
+	LEAQ   (R8)(SI*1), R9
+	LEAQ   (R9)(SI*1), SI
+
+loop:
+	PREFETCHT0 (BX)
+	PREFETCHT0 64(BX)
+	PREFETCHT0 128(BX)
+	PREFETCHT0 192(BX)
+	VCVTPH2PS  (CX), Z0
+	VMOVUPS    Z0, (DI)
+	VCVTPH2PS  32(CX), Z0
+	VMOVUPS    Z0, 64(DI)
+	ADDQ       $0x80, DI
+	VCVTPH2PS  64(CX), Z0
+	VMOVUPS    Z0, (R8)
+	VCVTPH2PS  96(CX), Z0
+	VMOVUPS    Z0, 64(R8)
+	ADDQ       $0x80, R8
+	VCVTPH2PS  128(CX), Z0
+	VMOVUPS    Z0, (R9)
+	VCVTPH2PS  160(CX), Z0
+	VMOVUPS    Z0, 64(R9)
+	ADDQ       $0x80, R9
+	VCVTPH2PS  192(CX), Z0
+	VMOVUPS    Z0, (SI)
+	VCVTPH2PS  224(CX), Z0
+	VMOVUPS    Z0, 64(SI)
+	ADDQ       $0x80, SI
+	ADDQ       DX, CX
+	ADDQ       DX, BX
+	DECQ       AX
+	JNE        loop
+	VZEROUPPER
+	RET
+
 // func copyTallF16x12(k int, src *uint16, stride int, dst *float32)
 // Requires: AVX, F16C, MMX+
 TEXT ·copyTallF16x12(SB), $0-32
@@ -11598,6 +12091,101 @@ loop:
 	ADDQ       DX, CX
 	ADDQ       DX, SI
 	ADDQ       $0x40, BX
+	DECQ       AX
+	JNE        loop
+	VZEROUPPER
+	RET
+
+// func copyPanelsAF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
+// Requires: AVX, F16C, MMX+
+TEXT ·copyPanelsAF16AVX2(SB), $0-40
+	MOVQ   k+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   stride+16(FP), DX
+	MOVQ   pitch+32(FP), SI
+	SHLQ   $0x01, DX
+	SHLQ   $0x02, SI
+	IMUL3Q $0x08, DX, BX
+	ADDQ   CX, BX
+	MOVQ   dst+24(FP), DI
+	LEAQ   (DI)(SI*1), R8
+	LEAQ   (R8)(SI*1), R9
+	LEAQ   (R9)(SI*1), SI
+
+loop:
+	PREFETCHT0 (BX)
+	VCVTPH2PS  (CX), X0
+	VMOVUPS    X0, (DI)
+	VMOVD      8(CX), X0
+	VCVTPH2PS  X0, X0
+	VMOVQ      X0, 16(DI)
+	ADDQ       $0x18, DI
+	VCVTPH2PS  12(CX), X0
+	VMOVUPS    X0, (R8)
+	VMOVD      20(CX), X0
+	VCVTPH2PS  X0, X0
+	VMOVQ      X0, 16(R8)
+	ADDQ       $0x18, R8
+	VCVTPH2PS  24(CX), X0
+	VMOVUPS    X0, (R9)
+	VMOVD      32(CX), X0
+	VCVTPH2PS  X0, X0
+	VMOVQ      X0, 16(R9)
+	ADDQ       $0x18, R9
+	VCVTPH2PS  36(CX), X0
+	VMOVUPS    X0, (SI)
+	VMOVD      44(CX), X0
+	VCVTPH2PS  X0, X0
+	VMOVQ      X0, 16(SI)
+	ADDQ       $0x18, SI
+	ADDQ       DX, CX
+	ADDQ       DX, BX
+	DECQ       AX
+	JNE        loop
+	VZEROUPPER
+	RET
+
+// func copyPanelsBF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
+// Requires: AVX, F16C, MMX+
+TEXT ·copyPanelsBF16AVX2(SB), $0-40
+	MOVQ   k+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   stride+16(FP), DX
+	MOVQ   pitch+32(FP), SI
+	SHLQ   $0x01, DX
+	SHLQ   $0x02, SI
+	IMUL3Q $0x08, DX, BX
+	ADDQ   CX, BX
+	MOVQ   dst+24(FP), DI
+	LEAQ   (DI)(SI*1), R8
+	LEAQ   (R8)(SI*1), R9
+	LEAQ   (R9)(SI*1), SI
+
+loop:
+	PREFETCHT0 (BX)
+	PREFETCHT0 64(BX)
+	VCVTPH2PS  (CX), Y0
+	VMOVUPS    Y0, (DI)
+	VCVTPH2PS  16(CX), Y0
+	VMOVUPS    Y0, 32(DI)
+	ADDQ       $0x40, DI
+	VCVTPH2PS  32(CX), Y0
+	VMOVUPS    Y0, (R8)
+	VCVTPH2PS  48(CX), Y0
+	VMOVUPS    Y0, 32(R8)
+	ADDQ       $0x40, R8
+	VCVTPH2PS  64(CX), Y0
+	VMOVUPS    Y0, (R9)
+	VCVTPH2PS  80(CX), Y0
+	VMOVUPS    Y0, 32(R9)
+	ADDQ       $0x40, R9
+	VCVTPH2PS  96(CX), Y0
+	VMOVUPS    Y0, (SI)
+	VCVTPH2PS  112(CX), Y0
+	VMOVUPS    Y0, 32(SI)
+	ADDQ       $0x40, SI
+	ADDQ       DX, CX
+	ADDQ       DX, BX
 	DECQ       AX
 	JNE        loop
 	VZEROUPPER

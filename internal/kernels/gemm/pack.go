@@ -6,8 +6,8 @@ package gemm
 const together = 4
 
 // copyPanels sets dst[pitch·j + width·p + i] = src[p·stride + width·j + i] for i < width, the engine's mr or nr, j <
-// together and p < k.
-type copyPanels[T element] func(k int, src *T, stride int, dst *T, pitch int)
+// together and p < k. A src of a half type is widened.
+type copyPanels[T element, S element | uint16] func(k int, src *S, stride int, dst *T, pitch int)
 
 // packGeneric copies lanes ≤ width strided vectors of length k side by side: dst[p·width + i] = src[i·laneStride +
 // p·kStride] for i < lanes, and 0 for lanes ≤ i < width. A panel of A has its rows as lanes, a panel of B its columns.

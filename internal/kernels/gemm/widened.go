@@ -42,6 +42,8 @@ type half[T element] struct {
 type format[T element] struct {
 	// pack is engine.pack for a half type.
 	pack func(dst []T, width, lanes, k int, src []uint16, laneStride, kStride int)
+	// copyA and copyB are those of engine for a half type; nil: there is none.
+	copyA, copyB copyPanels[T, uint16]
 	// stream and dots are engine.stream and engine.dots for a B of a half type.
 	stream, dots direct[T, uint16]
 	bfloat16     bool // whether the elements are that

@@ -25,12 +25,16 @@ var (
 	avx2BF16 = format[float32]{
 		pack: (&packing[float32, uint16]{16, 6, copyRowsBF16AVX2, copyTallBF16x6, transposeBF16AVX2,
 			packBF16Generic}).pack,
+		copyA:  copyPanelsABF16AVX2,
+		copyB:  copyPanelsBBF16AVX2,
 		stream: direct[float32, uint16]{[]int{0, 64, 32, 32, 16}, 1, streamBF16AVX2},
 		dots:   direct[float32, uint16]{[]int{0, 16, 16, 8}, 16, dotsBF16AVX2},
 	}
 	avx512BF16 = format[float32]{
 		pack: (&packing[float32, uint16]{32, 12, copyRowsBF16AVX512, copyTallBF16x12, transposeBF16AVX512,
 			packBF16Generic}).pack,
+		copyA:  copyPanelsABF16AVX512,
+		copyB:  copyPanelsBBF16AVX512,
 		stream: direct[float32, uint16]{[]int{0, 256, 192, 128, 96, 64, 64, 32, 32}, 1, streamBF16AVX512},
 		dots:   direct[float32, uint16]{[]int{0, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 32, dotsBF16AVX512},
 
@@ -38,11 +42,15 @@ var (
 	}
 	avx2F16 = format[float32]{
 		pack:   (&packing[float32, uint16]{16, 6, copyRowsF16AVX2, copyTallF16x6, transposeF16, packF16Generic}).pack,
+		copyA:  copyPanelsAF16AVX2,
+		copyB:  copyPanelsBF16AVX2,
 		stream: direct[float32, uint16]{[]int{0, 64, 48, 32, 24}, 1, streamF16AVX2},
 	}
 	avx512F16 = format[float32]{
 		pack: (&packing[float32, uint16]{32, 12, copyRowsF16AVX512, copyTallF16x12, transposeF16,
 			packF16Generic}).pack,
+		copyA:  copyPanelsAF16AVX512,
+		copyB:  copyPanelsBF16AVX512,
 		stream: direct[float32, uint16]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamF16AVX512},
 	}
 )
@@ -71,10 +79,18 @@ func formatF16() *format[float32] {
 	}
 }
 
-// transposeBF16AVX512 sets dst[p·width + i] = src[i·stride + p] in blocks of 16 lanes by 32 products, lanes ≥ 4; what
-// is left is transposeBF16AVX2's.
+// transposeBF16AVX512 sets dst[p·width + i] = src[i·stride + p] in blocks of 16 lanes, or of the 12 of a panel of A, by
+// 32 products, lanes ≥ 4; what is left is transposeBF16AVX2's.
 func transposeBF16AVX512(dst []float32, width, lanes, k int, src []uint16, stride int) {
 	whole, deep := lanes&^15, k&^31
+	if lanes == 12 && width == lanes && deep > 0 {
+		_, _ = dst[deep*width-1], src[(lanes-1)*stride+deep-1]
+		transposeBF16x12(deep/32, &src[0], stride, &dst[0])
+		if deep < k {
+			transposeBF16AVX2(dst[deep*width:], width, lanes, k-deep, src[deep:], stride)
+		}
+		return
+	}
 	if whole > 0 && deep > 0 {
 		_, _ = dst[(deep-1)*width+whole-1], src[(whole-1)*stride+deep-1]
 	}

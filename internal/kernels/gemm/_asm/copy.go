@@ -123,15 +123,7 @@ func copyPanels(c *build.Context, f family, of string, lanes int) {
 	f.scale(c, pitch)
 	c.IMUL3Q(operand.Imm(togetherAhead), stride, next)
 	c.ADDQ(src, next)
-	dst := make([]reg.GPVirtual, together)
-	for j := range dst {
-		dst[j] = c.GP64()
-		if j == 0 {
-			c.Load(c.Param("dst"), dst[j])
-		} else {
-			c.LEAQ(operand.Mem{Base: dst[j-1], Index: pitch, Scale: 1}, dst[j])
-		}
-	}
+	dst := panelPointers(c, pitch)
 	size := f.size() * lanes
 	c.Label("loop")
 	for offset := 0; offset < together*size; offset += 64 {
@@ -154,6 +146,20 @@ func copyPanels(c *build.Context, f family, of string, lanes int) {
 	c.JNE(operand.LabelRef("loop"))
 	c.VZEROUPPER()
 	c.RET()
+}
+
+// panelPointers emits the addresses of the panels that are packed together, pitch bytes apart.
+func panelPointers(c *build.Context, pitch reg.GPVirtual) []reg.GPVirtual {
+	dst := make([]reg.GPVirtual, together)
+	for j := range dst {
+		dst[j] = c.GP64()
+		if j == 0 {
+			c.Load(c.Param("dst"), dst[j])
+		} else {
+			c.LEAQ(operand.Mem{Base: dst[j-1], Index: pitch, Scale: 1}, dst[j])
+		}
+	}
+	return dst
 }
 
 // move emits the copy of n bytes: 8, 16, 32 or 64.

@@ -17,6 +17,8 @@ func float16(c *build.Context) {
 			streamF16(c, f, rows)
 		}
 		copyRowsHalf(c, f, "F16")
+		copyPanelsHalf(c, f, "F16", "A", f.mr)
+		copyPanelsHalf(c, f, "F16", "B", f.vectors*f.lanes)
 		copyTallHalf(c, f.mr, "F16")
 	}
 	transposeF16(c, 4)

@@ -29,11 +29,14 @@ func halves(c *build.Context) {
 			dotsBF16(c, f, rows)
 		}
 		copyRowsHalf(c, f, "BF16")
+		copyPanelsHalf(c, f, "BF16", "A", f.mr)
+		copyPanelsHalf(c, f, "BF16", "B", f.vectors*f.lanes)
 		copyTallHalf(c, f.mr, "BF16")
 	}
 	transposePairs(c, 4)
 	transposePairs(c, 8)
 	transposePairs16(c)
+	transposePairs12(c)
 	float16(c)
 	pairs(c)
 }
@@ -282,10 +285,15 @@ func (w copier) part(c *build.Context, i int, x reg.VecVirtual) {
 
 // pair emits the packing of two elements of a row, from element i on.
 func (w copier) pair(c *build.Context, i int) {
+	w.two(c, operand.Mem{Base: w.src, Disp: 2 * i}, operand.Mem{Base: w.dst, Disp: 4 * i})
+}
+
+// two emits the conversion of two elements.
+func (w copier) two(c *build.Context, from, to operand.Mem) {
 	two := c.XMM()
-	c.VMOVD(operand.Mem{Base: w.src, Disp: 2 * i}, two)
+	c.VMOVD(from, two)
 	w.widen(c, two, two)
-	c.VMOVQ(two, operand.Mem{Base: w.dst, Disp: 4 * i})
+	c.VMOVQ(two, to)
 }
 
 // widen emits the conversion of as many elements as x has lanes.
@@ -317,6 +325,55 @@ func copyRowsHalf(c *build.Context, f family, of string) {
 		w.part(c, v*f.lanes, f.register(c))
 	}
 	w.end(c, width)
+}
+
+// copyPanelsHalf emits the packing of several full panels, of so many lanes that are contiguous.
+func copyPanelsHalf(c *build.Context, f family, of, operands string, lanes int) {
+	name := "copyPanels" + operands + of + f.name
+	c.Function(name)
+	c.Doc(fmt.Sprintf("%s sets dst[pitch·j + %d·p + i] = src[p·stride + %d·j + i] for i < %d, j < %d and p < k, k ≥ 1, "+
+		"for a src of %s.", name, lanes, lanes, lanes, together, halfNames[of]))
+	c.Pragma("noescape")
+	c.SignatureExpr("func(k int, src *uint16, stride int, dst *float32, pitch int)")
+	w := copier{c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64(), of}
+	pitch := c.GP64()
+	c.Load(c.Param("k"), w.k)
+	c.Load(c.Param("src"), w.src)
+	c.Load(c.Param("stride"), w.stride)
+	c.Load(c.Param("pitch"), pitch)
+	c.SHLQ(operand.Imm(1), w.stride)
+	c.SHLQ(operand.Imm(2), pitch)
+	c.IMUL3Q(operand.Imm(togetherAhead), w.stride, w.next)
+	c.ADDQ(w.src, w.next)
+	panels := panelPointers(c, pitch)
+	c.Label("loop")
+	for offset := 0; offset < 2*together*lanes; offset += 64 {
+		c.PREFETCHT0(operand.Mem{Base: w.next, Disp: offset})
+	}
+	for j, panel := range panels {
+		for i := 0; i < lanes; {
+			n := f.lanes
+			for i+n > lanes {
+				n /= 2
+			}
+			from, to := operand.Mem{Base: w.src, Disp: 2 * (j*lanes + i)}, operand.Mem{Base: panel, Disp: 4 * i}
+			if n == 2 {
+				w.two(c, from, to)
+			} else {
+				x := map[int]func() reg.VecVirtual{4: c.XMM, 8: c.YMM, 16: c.ZMM}[n]()
+				w.widen(c, from, x)
+				c.VMOVUPS(x, to)
+			}
+			i += n
+		}
+		c.ADDQ(operand.Imm(uint64(4*lanes)), panel)
+	}
+	c.ADDQ(w.stride, w.src)
+	c.ADDQ(w.stride, w.next)
+	c.DECQ(w.k)
+	c.JNE(operand.LabelRef("loop"))
+	c.VZEROUPPER()
+	c.RET()
 }
 
 // copyTallHalf emits the packing of a full panel of A whose columns are contiguous, of 12 or 6 rows.
@@ -421,6 +478,49 @@ func transposePairs16(c *build.Context) {
 		c.VMOVUPS(odd, operand.Mem{Base: dst})
 		c.ADDQ(width, dst)
 	}
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// transposePairs12 emits the packing of a full panel of A of bfloat16, whose rows are contiguous: twelve of the sixteen
+// lanes of a square, so that a row of it takes a whole cache line of each.
+func transposePairs12(c *build.Context) {
+	const lanes = 12
+	c.Function("transposeBF16x12")
+	c.Doc("transposeBF16x12 sets dst[12·p + i] = src[i·stride + p] for i < 12 and p < 32·blocks, blocks ≥ 1, for a src " +
+		"of bfloat16.")
+	c.Pragma("noescape")
+	c.SignatureExpr("func(blocks int, src *uint16, stride int, dst *float32)")
+	blocks, src, stride, dst, row := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
+	c.Load(c.Param("blocks"), blocks)
+	c.Load(c.Param("src"), src)
+	c.Load(c.Param("stride"), stride)
+	c.Load(c.Param("dst"), dst)
+	c.SHLQ(operand.Imm(1), stride)
+	mask, word, some := avx512.oddMask(c), c.GP32(), c.K()
+	c.MOVL(operand.U32(1<<lanes-1), word)
+	c.KMOVW(word, some)
+	c.Label("loop")
+	c.MOVQ(src, row)
+	rows := make([]reg.VecVirtual, 16)
+	for i := range rows {
+		rows[i] = c.ZMM()
+		if i >= lanes {
+			c.VPXORD(rows[i], rows[i], rows[i])
+			continue
+		}
+		c.VMOVUPS(operand.Mem{Base: row}, rows[i])
+		c.ADDQ(stride, row)
+	}
+	for p, pairs := range transposed(c, avx512, rows) {
+		even, odd := avx512.widen(c, pairs, mask)
+		c.VMOVUPS(even, some, operand.Mem{Base: dst, Disp: 4 * lanes * 2 * p})
+		c.VMOVUPS(odd, some, operand.Mem{Base: dst, Disp: 4 * lanes * (2*p + 1)})
+	}
+	c.ADDQ(operand.Imm(64), src)
+	c.ADDQ(operand.U32(4*lanes*32), dst)
+	c.DECQ(blocks)
+	c.JNE(operand.LabelRef("loop"))
 	c.VZEROUPPER()
 	c.RET()
 }
