@@ -124,11 +124,12 @@ func (s *sequence) clone() sequence {
 }
 
 const (
-	fewest  = 4     // calls that are worth a graph
-	mostNew = 4096  // sequences that came once, whose hashes are kept
-	rare    = 64    // of so many sequences one may be captured, if no graph ever comes again
-	hopeful = 2048  // sequences in a row none of which came again, after which nothing more is expected
-	pause   = 32768 // calls until it is tried again
+	fewest   = 4     // calls that are worth a graph
+	mostNew  = 4096  // sequences that came once, whose hashes are kept
+	rare     = 64    // of so many sequences one may be captured, if no graph ever comes again
+	hopeful  = 2048  // sequences in a row none of which came again, after which nothing more is expected
+	pause    = 32768 // calls until it is tried again
+	refusals = 3     // refusals of the driver, after which it is asked no more
 )
 
 // graphs are those of a queue. A sequence that comes for the first time leaves its hash; the second time its calls are
@@ -141,6 +142,7 @@ type graphs struct {
 	old   []cuda.Graph // that nobody will launch again, and that may still run
 
 	launched, captured, single int // sequences so far
+	refused                    int // graphs, by the driver: another thread may have spoiled a capture
 	idle                       int // sequences since a graph was launched last
 	pause                      int // calls that are made at once until graphs are tried again
 }
@@ -204,6 +206,14 @@ func (g *graphs) one(q *queue, s *sequence) error {
 	return s.make(q.q)
 }
 
+// without makes the calls of a sequence that the driver makes no graph of: they work, or say why not.
+func (g *graphs) without(q *queue, s *sequence) error {
+	if g.refused++; g.refused == refusals {
+		q.direct = true
+	}
+	return g.one(q, s)
+}
+
 // worth reports whether another graph may be made. It costs more than its calls: so there may be as many as the limit
 // says, and then more if those that were made have come again as often.
 func (g *graphs) worth() bool {
@@ -217,8 +227,7 @@ func (g *graphs) capture(q *queue, hash uint64, s *sequence) error {
 	s.show()
 	var err error
 	if have.g, err = q.q.Capture(func() error { return s.make(q.q) }); err != nil {
-		q.direct = true // the calls work without, or say why not
-		return g.one(q, s)
+		return g.without(q, s)
 	}
 	g.captured++
 	q.d.counters.graphs.Add(1)
@@ -249,8 +258,7 @@ func (g *graphs) launch(q *queue, hash uint64, have *graph, s *sequence, changed
 		if err := have.g.SetParams(t.kernel, s.params[t.from:t.to]); err != nil {
 			delete(g.made, hash)
 			g.old = append(g.old, have.g)
-			q.direct = true
-			return g.one(q, s)
+			return g.without(q, s)
 		}
 	}
 	copy(have.numbers, s.numbers)
