@@ -106,12 +106,12 @@ type node struct {
 
 // nodeParams is CUDA_KERNEL_NODE_PARAMS_v2.
 type nodeParams struct {
-	function     uintptr
-	grid, block  [3]uint32
-	shared       uint32
-	kernelParams uintptr
-	extra        uintptr
-	kernel, ctx  uintptr
+	function    uintptr
+	grid, block [3]uint32
+	shared      uint32
+	_           uintptr // kernelParams
+	extra       uintptr
+	_, _        uintptr // kern, ctx
 }
 
 // Launch queues the graph.

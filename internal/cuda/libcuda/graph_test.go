@@ -25,7 +25,8 @@ func graphStream(t *testing.T) (s *stream, said func() string) {
 		lacking.Skip(t, lacking.Tools, "cc", "no C compiler")
 	}
 	file := filepath.Join(t.TempDir(), "graphs.so")
-	out, err := exec.Command("cc", "-shared", "-fPIC", "-O1", "-pthread", "-o", file, "testdata/graphs.c").CombinedOutput()
+	cc := exec.Command("cc", "-shared", "-fPIC", "-O1", "-pthread", "-o", file, "testdata/graphs.c")
+	out, err := cc.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	lib, err := clib.Open(file)
 	require.NoError(t, err)
