@@ -44,6 +44,7 @@ var engineEnv = []string{
 	EnvPrefix + "TLS", EnvPrefix + "TLS_*",
 	EnvPrefix + "LAUNCH_*", EnvPrefix + "FLIGHT_DIR", EnvPrefix + "CUDA_GRAPHS",
 	EnvPrefix + "MPI_LIBRARY", EnvPrefix + "CUBLASLT", EnvPrefix + "NCCL_LIBRARY", EnvPrefix + "NVML_LIBRARY",
+	EnvPrefix + "CUDNN",
 	EnvPrefix + "REQUIRE_*", EnvPrefix + "SKIPPED", EnvPrefix + "TEST_DEVICE", EnvPrefix + "NVCC",
 	EnvPrefix + "MUTANTS", EnvPrefix + "ALL_MUTANTS", EnvPrefix + "OFFLOAD_STATE", EnvPrefix + "CHECKPOINT_KILLS",
 }

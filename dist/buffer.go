@@ -149,10 +149,23 @@ func View[T Element](m *Memory) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(m.Bytes))), len(m.Bytes)/int(unsafe.Sizeof(zero)))
 }
 
+// hugePage is the size of a large page of most machines. Memory of several is aligned to it and put there: messages
+// between processes then cost hundreds of times fewer pages to look up.
+const hugePage = 2 << 20
+
 // Aligned returns n bytes of ordinary memory at an address that is a multiple of 64. It is for engines; programs use
 // Group.Alloc.
 func Aligned(n int) []byte {
-	b := make([]byte, n+63)
-	skip := int(-uintptr(unsafe.Pointer(&b[0])) & 63)
-	return b[skip : skip+n : skip+n]
+	const least = 2 * hugePage
+	align := 64
+	if n >= least {
+		align = hugePage
+	}
+	b := make([]byte, n+align-1)
+	skip := int(-uintptr(unsafe.Pointer(&b[0])) & uintptr(align-1))
+	b = b[skip : skip+n : skip+n]
+	if n >= least {
+		wantHugePages(b[:n&^(hugePage-1)])
+	}
+	return b
 }

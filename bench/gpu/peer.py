@@ -170,4 +170,5 @@ def resnet():
 
 torch.manual_seed(42)
 torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False  # True by default
 {"products": products, "attention": attention, "gpt2": gpt2, "resnet": resnet}[args.command]()

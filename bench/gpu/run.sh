@@ -6,7 +6,7 @@
 #
 # FOLDER, by default out/bench/gpu, gets a log of each step, steps.txt (what became of them), results.txt (lines RESULT), table.md, and the loss curves.
 # PYTHON names an interpreter with PyTorch for CUDA and transformers; without it the peers' rows are missing. It wants Go, NVIDIA's driver and cuBLASLt;
-# compute-sanitizer, ncu and NCCL where they are there.
+# compute-sanitizer, ncu, cuDNN and NCCL where they are there.
 #
 # Without a device each step says so, and the script ends well. --fake takes the kernels' interpreter instead of a device, tiny sizes, and peers on the CPU:
 # its figures mean nothing.

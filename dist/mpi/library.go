@@ -52,15 +52,15 @@ var world struct {
 // Init begins MPI, if it has not begun. A program calls it that opens groups one after another: MPI then ends with
 // Finalize rather than with the first group. Others need not.
 func Init() error {
-	_, err := acquire()
+	_, err := acquire(false)
 	return err
 }
 
 // Finalize ends MPI when all groups are closed. A program that called Init calls it before it ends.
 func Finalize() error { return release() }
 
-// acquire opens the library for one more user.
-func acquire() (*library, error) {
+// acquire opens the library for one more user; fast is what the first one wants of it, see configure.
+func acquire(fast bool) (*library, error) {
 	world.mu.Lock()
 	defer world.mu.Unlock()
 	if world.ended {
@@ -68,7 +68,7 @@ func acquire() (*library, error) {
 			"several groups one after another calls mpi.Init first and mpi.Finalize last")
 	}
 	if world.lib == nil {
-		lib, err := open()
+		lib, err := open(fast)
 		if err != nil {
 			return nil, fmt.Errorf("dist/mpi: %w", err)
 		}
@@ -108,7 +108,7 @@ func candidates() []string {
 }
 
 // open finds, opens and initialises the library.
-func open() (*library, error) {
+func open(fast bool) (*library, error) {
 	var lib clib.Library
 	var tried []string
 	for _, name := range candidates() {
@@ -142,7 +142,7 @@ func open() (*library, error) {
 	}); err != nil {
 		return nil, err
 	}
-	configure()
+	configure(fast)
 	var provided int32
 	if err := l.call("MPI_Init_thread", initThread, 0, 0, uintptr(a.multiple), clib.Address(&provided)); err != nil {
 		return nil, err
@@ -174,15 +174,14 @@ func (l *library) look(getVersion uintptr) error {
 	return err
 }
 
-// settings are Open MPI's that the library gets unless the user has set them. SIGSEGV and its like are Go's: Open MPI
-// would print a trace of its own instead of a panic. Messages within a host are copied twice through shared memory: the
-// single copy from process to process (CMA) took two to three times as long from our processes.
-var settings = map[string]string{"OMPI_MCA_opal_signal": "", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
-
-// configure passes settings on by C's environment.
-func configure() {
-	for name, value := range settings {
-		_ = clib.Setenv(name, value, false) // they make it faster, no more
+// configure gives Open MPI settings that the user has not set, by C's environment. SIGSEGV and its like are Go's: Open
+// MPI would print a trace of its own instead of a panic. Our messages are copied twice within a host, through shared
+// memory: one copy from process to process (CMA) is Open MPI's default and makes its own sums faster, which fast is
+// for, but keeps the thread that receives from all else.
+func configure(fast bool) {
+	_ = clib.Setenv("OMPI_MCA_opal_signal", "", false)
+	if !fast {
+		_ = clib.Setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", false) // it is faster, no more
 	}
 }
 

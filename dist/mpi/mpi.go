@@ -35,7 +35,7 @@ func Join(ctx context.Context, c rendezvous.Config, opts dist.Options) (*dist.Gr
 // New returns the group of all processes of a job, whose bytes go over MPI. All of them call it. They must be the
 // processes of one MPI job.
 func New(job *rendezvous.Job, opts dist.Options) (*dist.Group, error) {
-	lib, err := acquire()
+	lib, err := acquire(opts.FastOrder)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func New(job *rendezvous.Job, opts dist.Options) (*dist.Group, error) {
 				return nil, err
 			}
 			peer := job.Peers[rank]
-			if _, err := acquire(); err != nil {
+			if _, err := acquire(opts.FastOrder); err != nil {
 				return nil, errors.Join(err, line.Close())
 			}
 			c, err := newConn(lib, line, peer.PID == me.PID && peer.HostID == me.HostID)

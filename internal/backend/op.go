@@ -250,11 +250,12 @@ const (
 	OpCol2Im
 	// OpConv2D: In0 x [N,C,H,W], In1 w [O,C,KH,KW], In2 bias [O] (NIn 2: none) → Out0 y [N,O,OH,OW], the
 	// cross-correlation: the sum of w times what the window sees, plus bias. A backend may take an algorithm that adds
-	// in another order (Winograd's, in single precision), but one for all samples of a shape. Floats.
+	// in another order (Winograd's, in single precision; a library's), but one for all samples of a shape. Floats.
 	OpConv2D
 	// OpConv2DGrad: its gradient by x. In0 dy, In1 w → Out0 dx.
 	OpConv2DGrad
-	// OpConv2DParamGrad: its gradient by w. In0 x, In1 dy → Out0 dw. Samples are added in groups, the groups in order.
+	// OpConv2DParamGrad: its gradient by w. In0 x, In1 dy → Out0 dw. Samples are added in groups, the groups in order,
+	// or in a library's order, which follows from the shape.
 	OpConv2DParamGrad
 	// OpMaxPool: In0 x [N,C,H,W], H and W > 0 → Out0 [N,C,OH,OW], Out1 int64 of the same shape: maximum of each window
 	// and its place y·W + x, the first one's; NaN wins. Ints[4], [5]: the window's size KH, KW (no dilation); padding

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cuda is what Lockstep uses of NVIDIA's CUDA, as interfaces: a device's memory, streams, events, kernels
-// (Driver), and matrix products (Blas).
+// (Driver), matrix products (Blas) and convolutions (Dnn).
 //
 // Two packages implement it. internal/cuda/libcuda opens NVIDIA's libraries at run time and is built with the tag cuda.
 // internal/cuda/fake runs the same PTX in an interpreter, so that all that lies above is tested where there is no GPU.
@@ -70,6 +70,8 @@ type Device interface {
 	Load(ptx []byte) (Module, error)
 	// Blas opens the library of matrix products on the device.
 	Blas() (Blas, error)
+	// Dnn opens the library of convolutions on the device. The error is ErrNotFound if the machine has none.
+	Dnn() (Dnn, error)
 	// Do calls f on the caller's thread, with the device's context current there: for other libraries that work on the
 	// device.
 	Do(f func() error) error
@@ -98,10 +100,10 @@ type Stream interface {
 	Wait(Event) error
 	Sync() error
 	// Capture calls f, which makes calls of this stream on its own goroutine, and makes a graph of them in place of
-	// queueing them: Launch, CopyOnDevice, Fill, MatMul and what other libraries can do in a capture. Parameters are
-	// read while f runs, and are the graph's from then on. What f may not call fails with Unsupported, and no graph
-	// comes of it: Record, Wait, copies from and to the host, whatever waits for the device, memory of the device and
-	// of the host. Nobody else calls the stream meanwhile.
+	// queueing them: Launch, CopyOnDevice, Fill, MatMul, Convolve. Parameters are read while f runs, and are the graph's
+	// from then on. What f may not call fails with Unsupported, and no graph comes of it: Record, Wait, copies from and
+	// to the host, whatever waits for the device, memory of the device and of the host. Nobody else calls the stream
+	// meanwhile.
 	Capture(f func() error) (Graph, error)
 	// Handle is the library's stream, for other libraries that queue work on it (NCCL).
 	Handle() uintptr

@@ -55,6 +55,13 @@ func TestCUDA(t *testing.T) {
 	Run(t, func(t *testing.T) *tensor.Device { return openCUDA(t) })
 }
 
+// TestConvolutionsWithoutCuDNN runs convolutions on one without cuDNN, where they are products.
+func TestConvolutionsWithoutCuDNN(t *testing.T) {
+	d, err := cuda.Open(fake.New(fake.Options{Seed: 1, Memory: 1 << 30, NoDnn: true}), 0)
+	require.NoError(t, err)
+	row(t, closed(t, tensor.NewDevice(d)), "Conv2D")
+}
+
 // TestMeta: on the device without values, where memory is estimated, results and gradients have the CPU's shapes.
 func TestMeta(t *testing.T) {
 	cpu, empty := openCPU(t, 1), closed(t, tensor.NewDevice(meta.New()))

@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/nccl/engine"
 	backend "github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -85,6 +86,13 @@ func run(t *testing.T, m *gpt2.Model, steps, ranks int, opts ...trainer.Option) 
 func runWith(t *testing.T, set func(*args.TrainingArguments), m *gpt2.Model, steps, ranks int,
 	opts ...trainer.Option) (losses, norms []float64, bits map[string][]byte) {
 	t.Helper()
+	return runOn(t, texts(64), set, m, steps, ranks, opts...)
+}
+
+// runOn is runWith of any model and data.
+func runOn(t *testing.T, source data.Source, set func(*args.TrainingArguments), m models.Model, steps, ranks int,
+	opts ...trainer.Option) (losses, norms []float64, bits map[string][]byte) {
+	t.Helper()
 	a := args.Default(t.TempDir())
 	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas, a.MaxSteps = 2, 4, ranks, steps
 	a.LearningRate, a.MaxGradNorm, a.LoggingSteps, a.SaveStrategy = 1e-2, 1, 1, args.StrategyNo
@@ -92,7 +100,7 @@ func runWith(t *testing.T, set func(*args.TrainingArguments), m *gpt2.Model, ste
 	set(a)
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	opts = append(opts, trainer.WithDisplay(nil), trainer.WithLogger(quiet),
-		trainer.WithTrainData(texts(64)))
+		trainer.WithTrainData(source))
 	tr := trainer.New(m, a, opts...)
 	_, err := tr.Train()
 	require.NoError(t, err)

@@ -41,16 +41,7 @@ func Run(t *testing.T, open func(t *testing.T) backend.Backend) {
 		if op == backend.OpClipFactor && !b.Supports(op, dtype.Float64) {
 			continue
 		}
-		t.Run(op.String(), func(t *testing.T) {
-			samples := samplesOf(op)
-			require.NotEmpty(t, samples, "the suite has no case for %s", op)
-			for _, s := range samples {
-				if s.numbers && !b.Supports(backend.OpClipFactor, dtype.Float64) {
-					continue
-				}
-				s.check(t, s.run(t, b, stream))
-			}
-		})
+		runOp(t, b, stream, op)
 	}
 	if b.Supports(backend.OpClipFactor, dtype.Float64) {
 		t.Run("conditional", func(t *testing.T) { testConditional(t, b, stream) })
@@ -58,6 +49,27 @@ func Run(t *testing.T, open func(t *testing.T) backend.Backend) {
 	}
 	t.Run("lists", func(t *testing.T) { testLists(t, b, stream) })
 	require.Zero(t, b.Stats().InUse, "memory that the suite freed is still in use")
+}
+
+// RunOps tests some ops alone: for a backend that has a second way to compute them. The suite does not close b.
+func RunOps(t *testing.T, b backend.Backend, ops ...backend.Op) {
+	stream := b.NewStream()
+	for _, op := range ops {
+		runOp(t, b, stream, op)
+	}
+}
+
+func runOp(t *testing.T, b backend.Backend, stream backend.Stream, op backend.Op) {
+	t.Run(op.String(), func(t *testing.T) {
+		samples := samplesOf(op)
+		require.NotEmpty(t, samples, "the suite has no case for %s", op)
+		for _, s := range samples {
+			if s.numbers && !b.Supports(backend.OpClipFactor, dtype.Float64) {
+				continue
+			}
+			s.check(t, s.run(t, b, stream))
+		}
+	})
 }
 
 // Digest runs every sample of the suite on a device and hashes all outputs, bit for bit. Two devices that must agree

@@ -73,7 +73,7 @@ func (b *blas) close() error {
 
 // multiply queues a product.
 func (s *stream) multiply(p cuda.Product, o cuda.Operands) {
-	p.Align = 256
+	p.Align = mostAligned
 	for _, at := range []cuda.Ptr{o.A, o.B, o.C, o.D, o.Bias, o.Aux} {
 		for at%cuda.Ptr(p.Align) != 0 {
 			p.Align /= 2

@@ -4,12 +4,14 @@ package cuda
 
 import (
 	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/cuda"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
 // convolution is the geometry of OpConv2D and its gradients: images x [n,c,h,w], kernels [o,c,kh,kw] and results y
-// [n,o,oh,ow]. A sample's windows are unfolded into a matrix [c·kh·kw, oh·ow], so that each of the three is a product
-// for each sample. Samples are worked on in groups, which follow from the shape alone.
+// [n,o,oh,ow]. cuDNN computes them where it is there and has a deterministic algorithm. Else a sample's windows are
+// unfolded into a matrix [c·kh·kw, oh·ow], so that each of the three is a product for each sample. Samples are then
+// worked on in groups, which follow from the shape alone.
 type convolution struct {
 	window
 	n, c, o int
@@ -135,6 +137,9 @@ func conv2D(s *stream, c *backend.Call) {
 		}
 		return
 	}
+	if s.byLibrary(cuda.Forward, &g, x, w, y, biased) {
+		return
+	}
 	kernels, room := samples(w, 0, 1, g.o, g.taps()), g.room(s, g.dt)
 	g.groups(func(first, n int) {
 		s.batched(repeatedMatrix(kernels, n), g.unfolded(s, x, &room, first, n), samples(y, first, n, g.o, g.places()),
@@ -150,6 +155,9 @@ func conv2DGrad(s *stream, c *backend.Call) {
 	}
 	if g.empty() {
 		s.run(backend.OpFill, 0, dx)
+		return
+	}
+	if s.byLibrary(cuda.DataGrad, &g, dx, w, dy, false) {
 		return
 	}
 	kernels := turned(samples(w, 0, 1, g.o, g.taps()))
@@ -178,6 +186,9 @@ func conv2DParamGrad(s *stream, c *backend.Call) {
 	}
 	if g.empty() {
 		s.run(backend.OpFill, 0, dw)
+		return
+	}
+	if s.byLibrary(cuda.FilterGrad, &g, x, dw, dy, false) {
 		return
 	}
 	size := g.o * g.taps()

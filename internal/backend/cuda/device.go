@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cuda is the backend of NVIDIA's devices: kernels as PTX (internal/cuda/kernels), matrix products by cuBLASLt,
-// over the interfaces of internal/cuda. Package tensor/cuda opens it with the real libraries; tests open it over
-// internal/cuda/fake, which runs the same kernels on the processor.
+// convolutions by cuDNN where it is there, over the interfaces of internal/cuda. Package tensor/cuda opens it with the
+// real libraries; tests open it over internal/cuda/fake, which runs the same kernels on the processor.
 //
 // Each op has a launcher (table.go), which checks the operands, packs a parameter block and queues kernels. Calls of
 // the driver are kept until there is a sequence of them (queue.go); one that came before is a CUDA graph (graphs.go).
@@ -35,6 +35,7 @@ type Device struct {
 	mem     memory
 	modules modules
 	blas    blas
+	dnn     dnn
 
 	mu      sync.Mutex
 	streams []*stream
@@ -172,7 +173,7 @@ func (d *Device) Close() error {
 	for _, e := range events {
 		errs = append(errs, e.Close())
 	}
-	errs = append(errs, d.blas.close(), d.dev.Close())
+	errs = append(errs, d.blas.close(), d.dnn.close(), d.dev.Close())
 	return errors.Join(errs...)
 }
 

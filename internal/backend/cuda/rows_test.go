@@ -443,7 +443,7 @@ func TestConvolutionsInGroups(t *testing.T) {
 	was := convScratch
 	defer func() { convScratch = was }()
 	convScratch = 3 << 10
-	d := fakeDevice(t, fake.Options{CheckRaces: true})
+	d := withoutDnn(t, fake.Options{CheckRaces: true})
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16} {
 		x, w, y := drawn(r, dt, -1, 1, 7, 2, 6, 5), drawn(r, dt, -1, 1, 3, 2, 3, 3), drawn(r, dt, -1, 1, 7, 3, 6, 5)

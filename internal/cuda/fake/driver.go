@@ -6,7 +6,8 @@
 // It behaves as a device does where that may hurt. Streams are goroutines, which work late and at random paces; only
 // events order them. Memory is undefined when it is given out. Copies want pinned host memory, which must stay what it
 // is until they are done, and what they will overwrite is garbage until then. An error of a kernel appears at a later
-// call and stays for good. Products check their descriptors as cuBLASLt does, and follow them literally.
+// call and stays for good. Products and convolutions check their descriptors as cuBLASLt and cuDNN do, and follow them
+// literally.
 //
 // It is slow, and it proves nothing about speed or about what a real device's memory model allows.
 package fake
@@ -31,6 +32,9 @@ type Options struct {
 	SMs        int           // multiprocessors; 0 stands for 4
 	Workers    int           // goroutines that run a kernel's blocks; 0 stands for 1
 	Budget     int64         // instructions of a launch, of all threads together; 0: no bound
+	NoDnn      bool          // the machine has no cuDNN
+	// NoAlgorithm makes cuDNN find no algorithm for convolutions of more kernels than this; 0: it finds one for all.
+	NoAlgorithm int
 }
 
 // codes of cuda.h.

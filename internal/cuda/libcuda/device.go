@@ -197,6 +197,18 @@ func (v *device) Blas() (cuda.Blas, error) {
 	return newBlas(lib, v)
 }
 
+// Dnn opens cuDNN. It looks for cuBLASLt, and some versions end the process if they find none.
+func (v *device) Dnn() (cuda.Dnn, error) {
+	lib, err := openDnn()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := openBlas(); err != nil {
+		return nil, fmt.Errorf("cuDNN %s: %w", lib.version(), err)
+	}
+	return newDnn(lib, v)
+}
+
 // Sync waits for all work.
 func (v *device) Sync() error {
 	v.capturing.Lock() // or it would fail, and the capture with it

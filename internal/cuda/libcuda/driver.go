@@ -110,11 +110,14 @@ func open() (*driver, error) {
 	return d, nil
 }
 
-// Version names the driver and, if it is there, cuBLASLt.
+// Version names the driver and, if they are there, cuBLASLt and cuDNN.
 func (d *driver) Version() string {
 	versions := []string{fmt.Sprintf("CUDA driver %d.%d", d.version/1000, d.version%1000/10)}
 	if b, err := openBlas(); err == nil {
 		versions = append(versions, "cuBLASLt "+b.version())
+	}
+	if n, err := openDnn(); err == nil {
+		versions = append(versions, "cuDNN "+n.version())
 	}
 	return strings.Join(versions, ", ")
 }

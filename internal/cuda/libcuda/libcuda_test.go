@@ -18,7 +18,7 @@ import (
 
 // TestWithoutADriver holds that a machine without NVIDIA's driver gets an error that says so.
 func TestWithoutADriver(t *testing.T) {
-	if _, err := clib.Open(driverFile); err == nil {
+	if noDriver == nil {
 		t.Skip("this machine has a driver")
 	}
 	_, err := New()
@@ -139,7 +139,7 @@ func TestAttributesOfTheWrongSize(t *testing.T) {
 // TestCreateWithoutADevice holds that the library's refusal is an error with its name.
 func TestCreateWithoutADevice(t *testing.T) {
 	lib := blasForTest(t)
-	if _, err := clib.Open(driverFile); err == nil {
+	if noDriver == nil {
 		t.Skip("this machine has a driver")
 	}
 	var handle uintptr

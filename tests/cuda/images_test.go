@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cuda
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/data/images"
+	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/resnet"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// pictures are noise that is brighter on the side that the label names.
+func pictures(n int) data.Source {
+	r := rand.New(rand.NewPCG(8, 2))
+	list := make(data.Slice[images.Image], n)
+	for i := range list {
+		p := images.Image{Pixels: make([]uint8, 16*14), Height: 16, Width: 14, Label: r.Int64N(2)}
+		for k := range p.Pixels {
+			p.Pixels[k] = uint8(r.IntN(128))
+			if (k%14 < 7) == (p.Label == 0) {
+				p.Pixels[k] += 100
+			}
+		}
+		list[i] = p
+	}
+	return data.NewSource(list, images.Normalization{Mean: 0.5, Std: 0.25}.Collate)
+}
+
+func newResNet(t *testing.T) *resnet.Model {
+	t.Helper()
+	cfg := resnet.DefaultConfig()
+	cfg.NumChannels, cfg.EmbeddingSize, cfg.HiddenSizes, cfg.Depths = 1, 4, []int{8, 8}, []int{1, 1}
+	cfg.ID2Label = models.Labels("left", "right")
+	m, err := resnet.New(nn.NewInit(tensor.CPU(), 1), cfg)
+	require.NoError(t, err)
+	return m
+}
+
+// Convolutions by cuDNN, and by products where there is no cuDNN, train as the CPU's, and each have the same bits again
+// and on two ranks. Once memory is there a step takes none.
+func TestImages(t *testing.T) {
+	plain := func(a *args.TrainingArguments) { a.LearningRate = 1e-3 } // or small differences grow
+	want, _, _ := runOn(t, pictures(64), plain, newResNet(t), 6, 1)
+	for name, o := range map[string]fake.Options{"cuDNN": {}, "products": {NoDnn: true}} {
+		var first map[string][]byte
+		for i, ranks := range []int{1, 1, 2} {
+			o.Seed = uint64(i)
+			backends, devices := machine(t, ranks, o)
+			var allocs []int64
+			see := recorder{begin: func() {}, end: func() { allocs = append(allocs, backends[0].DeviceAllocs()) }}
+			got, _, bits := runOn(t, pictures(64), plain, newResNet(t), 6, ranks,
+				append(devicesOf(devices), trainer.WithCallbacks(see))...)
+			require.InDelta(t, want[0], got[0], 1e-5, name)
+			require.InDeltaSlice(t, want, got, 1e-4, name)
+			require.Empty(t, devices[0].Composed(), name)
+			if i == 0 {
+				first = bits
+			}
+			require.Equal(t, first, bits, "%s, %d ranks", name, ranks)
+			require.Equal(t, allocs[2], allocs[5], name)
+		}
+	}
+}
