@@ -100,10 +100,10 @@ type Stream interface {
 	Wait(Event) error
 	Sync() error
 	// Capture calls f, which makes calls of this stream on its own goroutine, and makes a graph of them in place of
-	// queueing them: Launch, CopyOnDevice, Fill, MatMul, Convolve. Parameters are read while f runs, and are the graph's
-	// from then on. What f may not call fails with Unsupported, and no graph comes of it: Record, Wait, copies from and
-	// to the host, whatever waits for the device, memory of the device and of the host. Nobody else calls the stream
-	// meanwhile.
+	// queueing them: Launch, CopyOnDevice, Fill, MatMul, Convolve. Parameters are read while f runs, and are the
+	// graph's from then on. What f may not call fails with Unsupported, and no graph comes of it: Record, Wait, copies
+	// from and to the host, whatever waits for the device, memory of the device and of the host. Nobody else calls the
+	// stream meanwhile.
 	Capture(f func() error) (Graph, error)
 	// Handle is the library's stream, for other libraries that queue work on it (NCCL).
 	Handle() uintptr
