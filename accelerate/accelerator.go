@@ -106,7 +106,7 @@ func create(a *args.TrainingArguments, on devices, opts []Option, local int) (*A
 	if err := openDevice(acc, local); err != nil {
 		return nil, err
 	}
-	acc.ctx = tensor.NewCtx(acc.dev)
+	acc.ctx, acc.versions = tensor.NewCtx(acc.dev), ownVersions(acc)
 	allowTF32(acc, acc.IsMain() && local <= 0)
 	return acc, chooseDeviceEngine(acc)
 }

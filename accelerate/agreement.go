@@ -16,9 +16,10 @@ import (
 
 // fingerprint is what all ranks must have in common before they train together.
 type fingerprint struct {
-	Args    json.RawMessage `json:"args"`
-	Kernels string          `json:"kernels"`
-	Hook    string          `json:"hook"`
+	Args     json.RawMessage `json:"args"`
+	Kernels  string          `json:"kernels"`
+	Hook     string          `json:"hook"`
+	Versions []string        `json:"versions"` // of the device, which ranks tell each other and need not share
 }
 
 // shared are the settings that ranks must share although a run may be resumed with others:
@@ -34,7 +35,7 @@ func (r *Ranks) compare(ctx context.Context, hook ddp.Hook) error {
 	if err != nil {
 		return err
 	}
-	all, err := dist.AllGatherObject(ctx, r.group, fingerprint{text, r.kernels, hook.Name()})
+	all, err := dist.AllGatherObject(ctx, r.group, fingerprint{text, r.kernels, hook.Name(), r.versions})
 	if err != nil {
 		return fmt.Errorf("accelerate: comparing the ranks' settings: %w", err)
 	}
@@ -51,6 +52,7 @@ func (r *Ranks) compare(ctx context.Context, hook ddp.Hook) error {
 			return err
 		}
 	}
+	r.versions = allVersions(all)
 	return nil
 }
 

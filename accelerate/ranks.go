@@ -33,6 +33,7 @@ type Ranks struct {
 	place     *env.Environment // what the launcher says; nil with WithGroup
 	processes *processes       // nil: the other ranks, if there are any, are goroutines
 	kernels   string           // the variant, which ranks compare
+	versions  []string         // see EnvironmentOf
 	devices   string           // device engine of the group, "" for none
 }
 

@@ -127,6 +127,14 @@ func (g *Group) Describe() Info {
 	return info
 }
 
+// DeviceLibrary names the library that exchanges tensors between devices, with its version; "" where none does.
+func (g *Group) DeviceLibrary() string {
+	if g.devices == nil {
+		return ""
+	}
+	return g.devices.Describe()
+}
+
 // Dead is closed when the group has failed; Err then says why.
 func (g *Group) Dead() <-chan struct{} { return g.dead }
 

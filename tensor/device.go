@@ -51,6 +51,15 @@ func (d *Device) Workers() int {
 	return 0
 }
 
+// Versions names what bits of results depend on: the device's model, and the versions of the libraries that it computes
+// with, or the variant of the CPU's kernels. It is empty if the backend does not say.
+func (d *Device) Versions() string {
+	if b, ok := d.be.(interface{ Versions() string }); ok {
+		return b.Versions()
+	}
+	return ""
+}
+
 // AllowTF32 lets float32 matrix products round their inputs to 10 bits of fraction (TF32), which matrix units of GPUs
 // multiply many times faster, or ends that. It reports whether the device has the mode.
 func (d *Device) AllowTF32(on bool) bool {

@@ -32,6 +32,10 @@ func TestCommHooksHaveRows(t *testing.T) {
 // one. On other ranks it goes on with what all of them owe.
 func TestResumeUnderCompression(t *testing.T) {
 	exact := trainOnRanks(t, 2)
+	steps := []int64{2, 4}
+	if testing.Short() {
+		steps = steps[1:]
+	}
 	for _, k := range []struct {
 		hook    args.CommHook
 		options map[string]any
@@ -46,7 +50,7 @@ func TestResumeUnderCompression(t *testing.T) {
 			set := func(a *args.TrainingArguments) { a.DDPCommHook, a.DDPCommStateOption = k.hook, k.options }
 			whole := trainOnRanks(t, 2, set)
 			require.NotEqual(t, exact.weights, whole.weights, "it is lossy")
-			for _, step := range []int64{2, 4} {
+			for _, step := range steps {
 				fork := whole.disk.CrashClone(nil)
 				again := trainOnRanksFrom(t, fork, 2, set, resumeFrom(step))
 				require.Equal(t, whole.weights, again.weights, "from step %d", step)
@@ -69,11 +73,15 @@ func TestResumeUnderCompression(t *testing.T) {
 // one, wherever the checkpoint lies between two averages. The last window of an epoch does not reach every rank.
 func TestResumeUnderLocalSGD(t *testing.T) {
 	exact := trainOnRanks(t, 2)
-	for _, start := range []int{0, 3} {
+	starts, steps := []int{0, 3}, []int64{2, 4, 6}
+	if testing.Short() {
+		starts, steps = starts[1:], steps[1:2]
+	}
+	for _, start := range starts {
 		set := func(a *args.TrainingArguments) { a.LocalSGDSteps, a.StartLocalSGDIter = 3, start }
 		whole := trainOnRanks(t, 2, set)
 		require.NotEqual(t, exact.weights, whole.weights, "it is lossy")
-		for _, step := range []int64{2, 4, 6} {
+		for _, step := range steps {
 			again := trainOnRanksFrom(t, whole.disk.CrashClone(nil), 2, set, resumeFrom(step))
 			require.Equal(t, whole.weights, again.weights, "start %d, from step %d", start, step)
 		}

@@ -59,6 +59,9 @@ func (c *counter) count() {
 // A step of several ranks leaves nothing behind: neither an object of the Go heap nor a tensor. (Records are kept, as
 // HuggingFace's are: this run logs none.)
 func TestStepsOfManyRanksKeepNoMemory(t *testing.T) {
+	if testing.Short() {
+		return // a short run is the race detector's, to which 300 steps are no more than a few
+	}
 	const ranks, n = 8, 100
 	c := &counter{ranks: ranks, at: map[int64]bool{n: true, 2 * n: true, 3 * n: true}, release: make(chan struct{})}
 	a := rankArgs(ranks)

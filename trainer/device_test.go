@@ -61,6 +61,9 @@ func TestShardedModelsOnDevices(t *testing.T) {
 			a.BF16, a.FSDPIgnoredModules, a.FSDPPersistenceThreshold = true, `.*\.mlp`, 100
 		},
 	} {
+		if testing.Short() && what != "some stay" {
+			continue // which has of both others
+		}
 		one := trainOnRanks(t, 1, func(a *args.TrainingArguments) {
 			set(a)
 			a.FSDPIgnoredModules = ""

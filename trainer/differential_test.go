@@ -534,7 +534,10 @@ func TestRandomRunsOfTransformers(t *testing.T) {
 	var mu sync.Mutex
 	found := map[string]bool{}
 	t.Run("cases", func(t *testing.T) {
-		for _, c := range g.Cases {
+		for i, c := range g.Cases {
+			if testing.Short() && i%8 != 0 {
+				continue // a short run is the race detector's
+			}
 			t.Run(c.Name, func(t *testing.T) {
 				t.Parallel()
 				got, err := g.run(c)
@@ -559,6 +562,7 @@ func TestRandomRunsOfTransformers(t *testing.T) {
 		}
 	})
 	for _, d := range differences {
-		require.True(t, found[d.row] || t.Failed(), "no run shows the difference %q: is it still one?", d.row)
+		require.True(t, found[d.row] || t.Failed() || testing.Short(),
+			"no run shows the difference %q: is it still one?", d.row)
 	}
 }

@@ -224,6 +224,7 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 	if err := r.checkData(ck); err != nil {
 		return err
 	}
+	r.compareEnvironment(ck)
 	var opt optimizerState
 	if err := ck.ReadJSON(optimizerFile, &opt); err != nil {
 		return err
@@ -255,6 +256,14 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 	r.log.Info("resumed", "checkpoint", ck.Path, "step", r.state.GlobalStep, "epoch", r.state.Epoch, "position",
 		r.windows.Position())
 	return nil
+}
+
+// compareEnvironment says where a run goes on with other devices, or with other versions of their libraries.
+func (r *run) compareEnvironment(ck *checkpoint.Checkpoint) {
+	if was, now := r.progress.Environment, accelerate.EnvironmentOf(r.acc); r.acc.IsMain() && !now.Same(was) {
+		r.log.Warn("resuming on other devices or versions: bits may differ from those of an uninterrupted run",
+			"checkpoint", ck.Path, "saved", was, "now", now)
+	}
 }
 
 // compareRates warns if the groups of the program's own optimizer have other base learning rates than

@@ -78,6 +78,8 @@ type progress struct {
 	Tokens    int64    `json:"tokens"`
 	Data      string   `json:"data"`          // of the training set, see data.Fingerprint
 	Seconds   float64  `json:"train_seconds"` // in steps, without evaluations and saves
+	// Environment is the one that wrote the checkpoint.
+	Environment accelerate.Environment `json:"environment"`
 	// Epoch is the current or next epoch, from 0. It differs from the stream's if a callback
 	// ended the previous epoch early.
 	Epoch      int64 `json:"epoch"`

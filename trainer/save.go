@@ -229,7 +229,7 @@ func (r *run) stateParts() ([]checkpoint.Part, error) {
 // resumeParts are the files of a checkpoint that a resume needs, beside the tensors. steps are the optimizer's.
 func (r *run) resumeParts(steps map[string]int64) (parts []checkpoint.Part, err error) {
 	r.progress.Job, _ = r.acc.Job()
-	r.progress.Data = r.fingerprint()
+	r.progress.Data, r.progress.Environment = r.fingerprint(), accelerate.EnvironmentOf(r.acc)
 	r.progress.Unlogged, r.progress.Leaves = r.logged, r.windows.Layout().Leaves()
 	for name, v := range map[string]any{
 		optimizerFile: optimizerState{r.opt.Name(), steps},

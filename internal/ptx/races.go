@@ -51,7 +51,11 @@ func (t *accesses) note(w *warp, lane int, offset, n uint64, kind accessKind) {
 	for at := offset; at < offset+n; {
 		word := at / 4
 		if at&3 == 0 && offset+n-at >= 4 && !t.split[word] {
-			t.words[word].note(w, lane, at, kind)
+			if a := &t.words[word]; kind == readAccess && (a.wrote == 0 || int(a.writer) == w.id) {
+				a.remember(w) // the usual case
+			} else {
+				a.note(w, lane, at, kind)
+			}
 			at += 4
 			continue
 		}

@@ -96,7 +96,7 @@ func (r *runner) layouts(t *testing.T, op Op) {
 					in[i] = lay.prepare(in[i])
 				}
 			}
-			want := r.run(&s, in, call{dt: op.DTypes[0], lay: prepareOnly{lay}})
+			want := r.wanted(&s, in, call{dt: op.DTypes[0], lay: prepareOnly{lay}})
 			got := r.run(&s, in, call{dt: op.DTypes[0], lay: lay})
 			requireSame(t, want, got, bound{1e-12, 1e-12}, s.Name+": "+name+" operands")
 		}
@@ -148,7 +148,7 @@ func (r *runner) dtypes(t *testing.T, op Op) {
 			got := r.run(&s, in, call{dt: dt})
 			want := result{}
 			if slices.Contains(op.DTypes, tensor.Float64) {
-				want = r.run(&s, in, call{dt: tensor.Float64})
+				want = r.wanted(&s, in, call{dt: tensor.Float64})
 			}
 			if s.Want != nil {
 				want.out = s.Want(dt, in)
@@ -253,10 +253,10 @@ func pick(fixed, tested tensor.DType) tensor.DType {
 // devices, bit for bit: with any number of workers, and on every backend of the same
 // kernels.
 func RunBits(t *testing.T, reference *tensor.Device, others ...*tensor.Device) {
-	ref := runner{reference, tensor.NewCtx(reference)}
+	ref := runner{dev: reference, c: tensor.NewCtx(reference)}
 	var runners []runner
 	for _, dev := range others {
-		runners = append(runners, runner{dev, tensor.NewCtx(dev)})
+		runners = append(runners, runner{dev: dev, c: tensor.NewCtx(dev)})
 	}
 	for _, op := range Table() {
 		dt := tensor.Float32

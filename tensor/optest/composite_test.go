@@ -78,7 +78,7 @@ func TestComposites(t *testing.T) {
 // row is Run for one op of the table.
 func row(t *testing.T, dev *tensor.Device, name string) {
 	t.Helper()
-	r := runner{dev, tensor.NewCtx(dev)}
+	r := runner{dev: dev, c: tensor.NewCtx(dev)}
 	at := slices.IndexFunc(Table(), func(op Op) bool { return op.Name == name })
 	require.GreaterOrEqual(t, at, 0, "no row %s", name)
 	op := Table()[at]

@@ -52,7 +52,7 @@ func TestCUDA(t *testing.T) {
 	if testing.Short() {
 		return // a short run is the race detector's: tests/cuda is enough for it
 	}
-	Run(t, func(t *testing.T) *tensor.Device { return openCUDA(t) })
+	RunLike(t, func(t *testing.T) *tensor.Device { return openCUDA(t) }, openCPU(t, 1))
 }
 
 // TestConvolutionsWithoutCuDNN runs convolutions on one without cuDNN, where they are products.
@@ -65,7 +65,7 @@ func TestConvolutionsWithoutCuDNN(t *testing.T) {
 // TestMeta: on the device without values, where memory is estimated, results and gradients have the CPU's shapes.
 func TestMeta(t *testing.T) {
 	cpu, empty := openCPU(t, 1), closed(t, tensor.NewDevice(meta.New()))
-	onCPU, onMeta := runner{cpu, tensor.NewCtx(cpu)}, runner{empty, tensor.NewCtx(empty)}
+	onCPU, onMeta := runner{dev: cpu, c: tensor.NewCtx(cpu)}, runner{dev: empty, c: tensor.NewCtx(empty)}
 	for _, op := range Table() {
 		for _, s := range op.Samples {
 			if s.Large {

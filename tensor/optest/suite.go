@@ -18,25 +18,50 @@ import (
 // Run goes through the table on the device that open returns, once for each op.
 func Run(t *testing.T, open func(t *testing.T) *tensor.Device) {
 	dev := open(t)
-	r := runner{dev, tensor.NewCtx(dev)}
+	r := runner{dev: dev, c: tensor.NewCtx(dev)}
+	r.table(t)
+}
+
+// RunLike is Run for a device that computes slowly, as a simulated one does. What Run computes on the device to compare
+// with, float64 results and gradients of operands that lie contiguously, comes from a reference that passes Run; finite
+// differences, which take hundreds of calls, then have nothing to add.
+func RunLike(t *testing.T, open func(t *testing.T) *tensor.Device, reference *tensor.Device) {
+	dev := open(t)
+	like := runner{dev: reference, c: tensor.NewCtx(reference)}
+	r := runner{dev: dev, c: tensor.NewCtx(dev), like: &like}
+	r.table(t)
+}
+
+func (r *runner) table(t *testing.T) {
 	for _, op := range Table() {
 		t.Run(op.Name, func(t *testing.T) {
-			before := dev.MemStats().InUse
+			before := r.dev.MemStats().InUse
 			r.oracles(t, op)
-			r.gradients(t, op)
+			if r.like == nil {
+				r.gradients(t, op)
+			}
 			r.layouts(t, op)
 			r.dtypes(t, op)
 			r.misuse(t, op)
 			r.c.Sync()
-			require.Equal(t, before, dev.MemStats().InUse, "device memory in use after %s", op.Name)
+			require.Equal(t, before, r.dev.MemStats().InUse, "device memory in use after %s", op.Name)
 		})
 	}
 }
 
 // runner calls ops on one device.
 type runner struct {
-	dev *tensor.Device
-	c   *tensor.Ctx
+	dev  *tensor.Device
+	c    *tensor.Ctx
+	like *runner // computes what is wanted; nil: the device itself
+}
+
+// wanted runs a sample to compare with.
+func (r *runner) wanted(s *Sample, in []Array, how call) result {
+	if r.like != nil {
+		r = r.like
+	}
+	return r.run(s, in, how)
 }
 
 // result is what a sample computed.

@@ -177,9 +177,12 @@ func (w convCase) products(f func(x, weight, y int)) {
 			if !seen {
 				continue
 			}
-			for i := range w.n * w.c * w.o {
-				n, c, o := i/(w.c*w.o), i/w.o%w.c, i%w.o
-				f((n*w.c+c)*area+pixel, (o*w.c+c)*taps+tap, (n*w.o+o)*oh*ow+place)
+			for n := range w.n {
+				for c := range w.c {
+					for o := range w.o {
+						f((n*w.c+c)*area+pixel, (o*w.c+c)*taps+tap, (n*w.o+o)*oh*ow+place)
+					}
+				}
 			}
 		}
 	}

@@ -3,6 +3,7 @@
 package backendtest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -19,6 +20,9 @@ type operand struct {
 	offset int
 	bytes  []byte
 	alias  int // for outputs: 1 + the input whose memory it is, 0 if it has its own
+
+	places   []int     // the bytes at which the elements lie, in row-major order
+	elements []float64 // what they are; nil for outputs
 }
 
 // layout lays a shape out in memory: strides, offset and size in elements.
@@ -87,14 +91,34 @@ func newOperand(dt dtype.DType, l layout, shape []int, fill func(i int) float64)
 	o := &operand{dt: dt, shape: shape}
 	var total int
 	o.stride, o.offset, total = l.lay(shape)
-	o.bytes = make([]byte, (total+1)*dt.Size())
-	for i := range o.bytes {
-		o.bytes[i] = 0xA5
+	o.bytes = bytes.Repeat([]byte{0xA5}, (total+1)*dt.Size())
+	o.place()
+	for i, at := range o.places {
+		put(o.bytes[at:], dt, fill(i))
 	}
-	for i := range o.numel() {
-		put(o.bytes[o.where(i):], dt, fill(i))
+	o.elements = make([]float64, len(o.places))
+	for i, at := range o.places {
+		o.elements[i] = get(o.bytes[at:], dt)
 	}
 	return o
+}
+
+// place computes where the elements lie.
+func (o *operand) place() {
+	o.places = make([]int, o.numel())
+	index, at := make([]int, len(o.shape)), o.offset
+	for i := range o.places {
+		o.places[i] = at * o.dt.Size()
+		for k := len(o.shape) - 1; k >= 0; k-- {
+			index[k]++
+			at += o.stride[k]
+			if index[k] < o.shape[k] {
+				break
+			}
+			at -= index[k] * o.stride[k]
+			index[k] = 0
+		}
+	}
 }
 
 func (o *operand) numel() int { return numel(o.shape) }
@@ -108,17 +132,25 @@ func numel(shape []int) int {
 }
 
 // where is the byte at which element i, counted in row-major order, lies.
-func (o *operand) where(i int) int {
-	at := o.offset
-	for k := len(o.shape) - 1; k >= 0; k-- {
-		at += i % o.shape[k] * o.stride[k]
-		i /= o.shape[k]
-	}
-	return at * o.dt.Size()
-}
+func (o *operand) where(i int) int { return o.places[i] }
 
 // at is element i in row-major order.
-func (o *operand) at(i int) float64 { return get(o.bytes[o.where(i):], o.dt) }
+func (o *operand) at(i int) float64 {
+	if o.elements == nil {
+		return get(o.bytes[o.where(i):], o.dt)
+	}
+	return o.elements[i]
+}
+
+// set writes element i.
+func (o *operand) set(i int, x float64) {
+	put(o.bytes[o.places[i]:], o.dt, x)
+	for k, at := range o.places {
+		if at == o.places[i] { // repeated
+			o.elements[k] = get(o.bytes[at:], o.dt)
+		}
+	}
+}
 
 func (o *operand) view(b backend.Buffer) backend.View {
 	v := backend.View{Buf: b, DType: o.dt, Offset: o.offset, NDim: len(o.shape)}

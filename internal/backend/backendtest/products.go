@@ -256,17 +256,16 @@ func (a *attentionSetting) forward() (out, lse []float64) {
 	out, lse = make([]float64, rows*a.dv), make([]float64, rows)
 	for r := range rows {
 		lse[r] = math.Inf(-1)
-		for _, s := range a.scores[r] {
-			if !math.IsInf(s, -1) {
-				lse[r] = logSumExp(a.scores[r])
-			}
+		if slices.ContainsFunc(a.scores[r], func(s float64) bool { return !math.IsInf(s, -1) }) {
+			lse[r] = logSumExp(a.scores[r])
 		}
 		for j, s := range a.scores[r] {
 			if math.IsInf(s, -1) {
 				continue
 			}
+			p := math.Exp(s-lse[r]) * a.keep[r][j]
 			for e := range a.dv {
-				out[r*a.dv+e] += math.Exp(s-lse[r]) * a.keep[r][j] * a.value(a.v, r, j, e, a.dv)
+				out[r*a.dv+e] += p * a.value(a.v, r, j, e, a.dv)
 			}
 		}
 	}

@@ -101,7 +101,7 @@ func reduceSamples(g *gen, dtypes []dtype.DType, cases []reductionCase, f func([
 				}
 				in := g.random(dt, l.ins[0], lo, hi, c.shape...)
 				if dt.IsFloat() && g.op != backend.OpSum && l.ins[0].name == gapped.name && in.numel() > 2 {
-					put(in.bytes[in.where(in.numel()/2):], dt, math.NaN())
+					in.set(in.numel()/2, math.NaN())
 				}
 				shape, groups := reduced(in, c.gone)
 				want := make([]float64, len(groups))
@@ -128,8 +128,8 @@ func argSamples(g *gen, wins func(v, best float64) bool) {
 				for _, l := range []layout{rowMajor, reversed, gapped, repeatLast} {
 					in := g.random(dt, l, -3, 3, shape...)
 					if dt.IsFloat() && l.name == gapped.name && in.numel() > 2 {
-						put(in.bytes[in.where(in.numel()/2):], dt, math.NaN())
-						put(in.bytes[in.where(in.numel()-1):], dt, math.NaN())
+						in.set(in.numel()/2, math.NaN())
+						in.set(in.numel()-1, math.NaN())
 					}
 					gone := make([]bool, len(shape))
 					gone[dim] = true

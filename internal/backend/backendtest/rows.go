@@ -116,7 +116,7 @@ func (g *gen) entropyCase(dt, index dtype.DType, rows, cols int) (logits, target
 	logits = g.random(dt, rowMajor, -6, 6, rows, cols)
 	targets = g.random(index, rowMajor, 0, float64(cols-1), rows)
 	for i := 1; i < rows; i += 3 {
-		put(targets.bytes[targets.where(i):], index, -100)
+		targets.set(i, -100)
 	}
 	return logits, targets
 }

@@ -318,6 +318,7 @@ func output(dt dtype.DType, l layout, shape ...int) *operand {
 	for i := range o.bytes {
 		o.bytes[i] = 0xA5
 	}
+	o.elements = nil
 	return o
 }
 

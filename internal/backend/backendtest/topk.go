@@ -27,7 +27,7 @@ func topKSamples(g *gen) {
 				x := g.random(dt, rowMajor, -20, 20, rows, cols)
 				if dt.IsFloat() && x.numel() > 6 {
 					for _, i := range []int{2, x.numel() / 2, x.numel() - 1} {
-						put(x.bytes[x.where(i):], dt, math.NaN())
+						x.set(i, math.NaN())
 					}
 				}
 				values, indices := make([]float64, rows*k), make([]float64, rows*k)

@@ -13,10 +13,13 @@ package cpu
 
 import (
 	"context"
+	"fmt"
+	"runtime"
 	"sync"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	variants "github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
@@ -45,6 +48,9 @@ var Default = sync.OnceValue(func() *Device { return New(0) })
 
 // Name is "cpu".
 func (d *Device) Name() string { return "cpu" }
+
+// Versions names the variant of the kernels.
+func (d *Device) Versions() string { return fmt.Sprintf("cpu (%s, %s kernels)", runtime.GOARCH, variants.Active()) }
 
 // Workers is the number of goroutines that a kernel may use.
 func (d *Device) Workers() int { return d.pool.Workers() }

@@ -29,6 +29,7 @@ import (
 // Device is one device of CUDA. Any goroutine may use it.
 type Device struct {
 	name    string
+	driver  cuda.Driver
 	dev     cuda.Device
 	info    cuda.Info
 	tf32    atomic.Bool
@@ -65,7 +66,7 @@ func Open(driver cuda.Driver, i int) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cuda:%d: %w", i, err)
 	}
-	d := &Device{name: fmt.Sprintf("cuda:%d", i), dev: dev, info: dev.Info(), graphs: Graphs{Off: !on}}
+	d := &Device{name: fmt.Sprintf("cuda:%d", i), driver: driver, dev: dev, info: dev.Info(), graphs: Graphs{Off: !on}}
 	d.mem.d = d
 	d.modules.d = d
 	return d, nil
@@ -73,6 +74,12 @@ func Open(driver cuda.Driver, i int) (*Device, error) {
 
 // Name is "cuda:0" and so on.
 func (d *Device) Name() string { return d.name }
+
+// Versions names the device's model and compute capability, the driver and its libraries.
+func (d *Device) Versions() string {
+	return fmt.Sprintf("%s (compute capability %d.%d, %s)", d.info.Name, d.info.Capability[0], d.info.Capability[1],
+		d.driver.Version())
+}
 
 // SetTF32 lets products of float32 that are queued from now on round their inputs to 10 bits of fraction, as the matrix
 // units do, or ends that.

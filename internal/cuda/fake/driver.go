@@ -13,6 +13,7 @@
 package fake
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -25,6 +26,7 @@ import (
 // Options describe the machine.
 type Options struct {
 	Devices    int           // 0 stands for 1
+	Version    string        // of driver and libraries; "" stands for fake
 	Memory     int64         // bytes of each device; 0 stands for 256 MiB
 	Seed       uint64        // of the paces of streams, and of the order of threads
 	Delay      time.Duration // the longest pause before a command; 0: goroutines yield at random alone
@@ -91,7 +93,7 @@ func New(o Options) *Driver {
 }
 
 // Version names the fake.
-func (d *Driver) Version() string { return "fake" }
+func (d *Driver) Version() string { return cmp.Or(d.options.Version, "fake") }
 
 // Devices is the number that New was told.
 func (d *Driver) Devices() (int, error) { return len(d.devices), nil }

@@ -61,7 +61,12 @@ func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(
 
 // garbage is what memory holds that nobody has written.
 func garbage(b []byte) {
-	for i := range b {
-		b[i] = 0xFB // a NaN in no dtype, and a large number in most
+	const value = 0xFB // a NaN in no dtype, and a large number in most
+	if len(b) == 0 {
+		return
+	}
+	b[0] = value
+	for n := 1; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
 	}
 }
