@@ -34,14 +34,15 @@ type builtin struct {
 const configKey = "config"
 
 // engineEnv lists the variables that the engine reads by itself and that are no
-// settings of a run: LOCKSTEP_KERNELS forces a variant of the CPU kernels, MPI_LIBRARY and the others
-// after it name files of libraries, those from REQUIRE_* on are read by the project's tests, the rest
-// say which job a process is a rank of.
+// settings of a run: LOCKSTEP_KERNELS forces a variant of the CPU kernels, CUDA_GRAPHS
+// turns CUDA graphs off, MPI_LIBRARY and the others after it name files of libraries,
+// those from REQUIRE_* on are read by the project's tests, the rest say which job a
+// process is a rank of.
 var engineEnv = []string{
 	EnvPrefix + "KERNELS", EnvPrefix + "JOB_TOKEN", EnvPrefix + "JOB_TOKEN_FILE", EnvPrefix + "STORE",
 	EnvPrefix + "HOST_ID", EnvPrefix + "LISTEN", EnvPrefix + "SILENCE",
 	EnvPrefix + "TLS", EnvPrefix + "TLS_*",
-	EnvPrefix + "LAUNCH_*", EnvPrefix + "FLIGHT_DIR",
+	EnvPrefix + "LAUNCH_*", EnvPrefix + "FLIGHT_DIR", EnvPrefix + "CUDA_GRAPHS",
 	EnvPrefix + "MPI_LIBRARY", EnvPrefix + "CUBLASLT", EnvPrefix + "NCCL_LIBRARY", EnvPrefix + "NVML_LIBRARY",
 	EnvPrefix + "CUDNN",
 	EnvPrefix + "REQUIRE_*", EnvPrefix + "SKIPPED", EnvPrefix + "TEST_DEVICE", EnvPrefix + "NVCC",

@@ -56,7 +56,8 @@ skip() { printf '%5d s  %-28s    -    %s\n' "$SECONDS" "$1" "$2" | tee -a "$out/
 # both compares what two logs say of the weights.
 both() {
     local a b
-    a=$(grep -h '^WEIGHTS' "$1") && b=$(grep -h '^WEIGHTS' "$2") || { echo "a run has no weights: no device?"; return 1; }
+    a=$(awk '/^WEIGHTS/ { print $3 }' "$1") && b=$(awk '/^WEIGHTS/ { print $3 }' "$2")
+    [ -n "$a" ] && [ -n "$b" ] || { echo "a run has no weights: no device?"; return 1; }
     [ "$a" = "$b" ] && echo "the same bits: $a" || { printf 'other bits:\n%s\n%s\n' "$a" "$b"; return 1; }
 }
 
@@ -92,6 +93,16 @@ train=("${small[@]}" "${model[@]}")
 step gpt2 150 "$bin/gpu" gpt2 --device "$device" --steps 60 --save "$out/model" --curve "$out/curve-lockstep.txt" "${train[@]}"
 step gpt2-again 150 "$bin/gpu" gpt2 --device "$device" --steps 60 --row gpt2 "${train[@]}"
 step same-bits 10 bash -c "both '$out/gpt2.log' '$out/gpt2-again.log'"
+
+# The same without CUDA graphs, and steps so small that launches cost more than kernels, with and without.
+step gpt2-no-graphs 150 env LOCKSTEP_CUDA_GRAPHS=0 "$bin/gpu" gpt2 --device "$device" --steps 60 --row gpt2_no_graphs "${train[@]}"
+step same-bits-no-graphs 10 bash -c "both '$out/gpt2.log' '$out/gpt2-no-graphs.log'"
+for p in 0 0.1; do
+    for g in 1 0; do
+        step "gpt2-small-$p-graphs-$g" 40 env LOCKSTEP_CUDA_GRAPHS=$g "$bin/gpu" gpt2 --device "$device" --steps 60 --batch 1 --block 128 --dropout $p \
+            --row "gpt2_small_dropout_${p}_graphs_$g" "${train[@]}"
+    done
+done
 
 # The contract of all ops on the device; IEEE kernels have the CPU's bits, as the interpreter's have.
 if [ -n "$fake" ]; then

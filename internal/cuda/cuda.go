@@ -75,7 +75,8 @@ type Device interface {
 	// Do calls f on the caller's thread, with the device's context current there: for other libraries that work on the
 	// device.
 	Do(f func() error) error
-	// Sync waits for the work of all streams. An error of an earlier kernel appears here or at any other call.
+	// Sync waits for the work of all streams, and before that for captures that others have begun. An error of an
+	// earlier kernel appears here or at any other call.
 	Sync() error
 	Close() error
 }
@@ -98,8 +99,29 @@ type Stream interface {
 	// Wait holds later work back until the event, as last recorded, is done.
 	Wait(Event) error
 	Sync() error
+	// Capture calls f, which makes calls of this stream on its own goroutine, and makes a graph of them in place of
+	// queueing them: Launch, CopyOnDevice, Fill, MatMul, Convolve. Parameters are read while f runs, and are the
+	// graph's from then on. What f may not call fails with Unsupported, and no graph comes of it: Record, Wait, copies
+	// from and to the host, whatever waits for the device, memory of the device and of the host. Nobody else calls the
+	// stream meanwhile.
+	Capture(f func() error) (Graph, error)
 	// Handle is the library's stream, for other libraries that queue work on it (NCCL).
 	Handle() uintptr
+	Close() error
+}
+
+// Unsupported is the Code of a call that a capture does not allow.
+const Unsupported = 900
+
+// Graph is a sequence of calls that a stream queues at once, as often as it is told to. It belongs to one goroutine at
+// a time.
+type Graph interface {
+	// Launch queues the calls on a stream of the device that captured them, in their order.
+	Launch(Stream) error
+	// SetParams gives kernel i of those that Stream.Launch captured, counted from 0, another parameter block. Launches
+	// before that keep theirs.
+	SetParams(i int, params []byte) error
+	// Close destroys the graph, when its launches are done.
 	Close() error
 }
 

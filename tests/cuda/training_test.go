@@ -30,10 +30,19 @@ const vocabulary = 23
 func machine(t *testing.T, n int, o fake.Options) (backends []*backend.Device, devices []*tensor.Device) {
 	t.Helper()
 	o.Devices = n
-	driver := fake.New(o)
+	return machineOf(t, fake.New(o), backend.Graphs{})
+}
+
+// machineOf opens the devices of a driver.
+func machineOf(t *testing.T, driver *fake.Driver, g backend.Graphs) (backends []*backend.Device,
+	devices []*tensor.Device) {
+	t.Helper()
+	n, err := driver.Devices()
+	require.NoError(t, err)
 	for i := range n {
 		d, err := backend.Open(driver, i)
 		require.NoError(t, err)
+		d.SetGraphs(g)
 		backends, devices = append(backends, d), append(devices, tensor.NewDevice(d))
 		t.Cleanup(func() { require.NoError(t, devices[i].Close()) })
 	}
@@ -123,11 +132,26 @@ func TestTraining(t *testing.T) {
 	want, wantNorms, _ := run(t, newGPT2(t, tensor.Float32), 20, 1)
 	require.Less(t, want[19], 0.9*want[0], "it learns")
 	_, devices := machine(t, 1, fake.Options{Seed: 1})
-	got, norms, _ := run(t, newGPT2(t, tensor.Float32), 20, 1, trainer.WithDevice(devices[0]))
+	got, norms, bits := run(t, newGPT2(t, tensor.Float32), 20, 1, trainer.WithDevice(devices[0]))
 	require.InDeltaSlice(t, want, got, 1e-3)
 	require.InEpsilonSlice(t, wantNorms, norms, 1e-2)
 	require.InDelta(t, want[0], got[0], 1e-5)
 	require.Empty(t, devices[0].Composed(), "kernels that were composed of others")
+	withoutGraphs(t, got, bits)
+}
+
+// withoutGraphs runs the same on devices that use no CUDA graphs, and on two that do.
+func withoutGraphs(t *testing.T, losses []float64, bits map[string][]byte) {
+	for _, k := range []struct {
+		ranks int
+		off   bool
+	}{{1, true}, {2, false}} {
+		backends, devices := machineOf(t, fake.New(fake.Options{Devices: k.ranks, Seed: 2}), backend.Graphs{Off: k.off})
+		got, _, have := run(t, newGPT2(t, tensor.Float32), 20, k.ranks, devicesOf(devices)...)
+		require.Equal(t, losses, got)
+		require.Equal(t, bits, have)
+		require.Equal(t, k.off, backends[0].Graphs().Launched == 0)
+	}
 }
 
 // The argument tf32 rounds the inputs of float32's products, as the library does in that mode.
@@ -229,17 +253,27 @@ func (r recorder) OnStepBegin(*callbacks.Event) error { r.begin(); return nil }
 func (r recorder) OnStepEnd(*callbacks.Event) error   { r.end(); return nil }
 
 // A step waits for the device once, takes no memory from the driver, and queues the same kernels, once the first has
-// made the optimizer's state.
+// made the optimizer's state. When it has come twice it is made of graphs, but for dropout's seeds and what waits.
 func TestAStepWaitsOnceAndAllocatesNothing(t *testing.T) {
-	backends, devices := machine(t, 1, fake.Options{})
+	driver := fake.New(fake.Options{})
+	backends, devices := machineOf(t, driver, backend.Graphs{Patience: -1})
 	d := backends[0]
 	type counts struct{ waits, allocs, launches int64 }
 	var last counts
 	var steps []counts
+	var graphs []backend.GraphCounts
+	var calls []int64
 	now := func() counts { return counts{d.HostWaits(), d.DeviceAllocs(), d.Launches()} }
-	see := recorder{begin: func() { last = now() }, end: func() {
+	see := recorder{begin: func() {
+		last = now()
+		graphs, calls = append(graphs, d.Graphs()), append(calls, driver.Calls())
+	}, end: func() {
 		n := now()
 		steps = append(steps, counts{n.waits - last.waits, n.allocs - last.allocs, n.launches - last.launches})
+		g, was := d.Graphs(), &graphs[len(graphs)-1]
+		*was = backend.GraphCounts{Made: g.Made - was.Made, Launched: g.Launched - was.Launched,
+			Calls: g.Calls - was.Calls, Changed: g.Changed - was.Changed, Singles: g.Singles - was.Singles}
+		calls[len(calls)-1] = driver.Calls() - calls[len(calls)-1]
 	}}
 	run(t, newGPT2(t, tensor.Float32), 6, 1, trainer.WithDevice(devices[0]), trainer.WithCallbacks(see))
 	require.Len(t, steps, 6)
@@ -247,4 +281,17 @@ func TestAStepWaitsOnceAndAllocatesNothing(t *testing.T) {
 		require.Equal(t, counts{1, 0, steps[1].launches}, step)
 	}
 	require.Less(t, steps[1].launches, int64(300), "two micro-batches of two layers")
+
+	require.Zero(t, graphs[1].Made+graphs[1].Launched, "the first step makes the optimizer's state")
+	for _, g := range graphs[3:] {
+		require.Equal(t, graphs[3], g)
+		require.Zero(t, g.Made)
+		require.LessOrEqual(t, g.Launched, int64(7), "8, 16, 32 and 64 calls at once")
+		require.Greater(t, 20*g.Calls, 19*(g.Calls+g.Singles))
+		require.Equal(t, int64(2*(2+2*7)), g.Changed, "dropout and attention of two micro-batches")
+	}
+	for _, n := range calls[3:] {
+		require.Less(t, 2*n, calls[1], "calls of the driver: %v", calls)
+	}
+	t.Logf("calls of the driver in each step: %v; graphs: %+v", calls, graphs[5])
 }

@@ -50,7 +50,9 @@ var Default = sync.OnceValue(func() *Device { return New(0) })
 func (d *Device) Name() string { return "cpu" }
 
 // Versions names the variant of the kernels.
-func (d *Device) Versions() string { return fmt.Sprintf("cpu (%s, %s kernels)", runtime.GOARCH, variants.Active()) }
+func (d *Device) Versions() string {
+	return fmt.Sprintf("cpu (%s, %s kernels)", runtime.GOARCH, variants.Active())
+}
 
 // Workers is the number of goroutines that a kernel may use.
 func (d *Device) Workers() int { return d.pool.Workers() }

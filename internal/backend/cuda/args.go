@@ -16,7 +16,13 @@ import (
 type args struct {
 	b [maxArgs]byte
 	n int
+
+	numbers [maxNumbers]uint16 // where numbers are that may differ each time: see number
+	count   int
 }
+
+// maxNumbers is how many of a kernel's numbers may differ from those that a graph has; others must be the same.
+const maxNumbers = 12
 
 // maxArgs is the largest parameter block that CUDA takes from all drivers.
 const maxArgs = 4096
@@ -35,6 +41,16 @@ func (a *args) u64(v uint64) {
 	a.n += 8
 }
 
+// number packs 8 bytes that do not say where or how much memory the kernel reads and writes, and that may differ in
+// every step: factors, seeds, positions in random streams. A graph of the kernel serves them all.
+func (a *args) number(v uint64) {
+	a.u64(v)
+	if a.count < maxNumbers {
+		a.numbers[a.count] = uint16(a.n - 8)
+		a.count++
+	}
+}
+
 // i32 packs an int that the kernel takes as a 32-bit number; callers have checked that it is one.
 func (a *args) i32(v int) {
 	if int(int32(v)) != v {
@@ -44,5 +60,5 @@ func (a *args) i32(v int) {
 }
 
 func (a *args) i64(v int)      { a.u64(uint64(v)) }
-func (a *args) f64(v float64)  { a.u64(math.Float64bits(v)) }
+func (a *args) f64(v float64)  { a.number(math.Float64bits(v)) }
 func (a *args) ptr(p cuda.Ptr) { a.u64(uint64(p)) }

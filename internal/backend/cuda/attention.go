@@ -104,8 +104,9 @@ func headStrides(v *backend.View) (strides [3]int) {
 	return strides
 }
 
-// packAttention makes the parameter block of all kernels of attention: AttentionArgs of kernels/attention.cuh.
-func (s *stream) packAttention(c *backend.Call, a *attention) *args {
+// packAttention makes the parameter block of all kernels of attention: AttentionArgs of kernels/attention.cuh. draws is
+// set for those that draw random numbers.
+func (s *stream) packAttention(c *backend.Call, a *attention, draws bool) *args {
 	var p args
 	views := [...]*backend.View{&c.In[0], &c.In[1], &c.In[2], a.args.out, a.args.dout, a.args.dq, a.args.dk, a.args.dv}
 	at := func(v *backend.View) cuda.Ptr {
@@ -145,8 +146,12 @@ func (s *stream) packAttention(c *backend.Call, a *attention) *args {
 	for _, n := range strides {
 		p.i64(n)
 	}
-	p.u64(c.Key)
-	p.u64(uint64(c.Ints[3]))
+	threshold, seed, position := rng.KeepThreshold(c.Floats[1]), c.Key, uint64(c.Ints[3])
+	if !draws || threshold == 0 { // no step differs from another by them
+		seed, position = 0, 0
+	}
+	p.number(seed)
+	p.number(position)
 	p.f64(c.Floats[0])
 	keep := 0.0
 	if drop := c.Floats[1]; drop < 1 {
@@ -156,7 +161,7 @@ func (s *stream) packAttention(c *backend.Call, a *attention) *args {
 	for _, n := range [...]int{a.batch, a.heads, a.kvHeads, a.tq, a.tk, a.d, a.dv, a.lower, a.upper, kind} {
 		p.i32(n)
 	}
-	p.u32(rng.KeepThreshold(c.Floats[1]))
+	p.u32(threshold)
 	p.align(8)
 	return &p
 }
@@ -252,7 +257,7 @@ func attentionForward(s *stream, c *backend.Call) {
 		return
 	}
 	a.args.out, a.args.lse = out, s.addr(&c.Out[1])
-	p, dt := s.packAttention(c, a), out.DType
+	p, dt := s.packAttention(c, a, true), out.DType
 	if d := s.flash(c, a, out); d > 0 {
 		k := &flashKernels[d/128][0]
 		s.kernel(k.names[dt], s.attentionGrid(c, heads, a.tq, k.stay, 1), flashBlock, k.shared(d), p)
@@ -293,7 +298,7 @@ func attentionGrad(s *stream, c *backend.Call) {
 		a.args.out, a.args.delta = &c.In[5], s.scratch(rows*statistic(dt).Size())
 		const warps = attentionThreads / 32
 		s.kernel(attentionDelta[dt], s.attentionGrid(c, 1, rows, warps, 1), attentionBlock, 0,
-			s.packAttention(c, a))
+			s.packAttention(c, a, false))
 	} else if !givesOut {
 		a.args.delta = s.addr(&c.In[5])
 	}
@@ -302,7 +307,7 @@ func attentionGrad(s *stream, c *backend.Call) {
 
 // attentionGrads makes the gradients from delta.
 func (s *stream) attentionGrads(c *backend.Call, a *attention) {
-	p, dt, d := s.packAttention(c, a), c.In[0].DType, 0
+	p, dt, d := s.packAttention(c, a, true), c.In[0].DType, 0
 	if c.NOut < 4 {
 		d = s.flash(c, a, &c.In[4], &c.Out[0], &c.Out[1], &c.Out[2])
 	}

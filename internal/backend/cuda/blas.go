@@ -14,7 +14,20 @@ import (
 type blas struct {
 	mu     sync.Mutex
 	lib    cuda.Blas
-	spaces map[cuda.Product]int // bytes of workspace
+	spaces map[cuda.Product]*planned
+}
+
+// planned is a product that was asked for before; there is one of each.
+type planned struct {
+	cuda.Product
+	space int // bytes of workspace
+}
+
+// multiplied is what makes a product the same call.
+type multiplied struct {
+	p     *planned
+	o     cuda.Operands
+	space cuda.Ptr
 }
 
 // workspace is memory of a stream that its products use one after the other.
@@ -25,25 +38,26 @@ type workspace struct {
 }
 
 // need opens the library and says how much workspace a product wants.
-func (b *blas) need(d *Device, p cuda.Product) (cuda.Blas, int, error) {
+func (b *blas) need(d *Device, p cuda.Product) (cuda.Blas, *planned, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.lib == nil {
 		lib, err := d.dev.Blas()
 		if err != nil {
-			return nil, 0, err
+			return nil, nil, err
 		}
-		b.lib, b.spaces = lib, map[cuda.Product]int{}
+		b.lib, b.spaces = lib, map[cuda.Product]*planned{}
 	}
-	n, ok := b.spaces[p]
-	if !ok {
-		var err error
-		if n, err = b.lib.Workspace(p); err != nil {
-			return nil, 0, err
+	known := b.spaces[p]
+	if known == nil {
+		n, err := b.lib.Workspace(p)
+		if err != nil {
+			return nil, nil, err
 		}
-		b.spaces[p] = n
+		known = &planned{p, n}
+		b.spaces[p] = known
 	}
-	return b.lib, n, nil
+	return b.lib, known, nil
 }
 
 func (b *blas) close() error {
@@ -65,18 +79,19 @@ func (s *stream) multiply(p cuda.Product, o cuda.Operands) {
 			p.Align /= 2
 		}
 	}
-	lib, n, err := s.d.blas.need(s.d, p)
+	lib, known, err := s.d.blas.need(s.d, p)
 	s.must(err)
-	if n > s.space.n {
+	if known.space > s.space.n {
 		if s.space.b != nil { // for later work of the stream
 			s.d.mem.release(&s.pool, s.space.b)
 		}
-		b, err := s.d.mem.scratch(&s.pool, n)
+		b, err := s.d.mem.scratch(&s.pool, known.space)
 		s.must(err)
 		s.space = workspace{b.ptr(), b.n, b}
 	}
 	s.d.counters.products.Add(1)
-	s.must(lib.MatMul(s.q, p, o, s.space.at))
+	m := multiplied{known, o, s.space.at}
+	s.must(s.q.library(m, func(q cuda.Stream) error { return lib.MatMul(q, m.p.Product, m.o, m.space) }))
 }
 
 var dataTypes = map[dtype.DType]cuda.DataType{dtype.Float32: cuda.R32F, dtype.Float64: cuda.R64F,

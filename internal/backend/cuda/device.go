@@ -4,8 +4,9 @@
 // convolutions by cuDNN where it is there, over the interfaces of internal/cuda. Package tensor/cuda opens it with the
 // real libraries; tests open it over internal/cuda/fake, which runs the same kernels on the processor.
 //
-// Each op has a launcher (table.go), which checks the operands, packs a parameter block and queues kernels. The
-// device's memory is taken in segments and given out by a pool per stream (memory.go). Host bytes go through pinned
+// Each op has a launcher (table.go), which checks the operands, packs a parameter block and queues kernels. Calls of
+// the driver are kept until there is a sequence of them (queue.go); one that came before is a CUDA graph (graphs.go).
+// The device's memory is taken in segments and given out by a pool per stream (memory.go). Host bytes go through pinned
 // memory (staging.go). A kernel that meets a bad index writes it to the stream's fault block, and the next call that
 // waits panics with it.
 package cuda
@@ -13,8 +14,10 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -40,22 +43,30 @@ type Device struct {
 	idle    []*stream    // of those, for who borrows one
 	events  []cuda.Event // for later use
 	closed  bool
+	graphs  Graphs // of streams that come
 
 	counters Counters
 }
 
 // Counters count what a device was asked for so far.
 type Counters struct {
-	hostWaits, launches, products atomic.Int64
+	hostWaits, launches, products, graphs, graphLaunches, inGraphs, changed, singles atomic.Int64
 }
 
 // Open makes a backend of device i of a driver.
 func Open(driver cuda.Driver, i int) (*Device, error) {
+	on := true
+	if text := os.Getenv(EnvGraphs); text != "" {
+		var err error
+		if on, err = strconv.ParseBool(text); err != nil {
+			return nil, fmt.Errorf("%s is %q; want 0 or 1", EnvGraphs, text)
+		}
+	}
 	dev, err := driver.Open(i)
 	if err != nil {
 		return nil, fmt.Errorf("cuda:%d: %w", i, err)
 	}
-	d := &Device{name: fmt.Sprintf("cuda:%d", i), driver: driver, dev: dev, info: dev.Info()}
+	d := &Device{name: fmt.Sprintf("cuda:%d", i), driver: driver, dev: dev, info: dev.Info(), graphs: Graphs{Off: !on}}
 	d.mem.d = d
 	d.modules.d = d
 	return d, nil
@@ -74,11 +85,33 @@ func (d *Device) Versions() string {
 // units do, or ends that.
 func (d *Device) SetTF32(on bool) { d.tf32.Store(on) }
 
+// SetGraphs says how streams that are made from now on use CUDA graphs.
+func (d *Device) SetGraphs(g Graphs) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.graphs = g
+}
+
 // Info describes the device.
 func (d *Device) Info() cuda.Info { return d.info }
 
 // HostWaits is how often a caller has waited for the device so far: to read, or for a stream, an event or all of it.
 func (d *Device) HostWaits() int64 { return d.counters.hostWaits.Load() }
+
+// GraphCounts are what CUDA graphs did.
+type GraphCounts struct {
+	Made     int64 // graphs
+	Launched int64 // graphs
+	Calls    int64 // that graphs made when they were launched
+	Changed  int64 // kernels whose numbers were set before a launch
+	Singles  int64 // calls that were made without a graph
+}
+
+// Graphs is what CUDA graphs did so far.
+func (d *Device) Graphs() GraphCounts {
+	c := &d.counters
+	return GraphCounts{c.graphs.Load(), c.graphLaunches.Load(), c.inGraphs.Load(), c.changed.Load(), c.singles.Load()}
+}
 
 // Launches is the number of kernels and products that were queued so far.
 func (d *Device) Launches() int64 { return d.counters.launches.Load() + d.counters.products.Load() }
@@ -102,7 +135,7 @@ func (d *Device) NewStream() backend.Stream {
 	if err != nil {
 		panic(d.broken(backend.OpInvalid, err))
 	}
-	s := &stream{d: d, q: q}
+	s := &stream{d: d, q: newQueue(d, q, d.graphs)}
 	s.pool.s = s
 	d.streams = append(d.streams, s)
 	return s
@@ -111,9 +144,18 @@ func (d *Device) NewStream() backend.Stream {
 // Sync waits for the work of all streams.
 func (d *Device) Sync() {
 	d.counters.hostWaits.Add(1)
-	if err := d.dev.Sync(); err != nil {
+	if err := d.wait(); err != nil {
 		panic(d.broken(backend.OpInvalid, err))
 	}
+}
+
+// wait makes the calls that streams have kept, and waits for them all.
+func (d *Device) wait() error {
+	var errs []error
+	for _, s := range d.allStreams() {
+		errs = append(errs, s.q.flush())
+	}
+	return errors.Join(append(errs, d.dev.Sync())...)
 }
 
 // Stats returns the memory in use.
@@ -123,12 +165,15 @@ func (d *Device) Stats() backend.Stats { return d.mem.snapshot() }
 func (d *Device) Close() error {
 	d.mu.Lock()
 	streams, events, closed := d.streams, d.events, d.closed
-	d.streams, d.events, d.closed = nil, nil, true
+	d.events, d.closed = nil, true
 	d.mu.Unlock()
 	if closed {
 		return nil
 	}
-	errs := []error{d.dev.Sync()}
+	errs := []error{d.wait()}
+	d.mu.Lock()
+	d.streams = nil
+	d.mu.Unlock()
 	for _, s := range streams {
 		errs = append(errs, s.close())
 	}
@@ -139,8 +184,11 @@ func (d *Device) Close() error {
 	return errors.Join(errs...)
 }
 
-// broken is the fault of a call of the driver that failed.
+// broken is the fault of a call of the driver that failed: one that was made for op, unless err knows better.
 func (d *Device) broken(op backend.Op, err error) *backend.Fault {
+	if e, ok := errors.AsType[*opError](err); ok {
+		op = e.op
+	}
 	return &backend.Fault{Backend: d.name, Op: op, Msg: err.Error()}
 }
 

@@ -24,6 +24,13 @@ type plannedConvolution struct {
 	space int // bytes of workspace; −1: the library has no algorithm
 }
 
+// convolved is what makes a convolution the same call.
+type convolved struct {
+	p     *plannedConvolution
+	o     cuda.ConvolutionOperands
+	space cuda.Ptr
+}
+
 // need opens the library and says how much workspace a convolution wants. lib is nil where the library cannot compute
 // it: the answer is the same each time.
 func (n *dnn) need(d *Device, c cuda.Convolution) (lib cuda.Dnn, p *plannedConvolution, err error) {
@@ -102,6 +109,9 @@ func (s *stream) byLibrary(way cuda.Direction, g *convolution, x, w, y *backend.
 		space = s.scratch(p.space)
 	}
 	s.d.counters.products.Add(1)
-	s.must(lib.Convolve(s.q, p.Convolution, o, space))
+	call := convolved{p, o, space}
+	s.must(s.q.library(call, func(q cuda.Stream) error {
+		return lib.Convolve(q, call.p.Convolution, call.o, call.space)
+	}))
 	return true
 }

@@ -171,7 +171,7 @@ func (s *stream) launchList(l *list) {
 	case endsWithFlag:
 		a.ptr(l.flag)
 	case endsWithBits:
-		a.u64(l.bits)
+		a.number(l.bits)
 		a.ptr(l.flag)
 	case endsWithStep:
 		a.step(&l.step, l.flag)

@@ -37,7 +37,8 @@ type memory struct {
 // pool is the memory of one stream: segments, cut into blocks. A request gets the smallest free block that holds it,
 // of equal ones the one of the oldest segment and lowest address. So the same sequence of requests gets the same
 // addresses. The stream's order keeps a block's earlier user apart from its next. Blocks that other streams used
-// wait, until memory is short; then the stream waits for theses streams, in the order in which the blocks were freed.
+// wait, until memory is short or the host waits; then the stream waits for these streams, in the order in which the
+// blocks were freed.
 type pool struct {
 	s        *stream
 	segments int         // ever taken: the number of the next
@@ -69,12 +70,6 @@ func (b *block) ptr() cuda.Ptr { return b.seg.at + cuda.Ptr(b.at) }
 // before is the order in which free blocks are tried.
 func before(a, b *block) int {
 	return cmp.Or(cmp.Compare(a.n, b.n), cmp.Compare(a.seg.order, b.seg.order), cmp.Compare(a.at, b.at))
-}
-
-// forgetter is a stream of a driver that finds uses of undefined memory.
-type forgetter interface {
-	// Forget makes the contents of memory undefined, in the order of the stream.
-	Forget(p cuda.Ptr, n int) error
 }
 
 // alloc gives out n bytes.
@@ -153,12 +148,24 @@ func (m *memory) take(p *pool, n int) (*block, error) {
 		b = s.first
 	}
 	p.claim(b, size)
-	if f, ok := p.s.q.(forgetter); ok {
-		if err := f.Forget(b.ptr(), b.n); err != nil {
-			return nil, err
-		}
+	if err := p.s.q.Forget(b.ptr(), b.n); err != nil {
+		p.give(b)
+		return nil, err
 	}
 	return b, nil
+}
+
+// tidy takes back all blocks that other streams used, at a host wait: so the next step finds the memory as this one
+// did, and gets the same addresses.
+func (m *memory) tidy(p *pool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for len(p.parked) > 0 {
+		if err := m.unpark(p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unpark makes the stream wait for the users of the block that was freed first.
@@ -210,10 +217,11 @@ func outOfMemory(err error) bool {
 // trim waits for the device and gives segments back that are free as a whole.
 func (m *memory) trim() error {
 	m.d.counters.hostWaits.Add(1)
-	if err := m.d.dev.Sync(); err != nil {
+	if err := m.d.wait(); err != nil {
 		return err
 	}
 	for _, s := range m.d.allStreams() {
+		s.q.drop() // graphs that know addresses which will be no memory
 		p := &s.pool
 		for len(p.parked) > 0 {
 			if err := m.unpark(p); err != nil {

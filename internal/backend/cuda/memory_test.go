@@ -42,7 +42,7 @@ func get(t *testing.T, s *stream, n int) *buffer {
 // hold keeps the stream's later work back until the function that it returns is called.
 func hold(s *stream) func() {
 	gate := make(chan struct{})
-	s.q.(interface{ Hold(<-chan struct{}) }).Hold(gate)
+	s.q.q.(interface{ Hold(<-chan struct{}) }).Hold(gate)
 	return func() { close(gate) }
 }
 

@@ -182,7 +182,7 @@ func fill(s *stream, c *backend.Call) {
 		var a args
 		a.dims(&w)
 		a.ptr(w.at[0])
-		a.u64(bits)
+		a.number(bits)
 		a.ptr(s.flag(c))
 		s.kernel(fillKernels[w.bytes[0]], s.gridFor(w.n), block256, 0, &a)
 	}

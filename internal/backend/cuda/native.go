@@ -41,9 +41,14 @@ func GiveBack(s backend.Stream) {
 	own.d.idle = append(own.d.idle, own)
 }
 
-// Native returns the library's stream behind a stream of this package. Who queues work on it tells by Use which buffers
-// it touches.
-func Native(s backend.Stream) cuda.Stream { return s.(*stream).q }
+// Native returns the library's stream behind a stream of this package, which uses no graphs from then on. Who queues
+// work on it tells by Use which buffers it touches.
+func Native(s backend.Stream) cuda.Stream {
+	own := s.(*stream)
+	q, err := own.q.native()
+	own.must(err)
+	return q
+}
 
 // Use returns the address of a buffer for work on a stream, and notes that the stream uses it.
 func Use(s backend.Stream, b backend.Buffer) cuda.Ptr {

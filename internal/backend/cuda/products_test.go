@@ -32,7 +32,8 @@ func listen(t *testing.T, d *Device) *asked {
 	lib, err := d.dev.Blas()
 	require.NoError(t, err)
 	a := &asked{Blas: lib}
-	d.blas.lib, d.blas.spaces = a, map[cuda.Product]int{}
+	d.blas.lib, d.blas.spaces = a, map[cuda.Product]*planned{}
+	d.SetGraphs(Graphs{Off: true}) // products are asked for at once
 	return a
 }
 
@@ -80,8 +81,8 @@ func TestProductsInFewCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := fakeDevice(t, fake.Options{})
-			s := newStream(d)
 			lib := listen(t, d)
+			s := newStream(d)
 			a, b := matrices(t, s, dtype.Float32, k.a[0], k.a[1]), matrices(t, s, dtype.Float32, k.b[0], k.b[1])
 			out := matrices(t, s, dtype.Float32, k.out[0], k.out[1])
 			before := d.Launches()
@@ -123,8 +124,8 @@ func TestEpilogues(t *testing.T) {
 		{dtype.Float64, backend.OpReLU, 8, 1, true, cuda.EpilogueNone, 2},
 	} {
 		d := fakeDevice(t, fake.Options{})
-		s := newStream(d)
 		lib := listen(t, d)
+		s := newStream(d)
 		c := backend.Call{Op: backend.OpLinear, NOut: k.outs, NIn: 2, Ints: [8]int{int(k.op)}}
 		c.In[0] = matrices(t, s, k.dt, []int{4, 1}, []int{3, 4})
 		c.In[1] = matrices(t, s, k.dt, []int{k.n, 1}, []int{4, k.n})

@@ -42,8 +42,8 @@ func dropout(s *stream, c *backend.Call) {
 	a.ptr(s.addr(&c.In[0]))
 	a.i64(samples)
 	a.i64(per)
-	a.u64(c.Key)
-	a.i64(c.Ints[0])
+	a.number(c.Key)
+	a.number(uint64(c.Ints[0]))
 	a.f64(scale)
 	a.u32(rng.KeepThreshold(p))
 	if per%4 != 0 {
@@ -63,8 +63,8 @@ func (s *stream) drawn(c *backend.Call, kernels *names, first, factor float64) {
 	var a args
 	a.ptr(s.addr(&c.Out[0]))
 	a.i64(n)
-	a.u64(c.Key)
-	a.i64(c.Ints[0])
+	a.number(c.Key)
+	a.number(uint64(c.Ints[0]))
 	a.f64(first)
 	a.f64(factor)
 	each := 4
@@ -95,9 +95,9 @@ func stochasticRound(s *stream, c *backend.Call) {
 	a.ptr(s.addr(&c.Out[0]))
 	a.ptr(s.addr(&c.In[0]))
 	a.i64(n)
-	a.u64(c.Key)
-	a.i64(c.Ints[0])
-	a.i64(c.Ints[1])
+	a.number(c.Key)
+	a.number(uint64(c.Ints[0]))
+	a.number(uint64(c.Ints[1]))
 	a.ptr(s.flag(c))
 	s.kernel(roundKernels[out], s.gridFor((n+3)/4+1), block256, 0, &a)
 }

@@ -15,7 +15,7 @@ import (
 // stream is a queue of the device, and what belongs to it: memory, staging, and a place for faults.
 type stream struct {
 	d     *Device
-	q     cuda.Stream
+	q     *queue
 	pool  pool
 	stage staging
 
@@ -24,7 +24,6 @@ type stream struct {
 	faults  cuda.Ptr      // fault block; 0: no kernel had a use for one yet
 	mayFail bool          // a kernel that may write the fault block was queued since it was read last
 	space   workspace
-	params  [maxArgs]byte // of the kernel that is being launched
 }
 
 // Alloc returns n bytes.
@@ -45,7 +44,7 @@ func (s *stream) Launch(c *backend.Call) {
 
 // check faults on a call that no launcher may see.
 func (s *stream) check(c *backend.Call) {
-	s.call = c
+	s.call, s.q.op = c, c.Op
 	if c.Op >= backend.NumOps || launchers[c.Op] == nil {
 		s.fault(c, "no kernel")
 	}
@@ -86,7 +85,7 @@ func (s *stream) done() {
 	for _, b := range s.scraps {
 		s.d.mem.release(&s.pool, b)
 	}
-	s.scraps, s.call = s.scraps[:0], nil
+	s.scraps, s.call, s.q.op = s.scraps[:0], nil, backend.OpInvalid
 }
 
 // checkView faults on a view that leaves its buffer, which the device might not notice.
@@ -111,14 +110,9 @@ func (s *stream) fault(c *backend.Call, format string, args ...any) {
 
 // must stops a launch whose call of the driver failed.
 func (s *stream) must(err error) {
-	if err == nil {
-		return
+	if err != nil {
+		panic(s.d.broken(s.q.op, err))
 	}
-	op := backend.OpInvalid
-	if s.call != nil {
-		op = s.call.Op
-	}
-	panic(s.d.broken(op, err))
 }
 
 // addr is the address of the first element of a view.
@@ -140,8 +134,7 @@ func (s *stream) kernel(name string, grid, block [3]uint32, shared int, a *args)
 		s.must(f.allow(shared))
 	}
 	s.d.counters.launches.Add(1)
-	n := copy(s.params[:], a.b[:a.n]) // so that args stay on the launchers' stacks
-	s.must(s.q.Launch(f.f, grid, block, shared, s.params[:n]))
+	s.must(s.q.launch(f.f, grid, block, shared, a))
 }
 
 // scratch is n bytes of device memory for the launch, with undefined contents, aligned to 256 bytes.
@@ -176,11 +169,13 @@ func (s *stream) await() {
 	s.d.counters.hostWaits.Add(1)
 	if !s.mayFail {
 		s.must(s.q.Sync())
+		s.must(s.d.mem.tidy(&s.pool))
 		return
 	}
 	raw := s.stage.report(s)
 	s.must(s.q.CopyToHost(raw, s.faults))
 	s.must(s.q.Sync())
+	s.must(s.d.mem.tidy(&s.pool))
 	s.mayFail = false
 	if binary.LittleEndian.Uint32(raw) == 0 {
 		return
@@ -195,7 +190,7 @@ func (s *stream) await() {
 func (s *stream) Record() backend.Event {
 	e, err := s.d.takeEvent()
 	if err == nil {
-		err = s.q.Record(e)
+		err = errors.Join(s.q.flush(), s.q.Record(e)) // whoever waits for it should not wait long
 	}
 	s.must(err)
 	return s.d.newEvent(e)
@@ -214,7 +209,7 @@ func (s *stream) Wait(e backend.Event) {
 func (s *stream) Sync() { s.await() }
 
 func (s *stream) close() error {
-	return errors.Join(s.d.mem.close(&s.pool), s.stage.close(s), s.q.Close())
+	return errors.Join(s.d.mem.close(&s.pool), s.stage.close(s), s.q.close())
 }
 
 // blocksFor is the number of blocks of a grid for n things of which a block takes perBlock, at least 1.

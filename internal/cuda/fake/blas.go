@@ -127,6 +127,7 @@ func (b *blas) MatMul(s cuda.Stream, p cuda.Product, o cuda.Operands, workspace 
 	if workspace == 0 || workspace%256 != 0 {
 		return refused(invalidProduct, "workspace at %#x", workspace)
 	}
+	own.count()
 	return own.push(false, func() error {
 		if err := b.d.mem.Write(uint64(workspace), make([]byte, workspaceBytes)); err != nil {
 			return failed("cublasLtMatmul", illegalAddress, "the workspace: %v", err)

@@ -21,11 +21,15 @@ type device struct {
 	mem    *ptx.Memory
 	pinned pinned
 
+	capturing sync.RWMutex // held to read by whoever captures
+
 	mu      sync.Mutex
 	sizes   map[cuda.Ptr]int // of what is allocated
 	used    int64
 	streams int
-	made    int       // streams ever
+	made    int // streams ever
+	graphs  int
+	into    []*graph  // that captures make
 	broken  error     // of a kernel: the context is lost
 	pending sync.Cond // of commands
 	queued  int       // commands that are not done
@@ -69,6 +73,9 @@ func (d *device) MemInfo() (free, total int64, err error) {
 
 // Alloc gives undefined memory.
 func (d *device) Alloc(n int) (cuda.Ptr, error) {
+	if err := d.uncaptured("cuMemAlloc"); err != nil {
+		return 0, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
@@ -91,6 +98,9 @@ func (d *device) Alloc(n int) (cuda.Ptr, error) {
 
 // Free waits for all work, as the real one does, and takes memory back.
 func (d *device) Free(p cuda.Ptr) error {
+	if err := d.uncaptured("cuMemFree"); err != nil {
+		return err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.drain()
@@ -112,7 +122,7 @@ func (d *device) drain() {
 
 // AllocHost gives pinned memory.
 func (d *device) AllocHost(n int) ([]byte, error) {
-	if err := d.lost(); err != nil {
+	if err := errors.Join(d.lost(), d.uncaptured("cuMemHostAlloc")); err != nil {
 		return nil, err
 	}
 	if n <= 0 {
@@ -123,6 +133,9 @@ func (d *device) AllocHost(n int) ([]byte, error) {
 
 // FreeHost waits for all work, as the real one does, and takes pinned memory back.
 func (d *device) FreeHost(b []byte) error {
+	if err := d.uncaptured("cuMemFreeHost"); err != nil {
+		return err
+	}
 	d.mu.Lock()
 	d.drain()
 	d.mu.Unlock()
@@ -145,7 +158,7 @@ func (d *device) NewEvent() (cuda.Event, error) { return &event{d: d}, d.lost() 
 
 // Load parses PTX. Modules that were parsed before, by any device of the process, are not parsed again.
 func (d *device) Load(text []byte) (cuda.Module, error) {
-	if err := d.lost(); err != nil {
+	if err := errors.Join(d.lost(), d.uncaptured("cuModuleLoadDataEx")); err != nil {
 		return nil, err
 	}
 	m, err := parse(text)
@@ -196,8 +209,13 @@ func (d *device) defined(from uint64, raw []byte) error {
 // Blas gives the products.
 func (d *device) Blas() (cuda.Blas, error) { return &blas{d}, d.lost() }
 
-// Sync waits for all work.
+// Sync waits for all work, and for captures that others have begun.
 func (d *device) Sync() error {
+	if err := d.uncaptured("cuCtxSynchronize"); err != nil {
+		return err
+	}
+	d.capturing.Lock()
+	defer d.capturing.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.drain()

@@ -94,6 +94,7 @@ func (n *dnn) Convolve(s cuda.Stream, c cuda.Convolution, o cuda.ConvolutionOper
 	if space > 0 && workspace == 0 || workspace%256 != 0 {
 		return refusedConvolution(badConvolution, "workspace at %#x", workspace)
 	}
+	own.count()
 	return own.push(false, func() error {
 		if space > 0 {
 			if err := n.d.mem.Undefine(uint64(workspace), space); err != nil {

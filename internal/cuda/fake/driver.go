@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/internal/cuda"
@@ -49,12 +50,15 @@ const (
 	notFound       = 500
 	illegalAddress = 700
 	launchFailed   = 719
+	unsupported    = cuda.Unsupported
+	invalidated    = 901
 )
 
 var names = map[int]string{invalidValue: "CUDA_ERROR_INVALID_VALUE", outOfMemory: "CUDA_ERROR_OUT_OF_MEMORY",
 	invalidDevice: "CUDA_ERROR_INVALID_DEVICE", invalidContext: "CUDA_ERROR_INVALID_CONTEXT",
 	invalidPTX: "CUDA_ERROR_INVALID_PTX", invalidHandle: "CUDA_ERROR_INVALID_HANDLE", notFound: "CUDA_ERROR_NOT_FOUND",
-	illegalAddress: "CUDA_ERROR_ILLEGAL_ADDRESS", launchFailed: "CUDA_ERROR_LAUNCH_FAILED"}
+	illegalAddress: "CUDA_ERROR_ILLEGAL_ADDRESS", launchFailed: "CUDA_ERROR_LAUNCH_FAILED",
+	unsupported: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", invalidated: "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"}
 
 func failed(call string, code int, format string, args ...any) error {
 	return &cuda.Error{Call: call, Code: code, Name: names[code], Msg: fmt.Sprintf(format, args...)}
@@ -65,7 +69,11 @@ type Driver struct {
 	options Options
 	mu      sync.Mutex
 	devices []*device // nil where none is open
+	calls   atomic.Int64
 }
+
+// Calls is how often streams, events and graphs of the machine were called so far.
+func (d *Driver) Calls() int64 { return d.calls.Load() }
 
 // New returns a machine.
 func New(o Options) *Driver {
@@ -131,6 +139,9 @@ func (h *handle) Close() (err error) {
 		}
 		if d.streams > 0 {
 			errs = append(errs, fmt.Errorf("fake: %d streams were not closed", d.streams))
+		}
+		if d.graphs > 0 {
+			errs = append(errs, fmt.Errorf("fake: %d graphs were not closed", d.graphs))
 		}
 		err = errors.Join(errs...)
 	})

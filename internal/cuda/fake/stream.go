@@ -23,6 +23,7 @@ type stream struct {
 	end   bool
 	ended chan struct{}
 	rng   *rand.Rand // of the goroutine
+	into  *graph     // that a capture makes
 }
 
 // NewStream starts a queue.
@@ -80,10 +81,18 @@ func (s *stream) pause() {
 	}
 }
 
-// push queues a command, unless the context is lost. always is for commands that others wait for.
+// push queues a command, unless the context is lost, or makes it part of a graph. always is for commands that others
+// wait for.
 func (s *stream) push(always bool, f func() error) error {
+	return s.pushNode(always, node{run: func([]byte) error { return f() }})
+}
+
+func (s *stream) pushNode(always bool, n node) error {
 	if err := s.d.lost(); err != nil && !always {
 		return err
+	}
+	if s.captured(n) {
+		return nil
 	}
 	s.d.mu.Lock()
 	s.d.queued++
@@ -97,7 +106,7 @@ func (s *stream) push(always bool, f func() error) error {
 		if !always && s.d.lost() != nil {
 			return nil
 		}
-		return f()
+		return n.run(n.params)
 	})
 	s.more.Signal()
 	return nil
@@ -122,21 +131,24 @@ func (s *stream) Launch(f cuda.Function, grid, block [3]uint32, shared int, para
 		return failed("cuLaunchKernel", invalidValue, "%s: %d bytes of parameters, want %d", k.name, len(params),
 			k.k.ParamBytes())
 	}
+	s.count()
 	o := s.d.driver.options
-	params = slices.Clone(params)
-	return s.push(false, func() error {
+	return s.pushNode(false, node{kernel: k, params: slices.Clone(params), run: func(params []byte) error {
 		_, err := k.k.Run(s.d.mem, ptx.Launch{Grid: grid, Block: block, SharedBytes: shared, Seed: s.rng.Uint64(),
 			Workers: o.Workers, CheckRaces: o.CheckRaces, MaxInstructions: o.Budget}, params)
 		if err != nil {
 			return kernelError(k.name, err)
 		}
 		return nil
-	})
+	}})
 }
 
 // CopyToDevice queues a copy of pinned memory.
 func (s *stream) CopyToDevice(dst cuda.Ptr, src []byte) error {
 	const call = "cuMemcpyHtoDAsync"
+	if err := s.direct(call); err != nil {
+		return err
+	}
 	if !s.d.pinned.holds(src) {
 		return failed(call, invalidValue, "the host memory is not pinned: the copy would wait")
 	}
@@ -155,6 +167,9 @@ func (s *stream) CopyToDevice(dst cuda.Ptr, src []byte) error {
 // CopyToHost queues a copy to pinned memory, which is garbage until then.
 func (s *stream) CopyToHost(dst []byte, src cuda.Ptr) error {
 	const call = "cuMemcpyDtoHAsync"
+	if err := s.direct(call); err != nil {
+		return err
+	}
 	if !s.d.pinned.holds(dst) {
 		return failed(call, invalidValue, "the host memory is not pinned: the copy would wait")
 	}
@@ -176,6 +191,7 @@ func (s *stream) CopyToHost(dst []byte, src cuda.Ptr) error {
 // CopyOnDevice queues a copy. What is undefined stays so.
 func (s *stream) CopyOnDevice(dst, src cuda.Ptr, n int) error {
 	const call = "cuMemcpyDtoDAsync"
+	s.count()
 	return s.push(false, func() error {
 		if err := s.d.mem.Copy(uint64(dst), uint64(src), n); err != nil {
 			return failed(call, illegalAddress, "%v", err)
@@ -186,6 +202,7 @@ func (s *stream) CopyOnDevice(dst, src cuda.Ptr, n int) error {
 
 // Fill queues setting bytes.
 func (s *stream) Fill(dst cuda.Ptr, value byte, n int) error {
+	s.count()
 	return s.push(false, func() error {
 		return s.write("cuMemsetD8Async", dst, bytes.Repeat([]byte{value}, n))
 	})
@@ -209,6 +226,9 @@ func (s *stream) Record(e cuda.Event) error {
 	if !ok {
 		return failed("cuEventRecord", invalidHandle, "an event of another driver")
 	}
+	if err := s.direct("cuEventRecord"); err != nil {
+		return err
+	}
 	if err := s.d.lost(); err != nil {
 		return err
 	}
@@ -223,6 +243,9 @@ func (s *stream) Wait(e cuda.Event) error {
 	if !ok {
 		return failed("cuStreamWaitEvent", invalidHandle, "an event of another driver")
 	}
+	if err := s.direct("cuStreamWaitEvent"); err != nil {
+		return err
+	}
 	if done := own.get(); done != nil {
 		return s.push(false, func() error { <-done; return nil })
 	}
@@ -231,6 +254,9 @@ func (s *stream) Wait(e cuda.Event) error {
 
 // Sync waits for the work so far.
 func (s *stream) Sync() error {
+	if err := s.direct("cuStreamSynchronize"); err != nil {
+		return err
+	}
 	done := make(chan struct{})
 	if err := s.push(true, func() error { close(done); return nil }); err != nil {
 		return err
@@ -276,6 +302,7 @@ func (e *event) get() chan struct{} {
 
 // Sync waits until the work before the event is done.
 func (e *event) Sync() error {
+	e.d.driver.calls.Add(1)
 	if done := e.get(); done != nil {
 		<-done
 	}
@@ -284,6 +311,7 @@ func (e *event) Sync() error {
 
 // Done reports whether it is.
 func (e *event) Done() (bool, error) {
+	e.d.driver.calls.Add(1)
 	done := e.get()
 	if done == nil {
 		return true, e.d.lost()

@@ -39,6 +39,8 @@ type device struct {
 	ctx    uintptr
 	info   cuda.Info
 	once   sync.Once
+
+	capturing *sync.RWMutex // of the context
 }
 
 // Open retains the primary context.
@@ -57,6 +59,7 @@ func (d *driver) Open(i int) (cuda.Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	v.capturing = lockOf(v.number)
 	return v, nil
 }
 
@@ -207,7 +210,11 @@ func (v *device) Dnn() (cuda.Dnn, error) {
 }
 
 // Sync waits for all work.
-func (v *device) Sync() error { return v.call("cuCtxSynchronize", v.d.f.ctxSynchronize) }
+func (v *device) Sync() error {
+	v.capturing.Lock() // or it would fail, and the capture with it
+	defer v.capturing.Unlock()
+	return v.call("cuCtxSynchronize", v.d.f.ctxSynchronize)
+}
 
 // Close releases the context.
 func (v *device) Close() (err error) {

@@ -27,6 +27,8 @@ type functions struct {
 	eventCreate, eventDestroy, eventRecord, eventQuery, eventSynchronize            uintptr
 	moduleLoadDataEx, moduleGetFunction, funcSetAttribute, funcGetParamInfo, launch uintptr
 	memcpyHtoD, memcpyDtoH, memcpyDtoD, memsetD8                                    uintptr
+	streamBeginCapture, streamEndCapture, streamGetCaptureInfo, graphDestroy        uintptr
+	graphInstantiate, graphLaunch, graphExecSetParams, graphExecDestroy             uintptr
 }
 
 func (f *functions) table() map[string]*uintptr {
@@ -50,6 +52,16 @@ func (f *functions) table() map[string]*uintptr {
 	}
 }
 
+// graphs are those of CUDA graphs.
+func (f *functions) graphs() map[string]*uintptr {
+	return map[string]*uintptr{
+		"cuStreamBeginCapture_v2": &f.streamBeginCapture, "cuStreamEndCapture": &f.streamEndCapture,
+		"cuStreamGetCaptureInfo_v2": &f.streamGetCaptureInfo, "cuGraphDestroy": &f.graphDestroy,
+		"cuGraphInstantiateWithFlags": &f.graphInstantiate, "cuGraphLaunch": &f.graphLaunch,
+		"cuGraphExecKernelNodeSetParams_v2": &f.graphExecSetParams, "cuGraphExecDestroy": &f.graphExecDestroy,
+	}
+}
+
 // optional is what drivers before CUDA 12.4 lack.
 func (f *functions) optional() map[string]*uintptr {
 	return map[string]*uintptr{"cuFuncGetParamInfo": &f.funcGetParamInfo}
@@ -60,6 +72,8 @@ type driver struct {
 	f       functions
 	version int32 // 13000 for 13.0
 	devices int32
+
+	noGraphs error // why the driver cannot capture
 }
 
 // New opens the driver, once for the process. The error says what the machine lacks.
@@ -83,6 +97,7 @@ func open() (*driver, error) {
 	if lib.Bind(d.f.optional()) != nil {
 		d.f.funcGetParamInfo = 0
 	}
+	d.noGraphs = lib.Bind(d.f.graphs())
 	if err := d.call("cuInit", d.f.init, 0); err != nil {
 		return nil, err
 	}

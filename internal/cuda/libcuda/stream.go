@@ -18,6 +18,7 @@ import (
 type stream struct {
 	v      *device
 	handle uintptr
+	into   *graph // that a capture makes
 }
 
 // frame is the parameter block of a launch, and the list that tells the driver where it is. It lies on the heap, which
@@ -26,6 +27,14 @@ type frame struct {
 	extra  [5]uintptr
 	size   uintptr
 	params [4096]byte
+	node   nodeParams // of a graph's kernel
+}
+
+// fill puts a parameter block into the frame.
+func (p *frame) fill(params []byte) {
+	p.size = uintptr(copy(p.params[:], params))
+	p.extra = [5]uintptr{launchParamPointer, clib.Address(&p.params), launchParamBytes, clib.Address(&p.size),
+		launchParamEnd}
 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
@@ -38,26 +47,33 @@ func (s *stream) Launch(f cuda.Function, grid, block [3]uint32, shared int, para
 	}
 	p := frames.Get().(*frame)
 	defer frames.Put(p)
-	p.size = uintptr(copy(p.params[:], params))
-	p.extra = [5]uintptr{launchParamPointer, clib.Address(&p.params), launchParamBytes, clib.Address(&p.size),
-		launchParamEnd}
+	p.fill(params)
 	err := s.v.call("cuLaunchKernel", s.v.d.f.launch, k.handle, uintptr(grid[0]), uintptr(grid[1]), uintptr(grid[2]),
 		uintptr(block[0]), uintptr(block[1]), uintptr(block[2]), uintptr(shared), s.handle, 0, clib.Address(&p.extra))
 	runtime.KeepAlive(p)
 	if err != nil {
 		return fmt.Errorf("kernel %s of %v blocks of %v threads: %w", k.name, grid, block, err)
 	}
+	if s.into != nil {
+		return s.note(k, grid, block, shared)
+	}
 	return nil
 }
 
 // CopyToDevice queues a copy of pinned memory.
 func (s *stream) CopyToDevice(dst cuda.Ptr, src []byte) error {
+	if s.into != nil {
+		return uncaptured("cuMemcpyHtoDAsync")
+	}
 	return s.v.call("cuMemcpyHtoDAsync", s.v.d.f.memcpyHtoD, uintptr(dst), hostAddress(src), uintptr(len(src)),
 		s.handle)
 }
 
 // CopyToHost queues a copy to pinned memory.
 func (s *stream) CopyToHost(dst []byte, src cuda.Ptr) error {
+	if s.into != nil {
+		return uncaptured("cuMemcpyDtoHAsync")
+	}
 	return s.v.call("cuMemcpyDtoHAsync", s.v.d.f.memcpyDtoH, hostAddress(dst), uintptr(src), uintptr(len(dst)),
 		s.handle)
 }
@@ -74,6 +90,9 @@ func (s *stream) Fill(dst cuda.Ptr, value byte, n int) error {
 
 // Record records an event.
 func (s *stream) Record(e cuda.Event) error {
+	if s.into != nil {
+		return uncaptured("cuEventRecord")
+	}
 	own, ok := e.(*event)
 	if !ok {
 		return errors.New("cuEventRecord: an event of another driver")
@@ -83,6 +102,9 @@ func (s *stream) Record(e cuda.Event) error {
 
 // Wait holds later work back until an event, of any device.
 func (s *stream) Wait(e cuda.Event) error {
+	if s.into != nil {
+		return uncaptured("cuStreamWaitEvent")
+	}
 	own, ok := e.(*event)
 	if !ok {
 		return errors.New("cuStreamWaitEvent: an event of another driver")
