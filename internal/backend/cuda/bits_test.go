@@ -8,14 +8,27 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/backend/cpu"
+	"github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
+
+// open opens the first device of a fake machine.
+func open(t *testing.T, o fake.Options) *cuda.Device {
+	t.Helper()
+	if o.Delay == 0 {
+		o.Delay = 100 * time.Microsecond
+	}
+	d, err := cuda.Open(cuda.TestDriver(o), 0)
+	require.NoError(t, err)
+	return d
+}
 
 var (
 	floating = []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16, dtype.Float16}

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cuda_test
+package cuda
 
 import (
+	flags "flag"
+	"os"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,23 +15,52 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/backend/backendtest"
-	"github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
+	"github.com/lockstep-ml/lockstep/internal/cuda/kernels"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// open opens the first device of a fake machine.
-func open(t *testing.T, o fake.Options) *cuda.Device {
-	t.Helper()
-	if o.Delay == 0 {
-		o.Delay = 100 * time.Microsecond
+// TestConformance runs the suite, with cuDNN and without. Each kernel runs, and so do all ops in all dtypes.
+func TestConformance(t *testing.T) {
+	var mu sync.Mutex
+	ran := map[string]bool{}
+	o := fake.Options{Seed: 1, Delay: 100 * time.Microsecond, Ran: func(kernel string) {
+		mu.Lock()
+		defer mu.Unlock()
+		ran[kernel] = true
+	}}
+	backendtest.Run(t, func(t *testing.T) backend.Backend {
+		d, err := Open(TestDriver(o), 0)
+		require.NoError(t, err)
+		return d
+	})
+	t.Run("without cuDNN", func(t *testing.T) { // convolutions are products of unfolded windows
+		d := withoutDnn(t, o)
+		backendtest.RunOps(t, d, convolutionOps...)
+		require.Zero(t, d.Stats().InUse)
+	})
+	if testing.Short() || t.Failed() || partial() || os.Getenv(EnvDevice) != "" {
+		return
 	}
-	d, err := cuda.Open(cuda.TestDriver(o), 0)
-	require.NoError(t, err)
-	return d
+	var missing []string
+	for _, f := range kernels.Families() {
+		for _, k := range f.Kernels {
+			if !ran[k] {
+				missing = append(missing, k)
+			}
+		}
+	}
+	require.Empty(t, missing, "kernels that the suite does not run: give backendtest samples that need them, or remove "+
+		"them")
 }
 
-func TestConformance(t *testing.T) {
-	backendtest.Run(t, func(t *testing.T) backend.Backend { return open(t, fake.Options{Seed: 1}) })
+// partial reports whether flags leave out a part of a test.
+func partial() bool {
+	for _, name := range []string{"test.run", "test.skip"} {
+		if strings.Contains(flags.Lookup(name).Value.String(), "/") {
+			return true
+		}
+	}
+	return false
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
-	"github.com/lockstep-ml/lockstep/internal/backend/backendtest"
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
@@ -28,13 +27,6 @@ func withoutDnn(t *testing.T, o fake.Options) *Device {
 	}
 	d.dnn.none = true
 	return d
-}
-
-// Where there is no cuDNN, convolutions are products of unfolded windows.
-func TestConvolutionsWithoutCuDNN(t *testing.T) {
-	d := withoutDnn(t, fake.Options{Seed: 1})
-	backendtest.RunOps(t, d, convolutionOps...)
-	require.Zero(t, d.Stats().InUse)
 }
 
 // simulated opens a device of a fake machine, for what a real one would answer in another way.

@@ -37,6 +37,7 @@ type Options struct {
 	NoDnn      bool          // the machine has no cuDNN
 	// NoAlgorithm makes cuDNN find no algorithm for convolutions of more kernels than this; 0: it finds one for all.
 	NoAlgorithm int
+	Ran         func(kernel string) // is told of each kernel that has run, by the goroutines of streams; nil: nobody is
 }
 
 // codes of cuda.h.

@@ -139,6 +139,9 @@ func (s *stream) Launch(f cuda.Function, grid, block [3]uint32, shared int, para
 		if err != nil {
 			return kernelError(k.name, err)
 		}
+		if o.Ran != nil {
+			o.Ran(k.name)
+		}
 		return nil
 	}})
 }
