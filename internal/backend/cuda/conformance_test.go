@@ -51,8 +51,7 @@ func TestConformance(t *testing.T) {
 			}
 		}
 	}
-	require.Empty(t, missing, "kernels that the suite does not run: give backendtest samples that need them, or remove "+
-		"them")
+	require.Empty(t, missing, "kernels that the suite does not run: add samples to backendtest, or remove the kernels")
 }
 
 // partial reports whether flags leave out a part of a test.
