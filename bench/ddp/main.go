@@ -51,6 +51,7 @@ type settings struct {
 	Steps                            int
 	BucketMB                         int
 	Hook                             string
+	BF16                             bool
 	Rank                             int    // of a worker
 	Contender                        string // that a worker belongs to
 }
@@ -84,6 +85,7 @@ func main() {
 	pflag.IntVar(&b.rounds, "rounds", 3, "rounds")
 	pflag.IntVar(&b.BucketMB, "ddp_bucket_cap_mb", 4, "size of a bucket in MiB")
 	pflag.StringVar(&b.Hook, "ddp_comm_hook", "no", "no, or bf16")
+	pflag.BoolVar(&b.BF16, "bf16", false, "mixed precision: ours --bf16, PyTorch's autocast or MixedPrecisionPolicy")
 	pflag.StringSliceVar(&b.contenders, "contenders", usual, "who runs, in this order")
 	pflag.IntSliceVar(&b.cores, "cores", nil, "a core for each rank (default: the first that this process may use)")
 	pflag.StringVar(&b.svg, "svg", "", "draw a step here")

@@ -39,8 +39,8 @@ func work(text string, in io.Reader, out io.Writer) error {
 		return err
 	}
 	a := args.Default("")
-	a.PerDeviceTrainBatchSize, a.DDPBucketCapMB, a.DDPCommHook, a.DDPTimeout = s.Batch, s.BucketMB,
-		args.CommHook(s.Hook), 60
+	a.PerDeviceTrainBatchSize, a.DDPBucketCapMB, a.DDPCommHook, a.DDPTimeout, a.BF16 = s.Batch, s.BucketMB,
+		args.CommHook(s.Hook), 60, s.BF16
 	ranks := 1
 	engine, strategy := engineOf(s.Contender)
 	switch engine {

@@ -35,13 +35,14 @@ if ddp:
         trained.register_comm_hook(None, bf16_compress_hook)
 if fsdp:
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     torch.distributed.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (s["Ranks"],))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if s["BF16"] else MixedPrecisionPolicy()
     for block in model.transformer.h:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=not fsdp)
 if deepspeed3:
     import contextlib
@@ -52,7 +53,7 @@ if deepspeed3:
         deepspeed.init_distributed(dist_backend="gloo", verbose=False)
         trained, optimizer, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config={
             "train_micro_batch_size_per_gpu": s["Batch"], "zero_optimization": {"stage": 3}, "gradient_clipping": 1.0, "zero_allow_untested_optimizer": True,
-            "steps_per_print": 1 << 30})
+            "steps_per_print": 1 << 30, "bf16": {"enabled": s["BF16"]}})
 ids = ((torch.arange(s["Batch"] * s["Block"]) + s["Rank"]) * 7919 % s["Vocabulary"]).reshape(s["Batch"], s["Block"])
 
 
@@ -61,7 +62,9 @@ def step():
         trained.backward(trained(input_ids=ids, labels=ids).loss)
         trained.step()  # clips, and forgets the gradients
         return
-    trained(input_ids=ids, labels=ids).loss.backward()
+    with torch.autocast("cpu", torch.bfloat16, enabled=s["BF16"] and not fsdp):
+        loss = trained(input_ids=ids, labels=ids).loss
+    loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=not ddp)
