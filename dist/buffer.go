@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/hostmemory"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -149,23 +150,20 @@ func View[T Element](m *Memory) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(m.Bytes))), len(m.Bytes)/int(unsafe.Sizeof(zero)))
 }
 
-// hugePage is the size of a large page of most machines. Memory of several is aligned to it and put there: messages
-// between processes then cost hundreds of times fewer pages to look up.
-const hugePage = 2 << 20
-
 // Aligned returns n bytes of ordinary memory at an address that is a multiple of 64. It is for engines; programs use
-// Group.Alloc.
+// Group.Alloc. Memory of several large pages is put in such: messages between processes then look up a few hundred
+// times fewer pages.
 func Aligned(n int) []byte {
-	const least = 2 * hugePage
+	const least = 2 * hostmemory.HugePage
 	align := 64
 	if n >= least {
-		align = hugePage
+		align = hostmemory.HugePage
 	}
 	b := make([]byte, n+align-1)
 	skip := int(-uintptr(unsafe.Pointer(&b[0])) & uintptr(align-1))
 	b = b[skip : skip+n : skip+n]
 	if n >= least {
-		wantHugePages(b[:n&^(hugePage-1)])
+		hostmemory.WantHugePages(b[:n&^(hostmemory.HugePage-1)])
 	}
 	return b
 }

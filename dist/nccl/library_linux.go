@@ -58,18 +58,10 @@ func openLibrary() (nccl.Library, error) {
 	if s := os.Getenv(EnvLibrary); s != "" {
 		names = []string{s}
 	}
-	var lib clib.Library
-	var failed []error
-	for _, name := range names {
-		var err error
-		if lib, err = clib.Open(name); err == nil {
-			break
-		}
-		failed = append(failed, err)
-	}
-	if lib.Handle == 0 {
+	lib, err := clib.OpenAny(names...)
+	if err != nil {
 		return nil, fmt.Errorf("NCCL is missing: %w; want libnccl.so.2 where the loader finds it, or its file in %s",
-			errors.Join(failed...), EnvLibrary)
+			err, EnvLibrary)
 	}
 	l := &library{}
 	var version uintptr

@@ -6,6 +6,7 @@ package clib
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -20,6 +21,19 @@ type Library struct {
 
 // Open opens a library by its file, or by a name that the loader looks for. The error is the loader's.
 func Open(file string) (Library, error) { return open(file, purego.RTLD_LOCAL) }
+
+// OpenAny opens the first of some files that can be opened. The error is what the loader said of each.
+func OpenAny(files ...string) (Library, error) {
+	var failed []error
+	for _, file := range files {
+		lib, err := Open(file)
+		if err == nil {
+			return lib, nil
+		}
+		failed = append(failed, err)
+	}
+	return Library{}, errors.Join(failed...)
+}
 
 // OpenGlobal is Open for a library whose own plug-ins look for its symbols.
 func OpenGlobal(file string) (Library, error) { return open(file, purego.RTLD_GLOBAL) }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostmemory says how much memory this process may use: the machine's, or less where a cgroup limits it.
+// Package hostmemory says how much memory this process may use: the machine's, or less where a cgroup limits it. It
+// also asks the system for large pages.
 package hostmemory
 
 import (
@@ -12,6 +13,9 @@ import (
 	"strings"
 	"sync"
 )
+
+// HugePage is the size of a large page of most machines, which the system gives to who asks.
+const HugePage = 2 << 20
 
 // Limit is the memory in bytes and where the number comes from, "the machine" or the path of a cgroup's file. It is 0
 // where it is not known. The system is asked once.

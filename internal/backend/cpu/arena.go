@@ -6,6 +6,8 @@ import (
 	"os"
 	"slices"
 	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/hostmemory"
 )
 
 // arena gives out blocks of whole pages, cut from address space that it reserves, and puts free neighbours together
@@ -144,7 +146,7 @@ func (a *arena) grow(n int) (*extent, error) {
 
 // reserve makes a segment that holds n bytes.
 func (a *arena) reserve(n int) (*extent, error) {
-	mem, err := generously(reserveMemory, roundUp(n, hugePage))
+	mem, err := generously(reserveMemory, roundUp(n, hostmemory.HugePage))
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +172,7 @@ func (s *segment) commit(end int) error {
 	if end <= s.committed {
 		return nil
 	}
-	end = min(roundUp(end, hugePage), len(s.mem))
+	end = min(roundUp(end, hostmemory.HugePage), len(s.mem))
 	if err := commitMemory(s.mem[s.committed:end]); err != nil {
 		return err
 	}

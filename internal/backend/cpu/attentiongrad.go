@@ -164,6 +164,7 @@ func (g *gradHeads[T]) rowStatistics(t *task, l *lane, h int, delta, shift []T) 
 			shift[i] = -lse
 		}
 	}
+	g.doutOf = readHead(t, l, g.room.dout, &c.In[4], g.b, h, 0, a.tq)
 	clear(delta)
 	if !givesOut(c) {
 		copy(delta, slice[T](&c.In[5])[first:])
@@ -171,9 +172,8 @@ func (g *gradHeads[T]) rowStatistics(t *task, l *lane, h int, delta, shift []T) 
 	}
 	for i0 := 0; i0 < a.tq && a.dv > 0; i0 += a.rows {
 		i1 := min(i0+a.rows, a.tq)
-		dout := readHead(t, l, g.room.dout, &c.In[4], g.b, h, i0, i1)
 		out := readHead(t, l, g.room.out, &c.In[5], g.b, h, i0, i1)
-		dotRows(delta[i0:i1], a.dv, dout.x, dout.stride, out.x, out.stride)
+		dotRows(delta[i0:i1], a.dv, g.doutOf.from(i0), g.doutOf.stride, out.x, out.stride)
 	}
 }
 
@@ -194,7 +194,9 @@ func (g *gradHeads[T]) tileOfKeys(t *task, l *lane, j0 int) {
 		g.set(a, g.b, g.kv*group+i)
 		if j0 == 0 || group > 1 {
 			g.query = readHead(t, l, g.room.query, a.q, g.b, g.h, 0, a.tq)
-			g.doutOf = readHead(t, l, g.room.dout, &c.In[4], g.b, g.h, 0, a.tq)
+			if group > 1 { // else rowStatistics did
+				g.doutOf = readHead(t, l, g.room.dout, &c.In[4], g.b, g.h, 0, a.tq)
+			}
 			g.q = newOperand(a, g.queryRows, g.query.x, g.query.stride, a.tq, a.d)
 			g.dout = newOperand(a, g.doutRows, g.doutOf.x, g.doutOf.stride, a.tq, a.dv)
 			g.dq = g.gradOfQueries(t, i)

@@ -4,8 +4,5 @@
 
 package cpu
 
-// wantHugePages does nothing: these systems decide by themselves.
-func wantHugePages([]byte) {}
-
 // discardMemory reports that the memory stays: it goes when the whole segment is given back.
 func discardMemory([]byte) bool { return false }

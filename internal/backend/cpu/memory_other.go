@@ -6,9 +6,6 @@ package cpu
 
 import "unsafe"
 
-// hugePage is the unit in which memory is taken.
-const hugePage = 2 << 20
-
 // segmentBytes are taken at a time.
 const segmentBytes = 16 << 20
 

@@ -4,10 +4,11 @@
 
 package cpu
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
 
-// hugePage is the size of a large page where the processor has them, and the system gives them to who asks.
-const hugePage = 2 << 20
+	"github.com/lockstep-ml/lockstep/internal/hostmemory"
+)
 
 // segmentBytes of address space are reserved at a time. They cost nothing until they are committed and touched.
 const segmentBytes = 16 << (10 + 10*(^uint(0)>>63) + 10) // 16 GiB, or 16 MiB where addresses have 32 bits
@@ -19,7 +20,7 @@ func reserveMemory(n int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	wantHugePages(mem)
+	hostmemory.WantHugePages(mem)
 	return mem, nil
 }
 

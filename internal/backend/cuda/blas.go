@@ -71,14 +71,22 @@ func (b *blas) close() error {
 	return err
 }
 
-// multiply queues a product.
-func (s *stream) multiply(p cuda.Product, o cuda.Operands) {
-	p.Align = mostAligned
-	for _, at := range []cuda.Ptr{o.A, o.B, o.C, o.D, o.Bias, o.Aux} {
-		for at%cuda.Ptr(p.Align) != 0 {
-			p.Align /= 2
+// alignment is what libraries are told of addresses: the bytes that all are multiples of, at most 16, the widest load.
+// More would make one product or convolution several, and bits depend on where a gradient lies, which the number of
+// ranks decides.
+func alignment(addresses ...cuda.Ptr) int {
+	align := 16
+	for _, at := range addresses {
+		for at%cuda.Ptr(align) != 0 {
+			align /= 2
 		}
 	}
+	return align
+}
+
+// multiply queues a product.
+func (s *stream) multiply(p cuda.Product, o cuda.Operands) {
+	p.Align = alignment(o.A, o.B, o.C, o.D, o.Bias, o.Aux)
 	lib, known, err := s.d.blas.need(s.d, p)
 	s.must(err)
 	if known.space > s.space.n {

@@ -79,10 +79,6 @@ func (n *dnn) close() error {
 	return err
 }
 
-// mostAligned is as much as libraries are told of an address's alignment: the widest load. More would make one product
-// or convolution several, and bits depend on where a gradient lies, which the number of ranks decides.
-const mostAligned = 16
-
 // byLibrary queues a convolution or a gradient of one, if the library can compute it: it takes no images without
 // pixels, which padding may surround. Nothing else is empty. The workspace is scratch, which the stream's later work
 // uses again: an algorithm may want as much as its operands.
@@ -90,15 +86,11 @@ func (s *stream) byLibrary(way cuda.Direction, g *convolution, x, w, y *backend.
 	if g.h*g.w == 0 {
 		return false
 	}
+	o := cuda.ConvolutionOperands{X: s.addr(x), W: s.addr(w), Y: s.addr(y)}
 	c := cuda.Convolution{Direction: way, Type: dataTypes[g.dt], TF32: s.d.compute(g.dt) == cuda.Compute32FTF32,
 		N: g.n, C: g.c, H: g.h, W: g.w, K: g.o, R: g.kh, S: g.kw, P: g.oh, Q: g.ow, Stride: [2]int{g.sh, g.sw},
-		Padding: [2]int{g.ph, g.pw}, Dilation: [2]int{g.dh, g.dw}, Accumulate: accumulate, Align: mostAligned}
-	o := cuda.ConvolutionOperands{X: s.addr(x), W: s.addr(w), Y: s.addr(y)}
-	for _, at := range []cuda.Ptr{o.X, o.W, o.Y} {
-		for at%cuda.Ptr(c.Align) != 0 {
-			c.Align /= 2
-		}
-	}
+		Padding: [2]int{g.ph, g.pw}, Dilation: [2]int{g.dh, g.dw}, Accumulate: accumulate,
+		Align: alignment(o.X, o.W, o.Y)}
 	lib, p, err := s.d.dnn.need(s.d, c)
 	s.must(err)
 	if lib == nil {

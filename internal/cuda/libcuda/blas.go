@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strings"
 	"sync"
 	"unsafe"
 
@@ -38,16 +37,10 @@ var openBlas = sync.OnceValues(func() (*blasLibrary, error) {
 	if file := os.Getenv(EnvBlas); file != "" {
 		files = []string{file}
 	}
-	var lib clib.Library
-	var err error
-	for _, file := range files {
-		if lib, err = clib.Open(file); err == nil {
-			break
-		}
-	}
+	lib, err := clib.OpenAny(files...)
 	if err != nil {
-		return nil, fmt.Errorf("no cuBLASLt: tried %s; want the libraries of the CUDA toolkit, or the file in %s: %w",
-			strings.Join(files, ", "), EnvBlas, err)
+		return nil, fmt.Errorf("no cuBLASLt: want the libraries of the CUDA toolkit, or the file in %s: %w", EnvBlas,
+			err)
 	}
 	b := &blasLibrary{}
 	return b, lib.Bind(map[string]*uintptr{

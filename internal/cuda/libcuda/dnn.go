@@ -42,17 +42,10 @@ func loadDnn(file string) (*dnnLibrary, error) {
 	default:
 		files = []string{file}
 	}
-	var lib clib.Library
-	var err error
-	for _, f := range files {
-		if lib, err = clib.Open(f); err == nil {
-			break
-		}
-	}
+	lib, err := clib.OpenAny(files...)
 	switch {
 	case err != nil && file == "":
-		return nil, fmt.Errorf("%w: tried %s; want cuDNN 9, or its file in %s: %w", cuda.ErrNotFound,
-			strings.Join(files, ", "), EnvDnn, err)
+		return nil, fmt.Errorf("%w: want cuDNN 9, or its file in %s: %w", cuda.ErrNotFound, EnvDnn, err)
 	case err != nil: // it was asked for by name
 		return nil, fmt.Errorf("cuDNN of %s: %w", EnvDnn, err)
 	}
