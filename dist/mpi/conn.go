@@ -11,9 +11,12 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/dist/tcp"
 )
 
 // conn is a net.Conn whose bytes are MPI messages: each Write is one, and wants a Read of as many bytes. Beside it is
@@ -83,40 +86,53 @@ func (c *conn) watch() {
 const lag = 250 * time.Millisecond
 
 // Read receives one message into b.
-func (c *conn) Read(b []byte) (int, error) {
-	return c.carry(b[:min(len(b), maxMessage)], false, c.readTag, &c.readBy, io.EOF)
-}
+func (c *conn) Read(b []byte) (int, error) { return c.carry(b[:min(len(b), maxMessage)], false) }
 
 // Write sends b, in messages of at most maxMessage bytes.
 func (c *conn) Write(b []byte) (n int, err error) {
 	for n < len(b) && err == nil {
 		var sent int
-		sent, err = c.carry(b[n:min(n+maxMessage, len(b))], true, c.sendTag, &c.writeBy, syscall.EPIPE)
+		sent, err = c.carry(b[n:min(n+maxMessage, len(b))], true)
 		n += sent
 	}
 	return n, err
 }
 
-// carry waits until a message is complete, the deadline has passed, or an end of the connection is closed; gone is the
-// error if it is the other one.
-func (c *conn) carry(b []byte, sent bool, tag int, by *atomic.Int64, gone error) (int, error) {
-	over := func() error { return c.over(by, gone) }
+// carry waits until a message is complete, or need not be waited for.
+func (c *conn) carry(b []byte, sent bool) (int, error) {
+	over := func() error { return c.over(sent) }
 	if len(b) == 0 {
 		return 0, nil
 	}
 	if err := over(); err != nil {
 		return 0, err
 	}
-	if err := c.lib.carry(b, sent, c.peer, tag, over); err != nil {
+	r, err := c.begin(b, sent, over)
+	if err != nil {
 		return 0, err
+	}
+	if c.lib.await(r); r.err != nil {
+		return 0, r.err
 	}
 	return len(b), nil
 }
 
-// over is why a message is not waited for any longer.
-func (c *conn) over(by *atomic.Int64, gone error) error {
+// begin begins to send or to receive a message.
+func (c *conn) begin(b []byte, sent bool, over func() error) (*request, error) {
+	tag := c.readTag
+	if sent {
+		tag = c.sendTag
+	}
+	return c.lib.message(b, sent, c.peer, tag, over)
+}
+
+// over is why a message is not waited for any longer: the deadline has passed, or an end of the connection is closed.
+func (c *conn) over(sent bool) error {
 	now := time.Now().UnixNano()
-	ended, limit := c.ended.Load(), by.Load()
+	ended, limit, gone := c.ended.Load(), c.readBy.Load(), io.EOF
+	if sent {
+		limit, gone = c.writeBy.Load(), syscall.EPIPE
+	}
 	switch {
 	case c.closed.Load():
 		return net.ErrClosed
@@ -126,6 +142,47 @@ func (c *conn) over(by *atomic.Int64, gone error) error {
 		return gone
 	}
 	return nil
+}
+
+// exchange is that of a tcp.Transport. If one part fails, the others are given up. All sends begin before the first
+// receive: a rank that finds a message waiting as it begins to receive copies it there and then, and the sender would
+// wait that long for what this rank has for it.
+func exchange(send, receive []tcp.Part) (rank int, err error) {
+	var lib *library
+	var requests []*request
+	begin := func(p tcp.Part, sent bool) {
+		c := p.Conn.(*conn)
+		lib = c.lib
+		over := func() error {
+			if err == nil {
+				if err = c.over(sent); err != nil {
+					rank = p.Rank
+				}
+			}
+			return err
+		}
+		for b := range slices.Chunk(p.Bytes, maxMessage) {
+			if over() != nil {
+				return
+			}
+			r, failed := c.begin(b, sent, over)
+			if failed != nil {
+				rank, err = p.Rank, failed
+				return
+			}
+			requests = append(requests, r)
+		}
+	}
+	for _, p := range send {
+		begin(p, true)
+	}
+	for _, p := range receive {
+		begin(p, false)
+	}
+	if len(requests) > 0 {
+		lib.await(requests...)
+	}
+	return rank, err
 }
 
 // SetDeadline sets the time after which reads and writes return os.ErrDeadlineExceeded.

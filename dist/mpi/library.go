@@ -52,15 +52,15 @@ var world struct {
 // Init begins MPI, if it has not begun. A program calls it that opens groups one after another: MPI then ends with
 // Finalize rather than with the first group. Others need not.
 func Init() error {
-	_, err := acquire(false)
+	_, err := acquire()
 	return err
 }
 
 // Finalize ends MPI when all groups are closed. A program that called Init calls it before it ends.
 func Finalize() error { return release() }
 
-// acquire opens the library for one more user; fast is what the first one wants of it, see configure.
-func acquire(fast bool) (*library, error) {
+// acquire opens the library for one more user.
+func acquire() (*library, error) {
 	world.mu.Lock()
 	defer world.mu.Unlock()
 	if world.ended {
@@ -68,7 +68,7 @@ func acquire(fast bool) (*library, error) {
 			"several groups one after another calls mpi.Init first and mpi.Finalize last")
 	}
 	if world.lib == nil {
-		lib, err := open(fast)
+		lib, err := open()
 		if err != nil {
 			return nil, fmt.Errorf("dist/mpi: %w", err)
 		}
@@ -108,7 +108,7 @@ func candidates() []string {
 }
 
 // open finds, opens and initialises the library.
-func open(fast bool) (*library, error) {
+func open() (*library, error) {
 	var lib clib.Library
 	var tried []string
 	for _, name := range candidates() {
@@ -142,7 +142,7 @@ func open(fast bool) (*library, error) {
 	}); err != nil {
 		return nil, err
 	}
-	configure(fast)
+	configure()
 	var provided int32
 	if err := l.call("MPI_Init_thread", initThread, 0, 0, uintptr(a.multiple), clib.Address(&provided)); err != nil {
 		return nil, err
@@ -174,16 +174,9 @@ func (l *library) look(getVersion uintptr) error {
 	return err
 }
 
-// configure gives Open MPI settings that the user has not set, by C's environment. SIGSEGV and its like are Go's: Open
-// MPI would print a trace of its own instead of a panic. Our messages are copied twice within a host, through shared
-// memory: one copy from process to process (CMA) is Open MPI's default and makes its own sums faster, which fast is
-// for, but keeps the thread that receives from all else.
-func configure(fast bool) {
-	_ = clib.Setenv("OMPI_MCA_opal_signal", "", false)
-	if !fast {
-		_ = clib.Setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", false) // it is faster, no more
-	}
-}
+// configure gives Open MPI a setting that the user has not set, by C's environment. SIGSEGV and its like are Go's: Open
+// MPI would print a trace of its own instead of a panic.
+func configure() { _ = clib.Setenv("OMPI_MCA_opal_signal", "", false) }
 
 // call calls a function of the library, and makes an error of what it returns.
 func (l *library) call(name string, f uintptr, args ...uintptr) error {
@@ -215,18 +208,16 @@ type request struct {
 	err    error
 }
 
-// carry sends or receives a message to or from a rank, and returns when it is complete or over returns an error.
-func (l *library) carry(b []byte, sent bool, rank, tag int, over func() error) error {
+// message begins to send b to a rank, or to receive it from there.
+func (l *library) message(b []byte, sent bool, rank, tag int, over func() error) (*request, error) {
 	r := &request{buffer: b, keep: sent, over: over, done: make(chan struct{})}
 	name, f := "MPI_Irecv", l.irecv
 	if sent {
 		name, f = "MPI_Isend", l.isend
 	}
-	if err := l.call(name, f, clib.Address(&b[0]), uintptr(len(b)), l.abi.bytes, uintptr(rank), uintptr(tag),
-		l.abi.world, clib.Address(&r.handle)); err != nil {
-		return err
-	}
-	return l.await(r)
+	err := l.call(name, f, clib.Address(&b[0]), uintptr(len(b)), l.abi.bytes, uintptr(rank), uintptr(tag), l.abi.world,
+		clib.Address(&r.handle))
+	return r, err
 }
 
 // allReduce adds up b over all processes in the library's own order; dt is a datatype of the library. Where several
@@ -247,7 +238,8 @@ func (l *library) allReduce(b []byte, count int, dt uintptr, over func() error) 
 		l.abi.world, clib.Address(&r.handle)); err != nil {
 		return err
 	}
-	return l.await(r)
+	l.await(r)
+	return r.err
 }
 
 // inside waits for a call that another thread makes. One that is given up never returns: its memory stays the
@@ -271,28 +263,31 @@ func (l *library) inside(done chan error, over func() error) error {
 // patience is how often a call inside the library is asked for.
 const patience = 20 * time.Millisecond
 
-// await leaves a request to the driver and waits for its end.
-func (l *library) await(r *request) error {
+// await leaves requests to the driver and waits for their end.
+func (l *library) await(requests ...*request) {
 	l.mu.Lock()
-	l.under = append(l.under, r)
-	if len(l.under) == 1 {
+	l.under = append(l.under, requests...)
+	if len(l.under) == len(requests) {
 		go l.drive()
 	}
 	l.mu.Unlock()
-	<-r.done
-	return r.err
+	for _, r := range requests {
+		<-r.done
+	}
 }
 
 // drive completes what is under way, and ends when nothing is. MPI makes progress only while it is called, so one
-// goroutine calls it for all, awake at first: a message in shared memory takes microseconds. Later it leaves the core
-// to those that compute.
+// goroutine calls it for all, awake for as long as messages take in shared memory. Later it leaves the core to those
+// that compute.
 func (l *library) drive() {
 	moved := time.Now()
 	for {
 		l.mu.Lock()
 		list := slices.Clone(l.under)
 		l.mu.Unlock()
+		patient := awake
 		for _, r := range list {
+			patient += time.Duration(len(r.buffer)) // 1 GB/s
 			if !l.settle(r) {
 				if r.spin {
 					moved = time.Now()
@@ -309,7 +304,7 @@ func (l *library) drive() {
 				return
 			}
 		}
-		if time.Since(moved) < awake {
+		if time.Since(moved) < patient {
 			runtime.Gosched()
 		} else {
 			time.Sleep(nap)
@@ -317,7 +312,7 @@ func (l *library) drive() {
 	}
 }
 
-// How long the driver looks without a pause, and how long a pause is.
+// How long the driver looks without a pause at least, and how long a pause is.
 const (
 	awake = 2 * time.Millisecond
 	nap   = 50 * time.Microsecond

@@ -35,20 +35,20 @@ func Join(ctx context.Context, c rendezvous.Config, opts dist.Options) (*dist.Gr
 // New returns the group of all processes of a job, whose bytes go over MPI. All of them call it. They must be the
 // processes of one MPI job.
 func New(job *rendezvous.Job, opts dist.Options) (*dist.Group, error) {
-	lib, err := acquire(opts.FastOrder)
+	lib, err := acquire()
 	if err != nil {
 		return nil, err
 	}
 	me := job.Peers[job.Rank]
 	t := tcp.Transport{
-		Name: "mpi", Way: lib.version, ChunkBytes: chunkBytes,
+		Name: "mpi", Way: lib.version, ChunkBytes: chunkBytes, Exchange: exchange,
 		Connect: func(ctx context.Context, kind string, rank int) (net.Conn, error) {
 			line, err := job.Connect(ctx, kind, rank)
 			if err != nil {
 				return nil, err
 			}
 			peer := job.Peers[rank]
-			if _, err := acquire(opts.FastOrder); err != nil {
+			if _, err := acquire(); err != nil {
 				return nil, errors.Join(err, line.Close())
 			}
 			c, err := newConn(lib, line, peer.PID == me.PID && peer.HostID == me.HostID)
@@ -79,6 +79,6 @@ func (l *library) fastAllReduce(c *dist.Call, over func() error) (handled bool, 
 	return true, l.allReduce(c.Out, c.Count, dt, over)
 }
 
-// chunkBytes is the share of a rank that goes at a time: each message costs a poll or two. With less the polls show,
-// and with more adding no longer overlaps sending.
-const chunkBytes = 4 << 20
+// chunkBytes is the share of a rank that is exchanged at a time. Less costs more calls, more costs memory: so much for
+// each rank.
+const chunkBytes = 8 << 20

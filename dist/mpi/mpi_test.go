@@ -182,10 +182,10 @@ func TestProcessesOfNoMPIJob(t *testing.T) {
 // TestLibraries: what cannot be opened is named.
 func TestLibraries(t *testing.T) {
 	t.Setenv(EnvLibrary, "/nowhere/libmpi.so")
-	_, err := open(false)
+	_, err := open()
 	require.ErrorContains(t, err, "no MPI library: tried /nowhere/libmpi.so")
 	require.ErrorContains(t, err, "its file in LOCKSTEP_MPI_LIBRARY")
 	t.Setenv(EnvLibrary, "libc.so.6")
-	_, err = open(false)
+	_, err = open()
 	require.ErrorContains(t, err, "MPI_")
 }

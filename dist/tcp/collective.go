@@ -32,9 +32,12 @@ func (e *Engine) collective(c *dist.Call) error {
 		}
 	}
 	err := e.meet(c)
+	if err == nil && (e.over.Exchange != nil || e.over.AllReduce != nil) {
+		err = e.flush(c) // the others wait for this rank's head, and it may soon have no thread to spare for that
+	}
 	handled := false
 	if err == nil && c.Fast && c.Op == dist.AllReduce && c.Count > 0 && e.whole && e.over.AllReduce != nil {
-		handled, err = e.over.AllReduce(c, func() error { return e.overdue(c) })
+		handled, err = e.over.AllReduce(c, e.overdue(c))
 	}
 	switch {
 	case err != nil || handled || c.Op == dist.Barrier || c.Count == 0:
@@ -47,7 +50,12 @@ func (e *Engine) collective(c *dist.Call) error {
 	if err != nil {
 		return err
 	}
-	for r, p := range e.peers { // the buffers, and the head, are free when all is sent
+	return e.flush(c) // the buffers, and the head, are free when all is sent
+}
+
+// flush waits until everything that was queued has been sent.
+func (e *Engine) flush(c *dist.Call) error {
+	for r, p := range e.peers {
 		if p != nil {
 			if err := p.out.flush(); err != nil {
 				return e.explain(c, r, err, []int{r})
@@ -57,20 +65,30 @@ func (e *Engine) collective(c *dist.Call) error {
 	return nil
 }
 
-// overdue is why a call need not be waited for any longer: a rank failed or was lost, or its deadline has passed.
-func (e *Engine) overdue(c *dist.Call) error {
-	if err := e.failure.Load(); err != nil {
-		return *err
-	}
-	for r := range e.gone {
-		if e.gone[r].Load() != nil {
-			return e.explain(c, r, io.EOF, nil)
+// overdue returns a function that says why a call need not be waited for any longer: a rank failed or was lost, or the
+// deadline has passed. The ranks have met: one that closes the group has had its part of the call, and this one soon has
+// its own.
+func (e *Engine) overdue(c *dist.Call) func() error {
+	left := make([]time.Time, len(e.gone))
+	return func() error {
+		if err := e.failure.Load(); err != nil {
+			return *err
 		}
+		now := time.Now()
+		for r := range e.gone {
+			switch {
+			case e.gone[r].Load() == nil:
+			case left[r].IsZero():
+				left[r] = now
+			case now.Sub(left[r]) > patience:
+				return e.explain(c, r, io.EOF, nil)
+			}
+		}
+		if !c.Deadline.IsZero() && now.After(c.Deadline) {
+			return e.timeout(c, nil)
+		}
+		return nil
 	}
-	if !c.Deadline.IsZero() && time.Now().After(c.Deadline) {
-		return e.timeout(c, nil)
-	}
-	return nil
 }
 
 // meet reads and compares the signatures of all ranks.
@@ -184,6 +202,34 @@ func (x *exchange) take(what, where func(rank int) []byte) error {
 
 // move gives to all and takes from all.
 func (x *exchange) move(what, where func(rank int) []byte) error {
-	x.give(what)
-	return x.take(what, where)
+	if x.e.over.Exchange == nil {
+		x.give(what)
+		return x.take(what, where)
+	}
+	if from, to := what(x.e.rank), where(x.e.rank); &from[0] != &to[0] {
+		copy(to, from)
+	}
+	return x.swap(what, where)
+}
+
+// swap sends to and receives from the other ranks at once, by the transport's Exchange. A rank may have nothing for
+// another.
+func (x *exchange) swap(what, where func(rank int) []byte) error {
+	e := x.e
+	var send, receive []Part
+	add := func(to []Part, r int, b []byte) []Part {
+		if len(b) == 0 {
+			return to
+		}
+		return append(to, Part{r, e.peers[r].data, b})
+	}
+	for r, p := range e.peers {
+		if p != nil {
+			send, receive = add(send, r, what(r)), add(receive, r, where(r))
+		}
+	}
+	if rank, err := e.over.Exchange(send, receive); err != nil {
+		return e.explain(x.c, rank, err, []int{rank})
+	}
+	return nil
 }

@@ -39,17 +39,29 @@ type Transport struct {
 	Name string // of the engine
 	Way  string // what the bytes go over, for Describe
 
-	// ChunkBytes is how much of a rank's share of a reduction goes at a time, so that adding overlaps sending.
+	// ChunkBytes is how much of a rank's share of a reduction goes at a time, so that adding overlaps sending, and
+	// memory is bounded.
 	ChunkBytes int
 
 	// Connect returns one of several connections between this process and that of a rank in the job, told apart by
 	// their kind. Both call it. A connection is ordered, and each buffer that is written is read in one piece.
 	Connect func(ctx context.Context, kind string, rank int) (net.Conn, error)
 
+	// Exchange, unless nil, writes to and reads from several connections at once, and returns when all is done. rank is
+	// the one that err is about. Without it reductions go through the connections in chunks.
+	Exchange func(send, receive []Part) (rank int, err error)
+
 	// AllReduce, unless nil, does an all-reduce of the group that NewOver makes, not of its parts, where additions may
 	// come in any order (dist.Options.FastOrder), once the ranks have met. handled is false for what it does not do, on
 	// all ranks alike. While it waits it asks over, whose error ends it.
 	AllReduce func(c *dist.Call, over func() error) (handled bool, err error)
+}
+
+// Part is what goes to or comes from one rank of a group, over the connection with it.
+type Part struct {
+	Rank  int
+	Conn  net.Conn
+	Bytes []byte
 }
 
 // NewOver is New for another way from rank to rank.

@@ -4,6 +4,7 @@ package tcp
 
 import (
 	"fmt"
+	"io"
 	"testing"
 	"time"
 
@@ -19,16 +20,29 @@ func start(t *testing.T, n int, opts dist.Options) []*dist.Group { return startO
 
 // startOn is start with so many ranks on each make-believe host.
 func startOn(t *testing.T, n, perHost int, opts dist.Options) []*dist.Group {
-	return startWith(t, n, opts, func(c *rendezvous.Config) { c.HostID = fmt.Sprint("host ", c.Rank/perHost) })
+	return startWith(t, n, opts, onHosts(perHost))
+}
+
+// onHosts puts so many ranks on each make-believe host.
+func onHosts(perHost int) func(*rendezvous.Config) {
+	return func(c *rendezvous.Config) { c.HostID = fmt.Sprint("host ", c.Rank/perHost) }
 }
 
 // startWith is start with changed configurations.
 func startWith(t *testing.T, n int, opts dist.Options, change func(*rendezvous.Config)) []*dist.Group {
+	return startOver(t, n, opts, change, func(int, *Transport) {})
+}
+
+// startOver is startWith over a transport that is altered.
+func startOver(t *testing.T, n int, opts dist.Options, change func(*rendezvous.Config),
+	alter func(rank int, over *Transport)) []*dist.Group {
 	groups, errs, done := make([]*dist.Group, n), make([]error, n), make(chan struct{})
 	for r, job := range disttest.Jobs(t, n, change) {
 		go func() {
 			defer func() { done <- struct{}{} }()
-			groups[r], errs[r] = New(job, opts)
+			over := connections(job)
+			alter(r, &over)
+			groups[r], errs[r] = NewOver(job, over, opts)
 			_ = job.Close()
 		}()
 	}
@@ -55,6 +69,76 @@ func TestConformanceOverTLS(t *testing.T) {
 			})
 		},
 	})
+}
+
+// atOnce is an Exchange over connections.
+func atOnce(send, receive []Part) (int, error) {
+	type end struct {
+		rank int
+		err  error
+	}
+	ends := make(chan end)
+	for _, p := range send {
+		go func() {
+			_, err := p.Conn.Write(p.Bytes)
+			ends <- end{p.Rank, err}
+		}()
+	}
+	for _, p := range receive {
+		go func() {
+			_, err := io.ReadFull(p.Conn, p.Bytes)
+			ends <- end{p.Rank, err}
+		}()
+	}
+	var failed end
+	for range len(send) + len(receive) {
+		if e := <-ends; failed.err == nil && e.err != nil {
+			failed = e
+		}
+	}
+	return failed.rank, failed.err
+}
+
+// The suite over a transport that exchanges parts at once, as MPI's does, on hosts of one rank and of two.
+func TestConformanceOfExchanges(t *testing.T) {
+	for perHost, n := range map[int]int{1: 3, 2: 4} {
+		t.Run(fmt.Sprint(perHost, " per host"), func(t *testing.T) {
+			disttest.Run(t, disttest.Engine{
+				Name: "tcp", Ranks: []int{n}, Leftovers: disttest.Leftovers,
+				Start: func(t *testing.T, n int, opts dist.Options) []*dist.Group {
+					return startOver(t, n, opts, onHosts(perHost), func(_ int, over *Transport) { over.Exchange = atOnce })
+				},
+			})
+		})
+	}
+}
+
+// A rank may have its part of a transport's own all-reduce, and close the group, long before another rank has.
+func TestARankThatIsDoneMayLeave(t *testing.T) {
+	t.Parallel()
+	for _, ends := range []bool{true, false} {
+		groups := startOver(t, 2, dist.Options{FastOrder: true}, onHosts(1), func(rank int, over *Transport) {
+			over.AllReduce = func(_ *dist.Call, why func() error) (bool, error) {
+				for begun := time.Now(); rank == 0 && (!ends || time.Since(begun) < patience/2); time.Sleep(time.Millisecond) {
+					if err := why(); err != nil {
+						return true, err
+					}
+				}
+				return true, nil
+			}
+		})
+		data := make([]float32, 8)
+		h := groups[0].AllReduce(dist.Of(data), dist.Sum)
+		require.NoError(t, groups[1].AllReduce(dist.Of(data), dist.Sum).Wait(t.Context()))
+		require.NoError(t, groups[1].Close())
+		err := h.Wait(t.Context())
+		if ends {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "it left the job")
+		}
+		_ = groups[0].Close() // it may have failed
+	}
 }
 
 // A message may lie in the connection for longer than a host may be silent: its receiver has other things to do, and
