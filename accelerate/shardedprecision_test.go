@@ -36,6 +36,9 @@ func TestShardedModelsInMixedPrecision(t *testing.T) {
 					continue
 				}
 				for _, share := range []bool{false, true} {
+					if testing.Short() && share != (strategy == args.FullShard) {
+						continue
+					}
 					what := fmt.Sprintf("%s, %s, %d ranks, shared %v", name, strategy, ranks, share)
 					got, n := shardRun{ranks: ranks, strategy: strategy, leaves: 24, steps: steps, samples: samples,
 						share: share, set: set}.run(t)

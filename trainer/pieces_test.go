@@ -150,6 +150,9 @@ func TestCheckpointsInPieces(t *testing.T) {
 				a.OffloadOptimizer, a.OffloadParams, a.OffloadDir = args.OffloadDisk, args.OffloadDisk, t.TempDir()
 			}},
 		} {
+			if testing.Short() && resume.ranks != 3 && name != "2, offload" {
+				continue
+			}
 			fork := many.disk.CrashClone(nil)
 			resumed := train(fork, resume.ranks, resume.set, func(a *args.TrainingArguments) {
 				a.ResumeFromCheckpoint = first
@@ -210,6 +213,9 @@ func TestARankThatCannotWriteItsPiecesEndsTheRun(t *testing.T) {
 		"shard-00003-of-00004": inPieces, "trainer_state.json": inPieces, "model.safetensors": full,
 		"optimizer.safetensors": full,
 	} {
+		if testing.Short() && !strings.HasPrefix(name, "shard") {
+			continue
+		}
 		disk := vfs.NewMem()
 		trainModel(t, wideGPT2(t, ""), disk, 4, piecesArgs, fullShard, inPieces, func(a *args.TrainingArguments) {
 			a.MaxSteps = 2

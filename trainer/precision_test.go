@@ -26,7 +26,10 @@ func fp16(a *args.TrainingArguments) { a.FP16 = true }
 // Mixed precision has the same bits on any number of ranks and workers, and with recomputation; parameters stay float32
 // and the model learns what it learns in float32.
 func TestMixedPrecisionHasTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
-	long := func(a *args.TrainingArguments) { a.MaxSteps = 20 }
+	counts, long := []int{2, 4, 8}, func(a *args.TrainingArguments) { a.MaxSteps = 20 }
+	if testing.Short() {
+		counts, long = []int{4}, func(a *args.TrainingArguments) { a.MaxSteps = 6 }
+	}
 	single := trainOnRanks(t, 1, long)
 	for name, half := range map[string]func(*args.TrainingArguments){"bf16": bf16, "fp16": fp16} {
 		lower := func(a *args.TrainingArguments) { half(a); long(a) }
@@ -41,10 +44,7 @@ func TestMixedPrecisionHasTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
 				}
 			}
 			require.InEpsilon(t, last(single), last(want), 0.02)
-			for _, ranks := range []int{2, 4, 8} {
-				if testing.Short() && ranks != 4 {
-					continue
-				}
+			for _, ranks := range counts {
 				got := trainOnRanks(t, ranks, lower)
 				require.Equal(t, want.weights, got.weights, "%d ranks", ranks)
 				require.Equal(t, want.history, got.history, "%d ranks", ranks)
@@ -83,6 +83,10 @@ func TestHalfParametersHaveTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
 	update := func(h args.HalfUpdate) func(*args.TrainingArguments) {
 		return func(a *args.TrainingArguments) { a.HalfUpdate, a.MaxGradNorm = h, 0.1 }
 	}
+	counts := []int{2, 4, 8}
+	if testing.Short() {
+		counts = []int{4}
+	}
 	seen := map[string]bool{}
 	for name, k := range map[string]struct {
 		dtype tensor.DType
@@ -103,7 +107,7 @@ func TestHalfParametersHaveTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
 			digest := fmt.Sprintf("%x", want.weights)
 			require.False(t, seen[digest], "another update gives other bits")
 			seen[digest] = true
-			for _, ranks := range []int{2, 4, 8} {
+			for _, ranks := range counts {
 				got := train(vfs.NewMem(), ranks, k.set)
 				require.Equal(t, want.weights, got.weights, "%d ranks", ranks)
 				require.Equal(t, want.history, got.history, "%d ranks", ranks)

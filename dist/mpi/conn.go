@@ -150,14 +150,18 @@ func (c *conn) over(sent bool) error {
 func exchange(send, receive []tcp.Part) (rank int, err error) {
 	var lib *library
 	var requests []*request
+	var ranks []int // of the requests
+	fail := func(r int, why error) {
+		if err == nil {
+			rank, err = r, why
+		}
+	}
 	begin := func(p tcp.Part, sent bool) {
 		c := p.Conn.(*conn)
 		lib = c.lib
 		over := func() error {
 			if err == nil {
-				if err = c.over(sent); err != nil {
-					rank = p.Rank
-				}
+				fail(p.Rank, c.over(sent))
 			}
 			return err
 		}
@@ -165,12 +169,12 @@ func exchange(send, receive []tcp.Part) (rank int, err error) {
 			if over() != nil {
 				return
 			}
-			r, failed := c.begin(b, sent, over)
-			if failed != nil {
-				rank, err = p.Rank, failed
+			r, why := c.begin(b, sent, over)
+			if why != nil {
+				fail(p.Rank, why)
 				return
 			}
-			requests = append(requests, r)
+			requests, ranks = append(requests, r), append(ranks, p.Rank)
 		}
 	}
 	for _, p := range send {
@@ -181,6 +185,11 @@ func exchange(send, receive []tcp.Part) (rank int, err error) {
 	}
 	if len(requests) > 0 {
 		lib.await(requests...)
+	}
+	for i, r := range requests {
+		if r.err != nil {
+			fail(ranks[i], r.err)
+		}
 	}
 	return rank, err
 }
