@@ -56,6 +56,9 @@ func TestComposites(t *testing.T) {
 	var all []backend.Op
 	for name, ops := range composable {
 		all = append(all, ops...)
+		if testing.Short() {
+			continue // all of them together are enough for the race detector
+		}
 		t.Run(name, func(t *testing.T) {
 			for _, op := range ops {
 				dev := closed(t, tensor.NewDevice(without{deferred.New(1), []backend.Op{op}}))

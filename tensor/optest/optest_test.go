@@ -55,8 +55,11 @@ func TestCUDA(t *testing.T) {
 	RunLike(t, func(t *testing.T) *tensor.Device { return openCUDA(t) }, openCPU(t, 1))
 }
 
-// TestConvolutionsWithoutCuDNN runs convolutions on one without cuDNN, where they are products.
-func TestConvolutionsWithoutCuDNN(t *testing.T) {
+// TestCUDAConvolutionsWithoutCuDNN runs convolutions on one without cuDNN, where they are products.
+func TestCUDAConvolutionsWithoutCuDNN(t *testing.T) {
+	if testing.Short() {
+		return // likewise
+	}
 	d, err := cuda.Open(fake.New(fake.Options{Seed: 1, Memory: 1 << 30, NoDnn: true}), 0)
 	require.NoError(t, err)
 	row(t, closed(t, tensor.NewDevice(d)), "Conv2D")
