@@ -145,6 +145,9 @@ func TestLossOnly(t *testing.T) {
 
 // A step without logits needs less memory where they are larger than the head's gradient.
 func TestLossOnlyMemory(t *testing.T) {
+	if testing.Short() {
+		return // a short run is the race detector's
+	}
 	peak := func(logits bool) int64 {
 		dev := tensor.NewCPU(1)
 		defer dev.Close()
@@ -177,6 +180,9 @@ func TestStepLearns(t *testing.T) {
 // Gradients are there only from backward to ZeroGrad, and take the place of activations. Gradient checkpointing needs
 // less memory, and no step leaves any behind.
 func TestStepMemory(t *testing.T) {
+	if testing.Short() {
+		return // a short run is the race detector's
+	}
 	peak := func(recompute bool) int64 {
 		dev := tensor.NewCPU(1)
 		defer dev.Close()
