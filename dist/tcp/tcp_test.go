@@ -102,6 +102,9 @@ func atOnce(send, receive []Part) (int, error) {
 // The suite over a transport that exchanges parts at once, as MPI's does, on hosts of one rank and of two.
 func TestConformanceOfExchanges(t *testing.T) {
 	for perHost, n := range map[int]int{1: 3, 2: 4} {
+		if testing.Short() && perHost == 1 {
+			continue
+		}
 		t.Run(fmt.Sprint(perHost, " per host"), func(t *testing.T) {
 			disttest.Run(t, disttest.Engine{
 				Name: "tcp", Ranks: []int{n}, Leftovers: disttest.Leftovers,

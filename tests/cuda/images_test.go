@@ -49,6 +49,9 @@ func newResNet(t *testing.T) *resnet.Model {
 // Convolutions by cuDNN, and by products where there is no cuDNN, train as the CPU's, and each have the same bits again
 // and on two ranks. Once memory is there a step takes none.
 func TestImages(t *testing.T) {
+	if testing.Short() {
+		return // a short run is the race detector's, for which TestBits is enough
+	}
 	plain := func(a *args.TrainingArguments) { a.LearningRate = 1e-3 } // or small differences grow
 	want, _, _ := runOn(t, pictures(64), plain, newResNet(t), 6, 1)
 	for name, o := range map[string]fake.Options{"cuDNN": {}, "products": {NoDnn: true}} {

@@ -35,6 +35,9 @@ func (l *lines) Write(p []byte) (int, error) {
 
 // Checkpoints record what ranks compute on and exchange with. A run that goes on elsewhere says so once.
 func TestVersionsInCheckpoints(t *testing.T) {
+	if testing.Short() {
+		return // a short run is the race detector's, for which TestBits is enough
+	}
 	dir := t.TempDir()
 	const old, recent = "CUDA driver 12.8, cuBLASLt 12.8.4", "CUDA driver 13.0, cuBLASLt 13.1.0"
 	// train trains a step more than the last checkpoint has, and returns what the log says of other versions.
