@@ -174,9 +174,15 @@ func (l *library) look(getVersion uintptr) error {
 	return err
 }
 
-// configure gives Open MPI a setting that the user has not set, by C's environment. SIGSEGV and its like are Go's: Open
-// MPI would print a trace of its own instead of a panic.
-func configure() { _ = clib.Setenv("OMPI_MCA_opal_signal", "", false) }
+// configure gives Open MPI settings that the user has not set, by C's environment. SIGSEGV and its like are Go's: Open
+// MPI would print a trace of its own instead of a panic. Within a host it copies from process to process (CMA); where a
+// container forbids that, it would try all the same and print an error for each message.
+func configure() {
+	_ = clib.Setenv("OMPI_MCA_opal_signal", "", false)
+	if !copiesBetweenProcesses() {
+		_ = clib.Setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", false)
+	}
+}
 
 // call calls a function of the library, and makes an error of what it returns.
 func (l *library) call(name string, f uintptr, args ...uintptr) error {
