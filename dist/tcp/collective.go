@@ -66,8 +66,8 @@ func (e *Engine) flush(c *dist.Call) error {
 }
 
 // overdue returns a function that says why a call need not be waited for any longer: a rank failed or was lost, or the
-// deadline has passed. The ranks have met: one that closes the group has had its part of the call, and this one soon has
-// its own.
+// deadline has passed. The ranks have met: one that closes the group has had its part of the call, and this one soon
+// has its own.
 func (e *Engine) overdue(c *dist.Call) func() error {
 	left := make([]time.Time, len(e.gone))
 	return func() error {

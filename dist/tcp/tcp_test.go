@@ -109,7 +109,9 @@ func TestConformanceOfExchanges(t *testing.T) {
 			disttest.Run(t, disttest.Engine{
 				Name: "tcp", Ranks: []int{n}, Leftovers: disttest.Leftovers,
 				Start: func(t *testing.T, n int, opts dist.Options) []*dist.Group {
-					return startOver(t, n, opts, onHosts(perHost), func(_ int, over *Transport) { over.Exchange = atOnce })
+					return startOver(t, n, opts, onHosts(perHost), func(_ int, over *Transport) {
+						over.Exchange = atOnce
+					})
 				},
 			})
 		})
@@ -122,10 +124,12 @@ func TestARankThatIsDoneMayLeave(t *testing.T) {
 	for _, ends := range []bool{true, false} {
 		groups := startOver(t, 2, dist.Options{FastOrder: true}, onHosts(1), func(rank int, over *Transport) {
 			over.AllReduce = func(_ *dist.Call, why func() error) (bool, error) {
-				for begun := time.Now(); rank == 0 && (!ends || time.Since(begun) < patience/2); time.Sleep(time.Millisecond) {
+				begun := time.Now()
+				for rank == 0 && (!ends || time.Since(begun) < patience/2) {
 					if err := why(); err != nil {
 						return true, err
 					}
+					time.Sleep(time.Millisecond)
 				}
 				return true, nil
 			}
