@@ -58,6 +58,7 @@ func newRig(t *testing.T, config string, length int) *rig {
 	for _, name := range []string{data.Inputs, data.PixelValues} { // zeros would hide what is wrong
 		if x := r.batch.Tensors[name]; x != nil {
 			r.batch.Tensors[name] = tensor.Normal(tensor.NewCtx(r.dev).NoGrad(), x.DType(), 5, 0, 1, x.Shape()...)
+			x.Free() // or what Memory counts depends on the collector
 		}
 	}
 	return r
