@@ -150,8 +150,8 @@ func (c *conn) over(sent bool) error {
 func exchange(send, receive []tcp.Part) (rank int, err error) {
 	var lib *library
 	var requests []*request
-	var ranks []int // of the requests
-	fail := func(r int, why error) {
+	var ranks []int                  // of the requests
+	fail := func(r int, why error) { // the first error counts
 		if err == nil {
 			rank, err = r, why
 		}
@@ -160,9 +160,7 @@ func exchange(send, receive []tcp.Part) (rank int, err error) {
 		c := p.Conn.(*conn)
 		lib = c.lib
 		over := func() error {
-			if err == nil {
-				fail(p.Rank, c.over(sent))
-			}
+			fail(p.Rank, c.over(sent))
 			return err
 		}
 		for b := range slices.Chunk(p.Bytes, maxMessage) {
@@ -187,9 +185,7 @@ func exchange(send, receive []tcp.Part) (rank int, err error) {
 		lib.await(requests...)
 	}
 	for i, r := range requests {
-		if r.err != nil {
-			fail(ranks[i], r.err)
-		}
+		fail(ranks[i], r.err)
 	}
 	return rank, err
 }

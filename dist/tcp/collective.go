@@ -137,10 +137,17 @@ func (x *exchange) run() error {
 		return func(r int) []byte { return b[r*block : (r+1)*block] }
 	}
 	all := func(b []byte) func(int) []byte { return func(int) []byte { return b } }
+	atOnce := x.e.over.Exchange != nil
 	switch c.Op {
 	case dist.AllReduce, dist.Reduce:
+		if atOnce {
+			return x.reduceAtOnce()
+		}
 		return x.reduce()
 	case dist.ReduceScatter:
+		if atOnce {
+			return x.reduceScatterAtOnce()
+		}
 		return x.reduceScatter()
 	case dist.AllGather:
 		return x.move(all(c.In), part(c.Out))
@@ -188,9 +195,7 @@ func (x *exchange) give(what func(rank int) []byte) {
 func (x *exchange) take(what, where func(rank int) []byte) error {
 	for r, p := range x.e.peers {
 		if p == nil {
-			if from, to := what(r), where(r); &from[0] != &to[0] {
-				copy(to, from)
-			}
+			keep(what(r), where(r))
 			continue
 		}
 		if err := x.read(r, where(r)); err != nil {
@@ -200,15 +205,20 @@ func (x *exchange) take(what, where func(rank int) []byte) error {
 	return nil
 }
 
+// keep copies what a rank has for itself, unless it lies there.
+func keep(from, to []byte) {
+	if &from[0] != &to[0] {
+		copy(to, from)
+	}
+}
+
 // move gives to all and takes from all.
 func (x *exchange) move(what, where func(rank int) []byte) error {
 	if x.e.over.Exchange == nil {
 		x.give(what)
 		return x.take(what, where)
 	}
-	if from, to := what(x.e.rank), where(x.e.rank); &from[0] != &to[0] {
-		copy(to, from)
-	}
+	keep(what(x.e.rank), where(x.e.rank))
 	return x.swap(what, where)
 }
 

@@ -12,9 +12,6 @@ import (
 func (x *exchange) reduceScatter() error {
 	c, e := x.c, x.e
 	block, chunkBytes := c.Count*x.size, e.over.ChunkBytes
-	if e.over.Exchange != nil {
-		return x.reduceScatterAtOnce()
-	}
 	for lo := 0; lo < block; lo += chunkBytes { // the streams are cut alike on all ranks
 		hi := min(lo+chunkBytes, block)
 		for r, p := range e.peers {
@@ -63,7 +60,7 @@ func (x *exchange) places(own []byte, n int) {
 // input returns the place of a rank's bytes.
 func (x *exchange) input(rank int) []byte { return x.e.inputs[rank] }
 
-// reduceScatterAtOnce is reduceScatter by exchanges.
+// reduceScatterAtOnce is reduceScatter for a transport that exchanges parts at once.
 func (x *exchange) reduceScatterAtOnce() error {
 	c, e := x.c, x.e
 	block, chunk := c.Count*x.size, e.over.ChunkBytes
@@ -78,7 +75,7 @@ func (x *exchange) reduceScatterAtOnce() error {
 	return nil
 }
 
-// reduceAtOnce is reduce by exchanges: of the slices of a chunk, then of the results.
+// reduceAtOnce is reduce for such a transport: the ranks exchange the slices of a chunk, then the results.
 func (x *exchange) reduceAtOnce() error {
 	c, e := x.c, x.e
 	chunk := e.over.ChunkBytes / x.size * len(e.peers)
@@ -115,9 +112,6 @@ func (x *exchange) gets(rank int) bool { return x.c.Op != dist.Reduce || rank ==
 // root. Two chunks are on their way at any time; on each connection follow one another the slices of chunks 0 and 1,
 // the result of 0, the slices of 2, the result of 1, and so on.
 func (x *exchange) reduce() error {
-	if x.e.over.Exchange != nil {
-		return x.reduceAtOnce()
-	}
 	chunk := x.e.over.ChunkBytes / x.size * len(x.e.peers)
 	n := (x.c.Count + chunk - 1) / chunk
 	sent := make([][]int, n) // by chunk and rank: the number of the slice in its writer
