@@ -90,10 +90,10 @@ func (g *generator) exponentials() {
 	g.kernel("expSum", "dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before",
 		params(streams("dst", "src"), sums("sum"), scalars("shift")),
 		func(l *loop) (step, end func()) {
-			shift, lim, sum, ask := l.scalar("shift"), l.limits(), l.gather("sum"), l.aheadSecond(10240, "src")
+			shift, lim, sum, ask := l.needed("shift"), l.limits(), l.gather("sum"), l.aheadSecond(10240, "src")
 			return func() {
 				ask()
-				y := l.exponential(l.shifted(shift), lim)
+				y := l.exponential(l.shifted(shift()), lim)
 				l.store(y, "dst")
 				sum.add(y)
 			}, sum.store
@@ -102,10 +102,10 @@ func (g *generator) exponentials() {
 	g.kernel("sumExp", "sum[i%16] += e^(src[i]-shift), four of them added before",
 		params(streams("src"), sums("sum"), scalars("shift")),
 		func(l *loop) (step, end func()) {
-			shift, lim, sum, ask := l.scalar("shift"), l.limits(), l.gather("sum"), l.aheadSecond(10240, "src")
+			shift, lim, sum, ask := l.needed("shift"), l.limits(), l.gather("sum"), l.aheadSecond(10240, "src")
 			return func() {
 				ask()
-				sum.add(l.exponential(l.shifted(shift), lim))
+				sum.add(l.exponential(l.shifted(shift()), lim))
 			}, sum.store
 		})
 	g.pastKernel("logSoftmaxGrad", "dst[i] = dy[i] - sum·e^y[i]", params(streams("dst", "y", "dy"), scalars("sum")),
@@ -286,7 +286,7 @@ func (g *generator) activations() {
 	g.pastKernel("geluTanhGrad", "dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)",
 		streams("dst", "x", "dy"),
 		func(l *loop) (step, end func()) {
-			lim, flat, one, ask := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}, l.constant(1),
+			lim, flat, one, ask := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}, l.neededConstant(1),
 				l.aheadFar(3072, "x", "dy")
 			return func() {
 				ask()
@@ -294,7 +294,7 @@ func (g *generator) activations() {
 				l.clamp(x, flat)
 				square := l.squareOf(x)
 				e := l.exponential(l.geluArgument(x, square), lim)
-				s := l.quotient(one, e)
+				s := l.quotient(one(), e)
 				slope := l.constant(3 * geluB)
 				l.VFMADD213PS(l.number(geluA), square, slope)
 				l.VMULPS(s, e, e) // 1-s

@@ -69,12 +69,12 @@ func (g *generator) norms() {
 		g.kernel(names[len(gradients)], formula,
 			params(streams(gradients...), streams("x", "dy", "w"), sums("sum", "inner"), scalars("m", "s")),
 			func(l *loop) (step, end func()) {
-				m, s, sum, inner := l.scalar("m"), l.scalar("s"), l.gather("sum"), l.gather("inner")
+				m, s, sum, inner := l.needed("m"), l.needed("s"), l.gather("sum"), l.gather("inner")
 				ask, askSecond := l.ahead(4096, "x", "dy"), l.aheadInstead(6144, "x")
 				return func() {
 						ask()
 						askSecond()
-						dy, x := l.load("dy"), l.centred("x", m, s)
+						dy, x := l.load("dy"), l.centred("x", m(), s())
 						l.paramGrad(dy, x, gradients)
 						l.VMULPS(l.at("w", 0), dy, dy)
 						l.VMULPS(dy, x, x)
@@ -149,13 +149,23 @@ func (g *generator) norms() {
 	}
 }
 
-// needed is a parameter in each lane whenever it is asked for: 16 registers of 256 bits do not hold all of them beside
-// two sums.
+// needed is a parameter in each lane whenever it is asked for. With 256 bits it is read each time: 16 registers do not
+// hold it beside sums.
 func (l *loop) needed(name string) func() reg.VecVirtual {
+	return l.reread(func() reg.VecVirtual { return l.scalar(name) })
+}
+
+// neededConstant is a number in each lane whenever it is asked for, as needed is for a parameter.
+func (l *loop) neededConstant(x float32) func() reg.VecVirtual {
+	return l.reread(func() reg.VecVirtual { return l.constant(x) })
+}
+
+// reread reads each time with 256 bits, once with 512.
+func (l *loop) reread(read func() reg.VecVirtual) func() reg.VecVirtual {
 	if !l.wide() {
-		return func() reg.VecVirtual { return l.scalar(name) }
+		return read
 	}
-	v := l.scalar(name)
+	v := read()
 	return func() reg.VecVirtual { return v }
 }
 
