@@ -303,11 +303,11 @@ func lowerEval(a *args.TrainingArguments) tensor.DType {
 func (a *Accelerator) Scaler() *Scaler { return a.scaler }
 
 // Backward runs one leaf's backward pass: lossSum is the sum of the leaf's loss terms,
-// count the number of terms in the whole window over all ranks, leaf the number of the
+// count the number of terms (or the sum of their weights) in the whole window over all ranks, leaf the number of the
 // leaf in the window, and last tells whether it is this rank's last leaf there. Gradients
 // of the leaves are added in the tree of docs/numerics.md. During the pass of the last
 // leaf they are sent as soon as they are complete, unless NoSync forbids it.
-func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, leaf int, last bool) {
+func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64, leaf int, last bool) {
 	if a.sealed {
 		panic(&tensor.Error{Op: "accelerate.Backward", Msg: fmt.Sprintf(
 			"leaf %d comes after the rank's last of the window: want last in one backward pass alone, and Reduce "+
@@ -320,7 +320,7 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, l
 	}
 	defer func() { a.sealed = last }()
 	defer a.trace.backward(a.rank, leaf, time.Now())
-	seed := tensor.Full(c.Ctx, lossSum.DType(), a.scaler.factor()/float64(max(count, 1)), lossSum.Shape()...)
+	seed := tensor.Full(c.Ctx, lossSum.DType(), a.scaler.factor()/divisor(count), lossSum.Shape()...)
 	var opts []tensor.BackwardOption
 	if last {
 		opts = append(opts, tensor.DroppingLowered())

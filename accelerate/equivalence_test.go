@@ -45,7 +45,7 @@ func ragged(i int) []int32 {
 // trainRagged takes the steps with micro-batches of the given size and returns the
 // weights. seedCount is the number that a leaf's loss sum is divided by, given the leaf's
 // terms and the window's.
-func trainRagged(t *testing.T, batch int, seedCount func(leaf, window int64) int64) []tensor.Named {
+func trainRagged(t *testing.T, batch int, seedCount func(leaf, window float64) float64) []tensor.Named {
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = batch, samplesPerStep/batch
 	acc, err := accelerate.New(a)
@@ -65,7 +65,7 @@ func trainRagged(t *testing.T, batch int, seedCount func(leaf, window int64) int
 	collate := data.CausalLM(0)
 	for s := range equivalenceSteps {
 		var leaves []*data.Batch
-		var count int64
+		var count float64
 		for l := range samplesPerStep / batch {
 			var samples [][]int32
 			for i := range batch {
@@ -128,14 +128,14 @@ func values(p tensor.Named) []float64 {
 // the sequences are ragged; the mean of the micro-batches' means, the classical mistake,
 // does not pass the same measure.
 func TestAccumulationEquivalence(t *testing.T) {
-	byWindow := func(_, window int64) int64 { return window }
+	byWindow := func(_, window float64) float64 { return window }
 	whole := trainRagged(t, 16, byWindow)
 	overall, worst, name := distance(t, trainRagged(t, 4, byWindow), whole)
 	t.Logf("4×4: ‖Δ‖/‖w‖ = %.2g, largest %.2g in %s", overall, worst, name)
 	require.Less(t, overall, 1e-6)
 	require.Less(t, worst, 1e-5, name)
 
-	meanOfMeans := func(leaf, _ int64) int64 { return leaf * samplesPerStep / 4 }
+	meanOfMeans := func(leaf, _ float64) float64 { return leaf * samplesPerStep / 4 }
 	overall, worst, name = distance(t, trainRagged(t, 4, meanOfMeans), whole)
 	t.Logf("mean of means: ‖Δ‖/‖w‖ = %.2g, largest %.2g in %s", overall, worst, name)
 	require.Greater(t, overall, 1e-3)

@@ -64,16 +64,6 @@ func (p *Peers) Agree(ctx context.Context, flags ...*bool) error {
 	return nil
 }
 
-// SumCounts adds the counts of all peers.
-func (p *Peers) SumCounts(ctx context.Context, n int64) (int64, error) {
-	if p.group == nil {
-		return n, nil
-	}
-	v := []int64{n}
-	err := p.group.AllReduce(dist.Of(v), dist.Sum, dist.Label("loss terms")).Wait(ctx)
-	return v[0], err
-}
-
 // SumFloats adds vectors over all peers, element by element. Where all ranks but one have
 // zeros, the sum is that rank's value, bit for bit. Ranks use this to share figures that
 // are then added in a fixed order.

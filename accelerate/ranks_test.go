@@ -76,7 +76,7 @@ func batch(c *tensor.Ctx, place int, extra bool) *data.Batch {
 		x[i] = float32(r.NormFloat64() * []float64{1e-3, 1, 10}[r.IntN(3)])
 	}
 	b := &data.Batch{Tensors: map[string]*tensor.Tensor{data.Inputs: tensor.FromSlice(c.NoGrad(), x, n, 4)},
-		Count: int64(n), Size: n, Position: int64(3 * place)}
+		Count: float64(n), Size: n, Position: int64(3 * place)}
 	if extra {
 		b.Tensors["extra"] = b.Tensors[data.Inputs]
 	}

@@ -27,7 +27,7 @@ type Update struct {
 	figures  []float64
 	batches  []*data.Batch
 	layout   samplers.Layout
-	expected int64
+	expected float64 // loss terms by the collators, of all ranks: what passes divide by before losses are known
 	onOwn    bool
 
 	numbers   Numbers
@@ -100,14 +100,14 @@ func (u *Update) readLosses(ctx context.Context) error {
 }
 
 // rescale corrects the gradients of a loss function that counts in its own way.
-func (u *Update) rescale(counted int64) {
+func (u *Update) rescale(counted float64) {
 	done := u.rescaled
 	if u.rescaled = true; done || counted == u.expected || counted <= 0 {
 		return
 	}
 	for _, p := range u.a.Trained() {
 		if g := p.Grad(); g != nil {
-			tensor.ScaleInto(u.a.ctx.NoGrad(), g, float64(max(u.expected, 1))/float64(counted))
+			tensor.ScaleInto(u.a.ctx.NoGrad(), g, divisor(u.expected)/counted)
 		}
 	}
 }

@@ -87,7 +87,7 @@ func updates(t *testing.T, ranks int, set func(*args.TrainingArguments), byHost 
 			first := batches[0]
 			acc.Ctx().Sync()
 			before := be.HostWaits()
-			step, err := accelerate.Pass{Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, int64, error) {
+			step, err := accelerate.Pass{Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
 				loss := m.loss(c, b)
 				if b == first && acc.Rank() == 0 {
 					switch s {

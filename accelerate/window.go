@@ -17,15 +17,16 @@ import (
 // same bits on every rank and on any number of ranks.
 type WindowLoss struct {
 	Sum   float64 // of all loss terms, micro-batch by micro-batch in their order
-	Count int64   // loss terms
+	Count float64 // loss terms, or the sum of their weights
 }
 
 // Mean is the mean loss; NaN if there was no term.
-func (w WindowLoss) Mean() float64 { return w.Sum / float64(w.Count) }
+func (w WindowLoss) Mean() float64 { return w.Sum / w.Count }
 
-// LossFunc gives the sum of a batch's loss terms, a tensor of one element, and their number. The sum is read after the
-// last backward pass of the window: until then the host need not wait for the device.
-type LossFunc func(c *nn.Ctx, b *data.Batch) (sum *tensor.Tensor, count int64, err error)
+// LossFunc gives the sum of a batch's loss terms, a tensor of one element, and their number, or the sum of their
+// weights. The sum is read after the last backward pass of the window: until then the host need not wait for the
+// device.
+type LossFunc func(c *nn.Ctx, b *data.Batch) (sum *tensor.Tensor, count float64, err error)
 
 // Pass is what happens to the micro-batches of a window.
 type Pass struct {
@@ -39,7 +40,7 @@ type Pass struct {
 // Accumulate is RunWindow with a loss that has Batch.Count terms.
 func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch,
 	loss func(c *nn.Ctx, b *data.Batch) *tensor.Tensor) (WindowLoss, error) {
-	return a.RunWindow(ctx, batches, Pass{Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, int64, error) {
+	return a.RunWindow(ctx, batches, Pass{Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
 		return loss(c, b), b.Count, nil
 	}})
 }
@@ -90,31 +91,21 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (*
 		return nil, err
 	}
 	a.ZeroGrad()
-	var expected int64 // terms, by the collators: what passes are divided by before losses are known
 	if batches, err = evened(ctx, a, batches); err != nil {
 		return nil, err
 	}
-	for _, b := range batches {
-		if b.Leaf >= 0 {
-			expected += b.Count
-		}
-	}
-	_, onOwn := a.grads.(*alone)
-	if !onOwn {
-		if expected, err = a.Data().SumCounts(ctx, expected); err != nil {
-			return nil, err
-		}
-	}
 	c := a.ctx.NoGrad()
 	u := &Update{a: a, shared: newWindowFigures(int(layout.Leaves()), p.Figures), figures: p.Figures, batches: batches,
-		layout: layout, expected: expected, onOwn: onOwn,
-		block: tensor.Zeros(c, tensor.Float64, tensor.ClipLen+len(batches))}
+		layout: layout, block: tensor.Zeros(c, tensor.Float64, tensor.ClipLen+len(batches))}
 	done := false
 	defer func() {
 		if !done {
 			u.Free()
 		}
 	}()
+	if err := u.expect(ctx); err != nil {
+		return nil, err
+	}
 	for i, b := range batches {
 		leaf := layout.Leaf(i)
 		if b.Leaf < 0 {
@@ -126,7 +117,7 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (*
 			}
 		}
 		last, at := i == len(batches)-1, tensor.ClipLen+i
-		count, err := p.microBatch(a, b, tensor.Slice(c, u.block, 0, at, at+1), expected, leaf, last)
+		count, err := p.microBatch(a, b, tensor.Slice(c, u.block, 0, at, at+1), u.expected, leaf, last)
 		if err != nil {
 			return nil, &MicroBatchError{Rank: a.rank, Leaf: leaf, Err: err}
 		}
@@ -145,6 +136,34 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (*
 	}
 	done = true
 	return u, nil
+}
+
+// expect adds up the terms that the collators counted, leaf by leaf, so that the bits of fractions do not depend on the
+// ranks.
+func (u *Update) expect(ctx context.Context) error {
+	counts := make([]float64, u.shared.leaves)
+	for i, b := range u.batches {
+		if b.Leaf >= 0 {
+			counts[u.layout.Leaf(i)] = b.Count
+		}
+	}
+	if _, u.onOwn = u.a.grads.(*alone); !u.onOwn {
+		if err := u.a.Data().SumFloats(ctx, counts, "loss terms"); err != nil {
+			return err
+		}
+	}
+	for _, n := range counts {
+		u.expected += n
+	}
+	return nil
+}
+
+// divisor is what the sum of so many loss terms is divided by: 1 where there are none.
+func divisor(count float64) float64 {
+	if count > 0 {
+		return count
+	}
+	return 1
 }
 
 // evened gives each rank as many batches as any other has, where the ranks have to compute together: a rank without one
@@ -170,8 +189,8 @@ func evened(ctx context.Context, a *Accelerator, batches []*data.Batch) ([]*data
 }
 
 // microBatch runs the forward and backward pass of a leaf. Its loss stays on the device, in slot.
-func (p Pass) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Tensor, expected int64, leaf int,
-	last bool) (count int64, err error) {
+func (p Pass) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Tensor, expected float64, leaf int,
+	last bool) (count float64, err error) {
 	fault := tensor.Try(func() {
 		a.TrainCtx(b.Position).Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			var sum *tensor.Tensor
@@ -215,7 +234,7 @@ func newWindowFigures(leaves int, figures []float64) windowFigures {
 	return windowFigures{append(all, figures...), leaves}
 }
 
-func (f windowFigures) setCount(leaf int, count int64) { f.all[2*leaf+1] = float64(count) }
+func (f windowFigures) setCount(leaf int, count float64) { f.all[2*leaf+1] = count }
 
 // setSum refuses a loss without terms: its mean would be infinite, and its gradient is wrong by any factor.
 func (f windowFigures) setSum(leaf int, sum float64) error {
@@ -232,7 +251,7 @@ func (f windowFigures) figures() []float64 { return f.all[2*f.leaves:] }
 func (f windowFigures) total() (w WindowLoss) {
 	for leaf := range f.leaves {
 		w.Sum += f.all[2*leaf]
-		w.Count += int64(f.all[2*leaf+1])
+		w.Count += f.all[2*leaf+1]
 	}
 	return w
 }

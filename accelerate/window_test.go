@@ -219,7 +219,7 @@ func TestCloseTakesGradientsOutOfTheBuckets(t *testing.T) {
 func TestJoin(t *testing.T) {
 	steps := []int{3, 1, 0, 2} // windows of each rank
 	var mu sync.Mutex
-	counts := map[int][]int64{}
+	counts := map[int][]float64{}
 	final := map[string]int{}
 	errs := job(t, accelerators(t, 4, nil), func(acc *accelerate.Accelerator) error {
 		m := newNet(acc.Device(), 1)
@@ -250,9 +250,9 @@ func TestJoin(t *testing.T) {
 		}
 	})
 	require.Equal(t, make([]error, 4), errs)
-	size := func(place int) int64 { return int64(1 + place%3) }
-	want := []int64{size(0) + size(1) + size(3), size(4) + size(7), size(8)}
-	require.Equal(t, map[int][]int64{0: want, 1: want, 2: want, 3: want}, counts)
+	size := func(place int) float64 { return float64(1 + place%3) }
+	want := []float64{size(0) + size(1) + size(3), size(4) + size(7), size(8)}
+	require.Equal(t, map[int][]float64{0: want, 1: want, 2: want, 3: want}, counts)
 	require.Len(t, final, 1, "all ranks end with the same weights")
 }
 
@@ -332,7 +332,7 @@ func TestWorkedExample(t *testing.T) {
 		name    string
 		loss    func(c *nn.Ctx, w *tensor.Tensor, x float64) *tensor.Tensor
 		samples [][]float64 // of each rank
-		count   int64       // that all loss sums are divided by
+		count   float64     // that all loss sums are divided by
 		sums    []float64   // the ranks' gradients, times count
 		want    float64
 	}{

@@ -32,8 +32,9 @@ type Batch struct {
 	Tensors map[string]*tensor.Tensor
 	// Count is the number of loss terms: what the loss sum of this batch is divided by,
 	// together with those of the other micro-batches of the step. For a causal language
-	// model it is the number of labels, after the shift, that are not ignored.
-	Count int64
+	// model it is the number of labels, after the shift, that are not ignored. It need not be a whole number: terms
+	// that have weights count as much as these are.
+	Count float64
 	// Size is the number of samples.
 	Size int
 	// Position is the place of the first sample in the training stream, counted over

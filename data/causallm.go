@@ -37,7 +37,7 @@ func CausalLM(pad int32) Collator[[]int32] {
 				}
 			}
 		}
-		b := &Batch{Count: int64(terms), Tensors: map[string]*tensor.Tensor{
+		b := &Batch{Count: float64(terms), Tensors: map[string]*tensor.Tensor{
 			InputIDs: tensor.FromSlice(c, ids, len(samples), length),
 			Labels:   tensor.FromSlice(c, labels, len(samples), length),
 		}}

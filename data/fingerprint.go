@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"hash"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -54,7 +55,7 @@ func hashSamples(c *tensor.Ctx, src Source) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		hashNumbers(h, index, b.Count)
+		hashNumbers(h, index, countBits(b.Count))
 		for _, name := range slices.Sorted(maps.Keys(b.Tensors)) {
 			t := b.Tensors[name]
 			h.Write([]byte(name + " " + t.DType().String()))
@@ -66,6 +67,14 @@ func hashSamples(c *tensor.Ctx, src Source) (string, error) {
 		b.Free()
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil
+}
+
+// countBits is a count of loss terms as a whole number, or the bits of a fraction.
+func countBits(count float64) int64 {
+	if n := int64(count); float64(n) == count {
+		return n
+	}
+	return int64(math.Float64bits(count))
 }
 
 func hashNumbers(h hash.Hash, xs ...int64) {

@@ -286,7 +286,7 @@ func TestLoaderBlocks(t *testing.T) {
 	blocks, err := EvalBlocks(stream, 4)
 	require.NoError(t, err)
 	l := newLoader(t, context.Background(), c, NewSource(blocks, CausalLM(0)), epoch(t, int64(blocks.Len()), 2), 1)
-	var count int64
+	var count float64
 	for b, err := range l.All() {
 		require.NoError(t, err)
 		count += b.Count

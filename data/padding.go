@@ -22,7 +22,7 @@ type LabelledTokens struct {
 // Batches of texts of similar length have less padding: see group_by_length of the training arguments.
 func WithPadding(pad int32) Collator[LabelledTokens] {
 	return func(c *tensor.Ctx, samples []LabelledTokens) (*Batch, error) {
-		length, terms, padded := 0, int64(0), false
+		length, terms, padded := 0, 0.0, false
 		labels := make([]int64, len(samples))
 		for i, s := range samples {
 			padded = padded || i > 0 && len(s.InputIDs) != length

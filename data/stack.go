@@ -31,7 +31,7 @@ func Stack[T any](c *tensor.Ctx, samples []T) (*Batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Batch{Tensors: make(map[string]*tensor.Tensor, len(fields)), Count: int64(len(samples))}
+	b := &Batch{Tensors: make(map[string]*tensor.Tensor, len(fields)), Count: float64(len(samples))}
 	for _, f := range fields {
 		col, err := f.column(samples)
 		if err != nil {
@@ -232,10 +232,10 @@ func (col *column) tensor(c *tensor.Ctx) *tensor.Tensor {
 }
 
 // terms is the number of loss terms if the column is the labels.
-func (col *column) terms() int64 {
-	n := int64(1)
+func (col *column) terms() float64 {
+	n := 1.0
 	for _, d := range col.shape {
-		n *= int64(d)
+		n *= float64(d)
 	}
 	for _, label := range col.i64 {
 		if label == tensor.IgnoreIndex {

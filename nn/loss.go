@@ -52,12 +52,11 @@ type CrossEntropyOptions struct {
 // CrossEntropySumWith is CrossEntropySum with class weights and label smoothing: PyTorch's cross_entropy with reduction
 // "sum".
 //
-// What to divide it by is a choice. The number of labels that count, as without weights, goes with data.Batch.Count and
-// gives PyTorch's mean if the weights are on average 1 over the labels. PyTorch's own denominator is LabelWeightSum,
-// which is no whole number; a loss function that wants it returns sum and count in smaller units:
+// What to divide it by is a choice. The number of labels that count, as without weights, is data.Batch.Count and
+// gives PyTorch's mean if the weights are on average 1 over the labels. PyTorch divides by LabelWeightSum, which a loss
+// function returns as its count:
 //
-//	weight := tensor.Item(c.Ctx, nn.LabelWeightSum(c, labels, weights))
-//	return tensor.Affine(c.Ctx, sum, 1024, 0), int64(math.Round(1024 * weight))
+//	return sum, tensor.Item(c.Ctx, nn.LabelWeightSum(c, labels, weights))
 func CrossEntropySumWith(c *Ctx, logits, labels *tensor.Tensor, opt CrossEntropyOptions) *tensor.Tensor {
 	const name = "nn.CrossEntropySumWith"
 	if !(opt.LabelSmoothing >= 0 && opt.LabelSmoothing <= 1) {

@@ -121,13 +121,13 @@ type flagRecorder struct {
 }
 
 // loss is the model's own, noted.
-func (r *flagRecorder) loss(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+func (r *flagRecorder) loss(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64) {
 	n := b.Size
 	if c.Training && len(r.losses) > 0 {
 		s := &r.losses[len(r.losses)-1]
 		s.sums, s.counts = append(s.sums, float64(tensor.ToSlice[float32](c.Ctx, out.Loss)[0])), append(s.counts, n)
 	}
-	return out.Loss, int64(n)
+	return out.Loss, float64(n)
 }
 
 func (r *flagRecorder) see(e *callbacks.Event) error {

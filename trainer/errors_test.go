@@ -222,7 +222,7 @@ func TestCallbacksAreClosedHoweverTheRunEnds(t *testing.T) {
 // failed step do not reach the next run.
 func TestEngineErrorsNameTheStep(t *testing.T) {
 	broken := true
-	fail := func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+	fail := func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, float64) {
 		if broken && b.Leaf == 1 && b.Position >= 32 {
 			tensor.MatMul(c.Ctx, o.Logits, tensor.Zeros(c.Ctx, tensor.Float32, 3, 3))
 		}

@@ -12,14 +12,14 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 )
 
-// EvalLoss is the loss of an evaluation: float64 sum and count over all batches in order.
+// EvalLoss is the loss of an evaluation: sum and count of the terms over all batches in order.
 type EvalLoss struct {
 	Sum   float64
-	Count int64
+	Count float64
 }
 
 // Mean is the loss per term, independent of the batch size; NaN if there are no terms.
-func (l EvalLoss) Mean() float64 { return l.Sum / float64(l.Count) }
+func (l EvalLoss) Mean() float64 { return l.Sum / l.Count }
 
 // Evaluate runs the model over the evaluation sets, logs eval_loss, speed figures and
 // metrics, and returns them.

@@ -156,7 +156,7 @@ func TestPredictGivesTheDatasetsOrder(t *testing.T) {
 		tr := newTrainer(vfs.NewMem(), m, lineArgs(func(a *args.TrainingArguments) {
 			a.DataloaderNumWorkers = workers
 		}),
-			trainer.WithLoss(func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, int64) {
+			trainer.WithLoss(func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, float64) {
 				panic("there are no labels")
 			}))
 		p, err := tr.Predict(data.NewSource(list, data.Stack[unlabelled]))
@@ -198,12 +198,12 @@ func TestPredictionsThatAreNotPerSample(t *testing.T) {
 }
 
 // positive is the loss of the samples with x ≥ 0 alone, and their number.
-func positive(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+func positive(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, float64) {
 	zero := tensor.Zeros(c.Ctx, tensor.Float64, b.Size)
 	keep := tensor.Ge(c.Ctx, b.Tensors[data.Inputs], zero)
 	d := tensor.Sub(c.Ctx, o.Logits, b.Tensors[data.Labels])
 	sum := tensor.Sum(c.Ctx, tensor.Where(c.Ctx, keep, tensor.Mul(c.Ctx, d, d), zero), nil, false)
-	n := int64(0)
+	n := 0.0
 	for _, k := range tensor.ToSlice[bool](c.Ctx, keep) {
 		if k {
 			n++
@@ -290,13 +290,13 @@ func TestLossesThatAreNoLosses(t *testing.T) {
 		loss  trainer.LossFunc
 		words string
 	}{
-		"none": {func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, int64) {
+		"none": {func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, float64) {
 			return nil, 1
 		}, "returned no loss"},
-		"vector": {func(_ *nn.Ctx, o models.Output, _ *data.Batch) (*tensor.Tensor, int64) {
+		"vector": {func(_ *nn.Ctx, o models.Output, _ *data.Batch) (*tensor.Tensor, float64) {
 			return o.Logits, 1
 		}, "shape [8]"},
-		"negative": {func(_ *nn.Ctx, o models.Output, _ *data.Batch) (*tensor.Tensor, int64) {
+		"negative": {func(_ *nn.Ctx, o models.Output, _ *data.Batch) (*tensor.Tensor, float64) {
 			return o.Loss, -1
 		}, "counts -1"},
 	}
@@ -363,8 +363,8 @@ func TestEarlyStoppingEndsTheRun(t *testing.T) {
 // Logits are there for whoever asks for them: a loss function, a metric, a prediction.
 func TestLogitsAreComputedWhereAskedFor(t *testing.T) {
 	seen := map[string]int{}
-	look := func(who string) func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, int64) {
-		return func(_ *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+	look := func(who string) func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, float64) {
+		return func(_ *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64) {
 			require.NotNil(t, out.Logits, who)
 			seen[who]++
 			return out.Loss, b.Count

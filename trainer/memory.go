@@ -20,7 +20,7 @@ type memory struct {
 	largest int                       // elements of the largest batch
 	batch   map[string]*tensor.Tensor // of that batch: tensors without values
 	samples int
-	count   int64
+	count   float64
 	meta    *tensor.Ctx // of the tensors; nil: no figures are wanted
 }
 

@@ -129,7 +129,7 @@ func TestMixedPrecisionOfAStep(t *testing.T) {
 		a.MaxSteps, a.EvalStrategy, a.SaveStrategy = 1, args.StrategyNo, args.StrategyNo
 		seen := 0
 		_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(raggedTexts(51)),
-			trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+			trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, float64) {
 				require.Equal(t, dt, c.Lower())
 				require.Equal(t, dt, o.Logits.DType())
 				require.Equal(t, tensor.Float32, o.Loss.DType())
@@ -153,7 +153,7 @@ func TestMixedPrecisionIsSaid(t *testing.T) {
 			on(callbacks.TrainBegin, func(e *callbacks.Event) error {
 				shown = e.Run.DTypes
 				return nil
-			}), trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+			}), trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, float64) {
 				logits = o.Logits.DType()
 				return o.Loss, b.Count
 			}))
@@ -189,7 +189,7 @@ func TestOverflowHalvesTheScaleOnAllRanks(t *testing.T) {
 		}
 		scales, rates = nil, nil
 		tr := newTrainer(disk, m, a, trainer.WithTrainData(raggedTexts(epoch)), trainer.WithEvalData(raggedTexts(13)),
-			trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+			trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, float64) {
 				if c.Training && b.Leaf == 3 && b.Position >= epoch && b.Position < epoch+16 {
 					// whose gradient overflows float16
 					huge := tensor.Affine(c.Ctx, tensor.Cast(c.Ctx, o.Logits, tensor.Float32), 1e20, 0)

@@ -191,9 +191,9 @@ type evalShare struct {
 	labelled bool
 }
 
-func (s *evalShare) set(batch int64, sum float64, count int64) {
+func (s *evalShare) set(batch int64, sum float64, count float64) {
 	s.grow(batch + 1)
-	s.losses[2*batch], s.losses[2*batch+1], s.labelled = sum, float64(count), true
+	s.losses[2*batch], s.losses[2*batch+1], s.labelled = sum, count, true
 }
 
 // grow makes room for so many batches.
@@ -222,7 +222,7 @@ func (s *evalShare) sum(ctx context.Context, acc *accelerate.Accelerator, batche
 func (s *evalShare) total() (loss EvalLoss, labelled bool) {
 	for i := 0; i < len(s.losses); i += 2 {
 		loss.Sum += s.losses[i]
-		loss.Count += int64(s.losses[i+1])
+		loss.Count += s.losses[i+1]
 	}
 	return loss, s.labelled
 }
@@ -242,7 +242,7 @@ func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc
 			}
 			if out.Loss != nil || t.loss != nil && (each == nil || b.Tensors[data.Labels] != nil) {
 				var sum *tensor.Tensor
-				var count int64
+				var count float64
 				if sum, count, err = t.lossFrom(c, out, b); err != nil {
 					err = fmt.Errorf("trainer: evaluation: %w", err)
 					return nil

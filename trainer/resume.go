@@ -200,12 +200,16 @@ func (p *progress) check() error {
 	}{
 		{"leaves", p.Leaves, maxLeaves}, {"epoch", p.Epoch, maxEpoch},
 		{"samples", p.Samples, maxCount}, {"tokens", p.Tokens, maxCount},
-		{"nonfinite_steps", p.Nonfinite, maxCount}, {"loss.count", p.Loss.Count, maxCount},
-		{"loss.steps", p.Loss.Steps, maxCount},
-		{"unlogged.count", p.Unlogged.Count, maxCount}, {"unlogged.steps", p.Unlogged.Steps, maxCount},
+		{"nonfinite_steps", p.Nonfinite, maxCount}, {"loss.steps", p.Loss.Steps, maxCount},
+		{"unlogged.steps", p.Unlogged.Steps, maxCount},
 	} {
 		if n.v < 0 || n.v > n.most {
 			return fmt.Errorf("%s: %s = %d: want 0 to %d", progressFile, n.name, n.v, n.most)
+		}
+	}
+	for name, sum := range map[string]lossSum{"loss": p.Loss, "unlogged": p.Unlogged} {
+		if sum.Count < 0 || sum.Count > maxCount {
+			return fmt.Errorf("%s: %s.count = %g: want 0 to %d", progressFile, name, sum.Count, maxCount)
 		}
 	}
 	if p.Seconds < 0 {

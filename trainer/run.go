@@ -95,9 +95,9 @@ type lastStep struct {
 
 // lossSum is a loss as sum and count, added in float64 in the order of micro-batches.
 type lossSum struct {
-	Sum   number `json:"sum"`
-	Count int64  `json:"count"`
-	Steps int64  `json:"steps"`
+	Sum   number  `json:"sum"`
+	Count float64 `json:"count"`
+	Steps int64   `json:"steps"`
 }
 
 // number is a float64 that is a text in JSON where it is not finite.
@@ -118,7 +118,7 @@ func (n *number) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-func (l *lossSum) add(sum float64, count int64) {
+func (l *lossSum) add(sum float64, count float64) {
 	l.Sum += number(sum)
 	l.Count += count
 	l.Steps++
@@ -129,7 +129,7 @@ func (l lossSum) mean() float64 {
 	if l.Count == 0 {
 		return 0
 	}
-	return float64(l.Sum) / float64(l.Count)
+	return float64(l.Sum) / l.Count
 }
 
 // begin creates everything that a run needs and, if asked to, restores a checkpoint.

@@ -23,7 +23,7 @@ import (
 
 // watchBatches is the model's own loss; see sees the batches.
 func watchBatches(see func(b *data.Batch)) trainer.LossFunc {
-	return func(_ *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+	return func(_ *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64) {
 		see(b)
 		return out.Loss, b.Count
 	}

@@ -98,7 +98,7 @@ func (r *run) placed(err error) error {
 }
 
 // trainLoss is the loss of a micro-batch. Without a loss function of the user's, models may leave out all else.
-func (r *run) trainLoss(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, int64, error) {
+func (r *run) trainLoss(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
 	if r.loss == nil {
 		c = c.WithLossOnly()
 	}
@@ -106,7 +106,7 @@ func (r *run) trainLoss(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, int64, error)
 }
 
 // lossFrom is the model's loss, or that of the user's loss function.
-func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, int64, error) {
+func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64, error) {
 	loss, count := out.Loss, b.Count
 	if t.loss != nil {
 		loss, count = t.loss(c, out, b)
@@ -116,8 +116,8 @@ func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor
 		return nil, 0, fmt.Errorf("%T returned no loss: want labels in the batch, or WithLoss", t.model)
 	case loss.Numel() != 1:
 		return nil, 0, fmt.Errorf("the loss has shape %v: want the sum over the batch, one element", loss.Shape())
-	case count < 0:
-		return nil, 0, fmt.Errorf("the loss counts %d terms: want at least 0", count)
+	case !(count >= 0) || !finite(count):
+		return nil, 0, fmt.Errorf("the loss counts %g terms: want a finite number of at least 0", count)
 	}
 	return loss, count, nil
 }

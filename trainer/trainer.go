@@ -61,8 +61,8 @@ type Trainer struct {
 }
 
 // LossFunc computes a loss instead of the model's own: the SUM of the batch's loss terms,
-// and their number.
-type LossFunc func(c *nn.Ctx, out models.Output, b *data.Batch) (sum *tensor.Tensor, count int64)
+// and their number. Where terms have weights it is the sum of these, if the mean is to be the weighted one.
+type LossFunc func(c *nn.Ctx, out models.Output, b *data.Batch) (sum *tensor.Tensor, count float64)
 
 // LogitsFunc replaces the logits of a batch before metrics and Predict get them: HuggingFace's
 // preprocess_logits_for_metrics. Predict wants one row for each sample.

@@ -171,7 +171,7 @@ func (l language) batch(acc *accelerate.Accelerator, s settings, step int) *data
 	}
 	t := tensor.FromSlice(acc.Ctx().NoGrad(), ids, s.batch, s.block)
 	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t},
-		Count: int64(s.batch * (s.block - 1)), Size: s.batch}
+		Count: float64(s.batch * (s.block - 1)), Size: s.batch}
 }
 
 // sentBytes is what all links of this network namespace but the loopback have sent, by /proc; 0 where there is none.

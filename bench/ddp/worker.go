@@ -203,7 +203,7 @@ func newTraining(acc *accelerate.Accelerator, s settings) (*training, error) {
 	t := tensor.FromSlice(acc.Ctx().NoGrad(), ids, s.Batch, s.Block)
 	return &training{acc: acc, m: m,
 		batch: &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t},
-			Count: int64(s.Batch * (s.Block - 1)), Size: s.Batch}}, nil
+			Count: float64(s.Batch * (s.Block - 1)), Size: s.Batch}}, nil
 }
 
 // step is one optimizer step, to its end on the device.

@@ -133,7 +133,7 @@ func trainResNet(s *settings, _ []string) error {
 			pixels = append(pixels, noise[int(n)%kept*size:][:size]...)
 			labels[i] = n % kept * 7 % classes
 		}
-		return &data.Batch{Count: int64(len(samples)), Size: len(samples), Tensors: map[string]*tensor.Tensor{
+		return &data.Batch{Count: float64(len(samples)), Size: len(samples), Tensors: map[string]*tensor.Tensor{
 			"pixel_values": tensor.FromSlice(c, pixels, len(samples), 3, s.image, s.image),
 			data.Labels:    tensor.FromSlice(c, labels, len(samples))}}, nil
 	}

@@ -46,7 +46,7 @@ func step(name string, cfg gpt2.Config, batch, block int, lower tensor.DType) ro
 		}
 		t := tensor.FromSlice(c, ids, batch, block)
 		b := &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t},
-			Count: int64(batch * (block - 1)), Size: batch}
+			Count: float64(batch * (block - 1)), Size: batch}
 		return func() {
 			opt.ZeroGrad()
 			nn.NewCtx(c.Autocast(lower), tree, true).WithLossOnly().Scope(func(c *nn.Ctx) []*tensor.Tensor {

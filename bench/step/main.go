@@ -98,7 +98,7 @@ func newStepper(m *gpt2.Model, batch, block int) *stepper {
 	}
 	t := tensor.FromSlice(s.c, ids, batch, block)
 	s.batch = &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t},
-		Count: int64(batch * (block - 1)), Size: batch}
+		Count: float64(batch * (block - 1)), Size: batch}
 	return s
 }
 

@@ -129,7 +129,7 @@ func (n Normalization) Collate(c *tensor.Ctx, samples []Image) (*data.Batch, err
 		}
 		labels[i] = s.Label
 	}
-	return &data.Batch{Count: int64(len(samples)), Tensors: map[string]*tensor.Tensor{
+	return &data.Batch{Count: float64(len(samples)), Tensors: map[string]*tensor.Tensor{
 		data.PixelValues: tensor.FromSlice(c, pixels, len(samples), 1, h, w),
 		data.Labels:      tensor.FromSlice(c, labels, len(samples)),
 	}}, nil

@@ -60,7 +60,7 @@ func TestOpenIDX(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
 	b, err := data.NewSource(d, n.Collate).Batch(c, []int64{2, 0})
 	require.NoError(t, err)
-	require.Equal(t, int64(2), b.Count)
+	require.EqualValues(t, 2, b.Count)
 	require.Equal(t, []int{2, 1, 2, 1}, b.Tensors[data.PixelValues].Shape())
 	zero, one := float32(-n.Mean/n.Std), float32((1-n.Mean)/n.Std)
 	require.Equal(t, []float32{one, zero, zero, one}, tensor.ToSlice[float32](c, b.Tensors[data.PixelValues]))

@@ -124,7 +124,7 @@ func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 	}
 	ids, labels := tensor.Zeros(c, tensor.Int64, size, length), tensor.Zeros(c, tensor.Int64, size)
 	tensors := map[string]*tensor.Tensor{data.InputIDs: ids, data.Labels: labels}
-	return &data.Batch{Tensors: tensors, Size: size, Count: int64(size)}
+	return &data.Batch{Tensors: tensors, Size: size, Count: float64(size)}
 }
 
 // Forward reads input_ids [B,T], attention_mask (optional) and labels (optional), the classes [B]. Logits are

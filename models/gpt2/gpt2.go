@@ -125,7 +125,7 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 	}
 	ids, labels := tensor.Zeros(c, tensor.Int64, size, length), tensor.Zeros(c, tensor.Int64, size, length)
 	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: ids, data.Labels: labels}, Size: size,
-		Count: int64(size * (length - 1))}
+		Count: float64(size * (length - 1))}
 }
 
 // Forward reads input_ids [B,T], attention_mask (optional) and labels (optional; shifted

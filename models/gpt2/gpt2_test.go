@@ -40,7 +40,7 @@ func tokens(b, n, vocab int) []int64 {
 // batch is input_ids of the given rows, with labels if asked for.
 func batch(c *tensor.Ctx, ids []int64, rows int, labels bool) *data.Batch {
 	x := tensor.FromSlice(c, ids, rows, len(ids)/rows)
-	b := &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: x}, Size: rows, Count: int64(len(ids) - rows)}
+	b := &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: x}, Size: rows, Count: float64(len(ids) - rows)}
 	if labels {
 		b.Tensors[data.Labels] = x
 	}

@@ -93,7 +93,7 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, _ int) *data.Batch {
 	}
 	inputs := tensor.Zeros(c, m.Layers[0].Weight.DType(), size, sizes[0])
 	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.Inputs: inputs, data.Labels: labels}, Size: size,
-		Count: int64(size)}
+		Count: float64(size)}
 }
 
 // Forward reads inputs [B, sizes[0]] and labels: float [B, sizes[last]] for mse, integer

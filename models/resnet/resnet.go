@@ -125,7 +125,7 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 	}
 	pixels := tensor.Zeros(c, tensor.Float32, size, m.Cfg.NumChannels, length, length)
 	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.PixelValues: pixels,
-		data.Labels: tensor.Zeros(c, tensor.Int64, size)}, Size: size, Count: int64(size)}
+		data.Labels: tensor.Zeros(c, tensor.Int64, size)}, Size: size, Count: float64(size)}
 }
 
 // Forward reads pixel_values, images [B,num_channels,H,W], and labels (optional), the classes

@@ -88,7 +88,7 @@ func backward(acc *accelerate.Accelerator, model models.Model, samples data.Sour
 	defer b.Free()
 	acc.TrainCtx(int64(2 * leaf)).Scope(func(c *nn.Ctx) []*tensor.Tensor {
 		// The loss is a sum; its mean is over the samples of the whole step, on all ranks.
-		acc.Backward(c, model.Forward(c, b).Loss, int64(acc.WorldSize()*accumulation*batchSize), leaf, true)
+		acc.Backward(c, model.Forward(c, b).Loss, float64(acc.WorldSize()*accumulation*batchSize), leaf, true)
 		return nil
 	})
 	return nil

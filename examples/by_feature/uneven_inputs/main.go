@@ -92,7 +92,7 @@ func runEpoch(ctx context.Context, acc *accelerate.Accelerator, epoch int64, min
 		for _, b := range batches {
 			b.Free()
 		}
-		seen += l.Count // of all ranks; one loss term per sample
+		seen += int64(l.Count) // of all ranks; one loss term per sample
 		acc.Step()
 	}
 }
