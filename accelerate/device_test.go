@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -58,7 +59,7 @@ func trainOn(t *testing.T, ranks int, where func(rank int) *tensor.Device,
 // Goroutine ranks on devices of their own, whose memory the host cannot see, train with the bits of the CPU.
 func TestRanksHaveDevices(t *testing.T) {
 	for name := range devices {
-		devices[name] = tensor.NewDevice(deferred.New(1))
+		devices[name] = joint.Device[*tensor.Device](deferred.New(1))
 		defer devices[name].Close()
 	}
 	for _, ranks := range []int{2, 4} {
@@ -88,7 +89,7 @@ func TestRanksHaveDevices(t *testing.T) {
 // The argument device names one device, or a kind of which each rank of a host takes its own, by its number there.
 func TestDeviceArgument(t *testing.T) {
 	for name := range devices {
-		devices[name] = tensor.NewDevice(deferred.New(1))
+		devices[name] = joint.Device[*tensor.Device](deferred.New(1))
 		defer devices[name].Close()
 	}
 	defer accelerate.SetAccelerators("cuda")
@@ -154,7 +155,7 @@ func TestDeviceArgument(t *testing.T) {
 
 // A model that was made on the CPU is trained elsewhere once it has been moved; its tensors stay the same.
 func TestMoveModel(t *testing.T) {
-	dev := tensor.NewDevice(deferred.New(1))
+	dev := joint.Device[*tensor.Device](deferred.New(1))
 	defer dev.Close()
 	acc, err := accelerate.New(rankArgs(1), accelerate.WithDevice(dev))
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -50,7 +51,7 @@ type updated struct {
 // in the fourth the gradients are not. With byHost the optimizer does not step alone.
 func updates(t *testing.T, ranks int, set func(*args.TrainingArguments), byHost bool) []updated {
 	be := deferred.New(1)
-	dev := tensor.NewDevice(be)
+	dev := joint.Device[*tensor.Device](be)
 	defer dev.Close()
 	var list []*accelerate.Accelerator
 	if ranks > 1 {

@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -56,7 +57,7 @@ func sameBits(t *testing.T, dt tensor.DType, here, extra func(place int) bool) {
 		require.Equal(t, losses, l, "%d ranks", ranks)
 		require.Equal(t, want, w, "%d ranks", ranks)
 	}
-	dev := tensor.NewDevice(deferred.New(1))
+	dev := joint.Device[*tensor.Device](deferred.New(1))
 	defer dev.Close()
 	w, _ := run(2, accelerate.WithDevice(dev))
 	require.Equal(t, want, w)

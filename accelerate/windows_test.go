@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -113,7 +114,7 @@ func TestWindowsEndAtAnError(t *testing.T) {
 // once.
 func TestAWindowWaitsForTheDeviceOnce(t *testing.T) {
 	backend := deferred.New(1)
-	dev := tensor.NewDevice(backend)
+	dev := joint.Device[*tensor.Device](backend)
 	defer dev.Close()
 	a := args.Default("")
 	a.GradientAccumulationSteps = 4

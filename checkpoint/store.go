@@ -37,11 +37,21 @@ const (
 // ErrNone is returned where there is no checkpoint at all, or none that is complete.
 var ErrNone = errors.New("no checkpoint")
 
+type (
+	// FS is a file system that a Store writes to. Renames must be atomic, and what File.Sync and SyncDir have returned
+	// for must outlive a crash. Errors match fs.ErrNotExist and fs.ErrExist where those apply.
+	FS = vfs.FS
+	// OpenFile is an open file of an FS.
+	OpenFile = vfs.File
+	// FileLock is a file of an FS that one process at a time holds.
+	FileLock = vfs.Lock
+)
+
 // Store is the folder that a run's checkpoints are kept in, usually its output folder.
 // Its methods may be called from several goroutines; saves wait for each other.
 type Store struct {
 	Dir string       // "" is the working folder
-	FS  vfs.FS       // for tests; nil: the operating system's
+	FS  FS           // nil: the operating system's
 	Log *slog.Logger // nil: slog.Default()
 	// Overwrite lets a save delete the checkpoint of another run that has its name, instead of
 	// renaming it.

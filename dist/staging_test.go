@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/dist/local"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -40,7 +41,7 @@ func TestTensorsOfDevices(t *testing.T) {
 		for _, via := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/%t", name, via), func(t *testing.T) {
 				require.Equal(t, results(t, n, via, tensor.NewCPU(1), call),
-					results(t, n, via, tensor.NewDevice(deferred.New(1)), call))
+					results(t, n, via, joint.Device[*tensor.Device](deferred.New(1)), call))
 			})
 		}
 	}
@@ -76,7 +77,7 @@ func results(t *testing.T, n int, via bool, dev *tensor.Device,
 
 // A tensor that was freed under a call is the rank's error, and the group's end.
 func TestFreedTensor(t *testing.T) {
-	dev := tensor.NewDevice(deferred.New(1))
+	dev := joint.Device[*tensor.Device](deferred.New(1))
 	defer dev.Close()
 	groups := local.New(1, dist.Options{Timeout: time.Minute})
 	c := tensor.NewCtx(dev)

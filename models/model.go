@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package models says what a model must offer to be trained, and loads saved models. Use it to load a model
-// from a folder that Lockstep or transformers wrote, with [LoadPretrained], and to make an architecture of your
-// own trainable, by implementing [Model].
+// from a folder that Lockstep or transformers wrote, with [LoadPretrained], and to make your architecture trainable, by
+// implementing [Model]. [SaveWeights] and [LoadWeights] save and load the weights of any module.
 //
 // Architectures are packages of their own, such as models/gpt2. They register themselves under the model_type
 // of their config.json with [Register]: import them for their side effect, so that LoadPretrained knows them.
@@ -12,8 +12,8 @@
 // # For package trainer
 //
 // [ConfigJSON], [ReadWeights], [WriteWeights], [NonEmbeddingParameters], [SidecarNames], [WeightsBase] and
-// [WeightsFile] are what the trainer saves and loads models with. A program calls LoadPretrained and
-// trainer.Trainer.SaveModel instead.
+// [WeightsFile] are what the trainer saves and loads models with. A program calls LoadPretrained,
+// LoadWeights, SaveWeights and trainer.Trainer.SaveModel instead.
 package models
 
 import (

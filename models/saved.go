@@ -30,7 +30,7 @@ type Fetch func(c *tensor.Ctx, p tensor.Named) (*tensor.Tensor, error)
 // WriteWeights writes all parameters, tied ones once, and buffers as a safetensors file that
 // transformers loads. Each is read from the device when its turn comes. It is for package trainer, whose SaveModel
 // calls it.
-func WriteWeights(w io.Writer, m Model) error {
+func WriteWeights(w io.Writer, m nn.Module) error {
 	files, err := WeightFiles(m, 0, nil)
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ func WriteWeights(w io.Writer, m Model) error {
 // and model.safetensors.index.json last. 0 means no limit. fetch, if it is not nil, gets the value of each parameter
 // and buffer when its turn comes; the order is the same on all ranks. It is for package trainer, whose SaveModel calls
 // it.
-func WeightFiles(m Model, maxShardSize int64, fetch Fetch) ([]WeightFile, error) {
+func WeightFiles(m nn.Module, maxShardSize int64, fetch Fetch) ([]WeightFile, error) {
 	l, err := layoutOf(m)
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ type SavedArray struct {
 const layoutVersion = 1
 
 // LayoutJSON is the contents of LayoutFile for a model. It is for package trainer.
-func LayoutJSON(m Model) ([]byte, error) {
+func LayoutJSON(m nn.Module) ([]byte, error) {
 	l, err := layoutOf(m)
 	if err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func LayoutJSON(m Model) ([]byte, error) {
 }
 
 // layoutOf is the layout of a model, of whose tensors it needs the shapes alone.
-func layoutOf(m Model) (Layout, error) {
+func layoutOf(m nn.Module) (Layout, error) {
 	tree, list := nn.Walk(m), rules(m)
 	named := byName(tree)
 	l := Layout{FormatVersion: layoutVersion}

@@ -64,7 +64,7 @@ func filled(pattern string, texts []string) string {
 }
 
 // rules are those of m, nil for none.
-func rules(m Model) []WeightRule {
+func rules(m nn.Module) []WeightRule {
 	if w, ok := m.(WeightMapper); ok {
 		return w.WeightMap()
 	}

@@ -124,7 +124,7 @@ func (o *loadOptions) allows(names []string) bool {
 // that is missing, unexpected or of another shape, and then nothing was changed. NaN, infinities and numbers that the
 // dtype of m cannot hold are an error that names the weights, after all have been read; only a buffer that has such
 // values in m already, as masks have, may have them. It is for package trainer; programs use LoadPretrained.
-func ReadWeights(set *safetensors.Set, m Model, opts ...LoadOption) error {
+func ReadWeights(set *safetensors.Set, m nn.Module, opts ...LoadOption) error {
 	o := optionsOf(opts)
 	tree := nn.Walk(m)
 	saved, err := fit(set, m, tree)
@@ -202,7 +202,7 @@ func nonFinite(c *tensor.Ctx, tensors []tensor.Named) (n int) {
 }
 
 // fit finds the saved array of each parameter and buffer. The error lists all that does not fit.
-func fit(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]array, err error) {
+func fit(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[string]array, err error) {
 	saved, bad := savedArrays(set, m, tree)
 	named := byName(tree)
 	for _, p := range tree.State() {
@@ -238,7 +238,7 @@ func some(bad []string) string {
 }
 
 // savedArrays finds the saved array of each parameter and buffer, and lists saved arrays that are not expected.
-func savedArrays(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]array, bad []string) {
+func savedArrays(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[string]array, bad []string) {
 	saved = map[string]array{}
 	named, list := byName(tree), rules(m)
 	if set.InPieces() {

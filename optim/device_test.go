@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -85,7 +86,7 @@ func TestStepByIsStep(t *testing.T) {
 			for _, limit := range []float64{0, 0.5} {
 				for _, scale := range []float64{1, 1024} {
 					be := deferred.New(1)
-					dev := tensor.NewDevice(be)
+					dev := joint.Device[*tensor.Device](be)
 					host, device := newStepper(tensor.CPU(), k.dt, k.half, chain), newStepper(dev, k.dt, k.half, chain)
 					require.True(t, device.opt.StepsAlone())
 					what := fmt.Sprint(name, " ", k, " ", limit, " ", scale)
@@ -133,7 +134,7 @@ func TestStepByIsStep(t *testing.T) {
 func TestWhoStepsAlone(t *testing.T) {
 	chain := func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer { return optim.New(c, "mine", g, nothing{}) }
 	require.False(t, newStepper(tensor.CPU(), tensor.Float32, optim.HalfKahan, chain).opt.StepsAlone())
-	dev := tensor.NewDevice(old{deferred.New(1)})
+	dev := joint.Device[*tensor.Device](old{deferred.New(1)})
 	defer dev.Close()
 	s := newStepper(dev, tensor.Float32, optim.HalfKahan, optim.DefaultAdamW().New)
 	require.False(t, s.opt.StepsAlone())
@@ -154,7 +155,7 @@ func (b old) Supports(op backend.Op, dt dtype.DType) bool {
 // AdamW over many parameters is one launch on a device that takes lists, and so are the squares of their gradients.
 func TestAStepOfManyParametersIsFewLaunches(t *testing.T) {
 	be := deferred.New(1)
-	dev := tensor.NewDevice(be)
+	dev := joint.Device[*tensor.Device](be)
 	defer dev.Close()
 	c := tensor.NewCtx(dev).NoGrad()
 	g := &optim.Group{LR: 0.1}

@@ -11,9 +11,21 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
+// BF16 is a bfloat16 number as it is stored, the upper half of a float32; its method Float32 widens it.
+type BF16 = dtype.BF16
+
+// F16 is an IEEE 754 binary16 number as it is stored; its method Float32 widens it.
+type F16 = dtype.F16
+
+// ToBF16 rounds to the nearest bfloat16, ties to even.
+func ToBF16(f float32) BF16 { return dtype.ToBF16(f) }
+
+// ToF16 rounds to the nearest binary16, ties to even; numbers above 65504 by half a unit or more become infinite.
+func ToF16(f float32) F16 { return dtype.ToF16(f) }
+
 // Element is the Go type of each dtype, for host slices of tensors.
 type Element interface {
-	float32 | float64 | dtype.BF16 | dtype.F16 | int32 | int64 | uint8 | bool
+	float32 | float64 | BF16 | F16 | int32 | int64 | uint8 | bool
 }
 
 // dtypeOf is the dtype that T stores.

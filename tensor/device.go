@@ -23,22 +23,21 @@ type Device struct {
 	closed  bool
 }
 
-// NewDevice wraps a backend. Users call CPU, NewCPU or OpenDevice instead.
-func NewDevice(be backend.Backend) *Device { return &Device{be: be, lacking: lackingOf(be)} }
+func newDevice(be backend.Backend) *Device { return &Device{be: be, lacking: lackingOf(be)} }
 
-var defaultCPU = sync.OnceValue(func() *Device { return NewDevice(cpu.Default()) })
+var defaultCPU = sync.OnceValue(func() *Device { return newDevice(cpu.Default()) })
 
 // CPU returns the process's CPU device, which uses as many workers as GOMAXPROCS.
 func CPU() *Device { return defaultCPU() }
 
 // NewCPU returns a CPU device with its own worker pool and memory. Results do not
 // depend on the number of workers, bit for bit.
-func NewCPU(workers int) *Device { return NewDevice(cpu.New(workers)) }
+func NewCPU(workers int) *Device { return newDevice(cpu.New(workers)) }
 
 // NewMeta returns a device whose tensors have shapes and no values, like PyTorch's meta device: ops check their
 // operands and allocate, MemStats counts, but nothing is computed, and reads return zeros. Use it to find out how
 // much memory a computation needs.
-func NewMeta() *Device { return NewDevice(meta.New()) }
+func NewMeta() *Device { return newDevice(meta.New()) }
 
 // Name is the backend's name, as "cpu".
 func (d *Device) Name() string { return d.be.Name() }
@@ -70,8 +69,16 @@ func (d *Device) AllowTF32(on bool) bool {
 	return ok
 }
 
-// MemStats returns the device memory in use, in bytes.
-func (d *Device) MemStats() backend.Stats { return d.be.Stats() }
+// MemStats counts a device's memory in bytes.
+type MemStats struct {
+	InUse    int64 // held by tensors
+	Peak     int64 // the largest InUse so far
+	Reserved int64 // taken from the system, including memory that is cached for reuse
+	Allocs   int64 // number of allocations so far
+}
+
+// MemStats returns the device memory in use.
+func (d *Device) MemStats() MemStats { return MemStats(d.be.Stats()) }
 
 // HostMemory reports whether tensors of the device lie in host memory, see HostBytes.
 func (d *Device) HostMemory() bool {
@@ -148,7 +155,3 @@ func DeviceNames() []string {
 	})
 	return names
 }
-
-// Backend is what the device computes with. It is for packages that work on a backend's memory directly, such as
-// engines of package dist.
-func (d *Device) Backend() backend.Backend { return d.be }

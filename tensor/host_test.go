@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -49,7 +50,7 @@ func TestHostMemoryIsShared(t *testing.T) {
 }
 
 func TestHostMemoryElsewhere(t *testing.T) {
-	dev := tensor.NewDevice(deferred.New(1))
+	dev := joint.Device[*tensor.Device](deferred.New(1))
 	defer func() { require.NoError(t, dev.Close()) }()
 	c := tensor.NewCtx(dev)
 	_, ok := tensor.FromHost(c, aligned(8), tensor.Float64, 1)

@@ -88,9 +88,3 @@ func (t *Tensor) Bits(dt DType) *Tensor {
 	v.shape[0], v.stride[0] = t.Bytes()/dt.Size(), 1
 	return v
 }
-
-// Native shows the memory to what moves it on the device itself: the device's backend, the buffer, the byte in it at
-// which the tensor begins, and the event after which it holds the tensor.
-func (m *Memory) Native() (be backend.Backend, buf backend.Buffer, at int, ready backend.Event) {
-	return m.dev.be, m.buf, m.at, m.ready
-}

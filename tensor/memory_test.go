@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -223,7 +224,7 @@ func TestWithoutScopeTheCollectorFrees(t *testing.T) {
 }
 
 func TestTensorsMayOutliveTheirDevice(t *testing.T) {
-	for _, dev := range []*tensor.Device{tensor.NewCPU(1), tensor.NewDevice(deferred.New(1))} {
+	for _, dev := range []*tensor.Device{tensor.NewCPU(1), joint.Device[*tensor.Device](deferred.New(1))} {
 		func() {
 			c := tensor.NewCtx(dev)
 			tensor.Ones(c, tensor.Float32, 100)

@@ -10,6 +10,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -27,7 +28,7 @@ func init() {
 // openDeferred makes the deferred devices, whose memory the host cannot see.
 func openDeferred(t *testing.T) {
 	for name := range deferredDevices {
-		deferredDevices[name] = tensor.NewDevice(deferred.New(1))
+		deferredDevices[name] = joint.Device[*tensor.Device](deferred.New(1))
 		t.Cleanup(func() { require.NoError(t, deferredDevices[name].Close()) })
 	}
 }

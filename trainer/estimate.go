@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/fake"
 	"github.com/lockstep-ml/lockstep/dist/local"
 	"github.com/lockstep-ml/lockstep/internal/backend/meta"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -129,7 +130,7 @@ func estimateMemory(a *args.TrainingArguments, ranks int, sharded bool, model fu
 		sharded = each > 1
 	}
 	counter := meta.New()
-	dev := tensor.NewDevice(counter)
+	dev := joint.Device[*tensor.Device](counter)
 	defer dev.Close()
 	var m models.Model
 	if tried := tensor.Try(func() { m, err = model(nn.NewInit(dev, a.Seed)) }); tried != nil || err != nil {

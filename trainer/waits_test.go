@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -40,7 +41,7 @@ func TestAStepWaitsForTheDeviceOnce(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			be := deferred.New(1)
-			devices := []*tensor.Device{tensor.NewCPU(1), tensor.NewDevice(be)}
+			devices := []*tensor.Device{tensor.NewCPU(1), joint.Device[*tensor.Device](be)}
 			var got [2]map[string][]byte
 			var stats [2][]callbacks.StepStats
 			for i, dev := range devices {
@@ -92,7 +93,7 @@ func TestAStepWaitsForTheDeviceOnce(t *testing.T) {
 
 // A device finds an index out of range when the whole step is queued: the step is an error and changes nothing.
 func TestAFaultOfTheDeviceChangesNothing(t *testing.T) {
-	dev := tensor.NewDevice(deferred.New(1))
+	dev := joint.Device[*tensor.Device](deferred.New(1))
 	defer dev.Close()
 	list := make(data.Slice[text], 16)
 	for i := range list {

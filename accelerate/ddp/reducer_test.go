@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/disttest"
 	"github.com/lockstep-ml/lockstep/dist/local"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -298,7 +299,7 @@ func TestForeignGradientsAreCopied(t *testing.T) {
 func TestDeviceThatIsNotHostMemory(t *testing.T) {
 	const n = 3
 	onRanks(t, n, func(g *dist.Group) error {
-		dev := tensor.NewDevice(deferred.New(1))
+		dev := joint.Device[*tensor.Device](deferred.New(1))
 		defer dev.Close()
 		c := tensor.NewCtx(dev)
 		params := newParams(c)

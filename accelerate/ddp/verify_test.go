@@ -11,6 +11,7 @@ import (
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/dist/local"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -101,7 +102,7 @@ func TestVerifyOnADeadGroup(t *testing.T) {
 }
 
 func devices(t *testing.T) []*tensor.Device {
-	own := tensor.NewDevice(deferred.New(1))
+	own := joint.Device[*tensor.Device](deferred.New(1))
 	t.Cleanup(func() { require.NoError(t, own.Close()) })
 	return []*tensor.Device{tensor.CPU(), own}
 }

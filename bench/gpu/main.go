@@ -28,6 +28,7 @@ import (
 
 	backend "github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/tensor"
 	_ "github.com/lockstep-ml/lockstep/tensor/cuda" // empty without -tags cuda
 )
@@ -92,7 +93,7 @@ func run(s *settings, argv []string) error {
 		if err != nil {
 			return nil, err
 		}
-		return tensor.NewDevice(d), nil
+		return joint.Device[*tensor.Device](d), nil
 	})
 	return commands[argv[0]](s, argv[1:])
 }

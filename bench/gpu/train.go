@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/text"
 	backend "github.com/lockstep-ml/lockstep/internal/backend/cuda"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/internal/rng"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
@@ -208,7 +209,7 @@ func (t *training) run() (rate float64, err error) {
 	}
 	fmt.Printf("%s: first step %.2f s, first loss %.4f, last %.4f\nWEIGHTS %s %x\n", t.row, w.seconds[0], w.losses[0],
 		w.losses[len(w.losses)-1], t.row, digest.Sum(nil))
-	if gpu, ok := d.Backend().(*backend.Device); ok {
+	if gpu, ok := joint.Backend(d).(*backend.Device); ok {
 		fmt.Printf("%d kernels and products; CUDA graphs: %+v\n", gpu.Launches(), gpu.Graphs())
 	}
 	return rate, w.write(t.curve)

@@ -26,14 +26,8 @@ import (
 const EnvLibrary = "LOCKSTEP_NCCL_LIBRARY"
 
 func init() {
-	open := sync.OnceValues(openLibrary)
-	dist.RegisterDeviceEngine("nccl", func(group string, control dist.Engine) (dist.DeviceEngine, error) {
-		lib, err := open()
-		if err != nil {
-			return nil, fmt.Errorf("dist/nccl: %w", err)
-		}
-		return engine.New(lib)(group, control)
-	})
+	nccl.Open = sync.OnceValues(openLibrary)
+	dist.RegisterDeviceEngine("nccl", engine.New)
 }
 
 // Codes of ncclResult_t.

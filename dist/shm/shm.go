@@ -28,8 +28,8 @@ func Join(ctx context.Context, c rendezvous.Config, opts dist.Options) (*dist.Gr
 }
 
 // NewEngine returns the engine of some processes of a job that share a host, for dist/tcp, which uses it inside each
-// host. All members call it.
-func NewEngine(job *rendezvous.Job, group string, members []int) (*window.Engine, error) {
+// host. It is a *window.Engine. All members call it.
+func NewEngine(job *rendezvous.Job, group string, members []int) (dist.Engine, error) {
 	f, err := newFabric(job, group, members, job.Timeout, preferred)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,6 @@ import (
 	"errors"
 
 	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/internal/window"
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
 )
 
@@ -24,4 +23,4 @@ func Join(context.Context, rendezvous.Config, dist.Options) (*dist.Group, error)
 func New(*rendezvous.Job, dist.Options) (*dist.Group, error) { return nil, errMissing }
 
 // NewEngine returns an error: there is no shared memory engine for this operating system.
-func NewEngine(*rendezvous.Job, string, []int) (*window.Engine, error) { return nil, errMissing }
+func NewEngine(*rendezvous.Job, string, []int) (dist.Engine, error) { return nil, errMissing }

@@ -70,8 +70,9 @@ func (e *Engine) descend(group string) error {
 			in.across, rail = append(in.across, r), append(rail, inJob)
 		}
 	}
-	var err error
-	if in.local, err = shm.NewEngine(e.job, fmt.Sprintf("%s/host%d", group, e.rank/size), local); err == nil {
+	host, err := shm.NewEngine(e.job, fmt.Sprintf("%s/host%d", group, e.rank/size), local)
+	if err == nil {
+		in.local = host.(*window.Engine)
 		in.local.SetBridge(in.cross, e.rank/size, len(e.members)/size)
 	}
 	all, err := e.agree(err)

@@ -4,7 +4,14 @@
 // library and has the engine; internal/cuda/fake has a fake for tests.
 package nccl
 
-import "github.com/lockstep-ml/lockstep/internal/cuda"
+import (
+	"errors"
+
+	"github.com/lockstep-ml/lockstep/internal/cuda"
+)
+
+// Open returns the library that ranks use. dist/nccl sets it to the real one, tests to the fake.
+var Open = func() (Library, error) { return nil, errors.New("this program has no NCCL: want the build tag cuda") }
 
 // ID is ncclUniqueId: by it the ranks of a communicator find each other.
 type ID [128]byte

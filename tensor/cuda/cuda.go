@@ -12,6 +12,7 @@ import (
 	backend "github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/libcuda"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -37,7 +38,7 @@ func register(open func() (cuda.Driver, error), add func(name string, open func(
 			if err != nil {
 				return nil, err
 			}
-			return tensor.NewDevice(d), nil
+			return joint.Device[*tensor.Device](d), nil
 		}))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -61,7 +62,7 @@ func TestComposites(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			for _, op := range ops {
-				dev := closed(t, tensor.NewDevice(without{deferred.New(1), []backend.Op{op}}))
+				dev := closed(t, joint.Device[*tensor.Device](without{deferred.New(1), []backend.Op{op}}))
 				row(t, dev, name)
 				require.Positive(t, dev.Composed()[op.String()], "%s was not composed", op)
 				require.Len(t, dev.Composed(), 1)
@@ -69,7 +70,7 @@ func TestComposites(t *testing.T) {
 		})
 	}
 	dev := closed(t,
-		tensor.NewDevice(without{deferred.New(1),
+		joint.Device[*tensor.Device](without{deferred.New(1),
 			append(all, backend.OpLayerNormParamGrad, backend.OpRMSNormParamGrad)}))
 	for name := range composable {
 		row(t, dev, name)

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/internal/backend/meta"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -24,13 +25,13 @@ import (
 func openCPU(t *testing.T, workers int) *tensor.Device { return closed(t, tensor.NewCPU(workers)) }
 
 func openDeferred(t *testing.T, workers int) *tensor.Device {
-	return closed(t, tensor.NewDevice(deferred.New(workers)))
+	return closed(t, joint.Device[*tensor.Device](deferred.New(workers)))
 }
 
 func openCUDA(t *testing.T) *tensor.Device {
 	d, err := cuda.Open(fake.New(fake.Options{Seed: 1, Memory: 1 << 30}), 0)
 	require.NoError(t, err)
-	return closed(t, tensor.NewDevice(d))
+	return closed(t, joint.Device[*tensor.Device](d))
 }
 
 // closed closes the device when the test ends.
@@ -62,12 +63,12 @@ func TestCUDAConvolutionsWithoutCuDNN(t *testing.T) {
 	}
 	d, err := cuda.Open(fake.New(fake.Options{Seed: 1, Memory: 1 << 30, NoDnn: true}), 0)
 	require.NoError(t, err)
-	row(t, closed(t, tensor.NewDevice(d)), "Conv2D")
+	row(t, closed(t, joint.Device[*tensor.Device](d)), "Conv2D")
 }
 
 // TestMeta: on the device without values, where memory is estimated, results and gradients have the CPU's shapes.
 func TestMeta(t *testing.T) {
-	cpu, empty := openCPU(t, 1), closed(t, tensor.NewDevice(meta.New()))
+	cpu, empty := openCPU(t, 1), closed(t, joint.Device[*tensor.Device](meta.New()))
 	onCPU, onMeta := runner{dev: cpu, c: tensor.NewCtx(cpu)}, runner{dev: empty, c: tensor.NewCtx(empty)}
 	for _, op := range Table() {
 		for _, s := range op.Samples {

@@ -26,8 +26,7 @@ const introduction = 25
 
 // public reports whether a file belongs to a package that programs import.
 func public(f file) bool {
-	return !f.test && f.ast.Name.Name != "main" && !slices.Contains(programs, topOf(f.dir)) &&
-		!slices.Contains(strings.Split(f.dir, "/"), "internal")
+	return !f.test && f.ast.Name.Name != "main" && importable(f.dir)
 }
 
 // unintroduced reports comments that leave a newcomer alone: those of public packages that begin with less than a

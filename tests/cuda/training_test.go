@@ -17,6 +17,8 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/nccl/engine"
 	backend "github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
+	"github.com/lockstep-ml/lockstep/internal/joint"
+	"github.com/lockstep-ml/lockstep/internal/nccl"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -43,7 +45,7 @@ func machineOf(t *testing.T, driver *fake.Driver, g backend.Graphs) (backends []
 		d, err := backend.Open(driver, i)
 		require.NoError(t, err)
 		d.SetGraphs(g)
-		backends, devices = append(backends, d), append(devices, tensor.NewDevice(d))
+		backends, devices = append(backends, d), append(devices, joint.Device[*tensor.Device](d))
 		t.Cleanup(func() { require.NoError(t, devices[i].Close()) })
 	}
 	return backends, devices
@@ -190,7 +192,10 @@ func TestTrainingInBFloat16(t *testing.T) {
 // library is the NCCL that ranks on devices find.
 var library = fake.NewNCCL()
 
-func init() { dist.RegisterDeviceEngine("nccl", engine.New(library)) }
+func init() {
+	nccl.Open = func() (nccl.Library, error) { return library, nil }
+	dist.RegisterDeviceEngine("nccl", engine.New)
+}
 
 // Two ranks on two devices have the bits of one, and one has them again whatever the paces of streams: gradients and
 // shards that go by NCCL, and through the host.

@@ -16,6 +16,7 @@ import (
 	backendcuda "github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/internal/nccl"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -36,8 +37,17 @@ type Engine struct {
 	comm nccl.Comm  // nil: no call was made yet, or it was given up
 }
 
-// New returns a function that makes engines over a library, for dist.RegisterDeviceEngine.
-func New(lib nccl.Library) dist.NewDeviceEngine {
+// New makes an engine over the library that nccl.Open returns. It is a dist.NewDeviceEngine.
+func New(group string, control dist.Engine) (dist.DeviceEngine, error) {
+	lib, err := nccl.Open()
+	if err != nil {
+		return nil, fmt.Errorf("dist/nccl: %w", err)
+	}
+	return over(lib)(group, control)
+}
+
+// over returns a function that makes engines over a library.
+func over(lib nccl.Library) dist.NewDeviceEngine {
 	return func(group string, control dist.Engine) (dist.DeviceEngine, error) {
 		return &Engine{lib: lib, group: group, control: control}, nil
 	}
@@ -51,7 +61,7 @@ func (e *Engine) Carries(s dist.Signature, dev *tensor.Device) bool {
 	if s.Op == dist.Barrier || s.Op.PointToPoint() {
 		return false
 	}
-	_, ok := dev.Backend().(*backendcuda.Device)
+	_, ok := joint.Backend(dev).(*backendcuda.Device)
 	return ok
 }
 
@@ -101,7 +111,7 @@ func (e *Engine) begin(c *dist.Call, in, out *tensor.Memory) error {
 		if m == nil {
 			continue
 		}
-		be, _, _, ready := m.Native()
+		be, _, _, ready := joint.Native(m)
 		if e.be == nil {
 			if err := e.open(c, be); err != nil {
 				return err
@@ -248,7 +258,7 @@ func (e *Engine) span(m *tensor.Memory, dt dtype.DType) span {
 	if m == nil {
 		return span{}
 	}
-	_, buf, at, _ := m.Native()
+	_, buf, at, _ := joint.Native(m)
 	return span{buf, backendcuda.Use(e.stream, buf) + cuda.Ptr(at), at / dt.Size(), m.Len() / dt.Size(), dt}
 }
 

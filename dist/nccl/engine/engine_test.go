@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	backendcuda "github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -49,7 +50,7 @@ func newMachine(t *testing.T, n int) *machine {
 	for i := range n {
 		be, err := backendcuda.Open(driver, i)
 		require.NoError(t, err)
-		dev := tensor.NewDevice(be)
+		dev := joint.Device[*tensor.Device](be)
 		m.devices, m.ways[dev] = append(m.devices, dev), make(chan *way, ways)
 		var borrowed []backend.Stream
 		for range ways {
@@ -79,7 +80,7 @@ type onDevices struct {
 }
 
 func (m *machine) wrap(t *testing.T, e dist.Engine, dev *tensor.Device, name string) *onDevices {
-	devices, err := engine.New(m.lib)(name, e)
+	devices, err := engine.Over(m.lib)(name, e)
 	require.NoError(t, err)
 	return &onDevices{Engine: e, m: m, dev: dev, devices: devices}
 }
@@ -163,7 +164,7 @@ func (e *onDevices) Split(name string, members []int) (dist.Engine, error) {
 	if sub == nil || err != nil {
 		return nil, err
 	}
-	devices, err := engine.New(e.m.lib)(name, sub)
+	devices, err := engine.Over(e.m.lib)(name, sub)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +202,7 @@ var current *fake.NCCL
 func groups(t *testing.T, n int, opts dist.Options) (*machine, []*dist.Group, []*tensor.Ctx) {
 	register.Do(func() {
 		dist.RegisterDeviceEngine("nccl", func(group string, control dist.Engine) (dist.DeviceEngine, error) {
-			return engine.New(current)(group, control)
+			return engine.Over(current)(group, control)
 		})
 	})
 	m := newMachine(t, n)
