@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,8 +39,7 @@ func main() {
 }
 `
 
-// TestProgramsAreStatic builds a training program without cgo and looks for an
-// interpreter, the mark of a binary that needs a dynamic linker.
+// TestProgramsAreStatic builds a training program without cgo.
 func TestProgramsAreStatic(t *testing.T) {
 	dir := t.TempDir()
 	source, overlay, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "overlay.json"),
@@ -58,6 +59,12 @@ func TestProgramsAreStatic(t *testing.T) {
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 
+	requireStatic(t, binary)
+}
+
+// requireStatic looks for an interpreter, the mark of a binary that needs a dynamic linker, and for libraries.
+func requireStatic(t *testing.T, binary string) {
+	t.Helper()
 	f, err := elf.Open(binary)
 	require.NoError(t, err)
 	defer f.Close()
@@ -67,4 +74,29 @@ func TestProgramsAreStatic(t *testing.T) {
 	libs, err := f.ImportedLibraries()
 	require.NoError(t, err)
 	require.Empty(t, libs)
+}
+
+var buildCommand = regexp.MustCompile(`(?m)^    (.*go build -o (\S+) (\./\S+).*)$`)
+
+// TestReadmeBuildsAStaticProgram runs the README's build command as a user does, with nothing said of cgo and the
+// machine's C compiler, if it has one, in the PATH.
+func TestReadmeBuildsAStaticProgram(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	require.NoError(t, err)
+	m := buildCommand.FindStringSubmatch(string(text))
+	require.NotNil(t, m, "the README has no command that builds a program")
+	_, err = tree() // the files are inputs of this test for go test's cache
+	require.NoError(t, err)
+
+	binary := filepath.Join(t.TempDir(), "program")
+	build := exec.Command("sh", "-c", strings.Replace(m[1], m[2], binary, 1))
+	build.Dir = root
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "CGO_ENABLED=") {
+			build.Env = append(build.Env, v)
+		}
+	}
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	requireStatic(t, binary)
 }

@@ -71,6 +71,9 @@ func (g *guide) build(t *testing.T, pkg, to string) {
 // command turns a line of the guide into a command; nil if it is done already.
 func (g *guide) command(t *testing.T, line string) *exec.Cmd {
 	words := strings.Fields(line)
+	if len(words) > 2 && words[1] == "go" && words[0] == "CGO_ENABLED=0" {
+		words = words[1:] // as build sets it
+	}
 	switch {
 	case len(words) >= 3 && words[0] == "go" && words[1] == "run":
 		program := g.built[words[2]]

@@ -4,7 +4,7 @@
 // torchrun, mpirun or srun. There is nothing in it but that every rank says its place; the
 // trainer finds it by itself. Alone, it is one rank, and ends with the same bits.
 //
-//	go build -o out/bin/launch ./examples/by_feature/launch
+//	CGO_ENABLED=0 go build -o out/bin/launch ./examples/by_feature/launch
 //	go run ./cmd/lockstep launch --nproc_per_node 2 -- out/bin/launch
 package main
 
