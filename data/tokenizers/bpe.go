@@ -10,7 +10,7 @@
 // Units"). Every byte has a token, so every text has an encoding, and decoding gives exactly the bytes back.
 //
 // The package does not read corpora (see package data/text), and it is not a general engine for tokenizer.json:
-// a component other than the byte-level ones is an error, never ignored.
+// a component that would change an id and is not a byte-level one is an error, never ignored.
 package tokenizers
 
 import (
@@ -34,6 +34,9 @@ type BPE struct {
 	states  sync.Pool        // *encoder
 
 	template template // around a text
+	kept     kept     // what else the file has
+	// whole has the tokens that a whole pre-token may be, whatever merges make of it (ignore_merges); nil: none.
+	whole map[string]int32
 }
 
 // AddedToken is a token that is found in the text before it is split, as a whole, and

@@ -208,6 +208,9 @@ func (e *encoder) appendWord(dst []int32, word string) []int32 {
 	if len(word) == 1 {
 		return append(dst, e.bpe.bytes[word[0]])
 	}
+	if id, ok := e.bpe.whole[word]; ok {
+		return append(dst, id)
+	}
 	if ids, ok := e.cache[word]; ok {
 		return append(dst, ids...)
 	}

@@ -11,9 +11,12 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/internal/foreign"
+	"github.com/lockstep-ml/lockstep/internal/jsontext"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
@@ -142,6 +145,9 @@ func (m *fileMerge) UnmarshalJSON(data []byte) error {
 func Load(path string) (*BPE, error) {
 	data, err := vfs.ReadFile(vfs.OS, path, maxFile)
 	if err != nil {
+		return nil, fmt.Errorf("tokenizers: %w%s", err, otherForm(path))
+	}
+	if err := foreign.Check(path, data); err != nil {
 		return nil, fmt.Errorf("tokenizers: %w", err)
 	}
 	t, err := parse(data)
@@ -151,10 +157,32 @@ func Load(path string) (*BPE, error) {
 	return t, nil
 }
 
-// Read reads a tokenizer in the format of HuggingFace's tokenizer.json, version 1.0: a
-// BPE model, the ByteLevel pre-tokenizer with its regular expression and without a prefix
-// space, the ByteLevel decoder, added tokens, and a post-processor that puts tokens around a text or none. A component
-// or setting that this package does not have, or a key that it does not know, is an error that names it.
+// otherForm says what to do about a tokenizer that lies beside path in another form.
+func otherForm(path string) string {
+	has := func(name string) bool {
+		_, err := os.Stat(filepath.Join(filepath.Dir(path), name))
+		return err == nil
+	}
+	switch {
+	case has("vocab.json") && has("merges.txt"):
+		return "; there are vocab.json and merges.txt: in Python, " +
+			"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes tokenizer.json"
+	case has("vocab.txt"):
+		return "; there is vocab.txt, of WordPiece, which is not supported; want byte-level BPE"
+	case has("tokenizer.model"), has("spiece.model"), has("sentencepiece.bpe.model"):
+		return "; there is a tokenizer of SentencePiece, which is not supported; want byte-level BPE"
+	}
+	return ""
+}
+
+// Read reads a tokenizer in the format of HuggingFace's tokenizer.json, version 1.0: a byte-level BPE model, GPT-2's
+// way of splitting a text, added tokens, and a post-processor that puts tokens around a text or none. Components that
+// change no id, as an empty Sequence, are accepted in any number. So are truncation and padding, which a file has if
+// its tokenizer was used with them last: as in transformers they do not apply, since the caller of Encode decides about
+// both. All of these are written back as they were.
+//
+// A component or setting that this package does not have, or a key that it does not know, is an error. It names all
+// that the file has, the greatest obstacle first.
 func Read(r io.Reader) (*BPE, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
@@ -167,20 +195,17 @@ func Read(r io.Reader) (*BPE, error) {
 }
 
 func parse(data []byte) (*BPE, error) {
+	if jsontext.LoneSurrogate(data) {
+		return nil, errors.New(
+			`tokenizers: tokenizer.json has an escape \uD800 to \uDFFF that is not half of a pair`)
+	}
 	f := file{Version: "1.0"}
 	if err := strict(data, &f); err != nil {
 		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
 	}
-	if err := f.check(); err != nil {
+	m, err := f.check()
+	if err != nil {
 		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
-	}
-	var m fileModel
-	m.Type = "BPE" // older files leave it out
-	if err := strict(f.Model, &m); err != nil {
-		return nil, fmt.Errorf("tokenizers: tokenizer.json: model: %w", err)
-	}
-	if err := m.check(); err != nil {
-		return nil, fmt.Errorf("tokenizers: tokenizer.json: model: %w", err)
 	}
 	vocab, ids, err := parseVocab(m.Vocab, maxTokens)
 	if err != nil {
@@ -197,14 +222,11 @@ func parse(data []byte) (*BPE, error) {
 		}
 		merges[rank] = makePair(left, right)
 	}
-	added, err := f.added()
-	if err != nil {
-		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
-	}
-	t, err := newBPE(vocab, merges, added)
+	t, err := newBPE(vocab, merges, f.added())
 	if err != nil {
 		return nil, err
 	}
+	t.keep(f, m)
 	if t.template, err = parseTemplate("post_processor", f.PostProcessor, t.VocabSize()); err != nil {
 		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
 	}
@@ -228,76 +250,6 @@ func strict(data []byte, to any) error {
 }
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
-
-// check refuses the components that are not supported.
-func (f *file) check() error {
-	if f.Version != "1.0" {
-		return fmt.Errorf("version is %q, want \"1.0\"", f.Version)
-	}
-	for _, part := range []struct {
-		name string
-		raw  json.RawMessage
-	}{{"truncation", f.Truncation}, {"padding", f.Padding}, {"normalizer", f.Normalizer}} {
-		if !isNull(part.raw) {
-			return fmt.Errorf("%s is set, which is not supported; want null", part.name)
-		}
-	}
-	pre, err := byteLevel("pre_tokenizer", f.PreTokenizer)
-	if err != nil {
-		return err
-	}
-	if pre.AddPrefixSpace || !pre.UseRegex {
-		return fmt.Errorf("pre_tokenizer has add_prefix_space %t and use_regex %t, want false and true",
-			pre.AddPrefixSpace, pre.UseRegex)
-	}
-	if isNull(f.Model) {
-		return errors.New("model is missing, want BPE")
-	}
-	_, err = byteLevel("decoder", f.Decoder)
-	return err
-}
-
-func byteLevel(name string, raw json.RawMessage) (fileByteLevel, error) {
-	b := fileByteLevel{AddPrefixSpace: true, TrimOffsets: true, UseRegex: true}
-	if isNull(raw) {
-		return b, fmt.Errorf("%s is missing, want ByteLevel", name)
-	}
-	var kind struct {
-		Type string `json:"type"`
-	}
-	if err := json.Unmarshal(raw, &kind); err != nil {
-		return b, fmt.Errorf("%s: %w", name, err)
-	}
-	if kind.Type != "ByteLevel" {
-		return b, fmt.Errorf("%s is %q, which is not supported; want ByteLevel", name, kind.Type)
-	}
-	if err := strict(raw, &b); err != nil {
-		return b, fmt.Errorf("%s: %w", name, err)
-	}
-	return b, nil
-}
-
-// check refuses the settings that would change the encoding. The unknown token is
-// never needed, since every byte has a token.
-func (m *fileModel) check() error {
-	notEmpty := func(s *string) bool { return s != nil && *s != "" }
-	switch {
-	case m.Type != "BPE":
-		return fmt.Errorf("type is %q, which is not supported; want BPE", m.Type)
-	case m.Dropout != nil && *m.Dropout != 0:
-		return fmt.Errorf("dropout is %g, which is not supported; want null", *m.Dropout)
-	case notEmpty(m.ContinuingSubwordPrefix):
-		return fmt.Errorf("continuing_subword_prefix is %q, which is not supported; want none",
-			*m.ContinuingSubwordPrefix)
-	case notEmpty(m.EndOfWordSuffix):
-		return fmt.Errorf("end_of_word_suffix is %q, which is not supported; want none", *m.EndOfWordSuffix)
-	case m.ByteFallback:
-		return errors.New("byte_fallback is true, which is not supported; want false")
-	case m.IgnoreMerges:
-		return errors.New("ignore_merges is true, which is not supported; want false")
-	}
-	return nil
-}
 
 // parseVocab reads the object {token: id} into a list by id and its inverse.
 func parseVocab(raw json.RawMessage, most int) ([]string, map[string]int32, error) {
@@ -339,22 +291,15 @@ func parseVocab(raw json.RawMessage, most int) ([]string, map[string]int32, erro
 	return vocab, ids, nil
 }
 
-// added checks the added tokens and sorts them by id.
-func (f *file) added() ([]AddedToken, error) {
+// added sorts the added tokens, which check has seen, by id.
+func (f *file) added() []AddedToken {
 	var added []AddedToken
 	for _, a := range f.AddedTokens {
-		if a.SingleWord || a.LStrip || a.RStrip {
-			return nil, fmt.Errorf("added token %q has single_word %t, lstrip %t, rstrip %t; only false is supported",
-				a.Content, a.SingleWord, a.LStrip, a.RStrip)
-		}
-		if a.ID < 0 || a.ID > math.MaxInt32 {
-			return nil, fmt.Errorf("added token %q has id %d, want 0 or more", a.Content, a.ID)
-		}
 		added = append(added, AddedToken{ID: int32(a.ID), Content: a.Content, Special: a.Special,
 			Normalized: a.Normalized})
 	}
 	slices.SortStableFunc(added, func(a, b AddedToken) int { return cmp.Compare(a.ID, b.ID) })
-	return added, nil
+	return added
 }
 
 // Save writes HuggingFace's tokenizer.json to path. It replaces the file in place:
@@ -380,16 +325,17 @@ func (t *BPE) WriteTo(w io.Writer) (int64, error) {
 		Version: "1.0", Truncation: null, Padding: null, Normalizer: null, AddedTokens: addedList{},
 		PreTokenizer: encodeJSON(level), PostProcessor: encodeJSON(level),
 	}
+	level.AddPrefixSpace = true // means nothing to a decoder; HuggingFace's has it
+	f.Decoder = encodeJSON(level)
+	m := fileModel{Type: "BPE", Vocab: t.vocabJSON(), Merges: mergeList{}}
+	t.kept.restore(&f, &m)
 	if t.template.raw != nil {
 		f.PostProcessor = t.template.raw
 	}
-	level.AddPrefixSpace = true // means nothing to a decoder; HuggingFace's has it
-	f.Decoder = encodeJSON(level)
 	for _, a := range t.added {
 		f.AddedTokens = append(f.AddedTokens,
 			fileAdded{ID: int64(a.ID), Content: a.Content, Normalized: a.Normalized, Special: a.Special})
 	}
-	m := fileModel{Type: "BPE", Vocab: t.vocabJSON(), Merges: mergeList{}}
 	for _, p := range t.merges {
 		m.Merges = append(m.Merges, fileMerge{t.spelled[p.left()], t.spelled[p.right()]})
 	}

@@ -96,6 +96,10 @@ func TestReadRefuses(t *testing.T) {
 	level := func(prefix, regex bool) map[string]any {
 		return map[string]any{"type": "ByteLevel", "add_prefix_space": prefix, "use_regex": regex}
 	}
+	split := func(pattern, behavior string) map[string]any {
+		return map[string]any{"type": "Sequence", "pretokenizers": []any{map[string]any{"type": "Split",
+			"pattern": map[string]any{"Regex": pattern}, "behavior": behavior, "invert": false}, level(false, false)}}
+	}
 	added := func(change string, value any) []any {
 		a := map[string]any{"id": 0, "content": endOfText, "single_word": false, "lstrip": false, "rstrip": false,
 			"normalized": false, "special": true}
@@ -112,11 +116,18 @@ func TestReadRefuses(t *testing.T) {
 	}{
 		{"", "version", "2.0", `version is "2.0", want "1.0"`},
 		{"", "normalizer", component("NFC"), "normalizer is set"},
-		{"", "truncation", map[string]any{"max_length": 5}, "truncation is set"},
-		{"", "padding", map[string]any{"direction": "Right"}, "padding is set"},
+		{"", "truncation", "x", "truncation is not an object"},
+		{"", "padding", 7, "padding is not an object"},
+		{"", "pre_tokenizer", map[string]any{"type": "Sequence", "pretokenizers": []any{
+			map[string]any{"type": "Digits", "individual_digits": false}, level(false, true)}},
+			`pre_tokenizer has "Digits", which is not supported before`},
+		{"", "pre_tokenizer", split("x", "Isolated"), `Split by "x" is not supported`},
+		{"", "pre_tokenizer", split(gpt2Patterns[0], "Removed"), `behavior "Removed" and invert false, want Isolated`},
+		{"", "decoder", map[string]any{"type": "Sequence", "decoders": []any{level(true, true), component("Strip")}},
+			`decoder has "Strip" after its first component`},
 		{"", "pre_tokenizer", nil, "pre_tokenizer is missing"},
 		{"", "pre_tokenizer", component("Whitespace"), `pre_tokenizer is "Whitespace"`},
-		{"", "pre_tokenizer", component("Sequence"), `pre_tokenizer is "Sequence"`},
+		{"", "pre_tokenizer", component("Sequence"), `pre_tokenizer is missing`},
 		{"", "pre_tokenizer", level(true, true), "add_prefix_space true"},
 		{"", "pre_tokenizer", level(false, false), "use_regex false"},
 		{"", "decoder", component("WordPiece"), `decoder is "WordPiece"`},
@@ -138,8 +149,6 @@ func TestReadRefuses(t *testing.T) {
 		{"model", "dropout", 0.1, "dropout is 0.1"},
 		{"model", "continuing_subword_prefix", "##", "continuing_subword_prefix"},
 		{"model", "end_of_word_suffix", "</w>", "end_of_word_suffix"},
-		{"model", "byte_fallback", true, "byte_fallback"},
-		{"model", "ignore_merges", true, "ignore_merges"},
 		{"model", "surprise", 1, `unknown field "surprise"`},
 		{"model", "vocab", []any{}, "not an object"},
 		{"model", "vocab", map[string]any{"a": 0, "b": 0}, "each once"},

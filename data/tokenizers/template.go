@@ -147,9 +147,16 @@ func single(raw json.RawMessage, vocab int) (before, after []int32, err error) {
 
 // EncodeWithSpecial is Encode with the tokens that the tokenizer's post-processor puts around a text, as
 // the one of beginning: what transformers gives a model for a text by default (add_special_tokens).
-func (t *BPE) EncodeWithSpecial(text string) []int32 {
-	return slices.Concat(t.template.before, t.Encode(text), t.template.after)
+func (t *BPE) EncodeWithSpecial(text string) []int32 { return t.AddSpecialTokens(t.Encode(text)) }
+
+// AddSpecialTokens puts the tokens of the post-processor around the ids of a text. To cut texts as transformers does,
+// cut the ids to NumSpecialTokens less than the length first.
+func (t *BPE) AddSpecialTokens(ids []int32) []int32 {
+	return slices.Concat(t.template.before, ids, t.template.after)
 }
+
+// NumSpecialTokens is how many tokens AddSpecialTokens adds, transformers' num_special_tokens_to_add.
+func (t *BPE) NumSpecialTokens() int { return len(t.template.before) + len(t.template.after) }
 
 // BeginWith makes EncodeWithSpecial, and whoever reads the saved tokenizer.json, put an added token before
 // each text. It replaces what the post-processor put around texts before.

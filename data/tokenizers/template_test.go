@@ -56,6 +56,7 @@ func TestTemplatesAreThoseOfHuggingFace(t *testing.T) {
 		require.Equal(t, c.IDs, tok.EncodeWithSpecial(golden.Text), c.Name)
 		require.Equal(t, c.IDs, again(t, tok).EncodeWithSpecial(golden.Text), "%s, written and read", c.Name)
 		require.Equal(t, golden.Cases[0].IDs, tok.Encode(golden.Text), c.Name)
+		require.Equal(t, len(c.IDs)-len(golden.Cases[0].IDs), tok.NumSpecialTokens(), c.Name)
 	}
 
 	tok, err := tokenizers.Load("testdata/trained/tokenizer.json")
