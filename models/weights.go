@@ -237,20 +237,25 @@ func some(bad []string) string {
 	return strings.Join(bad, "; ")
 }
 
-// savedArrays finds the saved array of each parameter and buffer, and lists saved arrays that are not expected.
+// savedArrays finds the saved array of each parameter and buffer, and lists saved arrays that are not expected. Of a
+// parameter that several modules share, any of its names will do: transformers saves the first, safetensors.torch's
+// save_model another one.
 func savedArrays(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[string]array, bad []string) {
 	saved = map[string]array{}
+	others := map[string]array{} // arrays of shared parameters, under another of their names
 	named, list := byName(tree), rules(m)
 	if set.InPieces() {
 		list = nil // they were not renamed
 	}
 	for _, name := range set.Names() {
 		a := arrayOf(list, name)
-		for _, to := range a.params {
-			_, tied := tree.Aliases()[to]
+		for i, to := range a.params {
+			first, tied := tree.Aliases()[to]
 			_, known := named[to]
 			switch {
 			case tied:
+				a.params[i] = first
+				others[first] = a
 			case !known:
 				bad = append(bad, fmt.Sprintf("%s is not expected", name))
 			case saved[to].name != "":
@@ -258,6 +263,11 @@ func savedArrays(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[st
 			default:
 				saved[to] = a
 			}
+		}
+	}
+	for first, a := range others {
+		if saved[first].name == "" {
+			saved[first] = a
 		}
 	}
 	return saved, bad

@@ -141,6 +141,31 @@ func TestReadWeightsOldNames(t *testing.T) {
 	require.Same(t, got.Transformer.WTE.Weight, got.LMHead.Weight, "still tied")
 }
 
+// Of the tied pair any name will do: save_model of safetensors.torch keeps lm_head.weight alone.
+func TestReadWeightsOfEitherTiedName(t *testing.T) {
+	want := smallGPT2(t, 5, nil)
+	var saved []safetensors.Tensor
+	for _, p := range nn.NamedParameters(want) {
+		saved = append(saved, array(strings.Replace(p.Name, "transformer.wte", "lm_head", 1), tensor.Float32, p.Tensor))
+	}
+	got := smallGPT2(t, 6, nil)
+	require.NoError(t, load(t, got, saved...))
+	require.Equal(t, weights(want), weights(got))
+
+	dir := save(t, want)
+	var b bytes.Buffer
+	require.NoError(t, safetensors.Write(&b, saved, nil))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, models.WeightsFile), b.Bytes(), 0o600))
+	for _, options := range [][]models.LoadOption{nil, {models.Deferred()}} {
+		loaded, err := models.LoadPretrained(tensor.CPU(), dir, options...)
+		require.NoError(t, err)
+		require.Equal(t, weights(want), weights(loaded))
+	}
+
+	untied := smallGPT2(t, 6, func(c *gpt2.Config) { c.TieWordEmbeddings = false })
+	require.ErrorContains(t, load(t, untied, saved...), "transformer.wte.weight is missing")
+}
+
 // Saved arrays of another floating dtype are converted.
 func TestReadWeightsConverts(t *testing.T) {
 	want := smallGPT2(t, 5, nil)

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/lockstep-ml/lockstep/internal/jsontext"
 )
 
 // maxHeader is the largest JSON header that the format allows, in bytes.
@@ -39,6 +41,8 @@ func parseHeader(text []byte) (*header, error) {
 		return nil, errors.New("header does not start with '{'")
 	case !utf8.Valid(text):
 		return nil, errors.New("header is not UTF-8")
+	case jsontext.LoneSurrogate(text): // two names of tensors could become one
+		return nil, errors.New(`header has an escape \uD800 to \uDFFF that is not half of a pair`)
 	}
 	p := parser{dec: json.NewDecoder(bytes.NewReader(text))}
 	p.dec.UseNumber()

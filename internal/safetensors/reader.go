@@ -11,6 +11,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/internal/foreign"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
@@ -29,6 +30,9 @@ type Reader struct {
 func NewReader(src io.ReaderAt, size int64, name string) (*Reader, error) {
 	r := &Reader{name: name, src: src}
 	if err := r.readHeader(size); err != nil {
+		if other := foreign.CheckReader(name, src); other != nil {
+			return nil, other
+		}
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	r.byName = make(map[string]int, len(r.header.entries))

@@ -69,6 +69,8 @@ func TestHeadersThatAreRefused(t *testing.T) {
 		{`{}{}`, 0, `after its end`},
 		{"{}\n", 0, `after its end`},
 		{"{\"\xff\":1}", 0, "not UTF-8"},
+		{`{"\ud800":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`, 0, "not half of a pair"},
+		{`{"__metadata__":{"a":"\udc00"}}`, 0, "not half of a pair"},
 		{`{` + a + `,` + a + `}`, 4, `the key "a" twice`},
 		{`{"__metadata__":{"x":"1","x":"2"}}`, 0, `the key "x" twice`},
 		{`{"__metadata__":{"x":1}}`, 0, "want a string"},
