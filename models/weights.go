@@ -295,7 +295,7 @@ func ReadConfig(path string) ([]byte, error) {
 func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configured, error) {
 	config, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, ConfigFile), maxConfig)
 	if err != nil {
-		return nil, fmt.Errorf("models: %s is not a saved model: %w", dir, err)
+		return nil, notSaved(dir, err)
 	}
 	in := nn.NewInit(dev, 0)
 	set, err := safetensors.OpenSet(vfs.OS, dir, WeightsBase)
@@ -304,7 +304,7 @@ func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configu
 		if _, fault := fromConfig(in.Dry(1), config); fault != nil && !errors.As(fault, &tooMany) {
 			return nil, fmt.Errorf("%s: %w", dir, fault) // the configuration comes first
 		}
-		return nil, fmt.Errorf("models: %w", err)
+		return nil, noWeights(dir, config, err)
 	}
 	o := optionsOf(opts)
 	if !o.deferred {

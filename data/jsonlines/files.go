@@ -26,7 +26,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/foreign"
 	"github.com/lockstep-ml/lockstep/internal/gzipped"
+	"github.com/lockstep-ml/lockstep/internal/jsontext"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
@@ -148,16 +150,20 @@ func (c *cursor[T]) decode(line []byte, sample *T) error {
 		return errors.New("it is not UTF-8")
 	}
 	if c.wanted != nil && line[0] != '{' {
-		return fmt.Errorf("it begins with %.20q, want a JSON object", line)
+		hint := ""
+		if line[0] == '[' && c.at.Line == 1 {
+			hint = " on each line: \"jq -c '.[]' FILE\" writes the objects of an array so"
+		}
+		return fmt.Errorf("it begins with %.20q, want a JSON object%s", line, hint)
 	}
-	if err := json.Unmarshal(line, sample); err != nil {
+	if err := unmarshal(line, sample); err != nil {
 		return fmt.Errorf("%w (want %T)", err, *sample)
 	}
 	if c.found || c.wanted == nil {
 		return nil
 	}
 	var object map[string]json.RawMessage
-	if err := json.Unmarshal(line, &object); err != nil {
+	if err := json.Unmarshal(jsontext.Finite(line), &object); err != nil {
 		return err
 	}
 	for _, name := range c.wanted {
@@ -165,6 +171,23 @@ func (c *cursor[T]) decode(line []byte, sample *T) error {
 			return fmt.Errorf("it has no field %q", name)
 		}
 	}
+	return nil
+}
+
+// unmarshal is json.Unmarshal, except that NaN and infinities, as Python writes them, may stand in fields that the sample
+// does not have: whatever else they are does not change it.
+func unmarshal[T any](line []byte, sample *T) error {
+	err := json.Unmarshal(line, sample)
+	finite := jsontext.Finite(line)
+	if err == nil || bytes.Equal(line, finite) {
+		return err
+	}
+	var null, text T
+	if json.Unmarshal(finite, &null) != nil || json.Unmarshal(jsontext.Replaced(line, `"NaN"`), &text) != nil ||
+		!reflect.DeepEqual(null, text) {
+		return err
+	}
+	*sample = null
 	return nil
 }
 
@@ -237,6 +260,9 @@ func openAt(path string, offset int64) (f *file, err error) {
 			return nil, err
 		}
 		f = &file{bufio.NewReaderSize(z, 1<<16), z, -1}
+		if err := f.check(path, offset); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
 		if n, err := io.CopyN(io.Discard, f.Reader, offset); err != nil {
 			return nil, errors.Join(fmt.Errorf("%s ends after %d bytes, before the place %d: %w", path, n, offset, err),
 				f.Close())
@@ -257,5 +283,21 @@ func openAt(path string, offset int64) (f *file, err error) {
 	if err != nil {
 		return nil, errors.Join(err, plain.Close())
 	}
-	return &file{bufio.NewReaderSize(plain, 1<<16), plain, info.Size()}, nil
+	f = &file{bufio.NewReaderSize(plain, 1<<16), plain, info.Size()}
+	if err := f.check(path, offset); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// check refuses a file of another format by what it begins with.
+func (f *file) check(path string, offset int64) error {
+	if offset > 0 {
+		return nil
+	}
+	head, err := f.Peek(foreign.HeadSize)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	return foreign.Check(path, head)
 }

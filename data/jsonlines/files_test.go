@@ -98,6 +98,14 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// NaN, as Python writes it, is no fault of a field that nobody reads.
+func TestNaNBesideTheSample(t *testing.T) {
+	path := write(t, t.TempDir(), "a.jsonl", `{"text": "NaN", "stars": 1, "score": NaN, "more": [-Infinity]}`+"\n")
+	samples, _, err := rest(t, open[review](t, path))
+	require.NoError(t, err)
+	require.Equal(t, []review{{"NaN", 1, ""}}, samples)
+}
+
 // Lines need not be objects.
 func TestFilesOfOtherTypes(t *testing.T) {
 	path := write(t, t.TempDir(), "a.jsonl", "[1, 2]\n[3]\n")
@@ -116,7 +124,10 @@ func TestFilesFaults(t *testing.T) {
 		"empty.jsonl":    {"", "has no line with a sample"},
 		"blank.jsonl":    {"\n \n", "has no line with a sample"},
 		"bytes.jsonl":    {good + "{\"text\": \"\xff\"}\n", "bytes.jsonl: line 2: it is not UTF-8"},
-		"array.jsonl":    {"[1]\n", `line 1: it begins with "[1]", want a JSON object`},
+		"array.jsonl":    {"[1]\n", `line 1: it begins with "[1]", want a JSON object on each line: "jq -c '.[]' FILE"`},
+		"nan.jsonl":      {`{"text": "one", "stars": NaN}`, "line 1: invalid character 'N'"},
+		"text.jsonl":     {`{"text": NaN, "stars": 1}`, "line 1: invalid character 'N'"},
+		"rows.jsonl":     {"PAR1\x15\x04", "rows.jsonl is a Parquet file"},
 		"null.jsonl":     {good + "\nnull\n", `line 3: it begins with "null", want a JSON object`},
 		"cut.jsonl":      {good + `{"text": "o`, "line 2: unexpected end of JSON input (want jsonlines_test.review)"},
 		"type.jsonl":     {good + `{"stars": "five"}`, "line 2: json: cannot unmarshal string"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tabular reads tables of named columns: CSV, tab-separated values and JSON Lines, plain or compressed
+// Package tabular reads tables of named columns: CSV, tab-separated values and JSON, plain or compressed
 // by gzip. Use it for sets of labelled rows that fit into memory, such as those of text classification and
 // regression. Start with [Read].
 //
@@ -11,29 +11,33 @@ package tabular
 import (
 	"bytes"
 	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/lockstep-ml/lockstep/internal/foreign"
 	"github.com/lockstep-ml/lockstep/internal/gzipped"
+	"github.com/lockstep-ml/lockstep/internal/jsontext"
+	"github.com/lockstep-ml/lockstep/internal/textcolumn"
 )
 
 // Table is the content of a file.
 type Table struct {
 	Path    string
 	Columns []string
-	// Rows has one value for each column; one that is missing in JSON Lines, or null, is "".
+	// Rows has one value for each column; one that is missing in JSON, null or NaN is "".
 	Rows [][]string
 	// Lines has the number of each row's first line in the file, from 1.
 	Lines []int
 
-	most int64 // values that the table may have
+	most   int64          // values that the table may have
+	nested map[string]int // columns that hold lists or objects, in which line first
 }
 
 // What a table may hold, so that a small file does not fill the memory: a value takes 16 to 64 bytes, and what is
@@ -65,32 +69,57 @@ func (t *Table) add(row []string, line int) error {
 }
 
 // Read reads a file. Its format is that of its name, without .gz: .csv is comma-separated with a header (RFC 4180),
-// .tsv the same with tabs and without quoting, and .jsonl, .ndjson or .json one object of strings, numbers and bools
-// on each line. A table without rows, a row of another length than the header, text that is not UTF-8 and a name of
-// another format are errors that name the file and, where there is one, the line.
+// .tsv the same with tabs and without quoting, and .jsonl, .ndjson and .json have objects of strings, numbers and bools:
+// one on each line, an array of them, or one after the other. Lists and objects in them are no values: a column that
+// has some is an error of Column alone.
+//
+// A .csv may have semicolons or tabs between its values, if its header has none of the commas. Blanks after the commas
+// of a header are no part of the names, nor are they of the values then. A first column of whole numbers without a
+// name, as pandas writes its index, is left out.
+//
+// A table without rows, a row of another length than the header, text that is not UTF-8 and a name of
+// another format are errors that name the file and, where there is one, the line; so is a file of a format that is
+// not read, such as Parquet, by its first bytes.
 //
 // A file compressed by gzip may hold 200 times its size, or 64 MiB if that is more. A table has at most MaxColumns
 // columns, and 8 values for each byte of the file, or 8 Mi if that is more.
 func Read(path string) (*Table, error) {
 	t := &Table{Path: path}
 	var read func(raw []byte) error
-	switch format := strings.ToLower(filepath.Ext(gzipped.TrimExt(path))); format {
+	format := strings.ToLower(filepath.Ext(gzipped.TrimExt(path)))
+	switch format {
 	case ".csv":
 		read = t.readCSV
 	case ".tsv":
 		read = t.readTSV
 	case ".jsonl", ".ndjson", ".json":
-		read = t.readJSONLines
-	default:
-		return nil,
-			fmt.Errorf("tabular: %s: unknown format %q: want a file named .csv, .tsv or .jsonl, or the same with .gz",
-				path, format)
+		read = t.readJSON
+	}
+	if read == nil {
+		return nil, unknownFormat(path, format)
 	}
 	raw, size, err := content(path)
+	if err == nil {
+		err = foreign.Check(path, raw)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("tabular: %w", err)
 	}
 	return t.fill(read, raw, size)
+}
+
+// unknownFormat is the error of a name that says no format, by what the file begins with if that is known.
+func unknownFormat(path, format string) error {
+	if f, err := gzipped.Open(path); err == nil {
+		defer f.Close()
+		head := make([]byte, foreign.HeadSize)
+		n, _ := io.ReadFull(f, head)
+		if err := foreign.Check(path, head[:n]); err != nil {
+			return fmt.Errorf("tabular: %w", err)
+		}
+	}
+	return fmt.Errorf("tabular: %s: unknown format %q: want a file named .csv, .tsv, .jsonl or .json, or the same with .gz",
+		path, format)
 }
 
 // Parse reads CSV text with a header, as a file that a program embeds. name stands for its path in errors.
@@ -112,8 +141,13 @@ func (t *Table) fill(read func(raw []byte) error, raw []byte, size int64) (*Tabl
 	return t, nil
 }
 
-// Column is the place of a column. The error lists those that there are.
+// Column is the place of a column. The error lists those that there are, or names the line in which the column has a
+// list or an object.
 func (t *Table) Column(name string) (int, error) {
+	if line, ok := t.nested[name]; ok {
+		return 0, fmt.Errorf("tabular: %s: line %d: %q is a list or an object, want a string, a number or a bool", t.Path,
+			line, name)
+	}
 	if i := slices.Index(t.Columns, name); i >= 0 {
 		return i, nil
 	}
@@ -138,39 +172,105 @@ func content(path string) (raw []byte, size int64, err error) {
 var byteOrderMark = []byte("\ufeff")
 
 func (t *Table) readCSV(raw []byte) error {
-	r := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(raw, byteOrderMark)))
+	raw = bytes.TrimPrefix(raw, byteOrderMark)
+	r := csv.NewReader(bytes.NewReader(raw))
+	r.FieldsPerRecord = -1 // compared below, with the text of the row
+	r.Comma, r.TrimLeadingSpace = csvStyle(raw)
 	for {
 		row, err := r.Read()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
-			return err
+			return csvFault(raw, err)
 		}
 		if t.Columns == nil {
+			for i, name := range row {
+				row[i] = strings.TrimSpace(name)
+			}
 			if err := t.head(row); err != nil {
 				return err
 			}
 			continue
 		}
 		line, _ := r.FieldPos(0)
+		if len(row) != len(t.Columns) {
+			return ragged(line, row, t.Columns, r.Comma)
+		}
 		if err := t.add(row, line); err != nil {
 			return err
 		}
 	}
 }
 
+// csvStyle is what separates the values of a CSV text, and whether blanks follow it, by the header.
+func csvStyle(raw []byte) (separator rune, blanks bool) {
+	header := ""
+	for _, line := range nonBlank(raw) {
+		header = line
+		break
+	}
+	separator = ','
+	if !strings.Contains(header, ",") {
+		for _, other := range ";\t" {
+			if strings.ContainsRune(header, other) {
+				separator = other
+				break
+			}
+		}
+	}
+	return separator, strings.Contains(header, string(separator)+" ")
+}
+
+// csvFault adds the line's text to an error of package csv.
+func csvFault(raw []byte, err error) error {
+	var at *csv.ParseError
+	if !errors.As(err, &at) {
+		return err
+	}
+	number := 0
+	for line := range bytes.Lines(raw) {
+		if number++; number == at.Line {
+			return fmt.Errorf("%w: %s", err, clip(string(line)))
+		}
+	}
+	return err
+}
+
+// ragged is the error of a row that has not as many values as the header.
+func ragged(line int, row, columns []string, separator rune) error {
+	hint := ""
+	if len(row) > len(columns) && separator != '\t' {
+		hint = fmt.Sprintf("; a value that has %q in it must stand in quotes", separator)
+	}
+	return fmt.Errorf("line %d has %d values, want %d as the header (%s): %s%s", line, len(row), len(columns),
+		clip(strings.Join(columns, ", ")), clip(strings.Join(row, string(separator))), hint)
+}
+
+// clip is the beginning of a text, for messages.
+func clip(s string) string {
+	const most = 100
+	s = strings.TrimSpace(s)
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
+}
+
 func (t *Table) readTSV(raw []byte) error {
 	for number, line := range nonBlank(raw) {
 		row := strings.Split(line, "\t")
 		if t.Columns == nil {
+			for i, name := range row {
+				row[i] = strings.TrimSpace(name)
+			}
 			if err := t.head(row); err != nil {
 				return err
 			}
 			continue
 		}
 		if len(row) != len(t.Columns) {
-			return fmt.Errorf("line %d has %d values, want %d as the header", number, len(row), len(t.Columns))
+			return ragged(number, row, t.Columns, '\t')
 		}
 		if err := t.add(row, number); err != nil {
 			return err
@@ -179,24 +279,37 @@ func (t *Table) readTSV(raw []byte) error {
 	return nil
 }
 
-// readJSONLines makes a column of every key that a line has, in the order in which they come up.
-func (t *Table) readJSONLines(raw []byte) error {
+// readJSON makes a column of every key that an object has, in the order in which they come up.
+func (t *Table) readJSON(raw []byte) error {
 	places := map[string]int{}
-	for number, line := range nonBlank(raw) {
-		keys, values, err := object(line)
+	t.nested = map[string]int{}
+	for record, err := range jsontext.Records(bytes.NewReader(raw)) {
 		if err != nil {
-			return fmt.Errorf("line %d: %w", number, err)
+			return err
+		}
+		if !utf8.Valid(record.Text) {
+			return fmt.Errorf("line %d is not UTF-8", record.Line)
+		}
+		fields, err := jsontext.Fields(record.Text)
+		if err != nil {
+			return fmt.Errorf("line %d: %w", record.Line, err)
+		}
+		if len(t.Rows) == 0 && columnar(fields) {
+			return errors.New("it has the columns one after the other, as pandas.DataFrame.to_json writes them: " +
+				`want to_json(FILE, orient="records", lines=True)`)
 		}
 		row := make([]string, len(t.Columns))
-		for i, key := range keys {
-			at, known := places[key]
+		for _, f := range fields {
+			at, known := places[f.Key]
 			if !known {
 				at = len(t.Columns)
-				places[key], t.Columns, row = at, append(t.Columns, key), append(row, "")
+				places[f.Key], t.Columns, row = at, append(t.Columns, f.Key), append(row, "")
 			}
-			row[at] = values[i]
+			if row[at], err = t.value(f, record.Line); err != nil {
+				return fmt.Errorf("line %d: %w", record.Line, err)
+			}
 		}
-		if err := errors.Join(t.head(t.Columns), t.add(row, number)); err != nil {
+		if err := errors.Join(t.head(t.Columns), t.add(row, record.Line)); err != nil {
 			return err
 		}
 	}
@@ -206,39 +319,30 @@ func (t *Table) readJSONLines(raw []byte) error {
 	return nil
 }
 
-// object reads the keys and values of a JSON object, in their order.
-func object(line string) (keys, values []string, err error) {
-	d := json.NewDecoder(strings.NewReader(line))
-	d.UseNumber()
-	if start, err := d.Token(); err != nil || start != json.Delim('{') {
-		return nil, nil, errors.New("want a JSON object")
-	}
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return nil, nil, fmt.Errorf("no JSON object: %w", err)
+// columnar reports whether an object is a whole table by columns, {"text": {"0": …}, …}.
+func columnar(fields []jsontext.Field) bool {
+	for _, f := range fields {
+		if !bytes.HasPrefix(f.Value, []byte(`{"0":`)) {
+			return false
 		}
-		value, err := d.Token()
-		if err != nil {
-			return nil, nil, fmt.Errorf("no JSON object: %w", err)
+	}
+	return len(fields) > 0
+}
+
+// value is the text of a value. A list or an object has none.
+func (t *Table) value(f jsontext.Field, line int) (string, error) {
+	switch f.Value[0] {
+	case '"':
+		return f.Text()
+	case '[', '{':
+		if _, ok := t.nested[f.Key]; !ok {
+			t.nested[f.Key] = line
 		}
-		text := ""
-		switch v := value.(type) {
-		case nil:
-		case json.Delim:
-			return nil, nil, fmt.Errorf("%q is a list or an object, want a string, a number or a bool", key)
-		default:
-			text = fmt.Sprint(v)
-		}
-		keys, values = append(keys, key.(string)), append(values, text) // a key is a string, or Token had failed
+		return "", nil
+	case 'n':
+		return "", nil
 	}
-	if _, err := d.Token(); err != nil {
-		return nil, nil, fmt.Errorf("no JSON object: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, nil, errors.New("there is more after the JSON object, want one object on each line")
-	}
-	return keys, values, nil
+	return string(f.Value), nil
 }
 
 // nonBlank yields the lines that are not blank, without their ends, with their numbers from 1.
@@ -260,6 +364,7 @@ func (t *Table) check() error {
 	if len(t.Rows) == 0 {
 		return errors.New("there are no rows, want a header and at least one")
 	}
+	t.dropIndex()
 	seen := make(map[string]bool, len(t.Columns))
 	for i, name := range t.Columns {
 		switch {
@@ -278,4 +383,54 @@ func (t *Table) check() error {
 		}
 	}
 	return nil
+}
+
+// dropIndex leaves a first column of whole numbers out that has no name: the index of pandas.
+func (t *Table) dropIndex() {
+	if len(t.Columns) < 2 || t.Columns[0] != "" {
+		return
+	}
+	for _, row := range t.Rows {
+		if _, err := strconv.Atoi(row[0]); err != nil {
+			return
+		}
+	}
+	t.Columns = t.Columns[1:]
+	for i, row := range t.Rows {
+		t.Rows[i] = row[1:]
+	}
+}
+
+// Numbers reports whether a column holds numbers: all of its values that are not empty, and at least one.
+func (t *Table) Numbers(column int) bool {
+	found := false
+	for _, row := range t.Rows {
+		if row[column] == "" {
+			continue
+		}
+		if _, err := strconv.ParseFloat(row[column], 64); err != nil {
+			return false
+		}
+		found = true
+	}
+	return found
+}
+
+// TextColumn is the place of the column that holds the texts, as a rule: text, sentence, content or review, or else the
+// first that holds neither numbers nor lists and is not named like a key. except are columns with another use.
+// Columns that belong together, as sentence1 and sentence2, are an error that names the second.
+func (t *Table) TextColumn(except ...string) (int, error) {
+	at, err := textcolumn.Choose(t.Columns, func(i int) bool {
+		_, nested := t.nested[t.Columns[i]]
+		return !nested && !t.Numbers(i) && !t.empty(i)
+	}, except...)
+	if err != nil {
+		return 0, fmt.Errorf("tabular: %s: %w", t.Path, err)
+	}
+	return at, nil
+}
+
+// empty reports whether a column has no value.
+func (t *Table) empty(column int) bool {
+	return !slices.ContainsFunc(t.Rows, func(row []string) bool { return row[column] != "" })
 }

@@ -72,18 +72,32 @@ func TestRead(t *testing.T) {
 
 func TestReadRefuses(t *testing.T) {
 	for _, c := range [][3]string{
-		{"a.xlsx", "", `unknown format ".xlsx": want a file named .csv, .tsv or .jsonl, or the same with .gz`},
+		{"a.xlsx", "", `unknown format ".xlsx": want a file named .csv, .tsv, .jsonl or .json, or the same with .gz`},
 		{"a.csv", "", "there are no rows"},
 		{"a.csv", "a,b\n", "there are no rows"},
-		{"a.csv", "a,b\n1\n", "wrong number of fields"},
+		{"a.csv", "a,b\n1,2\n1\n", "line 3 has 1 values, want 2 as the header (a, b): 1"},
+		{"a.csv", "text,label\nwell, well,1\n", `line 2 has 3 values, want 2 as the header (text, label): well, well,1; ` +
+			`a value that has ',' in it must stand in quotes`},
 		{"a.csv", "a,a\n1,2\n", `two columns are named "a"`},
 		{"a.csv", "a,\n1,2\n", "column 2 has no name"},
 		{"a.csv", "a\n\xff\n", "line 2 is not UTF-8"},
 		{"a.csv", "a\n\"1\n", `extraneous or missing "`},
+		{"a.csv", "a,b\n1,2 \"x\"\n", `bare " in non-quoted-field: 1,2 "x"`},
+		{"a.csv", ",a\nx,1\n", "column 1 has no name"},
+		{"a.csv", "PAR1\x15\x04", "a.csv is a Parquet file: in Python"},
+		{"a.parquet", "PAR1\x15\x04", "a.parquet is a Parquet file: in Python"},
+		{"a.csv.zst", "\x28\xb5\x2f\xfd", "a.csv.zst is compressed by zstd: decompress it"},
+		{"a.csv", "\xff\xfea\x00", "a.csv is UTF-16, not UTF-8"},
+		{"a.jsonl", "version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"},
 		{"a.tsv", "a\tb\n1\t2\t3\n", "line 2 has 3 values, want 2 as the header"},
-		{"a.jsonl", "\n[1]\n", "line 2: want a JSON object"},
-		{"a.jsonl", `{"a": {}}`, `line 1: "a" is a list or an object`},
-		{"a.jsonl", `{"a": 1`, "line 1: no JSON object"},
+		{"a.jsonl", "\n[1]\n", "line 2: got '1', want a JSON object"},
+		{"a.jsonl", "{}\n[1]\n", "line 2: want a JSON object, got [1]"},
+		{"a.jsonl", `{"a": 1`, "line 1: the JSON object that begins here ends too early"},
+		{"a.jsonl", `{"a": 1, }`, "line 1: no JSON object: invalid character"},
+		{"a.json", "[\n{\"a\": 1}\n{\"a\": 2}]", "line 3: got '{' in the JSON array, want a comma or ]"},
+		{"a.json", `{"a":{"0":1,"1":2},"b":{"0":1,"1":2}}`, `want to_json(FILE, orient="records", lines=True)`},
+		{"a.jsonl", `{"a": "\ud800"}`, "line 1: field \"a\" has an escape"},
+		{"a.jsonl", "{\"a\": \"\xff\"}", "line 1 is not UTF-8"},
 		{"a.jsonl", `{"a": 1} {`, "line 1: there is more after the JSON object"},
 		{"a.jsonl.gz", "this is plain text", "gzip: invalid header"},
 	} {
@@ -94,6 +108,60 @@ func TestReadRefuses(t *testing.T) {
 	}
 	_, err := tabular.Read(filepath.Join(t.TempDir(), "none.csv"))
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// What pandas and datasets write, and what people write by hand: testdata/frames.py made most of it.
+func TestReadWhatOthersWrite(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "frames", "*"))
+	require.NoError(t, err)
+	require.Len(t, files, 12)
+	for _, path := range files {
+		table, err := tabular.Read(path)
+		require.NoError(t, err, path)
+		require.Equal(t, []string{"text", "label", "score"}, table.Columns, path)
+		require.Len(t, table.Rows, 3, path)
+		for i, want := range [][2]string{{"good, \"very\"", "1"}, {"schön\nund gut", "0"}, {"", "1"}} {
+			require.Equal(t, want, [2]string{table.Rows[i][0], table.Rows[i][1]}, path)
+		}
+		at, err := table.TextColumn("label")
+		require.NoError(t, err)
+		require.Zero(t, at)
+		require.True(t, table.Numbers(2), path)
+	}
+}
+
+// Lists and objects are no values; they matter only to who wants their column.
+func TestNestedColumns(t *testing.T) {
+	table, err := tabular.Read(write(t, "a.json", `[{"instruction": "Say hi.", "history": []},
+		{"instruction": "Again.", "history": [["a", NaN]], "score": NaN}]`))
+	require.NoError(t, err)
+	require.Equal(t, [][]string{{"Say hi.", "", ""}, {"Again.", "", ""}}, table.Rows)
+	require.Equal(t, []int{1, 2}, table.Lines)
+	_, err = table.Column("history")
+	require.ErrorContains(t, err, `line 1: "history" is a list or an object, want a string`)
+	at, err := table.TextColumn()
+	require.NoError(t, err)
+	require.Zero(t, at)
+	table, err = tabular.Read(write(t, "a.jsonl", `{"messages": [{"role": "user"}], "id": "x"}`))
+	require.NoError(t, err)
+	_, err = table.TextColumn()
+	require.ErrorContains(t, err, "none of the columns messages, id holds texts")
+}
+
+func TestTextColumn(t *testing.T) {
+	table, err := tabular.Parse("a", []byte("idx,sentence1,sentence2,label\n0,a,b,1\n1,c,d,0\n"))
+	require.NoError(t, err)
+	_, err = table.TextColumn("label")
+	require.ErrorContains(t, err, "tabular: a: the texts are pairs, of sentence1 and sentence2")
+	require.True(t, table.Numbers(0))
+	require.False(t, table.Numbers(1))
+	table, err = tabular.Parse("a", []byte("a,idx,b\n,1.5,\n,,x\n"))
+	require.NoError(t, err)
+	at, err := table.TextColumn()
+	require.NoError(t, err)
+	require.Equal(t, 2, at, "a has nothing")
+	require.True(t, table.Numbers(1))
+	require.False(t, table.Numbers(0))
 }
 
 // Small files whose table would fill the memory are refused: zeros that gzip has made a thousand times smaller, rows of

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package text reads text corpora: plain files, JSON Lines, folders and glob patterns, also compressed by gzip.
+// Package text reads text corpora: plain files, JSON, tables, folders and glob patterns, also compressed by gzip.
 // Use it to load the texts on which a tokenizer or a language model is trained: [Expand] lists the files, and
 // [Read] yields their documents one by one.
 //
@@ -14,30 +14,35 @@ package text
 import (
 	"bufio"
 	"bytes"
-	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/lockstep-ml/lockstep/data/tabular"
+	"github.com/lockstep-ml/lockstep/internal/foreign"
 	"github.com/lockstep-ml/lockstep/internal/gzipped"
+	"github.com/lockstep-ml/lockstep/internal/jsontext"
+	"github.com/lockstep-ml/lockstep/internal/textcolumn"
 )
 
-// Document is one text of a corpus: a whole file, or one line of a JSON Lines file.
+// Document is one text of a corpus: a whole file, or a value in a row of a file that has rows.
 type Document struct {
-	Path string
-	Line int // 1-based line of a JSON Lines file, 0 for a whole file
-	Text string
+	Path   string
+	Line   int    // in which the row begins, from 1; 0 for a whole file
+	Column string // of the row; "" for a whole file
+	Text   string
 }
 
 // Options are the settings of Read.
 type Options struct {
-	// Column is the field of JSON Lines that holds the text. "" is "text", or, where the file's first object has no
-	// such field, the first one that holds a string, as in transformers' run_clm.py.
+	// Column is the field of JSON, or the column of a table, that holds the text. "" is text, sentence, content or
+	// review, the first that the file's first row has, or else the first that holds a string, is no number and is not
+	// named like a key, as id is. Columns of which each holds a part of the text, as instruction and output, are an
+	// error then, which names the second.
 	Column string
 	// AnyBytes takes plain files as they are: a file that is not UTF-8 is no error. A
 	// byte-level tokenizer can be evaluated on such files; for training they are
@@ -49,14 +54,15 @@ type Options struct {
 // Text seldom shrinks to less than a tenth; a file that holds more is made to exhaust memory.
 const MaxExpansion = gzipped.MaxExpansion
 
-// Read yields the documents of the files in the given order. Files whose names end in
-// .jsonl, .ndjson or .json hold one JSON object a line, with the text in one of its fields (Options.Column);
-// all others are plain text and one document each. With .gz behind their names they are compressed by gzip. A byte
-// order mark at the beginning is no part of the text. Lines may have any length; one line is in memory at a time.
+// Read yields the documents of the files in the given order. Files whose names end in .jsonl, .ndjson or .json hold JSON
+// objects, with the text in one of their fields (Options.Column): one on each line, an array of them, or one after the
+// other. Those whose names end in .csv or .tsv are tables, which tabular.Read reads. All others are plain text and one
+// document each. With .gz behind their names they are compressed by gzip. A byte order mark at the beginning is no part
+// of the text. Rows may have any length; one is in memory at a time, except of tables.
 //
 // The sequence ends after the first error. It is an error if a file is empty or has
-// no document, is not UTF-8 (with the offset of the first bad byte), or has a line that is
-// not such an object (with the line's number).
+// no document, is not UTF-8 (with the offset of the first bad byte), has a row that is
+// not such an object (with its line), or is of another format, such as Parquet, by its first bytes.
 func Read(paths []string, o Options) iter.Seq2[Document, error] {
 	return func(yield func(Document, error) bool) {
 		for _, path := range paths {
@@ -93,21 +99,16 @@ func Collect(docs iter.Seq2[Document, error]) ([]Document, error) {
 }
 
 func readOne(path string, o Options) iter.Seq2[Document, error] {
-	if isJSONLines(path) {
-		return readJSONLines(path, o.Column)
+	switch strings.ToLower(filepath.Ext(gzipped.TrimExt(path))) {
+	case ".jsonl", ".ndjson", ".json":
+		return readJSON(path, o.Column)
+	case ".csv", ".tsv":
+		return readTable(path, o.Column)
 	}
 	return func(yield func(Document, error) bool) {
 		text, err := readPlain(path, o)
 		yield(Document{Path: path, Text: text}, err)
 	}
-}
-
-func isJSONLines(path string) bool {
-	switch strings.ToLower(filepath.Ext(gzipped.TrimExt(path))) {
-	case ".jsonl", ".ndjson", ".json":
-		return true
-	}
-	return false
 }
 
 // byteOrderMark begins files of some programs.
@@ -123,10 +124,13 @@ func readPlain(path string, o Options) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("text: %w", err)
 	}
-	if at := invalidUTF8(data); at >= 0 && !o.AnyBytes {
-		return "", notUTF8(path, data, at, 0)
-	}
 	if !o.AnyBytes {
+		if err := foreign.Check(path, data); err != nil {
+			return "", fmt.Errorf("text: %w", err)
+		}
+		if at := invalidUTF8(data); at >= 0 {
+			return "", notUTF8(path, data, at, 0)
+		}
 		data = bytes.TrimPrefix(data, []byte(byteOrderMark))
 	}
 	if len(data) == 0 {
@@ -151,14 +155,31 @@ func invalidUTF8(data []byte) int {
 
 // notUTF8 names the bad byte data[at]; data starts at the given offset of the file.
 func notUTF8(path string, data []byte, at int, offset int64) error {
-	hint := ""
-	if offset == 0 && (bytes.HasPrefix(data, []byte{0xFF, 0xFE}) || bytes.HasPrefix(data, []byte{0xFE, 0xFF})) {
-		hint = "; it looks like UTF-16"
-	}
-	return fmt.Errorf("text: %s is not UTF-8: byte 0x%02X at offset %d%s", path, data[at], offset+int64(at), hint)
+	return fmt.Errorf("text: %s is not UTF-8: byte 0x%02X at offset %d", path, data[at], offset+int64(at))
 }
 
-func readJSONLines(path, column string) iter.Seq2[Document, error] {
+func readTable(path, column string) iter.Seq2[Document, error] {
+	return func(yield func(Document, error) bool) {
+		t, err := tabular.Read(path)
+		at := 0
+		if err == nil && column == "" {
+			at, err = t.TextColumn()
+		} else if err == nil {
+			at, err = t.Column(column)
+		}
+		if err != nil {
+			yield(Document{}, fmt.Errorf("text: %w", err))
+			return
+		}
+		for i, row := range t.Rows {
+			if !yield(Document{Path: path, Line: t.Lines[i], Column: t.Columns[at], Text: row[at]}, nil) {
+				return
+			}
+		}
+	}
+}
+
+func readJSON(path, column string) iter.Seq2[Document, error] {
 	return func(yield func(Document, error) bool) {
 		f, err := gzipped.Open(path)
 		if err != nil {
@@ -166,16 +187,20 @@ func readJSONLines(path, column string) iter.Seq2[Document, error] {
 			return
 		}
 		defer f.Close()
+		buffered := bufio.NewReader(f)
+		head, _ := buffered.Peek(foreign.HeadSize) // what goes wrong does so again
+		if err := foreign.Check(path, head); err != nil {
+			yield(Document{}, fmt.Errorf("text: %w", err))
+			return
+		}
 		documents := 0
-		for line, err := range lines(f) {
-			doc := Document{Path: path, Line: line.number}
+		for record, err := range jsontext.Records(buffered) {
+			doc := Document{Path: path, Line: record.Line}
 			if err != nil {
 				err = fmt.Errorf("text: reading %s: %w", path, err)
 			} else {
-				if column == "" {
-					column = line.column()
-				}
-				doc.Text, err = line.text(path, column)
+				doc.Column, doc.Text, err = fieldOf(path, record, column)
+				column = doc.Column
 			}
 			documents++
 			if !yield(doc, err) || err != nil {
@@ -183,113 +208,53 @@ func readJSONLines(path, column string) iter.Seq2[Document, error] {
 			}
 		}
 		if documents == 0 {
-			yield(Document{}, fmt.Errorf("text: %s is empty: it has no line with a JSON object", path))
+			yield(Document{}, fmt.Errorf("text: %s is empty: it has no JSON object", path))
 		}
 	}
 }
 
-// line is one line of a file that is not blank, without its end.
-type line struct {
-	data   []byte // valid until the next line
-	number int    // 1-based
-	offset int64  // of the line's first byte in the file
-}
-
-// lines yields the lines of r that are not blank, of any length. A byte order mark
-// at the start is skipped.
-func lines(r io.Reader) iter.Seq2[line, error] {
-	return func(yield func(line, error) bool) {
-		buffered := bufio.NewReaderSize(r, 1<<16)
-		var l line
-		for at := int64(0); ; {
-			l.data, l.offset = l.data[:0], at
-			l.number++
-			err := bufio.ErrBufferFull
-			for errors.Is(err, bufio.ErrBufferFull) {
-				var part []byte
-				part, err = buffered.ReadSlice('\n')
-				l.data = append(l.data, part...)
-			}
-			at += int64(len(l.data))
-			if err != nil && err != io.EOF {
-				yield(l, err)
-				return
-			}
-			if mark := []byte(byteOrderMark); l.number == 1 && bytes.HasPrefix(l.data, mark) {
-				l.data, l.offset = l.data[len(mark):], int64(len(mark))
-			}
-			if len(bytes.TrimSpace(l.data)) > 0 && !yield(l, nil) {
-				return
-			}
-			if err == io.EOF {
-				return
-			}
+// fieldOf decodes an object and returns its field of the given name, or of the name that it chooses.
+func fieldOf(path string, record jsontext.Record, column string) (name, text string, err error) {
+	if at := invalidUTF8(record.Text); at >= 0 {
+		return "", "", fmt.Errorf("%w (line %d)", notUTF8(path, record.Text, at, record.Offset), record.Line)
+	}
+	fields, err := jsontext.Fields(record.Text)
+	if err != nil {
+		return "", "", fmt.Errorf("text: %s: line %d is not a JSON object: %w", path, record.Line, err)
+	}
+	if column == "" {
+		if column, err = choose(fields); err != nil {
+			return "", "", fmt.Errorf("text: %s: line %d: %w", path, record.Line, err)
 		}
 	}
-}
-
-// column is the field that holds the text of a file whose first object the line is.
-func (l line) column() string {
-	const usual = "text"
-	d := json.NewDecoder(bytes.NewReader(l.data))
-	if start, err := d.Token(); err != nil || start != json.Delim('{') {
-		return usual
-	}
-	first := ""
-	for d.More() {
-		key, err := d.Token()
-		var value any
-		if err != nil || d.Decode(&value) != nil || key == usual {
-			return usual
-		}
-		if _, ok := value.(string); ok && first == "" {
-			first = key.(string) // the keys of an object are strings
-		}
-	}
-	return cmp.Or(first, usual)
-}
-
-// text decodes the line's object and returns its field of the given name.
-func (l line) text(path, column string) (string, error) {
-	if at := invalidUTF8(l.data); at >= 0 {
-		return "", fmt.Errorf("%w (line %d)", notUTF8(path, l.data, at, l.offset), l.number)
-	}
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal(l.data, &object); err != nil {
-		return "", fmt.Errorf("text: %s: line %d is not a JSON object: %w", path, l.number, err)
-	}
-	raw, ok := object[column]
-	if !ok {
-		return "", fmt.Errorf("text: %s: line %d has no field %q", path, l.number, column)
-	}
-	var text *string
-	if err := json.Unmarshal(raw, &text); err != nil || text == nil {
-		return "", fmt.Errorf("text: %s: line %d: field %q is %.40s, want a string", path, l.number, column, raw)
-	}
-	if loneSurrogate(raw, *text) {
-		return "", fmt.Errorf(`text: %s: line %d: field %q has an escape \uD800 to \uDFFF that is not half of a pair`,
-			path, l.number, column)
-	}
-	return *text, nil
-}
-
-// loneSurrogate reports whether decoding put a replacement character where raw has
-// none, which is what package json makes of half a surrogate pair.
-func loneSurrogate(raw json.RawMessage, text string) bool {
-	const replacement = "\ufffd"
-	n := strings.Count(text, replacement)
-	if n == 0 {
-		return false
-	}
-	written := bytes.Count(raw, []byte(replacement))
-	for i := 0; i+6 <= len(raw); i++ {
-		if raw[i] != '\\' {
+	for i := len(fields) - 1; i >= 0; i-- { // of a key that comes twice the last counts
+		if fields[i].Key != column {
 			continue
 		}
-		if bytes.EqualFold(raw[i:i+6], []byte(`\ufffd`)) {
-			written++
+		if text, err = fields[i].Text(); err != nil {
+			err = fmt.Errorf("text: %s: line %d: %w", path, record.Line, err)
 		}
-		i++ // the character after a backslash does not start an escape
+		return column, text, err
 	}
-	return n > written
+	return "", "", fmt.Errorf("text: %s: line %d has no field %q", path, record.Line, column)
+}
+
+// choose is the field that holds the text of a file whose first object has the given ones.
+func choose(fields []jsontext.Field) (string, error) {
+	names := make([]string, len(fields))
+	for i, f := range fields {
+		names[i] = f.Key
+	}
+	at, err := textcolumn.Choose(names, func(i int) bool {
+		if fields[i].Value[0] == 'n' {
+			return textcolumn.Usual(names[i]) // null may be a text in other rows
+		}
+		s, err := fields[i].Text()
+		_, number := strconv.ParseFloat(s, 64)
+		return err == nil && number != nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return names[at], nil
 }

@@ -90,8 +90,13 @@ func requireWritable(dir string) error {
 	return nil
 }
 
-// prepare reads the text and gets tokenizer and model.
+// prepare gets the text, the tokenizer and the model.
 func (j *job) prepare(ctx context.Context, training bool) error {
+	if j.model.ModelNameOrPath != "" { // before much text is read for nothing
+		if err := j.load(j.model.ModelNameOrPath); err != nil {
+			return err
+		}
+	}
 	took := stopwatch()
 	evaluating := !training || j.args.EvaluationWanted()
 	var err error
@@ -105,8 +110,8 @@ func (j *job) prepare(ctx context.Context, training bool) error {
 	case training && len(j.corpus.train) == 0:
 		return errors.New("there is no training text: want --train_file")
 	}
-	if j.model.ModelNameOrPath != "" {
-		return j.load(j.model.ModelNameOrPath)
+	if j.net != nil {
+		return nil
 	}
 	return j.create(ctx)
 }
@@ -121,7 +126,10 @@ func (j *job) load(dir string) error {
 	if j.net, err = models.LoadPretrained(tensor.CPU(), dir, options...); err != nil {
 		return err
 	}
-	if j.tok, err = tokenizers.Load(filepath.Join(dir, tokenizerFile)); err != nil {
+	if _, ok := j.net.(models.Generator); !ok {
+		return fmt.Errorf("%s is a %T: want a language model, as GPT2LMHeadModel is one", dir, j.net)
+	}
+	if j.tok, err = models.LoadTokenizer(dir, j.net); err != nil {
 		return err
 	}
 	files, err := models.Sidecars(dir)
@@ -179,13 +187,10 @@ func (j *job) create(ctx context.Context) error {
 	return j.describe(cfg)
 }
 
-// tokenizerFile is the tokenizer's file beside the weights.
-const tokenizerFile = "tokenizer.json"
-
 // describe makes the files with which transformers, and others that read its folders, continue a text as this
 // program does.
 func (j *job) describe(cfg gpt2.Config) error {
-	j.beside = []checkpoint.Part{{Name: tokenizerFile, Write: func(w io.Writer) error {
+	j.beside = []checkpoint.Part{{Name: models.TokenizerFile, Write: func(w io.Writer) error {
 		_, err := j.tok.WriteTo(w)
 		return err
 	}}}

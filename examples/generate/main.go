@@ -13,7 +13,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 
 	"github.com/spf13/pflag"
@@ -79,17 +78,17 @@ func run(ctx context.Context, argv []string, w io.Writer) error {
 		}
 		return err
 	}
-	tok, err := tokenizers.Load(filepath.Join(g.ModelNameOrPath, "tokenizer.json"))
-	if err != nil {
-		return err
-	}
 	model, err := models.LoadPretrained(tensor.CPU(), g.ModelNameOrPath)
 	if err != nil {
 		return err
 	}
 	lm, ok := model.(models.Generator)
 	if !ok {
-		return fmt.Errorf("%s is a %s, which does not generate text", g.ModelNameOrPath, model.ModelType())
+		return fmt.Errorf("%s is a %T, which does not generate text: want a language model", g.ModelNameOrPath, model)
+	}
+	tok, err := models.LoadTokenizer(g.ModelNameOrPath, model)
+	if err != nil {
+		return err
 	}
 	return g.write(ctx, lm, tok, w)
 }

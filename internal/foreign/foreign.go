@@ -66,8 +66,14 @@ type Error struct{ Path, Name, Advice string }
 func (e *Error) Error() string { return fmt.Sprintf("%s is %s: %s", e.Path, e.Name, e.Advice) }
 
 // Check returns an *Error if a file that begins with head, of HeadSize bytes or what it has, is of one of the formats.
+// A text that begins with the name of one is none.
 func Check(path string, head []byte) error {
-	for _, f := range formats {
+	head = head[:min(len(head), HeadSize)]
+	known := formats
+	if !bytes.ContainsFunc(head, binary) {
+		known = formats[:1] // a pointer is text
+	}
+	for _, f := range known {
 		if len(head) >= f.at && bytes.HasPrefix(head[f.at:], []byte(f.magic)) {
 			return &Error{path, f.name, f.advice}
 		}
@@ -80,6 +86,9 @@ func Check(path string, head []byte) error {
 	}
 	return nil
 }
+
+// binary reports whether a character is in no text of ASCII.
+func binary(r rune) bool { return r < '\t' || r > '\r' && r < ' ' || r > '~' }
 
 // zip tells the files that are zip archives by the name of their first entry.
 func zip(path string, head []byte) *Error {

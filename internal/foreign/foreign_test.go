@@ -19,7 +19,7 @@ func TestCheck(t *testing.T) {
 		"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n": "a pointer of Git LFS, not the file itself: git lfs pull",
 		"\x28\xb5\x2f\xfd\x04":                 "compressed by zstd: decompress it with zstd -d",
 		"\xfd7zXZ\x00\x00":                     "compressed by xz",
-		"BZh91AY":                              "compressed by bzip2",
+		"BZh91AY&SY\x95":                       "compressed by bzip2",
 		"\x1f\x8b\x08":                         "compressed by gzip: add .gz to its name",
 		"PAR1\x15":                             "a Parquet file: in Python, pandas.read_parquet(FILE).to_json(",
 		"\xff\xff\xff\xff\x10":                 "an Arrow stream, as datasets.save_to_disk writes",
@@ -40,7 +40,7 @@ func TestCheck(t *testing.T) {
 		require.Error(t, CheckReader("x.csv", bytes.NewReader([]byte(head))))
 	}
 	for _, head := range []string{"", "text,label\n", "{}", "\x80", "\x80\x01\x01", "PK", "\xef\xbb\xbftext", "\x00\x00\x08\x03",
-		strings.Repeat("a", 300)} {
+		strings.Repeat("a", 300), "GGUF is a format.\n", "PAR1\n", "%PDF-1.7 is another\n"} {
 		require.NoError(t, Check("x", []byte(head)), "%q", head)
 		require.NoError(t, CheckReader("x", strings.NewReader(head)), "%q", head)
 	}

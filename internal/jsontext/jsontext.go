@@ -96,7 +96,10 @@ var notFinite = []string{"-Infinity", "Infinity", "NaN"}
 
 // Finite is text with null in place of NaN, Infinity and -Infinity, which Python writes and JSON does not have. It
 // returns text itself if there are none.
-func Finite(text []byte) []byte {
+func Finite(text []byte) []byte { return Replaced(text, "null") }
+
+// Replaced is Finite with another value in their place.
+func Replaced(text []byte, value string) []byte {
 	if !bytes.Contains(text, []byte("NaN")) && !bytes.Contains(text, []byte("Infinity")) {
 		return text
 	}
@@ -114,7 +117,7 @@ next:
 		case !quoted && (c == '-' || c == 'I' || c == 'N'):
 			for _, n := range notFinite {
 				if bytes.HasPrefix(text[i:], []byte(n)) {
-					out = append(out, "null"...)
+					out = append(out, value...)
 					i += len(n) - 1
 					continue next
 				}

@@ -98,6 +98,9 @@ func ClassifierOn(in *nn.Init, m *Model, cfg ClassifierConfig) (*Classifier, err
 // ModelType is "gpt2"; it is the architectures entry of config.json that tells a classifier.
 func (m *Classifier) ModelType() string { return "gpt2" }
 
+// VocabSize is the number of tokens.
+func (m *Classifier) VocabSize() int { return m.Cfg.VocabSize }
+
 // Config marshals to a config.json that transformers reads.
 func (m *Classifier) Config() any {
 	return struct {

@@ -86,6 +86,9 @@ func newEmbedding(in *nn.Init, rows int, cfg Config) *nn.Embedding {
 // ModelType is "gpt2".
 func (m *Model) ModelType() string { return "gpt2" }
 
+// VocabSize is the number of tokens.
+func (m *Model) VocabSize() int { return m.Cfg.VocabSize }
+
 // Config marshals to a config.json that transformers reads.
 func (m *Model) Config() any {
 	return struct {

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package models
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// hubName is what HuggingFace's Hub calls a model: gpt2, or openai-community/gpt2.
+var hubName = regexp.MustCompile(`^\w[\w.-]*(/\w[\w.-]*)?$`)
+
+// notSaved says why a path has no config.json, and what to do.
+func notSaved(path string, err error) error {
+	hint := ""
+	info, missing := os.Stat(path)
+	switch {
+	case errors.Is(missing, fs.ErrNotExist) && hubName.MatchString(path):
+		return fmt.Errorf("models: %s is not a saved model: there is no such folder. If it is a model of HuggingFace's "+
+			"Hub: those are not downloaded yet. \"hf download %s --local-dir %s\" (of Python's huggingface_hub) fetches "+
+			"it: then name the folder", path, path, filepath.Join("models", filepath.Base(path)))
+	case errors.Is(missing, fs.ErrNotExist):
+		hint = "; want the folder of a saved model"
+	case missing == nil && !info.IsDir():
+		hint = "; want the folder that the file is in"
+	case missing == nil && errors.Is(err, fs.ErrNotExist):
+		hint = insteadOfConfig(path)
+	}
+	return fmt.Errorf("models: %s is not a saved model: %w%s", path, err, hint)
+}
+
+// insteadOfConfig names what a folder without config.json has.
+func insteadOfConfig(dir string) string {
+	first := func(pattern string) string {
+		found, _ := filepath.Glob(filepath.Join(dir, pattern)) // a bad pattern is impossible
+		if len(found) == 0 {
+			return ""
+		}
+		slices.Sort(found)
+		return found[len(found)-1]
+	}
+	if first("adapter_config.json") != "" {
+		return "; it has an adapter of PEFT: in Python, " +
+			"PeftModel.from_pretrained(MODEL, FOLDER).merge_and_unload().save_pretrained(OTHER) writes a model"
+	}
+	for _, pattern := range []string{"checkpoint-*/" + ConfigFile, "snapshots/*/" + ConfigFile, "*/" + ConfigFile} {
+		if found := first(pattern); found != "" {
+			return "; want a folder such as " + filepath.Dir(found)
+		}
+	}
+	if found := first("*.gguf"); found != "" {
+		return fmt.Sprintf("; GGUF, as %s is, is not read yet: use the folder with model.safetensors that it was made of",
+			found)
+	}
+	return ""
+}
+
+// noWeights says what a folder with a config.json has in place of the weights, and what to do.
+func noWeights(dir string, config []byte, err error) error {
+	has := func(names ...string) string {
+		for _, name := range names {
+			if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+				return name
+			}
+		}
+		return ""
+	}
+	convert := func(option string) string {
+		return fmt.Sprintf("python3 -c \"from transformers import %[1]s as M; M.from_pretrained('%[2]s'%[3]s)"+
+			".save_pretrained('%[2]s')\" writes %[4]s", architecture(config), dir, option, WeightsFile)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("models: %w", err)
+	}
+	if name := has("pytorch_model.bin", "pytorch_model.bin.index.json"); name != "" {
+		return fmt.Errorf("models: %w. There is %s, a pickle, which is a program and is never read: %s", err, name,
+			convert(""))
+	}
+	if name := has("tf_model.h5", "flax_model.msgpack"); name != "" {
+		return fmt.Errorf("models: %w. There is %s, which is not read: a version of transformers below 5 can convert it",
+			err, name)
+	}
+	return fmt.Errorf("models: %w", err)
+}
+
+// architecture is the class of transformers that a config.json names.
+func architecture(config []byte) string {
+	var head struct {
+		Architectures []string `json:"architectures"`
+	}
+	if json.Unmarshal(config, &head) == nil && len(head.Architectures) > 0 && hubName.MatchString(head.Architectures[0]) {
+		return strings.TrimSpace(head.Architectures[0])
+	}
+	return "AutoModel"
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package models
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/data/tokenizers"
+)
+
+// TokenizerFile is the tokenizer's file in a saved model's folder.
+const TokenizerFile = "tokenizer.json"
+
+// TokenReader is implemented by models that read token ids.
+type TokenReader interface {
+	Model
+	// VocabSize is the number of tokens that the model knows: ids are 0 to VocabSize()-1.
+	VocabSize() int
+}
+
+// LoadTokenizer reads the tokenizer in the folder of a saved model, which m was loaded from. A tokenizer of more tokens
+// than m knows is an error that names them: it has been extended, and the model has not.
+func LoadTokenizer(dir string, m Model) (*tokenizers.BPE, error) {
+	path := filepath.Join(dir, TokenizerFile)
+	tok, err := tokenizers.Load(path)
+	if err != nil {
+		return nil, err
+	}
+	r, ok := m.(TokenReader)
+	if !ok {
+		return nil, fmt.Errorf("models: %s: a %T reads no tokens", path, m)
+	}
+	return tok, fits(path, tok, r.VocabSize())
+}
+
+// fits compares the sizes of a tokenizer and of a model.
+func fits(path string, tok *tokenizers.BPE, size int) error {
+	if tok.VocabSize() <= size {
+		return nil
+	}
+	var beyond []string
+	for id := size; id < tok.VocabSize() && len(beyond) < 3; id++ {
+		text, err := tok.Decode([]int32{int32(id)})
+		if err != nil {
+			return err
+		}
+		beyond = append(beyond, fmt.Sprintf("%d is %q", id, text))
+	}
+	return fmt.Errorf("models: %s has %d tokens, more than the model's %d: %s. Want the tokenizer of this model; or, if "+
+		"tokens were added to it, a larger model, in Python by model.resize_token_embeddings(len(tokenizer))", path,
+		tok.VocabSize(), size, strings.Join(beyond, ", "))
+}
