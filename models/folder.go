@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 )
 
 // hubName is what HuggingFace's Hub calls a model: gpt2, or openai-community/gpt2.
@@ -23,8 +22,9 @@ func notSaved(path string, err error) error {
 	info, missing := os.Stat(path)
 	switch {
 	case errors.Is(missing, fs.ErrNotExist) && hubName.MatchString(path):
-		return fmt.Errorf("models: %s is not a saved model: there is no such folder. If it is a model of HuggingFace's "+
-			"Hub: those are not downloaded yet. \"hf download %s --local-dir %s\" (of Python's huggingface_hub) fetches "+
+		return fmt.Errorf("models: %s is not a saved model: there is no such folder. If it is a model of "+
+			"HuggingFace's Hub: those are not downloaded yet. "+
+			"\"hf download %s --local-dir %s\" (of Python's huggingface_hub) fetches "+
 			"it: then name the folder", path, path, filepath.Join("models", filepath.Base(path)))
 	case errors.Is(missing, fs.ErrNotExist):
 		hint = "; want the folder of a saved model"
@@ -56,8 +56,8 @@ func insteadOfConfig(dir string) string {
 		}
 	}
 	if found := first("*.gguf"); found != "" {
-		return fmt.Sprintf("; GGUF, as %s is, is not read yet: use the folder with model.safetensors that it was made of",
-			found)
+		return fmt.Sprintf("; GGUF, as %s is, is not read yet: "+
+			"use the folder with model.safetensors that it was made of", found)
 	}
 	return ""
 }
@@ -72,31 +72,48 @@ func noWeights(dir string, config []byte, err error) error {
 		}
 		return ""
 	}
-	convert := func(option string) string {
-		return fmt.Sprintf("python3 -c \"from transformers import %[1]s as M; M.from_pretrained('%[2]s'%[3]s)"+
-			".save_pretrained('%[2]s')\" writes %[4]s", architecture(config), dir, option, WeightsFile)
-	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("models: %w", err)
 	}
 	if name := has("pytorch_model.bin", "pytorch_model.bin.index.json"); name != "" {
 		return fmt.Errorf("models: %w. There is %s, a pickle, which is a program and is never read: %s", err, name,
-			convert(""))
+			convert(dir, config))
 	}
 	if name := has("tf_model.h5", "flax_model.msgpack"); name != "" {
-		return fmt.Errorf("models: %w. There is %s, which is not read: a version of transformers below 5 can convert it",
-			err, name)
+		return fmt.Errorf("models: %w. There is %s, which is not read: "+
+			"a version of transformers below 5 can convert it", err, name)
 	}
 	return fmt.Errorf("models: %w", err)
 }
 
-// architecture is the class of transformers that a config.json names.
+// convert is how to write safetensors in place of a pickle.
+func convert(dir string, config []byte) string {
+	class := architecture(config)
+	if class == "" {
+		class = "AutoModel"
+	}
+	return fmt.Sprintf("python3 -c \"from transformers import %[1]s as M; M.from_pretrained('%[2]s')"+
+		".save_pretrained('%[2]s')\" writes %[3]s", class, dir, WeightsFile)
+}
+
+// Architecture is the class of transformers as which a model is saved, such as GPT2LMHeadModel, or else its model type.
+func Architecture(m Configured) string {
+	if text, err := json.Marshal(m.Config()); err == nil {
+		if name := architecture(text); name != "" {
+			return name
+		}
+	}
+	return m.ModelType()
+}
+
+// architecture is the class of transformers that a config.json names; "" if it names none.
 func architecture(config []byte) string {
 	var head struct {
 		Architectures []string `json:"architectures"`
 	}
-	if json.Unmarshal(config, &head) == nil && len(head.Architectures) > 0 && hubName.MatchString(head.Architectures[0]) {
-		return strings.TrimSpace(head.Architectures[0])
+	if json.Unmarshal(config, &head) != nil || len(head.Architectures) == 0 ||
+		!hubName.MatchString(head.Architectures[0]) {
+		return ""
 	}
-	return "AutoModel"
+	return head.Architectures[0]
 }

@@ -48,7 +48,8 @@ func fits(path string, tok *tokenizers.BPE, size int) error {
 		}
 		beyond = append(beyond, fmt.Sprintf("%d is %q", id, text))
 	}
-	return fmt.Errorf("models: %s has %d tokens, more than the model's %d: %s. Want the tokenizer of this model; or, if "+
+	return fmt.Errorf("models: %s has %d tokens, more than the model's %d: %s. Want the tokenizer of this model; "+
+		"or, if "+
 		"tokens were added to it, a larger model, in Python by model.resize_token_embeddings(len(tokenizer))", path,
 		tok.VocabSize(), size, strings.Join(beyond, ", "))
 }

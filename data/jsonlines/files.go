@@ -174,8 +174,8 @@ func (c *cursor[T]) decode(line []byte, sample *T) error {
 	return nil
 }
 
-// unmarshal is json.Unmarshal, except that NaN and infinities, as Python writes them, may stand in fields that the sample
-// does not have: whatever else they are does not change it.
+// unmarshal is json.Unmarshal, except that NaN and infinities, as Python writes them, may stand in fields that the
+// sample does not have: whatever else they are does not change it.
 func unmarshal[T any](line []byte, sample *T) error {
 	err := json.Unmarshal(line, sample)
 	finite := jsontext.Finite(line)

@@ -69,9 +69,9 @@ func (t *Table) add(row []string, line int) error {
 }
 
 // Read reads a file. Its format is that of its name, without .gz: .csv is comma-separated with a header (RFC 4180),
-// .tsv the same with tabs and without quoting, and .jsonl, .ndjson and .json have objects of strings, numbers and bools:
-// one on each line, an array of them, or one after the other. Lists and objects in them are no values: a column that
-// has some is an error of Column alone.
+// .tsv the same with tabs and without quoting, and .jsonl, .ndjson and .json have objects of strings, numbers and
+// bools: one on each line, an array of them, or one after the other. Lists and objects in them are no values: a column
+// that has some is an error of Column alone.
 //
 // A .csv may have semicolons or tabs between its values, if its header has none of the commas. Blanks after the commas
 // of a header are no part of the names, nor are they of the values then. A first column of whole numbers without a
@@ -118,7 +118,8 @@ func unknownFormat(path, format string) error {
 			return fmt.Errorf("tabular: %w", err)
 		}
 	}
-	return fmt.Errorf("tabular: %s: unknown format %q: want a file named .csv, .tsv, .jsonl or .json, or the same with .gz",
+	return fmt.Errorf("tabular: %s: unknown format %q: want a file named .csv, .tsv, .jsonl or .json, or the same "+
+		"with .gz",
 		path, format)
 }
 
@@ -145,7 +146,8 @@ func (t *Table) fill(read func(raw []byte) error, raw []byte, size int64) (*Tabl
 // list or an object.
 func (t *Table) Column(name string) (int, error) {
 	if line, ok := t.nested[name]; ok {
-		return 0, fmt.Errorf("tabular: %s: line %d: %q is a list or an object, want a string, a number or a bool", t.Path,
+		return 0, fmt.Errorf("tabular: %s: line %d: %q is a list or an object, want a string, a number or a bool",
+			t.Path,
 			line, name)
 	}
 	if i := slices.Index(t.Columns, name); i >= 0 {

@@ -54,11 +54,11 @@ type Options struct {
 // Text seldom shrinks to less than a tenth; a file that holds more is made to exhaust memory.
 const MaxExpansion = gzipped.MaxExpansion
 
-// Read yields the documents of the files in the given order. Files whose names end in .jsonl, .ndjson or .json hold JSON
-// objects, with the text in one of their fields (Options.Column): one on each line, an array of them, or one after the
-// other. Those whose names end in .csv or .tsv are tables, which tabular.Read reads. All others are plain text and one
-// document each. With .gz behind their names they are compressed by gzip. A byte order mark at the beginning is no part
-// of the text. Rows may have any length; one is in memory at a time, except of tables.
+// Read yields the documents of the files in the given order. Files whose names end in .jsonl, .ndjson or .json hold
+// JSON objects, with the text in one of their fields (Options.Column): one on each line, an array of them, or one after
+// the other. Those whose names end in .csv or .tsv are tables, which tabular.Read reads. All others are plain text and
+// one document each. With .gz behind their names they are compressed by gzip. A byte order mark at the beginning is no
+// part of the text. Rows may have any length; one is in memory at a time, except of tables.
 //
 // The sequence ends after the first error. It is an error if a file is empty or has
 // no document, is not UTF-8 (with the offset of the first bad byte), has a row that is

@@ -117,7 +117,8 @@ func TestReadRows(t *testing.T) {
 		content string
 		want    []Document
 	}{
-		"array.json": {"[\n  {\"id\": \"a1\", \"content\": \"one\"},\n  {\"id\": \"a2\", \"content\": \"two\", \"score\": NaN}\n]\n",
+		"array.json": {"[\n  {\"id\": \"a1\", \"content\": \"one\"},\n  {\"id\": \"a2\", \"content\": \"two\", " +
+			"\"score\": NaN}\n]\n",
 			[]Document{{Line: 2, Column: "content", Text: "one"}, {Line: 3, Column: "content", Text: "two"}}},
 		"objects.json": {"{\n\"text\": \"one\",\n\"meta\": {\"n\": [1]}\n}\n{\n\"text\": \"two\"\n}",
 			[]Document{{Line: 1, Column: "text", Text: "one"}, {Line: 5, Column: "text", Text: "two"}}},

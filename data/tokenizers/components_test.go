@@ -69,7 +69,8 @@ func TestComponentsAreThoseOfHuggingFace(t *testing.T) {
 // All faults of a file come at once, the kind of the model first.
 func TestReadRefusesWithAllFaults(t *testing.T) {
 	tree := written(t)
-	tree["model"] = map[string]any{"type": "WordPiece", "vocab": map[string]any{"a": 0}, "max_input_chars_per_word": 100}
+	tree["model"] = map[string]any{"type": "WordPiece", "vocab": map[string]any{"a": 0},
+		"max_input_chars_per_word": 100}
 	tree["normalizer"] = map[string]any{"type": "BertNormalizer", "lowercase": true}
 	tree["pre_tokenizer"] = map[string]any{"type": "BertPreTokenizer"}
 	tree["decoder"] = map[string]any{"type": "WordPiece"}

@@ -37,10 +37,10 @@ func (m *ModelArguments) Check(c *args.Checker) {
 
 // DataArguments say what texts to use.
 type DataArguments struct {
-	TrainFile                 string `json:"train_file" path:"true" usage:"texts with labels: .csv, .tsv or .jsonl, plain or .gz; empty takes comments of Go's standard library"`
+	TrainFile                 string `json:"train_file" path:"true" usage:"texts with labels: .csv, .tsv, .jsonl or .json, plain or .gz; empty takes comments of Go's standard library"`
 	ValidationFile            string `json:"validation_file" path:"true" usage:"texts to evaluate on; empty holds a part of train_file out"`
 	ValidationSplitPercentage int    `json:"validation_split_percentage" usage:"percent of the rows that are held out if there is no validation_file"`
-	TextColumn                string `json:"text_column" usage:"column of the texts; empty is the first that is not label_column"`
+	TextColumn                string `json:"text_column" usage:"column of the texts; empty is text, sentence, content or review, or else the first that holds text"`
 	LabelColumn               string `json:"label_column" usage:"column of the labels"`
 	MaxSeqLength              int    `json:"max_seq_length" usage:"tokens of a text that are read; what is longer is cut off"`
 }

@@ -8,10 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -31,20 +32,17 @@ const (
 	padding   = "<|pad|>"
 )
 
-// The files of a saved model's folder that are the tokenizer's.
-const (
-	tokenizerFile       = "tokenizer.json"
-	tokenizerConfigFile = "tokenizer_config.json"
-)
+// tokenizerConfigFile is what transformers saves beside tokenizer.json.
+const tokenizerConfigFile = "tokenizer_config.json"
 
 // job is one run of the program.
 type job struct {
 	*settings
 	out, err io.Writer
 
+	base      *pretrained // the saved model that was named; nil: a new one
 	tok       *tokenizers.BPE
 	tokConfig []byte // tokenizer_config.json, by which transformers knows the padding
-	beside    []models.Sidecar
 	net       *gpt2.Classifier
 	length    int // tokens of a text that are read
 }
@@ -55,11 +53,17 @@ func (j *job) run(ctx context.Context) error {
 	if !training && j.model.ModelNameOrPath == "" {
 		return errors.New("--do_eval without --do_train evaluates a saved model: want --model_name_or_path FOLDER")
 	}
+	var err error
+	if j.model.ModelNameOrPath != "" { // before the texts are read for nothing
+		if j.base, err = open(j.model.ModelNameOrPath); err != nil {
+			return err
+		}
+	}
 	train, eval, err := readTexts(j.data, j.args.Seed, training)
 	if err != nil {
 		return err
 	}
-	if j.model.ModelNameOrPath != "" {
+	if j.base != nil {
 		err = j.load(train.classes())
 	} else {
 		err = j.create(ctx, train)
@@ -88,6 +92,8 @@ func (j *job) run(ctx context.Context) error {
 		if err := j.learn(ctx, t); err != nil {
 			return err
 		}
+	} else {
+		fmt.Fprintf(j.out, "data: %s; %d texts\n", eval.name, len(eval.texts))
 	}
 	m, err := t.EvaluateContext(ctx)
 	if err != nil {
@@ -140,24 +146,12 @@ func (j *job) create(ctx context.Context, train *texts) error {
 	return err
 }
 
-// load takes a saved model with its tokenizer. A language model gets a new head for the given classes.
+// load takes the saved model with its tokenizer. A language model gets a new head for the given classes.
 func (j *job) load(classes []string) error {
-	dir := j.model.ModelNameOrPath
-	m, tok, err := open(dir)
-	if err != nil {
-		return err
-	}
-	j.tok = tok
-	if j.beside, err = models.Sidecars(dir); err != nil {
-		return err
-	}
-	for _, f := range j.beside {
-		if f.Name == tokenizerConfigFile {
-			j.tokConfig = f.Data
-		}
-	}
+	dir := j.base.dir
+	j.tok, j.tokConfig = j.base.tok, j.base.tokConfig
 	head := "its head"
-	switch m := m.(type) {
+	switch m := j.base.model.(type) {
 	case *gpt2.Classifier:
 		j.net = m
 	case *gpt2.Model:
@@ -165,7 +159,7 @@ func (j *job) load(classes []string) error {
 			return fmt.Errorf("%s is a language model, without a classifier's head: want a --train_file to learn "+
 				"one from", dir)
 		}
-		pad := j.padToken()
+		pad := j.base.padToken()
 		if pad == nil {
 			pad = m.Cfg.EosTokenID // as is usual with GPT-2, which has no token for padding
 		}
@@ -174,6 +168,7 @@ func (j *job) load(classes []string) error {
 				tokenizerConfigFile)
 		}
 		head = "a new head"
+		var err error
 		if j.net, err = gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), j.args.Seed), m,
 			gpt2.ClassifierConfig{ID2Label: models.Labels(classes...), PadTokenID: pad}); err != nil {
 			return err
@@ -189,44 +184,16 @@ func (j *job) load(classes []string) error {
 	return nil
 }
 
-// padToken is the token that tokenizer_config.json names for padding; nil if it names none.
-func (j *job) padToken() *int {
-	var config struct {
-		PadToken json.RawMessage `json:"pad_token"`
-	}
-	if json.Unmarshal(j.tokConfig, &config) != nil {
-		return nil // none, or not read by transformers either
-	}
-	var token struct{ Content string } // or a string
-	if json.Unmarshal(config.PadToken, &token.Content) != nil && json.Unmarshal(config.PadToken, &token) != nil {
-		return nil
-	}
-	if id, ok := j.tok.TokenID(token.Content); ok {
-		return new(int(id))
-	}
-	return nil
-}
-
-// open reads a saved model and its tokenizer.
-func open(dir string) (models.Configured, *tokenizers.BPE, error) {
-	m, err := models.LoadPretrained(tensor.CPU(), dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	tok, err := tokenizers.Load(filepath.Join(dir, tokenizerFile))
-	return m, tok, err
-}
-
 // parts are the files that are saved beside the weights: those of a loaded model as they were.
 func (j *job) parts() []checkpoint.Part {
-	if j.beside != nil {
+	if j.base != nil {
 		var parts []checkpoint.Part
-		for _, f := range j.beside {
+		for _, f := range j.base.beside {
 			parts = append(parts, checkpoint.BytesPart(f.Name, f.Data))
 		}
 		return parts
 	}
-	parts := []checkpoint.Part{{Name: tokenizerFile, Write: func(w io.Writer) error {
+	parts := []checkpoint.Part{{Name: models.TokenizerFile, Write: func(w io.Writer) error {
 		_, err := j.tok.WriteTo(w)
 		return err
 	}}}
@@ -236,32 +203,51 @@ func (j *job) parts() []checkpoint.Part {
 	return parts
 }
 
-// encode turns texts into tokens and labels into numbers.
+// encode turns texts into tokens and labels into numbers, and says how many texts were too long.
 func (j *job) encode(ctx context.Context, t *texts) (data.Slice[data.LabelledTokens], error) {
 	ids, err := j.tok.EncodeAll(ctx, t.texts, runtime.GOMAXPROCS(0))
 	if err != nil {
 		return nil, err
 	}
-	names := j.net.Labels()
+	label, reader, cut := labelling(j.net.Labels()), newReader(j.net, j.tok, j.tokConfig), 0
 	out := make(data.Slice[data.LabelledTokens], len(ids))
 	for i := range ids {
-		label := slices.Index(names, t.labels[i])
-		if label < 0 {
-			return nil, fmt.Errorf("%s: label %q, of text %.60q, is none of the model's: want one of %s", t.name,
-				t.labels[i], t.texts[i], strings.Join(names, ", "))
+		if len(ids[i])+j.tok.NumSpecialTokens() > j.length {
+			cut++
 		}
-		out[i] = data.LabelledTokens{InputIDs: fit(ids[i], j.length, j.net), Label: int64(label)}
+		out[i] = data.LabelledTokens{InputIDs: reader.fit(ids[i], j.length)}
+		if out[i].Label, err = label(t.labels[i]); err != nil {
+			return nil, fmt.Errorf("%s: text %.60q: %w", t.name, t.texts[i], err)
+		}
+	}
+	if cut > 0 {
+		fmt.Fprintf(j.out, "%s: %d of %d texts (%.1f %%) have more than %d tokens and were cut: see --max_seq_length\n",
+			t.name, cut, len(ids), 100*float64(cut)/float64(len(ids)), j.length)
 	}
 	return out, nil
 }
 
-// fit keeps the beginning of a text. One without any token becomes a single token of padding, since a model must read
-// something.
-func fit(ids []int32, length int, m *gpt2.Classifier) []int32 {
-	if len(ids) == 0 {
-		return []int32{int32(*m.Cfg.PadTokenID)}
+// labelling returns what finds the number of a label among the names of a model's classes. Of a model whose classes
+// have no numbers as names, a label may be the number of its class, as data sets of HuggingFace have them.
+func labelling(names []string) func(label string) (int64, error) {
+	numbers := !slices.ContainsFunc(names, func(n string) bool {
+		_, err := strconv.ParseFloat(n, 64)
+		return err == nil
+	})
+	return func(label string) (int64, error) {
+		if i := slices.Index(names, label); i >= 0 {
+			return int64(i), nil
+		}
+		want := strings.Join(names, ", ")
+		if numbers {
+			if f, err := strconv.ParseFloat(label, 64); err == nil && f >= 0 && f < float64(len(names)) &&
+				f == math.Trunc(f) {
+				return int64(f), nil
+			}
+			want += fmt.Sprintf(", or 0 to %d", len(names)-1)
+		}
+		return 0, fmt.Errorf("label %q is none of the model's: want one of %s", label, want)
 	}
-	return ids[:min(len(ids), length)]
 }
 
 // learn trains and writes the results and the final model.
@@ -287,7 +273,7 @@ func (j *job) show(eval *texts) error {
 	for i := step / 2; i < len(eval.texts) && len(some) < most; i += step {
 		some, labels = append(some, eval.texts[i]), append(labels, eval.labels[i])
 	}
-	got, err := newPredictor(j.net, j.tok).predict(some)
+	got, err := newPredictor(j.net, newReader(j.net, j.tok, j.tokConfig)).predict(some)
 	if err != nil {
 		return err
 	}

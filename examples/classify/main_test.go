@@ -107,7 +107,7 @@ func TestClassify(t *testing.T) {
 		err := classify(flags("more", "--model_name_or_path", filepath.Join(dir, "one"), "--num_train_epochs", "1")...)
 	require.NoError(t, err)
 	require.Contains(t, more, "one with its head")
-	for _, name := range []string{tokenizerFile, tokenizerConfigFile} {
+	for _, name := range []string{models.TokenizerFile, tokenizerConfigFile} {
 		a, err := os.ReadFile(filepath.Join(dir, "one", name))
 		require.NoError(t, err)
 		b, err := os.ReadFile(filepath.Join(dir, "more", name))
@@ -164,7 +164,7 @@ func TestClassifyFromALanguageModel(t *testing.T) {
 	tok, err := tokenizers.Train(t.Context(), func(yield func(string, error) bool) { yield("some text", nil) },
 		tokenizers.TrainOptions{VocabSize: 260, SpecialTokens: []string{endOfText}})
 	require.NoError(t, err)
-	require.NoError(t, tok.Save(filepath.Join(lm, tokenizerFile)))
+	require.NoError(t, tok.Save(filepath.Join(lm, models.TokenizerFile)))
 	cfg := gpt2.DefaultConfig()
 	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead, cfg.EosTokenID = tok.VocabSize(), 24, 16, 1, 2,
 		new(0)
@@ -241,7 +241,7 @@ func TestRefuses(t *testing.T) {
 		"vocab_size":                                     {"--vocab_size", "10"},
 		"validation_split_percentage is 100":             {"--validation_split_percentage", "100"},
 		"report_to":                                      {"--report_to", "nowhere"},
-		"want a file named .csv, .tsv or .jsonl, or the": {"--train_file", dir},
+		"want a file named .csv, .tsv, .jsonl or .json,": {"--train_file", dir},
 	} {
 		_, err := classify(append(argv, "--output_dir", filepath.Join(dir, "out"))...)
 		require.ErrorContains(t, err, want)

@@ -10,7 +10,6 @@ import (
 	"io"
 
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/examples/internal/service"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -27,21 +26,21 @@ type prediction struct {
 type predictor struct {
 	c       *nn.Ctx
 	model   *gpt2.Classifier
-	tok     *tokenizers.BPE
+	reader  reader
 	collate data.Collator[data.LabelledTokens]
 	labels  []string
 }
 
-func newPredictor(m *gpt2.Classifier, tok *tokenizers.BPE) *predictor {
+func newPredictor(m *gpt2.Classifier, r reader) *predictor {
 	c := tensor.NewCtx(tensor.CPU()).NoGrad() // nothing is recorded for a backward pass
-	return &predictor{nn.NewCtx(c, nn.Walk(m), false), m, tok, data.WithPadding(int32(*m.Cfg.PadTokenID)), m.Labels()}
+	return &predictor{nn.NewCtx(c, nn.Walk(m), false), m, r, data.WithPadding(r.pad), m.Labels()}
 }
 
 // predict classifies a batch of texts.
 func (p *predictor) predict(texts []string) (out []prediction, err error) {
 	samples := make([]data.LabelledTokens, len(texts))
 	for i, t := range texts {
-		samples[i].InputIDs = fit(p.tok.EncodeOrdinary(t), p.model.Cfg.NPositions, p.model)
+		samples[i].InputIDs = p.reader.fit(p.reader.tok.EncodeOrdinary(t), p.model.Cfg.NPositions)
 	}
 	p.c.Scope(func(c *nn.Ctx) []*tensor.Tensor { // frees the batch and all that Forward makes
 		var b *data.Batch
@@ -62,15 +61,15 @@ func (p *predictor) predict(texts []string) (out []prediction, err error) {
 
 // serve answers requests by a saved classifier until ctx ends.
 func serve(ctx context.Context, dir string, s *ServeArguments, out io.Writer) error {
-	m, tok, err := open(dir)
+	saved, err := open(dir)
 	if err != nil {
 		return err
 	}
-	net, ok := m.(*gpt2.Classifier)
+	net, ok := saved.model.(*gpt2.Classifier)
 	if !ok || net.Cfg.PadTokenID == nil {
 		return fmt.Errorf("%s is no text classifier with a pad_token_id: want what this program has saved", dir)
 	}
-	b := service.NewBatcher(s.MaxBatchSize, newPredictor(net, tok).predict)
+	b := service.NewBatcher(s.MaxBatchSize, newPredictor(net, newReader(net, saved.tok, saved.tokConfig)).predict)
 	defer b.Close()
 	return service.Serve(ctx, s.Serve, service.Handler(b, decode), out)
 }

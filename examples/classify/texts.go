@@ -3,9 +3,12 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 
 	"github.com/lockstep-ml/lockstep/data/tabular"
 	"github.com/lockstep-ml/lockstep/data/text"
@@ -14,6 +17,7 @@ import (
 // texts are texts with their labels.
 type texts struct {
 	name          string
+	column        string // of a table
 	texts, labels []string
 }
 
@@ -32,18 +36,19 @@ func readTexts(d *DataArguments, seed uint64, training bool) (train, eval *texts
 	}
 	train, eval = &texts{}, &texts{}
 	if d.TrainFile != "" && (training || d.ValidationFile == "") {
-		if train, err = readTable(d.TrainFile, d); err != nil {
+		if train, err = readTable(d.TrainFile, d, d.TextColumn); err != nil {
 			return nil, nil, err
 		}
 	}
 	if d.ValidationFile != "" {
-		eval, err = readTable(d.ValidationFile, d)
+		eval, err = readTable(d.ValidationFile, d, cmp.Or(d.TextColumn, train.column))
 		return train, eval, err
 	}
 	return train.split(d.ValidationSplitPercentage, seed)
 }
 
-func readTable(path string, d *DataArguments) (*texts, error) {
+// readTable reads texts with labels. A column of texts that is not named is chosen by the names of data sets.
+func readTable(path string, d *DataArguments, column string) (*texts, error) {
 	t, err := tabular.Read(path)
 	if err != nil {
 		return nil, err
@@ -52,24 +57,31 @@ func readTable(path string, d *DataArguments) (*texts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w (--label_column)", err)
 	}
-	column := 0
-	if label == 0 {
-		column = 1
+	var at int
+	if column == "" {
+		at, err = t.TextColumn(d.LabelColumn)
+	} else {
+		at, err = t.Column(column)
 	}
-	if d.TextColumn != "" {
-		if column, err = t.Column(d.TextColumn); err != nil {
-			return nil, fmt.Errorf("%w (--text_column)", err)
-		}
+	if err != nil {
+		return nil, fmt.Errorf("%w (--text_column)", err)
 	}
-	if column >= len(t.Columns) {
-		return nil, fmt.Errorf("%s has no column beside %q, want one of texts", path, d.LabelColumn)
-	}
-	out := &texts{name: fmt.Sprintf("%s, column %s", path, t.Columns[column])}
+	out := &texts{name: fmt.Sprintf("%s, text in column %s, classes in %s", path, t.Columns[at], d.LabelColumn),
+		column: t.Columns[at]}
 	for i, row := range t.Rows {
 		if row[label] == "" {
 			return nil, fmt.Errorf("%s: line %d has no %s", path, t.Lines[i], d.LabelColumn)
 		}
-		out.texts, out.labels = append(out.texts, row[column]), append(out.labels, row[label])
+		out.texts, out.labels = append(out.texts, row[at]), append(out.labels, row[label])
+	}
+	if t.Numbers(label) {
+		for i, l := range out.labels {
+			if f, err := strconv.ParseFloat(l, 64); err != nil || f != math.Trunc(f) {
+				return nil, fmt.Errorf("%s: line %d: %s is %s: numbers with fractions are scores to be predicted, a "+
+					"regression, which this program does not learn; want classes in --label_column", path, t.Lines[i],
+					d.LabelColumn, l)
+			}
+		}
 	}
 	return out, nil
 }
@@ -82,7 +94,7 @@ func (t *texts) split(percent int, seed uint64) (train, eval *texts, err error) 
 			"give a validation_file or another validation_split_percentage",
 			t.name, percent, len(t.texts), n)
 	}
-	train, eval = &texts{name: t.name}, &texts{name: t.name}
+	train, eval = &texts{name: t.name, column: t.column}, &texts{name: t.name, column: t.column}
 	for i, row := range rand.New(rand.NewPCG(seed, 0)).Perm(len(t.texts)) {
 		to := train
 		if i < n {

@@ -76,12 +76,12 @@ func (m *ModelArguments) Check(c *args.Checker) {
 
 // DataArguments say what text to use. Without files it is the functions of the Go standard library.
 type DataArguments struct {
-	TrainFile      []string `json:"train_file" usage:"training text: files, folders, globs; plain text or JSON Lines, also with .gz; repeatable"`
+	TrainFile      []string `json:"train_file" usage:"training text: files, folders, globs; plain text, JSON or CSV, also with .gz; repeatable"`
 	ValidationFile []string `json:"validation_file" usage:"evaluation text, as train_file"`
 	// ValidationSplitPercentage is what is held out of the training text where it is needed and there is no
 	// validation_file.
 	ValidationSplitPercentage int    `json:"validation_split_percentage" usage:"percent of train_file held out to evaluate on, without a validation_file"`
-	TextColumn                string `json:"text_column" usage:"field of JSON Lines with the text; empty is text, or else the first field that holds a string"`
+	TextColumn                string `json:"text_column" usage:"field of JSON, or column of CSV, with the text; empty is text, sentence, content or review, or else the first that holds text"`
 	BlockSize                 int    `json:"block_size" usage:"tokens per sample; 0 is 128 for a new model, and what a saved one reads, 1024 at most"`
 	MaxTrainSamples           *int   `json:"max_train_samples" usage:"train on so many blocks at most; none for all"`
 	MaxEvalSamples            *int   `json:"max_eval_samples" usage:"evaluate on so many blocks at most; none for all"`
@@ -113,7 +113,7 @@ func (d *DataArguments) Check(c *args.Checker) {
 	}
 	if !d.own() {
 		c.Require(!c.Given("text_column"), "text_column", d.TextColumn,
-			"it left out: it is a field of JSON Lines in train_file or validation_file")
+			"it left out: it is a field of JSON or CSV in train_file or validation_file")
 	}
 }
 

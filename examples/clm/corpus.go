@@ -34,7 +34,22 @@ func (c *corpus) String() string {
 	if len(c.eval) > 0 {
 		s += fmt.Sprintf("; held out %s, %s", grouped(len(c.eval)), sizeText(size(c.eval)))
 	}
+	if columns := c.columns(); len(columns) > 0 {
+		s += ", of column " + strings.Join(columns, ", ")
+	}
 	return s
+}
+
+// columns are the columns of files with rows that the text comes from.
+func (c *corpus) columns() (names []string) {
+	for _, docs := range [][]text.Document{c.train, c.eval} {
+		for _, d := range docs {
+			if d.Column != "" && !slices.Contains(names, d.Column) {
+				names = append(names, d.Column)
+			}
+		}
+	}
+	return names
 }
 
 // readCorpus reads the user's files, or the functions of the Go standard library. Without a file to evaluate on, a

@@ -127,7 +127,7 @@ func (j *job) load(dir string) error {
 		return err
 	}
 	if _, ok := j.net.(models.Generator); !ok {
-		return fmt.Errorf("%s is a %T: want a language model, as GPT2LMHeadModel is one", dir, j.net)
+		return fmt.Errorf("%s is a %s, want a language model such as GPT2LMHeadModel", dir, models.Architecture(j.net))
 	}
 	if j.tok, err = models.LoadTokenizer(dir, j.net); err != nil {
 		return err

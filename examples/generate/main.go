@@ -84,7 +84,8 @@ func run(ctx context.Context, argv []string, w io.Writer) error {
 	}
 	lm, ok := model.(models.Generator)
 	if !ok {
-		return fmt.Errorf("%s is a %T, which does not generate text: want a language model", g.ModelNameOrPath, model)
+		return fmt.Errorf("%s is a %s, which does not generate text: want a language model such as GPT2LMHeadModel",
+			g.ModelNameOrPath, models.Architecture(model))
 	}
 	tok, err := models.LoadTokenizer(g.ModelNameOrPath, model)
 	if err != nil {

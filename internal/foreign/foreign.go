@@ -35,7 +35,7 @@ const (
 
 // formats are in the order in which they are tried.
 var formats = []format{
-	{0, "version https://git-lfs.github.com/spec/", "a pointer of Git LFS, not the file itself",
+	{0, "version https://git-lfs.github.com/spec/", "a pointer of Git LFS, not the file",
 		"git lfs pull in its repository fetches the file"},
 	{0, "\x28\xb5\x2f\xfd", "compressed by zstd", "decompress it with zstd -d, or compress it with gzip"},
 	{0, "\xfd7zXZ\x00", "compressed by xz", "decompress it with xz -d, or compress it with gzip"},

@@ -16,7 +16,8 @@ func zipOf(name string) string { return "PK\x03\x04" + strings.Repeat("\x00", 26
 
 func TestCheck(t *testing.T) {
 	for head, want := range map[string]string{
-		"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n": "a pointer of Git LFS, not the file itself: git lfs pull",
+		"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n": "a pointer of Git LFS, not the file: " +
+			"git lfs pull",
 		"\x28\xb5\x2f\xfd\x04":                 "compressed by zstd: decompress it with zstd -d",
 		"\xfd7zXZ\x00\x00":                     "compressed by xz",
 		"BZh91AY&SY\x95":                       "compressed by bzip2",
@@ -39,7 +40,8 @@ func TestCheck(t *testing.T) {
 		require.True(t, errors.As(err, &e))
 		require.Error(t, CheckReader("x.csv", bytes.NewReader([]byte(head))))
 	}
-	for _, head := range []string{"", "text,label\n", "{}", "\x80", "\x80\x01\x01", "PK", "\xef\xbb\xbftext", "\x00\x00\x08\x03",
+	for _, head := range []string{"", "text,label\n", "{}", "\x80", "\x80\x01\x01", "PK", "\xef\xbb\xbftext",
+		"\x00\x00\x08\x03",
 		strings.Repeat("a", 300), "GGUF is a format.\n", "PAR1\n", "%PDF-1.7 is another\n"} {
 		require.NoError(t, Check("x", []byte(head)), "%q", head)
 		require.NoError(t, CheckReader("x", strings.NewReader(head)), "%q", head)

@@ -128,8 +128,8 @@ next:
 	return out
 }
 
-// LoneSurrogate reports whether JSON text has an escape \uD800 to \uDFFF that is not half of a pair, which encoding/json
-// replaces without a word by U+FFFD.
+// LoneSurrogate reports whether JSON text has an escape \uD800 to \uDFFF that is not half of a pair, which
+// encoding/json replaces without a word by U+FFFD.
 func LoneSurrogate(text []byte) bool {
 	for i := 0; i < len(text); i++ {
 		if text[i] != '\\' {

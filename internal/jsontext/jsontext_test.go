@@ -76,7 +76,8 @@ func TestFields(t *testing.T) {
 	for _, f := range fields {
 		kinds = append(kinds, f.Key+" is "+f.Kind())
 	}
-	require.Equal(t, []string{"b is a string", "a is a list", "c is null", "d is null", "b is a number", "e is a bool"}, kinds)
+	require.Equal(t, []string{"b is a string", "a is a list", "c is null", "d is null", "b is a number",
+		"e is a bool"}, kinds)
 	require.Equal(t, `[null, {"NaN": "NaN \" -Infinity"}]`, string(fields[1].Value))
 	text, err := fields[0].Text()
 	require.NoError(t, err)

@@ -23,11 +23,11 @@ type Record struct {
 const byteOrderMark = "\ufeff"
 
 // Records yields the records of a file: its lines that are not blank, if the first of them is a whole JSON value and no
-// array; else the objects of the array that the file is, or objects over several lines one after the other. Records have
-// any length, and one is in memory at a time. A byte order mark is skipped.
+// array; else the objects of the array that the file is, or objects over several lines one after the other. Records
+// have any length, and one is in memory at a time. A byte order mark is skipped.
 //
-// A record that is a line may be anything, of which [Fields] says what is wrong. The sequence ends after an error, which
-// names the line if the file is at fault.
+// A record that is a line may be anything, of which [Fields] says what is wrong. The sequence ends after an error,
+// which names the line if the file is at fault.
 func Records(r io.Reader) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		s := &scanner{in: bufio.NewReaderSize(r, 1<<16), line: 1}

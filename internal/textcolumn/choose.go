@@ -18,7 +18,8 @@ var pairs = [][2]string{
 	{"text", "text_pair"}, {"text1", "text2"}, {"text_a", "text_b"},
 	{"sentence1", "sentence2"}, {"sentence_a", "sentence_b"}, {"sent1", "sent2"}, {"premise", "hypothesis"},
 	{"question1", "question2"}, {"question", "sentence"}, {"question", "context"}, {"question", "passage"},
-	{"question", "answer"}, {"question", "response"}, {"query", "passage"}, {"query", "document"}, {"query", "response"},
+	{"question", "answer"}, {"question", "response"}, {"query", "passage"}, {"query", "document"},
+	{"query", "response"},
 	{"anchor", "positive"}, {"instruction", "output"}, {"instruction", "response"}, {"prompt", "completion"},
 	{"prompt", "response"}, {"prompt", "chosen"}, {"chosen", "rejected"}, {"input", "output"}, {"source", "target"},
 	{"article", "highlights"}, {"article", "summary"}, {"document", "summary"}, {"dialogue", "summary"},
@@ -59,7 +60,8 @@ func Choose(names []string, text func(i int) bool, except ...string) (int, error
 	}
 	for i, name := range names {
 		lower := strings.ToLower(name)
-		if text(i) && !slices.Contains(except, name) && !slices.Contains(never, lower) && !strings.HasSuffix(lower, "_id") {
+		key := slices.Contains(never, lower) || strings.HasSuffix(lower, "_id")
+		if text(i) && !key && !slices.Contains(except, name) {
 			return i, nil
 		}
 	}
