@@ -67,25 +67,25 @@ func triadTurn(a, b, c []float32) {
 	}
 }
 
-// copyNear copies n bytes, a positive multiple of 128. It asks for both sides so many bytes ahead.
+// copyNearAVX2 copies n bytes, a positive multiple of 128. It asks for both sides so many bytes ahead.
 //
 //go:noescape
-func copyNear(dst, src *byte, n, ahead int)
+func copyNearAVX2(dst, src *byte, n, ahead int)
 
-// copyPast copies n bytes, a positive multiple of 128, past the caches to a dst aligned to 32 bytes. It asks for src so
-// many bytes ahead.
+// copyPastAVX2 copies n bytes, a positive multiple of 128, past the caches to a dst aligned to 32 bytes. It asks for src
+// so many bytes ahead.
 //
 //go:noescape
-func copyPast(dst, src *byte, n, ahead int)
+func copyPastAVX2(dst, src *byte, n, ahead int)
 
 // copyTurn copies src to dst and asks for memory so many bytes ahead, past the caches if dst is aligned for that.
 func copyTurn(dst, src []byte, ahead int, past bool) {
 	n := 0
 	if kernels.Vectors() != kernels.Generic {
 		if n = len(dst) &^ 127; n > 0 && past && uintptr(unsafe.Pointer(&dst[0]))%32 == 0 {
-			copyPast(&dst[0], &src[0], n, ahead)
+			copyPastAVX2(&dst[0], &src[0], n, ahead)
 		} else if n > 0 {
-			copyNear(&dst[0], &src[0], n, ahead)
+			copyNearAVX2(&dst[0], &src[0], n, ahead)
 		}
 	}
 	copy(dst[n:], src[n:])

@@ -183,8 +183,8 @@ loop:
 	VZEROUPPER
 	RET
 
-// func copyNear(dst *byte, src *byte, n int, ahead int)
-TEXT ·copyNear(SB), NOSPLIT, $0-32
+// func copyNearAVX2(dst *byte, src *byte, n int, ahead int)
+TEXT ·copyNearAVX2(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), AX
 	MOVQ src+8(FP), BX
 	MOVQ n+16(FP), CX
@@ -210,8 +210,8 @@ loop:
 	VZEROUPPER
 	RET
 
-// func copyPast(dst *byte, src *byte, n int, ahead int)
-TEXT ·copyPast(SB), NOSPLIT, $0-32
+// func copyPastAVX2(dst *byte, src *byte, n int, ahead int)
+TEXT ·copyPastAVX2(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), AX
 	MOVQ src+8(FP), BX
 	MOVQ n+16(FP), CX

@@ -4,11 +4,6 @@
 
 package kernels
 
-// cpuid executes the instruction of that name.
-//
-//go:noescape
-func cpuid(leaf, subleaf uint32) (eax, ebx, ecx, edx uint32)
-
 // Leaves of cpuid that describe caches, in the same form: Intel's, and AMD's.
 const (
 	cachesIntel = 0x4

@@ -7,7 +7,6 @@ package kernels
 import (
 	"sync"
 
-	"golang.org/x/sys/cpu"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,9 +18,6 @@ var tilesAllowed = sync.OnceValue(func() bool {
 		requestPermission = 0x1023 // ARCH_REQ_XCOMP_PERM of asm/prctl.h
 		tileData          = 18     // the number of that part of a thread's state
 	)
-	if !cpu.X86.HasAMXTile {
-		return false
-	}
 	_, _, failure := unix.RawSyscall(unix.SYS_ARCH_PRCTL, requestPermission, tileData, 0)
 	return failure == 0
 })

@@ -4,35 +4,39 @@
 
 package kernels
 
-import "golang.org/x/sys/cpu"
+import (
+	"runtime"
+
+	"golang.org/x/sys/cpu"
+)
 
 var compiled = []Variant{Generic, AVX2, AVX512, AMX}
 
-// missing consults cpuid through x/sys/cpu, which also checks that the operating system saves the wide registers.
-func missing(v Variant) []string {
-	type feature struct {
-		name    string
-		present bool
+// host is the processor that runs this program.
+var host = processor{cpuid, xcr0, tilesAllowed}
+
+func missing(v Variant) []string { return host.missing(v) }
+
+// Has reports whether this processor has a feature and the operating system saves its registers.
+func Has(f Feature) bool { return host.has(f) }
+
+// cpuid executes the instruction of that name.
+//
+//go:noescape
+func cpuid(leaf, subleaf uint32) (eax, ebx, ecx, edx uint32)
+
+// xgetbv executes the instruction of that name for XCR0.
+//
+//go:noescape
+func xgetbv() (eax, edx uint32)
+
+// xcr0 returns which registers the operating system saves. Darwin sets the bits of AVX-512 when a thread first uses it;
+// golang.org/x/sys/cpu knows where.
+func xcr0() uint64 {
+	low, high := xgetbv()
+	state := uint64(high)<<32 | uint64(low)
+	if runtime.GOOS == "darwin" && cpu.X86.HasAVX512F {
+		state |= wideState
 	}
-	var needed []feature
-	switch v {
-	case AVX2:
-		needed = []feature{{"AVX2", cpu.X86.HasAVX2}, {"FMA", cpu.X86.HasFMA}, {"F16C", cpu.X86.HasF16C}}
-	case AVX512, AMX:
-		needed = []feature{{"AVX2", cpu.X86.HasAVX2}, {"FMA", cpu.X86.HasFMA}, {"F16C", cpu.X86.HasF16C},
-			{"AVX512F", cpu.X86.HasAVX512F},
-			{"AVX512BW", cpu.X86.HasAVX512BW}, {"AVX512DQ", cpu.X86.HasAVX512DQ}, {"AVX512VL", cpu.X86.HasAVX512VL}}
-	}
-	if v == AMX {
-		needed = append(needed, feature{"AVX512_BF16", cpu.X86.HasAVX512BF16}, feature{"AMX_TILE", cpu.X86.HasAMXTile},
-			feature{"AMX_BF16", cpu.X86.HasAMXBF16},
-			feature{"leave of the operating system to use tiles", tilesAllowed()})
-	}
-	var lacking []string
-	for _, f := range needed {
-		if !f.present {
-			lacking = append(lacking, f.name)
-		}
-	}
-	return lacking
+	return state
 }

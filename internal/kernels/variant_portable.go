@@ -15,4 +15,7 @@ func missing(v Variant) []string {
 	return []string{fmt.Sprintf("%s kernels in this build", v)}
 }
 
+// Has reports false: this build has no kernels for features of amd64.
+func Has(Feature) bool { return false }
+
 func dataCache(uint32) (ways, size int) { return 0, 0 }

@@ -13,9 +13,9 @@ var (
 		microAVX512F64x6, microAVX512F64x7, microAVX512F64x8, microAVX512F64x9, microAVX512F64x10, microAVX512F64x11,
 		microAVX512F64x12)
 
-	packAVX2F64 = (&packing[float64, float64]{8, 6, copyRowsAVX2F64, copyTall6F64, transposeF64,
+	packAVX2F64 = (&packing[float64, float64]{8, 6, copyRowsAVX2F64, copyTallAVX2F64x6, transposeF64,
 		packGeneric[float64]}).pack
-	packAVX512F64 = (&packing[float64, float64]{16, 12, copyRowsAVX512F64, copyTall12F64, transposeF64,
+	packAVX512F64 = (&packing[float64, float64]{16, 12, copyRowsAVX512F64, copyTallAVX512F64x12, transposeF64,
 		packGeneric[float64]}).pack
 )
 
@@ -76,7 +76,7 @@ func transposeF64(dst []float64, width, lanes, k int, src []float64, stride int)
 	_, _ = dst[(k-1)*width+lanes-1], src[(lanes-1)*stride+k-1]
 	for lane := 0; lane < lanes; lane += 4 {
 		lane = min(lane, lanes-4) // the last group may overlap the one before: it writes the same values
-		transpose4F64(blocks, &src[lane*stride], stride, &dst[lane], width)
+		transposeAVX2F64x4(blocks, &src[lane*stride], stride, &dst[lane], width)
 	}
 	if deep := 4 * blocks; deep < k {
 		transposeGeneric(dst[deep*width:], width, lanes, k-deep, src[deep:], stride)

@@ -6,7 +6,7 @@ package gemm
 
 import "github.com/lockstep-ml/lockstep/internal/kernels"
 
-//go:generate sh -c "cd _asm && go run . -dir .."
+//go:generate sh -c "cd ../_asm && go run ./gemm"
 
 // kernel is engine.micro or direct.compute for a fixed number of rows.
 type kernel[T element, B any] func(k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride, blocks int)
@@ -32,8 +32,9 @@ var (
 	dotsAVX512 = ofRows(dotsAVX512x1, dotsAVX512x2, dotsAVX512x3, dotsAVX512x4, dotsAVX512x5, dotsAVX512x6,
 		dotsAVX512x7, dotsAVX512x8, dotsAVX512x9, dotsAVX512x10, dotsAVX512x11, dotsAVX512x12)
 
-	packAVX2   = (&packing[float32, float32]{16, 6, copyRowsAVX2, copyTall6, transposeAVX2, packGeneric[float32]}).pack
-	packAVX512 = (&packing[float32, float32]{32, 12, copyRowsAVX512, copyTall12, transposeAVX512,
+	packAVX2 = (&packing[float32, float32]{16, 6, copyRowsAVX2, copyTallAVX2x6, transposeAVX2,
+		packGeneric[float32]}).pack
+	packAVX512 = (&packing[float32, float32]{32, 12, copyRowsAVX512, copyTallAVX512x12, transposeAVX512,
 		packGeneric[float32]}).pack
 )
 
@@ -139,7 +140,7 @@ func transposeAVX512(dst []float32, width, lanes, k int, src []float32, stride i
 	// all of a row of dst before the next ones, which may lie in the same places of the cache
 	for p := 0; p < deep; p += 16 {
 		for lane := 0; lane < whole; lane += 16 {
-			transpose16(&src[lane*stride+p], stride, &dst[p*width+lane], width)
+			transposeAVX512x16(&src[lane*stride+p], stride, &dst[p*width+lane], width)
 		}
 	}
 	if deep < k && whole > 0 {
@@ -160,11 +161,11 @@ func transposeAVX2(dst []float32, width, lanes, k int, src []float32, stride int
 	_, _ = dst[(k-1)*width+lanes-1], src[(lanes-1)*stride+k-1]
 	lane := 0
 	for ; lane+8 <= lanes; lane += 8 {
-		transpose8(blocks, &src[lane*stride], stride, &dst[lane], width)
+		transposeAVX2x8(blocks, &src[lane*stride], stride, &dst[lane], width)
 	}
 	for lane < lanes {
 		lane = min(lane, lanes-4) // the last group may overlap the one before: it writes the same values
-		transpose4(blocks, &src[lane*stride], stride, &dst[lane], width)
+		transposeAVX2x4(blocks, &src[lane*stride], stride, &dst[lane], width)
 		lane += 4
 	}
 	for p := 4 * blocks; p < k; p++ {

@@ -10,26 +10,29 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/cpu"
+	"github.com/lockstep-ml/lockstep/internal/kernels"
 )
 
 // The kernels for panels of pairs.
 var (
-	microDot = ofRows(microDotx1, microDotx2, microDotx3, microDotx4, microDotx5, microDotx6, microDotx7, microDotx8,
-		microDotx9, microDotx10, microDotx11, microDotx12)
-	microWidened = ofRows(microWidenedx1, microWidenedx2, microWidenedx3, microWidenedx4, microWidenedx5,
-		microWidenedx6, microWidenedx7, microWidenedx8, microWidenedx9, microWidenedx10, microWidenedx11,
-		microWidenedx12)
+	microDotAVX512BF16 = ofRows(microDotAVX512BF16x1, microDotAVX512BF16x2,
+		microDotAVX512BF16x3, microDotAVX512BF16x4, microDotAVX512BF16x5, microDotAVX512BF16x6,
+		microDotAVX512BF16x7, microDotAVX512BF16x8, microDotAVX512BF16x9, microDotAVX512BF16x10,
+		microDotAVX512BF16x11, microDotAVX512BF16x12)
+	microWidenedAVX512 = ofRows(microWidenedAVX512x1, microWidenedAVX512x2,
+		microWidenedAVX512x3, microWidenedAVX512x4, microWidenedAVX512x5, microWidenedAVX512x6,
+		microWidenedAVX512x7, microWidenedAVX512x8, microWidenedAVX512x9, microWidenedAVX512x10,
+		microWidenedAVX512x11, microWidenedAVX512x12)
 )
 
 // pairingAVX512 is for processors with AVX512_BF16. Others have VDPBF16PS's results from FMA: this changes no bit.
-var pairingAVX512 = pairing[float32]{packPairsAVX512, microDot, microWidened}
+var pairingAVX512 = pairing[float32]{packPairsAVX512, microDotAVX512BF16, microWidenedAVX512}
 
 // formatAVX512 is avx512BF16, with pairs if the processor multiplies them as documented, and faster than it multiplies
 // what was widened.
 var formatAVX512 = sync.OnceValue(func() *format[float32] {
 	f := avx512BF16
-	if cpu.X86.HasAVX512BF16 && dotsAsWidened() && dotsAreFaster() {
+	if kernels.Has(kernels.FeatureAVX512BF16) && dotsAsWidened() && dotsAreFaster() {
 		f.pairing = &pairingAVX512
 	}
 	return &f
@@ -52,8 +55,8 @@ func dotsAsWidened() bool {
 			x[i] = math.Float32frombits(number()<<16 | number())
 		}
 	}
-	microDotx1(pairs, &a[0], &b[0], 32, &dot[0], 32, nil, 0, 1)
-	microWidenedx1(pairs, &a[0], &b[0], 32, &widened[0], 32, nil, 0, 1)
+	microDotAVX512BF16x1(pairs, &a[0], &b[0], 32, &dot[0], 32, nil, 0, 1)
+	microWidenedAVX512x1(pairs, &a[0], &b[0], 32, &widened[0], 32, nil, 0, 1)
 	return dot == widened
 }
 
@@ -73,7 +76,7 @@ func dotsAreFaster() bool {
 	}
 	dots, fma := time.Hour, time.Hour
 	for range turns {
-		dots, fma = min(dots, run(products/2, microDotx12)), min(fma, run(products, microAVX512x12))
+		dots, fma = min(dots, run(products/2, microDotAVX512BF16x12)), min(fma, run(products, microAVX512x12))
 	}
 	return dots < fma
 }
@@ -87,9 +90,9 @@ func packPairsAVX512(dst []float32, width, lanes, k int, src []uint16, laneStrid
 	switch {
 	case whole == 0:
 	case laneStride == 1 && lanes == width && lanes == 32:
-		copyPairs32(whole, &src[0], kStride, &dst[0])
+		copyPairsAVX512x32(whole, &src[0], kStride, &dst[0])
 	case laneStride == 1 && lanes == width && lanes == 12:
-		copyPairs12(whole, &src[0], kStride, &dst[0])
+		copyPairsAVX512x12(whole, &src[0], kStride, &dst[0])
 	case kStride == 1 && laneStride%2 == 0:
 		asPairs := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(src))), len(src)/2)
 		transposeAVX512(dst, width, lanes, whole, asPairs, laneStride/2)
@@ -117,7 +120,7 @@ func packPairsAVX512(dst []float32, width, lanes, k int, src []uint16, laneStrid
 func exchangePairs(dst []float32, words []uint32) uint32 {
 	least := uint32(math.MaxUint16)
 	if n := len(dst) / 16; n > 0 {
-		least = endPairs(n, &dst[0])
+		least = endPairsAVX512(n, &dst[0])
 	}
 	for i := len(words) &^ 15; i < len(words); i++ {
 		x := words[i]

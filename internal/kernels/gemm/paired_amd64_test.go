@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/cpu"
 	"pgregory.net/rapid"
 
 	"github.com/lockstep-ml/lockstep/internal/kernels"
@@ -25,7 +24,7 @@ func TestPairsWidened(t *testing.T) {
 	require.NoError(t, err)
 	defer restore()
 	of := avx512BF16
-	of.pairing = &pairing[float32]{packPairsAVX512, microWidened, microWidened}
+	of.pairing = &pairing[float32]{packPairsAVX512, microWidenedAVX512, microWidenedAVX512}
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawPaired(t, -20)
 		got := h.run(t, func(p *parallel.Pool, m, n, k int, a, b Matrix[float32], c Rows[float32], accumulate bool) {
@@ -41,7 +40,7 @@ func TestPairsWidened(t *testing.T) {
 // what is faster.
 func TestPairsByInstruction(t *testing.T) {
 	kernelstest.Want(t, kernels.AVX512)
-	if !cpu.X86.HasAVX512BF16 {
+	if !kernels.Has(kernels.FeatureAVX512BF16) {
 		lacking.Skip(t, lacking.Variants, "avx512_bf16", "the processor lacks AVX512_BF16")
 	}
 	restore, err := kernels.Force(kernels.AVX512)

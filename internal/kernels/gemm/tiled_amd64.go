@@ -8,8 +8,9 @@ package gemm
 var amx = func() engine[float32] {
 	e := avx512
 	e.tiles = tiles[float32]{rows: 64, cols: 64, products: 32,
-		floats:    pieces[float32, float32]{3, 768, kc, microTiles3, splitRows, splitLanes, packAVX512},
-		bfloat16s: pieces[float32, uint16]{1, 1024, 2 * kc, microTiles1, pairRows, pairLanes, packGeneric[uint16]},
+		floats: pieces[float32, float32]{3, 768, kc, microTiles3, splitRowsAMX, splitLanesAMX, packAVX512},
+		bfloat16s: pieces[float32, uint16]{1, 1024, 2 * kc, microTiles1, pairRowsAMX, pairLanesAMX,
+			packGeneric[uint16]},
 	}
 	return e
 }()

@@ -23,7 +23,7 @@ var (
 // The half types of the variants.
 var (
 	avx2BF16 = format[float32]{
-		pack: (&packing[float32, uint16]{16, 6, copyRowsBF16AVX2, copyTallBF16x6, transposeBF16AVX2,
+		pack: (&packing[float32, uint16]{16, 6, copyRowsBF16AVX2, copyTallBF16AVX2x6, transposeBF16AVX2,
 			packBF16Generic}).pack,
 		copyA:  copyPanelsABF16AVX2,
 		copyB:  copyPanelsBBF16AVX2,
@@ -31,7 +31,7 @@ var (
 		dots:   direct[float32, uint16]{[]int{0, 16, 16, 8}, 16, dotsBF16AVX2},
 	}
 	avx512BF16 = format[float32]{
-		pack: (&packing[float32, uint16]{32, 12, copyRowsBF16AVX512, copyTallBF16x12, transposeBF16AVX512,
+		pack: (&packing[float32, uint16]{32, 12, copyRowsBF16AVX512, copyTallBF16AVX512x12, transposeBF16AVX512,
 			packBF16Generic}).pack,
 		copyA:  copyPanelsABF16AVX512,
 		copyB:  copyPanelsBBF16AVX512,
@@ -41,13 +41,14 @@ var (
 		bfloat16: true,
 	}
 	avx2F16 = format[float32]{
-		pack:   (&packing[float32, uint16]{16, 6, copyRowsF16AVX2, copyTallF16x6, transposeF16, packF16Generic}).pack,
+		pack: (&packing[float32, uint16]{16, 6, copyRowsF16AVX2, copyTallF16AVX2x6, transposeF16,
+			packF16Generic}).pack,
 		copyA:  copyPanelsAF16AVX2,
 		copyB:  copyPanelsBF16AVX2,
 		stream: direct[float32, uint16]{[]int{0, 64, 48, 32, 24}, 1, streamF16AVX2},
 	}
 	avx512F16 = format[float32]{
-		pack: (&packing[float32, uint16]{32, 12, copyRowsF16AVX512, copyTallF16x12, transposeF16,
+		pack: (&packing[float32, uint16]{32, 12, copyRowsF16AVX512, copyTallF16AVX512x12, transposeF16,
 			packF16Generic}).pack,
 		copyA:  copyPanelsAF16AVX512,
 		copyB:  copyPanelsBF16AVX512,
@@ -85,7 +86,7 @@ func transposeBF16AVX512(dst []float32, width, lanes, k int, src []uint16, strid
 	whole, deep := lanes&^15, k&^31
 	if lanes == 12 && width == lanes && deep > 0 {
 		_, _ = dst[deep*width-1], src[(lanes-1)*stride+deep-1]
-		transposeBF16x12(deep/32, &src[0], stride, &dst[0])
+		transposeBF16AVX512x12(deep/32, &src[0], stride, &dst[0])
 		if deep < k {
 			transposeBF16AVX2(dst[deep*width:], width, lanes, k-deep, src[deep:], stride)
 		}
@@ -97,7 +98,7 @@ func transposeBF16AVX512(dst []float32, width, lanes, k int, src []uint16, strid
 	// all of a row of dst before the next ones, which may lie in the same places of the cache
 	for p := 0; p < deep; p += 32 {
 		for lane := 0; lane < whole; lane += 16 {
-			transposeBF16x16(&src[lane*stride+p], stride, &dst[p*width+lane], width)
+			transposeBF16AVX512x16(&src[lane*stride+p], stride, &dst[p*width+lane], width)
 		}
 	}
 	if deep < k && whole > 0 {
@@ -110,12 +111,12 @@ func transposeBF16AVX512(dst []float32, width, lanes, k int, src []uint16, strid
 
 // transposeBF16AVX2 is the same for any number of lanes.
 func transposeBF16AVX2(dst []float32, width, lanes, k int, src []uint16, stride int) {
-	transposeHalf(transposeBF16x8, transposeBF16x4, widenBF16, dst, width, lanes, k, src, stride)
+	transposeHalf(transposeBF16AVX2x8, transposeBF16AVX2x4, widenBF16, dst, width, lanes, k, src, stride)
 }
 
 // transposeF16 is transposeBF16AVX2 for float16.
 func transposeF16(dst []float32, width, lanes, k int, src []uint16, stride int) {
-	transposeHalf(transposeF16x8, transposeF16x4, widenF16, dst, width, lanes, k, src, stride)
+	transposeHalf(transposeF16AVX2x8, transposeF16AVX2x4, widenF16, dst, width, lanes, k, src, stride)
 }
 
 // transposeHalf transposes eight lanes at a time, or four, in blocks of eight products, and what is left one by one.

@@ -23,7 +23,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 )
 
-//go:generate sh -c "cd _asm && go run . -dir .."
+//go:generate sh -c "cd ../_asm && go run ./vecmath"
 
 const (
 	// lanes is the number of elements in a block, and of accumulators in a sum.

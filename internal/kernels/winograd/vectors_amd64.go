@@ -6,7 +6,7 @@ package winograd
 
 import "github.com/lockstep-ml/lockstep/internal/kernels"
 
-//go:generate sh -c "cd _asm && go run . -dir .."
+//go:generate sh -c "cd ../_asm && go run ./winograd"
 
 // vectors are the vector versions of a transform.
 type vectors struct {

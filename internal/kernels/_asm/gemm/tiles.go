@@ -10,6 +10,8 @@ import (
 	"github.com/mmcloughlin/avo/ir"
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"github.com/lockstep-ml/lockstep/internal/kernels/_asm/assemble"
 )
 
 // AMX has eight tiles of 16 rows of 64 bytes. TDPBF16PS adds to a tile of 16×16 floats the products of one of 16 rows
@@ -322,7 +324,7 @@ func (s splitter) end() {
 }
 
 // splitterNames are the names of the kernels that split, by the number of pieces.
-var splitterNames = map[int][2]string{1: {"pairRows", "pairLanes"}, 3: {"splitRows", "splitLanes"}}
+var splitterNames = map[int][2]string{1: {"pairRowsAMX", "pairLanesAMX"}, 3: {"splitRowsAMX", "splitLanesAMX"}}
 
 // splitRows emits the splitting of lanes whose products are contiguous.
 func splitRows(c *build.Context, pieces int) {
@@ -421,7 +423,10 @@ func splitLanes(c *build.Context, pieces int) {
 // tileInstruction emits an instruction of AMX, which neither avo nor Go's assembler knows. Tiles are immediate
 // operands; encodeTiles encodes it when registers are allocated.
 func tileInstruction(c *build.Context, opcode string, operands ...operand.Op) {
-	i := &ir.Instruction{Opcode: opcode, Operands: operands}
+	i := &ir.Instruction{Opcode: opcode, Operands: operands, ISA: []string{assemble.Tiles}}
+	if opcode == "TDPBF16PS" {
+		i.ISA = append(i.ISA, assemble.TilesBF16)
+	}
 	for _, o := range operands {
 		if m, ok := o.(operand.Mem); ok {
 			i.Inputs = append(i.Inputs, m)

@@ -9,6 +9,8 @@ import (
 	"github.com/mmcloughlin/avo/ir"
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"github.com/lockstep-ml/lockstep/internal/kernels/_asm/assemble"
 )
 
 // Panels of pairs hold two bfloat16 of neighbouring products in 32 bits, the first in the upper half, as VDPBF16PS adds
@@ -28,9 +30,9 @@ func pairs(c *build.Context) {
 // microPairs emits micro for panels of pairs: with VDPBF16PS if dot is set, else by widening in registers.
 func microPairs(c *build.Context, rows int, dot bool) {
 	f := avx512
-	name, how := fmt.Sprintf("microWidenedx%d", rows), "widens them in registers"
+	name, how := fmt.Sprintf("microWidenedAVX512x%d", rows), "widens them in registers"
 	if dot {
-		name, how = fmt.Sprintf("microDotx%d", rows), "takes VDPBF16PS, for which denormal numbers are zero"
+		name, how = fmt.Sprintf("microDotAVX512BF16x%d", rows), "takes VDPBF16PS, for which denormal numbers are zero"
 	}
 	c.Function(name)
 	c.Doc(
@@ -111,7 +113,7 @@ func widenedPairs(c *build.Context, a, b reg.GPVirtual, mask reg.VecVirtual, sum
 
 // copyPairs emits the packing of a full panel whose lanes lie side by side.
 func copyPairs(c *build.Context, width int) {
-	name := fmt.Sprintf("copyPairs%d", width)
+	name := fmt.Sprintf("copyPairsAVX512x%d", width)
 	c.Function(name)
 	c.Doc(
 		fmt.Sprintf("%s sets dst[%d·p + i] = src[2·p·stride + i] + 65536·src[(2·p+1)·stride + i] for i < %d and p < "+
@@ -155,9 +157,9 @@ func copyPairs(c *build.Context, width int) {
 
 // endPairs emits the last pass over a packed panel.
 func endPairs(c *build.Context) {
-	c.Function("endPairs")
-	c.Doc("endPairs exchanges the halves of 16·n elements of x, n ≥ 1, and returns the least of the bfloat16 in them " +
-		"without their signs, less one; that of zero is 65535.")
+	c.Function("endPairsAVX512")
+	c.Doc("endPairsAVX512 exchanges the halves of 16·n elements of x, n ≥ 1, and returns the least of the bfloat16 in " +
+		"them without their signs, less one; that of zero is 65535.")
 	c.Pragma("noescape")
 	c.SignatureExpr("func(n int, x *float32) uint32")
 	n, x := c.GP64(), c.GP64()
@@ -192,6 +194,18 @@ func endPairs(c *build.Context) {
 	c.VZEROUPPER()
 	c.Store(result, c.ReturnIndex(0))
 	c.RET()
+}
+
+// markDots says what the instruction needs that VPDPWSSD becomes.
+func markDots(file *ir.File) error {
+	for _, f := range file.Functions() {
+		for _, i := range f.Instructions() {
+			if i.Opcode == "VPDPWSSD" {
+				i.ISA = []string{"AVX512F", assemble.BF16}
+			}
+		}
+	}
+	return nil
 }
 
 // encodeDots replaces VPDPWSSD, which no kernel needs, by VDPBF16PS, which Go's assembler does not know: they are coded

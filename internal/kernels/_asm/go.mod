@@ -1,4 +1,4 @@
-module github.com/lockstep-ml/lockstep/internal/kernels/vecmath/_asm
+module github.com/lockstep-ml/lockstep/internal/kernels/_asm
 
 go 1.26.0
 

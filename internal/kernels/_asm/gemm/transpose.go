@@ -69,8 +69,8 @@ func (w walker) exchange(c *build.Context, rows []reg.VecVirtual, fresh func() r
 
 // transpose4 emits the packing of four lanes.
 func transpose4(c *build.Context) {
-	c.Function("transpose4")
-	c.Doc("transpose4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 4·blocks, blocks ≥ 1.")
+	c.Function("transposeAVX2x4")
+	c.Doc("transposeAVX2x4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 4·blocks, blocks ≥ 1.")
 	c.Pragma("noescape")
 	c.SignatureExpr(transposeSignature)
 	w := newWalker(c)
@@ -85,8 +85,8 @@ func transpose4(c *build.Context) {
 
 // transpose8 emits the packing of eight lanes, four in each half of the registers.
 func transpose8(c *build.Context) {
-	c.Function("transpose8")
-	c.Doc("transpose8 sets dst[p·width + i] = src[i·stride + p] for i < 8 and p < 4·blocks, blocks ≥ 1.")
+	c.Function("transposeAVX2x8")
+	c.Doc("transposeAVX2x8 sets dst[p·width + i] = src[i·stride + p] for i < 8 and p < 4·blocks, blocks ≥ 1.")
 	c.Pragma("noescape")
 	c.SignatureExpr(transposeSignature)
 	w := newWalker(c)
@@ -106,8 +106,8 @@ func transpose8(c *build.Context) {
 
 // transpose16 emits the transposition of a square of 16×16 elements.
 func transpose16(c *build.Context) {
-	c.Function("transpose16")
-	c.Doc("transpose16 sets dst[p·width + i] = src[i·stride + p] for i < 16 and p < 16.")
+	c.Function("transposeAVX512x16")
+	c.Doc("transposeAVX512x16 sets dst[p·width + i] = src[i·stride + p] for i < 16 and p < 16.")
 	c.Pragma("noescape")
 	c.SignatureExpr("func(src *float32, stride int, dst *float32, width int)")
 	src, stride, dst, width := c.GP64(), c.GP64(), c.GP64(), c.GP64()

@@ -52,8 +52,8 @@ func copyRows(c *build.Context, f family) {
 }
 
 // copyTall emits the packing of a full panel of A whose columns are contiguous, of 12 or 6 rows.
-func copyTall(c *build.Context, rows int) {
-	name := fmt.Sprintf("copyTall%d", rows)
+func copyTall(c *build.Context, f family) {
+	rows, name := f.mr, fmt.Sprintf("copyTall%sx%d", f.name, f.mr)
 	c.Function(name)
 	c.Doc(fmt.Sprintf("%s sets dst[%d·p + i] = src[p·stride + i] for i < %d and p < k, k ≥ 1.", name, rows, rows))
 	c.Pragma("noescape")

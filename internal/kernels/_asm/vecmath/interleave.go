@@ -19,7 +19,7 @@ const (
 // interleave takes the instructions of the vectors of each turn in turns: the first one of each, the second one of
 // each, and so on. The vectors share nothing but what they only read, accumulators, which are still added to in order,
 // and pointers, which move on only in turns of one vector.
-func interleave(f *ir.File) {
+func interleave(f *ir.File) error {
 	for _, section := range f.Sections {
 		function, ok := section.(*ir.Function)
 		if !ok {
@@ -41,11 +41,12 @@ func interleave(f *ir.File) {
 		}
 		function.Nodes = nodes
 	}
+	return nil
 }
 
 // broadcast makes the functions of 512 bits read a number as 4 bytes that the load repeats. The linker aligns data to
 // 32 bytes at most: half of all whole vectors would lie across two cache lines.
-func broadcast(f *ir.File) {
+func broadcast(f *ir.File) error {
 	for _, function := range f.Functions() {
 		for _, i := range function.Instructions() {
 			if !slices.ContainsFunc(i.Operands, operand.IsZMM) {
@@ -63,6 +64,7 @@ func broadcast(f *ir.File) {
 			}
 		}
 	}
+	return nil
 }
 
 func markOf(n ir.Node) string {

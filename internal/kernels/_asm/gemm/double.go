@@ -24,15 +24,15 @@ func double(c *build.Context) {
 		}
 		placed(c, f)
 		copyRows(c, f)
-		copyTall64(c, f.mr)
+		copyTall64(c, f)
 		strideds(c, f)
 	}
 	transpose4x4(c)
 }
 
 // copyTall64 emits the packing of a full panel of A whose columns are contiguous, of 12 or 6 rows.
-func copyTall64(c *build.Context, rows int) {
-	name := fmt.Sprintf("copyTall%dF64", rows)
+func copyTall64(c *build.Context, f family) {
+	rows, name := f.mr, fmt.Sprintf("copyTall%sx%d", f.name, f.mr)
 	c.Function(name)
 	c.Doc(fmt.Sprintf("%s sets dst[%d·p + i] = src[p·stride + i] for i < %d and p < k, k ≥ 1.", name, rows, rows))
 	c.Pragma("noescape")
@@ -62,8 +62,8 @@ func copyTall64(c *build.Context, rows int) {
 
 // transpose4x4 emits the packing of four lanes of float64.
 func transpose4x4(c *build.Context) {
-	c.Function("transpose4F64")
-	c.Doc("transpose4F64 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 4·blocks, blocks ≥ 1.")
+	c.Function("transposeAVX2F64x4")
+	c.Doc("transposeAVX2F64x4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 4·blocks, blocks ≥ 1.")
 	c.Pragma("noescape")
 	c.SignatureExpr("func(blocks int, src *float64, stride int, dst *float64, width int)")
 	w := newWalker(c)

@@ -31,7 +31,7 @@ func halves(c *build.Context) {
 		copyRowsHalf(c, f, "BF16")
 		copyPanelsHalf(c, f, "BF16", "A", f.mr)
 		copyPanelsHalf(c, f, "BF16", "B", f.vectors*f.lanes)
-		copyTallHalf(c, f.mr, "BF16")
+		copyTallHalf(c, f, "BF16")
 	}
 	transposePairs(c, 4)
 	transposePairs(c, 8)
@@ -377,21 +377,21 @@ func copyPanelsHalf(c *build.Context, f family, of, operands string, lanes int) 
 }
 
 // copyTallHalf emits the packing of a full panel of A whose columns are contiguous, of 12 or 6 rows.
-func copyTallHalf(c *build.Context, rows int, of string) {
-	w := newCopier(c, of, fmt.Sprintf("copyTall%sx%d", of, rows), rows)
-	if rows == 12 {
+func copyTallHalf(c *build.Context, f family, of string) {
+	w := newCopier(c, of, fmt.Sprintf("copyTall%s%sx%d", of, f.name, f.mr), f.mr)
+	if f.mr == 12 {
 		w.part(c, 0, c.YMM())
 		w.part(c, 8, c.XMM())
 	} else {
 		w.part(c, 0, c.XMM())
 		w.pair(c, 4)
 	}
-	w.end(c, rows)
+	w.end(c, f.mr)
 }
 
 // transposePairs emits the packing of four or eight lanes of bfloat16 that are contiguous along k.
 func transposePairs(c *build.Context, lanes int) {
-	name := fmt.Sprintf("transposeBF16x%d", lanes)
+	name := fmt.Sprintf("transposeBF16AVX2x%d", lanes)
 	c.Function(name)
 	c.Doc(
 		fmt.Sprintf("%s sets dst[p·width + i] = src[i·stride + p] for i < %d and p < 8·blocks, blocks ≥ 1, for a src "+
@@ -453,8 +453,8 @@ func transposePairs(c *build.Context, lanes int) {
 
 // transposePairs16 emits the packing of a block of 16 lanes of 32 bfloat16.
 func transposePairs16(c *build.Context) {
-	c.Function("transposeBF16x16")
-	c.Doc("transposeBF16x16 sets dst[p·width + i] = src[i·stride + p] for i < 16 and p < 32, for a src of bfloat16.")
+	c.Function("transposeBF16AVX512x16")
+	c.Doc("transposeBF16AVX512x16 sets dst[p·width + i] = src[i·stride + p] for i < 16 and p < 32, for a src of bfloat16.")
 	c.Pragma("noescape")
 	c.SignatureExpr("func(src *uint16, stride int, dst *float32, width int)")
 	src, stride, dst, width := c.GP64(), c.GP64(), c.GP64(), c.GP64()
@@ -486,8 +486,8 @@ func transposePairs16(c *build.Context) {
 // lanes of a square, so that a row of it takes a whole cache line of each.
 func transposePairs12(c *build.Context) {
 	const lanes = 12
-	c.Function("transposeBF16x12")
-	c.Doc("transposeBF16x12 sets dst[12·p + i] = src[i·stride + p] for i < 12 and p < 32·blocks, blocks ≥ 1, for a src " +
+	c.Function("transposeBF16AVX512x12")
+	c.Doc("transposeBF16AVX512x12 sets dst[12·p + i] = src[i·stride + p] for i < 12 and p < 32·blocks, blocks ≥ 1, for a src " +
 		"of bfloat16.")
 	c.Pragma("noescape")
 	c.SignatureExpr("func(blocks int, src *uint16, stride int, dst *float32)")

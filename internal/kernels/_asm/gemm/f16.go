@@ -19,7 +19,7 @@ func float16(c *build.Context) {
 		copyRowsHalf(c, f, "F16")
 		copyPanelsHalf(c, f, "F16", "A", f.mr)
 		copyPanelsHalf(c, f, "F16", "B", f.vectors*f.lanes)
-		copyTallHalf(c, f.mr, "F16")
+		copyTallHalf(c, f, "F16")
 	}
 	transposeF16(c, 4)
 	transposeF16(c, 8)
@@ -75,7 +75,7 @@ func streamProductF16(c *build.Context, f family, p pointers, sums [][]reg.VecVi
 
 // transposeF16 emits the packing of four or eight lanes of float16 that are contiguous along k.
 func transposeF16(c *build.Context, lanes int) {
-	name := fmt.Sprintf("transposeF16x%d", lanes)
+	name := fmt.Sprintf("transposeF16AVX2x%d", lanes)
 	c.Function(name)
 	c.Doc(
 		fmt.Sprintf("%s sets dst[p·width + i] = src[i·stride + p] for i < %d and p < 8·blocks, blocks ≥ 1, for a src "+
