@@ -72,8 +72,8 @@ func triadTurn(a, b, c []float32) {
 //go:noescape
 func copyNearAVX2(dst, src *byte, n, ahead int)
 
-// copyPastAVX2 copies n bytes, a positive multiple of 128, past the caches to a dst aligned to 32 bytes. It asks for src
-// so many bytes ahead.
+// copyPastAVX2 copies n bytes, a positive multiple of 128, past the caches to a dst aligned to 32 bytes. It asks for
+// src so many bytes ahead.
 //
 //go:noescape
 func copyPastAVX2(dst, src *byte, n, ahead int)

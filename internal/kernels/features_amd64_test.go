@@ -16,8 +16,9 @@ func TestHostAgrees(t *testing.T) {
 	x := &cpu.X86
 	for f, want := range map[Feature]bool{
 		FeatureAVX: x.HasAVX, FeatureAVX2: x.HasAVX2, FeatureFMA: x.HasFMA && x.HasAVX,
-		FeatureF16C: x.HasF16C && x.HasAVX, FeatureBMI2: x.HasBMI2, FeatureAVX512F: x.HasAVX512F, FeatureAVX512BW: x.HasAVX512BW,
-		FeatureAVX512DQ: x.HasAVX512DQ, FeatureAVX512VL: x.HasAVX512VL, FeatureAVX512BF16: x.HasAVX512BF16,
+		FeatureF16C: x.HasF16C && x.HasAVX, FeatureBMI2: x.HasBMI2,
+		FeatureAVX512F: x.HasAVX512F, FeatureAVX512BW: x.HasAVX512BW, FeatureAVX512DQ: x.HasAVX512DQ,
+		FeatureAVX512VL: x.HasAVX512VL, FeatureAVX512BF16: x.HasAVX512BF16,
 	} {
 		require.Equal(t, want, Has(f), f)
 	}
