@@ -3,9 +3,9 @@
 // Package assemble is what the generators of assembly have in common: the command line, the check that a kernel keeps
 // to the instructions of its variant, and the output.
 //
-// The generators are a module of their own, so that the main module does not depend on avo; the folder's name hides it
-// from ./... patterns. Run them by go generate in internal/kernels/gemm, vecmath and winograd. A test of package kernels
-// fails if their output is not what is committed.
+// The generators are a separate module, so that the main module does not depend on avo; the folder's name hides it from
+// ./... patterns. Run them by go generate in internal/kernels/gemm, vecmath and winograd. A test of package kernels
+// fails if their output differs from the committed files.
 package assemble
 
 import (

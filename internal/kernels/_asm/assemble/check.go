@@ -32,9 +32,9 @@ const (
 
 var variantOf = regexp.MustCompile(`AVX512BF16|AVX512|AVX2|AMX`)
 
-// Check returns an error unless every kernel keeps to the instructions of the variant in its name. avo hands out 32
-// vector registers whatever a kernel is for, and its list of instruction sets is that of the opcode: a register above 15
-// makes an instruction of AVX2 one of AVX-512.
+// Check returns an error unless every kernel keeps to the instructions of the variant in its name. avo allocates 32
+// vector registers whatever a kernel is for, and its list of instruction sets is that of the opcode: a register above
+// 15 makes an instruction of AVX2 one of AVX-512.
 func Check(file *ir.File) error {
 	for _, f := range file.Functions() {
 		names := variantOf.FindAllString(f.Name, -1)
