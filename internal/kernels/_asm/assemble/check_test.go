@@ -64,7 +64,7 @@ func TestCheckKnowsInstructions(t *testing.T) {
 		{"aAVX2", func(f *File) { f.KORTESTW(reg.K1, reg.K2) }, "KORTESTW needs AVX512F"},
 		{"aAVX2", func(f *File) { f.BZHIQ(reg.RAX, reg.RBX, reg.RCX) }, "BZHIQ needs BMI2"},
 		{"aAVX512", func(f *File) { f.VPDPWSSD(reg.Z0, reg.Z1, reg.Z2) }, "VPDPWSSD needs AVX512VNNI"},
-		{"a", func(f *File) { f.VMOVUPS(reg.Y0, reg.Y1) }, "VMOVUPS needs AVX, which a function whose name says no variant"},
+		{"a", func(f *File) { f.VMOVUPS(reg.Y0, reg.Y1) }, "AVX, which a function whose name says no variant"},
 		{"aAVX2AVX512", func(*File) {}, `names several variants: ["AVX2" "AVX512"]`},
 		{"aAVX2", func(f *File) { f.VFMADD231PS(reg.Y0, reg.Y1, reg.Y2) }, ""},
 		{"aAVX512", func(f *File) { f.VPTERNLOGD(operand.Imm(0), reg.Y0, reg.Y1, reg.Y2) }, ""},

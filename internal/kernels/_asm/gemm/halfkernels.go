@@ -454,7 +454,8 @@ func transposePairs(c *build.Context, lanes int) {
 // transposePairs16 emits the packing of a block of 16 lanes of 32 bfloat16.
 func transposePairs16(c *build.Context) {
 	c.Function("transposeBF16AVX512x16")
-	c.Doc("transposeBF16AVX512x16 sets dst[p·width + i] = src[i·stride + p] for i < 16 and p < 32, for a src of bfloat16.")
+	c.Doc("transposeBF16AVX512x16 sets dst[p·width + i] = src[i·stride + p] for i < 16 and p < 32, for a src of " +
+		"bfloat16.")
 	c.Pragma("noescape")
 	c.SignatureExpr("func(src *uint16, stride int, dst *float32, width int)")
 	src, stride, dst, width := c.GP64(), c.GP64(), c.GP64(), c.GP64()
@@ -487,8 +488,8 @@ func transposePairs16(c *build.Context) {
 func transposePairs12(c *build.Context) {
 	const lanes = 12
 	c.Function("transposeBF16AVX512x12")
-	c.Doc("transposeBF16AVX512x12 sets dst[12·p + i] = src[i·stride + p] for i < 12 and p < 32·blocks, blocks ≥ 1, for a src " +
-		"of bfloat16.")
+	c.Doc("transposeBF16AVX512x12 sets dst[12·p + i] = src[i·stride + p] for i < 12 and p < 32·blocks, blocks ≥ 1, for " +
+		"a src of bfloat16.")
 	c.Pragma("noescape")
 	c.SignatureExpr("func(blocks int, src *uint16, stride int, dst *float32)")
 	blocks, src, stride, dst, row := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
