@@ -488,8 +488,8 @@ func transposePairs16(c *build.Context) {
 func transposePairs12(c *build.Context) {
 	const lanes = 12
 	c.Function("transposeBF16AVX512x12")
-	c.Doc("transposeBF16AVX512x12 sets dst[12·p + i] = src[i·stride + p] for i < 12 and p < 32·blocks, blocks ≥ 1, for " +
-		"a src of bfloat16.")
+	c.Doc("transposeBF16AVX512x12 sets dst[12·p + i] = src[i·stride + p] for i < 12 and p < 32·blocks, blocks ≥ 1, " +
+		"for a src of bfloat16.")
 	c.Pragma("noescape")
 	c.SignatureExpr("func(blocks int, src *uint16, stride int, dst *float32)")
 	blocks, src, stride, dst, row := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
