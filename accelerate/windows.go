@@ -74,15 +74,21 @@ func (w *Windows) Limit(steps int64) {
 	w.left = steps
 }
 
-// Next gives the next window, which the caller frees, or io.EOF after the last one.
-func (w *Windows) Next() (*Window, error) {
+// Next gives the next window, which the caller frees, or io.EOF after the last one. After an error the Stream is still
+// at the window that could not be loaded.
+func (w *Windows) Next() (_ *Window, err error) {
 	if w.left <= 0 {
 		return nil, io.EOF
 	}
 	if err := w.load(); err != nil {
 		return nil, err
 	}
-	out := new(Window)
+	out, before := new(Window), *w.Stream
+	defer func() {
+		if err != nil {
+			*w.Stream = before
+		}
+	}()
 	var ok bool
 	if out.Window, ok = w.Stream.Next(); !ok {
 		return nil, io.EOF

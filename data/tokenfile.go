@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"sync"
@@ -40,6 +41,9 @@ type tokenHeader struct {
 	checksum uint32
 }
 
+// size is that of the whole file in bytes.
+func (h tokenHeader) size() int64 { return tokenFileHeader + h.count*int64(h.width) }
+
 func (h tokenHeader) encode() []byte {
 	b := make([]byte, 0, tokenFileHeader)
 	b = append(b, tokenFileMagic...)
@@ -69,27 +73,21 @@ func decodeTokenHeader(b []byte, size int64) (h tokenHeader, err error) {
 		return h, fmt.Errorf("its header claims %d tokens", count)
 	}
 	h = tokenHeader{width: int(width), count: int64(count), checksum: binary.LittleEndian.Uint32(b[24:])}
-	if want := tokenFileHeader + h.count*int64(width); size != want {
+	if want := h.size(); size != want {
 		return h, fmt.Errorf("it has %d bytes, want %d for %d tokens: it is truncated or damaged", size, want, count)
 	}
 	return h, nil
 }
 
-// TokenFile is a stream of tokens in a file, read through memory mapping where the system
-// has it, so that corpora larger than memory can be trained on. It is safe for
-// concurrent reading. The file must not be cut short while it is open: like every
-// mapping, reading the missing part would end the process.
+// TokenFile is a stream of tokens in a file. Each read asks the system for the part that it needs, so that corpora
+// larger than memory can be trained on; what was read lately stays in the system's cache. It is not a memory mapping:
+// a file that is cut short while it is open, and a disk that fails, are errors that name the file, where a mapping
+// would end the process. It is safe for concurrent reading.
 type TokenFile struct {
 	path   string
 	header tokenHeader
 	mu     sync.RWMutex // held for writing by Close
-	bytes  byteReader   // nil once closed
-}
-
-// byteReader reads a whole file by position.
-type byteReader interface {
-	io.ReaderAt
-	io.Closer
+	file   *os.File     // nil once closed
 }
 
 // OpenTokenFile opens a file that a TokenWriter wrote. The error names the path and says
@@ -120,12 +118,11 @@ func openTokenFile(path string) (_ *TokenFile, err error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	mapped, err := mapFile(file, info.Size()) // takes file over
-	if err != nil {
-		return nil, err
-	}
-	return &TokenFile{path: path, header: header, bytes: mapped}, nil
+	return &TokenFile{path: path, header: header, file: file}, nil
 }
+
+// String is the file's path.
+func (f *TokenFile) String() string { return f.path }
 
 // Len implements Tokens.
 func (f *TokenFile) Len() int64 { return f.header.count }
@@ -153,20 +150,33 @@ func (f *TokenFile) ReadTokens(dst []int32, at int64) error {
 func (f *TokenFile) readAt(buf []byte, offset int64) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	if f.bytes == nil {
+	if f.file == nil {
 		return fmt.Errorf("data: token file %s: %w", f.path, os.ErrClosed)
 	}
-	if _, err := f.bytes.ReadAt(buf, offset); err != nil {
-		return fmt.Errorf("data: token file %s: %w", f.path, err)
+	n, err := f.file.ReadAt(buf, offset)
+	switch {
+	case n == len(buf):
+		return nil
+	case errors.Is(err, io.EOF):
+		size := offset + int64(n)
+		if info, err := f.file.Stat(); err == nil {
+			size = info.Size()
+		}
+		return fmt.Errorf("data: token file %s: it has %d bytes, want %d: it was cut short after it was opened", f.path,
+			size, f.header.size())
 	}
-	return nil
+	var failed *fs.PathError
+	if errors.As(err, &failed) { // it names the file, too
+		err = failed.Err
+	}
+	return fmt.Errorf("data: token file %s: reading %d bytes at %d: %w", f.path, len(buf), offset, err)
 }
 
 // Verify reads all tokens and compares their checksum with the header's.
 func (f *TokenFile) Verify() error {
 	buf := make([]byte, 1<<20)
 	sum := uint32(0)
-	end := tokenFileHeader + f.header.count*int64(f.header.width)
+	end := f.header.size()
 	for at := int64(tokenFileHeader); at < end; at += int64(len(buf)) {
 		buf = buf[:min(int64(len(buf)), end-at)]
 		if err := f.readAt(buf, at); err != nil {
@@ -184,11 +194,11 @@ func (f *TokenFile) Verify() error {
 func (f *TokenFile) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.bytes == nil {
+	if f.file == nil {
 		return nil
 	}
-	err := f.bytes.Close()
-	f.bytes = nil
+	err := f.file.Close()
+	f.file = nil
 	return err
 }
 

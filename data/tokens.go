@@ -5,7 +5,7 @@ package data
 import "fmt"
 
 // Tokens is a stream of token ids with random access: TokenSlice in memory, TokenFile
-// on disk. It must be safe for concurrent reading.
+// on disk. It must be safe for concurrent reading. Errors name it by its String method, if it has one.
 type Tokens interface {
 	// Len is the number of tokens.
 	Len() int64
@@ -58,6 +58,7 @@ type Blocks struct {
 	size   int64 // of a full block
 	stride int64 // between the first tokens of neighbouring blocks
 	blocks int64
+	vocab  int // ids must be below it; 0: any
 }
 
 // TrainBlocks cuts a stream for training: blocks lie one after the other, and a tail that
@@ -110,5 +111,44 @@ func (b *Blocks) Get(i int) ([]int32, error) {
 	}
 	at := int64(i) * b.stride
 	block := make([]int32, min(b.size, b.tokens.Len()-at))
-	return block, b.tokens.ReadTokens(block, at)
+	if err := b.tokens.ReadTokens(block, at); err != nil {
+		return nil, err
+	}
+	return block, b.checkIDs(block, at)
+}
+
+// checkIDs refuses ids that the vocabulary does not have; the first token of block is that at position at.
+func (b *Blocks) checkIDs(block []int32, at int64) error {
+	if b.vocab == 0 {
+		return nil
+	}
+	for j, id := range block {
+		if id < 0 || int(id) >= b.vocab {
+			name := "the stream"
+			if s, ok := b.tokens.(fmt.Stringer); ok {
+				name = s.String()
+			}
+			return fmt.Errorf("data: token %d of %s has id %d, want 0 to %d: the model's vocabulary has %d tokens",
+				at+int64(j), name, id, b.vocab-1, b.vocab)
+		}
+	}
+	return nil
+}
+
+// WithVocabulary returns src, whose samples with ids outside of a vocabulary of so many tokens are errors that name the
+// id, the stream (a file, for instance) and the position in it. It knows the streams behind Blocks; other sources come
+// back unchanged. Package trainer calls it with the vocabulary of the model.
+func WithVocabulary(src Source, tokens int) Source {
+	s, ok := src.(source[[]int32])
+	if !ok {
+		return src
+	}
+	b, ok := s.dataset.(*Blocks)
+	if !ok {
+		return src
+	}
+	checked := *b
+	checked.vocab = tokens
+	s.dataset = &checked
+	return s
 }

@@ -4,6 +4,7 @@ package data
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -144,6 +145,22 @@ func TestTokenFileConcurrentReadsAndClose(t *testing.T) {
 	}
 	require.NoError(t, f.Close())
 	group.Wait()
+}
+
+// A file that is cut short while it is open, to its middle or to nothing, is an error that names it.
+func TestTokenFileCutShort(t *testing.T) {
+	path := writeTokens(t, 10, make([]int32, 5000))
+	f, err := OpenTokenFile(path)
+	require.NoError(t, err)
+	defer f.Close()
+	buf := make([]int32, 100)
+	for _, size := range []int64{32 + 2*4950, 32, 0} {
+		require.NoError(t, os.Truncate(path, size))
+		err := f.ReadTokens(buf, 4900)
+		require.EqualError(t, err, fmt.Sprintf("data: token file %s: it has %d bytes, want 10032: it was cut short "+
+			"after it was opened", path, size))
+		require.Error(t, f.Verify())
+	}
 }
 
 func TestTokenFileRefuses(t *testing.T) {

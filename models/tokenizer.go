@@ -13,7 +13,8 @@ import (
 // TokenizerFile is the tokenizer's file in a saved model's folder.
 const TokenizerFile = "tokenizer.json"
 
-// TokenReader is implemented by models that read token ids.
+// TokenReader is implemented by models that read token ids. The trainer then names the file and the position of an id
+// that the model does not have (data.WithVocabulary).
 type TokenReader interface {
 	Model
 	// VocabSize is the number of tokens that the model knows: ids are 0 to VocabSize()-1.

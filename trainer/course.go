@@ -9,6 +9,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/samplers"
 )
 
@@ -94,6 +95,15 @@ func WithIterableEvalData(src data.IterableSource) Option { return WithNamedIter
 // WithNamedIterableEvalData is WithNamedEvalData for data without a length.
 func WithNamedIterableEvalData(name string, src data.IterableSource) Option {
 	return func(t *Trainer) { t.evals = append(t.evals, evalSet{name: name, stream: src}) }
+}
+
+// checked is src, whose token ids are checked where it reads them and the model has a vocabulary: kernels know neither
+// the file nor the position of an id.
+func (t *Trainer) checked(src data.Source) data.Source {
+	if m, ok := t.model.(models.TokenReader); ok {
+		return data.WithVocabulary(src, m.VocabSize())
+	}
+	return src
 }
 
 // checkIterable rejects what an iterable training set cannot have.

@@ -37,7 +37,7 @@ func (t *Trainer) evalBatches(ctx context.Context, set evalSet) (evalBatches, er
 	}
 	order := &dealtOrder{order: data.EpochOrder(batches, 0), rank: t.acc.Data().Rank(), ranks: t.acc.Data().Size(),
 		even: t.acc.Shards().GathersParameters()}
-	loader, err := data.NewLoader(ctx, t.acc.Ctx().NoGrad(), set.src, order, data.LoaderOptions{
+	loader, err := data.NewLoader(ctx, t.acc.Ctx().NoGrad(), t.checked(set.src), order, data.LoaderOptions{
 		Workers: t.args.DataloaderNumWorkers, PrefetchFactor: t.args.PrefetchBatches(),
 	})
 	return &loaderBatches{loader, n, batches.Len()}, err

@@ -205,7 +205,7 @@ func (r *run) plan() error {
 	if err != nil {
 		return err
 	}
-	windows, err := r.acc.Windows(r.ctx, r.train, order, 0)
+	windows, err := r.acc.Windows(r.ctx, r.checked(r.train), order, 0)
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ func (r *run) step() (more bool, err error) {
 	w, err := r.windows.Next()
 	endData()
 	if err != nil {
-		return false, fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err)
+		return false, r.saveUnread(fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err))
 	}
 	defer w.Free()
 	if err := r.fire(callbacks.StepBegin); err != nil {
@@ -48,6 +48,17 @@ func (r *run) step() (more bool, err error) {
 	e := r.event()
 	e.Step = stats
 	return !w.LastOfEpoch, r.callbacks.Fire(callbacks.StepEnd, e)
+}
+
+// saveUnread saves what was trained before a step whose data cannot be read, as an interrupt does, and returns the
+// error. One of several ranks cannot: the others are in the middle of the step.
+func (r *run) saveUnread(err error) error {
+	a := r.args
+	if !a.SaveOnInterrupt || a.SaveStrategy == args.StrategyNo || r.acc.WorldSize() > 1 ||
+		r.savedAt == r.state.GlobalStep {
+		return err
+	}
+	return errors.Join(err, r.save(r.ctx))
 }
 
 // forwardBackward runs the window's micro-batches on all ranks.
