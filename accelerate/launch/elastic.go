@@ -27,12 +27,16 @@ type Elastic struct {
 	LastCall time.Duration
 	// Patience is how long a launcher looks for the endpoint, and waits for enough hosts; 0 stands for 10 minutes.
 	Patience time.Duration
+	// Rejoin is how long a launcher that has lost the endpoint looks for it again, to take part in the next round; 0
+	// stands for 30 minutes, ddp_timeout's default. An endpoint where nobody listens any more ends the search.
+	Rejoin time.Duration
 }
 
 // Defaults of Elastic.
 const (
 	DefaultLastCall = 3 * time.Second
 	DefaultPatience = 10 * time.Minute
+	DefaultRejoin   = 30 * time.Minute
 )
 
 // farewell is how long the host that serves waits for the others to hear how the job ended.
@@ -45,6 +49,7 @@ var errRegroup = errors.New("hosts join or leave")
 type elastic struct {
 	*run
 	roster   *rendezvous.Roster // nil on all hosts but one
+	door     rendezvous.Door
 	member   *rendezvous.Member
 	listener net.Listener // where rank 0 is met if it comes to live here; nil once it was used
 	round    int          // that runs
@@ -81,7 +86,7 @@ func (e *elastic) join() error {
 	case err == nil:
 		e.roster, err = rendezvous.ServeRoster(l, token, security, rendezvous.RosterOptions{
 			Min: c.Elastic.MinNodes, Max: c.Elastic.MaxNodes, LastCall: c.Elastic.LastCall, MaxRestarts: c.MaxRestarts,
-			Job: c.RunID, Silence: silence, Logger: c.Logger,
+			Pause: e.backoff.next, Job: c.RunID, Silence: silence, Logger: c.Logger,
 		})
 		if err != nil {
 			return fmt.Errorf("launch: %w", err)
@@ -90,11 +95,65 @@ func (e *elastic) join() error {
 	default:
 		return fmt.Errorf("launch: rdzv_endpoint: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(e.signals.ctx, c.Elastic.Patience)
+	e.door = rendezvous.Door{Address: c.Elastic.Endpoint, Token: token, TLS: security, Silence: silence}
+	return e.enter(c.Elastic.Patience)
+}
+
+// enter joins the roster, unless a signal ends the search.
+func (e *elastic) enter(patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(e.signals.ctx, patience)
 	defer cancel()
-	if e.member, err = rendezvous.JoinRoster(ctx, c.Elastic.Endpoint, token, security, silence); err != nil {
-		return fmt.Errorf("launch: %w", err)
+	type joined struct {
+		member *rendezvous.Member
+		err    error
 	}
+	done := make(chan joined, 1)
+	go func() {
+		m, err := rendezvous.JoinRoster(ctx, e.door)
+		done <- joined{m, err}
+	}()
+	var interrupted error
+	for {
+		select {
+		case j := <-done:
+			if interrupted != nil {
+				if j.member != nil {
+					_ = j.member.Close() // nothing was said on it
+				}
+				return interrupted
+			}
+			if j.err != nil {
+				return fmt.Errorf("launch: %w", j.err)
+			}
+			e.member = j.member
+			return nil
+		case s := <-e.signals.in:
+			if sig, ok := s.(syscall.Signal); ok && interrupted == nil {
+				interrupted = &InterruptedError{Signal: sig}
+				cancel()
+			}
+		}
+	}
+}
+
+// rejoin joins the roster again after the connection to it was lost. What this host did in the round that was lost
+// with it counts no more.
+func (e *elastic) rejoin() error {
+	_ = e.member.Close()   // it is gone
+	if e.listener != nil { // the host may have another address afterwards
+		_ = e.listener.Close()
+		e.listener = nil
+	}
+	if e.roster != nil { // it is here, and was closed
+		return e.verdict()
+	}
+	e.config.Logger.Warn("the launcher that serves the list of hosts is out of reach; this host joins again when it "+
+		"can", "endpoint", e.config.Elastic.Endpoint, "within", e.config.Elastic.Rejoin)
+	e.door.Again = true
+	if err := e.enter(e.config.Elastic.Rejoin); err != nil {
+		return err
+	}
+	e.gone = false
 	return nil
 }
 
@@ -138,21 +197,23 @@ func (e *elastic) follow() error {
 
 // await says that this host is ready, and returns the beginning of a round; nil if the job has ended well.
 func (e *elastic) await(report rendezvous.Report) (*rendezvous.HostEvent, error) {
-	var err error
-	if e.listener == nil {
-		if e.listener, err = net.Listen("tcp", net.JoinHostPort(e.member.Address(), "0")); err != nil {
-			return nil, fmt.Errorf("launch: a port for rank 0: %w", err)
-		}
-	}
-	report.Port, report.Ranks = e.listener.Addr().(*net.TCPAddr).Port, e.config.ProcsPerNode
-	if e.over == nil && !e.gone {
-		if err := e.member.Ready(report); err != nil {
-			e.gone = true
-		}
-	}
 	timer := time.NewTimer(e.config.Elastic.Patience)
 	defer timer.Stop()
-	for e.over == nil && !e.gone {
+	ready := false
+	for e.over == nil {
+		if e.gone {
+			if err := e.rejoin(); err != nil {
+				return nil, err
+			}
+			timer.Reset(e.config.Elastic.Patience)
+			ready, report = false, rendezvous.Report{}
+		}
+		if !ready {
+			if err := e.ready(report); err != nil {
+				return nil, err
+			}
+			ready = true
+		}
 		select {
 		case event, ok := <-e.member.Events():
 			if ok && event.Kind == rendezvous.EventBegin {
@@ -171,6 +232,18 @@ func (e *elastic) await(report rendezvous.Report) (*rendezvous.HostEvent, error)
 		}
 	}
 	return nil, e.verdict()
+}
+
+// ready opens a port for rank 0 and says that a round can begin.
+func (e *elastic) ready(report rendezvous.Report) (err error) {
+	if e.listener == nil {
+		if e.listener, err = net.Listen("tcp", net.JoinHostPort(e.member.Address(), "0")); err != nil {
+			return fmt.Errorf("launch: a port for rank 0: %w", err)
+		}
+	}
+	report.Port, report.Ranks = e.listener.Addr().(*net.TCPAddr).Port, e.config.ProcsPerNode
+	_ = e.member.Ready(report) // if the roster is gone, its events end
+	return nil
 }
 
 // verdict is how the job ended for this host.
@@ -260,7 +333,10 @@ func (e *Elastic) validate(c *Config, want func(ok bool, format string, a ...any
 	want(err == nil, "rdzv_endpoint is %q; want HOST:PORT, the same on all hosts, if they come and go", e.Endpoint)
 	want(c.Token != "", "nnodes is %d:%d, and there is no job token; want the same random text on all hosts, in "+
 		"LOCKSTEP_JOB_TOKEN or in a file that LOCKSTEP_JOB_TOKEN_FILE names", e.MinNodes, e.MaxNodes)
-	want(e.LastCall >= 0 && e.Patience >= 0, "last call %v, patience %v; want at least 0", e.LastCall, e.Patience)
+	want(e.LastCall >= 0 && e.Patience >= 0 && e.Rejoin >= 0, "last call %v, patience %v, rejoin %v; want at least 0",
+		e.LastCall, e.Patience, e.Rejoin)
+	want(c.RestartDelay < e.Patience, "restart_delay is %v; want less than the %v that hosts wait for a round",
+		c.RestartDelay, e.Patience)
 }
 
 // withDefaults fills in what is zero.
@@ -270,6 +346,9 @@ func (e Elastic) withDefaults() *Elastic {
 	}
 	if e.Patience == 0 {
 		e.Patience = DefaultPatience
+	}
+	if e.Rejoin == 0 {
+		e.Rejoin = DefaultRejoin
 	}
 	return &e
 }

@@ -6,9 +6,12 @@ package launch
 
 import (
 	"context"
+	"io"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,9 +24,113 @@ func elasticBench(t *testing.T, endpoint string, least, most int, part ...string
 	t.Helper()
 	b := newBench(t, 2, part...)
 	b.Token = "a token of this test alone, and of no other one"
+	b.stop = make(chan os.Signal, 1)
+	b.Signals = b.stop
 	b.Elastic = &Elastic{MinNodes: least, MaxNodes: most, Endpoint: endpoint, LastCall: 10 * time.Millisecond,
 		Patience: 10 * time.Second}
 	return b
+}
+
+// journal is a log that a test reads while it is written.
+type journal struct {
+	mu   sync.Mutex
+	text strings.Builder
+	read int
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+// await reads on until words have been written.
+func (j *journal) await(t *testing.T, words string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		at := strings.Index(j.text.String()[j.read:], words)
+		if at >= 0 {
+			j.read += at + len(words)
+		}
+		return at >= 0
+	}, 20*time.Second, time.Millisecond, "no %q", words)
+}
+
+// link is a way to an endpoint that can be cut: then nobody answers there.
+type link struct {
+	net.Listener
+	to string
+
+	mu    sync.Mutex
+	down  bool
+	conns []net.Conn
+}
+
+func newLink(t *testing.T, to string) *link {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	k := &link{Listener: l, to: to}
+	var open sync.WaitGroup
+	open.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			open.Go(func() { k.carry(c) })
+		}
+	})
+	t.Cleanup(func() {
+		require.NoError(t, l.Close())
+		k.cut()
+		open.Wait()
+	})
+	return k
+}
+
+// carry joins a connection with one to the endpoint.
+func (k *link) carry(c net.Conn) {
+	defer c.Close()
+	far, err := net.Dial("tcp", k.to)
+	if err != nil {
+		return
+	}
+	defer far.Close()
+	k.mu.Lock()
+	k.conns = append(k.conns, c, far)
+	down := k.down
+	k.mu.Unlock()
+	if down {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		io.Copy(c, far)
+		c.Close()
+	}()
+	io.Copy(far, c)
+	far.Close()
+	<-done
+}
+
+func (k *link) cut() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.down = true
+	for _, c := range k.conns {
+		c.Close()
+	}
+	k.conns = nil
+}
+
+func (k *link) mend() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.down = false
 }
 
 func freeEndpoint(t *testing.T) string {
@@ -84,6 +191,63 @@ func TestElasticRestartsAfterAFailure(t *testing.T) {
 		err := b.run(t)
 		require.Equal(t, row.code, ExitCode(err), "%v", err)
 	}
+}
+
+// Restarts wait longer and longer, as those of a job whose hosts are fixed.
+func TestElasticBacksOff(t *testing.T) {
+	b := elasticBench(t, freeEndpoint(t), 1, 1, "together", "3")
+	b.MaxRestarts, b.RestartDelay = 3, 20*time.Millisecond
+	began := time.Now()
+	require.Equal(t, 3, ExitCode(b.run(t)))
+	require.GreaterOrEqual(t, time.Since(began), (20+40+80)*time.Millisecond)
+	for _, pause := range []string{"in=20ms", "in=40ms", "in=80ms"} {
+		require.Contains(t, b.log.String(), pause)
+	}
+	b.RestartDelay = 11 * time.Second
+	require.ErrorContains(t, b.Validate(), "restart_delay is 11s; want less than the 10s that hosts wait for a round")
+}
+
+// A host whose link is cut, so that it is lost to the others, takes part again in the round after the link is back.
+func TestElasticRejoins(t *testing.T) {
+	endpoint := freeEndpoint(t)
+	link := newLink(t, endpoint)
+	here, there := elasticBench(t, endpoint, 1, 2, "polite"), elasticBench(t, link.Addr().String(), 1, 2, "polite")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel() // a failed test must not wait for ever
+	ended := make(chan error, 2)
+	var logs [2]journal
+	for i, b := range []*bench{here, there} {
+		b.Logger = slog.New(slog.NewTextHandler(&logs[i], nil))
+		go func() { ended <- Run(ctx, b.Config) }()
+		logs[0].await(t, "a host joins") // the first one serves
+	}
+	for i := range logs {
+		logs[i].await(t, "nodes=2 node_rank")
+	}
+	link.cut()
+	logs[1].await(t, "joins again when it can")
+	logs[0].await(t, "nodes=1 node_rank")
+	link.mend()
+	for i := range logs {
+		logs[i].await(t, "nodes=2 node_rank")
+	}
+	for _, b := range []*bench{here, there} {
+		b.stop <- syscall.SIGTERM
+	}
+	for range 2 {
+		require.ErrorContains(t, <-ended, "interrupted by SIGTERM")
+	}
+}
+
+// A signal ends the search for an endpoint that does not come.
+func TestElasticInterruptWhileJoining(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // somebody who is no roster
+	require.NoError(t, err)
+	defer l.Close()
+	b := elasticBench(t, l.Addr().String(), 1, 1, "polite")
+	b.stop <- syscall.SIGTERM
+	require.ErrorContains(t, b.run(t), "interrupted by SIGTERM")
+	require.NotContains(t, b.out.String(), "ready")
 }
 
 func TestElasticPermanentFailure(t *testing.T) {

@@ -30,8 +30,8 @@ type run struct {
 	guards  *guards
 	token   *os.File // holds the secret, and has no name
 	signals inbox
-	elastic *elastic      // nil where the hosts are fixed
-	backoff time.Duration // before the last restart
+	elastic *elastic // nil where the hosts are fixed
+	backoff backoff
 }
 
 // Run starts the ranks of this host and waits until all have ended. It returns nil if all
@@ -48,6 +48,7 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	r := &run{config: c.withDefaults(), id: random(8)}
+	r.backoff.first = r.config.RestartDelay
 	r.signals = inbox{ctx: ctx, done: ctx.Done(), in: r.config.Signals}
 	if err := r.prepare(); err != nil {
 		return err
@@ -187,7 +188,7 @@ func (r *run) attempts() error {
 			r.passOn(failure)
 			return err
 		}
-		pause := r.pause(failure)
+		pause := r.backoff.next(failure.Root.After)
 		r.config.Logger.Warn("a rank failed; all ranks are started again", "attempt", n, "max_restarts",
 			r.config.MaxRestarts, "in", pause,
 			"rank", failure.Root.Rank, "cause", failure.Root.how(), "message", failure.Root.Message)
@@ -196,18 +197,6 @@ func (r *run) attempts() error {
 			return errors.Join(failure, err)
 		}
 	}
-}
-
-// pause is the time until the next attempt. It doubles with each attempt that fails soon after its
-// start, since what such a failure is due to, as a full disk, takes time to be mended.
-func (r *run) pause(failure *FailureError) time.Duration {
-	c := &r.config
-	if failure.Root.After >= steady || r.backoff == 0 {
-		r.backoff = c.RestartDelay
-		return r.backoff
-	}
-	r.backoff = min(2*r.backoff, max(c.RestartDelay, maxRestartDelay))
-	return r.backoff
 }
 
 // sleep waits, unless the job is interrupted.

@@ -30,6 +30,7 @@ type bench struct {
 	Config
 	out, err, log bytes.Buffer
 	mark          string
+	stop          chan os.Signal // signals that the launcher gets; nil: none can be sent
 }
 
 func newBench(t *testing.T, ranks int, part ...string) *bench {
@@ -247,18 +248,17 @@ func TestWhatCannotHealIsNotTriedAgain(t *testing.T) {
 }
 
 func TestRestartsBackOff(t *testing.T) {
-	r := &run{config: Config{RestartDelay: time.Second}}
-	soon, late := &FailureError{Root: Failure{After: time.Second}}, &FailureError{Root: Failure{After: steady}}
+	b := backoff{first: time.Second}
 	var pauses []time.Duration
-	for _, f := range []*FailureError{soon, soon, soon, late, soon} {
-		pauses = append(pauses, r.pause(f))
+	for _, ran := range []time.Duration{1, 1, 1, steady, 1} {
+		pauses = append(pauses, b.next(ran))
 	}
 	require.Equal(t, []time.Duration{1e9, 2e9, 4e9, 1e9, 2e9}, pauses)
 	for range 20 {
-		require.LessOrEqual(t, r.pause(soon), maxRestartDelay)
+		require.LessOrEqual(t, b.next(0), maxRestartDelay)
 	}
-	r = &run{config: Config{RestartDelay: 2 * time.Minute}}
-	require.Equal(t, []time.Duration{2 * time.Minute, 2 * time.Minute}, []time.Duration{r.pause(soon), r.pause(soon)})
+	b = backoff{first: 2 * time.Minute}
+	require.Equal(t, []time.Duration{2 * time.Minute, 2 * time.Minute}, []time.Duration{b.next(0), b.next(0)})
 }
 
 func TestInterruptBetweenAttempts(t *testing.T) {

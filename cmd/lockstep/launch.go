@@ -33,8 +33,8 @@ only its owner can read, named by LOCKSTEP_JOB_TOKEN_FILE).
 With nnodes MIN:MAX hosts may join and leave while the job runs. Start it on each with the same
 nnodes, nproc_per_node, rdzv_endpoint and secret. When a host comes, or gets SIGTERM, all ranks
 save, and are started again on the hosts that are there; when one is lost, they go on from the
-last checkpoint. The bits stay those of an undisturbed run. A round has as many hosts as divide
-MAX; further ones wait.
+last checkpoint, and it takes part again once its link is back. The bits stay those of an
+undisturbed run. A round has as many hosts as divide MAX; further ones wait.
 
 Flags are torchrun's, and may be written with - or _. PET_<FLAG> in the environment sets a
 flag that is not given.

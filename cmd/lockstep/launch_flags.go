@@ -39,13 +39,14 @@ type launchFlags struct {
 	signals          []string
 	noPython         bool
 	configFile       string
-	lastCall         seconds
+	lastCall, rejoin seconds
 }
 
 func (f *launchFlags) flagSet() *pflag.FlagSet {
 	f.monitor, f.grace, f.settle = seconds(launch.DefaultMonitorInterval), seconds(launch.DefaultGrace),
 		seconds(launch.DefaultSettle)
 	f.restartDelay, f.lastCall = seconds(launch.DefaultRestartDelay), seconds(launch.DefaultLastCall)
+	f.rejoin = seconds(launch.DefaultRejoin)
 	fs := pflag.NewFlagSet("launch", pflag.ContinueOnError)
 	fs.SetInterspersed(false) // what follows PROGRAM is its own
 	fs.StringVar(&f.nproc, "nproc_per_node", "1", "ranks on each host: a number, or auto for one on each core")
@@ -62,6 +63,8 @@ func (f *launchFlags) flagSet() *pflag.FlagSet {
 		"HOST[:PORT], instead of master_addr and master_port; with MIN:MAX hosts an "+
 			"address of one that stays until the end")
 	fs.Var(&f.lastCall, "last_call", "with MIN:MAX hosts: time for others to come once there are MIN")
+	fs.Var(&f.rejoin, "rejoin_timeout", "with MIN:MAX hosts: time in which a host that has lost its link looks for "+
+		"the others again")
 	fs.StringVar(&f.id, "rdzv_id", "", "name of the job")
 	fs.IntVar(&f.maxRestarts, "max_restarts", 0, "how many times all ranks are started again after a failure")
 	fs.Var(&f.restartDelay, "restart_delay", "time before the first restart; it doubles, up to a minute, while "+
@@ -170,7 +173,8 @@ func (f *launchFlags) hosts(fs *pflag.FlagSet, c *launch.Config) error {
 	if !slices.Contains([]string{"static", "c10d"}, f.backend) {
 		return fmt.Errorf("rdzv_backend is %q; want c10d", f.backend)
 	}
-	c.Elastic = &launch.Elastic{MinNodes: least, MaxNodes: most, LastCall: time.Duration(f.lastCall)}
+	c.Elastic = &launch.Elastic{MinNodes: least, MaxNodes: most, LastCall: time.Duration(f.lastCall),
+		Rejoin: time.Duration(f.rejoin)}
 	host, port, err := endpoint(f.endpoint)
 	if err == nil && host != "" {
 		c.Elastic.Endpoint = net.JoinHostPort(host, strconv.Itoa(cmp.Or(port, env.DefaultMasterPort)))

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/dist/internal/wire"
@@ -18,28 +19,49 @@ type Member struct {
 	events chan HostEvent
 }
 
-// JoinRoster connects to the roster at address and proves knowledge of the token. Like [Dial] it tries again until ctx
-// ends, for hosts start in any order.
-func JoinRoster(ctx context.Context, address string, token []byte, security TLS, silence time.Duration) (*Member,
-	error) {
-	key, err := security.key(token)
+// Door is where a host joins a [Roster].
+type Door struct {
+	Address string // HOST:PORT
+	Token   []byte // the job's
+	TLS     TLS
+	Silence time.Duration // after which the roster is lost; 0 is DefaultSilence
+	// the host was in the roster before: if its address refuses connections, there is no roster any more
+	Again bool
+}
+
+// refusals is how often in a row an address must refuse a connection before a roster that was there counts as gone. A
+// host whose link is cut does not answer; one that comes back may refuse once or twice.
+const refusals = 3
+
+// JoinRoster connects to the roster behind a door and proves knowledge of the token. Like [Dial] it tries again until
+// ctx ends, for hosts start in any order.
+func JoinRoster(ctx context.Context, d Door) (*Member, error) {
+	key, err := d.TLS.key(d.Token)
 	if err != nil {
 		return nil, err
 	}
-	if silence <= 0 {
-		silence = DefaultSilence
+	if d.Silence <= 0 {
+		d.Silence = DefaultSilence
 	}
+	refused := 0
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		m, err := joinOnce(ctx, address, key, silence)
+		m, err := joinOnce(ctx, d.Address, key, d.Silence)
 		if err == nil {
 			return m, nil
 		}
 		if errors.Is(err, wire.ErrTLS) || errors.Is(err, wire.ErrToken) {
-			return nil, fmt.Errorf("rendezvous: the roster at %s: %w", address, err)
+			return nil, fmt.Errorf("rendezvous: the roster at %s: %w", d.Address, err)
+		}
+		if refused++; !errors.Is(err, syscall.ECONNREFUSED) {
+			refused = 0
+		}
+		if d.Again && refused == refusals {
+			return nil, fmt.Errorf("rendezvous: the launcher at %s, which serves the list of hosts, is gone: %w",
+				d.Address, err)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("rendezvous: no roster at %s: %w (last attempt: %w)", address, context.Cause(ctx),
+			return nil, fmt.Errorf("rendezvous: no roster at %s: %w (last attempt: %w)", d.Address, context.Cause(ctx),
 				err)
 		case <-time.After(pause):
 		}

@@ -27,11 +27,14 @@ type Roster struct {
 	mu       sync.Mutex
 	hosts    []*rosterHost // in the order in which they came
 	conns    map[net.Conn]struct{}
-	rounds   int    // that have begun
-	size     int    // hosts of the round that runs or has just ended; 0: its end has been judged
-	stopped  string // why it was told to stop
-	excused  bool   // hosts came or went, so that ranks may have failed
-	restarts int    // after failures
+	rounds   int         // that have begun
+	size     int         // hosts of the round that runs or has just ended; 0: its end has been judged
+	stopped  string      // why it was told to stop
+	excused  bool        // hosts came or went, so that ranks may have failed
+	restarts int         // after failures
+	began    time.Time   // the last round
+	earliest time.Time   // for the next round; zero: at once
+	pausing  *time.Timer // until then; nil: none
 	lastCall *time.Timer
 	called   bool // the last call is over
 	over     *HostEvent
@@ -43,9 +46,11 @@ type RosterOptions struct {
 	Min, Max    int           // hosts of a round
 	LastCall    time.Duration // how long others may come once there are Min
 	MaxRestarts int           // how often the job goes on after a rank failed of itself
-	Job         string        // the job's name, which all ranks are told
-	Silence     time.Duration // after which a host is lost; 0 is DefaultSilence
-	Logger      *slog.Logger  // nil discards
+	// how long the hosts wait after such a failure, of a round that took so long; nil: not at all
+	Pause   func(round time.Duration) time.Duration
+	Job     string        // the job's name, which all ranks are told
+	Silence time.Duration // after which a host is lost; 0 is DefaultSilence
+	Logger  *slog.Logger  // nil discards
 }
 
 // rosterHost is one that has joined.
@@ -127,8 +132,10 @@ func (r *Roster) Addr() *net.TCPAddr { return r.listener.Addr() }
 func (r *Roster) Close(why string) error {
 	r.mu.Lock()
 	r.finish(why, true)
-	if r.lastCall != nil {
-		r.lastCall.Stop()
+	for _, timer := range []*time.Timer{r.lastCall, r.pausing} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	for c := range r.conns {
 		_ = c.Close() // what was written still arrives
@@ -263,9 +270,26 @@ func (r *Roster) settle() {
 	if r.size > 0 && r.judge() {
 		return
 	}
-	if n := r.places(there); n >= r.o.Min && (n == r.o.Max || r.lastCalled()) {
+	if n := r.places(there); n >= r.o.Min && (n == r.o.Max || r.lastCalled()) && r.rested() {
 		r.begin(n)
 	}
+}
+
+// rested reports whether the pause after a failure is over.
+func (r *Roster) rested() bool {
+	left := time.Until(r.earliest)
+	if left <= 0 {
+		return true
+	}
+	if r.pausing == nil {
+		r.pausing = time.AfterFunc(left, func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.pausing = nil
+			r.settle()
+		})
+	}
+	return false
 }
 
 // places is how many of so many hosts take part in a round.
@@ -315,8 +339,13 @@ func (r *Roster) judge() bool {
 		r.finish(failed.last.Address+": "+failed.last.Why, true)
 	default:
 		r.restarts++
+		pause := time.Duration(0)
+		if r.o.Pause != nil {
+			pause = r.o.Pause(time.Since(r.began))
+		}
+		r.earliest = time.Now().Add(pause)
 		r.o.Logger.Warn("a rank failed; the job goes on in another round", "host", failed.last.Address, "cause",
-			failed.last.Why, "restarts", r.restarts, "max_restarts", r.o.MaxRestarts)
+			failed.last.Why, "restarts", r.restarts, "max_restarts", r.o.MaxRestarts, "in", pause)
 	}
 	for _, h := range r.hosts {
 		h.last.Outcome = ""
@@ -345,6 +374,7 @@ func (r *Roster) begin(n int) {
 			Job: r.o.Job})
 	}
 	r.rounds++
+	r.began = time.Now()
 }
 
 // finish ends the job.

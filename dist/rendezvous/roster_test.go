@@ -3,6 +3,7 @@
 package rendezvous
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"testing"
@@ -28,6 +29,9 @@ func roster(t *testing.T, o RosterOptions) *Roster {
 	return r
 }
 
+// door is where hosts join.
+func (r *Roster) door() Door { return Door{Address: r.Addr().String(), Token: rosterToken} }
+
 // guest is a host in a test.
 type guest struct {
 	*Member
@@ -37,7 +41,7 @@ type guest struct {
 // join connects a host that is ready for its first round.
 func (r *Roster) join(t *testing.T, port int) guest {
 	t.Helper()
-	m, err := JoinRoster(t.Context(), r.Addr().String(), rosterToken, TLS{}, 0)
+	m, err := JoinRoster(t.Context(), r.door())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = m.Close() })
 	before := r.known()
@@ -95,7 +99,7 @@ func TestRosterRoundOfAll(t *testing.T) {
 	b.ended(OutcomeDone)
 	a.hears(jobOver)
 	b.hears(jobOver)
-	late, err := JoinRoster(t.Context(), r.Addr().String(), rosterToken, TLS{}, 0)
+	late, err := JoinRoster(t.Context(), r.door())
 	require.NoError(t, err)
 	defer late.Close()
 	require.NoError(t, late.Ready(Report{Ranks: 2}))
@@ -189,6 +193,43 @@ func TestRosterFailures(t *testing.T) {
 	a.hears(HostEvent{Kind: EventOver, Failed: true, Why: "127.0.0.1: rank 1: exit code 1"})
 }
 
+// After a failure the next round waits, as long as the round that failed makes it.
+func TestRosterPausesAfterAFailure(t *testing.T) {
+	pauses := make(chan time.Duration, 2) // what the roster is told
+	asked := make(chan time.Duration, 2)
+	pause := func(round time.Duration) time.Duration {
+		asked <- round
+		return <-pauses
+	}
+	r := roster(t, RosterOptions{Min: 1, Max: 1, Job: "j", MaxRestarts: 9, Pause: pause})
+	a := r.join(t, 71)
+	a.hears(round(0, 0, 1, 71))
+	pauses <- 20 * time.Millisecond
+	began := time.Now()
+	a.ended(OutcomeFailed)
+	a.hears(round(1, 0, 1, 0))
+	require.GreaterOrEqual(t, time.Since(began), 20*time.Millisecond)
+	pauses <- time.Hour
+	a.ended(OutcomeFailed)
+	a.late(t)
+	require.Positive(t, <-asked)
+}
+
+// A host that was in the roster before learns that nobody serves it any more, and waits for one that does not answer.
+func TestRosterIsGone(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	d := Door{Address: l.Addr().String(), Token: rosterToken, Again: true}
+	require.NoError(t, l.Close())
+	_, err = JoinRoster(t.Context(), d)
+	require.ErrorContains(t, err, "the launcher at "+d.Address+", which serves the list of hosts, is gone")
+	d.Again = false // it may still come
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = JoinRoster(ctx, d)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
 func TestRosterPermanentFailure(t *testing.T) {
 	r := roster(t, RosterOptions{Min: 1, Max: 1, Job: "j", MaxRestarts: 9})
 	a := r.join(t, 71)
@@ -201,7 +242,7 @@ func TestRosterRefusesOtherRanks(t *testing.T) {
 	r := roster(t, RosterOptions{Min: 1, Max: 2, Job: "j"})
 	a := r.join(t, 71)
 	a.hears(round(0, 0, 1, 71))
-	m, err := JoinRoster(t.Context(), r.Addr().String(), rosterToken, TLS{}, 0)
+	m, err := JoinRoster(t.Context(), r.door())
 	require.NoError(t, err)
 	defer m.Close()
 	require.NoError(t, m.Ready(Report{Ranks: 3}))
@@ -218,7 +259,7 @@ func TestRosterTells(t *testing.T) {
 	require.NoError(t, err)
 	a := r.join(t, 71)
 	a.hears(round(0, 0, 1, 71))
-	_, err = JoinRoster(t.Context(), r.Addr().String(), NewToken(), TLS{}, 0)
+	_, err = JoinRoster(t.Context(), Door{Address: r.Addr().String(), Token: NewToken()})
 	require.ErrorContains(t, err, "tokens differ")
 	require.NoError(t, r.Close("out of money"))
 	a.hears(HostEvent{Kind: EventOver, Failed: true, Why: "out of money"})

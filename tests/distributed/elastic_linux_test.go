@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -24,7 +25,11 @@ type swarm struct {
 	prefix   string // of the namespaces' names; "" for none
 	endpoint string
 	argv     []string
+	env      []string
 }
+
+// swarms tells those of parallel tests apart.
+var swarms atomic.Int32
 
 // newSwarm makes so many namespaces; the test is skipped where that cannot be done.
 func newSwarm(t testing.TB, hosts int, argv []string) *swarm {
@@ -32,7 +37,8 @@ func newSwarm(t testing.TB, hosts int, argv []string) *swarm {
 	if os.Geteuid() != 0 {
 		lacking.Skip(t, lacking.Hosts, "namespaces", "hosts are network namespaces, which only root can make")
 	}
-	s := &swarm{t: t, prefix: fmt.Sprintf("lse%d", os.Getpid()%100000), endpoint: "10.77.0.1:29618", argv: argv}
+	s := &swarm{t: t, prefix: fmt.Sprintf("lse%dn%d", os.Getpid()%100000, swarms.Add(1)), endpoint: "10.77.0.1:29618",
+		argv: argv}
 	if err := s.ip("netns add " + s.prefix + "hub"); err != nil {
 		lacking.Skip(t, lacking.Hosts, "namespaces", err.Error())
 	}
@@ -71,8 +77,8 @@ func (s *swarm) start(i int) *process {
 	if s.prefix != "" {
 		line = append([]string{"ip", "netns", "exec", s.name(i)}, line...)
 	}
-	return start(s.t, line, fmt.Sprint("LOCKSTEP_HOST_ID=host", i),
-		"LOCKSTEP_JOB_TOKEN=a token that the hosts of the test know")
+	return start(s.t, line, append(s.env, fmt.Sprint("LOCKSTEP_HOST_ID=host", i),
+		"LOCKSTEP_JOB_TOKEN=a token that the hosts of the test know")...)
 }
 
 // round waits for a round after another one, with so many hosts, and returns its number.
@@ -145,4 +151,46 @@ func TestHostsComeAndGo(t *testing.T) {
 			requireSameWeights(t, whole, out, steps)
 		})
 	}
+}
+
+// TestHostRejoins cuts a host's link for longer than the others wait for it: they go on without it, and it takes part
+// again once the link is back. The bits are those of one process.
+func TestHostRejoins(t *testing.T) {
+	t.Parallel()
+	const steps = 400
+	flags := []string{"--max_steps", fmt.Sprint(steps), "--save_steps", "5", "--eval_strategy", "no",
+		"--save_total_limit", "3", "--logging_steps", "5"}
+	dir := t.TempDir()
+	whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
+	s := newSwarm(t, 2, tiny(out, flags...))
+	s.env = []string{"LOCKSTEP_SILENCE=1s"}
+	succeed(t, plain(tiny(whole, flags...)))
+	here := s.start(0)
+	here.awaitPrinted("a host joins") // it serves
+	there := s.start(1)
+	n := s.round(here, -1, 2)
+	link := func(state string) { require.NoError(t, s.ip("-n "+s.prefix+"hub link set v1 "+state)) }
+	link("down")
+	n = s.round(here, n, 1)
+	ranks := func(sig syscall.Signal) { // whoever trains alone must not be done before the other is back
+		for _, pid := range here.ranks(n) {
+			require.NoError(t, syscall.Kill(pid, sig))
+		}
+	}
+	here.await("its rank", func() bool { return len(here.ranks(n)) == 1 })
+	ranks(syscall.SIGSTOP)
+	joined := func() int { return strings.Count(here.stderr.String(), "why=\"hosts have joined\"") }
+	before := joined()
+	there.awaitPrinted("joins again when it can")
+	link("up")
+	here.await("the other host", func() bool { return joined() > before })
+	ranks(syscall.SIGCONT)
+	n = s.round(here, n, 2)
+	require.Equal(t, n, s.round(there, n-1, 2))
+	for i, p := range []*process{here, there} {
+		p.wait()
+		require.Equal(t, 0, p.code(), "host %d: %s", i, p.stderr)
+		p.requireNothingLeft()
+	}
+	requireSameWeights(t, whole, out, steps)
 }
