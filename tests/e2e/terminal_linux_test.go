@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bytes"
 	"io"
 	"regexp"
 	"strings"
@@ -33,11 +34,14 @@ func onTerminal(t *testing.T, argv []string, look func(s *screen.Screen, keyboar
 	s := screen.New(100, 30)
 	for block := make([]byte, 4096); ; {
 		n, err := other.Read(block)
-		_, _ = s.Write(block[:n])
+		// A read may bring several drawings: look at each.
+		for _, drawing := range bytes.SplitAfter(block[:n], []byte("\r")) {
+			_, _ = s.Write(drawing)
+			look(s, other)
+		}
 		if err != nil {
 			break // the program has ended
 		}
-		look(s, other)
 	}
 	_ = cmd.Wait() // the caller looks at the exit code
 	return s, cmd.ProcessState.ExitCode()
