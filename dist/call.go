@@ -22,13 +22,19 @@ type Signature struct {
 	Reduce ReduceOp    `json:"reduce"`
 	DType  dtype.DType `json:"-"`
 	// elements of one block: of the whole buffer, or of one rank's share where each has its own
-	Count  int    `json:"count"`
-	Root   int    `json:"root"`             // the root of a rooted operation, the other rank of a message, else 0
+	Count int `json:"count"`
+	// the root of a rooted operation, the other rank of a message, else 0; by its number in the group
+	Root   int    `json:"root"`
 	Fast   bool   `json:"fast"`             // additions in any order
 	Layout uint64 `json:"layout,omitempty"` // hash of what lies in the buffer: names, shapes and offsets
 	Label  string `json:"label,omitempty"`  // what the buffer is: a parameter or a bucket
 	Group  string `json:"-"`
+
+	members []int // of the group
 }
+
+// JobRank is the number in the job of rank r of the group.
+func (s *Signature) JobRank(r int) int { return jobRank(s.members, r) }
 
 // MaxLabel is the number of bytes of a label that are compared and shown; the rest counts through Layout.
 const MaxLabel = 120
@@ -59,7 +65,8 @@ func fastBit(fast bool) byte {
 	return 0
 }
 
-// DecodeSignature is the inverse of Encode but for the group's name, of which only a hash travels. It is for engines.
+// DecodeSignature is the inverse of Encode, except that the group's name, of which only a hash travels, and its members
+// are missing. It is for engines.
 func DecodeSignature(src []byte) (Signature, error) {
 	le := binary.LittleEndian
 	if len(src) < SignatureBytes || le.Uint32(src) != signatureMagic {
@@ -79,7 +86,8 @@ func DecodeSignature(src []byte) (Signature, error) {
 	return s, nil
 }
 
-// String describes the call in one phrase: all-reduce #12 "bucket 3" (sum of float32 × 1024).
+// String describes the call in one phrase: all-reduce #12 "bucket 3" (sum of float32 × 1024). It names ranks by their
+// numbers in the job.
 func (s Signature) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v #%d", s.Op, s.Seq)
@@ -96,11 +104,11 @@ func (s Signature) String() string {
 	}
 	switch {
 	case s.Op.Rooted():
-		fmt.Fprintf(&b, ", root %d", s.Root)
+		fmt.Fprintf(&b, ", root %d", s.JobRank(s.Root))
 	case s.Op == Send:
-		fmt.Fprintf(&b, ", to rank %d", s.Root)
+		fmt.Fprintf(&b, ", to rank %d", s.JobRank(s.Root))
 	case s.Op == Recv:
-		fmt.Fprintf(&b, ", from rank %d", s.Root)
+		fmt.Fprintf(&b, ", from rank %d", s.JobRank(s.Root))
 	}
 	if s.Layout != 0 {
 		fmt.Fprintf(&b, ", layout %08x", uint32(s.Layout^s.Layout>>32))

@@ -83,14 +83,16 @@ func Meet(e Engine, c *Call) error {
 	mine, all := head[:SignatureBytes], head[SignatureBytes:]
 	c.Encode(mine)
 	meeting := Call{Signature: Signature{Seq: c.Seq, Op: AllGather, DType: dtype.Uint8, Count: SignatureBytes,
-		Label: "what the ranks call", Group: c.Group}, In: mine, Out: all, Deadline: c.Deadline, Timeout: c.Timeout}
+		Label: "what the ranks call", Group: c.Group, members: c.members}, In: mine, Out: all, Deadline: c.Deadline,
+		Timeout: c.Timeout}
 	switch err := e.Run(&meeting).(type) {
 	case nil:
 	case *TimeoutError:
-		if err.Reporter == e.Rank() {
-			return NewTimeoutError(c, err.Reporter, err.Missing)
+		late := *err
+		if late.Call == meeting.String() {
+			late.Op, late.Label, late.Call = c.Op, c.Label, c.String()
 		}
-		return err
+		return &late
 	case *RankLostError:
 		lost := *err
 		if lost.Call == meeting.String() {
@@ -104,7 +106,7 @@ func Meet(e Engine, c *Call) error {
 	for r := range signatures {
 		signatures[r] = all[r*SignatureBytes : (r+1)*SignatureBytes]
 	}
-	return Compare(c.Group, signatures)
+	return Compare(c, signatures)
 }
 
 // OnDevice reports whether sums of tensors on dev stay on the device, so that no host memory is needed to stage them.

@@ -3,6 +3,7 @@
 package dist
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -27,6 +28,7 @@ type Finding struct {
 	Group    string   `json:"group"`
 	Kind     string   `json:"kind"`     // FindingNone, …
 	Seq      uint64   `json:"seq"`      // the call that went wrong, 0 if none did
+	Members  []int    `json:"members"`  // of the group: ranks of the job, as all that follow
 	Culprits []int    `json:"culprits"` // ranks that did not come, or that called something else than most
 	Absent   []int    `json:"absent"`   // ranks without a flight file, whose process was killed for instance
 	Errors   []string `json:"errors"`   // that killed the group, each once
@@ -36,7 +38,7 @@ type Finding struct {
 // String says it in one sentence.
 func (f Finding) String() string { return f.Text }
 
-// Report is the result of [Diagnose]: a finding for each group, in order of names.
+// Report is the result of [Diagnose]: a finding for each group, in order of names and members.
 type Report struct {
 	Records  []FlightRecord `json:"-"`
 	Findings []Finding      `json:"findings"`
@@ -54,19 +56,22 @@ func Diagnose(dir string) (*Report, error) {
 		return nil, fmt.Errorf("dist: no flight_*.json in %s", dir)
 	}
 	report := &Report{}
-	groups := map[string][]FlightRecord{}
+	groups := map[string][]FlightRecord{} // those of sub-groups that different ranks gave one name are apart
 	for _, name := range names {
 		record, err := readFlight(name)
 		if err != nil {
 			return nil, err
 		}
 		report.Records = append(report.Records, record)
-		groups[record.Group] = append(groups[record.Group], record)
+		key := fmt.Sprint(record.Group, record.Members)
+		groups[key] = append(groups[key], record)
 	}
 	for _, records := range groups {
 		report.Findings = append(report.Findings, find(records))
 	}
-	slices.SortFunc(report.Findings, func(a, b Finding) int { return strings.Compare(a.Group, b.Group) })
+	slices.SortFunc(report.Findings, func(a, b Finding) int {
+		return cmp.Or(strings.Compare(a.Group, b.Group), slices.Compare(a.Members, b.Members))
+	})
 	return report, nil
 }
 
@@ -85,15 +90,12 @@ func readFlight(name string) (FlightRecord, error) {
 	if err := json.Unmarshal(text, &record); err != nil {
 		return record, fmt.Errorf("dist: flight record %s: %w", name, err)
 	}
-	if record.Version != 1 || record.Size < 1 || record.Size > maxFlightRanks || record.Rank < 0 ||
-		record.Rank >= record.Size {
-		return record,
-			fmt.Errorf("dist: flight record %s: version %d, rank %d of %d: want version 1 and a rank below the size, "+
-				"which is at most %d",
-				name, record.Version, record.Rank, record.Size, maxFlightRanks)
+	if err := record.check(); err != nil {
+		return record, fmt.Errorf("dist: flight record %s: %w", name, err)
 	}
 	for i := range record.Entries {
 		e := &record.Entries[i]
+		e.members = record.Members
 		if e.DType, err = dtype.Parse(e.DTypeName); err != nil {
 			return record, fmt.Errorf("dist: flight record %s: %w", name, err)
 		}
@@ -101,13 +103,28 @@ func readFlight(name string) (FlightRecord, error) {
 	return record, nil
 }
 
+// check refuses what no group writes.
+func (r *FlightRecord) check() error {
+	switch {
+	case r.Version != flightVersion || r.Size < 1 || r.Size > maxFlightRanks || r.GroupRank < 0 || r.GroupRank >= r.Size:
+		return fmt.Errorf("version %d, rank %d of %d: want version %d and a rank below the size, which is at most %d",
+			r.Version, r.GroupRank, r.Size, flightVersion, maxFlightRanks)
+	case len(r.Members) != 0 && len(r.Members) != r.Size || jobRank(r.Members, r.GroupRank) != r.Rank:
+		return fmt.Errorf("rank %d of the job is rank %d of a group of %d with %d members: want that it is this member",
+			r.Rank, r.GroupRank, r.Size, len(r.Members))
+	}
+	return nil
+}
+
 // find looks at one group's records.
 func find(records []FlightRecord) Finding {
-	slices.SortFunc(records, func(a, b FlightRecord) int { return a.Rank - b.Rank })
+	slices.SortFunc(records, func(a, b FlightRecord) int { return a.GroupRank - b.GroupRank })
 	f := Finding{Group: records[0].Group, Kind: FindingNone, Culprits: []int{}, Absent: []int{}}
 	for r := range records[0].Size {
-		if !slices.ContainsFunc(records, func(x FlightRecord) bool { return x.Rank == r }) {
-			f.Absent = append(f.Absent, r)
+		job := jobRank(records[0].Members, r)
+		f.Members = append(f.Members, job)
+		if !slices.ContainsFunc(records, func(x FlightRecord) bool { return x.Rank == job }) {
+			f.Absent = append(f.Absent, job)
 		}
 	}
 	for _, r := range records {
@@ -117,6 +134,7 @@ func find(records []FlightRecord) Finding {
 	}
 	f.Seq = firstUnfinished(records)
 	f.explain(records)
+	f.Text = fmt.Sprintf("group %q%s: %s", f.Group, f.of(records[0]), f.Text)
 	if len(f.Absent) > 0 {
 		f.Text += fmt.Sprintf("; there is no record of %s", rankList(f.Absent))
 	}
@@ -145,6 +163,20 @@ func firstUnfinished(records []FlightRecord) uint64 {
 	return first
 }
 
+// maxNamed is how many members of a group a finding lists.
+const maxNamed = 16
+
+// of names the ranks of a sub-group, since sub-groups may have one name, and its errors number them anew.
+func (f *Finding) of(r FlightRecord) string {
+	switch {
+	case len(r.Members) == 0:
+		return ""
+	case len(f.Members) > maxNamed:
+		return fmt.Sprintf(" of %s, …", rankList(f.Members[:maxNamed]))
+	}
+	return " of " + rankList(f.Members)
+}
+
 // explain sets the kind, the culprits and the text.
 func (f *Finding) explain(records []FlightRecord) {
 	calls := map[string][]int{} // what was called, by whom
@@ -170,24 +202,23 @@ func (f *Finding) explain(records []FlightRecord) {
 	}
 	switch {
 	case f.Seq == 0 && len(f.Errors) == 0:
-		f.Text = fmt.Sprintf("group %q: all recorded calls are finished", f.Group)
+		f.Text = "all recorded calls are finished"
 	case len(calls) > 1:
 		f.Kind = FindingMismatch
 		f.mismatch(calls)
 	case f.Seq != 0 && len(absent) > 0:
 		f.Kind, f.Culprits = FindingMissing, absent
-		f.Text = fmt.Sprintf("group %q: %s did not come to %s; %s waited %v", f.Group, rankList(absent), only(calls),
-			rankList(came), waited.Round(time.Millisecond))
+		f.Text = fmt.Sprintf("%s did not come to %s; %s waited %v", rankList(absent), only(calls), rankList(came),
+			waited.Round(time.Millisecond))
 	case f.Seq != 0 && len(f.Absent) > 0:
 		f.Kind, f.Culprits = FindingMissing, f.Absent
-		f.Text = fmt.Sprintf("group %q: %s did not finish %s after %v", f.Group, rankList(came), only(calls),
+		f.Text = fmt.Sprintf("%s did not finish %s after %v", rankList(came), only(calls),
 			waited.Round(time.Millisecond))
 	case f.Seq != 0 && len(f.Errors) == 0:
-		f.Text = fmt.Sprintf("group %q: all ranks are in %s, since %v", f.Group, only(calls),
-			waited.Round(time.Millisecond))
+		f.Text = fmt.Sprintf("all ranks are in %s, since %v", only(calls), waited.Round(time.Millisecond))
 	default:
 		f.Kind = FindingError
-		f.Text = fmt.Sprintf("group %q: %s", f.Group, strings.Join(f.Errors, "; "))
+		f.Text = strings.Join(f.Errors, "; ")
 	}
 }
 
@@ -218,5 +249,5 @@ func (f *Finding) mismatch(calls map[string][]int) {
 		parts = append(parts, fmt.Sprintf("%s called %s", rankList(calls[text]), text))
 	}
 	slices.Sort(f.Culprits)
-	f.Text = fmt.Sprintf("group %q: the ranks disagree: %s", f.Group, strings.Join(parts, ", "))
+	f.Text = "the ranks disagree: " + strings.Join(parts, ", ")
 }

@@ -24,30 +24,36 @@ import (
 func TestErrorsTravel(t *testing.T) {
 	for _, err := range []error{
 		&dist.MismatchError{Group: "world", A: dist.Side{Rank: 0, Call: "barrier #1"},
-			B: dist.Side{Rank: 3, Call: "all-reduce #1"}},
-		&dist.RankLostError{Group: "world", Rank: 2, Host: "node7", PID: 123, Cause: "its process ended",
+			B: dist.Side{Rank: 3, GroupRank: 1, Call: "all-reduce #1"}},
+		&dist.RankLostError{Group: "world", Rank: 2, GroupRank: 1, Host: "node7", PID: 123, Cause: "its process ended",
 			Call: "barrier #4"},
 		&dist.TimeoutError{Group: "world/dp", Reporter: 1, Op: dist.AllReduce, Seq: 5, Label: "bucket 0",
-			Call: "all-reduce #5", After: time.Second, Missing: []int{2, 3}},
-		&dist.AbortError{Group: "world", Rank: 1, Message: "out of memory"},
+			Call: "all-reduce #5", After: time.Second, Missing: []int{2, 3}, GroupMissing: []int{0, 1}},
+		&dist.AbortError{Group: "world", Rank: 1, GroupRank: 1, Message: "out of memory"},
 	} {
-		got := dist.DecodeError(dist.EncodeError(err, "world", 1), "world", 1)
+		got := dist.DecodeError(dist.EncodeError(err, 1, 1), 1, 1)
 		require.Equal(t, err, got)
 		require.Equal(t, err.Error(), got.Error())
 	}
-	require.EqualError(t, dist.DecodeError(dist.EncodeError(errors.New("plain"), "g", 4), "g", 4),
-		`dist: group "g": rank 4 aborted: plain`)
-	require.ErrorContains(t, dist.DecodeError([]byte("no json"), "g", 4), "rank 4 aborted: an unreadable error")
-	require.EqualError(t, dist.DecodeError([]byte("{}"), "g", 4), `dist: group "g": rank 4 aborted: no reason given`)
+	require.Equal(t, &dist.AbortError{Rank: 4, GroupRank: 2, Message: "plain"},
+		dist.DecodeError(dist.EncodeError(errors.New("plain"), 4, 2), 5, 3))
+	require.ErrorContains(t, dist.DecodeError([]byte("no json"), 4, 2),
+		"rank 4 (2 in the group) aborted: an unreadable error")
+	require.Equal(t, &dist.AbortError{Rank: 4, GroupRank: 2, Message: "no reason given"},
+		dist.DecodeError([]byte("{}"), 4, 2))
 }
 
 func TestErrorTexts(t *testing.T) {
-	require.EqualError(t, &dist.RankLostError{Group: "world", Rank: 2, Host: "node7", PID: 123,
+	require.EqualError(t, &dist.RankLostError{Group: "world", Rank: 2, GroupRank: 2, Host: "node7", PID: 123,
 		Cause: "its process ended", Call: "barrier #4"},
 		`dist: group "world": rank 2 (process 123 on node7) is lost: its process ended (during barrier #4)`)
 	require.EqualError(t, &dist.TimeoutError{Group: "world", Reporter: 1,
-		Call: `all-reduce #5 "bucket 0" (sum of float32 × 10)`, After: time.Second, Missing: []int{2, 3}},
+		Call: `all-reduce #5 "bucket 0" (sum of float32 × 10)`, After: time.Second, Missing: []int{2, 3},
+		GroupMissing: []int{2, 3}},
 		`dist: group "world": all-reduce #5 "bucket 0" (sum of float32 × 10) timed out after 1s on rank 1: ranks 2, 3 did not arrive`)
+	require.EqualError(t, &dist.TimeoutError{Group: "world/shards", Reporter: 6, Call: `barrier #5`, After: time.Second,
+		Missing: []int{4, 7}, GroupMissing: []int{0, 3}},
+		`dist: group "world/shards": barrier #5 timed out after 1s on rank 6: ranks 4, 7 (0, 3 in the group) did not arrive`)
 }
 
 func signature(label string) dist.Signature {
@@ -93,17 +99,17 @@ func FuzzDecodeSignature(f *testing.F) {
 
 // FuzzDecodeError: what another rank says of its failure is an error that can be shown, whatever it is.
 func FuzzDecodeError(f *testing.F) {
-	f.Add(dist.EncodeError(errors.New("out of memory"), "g", 2))
+	f.Add(dist.EncodeError(errors.New("out of memory"), 2, 2))
 	f.Add(dist.EncodeError(&dist.RankLostError{Group: "g", Rank: 1, Host: "h", PID: 3, Cause: "c", Call: "barrier"},
-		"g", 1))
-	f.Add(dist.EncodeError(&dist.TimeoutError{Group: "g", Missing: []int{1, 2}, After: time.Second}, "g", 1))
-	f.Add(dist.EncodeError(&dist.MismatchError{Group: "g"}, "g", 1))
+		1, 1))
+	f.Add(dist.EncodeError(&dist.TimeoutError{Group: "g", Missing: []int{1, 2}, After: time.Second}, 1, 1))
+	f.Add(dist.EncodeError(&dist.MismatchError{Group: "g"}, 1, 1))
 	f.Add([]byte("{"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		err := dist.DecodeError(b, "g", 1)
+		err := dist.DecodeError(b, 1, 1)
 		require.Error(t, err)
 		require.NotEmpty(t, err.Error())
-		require.Error(t, dist.DecodeError(dist.EncodeError(err, "g", 1), "g", 1))
+		require.Error(t, dist.DecodeError(dist.EncodeError(err, 1, 1), 1, 1))
 	})
 }
 
@@ -114,7 +120,7 @@ func FuzzCompare(f *testing.F) {
 	s.Encode(b[:])
 	f.Add(b[:], make([]byte, dist.SignatureBytes))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		err := dist.Compare("g", [][]byte{a, b, nil})
+		err := dist.Compare(&dist.Call{}, [][]byte{a, b, nil})
 		require.Equal(t, a == nil || b == nil || bytes.Equal(a, b), err == nil)
 		if err != nil {
 			require.NotEmpty(t, err.Error())
@@ -176,7 +182,7 @@ func (l *losing) OnFailure(f func(error)) { l.failed = f }
 func (l *losing) Abort(err error)         { l.aborted <- err }
 func (l *losing) Close() error            { return nil }
 func (l *losing) Run(*dist.Call) error {
-	lost := &dist.RankLostError{Group: "the engine's name for it", Rank: 1, Cause: "its process ended"}
+	lost := &dist.RankLostError{Rank: 1, GroupRank: 1, Cause: "its process ended"}
 	l.failed(lost) // from the connection that ended
 	return lost
 }
@@ -225,7 +231,7 @@ func TestDiagnose(t *testing.T) {
 func TestDiagnoseOfRunningRanks(t *testing.T) {
 	now := time.Now()
 	write := func(dir string, rank int, age time.Duration, states ...dist.State) {
-		r := dist.FlightRecord{Version: 1, Group: "world", Rank: rank, Size: 2, Time: now.Add(-age)}
+		r := dist.FlightRecord{Version: 2, Group: "world", Rank: rank, GroupRank: rank, Size: 2, Time: now.Add(-age)}
 		for i, s := range states {
 			r.Entries = append(r.Entries, dist.FlightEntry{DTypeName: "float32", State: s,
 				StartedAt: r.Time.Add(-2 * time.Second),
@@ -267,15 +273,17 @@ func TestDiagnoseRefusesWhatIsNoRecord(t *testing.T) {
 	name := filepath.Join(dir, "flight_world_rank0.json")
 	for text, want := range map[string]string{
 		"{":                                    "unexpected end of JSON",
-		`{"version": 2, "rank": 0, "size": 1}`: "version 2, rank 0 of 1: want version 1",
-		`{"version": 1, "rank": 0, "size": 1, "entries": [{"op": "conquer"}]}`:                                `unknown operation "conquer"`,
-		`{"version": 1, "rank": 0, "size": 1, "entries": [{"op": "send", "reduce": "sum", "dtype": "int3"}]}`: `unknown dtype "int3"`,
+		`{"version": 1, "rank": 0, "size": 1}`: "version 1, rank 0 of 1: want version 2",
+		`{"version": 2, "rank": 3, "size": 1}`: "rank 3 of the job is rank 0 of a group of 1 with 0 members",
+		`{"version": 2, "rank": 3, "size": 1, "members": [3, 4]}`:                                             "a group of 1 with 2 members",
+		`{"version": 2, "rank": 0, "size": 1, "entries": [{"op": "conquer"}]}`:                                `unknown operation "conquer"`,
+		`{"version": 2, "rank": 0, "size": 1, "entries": [{"op": "send", "reduce": "sum", "dtype": "int3"}]}`: `unknown dtype "int3"`,
 	} {
 		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 		_, err := dist.Diagnose(dir)
 		require.ErrorContains(t, err, want)
 	}
-	good, err := json.Marshal(dist.FlightRecord{Version: 1, Group: "world", Size: 1})
+	good, err := json.Marshal(dist.FlightRecord{Version: 2, Group: "world", Size: 1})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(name, good, 0o600))
 	report, err := dist.Diagnose(dir)

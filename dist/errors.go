@@ -16,9 +16,12 @@ var ErrClosed = errors.New("dist: the group is closed")
 
 // Side is one rank's half of a disagreement.
 type Side struct {
-	Rank int    `json:"rank"`
-	Call string `json:"call"` // as Signature.String gives it
+	Rank      int    `json:"rank"`       // in the job
+	GroupRank int    `json:"group_rank"` // in the group
+	Call      string `json:"call"`       // as Signature.String gives it
 }
+
+func (s Side) String() string { return rankText(s.Rank, s.GroupRank) + " called " + s.Call }
 
 // MismatchError says that two ranks issued different calls where all must issue the same. Every rank of the group gets
 // it, with the same two sides.
@@ -30,25 +33,25 @@ type MismatchError struct {
 
 // Error names both sides.
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("dist: group %q: the ranks disagree: rank %d called %s, rank %d called %s", e.Group, e.A.Rank,
-		e.A.Call, e.B.Rank, e.B.Call)
+	return fmt.Sprintf("dist: group %q: the ranks disagree: %v, %v", e.Group, e.A, e.B)
 }
 
 // RankLostError says that a rank's process ended, its host became unreachable, or it left the group while others waited
 // for it.
 type RankLostError struct {
-	Group string `json:"group"`
-	Rank  int    `json:"rank"`           // in the group
-	Host  string `json:"host,omitempty"` // where it ran, if it had a process of its own
-	PID   int    `json:"pid,omitempty"`
-	Cause string `json:"cause"`
-	Call  string `json:"call,omitempty"` // what waited for it
+	Group     string `json:"group"`
+	Rank      int    `json:"rank"`           // in the job
+	GroupRank int    `json:"group_rank"`     // in the group
+	Host      string `json:"host,omitempty"` // where it ran, if it had a process of its own
+	PID       int    `json:"pid,omitempty"`
+	Cause     string `json:"cause"`
+	Call      string `json:"call,omitempty"` // what waited for it
 }
 
 // Error names the rank, its process and its host.
 func (e *RankLostError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "dist: group %q: rank %d", e.Group, e.Rank)
+	fmt.Fprintf(&b, "dist: group %q: %s", e.Group, rankText(e.Rank, e.GroupRank))
 	if e.PID != 0 {
 		fmt.Fprintf(&b, " (process %d on %s)", e.PID, e.Host)
 	}
@@ -62,13 +65,15 @@ func (e *RankLostError) Error() string {
 // TimeoutError says that a call passed its deadline, and who did not arrive.
 type TimeoutError struct {
 	Group    string        `json:"group"`
-	Reporter int           `json:"reporter"` // the rank whose deadline passed
+	Reporter int           `json:"reporter"` // the rank whose deadline passed, in the job
 	Op       Op            `json:"op"`
 	Seq      uint64        `json:"seq"`
 	Label    string        `json:"label,omitempty"`
 	Call     string        `json:"call"`
 	After    time.Duration `json:"after"`
-	Missing  []int         `json:"missing"` // ranks that had not arrived
+	Missing  []int         `json:"missing"` // ranks that had not arrived, in the job
+	// the same ranks, in the group
+	GroupMissing []int `json:"group_missing"`
 }
 
 // Error names the call and the ranks that did not arrive.
@@ -78,45 +83,36 @@ func (e *TimeoutError) Error() string {
 			"transfer did not end", e.Group, e.Call, e.After, e.Reporter)
 	}
 	return fmt.Sprintf("dist: group %q: %s timed out after %v on rank %d: %s did not arrive", e.Group, e.Call, e.After,
-		e.Reporter, rankList(e.Missing))
+		e.Reporter, ranksText(e.Missing, e.GroupMissing))
 }
 
 // Timeout reports true, as net.Error has it.
 func (e *TimeoutError) Timeout() bool { return true }
 
-// NewTimeoutError is for engines: c passed its deadline on rank reporter while it waited for missing.
+// NewTimeoutError is for engines: c passed its deadline on rank reporter while it waited for missing. Both are numbers
+// in the group.
 func NewTimeoutError(c *Call, reporter int, missing []int) *TimeoutError {
-	return &TimeoutError{Group: c.Group, Reporter: reporter, Op: c.Op, Seq: c.Seq, Label: c.Label, Call: c.String(),
-		After: c.Timeout, Missing: missing}
+	return &TimeoutError{Group: c.Group, Reporter: c.JobRank(reporter), Op: c.Op, Seq: c.Seq, Label: c.Label,
+		Call: c.String(), After: c.Timeout, Missing: jobRanks(c.members, missing), GroupMissing: missing}
 }
 
 // AbortError says that a rank gave up the group for a reason of its own: it panicked, its arguments were wrong, or it
 // called [Group.Abort].
 type AbortError struct {
-	Group   string `json:"group"`
-	Rank    int    `json:"rank"`
-	Message string `json:"message"`
-	cause   error  // on the rank itself
+	Group     string `json:"group"`
+	Rank      int    `json:"rank"`       // in the job
+	GroupRank int    `json:"group_rank"` // in the group
+	Message   string `json:"message"`
+	cause     error  // on the rank itself
 }
 
 // Error names the rank and its reason.
 func (e *AbortError) Error() string {
-	return fmt.Sprintf("dist: group %q: rank %d aborted: %s", e.Group, e.Rank, e.Message)
+	return fmt.Sprintf("dist: group %q: %s aborted: %s", e.Group, rankText(e.Rank, e.GroupRank), e.Message)
 }
 
 // Unwrap returns the error given to Abort, on the rank that did.
 func (e *AbortError) Unwrap() error { return e.cause }
-
-func rankList(ranks []int) string {
-	if len(ranks) == 0 {
-		return "no rank"
-	}
-	s := strings.Trim(strings.ReplaceAll(fmt.Sprint(ranks), " ", ", "), "[]")
-	if len(ranks) == 1 {
-		return "rank " + s
-	}
-	return "ranks " + s
-}
 
 // travelling is an error on its way to another rank.
 type travelling struct {
@@ -126,28 +122,14 @@ type travelling struct {
 	Abort    *AbortError    `json:"abort,omitempty"`
 }
 
-// EncodeError is for engines: err as JSON, to be told to other ranks. What is none of the package's types travels as an
-// *AbortError of this rank.
-func EncodeError(err error, group string, rank int) []byte {
-	var t travelling
-	if !errors.As(err, &t.Mismatch) && !errors.As(err, &t.Lost) && !errors.As(err, &t.Timeout) &&
-		!errors.As(err, &t.Abort) {
-		t.Abort = &AbortError{Group: group, Rank: rank, Message: err.Error()}
-	}
-	b, e := json.Marshal(t)
-	if e != nil { // strings and numbers alone: cannot happen
-		return []byte("{}")
-	}
-	return b
+// find looks for one of the package's errors in err.
+func (t *travelling) find(err error) bool {
+	return errors.As(err, &t.Mismatch) || errors.As(err, &t.Lost) || errors.As(err, &t.Timeout) ||
+		errors.As(err, &t.Abort)
 }
 
-// DecodeError is the inverse of EncodeError; it returns an *AbortError of rank from for what it cannot read. It is
-// for engines.
-func DecodeError(b []byte, group string, from int) error {
-	var t travelling
-	if err := json.Unmarshal(b, &t); err != nil {
-		return &AbortError{Group: group, Rank: from, Message: "an unreadable error: " + err.Error()}
-	}
+// error is what find found, nil if nothing.
+func (t *travelling) error() error {
 	switch {
 	case t.Mismatch != nil:
 		return t.Mismatch
@@ -158,12 +140,39 @@ func DecodeError(b []byte, group string, from int) error {
 	case t.Abort != nil:
 		return t.Abort
 	}
-	return &AbortError{Group: group, Rank: from, Message: "no reason given"}
+	return nil
 }
 
-// Compare is for engines: it returns nil if the encoded signatures of all ranks are equal, else the *MismatchError that
-// all ranks return. Entries without bytes are left out. The side called wrong is the one that fewer ranks are on.
-func Compare(group string, signatures [][]byte) error {
+// EncodeError is for engines: err as JSON, to be told to other ranks. What is none of the package's types travels as an
+// *AbortError of this rank, which is given by its numbers in the job and in the group.
+func EncodeError(err error, rank, groupRank int) []byte {
+	var t travelling
+	if !t.find(err) {
+		t.Abort = &AbortError{Rank: rank, GroupRank: groupRank, Message: err.Error()}
+	}
+	b, e := json.Marshal(t)
+	if e != nil { // strings and numbers alone: cannot happen
+		return []byte("{}")
+	}
+	return b
+}
+
+// DecodeError is the inverse of EncodeError; it returns an *AbortError of the rank that sent b for what it cannot read.
+// It is for engines.
+func DecodeError(b []byte, rank, groupRank int) error {
+	message := "no reason given"
+	var t travelling
+	if err := json.Unmarshal(b, &t); err != nil {
+		message = "an unreadable error: " + err.Error()
+	} else if err := t.error(); err != nil {
+		return err
+	}
+	return &AbortError{Rank: rank, GroupRank: groupRank, Message: message}
+}
+
+// Compare is for engines: it returns nil if the encoded signatures of c on all ranks are equal, else the *MismatchError
+// that all ranks return. Entries without bytes are left out. The side called wrong is the one that fewer ranks are on.
+func Compare(c *Call, signatures [][]byte) error {
 	first := slices.IndexFunc(signatures, func(s []byte) bool { return s != nil })
 	if first < 0 || !slices.ContainsFunc(signatures, func(s []byte) bool {
 		return s != nil && string(s) != string(signatures[first])
@@ -187,15 +196,17 @@ func Compare(group string, signatures [][]byte) error {
 			b = r
 		}
 	}
-	return &MismatchError{Group: group, A: sideOf(a, signatures[a]), B: sideOf(b, signatures[b])}
+	return &MismatchError{Group: c.Group, A: c.side(a, signatures[a]), B: c.side(b, signatures[b])}
 }
 
-func sideOf(rank int, signature []byte) Side {
-	s, err := DecodeSignature(signature)
-	if err != nil {
-		return Side{Rank: rank, Call: "something unreadable"}
+// side is what a rank of the group called.
+func (c *Call) side(rank int, signature []byte) Side {
+	side := Side{Rank: c.JobRank(rank), GroupRank: rank, Call: "something unreadable"}
+	if s, err := DecodeSignature(signature); err == nil {
+		s.members = c.members
+		side.Call = s.String()
 	}
-	return Side{Rank: rank, Call: s.String()}
+	return side
 }
 
 // CompareMessage is for engines: it returns a *MismatchError unless sent, the sender's encoded signature, fits the
@@ -208,5 +219,6 @@ func CompareMessage(c *Call, receiver int, sent []byte) error {
 	if string(b[:]) == string(sent) {
 		return nil
 	}
-	return &MismatchError{Group: c.Group, A: sideOf(c.Root, sent), B: Side{Rank: receiver, Call: c.String()}}
+	return &MismatchError{Group: c.Group, A: c.side(c.Root, sent),
+		B: Side{Rank: c.JobRank(receiver), GroupRank: receiver, Call: c.String()}}
 }

@@ -36,20 +36,26 @@ type FlightEntry struct {
 	Error     string    `json:"error,omitempty"`
 }
 
-// FlightRecord is the last calls of one rank in one group, oldest first: the content of a flight file.
+// FlightRecord is the last calls of one rank in one group, oldest first: the content of a flight file. The roots and
+// partners of its calls are numbers in the group.
 type FlightRecord struct {
-	Version int           `json:"version"` // 1
-	Group   string        `json:"group"`
-	Rank    int           `json:"rank"`
-	Size    int           `json:"size"`
-	Engine  Info          `json:"engine"`
-	Host    string        `json:"host"`
-	PID     int           `json:"pid"`
-	Time    time.Time     `json:"time"`
-	Error   string        `json:"error,omitempty"` // that killed the group
-	Dropped int           `json:"dropped"`         // older calls that are no longer here
-	Entries []FlightEntry `json:"entries"`
+	Version   int           `json:"version"` // 2
+	Group     string        `json:"group"`
+	Rank      int           `json:"rank"`              // in the job
+	GroupRank int           `json:"group_rank"`        // in the group
+	Size      int           `json:"size"`              // of the group
+	Members   []int         `json:"members,omitempty"` // job ranks, by rank of the group; none: the same numbers
+	Engine    Info          `json:"engine"`
+	Host      string        `json:"host"`
+	PID       int           `json:"pid"`
+	Time      time.Time     `json:"time"`
+	Error     string        `json:"error,omitempty"` // that killed the group
+	Dropped   int           `json:"dropped"`         // older calls that are no longer here
+	Entries   []FlightEntry `json:"entries"`
 }
+
+// flightVersion is that of the records that this package writes and reads. Those of version 1 had numbers in the group.
+const flightVersion = 2
 
 // recorder is a ring of the last calls; it never allocates after it is made.
 type recorder struct {
@@ -117,8 +123,8 @@ func (r *recorder) entries() (list []FlightEntry, dropped int, failure string) {
 
 // Flight returns this rank's flight record: the last calls and their states.
 func (g *Group) Flight() FlightRecord {
-	f := FlightRecord{Version: 1, Group: g.Name(), Rank: g.Rank(), Size: g.Size(), Engine: g.Describe(),
-		PID: os.Getpid(), Time: time.Now()}
+	f := FlightRecord{Version: flightVersion, Group: g.Name(), Rank: g.JobRank(g.Rank()), GroupRank: g.Rank(),
+		Size: g.Size(), Members: slices.Clone(g.members), Engine: g.Describe(), PID: os.Getpid(), Time: time.Now()}
 	f.Host, _ = os.Hostname() // a record without a host's name is still a record
 	f.Entries, f.Dropped, f.Error = g.flight.entries()
 	return f
@@ -173,7 +179,7 @@ func (g *Group) DumpFlight(dir string) (string, error) {
 		return "", fmt.Errorf("dist: flight record: %w", err)
 	}
 	name := filepath.Join(dir, fmt.Sprintf("flight_%s_rank%d.json",
-		strings.NewReplacer("/", "-", "\\", "-", ":", "-").Replace(g.Name()), g.Rank()))
+		strings.NewReplacer("/", "-", "\\", "-", ":", "-").Replace(g.Name()), g.JobRank(g.Rank())))
 	if err := replace(name, text); err != nil {
 		return "", fmt.Errorf("dist: flight record: %w", err)
 	}

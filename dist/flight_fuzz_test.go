@@ -14,9 +14,10 @@ import (
 
 // FuzzDiagnose: whatever the flight files of two ranks say, there is an error or a report on them.
 func FuzzDiagnose(f *testing.F) {
-	record := `{"version":1,"group":"g","rank":0,"size":2,"entries":[{"seq":1,"op":"all_reduce","dtype":"float32","state":"started"}]}`
-	f.Add([]byte(record), []byte(`{"version":1,"group":"g","rank":1,"size":2}`))
-	f.Add([]byte(record), []byte(`{"version":1,"group":"g","rank":1,"size":9223372036854775807,"error":"x"}`))
+	record := `{"version":2,"group":"g","rank":0,"size":2,"entries":[{"seq":1,"op":"all_reduce","dtype":"float32","state":"started"}]}`
+	f.Add([]byte(record), []byte(`{"version":2,"group":"g","rank":1,"group_rank":1,"size":2}`))
+	f.Add([]byte(record), []byte(`{"version":2,"group":"g","rank":1,"group_rank":1,"size":9223372036854775807,"error":"x"}`))
+	f.Add([]byte(record), []byte(`{"version":2,"group":"g","rank":7,"group_rank":1,"size":2,"members":[3,7]}`))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		dir := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "flight_0.json"), a, 0o600))
@@ -37,8 +38,8 @@ func FuzzDiagnose(f *testing.F) {
 func TestFlightRecordsMadeToExhaustMemoryAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "flight_0.json"),
-		[]byte(`{"version":1,"group":"g","rank":0,"size":1000000000000}`), 0o600))
+		[]byte(`{"version":2,"group":"g","rank":0,"size":1000000000000}`), 0o600))
 	_, err := dist.Diagnose(dir)
-	require.ErrorContains(t, err, "rank 0 of 1000000000000: want version 1 and a rank below the size, which is at "+
+	require.ErrorContains(t, err, "rank 0 of 1000000000000: want version 2 and a rank below the size, which is at "+
 		"most 65536")
 }

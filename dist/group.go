@@ -52,6 +52,7 @@ func (o Options) withDefaults() Options {
 // After the first error the group is dead: every later call returns that error, on every rank. Close it in any case.
 type Group struct {
 	engine  Engine
+	members []int        // job ranks, by rank
 	devices DeviceEngine // nil: none
 	opts    Options
 	flight  *recorder
@@ -85,11 +86,12 @@ type stream struct {
 
 // New returns a group over an engine. It is for engines: programs get their group from dist/local, dist/shm or
 // dist/tcp.
-func New(e Engine, opts Options) *Group { return newGroup(e, opts, &family{}) }
+func New(e Engine, opts Options) *Group { return newGroup(e, nil, opts, &family{}) }
 
-func newGroup(e Engine, opts Options, f *family) *Group {
+func newGroup(e Engine, members []int, opts Options, f *family) *Group {
 	opts = opts.withDefaults()
-	g := &Group{engine: e, opts: opts, family: f, messages: map[stream]*lane{}, dead: make(chan struct{})}
+	g := &Group{engine: e, members: members, opts: opts, family: f, messages: map[stream]*lane{},
+		dead: make(chan struct{})}
 	watched, stop := context.WithCancel(context.Background())
 	g.stopWatch = stop
 	g.flight = newRecorder(opts.FlightSize)
@@ -117,6 +119,10 @@ func (g *Group) Rank() int { return g.engine.Rank() }
 
 // Size returns the number of ranks.
 func (g *Group) Size() int { return g.engine.Size() }
+
+// JobRank returns the number in the job, that is in the group of all ranks, of rank r of this group: PyTorch's
+// get_global_rank.
+func (g *Group) JobRank(r int) int { return jobRank(g.members, r) }
 
 // Describe names the engine and the path that its bytes take.
 func (g *Group) Describe() Info {
@@ -239,7 +245,7 @@ func (g *Group) Sub(name string, members []int) (*Group, error) {
 	if e == nil {
 		return nil, nil
 	}
-	return newGroup(e, opts, g.family), nil
+	return newGroup(e, jobRanks(g.members, members), opts, g.family), nil
 }
 
 // agree is a barrier that fails on all ranks if they differ in what they are about to do.
@@ -250,19 +256,30 @@ func (g *Group) agree(what, how string) error {
 }
 
 // Abort kills the group on every rank: calls that run and all later ones return an *AbortError that names this rank and
-// err.
+// err. If err holds an error of this package, such as the one that another group died of, they return that: the rank
+// that it names is the cause.
 func (g *Group) Abort(err error) {
 	if err == nil {
 		err = errors.New("no reason given")
 	}
-	g.fail(&AbortError{Group: g.opts.Name, Rank: g.Rank(), Message: err.Error(), cause: err})
+	g.fail(g.ours(err))
 }
 
 // reject kills the group for a mistake of this rank, for which the others would wait, and returns the error that later
 // calls will.
 func (g *Group) reject(err error) error {
-	g.fail(&AbortError{Group: g.opts.Name, Rank: g.Rank(), Message: err.Error(), cause: err})
+	g.Abort(err)
 	return g.Err()
+}
+
+// ours is the package's error in err, else an *AbortError of this rank.
+func (g *Group) ours(err error) error {
+	var t travelling
+	if t.find(err) {
+		return t.error()
+	}
+	return &AbortError{Group: g.opts.Name, Rank: g.JobRank(g.Rank()), GroupRank: g.Rank(), Message: err.Error(),
+		cause: err}
 }
 
 // fail makes err the group's error, if it is the first, and tells the other ranks.
@@ -287,25 +304,35 @@ func (g *Group) fail(err error) {
 	}
 	name, e := g.DumpFlight(g.opts.FlightDir)
 	if e != nil {
-		g.opts.Log.Error("dist: the flight record could not be written", "group", g.opts.Name, "rank", g.Rank(),
-			"error", e)
+		g.opts.Log.Error("dist: the flight record could not be written", "group", g.opts.Name, "rank",
+			g.JobRank(g.Rank()), "error", e)
 		return
 	}
 	g.opts.Log.Warn("flight record written: lockstep debug flight reads it", "file", name)
 }
 
-// named gives the error of a lost rank the group's name, which engines need not know, and the call that the loss ended.
+// named gives errors the group's name, which engines need not know, and that of a lost rank the call that the loss
+// ended. Those of other groups keep theirs.
 func (g *Group) named(err error) error {
-	lost, ok := err.(*RankLostError)
-	if !ok {
-		return err
+	switch e := err.(type) {
+	case *AbortError:
+		if e.Group == "" {
+			named := *e
+			named.Group = g.opts.Name
+			return &named
+		}
+	case *RankLostError:
+		if e.Group != "" && e.Group != g.opts.Name {
+			return err
+		}
+		named := *e
+		named.Group = g.opts.Name
+		if h := g.running.Load(); h != nil && named.Call == "" {
+			named.Call = h.call.Signature.String()
+		}
+		return &named
 	}
-	named := *lost
-	named.Group = g.opts.Name
-	if h := g.running.Load(); h != nil && named.Call == "" {
-		named.Call = h.call.Signature.String()
-	}
-	return &named
+	return err
 }
 
 // Close lets the calls that were issued finish (each has its deadline), then leaves the group. Waiting for a rank that
@@ -385,7 +412,8 @@ func (g *Group) run(c *Call, onDevice bool) error {
 // submit gives a call its number and its place in a lane.
 func (g *Group) submit(c Call, options []CallOption) *Handle {
 	h := &Handle{done: make(chan struct{}), call: c}
-	h.call.Group, h.call.Timeout, h.call.Fast = g.opts.Name, g.opts.Timeout, g.opts.FastOrder && c.Op.Reduces()
+	h.call.Group, h.call.members = g.opts.Name, g.members
+	h.call.Timeout, h.call.Fast = g.opts.Timeout, g.opts.FastOrder && c.Op.Reduces()
 	for _, o := range options {
 		h.call.apply(o)
 	}

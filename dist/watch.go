@@ -99,8 +99,8 @@ func (w *watchdog) answered(answers map[int]uint64) {
 	for r, since := range w.silent {
 		if _, ok := answers[r]; ok || answers == nil {
 			delete(w.silent, r)
-			w.group.opts.Log.Warn("the rank answers again", "group", w.group.opts.Name, "rank", r, "after",
-				time.Since(since).Round(time.Second))
+			w.group.opts.Log.Warn("the rank answers again", "group", w.group.opts.Name, "rank", w.group.JobRank(r),
+				"after", time.Since(since).Round(time.Second))
 		}
 	}
 }
@@ -114,6 +114,7 @@ func (w *watchdog) sayBusy(h *Handle, ranks []int) {
 		return
 	}
 	w.next *= 2
+	ranks = jobRanks(w.group.members, ranks)
 	slices.Sort(ranks)
 	w.group.opts.Log.Info("waiting for ranks that are alive and have not come to the call yet", "group",
 		w.group.opts.Name, "ranks", ranks,
@@ -122,8 +123,8 @@ func (w *watchdog) sayBusy(h *Handle, ranks []int) {
 
 func (w *watchdog) log(level slog.Level, message string, rank int, h *Handle) {
 	host, pid := w.prober.Process(rank)
-	w.group.opts.Log.Log(context.Background(), level, message, "group", w.group.opts.Name, "rank", rank, "process", pid,
-		"host", host,
+	w.group.opts.Log.Log(context.Background(), level, message, "group", w.group.opts.Name, "rank",
+		w.group.JobRank(rank), "process", pid, "host", host,
 		"waiting_in", h.call.Signature.String(), "since", h.waited().Round(time.Second), "timeout", h.call.Timeout)
 }
 

@@ -85,7 +85,7 @@ func (e Engine) mismatches(t *testing.T) {
 			for r, err := range errs {
 				var mismatch *dist.MismatchError
 				require.ErrorAs(t, err, &mismatch, "rank %d", r)
-				require.Equal(t, dist.Side{Rank: 2, Call: c.want}, mismatch.B, "rank %d", r)
+				require.Equal(t, dist.Side{Rank: 2, GroupRank: 2, Call: c.want}, mismatch.B, "rank %d", r)
 				require.Equal(t, dist.Side{Rank: 0, Call: `all-reduce #1 "bucket 3" (sum of float32 × 10)`}, mismatch.A,
 					"rank %d", r)
 			}

@@ -35,7 +35,11 @@ func New(n int, opts dist.Options) []*dist.Group {
 
 // Engines returns the engines of New's groups. It is for tests of device engines, which need one beside them.
 func Engines(n int) []dist.Engine {
-	h := newHub(n)
+	members := make([]int, n)
+	for r := range members {
+		members[r] = r
+	}
+	h := newHub(members)
 	engines := make([]dist.Engine, n)
 	for r := range engines {
 		engines[r] = window.New(h.fabric(r))
@@ -108,6 +112,7 @@ func rootCause(errs []error) error {
 
 // hub is what the ranks of one group share.
 type hub struct {
+	members  []int // ranks of the outermost group
 	slots    []window.Slot
 	channels []window.Channel // from × size + to
 	engines  []*window.Engine
@@ -133,9 +138,10 @@ type share struct {
 	fetched int
 }
 
-func newHub(n int) *hub {
+func newHub(members []int) *hub {
+	n := len(members)
 	return &hub{
-		slots: make([]window.Slot, n), channels: make([]window.Channel, n*n), engines: make([]*window.Engine, n),
+		members: members, slots: make([]window.Slot, n), channels: make([]window.Channel, n*n), engines: make([]*window.Engine, n),
 		parked: map[*atomic.Uint32]chan struct{}{}, boxes: map[*window.Box][]byte{}, children: map[string]*child{},
 		together: map[int]*share{},
 		left:     make([]*dist.RankLostError, n),
@@ -247,7 +253,11 @@ func (f *fabric) Split(name string, members []int) (window.Fabric, error) {
 	defer f.mu.Unlock()
 	c := f.children[name]
 	if c == nil {
-		c = &child{hub: newHub(len(members))}
+		inJob := make([]int, len(members))
+		for i, r := range members {
+			inJob[i] = f.members[r]
+		}
+		c = &child{hub: newHub(inJob)}
 		f.children[name] = c
 	}
 	if c.fetched++; c.fetched == f.Size() {
@@ -297,7 +307,7 @@ func (f *fabric) Abort(err error) {
 }
 
 func (f *fabric) Close() error {
-	why := &dist.RankLostError{Rank: f.rank, Cause: "it closed the group"}
+	why := &dist.RankLostError{Rank: f.members[f.rank], GroupRank: f.rank, Cause: "it closed the group"}
 	for _, e := range f.others(func() { f.left[f.rank] = why }) {
 		e.Gone(f.rank, why)
 	}

@@ -84,7 +84,7 @@ func FuzzStoreAnswers(f *testing.F) {
 // FuzzNotices: no rank makes another one panic by what it sends over a control connection, and its end is noticed.
 func FuzzNotices(f *testing.F) {
 	whole := notice{Kind: "abort", Group: "g",
-		Error: dist.EncodeError(&dist.RankLostError{Group: "g", Rank: 1}, "g", 1)}
+		Error: dist.EncodeError(&dist.RankLostError{Group: "g", Rank: 1}, 1, 1)}
 	f.Add(frames(f, whole, notice{Kind: "leave", Group: "g"}, notice{Kind: "bye"}))
 	f.Add(frames(f, notice{Kind: "probe", Group: "g", ID: 1}, notice{Kind: "answer", ID: 1, Seq: 7},
 		notice{Kind: "answer", ID: 1, Seq: 8}))

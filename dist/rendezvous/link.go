@@ -4,7 +4,9 @@ package rendezvous
 
 import (
 	"context"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,10 +89,10 @@ func (j *Job) Register(group string, members []int, l Listener) {
 	}
 	j.mu.Unlock()
 	for _, e := range before {
-		m.tell(group, e.from, e.notice)
+		m.tell(e.from, e.notice)
 	}
 	for _, r := range lost {
-		j.tellLost(group, m, r)
+		j.tellLost(m, r)
 	}
 }
 
@@ -106,7 +108,7 @@ func (j *Job) Unregister(group string) {
 		return
 	}
 	if err := m.failure.Load(); err != nil {
-		j.post(m.members, notice{Kind: "abort", Group: group, Error: dist.EncodeError(*err, group, m.rankOf(j.Rank))})
+		j.post(m.members, notice{Kind: "abort", Group: group, Error: dist.EncodeError(*err, j.Rank, m.rankOf(j.Rank))})
 	}
 	j.post(m.members, notice{Kind: "leave", Group: group})
 }
@@ -117,7 +119,7 @@ func (j *Job) Abort(group string, rank int, err error) {
 	m := j.groups[group]
 	j.mu.Unlock()
 	if m != nil {
-		j.post(m.members, notice{Kind: "abort", Group: group, Error: dist.EncodeError(err, group, rank)})
+		j.post(m.members, notice{Kind: "abort", Group: group, Error: dist.EncodeError(err, j.Rank, rank)})
 	}
 }
 
@@ -153,22 +155,22 @@ func (j *Job) read(rank int, l *link) {
 		}
 		j.mu.Unlock()
 		if m != nil {
-			m.tell(n.Group, rank, n)
+			m.tell(rank, n)
 		}
 	}
 }
 
 // tell hands a notice on to an engine.
-func (m *membership) tell(group string, from int, n notice) {
+func (m *membership) tell(from int, n notice) {
 	rank := m.rankOf(from)
 	if rank < 0 {
 		return
 	}
 	switch n.Kind {
 	case "abort":
-		m.fail(dist.DecodeError(n.Error, group, rank))
+		m.fail(dist.DecodeError(n.Error, from, rank))
 	case "leave":
-		m.listener.Gone(rank, &dist.RankLostError{Group: group, Rank: rank, Cause: "it closed the group"})
+		m.listener.Gone(rank, &dist.RankLostError{Rank: from, GroupRank: rank, Cause: "it closed the group"})
 	}
 }
 
@@ -190,18 +192,15 @@ func (j *Job) ended(rank int, d departure) {
 	}
 	j.lost[rank] = d
 	close(j.gone[rank])
-	groups := map[string]*membership{}
-	for name, m := range j.groups {
-		groups[name] = m
-	}
+	groups := slices.Collect(maps.Values(j.groups))
 	j.mu.Unlock()
-	for name, m := range groups {
-		j.tellLost(name, m, rank)
+	for _, m := range groups {
+		j.tellLost(m, rank)
 	}
 }
 
 // tellLost tells one group of the end of a process: those that ended without a word take the group with them.
-func (j *Job) tellLost(group string, m *membership, jobRank int) {
+func (j *Job) tellLost(m *membership, jobRank int) {
 	rank := m.rankOf(jobRank)
 	if rank < 0 {
 		return
@@ -209,7 +208,7 @@ func (j *Job) tellLost(group string, m *membership, jobRank int) {
 	j.mu.Lock()
 	d := j.lost[jobRank]
 	j.mu.Unlock()
-	lost := &dist.RankLostError{Group: group, Rank: rank, Host: j.Peers[jobRank].Host, PID: j.Peers[jobRank].PID,
+	lost := &dist.RankLostError{Rank: jobRank, GroupRank: rank, Host: j.Peers[jobRank].Host, PID: j.Peers[jobRank].PID,
 		Cause: d.why}
 	if d.polite {
 		m.listener.Gone(rank, lost)

@@ -105,7 +105,7 @@ func (e *Engine) meet(c *dist.Call) error {
 			return e.explain(c, r, err, missing)
 		}
 	}
-	return dist.Compare(c.Group, e.signatures)
+	return dist.Compare(c, e.signatures)
 }
 
 // late lists, after the deadline, the ranks from first on whose signature is not there.

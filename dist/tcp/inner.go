@@ -212,14 +212,14 @@ func (in *inner) renumber(err error, c *dist.Call, members []int) error {
 	var lost *dist.RankLostError
 	switch {
 	case errors.As(err, &timeout):
-		missing := make([]int, len(timeout.Missing))
-		for i, r := range timeout.Missing {
+		missing := make([]int, len(timeout.GroupMissing))
+		for i, r := range timeout.GroupMissing {
 			missing[i] = members[r]
 		}
 		return in.e.timeout(c, missing)
 	case errors.As(err, &lost):
 		whole := *lost
-		whole.Group, whole.Rank, whole.Call = c.Group, members[lost.Rank], c.String()
+		whole.Group, whole.GroupRank, whole.Call = c.Group, members[lost.GroupRank], c.String()
 		return &whole
 	}
 	return err

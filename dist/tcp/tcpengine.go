@@ -302,8 +302,8 @@ func (e *Engine) explain(c *dist.Call, rank int, cause error, missing []int) err
 				cause = errors.New("its connection closed")
 			}
 			p := e.job.Peers[e.members[rank]]
-			return &dist.RankLostError{Group: c.Group, Rank: rank, Host: p.Host, PID: p.PID, Cause: cause.Error(),
-				Call: c.String()}
+			return &dist.RankLostError{Group: c.Group, Rank: e.members[rank], GroupRank: rank, Host: p.Host, PID: p.PID,
+				Cause: cause.Error(), Call: c.String()}
 		}
 	}
 }

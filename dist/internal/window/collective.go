@@ -28,7 +28,7 @@ func (e *Engine) collective(c *dist.Call) error {
 	for r := range e.heads {
 		e.heads[r] = e.fabric.Slot(r).heads[half][:dist.SignatureBytes]
 	}
-	if err := dist.Compare(c.Group, e.heads); err != nil {
+	if err := dist.Compare(c, e.heads); err != nil {
 		return err
 	}
 	if c.Op == dist.Barrier || c.Count == 0 {

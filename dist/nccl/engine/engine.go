@@ -89,7 +89,8 @@ func (e *Engine) named(c *dist.Call, err error) error {
 	case *dist.TimeoutError, *dist.AbortError, *dist.RankLostError, *dist.MismatchError:
 		return err
 	}
-	return &dist.AbortError{Group: c.Group, Rank: e.control.Rank(), Message: err.Error()}
+	return &dist.AbortError{Group: c.Group, Rank: c.JobRank(e.control.Rank()), GroupRank: e.control.Rank(),
+		Message: err.Error()}
 }
 
 func (e *Engine) run(c *dist.Call, in, out *tensor.Memory) error {
