@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/launch"
 	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/rendezvous"
 )
 
 // RecordError tells the launcher, if there is one, why this process is about to exit:
@@ -16,8 +17,12 @@ import (
 // record decorator.
 func RecordError(err error) error { return launch.RecordError(os.LookupEnv, err, blamed(err)...) }
 
-// blamed lists the ranks that an error is about.
+// blamed lists the ranks of the job that an error is about.
 func blamed(err error) []int {
+	var absent *rendezvous.AbsentError
+	if errors.As(err, &absent) {
+		return absent.Ranks
+	}
 	var lost *dist.RankLostError
 	if errors.As(err, &lost) {
 		return []int{lost.Rank}

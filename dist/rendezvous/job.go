@@ -206,8 +206,11 @@ func (j *Job) openStore(ctx context.Context) error {
 	}
 	address := j.Address
 	j.want(func() string { return "the store at " + address })
-	if j.Store, err = dial(ctx, j.Address, j.key, j.Rank); err == nil {
+	j.Store, err = dial(ctx, j.Address, j.key, j.Rank)
+	if err == nil {
 		listenFor(j.Store.conn, j.Silence)
+	} else if j.Server == nil && !j.External && ctx.Err() != nil {
+		err = absent(err, 0)
 	}
 	return err
 }
@@ -255,7 +258,8 @@ func (j *Job) Exchange(ctx context.Context, key string, members []int, value []b
 			}
 		}()
 	}
-	return j.Store.Exchange(ctx, key, slices.Index(members, j.Rank), len(members), value)
+	return j.Store.exchange(ctx, request{Op: "exchange", Key: key, Rank: slices.Index(members, j.Rank),
+		N: len(members), Value: value, members: members})
 }
 
 // departed says that a rank is gone, and why.
@@ -263,7 +267,7 @@ func (j *Job) departed(rank int) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	p := j.Peers[rank]
-	return fmt.Errorf("rank %d (process %d on %s) is lost: %s", rank, p.PID, p.Host, j.lost[rank].why)
+	return absent(fmt.Errorf("rank %d (process %d on %s) is lost: %s", rank, p.PID, p.Host, j.lost[rank].why), rank)
 }
 
 // meet exchanges what the ranks know of themselves.
@@ -347,8 +351,8 @@ func (j *Job) Connect(ctx context.Context, kind string, rank int) (net.Conn, err
 			return c, nil
 		}
 		if !again || time.Since(began) > dialPatience || sleep(ctx, pause) != nil {
-			return nil, fmt.Errorf("rendezvous: rank %d cannot reach rank %d (process %d on %s) at %s: %w", j.Rank,
-				rank, peer.PID, peer.Host, peer.Address, err)
+			return nil, absent(fmt.Errorf("rendezvous: rank %d cannot reach rank %d (process %d on %s) at %s: %w",
+				j.Rank, rank, peer.PID, peer.Host, peer.Address, err), rank)
 		}
 	}
 }
@@ -396,8 +400,8 @@ func (j *Job) accept(ctx context.Context, h wire.Hello) (net.Conn, error) {
 		return nil, fmt.Errorf("rendezvous: no connection to rank %d: %w", j.Rank, j.departed(h.Rank))
 	case <-ctx.Done():
 		p := j.Peers[h.Rank]
-		return nil, fmt.Errorf("rendezvous: rank %d (process %d on %s) did not connect to rank %d: %w", h.Rank, p.PID,
-			p.Host, j.Rank, context.Cause(ctx))
+		return nil, absent(fmt.Errorf("rendezvous: rank %d (process %d on %s) did not connect to rank %d: %w", h.Rank,
+			p.PID, p.Host, j.Rank, context.Cause(ctx)), h.Rank)
 	}
 }
 

@@ -82,7 +82,7 @@ func (j *Job) openMeeting(ctx context.Context) error {
 		j.want(func() string { return "rank 0 to say where it listens, by " + j.Meeting.String() })
 		p, err := j.Meeting.Look(ctx)
 		if err != nil {
-			return fmt.Errorf("rendezvous: rank %d looks for rank 0 by %s: %w", j.Rank, j.Meeting, err)
+			return absent(fmt.Errorf("rendezvous: rank %d looks for rank 0 by %s: %w", j.Rank, j.Meeting, err), 0)
 		}
 		if err = j.visit(ctx, p); err == nil {
 			return nil
@@ -93,8 +93,8 @@ func (j *Job) openMeeting(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("rendezvous: rank %d cannot reach rank 0 at %s, as %s says: %w (last attempt: %w)",
-				j.Rank, p.Address, j.Meeting, context.Cause(ctx), err)
+			return absent(fmt.Errorf("rendezvous: rank %d cannot reach rank 0 at %s, as %s says: %w (last attempt: %w)",
+				j.Rank, p.Address, j.Meeting, context.Cause(ctx), err), 0)
 		case <-time.After(pause):
 		}
 	}

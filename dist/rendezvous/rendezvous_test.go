@@ -159,7 +159,34 @@ func TestRankThatDoesNotCome(t *testing.T) {
 	_, errs := join(list[0], list[2])
 	for _, err := range errs {
 		require.ErrorContains(t, err, "ranks 1, 3 did not come within")
+		require.Equal(t, []int{1, 3}, absent(t, err))
 	}
+}
+
+// absent are the ranks that an error names as those that others waited for.
+func absent(t *testing.T, err error) []int {
+	t.Helper()
+	var named *rendezvous.AbsentError
+	require.ErrorAs(t, err, &named)
+	return named.Ranks
+}
+
+// Ranks that serve the store, or that are to meet in a group of some, are named by their numbers in the job as well.
+func TestAbsentRanksAreThoseOfTheJob(t *testing.T) {
+	list := configs(4, address(t), disttest.Token)
+	list[2].Timeout = 300 * time.Millisecond
+	_, errs := join(list[2])
+	require.ErrorContains(t, errs[0], "rank 2 cannot reach the store")
+	require.Equal(t, []int{0}, absent(t, errs[0]))
+
+	jobs, errs := join(configs(4, address(t), disttest.Token)...)
+	require.Equal(t, make([]error, 4), errs)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := jobs[1].Exchange(ctx, "halves", []int{1, 3}, nil)
+	require.ErrorContains(t, err, "rank 3 did not come within")
+	require.Equal(t, []int{3}, absent(t, err))
+	closeAll(t, jobs)
 }
 
 // A rank that dies while the others wait to meet it is an error at once.
@@ -180,6 +207,7 @@ func TestRankThatDiesDuringTheRendezvous(t *testing.T) {
 	for _, err := range errs {
 		require.ErrorContains(t, err, "rank 2 (127.0.0.1:")
 		require.ErrorContains(t, err, "went away")
+		require.Equal(t, []int{2}, absent(t, err))
 	}
 }
 
@@ -337,7 +365,7 @@ func TestLeavingAfterAFailureNamesIt(t *testing.T) {
 	middle, last := listen(jobs[1], []int{0, 1, 2}), listen(jobs[2], []int{2, 1})
 	listen(jobs[0], []int{0, 1})
 	jobs[0].Abort("group", 0, errors.New("out of memory"))
-	const first = `dist: group "group": rank 0 aborted: out of memory`
+	const first = `dist: group "": rank 0 aborted: out of memory`
 	require.EqualError(t, <-middle, first)
 	jobs[1].Unregister("group")
 	require.EqualError(t, <-last, first)
@@ -390,6 +418,6 @@ func TestEarlyNotices(t *testing.T) {
 	failed := make(chan error, 1)
 	jobs[1].Register("late group", []int{1, 0},
 		rendezvous.Listener{Fail: func(err error) { failed <- err }, Gone: func(int, *dist.RankLostError) {}})
-	require.EqualError(t, <-failed, `dist: group "late group": rank 1 aborted: too early`)
+	require.EqualError(t, <-failed, `dist: group "": rank 0 (1 in the group) aborted: too early`)
 	closeAll(t, jobs)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"sync"
 	"time"
 
@@ -43,7 +42,7 @@ type exchange struct {
 	n      int
 	values map[int][]byte
 	done   chan struct{}
-	err    string
+	fault  *response // why it failed
 }
 
 // request is what a client asks; exactly one answer with the same number follows, in any order.
@@ -57,6 +56,8 @@ type request struct {
 	N       int           `json:"n,omitempty"`
 	Once    bool          `json:"once,omitempty"` // the exchange comes once: who is late learns that it is over
 	Timeout time.Duration `json:"timeout,omitempty"`
+
+	members []int // job ranks of those who meet in the exchange; nil: all
 }
 
 type response struct {
@@ -65,7 +66,11 @@ type response struct {
 	Values [][]byte `json:"values,omitempty"`
 	Count  int64    `json:"count,omitempty"`
 	Error  string   `json:"error,omitempty"`
-	Over   bool     `json:"over,omitempty"` // the exchange comes once, and has been
+	// the exchange failed for want of these, by their numbers in it, or since these ranks of the job went away: Error is
+	// what follows their names
+	Missing []int `json:"missing,omitempty"`
+	Lost    []int `json:"lost,omitempty"`
+	Over    bool  `json:"over,omitempty"` // the exchange comes once, and has been
 }
 
 // Serve starts a store on address (HOST:PORT, port 0 for a free one) for those who know the token.
@@ -124,7 +129,7 @@ func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	for key := range s.exchanges {
-		s.fail(key, "the store was closed")
+		s.fail(key, response{Error: "the store was closed"})
 	}
 	s.notify()
 	// Those who wait have their answer now; let it leave before the connections end, so that they hear why.
@@ -169,7 +174,7 @@ func (s *Server) serve(c net.Conn, h wire.Hello) {
 	delete(s.conns, c)
 	if !polite && !s.closed {
 		for key := range s.exchanges {
-			s.fail(key, fmt.Sprintf("rank %d (%v) went away", h.Rank, c.RemoteAddr()))
+			s.fail(key, response{Lost: []int{h.Rank}, Error: fmt.Sprintf("(%v) went away", c.RemoteAddr())})
 		}
 	}
 }
@@ -274,15 +279,15 @@ func (s *Server) exchange(r request, gone <-chan struct{}) response {
 	case <-timer.C:
 		s.mu.Lock()
 		if s.exchanges[r.Key] == x {
-			s.fail(r.Key, fmt.Sprintf("%s did not come within %v%s", x.missing(), r.Timeout.Round(100*time.Millisecond),
-				s.refusals()))
+			s.fail(r.Key, response{Missing: x.missing(), Error: fmt.Sprintf("did not come within %v%s",
+				r.Timeout.Round(100*time.Millisecond), s.refusals())})
 		}
 		s.mu.Unlock()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if x.err != "" {
-		return response{Error: x.err}
+	if x.fault != nil {
+		return *x.fault
 	}
 	all := make([][]byte, x.n)
 	for rank, v := range x.values {
@@ -330,7 +335,7 @@ func (s *Server) bring(r request) (*exchange, *response) {
 		fault = fmt.Sprintf("two processes came as rank %d", r.Rank)
 	}
 	if fault != "" {
-		s.fail(r.Key, fault)
+		s.fail(r.Key, response{Error: fault})
 		return nil, &response{Error: fault}
 	}
 	x.values[r.Rank] = r.Value
@@ -343,9 +348,9 @@ func (s *Server) bring(r request) (*exchange, *response) {
 }
 
 // fail ends an exchange for all who wait in it. The lock is held.
-func (s *Server) fail(key, why string) {
+func (s *Server) fail(key string, why response) {
 	x := s.exchanges[key]
-	x.err = why
+	x.fault = &why
 	close(x.done)
 	delete(s.exchanges, key)
 }
@@ -359,21 +364,17 @@ func (s *Server) missing(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.exchanges[key]; x != nil {
-		return x.missing()
+		return rankNames(x.missing())
 	}
 	return ""
 }
 
-// missing names the ranks that have not come.
-func (x *exchange) missing() string {
-	var list []string
+// missing lists the ranks that have not come.
+func (x *exchange) missing() (ranks []int) {
 	for r := range x.n {
 		if _, ok := x.values[r]; !ok {
-			list = append(list, fmt.Sprint(r))
+			ranks = append(ranks, r)
 		}
 	}
-	if len(list) == 1 {
-		return "rank " + list[0]
-	}
-	return "ranks " + strings.Join(list, ", ")
+	return ranks
 }

@@ -193,6 +193,10 @@ func (s *Store) do(ctx context.Context, r request) (response, error) {
 	switch {
 	case err == nil && a.Over:
 		err = errOver
+	case err == nil && len(a.Missing) > 0:
+		err = missing(a.Missing, r.members, a.Error)
+	case err == nil && len(a.Lost) > 0:
+		err = missing(a.Lost, nil, a.Error)
 	case err == nil && a.Error != "":
 		err = errors.New(a.Error)
 	}

@@ -277,6 +277,49 @@ func TestStoppedRank(t *testing.T) {
 	}
 }
 
+// TestStoppedRankOfASubGroup: a rank that only the ranks of its sub-group wait for is named by its number in the job.
+func TestStoppedRankOfASubGroup(t *testing.T) {
+	t.Parallel()
+	for _, backend := range backends() {
+		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, launched(4, long(t.TempDir(), "--ddp_backend", backend, "--ddp_timeout", "3", "--fsdp",
+				"hybrid_shard", "--dp_replicate_size", "2", "--fsdp_share_parameters", "false"), "--settle_time", "0.5", "--grace_period", "0.5"))
+			p.awaitPrinted("step 5 ")
+			stopped := p.ranks(0)[3]
+			p.strike(3, syscall.SIGSTOP)
+			p.wait()
+			text := p.stderr.String()
+			require.Contains(t, text, "rank 3 failed first: its process was stopped, so that the others waited in vain")
+			require.Equal(t, stopped, reported(text), "%s", text)
+			require.NotRegexp(t, `rank [012] (\(\d in the group\) )?did not arrive`, text)
+			requireNoTrace(t, text)
+			p.requireNothingLeft()
+		})
+	}
+}
+
+// TestRankStoppedBeforeTheJoin: so is one that stands still before it has met the others, the one that serves their
+// store included.
+func TestRankStoppedBeforeTheJoin(t *testing.T) {
+	t.Parallel()
+	for _, rank := range []int{0, 2} {
+		t.Run(fmt.Sprint(rank), func(t *testing.T) {
+			t.Parallel()
+			line := launched(4, nil, "--settle_time", "0.5", "--grace_period", "0.5")
+			line = append(line[:len(line)-1], "sh", "-c",
+				fmt.Sprintf(`if [ "$RANK" = %d ]; then kill -STOP $$; fi; exec "$@"`, rank), "sh", clm)
+			p := start(t, append(line, long(t.TempDir(), "--ddp_timeout", "3")...))
+			p.wait()
+			text := p.stderr.String()
+			require.Contains(t, text, fmt.Sprintf("rank %d failed first: its process was stopped, so that the others "+
+				"waited in vain", rank))
+			requireNoTrace(t, text)
+			p.requireNothingLeft()
+		})
+	}
+}
+
 // TestAFrozenRankIsNamedLongBeforeTheDeadline: every other rank names it, the deadline is half an hour away, and
 // nothing is lost once it goes on.
 func TestAFrozenRankIsNamedLongBeforeTheDeadline(t *testing.T) {

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/local"
+)
+
+// The launcher is told which rank of the job failed, whatever its number in the group that noticed.
+func TestBlamedRanksAreThoseOfTheJob(t *testing.T) {
+	ended := make(chan struct{})
+	err := local.Run(4, dist.Options{}, func(g *dist.Group) error {
+		var sub *dist.Group
+		for _, members := range [][]int{{0, 1}, {2, 3}} {
+			s, err := g.Sub("shards", members)
+			if err != nil {
+				return err
+			}
+			if s != nil {
+				sub = s
+			}
+		}
+		defer sub.Close()
+		go together(g, sub, ended)
+		if g.Rank() == 3 {
+			sub.Abort(errors.New("out of disk"))
+		}
+		var err error
+		for err == nil { // the group of all ends with the sub-group
+			err = g.Barrier().Wait(t.Context())
+		}
+		require.Equal(t, []int{3}, blamed(err), "rank %d: %v", g.Rank(), err)
+		return nil
+	})
+	close(ended)
+	require.NoError(t, err)
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rendezvous
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+)
+
+// AbsentError names the ranks that a process waited for in vain while the job, or one of its groups, came together:
+// they did not come in time, went away, or could not be reached.
+type AbsentError struct {
+	Ranks []int // in the job
+	err   error // which names them
+}
+
+// Error says what happened.
+func (e *AbsentError) Error() string { return e.err.Error() }
+
+// Unwrap returns the error below.
+func (e *AbsentError) Unwrap() error { return e.err }
+
+// absent makes err name a rank, unless it names one already.
+func absent(err error, rank int) error {
+	var named *AbsentError
+	if errors.As(err, &named) {
+		return err
+	}
+	return &AbsentError{Ranks: []int{rank}, err: err}
+}
+
+// missing is the error of a request that the store gave up since ranks did not come. Members are the job ranks of those
+// who meet; nil stands for all ranks of the job.
+func missing(ranks, members []int, why string) error {
+	e := &AbsentError{}
+	for _, r := range ranks {
+		if members != nil && r >= 0 && r < len(members) {
+			r = members[r]
+		}
+		e.Ranks = append(e.Ranks, r)
+	}
+	e.err = errors.New(rankNames(e.Ranks) + " " + why)
+	return e
+}
+
+func rankNames(ranks []int) string {
+	names := make([]string, len(ranks))
+	for i, r := range ranks {
+		names[i] = strconv.Itoa(r)
+	}
+	if len(names) == 1 {
+		return "rank " + names[0]
+	}
+	return "ranks " + strings.Join(names, ", ")
+}
