@@ -55,7 +55,7 @@ type Sharded struct {
 
 // RankError says that a collective save or load failed on another rank.
 type RankError struct {
-	Rank    int
+	Rank    int    // in the job
 	Message string // of the error on that rank
 }
 
@@ -206,8 +206,8 @@ func (sv *shardSave) plan(all []opening) error {
 	writers := 0
 	for r, open := range all {
 		if open.Step != sv.step {
-			return fmt.Errorf("rank %d saves step %d, rank %d step %d: want the same", r, open.Step, sv.g.Rank(),
-				sv.step)
+			return fmt.Errorf("rank %d saves step %d, rank %d step %d: want the same", sv.g.JobRank(r), open.Step,
+				sv.g.JobRank(sv.g.Rank()), sv.step)
 		}
 		if open.writes() {
 			writers++
@@ -226,7 +226,7 @@ func (sv *shardSave) plan(all []opening) error {
 		}
 		for _, p := range open.Pieces {
 			if err := add(sv.index, p, file); err != nil {
-				return fmt.Errorf("rank %d: %w", r, err)
+				return fmt.Errorf("rank %d: %w", sv.g.JobRank(r), err)
 			}
 		}
 	}
@@ -399,7 +399,7 @@ func agree[T any](ctx context.Context, g *dist.Group, what string, v T, err erro
 	for r, one := range all {
 		values[r] = one.Value
 		if one.Err != "" && err == nil {
-			err = &RankError{Rank: r, Message: one.Err}
+			err = &RankError{Rank: g.JobRank(r), Message: one.Err}
 		}
 	}
 	return values, err

@@ -46,11 +46,11 @@ func (s *Store) openShared(ctx context.Context, g *dist.Group, name string) (ck 
 		switch {
 		case r == g.Rank():
 		case v.Err != "":
-			errs = append(errs, &RankError{Rank: r, Message: v.Err})
+			errs = append(errs, &RankError{Rank: g.JobRank(r), Message: v.Err})
 		case err == nil && v.SHA256 != mine.SHA256:
 			errs = append(errs,
 				fmt.Errorf("%s is not the same on rank %d and on rank %d: want the same output folder on "+
-					"all hosts", s.path(name), g.Rank(), r))
+					"all hosts", s.path(name), g.JobRank(g.Rank()), g.JobRank(r)))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

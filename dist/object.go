@@ -89,7 +89,7 @@ func checkObject(n int64, rank int) error {
 
 func (g *Group) decodeObject(text []byte, to any, from int) error {
 	if err := json.Unmarshal(text, to); err != nil {
-		return g.reject(fmt.Errorf("dist: object from rank %d is not a %T: %w", from, to, err))
+		return g.reject(fmt.Errorf("dist: object from rank %d is not a %T: %w", g.JobRank(from), to, err))
 	}
 	return nil
 }

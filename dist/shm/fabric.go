@@ -138,7 +138,7 @@ func (f *fabric) agree(err error) error {
 	var faults []string
 	for r, text := range all {
 		if len(text) > 0 {
-			faults = append(faults, fmt.Sprintf("rank %d: %s", r, text))
+			faults = append(faults, fmt.Sprintf("rank %d: %s", f.members[r], text))
 		}
 	}
 	if faults != nil {
@@ -343,7 +343,7 @@ func (f *fabric) openAll(tickets [][]byte, own *segment, sizes []int) ([][]byte,
 			views[r], err = t.open()
 		}
 		if err != nil {
-			return views, fmt.Errorf("segment of rank %d: %w", r, err)
+			return views, fmt.Errorf("segment of rank %d: %w", f.members[r], err)
 		}
 	}
 	return views, nil

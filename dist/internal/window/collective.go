@@ -90,7 +90,7 @@ func (e *Engine) transfer(c *dist.Call, half int, visible bool) (*transfer, erro
 		}
 		view, err := e.fabric.View(r, box, t.blocks*c.Count*t.size)
 		if err != nil {
-			return nil, fmt.Errorf("dist: %v: rank %d: %w", c.Signature, r, err)
+			return nil, fmt.Errorf("dist: %v: rank %d: %w", c.Signature, c.JobRank(r), err)
 		}
 		e.views[r] = view
 	}
