@@ -106,7 +106,8 @@ func readFlight(name string) (FlightRecord, error) {
 // check refuses what no group writes.
 func (r *FlightRecord) check() error {
 	switch {
-	case r.Version != flightVersion || r.Size < 1 || r.Size > maxFlightRanks || r.GroupRank < 0 || r.GroupRank >= r.Size:
+	case r.Version != flightVersion || r.Size < 1 || r.Size > maxFlightRanks || r.GroupRank < 0 ||
+		r.GroupRank >= r.Size:
 		return fmt.Errorf("version %d, rank %d of %d: want version %d and a rank below the size, which is at most %d",
 			r.Version, r.GroupRank, r.Size, flightVersion, maxFlightRanks)
 	case len(r.Members) != 0 && len(r.Members) != r.Size || jobRank(r.Members, r.GroupRank) != r.Rank:

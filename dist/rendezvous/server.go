@@ -66,8 +66,8 @@ type response struct {
 	Values [][]byte `json:"values,omitempty"`
 	Count  int64    `json:"count,omitempty"`
 	Error  string   `json:"error,omitempty"`
-	// the exchange failed for want of these, by their numbers in it, or since these ranks of the job went away: Error is
-	// what follows their names
+	// the exchange failed for want of these, by their numbers in it, or since these ranks of the job went away: Error
+	// is what follows their names
 	Missing []int `json:"missing,omitempty"`
 	Lost    []int `json:"lost,omitempty"`
 	Over    bool  `json:"over,omitempty"` // the exchange comes once, and has been

@@ -284,7 +284,8 @@ func TestStoppedRankOfASubGroup(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			p := start(t, launched(4, long(t.TempDir(), "--ddp_backend", backend, "--ddp_timeout", "3", "--fsdp",
-				"hybrid_shard", "--dp_replicate_size", "2", "--fsdp_share_parameters", "false"), "--settle_time", "0.5", "--grace_period", "0.5"))
+				"hybrid_shard", "--dp_replicate_size", "2", "--fsdp_share_parameters", "false"), "--settle_time", "0.5",
+				"--grace_period", "0.5"))
 			p.awaitPrinted("step 5 ")
 			stopped := p.ranks(0)[3]
 			p.strike(3, syscall.SIGSTOP)
