@@ -5,14 +5,12 @@
 package nccl
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"os"
 	"runtime"
 	"strings"
 	"sync"
-	"time"
 	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/dist"
@@ -42,6 +40,9 @@ type library struct {
 
 	getErrorString, getLastError, getUniqueID, initRankConfig, abort, asyncError, finalize, destroy uintptr
 	groupStart, groupEnd, send, recv, allReduce, reduceScatter, allGather, broadcast                uintptr
+
+	mu   sync.Mutex
+	open map[*comm]bool // communicators that were not given back: NCCL may write to their cells
 }
 
 // minVersion is 2.18: the first whose ncclConfig_t has all that config sets.
@@ -57,7 +58,7 @@ func openLibrary() (nccl.Library, error) {
 		return nil, fmt.Errorf("NCCL is missing: %w; want libnccl.so.2 where the loader finds it, or its file in %s",
 			err, EnvLibrary)
 	}
-	l := &library{}
+	l := &library{open: map[*comm]bool{}}
 	var version uintptr
 	if err := lib.Bind(map[string]*uintptr{"ncclGetVersion": &version, "ncclGetErrorString": &l.getErrorString,
 		"ncclGetLastError": &l.getLastError, "ncclGetUniqueId": &l.getUniqueID,
@@ -120,26 +121,27 @@ const configMagic = 0xcafebeef
 
 // Init makes a communicator that does not block, so that it can be given up.
 func (l *library) Init(dev cuda.Device, n, rank int, id nccl.ID, over func() error) (nccl.Comm, error) {
-	c := &comm{lib: l, dev: dev}
+	c := &comm{lib: l, dev: dev, cell: new(uintptr)}
 	const unset = math.MinInt32
 	cfg := &config{magic: configMagic, version: minVersion, cgaCluster: unset, minCTA: unset, maxCTA: unset,
 		splitShare: unset}
 	cfg.size = uint64(unsafe.Sizeof(*cfg))
-	handle := new(uintptr)
 	var code uintptr
+	l.hold(c, true)
 	err := dev.Do(func() error { // the device is the thread's current one
 		words := (*[16]uintptr)(unsafe.Pointer(&id))
-		code = initRank(l.initRankConfig, clib.Address(handle), uintptr(n), words, uintptr(rank), clib.Address(cfg))
+		code = initRank(l.initRankConfig, clib.Address(c.cell), uintptr(n), words, uintptr(rank), clib.Address(cfg))
 		return nil
 	})
 	runtime.KeepAlive(cfg)
+	if err == nil {
+		err = l.result("ncclCommInitRankConfig", 0, int32(code))
+	}
 	if err != nil {
+		l.hold(c, false)
 		return nil, err
 	}
-	c.handle = *handle
-	if err := l.result("ncclCommInitRankConfig", 0, int32(code)); err != nil {
-		return nil, err
-	}
+	c.handle = *c.cell
 	if err := c.settle("ncclCommInitRankConfig", over); err != nil {
 		_ = c.Abort()
 		return nil, err
@@ -147,133 +149,13 @@ func (l *library) Init(dev cuda.Device, n, rank int, id nccl.ID, over func() err
 	return c, nil
 }
 
-// comm is a communicator.
-type comm struct {
-	lib    *library
-	dev    cuda.Device
-	handle uintptr
-	state  int32 // of the last look
-}
-
-// How often a communicator in progress is looked at, and how long its end may take.
-const (
-	look     = 100 * time.Microsecond
-	patience = 30 * time.Second
-)
-
-// settle waits until the communicator is no longer in progress.
-func (c *comm) settle(name string, over func() error) error {
-	for {
-		if err := c.look(name); err != nil {
-			return err
-		}
-		if c.state != inProgress {
-			return nil
-		}
-		if err := over(); err != nil {
-			return err
-		}
-		time.Sleep(look)
+// hold keeps a communicator's memory, or no longer does.
+func (l *library) hold(c *comm, open bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if open {
+		l.open[c] = true
+	} else {
+		delete(l.open, c)
 	}
-}
-
-func (c *comm) look(name string) error {
-	state := new(int32)
-	if err := c.lib.call("ncclCommGetAsyncError", c.lib.asyncError, c.handle, clib.Address(state)); err != nil {
-		return err
-	}
-	c.state = *state
-	return c.lib.result(name, c.handle, c.state)
-}
-
-// AsyncError is what went wrong in work that was queued.
-func (c *comm) AsyncError() error { return c.look("NCCL") }
-
-// Group makes the calls of f one. The library counts groups by thread.
-func (c *comm) Group(f func() error) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := c.lib.call("ncclGroupStart", c.lib.groupStart); err != nil {
-		return err
-	}
-	err := f()
-	if e := c.lib.call("ncclGroupEnd", c.lib.groupEnd); err == nil {
-		err = e
-	}
-	if err != nil {
-		return err
-	}
-	return c.queued("ncclGroupEnd")
-}
-
-// queued waits until what was called is queued on the stream, which is soon.
-func (c *comm) queued(name string) error {
-	deadline := time.Now().Add(patience)
-	return c.settle(name, func() error {
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%s is in progress after %v", name, patience)
-		}
-		return nil
-	})
-}
-
-// on calls a function with the device current.
-func (c *comm) on(name string, f uintptr, args ...uintptr) error {
-	return c.dev.Do(func() error { return c.lib.call(name, f, args...) })
-}
-
-// Send queues a message.
-func (c *comm) Send(s cuda.Stream, p cuda.Ptr, count int, dt nccl.DataType, to int) error {
-	return c.on("ncclSend", c.lib.send, uintptr(p), uintptr(count), uintptr(dt), uintptr(to), c.handle, s.Handle())
-}
-
-// Recv queues taking a message.
-func (c *comm) Recv(s cuda.Stream, p cuda.Ptr, count int, dt nccl.DataType, from int) error {
-	return c.on("ncclRecv", c.lib.recv, uintptr(p), uintptr(count), uintptr(dt), uintptr(from), c.handle, s.Handle())
-}
-
-// AllReduce queues a sum.
-func (c *comm) AllReduce(s cuda.Stream, out, in cuda.Ptr, count int, dt nccl.DataType, op nccl.RedOp) error {
-	return c.alone("ncclAllReduce", c.lib.allReduce, uintptr(in), uintptr(out), uintptr(count), uintptr(dt),
-		uintptr(op), c.handle, s.Handle())
-}
-
-// ReduceScatter queues a sum of which each rank keeps a part.
-func (c *comm) ReduceScatter(s cuda.Stream, out, in cuda.Ptr, count int, dt nccl.DataType, op nccl.RedOp) error {
-	return c.alone("ncclReduceScatter", c.lib.reduceScatter, uintptr(in), uintptr(out), uintptr(count), uintptr(dt),
-		uintptr(op), c.handle, s.Handle())
-}
-
-// AllGather queues putting parts side by side.
-func (c *comm) AllGather(s cuda.Stream, out, in cuda.Ptr, count int, dt nccl.DataType) error {
-	return c.alone("ncclAllGather", c.lib.allGather, uintptr(in), uintptr(out), uintptr(count), uintptr(dt), c.handle,
-		s.Handle())
-}
-
-// Broadcast queues a copy of the root's.
-func (c *comm) Broadcast(s cuda.Stream, p cuda.Ptr, count int, dt nccl.DataType, root int) error {
-	return c.alone("ncclBroadcast", c.lib.broadcast, uintptr(p), uintptr(p), uintptr(count), uintptr(dt),
-		uintptr(root), c.handle, s.Handle())
-}
-
-// alone is a call that is no part of a group.
-func (c *comm) alone(name string, f uintptr, args ...uintptr) error {
-	if err := c.on(name, f, args...); err != nil {
-		return err
-	}
-	return c.queued(name)
-}
-
-// Abort ends queued work and gives the communicator up.
-func (c *comm) Abort() error { return c.on("ncclCommAbort", c.lib.abort, c.handle) }
-
-// Close waits for queued work and gives the communicator back.
-func (c *comm) Close() error {
-	if err := c.on("ncclCommFinalize", c.lib.finalize, c.handle); err != nil {
-		return errors.Join(err, c.Abort())
-	}
-	if err := c.queued("ncclCommFinalize"); err != nil {
-		return errors.Join(err, c.Abort())
-	}
-	return c.on("ncclCommDestroy", c.lib.destroy, c.handle)
 }

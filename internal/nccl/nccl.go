@@ -66,10 +66,11 @@ type Library interface {
 	Init(dev cuda.Device, n, rank int, id ID, over func() error) (Comm, error)
 }
 
-// Comm is a rank's part of a communicator. One goroutine uses it at a time; Abort may come from another. Calls queue
-// work on a stream and return before it is done; all ranks make the same calls in the same order.
+// Comm is a rank's part of a communicator. One goroutine uses it at a time; Abort alone may come from another, at any
+// moment, and calls then return an error. Calls queue work on a stream and return before it is done; all ranks make the
+// same calls in the same order.
 type Comm interface {
-	// Group makes the calls of f one: sends and receives of a group cannot block each other.
+	// Group makes the calls of f, which are sends and receives alone, one: they cannot block each other.
 	Group(f func() error) error
 	Send(s cuda.Stream, p cuda.Ptr, count int, dt DataType, to int) error
 	Recv(s cuda.Stream, p cuda.Ptr, count int, dt DataType, from int) error
