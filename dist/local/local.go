@@ -142,7 +142,7 @@ func newHub(members []int) *hub {
 	n := len(members)
 	return &hub{
 		members: members,
-		slots: make([]window.Slot, n), channels: make([]window.Channel, n*n), engines: make([]*window.Engine, n),
+		slots:   make([]window.Slot, n), channels: make([]window.Channel, n*n), engines: make([]*window.Engine, n),
 		parked: map[*atomic.Uint32]chan struct{}{}, boxes: map[*window.Box][]byte{}, children: map[string]*child{},
 		together: map[int]*share{},
 		left:     make([]*dist.RankLostError, n),

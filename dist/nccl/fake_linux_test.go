@@ -33,7 +33,8 @@ func openFake(t *testing.T) *fakeLibrary {
 		lacking.Skip(t, lacking.Tools, "cc", "no C compiler")
 	}
 	file := filepath.Join(t.TempDir(), "libnccl.so.2")
-	said, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-pthread", "-o", file, "testdata/libnccl.c").CombinedOutput()
+	said, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-pthread", "-o", file,
+		"testdata/libnccl.c").CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	t.Setenv(EnvLibrary, file)
 	lib, err := openLibrary()

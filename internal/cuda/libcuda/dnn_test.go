@@ -232,7 +232,7 @@ func TestWithoutCuDNN(t *testing.T) {
 	require.ErrorContains(t, err, "want cuDNN 9 or newer")
 	if _, err = loadDnn(""); err != nil {
 		require.ErrorIs(t, err, cuda.ErrNotFound)
-		require.ErrorContains(t, err, "tried libcudnn.so.9")
+		require.ErrorContains(t, err, "libcudnn.so.9 cannot be opened")
 	}
 }
 
