@@ -53,7 +53,8 @@ func TestErrorTexts(t *testing.T) {
 		`dist: group "world": all-reduce #5 "bucket 0" (sum of float32 × 10) timed out after 1s on rank 1: ranks 2, 3 did not arrive`)
 	require.EqualError(t, &dist.TimeoutError{Group: "world/shards", Reporter: 6, Call: `barrier #5`, After: time.Second,
 		Missing: []int{4, 7}, GroupMissing: []int{0, 3}},
-		`dist: group "world/shards": barrier #5 timed out after 1s on rank 6: ranks 4, 7 (0, 3 in the group) did not arrive`)
+		`dist: group "world/shards": barrier #5 timed out after 1s on rank 6: ranks 4, 7 (0, 3 in the group) did not `+
+			`arrive`)
 }
 
 func signature(label string) dist.Signature {
@@ -271,17 +272,18 @@ func TestDiagnoseRefusesWhatIsNoRecord(t *testing.T) {
 	_, err := dist.Diagnose(dir)
 	require.ErrorContains(t, err, "no flight_*.json in")
 	name := filepath.Join(dir, "flight_world_rank0.json")
-	for text, want := range map[string]string{
-		"{":                                    "unexpected end of JSON",
-		`{"version": 1, "rank": 0, "size": 1}`: "version 1, rank 0 of 1: want version 2",
-		`{"version": 2, "rank": 3, "size": 1}`: "rank 3 of the job is rank 0 of a group of 1 with 0 members",
-		`{"version": 2, "rank": 3, "size": 1, "members": [3, 4]}`:                                             "a group of 1 with 2 members",
-		`{"version": 2, "rank": 0, "size": 1, "entries": [{"op": "conquer"}]}`:                                `unknown operation "conquer"`,
-		`{"version": 2, "rank": 0, "size": 1, "entries": [{"op": "send", "reduce": "sum", "dtype": "int3"}]}`: `unknown dtype "int3"`,
+	for _, c := range [][2]string{
+		{"{", "unexpected end of JSON"},
+		{`{"version": 1, "rank": 0, "size": 1}`, "version 1, rank 0 of 1: want version 2"},
+		{`{"version": 2, "rank": 3, "size": 1}`, "rank 3 of the job is rank 0 of a group of 1 with 0 members"},
+		{`{"version": 2, "rank": 3, "size": 1, "members": [3, 4]}`, "a group of 1 with 2 members"},
+		{`{"version": 2, "rank": 0, "size": 1, "entries": [{"op": "conquer"}]}`, `unknown operation "conquer"`},
+		{`{"version": 2, "rank": 0, "size": 1, "entries": [{"op": "send", "reduce": "sum", "dtype": "int3"}]}`,
+			`unknown dtype "int3"`},
 	} {
-		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+		require.NoError(t, os.WriteFile(name, []byte(c[0]), 0o600))
 		_, err := dist.Diagnose(dir)
-		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, c[1])
 	}
 	good, err := json.Marshal(dist.FlightRecord{Version: 2, Group: "world", Size: 1})
 	require.NoError(t, err)

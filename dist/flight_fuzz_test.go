@@ -14,9 +14,11 @@ import (
 
 // FuzzDiagnose: whatever the flight files of two ranks say, there is an error or a report on them.
 func FuzzDiagnose(f *testing.F) {
-	record := `{"version":2,"group":"g","rank":0,"size":2,"entries":[{"seq":1,"op":"all_reduce","dtype":"float32","state":"started"}]}`
+	record := `{"version":2,"group":"g","rank":0,"size":2,"entries":[{"seq":1,"op":"all_reduce","dtype":"float32",` +
+		`"state":"started"}]}`
 	f.Add([]byte(record), []byte(`{"version":2,"group":"g","rank":1,"group_rank":1,"size":2}`))
-	f.Add([]byte(record), []byte(`{"version":2,"group":"g","rank":1,"group_rank":1,"size":9223372036854775807,"error":"x"}`))
+	f.Add([]byte(record),
+		[]byte(`{"version":2,"group":"g","rank":1,"group_rank":1,"size":9223372036854775807,"error":"x"}`))
 	f.Add([]byte(record), []byte(`{"version":2,"group":"g","rank":7,"group_rank":1,"size":2,"members":[3,7]}`))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		dir := t.TempDir()
