@@ -14,8 +14,8 @@
 // slices, each adds one up, and sends it around. This takes the bytes of NCCL's own all-reduce. In the fast order
 // (dist.Options.FastOrder) NCCL adds up by itself.
 //
-// A communicator does not block, so that a lost rank ends no other: the group aborts it from any goroutine, also while a
-// call is under way, and the calls return the group's error.
+// A communicator does not block, so that a lost rank ends no other: the group aborts it from any goroutine, also while
+// a call is under way, and the calls return the group's error.
 //
 // Messages between two ranks, and tensors that lie on different devices of a rank, go through host memory.
 package nccl
