@@ -11,6 +11,11 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
 )
 
+// ErrInterrupted is returned, wrapped with the cause, by a loop whose context ended on this rank or, by agreement
+// (Accelerator.Agree), on another, after it has saved what is to be saved. Package program ends the process with the
+// exit code of an interrupt then.
+var ErrInterrupted = errors.New("interrupted")
+
 // RecordError tells the launcher, if there is one, why this process is about to exit:
 // err, and the ranks that err blames. The launcher can then report the cause instead of
 // its consequences. Programs call it before they exit with an error, like PyTorch's

@@ -99,6 +99,9 @@ func (l *Loader) Defaults(choose func(given func(key string) bool) (origin strin
 	l.choose = choose
 }
 
+// TrainingArguments are the training arguments among the structs that were bound, nil if there are none.
+func (l *Loader) TrainingArguments() *TrainingArguments { return l.training(l.structs) }
+
 // training is the TrainingArguments among structs, or nil.
 func (l *Loader) training(structs []any) *TrainingArguments {
 	for _, s := range structs {

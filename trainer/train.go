@@ -26,11 +26,11 @@ type Result struct {
 	StopReason callbacks.StopReason
 }
 
-// ErrInterrupted is returned, wrapped with the context's cause, by a Train whose context
-// ended. The current step was finished and, with save_on_interrupt, a checkpoint was
+// ErrInterrupted, which is an accelerate.ErrInterrupted, is returned, wrapped with the context's cause, by a Train
+// whose context ended. The current step was finished and, with save_on_interrupt, a checkpoint was
 // written. A running evaluation was abandoned; a resume starts with it. The weights are the
 // last ones, even with load_best_model_at_end.
-var ErrInterrupted = errors.New("trainer: interrupted")
+var ErrInterrupted error = fmt.Errorf("trainer: %w", accelerate.ErrInterrupted)
 
 // Train is TrainContext without a context.
 func (t *Trainer) Train() (*Result, error) { return t.TrainContext(context.Background()) }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"syscall"
 	"time"
 
@@ -77,11 +76,24 @@ func (a *attempt) onlyInterrupted() bool {
 // heeded is the signal that the ranks were told of by others than this launcher, one on
 // another host say, and ended upon together; 0 if they ended otherwise.
 func (a *attempt) heeded() syscall.Signal {
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		code := 128 + int(sig) // as shells have it
-		if !slices.ContainsFunc(a.workers, func(w *worker) bool {
-			return !w.unprompted || !w.status.Exited() || w.status.ExitStatus() != code
-		}) {
+	var heeded syscall.Signal
+	for _, w := range a.workers {
+		sig := interruptOf(w.status.ExitStatus()) // 0 of a process that a signal ended
+		if !w.unprompted || sig == 0 {
+			return 0
+		}
+		if heeded == 0 || heeded == syscall.SIGINT { // with its code end those, too, that heard of it from others
+			heeded = sig
+		}
+	}
+	return heeded
+}
+
+// interruptOf is the signal that an exit code stands for by which a rank says, as shells do, that it was interrupted;
+// 0 for other codes.
+func interruptOf(code int) syscall.Signal {
+	for _, sig := range interrupts {
+		if code == 128+int(sig) {
 			return sig
 		}
 	}
@@ -212,7 +224,7 @@ func (a *attempt) interrupt(s os.Signal, cause error) {
 		}
 	}
 	if a.interrupted != nil {
-		if time.Since(a.told) >= secondSignal {
+		if time.Since(a.told) >= secondSignal && sig != syscall.SIGHUP { // the terminal is gone: nobody is impatient
 			a.kill()
 		}
 		return

@@ -319,9 +319,8 @@ func (e *elastic) outcome(err error) (rendezvous.Report, error) {
 
 // heeded reports whether the ranks ended as an interrupt makes them: one on another host tells those of this one.
 func (e *FailureError) heeded() bool {
-	codes := []int{128 + int(syscall.SIGINT), 128 + int(syscall.SIGTERM)}
 	return !slices.ContainsFunc(append(slices.Clone(e.Others), e.Root), func(f Failure) bool {
-		return !slices.Contains(codes, f.ExitCode)
+		return interruptOf(f.ExitCode) == 0
 	})
 }
 

@@ -17,6 +17,9 @@ func unsupported() error {
 		"(--num_replicas)", runtime.GOOS)
 }
 
+// interrupts are the signals that end a job whose ranks then save, as package program does.
+var interrupts = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM}
+
 func attributes() *syscall.SysProcAttr      { return nil }
 func guardAttributes() *syscall.SysProcAttr { return nil }
 func signalGroup(int, syscall.Signal) error { return unsupported() }

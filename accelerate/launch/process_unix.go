@@ -17,6 +17,9 @@ func unsupported() error { return nil }
 // signalGroup sends to all processes of a group.
 func signalGroup(pgid int, sig syscall.Signal) error { return syscall.Kill(-pgid, sig) }
 
+// interrupts are the signals that end a job whose ranks then save, as package program does.
+var interrupts = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1}
+
 // signalName is "SIGKILL" and the like.
 func signalName(sig syscall.Signal) string {
 	if name := unix.SignalName(sig); name != "" {

@@ -11,20 +11,21 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/accelerate/launch"
+	"github.com/lockstep-ml/lockstep/callbacks"
 )
 
 const launchUsage = `usage: lockstep launch [FLAGS] [--] PROGRAM [ARGUMENTS]
 
 Starts PROGRAM as nproc_per_node ranks on this host, with torchrun's environment. If one
-fails, all are ended, and started again max_restarts times. Ctrl-C and SIGTERM reach all
-ranks; who has not ended after the grace time is killed; a second Ctrl-C kills at once. The
-exit code is that of the rank that failed first, 128 + n for signal n.
+fails, all are ended, and started again max_restarts times. Ctrl-C, SIGTERM, SIGHUP, SIGQUIT and
+SIGUSR1 reach all ranks; who has not ended after the grace time is killed; a second Ctrl-C kills
+at once. The exit code is that of the rank that failed first, 128 + n for signal n. A closed
+standard output or error ends nothing.
 
 For several hosts start it on each, with the same nnodes, nproc_per_node, master_addr and
 master_port, another node_rank, and the same secret in LOCKSTEP_JOB_TOKEN (or in a file that
@@ -46,7 +47,9 @@ const guardCommand = "launch-guard"
 
 // guard ends the ranks of a launcher that was killed.
 func (p *program) guard([]string) int {
-	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	for _, s := range signalNames {
+		signal.Ignore(s)
+	}
 	if _, err := launch.Guard(p.stdin); err != nil {
 		fmt.Fprintln(p.stderr, "lockstep:", err)
 		return exitError
@@ -79,12 +82,17 @@ func (p *program) launch(argv []string) int {
 		return p.usageError("%v", err)
 	}
 	c.Stdout, c.Stderr = p.stdout, p.stderr
-	c.Logger = slog.New(slog.NewTextHandler(p.stderr, nil))
+	c.Logger = slog.New(callbacks.NewLogHandler(p.stderr, slog.LevelInfo))
 	if self, err := os.Executable(); err == nil {
 		c.Guard = []string{self, guardCommand}
 	} else {
 		c.Logger.Warn("no guard process: if the launcher is killed, processes that ranks have started may keep running",
 			"error", err)
+	}
+	if len(pipes) > 0 { // who reads the ranks' output may leave: they go on. Notify, since ranks inherit what is ignored
+		closed := make(chan os.Signal, 1)
+		signal.Notify(closed, pipes...)
+		defer signal.Stop(closed)
 	}
 	signals := make(chan os.Signal, 4)
 	if catch := f.caught(); len(catch) > 0 {
@@ -113,11 +121,6 @@ func fromEnvironment(fs *pflag.FlagSet, lookup env.Lookup) error {
 		}
 	})
 	return errors.Join(faults...)
-}
-
-// signalNames are those that a launcher may forward.
-var signalNames = map[string]syscall.Signal{
-	"SIGINT": syscall.SIGINT, "SIGTERM": syscall.SIGTERM, "SIGHUP": syscall.SIGHUP, "SIGQUIT": syscall.SIGQUIT,
 }
 
 // caught are the signals to forward, but for those that whoever started this process has

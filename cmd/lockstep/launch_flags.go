@@ -80,7 +80,7 @@ func (f *launchFlags) flagSet() *pflag.FlagSet {
 	fs.IntSliceVar(&f.localRanksFilter, "local_ranks_filter", nil, "local ranks whose output is shown (default all)")
 	fs.Var(&f.grace, "grace_period", "time between a signal and SIGKILL")
 	fs.Var(&f.settle, "settle_time", "time that the others have after a failure to report it before they get SIGTERM")
-	fs.StringSliceVar(&f.signals, "signals_to_handle", []string{"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"},
+	fs.StringSliceVar(&f.signals, "signals_to_handle", handled,
 		"signals that are forwarded and end the job")
 	fs.StringVar(&f.configFile, "config_file", "",
 		"accelerate's configuration file (YAML or JSON), for the flags that "+
@@ -117,7 +117,7 @@ func (f *launchFlags) config(fs *pflag.FlagSet, lookup env.Lookup) (*launch.Conf
 	note(prefixed("tee", err))
 	for _, s := range f.signals {
 		if _, ok := signalNames[s]; !ok {
-			note(fmt.Errorf("signals_to_handle has %q; want some of SIGTERM, SIGINT, SIGHUP, SIGQUIT", s))
+			note(fmt.Errorf("signals_to_handle has %q; want some of %s", s, strings.Join(handled, ", ")))
 		}
 	}
 	c.Token, err = env.Token(lookup)

@@ -197,7 +197,7 @@ func TestLaunchFlags(t *testing.T) {
 			"--nnodes=2", "p"},
 		`launch: rdzv_endpoint is "h:x"; want HOST[:PORT]`: {"--rdzv_endpoint=h:x",
 			"p"},
-		`launch: signals_to_handle has "SIGFOO"; want some of SIGTERM, SIGINT, SIGHUP, SIGQUIT`: {
+		`launch: signals_to_handle has "SIGFOO"; want some of SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1`: {
 			"--signals_to_handle=SIGINT,SIGFOO", "p"},
 	} {
 		_, err := parsed(t, nil, argv...)

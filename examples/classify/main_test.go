@@ -25,8 +25,14 @@ import (
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
+
+// run runs the program.
+func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
+	return train(ctx, &program.Process{Name: "classify", Args: argv, Stdout: stdout, Stderr: stderr})
+}
 
 // classify runs the program and returns what it prints.
 func classify(argv ...string) (string, error) {
@@ -209,12 +215,16 @@ func TestClassifyFromALanguageModel(t *testing.T) {
 
 // The demonstration's settings hold only where no file and no model is given.
 func TestDemonstrationSettings(t *testing.T) {
-	s, _, _, err := parse(nil)
-	require.NoError(t, err)
+	parsed := func(argv ...string) *settings {
+		s := newSettings(false)
+		_, err := s.loader(&program.Process{Name: "classify"}).Parse(argv)
+		require.NoError(t, err)
+		return s
+	}
+	s := parsed()
 	require.Equal(t, 1e-3, s.args.LearningRate)
 	for _, flag := range []string{"--train_file", "--model_name_or_path", "--validation_file"} {
-		s, _, _, err = parse([]string{flag, "x"})
-		require.NoError(t, err)
+		s = parsed(flag, "x")
 		require.Equal(t, args.Default("").LearningRate, s.args.LearningRate, flag)
 		require.Equal(t, args.Default("").NumTrainEpochs, s.args.NumTrainEpochs, flag)
 	}

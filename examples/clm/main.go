@@ -17,94 +17,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
-	"os/signal"
-	"runtime/debug"
-	"syscall"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/callbacks"
 	_ "github.com/lockstep-ml/lockstep/dist/mpi"  // empty without -tags mpi
 	_ "github.com/lockstep-ml/lockstep/dist/nccl" // empty without -tags cuda
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
+	"github.com/lockstep-ml/lockstep/program"
 	_ "github.com/lockstep-ml/lockstep/tensor/cuda" // empty without -tags cuda
-	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-// Exit codes, as shells and schedulers expect them.
-const (
-	exitError       = 1
-	exitUsage       = 2
-	exitInterrupted = 130
-)
+func main() { os.Exit(program.Run(train)) }
 
-func main() {
-	// The first Ctrl-C or SIGTERM lets the step finish and saves; the second kills.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, func() {
-		stop()
-		fmt.Fprintln(callbacks.TerminalOf(os.Stderr),
-			"stopping after what is under way; interrupt again to stop at once")
-	})
-	ignoreFileSizeSignal()
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(25) // tensors live off the Go heap: headroom for garbage would only grow the process
-	}
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	if err != nil {
-		_ = accelerate.RecordError(err) // for a launcher; the error itself is printed all the same
-	}
-	os.Exit(exitCode(err, os.Stderr))
-}
-
-// exitCode says what went wrong and what the process ends with.
-func exitCode(err error, stderr io.Writer) int {
-	var usage *args.Error
-	switch {
-	case err == nil || errors.Is(err, args.ErrHelp):
-		return 0
-	case errors.Is(err, trainer.ErrInterrupted), errors.Is(err, context.Canceled):
-		fmt.Fprintln(stderr, "clm: interrupted:", err)
-		return exitInterrupted
-	case errors.As(err, &usage):
-		fmt.Fprintln(stderr, "clm:", err)
-		return exitUsage
-	}
-	fmt.Fprintln(stderr, "clm:", err)
-	return exitError
-}
-
-// run is the program.
-func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
+// train is the program.
+func train(ctx context.Context, p *program.Process) error {
 	s := newSettings()
-	loader := s.loader()
-	resolved, err := loader.Parse(argv)
+	resolved, err := p.Parse(s.loader())
 	if errors.Is(err, args.ErrHelp) {
-		fmt.Fprint(stdout, loader.Usage(), demonstrationHelp)
-		return err
+		fmt.Fprint(p.Stdout, demonstrationHelp)
 	}
 	if err != nil {
 		return err
 	}
-	level, set := s.args.SlogLevel()
-	if !set {
-		level = slog.LevelWarn
-	}
-	slog.SetDefault(slog.New(slog.NewTextHandler(callbacks.AboveBar(stderr), &slog.HandlerOptions{Level: level})))
-	if place, err := accelerate.Place(); err != nil {
-		return err
-	} else if place.Rank > 0 {
-		stdout = io.Discard // rank 0 speaks for all
-	}
-	if err := resolved.WriteNotices(stdout, ""); err != nil {
-		return err
-	}
-	fmt.Fprint(stdout, listing(resolved))
-	j := &job{settings: s, out: stdout, err: stderr}
+	fmt.Fprint(p.Stdout, listing(resolved))
+	j := &job{settings: s, out: p.Stdout, err: p.Stderr}
 	return j.run(ctx)
 }
 

@@ -4,7 +4,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +16,13 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
+	"github.com/lockstep-ml/lockstep/program"
 )
+
+// run runs the program.
+func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
+	return train(ctx, &program.Process{Name: "clm", Args: argv, Stdout: stdout, Stderr: stderr})
+}
 
 // TestUnknownReporterIsRefusedFirst: before the data are touched, and before anything is printed.
 func TestUnknownReporterIsRefusedFirst(t *testing.T) {

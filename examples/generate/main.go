@@ -12,10 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
-
-	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
@@ -23,6 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models/generation"
 	_ "github.com/lockstep-ml/lockstep/models/gpt2" // the architectures that it can load
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -50,32 +48,13 @@ func (g *GenerationArguments) Check(c *args.Checker) {
 	c.Require(g.RepetitionPenalty > 0, "repetition_penalty", g.RepetitionPenalty, "a number above 0")
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout)
-	var usage *args.Error
-	switch {
-	case err == nil || errors.Is(err, args.ErrHelp):
-	case errors.Is(err, context.Canceled):
-		os.Exit(130)
-	default:
-		fmt.Fprintln(os.Stderr, "generate:", err)
-		if errors.As(err, &usage) {
-			os.Exit(2)
-		}
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(program.Run(generate)) }
 
-func run(ctx context.Context, argv []string, w io.Writer) error {
+// generate is the program. Unlike a training it ends when nobody reads what it writes any more.
+func generate(ctx context.Context, p *program.Process) error {
 	g := &GenerationArguments{Prompt: "func (r *Reader) Read(", MaxNewTokens: 120, Temperature: 0.6, TopP: 0.9,
 		RepetitionPenalty: 1.1, Seed: 42}
-	loader := args.Bind(pflag.NewFlagSet("generate", pflag.ContinueOnError), g)
-	if _, err := loader.Parse(argv); err != nil {
-		if errors.Is(err, args.ErrHelp) {
-			fmt.Fprint(w, loader.Usage())
-		}
+	if _, err := p.Parse(args.Bind(p.Flags(), g)); err != nil {
 		return err
 	}
 	model, err := models.LoadPretrained(tensor.CPU(), g.ModelNameOrPath)
@@ -91,7 +70,7 @@ func run(ctx context.Context, argv []string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return g.write(ctx, lm, tok, w)
+	return g.write(ctx, lm, tok, os.Stdout)
 }
 
 // write prints the prompt and what follows, token by token.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,8 +21,14 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/tabular"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
+
+// run runs the program.
+func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
+	return train(ctx, &program.Process{Name: "regression", Args: argv, Stdout: stdout, Stderr: stderr})
+}
 
 // regression runs the program and returns what it prints.
 func regression(argv ...string) (string, error) {

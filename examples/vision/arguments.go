@@ -54,9 +54,9 @@ func newSettings(demo bool) *settings {
 	a.EvalStrategy, a.SaveStrategy, a.SaveTotalLimit = args.StrategyEpoch, args.StrategyEpoch, new(1)
 	a.DataloaderNumWorkers = 1
 	a.ReportTo = []string{"jsonl", "tensorboard"}
-	s := &settings{a, &ModelArguments{Width: 32, Stages: 3, Depth: 1}, &DataArguments{}}
+	s := &settings{a, &ModelArguments{Width: 32, Stages: 3, Depth: 1}, &DataArguments{DataDir: fashionDir}}
 	if demo {
-		s.data.DataDir, s.data.LabelNames = fashionDir, fashionNames
+		s.data.LabelNames = fashionNames
 		a.PerDeviceTrainBatchSize, a.PerDeviceEvalBatchSize, a.NumTrainEpochs = 64, 256, 2
 		a.LearningRate, a.WeightDecay = 3e-3, 0.05
 		a.LRSchedulerType, a.WarmupSteps, a.LoggingSteps = args.SchedulerCosine, 100, 100

@@ -16,105 +16,47 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 
-	"github.com/spf13/pflag"
-
-	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/callbacks"
 	_ "github.com/lockstep-ml/lockstep/dist/mpi"  // empty without -tags mpi
 	_ "github.com/lockstep-ml/lockstep/dist/nccl" // empty without -tags cuda
 	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
+	"github.com/lockstep-ml/lockstep/program"
 	_ "github.com/lockstep-ml/lockstep/tensor/cuda" // empty without -tags cuda
-	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-// Exit codes, as shells and schedulers expect them.
-const (
-	exitError       = 1
-	exitUsage       = 2
-	exitInterrupted = 130
-)
+func main() { os.Exit(program.Run(train)) }
 
-func main() {
-	// The first Ctrl-C or SIGTERM lets the step finish and saves; the second kills.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	if err != nil {
-		_ = accelerate.RecordError(err) // for a launcher; the error itself is printed all the same
-	}
-	os.Exit(exitCode(err, os.Stderr))
-}
-
-// exitCode says what went wrong and what the process ends with.
-func exitCode(err error, stderr io.Writer) int {
-	if err == nil || errors.Is(err, args.ErrHelp) {
-		return 0
-	}
-	fmt.Fprintln(stderr, "vision:", err)
-	var usage *args.Error
-	switch {
-	case errors.Is(err, trainer.ErrInterrupted), errors.Is(err, context.Canceled):
-		return exitInterrupted
-	case errors.As(err, &usage):
-		return exitUsage
-	}
-	return exitError
-}
-
-// run is the program.
-func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
-	s, resolved, usage, err := parse(argv)
-	if errors.Is(err, args.ErrHelp) {
-		fmt.Fprint(stdout, usage)
+// train is the program.
+func train(ctx context.Context, p *program.Process) error {
+	s := newSettings(false)
+	if _, err := p.Parse(s.loader(p)); err != nil {
 		return err
-	}
-	if err != nil {
-		return err
-	}
-	level, set := s.args.SlogLevel()
-	if !set {
-		level = slog.LevelWarn
-	}
-	slog.SetDefault(slog.New(slog.NewTextHandler(callbacks.AboveBar(stderr), &slog.HandlerOptions{Level: level})))
-	if place, err := accelerate.Place(); err != nil {
-		return err
-	} else if place.Rank > 0 {
-		stdout = io.Discard // rank 0 speaks for all
-	}
-	if err := resolved.WriteNotices(stdout, ""); err != nil {
-		return err
-	}
-	j := &job{settings: s, out: stdout, err: stderr}
-	return j.run(ctx)
-}
-
-// parse reads the settings: with HuggingFace's defaults, and again with the demonstration's if no images and no model
-// of the user's are given.
-func parse(argv []string) (s *settings, resolved *args.Resolved, usage string, err error) {
-	for _, demo := range []bool{false, true} {
-		s = newSettings(demo)
-		loader := args.Bind(pflag.NewFlagSet("vision", pflag.ContinueOnError), s.args, s.model, s.data)
-		scripts.Know(loader, scripts.RunImageClassification())
-		if resolved, err = loader.Parse(argv); err != nil {
-			return nil, nil, loader.Usage(), err
-		}
-		if s.data.DataDir != "" || s.model.ModelNameOrPath != "" {
-			break
-		}
 	}
 	if s.data.DataDir == "" {
 		s.data.DataDir = fashionDir
 	}
-	return s, resolved, "", nil
+	j := &job{settings: s, out: p.Stdout, err: p.Stderr}
+	return j.run(ctx)
+}
+
+// loader reads the settings.
+func (s *settings) loader(p *program.Process) *args.Loader {
+	l := args.Bind(p.Flags(), s.args, s.model, s.data)
+	l.Defaults(s.choose)
+	l.Know(scripts.RunImageClassification()...)
+	return l
+}
+
+// choose makes the defaults those of the demonstration, if no images and no model of the user's are given.
+func (s *settings) choose(given func(key string) bool) string {
+	if given("data_dir") || given("model_name_or_path") {
+		return ""
+	}
+	demo := newSettings(true)
+	*s.args, *s.model, *s.data = *demo.args, *demo.model, *demo.data
+	return "demonstration"
 }

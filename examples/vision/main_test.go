@@ -4,13 +4,21 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
+	"github.com/lockstep-ml/lockstep/program"
 )
+
+// run runs the program.
+func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
+	return train(ctx, &program.Process{Name: "vision", Args: argv, Stdout: stdout, Stderr: stderr})
+}
 
 // TestUnknownReporterIsRefusedFirst: before the data are touched, and before anything is printed.
 func TestUnknownReporterIsRefusedFirst(t *testing.T) {

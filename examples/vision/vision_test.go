@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/imagestest"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/resnet"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -110,13 +111,17 @@ func TestVisionRefuses(t *testing.T) {
 
 // The demonstration's settings hold only where no images and no model are given.
 func TestDemonstrationSettings(t *testing.T) {
-	s, _, _, err := parse(nil)
-	require.NoError(t, err)
+	parsed := func(argv ...string) *settings {
+		s := newSettings(false)
+		_, err := s.loader(&program.Process{Name: "vision"}).Parse(argv)
+		require.NoError(t, err)
+		return s
+	}
+	s := parsed()
 	require.Equal(t, []any{3e-3, fashionDir, fashionNames},
 		[]any{s.args.LearningRate, s.data.DataDir, s.data.LabelNames})
 	for _, flag := range []string{"--data_dir", "--model_name_or_path"} {
-		s, _, _, err = parse([]string{flag, "x"})
-		require.NoError(t, err)
+		s = parsed(flag, "x")
 		require.Equal(t, args.Default("").LearningRate, s.args.LearningRate, flag)
 		require.Empty(t, s.data.LabelNames, flag)
 		require.NotEmpty(t, s.data.DataDir)

@@ -35,6 +35,7 @@ var lattice = map[string][]string{
 	"accelerate":   {"args", "data", "dist", "nn", "optim", "samplers", "tensor", "internal"},
 	"trainer": {"accelerate", "args", "callbacks", "checkpoint", "data", "dist", "models.", "nn", "optim", "samplers",
 		"tensor", "internal"},
+	"program":  {"accelerate", "args", "callbacks", "trainer"},
 	"cmd":      {anything},
 	"examples": {anything},
 	"tests":    {anything},

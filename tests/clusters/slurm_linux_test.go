@@ -185,7 +185,7 @@ func TestSlurm(t *testing.T) {
 		await(t, j, func() bool { return j.state() == "PENDING" })
 		step := saved(t, out)
 		require.Less(t, step, int64(2000))
-		j.prints("msg=resumed")
+		j.prints("INFO resumed")
 		j.ends("COMPLETED")
 		require.NotContains(t, j.String(), "changed setting")
 		require.Equal(t, weights(t, one), weights(t, out), "after a requeue at step %d", step)

@@ -97,7 +97,7 @@ func (s *swarm) round(p *process, after, hosts int) (number int) {
 	return number
 }
 
-var aRound = regexp.MustCompile(`round=(\d+) nodes=(\d+)`)
+var aRound = regexp.MustCompile(`round (\d+)  nodes (\d+)`)
 
 // TestHostsComeAndGo wants the bits of one process from a job of 4 hosts, of which one is lost and one leaves, to which
 // two come back, and on one of which a rank is killed.

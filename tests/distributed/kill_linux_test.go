@@ -342,7 +342,7 @@ func TestAFrozenRankIsNamedLongBeforeTheDeadline(t *testing.T) {
 			t.Logf("named %v after the stop", time.Since(struck))
 			require.NotRegexp(t, `a rank does not answer.* rank=[023] `, p.stderr.String(), "ranks that wait are alive")
 			p.strike(1, syscall.SIGCONT)
-			p.awaitPrinted("msg=\"the rank answers again\"")
+			p.awaitPrinted("the rank answers again")
 			p.signal(syscall.SIGINT)
 			p.wait()
 			require.Equal(t, 130, p.code(), "%s", p.stderr)

@@ -32,7 +32,7 @@ func TestInterrupt(t *testing.T) {
 			require.True(t, p.await("step 5 "))
 			p.signal(signal)
 			r := p.wait()
-			requireOneError(t, r, 130, "clm: interrupted: ", "after step ")
+			requireOneError(t, r, 130, "clm: trainer: interrupted after step ", ": "+name+"\n")
 			require.NotContains(t, r.stdout, "sample:")
 
 			saved := latest(t, out)
@@ -57,7 +57,7 @@ func TestInterruptWithoutSaving(t *testing.T) {
 				"--save_on_interrupt=false")...)
 			require.True(t, p.await("step 5 "))
 			p.signal(signal)
-			requireOneError(t, p.wait(), 130, "clm: interrupted: ")
+			requireOneError(t, p.wait(), 130, "clm: trainer: interrupted after step ")
 			saved, err := filepath.Glob(filepath.Join(out, "checkpoint-*"))
 			require.NoError(t, err)
 			require.NotEmpty(t, saved)

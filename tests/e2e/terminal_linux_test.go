@@ -91,8 +91,9 @@ func TestTerminalInterrupt(t *testing.T) {
 		})
 	require.Equal(t, 130, code, "%s", s.Text())
 	requireTidy(t, s)
-	require.Regexp(t, `\nstopping after what is under way; [^\n]+\n`, s.Text())
+	require.Regexp(t, `\nSIGINT: stopping after what is under way; [^\n]+\n`, s.Text())
 	require.Regexp(t,
-		`\nstopped after \d+ of 100000 steps: interrupt signal received\nresume from out/checkpoint-\d+\nclm: interrupted: `, s.Text())
+		`\nstopped after \d+ of 100000 steps: SIGINT\nresume from out/checkpoint-\d+\n`+
+			`clm: trainer: interrupted after step \d+: SIGINT\n`, s.Text())
 	require.NotContains(t, s.Text(), "^C")
 }

@@ -10,15 +10,14 @@
 package main
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"os"
-
-	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
@@ -32,41 +31,34 @@ func (l *lineArguments) Check(c *args.Checker) {
 	c.Require(l.NumSamples >= 1, "num_samples", l.NumSamples, "a whole number ≥ 1")
 }
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	a, own := args.Default("out/arguments"), &lineArguments{NumSamples: 64}
-	a.LearningRate, a.NumTrainEpochs = 0.1, 20 // this program's defaults
-	loader := args.Bind(pflag.NewFlagSet("arguments", pflag.ContinueOnError), a, own)
-	loader.ForProgram(trainer.Program()) // so that an unknown reporter is one of the faults
-	resolved, err := loader.Parse(os.Args[1:])
-	switch {
-	case errors.Is(err, args.ErrHelp):
-		fmt.Print(loader.Usage())
-		return
-	case err != nil:
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(2)
-	}
-	for _, notice := range resolved.Notices {
-		fmt.Println(notice)
+	a.LearningRate, a.NumTrainEpochs = 0.1, 20             // this program's defaults
+	resolved, err := p.Parse(args.Bind(p.Flags(), a, own)) // all faults at once, or --help
+	if err != nil {
+		return err
 	}
 	set := 0
 	for _, key := range []string{"num_samples", "learning_rate", "num_train_epochs", "eval_strategy"} {
 		if origin := resolved.Origin(key); origin != "" {
-			fmt.Printf("%s comes from %s\n", key, origin)
+			fmt.Fprintf(p.Stdout, "%s comes from %s\n", key, origin)
 			set++
 		}
 	}
 	if set == 0 {
-		fmt.Println("samples, learning rate, epochs and evaluation have their defaults; try --num_train_epochs 5, or " +
-			"--help for all")
+		fmt.Fprintln(p.Stdout, "samples, learning rate, epochs and evaluation have their defaults; try "+
+			"--num_train_epochs 5, or --help for all")
 	}
 
 	model := line.Model()
 	train := data.NewSource(line.Samples(own.NumSamples, 1), data.Stack[line.Point])
-	res, err := trainer.New(model, a, trainer.WithTrainData(train), trainer.WithEvalData(line.Eval())).Train()
+	t := trainer.New(model, a, trainer.WithTrainData(train), trainer.WithEvalData(line.Eval()))
+	res, err := t.TrainContext(ctx)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return err
 	}
-	fmt.Printf("%s after %d steps\n", line.String(model), res.GlobalStep)
+	fmt.Fprintf(p.Stdout, "%s after %d steps\n", line.String(model), res.GlobalStep)
+	return nil
 }

@@ -6,16 +6,20 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"log"
+	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
 	"github.com/lockstep-ml/lockstep/models/mlp"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	var exact *mlp.Model
 	for _, run := range []struct {
 		what string
@@ -41,17 +45,18 @@ func main() {
 		a.PerDeviceTrainBatchSize, a.NumReplicas = 4, 2
 		run.set(a)
 		t := trainer.New(model, a, trainer.WithTrainData(line.Train()), trainer.WithEvalData(line.Eval()))
-		if _, err := t.Train(); err != nil {
-			log.Fatal(err)
+		if _, err := t.TrainContext(ctx); err != nil {
+			return err
 		}
-		metrics, err := t.Evaluate()
+		metrics, err := t.EvaluateContext(ctx)
 		if err != nil {
-			log.Fatal(err)
+			return err
 		}
 		if exact == nil {
 			exact = model
 		}
-		fmt.Printf("%s: eval_loss %.3f; same bits as without: %t\n", run.what, metrics["eval_loss"],
+		fmt.Fprintf(p.Stdout, "%s: eval_loss %.3f; same bits as without: %t\n", run.what, metrics["eval_loss"],
 			line.SameBits(model, exact))
 	}
+	return nil
 }

@@ -5,12 +5,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"log"
+	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
@@ -38,14 +40,17 @@ func (g *goodEnough) OnEpochEnd(e *callbacks.Event) error {
 	return nil
 }
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	a := args.Default("out/custom_callback")
 	a.LearningRate, a.NumTrainEpochs, a.SaveStrategy = 0.2, 100, args.StrategyNo
 	model := line.Model()
 	t := trainer.New(model, a, trainer.WithTrainData(line.Train()), trainer.WithCallbacks(&goodEnough{loss: 0.05}))
-	res, err := t.Train()
+	res, err := t.TrainContext(ctx)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	fmt.Printf("%s, stopped after %d of %d steps\n", line.String(model), res.GlobalStep, t.State().MaxSteps)
+	fmt.Fprintf(p.Stdout, "%s, stopped after %d of %d steps\n", line.String(model), res.GlobalStep, t.State().MaxSteps)
+	return nil
 }

@@ -5,14 +5,16 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"log"
+	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
@@ -24,7 +26,9 @@ func absoluteError(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor,
 	return tensor.Sum(c.Ctx, d, nil, false), float64(d.Numel())
 }
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	points := line.Samples(64, 1)
 	for i := 0; i < len(points); i += 8 {
 		points[i].Labels[0] = 20 // a wild label
@@ -40,9 +44,11 @@ func main() {
 		a := args.Default("out/custom_loss")
 		a.LearningRate, a.NumTrainEpochs, a.SaveStrategy = 0.1, 40, args.StrategyNo
 		model := line.Model()
-		if _, err := trainer.New(model, a, append(run.options, trainer.WithTrainData(train))...).Train(); err != nil {
-			log.Fatal(err)
+		t := trainer.New(model, a, append(run.options, trainer.WithTrainData(train))...)
+		if _, err := t.TrainContext(ctx); err != nil {
+			return err
 		}
-		fmt.Printf("%-14s %s\n", run.name, line.String(model))
+		fmt.Fprintf(p.Stdout, "%-14s %s\n", run.name, line.String(model))
 	}
+	return nil
 }

@@ -9,7 +9,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"log"
+	"io"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
@@ -18,23 +18,27 @@ import (
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 const steps = 80
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	a := args.Default("out/custom_training_loop")
 	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas = 4, 8, 2
-	if err := accelerate.Run(context.Background(), a, train); err != nil {
-		log.Fatal(err)
-	}
+	return accelerate.Run(ctx, a, func(acc *accelerate.Accelerator) error {
+		return train(ctx, acc, p.Stdout)
+	})
 }
 
-// train is the loop of one rank.
-func train(acc *accelerate.Accelerator) error {
-	ctx := context.Background()
+// train is the loop of one rank. The first signal ends signals; ctx, that of the exchanges between ranks, goes on, so
+// that no rank waits for one that has left.
+func train(signals context.Context, acc *accelerate.Accelerator, out io.Writer) error {
+	ctx := context.WithoutCancel(signals)
 	model, train := line.Model(), line.Train()
 	group := &optim.Group{LR: 0.1}
 	group.Params = nn.NamedParameters(model)
@@ -60,9 +64,16 @@ func train(acc *accelerate.Accelerator) error {
 		norm := acc.ClipGradNorm(1)
 		acc.Step()
 		if step++; step%20 == 0 {
-			acc.Print(os.Stdout, fmt.Sprintf("step %d  loss %.4f  grad_norm %.3f", step, loss.Mean(), norm))
+			acc.Print(out, fmt.Sprintf("step %d  loss %.4f  grad_norm %.3f", step, loss.Mean(), norm))
+		}
+		stop := signals.Err() != nil
+		if err := acc.Agree(ctx, &stop); err != nil { // all ranks stop after the same step
+			return err
+		}
+		if stop {
+			return fmt.Errorf("%w after step %d", accelerate.ErrInterrupted, step)
 		}
 	}
-	acc.Print(os.Stdout, line.String(model), "on", acc.WorldSize(), "ranks")
+	acc.Print(out, line.String(model), "on", acc.WorldSize(), "ranks")
 	return nil
 }

@@ -6,44 +6,49 @@
 package main
 
 import (
+	"context"
 	_ "embed"
 	"fmt"
-	"log"
 	"os"
 	"path/filepath"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
 //go:embed ds_config.json
 var file []byte
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	const dir = "out/deepspeed_config"
 	path := filepath.Join(dir, "ds_config.json")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		log.Fatal(err)
+		return err
 	}
 	if err := os.WriteFile(path, file, 0o644); err != nil {
-		log.Fatal(err)
+		return err
 	}
 	config, err := args.ReadToolConfig(path)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	for _, row := range config.Rows {
-		fmt.Printf("%-9s  %-55s  %s\n", row.Use, row.Key, row.Text)
+		fmt.Fprintf(p.Stdout, "%-9s  %-55s  %s\n", row.Use, row.Key, row.Text)
 	}
 
 	a := args.Default(filepath.Join(dir, "run"))
 	a.LearningRate, a.NumTrainEpochs, a.SaveStrategy = 0.003, 20, args.StrategyNo
 	a.PerDeviceTrainBatchSize, a.NumReplicas, a.DeepSpeed = 2, 4, path
 	model := line.Wide()
-	res, err := trainer.New(model, a, trainer.WithTrainData(line.Train())).Train()
+	res, err := trainer.New(model, a, trainer.WithTrainData(line.Train())).TrainContext(ctx)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	fmt.Printf("zero_stage %d on %d ranks: training loss %.4f\n", a.ZeroStage, a.NumReplicas, res.TrainingLoss)
+	fmt.Fprintf(p.Stdout, "zero_stage %d on %d ranks: training loss %.4f\n", a.ZeroStage, a.NumReplicas,
+		res.TrainingLoss)
+	return nil
 }

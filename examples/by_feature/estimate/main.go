@@ -7,28 +7,32 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"log"
+	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(_ context.Context, p *program.Process) error {
 	const ranks, length = 8, 256
 	model := func(in *nn.Init) (models.Model, error) { return gpt2.New(in, gpt2.DefaultConfig()) }
 	example, err := gpt2.New(nn.NewInit(tensor.NewMeta(), 0), gpt2.DefaultConfig())
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	batch := func(c *tensor.Ctx, samples int) *data.Batch { return example.ExampleBatch(c, samples, length) }
-	fmt.Printf("%d parameters on %d ranks, MiB on each\n", nn.NumParameters(example), ranks)
-	fmt.Printf("%-14s %10s %10s %10s %10s\n", "", "parameters", "gradients", "optimizer", "peak")
+	fmt.Fprintf(p.Stdout, "%d parameters on %d ranks, MiB on each\n", nn.NumParameters(example), ranks)
+	fmt.Fprintf(p.Stdout, "%-14s %10s %10s %10s %10s\n", "", "parameters", "gradients", "optimizer", "peak")
 	for _, way := range []struct {
 		name string
 		set  func(a *args.TrainingArguments)
@@ -43,12 +47,13 @@ func main() {
 		way.set(a)
 		e, err := trainer.EstimateMemory(a, ranks, model, batch)
 		if err != nil {
-			log.Fatal(err)
+			return err
 		}
-		fmt.Printf("%-14s", way.name)
+		fmt.Fprintf(p.Stdout, "%-14s", way.name)
 		for _, bytes := range []int64{e.Parameters, e.Gradients, e.OptimizerState, e.Peak} {
-			fmt.Printf(" %10.1f", float64(bytes)/(1<<20))
+			fmt.Fprintf(p.Stdout, " %10.1f", float64(bytes)/(1<<20))
 		}
-		fmt.Println()
+		fmt.Fprintln(p.Stdout)
 	}
+	return nil
 }

@@ -6,16 +6,20 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"log"
+	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
 	"github.com/lockstep-ml/lockstep/models/mlp"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	var one *mlp.Model
 	for _, run := range []struct {
 		ranks int
@@ -26,14 +30,15 @@ func main() {
 		a.LearningRate, a.NumTrainEpochs, a.SaveStrategy = 0.003, 20, args.StrategyNo
 		a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize = 2, 8
 		a.NumReplicas, a.FSDP = run.ranks, run.fsdp
-		res, err := trainer.New(model, a, trainer.WithTrainData(line.Train())).Train()
+		res, err := trainer.New(model, a, trainer.WithTrainData(line.Train())).TrainContext(ctx)
 		if err != nil {
-			log.Fatal(err)
+			return err
 		}
 		if one == nil {
 			one = model
 		}
-		fmt.Printf("%d rank(s), fsdp %v: training loss %.4f; same bits as on 1: %t\n", run.ranks, run.fsdp,
+		fmt.Fprintf(p.Stdout, "%d rank(s), fsdp %v: training loss %.4f; same bits as on 1: %t\n", run.ranks, run.fsdp,
 			res.TrainingLoss, line.SameBits(model, one))
 	}
+	return nil
 }

@@ -6,15 +6,19 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"log"
+	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	var a1, b1 float64
 	for _, ranks := range []int{1, 2, 4, 8} {
 		a := args.Default("out/goroutine_ranks")
@@ -23,15 +27,16 @@ func main() {
 		a.NumReplicas = ranks
 
 		model := line.Model()
-		res, err := trainer.New(model, a, trainer.WithTrainData(line.Train())).Train()
+		res, err := trainer.New(model, a, trainer.WithTrainData(line.Train())).TrainContext(ctx)
 		if err != nil {
-			log.Fatal(err)
+			return err
 		}
 		w, b := line.Coefficients(model)
 		if ranks == 1 {
 			a1, b1 = w, b
 		}
-		fmt.Printf("%d ranks, %d steps: %s; same bits as on 1: %t\n", ranks, res.GlobalStep, line.String(model),
-			w == a1 && b == b1)
+		fmt.Fprintf(p.Stdout, "%d ranks, %d steps: %s; same bits as on 1: %t\n", ranks, res.GlobalStep,
+			line.String(model), w == a1 && b == b1)
 	}
+	return nil
 }

@@ -7,16 +7,20 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"log"
+	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	train := data.NewSource(line.Samples(62, 1), data.Stack[line.Point])
 	for _, split := range []struct{ batch, accumulation int }{{16, 1}, {4, 4}} {
 		a := args.Default("out/gradient_accumulation")
@@ -24,11 +28,12 @@ func main() {
 		a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = split.batch, split.accumulation
 
 		model := line.Model()
-		res, err := trainer.New(model, a, trainer.WithTrainData(train)).Train()
+		res, err := trainer.New(model, a, trainer.WithTrainData(train)).TrainContext(ctx)
 		if err != nil {
-			log.Fatal(err)
+			return err
 		}
-		fmt.Printf("%d × %d samples per step, %d steps: %s\n", split.accumulation, split.batch, res.GlobalStep,
-			line.String(model))
+		fmt.Fprintf(p.Stdout, "%d × %d samples per step, %d steps: %s\n", split.accumulation, split.batch,
+			res.GlobalStep, line.String(model))
 	}
+	return nil
 }

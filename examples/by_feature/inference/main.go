@@ -6,8 +6,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"log"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/mlp" // the architecture that LoadPretrained is to know
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
@@ -80,27 +82,29 @@ func together(model models.Model, tree *nn.Tree, xs []float32, goroutines, batch
 }
 
 // train makes the model that is used here.
-func train(dir string) error {
+func train(ctx context.Context, dir string) error {
 	a := args.Default(dir)
 	a.LearningRate, a.NumTrainEpochs, a.SaveStrategy = 0.1, 20, args.StrategyNo
 	t := trainer.New(line.Model(), a, trainer.WithTrainData(line.Train()))
-	if _, err := t.Train(); err != nil {
+	if _, err := t.TrainContext(ctx); err != nil {
 		return err
 	}
 	return t.SaveModel("")
 }
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	const dir = "out/inference"
-	if err := train(dir); err != nil {
-		log.Fatal(err)
+	if err := train(ctx, dir); err != nil {
+		return err
 	}
 	model, tree, err := load(dir)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	p := newPredictor(model, tree)
-	fmt.Printf("x = 1, 2, 3: y = %.2f\n", p.predict([]float32{1, 2, 3}))
+	one := newPredictor(model, tree)
+	fmt.Fprintf(p.Stdout, "x = 1, 2, 3: y = %.2f\n", one.predict([]float32{1, 2, 3}))
 
 	xs := make([]float32, 1<<15)
 	for i := range xs {
@@ -113,13 +117,13 @@ func main() {
 	}{
 		{"one at a time", func() (ys []float32) {
 			for _, x := range xs {
-				ys = append(ys, p.predict([]float32{x})...)
+				ys = append(ys, one.predict([]float32{x})...)
 			}
 			return ys
 		}},
 		{"batches of 256", func() (ys []float32) {
 			for some := range slices.Chunk(xs, 256) {
-				ys = append(ys, p.predict(some)...)
+				ys = append(ys, one.predict(some)...)
 			}
 			return ys
 		}},
@@ -130,7 +134,8 @@ func main() {
 		if first == nil {
 			first = ys
 		}
-		fmt.Printf("%-28s %11.0f predictions/s, same as the first: %t\n", way.name,
+		fmt.Fprintf(p.Stdout, "%-28s %11.0f predictions/s, same as the first: %t\n", way.name,
 			float64(len(xs))/time.Since(start).Seconds(), slices.Equal(ys, first))
 	}
+	return nil
 }

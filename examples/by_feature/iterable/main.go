@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log"
 	"os"
 	"path/filepath"
 
@@ -21,41 +20,45 @@ import (
 	"github.com/lockstep-ml/lockstep/data/jsonlines"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
 	"github.com/lockstep-ml/lockstep/models/mlp"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
 const out = "out/iterable"
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	train, err := write("train.jsonl", line.Samples(200, 1))
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	eval, err := write("eval.jsonl", line.Samples(30, 2))
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 
-	whole, metrics, err := run(train, eval, arguments("whole", 1), 0)
+	whole, metrics, err := fit(ctx, train, eval, arguments("whole", 1), 0)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	fmt.Printf("1 rank, in one go:      %s, eval_loss %.4f\n", line.String(whole), metrics["eval_loss"])
+	fmt.Fprintf(p.Stdout, "1 rank, in one go:      %s, eval_loss %.4f\n", line.String(whole), metrics["eval_loss"])
 
 	a := arguments("parts", 2)
-	if _, _, err := run(train, eval, a, 33); !errors.Is(err, trainer.ErrInterrupted) {
-		log.Fatal("not interrupted: ", err)
+	if _, _, err := fit(ctx, train, eval, a, 33); !errors.Is(err, trainer.ErrInterrupted) || ctx.Err() != nil {
+		return err // a signal, and not the callback
 	}
 	a = arguments("parts", 2)
 	a.ResumeFromCheckpoint = "last"
-	resumed, metrics, err := run(train, eval, a, 0)
+	resumed, metrics, err := fit(ctx, train, eval, a, 0)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	fmt.Printf("2 ranks, after resume:  %s, eval_loss %.4f\n", line.String(resumed), metrics["eval_loss"])
+	fmt.Fprintf(p.Stdout, "2 ranks, after resume:  %s, eval_loss %.4f\n", line.String(resumed), metrics["eval_loss"])
 	wa, wb := line.Coefficients(whole)
 	ra, rb := line.Coefficients(resumed)
-	fmt.Printf("same bits: %t\n", wa == ra && wb == rb)
+	fmt.Fprintf(p.Stdout, "same bits: %t\n", wa == ra && wb == rb)
+	return nil
 }
 
 // arguments are 80 steps of 8 samples: the file of 200 is gone through three times and a bit. A stream has no length,
@@ -69,8 +72,9 @@ func arguments(name string, ranks int) *args.TrainingArguments {
 	return a
 }
 
-// run trains on one file and evaluates on the other. It is interrupted at a step, unless that is 0.
-func run(train, eval string, a *args.TrainingArguments, interrupt int64) (*mlp.Model, map[string]float64, error) {
+// fit trains on one file and evaluates on the other. It is interrupted at a step, unless that is 0.
+func fit(ctx context.Context, train, eval string, a *args.TrainingArguments, interrupt int64) (*mlp.Model,
+	map[string]float64, error) {
 	trainFile, err := jsonlines.Open[line.Point](train)
 	if err != nil {
 		return nil, nil, err
@@ -79,7 +83,7 @@ func run(train, eval string, a *args.TrainingArguments, interrupt int64) (*mlp.M
 	if err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	model := line.Model()
 	t := trainer.New(model, a,
@@ -89,7 +93,7 @@ func run(train, eval string, a *args.TrainingArguments, interrupt int64) (*mlp.M
 	if _, err := t.TrainContext(ctx); err != nil {
 		return nil, nil, err
 	}
-	metrics, err := t.Evaluate()
+	metrics, err := t.EvaluateContext(ctx)
 	return model, metrics, err
 }
 

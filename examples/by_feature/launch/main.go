@@ -9,20 +9,23 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"log"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, _ *program.Process) error {
 	place, err := env.Detect(os.LookupEnv)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	a := args.Default("out/launch")
 	a.LearningRate, a.NumTrainEpochs, a.SaveStrategy = 0.1, 20, args.StrategyNo
@@ -30,13 +33,12 @@ func main() {
 
 	model := line.Model()
 	t := trainer.New(model, a, trainer.WithTrainData(line.Train()))
-	res, err := t.Train()
+	res, err := t.TrainContext(ctx)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
+	// p.Stdout is rank 0's alone; here every rank prints
 	fmt.Printf("rank %d of %d, process %d: %d steps, %s\n", place.Rank, place.WorldSize, os.Getpid(), res.GlobalStep,
 		line.String(model))
-	if err := t.SaveModel(""); err != nil { // rank 0 does
-		log.Fatal(err)
-	}
+	return t.SaveModel("") // rank 0 does
 }

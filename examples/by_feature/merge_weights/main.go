@@ -9,44 +9,49 @@ package main
 import (
 	"context"
 	"fmt"
-	"log"
+	"os"
 	"path/filepath"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
 	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	const dir = "out/merge_weights"
 	model := line.Wide()
 	a := args.Default(dir)
 	a.LearningRate, a.NumTrainEpochs, a.PerDeviceTrainBatchSize, a.NumReplicas = 0.003, 20, 2, 4
 	a.FSDP, a.FSDPStateDictType = []string{"full_shard"}, args.ShardedStateDict
-	result, err := trainer.New(model, a, trainer.WithTrainData(line.Train())).Train()
+	result, err := trainer.New(model, a, trainer.WithTrainData(line.Train())).TrainContext(ctx)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	checkpoint := filepath.Join(dir, fmt.Sprintf("checkpoint-%d", result.GlobalStep))
 	pieces, err := filepath.Glob(filepath.Join(checkpoint, "shard-*"))
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	for _, file := range pieces {
-		fmt.Println("a rank wrote", filepath.ToSlash(file))
+		fmt.Fprintln(p.Stdout, "a rank wrote", filepath.ToSlash(file))
 	}
 
 	merged := filepath.Join(dir, "merged")
-	files, err := trainer.MergeWeights(context.Background(), checkpoint, merged, trainer.MergeOptions{})
+	files, err := trainer.MergeWeights(ctx, checkpoint, merged, trainer.MergeOptions{})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	fmt.Println("merged into", files)
+	fmt.Fprintln(p.Stdout, "merged into", files)
 	loaded, err := models.LoadPretrained(tensor.CPU(), merged)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	fmt.Printf("training loss %.4f; loaded with the same bits: %t\n", result.TrainingLoss, line.SameBits(model, loaded))
+	fmt.Fprintf(p.Stdout, "training loss %.4f; loaded with the same bits: %t\n", result.TrainingLoss,
+		line.SameBits(model, loaded))
+	return nil
 }

@@ -5,15 +5,17 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"log"
 	"math"
+	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
@@ -47,7 +49,9 @@ func (m *fit) Compute(loss trainer.EvalLoss) map[string]float64 {
 	}
 }
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	a := args.Default("out/metrics")
 	a.LearningRate, a.NumTrainEpochs = 0.1, 20
 	a.EvalStrategy, a.SaveStrategy, a.SaveTotalLimit = args.StrategyEpoch, args.StrategyEpoch, new(1)
@@ -55,14 +59,16 @@ func main() {
 
 	t := trainer.New(line.Model(), a, trainer.WithTrainData(line.Train()), trainer.WithEvalData(line.Eval()),
 		trainer.WithMetrics(&fit{}))
-	if _, err := t.Train(); err != nil {
-		log.Fatal(err)
+	if _, err := t.TrainContext(ctx); err != nil {
+		return err
 	}
-	m, err := t.Evaluate()
+	m, err := t.EvaluateContext(ctx)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	fmt.Printf("eval_loss %.4f  eval_rmse %.3f  eval_max_error %.3f  eval_r2 %.4f\n", m["eval_loss"], m["eval_rmse"],
-		m["eval_max_error"], m["eval_r2"])
-	fmt.Println("(the noise of the labels has a standard deviation of 0.1: an rmse of about 0.1 is as good as it gets)")
+	fmt.Fprintf(p.Stdout, "eval_loss %.4f  eval_rmse %.3f  eval_max_error %.3f  eval_r2 %.4f\n", m["eval_loss"],
+		m["eval_rmse"], m["eval_max_error"], m["eval_r2"])
+	fmt.Fprintln(p.Stdout, "(the noise of the labels has a standard deviation of 0.1: an rmse of about 0.1 is as good "+
+		"as it gets)")
+	return nil
 }

@@ -8,7 +8,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"log"
+	"io"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -27,7 +28,9 @@ const (
 	batchSize    = 2
 )
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	a := args.Default("out/no_sync")
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.NumReplicas = batchSize, accumulation, 2
 	passes, exchanges := make([]int, 2), make([]int, 2)
@@ -39,14 +42,15 @@ func main() {
 			exchanges[s.Rank]++
 		}
 	})
-	if err := accelerate.Run(context.Background(), a, train, count); err != nil {
-		log.Fatal(err)
+	err := accelerate.Run(ctx, a, func(acc *accelerate.Accelerator) error { return train(ctx, acc, p.Stdout) }, count)
+	if err != nil {
+		return err
 	}
-	fmt.Printf("each rank: %d backward passes, %d exchanges\n", passes[0], exchanges[0])
+	fmt.Fprintf(p.Stdout, "each rank: %d backward passes, %d exchanges\n", passes[0], exchanges[0])
+	return nil
 }
 
-func train(acc *accelerate.Accelerator) error {
-	ctx := context.Background()
+func train(ctx context.Context, acc *accelerate.Accelerator, out io.Writer) error {
 	model, samples := line.Model(), line.Train()
 	group := &optim.Group{LR: 0.1}
 	group.Params = nn.NamedParameters(model)
@@ -74,7 +78,7 @@ func train(acc *accelerate.Accelerator) error {
 		acc.Step()
 		acc.ZeroGrad()
 	}
-	acc.Print(os.Stdout, line.String(model))
+	acc.Print(out, line.String(model))
 	return nil
 }
 

@@ -5,8 +5,8 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"log"
 	"log/slog"
 	"os"
 
@@ -14,11 +14,14 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	a := args.Default("out/profile")
 	a.MaxSteps, a.SaveStrategy, a.NumReplicas, a.PerDeviceTrainBatchSize = 6, args.StrategyNo, 2, 4
 	a.Profile, a.ProfileSkipFirst, a.ProfileSteps = "out/profile", 2, 3
@@ -27,7 +30,7 @@ func main() {
 	cfg.NLayer, cfg.NEmbd, cfg.NHead, cfg.VocabSize, cfg.NPositions = 4, 256, 4, 2048, 128
 	model, err := gpt2.New(nn.NewInit(tensor.CPU(), a.Seed), cfg)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	texts := make(data.Slice[[]int32], 64)
 	for i := range texts {
@@ -38,12 +41,13 @@ func main() {
 	}
 	quiet := slog.New(slog.DiscardHandler)
 	if _, err := trainer.New(model, a, trainer.WithTrainData(data.NewSource(texts, data.CausalLM(0))),
-		trainer.WithLogger(quiet), trainer.WithDisplay(nil)).Train(); err != nil {
-		log.Fatal(err)
+		trainer.WithLogger(quiet), trainer.WithDisplay(nil)).TrainContext(ctx); err != nil {
+		return err
 	}
 	table, err := os.ReadFile("out/profile/ops_rank0.txt")
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	fmt.Print(string(table))
+	fmt.Fprint(p.Stdout, string(table))
+	return nil
 }

@@ -9,12 +9,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
+	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
 	"github.com/lockstep-ml/lockstep/models/mlp"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
@@ -38,31 +39,35 @@ func arguments(dir string) *args.TrainingArguments {
 	return a
 }
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	whole := line.Model()
 	if _, err := trainer.New(whole, arguments("out/resume/whole"),
-		trainer.WithTrainData(line.Train())).Train(); err != nil {
-		log.Fatal(err)
+		trainer.WithTrainData(line.Train())).TrainContext(ctx); err != nil {
+		return err
 	}
 
 	// The first run is interrupted after step 29, in the middle of an epoch; it finishes the
 	// step and, by save_on_interrupt, writes checkpoint-29.
-	ctx, cancel := context.WithCancel(context.Background())
+	part, cancel := context.WithCancel(ctx)
+	defer cancel()
 	_, err := trainer.New(line.Model(), arguments("out/resume/parts"), trainer.WithTrainData(line.Train()),
-		trainer.WithCallbacks(&interrupter{step: 29, cancel: cancel})).TrainContext(ctx)
-	if !errors.Is(err, trainer.ErrInterrupted) {
-		log.Fatal("not interrupted: ", err)
+		trainer.WithCallbacks(&interrupter{step: 29, cancel: cancel})).TrainContext(part)
+	if !errors.Is(err, trainer.ErrInterrupted) || ctx.Err() != nil { // by the callback, not by a signal
+		return err
 	}
-	fmt.Println(err)
+	fmt.Fprintln(p.Stdout, err)
 
 	resumed := line.Model()
 	a := arguments("out/resume/parts")
 	a.ResumeFromCheckpoint = "last" // or a checkpoint's folder
-	if _, err := trainer.New(resumed, a, trainer.WithTrainData(line.Train())).Train(); err != nil {
-		log.Fatal(err)
+	if _, err := trainer.New(resumed, a, trainer.WithTrainData(line.Train())).TrainContext(ctx); err != nil {
+		return err
 	}
-	fmt.Printf("in one go: %s\nresumed:   %s\nsame bits: %t\n", line.String(whole), line.String(resumed),
+	fmt.Fprintf(p.Stdout, "in one go: %s\nresumed:   %s\nsame bits: %t\n", line.String(whole), line.String(resumed),
 		same(whole, resumed))
+	return nil
 }
 
 func same(x, y *mlp.Model) bool {

@@ -9,12 +9,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
+	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
 	"github.com/lockstep-ml/lockstep/models/mlp"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
@@ -32,9 +33,9 @@ func (i *interrupter) OnStepEnd(e *callbacks.Event) error {
 	return nil
 }
 
-// run trains on a number of ranks, from the last checkpoint if there is one, until the step
+// leg trains on a number of ranks, from the last checkpoint if there is one, until the step
 // at which it is interrupted; 0 is never.
-func run(dir string, ranks int, interrupt int64) (*mlp.Model, error) {
+func leg(ctx context.Context, p *program.Process, dir string, ranks int, interrupt int64) (*mlp.Model, error) {
 	a := args.Default(dir)
 	a.LearningRate, a.NumTrainEpochs = 0.1, 10
 	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas = 2, 8, ranks
@@ -42,34 +43,37 @@ func run(dir string, ranks int, interrupt int64) (*mlp.Model, error) {
 	if ranks == 4 {
 		a.ResumeFromCheckpoint = "" // begin
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	part, cancel := context.WithCancel(ctx)
 	defer cancel()
 	model := line.Model()
 	_, err := trainer.New(model, a, trainer.WithTrainData(line.Train()),
-		trainer.WithCallbacks(&interrupter{step: interrupt, cancel: cancel})).TrainContext(ctx)
-	if interrupt > 0 && errors.Is(err, trainer.ErrInterrupted) {
-		fmt.Printf("%d ranks: %v\n", ranks, err)
+		trainer.WithCallbacks(&interrupter{step: interrupt, cancel: cancel})).TrainContext(part)
+	if interrupt > 0 && ctx.Err() == nil && errors.Is(err, trainer.ErrInterrupted) {
+		fmt.Fprintf(p.Stdout, "%d ranks: %v\n", ranks, err)
 		return model, nil
 	}
 	return model, err
 }
 
-func main() {
-	whole, err := run("out/resume_on_other_ranks/whole", 4, 0)
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
+	whole, err := leg(ctx, p, "out/resume_on_other_ranks/whole", 4, 0)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	var parts *mlp.Model
-	for _, leg := range []struct {
+	for _, part := range []struct {
 		ranks int
 		until int64
 	}{{4, 13}, {2, 45}, {1, 0}} {
-		if parts, err = run("out/resume_on_other_ranks/parts", leg.ranks, leg.until); err != nil {
-			log.Fatal(err)
+		if parts, err = leg(ctx, p, "out/resume_on_other_ranks/parts", part.ranks, part.until); err != nil {
+			return err
 		}
 	}
-	fmt.Printf("4 ranks throughout: %s\non 4, 2 and 1:     %s\nsame bits: %t\n", line.String(whole), line.String(parts),
-		same(whole, parts))
+	fmt.Fprintf(p.Stdout, "4 ranks throughout: %s\non 4, 2 and 1:     %s\nsame bits: %t\n", line.String(whole),
+		line.String(parts), same(whole, parts))
+	return nil
 }
 
 func same(x, y *mlp.Model) bool {

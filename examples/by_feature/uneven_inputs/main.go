@@ -9,7 +9,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"log"
+	"io"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -27,16 +28,15 @@ var sizes = []int{50, 17, 32}
 
 const epochs = 15
 
-func main() {
+func main() { os.Exit(program.Run(run)) }
+
+func run(ctx context.Context, p *program.Process) error {
 	a := args.Default("out/uneven_inputs")
 	a.PerDeviceTrainBatchSize, a.NumReplicas = 4, len(sizes)
-	if err := accelerate.Run(context.Background(), a, train); err != nil {
-		log.Fatal(err)
-	}
+	return accelerate.Run(ctx, a, func(acc *accelerate.Accelerator) error { return train(ctx, acc, p.Stdout) })
 }
 
-func train(acc *accelerate.Accelerator) error {
-	ctx := context.Background()
+func train(ctx context.Context, acc *accelerate.Accelerator, out io.Writer) error {
 	model := line.Model()
 	mine := data.NewSource(line.Samples(sizes[acc.Rank()], uint64(acc.Rank()+1)), data.Stack[line.Point])
 	group := &optim.Group{LR: 0.1}
@@ -61,10 +61,10 @@ func train(acc *accelerate.Accelerator) error {
 			if err != nil {
 				return err
 			}
-			acc.Print(os.Stdout, fmt.Sprintf("batches of the ranks %v: %d steps, %d samples", own, steps, seen))
+			acc.Print(out, fmt.Sprintf("batches of the ranks %v: %d steps, %d samples", own, steps, seen))
 		}
 	}
-	acc.Print(os.Stdout, line.String(model))
+	acc.Print(out, line.String(model))
 	return nil
 }
 

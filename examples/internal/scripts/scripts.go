@@ -2,20 +2,10 @@
 
 // Package scripts holds the flags of HuggingFace's example scripts that have no setting in the programs here which
 // stand for them: run_clm.py for clm, run_glue.py for classify, run_image_classification.py for vision. A command line
-// that was written for the script then says what is missing, or runs.
+// that was written for the script then says what is missing, or runs. Programs give a table to args.Loader.Know.
 package scripts
 
-import (
-	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/trainer"
-)
-
-// Know tells a program's loader the flags of the script that it stands for, and which reporters and engines the
-// program has.
-func Know(loader *args.Loader, rows []args.Known) {
-	loader.Know(rows...)
-	loader.ForProgram(trainer.Program())
-}
+import "github.com/lockstep-ml/lockstep/args"
 
 // Reasons that several flags share.
 const (

@@ -42,7 +42,7 @@ type own struct {
 func parse(script string, argv []string) (*args.Resolved, error) {
 	loader := args.Bind(pflag.NewFlagSet(script, pflag.ContinueOnError), args.Default(""), &own{})
 	loader.Environ = func() []string { return nil }
-	Know(loader, tables[script]())
+	loader.Know(tables[script]()...)
 	return loader.Parse(argv)
 }
 

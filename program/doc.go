@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package program is the main function of programs that train: signals, exit codes, settings, the log, and the
+// report to a launcher. Use it in every program that [lockstep launch], a scheduler or a terminal may interrupt; it
+// works with the Trainer and with a loop of your own. A main is one line:
+//
+//	func main() { os.Exit(program.Run(train)) }
+//
+//	func train(ctx context.Context, p *program.Process) error {
+//		a := args.Default("out/line")
+//		if _, err := p.Parse(args.Bind(p.Flags(), a)); err != nil {
+//			return err
+//		}
+//		res, err := trainer.New(model, a, trainer.WithTrainData(samples)).TrainContext(ctx)
+//		if err != nil {
+//			return err
+//		}
+//		fmt.Fprintf(p.Stdout, "loss %.4f\n", res.TrainingLoss)
+//		return nil
+//	}
+//
+// # Signals
+//
+// The first of these ends the context of [Run]'s function. A Trainer then finishes the step, saves, and returns an
+// error that wraps trainer.ErrInterrupted; a loop of your own returns accelerate.ErrInterrupted.
+//
+//	SIGINT, SIGTERM  save and stop
+//	SIGHUP           save and stop: the terminal or the ssh session is gone. Under nohup it stays ignored
+//	SIGQUIT          print the stacks of all goroutines, as Go does, then save and stop
+//	SIGUSR1          save and stop, with an exit code of its own: a scheduler announces the end (Slurm's --signal)
+//
+// A second one ends the process at once, as if nothing handled it. A second signal within 300 ms of the first does
+// not count, because terminals and wrappers deliver the same signal twice, and neither does a SIGHUP: closing the
+// terminal after Ctrl-C must not lose the checkpoint that is being written.
+//
+// SIGPIPE and SIGXFSZ are ignored: a closed pipe or the limit of ulimit -f is an error of that write. Writes to
+// [Process.Stdout] never fail, so that no output error ends a training.
+//
+// # Exit codes
+//
+//	0                   the function returned nil, or --help was asked for
+//	[ExitError]         it returned an error
+//	[ExitUsage]         the settings are wrong: an *args.Error
+//	[ExitInterrupted]   interrupted, here or on another rank
+//	128 + SIGUSR1       interrupted by SIGUSR1: 138 on Linux, 158 on macOS and the BSDs
+//
+// # Memory
+//
+// Run leaves the garbage collector as it is.
+package program

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// Exit codes of Run. An interrupt by SIGUSR1 has 128 + its number.
+const (
+	ExitError       = 1
+	ExitUsage       = 2
+	ExitInterrupted = 130
+)
+
+// Process is what a program's function gets of its process. Tests make one by hand.
+type Process struct {
+	// Name begins the program's error messages: the base name of its file.
+	Name string
+	// Args are the words of the command line after the program's name.
+	Args []string
+	// Stdout takes results. On ranks other than 0 it discards them; os.Stdout is there for output of every rank.
+	Stdout io.Writer
+	// Stderr takes messages, and shows a run: it is os.Stderr, except in tests.
+	Stderr io.Writer
+}
+
+// Func is a program. ctx ends at the first signal; context.Cause(ctx) is then a SignalError.
+type Func func(ctx context.Context, p *Process) error
+
+// Run runs f as the whole of a process and returns the exit code: os.Exit(program.Run(f)). It handles signals, makes
+// the log that of NewLogHandler on standard error at level warning, prints the error that f returns, and records it
+// for a launcher (accelerate.RecordError).
+func Run(f Func) (code int) {
+	p := &Process{Name: strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"), Args: os.Args[1:],
+		Stdout: &output{w: os.Stdout}, Stderr: os.Stderr}
+	if place, err := accelerate.Place(); err == nil && place.Rank > 0 { // Parse returns the error
+		p.Stdout = io.Discard // rank 0 speaks for all
+	}
+	p.log(slog.LevelWarn)
+	ctx, signals := listen(p.messages())
+	defer signals.stop()
+	return p.end(f(ctx, p), signals.first())
+}
+
+// messages is where lines for people go: above the progress bar, if there is one.
+func (p *Process) messages() io.Writer { return callbacks.AboveBar(p.Stderr) }
+
+func (p *Process) log(level slog.Level) {
+	slog.SetDefault(slog.New(callbacks.NewLogHandler(p.messages(), level)))
+}
+
+// Flags returns an empty set of flags with the program's name, for args.Bind.
+func (p *Process) Flags() *pflag.FlagSet { return pflag.NewFlagSet(p.Name, pflag.ContinueOnError) }
+
+// Parse reads the command line, the environment and configuration files into the loader's settings, prints its
+// notices, and sets the level of the log to log_level if the settings include training arguments. With --help it
+// prints the settings and returns args.ErrHelp, which Run takes for success. Under a launcher it also returns an error
+// if this process cannot join the other ranks, before any data is read.
+func (p *Process) Parse(l *args.Loader) (*args.Resolved, error) {
+	l.ForProgram(trainer.Program())
+	resolved, err := l.Parse(p.Args)
+	if errors.Is(err, args.ErrHelp) {
+		fmt.Fprint(p.Stdout, l.Usage())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if a := l.TrainingArguments(); a != nil {
+		if level, set := a.SlogLevel(); set {
+			p.log(level)
+		}
+	}
+	if _, err := accelerate.Place(); err != nil {
+		return nil, err
+	}
+	_ = resolved.WriteNotices(p.Stdout, "") // who does not read them has none
+	return resolved, nil
+}
+
+// end prints and records what f returned, and gives the exit code. got is the first signal, nil if none came.
+func (p *Process) end(err error, got os.Signal) int {
+	if err == nil || errors.Is(err, args.ErrHelp) {
+		return 0
+	}
+	_ = accelerate.RecordError(err) // for a launcher; the error is printed all the same
+	fmt.Fprintf(p.messages(), "%s: %v\n", p.Name, err)
+	var usage *args.Error
+	var interrupt *SignalError
+	switch {
+	case errors.As(err, &interrupt), errors.Is(err, accelerate.ErrInterrupted),
+		got != nil && errors.Is(err, context.Canceled):
+		return exitCode(got)
+	case errors.As(err, &usage):
+		return ExitUsage
+	}
+	return ExitError
+}
+
+// SignalError is the cause of the end of a program's context.
+type SignalError struct{ Signal os.Signal }
+
+// Error is the signal's name, as SIGTERM.
+func (e *SignalError) Error() string { return signalName(e.Signal) }
+
+// output is standard output that a program may write to whether or not somebody reads it.
+type output struct{ w io.Writer }
+
+// Write never fails.
+func (o *output) Write(b []byte) (int, error) {
+	_, _ = o.w.Write(b)
+	return len(b), nil
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package program_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/program"
+)
+
+// role makes the test binary the program of that name.
+const role = "PROGRAM_TEST_ROLE"
+
+// roles are the programs of these tests.
+var roles = map[string]program.Func{
+	"fail":    func(context.Context, *program.Process) error { return errors.New("the disk is gone") },
+	"succeed": func(context.Context, *program.Process) error { return nil },
+	"parse": func(_ context.Context, p *program.Process) error {
+		_, err := p.Parse(args.Bind(p.Flags(), args.Default("out")))
+		if err == nil {
+			fmt.Fprintln(p.Stdout, "parsed")
+		}
+		return err
+	},
+	"wait": func(ctx context.Context, p *program.Process) error {
+		fmt.Fprintln(p.Stdout, "ready")
+		<-ctx.Done()
+		return fmt.Errorf("loop: %w: %w", accelerate.ErrInterrupted, context.Cause(ctx))
+	},
+	"elsewhere": func(context.Context, *program.Process) error {
+		return fmt.Errorf("loop: %w on another rank", accelerate.ErrInterrupted)
+	},
+	"hang": func(ctx context.Context, p *program.Process) error { // as a step that does not end
+		fmt.Fprintln(p.Stdout, "ready")
+		select {}
+	},
+	"print": func(_ context.Context, p *program.Process) error { // more than a pipe holds
+		line := strings.Repeat("x", 1000)
+		for range 1000 {
+			if _, err := fmt.Fprintln(p.Stdout, line); err != nil {
+				return err
+			}
+			fmt.Fprintln(p.Stderr, line)
+		}
+		return os.WriteFile("done", nil, 0o600)
+	},
+}
+
+func TestMain(m *testing.M) {
+	if f := roles[os.Getenv(role)]; f != nil {
+		os.Exit(program.Run(f))
+	}
+	os.Exit(m.Run())
+}
+
+// command is a process that plays a role, in a folder of its own.
+func command(t *testing.T, as string, argv ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(self, argv...)
+	cmd.Env = append(os.Environ(), role+"="+as)
+	cmd.Dir = t.TempDir()
+	return cmd
+}
+
+// finish runs a command and returns its exit code, −1 if a signal ended it, and what it printed.
+func finish(t *testing.T, cmd *exec.Cmd) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		require.ErrorAs(t, err, new(*exec.ExitError))
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+func TestExitCodes(t *testing.T) {
+	name := filepath.Base(os.Args[0])
+	for _, c := range []struct {
+		role   string
+		argv   []string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{"succeed", nil, 0, "", ""},
+		{"fail", nil, program.ExitError, "", name + ": the disk is gone\n"},
+		{"elsewhere", nil, program.ExitInterrupted, "", name + ": loop: interrupted on another rank\n"},
+		{"parse", []string{"--max_steps", "3"}, 0, "parsed\n", ""},
+		{"parse", []string{"--torch_compile"}, 0, "--torch_compile has no effect", ""},
+		{"parse", []string{"--help"}, 0, "--max_steps", ""},
+		{"parse", []string{"--report_to", "nobody", "--learning_rat", "1"}, program.ExitUsage, "", "report_to is"},
+	} {
+		t.Run(c.role+" "+strings.Join(c.argv, " "), func(t *testing.T) {
+			code, stdout, stderr := finish(t, command(t, c.role, c.argv...))
+			require.Equal(t, c.code, code, "%s", stderr)
+			if c.stdout == "" {
+				require.Empty(t, stdout)
+			}
+			if c.stderr == "" {
+				require.Empty(t, stderr)
+			}
+			require.Contains(t, stdout, c.stdout)
+			require.Contains(t, stderr, c.stderr)
+		})
+	}
+}
+
+// A launcher learns what went wrong.
+func TestErrorsAreRecorded(t *testing.T) {
+	cmd := command(t, "fail")
+	file := filepath.Join(cmd.Dir, "error.json")
+	cmd.Env = append(cmd.Env, "TORCHELASTIC_ERROR_FILE="+file)
+	code, _, _ := finish(t, cmd)
+	require.Equal(t, program.ExitError, code)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "the disk is gone")
+}
+
+// Rank 0 speaks for all. A place from which the ranks cannot meet is an error before anything else.
+func TestOtherRanksAreSilent(t *testing.T) {
+	place := []string{"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+		"MASTER_PORT=1", "LOCKSTEP_JOB_TOKEN=" + strings.Repeat("correct horse battery staple ", 2)}
+	cmd := command(t, "parse")
+	cmd.Env = append(cmd.Env, place...)
+	code, stdout, stderr := finish(t, cmd)
+	require.Zero(t, code, "%s", stderr)
+	require.Empty(t, stdout)
+
+	cmd = command(t, "parse")
+	cmd.Env = append(append(cmd.Env, place...), "LOCKSTEP_JOB_TOKEN=short")
+	code, _, stderr = finish(t, cmd)
+	require.Equal(t, program.ExitError, code)
+	require.Contains(t, stderr, "LOCKSTEP_JOB_TOKEN")
+}
