@@ -13,6 +13,7 @@ import (
 // softmax(logits)[label], for logits [..., V] and labels [...]. Divide it by the number of
 // counted labels of the whole optimizer step, never of a batch.
 func CrossEntropySum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
+	checkLabels(c, "nn.CrossEntropySum", logits, labels)
 	rows := tensor.Reshape(c.Ctx, logits, -1, logits.Size(-1))
 	losses := tensor.CrossEntropy(c.Ctx, rows, tensor.Reshape(c.Ctx, labels, -1), tensor.IgnoreIndex)
 	return tensor.Sum(c.Ctx, losses, nil, false)
@@ -21,6 +22,7 @@ func CrossEntropySum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
 // LinearCrossEntropySum is the CrossEntropySum of the logits h·weightᵀ + bias for h [..., C], weight [V, C] and bias
 // [V] (nil: none). The logits never exist as a whole: see tensor.LinearCrossEntropy.
 func LinearCrossEntropySum(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, labels *tensor.Tensor) *tensor.Tensor {
+	checkLabels(c, "nn.LinearCrossEntropySum", h, labels)
 	rows := tensor.Reshape(c.Ctx, h, -1, h.Size(-1))
 	ids := tensor.Reshape(c.Ctx, labels, -1)
 	return tensor.LinearCrossEntropy(c.Ctx, rows, c.Param(weight), c.Param(bias), ids, tensor.IgnoreIndex)
@@ -29,6 +31,7 @@ func LinearCrossEntropySum(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, la
 // CausalLMLossSum is the CrossEntropySum of predicting each next token: logits [B,T,V] at
 // position t are compared with labels [B,T] at t+1.
 func CausalLMLossSum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
+	checkLabels(c, "nn.CausalLMLossSum", logits, labels)
 	return CrossEntropySum(c, logits, NextTokens(c, labels))
 }
 
@@ -62,6 +65,7 @@ func CrossEntropySumWith(c *Ctx, logits, labels *tensor.Tensor, opt CrossEntropy
 	if !(opt.LabelSmoothing >= 0 && opt.LabelSmoothing <= 1) {
 		refuse(c, name, "label smoothing %g: want a number from 0 to 1", opt.LabelSmoothing)
 	}
+	checkLabels(c, name, logits, labels)
 	classes := logits.Size(-1)
 	if w := opt.ClassWeights; w != nil && (w.Dim() != 1 || w.Size(0) != classes) {
 		refuse(c, name, "class weights of shape %v: want one for each of %d classes", w.Shape(), classes)
@@ -99,6 +103,9 @@ func CrossEntropySumWith(c *Ctx, logits, labels *tensor.Tensor, opt CrossEntropy
 // LabelWeightSum is the sum of the class weights [V] of all labels but tensor.IgnoreIndex: what PyTorch's cross_entropy
 // divides the sum of a batch by.
 func LabelWeightSum(c *Ctx, labels, classWeights *tensor.Tensor) *tensor.Tensor {
+	if classWeights.Dim() != 1 {
+		refuse(c, "nn.LabelWeightSum", "class weights of shape %v: want one for each class", classWeights.Shape())
+	}
 	known, counts := countedLabels(c, tensor.Reshape(c.Ctx, labels, -1))
 	weights := tensor.Gather(c.Ctx, single(c, classWeights), 0, known)
 	return tensor.Sum(c.Ctx, tensor.Where(c.Ctx, counts, weights, tensor.Scalar(c.Ctx, weights.DType(), 0)), nil, false)
@@ -120,6 +127,15 @@ func single(c *Ctx, t *tensor.Tensor) *tensor.Tensor {
 
 func refuse(c *Ctx, op, format string, args ...any) {
 	panic(&tensor.Error{Op: op, Msg: fmt.Sprintf(format, args...), Where: c.Path()})
+}
+
+// checkLabels checks that rows [..., V] have a label each, in the same arrangement: labels in another one would be those
+// of other rows.
+func checkLabels(c *Ctx, op string, rows, labels *tensor.Tensor) {
+	if shape := rows.Shape(); len(shape) == 0 || !slices.Equal(shape[:len(shape)-1], labels.Shape()) {
+		refuse(c, op, "rows of shape %v and labels of shape %v: want a label for each row, in the rows' shape without "+
+			"its last dim", shape, labels.Shape())
+	}
 }
 
 // compared checks operands of an elementwise loss: another shape would broadcast, which is hardly ever meant.
@@ -206,9 +222,9 @@ func KLDivSum(c *Ctx, logProbs, target *tensor.Tensor, logTarget bool) *tensor.T
 	return tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, p, tensor.Sub(c.Ctx, logs, x)), nil, false)
 }
 
-// MSESum is the sum of squared differences.
+// MSESum is the sum of squared differences of operands of one shape.
 func MSESum(c *Ctx, x, target *tensor.Tensor) *tensor.Tensor {
-	x, target = single(c, x), single(c, target)
+	x, target = compared(c, "nn.MSESum", x, target)
 	d := tensor.Sub(c.Ctx, x, target)
 	return tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, d, d), nil, false)
 }

@@ -21,10 +21,12 @@ import (
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-// watchBatches is the model's own loss; see sees the batches.
+// watchBatches is the model's own loss; see sees the batches that are trained on.
 func watchBatches(see func(b *data.Batch)) trainer.LossFunc {
-	return func(_ *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64) {
-		see(b)
+	return func(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64) {
+		if c.Training {
+			see(b)
+		}
 		return out.Loss, b.Count
 	}
 }

@@ -31,6 +31,11 @@ func (r *run) step() (more bool, err error) {
 		return false, err
 	}
 	r.acc.Ctx().SetStep(r.state.GlobalStep + 1)
+	if r.state.GlobalStep == r.resumed.GlobalStep {
+		if err := r.checkLoss(w); err != nil {
+			return false, err
+		}
+	}
 	stats := callbacks.StepStats{Samples: w.Samples, LearningRate: r.learningRate()}
 	u, err := r.forwardBackward(w, &stats)
 	if err != nil {

@@ -61,7 +61,9 @@ type Trainer struct {
 }
 
 // LossFunc computes a loss instead of the model's own: the SUM of the batch's loss terms,
-// and their number. Where terms have weights it is the sum of these, if the mean is to be the weighted one.
+// and their number. Where terms have weights it is the sum of these, if the mean is to be the weighted one. A mean over
+// the batch has count 1. Before its first step a run compares the loss of some samples with those of their halves, in
+// evaluation mode: a mean that counts several terms is an error.
 type LossFunc func(c *nn.Ctx, out models.Output, b *data.Batch) (sum *tensor.Tensor, count float64)
 
 // LogitsFunc replaces the logits of a batch before metrics and Predict get them: HuggingFace's

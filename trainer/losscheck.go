@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// probeSamples is how many samples of the first micro-batch checkLoss computes, at most.
+const probeSamples = 8
+
+// probe is the loss of some samples: the sum of their terms and the number of these.
+type probe struct{ sum, count float64 }
+
+// checkLoss compares the loss of the first samples with the losses of their halves, in evaluation mode. A sum is the
+// sum of theirs; a mean lies between them, and would train at a learning rate that depends on the batch. It says
+// nothing of losses that it cannot tell apart: of one sample, of batches that cannot be cut, of halves that differ too
+// much, and of a loss that counts as much as that of each half (a mean per micro-batch, with count 1).
+func (r *run) checkLoss(w *accelerate.Window) error {
+	var b *data.Batch
+	for _, candidate := range w.Batches {
+		if candidate.Leaf >= 0 && divisible(candidate) {
+			b = candidate
+			break
+		}
+	}
+	if r.acc.Shards().GathersParameters() { // all ranks compute at the same time, or none
+		skip := b == nil
+		if err := r.acc.Agree(r.ctx, &skip); err != nil || skip {
+			return err
+		}
+	}
+	if b == nil {
+		return nil
+	}
+	n := min(b.Size, probeSamples)
+	var found [3]probe
+	for i, part := range [3][2]int{{0, n}, {0, n / 2}, {n / 2, n}} {
+		var err error
+		if found[i], err = r.probeLoss(b, part[0], part[1]); err != nil {
+			if r.acc.Shards().GathersParameters() {
+				return fmt.Errorf("trainer: step %d: the loss of the first %d samples: %w", r.state.GlobalStep+1,
+					part[1]-part[0], err)
+			}
+			return nil // the step itself fails, or takes no smaller batches
+		}
+	}
+	if all, one, two := found[0], found[1], found[2]; meanOf(all, one, two) {
+		return fmt.Errorf("trainer: step %d: the loss of %d samples is %.6g for %g terms, and those of its halves are "+
+			"%.6g and %.6g: a mean; want the SUM of the loss terms, as nn.CrossEntropySum gives, with their number as "+
+			"the count", r.state.GlobalStep+1, n, all.sum, all.count, one.sum, two.sum)
+	}
+	return nil
+}
+
+// divisible reports whether each tensor of a batch has a row for each of several samples.
+func divisible(b *data.Batch) bool {
+	for _, t := range b.Tensors {
+		if t.Dim() == 0 || t.Size(0) != b.Size {
+			return false
+		}
+	}
+	return b.Size > 1 && len(b.Tensors) > 0
+}
+
+// probeLoss computes the loss of the samples from lo to hi of a batch.
+func (r *run) probeLoss(b *data.Batch, lo, hi int) (p probe, err error) {
+	c := r.acc.EvalCtx()
+	if r.loss == nil {
+		c = c.WithLossOnly()
+	}
+	if fault := tensor.Try(func() {
+		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			part := &data.Batch{Tensors: map[string]*tensor.Tensor{}, Size: hi - lo, Position: b.Position + int64(lo),
+				Count: b.Count * float64(hi-lo) / float64(b.Size), Leaf: b.Leaf}
+			if len(b.Indices) == b.Size {
+				part.Indices = b.Indices[lo:hi]
+			}
+			for name, t := range b.Tensors {
+				part.Tensors[name] = tensor.Slice(c.Ctx, t, 0, lo, hi)
+			}
+			var sum *tensor.Tensor
+			if sum, p.count, err = r.lossFrom(c, r.model.Forward(c, part), part); err == nil {
+				p.sum = tensor.Item(c.Ctx, sum)
+			}
+			return nil
+		})
+	}); fault != nil {
+		return p, fault
+	}
+	return p, err
+}
+
+// meanOf reports whether all is the mean of one and two, though it counts their terms: it lies between them, up to what
+// dtypes of half precision round, where a sum would be larger than either by a tenth.
+func meanOf(all, one, two probe) bool {
+	if !finite(all.sum, one.sum, two.sum) || all.count < 1.5*max(one.count, two.count) || all.count <= 1 {
+		return false
+	}
+	if all.sum < 0 {
+		all.sum, one.sum, two.sum = -all.sum, -one.sum, -two.sum
+	}
+	least, most := math.Min(one.sum, two.sum), math.Max(one.sum, two.sum)
+	return least >= most/10 && least > 0 && all.sum >= 0.98*least && all.sum <= 1.02*most
+}
