@@ -41,6 +41,7 @@ type Accelerator struct {
 	disk   offloaded
 	scaler *Scaler     // nil: not with fp16
 	norm   float64     // of the window's gradients as ClipGradNorm measured it; −1 before
+	empty  emptiness   // of the window
 	stats  *statistics // nil: the model tracks none
 	unhook []func()
 	sealed bool // the last was: gradients are on their way
@@ -403,8 +404,15 @@ func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {
 
 // Step updates the parameters, and updates running statistics (batch norm's) with each leaf
 // of the window, in order. If Step is not called, both stay as they were; so do they under fp16
-// if the gradients overflowed, which changes the scale instead.
+// if the gradients overflowed, which changes the scale instead, and after a window without loss terms, which would move
+// parameters by momentum and weight decay alone.
 func (a *Accelerator) Step() {
+	if a.empty.all {
+		if l, ok := a.grads.(*alone); ok {
+			l.averageIfDue()
+		}
+		return
+	}
 	if a.scaler != nil {
 		if a.norm < 0 {
 			a.ClipGradNorm(0)
@@ -416,12 +424,18 @@ func (a *Accelerator) Step() {
 	}
 	defer a.trace.collectives(a.rank, a.group)
 	defer a.trace.phase(a.rank, "optimizer", time.Now())
-	a.opt.Step(a.ctx)
+	if !a.empty.own {
+		a.opt.Step(a.ctx)
+	}
 	a.grads.stepped()
-	if a.stats != nil {
+	if a.stats != nil && !a.empty.own {
 		a.stats.track()
 	}
 }
+
+// emptiness tells whether a window has no loss terms: on any rank, and in the micro-batches that the optimizer of this
+// rank steps by. These differ where ranks step on their own.
+type emptiness struct{ all, own bool }
 
 // GradientSets is the largest number of gradients of a parameter that exist at the same time: that of the current
 // micro-batch and the sums of earlier ones that wait in the tree.
@@ -433,7 +447,7 @@ func (a *Accelerator) GradientSets() int {
 // gradients, which the next window allocates again as needed; several ranks keep the memory in which they exchange
 // them. After the last backward pass of a window, call Reduce first, because its gradients are being exchanged.
 func (a *Accelerator) ZeroGrad() {
-	a.norm = -1
+	a.norm, a.empty = -1, emptiness{}
 	if a.opt != nil {
 		a.opt.ScaleGrads(1)
 	}

@@ -57,6 +57,11 @@ func (l *alone) local() []tensor.Named { return nil }
 
 func (l *alone) stepped() {
 	l.different = true
+	l.averageIfDue()
+}
+
+// averageIfDue averages the parameters after each local_sgd_steps windows, whether or not a rank had loss terms in them.
+func (l *alone) averageIfDue() {
 	every := int64(l.a.args.LocalSGDSteps)
 	if (l.steps-l.since)/every == (l.averaged-l.since)/every {
 		return

@@ -15,7 +15,7 @@ import (
 
 // Update is the rest of an optimizer step after the last backward pass of a window: Clip, Step and Read, in this order.
 // What the device can do by itself is only queued: Read, at the end, is the one place where the host waits for it. It
-// skips a step whose loss or gradients are not finite.
+// skips a step whose loss or gradients are not finite, and one without loss terms.
 //
 // Where the device cannot, the numbers are read earlier, with the same bits in the end: losses in Pass.Start if ranks
 // exchange them, or if a micro-batch has no loss terms; norms in Clip where gradients are sharded, ranks step on their
@@ -48,6 +48,7 @@ type Numbers struct {
 	LossScale  float64 // of fp16 in this step; 0 without
 	Finite     bool    // loss and norm are; else the step was left out
 	Overflow   bool    // the step was left out since the gradients were too large for fp16; the scale is halved
+	Empty      bool    // the step was left out since no rank had a loss term; the scale of fp16 stays as it is
 }
 
 // canWait reports whether nobody needs the losses before the end of the step.
@@ -95,6 +96,7 @@ func (u *Update) readLosses(ctx context.Context) error {
 	if !u.onOwn {
 		counted = u.numbers.Loss.Count
 	}
+	u.a.empty = emptiness{all: u.numbers.Loss.Count == 0, own: counted == 0}
 	u.rescale(counted)
 	return nil
 }
@@ -121,7 +123,8 @@ func (u *Update) Clip(ctx context.Context, maxNorm float64) error {
 		u.numbers.LossScale = s.Scale
 	}
 	params := a.grads.local()
-	if params == nil || a.opt == nil || !a.opt.StepsAlone() || u.summed && !finite(u.meanLoss()) {
+	if params == nil || a.opt == nil || !a.opt.StepsAlone() ||
+		u.summed && (a.empty.all || !finite(u.meanLoss())) {
 		if err := u.readLosses(ctx); err != nil {
 			return a.reject(err)
 		}
@@ -139,7 +142,7 @@ func (u *Update) Clip(ctx context.Context, maxNorm float64) error {
 	return nil
 }
 
-// meanLoss is 0 of no terms, which are no reason to leave out a step.
+// meanLoss is 0 of no terms, which are finite.
 func (u *Update) meanLoss() float64 {
 	if u.numbers.Loss.Count == 0 {
 		return 0
@@ -152,14 +155,15 @@ func (u *Update) know(norm float64) {
 	n, loss := &u.numbers, finite(u.meanLoss())
 	n.GradNorm = norm
 	n.ClipFactor = optim.ClipFactor(norm, u.maxNorm) / u.a.scaler.factor()
-	n.Finite = loss && finite(norm)
-	n.Overflow = u.a.scaler != nil && loss && !finite(norm)
+	n.Empty = u.a.empty.all
+	n.Finite = n.Empty || loss && finite(norm)
+	n.Overflow = u.a.scaler != nil && loss && !n.Finite
 	u.known = true
 }
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
-// Step is Accelerator.Step, unless loss or norm is not finite. It follows Clip, and is collective where the model is
+// Step is Accelerator.Step, unless loss or norm is not finite or there is no loss term. It follows Clip, and is collective where the model is
 // sharded.
 func (u *Update) Step() {
 	a := u.a

@@ -77,15 +77,16 @@ func (e *Event) logger() *slog.Logger {
 
 // StepStats is what one optimizer step did, over all ranks.
 type StepStats struct {
-	Loss         float64 // mean over the step's loss terms; NaN and infinities as they came
+	Loss         float64 // mean over the step's loss terms; NaN and infinities as they came, NaN of no terms
 	GradNorm     float64 // global L2 norm before clipping
 	ClipFactor   float64 // by which the optimizer multiplies the gradients as it reads them; 1 if they are not clipped
 	LearningRate float64 // that the step used
 	Samples      int64
 	Tokens       int64   // input tokens, or 0 where samples have none
-	Skipped      bool    // the optimizer left the parameters alone: loss or gradient were not finite
+	Skipped      bool    // the optimizer left the parameters alone: loss or gradient were not finite, or Empty
 	LossScale    float64 // what the loss was multiplied by under fp16; 0 without
 	Overflow     bool    // Skipped, as the gradients were too large for fp16; the scale of the loss is halved
+	Empty        bool    // Skipped, as the step has no loss term: all its labels are -100
 }
 
 // Callback has a method for each event. Embed Base to implement only some. An error ends the run: it is reported as an

@@ -114,6 +114,9 @@ func (p *Progress) OnStepEnd(e *Event) error {
 // notes stand behind the bar.
 func (p *Progress) notes(e *Event) []string {
 	notes := []string{"loss " + readable("loss", e.Step.Loss)}
+	if e.Step.Empty {
+		notes[0] = "no loss terms"
+	}
 	if eta := p.eta(e); eta > 0 {
 		notes = append(notes, "eta "+duration(eta))
 	}

@@ -54,8 +54,9 @@ func (r Record) Number(key string) (float64, bool) { return asFloat(r[key]) }
 
 // IsTrain tells whether this is a record of training steps, and not of an evaluation or of the end of a run.
 func (r Record) IsTrain() bool {
-	_, ok := r["loss"]
-	return ok
+	_, loss := r["loss"]
+	_, rate := r["learning_rate"] // steps without loss terms have no loss
+	return loss || rate
 }
 
 // Keys gives the keys in the order in which people read them: step, epoch, the loss, the gradient norm and the learning

@@ -4,7 +4,6 @@ package trainer
 
 import (
 	"maps"
-	"math"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -18,10 +17,15 @@ func (r *run) logStep() error {
 		return nil
 	}
 	last := r.progress.LastStep
-	rec := callbacks.Record{"loss": r.logged.mean(), "grad_norm": float64(last.GradNorm),
-		"learning_rate": last.LearningRate}
-	if r.progress.Nonfinite > 0 {
-		rec["nonfinite_steps"] = r.progress.Nonfinite
+	rec := callbacks.Record{"learning_rate": last.LearningRate}
+	if r.logged.Count > 0 {
+		rec["loss"] = r.logged.mean()
+	}
+	if !last.Empty {
+		rec["grad_norm"] = float64(last.GradNorm)
+	}
+	for name, n := range r.skips() {
+		rec[name] = n
 	}
 	r.logged = lossSum{}
 	return r.record(rec)
@@ -59,14 +63,21 @@ func (r *run) result() *Result {
 	m := callbacks.SpeedMetrics("train", time.Since(r.started), p.Samples-r.resumedP.Samples,
 		r.state.GlobalStep-r.resumed.GlobalStep, p.Tokens-r.resumedP.Tokens)
 	loss := p.Loss.mean()
-	if p.Loss.Count == 0 && p.Nonfinite > 0 {
-		loss = math.NaN()
+	if r.state.GlobalStep == 0 {
+		loss = 0
 	}
 	m["train_loss"], m["epoch"] = loss, r.state.Epoch
 	m["total_flos"] = r.state.TotalFLOPs
-	if p.Nonfinite > 0 {
-		m["nonfinite_steps"] = float64(p.Nonfinite)
+	for name, n := range r.skips() {
+		m[name] = float64(n)
 	}
 	maps.Copy(m, r.memoryUsed)
 	return &Result{GlobalStep: r.state.GlobalStep, TrainingLoss: loss, Metrics: m, StopReason: r.stopReason}
+}
+
+// skips counts the steps that left the weights alone, by the reason; those without any are absent.
+func (r *run) skips() map[string]int64 {
+	n := map[string]int64{"nonfinite_steps": r.progress.Nonfinite, "empty_steps": r.progress.Empty.Steps}
+	maps.DeleteFunc(n, func(_ string, n int64) bool { return n == 0 })
+	return n
 }

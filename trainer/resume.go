@@ -200,7 +200,8 @@ func (p *progress) check() error {
 	}{
 		{"leaves", p.Leaves, maxLeaves}, {"epoch", p.Epoch, maxEpoch},
 		{"samples", p.Samples, maxCount}, {"tokens", p.Tokens, maxCount},
-		{"nonfinite_steps", p.Nonfinite, maxCount}, {"loss.steps", p.Loss.Steps, maxCount},
+		{"nonfinite_steps", p.Nonfinite, maxCount}, {"empty_steps.steps", p.Empty.Steps, maxCount},
+		{"empty_steps.in_a_row", p.Empty.Row, maxCount}, {"loss.steps", p.Loss.Steps, maxCount},
 		{"unlogged.steps", p.Unlogged.Steps, maxCount},
 	} {
 		if n.v < 0 || n.v > n.most {

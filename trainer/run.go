@@ -74,6 +74,7 @@ type progress struct {
 	Unlogged  lossSum  `json:"unlogged"` // since the last record of training steps
 	LastStep  lastStep `json:"last_step"`
 	Nonfinite int64    `json:"nonfinite_steps"` // steps skipped because loss or norm was not finite
+	Empty     empties  `json:"empty_steps"`
 	Samples   int64    `json:"samples"`
 	Tokens    int64    `json:"tokens"`
 	Data      string   `json:"data"`          // of the training set, see data.Fingerprint
@@ -90,7 +91,8 @@ type progress struct {
 type lastStep struct {
 	GradNorm     number  `json:"grad_norm"`
 	LearningRate float64 `json:"learning_rate"`
-	Skipped      bool    `json:"skipped"`
+	Skipped      bool    `json:"skipped"` // since it was not finite
+	Empty        bool    `json:"empty"`
 }
 
 // lossSum is a loss as sum and count, added in float64 in the order of micro-batches.
@@ -124,11 +126,8 @@ func (l *lossSum) add(sum float64, count float64) {
 	l.Steps++
 }
 
-// mean is the loss per term; 0 if there are no terms.
+// mean is the loss per term; NaN if there are no terms.
 func (l lossSum) mean() float64 {
-	if l.Count == 0 {
-		return 0
-	}
 	return float64(l.Sum) / l.Count
 }
 

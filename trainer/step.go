@@ -50,6 +50,9 @@ func (r *run) step() (more bool, err error) {
 		return false, err
 	}
 	r.count(w, loss, &stats, time.Since(begin))
+	if err := r.checkEmpty(w.Window); err != nil {
+		return false, err
+	}
 	e := r.event()
 	e.Step = stats
 	return !w.LastOfEpoch, r.callbacks.Fire(callbacks.StepEnd, e)
@@ -153,7 +156,7 @@ func (r *run) update(u *accelerate.Update, stats *callbacks.StepStats) (loss acc
 			loss = n.Loss
 			stats.Loss = lossSum{Sum: number(loss.Sum), Count: loss.Count}.mean()
 			stats.GradNorm, stats.ClipFactor, stats.LossScale = n.GradNorm, n.ClipFactor, n.LossScale
-			stats.Skipped, stats.Overflow = !n.Finite, n.Overflow
+			stats.Skipped, stats.Overflow, stats.Empty = !n.Finite || n.Empty, n.Overflow, n.Empty
 			return nil
 		})
 	}
@@ -178,7 +181,7 @@ func (r *run) update(u *accelerate.Update, stats *callbacks.StepStats) (loss acc
 	if err := read(); err != nil {
 		return loss, err
 	}
-	if stats.Skipped && !stats.Overflow {
+	if spoiled(stats) {
 		if err := r.nonfinite(stats); err != nil {
 			return loss, err
 		}
@@ -196,13 +199,17 @@ func (r *run) learningRate() float64 {
 	return r.opt.BaseLRs()[0] * r.schedule.Factor(r.scheduled())
 }
 
-// scheduled is how many steps the schedule has done: it stands still where fp16 skips one.
+// scheduled is how many steps the schedule has done: it stands still where fp16 skips one, or one has no loss terms.
 func (r *run) scheduled() int64 {
+	n := r.state.GlobalStep - r.progress.Empty.Steps
 	if s := r.acc.Scaler(); s != nil {
-		return r.state.GlobalStep - s.Skipped
+		n -= s.Skipped
 	}
-	return r.state.GlobalStep
+	return n
 }
+
+// spoiled reports whether a step was left out as loss or gradients were not finite, other than by an overflow of fp16.
+func spoiled(s *callbacks.StepStats) bool { return s.Skipped && !s.Overflow && !s.Empty }
 
 // count updates the counters.
 func (r *run) count(w *accelerate.Window, loss accelerate.WindowLoss, stats *callbacks.StepStats, spent time.Duration) {
@@ -210,14 +217,15 @@ func (r *run) count(w *accelerate.Window, loss accelerate.WindowLoss, stats *cal
 	s.GlobalStep++
 	s.Epoch = r.windows.epochAfter(w.Window)
 	p.EpochEnded = false
-	if !stats.Skipped || stats.Overflow {
+	if !stats.Skipped {
 		p.Loss.add(loss.Sum, loss.Count)
 	}
+	p.Empty.count(w.Window, stats.Empty)
 	r.logged.add(loss.Sum, loss.Count)
 	p.Samples += w.Samples
 	p.Tokens += stats.Tokens
 	p.Seconds += spent.Seconds()
-	p.LastStep = lastStep{number(stats.GradNorm), stats.LearningRate, stats.Skipped && !stats.Overflow}
+	p.LastStep = lastStep{number(stats.GradNorm), stats.LearningRate, spoiled(stats), stats.Empty}
 	if r.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
 		s.NumInputTokensSeen += stats.Tokens
 	}
