@@ -17,8 +17,25 @@ type Scaler struct {
 	Scale   float64 `json:"scale"`
 	Good    int     `json:"good_steps"` // in a row since the scale changed
 	Skipped int64   `json:"skipped_steps"`
+	Row     int64   `json:"skipped_in_a_row"` // at the end of the steps so far
 
 	interval int
+	least    float64
+}
+
+// LossScaleError reports that gradients overflow at the smallest loss scale, fp16_min_scale.
+type LossScaleError struct {
+	Scale, Least float64 // of the step, and fp16_min_scale
+	Skipped      int64   // steps in a row, this one included
+}
+
+// Permanent says that a launcher need not start the run again: it would meet the same gradients.
+func (*LossScaleError) Permanent() bool { return true }
+
+func (e *LossScaleError) Error() string {
+	return fmt.Sprintf("accelerate: the gradients overflow float16 at loss scale %g, after %d skipped steps in a row, and "+
+		"fp16_min_scale is %g: want bf16, a smaller learning rate, or a smaller fp16_min_scale", e.Scale, e.Skipped,
+		e.Least)
 }
 
 // newScaler is nil without fp16.
@@ -26,7 +43,7 @@ func newScaler(a *args.TrainingArguments) *Scaler {
 	if !a.FP16 {
 		return nil
 	}
-	return &Scaler{Scale: a.FP16InitialScale, interval: a.FP16GrowthInterval}
+	return &Scaler{Scale: a.FP16InitialScale, interval: a.FP16GrowthInterval, least: a.FP16MinScale}
 }
 
 // factor is what losses are multiplied by; 1 for a nil Scaler.
@@ -46,22 +63,37 @@ const (
 // update takes note of a step: overflow says that its gradients were not finite, so that it was skipped.
 func (s *Scaler) update(overflow bool) {
 	if overflow {
-		s.Scale, s.Good = math.Max(s.Scale/2, minScale), 0
+		if s.Good = 0; !s.exhausted() {
+			s.Scale /= 2
+		}
 		s.Skipped++
+		s.Row++
 		return
 	}
+	s.Row = 0
 	if s.Good++; s.Good >= s.interval {
 		s.Scale, s.Good = math.Min(s.Scale*2, maxScale), 0
 	}
 }
 
+// exhausted reports whether the scale cannot be halved.
+func (s *Scaler) exhausted() bool { return s.Scale/2 < math.Max(s.least, minScale) }
+
+// check returns an error if a step overflowed at a scale that could not be halved.
+func (s *Scaler) check(n *Numbers) error {
+	if n.Overflow && s.exhausted() && n.LossScale == s.Scale {
+		return &LossScaleError{Scale: s.Scale, Least: s.least, Skipped: s.Row}
+	}
+	return nil
+}
+
 // Restore sets the state that a checkpoint holds.
 func (s *Scaler) Restore(state Scaler) error {
 	if fraction, _ := math.Frexp(state.Scale); fraction != 0.5 || state.Scale < minScale || state.Scale > maxScale ||
-		state.Good < 0 || state.Skipped < 0 {
+		state.Good < 0 || state.Skipped < 0 || state.Row < 0 || state.Row > state.Skipped {
 		return fmt.Errorf("accelerate: a loss scale of %g after %d good steps: want a power of two from %g to %g",
 			state.Scale, state.Good, minScale, float64(maxScale))
 	}
-	s.Scale, s.Good, s.Skipped = state.Scale, state.Good, state.Skipped
+	s.Scale, s.Good, s.Skipped, s.Row = state.Scale, state.Good, state.Skipped, state.Row
 	return nil
 }

@@ -181,7 +181,8 @@ func (u *Update) Step() {
 }
 
 // Read waits for the device and returns the numbers of the step. It follows Clip, and comes after Step; whoever needs
-// the numbers before may call it there too, and makes the host wait there.
+// the numbers before may call it there too, and makes the host wait there. An overflow at the smallest loss scale of
+// fp16 is a *LossScaleError, on all ranks.
 func (u *Update) Read(ctx context.Context) (Numbers, error) {
 	if !u.known {
 		done := false
@@ -204,6 +205,11 @@ func (u *Update) Read(ctx context.Context) (Numbers, error) {
 	if u.unsettled {
 		u.unsettled = false
 		u.settle()
+	}
+	if u.a.scaler != nil {
+		if err := u.a.scaler.check(&u.numbers); err != nil {
+			return Numbers{}, err
+		}
 	}
 	return u.numbers, nil
 }

@@ -56,7 +56,7 @@ var deepSpeedRules = map[string]configRule{
 	"fp16.loss_scale_window":             sets("fp16_growth_interval", nil),
 	"fp16.hysteresis":                    ignore(dsScaling),
 	"fp16.consecutive_hysteresis":        ignore(dsScaling),
-	"fp16.min_loss_scale":                ignore("the scale stays above 2^-32"),
+	"fp16.min_loss_scale":                sets("fp16_min_scale", nil),
 	"fp16.fp16_master_weights_and_grads": only("parameters and gradients are float32, or dtype bfloat16", false),
 	"amp.enabled":                        only("want fp16 or bf16 instead", false),
 	"amp.opt_level":                      ignore("amp is not there"),

@@ -26,6 +26,7 @@ func unusual() *args.TrainingArguments {
 		LRSchedulerKwargs: map[string]any{"min_lr": 1e-5, "num_cycles": 1.0},
 		WarmupSteps:       0.25, GradientCheckpointing: true, BF16: true, BF16FullEval: true, TF32: true,
 		FP16InitialScale:   1024,
+		FP16MinScale:       0.5,
 		FP16GrowthInterval: 7, HalfUpdate: args.HalfUpdatePlain, NonfiniteLoss: args.NonfiniteRaise,
 		LoggingStrategy: args.StrategyEpoch, LoggingSteps: 0.125, LoggingFirstStep: true,
 		IncludeNumInputTokensSeen: args.TokensSeenAll, LogLevel: args.LogLevelError, LogLevelReplica: args.LogLevelInfo,

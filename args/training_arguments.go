@@ -86,6 +86,9 @@ type TrainingArguments struct {
 	// FP16InitialScale is the factor of the loss at first. It is halved when a gradient overflows, and the step is
 	// skipped.
 	FP16InitialScale float64 `json:"fp16_initial_scale" resume:"fixed" usage:"factor of the loss at first, with fp16"`
+	// FP16MinScale is the smallest factor: it is an error if gradients overflow at a factor that cannot be halved
+	// any more, since every step would be skipped.
+	FP16MinScale float64 `json:"fp16_min_scale" resume:"fixed" usage:"smallest factor of the loss, with fp16; an overflow that would take it below is an error"`
 	// FP16GrowthInterval is the number of steps without overflow after which the factor is doubled.
 	FP16GrowthInterval int `json:"fp16_growth_interval" resume:"fixed" usage:"steps without overflow after which the factor is doubled, with fp16"`
 	// HalfUpdate is how parameters of bfloat16 or float16 take updates that are smaller than their precision. It has no
@@ -309,6 +312,7 @@ func Default(outputDir string) *TrainingArguments {
 		Optim:                     OptimAdamWFused,
 		LRSchedulerType:           SchedulerLinear,
 		FP16InitialScale:          65536,
+		FP16MinScale:              1,
 		FP16GrowthInterval:        2000,
 		HalfUpdate:                HalfUpdateKahan,
 		NonfiniteLoss:             NonfiniteStop,

@@ -93,6 +93,8 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 	scale, exponent := math.Frexp(a.FP16InitialScale)
 	c.Require(scale == 0.5 && exponent >= 1 && exponent <= 65, "fp16_initial_scale", a.FP16InitialScale,
 		"a power of two from 1 to 2^64")
+	c.Require(a.FP16MinScale > 0 && a.FP16MinScale <= a.FP16InitialScale, "fp16_min_scale", a.FP16MinScale,
+		"a number above 0 and at most fp16_initial_scale")
 	between(c, "fp16_growth_interval", a.FP16GrowthInterval, 1, maxSteps)
 	if c.OK("optim") {
 		_, want := parseOptimArgs(a.Optim, a.OptimArgs)

@@ -24,6 +24,9 @@ func (r *run) logStep() error {
 	if !last.Empty {
 		rec["grad_norm"] = float64(last.GradNorm)
 	}
+	if r.acc.Scaler() != nil {
+		rec["loss_scale"] = last.LossScale
+	}
 	for name, n := range r.skips() {
 		rec[name] = n
 	}
@@ -75,9 +78,23 @@ func (r *run) result() *Result {
 	return &Result{GlobalStep: r.state.GlobalStep, TrainingLoss: loss, Metrics: m, StopReason: r.stopReason}
 }
 
+// warnSkips warns once of overflows of fp16 in a row, which are more than the search for the scale needs.
+func (r *run) warnSkips() {
+	if s := r.acc.Scaler(); s != nil && s.Row == manySkips && r.acc.IsMain() {
+		r.log.Warn("fp16: the gradients overflow, and the steps are skipped", "step", r.state.GlobalStep+1,
+			"in_a_row", s.Row, "loss_scale", s.Scale)
+	}
+}
+
+// manySkips is a number of overflows in a row that is worth a warning.
+const manySkips = 5
+
 // skips counts the steps that left the weights alone, by the reason; those without any are absent.
 func (r *run) skips() map[string]int64 {
 	n := map[string]int64{"nonfinite_steps": r.progress.Nonfinite, "empty_steps": r.progress.Empty.Steps}
+	if s := r.acc.Scaler(); s != nil {
+		n["skipped_steps"] = s.Skipped
+	}
 	maps.DeleteFunc(n, func(_ string, n int64) bool { return n == 0 })
 	return n
 }

@@ -93,6 +93,7 @@ type lastStep struct {
 	LearningRate float64 `json:"learning_rate"`
 	Skipped      bool    `json:"skipped"` // since it was not finite
 	Empty        bool    `json:"empty"`
+	LossScale    float64 `json:"loss_scale"` // of fp16; 0 without
 }
 
 // lossSum is a loss as sum and count, added in float64 in the order of micro-batches.

@@ -106,12 +106,16 @@ func (r *run) forwardBackward(w *accelerate.Window, stats *callbacks.StepStats) 
 	return u, nil
 }
 
-// placed says where a micro-batch failed.
+// placed says where a micro-batch failed, and at which step the loss scale did.
 func (r *run) placed(err error) error {
 	var failed *accelerate.MicroBatchError
 	if errors.As(err, &failed) {
 		return fmt.Errorf("trainer: step %d, rank %d, micro-batch %d: %w", r.state.GlobalStep+1, failed.Rank,
 			failed.Leaf, failed.Err)
+	}
+	var scale *accelerate.LossScaleError
+	if errors.As(err, &scale) {
+		return fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err)
 	}
 	return err
 }
@@ -181,6 +185,7 @@ func (r *run) update(u *accelerate.Update, stats *callbacks.StepStats) (loss acc
 	if err := read(); err != nil {
 		return loss, err
 	}
+	r.warnSkips()
 	if spoiled(stats) {
 		if err := r.nonfinite(stats); err != nil {
 			return loss, err
@@ -225,7 +230,8 @@ func (r *run) count(w *accelerate.Window, loss accelerate.WindowLoss, stats *cal
 	p.Samples += w.Samples
 	p.Tokens += stats.Tokens
 	p.Seconds += spent.Seconds()
-	p.LastStep = lastStep{number(stats.GradNorm), stats.LearningRate, spoiled(stats), stats.Empty}
+	p.LastStep = lastStep{number(stats.GradNorm), stats.LearningRate, spoiled(stats), stats.Empty,
+		stats.LossScale}
 	if r.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
 		s.NumInputTokensSeen += stats.Tokens
 	}
