@@ -4,6 +4,8 @@ package accelerate
 
 import (
 	"context"
+	"encoding/binary"
+	"math"
 
 	"github.com/lockstep-ml/lockstep/dist"
 )
@@ -46,20 +48,39 @@ func (p *Peers) WaitForEveryone(ctx context.Context) error { return p.Barrier(ct
 // it is true on one. Decisions to stop, save or evaluate must go through it; otherwise
 // one rank would wait for the others.
 func (p *Peers) Agree(ctx context.Context, flags ...*bool) error {
+	return p.agree(ctx, nil, flags)
+}
+
+// AgreeAt is Agree that also sets at, a number such as the time by a rank's clock, to the first peer's on all of them.
+func (p *Peers) AgreeAt(ctx context.Context, at *float64, flags ...*bool) error {
+	return p.agree(ctx, at, flags)
+}
+
+func (p *Peers) agree(ctx context.Context, at *float64, flags []*bool) error {
 	if p.group == nil {
 		return nil
 	}
-	v := make([]uint8, len(flags))
+	v := make([]uint8, len(flags), len(flags)+8)
 	for i, f := range flags {
 		if *f {
 			v[i] = 1
 		}
+	}
+	if at != nil { // the other peers' zeros are the least bytes
+		bits := uint64(0)
+		if p.rank == 0 {
+			bits = math.Float64bits(*at)
+		}
+		v = binary.LittleEndian.AppendUint64(v, bits)
 	}
 	if err := p.group.AllReduce(dist.Of(v), dist.Max, dist.Label("control")).Wait(ctx); err != nil {
 		return err
 	}
 	for i, f := range flags {
 		*f = v[i] == 1
+	}
+	if at != nil {
+		*at = math.Float64frombits(binary.LittleEndian.Uint64(v[len(flags):]))
 	}
 	return nil
 }

@@ -39,8 +39,12 @@ type TrainingArguments struct {
 	// MaxSteps is the number of optimizer steps; the data are repeated as often as
 	// needed. -1 leaves the length to NumTrainEpochs.
 	MaxSteps int `json:"max_steps" resume:"fixed" usage:"number of optimizer steps, overriding num_train_epochs; -1: not set"`
-	// MaxTrainSeconds stops training after this many seconds. 0 means no limit.
+	// MaxTrainSeconds stops training after this many seconds of its steps, those before a resume included. A run that
+	// is resumed after it has used them up gets as many again. 0 means no limit.
 	MaxTrainSeconds float64 `json:"max_train_seconds" usage:"stop after this many seconds of training; 0: no limit"`
+	// LRScheduleByTime lets the schedule end with MaxTrainSeconds if these are used up before the last step. After the
+	// warm-up the learning rate is that of the steps taken or that of the time used, whichever is further along.
+	LRScheduleByTime bool `json:"lr_schedule_by_time" resume:"fixed" usage:"let the schedule end with max_train_seconds if they end before the steps; false: it follows the steps alone"`
 
 	// LearningRate is the highest learning rate of the schedule.
 	LearningRate float64 `json:"learning_rate" resume:"fixed" usage:"highest learning rate of the schedule"`
@@ -302,6 +306,7 @@ func Default(outputDir string) *TrainingArguments {
 		GradientAccumulationSteps: 1,
 		NumTrainEpochs:            3,
 		MaxSteps:                  -1,
+		LRScheduleByTime:          true,
 		MaxShardSize:              "50GB",
 		FSDPStateDictType:         FullStateDict,
 		LearningRate:              5e-5,

@@ -4,6 +4,7 @@ package trainer
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
@@ -13,6 +14,9 @@ func (t *Trainer) Logger() *slog.Logger { return t.log }
 
 // WithFileSystem keeps checkpoints on another file system.
 func WithFileSystem(fsys vfs.FS) Option { return func(t *Trainer) { t.fsys = fsys } }
+
+// WithClock measures steps with another clock.
+func WithClock(now func() time.Time) Option { return func(t *Trainer) { t.now = now } }
 
 // PredictionOf is the prediction that a row of another rank holds.
 var PredictionOf = predictionOf

@@ -213,8 +213,11 @@ func (p *progress) check() error {
 			return fmt.Errorf("%s: %s.count = %g: want 0 to %d", progressFile, name, sum.Count, maxCount)
 		}
 	}
-	if p.Seconds < 0 {
-		return fmt.Errorf("%s: train_seconds = %g: want at least 0", progressFile, p.Seconds)
+	for name, seconds := range map[string]float64{"train_seconds": p.Seconds, "time.limit": p.Time.Limit,
+		"time.until": p.Time.Until, "time.warm": p.Time.Warm} {
+		if seconds < 0 {
+			return fmt.Errorf("%s: %s = %g: want at least 0", progressFile, name, seconds)
+		}
 	}
 	return nil
 }

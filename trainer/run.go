@@ -78,7 +78,8 @@ type progress struct {
 	Samples   int64    `json:"samples"`
 	Tokens    int64    `json:"tokens"`
 	Data      string   `json:"data"`          // of the training set, see data.Fingerprint
-	Seconds   float64  `json:"train_seconds"` // in steps, without evaluations and saves
+	Seconds   float64  `json:"train_seconds"` // in steps, without evaluations and saves; by rank 0's clock
+	Time      clock    `json:"time"`
 	// Environment is the one that wrote the checkpoint.
 	Environment accelerate.Environment `json:"environment"`
 	// Epoch is the current or next epoch, from 0. It differs from the stream's if a callback
@@ -179,6 +180,7 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 			return nil, err
 		}
 	}
+	r.startClock()
 	r.savedAt = t.state.GlobalStep
 	t.trained = true
 	r.windows.Limit(r.steps.MaxSteps - r.state.GlobalStep)
@@ -400,7 +402,10 @@ func (r *run) info() *callbacks.RunInfo {
 		Ranks:      r.acc.WorldSize(),
 		Parameters: int64(nn.NumParameters(r.model)), Samples: r.samples, Steps: r.steps.MaxSteps,
 		FromStep:  r.state.GlobalStep,
-		BatchSize: r.args.PerDeviceTrainBatchSize, TotalBatch: total, Seconds: r.progress.Seconds,
+		BatchSize: r.args.PerDeviceTrainBatchSize, TotalBatch: total,
+	}
+	if t := r.progress.Time; t.Until > 0 {
+		info.Seconds = t.Limit - (t.Until - r.progress.Seconds)
 	}
 	var dtypes []string
 	for _, p := range r.acc.Params() {

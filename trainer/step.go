@@ -19,7 +19,7 @@ import (
 
 // step runs one optimizer step and reports whether the epoch has more.
 func (r *run) step() (more bool, err error) {
-	begin := time.Now()
+	begin := r.now()
 	endData := r.prof.Region("data")
 	w, err := r.windows.Next()
 	endData()
@@ -49,7 +49,7 @@ func (r *run) step() (more bool, err error) {
 	if err := r.prof.Step(); err != nil {
 		return false, err
 	}
-	r.count(w, loss, &stats, time.Since(begin))
+	r.count(w, loss, &stats, r.now().Sub(begin))
 	if err := r.checkEmpty(w.Window); err != nil {
 		return false, err
 	}
@@ -202,15 +202,6 @@ func (r *run) update(u *accelerate.Update, stats *callbacks.StepStats) (loss acc
 // learningRate is that of the step to come, of the first group, as HuggingFace logs it.
 func (r *run) learningRate() float64 {
 	return r.opt.BaseLRs()[0] * r.schedule.Factor(r.scheduled())
-}
-
-// scheduled is how many steps the schedule has done: it stands still where fp16 skips one, or one has no loss terms.
-func (r *run) scheduled() int64 {
-	n := r.state.GlobalStep - r.progress.Empty.Steps
-	if s := r.acc.Scaler(); s != nil {
-		n -= s.Skipped
-	}
-	return n
 }
 
 // spoiled reports whether a step was left out as loss or gradients were not finite, other than by an overflow of fp16.

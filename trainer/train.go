@@ -166,11 +166,6 @@ func (r *run) checkEnd() {
 	c.ShouldSave = c.ShouldSave || a.SaveStrategy == args.StrategySteps
 }
 
-func (r *run) timeIsUp() bool {
-	limit := r.args.MaxTrainSeconds
-	return limit > 0 && r.progress.Seconds >= limit
-}
-
 // act logs, evaluates and saves as Control says, after the ranks have agreed on it. Callbacks that hear of it may ask
 // for more, some of them on rank 0 alone: the ranks agree again after each.
 func (r *run) act(ctx context.Context) error {
@@ -221,13 +216,13 @@ func (r *run) agreedReason() callbacks.StopReason {
 	return callbacks.StopReason{}
 }
 
-// agree makes what a callback of any rank asked for hold on all, and the end of any rank's ctx: it is the one exchange
-// of a step that is not about data.
+// agree makes what a callback of any rank asked for hold on all, and the end of any rank's ctx, and gives all ranks
+// rank 0's clock: it is the one exchange of a step that is not about data.
 func (r *run) agree(ctx context.Context) error {
 	c := &r.control
 	r.interrupted = r.interrupted || ctx.Err() != nil
-	err := r.acc.Agree(r.ctx, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog,
-		&r.timeUp, &r.interrupted)
+	err := r.acc.AgreeAt(r.ctx, &r.progress.Seconds, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave,
+		&c.ShouldEvaluate, &c.ShouldLog, &r.timeUp, &r.interrupted)
 	if err == nil && c.ShouldTrainingStop && !c.StopReason.Early() {
 		c.StopReason = r.agreedReason()
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
@@ -57,7 +58,8 @@ type Trainer struct {
 	state     *callbacks.State
 	control   callbacks.Control
 	fsys      vfs.FS // of checkpoints; nil is the operating system's
-	err       error  // of construction; Train returns it
+	now       func() time.Time
+	err       error // of construction; Train returns it
 }
 
 // LossFunc computes a loss instead of the model's own: the SUM of the batch's loss terms,
@@ -184,7 +186,7 @@ func WithPrecision(module string, dt tensor.DType) Option {
 // trainer.New(model, a).Train(). If the construction fails, Train, Evaluate and the other
 // methods return its error; see Err.
 func New(model models.Model, a *args.TrainingArguments, opts ...Option) *Trainer {
-	t := &Trainer{args: a, model: model, display: os.Stderr, log: slog.Default()}
+	t := &Trainer{args: a, model: model, display: os.Stderr, log: slog.Default(), now: time.Now}
 	for _, o := range opts {
 		o(t)
 	}
