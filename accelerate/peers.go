@@ -33,6 +33,9 @@ func (p *Peers) Rank() int { return p.rank }
 // Size is the number of peers.
 func (p *Peers) Size() int { return p.size }
 
+// Group is the peers' group; nil of a rank that is alone, or not connected.
+func (p *Peers) Group() *dist.Group { return p.group }
+
 // Barrier waits until all peers have called it.
 func (p *Peers) Barrier(ctx context.Context) error {
 	if p.group == nil {

@@ -4,69 +4,94 @@ package trainer
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"math"
 	"strconv"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Names of the parts of a checkpoint that hold the state of the communication hook, if it has one.
+// Names of what holds the state of the communication hook in a checkpoint, if it has one.
 const (
-	commHookTensors = "comm_hook" // .safetensors
+	commHookTensors = "comm_hook" // the set of tensors; in comm_hook.safetensors in older checkpoints
 	commHookFile    = "comm_hook.json"
 	commHookShared  = "shared" // in place of a rank's number
 )
 
-// commHookState is comm_hook.json. In comm_hook.safetensors a tensor is called rank/parameter.
+// commHookState is comm_hook.json. A tensor is called rank/parameter.
 type commHookState struct {
 	Name  string `json:"name"`
 	Steps int64  `json:"steps"`
 	Ranks int    `json:"ranks"`
 }
 
-// hookParts are the files of the communication hook's state; none on other ranks than 0. It is collective.
-func (r *run) hookParts(ctx context.Context) ([]checkpoint.Part, error) {
-	if r.args.SaveOnlyModel {
-		return nil, nil
+// hookPieces are the communication hook's state as each rank writes its own into a checkpoint, with the file that rank 0
+// adds. ok is false on all ranks if there is none to save.
+func (r *run) hookPieces() (head checkpoint.Part, pieces []checkpoint.Piece, ok bool, err error) {
+	name, own, ok := accelerate.OwnHookState(r.acc)
+	if !ok || r.args.SaveOnlyModel {
+		return head, nil, false, nil
 	}
-	state, err := accelerate.GatherHookState(ctx, r.acc)
-	if state == nil || err != nil {
-		return nil, err
-	}
-	head, err := json.MarshalIndent(commHookState{state.Name, state.Ranks[0].Steps, len(state.Ranks)}, "", "  ")
+	rank := r.acc.Data().Rank()
+	text, err := json.MarshalIndent(commHookState{name, own.Steps, r.acc.Data().Size()}, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("trainer: %s: %w", commHookFile, err)
+		return head, nil, true, fmt.Errorf("trainer: %s: %w", commHookFile, err)
 	}
-	return []checkpoint.Part{
-		checkpoint.BytesPart(commHookFile, append(head, '\n')),
-		{Name: commHookTensors + ".safetensors", Write: func(w io.Writer) error {
-			var err error
-			c := tensor.NewCtx(tensor.CPU()).NoGrad()
-			c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-				all := map[string]*tensor.Tensor{}
-				add := func(where string, of map[string][]float32) {
-					for name, x := range of {
-						all[where+"/"+name] = tensor.FromSlice(c, x, len(x))
-					}
-				}
-				add(commHookShared, state.Ranks[0].Shared)
-				for rank, s := range state.Ranks {
-					add(strconv.Itoa(rank), s.Own)
-				}
-				err = checkpoint.SaveTensors(c, w, named(all))
-				return nil
-			})
-			return err
-		}}}, nil
+	add := func(where string, of map[string][]float32) {
+		for _, name := range sortedKeys(of) {
+			pieces = append(pieces, hookPiece(where+"/"+name, of[name]))
+		}
+	}
+	if rank == 0 {
+		add(commHookShared, own.Shared)
+	}
+	add(strconv.Itoa(rank), own.Own)
+	return checkpoint.BytesPart(commHookFile, append(text, '\n')), pieces, true, nil
 }
 
-// restoreHook gives the communication hook the state that was saved, if there is one.
+// hookPiece is a vector of the hook's as a whole tensor.
+func hookPiece(name string, x []float32) checkpoint.Piece {
+	return checkpoint.Piece{Set: commHookTensors, Name: name, DType: tensor.Float32, Shape: []int{len(x)}, Hi: len(x),
+		Write: func(w io.Writer) error {
+			buf := make([]byte, 0, 1<<16)
+			for i, v := range x {
+				buf = binary.LittleEndian.AppendUint32(buf, math.Float32bits(v))
+				if len(buf) == cap(buf) || i == len(x)-1 {
+					if _, err := w.Write(buf); err != nil {
+						return err
+					}
+					buf = buf[:0]
+				}
+			}
+			return nil
+		}}
+}
+
+// writeWithHook writes a checkpoint to which each rank adds what its communication hook carries from step to step:
+// nothing of it is gathered. It is collective, and if one rank fails, all do.
+func (r *run) writeWithHook(ctx context.Context, head checkpoint.Part, pieces []checkpoint.Piece) (checkpoint.Info, error) {
+	content := checkpoint.Sharded{RunID: r.progress.RunID, Pieces: pieces}
+	if r.acc.IsMain() {
+		parts, err := r.checkpointParts()
+		if err != nil {
+			return checkpoint.Info{}, err
+		}
+		content.Parts = append(parts, head)
+	}
+	return r.store.SaveShards(ctx, r.acc.Data().Group(), r.state.GlobalStep, content)
+}
+
+// restoreHook gives the communication hook the state that was saved, if there is one. A rank reads what it takes over.
 func (r *run) restoreHook(ck *checkpoint.Checkpoint) (err error) {
 	if !ck.Has(commHookFile) {
 		return nil
@@ -85,34 +110,46 @@ func (r *run) restoreHook(ck *checkpoint.Checkpoint) (err error) {
 	for i := range state.Ranks {
 		state.Ranks[i] = ddp.State{Steps: head.Steps, Own: map[string][]float32{}, Shared: shared}
 	}
-	c := tensor.NewCtx(tensor.CPU()).NoGrad()
-	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-		var list []tensor.Named
-		if list, err = ck.ReadTensors(c, commHookTensors); err != nil {
-			return nil
-		}
-		for _, t := range list {
-			where, name, _ := strings.Cut(t.Name, "/")
-			into := shared
-			if where != commHookShared {
-				rank, e := strconv.Atoi(where)
-				if e != nil || rank < 0 || rank >= head.Ranks {
-					err = fmt.Errorf("%s.safetensors: tensor %q, want names like 0/parameter of %d ranks",
-						commHookTensors, t.Name, head.Ranks)
-					return nil
-				}
-				into = state.Ranks[rank].Own
-			}
-			if t.DType() != tensor.Float32 {
-				err = fmt.Errorf("%s.safetensors: tensor %q is %v, want float32", commHookTensors, t.Name, t.DType())
-				return nil
-			}
-			into[name] = tensor.ToSlice[float32](c, t.Tensor)
-		}
-		return nil
-	})
+	set, err := ck.OpenTensors(commHookTensors)
+	if errors.Is(err, fs.ErrNotExist) { // the manifest names no such file: the hook has not begun
+		return accelerate.SetHookState(r.acc, state)
+	}
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	me, ranks := r.acc.Data().Rank(), r.acc.Data().Size()
+	for _, key := range set.Names() {
+		where, name, _ := strings.Cut(key, "/")
+		into := shared
+		if where != commHookShared {
+			rank, e := strconv.Atoi(where)
+			if e != nil || rank < 0 || rank >= head.Ranks {
+				return fmt.Errorf("%s: tensor %q, want names like 0/parameter of %d ranks", commHookTensors, key,
+					head.Ranks)
+			}
+			if rank%ranks != me {
+				continue
+			}
+			into = state.Ranks[rank].Own
+		}
+		e, _ := set.Lookup(key)
+		if into[name], err = readVector(e); err != nil {
+			return fmt.Errorf("%s: tensor %q: %w", commHookTensors, key, err)
+		}
+	}
 	return accelerate.SetHookState(r.acc, state)
+}
+
+// readVector reads the elements of a tensor of float32.
+func readVector(e *safetensors.Array) ([]float32, error) {
+	if e.DType != tensor.Float32 {
+		return nil, fmt.Errorf("%v, want float32", e.DType)
+	}
+	x := make([]float32, e.Numel())
+	section, err := e.Section(0, len(x))
+	if err != nil {
+		return nil, err
+	}
+	return x, binary.Read(section, binary.LittleEndian, x)
 }

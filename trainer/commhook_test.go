@@ -3,13 +3,20 @@
 package trainer_test
 
 import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // The values of the argument ddp_comm_hook are the hooks that there are, and what ddp_comm_state_option may hold is
@@ -54,7 +61,8 @@ func TestResumeUnderCompression(t *testing.T) {
 				fork := whole.disk.CrashClone(nil)
 				again := trainOnRanksFrom(t, fork, 2, set, resumeFrom(step))
 				require.Equal(t, whole.weights, again.weights, "from step %d", step)
-				names := []string{"comm_hook.json", "comm_hook.safetensors"}
+				names := []string{"comm_hook.json", "pieces.json", "shard-00001-of-00002.safetensors",
+					"shard-00002-of-00002.safetensors"}
 				for _, name := range names {
 					path := checkpointPath(8) + "/" + name
 					a, err := vfs.ReadFile(whole.disk, path, 1<<20)
@@ -65,8 +73,60 @@ func TestResumeUnderCompression(t *testing.T) {
 				}
 			}
 			trainOnRanksFrom(t, whole.disk.CrashClone(nil), 4, set, resumeFrom(4))
+			if !k.state {
+				return
+			}
+			for rank := range 2 { // each writes its own, and rank 0 what all have
+				file, err := safetensors.Open(whole.disk,
+					fmt.Sprintf("%s/shard-%05d-of-00002.safetensors", checkpointPath(8), rank+1))
+				require.NoError(t, err)
+				require.NotEmpty(t, file.Entries())
+				for _, e := range file.Entries() {
+					require.Regexp(t, fmt.Sprintf("^comm_hook/(%d/|shared/).*", rank), e.Name)
+				}
+				require.NoError(t, file.Close())
+			}
+			old := inOneFile(t, whole.disk, 4)
+			require.Equal(t, whole.weights, trainOnRanksFrom(t, old, 2, set, resumeFrom(4)).weights,
+				"from a checkpoint of a version in which rank 0 wrote all of it")
 		})
 	}
+}
+
+// inOneFile is a disk with a checkpoint as older versions wrote it: with the state of all ranks in one file.
+func inOneFile(t *testing.T, disk *vfs.Mem, step int64) *vfs.Mem {
+	t.Helper()
+	ck, err := (&checkpoint.Store{Dir: out, FS: disk}).Open(ctx, filepath.Base(checkpointPath(step)))
+	require.NoError(t, err)
+	var parts []checkpoint.Part
+	for _, f := range ck.Files {
+		if strings.HasPrefix(f.Name, "shard-") || f.Name == "pieces.json" {
+			continue
+		}
+		text, err := ck.ReadPart(f.Name)
+		require.NoError(t, err)
+		parts = append(parts, checkpoint.BytesPart(f.Name, text))
+	}
+	set, err := ck.OpenTensors("comm_hook")
+	require.NoError(t, err)
+	c := tensor.NewCtx(tensor.CPU()).NoGrad()
+	var list []tensor.Named
+	for _, name := range set.Names() {
+		e, _ := set.Lookup(name)
+		section, err := e.Section(0, e.Numel())
+		require.NoError(t, err)
+		raw, err := io.ReadAll(section)
+		require.NoError(t, err)
+		list = append(list, tensor.Named{Name: name, Tensor: tensor.FromBytes(c, raw, tensor.Float32, e.Numel())})
+	}
+	require.NoError(t, set.Close())
+	parts = append(parts, checkpoint.Part{Name: "comm_hook.safetensors", Write: func(w io.Writer) error {
+		return checkpoint.SaveTensors(c, w, list)
+	}})
+	old := vfs.NewMem()
+	_, err = (&checkpoint.Store{Dir: out, FS: old}).Save(ctx, step, checkpoint.Content{RunID: ck.RunID, Parts: parts})
+	require.NoError(t, err)
+	return old
 }
 
 // Ranks that step on their own have one state at a checkpoint: a resumed run ends with the bits of an uninterrupted

@@ -78,15 +78,7 @@ func (r *run) save(ctx context.Context) error {
 	if err := accelerate.AverageState(ctx, r.acc); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
-	hook, err := r.hookParts(ctx)
-	if err != nil {
-		return err
-	}
-	if !t.acc.IsMain() && t.acc.Shards() == nil {
-		r.savedAt = t.state.GlobalStep
-		return t.fire(callbacks.Save)
-	}
-	info, err := r.write(ctx, hook)
+	info, err := r.write(ctx)
 	if err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
@@ -101,16 +93,24 @@ func (r *run) save(ctx context.Context) error {
 	return t.callbacks.Fire(callbacks.Save, e)
 }
 
-// write writes a checkpoint, with the files of hook. Of a sharded model it is collective.
-func (r *run) write(ctx context.Context, hook []checkpoint.Part) (info checkpoint.Info, err error) {
+// write writes a checkpoint. Of a sharded model, and of a communication hook with a state, it is collective.
+func (r *run) write(ctx context.Context) (info checkpoint.Info, err error) {
 	if r.inPieces() {
 		return r.writePieces(ctx)
+	}
+	head, pieces, stateful, err := r.hookPieces()
+	switch {
+	case err != nil:
+		return info, err
+	case stateful:
+		return r.writeWithHook(ctx, head, pieces)
+	case !r.acc.IsMain() && r.acc.Shards() == nil:
+		return info, nil
 	}
 	parts, err := r.checkpointParts()
 	if err != nil {
 		return info, err
 	}
-	parts = append(parts, hook...)
 	if !r.acc.IsMain() {
 		return info, r.attend(parts)
 	}
