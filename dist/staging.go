@@ -11,10 +11,17 @@ type staging struct {
 	dev   *tensor.Device
 }
 
+// CountsOnly reports whether the group's calls move nothing, as those of dist/fake: what is in the buffers does not
+// matter.
+func (g *Group) CountsOnly() bool {
+	_, counts := g.engine.(interface{ CountsOnly() })
+	return counts
+}
+
 // stage waits until the call's tensors are ready. Those that do not lie in host memory are copied there; In and Out are
 // the host's bytes afterwards. It is nil where nothing is copied.
 func (g *Group) stage(c *Call) (*staging, error) {
-	if _, counts := g.engine.(interface{ CountsOnly() }); counts && !onHost(c.from) && !onHost(c.to) {
+	if g.CountsOnly() && !onHost(c.from) && !onHost(c.to) {
 		return nil, nil
 	}
 	s := &staging{g: g}

@@ -32,7 +32,7 @@ type MemoryEstimate struct {
 	// replace; of a sharded model also what of Gathered is there at that moment
 	Activations int64 `json:"activations"`
 	Peak        int64 `json:"peak"` // the maximum of the sum
-	// of a sharded model: the most that whole parameters and gradients of its units take, which come and go
+	// of a sharded model: what whole parameters and gradients of its units take at most, which come and go
 	Gathered int64 `json:"gathered,omitempty"`
 	// what offload_optimizer and offload_params keep in files: it is part of no other figure
 	OnDisk int64 `json:"on_disk,omitempty"`
@@ -96,6 +96,7 @@ func sharing(a *args.TrainingArguments, ranks int) (b *args.TrainingArguments, e
 func (e *MemoryEstimate) share(ranks int64) {
 	e.Peak += (e.cut+e.rounded)/ranks - e.cut
 	e.Parameters += (e.cut+e.rounded)/ranks - e.cut
+	e.Gathered = min(e.Gathered, e.Peak-e.Parameters-e.OptimizerState)
 	e.Activations = e.Peak - e.Parameters - e.Gradients - e.OptimizerState
 }
 
@@ -173,6 +174,9 @@ func estimateMemory(a *args.TrainingArguments, ranks int, sharded bool, model fu
 		e.cut, e.rounded = watch.cut, watch.rounded
 	}
 	e.Activations = e.Peak - e.Parameters - e.Gradients - e.OptimizerState
+	// The sharder adds up the most of each kind, which are not there at the same time; all are at most what the peak
+	// leaves beside what stays.
+	e.Gathered = min(e.Gathered, e.Peak-e.Parameters-e.OptimizerState)
 	return e, nil
 }
 

@@ -67,6 +67,9 @@ func difference(zero, other []string, rank int) string {
 	return ""
 }
 
+// adoptBytes is how much of a parameter is in host memory at a time, twice.
+const adoptBytes = 16 << 20
+
 // adopt overwrites p with rank 0's values and reports whether that changed a bit.
 func adopt(ctx context.Context, c *tensor.Ctx, g *dist.Group, p tensor.Named) (changed bool, err error) {
 	if p.Unloaded() { // it goes again, if it is as it would be made
@@ -76,17 +79,34 @@ func adopt(ctx context.Context, c *tensor.Ctx, g *dist.Group, p tensor.Named) (c
 			}
 		}()
 	}
-	var before []byte
-	if err := tensor.Try(func() { before = tensor.ReadBytes(c, p.Tensor) }); err != nil {
-		return false, err
+	if g.CountsOnly() { // there is nothing to compare
+		return false, tensor.Try(func() {
+			err = g.Broadcast(dist.OfTensor(c, p.Tensor), 0, dist.Label(p.Name)).Wait(ctx)
+		})
 	}
-	after := dist.Aligned(len(before))
-	copy(after, before)
-	if err := g.Broadcast(dist.Bytes(after, p.DType()), 0, dist.Label(p.Name)).Wait(ctx); err != nil {
-		return false, err
+	n, step := p.Numel(), adoptBytes/p.DType().Size()
+	after := dist.Aligned(min(n, step) * p.DType().Size())
+	for lo := 0; lo < n; lo += step {
+		var part *tensor.Tensor
+		var before []byte
+		if err := tensor.Try(func() {
+			part = tensor.Slice(c, tensor.Reshape(c, p.Tensor, n), 0, lo, min(lo+step, n))
+			before = tensor.ReadBytes(c, part)
+		}); err != nil {
+			return changed, err
+		}
+		after = after[:len(before)]
+		copy(after, before)
+		if err := g.Broadcast(dist.Bytes(after, p.DType()), 0, dist.Label(p.Name)).Wait(ctx); err != nil {
+			return changed, err
+		}
+		if bytes.Equal(before, after) {
+			continue
+		}
+		changed = true
+		if err := tensor.Try(func() { tensor.WriteBytes(c, part, after) }); err != nil {
+			return changed, err
+		}
 	}
-	if bytes.Equal(before, after) {
-		return false, nil
-	}
-	return true, tensor.Try(func() { tensor.WriteBytes(c, p.Tensor, after) })
+	return changed, nil
 }

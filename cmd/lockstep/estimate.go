@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"text/tabwriter"
@@ -36,43 +37,19 @@ model is whole and is cut. With several ranks a table compares the strategies. -
 
 `
 
-// estimateFlags are what memory depends on, under the names of TrainingArguments.
-type estimateFlags struct {
-	batch, accumulation, ranks, length int
-	zeroStage, replicas                int
-	fsdp                               []string
-	optim, dtype, model                string
-	deepspeed, fsdpConfig              string
-	checkpointing, json, bf16, fp16    bool
+// estimateSettings are those of the command beside TrainingArguments.
+type estimateSettings struct {
+	Model  string `json:"model_name_or_path" usage:"the MODEL, instead of a word"`
+	Length int    `json:"length" usage:"tokens per sample, or pixels per side of an image; 0 for the model's maximum or default"`
+	Ranks  int    `json:"ranks" usage:"ranks of the run; several ranks sum their gradients; 0: num_replicas"`
+	DType  string `json:"dtype" choices:"float32,bfloat16,float16,float64" usage:"dtype of the parameters"`
+	JSON   bool   `json:"json" usage:"print JSON"`
 }
 
-func (f *estimateFlags) flagSet() *pflag.FlagSet {
-	a := args.Default("")
-	fs := pflag.NewFlagSet("estimate-memory", pflag.ContinueOnError)
-	fs.IntVar(&f.batch, "per_device_train_batch_size", a.PerDeviceTrainBatchSize, "samples per micro-batch and rank")
-	fs.IntVar(&f.length, "length", 0, "tokens per sample, or pixels per side of an image; 0 for the model's maximum "+
-		"or default")
-	fs.IntVar(&f.accumulation, "gradient_accumulation_steps", a.GradientAccumulationSteps,
-		"micro-batches per optimizer step and rank")
-	fs.IntVar(&f.ranks, "ranks", 1, "ranks of the run; several ranks sum their gradients")
-	fs.IntVar(&f.ranks, "num_replicas", 1, "the same as ranks")
-	fs.StringSliceVar(&f.fsdp, "fsdp", nil, "spread the model over the ranks: full_shard, shard_grad_op or "+
-		"hybrid_shard")
-	fs.IntVar(&f.replicas, "dp_replicate_size", 0, "replicas of the sharded model, each spread over its part of the "+
-		"ranks; for hybrid_shard the number of hosts")
-	fs.IntVar(&f.zeroStage, "zero_stage", 0, "stage of ZeRO: 1 spreads the optimizer's state, 2 the gradients too, 3 "+
-		"the parameters too")
-	fs.StringVar(&f.deepspeed, "deepspeed", "", "DeepSpeed's configuration, a JSON file")
-	fs.StringVar(&f.fsdpConfig, "fsdp_config", "", "JSON or YAML file with HuggingFace's settings of fsdp")
-	fs.StringVar(&f.model, "model_name_or_path", "", "the MODEL, instead of a word")
-	fs.StringVar(&f.optim, "optim", string(a.Optim), "optimizer: adamw_torch, adamw_torch_fused, adam or sgd")
-	fs.StringVar(&f.dtype, "dtype", "float32", "dtype of the parameters: float32, bfloat16, float16 or float64")
-	fs.BoolVar(&f.bf16, "bf16", false, "compute in bfloat16 where that is safe")
-	fs.BoolVar(&f.fp16, "fp16", false, "compute in float16 where that is safe")
-	fs.BoolVar(&f.checkpointing, "gradient_checkpointing", false,
-		"recompute activations in the backward pass instead of keeping them")
-	fs.BoolVar(&f.json, "json", false, "print JSON")
-	return fs
+// Check implements args.Checked.
+func (s *estimateSettings) Check(c *args.Checker) {
+	c.Require(s.Length >= 0, "length", s.Length, "at least 0")
+	c.Require(s.Ranks >= 0, "ranks", s.Ranks, "at least 0")
 }
 
 // estimate is what the command shows.
@@ -103,14 +80,21 @@ var strategies = []struct {
 }
 
 func (p *program) estimateMemory(argv []string) int {
-	var f estimateFlags
-	fs := f.flagSet()
-	if code, done := p.parse(fs, argv, estimateUsage); done {
-		return code
+	a, s := args.Default(""), &estimateSettings{DType: tensor.Float32.String()}
+	fs := pflag.NewFlagSet("estimate-memory", pflag.ContinueOnError)
+	loader := args.Bind(fs, a, s)
+	loader.AllowArgs = true
+	_, err := loader.Parse(argv)
+	if errors.Is(err, args.ErrHelp) {
+		fmt.Fprint(p.stdout, estimateUsage, loader.Usage())
+		return exitOK
+	}
+	if err != nil {
+		return p.usageError("estimate-memory: %v", err)
 	}
 	words := fs.Args()
-	if f.model != "" {
-		words = append(words, f.model)
+	if s.Model != "" {
+		words = append(words, s.Model)
 	}
 	if len(words) != 1 {
 		return p.usageError("estimate-memory: %d words; want one MODEL, a folder or a config.json", len(words))
@@ -120,12 +104,15 @@ func (p *program) estimateMemory(argv []string) int {
 		fmt.Fprintln(p.stderr, "lockstep: estimate-memory:", err)
 		return exitError
 	}
-	e, err := f.estimate(config)
+	if s.Ranks == 0 {
+		s.Ranks = a.NumReplicas
+	}
+	e, err := s.estimate(a, config)
 	if err != nil {
 		fmt.Fprintln(p.stderr, "lockstep: estimate-memory:", err)
 		return exitError
 	}
-	if f.json {
+	if s.JSON {
 		encoder := json.NewEncoder(p.stdout)
 		encoder.SetIndent("", "  ")
 		if err := encoder.Encode(e); err != nil {
@@ -134,33 +121,15 @@ func (p *program) estimateMemory(argv []string) int {
 		}
 		return exitOK
 	}
-	p.showEstimate(e, &f)
+	p.showEstimate(e, a, s)
 	return exitOK
 }
 
 // dtypes are those of parameters.
 var dtypes = []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16, tensor.Float64}
 
-func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
-	i := slices.IndexFunc(dtypes, func(dt tensor.DType) bool { return dt.String() == f.dtype })
-	if i < 0 {
-		return nil, fmt.Errorf("dtype is %q; want one of %v", f.dtype, dtypes)
-	}
-	if f.ranks < 1 || f.length < 0 {
-		return nil, fmt.Errorf("ranks is %d and length %d; want at least 1 and 0", f.ranks, f.length)
-	}
-	a := args.Default("")
-	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = f.batch, f.accumulation
-	a.Optim, a.GradientCheckpointing, a.BF16, a.FP16 = args.Optim(f.optim), f.checkpointing, f.bf16, f.fp16
-	a.FSDP, a.ZeroStage, a.DPReplicateSize = f.fsdp, f.zeroStage, f.replicas
-	a.DeepSpeed, a.FSDPConfig = f.deepspeed, f.fsdpConfig
-	if err := a.ReadConfigs(); err != nil {
-		return nil, err
-	}
-	if err := a.Validate(); err != nil {
-		return nil, err
-	}
-	f.batch, f.optim = a.PerDeviceTrainBatchSize, string(a.Optim)
+func (s *estimateSettings) estimate(a *args.TrainingArguments, config []byte) (*estimate, error) {
+	i := slices.IndexFunc(dtypes, func(dt tensor.DType) bool { return dt.String() == s.DType })
 	var model models.Configured
 	fresh := func(in *nn.Init) (models.Model, error) {
 		m, err := models.FromConfig(in.As(dtypes[i]), config)
@@ -174,31 +143,31 @@ func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
 	if !ok {
 		return nil, fmt.Errorf("model_type %s does not describe its batches (models.Example)", model.ModelType())
 	}
-	batch := func(c *tensor.Ctx, n int) *data.Batch { return example.ExampleBatch(c, n, f.length) }
-	e, err := trainer.EstimateMemory(a, f.ranks, fresh, batch)
+	batch := func(c *tensor.Ctx, n int) *data.Batch { return example.ExampleBatch(c, n, s.Length) }
+	e, err := trainer.EstimateMemory(a, s.Ranks, fresh, batch)
 	if err != nil {
 		return nil, err
 	}
 	all := &estimate{model.ModelType(), nn.NumParameters(model), e, nil}
-	if f.ranks == 1 {
+	if s.Ranks == 1 {
 		return all, nil
 	}
-	for _, s := range strategies {
+	for _, way := range strategies {
 		b := a.Clone()
 		b.FSDP, b.ZeroStage, b.DPReplicateSize = nil, 0, 0
-		s.set(b)
-		e, err := trainer.EstimateMemory(b, f.ranks, fresh, batch)
+		way.set(b)
+		e, err := trainer.EstimateMemory(b, s.Ranks, fresh, batch)
 		if err != nil {
 			return nil, err
 		}
-		all.Strategies = append(all.Strategies, strategyEstimate{s.name, e})
+		all.Strategies = append(all.Strategies, strategyEstimate{way.name, e})
 	}
 	if a.OffloadParams == args.OffloadDisk { // files are not shared
 		return all, nil
 	}
 	b := a.Clone()
 	b.DPReplicateSize = 0
-	e, err = trainer.EstimateSharedMemory(b, f.ranks, fresh, batch)
+	e, err = trainer.EstimateSharedMemory(b, s.Ranks, fresh, batch)
 	if err != nil {
 		return nil, err
 	}
@@ -207,10 +176,10 @@ func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
 }
 
 // showEstimate prints the estimate as a table.
-func (p *program) showEstimate(e *estimate, f *estimateFlags) {
+func (p *program) showEstimate(e *estimate, a *args.TrainingArguments, s *estimateSettings) {
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(p.stdout, "%s, %d parameters in %s, %d samples per micro-batch, %s\n", e.ModelType, e.Count, f.dtype,
-		f.batch, f.optim)
+	fmt.Fprintf(p.stdout, "%s, %d parameters in %s, %d samples per micro-batch, %s\n", e.ModelType, e.Count, s.DType,
+		a.PerDeviceTrainBatchSize, a.Optim)
 	type row struct {
 		name  string
 		bytes int64
@@ -230,12 +199,13 @@ func (p *program) showEstimate(e *estimate, f *estimateFlags) {
 	if len(e.Strategies) == 0 {
 		return
 	}
-	fmt.Fprintf(p.stdout, "\nMiB on each of %d ranks\n", f.ranks)
+	fmt.Fprintf(p.stdout, "\nMiB on each of %d ranks\n", s.Ranks)
 	fmt.Fprintln(w, "strategy\tparameters\tgradients\toptimizer\tsum\tgathered\tpeak\tof DDP\t")
-	for _, s := range e.Strategies {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.2f\t\n", s.Strategy, mebibytes(s.Parameters),
-			mebibytes(s.Gradients), mebibytes(s.OptimizerState), mebibytes(s.Parameters+s.Gradients+s.OptimizerState),
-			mebibytes(s.Gathered), mebibytes(s.Peak), float64(s.Peak)/float64(e.Strategies[0].Peak))
+	for _, way := range e.Strategies {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.2f\t\n", way.Strategy, mebibytes(way.Parameters),
+			mebibytes(way.Gradients), mebibytes(way.OptimizerState),
+			mebibytes(way.Parameters+way.Gradients+way.OptimizerState), mebibytes(way.Gathered), mebibytes(way.Peak),
+			float64(way.Peak)/float64(e.Strategies[0].Peak))
 	}
 	w.Flush()
 }

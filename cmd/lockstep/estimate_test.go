@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,6 +36,11 @@ func TestEstimateMemory(t *testing.T) {
 	require.Equal(t, plain.Parameters/2, read("--dtype", "bfloat16").Parameters)
 	require.Zero(t, read("--optim", "sgd").OptimizerState)
 	require.Equal(t, 3*plain.Gradients, read("--gradient_accumulation_steps", "4").Gradients, "a tree of four")
+
+	require.Equal(t, 3*plain.Gradients, read("--global_train_batch_size", "8").Gradients, "any setting of a run")
+	yaml := filepath.Join(dir, "run.yaml")
+	require.NoError(t, os.WriteFile(yaml, []byte("gradient_accumulation_steps: 4\n"), 0o644))
+	require.Equal(t, 3*plain.Gradients, read("--config", yaml).Gradients, "a file, too")
 
 	full := read("--fsdp", "full_shard", "--num_replicas", "4")
 	require.InEpsilon(t, plain.Parameters/4, full.Parameters, 0.005)
@@ -85,7 +91,7 @@ func TestEstimateMemory(t *testing.T) {
 	}
 	code, _, complaint := output(nil, "estimate-memory", config, "--deepspeed", filepath.Join(dir, "none.json"))
 	require.NotZero(t, code)
-	require.Contains(t, complaint, "deepspeed: ")
+	require.Contains(t, complaint, "deepspeed is ")
 
 	for model, text := range map[string]string{"mlp": `{"model_type": "mlp", "sizes": [3, 4, 2], "loss": "cross_entropy"}`, "resnet": `{"model_type": "resnet"}`} {
 		require.NoError(t, os.WriteFile(config, []byte(text), 0o644))
@@ -96,11 +102,11 @@ func TestEstimateMemory(t *testing.T) {
 	for want, argv := range map[string][]string{
 		"0 words; want one MODEL":                       {},
 		"no such file":                                  {filepath.Join(dir, "none")},
-		`dtype is "int8"; want one of`:                  {config, "--dtype", "int8"},
+		`dtype is "int8" (flag --dtype); want one of`:   {config, "--dtype", "int8"},
 		"per_device_train_batch_size is 0":              {config, "--per_device_train_batch_size", "0"},
 		"unknown flag --lenght; did you mean --length?": {config, "--lenght", "1"},
-		"ranks is 0 and length 0; want at least 1":      {config, "--ranks", "0"},
-		"zero_stage is 4; want at most 3":               {config, "--zero_stage", "4", "--ranks", "2"},
+		"ranks is -1 (flag --ranks); want at least 0":   {config, "--ranks", "-1"},
+		"zero_stage is 4 (flag --zero_stage); want":     {config, "--zero_stage", "4", "--ranks", "2"},
 		"3 replicas on 4 ranks: want a divisor": {config, "--zero_stage", "3", "--ranks", "4",
 			"--dp_replicate_size", "3"},
 	} {
@@ -111,4 +117,33 @@ func TestEstimateMemory(t *testing.T) {
 	require.NoError(t, os.WriteFile(config, []byte(`{"model_type": "bart"}`), 0o644))
 	_, _, text := output(nil, "estimate-memory", config)
 	require.Contains(t, text, `model_type "bart" is not built in: want one of gpt2, mlp, resnet`)
+}
+
+// The command needs little memory for a model of any size, and no row has more gathered than its peak.
+func TestEstimateOfALargeModel(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "config.json")
+	require.NoError(t, os.WriteFile(config, []byte(`{"model_type": "gpt2", "n_layer": 36, "n_embd": 4096, "n_head": 32,
+		"n_positions": 2048}`), 0o644))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	code, out, text := output(nil, "estimate-memory", config, "--json", "--ranks", "64", "--fsdp", "full_shard",
+		"--per_device_train_batch_size", "1", "--length", "2")
+	require.Zero(t, code, text)
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.HeapSys, before.HeapSys+200<<20, "bytes that the heap has grown to")
+	var e estimate
+	require.NoError(t, json.Unmarshal([]byte(out), &e))
+	require.Greater(t, e.Count, 7_000_000_000)
+	for _, s := range e.Strategies {
+		require.LessOrEqual(t, s.Gathered, s.Peak, s.Strategy)
+		require.LessOrEqual(t, s.Gathered+s.Parameters+s.OptimizerState, s.Peak, s.Strategy)
+	}
+	require.NoError(t, os.WriteFile(config, []byte(`{"model_type": "gpt2"}`), 0o644))
+	code, out, text = output(nil, "estimate-memory", config, "--json", "--ranks", "64", "--fsdp", "full_shard",
+		"--per_device_train_batch_size", "1", "--length", "2")
+	require.Zero(t, code, text)
+	require.NoError(t, json.Unmarshal([]byte(out), &e))
+	for _, s := range e.Strategies {
+		require.LessOrEqual(t, s.Gathered, s.Peak, s.Strategy)
+	}
 }
