@@ -25,8 +25,8 @@ func stateful(a *Accelerator) (ddp.Stateful, bool) {
 }
 
 // OwnHookState is the name of the communication hook and this rank's state of it, for a checkpoint. Nothing is copied:
-// the caller must not change it, and must be done with it before the next step. ok is false on all ranks if the hook has
-// no state.
+// the caller must not change it, and must be done with it before the next step. ok is false on all ranks if the hook
+// has no state.
 func OwnHookState(a *Accelerator) (name string, own ddp.State, ok bool) {
 	h, ok := stateful(a)
 	if !ok {

@@ -60,7 +60,8 @@ func (l *alone) stepped() {
 	l.averageIfDue()
 }
 
-// averageIfDue averages the parameters after each local_sgd_steps windows, whether or not a rank had loss terms in them.
+// averageIfDue averages the parameters after each local_sgd_steps windows, whether or not a rank had loss terms in
+// them.
 func (l *alone) averageIfDue() {
 	every := int64(l.a.args.LocalSGDSteps)
 	if (l.steps-l.since)/every == (l.averaged-l.since)/every {

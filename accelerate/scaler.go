@@ -33,8 +33,8 @@ type LossScaleError struct {
 func (*LossScaleError) Permanent() bool { return true }
 
 func (e *LossScaleError) Error() string {
-	return fmt.Sprintf("accelerate: the gradients overflow float16 at loss scale %g, after %d skipped steps in a row, and "+
-		"fp16_min_scale is %g: want bf16, a smaller learning rate, or a smaller fp16_min_scale", e.Scale, e.Skipped,
+	return fmt.Sprintf("accelerate: the gradients overflow float16 at loss scale %g, after %d skipped steps in a row, "+
+		"and fp16_min_scale is %g: want bf16, a smaller learning rate, or a smaller fp16_min_scale", e.Scale, e.Skipped,
 		e.Least)
 }
 

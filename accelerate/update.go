@@ -163,8 +163,8 @@ func (u *Update) know(norm float64) {
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
-// Step is Accelerator.Step, unless loss or norm is not finite or there is no loss term. It follows Clip, and is collective where the model is
-// sharded.
+// Step is Accelerator.Step, unless loss or norm is not finite or there is no loss term. It follows Clip, and is
+// collective where the model is sharded.
 func (u *Update) Step() {
 	a := u.a
 	if !u.onDevice {

@@ -44,7 +44,7 @@ type TrainingArguments struct {
 	MaxTrainSeconds float64 `json:"max_train_seconds" usage:"stop after this many seconds of training; 0: no limit"`
 	// LRScheduleByTime lets the schedule end with MaxTrainSeconds if these are used up before the last step. After the
 	// warm-up the learning rate is that of the steps taken or that of the time used, whichever is further along.
-	LRScheduleByTime bool `json:"lr_schedule_by_time" resume:"fixed" usage:"let the schedule end with max_train_seconds if they end before the steps; false: it follows the steps alone"`
+	LRScheduleByTime bool `json:"lr_schedule_by_time" resume:"fixed" usage:"end the schedule with max_train_seconds"`
 
 	// LearningRate is the highest learning rate of the schedule.
 	LearningRate float64 `json:"learning_rate" resume:"fixed" usage:"highest learning rate of the schedule"`
@@ -92,7 +92,7 @@ type TrainingArguments struct {
 	FP16InitialScale float64 `json:"fp16_initial_scale" resume:"fixed" usage:"factor of the loss at first, with fp16"`
 	// FP16MinScale is the smallest factor: it is an error if gradients overflow at a factor that cannot be halved
 	// any more, since every step would be skipped.
-	FP16MinScale float64 `json:"fp16_min_scale" resume:"fixed" usage:"smallest factor of the loss, with fp16; an overflow that would take it below is an error"`
+	FP16MinScale float64 `json:"fp16_min_scale" resume:"fixed" usage:"smallest factor of the loss, with fp16"`
 	// FP16GrowthInterval is the number of steps without overflow after which the factor is doubled.
 	FP16GrowthInterval int `json:"fp16_growth_interval" resume:"fixed" usage:"steps without overflow after which the factor is doubled, with fp16"`
 	// HalfUpdate is how parameters of bfloat16 or float16 take updates that are smaller than their precision. It has no

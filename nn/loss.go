@@ -129,8 +129,8 @@ func refuse(c *Ctx, op, format string, args ...any) {
 	panic(&tensor.Error{Op: op, Msg: fmt.Sprintf(format, args...), Where: c.Path()})
 }
 
-// checkLabels checks that rows [..., V] have a label each, in the same arrangement: labels in another one would be those
-// of other rows.
+// checkLabels checks that rows [..., V] have a label each, in the same arrangement: labels in another one would be
+// those of other rows.
 func checkLabels(c *Ctx, op string, rows, labels *tensor.Tensor) {
 	if shape := rows.Shape(); len(shape) == 0 || !slices.Equal(shape[:len(shape)-1], labels.Shape()) {
 		refuse(c, op, "rows of shape %v and labels of shape %v: want a label for each row, in the rows' shape without "+

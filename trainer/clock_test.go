@@ -55,8 +55,9 @@ func TestScheduleByTime(t *testing.T) {
 		set  func(*args.TrainingArguments)
 		want []float64
 	}{
-		"linear":   {func(*args.TrainingArguments) {}, []float64{1, .9, .8, .7, .6, .5, .4, .3, .2, .1}},
-		"by steps": {func(a *args.TrainingArguments) { a.LRScheduleByTime = false }, []float64{1, .999, .998, .997, .996}},
+		"linear": {func(*args.TrainingArguments) {}, []float64{1, .9, .8, .7, .6, .5, .4, .3, .2, .1}},
+		"by steps": {func(a *args.TrainingArguments) { a.LRScheduleByTime = false },
+			[]float64{1, .999, .998, .997, .996}},
 		"two steps of warm-up": {func(a *args.TrainingArguments) { a.WarmupSteps = 2 },
 			[]float64{0, .5, 1, .875, .75, .625, .5, .375, .25, .125}},
 		"a fifth of warm-up": {func(a *args.TrainingArguments) { a.WarmupSteps = 0.2 },

@@ -35,8 +35,8 @@ type commHookState struct {
 	Ranks int    `json:"ranks"`
 }
 
-// hookPieces are the communication hook's state as each rank writes its own into a checkpoint, with the file that rank 0
-// adds. ok is false on all ranks if there is none to save.
+// hookPieces are the communication hook's state as each rank writes its own into a checkpoint, with the file that rank
+// 0 adds. ok is false on all ranks if there is none to save.
 func (r *run) hookPieces() (head checkpoint.Part, pieces []checkpoint.Piece, ok bool, err error) {
 	name, own, ok := accelerate.OwnHookState(r.acc)
 	if !ok || r.args.SaveOnlyModel {
@@ -79,7 +79,8 @@ func hookPiece(name string, x []float32) checkpoint.Piece {
 
 // writeWithHook writes a checkpoint to which each rank adds what its communication hook carries from step to step:
 // nothing of it is gathered. It is collective, and if one rank fails, all do.
-func (r *run) writeWithHook(ctx context.Context, head checkpoint.Part, pieces []checkpoint.Piece) (checkpoint.Info, error) {
+func (r *run) writeWithHook(ctx context.Context, head checkpoint.Part, pieces []checkpoint.Piece) (checkpoint.Info,
+	error) {
 	content := checkpoint.Sharded{RunID: r.progress.RunID, Pieces: pieces}
 	if r.acc.IsMain() {
 		parts, err := r.checkpointParts()

@@ -11,8 +11,8 @@ import (
 // mostEmptySteps is how many steps in a row may have no loss terms.
 const mostEmptySteps = 100
 
-// empties counts the steps of which no micro-batch, of any rank, has a loss term: all labels are -100. The optimizer and
-// the schedule leave them out.
+// empties counts the steps of which no micro-batch, of any rank, has a loss term: all labels are -100. The optimizer
+// and the schedule leave them out.
 type empties struct {
 	Steps int64 `json:"steps"`
 	Row   int64 `json:"in_a_row"` // at the end of the steps so far
@@ -46,8 +46,9 @@ func (e *EmptyStepsError) Error() string {
 	if e.Epoch > 0 {
 		what = fmt.Sprintf("all steps of epoch %d", e.Epoch)
 	}
-	return fmt.Sprintf("trainer: step %d: %s have no loss term: want labels that are not -100 (look at what the collator "+
-		"masks, and at texts that are cut before their answer), or a loss function that counts its terms", e.Step, what)
+	return fmt.Sprintf("trainer: step %d: %s have no loss term: want labels that are not -100 (look at what the "+
+		"collator masks, and at texts that are cut before their answer), or a loss function that counts its terms",
+		e.Step, what)
 }
 
 // checkEmpty reports steps without a loss term, which train nothing, and ends the run after too many of them.

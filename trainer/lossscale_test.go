@@ -72,7 +72,7 @@ func TestOverflowAtTheSmallestScale(t *testing.T) {
 		for _, ranks := range []int{1, 2} {
 			for name, set := range map[string]func(*args.TrainingArguments){
 				"ddp":      func(*args.TrainingArguments) {},
-				"gathered": func(a *args.TrainingArguments) { a.FSDP, a.FSDPShareParameters = []string{"full_shard"}, false },
+				"gathered": func(a *args.TrainingArguments) { gather(a, "full_shard") },
 			} {
 				t.Run(fmt.Sprintf("%g on %d ranks, %s", k.least, ranks, name), func(t *testing.T) {
 					a := lineArgs(fp16, set, func(a *args.TrainingArguments) {

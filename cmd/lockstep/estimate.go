@@ -40,7 +40,7 @@ model is whole and is cut. With several ranks a table compares the strategies. -
 // estimateSettings are those of the command beside TrainingArguments.
 type estimateSettings struct {
 	Model  string `json:"model_name_or_path" usage:"the MODEL, instead of a word"`
-	Length int    `json:"length" usage:"tokens per sample, or pixels per side of an image; 0 for the model's maximum or default"`
+	Length int    `json:"length" usage:"tokens per sample, or pixels per side; 0: as many as the model has"`
 	Ranks  int    `json:"ranks" usage:"ranks of the run; several ranks sum their gradients; 0: num_replicas"`
 	DType  string `json:"dtype" choices:"float32,bfloat16,float16,float64" usage:"dtype of the parameters"`
 	JSON   bool   `json:"json" usage:"print JSON"`
