@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/internal/loopback"
 )
 
 // secondSignal is when another signal counts as a second one: wrappers that forward Ctrl-C
@@ -162,7 +163,15 @@ func (r *run) listen() (l net.Listener, err error) {
 		l, e.listener = e.listener, nil
 		return l, nil
 	}
-	return net.Listen("tcp", net.JoinHostPort(r.config.MasterAddr, "0"))
+	return listen(net.JoinHostPort(r.config.MasterAddr, "0"))
+}
+
+// listen is net.Listen, unless the loopback interface is down: then listening works, and connecting does not.
+func listen(address string) (net.Listener, error) {
+	if err := loopback.Down(address); err != nil {
+		return nil, err
+	}
+	return net.Listen("tcp", address)
 }
 
 // watch waits until every rank has ended, and sees to it that they do once one has failed

@@ -76,8 +76,8 @@ func writeErrorFile(path string, f errorFile) error {
 		return fmt.Errorf("launch: error file: %w", err)
 	}
 	temporary, err := os.CreateTemp(filepath.Dir(path), ".error-*")
-	if err != nil {
-		return fmt.Errorf("launch: error file: %w", err)
+	if err != nil { // as beside a file without a name, which the launcher holds open and reads when the rank has ended
+		return overwrite(path, text)
 	}
 	_, err = temporary.Write(text)
 	err = errors.Join(err, temporary.Close())
@@ -86,6 +86,19 @@ func writeErrorFile(path string, f errorFile) error {
 	}
 	if err != nil {
 		os.Remove(temporary.Name()) // the error before counts
+		return fmt.Errorf("launch: error file: %w", err)
+	}
+	return nil
+}
+
+// overwrite writes a file in its place.
+func overwrite(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err == nil {
+		_, err = f.Write(text)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
 		return fmt.Errorf("launch: error file: %w", err)
 	}
 	return nil

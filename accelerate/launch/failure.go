@@ -222,7 +222,7 @@ func (e *FailureError) readFlights(dir string, began time.Time) {
 func (a *attempt) failure(w *worker) Failure {
 	f := Failure{
 		Rank: w.rank, LocalRank: w.localRank, PID: w.pid(), ExitCode: Unknown, BySelf: w.unprompted, Stopped: w.stopped,
-		ErrorFile: w.errorFile(), MaxRSS: w.maxRSS, After: w.at.Sub(w.started), at: w.at,
+		ErrorFile: w.errorFile, MaxRSS: w.maxRSS, After: w.at.Sub(w.started), at: w.at,
 	}
 	switch {
 	case w.waitProblem != nil:
@@ -251,7 +251,7 @@ func (a *attempt) failure(w *worker) Failure {
 // logFile is the path of a log that was kept, else "".
 func (w *worker) logFile(name string) string {
 	path := w.dir + string(os.PathSeparator) + name
-	if _, err := os.Stat(path); err != nil {
+	if _, err := os.Stat(path); w.dir == "" || err != nil {
 		return ""
 	}
 	return path

@@ -23,7 +23,7 @@ import (
 // temporary folder. It returns how many groups it killed. The process should ignore the
 // signals that end the launcher. On Linux it has a name of its own, so that killing the launcher by its name spares it.
 func Guard(input io.Reader) (killed int, err error) {
-	rename("launch-guard")
+	rename(guardName)
 	groups := map[int]bool{}
 	var id, dir string
 	s := bufio.NewScanner(input)
@@ -60,11 +60,15 @@ func Guard(input io.Reader) (killed int, err error) {
 	return killed, errors.Join(s.Err(), err)
 }
 
-// guardCount is how many guards a launcher has: whoever kills the launcher and one guard at once, with SIGKILL, still
-// leaves one that ends the ranks and what they have started. Nothing unprivileged on Linux does so without a process
-// that lives: a parent's death signal does not reach grandchildren, and a cgroup or a PID namespace of one's own wants
-// permission.
-const guardCount = 2
+// guardCount is how many guards a launcher has: whoever kills the launcher and all guards except one at the same
+// moment, with SIGKILL, still leaves one that ends the ranks and what they have started. Nothing unprivileged on Linux
+// does so without a process that lives: a parent's death signal does not reach grandchildren, and a cgroup or a PID
+// namespace needs permission.
+const guardCount = 3
+
+// guardName is the name of guards for ps, pgrep and killall, and their first argument: killing processes by the
+// launcher's name or command line spares them.
+const guardName = "launch-guard"
 
 // guardPause is how long a guard that has died soon after its start waits for its successor; others wait for none,
 // since in between there is one guard alone.
@@ -108,6 +112,7 @@ func (g *guards) start(i int) (*exec.Cmd, error) {
 		return nil, nil
 	}
 	cmd := exec.Command(g.command[0], g.command[1:]...)
+	cmd.Args[0] = guardName
 	cmd.Env, cmd.SysProcAttr = g.environ, guardAttributes()
 	pipe, err := cmd.StdinPipe()
 	if err == nil {

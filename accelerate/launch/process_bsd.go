@@ -38,5 +38,13 @@ func peakMemory(state *os.ProcessState) int64 {
 // standsStill is not known here.
 func standsStill(int) bool { return false }
 
+// holdsFiles says that other processes cannot open the files that this one holds.
+const holdsFiles = false
+
+func unnamedFile(string) (*os.File, error) { return nil, errors.ErrUnsupported }
+
+// secretFile returns a file without a name that holds a text.
+func secretFile(text string) (*os.File, error) { return removedFile(text) }
+
 // rename does nothing: a name cannot be changed here.
 func rename(string) {}

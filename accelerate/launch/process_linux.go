@@ -22,6 +22,38 @@ func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
+// holdsFiles says that unnamedFile needs no folder, and that other processes can open what it returns.
+const holdsFiles = true
+
+// unnamedFile returns a file without a name, in memory.
+func unnamedFile(what string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(what, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	return os.NewFile(uintptr(fd), what), nil
+}
+
+// secretFile returns a file without a name that holds a text, which nobody can change.
+func secretFile(text string) (*os.File, error) {
+	f, err := unnamedFile("lockstep-token")
+	if err != nil {
+		secret, second := removedFile(text)
+		if second != nil {
+			return nil, errors.Join(err, second)
+		}
+		return secret, nil
+	}
+	if _, err = f.WriteString(text); err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS,
+			unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // rename gives this process another name for ps, pkill and killall.
 func rename(name string) {
 	_ = os.WriteFile("/proc/self/comm", []byte(name), 0) // it works under any name

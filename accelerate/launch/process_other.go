@@ -29,6 +29,11 @@ func sweep(string) int                      { return 0 }
 func signalName(sig syscall.Signal) string  { return sig.String() }
 func peakMemory(*os.ProcessState) int64     { return 0 }
 
+const holdsFiles = false
+
+func unnamedFile(string) (*os.File, error) { return nil, unsupported() }
+func secretFile(string) (*os.File, error)  { return nil, unsupported() }
+
 // standsStill is not known here.
 func standsStill(int) bool { return false }
 

@@ -5,6 +5,7 @@
 package launch
 
 import (
+	"errors"
 	"os"
 	"syscall"
 
@@ -13,6 +14,23 @@ import (
 
 // unsupported is nil where ranks can be started.
 func unsupported() error { return nil }
+
+// removedFile returns a file that holds a text, to be read only. It had a name in TMPDIR before it held anything.
+func removedFile(text string) (*os.File, error) {
+	w, err := os.CreateTemp("", "lockstep-token-*") // mode 0600
+	if err != nil {
+		return nil, err
+	}
+	r, err := os.Open(w.Name())
+	err = errors.Join(err, os.Remove(w.Name()))
+	if err == nil {
+		_, err = w.WriteString(text)
+	}
+	if err = errors.Join(err, w.Close()); err != nil && r != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, err
+}
 
 // signalGroup sends to all processes of a group.
 func signalGroup(pgid int, sig syscall.Signal) error { return syscall.Kill(-pgid, sig) }

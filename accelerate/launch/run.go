@@ -24,8 +24,9 @@ type run struct {
 	config  Config
 	program string // found in PATH
 	id      string // random; every process of the run inherits it
-	dir     string // log files and error files
+	dir     string // log files and error files; "" if there is no folder for them
 	keepDir bool
+	held    []*os.File // files without a name: the token, and error files where there is no folder
 	console console
 	guards  *guards
 	token   *os.File // holds the secret, and has no name
@@ -93,6 +94,7 @@ func (r *run) prepare() error {
 	if r.token, err = secretFile(c.Token); err != nil {
 		return fmt.Errorf("launch: job token: %w", err)
 	}
+	r.held = append(r.held, r.token)
 	if len(c.Guard) > 0 {
 		if r.guards, err = startGuards(c.Guard, r.id, override(c.Env, nil, env.VarJobToken), c.Logger); err != nil {
 			return errors.Join(err, r.cleanUp())
@@ -101,30 +103,13 @@ func (r *run) prepare() error {
 	if err := r.makeDir(); err != nil {
 		return errors.Join(err, r.cleanUp())
 	}
-	if r.guards != nil && !r.keepDir {
+	if r.guards != nil && !r.keepDir && r.dir != "" {
 		r.guards.folder(r.dir)
 	}
 	return nil
 }
 
-// secretFile returns a file without a name that holds a text, to be read only.
-func secretFile(text string) (*os.File, error) {
-	w, err := os.CreateTemp("", "lockstep-token-*") // mode 0600
-	if err != nil {
-		return nil, err
-	}
-	r, err := os.Open(w.Name())
-	err = errors.Join(err, os.Remove(w.Name())) // before there is anything in it
-	if err == nil {
-		_, err = w.WriteString(text)
-	}
-	if err = errors.Join(err, w.Close()); err != nil && r != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	return r, err
-}
-
-// makeDir makes the run's folder, which holds the error files if nothing else.
+// makeDir makes the run's folder, which holds the error files if nothing else. Those can do without: see errorFile.
 func (r *run) makeDir() error {
 	c := &r.config
 	parent := c.LogDir
@@ -138,6 +123,9 @@ func (r *run) makeDir() error {
 	if err == nil {
 		r.dir, err = filepath.Abs(dir)
 	}
+	if err != nil && !r.keepDir && holdsFiles {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("launch: log folder: %w", err)
 	}
@@ -147,8 +135,11 @@ func (r *run) makeDir() error {
 	return nil
 }
 
-// rankDir makes and names a rank's folder in an attempt.
+// rankDir makes and names a rank's folder in an attempt, "" if there is none for the run.
 func (r *run) rankDir(attempt, localRank int) (string, error) {
+	if r.dir == "" {
+		return "", nil
+	}
 	dir := filepath.Join(r.dir, "attempt_"+strconv.Itoa(attempt), strconv.Itoa(localRank))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("launch: log folder: %w", err)
@@ -163,8 +154,8 @@ func (r *run) cleanUp() error {
 			r.config.Logger.Warn("the guard process failed", "error", err)
 		}
 	}
-	if r.token != nil {
-		_ = r.token.Close() // it was only read
+	for _, f := range r.held {
+		_ = f.Close() // it has no name, and goes with its contents
 	}
 	if r.keepDir || r.dir == "" {
 		return nil

@@ -261,6 +261,29 @@ func TestRestartsBackOff(t *testing.T) {
 	require.Equal(t, []time.Duration{2 * time.Minute, 2 * time.Minute}, []time.Duration{b.next(0), b.next(0)})
 }
 
+// Without a folder for temporary files ranks get their token and leave their errors all the same.
+func TestNoTemporaryFolder(t *testing.T) {
+	if !holdsFiles {
+		t.Skip("the system has no files without a name")
+	}
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
+	b := newBench(t, 2, "secret")
+	b.Token = "a token that the launcher was given"
+	require.NoError(t, b.run(t), b.err.String())
+	require.Equal(t, 4, strings.Count(b.out.String(), "token "+b.Token+"\n"), "%s", b.out.String())
+
+	b = newBench(t, 2, "hopeless")
+	b.MaxRestarts = 5
+	f := fails(t, b.run(t))
+	require.True(t, f.Root.Permanent)
+	require.Contains(t, f.Root.Message, "a typing error")
+	require.Empty(t, f.Root.LogFile)
+
+	b = newBench(t, 1, "say", "x")
+	b.Tee = Streams{all: stdout}
+	require.ErrorContains(t, b.run(t), "launch: log folder: ", "logs were asked for, and need one")
+}
+
 func TestInterruptBetweenAttempts(t *testing.T) {
 	b := newBench(t, 2, "flaky", "9")
 	b.MaxRestarts, b.RestartDelay = 9, 20*time.Second

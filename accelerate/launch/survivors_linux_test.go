@@ -22,7 +22,7 @@ func (l *launched) guardsOf(t *testing.T) []int {
 		pids = nil
 		for _, pid := range processIDs() {
 			text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-			if err == nil && strings.Contains(string(text), "(launch-guard) S "+strconv.Itoa(l.cmd.Process.Pid)) {
+			if err == nil && strings.Contains(string(text), "("+guardName+") S "+strconv.Itoa(l.cmd.Process.Pid)) {
 				pids = append(pids, pid)
 			}
 		}
@@ -31,13 +31,25 @@ func (l *launched) guardsOf(t *testing.T) []int {
 	return pids
 }
 
-// Whoever kills the launcher and a guard at once leaves nothing running, whichever guard it is.
-func TestGuardAndLauncherKilledTogether(t *testing.T) {
-	for i := range guardCount {
+// Whoever kills the launcher and all guards except one at once leaves nothing running, whichever guard is left.
+func TestGuardsAndLauncherKilledTogether(t *testing.T) {
+	for survivor := range guardCount {
 		l := startLauncher(t, time.Minute, "guard", 2, 2, "family")
 		guards := l.guardsOf(t)
-		require.NoError(t, syscall.Kill(guards[i], syscall.SIGSTOP)) // it must not be the one that acts
-		require.NoError(t, syscall.Kill(guards[i], syscall.SIGKILL))
+		for i, pid := range guards {
+			text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+			require.NoError(t, err)
+			require.NotContains(t, string(text), os.Args[0], "pkill -f with the program's name")
+			if i != survivor { // it must not be the one that acts
+				require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+			}
+		}
+		require.NoError(t, l.cmd.Process.Signal(syscall.SIGSTOP)) // it must replace none
+		for i, pid := range guards {
+			if i != survivor {
+				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+			}
+		}
 		require.NoError(t, l.cmd.Process.Kill())
 		require.Eventually(t, func() bool { return len(markedProcesses(t, l.mark)) == 0 }, 20*time.Second,
 			5*time.Millisecond)

@@ -26,7 +26,8 @@ type worker struct {
 	attempt   int
 	rank      int
 	localRank int
-	dir       string
+	dir       string // "" if it has none
+	errorFile string // what a failing rank leaves
 	cmd       *exec.Cmd
 	out, err  *stream
 	started   time.Time
@@ -54,6 +55,9 @@ func (r *run) newWorker(attempt, localRank, port int) (*worker, error) {
 	if w.dir, err = r.rankDir(attempt, localRank); err != nil {
 		return nil, err
 	}
+	if w.errorFile, err = w.newErrorFile(); err != nil {
+		return nil, err
+	}
 	if w.out, err = w.stream(stdout, "stdout.log", c.Stdout); err != nil {
 		return nil, err
 	}
@@ -64,14 +68,26 @@ func (r *run) newWorker(attempt, localRank, port int) (*worker, error) {
 	w.cmd = exec.Command(r.program, c.Args...)
 	w.cmd.Args[0] = c.Program
 	w.cmd.Dir = c.Dir
-	w.cmd.Env = r.environ(attempt, localRank, port, w.errorFile())
+	w.cmd.Env = r.environ(attempt, localRank, port, w.errorFile)
 	w.cmd.Stdout, w.cmd.Stderr = w.out, w.err
 	w.cmd.SysProcAttr = attributes()
 	w.cmd.WaitDelay = pipeWait
 	return w, nil
 }
 
-func (w *worker) errorFile() string { return filepath.Join(w.dir, "error.json") }
+// newErrorFile names the rank's error file: in its folder, else one without a name that this process holds open and
+// the rank opens through it.
+func (w *worker) newErrorFile() (string, error) {
+	if w.dir != "" {
+		return filepath.Join(w.dir, "error.json"), nil
+	}
+	f, err := unnamedFile("lockstep-error")
+	if err != nil {
+		return "", fmt.Errorf("launch: error file: %w", err)
+	}
+	w.run.held = append(w.run.held, f)
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), nil
+}
 
 // stream opens what one of the rank's streams is written to.
 func (w *worker) stream(which int, name string, shown io.Writer) (*stream, error) {

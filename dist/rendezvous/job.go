@@ -318,8 +318,8 @@ func (j *Job) introduce(all [][]byte) error {
 	return nil
 }
 
-// warnOfWrongToken says in the log, as long as this process waits for the others, that one was refused. Only the one
-// that was refused ends: anybody can come with a wrong token.
+// warnOfWrongToken says in the log, as long as this process waits for the others, that one was refused. Anybody can
+// come with a wrong token: the others end only if the rank that it claims to be does not come either.
 func (j *Job) warnOfWrongToken(ctx context.Context) {
 	if who, err := j.Store.Get(ctx, wrongToken); err == nil {
 		slog.Warn("rendezvous: a process was refused since its job token is another one; if it belongs to this job, "+

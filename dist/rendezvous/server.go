@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/dist/internal/wire"
+	"github.com/lockstep-ml/lockstep/internal/loopback"
 )
 
 // Server is the store: a map from keys to small values that the processes of a job read and write. It is served by rank
@@ -26,7 +27,15 @@ type Server struct {
 	changed   chan struct{} // closed and replaced at each change of values
 	closed    bool
 	busy      int // requests whose answers have not left
+
+	patience time.Duration // with a rank that has not come while another token claims its place
+	verdicts []*time.Timer // that run
 }
+
+// wrongTokenPatience is how long a rank may still come after a process with another token has claimed its place. As a
+// rule that process is the rank, and the others would wait for it in vain; a stranger can stop no job whose ranks come
+// within that time.
+const wrongTokenPatience = 15 * time.Second
 
 // lastAnswers is how long Close waits for answers to leave.
 const lastAnswers = time.Second
@@ -43,6 +52,7 @@ type exchange struct {
 	values map[int][]byte
 	done   chan struct{}
 	fault  *response // why it failed
+	once   bool      // the ranks of the job meet
 }
 
 // request is what a client asks; exactly one answer with the same number follows, in any order.
@@ -75,7 +85,11 @@ type response struct {
 
 // Serve starts a store on address (HOST:PORT, port 0 for a free one) for those who know the token.
 func Serve(address string, token []byte, security TLS) (*Server, error) {
-	l, err := net.Listen("tcp", address)
+	err := loopback.Down(address)
+	var l net.Listener
+	if err == nil {
+		l, err = net.Listen("tcp", address)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("rendezvous: the store cannot listen: %w", err)
 	}
@@ -99,8 +113,9 @@ func ServeOn(l net.Listener, token []byte, security TLS) (*Server, error) {
 func newServer() *Server {
 	return &Server{
 		values: map[string][]byte{}, counters: map[string]int64{}, exchanges: map[string]*exchange{},
-		met:   map[string]bool{},
-		conns: map[net.Conn]struct{}{}, changed: make(chan struct{}),
+		met:      map[string]bool{},
+		patience: wrongTokenPatience,
+		conns:    map[net.Conn]struct{}{}, changed: make(chan struct{}),
 	}
 }
 
@@ -111,16 +126,39 @@ func (s *Server) Addr() *net.TCPAddr { return s.listener.Addr() }
 func (s *Server) Refused() int { return s.listener.Refused() }
 
 // wrongToken is the key of the first process that was refused since its token is another one. Who waits for the others
-// to come reads it: one of them may be meant.
+// to come reads it and warns.
 const wrongToken = "wrong-token"
 
-// tellOfWrongToken tells those who read wrongToken. It ends nothing: anybody can come with a token.
+// tellOfWrongToken tells those who read wrongToken. If the rank that the process claims to be does not come soon, the
+// meeting of the ranks ends.
 func (s *Server) tellOfWrongToken(from net.Addr, claimed wire.Hello) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	who := fmt.Sprintf("%v, which calls itself rank %d", from, claimed.Rank)
 	if s.values[wrongToken] == nil {
-		s.values[wrongToken] = fmt.Appendf(nil, "%v, which calls itself rank %d", from, claimed.Rank)
+		s.values[wrongToken] = []byte(who)
 		s.notify()
+	}
+	if len(s.verdicts) < maxVerdicts {
+		s.verdicts = append(s.verdicts, time.AfterFunc(s.patience, func() { s.giveUp(claimed.Rank, who) }))
+	}
+}
+
+// maxVerdicts bounds what strangers can make a store keep.
+const maxVerdicts = 1024
+
+// giveUp ends the meeting of the ranks if it still waits for a rank that came with another token.
+func (s *Server) giveUp(rank int, who string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, x := range s.exchanges {
+		if _, came := x.values[rank]; x.once && !came && rank >= 0 && rank < x.n {
+			s.fail(key, response{Missing: []int{rank}, Error: fmt.Sprintf("did not come, and a process at %s, was "+
+				"refused since its job token is another one: give all hosts the same token", who)})
+		}
 	}
 }
 
@@ -128,6 +166,9 @@ func (s *Server) tellOfWrongToken(from net.Addr, claimed wire.Hello) {
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
+	for _, timer := range s.verdicts {
+		timer.Stop()
+	}
 	for key := range s.exchanges {
 		s.fail(key, response{Error: "the store was closed"})
 	}
@@ -320,7 +361,7 @@ func (s *Server) bring(r request) (*exchange, *response) {
 	}
 	x := s.exchanges[r.Key]
 	if x == nil {
-		x = &exchange{n: r.N, values: map[int][]byte{}, done: make(chan struct{})}
+		x = &exchange{n: r.N, values: map[int][]byte{}, done: make(chan struct{}), once: r.Once}
 		s.exchanges[r.Key] = x
 	}
 	var fault string

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/dist/internal/wire"
+	"github.com/lockstep-ml/lockstep/internal/loopback"
 )
 
 // What may be said to a rank that comes to the store of a job which it does not belong to: one before its restart.
@@ -54,6 +55,9 @@ func dial(ctx context.Context, address string, key *wire.Key, rank int) (*Store,
 		if errors.Is(err, wire.ErrToken) {
 			return nil, fmt.Errorf("rendezvous: rank %d: the store at %s belongs to another job: %w", rank, address,
 				err)
+		}
+		if down := loopback.Down(address); down != nil {
+			return nil, fmt.Errorf("rendezvous: rank %d cannot reach the store at %s: %w: %w", rank, address, err, down)
 		}
 		select {
 		case <-ctx.Done():
