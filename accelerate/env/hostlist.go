@@ -18,16 +18,19 @@ const maxHost = 255
 // ExpandHostList expands Slurm's short form of a list of hosts: "n[08-10,12]-ib,login" is
 // n08-ib, n09-ib, n10-ib, n12-ib, login. A name may have several brackets; the last varies
 // fastest, and the width of a range's first number is kept. At most 1048576 hosts.
-func ExpandHostList(text string) ([]string, error) {
+func ExpandHostList(text string) ([]string, error) { return expandHostList(text, maxHosts) }
+
+// expandHostList expands a list to at most limit hosts.
+func expandHostList(text string, limit int) ([]string, error) {
 	parts, err := splitOutside(text)
 	if err != nil {
 		return nil, fmt.Errorf("host list %q: %w", text, err)
 	}
 	var hosts []string
 	for _, p := range parts {
-		expanded, err := expandHost(p)
-		if err == nil && len(hosts)+len(expanded) > maxHosts {
-			err = fmt.Errorf("it expands to more than %d hosts", maxHosts)
+		expanded, err := expandHost(p, limit)
+		if err == nil && len(hosts)+len(expanded) > limit {
+			err = fmt.Errorf("it expands to more than %d hosts", limit)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("host list %q: %w", text, err)
@@ -69,8 +72,8 @@ func splitOutside(text string) ([]string, error) {
 	return parts, nil
 }
 
-// expandHost expands the brackets of one name, from left to right.
-func expandHost(name string) ([]string, error) {
+// expandHost expands the brackets of one name, from left to right, to at most limit hosts.
+func expandHost(name string, limit int) ([]string, error) {
 	if outside := len(outsideOfBrackets(name)); outside > maxHost {
 		return nil, fmt.Errorf("a name has %d bytes beside its brackets, want at most %d", outside, maxHost)
 	}
@@ -81,12 +84,12 @@ func expandHost(name string) ([]string, error) {
 		numbers := []string{""}
 		if bracket {
 			var err error
-			if numbers, err = expandRanges(body); err != nil {
+			if numbers, err = expandRanges(body, limit); err != nil {
 				return nil, err
 			}
 		}
-		if len(hosts)*len(numbers) > maxHosts {
-			return nil, fmt.Errorf("it expands to more than %d hosts", maxHosts)
+		if len(hosts)*len(numbers) > limit {
+			return nil, fmt.Errorf("it expands to more than %d hosts", limit)
 		}
 		next := make([]string, 0, len(hosts)*len(numbers))
 		for _, h := range hosts {
@@ -114,8 +117,8 @@ func outsideOfBrackets(name string) string {
 // maxDigits is the largest width of a number: Slurm's hosts are 32 bits.
 const maxDigits = 20
 
-// expandRanges expands the inside of a bracket: "08-10,12".
-func expandRanges(text string) ([]string, error) {
+// expandRanges expands the inside of a bracket, "08-10,12", to at most limit numbers.
+func expandRanges(text string, limit int) ([]string, error) {
 	var numbers []string
 	for part := range strings.SplitSeq(text, ",") {
 		first, last, isRange := strings.Cut(part, "-")
@@ -130,8 +133,8 @@ func expandRanges(text string) ([]string, error) {
 		if errLo != nil || errHi != nil || hi < lo {
 			return nil, fmt.Errorf("[%s] is not a range; want a form such as [01-04,7]", text)
 		}
-		if hi-lo >= maxHosts-uint64(len(numbers)) {
-			return nil, fmt.Errorf("it expands to more than %d hosts", maxHosts)
+		if hi-lo >= uint64(limit-len(numbers)) {
+			return nil, fmt.Errorf("it expands to more than %d hosts", limit)
 		}
 		for n := lo; n <= hi; n++ {
 			numbers = append(numbers, fmt.Sprintf("%0*d", len(first), n))

@@ -3,7 +3,6 @@
 package env
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -68,15 +67,16 @@ func FuzzExpandHostList(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		hosts, err := ExpandHostList(text)
+		const limit = 1 << 10 // a few bytes can stand for a million hosts, which take too long for a fuzz test
+		hosts, err := expandHostList(text, limit)
 		if err != nil {
 			require.ErrorContains(t, err, "host list")
 			return
 		}
 		require.NotEmpty(t, hosts)
-		require.LessOrEqual(t, len(hosts), maxHosts)
-		if i := slices.IndexFunc(hosts, func(h string) bool { return strings.Contains(h, "[") }); i >= 0 {
-			t.Fatalf("host %q", hosts[i]) // there may be a million
+		require.LessOrEqual(t, len(hosts), limit)
+		for _, h := range hosts {
+			require.NotContains(t, h, "[")
 		}
 	})
 }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -76,12 +75,13 @@ func serve(ctx context.Context, dir string, s *ServeArguments, out io.Writer) er
 
 // decode reads a request.
 func decode(body io.Reader) (string, error) {
+	const want = `{"text": "…"} with a text that is not empty`
 	var in struct{ Text *string }
-	if err := json.NewDecoder(body).Decode(&in); err != nil {
-		return "", fmt.Errorf(`want {"text": "…"}: %w`, err)
+	if err := service.Object(body, &in, want); err != nil {
+		return "", err
 	}
 	if in.Text == nil || *in.Text == "" {
-		return "", errors.New(`want {"text": "…"} with a text that is not empty`)
+		return "", errors.New("want " + want)
 	}
 	return *in.Text, nil
 }

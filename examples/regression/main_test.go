@@ -108,7 +108,14 @@ func TestDiamonds(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"carat": "heavy"}`: `carat = "heavy": want a number`,
 		`{"cut": "Round"}`:   `cut = "Round": want one of Fair, Good, Ideal, Premium, Very Good`,
-		`{"price": 1}`:       `there is no column "price"`, `[1]`: "want a JSON object of columns and values",
+		`{"price": 1}`:       `there is no column "price": want some of carat, `,
+		`{"carat": [1]}`:     `column "carat" has [1]: want a number or a text`,
+		`{}`:                 "no column has a value: want a JSON object with values of some of the columns carat, ",
+		`{"carat": null}`:    "no column has a value",
+		`null`:               "want a JSON object with values of some of the columns carat, ",
+		`[1]`:                ", got [1]",
+		`{"carat": 1} {}`:    "and nothing after it",
+		``:                   "want a JSON object",
 	} {
 		status, answer := post(body)
 		require.Equal(t, 400, status, body)

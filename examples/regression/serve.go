@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/examples/internal/service"
@@ -71,24 +72,35 @@ func serve(ctx context.Context, dir string, s *ServeArguments, out io.Writer) er
 
 // decode makes the inputs of a JSON object with the columns of the table.
 func (f *features) decode(body io.Reader) ([]float32, error) {
-	d := json.NewDecoder(body)
-	d.UseNumber()
+	var names []string
+	for _, c := range f.Columns {
+		names = append(names, c.Name)
+	}
+	want := "a JSON object with values of some of the columns " + strings.Join(names, ", ")
 	var row map[string]any
-	if err := d.Decode(&row); err != nil {
-		return nil, fmt.Errorf("want a JSON object of columns and values: %w", err)
+	if err := service.Object(body, &row, want); err != nil {
+		return nil, err
 	}
 	values := map[string]string{}
-	var unknown []error
+	var faults []error
 	for name, v := range row {
-		if !slices.ContainsFunc(f.Columns, func(c column) bool { return c.Name == name }) {
-			unknown = append(unknown, fmt.Errorf("there is no column %q", name))
-		}
-		if v != nil {
+		switch v := v.(type) {
+		case nil:
+		case string, json.Number, bool:
 			values[name] = fmt.Sprint(v)
+		default:
+			faults = append(faults, fmt.Errorf("column %q has %v: want a number or a text", name, v))
+		}
+		if !slices.Contains(names, name) {
+			faults = append(faults, fmt.Errorf("there is no column %q: want some of %s", name,
+				strings.Join(names, ", ")))
 		}
 	}
-	if len(unknown) > 0 {
-		return nil, errors.Join(unknown...)
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	if len(values) == 0 {
+		return nil, fmt.Errorf("no column has a value: want %s", want)
 	}
 	return f.inputs(func(name string) string { return values[name] })
 }

@@ -3,6 +3,7 @@
 package service
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,15 +16,27 @@ import (
 
 const (
 	maxBody      = 1 << 20          // bytes of a request
+	maxUnread    = 64 << 20         // bytes of a request that is too large, which are read so that its sender hears why
 	shutdownTime = 10 * time.Second // for the requests that are under way at the end
 )
 
 // Handler answers POST /predict: decode makes an input of the body, b computes the output, and it goes back as JSON.
-// An error of decode is the client's (400). GET /healthz says that the service is up.
+// An error of decode is the client's (400), and so is a body of more than 1 MiB (413). GET /healthz says that the
+// service is up.
 func Handler[In, Out any](b *Batcher[In, Out], decode func(body io.Reader) (In, error)) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /predict", func(w http.ResponseWriter, r *http.Request) {
-		in, err := decode(http.MaxBytesReader(w, r.Body, maxBody))
+		body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxBody))
+		if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
+			_, _ = io.CopyN(io.Discard, r.Body, maxUnread) // who still sends would get a reset in place of the answer
+			reply(w, http.StatusRequestEntityTooLarge, map[string]string{
+				"error": fmt.Sprintf("the body has more than %d bytes", large.Limit)})
+			return
+		}
+		var in In
+		if err == nil {
+			in, err = decode(bytes.NewReader(body))
+		}
 		if err != nil {
 			reply(w, http.StatusBadRequest, map[string]string{"error": err.Error()})
 			return
@@ -42,6 +55,28 @@ func Handler[In, Out any](b *Batcher[In, Out], decode func(body io.Reader) (In, 
 		reply(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	return mux
+}
+
+// Object reads a body that is one JSON object into v. want says in the error what was expected.
+func Object(body io.Reader, v any, want string) error {
+	d := json.NewDecoder(body)
+	d.UseNumber()
+	var text json.RawMessage
+	if err := d.Decode(&text); err != nil {
+		return fmt.Errorf("want %s: %w", want, err)
+	}
+	if text[0] != '{' {
+		return fmt.Errorf("want %s, got %.40s", want, text)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("want %s and nothing after it", want)
+	}
+	d = json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(v); err != nil {
+		return fmt.Errorf("want %s: %w", want, err)
+	}
+	return nil
 }
 
 // reply writes JSON. A client that has gone away does not hear it.

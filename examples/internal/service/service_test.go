@@ -133,9 +133,10 @@ func TestServe(t *testing.T) {
 	require.Equal(t, []any{200, "3"}, []any{status, text})
 	status, text = post("{")
 	require.Equal(t, []any{400, `{"error":"unexpected EOF"}`}, []any{status, text})
-	status, text = post(`"` + strings.Repeat("x", maxBody) + `"`)
-	require.Equal(t, 400, status)
-	require.Contains(t, text, "too large")
+	for _, size := range []int{maxBody + 1, 8 << 20} {
+		status, text = post(strings.Repeat("x", size))
+		require.Equal(t, []any{413, `{"error":"the body has more than 1048576 bytes"}`}, []any{status, text})
+	}
 
 	late := make(chan string)
 	go func() {
