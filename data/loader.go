@@ -217,7 +217,12 @@ func (l *Loader) look() lookup {
 // goroutine's context will use them.
 func (l *Loader) load(c *tensor.Ctx, p *pending) (b *Batch, err error) {
 	err = guard(func() (err error) {
-		if b, err = l.source.Batch(c, p.micro.Indices); err == nil {
+		if s, ok := l.source.(PositionedSource); ok {
+			b, err = s.BatchAt(c, p.micro.Position, p.micro.Indices)
+		} else {
+			b, err = l.source.Batch(c, p.micro.Indices)
+		}
+		if err == nil {
 			c.Sync()
 		}
 		return err

@@ -61,17 +61,28 @@ type source[T any] struct {
 func (s source[T]) Len() int { return s.dataset.Len() }
 
 func (s source[T]) Batch(c *tensor.Ctx, indices []int64) (*Batch, error) {
+	samples, err := s.samples(indices, nil)
+	if err != nil {
+		return nil, err
+	}
+	return s.collated(c, samples, indices)
+}
+
+// samples reads the samples of the given indices, and changes each if change is not nil.
+func (s source[T]) samples(indices []int64, change func(i int, sample T) (T, error)) ([]T, error) {
 	samples := make([]T, len(indices))
 	for i, index := range indices {
 		err := guard(func() (err error) {
-			samples[i], err = s.dataset.Get(int(index))
+			if samples[i], err = s.dataset.Get(int(index)); err == nil && change != nil {
+				samples[i], err = change(i, samples[i])
+			}
 			return err
 		})
 		if err != nil {
 			return nil, &SampleError{Index: index, Err: err}
 		}
 	}
-	return s.collated(c, samples, indices)
+	return samples, nil
 }
 
 // collated makes a batch of samples, which have the given indices.
