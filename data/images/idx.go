@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package images reads labelled images and makes batches of them, pixel_values and labels. Use it for data sets
-// in the IDX format, that of MNIST and its successors, plain or compressed by gzip. Start with [OpenIDX]; the
-// [Dataset] that it returns goes into data.NewSource.
+// Package images reads labelled images, augments them and makes batches of them, pixel_values and labels. Use it for
+// folders of PNG and JPEG files, one for each class, for CIFAR's binary files, and for the IDX files of MNIST and its
+// successors. Start with [Open], whose sets go into data.NewSource with [Normalization.Collate]; training sets go into
+// data.NewAugmentedSource with an [Augmentation].
 //
-// It does not decode photographs (JPEG, PNG) and does not augment: implement data.Dataset for other formats.
+// It knows random crops and flips alone: write a data.Augment for others, and implement data.Dataset for other formats.
 package images
 
 import (
@@ -12,9 +13,54 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 
 	"github.com/lockstep-ml/lockstep/internal/gzipped"
 )
+
+// OpenIDX reads the images and labels of a split from a folder, SPLIT-images-idx3-ubyte and SPLIT-labels-idx1-ubyte, or
+// as Kaggle names them, SPLIT-images.idx3-ubyte, each possibly with .gz behind, or in a folder of its own name. MNIST's
+// splits are train and t10k. A file that is not there is an error that wraps fs.ErrNotExist.
+func OpenIDX(dir, split string) (*Dataset, error) {
+	images, err := readAny(dir, split+"-images", "idx3-ubyte")
+	if err != nil {
+		return nil, err
+	}
+	labels, err := readAny(dir, split+"-labels", "idx1-ubyte")
+	if err != nil {
+		return nil, err
+	}
+	d, err := NewDataset(images, labels)
+	if err != nil {
+		return nil, fmt.Errorf("images: %s, split %s: %w", dir, split, err)
+	}
+	return d, nil
+}
+
+// readAny reads the first file that there is of a part of a split.
+func readAny(dir, part, ending string) (*IDX, error) {
+	usual := part + "-" + ending
+	for _, name := range []string{usual, usual + ".gz", part + "." + ending, part + "." + ending + ".gz",
+		filepath.Join(usual, usual), filepath.Join(usual, part+"."+ending)} {
+		path := filepath.Join(dir, name)
+		if info, err := os.Stat(path); err == nil && !info.IsDir() {
+			return ReadIDX(path)
+		}
+	}
+	return nil, fmt.Errorf("images: open %s: %w", filepath.Join(dir, usual), fs.ErrNotExist)
+}
+
+// NewDataset joins images [N,H,W] and labels [N].
+func NewDataset(images, labels *IDX) (*Dataset, error) {
+	if len(images.Shape) != 3 || len(labels.Shape) != 1 || images.Shape[0] != labels.Shape[0] {
+		return nil, fmt.Errorf("images of shape %v and labels of shape %v: want [N H W] and [N]", images.Shape,
+			labels.Shape)
+	}
+	return &Dataset{pixels: images.Data, labels: labels.Data, channels: 1, height: images.Shape[1],
+		width: images.Shape[2]}, nil
+}
 
 // IDX is an array of bytes from an IDX file.
 type IDX struct {

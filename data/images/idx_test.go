@@ -48,21 +48,23 @@ func TestOpenIDX(t *testing.T) {
 	require.Equal(t, 5, d.Classes())
 	x, err := d.Get(1)
 	require.NoError(t, err)
-	require.Equal(t, images.Image{Pixels: []byte{51, 102}, Height: 2, Width: 1, Label: 0}, x)
+	require.Equal(t, images.Image{Pixels: []byte{51, 102}, Channels: 1, Height: 2, Width: 1, Label: 0}, x)
 	for _, i := range []int{-1, 3} {
 		_, err = d.Get(i)
 		require.ErrorContains(t, err, "is outside a dataset of 3 images")
 	}
-	n := d.Normalization()
-	require.InDelta(t, (0+1+0.2+0.4+1+0)/6, n.Mean, 1e-12)
-	require.InDelta(t, math.Sqrt((2+0.04+0.16)/6-n.Mean*n.Mean), n.Std, 1e-12)
+	n, err := images.NormalizationOf(d, 0)
+	require.NoError(t, err)
+	mean, std := n.Mean[0], n.Std[0]
+	require.InDelta(t, (0+1+0.2+0.4+1+0)/6, mean, 1e-12)
+	require.InDelta(t, math.Sqrt((2+0.04+0.16)/6-mean*mean), std, 1e-12)
 
 	c := tensor.NewCtx(tensor.CPU())
 	b, err := data.NewSource(d, n.Collate).Batch(c, []int64{2, 0})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, b.Count)
 	require.Equal(t, []int{2, 1, 2, 1}, b.Tensors[data.PixelValues].Shape())
-	zero, one := float32(-n.Mean/n.Std), float32((1-n.Mean)/n.Std)
+	zero, one := float32(-mean/std), float32((1-mean)/std)
 	require.Equal(t, []float32{one, zero, zero, one}, tensor.ToSlice[float32](c, b.Tensors[data.PixelValues]))
 	require.Equal(t, []int64{2, 4}, tensor.ToSlice[int64](c, b.Tensors[data.Labels]))
 
@@ -70,7 +72,7 @@ func TestOpenIDX(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.ErrorContains(t, err, "t10k-images-idx3-ubyte")
 	_, err = n.Collate(c, []images.Image{x, {Pixels: []byte{1}, Height: 1, Width: 1}})
-	require.EqualError(t, err, "image 1 of the batch has 1×1 pixels, the first 2×1: want one size")
+	require.EqualError(t, err, "image 1 of the batch has 1×1 pixels in 1 channels, the first 2×1 in 1: want one size")
 }
 
 // Uniform images have a normalization that is finite.
@@ -78,7 +80,9 @@ func TestNormalizationOfOneColour(t *testing.T) {
 	d, err := images.NewDataset(&images.IDX{Shape: []int{1, 1, 2}, Data: []byte{255, 255}},
 		&images.IDX{Shape: []int{1}, Data: []byte{0}})
 	require.NoError(t, err)
-	require.Equal(t, images.Normalization{Mean: 1, Std: 1}, d.Normalization())
+	n, err := images.NormalizationOf(d, 0)
+	require.NoError(t, err)
+	require.Equal(t, images.Normalization{Mean: []float64{1}, Std: []float64{1}}, n)
 }
 
 func TestReadIDXRefuses(t *testing.T) {

@@ -33,7 +33,7 @@ func pictures(n int) data.Source {
 		}
 		list[i] = p
 	}
-	return data.NewSource(list, images.Normalization{Mean: 0.5, Std: 0.25}.Collate)
+	return data.NewSource(list, images.Normalization{Mean: []float64{0.5}, Std: []float64{0.25}}.Collate)
 }
 
 func newResNet(t *testing.T) *resnet.Model {
