@@ -63,7 +63,8 @@ func TestAugmentedSource(t *testing.T) {
 
 	b, err := source(7).Batch(c, []int64{3})
 	require.NoError(t, err)
-	require.Equal(t, []int64{3_000_000}, tensor.ToSlice[int64](c, b.Tensors[data.Inputs]), "without a place it is as it is")
+	require.Equal(t, []int64{3_000_000}, tensor.ToSlice[int64](c, b.Tensors[data.Inputs]),
+		"without a place it is as it is")
 	broken := data.NewAugmentedSource(samples, 1, func(*data.Random, shifted) (shifted, error) {
 		return shifted{}, errors.New("no such picture")
 	}, data.Stack[shifted]).(data.PositionedSource)

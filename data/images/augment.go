@@ -7,7 +7,8 @@ import "github.com/lockstep-ml/lockstep/data"
 // Augmentation changes images of a training set at random, as torchvision's RandomCrop and RandomHorizontalFlip do:
 // what ResNets are trained with on CIFAR (He et al. 2016). Its Apply is a data.Augment.
 type Augmentation struct {
-	// CropPadding is the number of black pixels on each side of an image, out of which one of its size is cut; 0 for none.
+	// CropPadding is the number of black pixels on each side of an image, out of which one of its size is cut; 0 for
+	// none.
 	CropPadding int
 	// HorizontalFlip turns every second image, on average, around.
 	HorizontalFlip bool

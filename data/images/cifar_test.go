@@ -37,7 +37,7 @@ func TestOpenCIFAR(t *testing.T) {
 	dir := t.TempDir()
 	writeCIFAR10(t, filepath.Join(dir, "cifar-10-batches-bin"))
 	for _, where := range []string{dir, filepath.Join(dir, "cifar-10-batches-bin")} {
-		train, test, err := images.Open(where, 0, 0)
+		train, test, err := images.Open(where)
 		require.NoError(t, err)
 		require.Equal(t, []int{10, 1, 10}, []int{train.Len(), test.Len(), train.Classes()})
 		require.Nil(t, train.Names())
@@ -61,7 +61,7 @@ func TestOpenCIFAR(t *testing.T) {
 	hundred := t.TempDir()
 	write(t, filepath.Join(hundred, "train.bin"), append(record(4, 99), record(19, 3)...))
 	write(t, filepath.Join(hundred, "test.bin"), record(0, 42))
-	train, test, err := images.Open(hundred, 0, 0)
+	train, test, err := images.Open(hundred)
 	require.NoError(t, err)
 	require.Equal(t, []int{2, 1, 100}, []int{train.Len(), test.Len(), train.Classes()})
 	x, err := test.Get(0)
@@ -91,7 +91,7 @@ func TestCIFARFaults(t *testing.T) {
 
 	pickles := t.TempDir()
 	write(t, filepath.Join(pickles, "data_batch_1"), []byte("\x80\x02}"))
-	_, _, err = images.Open(pickles, 0, 0)
+	_, _, err = images.Open(pickles)
 	require.ErrorContains(t, err, "CIFAR in Python's pickles")
 	require.True(t, strings.Contains(err.Error(), "want the binary version"))
 	_, err = images.OpenCIFAR(t.TempDir(), true)

@@ -67,9 +67,9 @@ func (d *Dataset) Names() []string { return d.names }
 // Normalization maps a pixel v of [0, 255] in a channel to (v/255 − Mean)/Std.
 type Normalization struct{ Mean, Std []float64 }
 
-// NormalizationOf is that by which each channel of a set's images gets mean 0 and standard deviation 1. It looks at most
-// images from all over the set, at all of them with 0. The error says which image could not be read, or has another
-// number of channels than the first.
+// NormalizationOf is that by which each channel of a set's images gets mean 0 and standard deviation 1. It looks at
+// most images from all over the set, at all of them with 0. The error says which image could not be read, or has
+// another number of channels than the first.
 func NormalizationOf(set data.Dataset[Image], most int) (Normalization, error) {
 	n := set.Len()
 	if most > 0 {
@@ -87,7 +87,8 @@ func NormalizationOf(set data.Dataset[Image], most int) (Normalization, error) {
 			counts = make([][256]float64, x.planes())
 		}
 		if x.planes() != len(counts) || len(x.Pixels) != x.planes()*x.Height*x.Width {
-			return Normalization{}, fmt.Errorf("images: image %d has %d pixels in %d channels, want %d channels of %d×%d",
+			return Normalization{}, fmt.Errorf("images: image %d has %d pixels in %d channels, want %d channels "+
+				"of %d×%d",
 				index, len(x.Pixels), x.planes(), len(counts), x.Height, x.Width)
 		}
 		plane := x.Height * x.Width
@@ -137,8 +138,8 @@ func (n Normalization) Collate(c *tensor.Ctx, samples []Image) (*data.Batch, err
 	pixels, labels := make([]float32, 0, len(samples)*ch*h*w), make([]int64, len(samples))
 	for i, s := range samples {
 		if s.planes() != ch || s.Height != h || s.Width != w || len(s.Pixels) != ch*h*w {
-			return nil, fmt.Errorf("image %d of the batch has %d×%d pixels in %d channels, the first %d×%d in %d: want "+
-				"one size", i, s.Height, s.Width, s.planes(), h, w, ch)
+			return nil, fmt.Errorf("image %d of the batch has %d×%d pixels in %d channels, the first %d×%d in %d: "+
+				"want one size", i, s.Height, s.Width, s.planes(), h, w, ch)
 		}
 		for k := range values {
 			for _, v := range s.Pixels[k*h*w : (k+1)*h*w] {

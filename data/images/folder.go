@@ -28,18 +28,17 @@ const (
 // Folder is a Set of PNG and JPEG files that lie in folders by class, as torchvision's ImageFolder and HuggingFace's
 // imagefolder have them. Each is read and decoded when it is asked for, in color.
 type Folder struct {
-	files         []string
-	labels        []int
-	names         []string
-	height, width int // 0: as they are
+	files  []string
+	labels []int
+	names  []string
 }
 
 // OpenFolder lists the images below the folders of dir, which are the classes, in the order of their names. Names that
-// begin with a dot are passed over, and so are files that are no .png, .jpg or .jpeg. Images get a height and a width,
-// by Resize, unless these are 0. It is an error if there are fewer than 2 classes, or a class without an image; one
-// without any folder wraps fs.ErrNotExist.
-func OpenFolder(dir string, height, width int) (*Folder, error) {
-	f := &Folder{height: height, width: width}
+// begin with a dot are passed over, and so are files that are no .png, .jpg or .jpeg. It is an error if there are fewer
+// than 2 classes, or a class without an image; one without any folder wraps fs.ErrNotExist. Images of several sizes
+// make no batch: see Resized.
+func OpenFolder(dir string) (*Folder, error) {
+	f := &Folder{}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("images: %w", err)
@@ -64,7 +63,8 @@ func OpenFolder(dir string, height, width int) (*Folder, error) {
 		return nil, fmt.Errorf("images: %s: the folders of the classes %s have no .png or .jpg file", dir,
 			strings.Join(empty, ", "))
 	case len(f.names) == 1:
-		return nil, fmt.Errorf("images: %s has one folder, %s: want one for each of at least 2 classes", dir, f.names[0])
+		return nil, fmt.Errorf("images: %s has one folder, %s: want one for each of at least 2 classes", dir,
+			f.names[0])
 	}
 	return f, nil
 }
@@ -119,9 +119,6 @@ func (f *Folder) Get(i int) (Image, error) {
 	x, err := ReadFile(f.files[i])
 	if err != nil {
 		return Image{}, err
-	}
-	if f.height > 0 && f.width > 0 {
-		x = Resize(x, f.height, f.width)
 	}
 	x.Label = int64(f.labels[i])
 	return x, nil

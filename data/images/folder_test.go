@@ -71,16 +71,18 @@ func TestPixelsAreThoseOfPillow(t *testing.T) {
 
 // Folders are classes in the order of their names, with all images below them.
 func TestOpenFolder(t *testing.T) {
-	f, err := images.OpenFolder(filepath.Join("testdata", "folder"), 6, 5)
+	f, err := images.OpenFolder(filepath.Join("testdata", "folder"))
 	require.NoError(t, err)
 	require.Equal(t, []string{"cat", "dog"}, f.Names())
 	require.Equal(t, []int{6, 2}, []int{f.Len(), f.Classes()})
-	for i := range f.Len() {
-		x, err := f.Get(i)
+	small := images.Resized(f, 6, 5)
+	require.Equal(t, f.Names(), small.Names())
+	for i := range small.Len() {
+		x, err := small.Get(i)
 		require.NoError(t, err)
 		require.Equal(t, []int{3, 6, 5, int(x.Label)}, []int{x.Channels, x.Height, x.Width, i / 3})
 	}
-	_, err = f.Get(6)
+	_, err = small.Get(6)
 	require.ErrorContains(t, err, "is outside a folder of 6 images")
 	n, err := images.NormalizationOf(f, 4)
 	require.NoError(t, err)
@@ -102,10 +104,10 @@ func TestOpenFolder(t *testing.T) {
 		"the folders of the classes b have no .png or .jpg file": {"a/x.png", "b/x.gif"},
 		"set has one folder, a: want one for each of at least 2": {"a/x.png", "y.png"},
 	} {
-		_, err := images.OpenFolder(make(names...), 0, 0)
+		_, err := images.OpenFolder(make(names...))
 		require.ErrorContains(t, err, want)
 	}
-	f, err = images.OpenFolder(make("a/x.png", "b/y.jpeg"), 0, 0)
+	f, err = images.OpenFolder(make("a/x.png", "b/y.jpeg"))
 	require.NoError(t, err)
 	_, err = f.Get(0)
 	require.ErrorContains(t, err, filepath.Join("a", "x.png")+": it is neither PNG nor JPEG, whatever its name says")
@@ -130,22 +132,22 @@ func TestOpen(t *testing.T) {
 		}
 		return dir
 	}
-	train, test, err := images.Open(copied("."), 4, 4)
+	train, test, err := images.Open(copied("."))
 	require.NoError(t, err)
 	require.Nil(t, test)
 	require.Equal(t, 6, train.Len())
 	for _, names := range [][]string{{"train", "val"}, {"Training", "test"}, {"training_set", "test_set"}} {
-		train, test, err = images.Open(copied(names...), 4, 4)
+		train, test, err = images.Open(copied(names...))
 		require.NoError(t, err)
 		require.Equal(t, []int{6, 6}, []int{train.Len(), test.Len()})
 	}
-	train, test, err = images.Open(copied("train"), 4, 4)
+	train, test, err = images.Open(copied("train"))
 	require.NoError(t, err)
 	require.Nil(t, test)
 	require.Equal(t, 6, train.Len())
 	dir := copied("train", "val")
 	require.NoError(t, os.Rename(filepath.Join(dir, "val", "dog"), filepath.Join(dir, "val", "fox")))
-	_, _, err = images.Open(dir, 4, 4)
+	_, _, err = images.Open(dir)
 	require.ErrorContains(t, err, "the classes of the training images are cat, dog, those of the others cat, fox")
 
 	vehicles := t.TempDir()
@@ -153,14 +155,14 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, os.CopyFS(filepath.Join(vehicles, class),
 			os.DirFS(filepath.Join("testdata", "folder", "cat"))))
 	}
-	train, _, err = images.Open(vehicles, 4, 4)
+	train, _, err = images.Open(vehicles)
 	require.NoError(t, err)
 	require.Equal(t, []string{"bus", "train"}, train.Names(), "train is a class")
 
-	_, _, err = images.Open(t.TempDir(), 0, 0)
+	_, _, err = images.Open(t.TempDir())
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.ErrorContains(t, err, "want MNIST's IDX files")
-	_, _, err = images.Open(filepath.Join(t.TempDir(), "none"), 0, 0)
+	_, _, err = images.Open(filepath.Join(t.TempDir(), "none"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 
 	kaggle := t.TempDir()
@@ -170,7 +172,7 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, os.Mkdir(folder, 0o777))
 		write(t, filepath.Join(folder, split+"-labels-idx1-ubyte"), labels)
 	}
-	train, test, err = images.Open(kaggle, 0, 0)
+	train, test, err = images.Open(kaggle)
 	require.NoError(t, err)
 	require.Equal(t, []int{3, 3}, []int{train.Len(), test.Len()})
 }

@@ -20,9 +20,8 @@ var (
 
 // Open reads the data set in a folder: MNIST's IDX files, CIFAR's binary files, or folders of images by class below
 // folders train and validation (or test, val and so on) or, without those, in dir itself. test is nil if there is only
-// one split. Images of folders get a height and a width, unless these are 0. An error that wraps fs.ErrNotExist says
-// what the folder lacks of all three.
-func Open(dir string, height, width int) (train, test Set, err error) {
+// one split. An error that wraps fs.ErrNotExist says what the folder lacks of all three.
+func Open(dir string) (train, test Set, err error) {
 	if a, err := OpenIDX(dir, "train"); !errors.Is(err, fs.ErrNotExist) {
 		if err != nil {
 			return nil, nil, err
@@ -38,10 +37,10 @@ func Open(dir string, height, width int) (train, test Set, err error) {
 		b, err := OpenCIFAR(dir, false)
 		return a, b, err
 	}
-	return openFolders(dir, height, width)
+	return openFolders(dir)
 }
 
-func openFolders(dir string, height, width int) (train, test Set, err error) {
+func openFolders(dir string) (train, test Set, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("images: %w", err)
@@ -57,27 +56,27 @@ func openFolders(dir string, height, width int) (train, test Set, err error) {
 		}
 	}
 	if in[trainFolders[0]] == "" {
-		f, err := OpenFolder(dir, height, width)
+		f, err := OpenFolder(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("images: %s has no images that are read: want MNIST's IDX files (train-images-idx3-ubyte "+
-				"and so on), CIFAR's binary files (data_batch_1.bin, train.bin), or folders of .png or .jpg files, one for "+
-				"each class, in it or in its folders train and validation: %w", dir, fs.ErrNotExist)
+				"and so on), CIFAR's binary files (data_batch_1.bin, train.bin), or folders of .png or .jpg "+
+				"files, one for each class, in it or in its folders train and validation: %w", dir, fs.ErrNotExist)
 		}
 		if err != nil {
 			return nil, nil, err
 		}
 		return f, nil, nil
 	}
-	a, err := OpenFolder(filepath.Join(dir, in[trainFolders[0]]), height, width)
+	a, err := OpenFolder(filepath.Join(dir, in[trainFolders[0]]))
 	if errors.Is(err, fs.ErrNotExist) { // it is a class itself
-		if f, fault := OpenFolder(dir, height, width); fault == nil {
+		if f, fault := OpenFolder(dir); fault == nil {
 			return f, nil, nil
 		}
 	}
 	if err != nil || in[testFolders[0]] == "" {
 		return a, nil, err
 	}
-	b, err := OpenFolder(filepath.Join(dir, in[testFolders[0]]), height, width)
+	b, err := OpenFolder(filepath.Join(dir, in[testFolders[0]]))
 	if err == nil {
 		err = sameClasses(dir, a, b)
 	}
@@ -87,8 +86,8 @@ func openFolders(dir string, height, width int) (train, test Set, err error) {
 // sameClasses refuses splits whose folders are not the same, since their numbers would not be.
 func sameClasses(dir string, a, b *Folder) error {
 	if !slices.Equal(a.names, b.names) {
-		return fmt.Errorf("images: %s: the classes of the training images are %s, those of the others %s: want the same "+
-			"folders", dir, strings.Join(a.names, ", "), strings.Join(b.names, ", "))
+		return fmt.Errorf("images: %s: the classes of the training images are %s, those of the others %s: want "+
+			"the same folders", dir, strings.Join(a.names, ", "), strings.Join(b.names, ", "))
 	}
 	return nil
 }

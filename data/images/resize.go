@@ -21,6 +21,22 @@ func Resize(x Image, height, width int) Image {
 	return x
 }
 
+// Resized is a set whose images get a height and a width, by Resize.
+func Resized(s Set, height, width int) Set { return resized{s, height, width} }
+
+type resized struct {
+	Set
+	height, width int
+}
+
+func (r resized) Get(i int) (Image, error) {
+	x, err := r.Set.Get(i)
+	if err != nil {
+		return x, err
+	}
+	return Resize(x, r.height, r.width), nil
+}
+
 // precision is the number of bits of a weight behind the point: 8 of 32 hold the sum, 2 its overshoot.
 const precision = 32 - 8 - 2
 

@@ -3,6 +3,8 @@
 package main
 
 import (
+	"cmp"
+
 	"github.com/lockstep-ml/lockstep/args"
 )
 
@@ -32,15 +34,33 @@ func (m *ModelArguments) Check(c *args.Checker) {
 
 // DataArguments say what images to use.
 type DataArguments struct {
-	DataDir    string   `json:"data_dir" path:"true" usage:"folder of train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k, plain or .gz; empty is Fashion-MNIST's"`
-	LabelNames []string `json:"label_names" split:"," usage:"names of the classes 0, 1 and so on, which are saved with a new model, as cat,dog"`
-	MaxImages  int      `json:"max_images" usage:"train and evaluate on the first so many images only; 0 for all"`
+	// A data set is one folder, or two folders of images by class, as in run_image_classification.py.
+	DataDir       string `json:"data_dir" path:"true" usage:"data set: MNIST's IDX files, CIFAR's binary files, or folders of PNG and JPEG files by class, also below train and validation; empty is Fashion-MNIST's"`
+	TrainDir      string `json:"train_dir" path:"true" usage:"folder of folders of PNG and JPEG files by class, to train on"`
+	ValidationDir string `json:"validation_dir" path:"true" usage:"the same, to evaluate on"`
+	// TrainValSplit is what is held out where there are no images to evaluate on.
+	TrainValSplit float64  `json:"train_val_split" usage:"share of the training images that is held out where there are no others to evaluate on"`
+	ImageSize     int      `json:"image_size" usage:"height and width that images of folders get; 0 is that of a saved model, or as they are"`
+	LabelNames    []string `json:"label_names" split:"," usage:"names of the classes 0, 1 and so on, which are saved with a new model, as cat,dog; empty is those of the data set"`
+	MaxImages     int      `json:"max_images" usage:"train and evaluate on so many images only, the first ones or those of folders at random; 0 for all"`
+	// How training images are changed at random, as by torchvision's RandomCrop and RandomHorizontalFlip.
+	CropPadding    int  `json:"crop_padding" usage:"train on crops out of images with so many black pixels on each side, 4 as a rule; 0 for none"`
+	HorizontalFlip bool `json:"horizontal_flip" usage:"turn half of the training images around, left to right"`
 }
 
 // Check reports faults together with those of the training arguments.
 func (d *DataArguments) Check(c *args.Checker) {
 	c.Require(d.MaxImages >= 0, "max_images", d.MaxImages, "at least 0")
+	c.Require(d.TrainValSplit > 0 && d.TrainValSplit < 1, "train_val_split", d.TrainValSplit, "above 0 and below 1")
+	c.Require(d.ImageSize >= 0 && d.ImageSize <= 4096, "image_size", d.ImageSize, "0 to 4096")
+	c.Require(d.CropPadding >= 0 && d.CropPadding <= 4096, "crop_padding", d.CropPadding, "0 to 4096")
+	c.Require(!c.Given("train_dir") || !c.Given("data_dir"), "train_dir", d.TrainDir, "it left out beside data_dir")
+	c.Require(d.ValidationDir == "" || d.TrainDir != "", "validation_dir", d.ValidationDir,
+		"train_dir beside it, whose classes are its own")
 }
+
+// where names the data set.
+func (d *DataArguments) where() string { return cmp.Or(d.TrainDir, d.DataDir) }
 
 // Where Debian's package dataset-fashion-mnist puts the data set, and what its classes are (Xiao et al. 2017).
 const fashionDir = "/usr/share/datasets/fashion-mnist"
@@ -54,7 +74,8 @@ func newSettings(demo bool) *settings {
 	a.EvalStrategy, a.SaveStrategy, a.SaveTotalLimit = args.StrategyEpoch, args.StrategyEpoch, new(1)
 	a.DataloaderNumWorkers = 1
 	a.ReportTo = []string{"jsonl", "tensorboard"}
-	s := &settings{a, &ModelArguments{Width: 32, Stages: 3, Depth: 1}, &DataArguments{DataDir: fashionDir}}
+	s := &settings{a, &ModelArguments{Width: 32, Stages: 3, Depth: 1},
+		&DataArguments{DataDir: fashionDir, TrainValSplit: 0.15}}
 	if demo {
 		s.data.LabelNames = fashionNames
 		a.PerDeviceTrainBatchSize, a.PerDeviceEvalBatchSize, a.NumTrainEpochs = 64, 256, 2

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"slices"
 
@@ -26,9 +25,10 @@ type job struct {
 	*settings
 	out, err io.Writer
 
-	train, test *images.Dataset
+	train, test images.Set
 	norm        images.Normalization
-	net         *resnet.Model
+	net         *resnet.Model // nil before there is one
+	size        imageSize     // of the images that a saved model reads; 0: they may have any
 }
 
 // run trains, or only evaluates if that is all that was asked for, and prints the results.
@@ -37,20 +37,27 @@ func (j *job) run(ctx context.Context) error {
 	if onlyEval && j.model.ModelNameOrPath == "" {
 		return errors.New("--do_eval without --do_train evaluates a saved model: want --model_name_or_path FOLDER")
 	}
-	if err := j.read(); err != nil {
-		return err
+	if dir := j.model.ModelNameOrPath; dir != "" { // before the images are read for nothing
+		if err := j.load(dir); err != nil {
+			return err
+		}
 	}
-	if err := j.prepare(); err != nil {
+	if err := j.read(); err != nil {
 		return err
 	}
 	first, err := j.train.Get(0)
 	if err != nil {
 		return err
 	}
+	if err := j.prepare(first.Channels); err != nil {
+		return err
+	}
 	matrix := confusion.New(j.net.Labels())
 	display, _ := j.err.(*os.File) // nil: a test's buffer
-	t := trainer.New(j.net, j.args,
-		trainer.WithTrainData(j.source(j.train)), trainer.WithEvalData(j.source(j.test)), trainer.WithMetrics(matrix),
+	change := images.Augmentation{CropPadding: j.data.CropPadding, HorizontalFlip: j.data.HorizontalFlip}
+	source := data.NewAugmentedSource(j.train, j.args.Seed, change.Apply, j.norm.Collate)
+	t := trainer.New(j.net, j.args, trainer.WithTrainData(source),
+		trainer.WithEvalData(data.NewSource(j.test, j.norm.Collate)), trainer.WithMetrics(matrix),
 		trainer.WithParts(preprocessorPart(j.norm, first.Height, first.Width)), trainer.WithDisplay(display))
 	defer t.Close() // what went wrong before is the error to report
 	if !onlyEval {
@@ -62,8 +69,8 @@ func (j *job) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "eval: accuracy %.4f, loss %.4f over %.0f images\n", m["eval_accuracy"], m["eval_loss"],
-		float64(j.source(j.test).Len()))
+	fmt.Fprintf(j.out, "eval: accuracy %.4f, loss %.4f over %d images\n", m["eval_accuracy"], m["eval_loss"],
+		j.test.Len())
 	if err := t.SaveMetrics("eval", m); err != nil || !t.IsMain() {
 		return err
 	}
@@ -73,54 +80,34 @@ func (j *job) run(ctx context.Context) error {
 	return j.show()
 }
 
-// read reads the images.
-func (j *job) read() error {
-	var err error
-	if j.train, err = images.OpenIDX(j.data.DataDir, "train"); err == nil {
-		j.test, err = images.OpenIDX(j.data.DataDir, "t10k")
+// prepare makes the model and how pixels become its inputs, or compares the saved one with the images.
+func (j *job) prepare(channels int) error {
+	classes, names := max(j.train.Classes(), j.test.Classes()), j.data.LabelNames
+	if j.net != nil {
+		return j.fits(channels, classes)
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w\nwant a data set in IDX files: apt install dataset-fashion-mnist puts one into %s; "+
-			"or put MNIST's four files into a folder and give it by --data_dir", err, fashionDir)
+	if len(names) == 0 {
+		names = j.train.Names()
 	}
-	return err
-}
-
-// source is the dataset, or as much of it as was asked for, with its collator.
-func (j *job) source(d *images.Dataset) data.Source {
-	if n := j.data.MaxImages; n > 0 && n < d.Len() {
-		some := make(data.Slice[images.Image], n)
-		for i := range some {
-			some[i], _ = d.Get(i) // it is there
-		}
-		return data.NewSource(some, j.norm.Collate)
-	}
-	return data.NewSource(d, j.norm.Collate)
-}
-
-// prepare makes or loads the model and how pixels become its inputs.
-func (j *job) prepare() error {
-	classes := max(j.train.Classes(), j.test.Classes())
-	if dir := j.model.ModelNameOrPath; dir != "" {
-		return j.load(dir, classes)
-	}
-	names := j.data.LabelNames
 	if len(names) > 0 && len(names) < classes {
 		return fmt.Errorf("label_names has %d names, and %s has images of %d classes: want a name for each",
-			len(names), j.data.DataDir, classes)
+			len(names), j.data.where(), classes)
 	}
 	for i := len(names); i < classes; i++ {
 		names = append(names, fmt.Sprintf("LABEL_%d", i))
 	}
-	j.norm = j.train.Normalization()
+	const measured = 1 << 16 // images, all of the usual data sets
+	var err error
+	if j.norm, err = images.NormalizationOf(j.train, measured); err != nil {
+		return err
+	}
 	cfg := resnet.DefaultConfig()
-	cfg.NumChannels, cfg.EmbeddingSize, cfg.LayerType = 1, j.model.Width, resnet.Basic
+	cfg.NumChannels, cfg.EmbeddingSize, cfg.LayerType = channels, j.model.Width, resnet.Basic
 	cfg.HiddenSizes, cfg.Depths = nil, slices.Repeat([]int{j.model.Depth}, j.model.Stages)
 	for s := range j.model.Stages {
 		cfg.HiddenSizes = append(cfg.HiddenSizes, j.model.Width<<s)
 	}
 	cfg.ID2Label = models.Labels(names...)
-	var err error
 	if j.net, err = resnet.New(nn.NewInit(tensor.CPU(), j.args.Seed), cfg); err != nil {
 		return err
 	}
@@ -130,24 +117,43 @@ func (j *job) prepare() error {
 }
 
 // load takes a saved model, and how its inputs were made.
-func (j *job) load(dir string, classes int) error {
+func (j *job) load(dir string) error {
 	m, err := models.LoadPretrained(tensor.CPU(), dir)
 	if err != nil {
 		return err
 	}
 	net, ok := m.(*resnet.Model)
-	if !ok || net.Cfg.NumChannels != 1 {
-		return fmt.Errorf("%s: the model is a %s, want a resnet for images of one channel", dir, m.ModelType())
+	if !ok {
+		return fmt.Errorf("%s is a %s, want a ResNetForImageClassification", dir, models.Architecture(m))
 	}
-	if len(net.Labels()) < classes {
-		return fmt.Errorf("%s knows %d classes, and %s has images of %d", dir, len(net.Labels()), j.data.DataDir,
-			classes)
-	}
-	if j.norm, err = loadNormalization(dir); err != nil {
+	if j.norm, j.size, err = loadPreprocessor(dir); err != nil {
 		return err
+	}
+	if n := net.Cfg.NumChannels; len(j.norm.Mean) != n {
+		return fmt.Errorf("%s: %s has %d values of image_mean, and the model reads %d channels", dir, preprocessorFile,
+			len(j.norm.Mean), n)
 	}
 	j.net = net
 	fmt.Fprintf(j.out, "model: %s from %s, %d parameters\n", net.ModelType(), dir, nn.NumParameters(net))
+	return nil
+}
+
+// fits refuses images that the saved model cannot be trained or evaluated on.
+func (j *job) fits(channels, classes int) error {
+	dir, labels := j.model.ModelNameOrPath, j.net.Labels()
+	if n := j.net.Cfg.NumChannels; n != channels {
+		return fmt.Errorf("%s reads images of %d channels, and those of %s have %d", dir, n, j.data.where(), channels)
+	}
+	if len(labels) < classes {
+		return fmt.Errorf("%s knows %d classes, and %s has images of %d", dir, len(labels), j.data.where(), classes)
+	}
+	for i, name := range j.train.Names() {
+		if at := slices.Index(labels, name); at >= 0 && at != i {
+			return fmt.Errorf("%s has %s as class %d, and in %s it is class %d: want the classes of the model", dir,
+				name,
+				at, j.data.where(), i)
+		}
+	}
 	return nil
 }
 

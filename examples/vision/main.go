@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Vision trains a small ResNet on labelled images in IDX files and saves it as transformers saves a
+// Vision trains a small ResNet on labelled images and saves it as transformers saves a
 // ResNetForImageClassification: with the names of the classes in config.json and the normalisation of the pixels in
 // preprocessor_config.json, which an evaluation or a service needs. It prints precision and recall of each class.
 //
@@ -9,6 +9,9 @@
 // fine-tuning. A new model wants a learning rate of about 3e-3.
 //
 //	go run ./examples/vision
+//	go run ./examples/vision --data_dir cifar-10-batches-bin --crop_padding 4 --horizontal_flip --learning_rate 3e-3 \
+//	    --num_train_epochs 10 --output_dir out/cifar
+//	go run ./examples/vision --train_dir pets/train --validation_dir pets/val --image_size 64 --learning_rate 3e-3
 //	go run ./examples/vision --data_dir FOLDER --learning_rate 3e-3 --num_train_epochs 3 --output_dir out/mnist
 //	go run ./examples/vision --resume_from_checkpoint last
 //	go run ./examples/vision --do_eval --model_name_or_path out/vision --output_dir out/eval
@@ -53,7 +56,7 @@ func (s *settings) loader(p *program.Process) *args.Loader {
 
 // choose makes the defaults those of the demonstration, if no images and no model of the user's are given.
 func (s *settings) choose(given func(key string) bool) string {
-	if given("data_dir") || given("model_name_or_path") {
+	if given("data_dir") || given("train_dir") || given("model_name_or_path") {
 		return ""
 	}
 	demo := newSettings(true)

@@ -18,15 +18,15 @@ const preprocessorFile = "preprocessor_config.json"
 
 // preprocessor is its content.
 type preprocessor struct {
-	ImageProcessorType string     `json:"image_processor_type"`
-	DoResize           bool       `json:"do_resize"`
-	Size               imageSize  `json:"size"`
-	Resample           int        `json:"resample"`
-	DoRescale          bool       `json:"do_rescale"`
-	RescaleFactor      float64    `json:"rescale_factor"`
-	DoNormalize        bool       `json:"do_normalize"`
-	ImageMean          [1]float64 `json:"image_mean"`
-	ImageStd           [1]float64 `json:"image_std"`
+	ImageProcessorType string    `json:"image_processor_type"`
+	DoResize           bool      `json:"do_resize"`
+	Size               imageSize `json:"size"`
+	Resample           int       `json:"resample"`
+	DoRescale          bool      `json:"do_rescale"`
+	RescaleFactor      float64   `json:"rescale_factor"`
+	DoNormalize        bool      `json:"do_normalize"`
+	ImageMean          []float64 `json:"image_mean"`
+	ImageStd           []float64 `json:"image_std"`
 }
 
 type imageSize struct {
@@ -41,25 +41,30 @@ const bilinear = 2
 func preprocessorPart(n images.Normalization, height, width int) checkpoint.Part {
 	text, _ := json.MarshalIndent(preprocessor{ // numbers always marshal
 		ImageProcessorType: "ViTImageProcessor", DoResize: true, Size: imageSize{height, width}, Resample: bilinear,
-		DoRescale: true, RescaleFactor: 1.0 / 255, DoNormalize: true, ImageMean: [1]float64{n.Mean},
-		ImageStd: [1]float64{n.Std},
+		DoRescale: true, RescaleFactor: 1.0 / 255, DoNormalize: true, ImageMean: n.Mean, ImageStd: n.Std,
 	}, "", "  ")
 	return checkpoint.BytesPart(preprocessorFile, append(text, '\n'))
 }
 
-// loadNormalization reads the file of a saved model.
-func loadNormalization(dir string) (images.Normalization, error) {
+// loadPreprocessor reads the file of a saved model.
+func loadPreprocessor(dir string) (n images.Normalization, size imageSize, err error) {
 	path := filepath.Join(dir, preprocessorFile)
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return images.Normalization{}, err
+		return n, size, err
 	}
 	var p preprocessor
 	if err := json.Unmarshal(text, &p); err != nil {
-		return images.Normalization{}, fmt.Errorf("%s: %w", path, err)
+		return n, size, fmt.Errorf("%s: %w", path, err)
 	}
-	if p.ImageStd[0] <= 0 {
-		return images.Normalization{}, fmt.Errorf("%s: image_std = %g: want a positive number", path, p.ImageStd[0])
+	if len(p.ImageMean) != len(p.ImageStd) {
+		return n, size, fmt.Errorf("%s: image_mean has %d values, and image_std %d", path, len(p.ImageMean),
+			len(p.ImageStd))
 	}
-	return images.Normalization{Mean: p.ImageMean[0], Std: p.ImageStd[0]}, nil
+	for _, std := range p.ImageStd {
+		if std <= 0 {
+			return n, size, fmt.Errorf("%s: image_std = %g: want a positive number", path, std)
+		}
+	}
+	return images.Normalization{Mean: p.ImageMean, Std: p.ImageStd}, p.Size, nil
 }

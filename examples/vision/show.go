@@ -70,6 +70,16 @@ func (j *job) classify(some []images.Image) (guesses []int, err error) {
 	return guesses, err
 }
 
+// brightness is that of a pixel: of a color, its luma by ITU-R BT.601.
+func brightness(x images.Image, at int) int {
+	if x.Channels != 3 {
+		return int(x.Pixels[at])
+	}
+	plane := x.Height * x.Width
+	r, g, b := int(x.Pixels[at]), int(x.Pixels[plane+at]), int(x.Pixels[2*plane+at])
+	return (299*r + 587*g + 114*b) / 1000
+}
+
 // writePictures draws pictures beside each other, two rows of pixels to a line, above their captions.
 func writePictures(w io.Writer, some []images.Image, captions []string) {
 	if len(some) == 0 {
@@ -91,9 +101,9 @@ func writePictures(w io.Writer, some []images.Image, captions []string) {
 			x := some[i]
 			cell := make([]byte, x.Width)
 			for k := range cell {
-				v := int(x.Pixels[y*x.Width+k])
+				v := brightness(x, y*x.Width+k)
 				if y+1 < x.Height {
-					v = (v + int(x.Pixels[(y+1)*x.Width+k])) / 2
+					v = (v + brightness(x, (y+1)*x.Width+k)) / 2
 				}
 				cell[k] = shades[v*len(shades)/256]
 			}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -94,7 +95,7 @@ func TestVision(t *testing.T) {
 func TestVisionRefuses(t *testing.T) {
 	dir := t.TempDir()
 	_, err := vision(t, "--data_dir", filepath.Join(dir, "none"), "--output_dir", dir)
-	require.ErrorContains(t, err, "want a data set in IDX files: apt install dataset-fashion-mnist puts one into "+
+	require.ErrorContains(t, err, "want a data set: apt install dataset-fashion-mnist puts one into "+
 		"/usr/share/datasets/fashion-mnist")
 	_, err = vision(t, "--do_eval")
 	require.ErrorContains(t, err, "want --model_name_or_path FOLDER")
@@ -102,11 +103,80 @@ func TestVisionRefuses(t *testing.T) {
 	require.NoError(t, imagestest.WriteIDX(sets, 8, 8))
 	_, err = vision(t, "--data_dir", sets, "--label_names", "a,b,c", "--output_dir", dir)
 	require.ErrorContains(t, err, "label_names has 3 names, and "+sets+" has images of 4 classes")
+	_, err = vision(t, "--train_dir", filepath.Join(dir, "none"), "--output_dir", dir)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	for want, argv := range map[string][]string{
+		"validation_dir":  {"--validation_dir", sets},
+		"train_dir":       {"--train_dir", sets, "--data_dir", sets},
+		"train_val_split": {"--data_dir", sets, "--train_val_split", "1"},
+		"crop_padding":    {"--data_dir", sets, "--crop_padding", "-1"},
+	} {
+		_, err := vision(t, append(argv, "--output_dir", dir)...)
+		var usage *args.Error
+		require.ErrorAs(t, err, &usage)
+		require.ErrorContains(t, err, want)
+	}
 	_, err = vision(t, "--width", "0", "--max_images", "-1")
 	var usage *args.Error
 	require.ErrorAs(t, err, &usage)
 	require.ErrorContains(t, err, "width")
 	require.ErrorContains(t, err, "max_images")
+}
+
+// Folders of colored images train with random crops and flips to the same bits on one rank and on two, and after a
+// resume in the middle of an epoch; without images to evaluate on a share is held out.
+func TestFoldersOfColoredImages(t *testing.T) {
+	dir := t.TempDir()
+	sets := filepath.Join(dir, "pets")
+	require.NoError(t, imagestest.WriteFolders(sets, 40))
+	flags := func(out string, more ...string) []string {
+		return append([]string{"--train_dir", sets, "--output_dir", filepath.Join(dir, out), "--width", "8",
+			"--stages", "2", "--image_size", "10", "--crop_padding", "2", "--horizontal_flip",
+			"--learning_rate", "1e-2", "--max_steps", "8", "--per_device_train_batch_size", "4",
+			"--global_train_batch_size", "8", "--eval_strategy", "no", "--save_strategy", "steps",
+			"--save_steps", "3", "--save_total_limit", "5"}, more...)
+	}
+	weights := func(out string) string {
+		raw, err := os.ReadFile(filepath.Join(dir, out, "model.safetensors"))
+		require.NoError(t, err)
+		return string(raw)
+	}
+	printed, err := vision(t, flags("one")...)
+	require.NoError(t, err)
+	require.Contains(t, printed, "over 6 images", "15 % of 40")
+	require.Regexp(t, `(?m)^round .* \d+$`, printed, "the class of a folder")
+	_, err = vision(t, flags("two", "--num_replicas", "2", "--dataloader_num_workers", "2")...)
+	require.NoError(t, err)
+	require.True(t, weights("one") == weights("two"), "two ranks end with the bits of one")
+	_, err = vision(t, flags("resumed", "--resume_from_checkpoint", filepath.Join(dir, "one", "checkpoint-3"))...)
+	require.NoError(t, err)
+	require.True(t, weights("one") == weights("resumed"), "a resumed run ends with the bits of a whole one")
+	_, err = vision(t, append(flags("plain"), "--crop_padding", "0", "--horizontal_flip=false")...)
+	require.NoError(t, err)
+	require.False(t, weights("one") == weights("plain"), "the images are changed")
+
+	printed, err = vision(t, "--do_eval", "--model_name_or_path", filepath.Join(dir, "one"), "--data_dir", sets,
+		"--max_images", "5", "--output_dir", filepath.Join(dir, "eval"))
+	require.NoError(t, err)
+	require.Contains(t, printed, "over 5 images")
+	m, err := models.LoadPretrained(tensor.CPU(), filepath.Join(dir, "one"))
+	require.NoError(t, err)
+	require.Equal(t, 3, m.(*resnet.Model).Cfg.NumChannels)
+	require.Equal(t, []string{"round", "square"}, m.(*resnet.Model).Labels())
+	n, size, err := loadPreprocessor(filepath.Join(dir, "one"))
+	require.NoError(t, err)
+	require.Len(t, n.Mean, 3)
+	require.Equal(t, imageSize{10, 10}, size)
+
+	grey := filepath.Join(dir, "grey")
+	require.NoError(t, imagestest.WriteIDX(grey, 8, 8))
+	_, err = vision(t, "--model_name_or_path", filepath.Join(dir, "one"), "--data_dir", grey, "--output_dir", dir)
+	require.ErrorContains(t, err, "reads images of 3 channels, and those of "+grey+" have 1")
+	require.NoError(t, os.Rename(filepath.Join(sets, "round"), filepath.Join(sets, "star")))
+	_, err = vision(t, "--model_name_or_path", filepath.Join(dir, "one"), "--data_dir", sets, "--output_dir", dir)
+	require.ErrorContains(t, err, "has square as class 1, and in "+sets+" it is class 0")
+	_, err = vision(t, "--train_dir", sets, "--output_dir", filepath.Join(dir, "sizes"))
+	require.ErrorContains(t, err, "pixels: want --image_size")
 }
 
 // The demonstration's settings hold only where no images and no model are given.
@@ -120,11 +190,11 @@ func TestDemonstrationSettings(t *testing.T) {
 	s := parsed()
 	require.Equal(t, []any{3e-3, fashionDir, fashionNames},
 		[]any{s.args.LearningRate, s.data.DataDir, s.data.LabelNames})
-	for _, flag := range []string{"--data_dir", "--model_name_or_path"} {
+	for _, flag := range []string{"--data_dir", "--train_dir", "--model_name_or_path"} {
 		s = parsed(flag, "x")
 		require.Equal(t, args.Default("").LearningRate, s.args.LearningRate, flag)
 		require.Empty(t, s.data.LabelNames, flag)
-		require.NotEmpty(t, s.data.DataDir)
+		require.NotEmpty(t, s.data.where())
 	}
 }
 
@@ -133,4 +203,7 @@ func TestPictures(t *testing.T) {
 	x := images.Image{Height: 3, Width: 2, Pixels: []uint8{0, 255, 0, 255, 100, 0}}
 	writePictures(&b, []images.Image{x, x}, []string{"a", "bag"})
 	require.Equal(t, " @    @\n-    -\na    bag\n", b.String())
+	require.Equal(t, []int{76, 149}, []int{brightness(images.Image{Channels: 3, Height: 1, Width: 1,
+		Pixels: []uint8{255, 0, 0}}, 0), brightness(images.Image{Channels: 3, Height: 1, Width: 1,
+		Pixels: []uint8{0, 255, 0}}, 0)})
 }

@@ -8,9 +8,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/binary"
+	"image"
+	"image/color"
+	"image/png"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 )
 
 // Size is the width and height of the images, Classes their number of classes.
@@ -42,6 +46,41 @@ func WriteIDX(dir string, train, test int) error {
 			if err := os.WriteFile(filepath.Join(dir, split.name+name+split.end), packed, 0o666); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// WriteFolders makes the folder dir with n colored PNG files in two folders, round and square, the same at every call.
+// Their sizes differ.
+func WriteFolders(dir string, n int) error {
+	r := rand.New(rand.NewPCG(3, 4))
+	for i := range n {
+		class := []string{"round", "square"}[i%2]
+		m := image.NewRGBA(image.Rect(0, 0, Size+r.IntN(3), Size))
+		for y := range Size {
+			for x := range m.Rect.Dx() {
+				inside := (2*x-Size)*(2*x-Size)+(2*y-Size)*(2*y-Size) < Size*Size/2
+				if class == "square" {
+					inside = x > Size/4 && x < Size*3/4 && y > Size/4 && y < Size*3/4
+				}
+				c := color.RGBA{uint8(r.IntN(80)), uint8(r.IntN(80)), uint8(r.IntN(120)), 255}
+				if inside {
+					c.R += 150
+				}
+				m.SetRGBA(x, y, c)
+			}
+		}
+		var b bytes.Buffer
+		if err := png.Encode(&b, m); err != nil {
+			return err
+		}
+		path := filepath.Join(dir, class, strconv.Itoa(i)+".png")
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, b.Bytes(), 0o666); err != nil {
+			return err
 		}
 	}
 	return nil

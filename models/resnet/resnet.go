@@ -6,7 +6,7 @@
 // other way round.
 //
 // It registers itself with package models under "resnet", so that models.LoadPretrained finds it. Package
-// data/images reads images; nothing augments them yet.
+// data/images reads images and augments them.
 package resnet
 
 import (

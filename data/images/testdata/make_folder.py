@@ -1,7 +1,7 @@
 """Makes folder/: images of two classes as files of several kinds, and golden.json: their pixels as Pillow reads and resizes them.
 
 For each file: its size, the planes of convert("RGB") in hexadecimal digits, and the same after resize(BILINEAR) to three
-sizes. Files are PNG in all color types and JPEG. Made with Pillow 12.
+sizes. Files are PNG in all color types and JPEG. Made with Pillow 13.0.0.
 """
 
 import json

@@ -71,16 +71,11 @@ func RunGLUE() []args.Known {
 
 // RunImageClassification lists the flags of run_image_classification.py.
 func RunImageClassification() []args.Known {
-	const idx = "data_dir, a folder of IDX files"
-	return append(common("resnet", idx),
+	return append(common("resnet", "data_dir, or train_dir and validation_dir"),
 		planned("max_train_samples", args.TypeInt, "",
 			"a limit on training images only; want max_images, which limits both"),
 		planned("max_eval_samples", args.TypeInt, "",
 			"a limit on evaluation images only; want max_images, which limits both"),
-		planned("train_dir", args.TypeString, "", "folders of images; want "+idx),
-		planned("validation_dir", args.TypeString, "", "folders of images; want "+idx),
-		planned("train_val_split", args.TypeFloat, "0.15",
-			"holding out a share of the data for evaluation; want "+idx+" with t10k files"),
 		noEffect("image_column_name", args.TypeString, "image", onlyHub),
 		noEffect("label_column_name", args.TypeString, "label", onlyHub),
 		planned("image_processor_name", args.TypeString, "", "a normalisation separate from its model; "+ownFiles),

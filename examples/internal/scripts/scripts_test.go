@@ -37,6 +37,9 @@ type own struct {
 	ValidationSplitPercentage int      `json:"validation_split_percentage" usage:"x"`
 	MaxSeqLength              int      `json:"max_seq_length" usage:"x"`
 	DType                     string   `json:"dtype" usage:"x"`
+	TrainDir                  string   `json:"train_dir" usage:"x"`
+	ValidationDir             string   `json:"validation_dir" usage:"x"`
+	TrainValSplit             float64  `json:"train_val_split" usage:"x"`
 }
 
 func parse(script string, argv []string) (*args.Resolved, error) {
