@@ -34,17 +34,22 @@ func (m *ModelArguments) Check(c *args.Checker) {
 
 // DataArguments say what images to use.
 type DataArguments struct {
-	// A data set is one folder, or two folders of images by class, as in run_image_classification.py.
-	DataDir       string `json:"data_dir" path:"true" usage:"data set: MNIST's IDX files, CIFAR's binary files, or folders of PNG and JPEG files by class, also below train and validation; empty is Fashion-MNIST's"`
-	TrainDir      string `json:"train_dir" path:"true" usage:"folder of folders of PNG and JPEG files by class, to train on"`
+	// DataDir is a folder with the IDX files of MNIST and its successors, with the binary files of CIFAR-10 or
+	// CIFAR-100, or with folders of PNG and JPEG files by class, also below its folders train and validation.
+	DataDir string `json:"data_dir" path:"true" usage:"folder of IDX or CIFAR files, or of folders of images by class"`
+	// TrainDir and ValidationDir are two folders of folders of PNG and JPEG files by class in its place.
+	TrainDir      string `json:"train_dir" path:"true" usage:"folder of folders of images by class, to train on"`
 	ValidationDir string `json:"validation_dir" path:"true" usage:"the same, to evaluate on"`
-	// TrainValSplit is what is held out where there are no images to evaluate on.
-	TrainValSplit float64  `json:"train_val_split" usage:"share of the training images that is held out where there are no others to evaluate on"`
-	ImageSize     int      `json:"image_size" usage:"height and width that images of folders get; 0 is that of a saved model, or as they are"`
-	LabelNames    []string `json:"label_names" split:"," usage:"names of the classes 0, 1 and so on, which are saved with a new model, as cat,dog; empty is those of the data set"`
-	MaxImages     int      `json:"max_images" usage:"train and evaluate on so many images only, the first ones or those of folders at random; 0 for all"`
+	// TrainValSplit holds images out where there are none to evaluate on.
+	TrainValSplit float64 `json:"train_val_split" usage:"share of the images to hold out if there are no others"`
+	// ImageSize is the height and the width that images get. 0 is the size of a saved model's inputs, or no change.
+	ImageSize int `json:"image_size" usage:"height and width to resize images to; 0 for the model's, or theirs"`
+	// LabelNames are saved with a new model. None are those of the data set.
+	LabelNames []string `json:"label_names" split:"," usage:"names of the classes 0, 1 and so on, as cat,dog"`
+	// MaxImages takes the first images of a data set in few files, and any of one in folders.
+	MaxImages int `json:"max_images" usage:"train and evaluate on so many images only; 0 for all"`
 	// How training images are changed at random, as by torchvision's RandomCrop and RandomHorizontalFlip.
-	CropPadding    int  `json:"crop_padding" usage:"train on crops out of images with so many black pixels on each side, 4 as a rule; 0 for none"`
+	CropPadding    int  `json:"crop_padding" usage:"random crops out of images with such a border; 0 for none"`
 	HorizontalFlip bool `json:"horizontal_flip" usage:"turn half of the training images around, left to right"`
 }
 
