@@ -5,9 +5,11 @@ package accelerate
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/internal/unbuilt"
 )
 
 // roles are the peers of a rank by what they do together. Without a mesh all ranks see different data and each has the
@@ -22,14 +24,43 @@ type roles struct {
 	ended    chan struct{}
 }
 
-// WithMesh arranges the ranks along axes, as dist.NewMesh does. Ranks that differ along an axis whose name begins with
-// dp (dp, dp_replicate, dp_shard) see different data, and their gradients are summed. Those that differ along other
-// axes (pp, cp, tp) see the same data. A model is spread over the ranks that differ along axes of the data other than
-// dp_replicate.
+// WithMesh arranges the ranks along axes, as dist.NewMesh does. The axes are dp, dp_replicate and dp_shard: ranks that
+// differ along them see different data, and their gradients are summed. A model is spread over the ranks that differ
+// along axes other than dp_replicate. An axis of another kind of parallelism (tp, pp, cp, sp, ep) is an error until that
+// is built, unless its size is 1.
 func WithMesh(axes ...dist.Axis) Option { return func(a *Accelerator) { a.axes = axes } }
 
 // replicate is the axis along which ranks own the same shards.
 const replicate = "dp_replicate"
+
+// dataAxes are those along which ranks see different data.
+var dataAxes = []string{"dp", replicate, "dp_shard"}
+
+// plannedAxes are those along which ranks will share the work on the same data.
+var plannedAxes = map[string]string{
+	"tp": "tensor parallelism", "pp": "pipeline parallelism", "cp": "context parallelism", "sp": "sequence parallelism",
+	"ep": "expert parallelism",
+}
+
+// checkAxes refuses what no step honours: the ranks along such an axis would all do the same work.
+func checkAxes(m dist.Mesh) error {
+	if unbuilt.Axes() {
+		return nil
+	}
+	for _, a := range m.Axes() {
+		planned, known := plannedAxes[a.Name]
+		switch {
+		case slices.Contains(dataAxes, a.Name) || known && a.Size == 1:
+		case known:
+			return fmt.Errorf("accelerate: mesh %v: %s is not built yet (axis %q): want axes among %s", m, planned, a.Name,
+				strings.Join(dataAxes, ", "))
+		default:
+			return fmt.Errorf("accelerate: mesh %v: unknown axis %q: want axes among %s", m, a.Name,
+				strings.Join(dataAxes, ", "))
+		}
+	}
+	return nil
+}
 
 // Data are the ranks that see different data: the training stream is divided among them, and gradients, losses and
 // batch statistics are summed over them.
@@ -80,6 +111,9 @@ func (r *Ranks) arrange(sharded bool, replicas int) error {
 	if r.mesh, err = dist.NewMesh(r.size, r.axes...); err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}
+	if err := checkAxes(r.mesh); err != nil {
+		return err
+	}
 	for _, role := range r.along() {
 		*role.peers = &Peers{rank: r.mesh.Coord(r.rank, role.axes...), size: r.mesh.Size(role.axes...)}
 	}
@@ -103,7 +137,7 @@ func (r *roles) along() []role {
 	var data, model, shards, replicas []string
 	for _, a := range r.mesh.Axes() {
 		switch {
-		case !strings.HasPrefix(a.Name, "dp"):
+		case !slices.Contains(dataAxes, a.Name):
 			model = append(model, a.Name)
 			continue
 		case a.Name == replicate:

@@ -12,11 +12,13 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/internal/unbuilt"
 )
 
 // Only the ranks along the axes of the data divide the training stream and sum gradients; the others do the same work,
 // and all end with the bits of one rank.
 func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
+	t.Cleanup(unbuilt.AllowAxes())
 	var want map[string]string
 	err := accelerate.Run(t.Context(), rankArgs(1), func(acc *accelerate.Accelerator) (err error) {
 		want, _, err = train(t, acc, 3, everywhere, nowhere)
@@ -55,8 +57,35 @@ func TestMeshThatDoesNotFitTheRanks(t *testing.T) {
 	require.EqualError(t, err, "accelerate: dist: mesh dp=3 does not fit 4 ranks: want sizes whose product is 4")
 }
 
+// An axis that no step honours is refused by name: its ranks would do the same work, and one would overwrite the
+// weights of the other.
+func TestMeshWithAxesThatAreNotBuilt(t *testing.T) {
+	body := func(*accelerate.Accelerator) error { return errors.New("not reached") }
+	for axes, want := range map[string]string{
+		"tp=2,dp=2": `accelerate: mesh tp=2,dp=2: tensor parallelism is not built yet (axis "tp"): want axes among dp, ` +
+			`dp_replicate, dp_shard`,
+		"pp=-1": `accelerate: mesh pp=4: pipeline parallelism is not built yet (axis "pp"): want axes among dp, ` +
+			`dp_replicate, dp_shard`,
+		"foo=4":      `accelerate: mesh foo=4: unknown axis "foo": want axes among dp, dp_replicate, dp_shard`,
+		"dp_foo=4":   `accelerate: mesh dp_foo=4: unknown axis "dp_foo": want axes among dp, dp_replicate, dp_shard`,
+		"dp=4,foo=1": `accelerate: mesh dp=4,foo=1: unknown axis "foo": want axes among dp, dp_replicate, dp_shard`,
+	} {
+		list, err := dist.ParseAxes(axes)
+		require.NoError(t, err)
+		require.EqualError(t, accelerate.Run(t.Context(), rankArgs(4), body, accelerate.WithMesh(list...)), want)
+		_, err = accelerate.Replicas(rankArgs(4), 4, accelerate.WithMesh(list...))
+		require.EqualError(t, err, want)
+	}
+	err := accelerate.Run(t.Context(), rankArgs(2), func(acc *accelerate.Accelerator) error {
+		require.Equal(t, 2, acc.Data().Size())
+		return nil
+	}, accelerate.WithLogger(quiet), accelerate.WithMesh(dist.Axis{Name: "tp", Size: 1}, dist.Axis{Name: "dp", Size: 2}))
+	require.NoError(t, err)
+}
+
 // A rank that fails ends the work of ranks that wait for others than it.
 func TestFailureEndsAllGroupsOfAMesh(t *testing.T) {
+	t.Cleanup(unbuilt.AllowAxes())
 	ranks := accelerators(t, 4, func(_ int, a *args.TrainingArguments) {},
 		accelerate.WithMesh(dist.Axis{Name: "dp", Size: 2}, dist.Axis{Name: "tp", Size: 2}))
 	errs := job(t, ranks, func(acc *accelerate.Accelerator) error {

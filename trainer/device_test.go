@@ -11,6 +11,7 @@ import (
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/internal/joint"
+	"github.com/lockstep-ml/lockstep/internal/unbuilt"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -118,6 +119,7 @@ func TestMemoryOfRanksOnDevicesOfTheirOwn(t *testing.T) {
 
 // Ranks along an axis that is not the data's see the same samples: a mesh of two by two has the bits of two ranks.
 func TestMesh(t *testing.T) {
+	t.Cleanup(unbuilt.AllowAxes())
 	want := trainOnRanks(t, 2)
 	m := newGPT2(t, 0.2)
 	tr := newTrainer(vfs.NewMem(), m, rankArgs(4), trainer.WithTrainData(raggedTexts(51)),

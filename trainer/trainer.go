@@ -170,8 +170,7 @@ func WithDevices(names ...string) Option {
 	return func(t *Trainer) { t.ranks = append(t.ranks, accelerate.WithDevices(names...)) }
 }
 
-// WithMesh arranges the ranks along axes, those that see different data and those that see the same: see
-// accelerate.WithMesh.
+// WithMesh arranges the ranks along axes: see accelerate.WithMesh, which also says which axes there are.
 func WithMesh(axes ...dist.Axis) Option {
 	return func(t *Trainer) { t.ranks = append(t.ranks, accelerate.WithMesh(axes...)) }
 }
