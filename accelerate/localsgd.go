@@ -79,6 +79,9 @@ func (l *alone) average(ctx context.Context) error {
 		return nil
 	}
 	l.different = false
+	if err := ddp.CheckFrozen(ctx, l.a.Data().group, l.a.params); err != nil {
+		return err
+	}
 	var list []*tensor.Tensor
 	size := 0
 	for i, p := range l.a.params {

@@ -26,8 +26,8 @@ type roles struct {
 
 // WithMesh arranges the ranks along axes, as dist.NewMesh does. The axes are dp, dp_replicate and dp_shard: ranks that
 // differ along them see different data, and their gradients are summed. A model is spread over the ranks that differ
-// along axes other than dp_replicate. An axis of another kind of parallelism (tp, pp, cp, sp, ep) is an error until that
-// is built, unless its size is 1.
+// along axes other than dp_replicate. An axis of another kind of parallelism (tp, pp, cp, sp, ep) is an error until
+// that is built, unless its size is 1.
 func WithMesh(axes ...dist.Axis) Option { return func(a *Accelerator) { a.axes = axes } }
 
 // replicate is the axis along which ranks own the same shards.
@@ -52,8 +52,8 @@ func checkAxes(m dist.Mesh) error {
 		switch {
 		case slices.Contains(dataAxes, a.Name) || known && a.Size == 1:
 		case known:
-			return fmt.Errorf("accelerate: mesh %v: %s is not built yet (axis %q): want axes among %s", m, planned, a.Name,
-				strings.Join(dataAxes, ", "))
+			return fmt.Errorf("accelerate: mesh %v: %s is not built yet (axis %q): want axes among %s", m, planned,
+				a.Name, strings.Join(dataAxes, ", "))
 		default:
 			return fmt.Errorf("accelerate: mesh %v: unknown axis %q: want axes among %s", m, a.Name,
 				strings.Join(dataAxes, ", "))

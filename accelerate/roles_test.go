@@ -62,8 +62,8 @@ func TestMeshThatDoesNotFitTheRanks(t *testing.T) {
 func TestMeshWithAxesThatAreNotBuilt(t *testing.T) {
 	body := func(*accelerate.Accelerator) error { return errors.New("not reached") }
 	for axes, want := range map[string]string{
-		"tp=2,dp=2": `accelerate: mesh tp=2,dp=2: tensor parallelism is not built yet (axis "tp"): want axes among dp, ` +
-			`dp_replicate, dp_shard`,
+		"tp=2,dp=2": `accelerate: mesh tp=2,dp=2: tensor parallelism is not built yet (axis "tp"): want axes among ` +
+			`dp, dp_replicate, dp_shard`,
 		"pp=-1": `accelerate: mesh pp=4: pipeline parallelism is not built yet (axis "pp"): want axes among dp, ` +
 			`dp_replicate, dp_shard`,
 		"foo=4":      `accelerate: mesh foo=4: unknown axis "foo": want axes among dp, dp_replicate, dp_shard`,

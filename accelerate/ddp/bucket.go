@@ -79,11 +79,11 @@ func between(params []tensor.Named, list []int) string {
 	return fmt.Sprintf("%s … %s", params[list[0]].Name, params[list[len(list)-1]].Name)
 }
 
-// layout is a hash of the parameters in their order.
+// layout is a hash of the parameters in their order, frozen or not: Usage names those on which ranks differ in that.
 func layout(params []tensor.Named, list []int) uint64 {
 	var text strings.Builder
 	for _, i := range list {
-		fmt.Fprintf(&text, "%s;", describe(params[i]))
+		fmt.Fprintf(&text, "%s %v%v;", params[i].Name, params[i].DType(), params[i].Shape())
 	}
 	return dist.Hash(text.String())
 }

@@ -22,16 +22,21 @@ type Usage struct {
 	static      bool
 	first       []bool // Here as it was when a static graph became known; nil before
 
-	// exchanged: per parameter "used", per parameter "missing where there was a backward pass", "no backward pass"
-	votes []uint8
-	wait  func(context.Context) error
+	// exchanged: per parameter "used", per parameter "missing where there was a backward pass", "no backward pass", and
+	// which parameters are frozen
+	votes  []uint8
+	frozen frozenSet // part of votes
+	wait   func(context.Context) error
 }
 
 // NewUsage makes the usage of parameters; of the options RequireUsed and StaticGraph count.
 func NewUsage(params []tensor.Named, o Options) *Usage {
 	n := len(params)
-	return &Usage{params: params, requireUsed: o.RequireUsed, static: o.StaticGraph, Here: make([]bool, n),
-		All: make([]bool, n), votes: make([]uint8, 2*n+1)}
+	frozen := len(newFrozenSet(n))
+	u := &Usage{params: params, requireUsed: o.RequireUsed, static: o.StaticGraph, Here: make([]bool, n),
+		All: make([]bool, n), votes: make([]uint8, 2*n+1+frozen)}
+	u.frozen = u.votes[2*n+1:]
+	return u
 }
 
 // Send begins the exchange; a static graph that is known needs none. tookPart says whether this rank had a backward
@@ -54,6 +59,7 @@ func (u *Usage) Send(g *dist.Group, tookPart bool) error {
 	if !tookPart {
 		u.votes[2*n] = 1
 	}
+	u.frozen.fill(u.params)
 	u.wait = g.AllReduce(dist.Of(u.votes), dist.Max, dist.Label("parameters in use")).Wait
 	return nil
 }
@@ -76,13 +82,16 @@ func (u *Usage) unchanged(tookPart bool) error {
 	return nil
 }
 
-// Agree waits for the exchange and sets All.
+// Agree waits for the exchange and sets All. It is an error on every rank if a parameter is frozen on some alone.
 func (u *Usage) Agree(ctx context.Context) error {
 	if u.wait == nil {
 		return nil
 	}
 	if err := u.wait(ctx); err != nil {
 		return fmt.Errorf("ddp: %w", err)
+	}
+	if err := u.frozen.check(u.params); err != nil {
+		return err
 	}
 	n := len(u.Here)
 	for i := range u.All {

@@ -79,6 +79,7 @@ type Sharder struct {
 	next    int  // first flat whose gradients are not sent
 	took    bool // this rank had a backward pass in this window
 	phantom bool // the pass under way repeats another's leaf, and counts nowhere
+	checked bool // that all ranks train the same parameters in this window
 	flying  []*exchange
 	guests  []*unit // that something used outside of their passes
 	write   bool    // what is given up was changed, and the shard takes it
@@ -355,6 +356,12 @@ func (s *Sharder) begin() {
 // BeginPass readies the backward pass of this rank's leaf number round. A phantom repeats a leaf of another rank: it
 // makes this rank take part in what the others exchange, and leaves no gradient.
 func (s *Sharder) BeginPass(round int, phantom bool) {
+	if s.options.Parameters && !s.checked { // backward passes that differ would gather other parameters than the others
+		s.checked = true
+		if err := ddp.CheckFrozen(context.Background(), s.options.All, s.params); err != nil {
+			panic(&tensor.Error{Op: "shard", Msg: err.Error(), Cause: err})
+		}
+	}
 	s.round, s.phantom = round, phantom
 	s.begin()
 	s.openNext()
@@ -615,7 +622,7 @@ func (s *Sharder) Reset() {
 		_ = x.handle.Wait(context.Background()) // the memory is theirs until then; the error came, or does not matter
 		x.free()
 	}
-	s.flying, s.took, s.phantom = nil, false, false
+	s.flying, s.took, s.phantom, s.checked = nil, false, false, false
 	clear(s.usage.Here)
 	for _, piece := range s.pieces {
 		if piece != nil {

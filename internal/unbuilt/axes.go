@@ -7,8 +7,8 @@ import "sync/atomic"
 
 var axes atomic.Int32
 
-// AllowAxes makes package accelerate accept the axes of a mesh that no step honours yet, until back is called: a test of
-// how a mesh divides ranks by role uses them.
+// AllowAxes makes package accelerate accept the axes of a mesh that no step honours yet, until back is called: a test
+// of how a mesh divides ranks by role uses them.
 func AllowAxes() (back func()) {
 	axes.Add(1)
 	return func() { axes.Add(-1) }
