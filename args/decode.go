@@ -179,11 +179,19 @@ func (f *field) decodeString(raw any) (any, string) {
 
 // decodeList reads a list, the texts of a repeated flag, or one text.
 func (f *field) decodeList(raw any) (any, string) {
-	const want = "a list of texts"
+	want := "a list of texts"
+	if f.toggle {
+		want = "true, false or " + want
+	}
 	var texts []string
 	switch v := raw.(type) {
 	case nil:
 		return nil, ""
+	case bool:
+		if !f.toggle {
+			return nil, want
+		}
+		texts = []string{strconv.FormatBool(v)}
 	case []string:
 		for _, s := range v {
 			texts = append(texts, f.splitText(s)...)
@@ -248,6 +256,10 @@ func decodeObject(raw any, plain map[string]any) (any, string) {
 		if plain != nil && v == nil {
 			continue
 		}
+		if _, isObject := v.(map[string]any); isObject && plain != nil { // its key says more than its type
+			out[k] = v
+			continue
+		}
 		text, isText := v.(string)
 		if !utf8.ValidString(k) || !utf8.ValidString(text) {
 			return nil, wantUTF8
@@ -265,7 +277,7 @@ func decodeObject(raw any, plain map[string]any) (any, string) {
 	if plain == nil {
 		return out, ""
 	}
-	maps.DeleteFunc(out, func(k string, v any) bool { return v == plain[k] })
+	maps.DeleteFunc(out, func(k string, v any) bool { return reflect.DeepEqual(v, plain[k]) })
 	if len(out) == 0 {
 		return nil, ""
 	}

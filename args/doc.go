@@ -42,6 +42,7 @@
 //	usage:"text"      one line for --help
 //	choices:"a,b"     the only values allowed
 //	split:","         one text holds several values of a list, separated so
+//	toggle:"true"     a list that may be true, false or a flag without a value
 //	path:"true"       a leading ~ stands for the home folder
 //	resume:"fixed"    changing it makes it another run (see Difference)
 package args

@@ -52,6 +52,19 @@ func (a *TrainingArguments) EvaluationWanted() bool {
 	return a.DoEval || a.EvalStrategy != StrategyNo
 }
 
+// TrainingWanted reports whether a program trains: if do_train says so, if an eval_strategy asks for evaluation during
+// training, or if nothing else is asked for by do_eval or do_predict.
+func (a *TrainingArguments) TrainingWanted() bool {
+	return a.DoTrain || a.EvalStrategy != StrategyNo || !a.DoEval && !a.DoPredict
+}
+
+// followEvalStrategy sets do_eval where an eval_strategy implies it, as HuggingFace does, and reports whether it did.
+func (a *TrainingArguments) followEvalStrategy() bool {
+	implied := !a.DoEval && a.EvaluationWanted()
+	a.DoEval = a.EvaluationWanted()
+	return implied
+}
+
 // BestMetric is the log key of the metric that tells the best checkpoint, with
 // eval_ before it, or "" if none is watched.
 func (a *TrainingArguments) BestMetric() string {

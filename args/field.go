@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 )
 
 // field describes one setting of a struct; the struct's values are read and
@@ -19,6 +20,7 @@ type field struct {
 	split      string // separates the values of a list in one text
 	path       bool   // a leading ~ is the home folder
 	number     bool   // a text that may be written as a number
+	toggle     bool   // a list that may be a switch: true, false, or a flag without a value
 	fixed      bool   // changing it makes it another run
 	owner      int    // which struct of the list
 	index      int    // which field of that struct
@@ -74,6 +76,7 @@ func newField(t reflect.Type, i int) *field {
 		split:  sf.Tag.Get("split"),
 		path:   sf.Tag.Get("path") == "true",
 		number: sf.Tag.Get("number") == "true",
+		toggle: sf.Tag.Get("toggle") == "true",
 		fixed:  sf.Tag.Get("resume") == "fixed",
 		index:  i,
 		kind:   sf.Type.Kind(),
@@ -169,6 +172,20 @@ func (f *field) assign(structs []any, canonical any) {
 			setString(dst.Index(i), s)
 		}
 	}
+}
+
+// trainingSchema is that of TrainingArguments alone.
+var trainingSchema = sync.OnceValue(func() *schema { return newSchema(Default("")) })
+
+// isDefault reports whether what decode made of a value is the default of a field of TrainingArguments.
+func isDefault(key string, canonical any) bool {
+	f := trainingSchema().byKey[key]
+	if f == nil {
+		return false
+	}
+	standard, filled := []any{Default("")}, []any{Default("")}
+	f.assign(filled, canonical)
+	return f.text(f.of(filled)) == f.text(f.of(standard))
 }
 
 // setString goes through UnmarshalText where the type has it, so that a type can

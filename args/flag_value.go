@@ -164,6 +164,9 @@ func (c *commandLine) long(arg string, rest []string) []string {
 	case !ours && flag.NoOptDefVal != "":
 		c.flag(arg)
 		return rest
+	case ours && v.cell.field.toggle && (len(rest) == 0 || strings.HasPrefix(rest[0], "-")):
+		c.flag(arg + "=true")
+		return rest
 	case len(rest) == 0 || strings.HasPrefix(rest[0], "--"):
 		c.faults = append(c.faults, Fault{Problem: "missing value of flag", Key: arg,
 			Want: "want " + flag.Value.Type()})

@@ -4,7 +4,7 @@ package args
 
 import "slices"
 
-// HuggingFace lists the arguments of HuggingFace's TrainingArguments (transformers 4.1 to 5.23) for which the
+// HuggingFace lists the arguments of HuggingFace's TrainingArguments (transformers 4.1 to 5.24) for which the
 // TrainingArguments here have no field, and says what happens to each. The parser and the tables in docs/arguments.md
 // use it. To build one of them, add the field and delete the row.
 func HuggingFace() []Known { return slices.Concat(current(), older()) }
@@ -19,7 +19,7 @@ const (
 	goroutines   = "workers are goroutines"
 )
 
-// current lists the arguments of transformers 5.23, in its order.
+// current lists the arguments of transformers 5.24, in its order.
 func current() []Known {
 	return []Known{
 		planned("optim_target_modules", TypeAny, "",
@@ -83,7 +83,7 @@ func current() []Known {
 	}
 }
 
-// older lists the names that transformers 5.23 has no longer, by name.
+// older lists the names that transformers 5.24 has no longer, by name.
 func older() []Known {
 	return []Known{
 		renamed("adafactor", TypeBool, "false", "optim").values("adafactor", ""),

@@ -315,7 +315,7 @@ func TestKnownNames(t *testing.T) {
 		{"deepspeed", `{"zero_optimization": {"stage": 2}}`, "", "is read: keys used 1, without effect here 0"},
 		{"deepspeed", "ds.json", "want a readable JSON or YAML file: ds.json: file does not exist", ""},
 		{"fsdp_config", `{"min_num_params": 0, "xla": false}`, "", ""},
-		{"fsdp_config", `{"min_num_params": 5}`, "", "is read: keys used 1, without effect here 0"},
+		{"fsdp_config", `{"min_num_params": 5}`, "", "has no effect: fsdp is not on"},
 		{"average_tokens_across_devices", "false", "want true: the loss", ""},
 		{"accelerator_config", `{"split_batches": false, "dispatch_batches": null, "even_batches": true}`, "", ""},
 		{"accelerator_config", `{"split_batches": true}`, "want data_sharding huggingface with split_batches true", ""},

@@ -5,13 +5,22 @@ package args
 import (
 	"bytes"
 	"encoding/json"
+	"reflect"
 )
 
-// JSON is the content of training_args.json: one object with every key, in the
-// order of the fields. Values of keys that end in token are replaced by <KEY>, as
-// HuggingFace does. It fails for values that JSON cannot hold, which Validate
+// JSON is the content of training_args.json: one object with every key, in the order of the fields. HuggingFace's
+// HfArgumentParser reads it too (parse_json_file with allow_extra_keys): where its TrainingArguments have None, the
+// value is null, as for an empty text and for ddp_backend auto, and do_eval follows eval_strategy. Values of keys that
+// end in token are replaced by <KEY>, as HuggingFace does. It fails for values that JSON cannot hold, which Validate
 // refuses: NaN and infinities.
-func (a *TrainingArguments) JSON() ([]byte, error) { return MarshalJSON(a) }
+func (a *TrainingArguments) JSON() ([]byte, error) {
+	c := a.Clone()
+	c.followEvalStrategy()
+	return MarshalJSON(c)
+}
+
+// asNone lists the texts of values that are None in HuggingFace's TrainingArguments.
+var asNone = map[string]string{"ddp_backend": string(BackendAuto), "ddp_bucket_cap_mb": "0"}
 
 // MarshalJSON is JSON for any list of settings structs, in one object.
 func MarshalJSON(structs ...any) ([]byte, error) {
@@ -23,8 +32,11 @@ func MarshalJSON(structs ...any) ([]byte, error) {
 		}
 		v := f.of(structs)
 		var value any = v.Interface()
-		if text := f.masked(v); f.secret() && text == f.mask() {
+		switch text := f.masked(v); {
+		case f.secret() && text == f.mask():
 			value = text
+		case f.kind == reflect.String && text == "", asNone[f.key] != "" && text == asNone[f.key]:
+			value = nil
 		}
 		if err := appendJSON(&b, f.key); err != nil {
 			return nil, err
@@ -48,9 +60,11 @@ func appendJSON(b *bytes.Buffer, v any) error {
 	return enc.Encode(v)
 }
 
-// FromJSON reads what JSON wrote. Keys that are missing keep their default, so
-// that files of earlier versions can be read; unknown keys and bad values are
-// reported together in an *Error. The values are not judged: see Validate.
+// FromJSON reads what JSON wrote, or what transformers did (TrainingArguments.to_json_string). Keys that are missing
+// keep their default, so that files of earlier versions can be read. HuggingFace's names that are no field here are
+// understood as a Loader understands them, without notices. Unknown keys and bad values are reported together in an
+// *Error. The values are not judged: see Validate. The files that deepspeed and fsdp_config name are not read: see
+// ReadConfigs.
 func FromJSON(data []byte) (*TrainingArguments, error) {
 	a := Default("")
 	err := UnmarshalJSON(data, a)
@@ -67,31 +81,18 @@ func UnmarshalJSON(data []byte, structs ...any) error {
 	if err != nil {
 		return &Error{Faults: []Fault{{Problem: "cannot read arguments", Want: err.Error()}}}
 	}
-	s := newSchema(structs...)
-	var faults []Fault
+	g := newMerge(newLoader(structs), "this version has no such setting")
 	for _, key := range duplicates {
-		faults = append(faults, Fault{Problem: "duplicate key", Key: key, Want: "want it once"})
+		g.fault(Fault{Problem: "duplicate key", Key: key, Want: "want it once"})
 	}
-	canonical := map[string]any{}
-	for _, key := range sortedKeys(m) {
-		f := s.byKey[key]
-		if f == nil {
-			faults = append(faults, Fault{Problem: "unknown key", Key: key,
-				Want: didYouMean(key, "", sortedKeys(s.byKey), "this version has no such setting")})
-			continue
-		}
-		v, want := f.decode(m[key])
-		if want != "" {
-			faults = append(faults, Fault{Key: key, Value: quote(m[key]), Want: want})
-			continue
-		}
-		canonical[key] = v
+	g.mustLoad(settings(m), func(string) string { return "" })
+	g.judge()
+	if err := g.checker.Err(); err != nil {
+		return err
 	}
-	if len(faults) > 0 {
-		return asError(faults)
-	}
-	for key, v := range canonical {
-		s.byKey[key].assign(structs, v)
+	g.assign(structs)
+	if a := g.loader.training(structs); a != nil {
+		a.followEvalStrategy()
 	}
 	return nil
 }

@@ -133,6 +133,47 @@ func TestEverySourceCarriesEveryValue(t *testing.T) {
 	}
 }
 
+// HuggingFace's parser reads the file (tests/parity/check_arguments.py): None is null there, and do_eval follows.
+func TestJSONForTransformers(t *testing.T) {
+	a := args.Default("out")
+	a.EvalStrategy = args.StrategySteps
+	text, err := a.JSON()
+	require.NoError(t, err)
+	require.False(t, a.DoEval, "the arguments themselves are as they were")
+	var m map[string]any
+	require.NoError(t, json.Unmarshal(text, &m))
+	for _, key := range []string{"ddp_backend", "ddp_bucket_cap_mb", "metric_for_best_model", "run_name", "eval_steps",
+		"resume_from_checkpoint", "fsdp", "deepspeed"} {
+		require.Contains(t, m, key)
+		require.Nil(t, m[key], key)
+	}
+	require.Equal(t, true, m["do_eval"])
+	back, err := args.FromJSON(text)
+	require.NoError(t, err)
+	require.True(t, back.DoEval)
+	require.Equal(t, args.BackendAuto, back.DDPBackend)
+
+	p := newProgram(nil, nil).parse("--eval_strategy", "epoch")
+	require.NoError(t, p.err)
+	require.True(t, p.train.DoEval)
+	require.Equal(t, "eval_strategy", p.resolved.Origin("do_eval"))
+}
+
+// What a program does follows from do_train, do_eval, do_predict and eval_strategy.
+func TestTrainingWanted(t *testing.T) {
+	for _, c := range []struct {
+		argv string
+		want bool
+	}{
+		{"", true}, {"--do_eval", false}, {"--do_predict", false}, {"--do_train --do_eval", true},
+		{"--eval_strategy steps", true}, {"--do_eval --eval_strategy no", false},
+	} {
+		p := newProgram(nil, nil).parse(strings.Fields(c.argv)...)
+		require.NoError(t, p.err, c.argv)
+		require.Equal(t, c.want, p.train.TrainingWanted(), c.argv)
+	}
+}
+
 func TestFromJSONFaults(t *testing.T) {
 	_,
 		err := args.FromJSON(
@@ -176,7 +217,7 @@ func TestTokensAreMasked(t *testing.T) {
 	require.JSONEq(t, `{"train_file": null, "block_size": 0, "api_token": "<API_TOKEN>"}`, string(text))
 	text, err = args.MarshalJSON(&dataArguments{})
 	require.NoError(t, err)
-	require.Contains(t, string(text), `"api_token": ""`)
+	require.Contains(t, string(text), `"api_token": null`)
 
 	d := &dataArguments{}
 	require.NoError(t, args.UnmarshalJSON([]byte(`{"train_file": ["a"], "block_size": 3}`), d))

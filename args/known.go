@@ -305,11 +305,8 @@ func (m *merge) settled(src map[string]any, k *known, text, origin string) bool 
 		delete(m.given, k.Name)
 		return true
 	}
-	standard := newSchema(Default("")).byKey[k.Target]
-	if standard != nil {
-		if d, _ := f.decode(standard.text(standard.of([]any{Default("")}))); reflect.DeepEqual(ours, d) {
-			return false
-		}
+	if isDefault(k.Target, ours) {
+		return false
 	}
 	m.knownFault(k, m.given[k.Name].value, origin,
 		fmt.Sprintf("%s alone, which has its place and is %s here", k.Target, quote(ours)), "")

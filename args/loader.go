@@ -75,13 +75,18 @@ type Loader struct {
 // twice, is the programmer's mistake and panics.
 func Bind(fs *pflag.FlagSet, structs ...any) *Loader {
 	all := slices.Concat(structs, []any{&builtin{}})
-	l := &Loader{flags: fs, structs: all, schema: newSchema(all...), cells: map[string]*cell{},
-		known:    map[string]*known{},
-		reserved: slices.Clone(engineEnv)}
+	l := newLoader(all)
+	l.flags, l.cells, l.reserved = fs, map[string]*cell{}, slices.Clone(engineEnv)
 	for _, f := range l.schema.fields {
 		l.cells[f.key] = register(fs, f, f.masked(f.of(all)))
 	}
-	if l.training(all) != nil {
+	return l
+}
+
+// newLoader is a loader without flags, which knows HuggingFace's names if TrainingArguments is among the structs.
+func newLoader(structs []any) *Loader {
+	l := &Loader{structs: structs, schema: newSchema(structs...), known: map[string]*known{}}
+	if l.training(structs) != nil {
 		l.Know(HuggingFace()...)
 	}
 	return l
@@ -122,7 +127,8 @@ func (l *Loader) Parse(argv []string) (*Resolved, error) {
 	if line.help {
 		return nil, ErrHelp
 	}
-	m := &merge{loader: l, line: line, ko: koanf.New("."), origins: map[string]string{}, given: map[string]*given{}}
+	m := newMerge(l, "--help lists the keys")
+	m.line = line
 	m.checker.origin = func(key string) string { return m.origins[key] }
 	line.parse(l.flags)
 	m.checker.faults = line.faults
@@ -141,9 +147,16 @@ type merge struct {
 	line    *commandLine
 	ko      *koanf.Koanf
 	origins map[string]string
+	weak    map[string]bool // a config file has HuggingFace's default, as one that has every argument does
 	given   map[string]*given
 	checker Checker
 	configs []Notice // about files of other tools
+	unknown string   // the hint for an unknown key that is like no other
+}
+
+func newMerge(l *Loader, unknown string) *merge {
+	return &merge{loader: l, ko: koanf.New("."), origins: map[string]string{}, weak: map[string]bool{},
+		given: map[string]*given{}, unknown: unknown}
 }
 
 func (m *merge) fault(f Fault) { m.checker.faults = append(m.checker.faults, f) }
@@ -172,7 +185,7 @@ func (m *merge) set(dest map[string]any, key string, raw any, origin string) {
 	fromFile := strings.HasPrefix(origin, "file ")
 	if f == nil || fromFile && key == configKey {
 		m.fault(Fault{Key: key, Origin: strings.TrimPrefix(origin, "file "), Problem: "unknown key",
-			Want: didYouMean(key, "", m.loader.keys(), "--help lists the keys")})
+			Want: didYouMean(key, "", m.loader.keys(), m.unknown)})
 		return
 	}
 	if raw == nil && noneIsDefault(f.key) {
@@ -195,8 +208,12 @@ func (m *merge) set(dest map[string]any, key string, raw any, origin string) {
 		m.checker.add(fault)
 		return
 	}
-	dest[key], m.origins[key] = canonical, origin
+	dest[key], m.origins[key], m.weak[key] = canonical, origin, fromFile && isDefault(key, canonical)
 }
+
+// said reports whether a source has set a key. A config file that has HuggingFace's default there says nothing: files
+// that transformers writes have every argument.
+func (m *merge) said(key string) bool { return m.origins[key] != "" && !m.weak[key] }
 
 // keys lists what a file or variable may set.
 func (l *Loader) keys() []string {
@@ -346,8 +363,12 @@ func (m *merge) finish() (*Resolved, error) {
 		c.Elem().Set(reflect.ValueOf(s).Elem())
 		copies[i] = c.Interface()
 	}
-	for key, v := range m.ko.Raw() {
-		l.schema.byKey[key].assign(copies, v)
+	m.assign(copies)
+	if a := l.training(copies); a != nil && a.followEvalStrategy() {
+		if chosen == nil {
+			chosen = map[string]string{}
+		}
+		chosen["do_eval"] = "eval_strategy"
 	}
 	notices := append(append(m.judge(), m.replaceEngine(copies)...), m.configs...)
 	m.checker.check(l.schema, copies)
@@ -361,6 +382,13 @@ func (m *merge) finish() (*Resolved, error) {
 		reflect.ValueOf(s).Elem().Set(reflect.ValueOf(copies[i]).Elem())
 	}
 	return &Resolved{schema: l.schema, structs: l.structs, origins: m.origins, chosen: chosen, Notices: notices}, nil
+}
+
+// assign puts the merged values in place.
+func (m *merge) assign(structs []any) {
+	for key, v := range m.ko.Raw() {
+		m.loader.schema.byKey[key].assign(structs, v)
+	}
 }
 
 // choose lets the program choose its defaults and returns the origins of those that it changed.

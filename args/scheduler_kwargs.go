@@ -38,11 +38,13 @@ var schedulerKwargs = map[SchedulerType]map[string]kwargRule{
 	SchedulerConstantWithWarmup: {"warmup_type": warmupName},
 	SchedulerLinear:             {"warmup_type": warmupName},
 	SchedulerCosine:             {"num_cycles": anyNonNegative},
-	SchedulerCosineWithRestarts: {"num_cycles": wholeCycles},
+	SchedulerCosineWithRestarts: {"num_cycles": anyNonNegative},
 	SchedulerPolynomial:         {"lr_end": anyNonNegative, "power": anyNonNegative},
 	SchedulerInverseSqrt:        {"timescale": anyPositive},
-	SchedulerCosineWithMinLR:    {"num_cycles": anyNonNegative, "min_lr": anyNonNegative, "min_lr_rate": unitRatio},
-	SchedulerCosineWarmupWithMinLR: {"num_cycles": anyNonNegative, "min_lr": anyNonNegative, "min_lr_rate": unitRatio,
+	SchedulerCosineWithMinLR: {"num_cycles": anyNonNegative, "min_lr": anyNonNegative,
+		"min_lr_rate": anyNonNegative},
+	SchedulerCosineWarmupWithMinLR: {"num_cycles": anyNonNegative, "min_lr": anyNonNegative,
+		"min_lr_rate":    anyNonNegative,
 		"warmup_lr_rate": unitRatio},
 	SchedulerWarmupStableDecay: {"num_decay_steps": wholeSteps, "num_stable_steps": wholeSteps,
 		"warmup_type": curveName,
@@ -129,9 +131,6 @@ func (a *TrainingArguments) scheduleRequirement(withRate bool) string {
 	case SchedulerCosineWithMinLR, SchedulerCosineWarmupWithMinLR:
 		if hasMin == hasRate {
 			return fmt.Sprintf("either min_lr or min_lr_rate for %s", a.LRSchedulerType)
-		}
-		if withRate && hasMin && a.SchedulerNumber("min_lr", 0) > lr {
-			return fmt.Sprintf("min_lr to be at most learning_rate (%g)", lr)
 		}
 	case SchedulerWarmupStableDecay:
 		if !hasDecay {

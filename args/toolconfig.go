@@ -331,9 +331,13 @@ func (m *merge) toolConfigs() (notices []Notice) {
 		for _, f := range t.faults(name) {
 			m.fault(f)
 		}
+		if c.key == "fsdp_config" && !m.sharded() {
+			notices = append(notices, Notice{c.key, m.origins[c.key], "has no effect: " + fsdpOff})
+			continue
+		}
 		values := settings{}
 		for _, s := range t.sets {
-			if m.origins[s.key] == "" {
+			if !m.said(s.key) {
 				values[s.key] = s.raw
 				continue
 			}
@@ -357,6 +361,25 @@ func (m *merge) toolConfigs() (notices []Notice) {
 		notices = append(notices, Notice{c.key, m.origins[c.key], t.summary()})
 	}
 	return notices
+}
+
+// fsdpOff is why FSDP's configuration sets nothing.
+const fsdpOff = "fsdp is not on"
+
+// sharded reports whether fsdp is on.
+func (m *merge) sharded() bool {
+	words, given := m.ko.Get("fsdp").([]string)
+	if a := m.loader.training(m.loader.structs); a != nil && !given {
+		words = a.FSDP
+	}
+	return fsdpOn(words)
+}
+
+// fsdpOn reports whether a value of fsdp is more than false.
+func fsdpOn(words []string) bool {
+	return slices.ContainsFunc(words, func(w string) bool {
+		return w != "" && !strings.EqualFold(w, "false") && !strings.EqualFold(w, "none")
+	})
 }
 
 // agrees reports whether a given value and that of a file are the same. fsdp has a strategy among other words.
@@ -418,6 +441,9 @@ func (a *TrainingArguments) ReadConfigs() error {
 		}
 		t := c.read(doc)
 		faults = append(faults, t.faults(path)...)
+		if c.key == "fsdp_config" && !fsdpOn(a.FSDP) {
+			continue
+		}
 		faults = append(faults, t.apply(a, path)...)
 	}
 	return errors.Join(asError(faults))

@@ -187,9 +187,9 @@ type TrainingArguments struct {
 	// NumReplicas is the number of ranks that run as goroutines of this process.
 	NumReplicas int `json:"num_replicas" usage:"number of ranks that run as goroutines of this process"`
 	// FSDP is how the model is spread over the ranks, by HuggingFace's words: full_shard, shard_grad_op, hybrid_shard,
-	// hybrid_shard_zero2 or no_shard, and auto_wrap, which changes nothing, since the units are the model's blocks. See
-	// ShardStrategy.
-	FSDP []string `json:"fsdp" split:"," usage:"spread parameters, gradients and optimizer state over the ranks: full_shard, shard_grad_op, hybrid_shard (over the ranks of each host) or hybrid_shard_zero2; the bits stay the same"`
+	// hybrid_shard_zero2 or no_shard, and auto_wrap, which changes nothing, since the units are the model's blocks. The
+	// one word true is full_shard, or what FSDPConfig says; false is none. See ShardStrategy.
+	FSDP []string `json:"fsdp" split:"," toggle:"true" usage:"spread parameters, gradients and optimizer state over the ranks: full_shard, shard_grad_op, hybrid_shard (over the ranks of each host) or hybrid_shard_zero2; alone, as true, full_shard; the bits stay the same"`
 	// FSDPConfig is HuggingFace's fsdp_config, and DeepSpeed the configuration of DeepSpeed: a JSON or YAML file, or a
 	// JSON object. They fill other arguments, see ReadToolConfig; what both say must agree.
 	FSDPConfig string `json:"fsdp_config" usage:"JSON or YAML file (or JSON object) with HuggingFace's settings of fsdp; lockstep config FILE shows what its keys do"`

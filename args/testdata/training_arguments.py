@@ -1,6 +1,6 @@
 """Writes the goldens that tell what transformers' TrainingArguments have.
 
-    pip install transformers==5.23.0 torch accelerate
+    pip install transformers==5.24.0 torch accelerate
     python training_arguments.py > transformers.tsv              # name, type and default of every field
     python training_arguments.py json > training_args.json       # what to_json_string makes of the defaults
     python training_arguments.py values > values.tsv             # the values of arguments that have a list of them

@@ -21,10 +21,10 @@ KWARGS = {
     "constant_with_warmup": [{}],
     "linear": [{}],
     "cosine": [{}, {"num_cycles": 0.25}, {"num_cycles": 1.5}],
-    "cosine_with_restarts": [{}, {"num_cycles": 2}, {"num_cycles": 3}],
+    "cosine_with_restarts": [{}, {"num_cycles": 2}, {"num_cycles": 3}, {"num_cycles": 1.5}],
     "polynomial": [{}, {"power": 2.0}, {"lr_end": 1e-5, "power": 0.5}, {"lr_end": 0.0}],
     "inverse_sqrt": [{}, {"timescale": 3}, {"timescale": 40}],
-    "cosine_with_min_lr": [{"min_lr": 1e-5}, {"min_lr_rate": 0.1}, {"min_lr_rate": 0.3, "num_cycles": 1.0}],
+    "cosine_with_min_lr": [{"min_lr": 4e-4}, {"min_lr": 1e-5}, {"min_lr_rate": 0.1}, {"min_lr_rate": 0.3, "num_cycles": 1.0}],
     "cosine_warmup_with_min_lr": [{"min_lr": 1e-5}, {"min_lr_rate": 0.1}, {"min_lr_rate": 0.1, "warmup_lr_rate": 0.25}, {"min_lr_rate": 0.2, "num_cycles": 0.25}],
     "warmup_stable_decay": [
         {"num_decay_steps": 0},
