@@ -42,9 +42,9 @@ const (
 	maxGlobalBatch  = 1 << 30 // samples
 	maxEpochs       = 1 << 30
 	maxSteps        = 1<<31 - 1
-	maxTimeout      = 1<<31 - 1 // seconds
-	maxBucket       = 1 << 20   // MiB
-	maxProfiled     = 1 << 20   // steps
+	maxTimeout      = 1 << 30 // seconds
+	maxBucket       = 1 << 20 // MiB
+	maxProfiled     = 1 << 20 // steps
 	maxWorkers      = 1 << 10
 	maxPrefetch     = 1 << 10 // batches of a worker
 )
