@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
@@ -22,13 +24,21 @@ type MergeOptions struct {
 	MaxShardSize int64
 	// Optimizer writes the optimizer's state too, as the whole tensors of optimizer.safetensors.
 	Optimizer bool
+	// AllowNonfinite merges weights with elements that are NaN or infinite. Otherwise they are an error.
+	AllowNonfinite bool
 }
+
+// MergedFile is the name of the file that lists what MergeWeights wrote into a folder.
+const MergedFile = "merged_files.json"
 
 // MergeWeights makes a saved model, as LoadPretrained and transformers read it, in the folder to, and returns the names
 // of its files. What it makes it of lies in the folder from: a checkpoint whose parameters the ranks of a sharded run
 // have written in pieces, a run's folder, whose last checkpoint is taken, or a saved model, whose weights may lie in
 // several files. A checkpoint is verified first. The result has the bytes that a run without shards would have saved.
 // One array at a time is in memory.
+//
+// It replaces and deletes nothing but what it wrote: the file MergedFile lists that, with sizes and hashes. A folder that
+// holds other files of these names is an error.
 func MergeWeights(ctx context.Context, from, to string, o MergeOptions) ([]string, error) {
 	names, err := mergeWeights(ctx, from, to, o)
 	if err != nil {
@@ -42,7 +52,7 @@ func mergeWeights(ctx context.Context, from, to string, o MergeOptions) (names [
 	if err != nil {
 		return nil, err
 	}
-	if sameFolder(dir, to) {
+	if sameFolder(dir, to) || sameFolder(from, to) {
 		return nil, fmt.Errorf("%s is what the weights are read from: want another folder for the merged model", to)
 	}
 	set, err := safetensors.OpenSet(vfs.OS, dir, models.WeightsBase)
@@ -50,6 +60,11 @@ func mergeWeights(ctx context.Context, from, to string, o MergeOptions) (names [
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
+	if !o.AllowNonfinite {
+		if err := requireFinite(dir, set); err != nil {
+			return nil, err
+		}
+	}
 	weights, err := mergedFiles(dir, set, o.MaxShardSize)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
@@ -81,10 +96,30 @@ func mergeWeights(ctx context.Context, from, to string, o MergeOptions) (names [
 	for _, p := range parts {
 		names = append(names, p.Name)
 	}
+	if err := requireOwn(ctx, to, append(slices.Clone(names), MergedFile), weights); err != nil {
+		return nil, err
+	}
 	store := &checkpoint.Store{Dir: to}
-	return names, store.ReplaceFiles(ctx, parts, func(existing []string) (before, after []string) {
+	return names, store.ReplaceFiles(ctx, listed(parts), func(existing []string) (before, after []string) {
 		return models.StaleWeights(existing, weights)
 	})
+}
+
+// requireFinite is an error that names the first array with elements that are NaN or infinite.
+func requireFinite(dir string, set *safetensors.Set) error {
+	for _, name := range set.Names() {
+		a, _ := set.Lookup(name)
+		data, err := a.Read()
+		if err != nil {
+			return fmt.Errorf("%s: %w", dir, err)
+		}
+		if bad, _ := dtype.Census(a.DType, data); bad > 0 {
+			return fmt.Errorf("%s: %s has %d of %d elements that are NaN or infinite: the run has gone wrong; want an "+
+				"earlier checkpoint, or --allow_nonfinite (AllowNonfinite) to merge the weights all the same", dir, name,
+				bad, len(data)/a.DType.Size())
+		}
+	}
+	return nil
 }
 
 // maxCarried bounds the size of a file that is copied, in bytes.

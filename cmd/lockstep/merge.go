@@ -20,7 +20,8 @@ of a sharded run have written (fsdp_state_dict_type sharded_state_dict). CHECKPO
 checkpoint's folder, or a run's, whose last checkpoint is taken; its files are verified first.
 The result has the bytes that a run without shards would have saved. A saved model's folder is
 taken too, to merge the files of its weights into one, or to split them anew. One array at a
-time is in memory. CHECKPOINT stays as it is.
+time is in memory. CHECKPOINT stays as it is, and so does what else OUTPUT holds: files of the
+same names that this command did not write are an error, and so are weights that are NaN.
 
 `
 
@@ -28,6 +29,7 @@ time is in memory. CHECKPOINT stays as it is.
 type mergeFlags struct {
 	maxShardSize string
 	optimizer    bool
+	nonfinite    bool
 }
 
 func (f *mergeFlags) flagSet() *pflag.FlagSet {
@@ -35,6 +37,7 @@ func (f *mergeFlags) flagSet() *pflag.FlagSet {
 	fs.StringVar(&f.maxShardSize, "max_shard_size", "",
 		"most bytes of one file of weights, as 5GB or a number; more are split over several files (default: no limit)")
 	fs.BoolVar(&f.optimizer, "optimizer", false, "write the optimizer's state too, as optimizer.safetensors")
+	fs.BoolVar(&f.nonfinite, "allow_nonfinite", false, "merge weights that are NaN or infinite, too")
 	return fs
 }
 
@@ -47,7 +50,7 @@ func (p *program) mergeWeights(argv []string) int {
 	if fs.NArg() != 2 {
 		return p.usageError("merge-weights: %d words; want two, a CHECKPOINT and an OUTPUT folder", fs.NArg())
 	}
-	o := trainer.MergeOptions{Optimizer: f.optimizer}
+	o := trainer.MergeOptions{Optimizer: f.optimizer, AllowNonfinite: f.nonfinite}
 	if f.maxShardSize != "" {
 		var err error
 		if o.MaxShardSize, err = safetensors.ParseSize(f.maxShardSize); err != nil {

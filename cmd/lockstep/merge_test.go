@@ -94,6 +94,7 @@ func TestMergeWeights(t *testing.T) {
 		require.NotZero(t, code)
 		require.Contains(t, errs, want)
 	}
+	requireMergeKeepsFiles(t, one, many, to)
 	path := filepath.Join(checkpoint, "shard-00002-of-00004.safetensors")
 	damaged := []byte(text(path))
 	damaged[len(damaged)-1] ^= 1
@@ -106,4 +107,74 @@ func TestMergeWeights(t *testing.T) {
 		require.Zero(t, (&program{stdout: io.Discard, stderr: io.Discard}).run([]string{"merge-weights", to, whole}))
 		return text(whole, "model.safetensors")
 	}(), "a failed merge leaves what was there")
+}
+
+// requireMergeKeepsFiles: files that merge-weights did not write stay, whatever their names are.
+func requireMergeKeepsFiles(t *testing.T, one, many, merged string) {
+	t.Helper()
+	refuses := func(from, to, want string) {
+		t.Helper()
+		before := folder(t, to)
+		code, _, errs := output(nil, "merge-weights", from, to)
+		require.Equal(t, exitError, code)
+		require.Contains(t, errs, want)
+		require.Equal(t, before, folder(t, to))
+	}
+	refuses(one, one, "is what the weights are read from: want another folder")
+	refuses(one, many, "config.json, model.safetensors")
+	other := t.TempDir() // another model's shards
+	for _, name := range []string{"model-00001-of-00002.safetensors", "model.safetensors.index.json"} {
+		require.NoError(t, os.WriteFile(filepath.Join(other, name), []byte(name), 0o644))
+	}
+	refuses(one, other, "holds files that merge-weights did not write (model-00001-of-00002.safetensors, "+
+		"model.safetensors.index.json): want an empty or a new folder")
+
+	notes := filepath.Join(merged, "notes.txt")
+	require.NoError(t, os.WriteFile(notes, []byte("mine"), 0o644))
+	code, _, errs := output(nil, "merge-weights", one, merged)
+	require.Zero(t, code, errs)
+	require.FileExists(t, notes)
+	config := filepath.Join(merged, "config.json")
+	text, err := os.ReadFile(config)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(config, append(text, '\n'), 0o644))
+	refuses(one, merged, "did not write (config.json)")
+	require.NoError(t, os.WriteFile(config, text, 0o644))
+}
+
+// folder is the text of every file of a folder, by name.
+func folder(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		if !e.IsDir() && e.Name() != ".lock" {
+			text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+			require.NoError(t, err)
+			files[e.Name()] = string(text)
+		}
+	}
+	return files
+}
+
+// Weights of a run that has gone wrong are not merged without a word.
+func TestMergeRefusesNaN(t *testing.T) {
+	run := saved(t, func(a *args.TrainingArguments) {})
+	weights := filepath.Join(run, "checkpoint-1", "model.safetensors")
+	text, err := os.ReadFile(weights)
+	require.NoError(t, err)
+	copy(text[len(text)-4:], []byte{0, 0, 0xc0, 0x7f})
+	from := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(from, "model.safetensors"), text, 0o644))
+	to := filepath.Join(t.TempDir(), "merged")
+	code, _, errs := output(nil, "merge-weights", from, to)
+	require.Equal(t, exitError, code)
+	require.Regexp(t, `: transformer\.\S+ has 1 of \d+ elements that are NaN or infinite`, errs)
+	require.NoDirExists(t, to)
+	code, _, errs = output(nil, "merge-weights", from, to, "--allow-nonfinite")
+	require.Zero(t, code, errs)
+	merged, err := os.ReadFile(filepath.Join(to, "model.safetensors"))
+	require.NoError(t, err)
+	require.Equal(t, text, merged)
 }
