@@ -10,9 +10,9 @@ type TrainingArguments struct {
 	// OutputDir is the folder of checkpoints, results and the final model. It is
 	// created when first written to.
 	OutputDir string `json:"output_dir" path:"true" usage:"folder for checkpoints, results and the final model"`
-	// OverwriteOutputDir lets a new run start in a folder that holds checkpoints of another run, and replace those with
-	// the same names. The others stay.
-	OverwriteOutputDir bool `json:"overwrite_output_dir" usage:"start a new run in an output_dir that holds checkpoints of another run"`
+	// OverwriteOutputDir lets a new run start in a folder that holds checkpoints of another run. Those are renamed to
+	// checkpoint-<step>.replaced-<n>, which the log says, and count in SaveTotalLimit as the oldest.
+	OverwriteOutputDir bool `json:"overwrite_output_dir" usage:"start a new run in an output_dir that holds checkpoints of another run, which are renamed"`
 	// DoTrain asks a program to train. The trainer itself does not read it.
 	DoTrain bool `json:"do_train" usage:"train (read by programs, not by the trainer)"`
 	// DoEval asks a program to evaluate. See EvaluationWanted.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // Latest opens and verifies the checkpoint that LATEST names. If there is no LATEST, or
@@ -41,9 +42,9 @@ func (s *Store) Latest(ctx context.Context) (*Checkpoint, error) {
 	case err != nil:
 		return nil, err
 	case ck == nil && len(tried) > 0:
-		return nil, fmt.Errorf("%w in %s can be loaded: %w", ErrNone, s.Dir, errors.Join(tried...))
+		return nil, fmt.Errorf("%w in %s can be loaded%s: %w", ErrNone, s.Dir, l.exceptReplaced(), errors.Join(tried...))
 	case ck == nil:
-		return nil, fmt.Errorf("%w in %s", ErrNone, s.Dir)
+		return nil, fmt.Errorf("%w in %s%s", ErrNone, s.Dir, l.exceptReplaced())
 	case len(tried) > 0:
 		s.log().Warn("falling back to the newest undamaged checkpoint", "path", ck.Path, "step", ck.Step, "err",
 			errors.Join(tried...))
@@ -51,6 +52,14 @@ func (s *Store) Latest(ctx context.Context) (*Checkpoint, error) {
 		s.log().Warn("no "+LatestFile+" file: taking the newest checkpoint", "path", ck.Path, "step", ck.Step)
 	}
 	return ck, nil
+}
+
+// exceptReplaced names the folders of earlier runs that were renamed, if there are any.
+func (l listing) exceptReplaced() string {
+	if len(l.replaced) == 0 {
+		return ""
+	}
+	return ", except those of an earlier run by their folders (" + strings.Join(l.replaced, ", ") + ")"
 }
 
 // newest opens the names in order, newest save first, until one is undamaged; not the one
@@ -74,9 +83,9 @@ func (s *Store) newest(ctx context.Context, names []string, except string) (ck *
 // the one that LATEST names and the protected ones (names or paths: only the last element
 // counts, so that a moved output folder does not matter) are never deleted and count
 // towards limit, as in HuggingFace's Trainer (save_total_limit): with limit 1 and another
-// best one, two stay. limit ≤ 0 keeps all. Checkpoints of other runs, and folders that are
-// not complete checkpoints, are left alone and do not count. It returns the names of the
-// deleted ones, also beside an error.
+// best one, two stay. limit ≤ 0 keeps all. Checkpoints of earlier runs that were renamed to make way (SetAside) count
+// as the oldest. Other checkpoints of other runs, and folders that are not complete checkpoints, are left alone and do
+// not count. It returns the names of the deleted ones, also beside an error.
 func (s *Store) Rotate(limit int, runID string, protected ...string) (deleted []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,8 +94,16 @@ func (s *Store) Rotate(limit int, runID string, protected ...string) (deleted []
 	}
 	infos, err := s.List()
 	infos = slices.DeleteFunc(infos, func(i Info) bool { return i.RunID != runID })
-	if err != nil || len(infos) <= limit {
+	if err != nil || len(infos) == 0 {
 		return nil, err
+	}
+	l, err := s.list()
+	if err != nil {
+		return nil, err
+	}
+	earlier, _ := s.survey(l.replaced)
+	if infos = append(earlier, infos...); len(infos) <= limit {
+		return nil, nil
 	}
 	release, err := s.Acquire(context.Background())
 	if err != nil {

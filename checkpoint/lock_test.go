@@ -158,12 +158,45 @@ func TestCheckpointsOfOtherRunsStay(t *testing.T) {
 	}
 	deleted, err := s.Rotate(1, run)
 	require.NoError(t, err)
-	require.Equal(t, []string{"checkpoint-2", "checkpoint-3"}, deleted)
-	require.Equal(t, "LATEST checkpoint-1 checkpoint-2.replaced-3 checkpoint-4", names(t, m, "out"))
+	require.Equal(t, []string{"checkpoint-2.replaced-3", "checkpoint-2", "checkpoint-3"}, deleted)
+	require.Equal(t, "LATEST checkpoint-1 checkpoint-4", names(t, m, "out"))
+}
 
-	s.Overwrite = true
-	save(t, s, state{1, "x"})
-	require.Equal(t, "LATEST checkpoint-1 checkpoint-2.replaced-3 checkpoint-4", names(t, m, "out"),
-		"but where that is wanted")
-	require.Equal(t, state{1, "x"}, latest(t, s))
+// SetAside makes way for a new run. The old checkpoints can be loaded, and count in the rotation, as the oldest.
+func TestSetAside(t *testing.T) {
+	dir := t.TempDir()
+	s := quiet(vfs.OS, dir)
+	for _, step := range []int64{10, 20, 30} {
+		save(t, s, state{step, "old"})
+	}
+	foreign := filepath.Join(dir, "checkpoint-40")
+	require.NoError(t, os.Mkdir(foreign, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(foreign, "pytorch_model.bin"), []byte("precious"), 0o644))
+	renamed, err := s.SetAside()
+	require.NoError(t, err)
+	require.Equal(t, []string{"checkpoint-10.replaced-4", "checkpoint-20.replaced-4", "checkpoint-30.replaced-4"},
+		renamed)
+	_, err = s.Latest(ctx)
+	require.ErrorIs(t, err, checkpoint.ErrNone)
+	require.ErrorContains(t, err, "checkpoint-30.replaced-4")
+	old, err := checkpoint.Open(ctx, filepath.Join(dir, "checkpoint-20.replaced-4"))
+	require.NoError(t, err)
+	require.Equal(t, state{20, "old"}, whole(t, old))
+
+	info := save(t, s, state{10, "new"})
+	require.EqualValues(t, 5, info.SaveID)
+	require.Equal(t, state{10, "new"}, latest(t, s))
+	deleted, err := s.Rotate(3, run)
+	require.NoError(t, err)
+	require.Equal(t, []string{"checkpoint-10.replaced-4"}, deleted)
+
+	renamed, err = s.SetAside()
+	require.NoError(t, err)
+	require.Equal(t, []string{"checkpoint-10.replaced-6"}, renamed)
+	save(t, s, state{10, "newest"})
+	deleted, err = s.Rotate(2, run)
+	require.NoError(t, err)
+	require.Equal(t, []string{"checkpoint-20.replaced-4", "checkpoint-30.replaced-4"}, deleted)
+	require.Equal(t, "LATEST checkpoint-10 checkpoint-10.replaced-6 checkpoint-40", names(t, vfs.OS, dir))
+	require.FileExists(t, filepath.Join(foreign, "pytorch_model.bin"))
 }

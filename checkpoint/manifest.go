@@ -82,7 +82,7 @@ func readManifest(fsys vfs.FS, dir string) (Manifest, error) {
 	path := filepath.Join(dir, ManifestFile)
 	text, err := vfs.ReadFile(fsys, path, maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Manifest{}, &CorruptError{Path: path, Problem: "missing: this is not a complete checkpoint of Lockstep"}
+		return Manifest{}, &CorruptError{Path: path, Problem: "missing: " + withoutManifest(fsys, dir)}
 	}
 	if err != nil {
 		return Manifest{}, err
@@ -104,6 +104,17 @@ func readManifest(fsys vfs.FS, dir string) (Manifest, error) {
 		}
 	}
 	return m, nil
+}
+
+// withoutManifest says what a folder is that has no manifest.
+func withoutManifest(fsys vfs.FS, dir string) string {
+	for _, name := range []string{"training_args.bin", "optimizer.pt", "scheduler.pt"} {
+		if _, err := fsys.Stat(filepath.Join(dir, name)); err == nil {
+			return "this is a checkpoint of transformers (" + name + "), whose training cannot be resumed here: want a new run " +
+				"that starts from its weights (--model_name_or_path, models.LoadPretrained)"
+		}
+	}
+	return "this is not a complete checkpoint of Lockstep"
 }
 
 // decodeVersioned reads strict JSON of the known version: another version is told before

@@ -143,6 +143,10 @@ func (s *Store) prepare() (id int64, err error) {
 			id = max(id, m.SaveID)
 		}
 	}
+	for _, name := range l.replaced {
+		made, _ := replacedOf(name)
+		id = max(id, made)
+	}
 	for _, name := range l.aside {
 		if err := s.settle(name); err != nil {
 			return 0, err
@@ -222,6 +226,42 @@ func (s *Store) seal(ctx context.Context, tmp, name string, info *Info) (aside s
 	return s.commit(tmp, name, info)
 }
 
+// SetAside makes way for a new run: every checkpoint in the folder that Lockstep wrote is renamed to
+// checkpoint-<step>.replaced-<id>, under which it can be loaded and counts in Rotate, and LATEST is deleted. Folders
+// without a manifest of Lockstep stay as they are. It returns the new names.
+func (s *Store) SetAside() (renamed []string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	release, err := s.Acquire(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	id, err := s.prepare()
+	if err != nil {
+		return nil, err
+	}
+	own, err := s.Own()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range own {
+		to := replacedName(name, id)
+		if err := s.fs().Rename(s.path(name), s.path(to)); err != nil {
+			return renamed, err
+		}
+		renamed = append(renamed, to)
+	}
+	if err := s.delete([]string{LatestFile}); err != nil {
+		return renamed, err
+	}
+	return renamed, s.fs().SyncDir(s.dir())
+}
+
+func replacedName(name string, id int64) string {
+	return fmt.Sprintf("%s%s%d", name, replacedInfix, id)
+}
+
 // commit renames the finished folder to its place, which it empties first. What this run
 // wrote is set aside, to be deleted; anything else is renamed, and stays.
 func (s *Store) commit(tmp, name string, info *Info) (aside string, err error) {
@@ -235,7 +275,7 @@ func (s *Store) commit(tmp, name string, info *Info) (aside string, err error) {
 	case ours:
 		aside = fmt.Sprintf("%s%s-%d", asidePrefix, strings.TrimPrefix(name, prefix), info.SaveID)
 	default:
-		aside = fmt.Sprintf("%s.replaced-%d", name, info.SaveID)
+		aside = replacedName(name, info.SaveID)
 	}
 	if err := s.fs().Rename(path, s.path(aside)); err != nil {
 		return "", err
@@ -251,8 +291,8 @@ func (s *Store) commit(tmp, name string, info *Info) (aside string, err error) {
 	return aside, nil
 }
 
-// occupied reports whether path exists, and whether it is a checkpoint that the run may
-// delete: one of its own, or of any run under Overwrite.
+// occupied reports whether path exists, and whether it is a checkpoint of the run, which may
+// delete it.
 func (s *Store) occupied(path, run string) (ours, exists bool, err error) {
 	info, err := s.fs().Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -266,7 +306,7 @@ func (s *Store) occupied(path, run string) (ours, exists bool, err error) {
 	if errors.As(err, &damaged) {
 		return false, true, nil // nobody can tell whose
 	}
-	return err == nil && (s.Overwrite || m.RunID == run), true, err
+	return err == nil && m.RunID == run, true, err
 }
 
 // writePart writes, hashes and syncs one file.

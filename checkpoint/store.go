@@ -32,6 +32,8 @@ const (
 	writePrefix  = ".tmp-" + prefix // .tmp-checkpoint-<step>-<save id>
 	deletePrefix = ".tmp-delete-"   // .tmp-delete-<name>
 	filePrefix   = ".tmp-file-"     // .tmp-file-<name>-<random>
+
+	replacedInfix = ".replaced-" // checkpoint-<step>.replaced-<save id>: another run's, out of this one's way
 )
 
 // ErrNone is returned where there is no checkpoint at all, or none that is complete.
@@ -53,9 +55,6 @@ type Store struct {
 	Dir string       // "" is the working folder
 	FS  FS           // nil: the operating system's
 	Log *slog.Logger // nil: slog.Default()
-	// Overwrite lets a save delete the checkpoint of another run that has its name, instead of
-	// renaming it.
-	Overwrite bool
 
 	mu           sync.Mutex // held while the folder is changed
 	hold         hold
@@ -114,11 +113,20 @@ func asideOf(name string) (original string, id int64, ok bool) {
 	return prefix + digits, id, err == nil
 }
 
+// replacedOf parses the name of another run's folder that was renamed into the id of the save that it made way for.
+func replacedOf(name string) (id int64, ok bool) {
+	original, digits, found := strings.Cut(name, replacedInfix)
+	_, named := stepOf(original)
+	id, err := strconv.ParseInt(digits, 10, 64)
+	return id, found && named && err == nil
+}
+
 // listing is what lies in a store's folder.
 type listing struct {
-	named   []string // checkpoint-<step>
-	aside   []string // folders set aside, the last set aside first
-	garbage []string // temporary files and folders
+	named    []string // checkpoint-<step>
+	aside    []string // folders set aside, the last set aside first
+	replaced []string // other runs' folders that were renamed
+	garbage  []string // temporary files and folders
 }
 
 // all is the names that may be checkpoints.
@@ -131,11 +139,14 @@ func (s *Store) list() (listing, error) {
 		name := e.Name()
 		_, named := stepOf(name)
 		_, _, aside := asideOf(name)
+		_, replaced := replacedOf(name)
 		switch folder := e.IsDir() || e.Type()&fs.ModeSymlink != 0; {
 		case named && folder:
 			l.named = append(l.named, name)
 		case aside && folder:
 			l.aside = append(l.aside, name)
+		case replaced && folder:
+			l.replaced = append(l.replaced, name)
 		case strings.HasPrefix(name, writePrefix), strings.HasPrefix(name, deletePrefix),
 			strings.HasPrefix(name, filePrefix):
 			l.garbage = append(l.garbage, name)
@@ -222,6 +233,17 @@ func (s *Store) Used() ([]string, error) {
 		return nil, nil
 	}
 	return l.named, err
+}
+
+// Own lists the folders among Used that have a manifest of Lockstep.
+func (s *Store) Own() (names []string, err error) {
+	used, err := s.Used()
+	for _, name := range used {
+		if _, err := readManifest(s.fs(), s.path(name)); err == nil {
+			names = append(names, name)
+		}
+	}
+	return names, err
 }
 
 func (s *Store) warnBroken(broken []error) {

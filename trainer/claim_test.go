@@ -4,6 +4,7 @@ package trainer_test
 
 import (
 	"log/slog"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,7 +64,7 @@ func TestNewRunInAUsedFolderWantsToBeTold(t *testing.T) {
 		"who saves nothing needs no leave")
 	require.NoError(t, train(func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "last" }))
 
-	// The first run's checkpoints stay, but for that whose name the second one needs.
+	// The first run's checkpoints are renamed, and the oldest of them go as the second one's come.
 	require.NoError(t, train(func(a *args.TrainingArguments) {
 		a.OverwriteOutputDir, a.SaveSteps, a.MaxSteps = true, 4, 16
 	}))
@@ -73,7 +74,15 @@ func TestNewRunInAUsedFolderWantsToBeTold(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	require.Equal(t, []string{"LATEST", "checkpoint-12", "checkpoint-16", "checkpoint-24"}, names)
+	require.Equal(t, []string{"LATEST", "checkpoint-12", "checkpoint-16"}, names)
+	require.NoError(t, train(func(a *args.TrainingArguments) {
+		a.OverwriteOutputDir, a.SaveSteps, a.MaxSteps = true, 40, 4
+	}))
+	entries, err = disk.ReadDir(out)
+	require.NoError(t, err)
+	require.Len(t, entries, 3)
+	require.Equal(t, "checkpoint-16.replaced-", entries[1].Name()[:len("checkpoint-16.replaced-")])
+	require.Equal(t, "checkpoint-4", entries[2].Name())
 
 	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1),
 		lineArgs(func(a *args.TrainingArguments) { a.SaveStrategy, a.SaveSteps = args.StrategySteps, 8 }), samples)
@@ -81,6 +90,32 @@ func TestNewRunInAUsedFolderWantsToBeTold(t *testing.T) {
 		_, err := tr.Train()
 		require.NoError(t, err, "a trainer's folder is its own")
 	}
+}
+
+// The advice for a folder that transformers' Trainer wrote is what works, not each other's error.
+func TestFolderOfTransformers(t *testing.T) {
+	disk := vfs.NewMem()
+	folder := filepath.Join(out, "checkpoint-500")
+	require.NoError(t, vfs.MkdirAll(disk, folder))
+	for _, name := range []string{"model.safetensors", "optimizer.pt", "trainer_state.json", "training_args.bin"} {
+		require.NoError(t, vfs.WriteFile(disk, filepath.Join(folder, name), []byte("theirs")))
+	}
+	train := func(set func(*args.TrainingArguments)) error {
+		a := lineArgs(func(a *args.TrainingArguments) { a.SaveStrategy, a.SaveSteps = args.StrategySteps, 8 }, set)
+		_, err := newTrainer(disk, newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(64)))).Train()
+		return err
+	}
+	err := train(func(*args.TrainingArguments) {})
+	requireOneError(t, err, "holds checkpoints of another program (checkpoint-500)", "model_name_or_path "+folder)
+	require.NotContains(t, err.Error(), "resume_from_checkpoint")
+	for _, from := range []string{"last", folder} {
+		err = train(func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = from })
+		requireOneError(t, err, "this is a checkpoint of transformers", "--model_name_or_path")
+	}
+	require.NoError(t, train(func(a *args.TrainingArguments) { a.OverwriteOutputDir = true }))
+	text, err := vfs.ReadFile(disk, filepath.Join(folder, "optimizer.pt"), 100)
+	require.NoError(t, err)
+	require.Equal(t, "theirs", string(text))
 }
 
 func TestResumeOnOtherDataOrTokenizerIsRefused(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -367,20 +368,37 @@ func (r *run) claim(ctx context.Context, resumed bool) error {
 	if r.release, err = r.store.Acquire(ctx); err != nil {
 		return fmt.Errorf("trainer: output_dir: %w", err)
 	}
-	r.store.Overwrite = r.args.OverwriteOutputDir
-	if resumed || r.args.OverwriteOutputDir || r.trained {
+	switch {
+	case resumed:
+		return nil
+	case r.args.OverwriteOutputDir:
+		renamed, err := r.store.SetAside()
+		if err != nil {
+			return fmt.Errorf("trainer: overwrite_output_dir: %w", err)
+		}
+		if len(renamed) > 0 {
+			r.log.Warn("the checkpoints of an earlier run were renamed; save_total_limit counts them",
+				"folder", r.args.OutputDir, "to", strings.Join(renamed, ", "))
+		}
+		return nil
+	case r.trained:
 		return nil
 	}
 	used, err := r.store.Used()
 	if err != nil {
 		return fmt.Errorf("trainer: output_dir: %w", err)
 	}
-	if len(used) > 0 {
-		return fmt.Errorf("trainer: output_dir %s holds checkpoints of another run (%s): want resume_from_checkpoint "+
-			"last to go on with it, overwrite_output_dir true to start a new run, or another output_dir",
-			r.args.OutputDir, used[len(used)-1])
+	if len(used) == 0 {
+		return nil
 	}
-	return nil
+	dir, last := r.args.OutputDir, used[len(used)-1]
+	if own, err := r.store.Own(); err != nil || len(own) == 0 {
+		return errors.Join(err, fmt.Errorf("trainer: output_dir %s holds checkpoints of another program (%s), which cannot "+
+			"be resumed here: want another output_dir, and to start from their weights model_name_or_path %s; or "+
+			"overwrite_output_dir true, which leaves them as they are", dir, last, filepath.Join(dir, last)))
+	}
+	return fmt.Errorf("trainer: output_dir %s holds checkpoints of another run (%s): want resume_from_checkpoint "+
+		"last to go on with it, overwrite_output_dir true to start a new run, or another output_dir", dir, last)
 }
 
 func (r *run) unclaim() {
