@@ -169,7 +169,7 @@ func TestFSDPSwitch(t *testing.T) {
 		"activation_checkpointing: true}\ngradient_checkpointing: false\n"})
 	require.NoError(t, p.parse("--config", "f.yaml").err)
 	require.Equal(t, args.ShardGradOp, p.train.ShardStrategy())
-	require.True(t, p.train.GradientCheckpointing, "false is HuggingFace's default, which a file has for every argument")
+	require.True(t, p.train.GradientCheckpointing, "false is HuggingFace's default, which every file has")
 
 	p = newProgram(nil, map[string]string{"f.yaml": "fsdp_config: {reshard_after_forward: true}\n"})
 	require.NoError(t, p.parse("--config", "f.yaml").err)
