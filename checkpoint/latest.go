@@ -42,7 +42,8 @@ func (s *Store) Latest(ctx context.Context) (*Checkpoint, error) {
 	case err != nil:
 		return nil, err
 	case ck == nil && len(tried) > 0:
-		return nil, fmt.Errorf("%w in %s can be loaded%s: %w", ErrNone, s.Dir, l.exceptReplaced(), errors.Join(tried...))
+		return nil, fmt.Errorf("%w in %s can be loaded%s: %w", ErrNone, s.Dir, l.exceptReplaced(),
+			errors.Join(tried...))
 	case ck == nil:
 		return nil, fmt.Errorf("%w in %s%s", ErrNone, s.Dir, l.exceptReplaced())
 	case len(tried) > 0:

@@ -110,8 +110,8 @@ func readManifest(fsys vfs.FS, dir string) (Manifest, error) {
 func withoutManifest(fsys vfs.FS, dir string) string {
 	for _, name := range []string{"training_args.bin", "optimizer.pt", "scheduler.pt"} {
 		if _, err := fsys.Stat(filepath.Join(dir, name)); err == nil {
-			return "this is a checkpoint of transformers (" + name + "), whose training cannot be resumed here: want a new run " +
-				"that starts from its weights (--model_name_or_path, models.LoadPretrained)"
+			return "this is a checkpoint of transformers (" + name + "), whose training cannot be resumed here: want " +
+				"a new run that starts from its weights (--model_name_or_path, models.LoadPretrained)"
 		}
 	}
 	return "this is not a complete checkpoint of Lockstep"

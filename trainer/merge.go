@@ -37,8 +37,8 @@ const MergedFile = "merged_files.json"
 // several files. A checkpoint is verified first. The result has the bytes that a run without shards would have saved.
 // One array at a time is in memory.
 //
-// It replaces and deletes nothing but what it wrote: the file MergedFile lists that, with sizes and hashes. A folder that
-// holds other files of these names is an error.
+// It replaces and deletes nothing but what it wrote: the file MergedFile lists that, with sizes and hashes. A folder
+// that holds other files of these names is an error.
 func MergeWeights(ctx context.Context, from, to string, o MergeOptions) ([]string, error) {
 	names, err := mergeWeights(ctx, from, to, o)
 	if err != nil {
@@ -114,9 +114,9 @@ func requireFinite(dir string, set *safetensors.Set) error {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
 		if bad, _ := dtype.Census(a.DType, data); bad > 0 {
-			return fmt.Errorf("%s: %s has %d of %d elements that are NaN or infinite: the run has gone wrong; want an "+
-				"earlier checkpoint, or --allow_nonfinite (AllowNonfinite) to merge the weights all the same", dir, name,
-				bad, len(data)/a.DType.Size())
+			return fmt.Errorf("%s: %s has %d of %d elements that are NaN or infinite: the run has gone wrong; want "+
+				"an earlier checkpoint, or --allow_nonfinite (AllowNonfinite) to merge the weights all the same", dir,
+				name, bad, len(data)/a.DType.Size())
 		}
 	}
 	return nil
