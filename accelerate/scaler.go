@@ -12,15 +12,19 @@ import (
 // Scaler is the loss scaling of fp16: gradients are multiplied by a power of two on their way through float16, whose
 // smallest numbers they would fall below, and divided by it in the optimizer's step. It follows
 // torch.amp.GradScaler: a step whose gradients overflow is skipped and halves the scale, and some steps without
-// overflow in a row double it. All ranks decide alike, since they see the same gradients.
+// overflow in a row double it; with a hysteresis, the first overflows after that only skip. All ranks decide alike, since they see the same gradients.
 type Scaler struct {
 	Scale   float64 `json:"scale"`
 	Good    int     `json:"good_steps"` // in a row since the scale changed
 	Skipped int64   `json:"skipped_steps"`
 	Row     int64   `json:"skipped_in_a_row"` // at the end of the steps so far
 
-	interval int
-	least    float64
+	// Overflows counts those since the scale grew that did not halve it.
+	Overflows int `json:"overflows,omitempty"`
+
+	interval, hysteresis int
+	least                float64
+	spared               bool // the last overflow did not halve the scale, by the hysteresis
 }
 
 // LossScaleError reports that gradients overflow at the smallest loss scale, fp16_min_scale.
@@ -43,7 +47,8 @@ func newScaler(a *args.TrainingArguments) *Scaler {
 	if !a.FP16 {
 		return nil
 	}
-	return &Scaler{Scale: a.FP16InitialScale, interval: a.FP16GrowthInterval, least: a.FP16MinScale}
+	return &Scaler{Scale: a.FP16InitialScale, interval: a.FP16GrowthInterval, hysteresis: a.FP16Hysteresis,
+		least: a.FP16MinScale}
 }
 
 // factor is what losses are multiplied by; 1 for a nil Scaler.
@@ -63,16 +68,20 @@ const (
 // update takes note of a step: overflow says that its gradients were not finite, so that it was skipped.
 func (s *Scaler) update(overflow bool) {
 	if overflow {
-		if s.Good = 0; !s.exhausted() {
-			s.Scale /= 2
-		}
+		s.Good = 0
 		s.Skipped++
 		s.Row++
+		switch s.spared = s.Overflows+1 < s.hysteresis; {
+		case s.spared:
+			s.Overflows++
+		case !s.exhausted():
+			s.Scale /= 2
+		}
 		return
 	}
 	s.Row = 0
 	if s.Good++; s.Good >= s.interval {
-		s.Scale, s.Good = math.Min(s.Scale*2, maxScale), 0
+		s.Scale, s.Good, s.Overflows = math.Min(s.Scale*2, maxScale), 0, 0
 	}
 }
 
@@ -81,7 +90,7 @@ func (s *Scaler) exhausted() bool { return s.Scale/2 < math.Max(s.least, minScal
 
 // check returns an error if a step overflowed at a scale that could not be halved.
 func (s *Scaler) check(n *Numbers) error {
-	if n.Overflow && s.exhausted() && n.LossScale == s.Scale {
+	if n.Overflow && s.exhausted() && !s.spared && n.LossScale == s.Scale {
 		return &LossScaleError{Scale: s.Scale, Least: s.least, Skipped: s.Row}
 	}
 	return nil
@@ -90,10 +99,11 @@ func (s *Scaler) check(n *Numbers) error {
 // Restore sets the state that a checkpoint holds.
 func (s *Scaler) Restore(state Scaler) error {
 	if fraction, _ := math.Frexp(state.Scale); fraction != 0.5 || state.Scale < minScale || state.Scale > maxScale ||
-		state.Good < 0 || state.Skipped < 0 || state.Row < 0 || state.Row > state.Skipped {
+		state.Good < 0 || state.Skipped < 0 || state.Row < 0 || state.Row > state.Skipped ||
+		state.Overflows < 0 {
 		return fmt.Errorf("accelerate: a loss scale of %g after %d good steps: want a power of two from %g to %g",
 			state.Scale, state.Good, minScale, float64(maxScale))
 	}
-	s.Scale, s.Good, s.Skipped, s.Row = state.Scale, state.Good, state.Skipped, state.Row
+	s.Scale, s.Good, s.Skipped, s.Row, s.Overflows = state.Scale, state.Good, state.Skipped, state.Row, state.Overflows
 	return nil
 }

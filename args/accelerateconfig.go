@@ -31,6 +31,7 @@ var accelerateRules = withFSDP(map[string]configRule{
 	"tpu_env":                     ignore("the run is not on a TPU"),
 	"tpu_name":                    only("the run is not on a TPU"),
 	"tpu_zone":                    only("the run is not on a TPU"),
+	"tpu_vm":                      only("the run is not on a TPU"),
 	"tpu_use_cluster":             only("the run is not on a TPU", false),
 	"tpu_use_sudo":                only("the run is not on a TPU", false),
 	"command_file":                only("the program is named on the command line"),
@@ -46,7 +47,14 @@ var accelerateRules = withFSDP(map[string]configRule{
 	"parallelism_config.parallelism_config_tp_size":           only("tensors are not split", 1),
 	"parallelism_config.parallelism_config_cp_size":           only("sequences are not split", 1),
 	"parallelism_config.parallelism_config_sp_size":           only("sequences are not split", 1),
+	"parallelism_config.parallelism_config_cp_backend":        ignore("sequences are not split"),
 	"parallelism_config.parallelism_config_cp_comm_strategy":  ignore("sequences are not split"),
+	"parallelism_config.parallelism_config_sp_backend":        ignore("sequences are not split"),
+	"parallelism_config.parallelism_config_sp_seq_length":     ignore("sequences are not split"),
+	"parallelism_config.parallelism_config_sp_seq_length_is_variable": ignore(
+		"sequences are not split"),
+	"parallelism_config.parallelism_config_sp_attn_implementation": ignore(
+		"sequences are not split"),
 
 	"deepspeed_config.deepspeed_config_file":         sets("deepspeed", nil),
 	"deepspeed_config.zero_stage":                    sets("zero_stage", nil),
@@ -69,12 +77,21 @@ var accelerateRules = withFSDP(map[string]configRule{
 func accelerateConfig(doc map[string]any) *ToolConfig {
 	t := &ToolConfig{Tool: "accelerate", Launch: map[string]string{}}
 	kind, named := doc["distributed_type"].(string)
-	for section, owner := range map[string]string{"deepspeed_config.": "DEEPSPEED", "fsdp_config.": "FSDP"} {
+	for section, owner := range map[string]string{"deepspeed_config.": "DEEPSPEED", "fsdp_config.": "FSDP",
+		"megatron_lm_config": "MEGATRON_LM"} {
 		if named && !strings.EqualFold(kind, owner) {
 			t.without(section, "distributed_type is "+kind)
 		}
 	}
+	if precision, _ := doc["mixed_precision"].(string); precision != "fp8" {
+		t.without("fp8_config", "mixed_precision is not fp8")
+	}
+	t.wrapPolicy(inside(doc, "fsdp_config"), "fsdp_config.")
 	t.walk(accelerateRules, "", doc)
+	if section := inside(doc, "deepspeed_config"); strings.EqualFold(kind, "DEEPSPEED") &&
+		section["gradient_clipping"] == nil && section["deepspeed_config_file"] == nil {
+		t.absent("max_grad_norm", 0, "deepspeed_config.gradient_clipping")
+	}
 	t.strategy(kind)
 	t.processes()
 	return t

@@ -4,7 +4,9 @@ package args
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -17,12 +19,17 @@ const (
 	dsReports   = "report_to decides"
 	dsProfile   = "--profile decides"
 	dsLossy     = "gradients and parameters are exchanged exactly"
-	dsScaling   = "the scale is halved at once when gradients overflow"
+	dsMean      = "gradients are summed in float32 and divided once, by the number of loss terms"
+	dsWhole     = "saved models are whole; fsdp_state_dict_type decides for checkpoints"
 	dsOff       = "the section is not enabled"
 )
 
-// deepSpeedRules are the keys of DeepSpeed's configuration, docs/config-json of its manual.
-var deepSpeedRules = map[string]configRule{
+// deepSpeedVersion is the release whose keys are all among the rules (testdata/tools/deepspeed_keys.tsv), beside those
+// that releases before it had.
+const deepSpeedVersion = "0.19.8"
+
+// deepSpeedRules are the keys of DeepSpeed's configuration.
+var deepSpeedRules = withAliases(map[string]configRule{
 	"train_micro_batch_size_per_gpu": sets("per_device_train_batch_size", nil),
 	"gradient_accumulation_steps":    sets("gradient_accumulation_steps", nil),
 	"train_batch_size":               sets("global_train_batch_size", nil),
@@ -34,40 +41,64 @@ var deepSpeedRules = map[string]configRule{
 	"dump_state":                     ignore("lockstep config shows the keys"),
 	"seed":                           sets("seed", nil),
 
-	"prescale_gradients":                   only("gradients are divided by the number of loss terms", false),
-	"gradient_predivide_factor":            only("gradients are divided by the number of loss terms", 1),
+	"disable_python_gc":                    ignore("there is no Python"),
+	"log_level":                            ignore("log_level decides"),
+	"timers":                               ignore(dsProfile),
+	"vocabulary_size":                      ignore("the model has it"),
+	"graph_harvesting":                     ignore("it computes the same"),
+	"datastates_ckpt":                      ignore("checkpoints are written by the ranks"),
+	"use_data_before_expert_parallelism":   ignore("there are no experts"),
+	"managed_gradient_accumulation":        only("a step ends with its window of micro-batches", true),
+	"gradient_allreduce_op":                only("the loss is a mean over the terms of all ranks", "mean"),
+	"prescale_gradients":                   ignore(dsMean),
+	"gradient_predivide_factor":            ignore(dsMean),
 	"sparse_gradients":                     only("gradients are dense", false),
 	"fp32_allreduce":                       ignore("sums are in float32"),
 	"communication_data_type":              setsReduceDType,
 	"seq_parallel_communication_data_type": only("sums are in float32", "fp32"),
 	"data_types.grad_accum_dtype":          only("sums are in float32", "fp32"),
+	"data_types.param_dtype":               only("parameters have the model's dtype", "fp32"),
+	"data_types.buffer_dtype":              only("buffers have the model's dtype", "fp32"),
+	"data_types.keep_in_fp32_modules":      ignore("buffers and parameters have the model's dtype"),
 	"disable_allgather":                    ignore("parameters are gathered as the engine likes"),
 	"zero_allow_untested_optimizer": ignore(
 		"every optimizer that is built in steps on shards"),
 	"zero_force_ds_cpu_optimizer": ignore("every optimizer that is built in runs where its state is"),
 
-	"bf16.enabled":                       sets("bf16", nil),
-	"bfloat16.enabled":                   sets("bf16", nil),
-	"bf16.immediate_grad_update":         ignore("gradients are float32"),
+	"bf16.enabled":               sets("bf16", nil),
+	"bf16.immediate_grad_update": ignore("gradients are float32"),
+	"bf16.check_grad_overflow": ignore(
+		"no step that is not finite reaches the weights; nonfinite_loss decides"),
+	"bf16.bf16_master_weights_and_grads": only("parameters and gradients are float32, or dtype bfloat16", false),
+	"bf16.bf16_optimizer_states":         only("the optimizer's state is float32", false),
 	"fp16.enabled":                       sets("fp16", nil),
 	"fp16.auto_cast":                     ignore("operands are cast where an op is called"),
 	"fp16.loss_scale":                    only("loss scaling adapts", 0),
 	"fp16.initial_scale_power":           sets("fp16_initial_scale", powerOfTwo),
 	"fp16.loss_scale_window":             sets("fp16_growth_interval", nil),
-	"fp16.hysteresis":                    ignore(dsScaling),
-	"fp16.consecutive_hysteresis":        ignore(dsScaling),
+	"fp16.hysteresis":                    sets("fp16_hysteresis", nil),
+	"fp16.consecutive_hysteresis":        only("fp16_hysteresis counts anew when the scale grows", false),
 	"fp16.min_loss_scale":                sets("fp16_min_scale", nil),
 	"fp16.fp16_master_weights_and_grads": only("parameters and gradients are float32, or dtype bfloat16", false),
-	"amp.enabled":                        only("want fp16 or bf16 instead", false),
-	"amp.opt_level":                      ignore("amp is not there"),
-	"amp.loss_scale":                     ignore("amp is not there"),
+	"torch_autocast.enabled":             only("want fp16 or bf16 instead", false),
+	"torch_autocast.dtype":               ignore("torch_autocast is not there"),
+	"torch_autocast.lower_precision_safe_modules": ignore(
+		"torch_autocast is not there"),
+	"amp.enabled":    only("want fp16 or bf16 instead", false),
+	"amp.opt_level":  ignore("amp is not there"),
+	"amp.loss_scale": ignore("amp is not there"),
 
-	"optimizer.type":                   setsOptimizer,
-	"optimizer.params.lr":              sets("learning_rate", nil),
-	"optimizer.params.betas":           setsBetas,
-	"optimizer.params.eps":             sets("adam_epsilon", nil),
-	"optimizer.params.weight_decay":    sets("weight_decay", nil),
-	"optimizer.params.momentum":        setsMomentum,
+	"optimizer.type":                 setsOptimizer,
+	"optimizer.params.lr":            sets("learning_rate", nil),
+	"optimizer.params.betas":         setsBetas,
+	"optimizer.params.eps":           sets("adam_epsilon", nil),
+	"optimizer.params.weight_decay":  sets("weight_decay", nil),
+	"optimizer.params.momentum":      setsOptimArg,
+	"optimizer.params.dampening":     setsOptimArg,
+	"optimizer.params.nesterov":      setsOptimArg,
+	"optimizer.params.set_grad_none": ignore("a gradient holds memory in backward only"),
+	"optimizer.params.fp32_optimizer_states": ignore(
+		"the optimizer's state is float32"),
 	"optimizer.params.torch_adam":      ignore("there is one implementation"),
 	"optimizer.params.adam_w_mode":     ignore("optimizer.type counts with it"),
 	"optimizer.params.bias_correction": only("both moments are corrected", true),
@@ -75,13 +106,14 @@ var deepSpeedRules = map[string]configRule{
 	"optimizer.params.fused":           ignore("there is one implementation"),
 	"optimizer.legacy_fusion":          ignore("there is one implementation"),
 
-	"scheduler.type":                    setsScheduler,
-	"scheduler.params.warmup_min_lr":    only("the warm-up begins at 0", 0),
-	"scheduler.params.warmup_max_lr":    sets("learning_rate", nil),
-	"scheduler.params.warmup_num_steps": sets("warmup_steps", nil),
-	"scheduler.params.warmup_type":      ignore("scheduler.type counts with it"),
-	"scheduler.params.total_num_steps": only("the schedule ends with the training (max_steps, num_train_epochs)",
-		autoValue),
+	"scheduler.type":                        setsScheduler,
+	"scheduler.params.warmup_max_lr":        sets("learning_rate", nil),
+	"scheduler.params.warmup_num_steps":     sets("warmup_steps", nil),
+	"scheduler.params.warmup_min_lr":        setsScheduleKwarg,
+	"scheduler.params.warmup_type":          setsScheduleKwarg,
+	"scheduler.params.total_num_steps":      setsScheduleKwarg,
+	"scheduler.params.warmup_min_ratio":     setsScheduleKwarg,
+	"scheduler.params.cos_min_ratio":        setsScheduleKwarg,
 	"scheduler.params.last_batch_iteration": only("a resume goes on where the checkpoint is", -1),
 
 	"zero_optimization.stage":                           sets("zero_stage", nil),
@@ -98,16 +130,21 @@ var deepSpeedRules = map[string]configRule{
 	"zero_optimization.load_from_fp32_weights":          ignore("checkpoints have the parameters as they are"),
 	"zero_optimization.ignore_unused_parameters":        ignore("ddp_find_unused_parameters decides"),
 	"zero_optimization.legacy_stage1":                   ignore("there is one stage 1"),
-	"zero_optimization.cpu_offload":                     ignore("on a CPU it changes nothing"),
-	"zero_optimization.cpu_offload_params":              ignore("on a CPU it changes nothing"),
+	"zero_optimization.cpu_offload":                     setsOldOffload("offload_optimizer"),
+	"zero_optimization.cpu_offload_param":               setsOldOffload("offload_params"),
+	"zero_optimization.cpu_offload_params":              setsOldOffload("offload_params"),
 	"zero_optimization.cpu_offload_use_pin_memory":      ignore("nothing is copied to a GPU"),
 	"zero_optimization.override_module_apply":           ignore("modules are whole where they compute"),
 	"zero_optimization.memory_efficient_linear":         ignore("linear layers save only what backward needs"),
-	"zero_optimization.module_granularity_threshold": ignore(
-		"units are the model's blocks, or fsdp_min_num_params'"),
-	"zero_optimization.log_trace_cache_warnings":           ignore("there is no such cache"),
-	"zero_optimization.pipeline_loading_checkpoint":        ignore("each rank reads what it owns"),
-	"zero_optimization.leaf_module":                        ignore("units are the model's blocks"),
+	"zero_optimization.log_trace_cache_warnings":        ignore("there is no such cache"),
+	"zero_optimization.pipeline_loading_checkpoint":     ignore("each rank reads what it owns"),
+	"zero_optimization.leaf_module":                     ignore("units are the model's blocks"),
+	"zero_optimization.compute_grad_norm":               ignore("the norm is always measured"),
+	"zero_optimization.enable_sanity_checks":            ignore("collective calls are always checked"),
+	"zero_optimization.parameter_alignment":             ignore("it changes where parameters lie"),
+	"zero_optimization.save_muon_momentum_buffer_in_memory": ignore(
+		"offload_optimizer decides"),
+	"zero_optimization.zenflow":                            off("every gradient counts in its own step", false),
 	"zero_optimization.stage3_max_live_parameters":         ignore(dsPrefetch),
 	"zero_optimization.stage3_max_reuse_distance":          ignore("parameters go when their unit's pass ends"),
 	"zero_optimization.stage3_prefetch_bucket_size":        ignore(dsPrefetch),
@@ -116,15 +153,17 @@ var deepSpeedRules = map[string]configRule{
 		"small parameters come and go with the others of their unit"),
 	"zero_optimization.stage3_module_granularity_threshold": ignore(
 		"units are the model's blocks, or fsdp_min_num_params'"),
-	"zero_optimization.stage3_use_all_reduce_for_fetch_params": ignore("parameters are gathered as the engine likes"),
-	"zero_optimization.stage3_gather_16bit_weights_on_model_save": ignore(
-		"saved models are whole; fsdp_state_dict_type decides for checkpoints"),
-	"zero_optimization.stage3_gather_fp16_weights_on_model_save": ignore(
-		"saved models are whole; fsdp_state_dict_type decides for checkpoints"),
+	"zero_optimization.stage3_use_all_reduce_for_fetch_params": ignore(
+		"parameters are gathered as the engine likes"),
+	"zero_optimization.stage3_allgather_sequential": ignore(
+		"parameters are gathered as the engine likes"),
+	"zero_optimization.stage3_gather_16bit_weights_on_model_save": ignore(dsWhole),
+	"zero_optimization.stage3_gather_fp16_weights_on_model_save":  ignore(dsWhole),
 	"zero_optimization.zero_hpz_partition_size": ignore(
 		"it changes who sends what, and no result; want dp_replicate_size"),
 	"zero_optimization.mics_shard_size":                     only("want dp_replicate_size instead", -1),
 	"zero_optimization.mics_hierarchical_params_gather":     ignore("want dp_replicate_size instead"),
+	"zero_optimization.zeropp_loco_param":                   only(dsLossy, map[string]any{}),
 	"zero_optimization.zero_quantized_weights":              only(dsLossy, false),
 	"zero_optimization.zero_quantized_gradients":            only(dsLossy, false),
 	"zero_optimization.zero_quantized_nontrainable_weights": only(dsLossy, false),
@@ -138,47 +177,69 @@ var deepSpeedRules = map[string]configRule{
 	"zero_optimization.offload_optimizer.pipeline":       ignore(dsOffloadIO),
 	"zero_optimization.offload_optimizer.pipeline_read":  ignore(dsOffloadIO),
 	"zero_optimization.offload_optimizer.pipeline_write": ignore(dsOffloadIO),
-	"zero_optimization.offload_optimizer.ratio":          only("the whole state is offloaded", 1),
-	"zero_optimization.offload_param.device":             sets("offload_params", offloadDevice),
-	"zero_optimization.offload_param.nvme_path":          setsNVMe,
-	"zero_optimization.offload_param.pin_memory":         ignore(dsOffloadIO),
-	"zero_optimization.offload_param.buffer_count":       ignore(dsOffloadIO),
-	"zero_optimization.offload_param.buffer_size":        ignore(dsOffloadIO),
-	"zero_optimization.offload_param.max_in_cpu":         ignore(dsOffloadIO),
+	"zero_optimization.offload_optimizer.super_offload":  ignore(dsOffloadIO),
+	"zero_optimization.offload_optimizer.cpuadam_cores_perc": ignore(
+		dsOffloadIO),
+	"zero_optimization.offload_optimizer.ratio":    only("the whole state is offloaded", 1),
+	"zero_optimization.offload_param.device":       sets("offload_params", offloadDevice),
+	"zero_optimization.offload_param.nvme_path":    setsNVMe,
+	"zero_optimization.offload_param.pin_memory":   ignore(dsOffloadIO),
+	"zero_optimization.offload_param.buffer_count": ignore(dsOffloadIO),
+	"zero_optimization.offload_param.buffer_size":  ignore(dsOffloadIO),
+	"zero_optimization.offload_param.max_in_cpu":   ignore(dsOffloadIO),
 
-	"activation_checkpointing":          ignore(dsRecompute),
-	"aio":                               ignore(dsOffloadIO),
-	"flops_profiler":                    ignore(dsProfile),
-	"comms_logger":                      ignore(dsProfile),
-	"tensorboard":                       ignore(dsReports),
-	"wandb":                             ignore(dsReports),
-	"comet":                             ignore(dsReports),
-	"csv_monitor":                       ignore(dsReports),
-	"monitor_config":                    ignore(dsReports),
-	"nebula.enabled":                    only("checkpoints are written by the ranks", false),
-	"checkpoint.tag_validation":         ignore("all ranks save the same step"),
+	"activation_checkpointing":  ignore(dsRecompute),
+	"aio":                       ignore(dsOffloadIO),
+	"flops_profiler":            ignore(dsProfile),
+	"comms_logger":              ignore(dsProfile),
+	"tensorboard":               ignore(dsReports),
+	"wandb":                     ignore(dsReports),
+	"comet":                     ignore(dsReports),
+	"csv_monitor":               ignore(dsReports),
+	"monitor_config":            ignore(dsReports),
+	"nebula":                    off("checkpoints are written by the ranks", false),
+	"checkpoint.tag_validation": ignore("all ranks save the same step"),
+	"checkpoint.checkpoint_serialization": ignore(
+		"checkpoints are safetensors"),
+	"checkpoint.writer":                 ignore("checkpoints are safetensors"),
 	"checkpoint.load_universal":         ignore("any number of ranks can resume"),
 	"checkpoint.parallel_write":         ignore("fsdp_state_dict_type sharded_state_dict writes in parallel"),
 	"checkpoint.use_node_local_storage": only("output_dir is a folder that all hosts share", false),
-	"elasticity.enabled":                only("the number of ranks is the launcher's", false),
-	"autotuning.enabled":                only("sizes are the arguments'", false),
-	"progressive_layer_drop.enabled":    only("every layer computes in every step", false),
-	"curriculum_learning.enabled":       only("samples come in the sampler's order", false),
-	"data_efficiency.enabled":           only("samples come in the sampler's order", false),
+	"elasticity":                        off("the number of ranks is the launcher's", false),
+	"autotuning":                        off("sizes are the arguments'", false),
+	"progressive_layer_drop":            off("every layer computes in every step", false),
+	"curriculum_learning":               off("samples come in the sampler's order", false),
+	"data_efficiency":                   off("samples come in the sampler's order", false),
 	"compression_training":              only("quantisation and pruning are not built", map[string]any{}),
 	"sparse_attention":                  only("attention is dense", map[string]any{}),
-	"quantize_training.enabled":         only("quantisation is not built", false),
-	"hybrid_engine.enabled":             only("generation needs no engine of its own", false),
-	"eigenvalue.enabled":                only("eigenvalues are not built", false),
+	"quantize_training":                 off("quantisation is not built", false),
+	"weight_quantization":               off("quantisation is not built", true),
+	"hybrid_engine":                     off("generation needs no engine of its own", false),
+	"eigenvalue":                        off("eigenvalues are not built", false),
+	"expert_parallel":                   off("experts are not spread over ranks", true),
 	"compile":                           ignore("there is nothing to compile"),
-	"tensor_parallel.autotp_size":       only("tensors are not split", 0, 1),
-	"pipeline":                          only("layers are not split over stages", map[string]any{}),
+	"tensor_parallel":                   setsTensorParallel,
+	"pipeline":                          ignore("it is for models in stages, which are not built"),
+})
+
+// withAliases adds the other names of keys: DeepSpeed's fields of stage 3 have a name and an alias with stage3_ before
+// it, and the section bf16 was called bfloat16.
+func withAliases(rules map[string]configRule) map[string]configRule {
+	for key, rule := range maps.Clone(rules) {
+		if name, ok := strings.CutPrefix(key, "zero_optimization.stage3_"); ok {
+			rules["zero_optimization."+name] = rule
+		}
+		if name, ok := strings.CutPrefix(key, "bf16."); ok {
+			rules["bfloat16."+name] = rule
+		}
+	}
+	return rules
 }
 
 // deepSpeedConfig reads DeepSpeed's configuration.
 func deepSpeedConfig(doc map[string]any) *ToolConfig {
 	t := &ToolConfig{Tool: "DeepSpeed"}
-	for _, name := range []string{"fp16", "bf16", "bfloat16", "amp"} {
+	for _, name := range []string{"fp16", "bf16", "bfloat16", "amp", "torch_autocast"} {
 		if inside(doc, name)["enabled"] == false {
 			t.disable(name + ".")
 		}
@@ -190,7 +251,21 @@ func deepSpeedConfig(doc map[string]any) *ToolConfig {
 	if peak := inside(doc, "scheduler", "params")["warmup_max_lr"]; peak != nil && peak != autoValue {
 		t.without("optimizer.params.lr", "scheduler.params.warmup_max_lr is the learning rate")
 	}
+	if deepSpeedOptimizers[strings.ToLower(fmt.Sprint(inside(doc, "optimizer")["type"]))] == "" {
+		t.anyKeys("optimizer.params.", "optimizer.type is not built")
+	}
+	if !slices.Contains(deepSpeedSchedules, fmt.Sprint(inside(doc, "scheduler")["type"])) {
+		t.anyKeys("scheduler.params.", "scheduler.type is not built")
+	}
 	t.walk(deepSpeedRules, "", doc)
+	t.deepSpeedOptimizer(doc)
+	t.deepSpeedSchedule(doc)
+	t.deepSpeedDefaults(doc)
+	return t
+}
+
+// deepSpeedOptimizer sets what several keys of the section optimizer decide.
+func (t *ToolConfig) deepSpeedOptimizer(doc map[string]any) {
 	if strings.EqualFold(fmt.Sprint(inside(doc, "optimizer")["type"]), "adam") { // which is AdamW unless told otherwise
 		optim := OptimAdamWFused
 		if inside(doc, "optimizer", "params")["adam_w_mode"] == false {
@@ -198,13 +273,77 @@ func deepSpeedConfig(doc map[string]any) *ToolConfig {
 		}
 		t.set("optim", string(optim), "optimizer.type")
 	}
-	if scheduler := inside(doc, "scheduler"); scheduler["type"] == "WarmupLR" || scheduler["type"] == "WarmupDecayLR" {
-		kind := inside(doc, "scheduler", "params")["warmup_type"]
-		if kind == nil || kind == autoValue || sameValue(kind, "log") {
-			t.set("lr_scheduler_kwargs", map[string]any{"warmup_type": "log"}, "scheduler.params.warmup_type")
+	var words []string
+	for _, name := range []string{"momentum", "dampening", "nesterov"} {
+		if v := inside(doc, "optimizer", "params")[name]; v != nil && v != autoValue {
+			words = append(words, fmt.Sprintf("%s=%v", name, v))
 		}
 	}
-	return t
+	if len(words) > 0 {
+		t.set("optim_args", strings.Join(words, ","), "optimizer.params")
+	}
+}
+
+// deepSpeedSchedule gathers the scheduler's own settings in lr_scheduler_kwargs.
+func (t *ToolConfig) deepSpeedSchedule(doc map[string]any) {
+	kwargs, params := map[string]any{}, inside(doc, "scheduler", "params")
+	for _, name := range deepSpeedScheduleKwargs {
+		if v := params[name]; v != nil && v != autoValue {
+			kwargs[name] = v
+		}
+	}
+	if len(kwargs) > 0 && slices.Contains(deepSpeedSchedules, fmt.Sprint(inside(doc, "scheduler")["type"])) {
+		t.set("lr_scheduler_kwargs", kwargs, "scheduler.params")
+	}
+}
+
+// deepSpeedDefaults sets what a key means that is not in the file, where DeepSpeed's default is not ours.
+func (t *ToolConfig) deepSpeedDefaults(doc map[string]any) {
+	if _, has := doc["gradient_clipping"]; !has {
+		t.absent("max_grad_norm", 0, "gradient_clipping")
+		t.notes = append(t.notes, "has no gradient_clipping: gradients are not clipped, as in DeepSpeed before 0.19.3 "+
+			`(later releases clip at 1); "auto" there is max_grad_norm`)
+	}
+	defaults := func(section string, values map[string]any, settings map[string]string) {
+		for _, key := range slices.Sorted(maps.Keys(values)) {
+			if _, has := inside(doc, strings.Split(section, ".")...)[key]; !has {
+				t.absent(settings[key], values[key], section+"."+key)
+			}
+		}
+	}
+	if inside(doc, "fp16")["enabled"] != false {
+		n := len(t.sets)
+		defaults("fp16", map[string]any{"loss_scale_window": 1000, "hysteresis": 2},
+			map[string]string{"loss_scale_window": "fp16_growth_interval", "hysteresis": "fp16_hysteresis"})
+		for i := range t.sets[n:] {
+			t.sets[n+i].when = "fp16"
+		}
+	}
+	schedule := fmt.Sprint(inside(doc, "scheduler")["type"])
+	if slices.Contains(deepSpeedSchedules, schedule) {
+		values := map[string]any{"warmup_num_steps": 1000}
+		if schedule == string(SchedulerWarmupDecayLR) {
+			values["warmup_max_lr"] = 1e-3
+		}
+		defaults("scheduler.params", values, map[string]string{"warmup_num_steps": "warmup_steps",
+			"warmup_max_lr": "learning_rate"})
+	}
+	values := map[string]any{"lr": 1e-3, "weight_decay": 0}
+	switch deepSpeedOptimizers[strings.ToLower(fmt.Sprint(inside(doc, "optimizer")["type"]))] {
+	case "":
+		return
+	case OptimAdamWFused:
+		values["eps"] = 1e-8
+		if _, has := inside(doc, "optimizer", "params")["betas"]; !has {
+			t.absent("adam_beta1", 0.9, "optimizer.params.betas")
+			t.absent("adam_beta2", 0.999, "optimizer.params.betas")
+		}
+	}
+	if slices.ContainsFunc(t.sets, func(s configSetting) bool { return s.key == "learning_rate" }) {
+		delete(values, "lr") // the scheduler's
+	}
+	defaults("optimizer.params", values, map[string]string{"lr": "learning_rate", "weight_decay": "weight_decay",
+		"eps": "adam_epsilon"})
 }
 
 // disable leaves the keys of a section out of account, but for the one that says so.
@@ -256,16 +395,19 @@ func setsNVMe(t *ToolConfig, key string, v any) (ConfigUse, string) {
 	return t.set("offload_dir", v, key)
 }
 
+// deepSpeedOptimizers are those of DeepSpeed's that are built, by their names in small letters.
+var deepSpeedOptimizers = map[string]Optim{"adamw": OptimAdamWFused, "adam": OptimAdamWFused, "sgd": OptimSGD}
+
 func setsOptimizer(t *ToolConfig, key string, v any) (ConfigUse, string) {
-	switch strings.ToLower(fmt.Sprint(v)) {
-	case "adamw":
-		return t.set("optim", string(OptimAdamWFused), key)
-	case "adam":
+	name := strings.ToLower(fmt.Sprint(v))
+	switch optim := deepSpeedOptimizers[name]; {
+	case optim == "":
+		return ConfigRefused, "AdamW, Adam or SGD"
+	case name == "adam":
 		return ConfigUsed, "optim adamw_torch_fused, or adam with adam_w_mode false"
-	case "sgd":
-		return t.set("optim", string(OptimSGD), key)
+	default:
+		return t.set("optim", string(optim), key)
 	}
-	return ConfigRefused, "AdamW, Adam or SGD"
 }
 
 func setsBetas(t *ToolConfig, key string, v any) (ConfigUse, string) {
@@ -284,19 +426,73 @@ func setsBetas(t *ToolConfig, key string, v any) (ConfigUse, string) {
 	return ConfigUsed, fmt.Sprintf("adam_beta1 %v, adam_beta2 %v", list[0], list[1])
 }
 
-func setsMomentum(t *ToolConfig, key string, v any) (ConfigUse, string) {
+// setsOptimArg is the rule of what becomes a part of optim_args.
+func setsOptimArg(_ *ToolConfig, key string, v any) (ConfigUse, string) {
+	name := key[strings.LastIndexByte(key, '.')+1:]
 	if v == autoValue {
-		return ConfigUsed, "momentum as the arguments have it"
+		return ConfigUsed, name + " as the arguments have it"
 	}
-	return t.set("optim_args", fmt.Sprintf("momentum=%v", v), key)
+	return ConfigUsed, fmt.Sprintf("optim_args %s=%v", name, v)
 }
 
+// deepSpeedSchedules are those of DeepSpeed's that are built, and deepSpeedScheduleKwargs what they have of their own.
+var (
+	deepSpeedSchedules = []string{string(SchedulerWarmupLR), string(SchedulerWarmupDecayLR),
+		string(SchedulerWarmupCosineLR)}
+	deepSpeedScheduleKwargs = []string{"warmup_min_lr", "warmup_type", "total_num_steps", "warmup_min_ratio",
+		"cos_min_ratio"}
+)
+
 func setsScheduler(t *ToolConfig, key string, v any) (ConfigUse, string) {
-	switch v {
-	case "WarmupLR":
-		return t.set("lr_scheduler_type", string(SchedulerConstantWithWarmup), key)
-	case "WarmupDecayLR":
-		return t.set("lr_scheduler_type", string(SchedulerLinear), key)
+	if name, ok := v.(string); ok && slices.Contains(deepSpeedSchedules, name) {
+		return t.set("lr_scheduler_type", name, key)
 	}
-	return ConfigRefused, "WarmupLR or WarmupDecayLR; or no scheduler, and lr_scheduler_type"
+	return ConfigRefused, strings.Join(deepSpeedSchedules, ", ") + "; or no scheduler, and lr_scheduler_type"
+}
+
+func setsScheduleKwarg(_ *ToolConfig, key string, v any) (ConfigUse, string) {
+	name := key[strings.LastIndexByte(key, '.')+1:]
+	if v == autoValue || v == nil {
+		return ConfigUsed, name + " as the run has it"
+	}
+	return ConfigUsed, fmt.Sprintf("lr_scheduler_kwargs %s %v", name, v)
+}
+
+// setsOldOffload is the rule of the switches before DeepSpeed had sections for what is offloaded.
+func setsOldOffload(setting string) configRule {
+	return func(t *ToolConfig, key string, v any) (ConfigUse, string) {
+		switch v {
+		case nil, false, autoValue:
+			return ConfigNoEffect, "nothing is offloaded"
+		case true:
+			return t.set(setting, string(OffloadCPU), key)
+		}
+		return ConfigRefused, "true or false"
+	}
+}
+
+// off is the rule of a section that is not built, which its key enabled switches on; by default it is enabled or not.
+func off(why string, enabled bool) configRule {
+	return func(_ *ToolConfig, _ string, v any) (ConfigUse, string) {
+		section, isSection := v.(map[string]any)
+		switch {
+		case v == nil || v == false || v == autoValue, isSection && len(section) == 0:
+			return ConfigNoEffect, why
+		case isSection && (section["enabled"] == false || section["enabled"] == nil && !enabled):
+			return ConfigNoEffect, why
+		}
+		return ConfigRefused, "enabled false: " + why
+	}
+}
+
+// setsTensorParallel: a section of one part is none.
+func setsTensorParallel(_ *ToolConfig, _ string, v any) (ConfigUse, string) {
+	section, _ := v.(map[string]any)
+	for _, size := range []any{section["autotp_size"], inside(section, "tp")["tp_size"],
+		inside(section, "tensor_parallel")["tp_size"]} {
+		if n, ok := configNumber(size); ok && n > 1 {
+			return ConfigRefused, "autotp_size 0 or 1: tensors are not split"
+		}
+	}
+	return ConfigNoEffect, "tensors are not split"
 }

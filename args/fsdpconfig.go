@@ -23,18 +23,20 @@ var fsdpKeys = map[string]configRule{
 	"min_num_params":                setsSize,
 	"state_dict_type":               setsStateDict,
 	"activation_checkpointing":      setsCheckpointing,
-	"offload_params":                setsCPUOffload,
-	"cpu_offload":                   setsCPUOffload,
-	"backward_prefetch":             ignore(dsPrefetch),
-	"backward_prefetch_policy":      ignore(dsPrefetch),
-	"forward_prefetch":              ignore(dsPrefetch),
-	"limit_all_gathers":             ignore("two units are gathered at most"),
-	"use_orig_params":               ignore("the model's parameters are always its own"),
-	"sync_module_states":            ignore("rank 0's parameters and buffers are always copied"),
-	"cpu_ram_efficient_loading":     ignore("loading changes no result"),
-	"mixed_precision_policy":        setsParamDType,
-	"ignored_modules":               setsIgnored,
-	"ignored_parameters":            only("want ignored_modules: modules are ignored, by a pattern for their paths"),
+	"activation_checkpointing_offload": ignore(
+		"recomputing never changes the bits"),
+	"offload_params":            setsCPUOffload,
+	"cpu_offload":               setsCPUOffload,
+	"backward_prefetch":         ignore(dsPrefetch),
+	"backward_prefetch_policy":  ignore(dsPrefetch),
+	"forward_prefetch":          ignore(dsPrefetch),
+	"limit_all_gathers":         ignore("two units are gathered at most"),
+	"use_orig_params":           ignore("the model's parameters are always its own"),
+	"sync_module_states":        ignore("rank 0's parameters and buffers are always copied"),
+	"cpu_ram_efficient_loading": ignore("loading changes no result"),
+	"mixed_precision_policy":    setsParamDType,
+	"ignored_modules":           setsIgnored,
+	"ignored_parameters":        only("want ignored_modules: modules are ignored, by a pattern for their paths"),
 
 	"mixed_precision_policy.param_dtype":         setsParamDType,
 	"mixed_precision_policy.reduce_dtype":        setsReduceDType,
@@ -66,8 +68,19 @@ func withFSDP(rules map[string]configRule, prefix string) map[string]configRule 
 // fsdpConfig reads HuggingFace's fsdp_config.
 func fsdpConfig(doc map[string]any) *ToolConfig {
 	t := &ToolConfig{Tool: "FSDP"}
+	t.wrapPolicy(doc, "")
 	t.walk(fsdpRules, "", doc)
 	return t
+}
+
+// wrapPolicy: the least size counts where units are chosen by size.
+func (t *ToolConfig) wrapPolicy(section map[string]any, prefix string) {
+	for _, name := range []string{"auto_wrap_policy", "fsdp_auto_wrap_policy"} {
+		if policy, ok := section[name].(string); ok && !strings.EqualFold(policy, "SIZE_BASED_WRAP") {
+			t.without(prefix+"min_num_params", "auto_wrap_policy is "+policy)
+			t.without(prefix+"fsdp_min_num_params", "auto_wrap_policy is "+policy)
+		}
+	}
 }
 
 // fsdpStrategies are PyTorch's, by name and by number.
@@ -197,6 +210,9 @@ func setsIgnored(t *ToolConfig, key string, v any) (ConfigUse, string) {
 }
 
 func setsStateDict(t *ToolConfig, key string, v any) (ConfigUse, string) {
+	if v == nil {
+		return ConfigNoEffect, "fsdp_state_dict_type decides"
+	}
 	switch s := strings.ToLower(fmt.Sprint(v)); StateDictType(s) {
 	case FullStateDict, ShardedStateDict:
 		return t.set("fsdp_state_dict_type", s, key)

@@ -49,6 +49,10 @@ var schedulerKwargs = map[SchedulerType]map[string]kwargRule{
 	SchedulerWarmupStableDecay: {"num_decay_steps": wholeSteps, "num_stable_steps": wholeSteps,
 		"warmup_type": curveName,
 		"decay_type":  curveName, "min_lr_ratio": unitRatio, "num_cycles": anyNonNegative},
+	SchedulerWarmupLR:      {"warmup_type": warmupName, "warmup_min_lr": anyNonNegative},
+	SchedulerWarmupDecayLR: {"warmup_type": warmupName, "warmup_min_lr": anyNonNegative, "total_num_steps": wholeSteps},
+	SchedulerWarmupCosineLR: {"warmup_type": warmupName, "warmup_min_ratio": unitRatio, "cos_min_ratio": unitRatio,
+		"total_num_steps": wholeSteps},
 }
 
 // polynomialEnd is HuggingFace's default of lr_end.

@@ -18,7 +18,7 @@ const (
 // SchedulerType names a learning-rate schedule.
 type SchedulerType string
 
-// The schedules, with HuggingFace's names and formulas.
+// The schedules, with HuggingFace's names and formulas, or DeepSpeed's.
 const (
 	SchedulerConstant              SchedulerType = "constant"
 	SchedulerConstantWithWarmup    SchedulerType = "constant_with_warmup"
@@ -30,6 +30,11 @@ const (
 	SchedulerCosineWithMinLR       SchedulerType = "cosine_with_min_lr"
 	SchedulerCosineWarmupWithMinLR SchedulerType = "cosine_warmup_with_min_lr"
 	SchedulerWarmupStableDecay     SchedulerType = "warmup_stable_decay"
+
+	// DeepSpeed's, by the names of its classes
+	SchedulerWarmupLR       SchedulerType = "WarmupLR"
+	SchedulerWarmupDecayLR  SchedulerType = "WarmupDecayLR"
+	SchedulerWarmupCosineLR SchedulerType = "WarmupCosineLR"
 )
 
 // NonfiniteLoss says what a training run does about a loss or a gradient norm

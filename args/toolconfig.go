@@ -22,6 +22,7 @@ const (
 	ConfigUsed     ConfigUse = "used"
 	ConfigNoEffect ConfigUse = "no effect" // changes no result here
 	ConfigRefused  ConfigUse = "refused"   // would change the result
+	ConfigDefault  ConfigUse = "default"   // not in the file, and the default there changes the result
 	configUnknown  ConfigUse = "unknown"
 )
 
@@ -42,6 +43,8 @@ type ToolConfig struct {
 
 	sets  []configSetting
 	unset map[string]string // by key or prefix, why it sets nothing in this file
+	open  map[string]string // by prefix, why any key may stand there
+	notes []string          // for the user, about the whole file
 }
 
 // configSetting is a setting that a file makes.
@@ -49,6 +52,26 @@ type configSetting struct {
 	key  string
 	raw  any
 	from string // the key of the file
+	// absent: the file does not have the key, whose default in that tool is the value.
+	absent bool
+	// when is a switch that must be on for the setting to count, "" for none.
+	when string
+}
+
+// origin says where the value is from, for a file called name.
+func (s configSetting) origin(name string) string {
+	if s.absent {
+		return fmt.Sprintf("file %s (no %s)", name, s.from)
+	}
+	return fmt.Sprintf("file %s (%s)", name, s.from)
+}
+
+// want is what another source should say.
+func (s configSetting) want(value, name string) string {
+	if s.absent {
+		return fmt.Sprintf("%s, which is the default of %s in %s; or %q there", value, s.from, name, autoValue)
+	}
+	return fmt.Sprintf("%s, which %s has as %s; or %q there", value, name, s.from, autoValue)
 }
 
 // A configRule says what a value of a key means, and may set something.
@@ -82,8 +105,27 @@ func (t *ToolConfig) set(setting string, v any, from string) (ConfigUse, string)
 			return ConfigRefused, fmt.Sprintf("%v, as %s has it: both are %s here", plain(s.raw), s.from, setting)
 		}
 	}
-	t.sets = append(t.sets, configSetting{setting, v, from})
+	t.sets = append(t.sets, configSetting{key: setting, raw: v, from: from})
 	return ConfigUsed, fmt.Sprintf("%s %v", setting, v)
+}
+
+// absent notes the setting that a key means which is not in the file.
+func (t *ToolConfig) absent(setting string, v any, key string) {
+	t.sets = append(t.sets, configSetting{key: setting, raw: v, from: key, absent: true})
+	t.add(key, nil, ConfigDefault, fmt.Sprintf("%s %v", setting, v))
+}
+
+// has reports whether the file makes a setting with that value.
+func (t *ToolConfig) has(setting string, v any) bool {
+	return slices.ContainsFunc(t.sets, func(s configSetting) bool { return s.key == setting && s.raw == v })
+}
+
+// anyKeys says that a section may have any keys, since it is refused as a whole.
+func (t *ToolConfig) anyKeys(prefix, why string) {
+	if t.open == nil {
+		t.open = map[string]string{}
+	}
+	t.open[prefix] = why
 }
 
 // plain is a value as a person would write it.
@@ -173,6 +215,8 @@ func (t *ToolConfig) walk(rules map[string]configRule, prefix string, section ma
 		rule := rules[key]
 		inner, isSection := v.(map[string]any)
 		switch {
+		case t.open[prefix] != "":
+			t.add(key, v, ConfigNoEffect, t.open[prefix])
 		case rule != nil && t.why(key) != "":
 			t.add(key, v, ConfigNoEffect, t.why(key))
 		case rule != nil && !(isSection && hasRules(rules, key+".")):
@@ -185,9 +229,17 @@ func (t *ToolConfig) walk(rules map[string]configRule, prefix string, section ma
 		case hasRules(rules, key+"."):
 			t.add(key, v, ConfigRefused, "a JSON object")
 		default:
-			t.add(key, v, configUnknown, didYouMean(name, prefix, names(rules, prefix), "it is none of "+t.Tool+"'s"))
+			t.add(key, v, configUnknown, didYouMean(name, prefix, names(rules, prefix), t.none()))
 		}
 	}
+}
+
+// none is said of a key that is like no other.
+func (t *ToolConfig) none() string {
+	if t.Tool == "DeepSpeed" {
+		return "no DeepSpeed up to " + deepSpeedVersion + " has it"
+	}
+	return "it is none of " + t.Tool + "'s"
 }
 
 // names lists the names that a section may have.
@@ -337,6 +389,9 @@ func (m *merge) toolConfigs() (notices []Notice) {
 		}
 		values := settings{}
 		for _, s := range t.sets {
+			if s.when != "" && m.ko.Get(s.when) != true && !t.has(s.when, true) {
+				continue
+			}
 			if !m.said(s.key) {
 				values[s.key] = s.raw
 				continue
@@ -345,19 +400,25 @@ func (m *merge) toolConfigs() (notices []Notice) {
 			given := m.ko.Get(s.key)
 			value, want := f.decode(s.raw)
 			if want != "" || agrees(s.key, given, value) {
-				if s.key == "fsdp" {
+				switch s.key {
+				case "fsdp":
 					value = []string{mergeWords(given, value)}
 					m.mustLoad(settings{s.key: value}, func(string) string { return m.origins[s.key] })
+				case "lr_scheduler_type":
+					values[s.key] = s.raw
 				}
 				continue
 			}
 			m.checker.add(Fault{Key: s.key, Value: quote(given), Origin: m.origins[s.key],
-				Want: fmt.Sprintf("%s, which %s has as %s; or %q there", quote(value), name, s.from, autoValue)})
+				Want: s.want(quote(value), name)})
 		}
 		m.mustLoad(values, func(key string) string {
 			i := slices.IndexFunc(t.sets, func(s configSetting) bool { return s.key == key })
-			return fmt.Sprintf("file %s (%s)", name, t.sets[i].from)
+			return t.sets[i].origin(name)
 		})
+		for _, note := range t.notes {
+			notices = append(notices, Notice{c.key, m.origins[c.key], note})
+		}
 		notices = append(notices, Notice{c.key, m.origins[c.key], t.summary()})
 	}
 	return notices
@@ -388,10 +449,21 @@ func agrees(key string, given, value any) bool {
 		a, b := strategyWord(given), strategyWord(value)
 		return a == "" || a == b
 	}
-	if key == "optim" { // HuggingFace's two names of AdamW
+	switch key {
+	case "optim": // HuggingFace's two names of AdamW
 		given, value = plainAdamW(given), plainAdamW(value)
+	case "lr_scheduler_type": // HuggingFace's names of what DeepSpeed's schedules are like
+		if like := likeDeepSpeed[fmt.Sprint(given)]; like != "" && like == value {
+			return true
+		}
 	}
 	return asJSON(given) == asJSON(value)
+}
+
+// likeDeepSpeed has DeepSpeed's schedule for the one of HuggingFace's that its documentation compares with it.
+var likeDeepSpeed = map[string]string{
+	string(SchedulerConstantWithWarmup): string(SchedulerWarmupLR),
+	string(SchedulerLinear):             string(SchedulerWarmupDecayLR),
 }
 
 func plainAdamW(v any) any {
@@ -455,6 +527,9 @@ func (t *ToolConfig) apply(a *TrainingArguments, path string) (faults []Fault) {
 	s := newSchema(one...)
 	for _, set := range t.sets {
 		f := s.byKey[set.key]
+		if on := s.byKey[set.when]; on != nil && on.text(on.of(one)) != "true" {
+			continue
+		}
 		value, want := f.decode(set.raw)
 		if want != "" {
 			faults = append(faults, Fault{Key: set.from, Value: quote(set.raw), Origin: path, Want: want})
@@ -469,8 +544,7 @@ func (t *ToolConfig) apply(a *TrainingArguments, path string) (faults []Fault) {
 		case now == f.text(f.of(filled)), set.key == "fsdp" && agrees("fsdp", a.FSDP, value):
 		default:
 			faults = append(faults, Fault{Key: set.key, Value: quote(f.of(one).Interface()),
-				Want: fmt.Sprintf("%s, which %s has as %s; or %q there", f.text(f.of(filled)), path, set.from,
-					autoValue)})
+				Want: set.want(f.text(f.of(filled)), path)})
 		}
 	}
 	return faults

@@ -3,8 +3,11 @@
 package args_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,8 +33,9 @@ func TestDeepSpeedFilesOfHuggingFace(t *testing.T) {
 		require.Equal(t, stage, p.train.ZeroStage)
 		require.True(t, p.train.FP16)
 		require.False(t, p.train.BF16)
-		require.Equal(t, args.SchedulerConstantWithWarmup, p.train.LRSchedulerType)
-		require.Equal(t, map[string]any{"warmup_type": "log"}, p.train.LRSchedulerKwargs)
+		require.Equal(t, args.SchedulerWarmupLR, p.train.LRSchedulerType)
+		require.Empty(t, p.train.LRSchedulerKwargs)
+		require.EqualValues(t, 1, p.train.MaxGradNorm, "auto")
 		require.EqualValues(t, 3e-5, p.train.LearningRate)
 		require.EqualValues(t, args.OffloadCPU, p.train.OffloadOptimizer)
 		require.Equal(t, stage == 3, p.train.OffloadParams == args.OffloadCPU)
@@ -92,8 +96,8 @@ func TestDeepSpeedValues(t *testing.T) {
 	require.Equal(t, args.OptimAdam, a.Optim)
 	require.EqualValues(t, []float64{1e-3, 0.8, 0.99, 1e-7, 0.1}, []float64{a.LearningRate, a.AdamBeta1, a.AdamBeta2,
 		a.AdamEpsilon, a.WeightDecay})
-	require.Equal(t, args.SchedulerLinear, a.LRSchedulerType)
-	require.Empty(t, a.LRSchedulerKwargs)
+	require.Equal(t, args.SchedulerWarmupDecayLR, a.LRSchedulerType)
+	require.Equal(t, map[string]any{"warmup_min_lr": 0.0, "warmup_type": "linear"}, a.LRSchedulerKwargs)
 	require.EqualValues(t, 10, a.WarmupSteps)
 	require.True(t, a.BF16)
 }
@@ -155,7 +159,7 @@ func TestFaultsOfToolConfigs(t *testing.T) {
 			`deepspeed is "ds.json" (flag --deepspeed); want a readable JSON`},
 		`{"a": 1, "a": 2}`: {"duplicate key a"},
 		`{"scheduler": {"type": "OneCycle"}}`: {
-			`scheduler.type is "OneCycle" (ds.json); want WarmupLR or WarmupDecayLR`},
+			`scheduler.type is "OneCycle" (ds.json); want WarmupLR, WarmupDecayLR, WarmupCosineLR; or no`},
 		`{"bf16": {"enabled": true}, "bfloat16": {"enabled": false, "x": 1}}`: {"unknown key bfloat16.x"},
 		`{"zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/a"}, "stage": 3,
 			"offload_param": {"device": "nvme", "nvme_path": "/b"}}}`: {
@@ -297,7 +301,8 @@ func TestAccelerateSections(t *testing.T) {
 		`{"distributed_type": "MULTI_CPU", "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"},
 			"deepspeed_config": {"zero_stage": 3}}`: {},
 		`{"distributed_type": "DEEPSPEED", "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"},
-			"deepspeed_config": {"offload_optimizer_nvme_path": "none"}}`: {"LOCKSTEP_ZERO_STAGE": "2"},
+			"deepspeed_config": {"offload_optimizer_nvme_path": "none"}}`: {"LOCKSTEP_ZERO_STAGE": "2",
+			"LOCKSTEP_MAX_GRAD_NORM": "0"},
 		`{"distributed_type": "FSDP", "fsdp_config": {"fsdp_activation_checkpointing": true}}`: {
 			"LOCKSTEP_FSDP": "full_shard", "LOCKSTEP_GRADIENT_CHECKPOINTING": "true"},
 	} {
@@ -331,4 +336,167 @@ func TestReadConfigs(t *testing.T) {
 	b := args.Default("out")
 	b.FSDPConfig = `{"min_num_param": 3}`
 	require.ErrorContains(t, b.ReadConfigs(), "did you mean min_num_params?")
+}
+
+// Every key of DeepSpeed's classes, and every alias, has a rule (testdata/tools/deepspeed_keys.py).
+func TestEveryKeyOfDeepSpeedHasARule(t *testing.T) {
+	count := 0
+	for line := range strings.Lines(tool(t, "deepspeed_keys.tsv")) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		count++
+		text := value
+		names := strings.Split(key, ".")
+		for _, name := range slices.Backward(names) {
+			text = fmt.Sprintf(`{%q: %s}`, name, text)
+		}
+		if strings.HasPrefix(key, "optimizer.") && key != "optimizer.type" {
+			text = strings.Replace(text, `{"optimizer": {`, `{"optimizer": {"type": "AdamW", `, 1)
+		}
+		if strings.HasPrefix(key, "scheduler.") && key != "scheduler.type" {
+			text = strings.Replace(text, `{"scheduler": {`, `{"scheduler": {"type": "WarmupCosineLR", `, 1)
+		}
+		a := args.Default("out")
+		a.DeepSpeed = text
+		if err := a.ReadConfigs(); err != nil {
+			require.NotContains(t, err.Error(), "unknown key", key)
+			if value != "null" && key != "scheduler.params.total_num_steps" {
+				require.NoError(t, err, "the default of %s changes nothing", key)
+			}
+		}
+	}
+	require.Greater(t, count, 200)
+}
+
+// So has every key of accelerate's (testdata/tools/accelerate_keys.py).
+func TestEveryKeyOfAccelerateHasARule(t *testing.T) {
+	count := 0
+	for line := range strings.Lines(tool(t, "accelerate_keys.tsv")) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		count++
+		text := value
+		for _, name := range slices.Backward(strings.Split(key, ".")) {
+			text = fmt.Sprintf(`{%q: %s}`, name, text)
+		}
+		kind := map[string]string{"fsdp": "FSDP", "deep": "DEEPSPEED"}[key[:4]]
+		if kind != "" {
+			text = strings.Replace(text, "{", `{"distributed_type": "`+kind+`", `, 1)
+		} else if key != "distributed_type" {
+			text = strings.Replace(text, "{", `{"distributed_type": "MULTI_GPU", `, 1)
+		}
+		path := filepath.Join(t.TempDir(), "a.json")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		c, err := args.ReadToolConfig(path)
+		require.NoError(t, err, text)
+		require.Equal(t, "accelerate", c.Tool)
+		if key != "distributed_type" && key != "num_processes" {
+			require.NoError(t, c.Err(path), "the default of %s changes nothing", key)
+		}
+	}
+	require.Greater(t, count, 90)
+}
+
+// What is not in a file means DeepSpeed's default where that changes the result.
+func TestAbsentKeysOfDeepSpeed(t *testing.T) {
+	text := `{"train_micro_batch_size_per_gpu": "auto", "fp16": {"enabled": true}, "optimizer": {"type": "AdamW"},
+		"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 70}}}`
+	files := map[string]string{"ds.json": text}
+	p := newProgram(nil, files).parse("--deepspeed", "ds.json", "--lr_scheduler_type", "linear")
+	require.NoError(t, p.err)
+	a := p.train
+	require.Zero(t, a.MaxGradNorm)
+	require.Equal(t, "file ds.json (no gradient_clipping)", p.resolved.Origin("max_grad_norm"))
+	require.EqualValues(t, []float64{1e-3, 0.9, 0.999, 1e-8, 0, 1000}, []float64{a.LearningRate, a.AdamBeta1,
+		a.AdamBeta2, a.AdamEpsilon, a.WeightDecay, a.WarmupSteps})
+	require.Equal(t, []int{1000, 2}, []int{a.FP16GrowthInterval, a.FP16Hysteresis})
+	require.Equal(t, args.SchedulerWarmupDecayLR, a.LRSchedulerType)
+	require.Equal(t, map[string]any{"total_num_steps": 70.0}, a.LRSchedulerKwargs)
+	require.Len(t, p.resolved.Notices, 2)
+	require.Contains(t, p.resolved.Notices[0].Text, "has no gradient_clipping: gradients are not clipped")
+
+	b := args.Default("out")
+	b.DeepSpeed = text
+	require.NoError(t, b.ReadConfigs())
+	require.Zero(t, b.MaxGradNorm)
+
+	p = newProgram(nil, files).parse("--deepspeed", "ds.json", "--max_grad_norm", "0.5", "--weight_decay", "0.1",
+		"--warmup_steps", "7")
+	require.Equal(t, []string{
+		`max_grad_norm is 0.5 (flag --max_grad_norm); want 0, which is the default of ` +
+			`gradient_clipping in ds.json; or "auto" there`,
+		`warmup_steps is 7 (flag --warmup_steps); want 1000, which is the default of ` +
+			`scheduler.params.warmup_num_steps in ds.json; or "auto" there`,
+		`weight_decay is 0.1 (flag --weight_decay); want 0, which is the default of ` +
+			`optimizer.params.weight_decay in ds.json; or "auto" there`,
+	}, faultLines(t, p.err))
+}
+
+// Files of the shape that fine-tuning tools ship, with the fields' own names beside the aliases.
+func TestDeepSpeedFilesOfTools(t *testing.T) {
+	const batch = `"gradient_accumulation_steps": "auto", "train_batch_size": "auto",
+		"train_micro_batch_size_per_gpu": "auto", "wall_clock_breakdown": false`
+	const half = `"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto", "auto_cast": false, "loss_scale": 0,
+		"initial_scale_power": 32, "loss_scale_window": 1000, "hysteresis": 2, "min_loss_scale": 1}`
+	const three = `"stage": 3, "overlap_comm": true, "contiguous_gradients": true, "sub_group_size": 0,
+		"reduce_bucket_size": "auto", "max_live_parameters": 0, "max_reuse_distance": 0,
+		"gather_16bit_weights_on_model_save": true`
+	const own = three + `, "prefetch_bucket_size": "auto", "param_persistence_threshold": "auto",
+		"model_persistence_threshold": 1e9`
+	const alias = three + `, "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"`
+	const cpu = `{"device": "cpu", "pin_memory": true}`
+	const force = `"zero_force_ds_cpu_optimizer": false, "zero_allow_untested_optimizer": true`
+	for name, text := range map[string]string{
+		"zero1": `{"zero_optimization": {"stage": 1, "overlap_comm": true}, ` + half + `, "optimizer": {"type": "AdamW",
+			"params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}}, ` + batch + `}`,
+		"zero2": `{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}, "overlap_comm": true,
+			"contiguous_gradients": true}, ` + half + `, "gradient_clipping": "auto", ` + batch + `}`,
+		"zero2 compiled": `{"compile": {"disable": false, "backend": "inductor"}, "zero_optimization": {"stage": 2,
+			"offload_optimizer": {"device": "cpu"}}, ` + half + `, "gradient_clipping": "auto", ` + batch + `}`,
+		"zero3":         `{"zero_optimization": {` + alias + `}, ` + half + `, "gradient_clipping": "auto", ` + batch + `}`,
+		"zero3 in bf16": `{"zero_optimization": {` + own + `}, "bf16": {"enabled": true}, ` + batch + `}`,
+		"zero3, all on the host": `{` + force + `, "zero_optimization": {` + alias + `, "offload_optimizer": ` + cpu +
+			`, "offload_param": ` + cpu + `}, "bf16": {"enabled": true}, ` + batch + `}`,
+		"zero3, parameters on the host": `{` + force + `, "zero_optimization": {` + own + `, "offload_param": ` + cpu +
+			`}, "bf16": {"enabled": true}, ` + batch + `}`,
+	} {
+		p := newProgram(nil, map[string]string{"ds.json": text}).parse("--deepspeed", "ds.json", "--learning_rate",
+			"3e-5", "--adam_beta2", "0.95")
+		require.NoError(t, p.err, name)
+		require.Equal(t, int(name[4]-'0'), p.train.ZeroStage, name)
+		require.Equal(t, strings.Contains(name, "bf16") || strings.Contains(name, "host"), p.train.BF16, name)
+		require.Equal(t, strings.Contains(name, "host"), p.train.OffloadParams == args.OffloadCPU, name)
+	}
+}
+
+// A section that is refused is refused as a whole, and its own keys are not called unknown.
+func TestRefusedSectionsOfDeepSpeed(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-5}}, "gradient_clipping": 1}`: `scheduler.type`,
+		`{"optimizer": {"type": "Lion", "params": {"use_triton": true}}, "gradient_clipping": 1}`:       `optimizer.type`,
+		`{"curriculum_learning": {"enabled": true, "curriculum_type": "seqlen"}, "gradient_clipping": 1}`: `want enabled ` +
+			`false: samples come in the sampler's order`,
+		`{"tensor_parallel": {"autotp_size": 2}, "gradient_clipping": 1}`:                   `tensors are not split`,
+		`{"gradient_allreduce_op": "sum", "gradient_clipping": 1}`:                          `want "mean": the loss is a mean`,
+		`{"zero_optimization": {"zenflow": {"topk_ratio": 0.1, "enabled": true}}}`:          `zero_optimization.zenflow is`,
+		`{"zero_optimization": {"stage": 2, "nosuchkey_at_all": 1}}`:                        `no DeepSpeed up to 0.19.8 has it`,
+		`{"bf16": {"enabled": true, "bf16_optimizer_states": true}, "train_batch_size": 8}`: `the optimizer's state is float32`,
+	} {
+		a := args.Default("out")
+		a.DeepSpeed = text
+		err := a.ReadConfigs()
+		require.ErrorContains(t, err, want)
+		require.Len(t, faultLines(t, err), 1, text)
+	}
+	a := args.Default("out")
+	a.DeepSpeed = `{"prescale_gradients": true, "zero_optimization": {"stage": 2, "cpu_offload": true}, "eigenvalue": {
+		"enabled": false, "tol": 1}, "optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9, "nesterov": true}}}`
+	require.NoError(t, a.ReadConfigs())
+	require.Equal(t, args.OffloadCPU, a.OffloadOptimizer)
+	require.Equal(t, "momentum=0.9,nesterov=true", a.OptimArgs)
+	require.NoError(t, a.Validate())
 }

@@ -65,7 +65,7 @@ type TrainingArguments struct {
 	// OptimArgs holds the optimizer's own settings as k=v,k=v. See OptimSettings.
 	OptimArgs string `json:"optim_args" resume:"fixed" usage:"the optimizer's own settings, k=v,k=v (sgd: momentum, dampening, nesterov)"`
 	// LRSchedulerType is the learning-rate schedule.
-	LRSchedulerType SchedulerType `json:"lr_scheduler_type" resume:"fixed" choices:"constant,constant_with_warmup,linear,cosine,cosine_with_restarts,polynomial,inverse_sqrt,cosine_with_min_lr,cosine_warmup_with_min_lr,warmup_stable_decay" usage:"learning-rate schedule"`
+	LRSchedulerType SchedulerType `json:"lr_scheduler_type" resume:"fixed" choices:"constant,constant_with_warmup,linear,cosine,cosine_with_restarts,polynomial,inverse_sqrt,cosine_with_min_lr,cosine_warmup_with_min_lr,warmup_stable_decay,WarmupLR,WarmupDecayLR,WarmupCosineLR" usage:"learning-rate schedule"`
 	// LRSchedulerKwargs holds the schedule's own settings: numbers and texts. See
 	// SchedulerNumber and SchedulerText.
 	LRSchedulerKwargs map[string]any `json:"lr_scheduler_kwargs" resume:"fixed" usage:"the schedule's own settings, a JSON object"`
@@ -95,6 +95,9 @@ type TrainingArguments struct {
 	FP16MinScale float64 `json:"fp16_min_scale" resume:"fixed" usage:"smallest factor of the loss, with fp16"`
 	// FP16GrowthInterval is the number of steps without overflow after which the factor is doubled.
 	FP16GrowthInterval int `json:"fp16_growth_interval" resume:"fixed" usage:"steps without overflow after which the factor is doubled, with fp16"`
+	// FP16Hysteresis is the number of overflows in a row of scales at which the factor is halved: with 2 the first one
+	// only skips its step. It counts anew when the factor grows (DeepSpeed's hysteresis).
+	FP16Hysteresis int `json:"fp16_hysteresis" resume:"fixed" usage:"overflows from which on the factor is halved, with fp16; it counts anew when the factor grows"`
 	// HalfUpdate is how parameters of bfloat16 or float16 take updates that are smaller than their precision. It has no
 	// effect on others.
 	HalfUpdate HalfUpdate `json:"half_update" resume:"fixed" choices:"plain,kahan,stochastic" usage:"how half-precision parameters take small updates: plain (lost), kahan (kept in a compensation), or stochastic (rounded by chance)"`
@@ -319,6 +322,7 @@ func Default(outputDir string) *TrainingArguments {
 		FP16InitialScale:          65536,
 		FP16MinScale:              1,
 		FP16GrowthInterval:        2000,
+		FP16Hysteresis:            1,
 		HalfUpdate:                HalfUpdateKahan,
 		NonfiniteLoss:             NonfiniteStop,
 		LoggingStrategy:           StrategySteps,

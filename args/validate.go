@@ -96,6 +96,7 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 	c.Require(a.FP16MinScale > 0 && a.FP16MinScale <= a.FP16InitialScale, "fp16_min_scale", a.FP16MinScale,
 		"a number above 0 and at most fp16_initial_scale")
 	between(c, "fp16_growth_interval", a.FP16GrowthInterval, 1, maxSteps)
+	between(c, "fp16_hysteresis", a.FP16Hysteresis, 1, maxSteps)
 	if c.OK("optim") {
 		_, want := parseOptimArgs(a.Optim, a.OptimArgs)
 		c.Require(want == "", "optim_args", a.OptimArgs, want)

@@ -27,7 +27,7 @@ type ScheduleFunc func(step int64) float64
 // Factor calls the function.
 func (f ScheduleFunc) Factor(step int64) float64 { return f(step) }
 
-// schedules has the constructor of every schedule under HuggingFace's name for it (lr_scheduler_type).
+// schedules has the constructor of every schedule under HuggingFace's name for it (lr_scheduler_type), or DeepSpeed's.
 var schedules = map[string]func(*scheduleSpec) Schedule{
 	"constant":                  newConstant,
 	"constant_with_warmup":      newConstantWithWarmup,
@@ -39,17 +39,20 @@ var schedules = map[string]func(*scheduleSpec) Schedule{
 	"cosine_with_min_lr":        newCosineWithMinLR,
 	"cosine_warmup_with_min_lr": newCosineWarmupWithMinLR,
 	"warmup_stable_decay":       newWarmupStableDecay,
+	"WarmupLR":                  newDeepSpeedWarmup,
+	"WarmupDecayLR":             newDeepSpeedWarmupDecay,
+	"WarmupCosineLR":            newDeepSpeedWarmupCosine,
 }
 
 // ScheduleNames gives the names that NewSchedule knows, sorted.
 func ScheduleNames() []string { return slices.Sorted(maps.Keys(schedules)) }
 
 // NewSchedule makes a schedule of HuggingFace's by its name (lr_scheduler_type), with the formulas of transformers'
-// optimization module.
+// optimization module, or one of DeepSpeed's by the name of its class, with the formulas of its lr_schedules.
 //
 // warmup is the number of warm-up steps w and total the number T of steps in the run; neither is negative. In all
 // schedules that warm up, the factor of a step s < w is s/w, so that the first step has learning rate 0;
-// cosine_warmup_with_min_lr and warmup_stable_decay differ as they say. baseLR is the learning rate that the factor
+// cosine_warmup_with_min_lr, warmup_stable_decay and DeepSpeed's differ as they say. baseLR is the learning rate that the factor
 // multiplies; only schedules that end at an absolute learning rate read it. kwargs (lr_scheduler_kwargs; may be nil)
 // has these keys:
 //
@@ -62,8 +65,13 @@ func ScheduleNames() []string { return slices.Sorted(maps.Keys(schedules)) }
 //	inverse_sqrt               timescale (warmup, or 10000 without)
 //	cosine_with_min_lr         min_lr or min_lr_rate (one is required), num_cycles (0.5)
 //	cosine_warmup_with_min_lr  likewise, and warmup_lr_rate (none)
-//	warmup_stable_decay        num_decay_steps (required), num_stable_steps (total − warmup − num_decay_steps), warmup_type and decay_type
-//	                           (linear, cosine or 1-sqrt; linear and cosine), min_lr_ratio (0), num_cycles (0.5)
+//	warmup_stable_decay        num_decay_steps (required), num_stable_steps (total − warmup − num_decay_steps),
+//	                           warmup_type and decay_type (linear, cosine or 1-sqrt; linear and cosine),
+//	                           min_lr_ratio (0), num_cycles (0.5)
+//	WarmupLR                   warmup_min_lr (0), warmup_type (log, or linear)
+//	WarmupDecayLR              likewise, and total_num_steps (total)
+//	WarmupCosineLR             warmup_min_ratio (0), cos_min_ratio (0.0001), warmup_type (log, or linear),
+//	                           total_num_steps (total)
 //
 // The values are Go or JSON numbers and strings; nil counts as not given. The error lists every fault: an unknown name
 // or key, a value of a wrong type or out of range.

@@ -17,9 +17,10 @@ const configUsage = `usage: lockstep config FILE [FLAGS]
 
 Shows what the keys of a configuration file mean here: one of DeepSpeed (--deepspeed FILE of a
 training program), of FSDP in HuggingFace's form (--fsdp_config FILE), or of accelerate
-(lockstep launch --config_file FILE). A key is used, or has no effect here, or is refused since
-it would change the result. "auto" stands for what the arguments say. The exit code is 1 if a
-key is refused or unknown.
+(lockstep launch --config_file FILE). Each key is used, has no effect here, or is refused
+because ignoring it would change the result. A key that the file does not have is listed as
+"default" where the other tool's default changes the result. "auto" stands for what the
+arguments say. The exit code is 1 if a key is refused or unknown.
 
 `
 
@@ -49,7 +50,8 @@ func (p *program) config(argv []string) int {
 	} else {
 		fmt.Fprintf(p.stdout, "%s: %s\n\n", path, c.Tool)
 		w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-		for _, use := range []args.ConfigUse{args.ConfigUsed, args.ConfigNoEffect, args.ConfigRefused} {
+		for _, use := range []args.ConfigUse{args.ConfigUsed, args.ConfigDefault, args.ConfigNoEffect,
+			args.ConfigRefused} {
 			for _, r := range c.Rows {
 				if r.Use == use {
 					fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Use, r.Key, shortened(r.Value), r.Text)

@@ -49,7 +49,7 @@ type job struct {
 
 // run trains, or only evaluates if that is all that was asked for, and prints the results.
 func (j *job) run(ctx context.Context) error {
-	training := j.args.DoTrain || !j.args.DoEval
+	training := j.args.TrainingWanted()
 	if !training && j.model.ModelNameOrPath == "" {
 		return errors.New("--do_eval without --do_train evaluates a saved model: want --model_name_or_path FOLDER")
 	}

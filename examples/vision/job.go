@@ -33,7 +33,7 @@ type job struct {
 
 // run trains, or only evaluates if that is all that was asked for, and prints the results.
 func (j *job) run(ctx context.Context) error {
-	onlyEval := j.args.DoEval && !j.args.DoTrain
+	onlyEval := !j.args.TrainingWanted()
 	if onlyEval && j.model.ModelNameOrPath == "" {
 		return errors.New("--do_eval without --do_train evaluates a saved model: want --model_name_or_path FOLDER")
 	}
