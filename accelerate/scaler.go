@@ -12,7 +12,8 @@ import (
 // Scaler is the loss scaling of fp16: gradients are multiplied by a power of two on their way through float16, whose
 // smallest numbers they would fall below, and divided by it in the optimizer's step. It follows
 // torch.amp.GradScaler: a step whose gradients overflow is skipped and halves the scale, and some steps without
-// overflow in a row double it; with a hysteresis, the first overflows after that only skip. All ranks decide alike, since they see the same gradients.
+// overflow in a row double it; with a hysteresis, the first overflows after that only skip. All ranks decide alike,
+// since they see the same gradients.
 type Scaler struct {
 	Scale   float64 `json:"scale"`
 	Good    int     `json:"good_steps"` // in a row since the scale changed
