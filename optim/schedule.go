@@ -53,8 +53,8 @@ func ScheduleNames() []string { return slices.Sorted(maps.Keys(schedules)) }
 // warmup is the number of warm-up steps w and total the number T of steps in the run; neither is negative. In all
 // schedules that warm up, the factor of a step s < w is s/w, so that the first step has learning rate 0;
 // cosine_warmup_with_min_lr, warmup_stable_decay and DeepSpeed's differ as they say. baseLR is the learning rate that
-// the factor multiplies; only schedules that end at an absolute learning rate read it. kwargs (lr_scheduler_kwargs; may be nil)
-// has these keys:
+// the factor multiplies; only schedules that end at an absolute learning rate read it. kwargs (lr_scheduler_kwargs; may
+// be nil) has these keys:
 //
 //	constant                   none
 //	constant_with_warmup       warmup_type: linear (default), or log as in DeepSpeed
