@@ -52,18 +52,12 @@ func (a *TrainingArguments) EvaluationWanted() bool {
 	return a.DoEval || a.EvalStrategy != StrategyNo
 }
 
-// TrainingWanted reports whether a program trains: if do_train says so, if an eval_strategy asks for evaluation during
-// training, or if nothing else is asked for by do_eval or do_predict.
-func (a *TrainingArguments) TrainingWanted() bool {
-	return a.DoTrain || a.EvalStrategy != StrategyNo || !a.DoEval && !a.DoPredict
-}
+// TrainingWanted reports whether a program trains: if do_train is set, or if neither do_eval nor do_predict asks for
+// something else. A Loader sets do_train where do_eval only follows from an eval_strategy.
+func (a *TrainingArguments) TrainingWanted() bool { return a.DoTrain || !a.DoEval && !a.DoPredict }
 
-// followEvalStrategy sets do_eval where an eval_strategy implies it, as HuggingFace does, and reports whether it did.
-func (a *TrainingArguments) followEvalStrategy() bool {
-	implied := !a.DoEval && a.EvaluationWanted()
-	a.DoEval = a.EvaluationWanted()
-	return implied
-}
+// followEvalStrategy sets do_eval where an eval_strategy implies it, as HuggingFace does.
+func (a *TrainingArguments) followEvalStrategy() { a.DoEval = a.EvaluationWanted() }
 
 // BestMetric is the log key of the metric that tells the best checkpoint, with
 // eval_ before it, or "" if none is watched.

@@ -167,10 +167,17 @@ func TestTrainingWanted(t *testing.T) {
 	}{
 		{"", true}, {"--do_eval", false}, {"--do_predict", false}, {"--do_train --do_eval", true},
 		{"--eval_strategy steps", true}, {"--do_eval --eval_strategy no", false},
+		{"--do_eval --eval_strategy steps", false}, {"--do_predict --eval_strategy steps", false},
+		{"--config written.json", true}, {"--config written.json --do_eval", false},
 	} {
-		p := newProgram(nil, nil).parse(strings.Fields(c.argv)...)
-		require.NoError(t, p.err, c.argv)
-		require.Equal(t, c.want, p.train.TrainingWanted(), c.argv)
+		for _, ours := range []args.Strategy{args.StrategyNo, args.StrategyEpoch} { // the program's default
+			p := newProgram(nil, map[string]string{
+				"written.json": `{"do_train": false, "do_eval": true, "eval_strategy": "steps"}`})
+			p.train.EvalStrategy = ours
+			p.parse(strings.Fields(c.argv)...)
+			require.NoError(t, p.err, c.argv)
+			require.Equal(t, c.want, p.train.TrainingWanted(), "%s, %s by default", c.argv, ours)
+		}
 	}
 }
 

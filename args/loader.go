@@ -364,11 +364,8 @@ func (m *merge) finish() (*Resolved, error) {
 		copies[i] = c.Interface()
 	}
 	m.assign(copies)
-	if a := l.training(copies); a != nil && a.followEvalStrategy() {
-		if chosen == nil {
-			chosen = map[string]string{}
-		}
-		chosen["do_eval"] = "eval_strategy"
+	if a := l.training(copies); a != nil {
+		chosen = m.follow(a, chosen)
 	}
 	notices := append(append(m.judge(), m.replaceEngine(copies)...), m.configs...)
 	m.checker.check(l.schema, copies)
@@ -382,6 +379,25 @@ func (m *merge) finish() (*Resolved, error) {
 		reflect.ValueOf(s).Elem().Set(reflect.ValueOf(copies[i]).Elem())
 	}
 	return &Resolved{schema: l.schema, structs: l.structs, origins: m.origins, chosen: chosen, Notices: notices}, nil
+}
+
+// follow sets do_eval where an eval_strategy implies it, as HuggingFace does, and then do_train, unless do_predict asks
+// for something else. chosen gets their origins.
+func (m *merge) follow(a *TrainingArguments, chosen map[string]string) map[string]string {
+	// transformers writes do_eval true into every file with an eval_strategy.
+	origin := m.origins["do_eval"]
+	written := strings.HasPrefix(origin, "file ") && a.EvalStrategy != StrategyNo && m.origins["eval_strategy"] == origin
+	if a.DoEval && !written || !a.EvaluationWanted() {
+		return chosen
+	}
+	if chosen == nil {
+		chosen = map[string]string{}
+	}
+	a.followEvalStrategy()
+	if chosen["do_eval"] = "eval_strategy"; !a.DoTrain && !a.DoPredict {
+		a.DoTrain, chosen["do_train"] = true, "eval_strategy"
+	}
+	return chosen
 }
 
 // assign puts the merged values in place.
