@@ -365,7 +365,7 @@ func (m *merge) finish() (*Resolved, error) {
 	}
 	m.assign(copies)
 	if a := l.training(copies); a != nil {
-		chosen = m.follow(a, chosen)
+		m.follow(a)
 	}
 	notices := append(append(m.judge(), m.replaceEngine(copies)...), m.configs...)
 	m.checker.check(l.schema, copies)
@@ -382,22 +382,16 @@ func (m *merge) finish() (*Resolved, error) {
 }
 
 // follow sets do_eval where an eval_strategy implies it, as HuggingFace does, and then do_train, unless do_predict asks
-// for something else. chosen gets their origins.
-func (m *merge) follow(a *TrainingArguments, chosen map[string]string) map[string]string {
+// for something else.
+func (m *merge) follow(a *TrainingArguments) {
 	// transformers writes do_eval true into every file with an eval_strategy.
 	origin := m.origins["do_eval"]
 	written := strings.HasPrefix(origin, "file ") && a.EvalStrategy != StrategyNo && m.origins["eval_strategy"] == origin
 	if a.DoEval && !written || !a.EvaluationWanted() {
-		return chosen
-	}
-	if chosen == nil {
-		chosen = map[string]string{}
+		return
 	}
 	a.followEvalStrategy()
-	if chosen["do_eval"] = "eval_strategy"; !a.DoTrain && !a.DoPredict {
-		a.DoTrain, chosen["do_train"] = true, "eval_strategy"
-	}
-	return chosen
+	a.DoTrain = a.DoTrain || !a.DoPredict
 }
 
 // assign puts the merged values in place.
