@@ -37,6 +37,18 @@ const (
 	SchedulerWarmupCosineLR SchedulerType = "WarmupCosineLR"
 )
 
+// choices lists the schedules.
+func (SchedulerType) choices() []string {
+	var names []string
+	for _, s := range []SchedulerType{SchedulerConstant, SchedulerConstantWithWarmup, SchedulerLinear, SchedulerCosine,
+		SchedulerCosineWithRestarts, SchedulerPolynomial, SchedulerInverseSqrt, SchedulerCosineWithMinLR,
+		SchedulerCosineWarmupWithMinLR, SchedulerWarmupStableDecay, SchedulerWarmupLR, SchedulerWarmupDecayLR,
+		SchedulerWarmupCosineLR} {
+		names = append(names, string(s))
+	}
+	return names
+}
+
 // NonfiniteLoss says what a training run does about a loss or a gradient norm
 // that is NaN or infinite. Under every policy it is counted and shown, and the
 // weights are not updated by it.

@@ -479,7 +479,7 @@ func TestRefusedSectionsOfDeepSpeed(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-5}}, `:    `scheduler.type`,
 		`{"optimizer": {"type": "Lion", "params": {"use_triton": true}}, `:          `optimizer.type`,
-		`{"curriculum_learning": {"enabled": true, "curriculum_type": "seqlen"}, `:  `want enabled false: samples come in`,
+		`{"curriculum_learning": {"enabled": true, "type": "seqlen"}, `:             `want enabled false: samples`,
 		`{"tensor_parallel": {"autotp_size": 2}, `:                                  `tensors are not split`,
 		`{"gradient_allreduce_op": "sum", `:                                         `want "mean": the loss is a mean`,
 		`{"zero_optimization": {"zenflow": {"topk_ratio": 0.1, "enabled": true}}, `: `zero_optimization.zenflow is`,
@@ -494,7 +494,8 @@ func TestRefusedSectionsOfDeepSpeed(t *testing.T) {
 	}
 	a := args.Default("out")
 	a.DeepSpeed = `{"prescale_gradients": true, "zero_optimization": {"stage": 2, "cpu_offload": true}, "eigenvalue": {
-		"enabled": false, "tol": 1}, "optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9, "nesterov": true}}}`
+		"enabled": false, "tol": 1}, "optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9,
+		"nesterov": true}}}`
 	require.NoError(t, a.ReadConfigs())
 	require.Equal(t, args.OffloadCPU, a.OffloadOptimizer)
 	require.Equal(t, "momentum=0.9,nesterov=true", a.OptimArgs)

@@ -12,7 +12,7 @@ type TrainingArguments struct {
 	OutputDir string `json:"output_dir" path:"true" usage:"folder for checkpoints, results and the final model"`
 	// OverwriteOutputDir lets a new run start in a folder that holds checkpoints of another run. Those are renamed to
 	// checkpoint-<step>.replaced-<n>, which the log says, and count in SaveTotalLimit as the oldest.
-	OverwriteOutputDir bool `json:"overwrite_output_dir" usage:"start a new run in an output_dir that holds checkpoints of another run, which are renamed"`
+	OverwriteOutputDir bool `json:"overwrite_output_dir" usage:"start a new run in an output_dir that holds checkpoints of another run"`
 	// DoTrain asks a program to train. The trainer itself does not read it.
 	DoTrain bool `json:"do_train" usage:"train (read by programs, not by the trainer)"`
 	// DoEval asks a program to evaluate. See EvaluationWanted.
@@ -65,7 +65,7 @@ type TrainingArguments struct {
 	// OptimArgs holds the optimizer's own settings as k=v,k=v. See OptimSettings.
 	OptimArgs string `json:"optim_args" resume:"fixed" usage:"the optimizer's own settings, k=v,k=v (sgd: momentum, dampening, nesterov)"`
 	// LRSchedulerType is the learning-rate schedule.
-	LRSchedulerType SchedulerType `json:"lr_scheduler_type" resume:"fixed" choices:"constant,constant_with_warmup,linear,cosine,cosine_with_restarts,polynomial,inverse_sqrt,cosine_with_min_lr,cosine_warmup_with_min_lr,warmup_stable_decay,WarmupLR,WarmupDecayLR,WarmupCosineLR" usage:"learning-rate schedule"`
+	LRSchedulerType SchedulerType `json:"lr_scheduler_type" resume:"fixed" usage:"learning-rate schedule"`
 	// LRSchedulerKwargs holds the schedule's own settings: numbers and texts. See
 	// SchedulerNumber and SchedulerText.
 	LRSchedulerKwargs map[string]any `json:"lr_scheduler_kwargs" resume:"fixed" usage:"the schedule's own settings, a JSON object"`
@@ -97,7 +97,7 @@ type TrainingArguments struct {
 	FP16GrowthInterval int `json:"fp16_growth_interval" resume:"fixed" usage:"steps without overflow after which the factor is doubled, with fp16"`
 	// FP16Hysteresis is the number of overflows in a row of scales at which the factor is halved: with 2 the first one
 	// only skips its step. It counts anew when the factor grows (DeepSpeed's hysteresis).
-	FP16Hysteresis int `json:"fp16_hysteresis" resume:"fixed" usage:"overflows from which on the factor is halved, with fp16; it counts anew when the factor grows"`
+	FP16Hysteresis int `json:"fp16_hysteresis" resume:"fixed" usage:"overflows until the factor is halved, with fp16"`
 	// HalfUpdate is how parameters of bfloat16 or float16 take updates that are smaller than their precision. It has no
 	// effect on others.
 	HalfUpdate HalfUpdate `json:"half_update" resume:"fixed" choices:"plain,kahan,stochastic" usage:"how half-precision parameters take small updates: plain (lost), kahan (kept in a compensation), or stochastic (rounded by chance)"`
@@ -192,7 +192,7 @@ type TrainingArguments struct {
 	// FSDP is how the model is spread over the ranks, by HuggingFace's words: full_shard, shard_grad_op, hybrid_shard,
 	// hybrid_shard_zero2 or no_shard, and auto_wrap, which changes nothing, since the units are the model's blocks. The
 	// one word true is full_shard, or what FSDPConfig says; false is none. See ShardStrategy.
-	FSDP []string `json:"fsdp" split:"," toggle:"true" usage:"spread parameters, gradients and optimizer state over the ranks: full_shard, shard_grad_op, hybrid_shard (over the ranks of each host) or hybrid_shard_zero2; alone, as true, full_shard; the bits stay the same"`
+	FSDP []string `json:"fsdp" split:"," toggle:"true" usage:"spread parameters, gradients and optimizer state over the ranks: full_shard, shard_grad_op, hybrid_shard (over the ranks of each host) or hybrid_shard_zero2, or true|false; the bits stay the same"`
 	// FSDPConfig is HuggingFace's fsdp_config, and DeepSpeed the configuration of DeepSpeed: a JSON or YAML file, or a
 	// JSON object. They fill other arguments, see ReadToolConfig; what both say must agree.
 	FSDPConfig string `json:"fsdp_config" usage:"JSON or YAML file (or JSON object) with HuggingFace's settings of fsdp; lockstep config FILE shows what its keys do"`

@@ -104,7 +104,8 @@ func TestScheduleErrors(t *testing.T) {
 		want          string
 	}{
 		{"cosin", 0, 1, 1, nil,
-			`optim: schedule is "cosin", want one of WarmupCosineLR, WarmupDecayLR, WarmupLR, constant, constant_with_warmup, cosine, cosine_warmup_with_min_lr, cosine_with_min_lr, ` +
+			`optim: schedule is "cosin", want one of WarmupCosineLR, WarmupDecayLR, WarmupLR, constant, ` +
+				`constant_with_warmup, cosine, cosine_warmup_with_min_lr, cosine_with_min_lr, ` +
 				`cosine_with_restarts, inverse_sqrt, linear, polynomial, warmup_stable_decay`},
 		{"constant", -1, -2, math.NaN(), map[string]any{"power": 2},
 			"optim: schedule constant: warm-up is -1 steps, want 0 or more\n" +
