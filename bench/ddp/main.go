@@ -230,6 +230,9 @@ func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
 		if r := m.last[0]; r.PSS > 0 {
 			line += fmt.Sprintf("  %.0f MB of tensors, %.0f MB in all, at most %.0f MB", float64(r.State)/1e6,
 				float64(r.PSS)/1e6, float64(r.Peak)/1e6)
+			if r.Go > 0 {
+				line += fmt.Sprintf(" (%.0f MB idle, %.0f MB of Go's)", float64(r.Idle)/1e6, float64(r.Go)/1e6)
+			}
 		}
 		fmt.Fprintln(w, line)
 	}
@@ -259,6 +262,8 @@ type report struct {
 	CPU     float64   // seconds of CPU per timed step
 	State   int64     // bytes of parameters, gradients and the optimizer's state
 	PSS     int64     // bytes of memory between steps, shared pages divided among those who share them; 0: not known
+	Idle    int64     // bytes that the device keeps between steps and no tensor uses
+	Go      int64     // bytes of Go's runtime
 	Peak    int64     // the most bytes of resident memory so far; shared pages count fully
 	Spans   []span    `json:",omitempty"` // of the last step
 	Fit     *fit      `json:",omitempty"` // of the engine, from rank 0

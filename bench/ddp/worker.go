@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -122,6 +123,7 @@ func (j *job) train(acc *accelerate.Accelerator) error {
 	r.CPU = (cpuSeconds() - used) / float64(j.Steps*len(j.reports))
 	r.PSS, r.Peak = processMemory()
 	r.State = t.state
+	r.Idle, r.Go = idleMemory(acc.Device()), goMemory()
 	r.Spans = j.rec.of(acc.Rank())
 	if acc.WorldSize() == 1 || strings.Contains(j.Contender, ":") {
 		return nil
@@ -155,6 +157,20 @@ func cpuSeconds() float64 {
 func processMemory() (pss, peak int64) {
 	debug.FreeOSMemory()
 	return field("/proc/self/smaps_rollup", "Pss:"), field("/proc/self/status", "VmHWM:")
+}
+
+// idleMemory is what a device has taken from the system and no tensor uses: free blocks that the next step takes, what
+// lies between blocks, and scratch memory of kernels.
+func idleMemory(dev *tensor.Device) int64 {
+	s := dev.MemStats()
+	return s.Reserved - s.InUse
+}
+
+// goMemory is what Go's runtime holds: heap, stacks and its own.
+func goMemory() int64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.Sys - m.HeapReleased)
 }
 
 // field reads a line in kB of a file of /proc.
