@@ -59,8 +59,12 @@ func (r *run) stepsTaken() int64 {
 	return n
 }
 
-// stepByTime is the planned step that corresponds to the time used. A warm-up in steps takes these steps; the time
-// after them is divided among the other steps. A warm-up that is a share of the run takes this share of the time.
+// warmShare is the most of the time that a warm-up in steps may take.
+const warmShare = 0.2
+
+// stepByTime is the planned step that corresponds to the time used. A warm-up in steps takes these steps, or a fifth of
+// the time if they take longer; the time after it is divided among the other steps. A warm-up that is a share of the
+// run takes this share of the time.
 func (r *run) stepByTime(taken int64) int64 {
 	t, total := &r.progress.Time, r.steps.MaxSteps
 	if t.Until <= 0 || !r.args.LRScheduleByTime || r.args.LRSchedulerType == args.SchedulerInverseSqrt {
@@ -69,11 +73,12 @@ func (r *run) stepByTime(taken int64) int64 {
 	first, from := int64(0), 0.0
 	if r.args.WarmupSteps >= 1 {
 		first = int64(r.args.NumWarmupSteps(int(total)))
-		if taken < first {
-			return 0
+		warm := int64(float64(first) * r.progress.Seconds / (t.Until * warmShare))
+		if max(taken, warm) < first {
+			return warm
 		}
-		if t.Warm == 0 && taken > 0 { // at taken == first; later where a checkpoint does not have it
-			t.Warm = r.progress.Seconds * float64(first) / float64(taken)
+		if t.Warm == 0 { // where a checkpoint does not have it, the steps since count
+			t.Warm = r.progress.Seconds * min(1, float64(first)/float64(max(taken, 1)))
 		}
 		from = t.Warm
 	}

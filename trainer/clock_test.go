@@ -60,6 +60,8 @@ func TestScheduleByTime(t *testing.T) {
 			[]float64{1, .999, .998, .997, .996}},
 		"two steps of warm-up": {func(a *args.TrainingArguments) { a.WarmupSteps = 2 },
 			[]float64{0, .5, 1, .875, .75, .625, .5, .375, .25, .125}},
+		"more warm-up than there is time for": {func(a *args.TrainingArguments) { a.WarmupSteps = 50 },
+			[]float64{0, .5, 1, .875, .75, .625, .5, .375, .25, .125}},
 		"a fifth of warm-up": {func(a *args.TrainingArguments) { a.WarmupSteps = 0.2 },
 			[]float64{0, .5, 1, .875, .75, .625, .5, .375, .25, .125}},
 		"no end": {func(a *args.TrainingArguments) {
