@@ -140,5 +140,13 @@ func (c *Checkpoint) ReadJSON(name string, v any) error {
 // OpenTensors opens base.safetensors, or the files that its index names. The caller
 // closes the set. It is for package trainer; programs use ReadTensors.
 func (c *Checkpoint) OpenTensors(base string) (*safetensors.Set, error) {
-	return safetensors.OpenSet(c.fsys, c.Path, base)
+	set, err := safetensors.OpenSet(c.fsys, c.Path, base)
+	if err != nil {
+		return nil, err
+	}
+	if got, want := set.Save(), savedAs(c.Manifest); set.InPieces() && got != (safetensors.Save{}) && got != want {
+		return nil, errors.Join(corrupt(c.Path, "its shards are of save %s of run %q, want save %s of run %q", got.ID,
+			got.Run, want.ID, want.Run), set.Close())
+	}
+	return set, nil
 }

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
@@ -320,7 +321,12 @@ func (sv *shardSave) writePieces(w io.Writer) error {
 			list = append(list, safetensors.PieceWriter(p.Set, p.Name, p.DType, p.Lo, p.Hi, p.Write))
 		}
 	}
-	return safetensors.Write(w, list, nil)
+	return safetensors.WritePieces(w, list, savedAs(sv.info.Manifest))
+}
+
+// savedAs is how the files of pieces name a checkpoint.
+func savedAs(m Manifest) safetensors.Save {
+	return safetensors.Save{Run: m.RunID, ID: strconv.FormatInt(m.SaveID, 10)}
 }
 
 // commit is rank 0's: what comes after the files of all ranks.

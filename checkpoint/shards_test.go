@@ -4,7 +4,9 @@ package checkpoint_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -535,4 +537,86 @@ func TestTensorsInPieces(t *testing.T) {
 	require.Equal(t, "w", all[0].Name)
 	require.Equal(t, []int{2, 3}, all[0].Shape())
 	require.Equal(t, []float32{1, 2, 3, 4, 5, 6}, tensor.ToSlice[float32](c, all[0].Tensor))
+}
+
+// A shard of another run, or of another save, is no part of a checkpoint, even if its names and shapes fit and somebody
+// has made the hashes fit. Shards that name no save, as older ones, are read.
+func TestShardsOfAnotherRun(t *testing.T) {
+	write := func(dir, runID string) (*vfs.Mem, map[string][]byte) {
+		m, files := vfs.NewMem(), map[string][]byte{}
+		requireNone(t, together(t, 2, func(g *dist.Group) error {
+			c := tensor.NewCtx(tensor.CPU())
+			half := tensor.FromSlice(c, [][]float32{{1, 2, 3}, {4, 5, 6}}[g.Rank()], 3)
+			_, err := quiet(m, dir).SaveShards(ctx, g, 5, checkpoint.Sharded{RunID: runID,
+				Pieces: []checkpoint.Piece{checkpoint.NewPiece(c, "model", "w", []int{2, 3}, 3*g.Rank(), half)}})
+			return err
+		}))
+		for r := range 2 {
+			name := fmt.Sprintf("shard-%05d-of-00002.safetensors", r+1)
+			text, err := vfs.ReadFile(m, filepath.Join(dir, "checkpoint-5", name), 1<<20)
+			require.NoError(t, err)
+			files[name] = text
+		}
+		return m, files
+	}
+	_, others := write("other", "another run")
+	nameless := map[string][]byte{}
+	for name, text := range others {
+		nameless[name] = withoutMetadata(t, text)
+	}
+	both := []string{"shard-00001-of-00002.safetensors", "shard-00002-of-00002.safetensors"}
+	for _, row := range []struct {
+		name, want string
+		from       map[string][]byte
+		replace    []string
+	}{
+		{"one", `want files of one save`, others, both[1:]},
+		{"both", `its shards are of save 1 of run "another run", want save 1 of run "` + run + `"`, others, both},
+		{"one that names none", `want files of one save`, nameless, both[:1]},
+		{"older ones", "", nameless, both},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			m, _ := write("out", run)
+			ck, err := quiet(m, "out").Latest(ctx)
+			require.NoError(t, err)
+			overwrite := func(name string, text []byte) {
+				require.NoError(t, m.Remove(filepath.Join(ck.Path, name)))
+				require.NoError(t, vfs.WriteFile(m, filepath.Join(ck.Path, name), text))
+			}
+			for i, f := range ck.Files {
+				if slices.Contains(row.replace, f.Name) {
+					text := row.from[f.Name]
+					overwrite(f.Name, text)
+					sum := sha256.Sum256(text)
+					ck.Files[i].Size, ck.Files[i].SHA256 = int64(len(text)), hex.EncodeToString(sum[:])
+				}
+			}
+			sealed, err := checkpoint.EncodeManifest(&ck.Manifest)
+			require.NoError(t, err)
+			overwrite(checkpoint.ManifestFile, sealed)
+			ck, err = quiet(m, "out").Latest(ctx)
+			require.NoError(t, err)
+			set, err := ck.OpenTensors("model")
+			if row.want == "" {
+				require.NoError(t, err)
+				require.NoError(t, set.Close())
+				return
+			}
+			require.ErrorContains(t, err, row.want)
+		})
+	}
+}
+
+// withoutMetadata is a file of tensors whose header has no free-form strings.
+func withoutMetadata(t *testing.T, file []byte) []byte {
+	t.Helper()
+	n := binary.LittleEndian.Uint64(file)
+	var header map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal(file[8:8+n], &header))
+	require.Contains(t, header, "__metadata__")
+	delete(header, "__metadata__")
+	text, err := json.Marshal(header)
+	require.NoError(t, err)
+	text = append(text, strings.Repeat(" ", (8-len(text)%8)%8)...)
+	return append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...), file[8+n:]...)
 }

@@ -369,7 +369,8 @@ func (j *Job) reach(ctx context.Context, address, kind string) (c net.Conn, agai
 	proven, err := j.key.Greet(c, wire.Hello{Kind: kind, Rank: j.Rank})
 	if err != nil {
 		_ = c.Close()
-		return nil, !errors.Is(err, wire.ErrToken) && !errors.Is(err, wire.ErrTLS), err
+		again = !errors.Is(err, wire.ErrToken) && !errors.Is(err, wire.ErrTLS) && !errors.Is(err, wire.ErrUser)
+		return nil, again, err
 	}
 	return proven, false, nil
 }

@@ -49,7 +49,7 @@ func JoinRoster(ctx context.Context, d Door) (*Member, error) {
 		if err == nil {
 			return m, nil
 		}
-		if errors.Is(err, wire.ErrTLS) || errors.Is(err, wire.ErrToken) {
+		if errors.Is(err, wire.ErrTLS) || errors.Is(err, wire.ErrToken) || errors.Is(err, wire.ErrUser) {
 			return nil, fmt.Errorf("rendezvous: the roster at %s: %w", d.Address, err)
 		}
 		if refused++; !errors.Is(err, syscall.ECONNREFUSED) {

@@ -303,6 +303,10 @@ func TestWeakTokensAreRefused(t *testing.T) {
 		"", "secret", "0123456789abcdef", strings.Repeat("a", 64), strings.Repeat("password", 8),
 		"0123456789abcdef0123456789abcdef",
 		"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz", "11111111111111111111111111111112",
+		"password123456789012345678", "PASSWORD123456789012345678", "correcthorsebatterystaple",
+		"mysecretpassword12345678", "letmein-letmein-letmein-1", "qwertyuiopasdfghjklzxcvbnm",
+		"hello world hello world 1", "changeme2345678901234567890", "1q2w3e4r1q2w3e4r1q2w3e4r!!",
+		strings.Repeat("0123456789", 10) + "password",
 	} {
 		require.ErrorIs(t, rendezvous.CheckToken([]byte(weak)), rendezvous.ErrWeakToken, weak)
 		_, err := rendezvous.Serve("127.0.0.1:0", []byte(weak), rendezvous.TLS{})
@@ -311,6 +315,10 @@ func TestWeakTokensAreRefused(t *testing.T) {
 		require.ErrorIs(t, err, rendezvous.ErrWeakToken, weak)
 		_, errs := join(configs(2, "127.0.0.1:1", []byte(weak))[1])
 		require.ErrorContains(t, errs[0], "token", weak)
+	}
+	for _, fair := range []string{"a token with a line's end", "a token that the launcher was given",
+		"the kettle sings whenever rain is near", "v8#kQ2p!zT6mW1cR9xL4bN7d"} {
+		require.NoError(t, rendezvous.CheckToken([]byte(fair)), fair)
 	}
 	for range 1000 {
 		text := rendezvous.NewToken()

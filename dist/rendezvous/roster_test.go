@@ -142,7 +142,7 @@ func TestRosterHostJoins(t *testing.T) {
 }
 
 func TestRosterHostLeaves(t *testing.T) {
-	r := roster(t, RosterOptions{Min: 1, Max: 2, Job: "j"})
+	r := roster(t, RosterOptions{Min: 1, Max: 2, Job: "j", LastCall: time.Second / 2})
 	a := r.join(t, 71)
 	b := r.join(t, 72)
 	a.hears(round(0, 0, 2, 71))
@@ -156,7 +156,7 @@ func TestRosterHostLeaves(t *testing.T) {
 }
 
 func TestRosterHostIsLost(t *testing.T) {
-	r := roster(t, RosterOptions{Min: 1, Max: 2, Job: "j"})
+	r := roster(t, RosterOptions{Min: 1, Max: 2, Job: "j", LastCall: time.Second / 2})
 	a := r.join(t, 71)
 	b := r.join(t, 72)
 	a.hears(round(0, 0, 2, 71))

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"runtime"
 
@@ -112,7 +111,7 @@ func Exposed(m fs.FileMode) bool { return runtime.GOOS != "windows" && m.Perm()&
 const MinToken = 24
 
 // minTokenBits is the least that a token must differ from others, by a generous estimate. 24 random hexadecimal digits
-// have 96 bits; their estimate is below 64 once in 30,000 tokens, and was above 54 in 20 million.
+// have 96 bits; their estimate is below 64 once in 4,000 tokens, and was above 55 in 400,000.
 const minTokenBits = 48
 
 // ErrWeakToken is the error for a token that could be guessed.
@@ -127,50 +126,9 @@ func CheckToken(token []byte) error {
 			how)
 	}
 	if bits := tokenBits(token); bits < minTokenBits {
-		return fmt.Errorf("%w: it is so regular that it counts as %.0f bits, want at least %d: %s", ErrWeakToken, bits,
+		return fmt.Errorf("%w: it is so regular, or made of so few common words, that it counts as "+
+			"%.0f bits, want at least %d: %s", ErrWeakToken, bits,
 			minTokenBits, how)
 	}
 	return nil
-}
-
-// tokenBits estimates from above how hard a token is to guess: what is repeated counts once, and counted are the
-// bytes or the steps between them, whichever vary less.
-func tokenBits(token []byte) float64 {
-	n := len(token)
-	for period := 1; period <= n/2; period++ {
-		if repeats(token, period) {
-			n = period
-			break
-		}
-	}
-	steps := make([]byte, n)
-	for i := range steps {
-		steps[i] = token[i] - token[(i+n-1)%n]
-	}
-	return float64(n) * min(variety(token[:n]), variety(steps))
-}
-
-// repeats reports whether all of b repeats its beginning.
-func repeats(b []byte, period int) bool {
-	for i := period; i < len(b); i++ {
-		if b[i] != b[i-period] {
-			return false
-		}
-	}
-	return true
-}
-
-// variety is the entropy of the bytes' frequencies, in bits.
-func variety(b []byte) (bits float64) {
-	var count [256]int
-	for _, c := range b {
-		count[c]++
-	}
-	for _, c := range count {
-		if c > 0 {
-			p := float64(c) / float64(len(b))
-			bits -= p * math.Log2(p)
-		}
-	}
-	return bits
 }

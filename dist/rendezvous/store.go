@@ -52,6 +52,9 @@ func dial(ctx context.Context, address string, key *wire.Key, rank int) (*Store,
 		if errors.Is(err, wire.ErrTLS) {
 			return nil, fmt.Errorf("rendezvous: rank %d: the store at %s: %w", rank, address, err)
 		}
+		if errors.Is(err, wire.ErrUser) {
+			return nil, fmt.Errorf("rendezvous: rank %d: the store at %s: %w", rank, address, err)
+		}
 		if errors.Is(err, wire.ErrToken) {
 			return nil, fmt.Errorf("rendezvous: rank %d: the store at %s belongs to another job: %w", rank, address,
 				err)

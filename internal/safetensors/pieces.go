@@ -323,7 +323,55 @@ func (s *Set) openPieces(fsys vfs.FS, dir, set string) error {
 			return fmt.Errorf("%s names %d pieces of %s in %s, which has %d", name, want[r], set, r.name, have)
 		}
 	}
+	return s.oneSave()
+}
+
+// The metadata that tells a file of pieces which save it belongs to.
+const (
+	runKey  = "run_id"
+	saveKey = "save_id"
+)
+
+// Save names a save to which several ranks contribute a file each.
+type Save struct {
+	Run string // the run's random name
+	ID  string // of the save, in its folder
+}
+
+// metadata is what a file of the save carries.
+func (s Save) metadata() map[string]string { return map[string]string{runKey: s.Run, saveKey: s.ID} }
+
+// Save is the save that wrote the files of pieces; empty for files that do not name it, as older ones.
+func (s *Set) Save() (save Save) {
+	for _, r := range s.files {
+		save = r.save()
+	}
+	return save
+}
+
+func (r *Reader) save() Save {
+	return Save{Run: r.header.metadata[runKey], ID: r.header.metadata[saveKey]}
+}
+
+// oneSave refuses files of several saves: those of another run have the same names and shapes.
+func (s *Set) oneSave() error {
+	var first *Reader
+	for _, file := range slices.Sorted(maps.Keys(s.files)) {
+		r := s.files[file]
+		if first == nil {
+			first = r
+		}
+		if a, b := first.save(), r.save(); a != b {
+			return fmt.Errorf("%s is of save %q of run %q, and %s of save %q of run %q: want files of one save",
+				first.name, clip(a.ID), clip(a.Run), r.name, clip(b.ID), clip(b.Run))
+		}
+	}
 	return nil
+}
+
+// WritePieces writes the file of one rank: pieces made by PieceWriter, and which save they belong to.
+func WritePieces(w io.Writer, pieces []Tensor, save Save) error {
+	return Write(w, pieces, save.metadata())
 }
 
 // pieced makes the array of its pieces, whose files it opens.

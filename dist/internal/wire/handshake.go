@@ -94,6 +94,9 @@ func (k *Key) Greet(c net.Conn, h Hello) (net.Conn, error) {
 }
 
 func (k *Key) greet(c net.Conn, h Hello) (net.Conn, error) {
+	if err := trusts(c); err != nil {
+		return nil, err
+	}
 	_ = c.SetDeadline(time.Now().Add(Patience))
 	said := conversation{hello: h, dialer: nonce()}
 	if k.encrypts(c) {

@@ -3,10 +3,13 @@
 package wire
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -16,7 +19,10 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/lacking"
 )
 
-const envFlood = "LOCKSTEP_WIRE_TEST_FLOOD"
+const (
+	envFlood  = "LOCKSTEP_WIRE_TEST_FLOOD"
+	envListen = "LOCKSTEP_WIRE_TEST_LISTEN"
+)
 
 // TestMain plays another user's process, if it is one.
 func TestMain(m *testing.M) {
@@ -33,7 +39,27 @@ func TestMain(m *testing.M) {
 			}
 		}
 	}
+	if os.Getenv(envListen) != "" {
+		os.Exit(listenAsAnother())
+	}
 	m.Run()
+}
+
+// listenAsAnother says where it listens, and then what it was told first.
+func listenAsAnother() int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 1
+	}
+	fmt.Println(l.Addr())
+	c, err := l.Accept()
+	if err != nil {
+		return 1
+	}
+	_ = c.SetDeadline(time.Now().Add(Patience))
+	n, err := c.Read(make([]byte, 1))
+	fmt.Println("heard", n, err)
+	return 0
 }
 
 // accepted is both ends of a connection within this host.
@@ -71,11 +97,55 @@ func TestSourceIsTheUser(t *testing.T) {
 	require.False(t, ok)
 }
 
-// Another user of the host who opens more connections than may be in the handshake pushes out only his own.
-func TestAnotherUserCannotPushOutOurs(t *testing.T) {
+// wantAnother skips a test that needs a process of another user.
+func wantAnother(t *testing.T) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		lacking.Skip(t, lacking.Hosts, "namespaces", "a process of another user can only be started by root")
 	}
+}
+
+// another starts this program as another user, until the test ends, and returns what it prints.
+func another(t *testing.T, env string) io.Reader {
+	t.Helper()
+	self, err := os.Open("/proc/self/exe") // it may lie in a folder that is root's alone
+	require.NoError(t, err)
+	defer self.Close()
+	other := exec.Command("/proc/self/fd/3")
+	other.ExtraFiles = []*os.File{self}
+	other.Env = []string{env}
+	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65533, Gid: 65533},
+		Pdeathsig: syscall.SIGKILL}
+	out, err := other.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, other.Start())
+	t.Cleanup(func() {
+		_ = other.Process.Kill()
+		_ = other.Wait()
+	})
+	return out
+}
+
+// A process of another user that listens in the place of a rank gets nothing to try tokens against.
+func TestDiallerTrustsNoOtherUser(t *testing.T) {
+	wantAnother(t)
+	out := bufio.NewReader(another(t, envListen+"=1"))
+	address, err := out.ReadString('\n')
+	require.NoError(t, err)
+	c, err := net.Dial("tcp", strings.TrimSpace(address))
+	require.NoError(t, err)
+	_, err = newKey(t, token, Options{}).Greet(c, Hello{Kind: "store", Rank: 1})
+	require.ErrorIs(t, err, ErrUser)
+	require.ErrorContains(t, err, "of user 65533; want one of user 0")
+	require.NoError(t, c.Close())
+	heard, err := out.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "heard 0 EOF\n", heard)
+}
+
+// Another user of the host who opens more connections than may be in the handshake pushes out only his own.
+func TestAnotherUserCannotPushOutOurs(t *testing.T) {
+	wantAnother(t)
 	served := make(chan Hello, 1)
 	key := newKey(t, token, Options{})
 	l, err := Listen("127.0.0.1:0", key, func(c net.Conn, h Hello) { served <- h; _ = c.Close() })
@@ -84,22 +154,7 @@ func TestAnotherUserCannotPushOutOurs(t *testing.T) {
 	slow, err := net.Dial("tcp", l.Addr().String()) // the first to come, so the oldest
 	require.NoError(t, err)
 	defer slow.Close()
-	// The test's program may lie in a folder that is root's alone.
-	self, err := os.Open("/proc/self/exe")
-	require.NoError(t, err)
-	defer self.Close()
-	other := exec.Command("/proc/self/fd/3")
-	other.ExtraFiles = []*os.File{self}
-	other.Env = []string{envFlood + "=" + l.Addr().String()}
-	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534},
-		Pdeathsig: syscall.SIGKILL}
-	out, err := other.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, other.Start())
-	defer func() {
-		_ = other.Process.Kill()
-		_ = other.Wait()
-	}()
+	out := another(t, envFlood+"="+l.Addr().String())
 	word := make([]byte, len("flooded"))
 	_, err = out.Read(word)
 	require.NoError(t, err)
