@@ -334,6 +334,14 @@ func TestSums(t *testing.T) {
 		sums, rows := []float64{1, 2}, []float32{1, 2, 9, 3, 4, 9, 5, 6, 9, 7, 8, 9, 9, 10}
 		AddWideRows(sums, rows, 5, 3)
 		require.Equal(t, []float64{1 + 25, 2 + 30}, sums)
+		sums, rows = make([]float64, 35), make([]float32, 4*35)
+		for i := range rows {
+			rows[i] = float32(i)
+		}
+		AddWideRows(sums, rows, 4, 35)
+		for i, sum := range sums {
+			require.Equal(t, float64(4*i+35*(1+2+3)), sum)
+		}
 		nan := float32(math.NaN())
 		require.Equal(t, float32(2), Max([]float32{nan, 2, nan}))
 		require.Equal(t, negInf, Max([]float32{nan}))
