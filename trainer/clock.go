@@ -62,6 +62,10 @@ func (r *run) stepsTaken() int64 {
 // warmShare is the most of the time that a warm-up in steps may take.
 const warmShare = 0.2
 
+// clockSlack is how far, as a share of the run, the time may be ahead of the steps at the beginning without a change of
+// the rate, so that a slow first step changes no bit of a run that has time enough. It becomes 0 towards the end.
+const clockSlack = 0.05
+
 // stepByTime is the planned step that corresponds to the time used. A warm-up in steps takes these steps, or a fifth of
 // the time if they take longer; the time after it is divided among the other steps. A warm-up that is a share of the
 // run takes this share of the time.
@@ -86,5 +90,6 @@ func (r *run) stepByTime(taken int64) int64 {
 		return 0
 	}
 	share := min(max((r.progress.Seconds-from)/(t.Until-from), 0), 1)
+	share = max(share-clockSlack*(1-share), 0)
 	return min(first+int64(share*float64(total-first)), total-1)
 }

@@ -55,15 +55,15 @@ func TestScheduleByTime(t *testing.T) {
 		set  func(*args.TrainingArguments)
 		want []float64
 	}{
-		"linear": {func(*args.TrainingArguments) {}, []float64{1, .9, .8, .7, .6, .5, .4, .3, .2, .1}},
+		"linear": {func(*args.TrainingArguments) {}, []float64{1, .945, .84, .735, .63, .525, .42, .315, .21, .105}},
 		"by steps": {func(a *args.TrainingArguments) { a.LRScheduleByTime = false },
 			[]float64{1, .999, .998, .997, .996}},
 		"two steps of warm-up": {func(a *args.TrainingArguments) { a.WarmupSteps = 2 },
-			[]float64{0, .5, 1, .875, .75, .625, .5, .375, .25, .125}},
+			[]float64{0, .5, 1, .919, .788, .656, .525, .394, .263, .131}},
 		"more warm-up than there is time for": {func(a *args.TrainingArguments) { a.WarmupSteps = 50 },
-			[]float64{0, .5, 1, .875, .75, .625, .5, .375, .25, .125}},
+			[]float64{0, .5, 1, .919, .788, .656, .525, .394, .263, .131}},
 		"a fifth of warm-up": {func(a *args.TrainingArguments) { a.WarmupSteps = 0.2 },
-			[]float64{0, .5, 1, .875, .75, .625, .5, .375, .25, .125}},
+			[]float64{0, .275, .8, .919, .788, .656, .525, .394, .263, .131}},
 		"no end": {func(a *args.TrainingArguments) {
 			a.LRSchedulerType, a.WarmupSteps = args.SchedulerInverseSqrt, 1
 		}, []float64{0, 1, 0.7071, 0.5774}},
@@ -87,9 +87,30 @@ func TestScheduleOfARunThatHasTime(t *testing.T) {
 		return final, rates
 	}
 	want, wantRates := steps(0)
-	got, rates := steps(10)
-	require.Equal(t, wantRates, rates)
-	require.Equal(t, want, got)
+	for _, limit := range []float64{8, 10} {
+		got, rates := steps(limit)
+		require.Equal(t, wantRates, rates)
+		require.Equal(t, want, got)
+	}
+
+	var now time.Time // a first step of 5 seconds
+	looks := 0
+	slow := trainer.WithClock(func() time.Time {
+		if looks++; looks == 2 {
+			now = now.Add(4 * time.Second)
+		}
+		if looks%2 == 0 {
+			now = now.Add(time.Second)
+		}
+		return now
+	})
+	set := func(limit float64) func(*args.TrainingArguments) {
+		return func(a *args.TrainingArguments) { a.MaxSteps, a.MaxTrainSeconds = 100, limit }
+	}
+	plain, _, _ := timed(t, vfs.NewMem(), set(0))
+	late, _, res := timed(t, vfs.NewMem(), set(120), slow)
+	require.EqualValues(t, 100, res.GlobalStep)
+	require.Equal(t, plain, late)
 }
 
 // An interrupted run goes on with the time that is left: rates and bits are those of the run without the interrupt.
@@ -116,7 +137,7 @@ func TestResumeAfterTheTime(t *testing.T) {
 	timed(t, disk, func(*args.TrainingArguments) {})
 	rates, want, res := timed(t, disk, resumeFrom(10))
 	require.EqualValues(t, 20, res.GlobalStep)
-	require.InDeltaSlice(t, []float64{.5, .45, .4, .35, .3, .25, .2, .15, .1, .05}, rates, 0.002)
+	require.InDeltaSlice(t, []float64{.525, .473, .42, .368, .315, .263, .21, .158, .105, .053}, rates, 0.002)
 
 	again, got, res := timed(t, disk, resumeFrom(15))
 	require.EqualValues(t, 20, res.GlobalStep)
