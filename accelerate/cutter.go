@@ -16,7 +16,7 @@ import (
 // cut says how the samples of a stream make windows.
 type cut struct {
 	layout samplers.Layout
-	rule   *samplers.IterableShard // HuggingFace's; nil under Lockstep's own
+	rule   *samplers.IterableDatasetShard // HuggingFace's; nil under Lockstep's own
 }
 
 // unit is the samples that a window has in multiples of, but for what ends an epoch: a micro-batch, or a block.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/samplers"
 )
@@ -19,7 +20,7 @@ import (
 //
 // A window is M·b consecutive samples, with M micro-batches of b over all ranks; micro-batches go to the ranks as those
 // of a dataset with a length do, so that the windows do not depend on the number of ranks, and nothing is repeated.
-// With data_sharding huggingface the rules are those of samplers.IterableShard.
+// With data_sharding huggingface or torch the rules are those of samplers.IterableDatasetShard.
 type IterableWindows struct {
 	acc  *Accelerator
 	ctx  context.Context
@@ -51,13 +52,13 @@ func NewIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSo
 	if err != nil {
 		return nil, err
 	}
-	o, huggingface := a.args.BatchSharding()
-	if !huggingface || layout.WorldSize == 1 {
+	if a.args.DataSharding == args.ShardingLockstep || layout.WorldSize == 1 {
 		return newIterableWindows(ctx, a, src, layout, nil, steps)
 	}
-	rule, err := samplers.NewIterableShard(layout.BatchSize,
+	o, _ := a.args.BatchSharding()
+	rule, err := samplers.NewIterableDatasetShard(layout.BatchSize,
 		samplers.Shard{Rank: layout.Rank, WorldSize: layout.WorldSize},
-		samplers.IterableShardOptions{SplitBatches: o.Split, DropLast: layout.DropLast})
+		samplers.IterableDatasetShardOptions{SplitBatches: o.Split, DropLast: layout.DropLast})
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +78,7 @@ func NewIterableBatches(ctx context.Context, a *Accelerator, src data.IterableSo
 }
 
 func newIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSource, layout samplers.Layout,
-	rule *samplers.IterableShard, steps int64) (*IterableWindows, error) {
+	rule *samplers.IterableDatasetShard, steps int64) (*IterableWindows, error) {
 	if err := layout.Validate(); err != nil {
 		return nil, err
 	}

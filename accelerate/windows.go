@@ -9,6 +9,7 @@ import (
 	"io"
 	"iter"
 
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/samplers"
 )
@@ -61,7 +62,10 @@ func (a *Accelerator) Windows(ctx context.Context, source data.Source, s sampler
 func newStream(a *Accelerator, s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
 	if o, ok := a.args.BatchSharding(); ok {
 		return samplers.NewShardedStream(s, layout,
-			samplers.BatchShardOptions{SplitBatches: o.Split, EvenBatches: o.Even})
+			samplers.BatchSamplerShardOptions{SplitBatches: o.Split, EvenBatches: o.Even})
+	}
+	if a.args.DataSharding == args.ShardingTorch {
+		return samplers.NewDistributedStream(s, layout)
 	}
 	return samplers.NewStream(s, layout)
 }

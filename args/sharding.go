@@ -19,7 +19,7 @@ type BatchSharding struct {
 	Even bool
 }
 
-// BatchSharding gives what AcceleratorConfig says, and false under ShardingLockstep, which has no such settings.
+// BatchSharding gives what AcceleratorConfig says, and false under the other shardings, which have no such settings.
 func (a *TrainingArguments) BatchSharding() (s BatchSharding, ok bool) {
 	if a.DataSharding != ShardingHuggingFace {
 		return BatchSharding{}, false
@@ -67,9 +67,9 @@ func (a *TrainingArguments) acceleratorFault() (want string) {
 			return key + " to be true or false"
 		case rule.value != nil && v != rule.value:
 			return fmt.Sprintf("%s %v: %s", key, rule.value, rule.why)
-		case a.DataSharding == ShardingLockstep && (key == "split_batches" && v || key == "even_batches" && !v):
-			return fmt.Sprintf("data_sharding %s with %s %v; data_sharding %s repeats no sample and cuts batches for "+
-				"each rank", ShardingHuggingFace, key, v, ShardingLockstep)
+		case a.DataSharding != ShardingHuggingFace && (key == "split_batches" && v || key == "even_batches" && !v):
+			return fmt.Sprintf("data_sharding %s with %s %v; data_sharding %s cuts batches for "+
+				"each rank", ShardingHuggingFace, key, v, a.DataSharding)
 		}
 	}
 	return ""

@@ -171,6 +171,9 @@ const (
 	ShardingLockstep Sharding = "lockstep"
 	// ShardingHuggingFace deals batches to the ranks as accelerate does (BatchSamplerShard, IterableDatasetShard).
 	ShardingHuggingFace Sharding = "huggingface"
+	// ShardingTorch deals samples to the ranks one by one, in torch's own random order, as torch's DistributedSampler
+	// does. Iterable data are shared out as under ShardingHuggingFace.
+	ShardingTorch Sharding = "torch"
 )
 
 // The special values of report_to. Every other value names a reporter.

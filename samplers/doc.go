@@ -2,7 +2,8 @@
 
 // Package samplers decides which samples of a dataset are seen, in which order, and by which rank. Package trainer does
 // this by itself. Use this package in a training loop of your own: make an order ([NewRandom], [NewSequential] or
-// [NewLengthGrouped]) and give it to accelerate's Accelerator.Stream, or cut it into steps yourself with [NewStream].
+// [NewLengthGroupedSampler]) and give it to accelerate's Accelerator.Windows, or cut it into steps yourself with
+// [NewStream].
 //
 // A [Stream] sees every sample of an epoch once, on any number of ranks, and goes to any place of the training in O(1).
 // The sharding rules of HuggingFace are here too, for programs that depend on them.
@@ -22,19 +23,24 @@
 // max(⌈L/M⌉, 1) steps, and its last window may have fewer leaves, of which rank r owns those of its range that exist:
 // possibly none. Nothing is repeated to fill up.
 //
-// # HuggingFace's sharding rules
+// # The sharding rules of HuggingFace and torch
 //
 // A Stream sees every sample of an epoch once on any number of ranks, and its bits do not depend on that number. The
-// rules of HuggingFace exist beside it for programs that move here and want the indices that they had; they make no
-// such promise. (The permutations are this package's, not torch's.) The trainer uses those of BatchShard
-// ([NewShardedStream]) and IterableShard under data_sharding huggingface. HuggingFace's Trainer uses no others, so
-// torch's DistributedSampler and those made of it are not here.
+// rules of HuggingFace and torch exist beside it, under their names there, for programs that move here and need the
+// indices that they had. They make no such promise.
 //
-//	here           there                 samples at an epoch's end that do not divide evenly
-//	LengthGrouped  LengthGroupedSampler  none: an order, of which every sample is seen once
-//	BatchShard     BatchSamplerShard     with EvenBatches repeated; left out with drop-last; otherwise fewer on some ranks
-//	IterableShard  IterableDatasetShard  repeated from the first block, or left out with drop-last
-//	SkipFirst      skip_first_batches    reads nothing; the epoch stays what it was
+//	name                  of            samples at an epoch's end that do not divide evenly
+//	DistributedSampler    torch         repeated from the epoch's head, or left out with DropLast
+//	LengthGroupedSampler  transformers  none: an order, of which every sample is seen once
+//	BatchSamplerShard     accelerate    with EvenBatches repeated; left out with drop-last; otherwise fewer on some ranks
+//	IterableDatasetShard  accelerate    repeated from the first block, or left out with drop-last
+//	SkipFirst             accelerate    skip_first_batches reads nothing; the epoch stays what it was
+//
+// The trainer, and accelerate's Accelerator.Windows, use BatchSamplerShard ([NewShardedStream]) and
+// IterableDatasetShard under data_sharding huggingface, with this package's permutations; and DistributedSampler
+// ([NewDistributedStream]) with torch's permutations under data_sharding torch. LengthGroupedSampler is
+// train_sampling_strategy group_by_length. A loop that reads one rank's part by itself gives a [DistributedSampler] to
+// [NewBatch], or a stream's items to [Share].
 //
 // A rule that repeats samples is for training alone: a metric over repeated samples is wrong unless they are cut off
 // again. Evaluation and prediction in Lockstep use none of these rules, see every sample exactly once, in the order of
@@ -46,6 +52,6 @@
 // # What it is not
 //
 // The package moves indices, not data: it reads no dataset, starts no goroutine and holds no memory that grows
-// with n, except for the lengths of a [LengthGrouped]. Everything is a function of (seed, position), so that seeking
-// costs O(1).
+// with n, except for the lengths of a [LengthGroupedSampler] and torch's permutations. Everything is a function of
+// (seed, position), so that seeking costs O(1), with torch's permutations O(n).
 package samplers

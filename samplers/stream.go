@@ -93,7 +93,7 @@ type Window struct {
 type Stream struct {
 	batch  *Batch
 	layout Layout
-	rounds *rounds // of HuggingFace's sharding; nil under the package's own rule
+	rounds *rounds // of HuggingFace's sharding or torch's; nil under the package's own rule
 	epoch  int64
 	base   int64 // samples of the epoch that lie before its window 0: 0 but after a seek off the grid
 	window int64 // the window that comes next
@@ -101,7 +101,11 @@ type Stream struct {
 
 // NewStream gives the stream of s at position 0. An error tells what is wrong with the layout.
 func NewStream(s Sampler, layout Layout) (*Stream, error) {
-	if err := layout.Validate(); err != nil {
+	err := layout.Validate()
+	if err == nil && layout.WorldSize > 1 {
+		err = part(s)
+	}
+	if err != nil {
 		return nil, err
 	}
 	b, err := NewBatch(s, layout.BatchSize, layout.DropLast)
@@ -225,7 +229,7 @@ func (s *Stream) SeekSample(position int64) error {
 	}
 	offset := position % s.Samples()
 	perWindow := s.samplesOf(s.layout.Leaves())
-	if s.rounds != nil && offset%s.batch.size != 0 {
+	if s.rounds != nil && !s.rounds.own.begins(offset) {
 		return fmt.Errorf("samplers: position %d lies %d samples into its epoch, where no batch of %d begins", position,
 			offset, s.batch.size)
 	}

@@ -230,6 +230,10 @@ func (r *run) order(n int64) (samplers.Sampler, error) {
 	}
 	switch r.args.TrainSamplingStrategy {
 	case args.SamplingRandom:
+		if r.args.DataSharding == args.ShardingTorch {
+			return samplers.NewDistributedSampler(n, samplers.DistributedSamplerOptions{
+				NumReplicas: 1, Shuffle: true, Seed: r.args.SamplerSeed()})
+		}
 		return samplers.NewRandom(n, r.args.SamplerSeed()), nil
 	case args.SamplingGroupByLength:
 		layout, err := r.acc.Layout()
@@ -241,10 +245,14 @@ func (r *run) order(n int64) (samplers.Sampler, error) {
 			return nil, fmt.Errorf("trainer: train_sampling_strategy %s: %w", args.SamplingGroupByLength, err)
 		}
 		group := layout.BatchSize * int(layout.Leaves())
-		if _, huggingface := r.args.BatchSharding(); huggingface { // groups the share of one rank
+		generator := samplers.Seekable
+		if r.args.DataSharding != args.ShardingLockstep { // groups the share of one rank
 			group = layout.BatchSize * layout.AccumulationSteps
 		}
-		return samplers.NewLengthGrouped(lengths, group, r.args.SamplerSeed())
+		if r.args.DataSharding == args.ShardingTorch {
+			generator = samplers.Torch
+		}
+		return samplers.NewLengthGroupedSampler(lengths, group, r.args.SamplerSeed(), generator)
 	}
 	return samplers.NewSequential(n), nil
 }

@@ -131,4 +131,41 @@ func TestShardingIsTheCheckpoints(t *testing.T) {
 	require.ErrorContains(t, err, "split_batches with a batch size of 6, want a multiple of the world size 4")
 }
 
+// Under data_sharding torch each rank trains on the batches of a program with torch's DistributedSampler and
+// DataLoader, to the number, and a resumed run has the bits of an uninterrupted one.
+func TestTorchSharding(t *testing.T) {
+	file, err := os.ReadFile("../samplers/testdata/distributed.json")
+	require.NoError(t, err)
+	var recorded struct {
+		Loaders []struct {
+			Samples, Ranks int
+			BatchSize      int       `json:"batch_size"`
+			DropLast       bool      `json:"drop_last"`
+			Batches        [][]lists // by rank and epoch
+		}
+	}
+	require.NoError(t, json.Unmarshal(file, &recorded))
+	compared := 0
+	for _, r := range recorded.Loaders {
+		if r.Ranks == 3 || r.Samples != 24 && r.Samples != 37 {
+			continue
+		}
+		compared++
+		c := shardingCase{Ranks: r.Ranks, BatchSize: r.BatchSize, Samples: r.Samples, DropLast: r.DropLast}
+		torch := func(a *args.TrainingArguments) {
+			a.DataSharding, a.AcceleratorConfig = args.ShardingTorch, nil
+			a.TrainSamplingStrategy, a.Seed = args.SamplingRandom, 3
+		}
+		whole, err := c.train(t, vfs.NewMem(), torch)
+		require.NoError(t, err)
+		for rank, epochs := range r.Batches {
+			require.Equal(t, slices.Concat(epochs...), lists(whole.batches[rank]), "rank %d of %+v", rank, r)
+		}
+		again, err := c.train(t, whole.disk.CrashClone(nil), torch, resumeFrom(2))
+		require.NoError(t, err)
+		require.Equal(t, whole.weights, again.weights, "%+v", r)
+	}
+	require.Greater(t, compared, 10)
+}
+
 type lists [][]int64

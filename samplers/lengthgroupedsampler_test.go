@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-ml/lockstep/samplers"
 )
 
-func grouped(t require.TestingT, lengths []int, batchSize int, seed uint64) *samplers.LengthGrouped {
-	s, err := samplers.NewLengthGrouped(lengths, batchSize, seed)
+func grouped(t require.TestingT, lengths []int, batchSize int, seed uint64) *samplers.LengthGroupedSampler {
+	s, err := samplers.NewLengthGroupedSampler(lengths, batchSize, seed, samplers.Seekable)
 	require.NoError(t, err)
 	return s
 }
@@ -134,9 +134,9 @@ func TestLengthGroupedIsSafeForConcurrentUse(t *testing.T) {
 }
 
 func TestLengthGroupedMisuse(t *testing.T) {
-	_, err := samplers.NewLengthGrouped([]int{1}, 0, 0)
+	_, err := samplers.NewLengthGroupedSampler([]int{1}, 0, 0, samplers.Seekable)
 	require.EqualError(t, err, "samplers: batch size is 0, want at least 1")
-	_, err = samplers.NewLengthGrouped([]int{1, -3}, 1, 0)
+	_, err = samplers.NewLengthGroupedSampler([]int{1, -3}, 1, 0, samplers.Seekable)
 	require.EqualError(t, err, "samplers: the length of sample 1 is -3, want 0 or more")
 	require.Panics(t, func() { grouped(t, []int{1}, 1, 0).At(0, 1) })
 	require.Empty(t, epochOf(grouped(t, nil, 1, 0), 0))

@@ -29,13 +29,13 @@ func runs(size int64, begins ...int64) lists {
 }
 
 func shardOf(t require.TestingT, b *samplers.Batch, rank, world int,
-	o samplers.BatchShardOptions) *samplers.BatchShard {
-	s, err := samplers.NewBatchShard(b, samplers.Shard{Rank: rank, WorldSize: world}, o)
+	o samplers.BatchSamplerShardOptions) *samplers.BatchSamplerShard {
+	s, err := samplers.NewBatchSamplerShard(b, samplers.Shard{Rank: rank, WorldSize: world}, o)
 	require.NoError(t, err)
 	return s
 }
 
-func batchesOf(s *samplers.BatchShard, epoch int64) lists {
+func batchesOf(s *samplers.BatchSamplerShard, epoch int64) lists {
 	out := lists{}
 	for j := range s.Len() {
 		out = append(out, s.At(epoch, j))
@@ -68,10 +68,10 @@ func TestBatchShardTables(t *testing.T) {
 	none := lists{}
 	for _, c := range []struct {
 		size   int
-		o      samplers.BatchShardOptions
+		o      samplers.BatchSamplerShardOptions
 		tables []table
 	}{
-		{3, samplers.BatchShardOptions{EvenBatches: true}, []table{
+		{3, samplers.BatchSamplerShardOptions{EvenBatches: true}, []table{
 			with(three(false), 24, []int64{18, 19, 20}, []int64{21, 22, 23}),
 			with(three(true), 24, []int64{18, 19, 20}, []int64{21, 22, 23}),
 			with(three(false), 21, []int64{18, 19, 20}, []int64{0, 1, 2}),
@@ -84,7 +84,7 @@ func TestBatchShardTables(t *testing.T) {
 			{2, true, none, none},
 			{0, false, none, none},
 		}},
-		{3, samplers.BatchShardOptions{}, []table{
+		{3, samplers.BatchSamplerShardOptions{}, []table{
 			with(three(false), 24, []int64{18, 19, 20}, []int64{21, 22, 23}),
 			with(three(true), 24, []int64{18, 19, 20}, []int64{21, 22, 23}),
 			with(three(false), 21, []int64{18, 19, 20}, nil),
@@ -96,7 +96,7 @@ func TestBatchShardTables(t *testing.T) {
 			{2, false, lists{{0, 1}}, none},
 			{2, true, none, none},
 		}},
-		{4, samplers.BatchShardOptions{SplitBatches: true, EvenBatches: true}, []table{
+		{4, samplers.BatchSamplerShardOptions{SplitBatches: true, EvenBatches: true}, []table{
 			with(five, 24, []int64{20, 21}, []int64{22, 23}),
 			with(fiveDrop, 24, []int64{20, 21}, []int64{22, 23}),
 			with(five, 22, []int64{20, 21}, []int64{0, 1}),
@@ -107,7 +107,7 @@ func TestBatchShardTables(t *testing.T) {
 			{2, true, none, none},
 			{3, false, lists{{0, 1}}, lists{{2, 0}}},
 		}},
-		{4, samplers.BatchShardOptions{SplitBatches: true}, []table{
+		{4, samplers.BatchSamplerShardOptions{SplitBatches: true}, []table{
 			with(five, 24, []int64{20, 21}, []int64{22, 23}),
 			with(fiveDrop, 24, []int64{20, 21}, []int64{22, 23}),
 			with(five, 22, []int64{20, 21}, nil),
@@ -153,7 +153,7 @@ func TestBatchShardIsTheRowCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		world := rapid.IntRange(1, 6).Draw(t, "world")
 		b := drawBatch(t, 5)
-		o := samplers.BatchShardOptions{EvenBatches: rapid.Bool().Draw(t, "even")}
+		o := samplers.BatchSamplerShardOptions{EvenBatches: rapid.Bool().Draw(t, "even")}
 		epoch := rapid.Int64Range(0, 3).Draw(t, "epoch")
 		var row []int64
 		for j := range b.Len() {
@@ -195,7 +195,8 @@ func TestBatchShardSplitIsTheBatchCut(t *testing.T) {
 			}
 			var got []int64
 			for rank := range world {
-				s := shardOf(t, b, rank, world, samplers.BatchShardOptions{SplitBatches: true, EvenBatches: even})
+				s := shardOf(t, b, rank, world,
+					samplers.BatchSamplerShardOptions{SplitBatches: true, EvenBatches: even})
 				if j < s.Len() {
 					require.LessOrEqual(t, len(s.At(2, j)), each)
 					got = append(got, s.At(2, j)...)
@@ -213,7 +214,7 @@ func TestBatchShardPositions(t *testing.T) {
 		samples := b.Samples()
 		seen := map[int64]bool{}
 		for rank := range world {
-			s := shardOf(t, b, rank, world, samplers.BatchShardOptions{EvenBatches: true})
+			s := shardOf(t, b, rank, world, samplers.BatchSamplerShardOptions{EvenBatches: true})
 			for j := range s.Len() {
 				m := s.MicroBatch(3, j)
 				for k, index := range m.Indices {
@@ -237,7 +238,8 @@ func TestBatchShardSkipFirst(t *testing.T) {
 		world := rapid.IntRange(1, 4).Draw(t, "world")
 		b := drawBatch(t, 4)
 		for rank := range world {
-			s := shardOf(t, b, rank, world, samplers.BatchShardOptions{EvenBatches: rapid.Bool().Draw(t, "even")})
+			s := shardOf(t, b, rank, world,
+				samplers.BatchSamplerShardOptions{EvenBatches: rapid.Bool().Draw(t, "even")})
 			all := batchesOf(s, 5)
 			for own := int64(0); own*int64(world) <= b.Len(); own++ {
 				rest, err := s.SkipFirst(own * int64(world))
@@ -252,11 +254,11 @@ func TestBatchShardMisuse(t *testing.T) {
 	b, err := samplers.NewBatch(samplers.NewRandom(20, 4), 3, false)
 	require.NoError(t, err)
 	two := samplers.Shard{Rank: 1, WorldSize: 2}
-	_, err = samplers.NewBatchShard(b, two, samplers.BatchShardOptions{SplitBatches: true})
+	_, err = samplers.NewBatchSamplerShard(b, two, samplers.BatchSamplerShardOptions{SplitBatches: true})
 	require.EqualError(t, err, "samplers: split_batches with a batch size of 3, want a multiple of the world size 2")
-	_, err = samplers.NewBatchShard(b, samplers.Shard{}, samplers.BatchShardOptions{})
+	_, err = samplers.NewBatchSamplerShard(b, samplers.Shard{}, samplers.BatchSamplerShardOptions{})
 	require.ErrorContains(t, err, "world size is 0")
-	s := shardOf(t, b, 1, 2, samplers.BatchShardOptions{})
+	s := shardOf(t, b, 1, 2, samplers.BatchSamplerShardOptions{})
 	require.EqualValues(t, 3, s.Len())
 	require.Panics(t, func() { s.At(0, 3) })
 	require.Panics(t, func() { s.At(-1, 0) })

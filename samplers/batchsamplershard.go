@@ -7,9 +7,8 @@ import (
 	"slices"
 )
 
-// BatchShardOptions are accelerate's settings of the same names. Beware that accelerate's EvenBatches is true unless
-// told.
-type BatchShardOptions struct {
+// BatchSamplerShardOptions are accelerate's settings of the same names. accelerate's default of EvenBatches is true.
+type BatchSamplerShardOptions struct {
 	// SplitBatches cuts every batch into W slices, one per rank. Otherwise the ranks take whole batches in turn: batch
 	// i is rank i mod W's.
 	SplitBatches bool
@@ -19,27 +18,27 @@ type BatchShardOptions struct {
 	EvenBatches bool
 }
 
-// BatchShard shares the batches of an epoch out to W ranks by the rules of accelerate's BatchSamplerShard. Every batch
-// is a function of (epoch, number).
+// BatchSamplerShard shares the batches of an epoch out to W ranks by the rules of accelerate's class of that name.
+// Every batch is a function of (epoch, number).
 //
 // With EvenBatches and without DropLast samples are repeated: the head that they are taken from is the epoch's first W
 // batches, or the first batch with SplitBatches, and is gone through again if it is too short. With DropLast an
 // incomplete last round of the ranks is not seen in that epoch.
-type BatchShard struct {
+type BatchSamplerShard struct {
 	batches *Batch
 	shard   Shard
-	BatchShardOptions
+	BatchSamplerShardOptions
 	size int64 // of the whole batches given to this rank
 	done int64 // batches of the epoch that are left out at the front
 }
 
-// NewBatchShard gives a rank's part of the batches. It is an error if the shard is at fault, or SplitBatches is set and
-// W does not divide the batch size.
-func NewBatchShard(batches *Batch, shard Shard, o BatchShardOptions) (*BatchShard, error) {
+// NewBatchSamplerShard gives a rank's part of the batches. It is an error if the shard is at fault, or SplitBatches is
+// set and W does not divide the batch size.
+func NewBatchSamplerShard(batches *Batch, shard Shard, o BatchSamplerShardOptions) (*BatchSamplerShard, error) {
 	if err := shard.Validate(); err != nil {
 		return nil, err
 	}
-	s := &BatchShard{batches: batches, shard: shard, BatchShardOptions: o, size: int64(batches.Size())}
+	s := &BatchSamplerShard{batches: batches, shard: shard, BatchSamplerShardOptions: o, size: int64(batches.Size())}
 	if o.SplitBatches {
 		if s.size%shard.world() != 0 {
 			return nil,
@@ -53,7 +52,7 @@ func NewBatchShard(batches *Batch, shard Shard, o BatchShardOptions) (*BatchShar
 
 // Len gives the number of batches of this rank per epoch: ⌈L/W⌉ with EvenBatches and ⌊L/W⌋ with DropLast, on all ranks;
 // L with SplitBatches; exact for this rank in all cases.
-func (s *BatchShard) Len() int64 {
+func (s *BatchSamplerShard) Len() int64 {
 	rest, w := s.batches.Len()-s.done, s.shard.world()
 	switch {
 	case s.SplitBatches:
@@ -70,11 +69,11 @@ func (s *BatchShard) Len() int64 {
 }
 
 // At gives the dataset indices of this rank's batch j, 0 ≤ j < Len(), of an epoch, in a slice of its own.
-func (s *BatchShard) At(epoch, j int64) []int64 { return s.MicroBatch(epoch, j).Indices }
+func (s *BatchSamplerShard) At(epoch, j int64) []int64 { return s.MicroBatch(epoch, j).Indices }
 
 // MicroBatch gives this rank's batch j, 0 ≤ j < Len(), of an epoch with its position in the training stream. Repeated
 // samples run on past the epoch's end. Leaf is 0: these rules know of no windows.
-func (s *BatchShard) MicroBatch(epoch, j int64) MicroBatch {
+func (s *BatchSamplerShard) MicroBatch(epoch, j int64) MicroBatch {
 	if epoch < 0 || j < 0 || j >= s.Len() {
 		panic(fmt.Sprintf("samplers: batch %d of epoch %d, want a batch in [0, %d) and an epoch of 0 or more", j, epoch,
 			s.Len()))
@@ -89,7 +88,7 @@ func (s *BatchShard) MicroBatch(epoch, j int64) MicroBatch {
 }
 
 // whole gives batch j of the rank where ranks take batches in turn.
-func (s *BatchShard) whole(epoch, j int64) MicroBatch {
+func (s *BatchSamplerShard) whole(epoch, j int64) MicroBatch {
 	l := s.batches.Len()
 	i := s.done + j*s.shard.world() + s.shard.rank()
 	var m MicroBatch
@@ -112,7 +111,7 @@ func (s *BatchShard) whole(epoch, j int64) MicroBatch {
 }
 
 // slice gives the rank's slice of batch j.
-func (s *BatchShard) slice(epoch, j int64) MicroBatch {
+func (s *BatchSamplerShard) slice(epoch, j int64) MicroBatch {
 	i := s.done + j
 	begin := s.size * s.shard.rank()
 	batch := s.batches.At(epoch, i)
@@ -124,7 +123,7 @@ func (s *BatchShard) slice(epoch, j int64) MicroBatch {
 }
 
 // complete appends samples from … from+n−1 of an epoch's head, which is its first batches and begins anew when it ends.
-func (s *BatchShard) complete(epoch int64, indices []int64, from, n, batches int64) []int64 {
+func (s *BatchSamplerShard) complete(epoch int64, indices []int64, from, n, batches int64) []int64 {
 	head, size := s.batches.First(batches), int64(s.batches.Size())
 	var batch []int64
 	for k, have := from, int64(-1); k < from+n; k++ {
@@ -139,7 +138,7 @@ func (s *BatchShard) complete(epoch int64, indices []int64, from, n, batches int
 }
 
 // ragged gives the size of the epoch's last batch if it is not whole, else 0.
-func (s *BatchShard) ragged() int64 {
+func (s *BatchSamplerShard) ragged() int64 {
 	l := s.batches.Len()
 	if l == 0 {
 		return 0
@@ -155,7 +154,7 @@ func (s *BatchShard) ragged() int64 {
 // epochs are s's. With done a multiple of W (any number with SplitBatches) these are s's batches from there on,
 // repeated samples included; other values (left by another number of ranks) share the rest out anew. It is an error if
 // done is outside [0, L].
-func (s *BatchShard) SkipFirst(done int64) (*BatchShard, error) {
+func (s *BatchSamplerShard) SkipFirst(done int64) (*BatchSamplerShard, error) {
 	if most := s.batches.Len() - s.done; done < 0 || done > most {
 		return nil, fmt.Errorf("samplers: %d batches to skip, want 0 to %d", done, most)
 	}
