@@ -14,8 +14,9 @@
 // (several hosts). Processes find each other with dist/rendezvous. dist/fake moves nothing and counts, to plan
 // a job.
 //
-// The package is not a launcher (see accelerate/launch). It knows no tensors and no gradients, and it neither
-// encrypts nor compresses.
+// The package is not a launcher (see accelerate/launch). It moves the memory of tensors (see [OfTensor]) and has no
+// notion of models or gradients. It compresses nothing: see the communication hooks of accelerate/ddp. dist/tcp
+// encrypts connections between hosts, unless rendezvous.TLS says otherwise; the other engines encrypt nothing.
 //
 // # The order of additions
 //

@@ -33,7 +33,7 @@ import (
 )
 
 // Files are the lines of JSON Lines files, each a sample of type T by the rules of encoding/json. It is a
-// data.Iterable whose epochs are alike, and its cursors are data.Seekers.
+// data.Iterable whose epochs are alike, and each of its cursors is a data.Seeker.
 type Files[T any] struct{ paths []string }
 
 // Open reads files in the given order; those whose names end in .gz are decompressed. Blank lines and a byte order mark

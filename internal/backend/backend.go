@@ -7,9 +7,10 @@
 // start: buffers are opaque, kernels are launched on streams and may run later,
 // and the host sees device memory through explicit copies alone.
 //
-// Two backends prove it: backend/cpu runs kernels at once, backend/deferred runs
-// them on another goroutine in an address space of its own. backendtest.Run is
-// the conformance suite that every backend passes.
+// There are four: backend/cpu runs kernels at once, backend/deferred runs them on
+// another goroutine in an address space of its own, backend/cuda runs them on
+// NVIDIA's devices, and backend/meta only counts memory. backendtest.Run is the
+// conformance suite that the first three pass.
 package backend
 
 import (
