@@ -206,12 +206,21 @@ func spans(text string) (out []string) {
 	return out
 }
 
-// TestPaths: a path that begins with one of the repository's folders exists.
+// TestPaths: a path that begins with one of the repository's folders exists, or is a new file that the document shows.
 func TestPaths(t *testing.T) {
 	checked := 0
 	for name, text := range documents(t) {
+		shown := map[string]bool{}
+		for _, b := range blocks(text) {
+			if file, ok := strings.CutPrefix(b.kind, "go new "); ok {
+				shown[file] = true
+			}
+		}
 		for _, s := range spans(text) {
 			top, _, _ := strings.Cut(s, "/")
+			if shown[s] {
+				continue
+			}
 			if _, err := os.Stat(filepath.Join(root, top)); err != nil || !aPath.MatchString(s) || top == "out" {
 				continue
 			}
