@@ -16,7 +16,14 @@
 // Package data knows nothing of ranks, and never repeats or makes up a sample to fill a batch.
 package data
 
-import "github.com/lockstep-ml/lockstep/tensor"
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
 
 // Names under which batches carry their tensors, as transformers spells them.
 const (
@@ -47,6 +54,24 @@ type Batch struct {
 	Leaf int
 	// Last says that the loader has no batch after this one.
 	Last bool
+}
+
+// Tensor returns the tensor of a name that a model cannot do without, for Tensors, which is nil for a name that is not
+// there. It panics with the names that are.
+func (b *Batch) Tensor(name string) *tensor.Tensor {
+	t := b.Tensors[name]
+	if t == nil {
+		panic(&tensor.Error{Op: "data.Batch", Msg: fmt.Sprintf("the batch has no %s: it has %s", name, b.Names())})
+	}
+	return t
+}
+
+// Names lists the names of the batch's tensors for messages, sorted; "nothing" if it has none.
+func (b *Batch) Names() string {
+	if len(b.Tensors) == 0 {
+		return "nothing"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(b.Tensors)), ", ")
 }
 
 // Free gives back the memory of all tensors.

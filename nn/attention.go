@@ -56,6 +56,7 @@ type MultiheadAttention struct {
 // NewMultiheadAttention makes self-attention. It panics unless heads divide the width and
 // key heads divide heads.
 func NewMultiheadAttention(in *Init, cfg AttentionConfig) *MultiheadAttention {
+	wantPositive(in, "NewMultiheadAttention", size{"Width", cfg.Width}, size{"Heads", cfg.Heads})
 	if cfg.KVHeads == 0 {
 		cfg.KVHeads = cfg.Heads
 	}

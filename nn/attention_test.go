@@ -132,7 +132,7 @@ func TestMultiheadAttentionDropout(t *testing.T) {
 
 func TestAttentionRefuses(t *testing.T) {
 	c := env()
-	for _, k := range [][3]int{{8, 3, 1}, {8, 4, 3}, {8, 0, 1}, {8, 2, -1}} {
+	for _, k := range [][3]int{{8, 3, 1}, {8, 4, 3}, {8, 2, -1}} {
 		err := tensor.Try(func() {
 			nn.NewMultiheadAttention(newInit(),
 				nn.AttentionConfig{Width: k[0], Heads: k[1], KVHeads: k[2], Causal: true})

@@ -34,8 +34,9 @@ type BatchNormConfig struct {
 	Momentum float64 // 0 stands for 0.1
 }
 
-// NewBatchNorm makes a BatchNorm with torch.nn.BatchNorm2d's initialisation.
+// NewBatchNorm makes a BatchNorm with torch.nn.BatchNorm2d's initialisation. It panics unless Channels is positive.
 func NewBatchNorm(in *Init, cfg BatchNormConfig) *BatchNorm {
+	wantPositive(in, "NewBatchNorm", size{"Channels", cfg.Channels})
 	n, stat := cfg.Channels, tensor.Float32
 	if in.dtype == tensor.Float64 {
 		stat = in.dtype

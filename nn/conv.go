@@ -3,6 +3,7 @@
 package nn
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -24,9 +25,17 @@ type Conv2DConfig struct {
 	Options tensor.Conv2DOptions
 }
 
-// NewConv2D makes a Conv2D with torch.nn.Conv2d's initialisation, U(±1/√(in/groups·rows·columns)).
+// NewConv2D makes a Conv2D with torch.nn.Conv2d's initialisation, U(±1/√(in/groups·rows·columns)). It panics unless the
+// sizes are positive and the groups divide both numbers of channels.
 func NewConv2D(in *Init, cfg Conv2DConfig) *Conv2D {
-	depth, kernel := cfg.In/max(cfg.Options.Groups, 1), cfg.Kernel
+	groups := max(cfg.Options.Groups, 1)
+	wantPositive(in, "NewConv2D", size{"In", cfg.In}, size{"Out", cfg.Out}, size{"Kernel[0]", cfg.Kernel[0]},
+		size{"Kernel[1]", cfg.Kernel[1]})
+	if cfg.In%groups != 0 || cfg.Out%groups != 0 {
+		panic(&tensor.Error{Op: "nn.NewConv2D", Where: in.path, Msg: fmt.Sprintf("%d groups of %d channels in and %d "+
+			"out: want a number that divides both", groups, cfg.In, cfg.Out)})
+	}
+	depth, kernel := cfg.In/groups, cfg.Kernel
 	bound := 1 / math.Sqrt(float64(depth*kernel[0]*kernel[1]))
 	l := &Conv2D{Weight: in.Uniform("weight", bound, cfg.Out, depth, kernel[0], kernel[1]), Options: cfg.Options}
 	if !cfg.NoBias {

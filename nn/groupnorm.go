@@ -27,6 +27,7 @@ type GroupNormConfig struct {
 // NewGroupNorm makes a GroupNorm with torch.nn.GroupNorm's initialisation. It panics unless Groups divides Channels.
 func NewGroupNorm(in *Init, cfg GroupNormConfig) *GroupNorm {
 	groups, channels := cfg.Groups, cfg.Channels
+	wantPositive(in, "NewGroupNorm", size{"Channels", channels})
 	if groups < 1 || channels%groups != 0 {
 		panic(&tensor.Error{Op: "nn.NewGroupNorm", Msg: fmt.Sprintf(
 			"%d groups of %d channels: want a positive number that divides them", groups, channels)})

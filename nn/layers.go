@@ -20,8 +20,9 @@ type LinearConfig struct {
 	NoBias  bool
 }
 
-// NewLinear makes a Linear with torch.nn.Linear's initialisation, U(±1/√in).
+// NewLinear makes a Linear with torch.nn.Linear's initialisation, U(±1/√in). It panics unless the sizes are positive.
 func NewLinear(in *Init, cfg LinearConfig) *Linear {
+	wantPositive(in, "NewLinear", size{"In", cfg.In}, size{"Out", cfg.Out})
 	l := &Linear{Weight: in.KaimingUniform("weight", cfg.Out, cfg.In)}
 	if !cfg.NoBias {
 		l.Bias = in.Uniform("bias", 1/math.Sqrt(float64(cfg.In)), cfg.Out)
@@ -55,8 +56,9 @@ type EmbeddingConfig struct {
 	Std       float64 // of the normal distribution that rows are drawn from; 0 stands for 1
 }
 
-// NewEmbedding makes a table whose elements are drawn from N(0, Std²).
+// NewEmbedding makes a table whose elements are drawn from N(0, Std²). It panics unless the sizes are positive.
 func NewEmbedding(in *Init, cfg EmbeddingConfig) *Embedding {
+	wantPositive(in, "NewEmbedding", size{"Rows", cfg.Rows}, size{"Dim", cfg.Dim})
 	return &Embedding{Weight: in.Normal("weight", or(cfg.Std, 1), cfg.Rows, cfg.Dim)}
 }
 
@@ -95,8 +97,9 @@ type LayerNormConfig struct {
 	Eps float64 // 0 stands for 1e-5
 }
 
-// NewLayerNorm makes a LayerNorm with weights 1 and biases 0.
+// NewLayerNorm makes a LayerNorm with weights 1 and biases 0. It panics unless Dim is positive.
 func NewLayerNorm(in *Init, cfg LayerNormConfig) *LayerNorm {
+	wantPositive(in, "NewLayerNorm", size{"Dim", cfg.Dim})
 	return &LayerNorm{Weight: in.Full("weight", 1, cfg.Dim), Bias: in.Full("bias", 0, cfg.Dim), Eps: or(cfg.Eps, 1e-5)}
 }
 
@@ -121,8 +124,9 @@ type RMSNormConfig struct {
 	Eps float64 // 0 stands for 1e-6
 }
 
-// NewRMSNorm makes an RMSNorm with weights 1.
+// NewRMSNorm makes an RMSNorm with weights 1. It panics unless Dim is positive.
 func NewRMSNorm(in *Init, cfg RMSNormConfig) *RMSNorm {
+	wantPositive(in, "NewRMSNorm", size{"Dim", cfg.Dim})
 	return &RMSNorm{Weight: in.Full("weight", 1, cfg.Dim), Eps: or(cfg.Eps, 1e-6)}
 }
 

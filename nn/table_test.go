@@ -93,3 +93,47 @@ func TestLayers(t *testing.T) {
 		t.Run(k.Name, func(t *testing.T) { nntest.Run(t, k) })
 	}
 }
+
+// constructors are the functions that make layers with parameters, each with a configuration that is wrong in all
+// sizes.
+var constructors = map[string]func(in *nn.Init){
+	"NewLinear":    func(in *nn.Init) { nn.NewLinear(in, nn.LinearConfig{}) },
+	"NewEmbedding": func(in *nn.Init) { nn.NewEmbedding(in, nn.EmbeddingConfig{Rows: -1}) },
+	"NewLayerNorm": func(in *nn.Init) { nn.NewLayerNorm(in, nn.LayerNormConfig{}) },
+	"NewRMSNorm":   func(in *nn.Init) { nn.NewRMSNorm(in, nn.RMSNormConfig{}) },
+	"NewConv2D":    func(in *nn.Init) { nn.NewConv2D(in, nn.Conv2DConfig{In: 3}) },
+	"NewMultiheadAttention": func(in *nn.Init) {
+		nn.NewMultiheadAttention(in, nn.AttentionConfig{Heads: 2})
+	},
+	"NewBatchNorm": func(in *nn.Init) { nn.NewBatchNorm(in, nn.BatchNormConfig{Channels: -2}) },
+	"NewGroupNorm": func(in *nn.Init) { nn.NewGroupNorm(in, nn.GroupNormConfig{Groups: 1}) },
+}
+
+var constructor = regexp.MustCompile(`(?m)^func (New\w+)\(in \*Init, `)
+
+// Every constructor that takes an Init refuses sizes below 1, by their names.
+func TestConstructorsRefuseSizes(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	found := 0
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for _, m := range constructor.FindAllStringSubmatch(string(text), -1) {
+			found++
+			require.Contains(t, constructors, m[1], "a constructor without a row")
+		}
+	}
+	require.Len(t, constructors, found)
+	for name, make := range constructors {
+		err := tensor.Try(func() { make(newInit().Sub("block")) })
+		require.ErrorContains(t, err, "nn."+name+": ")
+		require.ErrorContains(t, err, "want at least 1 (in block)")
+	}
+	require.EqualError(t, tensor.Try(func() { nn.NewLinear(newInit(), nn.LinearConfig{In: 3}) }),
+		"tensor.nn.NewLinear: Out is 0: want at least 1")
+	require.ErrorContains(t, tensor.Try(func() {
+		nn.NewConv2D(newInit(), nn.Conv2DConfig{In: 4, Out: 3, Kernel: [2]int{1, 1},
+			Options: tensor.Conv2DOptions{Groups: 2}})
+	}), "2 groups of 4 channels in and 3 out: want a number that divides both")
+}

@@ -292,7 +292,7 @@ func TestLossesThatAreNoLosses(t *testing.T) {
 	}{
 		"none": {func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, float64) {
 			return nil, 1
-		}, "returned no loss"},
+		}, "returned no loss: want labels in the batch, which has inputs, labels, or WithLoss"},
 		"vector": {func(_ *nn.Ctx, o models.Output, _ *data.Batch) (*tensor.Tensor, float64) {
 			return o.Logits, 1
 		}, "shape [8]"},

@@ -136,7 +136,8 @@ func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor
 	}
 	switch {
 	case loss == nil:
-		return nil, 0, fmt.Errorf("%T returned no loss: want labels in the batch, or WithLoss", t.model)
+		return nil, 0, fmt.Errorf("%T returned no loss: want %s in the batch, which has %s, or WithLoss", t.model,
+			data.Labels, b.Names())
 	case loss.Numel() != 1:
 		return nil, 0, fmt.Errorf("the loss has shape %v: want the sum over the batch, one element", loss.Shape())
 	case !(count >= 0) || !finite(count):

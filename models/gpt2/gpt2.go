@@ -162,9 +162,6 @@ func (t *Transformer) past(c *nn.Ctx, ids *tensor.Tensor, cache *nn.KVCache) int
 	fail := func(format string, args ...any) {
 		panic(&tensor.Error{Op: "gpt2.Forward", Msg: fmt.Sprintf(format, args...), Where: c.Path()})
 	}
-	if ids == nil {
-		fail("the batch has no %s", data.InputIDs)
-	}
 	if ids.Dim() != 2 {
 		fail("input_ids of shape %v: want [batch, tokens]", ids.Shape())
 	}

@@ -165,7 +165,7 @@ func TestForwardRefuses(t *testing.T) {
 	require.EqualError(t, tensor.Try(func() { m.Forward(c, flat) }),
 		"tensor.gpt2.Forward: input_ids of shape [5]: want [batch, tokens] (in transformer)")
 	require.EqualError(t, tensor.Try(func() { m.Forward(c, &data.Batch{}) }),
-		"tensor.gpt2.Forward: the batch has no input_ids (in transformer)")
+		"tensor.data.Batch: the batch has no input_ids: it has nothing")
 }
 
 // Each activation and the unscaled scores make a difference, and nothing else does.

@@ -99,9 +99,6 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, _ int) *data.Batch {
 // Forward reads inputs [B, sizes[0]] and labels: float [B, sizes[last]] for mse, integer
 // [B] for cross_entropy. The loss terms are samples: mse is averaged over the outputs.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
-	if b.Tensors[data.Inputs] == nil {
-		panic(&tensor.Error{Op: "mlp.Forward", Msg: fmt.Sprintf("the batch has no %s", data.Inputs), Where: c.Path()})
-	}
 	return models.NewOutput(nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		x := in[0]
 		for i, l := range m.Layers {
@@ -111,7 +108,7 @@ func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 			x = l.Forward(c, x)
 		}
 		return m.loss(c, x, b.Tensors[data.Labels])
-	}, b.Tensors[data.Inputs]))
+	}, b.Tensor(data.Inputs)))
 }
 
 // loss appends the loss to the predictions if there are labels.

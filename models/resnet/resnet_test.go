@@ -115,7 +115,7 @@ func TestForwardRefuses(t *testing.T) {
 	m := newModel(t, resnet.Basic)
 	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()).NoGrad(), nil, false)
 	require.ErrorContains(t, tensor.Try(func() { m.Forward(c, &data.Batch{}) }),
-		"resnet.Forward: the batch has no pixel_values")
+		"the batch has no pixel_values")
 	require.ErrorContains(t, tensor.Try(func() { m.Forward(c, images(c.Ctx, 2, 1, 8, 8)) }),
 		"pixel_values of shape [2 1 8 8]: want [B 3 H W]")
 	out := m.Forward(c, images(c.Ctx, 2, 3, 20, 17))

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package data_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// A name that the batch does not have is answered with those that it has.
+func TestBatchTensor(t *testing.T) {
+	x := tensor.Ones(tensor.NewCtx(tensor.CPU()), tensor.Float32, 1)
+	b := &data.Batch{Tensors: map[string]*tensor.Tensor{"label": x, "inputs": x}}
+	require.Equal(t, x, b.Tensor("inputs"))
+	require.EqualError(t, tensor.Try(func() { b.Tensor(data.Labels) }),
+		"tensor.data.Batch: the batch has no labels: it has inputs, label")
+	require.ErrorContains(t, tensor.Try(func() { (&data.Batch{}).Tensor(data.Labels) }), "it has nothing")
+}
