@@ -282,7 +282,7 @@ type TrainingArguments struct {
 	TrainSamplingStrategy Sampling `json:"train_sampling_strategy" resume:"fixed" choices:"random,sequential,group_by_length" usage:"order of training samples"`
 	// DataSharding is how the ranks share the training samples. Under ShardingHuggingFace what a rank sees, and so the
 	// bits of the result, depends on the number of ranks.
-	DataSharding Sharding `json:"data_sharding" resume:"fixed" choices:"lockstep,huggingface,torch" usage:"how ranks share the training samples: lockstep (same bits on any number of ranks, nothing repeated), huggingface (accelerate's rules), or torch (DistributedSampler's indices)"`
+	DataSharding Sharding `json:"data_sharding" resume:"fixed" choices:"lockstep,huggingface,torch" usage:"how ranks share the training samples: lockstep (same bits on any number of ranks, nothing repeated) | huggingface (accelerate's rules) | torch (DistributedSampler's indices)"`
 	// AcceleratorConfig holds accelerate's settings of DataSharding huggingface: split_batches and even_batches. See
 	// BatchSharding.
 	AcceleratorConfig map[string]any `json:"accelerator_config" resume:"fixed" plain:"{\"split_batches\": false, \"dispatch_batches\": false, \"even_batches\": true, \"use_seedable_sampler\": true, \"non_blocking\": false, \"use_configured_state\": false}" usage:"accelerate's settings of data_sharding huggingface, a JSON object: split_batches (false), even_batches (true)"`

@@ -24,6 +24,7 @@ func wantPositive(in *Init, constructor string, sizes ...size) {
 		}
 	}
 	if len(bad) > 0 {
-		panic(&tensor.Error{Op: "nn." + constructor, Msg: strings.Join(bad, ", ") + ": want at least 1", Where: in.path})
+		panic(&tensor.Error{Op: "nn." + constructor, Where: in.path,
+			Msg: strings.Join(bad, ", ") + ": want at least 1"})
 	}
 }
