@@ -145,7 +145,7 @@ func TestNestedColumns(t *testing.T) {
 	table, err = tabular.Read(write(t, "a.jsonl", `{"messages": [{"role": "user"}], "id": "x"}`))
 	require.NoError(t, err)
 	_, err = table.TextColumn()
-	require.ErrorContains(t, err, "none of the columns messages, id holds texts")
+	require.ErrorContains(t, err, "the column messages holds chats, which are not read yet")
 }
 
 func TestTextColumn(t *testing.T) {

@@ -25,6 +25,9 @@ var pairs = [][2]string{
 	{"article", "highlights"}, {"article", "summary"}, {"document", "summary"}, {"dialogue", "summary"},
 }
 
+// chats are the names of columns with lists of messages.
+var chats = []string{"messages", "conversations", "conversation"}
+
 // never are names of columns that hold other strings than texts. So do those that end in _id.
 var never = []string{"id", "idx", "index", "key", "guid", "uid", "uuid", "url", "label", "labels", "unnamed: 0"}
 
@@ -63,6 +66,12 @@ func Choose(names []string, text func(i int) bool, except ...string) (int, error
 		key := slices.Contains(never, lower) || strings.HasSuffix(lower, "_id")
 		if text(i) && !key && !slices.Contains(except, name) {
 			return i, nil
+		}
+	}
+	for _, name := range names {
+		if slices.Contains(chats, strings.ToLower(name)) {
+			return 0, fmt.Errorf("the column %s holds chats, which are not read yet: want a column text with the whole of "+
+				"each", name)
 		}
 	}
 	return 0, fmt.Errorf("none of the columns %s holds texts: want one that does, as text", strings.Join(names, ", "))

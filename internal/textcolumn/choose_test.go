@@ -29,6 +29,7 @@ func TestChoose(t *testing.T) {
 		"instruction input output":      "ERROR of instruction and output",
 		"text text_pair":                "ERROR of text and text_pair",
 		"Question1 Question2 text_b":    "ERROR of Question1 and Question2",
+		"id #messages":                  "ERROR the column messages holds chats, which are not read yet",
 		"#a #b id label":                "ERROR none of the columns a, b, id, label holds texts",
 	} {
 		columns, numbers := strings.Fields(names), map[int]bool{}
