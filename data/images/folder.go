@@ -19,10 +19,13 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
-// What a file of an image may be, so that a small one does not fill the memory.
+// What a file of an image may be, so that a small one does not fill the memory. One of at most leastPixels may be
+// compressed further than the others.
 const (
-	maxFile   = 256 << 20 // bytes
-	maxPixels = 1 << 26
+	maxFile     = 256 << 20 // bytes
+	maxPixels   = 1 << 26
+	leastPixels = 1 << 24
+	perByte     = 100 // pixels for each byte of the file
 )
 
 // Folder is a Set of PNG and JPEG files that lie in folders by class, as torchvision's ImageFolder and HuggingFace's
@@ -132,8 +135,10 @@ func ReadFile(path string) (Image, error) {
 		return Image{}, fmt.Errorf("images: %w", err)
 	}
 	size, _, err := image.DecodeConfig(bytes.NewReader(raw))
-	if err == nil && (size.Width < 1 || size.Height < 1 || size.Width > maxPixels/size.Height) {
-		err = fmt.Errorf("it has %d×%d pixels, want at most %d", size.Width, size.Height, maxPixels)
+	most := min(max(leastPixels, perByte*len(raw)), maxPixels)
+	if err == nil && (size.Width < 1 || size.Height < 1 || size.Width > most/size.Height) {
+		err = fmt.Errorf("it has %d×%d pixels in %d bytes, want at most %d pixels", size.Width, size.Height, len(raw),
+			most)
 	}
 	var decoded image.Image
 	if err == nil {

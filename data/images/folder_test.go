@@ -3,10 +3,12 @@
 package images_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"hash/crc32"
+	"image"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -120,7 +122,7 @@ func TestImagesOfTooManyPixelsAreRefused(t *testing.T) {
 	binary.BigEndian.PutUint32(size[17:], crc32.ChecksumIEEE(size[:17]))
 	write(t, path, append([]byte("\x89PNG\r\n\x1a\n\x00\x00\x00\x0d"), size...))
 	_, err := images.ReadFile(path)
-	require.ErrorContains(t, err, "large.png: it has 1048576×65 pixels, want at most 67108864")
+	require.ErrorContains(t, err, "large.png: it has 1048576×65 pixels in 33 bytes, want at most 16777216 pixels")
 }
 
 // The layouts of a data set in a folder are told apart.
@@ -187,6 +189,9 @@ func FuzzReadFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		path := filepath.Join(t.TempDir(), "x.png")
 		require.NoError(t, os.WriteFile(path, raw, 0o600))
+		if size, _, err := image.DecodeConfig(bytes.NewReader(raw)); err == nil && size.Width*size.Height > 1<<18 {
+			return // it would take long
+		}
 		x, err := images.ReadFile(path)
 		if err != nil {
 			require.ErrorContains(t, err, path)

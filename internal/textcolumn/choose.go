@@ -70,8 +70,8 @@ func Choose(names []string, text func(i int) bool, except ...string) (int, error
 	}
 	for _, name := range names {
 		if slices.Contains(chats, strings.ToLower(name)) {
-			return 0, fmt.Errorf("the column %s holds chats, which are not read yet: want a column text with the whole of "+
-				"each", name)
+			return 0, fmt.Errorf("the column %s holds chats, which are not read yet: want a column text with all "+
+				"of each", name)
 		}
 	}
 	return 0, fmt.Errorf("none of the columns %s holds texts: want one that does, as text", strings.Join(names, ", "))
