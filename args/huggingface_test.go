@@ -241,6 +241,14 @@ func TestDocument(t *testing.T) {
 	section(t, docFile, "older", b.String())
 
 	b.Reset()
+	table("| name | here | what it does, or why not |")
+	for _, k := range args.Libraries() {
+		rows[k.Name] = k
+		fmt.Fprintf(&b, "| `%s` | %s |\n", k.Name, cellTextOfRow(here(k.Name)))
+	}
+	section(t, docFile, "libraries", b.String())
+
+	b.Reset()
 	table("| name | default | what it does |")
 	typ := reflect.TypeFor[args.TrainingArguments]()
 	for f := range typ.Fields() {
@@ -605,8 +613,8 @@ func TestKnow(t *testing.T) {
 
 	p = newProgram(nil, nil)
 	p.loader.Know(args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed,
-		Target: "max_seq_length"})
-	require.Equal(t, []string{"max_length is 3 (flag --max_length); not built yet: max_seq_length"},
+		Target: "max_words"})
+	require.Equal(t, []string{"max_length is 3 (flag --max_length); not built yet: max_words"},
 		faultLines(t, p.parse("--max_length=3").err))
 
 	for _, bad := range []args.Known{{Name: "x", Type: "text", Status: args.StatusPlanned},

@@ -87,6 +87,7 @@ func Bind(fs *pflag.FlagSet, structs ...any) *Loader {
 func newLoader(structs []any) *Loader {
 	l := &Loader{structs: structs, schema: newSchema(structs...), known: map[string]*known{}}
 	if l.training(structs) != nil {
+		l.Know(Libraries()...)
 		l.Know(HuggingFace()...)
 	}
 	return l

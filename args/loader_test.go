@@ -276,7 +276,7 @@ func TestNearestNames(t *testing.T) {
 		"torch_compil":               "torch_compile",
 		"train_batch_size":           "per_device_train_batch_size",
 		"per_device_train_batchsize": "per_device_train_batch_size",
-		"num_epochs":                 "num_train_epochs",
+		"num_train_epoch":            "num_train_epochs",
 	} {
 		p := newProgram(nil, map[string]string{"x.json": `{"` + wrong + `": 1}`}).parse("--config", "x.json")
 		require.Equal(t, []string{"unknown key " + wrong + " in x.json; did you mean " + right + "?"},

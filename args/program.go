@@ -57,8 +57,11 @@ func (a *TrainingArguments) checkProgram(c *Checker, p Program) {
 			}
 		}
 	}
-	c.Require(slices.Contains(have, a.Device), "device", a.Device,
-		fmt.Sprintf("one of %s, which are what this program has", strings.Join(have, ", ")))
+	want := fmt.Sprintf("one of %s, which are what this program has", strings.Join(have, ", "))
+	if strings.HasPrefix(a.Device, "cuda") && !slices.Contains(have, "cuda") {
+		want += "; cuda needs a GPU and a program that imports tensor/cuda and is built with -tags cuda (docs/gpu.md)"
+	}
+	c.Require(slices.Contains(have, a.Device), "device", a.Device, want)
 }
 
 func (p Program) hasEngine(b Backend) bool {

@@ -352,7 +352,8 @@ func TestReporters(t *testing.T) {
 		{[]string{"jsonl"}, []string{"jsonl", "tensorboard"}, []string{"jsonl"}, ""},
 		{[]string{"wandb"}, []string{"jsonl", "tensorboard"}, nil,
 			`report_to is "wandb"; want none, all, or names from jsonl, tensorboard; wandb is not built yet`},
-		{[]string{"jsonl"}, nil, nil, `report_to is "jsonl"; want none, all, or names from `},
+		{[]string{"jsonl"}, nil, nil, `report_to is "jsonl"; want none: this program has no reporters ` +
+			`(it imports no package of integrations)`},
 	} {
 		a.ReportTo = c.to
 		got, err := a.Reporters(c.available...)

@@ -246,6 +246,9 @@ func reporters(names, available []string) (out []string, want string) {
 			return nil, n + " alone, or names without it"
 		case n == "" || slices.Contains(names[:i], n):
 			return nil, "names of reporters, each once"
+		case available != nil && len(available) == 0:
+			return nil, "none: this program has no reporters (it imports no package of integrations)" +
+				choiceHint("report_to", n, available)
 		case available != nil && !slices.Contains(available, n):
 			return nil, fmt.Sprintf("none, all, or names from %s%s", strings.Join(available, ", "),
 				choiceHint("report_to", n, available))

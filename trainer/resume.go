@@ -120,6 +120,11 @@ func (r *run) ownCheckpoint(ctx context.Context) (*checkpoint.Checkpoint, error)
 var layoutKeys = []string{"per_device_train_batch_size", "gradient_accumulation_steps", "global_train_batch_size",
 	"deterministic_ranks", "data_sharding", "accelerator_config"}
 
+// recordKeys are the arguments by which a run logs, evaluates and saves: they change no weights, but which checkpoint is
+// the best and which steps are on record.
+var recordKeys = []string{"logging_strategy", "logging_steps", "eval_strategy", "eval_steps", "save_strategy",
+	"save_steps"}
+
 // settleArgs compares the arguments with those of the checkpoint. Arguments that cut the
 // training stream are taken from the checkpoint; every other difference that changes
 // numbers is allowed and logged.
@@ -137,6 +142,11 @@ func (r *run) settleArgs(ck *checkpoint.Checkpoint) error {
 		switch {
 		case slices.Contains(layoutKeys, d.Key):
 			r.log.Warn("resume keeps the checkpoint's value", "key", d.Key, "checkpoint", d.Old, "ignored", d.New)
+		case d.Key == "num_train_epochs" && old.MaxSteps > 0 && a.MaxSteps == old.MaxSteps:
+			// max_steps decides
+		case slices.Contains(recordKeys, d.Key):
+			r.log.Warn("resuming with a changed setting: the run logs, evaluates or saves at other steps than before",
+				"key", d.Key, "checkpoint", d.Old, "now", d.New)
 		case d.Fixed:
 			r.log.Warn("resuming with a changed setting: the result will differ from that of an uninterrupted run",
 				"key", d.Key, "checkpoint", d.Old, "now", d.New)

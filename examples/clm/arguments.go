@@ -169,6 +169,7 @@ func newSettings() *settings {
 func (s *settings) loader() *args.Loader {
 	l := args.Bind(pflag.NewFlagSet("clm", pflag.ContinueOnError), s.args, s.model, s.data, s.sample)
 	l.Defaults(s.choose)
+	l.Know(scripts.Lengths("block_size")...)
 	l.Know(scripts.RunCLM()...)
 	return l
 }

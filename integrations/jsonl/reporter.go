@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -58,7 +59,12 @@ func (r *Reporter) OnTrainBegin(e *callbacks.Event) error {
 
 // OnLog writes the record.
 func (r *Reporter) OnLog(e *callbacks.Event) error {
-	line, err := json.Marshal(e.Record)
+	record := e.Record
+	if e.Args != nil && e.Args.RunName != "" {
+		record = maps.Clone(record)
+		record["run_name"] = e.Args.RunName
+	}
+	line, err := json.Marshal(record)
 	if err != nil {
 		return fmt.Errorf("writing a record as JSON: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
@@ -20,16 +21,30 @@ const LoggingDirVariable = "TENSORBOARD_LOGGING_DIR"
 
 func init() {
 	callbacks.RegisterReporter("tensorboard", func(a *args.TrainingArguments) (callbacks.Callback, error) {
-		return New(logDir(a.OutputDir, time.Now())), nil
+		return New(logDir(a.OutputDir, a.RunName, time.Now())), nil
 	})
 }
 
-// logDir gives TENSORBOARD_LOGGING_DIR, or else <outputDir>/runs/<date_host>.
-func logDir(outputDir string, now time.Time) string {
+// logDir gives TENSORBOARD_LOGGING_DIR, or else <outputDir>/runs/<date_host>, with the run's name before the date.
+func logDir(outputDir, run string, now time.Time) string {
 	if dir := os.Getenv(LoggingDirVariable); dir != "" {
 		return dir
 	}
-	return filepath.Join(outputDir, "runs", now.Format("Jan02_15-04-05")+"_"+hostName())
+	name := now.Format("Jan02_15-04-05") + "_" + hostName()
+	if run != "" {
+		name = plainName(run) + "_" + name
+	}
+	return filepath.Join(outputDir, "runs", name)
+}
+
+// plainName is a run's name as a part of a path: what is no letter, digit, dot, hyphen or underscore becomes one.
+func plainName(run string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune(".-_", r) {
+			return r
+		}
+		return '_'
+	}, run)
 }
 
 // Reporter writes the records of a run: the arguments as a text and as the hyperparameters of the HPARAMS tab, the

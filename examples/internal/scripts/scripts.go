@@ -55,6 +55,16 @@ func RunCLM() []args.Known {
 	)
 }
 
+// Lengths lists the names that other tools have for the tokens of a text or sample, which is target here.
+func Lengths(target string) (rows []args.Known) {
+	for _, name := range []string{"max_seq_length", "max_length", "model_max_length", "cutoff_len"} {
+		if name != target {
+			rows = append(rows, args.Known{Name: name, Type: args.TypeInt, Status: args.StatusRenamed, Target: target})
+		}
+	}
+	return rows
+}
+
 // RunGLUE lists the flags of run_glue.py, and max_length of run_glue_no_trainer.py.
 func RunGLUE() []args.Known {
 	return append(text("gpt2"),
