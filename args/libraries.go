@@ -3,8 +3,8 @@
 package args
 
 // Libraries lists names that scripts have from libraries around transformers: trl, peft, accelerate launch, and the
-// fine-tuning tools built on them. A Loader of TrainingArguments knows them as it knows HuggingFace's own. Settings of a
-// program under these names come first.
+// fine-tuning tools built on them. A Loader of TrainingArguments knows them as it knows HuggingFace's own. Settings of
+// a program under these names come first.
 func Libraries() []Known {
 	rows := []Known{
 		// accelerate launch, whose flags go before a program
@@ -58,15 +58,15 @@ func Libraries() []Known {
 		planned("eos_token", TypeString, "", "another end of text; the tokenizer has it"),
 		planned("pad_token", TypeString, "", "another token for padding; the tokenizer's configuration has it"),
 		planned("truncation_mode", TypeString, "keep_start", "cutting texts at their beginning; leave it out"),
-		planned("shuffle_dataset", TypeBool, "false", "shuffling before packing; train_sampling_strategy shuffles samples"),
-		planned("packing", TypeBool, "false", "packing of short texts by this name; clm joins texts to blocks in any case"),
+		planned("shuffle_dataset", TypeBool, "false", "shuffling of texts; train_sampling_strategy shuffles samples"),
+		planned("packing", TypeBool, "false", "packing of short texts; clm joins texts to blocks in any case"),
 		noEffect("packing_strategy", TypeString, "bfd", "only packing reads it"),
 		noEffect("eval_packing", TypeBool, "", "only packing reads it"),
 		noEffect("padding_free", TypeBool, "false", "padding changes no result"),
 		noEffect("pad_to_multiple_of", TypeInt, "", "padding changes no result"),
 		planned("completion_only_loss", TypeBool, "", chats).same("false"),
 		planned("assistant_only_loss", TypeBool, "false", chats),
-		planned("loss_type", TypeAny, "nll", "other losses by name; a program's own is trainer.WithLoss").same("chunked_nll"),
+		planned("loss_type", TypeAny, "nll", "other losses by name; a model computes its own").same("chunked_nll"),
 		noEffect("activation_offloading", TypeBool, "false", "gradient_checkpointing saves the same memory"),
 		noEffect("dataset_num_proc", TypeInt, "", "text is prepared on all cores"),
 		planned("dataset_config", TypeString, "", hubData),
@@ -100,7 +100,8 @@ func Libraries() []Known {
 	for _, name := range []string{"use_peft", "use_rslora", "use_dora", "q_lora", "lora_enable", "use_lora"} {
 		rows = append(rows, planned(name, TypeBool, "false", adapters))
 	}
-	for _, name := range []string{"lora_target_modules", "lora_target_parameters", "lora_modules_to_save", "lora_target"} {
+	for _, name := range []string{"lora_target_modules", "lora_target_parameters", "lora_modules_to_save",
+		"lora_target"} {
 		rows = append(rows, planned(name, TypeAny, "", adapters))
 	}
 	rows = append(rows, planned("lora_rank", TypeInt, "", adapters).same("8"))
@@ -114,13 +115,16 @@ func Libraries() []Known {
 }
 
 // launcherFlags are the flags of accelerate launch that change no result.
-var launcherFlags = []string{"deepspeed_exclusion_filter", "deepspeed_hostfile", "deepspeed_inclusion_filter",
-	"deepspeed_moe_layer_cls_names", "deepspeed_multinode_launcher", "dynamo_backend", "dynamo_mode", "dynamo_use_dynamic",
-	"dynamo_use_fullgraph", "dynamo_use_regional_compilation", "downcast_bf16", "enable_cpu_affinity", "role", "tee", "fsdp_activation_checkpointing_offload",
-	"fsdp_auto_wrap_policy", "fsdp_backward_prefetch", "fsdp_cpu_ram_efficient_loading", "fsdp_forward_prefetch",
-	"fsdp_sync_module_states", "fsdp_use_orig_params", "fsdp_version", "main_training_function", "monitor_interval",
-	"num_cpu_threads_per_process", "offload_optimizer_nvme_path", "offload_param_nvme_path", "rdzv_backend", "rdzv_conf",
-	"same_network", "use_parallelism_config", "zero3_init_flag", "zero3_save_16bit_model"}
+var launcherFlags = []string{
+	"deepspeed_exclusion_filter", "deepspeed_hostfile", "deepspeed_inclusion_filter",
+	"deepspeed_moe_layer_cls_names", "deepspeed_multinode_launcher", "dynamo_backend", "dynamo_mode",
+	"dynamo_use_dynamic", "dynamo_use_fullgraph", "dynamo_use_regional_compilation", "downcast_bf16",
+	"enable_cpu_affinity", "role", "tee", "fsdp_activation_checkpointing_offload", "fsdp_auto_wrap_policy",
+	"fsdp_backward_prefetch", "fsdp_cpu_ram_efficient_loading", "fsdp_forward_prefetch", "fsdp_sync_module_states",
+	"fsdp_use_orig_params", "fsdp_version", "main_training_function", "monitor_interval",
+	"num_cpu_threads_per_process", "offload_optimizer_nvme_path", "offload_param_nvme_path", "rdzv_backend",
+	"rdzv_conf", "same_network", "use_parallelism_config", "zero3_init_flag", "zero3_save_16bit_model",
+}
 
 // Reasons that several names share.
 const (

@@ -120,8 +120,8 @@ func (r *run) ownCheckpoint(ctx context.Context) (*checkpoint.Checkpoint, error)
 var layoutKeys = []string{"per_device_train_batch_size", "gradient_accumulation_steps", "global_train_batch_size",
 	"deterministic_ranks", "data_sharding", "accelerator_config"}
 
-// recordKeys are the arguments by which a run logs, evaluates and saves: they change no weights, but which checkpoint is
-// the best and which steps are on record.
+// recordKeys are the arguments by which a run logs, evaluates and saves: they change no weights, but which checkpoint
+// is the best and which steps are on record.
 var recordKeys = []string{"logging_strategy", "logging_steps", "eval_strategy", "eval_steps", "save_strategy",
 	"save_steps"}
 
