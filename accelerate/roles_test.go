@@ -79,7 +79,8 @@ func TestMeshWithAxesThatAreNotBuilt(t *testing.T) {
 	err := accelerate.Run(t.Context(), rankArgs(2), func(acc *accelerate.Accelerator) error {
 		require.Equal(t, 2, acc.Data().Size())
 		return nil
-	}, accelerate.WithLogger(quiet), accelerate.WithMesh(dist.Axis{Name: "tp", Size: 1}, dist.Axis{Name: "dp", Size: 2}))
+	}, accelerate.WithLogger(quiet),
+		accelerate.WithMesh(dist.Axis{Name: "tp", Size: 1}, dist.Axis{Name: "dp", Size: 2}))
 	require.NoError(t, err)
 }
 

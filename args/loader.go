@@ -387,7 +387,8 @@ func (m *merge) finish() (*Resolved, error) {
 func (m *merge) follow(a *TrainingArguments) {
 	// transformers writes do_eval true into every file with an eval_strategy.
 	origin := m.origins["do_eval"]
-	written := strings.HasPrefix(origin, "file ") && a.EvalStrategy != StrategyNo && m.origins["eval_strategy"] == origin
+	written := strings.HasPrefix(origin, "file ") &&
+		a.EvalStrategy != StrategyNo && m.origins["eval_strategy"] == origin
 	if a.DoEval && !written || !a.EvaluationWanted() {
 		return
 	}

@@ -144,7 +144,8 @@ func (c *Checkpoint) OpenTensors(base string) (*safetensors.Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	if got, want := set.Save(), savedAs(c.Manifest); set.InPieces() && got != (safetensors.Save{}) && got != want {
+	got, want := safetensors.SaveOf(set), savedAs(c.Manifest)
+	if set.InPieces() && got != (safetensors.Save{}) && got != want {
 		return nil, errors.Join(corrupt(c.Path, "its shards are of save %s of run %q, want save %s of run %q", got.ID,
 			got.Run, want.ID, want.Run), set.Close())
 	}

@@ -12,7 +12,6 @@ import (
 	"hash"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -147,7 +146,7 @@ func (l *mergedList) has(ctx context.Context, dir, name string) (bool, error) {
 
 // hashFile is the SHA-256 of a file, and its size.
 func hashFile(ctx context.Context, path string) (sum string, size int64, err error) {
-	f, err := os.Open(path)
+	f, err := vfs.OpenRegular(path)
 	if err != nil {
 		return "", 0, err
 	}

@@ -341,8 +341,8 @@ type Save struct {
 // metadata is what a file of the save carries.
 func (s Save) metadata() map[string]string { return map[string]string{runKey: s.Run, saveKey: s.ID} }
 
-// Save is the save that wrote the files of pieces; empty for files that do not name it, as older ones.
-func (s *Set) Save() (save Save) {
+// SaveOf is the save that wrote a set's files of pieces. It is empty for files that do not name it, as older ones.
+func SaveOf(s *Set) (save Save) {
 	for _, r := range s.files {
 		save = r.save()
 	}
