@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
+	"github.com/lockstep-ml/lockstep/trainer"
 )
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the goldens in testdata and the tables in docs/arguments.md")
@@ -46,6 +47,7 @@ func parse(script string, argv []string) (*args.Resolved, error) {
 	loader := args.Bind(pflag.NewFlagSet(script, pflag.ContinueOnError), args.Default(""), &own{})
 	loader.Environ = func() []string { return nil }
 	loader.Know(tables[script]()...)
+	loader.ForProgram(trainer.Program()) // as programs do: the reporters and engines that there are
 	return loader.Parse(argv)
 }
 
