@@ -167,6 +167,11 @@ func TestOpen(t *testing.T) {
 	_, _, err = images.Open(filepath.Join(t.TempDir(), "none"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 
+	archive := t.TempDir()
+	write(t, filepath.Join(archive, "cifar-10-binary.tar.gz"), zipped(t, pixels))
+	_, _, err = images.Open(archive)
+	require.ErrorContains(t, err, "has no images that are read (unpack cifar-10-binary.tar.gz): want MNIST's IDX files")
+
 	kaggle := t.TempDir()
 	for _, split := range []string{"train", "t10k"} {
 		write(t, filepath.Join(kaggle, split+"-images.idx3-ubyte"), pixels)

@@ -58,9 +58,10 @@ func openFolders(dir string) (train, test Set, err error) {
 	if in[trainFolders[0]] == "" {
 		f, err := OpenFolder(dir)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("images: %s has no images that are read: want MNIST's IDX files (train-images-idx3-ubyte "+
-				"and so on), CIFAR's binary files (data_batch_1.bin, train.bin), or folders of .png or .jpg "+
-				"files, one for each class, in it or in its folders train and validation: %w", dir, fs.ErrNotExist)
+			err = fmt.Errorf("images: %s has no images that are read%s: want MNIST's IDX files "+
+				"(train-images-idx3-ubyte and so on), CIFAR's binary files (data_batch_1.bin, train.bin), or folders "+
+				"of .png or .jpg files, one for each class, in it or in its folders train and validation: %w", dir,
+				packed(entries), fs.ErrNotExist)
 		}
 		if err != nil {
 			return nil, nil, err
@@ -81,6 +82,18 @@ func openFolders(dir string) (train, test Set, err error) {
 		err = sameClasses(dir, a, b)
 	}
 	return a, b, err
+}
+
+// packed names the first archive among the entries of a folder, which hold what is looked for as a rule.
+func packed(entries []os.DirEntry) string {
+	for _, e := range entries {
+		for _, ending := range []string{".zip", ".tar", ".tar.gz", ".tgz"} {
+			if strings.HasSuffix(strings.ToLower(e.Name()), ending) {
+				return fmt.Sprintf(" (unpack %s)", e.Name())
+			}
+		}
+	}
+	return ""
 }
 
 // sameClasses refuses splits whose folders are not the same, since their numbers would not be.
