@@ -167,6 +167,11 @@ func shardGradients(a *Accelerator, g *dist.Group, modules []nn.Module) (err err
 			delete(o.Projected, name)
 		}
 	}
+	if o.Parameters { // also where they are shared: what is wrong on two hosts must not pass on one
+		if modules, err = wrapped(a, modules); err != nil {
+			return err
+		}
+	}
 	o.Zeros = zerosOf(a.disk.params)
 	if o.Parameters && o.Zeros == nil && !a.sharding.Gather && g.SharesMemory() && a.dev.HostMemory() {
 		o.Shared, o.Parameters = true, false
@@ -179,10 +184,6 @@ func shardGradients(a *Accelerator, g *dist.Group, modules []nn.Module) (err err
 	units := shard.Buckets(a.params, size)
 	if o.Parameters {
 		var moved []string
-		var err error
-		if modules, err = wrapped(a, modules); err != nil {
-			return err
-		}
 		if units, moved, err = shard.Units(a.tree, a.model, modules); err != nil {
 			return fmt.Errorf("accelerate: %w", err)
 		}

@@ -58,7 +58,15 @@ type Event struct {
 	// Await waits for the device and completes Step with Loss, GradNorm, ClipFactor, LossScale, Skipped and Overflow,
 	// which are NaN, 0 or false before. Only pre_optimizer_step has it, since a device works off a whole step without
 	// waiting for the host: call it only if the numbers are needed there. Elsewhere it is nil and Step is complete.
-	Await   func() error
+	Await func() error
+	// Summon calls f, which may read the whole parameters of Model where ranks have shards of them, and with write may
+	// change them. Only callbacks with EveryRank may call it, on every rank with the same use of parameters. It is nil
+	// in a loop that shards nothing.
+	Summon func(write bool, f func() error) error
+	// Alone, if not nil, is how Handler calls callbacks without EveryRank: they must not read parameters that are
+	// sharded.
+	Alone func(f func() error) error
+
 	Record  Record             // log: the record, already the last of State.LogHistory
 	Metrics map[string]float64 // evaluate, predict: with their prefix, as eval_loss
 	// save: the checkpoint's folder; train_end: the one to resume from, "" if there is none

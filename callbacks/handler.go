@@ -118,7 +118,7 @@ func (h *Handler) Fire(k Kind, e *Event) error {
 			continue
 		}
 		wanted := asks(e.Control)
-		err := h.call(c, k, e, call)
+		err := h.call(c, k, e, alone(c, e, call))
 		e.Control.nameStop(wanted, c)
 		if err != nil {
 			failures = append(failures, err)
@@ -128,6 +128,27 @@ func (h *Handler) Fire(k Kind, e *Event) error {
 		}
 	}
 	return errors.Join(failures...)
+}
+
+// modelless marks callbacks of this package that never look at the model.
+type modelless interface{ modelless() }
+
+func (*Speed) modelless()           {}
+func (*Memory) modelless()          {}
+func (*Progress) modelless()        {}
+func (*Printer) modelless()         {}
+func (*EarlyStopping) modelless()   {}
+func (*progressLeaves) modelless()  {}
+func (*progressReturns) modelless() {}
+
+// alone lets an event's Alone call a callback that runs on rank 0 alone.
+func alone(c Callback, e *Event, method func(Callback, *Event) error) func(Callback, *Event) error {
+	_, every := c.(EveryRank)
+	_, blind := c.(modelless)
+	if every || blind || e.Alone == nil {
+		return method
+	}
+	return func(c Callback, e *Event) error { return e.Alone(func() error { return method(c, e) }) }
 }
 
 // asks gives what a callback may ask for that ends an epoch or the run early.

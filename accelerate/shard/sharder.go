@@ -80,6 +80,7 @@ type Sharder struct {
 	took    bool // this rank had a backward pass in this window
 	phantom bool // the pass under way repeats another's leaf, and counts nowhere
 	checked bool // that all ranks train the same parameters in this window
+	alone   bool // this rank runs what the others do not, see Alone
 	flying  []*exchange
 	guests  []*unit // that something used outside of their passes
 	write   bool    // what is given up was changed, and the shard takes it

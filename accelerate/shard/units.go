@@ -82,6 +82,9 @@ const visitors = 4
 // late brings the parameters of a buffer that something uses outside of the passes of its unit, as a writer of
 // checkpoints does. They go when others have come, or when a pass ends.
 func (s *Sharder) late(u *unit, f *flat, w *form) {
+	if s.alone {
+		f.refuse()
+	}
 	f.arrive(s, w)
 	if u.users > 0 {
 		return
