@@ -125,3 +125,11 @@ func (o *output) Write(b []byte) (int, error) {
 	_, _ = o.w.Write(b)
 	return len(b), nil
 }
+
+// Fd is the descriptor of the file below, by which programs find out whether it is a terminal.
+func (o *output) Fd() uintptr {
+	if f, ok := o.w.(interface{ Fd() uintptr }); ok {
+		return f.Fd()
+	}
+	return ^uintptr(0) // of no file
+}

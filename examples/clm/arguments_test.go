@@ -120,3 +120,20 @@ func TestSettingsWithoutEffectAreRefused(t *testing.T) {
 	_, err = parsed(t, "--validation_split_percentage", "10", "--train_file", "a.txt", "--text_column", "body")
 	require.NoError(t, err)
 }
+
+// On a terminal the settings take a line or two that fit into it.
+func TestBrief(t *testing.T) {
+	s := newSettings()
+	l := s.loader()
+	l.Environ = func() []string { return []string{"LOCKSTEP_SEED=7"} }
+	r, err := l.Parse([]string{"--max_steps", "5", "--weight_decay", "0.25"})
+	require.NoError(t, err)
+	got := brief(r, 80)
+	require.Regexp(t, `^settings   max_steps 5, weight_decay 0.25, seed 7,\n +\d+ for the demonstration \(`, got)
+	for line := range strings.Lines(got) {
+		require.LessOrEqual(t, len(line), 81)
+	}
+	r, err = newSettings().loader().Parse([]string{"--train_file", "a.txt"})
+	require.NoError(t, err)
+	require.Equal(t, "settings   train_file a.txt\n", brief(r, 80))
+}

@@ -43,9 +43,32 @@ func listing(r *args.Resolved) string {
 	}
 	if len(demo) > 0 {
 		fmt.Fprintf(&b, "settings of the demonstration on functions of the Go standard library:\n%s",
-			wrapped("  ", demo))
+			wrapped("  ", demo, lineWidth))
 	}
 	return b.String()
+}
+
+// brief is the listing for a terminal of some columns: what somebody set, and how many settings are the
+// demonstration's.
+func brief(r *args.Resolved, width int) string {
+	var words []string
+	demo := 0
+	for _, row := range r.Table() {
+		switch row[2] {
+		case "default":
+		case demonstration:
+			demo++
+		default:
+			words = append(words, row[0]+" "+quoted(row[1]))
+		}
+	}
+	if demo > 0 {
+		words = append(words, fmt.Sprintf("%d for the demonstration (--log_level info lists them)", demo))
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return label("settings") + strings.TrimLeft(wrapped(label(""), words, min(width, lineWidth)), " ")
 }
 
 // quoted is a value as it is, or in quotes if it would break the line.
@@ -56,15 +79,15 @@ func quoted(value string) string {
 	return value
 }
 
-// wrapped joins words with commas, in lines that begin with indent and are not longer than lineWidth.
-func wrapped(indent string, words []string) string {
+// wrapped joins words with commas, in lines that begin with indent and are not longer than width.
+func wrapped(indent string, words []string, width int) string {
 	var b strings.Builder
 	line := indent
 	for i, w := range words {
 		if i < len(words)-1 {
 			w += ","
 		}
-		if line != indent && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(w) > lineWidth {
+		if line != indent && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(w) > width {
 			b.WriteString(strings.TrimRight(line, " ") + "\n")
 			line = indent
 		}

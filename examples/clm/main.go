@@ -40,7 +40,12 @@ func train(ctx context.Context, p *program.Process) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(p.Stdout, listing(resolved))
+	verbose := s.args.LogLevel == args.LogLevelDebug || s.args.LogLevel == args.LogLevelInfo
+	if width := terminalWidth(p.Stdout); width > 0 && !verbose {
+		fmt.Fprint(p.Stdout, brief(resolved, width))
+	} else {
+		fmt.Fprint(p.Stdout, listing(resolved))
+	}
 	j := &job{settings: s, out: p.Stdout, err: p.Stderr}
 	return j.run(ctx)
 }
