@@ -2,8 +2,9 @@
 
 // Package offload keeps tensors of a CPU in files instead of memory: an optimizer's state that is larger than the
 // machine's memory, for example. The files are mapped, so that the system writes to disk what does not fit and reads it
-// again when it is used. A step that goes through such tensors in order moves at the disk's speed; the bits are those
-// of tensors in memory. The files have no names: nothing is left of them when the process ends, however it does.
+// again when it is used. If that fails, the kernel that needs it ends with an error that names the folder. A step that
+// goes through such tensors in order moves at the disk's speed; the bits are those of tensors in memory. The files have
+// no names: nothing is left of them when the process ends, however it does.
 package offload
 
 import (
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/lockstep-ml/lockstep/internal/mapped"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -44,6 +46,7 @@ func (s *Store) Zeros(c *tensor.Ctx, dt tensor.DType, shape ...int) (t *tensor.T
 		return nil, fmt.Errorf("offload: %d bytes in %s: %w", n, s.dir, err)
 	}
 	s.files, s.bytes = append(s.files, memory), s.bytes+int64(n)
+	mapped.Register(memory, fmt.Sprintf("offload: a file of %d bytes without a name in %s", n, s.dir))
 	ok := false
 	if err := tensor.Try(func() { t, ok = tensor.FromHost(c, memory[:n:n], dt, shape...) }); err != nil {
 		return nil, err
@@ -62,6 +65,7 @@ func (s *Store) Bytes() int64 { return s.bytes }
 func (s *Store) Close() error {
 	var errs []error
 	for _, m := range s.files {
+		mapped.Forget(m)
 		errs = append(errs, unmapFile(m))
 	}
 	s.files, s.bytes = nil, 0

@@ -4,6 +4,7 @@ package parallel
 
 import (
 	"runtime"
+	"runtime/debug"
 	"sync/atomic"
 )
 
@@ -51,6 +52,7 @@ func (w *worker) loop(p *Pool) {
 		}
 		p.live.Done()
 	}()
+	debug.SetPanicOnFault(true) // for the caller to judge, see package mapped
 	for {
 		j := w.receive(p)
 		if j == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/mapped"
 )
 
 // stream runs everything on its caller, so that order is the caller's order and there is never anything to wait for.
@@ -40,6 +41,17 @@ func (s *stream) Launch(c *backend.Call) {
 	if c.NOut < k.outs || c.NIn < k.ins {
 		d.fault(c, "%d outputs and %d inputs, want at least %d and %d", c.NOut, c.NIn, k.outs, k.ins)
 	}
+	if mapped.Any() {
+		if err := mapped.Guard(func() { d.run(k, c, half) }); err != nil {
+			d.fault(c, "%v", err)
+		}
+		return
+	}
+	d.run(k, c, half)
+}
+
+// run runs a kernel.
+func (d *Device) run(k *kernel, c *backend.Call, half bool) {
 	if half && !k.raw {
 		d.launchWidened(k, c)
 		return
@@ -63,12 +75,19 @@ func (d *Device) checkView(c *backend.Call, v *backend.View, what string, i int)
 
 // Write copies host bytes into dst.
 func (s *stream) Write(dst backend.Buffer, offset int, src []byte) {
-	copy(s.d.span(dst, offset, len(src)), src)
+	s.d.copy(s.d.span(dst, offset, len(src)), src)
 }
 
 // Read copies device bytes out.
 func (s *stream) Read(dst []byte, src backend.Buffer, offset int) {
-	copy(dst, s.d.span(src, offset, len(dst)))
+	s.d.copy(dst, s.d.span(src, offset, len(dst)))
+}
+
+// copy copies from or to memory that may be a file's.
+func (d *Device) copy(dst, src []byte) {
+	if err := mapped.Guard(func() { copy(dst, src) }); err != nil {
+		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpCopy, Msg: err.Error()})
+	}
 }
 
 func (d *Device) span(b backend.Buffer, offset, n int) []byte {

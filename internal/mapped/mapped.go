@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mapped turns faults of memory that is a file into errors. Where a file was cut short, or its disk fails,
+// touching its memory raises a signal that ends the process without naming the file. Whoever maps a file registers it,
+// and whoever computes on memory that may be a file's does so within [Guard].
+//
+// It is NOT for data that are read once: reading a file by position returns errors by itself.
+package mapped
+
+import (
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// FaultError says which file could not be read or written through its memory.
+type FaultError struct {
+	File   string
+	Offset int64 // bytes from its beginning
+}
+
+// Error implements error.
+func (e *FaultError) Error() string {
+	return fmt.Sprintf("%s: its memory at byte %d cannot be accessed: the file was cut short, or its disk failed or "+
+		"is full", e.File, e.Offset)
+}
+
+// file is a registered file.
+type file struct {
+	begin, end uintptr
+	name       string
+}
+
+var (
+	count atomic.Int32
+	mu    sync.Mutex
+	files []file
+)
+
+// Register says that memory, which is not empty, is the file of that name.
+func Register(memory []byte, name string) {
+	begin := uintptr(unsafe.Pointer(&memory[0]))
+	mu.Lock()
+	defer mu.Unlock()
+	files = append(files, file{begin, begin + uintptr(len(memory)), name})
+	count.Store(int32(len(files)))
+}
+
+// Forget undoes Register, before memory is unmapped.
+func Forget(memory []byte) {
+	begin := uintptr(unsafe.Pointer(&memory[0]))
+	mu.Lock()
+	defer mu.Unlock()
+	files = slices.DeleteFunc(files, func(f file) bool { return f.begin == begin })
+	count.Store(int32(len(files)))
+}
+
+// Any reports whether a file is registered. It costs a load.
+func Any() bool { return count.Load() > 0 }
+
+// Guard calls f and returns a fault in the memory of a registered file, a *FaultError, as an error; other panics
+// continue. Goroutines that f starts must set debug.SetPanicOnFault themselves and hand their panics on.
+func Guard(f func()) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			fault := find(p)
+			if fault == nil {
+				panic(p)
+			}
+			err = fault
+		}
+	}()
+	f()
+	return nil
+}
+
+// find returns the fault that a panic is, nil if it is none of a registered file.
+func find(p any) *FaultError {
+	at, ok := p.(interface{ Addr() uintptr }) // the runtime's, see debug.SetPanicOnFault
+	if !ok {
+		return nil
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, f := range files {
+		if a := at.Addr(); f.begin <= a && a < f.end {
+			return &FaultError{File: f.name, Offset: int64(a - f.begin)}
+		}
+	}
+	return nil
+}
