@@ -85,6 +85,33 @@ func (s *Store) SaveShards(ctx context.Context, g *dist.Group, step int64, conte
 	return info, nil
 }
 
+// CheckShared returns an error, on all ranks, if their stores do not mean the same folder, so that SaveShards would
+// fail. All ranks call it.
+func (s *Store) CheckShared(ctx context.Context, g *dist.Group) error {
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	probe, err := "", error(nil)
+	if g.Rank() == 0 {
+		probe = s.path(writePrefix + "probe-" + hex.EncodeToString(random[:])) // the next save would remove it
+		if err = vfs.MkdirAll(s.fs(), s.Dir); err == nil {
+			err = s.fs().Mkdir(probe)
+		}
+		if err == nil {
+			defer func() { _ = s.fs().Remove(probe) }() // after all have looked
+		}
+	}
+	names, err := agree(ctx, g, "probe", filepath.Base(probe), err)
+	if err != nil {
+		return err
+	}
+	if _, err = s.fs().Stat(s.path(names[0])); errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("a folder that rank 0 made in %s is not here; want the same output folder on all hosts: %w",
+			s.Dir, err)
+	}
+	_, err = agree(ctx, g, "look", 0, err)
+	return err
+}
+
 // shardSave is one rank's side of SaveShards.
 type shardSave struct {
 	s       *Store

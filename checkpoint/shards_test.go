@@ -274,6 +274,26 @@ func TestPiecesThatDoNotFitAreRefusedOnAllRanks(t *testing.T) {
 	}
 }
 
+// Ranks whose stores are not one folder learn it before they save.
+func TestCheckShared(t *testing.T) {
+	look := func(fsys func(int) vfs.FS) []error {
+		return together(t, 3, func(g *dist.Group) error { return quiet(fsys(g.Rank()), "a/out").CheckShared(ctx, g) })
+	}
+	m := vfs.NewMem()
+	requireNone(t, look(same(m)))
+	left, err := m.ReadDir("a/out")
+	require.NoError(t, err)
+	require.Empty(t, left)
+	for _, err := range look(func(r int) vfs.FS { return []vfs.FS{m, vfs.NewMem(), m}[r] }) {
+		require.ErrorContains(t, err, "a folder that rank 0 made in a/out is not here; want the same output folder on "+
+			"all hosts")
+	}
+	bad := errorfs.Wrap(vfs.NewMem(), func(errorfs.Op) error { return errorfs.ErrNoSpace })
+	for _, err := range look(same(bad)) {
+		require.ErrorContains(t, err, "no space left on device")
+	}
+}
+
 // What fails on one rank fails on all, which name it; nothing is left, and the next save works.
 func TestFailureOfOneRankIsEveryRanks(t *testing.T) {
 	boom := errors.New("boom")

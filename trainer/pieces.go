@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 )
@@ -18,6 +20,27 @@ import (
 func (r *run) inPieces() bool {
 	s := r.acc.Shards()
 	return s != nil && r.args.FSDPStateDictType == args.ShardedStateDict && s.Group().Size() == r.acc.WorldSize()
+}
+
+// checkShared makes it an error of the start, and not of the first save, if the ranks will write a checkpoint together
+// and do not see one output_dir.
+func (r *run) checkShared() error {
+	_, _, hook := accelerate.OwnHookState(r.acc)
+	var group *dist.Group
+	switch {
+	case r.args.SaveStrategy == args.StrategyNo:
+	case r.inPieces():
+		group = r.acc.Shards().Group()
+	case hook && !r.args.SaveOnlyModel:
+		group = r.acc.Data().Group()
+	}
+	if group == nil {
+		return nil
+	}
+	if err := r.store.CheckShared(r.ctx, group); err != nil {
+		return fmt.Errorf("trainer: output_dir, into which every rank writes a part of each checkpoint: %w", err)
+	}
+	return nil
 }
 
 // writePieces writes a checkpoint to which each rank adds what it owns; nothing is gathered. It is collective, and if

@@ -169,6 +169,9 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 	if err := r.prepare(); err != nil {
 		return nil, err
 	}
+	if err := r.checkShared(); err != nil {
+		return nil, err
+	}
 	t.state = callbacks.NewState(t.args, r.steps.MaxSteps)
 	t.state.NumTrainEpochs = r.steps.Epochs
 	t.control = callbacks.Control{}
