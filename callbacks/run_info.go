@@ -16,7 +16,10 @@ type RunInfo struct {
 	Ranks     int    // 1 or more
 	Precision string // the parameters' dtype, as "float32"
 	// of mixed precision: what computes in which dtype, as "products bfloat16; norms float32"; "" without
-	DTypes     string
+	DTypes string
+	// how the model is cut, as "full_shard: 13 units, 3.1 MB of parameters per rank, gathered"; "" where each rank has
+	// all of it
+	Sharding   string
 	Parameters int64   // elements of all parameters, tied ones counted once
 	Trainable  int64   // elements of those that are trained
 	Samples    int64   // in the training set, 0 if it has no length
@@ -30,7 +33,8 @@ type RunInfo struct {
 // String gives both parts in one line: Machine and Work.
 func (r RunInfo) String() string { return r.Machine() + ": " + r.Work() }
 
-// Machine says where the run takes place: "training on cpu (avx512, 2 threads), 1 rank, float32".
+// Machine says where the run takes place, and how the model is cut: "training on cpu (avx512, 2 threads), 1 rank,
+// float32".
 func (r RunInfo) Machine() string {
 	var details []string
 	if r.Kernels != "" {
@@ -43,7 +47,11 @@ func (r RunInfo) Machine() string {
 	if len(details) > 0 {
 		device += " (" + strings.Join(details, ", ") + ")"
 	}
-	return fmt.Sprintf("training on %s, %s, %s", device, count(int64(r.Ranks), "rank"), r.Precision)
+	machine := fmt.Sprintf("training on %s, %s, %s", device, count(int64(r.Ranks), "rank"), r.Precision)
+	if r.Sharding != "" {
+		machine += ", " + r.Sharding
+	}
+	return machine
 }
 
 // Work says how much there is to do: "1.07M parameters, 54,765 samples, 800 steps of 8". Where some parameters are

@@ -238,3 +238,45 @@ func TestSummonInACallback(t *testing.T) {
 		}
 	}
 }
+
+// The first line of a run says how the model is cut, or that one rank has nothing to cut.
+func TestTheStartLineSaysHowTheModelIsCut(t *testing.T) {
+	for want, c := range map[string]struct {
+		ranks int
+		set   func(a *args.TrainingArguments)
+	}{
+		`, float32: `: {2, func(*args.TrainingArguments) {}},
+		`, full_shard has no effect on one rank: `: {1,
+			func(a *args.TrainingArguments) { gather(a, "full_shard") }},
+		`, zero_stage 1: 0\.\d MB of parameters per rank: `: {2, func(a *args.TrainingArguments) { a.ZeroStage = 1 }},
+		`, full_shard: 3 units, 0\.\d MB of parameters per rank, gathered: `: {2,
+			func(a *args.TrainingArguments) { gather(a, "full_shard", "auto_wrap") }},
+		`, full_shard: 0\.\d MB of parameters per rank, shared by the ranks of the host: `: {2,
+			func(a *args.TrainingArguments) { a.FSDP = []string{"full_shard"} }},
+		`, full_shard: 3 units, 0\.\d MB of parameters per rank, gathered, 2 replicas: `: {4,
+			func(a *args.TrainingArguments) {
+				a.DPReplicateSize = 2
+				gather(a, "hybrid_shard", "auto_wrap")
+			}},
+	} {
+		a := rankArgs(c.ranks)
+		a.MaxSteps, a.EvalStrategy, a.SaveStrategy = 1, args.StrategyNo, args.StrategyNo
+		c.set(a)
+		line := &starter{}
+		_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(raggedTexts(51)),
+			trainer.WithCallbacks(line)).Train()
+		require.NoError(t, err)
+		require.Regexp(t, want, line.text)
+	}
+}
+
+// starter keeps the first line of a run.
+type starter struct {
+	callbacks.Base
+	text string
+}
+
+func (s *starter) OnTrainBegin(e *callbacks.Event) error {
+	s.text = e.Run.String()
+	return nil
+}

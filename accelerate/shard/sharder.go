@@ -116,6 +116,17 @@ type exchange struct {
 // without a batch of its own then repeats another. It serves a nil Sharder too.
 func (s *Sharder) GathersParameters() bool { return s != nil && s.options.Parameters }
 
+// SharesParameters reports whether the ranks have the parameters together, whole and once.
+func (s *Sharder) SharesParameters() bool { return s.options.Shared }
+
+// Units is the number of units whose parameters come and go together; 0 where none do.
+func (s *Sharder) Units() int {
+	if !s.options.Parameters {
+		return 0
+	}
+	return len(s.units)
+}
+
 // New moves the parameters of the units into flat buffers and cuts them into shards. All ranks have the same parameters
 // with the same values. tree is that of the model, whose modules get hooks. It is collective.
 func New(c *tensor.Ctx, g *dist.Group, tree *nn.Tree, units []Unit, o Options) (*Sharder, error) {
