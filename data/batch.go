@@ -56,9 +56,9 @@ type Batch struct {
 	Last bool
 }
 
-// Tensor returns the tensor of a name that a model cannot do without, for Tensors, which is nil for a name that is not
+// Required returns the tensor of a name that a model cannot do without; Tensors has nil for a name that is not
 // there. It panics with the names that are.
-func (b *Batch) Tensor(name string) *tensor.Tensor {
+func (b *Batch) Required(name string) *tensor.Tensor {
 	t := b.Tensors[name]
 	if t == nil {
 		panic(&tensor.Error{Op: "data.Batch", Msg: fmt.Sprintf("the batch has no %s: it has %s", name, b.Names())})

@@ -12,11 +12,11 @@ import (
 )
 
 // A name that the batch does not have is answered with those that it has.
-func TestBatchTensor(t *testing.T) {
+func TestBatchRequired(t *testing.T) {
 	x := tensor.Ones(tensor.NewCtx(tensor.CPU()), tensor.Float32, 1)
 	b := &data.Batch{Tensors: map[string]*tensor.Tensor{"label": x, "inputs": x}}
-	require.Equal(t, x, b.Tensor("inputs"))
-	require.EqualError(t, tensor.Try(func() { b.Tensor(data.Labels) }),
+	require.Equal(t, x, b.Required("inputs"))
+	require.EqualError(t, tensor.Try(func() { b.Required(data.Labels) }),
 		"tensor.data.Batch: the batch has no labels: it has inputs, label")
-	require.ErrorContains(t, tensor.Try(func() { (&data.Batch{}).Tensor(data.Labels) }), "it has nothing")
+	require.ErrorContains(t, tensor.Try(func() { (&data.Batch{}).Required(data.Labels) }), "it has nothing")
 }

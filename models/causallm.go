@@ -26,7 +26,7 @@ func CausalLM(c *nn.Ctx, m nn.Module, head *nn.Embedding, b *data.Batch, hidden 
 			return []*tensor.Tensor{logits}
 		}
 		return []*tensor.Tensor{logits, nn.CausalLMLossSum(c, logits, labels)}
-	}, b.Tensor(data.InputIDs))
+	}, b.Required(data.InputIDs))
 	if alone {
 		return Output{Loss: out[0]}
 	}

@@ -134,7 +134,7 @@ func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 // [B,classes], of the hidden state at each text's last token that is not pad_token_id, as in transformers. The loss
 // terms are texts: labels that are not tensor.IgnoreIndex.
 func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
-	ids, labels := b.Tensor(data.InputIDs), b.Tensors[data.Labels]
+	ids, labels := b.Required(data.InputIDs), b.Tensors[data.Labels]
 	if m.Cfg.PadTokenID == nil && ids.Size(0) > 1 {
 		why := fmt.Sprintf("%d texts and no pad_token_id: want it in the configuration, or one text", ids.Size(0))
 		panic(&tensor.Error{Op: "gpt2.Forward", Msg: why, Where: c.Path()})

@@ -108,7 +108,7 @@ func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 			x = l.Forward(c, x)
 		}
 		return m.loss(c, x, b.Tensors[data.Labels])
-	}, b.Tensor(data.Inputs)))
+	}, b.Required(data.Inputs)))
 }
 
 // loss appends the loss to the predictions if there are labels.

@@ -131,7 +131,7 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 // Forward reads pixel_values, images [B,num_channels,H,W], and labels (optional), the classes
 // [B]. Logits are [B,classes]. The loss terms are images: labels that are not tensor.IgnoreIndex.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
-	x := b.Tensor(data.PixelValues)
+	x := b.Required(data.PixelValues)
 	if len(x.Shape()) != 4 || x.Size(1) != m.Cfg.NumChannels {
 		panic(&tensor.Error{Op: "resnet.Forward",
 			Msg:   fmt.Sprintf("%s of shape %v: want [B %d H W]", data.PixelValues, x.Shape(), m.Cfg.NumChannels),
