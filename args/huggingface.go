@@ -15,7 +15,7 @@ const (
 	hubReads     = "only an upload to the Hub reads it, which is not built"
 	trackioReads = "only the reporter trackio reads it, which is not built"
 	compiled     = "programs and kernels are compiled before the run"
-	fp16Reads    = "it chose between apex and torch.amp; fp16 and bf16 are built in here"
+	fp16Reads    = "it chose apex or torch.amp; fp16 and bf16 are built in"
 	goroutines   = "workers are goroutines"
 )
 

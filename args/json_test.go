@@ -159,6 +159,15 @@ func TestJSONForTransformers(t *testing.T) {
 	require.True(t, p.train.DoTrain)
 }
 
+// A program that makes no predictions does not ignore do_predict.
+func TestPredictsOrRefuses(t *testing.T) {
+	p := newProgram(nil, nil)
+	p.loader.Predicts = false
+	require.Equal(t, []string{
+		"do_predict is true (flag --do_predict); want false: this program makes no predictions",
+	}, faultLines(t, p.parse("--do_predict").err))
+}
+
 // What a program does follows from do_train, do_eval, do_predict and eval_strategy.
 func TestTrainingWanted(t *testing.T) {
 	for _, c := range []struct {

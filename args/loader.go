@@ -54,6 +54,8 @@ type Loader struct {
 	// AllowArgs lets words that are no flags pass; they are the FlagSet's Args.
 	// Otherwise they are faults.
 	AllowArgs bool
+	// Predicts says that the program makes predictions where do_predict is set. Otherwise do_predict is a fault.
+	Predicts bool
 	// Environ is the environment; nil stands for os.Environ.
 	Environ func() []string
 	// ReadFile reads a config file; nil stands for reading regular files of at most a MiB.
@@ -367,6 +369,8 @@ func (m *merge) finish() (*Resolved, error) {
 	m.assign(copies)
 	if a := l.training(copies); a != nil {
 		m.follow(a)
+		m.checker.Require(!a.DoPredict || l.Predicts, "do_predict", a.DoPredict,
+			"false: this program makes no predictions")
 	}
 	notices := append(append(m.judge(), m.replaceEngine(copies)...), m.configs...)
 	m.checker.check(l.schema, copies)
@@ -389,7 +393,7 @@ func (m *merge) follow(a *TrainingArguments) {
 	origin := m.origins["do_eval"]
 	written := strings.HasPrefix(origin, "file ") &&
 		a.EvalStrategy != StrategyNo && m.origins["eval_strategy"] == origin
-	if a.DoEval && !written || !a.EvaluationWanted() {
+	if a.DoEval && !written || !a.EvaluationWanted() || a.DoPredict && m.origins["eval_strategy"] == "" {
 		return
 	}
 	a.followEvalStrategy()

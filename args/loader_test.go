@@ -46,6 +46,7 @@ func newProgram(environ []string, files map[string]string) *program {
 	p := &program{train: args.Default("out"), data: &dataArguments{BlockSize: 128}}
 	p.flags = pflag.NewFlagSet("test", pflag.ContinueOnError)
 	p.loader = args.Bind(p.flags, p.train, p.data)
+	p.loader.Predicts = true
 	p.loader.Environ = func() []string { return environ }
 	p.loader.ReadFile = func(path string) ([]byte, error) {
 		text, ok := files[path]

@@ -17,7 +17,8 @@ type TrainingArguments struct {
 	DoTrain bool `json:"do_train" usage:"train (read by programs, not by the trainer)"`
 	// DoEval asks a program to evaluate. See EvaluationWanted.
 	DoEval bool `json:"do_eval" usage:"evaluate (read by programs, not by the trainer)"`
-	// DoPredict asks a program to predict. The trainer itself does not read it.
+	// DoPredict asks a program to predict. A Loader refuses it unless the program does (Loader.Predicts); the trainer
+	// itself does not read it.
 	DoPredict bool `json:"do_predict" usage:"predict (read by programs, not by the trainer)"`
 
 	// PerDeviceTrainBatchSize is the number of samples in one micro-batch of one rank.

@@ -39,6 +39,7 @@ func (m *ModelArguments) Check(c *args.Checker) {
 type DataArguments struct {
 	TrainFile                 string `json:"train_file" path:"true" usage:"texts with labels: .csv, .tsv, .jsonl or .json, plain or .gz; empty takes comments of Go's standard library"`
 	ValidationFile            string `json:"validation_file" path:"true" usage:"texts to evaluate on; empty holds a part of train_file out"`
+	TestFile                  string `json:"test_file" path:"true" usage:"texts to classify with do_predict"`
 	ValidationSplitPercentage int    `json:"validation_split_percentage" usage:"percent of the rows that are held out if there is no validation_file"`
 	TextColumn                string `json:"text_column" usage:"column of the texts; empty is text, sentence, content or review, or else the first that holds text"`
 	LabelColumn               string `json:"label_column" usage:"column of the labels"`

@@ -50,14 +50,24 @@ type job struct {
 // run trains, or only evaluates if that is all that was asked for, and prints the results.
 func (j *job) run(ctx context.Context) error {
 	training := j.args.TrainingWanted()
-	if !training && j.model.ModelNameOrPath == "" {
-		return errors.New("--do_eval without --do_train evaluates a saved model: want --model_name_or_path FOLDER")
+	switch {
+	case !training && j.model.ModelNameOrPath == "":
+		return errors.New("--do_eval or --do_predict without --do_train is for a saved model: want " +
+			"--model_name_or_path FOLDER")
+	case j.args.DoPredict && j.data.TestFile == "":
+		return errors.New("--do_predict classifies the texts of a file: want --test_file")
 	}
 	var err error
 	if j.model.ModelNameOrPath != "" { // before the texts are read for nothing
 		if j.base, err = open(j.model.ModelNameOrPath); err != nil {
 			return err
 		}
+	}
+	if !training && !j.args.DoEval {
+		if err := j.load(nil); err != nil {
+			return err
+		}
+		return j.predict()
 	}
 	train, eval, err := readTexts(j.data, j.args.Seed, training)
 	if err != nil {
@@ -104,10 +114,10 @@ func (j *job) run(ctx context.Context) error {
 	if err := t.SaveMetrics("eval", m); err != nil || !t.IsMain() {
 		return err
 	}
-	if err := matrix.WriteTable(j.out, 3); err != nil {
+	if err := errors.Join(matrix.WriteTable(j.out, 3), j.show(eval)); err != nil || !j.args.DoPredict {
 		return err
 	}
-	return j.show(eval)
+	return j.predict()
 }
 
 // create trains a tokenizer and makes a new model.

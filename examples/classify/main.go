@@ -56,6 +56,7 @@ func train(ctx context.Context, p *program.Process) error {
 func (s *settings) loader(p *program.Process) *args.Loader {
 	l := args.Bind(p.Flags(), s.args, s.model, s.data, s.serve)
 	l.Defaults(s.choose)
+	l.Predicts = true
 	l.Know(scripts.Lengths("max_seq_length")...)
 	l.Know(scripts.RunGLUE()...)
 	return l

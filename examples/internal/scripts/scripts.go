@@ -75,7 +75,6 @@ func RunGLUE() []args.Known {
 		args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed, Target: "max_seq_length"},
 		noEffect("pad_to_max_length", args.TypeBool, "true",
 			"padding changes no result; batches are padded to the longest text"),
-		planned("test_file", args.TypeString, "", "predictions for a file; want validation_file"),
 	)
 }
 

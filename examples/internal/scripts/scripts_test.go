@@ -38,6 +38,7 @@ type own struct {
 	ValidationSplitPercentage int      `json:"validation_split_percentage" usage:"x"`
 	MaxSeqLength              int      `json:"max_seq_length" usage:"x"`
 	DType                     string   `json:"dtype" usage:"x"`
+	TestFile                  string   `json:"test_file" usage:"x"`
 	TrainDir                  string   `json:"train_dir" usage:"x"`
 	ValidationDir             string   `json:"validation_dir" usage:"x"`
 	TrainValSplit             float64  `json:"train_val_split" usage:"x"`
@@ -46,6 +47,8 @@ type own struct {
 func parse(script string, argv []string) (*args.Resolved, error) {
 	loader := args.Bind(pflag.NewFlagSet(script, pflag.ContinueOnError), args.Default(""), &own{})
 	loader.Environ = func() []string { return nil }
+	loader.Predicts = true
+	loader.ForProgram(trainer.Program())
 	loader.Know(tables[script]()...)
 	loader.ForProgram(trainer.Program()) // as programs do: the reporters and engines that there are
 	return loader.Parse(argv)
