@@ -70,6 +70,8 @@ type Group struct {
 
 	dead chan struct{}
 
+	unwritten atomic.Bool // a rank was lost while no call waited for it: the record is for the first that does
+
 	allocated atomic.Int64 // bytes
 
 	watching sync.WaitGroup
@@ -299,6 +301,15 @@ func (g *Group) fail(err error) {
 		g.devices.Abort(err)
 	}
 	g.flight.fail(err)
+	if _, lost := err.(*RankLostError); lost && !g.flight.waits() {
+		g.unwritten.Store(true) // a rank whose work is done and whose process has ended is lost, too, and harms nobody
+		return
+	}
+	g.writeFlight()
+}
+
+// writeFlight writes the record of a group that has failed.
+func (g *Group) writeFlight() {
 	if g.opts.FlightDir == "" {
 		return
 	}
@@ -393,6 +404,9 @@ func (g *Group) execute(h *Handle) {
 		}
 	}
 	g.flight.finish(h.entry, err)
+	if err != nil && g.unwritten.CompareAndSwap(true, false) {
+		g.writeFlight()
+	}
 	h.finish(err)
 }
 
