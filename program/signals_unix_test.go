@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -50,6 +51,9 @@ func (o *output) String() string {
 
 func start(t *testing.T, cmd *exec.Cmd) *child {
 	t.Helper()
+	handled := make(chan os.Signal, 1) // under nohup a program would inherit that SIGHUP is ignored
+	signal.Notify(handled, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(handled) })
 	c := &child{Cmd: cmd, stderr: &output{}, ended: make(chan struct{})}
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
