@@ -260,7 +260,7 @@ func TestAccumulatorRefusesDisorder(t *testing.T) {
 	a.begin(5)
 	for _, leaf := range []int{3, -1, 8} {
 		require.EqualError(t, tensor.Try(func() { a.begin(leaf) }), fmt.Sprintf(
-			"tensor.accelerate.Backward: leaf %d: want one in [4, 8): leaves ascend, and Reduce ends a window", leaf))
+			"accelerate.Backward: leaf %d: want one in [4, 8): leaves ascend, and Reduce ends a window", leaf))
 	}
 	a.begin(4) // of the same group
 	a.finish()

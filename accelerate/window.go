@@ -191,16 +191,17 @@ func evened(ctx context.Context, a *Accelerator, batches []*data.Batch) ([]*data
 // microBatch runs the forward and backward pass of a leaf. Its loss stays on the device, in slot.
 func (p Pass) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Tensor, expected float64, leaf int,
 	last bool) (count float64, err error) {
-	fault := tensor.Try(func() {
-		a.TrainCtx(b.Position).Scope(func(c *nn.Ctx) []*tensor.Tensor {
-			var sum *tensor.Tensor
-			if sum, count, err = p.Loss(c, b); err != nil {
-				return nil
+	fault := tensor.Recover(func() { // the caller's loss may panic with whatever it likes
+		_, err = a.TrainCtx(b.Position).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
+			sum, n, err := p.Loss(c, b)
+			if err != nil {
+				return nil, err
 			}
+			count = n
 			host := c.Ctx.NoGrad()
 			tensor.CopyInto(host, tensor.Reshape(host, slot, sum.Shape()...), sum)
 			a.Backward(c, sum, expected, leaf, last)
-			return nil
+			return nil, nil
 		})
 	})
 	if fault != nil {

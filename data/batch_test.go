@@ -17,6 +17,6 @@ func TestBatchRequired(t *testing.T) {
 	b := &data.Batch{Tensors: map[string]*tensor.Tensor{"label": x, "inputs": x}}
 	require.Equal(t, x, b.Required("inputs"))
 	require.EqualError(t, tensor.Try(func() { b.Required(data.Labels) }),
-		"tensor.data.Batch: the batch has no labels: it has inputs, label")
+		"data.Batch: the batch has no labels: it has inputs, label")
 	require.ErrorContains(t, tensor.Try(func() { (&data.Batch{}).Required(data.Labels) }), "it has nothing")
 }

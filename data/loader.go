@@ -227,7 +227,7 @@ func (l *Loader) load(c *tensor.Ctx, p *pending) (b *Batch, err error) {
 		}
 		return err
 	})
-	if _, bare := err.(*PanicError); bare {
+	if _, bare := err.(*tensor.PanicError); bare {
 		err = &CollateError{Indices: p.micro.Indices, Err: err}
 	}
 	if err != nil {

@@ -3,8 +3,8 @@
 package data
 
 import (
+	"errors"
 	"fmt"
-	"runtime/debug"
 
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -102,18 +102,17 @@ func (s source[T]) collated(c *tensor.Ctx, samples []T, indices []int64) (*Batch
 // build runs the collator in a memory scope, which frees what it leaves behind, and
 // takes the batch out of it.
 func (s source[T]) build(c *tensor.Ctx, samples []T) (batch *Batch, err error) {
-	c.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+	_, err = c.NoGrad().TryScope(func(c *tensor.Ctx) (_ []*tensor.Tensor, err error) {
 		if batch, err = s.collate(c, samples); err != nil {
-			return nil
+			return nil, err
 		}
 		if batch == nil {
-			err = fmt.Errorf("the collator returned no batch")
-			return nil
+			return nil, errors.New("the collator returned no batch")
 		}
 		for _, t := range batch.Tensors {
 			c.Keep(t)
 		}
-		return nil
+		return nil, nil
 	})
 	return batch, err
 }
@@ -121,7 +120,7 @@ func (s source[T]) build(c *tensor.Ctx, samples []T) (batch *Batch, err error) {
 // SampleError says which sample could not be read.
 type SampleError struct {
 	Index int64 // in the dataset
-	Err   error // what the dataset returned, or a *PanicError
+	Err   error // what the dataset returned, or a *tensor.PanicError
 }
 
 func (e *SampleError) Error() string { return fmt.Sprintf("data: sample %d: %v", e.Index, e.Err) }
@@ -132,7 +131,7 @@ func (e *SampleError) Unwrap() error { return e.Err }
 // CollateError says which samples could not be made a batch of.
 type CollateError struct {
 	Indices []int64 // in the dataset
-	Err     error   // what the collator returned, or a *PanicError
+	Err     error   // what the collator returned, or a *tensor.PanicError
 }
 
 func (e *CollateError) Error() string {
@@ -142,26 +141,10 @@ func (e *CollateError) Error() string {
 // Unwrap returns the cause.
 func (e *CollateError) Unwrap() error { return e.Err }
 
-// PanicError is a panic in a dataset or a collator, handed over as an error.
-type PanicError struct {
-	Value any
-	Stack []byte
-}
-
-func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
-
-// Unwrap returns the panic's value if it is an error, as *tensor.Error is.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
-
 // guard calls f and turns a panic into an error.
 func guard(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = &PanicError{Value: p, Stack: debug.Stack()}
-		}
-	}()
-	return f()
+	if p := tensor.Recover(func() { err = f() }); p != nil {
+		return p
+	}
+	return err
 }

@@ -86,7 +86,7 @@ func TestSourceNamesTheSample(t *testing.T) {
 		require.Equal(t, index, sample.Index)
 		require.Equal(t, index == 3 || index == 4, errors.Is(err, broken))
 	}
-	var p *PanicError
+	var p *tensor.PanicError
 	_, err := src.Batch(c, []int64{5})
 	require.ErrorAs(t, err, &p)
 	require.Contains(t, string(p.Stack), "source_test.go")
@@ -99,7 +99,7 @@ func TestSourceNamesTheBatch(t *testing.T) {
 			return nil, errors.New("odd one")
 		},
 		"returned no batch": func(*tensor.Ctx, []number) (*Batch, error) { return nil, nil },
-		"panic: tensor.FromSlice": func(c *tensor.Ctx, _ []number) (*Batch, error) {
+		"tensor.FromSlice": func(c *tensor.Ctx, _ []number) (*Batch, error) {
 			tensor.FromSlice(c, []float32{1}, 2)
 			return nil, nil
 		},

@@ -137,11 +137,11 @@ func TestAttentionRefuses(t *testing.T) {
 			nn.NewMultiheadAttention(newInit(),
 				nn.AttentionConfig{Width: k[0], Heads: k[1], KVHeads: k[2], Causal: true})
 		})
-		require.EqualError(t, err, fmt.Sprintf("tensor.nn.NewMultiheadAttention: width %d, %d heads, %d key heads: "+
+		require.EqualError(t, err, fmt.Sprintf("nn.NewMultiheadAttention: width %d, %d heads, %d key heads: "+
 			"want a width that divides into heads, and heads that divide into key heads", k[0], k[1], k[2]))
 	}
 	err := tensor.Try(func() { nn.SplitHeads(c, tensor.Zeros(c.Ctx, tensor.Float32, 1, 2, 8), 3) })
-	require.EqualError(t, err, "tensor.nn.SplitHeads: width 8 does not divide into 3 heads")
+	require.EqualError(t, err, "nn.SplitHeads: width 8 does not divide into 3 heads")
 }
 
 func TestSplitAndMergeHeads(t *testing.T) {

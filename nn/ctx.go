@@ -110,3 +110,8 @@ func (c *Ctx) WithRecompute(units []Module) *Ctx {
 func (c *Ctx) Scope(body func(c *Ctx) []*tensor.Tensor) []*tensor.Tensor {
 	return c.Ctx.Scope(func(t *tensor.Ctx) []*tensor.Tensor { return body(c.With(t)) })
 }
+
+// TryScope is Scope for a body that can fail; see tensor.Ctx.TryScope.
+func (c *Ctx) TryScope(body func(c *Ctx) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
+	return c.Ctx.TryScope(func(t *tensor.Ctx) ([]*tensor.Tensor, error) { return body(c.With(t)) })
+}

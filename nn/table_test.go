@@ -131,7 +131,7 @@ func TestConstructorsRefuseSizes(t *testing.T) {
 		require.ErrorContains(t, err, "want at least 1 (in block)")
 	}
 	require.EqualError(t, tensor.Try(func() { nn.NewLinear(newInit(), nn.LinearConfig{In: 3}) }),
-		"tensor.nn.NewLinear: Out is 0: want at least 1")
+		"nn.NewLinear: Out is 0: want at least 1")
 	require.ErrorContains(t, tensor.Try(func() {
 		nn.NewConv2D(newInit(), nn.Conv2DConfig{In: 4, Out: 3, Kernel: [2]int{1, 1},
 			Options: tensor.Conv2DOptions{Groups: 2}})

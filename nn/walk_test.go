@@ -190,7 +190,7 @@ func TestWalkRefuses(t *testing.T) {
 		{&struct{ M map[string]inner }{map[string]inner{"a": {}}},
 			"m.a is a nn_test.inner by value, whose parameters have no address: store a pointer"},
 	} {
-		require.EqualError(t, tensor.Try(func() { nn.Walk(k.m) }), "tensor.nn.Walk: "+k.want)
+		require.EqualError(t, tensor.Try(func() { nn.Walk(k.m) }), "nn.Walk: "+k.want)
 	}
 }
 

@@ -177,7 +177,7 @@ func (o *Optimizer) fillOne(s *Slot) {
 		}
 		zeros, err := o.zeros(o.keep, t.DType, t.Shape...)
 		if err != nil {
-			panic(&tensor.Error{Op: "optim", Msg: fmt.Sprintf("state %s of %s: %v", t.Name, s.param.Name, err),
+			panic(&tensor.Error{Op: "optim.Step", Msg: fmt.Sprintf("state %s of %s: %v", t.Name, s.param.Name, err),
 				Cause: err})
 		}
 		s.Tensors[t.Name] = zeros

@@ -290,9 +290,9 @@ func TestNewRefusesDuplicates(t *testing.T) {
 	}
 	require.NoError(t, make(tensor.Named{Name: "a", Tensor: x}, tensor.Named{Name: "b", Tensor: y}))
 	require.EqualError(t, make(tensor.Named{Name: "a", Tensor: x}, tensor.Named{Name: "a", Tensor: y}),
-		`tensor.optim.New: parameter "a" is named twice`)
+		`optim.New: parameter "a" is named twice`)
 	require.EqualError(t, make(tensor.Named{Name: "a", Tensor: x}, tensor.Named{Name: "b", Tensor: x}),
-		`tensor.optim.New: parameters "a" and "b" are one tensor: want tied parameters once`)
+		`optim.New: parameters "a" and "b" are one tensor: want tied parameters once`)
 }
 
 func TestOptimizerLists(t *testing.T) {

@@ -46,5 +46,8 @@
 //
 // # Memory
 //
-// Run leaves the garbage collector as it is.
+// Tensors lie outside the Go heap, and a step leaves little garbage: what the collector saves at Go's default of 100 is
+// not worth that the heap, with the data set in it, may double. Run sets GOGC to 25 unless the environment sets it. 300
+// steps of examples/clm, which also trains a tokenizer, then take 70 MiB at most for 80, and about 6 % more processor
+// time.
 package program

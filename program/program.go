@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -17,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
@@ -26,6 +28,9 @@ const (
 	ExitUsage       = 2
 	ExitInterrupted = 130
 )
+
+// gcPercent is GOGC unless the environment sets it: see Memory in the package comment.
+const gcPercent = 25
 
 // Process is what a program's function gets of its process. Tests make one by hand.
 type Process struct {
@@ -42,14 +47,18 @@ type Process struct {
 // Func is a program. ctx ends at the first signal; context.Cause(ctx) is then a SignalError.
 type Func func(ctx context.Context, p *Process) error
 
-// Run runs f as the whole of a process and returns the exit code: os.Exit(program.Run(f)). It handles signals, makes
-// the log that of NewLogHandler on standard error at level warning, prints the error that f returns, and records it
-// for a launcher (accelerate.RecordError).
+// Run runs f as the whole of a process and returns the exit code: os.Exit(program.Run(f)). It handles signals, sets
+// GOGC, and makes slog's default logger one of callbacks.NewLogHandler on standard error, at level warning. It prints
+// the error that f returns, with the stack if that is a panic which a Trainer handed over, and records it for a
+// launcher (accelerate.RecordError).
 func Run(f Func) (code int) {
 	p := &Process{Name: strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"), Args: os.Args[1:],
 		Stdout: &output{w: os.Stdout}, Stderr: os.Stderr}
 	if place, err := accelerate.Place(); err == nil && place.Rank > 0 { // Parse returns the error
 		p.Stdout = io.Discard // rank 0 speaks for all
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 	p.log(slog.LevelWarn)
 	ctx, signals := listen(p.messages())
@@ -98,7 +107,7 @@ func (p *Process) end(err error, got os.Signal) int {
 		return 0
 	}
 	_ = accelerate.RecordError(err) // for a launcher; the error is printed all the same
-	fmt.Fprintf(p.messages(), "%s: %v\n", p.Name, err)
+	fmt.Fprintf(p.messages(), "%s: %v\n%s", p.Name, err, stackOf(err))
 	var usage *args.Error
 	var interrupt *SignalError
 	switch {
@@ -109,6 +118,25 @@ func (p *Process) end(err error, got os.Signal) int {
 		return ExitUsage
 	}
 	return ExitError
+}
+
+// stackOf is the stack of the panic that err comes from, behind an empty line; "" if it comes from none, or from a
+// misuse, which names the operation and the module itself.
+func stackOf(err error) string {
+	var stack []byte
+	var p *tensor.PanicError
+	var misuse *tensor.Error
+	var c *callbacks.Error
+	switch {
+	case errors.As(err, &p) && !errors.As(p, &misuse):
+		stack = p.Stack
+	case errors.As(err, &c):
+		stack = c.Stack
+	}
+	if len(stack) == 0 {
+		return ""
+	}
+	return "\n" + strings.TrimRight(string(stack), "\n") + "\n"
 }
 
 // SignalError is the cause of the end of a program's context.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/program"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // role makes the test binary the program of that name.
@@ -25,7 +27,11 @@ const role = "PROGRAM_TEST_ROLE"
 
 // roles are the programs of these tests.
 var roles = map[string]program.Func{
-	"fail":    func(context.Context, *program.Process) error { return errors.New("the disk is gone") },
+	"fail": func(context.Context, *program.Process) error { return errors.New("the disk is gone") },
+	"gogc": func(_ context.Context, p *program.Process) error {
+		fmt.Fprintln(p.Stdout, "GOGC", debug.SetGCPercent(100))
+		return nil
+	},
 	"succeed": func(context.Context, *program.Process) error { return nil },
 	"parse": func(_ context.Context, p *program.Process) error {
 		_, err := p.Parse(args.Bind(p.Flags(), args.Default("out")))
@@ -38,6 +44,9 @@ var roles = map[string]program.Func{
 		fmt.Fprintln(p.Stdout, "ready")
 		<-ctx.Done()
 		return fmt.Errorf("loop: %w: %w", accelerate.ErrInterrupted, context.Cause(ctx))
+	},
+	"panic": func(context.Context, *program.Process) error {
+		return tensor.Recover(func() { panic("out of luck") })
 	},
 	"elsewhere": func(context.Context, *program.Process) error {
 		return fmt.Errorf("loop: %w on another rank", accelerate.ErrInterrupted)
@@ -98,6 +107,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"succeed", nil, 0, "", ""},
 		{"fail", nil, program.ExitError, "", name + ": the disk is gone\n"},
+		{"panic", nil, program.ExitError, "", name + ": panic: out of luck\n\ngoroutine 1 [running]:\n"},
 		{"elsewhere", nil, program.ExitInterrupted, "", name + ": loop: interrupted on another rank\n"},
 		{"parse", []string{"--max_steps", "3"}, 0, "parsed\n", ""},
 		{"parse", []string{"--torch_compile"}, 0, "--torch_compile has no effect", ""},
@@ -116,6 +126,16 @@ func TestExitCodes(t *testing.T) {
 			require.Contains(t, stdout, c.stdout)
 			require.Contains(t, stderr, c.stderr)
 		})
+	}
+}
+
+// Programs collect garbage early, unless the user says when.
+func TestGOGC(t *testing.T) {
+	for set, want := range map[string]string{"": "GOGC 25\n", "60": "GOGC 60\n"} {
+		cmd := command(t, "gogc")
+		cmd.Env = append(cmd.Env, "GOGC="+set)
+		_, stdout, _ := finish(t, cmd)
+		require.Equal(t, want, stdout)
 	}
 }
 

@@ -4,6 +4,7 @@ package tensor
 
 import (
 	"fmt"
+	"runtime/debug"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
@@ -12,7 +13,7 @@ import (
 // Error is the panic value of every misuse of a tensor. It carries what is needed to fix
 // the call without a debugger.
 type Error struct {
-	Op     string   // the op that refused
+	Op     string   // the op that refused; of another package with its name, as "nn.Walk"
 	Inputs []string // the operands, as "float32[2 3]"
 	Msg    string   // what was wrong and what was wanted
 	Where  string   // the module path or other scope, innermost last; may be empty
@@ -24,7 +25,9 @@ func (e *Error) Unwrap() error { return e.Cause }
 
 func (e *Error) Error() string {
 	var b strings.Builder
-	b.WriteString("tensor.")
+	if !strings.Contains(e.Op, ".") { // an op of this package
+		b.WriteString("tensor.")
+	}
 	b.WriteString(e.Op)
 	if len(e.Inputs) > 0 {
 		fmt.Fprintf(&b, "(%s)", strings.Join(e.Inputs, ", "))
@@ -68,6 +71,41 @@ func Try(f func()) (err error) {
 			err = p
 		default:
 			panic(p)
+		}
+	}()
+	f()
+	return nil
+}
+
+// PanicError is a panic, of the program's own code or a misuse, that was handed over as an error.
+type PanicError struct {
+	Value any
+	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack gives it
+}
+
+// Error is the text of a misuse or kernel fault as it is, and of any other value with "panic: " before it.
+func (e *PanicError) Error() string {
+	switch v := e.Value.(type) {
+	case *Error:
+		return v.Error()
+	case *backend.Fault:
+		return v.Error()
+	}
+	return fmt.Sprintf("panic: %v", e.Value)
+}
+
+// Unwrap returns the panic's value if it is an error, as *Error is.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// Recover is Try for every panic: it runs f and returns whatever it panicked with as a *PanicError. Code that calls a
+// program's functions, such as a model's Forward, uses it to return their panics as errors.
+func Recover(f func()) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
 	f()

@@ -23,6 +23,19 @@ func (c *Ctx) Scope(body func(c *Ctx) []*Tensor) []*Tensor {
 	return out
 }
 
+// TryScope is Scope for a body that can fail. If body returns an error, everything that was allocated inside is freed,
+// and the error returned.
+func (c *Ctx) TryScope(body func(c *Ctx) ([]*Tensor, error)) (out []*Tensor, err error) {
+	out = c.Scope(func(c *Ctx) []*Tensor {
+		var results []*Tensor
+		if results, err = body(c); err != nil {
+			return nil
+		}
+		return results
+	})
+	return out, err
+}
+
 // Scoped reports whether a Scope is open.
 func (c *Ctx) Scoped() bool { return c.scope != nil }
 

@@ -193,7 +193,7 @@ func (s scalar) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 }
 
 func TestPredictionsThatAreNotPerSample(t *testing.T) {
-	_, err := newTrainer(vfs.NewMem(), scalar{newLine(1, 1)}, lineArgs()).Predict(columnsOf(points(8)).rows(0, 8))
+	_, err := newTrainer(vfs.NewMem(), &scalar{newLine(1, 1)}, lineArgs()).Predict(columnsOf(points(8)).rows(0, 8))
 	requireOneError(t, err, "logits have shape []", "8 samples")
 }
 

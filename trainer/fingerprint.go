@@ -37,8 +37,8 @@ func (r *run) checkData(ck *checkpoint.Checkpoint) error {
 		r.log.Warn("resume changes the run", "checkpoint", ck.Path, "changed", strings.Join(changed, ", "))
 		return nil
 	}
-	return fmt.Errorf("trainer: resume from %s: changed since the checkpoint: %s; want what it was saved with, or "+
-		"resume_on_other_data true", ck.Path, strings.Join(changed, ", "))
+	return fmt.Errorf("changed since the checkpoint: %s; want what it was saved with, or resume_on_other_data true",
+		strings.Join(changed, ", "))
 }
 
 // fingerprint tells the training data from others, "" where nothing can be said. It is computed when it is first asked
@@ -56,7 +56,7 @@ func (r *run) fingerprint() string {
 		r.print = &print
 		return print
 	}
-	if p := tensor.Try(func() { print, err = data.Fingerprint(r.acc.Ctx().NoGrad(), r.train) }); p != nil {
+	if p := tensor.Recover(func() { print, err = data.Fingerprint(r.acc.Ctx().NoGrad(), r.train) }); p != nil {
 		err = p
 	}
 	if err != nil { // a sample that cannot be read ends the run when its turn comes
@@ -75,7 +75,7 @@ func (r *run) changedParts(ck *checkpoint.Checkpoint) (changed []string, err err
 		}
 		h := sha256.New()
 		if err := p.Write(h); err != nil {
-			return nil, fmt.Errorf("trainer: %s: %w", p.Name, err)
+			return nil, fmt.Errorf("%s: %w", p.Name, err)
 		}
 		if hex.EncodeToString(h.Sum(nil)) != ck.Files[i].SHA256 {
 			changed = append(changed, p.Name)

@@ -238,6 +238,8 @@ func requireOneError(t *testing.T, err error, words ...string) {
 	}
 	require.NotContains(t, err.Error(), "goroutine ")
 	require.NotContains(t, err.Error(), "\n")
+	require.LessOrEqual(t, strings.Count(err.Error(), "trainer: "), 1, "a prefix once: %v", err)
+	require.LessOrEqual(t, strings.Count(err.Error(), "resume from "), 1, "%v", err)
 }
 
 func checkpointPath(step int64) string {

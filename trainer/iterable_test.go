@@ -206,7 +206,7 @@ func TestIterableEvaluation(t *testing.T) {
 			metrics, err := tr.Evaluate()
 			require.NoError(t, err)
 			require.Equal(t, metrics["eval_list_loss"], metrics["eval_stream_loss"])
-			got, err := tr.PredictIterable(ctx,
+			got, err := tr.PredictIterableContext(ctx,
 				data.NewIterableSource[text](streamed[text]{equalTexts(n), false}, data.Stack[text]))
 			require.NoError(t, err)
 			listed, err := tr.Predict(data.NewSource(equalTexts(n), data.Stack[text]))

@@ -46,8 +46,13 @@ func (t *Trainer) PredictContext(ctx context.Context, src data.Source) (*Predict
 	return t.predict(ctx, evalSet{src: src})
 }
 
-// PredictIterable is PredictContext for data without a length. The predictions are numbered in their order.
-func (t *Trainer) PredictIterable(ctx context.Context, src data.IterableSource) (*PredictionOutput, error) {
+// PredictIterable is Predict for data without a length. The predictions are numbered in their order.
+func (t *Trainer) PredictIterable(src data.IterableSource) (*PredictionOutput, error) {
+	return t.PredictIterableContext(context.Background(), src)
+}
+
+// PredictIterableContext is PredictIterable with a context that can end it.
+func (t *Trainer) PredictIterableContext(ctx context.Context, src data.IterableSource) (*PredictionOutput, error) {
 	return t.predict(ctx, evalSet{stream: src})
 }
 
@@ -234,18 +239,16 @@ func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc
 	if each == nil && t.loss == nil && (len(t.metrics) == 0 || t.args.PredictionLossOnly) {
 		eval = eval.WithLossOnly()
 	}
-	if p := tensor.Try(func() {
-		eval.Scope(func(c *nn.Ctx) []*tensor.Tensor {
+	if p := tensor.Recover(func() {
+		_, err = eval.TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
 			out := t.model.Forward(c, b)
 			if b.Leaf < 0 {
-				return nil
+				return nil, nil
 			}
 			if out.Loss != nil || t.loss != nil && (each == nil || b.Tensors[data.Labels] != nil) {
-				var sum *tensor.Tensor
-				var count float64
-				if sum, count, err = t.lossFrom(c, out, b); err != nil {
-					err = fmt.Errorf("trainer: evaluation: %w", err)
-					return nil
+				sum, count, err := t.lossFrom(c, out, b)
+				if err != nil {
+					return nil, fmt.Errorf("trainer: evaluation: %w", err)
 				}
 				shared.set(b.Position/int64(t.args.PerDeviceEvalBatchSize), tensor.Item(c.Ctx, sum), count)
 			}
@@ -253,20 +256,19 @@ func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc
 				out.Logits = t.logits(c, out.Logits, b)
 			}
 			if each != nil {
-				if err = each(c, out, b); err != nil {
-					return nil
+				if err := each(c, out, b); err != nil {
+					return nil, err
 				}
 			}
 			for _, m := range t.metrics {
 				if t.args.PredictionLossOnly {
 					break
 				}
-				if err = m.Update(c, out, b); err != nil {
-					err = fmt.Errorf("trainer: metric %T: %w", m, err)
-					return nil
+				if err := m.Update(c, out, b); err != nil {
+					return nil, fmt.Errorf("trainer: metric %T: %w", m, err)
 				}
 			}
-			return nil
+			return nil, nil
 		})
 	}); p != nil {
 		return fmt.Errorf("trainer: evaluation after step %d, rank %d: %w", t.state.GlobalStep, t.acc.Rank(), p)

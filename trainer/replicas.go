@@ -36,7 +36,7 @@ func (t *Trainer) buildRanks() error {
 			return err
 		}
 		t.log, t.sharing = t.rankLogger(t.acc), 1
-		return moveModel(t.acc, t.model)
+		return accelerate.MoveModel(t.acc, t.model)
 	}
 	ranks, err := accelerate.Replicas(t.args, t.args.NumReplicas, opts...)
 	if err != nil {
@@ -63,18 +63,10 @@ func (t *Trainer) buildRanks() error {
 		t.replicas = append(t.replicas, &replica)
 	}
 	t.log = t.rankLogger(t.acc)
-	if err := moveModel(t.acc, t.model); err != nil {
+	if err := accelerate.MoveModel(t.acc, t.model); err != nil {
 		return err
 	}
 	return t.checkMetrics()
-}
-
-// moveModel moves a rank's model to its device.
-func moveModel(acc *accelerate.Accelerator, m models.Model) (err error) {
-	if tensor.Try(func() { err = accelerate.MoveModel(acc, m) }) != nil {
-		return nil // it has no parameters to move, and Train says what is wrong with it
-	}
-	return err
 }
 
 // cloneModel creates the model of another rank.
@@ -84,7 +76,7 @@ func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) 
 		if err != nil {
 			return nil, fmt.Errorf("trainer: WithModelInit, rank %d: %w", acc.Rank(), err)
 		}
-		return m, moveModel(acc, m)
+		return m, accelerate.MoveModel(acc, m)
 	}
 	return nn.Clone(t.model, acc.Device())
 }
@@ -106,6 +98,8 @@ func onEvery[T any](ctx context.Context, t *Trainer, f func(rank *Trainer) (T, e
 // error is returned instead of theirs. ctx ends only the waiting for other processes.
 func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error {
 	defer t.acc.Device().Sync() // the caller reads the model with a context of its own
+	unprotected := f
+	f = func(rank *Trainer) error { return protect(func() error { return unprotected(rank) }) }
 	if len(t.replicas) == 0 {
 		err := t.acc.Open(ctx)
 		switch {

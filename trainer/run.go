@@ -135,31 +135,36 @@ func (l lossSum) mean() float64 {
 }
 
 // begin creates everything that a run needs and, if asked to, restores a checkpoint.
-func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
+func (t *Trainer) begin(ctx context.Context) (*run, error) {
+	a, state := t.args.Clone(), t.state
+	r := &run{Trainer: t, ctx: context.WithoutCancel(ctx), saved: map[int64]bool{},
+		progress: progress{RunID: newRunID()}}
+	if err := protect(func() error { return r.setUp(ctx) }); err != nil {
+		*t.args, t.state = *a, state
+		r.unclaim()
+		return nil, err
+	}
+	return r, nil
+}
+
+// setUp is begin's work.
+func (r *run) setUp(ctx context.Context) error {
+	t := r.Trainer
 	if t.train == nil && t.stream == nil {
-		return nil, errors.New("trainer: there is no training set: want WithTrainData")
+		return errors.New("trainer: there is no training set: want WithTrainData")
 	}
 	if err := t.checkBest(); err != nil {
-		return nil, err
+		return err
 	}
-	a, state := t.args.Clone(), t.state
-	r = &run{Trainer: t, ctx: context.WithoutCancel(ctx), saved: map[int64]bool{},
-		progress: progress{RunID: newRunID()}}
-	defer func(r *run) {
-		if err != nil {
-			*t.args, t.state = *a, state
-			r.unclaim()
-		}
-	}(r)
 	ck, err := r.openResume(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := r.claim(ctx, ck != nil); err != nil {
-		return nil, err
+		return err
 	}
 	if err := r.plan(); err != nil {
-		return nil, err
+		return err
 	}
 	if _, ok := r.model.(models.Configured); ok { // as HuggingFace's, which counts for its own models alone
 		r.flopParams = models.NonEmbeddingParameters(r.model)
@@ -167,21 +172,21 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 	r.watch()
 	r.watchMemory()
 	if err := r.prepare(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := r.checkShared(); err != nil {
-		return nil, err
+		return err
 	}
 	t.state = callbacks.NewState(t.args, r.steps.MaxSteps)
 	t.state.NumTrainEpochs = r.steps.Epochs
 	t.control = callbacks.Control{}
 	if ck != nil {
 		if err := r.restore(ck); err != nil {
-			return nil, fmt.Errorf("trainer: resume from %s: %w", ck.Path, err)
+			return fmt.Errorf("trainer: resume from %s: %w", ck.Path, err)
 		}
 		r.checkpoint = ck.Path
 		if err := accelerate.SetSteps(r.ctx, r.acc, t.state.GlobalStep); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	r.startClock()
@@ -189,7 +194,7 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 	t.trained = true
 	r.windows.Limit(r.steps.MaxSteps - r.state.GlobalStep)
 	r.resumed, r.resumedP, r.logged, r.started = *t.state, r.progress, r.progress.Unlogged, time.Now()
-	return r, nil
+	return nil
 }
 
 // plan cuts the training stream and counts steps.
@@ -283,9 +288,7 @@ func (r *run) prepare() error {
 		return err
 	}
 	half := optim.HalfUpdate(r.args.HalfUpdate)
-	if err := tensor.Try(func() { r.opt.SetHalfUpdate(half, r.args.Seed) }); err != nil {
-		return err
-	}
+	r.opt.SetHalfUpdate(half, r.args.Seed)
 	if err := r.checkRates(); err != nil {
 		return err
 	}

@@ -56,11 +56,11 @@ func (t *Trainer) trainRank(ctx context.Context) (*Result, error) {
 	}
 	defer r.close()
 	if err = r.prof.Start(r.ctx, r.acc.Ctx()); err == nil {
-		err = r.endProfile(r.loop(ctx))
+		err = r.endProfile(protect(func() error { return r.loop(ctx) }))
 	}
 	var end error
 	if interrupted := errors.Is(err, ErrInterrupted); err == nil || interrupted {
-		end = r.end(interrupted)
+		end = protect(func() error { return r.end(interrupted) })
 	}
 	if err == nil && r.stopReason.Kind == callbacks.StopNonfinite {
 		r.bad.Checkpoint = r.checkpoint
@@ -286,10 +286,10 @@ func (r *run) end(interrupted bool) error {
 	return r.callbacks.Fire(callbacks.TrainEnd, e)
 }
 
-// guard turns the engine's panics into errors that name the step.
+// guard turns panics of the engine and of the model into errors that name the step.
 func (r *run) guard(f func() error) error {
 	var err error
-	if p := tensor.Try(func() { err = f() }); p != nil {
+	if p := tensor.Recover(func() { err = f() }); p != nil {
 		return fmt.Errorf("trainer: step %d, rank %d: %w", r.state.GlobalStep+1, r.acc.Rank(), p)
 	}
 	return err

@@ -189,7 +189,7 @@ func New(model models.Model, a *args.TrainingArguments, opts ...Option) *Trainer
 	for _, o := range opts {
 		o(t)
 	}
-	t.err = t.build()
+	t.err = protect(t.build)
 	return t
 }
 
@@ -304,8 +304,9 @@ func (t *Trainer) State() *callbacks.State { return t.state }
 // IsMain reports whether this process has rank 0, the one that logs and saves.
 func (t *Trainer) IsMain() bool { return t.err == nil && t.acc.IsMain() }
 
-// Close leaves the multi-process job that Train, Evaluate or Predict joined. Call it when
-// no rank has work left. A single process does not need it.
+// Close leaves the multi-process job that Train, Evaluate or Predict joined, for a process that goes on without it; it
+// is called when no rank has work left. A process that ends does not need it, so that
+// trainer.New(model, args).Train() is a whole program, on one rank as on many.
 func (t *Trainer) Close() error {
 	if t.acc == nil {
 		return nil

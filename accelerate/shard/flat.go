@@ -185,5 +185,5 @@ func (f *flat) begin() {
 
 // fail panics with an error of the group, which tensor.Try gives back.
 func fail(what string, err error) {
-	panic(&tensor.Error{Op: "shard", Msg: fmt.Sprintf("%s: %v", what, err), Cause: err})
+	panic(&tensor.Error{Op: "shard.Flat", Msg: fmt.Sprintf("%s: %v", what, err), Cause: err})
 }

@@ -220,7 +220,8 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.Regexp(t, `^rank 0 of 1, process \d+: 80 steps`, alone.stdout)
 		launcher := filepath.Join(filepath.Dir(program), "lockstep")
 		flights := t.TempDir()
-		r := run(t, launcher, []string{"LOCKSTEP_FLIGHT_DIR=" + flights}, "launch", "--nproc_per_node", "2", "--", program)
+		r := run(t, launcher, []string{"LOCKSTEP_FLIGHT_DIR=" + flights}, "launch", "--nproc_per_node", "2", "--",
+			program)
 		require.Zero(t, r.code, r.stderr)
 		require.NotContains(t, r.stderr, "flight record", "a rank that has ended well is not lost")
 		records, err := os.ReadDir(flights)

@@ -41,10 +41,11 @@ func (p *predictor) predict(texts []string) (out []prediction, err error) {
 	for i, t := range texts {
 		samples[i].InputIDs = p.reader.fit(p.reader.tok.EncodeOrdinary(t), p.model.Cfg.NPositions)
 	}
-	p.c.Scope(func(c *nn.Ctx) []*tensor.Tensor { // frees the batch and all that Forward makes
-		var b *data.Batch
-		if b, err = p.collate(c.Ctx, samples); err != nil {
-			return nil
+	// frees the batch and all that Forward makes
+	_, err = p.c.TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
+		b, err := p.collate(c.Ctx, samples)
+		if err != nil {
+			return nil, err
 		}
 		delete(b.Tensors, data.Labels) // there are none: no loss is wanted
 		probabilities := tensor.Softmax(c.Ctx, p.model.Forward(c, b).Logits, 1)
@@ -53,7 +54,7 @@ func (p *predictor) predict(texts []string) (out []prediction, err error) {
 		for i := range best {
 			out = append(out, prediction{p.labels[best[i]], float64(score[i])})
 		}
-		return nil
+		return nil, nil
 	})
 	return out, err
 }

@@ -56,16 +56,16 @@ func (j *job) show() error {
 func (j *job) classify(some []images.Image) (guesses []int, err error) {
 	tree := nn.Walk(j.net)
 	c := nn.NewCtx(tensor.NewCtx(tree.Parameters()[0].Device()).NoGrad(), tree, false)
-	c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
-		var b *data.Batch
-		if b, err = j.norm.Collate(c.Ctx, some); err != nil {
-			return nil
+	_, err = c.TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
+		b, err := j.norm.Collate(c.Ctx, some)
+		if err != nil {
+			return nil, err
 		}
 		delete(b.Tensors, data.Labels) // no loss is wanted
 		for _, g := range tensor.ToSlice[int64](c.Ctx, tensor.ArgMax(c.Ctx, j.net.Forward(c, b).Logits, 1, false)) {
 			guesses = append(guesses, int(g))
 		}
-		return nil
+		return nil, nil
 	})
 	return guesses, err
 }

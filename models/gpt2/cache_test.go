@@ -70,7 +70,7 @@ func TestCacheRefuses(t *testing.T) {
 		return tensor.Try(func() { m.Next(c, tensor.FromSlice(c.Ctx, tokens(1, n, 61), 1, n), cache) })
 	}
 	require.NoError(t, next(10))
-	require.EqualError(t, next(7), "tensor.gpt2.Forward: 7 tokens after 10: want at most n_positions = 16 in all (in "+
+	require.EqualError(t, next(7), "gpt2.Forward: 7 tokens after 10: want at most n_positions = 16 in all (in "+
 		"transformer)")
 	require.Equal(t, 10, cache.Len())
 	require.NoError(t, next(6))

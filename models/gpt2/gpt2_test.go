@@ -158,14 +158,14 @@ func TestForwardRefuses(t *testing.T) {
 		return tensor.Try(func() { m.Forward(c, batch(c.Ctx, ids, rows, true)) })
 	}
 	require.EqualError(t, forward(tokens(2, 17, 61), 2),
-		"tensor.gpt2.Forward: 17 tokens after 0: want at most n_positions = 16 in all (in transformer)")
+		"gpt2.Forward: 17 tokens after 0: want at most n_positions = 16 in all (in transformer)")
 	require.NoError(t, forward(tokens(2, 16, 61), 2))
 	require.ErrorContains(t, forward([]int64{1, 61}, 1), "61")
 	flat := &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: tensor.FromSlice(c.Ctx, tokens(1, 5, 61), 5)}}
 	require.EqualError(t, tensor.Try(func() { m.Forward(c, flat) }),
-		"tensor.gpt2.Forward: input_ids of shape [5]: want [batch, tokens] (in transformer)")
+		"gpt2.Forward: input_ids of shape [5]: want [batch, tokens] (in transformer)")
 	require.EqualError(t, tensor.Try(func() { m.Forward(c, &data.Batch{}) }),
-		"tensor.data.Batch: the batch has no input_ids: it has nothing")
+		"data.Batch: the batch has no input_ids: it has nothing")
 }
 
 // Each activation and the unscaled scores make a difference, and nothing else does.

@@ -105,7 +105,7 @@ func TestForwardRefuses(t *testing.T) {
 	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()).NoGrad(), nil, false)
 	m := newModel(t, mlp.Config{Sizes: []int{3, 2}})
 	require.EqualError(t, tensor.Try(func() { m.Forward(c, &data.Batch{}) }),
-		"tensor.data.Batch: the batch has no inputs: it has nothing")
+		"data.Batch: the batch has no inputs: it has nothing")
 	var e *tensor.Error
 	require.ErrorAs(t, tensor.Try(func() { m.Forward(c, batch(tensor.Ones(c.Ctx, tensor.Float32, 5, 4), nil)) }), &e)
 	require.Equal(t, "layers.0", e.Where)

@@ -35,7 +35,7 @@ var lattice = map[string][]string{
 	"accelerate":   {"args", "data", "dist", "nn", "optim", "samplers", "tensor", "internal"},
 	"trainer": {"accelerate", "args", "callbacks", "checkpoint", "data", "dist", "models.", "nn", "optim", "samplers",
 		"tensor", "internal"},
-	"program":  {"accelerate", "args", "callbacks", "trainer"},
+	"program":  {"accelerate", "args", "callbacks", "tensor", "trainer"},
 	"cmd":      {anything},
 	"examples": {anything},
 	"tests":    {anything},

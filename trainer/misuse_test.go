@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer_test
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// wrong is a line whose forward pass makes a mistake.
+type wrong struct {
+	Line *nn.Linear
+	f    func(c *nn.Ctx, x *tensor.Tensor)
+}
+
+func newWrong(f func(c *nn.Ctx, x *tensor.Tensor)) *wrong {
+	return &wrong{nn.NewLinear(nn.NewInit(tensor.CPU(), 1), nn.LinearConfig{In: 1, Out: 1}), f}
+}
+
+func (w *wrong) Forward(c *nn.Ctx, b *data.Batch) models.Output { return w.forward(c, b) }
+
+func (w wrong) forward(c *nn.Ctx, b *data.Batch) (out models.Output) {
+	x := b.Tensors[data.Inputs]
+	if w.f != nil {
+		w.f(c, x)
+	}
+	out.Logits = w.Line.Forward(c, x)
+	out.Loss = nn.MSESum(c, tensor.Reshape(c.Ctx, out.Logits, b.Size), b.Tensors[data.Labels])
+	return out
+}
+
+// byValue is a model that is not passed by pointer.
+type byValue struct{ Line *nn.Linear }
+
+func (v byValue) Forward(c *nn.Ctx, b *data.Batch) models.Output {
+	return (&wrong{Line: v.Line}).Forward(c, b)
+}
+
+// hidden has a layer in an unexported field.
+type hidden struct {
+	*wrong
+	line *nn.Linear
+}
+
+// keyed has modules under keys that cannot be names.
+type keyed struct {
+	*wrong
+	Lines map[int]*nn.Linear
+}
+
+// stored has a module by value in a map.
+type stored struct {
+	*wrong
+	Lines map[string]nn.Linear
+}
+
+// empty has a parameter, or buffer, without a tensor.
+type empty struct {
+	*wrong
+	More   *nn.Parameter
+	Buffer *nn.Buffer
+}
+
+// TestMisuseIsAnError trains every model that nn refuses, every layer and loss that is used wrongly, and every function
+// of a program's that panics, on one rank and on two: Train returns an error that says what is wrong, and never panics.
+func TestMisuseIsAnError(t *testing.T) {
+	fine := func() *wrong { return newWrong(nil) }
+	forward := func(f func(c *nn.Ctx, x *tensor.Tensor)) func() models.Model {
+		return func() models.Model { return newWrong(f) }
+	}
+	model := func(m models.Model) func() models.Model { return func() models.Model { return m } }
+	in := func() *nn.Init { return nn.NewInit(tensor.CPU(), 1) }
+	flat := func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.Reshape(c.Ctx, x, x.Numel()) }
+	labels := func(c *nn.Ctx, n int) *tensor.Tensor { return tensor.Zeros(c.Ctx, tensor.Int64, n) }
+	zeros := func(c *nn.Ctx, shape ...int) *tensor.Tensor { return tensor.Zeros(c.Ctx, tensor.Float32, shape...) }
+
+	for want, c := range map[string]func() models.Model{
+		// what nn.Walk refuses
+		"a module must be a non-nil pointer to a struct, not trainer_test.byValue": model(
+			byValue{fine().Line}),
+		"a module must be a non-nil pointer to a struct, not *trainer_test.wrong": model((*wrong)(nil)),
+		"trainer_test.hidden.line holds parameters or buffers but is unexported":  model(&hidden{fine(), fine().Line}),
+		"want string keys, which name the parameters": model(
+			&keyed{fine(), map[int]*nn.Linear{1: fine().Line}}),
+		"by value, whose parameters have no address": model(
+			&stored{fine(), map[string]nn.Linear{"a": *fine().Line}}),
+		"parameter more has no tensor": model(
+			&empty{wrong: fine(), More: &nn.Parameter{}}),
+		"buffer buffer has no tensor": model(
+			&empty{wrong: fine(), Buffer: &nn.Buffer{}}),
+
+		// what the losses refuse
+		"nn.L1Sum: operands of shapes": forward(func(c *nn.Ctx, x *tensor.Tensor) { nn.L1Sum(c, x, flat(c, x)) }),
+		"nn.HuberSum: operands of shapes": forward(func(c *nn.Ctx, x *tensor.Tensor) {
+			nn.HuberSum(c, x, flat(c, x), 1)
+		}),
+		"nn.HuberSum: delta 0": forward(func(c *nn.Ctx, x *tensor.Tensor) { nn.HuberSum(c, x, x, 0) }),
+		"nn.SmoothL1Sum: operands": forward(func(c *nn.Ctx, x *tensor.Tensor) {
+			nn.SmoothL1Sum(c, x, flat(c, x), 1)
+		}),
+		"nn.SmoothL1Sum: beta -1": forward(func(c *nn.Ctx, x *tensor.Tensor) { nn.SmoothL1Sum(c, x, x, -1) }),
+		"nn.KLDivSum: operands": forward(func(c *nn.Ctx, x *tensor.Tensor) {
+			nn.KLDivSum(c, x, flat(c, x), true)
+		}),
+		"nn.BCEWithLogitsSum: operands": forward(func(c *nn.Ctx, x *tensor.Tensor) {
+			nn.BCEWithLogitsSum(c, x, flat(c, x), nn.BCEOptions{})
+		}),
+		"does not broadcast to": forward(func(c *nn.Ctx, x *tensor.Tensor) {
+			nn.BCEWithLogitsSum(c, flat(c, x), flat(c, x), nn.BCEOptions{Weight: x})
+		}),
+		"label smoothing 1.5": forward(func(c *nn.Ctx, x *tensor.Tensor) {
+			nn.CrossEntropySumWith(c, x, labels(c, x.Shape()[0]), nn.CrossEntropyOptions{LabelSmoothing: 1.5})
+		}),
+		"class weights of shape [3]: want one for each of 1 classes": forward(func(c *nn.Ctx, x *tensor.Tensor) {
+			nn.CrossEntropySumWith(c, x, labels(c, x.Shape()[0]),
+				nn.CrossEntropyOptions{ClassWeights: zeros(c, 3)})
+		}),
+
+		// what the layers refuse
+		"nn.SplitHeads: width 8 does not divide into 3 heads": forward(func(c *nn.Ctx, _ *tensor.Tensor) {
+			nn.SplitHeads(c, zeros(c, 1, 2, 8), 3)
+		}),
+		"nn.NewMultiheadAttention: width 8, 3 heads": forward(func(*nn.Ctx, *tensor.Tensor) {
+			nn.NewMultiheadAttention(in(), nn.AttentionConfig{Width: 8, Heads: 3, KVHeads: 1})
+		}),
+		"training with 1 values per channel": forward(func(c *nn.Ctx, _ *tensor.Tensor) {
+			nn.NewBatchNorm(in(), nn.BatchNormConfig{Channels: 3}).Forward(c, zeros(c, 1, 3, 1, 1))
+		}),
+		"3 groups of 4 channels": forward(func(*nn.Ctx, *tensor.Tensor) {
+			nn.NewGroupNorm(in(), nn.GroupNormConfig{Groups: 3, Channels: 4})
+		}),
+		"nn.NewSequential: layer 1 is nil": forward(func(*nn.Ctx, *tensor.Tensor) {
+			nn.NewSequential(&nn.ReLU{}, nil)
+		}),
+		"tensor.Dropout": forward(func(c *nn.Ctx, x *tensor.Tensor) { (&nn.Dropout{P: 1.5}).Forward(c, x) }),
+		"(in nn.Linear)": forward(func(c *nn.Ctx, x *tensor.Tensor) {
+			nn.NewLinear(in(), nn.LinearConfig{In: 5, Out: 1}).Forward(c, x)
+		}),
+	} {
+		for _, ranks := range []int{1, 2} {
+			err := trainWrong(t, c, ranks)
+			requireOneError(t, err, want)
+			require.NotContains(t, err.Error(), "tensor.nn.")
+			requireStack(t, err, "")
+		}
+	}
+}
+
+// trainWrong trains a model on so many ranks and returns the error of Train.
+func trainWrong(t *testing.T, model func() models.Model, ranks int, opts ...trainer.Option) error {
+	t.Helper()
+	a := lineArgs(func(a *args.TrainingArguments) {
+		a.MaxSteps, a.NumReplicas, a.EvalStrategy, a.SaveStrategy = 3, ranks, args.StrategyEpoch, args.StrategySteps
+		a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize = 4, 8
+		a.OverwriteOutputDir = true
+	})
+	opts = append([]trainer.Option{
+		trainer.WithModelInit(func() (models.Model, error) { return model(), nil }),
+		trainer.WithTrainData(source(points(32))), trainer.WithEvalData(source(points(8)))},
+		opts...)
+	var err error
+	require.NotPanics(t, func() { _, err = newTrainer(vfs.NewMem(), model(), a, opts...).Train() })
+	return err
+}
+
+// requireStack checks that an error has the stack of the panic, with a function in it.
+func requireStack(t *testing.T, err error, function string) {
+	t.Helper()
+	var p *tensor.PanicError
+	require.ErrorAs(t, err, &p)
+	require.Contains(t, string(p.Stack), function)
+	require.Contains(t, string(p.Stack), ".go:")
+}
+
+// errLuck is what the functions of unlucky programs panic with.
+var errLuck = errors.New("out of luck")
+
+// unlucky panics in the method of that name.
+type unlucky struct{ at string }
+
+func (u unlucky) check(at string) {
+	if u.at == at {
+		panic(errLuck)
+	}
+}
+
+// Reset, Update and Compute are a metric's.
+func (u unlucky) Reset() { u.check("Reset") }
+
+func (u unlucky) Update(*nn.Ctx, models.Output, *data.Batch) error {
+	u.check("Update")
+	return nil
+}
+
+func (u unlucky) Compute(trainer.EvalLoss) map[string]float64 {
+	u.check("Compute")
+	return nil
+}
+
+// Len and At are a sampler's.
+func (u unlucky) Len() int64 {
+	u.check("Len")
+	return 32
+}
+
+func (u unlucky) At(_, i int64) int64 {
+	u.check("At")
+	return i
+}
+
+// TestPanicsOfTheProgramAreErrors: whatever function of a program's panics, the error is the panic's value, with the
+// stack that leads to the function.
+func TestPanicsOfTheProgramAreErrors(t *testing.T) {
+	fine := func() models.Model { return newWrong(nil) }
+	for name, opts := range map[string][]trainer.Option{
+		"Forward": nil,
+		"Loss": {trainer.WithLoss(func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, float64) {
+			panic(errLuck)
+		})},
+		"Logits": {trainer.WithMetrics(unlucky{}), trainer.WithLogitsForMetrics(
+			func(*nn.Ctx, *tensor.Tensor, *data.Batch) *tensor.Tensor { panic(errLuck) })},
+		"Optimizer": {trainer.WithOptimizer(func(*tensor.Ctx, []*optim.Group) *optim.Optimizer { panic(errLuck) })},
+		"Reset":     {trainer.WithMetrics(unlucky{"Reset"})},
+		"Update":    {trainer.WithMetrics(unlucky{"Update"})},
+		"Compute":   {trainer.WithMetrics(unlucky{"Compute"})},
+		"Len":       {trainer.WithSampler(unlucky{"Len"})},
+		"At":        {trainer.WithSampler(unlucky{"At"})},
+		"Dataset": {trainer.WithTrainData(data.NewSource(faulty{points(32), 9, func() error { panic(errLuck) }},
+			data.Stack[point]))},
+		"Collator": {trainer.WithTrainData(data.NewSource(points(32),
+			func(*tensor.Ctx, []point) (*data.Batch, error) { panic(errLuck) }))},
+		"Part": {trainer.WithParts(checkpoint.Part{Name: "x", Write: func(io.Writer) error { panic(errLuck) }})},
+	} {
+		for _, ranks := range []int{1, 2} {
+			if ranks > 1 && slices.Contains([]string{"Logits", "Reset", "Update", "Compute"}, name) {
+				continue // a metric that is not made for several ranks
+			}
+			m := fine
+			if name == "Forward" {
+				m = func() models.Model { return newWrong(func(*nn.Ctx, *tensor.Tensor) { panic(errLuck) }) }
+			}
+			err := trainWrong(t, m, ranks, append([]trainer.Option{trainer.WithFileSystem(vfs.NewMem())}, opts...)...)
+			require.ErrorIs(t, err, errLuck, "%s on %d", name, ranks)
+			requireStack(t, err, "misuse_test.go")
+			requireOneError(t, err, "panic: out of luck")
+		}
+	}
+	for _, ranks := range []int{1, 2} {
+		err := trainWrong(t, fine, ranks, on(callbacks.StepEnd, func(*callbacks.Event) error { panic(errLuck) }))
+		require.ErrorIs(t, err, errLuck)
+		var c *callbacks.Error
+		require.ErrorAs(t, err, &c)
+		require.Contains(t, string(c.Stack), "misuse_test.go")
+	}
+	err := trainWrong(t, fine, 2, trainer.WithModelInit(func() (models.Model, error) { panic(errLuck) }))
+	require.ErrorIs(t, err, errLuck)
+	requireStack(t, err, "misuse_test.go")
+}
+
+// A trainer whose run panicked at its beginning has given its output folder up, and can be used again.
+func TestAPanicLeavesTheTrainerUsable(t *testing.T) {
+	fsys, once := vfs.NewMem(), true
+	a := lineArgs(func(a *args.TrainingArguments) { a.MaxSteps, a.SaveStrategy = 2, args.StrategySteps })
+	tr := newTrainer(fsys, newWrong(nil), a, trainer.WithTrainData(source(points(32))),
+		trainer.WithOptimizer(func(c *tensor.Ctx, groups []*optim.Group) *optim.Optimizer {
+			if once {
+				once = false
+				panic(errLuck)
+			}
+			return optim.DefaultAdamW().New(c, groups)
+		}))
+	_, err := tr.Train()
+	require.ErrorIs(t, err, errLuck)
+	res, err := tr.Train()
+	require.NoError(t, err)
+	require.EqualValues(t, 2, res.GlobalStep)
+}
+
+// An optimizer that names a parameter twice, or tied ones, is refused.
+func TestParametersNamedTwiceAreAnError(t *testing.T) {
+	err := trainWrong(t, func() models.Model { return newWrong(nil) }, 1, trainer.WithOptimizer(
+		func(c *tensor.Ctx, groups []*optim.Group) *optim.Optimizer {
+			twice := &optim.Group{LR: 0.1, Params: append(groups[0].Params, groups[0].Params...)}
+			return optim.DefaultAdamW().New(c, []*optim.Group{twice})
+		}))
+	requireOneError(t, err, `trainer: optim.New: parameter "line.weight" is named twice`)
+}
