@@ -109,7 +109,7 @@ func Libraries() []Known {
 		rows = append(rows, planned(name, TypeInt, "", "a length of texts by this name; --help lists the program's"))
 	}
 	for _, name := range launcherFlags {
-		rows = append(rows, noEffect(name, TypeAny, "", "it is a flag of accelerate launch; lockstep launch has others"))
+		rows = append(rows, noEffect(name, TypeAny, "", "a flag of accelerate launch; lockstep launch has others"))
 	}
 	return rows
 }

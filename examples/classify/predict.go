@@ -55,6 +55,7 @@ func (j *job) predict() error {
 	if err := os.WriteFile(path, []byte(b.String()), 0o666); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "predict: %d texts of %s, column %s, classified in %s\n", n, j.data.TestFile, t.Columns[at], path)
+	fmt.Fprintf(j.out, "predict: %d texts of %s, column %s, classified in %s\n",
+		n, j.data.TestFile, t.Columns[at], path)
 	return nil
 }
