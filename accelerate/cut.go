@@ -9,9 +9,9 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 )
 
-// Cut says in words how the prepared model is spread over the ranks: the strategy, and what a rank has of the
-// parameters between steps, in megabytes of 10⁶ bytes. It is "" where each rank has all of everything.
-func (a *Accelerator) Cut() string {
+// Cut describes how a prepared model is spread over the ranks: the strategy, and a rank's part of the parameters
+// between steps, in megabytes of 10⁶ bytes. It is "" where each rank holds everything.
+func Cut(a *Accelerator) string {
 	name := map[args.ShardStrategy]string{args.ShardOptimizer: "zero_stage 1", args.ShardGradients: "zero_stage 2"}
 	strategy := string(a.sharding.Strategy)
 	if n := name[a.sharding.Strategy]; n != "" {

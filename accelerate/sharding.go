@@ -56,15 +56,6 @@ func (a *Accelerator) Summon(write bool, f func() error) error {
 	return f()
 }
 
-// Alone calls f, which this rank calls and others do not, as a callback of rank 0. It must not use parameters that are
-// sharded (fsdp, zero_stage 3), which takes all ranks: see Summon. That is an error wherever the parameters are.
-func (a *Accelerator) Alone(f func() error) error {
-	if s := a.Shards(); s != nil {
-		return s.Alone(f)
-	}
-	return f()
-}
-
 // interleaved reports whether each of several ranks computes leaves r, r + N …: gradients are exchanged after each.
 func (s Sharding) interleaved(ranks int) bool {
 	return ranks > 1 && s.Strategy != args.NoShard && s.Strategy != args.ShardOptimizer

@@ -432,7 +432,7 @@ func (r *run) info() *callbacks.RunInfo {
 	info := &callbacks.RunInfo{
 		Device: r.acc.Device().Name(), Kernels: r.acc.Kernels(), Threads: r.acc.Device().Workers(),
 		Ranks:      r.acc.WorldSize(),
-		Sharding:   r.acc.Cut(),
+		Sharding:   accelerate.Cut(r.acc),
 		Parameters: int64(nn.NumParameters(r.model)), Samples: r.samples, Steps: r.steps.MaxSteps,
 		FromStep:  r.state.GlobalStep,
 		BatchSize: r.args.PerDeviceTrainBatchSize, TotalBatch: total,
