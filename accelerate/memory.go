@@ -27,9 +27,12 @@ func checkMemory(a *Accelerator, opt *optim.Optimizer) error {
 	}
 	held := heldBy(a, opt)
 	if need := uint64(ranks) * uint64(held.total()); need > limit {
-		return fmt.Errorf("accelerate: %d rank(s) on this host need %s each (parameters %s, gradients %s, the "+
-			"optimizer's "+
-			"state %s), %s in all, and the memory of %s is %s: want %s", ranks, size(held.total()), size(held.params),
+		who := "the rank"
+		if ranks > 1 {
+			who = fmt.Sprintf("each of the %d ranks", ranks)
+		}
+		return fmt.Errorf("accelerate: %s on this host needs %s (parameters %s, gradients %s, the optimizer's "+
+			"state %s), %s in all, and the memory of %s is %s: want %s", who, size(held.total()), size(held.params),
 			size(held.grads), size(held.state), size(int64(need)), source, size(int64(limit)), relief(a))
 	}
 	return nil

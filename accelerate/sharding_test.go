@@ -191,7 +191,7 @@ func TestMemoryThatDoesNotSuffice(t *testing.T) {
 	defer accelerate.SetHostLimit(8 * 5 * 4 * 16 * 3)() // of 8 layers of 20 parameters, three times 16 bytes
 	err := run(args.NoShard)
 	require.ErrorContains(t, err,
-		"accelerate: 4 rank(s) on this host need 0.0 MiB each (parameters 0.0 MiB, gradients ")
+		"accelerate: each of the 4 ranks on this host needs 0.0 MiB (parameters 0.0 MiB, gradients ")
 	require.ErrorContains(t, err,
 		"and the memory of a test is 0.0 MiB: want fsdp full_shard, or offload_optimizer disk")
 	require.NoError(t, run(args.FullShard))

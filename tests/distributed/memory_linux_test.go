@@ -68,7 +68,7 @@ func TestMemoryOfTheHost(t *testing.T) {
 	p := start(t, limited(t, host, launched(4, model("ddp", "--ddp_backend", "shm"))))
 	p.wait()
 	require.NotZero(t, p.code())
-	require.Contains(t, p.stderr.String(), "accelerate: 4 rank(s) on this host need 14", "MiB of each")
+	require.Contains(t, p.stderr.String(), "accelerate: each of the 4 ranks on this host needs 14", "MiB")
 	require.Contains(t, p.stderr.String(), "the optimizer's state 7")
 	require.Contains(t, p.stderr.String(), "want fsdp full_shard, or offload_optimizer disk")
 	requireNoTrace(t, p.stderr.String())
@@ -80,7 +80,7 @@ func TestMemoryOfTheHost(t *testing.T) {
 	p = start(t, limited(t, small, plain(model("whole"))))
 	p.wait()
 	require.NotZero(t, p.code())
-	require.Contains(t, p.stderr.String(), "accelerate: 1 rank(s) on this host need 14")
+	require.Contains(t, p.stderr.String(), "accelerate: the rank on this host needs 14")
 	require.Contains(t, p.stderr.String(), "want offload_optimizer disk")
 	succeed(t, limited(t, small+1<<20, plain(model("offloaded", "--offload_optimizer", "disk", "--offload_params",
 		"disk", "--offload_dir", dir))))
