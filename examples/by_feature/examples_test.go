@@ -89,6 +89,19 @@ func (r result) lines(t *testing.T) (ab [][2]float64) {
 	return ab
 }
 
+// numbers are those that the program printed in lines of a form: the first group is the key, the second the number.
+func (r result) numbers(t *testing.T, form string) map[string]float64 {
+	t.Helper()
+	all := map[string]float64{}
+	for _, m := range regexp.MustCompile(form).FindAllStringSubmatch(r.stdout, -1) {
+		x, err := strconv.ParseFloat(m[2], 64)
+		require.NoError(t, err)
+		all[m[1]] = x
+	}
+	require.NotEmpty(t, all, r.stdout)
+	return all
+}
+
 // requireLearned checks that formula number i is near y = 2x + 3.
 func (r result) requireLearned(t *testing.T, i int) {
 	t.Helper()
@@ -126,9 +139,12 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.Contains(t, r.stderr, `report_to is "wandb" (flag --report_to); want none, all`)
 	},
 	"compression": func(t *testing.T, _ string, r result) {
-		require.Regexp(t, `(?m)^no compression: eval_loss 0\.01\d; same bits as without: true$`, r.stdout)
+		loss := r.numbers(t, `(?m)^(.*): eval_loss (\d\.\d+); same bits as without: (?:true|false)$`)
+		require.Contains(t, r.stdout, "; same bits as without: true\nbf16: ")
+		require.Equal(t, 6, strings.Count(r.stdout, "; same bits as without: false\n"))
+		require.Less(t, loss["no compression"], 3.5, "of 5.5 before training")
 		for _, how := range []string{"bf16", "int8", "power_sgd", "top_k", "local SGD", "post-local SGD"} {
-			require.Regexp(t, `(?m)^`+how+`: eval_loss 0\.0\d\d; same bits as without: false$`, r.stdout)
+			require.InDelta(t, loss["no compression"], loss[how], 0.5, how)
 		}
 	},
 	"custom_callback": func(t *testing.T, _ string, r result) {
@@ -158,22 +174,29 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.Len(t, infos, 2)
 	},
 	"fsdp": func(t *testing.T, _ string, r result) {
-		require.Regexp(t, `(?m)^4 rank\(s\), fsdp \[shard_grad_op\]: training loss 0\.\d+; same bits as on 1: true$`, r.stdout)
-		require.Regexp(t, `(?m)^4 rank\(s\), fsdp \[full_shard\]: training loss 0\.\d+; same bits as on 1: true$`, r.stdout)
+		require.Regexp(t, `^830208 parameters; units: 4 transformer blocks of 198272\n1 rank: loss [23]\.`, r.stdout)
+		require.Equal(t, 4, strings.Count(r.stdout, ", same bits as on 1 rank: true\n"), r.stdout)
+		size := r.numbers(t, `(?m)^(.*): loss .*, (\d+\.\d) MB per rank,`)
+		for _, how := range []string{"shard_grad_op", "full_shard"} {
+			require.InDelta(t, 0.5, size["4 ranks, fsdp "+how]/size["4 ranks"], 0.1, r.stdout)
+		}
 	},
 	"zero": func(t *testing.T, _ string, r result) {
-		for _, stage := range []string{"1", "2", "3"} {
-			require.Regexp(t, `(?m)^4 rank\(s\), zero_stage `+stage+`: training loss 0\.\d+; same bits as on 1: true$`,
-				r.stdout)
-		}
+		require.Regexp(t, `^1 rank: loss [23]\.`, r.stdout)
+		require.Equal(t, 5, strings.Count(r.stdout, ", same bits as on 1 rank: true\n"), r.stdout)
+		size := r.numbers(t, `(?m)^(.*): loss .*, (\d+\.\d) MB per rank,`)
+		require.Greater(t, 0.85*size["4 ranks"], size["zero_stage 1"])
+		require.Greater(t, size["zero_stage 1"], size["zero_stage 2"])
+		require.Greater(t, 0.85*size["zero_stage 2"], size["zero_stage 3"])
 	},
 	"deepspeed_config": func(t *testing.T, _ string, r result) {
 		require.Regexp(t, `(?m)^used +zero_optimization\.stage +zero_stage 3$`, r.stdout)
 		require.Regexp(t, `(?m)^no effect +zero_optimization\.overlap_comm +exchanges always overlap`, r.stdout)
-		require.Regexp(t, `(?m)^zero_stage 3 on 4 ranks: training loss 0\.\d+$`, r.stdout)
+		require.Regexp(t, `(?m)^zero_stage 3 on 4 ranks: training loss [23]\.\d+$`, r.stdout)
 	},
 	"offload": func(t *testing.T, _ string, r result) {
-		require.Regexp(t, `(?m)^offload disk: training loss 0\.\d+$`, r.stdout)
+		size := r.numbers(t, `(?m)^offload (.*): loss [23]\.\d+, (\d+\.\d) MB in memory$`)
+		require.Less(t, size["disk"], 0.5*size["none"])
 		require.Contains(t, r.stdout, "\nsame bits: true\n")
 		files, err := os.ReadDir(filepath.Join(r.dir, "out", "offload", "state"))
 		require.NoError(t, err)
@@ -241,7 +264,7 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.True(t, bytes.Equal(weights(alone), weights(r)), "the same bits")
 	},
 	"merge_weights": func(t *testing.T, program string, r result) {
-		require.Equal(t, 4, strings.Count(r.stdout, "a rank wrote out/merge_weights/checkpoint-160/shard-0000"),
+		require.Equal(t, 4, strings.Count(r.stdout, "a rank wrote out/merge_weights/checkpoint-10/shard-0000"),
 			r.stdout)
 		require.Contains(t, r.stdout, "merged into [model.safetensors config.json training_args.json]\n")
 		require.Contains(t, r.stdout, "loaded with the same bits: true\n")
@@ -259,7 +282,7 @@ var examples = map[string]func(t *testing.T, program string, r result){
 			return string(b)
 		}
 		require.Equal(t, text(filepath.Join(run, "merged")), text(merge(run)), "the last checkpoint of the run")
-		split := merge(run, "--max_shard_size", "100KB")
+		split := merge(run, "--max_shard_size", "1MB")
 		require.FileExists(t, filepath.Join(split, "model.safetensors.index.json"))
 		require.Equal(t, text(filepath.Join(run, "merged")), text(merge(split)), "an index is merged too")
 	},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Compression trains one model on two ranks that send each other fewer bytes: under each communication hook, and with
-// local SGD, whose ranks average their parameters every four steps. All of this is
-// lossy: it prints the loss of an evaluation at the end, and whether the weights are those without it.
+// Compression trains a small GPT-2 on two ranks that send each other fewer bytes: under each communication hook, and
+// with local SGD, whose ranks average their parameters every four steps. All of this is lossy: it prints the loss of an
+// evaluation at the end, and whether the weights are those without it. docs/compression.md has the bytes of each.
 package main
 
 import (
@@ -11,16 +11,17 @@ import (
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
-	"github.com/lockstep-ml/lockstep/models/mlp"
+	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/gpt"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/program"
+	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
 func main() { os.Exit(program.Run(run)) }
 
 func run(ctx context.Context, p *program.Process) error {
-	var exact *mlp.Model
+	var exact *gpt2.Model
 	for _, run := range []struct {
 		what string
 		set  func(a *args.TrainingArguments)
@@ -30,21 +31,21 @@ func run(ctx context.Context, p *program.Process) error {
 		{"int8", func(a *args.TrainingArguments) { a.DDPCommHook = args.CommHookInt8 }},
 		{"power_sgd", func(a *args.TrainingArguments) {
 			a.DDPCommHook = args.CommHookPowerSGD
-			a.DDPCommStateOption = map[string]any{"matrix_approximation_rank": 2, "start_powerSGD_iter": 10}
+			a.DDPCommStateOption = map[string]any{"matrix_approximation_rank": 2, "start_powerSGD_iter": 5}
 		}},
 		{"top_k", func(a *args.TrainingArguments) {
 			a.DDPCommHook = args.CommHookTopK
 			a.DDPCommStateOption = map[string]any{"density": 0.05}
 		}},
 		{"local SGD", func(a *args.TrainingArguments) { a.LocalSGDSteps = 4 }},
-		{"post-local SGD", func(a *args.TrainingArguments) { a.LocalSGDSteps, a.StartLocalSGDIter = 4, 20 }},
+		{"post-local SGD", func(a *args.TrainingArguments) { a.LocalSGDSteps, a.StartLocalSGDIter = 4, 8 }},
 	} {
-		model := line.Wide()
+		model := gpt.Model(tensor.CPU())
 		a := args.Default("out/compression")
-		a.LearningRate, a.NumTrainEpochs, a.SaveStrategy = 0.003, 20, args.StrategyNo
-		a.PerDeviceTrainBatchSize, a.NumReplicas = 4, 2
+		a.LearningRate, a.MaxSteps, a.LoggingSteps, a.SaveStrategy = 0.003, 20, 5, args.StrategyNo
+		a.PerDeviceTrainBatchSize, a.NumReplicas = 2, 2
 		run.set(a)
-		t := trainer.New(model, a, trainer.WithTrainData(line.Train()), trainer.WithEvalData(line.Eval()))
+		t := trainer.New(model, a, trainer.WithTrainData(gpt.Train()), trainer.WithEvalData(gpt.Eval()))
 		if _, err := t.TrainContext(ctx); err != nil {
 			return err
 		}
@@ -56,7 +57,7 @@ func run(ctx context.Context, p *program.Process) error {
 			exact = model
 		}
 		fmt.Fprintf(p.Stdout, "%s: eval_loss %.3f; same bits as without: %t\n", run.what, metrics["eval_loss"],
-			line.SameBits(model, exact))
+			gpt.SameBits(model, exact))
 	}
 	return nil
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Deepspeed_config trains a model on four ranks as a configuration file of DeepSpeed says: ZeRO stage 3, with sizes,
-// rates and schedule that are "auto" and so those of the arguments. Programs that parse their settings take the file
-// as --deepspeed ds.json. lockstep config ds.json shows what each key does here.
+// Deepspeed_config trains a small GPT-2 on four ranks as a configuration file of DeepSpeed says: ZeRO stage 3, with
+// sizes, rates and schedule that are "auto" and so those of the arguments. Programs that parse their settings take the
+// file as --deepspeed ds.json. lockstep config ds.json shows what each key does here.
 package main
 
 import (
@@ -13,8 +13,9 @@ import (
 	"path/filepath"
 
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
+	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/gpt"
 	"github.com/lockstep-ml/lockstep/program"
+	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
@@ -41,14 +42,14 @@ func run(ctx context.Context, p *program.Process) error {
 	}
 
 	a := args.Default(filepath.Join(dir, "run"))
-	a.LearningRate, a.NumTrainEpochs, a.SaveStrategy = 0.003, 20, args.StrategyNo
-	a.PerDeviceTrainBatchSize, a.NumReplicas, a.DeepSpeed = 2, 4, path
-	model := line.Wide()
-	res, err := trainer.New(model, a, trainer.WithTrainData(line.Train())).TrainContext(ctx)
+	a.LearningRate, a.MaxSteps, a.LoggingSteps, a.SaveStrategy = 0.003, 20, 5, args.StrategyNo
+	a.PerDeviceTrainBatchSize, a.NumReplicas, a.DeepSpeed = 1, 4, path
+	model := gpt.Model(tensor.CPU())
+	res, err := trainer.New(model, a, trainer.WithTrainData(gpt.Train())).TrainContext(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Stdout, "zero_stage %d on %d ranks: training loss %.4f\n", a.ZeroStage, a.NumReplicas,
+	fmt.Fprintf(p.Stdout, "zero_stage %d on %d ranks: training loss %.2f\n", a.ZeroStage, a.NumReplicas,
 		res.TrainingLoss)
 	return nil
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Merge_weights trains a model that is spread over four ranks (fsdp full_shard). Each rank writes what it owns of a
-// checkpoint (fsdp_state_dict_type sharded_state_dict); nothing is gathered. The pieces are then merged into the
+// Merge_weights trains a small GPT-2 that is spread over four ranks (fsdp full_shard). Each rank writes its own pieces
+// of a checkpoint (fsdp_state_dict_type sharded_state_dict); nothing is gathered. The pieces are then merged into the
 // model.safetensors that one rank would have written, which LoadPretrained and transformers read. The command does the
 // same: lockstep merge-weights out/merge_weights out/merge_weights/merged
 package main
@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
+	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/gpt"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -24,11 +24,11 @@ func main() { os.Exit(program.Run(run)) }
 
 func run(ctx context.Context, p *program.Process) error {
 	const dir = "out/merge_weights"
-	model := line.Wide()
+	model := gpt.Model(tensor.CPU())
 	a := args.Default(dir)
-	a.LearningRate, a.NumTrainEpochs, a.PerDeviceTrainBatchSize, a.NumReplicas = 0.003, 20, 2, 4
+	a.LearningRate, a.MaxSteps, a.PerDeviceTrainBatchSize, a.NumReplicas = 0.003, 10, 1, 4
 	a.FSDP, a.FSDPStateDictType = []string{"full_shard"}, args.ShardedStateDict
-	result, err := trainer.New(model, a, trainer.WithTrainData(line.Train())).TrainContext(ctx)
+	result, err := trainer.New(model, a, trainer.WithTrainData(gpt.Train())).TrainContext(ctx)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func run(ctx context.Context, p *program.Process) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Stdout, "training loss %.4f; loaded with the same bits: %t\n", result.TrainingLoss,
-		line.SameBits(model, loaded))
+	fmt.Fprintf(p.Stdout, "training loss %.2f; loaded with the same bits: %t\n", result.TrainingLoss,
+		gpt.SameBits(model, loaded))
 	return nil
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package line is what the examples by feature share: the samples of y = 2x + 3 + noise, as
+// Package line is what most examples by feature share: the samples of y = 2x + 3 + noise, as
 // a training and an evaluation set, and a model of one weight and one bias that learns them.
 // It is no example itself.
 package line
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 
@@ -43,27 +42,6 @@ func Model() *mlp.Model {
 		panic(err) // the configuration above is valid
 	}
 	return m
-}
-
-// Wide is a network of 66,817 parameters before training: enough to be divided among ranks.
-func Wide() *mlp.Model {
-	m, err := mlp.New(nn.NewInit(tensor.CPU(), 42), mlp.Config{Sizes: []int{1, 256, 256, 1}, Activation: "tanh"})
-	if err != nil {
-		panic(err) // the configuration above is valid
-	}
-	return m
-}
-
-// SameBits compares the parameters of two models of one architecture.
-func SameBits(a, b nn.Module) bool {
-	c := tensor.NewCtx(tensor.CPU()).NoGrad()
-	others := nn.NamedParameters(b)
-	for i, p := range nn.NamedParameters(a) {
-		if !bytes.Equal(tensor.ReadBytes(c, p.Tensor), tensor.ReadBytes(c, others[i].Tensor)) {
-			return false
-		}
-	}
-	return true
 }
 
 // Coefficients are a and b.
