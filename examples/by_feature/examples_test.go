@@ -136,7 +136,7 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.Contains(t, r.stderr, "3 faults")
 		require.Contains(t, r.stderr, "auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: "+
 			"the search for a batch size that fits")
-		require.Contains(t, r.stderr, `report_to is "wandb" (flag --report_to); want none, all`)
+		require.Contains(t, r.stderr, `report_to is "wandb" (flag --report_to); want none`)
 	},
 	"compression": func(t *testing.T, _ string, r result) {
 		loss := r.numbers(t, `(?m)^(.*): eval_loss (\d\.\d+); same bits as without: (?:true|false)$`)
