@@ -87,7 +87,8 @@ func TestEstimateMemory(t *testing.T) {
 		`{"fsdp_sharding_strategy": "SHARD_GRAD_OP", "min_num_params": 100}`: false} {
 		require.NoError(t, os.WriteFile(fsdp, []byte(text), 0o644))
 		want := read("--fsdp=shard_grad_op", "--ranks=4", "--length=0").Gathered
-		require.Equal(t, same, read("--fsdp=true", "--fsdp_config", fsdp, "--ranks=4", "--length=0").Gathered == want, text)
+		found := read("--fsdp=true", "--fsdp_config", fsdp, "--ranks=4", "--length=0").Gathered
+		require.Equal(t, same, found == want, text)
 	}
 	code, _, complaint := output(nil, "estimate-memory", config, "--deepspeed", filepath.Join(dir, "none.json"))
 	require.NotZero(t, code)
