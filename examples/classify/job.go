@@ -213,13 +213,15 @@ func (j *job) parts() []checkpoint.Part {
 	return parts
 }
 
-// encode turns texts into tokens and labels into numbers, and says how many texts were too long.
+// encode turns texts into tokens and labels into numbers, and reports how many texts were too long. Labels of t that
+// are numbers become the names of their classes.
 func (j *job) encode(ctx context.Context, t *texts) (data.Slice[data.LabelledTokens], error) {
 	ids, err := j.tok.EncodeAll(ctx, t.texts, runtime.GOMAXPROCS(0))
 	if err != nil {
 		return nil, err
 	}
-	label, reader, cut := labelling(j.net.Labels()), newReader(j.net, j.tok, j.tokConfig), 0
+	names := j.net.Labels()
+	label, reader, cut := labelling(names), newReader(j.net, j.tok, j.tokConfig), 0
 	out := make(data.Slice[data.LabelledTokens], len(ids))
 	for i := range ids {
 		if len(ids[i])+j.tok.NumSpecialTokens() > j.length {
@@ -229,6 +231,7 @@ func (j *job) encode(ctx context.Context, t *texts) (data.Slice[data.LabelledTok
 		if out[i].Label, err = label(t.labels[i]); err != nil {
 			return nil, fmt.Errorf("%s: text %.60q: %w", t.name, t.texts[i], err)
 		}
+		t.labels[i] = names[out[i].Label]
 	}
 	if cut > 0 {
 		fmt.Fprintf(j.out, "%s: %d of %d texts (%.1f %%) have more than %d tokens and were cut: see --max_seq_length\n",
