@@ -287,7 +287,7 @@ func TestAStepWaitsOnceAndAllocatesNothing(t *testing.T) {
 	}
 	require.Less(t, steps[1].launches, int64(300), "two micro-batches of two layers")
 
-	require.Zero(t, graphs[1].Made+graphs[1].Launched, "the first step makes the optimizer's state")
+	require.Less(t, 10*graphs[0].Calls, graphs[3].Calls, "the first step makes the optimizer's state")
 	for _, g := range graphs[3:] {
 		require.Equal(t, graphs[3], g)
 		require.Zero(t, g.Made)
