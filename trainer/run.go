@@ -409,7 +409,8 @@ func (r *run) claim(ctx context.Context, resumed bool) error {
 	if own, err := r.store.Own(); err != nil || len(own) == 0 {
 		return errors.Join(err, fmt.Errorf("trainer: output_dir %s holds checkpoints of another program (%s), which "+
 			"cannot be resumed here: want another output_dir, and to start from their weights model_name_or_path %s; "+
-			"or overwrite_output_dir true, which renames those whose names it needs", dir, last, filepath.Join(dir, last)))
+			"or overwrite_output_dir true, which renames those whose names it needs", dir, last,
+			filepath.Join(dir, last)))
 	}
 	return fmt.Errorf("trainer: output_dir %s holds checkpoints of another run (%s): want resume_from_checkpoint "+
 		"last to go on with it, overwrite_output_dir true to start a new run, or another output_dir", dir, last)
