@@ -35,6 +35,8 @@ func TestSkippedStepsAreReported(t *testing.T) {
 	require.True(t, math.IsNaN(res.TrainingLoss), "no step counts")
 	require.Equal(t, 1, strings.Count(log.String(), "in_a_row=5"), log.String())
 	require.Contains(t, log.String(), "fp16: the gradients overflow, and the steps are skipped")
+	require.Equal(t, 1, strings.Count(log.String(), "no step changed the weights"), log.String())
+	require.Contains(t, log.String(), "skipped_steps:6")
 }
 
 // train_loss is the mean over the steps that were taken.
