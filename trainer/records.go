@@ -50,8 +50,8 @@ func (t *Trainer) record(rec callbacks.Record) error {
 	return t.callbacks.Fire(callbacks.Log, e)
 }
 
-// finalRecord is the last record: the loss covers the whole run, speeds the time since the resume. It warns of a run that
-// trained nothing.
+// finalRecord is the last record: the loss covers the whole run, speeds the time since the resume. It warns of a run
+// that trained nothing.
 func (r *run) finalRecord() callbacks.Record {
 	if r.state.GlobalStep > 0 && r.stepsTaken() == 0 && r.acc.IsMain() {
 		r.log.Warn("no step changed the weights", "steps", r.state.GlobalStep, "left_out", r.skips())
