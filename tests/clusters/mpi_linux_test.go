@@ -66,7 +66,7 @@ func (l launcher) test(t *testing.T, want []byte) {
 	out := filepath.Join(t.TempDir(), "out")
 	p := start(t, l.rank(out, "--max_steps", "24"))
 	require.Zero(t, p.wait(), "%s", p.out)
-	require.Contains(t, p.out.String(), "ranks=4 launcher="+l.kind+" engine="+l.engine)
+	require.Contains(t, p.out.String(), "ranks 4  launcher "+l.kind+"  engine "+l.engine)
 	if l.engine == "mpi" {
 		require.Contains(t, p.out.String(), l.path)
 	}

@@ -180,7 +180,7 @@ func TestSlurm(t *testing.T) {
 		require.Zero(t, p.wait(), "%s", p.out)
 		j := s.submit(flags(out, "--max_steps", "2000", "--logging_steps", "10")...)
 		j.prints("step 100 ")
-		require.Contains(t, j.String(), "ranks=4 launcher=Slurm engine=tcp")
+		require.Contains(t, j.String(), "ranks 4  launcher Slurm  engine tcp")
 		require.Empty(t, s.ask("scancel", "--batch", "--signal=USR1", j.id)) // as near the time limit
 		await(t, j, func() bool { return j.state() == "PENDING" })
 		step := saved(t, out)
@@ -202,7 +202,7 @@ func TestSlurm(t *testing.T) {
 				"LOCKSTEP_MPI_LIBRARY="+library, "LOCKSTEP_JOB_TOKEN="+rand.Text(),
 				"OMPI_MCA_btl=tcp,self") // its shared memory would mix up the ranks of nodes with one host name
 			require.Zero(t, p.wait(), "%s", p.out)
-			require.Contains(t, p.out.String(), "ranks=4 launcher=Slurm engine=mpi")
+			require.Contains(t, p.out.String(), "ranks 4  launcher Slurm  engine mpi")
 			require.Equal(t, weights(t, one), weights(t, out))
 		})
 	}

@@ -141,7 +141,7 @@ func requireSameBitsOver(t *testing.T, kinds []string, one string, ranks int, fl
 				succeed(t, plain(append(argv, "--num_replicas", strconv.Itoa(ranks))))
 			} else {
 				p := succeed(t, launched(ranks, append(argv, "--ddp_backend", kind)))
-				require.Contains(t, p.stderr.String(), "engine="+kind)
+				require.Contains(t, p.stderr.String(), "engine "+kind)
 			}
 			requireSameEnd(t, one, out, 24)
 		})

@@ -113,7 +113,7 @@ func TestKilledRanksAreRestarted(t *testing.T) {
 			p.wait()
 			require.Equal(t, 0, p.code(), "%s", p.stderr)
 			require.Equal(t, 3, strings.Count(p.stderr.String(), "all ranks are started again"), "%s", p.stderr)
-			require.Equal(t, 3, strings.Count(p.stderr.String(), `cause="killed by SIGKILL"`),
+			require.Equal(t, 3, strings.Count(p.stderr.String(), `cause killed by SIGKILL`),
 				"the root cause is the rank that was killed\n%s", p.stderr)
 			requireNoTrace(t, p.stderr.String())
 			requireSameEnd(t, whole, out, steps)
@@ -157,7 +157,7 @@ func TestKilledAtTheStart(t *testing.T) {
 		text := p.stderr.String()
 		require.Equal(t, 0, p.code(), "%s", text)
 		require.Equal(t, 1, strings.Count(text, "all ranks are started again"), "%s", text)
-		require.Contains(t, text, fmt.Sprintf(`rank=%d cause="killed by SIGKILL"`, victim))
+		require.Contains(t, text, fmt.Sprintf(`rank %d  cause killed by SIGKILL`, victim))
 		require.Less(t, p.endedAt.Sub(began), 10*time.Second, "the others gave up at once\n%s", text)
 		requireNoTrace(t, text)
 		requireSameEnd(t, whole, out, 24)

@@ -40,7 +40,7 @@ func TestSameBitsBatchNorm(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := succeed(t, argv)
 			if m := regexp.MustCompile(`processes (\w+)$`).FindStringSubmatch(name); m != nil {
-				require.Contains(t, p.stderr.String(), "engine="+m[1])
+				require.Contains(t, p.stderr.String(), "engine "+m[1])
 			}
 			requireSameEnd(t, one, filepath.Join(dir, name), 20)
 		})

@@ -31,13 +31,15 @@ func TestConfigurationFilesTrain(t *testing.T) {
 	two := func(argv []string) []string { return launched(2, argv) }
 
 	deepSpeed := []string{"--lr_scheduler_type", "constant_with_warmup", "--fp16"}
-	want := run("log", plain, slices.Concat(deepSpeed, []string{"--lr_scheduler_kwargs", `{"warmup_type": "log"}`,
-		"--fp16_growth_interval", "1000"})...)
+	ours := []string{"--lr_scheduler_type", "WarmupLR", "--fp16", "--fp16_growth_interval", "1000",
+		"--fp16_hysteresis", "2"}
+	want := run("log", plain, ours...)
 	for _, name := range []string{"ds_config_zero2.json", "ds_config_zero3.json"} {
 		got := run(name, two, slices.Concat(deepSpeed, []string{"--deepspeed", tools(name)})...)
 		require.True(t, bytes.Equal(want, got), name)
 	}
-	require.False(t, bytes.Equal(want, run("linear", plain, deepSpeed...)), "the shape of the warm-up must matter")
+	linear := run("linear", plain, append(ours, "--lr_scheduler_kwargs", `{"warmup_type": "linear"}`)...)
+	require.False(t, bytes.Equal(want, linear), "the shape of the warm-up must matter")
 
 	want = run("bf16", plain, "--bf16", "--global_train_batch_size", "16")
 	require.False(t, bytes.Equal(want, run("float32", plain, "--global_train_batch_size", "16")), "bf16 must matter")

@@ -240,7 +240,7 @@ func TestNonfiniteLoss(t *testing.T) {
 			}
 			require.Equal(t, 0, r.code, "%s", r.stderr)
 			require.Contains(t, r.stderr, "loss or gradient is not finite: the step is skipped")
-			require.Contains(t, r.stderr, "policy="+policy)
+			require.Contains(t, r.stderr, "policy "+policy)
 			var train callbacks.Record
 			readJSON(t, &train, out, "train_results.json")
 			skipped, _ := train.Number("nonfinite_steps")
