@@ -81,7 +81,7 @@ func (e *elastic) join() error {
 	if err != nil {
 		return fmt.Errorf("launch: %w", err)
 	}
-	l, err := net.Listen("tcp", c.Elastic.Endpoint)
+	l, err := listen(c.Elastic.Endpoint)
 	switch {
 	case err == nil:
 		e.roster, err = rendezvous.ServeRoster(l, token, security, rendezvous.RosterOptions{
@@ -227,17 +227,26 @@ func (e *elastic) await(report rendezvous.Report) (*rendezvous.HostEvent, error)
 		case <-e.signals.done:
 			return nil, e.leave(&InterruptedError{Signal: syscall.SIGTERM, Cause: context.Cause(e.signals.ctx)})
 		case <-timer.C:
-			return nil, e.leave(fmt.Errorf("launch: no round began within %v; want at least %d hosts",
-				e.config.Elastic.Patience, e.config.Elastic.MinNodes))
+			return nil, e.leave(e.inVain())
 		}
 	}
 	return nil, e.verdict()
 }
 
+// inVain is the error of having waited for other hosts for too long.
+func (e *elastic) inVain() error {
+	refused := ""
+	if e.roster != nil && e.roster.Refusals() != "" {
+		refused = " (" + e.roster.Refusals() + ")"
+	}
+	return fmt.Errorf("launch: no round began within %v; want at least %d hosts%s", e.config.Elastic.Patience,
+		e.config.Elastic.MinNodes, refused)
+}
+
 // ready opens a port for rank 0 and says that a round can begin.
 func (e *elastic) ready(report rendezvous.Report) (err error) {
 	if e.listener == nil {
-		if e.listener, err = net.Listen("tcp", net.JoinHostPort(e.member.Address(), "0")); err != nil {
+		if e.listener, err = listen(net.JoinHostPort(e.member.Address(), "0")); err != nil {
 			return fmt.Errorf("launch: a port for rank 0: %w", err)
 		}
 	}

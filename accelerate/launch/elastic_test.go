@@ -273,3 +273,54 @@ func TestElasticWaitsInVain(t *testing.T) {
 	b.Elastic.Patience = 100 * time.Millisecond
 	require.ErrorContains(t, b.run(t), "no round began within 100ms; want at least 2 hosts")
 }
+
+// A host with another token ends at once with an exit code of its own. The host that serves names it each time, and
+// neither its wait nor a round ends.
+func TestElasticWrongToken(t *testing.T) {
+	endpoint := freeEndpoint(t)
+	here, there := elasticBench(t, endpoint, 2, 2, "polite"), elasticBench(t, endpoint, 2, 2, "polite")
+	var logs journal
+	here.Logger = slog.New(slog.NewTextHandler(&logs, nil))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel() // a failed test must not wait for ever
+	ended := make(chan error, 2)
+	go func() { ended <- Run(ctx, here.Config) }()
+	logs.await(t, "a host joins") // it serves
+	stranger := elasticBench(t, endpoint, 2, 2, "polite")
+	stranger.Token = "a mistyped token of this test, that no other one has"
+	refused := func() {
+		t.Helper()
+		err := stranger.run(t)
+		require.ErrorContains(t, err, "the roster at "+endpoint+": handshake: the job tokens differ")
+		require.Equal(t, ExitRefused, ExitCode(err))
+		logs.await(t, "a host was refused since its job token differs from this host's")
+		logs.await(t, "host=127.0.0.1:")
+	}
+	refused() // while it waits
+	go func() { ended <- Run(ctx, there.Config) }()
+	logs.await(t, "a round begins")
+	stranger.Elastic.Endpoint = endpoint
+	time.Sleep(1100 * time.Millisecond) // further refusals of a host are counted alone
+	refused()                           // while a round runs
+	for _, b := range []*bench{here, there} {
+		b.stop <- syscall.SIGTERM
+	}
+	for range 2 {
+		require.ErrorContains(t, <-ended, "interrupted by SIGTERM")
+	}
+}
+
+// Who waits in vain is told of the hosts that were refused.
+func TestElasticWaitsInVainForARefusedHost(t *testing.T) {
+	endpoint := freeEndpoint(t)
+	b, stranger := elasticBench(t, endpoint, 2, 2, "say", "x"), elasticBench(t, endpoint, 2, 2, "say", "x")
+	b.Elastic.Patience = 2 * time.Second
+	stranger.Token = "a mistyped token of this test, that no other one has"
+	var logs journal
+	b.Logger = slog.New(slog.NewTextHandler(&logs, nil))
+	ended := make(chan error, 1)
+	go func() { ended <- Run(t.Context(), b.Config) }()
+	logs.await(t, "a host joins")
+	require.Error(t, stranger.run(t))
+	require.ErrorContains(t, <-ended, "want at least 2 hosts (1 refused, the last one 127.0.0.1:")
+}

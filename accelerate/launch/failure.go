@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/rendezvous"
 )
 
 // Failure is how one rank ended.
@@ -99,8 +100,12 @@ func (e *InterruptedError) Unwrap() error { return e.Cause }
 
 func join(ranks []int) string { return strings.Trim(fmt.Sprint(ranks), "[]") }
 
+// ExitRefused is the exit code of a launcher that another one has refused, for a job token or LOCKSTEP_TLS that differ:
+// that of settings that are wrong.
+const ExitRefused = 2
+
 // ExitCode is what a launcher's process should end with: 0 for nil, the first failing
-// rank's own code, 128 + n if signal n ended the rank or the job, else 1.
+// rank's own code, 128 + n if signal n ended the rank or the job, [ExitRefused], else 1.
 func ExitCode(err error) int {
 	var failure *FailureError
 	var interrupted *InterruptedError
@@ -111,6 +116,8 @@ func ExitCode(err error) int {
 		return failure.Root.code()
 	case errors.As(err, &interrupted):
 		return 128 + int(interrupted.Signal)
+	case rendezvous.Refused(err):
+		return ExitRefused
 	}
 	return 1
 }

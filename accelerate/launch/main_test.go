@@ -121,7 +121,9 @@ func play(part string, a []string) int {
 		}
 		fmt.Printf("%d/%d %d/%d %d/%d\n", e.Rank, e.WorldSize, e.LocalRank, e.LocalWorldSize, e.NodeRank, e.Nodes)
 	case "launcher":
-		return launcher(a)
+		return launcher(a, nil)
+	case "elastic":
+		return launcher(a, &Elastic{MinNodes: 1, MaxNodes: 2, Endpoint: "127.0.0.1:29500"})
 	case "guard":
 		signal.Ignore(syscall.SIGINT, syscall.SIGTERM)
 		if _, err := Guard(os.Stdin); err != nil {
@@ -223,13 +225,16 @@ func meet() int {
 }
 
 // launcher runs Run in a process that can be signalled: GRACE GUARD RANKS PART...
-func launcher(a []string) int {
+func launcher(a []string, hosts *Elastic) int {
 	grace, _ := time.ParseDuration(a[0])
 	ranks, _ := strconv.Atoi(a[2])
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	c := Config{Program: os.Args[0], Args: a[3:], ProcsPerNode: ranks, Grace: grace, Signals: signals,
-		Stdout: os.Stdout, Stderr: os.Stderr}
+		Stdout: os.Stdout, Stderr: os.Stderr, Elastic: hosts}
+	if hosts != nil {
+		c.Token = "a token of this test alone, and of no other one"
+	}
 	if a[1] == "guard" {
 		c.Guard = []string{os.Args[0], "guard"}
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/dist/internal/wire"
+	"github.com/lockstep-ml/lockstep/internal/loopback"
 )
 
 // Job is this process among the others of its job: who they are, the store, and a control connection to each. Engines
@@ -284,7 +285,8 @@ func (j *Job) meet(ctx context.Context, me Peer) error {
 	}
 	waiting, stop := context.WithCancel(ctx)
 	var warning sync.WaitGroup
-	warning.Go(func() { j.warnOfWrongToken(waiting) })
+	warning.Go(func() { j.warnOfRefusal(waiting, wrongToken, "its job token", "token") })
+	warning.Go(func() { j.warnOfRefusal(waiting, wrongTLS, EnvTLS, "value") })
 	all, err := exchange(ctx, "peers", j.Rank, j.World, text)
 	stop()
 	warning.Wait()
@@ -318,12 +320,12 @@ func (j *Job) introduce(all [][]byte) error {
 	return nil
 }
 
-// warnOfWrongToken says in the log, as long as this process waits for the others, that one was refused. Anybody can
-// come with a wrong token: the others end only if the rank that it claims to be does not come either.
-func (j *Job) warnOfWrongToken(ctx context.Context) {
-	if who, err := j.Store.Get(ctx, wrongToken); err == nil {
-		slog.Warn("rendezvous: a process was refused since its job token is another one; if it belongs to this job, "+
-			"give it the same token",
+// warnOfRefusal says in the log, as long as this process waits for the others, that one was refused. Anybody can come
+// with a wrong token: the others end only if the rank that it claims to be does not come either.
+func (j *Job) warnOfRefusal(ctx context.Context, key, setting, same string) {
+	if who, err := j.Store.Get(ctx, key); err == nil {
+		slog.Warn(fmt.Sprintf("rendezvous: a process was refused since %s is another one; if it belongs to this job, "+
+			"give it the same %s", setting, same),
 			"rank", j.Rank, "refused", string(who))
 	}
 }
@@ -351,6 +353,9 @@ func (j *Job) Connect(ctx context.Context, kind string, rank int) (net.Conn, err
 			return c, nil
 		}
 		if !again || time.Since(began) > dialPatience || sleep(ctx, pause) != nil {
+			if down := loopback.Down(peer.Address); down != nil {
+				err = fmt.Errorf("%w: %w", err, down)
+			}
 			return nil, absent(fmt.Errorf("rendezvous: rank %d cannot reach rank %d (process %d on %s) at %s: %w",
 				j.Rank, rank, peer.PID, peer.Host, peer.Address, err), rank)
 		}
@@ -369,8 +374,7 @@ func (j *Job) reach(ctx context.Context, address, kind string) (c net.Conn, agai
 	proven, err := j.key.Greet(c, wire.Hello{Kind: kind, Rank: j.Rank})
 	if err != nil {
 		_ = c.Close()
-		again = !errors.Is(err, wire.ErrToken) && !errors.Is(err, wire.ErrTLS) && !errors.Is(err, wire.ErrUser)
-		return nil, again, err
+		return nil, !Refused(err), err
 	}
 	return proven, false, nil
 }

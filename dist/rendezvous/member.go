@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/dist/internal/wire"
+	"github.com/lockstep-ml/lockstep/internal/loopback"
 )
 
 // Member is a host's connection to the [Roster] of its job.
@@ -49,8 +50,11 @@ func JoinRoster(ctx context.Context, d Door) (*Member, error) {
 		if err == nil {
 			return m, nil
 		}
-		if errors.Is(err, wire.ErrTLS) || errors.Is(err, wire.ErrToken) || errors.Is(err, wire.ErrUser) {
+		if Refused(err) {
 			return nil, fmt.Errorf("rendezvous: the roster at %s: %w", d.Address, err)
+		}
+		if down := loopback.Down(d.Address); down != nil {
+			return nil, fmt.Errorf("rendezvous: no roster at %s: %w: %w", d.Address, err, down)
 		}
 		if refused++; !errors.Is(err, syscall.ECONNREFUSED) {
 			refused = 0

@@ -23,6 +23,7 @@ import (
 type Roster struct {
 	listener *wire.Listener
 	o        RosterOptions
+	refusals refusalLog
 
 	mu       sync.Mutex
 	hosts    []*rosterHost // in the order in which they came
@@ -118,12 +119,17 @@ func ServeRoster(l net.Listener, token []byte, security TLS, o RosterOptions) (*
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	r := &Roster{o: o, conns: map[net.Conn]struct{}{}, done: make(chan struct{})}
+	r := &Roster{o: o, refusals: refusalLog{logger: o.Logger}, conns: map[net.Conn]struct{}{},
+		done: make(chan struct{})}
 	r.mu.Lock() // hosts may come at once
 	defer r.mu.Unlock()
-	r.listener = wire.ListenOn(l, key, r.serve, nil)
+	r.listener = wire.ListenOn(l, key, r.serve, r.refusals.add)
 	return r, nil
 }
+
+// Refusals says how many connections were refused and names the last one, which may be a host of this job with another
+// token; "" if there was none.
+func (r *Roster) Refusals() string { return r.refusals.String() }
 
 // Addr returns the host and port that the roster listens on.
 func (r *Roster) Addr() *net.TCPAddr { return r.listener.Addr() }
@@ -204,6 +210,8 @@ func (r *Roster) hear(h *rosterHost, m hostReport) {
 // enter takes down that a host is ready for a round, its first or the next.
 func (r *Roster) enter(h *rosterHost, m hostReport) {
 	if len(r.hosts) > 0 && r.hosts[0].last.Ranks != m.Ranks {
+		r.o.Logger.Warn("a host is sent away since it has another nproc_per_node", "host", m.Address, "ranks", m.Ranks,
+			"want", r.hosts[0].last.Ranks)
 		h.send(HostEvent{Kind: EventOver, Failed: true, Why: fmt.Sprintf("this host has %d ranks, the others have %d: "+
 			"want the same nproc_per_node", m.Ranks, r.hosts[0].last.Ranks)})
 		return

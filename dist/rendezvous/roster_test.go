@@ -5,11 +5,15 @@ package rendezvous
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/dist/internal/wire"
 )
 
 // rosterToken is the secret of the hosts in these tests.
@@ -272,4 +276,43 @@ func TestRosterTells(t *testing.T) {
 		_, err = ServeRoster(l, rosterToken, TLS{}, bad)
 		require.ErrorContains(t, err, fmt.Sprintf("a round of %d to %d hosts", bad.Min, bad.Max))
 	}
+}
+
+// A host with another token, or without TLS where the others want it, is warned of by its address, a repeated one once
+// in a while; nothing ends.
+func TestRosterWarnsOfRefusals(t *testing.T) {
+	var log page
+	r := roster(t, RosterOptions{Min: 1, Max: 2, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.Empty(t, r.Refusals())
+	door := r.door()
+	for range 3 {
+		door.Token = NewToken()
+		_, err := JoinRoster(t.Context(), door)
+		require.True(t, Refused(err), "%v", err)
+		require.ErrorIs(t, err, wire.ErrToken)
+	}
+	require.Eventually(t, log.has("a host was refused since its job token differs from this host's; if it belongs to "+
+		`this job, give both the same" host=127.0.0.1:`), 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.HasPrefix(r.Refusals(), "3 refused, the last one 127.0.0.1:") },
+		10*time.Second, time.Millisecond, "%s", r.Refusals())
+	require.Regexp(t, `^3 refused, the last one 127.0.0.1:\d+, whose job token differs$`, r.Refusals())
+	door = r.door()
+	door.TLS.Mode = TLSAlways
+	_, err := JoinRoster(t.Context(), door)
+	require.True(t, Refused(err), "%v", err)
+	require.Eventually(t, func() bool { return strings.HasSuffix(r.Refusals(), "whose LOCKSTEP_TLS differs") },
+		10*time.Second, time.Millisecond)
+	r.join(t, 1).hears(HostEvent{Kind: EventBegin, Nodes: 1, Address: "127.0.0.1", Port: 1})
+}
+
+// Strangers from however many addresses fill no log.
+func TestRefusalsAreBounded(t *testing.T) {
+	f := refusalLog{logger: slog.New(slog.DiscardHandler)}
+	now := time.Now()
+	for i := range 2 * refusalHosts {
+		require.Equal(t, i >= refusalHosts, f.warned(fmt.Sprint(i), now), i)
+	}
+	require.True(t, f.warned("1", now.Add(refusalPause/2)))
+	require.False(t, f.warned("another", now.Add(refusalPause)))
+	require.Len(t, f.told, 1)
 }

@@ -106,7 +106,7 @@ func ServeOn(l net.Listener, token []byte, security TLS) (*Server, error) {
 	s := newServer()
 	s.mu.Lock() // clients may come at once
 	defer s.mu.Unlock()
-	s.listener = wire.ListenOn(l, key, s.serve, s.tellOfWrongToken)
+	s.listener = wire.ListenOn(l, key, s.serve, s.tellOfRefusal)
 	return s, nil
 }
 
@@ -125,24 +125,30 @@ func (s *Server) Addr() *net.TCPAddr { return s.listener.Addr() }
 // Refused returns the number of connections that did not know the token.
 func (s *Server) Refused() int { return s.listener.Refused() }
 
-// wrongToken is the key of the first process that was refused since its token is another one. Who waits for the others
-// to come reads it and warns.
-const wrongToken = "wrong-token"
+// wrongToken and wrongTLS are the keys of the first process that was refused since its token or its LOCKSTEP_TLS is
+// another one. Who waits for the others to come reads them and warns.
+const (
+	wrongToken = "wrong-token"
+	wrongTLS   = "wrong-tls"
+)
 
-// tellOfWrongToken tells those who read wrongToken. If the rank that the process claims to be does not come soon, the
-// meeting of the ranks ends.
-func (s *Server) tellOfWrongToken(from net.Addr, claimed wire.Hello) {
+// tellOfRefusal tells those who read wrongToken and wrongTLS. If the rank that a process with another token claims to
+// be does not come soon, the meeting of the ranks ends.
+func (s *Server) tellOfRefusal(from net.Addr, claimed wire.Hello, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return
 	}
-	who := fmt.Sprintf("%v, which calls itself rank %d", from, claimed.Rank)
-	if s.values[wrongToken] == nil {
-		s.values[wrongToken] = []byte(who)
+	key, who := wrongTLS, from.String()
+	if errors.Is(why, wire.ErrToken) {
+		key, who = wrongToken, fmt.Sprintf("%v, which calls itself rank %d", from, claimed.Rank)
+	}
+	if s.values[key] == nil {
+		s.values[key] = []byte(who)
 		s.notify()
 	}
-	if len(s.verdicts) < maxVerdicts {
+	if key == wrongToken && len(s.verdicts) < maxVerdicts {
 		s.verdicts = append(s.verdicts, time.AfterFunc(s.patience, func() { s.giveUp(claimed.Rank, who) }))
 	}
 }

@@ -49,15 +49,12 @@ func dial(ctx context.Context, address string, key *wire.Key, rank int) (*Store,
 		if err == nil {
 			return s, nil
 		}
-		if errors.Is(err, wire.ErrTLS) {
-			return nil, fmt.Errorf("rendezvous: rank %d: the store at %s: %w", rank, address, err)
-		}
-		if errors.Is(err, wire.ErrUser) {
-			return nil, fmt.Errorf("rendezvous: rank %d: the store at %s: %w", rank, address, err)
-		}
 		if errors.Is(err, wire.ErrToken) {
 			return nil, fmt.Errorf("rendezvous: rank %d: the store at %s belongs to another job: %w", rank, address,
 				err)
+		}
+		if Refused(err) {
+			return nil, fmt.Errorf("rendezvous: rank %d: the store at %s: %w", rank, address, err)
 		}
 		if down := loopback.Down(address); down != nil {
 			return nil, fmt.Errorf("rendezvous: rank %d cannot reach the store at %s: %w: %w", rank, address, err, down)

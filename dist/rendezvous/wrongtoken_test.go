@@ -3,6 +3,7 @@
 package rendezvous
 
 import (
+	"log/slog"
 	"net"
 	"testing"
 	"time"
@@ -68,6 +69,26 @@ func TestStrangersEndNoMeeting(t *testing.T) {
 		s.giveUp(rank, "somebody")
 	}
 	require.Len(t, s.exchanges, 1)
+	c.Rank = 1
+	j, err := Join(t.Context(), c)
+	require.NoError(t, err)
+	require.NoError(t, j.Close())
+	require.NoError(t, <-joined)
+}
+
+// A rank whose LOCKSTEP_TLS is another one ends at once, and those who wait for it are told.
+func TestWrongTLSIsToldOfWhileRanksMeet(t *testing.T) {
+	var log page
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	defer slog.SetDefault(before)
+	c, joined := meeting(t, time.Hour)
+	other := c
+	other.Rank, other.TLS.Mode = 1, TLSAlways
+	_, err := Join(t.Context(), other)
+	require.ErrorIs(t, err, wire.ErrTLS)
+	require.Eventually(t, log.has("a process was refused since LOCKSTEP_TLS is another one; if it belongs to this "+
+		`job, give it the same value" rank=0 refused=127.0.0.1:`), 10*time.Second, time.Millisecond)
 	c.Rank = 1
 	j, err := Join(t.Context(), c)
 	require.NoError(t, err)

@@ -1,27 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package loopback tells whether the loopback interface is down, as it is in a new network namespace: processes of one
-// host then cannot connect, and the system's own errors ("cannot assign requested address", "network is unreachable")
-// do not name the cause.
+// host then cannot connect to each other, by whichever of the host's addresses, and the system's own errors ("cannot
+// assign requested address", "network is unreachable", or a timeout) do not name the cause.
 package loopback
 
 import (
+	"context"
 	"fmt"
 	"net"
+	"slices"
+	"time"
 )
 
-// Down returns an error that names the interface if address, HOST:PORT, is a loopback address and the loopback
-// interface is down; nil otherwise.
+// Down returns an error that names the interface if address, HOST:PORT, belongs to this host and the loopback interface
+// is down; nil otherwise.
 func Down(address string) error {
-	host, _, err := net.SplitHostPort(address)
-	if ip := net.ParseIP(host); err != nil || host != "localhost" && !ip.IsLoopback() {
-		return nil
-	}
 	interfaces, err := net.Interfaces()
 	if err != nil {
 		return nil // it cannot be told
 	}
-	return down(interfaces)
+	fault := down(interfaces)
+	if fault == nil {
+		return nil
+	}
+	own, _ := net.InterfaceAddrs() // without them loopback addresses remain
+	host, _, err := net.SplitHostPort(address)
+	if err == nil && slices.ContainsFunc(resolve(host), func(ip net.IP) bool { return within(ip, own) }) {
+		return fault
+	}
+	return nil
 }
 
 func down(interfaces []net.Interface) error {
@@ -34,4 +42,27 @@ func down(interfaces []net.Interface) error {
 		}
 	}
 	return nil
+}
+
+// resolving is how long a name service may take.
+const resolving = 2 * time.Second
+
+// resolve returns the addresses of a host, none if its name is unknown.
+func resolve(host string) []net.IP {
+	if ip := net.ParseIP(host); ip != nil {
+		return []net.IP{ip}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), resolving)
+	defer cancel()
+	ips, _ := net.DefaultResolver.LookupIP(ctx, "ip", host)
+	return ips
+}
+
+// within reports whether an address is a loopback address or one of this host's own, whose connections take the
+// loopback interface too.
+func within(ip net.IP, own []net.Addr) bool {
+	return ip.IsLoopback() || slices.ContainsFunc(own, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && n.IP.Equal(ip)
+	})
 }

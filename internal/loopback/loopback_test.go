@@ -21,3 +21,12 @@ func TestDown(t *testing.T) {
 	require.NoError(t, down([]net.Interface{lo}))
 	require.NoError(t, down(nil))
 }
+
+func TestWithin(t *testing.T) {
+	own := []net.Addr{&net.IPNet{IP: net.IPv4(10, 0, 0, 1), Mask: net.CIDRMask(24, 32)}}
+	for host, want := range map[string]bool{"127.0.0.1": true, "127.0.1.1": true, "::1": true, "localhost": true,
+		"10.0.0.1": true, "10.0.0.2": false, "::ffff:10.0.0.1": true} {
+		require.Equal(t, want, within(resolve(host)[0], own), host)
+	}
+	require.Empty(t, resolve(""))
+}

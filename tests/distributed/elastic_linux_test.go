@@ -3,6 +3,7 @@
 package distributed
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,6 +27,7 @@ type swarm struct {
 	endpoint string
 	argv     []string
 	env      []string
+	token    string // "": the test's
 }
 
 // swarms tells those of parallel tests apart.
@@ -78,7 +80,7 @@ func (s *swarm) start(i int) *process {
 		line = append([]string{"ip", "netns", "exec", s.name(i)}, line...)
 	}
 	return start(s.t, line, append(s.env, fmt.Sprint("LOCKSTEP_HOST_ID=host", i),
-		"LOCKSTEP_JOB_TOKEN=a token that the hosts of the test know")...)
+		"LOCKSTEP_JOB_TOKEN="+cmp.Or(s.token, "a token that the hosts of the test know"))...)
 }
 
 // round waits for a round after another one, with so many hosts, and returns its number.
@@ -193,4 +195,38 @@ func TestHostRejoins(t *testing.T) {
 		p.requireNothingLeft()
 	}
 	requireSameWeights(t, whole, out, steps)
+}
+
+// TestHostWithAWrongToken starts a host whose token is mistyped beside one that serves and trains: it ends at once, the
+// other names it and trains on. A host whose loopback interface is down says so, whether it serves or not.
+func TestHostWithAWrongToken(t *testing.T) {
+	t.Parallel()
+	s := newSwarm(t, 2, tiny(filepath.Join(t.TempDir(), "out"), "--max_steps", "1000000", "--eval_strategy", "no"))
+	lo := func(host int, state string) { require.NoError(t, s.ip("-n "+s.name(host)+" link set lo "+state)) }
+	isDown := func(host int) {
+		t.Helper()
+		lo(host, "down")
+		p := s.start(host)
+		p.wait()
+		require.Equal(t, 1, p.code(), "%s", p.stderr)
+		require.Contains(t, p.stderr.String(), "the loopback interface lo is down: want it up, as by ip link set lo up")
+		lo(host, "up")
+	}
+	isDown(0)
+	first := s.start(0)
+	n := s.round(first, -1, 1)
+	s.token = "a token that the hosts of the test do not know"
+	wrong := s.start(1)
+	s.token = ""
+	wrong.wait()
+	require.Equal(t, 2, wrong.code(), "%s", wrong.stderr)
+	require.Contains(t, wrong.stderr.String(), "the roster at 10.77.0.1:29618: handshake: the job tokens differ")
+	first.awaitPrinted("a host was refused since its job token differs")
+	require.Contains(t, first.stderr.String(), "host 10.77.0.2:")
+	require.Len(t, first.ranks(n), 1, "its round goes on")
+	isDown(1)
+	first.signal(syscall.SIGTERM)
+	first.wait()
+	require.Equal(t, 128+int(syscall.SIGTERM), first.code(), "%s", first.stderr)
+	first.requireNothingLeft()
 }

@@ -21,7 +21,7 @@ type Listener struct {
 	listener net.Listener
 	key      *Key
 	serve    func(net.Conn, Hello)
-	wrong    func(from net.Addr, claimed Hello) // may be nil
+	wrong    func(from net.Addr, claimed Hello, why error) // may be nil
 
 	mu        sync.Mutex
 	strangers []stranger // in the handshake, the oldest first
@@ -47,9 +47,9 @@ func Listen(address string, key *Key, serve func(net.Conn, Hello)) (*Listener, e
 }
 
 // ListenOn is Listen on a TCP socket that listens already, which it takes over. wrong, unless nil, is told of each
-// connection that was refused for another token, and what it claimed to be.
+// connection that was refused with [ErrToken], and what it claimed to be, or with [ErrTLS].
 func ListenOn(nl net.Listener, key *Key, serve func(net.Conn, Hello),
-	wrong func(from net.Addr, claimed Hello)) *Listener {
+	wrong func(from net.Addr, claimed Hello, why error)) *Listener {
 	l := &Listener{listener: nl, key: key, serve: serve, wrong: wrong}
 	l.handled.Add(1)
 	go l.accept()
@@ -86,8 +86,8 @@ func (l *Listener) accept() {
 			l.dismiss(c, err)
 			if err != nil {
 				slog.Debug("wire: connection refused", "from", c.RemoteAddr().String(), "error", err)
-				if l.wrong != nil && errors.Is(err, ErrToken) {
-					l.wrong(c.RemoteAddr(), h)
+				if l.wrong != nil && (errors.Is(err, ErrToken) || errors.Is(err, ErrTLS)) {
+					l.wrong(c.RemoteAddr(), h, err)
 				}
 				_ = c.Close()
 				return
