@@ -3,6 +3,8 @@
 package models_test
 
 import (
+	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -55,28 +57,51 @@ func TestLoadPretrainedSaysWhatAPathIs(t *testing.T) {
 	}
 }
 
-func TestLoadTokenizer(t *testing.T) {
-	dir := t.TempDir()
+// What a program does not accept of a saved model is known before the weights are read: these are not finite.
+func TestOpenPretrained(t *testing.T) {
 	texts := func(yield func(string, error) bool) { yield("some text, some more text", nil) }
 	tok, err := tokenizers.Train(t.Context(), texts, tokenizers.TrainOptions{VocabSize: 260,
 		SpecialTokens: []string{"<|endoftext|>", "<|pad|>"}})
 	require.NoError(t, err)
-	require.NoError(t, tok.Save(filepath.Join(dir, models.TokenizerFile)))
-	for _, size := range []int{260, 300} {
-		got, err := models.LoadTokenizer(dir, smallGPT2(t, 1, func(c *gpt2.Config) { c.VocabSize = size }))
-		require.NoError(t, err)
-		require.Equal(t, 260, got.VocabSize())
+	folder := func(size int) string {
+		m := smallGPT2(t, 1, func(c *gpt2.Config) { c.VocabSize = size })
+		tensor.FillInto(tensor.NewCtx(tensor.CPU()).NoGrad(), nn.NamedParameters(m)[0].Tensor, math.NaN())
+		dir := save(t, m)
+		require.NoError(t, tok.Save(filepath.Join(dir, models.TokenizerFile)))
+		return dir
 	}
-	_, err = models.LoadTokenizer(dir, smallGPT2(t, 1, func(c *gpt2.Config) { c.VocabSize = 258 }))
+	const want = "a model of letters"
+	dir := folder(258)
+	_, err = models.OpenPretrained[*gpt2.Classifier](tensor.CPU(), dir, want)
+	require.EqualError(t, err, dir+" is a GPT2LMHeadModel, want "+want)
+	_, err = models.OpenPretrained[models.Configured](tensor.CPU(), dir, want)
 	require.ErrorContains(t, err, filepath.Join(dir, "tokenizer.json")+" has 260 tokens, more than the model's "+
 		"258: 258 is ")
 	require.ErrorContains(t, err, "model.resize_token_embeddings(len(tokenizer))")
+	for _, size := range []int{260, 300} {
+		dir := folder(size)
+		_, err = models.OpenPretrained[*gpt2.Model](tensor.CPU(), dir, want)
+		require.ErrorContains(t, err, "the saved weights are not finite")
+		got, err := models.OpenPretrained[*gpt2.Model](tensor.CPU(), dir, want, models.AllowNonFinite())
+		require.NoError(t, err)
+		require.Equal(t, size, got.Model.Cfg.VocabSize)
+		require.Equal(t, 260, got.Tokenizer.VocabSize())
+		text, err := got.File(models.TokenizerFile)
+		require.NoError(t, err)
+		require.Equal(t, got.Files[0].Data, text)
+		_, err = got.File("merges.txt")
+		require.ErrorIs(t, err, fs.ErrNotExist)
+		require.ErrorContains(t, err, filepath.Join(dir, "merges.txt"))
+		require.NoError(t, os.Remove(filepath.Join(dir, models.TokenizerFile)))
+		_, err = models.OpenPretrained[*gpt2.Model](tensor.CPU(), dir, want)
+		require.ErrorContains(t, err, models.TokenizerFile)
+		require.ErrorIs(t, err, fs.ErrNotExist)
+	}
 	line, err := mlp.New(nn.NewInit(tensor.CPU(), 3), mlp.Config{Sizes: []int{2, 1}, Loss: "mse"})
 	require.NoError(t, err)
-	_, err = models.LoadTokenizer(dir, line)
-	require.ErrorContains(t, err, "reads no tokens")
-	_, err = models.LoadTokenizer(t.TempDir(), line)
-	require.ErrorIs(t, err, os.ErrNotExist)
+	got, err := models.OpenPretrained[*mlp.Model](tensor.CPU(), save(t, line), want)
+	require.NoError(t, err)
+	require.Nil(t, got.Tokenizer, "it reads no tokens")
 	require.Equal(t, "mlp", models.Architecture(line))
 	require.Equal(t, "GPT2LMHeadModel", models.Architecture(smallGPT2(t, 1, nil)))
 }

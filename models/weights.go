@@ -46,8 +46,9 @@ type LoadOption func(*loadOptions)
 
 type loadOptions struct {
 	nonFinite []string
-	dtype     tensor.DType // of parameters; Invalid: as saved
-	deferred  bool         // parameters are read when they are used
+	dtype     tensor.DType           // of parameters; Invalid: as saved
+	deferred  bool                   // parameters are read when they are used
+	look      func(Configured) error // sees the model before it takes memory; nil: nobody looks
 }
 
 // WithDType makes the parameters of another floating-point dtype than float32, whatever dtype they were saved in. Those
@@ -317,6 +318,11 @@ func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configu
 	in = in.As(dt)
 	// A model may have more parameters than there are weights: the comparison tells which.
 	dry, err := fromConfig(in.Dry(2*len(set.Names())+100), config)
+	if err == nil && o.look != nil {
+		if err := o.look(dry); err != nil {
+			return nil, errors.Join(err, closed(set, o))
+		}
+	}
 	if err == nil {
 		_, err = fit(set, dry, nn.Walk(dry))
 	}

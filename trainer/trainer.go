@@ -139,6 +139,16 @@ func WithParts(p ...checkpoint.Part) Option {
 	return func(t *Trainer) { t.parts = append(t.parts, p...) }
 }
 
+// WithSidecars adds the files of a saved model that training leaves unchanged (models.Pretrained) to every checkpoint
+// and to the final model.
+func WithSidecars(files ...models.Sidecar) Option {
+	return func(t *Trainer) {
+		for _, f := range files {
+			t.parts = append(t.parts, checkpoint.BytesPart(f.Name, f.Data))
+		}
+	}
+}
+
 // WithDisplay shows the run on f: short lines and a progress bar if it is a terminal, else
 // lines of "key value" pairs. The default is os.Stderr; nil shows nothing, and the log has the
 // facts of the run's beginning and of its early end instead. A program that writes to the

@@ -40,7 +40,7 @@ type job struct {
 	*settings
 	out, err io.Writer
 
-	base      *pretrained // the saved model that was named; nil: a new one
+	base      *models.Pretrained[textModel] // the saved model that was named; nil: a new one
 	tok       *tokenizers.BPE
 	tokConfig []byte // tokenizer_config.json, by which transformers knows the padding
 	net       *gpt2.Classifier
@@ -94,7 +94,7 @@ func (j *job) run(ctx context.Context) error {
 	t := trainer.New(j.net, j.args,
 		trainer.WithTrainData(data.NewSource(trainSet, collate)),
 		trainer.WithEvalData(data.NewSource(evalSet, collate)),
-		trainer.WithMetrics(matrix), trainer.WithDisplay(display), trainer.WithParts(j.parts()...))
+		trainer.WithMetrics(matrix), trainer.WithDisplay(display), j.beside())
 	defer t.Close() // what went wrong before is the error to report
 	if training {
 		fmt.Fprintf(j.out, "data: %s; %d texts to learn from, %d held out, %d classes\n", train.name,
@@ -158,10 +158,10 @@ func (j *job) create(ctx context.Context, train *texts) error {
 
 // load takes the saved model with its tokenizer. A language model gets a new head for the given classes.
 func (j *job) load(classes []string) error {
-	dir := j.base.dir
-	j.tok, j.tokConfig = j.base.tok, j.base.tokConfig
+	dir := j.base.Dir
+	j.tok, j.tokConfig = j.base.Tokenizer, tokenizerConfig(j.base)
 	head := "its head"
-	switch m := j.base.model.(type) {
+	switch m := j.base.Model.(type) {
 	case *gpt2.Classifier:
 		j.net = m
 	case *gpt2.Model:
@@ -169,7 +169,7 @@ func (j *job) load(classes []string) error {
 			return fmt.Errorf("%s is a language model, without a classifier's head: want a --train_file to learn "+
 				"one from", dir)
 		}
-		pad := j.base.padToken()
+		pad := padToken(j.tok, j.tokConfig)
 		if pad == nil {
 			pad = m.Cfg.EosTokenID // as is usual with GPT-2, which has no token for padding
 		}
@@ -194,14 +194,10 @@ func (j *job) load(classes []string) error {
 	return nil
 }
 
-// parts are the files that are saved beside the weights: those of a loaded model as they were.
-func (j *job) parts() []checkpoint.Part {
+// beside are the files that are saved beside the weights: those of a loaded model unchanged.
+func (j *job) beside() trainer.Option {
 	if j.base != nil {
-		var parts []checkpoint.Part
-		for _, f := range j.base.beside {
-			parts = append(parts, checkpoint.BytesPart(f.Name, f.Data))
-		}
-		return parts
+		return trainer.WithSidecars(j.base.Files...)
 	}
 	parts := []checkpoint.Part{{Name: models.TokenizerFile, Write: func(w io.Writer) error {
 		_, err := j.tok.WriteTo(w)
@@ -210,7 +206,7 @@ func (j *job) parts() []checkpoint.Part {
 	if j.tokConfig != nil {
 		parts = append(parts, checkpoint.BytesPart(tokenizerConfigFile, j.tokConfig))
 	}
-	return parts
+	return trainer.WithParts(parts...)
 }
 
 // encode turns texts into tokens and labels into numbers, and reports how many texts were too long. Labels of t that

@@ -11,49 +11,40 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// pretrained is a saved model with its tokenizer.
-type pretrained struct {
-	dir       string
-	model     models.Configured
-	tok       *tokenizers.BPE
-	tokConfig []byte // tokenizer_config.json; nil: there is none
-	beside    []models.Sidecar
+// textModel is a saved model that reads texts: with a classifier's head, or as a language model.
+type textModel interface {
+	models.Configured
+	models.TokenReader
 }
 
 // open reads a saved model's folder.
-func open(dir string) (*pretrained, error) {
-	m, err := models.LoadPretrained(tensor.CPU(), dir)
+func open(dir string) (*models.Pretrained[textModel], error) {
+	return models.OpenPretrained[textModel](tensor.CPU(), dir, "a model that reads texts, such as "+
+		"GPT2ForSequenceClassification or GPT2LMHeadModel")
+}
+
+// tokenizerConfig is tokenizer_config.json; nil if the folder has none.
+func tokenizerConfig(p *models.Pretrained[textModel]) []byte {
+	text, err := p.File(tokenizerConfigFile)
 	if err != nil {
-		return nil, err
+		return nil
 	}
-	p := &pretrained{dir: dir, model: m}
-	if p.tok, err = models.LoadTokenizer(dir, m); err != nil {
-		return nil, err
-	}
-	if p.beside, err = models.Sidecars(dir); err != nil {
-		return nil, err
-	}
-	for _, f := range p.beside {
-		if f.Name == tokenizerConfigFile {
-			p.tokConfig = f.Data
-		}
-	}
-	return p, nil
+	return text
 }
 
 // padToken is the token that tokenizer_config.json names for padding; nil if it names none.
-func (p *pretrained) padToken() *int {
+func padToken(tok *tokenizers.BPE, tokConfig []byte) *int {
 	var config struct {
 		PadToken json.RawMessage `json:"pad_token"`
 	}
-	if json.Unmarshal(p.tokConfig, &config) != nil {
+	if json.Unmarshal(tokConfig, &config) != nil {
 		return nil // none, or not read by transformers either
 	}
 	var token struct{ Content string } // or a string
 	if json.Unmarshal(config.PadToken, &token.Content) != nil && json.Unmarshal(config.PadToken, &token) != nil {
 		return nil
 	}
-	if id, ok := p.tok.TokenID(token.Content); ok {
+	if id, ok := tok.TokenID(token.Content); ok {
 		return new(int(id))
 	}
 	return nil

@@ -34,11 +34,11 @@ func TestFolderOfHuggingFacesTrainer(t *testing.T) {
 	require.NoError(t, json.Unmarshal(raw, &golden))
 	saved, err := open(trainerFolder)
 	require.NoError(t, err)
-	m := saved.model.(*gpt2.Classifier)
-	r := newReader(m, saved.tok, saved.tokConfig)
+	m := saved.Model.(*gpt2.Classifier)
+	r := newReader(m, saved.Tokenizer, tokenizerConfig(saved))
 	samples := make([]data.LabelledTokens, len(golden.Texts))
 	for i, text := range golden.Texts {
-		samples[i].InputIDs = r.fit(saved.tok.Encode(text), m.Cfg.NPositions)
+		samples[i].InputIDs = r.fit(saved.Tokenizer.Encode(text), m.Cfg.NPositions)
 		require.Equal(t, golden.IDs[i], samples[i].InputIDs, text)
 	}
 	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()).NoGrad(), nn.Walk(m), false)
@@ -81,12 +81,12 @@ func TestFolderOfHuggingFacesTrainer(t *testing.T) {
 func TestFit(t *testing.T) {
 	saved, err := open(trainerFolder)
 	require.NoError(t, err)
-	m := saved.model.(*gpt2.Classifier)
-	r := newReader(m, saved.tok, []byte(`{"truncation_side": "left"}`))
+	m := saved.Model.(*gpt2.Classifier)
+	r := newReader(m, saved.Tokenizer, []byte(`{"truncation_side": "left"}`))
 	require.Equal(t, []int32{4, 5}, r.fit([]int32{3, 4, 5}, 2))
-	require.Equal(t, []int32{3, 4}, newReader(m, saved.tok, nil).fit([]int32{3, 4, 5}, 2))
+	require.Equal(t, []int32{3, 4}, newReader(m, saved.Tokenizer, nil).fit([]int32{3, 4, 5}, 2))
 	require.Equal(t, []int32{1}, r.fit(nil, 2), "padding")
-	require.NoError(t, saved.tok.BeginWith(endOfText))
+	require.NoError(t, saved.Tokenizer.BeginWith(endOfText))
 	require.Equal(t, []int32{0, 5}, r.fit([]int32{3, 4, 5}, 2))
 	require.Equal(t, []int32{0}, r.fit(nil, 2))
 }

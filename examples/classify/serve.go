@@ -65,11 +65,12 @@ func serve(ctx context.Context, dir string, s *ServeArguments, out io.Writer) er
 	if err != nil {
 		return err
 	}
-	net, ok := saved.model.(*gpt2.Classifier)
+	net, ok := saved.Model.(*gpt2.Classifier)
 	if !ok || net.Cfg.PadTokenID == nil {
 		return fmt.Errorf("%s is no text classifier with a pad_token_id: want what this program has saved", dir)
 	}
-	b := service.NewBatcher(s.MaxBatchSize, newPredictor(net, newReader(net, saved.tok, saved.tokConfig)).predict)
+	r := newReader(net, saved.Tokenizer, tokenizerConfig(saved))
+	b := service.NewBatcher(s.MaxBatchSize, newPredictor(net, r).predict)
 	defer b.Close()
 	return service.Serve(ctx, s.Serve, service.Handler(b, decode), out)
 }

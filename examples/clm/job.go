@@ -26,6 +26,12 @@ import (
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
+// languageModel is a model that is saved, and that writes the sample at the end.
+type languageModel interface {
+	models.Configured
+	models.Generator
+}
+
 // job is one run of the program.
 type job struct {
 	*settings
@@ -33,8 +39,8 @@ type job struct {
 
 	corpus *corpus
 	tok    *tokenizers.BPE
-	net    models.Configured
-	beside []checkpoint.Part // files beside the weights: the tokenizer's, generation's
+	net    languageModel
+	beside trainer.Option // files beside the weights: the tokenizer's, generation's
 	last   lastEvaluation
 }
 
@@ -55,7 +61,7 @@ func (j *job) run(ctx context.Context) error {
 		return err
 	}
 	opts := []trainer.Option{trainer.WithTrainData(train), trainer.WithMetrics(textMetric(size(j.corpus.eval))),
-		trainer.WithParts(j.beside...), trainer.WithCallbacks(&j.last)}
+		j.beside, trainer.WithCallbacks(&j.last)}
 	if eval != nil {
 		opts = append(opts, trainer.WithEvalData(eval))
 	}
@@ -116,29 +122,18 @@ func (j *job) prepare(ctx context.Context, training bool) error {
 	return j.create(ctx)
 }
 
-// load takes a saved model with its tokenizer. What lies beside it and is not trained is kept as it is.
+// load takes a saved model with its tokenizer. What lies beside it and is not trained is kept unchanged.
 func (j *job) load(dir string) error {
-	var err error
 	options := []models.LoadOption{j.model.DType.loading()}
 	if j.args.ShardStrategy() != args.NoShard {
 		options = append(options, models.Deferred()) // it may not fit before it is spread
 	}
-	if j.net, err = models.LoadPretrained(tensor.CPU(), dir, options...); err != nil {
-		return err
-	}
-	if _, ok := j.net.(models.Generator); !ok {
-		return fmt.Errorf("%s is a %s, want a language model such as GPT2LMHeadModel", dir, models.Architecture(j.net))
-	}
-	if j.tok, err = models.LoadTokenizer(dir, j.net); err != nil {
-		return err
-	}
-	files, err := models.Sidecars(dir)
+	saved, err := models.OpenPretrained[languageModel](tensor.CPU(), dir, "a language model such as GPT2LMHeadModel",
+		options...)
 	if err != nil {
 		return err
 	}
-	for _, f := range files {
-		j.beside = append(j.beside, checkpoint.BytesPart(f.Name, f.Data))
-	}
+	j.net, j.tok, j.beside = saved.Model, saved.Tokenizer, trainer.WithSidecars(saved.Files...)
 	if g, ok := j.net.(*gpt2.Model); ok {
 		switch {
 		case j.data.BlockSize == 0:
@@ -190,7 +185,7 @@ func (j *job) create(ctx context.Context) error {
 // describe makes the files with which transformers, and others that read its folders, continue a text as this
 // program does.
 func (j *job) describe(cfg gpt2.Config) error {
-	j.beside = []checkpoint.Part{{Name: models.TokenizerFile, Write: func(w io.Writer) error {
+	parts := []checkpoint.Part{{Name: models.TokenizerFile, Write: func(w io.Writer) error {
 		_, err := j.tok.WriteTo(w)
 		return err
 	}}}
@@ -210,8 +205,9 @@ func (j *job) describe(cfg gpt2.Config) error {
 		if err := e.Encode(content); err != nil {
 			return err
 		}
-		j.beside = append(j.beside, checkpoint.BytesPart(name, text.Bytes()))
+		parts = append(parts, checkpoint.BytesPart(name, text.Bytes()))
 	}
+	j.beside = trainer.WithParts(parts...)
 	return nil
 }
 
@@ -276,8 +272,7 @@ func (j *job) report(t *trainer.Trainer, m map[string]float64) error {
 
 // write prints a sample for each prompt.
 func (j *job) write(ctx context.Context) error {
-	g, ok := j.net.(models.Generator)
-	if !ok || j.sample.MaxNewTokens == 0 {
+	if j.sample.MaxNewTokens == 0 {
 		return nil
 	}
 	prompts := j.sample.Prompt
@@ -290,7 +285,7 @@ func (j *job) write(ctx context.Context) error {
 		} else {
 			fmt.Fprintf(j.out, "sample %d of %d:\n%s", i+1, len(prompts), prompt)
 		}
-		if err := j.continued(ctx, g, prompt); err != nil {
+		if err := j.continued(ctx, prompt); err != nil {
 			return err
 		}
 		fmt.Fprintln(j.out)
@@ -299,7 +294,7 @@ func (j *job) write(ctx context.Context) error {
 }
 
 // continued prints what the model writes after a prompt.
-func (j *job) continued(ctx context.Context, g models.Generator, prompt string) error {
+func (j *job) continued(ctx context.Context, prompt string) error {
 	eot, _ := j.tok.TokenID(endOfText)
 	var ids []int
 	for _, id := range j.tok.EncodeWithSpecial(prompt) {
@@ -310,7 +305,7 @@ func (j *job) continued(ctx context.Context, g models.Generator, prompt string) 
 	}
 	var text []byte
 	c := nn.NewCtx(tensor.NewCtx(nn.NamedParameters(j.net)[0].Device()), nil, false) // where it was trained
-	_, err := generation.Generate(ctx, c, g, ids, generation.Options{
+	_, err := generation.Generate(ctx, c, j.net, ids, generation.Options{
 		MaxNewTokens: j.sample.MaxNewTokens, Temperature: j.sample.Temperature, TopK: j.sample.TopK,
 		TopP:              j.sample.TopP,
 		RepetitionPenalty: j.sample.RepetitionPenalty, EOS: []int{int(eot)}, Seed: j.args.Seed,

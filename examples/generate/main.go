@@ -48,6 +48,12 @@ func (g *GenerationArguments) Check(c *args.Checker) {
 	c.Require(g.RepetitionPenalty > 0, "repetition_penalty", g.RepetitionPenalty, "a number above 0")
 }
 
+// languageModel is a saved model that generates text.
+type languageModel interface {
+	models.Configured
+	models.Generator
+}
+
 func main() { os.Exit(program.Run(generate)) }
 
 // generate is the program. Unlike a training it ends when nobody reads what it writes any more.
@@ -57,20 +63,12 @@ func generate(ctx context.Context, p *program.Process) error {
 	if _, err := p.Parse(args.Bind(p.Flags(), g)); err != nil {
 		return err
 	}
-	model, err := models.LoadPretrained(tensor.CPU(), g.ModelNameOrPath)
+	saved, err := models.OpenPretrained[languageModel](tensor.CPU(), g.ModelNameOrPath,
+		"a model that generates text, such as GPT2LMHeadModel")
 	if err != nil {
 		return err
 	}
-	lm, ok := model.(models.Generator)
-	if !ok {
-		return fmt.Errorf("%s is a %s, which does not generate text: want a language model such as GPT2LMHeadModel",
-			g.ModelNameOrPath, models.Architecture(model))
-	}
-	tok, err := models.LoadTokenizer(g.ModelNameOrPath, model)
-	if err != nil {
-		return err
-	}
-	return g.write(ctx, lm, tok, os.Stdout)
+	return g.write(ctx, saved.Model, saved.Tokenizer, os.Stdout)
 }
 
 // write prints the prompt and what follows, token by token.

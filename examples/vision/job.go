@@ -118,17 +118,14 @@ func (j *job) prepare(channels int) error {
 
 // load takes a saved model, and how its inputs were made.
 func (j *job) load(dir string) error {
-	m, err := models.LoadPretrained(tensor.CPU(), dir)
+	saved, err := models.OpenPretrained[*resnet.Model](tensor.CPU(), dir, "a ResNetForImageClassification")
 	if err != nil {
 		return err
 	}
-	net, ok := m.(*resnet.Model)
-	if !ok {
-		return fmt.Errorf("%s is a %s, want a ResNetForImageClassification", dir, models.Architecture(m))
-	}
-	if j.norm, j.size, err = loadPreprocessor(dir); err != nil {
+	if j.norm, j.size, err = loadPreprocessor(saved); err != nil {
 		return err
 	}
+	net := saved.Model
 	if n := net.Cfg.NumChannels; len(j.norm.Mean) != n {
 		return fmt.Errorf("%s: %s has %d values of image_mean, and the model reads %d channels", dir, preprocessorFile,
 			len(j.norm.Mean), n)

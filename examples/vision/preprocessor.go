@@ -5,11 +5,12 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data/images"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/resnet"
 )
 
 // preprocessorFile says how pixels become a saved model's inputs, with transformers' keys: its AutoImageProcessor reads
@@ -47,9 +48,9 @@ func preprocessorPart(n images.Normalization, height, width int) checkpoint.Part
 }
 
 // loadPreprocessor reads the file of a saved model.
-func loadPreprocessor(dir string) (n images.Normalization, size imageSize, err error) {
-	path := filepath.Join(dir, preprocessorFile)
-	text, err := os.ReadFile(path)
+func loadPreprocessor(saved *models.Pretrained[*resnet.Model]) (n images.Normalization, size imageSize, err error) {
+	path := filepath.Join(saved.Dir, preprocessorFile)
+	text, err := saved.File(preprocessorFile)
 	if err != nil {
 		return n, size, err
 	}
