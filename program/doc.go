@@ -39,10 +39,13 @@
 // # Exit codes
 //
 //	0                   the function returned nil, or --help was asked for
-//	[ExitError]         it returned an error
+//	[ExitError]         it returned an error, or panicked
 //	[ExitUsage]         the settings are wrong: an *args.Error
 //	[ExitInterrupted]   interrupted, here or on another rank
 //	128 + SIGUSR1       interrupted by SIGUSR1: 138 on Linux, 158 on macOS and the BSDs
+//
+// A panic is reported as an error is, with the stack behind it. What no function can recover ends the process by Go's
+// runtime, with 2: a panic on a goroutine that the program started, and a fatal error such as a deadlock.
 //
 // # Memory
 //

@@ -49,8 +49,8 @@ type Func func(ctx context.Context, p *Process) error
 
 // Run runs f as the whole of a process and returns the exit code: os.Exit(program.Run(f)). It handles signals, sets
 // GOGC, and makes slog's default logger one of callbacks.NewLogHandler on standard error, at level warning. It prints
-// the error that f returns, with the stack if that is a panic which a Trainer handed over, and records it for a
-// launcher (accelerate.RecordError).
+// the error that f returns, or f's panic with the stack, and records it for a launcher (accelerate.RecordError). An
+// error that is a panic which a Trainer handed over has its stack too.
 func Run(f Func) (code int) {
 	p := &Process{Name: strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"), Args: os.Args[1:],
 		Stdout: &output{w: os.Stdout}, Stderr: os.Stderr}
@@ -63,7 +63,29 @@ func Run(f Func) (code int) {
 	p.log(slog.LevelWarn)
 	ctx, signals := listen(p.messages())
 	defer signals.stop()
-	return p.end(f(ctx, p), signals.first())
+	var err error
+	if panicked := tensor.Recover(func() { err = f(ctx, p) }); panicked != nil {
+		return p.panicked(panicked)
+	}
+	return p.end(err, signals.first())
+}
+
+// panicked is end for a panic of the program's function, whatever its value is.
+func (p *Process) panicked(err error) int {
+	var panicked *tensor.PanicError
+	errors.As(err, &panicked) // of tensor.Recover
+	p.report(err, panicked.Stack)
+	return ExitError
+}
+
+// report prints an error, with the stack behind an empty line if there is one, and records it for a launcher.
+func (p *Process) report(err error, stack []byte) {
+	_ = accelerate.RecordError(err) // the error is printed all the same
+	text := fmt.Sprintf("%s: %v\n", p.Name, err)
+	if len(stack) > 0 {
+		text += "\n" + strings.TrimRight(string(stack), "\n") + "\n"
+	}
+	_, _ = io.WriteString(p.messages(), text)
 }
 
 // messages is where lines for people go: above the progress bar, if there is one.
@@ -106,8 +128,7 @@ func (p *Process) end(err error, got os.Signal) int {
 	if err == nil || errors.Is(err, args.ErrHelp) {
 		return 0
 	}
-	_ = accelerate.RecordError(err) // for a launcher; the error is printed all the same
-	fmt.Fprintf(p.messages(), "%s: %v\n%s", p.Name, err, stackOf(err))
+	p.report(err, stackOf(err))
 	var usage *args.Error
 	var interrupt *SignalError
 	switch {
@@ -120,23 +141,19 @@ func (p *Process) end(err error, got os.Signal) int {
 	return ExitError
 }
 
-// stackOf is the stack of the panic that err comes from, behind an empty line; "" if it comes from none, or from a
-// misuse, which names the operation and the module itself.
-func stackOf(err error) string {
-	var stack []byte
+// stackOf is the stack of the panic that err comes from; nil if it comes from none, or from a misuse, which names the
+// operation and the module itself.
+func stackOf(err error) []byte {
 	var p *tensor.PanicError
 	var misuse *tensor.Error
 	var c *callbacks.Error
 	switch {
 	case errors.As(err, &p) && !errors.As(p, &misuse):
-		stack = p.Stack
+		return p.Stack
 	case errors.As(err, &c):
-		stack = c.Stack
+		return c.Stack
 	}
-	if len(stack) == 0 {
-		return ""
-	}
-	return "\n" + strings.TrimRight(string(stack), "\n") + "\n"
+	return nil
 }
 
 // SignalError is the cause of the end of a program's context.

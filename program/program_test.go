@@ -48,6 +48,11 @@ var roles = map[string]program.Func{
 	"panic": func(context.Context, *program.Process) error {
 		return tensor.Recover(func() { panic("out of luck") })
 	},
+	"crash": func(context.Context, *program.Process) error { panic(&args.Error{}) },
+	"misuse": func(context.Context, *program.Process) error {
+		tensor.FromSlice(tensor.NewCtx(tensor.CPU()), []float32{1}, 2)
+		return nil
+	},
 	"elsewhere": func(context.Context, *program.Process) error {
 		return fmt.Errorf("loop: %w on another rank", accelerate.ErrInterrupted)
 	},
@@ -108,6 +113,8 @@ func TestExitCodes(t *testing.T) {
 		{"succeed", nil, 0, "", ""},
 		{"fail", nil, program.ExitError, "", name + ": the disk is gone\n"},
 		{"panic", nil, program.ExitError, "", name + ": panic: out of luck\n\ngoroutine 1 [running]:\n"},
+		{"crash", nil, program.ExitError, "", "\n\ngoroutine 1 [running]:\n"},
+		{"misuse", nil, program.ExitError, "", "program_test.go:"},
 		{"elsewhere", nil, program.ExitInterrupted, "", name + ": loop: interrupted on another rank\n"},
 		{"parse", []string{"--max_steps", "3"}, 0, "parsed\n", ""},
 		{"parse", []string{"--torch_compile"}, 0, "--torch_compile has no effect", ""},
@@ -141,14 +148,16 @@ func TestGOGC(t *testing.T) {
 
 // A launcher learns what went wrong.
 func TestErrorsAreRecorded(t *testing.T) {
-	cmd := command(t, "fail")
-	file := filepath.Join(cmd.Dir, "error.json")
-	cmd.Env = append(cmd.Env, "TORCHELASTIC_ERROR_FILE="+file)
-	code, _, _ := finish(t, cmd)
-	require.Equal(t, program.ExitError, code)
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Contains(t, string(text), "the disk is gone")
+	for as, want := range map[string]string{"fail": "the disk is gone", "misuse": "FromSlice"} {
+		cmd := command(t, as)
+		file := filepath.Join(cmd.Dir, "error.json")
+		cmd.Env = append(cmd.Env, "TORCHELASTIC_ERROR_FILE="+file)
+		code, _, _ := finish(t, cmd)
+		require.Equal(t, program.ExitError, code)
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Contains(t, string(text), want)
+	}
 }
 
 // Rank 0 speaks for all. A place from which the ranks cannot meet is an error before anything else.
