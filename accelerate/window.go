@@ -205,7 +205,7 @@ func (p Pass) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Tensor, exp
 		})
 	})
 	if fault != nil {
-		err = fault
+		err = b.Explain(fault)
 	}
 	return count, err
 }

@@ -17,6 +17,7 @@
 package data
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -64,6 +65,15 @@ func (b *Batch) Required(name string) *tensor.Tensor {
 		panic(&tensor.Error{Op: "data.Batch", Msg: fmt.Sprintf("the batch has no %s: it has %s", name, b.Names())})
 	}
 	return t
+}
+
+// Explain adds the names of the batch's tensors to the error of a computation on the batch, if the error is of an
+// operand that is nil: the name that it was looked up by is none of them.
+func (b *Batch) Explain(err error) error {
+	if !errors.Is(err, tensor.ErrNilOperand) {
+		return err
+	}
+	return fmt.Errorf("%w; the batch has %s", err, b.Names())
 }
 
 // Names lists the names of the batch's tensors for messages, sorted; "nothing" if it has none.

@@ -72,4 +72,9 @@ func TestLossesRefuseUnequalShapes(t *testing.T) {
 			require.ErrorContains(t, tensor.Try(table[name]), "want ")
 		})
 	}
+	table["LabelWeightSum"] = func() { nn.LabelWeightSum(c, labels, weights) }
+	labels, row = nil, nil // as of a name that the batch lacks
+	for name, loss := range table {
+		require.ErrorIs(t, tensor.Try(loss), tensor.ErrNilOperand, name)
+	}
 }

@@ -3,6 +3,7 @@
 package tensor
 
 import (
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"strings"
@@ -42,6 +43,9 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
+// ErrNilOperand is the Cause of the Error for an operand that is nil, as the tensor of a name is that a batch lacks.
+var ErrNilOperand = errors.New("an operand is nil")
+
 // describe is the form in which operands appear in errors.
 func describe(t *Tensor) string {
 	if t == nil {
@@ -57,6 +61,14 @@ func (c *Ctx) fail(op string, ins []*Tensor, format string, args ...any) {
 		e.Inputs = append(e.Inputs, describe(t))
 	}
 	panic(e)
+}
+
+// failNil panics for a nil operand of an op or a method. It is not inlined, so that Shape and DType are.
+//
+//go:noinline
+func failNil(op, where string) {
+	panic(&Error{Op: op, Msg: ErrNilOperand.Error() + ", as the tensor of a name that a batch lacks is", Where: where,
+		Cause: ErrNilOperand})
 }
 
 // Try runs f and returns the misuse or kernel fault that it panicked with as an error: a

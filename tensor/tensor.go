@@ -97,29 +97,39 @@ func (c *Ctx) checkShape(op string, dt DType, shape []int) int {
 }
 
 // Shape is the size of each dim. The slice belongs to t and must not be changed.
-func (t *Tensor) Shape() []int { return t.shape[:t.ndim:t.ndim] }
+func (t *Tensor) Shape() []int {
+	if t == nil {
+		failNil("Shape", "")
+	}
+	return t.shape[:t.ndim:t.ndim]
+}
 
 // Strides is the distance in elements from one index to the next in each dim. The slice
 // must not be changed.
 func (t *Tensor) Strides() []int { return t.stride[:t.ndim:t.ndim] }
 
 // Dim is the number of dims.
-func (t *Tensor) Dim() int { return t.ndim }
+func (t *Tensor) Dim() int { return len(t.Shape()) }
 
 // Size is the size of dim d; negative dims count from the end.
 func (t *Tensor) Size(d int) int {
-	if d < -t.ndim || d >= t.ndim {
-		panic(&Error{Op: "Size", Inputs: []string{describe(t)},
-			Msg: fmt.Sprintf("dim %d: want one in [%d, %d)", d, -t.ndim, t.ndim)})
+	n := t.Dim()
+	if d < -n || d >= n {
+		panic(&Error{Op: "Size", Inputs: []string{describe(t)}, Msg: fmt.Sprintf("dim %d: want one in [%d, %d)", d, -n, n)})
 	}
 	if d < 0 {
-		d += t.ndim
+		d += n
 	}
 	return t.shape[d]
 }
 
 // DType is the element type.
-func (t *Tensor) DType() DType { return t.dtype }
+func (t *Tensor) DType() DType {
+	if t == nil {
+		failNil("DType", "")
+	}
+	return t.dtype
+}
 
 // Numel is the number of elements.
 func (t *Tensor) Numel() int {
@@ -167,7 +177,7 @@ func (t *Tensor) check(c *Ctx, op string) {
 	}
 	switch {
 	case t == nil:
-		c.fail(op, nil, "an operand is nil")
+		failNil(op, c.where())
 	case t.Unloaded():
 		c.fail(op, []*Tensor{t}, "used while its memory is unloaded: Reload it first")
 	case t.st.buf == nil || t.gen != t.st.gen:

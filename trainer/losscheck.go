@@ -92,7 +92,7 @@ func (r *run) probeLoss(b *data.Batch, lo, hi int) (p probe, err error) {
 			return nil
 		})
 	}); fault != nil {
-		return p, fault
+		return p, b.Explain(fault)
 	}
 	return p, err
 }

@@ -161,6 +161,40 @@ func TestMisuseIsAnError(t *testing.T) {
 	}
 }
 
+// misspelt looks tensors of its batch up by these names.
+type misspelt struct {
+	*wrong
+	inputs, labels string
+}
+
+func (m *misspelt) Forward(c *nn.Ctx, b *data.Batch) (out models.Output) {
+	out.Logits = m.Line.Forward(c, b.Tensors[m.inputs])
+	out.Loss = nn.MSESum(c, out.Logits, tensor.Reshape(c.Ctx, b.Tensors[data.Labels], b.Size, 1))
+	if m.labels != "" {
+		out.Loss = nn.MSESum(c, out.Logits, b.Tensors[m.labels])
+	}
+	return out
+}
+
+// A name that the batch lacks is an error with the names that it has, wherever the batch is computed on.
+func TestMisspeltNamesOfABatch(t *testing.T) {
+	const want = "an operand is nil, as the tensor of a name that a batch lacks is"
+	for _, m := range []misspelt{{inputs: "input"}, {inputs: data.Inputs, labels: "label"}} {
+		m.wrong = newWrong(nil)
+		err := trainWrong(t, func() models.Model { return &m }, 1)
+		require.ErrorContains(t, err, want)
+		requireOneError(t, err, "; the batch has inputs, labels")
+		_, err = newTrainer(vfs.NewMem(), &m, lineArgs(), trainer.WithEvalData(source(points(8)))).Evaluate()
+		require.ErrorContains(t, err, want)
+		requireOneError(t, err, "; the batch has inputs, labels")
+	}
+	err := trainWrong(t, func() models.Model { return newWrong(nil) }, 1, trainer.WithLoss(
+		func(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64) {
+			return nn.MSESum(c, out.Logits, b.Tensors["targets"]), b.Count
+		}))
+	requireOneError(t, err, "; the batch has inputs, labels")
+}
+
 // trainWrong trains a model on so many ranks and returns the error of Train.
 func trainWrong(t *testing.T, model func() models.Model, ranks int, opts ...trainer.Option) error {
 	t.Helper()

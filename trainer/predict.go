@@ -271,7 +271,8 @@ func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc
 			return nil, nil
 		})
 	}); p != nil {
-		return fmt.Errorf("trainer: evaluation after step %d, rank %d: %w", t.state.GlobalStep, t.acc.Rank(), p)
+		return fmt.Errorf("trainer: evaluation after step %d, rank %d: %w", t.state.GlobalStep, t.acc.Rank(),
+			b.Explain(p))
 	}
 	return err
 }

@@ -25,7 +25,7 @@ func (m *fitMetric) Reset() { m.sums = [5]float64{} }
 
 func (m *fitMetric) Update(c *nn.Ctx, out models.Output, b *data.Batch) error {
 	got := tensor.ToSlice[float32](c.Ctx, out.Logits)
-	for i, want := range tensor.ToSlice[float32](c.Ctx, b.Tensors[data.Labels]) {
+	for i, want := range tensor.ToSlice[float32](c.Ctx, b.Required(data.Labels)) {
 		y, d := float64(want), float64(got[i]-want)
 		for j, x := range [...]float64{1, y, y * y, d * d, math.Abs(d)} {
 			m.sums[j] += x

@@ -22,7 +22,7 @@ import (
 // absoluteError is the SUM of |prediction − label| and the number of terms. The trainer
 // divides once, by the number of terms of the whole optimizer step.
 func absoluteError(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64) {
-	d := tensor.Abs(c.Ctx, tensor.Sub(c.Ctx, out.Logits, b.Tensors[data.Labels]))
+	d := tensor.Abs(c.Ctx, tensor.Sub(c.Ctx, out.Logits, b.Required(data.Labels)))
 	return tensor.Sum(c.Ctx, d, nil, false), float64(d.Numel())
 }
 

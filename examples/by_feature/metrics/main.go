@@ -32,7 +32,7 @@ func (m *fit) Reset() { *m = fit{} }
 
 func (m *fit) Update(c *nn.Ctx, out models.Output, b *data.Batch) error {
 	got := tensor.ToSlice[float32](c.Ctx, out.Logits)
-	for i, want := range tensor.ToSlice[float32](c.Ctx, b.Tensors[data.Labels]) {
+	for i, want := range tensor.ToSlice[float32](c.Ctx, b.Required(data.Labels)) {
 		d, w := float64(got[i]-want), float64(want)
 		m.worst = max(m.worst, math.Abs(d))
 		m.n, m.sum, m.sumSq, m.residual = m.n+1, m.sum+w, m.sumSq+w*w, m.residual+d*d

@@ -37,7 +37,7 @@ func (m *Matrix) Reset() { clear(m.counts) }
 // Update takes in a batch. Labels that are tensor.IgnoreIndex do not count.
 func (m *Matrix) Update(c *nn.Ctx, out models.Output, b *data.Batch) error {
 	guesses := tensor.ToSlice[int64](c.Ctx, tensor.ArgMax(c.Ctx, out.Logits, 1, false))
-	for i, label := range tensor.ToSlice[int64](c.Ctx, b.Tensors[data.Labels]) {
+	for i, label := range tensor.ToSlice[int64](c.Ctx, b.Required(data.Labels)) {
 		if label != tensor.IgnoreIndex {
 			m.counts[int(label)*len(m.Names)+int(guesses[i])]++
 		}

@@ -42,7 +42,7 @@ func (m *net) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 			return []*tensor.Tensor{y}
 		}
 		return []*tensor.Tensor{y, nn.MSESum(c, y, b.Tensors[data.Labels])}
-	}, b.Tensors[data.Inputs]))
+	}, b.Required(data.Inputs)))
 }
 
 type sample struct {
