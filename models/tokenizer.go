@@ -21,15 +21,19 @@ type TokenReader interface {
 	VocabSize() int
 }
 
-// loadTokenizer reads the tokenizer in the folder of a saved model. A tokenizer of more tokens than m knows is an error
-// that names them: it has been extended, and the model has not.
-func loadTokenizer(dir string, m TokenReader) (*tokenizers.BPE, error) {
+// LoadTokenizer reads the tokenizer in the folder of a saved model, which m was loaded from. A tokenizer of more tokens
+// than m knows is an error that names them: it has been extended, and the model has not. OpenPretrained calls it.
+func LoadTokenizer(dir string, m Model) (*tokenizers.BPE, error) {
 	path := filepath.Join(dir, TokenizerFile)
 	tok, err := tokenizers.Load(path)
 	if err != nil {
 		return nil, err
 	}
-	return tok, fits(path, tok, m.VocabSize())
+	r, ok := m.(TokenReader)
+	if !ok {
+		return nil, fmt.Errorf("models: %s: a %T reads no tokens", path, m)
+	}
+	return tok, fits(path, tok, r.VocabSize())
 }
 
 // fits compares the sizes of a tokenizer and of a model.
@@ -45,7 +49,7 @@ func fits(path string, tok *tokenizers.BPE, size int) error {
 		}
 		beyond = append(beyond, fmt.Sprintf("%d is %q", id, text))
 	}
-	return fmt.Errorf("models: %s has %d tokens, more than the model's %d: %s. Want the tokenizer of this model; "+
-		"or, if tokens were added to it, a larger model, in Python by model.resize_token_embeddings(len(tokenizer))", path,
-		tok.VocabSize(), size, strings.Join(beyond, ", "))
+	return fmt.Errorf("models: %s has %d tokens, more than the model's %d: %s. Want the tokenizer of this model; or, "+
+		"if tokens were added to it, a larger model, in Python by model.resize_token_embeddings(len(tokenizer))",
+		path, tok.VocabSize(), size, strings.Join(beyond, ", "))
 }

@@ -115,7 +115,8 @@ func (t *Tensor) Dim() int { return len(t.Shape()) }
 func (t *Tensor) Size(d int) int {
 	n := t.Dim()
 	if d < -n || d >= n {
-		panic(&Error{Op: "Size", Inputs: []string{describe(t)}, Msg: fmt.Sprintf("dim %d: want one in [%d, %d)", d, -n, n)})
+		panic(&Error{Op: "Size", Inputs: []string{describe(t)},
+			Msg: fmt.Sprintf("dim %d: want one in [%d, %d)", d, -n, n)})
 	}
 	if d < 0 {
 		d += n
