@@ -40,5 +40,9 @@ func blamed(err error) []int {
 	if errors.As(err, &abort) {
 		return []int{abort.Rank}
 	}
+	var data *DataError
+	if errors.As(err, &data) && data.Err == nil {
+		return data.blamed()
+	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/dist/local"
 )
@@ -39,5 +40,30 @@ func TestBlamedRanksAreThoseOfTheJob(t *testing.T) {
 		return nil
 	})
 	close(ended)
+	require.NoError(t, err)
+}
+
+// A rank that could not read its data is blamed by the others, and blames no other.
+func TestTheRankWithoutDataIsBlamed(t *testing.T) {
+	gone := errors.New("tokens.bin: input/output error")
+	err := local.Run(2, dist.Options{}, func(g *dist.Group) error {
+		a, err := New(args.Default("out"), WithGroup(g))
+		if err != nil {
+			return err
+		}
+		var own error
+		if g.Rank() == 1 {
+			own = gone
+		}
+		err = ShareDataError(t.Context(), a, own)
+		require.EqualError(t, err, "rank 1: tokens.bin: input/output error")
+		if g.Rank() == 1 {
+			require.ErrorIs(t, err, gone)
+			require.Empty(t, blamed(err))
+		} else {
+			require.Equal(t, []int{1}, blamed(err))
+		}
+		return nil
+	})
 	require.NoError(t, err)
 }

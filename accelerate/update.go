@@ -29,6 +29,7 @@ type Update struct {
 	layout   samplers.Layout
 	expected float64 // loss terms by the collators, of all ranks: what passes divide by before losses are known
 	onOwn    bool
+	dataErr  error // Pass.DataErr
 
 	numbers   Numbers
 	maxNorm   float64
@@ -90,6 +91,9 @@ func (u *Update) readLosses(ctx context.Context) error {
 	counted := u.shared.total().Count
 	if err := u.a.Data().SumFloats(ctx, u.shared.all, "losses of a step"); err != nil {
 		return err
+	}
+	if u.shared.unread() {
+		return ShareDataError(ctx, u.a, u.dataErr)
 	}
 	copy(u.figures, u.shared.figures())
 	u.numbers.Loss, u.summed = u.shared.total(), true

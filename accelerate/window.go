@@ -4,6 +4,7 @@ package accelerate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -35,6 +36,9 @@ type Pass struct {
 	Between func() error
 	// Figures of this rank are replaced by their sums over all ranks, beside the losses.
 	Figures []float64
+	// DataErr is why this rank could not read its batches, and passes none. The window then ends on all ranks with a
+	// *DataError, before it changes anything.
+	DataErr error
 }
 
 // Accumulate is RunWindow with a loss that has Batch.Count terms.
@@ -52,7 +56,7 @@ func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch,
 //
 // A rank passes at most as many batches as Layout has accumulation steps. With fewer, or none, its missing gradients
 // are left out of the sum, so that ranks may run out of data at different times (see Join). It is collective; if one
-// rank fails, the others return too.
+// rank fails, the others return too. After a *DataError the group goes on.
 //
 // It waits for the device, to read the losses. Pass.Start does not.
 func (a *Accelerator) RunWindow(ctx context.Context, batches []*data.Batch, p Pass) (WindowLoss, error) {
@@ -71,7 +75,11 @@ func (a *Accelerator) RunWindow(ctx context.Context, batches []*data.Batch, p Pa
 // Update.
 func (p Pass) Start(ctx context.Context, a *Accelerator, batches []*data.Batch) (*Update, error) {
 	u, err := p.run(ctx, a, batches)
-	if err != nil {
+	var unread *DataError
+	switch {
+	case errors.As(err, &unread): // on all ranks
+		return nil, err
+	case err != nil:
 		return nil, a.reject(err)
 	}
 	return u, nil
@@ -91,12 +99,12 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (*
 		return nil, err
 	}
 	a.ZeroGrad()
-	if batches, err = evened(ctx, a, batches); err != nil {
+	if batches, err = p.evened(ctx, a, batches); err != nil {
 		return nil, err
 	}
 	c := a.ctx.NoGrad()
 	u := &Update{a: a, shared: newWindowFigures(int(layout.Leaves()), p.Figures), figures: p.Figures, batches: batches,
-		layout: layout, block: tensor.Zeros(c, tensor.Float64, tensor.ClipLen+len(batches))}
+		layout: layout, block: tensor.Zeros(c, tensor.Float64, tensor.ClipLen+len(batches)), dataErr: p.DataErr}
 	done := false
 	defer func() {
 		if !done {
@@ -139,9 +147,15 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (*
 }
 
 // expect adds up the terms that the collators counted, leaf by leaf, so that the bits of fractions do not depend on the
-// ranks.
+// ranks. With them the ranks learn whether one of them has no data. Ranks that step on their own learn it with the
+// losses, before they step.
 func (u *Update) expect(ctx context.Context) error {
-	counts := make([]float64, u.shared.leaves)
+	leaves := u.shared.leaves
+	counts := make([]float64, leaves+1)
+	if u.dataErr != nil {
+		counts[leaves] = 1
+		u.shared.setUnread()
+	}
 	for i, b := range u.batches {
 		if b.Leaf >= 0 {
 			counts[u.layout.Leaf(i)] = b.Count
@@ -151,8 +165,11 @@ func (u *Update) expect(ctx context.Context) error {
 		if err := u.a.Data().SumFloats(ctx, counts, "loss terms"); err != nil {
 			return err
 		}
+		if counts[leaves] > 0 {
+			return ShareDataError(ctx, u.a, u.dataErr)
+		}
 	}
-	for _, n := range counts {
+	for _, n := range counts[:leaves] {
 		u.expected += n
 	}
 	return nil
@@ -167,8 +184,9 @@ func divisor(count float64) float64 {
 }
 
 // evened gives each rank as many batches as any other has, where the ranks have to compute together: a rank without one
-// repeats its last, which counts nowhere.
-func evened(ctx context.Context, a *Accelerator, batches []*data.Batch) ([]*data.Batch, error) {
+// repeats its last, which counts nowhere. One that could not read its data has none: the window ends before ranks
+// compute.
+func (p Pass) evened(ctx context.Context, a *Accelerator, batches []*data.Batch) ([]*data.Batch, error) {
 	if !a.Shards().GathersParameters() {
 		return batches, nil
 	}
@@ -176,7 +194,7 @@ func evened(ctx context.Context, a *Accelerator, batches []*data.Batch) ([]*data
 	if err := a.sharing().group.AllReduce(dist.Of(most), dist.Max, dist.Label("micro-batches")).Wait(ctx); err != nil {
 		return nil, err
 	}
-	for len(batches) < int(most[0]) {
+	for p.DataErr == nil && len(batches) < int(most[0]) {
 		if len(batches) == 0 {
 			return nil, fmt.Errorf("accelerate: rank %d has no batch in this step where others have %d: want at least "+
 				"one to repeat, since a sharded model computes on all ranks at once", a.rank, most[0])
@@ -223,15 +241,16 @@ func (e *MicroBatchError) Error() string {
 // Unwrap gives Err.
 func (e *MicroBatchError) Unwrap() error { return e.Err }
 
-// windowFigures is what the ranks tell each other about a window: for each leaf its loss sum and count, and behind them
-// the caller's figures. A rank fills in its own leaves and leaves zeros elsewhere.
+// windowFigures is what the ranks tell each other about a window: for each leaf its loss sum and count, behind them how
+// many ranks could not read their data, and then the caller's figures. A rank fills in its own leaves and leaves zeros
+// elsewhere.
 type windowFigures struct {
 	all    []float64
 	leaves int
 }
 
 func newWindowFigures(leaves int, figures []float64) windowFigures {
-	all := make([]float64, 2*leaves, 2*leaves+len(figures))
+	all := make([]float64, 2*leaves+1, 2*leaves+1+len(figures))
 	return windowFigures{append(all, figures...), leaves}
 }
 
@@ -246,7 +265,11 @@ func (f windowFigures) setSum(leaf int, sum float64) error {
 	return nil
 }
 
-func (f windowFigures) figures() []float64 { return f.all[2*f.leaves:] }
+func (f windowFigures) setUnread() { f.all[2*f.leaves] = 1 }
+
+func (f windowFigures) unread() bool { return f.all[2*f.leaves] > 0 }
+
+func (f windowFigures) figures() []float64 { return f.all[2*f.leaves+1:] }
 
 // total adds the leaves in order, so that its bits do not depend on the ranks.
 func (f windowFigures) total() (w WindowLoss) {

@@ -20,6 +20,8 @@ type course interface {
 	Close()
 	Layout() samplers.Layout
 	Position() int64
+	// keep notes the place of the next step; back goes there.
+	keep() (back func() error)
 
 	// place is what a checkpoint says of the place of the next step; restore goes there.
 	place() any
@@ -34,6 +36,14 @@ type course interface {
 
 // sized is the course of a dataset with a length.
 type sized struct{ *accelerate.Windows }
+
+func (c sized) keep() (back func() error) {
+	place := c.Stream.Clone()
+	return func() error {
+		*c.Stream = *place
+		return nil
+	}
+}
 
 func (c sized) place() any { return c.State() }
 
@@ -56,6 +66,11 @@ func (c sized) epochAfter(w samplers.Window) float64 { return c.EpochAfter(w) }
 type iterable struct {
 	*accelerate.IterableWindows
 	maxSteps int64
+}
+
+func (c iterable) keep() (back func() error) {
+	place := c.Place()
+	return func() error { return c.Restore(place) }
 }
 
 func (c iterable) place() any { return c.Place() }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/callbacks"
 )
 
@@ -107,13 +108,19 @@ func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, d tim
 func (r *run) evaluate(ctx context.Context) error {
 	records := len(r.state.LogHistory)
 	metrics, err := r.evaluateRank(ctx)
+	var unread *accelerate.DataError
+	failed := errors.As(err, &unread)
 	switch {
 	case err == nil:
 		return r.watchBest(metrics)
-	case errors.Is(err, errOtherInterrupted), ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+	case failed, errors.Is(err, errOtherInterrupted), ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		r.control.ShouldEvaluate = true // a resume begins with this evaluation
 		r.state.LogHistory = r.state.LogHistory[:min(records, len(r.state.LogHistory))]
-		return r.interrupt(ctx)
+	default:
+		return err
 	}
-	return err
+	if failed {
+		return errors.Join(err, r.saveEarly(r.ctx))
+	}
+	return r.interrupt(ctx)
 }

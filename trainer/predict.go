@@ -145,25 +145,25 @@ func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string
 	return t.evalMetrics(prefix, loss, labelled, time.Since(begin), samples, total), nil
 }
 
-// predictBatches runs this rank's batches. If ctx ends on one rank, all stop.
+// predictBatches runs this rank's batches. If ctx ends on one rank, or one cannot read its data, all stop.
 func (t *Trainer) predictBatches(ctx context.Context, batches evalBatches, shared *evalShare, each eachFunc) error {
-	var interrupted bool
+	var interrupted, unread bool
+	var dataErr error
 	total := batches.total()
 	for n := int64(1); ; n++ {
 		b, err := batches.Next()
 		if err != nil && err != io.EOF { // not a source's error about the end of a file
-			if ctx.Err() == nil || !errors.Is(err, context.Cause(ctx)) {
-				return fmt.Errorf("trainer: evaluation after step %d: %w", t.state.GlobalStep, err)
+			if interrupted = ctx.Err() != nil && errors.Is(err, context.Cause(ctx)); !interrupted {
+				unread, dataErr = true, err
 			}
-			interrupted = true
 		}
 		more := err == nil
 		if t.acc.Shards().GathersParameters() { // all compute at the same time, or none
-			if err := t.acc.Agree(context.WithoutCancel(ctx), &interrupted); err != nil {
+			if err := t.acc.Agree(context.WithoutCancel(ctx), &interrupted, &unread); err != nil {
 				return err
 			}
 		}
-		if !more || interrupted {
+		if !more || interrupted || unread {
 			if b != nil {
 				b.Free()
 			}
@@ -183,10 +183,18 @@ func (t *Trainer) predictBatches(ctx context.Context, batches evalBatches, share
 			return err
 		}
 	}
-	if err := t.acc.Agree(context.WithoutCancel(ctx), &interrupted); err != nil || !interrupted {
+	err := t.acc.Agree(context.WithoutCancel(ctx), &interrupted, &unread)
+	switch {
+	case err != nil:
 		return err
+	case unread:
+		err = accelerate.ShareDataError(context.WithoutCancel(ctx), t.acc, dataErr)
+	case interrupted:
+		err = causeOf(ctx)
+	default:
+		return nil
 	}
-	return fmt.Errorf("trainer: evaluation after step %d: %w", t.state.GlobalStep, causeOf(ctx))
+	return fmt.Errorf("trainer: evaluation after step %d: %w", t.state.GlobalStep, err)
 }
 
 // evalShare is what the ranks exchange about an evaluation: for each batch its loss sum and

@@ -108,7 +108,7 @@ func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error 
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w while waiting for the other ranks: %w", ErrInterrupted, err)
 		}
-		if err != nil && !errors.Is(err, ErrInterrupted) {
+		if err != nil && !agreed(err) {
 			t.acc.Abort(err)
 		}
 		return err
@@ -118,17 +118,22 @@ func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error 
 	for i, rank := range ranks {
 		accs[i] = rank.acc
 	}
-	// an interrupt that all ranks agreed on is not a failure of one, which would abort the others
-	interrupted := make([]error, len(ranks))
+	ended := make([]error, len(ranks)) // what all ranks agreed on would, as an error of one, abort the others
 	err := accelerate.RunRanks(ctx, accs, func(acc *accelerate.Accelerator) error {
 		err := f(ranks[acc.Rank()])
-		if errors.Is(err, ErrInterrupted) {
-			interrupted[acc.Rank()], err = err, nil
+		if agreed(err) {
+			ended[acc.Rank()], err = err, nil
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return interrupted[0]
+	for _, err := range ended {
+		var unread *accelerate.DataError
+		if errors.As(err, &unread) && unread.Err != nil {
+			return err // it wraps the cause
+		}
+	}
+	return ended[0]
 }

@@ -21,10 +21,11 @@ import (
 func (r *run) step() (more bool, err error) {
 	begin := r.now()
 	endData := r.prof.Region("data")
-	w, err := r.windows.Next()
+	back := r.windows.keep()
+	w, dataErr := r.windows.Next()
 	endData()
-	if err != nil {
-		return false, r.saveUnread(fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err))
+	if dataErr != nil { // the other ranks learn it in the pass
+		w = new(accelerate.Window)
 	}
 	defer w.Free()
 	if err := r.fire(callbacks.StepBegin); err != nil {
@@ -37,8 +38,12 @@ func (r *run) step() (more bool, err error) {
 		}
 	}
 	stats := callbacks.StepStats{Samples: w.Samples, LearningRate: r.learningRate()}
-	u, err := r.forwardBackward(w, &stats)
-	if err != nil {
+	u, err := r.forwardBackward(w, dataErr, &stats)
+	var unread *accelerate.DataError
+	switch {
+	case errors.As(err, &unread):
+		return false, r.saveUnread(fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err), back)
+	case err != nil:
 		return false, err
 	}
 	defer u.Free()
@@ -58,19 +63,18 @@ func (r *run) step() (more bool, err error) {
 	return !w.LastOfEpoch, r.callbacks.Fire(callbacks.StepEnd, e)
 }
 
-// saveUnread saves what was trained before a step whose data cannot be read, as an interrupt does, and returns the
-// error. One of several ranks cannot: the others are in the middle of the step.
-func (r *run) saveUnread(err error) error {
-	a := r.args
-	if !a.SaveOnInterrupt || a.SaveStrategy == args.StrategyNo || r.acc.WorldSize() > 1 ||
-		r.savedAt == r.state.GlobalStep {
-		return err
+// saveUnread saves what was trained before a step whose data some rank could not read, as an interrupt does, and
+// returns the error. All ranks call it, with what takes the data back to before the step.
+func (r *run) saveUnread(err error, back func() error) error {
+	if e := back(); e != nil {
+		return errors.Join(err, e)
 	}
-	return errors.Join(err, r.save(r.ctx))
+	return errors.Join(err, r.saveEarly(r.ctx))
 }
 
-// forwardBackward runs the window's micro-batches on all ranks.
-func (r *run) forwardBackward(w *accelerate.Window, stats *callbacks.StepStats) (*accelerate.Update, error) {
+// forwardBackward runs the window's micro-batches on all ranks. dataErr is why this one has none.
+func (r *run) forwardBackward(w *accelerate.Window, dataErr error, stats *callbacks.StepStats) (*accelerate.Update,
+	error) {
 	tokens, inputs := 0, 0 // HuggingFace's main input: tokens, or pixels
 	for _, b := range w.Batches {
 		r.memory.see(b)
@@ -90,6 +94,7 @@ func (r *run) forwardBackward(w *accelerate.Window, stats *callbacks.StepStats) 
 	}
 	pass := accelerate.Pass{
 		Loss: r.trainLoss, Between: func() error { return r.fire(callbacks.SubstepEnd) }, Figures: figures,
+		DataErr: dataErr,
 	}
 	u, err := pass.Start(r.ctx, r.acc, w.Batches)
 	if err != nil {

@@ -37,7 +37,8 @@ func (t *Trainer) Train() (*Result, error) { return t.TrainContext(context.Backg
 
 // TrainContext trains until max_steps, num_train_epochs or max_train_seconds is reached, a
 // callback stops it, or ctx ends (see ErrInterrupted). With resume_from_checkpoint it
-// continues from that checkpoint. The result is not nil if training started.
+// continues from that checkpoint. The result is not nil if training started. If the data of a step cannot be read on
+// some rank, all ranks save as after an interrupt and return an error that wraps an *accelerate.DataError.
 func (t *Trainer) TrainContext(ctx context.Context) (*Result, error) {
 	if t.err != nil {
 		return nil, t.err
@@ -61,6 +62,8 @@ func (t *Trainer) trainRank(ctx context.Context) (*Result, error) {
 	var end error
 	if interrupted := errors.Is(err, ErrInterrupted); err == nil || interrupted {
 		end = protect(func() error { return r.end(interrupted) })
+	} else if agreed(err) {
+		end = protect(r.unshard)
 	}
 	if err == nil && r.stopReason.Kind == callbacks.StopNonfinite {
 		r.bad.Checkpoint = r.checkpoint
@@ -237,13 +240,17 @@ func (r *run) interrupt(ctx context.Context) error {
 	if !errors.Is(cause, context.Canceled) || cause.Error() != context.Canceled.Error() {
 		r.control.StopReason.Detail = strings.TrimPrefix(cause.Error(), "trainer: ")
 	}
-	err := fmt.Errorf("%w after step %d: %w", ErrInterrupted, r.state.GlobalStep, cause)
+	return errors.Join(fmt.Errorf("%w after step %d: %w", ErrInterrupted, r.state.GlobalStep, cause),
+		r.saveEarly(context.WithoutCancel(ctx)))
+}
+
+// saveEarly saves before a run ends that all ranks agreed to end, if asked to and unless there is nothing new.
+func (r *run) saveEarly(ctx context.Context) error {
 	if !r.args.SaveOnInterrupt || r.savedAt == r.state.GlobalStep {
-		return err
+		return nil
 	}
-	err = errors.Join(err, r.save(context.WithoutCancel(ctx)))
 	// mpirun and srun kill all ranks when the first has failed: none leaves while another is saving.
-	return errors.Join(err, r.acc.Barrier(r.ctx))
+	return errors.Join(r.save(ctx), r.acc.Barrier(r.ctx))
 }
 
 // causeOf is the reason why ctx ended, or an error that says that another rank's did.
@@ -269,10 +276,8 @@ func (r *run) end(interrupted bool) error {
 			return err
 		}
 	}
-	if r.acc.Shards() != nil || r.args.OffloadParams == args.OffloadDisk {
-		if err := r.acc.Unshard(r.ctx); err != nil {
-			return err
-		}
+	if err := r.unshard(); err != nil {
+		return err
 	}
 	c := &r.control
 	c.StopReason = c.EndReason(r.state.GlobalStep, r.steps.MaxSteps)
@@ -284,6 +289,21 @@ func (r *run) end(interrupted bool) error {
 	e := r.event()
 	e.Checkpoint = r.checkpoint
 	return r.callbacks.Fire(callbacks.TrainEnd, e)
+}
+
+// unshard gives each rank the whole parameters of a model that was spread over the ranks, or lay on disk.
+func (r *run) unshard() error {
+	if r.acc.Shards() == nil && r.args.OffloadParams != args.OffloadDisk {
+		return nil
+	}
+	return r.acc.Unshard(r.ctx)
+}
+
+// agreed reports whether all ranks return such an error and are still in step: it is no failure of one rank, for which
+// the others wait.
+func agreed(err error) bool {
+	var unread *accelerate.DataError
+	return errors.Is(err, ErrInterrupted) || errors.As(err, &unread)
 }
 
 // guard turns panics of the engine and of the model into errors that name the step.
