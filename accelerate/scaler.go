@@ -10,13 +10,14 @@ import (
 )
 
 // Scaler is the loss scaling of fp16: gradients are multiplied by a power of two on their way through float16, whose
-// smallest numbers they would fall below, and divided by it in the optimizer's step. It follows
-// torch.amp.GradScaler: a step whose gradients overflow is skipped and halves the scale, and some steps without
-// overflow in a row double it; with a hysteresis, the first overflows after that only skip. All ranks decide alike,
-// since they see the same gradients.
+// smallest numbers they would fall below, and divided by it in the optimizer's step. A step whose gradients overflow is
+// skipped and halves the scale; with a hysteresis, the first overflows only skip. Steps without overflow double it. By
+// torch.amp.GradScaler's rule as many in a row as the interval has do, counted since the scale changed; by that of
+// DeepSpeed's DynamicLossScaler the step behind each interval does, counted since the last overflow. All ranks decide
+// alike, since they see the same gradients.
 type Scaler struct {
 	Scale   float64 `json:"scale"`
-	Good    int     `json:"good_steps"` // in a row since the scale changed
+	Good    int     `json:"good_steps"` // in a row, counted as the rule does
 	Skipped int64   `json:"skipped_steps"`
 	Row     int64   `json:"skipped_in_a_row"` // at the end of the steps so far
 
@@ -24,6 +25,8 @@ type Scaler struct {
 	Overflows int `json:"overflows,omitempty"`
 
 	interval, hysteresis int
+	consecutive          bool // a step without overflow restores the hysteresis
+	deepSpeed            bool // DeepSpeed's rule
 	least                float64
 	spared               bool // the last overflow did not halve the scale, by the hysteresis
 }
@@ -49,6 +52,7 @@ func newScaler(a *args.TrainingArguments) *Scaler {
 		return nil
 	}
 	return &Scaler{Scale: a.FP16InitialScale, interval: a.FP16GrowthInterval, hysteresis: a.FP16Hysteresis,
+		consecutive: a.FP16ConsecutiveHysteresis, deepSpeed: a.FP16LossScaler == args.LossScalerDeepSpeed,
 		least: a.FP16MinScale}
 }
 
@@ -81,8 +85,15 @@ func (s *Scaler) update(overflow bool) {
 		return
 	}
 	s.Row = 0
-	if s.Good++; s.Good >= s.interval {
-		s.Scale, s.Good, s.Overflows = math.Min(s.Scale*2, maxScale), 0, 0
+	if s.consecutive {
+		s.Overflows = 0
+	}
+	grow := s.deepSpeed && s.Good > 0 && s.Good%s.interval == 0
+	if s.Good++; !s.deepSpeed && s.Good >= s.interval {
+		grow, s.Good = true, 0
+	}
+	if grow {
+		s.Scale, s.Overflows = math.Min(s.Scale*2, maxScale), 0
 	}
 }
 

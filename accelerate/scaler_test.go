@@ -3,6 +3,10 @@
 package accelerate
 
 import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,28 +14,53 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 )
 
-// With a hysteresis of 2 the first overflow since the scale grew skips its step only, as in DeepSpeed's
-// DynamicLossScaler; the state of a checkpoint goes on where it was.
-func TestHysteresisOfTheLossScale(t *testing.T) {
-	course := func(hysteresis int, resumeAt int) (scales []float64) {
-		a := args.Default("out")
-		a.FP16, a.FP16InitialScale, a.FP16GrowthInterval, a.FP16Hysteresis = true, 1024, 3, hysteresis
-		s := newScaler(a)
-		for i, overflow := range []bool{true, true, true, false, false, false, true, false, true} {
-			if i == resumeAt {
-				next := newScaler(a)
-				require.NoError(t, next.Restore(*s))
-				s = next
-			}
-			s.update(overflow)
-			scales = append(scales, s.Scale)
+// The scale is that of torch's GradScaler and of DeepSpeed's DynamicLossScaler after every step, DeepSpeed's error
+// included, and a checkpoint after any step goes on where the scale was: see testdata/loss_scales.py.
+func TestLossScales(t *testing.T) {
+	text, err := os.ReadFile("testdata/loss_scales.json")
+	require.NoError(t, err)
+	var golden struct {
+		Cases []struct {
+			Scaler             args.LossScaler
+			Initial, Least     float64
+			Window, Hysteresis int
+			Consecutive        bool
+			Overflows          string
+			Powers             []int
 		}
-		require.EqualValues(t, 5, s.Skipped)
-		return scales
 	}
-	require.Equal(t, []float64{512, 256, 128, 128, 128, 256, 128, 128, 64}, course(1, -1))
-	want := []float64{1024, 512, 256, 256, 256, 512, 512, 512, 256}
-	for at := range want {
-		require.Equal(t, want, course(2, at))
+	require.NoError(t, json.Unmarshal(text, &golden))
+	seen := map[args.LossScaler]int{}
+	failed := 0
+	for i, c := range golden.Cases {
+		seen[c.Scaler]++
+		a := args.Default("out")
+		a.FP16, a.FP16LossScaler, a.FP16InitialScale, a.FP16GrowthInterval = true, c.Scaler, c.Initial, c.Window
+		a.FP16ConsecutiveHysteresis = c.Consecutive
+		a.FP16Hysteresis, a.FP16MinScale = max(c.Hysteresis, 1), c.Least
+		if c.Scaler == args.LossScalerTorch {
+			a.FP16MinScale = minScale // there is no smallest one
+		}
+		for _, resumed := range []bool{false, true} {
+			s := newScaler(a)
+			var got []int
+			for step, o := range c.Overflows {
+				if resumed {
+					next := newScaler(a)
+					require.NoError(t, next.Restore(*s))
+					s = next
+				}
+				n := &Numbers{Overflow: o == '1', LossScale: s.Scale}
+				s.update(n.Overflow)
+				if err := s.check(n); err != nil {
+					require.Len(t, c.Powers, step, "the error of DeepSpeed")
+					failed++
+					break
+				}
+				got = append(got, int(math.Log2(s.Scale)))
+			}
+			require.Equal(t, c.Powers, got, fmt.Sprintf("case %d: %+v", i, c))
+		}
 	}
+	require.Greater(t, min(seen[args.LossScalerTorch], seen[args.LossScalerDeepSpeed], failed), 20)
 }

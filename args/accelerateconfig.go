@@ -92,6 +92,12 @@ func accelerateConfig(doc map[string]any) *ToolConfig {
 		section["gradient_clipping"] == nil && section["deepspeed_config_file"] == nil {
 		t.absent("max_grad_norm", 0, "deepspeed_config.gradient_clipping")
 	}
+	if strings.EqualFold(kind, "DEEPSPEED") && inside(doc, "deepspeed_config")["deepspeed_config_file"] == nil {
+		for setting, value := range map[string]any{"fp16_growth_interval": 1000, "fp16_hysteresis": 2,
+			"fp16_loss_scaler": string(LossScalerDeepSpeed)} {
+			t.implies(setting, value, "distributed_type", "fp16")
+		}
+	}
 	t.strategy(kind)
 	t.processes()
 	return t
@@ -182,6 +188,9 @@ func (t *ToolConfig) Settings() (map[string]string, error) {
 	list := map[string]string{}
 	s := newSchema(a)
 	for _, set := range t.sets {
+		if set.when != "" && !t.has(set.when, true) {
+			continue
+		}
 		f := s.byKey[set.key]
 		list[envName(set.key)] = f.text(f.of([]any{a}))
 	}

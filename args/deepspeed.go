@@ -77,7 +77,7 @@ var deepSpeedRules = withAliases(map[string]configRule{
 	"fp16.initial_scale_power":           sets("fp16_initial_scale", powerOfTwo),
 	"fp16.loss_scale_window":             sets("fp16_growth_interval", nil),
 	"fp16.hysteresis":                    sets("fp16_hysteresis", nil),
-	"fp16.consecutive_hysteresis":        only("fp16_hysteresis counts anew when the scale grows", false),
+	"fp16.consecutive_hysteresis":        sets("fp16_consecutive_hysteresis", nil),
 	"fp16.min_loss_scale":                sets("fp16_min_scale", nil),
 	"fp16.fp16_master_weights_and_grads": only("parameters and gradients are float32, or dtype bfloat16", false),
 	"torch_autocast.enabled":             only("want fp16 or bf16 instead", false),
@@ -244,12 +244,17 @@ func deepSpeedConfig(doc map[string]any) *ToolConfig {
 			t.disable(name + ".")
 		}
 	}
-	if stage, ok := configNumber(inside(doc, "zero_optimization")["stage"]); ok && stage < 3 {
+	if deepSpeedStage(doc) < 3 {
 		t.without("zero_optimization.offload_param.", "parameters are offloaded in stage 3")
 	}
 	// DeepSpeed's schedulers set the rate whatever the optimizer has.
 	if peak := inside(doc, "scheduler", "params")["warmup_max_lr"]; peak != nil && peak != autoValue {
 		t.without("optimizer.params.lr", "scheduler.params.warmup_max_lr is the learning rate")
+	}
+	if deepSpeedStage(doc) == 0 {
+		const why = "without ZeRO each overflow halves the scale, in DeepSpeed too"
+		t.without("fp16.hysteresis", why)
+		t.without("fp16.consecutive_hysteresis", why)
 	}
 	if deepSpeedOptimizers[strings.ToLower(fmt.Sprint(inside(doc, "optimizer")["type"]))] == "" {
 		t.anyKeys("optimizer.params.", "optimizer.type is not built")
@@ -312,12 +317,16 @@ func (t *ToolConfig) deepSpeedDefaults(doc map[string]any) {
 		}
 	}
 	if inside(doc, "fp16")["enabled"] != false {
-		n := len(t.sets)
-		defaults("fp16", map[string]any{"loss_scale_window": 1000, "hysteresis": 2},
+		n, values := len(t.sets), map[string]any{"loss_scale_window": 1000}
+		if deepSpeedStage(doc) > 0 {
+			values["hysteresis"] = 2
+		}
+		defaults("fp16", values,
 			map[string]string{"loss_scale_window": "fp16_growth_interval", "hysteresis": "fp16_hysteresis"})
 		for i := range t.sets[n:] {
 			t.sets[n+i].when = "fp16"
 		}
+		t.implies("fp16_loss_scaler", string(LossScalerDeepSpeed), "fp16", "fp16")
 	}
 	schedule := fmt.Sprint(inside(doc, "scheduler")["type"])
 	if slices.Contains(deepSpeedSchedules, schedule) {
@@ -344,6 +353,12 @@ func (t *ToolConfig) deepSpeedDefaults(doc map[string]any) {
 	}
 	defaults("optimizer.params", values, map[string]string{"lr": "learning_rate", "weight_decay": "weight_decay",
 		"eps": "adam_epsilon"})
+}
+
+// deepSpeedStage is the stage of ZeRO, 0 without it.
+func deepSpeedStage(doc map[string]any) int {
+	stage, _ := configNumber(inside(doc, "zero_optimization")["stage"])
+	return int(stage)
 }
 
 // disable leaves the keys of a section out of account, but for the one that says so.

@@ -103,6 +103,19 @@ const (
 	ReduceBFloat16 ReduceDType = "bfloat16"
 )
 
+// LossScaler names whose rule the factor of the loss follows under fp16.
+type LossScaler string
+
+// The loss scalers.
+const (
+	// LossScalerTorch is torch.amp.GradScaler: fp16_growth_interval steps without overflow, since the factor changed,
+	// double it.
+	LossScalerTorch LossScaler = "torch"
+	// LossScalerDeepSpeed is DeepSpeed's DynamicLossScaler: the factor is doubled by the step behind every
+	// fp16_growth_interval steps without overflow, counted from the last overflow on.
+	LossScalerDeepSpeed LossScaler = "deepspeed"
+)
+
 // HalfUpdate names how parameters of half types take updates that are smaller than their precision.
 type HalfUpdate string
 

@@ -54,6 +54,8 @@ type configSetting struct {
 	from string // the key of the file
 	// absent: the file does not have the key, whose default in that tool is the value.
 	absent bool
+	// implied: the tool does so whatever its file has, and another source may ask for something else.
+	implied bool
 	// when is a switch that must be on for the setting to count, "" for none.
 	when string
 }
@@ -113,6 +115,12 @@ func (t *ToolConfig) set(setting string, v any, from string) (ConfigUse, string)
 func (t *ToolConfig) absent(setting string, v any, key string) {
 	t.sets = append(t.sets, configSetting{key: setting, raw: v, from: key, absent: true})
 	t.add(key, nil, ConfigDefault, fmt.Sprintf("%s %v", setting, v))
+}
+
+// implies notes a setting that the tool has whatever its file says, if the switch when is on: another source may have
+// another value.
+func (t *ToolConfig) implies(setting string, v any, from, when string) {
+	t.sets = append(t.sets, configSetting{key: setting, raw: v, from: from, implied: true, when: when})
 }
 
 // has reports whether the file makes a setting with that value.
@@ -396,6 +404,9 @@ func (m *merge) toolConfigs() (notices []Notice) {
 				values[s.key] = s.raw
 				continue
 			}
+			if s.implied {
+				continue
+			}
 			f := m.loader.schema.byKey[s.key]
 			given := m.ko.Get(s.key)
 			value, want := f.decode(s.raw)
@@ -541,7 +552,7 @@ func (t *ToolConfig) apply(a *TrainingArguments, path string) (faults []Fault) {
 		switch {
 		case now == f.text(f.of(plain)):
 			f.assign(one, value)
-		case now == f.text(f.of(filled)), set.key == "fsdp" && agrees("fsdp", a.FSDP, value):
+		case set.implied, now == f.text(f.of(filled)), set.key == "fsdp" && agrees("fsdp", a.FSDP, value):
 		default:
 			faults = append(faults, Fault{Key: set.key, Value: quote(f.of(one).Interface()),
 				Want: set.want(f.text(f.of(filled)), path)})

@@ -413,7 +413,7 @@ func TestAbsentKeysOfDeepSpeed(t *testing.T) {
 	require.Equal(t, "file ds.json (no gradient_clipping)", p.resolved.Origin("max_grad_norm"))
 	require.EqualValues(t, []float64{1e-3, 0.9, 0.999, 1e-8, 0, 1000}, []float64{a.LearningRate, a.AdamBeta1,
 		a.AdamBeta2, a.AdamEpsilon, a.WeightDecay, a.WarmupSteps})
-	require.Equal(t, []int{1000, 2}, []int{a.FP16GrowthInterval, a.FP16Hysteresis})
+	require.Equal(t, []int{1000, 1}, []int{a.FP16GrowthInterval, a.FP16Hysteresis})
 	require.Equal(t, args.SchedulerWarmupDecayLR, a.LRSchedulerType)
 	require.Equal(t, map[string]any{"total_num_steps": 70.0}, a.LRSchedulerKwargs)
 	require.Len(t, p.resolved.Notices, 2)
@@ -434,6 +434,83 @@ func TestAbsentKeysOfDeepSpeed(t *testing.T) {
 		`weight_decay is 0.1 (flag --weight_decay); want 0, which is the default of ` +
 			`optimizer.params.weight_decay in ds.json; or "auto" there`,
 	}, faultLines(t, p.err))
+}
+
+// The factor of the loss follows DeepSpeed's rule, with its defaults, if fp16 is on by whatever way; a flag may ask for
+// another. Without ZeRO its optimizer has no hysteresis.
+func TestLossScalerOfDeepSpeed(t *testing.T) {
+	files := map[string]string{
+		"zero.json": `{"zero_optimization": {"stage": 1}, "fp16": {"enabled": "auto", "consecutive_hysteresis": true}}`,
+		"said.json": `{"zero_optimization": {"stage": 1}, "fp16": {"enabled": true, "hysteresis": 4,
+			"loss_scale_window": 50, "min_loss_scale": 2}}`,
+		"ddp.json":  `{"fp16": {"enabled": true, "hysteresis": 4, "consecutive_hysteresis": true}}`,
+		"bf16.json": `{"zero_optimization": {"stage": 1}, "fp16": {"enabled": false}, "bf16": {"enabled": true}}`,
+		"odd.json":  `{"zero_optimization": {"stage": 1}, "fp16": {"enabled": true, "min_loss_scale": 3}}`,
+	}
+	type scaler struct {
+		rule                 args.LossScaler
+		interval, hysteresis int
+		consecutive          bool
+		least                float64
+	}
+	plain := scaler{args.LossScalerTorch, 2000, 1, false, 1}
+	for line, want := range map[string]scaler{
+		"--deepspeed zero.json --fp16":                            {args.LossScalerDeepSpeed, 1000, 2, true, 1},
+		"--deepspeed zero.json --fp16 --fp16_loss_scaler torch":   {args.LossScalerTorch, 1000, 2, true, 1},
+		"--deepspeed said.json":                                   {args.LossScalerDeepSpeed, 50, 4, false, 2},
+		"--deepspeed ddp.json":                                    {args.LossScalerDeepSpeed, 1000, 1, false, 1},
+		"--deepspeed bf16.json":                                   plain,
+		"--fp16":                                                  plain,
+		"--zero_stage 2 --fp16":                                   plain,
+		"--fp16 --fp16_loss_scaler deepspeed --fp16_hysteresis 3": {args.LossScalerDeepSpeed, 2000, 3, false, 1},
+	} {
+		p := newProgram(nil, files).parse(strings.Fields(line)...)
+		require.NoError(t, p.err, line)
+		a := p.train
+		require.Equal(t, want, scaler{a.FP16LossScaler, a.FP16GrowthInterval, a.FP16Hysteresis,
+			a.FP16ConsecutiveHysteresis, a.FP16MinScale}, line)
+		if name, ok := strings.CutPrefix(line, "--deepspeed "); ok && files[name] != "" {
+			b := args.Default("out")
+			b.DeepSpeed = files[name]
+			require.NoError(t, b.ReadConfigs())
+			require.Equal(t, a.FP16LossScaler, b.FP16LossScaler, line)
+		}
+	}
+	require.Equal(t, []string{`fp16_min_scale is 3 (file odd.json (fp16.min_loss_scale)); want a power of two with ` +
+		`fp16_loss_scaler deepspeed, which takes the factor there`},
+		faultLines(t, newProgram(nil, files).parse("--deepspeed", "odd.json").err))
+
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	for precision, want := range map[string]string{"fp16": "deepspeed 1000 2", "bf16": "  "} {
+		require.NoError(t, os.WriteFile(path, []byte("distributed_type: DEEPSPEED\nmixed_precision: "+precision+"\n"),
+			0o600))
+		c, err := args.ReadToolConfig(path)
+		require.NoError(t, err)
+		s, err := c.Settings()
+		require.NoError(t, err)
+		require.Equal(t, want, s["LOCKSTEP_FP16_LOSS_SCALER"]+" "+s["LOCKSTEP_FP16_GROWTH_INTERVAL"]+" "+
+			s["LOCKSTEP_FP16_HYSTERESIS"])
+	}
+}
+
+// A file without gradient_accumulation_steps leaves the number to the arguments, as transformers' Trainer does: it ends
+// a step after as many micro-batches as they say, and what accelerate writes in the key's place (1) decides nothing.
+func TestGradientAccumulationOfDeepSpeed(t *testing.T) {
+	for text, want := range map[string]int{`{"zero_optimization": {"stage": 1}}`: 4,
+		`{"gradient_accumulation_steps": "auto"}`: 4, `{"gradient_accumulation_steps": 4}`: 4,
+		`{"gradient_accumulation_steps": 2}`: 0} {
+		p := newProgram(nil, map[string]string{"ds.json": text}).parse("--deepspeed", "ds.json",
+			"--gradient_accumulation_steps", "4")
+		if want == 0 {
+			require.ErrorContains(t, p.err,
+				"gradient_accumulation_steps is 4 (flag --gradient_accumulation_steps); want 2")
+			continue
+		}
+		require.NoError(t, p.err)
+		require.Equal(t, want, p.train.GradientAccumulationSteps, text)
+	}
+	p := newProgram(nil, map[string]string{"ds.json": "{}"}).parse("--deepspeed", "ds.json")
+	require.Equal(t, 1, p.train.GradientAccumulationSteps)
 }
 
 // Files of the shape that fine-tuning tools ship, with the fields' own names beside the aliases.

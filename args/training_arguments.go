@@ -99,6 +99,11 @@ type TrainingArguments struct {
 	// FP16Hysteresis is the number of overflows in a row of scales at which the factor is halved: with 2 the first one
 	// only skips its step. It counts anew when the factor grows (DeepSpeed's hysteresis).
 	FP16Hysteresis int `json:"fp16_hysteresis" resume:"fixed" usage:"overflows until the factor is halved, with fp16"`
+	// FP16ConsecutiveHysteresis lets FP16Hysteresis count anew after each step without overflow (DeepSpeed's
+	// consecutive_hysteresis).
+	FP16ConsecutiveHysteresis bool `json:"fp16_consecutive_hysteresis" resume:"fixed" usage:"count fp16_hysteresis anew after each step without overflow"`
+	// FP16LossScaler is whose rule the factor follows. A DeepSpeed file with fp16 makes it deepspeed.
+	FP16LossScaler LossScaler `json:"fp16_loss_scaler" resume:"fixed" choices:"torch,deepspeed" usage:"whose rule the factor of the loss follows, with fp16: torch (GradScaler) or deepspeed (DynamicLossScaler)"`
 	// HalfUpdate is how parameters of bfloat16 or float16 take updates that are smaller than their precision. It has no
 	// effect on others.
 	HalfUpdate HalfUpdate `json:"half_update" resume:"fixed" choices:"plain,kahan,stochastic" usage:"how half-precision parameters take small updates: plain (lost), kahan (kept in a compensation), or stochastic (rounded by chance)"`
@@ -324,6 +329,7 @@ func Default(outputDir string) *TrainingArguments {
 		FP16MinScale:              1,
 		FP16GrowthInterval:        2000,
 		FP16Hysteresis:            1,
+		FP16LossScaler:            LossScalerTorch,
 		HalfUpdate:                HalfUpdateKahan,
 		NonfiniteLoss:             NonfiniteStop,
 		LoggingStrategy:           StrategySteps,

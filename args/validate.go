@@ -90,11 +90,13 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 	c.Require(!a.BF16 || !a.FP16, "fp16", a.FP16, "one of bf16 and fp16")
 	c.Require(!a.BF16FullEval || !a.FP16FullEval, "fp16_full_eval", a.FP16FullEval,
 		"one of bf16_full_eval and fp16_full_eval")
-	scale, exponent := math.Frexp(a.FP16InitialScale)
-	c.Require(scale == 0.5 && exponent >= 1 && exponent <= 65, "fp16_initial_scale", a.FP16InitialScale,
+	c.Require(powerOf2(a.FP16InitialScale) && a.FP16InitialScale >= 1 && a.FP16InitialScale <= 1<<64,
+		"fp16_initial_scale", a.FP16InitialScale,
 		"a power of two from 1 to 2^64")
 	c.Require(a.FP16MinScale > 0 && a.FP16MinScale <= a.FP16InitialScale, "fp16_min_scale", a.FP16MinScale,
 		"a number above 0 and at most fp16_initial_scale")
+	c.Require(a.FP16LossScaler != LossScalerDeepSpeed || powerOf2(a.FP16MinScale), "fp16_min_scale", a.FP16MinScale,
+		"a power of two with fp16_loss_scaler deepspeed, which takes the factor there")
 	between(c, "fp16_growth_interval", a.FP16GrowthInterval, 1, maxSteps)
 	between(c, "fp16_hysteresis", a.FP16Hysteresis, 1, maxSteps)
 	if c.OK("optim") {
@@ -255,4 +257,10 @@ func reporters(names, available []string) (out []string, want string) {
 		}
 	}
 	return slices.Clone(names), ""
+}
+
+// powerOf2 reports whether v is a power of two.
+func powerOf2(v float64) bool {
+	fraction, _ := math.Frexp(v)
+	return fraction == 0.5
 }

@@ -32,7 +32,7 @@ func TestConfigurationFilesTrain(t *testing.T) {
 
 	deepSpeed := []string{"--lr_scheduler_type", "constant_with_warmup", "--fp16"}
 	ours := []string{"--lr_scheduler_type", "WarmupLR", "--fp16", "--fp16_growth_interval", "1000",
-		"--fp16_hysteresis", "2"}
+		"--fp16_hysteresis", "2", "--fp16_loss_scaler", "deepspeed"}
 	want := run("log", plain, ours...)
 	for _, name := range []string{"ds_config_zero2.json", "ds_config_zero3.json"} {
 		got := run(name, two, slices.Concat(deepSpeed, []string{"--deepspeed", tools(name)})...)
