@@ -103,7 +103,7 @@ type TrainingArguments struct {
 	// consecutive_hysteresis).
 	FP16ConsecutiveHysteresis bool `json:"fp16_consecutive_hysteresis" resume:"fixed" usage:"count fp16_hysteresis anew after each step without overflow"`
 	// FP16LossScaler is whose rule the factor follows. A DeepSpeed file with fp16 makes it deepspeed.
-	FP16LossScaler LossScaler `json:"fp16_loss_scaler" resume:"fixed" choices:"torch,deepspeed" usage:"whose rule the factor of the loss follows, with fp16: torch (GradScaler) or deepspeed (DynamicLossScaler)"`
+	FP16LossScaler LossScaler `json:"fp16_loss_scaler" resume:"fixed" choices:"torch,deepspeed" usage:"with fp16, whose rule the factor follows: torch (GradScaler) | deepspeed (DynamicLossScaler)"`
 	// HalfUpdate is how parameters of bfloat16 or float16 take updates that are smaller than their precision. It has no
 	// effect on others.
 	HalfUpdate HalfUpdate `json:"half_update" resume:"fixed" choices:"plain,kahan,stochastic" usage:"how half-precision parameters take small updates: plain (lost), kahan (kept in a compensation), or stochastic (rounded by chance)"`
