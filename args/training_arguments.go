@@ -101,7 +101,7 @@ type TrainingArguments struct {
 	FP16Hysteresis int `json:"fp16_hysteresis" resume:"fixed" usage:"overflows until the factor is halved, with fp16"`
 	// FP16ConsecutiveHysteresis lets FP16Hysteresis count anew after each step without overflow (DeepSpeed's
 	// consecutive_hysteresis).
-	FP16ConsecutiveHysteresis bool `json:"fp16_consecutive_hysteresis" resume:"fixed" usage:"count fp16_hysteresis anew after each step without overflow"`
+	FP16ConsecutiveHysteresis bool `json:"fp16_consecutive_hysteresis" resume:"fixed" usage:"fp16_hysteresis counts anew when the factor grows (false) | after each step without overflow (true)"`
 	// FP16LossScaler is whose rule the factor follows. A DeepSpeed file with fp16 makes it deepspeed.
 	FP16LossScaler LossScaler `json:"fp16_loss_scaler" resume:"fixed" choices:"torch,deepspeed" usage:"with fp16, whose rule the factor follows: torch (GradScaler) | deepspeed (DynamicLossScaler)"`
 	// HalfUpdate is how parameters of bfloat16 or float16 take updates that are smaller than their precision. It has no
