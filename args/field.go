@@ -44,20 +44,34 @@ func newSchema(structs ...any) *schema {
 		if t == nil || t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct || reflect.ValueOf(v).IsNil() {
 			panic(fmt.Sprintf("args: settings must be a pointer to a struct, not %T", v))
 		}
-		for i := range t.Elem().NumField() {
-			f := newField(t.Elem(), i)
-			if f == nil {
-				continue
-			}
+		for _, f := range fieldsOf(t.Elem()) {
 			if s.byKey[f.key] != nil {
 				panic(fmt.Sprintf("args: two settings have the key %s", f.key))
 			}
 			f.owner = owner
-			s.byKey[f.key] = f
-			s.fields = append(s.fields, f)
+			s.byKey[f.key] = &f
+			s.fields = append(s.fields, &f)
 		}
 	}
 	return s
+}
+
+// typeFields holds what fieldsOf returns, by type: the tags of a hundred fields take a while to read.
+var typeFields sync.Map
+
+// fieldsOf returns the settings of a struct type.
+func fieldsOf(t reflect.Type) []field {
+	if known, ok := typeFields.Load(t); ok {
+		return known.([]field)
+	}
+	var fields []field
+	for i := range t.NumField() {
+		if f := newField(t, i); f != nil {
+			fields = append(fields, *f)
+		}
+	}
+	typeFields.Store(t, fields)
+	return fields
 }
 
 // newField is nil for fields that are not settings.

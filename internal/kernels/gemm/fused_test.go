@@ -89,7 +89,10 @@ func TestFusedLargeShapes(t *testing.T) {
 				x.c[i] = bias[j]
 			}
 		}
-		kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		kernelstest.Each(t, func(t *testing.T, v kernels.Variant) {
+			if v == kernels.Generic && testing.Short() && x.m*x.n*x.k > 1e8 {
+				t.Skip("-short: portable Go takes long")
+			}
 			want := x.run(t, Float32, pool)
 			var mu sync.Mutex
 			finished := 0
