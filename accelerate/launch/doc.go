@@ -7,9 +7,10 @@
 // Run starts each rank in a process group of its own, with torchrun's environment. If one fails, the others are ended,
 // and the group is started again as often as the configuration allows. The error ([*FailureError]) names the rank that
 // failed first, how it failed, and what it printed last. Interrupting signals reach every rank; a rank that does not
-// end within the grace time is killed, with all processes it has started. If the launcher itself is killed, the kernel
-// (on Linux) and the guards (see [Guard]) end the ranks. There are three guards, and one that dies is replaced: only
-// killing all of them and the launcher at the same moment leaves what the ranks have started.
+// end within the grace time is killed, with all processes it has started. If the launcher itself is killed, the guards
+// (see [Guard]) end the ranks and what those have started. There are three guards, and one that dies is replaced. If
+// all of them and the launcher are killed at the same moment, the kernel ends the processes, on Linux; docs/limits.md
+// lists what it cannot know of.
 //
 // Several hosts run one launcher each, with the same token and each with its node rank. The launchers do not
 // speak to each other: a failure reaches the other hosts through the ranks, whose launchers then restart them

@@ -26,24 +26,38 @@ func Guard(input io.Reader) (killed int, err error) {
 	rename(guardName)
 	groups := map[int]bool{}
 	var id, dir string
+	var kernel *killSwitch
+	defer func() { kernel.close() }()
 	s := bufio.NewScanner(input)
 	for s.Scan() {
 		verb, value, _ := strings.Cut(s.Text(), " ")
-		pgid, numberErr := strconv.Atoi(value)
+		number, numberErr := strconv.Atoi(value)
+		var switchErr error // the others hold it too
 		switch {
 		case verb == "id":
 			id = value
 		case verb == "dir":
 			dir = value
+		case verb == "switch":
+			kernel, switchErr = inheritKillSwitch()
 		case verb == "done":
 			return 0, nil
-		case numberErr != nil || pgid <= 1:
-			return 0, fmt.Errorf("launch: guard: %q is not a command; want add or remove with a process group",
-				s.Text())
+		case numberErr != nil || number <= 1:
+			return 0, fmt.Errorf("launch: guard: %q is not a command; want add or remove with a process group, or "+
+				"watch or forget with a process", s.Text())
 		case verb == "add":
-			groups[pgid] = true
+			groups[number] = true
+			switchErr = kernel.add(-number)
 		case verb == "remove":
-			delete(groups, pgid)
+			delete(groups, number)
+			kernel.remove(-number)
+		case verb == "watch":
+			switchErr = kernel.addMarked(number, id)
+		case verb == "forget":
+			kernel.remove(number)
+		}
+		if switchErr != nil {
+			slog.Debug("launch: guard", "error", switchErr)
 		}
 	}
 	for pgid := range groups {
@@ -61,9 +75,8 @@ func Guard(input io.Reader) (killed int, err error) {
 }
 
 // guardCount is how many guards a launcher has: whoever kills the launcher and all guards except one at the same
-// moment, with SIGKILL, still leaves one that ends the ranks and what they have started. Nothing unprivileged on Linux
-// does so without a process that lives: a parent's death signal does not reach grandchildren, and a cgroup or a PID
-// namespace needs permission.
+// moment, with SIGKILL, still leaves one that ends the ranks and what they have started, and removes the temporary
+// folder. If all are killed, the kernel ends the processes where it can: see killSwitch.
 const guardCount = 3
 
 // guardName is the name of guards for ps, pgrep and killall, and their first argument: killing processes by the
@@ -76,24 +89,35 @@ const guardPause = 100 * time.Millisecond
 
 // guards is the launcher's end. A guard that dies is replaced.
 type guards struct {
-	command []string
+	command []string // nil: there are no guards, and the kernel switch alone
 	environ []string
 	logger  *slog.Logger
 	id      string
+	kernel  *killSwitch // nil if there is none
 
 	mu       sync.Mutex
 	dir      string
 	groups   map[int]bool
+	strays   map[int]bool     // processes that have left the groups
 	pipes    []io.WriteCloser // one for each guard; nil while it is being replaced
 	released bool
+	over     chan struct{} // closed with released
 	ended    sync.WaitGroup
 	problem  error // of a guard's process, after release
 }
 
-// startGuards starts the guards' processes.
+// startGuards starts the guards' processes, none without a command.
 func startGuards(command []string, id string, environ []string, logger *slog.Logger) (*guards, error) {
 	g := &guards{command: command, environ: environ, logger: logger, id: id, groups: map[int]bool{},
-		pipes: make([]io.WriteCloser, guardCount)}
+		strays: map[int]bool{}, over: make(chan struct{})}
+	var err error
+	if g.kernel, err = newKillSwitch(); err != nil {
+		logger.Debug("the kernel ends nothing if the launcher and its guards are killed", "error", err)
+	}
+	g.ended.Go(g.watchStrays)
+	if len(command) > 0 {
+		g.pipes = make([]io.WriteCloser, guardCount)
+	}
 	for i := range g.pipes {
 		cmd, err := g.start(i)
 		if err != nil {
@@ -113,7 +137,7 @@ func (g *guards) start(i int) (*exec.Cmd, error) {
 	}
 	cmd := exec.Command(g.command[0], g.command[1:]...)
 	cmd.Args[0] = guardName
-	cmd.Env, cmd.SysProcAttr = g.environ, guardAttributes()
+	cmd.Env, cmd.SysProcAttr, cmd.ExtraFiles = g.environ, guardAttributes(), g.kernel.files()
 	pipe, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -122,11 +146,17 @@ func (g *guards) start(i int) (*exec.Cmd, error) {
 		return nil, fmt.Errorf("launch: guard: %w", err)
 	}
 	orders := "id " + g.id + "\n"
+	if g.kernel != nil {
+		orders += "switch\n"
+	}
 	if g.dir != "" {
 		orders += "dir " + g.dir + "\n"
 	}
 	for pgid := range g.groups {
 		orders += "add " + strconv.Itoa(pgid) + "\n"
+	}
+	for pid := range g.strays {
+		orders += "watch " + strconv.Itoa(pid) + "\n"
 	}
 	io.WriteString(pipe, orders) // a guard that is gone is noticed by keep
 	g.pipes[i] = pipe
@@ -183,6 +213,14 @@ func (g *guards) add(pgid int) {
 	defer g.mu.Unlock()
 	g.groups[pgid] = true
 	g.send("add " + strconv.Itoa(pgid))
+	g.note(g.kernel.add(-pgid))
+}
+
+// note takes down that the kernel switch could not be told of something. The lock is held.
+func (g *guards) note(err error) {
+	if err != nil {
+		g.logger.Debug("the kernel ends less if the launcher and its guards are killed", "error", err)
+	}
 }
 
 func (g *guards) remove(pgid int) {
@@ -190,12 +228,51 @@ func (g *guards) remove(pgid int) {
 	defer g.mu.Unlock()
 	delete(g.groups, pgid)
 	g.send("remove " + strconv.Itoa(pgid))
+	g.kernel.remove(-pgid)
+}
+
+// strayPause is how long a process that has left the groups of the ranks is not known of.
+const strayPause = 500 * time.Millisecond
+
+// watchStrays tells the kernel switches of processes that have left the groups of the ranks, until release.
+func (g *guards) watchStrays() {
+	if g.kernel == nil {
+		return
+	}
+	strays, tick := newStrays(g.id), time.NewTicker(strayPause)
+	defer tick.Stop()
+	for {
+		select {
+		case <-g.over:
+			return
+		case <-tick.C:
+		}
+		g.mu.Lock()
+		found := strays.look(g.groups)
+		for pid := range found {
+			if !g.strays[pid] {
+				g.send("watch " + strconv.Itoa(pid))
+				g.note(g.kernel.addMarked(pid, g.id))
+			}
+		}
+		for pid := range g.strays {
+			if !found[pid] {
+				g.send("forget " + strconv.Itoa(pid))
+				g.kernel.remove(pid)
+			}
+		}
+		g.strays = found
+		g.mu.Unlock()
+	}
 }
 
 // release ends the guards, whose ranks are all gone.
 func (g *guards) release() error {
 	g.mu.Lock()
-	g.released = true
+	if !g.released {
+		g.released = true
+		close(g.over)
+	}
 	g.send("done")
 	for _, pipe := range g.pipes {
 		if pipe != nil {
@@ -204,5 +281,6 @@ func (g *guards) release() error {
 	}
 	g.mu.Unlock()
 	g.ended.Wait()
+	g.kernel.close()
 	return g.problem
 }

@@ -107,6 +107,8 @@ func play(part string, a []string) int {
 		return 2
 	case "parent": // GROUP: leaves a child behind that waits; GROUP "own" in a session of its own
 		return parent(a[0])
+	case "dynasty": // GENERATIONS: waits, and so do its descendants, every second one in a session of its own
+		return dynasty(a[0])
 	case "family": // waits, and so does its child in the same group
 		parent("same")
 		time.Sleep(time.Minute)
@@ -164,6 +166,21 @@ func parent(group string) int {
 	}
 	fmt.Println("child", child.Process.Pid)
 	return 0
+}
+
+func dynasty(generations string) int {
+	n, _ := strconv.Atoi(generations)
+	if n > 1 {
+		child := exec.Command(os.Args[0], "dynasty", strconv.Itoa(n-1))
+		child.Stdout, child.SysProcAttr = os.Stdout, &syscall.SysProcAttr{Setsid: n%2 == 0}
+		if err := child.Start(); err != nil {
+			return 98
+		}
+		go child.Wait()
+	}
+	fmt.Println(os.Getpid(), "ready")
+	time.Sleep(time.Minute)
+	return 99
 }
 
 func secret() int {

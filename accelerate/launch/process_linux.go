@@ -123,7 +123,7 @@ func processStat(pid int) (state byte, group int, ok bool) {
 // sweep kills every process that was started with the launch's number in its environment,
 // wherever it has gone, and returns how many there were.
 func sweep(id string) int {
-	marker := []byte(env.VarLaunchID + "=" + id)
+	marker := launchMarker(id)
 	killed := 0
 	for _, pid := range processIDs() {
 		if !marked(pid, marker) {
@@ -144,6 +144,9 @@ func sweep(id string) int {
 	}
 	return killed
 }
+
+// launchMarker is the entry that all processes of a launch have in their environment.
+func launchMarker(id string) []byte { return []byte(env.VarLaunchID + "=" + id) }
 
 // awaitPidfd waits, for a second at most, until the process has ended.
 func awaitPidfd(fd int) {

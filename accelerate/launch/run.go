@@ -95,15 +95,13 @@ func (r *run) prepare() error {
 		return fmt.Errorf("launch: job token: %w", err)
 	}
 	r.held = append(r.held, r.token)
-	if len(c.Guard) > 0 {
-		if r.guards, err = startGuards(c.Guard, r.id, override(c.Env, nil, env.VarJobToken), c.Logger); err != nil {
-			return errors.Join(err, r.cleanUp())
-		}
+	if r.guards, err = startGuards(c.Guard, r.id, override(c.Env, nil, env.VarJobToken), c.Logger); err != nil {
+		return errors.Join(err, r.cleanUp())
 	}
 	if err := r.makeDir(); err != nil {
 		return errors.Join(err, r.cleanUp())
 	}
-	if r.guards != nil && !r.keepDir && r.dir != "" {
+	if !r.keepDir && r.dir != "" {
 		r.guards.folder(r.dir)
 	}
 	return nil

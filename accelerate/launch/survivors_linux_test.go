@@ -3,8 +3,11 @@
 package launch
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -12,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // guardsOf are the launcher's guards, by the name that they give themselves.
@@ -31,33 +35,116 @@ func (l *launched) guardsOf(t *testing.T) []int {
 	return pids
 }
 
-// Whoever kills the launcher and all guards except one at once leaves nothing running, whichever guard is left.
-func TestGuardsAndLauncherKilledTogether(t *testing.T) {
-	for survivor := range guardCount {
-		l := startLauncher(t, time.Minute, "guard", 2, 2, "family")
-		guards := l.guardsOf(t)
-		for i, pid := range guards {
-			text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
-			require.NoError(t, err)
-			require.NotContains(t, string(text), os.Args[0], "pkill -f with the program's name")
-			if i != survivor { // it must not be the one that acts
+// armed is how many targets the kernel switch of a process has.
+func armed(pid int) (n int) {
+	paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
+	for _, path := range paths {
+		text, _ := os.ReadFile(path) // it may have been closed
+		var position, flags int
+		if _, err := fmt.Sscanf(string(text), "pos:\t%d\nflags:\t%o", &position, &flags); err == nil &&
+			flags&unix.O_ASYNC != 0 {
+			n++
+		}
+	}
+	return n / 2
+}
+
+// Whichever guards are killed together with the launcher: nothing of what the ranks have started keeps running, in
+// whatever sessions. If a guard is left, the temporary folder is removed too.
+func TestLauncherAndGuardsKilledTogether(t *testing.T) {
+	const ranks, generations = 2, 4
+	for mask := range 1 << guardCount {
+		t.Run(fmt.Sprintf("guards %03b", mask), func(t *testing.T) {
+			t.Parallel()
+			l := startLauncher(t, time.Minute, "guard", ranks, ranks*generations, "dynasty", strconv.Itoa(generations))
+			killed := []int{l.cmd.Process.Pid}
+			for i, pid := range l.guardsOf(t) {
+				text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+				require.NoError(t, err)
+				require.NotContains(t, string(text), os.Args[0], "pkill -f with the program's name")
+				if mask>>i&1 != 0 {
+					killed = append(killed, pid)
+				}
+			}
+			// each rank's group, and the three generations after it, which are in other sessions
+			for _, pid := range killed {
+				require.Eventually(t, func() bool { return armed(pid) == ranks*generations }, 20*time.Second,
+					5*time.Millisecond, "process %d has %d targets", pid, armed(pid))
+			}
+			for _, pid := range killed { // none of them may act before it is killed
 				require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
 			}
-		}
-		require.NoError(t, l.cmd.Process.Signal(syscall.SIGSTOP)) // it must replace none
-		for i, pid := range guards {
-			if i != survivor {
+			for _, pid := range killed {
 				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 			}
-		}
-		require.NoError(t, l.cmd.Process.Kill())
-		require.Eventually(t, func() bool { return len(markedProcesses(t, l.mark)) == 0 }, 20*time.Second,
-			5*time.Millisecond)
-		l.end(t)
-		left, err := os.ReadDir(l.temp)
-		require.NoError(t, err)
-		require.Empty(t, left)
+			require.Eventually(t, func() bool { return len(markedProcesses(t, l.mark)) == 0 }, 20*time.Second,
+				5*time.Millisecond)
+			l.end(t)
+			left, err := os.ReadDir(l.temp)
+			require.NoError(t, err)
+			if mask != 1<<guardCount-1 {
+				require.Empty(t, left)
+			}
+		})
 	}
+}
+
+// Guards that come later, and processes that leave later, are targets of the kernel too; what has ended is none.
+func TestKernelSwitchKeepsUp(t *testing.T) {
+	l := startLauncher(t, time.Minute, "guard", 1, 2, "dynasty", "2")
+	all := func() []int { return append(l.guardsOf(t), l.cmd.Process.Pid) }
+	has := func(targets int) {
+		t.Helper()
+		for _, pid := range all() {
+			require.Eventually(t, func() bool { return armed(pid) == targets }, 20*time.Second, 5*time.Millisecond,
+				"process %d has %d targets", pid, armed(pid))
+		}
+	}
+	has(2)
+	first := l.guardsOf(t)[0]
+	require.NoError(t, syscall.Kill(first, syscall.SIGKILL))
+	require.Eventually(t, func() bool { return !slices.Contains(l.guardsOf(t), first) }, 20*time.Second,
+		5*time.Millisecond)
+	has(2)
+	var stray int
+	_, err := fmt.Sscanf(l.ready[1], "[0] %d ready", &stray)
+	require.NoError(t, err, l.ready)
+	require.NoError(t, syscall.Kill(stray, syscall.SIGKILL))
+	has(1)
+	require.NoError(t, l.cmd.Process.Signal(os.Interrupt))
+	code, _, _ := l.end(t)
+	require.Equal(t, 130, code)
+	requireNothingLeft(t, l.mark)
+}
+
+// Without guards the kernel ends what ranks have started, too.
+func TestLauncherKilledWithoutGuards(t *testing.T) {
+	l := startLauncher(t, time.Minute, "alone", 2, 2*4, "dynasty", "4")
+	require.Eventually(t, func() bool { return armed(l.cmd.Process.Pid) == 2*4 }, 20*time.Second, 5*time.Millisecond)
+	require.NoError(t, l.cmd.Process.Kill())
+	require.Eventually(t, func() bool { return len(markedProcesses(t, l.mark)) == 0 }, 20*time.Second,
+		5*time.Millisecond)
+	l.end(t)
+}
+
+// Processes of a launch are found wherever they have gone, and looked for only when there are new ones.
+func TestStrays(t *testing.T) {
+	id := random(8)
+	s := newStrays(id)
+	require.Empty(t, s.look(nil))
+	child := exec.Command("sleep", "60")
+	child.Env = []string{string(launchMarker(id))}
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	require.NoError(t, child.Start())
+	pid := child.Process.Pid
+	require.Eventually(t, func() bool { return s.look(nil)[pid] }, 20*time.Second, time.Millisecond)
+	require.Empty(t, s.look(map[int]bool{pid: true}), "it is in a group of the ranks")
+	require.Contains(t, s.look(nil), pid)
+	require.NoError(t, child.Process.Kill())
+	require.Error(t, child.Wait())
+	require.Empty(t, s.look(nil))
+	s.last = 1 << 30 // the numbers have begun again
+	require.NotEmpty(t, s.newcomers())
 }
 
 // Guards that are killed one after the other are replaced, and the last ones know what the first ones did.

@@ -121,9 +121,7 @@ func (w *worker) start(inherit []*os.File, ended chan<- *worker) error {
 		w.err.close()
 		return fmt.Errorf("launch: rank %d: %w", w.rank, err)
 	}
-	if g := w.run.guards; g != nil {
-		g.add(w.pid())
-	}
+	w.run.guards.add(w.pid())
 	go func() {
 		w.wait()
 		ended <- w
@@ -155,9 +153,7 @@ func (w *worker) wait() {
 	w.awaitGroup(pid)
 	w.out.close()
 	w.err.close()
-	if g := w.run.guards; g != nil {
-		g.remove(pid)
-	}
+	w.run.guards.remove(pid)
 }
 
 // over takes down the process's end; from here on it gets no signal.
