@@ -22,9 +22,11 @@
 //
 // It feeds the figures into a scaling model (model.go), compares its prediction with what was
 // measured, and draws one step as SVG: forward and backward passes, and the exchange of each
-// bucket, which lies under the backward pass.
+// bucket, which lies under the backward pass. Beside a picture it writes a table of what the
+// picture shows, from which --draw draws it again.
 //
-//	bench/ddp/run.sh --ranks 2 --svg step.svg
+//	bench/ddp/run.sh --ranks 2 --svg out/step
+//	go run ./bench/ddp --draw --svg docs/figures/ddp-step
 package main
 
 import (
@@ -40,6 +42,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockstep-ml/lockstep/bench/internal/picture"
 	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 )
 
@@ -64,6 +67,7 @@ type bench struct {
 	cores      []int
 	svg        string
 	memory     string
+	how        string // the command line
 }
 
 func main() {
@@ -73,7 +77,7 @@ func main() {
 		}
 		return
 	}
-	var b bench
+	b := bench{how: picture.Command("./bench/ddp", os.Args[1:])}
 	pflag.IntVar(&b.Layers, "n_layer", 4, "layers")
 	pflag.IntVar(&b.Width, "n_embd", 256, "width")
 	pflag.IntVar(&b.Heads, "n_head", 4, "heads")
@@ -88,10 +92,15 @@ func main() {
 	pflag.BoolVar(&b.BF16, "bf16", false, "mixed precision: ours --bf16, PyTorch's autocast or MixedPrecisionPolicy")
 	pflag.StringSliceVar(&b.contenders, "contenders", usual, "who runs, in this order")
 	pflag.IntSliceVar(&b.cores, "cores", nil, "a core for each rank (default: the first that this process may use)")
-	pflag.StringVar(&b.svg, "svg", "", "draw a step here")
-	pflag.StringVar(&b.memory, "memory_svg", "", "draw the memory of each contender here")
+	pflag.StringVar(&b.svg, "svg", "", "draw a step as NAME-light.svg and NAME-dark.svg, from NAME.tsv")
+	pflag.StringVar(&b.memory, "memory_svg", "", "draw the memory of each contender, in files as those of --svg")
+	draw := pflag.Bool("draw", false, "measure nothing, and draw --svg and --memory_svg from their tables")
 	pflag.Parse()
-	if err := b.run(os.Stdout); err != nil {
+	run := func() error { return b.run(os.Stdout) }
+	if *draw {
+		run = b.draw
+	}
+	if err := run(); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -131,7 +140,7 @@ func (b *bench) run(w io.Writer) error {
 		}
 	}
 	b.print(w, present, all)
-	spans := timeline(all)
+	contender, spans := timeline(all)
 	if hidden, total := overlap(spans); total > 0 {
 		fmt.Fprintf(w, "%.0f %% of %.1f ms of bucket exchange lie under the backward pass\n",
 			100*hidden.Seconds()/total.Seconds(), total.Seconds()*1e3)
@@ -139,15 +148,52 @@ func (b *bench) run(w io.Writer) error {
 	if err := b.predict(w, all); err != nil {
 		return err
 	}
+	return b.record(contender, spans, memoryOf(b.model(), present, all))
+}
+
+// record writes the tables that pictures are drawn from, and draws them.
+func (b *bench) record(contender string, spans []span, m *memory) error {
 	if b.memory != "" {
-		if err := os.WriteFile(b.memory, []byte(drawMemory(present, all)), 0o644); err != nil {
+		if err := m.write(b.memory); err != nil {
 			return err
 		}
 	}
-	if b.svg == "" {
+	if b.svg != "" {
+		if len(spans) == 0 {
+			return errors.New("--svg: none of the contenders has ranks that exchange anything")
+		}
+		if err := (&step{contender + ": " + b.model(), spans}).write(b.svg); err != nil {
+			return err
+		}
+	}
+	return b.draw()
+}
+
+// draw draws the pictures from their tables.
+func (b *bench) draw() error {
+	if b.svg != "" {
+		s, err := readStep(b.svg)
+		if err != nil {
+			return err
+		}
+		if err := s.draw(b.how).Write(b.svg); err != nil {
+			return err
+		}
+	}
+	if b.memory == "" {
 		return nil
 	}
-	return os.WriteFile(b.svg, []byte(draw(spans)), 0o644)
+	m, err := readMemory(b.memory)
+	if err != nil {
+		return err
+	}
+	return m.draw(b.how).Write(b.memory)
+}
+
+// model says what is trained.
+func (s *settings) model() string {
+	return fmt.Sprintf("GPT-2 of %d layers of width %d, %d × %d tokens on each of %d ranks", s.Layers, s.Width,
+		s.Batch, s.Block, s.Ranks)
 }
 
 // present are the contenders that can run here; what is missing is said.
@@ -177,8 +223,9 @@ func (b *bench) present(w io.Writer) []string {
 	return list
 }
 
-// timeline are the spans of the ranks' last step: of processes if they ran, of goroutines, or with a sharded model.
-func timeline(all map[string]*measured) []span {
+// timeline are the spans of the ranks' last step, and the contender: processes if they ran, goroutines, or a sharded
+// model.
+func timeline(all map[string]*measured) (contender string, spans []span) {
 	names := []string{"shm", "tcp", "goroutines"}
 	for name := range all {
 		if strings.Contains(name, ":") {
@@ -188,14 +235,13 @@ func timeline(all map[string]*measured) []span {
 	slices.Sort(names[3:])
 	for _, name := range names {
 		if m := all[name]; m != nil {
-			var spans []span
 			for _, r := range m.last {
 				spans = append(spans, r.Spans...)
 			}
-			return spans
+			return name, spans
 		}
 	}
-	return nil
+	return "", nil
 }
 
 // print writes the table: throughput, and ratios taken round by round.

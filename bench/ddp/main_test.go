@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/bench/internal/picture"
 )
 
 // TestMain is the workers' program too: the comparison starts this binary again.
@@ -41,7 +43,7 @@ func small(contenders ...string) *bench {
 // A small run prints a line for each contender and the model's, and draws its last step.
 func TestRun(t *testing.T) {
 	b := small("one", "apart", "shm", "tcp", "goroutines", "shm:full_shard", "tcp:zero_2", "unheard-of", "shm:half")
-	b.svg, b.memory = filepath.Join(t.TempDir(), "step.svg"), filepath.Join(t.TempDir(), "memory.svg")
+	b.svg, b.memory = filepath.Join(t.TempDir(), "step"), filepath.Join(t.TempDir(), "memory")
 	var out bytes.Buffer
 	require.NoError(t, b.run(&out))
 	for _, line := range []string{
@@ -61,28 +63,35 @@ func TestRun(t *testing.T) {
 		require.Regexp(t, "(?m)^model of "+name+
 			`: \d+ buckets, [\d.]+ MB a step, .* 2 ranks [\d.]+ × one \(published 1.85\), measured [\d.]+: error [+-][\d.]+ %; 4 ranks .* 8 ranks .*$`, out.String())
 	}
-	svg, err := os.ReadFile(b.svg)
+	svg := drawn(t, b.svg)
+	for _, class := range []string{"forward", "backward", "wait", "bucket"} {
+		require.GreaterOrEqual(t, strings.Count(svg, " "+class+" "), 2, "on both ranks")
+	}
+	bars := drawn(t, b.memory)
+	require.GreaterOrEqual(t, strings.Count(bars, ` memory"`), len(b.contenders)-2)
+
+	// The tables hold what the pictures show.
+	require.NoError(t, b.draw())
+	require.Equal(t, []string{bars, svg}, []string{drawn(t, b.memory), drawn(t, b.svg)})
+}
+
+// drawn reads a picture for light pages.
+func drawn(t *testing.T, name string) string {
+	t.Helper()
+	svg, err := os.ReadFile(name + "-light.svg")
 	require.NoError(t, err)
 	requireXML(t, string(svg))
-	bars, err := os.ReadFile(b.memory)
-	require.NoError(t, err)
-	requireXML(t, string(bars))
-	require.GreaterOrEqual(t, strings.Count(string(bars), `class="memory"`), len(b.contenders)-2)
-	for _, class := range []string{"forward", "backward", "wait", "bucket"} {
-		require.GreaterOrEqual(t, strings.Count(string(svg), `class="`+class+`"`), 2, "on both ranks")
-	}
+	return string(svg)
 }
 
 // A step of a sharded model shows when parameters were gathered.
 func TestTimelineOfShardedModel(t *testing.T) {
 	b := small("shm:full_shard")
-	b.svg = filepath.Join(t.TempDir(), "step.svg")
+	b.svg = filepath.Join(t.TempDir(), "step")
 	require.NoError(t, b.run(io.Discard))
-	svg, err := os.ReadFile(b.svg)
-	require.NoError(t, err)
-	requireXML(t, string(svg))
+	svg := drawn(t, b.svg)
 	for _, class := range []string{"forward", "backward", "bucket", "gather"} {
-		require.GreaterOrEqual(t, strings.Count(string(svg), `class="`+class+`"`), 2, class)
+		require.GreaterOrEqual(t, strings.Count(svg, " "+class+" "), 2, class)
 	}
 }
 
@@ -124,9 +133,32 @@ func TestOverlap(t *testing.T) {
 	hidden, total := overlap(spans)
 	require.Equal(t, 10*time.Millisecond, hidden)
 	require.Equal(t, 14*time.Millisecond, total)
-	requireXML(t, draw(spans))
-	requireXML(t, draw(nil))
-	require.Contains(t, draw(spans), "one training step on 2 ranks, 34.0 ms")
+	svg := (&step{"a & b", spans}).draw("it").SVG(&picture.Themes[0])
+	requireXML(t, svg)
+	for _, text := range []string{"One training step on 2 ranks: 34.0 ms", "a &amp; b", ">forward<", ">backward<",
+		">waiting<", ">gradients exchanged<", ">5<", ">30<"} {
+		require.Contains(t, svg, text)
+	}
+	require.NotContains(t, svg, "parameters gathered", "the legend names what is there")
+}
+
+// Tables that are not what a picture needs are errors that name the place.
+func TestTables(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "x")
+	for text, want := range map[string]string{
+		"": `want the columns rank, span,`, "a\tb\n": "line 1: want the columns rank, span,",
+		strings.Join(stepHeading, "\t"):                                "x.tsv has no rows",
+		strings.Join(stepHeading, "\t") + "\n0\tforward\t0\t0\tx\t0\t": `row 1: end_ms is "x", want milliseconds`,
+		strings.Join(stepHeading, "\t") + "\nr\tforward\t0\t0\t1\t0\t": `row 1: rank is "r", want a whole number`,
+	} {
+		require.NoError(t, os.WriteFile(name+".tsv", []byte(text), 0o600))
+		_, err := readStep(name)
+		require.ErrorContains(t, err, want)
+	}
+	text := "# n\n" + strings.Join(memoryHeading, "\t") + "\na\t1\t-2\n"
+	require.NoError(t, os.WriteFile(name+".tsv", []byte(text), 0o600))
+	_, err := readMemory(name)
+	require.ErrorContains(t, err, `row 1: process_mb is "-2", want MB`)
 }
 
 // The recorder keeps a step per rank.
@@ -140,4 +172,22 @@ func TestRecorder(t *testing.T) {
 	}
 	require.Len(t, r.last, 2)
 	require.Len(t, r.of(1), 1)
+}
+
+// TestShardingTable: the table of docs/sharding.md has the memory of its picture.
+func TestShardingTable(t *testing.T) {
+	m, err := readMemory("../../docs/figures/sharding-memory")
+	require.NoError(t, err)
+	document, err := os.ReadFile("../../docs/sharding.md")
+	require.NoError(t, err)
+	heading, tensors, process := "| |", "| parameters, gradients, optimizer state of a rank, MB |",
+		"| memory of a process between steps (PSS), MB |"
+	for _, r := range m.rows {
+		heading += " " + r.name + " |"
+		tensors += fmt.Sprintf(" %.0f |", r.tensors)
+		process += fmt.Sprintf(" %.0f |", r.process)
+	}
+	for _, row := range []string{heading, tensors, process} {
+		require.Contains(t, string(document), row)
+	}
 }

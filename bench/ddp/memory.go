@@ -6,43 +6,57 @@ package main
 
 import (
 	"fmt"
-	"html"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/picture"
 )
 
-// drawMemory makes an SVG of a rank's memory under each contender: what its parameters, gradients and optimizer state
-// take, and what the process holds between steps, of shared pages its part.
-func drawMemory(names []string, all map[string]*measured) string {
-	const left, width, row, top = 190, 640, 44, 50
-	most := int64(1)
+// memoryNames are the ways to shard a model as the picture writes them.
+var memoryNames = map[string]string{"": "DDP", "zero_1": "ZeRO-1", "zero_2": "ZeRO-2",
+	"full_shard": "full_shard, gathered", "full_shard_shared": "full_shard, shared"}
+
+// memoryOf is the memory of a rank under each contender.
+func memoryOf(note string, names []string, all map[string]*measured) *memory {
+	m := &memory{note: note}
 	for _, name := range names {
-		most = max(most, all[name].last[0].PSS)
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" `+
-		`font-size="12">`+"\n"+`<rect width="100%%" height="100%%" fill="white"/>`+"\n", left+width+130, top+row*len(names))
-	for i, kind := range []string{"parameters, gradients, optimizer state", "memory of the process between steps"} {
-		fmt.Fprintf(&b, `<rect x="%d" y="16" width="12" height="12" fill="%s"/><text x="%d" y="26">%s</text>`+"\n",
-			left+300*i, bars[i], left+300*i+18, kind)
-	}
-	for i, name := range names {
-		y := top + row*i
-		_, strategy, ok := strings.Cut(name, ":")
-		if !ok {
-			strategy = "ddp"
+		_, strategy := engineOf(name)
+		if short, ok := memoryNames[strategy]; ok && !isTorch(name) {
+			strategy = short
+		} else if strategy == "" {
+			strategy = name
 		}
-		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", left-10, y+20, html.EscapeString(strategy))
-		for j, n := range []int64{all[name].last[0].State, all[name].last[0].PSS} {
-			if n == 0 {
-				continue // PyTorch's is not counted
-			}
-			w := float64(width) * float64(n) / float64(most)
-			fmt.Fprintf(&b, `<rect class="memory" x="%d" y="%d" width="%.1f" height="15" fill="%s"/>`+
-				`<text x="%.1f" y="%d">%.0f MB</text>`+"\n", left, y+17*j, w, bars[j], left+w+6, y+17*j+12, float64(n)/1e6)
-		}
+		r := all[name].last[0]
+		m.rows = append(m.rows, memoryRow{strategy, float64(r.State) / 1e6, float64(r.PSS) / 1e6})
 	}
-	b.WriteString("</svg>\n")
-	return b.String()
+	return m
 }
 
-var bars = []string{"#5b8fc9", "#c9d8ea"}
+// draw draws the memory: two bars for each row. How is the command that does so.
+func (m *memory) draw(how string) *picture.Picture {
+	const left, right, bar, row = 170.0, picture.Width - 82, 15.0, 43.0
+	most := 1.0
+	for _, r := range m.rows {
+		most = max(most, r.tensors, r.process)
+	}
+	p := picture.New("Memory of a rank by strategy", m.note, how)
+	bottom := picture.Top + row*float64(len(m.rows)) + 4
+	x := picture.NewAxis(0, most, left, right, 8).Widen()
+	p.XAxis(x, picture.Top, bottom, "memory of a rank (MB)")
+	for i, name := range []string{"parameters, gradients, optimizer state", "the process between steps (PSS)"} {
+		p.Key(name, func(p *picture.Picture, x, y float64) { p.Box(x-6, y-6, 12, 12, fmt.Sprint("fill", i+1), "") })
+	}
+	for i, r := range m.rows {
+		y := picture.Top + 8 + row*float64(i)
+		p.Text(left-12, y+bar+5, "text end", strings.ReplaceAll(r.name, ":", ", "))
+		for j, v := range []float64{r.tensors, r.process} {
+			if v == 0 {
+				continue // PyTorch's tensors are not counted
+			}
+			at := y + float64(j)*(bar+1)
+			p.Box(left, at, x.At(v)-left, bar, fmt.Sprintf("fill%d memory", j+1), "")
+			p.Text(x.At(v)+6, at+12, "text small", fmt.Sprintf("%.0f", v))
+		}
+	}
+	p.Height = bottom + 54
+	return p
+}

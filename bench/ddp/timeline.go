@@ -6,9 +6,10 @@ package main
 
 import (
 	"fmt"
-	"html"
-	"strings"
+	"slices"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/picture"
 )
 
 // overlap is how much of rank 0's bucket exchange lies within its backward passes, and how
@@ -42,94 +43,104 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// The picture's measures, in pixels.
+// kind is a kind of span: its name in the record, in the legend, and its style.
+type kind struct {
+	name, label, class string
+	exchange           bool // drawn in the lane below
+}
+
+var kinds = []kind{
+	{"forward", "forward", "fill3", false},
+	{"backward", "backward", "fill1", false},
+	{"wait", "waiting", "fill5", false},
+	{"bucket", "gradients exchanged", "fill2", true},
+	{"gather", "parameters gathered", "fill4", true},
+}
+
+// kindOf returns a span's kind, or nil for spans that are not drawn.
+func kindOf(name string) *kind {
+	if i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == name }); i >= 0 {
+		return &kinds[i]
+	}
+	return nil
+}
+
+// The timeline's measures, in pixels.
 const (
-	leftMargin = 120
-	plotWidth  = 960
-	laneHeight = 26
-	laneGap    = 8
-	topMargin  = 40
+	laneLeft   = 138.0
+	laneHeight = 26.0
+	laneGap    = 7.0
 )
 
-var colours = map[string]string{"forward": "#7fb77e", "backward": "#5b8fc9", "bucket": "#e39b4b", "wait": "#c9c9c9",
-	"gather": "#9b7fc9"}
+func laneTop(rank, lane int) float64 {
+	return picture.Top + float64(rank)*(2*laneHeight+3*laneGap) + float64(lane)*(laneHeight+laneGap/2)
+}
 
-// draw makes an SVG of one step: for each rank a lane of its own work and one of what is exchanged beside it, buckets
-// of gradients and, of sharded models, parameters that are gathered. A line before a bucket is the time from its last
-// gradient to the exchange.
-func draw(spans []span) string {
-	if len(spans) == 0 {
-		return `<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>`
-	}
-	begin, end, ranks := spans[0].Start, spans[0].End, 0
+// begins is when the first span begins.
+func begins(spans []span) time.Time {
+	begin := spans[0].Start
 	for _, s := range spans {
-		begin, end, ranks = earlier(begin, s.Start), later(end, s.End), max(ranks, s.Rank+1)
+		begin = earlier(begin, s.Start)
 	}
-	x := func(t time.Time) float64 {
-		return leftMargin + plotWidth*t.Sub(begin).Seconds()/max(end.Sub(begin).Seconds(), 1e-9)
+	return begin
+}
+
+// draw draws one step: for each rank a lane of its own work and one of what is exchanged beside it, buckets of
+// gradients and, of sharded models, parameters that are gathered. A thin line before a box is the time from the moment
+// when the exchange could have begun. How is the command that draws the picture.
+func (s *step) draw(how string) *picture.Picture {
+	begin, end, ranks := begins(s.spans), s.spans[0].End, 0
+	for _, one := range s.spans {
+		end, ranks = later(end, one.End), max(ranks, one.Rank+1)
 	}
-	height := topMargin + ranks*2*(laneHeight+laneGap) + 40
-	var b strings.Builder
-	fmt.Fprintf(&b,
-		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="11">`+"\n",
-		leftMargin+plotWidth+20, height)
-	fmt.Fprintf(&b,
-		`<rect width="100%%" height="100%%" fill="white"/><text x="%d" y="20" font-size="14">one training step on %d ranks, %.1f ms</text>`+"\n",
-		leftMargin, ranks, end.Sub(begin).Seconds()*1e3)
+	ms := func(t time.Time) float64 { return t.Sub(begin).Seconds() * 1e3 }
+	x := picture.NewAxis(0, ms(end), laneLeft, picture.Width-picture.Margin, 10)
+	p := picture.New(fmt.Sprintf("One training step on %d ranks: %.1f ms", ranks, ms(end)), s.note, how)
+	bottom := laneTop(ranks, 0) - laneGap
+	p.XAxis(x, picture.Top, bottom, "time since the step began (ms)")
 	for rank := range ranks {
 		for lane, name := range []string{"compute", "exchange"} {
-			fmt.Fprintf(&b, `<text x="8" y="%d">rank %d %s</text>`+"\n", laneTop(rank, lane)+17, rank, name)
+			p.Text(picture.Margin, laneTop(rank, lane)+17, "text", fmt.Sprintf("rank %d %s", rank, name))
 		}
 	}
-	for _, s := range spans {
-		drawSpan(&b, s, x)
+	queued := s.drawQueued(p, x, ms)
+	for _, k := range kinds {
+		found := false
+		for _, one := range s.spans {
+			if one.Name == k.name {
+				k.draw(p, one, x.At(ms(one.Start)), x.At(ms(one.End)))
+				found = true
+			}
+		}
+		if found {
+			p.Key(k.label, func(p *picture.Picture, x, y float64) { p.Box(x-6, y-6, 12, 12, k.class, "") })
+		}
 	}
-	drawAxis(&b, begin, end, x, height-30)
-	drawLegend(&b)
-	b.WriteString("</svg>\n")
-	return b.String()
+	if queued {
+		p.Key("ready, not yet begun", func(p *picture.Picture, x, y float64) { p.Line(x-8, y, x+8, y, "axis") })
+	}
+	p.Height = bottom + 54
+	return p
 }
 
-func laneTop(rank, lane int) int { return topMargin + (2*rank+lane)*(laneHeight+laneGap) }
+// drawQueued draws the lines before the boxes, and reports whether there is one.
+func (s *step) drawQueued(p *picture.Picture, x picture.Axis, ms func(time.Time) float64) (found bool) {
+	for _, one := range s.spans {
+		if k := kindOf(one.Name); k != nil && k.exchange && x.At(ms(one.Start))-x.At(ms(one.Queued)) > 1 {
+			y := laneTop(one.Rank, 1) + laneHeight/2
+			p.Line(x.At(ms(one.Queued)), y, x.At(ms(one.Start)), y, "axis")
+			found = true
+		}
+	}
+	return found
+}
 
-func drawSpan(b *strings.Builder, s span, x func(time.Time) float64) {
-	lane, label := 0, s.Name
-	if s.Name == "bucket" || s.Name == "gather" {
+// draw draws a span from x0 to x1.
+func (k *kind) draw(p *picture.Picture, s span, x0, x1 float64) {
+	lane := 0
+	if k.exchange {
 		lane = 1
-		label = s.Detail
-		for _, prefix := range []string{"bucket ", "gradients ", "gather "} {
-			label = strings.TrimPrefix(label, prefix)
-		}
-		label, _, _ = strings.Cut(label, " ")
-		y := laneTop(s.Rank, lane) + laneHeight/2
-		fmt.Fprintf(b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#b06a1c"/>`+"\n", x(s.Queued), y, x(s.Start),
-			y)
 	}
-	width := max(x(s.End)-x(s.Start), 1)
-	fmt.Fprintf(b, `<rect class="%s" x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"><title>%s</title></rect>`+"\n",
-		s.Name, x(s.Start), laneTop(s.Rank, lane), width, laneHeight, colours[s.Name],
-		html.EscapeString(fmt.Sprintf("%s %s: %.2f ms, %d bytes", s.Name, s.Detail, s.End.Sub(s.Start).Seconds()*1e3,
-			s.Bytes)))
-	if width > float64(7*len(label)) {
-		fmt.Fprintf(b, `<text x="%.1f" y="%d">%s</text>`+"\n", x(s.Start)+3, laneTop(s.Rank, lane)+17, label)
-	}
-}
-
-// drawLegend names the colours.
-func drawLegend(b *strings.Builder) {
-	for i, name := range []string{"forward", "backward", "wait", "bucket", "gather"} {
-		at := leftMargin + plotWidth - 90*(5-i)
-		fmt.Fprintf(b, `<rect x="%d" y="10" width="12" height="12" fill="%s"/><text x="%d" y="20">%s</text>`+"\n", at,
-			colours[name], at+16, strings.Replace(name, "bucket", "gradients", 1))
-	}
-}
-
-// drawAxis marks tenths of the step.
-func drawAxis(b *strings.Builder, begin, end time.Time, x func(time.Time) float64, y int) {
-	for i := range 11 {
-		t := begin.Add(end.Sub(begin) * time.Duration(i) / 10)
-		fmt.Fprintf(b,
-			`<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#888"/><text x="%.1f" y="%d" text-anchor="middle">%.0f ms</text>`+"\n",
-			x(t), y, x(t), y+5, x(t), y+18, t.Sub(begin).Seconds()*1e3)
-	}
+	p.Box(x0, laneTop(s.Rank, lane), max(x1-x0, 1), laneHeight, k.class+" "+k.name+" gap",
+		fmt.Sprintf("%s %s: %.2f ms, %d bytes", s.Name, s.Detail, s.End.Sub(s.Start).Seconds()*1e3, s.Bytes))
 }

@@ -274,7 +274,7 @@ func (r *recorder) add(s accelerate.Span) {
 		}
 		_, s.Detail, _ = strings.Cut(call, " ")
 	}
-	if colours[s.Name] == "" {
+	if kindOf(s.Name) == nil {
 		return // not drawn
 	}
 	r.mu.Lock()

@@ -3,11 +3,14 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"strings"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/picture"
 )
 
 // point is a loss after a number of steps.
@@ -47,155 +50,98 @@ func parseHistory(state []byte) (history, error) {
 	return h, nil
 }
 
-// curve is the picture of a run's losses.
-type curve struct {
-	theme   theme
-	title   string
-	unit    string // the label of the upright axis
-	history history
-	runs    []series // instead of history
-}
-
-// The curve's measures, in pixels.
-const (
-	curveHeight = 380.0
-	plotLeft    = 66.0
-	plotRight   = pageWidth - 130.0
-	plotTop     = 58.0
-	plotBottom  = curveHeight - 54.0
-)
-
-// axis maps values to pixels.
-type axis struct {
-	low, high float64
-	from, to  float64
-	step      float64 // between ticks
-}
-
-// newAxis spans the values with round ends and about n ticks.
-func newAxis(low, high, from, to float64, n int) axis {
-	raw := (high - low) / float64(n)
-	if raw <= 0 {
-		raw = 1
-	}
-	unit := math.Pow(10, math.Floor(math.Log10(raw)))
-	step := 10 * unit
-	for _, m := range []float64{1, 2, 5} {
-		if m*unit >= raw {
-			step = m * unit
-			break
-		}
-	}
-	return axis{math.Floor(low/step+1e-9) * step, math.Ceil(high/step-1e-9) * step, from, to, step}
-}
-
-func (a axis) at(v float64) float64 { return a.from + (v-a.low)/(a.high-a.low)*(a.to-a.from) }
-
-func (a axis) ticks() (out []float64) {
-	for i := 0; a.low+float64(i)*a.step <= a.high+a.step/1e6; i++ {
-		out = append(out, a.low+float64(i)*a.step)
+// series are the lines of one run.
+func (h history) series() []series {
+	out := []series{{name: "training", points: h.train}}
+	if len(h.eval) > 0 {
+		out = append(out, series{name: "evaluation", points: h.eval, discs: true})
 	}
 	return out
 }
 
-func (c *curve) svg() string {
-	t := c.theme
-	low, high, last := math.Inf(1), math.Inf(-1), 0.0
-	for _, s := range c.series() {
-		for _, p := range s.points {
-			low, high, last = min(low, p.loss), max(high, p.loss), max(last, p.step)
-		}
-	}
-	x := newAxis(0, last, plotLeft, plotRight, 8)
-	x.high = last
-	y := newAxis(low, high, plotBottom, plotTop, 6)
-
-	var b strings.Builder
-	panel(&b, curveHeight, t.page, t.border)
-	fmt.Fprintf(&b, `<g font-family="%s" font-size="12.5" fill="%s">`+"\n", sans, t.muted)
-	write(&b, 24, 33, `font-size="15" font-weight="600" fill="`+t.text+`"`, c.title)
-	c.axes(&b, x, y)
-	labelled := 0.0 // where the label above stands
-	for _, s := range c.series() {
-		s.draw(&b, x, y)
-		labelled = s.label(&b, x, y, labelled)
-	}
-	b.WriteString("</g>\n")
-	return document(curveHeight, c.title, b.String())
+// curve is the picture of losses over steps.
+type curve struct {
+	title, note string
+	unit        string // the label of the upright axis
+	series      []series
 }
 
-// axes draws the grid, the ticks and the labels of both axes.
-func (c *curve) axes(b *strings.Builder, x, y axis) {
-	const middle, right = `text-anchor="middle"`, `text-anchor="end"`
-	for _, v := range y.ticks() {
-		stroke(b, plotLeft, y.at(v), plotRight, y.at(v), c.theme.grid)
-		write(b, plotLeft-10, y.at(v)+4.5, right, number(v, y.step))
-	}
-	stroke(b, plotLeft, plotBottom, plotRight, plotBottom, c.theme.muted)
-	for _, v := range x.ticks() {
-		stroke(b, x.at(v), plotBottom, x.at(v), plotBottom+5, c.theme.muted)
-		write(b, x.at(v), plotBottom+21, middle, number(v, x.step))
-	}
-	write(b, (plotLeft+plotRight)/2, curveHeight-14, middle, "step")
-	height := (plotTop + plotBottom) / 2
-	write(b, 22, height, fmt.Sprintf(`%s transform="rotate(-90 22 %.1f)"`, middle, height), c.unit)
-}
-
-// series is one line of the plot.
+// series is one line of the plot. The first series has the style of the picture's first series, and so on.
 type series struct {
 	name   string
 	points []point
-	colour string
 	discs  bool
 	bare   bool // no line between the discs
 }
 
-// series are the lines: the runs as they were given, or those of one run, the one that ends higher first.
-func (c *curve) series() []series {
-	if c.runs != nil {
-		return c.runs
+// The curve's measures, in pixels.
+const (
+	plotLeft   = 84.0
+	plotRight  = picture.Width - 64
+	plotBottom = 340.0
+)
+
+// draw draws the curve; how is the command that does so.
+func (c *curve) draw(how string) *picture.Picture {
+	low, high, last := math.Inf(1), math.Inf(-1), 0.0
+	for _, s := range c.series {
+		for _, at := range s.points {
+			low, high, last = min(low, at.loss), max(high, at.loss), max(last, at.step)
+		}
 	}
-	out := []series{{name: "training", points: c.history.train, colour: c.theme.accent}}
-	if len(c.history.eval) == 0 {
-		return out
+	x := picture.NewAxis(0, last, plotLeft, plotRight, 8)
+	y := picture.NewAxis(low, high, plotBottom, picture.Top, 6).Widen()
+	p := picture.New(c.title, c.note, how)
+	p.YAxis(y, plotLeft, plotRight, c.unit)
+	p.XAxis(x, plotBottom, plotBottom, "step")
+	for i, s := range c.series {
+		s.draw(p, i+1, x, y)
 	}
-	eval := series{name: "evaluation", points: c.history.eval, colour: c.theme.evaluate, discs: true}
-	if eval.last().loss > out[0].last().loss {
-		return append([]series{eval}, out...)
-	}
-	return append(out, eval)
+	c.ends(p, x, y)
+	p.Height = plotBottom + 54
+	return p
 }
 
 func (s *series) last() point { return s.points[len(s.points)-1] }
 
-func (s *series) draw(b *strings.Builder, x, y axis) {
-	var path []string
-	for _, p := range s.points {
-		path = append(path, fmt.Sprintf("%.1f,%.1f", x.at(p.step), y.at(p.loss)))
+// draw draws the series of a number, and its key.
+func (s *series) draw(p *picture.Picture, number int, x, y picture.Axis) {
+	fill, line := fmt.Sprint("fill", number), fmt.Sprint("line", number)
+	p.Key(s.name, func(p *picture.Picture, x, y float64) {
+		if !s.bare {
+			p.Line(x-8, y, x+8, y, line)
+		}
+		if s.discs {
+			p.Disc(x, y, 4, fill)
+		}
+	})
+	var path [][2]float64
+	for _, at := range s.points {
+		path = append(path, [2]float64{x.At(at.step), y.At(at.loss)})
 	}
-	const line = `<polyline points="%s" fill="none" stroke="%s" stroke-width="2.25" stroke-linejoin="round"/>`
 	if !s.bare {
-		fmt.Fprintf(b, line+"\n", strings.Join(path, " "), s.colour)
+		p.Polyline(path, line)
 	}
 	if s.discs {
-		for _, p := range s.points {
-			fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="4" fill="%s"/>`+"\n", x.at(p.step), y.at(p.loss), s.colour)
+		for _, at := range path {
+			p.Disc(at[0], at[1], 4, fill)
 		}
 	}
 }
 
-// label writes the name and the last loss at the end of the line, below the label above it, and returns where.
-func (s *series) label(b *strings.Builder, x, y axis, above float64) float64 {
-	at := max(y.at(s.last().loss)+4.5, above+18)
-	if above == 0 { // leave room for the label below
-		at -= 8
+// ends writes the last loss of each series beside its end, from the highest down, one below the other.
+func (c *curve) ends(p *picture.Picture, x, y picture.Axis) {
+	sorted := slices.SortedStableFunc(slices.Values(c.series), func(a, b series) int {
+		return cmp.Compare(b.last().loss, a.last().loss)
+	})
+	ends := make([]float64, len(sorted))
+	for i, s := range sorted {
+		if ends[i] = y.At(s.last().loss); i > 0 {
+			ends[i] = max(ends[i], ends[i-1]+17)
+		}
 	}
-	attributes := fmt.Sprintf(`font-weight="600" fill="%s"`, s.colour)
-	write(b, x.at(s.last().step)+12, at, attributes, fmt.Sprintf("%s %.2f", s.name, s.last().loss))
-	return at
-}
-
-// number writes a tick with the digits that its step needs.
-func number(v, step float64) string {
-	return fmt.Sprintf("%.*f", max(0, int(math.Ceil(-math.Log10(step)-1e-9))), v)
+	pushed := ends[len(ends)-1] - y.At(sorted[len(sorted)-1].last().loss) // half of it for the others
+	for i, s := range sorted {
+		p.Text(x.At(s.last().step)+12, ends[i]-pushed/2+4.5, "text bold", fmt.Sprintf("%.2f", s.last().loss))
+	}
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/picture"
 )
 
 func text(lines [][]span) (out []string) {
@@ -87,16 +90,6 @@ func TestHistory(t *testing.T) {
 	require.ErrorContains(t, err, "fewer than two records with a loss")
 }
 
-// TestAxis: ends and ticks are round.
-func TestAxis(t *testing.T) {
-	a := newAxis(4.03, 6.53, 0, 100, 6)
-	require.Equal(t, []float64{4, 4.5, 5, 5.5, 6, 6.5, 7}, a.ticks())
-	require.InDelta(t, 50, a.at(5.5), 1e-9)
-	require.Equal(t, "4.5", number(4.5, 0.5))
-	require.Equal(t, "100", number(100, 100))
-	require.Equal(t, "0.05", number(0.05, 0.01))
-}
-
 // texts returns what the text elements of a well-formed SVG say.
 func texts(t *testing.T, svg string) (out []string) {
 	t.Helper()
@@ -126,12 +119,12 @@ func texts(t *testing.T, svg string) (out []string) {
 	return out
 }
 
-// TestPictures: the four pictures of a small run are well-formed and show its text and its losses.
+// TestPictures: the pictures of a small run are well-formed and show its text and its losses.
 func TestPictures(t *testing.T) {
 	dir := t.TempDir()
 	o := options{
-		transcript: filepath.Join(dir, "run.txt"), state: filepath.Join(dir, "state.json"),
-		command: "run <it>", title: "Loss & more", unit: "loss", columns: 60, head: 1, tail: 2,
+		transcript: filepath.Join(dir, "run.txt"), state: filepath.Join(dir, "state.json"), name: "x",
+		command: "run <it>", title: "Loss & more", note: "of it", unit: "loss", columns: 60, head: 1, tail: 2,
 	}
 	const run = "first\r\nleft out\r\n 50%\r\x1b[Kstep 2  loss 2.5\r\nif a < b && c {\r\n"
 	require.NoError(t, os.WriteFile(o.transcript, []byte(run), 0o600))
@@ -139,17 +132,40 @@ func TestPictures(t *testing.T) {
 	require.NoError(t, os.WriteFile(o.state, []byte(log), 0o600))
 	pictures, err := o.draw()
 	require.NoError(t, err)
-	require.Len(t, pictures, 4)
-	for _, theme := range []string{"light", "dark"} {
+	require.Len(t, pictures, 2)
+	for i := range picture.Themes {
+		theme := &picture.Themes[i]
 		require.Equal(t, []string{"run <it>", "$", "run <it>", "first", "⋮", "step 2  loss 2.5", "if a < b && c {"},
-			texts(t, pictures["readme-run-"+theme+".svg"]))
-		loss := texts(t, pictures["readme-loss-"+theme+".svg"])
-		require.Equal(t, "Loss & more", loss[0])
-		require.Subset(t, loss, []string{"step", "loss", "training 2.50", "evaluation 2.75", "2.4", "3.6"})
+			texts(t, pictures["x-run"].SVG(theme)))
+		require.Subset(t, texts(t, pictures["x-loss"].SVG(theme)),
+			[]string{"Loss & more", "of it", "training", "evaluation", "step", "loss", "2.50", "2.75", "2.4", "3.6"})
 	}
-	require.NotEqual(t, pictures["readme-run-light.svg"], pictures["readme-run-dark.svg"])
+
+	o.compare = []string{"one=" + o.state, "two=" + o.state}
+	pictures, err = o.drawComparison()
+	require.NoError(t, err)
+	require.Subset(t, texts(t, pictures["x"].SVG(&picture.Themes[0])), []string{"one", "two"})
 
 	o.until = "not there"
 	_, err = o.draw()
 	require.ErrorContains(t, err, `the text "not there" of --until does not appear`)
+}
+
+// TestPrecisionDocument: the losses of the two recorded runs differ as docs/precision.md says.
+func TestPrecisionDocument(t *testing.T) {
+	whole, err := readHistory("testdata/precision-float32.json")
+	require.NoError(t, err)
+	half, err := readHistory("testdata/precision-bf16.json")
+	require.NoError(t, err)
+	require.Len(t, half.train, len(whole.train))
+	low, high := 0.0, 0.0
+	for i, at := range whole.train {
+		require.Equal(t, at.step, half.train[i].step)
+		low, high = min(low, half.train[i].loss-at.loss), max(high, half.train[i].loss-at.loss)
+	}
+	require.Less(t, low, 0.0)
+	require.Greater(t, high, 0.0, "to either side")
+	document, err := os.ReadFile("../../docs/precision.md")
+	require.NoError(t, err)
+	require.Contains(t, string(document), fmt.Sprintf("differ by at most %.3f, to either side", max(-low, high)))
 }

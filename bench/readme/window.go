@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/picture"
 )
 
 // window is the picture of a terminal after a command.
 type window struct {
-	theme   theme
 	columns int
 	command string
 	lines   [][]span
@@ -19,79 +20,60 @@ type window struct {
 
 // The window's measures, in pixels.
 const (
-	barHeight  = 34.0
-	windowPad  = 18.0
-	rowHeight  = 18.0
-	fontHeight = 13.2
+	barHeight = 34.0
+	windowPad = 18.0
+	rowHeight = 18.0
 )
 
-func (w *window) svg() string {
-	var b strings.Builder
-	rows := len(w.lines) + 1
-	if w.cut > 0 {
-		rows++
+// draw draws the window; how is the command that does so.
+func (w *window) draw(how string) *picture.Picture {
+	p := picture.Bare("Terminal output of "+w.command, how, "window")
+	p.Raw(fmt.Sprintf(`<path class="bar" d="M1 %.0fV9.5a8.5 8.5 0 0 1 8.5-8.5H%.1fa8.5 8.5 0 0 1 8.5 8.5V%[1]gz"/>`+"\n",
+		barHeight, picture.Width-9.5))
+	for i := range 3 {
+		p.Disc(20+20*float64(i), barHeight/2, 6, "grip")
 	}
-	height := barHeight + 2*windowPad + float64(rows)*rowHeight
-	w.frame(&b, height)
+	p.Text(picture.Width/2, barHeight/2+4.5, "muted middle", w.command)
 	y := barHeight + windowPad + 13
-	w.prompt(&b, y)
+	w.put(p, y, 0, "$", "ansi3 bold")
+	w.put(p, y, 2, w.command, "text bold")
 	for i, line := range w.lines {
 		y += rowHeight
 		if w.cut > 0 && i == w.cut {
-			w.put(&b, y, 0, "⋮", w.theme.muted, "")
+			w.put(p, y, 0, "⋮", "muted")
 			y += rowHeight
 		}
 		for _, s := range line {
-			w.span(&b, y, s)
+			if strings.TrimSpace(s.text) != "" {
+				w.put(p, y, s.column, s.text, s.style.class())
+			}
 		}
 	}
-	b.WriteString("</g>\n")
-	return document(height, "Terminal output of "+w.command, b.String())
+	p.Height = y + rowHeight/2 + windowPad
+	return p
 }
 
-func (w *window) frame(b *strings.Builder, height float64) {
-	t := w.theme
-	panel(b, height, t.panel, t.border)
-	fmt.Fprintf(b, `<path d="M1 %.0fV9.5a8.5 8.5 0 0 1 8.5-8.5H%.1fa8.5 8.5 0 0 1 8.5 8.5V%.0fz" fill="%s"/>`+"\n",
-		barHeight, pageWidth-9.5, barHeight, t.bar)
-	for i, colour := range []string{"#ff5f57", "#febc2e", "#28c840"} {
-		fmt.Fprintf(b, `<circle cx="%d" cy="%.0f" r="6" fill="%s"/>`+"\n", 20+20*i, barHeight/2, colour)
-	}
-	write(b, pageWidth/2, barHeight/2+4.5,
-		fmt.Sprintf(`text-anchor="middle" font-family="%s" font-size="12.5" fill="%s"`, sans, t.muted), w.command)
-	const group = `<g font-family="%s" font-size="%g" xml:space="preserve" style="font-variant-ligatures: none">`
-	fmt.Fprintf(b, group+"\n", monospace, fontHeight)
-}
-
-func (w *window) prompt(b *strings.Builder, y float64) {
-	w.put(b, y, 0, "$", w.theme.palette[3], ` font-weight="600"`)
-	w.put(b, y, 2, w.command, w.theme.text, ` font-weight="600"`)
-}
-
-func (w *window) span(b *strings.Builder, y float64, s span) {
-	if strings.TrimSpace(s.text) == "" {
-		return
-	}
-	colour, extra := w.theme.text, ""
+// class is the style in the picture's sheet.
+func (s style) class() string {
+	class := "text"
 	switch {
-	case s.style.colour > 0:
-		colour = w.theme.palette[s.style.colour]
-	case s.style.dim:
-		colour = w.theme.muted
+	case s.colour > 0:
+		class = fmt.Sprint("ansi", s.colour)
+	case s.dim:
+		class = "muted"
 	}
-	if s.style.bold {
-		extra = ` font-weight="600"`
+	if s.bold {
+		class += " bold"
 	}
-	w.put(b, y, s.column, s.text, colour, extra)
+	return class
 }
 
-// put writes a text from a column on. Its length is fixed, so that columns stay in line whatever the font.
-func (w *window) put(b *strings.Builder, y float64, column int, text, colour, extra string) {
-	advance := (pageWidth - 2*windowPad) / float64(w.columns)
+// put writes a text from a column on. Its width is fixed, so that columns stay in line whatever the font.
+func (w *window) put(p *picture.Picture, y float64, column int, text, class string) {
+	advance := (picture.Width - 2*windowPad) / float64(w.columns)
 	trimmed := strings.TrimLeft(text, " ")
 	column += len(text) - len(trimmed)
 	trimmed = strings.TrimRight(trimmed, " ")
-	length := advance * float64(utf8.RuneCountInString(trimmed))
-	write(b, windowPad+advance*float64(column), y,
-		fmt.Sprintf(`textLength="%.2f" lengthAdjust="spacingAndGlyphs" fill="%s"%s`, length, colour, extra), trimmed)
+	width := advance * float64(utf8.RuneCountInString(trimmed))
+	p.Fixed(windowPad+advance*float64(column), y, width, class+" mono", trimmed)
 }

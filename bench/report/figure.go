@@ -4,194 +4,205 @@ package main
 
 import (
 	"fmt"
-	"html"
-	"math"
+	"slices"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/picture"
 )
 
 // The figure's measures, in pixels.
 const (
-	figureWidth = 960
-	labelWidth  = 350
-	rightMargin = 60
-	lineHeight  = 17
-	headHeight  = 26
+	plotLeft   = 344.0
+	plotRight  = 706.0
+	lineHeight = 17.0
+	headHeight = 25.0
+
+	valuesRight = picture.Width - 16
 )
 
-// colours by number of threads, told apart by the colour-blind too, and by their shapes.
-var colours = map[int]string{1: "#0072b2", 2: "#d55e00"}
-
-// panel is an axis with the sections that share it.
-type panel struct {
-	title    string
-	low      float64
-	high     float64
-	log      bool
-	ticks    []float64
-	unit     func(v float64) string
-	baseline float64 // a line through the panel
+// strip is a line of the figure: one line of the table, or several with one label and section.
+type strip struct {
+	section, label string
+	share          bool
+	values         map[int]float64   // by number of threads; of several lines the geometric mean
+	all            map[int][]float64 // what is shown in pale, if it is more than one value
+	wanted         []float64
+	missed         bool // a line is below its target
 }
 
-// x is where a value lies; values beyond the axis lie at its end.
-func (p *panel) x(v float64) float64 {
-	v = min(max(v, p.low), p.high)
-	at := (v - p.low) / (p.high - p.low)
-	if p.log {
-		at = math.Log(v/p.low) / math.Log(p.high/p.low)
+// strips are the lines of the figure, in the order of the table.
+func strips(lines []line) []strip {
+	var out []strip
+	for i := range lines {
+		l := &lines[i]
+		one := strip{section: l.goal.section, label: l.figureLabel(), share: l.goal.share, values: map[int]float64{},
+			all: map[int][]float64{}}
+		at := slices.IndexFunc(out, func(s strip) bool { return s.section == one.section && s.label == one.label })
+		if at < 0 || l.goal.figure == "" {
+			at, out = len(out), append(out, one)
+		}
+		out[at].add(l)
 	}
-	return labelWidth + at*(figureWidth-labelWidth-rightMargin)
+	return out
 }
 
-// svg draws the lines: factors on a logarithmic axis, shares of ceilings below on one of their own.
-func svg(lines []line) string {
-	var factors, shares []line
-	for _, l := range lines {
-		if l.goal.share {
-			shares = append(shares, l)
+func (l *line) figureLabel() string {
+	if l.goal.figure == "" {
+		return l.label
+	}
+	return strings.ReplaceAll(l.goal.rows.ReplaceAllString(l.row, l.goal.figure), "_", " ")
+}
+
+func (s *strip) add(l *line) {
+	for threads, v := range l.values {
+		list := []float64{v}
+		if l.goal.strip {
+			list = l.all[threads]
+		}
+		s.all[threads] = append(s.all[threads], list...)
+		s.values[threads] = v
+		if !l.goal.strip && len(s.all[threads]) > 1 {
+			s.values[threads] = geometricMean(s.all[threads])
+		}
+		if want := l.goal.want[threads-1]; want != 0 && !slices.Contains(s.wanted, want) {
+			s.wanted = append(s.wanted, want)
+		}
+		met, wanted := l.met[threads]
+		s.missed = s.missed || wanted && !met
+	}
+	slices.Sort(s.wanted)
+}
+
+// ratios are the values at 1 and 2 threads as the table shows them.
+func (s *strip) ratios() string {
+	text := [2]string{"–", "–"}
+	for threads, v := range s.values {
+		text[threads-1] = (&goal{share: s.share}).ratio(v)
+	}
+	return text[0] + " / " + text[1]
+}
+
+// draw draws the results of a machine: factors on a logarithmic axis, shares of ceilings below on one of their own.
+// How is the command that does so.
+func (r *results) draw(machine, how string) *picture.Picture {
+	var factors, shares []strip
+	for _, s := range strips(r.lines()) {
+		if s.share {
+			shares = append(shares, s)
 		} else {
-			factors = append(factors, l)
+			factors = append(factors, s)
 		}
 	}
-	var b strings.Builder
-	y := legend(&b)
-	y = draw(&b, y, factorAxis(factors), factors)
-	if len(shares) > 0 {
-		y = draw(&b, y+14, shareAxis(shares), shares)
+	p := picture.New("Lockstep beside its peers: "+machine, strings.Join(r.machine[:min(1, len(r.machine))], ""), how)
+	for threads, name := range []string{1: "1 thread", 2: "2 threads"} {
+		if name != "" {
+			p.Key(name, func(p *picture.Picture, x, y float64) { mark(p, threads, x, y, "") })
+		}
 	}
-	return fmt.Sprintf(
-		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%.0f" viewBox="0 0 %d %.0f" font-family="Helvetica, Arial, sans-serif" font-size="12">`,
-		figureWidth, y, figureWidth, y) + "\n" + `<rect width="100%" height="100%" fill="#ffffff"/>` + "\n" +
-		b.String() + "</svg>\n"
+	p.Key("pale: the rows of a geometric mean", func(p *picture.Picture, x, y float64) {
+		mark(p, 1, x-5, y, " pale")
+		mark(p, 2, x+5, y, " pale")
+	})
+	p.Key("target", target)
+	p.Key("a row below its target", func(p *picture.Picture, x, y float64) { p.Text(x-4, y+4.5, "ansi2 bold", "×") })
+	y := panel(p, picture.Top, factorAxis(factors), factors,
+		"Times as fast as the peer; of memory, theirs divided by ours",
+		func(a picture.Axis, v float64) string { return a.Number(v) + "×" })
+	y = panel(p, y+18, shareAxis(shares), shares, "Share of the machine's ceiling",
+		func(_ picture.Axis, v float64) string { return fmt.Sprintf("%.0f %%", 100*v) })
+	p.Height = y + 12
+	return p
 }
 
-// shareAxis spans the shares, and 0 to 125 % at least, in quarters.
-func shareAxis(lines []line) *panel {
-	p := &panel{title: "share of the machine's ceiling", high: 1.25, baseline: 1, unit: func(v float64) string {
-		return fmt.Sprintf("%.0f %%", 100*v)
-	}}
-	for _, l := range lines {
-		for _, v := range l.values {
-			p.high = max(p.high, math.Ceil(4*v)/4)
+// shareAxis spans the shares, and 0 to 100 % at least.
+func shareAxis(list []strip) picture.Axis {
+	high := 1.0
+	for _, s := range list {
+		for _, values := range s.all {
+			high = max(high, slices.Max(values))
 		}
 	}
-	for v := 0.0; v <= p.high; v += 0.25 {
-		p.ticks = append(p.ticks, v)
-	}
-	return p
+	return picture.NewAxis(0, high, plotLeft, plotRight, 8)
 }
 
 // factorAxis spans the factors, and 0.5 to 2 at least.
-func factorAxis(lines []line) *panel {
-	p := &panel{title: "speedup over the peer (memory: theirs divided by ours)", low: 0.5, high: 2, log: true,
-		baseline: 1,
-		unit:     func(v float64) string { return fmt.Sprintf("%g×", v) }}
-	for _, l := range lines {
-		for threads, v := range l.values {
-			for _, v := range append([]float64{v}, l.all[threads]...) {
-				p.low, p.high = min(p.low, v), max(p.high, v)
-			}
+func factorAxis(list []strip) picture.Axis {
+	low, high := 0.5, 2.0
+	for _, s := range list {
+		for _, values := range s.all {
+			low, high = min(low, slices.Min(values)), max(high, slices.Max(values))
 		}
 	}
-	p.low, p.high = p.low/1.05, p.high*1.05
-	for _, v := range []float64{0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100} {
-		if v >= p.low && v <= p.high {
-			p.ticks = append(p.ticks, v)
-		}
-	}
-	return p
+	return picture.NewLogAxis(low/1.08, high*1.08, plotLeft, plotRight)
 }
 
-// legend says what the marks mean, and returns where the panels begin.
-func legend(b *strings.Builder) float64 {
-	const y = 20
-	x := 16.0
-	entry := func(draw func(x float64), text string) {
-		draw(x)
-		fmt.Fprintf(b, `<text x="%.0f" y="%d" fill="#333333">%s</text>`+"\n", x+12, y+4, text)
-		x += 26 + 6.4*float64(len(text))
+// panel draws strips that share an axis from y on, and returns where they end. A heavier line is at 1.
+func panel(p *picture.Picture, y float64, a picture.Axis, list []strip, label string,
+	number func(picture.Axis, float64) string) float64 {
+	if len(list) == 0 {
+		return y
 	}
-	entry(func(x float64) { mark(b, 1, x, y, 1) }, "1 thread")
-	entry(func(x float64) { mark(b, 2, x, y, 1) }, "2 threads")
-	entry(func(x float64) { mark(b, 1, x, y, 0.25) }, "pale: one of many shapes")
-	entry(func(x float64) { wantedMark(b, x, y) }, "target")
-	entry(func(x float64) {
-		fmt.Fprintf(b, `<text x="%.0f" y="%d" fill="#b00020" font-weight="bold">×</text>`+"\n", x-4, y+4)
-	}, "below target")
-	return 36
+	top := y + 38
+	bottom := top + 4
+	for i, s := range list {
+		if bottom += lineHeight; i == 0 || list[i-1].section != s.section {
+			bottom += headHeight
+		}
+	}
+	p.Text((plotLeft+plotRight)/2, y+10, "muted middle", label)
+	p.Text(valuesRight, top-7, "muted small end", "1 / 2 threads")
+	for _, v := range a.Ticks() {
+		class := "grid"
+		if v == 1 {
+			class = "axis"
+		}
+		p.Line(a.At(v), top, a.At(v), bottom, class)
+		p.Text(a.At(v), top-7, "muted middle small", number(a, v))
+	}
+	for i := range list {
+		s := &list[i]
+		if i == 0 || list[i-1].section != s.section {
+			p.Text(picture.Margin, top+headHeight-8, "text bold", s.section)
+			top += headHeight
+		}
+		s.draw(p, a, top+lineHeight/2)
+		top += lineHeight
+	}
+	return bottom
 }
 
-// draw draws a panel from y on and returns where it ends.
-func draw(b *strings.Builder, y float64, p *panel, lines []line) float64 {
-	top := y + 30
-	fmt.Fprintf(b, `<text x="%d" y="%.0f" fill="#333333">%s</text>`+"\n", labelWidth, y+10, p.title)
-	var body strings.Builder
-	at := top
-	sections(lines, func(section string, lines []line) {
-		fmt.Fprintf(&body, `<text x="16" y="%.0f" font-weight="bold" fill="#111111">%s</text>`+"\n", at+16,
-			html.EscapeString(section))
-		at += headHeight
-		for i := range lines {
-			lines[i].draw(&body, p, at)
-			at += lineHeight
-		}
-	})
-	for _, v := range p.ticks {
-		stroke := "#e3e3e3"
-		if v == p.baseline {
-			stroke = "#888888"
-		}
-		fmt.Fprintf(b, `<line x1="%.1f" y1="%.0f" x2="%.1f" y2="%.0f" stroke="%s"/>`+"\n", p.x(v), top, p.x(v), at+2,
-			stroke)
-		fmt.Fprintf(b, `<text x="%.1f" y="%.0f" text-anchor="middle" fill="#555555" font-size="11">%s</text>`+"\n",
-			p.x(v), top-5, p.unit(v))
+// draw draws a strip's label, marks and values around height y.
+func (s *strip) draw(p *picture.Picture, a picture.Axis, y float64) {
+	p.Text(picture.Margin+12, y+4, "text small", s.label)
+	for _, want := range s.wanted {
+		target(p, a.At(want), y)
 	}
-	b.WriteString(body.String())
-	return at + 8
-}
-
-// draw draws a line's label and marks at height y.
-func (l *line) draw(b *strings.Builder, p *panel, y float64) {
-	middle := y + lineHeight/2.0
-	fmt.Fprintf(b, `<text x="28" y="%.1f" fill="#333333">%s</text>`+"\n", middle+4, html.EscapeString(l.label))
-	for _, threads := range []int{1, 2} {
-		if want := l.goal.want[threads-1]; want != 0 && (threads == 1 || want != l.goal.want[0]) {
-			wantedMark(b, p.x(want), middle)
-		}
-	}
-	missed := false
 	for _, threads := range []int{2, 1} {
-		v, ok := l.values[threads]
-		if !ok {
-			continue
-		}
-		if l.goal.strip {
-			for _, one := range l.all[threads] {
-				mark(b, threads, p.x(one), middle, 0.18)
+		if list := s.all[threads]; len(list) > 1 {
+			for _, v := range list {
+				mark(p, threads, a.At(v), y, " pale")
 			}
 		}
-		mark(b, threads, p.x(v), middle, 1)
-		if met, wanted := l.met[threads]; wanted && !met {
-			missed = true
+	}
+	for _, threads := range []int{2, 1} {
+		if v, ok := s.values[threads]; ok {
+			mark(p, threads, a.At(v), y, "")
 		}
 	}
-	if missed {
-		fmt.Fprintf(b, `<text x="%d" y="%.1f" fill="#b00020" font-weight="bold">×</text>`+"\n", labelWidth-18, middle+4)
+	if s.missed {
+		p.Text(plotLeft-14, y+4.5, "ansi2 bold middle", "×")
 	}
+	p.Text(valuesRight, y+4, "muted small end", s.ratios())
 }
 
 // mark is a disc for one thread and a square for two.
-func mark(b *strings.Builder, threads int, x, y, opacity float64) {
+func mark(p *picture.Picture, threads int, x, y float64, more string) {
 	if threads == 1 {
-		fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="4.5" fill="%s" fill-opacity="%g"/>`+"\n", x, y, colours[1],
-			opacity)
+		p.Disc(x, y, 4.5, "fill1"+more)
 		return
 	}
-	fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="8" height="8" fill="%s" fill-opacity="%g"/>`+"\n", x-4, y-4,
-		colours[2], opacity)
+	p.Box(x-4, y-4, 8, 8, "fill2"+more, "")
 }
 
-// wantedMark is an upright stroke.
-func wantedMark(b *strings.Builder, x, y float64) {
-	fmt.Fprintf(b, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="#111111" stroke-width="2"/>`+"\n", x, y-7, x,
-		y+7)
-}
+// target is an upright stroke.
+func target(p *picture.Picture, x, y float64) { p.Line(x, y-7, x, y+7, "target") }

@@ -26,6 +26,7 @@ type goal struct {
 	name    string // of the combined row
 	named   bool   // the table names the row of the least ratio
 	strip   bool   // the figure shows all the rows in the one line
+	figure  string // the label in the figure, in which lines of one label are one; empty: the table's
 	share   bool   // of a ceiling, not a ratio to a peer
 }
 
@@ -38,35 +39,40 @@ var goals = []goal{
 	{section: "Share of the FMA peak", rows: rowsOf(`square_512_peak`), label: "float32 matmul 512³",
 		want: [2]float64{0.85, 0.78}, share: true},
 	{section: "Share of the FMA peak", rows: rowsOf(`square_(1024|2048)_peak`), label: "float32 matmul $1³",
-		want: [2]float64{0.90, 0.88}, share: true},
+		figure: "float32 matmul 1024³ and 2048³", want: [2]float64{0.90, 0.88}, share: true},
 	{section: "Share of the FMA peak", rows: rowsOf(`square_1024_avx2_peak`),
-		label: "float32 matmul 1024³, AVX2, share of the AVX2 peak", want: [2]float64{0.88, 0.88}, share: true},
+		label:  "float32 matmul 1024³, AVX2, share of the AVX2 peak",
+		figure: "float32 matmul 1024³ by AVX2, of its peak", want: [2]float64{0.88, 0.88}, share: true},
 	{section: "Share of the FMA peak", rows: rowsOf(`square_1024_f64_peak`),
-		label: "float64 matmul 1024³, share of half the peak", share: true},
+		label: "float64 matmul 1024³, share of half the peak", figure: "float64 matmul 1024³, of half the peak",
+		share: true},
 	{section: "Share of the FMA peak", rows: rowsOf(`step_peak`), label: "small transformer step", share: true},
 	{section: "Share of the FMA peak", rows: rowsOf(`gpt2_124m_peak`), label: "GPT-2 124M step", share: true},
-	{section: "Share of copy's bandwidth", rows: rowsOf(`(.*)_copy`), label: "$1", share: true},
+	{section: "Share of copy's bandwidth", rows: rowsOf(`(.*)_copy`), label: "$1",
+		figure: "streaming kernels", share: true},
 
 	{section: "Matrix products", rows: products, label: "GPT-2's and ResNet's products, geometric mean",
 		want: [2]float64{1.05, 1.05}, combine: geometricMean, name: "products_geomean", strip: true},
 	{section: "Matrix products", rows: products, label: "GPT-2's and ResNet's products, worst",
 		want: [2]float64{0.85, 0.85}, combine: worst, name: "products_worst", named: true},
-	{section: "Matrix products", rows: rowsOf(`square_(\d+)`), label: "$1³ against MKL"},
-	{section: "Matrix products", rows: rowsOf(`square_(\d+)_openblas`), label: "$1³ against OpenBLAS"},
+	{section: "Matrix products", rows: rowsOf(`square_(\d+)`), label: "$1³ against MKL",
+		figure: "squares against MKL"},
+	{section: "Matrix products", rows: rowsOf(`square_(\d+)_openblas`), label: "$1³ against OpenBLAS",
+		figure: "squares against OpenBLAS"},
 	{section: "Matrix products", rows: rowsOf(`square_(\d+)_f64`), label: "$1³ of float64 against MKL"},
 	{section: "Matrix products", rows: rowsOf(`square_(\d+)_bf16`), label: "$1³ of bfloat16 against oneDNN"},
 	{section: "Matrix products", rows: rowsOf(`bf16_768x3072_(\d+)`),
-		label: "768×3072 of bfloat16 against oneDNN, tokens: $1"},
+		label: "768×3072 of bfloat16 against oneDNN, tokens: $1", figure: "768×3072 of bfloat16 against oneDNN"},
 
 	{section: "Attention, forward and backward", rows: rowsOf(`attention_(\d+)_(causal|full)`),
-		label: "$1 positions, $2", want: [2]float64{1.3, 1.3}},
+		label: "$1 positions, $2", figure: "$2", want: [2]float64{1.3, 1.3}},
 
 	{section: "Streaming kernels, PyTorch as usually called",
 		rows:  rowsOf(`(layer_norm|rms_norm|softmax|gelu|gelu_tanh|cross_entropy)_(fwd|fwdbwd)|(adamw)`),
-		label: "$1$3 $2", want: [2]float64{1.5, 1.5}},
+		label: "$1$3 $2", figure: "$1$3", want: [2]float64{1.5, 1.5}},
 	{section: "Streaming kernels, PyTorch's out= forms",
 		rows: rowsOf(`(layer_norm|rms_norm|softmax|gelu|gelu_tanh|cross_entropy)_(fwd|fwdbwd)_out`), label: "$1 $2",
-		want: [2]float64{1.5, 1.5}, or: "${1}_${2}_copy", orWant: 0.85},
+		figure: "$1", want: [2]float64{1.5, 1.5}, or: "${1}_${2}_copy", orWant: 0.85},
 	{section: "Streaming kernels, PyTorch's out= forms", rows: rowsOf(`(adamw)_out`), label: "$1",
 		want: [2]float64{1.5, 1.5}, or: "${1}_copy", orWant: 0.85},
 
@@ -95,9 +101,9 @@ var goals = []goal{
 	{section: "Training steps", rows: rowsOf(`resnet18`), label: "ResNet-18 against eager", want: [2]float64{0.9, 0.9}},
 
 	{section: "ResNet-18's layers, forward and backward", rows: rowsOf(`conv2d_(\d+)_(\d+)_(\d+)_(\d+)_(\d+)`),
-		label: "convolution $1 → $2, kernel $3, stride $4, image $5"},
+		label: "convolution $1 → $2, kernel $3, stride $4, image $5", figure: "convolutions"},
 	{section: "ResNet-18's layers, forward and backward", rows: rowsOf(`batch_norm_(\d+)_(\d+)`),
-		label: "batch norm, $1 channels, image $2"},
+		label: "batch norm, $1 channels, image $2", figure: "batch norm"},
 	{section: "ResNet-18's layers, forward and backward", rows: rowsOf(`max_pool_(\d+)_(\d+)`),
 		label: "max pooling, $1 channels, image $2"},
 

@@ -5,7 +5,8 @@
 // several machines, between two markers, and draw it. With --summary it writes one table of the most important rows of
 // several machines instead, a file for each.
 //
-//	go run ./bench/report --docs docs/performance.md --table zen5 --svg docs/figures/performance-zen5.svg bench/report/testdata/zen5.txt
+//	go run ./bench/report --docs docs/performance.md --table zen5 --svg docs/figures/performance-zen5 \
+//		bench/report/testdata/zen5.txt
 //	go run ./bench/report --docs docs/performance.md --summary bench/report/testdata/*.txt
 package main
 
@@ -18,13 +19,15 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/picture"
 )
 
 func main() {
 	log.SetFlags(0)
 	docs := pflag.String("docs", "", "write the table into this document")
 	table := pflag.String("table", "", "name of the table in the document")
-	figure := pflag.String("svg", "", "draw the table into this file")
+	figure := pflag.String("svg", "", "draw the table as NAME-light.svg and NAME-dark.svg")
 	summarize := pflag.Bool("summary", false, "write a summary of several machines, one file each, into the document")
 	pflag.Parse()
 	if *summarize {
@@ -33,12 +36,14 @@ func main() {
 		}
 		return
 	}
-	if err := run(pflag.Args(), *docs, *table, *figure, os.Stdout); err != nil {
+	how := picture.Command("./bench/report", os.Args[1:])
+	if err := run(pflag.Args(), *docs, *table, *figure, how, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(files []string, docs, table, figure string, w io.Writer) error {
+// run reports results in the ways that the arguments ask for. How is the command that does so.
+func run(files []string, docs, table, figure, how string, w io.Writer) error {
 	r, err := read(files)
 	if err != nil {
 		return err
@@ -47,7 +52,7 @@ func run(files []string, docs, table, figure string, w io.Writer) error {
 		return fmt.Errorf("no line RATIO <row> <threads> <value> in %s", strings.Join(files, ", "))
 	}
 	if figure != "" {
-		if err := os.WriteFile(figure, []byte(svg(r.lines())), 0o644); err != nil {
+		if err := r.draw(machine(table), how).Write(figure); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -24,6 +25,14 @@ var summaryRows = []struct{ label, row string }{
 // machines are the headings of the summary, by the names of the tables.
 var machines = map[string]string{"xeon": "Xeon with AMX", "zen4": "Zen 4", "zen5": "Zen 5"}
 
+// machine is the heading of a table's name.
+func machine(table string) string {
+	if long, ok := machines[table]; ok {
+		return long
+	}
+	return cmp.Or(table, "this machine")
+}
+
 // summary is a table of the most important rows, with a column for each file of results.
 func summary(files []string) (string, error) {
 	var b strings.Builder
@@ -38,11 +47,7 @@ func summary(files []string) (string, error) {
 		for _, l := range r.lines() {
 			columns[i][l.row] = l
 		}
-		name := strings.TrimSuffix(filepath.Base(file), ".txt")
-		if long, ok := machines[name]; ok {
-			name = long
-		}
-		fmt.Fprintf(&b, " %s |", name)
+		fmt.Fprintf(&b, " %s |", machine(strings.TrimSuffix(filepath.Base(file), ".txt")))
 	}
 	b.WriteString("\n| --- |" + strings.Repeat(" --: |", len(files)) + "\n")
 	for _, row := range summaryRows {

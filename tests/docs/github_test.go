@@ -98,12 +98,12 @@ func TestIssueFormsBites(t *testing.T) {
 	const good = "name: N\ndescription: D\nbody:\n  - type: input\n    id: one\n    attributes:\n      label: L\n"
 	require.Empty(t, formFaults(good))
 	for old, fault := range map[[2]string]string{
-		{"description: D\n", ""}:   "no description",
-		{"name: N", "nam: N"}:      "unknown key nam",
-		{"type: input", "type: x"}: "body 0: no type x",
-		{"label: L", "lable: L"}:   "body 0: unknown key lable",
-		{"id: one", "id: o e"}:     "body 0: id o e",
-		{"attributes:\n      label: L", "attributes:\n      render: text\n      label: L"}: "body 0: unknown key render",
+		{"description: D\n", ""}:                                 "no description",
+		{"name: N", "nam: N"}:                                    "unknown key nam",
+		{"type: input", "type: x"}:                               "body 0: no type x",
+		{"label: L", "lable: L"}:                                 "body 0: unknown key lable",
+		{"id: one", "id: o e"}:                                   "body 0: id o e",
+		{"      label: L", "      render: text\n      label: L"}: "body 0: unknown key render",
 		{"type: input\n    id: one\n    attributes:\n      label: L",
 			"type: markdown\n    attributes:\n      value: V"}: "no field",
 		{"  - type", "  -\ttype: x\n  - type"}: "found character that cannot start any token",

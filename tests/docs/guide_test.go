@@ -157,7 +157,7 @@ func TestFromOneCoreToMany(t *testing.T) {
 		}
 	}
 	require.Greater(t, commands, 15)
-	svg, err := os.ReadFile(filepath.Join(g.dir, "out", "step.svg"))
+	svg, err := os.ReadFile(filepath.Join(g.dir, "out", "step-light.svg"))
 	require.NoError(t, err)
-	require.Contains(t, string(svg), `class="bucket"`)
+	require.Contains(t, string(svg), " bucket ")
 }
