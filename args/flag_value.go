@@ -241,7 +241,7 @@ func (c *commandLine) short(arg string, rest []string) []string {
 func (c *commandLine) unknown(arg, shown, name string, hasValue bool, rest []string) []string {
 	var names []string
 	c.loader.flags.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	names = append(names, sortedKeys(c.loader.known)...)
+	names = append(names, c.loader.commonNames()...)
 	c.faults = append(c.faults, Fault{Problem: "unknown flag", Key: shown,
 		Want: didYouMean(strings.ReplaceAll(name, "-", "_"), "--", names, "--help lists the flags")})
 	if hasValue || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {

@@ -242,9 +242,17 @@ func TestDocument(t *testing.T) {
 
 	b.Reset()
 	table("| name | here | what it does, or why not |")
-	for _, k := range args.Libraries() {
+	var names []string // of a row: neighbours that have one fate
+	list := args.Libraries()
+	for _, k := range list {
 		rows[k.Name] = k
-		fmt.Fprintf(&b, "| `%s` | %s |\n", k.Name, cellTextOfRow(here(k.Name)))
+	}
+	for i, k := range list {
+		names = append(names, "`"+k.Name+"`")
+		if cell := cellTextOfRow(here(k.Name)); i == len(list)-1 || cell != cellTextOfRow(here(list[i+1].Name)) {
+			fmt.Fprintf(&b, "| %s | %s |\n", strings.Join(names, ", "), cell)
+			names = nil
+		}
 	}
 	section(t, docFile, "libraries", b.String())
 

@@ -58,6 +58,8 @@ type Known struct {
 	Values map[string]string
 
 	check func(value any) (want string) // what a renamed value must fulfil, nil for nothing
+	// rare says that nobody who misspells a name means this one.
+	rare bool
 }
 
 // Notice is one line about a name that was accepted without being a setting.

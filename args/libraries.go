@@ -2,6 +2,8 @@
 
 package args
 
+import "strings"
+
 // Libraries lists names that scripts have from libraries around transformers: trl, peft, accelerate launch, and the
 // fine-tuning tools built on them. A Loader of TrainingArguments knows them as it knows HuggingFace's own. Settings of
 // a program under these names come first.
@@ -32,8 +34,15 @@ func Libraries() []Known {
 		planned("use_megatron_lm", TypeBool, "false", "models split over devices; leave it out"),
 		noEffect("multi_gpu", TypeBool, "false", "device and the number of ranks decide"),
 		noEffect("gpu_ids", TypeString, "", "device decides"),
+		refused("tpu", TypeBool, "false", "device cpu or cuda"),
+		renamed("parallelism_config_dp_replicate_size", TypeInt, "1", "dp_replicate_size"),
+		refused("parallelism_config_dp_shard_size", TypeInt, "1", "fsdp full_shard, and dp_replicate_size for groups"),
+		planned("parallelism_config_tp_size", TypeInt, "1", "models split over devices; fsdp spreads parameters"),
+		planned("parallelism_config_cp_size", TypeInt, "1", "sequences split over devices"),
+		planned("parallelism_config_sp_size", TypeInt, "1", "sequences split over devices"),
 
 		// trl's and peft's names of adapters and quantized weights
+		planned("task_type", TypeString, "", adapters).same("CAUSAL_LM"),
 		planned("lora_r", TypeInt, "", adapters).same("16"),
 		planned("lora_alpha", TypeFloat, "", adapters).same("32"),
 		planned("lora_dropout", TypeFloat, "", adapters).same("0.05", "0", "0.1"),
@@ -70,6 +79,9 @@ func Libraries() []Known {
 		noEffect("activation_offloading", TypeBool, "false", "gradient_checkpointing saves the same memory"),
 		noEffect("dataset_num_proc", TypeInt, "", "text is prepared on all cores"),
 		planned("dataset_config", TypeString, "", hubData),
+		planned("datasets", TypeAny, "", hubData),
+		planned("streaming", TypeBool, "false", "data larger than memory; want smaller files"),
+		planned("test_split_size", TypeFloat, "", "a held-out share by this name; want validation_split_percentage"),
 		noEffect("dataset_train_split", TypeString, "train", "files are what they are: train_file and validation_file"),
 		noEffect("dataset_test_split", TypeString, "test", "files are what they are: train_file and validation_file"),
 		planned("dataset_streaming", TypeBool, "false", "data larger than memory; want smaller files"),
@@ -108,6 +120,12 @@ func Libraries() []Known {
 	for _, name := range []string{"block_size", "max_seq_length", "max_length", "model_max_length", "cutoff_len"} {
 		rows = append(rows, planned(name, TypeInt, "", "a length of texts by this name; --help lists the program's"))
 	}
+	rows = append(rows, methodRows()...)
+	for _, f := range unreadFlags {
+		for name := range strings.FieldsSeq(f.names) {
+			rows = append(rows, noEffect(name, TypeAny, "", "only "+f.reader+" reads it, which is not built"))
+		}
+	}
 	for _, name := range launcherFlags {
 		rows = append(rows, noEffect(name, TypeAny, "", "a flag of accelerate launch; lockstep launch has others"))
 	}
@@ -123,7 +141,8 @@ var launcherFlags = []string{
 	"fsdp_backward_prefetch", "fsdp_cpu_ram_efficient_loading", "fsdp_forward_prefetch", "fsdp_sync_module_states",
 	"fsdp_use_orig_params", "fsdp_version", "main_training_function", "monitor_interval",
 	"num_cpu_threads_per_process", "offload_optimizer_nvme_path", "offload_param_nvme_path", "rdzv_backend",
-	"rdzv_conf", "same_network", "use_parallelism_config", "zero3_init_flag", "zero3_save_16bit_model",
+	"rdzv_conf", "same_network", "use_parallelism_config", "aws_access_key_id",
+	"aws_secret_access_key", "mpirun_hostfile", "tpu_use_cluster", "tpu_use_sudo", "zero3_init_flag", "zero3_save_16bit_model",
 }
 
 // Reasons that several names share.

@@ -226,7 +226,12 @@ func (l *Loader) keys() []string {
 			keys = append(keys, f.key)
 		}
 	}
-	return append(keys, sortedKeys(l.known)...)
+	return append(keys, l.commonNames()...)
+}
+
+// commonNames are the known names that a misspelt one may mean.
+func (l *Loader) commonNames() []string {
+	return slices.DeleteFunc(sortedKeys(l.known), func(name string) bool { return l.known[name].rare })
 }
 
 // files loads the files that --config names, or else LOCKSTEP_CONFIG.
@@ -432,7 +437,7 @@ func envName(key string) string { return EnvPrefix + strings.ToUpper(key) }
 func (l *Loader) envHint(key string) string {
 	near := meant[key]
 	if l.schema.byKey[near] == nil {
-		near = nearest(key, append(sortedKeys(l.schema.byKey), sortedKeys(l.known)...))
+		near = nearest(key, append(sortedKeys(l.schema.byKey), l.commonNames()...))
 	}
 	if near != "" {
 		return "did you mean " + envName(near) + "?"
