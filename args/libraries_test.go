@@ -53,7 +53,7 @@ func TestLibraryFlags(t *testing.T) {
 		"--num_epochs 2 --micro_batch_size 4":  "",
 		"--offload_optimizer_device nvme":      "",
 		"--zero3_init_flag true":               "",
-		"--beta 0.1":                           "not built yet: preferences, reward models, reinforcement learning and distillation",
+		"--beta 0.1":                           "not built yet: preferences, reward models, reinforcement learning",
 		"--f_divergence_type x":                "not built yet: training on preferences (DPO, KTO, ORPO)",
 		"--scale_rewards group":                "not built yet: reinforcement learning (GRPO, RLOO)",
 		"--use_vllm":                           "not built yet: texts that are generated in training",
