@@ -142,7 +142,8 @@ var launcherFlags = []string{
 	"fsdp_use_orig_params", "fsdp_version", "main_training_function", "monitor_interval",
 	"num_cpu_threads_per_process", "offload_optimizer_nvme_path", "offload_param_nvme_path", "rdzv_backend",
 	"rdzv_conf", "same_network", "use_parallelism_config", "aws_access_key_id",
-	"aws_secret_access_key", "mpirun_hostfile", "tpu_use_cluster", "tpu_use_sudo", "zero3_init_flag", "zero3_save_16bit_model",
+	"aws_secret_access_key", "mpirun_hostfile", "tpu_use_cluster", "tpu_use_sudo", "zero3_init_flag",
+	"zero3_save_16bit_model",
 }
 
 // Reasons that several names share.
