@@ -204,7 +204,7 @@ func extras(r Record, prefix string, shown ...string) []field {
 		value := readable(key, r[key])
 		x, isNumber := r.Number(key)
 		switch {
-		case isNumber && strings.HasPrefix(key, "train_mem_"):
+		case isNumber && (strings.HasPrefix(key, "train_mem_") || key == "train_sent_bytes"):
 			value = mebibytes(x)
 		case isNumber && key == "num_input_tokens_seen":
 			value = metric(x)

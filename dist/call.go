@@ -142,6 +142,34 @@ type Call struct {
 	from, to *tensor.Memory // of In and Out where a tensor was given; nil: ordinary memory
 }
 
+// Sent returns the bytes that a rank of so many sends in the call with dist/tcp's flat algorithms, messages alone:
+// 2(n-1)/n of the buffer for an all-reduce (rounded down), and so on.
+func (c *Call) Sent(rank, size int) int64 {
+	block, n := int64(c.Count*c.DType.Size()), int64(size)
+	switch c.Op {
+	case AllReduce:
+		return 2 * (n - 1) * block / n
+	case Reduce:
+		if rank == c.Root {
+			return (n - 1) * block / n
+		}
+		return block // its slices to all, and its combined slice to the root
+	case ReduceScatter, AllGather, AllToAll:
+		return (n - 1) * block
+	case Broadcast, Scatter:
+		if rank == c.Root {
+			return (n - 1) * block
+		}
+	case Gather:
+		if rank != c.Root {
+			return block
+		}
+	case Send:
+		return block
+	}
+	return 0
+}
+
 // CallOption is something that a call carries beside its buffers: [Label], [Layout], [Timeout]. Several may be given.
 type CallOption struct {
 	label   string

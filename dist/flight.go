@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -158,6 +159,8 @@ func (g *Group) DumpFlights(dir string) (files []string, err error) {
 
 // family is a group and all its sub-groups on this rank that are open.
 type family struct {
+	sent atomic.Int64 // bytes, by those that have been closed too
+
 	mu     sync.Mutex
 	groups []*Group
 }

@@ -216,6 +216,11 @@ func (g *Group) counted(m *Memory, n int) *Memory {
 // Allocated is how many bytes of Alloc this rank holds, and its part of those of AllocShared.
 func (g *Group) Allocated() int64 { return g.allocated.Load() }
 
+// Sent is how many bytes this rank has sent in calls of this group, of its sub-groups, and of the group that it is a
+// sub-group of, by the measure of [Call.Sent]: that of messages, whatever the engine makes of them. Ranks that share
+// memory move less.
+func (g *Group) Sent() int64 { return g.family.sent.Load() }
+
 // Sub returns the sub-group of the given ranks of g, in the given order; ranks of g that are not members get nil. All
 // ranks of g call it with the same arguments, in the same order relative to other collective calls, and it waits for
 // those before it. A sub-group fails alone, unless a rank is lost.
@@ -402,6 +407,9 @@ func (g *Group) execute(h *Handle) {
 			g.fail(err)
 			err = g.Err() // the first error, whoever found it
 		}
+	}
+	if err == nil {
+		g.family.sent.Add(h.call.Sent(g.Rank(), g.Size()))
 	}
 	g.flight.finish(h.entry, err)
 	if err != nil && g.unwritten.CompareAndSwap(true, false) {

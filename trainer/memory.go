@@ -57,10 +57,10 @@ func (m *memory) see(b *data.Batch) {
 // and train_mem_peak_estimated is the result of EstimateMemory, for models that can be created from their
 // configuration.
 func (r *run) memoryMetrics() map[string]float64 {
-	if r.memory.meta == nil {
-		return nil
-	}
 	out := map[string]float64{}
+	if r.memory.meta == nil {
+		return out
+	}
 	if rss, peak := callbacks.ResidentMemory(); rss > 0 {
 		out["train_mem_cpu_alloc_delta"] = float64(rss - r.memory.rss)
 		out["train_mem_cpu_peaked_delta"] = float64(max(0, peak-rss))

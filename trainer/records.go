@@ -77,7 +77,7 @@ func (r *run) result() *Result {
 	for name, n := range r.skips() {
 		m[name] = float64(n)
 	}
-	maps.Copy(m, r.memoryUsed)
+	maps.Copy(m, r.used)
 	return &Result{GlobalStep: r.state.GlobalStep, TrainingLoss: loss, Metrics: m, StopReason: r.stopReason}
 }
 

@@ -44,7 +44,8 @@ type run struct {
 	bad        *NonfiniteError // the last step that was left out
 	flopParams int             // parameters that total_flos counts
 
-	memoryUsed map[string]float64 // of the last record; nil until then
+	used map[string]float64 // memory and traffic, of the last record; nil until then
+	sent int64              // bytes that this rank had sent when the run began
 
 	timeUp      bool                 // max_train_seconds are used up, on any rank
 	interrupted bool                 // the context of any rank has ended
@@ -194,6 +195,7 @@ func (r *run) setUp(ctx context.Context) error {
 	t.trained = true
 	r.windows.Limit(r.steps.MaxSteps - r.state.GlobalStep)
 	r.resumed, r.resumedP, r.logged, r.started = *t.state, r.progress, r.progress.Unlogged, time.Now()
+	r.sent = r.sentBytes()
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
@@ -18,7 +19,7 @@ import (
 type Result struct {
 	GlobalStep   int64              // optimizer steps done, including those before a resume
 	TrainingLoss float64            // mean over the loss terms of all steps whose loss was finite
-	Metrics      map[string]float64 // train_loss, train_runtime, train_samples_per_second, …
+	Metrics      map[string]float64 // train_loss, train_runtime, train_samples_per_second, train_sent_bytes, …
 
 	// StopReason says why the run ended before its last planned step: max_train_seconds, a callback (EarlyStopping), an
 	// interrupt, a loss that was not finite. It is the zero value of a run that has done all its steps, or that an
@@ -267,7 +268,8 @@ func (r *run) end(interrupted bool) error {
 	if err := accelerate.AverageParameters(r.ctx, r.acc); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
-	r.memoryUsed = r.memoryMetrics()
+	r.used = r.memoryMetrics()
+	maps.Copy(r.used, r.trafficMetrics())
 	if err := r.record(r.finalRecord()); err != nil {
 		return err
 	}

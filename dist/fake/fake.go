@@ -20,9 +20,7 @@ import (
 // Totals is what has been asked of an engine, for one kind of call.
 type Totals struct {
 	Calls int
-	// Bytes is what this rank would send with dist/tcp's flat algorithms: 2(n-1)/n of the buffer for an all-reduce
-	// (rounded down), and so on.
-	Bytes int64
+	Bytes int64 // that this rank would send, see [dist.Call.Sent]
 	// Last is when the last call ran.
 	Last time.Time
 }
@@ -64,7 +62,7 @@ func (e *Engine) Run(c *dist.Call) error {
 	defer e.totals.mu.Unlock()
 	t := e.totals.byOp[c.Op]
 	t.Calls++
-	t.Bytes += e.sent(c)
+	t.Bytes += c.Sent(e.rank, e.size)
 	t.Last = time.Now()
 	e.totals.byOp[c.Op] = t
 	if e.Mirror && c.Op == dist.AllGather {
@@ -77,33 +75,6 @@ func (e *Engine) Run(c *dist.Call) error {
 
 // CountsOnly tells the group that tensors which do not lie in host memory need not be copied there.
 func (e *Engine) CountsOnly() {}
-
-// sent returns the bytes that this rank would send.
-func (e *Engine) sent(c *dist.Call) int64 {
-	block, n := int64(c.Count*c.DType.Size()), int64(e.size)
-	switch c.Op {
-	case dist.AllReduce:
-		return 2 * (n - 1) * block / n
-	case dist.Reduce:
-		if e.rank == c.Root {
-			return (n - 1) * block / n
-		}
-		return block // its slices to all, and its combined slice to the root
-	case dist.ReduceScatter, dist.AllGather, dist.AllToAll:
-		return (n - 1) * block
-	case dist.Broadcast, dist.Scatter:
-		if e.rank == c.Root {
-			return (n - 1) * block
-		}
-	case dist.Gather:
-		if e.rank != c.Root {
-			return block
-		}
-	case dist.Send:
-		return block
-	}
-	return 0
-}
 
 // Rank returns the rank that is played.
 func (e *Engine) Rank() int { return e.rank }

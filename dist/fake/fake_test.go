@@ -29,10 +29,12 @@ func TestCounts(t *testing.T) {
 	other, err := g.Sub("others", []int{1, 2})
 	require.NoError(t, err)
 	require.Nil(t, other)
-	got := map[dist.Op]int64{}
+	got, all := map[dist.Op]int64{}, int64(0)
 	for op, total := range e.Totals() {
 		got[op] = total.Bytes
+		all += total.Bytes
 	}
+	require.Equal(t, all, g.Sent(), "the group counts too, with its sub-groups")
 	require.Equal(t, map[dist.Op]int64{
 		dist.AllReduce: 2*(2*7*320/8) + 320, dist.ReduceScatter: 7 * 40, dist.AllGather: 7 * 40,
 		dist.Broadcast: 7 * 320, dist.Reduce: 320,

@@ -139,12 +139,14 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.Contains(t, r.stderr, `report_to is "wandb" (flag --report_to); want none`)
 	},
 	"compression": func(t *testing.T, _ string, r result) {
-		loss := r.numbers(t, `(?m)^(.*): eval_loss (\d\.\d+); same bits as without: (?:true|false)$`)
+		loss := r.numbers(t, `(?m)^(.*): eval_loss (\d\.\d+), .*; same bits as without: (?:true|false)$`)
+		sent := r.numbers(t, `(?m)^(.*): eval_loss .*, each rank sent (\d+) KB; `)
 		require.Contains(t, r.stdout, "; same bits as without: true\nbf16: ")
 		require.Equal(t, 6, strings.Count(r.stdout, "; same bits as without: false\n"))
 		require.Less(t, loss["no compression"], 3.5, "of 5.5 before training")
 		for _, how := range []string{"bf16", "int8", "power_sgd", "top_k", "local SGD", "post-local SGD"} {
 			require.InDelta(t, loss["no compression"], loss[how], 0.5, how)
+			require.Less(t, sent[how], 0.75*sent["no compression"], how)
 		}
 	},
 	"custom_callback": func(t *testing.T, _ string, r result) {
