@@ -40,7 +40,7 @@ const configKey = "config"
 // process is a rank of.
 var engineEnv = []string{
 	EnvPrefix + "KERNELS", EnvPrefix + "JOB_TOKEN", EnvPrefix + "JOB_TOKEN_FILE", EnvPrefix + "STORE",
-	EnvPrefix + "HOST_ID", EnvPrefix + "LISTEN", EnvPrefix + "SILENCE",
+	EnvPrefix + "HOST_ID", EnvPrefix + "LISTEN", EnvPrefix + "SILENCE", EnvPrefix + "COLUMNS",
 	EnvPrefix + "TLS", EnvPrefix + "TLS_*",
 	EnvPrefix + "LAUNCH_*", EnvPrefix + "FLIGHT_DIR", EnvPrefix + "CUDA_GRAPHS",
 	EnvPrefix + "MPI_LIBRARY", EnvPrefix + "CUBLASLT", EnvPrefix + "NCCL_LIBRARY", EnvPrefix + "NVML_LIBRARY",

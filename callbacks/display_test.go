@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -307,25 +308,37 @@ func TestRunInfo(t *testing.T) {
 		callbacks.RunInfo{Device: "gpu", Ranks: 1, Precision: "bfloat16"}.Machine())
 }
 
-// TestRemainingTime steps a clock by a second per step.
+// TestRemainingTime shows the share and the remaining time of what ends the run first, its steps or max_train_seconds,
+// also of a run that goes on where another ended. A step takes a second, the clock of a bubble does not wait.
 func TestRemainingTime(t *testing.T) {
-	for limit, want := range map[float64]string{0: "eta 1m30s", 25: "eta 15s"} {
-		s := screen.New(100, 30)
-		p := &callbacks.Progress{W: s}
-		now := time.Unix(0, 0)
-		callbacks.SetClocks(p, func() time.Time { return now })
-		e := &callbacks.Event{Args: args.Default(""), State: &callbacks.State{MaxSteps: 100},
-			Step: callbacks.StepStats{Samples: 4}}
-		e.Args.MaxTrainSeconds = limit
-		require.NoError(t, p.OnTrainBegin(e))
-		for range 10 {
-			now = now.Add(time.Second)
-			e.State.GlobalStep++
-			require.NoError(t, p.OnStepEnd(e))
-		}
-		require.Contains(t, s.Text(), "|  10/100  loss 0.0000  "+want+"  4 samples/s  lr 0.00e+00")
-		require.NoError(t, p.Close())
-		require.Empty(t, s.Text())
+	for _, c := range []struct {
+		limit, used float64 // max_train_seconds, and those of the run before
+		first       int64   // steps before
+		want        string
+	}{
+		{want: " 10% |██                  |  10/100  loss 0.0000  eta 1m30s"},
+		{limit: 25, want: " 40% |████████            | step 10  loss 0.0000  eta 15s"},
+		{limit: 1000, want: " 10% |██                  |  10/100  loss 0.0000  eta 1m30s"},
+		{first: 40, want: " 50% |██████████          |  50/100  loss 0.0000  eta 50s"},
+		{limit: 100, used: 60, first: 20, want: " 70% |██████████████      | step 30  loss 0.0000  eta 30s"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := screen.New(100, 30)
+			p := &callbacks.Progress{W: s}
+			e := &callbacks.Event{Args: args.Default(""), State: &callbacks.State{MaxSteps: 100, GlobalStep: c.first},
+				Step: callbacks.StepStats{Samples: 4}, Run: &callbacks.RunInfo{Seconds: c.used}}
+			e.Args.MaxTrainSeconds = c.limit
+			require.NoError(t, p.OnTrainBegin(e))
+			for range 10 {
+				time.Sleep(time.Second)
+				e.State.GlobalStep++
+				require.NoError(t, p.OnStepEnd(e))
+			}
+			lines := s.Lines()
+			require.Equal(t, " "+c.want+"  4 samples/s  lr 0.00e+00", lines[len(lines)-1])
+			require.NoError(t, p.Close())
+			require.NotContains(t, s.Text(), "|")
+		})
 	}
 }
 

@@ -7,13 +7,10 @@ import "time"
 // SetClock replaces the clock of a Speed.
 func SetClock(s *Speed, now func() time.Time) { s.meter.now = now }
 
-// SetClocks replaces the clocks of a Progress.
-func SetClocks(p *Progress, now func() time.Time) { p.pace.now, p.work.now, p.run.now = now, now, now }
-
-// SetWidth replaces the width of the terminal of a Progress.
+// SetWidth replaces the width of the terminal of a Progress: a line may have one column less.
 func SetWidth(p *Progress, columns func() int) {
 	p.open()
-	p.terminal.size = columns
+	p.terminal.size = func() int { return columns() - 1 }
 }
 
 // TerminalOfProgress gives the terminal that a Progress writes to.

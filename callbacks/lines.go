@@ -8,7 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
 // field is one figure of a line.
@@ -44,7 +45,7 @@ type table struct{ widths map[string]int }
 // train is the line of a record of training steps.
 func (t *table) train(r Record, s *State, eta time.Duration, width int) []string {
 	if t.widths == nil { // wide enough for what is to come
-		t.widths = map[string]int{" epoch": columns(readable("epoch", s.NumTrainEpochs)), " tokens/s": 5,
+		t.widths = map[string]int{" epoch": terminal.Columns(readable("epoch", s.NumTrainEpochs)), " tokens/s": 5,
 			" samples/s": 5}
 	}
 	fields := []field{stepField(r, s.MaxSteps)}
@@ -73,7 +74,7 @@ func (t *table) evaluation(r Record, width int) []string {
 	}
 	head := strings.TrimSuffix(prefix, "_")
 	n := len(more) // as many metrics as fit before the runtime; the others stand below
-	for n > 0 && columns(join(head, slices.Concat(fields, more[:n], last))) > width {
+	for n > 0 && terminal.Columns(join(head, slices.Concat(fields, more[:n], last))) > width {
 		n--
 	}
 	return append(t.lines(head, slices.Concat(fields, more[:n], last), nil, width), below(more[n:], width)...)
@@ -95,7 +96,7 @@ func (t *table) end(r Record, s *State, width int) []string {
 func (t *table) lines(head string, fields, extras []field, width int) []string {
 	fields = slices.DeleteFunc(slices.Clone(fields), func(f field) bool { return f.value == "" })
 	line := t.fit(head, fields, width)
-	if rest := join("", extras); rest != "" && columns(line)+2+columns(rest) <= width {
+	if rest := join("", extras); rest != "" && terminal.Columns(line)+2+terminal.Columns(rest) <= width {
 		return []string{line + "  " + rest}
 	}
 	return append([]string{line}, below(extras, width)...)
@@ -105,8 +106,8 @@ func (t *table) lines(head string, fields, extras []field, width int) []string {
 func below(fields []field, width int) []string {
 	var lines []string
 	for _, f := range fields {
-		text := "  " + cut(f.text(), width-2)
-		if n := len(lines) - 1; n >= 0 && columns(lines[n])+columns(text) <= width {
+		text := "  " + terminal.Cut(f.text(), width-2)
+		if n := len(lines) - 1; n >= 0 && terminal.Columns(lines[n])+terminal.Columns(text) <= width {
 			lines[n] += text
 		} else {
 			lines = append(lines, text)
@@ -127,22 +128,22 @@ func (t *table) fit(head string, fields []field, width int) string {
 	texts := make([]string, 0, len(fields)+1)
 	for _, f := range fields {
 		key := head + " " + f.name
-		t.widths[key] = max(t.widths[key], columns(f.value))
+		t.widths[key] = max(t.widths[key], terminal.Columns(f.value))
 		texts = append(texts, f.aligned(t.widths[key]))
 	}
 	if head != "" {
 		texts = append([]string{head}, texts...)
 	}
-	if line := strings.Join(texts, "  "); columns(line) <= width {
+	if line := strings.Join(texts, "  "); terminal.Columns(line) <= width {
 		return line
 	}
 	for _, name := range leastImportant {
-		if columns(join(head, fields)) <= width {
+		if terminal.Columns(join(head, fields)) <= width {
 			break
 		}
 		fields = slices.DeleteFunc(slices.Clone(fields), func(f field) bool { return f.name == name })
 	}
-	return cut(join(head, fields), width)
+	return terminal.Cut(join(head, fields), width)
 }
 
 // join gives the fields that have values, without alignment, behind a head.
@@ -271,54 +272,8 @@ func digits(x float64) string {
 	return strconv.FormatFloat(x, 'f', 2, 64)
 }
 
-// wrap breaks a text between words into lines of at most width columns, those after the first indented by two. A word
-// that is too long, as a path, loses its beginning.
-func wrap(text string, width int) []string {
-	var lines []string
-	line := ""
-	for _, word := range strings.Fields(text) {
-		word = cutLeft(word, width-2)
-		switch {
-		case line == "":
-			line = word
-		case columns(line)+1+columns(word) <= width:
-			line += " " + word
-		default:
-			lines = append(lines, line)
-			line = "  " + word
-		}
-	}
-	return append(lines, line)
-}
-
-// cut shortens a text to width columns.
-func cut(text string, width int) string {
-	if columns(text) <= width {
-		return text
-	}
-	if width < 1 {
-		return ""
-	}
-	return string([]rune(text)[:width-1]) + "…"
-}
-
-// cutLeft is cut at the beginning: of a path the end says more.
-func cutLeft(text string, width int) string {
-	n := columns(text)
-	if n <= width {
-		return text
-	}
-	if width < 1 {
-		return ""
-	}
-	return "…" + string([]rune(text)[n-width+1:])
-}
-
-// columns is how wide a text is on a terminal. Characters of double width are not known: records have none.
-func columns(text string) int { return utf8.RuneCountInString(text) }
-
 func pad(width int, text string) string {
-	if n := columns(text); n < width {
+	if n := terminal.Columns(text); n < width {
 		return strings.Repeat(" ", width-n) + text
 	}
 	return text

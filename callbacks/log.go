@@ -11,13 +11,16 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
 // LogHandler writes log messages in the form in which a Printer writes records, behind the time and the level:
 //
 //	2026-11-25 18:34:38 WARN a rank failed; all ranks are started again  rank 1  cause exit code 3
 //
-// Package program and lockstep launch log by it, so that a screen has one form of lines.
+// On a terminal a long message is folded between its pairs, and the levels of warnings and errors have colour. Package
+// program and lockstep launch log by it, so that a screen has one form of lines.
 type LogHandler struct {
 	out   *logOutput
 	level slog.Leveler
@@ -50,11 +53,26 @@ func (h *LogHandler) Handle(_ context.Context, r slog.Record) error {
 		writeAttr(&b, h.group, a)
 		return true
 	})
-	b.WriteByte('\n')
+	text := b.String()
+	if width := terminal.Width(h.out.w); width > 0 {
+		text = strings.Join(terminal.Fold(strings.Split(text, "  "), "  ", width, "", "  "), "\n")
+	}
+	text = strings.Replace(text, r.Level.String(), h.painted(r.Level), 1) // the time has no letters
 	h.out.mu.Lock()
 	defer h.out.mu.Unlock()
-	_, err := io.WriteString(h.out.w, b.String())
+	_, err := io.WriteString(h.out.w, text+"\n")
 	return err
+}
+
+// painted is a level's name, in its colour where there is any.
+func (h *LogHandler) painted(l slog.Level) string {
+	switch {
+	case l >= slog.LevelError:
+		return terminal.Paint(h.out.w, terminal.Red, l.String())
+	case l >= slog.LevelWarn:
+		return terminal.Paint(h.out.w, terminal.Yellow, l.String())
+	}
+	return l.String()
 }
 
 // WithAttrs implements slog.Handler.

@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 
-	"golang.org/x/term"
-
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
 // Printer writes a run for files and pipes: a first line with what runs and where (RunInfo), every log record as a line
@@ -86,11 +84,12 @@ func (p *Printer) print(lines ...string) {
 	}
 }
 
-// Display gives the callback that shows a run to people on f, as a rule os.Stderr: a Progress if f is a terminal,
-// without a bar if disable_tqdm says so or the terminal is dumb (TERM), else a Printer. It is for package trainer.
-func Display(a *args.TrainingArguments, f *os.File) Callback {
-	if !term.IsTerminal(int(f.Fd())) {
-		return &Printer{W: f}
+// Display gives the callback that shows a run to people on w, as a rule os.Stderr: a Progress if w is a terminal, or
+// a pipe to the terminal of lockstep launch, else a Printer. The Progress has no bar if disable_tqdm says so or the
+// cursor cannot be moved (in a pipe, or by TERM=dumb). It is for package trainer.
+func Display(a *args.TrainingArguments, w io.Writer) Callback {
+	if terminal.Width(w) == 0 {
+		return &Printer{W: w}
 	}
-	return &Progress{W: f, NoBar: a.ProgressDisabled() || os.Getenv("TERM") == "dumb"}
+	return &Progress{W: w, NoBar: a.ProgressDisabled() || !terminal.Moves(w)}
 }

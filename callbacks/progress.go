@@ -4,15 +4,23 @@ package callbacks
 
 import (
 	"io"
+	"math"
+	"regexp"
+	"strings"
 	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
 // Progress shows a run on a terminal, in lines of at most 100 columns, or of its width if that is less. Above are a
 // first line with what runs and where (RunInfo), a line for each log record and checkpoint, and in the end why the run
-// stopped early, if it did. The last line is a bar of the run's steps, or of an evaluation's batches, with the last
-// step's loss and learning rate, tokens (or samples) per second and the remaining time; it is gone when the run is
-// over. Names are short, and of a record's figures those are shown that people read: log files have all of them. It
-// writes control codes of terminals: see Display.
+// stopped early, if it did. The last line is a bar of the run, or of an evaluation's batches, with the last step's loss
+// and learning rate, tokens (or samples) per second and the remaining time; it is gone when the run is over. The run's
+// share is that of its steps, or of max_train_seconds where this is further along. Names are short, and of a record's
+// figures those are shown that people read: log files have all of them. It writes control codes of terminals: see
+// Display.
 type Progress struct {
 	Base
 	W     io.Writer // must not be nil
@@ -21,19 +29,19 @@ type Progress struct {
 	terminal *Terminal
 	lines    Printer
 	table    table
-	train    *bar      // nil outside of training
-	eval     *bar      // nil outside of evaluations
+	train    *bar      // nil outside of training, and without a bar
+	eval     *bar      // nil outside of evaluations, and without a bar
+	begun    time.Time // this run
+	from     float64   // the share that was done then
 	pace     meter     // since the rate was last shown
 	work     meter     // of this run, without evaluations and checkpoints
-	run      meter     // of this run, with them
 	used     float64   // seconds of max_train_seconds before
 	rate     string    // as last shown
-	drawn    time.Time // when the bar was drawn last
 	away     int       // calls of aside: 1 if a program's callback failed
 }
 
-// refresh is the least time between two drawings of a bar.
-const refresh = 100 * time.Millisecond
+// fine is the number of units of a run's bar: it shows shares, of steps or of time.
+const fine = 10_000
 
 // open makes the terminal.
 func (p *Progress) open() {
@@ -47,76 +55,73 @@ func (p *Progress) open() {
 func (p *Progress) OnTrainBegin(e *Event) error {
 	p.open()
 	p.lines.saved, p.table, p.used, p.rate = "", table{}, 0, ""
+	width := p.terminal.width()
 	if run := e.Run; run != nil {
 		p.used = run.Seconds
-		if text := run.String(); columns(text) <= p.terminal.width() {
-			p.print(text)
-		} else {
-			p.print(append(wrap(run.Machine()+":", p.terminal.width()),
-				wrapBelow(run.Work(), p.terminal.width())...)...)
-		}
+		p.print(terminal.Fold([]string{run.Machine() + ":", run.Work()}, " ", width, "", "  ")...)
 		if run.DTypes != "" {
-			p.print(wrap(run.DTypes, p.terminal.width())...)
+			p.print(terminal.Words(run.DTypes, width, "  ")...)
 		}
 	}
-	p.train, p.eval = &bar{done: e.State.GlobalStep, total: e.State.MaxSteps}, nil
-	p.draw()
 	_ = p.pace.begin()
 	_ = p.work.begin()
-	return p.run.begin()
-}
-
-// wrapBelow is wrap with all lines indented.
-func wrapBelow(text string, width int) []string {
-	lines := wrap(text, width-2)
-	for i, line := range lines {
-		lines[i] = "  " + line
+	p.begun, p.train, p.eval = time.Now(), nil, nil
+	p.from, _ = p.share(e)
+	if !p.NoBar {
+		p.train = newBar(p.terminal, "", int64(p.from*fine), fine)
 	}
-	return lines
+	p.show()
+	return nil
 }
 
-// draw draws the bar that is due.
-func (p *Progress) draw() {
-	var due *bar
-	switch {
-	case p.NoBar:
+// show puts the bar that is due into the last line.
+func (p *Progress) show() {
+	if p.eval != nil {
+		p.terminal.show(p.eval)
 		return
-	case p.eval != nil:
-		due = new(bar)
-		*due = *p.eval
-	case p.train != nil:
-		due = new(bar)
-		*due = *p.train // the terminal may draw it again at any time
 	}
-	p.drawn = p.run.clock()
-	p.terminal.show(due)
+	p.terminal.show(p.train)
+}
+
+// share is how much of the run is done, and whether its end is a matter of time: of max_train_seconds, not of steps.
+func (p *Progress) share(e *Event) (share float64, timed bool) {
+	if e.State.MaxSteps > 0 {
+		share = float64(e.State.GlobalStep) / float64(e.State.MaxSteps)
+	}
+	if e.Args != nil && e.Args.MaxTrainSeconds > 0 {
+		if used := (p.used + p.work.spent.Seconds()) / e.Args.MaxTrainSeconds; used > share {
+			share, timed = used, true
+		}
+	}
+	return min(share, 1), timed
 }
 
 // OnStepEnd moves the bar on.
 func (p *Progress) OnStepEnd(e *Event) error {
-	if p.train == nil {
-		return nil
-	}
-	for _, m := range []*meter{&p.pace, &p.work, &p.run} {
-		_ = m.step(e.Step)
-	}
+	_ = p.pace.step(e.Step)
+	_ = p.work.step(e.Step)
 	if p.rate == "" || p.pace.spent > time.Second {
 		p.rate = p.pace.text()
 		p.pace.clear()
 	}
-	p.train = &bar{done: e.State.GlobalStep, total: e.State.MaxSteps, notes: p.notes(e)}
-	if p.run.clock().Sub(p.drawn) >= refresh {
-		p.draw()
+	if p.train != nil {
+		share, _ := p.share(e)
+		p.train.set(int64(share*fine), p.notes(e)...)
 	}
 	return nil
 }
 
 // notes stand behind the bar.
 func (p *Progress) notes(e *Event) []string {
-	notes := []string{"loss " + readable("loss", e.Step.Loss)}
-	if e.Step.Empty {
-		notes[0] = "no loss terms"
+	at := fraction(min(e.State.GlobalStep, e.State.MaxSteps), e.State.MaxSteps)
+	if _, timed := p.share(e); timed {
+		at = "step " + readable("step", e.State.GlobalStep)
 	}
+	loss := "loss " + readable("loss", e.Step.Loss)
+	if e.Step.Empty {
+		loss = "no loss terms"
+	}
+	notes := []string{at, loss}
 	if eta := p.eta(e); eta > 0 {
 		notes = append(notes, "eta "+duration(eta))
 	}
@@ -126,19 +131,16 @@ func (p *Progress) notes(e *Event) []string {
 	return append(notes, "lr "+readable("learning_rate", e.Step.LearningRate))
 }
 
-// eta is how long the run will still take at its pace so far, to the second, until its last
-// step or the end of max_train_seconds; 0 before a step.
+// eta is how long the run will still take at its pace so far, to the second, evaluations and checkpoints included; 0
+// before a step. The library's would take the steps before a resume for steps of this run.
 func (p *Progress) eta(e *Event) time.Duration {
-	left := e.State.MaxSteps - e.State.GlobalStep
-	if p.run.steps == 0 || left <= 0 {
+	share, _ := p.share(e)
+	if p.work.steps == 0 || share <= p.from {
 		return 0
 	}
-	steps := float64(left)
-	if e.Args != nil && e.Args.MaxTrainSeconds > 0 && p.work.spent > 0 {
-		seconds := e.Args.MaxTrainSeconds - p.used - p.work.spent.Seconds()
-		steps = min(steps, max(0, seconds)*float64(p.work.steps)/p.work.spent.Seconds())
-	}
-	return time.Duration(steps * float64(p.run.spent) / float64(p.run.steps)).Round(time.Second)
+	spent := time.Since(p.begun).Seconds()
+	seconds := spent * (1 - share) / (share - p.from)
+	return time.Duration(math.Round(seconds)) * time.Second
 }
 
 // text gives the tokens, or else the samples, per second; nothing if no time has passed.
@@ -155,15 +157,15 @@ func (m *meter) text() string {
 
 // OnPredictionStep moves the bar of the evaluation on.
 func (p *Progress) OnPredictionStep(e *Event) error {
-	if e.Batches == 0 {
+	if e.Batches == 0 || p.NoBar {
 		return nil
 	}
 	p.open()
-	begins := p.eval == nil
-	p.eval = &bar{label: "evaluating", done: e.Batch, total: e.Batches}
-	if begins || p.run.clock().Sub(p.drawn) >= refresh {
-		p.draw()
+	if p.eval == nil {
+		p.eval = newBar(p.terminal, "evaluating", 0, e.Batches, progressbar.OptionShowCount())
+		p.show()
 	}
+	p.eval.set(e.Batch)
 	return nil
 }
 
@@ -176,7 +178,7 @@ func (p *Progress) OnPredict(*Event) error { return p.evaluated() }
 func (p *Progress) evaluated() error {
 	p.open()
 	p.eval = nil
-	p.draw()
+	p.show()
 	_ = p.work.resume()
 	return p.pace.resume()
 }
@@ -190,12 +192,26 @@ func (p *Progress) OnLog(e *Event) error {
 	case e.Record.IsTrain():
 		p.print(p.table.train(e.Record, e.State, p.eta(e), width)...)
 	case ended:
-		p.print(p.table.end(e.Record, e.State, width)...)
+		p.print(p.named(p.table.end(e.Record, e.State, width))...)
 	default:
 		p.eval = nil // it is done
-		p.print(p.table.evaluation(e.Record, width)...)
+		p.show()
+		p.print(p.named(p.table.evaluation(e.Record, width))...)
 	}
 	return nil
+}
+
+// evalLoss is the loss in the line of an evaluation.
+var evalLoss = regexp.MustCompile(`\beval_(\w+_)?loss \S+`)
+
+// named paints the name of a line, and the loss of an evaluation.
+func (p *Progress) named(lines []string) []string {
+	name, rest, _ := strings.Cut(lines[0], " ")
+	rest = evalLoss.ReplaceAllStringFunc(rest, func(loss string) string {
+		return terminal.Paint(p.terminal, terminal.Green, loss)
+	})
+	lines[0] = terminal.Paint(p.terminal, terminal.Bold, name) + " " + rest
+	return lines
 }
 
 // OnSave writes where the checkpoint is, once.
@@ -207,7 +223,7 @@ func (p *Progress) OnSave(e *Event) error {
 		return nil
 	}
 	p.lines.saved = e.Checkpoint
-	p.print("saved " + cutLeft(e.Checkpoint, p.terminal.width()-len("saved ")))
+	p.print(p.named([]string{"saved " + terminal.CutLeft(e.Checkpoint, p.terminal.width()-len("saved "))})...)
 	return nil
 }
 
@@ -215,7 +231,7 @@ func (p *Progress) OnSave(e *Event) error {
 func (p *Progress) OnTrainEnd(e *Event) error {
 	_ = p.Close()
 	for _, line := range lastLines(e) {
-		p.print(wrap(line, p.terminal.width())...)
+		p.print(terminal.Words(line, p.terminal.width(), "  ")...)
 	}
 	return nil
 }
@@ -224,15 +240,12 @@ func (p *Progress) OnTrainEnd(e *Event) error {
 func (p *Progress) Close() error {
 	p.open()
 	p.train, p.eval = nil, nil
-	p.draw()
+	p.show()
 	if p.away != 0 {
 		_ = p.aside(-p.away)
 	}
 	return nil
 }
 
-// print writes lines above the bar, which shows the step that they are of.
-func (p *Progress) print(lines ...string) {
-	p.draw()
-	p.lines.print(lines...)
-}
+// print writes lines above the bar.
+func (p *Progress) print(lines ...string) { p.lines.print(lines...) }

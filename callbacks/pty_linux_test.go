@@ -5,6 +5,8 @@ package callbacks_test
 import (
 	"io"
 	"log"
+	"log/slog"
+	"os"
 	"strings"
 	"testing"
 
@@ -68,5 +70,72 @@ func TestTerminal(t *testing.T) {
 			limit = 59
 		}
 		require.LessOrEqual(t, len([]rune(line)), limit, line)
+	}
+}
+
+// TestColours: names of lines, the loss of evaluations and levels have colour on a terminal, unless NO_COLOR is set; in
+// a pipe there is no escape byte.
+func TestColours(t *testing.T) {
+	for _, name := range []string{"CI", "NO_COLOR", "LOCKSTEP_COLUMNS"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("TERM", "xterm")
+	run := func(out, in *os.File) string {
+		text := make(chan string)
+		go func() {
+			all, _ := io.ReadAll(in) // ends with an error when the terminal is closed
+			text <- string(all)
+		}()
+		sixSteps(callbacks.Display(args.Default(""), out)).run(t)
+		logger := slog.New(callbacks.NewLogHandler(callbacks.AboveBar(out), slog.LevelInfo))
+		logger.Info("fine")
+		logger.Warn("a rank is slow, and so are those that wait for it", "rank", 1, "seconds",
+			"twelve or thirteen, or more")
+		logger.Error("lost")
+		require.NoError(t, out.Close())
+		return <-text
+	}
+	terminal, other, err := screen.OpenTerminal(80, 30)
+	require.NoError(t, err)
+	defer other.Close()
+	text := run(terminal, other)
+	require.Contains(t, text, "\x1b[1meval\x1b[0m  step 3  \x1b[32meval_loss 1.0000\x1b[0m")
+	require.Contains(t, text, "\x1b[1msaved\x1b[0m out/checkpoint-3\r\n")
+	require.Contains(t, text, " INFO fine\r\n")
+	require.Contains(t, text, " \x1b[33mWARN\x1b[0m a rank is slow, and so are those that wait for it\r\n"+
+		"  rank 1  seconds twelve or thirteen, or more\r\n")
+	require.Contains(t, text, " \x1b[31mERROR\x1b[0m lost\r\n")
+
+	t.Setenv("NO_COLOR", "1")
+	plain, other2, err := screen.OpenTerminal(80, 30)
+	require.NoError(t, err)
+	defer other2.Close()
+	require.NotRegexp(t, `\x1b\[\d*m`, run(plain, other2))
+
+	t.Setenv("NO_COLOR", "")
+	in, out, err := os.Pipe()
+	require.NoError(t, err)
+	defer in.Close()
+	text = run(out, in)
+	require.NotContains(t, text, "\x1b")
+	require.NotContains(t, text, "\r")
+	require.Contains(t, text, "seconds twelve or thirteen")
+}
+
+// TestRankOfALauncher: the lines of a rank fit the launcher's terminal, though they go into a pipe, where no bar is.
+func TestRankOfALauncher(t *testing.T) {
+	t.Setenv("LOCKSTEP_COLUMNS", "66")
+	in, out, err := os.Pipe()
+	require.NoError(t, err)
+	defer in.Close()
+	sixSteps(callbacks.Display(args.Default(""), out)).run(t)
+	require.NoError(t, out.Close())
+	text, err := io.ReadAll(in)
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "\x1b")
+	require.NotContains(t, string(text), "\r")
+	require.Contains(t, string(text), "\neval  step 3  eval_loss 1.0000\n")
+	for line := range strings.Lines(string(text)) {
+		require.LessOrEqual(t, len(line), 67, line)
 	}
 }

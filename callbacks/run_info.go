@@ -4,8 +4,9 @@ package callbacks
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
 // RunInfo says what is about to run, and on what. The trainer hands it over with train_begin.
@@ -41,13 +42,13 @@ func (r RunInfo) Machine() string {
 		details = append(details, r.Kernels)
 	}
 	if r.Threads > 0 {
-		details = append(details, count(int64(r.Threads), "thread"))
+		details = append(details, terminal.Count(int64(r.Threads), "thread"))
 	}
 	device := r.Device
 	if len(details) > 0 {
 		device += " (" + strings.Join(details, ", ") + ")"
 	}
-	machine := fmt.Sprintf("training on %s, %s, %s", device, count(int64(r.Ranks), "rank"), r.Precision)
+	machine := fmt.Sprintf("training on %s, %s, %s", device, terminal.Count(int64(r.Ranks), "rank"), r.Precision)
 	if r.Sharding != "" {
 		machine += ", " + r.Sharding
 	}
@@ -65,31 +66,15 @@ func (r RunInfo) Work() string {
 	if r.Trainable != r.Parameters {
 		parameters = fmt.Sprintf("%s of %s trainable", metric(float64(r.Trainable)), parameters)
 	}
-	steps := fmt.Sprintf("%s of %s", count(r.Steps, "step"), thousands(int64(r.TotalBatch)))
+	steps := fmt.Sprintf("%s of %s", terminal.Count(r.Steps, "step"), terminal.Thousands(int64(r.TotalBatch)))
 	if r.TotalBatch != r.BatchSize {
-		steps += fmt.Sprintf(" (batches of %s)", thousands(int64(r.BatchSize)))
+		steps += fmt.Sprintf(" (batches of %s)", terminal.Thousands(int64(r.BatchSize)))
 	}
 	if r.FromStep > 0 {
-		steps += " from step " + thousands(r.FromStep)
+		steps += " from step " + terminal.Thousands(r.FromStep)
 	}
 	if r.Samples == 0 {
 		return parameters + ", " + steps
 	}
-	return strings.Join([]string{parameters, count(r.Samples, "sample"), steps}, ", ")
-}
-
-func count(n int64, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return thousands(n) + " " + what + "s"
-}
-
-// thousands gives a number with a comma between groups of three digits.
-func thousands(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
+	return strings.Join([]string{parameters, terminal.Count(r.Samples, "sample"), steps}, ", ")
 }

@@ -9,10 +9,9 @@ import (
 	"log"
 	"log/slog"
 	"os"
-	"strings"
 	"sync"
 
-	"golang.org/x/term"
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
 // Terminal is a terminal with a progress bar in its last line while a run shows one. What is written to it appears
@@ -21,7 +20,7 @@ import (
 type Terminal struct {
 	file *os.File // nil in tests
 	w    io.Writer
-	size func() int // columns; 0 if unknown
+	size func() int // columns that a line may have; 0: any number
 
 	mu    sync.Mutex
 	bar   *bar // nil: none is shown
@@ -30,26 +29,14 @@ type Terminal struct {
 	tail  []byte
 }
 
-// Widths in columns.
-const (
-	unknownWidth = 80  // of a terminal that does not say
-	fullWidth    = 100 // lines are not longer, on however wide a terminal
-)
-
 // terminals has the Terminal of each *os.File: whatever writes to a file shares its bar.
 var terminals sync.Map
 
 // TerminalOf gives the terminal that f is, the same one for the same f. For a file that is no terminal it writes
 // through.
 func TerminalOf(f *os.File) *Terminal {
-	t := &Terminal{file: f, w: f, size: func() int {
-		width, _, err := term.GetSize(int(f.Fd()))
-		if err != nil {
-			return 0
-		}
-		return width
-	}}
-	if !term.IsTerminal(int(f.Fd())) {
+	t := &Terminal{file: f, w: f, size: func() int { return terminal.Width(f) }}
+	if !terminal.Is(f) {
 		return t
 	}
 	shared, _ := terminals.LoadOrStore(f, t)
@@ -69,7 +56,15 @@ func newTerminal(w io.Writer) *Terminal {
 	if f, ok := w.(*os.File); ok {
 		return TerminalOf(f)
 	}
-	return &Terminal{w: w, size: func() int { return fullWidth + 1 }}
+	return &Terminal{w: w, size: func() int { return terminal.Full }}
+}
+
+// Fd is the descriptor of the terminal's file, by which programs find out what it is.
+func (t *Terminal) Fd() uintptr {
+	if t.file == nil {
+		return ^uintptr(0) // of no file
+	}
+	return t.file.Fd()
 }
 
 // Write writes whole lines above the bar. What follows the last line break waits for its own, unless no bar is shown.
@@ -128,8 +123,8 @@ func (t *Terminal) hold(n int) {
 	_ = t.draw("") // a bar that cannot be drawn does not concern who writes
 }
 
-// show draws the bar anew, or takes it away for good if b is nil. While there is one, the standard logger writes above
-// it.
+// show puts a bar into the last line, or takes it away for good if b is nil. While there is one, the standard logger
+// writes above it.
 func (t *Terminal) show(b *bar) {
 	t.mu.Lock()
 	began := t.bar == nil && b != nil
@@ -177,55 +172,14 @@ func (t *Terminal) draw(text string) error {
 	return err
 }
 
-// width is how many columns a line may have: one less than there are, since some terminals break a line that is full.
+// width is how many columns a line may have.
 func (t *Terminal) width() int {
 	width := t.size()
 	if width <= 0 {
-		width = unknownWidth
+		return terminal.Full
 	}
-	return min(width-1, fullWidth)
+	return min(width, terminal.Full)
 }
 
 // Width is how many columns a line may have, 100 at most.
 func (t *Terminal) Width() int { return t.width() }
-
-// bar is what the last line shows.
-type bar struct {
-	label       string // as "evaluating"; "" while training
-	done, total int64
-	notes       []string // what stands behind the bar, the most important first
-}
-
-// barWidths are tried in turn.
-var barWidths = []int{20, 10, 0}
-
-// line draws the bar in at most width columns: a narrow terminal gets fewer notes and a shorter bar.
-func (b *bar) line(width int) string {
-	done := min(b.done, b.total)
-	share := 0.0
-	if b.total > 0 {
-		share = float64(done) / float64(b.total)
-	}
-	for _, cells := range barWidths {
-		var text strings.Builder
-		if b.label != "" {
-			text.WriteString(b.label + " ")
-		}
-		text.WriteString(pad(3, figure(float64(int(share*100)))) + "% ")
-		if cells > 0 {
-			full := int(share * float64(cells))
-			text.WriteString("|" + strings.Repeat("█", full) + strings.Repeat(" ", cells-full) + "| ")
-		}
-		text.WriteString(fraction(done, b.total))
-		if columns(text.String()) > width {
-			continue
-		}
-		for _, note := range b.notes {
-			if columns(text.String())+2+columns(note) <= width {
-				text.WriteString("  " + note)
-			}
-		}
-		return text.String()
-	}
-	return ""
-}

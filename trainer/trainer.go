@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -43,7 +44,7 @@ type Trainer struct {
 	sampler  samplers.Sampler
 	parts    []checkpoint.Part
 	user     []callbacks.Callback
-	display  *os.File
+	display  io.Writer // nil: none
 	device   *tensor.Device
 	options  []accelerate.Option // what the model's parts compute in, and how it is spread
 	ranks    []accelerate.Option // where they compute, and how they are arranged
@@ -149,11 +150,16 @@ func WithSidecars(files ...models.Sidecar) Option {
 	}
 }
 
-// WithDisplay shows the run on f: short lines and a progress bar if it is a terminal, else
+// WithDisplay shows the run on w: short lines and a progress bar if it is a terminal, else
 // lines of "key value" pairs. The default is os.Stderr; nil shows nothing, and the log has the
 // facts of the run's beginning and of its early end instead. A program that writes to the
 // same terminal meanwhile does so through callbacks.TerminalOf.
-func WithDisplay(f *os.File) Option { return func(t *Trainer) { t.display = f } }
+func WithDisplay(w io.Writer) Option {
+	if f, ok := w.(*os.File); ok && f == nil {
+		w = nil
+	}
+	return func(t *Trainer) { t.display = w }
+}
 
 // WithModelInit sets the function that creates the model of each additional rank in this
 // process (num_replicas), for models that nn.Clone cannot copy. The parameters are then
@@ -250,8 +256,8 @@ func (t *Trainer) checkOptions() error {
 	if t.log == nil {
 		t.log = slog.Default()
 	}
-	if t.display != nil { // what is logged may go to the same terminal
-		t.log = slog.New(callbacks.TerminalOf(t.display).Handler(t.log.Handler()))
+	if f, ok := t.display.(*os.File); ok { // what is logged may go to the same terminal
+		t.log = slog.New(callbacks.TerminalOf(f).Handler(t.log.Handler()))
 	}
 	if slices.Contains(t.metrics, nil) {
 		return errors.New("trainer: WithMetrics got a nil metric")

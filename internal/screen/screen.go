@@ -98,6 +98,7 @@ func (s *Screen) escape(text []byte) int {
 		if c := text[i]; c >= '@' {
 			n, _ := strconv.Atoi(string(text[2:i]))
 			switch {
+			case c == 'm': // colours are not kept
 			case c == 'J' && n == 0:
 				s.line()
 				s.rows = s.rows[:s.row+1]

@@ -32,5 +32,7 @@ func TestScreen(t *testing.T) {
 	require.Equal(t, []string{"xb█d", "6", "123", "45", "6", "abc", "d"}, s.Lines())
 	write("\x1b[J!")
 	require.Equal(t, "xb█d\n6\n123\n45\n6\n!", s.Text())
+	write("\x1b[33m?\x1b[0m")
+	require.Equal(t, "xb█d\n6\n123\n45\n6\n!?", s.Text(), "colours are left out")
 	require.Panics(t, func() { write("\x1b[2K") })
 }

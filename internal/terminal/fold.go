@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package terminal
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// Columns is how wide a text is on a terminal. Characters of double width are not known: our lines have none.
+func Columns(text string) int { return utf8.RuneCountInString(text) }
+
+// Fold breaks a text into lines of at most width columns between its parts, or within one that is too long between
+// words. The first line begins with head, the others with indent. A single word that is too long has a line of its
+// own. A width of 0 is any.
+func Fold(parts []string, between string, width int, head, indent string) []string {
+	if width == 0 {
+		return []string{head + strings.Join(parts, between)}
+	}
+	f := folder{width: width, indent: indent, line: head, empty: true}
+	mark := strings.TrimRight(between, " ")
+	for i, part := range parts {
+		if i < len(parts)-1 {
+			part += mark
+		}
+		f.part(part, between[len(mark):])
+	}
+	return append(f.lines, f.line)
+}
+
+// Words is Fold of a text between its words.
+func Words(text string, width int, indent string) []string {
+	if width == 0 {
+		return []string{text}
+	}
+	return Fold(strings.Fields(text), " ", width, "", indent)
+}
+
+// folder fills lines.
+type folder struct {
+	width  int
+	indent string
+	lines  []string
+	line   string
+	empty  bool // nothing is in the line yet
+}
+
+// part adds a part behind a gap, or in a line of its own.
+func (f *folder) part(part, gap string) {
+	switch {
+	case f.fits(gap, part):
+		f.add(gap, part)
+	case !f.empty && Columns(f.indent)+Columns(part) <= f.width:
+		f.down()
+		f.add("", part)
+	default:
+		for i, word := range strings.Fields(part) {
+			if i > 0 {
+				gap = " "
+			}
+			if !f.fits(gap, word) {
+				f.down()
+			}
+			f.add(gap, word)
+		}
+	}
+}
+
+func (f *folder) fits(gap, text string) bool {
+	if f.empty {
+		gap = ""
+	}
+	return Columns(f.line)+Columns(gap)+Columns(text) <= f.width
+}
+
+func (f *folder) add(gap, text string) {
+	if !f.empty {
+		f.line += gap
+	}
+	f.line, f.empty = f.line+text, false
+}
+
+func (f *folder) down() {
+	if !f.empty {
+		f.lines, f.line, f.empty = append(f.lines, f.line), f.indent, true
+	}
+}
+
+// Cut shortens a text to width columns.
+func Cut(text string, width int) string {
+	if Columns(text) <= width {
+		return text
+	}
+	if width < 1 {
+		return ""
+	}
+	return string([]rune(text)[:width-1]) + "…"
+}
+
+// CutLeft is Cut at the beginning: the end of a path has its name.
+func CutLeft(text string, width int) string {
+	n := Columns(text)
+	if n <= width {
+		return text
+	}
+	if width < 1 {
+		return ""
+	}
+	return "…" + string([]rune(text)[n-width+1:])
+}

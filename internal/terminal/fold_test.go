@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package terminal_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/terminal"
+)
+
+func TestFold(t *testing.T) {
+	facts := []string{"gpt2 of 2 layers", "width 128", "929,280 parameters"}
+	for width, want := range map[int]string{
+		0:  "gpt2 of 2 layers, width 128, 929,280 parameters",
+		47: "gpt2 of 2 layers, width 128, 929,280 parameters",
+		46: "gpt2 of 2 layers, width 128,\n  929,280 parameters",
+		20: "gpt2 of 2 layers,\n  width 128,\n  929,280 parameters",
+		19: "gpt2 of 2 layers,\n  width 128,\n  929,280\n  parameters",
+		9:  "gpt2 of 2\n  layers,\n  width\n  128,\n  929,280\n  parameters",
+	} {
+		require.Equal(t, want, strings.Join(terminal.Fold(facts, ", ", width, "", "  "), "\n"), "width %d", width)
+	}
+	require.Equal(t, []string{"a bb", "  ccc", "  dddddd", "  e"}, terminal.Words("a bb ccc dddddd e", 5, "  "))
+	require.Equal(t, []string{"left  alone"}, terminal.Words("left  alone", 0, "  "))
+	require.Equal(t, []string{""}, terminal.Fold(nil, ", ", 20, "", "  "))
+	require.Equal(t, []string{"model    gpt2 of 2", "  layers,", "  width 128"},
+		terminal.Fold(facts[:2], ", ", 18, "model    ", "  ")[:3])
+}
+
+func TestCut(t *testing.T) {
+	require.Equal(t, "ab…", terminal.Cut("abcd", 3))
+	require.Equal(t, "…cd", terminal.CutLeft("abcd", 3))
+	require.Equal(t, "abcd", terminal.Cut("abcd", 4))
+	require.Equal(t, "abcd", terminal.CutLeft("abcd", 4))
+	require.Empty(t, terminal.Cut("abcd", 0))
+	require.Empty(t, terminal.CutLeft("abcd", 0))
+}
