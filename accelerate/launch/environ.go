@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/accelerate/flight"
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
 const (
@@ -25,8 +26,8 @@ const (
 	listenerFD
 )
 
-// environ is the environment of one rank.
-func (r *run) environ(attempt, localRank, port int, errorFile string) []string {
+// environ is the environment of one rank, whose lines may have so many columns; 0 is any.
+func (r *run) environ(attempt, localRank, port int, errorFile string, columns int) []string {
 	c := &r.config
 	rank := c.NodeRank*c.ProcsPerNode + localRank
 	set := map[string]string{
@@ -52,7 +53,10 @@ func (r *run) environ(attempt, localRank, port int, errorFile string) []string {
 	if rank == 0 && c.MasterPort == 0 {
 		set[env.VarListenerFD] = strconv.Itoa(listenerFD)
 	}
-	return override(c.Env, set, env.VarListenerFD, env.VarJobToken)
+	if columns > 0 {
+		set[terminal.EnvColumns] = strconv.Itoa(columns)
+	}
+	return override(c.Env, set, env.VarListenerFD, env.VarJobToken, terminal.EnvColumns)
 }
 
 // flightDir is the folder for the flight records of an attempt, "" if there is none.

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
 // pipeWait is how long output is awaited after a rank's end: only a process in a session
@@ -68,7 +70,7 @@ func (r *run) newWorker(attempt, localRank, port int) (*worker, error) {
 	w.cmd = exec.Command(r.program, c.Args...)
 	w.cmd.Args[0] = c.Program
 	w.cmd.Dir = c.Dir
-	w.cmd.Env = r.environ(attempt, localRank, port, w.errorFile)
+	w.cmd.Env = r.environ(attempt, localRank, port, w.errorFile, w.columns())
 	w.cmd.Stdout, w.cmd.Stderr = w.out, w.err
 	w.cmd.SysProcAttr = attributes()
 	w.cmd.WaitDelay = pipeWait
@@ -109,6 +111,16 @@ func (w *worker) stream(which int, name string, shown io.Writer) (*stream, error
 	}
 	s.file = f
 	return s, nil
+}
+
+// columns is how long the rank's lines may be where both of its streams appear on a terminal, behind their prefixes,
+// and nowhere else; 0 if they may have any length.
+func (w *worker) columns() int {
+	c := &w.run.config
+	if w.out.file != nil || w.err.file != nil || w.out.shown == nil || w.err.shown == nil {
+		return 0
+	}
+	return max(0, min(terminal.Width(c.Stdout), terminal.Width(c.Stderr))-len(w.out.prefix))
 }
 
 // start starts the process; the worker is sent to ended once it, all processes of its
