@@ -47,6 +47,13 @@
 // A panic is reported as an error is, with the stack behind it. What no function can recover ends the process by Go's
 // runtime, with 2: a panic on a goroutine that the program started, and a fatal error such as a deadlock.
 //
+// # Output
+//
+// [Process.Line] prints results, a name with facts about it; messages and the log go to standard error. On a terminal
+// lines fit its width (COLUMNS, or 80, where the terminal does not report one), names are bold, warnings yellow and
+// errors red, unless NO_COLOR or CI is set or TERM is dumb. What goes elsewhere has no colour, and a line for each
+// fact of any length. lockstep launch hands the width of its terminal to its ranks.
+//
 // # Memory
 //
 // Tensors lie outside the Go heap, and a step leaves little garbage: what the collector saves at Go's default of 100 is

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
@@ -81,11 +82,13 @@ func (p *Process) panicked(err error) int {
 // report prints an error, with the stack behind an empty line if there is one, and records it for a launcher.
 func (p *Process) report(err error, stack []byte) {
 	_ = accelerate.RecordError(err) // the error is printed all the same
-	text := fmt.Sprintf("%s: %v\n", p.Name, err)
+	w, name := p.messages(), p.Name+":"
+	text := strings.Join(folded(fmt.Sprintf("%s %v", name, err), terminal.Width(w)), "\n")
+	text = terminal.Paint(w, terminal.Red, name) + text[len(name):] + "\n"
 	if len(stack) > 0 {
 		text += "\n" + strings.TrimRight(string(stack), "\n") + "\n"
 	}
-	_, _ = io.WriteString(p.messages(), text)
+	_, _ = io.WriteString(w, text)
 }
 
 // messages is where lines for people go: above the progress bar, if there is one.
@@ -119,7 +122,9 @@ func (p *Process) Parse(l *args.Loader) (*args.Resolved, error) {
 	if _, err := accelerate.Place(); err != nil {
 		return nil, err
 	}
-	_ = resolved.WriteNotices(p.Stdout, "") // who does not read them has none
+	for _, notice := range resolved.Notices {
+		fold(p.Stdout, fmt.Sprint(notice))
+	}
 	return resolved, nil
 }
 

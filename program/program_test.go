@@ -40,6 +40,9 @@ var roles = map[string]program.Func{
 		}
 		return err
 	},
+	"fail at length": func(context.Context, *program.Process) error {
+		return errors.New("the folder of the run lies on a disk that somebody has taken out of the computer")
+	},
 	"wait": func(ctx context.Context, p *program.Process) error {
 		fmt.Fprintln(p.Stdout, "ready")
 		<-ctx.Done()

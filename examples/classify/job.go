@@ -3,13 +3,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"runtime"
 	"slices"
 	"strconv"
@@ -19,9 +19,11 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/examples/internal/confusion"
+	"github.com/lockstep-ml/lockstep/examples/internal/final"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
@@ -38,7 +40,7 @@ const tokenizerConfigFile = "tokenizer_config.json"
 // job is one run of the program.
 type job struct {
 	*settings
-	out, err io.Writer
+	*program.Process
 
 	base      *models.Pretrained[textModel] // the saved model that was named; nil: a new one
 	tok       *tokenizers.BPE
@@ -73,6 +75,12 @@ func (j *job) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if training {
+		j.Line("data", train.name, program.Count(len(train.texts), "text")+" to learn from",
+			fmt.Sprintf("%d held out", len(eval.texts)), program.Count(len(train.classes()), "class"))
+	} else {
+		j.Line("data", eval.name, program.Count(len(eval.texts), "text"))
+	}
 	if j.base != nil {
 		err = j.load(train.classes())
 	} else {
@@ -90,31 +98,26 @@ func (j *job) run(ctx context.Context) error {
 		return err
 	}
 	matrix, collate := confusion.New(j.net.Labels()), data.WithPadding(int32(*j.net.Cfg.PadTokenID))
-	display, _ := j.err.(*os.File) // nil: a test's buffer
+	var last final.Evaluation
 	t := trainer.New(j.net, j.args,
 		trainer.WithTrainData(data.NewSource(trainSet, collate)),
-		trainer.WithEvalData(data.NewSource(evalSet, collate)),
-		trainer.WithMetrics(matrix), trainer.WithDisplay(display), j.beside())
+		trainer.WithEvalData(data.NewSource(evalSet, collate)), trainer.WithMetrics(matrix),
+		trainer.WithCallbacks(&last), trainer.WithDisplay(j.Stderr), j.beside())
 	defer t.Close() // what went wrong before is the error to report
 	if training {
-		fmt.Fprintf(j.out, "data: %s; %d texts to learn from, %d held out, %d classes\n", train.name,
-			len(train.texts), len(eval.texts), len(matrix.Names))
 		if err := j.learn(ctx, t); err != nil {
 			return err
 		}
-	} else {
-		fmt.Fprintf(j.out, "data: %s; %d texts\n", eval.name, len(eval.texts))
 	}
-	m, err := t.EvaluateContext(ctx)
+	m, err := last.Of(ctx, t)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "eval: accuracy %.4f, F1 %.4f, loss %.4f over %d texts (the most frequent class: %.4f)\n",
-		m["eval_accuracy"], m["eval_f1"], m["eval_loss"], len(eval.texts), eval.share(matrix.Names))
+	j.Line("baseline", fmt.Sprintf("accuracy %.4f, by taking the most frequent class", eval.share(matrix.Names)))
 	if err := t.SaveMetrics("eval", m); err != nil || !t.IsMain() {
 		return err
 	}
-	if err := errors.Join(matrix.WriteTable(j.out, 3), j.show(eval)); err != nil || !j.args.DoPredict {
+	if err := errors.Join(matrix.WriteTable(j.Stdout, 3), j.show(eval)); err != nil || !j.args.DoPredict {
 		return err
 	}
 	return j.predict()
@@ -151,8 +154,9 @@ func (j *job) create(ctx context.Context, train *texts) error {
 		"tokenizer_class": "GPT2Tokenizer", "bos_token": endOfText, "eos_token": endOfText, "unk_token": endOfText,
 		"pad_token": padding, "padding_side": "right", "model_max_length": j.length,
 	}, "", "  ")
-	fmt.Fprintf(j.out, "model: gpt2, %d layers, width %d, %d heads, %d parameters; tokenizer of %d tokens\n",
-		cfg.NLayer, cfg.NEmbd, cfg.NHead, nn.NumParameters(j.net), cfg.VocabSize)
+	j.Line("tokenizer", "byte-level BPE of "+program.Count(cfg.VocabSize, "token"))
+	j.Line("model", "gpt2 of "+program.Count(cfg.NLayer, "layer"), fmt.Sprintf("width %d", cfg.NEmbd),
+		program.Count(cfg.NHead, "head"), program.Count(nn.NumParameters(j.net), "parameter"))
 	return err
 }
 
@@ -190,7 +194,7 @@ func (j *job) load(classes []string) error {
 		return fmt.Errorf("%s: the configuration has no pad_token_id", dir)
 	}
 	j.length = min(j.data.MaxSeqLength, j.net.Cfg.NPositions)
-	fmt.Fprintf(j.out, "model: %s with %s, %d parameters\n", dir, head, nn.NumParameters(j.net))
+	j.Line("model", dir+" with "+head, program.Count(nn.NumParameters(j.net), "parameter"))
 	return nil
 }
 
@@ -230,8 +234,9 @@ func (j *job) encode(ctx context.Context, t *texts) (data.Slice[data.LabelledTok
 		t.labels[i] = names[out[i].Label]
 	}
 	if cut > 0 {
-		fmt.Fprintf(j.out, "%s: %d of %d texts (%.1f %%) have more than %d tokens and were cut: see --max_seq_length\n",
-			t.name, cut, len(ids), 100*float64(cut)/float64(len(ids)), j.length)
+		share := 100 * float64(cut) / float64(len(ids))
+		j.Line("cut", fmt.Sprintf("%.1f %% of %s to %d tokens: see --max_seq_length", share,
+			program.Count(len(ids), "text"), j.length))
 	}
 	return out, nil
 }
@@ -268,9 +273,7 @@ func (j *job) learn(ctx context.Context, t *trainer.Trainer) error {
 	if err := errors.Join(t.SaveMetrics("train", res.Metrics), t.SaveState(), t.SaveModel("")); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f texts/s; saved to %s\n",
-		res.GlobalStep, res.Metrics["train_runtime"], res.TrainingLoss, res.Metrics["train_samples_per_second"],
-		j.args.OutputDir)
+	j.Line("model", "saved to "+j.args.OutputDir)
 	return nil
 }
 
@@ -286,22 +289,26 @@ func (j *job) show(eval *texts) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(j.out, "some of the texts that were held out:")
+	fmt.Fprintln(j.Stdout, "some of the texts that were held out:")
 	for i, p := range got {
 		verdict := "right"
 		if p.Label != labels[i] {
 			verdict = "wrong, it is " + labels[i]
 		}
-		fmt.Fprintf(j.out, "  %s (%.0f %%, %s): %s\n", p.Label, 100*p.Score, verdict, shorten(some[i]))
+		line := fmt.Sprintf("  %s (%.0f %%, %s): ", p.Label, 100*p.Score, verdict)
+		fmt.Fprintln(j.Stdout, line+shorten(some[i], cmp.Or(j.Width(), usual)-len(line)))
 	}
 	return nil
 }
 
-// shorten is the beginning of a text, for one line.
-func shorten(s string) string {
+// usual is how long a line is in a file.
+const usual = 100
+
+// shorten is the beginning of a text, for a line of so many columns.
+func shorten(s string, columns int) string {
 	r := []rune(strings.Join(strings.Fields(s), " "))
-	if len(r) > 60 {
-		r = append(r[:59], '…')
+	if len(r) > columns {
+		r = append(r[:max(columns, 1)-1], '…')
 	}
 	return string(r)
 }

@@ -48,7 +48,7 @@ func train(ctx context.Context, p *program.Process) error {
 		}
 		return serve(ctx, dir, s.serve, p.Stdout)
 	}
-	j := &job{settings: s, out: p.Stdout, err: p.Stderr}
+	j := &job{settings: s, Process: p}
 	return j.run(ctx)
 }
 

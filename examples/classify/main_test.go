@@ -36,8 +36,8 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 
 // classify runs the program and returns what it prints.
 func classify(argv ...string) (string, error) {
-	var out, errs bytes.Buffer
-	err := run(context.Background(), argv, &out, &errs)
+	var out bytes.Buffer
+	err := run(context.Background(), argv, &out, &out)
 	return out.String(), err
 }
 
@@ -70,7 +70,15 @@ func writeMoods(t *testing.T, dir, format string, n int) string {
 	return name
 }
 
-var result = regexp.MustCompile(`eval: accuracy ([\d.]+), F1 .*`)
+var result = regexp.MustCompile(`eval_loss [\d.]+  eval_accuracy ([\d.]+)  eval_f1 [\d.]+`)
+
+// last is the last match of an evaluation's line: that of the final model.
+func last(t *testing.T, line *regexp.Regexp, printed string) []string {
+	t.Helper()
+	all := line.FindAllStringSubmatch(printed, -1)
+	require.NotEmpty(t, all, printed)
+	return all[len(all)-1]
+}
 
 // lines hands over what is written to it.
 type lines chan string
@@ -94,8 +102,8 @@ func TestClassify(t *testing.T) {
 	one, err := classify(flags("one")...)
 	require.NoError(t, err)
 	require.Contains(t, one, "120 texts to learn from, 40 held out, 2 classes")
-	m := result.FindStringSubmatch(one)
-	require.NotNil(t, m, one)
+	require.Contains(t, one, "model      saved to "+filepath.Join(dir, "one")+"\n")
+	m := last(t, result, one)
 	accuracy, err := strconv.ParseFloat(m[1], 64)
 	require.NoError(t, err)
 	require.Greater(t, accuracy, 0.9)
@@ -109,7 +117,7 @@ func TestClassify(t *testing.T) {
 	predicted, err := classify("--do_predict", "--text_column", "sentence", "--test_file", dev, "--model_name_or_path",
 		filepath.Join(dir, "one"), "--output_dir", filepath.Join(dir, "predict"))
 	require.NoError(t, err)
-	require.Contains(t, predicted, "predict: 40 texts of "+dev+", column sentence, classified in ")
+	require.Contains(t, predicted, "predict    40 texts of "+dev+", column sentence, classified in ")
 	results, err := os.ReadFile(filepath.Join(dir, "predict", resultsFile))
 	require.NoError(t, err)
 	require.Regexp(t, `^index\tprediction\n0\t(positive|negative)\n1\t`, string(results))

@@ -55,7 +55,6 @@ func (j *job) predict() error {
 	if err := os.WriteFile(path, []byte(b.String()), 0o666); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "predict: %d texts of %s, column %s, classified in %s\n",
-		n, j.data.TestFile, t.Columns[at], path)
+	j.Line("predict", fmt.Sprintf("%d texts of %s", n, j.data.TestFile), "column "+t.Columns[at], "classified in "+path)
 	return nil
 }

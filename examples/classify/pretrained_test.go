@@ -59,12 +59,12 @@ func TestFolderOfHuggingFacesTrainer(t *testing.T) {
 		"--output_dir",
 		filepath.Join(dir, "eval"))
 	require.NoError(t, err)
-	require.Contains(t, printed, "eval: accuracy 1.0000")
-	require.Contains(t, printed, "(the most frequent class: 0.6667)")
+	require.Contains(t, printed, "  eval_accuracy 1  ")
+	require.Contains(t, printed, "baseline   accuracy 0.6667, by taking the most frequent class\n")
 	require.Contains(t, printed, "%, right): The garden was lovely")
 	require.NotContains(t, printed, "wrong, it is")
-	require.Contains(t, printed, "text in column sentence, classes in label; 3 texts")
-	require.Contains(t, printed, "1 of 3 texts (33.3 %) have more than 24 tokens and were cut: see --max_seq_length")
+	require.Contains(t, printed, "text in column sentence, classes in label, 3 texts")
+	require.Contains(t, printed, "cut        33.3 % of 3 texts to 24 tokens: see --max_seq_length")
 	_, err = classify("--model_name_or_path", trainerFolder, "--train_file", table, "--validation_file", table,
 		"--output_dir", filepath.Join(dir, "more"), "--num_train_epochs", "1")
 	require.NoError(t, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/text"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
+	"github.com/lockstep-ml/lockstep/program"
 )
 
 // endOfText stands between documents.
@@ -30,9 +31,9 @@ type corpus struct {
 
 // String says how much text there is.
 func (c *corpus) String() string {
-	s := fmt.Sprintf("%s documents, %s", grouped(len(c.train)), sizeText(size(c.train)))
+	s := program.Count(len(c.train), "document") + ", " + sizeText(size(c.train))
 	if len(c.eval) > 0 {
-		s += fmt.Sprintf("; held out %s, %s", grouped(len(c.eval)), sizeText(size(c.eval)))
+		s += "; held out " + program.Count(len(c.eval), "document") + ", " + sizeText(size(c.eval))
 	}
 	if columns := c.columns(); len(columns) > 0 {
 		s += ", of column " + strings.Join(columns, ", ")

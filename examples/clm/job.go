@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -18,10 +17,12 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
+	"github.com/lockstep-ml/lockstep/examples/internal/final"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
@@ -35,13 +36,13 @@ type languageModel interface {
 // job is one run of the program.
 type job struct {
 	*settings
-	out, err io.Writer
+	*program.Process
 
 	corpus *corpus
 	tok    *tokenizers.BPE
 	net    languageModel
 	beside trainer.Option // files beside the weights: the tokenizer's, generation's
-	last   lastEvaluation
+	last   final.Evaluation
 }
 
 // run trains, or only evaluates if that is all that was asked for.
@@ -61,12 +62,9 @@ func (j *job) run(ctx context.Context) error {
 		return err
 	}
 	opts := []trainer.Option{trainer.WithTrainData(train), trainer.WithMetrics(textMetric(size(j.corpus.eval))),
-		j.beside, trainer.WithCallbacks(&j.last)}
+		j.beside, trainer.WithCallbacks(&j.last), trainer.WithDisplay(j.Stderr)}
 	if eval != nil {
 		opts = append(opts, trainer.WithEvalData(eval))
-	}
-	if f, ok := j.err.(*os.File); ok {
-		opts = append(opts, trainer.WithDisplay(f))
 	}
 	t := trainer.New(j.net, j.args, opts...)
 	defer t.Close() // what went wrong before is the error to report
@@ -75,9 +73,9 @@ func (j *job) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return j.report(t, m)
+		return j.saveEvaluation(t, m)
 	}
-	fmt.Fprintf(j.out, "%s%s blocks of %d tokens\n", label("samples"), grouped(train.Len()), j.data.BlockSize)
+	j.Line("samples", program.Count(train.Len(), "block")+" of "+program.Count(j.data.BlockSize, "token"))
 	return j.train(ctx, t)
 }
 
@@ -109,7 +107,7 @@ func (j *job) prepare(ctx context.Context, training bool) error {
 	if j.corpus, err = readCorpus(j.data, training, evaluating); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "%s%s, %s\n", label("text"), j.corpus, took())
+	j.Line("text", j.corpus.String(), took())
 	switch {
 	case evaluating && len(j.corpus.eval) == 0:
 		return errors.New("there is no text to evaluate on: want --validation_file")
@@ -142,8 +140,7 @@ func (j *job) load(dir string) error {
 			return fmt.Errorf("block_size %d is more than the model's %d positions", j.data.BlockSize, g.Cfg.NPositions)
 		}
 	}
-	fmt.Fprintf(j.out, "%s%s from %s, %s parameters\n", label("model"), j.net.ModelType(), dir,
-		grouped(nn.NumParameters(j.net)))
+	j.Line("model", j.net.ModelType()+" from "+dir, program.Count(nn.NumParameters(j.net), "parameter"))
 	return nil
 }
 
@@ -154,10 +151,10 @@ func (j *job) create(ctx context.Context) error {
 	}
 	took := stopwatch()
 	var err error
-	if j.tok, err = j.corpus.trainTokenizer(ctx, j.model.VocabSize, newPhase(j.err, "tokenizer")); err != nil {
+	if j.tok, err = j.corpus.trainTokenizer(ctx, j.model.VocabSize, newPhase(j.Stderr, "tokenizer")); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "%sbyte-level BPE of %s tokens, %s\n", label("tokenizer"), grouped(j.tok.VocabSize()), took())
+	j.Line("tokenizer", "byte-level BPE of "+program.Count(j.tok.VocabSize(), "token"), took())
 	if err := j.tok.BeginWith(endOfText); err != nil { // as in training, where it stands before each document
 		return err
 	}
@@ -176,9 +173,8 @@ func (j *job) create(ctx context.Context) error {
 		return err
 	}
 	j.net = net
-	fmt.Fprintf(j.out, "%sgpt2 of %d layers, width %d, %d heads, %s parameters\n", label("model"), cfg.NLayer,
-		cfg.NEmbd, cfg.NHead,
-		grouped(nn.NumParameters(net)))
+	j.Line("model", "gpt2 of "+program.Count(cfg.NLayer, "layer"), fmt.Sprintf("width %d", cfg.NEmbd),
+		program.Count(cfg.NHead, "head"), program.Count(nn.NumParameters(net), "parameter"))
 	return j.describe(cfg)
 }
 
@@ -216,8 +212,6 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	var baseline float64
 	if len(j.corpus.eval) > 0 {
 		baseline = newByteModel(j.corpus.train).natsPerByte(j.corpus.eval)
-		fmt.Fprintf(j.out, "%s%.3f nats per byte, a model that sees the two bytes before\n", label("baseline"),
-			baseline)
 	}
 	j.corpus.train = nil
 	debug.FreeOSMemory() // the text and the counts are done with, and training takes less
@@ -228,23 +222,21 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	if err := errors.Join(t.SaveMetrics("train", res.Metrics), t.SaveState(), t.SaveModel("")); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f tokens/s; model saved to %s\n", res.GlobalStep,
-		res.Metrics["train_runtime"], res.TrainingLoss, res.Metrics["train_tokens_per_second"], j.args.OutputDir)
+	j.Line("model", "saved to "+j.args.OutputDir)
 	if len(j.corpus.eval) > 0 {
-		m, err := j.evaluate(ctx, t, int64(res.GlobalStep))
+		m, err := j.last.Of(ctx, t)
 		if err != nil {
 			return err
 		}
-		if err := j.report(t, m); err != nil {
+		if err := j.saveEvaluation(t, m); err != nil {
 			return err
 		}
 		verdict := "better"
 		if m["eval_nats_per_byte"] >= baseline {
 			verdict = "not better"
 		}
-		fmt.Fprintf(j.out, "      %s than the baseline of %.3f nats per byte; random bytes have %.3f\n", verdict,
-			baseline,
-			math.Log(256))
+		j.Line("baseline", fmt.Sprintf("%.4f nats per byte, by counting what follows two bytes", baseline),
+			"the model is "+verdict)
 	}
 	if !t.IsMain() {
 		return nil
@@ -252,19 +244,8 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	return j.write(ctx)
 }
 
-// evaluate evaluates the final model, unless the run has just done so.
-func (j *job) evaluate(ctx context.Context, t *trainer.Trainer, step int64) (map[string]float64, error) {
-	if j.last.done && j.last.step == step && !j.args.LoadBestModelAtEnd {
-		return j.last.metrics, nil
-	}
-	return t.EvaluateContext(ctx)
-}
-
-// report prints and writes the results of an evaluation.
-func (j *job) report(t *trainer.Trainer, m map[string]float64) error {
-	fmt.Fprintf(j.out, "eval: loss %.4f, perplexity %.2f, %.4f nats per byte over %s\n", m["eval_loss"],
-		m["eval_perplexity"],
-		m["eval_nats_per_byte"], sizeText(size(j.corpus.eval)))
+// saveEvaluation writes the results of an evaluation, which the display has shown.
+func (j *job) saveEvaluation(t *trainer.Trainer, m map[string]float64) error {
 	m = maps.Clone(m)
 	m["perplexity"] = m["eval_perplexity"] // HuggingFace's run_clm.py has it under this name
 	return t.SaveMetrics("eval", m)
@@ -281,14 +262,14 @@ func (j *job) write(ctx context.Context) error {
 	}
 	for i, prompt := range prompts {
 		if len(prompts) == 1 {
-			fmt.Fprintf(j.out, "sample:\n%s", prompt)
+			fmt.Fprintf(j.Stdout, "sample:\n%s", prompt)
 		} else {
-			fmt.Fprintf(j.out, "sample %d of %d:\n%s", i+1, len(prompts), prompt)
+			fmt.Fprintf(j.Stdout, "sample %d of %d:\n%s", i+1, len(prompts), prompt)
 		}
 		if err := j.continued(ctx, prompt); err != nil {
 			return err
 		}
-		fmt.Fprintln(j.out)
+		fmt.Fprintln(j.Stdout)
 	}
 	return nil
 }
@@ -312,7 +293,7 @@ func (j *job) continued(ctx context.Context, prompt string) error {
 		OnToken: func(id int) {
 			if id != int(eot) {
 				text, _ = j.tok.AppendToken(text[:0], int32(id)) // the model knows no other tokens
-				_, _ = j.out.Write(text)                         // a broken pipe ends the program elsewhere
+				_, _ = j.Stdout.Write(text)                      // a broken pipe ends the program elsewhere
 			}
 		},
 	})

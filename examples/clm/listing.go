@@ -48,10 +48,8 @@ func listing(r *args.Resolved) string {
 	return b.String()
 }
 
-// brief is the listing for a terminal of some columns: what somebody set, and how many settings are the
-// demonstration's.
-func brief(r *args.Resolved, width int) string {
-	var words []string
+// brief are the settings for a terminal: what somebody set, and how many settings are the demonstration's.
+func brief(r *args.Resolved) (words []string) {
 	demo := 0
 	for _, row := range r.Table() {
 		switch row[2] {
@@ -65,10 +63,7 @@ func brief(r *args.Resolved, width int) string {
 	if demo > 0 {
 		words = append(words, fmt.Sprintf("%d for the demonstration (--log_level info lists them)", demo))
 	}
-	if len(words) == 0 {
-		return ""
-	}
-	return label("settings") + strings.TrimLeft(wrapped(label(""), words, min(width, lineWidth)), " ")
+	return words
 }
 
 // quoted is a value as it is, or in quotes if it would break the line.
@@ -97,18 +92,6 @@ func wrapped(indent string, words []string, width int) string {
 		line += w
 	}
 	return b.String() + line + "\n"
-}
-
-// label begins one of the program's lines.
-func label(name string) string { return fmt.Sprintf("%-10s ", name) }
-
-// grouped is a number with commas between thousands.
-func grouped[N int | int64](n N) string {
-	text := fmt.Sprint(n)
-	for i := len(text) - 3; i > 0; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
 }
 
 // sizeText is a size as people read it.

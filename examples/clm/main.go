@@ -41,12 +41,12 @@ func train(ctx context.Context, p *program.Process) error {
 		return err
 	}
 	verbose := s.args.LogLevel == args.LogLevelDebug || s.args.LogLevel == args.LogLevelInfo
-	if width := terminalWidth(p.Stdout); width > 0 && !verbose {
-		fmt.Fprint(p.Stdout, brief(resolved, width))
-	} else {
+	if p.Width() == 0 || verbose {
 		fmt.Fprint(p.Stdout, listing(resolved))
+	} else if settings := brief(resolved); len(settings) > 0 {
+		p.Line("settings", settings...)
 	}
-	j := &job{settings: s, out: p.Stdout, err: p.Stderr}
+	j := &job{settings: s, Process: p}
 	return j.run(ctx)
 }
 

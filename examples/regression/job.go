@@ -7,10 +7,8 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
-	"os"
 	"text/tabwriter"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -18,8 +16,10 @@ import (
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/tabular"
+	"github.com/lockstep-ml/lockstep/examples/internal/final"
 	"github.com/lockstep-ml/lockstep/models/mlp"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
@@ -31,10 +31,10 @@ var diamonds []byte
 
 // job is one training run.
 type job struct {
-	args     *args.TrainingArguments
-	model    *ModelArguments
-	data     *DataArguments
-	out, err io.Writer
+	*program.Process
+	args  *args.TrainingArguments
+	model *ModelArguments
+	data  *DataArguments
 
 	table    *tabular.Table // of the rows that are held out
 	held     []int          // those rows
@@ -56,7 +56,7 @@ func (j *job) run(ctx context.Context) error {
 	if j.net, err = mlp.New(nn.NewInit(tensor.CPU(), j.args.Seed), mlp.Config{Sizes: sizes}); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "model: mlp of widths %v, %d parameters\n", sizes, nn.NumParameters(j.net))
+	j.Line("model", fmt.Sprintf("mlp of widths %v", sizes), program.Count(nn.NumParameters(j.net), "parameter"))
 
 	opts := []trainer.Option{
 		trainer.WithTrainData(data.NewSource(train, data.Stack[sample])),
@@ -67,20 +67,19 @@ func (j *job) run(ctx context.Context) error {
 	if j.model.Patience > 0 {
 		opts = append(opts, trainer.WithCallbacks(&callbacks.EarlyStopping{Patience: j.model.Patience}))
 	}
-	display, _ := j.err.(*os.File) // nil: a test's buffer
-	opts = append(opts, trainer.WithDisplay(display))
+	var last final.Evaluation
+	opts = append(opts, trainer.WithCallbacks(&last), trainer.WithDisplay(j.Stderr))
 	t := trainer.New(j.net, j.args, opts...)
 	defer t.Close() // what went wrong before is the error to report
 	if err := j.learn(ctx, t); err != nil {
 		return err
 	}
-	m, err := t.EvaluateContext(ctx)
+	m, err := last.Of(ctx, t)
 	if err != nil {
 		return err
 	}
-	name, mean := j.features.Label.Name, baseline(eval)*j.features.Label.Std
-	fmt.Fprintf(j.out, "eval: mean absolute error of %s %.5g, R² %.4f over %d rows (always the mean: %.5g, R² 0)\n",
-		name, m["eval_mae"], m["eval_r2"], len(eval), mean)
+	j.Line("baseline", fmt.Sprintf("mae %.5g, r2 0, by always the mean of %s", baseline(eval)*j.features.Label.Std,
+		j.features.Label.Name))
 	if err := t.SaveMetrics("eval", m); err != nil || !t.IsMain() {
 		return err
 	}
@@ -125,8 +124,9 @@ func (j *job) read() (train, eval data.Slice[sample], err error) {
 	if eval, err = j.features.samples(j.table, j.held); err != nil {
 		return nil, nil, err
 	}
-	fmt.Fprintf(j.out, "data: %s, %d rows to learn %s from, %d held out; %d columns make %d inputs\n",
-		t.Path, len(train), j.data.LabelColumn, len(eval), len(j.features.Columns), j.features.size())
+	j.Line("data", t.Path, program.Count(len(train), "row")+" to learn "+j.data.LabelColumn+" from",
+		fmt.Sprintf("%d held out", len(eval)),
+		fmt.Sprintf("%d columns make %d inputs", len(j.features.Columns), j.features.size()))
 	return train, eval, nil
 }
 
@@ -139,15 +139,11 @@ func (j *job) learn(ctx context.Context, t *trainer.Trainer) error {
 	if err := errors.Join(t.SaveMetrics("train", res.Metrics), t.SaveState(), t.SaveModel("")); err != nil {
 		return err
 	}
-	s, best, end := t.State(), "", ""
-	if s.GlobalStep < s.MaxSteps {
-		end = " (stopped early)"
+	facts := []string{"saved to " + j.args.OutputDir}
+	if s := t.State(); s.BestMetric != nil && s.BestGlobalStep != nil && j.args.LoadBestModelAtEnd {
+		facts = append([]string{fmt.Sprintf("best at step %d", *s.BestGlobalStep)}, facts...)
 	}
-	if s.BestMetric != nil && s.BestGlobalStep != nil && j.args.LoadBestModelAtEnd {
-		best = fmt.Sprintf(", best at step %d", *s.BestGlobalStep)
-	}
-	fmt.Fprintf(j.out, "trained: %.0f of %d epochs%s, %d steps%s, %.1f s; saved to %s\n",
-		s.Epoch, s.NumTrainEpochs, end, res.GlobalStep, best, res.Metrics["train_runtime"], j.args.OutputDir)
+	j.Line("model", facts...)
 	return nil
 }
 
@@ -171,8 +167,8 @@ func (j *job) show(eval data.Slice[sample]) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(j.out, "some of the rows that were held out:")
-	t := tabwriter.NewWriter(j.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(j.Stdout, "some of the rows that were held out:")
+	t := tabwriter.NewWriter(j.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "%s\tpredicted", j.features.Label.Name)
 	for _, c := range j.features.Columns {
 		fmt.Fprintf(t, "\t%s", c.Name)

@@ -38,6 +38,6 @@ func train(ctx context.Context, p *program.Process) error {
 		}
 		return serve(ctx, dir, s, p.Stdout)
 	}
-	j := &job{args: a, model: m, data: d, out: p.Stdout, err: p.Stderr}
+	j := &job{Process: p, args: a, model: m, data: d}
 	return j.run(ctx)
 }

@@ -32,12 +32,20 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 
 // regression runs the program and returns what it prints.
 func regression(argv ...string) (string, error) {
-	var out, errs bytes.Buffer
-	err := run(context.Background(), argv, &out, &errs)
+	var out bytes.Buffer
+	err := run(context.Background(), argv, &out, &out)
 	return out.String(), err
 }
 
-var result = regexp.MustCompile(`mean absolute error of price ([\d.]+), R² ([\d.]+) over 800 rows`)
+var result = regexp.MustCompile(`eval_mae ([\d.]+)  eval_r2 ([\d.]+)`)
+
+// last is the last match of an evaluation's line: that of the final model.
+func last(t *testing.T, line *regexp.Regexp, printed string) []string {
+	t.Helper()
+	all := line.FindAllStringSubmatch(printed, -1)
+	require.NotEmpty(t, all, printed)
+	return all[len(all)-1]
+}
 
 // lines hands over what is written to it.
 type lines chan string
@@ -53,13 +61,12 @@ func TestDiamonds(t *testing.T) {
 	dir := t.TempDir()
 	printed, err := regression("--output_dir", dir)
 	require.NoError(t, err)
-	m := result.FindStringSubmatch(printed)
-	require.NotNil(t, m, printed)
+	m := last(t, result, printed)
 	r2, err := strconv.ParseFloat(m[2], 64)
 	require.NoError(t, err)
 	require.Greater(t, r2, 0.96)
-	require.Regexp(t, `trained: \d\d of 60 epochs \(stopped early\), \d+ steps, best at step \d+, `, printed,
-		"stopped early")
+	require.Regexp(t, `\nstopped after \d+ of \d+ steps: EarlyStopping.*\nmodel      best at step \d+, saved to `,
+		printed)
 
 	_, shown, ok := strings.Cut(printed, "held out:\n")
 	require.True(t, ok, printed)
@@ -149,9 +156,8 @@ func TestOwnTable(t *testing.T) {
 	}
 	one, err := regression(flags("one")...)
 	require.NoError(t, err)
-	require.Contains(t, one, "160 rows to learn rent from, 40 held out; 3 columns make 4 inputs")
-	m := regexp.MustCompile(`eval: .*R² ([\d.]+) over`).FindStringSubmatch(one)
-	require.NotNil(t, m, one)
+	require.Contains(t, one, "160 rows to learn rent from, 40 held out, 3 columns make 4 inputs")
+	m := last(t, regexp.MustCompile(`eval_loss .*eval_r2 ([\d.]+)`), one)
 	r2, err := strconv.ParseFloat(m[1], 64)
 	require.NoError(t, err)
 	require.Greater(t, r2, 0.9)

@@ -6,16 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/images"
 	"github.com/lockstep-ml/lockstep/examples/internal/confusion"
+	"github.com/lockstep-ml/lockstep/examples/internal/final"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/resnet"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
@@ -23,7 +23,7 @@ import (
 // job is one run of the program.
 type job struct {
 	*settings
-	out, err io.Writer
+	*program.Process
 
 	train, test images.Set
 	norm        images.Normalization
@@ -52,29 +52,30 @@ func (j *job) run(ctx context.Context) error {
 	if err := j.prepare(first.Channels); err != nil {
 		return err
 	}
+	j.Line("data", program.Count(j.train.Len(), "image")+" to learn from",
+		program.Count(j.test.Len(), "image")+" held out")
 	matrix := confusion.New(j.net.Labels())
-	display, _ := j.err.(*os.File) // nil: a test's buffer
+	var last final.Evaluation
 	change := images.Augmentation{CropPadding: j.data.CropPadding, HorizontalFlip: j.data.HorizontalFlip}
 	source := data.NewAugmentedSource(j.train, j.args.Seed, change.Apply, j.norm.Collate)
 	t := trainer.New(j.net, j.args, trainer.WithTrainData(source),
 		trainer.WithEvalData(data.NewSource(j.test, j.norm.Collate)), trainer.WithMetrics(matrix),
-		trainer.WithParts(preprocessorPart(j.norm, first.Height, first.Width)), trainer.WithDisplay(display))
+		trainer.WithParts(preprocessorPart(j.norm, first.Height, first.Width)), trainer.WithCallbacks(&last),
+		trainer.WithDisplay(j.Stderr))
 	defer t.Close() // what went wrong before is the error to report
 	if !onlyEval {
 		if err := j.learn(ctx, t); err != nil {
 			return err
 		}
 	}
-	m, err := t.EvaluateContext(ctx)
+	m, err := last.Of(ctx, t)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "eval: accuracy %.4f, loss %.4f over %d images\n", m["eval_accuracy"], m["eval_loss"],
-		j.test.Len())
 	if err := t.SaveMetrics("eval", m); err != nil || !t.IsMain() {
 		return err
 	}
-	if err := matrix.WriteTable(j.out, 3); err != nil {
+	if err := matrix.WriteTable(j.Stdout, 3); err != nil {
 		return err
 	}
 	return j.show()
@@ -111,8 +112,9 @@ func (j *job) prepare(channels int) error {
 	if j.net, err = resnet.New(nn.NewInit(tensor.CPU(), j.args.Seed), cfg); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "model: resnet, channels %v, %d layers each, %d parameters, %d classes\n", cfg.HiddenSizes,
-		j.model.Depth, nn.NumParameters(j.net), len(names))
+	j.Line("model", fmt.Sprintf("resnet of channels %v", cfg.HiddenSizes),
+		program.Count(j.model.Depth, "layer")+" each",
+		program.Count(nn.NumParameters(j.net), "parameter"), program.Count(len(names), "class"))
 	return nil
 }
 
@@ -131,7 +133,7 @@ func (j *job) load(dir string) error {
 			len(j.norm.Mean), n)
 	}
 	j.net = net
-	fmt.Fprintf(j.out, "model: %s from %s, %d parameters\n", net.ModelType(), dir, nn.NumParameters(net))
+	j.Line("model", net.ModelType()+" from "+dir, program.Count(nn.NumParameters(net), "parameter"))
 	return nil
 }
 
@@ -163,8 +165,6 @@ func (j *job) learn(ctx context.Context, t *trainer.Trainer) error {
 	if err := errors.Join(t.SaveMetrics("train", res.Metrics), t.SaveState(), t.SaveModel("")); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f images/s; model saved to %s\n",
-		res.GlobalStep, res.Metrics["train_runtime"], res.TrainingLoss, res.Metrics["train_samples_per_second"],
-		j.args.OutputDir)
+	j.Line("model", "saved to "+j.args.OutputDir)
 	return nil
 }

@@ -42,7 +42,7 @@ func train(ctx context.Context, p *program.Process) error {
 	if s.data.DataDir == "" {
 		s.data.DataDir = fashionDir
 	}
-	j := &job{settings: s, out: p.Stdout, err: p.Stderr}
+	j := &job{settings: s, Process: p}
 	return j.run(ctx)
 }
 

@@ -48,7 +48,11 @@ func (j *job) show() error {
 		}
 		captions[i] = fmt.Sprintf("%s (%s)", names[guesses[i]], verdict)
 	}
-	writePictures(j.out, some, captions)
+	if width := j.Width(); width > 0 { // as many as fit beside each other
+		n := max(1, (width+2)/(cellWidth(some, captions)+2))
+		some, captions = some[:min(n, len(some))], captions[:min(n, len(some))]
+	}
+	writePictures(j.Stdout, some, captions)
 	return nil
 }
 
@@ -80,15 +84,20 @@ func brightness(x images.Image, at int) int {
 	return (299*r + 587*g + 114*b) / 1000
 }
 
+// cellWidth is how wide the widest picture or caption is.
+func cellWidth(some []images.Image, captions []string) (width int) {
+	for i, x := range some {
+		width = max(width, x.Width, len([]rune(captions[i])))
+	}
+	return width
+}
+
 // writePictures draws pictures beside each other, two rows of pixels to a line, above their captions.
 func writePictures(w io.Writer, some []images.Image, captions []string) {
 	if len(some) == 0 {
 		return
 	}
-	width := some[0].Width
-	for _, c := range captions {
-		width = max(width, len([]rune(c)))
-	}
+	width := cellWidth(some, captions)
 	line := func(cell func(i int) string) {
 		var b strings.Builder
 		for i := range some {

@@ -29,12 +29,20 @@ import (
 // vision runs the program and returns what it prints.
 func vision(t *testing.T, argv ...string) (string, error) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	err := run(context.Background(), argv, &out, &errs)
+	var out bytes.Buffer
+	err := run(context.Background(), argv, &out, &out)
 	return out.String(), err
 }
 
-var result = regexp.MustCompile(`eval: accuracy ([\d.]+), loss`)
+var result = regexp.MustCompile(`eval_loss [\d.]+  eval_accuracy ([\d.]+)  `)
+
+// last is the last match of an evaluation's line: that of the final model.
+func last(t *testing.T, line *regexp.Regexp, printed string) []string {
+	t.Helper()
+	all := line.FindAllStringSubmatch(printed, -1)
+	require.NotEmpty(t, all, printed)
+	return all[len(all)-1]
+}
 
 // A small model learns to tell bright quarters apart; the saved one evaluates the same, and
 // two ranks train it the same.
@@ -51,10 +59,9 @@ func TestVision(t *testing.T) {
 	}
 	printed, err := vision(t, flags("one")...)
 	require.NoError(t, err)
-	require.Contains(t, printed, "model: resnet, channels [8 16], 1 layers each")
+	require.Contains(t, printed, "model      resnet of channels [8 16], 1 layer each")
 	require.Contains(t, printed, "4 classes")
-	m := result.FindStringSubmatch(printed)
-	require.NotNil(t, m, printed)
+	m := last(t, result, printed)
 	accuracy, err := strconv.ParseFloat(m[1], 64)
 	require.NoError(t, err)
 	require.Greater(t, accuracy, 0.9)
@@ -143,7 +150,7 @@ func TestFoldersOfColoredImages(t *testing.T) {
 	}
 	printed, err := vision(t, flags("one")...)
 	require.NoError(t, err)
-	require.Contains(t, printed, "over 6 images", "15 % of 40")
+	require.Contains(t, printed, "34 images to learn from, 6 images held out", "15 % of 40")
 	require.Regexp(t, `(?m)^round .* \d+$`, printed, "the class of a folder")
 	_, err = vision(t, flags("two", "--num_replicas", "2", "--dataloader_num_workers", "2")...)
 	require.NoError(t, err)
@@ -158,7 +165,7 @@ func TestFoldersOfColoredImages(t *testing.T) {
 	printed, err = vision(t, "--do_eval", "--model_name_or_path", filepath.Join(dir, "one"), "--data_dir", sets,
 		"--max_images", "5", "--output_dir", filepath.Join(dir, "eval"))
 	require.NoError(t, err)
-	require.Contains(t, printed, "over 5 images")
+	require.Contains(t, printed, "5 images held out")
 	saved, err := models.OpenPretrained[*resnet.Model](tensor.CPU(), filepath.Join(dir, "one"), "a resnet")
 	require.NoError(t, err)
 	require.Equal(t, 3, saved.Model.Cfg.NumChannels)

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package final is how the examples evaluate what they have trained, without doing again what the run has just done. It
+// is no example itself.
+package final
+
+import (
+	"context"
+
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// Evaluation is a callback that remembers the last evaluation of a run.
+type Evaluation struct {
+	callbacks.Base
+	step    int64
+	metrics map[string]float64 // nil: there was none
+	best    bool               // the run ends with its best model, not with the last
+}
+
+// OnEvaluate implements callbacks.Callback.
+func (l *Evaluation) OnEvaluate(e *callbacks.Event) error {
+	l.step, l.metrics, l.best = e.State.GlobalStep, e.Metrics, e.Args.LoadBestModelAtEnd
+	return nil
+}
+
+// EveryRank implements callbacks.EveryRank: no rank evaluates alone.
+func (l *Evaluation) EveryRank() {}
+
+// Of evaluates the final model, unless that is what the run's last evaluation was of.
+func (l *Evaluation) Of(ctx context.Context, t *trainer.Trainer) (map[string]float64, error) {
+	step := t.State().GlobalStep
+	if best := t.State().BestGlobalStep; l.best && best != nil {
+		step = *best
+	}
+	if l.metrics != nil && l.step == step {
+		return l.metrics, nil
+	}
+	return t.EvaluateContext(ctx)
+}

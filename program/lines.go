@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package program
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/terminal"
+)
+
+// nameWidth is the width of the column of names, in columns.
+const nameWidth = 10
+
+// Line prints a line of results on Stdout: a name in a column of its own, then facts with commas between them.
+//
+//	model      gpt2 of 2 layers, width 128, 4 heads, 929,280 parameters
+//
+// On a terminal the name is bold, and a line that is too long goes on below the first fact. Facts are broken between
+// words only if they do not fit into a line. In a file a line has any length.
+func (p *Process) Line(name string, facts ...string) { WriteLine(p.Stdout, name, facts...) }
+
+// WriteLine is Process.Line for any writer.
+func WriteLine(w io.Writer, name string, facts ...string) {
+	indent, width := strings.Repeat(" ", nameWidth+1), widthOf(w)
+	label := fmt.Sprintf("%-*s ", nameWidth, name)
+	lines := terminal.Fold(facts, ", ", width, label, indent)
+	lines[0] = terminal.Paint(w, terminal.Bold, name) + lines[0][len(name):]
+	fmt.Fprintln(w, strings.TrimRight(strings.Join(lines, "\n"), " "))
+}
+
+// Count gives a number of things, as "1 layer" or "929,280 parameters"; what is one of them.
+func Count[N int | int64](n N, what string) string { return terminal.Count(int64(n), what) }
+
+// Width is the number of columns that a line on Stdout may have; 0 if it has any length, as in a file.
+func (p *Process) Width() int { return widthOf(p.Stdout) }
+
+// widthOf is the number of columns of a line on w; 0 is any.
+func widthOf(w io.Writer) int { return min(terminal.Width(w), terminal.Full) }
+
+// fold prints a text, with lines that do not fit on w broken between words.
+func fold(w io.Writer, text string) {
+	fmt.Fprintln(w, strings.Join(folded(text, terminal.Width(w)), "\n"))
+}
+
+// folded are the lines of a text, those that do not fit broken between words. Others keep their blanks.
+func folded(text string, width int) (lines []string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		if width == 0 || terminal.Columns(line) <= width {
+			lines = append(lines, line)
+			continue
+		}
+		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
+		lines = append(lines, terminal.Fold(strings.Fields(line), " ", width, indent, indent+"  ")...)
+	}
+	return lines
+}
