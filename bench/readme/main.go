@@ -47,7 +47,7 @@ func main() {
 	pflag.StringVar(&o.note, "note", "", "a line below the title: what was trained, and where")
 	pflag.StringVar(&o.unit, "unit", "loss (nats per token)", "the label of the curve's upright axis")
 	pflag.StringVar(&o.until, "until", "", "show the terminal when this text first appeared; empty: at the end")
-	pflag.IntVar(&o.columns, "columns", 100, "the width of the terminal")
+	pflag.IntVar(&o.columns, "columns", 80, "the width of the terminal")
 	pflag.IntVar(&o.head, "head", 10, "how many of the first lines to show if there are more than head + tail")
 	pflag.IntVar(&o.tail, "tail", 18, "how many of the last lines to show if there are more than head + tail")
 	pflag.StringArrayVar(&o.compare, "compare", nil,

@@ -75,6 +75,9 @@ func TestExcerpt(t *testing.T) {
 	kept, cut := excerpt(lines, 1, 2)
 	require.Equal(t, []string{"1", "3", "4"}, text(kept))
 	require.Equal(t, 1, cut)
+	kept, cut = excerpt(lines, 3, 0)
+	require.Equal(t, []string{"1", "2", "3"}, text(kept))
+	require.Equal(t, 3, cut)
 	kept, cut = excerpt(lines, 2, 2)
 	require.Len(t, kept, 4)
 	require.Zero(t, cut)
@@ -140,6 +143,12 @@ func TestPictures(t *testing.T) {
 		require.Subset(t, texts(t, pictures["x-loss"].SVG(theme)),
 			[]string{"Loss & more", "of it", "training", "evaluation", "step", "loss", "2.50", "2.75", "2.4", "3.6"})
 	}
+
+	o.head, o.tail = 2, 0
+	pictures, err = o.draw()
+	require.NoError(t, err)
+	require.Equal(t, []string{"run <it>", "$", "run <it>", "first", "left out", "⋮"},
+		texts(t, pictures["x-run"].SVG(&picture.Themes[0])))
 
 	o.compare = []string{"one=" + o.state, "two=" + o.state}
 	pictures, err = o.drawComparison()

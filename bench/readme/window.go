@@ -21,8 +21,9 @@ type window struct {
 // The window's measures, in pixels.
 const (
 	barHeight = 34.0
-	windowPad = 18.0
-	rowHeight = 18.0
+	windowPad = 22.0
+	rowHeight = 20.0
+	advance   = 9.03 // of a character in the fonts of class mono
 )
 
 // draw draws the window; how is the command that does so.
@@ -49,6 +50,10 @@ func (w *window) draw(how string) *picture.Picture {
 			}
 		}
 	}
+	if w.cut > 0 && w.cut == len(w.lines) {
+		y += rowHeight
+		w.put(p, y, 0, "⋮", "muted")
+	}
 	p.Height = y + rowHeight/2 + windowPad
 	return p
 }
@@ -70,7 +75,7 @@ func (s style) class() string {
 
 // put writes a text from a column on. Its width is fixed, so that columns stay in line whatever the font.
 func (w *window) put(p *picture.Picture, y float64, column int, text, class string) {
-	advance := (picture.Width - 2*windowPad) / float64(w.columns)
+	advance := min(advance, (picture.Width-2*windowPad)/float64(w.columns))
 	trimmed := strings.TrimLeft(text, " ")
 	column += len(text) - len(trimmed)
 	trimmed = strings.TrimRight(trimmed, " ")

@@ -79,26 +79,28 @@ func (s *source) cells(document, heading, label string) []string {
 	return cells
 }
 
-// recorded says how fast the run of the README's pictures was.
+// recorded says how fast the run of the README's pictures was, and where it ended.
 func (s *source) recorded() string {
 	text, err := os.ReadFile("../readme/testdata/clm.json")
 	require.NoError(s.t, err)
 	var state struct {
+		GlobalStep int                  `json:"global_step"`
+		MaxSteps   int                  `json:"max_steps"`
 		LogHistory []map[string]float64 `json:"log_history"`
 	}
 	require.NoError(s.t, json.Unmarshal(text, &state))
 	var speeds []float64
-	seconds := 0.0
 	for _, r := range state.LogHistory {
-		if _, last := r["train_runtime"]; last {
-			seconds = r["train_runtime"]
-		} else if v, ok := r["train_tokens_per_second"]; ok {
+		if _, whole := r["train_runtime"]; whole {
+			continue
+		}
+		if v, ok := r["train_tokens_per_second"]; ok {
 			speeds = append(speeds, v)
 		}
 	}
 	require.NotEmpty(s.t, speeds)
-	return fmt.Sprintf("%.0f,000 to %.0f,000 tokens/s, %.0f seconds of training", slices.Min(speeds)/1e3,
-		slices.Max(speeds)/1e3, seconds)
+	return fmt.Sprintf("%.0f,000 to %.0f,000 tokens/s, and the end after %d of %d steps", slices.Min(speeds)/1e3,
+		slices.Max(speeds)/1e3, state.GlobalStep, state.MaxSteps)
 }
 
 // claims are the README's sentences and rows with figures, with the conditions that belong to them.

@@ -45,7 +45,7 @@ func (t *Theme) rules() [][2]string {
 		{"bar", "fill:" + t.bar}, {"grip", "fill:" + t.border},
 		{"text", "fill:" + t.text}, {"muted", "fill:" + t.muted},
 		{"title", "font-size:15px;font-weight:600"}, {"bold", "font-weight:600"}, {"small", "font-size:11.5px"},
-		{"mono", "font-family:" + mono + ";font-size:13.2px;font-variant-ligatures:none"},
+		{"mono", "font-family:" + mono + ";font-size:15px;font-variant-ligatures:none"},
 		{"end", "text-anchor:end"}, {"middle", "text-anchor:middle"},
 		{"grid", "stroke:" + t.grid}, {"axis", "stroke:" + t.muted}, {"gap", "stroke:" + t.page},
 		{"target", "stroke:" + t.text + ";stroke-width:2"}, {"pale", "opacity:0.38"},
