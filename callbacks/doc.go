@@ -20,7 +20,7 @@
 // must not keep an Event, and changes its State only by the methods of this package. The record of a log event
 // is the exception: what a callback adds to it is seen by all that come after it, and kept.
 //
-// The order is [Flow], then those that add to records ([Speed], [Memory]), then reporters, then the user's own,
+// The order is [Flow], then those that add to records ([Speed], [Memory], [RegisterDefault]), then reporters, then the user's own,
 // then the display: [Progress] on a terminal, [Printer] in files and pipes. What a program writes to that
 // terminal during the run goes through [TerminalOf] or [AboveBar], so that it stands above the progress bar.
 //
@@ -32,6 +32,6 @@
 //
 // # For package trainer
 //
-// [Handler], [Flow], [Display], [NewReporters], [NewState], [StateFromJSON], [SpeedMetrics] and
+// [Handler], [Flow], [Display], [NewDefaults], [NewReporters], [NewState], [StateFromJSON], [SpeedMetrics] and
 // [ResidentMemory] are for code that runs the loop and fires the events. A callback needs none of them.
 package callbacks

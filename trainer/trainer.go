@@ -286,7 +286,7 @@ func (t *Trainer) buildCallbacks() error {
 		return err
 	}
 	list := []callbacks.Callback{&callbacks.Flow{}, &callbacks.Speed{}, &callbacks.Memory{}}
-	list = append(list, reporters...)
+	list = append(append(list, callbacks.NewDefaults(t.user)...), reporters...)
 	if t.display == nil {
 		list = append(list, t.user...)
 	} else {

@@ -35,7 +35,7 @@ var lattice = map[string][]string{
 	"accelerate":   {"args", "data", "dist", "nn", "optim", "samplers", "tensor", "internal"},
 	"trainer": {"accelerate", "args", "callbacks", "checkpoint", "data", "dist", "models.", "nn", "optim", "samplers",
 		"tensor", "internal"},
-	"program":  {"accelerate", "args", "callbacks", "tensor", "trainer", "internal"},
+	"program":  {"accelerate", "args", "callbacks", "integrations", "tensor", "trainer", "internal"},
 	"cmd":      {anything},
 	"examples": {anything},
 	"tests":    {anything},
