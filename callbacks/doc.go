@@ -20,9 +20,10 @@
 // must not keep an Event, and changes its State only by the methods of this package. The record of a log event
 // is the exception: what a callback adds to it is seen by all that come after it, and kept.
 //
-// The order is [Flow], then those that add to records ([Speed], [Memory], [RegisterDefault]), then reporters, then the user's own,
-// then the display: [Progress] on a terminal, [Printer] in files and pipes. What a program writes to that
-// terminal during the run goes through [TerminalOf] or [AboveBar], so that it stands above the progress bar.
+// The order is [Flow], then those that add to records ([Speed], [Memory], [RegisterDefault]), then reporters,
+// then the user's own, then the display: [Progress] on a terminal, [Printer] in files and pipes. What a program
+// writes to that terminal during the run goes through [TerminalOf] or [AboveBar], so that it stands above the
+// progress bar. [NewPhase] shows work before a run.
 //
 // A reporter sends records to an outside system; packages below integrations register theirs with
 // [RegisterReporter], and the argument report_to turns them on.

@@ -74,7 +74,8 @@ func (r Record) Keys() []string {
 
 // String gives the record as one line of "key value" pairs with two spaces between them, numbers with the digits that
 // people read: losses and norms with four decimals, the epoch with two. Texts above 100 bytes are replaced by their
-// length. What is of interest over a whole run rather than at a glance (memory_…, gpu_…, total_flos) is left to the reporters.
+// length. What is of interest over a whole run rather than at a glance (memory_…, gpu_…, total_flos) is
+// left to the reporters.
 func (r Record) String() string {
 	var b strings.Builder
 	for _, key := range r.Keys() {

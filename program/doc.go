@@ -52,7 +52,8 @@
 // [Process.Line] prints results, a name with facts about it; messages and the log go to standard error. On a terminal
 // lines fit its width (COLUMNS, or 80, where the terminal does not report one), names are bold, warnings yellow and
 // errors red, unless NO_COLOR or CI is set or TERM is dumb. What goes elsewhere has no colour, and a line for each
-// fact of any length. lockstep launch hands the width of its terminal to its ranks.
+// fact of any length. lockstep launch hands the width of its terminal to its ranks. [Process.Phase] shows how far work
+// before a training is.
 //
 // # Memory
 //

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
@@ -28,6 +29,16 @@ func WriteLine(w io.Writer, name string, facts ...string) {
 	lines := terminal.Fold(facts, ", ", width, label, indent)
 	lines[0] = terminal.Paint(w, terminal.Bold, name) + lines[0][len(name):]
 	fmt.Fprintln(w, strings.TrimRight(strings.Join(lines, "\n"), " "))
+}
+
+// Phase begins to show on Stderr how far the program's work before a training is: by a bar on a terminal, unless
+// disable_tqdm is set, and elsewhere by a line if it takes long. total is the number of units. It is nil, which shows
+// nothing, on ranks other than 0. The caller closes it.
+func (p *Process) Phase(name string, total int64, unit callbacks.Unit) *callbacks.Phase {
+	if p == nil || p.silent {
+		return nil
+	}
+	return callbacks.NewPhase(p.Stderr, !p.noBars, name, total, unit)
 }
 
 // Count gives a number of things, as "1 layer" or "929,280 parameters"; what is one of them.

@@ -43,6 +43,9 @@ type Process struct {
 	Stdout io.Writer
 	// Stderr takes messages, and shows a run: it is os.Stderr, except in tests.
 	Stderr io.Writer
+
+	silent bool // another rank speaks for this one
+	noBars bool // disable_tqdm
 }
 
 // Func is a program. ctx ends at the first signal; context.Cause(ctx) is then a SignalError.
@@ -56,7 +59,7 @@ func Run(f Func) (code int) {
 	p := &Process{Name: strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"), Args: os.Args[1:],
 		Stdout: &output{w: os.Stdout}, Stderr: os.Stderr}
 	if place, err := accelerate.Place(); err == nil && place.Rank > 0 { // Parse returns the error
-		p.Stdout = io.Discard // rank 0 speaks for all
+		p.Stdout, p.silent = io.Discard, true // rank 0 speaks for all
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -115,6 +118,7 @@ func (p *Process) Parse(l *args.Loader) (*args.Resolved, error) {
 		return nil, err
 	}
 	if a := l.TrainingArguments(); a != nil {
+		p.noBars = a.ProgressDisabled()
 		if level, set := a.SlogLevel(); set {
 			p.log(level)
 		}

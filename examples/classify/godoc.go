@@ -10,7 +10,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data/text"
+	"github.com/lockstep-ml/lockstep/program"
 )
 
 // parts are the folders of the standard library that the demonstration tells apart.
@@ -18,13 +20,17 @@ var parts = []string{"crypto", "encoding", "go", "image", "math", "net", "os", "
 
 // goComments are the comments that document the declarations in those folders, with the folder as label. The comments
 // of one file in ten are held out, so that the evaluation is on files that the training has not seen.
-func goComments(root string) (train, eval *texts, err error) {
+func goComments(p *program.Process, root string) (train, eval *texts, err error) {
 	train, eval = &texts{name: "comments of Go's standard library"}, &texts{}
 	files, more, err := text.GoSource(root)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, file := range slices.Sorted(slices.Values(append(files, more...))) {
+	files = slices.Sorted(slices.Values(append(files, more...)))
+	phase := p.Phase("reading text", int64(len(files)), callbacks.Items)
+	defer phase.Close()
+	for _, file := range files {
+		phase.Add(1)
 		rel, err := filepath.Rel(root, file)
 		if err != nil {
 			return nil, nil, err

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/examples/internal/confusion"
 	"github.com/lockstep-ml/lockstep/examples/internal/final"
+	"github.com/lockstep-ml/lockstep/examples/internal/tokens"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -71,7 +71,7 @@ func (j *job) run(ctx context.Context) error {
 		}
 		return j.predict()
 	}
-	train, eval, err := readTexts(j.data, j.args.Seed, training)
+	train, eval, err := readTexts(j.Process, j.data, j.args.Seed, training)
 	if err != nil {
 		return err
 	}
@@ -125,15 +125,8 @@ func (j *job) run(ctx context.Context) error {
 
 // create trains a tokenizer and makes a new model.
 func (j *job) create(ctx context.Context, train *texts) error {
-	all := func(yield func(string, error) bool) {
-		for _, t := range train.texts {
-			if !yield(t, nil) {
-				return
-			}
-		}
-	}
 	var err error
-	j.tok, err = tokenizers.Train(ctx, all, tokenizers.TrainOptions{VocabSize: j.model.VocabSize,
+	j.tok, err = tokens.Train(ctx, j.Process, train.texts, tokenizers.TrainOptions{VocabSize: j.model.VocabSize,
 		SpecialTokens: []string{endOfText, padding}})
 	if err != nil {
 		return err
@@ -216,7 +209,7 @@ func (j *job) beside() trainer.Option {
 // encode turns texts into tokens and labels into numbers, and reports how many texts were too long. Labels of t that
 // are numbers become the names of their classes.
 func (j *job) encode(ctx context.Context, t *texts) (data.Slice[data.LabelledTokens], error) {
-	ids, err := j.tok.EncodeAll(ctx, t.texts, runtime.GOMAXPROCS(0))
+	ids, err := tokens.Encode(ctx, j.Process, j.tok, t.texts)
 	if err != nil {
 		return nil, err
 	}

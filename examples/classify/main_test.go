@@ -246,7 +246,7 @@ func TestDemonstrationSettings(t *testing.T) {
 		require.Equal(t, args.Default("").LearningRate, s.args.LearningRate, flag)
 		require.Equal(t, args.Default("").NumTrainEpochs, s.args.NumTrainEpochs, flag)
 	}
-	train, eval, err := readTexts(newSettings(true).data, 1, true)
+	train, eval, err := readTexts(nil, newSettings(true).data, 1, true)
 	require.NoError(t, err)
 	require.Equal(t, parts, train.classes())
 	require.Equal(t, parts, eval.classes())

@@ -117,7 +117,7 @@ func TestLabelling(t *testing.T) {
 func TestColumns(t *testing.T) {
 	dir := t.TempDir()
 	moods := writeMoods(t, dir, "csv", 40)
-	train, eval, err := readTexts(&DataArguments{TrainFile: moods, LabelColumn: "sentiment",
+	train, eval, err := readTexts(nil, &DataArguments{TrainFile: moods, LabelColumn: "sentiment",
 		ValidationSplitPercentage: 10},
 		1, true)
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/data/tabular"
 	"github.com/lockstep-ml/lockstep/data/text"
+	"github.com/lockstep-ml/lockstep/program"
 )
 
 // texts are texts with their labels.
@@ -22,14 +23,14 @@ type texts struct {
 }
 
 // readTexts reads what the settings name. Without a model to train, train is empty.
-func readTexts(d *DataArguments, seed uint64, training bool) (train, eval *texts, err error) {
+func readTexts(p *program.Process, d *DataArguments, seed uint64, training bool) (train, eval *texts, err error) {
 	switch {
 	case d.TrainFile == "" && d.ValidationFile == "":
 		root, err := text.GoRoot()
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w; want --train_file, a table of texts with labels", err)
 		}
-		return goComments(root)
+		return goComments(p, root)
 	case d.TrainFile == "" && training:
 		return nil, nil, fmt.Errorf("there is validation_file %s and nothing to train on: "+
 			"want --train_file, or --do_eval with --model_name_or_path", d.ValidationFile)

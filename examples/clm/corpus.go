@@ -8,16 +8,18 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/text"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
+	"github.com/lockstep-ml/lockstep/examples/internal/tokens"
 	"github.com/lockstep-ml/lockstep/program"
 )
 
@@ -54,17 +56,17 @@ func (c *corpus) columns() (names []string) {
 }
 
 // readCorpus reads the user's files, or the functions of the Go standard library. Without a file to evaluate on, a
-// share of the training text is held out if evaluating says so.
-func readCorpus(d *DataArguments, training, evaluating bool) (*corpus, error) {
+// share of the training text is held out if evaluating says so. p shows how far it is; it may be nil.
+func readCorpus(p *program.Process, d *DataArguments, training, evaluating bool) (*corpus, error) {
 	trainFiles, evalFiles, err := listFiles(d)
 	if err != nil {
 		return nil, err
 	}
 	read := func(files []string, o text.Options) ([]text.Document, error) {
 		if !d.own() {
-			return readFunctions(files)
+			return readFunctions(p, files)
 		}
-		return text.Collect(text.Read(files, o))
+		return readFiles(p, files, o)
 	}
 	c := &corpus{}
 	split := evaluating && len(evalFiles) == 0
@@ -80,6 +82,41 @@ func readCorpus(d *DataArguments, training, evaluating bool) (*corpus, error) {
 	// A byte-level tokenizer reads anything: an evaluation may be of bytes that are no text.
 	c.eval, err = read(evalFiles, text.Options{Column: d.TextColumn, AnyBytes: !training})
 	return c, err
+}
+
+// readFiles reads the documents of files, and shows how many bytes of them are read: of a compressed file at the end of
+// it.
+func readFiles(p *program.Process, files []string, o text.Options) (docs []text.Document, err error) {
+	sizes, total := make(map[string]int64, len(files)), int64(0)
+	for _, f := range files {
+		sizes[f], _ = fileSize(f) // whoever reads it reports the error
+		total += sizes[f]
+	}
+	phase := p.Phase("reading text", total, callbacks.Bytes)
+	defer phase.Close()
+	var before, here int64 // bytes of files that are read, and of the one that is being read
+	path := ""
+	for d, err := range text.Read(files, o) {
+		if err != nil {
+			return nil, err
+		}
+		if d.Path != path {
+			before, here, path = before+sizes[path], 0, d.Path
+		}
+		here = min(here+int64(len(d.Text)), sizes[path])
+		phase.Set(before + here)
+		docs = append(docs, d)
+	}
+	return docs, nil
+}
+
+// fileSize is the size of a file in bytes.
+func fileSize(name string) (int64, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
 }
 
 // listFiles says which files train and which are to evaluate on; none are if the user names none.
@@ -263,31 +300,29 @@ func size(docs []text.Document) int64 {
 	return n
 }
 
-// trainTokenizer learns a byte-level BPE from the training text.
-func (c *corpus) trainTokenizer(ctx context.Context, vocab int, progress func(done, total int)) (*tokenizers.BPE,
-	error) {
-	texts := func(yield func(string, error) bool) {
-		for _, d := range c.train {
-			if !yield(d.Text, nil) {
-				return
-			}
-		}
+// texts are those of documents.
+func texts(docs []text.Document) []string {
+	list := make([]string, len(docs))
+	for i, d := range docs {
+		list[i] = d.Text
 	}
-	return tokenizers.Train(ctx, texts, tokenizers.TrainOptions{VocabSize: vocab, SpecialTokens: []string{endOfText},
-		Progress: progress})
+	return list
+}
+
+// trainTokenizer learns a byte-level BPE from the training text.
+func (c *corpus) trainTokenizer(ctx context.Context, p *program.Process, vocab int) (*tokenizers.BPE, error) {
+	return tokens.Train(ctx, p, texts(c.train), tokenizers.TrainOptions{VocabSize: vocab,
+		SpecialTokens: []string{endOfText}})
 }
 
 // encode turns documents into one stream of tokens.
-func encode(ctx context.Context, tok *tokenizers.BPE, docs []text.Document) (data.TokenSlice, error) {
+func encode(ctx context.Context, p *program.Process, tok *tokenizers.BPE, docs []text.Document) (data.TokenSlice,
+	error) {
 	eot, ok := tok.TokenID(endOfText)
 	if !ok {
 		return nil, fmt.Errorf("the tokenizer has no %s token", endOfText)
 	}
-	texts := make([]string, len(docs))
-	for i, d := range docs {
-		texts[i] = d.Text
-	}
-	ids, err := tok.EncodeAll(ctx, texts, runtime.GOMAXPROCS(0))
+	ids, err := tokens.Encode(ctx, p, tok, texts(docs))
 	if err != nil {
 		return nil, err
 	}
@@ -295,10 +330,10 @@ func encode(ctx context.Context, tok *tokenizers.BPE, docs []text.Document) (dat
 }
 
 // blocks makes the sources of training and evaluation, nil where there is no text.
-func (c *corpus) blocks(ctx context.Context, tok *tokenizers.BPE, blockSize int, d *DataArguments,
+func (c *corpus) blocks(ctx context.Context, p *program.Process, tok *tokenizers.BPE, blockSize int, d *DataArguments,
 ) (train, eval data.Source, err error) {
 	if len(c.train) > 0 {
-		ids, err := encode(ctx, tok, c.train)
+		ids, err := encode(ctx, p, tok, c.train)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -309,7 +344,7 @@ func (c *corpus) blocks(ctx context.Context, tok *tokenizers.BPE, blockSize int,
 		train = data.NewSource(first{blocks, d.MaxTrainSamples}, data.CausalLM(0))
 	}
 	if len(c.eval) > 0 {
-		ids, err := encode(ctx, tok, c.eval)
+		ids, err := encode(ctx, p, tok, c.eval)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -46,7 +46,7 @@ func TestGoSourceSplits(t *testing.T) {
 // The text of the demonstration is functions: whole, without comments, and of packages that programs import.
 func TestFunctions(t *testing.T) {
 	d := newSettings().data
-	c, err := readCorpus(d, false, true)
+	c, err := readCorpus(nil, d, false, true)
 	require.NoError(t, err)
 	require.Empty(t, c.train)
 	require.Greater(t, len(c.eval), 200)
@@ -62,13 +62,13 @@ func TestFunctions(t *testing.T) {
 		os.WriteFile(file,
 			[]byte("package a\n\n// F is.\nfunc F() int {\n\treturn 1 // one\n}\nfunc asm()\nvar x = 1\nfunc (T) "+
 				"M() {}\n"), 0o600))
-	docs, err := readFunctions([]string{file})
+	docs, err := readFunctions(nil, []string{file})
 	require.NoError(t, err)
 	require.Equal(t, []text.Document{{Path: file, Line: 4, Text: "func F() int {\n\treturn 1\n}\n"},
 		{Path: file, Line: 9, Text: "func (T) M() {}\n"}}, docs)
 
 	require.NoError(t, os.WriteFile(file, []byte("package a\nfunc {"), 0o600))
-	_, err = readFunctions([]string{file})
+	_, err = readFunctions(nil, []string{file})
 	require.ErrorContains(t, err, "a.go:2")
 }
 
@@ -76,15 +76,16 @@ func TestFunctions(t *testing.T) {
 func TestMaxSamples(t *testing.T) {
 	c := &corpus{train: []text.Document{{Text: strings.Repeat("some words. ", 40)}},
 		eval: []text.Document{{Text: "one"}, {Text: strings.Repeat("two ", 40)}}}
-	tok, err := c.trainTokenizer(t.Context(), 257, nil)
+	tok, err := c.trainTokenizer(t.Context(), nil, 257)
 	require.NoError(t, err)
-	train, eval, err := c.blocks(t.Context(), tok, 8, &DataArguments{MaxTrainSamples: new(3), MaxEvalSamples: new(2)})
+	train, eval, err := c.blocks(t.Context(), nil, tok, 8,
+		&DataArguments{MaxTrainSamples: new(3), MaxEvalSamples: new(2)})
 	require.NoError(t, err)
 	require.Equal(t, []int{3, 2}, []int{int(train.Len()), int(eval.Len())})
 	require.Equal(t, []text.Document{{Text: "one"}, {Text: "two two tw"}}, c.eval,
 		"14 tokens are predicted, one of which ends a text")
 
-	_, eval, err = c.blocks(t.Context(), tok, 8, &DataArguments{MaxEvalSamples: new(300)})
+	_, eval, err = c.blocks(t.Context(), nil, tok, 8, &DataArguments{MaxEvalSamples: new(300)})
 	require.NoError(t, err)
 	require.EqualValues(t, 3, eval.Len(), "15 tokens and an end: the last block is short")
 	require.Len(t, c.eval, 2)
@@ -103,7 +104,7 @@ func folder(t *testing.T, names ...string) string {
 func held(t *testing.T, d *DataArguments) (train, eval []text.Document) {
 	t.Helper()
 	d.ValidationSplitPercentage = max(d.ValidationSplitPercentage, 5)
-	c, err := readCorpus(d, true, true)
+	c, err := readCorpus(nil, d, true, true)
 	require.NoError(t, err)
 	require.NotEmpty(t, c.train)
 	require.NotEmpty(t, c.eval)
@@ -153,9 +154,9 @@ func TestOneFileSplits(t *testing.T) {
 	require.Equal(t, []string{"一二三四五六", "七八九十"}, []string{train[0].Text, eval[0].Text})
 
 	d := &DataArguments{TrainFile: []string{write("a.txt", "one line")}, ValidationSplitPercentage: 5}
-	_, err := readCorpus(d, true, true)
+	_, err := readCorpus(nil, d, true, true)
 	require.ErrorContains(t, err, "too short")
-	c, err := readCorpus(d, true, false)
+	c, err := readCorpus(nil, d, true, false)
 	require.NoError(t, err, "who does not evaluate needs nothing to evaluate on")
 	require.Len(t, c.train, 1)
 	require.Empty(t, c.eval)

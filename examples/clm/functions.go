@@ -16,7 +16,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data/text"
+	"github.com/lockstep-ml/lockstep/program"
 )
 
 // public leaves out the Go source that programs do not import or that is written for one machine: internal packages,
@@ -31,13 +33,16 @@ func public(root string, files []string) []string {
 
 // readFunctions makes a document of each function in Go files: code alone, without comments, as gofmt writes it. Of all
 // that a small model can learn in half a minute, this is what a reader can judge best.
-func readFunctions(files []string) ([]text.Document, error) {
+func readFunctions(p *program.Process, files []string) ([]text.Document, error) {
+	phase := p.Phase("reading text", int64(len(files)), callbacks.Items)
+	defer phase.Close()
 	parts := make([][]text.Document, len(files))
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, f := range files {
 		group.Go(func() (err error) {
 			parts[i], err = functions(f)
+			phase.Add(1)
 			return err
 		})
 	}

@@ -57,7 +57,7 @@ func (j *job) run(ctx context.Context) error {
 	if err := j.prepare(ctx, !onlyEval); err != nil {
 		return err
 	}
-	train, eval, err := j.corpus.blocks(ctx, j.tok, j.data.BlockSize, j.data)
+	train, eval, err := j.corpus.blocks(ctx, j.Process, j.tok, j.data.BlockSize, j.data)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (j *job) prepare(ctx context.Context, training bool) error {
 	took := stopwatch()
 	evaluating := !training || j.args.EvaluationWanted()
 	var err error
-	if j.corpus, err = readCorpus(j.data, training, evaluating); err != nil {
+	if j.corpus, err = readCorpus(j.Process, j.data, training, evaluating); err != nil {
 		return err
 	}
 	j.Line("text", j.corpus.String(), took())
@@ -151,7 +151,7 @@ func (j *job) create(ctx context.Context) error {
 	}
 	took := stopwatch()
 	var err error
-	if j.tok, err = j.corpus.trainTokenizer(ctx, j.model.VocabSize, newPhase(j.Stderr, "tokenizer")); err != nil {
+	if j.tok, err = j.corpus.trainTokenizer(ctx, j.Process, j.model.VocabSize); err != nil {
 		return err
 	}
 	j.Line("tokenizer", "byte-level BPE of "+program.Count(j.tok.VocabSize(), "token"), took())

@@ -21,7 +21,8 @@ func TestCUDA(t *testing.T) {
 	require.NoError(t, err)
 	text, err := os.ReadFile(plain)
 	require.NoError(t, err)
-	for _, name := range []string{"libcuda.so", "cublasLt", "cuLaunchKernel", ".visible .entry", "nvmlDeviceGet", "go-nvml"} {
+	for _, name := range []string{"libcuda.so", "cublasLt", "cuLaunchKernel", ".visible .entry", "nvmlDeviceGet",
+		"go-nvml"} {
 		require.NotContains(t, string(text), name)
 	}
 

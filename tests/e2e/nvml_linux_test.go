@@ -35,8 +35,8 @@ func TestNVML(t *testing.T) {
 	require.NoError(t, err, "%s", said)
 
 	train := func(out string, env ...string) (r result, records string) {
-		cmd := command(t, tiny(t, filepath.Join(dir, out), "--device", "cpu", "--max_steps", "10", "--eval_strategy", "no",
-			"--save_strategy", "no")...)
+		cmd := command(t, tiny(t, filepath.Join(dir, out), "--device", "cpu", "--max_steps", "10",
+			"--eval_strategy", "no", "--save_strategy", "no")...)
 		cmd.Path, cmd.Args[0], cmd.Env = clm, clm, append(cmd.Env, env...)
 		r = finish(t, cmd)
 		require.Equal(t, 0, r.code, "%s", r.stderr)

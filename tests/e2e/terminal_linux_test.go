@@ -58,14 +58,18 @@ func requireTidy(t *testing.T, s *screen.Screen) {
 
 // TestTerminal trains on a terminal: records stand above one bar, which is gone in the end.
 func TestTerminal(t *testing.T) {
-	evaluating := false
+	phases := map[string]bool{"reading text ": false, "tokenizer ": false, "tokenizing ": false, "evaluating ": false}
 	s, code := onTerminal(t, tiny(t, "out", "--max_steps", "40", "--max_new_tokens", "0"),
 		func(s *screen.Screen, _ io.Writer) {
-			evaluating = evaluating || strings.Contains(s.Text(), "evaluating ")
+			for phase := range phases {
+				phases[phase] = phases[phase] || regexp.MustCompile(phase+` +\d+% \|`).MatchString(s.Text())
+			}
 			require.LessOrEqual(t, strings.Count(s.Text(), "% |"), 1, "%s", s.Text())
 		})
 	require.Zero(t, code, "%s", s.Text())
-	require.True(t, evaluating)
+	for phase, seen := range phases {
+		require.True(t, seen, phase)
+	}
 	requireTidy(t, s)
 	for _, want := range []string{
 		`training on cpu \(\w+, \d+ threads?\), 1 rank, float32:( |\n  )23\.4k parameters, [\d,]+ samples, 40 steps of 8\n`,
