@@ -23,6 +23,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -67,13 +68,22 @@ func (b *Batch) Required(name string) *tensor.Tensor {
 	return t
 }
 
-// Explain adds the names of the batch's tensors to the error of a computation on the batch, if the error is of an
-// operand that is nil: the name that it was looked up by is none of them.
+// Explain says of the error of a computation on the batch what the batch has to do with it. To that of an operand that
+// is nil it adds the names of the batch's tensors: the name that it was looked up by is none of them. For a label or a
+// token id that is out of range it returns an *IndexError. Other errors come back unchanged.
 func (b *Batch) Explain(err error) error {
-	if !errors.Is(err, tensor.ErrNilOperand) {
-		return err
+	var bad *backend.IndexError
+	switch {
+	case errors.Is(err, tensor.ErrNilOperand):
+		return fmt.Errorf("%w; the batch has %s", err, b.Names())
+	case errors.As(err, &bad):
+		for _, name := range slices.Sorted(maps.Keys(b.Tensors)) {
+			if found := b.findIndex(name, *bad); found != nil {
+				return found
+			}
+		}
 	}
-	return fmt.Errorf("%w; the batch has %s", err, b.Names())
+	return err
 }
 
 // Names lists the names of the batch's tensors for messages, sorted; "nothing" if it has none.

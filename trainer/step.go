@@ -34,7 +34,7 @@ func (r *run) step() (more bool, err error) {
 	r.acc.Ctx().SetStep(r.state.GlobalStep + 1)
 	if r.state.GlobalStep == r.resumed.GlobalStep {
 		if err := r.checkLoss(w); err != nil {
-			return false, err
+			return false, r.blamed(err, w)
 		}
 	}
 	stats := callbacks.StepStats{Samples: w.Samples, LearningRate: r.learningRate()}
@@ -44,12 +44,12 @@ func (r *run) step() (more bool, err error) {
 	case errors.As(err, &unread):
 		return false, r.saveUnread(fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err), back)
 	case err != nil:
-		return false, err
+		return false, r.blamed(err, w)
 	}
 	defer u.Free()
 	loss, err := r.update(u, &stats)
 	if err != nil {
-		return false, err
+		return false, r.blamed(err, w)
 	}
 	if err := r.prof.Step(); err != nil {
 		return false, err
@@ -61,6 +61,20 @@ func (r *run) step() (more bool, err error) {
 	e := r.event()
 	e.Step = stats
 	return !w.LastOfEpoch, r.callbacks.Fire(callbacks.StepEnd, e)
+}
+
+// blamed is an error of a step, or the sample that is the reason: devices find it behind the pass that met it.
+func (r *run) blamed(err error, w *accelerate.Window) error {
+	var bad *data.IndexError
+	if errors.As(err, &bad) {
+		return err
+	}
+	for _, b := range w.Batches {
+		if errors.As(b.Explain(err), &bad) {
+			return fmt.Errorf("trainer: step %d, rank %d: %w", r.state.GlobalStep+1, r.acc.Rank(), bad)
+		}
+	}
+	return err
 }
 
 // saveUnread saves what was trained before a step whose data some rank could not read, as an interrupt does, and

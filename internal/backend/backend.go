@@ -195,6 +195,28 @@ type Fault struct {
 	Backend string
 	Op      Op
 	Msg     string
+	Cause   error // an *IndexError, for instance; nil if Msg says all
 }
 
 func (f *Fault) Error() string { return fmt.Sprintf("%s: %s: %s", f.Backend, f.Op, f.Msg) }
+
+// Unwrap gives Cause.
+func (f *Fault) Unwrap() error { return f.Cause }
+
+// IndexError is the cause of a kernel's fault: an element of a tensor of indices, such as labels or token ids, that is
+// not below the size of what it chooses from.
+type IndexError struct {
+	Op      Op
+	Index   int64 // the element
+	Element int64 // its number in the tensor that the kernel read
+	Limit   int64 // 0 ≤ Index < Limit is wanted
+}
+
+func (e *IndexError) Error() string {
+	return fmt.Sprintf("index %d at element %d is out of range [0, %d)", e.Index, e.Element, e.Limit)
+}
+
+// NewIndexFault is the fault of a kernel that met such an element.
+func NewIndexFault(backend string, e IndexError) *Fault {
+	return &Fault{Backend: backend, Op: e.Op, Msg: e.Error(), Cause: &e}
+}

@@ -38,7 +38,8 @@ func (d *Device) wantIndices(c *backend.Call, v *backend.View, n, limit int, ski
 	x := indicesOf(v)
 	for i := range n {
 		if k := x.at(i); (k < 0 || k >= limit) && !(skipping && k == skip) {
-			d.fault(c, "index %d at element %d is out of range [0, %d)", k, i, limit)
+			panic(backend.NewIndexFault(d.Name(), backend.IndexError{Op: c.Op, Index: int64(k), Element: int64(i),
+				Limit: int64(limit)}))
 		}
 	}
 }

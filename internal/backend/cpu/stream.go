@@ -43,7 +43,7 @@ func (s *stream) Launch(c *backend.Call) {
 	}
 	if mapped.Any() {
 		if err := mapped.Guard(func() { d.run(k, c, half) }); err != nil {
-			d.fault(c, "%v", err)
+			panic(&backend.Fault{Backend: d.Name(), Op: c.Op, Msg: err.Error(), Cause: err})
 		}
 		return
 	}
@@ -86,7 +86,7 @@ func (s *stream) Read(dst []byte, src backend.Buffer, offset int) {
 // copy copies from or to memory that may be a file's.
 func (d *Device) copy(dst, src []byte) {
 	if err := mapped.Guard(func() { copy(dst, src) }); err != nil {
-		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpCopy, Msg: err.Error()})
+		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpCopy, Msg: err.Error(), Cause: err})
 	}
 }
 

@@ -182,8 +182,8 @@ func (s *stream) await() {
 	}
 	s.must(s.q.Fill(s.faults, 0, faultBytes))
 	number := func(at int) int64 { return int64(binary.LittleEndian.Uint64(raw[at:])) }
-	panic(&backend.Fault{Backend: s.d.name, Op: backend.Op(binary.LittleEndian.Uint32(raw[4:])), Msg: fmt.Sprintf(
-		"index %d at element %d is out of range [0, %d)", number(8), number(24), number(16))})
+	panic(backend.NewIndexFault(s.d.name, backend.IndexError{Op: backend.Op(binary.LittleEndian.Uint32(raw[4:])),
+		Index: number(8), Element: number(24), Limit: number(16)}))
 }
 
 // Record marks a point in the stream.

@@ -22,7 +22,7 @@ func (s *stream) do(f func()) {
 	defer func() {
 		v := recover()
 		if fault, ok := v.(*backend.Fault); ok {
-			v = &backend.Fault{Backend: s.d.Name(), Op: fault.Op, Msg: fault.Msg}
+			v = &backend.Fault{Backend: s.d.Name(), Op: fault.Op, Msg: fault.Msg, Cause: fault.Cause}
 		}
 		if v != nil && s.fault == nil {
 			s.fault = v
