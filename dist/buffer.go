@@ -26,7 +26,7 @@ type Buffer struct {
 
 // OfTensor returns the memory of the contiguous tensor t as a Buffer, on whatever device it lies. The call waits for
 // the kernels that c has launched so far, and the caller does not; kernels that are launched after the call's handle is
-// done see the result. Engines work in host memory: what lies elsewhere is copied there and back.
+// done see the result. Engines work in host memory: what lies elsewhere, or in a file, is copied there and back.
 func OfTensor(c *tensor.Ctx, t *tensor.Tensor) Buffer {
 	m := t.Memory(c)
 	data, _ := m.Host()

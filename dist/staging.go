@@ -18,8 +18,8 @@ func (g *Group) CountsOnly() bool {
 	return counts
 }
 
-// stage waits until the call's tensors are ready. Those that do not lie in host memory are copied there; In and Out are
-// the host's bytes afterwards. It is nil where nothing is copied.
+// stage waits until the call's tensors are ready. Those that do not lie in host memory, or in a file, whose faults only
+// copies report, are copied there; In and Out are the host's bytes afterwards. It is nil where nothing is copied.
 func (g *Group) stage(c *Call) (*staging, error) {
 	if g.CountsOnly() && !onHost(c.from) && !onHost(c.to) {
 		return nil, nil

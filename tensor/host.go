@@ -2,7 +2,10 @@
 
 package tensor
 
-import "github.com/lockstep-ml/lockstep/internal/backend"
+import (
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/mapped"
+)
 
 // FromHost returns a tensor over host memory that the caller owns, aligned to 64 bytes,
 // without a copy; ok is false if the device does not compute in host memory. The memory
@@ -22,8 +25,9 @@ func FromHost(c *Ctx, mem []byte, dt DType, shape ...int) (t *Tensor, ok bool) {
 }
 
 // HostBytes returns the memory of a contiguous tensor in host memory, after waiting for
-// the kernels launched so far; ok is false if it lies elsewhere or has gaps. The bytes
-// are valid as long as the tensor.
+// the kernels launched so far; ok is false if it lies elsewhere or has gaps, or if it is
+// a file's, which only copies (ReadBytes) access safely. The bytes are valid as long as
+// the tensor.
 func HostBytes(c *Ctx, t *Tensor) (mem []byte, ok bool) {
 	t.check(c, "HostBytes")
 	host, ok := c.eng.dev.be.(backend.HostMemory)
@@ -32,5 +36,14 @@ func HostBytes(c *Ctx, t *Tensor) (mem []byte, ok bool) {
 	}
 	c.Sync()
 	at := t.offset * t.dtype.Size()
-	return host.HostBytes(t.st.buf)[at : at+t.Bytes()], true
+	return plainMemory(host.HostBytes(t.st.buf)[at : at+t.Bytes()])
+}
+
+// plainMemory refuses memory of a file: a fault there, when the file was cut short or its disk fails, would end the
+// process outside of copies and kernels.
+func plainMemory(mem []byte) ([]byte, bool) {
+	if mapped.Holds(mem) {
+		return nil, false
+	}
+	return mem, true
 }

@@ -39,13 +39,14 @@ func (m *Memory) Len() int { return m.n }
 // Wait waits for the event.
 func (m *Memory) Wait() { m.ready.Sync() }
 
-// Host shows the memory if it is host memory; ok is false elsewhere. Wait comes before a use of it.
+// Host shows the memory if it is host memory; ok is false elsewhere, and of a file, as in HostBytes. Wait comes before a
+// use of it.
 func (m *Memory) Host() (mem []byte, ok bool) {
 	host, ok := m.dev.be.(backend.HostMemory)
 	if !ok {
 		return nil, false
 	}
-	return host.HostBytes(m.buf)[m.at : m.at+m.n : m.at+m.n], true
+	return plainMemory(host.HostBytes(m.buf)[m.at : m.at+m.n : m.at+m.n])
 }
 
 // Overlaps reports whether the two share bytes of a device.

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate/offload"
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/local"
 	"github.com/lockstep-ml/lockstep/internal/lacking"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -63,9 +65,42 @@ func TestFileThatCannotBeRead(t *testing.T) {
 			err = tensor.Try(func() { row.use(c, x) })
 			require.ErrorContains(t, err, fmt.Sprintf("offload: a file of %d bytes without a name in %s: its memory "+
 				"at byte", 4*row.n, dir))
+			_, ok := tensor.HostBytes(c, x)
+			require.False(t, ok, "its memory would be read without a guard")
 			require.ErrorContains(t, err, "cannot be accessed: the file was cut short, or its disk failed or is full")
 			require.EqualValues(t, 3, tensor.Item(c, tensor.Sum(c, tensor.Full(c, tensor.Float32, 1, 3), nil, false)),
 				"the device still works")
 		})
 	}
+}
+
+// Ranks that exchange such a tensor get the error of the file too: engines read copies, and no memory that may fail.
+func TestFileThatRanksCannotRead(t *testing.T) {
+	err := local.Run(2, dist.Options{}, func(g *dist.Group) error {
+		dir := t.TempDir()
+		s, err := offload.New(dir)
+		if err != nil {
+			return err
+		}
+		defer func() { require.NoError(t, s.Close()) }()
+		c := tensor.NewCtx(tensor.CPU()).NoGrad()
+		x, err := s.Zeros(c, tensor.Float32, 2048)
+		if err != nil {
+			return err
+		}
+		tensor.FillInto(c, x, float64(1+g.Rank()))
+		sum := func() error { return g.AllReduce(dist.OfTensor(c, x), dist.Sum).Wait(t.Context()) }
+		if err := sum(); err != nil {
+			return err
+		}
+		require.EqualValues(t, 3*2048, tensor.Item(c, tensor.Sum(c, x, nil, false)), "sums come back to the file")
+		if g.Rank() == 0 {
+			cutShort(t, dir)
+			require.ErrorContains(t, sum(), "without a name in "+dir)
+			return nil
+		}
+		require.Error(t, sum())
+		return nil
+	})
+	require.NoError(t, err)
 }

@@ -61,13 +61,18 @@ func Forget(memory []byte) {
 // Any reports whether a file is registered. It costs a load.
 func Any() bool { return count.Load() > 0 }
 
+// Holds reports whether memory begins in a registered file.
+func Holds(memory []byte) bool {
+	return len(memory) > 0 && Any() && find(uintptr(unsafe.Pointer(&memory[0]))) != nil
+}
+
 // Guard calls f and returns a fault in the memory of a registered file, a *FaultError, as an error; other panics
 // continue. Goroutines that f starts must set debug.SetPanicOnFault themselves and hand their panics on.
 func Guard(f func()) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
-			fault := find(p)
+			fault := faultOf(p)
 			if fault == nil {
 				panic(p)
 			}
@@ -78,17 +83,21 @@ func Guard(f func()) (err error) {
 	return nil
 }
 
-// find returns the fault that a panic is, nil if it is none of a registered file.
-func find(p any) *FaultError {
-	at, ok := p.(interface{ Addr() uintptr }) // the runtime's, see debug.SetPanicOnFault
-	if !ok {
-		return nil
+// faultOf returns the fault that a panic is, nil if it is none of a registered file.
+func faultOf(p any) *FaultError {
+	if at, ok := p.(interface{ Addr() uintptr }); ok { // the runtime's, see debug.SetPanicOnFault
+		return find(at.Addr())
 	}
+	return nil
+}
+
+// find returns what a fault at an address is, nil if no registered file is there.
+func find(at uintptr) *FaultError {
 	mu.Lock()
 	defer mu.Unlock()
 	for _, f := range files {
-		if a := at.Addr(); f.begin <= a && a < f.end {
-			return &FaultError{File: f.name, Offset: int64(a - f.begin)}
+		if f.begin <= at && at < f.end {
+			return &FaultError{File: f.name, Offset: int64(at - f.begin)}
 		}
 	}
 	return nil
