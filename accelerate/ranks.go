@@ -166,6 +166,24 @@ func (r *Ranks) Abort(err error) {
 	r.roles.abort(err)
 }
 
+// starting says whether the job is being set up, see dist.Group.Starting.
+func (r *Ranks) starting(on bool) {
+	if r.group != nil {
+		r.group.Starting(on)
+	}
+}
+
+// Starting calls f, which sets a run up on all ranks, such as by reading its settings and its checkpoint. An error that
+// ends it is one of these, and leaves no flight record.
+func Starting(a *Accelerator, f func() error) error {
+	a.starting(true)
+	err := f()
+	if err == nil {
+		a.starting(false)
+	}
+	return err
+}
+
 // reject aborts the group for an error of this rank, for which the others would wait, and
 // returns it.
 func (r *Ranks) reject(err error) error {

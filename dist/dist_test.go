@@ -198,6 +198,35 @@ func TestLostRankNamesTheCall(t *testing.T) {
 	require.NoError(t, g.Close())
 }
 
+// A rank that aborts before a call has ended, or while the job is set up, leaves no flight records; later it does.
+func TestAbortAtTheStartLeavesNoRecord(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		calls, starting bool
+		records         bool
+	}{
+		{"before the first call", false, false, false}, {"while the job is set up", true, true, false},
+		{"later", true, false, true},
+	} {
+		dir := t.TempDir()
+		err := local.Run(2, dist.Options{FlightDir: dir}, func(g *dist.Group) error {
+			g.Starting(c.starting)
+			if c.calls {
+				require.NoError(t, g.Barrier().Wait(t.Context()))
+			}
+			if g.Rank() == 0 {
+				g.Abort(errors.New("no checkpoint in out"))
+			}
+			require.ErrorContains(t, g.Barrier().Wait(t.Context()), "no checkpoint in out")
+			return nil
+		})
+		require.NoError(t, err)
+		files, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Equal(t, c.records, len(files) > 0, c.name)
+	}
+}
+
 // Diagnose names who called something else, and who left no record.
 func TestDiagnose(t *testing.T) {
 	dir := t.TempDir()

@@ -118,6 +118,14 @@ func (r *recorder) waits() bool {
 	return false
 }
 
+// finished reports whether a call of this rank has ended well.
+func (r *recorder) finished() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.next > len(r.ring) ||
+		slices.ContainsFunc(r.ring[:r.next], func(e FlightEntry) bool { return e.State == Finished })
+}
+
 func (r *recorder) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

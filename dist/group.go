@@ -70,6 +70,7 @@ type Group struct {
 
 	dead chan struct{}
 
+	starting  atomic.Bool // see Starting
 	unwritten atomic.Bool // a rank was lost while no call waited for it: the record is for the first that does
 
 	allocated atomic.Int64 // bytes
@@ -272,6 +273,10 @@ func (g *Group) Abort(err error) {
 	g.fail(g.ours(err))
 }
 
+// Starting says whether the job is being set up. While it is, and before the first call has ended, an Abort writes no
+// flight record: its reason is a setting or a file, and not what ranks exchanged.
+func (g *Group) Starting(on bool) { g.starting.Store(on) }
+
 // reject kills the group for a mistake of this rank, for which the others would wait, and returns the error that later
 // calls will.
 func (g *Group) reject(err error) error {
@@ -306,6 +311,9 @@ func (g *Group) fail(err error) {
 		g.devices.Abort(err)
 	}
 	g.flight.fail(err)
+	if _, aborted := err.(*AbortError); aborted && (g.starting.Load() || !g.flight.finished()) {
+		return // the error says all, and no call went wrong
+	}
 	if _, lost := err.(*RankLostError); lost && !g.flight.waits() {
 		g.unwritten.Store(true) // a rank whose work is done and whose process has ended is lost, too, and harms nobody
 		return

@@ -140,7 +140,8 @@ func (t *Trainer) begin(ctx context.Context) (*run, error) {
 	a, state := t.args.Clone(), t.state
 	r := &run{Trainer: t, ctx: context.WithoutCancel(ctx), saved: map[int64]bool{},
 		progress: progress{RunID: newRunID()}}
-	if err := protect(func() error { return r.setUp(ctx) }); err != nil {
+	setUp := func() error { return protect(func() error { return r.setUp(ctx) }) }
+	if err := accelerate.Starting(t.acc, setUp); err != nil {
 		*t.args, t.state = *a, state
 		r.unclaim()
 		return nil, err
