@@ -26,7 +26,10 @@ import (
 type MemoryEstimate struct {
 	Parameters int64 `json:"parameters"` // and buffers
 	// including the partial sums of accumulation that exist at the same time
-	Gradients      int64 `json:"gradients"`
+	Gradients int64 `json:"gradients"`
+	// how many sums of each gradient that is: 1 and, where a window has more groups of micro-batches than are added on
+	// their way, one for each level of the tree of docs/numerics.md. It depends on deterministic_ranks.
+	GradientSums   int   `json:"gradient_sums"`
 	OptimizerState int64 `json:"optimizer_state"` // such as Adam's moments
 	// everything else at the peak: the batch, temporary results, and what backward needs, except what gradients
 	// replace; of a sharded model also what of Gathered is there at that moment
@@ -164,13 +167,14 @@ func estimateMemory(a *args.TrainingArguments, ranks int, sharded bool, model fu
 	if err = errors.Join(err, t.Close()); err != nil {
 		return nil, fmt.Errorf("trainer: estimate of memory: %w", err)
 	}
+	e.GradientSums = t.acc.GradientSets()
 	for _, p := range t.acc.Params() {
-		e.Gradients += int64(t.acc.GradientSets() * p.Numel() * p.GradDType().Size())
+		e.Gradients += int64(e.GradientSums * p.Numel() * p.GradDType().Size())
 	}
 	e.OptimizerState, e.Peak = watch.state, watch.peak
 	if sharded {
 		e.Parameters, e.Gradients = watch.held.Parameters, watch.held.Gradients
-		e.Gathered, e.Start = watch.held.Gathered, watch.start
+		e.GradientSums, e.Gathered, e.Start = watch.held.Sums, watch.held.Gathered, watch.start
 		e.cut, e.rounded = watch.cut, watch.rounded
 	}
 	e.Activations = e.Peak - e.Parameters - e.Gradients - e.OptimizerState

@@ -15,6 +15,8 @@ type Memory struct {
 	Parameters int64
 	// Gradients are the sums of a window: those that exist at the same time at its end.
 	Gradients int64
+	// Sums is how many they are for each gradient.
+	Sums int
 	// Gathered is the most that comes and goes: whole parameters of units, and their gradients before each is with its
 	// owner.
 	Gathered int64
@@ -27,6 +29,7 @@ type Memory struct {
 // Memory counts the buffers of this rank with the empty places at the borders of cells. Parameters that are not cut are
 // not among them.
 func (s *Sharder) Memory() (m Memory) {
+	m.Sums = s.sets()
 	var params, grads []int64 // of whole units, or buckets
 	ranks := int64(s.group.Size())
 	for _, u := range s.units {
@@ -53,9 +56,9 @@ func (s *Sharder) Memory() (m Memory) {
 		params, grads = append(params, come), append(grads, open)
 		m.Parameters += held
 		if s.options.Gradients {
-			m.Gradients += int64(s.sets()) * open / ranks
+			m.Gradients += int64(m.Sums) * open / ranks
 		} else {
-			m.Gradients += int64(s.sets()) * open
+			m.Gradients += int64(m.Sums) * open
 		}
 	}
 	if s.options.Parameters {
@@ -68,7 +71,7 @@ func (s *Sharder) Memory() (m Memory) {
 		}
 	}
 	m.Together = m.Parameters + m.Gradients + m.Gathered
-	switch last := m.Gradients / int64(s.sets()); {
+	switch last := m.Gradients / int64(m.Sums); {
 	case s.options.KeepAfterForward:
 		m.Together -= last
 	case s.options.Parameters:

@@ -27,7 +27,8 @@ model's folder, or a config.json; weights are not read. The run is gone through 
 computing anything, so that what it says is what a run allocates; beside tensors a process
 needs some ten MiB, and a few percent more for free memory between blocks. The peak is less
 than gradients and all that backward needs together: it makes the one as it frees the other.
-"activations" is what there is beyond the other rows at the peak. With --fsdp or --zero_stage
+"activations" is what there is beyond the other rows at the peak. "gradients" are as many partial
+sums as the tree over micro-batches keeps at a time, which deterministic_ranks decides. With --fsdp or --zero_stage
 the model is spread over the ranks, and the rows are those of one of them; "gathered units" is the
 most that whole parameters and gradients of units take, which come and go, as far as they are
 there at the peak a part of "activations"; "shared" is full_shard for ranks of one host, which have
@@ -196,6 +197,10 @@ func (p *program) showEstimate(e *estimate, a *args.TrainingArguments, s *estima
 		fmt.Fprintf(w, "%s\t%s MiB\t\n", row.name, mebibytes(row.bytes))
 	}
 	w.Flush() // as writes to stdout elsewhere, without a way to report failure
+	if n := e.GradientSums; n > 1 {
+		fmt.Fprintf(p.stdout, "gradients: %d sums of %s MiB at a time, the tree of deterministic_ranks %d\n", n,
+			mebibytes(e.Gradients/int64(n)), a.DeterministicRanks)
+	}
 	if len(e.Strategies) == 0 {
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,6 +21,17 @@ func TestEstimateMemory(t *testing.T) {
 	require.Zero(t, code)
 	require.Regexp(t,
 		`^gpt2, 124439808 parameters in float32, 2 samples per micro-batch, adamw_torch_fused\n +parameters +474\.7 MiB\n +gradients +474\.7 MiB\n +optimizer state +949\.4 MiB\n +activations +\d+\.\d MiB\n +peak +2\d\d\d\.\d MiB\n$`, out)
+
+	// 64 ranks with the sums of 8 keep 4 partial sums of a gradient, and with those of 64 add them on their way.
+	for flag, want := range map[string]string{"8": "4 sums of 7.6 MiB at a time, the tree of deterministic_ranks 8\n",
+		"64": ""} {
+		code, out, _ := output(nil, "estimate-memory", dir, "--per-device-train-batch-size", "1", "--length", "16",
+			"--ranks", "64", "--zero_stage", "2", "--deterministic_ranks", flag)
+		require.Zero(t, code)
+		require.Equal(t, want != "", strings.Contains(out, "\ngradients: "), out)
+		require.Contains(t, out, want)
+		require.Regexp(t, map[string]string{"8": ` gradients +30\.4 MiB`, "64": ` gradients +7\.6 MiB`}[flag], out)
+	}
 
 	read := func(argv ...string) (e estimate) {
 		code, out,
