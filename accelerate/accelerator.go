@@ -44,7 +44,8 @@ type Accelerator struct {
 	empty  emptiness   // of the window
 	stats  *statistics // nil: the model tracks none
 	unhook []func()
-	sealed bool // the last was: gradients are on their way
+	torn   *nn.Tree // see Incomplete; nil: nothing was
+	sealed bool     // the last was: gradients are on their way
 	noSync int  // nested calls of NoSync
 
 	sharding Sharding
@@ -172,7 +173,7 @@ func (a *Accelerator) Place(ctx context.Context, model nn.Module, units []nn.Mod
 	if err := release(a, true); err != nil {
 		return err
 	}
-	a.model, a.tree, a.opt, a.units, a.placed = model, nn.Walk(model), nil, nil, false
+	a.model, a.tree, a.opt, a.units, a.placed, a.torn = model, nn.Walk(model), nil, nil, false, nil
 	if a.args.GradientCheckpointing {
 		if len(units) == 0 {
 			return fmt.Errorf("accelerate: gradient_checkpointing is on, but %T names no units to recompute "+

@@ -152,6 +152,9 @@ func release(a *Accelerator, whole bool) error {
 	if a.grads == nil {
 		return nil
 	}
+	if !whole && a.Shards().GathersParameters() {
+		a.torn = a.tree
+	}
 	grads := a.grads
 	err := errors.Join(grads.close(whole), a.disk.close(a.ctx.NoGrad()))
 	a.grads = newWhole(a)

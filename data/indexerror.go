@@ -27,8 +27,8 @@ func (*IndexError) Permanent() bool { return true }
 func (e *IndexError) Error() string {
 	where := fmt.Sprintf("sample %d (row %d of its batch, element %d)", e.Sample, e.Row, e.At)
 	if e.Tensor == Labels {
-		return fmt.Sprintf("the label %d of %s is out of range: want 0 to %d for %d classes, or %d for no label", e.Value,
-			where, e.Limit-1, e.Limit, tensor.IgnoreIndex)
+		return fmt.Sprintf("the label %d of %s is out of range: want 0 to %d for %d classes, or %d for no label",
+			e.Value, where, e.Limit-1, e.Limit, tensor.IgnoreIndex)
 	}
 	return fmt.Sprintf("%s has %d in %s: want 0 to %d", e.Tensor, e.Value, where, e.Limit-1)
 }

@@ -39,8 +39,8 @@ func (m *Memory) Len() int { return m.n }
 // Wait waits for the event.
 func (m *Memory) Wait() { m.ready.Sync() }
 
-// Host shows the memory if it is host memory; ok is false elsewhere, and of a file, as in HostBytes. Wait comes before a
-// use of it.
+// Host shows the memory if it is host memory; ok is false elsewhere, and of a file, as in HostBytes. Wait comes before
+// a use of it.
 func (m *Memory) Host() (mem []byte, ok bool) {
 	host, ok := m.dev.be.(backend.HostMemory)
 	if !ok {

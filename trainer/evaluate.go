@@ -42,6 +42,9 @@ func (t *Trainer) EvaluateContext(ctx context.Context) (map[string]float64, erro
 // evaluateAlone evaluates outside a training run: the ranks first take rank 0's
 // parameters, which the caller may have changed.
 func (t *Trainer) evaluateAlone(ctx context.Context) (map[string]float64, error) {
+	if err := t.usable(); err != nil {
+		return nil, err
+	}
 	if err := t.acc.SyncParameters(context.WithoutCancel(ctx), t.model); err != nil {
 		return nil, err
 	}

@@ -59,8 +59,8 @@ func TestNumbersThatTheModelDoesNotHave(t *testing.T) {
 			"the label 3 of sample 21 (row 5 of its batch, element 0) is out of range: want 0 to 2 for 3 classes, or " +
 				"-100 for no label"},
 		"a label of a language model": {language, data.NewSource(labels, data.Stack[text]),
-			"the label -1 of sample 21 (row 5 of its batch, element 3) is out of range: want 0 to 12 for 13 classes, or " +
-				"-100 for no label"},
+			"the label -1 of sample 21 (row 5 of its batch, element 3) is out of range: want 0 to 12 for 13 classes, " +
+				"or -100 for no label"},
 		"a token": {language, data.NewSource(ids, data.Stack[text]),
 			"input_ids has 13 in sample 21 (row 5 of its batch, element 4): want 0 to 12"},
 	} {

@@ -68,6 +68,9 @@ func (t *Trainer) predict(ctx context.Context, set evalSet) (*PredictionOutput, 
 
 // predictRank is this rank's part of a prediction; the result is the same on every rank.
 func (t *Trainer) predictRank(ctx context.Context, set evalSet) (*PredictionOutput, error) {
+	if err := t.usable(); err != nil {
+		return nil, err
+	}
 	if err := t.acc.SyncParameters(context.WithoutCancel(ctx), t.model); err != nil {
 		return nil, err
 	}

@@ -162,6 +162,11 @@ func (r *run) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if ck == nil {
+		if err := r.whole(); err != nil {
+			return err
+		}
+	}
 	if err := r.claim(ctx, ck != nil); err != nil {
 		return err
 	}

@@ -321,6 +321,9 @@ func (t *Trainer) SaveModel(dir string) error {
 	if t.err != nil {
 		return t.err
 	}
+	if accelerate.Incomplete(t.acc) {
+		return t.afterFailure(true, nil)
+	}
 	if !t.acc.IsMain() && t.acc.Shards() == nil {
 		return nil
 	}

@@ -49,6 +49,9 @@ func (t *Trainer) TrainContext(ctx context.Context) (*Result, error) {
 
 // trainRank is TrainContext on one rank.
 func (t *Trainer) trainRank(ctx context.Context) (*Result, error) {
+	if err := t.connected(); err != nil {
+		return nil, err
+	}
 	r, err := t.begin(ctx)
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -65,6 +68,9 @@ func (t *Trainer) trainRank(ctx context.Context) (*Result, error) {
 		end = protect(func() error { return r.end(interrupted) })
 	} else if agreed(err) {
 		end = protect(r.unshard)
+	}
+	if t.failed = nil; err != nil && !agreed(err) {
+		t.failed = &FailedRunError{Step: r.state.GlobalStep + 1, Checkpoint: r.checkpoint, Err: err}
 	}
 	if err == nil && r.stopReason.Kind == callbacks.StopNonfinite {
 		r.bad.Checkpoint = r.checkpoint
@@ -305,7 +311,11 @@ func (r *run) unshard() error {
 // the others wait.
 func agreed(err error) bool {
 	var unread *accelerate.DataError
-	return errors.Is(err, ErrInterrupted) || errors.As(err, &unread)
+	var empty *EmptyStepsError
+	var scale *accelerate.LossScaleError
+	var bad *NonfiniteError
+	return errors.Is(err, ErrInterrupted) || errors.As(err, &unread) || errors.As(err, &empty) ||
+		errors.As(err, &scale) || errors.As(err, &bad)
 }
 
 // guard turns panics of the engine and of the model into errors that name the step.

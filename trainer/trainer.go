@@ -51,7 +51,8 @@ type Trainer struct {
 	sharing  int                 // ranks of this process on this rank's device
 	group    *dist.Group         // the group in which the trainer is a rank; nil: decided by the environment
 	newOptim OptimizerFunc
-	trained  bool // output_dir is this trainer's
+	trained  bool            // output_dir is this trainer's
+	failed   *FailedRunError // why the last run failed; nil: it did not
 
 	newModel  func() (models.Model, error)
 	replicas  []*Trainer // the other ranks of this process; empty on them

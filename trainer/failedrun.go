@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+)
+
+// FailedRunError is returned by methods of a trainer after a run that failed, if they need what that run took away: the
+// whole weights, of which each rank had a part, or the other ranks.
+type FailedRunError struct {
+	Step       int64  // that failed, counted from 1; 0 if no step did
+	Checkpoint string // the newest of the run, "" if there is none
+	Err        error  // why it failed
+	weights    bool   // they are not whole; else the ranks are not connected
+}
+
+func (e *FailedRunError) Error() string {
+	what := "an earlier call"
+	if e.Step > 0 {
+		what = fmt.Sprintf("step %d of an earlier run", e.Step)
+	}
+	resume := "want weights loaded anew (models.LoadWeights)"
+	if e.Checkpoint != "" {
+		resume = fmt.Sprintf("want a run that resumes (resume_from_checkpoint %s), or weights loaded anew "+
+			"(models.LoadWeights)", e.Checkpoint)
+	}
+	lost := "the weights are incomplete, since each rank had a part of them: " + resume
+	if !e.weights {
+		lost = "the ranks are no longer connected: want the program started again, with resume_from_checkpoint to go on"
+		if e.Checkpoint != "" {
+			lost += " from " + e.Checkpoint
+		}
+	}
+	return fmt.Sprintf("trainer: %s failed (%s), and %s", what, strings.TrimPrefix(e.Err.Error(), "trainer: "), lost)
+}
+
+// Unwrap gives Err.
+func (e *FailedRunError) Unwrap() error { return e.Err }
+
+// errOtherFailed is the cause where nothing on this rank has said so.
+var errOtherFailed = errors.New("another rank failed")
+
+// connected returns an error if the other ranks are gone.
+func (t *Trainer) connected() error {
+	if g := t.acc.Ranks.Group(); g != nil && g.Err() != nil {
+		return t.afterFailure(false, g.Err())
+	}
+	return nil
+}
+
+// whole returns an error if the weights are not.
+func (t *Trainer) whole() error {
+	if t.acc.IsMain() && accelerate.Incomplete(t.acc) { // the other ranks take them from rank 0
+		return t.afterFailure(true, nil)
+	}
+	return nil
+}
+
+// usable returns an error if the ranks cannot compute with the model.
+func (t *Trainer) usable() error {
+	if err := t.connected(); err != nil {
+		return err
+	}
+	return t.whole()
+}
+
+func (t *Trainer) afterFailure(weights bool, cause error) error {
+	e := &FailedRunError{weights: weights, Err: cause}
+	if t.failed != nil {
+		e.Step, e.Checkpoint, e.Err = t.failed.Step, t.failed.Checkpoint, t.failed.Err
+	}
+	if e.Err == nil {
+		e.Err = errOtherFailed
+	}
+	return e
+}
