@@ -46,7 +46,7 @@ type Accelerator struct {
 	unhook []func()
 	torn   *nn.Tree // see Incomplete; nil: nothing was
 	sealed bool     // the last was: gradients are on their way
-	noSync int  // nested calls of NoSync
+	noSync int      // nested calls of NoSync
 
 	sharding Sharding
 	layout   samplers.Layout // of the training stream, as of Place
