@@ -109,6 +109,28 @@ func TestAfterAFailedStepWithNewWeights(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// An error that all ranks return together leaves the weights whole.
+func TestAfterAnErrorOfAllRanks(t *testing.T) {
+	a, m := rankArgs(2), wideGPT2(t, "")
+	a.EvalStrategy, a.SaveStrategy, a.NonfiniteLoss = args.StrategyNo, args.StrategyNo, args.NonfiniteRaise
+	gather(a, "full_shard", "auto_wrap")
+	spoil := func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, float64) {
+		if b.Position >= 32 {
+			return tensor.Affine(c.Ctx, o.Loss, math.NaN(), 0), b.Count
+		}
+		return o.Loss, b.Count
+	}
+	tr := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)),
+		trainer.WithLoss(spoil))
+	_, err := tr.Train()
+	var bad *trainer.NonfiniteError
+	require.ErrorAs(t, err, &bad)
+	require.EqualValues(t, 3, bad.Step)
+	metrics, err := tr.Evaluate()
+	require.NoError(t, err)
+	require.False(t, math.IsNaN(metrics["eval_loss"]))
+}
+
 // A rank whose job was aborted says so, whatever it is asked for, and on each rank.
 func TestAfterAFailedStepOfConnectedRanks(t *testing.T) {
 	for name, gathers := range map[string]bool{"gathered": true, "ddp": false} {

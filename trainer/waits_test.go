@@ -110,7 +110,7 @@ func TestAFaultOfTheDeviceChangesNothing(t *testing.T) {
 			before = append(before, weights(m))
 			return nil
 		})).Train()
-	requireOneError(t, err, "trainer: step 3", "deferred: embedding", "index 13")
+	requireOneError(t, err, "trainer: step 3", "input_ids has 13 in sample 9 ")
 	require.Len(t, before, 3)
 	require.NotEqual(t, before[0], before[1])
 	require.Equal(t, before[2], weights(m))

@@ -121,9 +121,15 @@ func (j *job) train(acc *accelerate.Accelerator) error {
 		r.Seconds = append(r.Seconds, time.Since(start).Seconds())
 	}
 	r.CPU = (cpuSeconds() - used) / float64(j.Steps*len(j.reports))
+	if err := acc.Barrier(ctx); err != nil {
+		return err
+	}
 	r.PSS, r.Peak = processMemory()
 	r.State = t.state
 	r.Idle, r.Go = idleMemory(acc.Device()), goMemory()
+	if err := acc.Barrier(ctx); err != nil { // pages that a rank gave back would count in full here
+		return err
+	}
 	r.Spans = j.rec.of(acc.Rank())
 	if acc.WorldSize() == 1 || strings.Contains(j.Contender, ":") {
 		return nil
