@@ -170,8 +170,8 @@ func (a *Accelerator) Unshard(ctx context.Context) error {
 	return release(a, true)
 }
 
-// Close leaves the rank's group without waiting for the others. Further collective work
-// needs a new group.
+// Close leaves the rank's group without waiting for the others. Open makes a new one for further collective work. The
+// process stays in its job until it ends.
 func (a *Accelerator) Close() error {
 	if a.group == nil {
 		return a.disk.close(a.ctx.NoGrad())
@@ -182,8 +182,5 @@ func (a *Accelerator) Close() error {
 	}
 	err := errors.Join(a.roles.close(), a.group.Close(), release(a, false))
 	a.group = nil
-	if a.processes != nil {
-		err = errors.Join(err, a.processes.close())
-	}
 	return err
 }

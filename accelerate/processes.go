@@ -4,6 +4,7 @@ package accelerate
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/env"
@@ -23,11 +25,36 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/tcp"
 )
 
-// processes is this process's part in a job of several, and what has to be closed with it.
+// processes is this process's part in a job of several. A process joins a job once and is in it until it ends; each
+// accelerator has a group of its own there, so that a program may train one model after the other, whether it closes
+// its trainers or not.
 type processes struct {
 	env    *env.Environment
 	server *rendezvous.Server // the store, if this process serves it on a socket that the launcher opened
+
+	mu     sync.Mutex // held while a group is made: all ranks make theirs in the same order
 	job    *rendezvous.Job
+	groups int // made so far
+}
+
+// memberships are the parts of this process in jobs, by place.
+var memberships struct {
+	sync.Mutex
+	of map[string]*processes
+}
+
+// membership is the part of this process in the job that the environment describes.
+func membership(e *env.Environment) *processes {
+	place := fmt.Sprintf("%s|%s|%s|%d|%d of %d", e.Kind, e.JobID, e.MasterAddr, e.MasterPort, e.Rank, e.WorldSize)
+	memberships.Lock()
+	defer memberships.Unlock()
+	if memberships.of == nil {
+		memberships.of = map[string]*processes{}
+	}
+	if memberships.of[place] == nil {
+		memberships.of[place] = &processes{env: e}
+	}
+	return memberships.of[place]
 }
 
 // Place finds this process's place among those that a launcher started with it, as New does. A
@@ -194,17 +221,30 @@ func reachable(name string, lookup func(string) ([]string, error)) error {
 		"its address on the network between the hosts", name, strings.Join(addresses, ", "))
 }
 
-// close leaves the job.
-func (p *processes) close() error {
-	var errs []error
+// join joins the job, unless the process is in it. timeout is that of the first accelerator.
+func (p *processes) join(ctx context.Context, timeout time.Duration) error {
 	if p.job != nil {
-		errs = append(errs, p.job.Close())
+		return nil
 	}
+	config, err := p.config(timeout)
+	if err != nil {
+		return fmt.Errorf("accelerate: %w", err)
+	}
+	if p.job, err = rendezvous.Join(ctx, config); err != nil {
+		p.job = nil
+		return fmt.Errorf("accelerate: joining the job (%s): %w", p.env, err)
+	}
+	return nil
+}
+
+// leave leaves the job, whose first group could not be made.
+func (p *processes) leave() error {
+	err := p.job.Close()
 	if p.server != nil {
-		errs = append(errs, p.server.Close())
+		err = errors.Join(err, p.server.Close())
 	}
 	p.job, p.server = nil, nil
-	return errors.Join(errs...)
+	return err
 }
 
 // detect reads the process's place from its launcher's environment.
@@ -221,13 +261,14 @@ func (r *Ranks) detect() error {
 		return fmt.Errorf("accelerate: num_replicas is %d in a job of %d processes (%s): want ranks as goroutines or "+
 			"as processes, not both", r.args.NumReplicas, e.WorldSize, e)
 	}
-	r.processes, r.rank, r.size = &processes{env: e}, e.Rank, e.WorldSize
+	r.processes, r.rank, r.size = membership(e), e.Rank, e.WorldSize
 	return nil
 }
 
 // engine makes the group over what ddp_backend names.
-func (r *Ranks) engine(job *rendezvous.Job) (*dist.Group, error) {
+func (r *Ranks) engine(job *rendezvous.Job, name string) (*dist.Group, error) {
 	opts := r.groupOptions()
+	opts.Name = name
 	opts.FlightDir = flight.Dir(r.flightJob())
 	backend := r.args.DDPBackend
 	if backend == args.BackendAuto || backend == args.BackendGloo || backend == args.BackendNCCL {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"time"
 
@@ -79,35 +80,57 @@ func (r *Ranks) Job() (id string, restarted bool) {
 
 // Open joins the other processes of the job if a launcher started this process as one of
 // several, and waits for all of them; with WithMesh it makes the groups of the mesh. Further calls, and calls
-// in a single process, do nothing. Call it before collective work.
+// in a single process, do nothing. Call it before collective work. A process is in its job until it ends, and each
+// accelerator has a group of its own in it: all ranks open theirs in the same order.
 func (r *Ranks) Open(ctx context.Context) error {
 	if r.processes != nil && r.group == nil {
-		if err := r.joinJob(ctx); err != nil {
+		if err := r.openGroup(ctx); err != nil {
 			return err
 		}
 	}
 	return r.split()
 }
 
-// joinJob joins the other processes.
-func (r *Ranks) joinJob(ctx context.Context) error {
-	config, err := r.processes.config(time.Duration(r.args.DDPTimeout) * time.Second)
-	if err != nil {
-		return fmt.Errorf("accelerate: %w", err)
+// openGroup makes this rank's group with the other processes. The garbage collector closes the group of an accelerator
+// that nothing refers to any more.
+func (r *Ranks) openGroup(ctx context.Context) error {
+	p := r.processes
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.join(ctx, time.Duration(r.args.DDPTimeout)*time.Second); err != nil {
+		return err
 	}
-	job, err := rendezvous.Join(ctx, config)
-	if err != nil {
-		return fmt.Errorf("accelerate: joining the job (%s): %w", r.processes.env, err)
+	first, name := p.groups == 0, ""
+	if !first {
+		name = fmt.Sprintf("world%d", p.groups+1)
 	}
-	r.processes.job = job
-	r.group, err = r.engine(job)
+	group, err := r.engine(p.job, name)
 	if err != nil {
-		return errors.Join(fmt.Errorf("accelerate: %w", err), job.Close())
+		err = fmt.Errorf("accelerate: %w", err)
+		if first {
+			err = errors.Join(err, p.leave())
+		}
+		return err
 	}
-	r.unwatch = flight.Watch(r.group, r.flightJob(), r.log)
-	if r.IsMain() {
+	p.groups++
+	r.group = group
+	unwatch := flight.Watch(group, r.flightJob(), r.log)
+	r.unwatch = unwatch
+	if r.args.DDPBackend != args.BackendMPI { // whose last group ends MPI, which the program says when
+		forgotten := runtime.AddCleanup(r, func(g *dist.Group) {
+			go func() {
+				unwatch()
+				_ = g.Close() // who would read it is gone
+			}()
+		}, group)
+		r.unwatch = func() {
+			forgotten.Stop()
+			unwatch()
+		}
+	}
+	if first && r.IsMain() {
 		info := r.group.Describe()
-		r.log.Info("joined the job", "ranks", r.size, "launcher", string(r.processes.env.Kind), "engine", info.Name,
+		r.log.Info("joined the job", "ranks", r.size, "launcher", string(p.env.Kind), "engine", info.Name,
 			"path", info.Path)
 	}
 	return nil

@@ -67,7 +67,7 @@ func (t *Trainer) trainRank(ctx context.Context) (*Result, error) {
 	if interrupted := errors.Is(err, ErrInterrupted); err == nil || interrupted {
 		end = protect(func() error { return r.end(interrupted) })
 	} else if agreed(err) {
-		end = protect(r.unshard)
+		end = protect(r.leaveExchange)
 	}
 	if t.failed = nil; err != nil && !agreed(err) {
 		t.failed = &FailedRunError{Step: r.state.GlobalStep + 1, Checkpoint: r.checkpoint, Err: err}
@@ -284,7 +284,7 @@ func (r *run) end(interrupted bool) error {
 			return err
 		}
 	}
-	if err := r.unshard(); err != nil {
+	if err := r.leaveExchange(); err != nil {
 		return err
 	}
 	c := &r.control
@@ -299,9 +299,10 @@ func (r *run) end(interrupted bool) error {
 	return r.callbacks.Fire(callbacks.TrainEnd, e)
 }
 
-// unshard gives each rank the whole parameters of a model that was spread over the ranks, or lay on disk.
-func (r *run) unshard() error {
-	if r.acc.Shards() == nil && r.args.OffloadParams != args.OffloadDisk {
+// leaveExchange gives each rank the whole parameters of a model that was spread over the ranks, or lay on disk, and
+// takes the gradients out of the memory of their exchange: what a run took is given back without Close.
+func (r *run) leaveExchange() error {
+	if r.acc.WorldSize() == 1 && r.acc.Shards() == nil && r.args.OffloadParams != args.OffloadDisk {
 		return nil
 	}
 	return r.acc.Unshard(r.ctx)

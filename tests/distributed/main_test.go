@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/internal/imagestest"
+	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tests/internal/clmtest"
 
 	// What the programs are made of: without these the go command would take a test's old
@@ -35,11 +36,19 @@ const root = "../.."
 // The programs and the texts, made once.
 var clm, vision, lockstep, corpus, heldOut, pictures string
 
+// role makes the test binary the program of that name, of roles.
+const role = "DISTRIBUTED_TEST_ROLE"
+
+var roles = map[string]program.Func{}
+
 // atOnce is how many tests run at once unless -parallel says so: they wait more than they
 // compute.
 const atOnce = "6"
 
 func TestMain(m *testing.M) {
+	if f := roles[os.Getenv(role)]; f != nil {
+		os.Exit(program.Run(f))
+	}
 	code := 1
 	flag.Parse()
 	chosen := false
