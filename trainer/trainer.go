@@ -322,10 +322,10 @@ func (t *Trainer) State() *callbacks.State { return t.state }
 func (t *Trainer) IsMain() bool { return t.err == nil && t.acc.IsMain() }
 
 // Close gives up what the trainer still holds after Train, Evaluate and Predict: its group with the ranks of other
-// processes. Only ddp_backend mpi needs it, to end MPI: trainer.New(model, args).Train() is a whole program, on one rank
-// as on many. Train has closed its reporters and given up the output folder and the memory of the exchange, and the
-// garbage collector closes the group of a trainer that nothing refers to any more. The process is in its job until it
-// ends, and further trainers train with the same ranks; all ranks make theirs in the same order.
+// processes. Only ddp_backend mpi needs it, to end MPI; otherwise trainer.New(model, args).Train() is a whole program,
+// on one rank as on many. Train has closed its reporters and given up the output folder and the memory of the exchange,
+// and the garbage collector closes the group of a trainer that nothing refers to any more. The process is in its job
+// until it ends, and further trainers train with the same ranks; all ranks make theirs in the same order.
 func (t *Trainer) Close() error {
 	if t.acc == nil {
 		return nil
