@@ -15,7 +15,7 @@
 //		if err != nil {
 //			return err
 //		}
-//		fmt.Fprintf(p.Stdout, "loss %.4f\n", res.TrainingLoss)
+//		p.Printf("loss %.4f\n", res.TrainingLoss)
 //		return nil
 //	}
 //
@@ -49,11 +49,11 @@
 //
 // # Output
 //
-// [Process.Line] prints results, a name with facts about it; messages and the log go to standard error. On a terminal
-// lines fit its width (COLUMNS, or 80, where the terminal does not report one), names are bold, warnings yellow and
-// errors red, unless NO_COLOR or CI is set or TERM is dumb. What goes elsewhere has no colour, and a line for each
-// fact of any length. lockstep launch hands the width of its terminal to its ranks. [Process.Phase] shows how far work
-// before a training is.
+// [Process.Line] prints results, a name with facts about it, and [Process.Printf] any text; messages and the log go to
+// standard error. On a terminal lines fit its width (COLUMNS, or 80, where the terminal does not report one), names are
+// bold, warnings yellow and errors red, unless NO_COLOR or CI is set or TERM is dumb. What goes elsewhere has no
+// colour, and lines of any length. lockstep launch hands the width of its terminal to its ranks. [Process.Phase] shows
+// how far work before a training is.
 //
 // # Memory
 //

@@ -22,6 +22,11 @@ const nameWidth = 10
 // words only if they do not fit into a line. In a file a line has any length.
 func (p *Process) Line(name string, facts ...string) { WriteLine(p.Stdout, name, facts...) }
 
+// Printf prints on Stdout as fmt.Printf does. On a terminal lines that do not fit go on in the next one, between words.
+func (p *Process) Printf(format string, values ...any) {
+	fmt.Fprint(p.Stdout, strings.Join(folded(fmt.Sprintf(format, values...), terminal.Width(p.Stdout)), "\n"))
+}
+
 // WriteLine is Process.Line for any writer.
 func WriteLine(w io.Writer, name string, facts ...string) {
 	indent, width := strings.Repeat(" ", nameWidth+1), widthOf(w)
@@ -50,20 +55,16 @@ func (p *Process) Width() int { return widthOf(p.Stdout) }
 // widthOf is the number of columns of a line on w; 0 is any.
 func widthOf(w io.Writer) int { return min(terminal.Width(w), terminal.Full) }
 
-// fold prints a text, with lines that do not fit on w broken between words.
-func fold(w io.Writer, text string) {
-	fmt.Fprintln(w, strings.Join(folded(text, terminal.Width(w)), "\n"))
-}
-
-// folded are the lines of a text, those that do not fit broken between words. Others keep their blanks.
+// folded are the lines of a text, those that do not fit broken between words. All blanks within a line stay.
 func folded(text string, width int) (lines []string) {
 	for line := range strings.SplitSeq(text, "\n") {
 		if width == 0 || terminal.Columns(line) <= width {
 			lines = append(lines, line)
 			continue
 		}
-		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
-		lines = append(lines, terminal.Fold(strings.Fields(line), " ", width, indent, indent+"  ")...)
+		words := strings.TrimLeft(line, " ")
+		indent := line[:len(line)-len(words)]
+		lines = append(lines, terminal.Fold(strings.Split(words, " "), " ", width, indent, indent+"  ")...)
 	}
 	return lines
 }

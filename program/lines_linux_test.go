@@ -28,6 +28,27 @@ func TestLine(t *testing.T) {
 	require.Zero(t, p.Width())
 }
 
+// Long lines go on in the next one on a terminal, and stay whole elsewhere; blanks stay.
+func TestPrintf(t *testing.T) {
+	const text = "two:    %s\n\n  %s indented and so long that it is folded\nno end"
+	tty, other, err := screen.OpenTerminal(30, 24)
+	require.NoError(t, err)
+	defer other.Close()
+	defer tty.Close()
+	p := &program.Process{Stdout: tty}
+	p.Printf(text, "b", "c")
+	const want = "two:    b\r\n\r\n  c indented and so long that\r\n    it is folded\r\nno end"
+	drawn := make([]byte, len(want))
+	_, err = io.ReadFull(other, drawn)
+	require.NoError(t, err)
+	require.Equal(t, want, string(drawn))
+
+	var out bytes.Buffer
+	p.Stdout = &out
+	p.Printf(text, "b", "c")
+	require.Equal(t, "two:    b\n\n  c indented and so long that it is folded\nno end", out.String())
+}
+
 // Names have colour on a terminal, and lines fit it; in a pipe there is no escape byte, whatever the length.
 func TestLineOnATerminal(t *testing.T) {
 	t.Setenv("TERM", "xterm")

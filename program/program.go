@@ -127,7 +127,7 @@ func (p *Process) Parse(l *args.Loader) (*args.Resolved, error) {
 		return nil, err
 	}
 	for _, notice := range resolved.Notices {
-		fold(p.Stdout, fmt.Sprint(notice))
+		p.Printf("%s\n", notice)
 	}
 	return resolved, nil
 }

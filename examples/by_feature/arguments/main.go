@@ -11,7 +11,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -43,13 +42,13 @@ func run(ctx context.Context, p *program.Process) error {
 	set := 0
 	for _, key := range []string{"num_samples", "learning_rate", "num_train_epochs", "eval_strategy"} {
 		if origin := resolved.Origin(key); origin != "" {
-			fmt.Fprintf(p.Stdout, "%s comes from %s\n", key, origin)
+			p.Printf("%s comes from %s\n", key, origin)
 			set++
 		}
 	}
 	if set == 0 {
-		fmt.Fprintln(p.Stdout, "samples, learning rate, epochs and evaluation have their defaults; try "+
-			"--num_train_epochs 5, or --help for all")
+		p.Printf("samples, learning rate, epochs and evaluation have their defaults; try " +
+			"--num_train_epochs 5, or --help for all\n")
 	}
 
 	model := line.Model()
@@ -59,6 +58,6 @@ func run(ctx context.Context, p *program.Process) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Stdout, "%s after %d steps\n", line.String(model), res.GlobalStep)
+	p.Printf("%s after %d steps\n", line.String(model), res.GlobalStep)
 	return nil
 }

@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -58,7 +57,7 @@ func run(ctx context.Context, p *program.Process) error {
 		if exact == nil {
 			exact = model
 		}
-		fmt.Fprintf(p.Stdout, "%s: eval_loss %.3f, each rank sent %.0f KB; same bits as without: %t\n", run.what,
+		p.Printf("%s: eval_loss %.3f, each rank sent %.0f KB; same bits as without: %t\n", run.what,
 			metrics["eval_loss"], res.Metrics["train_sent_bytes"]/1e3, gpt.SameBits(model, exact))
 	}
 	return nil

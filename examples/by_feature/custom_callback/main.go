@@ -51,6 +51,6 @@ func run(ctx context.Context, p *program.Process) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Stdout, "%s, stopped after %d of %d steps\n", line.String(model), res.GlobalStep, t.State().MaxSteps)
+	p.Printf("%s, stopped after %d of %d steps\n", line.String(model), res.GlobalStep, t.State().MaxSteps)
 	return nil
 }

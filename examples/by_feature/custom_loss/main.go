@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -48,7 +47,7 @@ func run(ctx context.Context, p *program.Process) error {
 		if _, err := t.TrainContext(ctx); err != nil {
 			return err
 		}
-		fmt.Fprintf(p.Stdout, "%-14s %s\n", run.name, line.String(model))
+		p.Printf("%-14s %s\n", run.name, line.String(model))
 	}
 	return nil
 }

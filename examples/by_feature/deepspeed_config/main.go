@@ -8,7 +8,6 @@ package main
 import (
 	"context"
 	_ "embed"
-	"fmt"
 	"os"
 	"path/filepath"
 
@@ -38,7 +37,7 @@ func run(ctx context.Context, p *program.Process) error {
 		return err
 	}
 	for _, row := range config.Rows {
-		fmt.Fprintf(p.Stdout, "%-9s  %-55s  %s\n", row.Use, row.Key, row.Text)
+		p.Printf("%-9s  %s: %s\n", row.Use, row.Key, row.Text)
 	}
 
 	a := args.Default(filepath.Join(dir, "run"))
@@ -49,7 +48,7 @@ func run(ctx context.Context, p *program.Process) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Stdout, "zero_stage %d on %d ranks: training loss %.2f\n", a.ZeroStage, a.NumReplicas,
+	p.Printf("zero_stage %d on %d ranks: training loss %.2f\n", a.ZeroStage, a.NumReplicas,
 		res.TrainingLoss)
 	return nil
 }

@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -32,7 +31,7 @@ func run(ctx context.Context, p *program.Process) error {
 		return err
 	}
 	s := t.State()
-	fmt.Fprintf(p.Stdout, "stopped after %.0f of %d epochs (%s); best eval_loss %.4f at step %d: %s\n",
+	p.Printf("stopped after %.0f of %d epochs (%s); best eval_loss %.4f at step %d: %s\n",
 		s.Epoch, s.NumTrainEpochs, res.StopReason, *s.BestMetric, *s.BestGlobalStep, line.String(model))
 	return nil
 }

@@ -31,8 +31,8 @@ func run(_ context.Context, p *program.Process) error {
 		return err
 	}
 	batch := func(c *tensor.Ctx, samples int) *data.Batch { return example.ExampleBatch(c, samples, length) }
-	fmt.Fprintf(p.Stdout, "%d parameters on %d ranks, MiB on each\n", nn.NumParameters(example), ranks)
-	fmt.Fprintf(p.Stdout, "%-14s %10s %10s %10s %10s\n", "", "parameters", "gradients", "optimizer", "peak")
+	p.Printf("%d parameters on %d ranks, MiB on each\n", nn.NumParameters(example), ranks)
+	p.Printf("%-14s %10s %10s %10s %10s\n", "", "parameters", "gradients", "optimizer", "peak")
 	for _, way := range []struct {
 		name string
 		set  func(a *args.TrainingArguments)
@@ -49,9 +49,9 @@ func run(_ context.Context, p *program.Process) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(p.Stdout, "%-14s", way.name)
+		p.Printf("%-14s", way.name)
 		for _, bytes := range []int64{e.Parameters, e.Gradients, e.OptimizerState, e.Peak} {
-			fmt.Fprintf(p.Stdout, " %10.1f", float64(bytes)/(1<<20))
+			p.Printf(" %10.1f", float64(bytes)/(1<<20))
 		}
 		fmt.Fprintln(p.Stdout)
 	}

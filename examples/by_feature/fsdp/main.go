@@ -9,7 +9,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -49,10 +48,10 @@ func run(ctx context.Context, p *program.Process) error {
 		if one == nil {
 			one = model
 			blocks := model.RecomputeUnits()
-			fmt.Fprintf(p.Stdout, "%d parameters; units: %d transformer blocks of %d\n", nn.NumParameters(model),
+			p.Printf("%d parameters; units: %d transformer blocks of %d\n", nn.NumParameters(model),
 				len(blocks), nn.NumParameters(blocks[0]))
 		}
-		fmt.Fprintf(p.Stdout, "%s: loss %.2f, %.1f MB per rank, same bits as on 1 rank: %t\n", run.name,
+		p.Printf("%s: loss %.2f, %.1f MB per rank, same bits as on 1 rank: %t\n", run.name,
 			res.TrainingLoss, res.Metrics["train_mem_peak"]/1e6, gpt.SameBits(model, one))
 	}
 	return nil

@@ -7,7 +7,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -35,7 +34,7 @@ func run(ctx context.Context, p *program.Process) error {
 		if ranks == 1 {
 			a1, b1 = w, b
 		}
-		fmt.Fprintf(p.Stdout, "%d ranks, %d steps: %s; same bits as on 1: %t\n", ranks, res.GlobalStep,
+		p.Printf("%s, %d steps: %s; same bits as on 1: %t\n", program.Count(ranks, "rank"), res.GlobalStep,
 			line.String(model), w == a1 && b == b1)
 	}
 	return nil

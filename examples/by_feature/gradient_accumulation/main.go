@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -32,7 +31,7 @@ func run(ctx context.Context, p *program.Process) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(p.Stdout, "%d × %d samples per step, %d steps: %s\n", split.accumulation, split.batch,
+		p.Printf("%d × %d samples per step, %d steps: %s\n", split.accumulation, split.batch,
 			res.GlobalStep, line.String(model))
 	}
 	return nil

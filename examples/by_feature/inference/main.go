@@ -7,7 +7,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -104,7 +103,7 @@ func run(ctx context.Context, p *program.Process) error {
 		return err
 	}
 	one := newPredictor(model, tree)
-	fmt.Fprintf(p.Stdout, "x = 1, 2, 3: y = %.2f\n", one.predict([]float32{1, 2, 3}))
+	p.Printf("x = 1, 2, 3: y = %.2f\n", one.predict([]float32{1, 2, 3}))
 
 	xs := make([]float32, 1<<15)
 	for i := range xs {
@@ -134,7 +133,7 @@ func run(ctx context.Context, p *program.Process) error {
 		if first == nil {
 			first = ys
 		}
-		fmt.Fprintf(p.Stdout, "%-28s %11.0f predictions/s, same as the first: %t\n", way.name,
+		p.Printf("%-28s %11.0f predictions/s, same as the first: %t\n", way.name,
 			float64(len(xs))/time.Since(start).Seconds(), slices.Equal(ys, first))
 	}
 	return nil

@@ -10,7 +10,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 
@@ -42,7 +41,7 @@ func run(ctx context.Context, p *program.Process) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Stdout, "1 rank, in one go:      %s, eval_loss %.4f\n", line.String(whole), metrics["eval_loss"])
+	p.Printf("1 rank, in one go:      %s, eval_loss %.4f\n", line.String(whole), metrics["eval_loss"])
 
 	a := arguments("parts", 2)
 	if _, _, err := fit(ctx, train, eval, a, 33); !errors.Is(err, trainer.ErrInterrupted) || ctx.Err() != nil {
@@ -54,10 +53,10 @@ func run(ctx context.Context, p *program.Process) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Stdout, "2 ranks, after resume:  %s, eval_loss %.4f\n", line.String(resumed), metrics["eval_loss"])
+	p.Printf("2 ranks, after resume:  %s, eval_loss %.4f\n", line.String(resumed), metrics["eval_loss"])
 	wa, wb := line.Coefficients(whole)
 	ra, rb := line.Coefficients(resumed)
-	fmt.Fprintf(p.Stdout, "same bits: %t\n", wa == ra && wb == rb)
+	p.Printf("same bits: %t\n", wa == ra && wb == rb)
 	return nil
 }
 

@@ -51,7 +51,7 @@ func run(ctx context.Context, p *program.Process) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Stdout, "training loss %.2f; loaded with the same bits: %t\n", result.TrainingLoss,
+	p.Printf("training loss %.2f; loaded with the same bits: %t\n", result.TrainingLoss,
 		gpt.SameBits(model, loaded))
 	return nil
 }

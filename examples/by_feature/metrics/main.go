@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"os"
 
@@ -66,9 +65,9 @@ func run(ctx context.Context, p *program.Process) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Stdout, "eval_loss %.4f  eval_rmse %.3f  eval_max_error %.3f  eval_r2 %.4f\n", m["eval_loss"],
+	p.Printf("eval_loss %.4f  eval_rmse %.3f  eval_max_error %.3f  eval_r2 %.4f\n", m["eval_loss"],
 		m["eval_rmse"], m["eval_max_error"], m["eval_r2"])
-	fmt.Fprintln(p.Stdout, "(the noise of the labels has a standard deviation of 0.1: an rmse of about 0.1 is as good "+
-		"as it gets)")
+	p.Printf("(the noise of the labels has a standard deviation of 0.1: an rmse of about 0.1 is as good " +
+		"as it gets)\n")
 	return nil
 }

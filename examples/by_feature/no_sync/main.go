@@ -7,7 +7,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 
@@ -46,7 +45,7 @@ func run(ctx context.Context, p *program.Process) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Stdout, "each rank: %d backward passes, %d exchanges\n", passes[0], exchanges[0])
+	p.Printf("each rank: %d backward passes, %d exchanges\n", passes[0], exchanges[0])
 	return nil
 }
 

@@ -47,7 +47,7 @@ func train(ctx context.Context, p *program.Process, offload args.Offload) (*gpt2
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(p.Stdout, "offload %s: loss %.2f, %.1f MB in memory\n", offload, res.TrainingLoss,
+	p.Printf("offload %s: loss %.2f, %.1f MB in memory\n", offload, res.TrainingLoss,
 		res.Metrics["train_mem_peak"]/1e6)
 	return model, nil
 }

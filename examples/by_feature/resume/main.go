@@ -65,7 +65,7 @@ func run(ctx context.Context, p *program.Process) error {
 	if _, err := trainer.New(resumed, a, trainer.WithTrainData(line.Train())).TrainContext(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Stdout, "in one go: %s\nresumed:   %s\nsame bits: %t\n", line.String(whole), line.String(resumed),
+	p.Printf("in one go: %s\nresumed:   %s\nsame bits: %t\n", line.String(whole), line.String(resumed),
 		same(whole, resumed))
 	return nil
 }

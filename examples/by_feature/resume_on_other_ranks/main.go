@@ -8,7 +8,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -49,7 +48,7 @@ func leg(ctx context.Context, p *program.Process, dir string, ranks int, interru
 	_, err := trainer.New(model, a, trainer.WithTrainData(line.Train()),
 		trainer.WithCallbacks(&interrupter{step: interrupt, cancel: cancel})).TrainContext(part)
 	if interrupt > 0 && ctx.Err() == nil && errors.Is(err, trainer.ErrInterrupted) {
-		fmt.Fprintf(p.Stdout, "%d ranks: %v\n", ranks, err)
+		p.Printf("%d ranks: %v\n", ranks, err)
 		return model, nil
 	}
 	return model, err
@@ -71,7 +70,7 @@ func run(ctx context.Context, p *program.Process) error {
 			return err
 		}
 	}
-	fmt.Fprintf(p.Stdout, "4 ranks throughout: %s\non 4, 2 and 1:     %s\nsame bits: %t\n", line.String(whole),
+	p.Printf("4 ranks throughout: %s\non 4, 2 and 1:     %s\nsame bits: %t\n", line.String(whole),
 		line.String(parts), same(whole, parts))
 	return nil
 }

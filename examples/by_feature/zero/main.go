@@ -7,7 +7,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -40,7 +39,7 @@ func run(ctx context.Context, p *program.Process) error {
 		if one == nil {
 			one = model
 		}
-		fmt.Fprintf(p.Stdout, "%s: loss %.2f, %.1f MB per rank, same bits as on 1 rank: %t\n", run.name,
+		p.Printf("%s: loss %.2f, %.1f MB per rank, same bits as on 1 rank: %t\n", run.name,
 			res.TrainingLoss, res.Metrics["train_mem_peak"]/1e6, gpt.SameBits(model, one))
 	}
 	return nil
