@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
 
 // Cut describes how a prepared model is spread over the ranks: the strategy, and a rank's part of the parameters
@@ -28,7 +29,7 @@ func Cut(a *Accelerator) string {
 	}
 	words := []string{fmt.Sprintf("%.1f MB of parameters per rank", float64(s.Memory().Parameters)/1e6)}
 	if units := s.Units(); units > 0 {
-		words = append([]string{fmt.Sprintf("%d units", units)}, words...)
+		words = append([]string{quantity.Of(units, "unit")}, words...)
 	}
 	switch {
 	case s.GathersParameters():

@@ -10,6 +10,7 @@ import (
 	"io"
 
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/samplers"
 )
 
@@ -256,9 +257,9 @@ func (c *cutter) empty() error {
 		return fmt.Errorf("accelerate: epoch %d of the iterable dataset ends after %d samples, but went on when the "+
 			"place was saved", c.place.Epoch, c.place.Items+n)
 	case n > 0:
-		return fmt.Errorf("accelerate: epoch %d of the iterable dataset has %d samples, fewer than one batch of %d, "+
+		return fmt.Errorf("accelerate: epoch %d of the iterable dataset has %s, fewer than one batch of %d, "+
 			"and dataloader_drop_last drops incomplete batches",
-			c.place.Epoch, n, c.cut.unit())
+			c.place.Epoch, quantity.Of(n, "sample"), c.cut.unit())
 	}
 	return fmt.Errorf("accelerate: epoch %d of the iterable dataset has no samples", c.place.Epoch)
 }

@@ -59,7 +59,7 @@ func open(ctx context.Context, fsys vfs.FS, path string) (*Checkpoint, error) {
 func openManifest(fsys vfs.FS, path string) (Manifest, error) {
 	switch info, err := fsys.Stat(path); {
 	case errors.Is(err, fs.ErrNotExist):
-		return Manifest{}, fmt.Errorf("%w: folder %s does not exist: %w", ErrNone, path, fs.ErrNotExist)
+		return Manifest{}, noFolder(path)
 	case err != nil:
 		return Manifest{}, err
 	case !info.IsDir():

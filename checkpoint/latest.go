@@ -19,7 +19,7 @@ import (
 func (s *Store) Latest(ctx context.Context) (*Checkpoint, error) {
 	l, err := s.list()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: folder %s does not exist: %w", ErrNone, s.Dir, fs.ErrNotExist)
+		return nil, noFolder(s.Dir)
 	}
 	if err != nil {
 		return nil, err

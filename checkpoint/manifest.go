@@ -48,6 +48,7 @@ type File struct {
 type CorruptError struct {
 	Path    string
 	Problem string
+	foreign bool // a folder that another program wrote
 }
 
 // Error implements error.
@@ -82,7 +83,8 @@ func readManifest(fsys vfs.FS, dir string) (Manifest, error) {
 	path := filepath.Join(dir, ManifestFile)
 	text, err := vfs.ReadFile(fsys, path, maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Manifest{}, &CorruptError{Path: path, Problem: "missing: " + withoutManifest(fsys, dir)}
+		what, foreign := withoutManifest(fsys, dir)
+		return Manifest{}, &CorruptError{Path: path, Problem: "missing: " + what, foreign: foreign}
 	}
 	if err != nil {
 		return Manifest{}, err
@@ -106,15 +108,15 @@ func readManifest(fsys vfs.FS, dir string) (Manifest, error) {
 	return m, nil
 }
 
-// withoutManifest says what a folder is that has no manifest.
-func withoutManifest(fsys vfs.FS, dir string) string {
+// withoutManifest says what a folder is that has no manifest, and whether another program wrote it.
+func withoutManifest(fsys vfs.FS, dir string) (what string, foreign bool) {
 	for _, name := range []string{"training_args.bin", "optimizer.pt", "scheduler.pt"} {
 		if _, err := fsys.Stat(filepath.Join(dir, name)); err == nil {
 			return "this is a checkpoint of transformers (" + name + "), whose training cannot be resumed here: want " +
-				"a new run that starts from its weights (--model_name_or_path, models.LoadPretrained)"
+				"a new run that starts from its weights (--model_name_or_path, models.LoadPretrained)", true
 		}
 	}
-	return "this is not a complete checkpoint of Lockstep"
+	return "this is not a complete checkpoint of Lockstep", false
 }
 
 // decodeVersioned reads strict JSON of the known version: another version is told before

@@ -90,6 +90,24 @@ func TestRotateCountsCompleteCheckpointsOnly(t *testing.T) {
 	require.Equal(t, "LATEST checkpoint-1 checkpoint-2 checkpoint-3", names(t, m, "out"))
 }
 
+// A folder that another program wrote is left alone without a word; one that may be a damaged checkpoint is named.
+func TestRotateIsSilentAboutFoldersOfOthers(t *testing.T) {
+	m := vfs.NewMem()
+	s, log := logged(m, "out")
+	for folder, file := range map[string]string{"checkpoint-7": "training_args.bin", "checkpoint-8": "half"} {
+		require.NoError(t, vfs.MkdirAll(m, filepath.Join("out", folder)))
+		require.NoError(t, vfs.WriteFile(m, filepath.Join("out", folder, file), []byte("x")))
+	}
+	save(t, s, state{1, "x"})
+	save(t, s, state{2, "x"})
+	_, err := s.Rotate(1, run)
+	require.NoError(t, err)
+	require.NotContains(t, log.String(), "checkpoint-7")
+	require.Contains(t, log.String(), "checkpoint-8")
+	_, err = m.Stat("out/checkpoint-7/training_args.bin")
+	require.NoError(t, err)
+}
+
 func TestRotateGoesOnAfterAnError(t *testing.T) {
 	m := vfs.NewMem()
 	for step := range int64(3) {

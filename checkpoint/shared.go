@@ -127,7 +127,7 @@ func (s *Store) LatestShared(ctx context.Context, g *dist.Group) (*Checkpoint, e
 		return nil, err
 	}
 	if all[0].None {
-		return nil, fmt.Errorf("%w: folder %s does not exist: %w", ErrNone, s.Dir, fs.ErrNotExist)
+		return nil, noFolder(s.Dir)
 	}
 	for i, name := range all[0].Names {
 		ck, cancelled, err := s.openShared(ctx, g, name)

@@ -39,6 +39,17 @@ const (
 // ErrNone is returned where there is no checkpoint at all, or none that is complete.
 var ErrNone = errors.New("no checkpoint")
 
+// noFolder is an ErrNone and an fs.ErrNotExist.
+type noFolder string
+
+// Error implements error.
+func (f noFolder) Error() string {
+	return fmt.Sprintf("%v: folder %s does not exist", ErrNone, string(f))
+}
+
+// Is reports what the error stands for.
+func (noFolder) Is(target error) bool { return target == ErrNone || target == fs.ErrNotExist }
+
 type (
 	// FS is a file system that a Store writes to. Renames must be atomic, and what File.Sync and SyncDir have returned
 	// for must outlive a crash. Errors match fs.ErrNotExist and fs.ErrExist where those apply.
@@ -213,8 +224,8 @@ func (s *Store) survey(names []string) (complete []Info, broken []error) {
 }
 
 // List returns the complete checkpoints of the folder, oldest first by save id. Their
-// contents are not read. A folder that is not complete is left out with a warning; an
-// error is one of reading the store's folder, fs.ErrNotExist if there is none.
+// contents are not read. A folder that is not complete is left out with a warning, one of another
+// program without; an error is one of reading the store's folder, fs.ErrNotExist if there is none.
 func (s *Store) List() ([]Info, error) {
 	l, err := s.list()
 	if err != nil {
@@ -248,6 +259,9 @@ func (s *Store) Own() (names []string, err error) {
 
 func (s *Store) warnBroken(broken []error) {
 	for _, err := range broken {
+		if of := (*CorruptError)(nil); errors.As(err, &of) && of.foreign {
+			continue
+		}
 		s.log().Warn("checkpoint skipped", "err", err)
 	}
 }

@@ -2,7 +2,11 @@
 
 package data
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/internal/quantity"
+)
 
 // Tokens is a stream of token ids with random access: TokenSlice in memory, TokenFile
 // on disk. It must be safe for concurrent reading. Errors name it by its String method, if it has one.
@@ -72,8 +76,8 @@ func TrainBlocks(tokens Tokens, blockSize int) (*Blocks, error) {
 	size := int64(blockSize)
 	if n := tokens.Len(); n < size {
 		return nil,
-			fmt.Errorf("data: dataset has %d tokens, shorter than one block of %d; use more text or a smaller "+
-				"block_size", n, blockSize)
+			fmt.Errorf("data: dataset has %s, shorter than one block of %d; use more text or a smaller "+
+				"block_size", quantity.Of(n, "token"), blockSize)
 	}
 	return &Blocks{tokens: tokens, size: size, stride: size, blocks: tokens.Len() / size}, nil
 }
@@ -88,7 +92,7 @@ func EvalBlocks(tokens Tokens, blockSize int) (*Blocks, error) {
 	}
 	n, stride := tokens.Len(), int64(blockSize)-1
 	if n < 2 {
-		return nil, fmt.Errorf("data: dataset has %d tokens, want at least 2 for an evaluation", n)
+		return nil, fmt.Errorf("data: dataset has %s, want at least 2 for an evaluation", quantity.Of(n, "token"))
 	}
 	return &Blocks{tokens: tokens, size: int64(blockSize), stride: stride, blocks: (n - 2 + stride) / stride}, nil
 }

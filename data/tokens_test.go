@@ -61,7 +61,7 @@ func TestEvalBlocksPredictOnce(t *testing.T) {
 		require.Equal(t, stream, predicted)
 	})
 	_, err := EvalBlocks(TokenSlice{1}, 4)
-	require.ErrorContains(t, err, "dataset has 1 tokens")
+	require.ErrorContains(t, err, "dataset has 1 token")
 	_, err = EvalBlocks(TokenSlice{1, 2, 3}, 0)
 	require.ErrorContains(t, err, "block_size is 0")
 }

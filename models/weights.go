@@ -157,7 +157,7 @@ func ReadWeights(set *safetensors.Set, m nn.Module, opts ...LoadOption) error {
 		switch {
 		case n.Overflowed > 0:
 			bad = append(bad, fmt.Sprintf("%s has %d of %d that %v cannot hold (saved as %s)",
-				a.name, n.Overflowed, e.Numel(), p.DType(), e.Raw))
+				a.name, n.Overflowed, e.Numel(), p.DType(), e.TypeName()))
 		case n.NonFinite > 0 && !allowed:
 			bad = append(bad, fmt.Sprintf("%s has %d of %d", a.name, n.NonFinite, e.Numel()))
 		}
@@ -220,7 +220,7 @@ func fit(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[string]arr
 		want := a.shape(shapesOf(params)...)
 		fits := slices.Equal(e.Shape, want) && (e.DType == p.DType() || e.DType.IsFloat() && p.DType().IsFloat())
 		if !fits && a.params[0] == p.Name {
-			bad = append(bad, fmt.Sprintf("%s is %s%v, want %v%v", a.name, e.Raw, e.Shape, p.DType(), want))
+			bad = append(bad, fmt.Sprintf("%s is %s%v, want %v%v", a.name, e.TypeName(), e.Shape, p.DType(), want))
 		}
 	}
 	if len(bad) > 0 {

@@ -412,7 +412,7 @@ func (o *Optimizer) mismatches(name string, steps map[string]int64, tensors map[
 		if s, ok := tensors[k]; !ok {
 			bad = append(bad, fmt.Sprintf("%s is missing", k))
 		} else if s.DType != t.DType || !slices.Equal(s.Shape, t.Shape) {
-			bad = append(bad, fmt.Sprintf("%s is %v %v, want %v %v", k, s.DType, s.Shape, t.DType, t.Shape))
+			bad = append(bad, fmt.Sprintf("%s is %v%v, want %v%v", k, s.DType, s.Shape, t.DType, t.Shape))
 		}
 	}
 	for _, k := range sortedKeys(tensors) {

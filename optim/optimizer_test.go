@@ -352,5 +352,5 @@ func TestStateIsMadeWhenItIsNeeded(t *testing.T) {
 	saved.Tensors["w.row_sum"] = tensor.Zeros(c.NoGrad(), tensor.Float32, 300)
 	_, third := create()
 	require.EqualError(t, third.LoadState(c, saved),
-		"optim: the saved state does not fit: w.row_sum is float32 [300], want float64 [300]")
+		"optim: the saved state does not fit: w.row_sum is float32[300], want float64[300]")
 }

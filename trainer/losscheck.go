@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -45,8 +46,8 @@ func (r *run) checkLoss(w *accelerate.Window) error {
 		var err error
 		if found[i], err = r.probeLoss(b, part[0], part[1]); err != nil {
 			if r.acc.Shards().GathersParameters() {
-				return fmt.Errorf("trainer: step %d: the loss of the first %d samples: %w", r.state.GlobalStep+1,
-					part[1]-part[0], err)
+				return fmt.Errorf("trainer: step %d: the loss of the first %s: %w", r.state.GlobalStep+1,
+					quantity.Of(part[1]-part[0], "sample"), err)
 			}
 			return nil // the step itself fails, or takes no smaller batches
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
@@ -230,8 +231,8 @@ func (r *run) plan() error {
 	}
 	r.windows = sized{windows}
 	if windows.MicroBatches() == 0 {
-		return fmt.Errorf("trainer: %d samples are fewer than one batch of %d, and dataloader_drop_last drops "+
-			"incomplete batches: nothing to train on", n, r.args.PerDeviceTrainBatchSize)
+		return fmt.Errorf("trainer: nothing to train on: the data have %s, a batch has %d, and "+
+			"dataloader_drop_last drops incomplete batches", quantity.Of(n, "sample"), r.args.PerDeviceTrainBatchSize)
 	}
 	r.steps, err = samplers.PlanSteps(windows.MicroBatches(), windows.Layout().Leaves(), r.args.NumTrainEpochs,
 		int64(r.args.MaxSteps))

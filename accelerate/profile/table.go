@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
 
 // writeTable writes the table of phases and kernels.
@@ -43,11 +45,12 @@ func (p *Profiler) table(out io.Writer) error {
 	cells := func(t *total) []string {
 		return []string{strconv.Itoa(t.calls), milliseconds(t.time), percent(t.time.Seconds() / spent.Seconds())}
 	}
-	fmt.Fprintf(&b, "rank %d: %d steps from step %d on, %s ms in all; ceilings of the device: %.1f GFLOP/s, %.1f "+
+	fmt.Fprintf(&b, "rank %d: %s from step %d on, %s ms in all; ceilings of the device: %.1f GFLOP/s, %.1f "+
 		"GB/s\n\n",
-		p.o.Rank, p.steps(), p.o.SkipFirst+1, milliseconds(spent), p.ceilings.FLOPs/1e9, p.ceilings.Bytes/1e9)
+		p.o.Rank, quantity.Of(p.steps(), "step"), p.o.SkipFirst+1, milliseconds(spent),
+		p.ceilings.FLOPs/1e9, p.ceilings.Bytes/1e9)
 	if p.dropped > 0 {
-		fmt.Fprintf(&b, "the trace leaves %d events out: record fewer steps\n\n", p.dropped)
+		fmt.Fprintf(&b, "the trace leaves %s out: record fewer steps\n\n", quantity.Of(p.dropped, "event"))
 	}
 	line("phase", "calls", "ms", "of time")
 	for _, t := range longest(p.phases) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it knows
 	"github.com/lockstep-ml/lockstep/nn"
@@ -179,8 +180,8 @@ func (s *estimateSettings) estimate(a *args.TrainingArguments, config []byte) (*
 // showEstimate prints the estimate as a table.
 func (p *program) showEstimate(e *estimate, a *args.TrainingArguments, s *estimateSettings) {
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(p.stdout, "%s, %d parameters in %s, %d samples per micro-batch, %s\n", e.ModelType, e.Count, s.DType,
-		a.PerDeviceTrainBatchSize, a.Optim)
+	fmt.Fprintf(p.stdout, "%s, %d parameters in %s, %s per micro-batch, %s\n", e.ModelType, e.Count, s.DType,
+		quantity.Of(a.PerDeviceTrainBatchSize, "sample"), a.Optim)
 	type row struct {
 		name  string
 		bytes int64

@@ -87,5 +87,5 @@ func TestGuardRefusesNonsense(t *testing.T) {
 	require.ErrorAs(t, cmd.Run(), new(*exec.ExitError))
 	require.Equal(t, exitError, cmd.ProcessState.ExitCode())
 	require.Equal(t, "lockstep: launch: guard: \"kill everything\" is not a command; want add or remove with a "+
-		"process group\n", stderr.String())
+		"process group, or watch or forget with a process\n", stderr.String())
 }

@@ -130,7 +130,7 @@ func TestRelayCannotRewriteAnAddress(t *testing.T) {
 			} else {
 				require.False(t, rewritten.Load())
 				require.ErrorIs(t, errs[1], wire.ErrToken)
-				require.ErrorContains(t, errs[0], "1 connections were refused")
+				require.ErrorContains(t, errs[0], "refused: 1 connection that did not know the job token")
 			}
 			require.NoError(t, server.Close())
 		})

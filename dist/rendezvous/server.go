@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/dist/internal/wire"
 	"github.com/lockstep-ml/lockstep/internal/loopback"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
 
 // Server is the store: a map from keys to small values that the processes of a job read and write. It is served by rank
@@ -347,10 +348,10 @@ func (s *Server) exchange(r request, gone <-chan struct{}) response {
 func (s *Server) refusals() string {
 	switch n, first := s.listener.Refused(), s.values[wrongToken]; {
 	case first != nil:
-		return fmt.Sprintf(" (%d connections were refused: they did not know the job token; the first came from %s)", n,
-			first)
+		return fmt.Sprintf(" (refused: %s that did not know the job token, the first from %s)",
+			quantity.Of(n, "connection"), first)
 	case n > 0:
-		return fmt.Sprintf(" (%d connections were refused: they did not know the job token)", n)
+		return fmt.Sprintf(" (refused: %s that did not know the job token)", quantity.Of(n, "connection"))
 	}
 	return ""
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/dist/internal/tree"
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
 
 // Engine implements [dist.Engine] over connections.
@@ -127,8 +128,8 @@ func (e *Engine) Describe() dist.Info {
 	for _, r := range e.members {
 		hosts[e.job.Peers[r].HostID] = true
 	}
-	return dist.Info{Name: e.over.Name, Path: fmt.Sprintf("flat: %s between %d processes on %d hosts", e.over.Way,
-		len(e.members), len(hosts))}
+	return dist.Info{Name: e.over.Name, Path: fmt.Sprintf("flat: %s between %d processes on %s", e.over.Way,
+		len(e.members), quantity.Of(len(hosts), "host"))}
 }
 
 // Alloc returns memory that the processes of this host share, if the engine has such, else ordinary memory.

@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -86,7 +85,6 @@ func (g *GenerationArguments) write(ctx context.Context, lm models.Generator, to
 	if _, err := io.WriteString(w, g.Prompt); err != nil {
 		return err
 	}
-	var failed error
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), lm, prompt,
@@ -99,13 +97,12 @@ func (g *GenerationArguments) write(ctx context.Context, lm models.Generator, to
 					_, err = w.Write(text)
 				}
 				if err != nil {
-					failed = err
 					stop(err)
 				}
 			},
 		})
-	if _, nl := fmt.Fprintln(w); failed == nil {
-		failed = nl
+	if _, nl := fmt.Fprintln(w); err == nil {
+		err = nl
 	}
-	return errors.Join(failed, err)
+	return err
 }

@@ -24,6 +24,10 @@ type Entry struct {
 // Bytes is the number of bytes of the array's elements.
 func (e Entry) Bytes() int64 { return e.End - e.Begin }
 
+// TypeName is the element type as messages name it: the engine's name (float32), or the format's own of a type that the
+// engine does not have (I8).
+func (e Entry) TypeName() string { return element{raw: e.Raw, dtype: e.DType}.name() }
+
 // Numel is the number of the array's elements.
 func (e Entry) Numel() int {
 	n := 1
@@ -66,6 +70,14 @@ var elements = []element{
 	{raw: "U64", bits: 64},
 }
 
+// name is Entry.TypeName.
+func (el element) name() string {
+	if el.dtype == dtype.Invalid {
+		return el.raw
+	}
+	return el.dtype.String()
+}
+
 // elementOf finds the type by the format's name; rank is its place in the order.
 func elementOf(raw string) (el element, ok bool) {
 	i := slices.IndexFunc(elements, func(e element) bool { return e.raw == raw })
@@ -97,7 +109,7 @@ func (el element) size(shape []int) (int64, error) {
 			if empty {
 				continue // the product is 0 in the end
 			}
-			return 0, fmt.Errorf("shape %v of %s has more bytes than an int64 counts", shape, el.raw)
+			return 0, fmt.Errorf("shape %v of %s has more bytes than an int64 counts", shape, el.name())
 		}
 		n = lo
 	}
@@ -105,7 +117,7 @@ func (el element) size(shape []int) (int64, error) {
 		return 0, nil
 	}
 	if n%8 != 0 {
-		return 0, fmt.Errorf("shape %v of %s is not a whole number of bytes", shape, el.raw)
+		return 0, fmt.Errorf("shape %v of %s is not a whole number of bytes", shape, el.name())
 	}
 	return int64(n / 8), nil
 }

@@ -254,7 +254,7 @@ func (p parser) entry(name string) (Entry, error) {
 	}
 	if size != e.Bytes() {
 		return e, fmt.Errorf("%s: data_offsets %v hold %d bytes, but shape %v of %s needs %d", what, offsets, e.Bytes(),
-			shape, e.Raw, size)
+			shape, el.name(), size)
 	}
 	return e, nil
 }

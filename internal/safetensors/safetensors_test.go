@@ -89,7 +89,7 @@ func TestHeadersThatAreRefused(t *testing.T) {
 		{`{"a":{"dtype":"U8","shape":[4]}}`, 4, "want [begin, end]"},
 		{`{"a":{"dtype":"U8","shape":[4],"data_offsets":[0]}}`, 4, "want [begin, end]"},
 		{`{"a":{"dtype":"U8","shape":[4],"data_offsets":[4,0]}}`, 4, "want [begin, end]"},
-		{`{"a":{"dtype":"U8","shape":[5],"data_offsets":[0,4]}}`, 4, "shape [5] of U8 needs 5"},
+		{`{"a":{"dtype":"U8","shape":[5],"data_offsets":[0,4]}}`, 4, "shape [5] of uint8 needs 5"},
 		{`{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}}`, 1, "not a whole number of bytes"},
 		{`{"a":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0]}}`, 0, "more bytes than an int64"},
 		{`{"a":{"dtype":"I64","shape":[2305843009213693952],"data_offsets":[0,0]}}`, 0, "more bytes than an int64"},

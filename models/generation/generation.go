@@ -69,7 +69,7 @@ func (o Options) Validate() error {
 
 // Generate continues prompt and returns the new tokens, the ending EOS included. When the
 // model's context is full it goes on from the last half of it. A canceled context ends
-// it with what was generated and the context's error.
+// it with what was generated and the context's cause.
 func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, opt Options) ([]int, error) {
 	if err := opt.Validate(); err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, 
 	case fault != nil:
 		return out, fault
 	}
-	return out, ctx.Err()
+	return out, context.Cause(ctx)
 }
 
 // next returns the logits of the token that follows ids.

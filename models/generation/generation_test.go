@@ -5,6 +5,7 @@ package generation_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -245,6 +246,13 @@ func TestCancel(t *testing.T) {
 	out, err = generation.Generate(ctx, training(), m, []int{1}, generation.Options{MaxNewTokens: 5})
 	require.ErrorIs(t, err, context.Canceled)
 	require.Empty(t, out)
+
+	// Who ends it for a reason gets that reason, alone.
+	ctx, stop := context.WithCancelCause(t.Context())
+	gone := errors.New("the reader is gone")
+	stop(gone)
+	_, err = generation.Generate(ctx, training(), m, []int{1}, generation.Options{MaxNewTokens: 5})
+	require.EqualError(t, err, gone.Error())
 }
 
 func TestGenerateErrors(t *testing.T) {

@@ -271,7 +271,7 @@ func loadErrors(t *testing.T, k Case) {
 	for name := range st.Tensors {
 		if name == "vector.exp_avg" {
 			bad.Tensors[name] = tensor.Zeros(r.c, tensor.Float64, 7)
-			want = append(want, "vector.exp_avg is float64 [7], want float32 [7]")
+			want = append(want, "vector.exp_avg is float64[7], want float32[7]")
 			continue
 		}
 		want = append(want, name+" is missing")

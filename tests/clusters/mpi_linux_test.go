@@ -26,7 +26,8 @@ type launcher struct {
 var launchers = map[string]launcher{
 	// Root and more ranks than cores are normal in a container for tests.
 	"openmpi": {line: []string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", "4", "--mca",
-		"odls_base_sigkill_timeout", "4"}, kind: `"Open MPI"`, variable: "OMPI_COMM_WORLD_RANK", path: "flat: Open MPI v"},
+		"odls_base_sigkill_timeout", "4"}, kind: "Open MPI", variable: "OMPI_COMM_WORLD_RANK",
+		path: "flat: Open MPI v"},
 	"mpich": {line: []string{"mpiexec.hydra", "-n", "4", wrapper}, kind: "MPICH", variable: "PMI_RANK",
 		path: "flat: MPICH "},
 }

@@ -31,7 +31,7 @@ func TestWrongToken(t *testing.T) {
 		}
 		return tiny(out, "--ddp_timeout", "4"), env
 	})
-	wants := []string{"connections were refused: they did not know the job token", "belongs to another job", "rank 1",
+	wants := []string{"that did not know the job token", "belongs to another job", "rank 1",
 		"rank 1"}
 	for _, r := range []int{0, 2, 3} {
 		ranks[r].awaitPrinted("a process was refused since its job token is another one")
