@@ -1,0 +1,38 @@
+# shellcheck shell=bash
+# What needs no test to run: the form of the files, the modules, builds and analysis.
+
+# The tools, at fixed versions.
+readonly staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
+readonly actionlint=github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+
+stage_format() {
+	local bad
+	bad=$(git ls-files -co --exclude-standard '*.go' | tr '\n' '\0' | xargs -0 gofmt -l) || return 1
+	[[ -z $bad ]] || { echo "not formatted (gofmt -w):"; echo "$bad"; return 1; }
+}
+
+stage_modules() { go mod tidy -diff && go mod verify; }
+
+stage_build() { CGO_ENABLED=0 go build ./...; }
+
+stage_vet() {
+	local target
+	for target in linux/amd64 linux/arm64 darwin/arm64 windows/amd64; do
+		echo "$target"
+		CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/} go vet ./... || return 1
+	done
+	CGO_ENABLED=0 go vet -tags noasm ./... || return 1
+	CGO_ENABLED=0 go vet -tags mpi ./dist/mpi ./examples/clm ./bench/dist || return 1
+	CGO_ENABLED=0 go vet -tags cuda ./internal/cuda/... ./internal/nvml ./dist/nccl ./tensor/cuda ./examples/clm
+}
+
+stage_staticcheck() { GOBIN=$work/bin go install "$staticcheck" && CGO_ENABLED=0 "$work/bin/staticcheck" ./...; }
+
+# The workflows of .github. Before them a control: with a misspelt input one of them must be refused, for that input.
+stage_workflows() {
+	local said
+	GOBIN=$work/bin go install "$actionlint" || return 1
+	said=$(sed 's/fetch-depth/fetch-deph/' .github/workflows/ci.yml | "$work/bin/actionlint" -no-color -)
+	[[ $said == *'input "fetch-deph" is not defined'* ]] || { echo "actionlint takes a misspelt input: $said"; return 1; }
+	"$work/bin/actionlint"
+}
