@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
+	"github.com/lockstep-ml/lockstep/internal/recordtest"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -70,16 +70,6 @@ func writeMoods(t *testing.T, dir, format string, n int) string {
 	return name
 }
 
-var result = regexp.MustCompile(`eval_loss [\d.]+  eval_accuracy ([\d.]+)  eval_f1 [\d.]+`)
-
-// last is the last match of an evaluation's line: that of the final model.
-func last(t *testing.T, line *regexp.Regexp, printed string) []string {
-	t.Helper()
-	all := line.FindAllStringSubmatch(printed, -1)
-	require.NotEmpty(t, all, printed)
-	return all[len(all)-1]
-}
-
 // lines hands over what is written to it.
 type lines chan string
 
@@ -103,17 +93,17 @@ func TestClassify(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, one, "120 texts to learn from, 40 held out, 2 classes")
 	require.Contains(t, one, "model      saved to "+filepath.Join(dir, "one")+"\n")
-	m := last(t, result, one)
-	accuracy, err := strconv.ParseFloat(m[1], 64)
-	require.NoError(t, err)
-	require.Greater(t, accuracy, 0.9)
+	result := func(printed string) recordtest.Record {
+		return recordtest.Last(t, printed, "eval_loss", "eval_accuracy", "eval_f1")
+	}
+	require.Greater(t, result(one).Number(t, "eval_accuracy"), 0.9)
 	require.Regexp(t, `(?m)^negative .* 14$`, one, "the table of classes")
 	require.Regexp(t, `(positive|negative) \(\d+ %, (right|wrong, it is \w+)\): The `, one)
 
 	again, err := classify(append(columns, "--do_eval", "--model_name_or_path", filepath.Join(dir, "one"),
 		"--validation_file", dev, "--output_dir", filepath.Join(dir, "eval"))...)
 	require.NoError(t, err)
-	require.Contains(t, again, m[0])
+	require.Equal(t, result(one), result(again))
 	predicted, err := classify("--do_predict", "--text_column", "sentence", "--test_file", dev, "--model_name_or_path",
 		filepath.Join(dir, "one"), "--output_dir", filepath.Join(dir, "predict"))
 	require.NoError(t, err)
@@ -126,7 +116,7 @@ func TestClassify(t *testing.T) {
 	require.ErrorContains(t, err, "want --test_file")
 	two, err := classify(flags("two", "--num_replicas", "2")...)
 	require.NoError(t, err)
-	require.Contains(t, two, m[0])
+	require.Equal(t, result(one), result(two))
 	more,
 		err := classify(flags("more", "--model_name_or_path", filepath.Join(dir, "one"), "--num_train_epochs", "1")...)
 	require.NoError(t, err)

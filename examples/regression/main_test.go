@@ -21,6 +21,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/tabular"
+	"github.com/lockstep-ml/lockstep/internal/recordtest"
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
@@ -37,16 +38,6 @@ func regression(argv ...string) (string, error) {
 	return out.String(), err
 }
 
-var result = regexp.MustCompile(`eval_mae ([\d.]+)  eval_r2 ([\d.]+)`)
-
-// last is the last match of an evaluation's line: that of the final model.
-func last(t *testing.T, line *regexp.Regexp, printed string) []string {
-	t.Helper()
-	all := line.FindAllStringSubmatch(printed, -1)
-	require.NotEmpty(t, all, printed)
-	return all[len(all)-1]
-}
-
 // lines hands over what is written to it.
 type lines chan string
 
@@ -61,10 +52,7 @@ func TestDiamonds(t *testing.T) {
 	dir := t.TempDir()
 	printed, err := regression("--output_dir", dir)
 	require.NoError(t, err)
-	m := last(t, result, printed)
-	r2, err := strconv.ParseFloat(m[2], 64)
-	require.NoError(t, err)
-	require.Greater(t, r2, 0.96)
+	require.Greater(t, recordtest.Last(t, printed, "eval_mae", "eval_r2").Number(t, "eval_r2"), 0.96)
 	require.Regexp(t, `\nstopped after \d+ of \d+ steps: EarlyStopping.*\nmodel      best at step \d+, saved to `,
 		printed)
 
@@ -157,13 +145,11 @@ func TestOwnTable(t *testing.T) {
 	one, err := regression(flags("one")...)
 	require.NoError(t, err)
 	require.Contains(t, one, "160 rows to learn rent from, 40 held out, 3 columns make 4 inputs")
-	m := last(t, regexp.MustCompile(`eval_loss .*eval_r2 ([\d.]+)`), one)
-	r2, err := strconv.ParseFloat(m[1], 64)
-	require.NoError(t, err)
-	require.Greater(t, r2, 0.9)
+	result := recordtest.Last(t, one, "eval_loss", "eval_mae", "eval_r2")
+	require.Greater(t, result.Number(t, "eval_r2"), 0.9)
 	two, err := regression(flags("two", "--num_replicas", "2", "--validation_split_percentage", "20")...)
 	require.NoError(t, err)
-	require.Contains(t, two, m[0])
+	require.Equal(t, result, recordtest.Last(t, two, "eval_loss", "eval_mae", "eval_r2"))
 	whole, err := regression(flags("three", "--validation_file", file, "--hidden_layers", "0",
 		"--early_stopping_patience", "0", "--num_train_epochs", "1")...)
 	require.NoError(t, err)

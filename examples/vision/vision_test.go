@@ -10,8 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -20,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/images"
 	"github.com/lockstep-ml/lockstep/internal/imagestest"
+	"github.com/lockstep-ml/lockstep/internal/recordtest"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/resnet"
 	"github.com/lockstep-ml/lockstep/program"
@@ -32,16 +31,6 @@ func vision(t *testing.T, argv ...string) (string, error) {
 	var out bytes.Buffer
 	err := run(context.Background(), argv, &out, &out)
 	return out.String(), err
-}
-
-var result = regexp.MustCompile(`eval_loss [\d.]+  eval_accuracy ([\d.]+)  `)
-
-// last is the last match of an evaluation's line: that of the final model.
-func last(t *testing.T, line *regexp.Regexp, printed string) []string {
-	t.Helper()
-	all := line.FindAllStringSubmatch(printed, -1)
-	require.NotEmpty(t, all, printed)
-	return all[len(all)-1]
 }
 
 // A small model learns to tell bright quarters apart; the saved one evaluates the same, and
@@ -61,10 +50,10 @@ func TestVision(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, printed, "model      resnet of channels [8 16], 1 layer each")
 	require.Contains(t, printed, "4 classes")
-	m := last(t, result, printed)
-	accuracy, err := strconv.ParseFloat(m[1], 64)
-	require.NoError(t, err)
-	require.Greater(t, accuracy, 0.9)
+	result := func(printed string) recordtest.Record {
+		return recordtest.Last(t, printed, "eval_loss", "eval_accuracy")
+	}
+	require.Greater(t, result(printed).Number(t, "eval_accuracy"), 0.9)
 	require.Regexp(t, `(?m)^left_bottom .* \d+$`, printed, "the table of classes")
 	require.Regexp(t, `(?m)^(left|right)_(top|bottom) \((right|wrong, it is \w+)\)  `, printed,
 		"the captions of pictures")
@@ -82,11 +71,11 @@ func TestVision(t *testing.T) {
 	again, err := vision(t, "--do_eval", "--model_name_or_path", filepath.Join(dir, "one"), "--data_dir", sets,
 		"--output_dir", filepath.Join(dir, "eval"))
 	require.NoError(t, err)
-	require.Contains(t, again, m[0])
+	require.Equal(t, result(printed), result(again))
 
 	two, err := vision(t, flags("two", "--num_replicas", "2")...)
 	require.NoError(t, err)
-	require.Contains(t, two, m[0])
+	require.Equal(t, result(printed), result(two))
 	for _, dir := range []string{filepath.Join(dir, "one"), filepath.Join(dir, "two")} {
 		raw, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))
 		require.NoError(t, err)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -18,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/internal/lacking"
+	"github.com/lockstep-ml/lockstep/internal/recordtest"
 )
 
 // swarm is hosts that come and go: network namespaces on one bridge, or only different names for this one.
@@ -87,10 +87,9 @@ func (s *swarm) start(i int) *process {
 func (s *swarm) round(p *process, after, hosts int) (number int) {
 	s.t.Helper()
 	p.await(fmt.Sprintf("a round of %d hosts after round %d", hosts, after), func() bool {
-		for _, m := range aRound.FindAllStringSubmatch(p.stderr.String(), -1) {
-			n, err := strconv.Atoi(m[1])
-			require.NoError(s.t, err)
-			if number = n; n > after && m[2] == strconv.Itoa(hosts) {
+		for _, r := range recordtest.Having(p.stderr.String(), "round", "nodes") {
+			number = int(r.Number(s.t, "round"))
+			if number > after && r["nodes"] == strconv.Itoa(hosts) {
 				return true
 			}
 		}
@@ -98,8 +97,6 @@ func (s *swarm) round(p *process, after, hosts int) (number int) {
 	})
 	return number
 }
-
-var aRound = regexp.MustCompile(`round (\d+)  nodes (\d+)`)
 
 // TestHostsComeAndGo wants the bits of one process from a job of 4 hosts, of which one is lost and one leaves, to which
 // two come back, and on one of which a rank is killed.
