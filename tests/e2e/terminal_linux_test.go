@@ -16,10 +16,11 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/screen"
 )
 
-// onTerminal runs the program on a terminal of 100 by 30. look is called when something was written, and may type.
-func onTerminal(t *testing.T, argv []string, look func(s *screen.Screen, keyboard io.Writer)) (*screen.Screen, int) {
+// onTerminal runs the program on a terminal of 30 lines. look is called when something was written, and may type.
+func onTerminal(t *testing.T, columns int, argv []string, look func(s *screen.Screen, keyboard io.Writer)) (
+	*screen.Screen, int) {
 	t.Helper()
-	terminal, other, err := screen.OpenTerminal(100, 30)
+	terminal, other, err := screen.OpenTerminal(columns, 30)
 	require.NoError(t, err)
 	defer other.Close()
 	cmd := command(t, argv...)
@@ -31,7 +32,7 @@ func onTerminal(t *testing.T, argv []string, look func(s *screen.Screen, keyboar
 	stuck := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 	defer stuck.Stop()
 
-	s := screen.New(100, 30)
+	s := screen.New(columns, 30)
 	for block := make([]byte, 4096); ; {
 		n, err := other.Read(block)
 		// A read may bring several drawings: look at each.
@@ -59,7 +60,7 @@ func requireTidy(t *testing.T, s *screen.Screen) {
 // TestTerminal trains on a terminal: records stand above one bar, which is gone in the end.
 func TestTerminal(t *testing.T) {
 	phases := map[string]bool{"reading text ": false, "tokenizer ": false, "tokenizing ": false, "evaluating ": false}
-	s, code := onTerminal(t, tiny(t, "out", "--max_steps", "40", "--max_new_tokens", "0"),
+	s, code := onTerminal(t, 100, tiny(t, "out", "--max_steps", "40", "--max_new_tokens", "0"),
 		func(s *screen.Screen, _ io.Writer) {
 			for phase := range phases {
 				phases[phase] = phases[phase] || regexp.MustCompile(phase+` +\d+% \|`).MatchString(s.Text())
@@ -86,7 +87,8 @@ func TestTerminal(t *testing.T) {
 // TestTerminalInterrupt types Ctrl-C: the last lines say what happened and where to go on.
 func TestTerminalInterrupt(t *testing.T) {
 	typed := false
-	s, code := onTerminal(t, tiny(t, "out", "--max_steps", "100000", "--eval_strategy", "no", "--save_strategy", "no"),
+	s, code := onTerminal(t, 100,
+		tiny(t, "out", "--max_steps", "100000", "--eval_strategy", "no", "--save_strategy", "no"),
 		func(s *screen.Screen, keyboard io.Writer) {
 			if !typed && strings.Contains(s.Text(), "\nstep ") {
 				typed = true
