@@ -12,6 +12,9 @@
 // all of them and the launcher are killed at the same moment, the kernel ends the processes, on Linux; docs/limits.md
 // lists what it cannot know of.
 //
+// Each line of a rank appears behind its number. If Config.Stdout and Config.Stderr are a terminal, ranks find in
+// LOCKSTEP_COLUMNS how long their lines may be, and those of package program keep to it.
+//
 // Several hosts run one launcher each, with the same token and each with its node rank. The launchers do not
 // speak to each other: a failure reaches the other hosts through the ranks, whose launchers then restart them
 // too.
