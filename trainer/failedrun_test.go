@@ -98,6 +98,15 @@ func TestAfterAFailedStepWithNewWeights(t *testing.T) {
 	require.ErrorContains(t, err, "out of luck")
 	_, err = tr.Evaluate()
 	require.ErrorContains(t, err, "the weights are incomplete, since each rank had a part of them: want weights loaded")
+	for _, ranks := range []int{1, 2} { // a trainer that knows nothing of the failed run
+		b := a.Clone()
+		b.NumReplicas = ranks
+		_, err = newTrainer(vfs.NewMem(), m, b, trainer.WithTrainData(raggedTexts(51))).Train()
+		var bad *trainer.NonfiniteError
+		require.ErrorAs(t, err, &bad)
+		require.Equal(t, "transformer.h.0.mlp.c_fc.weight", bad.Parameter)
+		require.ErrorContains(t, err, "were not finite then either: "+bad.Parameter+" has NaN or infinities")
+	}
 	fresh, c := wideGPT2(t, ""), tensor.NewCtx(tensor.CPU()).NoGrad()
 	for i, p := range nn.NamedParameters(m) {
 		tensor.CopyInto(c, p.Tensor, nn.NamedParameters(fresh)[i].Tensor)
