@@ -69,10 +69,12 @@ func TestDataErrorOfOneRank(t *testing.T) {
 			words string
 			panic bool
 		}{
+			{"train", 0, "trainer: step 1: rank 1: ", false}, // when nothing is to be saved
+			{"train", 1, "trainer: step 2: rank 1: ", false}, // when DDP cuts its buckets anew
 			{"train", 2, "trainer: step 3: rank 1: ", false},
 			{"eval", 4, "trainer: evaluation after step 4: rank 1: ", true},
 		} {
-			t.Run(name+" "+c.where, func(t *testing.T) {
+			t.Run(fmt.Sprint(name, " ", c.where, " ", c.step), func(t *testing.T) {
 				broken := new(atomic.Bool)
 				broken.Store(true)
 				train, eval := raggedTexts(51), raggedTexts(13)
@@ -81,7 +83,7 @@ func TestDataErrorOfOneRank(t *testing.T) {
 					ranks = 4
 				}
 				if c.where == "train" {
-					train = unreadable{train, sampleOfRank1(ranks, set), c.panic, broken}
+					train = unreadable{train, sampleOfRank1(ranks, c.step, set), c.panic, broken}
 				} else {
 					eval = unreadable{eval, 2, c.panic, broken}
 				}
@@ -100,11 +102,15 @@ func TestDataErrorOfOneRank(t *testing.T) {
 				require.NotContains(t, err.Error(), "rank 0")
 				require.Equal(t, c.step, res.GlobalStep)
 				ck, err := (&checkpoint.Store{Dir: out, FS: disk, Log: quiet}).Latest(context.Background())
-				require.NoError(t, err)
-				require.Equal(t, c.step, ck.Step)
+				if c.step == 0 {
+					require.ErrorIs(t, err, checkpoint.ErrNone)
+				} else {
+					require.NoError(t, err)
+					require.Equal(t, c.step, ck.Step)
+					a.ResumeFromCheckpoint = "last"
+				}
 
 				broken.Store(false)
-				a.ResumeFromCheckpoint = "last"
 				_, m, err := run()
 				require.NoError(t, err)
 				if a.LocalSGDSteps == 0 { // the averages of a save are those of local SGD
@@ -115,12 +121,12 @@ func TestDataErrorOfOneRank(t *testing.T) {
 	}
 }
 
-// sampleOfRank1 is the first sample that rank 1 reads in the third step.
-func sampleOfRank1(ranks int, set func(*args.TrainingArguments)) int64 {
+// sampleOfRank1 is the first sample that rank 1 reads after so many steps.
+func sampleOfRank1(ranks int, steps int64, set func(*args.TrainingArguments)) int64 {
 	if a := failingRun(ranks, set); len(a.FSDP) > 0 || a.ZeroStage > 1 { // ranks take turns
-		return 32 + 2
+		return 16*steps + 2
 	}
-	return 32 + 16/int64(ranks)
+	return 16*steps + 16/int64(ranks)
 }
 
 // Each rank returns the error, with its cause where it arose; without save_on_interrupt nothing is written, and with
