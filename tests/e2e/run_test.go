@@ -94,7 +94,7 @@ func TestRun(t *testing.T) {
 
 	for _, want := range []string{
 		"settings:\n", "flag --max_steps\n", "flag --train_file\n", " documents, ",
-		"model      gpt2 of 1 layers, width 32, 2 heads, 23,392 parameters\n",
+		"model      gpt2 of 1 layer, width 32, 2 heads, 23,392 parameters\n",
 		"samples    ", "model      saved to " + out + "\n", "baseline   ", " nats per byte, by counting ",
 		", the model is ",
 		"sample 1 of 2:\nThe old", "\nsample 2 of 2:\nA",
@@ -168,7 +168,7 @@ func TestSettings(t *testing.T) {
 	} {
 		require.Regexp(t, `(?m)^  `+key+" +"+want+"$", r.stdout)
 	}
-	require.Contains(t, r.stdout, "gpt2 of 1 layers, width 32, 4 heads")
+	require.Contains(t, r.stdout, "gpt2 of 1 layer, width 32, 4 heads")
 	var saved map[string]any
 	readJSON(t, &saved, out, "training_args.json")
 	for key, want := range map[string]float64{"max_steps": 5, "learning_rate": 0.002, "seed": 8, "weight_decay": 0.25,
