@@ -114,10 +114,10 @@ func startGuards(command []string, id string, environ []string, logger *slog.Log
 	if g.kernel, err = newKillSwitch(); err != nil {
 		logger.Debug("the kernel ends nothing if the launcher and its guards are killed", "error", err)
 	}
-	g.ended.Go(g.watchStrays)
 	if len(command) > 0 {
 		g.pipes = make([]io.WriteCloser, guardCount)
 	}
+	g.ended.Go(g.watchStrays)
 	for i := range g.pipes {
 		cmd, err := g.start(i)
 		if err != nil {
