@@ -2,10 +2,20 @@
 
 package callbacks
 
+import "slices"
+
+// Silent marks callbacks that print nothing: the bar stays where it is while they run.
+type Silent interface {
+	Callback
+	Silent()
+}
+
 // Aside puts callbacks of a program between two that take the bar away and bring it back, so that what they print does
-// not run into it. At events within a step and at each batch of an evaluation the bar stays.
+// not run into it. At events within a step and at each batch of an evaluation the bar stays, and also if all of them
+// are Silent.
 func (p *Progress) Aside(program ...Callback) []Callback {
-	if len(program) == 0 || p.NoBar {
+	prints := slices.ContainsFunc(program, func(c Callback) bool { _, silent := c.(Silent); return !silent })
+	if !prints || p.NoBar {
 		return program
 	}
 	list := append([]Callback{&progressLeaves{p: p}}, program...)

@@ -235,6 +235,20 @@ func TestPrintingInCallbacks(t *testing.T) {
 	l.run(t)
 }
 
+// silent is a callback that prints nothing.
+type silent struct{ callbacks.Base }
+
+func (silent) Silent() {}
+
+// TestSilentCallbacks: the bar makes room for callbacks only if one of them may print.
+func TestSilentCallbacks(t *testing.T) {
+	p := &callbacks.Progress{W: screen.New(100, 30)}
+	require.Equal(t, []callbacks.Callback{silent{}, &callbacks.EarlyStopping{}},
+		p.Aside(silent{}, &callbacks.EarlyStopping{}))
+	require.Len(t, p.Aside(silent{}, watch{}), 4)
+	require.Empty(t, p.Aside())
+}
+
 func TestLines(t *testing.T) {
 	long := callbacks.Record{
 		"step": int64(12_345), "epoch": 12.3456, "loss": 10.12345, "grad_norm": 123.4567, "learning_rate": 2.987e-4,

@@ -27,6 +27,9 @@ type EarlyStopping struct {
 // CallbackName gives HuggingFace's name.
 func (*EarlyStopping) CallbackName() string { return "EarlyStoppingCallback" }
 
+// Silent marks it as printing nothing.
+func (*EarlyStopping) Silent() {}
+
 // OnTrainBegin checks the settings: an error says what is missing.
 func (s *EarlyStopping) OnTrainBegin(e *Event) error {
 	var faults []error

@@ -28,6 +28,9 @@ func (l *Evaluation) OnEvaluate(e *callbacks.Event) error {
 // EveryRank implements callbacks.EveryRank: no rank evaluates alone.
 func (l *Evaluation) EveryRank() {}
 
+// Silent implements callbacks.Silent.
+func (l *Evaluation) Silent() {}
+
 // Of evaluates the final model, unless that is what the run's last evaluation was of.
 func (l *Evaluation) Of(ctx context.Context, t *trainer.Trainer) (map[string]float64, error) {
 	step := t.State().GlobalStep
