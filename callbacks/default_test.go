@@ -21,6 +21,7 @@ func (named) CallbackName() string { return "named" }
 func TestDefaults(t *testing.T) {
 	require.Panics(t, func() { callbacks.RegisterDefault(nil) })
 	callbacks.RegisterDefault(func() callbacks.Callback { return named{text: "registered"} })
-	require.Equal(t, []callbacks.Callback{named{text: "registered"}}, callbacks.NewDefaults(nil))
-	require.Empty(t, callbacks.NewDefaults([]callbacks.Callback{named{text: "the program's"}}))
+	require.Contains(t, callbacks.NewDefaults(nil), named{text: "registered"})
+	require.NotContains(t, callbacks.NewDefaults([]callbacks.Callback{named{text: "the program's"}}),
+		named{text: "registered"})
 }
