@@ -30,8 +30,8 @@ func OpenPretrained[M Configured](dev *tensor.Device, dir, want string, opts ...
 			if _, ok := m.(M); !ok {
 				return fmt.Errorf("%s is a %s, want %s", dir, Architecture(m), want)
 			}
-			if _, ok := m.(TokenReader); ok {
-				p.Tokenizer, err = LoadTokenizer(dir, m)
+			if r, ok := m.(TokenReader); ok {
+				p.Tokenizer, err = loadTokenizer(dir, r)
 			}
 			if err == nil {
 				p.Files, err = Sidecars(dir)

@@ -21,17 +21,13 @@ type TokenReader interface {
 	VocabSize() int
 }
 
-// LoadTokenizer reads the tokenizer in the folder of a saved model, which m was loaded from. A tokenizer of more tokens
-// than m knows is an error that names them: it has been extended, and the model has not. OpenPretrained calls it.
-func LoadTokenizer(dir string, m Model) (*tokenizers.BPE, error) {
+// loadTokenizer reads the tokenizer in the folder of a saved model, which r was loaded from. A tokenizer of more tokens
+// than r knows is an error that names them: it has been extended, and the model has not.
+func loadTokenizer(dir string, r TokenReader) (*tokenizers.BPE, error) {
 	path := filepath.Join(dir, TokenizerFile)
 	tok, err := tokenizers.Load(path)
 	if err != nil {
 		return nil, err
-	}
-	r, ok := m.(TokenReader)
-	if !ok {
-		return nil, fmt.Errorf("models: %s: a %T reads no tokens", path, m)
 	}
 	return tok, fits(path, tok, r.VocabSize())
 }
