@@ -198,6 +198,37 @@ func TestLostRankNamesTheCall(t *testing.T) {
 	require.NoError(t, g.Close())
 }
 
+// lingering is an engine whose calls end before Abort returns, as those of sockets do.
+type lingering struct {
+	losing
+	released chan struct{}
+}
+
+func (l *lingering) Describe() dist.Info { return dist.Info{} }
+
+func (l *lingering) Abort(error) {
+	close(l.released)
+	time.Sleep(100 * time.Millisecond) // the program has time to see the error, and to end
+}
+
+func (l *lingering) Run(*dist.Call) error {
+	go l.failed(&dist.RankLostError{Rank: 1, GroupRank: 1, Cause: "its process ended"})
+	<-l.released
+	return errors.New("the connection was closed")
+}
+
+// A program may end as soon as it is told of a failure: the flight record is written then, with the call that failed.
+func TestFlightRecordIsThereWhenTheCallFails(t *testing.T) {
+	dir := t.TempDir()
+	g := dist.New(&lingering{released: make(chan struct{})}, dist.Options{FlightDir: dir})
+	err := g.AllReduce(dist.Of([]float32{1}), dist.Sum, dist.Label("bucket 3")).Wait(t.Context())
+	require.ErrorContains(t, err, "rank 1 is lost")
+	text, err := os.ReadFile(filepath.Join(dir, "flight_world_rank0.json"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), "bucket 3")
+	require.NoError(t, g.Close())
+}
+
 // A rank that aborts before a call has ended, or while the job is set up, leaves no flight records; later it does.
 func TestAbortAtTheStartLeavesNoRecord(t *testing.T) {
 	for _, c := range []struct {

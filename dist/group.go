@@ -68,7 +68,8 @@ type Group struct {
 	closed   bool // by this rank: nothing new begins
 	left     bool // what other ranks do is no longer this rank's business
 
-	dead chan struct{}
+	dead     chan struct{}
+	recorded chan struct{} // closed when fail has written the flight record, or has decided against one
 
 	starting  atomic.Bool // see Starting
 	unwritten atomic.Bool // a rank was lost while no call waited for it: the record is for the first that does
@@ -94,7 +95,7 @@ func New(e Engine, opts Options) *Group { return newGroup(e, nil, opts, &family{
 func newGroup(e Engine, members []int, opts Options, f *family) *Group {
 	opts = opts.withDefaults()
 	g := &Group{engine: e, members: members, opts: opts, family: f, messages: map[stream]*lane{},
-		dead: make(chan struct{})}
+		dead: make(chan struct{}), recorded: make(chan struct{})}
 	watched, stop := context.WithCancel(context.Background())
 	g.stopWatch = stop
 	g.flight = newRecorder(opts.FlightSize)
@@ -305,6 +306,7 @@ func (g *Group) fail(err error) {
 	g.err = err
 	close(g.dead)
 	g.mu.Unlock()
+	defer close(g.recorded)
 	g.stopWatch()
 	g.engine.Abort(err)
 	if g.devices != nil {
@@ -319,6 +321,16 @@ func (g *Group) fail(err error) {
 		return
 	}
 	g.writeFlight()
+}
+
+// awaitRecord waits until the flight record of a group that has failed is written: a program that is told of the
+// failure may end at once.
+func (g *Group) awaitRecord() {
+	select {
+	case <-g.dead:
+		<-g.recorded
+	default: // closed by this rank, not failed
+	}
 }
 
 // writeFlight writes the record of a group that has failed.
@@ -418,6 +430,8 @@ func (g *Group) execute(h *Handle) {
 	}
 	if err == nil {
 		g.family.sent.Add(h.call.Sent(g.Rank(), g.Size()))
+	} else {
+		g.awaitRecord() // which says that this call was under way
 	}
 	g.flight.finish(h.entry, err)
 	if err != nil && g.unwritten.CompareAndSwap(true, false) {
