@@ -128,7 +128,11 @@ func (k *killSwitch) remove(target int) {
 }
 
 func (k *killSwitch) disarm(target int) {
-	for _, fd := range k.armed[target] {
+	readers, ok := k.armed[target]
+	if !ok { // it was gone before add, or is not ours
+		return
+	}
+	for _, fd := range readers {
 		_ = unix.Close(fd) // it was opened by arm; nothing was written
 	}
 	delete(k.armed, target)
