@@ -473,7 +473,13 @@ func (l *Loader) isReserved(name string) bool {
 
 // Usage is the text of --help: the settings struct by struct, then the program's
 // other flags.
-func (l *Loader) Usage() string {
+func (l *Loader) Usage() string { return l.UsageWrapped(usageColumns) }
+
+// UsageWrapped is Usage with flags that fit into columns, broken between words; 0 is as many as Usage has.
+func (l *Loader) UsageWrapped(columns int) string {
+	if columns == 0 {
+		columns = usageColumns
+	}
 	groups := make([]*pflag.FlagSet, len(l.structs)+1)
 	for i := range groups {
 		groups[i] = pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -496,7 +502,7 @@ func (l *Loader) Usage() string {
 		if i < len(l.structs)-1 {
 			title = reflect.TypeOf(l.structs[i]).Elem().Name()
 		}
-		fmt.Fprintf(&b, "%s:\n%s\n", title, g.FlagUsagesWrapped(usageColumns))
+		fmt.Fprintf(&b, "%s:\n%s\n", title, g.FlagUsagesWrapped(columns))
 	}
 	fmt.Fprintf(&b, "A flag overrides its variable (%sLEARNING_RATE), which overrides --config files. Switches that "+
 		"are on have a --no_ form.\n", EnvPrefix)

@@ -24,7 +24,7 @@ func (p *Process) Line(name string, facts ...string) { WriteLine(p.Stdout, name,
 
 // Printf prints on Stdout as fmt.Printf does. On a terminal lines that do not fit go on in the next one, between words.
 func (p *Process) Printf(format string, values ...any) {
-	fmt.Fprint(p.Stdout, strings.Join(folded(fmt.Sprintf(format, values...), terminal.Width(p.Stdout)), "\n"))
+	fmt.Fprint(p.Stdout, terminal.Lines(fmt.Sprintf(format, values...), terminal.Width(p.Stdout)))
 }
 
 // WriteLine is Process.Line for any writer.
@@ -54,17 +54,3 @@ func (p *Process) Width() int { return widthOf(p.Stdout) }
 
 // widthOf is the number of columns of a line on w; 0 is any.
 func widthOf(w io.Writer) int { return min(terminal.Width(w), terminal.Full) }
-
-// folded are the lines of a text, those that do not fit broken between words. All blanks within a line stay.
-func folded(text string, width int) (lines []string) {
-	for line := range strings.SplitSeq(text, "\n") {
-		if width == 0 || terminal.Columns(line) <= width {
-			lines = append(lines, line)
-			continue
-		}
-		words := strings.TrimLeft(line, " ")
-		indent := line[:len(line)-len(words)]
-		lines = append(lines, terminal.Fold(strings.Split(words, " "), " ", width, indent, indent+"  ")...)
-	}
-	return lines
-}

@@ -86,7 +86,7 @@ func (p *Process) panicked(err error) int {
 func (p *Process) report(err error, stack []byte) {
 	_ = accelerate.RecordError(err) // the error is printed all the same
 	w, name := p.messages(), p.Name+":"
-	text := strings.Join(folded(fmt.Sprintf("%s %v", name, err), terminal.Width(w)), "\n")
+	text := terminal.Lines(fmt.Sprintf("%s %v", name, err), terminal.Width(w))
 	text = terminal.Paint(w, terminal.Red, name) + text[len(name):] + "\n"
 	if len(stack) > 0 {
 		text += "\n" + strings.TrimRight(string(stack), "\n") + "\n"
@@ -112,7 +112,8 @@ func (p *Process) Parse(l *args.Loader) (*args.Resolved, error) {
 	l.ForProgram(trainer.Program())
 	resolved, err := l.Parse(p.Args)
 	if errors.Is(err, args.ErrHelp) {
-		fmt.Fprint(p.Stdout, l.Usage())
+		columns := terminal.Width(p.Stdout)
+		fmt.Fprint(p.Stdout, terminal.Lines(l.UsageWrapped(columns), columns))
 	}
 	if err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -136,6 +137,17 @@ func TestExitCodes(t *testing.T) {
 			require.Contains(t, stdout, c.stdout)
 			require.Contains(t, stderr, c.stderr)
 		})
+	}
+}
+
+// The settings of --help fit the terminal.
+func TestHelpFits(t *testing.T) {
+	cmd := command(t, "parse", "--help")
+	cmd.Env = append(cmd.Env, terminal.EnvColumns+"=79")
+	_, stdout, _ := finish(t, cmd)
+	require.Contains(t, stdout, "--max_steps")
+	for line := range strings.SplitSeq(stdout, "\n") {
+		require.LessOrEqual(t, terminal.Columns(line), 79, "%s", line)
 	}
 }
 

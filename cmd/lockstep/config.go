@@ -37,14 +37,14 @@ func (p *program) config(argv []string) int {
 	path := fs.Arg(0)
 	c, err := args.ReadToolConfig(path)
 	if err != nil {
-		fmt.Fprintln(p.stderr, "lockstep: config:", err)
+		p.complain("lockstep: config: %v", err)
 		return exitError
 	}
 	if *asJSON {
 		encoder := json.NewEncoder(p.stdout)
 		encoder.SetIndent("", "  ")
 		if err := encoder.Encode(c); err != nil {
-			fmt.Fprintln(p.stderr, "lockstep: config:", err)
+			p.complain("lockstep: config: %v", err)
 			return exitError
 		}
 	} else {
@@ -61,7 +61,7 @@ func (p *program) config(argv []string) int {
 		w.Flush()
 	}
 	if err := c.Err(path); err != nil {
-		fmt.Fprintln(p.stderr, "lockstep: config:", err)
+		p.complain("lockstep: config: %v", err)
 		return exitError
 	}
 	return exitOK

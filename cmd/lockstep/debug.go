@@ -25,13 +25,12 @@ With --pid it makes a running process write its records first: a rank, or a laun
 ranks that it started. They run on. A call that ranks wait in is no fault by itself: ask again,
 and see whether it is the same.
 
-      --pid PID   process of a rank or a launcher; may be repeated
 `
 
 // debug says what is to be learnt from what the ranks of a job recorded.
 func (p *program) debug(argv []string) int {
 	fs := pflag.NewFlagSet("debug", pflag.ContinueOnError)
-	pids := fs.IntSlice("pid", nil, "")
+	pids := fs.IntSlice("pid", nil, "process `PID` of a rank or a launcher; may be repeated")
 	if code, done := p.parse(fs, argv, debugUsage); done {
 		return code
 	}
@@ -49,7 +48,7 @@ func (p *program) debug(argv []string) int {
 func (p *program) diagnose(dir string) int {
 	report, err := dist.Diagnose(dir)
 	if err != nil {
-		fmt.Fprintf(p.stderr, "lockstep debug: %v\n", err)
+		p.complain("lockstep debug: %v", err)
 		return exitError
 	}
 	for _, f := range report.Findings {
@@ -63,7 +62,7 @@ func (p *program) debugProcesses(pids []int) int {
 	var dirs []string
 	code := exitOK
 	fault := func(format string, a ...any) {
-		fmt.Fprintf(p.stderr, "lockstep debug: "+format+"\n", a...)
+		p.complain("lockstep debug: "+format, a...)
 		code = exitError
 	}
 	for _, pid := range pids {

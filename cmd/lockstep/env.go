@@ -79,7 +79,7 @@ func (p *program) env(argv []string) int {
 		encoder := json.NewEncoder(p.stdout)
 		encoder.SetIndent("", "  ")
 		if err := encoder.Encode(r); err != nil {
-			fmt.Fprintln(p.stderr, "lockstep: env:", err)
+			p.complain("lockstep: env: %v", err)
 			return exitError
 		}
 	} else {
@@ -147,6 +147,6 @@ func (p *program) show(r *report) {
 		}
 	}
 	if r.Error != "" {
-		fmt.Fprintln(p.stderr, "lockstep: env:", r.Error)
+		p.complain("lockstep: env: %v", r.Error)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it knows
 	"github.com/lockstep-ml/lockstep/nn"
@@ -88,7 +89,9 @@ func (p *program) estimateMemory(argv []string) int {
 	loader.AllowArgs = true
 	_, err := loader.Parse(argv)
 	if errors.Is(err, args.ErrHelp) {
-		fmt.Fprint(p.stdout, estimateUsage, loader.Usage())
+		columns := terminal.Width(p.stdout)
+		fmt.Fprint(p.stdout, terminal.Paragraphs(estimateUsage, columns),
+			terminal.Lines(loader.UsageWrapped(columns), columns))
 		return exitOK
 	}
 	if err != nil {
@@ -103,7 +106,7 @@ func (p *program) estimateMemory(argv []string) int {
 	}
 	config, err := models.ReadConfig(words[0])
 	if err != nil {
-		fmt.Fprintln(p.stderr, "lockstep: estimate-memory:", err)
+		p.complain("lockstep: estimate-memory: %v", err)
 		return exitError
 	}
 	if s.Ranks == 0 {
@@ -111,14 +114,14 @@ func (p *program) estimateMemory(argv []string) int {
 	}
 	e, err := s.estimate(a, config)
 	if err != nil {
-		fmt.Fprintln(p.stderr, "lockstep: estimate-memory:", err)
+		p.complain("lockstep: estimate-memory: %v", err)
 		return exitError
 	}
 	if s.JSON {
 		encoder := json.NewEncoder(p.stdout)
 		encoder.SetIndent("", "  ")
 		if err := encoder.Encode(e); err != nil {
-			fmt.Fprintln(p.stderr, "lockstep: estimate-memory:", err)
+			p.complain("lockstep: estimate-memory: %v", err)
 			return exitError
 		}
 		return exitOK

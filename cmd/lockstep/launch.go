@@ -52,7 +52,7 @@ func (p *program) guard([]string) int {
 		signal.Ignore(s)
 	}
 	if _, err := launch.Guard(p.stdin); err != nil {
-		fmt.Fprintln(p.stderr, "lockstep:", err)
+		p.complain("lockstep: %v", err)
 		return exitError
 	}
 	return exitOK
@@ -102,7 +102,7 @@ func (p *program) launch(argv []string) int {
 	}
 	c.Signals = signals
 	if err := launch.Run(context.Background(), *c); err != nil {
-		fmt.Fprintln(p.stderr, "lockstep", err)
+		p.complain("lockstep %v", err)
 		return launch.ExitCode(err)
 	}
 	return exitOK

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
 // lockstep is the program in a process of its own.
@@ -41,8 +43,40 @@ func TestLaunchFails(t *testing.T) {
 	cmd, stderr := lockstep(t, "launch", "--nproc-per-node=2", "--settle-time=0.05", os.Args[0], "rank", "fail")
 	err := cmd.Run()
 	require.ErrorAs(t, err, new(*exec.ExitError))
-	require.Equal(t, 7, cmd.ProcessState.ExitCode())
+	require.Equal(t, 7, cmd.ProcessState.ExitCode(), stderr)
 	require.Regexp(t, `^lockstep launch: rank 1 failed first: exit code 7\n`, stderr.String())
+}
+
+// requireFits wants lines of at most width columns.
+func requireFits(t *testing.T, width int, text string) {
+	t.Helper()
+	for line := range strings.SplitSeq(text, "\n") {
+		require.LessOrEqual(t, terminal.Columns(line), width, "%s", line)
+	}
+}
+
+// The help of every command fits a terminal of 80 columns.
+func TestHelpFits(t *testing.T) {
+	for _, argv := range [][]string{{"help"}, {"help", "launch"}, {"help", "env"}, {"help", "estimate-memory"},
+		{"help", "config"}, {"help", "merge-weights"}, {"help", "debug"}, {"help", "version"}} {
+		cmd, stderr := lockstep(t, argv...)
+		cmd.Env = append(cmd.Env, terminal.EnvColumns+"=79")
+		out, err := cmd.Output()
+		require.NoError(t, err, stderr)
+		require.Contains(t, string(out), "usage: lockstep", argv)
+		requireFits(t, 79, string(out))
+	}
+}
+
+// The report of a failure fits the terminal that it appears on.
+func TestLaunchReportFits(t *testing.T) {
+	cmd, stderr := lockstep(t, "launch", "--settle-time=0.05", os.Args[0], "rank", "complain")
+	cmd.Env = append(cmd.Env, terminal.EnvColumns+"=60", "NO_COLOR=1")
+	require.ErrorAs(t, cmd.Run(), new(*exec.ExitError))
+	_, report, found := strings.Cut(stderr.String(), "lockstep launch: rank 0 failed first: exit code 8\n")
+	require.True(t, found, stderr)
+	require.Regexp(t, `\n  its output:\n    a word after a word after .*\n      \w`, report)
+	requireFits(t, 60, report)
 }
 
 func TestLaunchInterrupted(t *testing.T) {

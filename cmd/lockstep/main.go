@@ -16,10 +16,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
 // Exit codes, as shells expect them. launch has its ranks' codes beside these.
@@ -109,7 +111,9 @@ func (p *program) usage(w io.Writer) {
 	fmt.Fprint(w, "usage: lockstep COMMAND [FLAGS]\n\n")
 	for _, c := range commands() {
 		if c.summary != "" {
-			fmt.Fprintf(w, "  %-16s %s\n", c.name, c.summary)
+			head := fmt.Sprintf("  %-16s ", c.name)
+			lines := terminal.Fold([]string{c.summary}, "", terminal.Width(w), head, strings.Repeat(" ", len(head)))
+			fmt.Fprintln(w, strings.Join(lines, "\n"))
 		}
 	}
 	fmt.Fprint(w, "\nlockstep help COMMAND shows a command's flags.\n")
@@ -125,9 +129,16 @@ func (p *program) unknownCommand(name string) int {
 	return p.usageError("unknown command %q; %s", name, suggest(name, "", names, "lockstep help shows the commands"))
 }
 
+// complain prints an error. On a terminal its lines fit, and the command's name before the first colon is red.
+func (p *program) complain(format string, a ...any) {
+	text := terminal.Lines(fmt.Sprintf(format, a...), terminal.Width(p.stderr))
+	name, rest, _ := strings.Cut(text, ":")
+	fmt.Fprintln(p.stderr, terminal.Paint(p.stderr, terminal.Red, name+":")+rest)
+}
+
 // usageError says what is wrong with the command line.
 func (p *program) usageError(format string, a ...any) int {
-	fmt.Fprintf(p.stderr, "lockstep: "+format+"\n", a...)
+	p.complain("lockstep: "+format, a...)
 	return exitUsage
 }
 
@@ -142,7 +153,9 @@ func (p *program) parse(fs *pflag.FlagSet, argv []string, usage string) (code in
 	case err == nil:
 		return 0, false
 	case errors.Is(err, pflag.ErrHelp):
-		fmt.Fprint(p.stdout, usage, fs.FlagUsages())
+		columns := terminal.Width(p.stdout)
+		fmt.Fprint(p.stdout, terminal.Paragraphs(usage, columns),
+			terminal.Lines(fs.FlagUsagesWrapped(columns), columns))
 		return exitOK, true
 	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
 		var names []string

@@ -47,6 +47,9 @@ func rank(what string) int {
 			return 7
 		}
 		time.Sleep(time.Minute)
+	case "complain":
+		fmt.Fprintln(os.Stderr, strings.Repeat("a word after ", 20))
+		return 8
 	case "wait":
 		fmt.Println("ready")
 		time.Sleep(time.Minute)

@@ -59,7 +59,7 @@ func (p *program) mergeWeights(argv []string) int {
 	}
 	names, err := trainer.MergeWeights(context.Background(), fs.Arg(0), fs.Arg(1), o)
 	if err != nil {
-		fmt.Fprintln(p.stderr, "lockstep: merge-weights:", err)
+		p.complain("lockstep: merge-weights: %v", err)
 		return exitError
 	}
 	for _, name := range names {

@@ -51,6 +51,7 @@ func train(ctx context.Context, p *program.Process) error {
 }
 
 // demonstrationHelp stands below the settings.
-const demonstrationHelp = `Without train_file, validation_file and model_name_or_path clm trains on functions of the Go
-standard library, with settings chosen for that. Otherwise HuggingFace's defaults hold.
+const demonstrationHelp = `Without train_file, validation_file and model_name_or_path clm trains on
+functions of the Go standard library, with settings chosen for that. Otherwise
+HuggingFace's defaults hold.
 `

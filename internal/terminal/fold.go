@@ -36,6 +36,40 @@ func Words(text string, width int, indent string) []string {
 	return Fold(strings.Fields(text), " ", width, "", indent)
 }
 
+// Lines is a text whose lines have at most width columns: one that is longer goes on in the next, between words and
+// two columns further in. All blanks within a line stay.
+func Lines(text string, width int) string {
+	var lines []string
+	for line := range strings.SplitSeq(text, "\n") {
+		if width == 0 || Columns(line) <= width {
+			lines = append(lines, line)
+			continue
+		}
+		words := strings.TrimLeft(line, " ")
+		indent := line[:len(line)-len(words)]
+		lines = append(lines, Fold(strings.Split(words, " "), " ", width, indent, indent+"  ")...)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Paragraphs is Lines of a text whose lines are broken already: those of a paragraph that do not fit are filled anew.
+// A paragraph with a line that begins with a blank is a list, whose lines stay apart.
+func Paragraphs(text string, width int) string {
+	if width == 0 {
+		return text
+	}
+	paragraphs := strings.Split(text, "\n\n")
+	for i, p := range paragraphs {
+		if !strings.HasPrefix(p, " ") && !strings.Contains(p, "\n ") {
+			words := strings.TrimRight(p, "\n")
+			paragraphs[i] = strings.Join(Words(words, width, ""), "\n") + p[len(words):]
+			continue
+		}
+		paragraphs[i] = Lines(p, width)
+	}
+	return strings.Join(paragraphs, "\n\n")
+}
+
 // folder fills lines.
 type folder struct {
 	width  int

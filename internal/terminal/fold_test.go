@@ -30,6 +30,17 @@ func TestFold(t *testing.T) {
 		terminal.Fold(facts[:2], ", ", 18, "model    ", "  ")[:3])
 }
 
+// Lines keeps the blanks of what fits; Paragraphs fills broken lines anew, and leaves lists alone.
+func TestLinesAndParagraphs(t *testing.T) {
+	const text = "a  list:\n\n  one of its\n  two\n\nthe end is\nnear, it is\n\n"
+	require.Equal(t, text, terminal.Lines(text, 0))
+	require.Equal(t, text, terminal.Paragraphs(text, 0))
+	require.Equal(t, "a  list:\n\n  one of\n    its\n  two\n\nthe end\n  is\nnear, it\n  is\n\n",
+		terminal.Lines(text, 9))
+	require.Equal(t, "a list:\n\n  one of its\n  two\n\nthe end is near,\nit is\n\n", terminal.Paragraphs(text, 16))
+	require.Equal(t, "the end is\nnear\n", terminal.Paragraphs("the end\nis near\n", 10))
+}
+
 func TestCut(t *testing.T) {
 	require.Equal(t, "ab…", terminal.Cut("abcd", 3))
 	require.Equal(t, "…cd", terminal.CutLeft("abcd", 3))
