@@ -56,21 +56,20 @@ func (p *Printer) OnTrainEnd(e *Event) error {
 	return nil
 }
 
-// lastLines says why a run stopped early; nothing if it did not.
+// lastLines says why a run stopped early; nothing if it did not. That it was interrupted, after which step and by what,
+// is the error that the run ends with: here stands where to go on from.
 func lastLines(e *Event) []string {
 	reason := e.Control.StopReason
 	if !reason.Early() {
 		return nil
 	}
-	lines := []string{reason.line(e.State.GlobalStep, e.State.MaxSteps)}
 	switch {
 	case reason.Kind != StopInterrupted:
+		return []string{reason.line(e.State.GlobalStep, e.State.MaxSteps)}
 	case e.Checkpoint != "":
-		lines = append(lines, "resume from "+e.Checkpoint)
-	default:
-		lines = append(lines, "there is no checkpoint to resume from")
+		return []string{"resume from " + e.Checkpoint}
 	}
-	return lines
+	return []string{"there is no checkpoint to resume from"}
 }
 
 // print writes lines in one piece.

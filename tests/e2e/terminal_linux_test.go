@@ -100,7 +100,7 @@ func TestTerminalInterrupt(t *testing.T) {
 	requireTidy(t, s)
 	require.Regexp(t, `\nSIGINT: stopping after what is under way; [^\n]+\n`, s.Text())
 	require.Regexp(t,
-		`\nstopped after \d+ of 100000 steps: SIGINT\nresume from out/checkpoint-\d+\n`+
-			`clm: trainer: interrupted after step \d+: SIGINT$`, s.Text())
+		`\nresume from out/checkpoint-\d+\nclm: trainer: interrupted after step \d+: SIGINT$`, s.Text())
+	require.NotContains(t, s.Text(), "stopped after", "the error says it")
 	require.NotContains(t, s.Text(), "^C")
 }
