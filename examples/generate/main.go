@@ -8,10 +8,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"syscall"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
@@ -67,7 +69,10 @@ func generate(ctx context.Context, p *program.Process) error {
 	if err != nil {
 		return err
 	}
-	return g.write(ctx, saved.Model, saved.Tokenizer, os.Stdout)
+	if err := g.write(ctx, saved.Model, saved.Tokenizer, os.Stdout); !errors.Is(err, syscall.EPIPE) {
+		return err
+	}
+	return nil // who reads has read enough
 }
 
 // write prints the prompt and what follows, token by token.

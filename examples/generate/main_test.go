@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/data/tokenizers"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// asProgram makes the test binary be the program.
+const asProgram = "GENERATE_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) == "" {
+		os.Exit(m.Run())
+	}
+	main()
+}
+
+// saved is the folder of a model that knows nothing yet.
+func saved(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	tok, err := tokenizers.Train(t.Context(), func(yield func(string, error) bool) { yield("some text", nil) },
+		tokenizers.TrainOptions{VocabSize: 260, SpecialTokens: []string{"<|endoftext|>"}})
+	require.NoError(t, err)
+	require.NoError(t, tok.Save(filepath.Join(dir, models.TokenizerFile)))
+	cfg := gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = tok.VocabSize(), 24, 16, 1, 2
+	cfg.EosTokenID = new(0)
+	m, err := gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)
+	require.NoError(t, err)
+	config, err := models.ConfigJSON(m)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, models.ConfigFile), config, 0o600))
+	require.NoError(t, models.SaveWeights(m, filepath.Join(dir, models.WeightsFile)))
+	return dir
+}
+
+// Whoever reads the text may leave, as head does: that is no error, and no more is computed.
+func TestReaderLeaves(t *testing.T) {
+	dir := saved(t)
+	command := func(tokens string) (*exec.Cmd, *bytes.Buffer) {
+		var stderr bytes.Buffer
+		cmd := exec.Command(os.Args[0], "--model_name_or_path", dir, "--prompt", "some", "--max_new_tokens", tokens)
+		cmd.Env = append(os.Environ(), asProgram+"=1")
+		cmd.Stderr = &stderr
+		return cmd, &stderr
+	}
+	cmd, stderr := command("8")
+	out, err := cmd.Output()
+	require.NoError(t, err, stderr)
+	require.Regexp(t, `^some`, string(out))
+
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	cmd, stderr = command("1000000")
+	cmd.Stdout = w
+	require.NoError(t, cmd.Run(), stderr)
+	require.NoError(t, w.Close())
+	require.Empty(t, stderr.String())
+}
