@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -67,6 +68,9 @@ func Run(f Func) (code int) {
 	p.log(slog.LevelWarn)
 	ctx, signals := listen(p.messages())
 	defer signals.stop()
+	if err := kernels.Init(); err != nil {
+		return p.end(&environmentError{err}, nil)
+	}
 	var err error
 	if panicked := tensor.Recover(func() { err = f(ctx, p) }); panicked != nil {
 		return p.panicked(panicked)
@@ -140,12 +144,13 @@ func (p *Process) end(err error, got os.Signal) int {
 	}
 	p.report(err, stackOf(err))
 	var usage *args.Error
+	var environment *environmentError
 	var interrupt *SignalError
 	switch {
 	case errors.As(err, &interrupt), errors.Is(err, accelerate.ErrInterrupted),
 		got != nil && errors.Is(err, context.Canceled):
 		return exitCode(got)
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.As(err, &environment):
 		return ExitUsage
 	}
 	return ExitError
@@ -165,6 +170,12 @@ func stackOf(err error) []byte {
 	}
 	return nil
 }
+
+// environmentError is a variable of the environment that cannot be followed.
+type environmentError struct{ error }
+
+// Permanent says that a launcher need not start the program again: its ranks would get the same environment.
+func (*environmentError) Permanent() bool { return true }
 
 // SignalError is the cause of the end of a program's context.
 type SignalError struct{ Signal os.Signal }

@@ -151,6 +151,20 @@ func TestHelpFits(t *testing.T) {
 	}
 }
 
+// A variant of kernels that does not exist is told before the program begins, and no launcher tries again.
+func TestUnknownKernels(t *testing.T) {
+	cmd := command(t, "succeed")
+	recorded := filepath.Join(cmd.Dir, "error.json")
+	cmd.Env = append(cmd.Env, "LOCKSTEP_KERNELS=avx3", "TORCHELASTIC_ERROR_FILE="+recorded)
+	code, _, stderr := finish(t, cmd)
+	require.Equal(t, program.ExitUsage, code, stderr)
+	require.Equal(t, filepath.Base(os.Args[0])+`: LOCKSTEP_KERNELS=avx3: kernels: unknown variant "avx3", `+
+		"want one of generic, avx2, avx512, amx\n", stderr)
+	text, err := os.ReadFile(recorded)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"permanent":true`)
+}
+
 // Programs collect garbage early, unless the user says when.
 func TestGOGC(t *testing.T) {
 	for set, want := range map[string]string{"": "GOGC 25\n", "60": "GOGC 60\n"} {
