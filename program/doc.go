@@ -40,7 +40,7 @@
 //
 //	0                   the function returned nil, or --help was asked for
 //	[ExitError]         it returned an error, or panicked
-//	[ExitUsage]         the settings are wrong: an *args.Error
+//	[ExitUsage]         the settings are wrong: an *args.Error, or LOCKSTEP_KERNELS
 //	[ExitInterrupted]   interrupted, here or on another rank
 //	128 + SIGUSR1       interrupted by SIGUSR1: 138 on Linux, 158 on macOS and the BSDs
 //
