@@ -36,7 +36,7 @@ func TestSkippedStepsAreReported(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "in_a_row=5"), log.String())
 	require.Contains(t, log.String(), "fp16: the gradients overflow, and the steps are skipped")
 	require.Equal(t, 1, strings.Count(log.String(), "no step changed the weights"), log.String())
-	require.Contains(t, log.String(), "skipped_steps:6")
+	require.Contains(t, log.String(), "skipped_steps=6")
 }
 
 // train_loss is the mean over the steps that were taken.

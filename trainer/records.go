@@ -4,6 +4,7 @@ package trainer
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -54,7 +55,12 @@ func (t *Trainer) record(rec callbacks.Record) error {
 // that trained nothing.
 func (r *run) finalRecord() callbacks.Record {
 	if r.state.GlobalStep > 0 && r.stepsTaken() == 0 && r.acc.IsMain() {
-		r.log.Warn("no step changed the weights", "steps", r.state.GlobalStep, "left_out", r.skips())
+		facts := []any{"steps", r.state.GlobalStep}
+		left := r.skips()
+		for _, name := range slices.Sorted(maps.Keys(left)) {
+			facts = append(facts, name, left[name])
+		}
+		r.log.Warn("no step changed the weights", facts...)
 	}
 	rec := callbacks.Record{}
 	for k, v := range r.result().Metrics {
