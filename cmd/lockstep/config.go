@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
 const configUsage = `usage: lockstep config FILE [FLAGS]
@@ -49,22 +51,37 @@ func (p *program) config(argv []string) int {
 		}
 	} else {
 		fmt.Fprintf(p.stdout, "%s: %s\n\n", path, c.Tool)
-		w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-		for _, use := range []args.ConfigUse{args.ConfigUsed, args.ConfigDefault, args.ConfigNoEffect,
-			args.ConfigRefused} {
-			for _, r := range c.Rows {
-				if r.Use == use {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Use, r.Key, shortened(r.Value), r.Text)
-				}
-			}
-		}
-		w.Flush()
+		p.showConfig(c)
 	}
 	if err := c.Err(path); err != nil {
 		p.complain("lockstep: config: %v", err)
 		return exitError
 	}
 	return exitOK
+}
+
+// showConfig prints the keys by their use: as a table, or on a terminal, which is too narrow for one, with the
+// explanation of a key below it.
+func (p *program) showConfig(c *args.ToolConfig) {
+	columns := terminal.Width(p.stdout)
+	indent := strings.Repeat(" ", 11)
+	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	for _, use := range []args.ConfigUse{args.ConfigUsed, args.ConfigDefault, args.ConfigNoEffect,
+		args.ConfigRefused} {
+		for _, r := range c.Rows {
+			switch {
+			case r.Use != use:
+			case columns == 0:
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Use, r.Key, shortened(r.Value), r.Text)
+			default:
+				head := fmt.Sprintf("%-*s", len(indent), r.Use)
+				lines := terminal.Fold([]string{r.Key, shortened(r.Value)}, "  ", columns, head, indent)
+				lines = append(lines, terminal.Fold([]string{r.Text}, "", columns, indent+"  ", indent+"  ")...)
+				fmt.Fprintln(p.stdout, strings.Join(lines, "\n"))
+			}
+		}
+	}
+	w.Flush()
 }
 
 // shortened is a value for a table.

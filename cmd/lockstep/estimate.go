@@ -79,7 +79,7 @@ var strategies = []struct {
 	{"zero_stage 1", func(a *args.TrainingArguments) { a.ZeroStage = 1 }},
 	{"zero_stage 2", func(a *args.TrainingArguments) { a.ZeroStage = 2 }},
 	{"shard_grad_op", func(a *args.TrainingArguments) { a.FSDP = []string{"shard_grad_op"} }},
-	{"full_shard, zero_stage 3", func(a *args.TrainingArguments) { a.FSDP = []string{"full_shard"} }},
+	{"full_shard, ZeRO-3", func(a *args.TrainingArguments) { a.FSDP = []string{"full_shard"} }},
 }
 
 func (p *program) estimateMemory(argv []string) int {
@@ -176,15 +176,16 @@ func (s *estimateSettings) estimate(a *args.TrainingArguments, config []byte) (*
 	if err != nil {
 		return nil, err
 	}
-	all.Strategies = append(all.Strategies, strategyEstimate{"full_shard, shared on one host", e})
+	all.Strategies = append(all.Strategies, strategyEstimate{"full_shard, shared", e})
 	return all, nil
 }
 
 // showEstimate prints the estimate as a table.
 func (p *program) showEstimate(e *estimate, a *args.TrainingArguments, s *estimateSettings) {
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(p.stdout, "%s, %d parameters in %s, %s per micro-batch, %s\n", e.ModelType, e.Count, s.DType,
-		quantity.Of(a.PerDeviceTrainBatchSize, "sample"), a.Optim)
+	columns := terminal.Width(p.stdout)
+	fmt.Fprint(p.stdout, terminal.Lines(fmt.Sprintf("%s, %d parameters in %s, %s per micro-batch, %s\n", e.ModelType,
+		e.Count, s.DType, quantity.Of(a.PerDeviceTrainBatchSize, "sample"), a.Optim), columns))
 	type row struct {
 		name  string
 		bytes int64
@@ -202,14 +203,14 @@ func (p *program) showEstimate(e *estimate, a *args.TrainingArguments, s *estima
 	}
 	w.Flush() // as writes to stdout elsewhere, without a way to report failure
 	if n := e.GradientSums; n > 1 {
-		fmt.Fprintf(p.stdout, "gradients: %d sums of %s MiB at a time, the tree of deterministic_ranks %d\n", n,
-			mebibytes(e.Gradients/int64(n)), a.DeterministicRanks)
+		fmt.Fprint(p.stdout, terminal.Lines(fmt.Sprintf("gradients: %d sums of %s MiB at a time, the tree of "+
+			"deterministic_ranks %d\n", n, mebibytes(e.Gradients/int64(n)), a.DeterministicRanks), columns))
 	}
 	if len(e.Strategies) == 0 {
 		return
 	}
 	fmt.Fprintf(p.stdout, "\nMiB on each of %d ranks\n", s.Ranks)
-	fmt.Fprintln(w, "strategy\tparameters\tgradients\toptimizer\tsum\tgathered\tpeak\tof DDP\t")
+	fmt.Fprintln(w, "strategy\tparams\tgrads\toptim\tsum\tgathered\tpeak\tof DDP\t")
 	for _, way := range e.Strategies {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.2f\t\n", way.Strategy, mebibytes(way.Parameters),
 			mebibytes(way.Gradients), mebibytes(way.OptimizerState),

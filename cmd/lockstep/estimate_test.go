@@ -82,8 +82,8 @@ func TestEstimateMemory(t *testing.T) {
 		"--per_device_train_batch_size", "1")
 	require.Zero(t, code)
 	require.Regexp(t, `\n +gradients +1\.\d MiB\n(.*\n)+ +gathered units +6\.\d MiB\n +start +\d+\.\d MiB\n`, out)
-	require.Regexp(t, `\nMiB on each of 4 ranks\n +strategy +parameters(.*\n) +no_shard \(DDP\) +6\.6 .* 1\.00\n`, out)
-	require.Regexp(t, `\n +full_shard, zero_stage 3 +1\.\d +1\.\d +3\.\d +6\.\d .* 0\.\d\d\n`, out)
+	require.Regexp(t, `\nMiB on each of 4 ranks\n +strategy +params(.*\n) +no_shard \(DDP\) +6\.6 .* 1\.00\n`, out)
+	require.Regexp(t, `\n +full_shard, ZeRO-3 +1\.\d +1\.\d +3\.\d +6\.\d .* 0\.\d\d\n`, out)
 
 	ds := filepath.Join(dir, "ds.json")
 	require.NoError(t, os.WriteFile(ds, []byte(`{"train_micro_batch_size_per_gpu": "auto",

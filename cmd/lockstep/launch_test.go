@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,6 +65,25 @@ func TestHelpFits(t *testing.T) {
 		out, err := cmd.Output()
 		require.NoError(t, err, stderr)
 		require.Contains(t, string(out), "usage: lockstep", argv)
+		requireFits(t, 79, string(out))
+	}
+}
+
+// So do the tables.
+func TestTablesFit(t *testing.T) {
+	deepspeed := filepath.Join(t.TempDir(), "ds.json")
+	require.NoError(t, os.WriteFile(deepspeed, []byte(`{"zero_optimization": {"stage": 3,
+		"stage3_gather_16bit_weights_on_model_save": true}, "train_micro_batch_size_per_gpu": "auto"}`), 0o600))
+	model := filepath.Join(t.TempDir(), "config.json")
+	require.NoError(t, os.WriteFile(model, []byte(`{"model_type": "gpt2", "vocab_size": 50257, "n_layer": 2,
+		"n_embd": 1024, "n_head": 16, "n_positions": 64}`), 0o600))
+	for last, argv := range map[string][]string{"decides": {"config", deepspeed},
+		"full_shard, shared": {"estimate-memory", model, "--ranks", "4"}} {
+		cmd, stderr := lockstep(t, argv...)
+		cmd.Env = append(cmd.Env, terminal.EnvColumns+"=79")
+		out, err := cmd.Output()
+		require.NoError(t, err, stderr)
+		require.Contains(t, string(out), last)
 		requireFits(t, 79, string(out))
 	}
 }
