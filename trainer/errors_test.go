@@ -144,7 +144,7 @@ func TestTooLittleData(t *testing.T) {
 	}
 	requireOneError(t, train(0), "training set is empty")
 	requireOneError(t, train(7, func(a *args.TrainingArguments) { a.DataloaderDropLast = true }), "7 samples",
-		"batch of 8", "dataloader_drop_last")
+		"a batch has 8", "dataloader_drop_last")
 	require.NoError(t, train(7))
 
 	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs()).Train()
