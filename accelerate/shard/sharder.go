@@ -86,6 +86,8 @@ type Sharder struct {
 	write   bool    // what is given up was changed, and the shard takes it
 	order   []*unit // in which units were first entered
 	seen    map[*unit]int
+
+	partials []float64 // of Squares, for the next step
 }
 
 // place is where a trained parameter lies.
@@ -571,7 +573,11 @@ func (s *Sharder) Squares(ctx context.Context) (float64, error) {
 	for i, p := range s.params {
 		cells[i+1] = cells[i] + up(p.Numel(), Cell)/Cell
 	}
-	all := make([]float64, cells[len(s.params)])
+	all := s.partials
+	if s.partials = nil; all == nil { // it takes 8 bytes for each cell of the model
+		all = make([]float64, cells[len(s.params)])
+	}
+	clear(all)
 	if err := tensor.Try(func() {
 		s.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 			var grads []*tensor.Tensor
@@ -596,11 +602,15 @@ func (s *Sharder) Squares(ctx context.Context) (float64, error) {
 		return 0, err
 	}
 	err := s.group.AllReduce(dist.Of(all), dist.Sum, dist.Label("norms of gradients")).Wait(ctx)
+	if err != nil { // the call may still write
+		return 0, err
+	}
+	s.partials = all
 	sum := 0.0
 	for _, x := range all {
 		sum += x
 	}
-	return sum, err
+	return sum, nil
 }
 
 // Publish makes the whole parameters on every rank what the ranks made of their pieces. It is collective.
