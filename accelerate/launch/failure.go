@@ -271,31 +271,33 @@ func (a *attempt) explain(f *Failure) {
 	}
 }
 
-// markBlamed marks the ranks that the launcher ended since others had given them up.
+// markBlamed marks the ranks that the launcher ended since others had given them up. A process that stood still is blamed
+// whoever they gave up: ranks that wait for each other reach their deadlines in any order.
 func markBlamed(all []Failure) {
 	for i := range all {
 		f := &all[i]
 		f.Blamed = !f.BySelf && slices.ContainsFunc(all, func(o Failure) bool {
-			return o.BySelf && slices.Contains(o.blames, f.Rank)
+			return o.BySelf && (slices.Contains(o.blames, f.Rank) || f.Stopped && len(o.blames) > 0)
 		})
 		f.Stopped = f.Stopped && f.Blamed
 	}
 }
 
 // rootCause is the index of the rank whose failure the others' followed: not one that the
-// launcher ended, unless others blame it; not one that blames a rank that failed too; one that a signal ended
-// rather than one that gave up, since losing a peer makes a rank give up but sends it no
-// signal; then the earliest.
+// launcher ended, unless others blame it; one whose process stood still; not one that blames a rank that failed too; one
+// that a signal ended rather than one that gave up, since losing a peer makes a rank give up but sends it no signal; then
+// the earliest.
 func rootCause(all []Failure) int {
 	failed := map[int]bool{}
 	for i := range all {
 		failed[all[i].Rank] = all[i].BySelf || all[i].Blamed
 	}
-	order := func(i int) (k [3]bool) {
+	order := func(i int) (k [4]bool) {
 		f := &all[i]
 		k[0] = !f.BySelf && !f.Blamed
-		k[1] = slices.ContainsFunc(f.blames, func(r int) bool { return r != f.Rank && failed[r] })
-		k[2] = f.Signal == 0 || !f.BySelf
+		k[1] = !f.Stopped
+		k[2] = slices.ContainsFunc(f.blames, func(r int) bool { return r != f.Rank && failed[r] })
+		k[3] = f.Signal == 0 || !f.BySelf
 		return k
 	}
 	index := make([]int, len(all))
