@@ -229,6 +229,31 @@ func TestFlightRecordIsThereWhenTheCallFails(t *testing.T) {
 	require.NoError(t, g.Close())
 }
 
+// ending is an engine whose other rank ends its process when the last call has all that it needs.
+type ending struct{ losing }
+
+func (e *ending) Describe() dist.Info { return dist.Info{} }
+
+func (e *ending) Run(c *dist.Call) error {
+	_ = e.losing.Run(c)
+	return nil
+}
+
+// A rank that ends after the last call leaves no flight record on a rank that has yet to notice the call's end.
+func TestRankThatEndsAfterTheLastCallLeavesNoRecord(t *testing.T) {
+	dir := t.TempDir()
+	g := dist.New(&ending{losing{aborted: make(chan error, 1)}}, dist.Options{FlightDir: dir})
+	require.NoError(t, g.Barrier().Wait(t.Context()))
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, files)
+	require.ErrorContains(t, g.Barrier().Wait(t.Context()), "rank 1 is lost")
+	files, err = os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, files, 1, "of the call that misses the rank")
+	require.NoError(t, g.Close())
+}
+
 // A rank that aborts before a call has ended, or while the job is set up, leaves no flight records; later it does.
 func TestAbortAtTheStartLeavesNoRecord(t *testing.T) {
 	for _, c := range []struct {

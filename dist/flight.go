@@ -106,18 +106,6 @@ func (r *recorder) finish(entry int, err error) {
 	}
 }
 
-// waits reports whether a call of this rank has been queued and has not ended.
-func (r *recorder) waits() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i := max(0, r.next-len(r.ring)); i < r.next; i++ {
-		if s := r.ring[i%len(r.ring)].State; s == Queued || s == Started {
-			return true
-		}
-	}
-	return false
-}
-
 // finished reports whether a call of this rank has ended well.
 func (r *recorder) finished() bool {
 	r.mu.Lock()

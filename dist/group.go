@@ -72,7 +72,7 @@ type Group struct {
 	recorded chan struct{} // closed when fail has written the flight record, or has decided against one
 
 	starting  atomic.Bool // see Starting
-	unwritten atomic.Bool // a rank was lost while no call waited for it: the record is for the first that does
+	unwritten atomic.Bool // a rank was lost: the record is for the first call that fails of it
 
 	allocated atomic.Int64 // bytes
 
@@ -316,8 +316,10 @@ func (g *Group) fail(err error) {
 	if _, aborted := err.(*AbortError); aborted && (g.starting.Load() || !g.flight.finished()) {
 		return // the error says all, and no call went wrong
 	}
-	if _, lost := err.(*RankLostError); lost && !g.flight.waits() {
-		g.unwritten.Store(true) // a rank whose work is done and whose process has ended is lost, too, and harms nobody
+	if _, lost := err.(*RankLostError); lost {
+		// A rank whose work is done and whose process has ended is lost, too, and harms nobody: even a call that is
+		// under way here may have all that it needs.
+		g.unwritten.Store(true)
 		return
 	}
 	g.writeFlight()
