@@ -6,6 +6,7 @@ package final
 
 import (
 	"context"
+	"sync"
 
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -14,6 +15,7 @@ import (
 // Evaluation is a callback that remembers the last evaluation of a run.
 type Evaluation struct {
 	callbacks.Base
+	mu      sync.Mutex // ranks may be goroutines, which all write what they have alike
 	step    int64
 	metrics map[string]float64 // nil: there was none
 	best    bool               // the run ends with its best model, not with the last
@@ -21,6 +23,8 @@ type Evaluation struct {
 
 // OnEvaluate implements callbacks.Callback.
 func (l *Evaluation) OnEvaluate(e *callbacks.Event) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.step, l.metrics, l.best = e.State.GlobalStep, e.Metrics, e.Args.LoadBestModelAtEnd
 	return nil
 }
