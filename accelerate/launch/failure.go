@@ -271,8 +271,8 @@ func (a *attempt) explain(f *Failure) {
 	}
 }
 
-// markBlamed marks the ranks that the launcher ended since others had given them up. A process that stood still is blamed
-// whoever they gave up: ranks that wait for each other reach their deadlines in any order.
+// markBlamed marks the ranks that the launcher ended since others had given them up. A process that stood still is
+// blamed whoever they gave up: ranks that wait for each other reach their deadlines in any order.
 func markBlamed(all []Failure) {
 	for i := range all {
 		f := &all[i]
@@ -284,9 +284,9 @@ func markBlamed(all []Failure) {
 }
 
 // rootCause is the index of the rank whose failure the others' followed: not one that the
-// launcher ended, unless others blame it; one whose process stood still; not one that blames a rank that failed too; one
-// that a signal ended rather than one that gave up, since losing a peer makes a rank give up but sends it no signal; then
-// the earliest.
+// launcher ended, unless others blame it; one whose process stood still; not one that blames a rank that failed
+// too; one that a signal ended rather than one that gave up, since losing a peer makes a rank give up but sends it no
+// signal; then the earliest.
 func rootCause(all []Failure) int {
 	failed := map[int]bool{}
 	for i := range all {
