@@ -86,8 +86,6 @@ type Sharder struct {
 	write   bool    // what is given up was changed, and the shard takes it
 	order   []*unit // in which units were first entered
 	seen    map[*unit]int
-
-	partials []float64 // of Squares, for the next step
 }
 
 // place is where a trained parameter lies.
@@ -567,50 +565,62 @@ func (s *Sharder) totals(ctx context.Context) error {
 	return first
 }
 
+// cellsAtATime bounds what Squares holds at once: 8 bytes for each cell, 8 MiB.
+const cellsAtATime = 1 << 20
+
 // Squares adds up the squares of the pieces' gradients over all ranks, with the bits of one rank. It is collective.
 func (s *Sharder) Squares(ctx context.Context) (float64, error) {
-	cells := make([]int, len(s.params)+1) // where a parameter's partials begin
-	for i, p := range s.params {
-		cells[i+1] = cells[i] + up(p.Numel(), Cell)/Cell
+	sum := 0.0
+	for lo := 0; lo < len(s.params); {
+		hi, cells := lo+1, cellsOf(s.params[lo])
+		for hi < len(s.params) && cells+cellsOf(s.params[hi]) <= cellsAtATime {
+			cells += cellsOf(s.params[hi])
+			hi++
+		}
+		partials, err := s.partials(lo, hi, cells)
+		if err != nil {
+			return 0, err
+		}
+		h := s.group.AllReduce(dist.Of(partials), dist.Sum, dist.Label("norms of gradients"))
+		if err := h.Wait(ctx); err != nil {
+			return 0, err
+		}
+		for _, x := range partials {
+			sum += x
+		}
+		lo = hi
 	}
-	all := s.partials
-	if s.partials = nil; all == nil { // it takes 8 bytes for each cell of the model
-		all = make([]float64, cells[len(s.params)])
-	}
-	clear(all)
-	if err := tensor.Try(func() {
+	return sum, nil
+}
+
+func cellsOf(p tensor.Named) int { return up(p.Numel(), Cell) / Cell }
+
+// partials are the sums of squares of each cell of the parameters lo to hi, which have so many cells: of this rank's
+// pieces, and 0 elsewhere.
+func (s *Sharder) partials(lo, hi, cells int) ([]float64, error) {
+	all, begin := make([]float64, cells), 0 // where a parameter's partials begin
+	err := tensor.Try(func() {
 		s.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 			var grads []*tensor.Tensor
 			var at []int
-			for i, piece := range s.pieces {
-				if piece == nil || piece.Grad() == nil {
-					continue
+			for i := lo; i < hi; i++ {
+				if piece := s.pieces[i]; piece != nil && piece.Grad() != nil {
+					p := s.place[i]
+					first, _ := p.flat.layout.Part(p.at, s.group.Rank())
+					grads, at = append(grads, piece.Grad()), append(at, begin+first/Cell)
 				}
-				p := s.place[i]
-				lo, _ := p.flat.layout.Part(p.at, s.group.Rank())
-				grads, at = append(grads, piece.Grad()), append(at, cells[i]+lo/Cell)
+				begin += cellsOf(s.params[i])
 			}
-			partials := tensor.ToSlice[float64](c, tensor.SumSquaresAll(c, grads))
+			sums := tensor.ToSlice[float64](c, tensor.SumSquaresAll(c, grads))
 			for i, g := range grads {
 				n := up(g.Numel(), Cell) / Cell
-				copy(all[at[i]:], partials[:n])
-				partials = partials[n:]
+				copy(all[at[i]:], sums[:n])
+				sums = sums[n:]
 			}
 			return nil
 		})
-	}); err != nil {
-		return 0, err
-	}
-	err := s.group.AllReduce(dist.Of(all), dist.Sum, dist.Label("norms of gradients")).Wait(ctx)
-	if err != nil { // the call may still write
-		return 0, err
-	}
-	s.partials = all
-	sum := 0.0
-	for _, x := range all {
-		sum += x
-	}
-	return sum, nil
+	})
+	return all, err
 }
 
 // Publish makes the whole parameters on every rank what the ranks made of their pieces. It is collective.

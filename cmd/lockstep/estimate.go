@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"text/tabwriter"
 
@@ -162,7 +161,6 @@ func (s *estimateSettings) estimate(a *args.TrainingArguments, config []byte) (*
 		b := a.Clone()
 		b.FSDP, b.ZeroStage, b.DPReplicateSize = nil, 0, 0
 		way.set(b)
-		runtime.GC() // of a large model the sums of one run take 100 MB, and two would be there at a time
 		e, err := trainer.EstimateMemory(b, s.Ranks, fresh, batch)
 		if err != nil {
 			return nil, err
@@ -174,7 +172,6 @@ func (s *estimateSettings) estimate(a *args.TrainingArguments, config []byte) (*
 	}
 	b := a.Clone()
 	b.DPReplicateSize = 0
-	runtime.GC()
 	e, err = trainer.EstimateSharedMemory(b, s.Ranks, fresh, batch)
 	if err != nil {
 		return nil, err

@@ -135,7 +135,7 @@ func TestEstimateMemory(t *testing.T) {
 // The command needs little memory for a model of any size, and no row has more gathered than its peak.
 func TestEstimateOfALargeModel(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "config.json")
-	require.NoError(t, os.WriteFile(config, []byte(`{"model_type": "gpt2", "n_layer": 36, "n_embd": 4096, "n_head": 32,
+	require.NoError(t, os.WriteFile(config, []byte(`{"model_type": "gpt2", "n_layer": 24, "n_embd": 20480, "n_head": 160,
 		"n_positions": 2048}`), 0o644))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -146,7 +146,7 @@ func TestEstimateOfALargeModel(t *testing.T) {
 	require.Less(t, after.HeapSys, before.HeapSys+200<<20, "bytes that the heap has grown to")
 	var e estimate
 	require.NoError(t, json.Unmarshal([]byte(out), &e))
-	require.Greater(t, e.Count, 7_000_000_000)
+	require.Greater(t, e.Count, 120_000_000_000)
 	for _, s := range e.Strategies {
 		require.LessOrEqual(t, s.Gathered, s.Peak, s.Strategy)
 		require.LessOrEqual(t, s.Gathered+s.Parameters+s.OptimizerState, s.Peak, s.Strategy)
