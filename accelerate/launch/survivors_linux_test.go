@@ -92,12 +92,18 @@ func TestLauncherAndGuardsKilledTogether(t *testing.T) {
 // Guards that come later, and processes that leave later, are targets of the kernel too; what has ended is none.
 func TestKernelSwitchKeepsUp(t *testing.T) {
 	l := startLauncher(t, time.Minute, "guard", 1, 2, "dynasty", "2")
-	all := func() []int { return append(l.guardsOf(t), l.cmd.Process.Pid) }
 	has := func(targets int) {
 		t.Helper()
-		for _, pid := range all() {
-			require.Eventually(t, func() bool { return armed(pid) == targets }, 20*time.Second, 5*time.Millisecond,
-				"process %d has %d targets", pid, armed(pid))
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			ready, found := true, map[int]int{}
+			for _, pid := range append(l.guardsOf(t), l.cmd.Process.Pid) { // a guard may just be replaced
+				found[pid] = armed(pid)
+				ready = ready && found[pid] == targets
+			}
+			if ready {
+				return
+			}
+			require.True(t, time.Now().Before(deadline), "targets of each process, want %d: %v", targets, found)
 		}
 	}
 	has(2)
