@@ -8,7 +8,7 @@ import (
 	"math"
 
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/internal/terminal"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
 
 // EarlyStopping ends the run after Patience evaluations in a row without an improvement of more than Threshold over the
@@ -91,7 +91,7 @@ func (s *EarlyStopping) reason(name string, greater bool, best *float64) string 
 	if s.Threshold > 0 {
 		by = fmt.Sprintf(" by more than %g", s.Threshold)
 	}
-	evaluations := terminal.Count(int64(s.failures), "evaluation")
+	evaluations := quantity.Of(s.failures, "evaluation")
 	if best == nil { // only NaNs so far
 		return fmt.Sprintf("no finite %s in %s", name, evaluations)
 	}

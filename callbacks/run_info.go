@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/lockstep-ml/lockstep/internal/terminal"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
 
 // RunInfo says what is about to run, and on what. The trainer hands it over with train_begin.
@@ -42,13 +42,13 @@ func (r RunInfo) Machine() string {
 		details = append(details, r.Kernels)
 	}
 	if r.Threads > 0 {
-		details = append(details, terminal.Count(int64(r.Threads), "thread"))
+		details = append(details, quantity.Of(r.Threads, "thread"))
 	}
 	device := r.Device
 	if len(details) > 0 {
 		device += " (" + strings.Join(details, ", ") + ")"
 	}
-	machine := fmt.Sprintf("training on %s, %s, %s", device, terminal.Count(int64(r.Ranks), "rank"), r.Precision)
+	machine := fmt.Sprintf("training on %s, %s, %s", device, quantity.Of(r.Ranks, "rank"), r.Precision)
 	if r.Sharding != "" {
 		machine += ", " + r.Sharding
 	}
@@ -66,15 +66,15 @@ func (r RunInfo) Work() string {
 	if r.Trainable != r.Parameters {
 		parameters = fmt.Sprintf("%s of %s trainable", metric(float64(r.Trainable)), parameters)
 	}
-	steps := fmt.Sprintf("%s of %s", terminal.Count(r.Steps, "step"), terminal.Thousands(int64(r.TotalBatch)))
+	steps := fmt.Sprintf("%s of %s", quantity.Of(r.Steps, "step"), quantity.Thousands(r.TotalBatch))
 	if r.TotalBatch != r.BatchSize {
-		steps += fmt.Sprintf(" (batches of %s)", terminal.Thousands(int64(r.BatchSize)))
+		steps += fmt.Sprintf(" (batches of %s)", quantity.Thousands(r.BatchSize))
 	}
 	if r.FromStep > 0 {
-		steps += " from step " + terminal.Thousands(r.FromStep)
+		steps += " from step " + quantity.Thousands(r.FromStep)
 	}
 	if r.Samples == 0 {
 		return parameters + ", " + steps
 	}
-	return strings.Join([]string{parameters, terminal.Count(r.Samples, "sample"), steps}, ", ")
+	return strings.Join([]string{parameters, quantity.Of(r.Samples, "sample"), steps}, ", ")
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
@@ -47,7 +48,7 @@ func (p *Process) Phase(name string, total int64, unit callbacks.Unit) *callback
 }
 
 // Count gives a number of things, as "1 layer" or "929,280 parameters"; what is one of them.
-func Count[N int | int64](n N, what string) string { return terminal.Count(int64(n), what) }
+func Count[N int | int64](n N, what string) string { return quantity.Of(n, what) }
 
 // Width is the number of columns that a line on Stdout may have; 0 if it has any length, as in a file.
 func (p *Process) Width() int { return widthOf(p.Stdout) }

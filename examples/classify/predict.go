@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/data/tabular"
-	"github.com/lockstep-ml/lockstep/internal/quantity"
+	"github.com/lockstep-ml/lockstep/program"
 )
 
 // resultsFile is the file of the predictions in output_dir, as run_glue.py calls it.
@@ -56,6 +56,6 @@ func (j *job) predict() error {
 	if err := os.WriteFile(path, []byte(b.String()), 0o666); err != nil {
 		return err
 	}
-	j.Line("predict", quantity.Of(n, "text")+" of "+j.data.TestFile, "column "+t.Columns[at], "classified in "+path)
+	j.Line("predict", program.Count(n, "text")+" of "+j.data.TestFile, "column "+t.Columns[at], "classified in "+path)
 	return nil
 }

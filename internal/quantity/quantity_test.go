@@ -13,4 +13,8 @@ func TestOf(t *testing.T) {
 		require.Equal(t, want, Of(n, "step"))
 		require.Equal(t, want, Of(int64(n), "step"))
 	}
+	require.Equal(t, "1 class", Of(1, "class"))
+	require.Equal(t, "1,200 classes", Of(1200, "class"))
+	require.Equal(t, "1,234,567", Thousands(1234567))
+	require.Equal(t, "-123", Thousands(-123))
 }
