@@ -4,19 +4,20 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/program"
 )
 
-const (
-	lineWidth  = 100 // columns of the program's own lines
-	valueWidth = 44  // columns from which a value is not aligned with the others
-)
+// valueWidth is the number of columns from which a value is not aligned with the others.
+const valueWidth = 44
 
-// listing shows the settings that are not defaults: those that somebody set, one a line, and the demonstration's.
-func listing(r *args.Resolved) string {
+// list prints the settings that are not defaults: those that somebody set, one a line with its origin, and the
+// demonstration's.
+func list(w io.Writer, r *args.Resolved) {
 	var rows [][3]string
 	var demo []string
 	keys, values := 0, 0
@@ -34,21 +35,18 @@ func listing(r *args.Resolved) string {
 			}
 		}
 	}
-	var b strings.Builder
 	for i, row := range rows {
 		if i == 0 {
-			b.WriteString("settings:\n")
+			fmt.Fprintln(w, "settings:")
 		}
-		fmt.Fprintf(&b, "  %-*s  %-*s  %s\n", keys, row[0], values, row[1], row[2])
+		fmt.Fprintf(w, "  %-*s  %-*s  %s\n", keys, row[0], values, row[1], row[2])
 	}
-	if len(demo) > 0 {
-		fmt.Fprintf(&b, "settings of the demonstration on functions of the Go standard library:\n%s",
-			wrapped("  ", demo, lineWidth))
+	if len(demo) > 0 { // on functions of the Go standard library
+		program.WriteLine(w, demonstration, demo...)
 	}
-	return b.String()
 }
 
-// brief are the settings for a terminal: what somebody set, and how many settings are the demonstration's.
+// brief are the settings in one line: what somebody set, and how many settings are the demonstration's.
 func brief(r *args.Resolved) (words []string) {
 	demo := 0
 	for _, row := range r.Table() {
@@ -72,26 +70,6 @@ func quoted(value string) string {
 		return fmt.Sprintf("%q", value)
 	}
 	return value
-}
-
-// wrapped joins words with commas, in lines that begin with indent and are not longer than width.
-func wrapped(indent string, words []string, width int) string {
-	var b strings.Builder
-	line := indent
-	for i, w := range words {
-		if i < len(words)-1 {
-			w += ","
-		}
-		if line != indent && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(w) > width {
-			b.WriteString(strings.TrimRight(line, " ") + "\n")
-			line = indent
-		}
-		if line != indent {
-			line += " "
-		}
-		line += w
-	}
-	return b.String() + line + "\n"
 }
 
 // sizeText is a size as people read it.

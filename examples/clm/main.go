@@ -40,9 +40,8 @@ func train(ctx context.Context, p *program.Process) error {
 	if err != nil {
 		return err
 	}
-	verbose := s.args.LogLevel == args.LogLevelDebug || s.args.LogLevel == args.LogLevelInfo
-	if p.Width() == 0 || verbose {
-		fmt.Fprint(p.Stdout, listing(resolved))
+	if s.args.LogLevel == args.LogLevelDebug || s.args.LogLevel == args.LogLevelInfo {
+		list(p.Stdout, resolved)
 	} else if settings := brief(resolved); len(settings) > 0 {
 		p.Line("settings", settings...)
 	}

@@ -93,7 +93,7 @@ func TestRun(t *testing.T) {
 	require.Len(t, state.LogHistory, 4+2+1, "four of steps, two evaluations, and the end")
 
 	for _, want := range []string{
-		"settings:\n", "flag --max_steps\n", "flag --train_file\n", " documents, ",
+		"settings   ", "max_steps 20", "train_file ", " documents, ",
 		"model      gpt2 of 1 layer, width 32, 2 heads, 23,392 parameters\n",
 		"samples    ", "model      saved to " + out + "\n", "baseline   ", " nats per byte, by counting ",
 		", the model is ",
