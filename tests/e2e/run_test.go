@@ -157,7 +157,7 @@ func TestSettings(t *testing.T) {
 	require.NoError(t, err)
 	cmd := command(t, "--config", file, "--max_steps", "5", "--train_file", texts, "--output_dir", out, "--n_layer",
 		"1", "--n_embd", "32", "--vocab_size", "300",
-		"--block_size", "32", "--max_new_tokens", "0")
+		"--block_size", "32", "--max_new_tokens", "0", "--log_level", "info")
 	cmd.Env = append(cmd.Env, "LOCKSTEP_LEARNING_RATE=0.002", "LOCKSTEP_MAX_STEPS=4", "LOCKSTEP_SEED=8")
 	r := finish(t, cmd)
 	require.Equal(t, 0, r.code, "%s", r.stderr)
