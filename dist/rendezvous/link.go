@@ -43,7 +43,7 @@ func (l *link) send(n notice) error {
 // goroutines, and before Register returns.
 type Listener struct {
 	Fail func(err error)                         // another rank aborted, or is lost
-	Gone func(rank int, why *dist.RankLostError) // a rank has closed the group in good order
+	Gone func(rank int, why *dist.RankLostError) // a rank has left: waiting for what it has not sent is an error
 	At   func() uint64                           // answers a probe: the number of the last call begun; may be nil
 }
 
@@ -52,6 +52,7 @@ type membership struct {
 	members  []int // ranks of the job, by rank of the group
 	listener Listener
 	failure  atomic.Pointer[error] // the first that another rank told of, or was
+	left     sync.Map              // ranks of the group that have closed it
 }
 
 func (m *membership) fail(err error) {
@@ -170,6 +171,7 @@ func (m *membership) tell(from int, n notice) {
 	case "abort":
 		m.fail(dist.DecodeError(n.Error, from, rank))
 	case "leave":
+		m.left.Store(rank, true)
 		m.listener.Gone(rank, &dist.RankLostError{Rank: from, GroupRank: rank, Cause: "it closed the group"})
 	}
 }
@@ -199,7 +201,10 @@ func (j *Job) ended(rank int, d departure) {
 	}
 }
 
-// tellLost tells one group of the end of a process: those that ended without a word take the group with them.
+// tellLost tells one group of the end of a process. One that ended without a word takes the group with it, unless it
+// had closed it. That comes a moment later than the word that it is gone: a call that waits for the process fails of
+// that, and one that has all that it needs of it still succeeds, as the last call of a job may when the process was
+// the first to end.
 func (j *Job) tellLost(m *membership, jobRank int) {
 	rank := m.rankOf(jobRank)
 	if rank < 0 {
@@ -210,11 +215,18 @@ func (j *Job) tellLost(m *membership, jobRank int) {
 	j.mu.Unlock()
 	lost := &dist.RankLostError{Rank: jobRank, GroupRank: rank, Host: j.Peers[jobRank].Host, PID: j.Peers[jobRank].PID,
 		Cause: d.why}
-	if d.polite {
-		m.listener.Gone(rank, lost)
-	} else {
-		m.fail(lost)
+	m.listener.Gone(rank, lost)
+	if _, left := m.left.Load(rank); left || d.polite {
+		return
 	}
+	time.AfterFunc(lastWords, func() {
+		j.mu.Lock()
+		still := !j.closed && slices.Contains(slices.Collect(maps.Values(j.groups)), m)
+		j.mu.Unlock()
+		if still {
+			m.fail(lost)
+		}
+	})
 }
 
 // probe is a question that some ranks have yet to answer.

@@ -381,6 +381,34 @@ func TestLeavingAfterAFailureNamesIt(t *testing.T) {
 	closeAll(t, jobs)
 }
 
+// A process may end without a word as soon as its rank has closed a group: the others' last call may still be on its
+// way. A group that it has not closed first hears that it is gone, for calls that have all that they need of it.
+func TestEndOfAProcessAfterItLeft(t *testing.T) {
+	jobs, errs := join(configs(2, address(t), disttest.Token)...)
+	require.Equal(t, make([]error, 2), errs)
+	told := map[string]chan string{}
+	for _, group := range []string{"closed", "open"} {
+		heard := make(chan string, 8)
+		told[group] = heard
+		jobs[0].Register(group, []int{0, 1}, rendezvous.Listener{
+			Fail: func(err error) { heard <- "failed: " + err.Error() },
+			Gone: func(_ int, why *dist.RankLostError) { heard <- "gone: " + why.Cause },
+		})
+		jobs[1].Register(group, []int{0, 1},
+			rendezvous.Listener{Fail: func(error) {}, Gone: func(int, *dist.RankLostError) {}})
+	}
+	jobs[1].Unregister("closed")
+	jobs[1].Die()
+	const ended = "its process ended or its host is out of reach"
+	require.Equal(t, "gone: it closed the group", <-told["closed"])
+	require.Equal(t, "gone: "+ended, <-told["closed"])
+	require.Equal(t, "gone: "+ended, <-told["open"])
+	require.Contains(t, <-told["open"], "failed: ")
+	time.Sleep(20 * time.Millisecond) // what would be told of the other group would be told by now
+	require.Empty(t, told["closed"])
+	closeAll(t, jobs)
+}
+
 // A rank that is started again may come while the job as it was still holds its port: it waits for the store of the new
 // one. One that was not is told at once.
 func TestStartedAgainTooSoon(t *testing.T) {
