@@ -4,11 +4,14 @@ package rendezvous
 
 import (
 	"context"
+	"errors"
+	"io"
 	"maps"
 	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/dist"
@@ -64,6 +67,12 @@ func (m *membership) fail(err error) {
 type departure struct {
 	why    string
 	polite bool // it said good-bye: only waiting for it is an error
+	silent bool // it did not end: nothing was heard of it for too long
+}
+
+// closed reports whether a read failed because the other side has ended.
+func closed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // maxEarly is for how many groups that this process has not made yet notices are kept.
@@ -137,7 +146,7 @@ func (j *Job) read(rank int, l *link) {
 	for {
 		var n notice
 		if err := wire.Read(l.conn, &n, wire.MaxFrame); err != nil {
-			j.ended(rank, departure{why: "its process ended or its host is out of reach"})
+			j.ended(rank, departure{why: "its process ended or its host is out of reach", silent: !closed(err)})
 			return
 		}
 		if n.Kind == "bye" {
@@ -204,7 +213,7 @@ func (j *Job) ended(rank int, d departure) {
 // tellLost tells one group of the end of a process. One that ended without a word takes the group with it, unless it
 // had closed it. That comes a moment later than the word that it is gone: a call that waits for the process fails of
 // that, and one that has all that it needs of it still succeeds, as the last call of a job may when the process was
-// the first to end.
+// the first to end. One that is silent has ended nothing, and takes the group with it at once.
 func (j *Job) tellLost(m *membership, jobRank int) {
 	rank := m.rankOf(jobRank)
 	if rank < 0 {
@@ -217,6 +226,10 @@ func (j *Job) tellLost(m *membership, jobRank int) {
 		Cause: d.why}
 	m.listener.Gone(rank, lost)
 	if _, left := m.left.Load(rank); left || d.polite {
+		return
+	}
+	if d.silent {
+		m.fail(lost)
 		return
 	}
 	time.AfterFunc(lastWords, func() {
