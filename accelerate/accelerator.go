@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/leaves"
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
@@ -65,7 +65,7 @@ type Option func(*Accelerator)
 func WithDevice(dev *tensor.Device) Option { return func(a *Accelerator) { a.dev = dev } }
 
 // WithGroup makes the accelerator a rank of g. It closes g at the end.
-func WithGroup(g *dist.Group) Option {
+func WithGroup(g *comm.Group) Option {
 	return func(a *Accelerator) { a.Peers = Peers{g.Rank(), g.Size(), g} }
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 )
 
@@ -35,7 +35,7 @@ func (r *Ranks) compare(ctx context.Context, hook ddp.Hook) error {
 	if err != nil {
 		return err
 	}
-	all, err := dist.AllGatherObject(ctx, r.group, fingerprint{text, r.kernels, hook.Name(), r.versions})
+	all, err := comm.AllGatherObject(ctx, r.group, fingerprint{text, r.kernels, hook.Name(), r.versions})
 	if err != nil {
 		return fmt.Errorf("accelerate: comparing the ranks' settings: %w", err)
 	}
@@ -59,7 +59,7 @@ func (r *Ranks) compare(ctx context.Context, hook ddp.Hook) error {
 // reportDiffering says how many parameters had to be overwritten with rank 0's values, and
 // makes that an error under ddp_require_equal_init.
 func (r *Ranks) reportDiffering(ctx context.Context, differed, of int) error {
-	all, err := dist.AllGatherObject(ctx, r.group, differed)
+	all, err := comm.AllGatherObject(ctx, r.group, differed)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"sync"
 
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -96,7 +96,7 @@ func chooseDeviceEngine(a *Accelerator) error {
 	case kind != "cuda" && backend == args.BackendNCCL:
 		return fmt.Errorf("accelerate: ddp_backend is nccl, and the rank computes on the device %s: want a GPU, or "+
 			"ddp_backend auto", a.dev.Name())
-	case kind == "cuda" && dist.HasDeviceEngine(nccl) && (backend == args.BackendAuto || backend == args.BackendNCCL):
+	case kind == "cuda" && comm.HasDeviceEngine(nccl) && (backend == args.BackendAuto || backend == args.BackendNCCL):
 		a.Ranks.devices = nccl
 	}
 	return nil

@@ -7,8 +7,8 @@ import (
 	"os"
 
 	"github.com/lockstep-ml/lockstep/accelerate/launch"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 )
 
 // ErrInterrupted is returned, wrapped with the cause, by a loop whose context ended on this rank or, by agreement
@@ -28,15 +28,15 @@ func blamed(err error) []int {
 	if errors.As(err, &absent) {
 		return absent.Ranks
 	}
-	var lost *dist.RankLostError
+	var lost *comm.RankLostError
 	if errors.As(err, &lost) {
 		return []int{lost.Rank}
 	}
-	var late *dist.TimeoutError
+	var late *comm.TimeoutError
 	if errors.As(err, &late) {
 		return late.Missing
 	}
-	var abort *dist.AbortError
+	var abort *comm.AbortError
 	if errors.As(err, &abort) {
 		return []int{abort.Rank}
 	}

@@ -9,15 +9,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
 )
 
 // The launcher is told which rank of the job failed, whatever its number in the group that noticed.
 func TestBlamedRanksAreThoseOfTheJob(t *testing.T) {
 	ended := make(chan struct{})
-	err := local.Run(4, dist.Options{}, func(g *dist.Group) error {
-		var sub *dist.Group
+	err := local.Run(4, comm.Options{}, func(g *comm.Group) error {
+		var sub *comm.Group
 		for _, members := range [][]int{{0, 1}, {2, 3}} {
 			s, err := g.Sub("shards", members)
 			if err != nil {
@@ -46,7 +46,7 @@ func TestBlamedRanksAreThoseOfTheJob(t *testing.T) {
 // A rank that could not read its data is blamed by the others, and blames no other.
 func TestTheRankWithoutDataIsBlamed(t *testing.T) {
 	gone := errors.New("tokens.bin: input/output error")
-	err := local.Run(2, dist.Options{}, func(g *dist.Group) error {
+	err := local.Run(2, comm.Options{}, func(g *comm.Group) error {
 		a, err := New(args.Default("out"), WithGroup(g))
 		if err != nil {
 			return err

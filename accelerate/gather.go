@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -97,7 +97,7 @@ func GatherObjects[T any](ctx context.Context, a *Accelerator, v T) ([]T, error)
 	if a.group == nil {
 		return []T{v}, nil
 	}
-	return dist.AllGatherObject(ctx, a.group, v)
+	return comm.AllGatherObject(ctx, a.group, v)
 }
 
 // SplitBetweenProcesses returns this rank's part of a list that all ranks have: consecutive

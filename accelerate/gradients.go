@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -93,7 +93,7 @@ type reduced struct {
 }
 
 // reduceGradients makes a's gradients those.
-func reduceGradients(a *Accelerator, g *dist.Group, o ddp.Options) error {
+func reduceGradients(a *Accelerator, g *comm.Group, o ddp.Options) error {
 	d, err := ddp.New(a.ctx, g, a.params, o)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ type sharded struct {
 }
 
 // shardGradients makes a's gradients those, and moves the parameters into shards.
-func shardGradients(a *Accelerator, g *dist.Group, modules []nn.Module) (err error) {
+func shardGradients(a *Accelerator, g *comm.Group, modules []nn.Module) (err error) {
 	replicas := a.twins().size
 	o := shard.Options{
 		Gradients: a.sharding.Strategy != args.ShardOptimizer, Prefetch: !a.sharding.NoPrefetch,

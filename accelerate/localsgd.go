@@ -9,7 +9,7 @@ import (
 	"math"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -118,17 +118,17 @@ func averageTensors(ctx context.Context, a *Accelerator, list []*tensor.Tensor, 
 		return err
 	}
 	peers := a.Data()
-	sum := func(b dist.Buffer) error {
-		if err := peers.group.AllReduce(b, dist.Sum, dist.Label(label)).Wait(ctx); err != nil {
+	sum := func(b comm.Buffer) error {
+		if err := peers.group.AllReduce(b, comm.Sum, comm.Label(label)).Wait(ctx); err != nil {
 			return fmt.Errorf("accelerate: %s: %w", label, err)
 		}
 		return nil
 	}
-	if err := sum(dist.Of(narrow)); err != nil {
+	if err := sum(comm.Of(narrow)); err != nil {
 		return err
 	}
 	if len(wide) > 0 {
-		if err := sum(dist.Of(wide)); err != nil {
+		if err := sum(comm.Of(wide)); err != nil {
 			return err
 		}
 	}

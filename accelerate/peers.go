@@ -7,7 +7,7 @@ import (
 	"encoding/binary"
 	"math"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 )
 
 // Peers are ranks that have something to do together, and this rank's place among them. Methods that take a context
@@ -15,7 +15,7 @@ import (
 type Peers struct {
 	rank  int
 	size  int
-	group *dist.Group // nil: this rank is alone, or not connected
+	group *comm.Group // nil: this rank is alone, or not connected
 }
 
 // Allocated is how many bytes this rank holds in memory of the group, such as gradients that ranks exchange. What lies
@@ -34,7 +34,7 @@ func (p *Peers) Rank() int { return p.rank }
 func (p *Peers) Size() int { return p.size }
 
 // Group is the peers' group; nil of a rank that is alone, or not connected.
-func (p *Peers) Group() *dist.Group { return p.group }
+func (p *Peers) Group() *comm.Group { return p.group }
 
 // Barrier waits until all peers have called it.
 func (p *Peers) Barrier(ctx context.Context) error {
@@ -76,7 +76,7 @@ func (p *Peers) agree(ctx context.Context, at *float64, flags []*bool) error {
 		}
 		v = binary.LittleEndian.AppendUint64(v, bits)
 	}
-	if err := p.group.AllReduce(dist.Of(v), dist.Max, dist.Label("control")).Wait(ctx); err != nil {
+	if err := p.group.AllReduce(comm.Of(v), comm.Max, comm.Label("control")).Wait(ctx); err != nil {
 		return err
 	}
 	for i, f := range flags {
@@ -95,7 +95,7 @@ func (p *Peers) SumFloats(ctx context.Context, v []float64, what string) error {
 	if p.group == nil {
 		return nil
 	}
-	return p.group.AllReduce(dist.Of(v), dist.Sum, dist.Label(what)).Wait(ctx)
+	return p.group.AllReduce(comm.Of(v), comm.Sum, comm.Label(what)).Wait(ctx)
 }
 
 // GatherBytes returns the bytes of all peers, in rank order, on every rank.
@@ -104,8 +104,8 @@ func (p *Peers) GatherBytes(ctx context.Context, mine []byte) ([][]byte, error) 
 		return [][]byte{mine}, nil
 	}
 	sizes := make([]int64, p.size)
-	if err := p.group.AllGather(dist.Of(sizes), dist.Of([]int64{int64(len(mine))}),
-		dist.Label("sizes")).Wait(ctx); err != nil {
+	if err := p.group.AllGather(comm.Of(sizes), comm.Of([]int64{int64(len(mine))}),
+		comm.Label("sizes")).Wait(ctx); err != nil {
 		return nil, err
 	}
 	longest := int64(0)
@@ -114,7 +114,7 @@ func (p *Peers) GatherBytes(ctx context.Context, mine []byte) ([][]byte, error) 
 	}
 	in, out := make([]byte, longest), make([]byte, longest*int64(len(sizes)))
 	copy(in, mine)
-	if err := p.group.AllGather(dist.Of(out), dist.Of(in), dist.Label("gathered bytes")).Wait(ctx); err != nil {
+	if err := p.group.AllGather(comm.Of(out), comm.Of(in), comm.Label("gathered bytes")).Wait(ctx); err != nil {
 		return nil, err
 	}
 	parts := make([][]byte, len(sizes))

@@ -19,10 +19,10 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/accelerate/flight"
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/rendezvous"
-	"github.com/lockstep-ml/lockstep/dist/shm"
-	"github.com/lockstep-ml/lockstep/dist/tcp"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/rendezvous"
+	"github.com/lockstep-ml/lockstep/comm/shm"
+	"github.com/lockstep-ml/lockstep/comm/tcp"
 )
 
 // processes is this process's part in a job of several. A process joins a job once and is in it until it ends; each
@@ -266,7 +266,7 @@ func (r *Ranks) detect() error {
 }
 
 // engine makes the group over what ddp_backend names.
-func (r *Ranks) engine(job *rendezvous.Job, name string) (*dist.Group, error) {
+func (r *Ranks) engine(job *rendezvous.Job, name string) (*comm.Group, error) {
 	opts := r.groupOptions()
 	opts.Name = name
 	opts.FlightDir = flight.Dir(r.flightJob())
@@ -291,8 +291,8 @@ func (r *Ranks) engine(job *rendezvous.Job, name string) (*dist.Group, error) {
 }
 
 // groupOptions are what the arguments say of any group.
-func (r *Ranks) groupOptions() dist.Options {
-	return dist.Options{Timeout: time.Duration(r.args.DDPTimeout) * time.Second, Log: r.log, Devices: r.devices,
+func (r *Ranks) groupOptions() comm.Options {
+	return comm.Options{Timeout: time.Duration(r.args.DDPTimeout) * time.Second, Log: r.log, Devices: r.devices,
 		FastOrder: r.args.DDPReductionOrder == args.OrderFast}
 }
 
@@ -302,7 +302,7 @@ func (r *Ranks) checkBackend() error {
 	case args.BackendAuto, args.BackendGloo, args.BackendSHM, args.BackendTCP:
 		return nil
 	case args.BackendNCCL:
-		if dist.HasDeviceEngine(nccl) {
+		if comm.HasDeviceEngine(nccl) {
 			return nil
 		}
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/accelerate/flight"
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 )
 
 // Ranks is this rank among the others: who it is, what they tell each other, and what they decide together. Methods
@@ -117,7 +117,7 @@ func (r *Ranks) openGroup(ctx context.Context) error {
 	unwatch := flight.Watch(group, r.flightJob(), r.log)
 	r.unwatch = unwatch
 	if r.args.DDPBackend != args.BackendMPI { // whose last group ends MPI, which the program says when
-		forgotten := runtime.AddCleanup(r, func(g *dist.Group) {
+		forgotten := runtime.AddCleanup(r, func(g *comm.Group) {
 			go func() {
 				unwatch()
 				_ = g.Close() // who would read it is gone
@@ -160,7 +160,7 @@ func (r *Ranks) MainProcessFirst(ctx context.Context, f func() error) error {
 			failure = own.Error()
 		}
 	}
-	if err := dist.BroadcastObject(ctx, r.group, &failure, 0); err != nil {
+	if err := comm.BroadcastObject(ctx, r.group, &failure, 0); err != nil {
 		return err
 	}
 	switch {
@@ -189,7 +189,7 @@ func (r *Ranks) Abort(err error) {
 	r.roles.abort(err)
 }
 
-// starting says whether the job is being set up, see dist.Group.Starting.
+// starting says whether the job is being set up, see comm.Group.Starting.
 func (r *Ranks) starting(on bool) {
 	if r.group != nil {
 		r.group.Starting(on)

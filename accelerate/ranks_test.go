@@ -16,9 +16,9 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/local"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -124,7 +124,7 @@ func accelerators(t *testing.T, n int, set func(rank int, a *args.TrainingArgume
 	opts ...accelerate.Option) []*accelerate.Accelerator {
 	t.Helper()
 	list := make([]*accelerate.Accelerator, n)
-	for r, g := range local.New(n, dist.Options{Timeout: time.Minute, Log: quiet}) {
+	for r, g := range local.New(n, comm.Options{Timeout: time.Minute, Log: quiet}) {
 		a := rankArgs(n)
 		if set != nil {
 			set(r, a)
@@ -203,7 +203,7 @@ func nowhere(int) bool { return false }
 
 // Each bucket is on its way before the backward pass has come to the first layer.
 func TestReductionUnderBackward(t *testing.T) {
-	groups := local.New(2, dist.Options{Timeout: time.Minute, Log: quiet})
+	groups := local.New(2, comm.Options{Timeout: time.Minute, Log: quiet})
 	var ranks []*accelerate.Accelerator
 	for _, g := range groups {
 		acc, err := accelerate.New(rankArgs(2), accelerate.WithGroup(g), accelerate.WithLogger(quiet))
@@ -220,7 +220,7 @@ func TestReductionUnderBackward(t *testing.T) {
 		group := groups[acc.Rank()]
 		sent := func() (n int) {
 			for _, e := range group.Flight().Entries {
-				if e.Op == dist.AllReduce && e.DType == tensor.Float32 {
+				if e.Op == comm.AllReduce && e.DType == tensor.Float32 {
 					n++
 				}
 			}

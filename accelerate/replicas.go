@@ -8,7 +8,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/flight"
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/comm/local"
 )
 
 // Replicas returns the accelerators of n ranks that are goroutines of this process, in

@@ -8,15 +8,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/unbuilt"
 )
 
 // roles are the peers of a rank by what they do together. Without a mesh all ranks see different data and each has the
 // whole model, so that the peers of the data are all ranks.
 type roles struct {
-	axes     []dist.Axis
-	mesh     dist.Mesh
+	axes     []comm.Axis
+	mesh     comm.Mesh
 	data     *Peers // nil: all ranks
 	model    *Peers // nil: this rank alone
 	shards   *Peers // nil: those of the data
@@ -24,11 +24,11 @@ type roles struct {
 	ended    chan struct{}
 }
 
-// WithMesh arranges the ranks along axes, as dist.NewMesh does. The axes are dp, dp_replicate and dp_shard: ranks that
+// WithMesh arranges the ranks along axes, as comm.NewMesh does. The axes are dp, dp_replicate and dp_shard: ranks that
 // differ along them see different data, and their gradients are summed. A model is spread over the ranks that differ
 // along axes other than dp_replicate. An axis of another kind of parallelism (tp, pp, cp, sp, ep) is an error until
 // that is built, unless its size is 1.
-func WithMesh(axes ...dist.Axis) Option { return func(a *Accelerator) { a.axes = axes } }
+func WithMesh(axes ...comm.Axis) Option { return func(a *Accelerator) { a.axes = axes } }
 
 // replicate is the axis along which ranks own the same shards.
 const replicate = "dp_replicate"
@@ -43,7 +43,7 @@ var plannedAxes = map[string]string{
 }
 
 // checkAxes refuses what no step honours: the ranks along such an axis would all do the same work.
-func checkAxes(m dist.Mesh) error {
+func checkAxes(m comm.Mesh) error {
 	if unbuilt.Axes() {
 		return nil
 	}
@@ -102,13 +102,13 @@ func (r *Ranks) arrange(sharded bool, replicas int) error {
 			return fmt.Errorf("accelerate: %d replicas of a sharded model on %d ranks: want a divisor of that "+
 				"(dp_replicate_size)", replicas, r.size)
 		}
-		r.axes = []dist.Axis{{Name: replicate, Size: replicas}, {Name: "dp_shard", Size: r.size / replicas}}
+		r.axes = []comm.Axis{{Name: replicate, Size: replicas}, {Name: "dp_shard", Size: r.size / replicas}}
 	}
 	if len(r.axes) == 0 {
 		return nil
 	}
 	var err error
-	if r.mesh, err = dist.NewMesh(r.size, r.axes...); err != nil {
+	if r.mesh, err = comm.NewMesh(r.size, r.axes...); err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}
 	if err := checkAxes(r.mesh); err != nil {
@@ -175,7 +175,7 @@ func (r *Ranks) split() error {
 }
 
 // together ends two groups of a rank with the error that ends one of them.
-func together(a, b *dist.Group, ended <-chan struct{}) {
+func together(a, b *comm.Group, ended <-chan struct{}) {
 	select {
 	case <-a.Dead():
 		b.Abort(a.Err())
@@ -188,7 +188,7 @@ func together(a, b *dist.Group, ended <-chan struct{}) {
 func (r *roles) all() []*Peers { return []*Peers{r.data, r.model, r.shards, r.replicas} }
 
 // groups are those of the mesh that the rank has.
-func (r *roles) groups() (list []*dist.Group) {
+func (r *roles) groups() (list []*comm.Group) {
 	for _, p := range r.all() {
 		if p != nil && p.group != nil {
 			list = append(list, p.group)

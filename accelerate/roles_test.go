@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/unbuilt"
 )
 
@@ -27,7 +27,7 @@ func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
 	require.NoError(t, err)
 	for _, mesh := range []string{"dp=2,tp=2", "pp=2,dp=-1", "tp=4", "dp=4", "dp_replicate=2,dp_shard=2,tp=2",
 		"tp=2,dp=2,cp=2"} {
-		axes, err := dist.ParseAxes(mesh)
+		axes, err := comm.ParseAxes(mesh)
 		require.NoError(t, err)
 		ranks := 4
 		if len(axes) == 3 {
@@ -53,8 +53,8 @@ func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
 
 func TestMeshThatDoesNotFitTheRanks(t *testing.T) {
 	body := func(*accelerate.Accelerator) error { return errors.New("not reached") }
-	err := accelerate.Run(t.Context(), rankArgs(4), body, accelerate.WithMesh(dist.Axis{Name: "dp", Size: 3}))
-	require.EqualError(t, err, "accelerate: dist: mesh dp=3 does not fit 4 ranks: want sizes whose product is 4")
+	err := accelerate.Run(t.Context(), rankArgs(4), body, accelerate.WithMesh(comm.Axis{Name: "dp", Size: 3}))
+	require.EqualError(t, err, "accelerate: comm: mesh dp=3 does not fit 4 ranks: want sizes whose product is 4")
 }
 
 // An axis that no step honours is refused by name: its ranks would do the same work, and one would overwrite the
@@ -70,7 +70,7 @@ func TestMeshWithAxesThatAreNotBuilt(t *testing.T) {
 		"dp_foo=4":   `accelerate: mesh dp_foo=4: unknown axis "dp_foo": want axes among dp, dp_replicate, dp_shard`,
 		"dp=4,foo=1": `accelerate: mesh dp=4,foo=1: unknown axis "foo": want axes among dp, dp_replicate, dp_shard`,
 	} {
-		list, err := dist.ParseAxes(axes)
+		list, err := comm.ParseAxes(axes)
 		require.NoError(t, err)
 		require.EqualError(t, accelerate.Run(t.Context(), rankArgs(4), body, accelerate.WithMesh(list...)), want)
 		_, err = accelerate.Replicas(rankArgs(4), 4, accelerate.WithMesh(list...))
@@ -80,7 +80,7 @@ func TestMeshWithAxesThatAreNotBuilt(t *testing.T) {
 		require.Equal(t, 2, acc.Data().Size())
 		return nil
 	}, accelerate.WithLogger(quiet),
-		accelerate.WithMesh(dist.Axis{Name: "tp", Size: 1}, dist.Axis{Name: "dp", Size: 2}))
+		accelerate.WithMesh(comm.Axis{Name: "tp", Size: 1}, comm.Axis{Name: "dp", Size: 2}))
 	require.NoError(t, err)
 }
 
@@ -88,7 +88,7 @@ func TestMeshWithAxesThatAreNotBuilt(t *testing.T) {
 func TestFailureEndsAllGroupsOfAMesh(t *testing.T) {
 	t.Cleanup(unbuilt.AllowAxes())
 	ranks := accelerators(t, 4, func(_ int, a *args.TrainingArguments) {},
-		accelerate.WithMesh(dist.Axis{Name: "dp", Size: 2}, dist.Axis{Name: "tp", Size: 2}))
+		accelerate.WithMesh(comm.Axis{Name: "dp", Size: 2}, comm.Axis{Name: "tp", Size: 2}))
 	errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
 		if err := acc.Open(t.Context()); err != nil {
 			return err

@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -103,8 +103,8 @@ func rootCause(errs []error) error {
 		if err == nil {
 			continue
 		}
-		var abort *dist.AbortError
-		var lost *dist.RankLostError
+		var abort *comm.AbortError
+		var lost *comm.RankLostError
 		if !errors.As(err, &lost) && (!errors.As(err, &abort) || abort.Rank == rank) {
 			return err
 		}

@@ -13,9 +13,9 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/local"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -163,7 +163,7 @@ func TestShardedFailures(t *testing.T) {
 		"blocks are skipped": {
 			func(step, block int) bool { return step == 0 || block == 0 || block == 3 },
 			func(t *testing.T, rank int, err error) {
-				var mismatch *dist.MismatchError
+				var mismatch *comm.MismatchError
 				require.ErrorAs(t, err, &mismatch, "rank %d", rank)
 				require.ErrorContains(t, err, "links.2")
 				require.ErrorContains(t, err, "links.3")
@@ -190,7 +190,7 @@ func TestShardedFailures(t *testing.T) {
 				sharding := accelerate.WithSharding(accelerate.Sharding{Strategy: strategy, Gather: true})
 				errs := make([]error, 4)
 				var ranks sync.WaitGroup
-				for r, g := range local.New(4, dist.Options{Timeout: 500 * time.Millisecond, Log: quiet}) {
+				for r, g := range local.New(4, comm.Options{Timeout: 500 * time.Millisecond, Log: quiet}) {
 					ranks.Go(func() {
 						acc, err := accelerate.New(rankArgs(4), sharding, accelerate.WithGroup(g),
 							accelerate.WithLogger(quiet))

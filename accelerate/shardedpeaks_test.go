@@ -13,9 +13,9 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/local"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
@@ -53,7 +53,7 @@ func TestPeaksOfShardedModels(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ranks := 2 * max(c.replicas, 1)
 			var wait sync.WaitGroup
-			for _, g := range local.New(ranks, dist.Options{Log: quiet}) {
+			for _, g := range local.New(ranks, comm.Options{Log: quiet}) {
 				wait.Go(func() {
 					sharding := accelerate.Sharding{Strategy: c.strategy, Gather: !c.share, Replicas: c.replicas}
 					peak, stays, formula, params := peakOf(t, g, c.bf16, sharding)
@@ -69,7 +69,7 @@ func TestPeaksOfShardedModels(t *testing.T) {
 
 // peakOf trains two steps of one micro-batch as a rank of g. It gives the most bytes that the rank held, those that the
 // formulas say stay from step to step and are there at most, and the number of parameters.
-func peakOf(t *testing.T, g *dist.Group, bf16 bool, sharding accelerate.Sharding) (peak, stays, formula,
+func peakOf(t *testing.T, g *comm.Group, bf16 bool, sharding accelerate.Sharding) (peak, stays, formula,
 	params float64) {
 	ctx, dev := t.Context(), tensor.NewCPU(1)
 	defer dev.Close()

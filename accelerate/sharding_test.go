@@ -15,9 +15,9 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/fake"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/fake"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
@@ -475,7 +475,7 @@ func TestDeferredModels(t *testing.T) {
 
 	dev := tensor.NewMeta()
 	defer dev.Close()
-	group, engine := fake.New(0, 8, dist.Options{Log: quiet})
+	group, engine := fake.New(0, 8, comm.Options{Log: quiet})
 	engine.Mirror = true
 	acc, err := accelerate.New(args.Default(""), accelerate.WithGroup(group), accelerate.WithDevice(dev),
 		accelerate.WithLogger(quiet),

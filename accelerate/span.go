@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 )
 
 // Span is a part of the time of a training step on one rank.
@@ -69,13 +69,13 @@ func (t *tracer) phase(rank int, name string, start time.Time) {
 }
 
 // collectives tells of the calls of the group that ended since the last time, but for buckets.
-func (t *tracer) collectives(rank int, group *dist.Group) {
+func (t *tracer) collectives(rank int, group *comm.Group) {
 	if t.tell == nil || group == nil {
 		return
 	}
 	since := t.told
 	for _, e := range group.Flight().Entries {
-		if e.State != dist.Finished || !e.EndedAt.After(since) {
+		if e.State != comm.Finished || !e.EndedAt.After(since) {
 			continue
 		}
 		if e.EndedAt.After(t.told) {

@@ -13,9 +13,9 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/fake"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/fake"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
@@ -41,7 +41,7 @@ func TestTrafficOfAStep(t *testing.T) {
 					gathered, sent := 0, 0                                   // elements
 					for _, e := range record {
 						switch {
-						case e.Op == dist.AllGather:
+						case e.Op == comm.AllGather:
 							gathers[e.Label]++
 							gathered += e.Count * ranks
 						case strings.HasPrefix(e.Label, "gradients"):
@@ -102,7 +102,7 @@ func TestTrafficOfAStepInBF16(t *testing.T) {
 			for _, e := range record {
 				bytes := e.Count * ranks * e.DType.Size()
 				switch {
-				case e.Op == dist.AllGather:
+				case e.Op == comm.AllGather:
 					gathered += bytes
 				case strings.HasPrefix(e.Label, "gradients"):
 					sent += bytes
@@ -130,12 +130,12 @@ func requireWithin(t *testing.T, want, got int) {
 // recordedStep is the flight record of the second step of rank 0, on a device without values and with ranks that answer
 // at once, and the number of parameters of the model and of its root.
 func recordedStep(t *testing.T, s args.ShardStrategy, ranks, passes int, set func(a *args.TrainingArguments)) (
-	record []dist.FlightEntry, params, root int) {
+	record []comm.FlightEntry, params, root int) {
 	t.Helper()
 	ctx, dev := t.Context(), tensor.NewMeta()
 	defer dev.Close()
 	silent := slog.New(slog.DiscardHandler)
-	group, engine := fake.New(0, ranks, dist.Options{Log: silent})
+	group, engine := fake.New(0, ranks, comm.Options{Log: silent})
 	engine.Mirror = true
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = 1, passes

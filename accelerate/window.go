@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -191,7 +191,7 @@ func (p Pass) evened(ctx context.Context, a *Accelerator, batches []*data.Batch)
 		return batches, nil
 	}
 	most := []int64{int64(len(batches))}
-	if err := a.sharing().group.AllReduce(dist.Of(most), dist.Max, dist.Label("micro-batches")).Wait(ctx); err != nil {
+	if err := a.sharing().group.AllReduce(comm.Of(most), comm.Max, comm.Label("micro-batches")).Wait(ctx); err != nil {
 		return nil, err
 	}
 	for p.DataErr == nil && len(batches) < int(most[0]) {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -277,7 +277,7 @@ func TestRankThatLeavesEarly(t *testing.T) {
 	})
 	require.NoError(t, errs[1])
 	for _, rank := range []int{0, 2} {
-		var lost *dist.RankLostError
+		var lost *comm.RankLostError
 		require.ErrorAs(t, errs[rank], &lost)
 		require.Equal(t, 1, lost.Rank)
 		require.Contains(t, lost.Error(), "rank 1 is lost: it closed the group")
@@ -310,7 +310,7 @@ func TestAccumulateFaults(t *testing.T) {
 			_, err := acc.Accumulate(t.Context(), batches, m.loss)
 			return err
 		})
-		var abort *dist.AbortError
+		var abort *comm.AbortError
 		require.ErrorAs(t, errs[0], &abort)
 		require.Equal(t, 1, abort.Rank)
 		for _, err := range errs {

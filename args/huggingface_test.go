@@ -551,7 +551,7 @@ func TestEngines(t *testing.T) {
 	p.parse("--ddp_backend", "nccl")
 	require.NoError(t, p.err)
 	require.Equal(t, args.BackendAuto, p.train.DDPBackend)
-	require.Equal(t, "--ddp_backend has no effect: built without nccl (dist/nccl, -tags cuda), this program takes auto",
+	require.Equal(t, "--ddp_backend has no effect: built without nccl (comm/nccl, -tags cuda), this program takes auto",
 		p.resolved.Notices[0].String())
 
 	p = newProgram(nil, nil)

@@ -76,7 +76,7 @@ func (m *merge) replaceEngine(structs []any) []Notice {
 		return nil
 	}
 	tag := map[Backend]string{BackendMPI: "mpi", BackendNCCL: "cuda"}[a.DDPBackend]
-	text := fmt.Sprintf("has no effect: built without %[1]s (dist/%[1]s, -tags %[2]s), this program takes %[3]s",
+	text := fmt.Sprintf("has no effect: built without %[1]s (comm/%[1]s, -tags %[2]s), this program takes %[3]s",
 		a.DDPBackend, tag, BackendAuto)
 	a.DDPBackend = BackendAuto
 	return []Notice{{key, m.origins[key], text}}

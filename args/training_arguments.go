@@ -235,7 +235,7 @@ type TrainingArguments struct {
 	// HuggingFace's fsdp_config has as state_dict_type. Without fsdp and zero_stage it changes nothing.
 	FSDPStateDictType StateDictType `json:"fsdp_state_dict_type" choices:"full_state_dict,sharded_state_dict" usage:"checkpoints of a model that is spread over ranks: full_state_dict (the files of a model that is not), or sharded_state_dict (each rank writes its part; any number of ranks can resume, and lockstep merge-weights makes one file)"`
 	// DDPBackend is the engine that connects ranks in different processes.
-	DDPBackend Backend `json:"ddp_backend" choices:"auto,gloo,shm,tcp,nccl,mpi" usage:"engine that connects ranks in different processes; auto and gloo use shared memory on one host, otherwise tcp; mpi needs a program that imports dist/mpi and is built with -tags mpi, nccl one that imports dist/nccl and is built with -tags cuda"`
+	DDPBackend Backend `json:"ddp_backend" choices:"auto,gloo,shm,tcp,nccl,mpi" usage:"engine that connects ranks in different processes; auto and gloo use shared memory on one host, otherwise tcp; mpi needs a program that imports comm/mpi and is built with -tags mpi, nccl one that imports comm/nccl and is built with -tags cuda"`
 	// DDPTimeout is the deadline of each collective call, in seconds.
 	DDPTimeout int `json:"ddp_timeout" usage:"seconds that a rank waits for the others in a collective call"`
 	// DDPBucketCapMB is the size of a gradient bucket in MiB. 0 is 25.

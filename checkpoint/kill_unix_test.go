@@ -19,10 +19,10 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/disttest"
-	"github.com/lockstep-ml/lockstep/dist/rendezvous"
-	"github.com/lockstep-ml/lockstep/dist/shm"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/commtest"
+	"github.com/lockstep-ml/lockstep/comm/rendezvous"
+	"github.com/lockstep-ml/lockstep/comm/shm"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/stretchr/testify/require"
 )
@@ -124,7 +124,7 @@ func saveShardsForever(dir string) error {
 		return err
 	}
 	c.Timeout = time.Minute
-	g, err := shm.Join(ctx, c, dist.Options{Timeout: time.Minute, Log: slog.New(slog.DiscardHandler)})
+	g, err := shm.Join(ctx, c, comm.Options{Timeout: time.Minute, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
@@ -184,13 +184,13 @@ func TestRanksKilledInsideShardedSaves(t *testing.T) {
 // waits for the other, and returns the last save id that rank 0 told.
 func killedRanks(t *testing.T, dir string, who int, while time.Duration) (done int64) {
 	t.Helper()
-	port := disttest.FreePort(t)
+	port := commtest.FreePort(t)
 	procs, errs := make([]*exec.Cmd, 2), make([]strings.Builder, 2)
 	var out io.Reader
 	for k := range procs {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), childFolder+"="+dir, fmt.Sprint("RANK=", k), "WORLD_SIZE=2",
-			"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, rendezvous.EnvToken+"="+string(disttest.Token))
+			"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, rendezvous.EnvToken+"="+string(commtest.Token))
 		cmd.Stderr = &errs[k]
 		if k == 0 {
 			var err error

@@ -15,7 +15,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
@@ -71,7 +71,7 @@ func (e *RankError) Error() string { return fmt.Sprintf("rank %d: %s", e.Rank, e
 // If one rank fails, all ranks return an error that names it (a RankError on the others) and the checkpoint does not
 // appear. If a rank is lost, the others return the group's error; then a temporary folder may stay until the next save.
 // A cancelled ctx counts as a failure of the rank whose it is.
-func (s *Store) SaveShards(ctx context.Context, g *dist.Group, step int64, content Sharded) (Info, error) {
+func (s *Store) SaveShards(ctx context.Context, g *comm.Group, step int64, content Sharded) (Info, error) {
 	name := fmt.Sprintf("%s%d", prefix, step)
 	if g.Rank() == 0 { // the ranks may share the store
 		s.mu.Lock()
@@ -87,7 +87,7 @@ func (s *Store) SaveShards(ctx context.Context, g *dist.Group, step int64, conte
 
 // CheckShared returns an error, on all ranks, if their stores do not mean the same folder, so that SaveShards would
 // fail. All ranks call it.
-func (s *Store) CheckShared(ctx context.Context, g *dist.Group) error {
+func (s *Store) CheckShared(ctx context.Context, g *comm.Group) error {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
 	probe, err := "", error(nil)
@@ -115,7 +115,7 @@ func (s *Store) CheckShared(ctx context.Context, g *dist.Group) error {
 // shardSave is one rank's side of SaveShards.
 type shardSave struct {
 	s       *Store
-	g       *dist.Group
+	g       *comm.Group
 	step    int64
 	name    string
 	content Sharded
@@ -415,7 +415,7 @@ func (r *raised) or(err error) error {
 
 // agree gathers what all ranks have come to. If any failed, all get an error: their own, or that of the lowest rank.
 // The ranks wait for each other even if ctx is done: a rank that went away by itself would leave the others waiting.
-func agree[T any](ctx context.Context, g *dist.Group, what string, v T, err error) ([]T, error) {
+func agree[T any](ctx context.Context, g *comm.Group, what string, v T, err error) ([]T, error) {
 	type result struct {
 		Value T      `json:"value"`
 		Err   string `json:"err,omitempty"`
@@ -424,7 +424,7 @@ func agree[T any](ctx context.Context, g *dist.Group, what string, v T, err erro
 	if err != nil {
 		mine = result{Err: cmp.Or(err.Error(), "failed")}
 	}
-	all, lost := dist.AllGatherObject(context.WithoutCancel(ctx), g, mine)
+	all, lost := comm.AllGatherObject(context.WithoutCancel(ctx), g, mine)
 	if lost != nil {
 		return nil, errors.Join(err, fmt.Errorf("agreeing with the other ranks (%s): %w", what, lost))
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/internal/vfs/errorfs"
@@ -32,11 +32,11 @@ import (
 )
 
 // together runs f as n ranks and returns their errors. It fails the test if they hang.
-func together(t testing.TB, n int, f func(g *dist.Group) error) []error {
+func together(t testing.TB, n int, f func(g *comm.Group) error) []error {
 	t.Helper()
 	errs := make([]error, n)
 	var all sync.WaitGroup
-	for r, g := range local.New(n, dist.Options{Timeout: time.Minute}) {
+	for r, g := range local.New(n, comm.Options{Timeout: time.Minute}) {
 		all.Go(func() {
 			defer func() { _ = g.Close() }() // of a group that may have failed
 			errs[r] = f(g)
@@ -114,7 +114,7 @@ func (s state) sharded(r, n int) checkpoint.Sharded {
 
 // savingShards saves on n ranks; fsys gives a rank's file system.
 func savingShards(t testing.TB, n int, st state, fsys func(rank int) vfs.FS) []error {
-	return together(t, n, func(g *dist.Group) error {
+	return together(t, n, func(g *comm.Group) error {
 		_, err := quiet(fsys(g.Rank()), "out").SaveShards(ctx, g, st.Step, st.sharded(g.Rank(), n))
 		return err
 	})
@@ -155,7 +155,7 @@ func TestSaveShards(t *testing.T) {
 		m := vfs.NewMem()
 		st := state{5, fmt.Sprint(n)}
 		infos := make([]checkpoint.Info, n)
-		requireNone(t, together(t, n, func(g *dist.Group) (err error) {
+		requireNone(t, together(t, n, func(g *comm.Group) (err error) {
 			infos[g.Rank()], err = quiet(m, "out").SaveShards(ctx, g, 5, st.sharded(g.Rank(), n))
 			return err
 		}))
@@ -173,7 +173,7 @@ func TestSaveShards(t *testing.T) {
 			require.Equal(t, ck.Info, info, "all ranks get what was saved")
 		}
 		for _, readers := range []int{1, 2, 3, 8} {
-			requireNone(t, together(t, readers, func(g *dist.Group) error {
+			requireNone(t, together(t, readers, func(g *comm.Group) error {
 				ck, err := quiet(m, "out").LatestShared(ctx, g)
 				if err != nil {
 					return err
@@ -254,7 +254,7 @@ func TestPiecesThatDoNotFitAreRefusedOnAllRanks(t *testing.T) {
 			"nothing that writes it"},
 	} {
 		m := vfs.NewMem()
-		errs := together(t, 2, func(g *dist.Group) error {
+		errs := together(t, 2, func(g *comm.Group) error {
 			_, err := quiet(m, "out").SaveShards(ctx, g, 5,
 				checkpoint.Sharded{Pieces: []checkpoint.Piece{[]checkpoint.Piece{c.zero, c.one}[g.Rank()]}})
 			return err
@@ -265,7 +265,7 @@ func TestPiecesThatDoNotFitAreRefusedOnAllRanks(t *testing.T) {
 		require.Empty(t, names(t, m, "out"), "nothing is left")
 	}
 
-	errs := together(t, 2, func(g *dist.Group) error {
+	errs := together(t, 2, func(g *comm.Group) error {
 		_, err := quiet(vfs.NewMem(), "out").SaveShards(ctx, g, int64(g.Rank()), state{}.sharded(g.Rank(), 2))
 		return err
 	})
@@ -277,7 +277,7 @@ func TestPiecesThatDoNotFitAreRefusedOnAllRanks(t *testing.T) {
 // Ranks whose stores are not one folder learn it before they save.
 func TestCheckShared(t *testing.T) {
 	look := func(fsys func(int) vfs.FS) []error {
-		return together(t, 3, func(g *dist.Group) error { return quiet(fsys(g.Rank()), "a/out").CheckShared(ctx, g) })
+		return together(t, 3, func(g *comm.Group) error { return quiet(fsys(g.Rank()), "a/out").CheckShared(ctx, g) })
 	}
 	m := vfs.NewMem()
 	requireNone(t, look(same(m)))
@@ -301,25 +301,25 @@ func TestFailureOfOneRankIsEveryRanks(t *testing.T) {
 	cancel()
 	for _, c := range []struct {
 		name string
-		do   func(s *checkpoint.Store, g *dist.Group, content checkpoint.Sharded) error
+		do   func(s *checkpoint.Store, g *comm.Group, content checkpoint.Sharded) error
 		want string
 	}{
-		{"error", func(s *checkpoint.Store, g *dist.Group, content checkpoint.Sharded) error {
+		{"error", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Sharded) error {
 			content.Pieces[0].Write = func(io.Writer) error { return boom }
 			_, err := s.SaveShards(ctx, g, 10, content)
 			return err
 		}, "boom"},
-		{"panic", func(s *checkpoint.Store, g *dist.Group, content checkpoint.Sharded) (err error) {
+		{"panic", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Sharded) (err error) {
 			defer func() { err = recover().(error) }()
 			content.Pieces[0].Write = func(io.Writer) error { panic(boom) }
 			_, _ = s.SaveShards(ctx, g, 10, content)
 			return nil
 		}, "panic: boom"},
-		{"cancelled", func(s *checkpoint.Store, g *dist.Group, content checkpoint.Sharded) error {
+		{"cancelled", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Sharded) error {
 			_, err := s.SaveShards(cancelled, g, 10, content)
 			return err
 		}, "context canceled"},
-		{"too few bytes", func(s *checkpoint.Store, g *dist.Group, content checkpoint.Sharded) error {
+		{"too few bytes", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Sharded) error {
 			content.Pieces[0].Write = func(io.Writer) error { return nil }
 			_, err := s.SaveShards(ctx, g, 10, content)
 			return err
@@ -329,7 +329,7 @@ func TestFailureOfOneRankIsEveryRanks(t *testing.T) {
 			t.Run(fmt.Sprint(c.name, " on rank ", bad), func(t *testing.T) {
 				m := vfs.NewMem()
 				requireNone(t, savingShards(t, 3, state{5, "old"}, same(m)))
-				errs := together(t, 3, func(g *dist.Group) error {
+				errs := together(t, 3, func(g *comm.Group) error {
 					s, content := quiet(m, "out"), state{10, "new"}.sharded(g.Rank(), 3)
 					slices.SortFunc(content.Pieces, func(a, b checkpoint.Piece) int {
 						return b.Hi - b.Lo - a.Hi + a.Lo
@@ -363,7 +363,7 @@ func TestLostRankEndsTheSave(t *testing.T) {
 	for _, lost := range []int{0, 1, 2} {
 		m := vfs.NewMem()
 		requireNone(t, savingShards(t, 3, state{5, "old"}, same(m)))
-		errs := together(t, 3, func(g *dist.Group) error {
+		errs := together(t, 3, func(g *comm.Group) error {
 			content := state{10, "new"}.sharded(g.Rank(), 3)
 			for i, p := range content.Pieces {
 				content.Pieces[i].Write = func(w io.Writer) error {
@@ -473,7 +473,7 @@ func TestFilesAreVerifiedByAllRanks(t *testing.T) {
 		}
 		return nil
 	})
-	requireNone(t, together(t, 3, func(g *dist.Group) error {
+	requireNone(t, together(t, 3, func(g *comm.Group) error {
 		_, err := quiet(watch, "out").OpenShared(ctx, g, "checkpoint-10")
 		return err
 	}))
@@ -488,14 +488,14 @@ func TestFilesAreVerifiedByAllRanks(t *testing.T) {
 		data[len(data)-1] ^= 1
 		overwrite(t, m, name, data)
 	}
-	for _, err := range together(t, 3, func(g *dist.Group) error {
+	for _, err := range together(t, 3, func(g *comm.Group) error {
 		_, err := quiet(m, "out").OpenShared(ctx, g, "checkpoint-10")
 		return err
 	}) {
 		require.ErrorContains(t, err, "shard-00002-of-00004.safetensors: damaged")
 		require.ErrorContains(t, err, "shard-00004-of-00004.safetensors: damaged")
 	}
-	requireNone(t, together(t, 3, func(g *dist.Group) error {
+	requireNone(t, together(t, 3, func(g *comm.Group) error {
 		ck, err := quiet(m, "out").LatestShared(ctx, g)
 		if err == nil && ck.Step != 5 {
 			err = fmt.Errorf("step %d, want that of the undamaged checkpoint", ck.Step)
@@ -504,7 +504,7 @@ func TestFilesAreVerifiedByAllRanks(t *testing.T) {
 	}))
 
 	for dir, want := range map[string]error{"nowhere": fs.ErrNotExist, ".": checkpoint.ErrNone} {
-		for _, err := range together(t, 2, func(g *dist.Group) error {
+		for _, err := range together(t, 2, func(g *comm.Group) error {
 			_, err := quiet(m, dir).LatestShared(ctx, g)
 			return err
 		}) {
@@ -514,7 +514,7 @@ func TestFilesAreVerifiedByAllRanks(t *testing.T) {
 	}
 	cancelled, cancel := context.WithCancel(ctx)
 	cancel()
-	for r, err := range together(t, 2, func(g *dist.Group) error {
+	for r, err := range together(t, 2, func(g *comm.Group) error {
 		c := ctx
 		if g.Rank() == 1 {
 			c = cancelled
@@ -530,7 +530,7 @@ func TestFilesAreVerifiedByAllRanks(t *testing.T) {
 func TestRanksMayShareAStore(t *testing.T) {
 	m := vfs.NewMem()
 	s := quiet(m, "out")
-	requireNone(t, together(t, 3, func(g *dist.Group) error {
+	requireNone(t, together(t, 3, func(g *comm.Group) error {
 		_, err := s.SaveShards(ctx, g, 5, state{5, "x"}.sharded(g.Rank(), 3))
 		return err
 	}))
@@ -541,7 +541,7 @@ func TestRanksMayShareAStore(t *testing.T) {
 
 func TestTensorsInPieces(t *testing.T) {
 	m := vfs.NewMem()
-	requireNone(t, together(t, 2, func(g *dist.Group) error {
+	requireNone(t, together(t, 2, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		half := tensor.FromSlice(c, [][]float32{{1, 2, 3}, {4, 5, 6}}[g.Rank()], 3)
 		_, err := quiet(m, "out").SaveShards(ctx, g, 5, checkpoint.Sharded{RunID: run,
@@ -564,7 +564,7 @@ func TestTensorsInPieces(t *testing.T) {
 func TestShardsOfAnotherRun(t *testing.T) {
 	write := func(dir, runID string) (*vfs.Mem, map[string][]byte) {
 		m, files := vfs.NewMem(), map[string][]byte{}
-		requireNone(t, together(t, 2, func(g *dist.Group) error {
+		requireNone(t, together(t, 2, func(g *comm.Group) error {
 			c := tensor.NewCtx(tensor.CPU())
 			half := tensor.FromSlice(c, [][]float32{{1, 2, 3}, {4, 5, 6}}[g.Rank()], 3)
 			_, err := quiet(m, dir).SaveShards(ctx, g, 5, checkpoint.Sharded{RunID: runID,

@@ -10,19 +10,19 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 )
 
 // OpenShared opens a checkpoint on all ranks of g, as Open does, but each rank verifies the hashes of a part of the
 // files only. All ranks call it with the same name, and all get an error if any of them does: it names every damaged
 // file and, for those that another rank has read, the rank.
-func (s *Store) OpenShared(ctx context.Context, g *dist.Group, name string) (*Checkpoint, error) {
+func (s *Store) OpenShared(ctx context.Context, g *comm.Group, name string) (*Checkpoint, error) {
 	ck, _, err := s.openShared(ctx, g, name)
 	return ck, err
 }
 
 // openShared also reports whether a rank has been cancelled.
-func (s *Store) openShared(ctx context.Context, g *dist.Group, name string) (ck *Checkpoint, cancelled bool,
+func (s *Store) openShared(ctx context.Context, g *comm.Group, name string) (ck *Checkpoint, cancelled bool,
 	err error) {
 	type verdict struct {
 		SHA256    string `json:"sha256"` // of the manifest
@@ -36,7 +36,7 @@ func (s *Store) openShared(ctx context.Context, g *dist.Group, name string) (ck 
 	} else {
 		mine.SHA256 = ck.SHA256
 	}
-	all, lost := dist.AllGatherObject(context.WithoutCancel(ctx), g, mine)
+	all, lost := comm.AllGatherObject(context.WithoutCancel(ctx), g, mine)
 	if lost != nil {
 		return nil, mine.Cancelled, errors.Join(err, fmt.Errorf("opening %s: %w", s.path(name), lost))
 	}
@@ -108,7 +108,7 @@ func shares(files []File, ranks int) (owner []int) {
 
 // LatestShared opens on all ranks of g what Latest finds on rank 0. Each rank verifies a part of the files: see
 // OpenShared. All ranks call it.
-func (s *Store) LatestShared(ctx context.Context, g *dist.Group) (*Checkpoint, error) {
+func (s *Store) LatestShared(ctx context.Context, g *comm.Group) (*Checkpoint, error) {
 	type found struct {
 		Names []string `json:"names"`
 		None  bool     `json:"none"`

@@ -11,10 +11,10 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/local"
-	"github.com/lockstep-ml/lockstep/dist/rendezvous"
-	"github.com/lockstep-ml/lockstep/dist/tcp"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
+	"github.com/lockstep-ml/lockstep/comm/rendezvous"
+	"github.com/lockstep-ml/lockstep/comm/tcp"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -140,11 +140,11 @@ func (r *everyReader) OnStepEnd(e *callbacks.Event) error {
 // gathered between processes of several hosts.
 var engines = map[string]func(t *testing.T, a *args.TrainingArguments, opts ...trainer.Option) error{
 	"shared": func(t *testing.T, a *args.TrainingArguments, opts ...trainer.Option) error {
-		return trainAll(t, a, local.New(2, dist.Options{Log: quiet}), opts...)
+		return trainAll(t, a, local.New(2, comm.Options{Log: quiet}), opts...)
 	},
 	"gathered": func(t *testing.T, a *args.TrainingArguments, opts ...trainer.Option) error {
 		a.FSDPShareParameters = false
-		return trainAll(t, a, local.New(2, dist.Options{Log: quiet}), opts...)
+		return trainAll(t, a, local.New(2, comm.Options{Log: quiet}), opts...)
 	},
 	"tcp": func(t *testing.T, a *args.TrainingArguments, opts ...trainer.Option) error {
 		return trainAll(t, a, tcpGroups(t, 2), opts...)
@@ -152,8 +152,8 @@ var engines = map[string]func(t *testing.T, a *args.TrainingArguments, opts ...t
 }
 
 // tcpGroups are the groups of ranks that are connected by TCP.
-func tcpGroups(t *testing.T, n int) []*dist.Group {
-	groups := make([]*dist.Group, n)
+func tcpGroups(t *testing.T, n int) []*comm.Group {
+	groups := make([]*comm.Group, n)
 	token := rendezvous.NewToken()
 	server, err := rendezvous.Serve("127.0.0.1:0", token, rendezvous.TLS{})
 	require.NoError(t, err)
@@ -162,7 +162,7 @@ func tcpGroups(t *testing.T, n int) []*dist.Group {
 	for r := range groups {
 		all.Go(func() {
 			g, err := tcp.Join(t.Context(), rendezvous.Config{Rank: r, World: n, Token: token, External: true,
-				Address: server.Addr().String()}, dist.Options{Log: quiet})
+				Address: server.Addr().String()}, comm.Options{Log: quiet})
 			if assert.NoError(t, err) {
 				groups[r] = g
 			}
@@ -174,7 +174,7 @@ func tcpGroups(t *testing.T, n int) []*dist.Group {
 }
 
 // trainAll trains on the ranks of groups and returns rank 0's error. Each rank has options of its own.
-func trainAll(t *testing.T, a *args.TrainingArguments, groups []*dist.Group, opts ...trainer.Option) error {
+func trainAll(t *testing.T, a *args.TrainingArguments, groups []*comm.Group, opts ...trainer.Option) error {
 	errs := make([]error, len(groups))
 	models := make([]*gpt2.Model, len(groups))
 	for r := range models {

@@ -10,10 +10,10 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/fake"
+	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/fake"
-	"github.com/lockstep-ml/lockstep/dist/local"
 	"github.com/lockstep-ml/lockstep/internal/backend/meta"
 	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/models"
@@ -142,11 +142,11 @@ func estimateMemory(a *args.TrainingArguments, ranks int, sharded bool, model fu
 	}
 	e := &MemoryEstimate{Parameters: dev.MemStats().InUse}
 	quiet := slog.New(slog.DiscardHandler)
-	group, played := local.New(1, dist.Options{Log: quiet})[0], 1
+	group, played := local.New(1, comm.Options{Log: quiet})[0], 1
 	switch {
 	case sharded:
 		var engine *fake.Engine
-		group, engine = fake.New(0, each, dist.Options{Log: quiet})
+		group, engine = fake.New(0, each, comm.Options{Log: quiet})
 		engine.Mirror, played = true, each
 	case ranks > 1:
 		keepGradients(dev, m)
@@ -218,7 +218,7 @@ func shadow(a *args.TrainingArguments, gas, ranks, each int, sharded bool) *args
 }
 
 // withGroup makes the trainer a rank of g and ignores the environment.
-func withGroup(g *dist.Group) Option { return func(t *Trainer) { t.group = g } }
+func withGroup(g *comm.Group) Option { return func(t *Trainer) { t.group = g } }
 
 // stateWatch measures what the optimizer allocates, the peaks, and what a sharder holds.
 type stateWatch struct {

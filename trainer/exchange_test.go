@@ -11,8 +11,8 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
@@ -22,7 +22,7 @@ func TestExchangesOfAStep(t *testing.T) {
 	const ranks = 2
 	var labels []string
 	var all sync.WaitGroup
-	for rank, g := range local.New(ranks, dist.Options{}) {
+	for rank, g := range local.New(ranks, comm.Options{}) {
 		a := lineArgs(func(a *args.TrainingArguments) { a.MaxSteps, a.LoggingSteps = 6, 100 })
 		seen := 0
 		watch := on(callbacks.StepBegin, func(e *callbacks.Event) error {

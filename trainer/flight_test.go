@@ -11,8 +11,8 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
 )
 
 // A run that does not begin, since a setting or a folder is wrong, leaves no flight records: the error says all. One
@@ -30,7 +30,7 @@ func TestErrorsBeforeTheFirstStepLeaveNoFlightRecord(t *testing.T) {
 	} {
 		dir, a := t.TempDir(), shardedArgs()
 		c.set(a)
-		err := trainAll(t, a, local.New(2, dist.Options{Log: quiet, FlightDir: dir}), on(callbacks.StepEnd,
+		err := trainAll(t, a, local.New(2, comm.Options{Log: quiet, FlightDir: dir}), on(callbacks.StepEnd,
 			func(*callbacks.Event) error { return errors.New("no luck") }))
 		require.ErrorContains(t, err, want)
 		files, err := os.ReadDir(dir)

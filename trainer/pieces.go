@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 )
@@ -26,7 +26,7 @@ func (r *run) inPieces() bool {
 // and do not see one output_dir.
 func (r *run) checkShared() error {
 	_, _, hook := accelerate.OwnHookState(r.acc)
-	var group *dist.Group
+	var group *comm.Group
 	switch {
 	case r.args.SaveStrategy == args.StrategyNo:
 	case r.inPieces():

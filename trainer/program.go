@@ -5,8 +5,8 @@ package trainer
 import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -18,7 +18,7 @@ import (
 func Program() args.Program {
 	p := args.Program{Reporters: callbacks.ReporterNames(), Engines: rendezvous.EngineNames(),
 		Devices: tensor.DeviceNames()}
-	if dist.HasDeviceEngine(string(args.BackendNCCL)) {
+	if comm.HasDeviceEngine(string(args.BackendNCCL)) {
 		p.Engines = append(p.Engines, string(args.BackendNCCL))
 	}
 	return p

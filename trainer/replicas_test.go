@@ -17,8 +17,8 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -223,7 +223,7 @@ func TestARankThatFailsEndsTheRun(t *testing.T) {
 	_, err := newTrainer(vfs.NewMem(), m, rankArgs(4), trainer.WithTrainData(src),
 		trainer.WithEvalData(raggedTexts(4))).Train()
 	require.ErrorIs(t, err, boom)
-	var abort *dist.AbortError
+	var abort *comm.AbortError
 	require.False(t, errors.As(err, &abort) && abort.Rank < 0, "the cause, not its echo")
 }
 

@@ -11,7 +11,7 @@ func (r *run) sentBytes() int64 {
 }
 
 // trafficMetrics returns train_sent_bytes, the bytes that this rank sent to others in the run since its start or its
-// resume, as messages without headers (see dist.Group.Sent); nothing of a rank that is alone.
+// resume, as messages without headers (see comm.Group.Sent); nothing of a rank that is alone.
 func (r *run) trafficMetrics() map[string]float64 {
 	if r.acc.Data().Group() == nil {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -49,7 +49,7 @@ type Trainer struct {
 	options  []accelerate.Option // what the model's parts compute in, and how it is spread
 	ranks    []accelerate.Option // where they compute, and how they are arranged
 	sharing  int                 // ranks of this process on this rank's device
-	group    *dist.Group         // the group in which the trainer is a rank; nil: decided by the environment
+	group    *comm.Group         // the group in which the trainer is a rank; nil: decided by the environment
 	newOptim OptimizerFunc
 	trained  bool            // output_dir is this trainer's
 	failed   *FailedRunError // why the last run failed; nil: it did not
@@ -188,7 +188,7 @@ func WithDevices(names ...string) Option {
 }
 
 // WithMesh arranges the ranks along axes: see accelerate.WithMesh, which also says which axes there are.
-func WithMesh(axes ...dist.Axis) Option {
+func WithMesh(axes ...comm.Axis) Option {
 	return func(t *Trainer) { t.ranks = append(t.ranks, accelerate.WithMesh(axes...)) }
 }
 

@@ -26,7 +26,7 @@ stage_clusters() {
 	export LOCKSTEP_REQUIRE_CLUSTERS=openmpi,mpich,slurm CGO_ENABLED=0
 	local library
 	for library in libmpi.so.40 libmpich.so.12; do
-		LOCKSTEP_MPI_LIBRARY=$library go test -count=1 -tags mpi ./dist/mpi || return 1
+		LOCKSTEP_MPI_LIBRARY=$library go test -count=1 -tags mpi ./comm/mpi || return 1
 	done
 	go test -count=1 -v ./tests/clusters
 }

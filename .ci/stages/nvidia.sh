@@ -3,7 +3,7 @@
 
 # The bindings of NVIDIA's libraries, over libraries in C that behave like them. They need no GPU.
 stage_bindings() {
-	LOCKSTEP_REQUIRE_TOOLS=cc CGO_ENABLED=0 go test -tags cuda ./dist/nccl ./internal/cuda/libcuda ./internal/nvml
+	LOCKSTEP_REQUIRE_TOOLS=cc CGO_ENABLED=0 go test -tags cuda ./comm/nccl ./internal/cuda/libcuda ./internal/nvml
 }
 
 # NVIDIA's binding of its management library, with its own mock of eight GPUs.
@@ -32,7 +32,7 @@ stage_nvidia() {
 	LOCKSTEP_CUDNN=$(echo "$site"/cudnn/lib/libcudnn.so.*)
 	# cuDNN is several libraries, which want cuBLAS.
 	LD_LIBRARY_PATH=$(dirname "$LOCKSTEP_CUDNN"):$(dirname "$LOCKSTEP_CUBLASLT") \
-		go test -count=1 -tags cuda ./internal/cuda/libcuda ./dist/nccl ./internal/cuda/kernels || return 1
+		go test -count=1 -tags cuda ./internal/cuda/libcuda ./comm/nccl ./internal/cuda/kernels || return 1
 	passes ./tests/arch TestProgramsAreStatic && passes ./tests/e2e TestCUDA
 }
 

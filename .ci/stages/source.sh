@@ -22,8 +22,8 @@ stage_vet() {
 		CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/} go vet ./... || return 1
 	done
 	CGO_ENABLED=0 go vet -tags noasm ./... || return 1
-	CGO_ENABLED=0 go vet -tags mpi ./dist/mpi ./examples/clm ./bench/dist || return 1
-	CGO_ENABLED=0 go vet -tags cuda ./internal/cuda/... ./internal/nvml ./dist/nccl ./tensor/cuda ./examples/clm
+	CGO_ENABLED=0 go vet -tags mpi ./comm/mpi ./examples/clm ./bench/comm || return 1
+	CGO_ENABLED=0 go vet -tags cuda ./internal/cuda/... ./internal/nvml ./comm/nccl ./tensor/cuda ./examples/clm
 }
 
 stage_staticcheck() { GOBIN=$work/bin go install "$staticcheck" && CGO_ENABLED=0 "$work/bin/staticcheck" ./...; }

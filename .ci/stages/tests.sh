@@ -12,7 +12,7 @@ stage_noasm() {
 }
 
 # The race detector does not see what assembly reads and writes: packages that compute are tested without it.
-readonly computing=(./accelerate ./accelerate/ddp ./dist/local ./internal/... ./models/... ./nn/... ./optim/... ./tensor/... ./trainer/...)
+readonly computing=(./accelerate ./accelerate/ddp ./comm/local ./internal/... ./models/... ./nn/... ./optim/... ./tensor/... ./trainer/...)
 
 # What runs CUDA's kernels in an interpreter would take many minutes under the detector: see stage_race.
 readonly interpreted='/internal/(ptx|backend/cuda)$'

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -85,7 +85,7 @@ func layout(params []tensor.Named, list []int) uint64 {
 	for _, i := range list {
 		fmt.Fprintf(&text, "%s %v%v;", params[i].Name, params[i].DType(), params[i].Shape())
 	}
-	return dist.Hash(text.String())
+	return comm.Hash(text.String())
 }
 
 // reversed is the order in which gradients are expected before one backward was seen:

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -21,12 +21,12 @@ import (
 type hooked struct {
 	t      *testing.T
 	c      *tensor.Ctx
-	g      *dist.Group
+	g      *comm.Group
 	r      *Reducer
 	params []tensor.Named
 }
 
-func newHooked(t *testing.T, g *dist.Group, h Hook, bucket int, shapes map[string][]int) *hooked {
+func newHooked(t *testing.T, g *comm.Group, h Hook, bucket int, shapes map[string][]int) *hooked {
 	c := tensor.NewCtx(tensor.CPU())
 	x := &hooked{t: t, c: c, g: g}
 	var names []string
@@ -114,7 +114,7 @@ func TestCompressedBits(t *testing.T) {
 					}
 				}
 				for _, bucket := range []int{0, 3000, 1} {
-					onRanks(t, n, func(g *dist.Group) error {
+					onRanks(t, n, func(g *comm.Group) error {
 						h := make()
 						x := newHooked(t, g, h, bucket, manyShapes)
 						for step := range steps {
@@ -132,7 +132,7 @@ func TestCompressedBits(t *testing.T) {
 						return nil
 					})
 				}
-				onRanks(t, n, func(g *dist.Group) error {
+				onRanks(t, n, func(g *comm.Group) error {
 					h := make()
 					x := newHooked(t, g, h, 2000, manyShapes)
 					if s, ok := h.(Stateful); ok {
@@ -164,7 +164,7 @@ func TestErrorFeedbackSumsToTheGradient(t *testing.T) {
 				total[name][i] += sign * float64(v)
 			}
 		}
-		onRanks(t, n, func(g *dist.Group) error {
+		onRanks(t, n, func(g *comm.Group) error {
 			h := hooks()[name]().(Stateful)
 			x := newHooked(t, g, h, 0, manyShapes)
 			for step := range steps {
@@ -198,7 +198,7 @@ func TestErrorFeedbackSumsToTheGradient(t *testing.T) {
 func TestTopKOfAll(t *testing.T) {
 	results := [2]map[string][]float32{}
 	for i, h := range []func() Hook{func() Hook { return AllReduce }, TopK{Density: 1, ErrorFeedback: true}.New} {
-		onRanks(t, 4, func(g *dist.Group) error {
+		onRanks(t, 4, func(g *comm.Group) error {
 			got := newHooked(t, g, h(), 0, manyShapes).step(noise(0, g.Rank()))
 			if g.Rank() == 0 {
 				results[i] = got
@@ -234,7 +234,7 @@ func TestLargest(t *testing.T) {
 // int8 is as near as it promises.
 func TestInt8Bound(t *testing.T) {
 	const n, size = 3, 64
-	onRanks(t, n, func(g *dist.Group) error {
+	onRanks(t, n, func(g *comm.Group) error {
 		got := newHooked(t, g, Int8{BlockSize: size}.New(), 0, manyShapes).step(noise(0, g.Rank()))
 		largestOf := func(x []float32) (top float64) {
 			for _, v := range x {
@@ -269,7 +269,7 @@ func TestInt8Bound(t *testing.T) {
 // A gradient that is not finite makes a result that is not, and spoils no later step.
 func TestCompressionOfNonfinite(t *testing.T) {
 	for name, make := range hooks() {
-		onRanks(t, 2, func(g *dist.Group) error {
+		onRanks(t, 2, func(g *comm.Group) error {
 			x := newHooked(t, g, make(), 0, manyShapes)
 			for step := range 5 {
 				got := x.step(func(p string, n int) []float32 {
@@ -333,7 +333,7 @@ func TestPowerSGDAgainstPyTorch(t *testing.T) {
 	require.Len(t, golden.Cases, 3)
 	for number, k := range golden.Cases {
 		require.NotEmpty(t, k.Q)
-		onRanks(t, 2, func(g *dist.Group) error {
+		onRanks(t, 2, func(g *comm.Group) error {
 			h, err := HookByName("power_sgd", k.Options)
 			require.NoError(t, err)
 			// PyTorch's first Q counts as that of the step before.

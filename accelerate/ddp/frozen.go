@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"math/bits"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -60,11 +60,11 @@ func (f frozenSet) check(params []tensor.Named) error {
 
 // CheckFrozen returns an error, on every rank, if the ranks differ in which parameters are trained. It is collective.
 // It is for package accelerate.
-func CheckFrozen(ctx context.Context, g *dist.Group, params []tensor.Named) error {
+func CheckFrozen(ctx context.Context, g *comm.Group, params []tensor.Named) error {
 	f := newFrozenSet(len(params))
 	f.fill(params)
-	votes := dist.Of([]uint8(f))
-	if err := g.AllReduce(votes, dist.Max, dist.Label("parameters that are trained")).Wait(ctx); err != nil {
+	votes := comm.Of([]uint8(f))
+	if err := g.AllReduce(votes, comm.Max, comm.Label("parameters that are trained")).Wait(ctx); err != nil {
 		return fmt.Errorf("ddp: %w", err)
 	}
 	return f.check(params)

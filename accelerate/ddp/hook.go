@@ -5,7 +5,7 @@ package ddp
 import (
 	"context"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -28,7 +28,7 @@ type Part struct {
 }
 
 // Buffer is the bucket as an operand of the group's calls. They wait until Grads is ready, wherever it lies.
-func (b Bucket) Buffer() dist.Buffer { return dist.OfTensor(b.Ctx, b.Grads).Via(b.host) }
+func (b Bucket) Buffer() comm.Buffer { return comm.OfTensor(b.Ctx, b.Grads).Via(b.host) }
 
 // Hook is what happens to a complete bucket: the sum over all ranks, or something in its
 // place. It follows PyTorch's DDP communication hooks. All ranks use the same hook.
@@ -42,7 +42,7 @@ type Hook interface {
 	// Grads holds the result. It runs inside the backward pass and must not wait for
 	// other ranks. Every rank calls it for the same buckets in the same order; wait is
 	// called once, on the same goroutine.
-	Begin(g *dist.Group, b Bucket) (wait func(ctx context.Context) error)
+	Begin(g *comm.Group, b Bucket) (wait func(ctx context.Context) error)
 }
 
 // AllReduce is the default hook: the sum by the group's specified tree.
@@ -63,8 +63,8 @@ func (allReduce) Name() string { return "no" }
 
 func (allReduce) Lossy() bool { return false }
 
-func (allReduce) Begin(g *dist.Group, b Bucket) func(context.Context) error {
-	return g.AllReduce(b.Buffer(), dist.Sum, dist.Label(b.Label), dist.Layout(b.Layout)).Wait
+func (allReduce) Begin(g *comm.Group, b Bucket) func(context.Context) error {
+	return g.AllReduce(b.Buffer(), comm.Sum, comm.Label(b.Label), comm.Layout(b.Layout)).Wait
 }
 
 type castCompress struct {
@@ -77,15 +77,15 @@ func (h castCompress) Name() string { return h.name }
 func (castCompress) Lossy() bool { return true }
 
 // Begin rounds into the first half of the bucket, where it lies.
-func (h castCompress) Begin(g *dist.Group, b Bucket) func(context.Context) error {
+func (h castCompress) Begin(g *comm.Group, b Bucket) func(context.Context) error {
 	n := b.Grads.Numel()
 	if b.Grads.DType() != tensor.Float32 || n == 0 {
 		return AllReduce.Begin(g, b)
 	}
 	half := tensor.Slice(b.Ctx, b.Grads.Bits(h.half), 0, 0, n)
 	compress(b.Ctx, half, b.Grads)
-	sum := g.AllReduce(dist.OfTensor(b.Ctx, half).Via(b.host[:min(2*n, len(b.host))]), dist.Sum, dist.Label(b.Label),
-		dist.Layout(b.Layout))
+	sum := g.AllReduce(comm.OfTensor(b.Ctx, half).Via(b.host[:min(2*n, len(b.host))]), comm.Sum, comm.Label(b.Label),
+		comm.Layout(b.Layout))
 	return func(ctx context.Context) error {
 		if err := sum.Wait(ctx); err != nil {
 			return err

@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/disttest"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/commtest"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -68,7 +68,7 @@ func compressed(grads [][]byte) []byte {
 		inputs = append(inputs, half)
 	}
 	var out []byte
-	for sum := disttest.Combine(inputs, tensor.BFloat16, dist.Sum); len(sum) > 0; sum = sum[2:] {
+	for sum := commtest.Combine(inputs, tensor.BFloat16, comm.Sum); len(sum) > 0; sum = sum[2:] {
 		x := dtype.BF16(binary.LittleEndian.Uint16(sum)).Float32()
 		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(x))
 	}
@@ -78,7 +78,7 @@ func compressed(grads [][]byte) []byte {
 // float32 gradients travel as bfloat16, in half the bytes; others as they are.
 func TestBF16Compress(t *testing.T) {
 	for _, n := range []int{2, 3, 4} {
-		onRanks(t, n, func(g *dist.Group) error {
+		onRanks(t, n, func(g *comm.Group) error {
 			c := tensor.NewCtx(tensor.CPU())
 			params := newParams(c)
 			r, err := New(c, g, params, Options{BucketBytes: 700, Hook: BF16Compress})
@@ -112,7 +112,7 @@ func TestBF16Compress(t *testing.T) {
 			}
 			bytes := map[string]int{}
 			for _, e := range g.Flight().Entries {
-				if e.Op == dist.AllReduce && e.Label != "parameters in use" {
+				if e.Op == comm.AllReduce && e.Label != "parameters in use" {
 					bytes[e.DTypeName]++
 				}
 			}
@@ -131,7 +131,7 @@ func (*doubling) Name() string { return "doubling" }
 
 func (*doubling) Lossy() bool { return true }
 
-func (d *doubling) Begin(g *dist.Group, b Bucket) func(context.Context) error {
+func (d *doubling) Begin(g *comm.Group, b Bucket) func(context.Context) error {
 	d.seen = append(d.seen, b)
 	wait := AllReduce.Begin(g, b)
 	return func(ctx context.Context) error {
@@ -144,7 +144,7 @@ func (d *doubling) Begin(g *dist.Group, b Bucket) func(context.Context) error {
 }
 
 func TestUsersHook(t *testing.T) {
-	onRanks(t, 2, func(g *dist.Group) error {
+	onRanks(t, 2, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		params := sized(3, 20)
 		h := &doubling{}

@@ -7,7 +7,7 @@ import (
 	"encoding/binary"
 	"math"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -36,7 +36,7 @@ func (int8Blocks) Name() string { return "int8" }
 func (int8Blocks) Lossy() bool { return true }
 
 // Begin sends each rank its share of the blocks.
-func (h int8Blocks) Begin(g *dist.Group, b Bucket) func(context.Context) error {
+func (h int8Blocks) Begin(g *comm.Group, b Bucket) func(context.Context) error {
 	if b.Grads.DType() != tensor.Float32 || b.Grads.Numel() == 0 {
 		return AllReduce.Begin(g, b)
 	}
@@ -56,14 +56,14 @@ func (h int8Blocks) Begin(g *dist.Group, b Bucket) func(context.Context) error {
 		}
 	}
 	in := make([]byte, len(out))
-	sent := g.AllToAll(dist.Of(in), dist.Of(out), dist.Label(b.Label), dist.Layout(b.Layout))
+	sent := g.AllToAll(comm.Of(in), comm.Of(out), comm.Label(b.Label), comm.Layout(b.Layout))
 	return func(ctx context.Context) error {
 		if err := sent.Wait(ctx); err != nil {
 			return err
 		}
 		mine := h.sum(in, ranks, share)
-		if err := g.AllGather(dist.Of(out), dist.Of(mine), dist.Label(b.Label),
-			dist.Layout(b.Layout)).Wait(ctx); err != nil {
+		if err := g.AllGather(comm.Of(out), comm.Of(mine), comm.Label(b.Label),
+			comm.Layout(b.Layout)).Wait(ctx); err != nil {
 			return err
 		}
 		at := out

@@ -7,7 +7,7 @@ import (
 	"maps"
 	"math"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/rng"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -76,7 +76,7 @@ type matrix struct {
 }
 
 // Begin sums, in one call, the gradients that stay as they are and the Ps; wait sums the Qs.
-func (h *powerSGD) Begin(g *dist.Group, b Bucket) func(context.Context) error {
+func (h *powerSGD) Begin(g *comm.Group, b Bucket) func(context.Context) error {
 	if b.Index == 0 {
 		h.steps++
 	}
@@ -100,7 +100,7 @@ func (h *powerSGD) Begin(g *dist.Group, b Bucket) func(context.Context) error {
 		m.p = product(b.Ctx, m.x, m.n, m.m, false, m.q, m.r)
 		send = append(send, m.p...)
 	}
-	first := g.AllReduce(dist.Of(send), dist.Sum, dist.Label(b.Label), dist.Layout(b.Layout))
+	first := g.AllReduce(comm.Of(send), comm.Sum, comm.Label(b.Label), comm.Layout(b.Layout))
 	return func(ctx context.Context) error {
 		if err := first.Wait(ctx); err != nil {
 			return err
@@ -136,7 +136,7 @@ func (h *powerSGD) start(m *matrix) []float32 {
 }
 
 // finish makes the sums of a bucket from those of the first call.
-func (h *powerSGD) finish(ctx context.Context, g *dist.Group, b Bucket, raw []Part, matrices []*matrix,
+func (h *powerSGD) finish(ctx context.Context, g *comm.Group, b Bucket, raw []Part, matrices []*matrix,
 	sum []float32) error {
 	for _, p := range raw {
 		n := p.Grads.Numel()
@@ -152,7 +152,7 @@ func (h *powerSGD) finish(ctx context.Context, g *dist.Group, b Bucket, raw []Pa
 		orthonormalize(m.p, m.r)
 		send = append(send, product(b.Ctx, m.x, m.n, m.m, true, m.p, m.r)...)
 	}
-	if err := g.AllReduce(dist.Of(send), dist.Sum, dist.Label(b.Label), dist.Layout(b.Layout)).Wait(ctx); err != nil {
+	if err := g.AllReduce(comm.Of(send), comm.Sum, comm.Label(b.Label), comm.Layout(b.Layout)).Wait(ctx); err != nil {
 		return err
 	}
 	for _, m := range matrices {

@@ -8,7 +8,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -41,13 +41,13 @@ type Options struct {
 // any order; Finish waits for the sums. It is for package accelerate.
 type Reducer struct {
 	c      *tensor.Ctx
-	group  *dist.Group
+	group  *comm.Group
 	params []tensor.Named
 	limit  int
 	hook   Hook
 	trace  func(Span)
 
-	memory  *dist.Memory
+	memory  *comm.Memory
 	buckets []*bucket
 	place   []int            // of each parameter: its bucket
 	offsets []int            // of each parameter: where its gradient lies in the memory, in bytes
@@ -65,7 +65,7 @@ type Reducer struct {
 
 // New makes a reducer for parameters that are the same on all ranks (see Verify), and
 // makes their gradients views of its buckets. It is collective. It is for package accelerate.
-func New(c *tensor.Ctx, g *dist.Group, params []tensor.Named, o Options) (*Reducer, error) {
+func New(c *tensor.Ctx, g *comm.Group, params []tensor.Named, o Options) (*Reducer, error) {
 	if o.BucketBytes <= 0 {
 		o.BucketBytes = BucketBytes
 	}
@@ -257,7 +257,7 @@ func (r *Reducer) Rebuild(ctx context.Context) (rebuilt bool, err error) {
 		return false, nil
 	}
 	order := r.order
-	if err := dist.BroadcastObject(ctx, r.group, &order, 0); err != nil {
+	if err := comm.BroadcastObject(ctx, r.group, &order, 0); err != nil {
 		return false, fmt.Errorf("ddp: order of buckets: %w", err)
 	}
 	if len(order) == 0 && len(r.params) > 0 {

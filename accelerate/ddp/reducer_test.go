@@ -18,9 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/disttest"
-	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/commtest"
+	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -32,10 +32,10 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/lockstep-ml/lockstep/internal/parallel.(*worker).loop"))
 }
 
-var options = dist.Options{Timeout: 10 * time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+var options = comm.Options{Timeout: 10 * time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 
 // onRanks runs body on n goroutine ranks.
-func onRanks(t *testing.T, n int, body func(g *dist.Group) error) {
+func onRanks(t *testing.T, n int, body func(g *comm.Group) error) {
 	t.Helper()
 	require.NoError(t, local.Run(n, options, body))
 }
@@ -124,7 +124,7 @@ func want(step, i, n int, has func(rank, i int) bool) []byte {
 	if !any {
 		return nil
 	}
-	return disttest.Combine(inputs, gradDType(i), dist.Sum)
+	return commtest.Combine(inputs, gradDType(i), comm.Sum)
 }
 
 // check compares the gradients after Finish with the specified sums.
@@ -147,7 +147,7 @@ func always(int, int) bool { return true }
 func TestSumsFollowTheTree(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4} {
 		for _, limit := range []int{1, 300, 4096, 0} {
-			onRanks(t, n, func(g *dist.Group) error {
+			onRanks(t, n, func(g *comm.Group) error {
 				c := tensor.NewCtx(tensor.CPU())
 				params := newParams(c)
 				r, err := New(c, g, params, Options{BucketBytes: limit})
@@ -184,7 +184,7 @@ func TestUnusedParameters(t *testing.T) {
 		func(int, int) bool { return false },
 		always,
 	}
-	onRanks(t, n, func(g *dist.Group) error {
+	onRanks(t, n, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		params := newParams(c)
 		r, err := New(c, g, params, Options{BucketBytes: 600})
@@ -211,7 +211,7 @@ func TestUnusedParameters(t *testing.T) {
 // teaches nothing.
 func TestRebuildTakesRankZerosOrder(t *testing.T) {
 	order := []int{3, 0, 8, 7, 1, 2, 6, 5, 4}
-	onRanks(t, 2, func(g *dist.Group) error {
+	onRanks(t, 2, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		params := newParams(c)
 		r, err := New(c, g, params, Options{BucketBytes: 1})
@@ -246,7 +246,7 @@ func TestRebuildTakesRankZerosOrder(t *testing.T) {
 // A gradient's place is a view of the group's memory: on a device that computes there
 // nothing is copied, and each place is aligned.
 func TestGradientsAreViews(t *testing.T) {
-	onRanks(t, 2, func(g *dist.Group) error {
+	onRanks(t, 2, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		params := newParams(c)
 		r, err := New(c, g, params, Options{})
@@ -278,7 +278,7 @@ func TestGradientsAreViews(t *testing.T) {
 
 // A gradient that lies elsewhere is copied to its place.
 func TestForeignGradientsAreCopied(t *testing.T) {
-	onRanks(t, 2, func(g *dist.Group) error {
+	onRanks(t, 2, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		params := newParams(c)
 		r, err := New(c, g, params, Options{})
@@ -298,7 +298,7 @@ func TestForeignGradientsAreCopied(t *testing.T) {
 // A device with an address space of its own, which runs behind: buckets are copied.
 func TestDeviceThatIsNotHostMemory(t *testing.T) {
 	const n = 3
-	onRanks(t, n, func(g *dist.Group) error {
+	onRanks(t, n, func(g *comm.Group) error {
 		dev := joint.Device[*tensor.Device](deferred.New(1))
 		defer dev.Close()
 		c := tensor.NewCtx(dev)
@@ -328,7 +328,7 @@ func TestDeviceThatIsNotHostMemory(t *testing.T) {
 // A bucket's sum is under way as soon as its last gradient is there, in the order of the
 // buckets on every rank.
 func TestBucketsAreSentWhenComplete(t *testing.T) {
-	onRanks(t, 2, func(g *dist.Group) error {
+	onRanks(t, 2, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		params := sized(16, 16, 16, 16)
 		r, err := New(c, g, params, Options{BucketBytes: 128})
@@ -336,7 +336,7 @@ func TestBucketsAreSentWhenComplete(t *testing.T) {
 		require.Equal(t, [][]int{{3, 2}, {1, 0}}, contents(r.buckets))
 		sent := func() (labels []string) {
 			for _, e := range g.Flight().Entries {
-				if e.Op == dist.AllReduce {
+				if e.Op == comm.AllReduce {
 					labels = append(labels, e.Label)
 				}
 			}
@@ -360,7 +360,7 @@ func TestBucketsAreSentWhenComplete(t *testing.T) {
 }
 
 func TestAnnouncedTwice(t *testing.T) {
-	err := local.Run(2, options, func(g *dist.Group) error {
+	err := local.Run(2, options, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		r, err := New(c, g, sized(4, 4), Options{})
 		require.NoError(t, err)
@@ -394,7 +394,7 @@ func TestDifferentBucketsAreAnError(t *testing.T) {
 	<-done
 	<-done
 	for _, err := range errs {
-		var mismatch *dist.MismatchError
+		var mismatch *comm.MismatchError
 		require.ErrorAs(t, err, &mismatch)
 		require.ErrorContains(t, err, `"bucket 0 (p1)"`)
 		require.ErrorContains(t, err, `"bucket 0 (p1 … p0)"`)
@@ -418,7 +418,7 @@ func TestFinishEnds(t *testing.T) {
 	require.ErrorIs(t, r.Finish(ended), context.Canceled)
 	require.NoError(t, groups[1].Close())
 	err = r.Finish(t.Context())
-	var lost *dist.RankLostError
+	var lost *comm.RankLostError
 	require.ErrorAs(t, err, &lost)
 	require.ErrorContains(t, err, "ddp: bucket 0 (p0): ")
 	require.NoError(t, groups[0].Close())
@@ -427,7 +427,7 @@ func TestFinishEnds(t *testing.T) {
 
 // Steps leave no memory behind: what a reducer holds is its buckets.
 func TestMemoryIsReleased(t *testing.T) {
-	onRanks(t, 2, func(g *dist.Group) error {
+	onRanks(t, 2, func(g *comm.Group) error {
 		dev := tensor.NewCPU(1)
 		c := tensor.NewCtx(dev)
 		params := newParams(c)
@@ -453,7 +453,7 @@ func TestMemoryIsReleased(t *testing.T) {
 }
 
 func TestTrace(t *testing.T) {
-	onRanks(t, 2, func(g *dist.Group) error {
+	onRanks(t, 2, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		var spans []Span
 		r, err := New(c, g, sized(16, 16, 16),

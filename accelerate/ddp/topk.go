@@ -7,7 +7,7 @@ import (
 	"maps"
 	"math"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -52,7 +52,7 @@ type sparse struct {
 }
 
 // Begin sums the parameters that stay as they are and gathers the others' places and numbers.
-func (h *topK) Begin(g *dist.Group, b Bucket) func(context.Context) error {
+func (h *topK) Begin(g *comm.Group, b Bucket) func(context.Context) error {
 	if b.Index == 0 {
 		h.steps++
 	}
@@ -82,8 +82,8 @@ func (h *topK) Begin(g *dist.Group, b Bucket) func(context.Context) error {
 		return AllReduce.Begin(g, b)
 	}
 	all := make([]int32, len(pairs)*g.Size())
-	gathered := g.AllGather(dist.Of(all), dist.Of(pairs), dist.Label(b.Label), dist.Layout(b.Layout))
-	summed := g.AllReduce(dist.Of(sum), dist.Sum, dist.Label(b.Label), dist.Layout(b.Layout))
+	gathered := g.AllGather(comm.Of(all), comm.Of(pairs), comm.Label(b.Label), comm.Layout(b.Layout))
+	summed := g.AllReduce(comm.Of(sum), comm.Sum, comm.Label(b.Label), comm.Layout(b.Layout))
 	return func(ctx context.Context) error {
 		if err := gathered.Wait(ctx); err != nil {
 			return err

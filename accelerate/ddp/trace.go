@@ -5,7 +5,7 @@ package ddp
 import (
 	"time"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 )
 
 // Span is when a bucket of one step was exchanged, as the group's flight record tells it. It is for package
@@ -25,7 +25,7 @@ func (r *Reducer) report() {
 	if r.trace == nil {
 		return
 	}
-	calls := map[string]dist.FlightEntry{}
+	calls := map[string]comm.FlightEntry{}
 	for _, e := range r.group.Flight().Entries {
 		calls[e.Label] = e // the youngest
 	}

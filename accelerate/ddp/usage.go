@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -41,7 +41,7 @@ func NewUsage(params []tensor.Named, o Options) *Usage {
 
 // Send begins the exchange; a static graph that is known needs none. tookPart says whether this rank had a backward
 // pass in the step.
-func (u *Usage) Send(g *dist.Group, tookPart bool) error {
+func (u *Usage) Send(g *comm.Group, tookPart bool) error {
 	u.wait = nil
 	if u.first != nil {
 		return u.unchanged(tookPart)
@@ -60,7 +60,7 @@ func (u *Usage) Send(g *dist.Group, tookPart bool) error {
 		u.votes[2*n] = 1
 	}
 	u.frozen.fill(u.params)
-	u.wait = g.AllReduce(dist.Of(u.votes), dist.Max, dist.Label("parameters in use")).Wait
+	u.wait = g.AllReduce(comm.Of(u.votes), comm.Max, comm.Label("parameters in use")).Wait
 	return nil
 }
 

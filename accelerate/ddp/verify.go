@@ -7,7 +7,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -24,12 +24,12 @@ func describe(p tensor.Named) string {
 // they are trained, and gives every rank rank 0's values. It returns how many parameters
 // differed in value here. The error, on every rank alike, names the first parameter that
 // does not agree and both sides. It is collective. It is for package accelerate.
-func Verify(ctx context.Context, c *tensor.Ctx, g *dist.Group, params []tensor.Named) (differed int, err error) {
+func Verify(ctx context.Context, c *tensor.Ctx, g *comm.Group, params []tensor.Named) (differed int, err error) {
 	mine := make([]string, len(params))
 	for i, p := range params {
 		mine[i] = describe(p)
 	}
-	all, err := dist.AllGatherObject(ctx, g, mine)
+	all, err := comm.AllGatherObject(ctx, g, mine)
 	if err != nil {
 		return 0, fmt.Errorf("ddp: comparing parameters: %w", err)
 	}
@@ -71,7 +71,7 @@ func difference(zero, other []string, rank int) string {
 const adoptBytes = 16 << 20
 
 // adopt overwrites p with rank 0's values and reports whether that changed a bit.
-func adopt(ctx context.Context, c *tensor.Ctx, g *dist.Group, p tensor.Named) (changed bool, err error) {
+func adopt(ctx context.Context, c *tensor.Ctx, g *comm.Group, p tensor.Named) (changed bool, err error) {
 	if p.Unloaded() { // it goes again, if it is as it would be made
 		defer func() {
 			if !changed && err == nil {
@@ -81,11 +81,11 @@ func adopt(ctx context.Context, c *tensor.Ctx, g *dist.Group, p tensor.Named) (c
 	}
 	if g.CountsOnly() { // there is nothing to compare
 		return false, tensor.Try(func() {
-			err = g.Broadcast(dist.OfTensor(c, p.Tensor), 0, dist.Label(p.Name)).Wait(ctx)
+			err = g.Broadcast(comm.OfTensor(c, p.Tensor), 0, comm.Label(p.Name)).Wait(ctx)
 		})
 	}
 	n, step := p.Numel(), adoptBytes/p.DType().Size()
-	after := dist.Aligned(min(n, step) * p.DType().Size())
+	after := comm.Aligned(min(n, step) * p.DType().Size())
 	for lo := 0; lo < n; lo += step {
 		var part *tensor.Tensor
 		var before []byte
@@ -97,7 +97,7 @@ func adopt(ctx context.Context, c *tensor.Ctx, g *dist.Group, p tensor.Named) (c
 		}
 		after = after[:len(before)]
 		copy(after, before)
-		if err := g.Broadcast(dist.Bytes(after, p.DType()), 0, dist.Label(p.Name)).Wait(ctx); err != nil {
+		if err := g.Broadcast(comm.Bytes(after, p.DType()), 0, comm.Label(p.Name)).Wait(ctx); err != nil {
 			return changed, err
 		}
 		if bytes.Equal(before, after) {

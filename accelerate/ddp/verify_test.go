@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -95,7 +95,7 @@ func TestVerifyOnADeadGroup(t *testing.T) {
 	groups := local.New(2, options)
 	require.NoError(t, groups[1].Close())
 	_, err := Verify(t.Context(), tensor.NewCtx(tensor.CPU()), groups[0], sized(3))
-	var lost *dist.RankLostError
+	var lost *comm.RankLostError
 	require.ErrorAs(t, err, &lost)
 	require.ErrorContains(t, err, "ddp: comparing parameters: ")
 	require.NoError(t, groups[0].Close())

@@ -3,8 +3,8 @@
 // Package flight gives out the flight records of this process's ranks on demand: upon SIGUSR2, and to lockstep debug
 // flight --pid. Training programs get it by package accelerate; use it for groups that a program makes by itself.
 //
-// A flight record (dist.FlightRecord) holds the last collective calls of one rank in one group. Records are also
-// written when a group fails; dist.Diagnose reads those of all ranks and says who did not come to which call.
+// A flight record (comm.FlightRecord) holds the last collective calls of one rank in one group. Records are also
+// written when a group fails; comm.Diagnose reads those of all ranks and says who did not come to which call.
 package flight
 
 import (
@@ -18,7 +18,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/usertemp"
 )
 
@@ -82,7 +82,7 @@ func sweep(parent string, keep int) {
 
 // watched is a group whose records this process gives out.
 type watched struct {
-	group *dist.Group
+	group *comm.Group
 	job   string
 }
 
@@ -95,7 +95,7 @@ var service struct {
 
 // Watch writes the records of g and its sub-groups into the folder of a job (see [Dir]) whenever they are asked for,
 // until stop is called.
-func Watch(g *dist.Group, job string, log *slog.Logger) (stop func()) {
+func Watch(g *comm.Group, job string, log *slog.Logger) (stop func()) {
 	w := &watched{g, job}
 	service.Lock()
 	defer service.Unlock()

@@ -19,15 +19,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate/flight"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
 )
 
 const envChild = "FLIGHT_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envChild) != "" { // a rank that waits
-		g := local.New(1, dist.Options{})[0]
+		g := local.New(1, comm.Options{})[0]
 		flight.Watch(g, "child", slog.Default())
 		fmt.Println("ready")
 		time.Sleep(time.Minute)
@@ -40,27 +40,27 @@ func TestMain(m *testing.M) {
 func waiting(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(flight.EnvDir, "")
-	groups := local.New(2, dist.Options{Timeout: time.Minute})
-	var first []*dist.Handle
+	groups := local.New(2, comm.Options{Timeout: time.Minute})
+	var first []*comm.Handle
 	for _, g := range groups {
-		first = append(first, g.Barrier(dist.Label("first")))
+		first = append(first, g.Barrier(comm.Label("first")))
 		t.Cleanup(func() { _ = g.Close() })
 		t.Cleanup(flight.Watch(g, "job 1", slog.Default()))
 	}
 	for _, h := range first {
 		require.NoError(t, h.Wait(t.Context()))
 	}
-	groups[0].Barrier(dist.Label("second"))
+	groups[0].Barrier(comm.Label("second"))
 	t.Cleanup(func() { groups[0].Abort(nil) })
 	require.Eventually(t, func() bool {
 		entries := groups[0].Flight().Entries
-		return len(entries) == 2 && entries[1].State == dist.Started
+		return len(entries) == 2 && entries[1].State == comm.Started
 	}, 10*time.Second, time.Millisecond)
 }
 
 func requireCulprit(t *testing.T, dir string) {
 	t.Helper()
-	report, err := dist.Diagnose(dir)
+	report, err := comm.Diagnose(dir)
 	require.NoError(t, err)
 	require.Len(t, report.Records, 2)
 	require.Len(t, report.Findings, 1)
@@ -82,7 +82,7 @@ func TestASignalWritesFlightRecords(t *testing.T) {
 	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGUSR2))
 	dir := flight.Dir("job 1")
 	require.Eventually(t, func() bool {
-		report, err := dist.Diagnose(dir)
+		report, err := comm.Diagnose(dir)
 		return err == nil && len(report.Records) == 2
 	}, 10*time.Second, 10*time.Millisecond)
 	requireCulprit(t, dir)
@@ -91,7 +91,7 @@ func TestASignalWritesFlightRecords(t *testing.T) {
 func TestAProcessWithoutRanksHasNoFlightRecords(t *testing.T) {
 	_, err := flight.Ask(t.Context(), os.Getpid())
 	require.ErrorIs(t, err, flight.ErrNoRank)
-	g := local.New(1, dist.Options{})[0]
+	g := local.New(1, comm.Options{})[0]
 	stop := flight.Watch(g, "job", slog.Default())
 	t.Setenv(flight.EnvDir, t.TempDir())
 	_, err = flight.Ask(t.Context(), os.Getpid())
@@ -162,7 +162,7 @@ func TestFlightRecordsAreNotWrittenToAnothersFolder(t *testing.T) {
 	t.Setenv(flight.EnvDir, "")
 	require.NoError(t, os.Symlink(t.TempDir(), filepath.Join(tmp, fmt.Sprint("lockstep-", os.Geteuid()))))
 	require.Empty(t, flight.Dir("job"))
-	g := local.New(1, dist.Options{})[0]
+	g := local.New(1, comm.Options{})[0]
 	defer g.Close()
 	defer flight.Watch(g, "job", slog.Default())()
 	w, err := flight.Ask(t.Context(), os.Getpid())

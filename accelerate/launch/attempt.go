@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/internal/loopback"
 )
 

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 )
 
 // Elastic says that hosts may join and leave the job while it runs. Each runs a launcher; the one at Endpoint serves

@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 )
 
 // Failure is how one rank ended.
@@ -210,16 +210,16 @@ func (a *attempt) verdict() error {
 
 // readFlights takes what the flight records tell that ranks wrote since the attempt began.
 func (e *FailureError) readFlights(dir string, began time.Time) {
-	report, err := dist.Diagnose(dir)
+	report, err := comm.Diagnose(dir)
 	if err != nil { // as a rule there are none: no rank got as far
 		return
 	}
-	if !slices.ContainsFunc(report.Records, func(r dist.FlightRecord) bool { return r.Time.After(began) }) {
+	if !slices.ContainsFunc(report.Records, func(r comm.FlightRecord) bool { return r.Time.After(began) }) {
 		return // an earlier job's, in a folder that the user chose
 	}
 	e.FlightDir = dir
 	for _, f := range report.Findings {
-		if f.Kind == dist.FindingMissing || f.Kind == dist.FindingMismatch {
+		if f.Kind == comm.FindingMissing || f.Kind == comm.FindingMismatch {
 			e.Waits = append(e.Waits, f.Text)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate/offload"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/internal/lacking"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -76,7 +76,7 @@ func TestFileThatCannotBeRead(t *testing.T) {
 
 // Ranks that exchange such a tensor get the error of the file too: engines read copies, and no memory that may fail.
 func TestFileThatRanksCannotRead(t *testing.T) {
-	err := local.Run(2, dist.Options{}, func(g *dist.Group) error {
+	err := local.Run(2, comm.Options{}, func(g *comm.Group) error {
 		dir := t.TempDir()
 		s, err := offload.New(dir)
 		if err != nil {
@@ -89,7 +89,7 @@ func TestFileThatRanksCannotRead(t *testing.T) {
 			return err
 		}
 		tensor.FillInto(c, x, float64(1+g.Rank()))
-		sum := func() error { return g.AllReduce(dist.OfTensor(c, x), dist.Sum).Wait(t.Context()) }
+		sum := func() error { return g.AllReduce(comm.OfTensor(c, x), comm.Sum).Wait(t.Context()) }
 		if err := sum(); err != nil {
 			return err
 		}

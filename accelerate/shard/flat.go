@@ -7,7 +7,7 @@ import (
 	"math"
 
 	"github.com/lockstep-ml/lockstep/accelerate/leaves"
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -24,11 +24,11 @@ type flat struct {
 	whole   form           // all of it. The parameters are views of it
 	low     form           // what products read in place of it; it is there where they do
 	own     *tensor.Tensor // this rank's shard: part of whole, or memory of its own where whole comes and goes
-	memory  *dist.Memory   // of whole, or nil
-	lmemory *dist.Memory   // of low, or nil
+	memory  *comm.Memory   // of whole, or nil
+	lmemory *comm.Memory   // of low, or nil
 
 	grads   *tensor.Tensor   // gradients of a leaf, or of the window; nil: no pass has come here
-	gmemory *dist.Memory     // of grads, or nil
+	gmemory *comm.Memory     // of grads, or nil
 	views   []*tensor.Tensor // of grads, parameter by parameter
 	filled  []bool           // the parameter's gradient of this pass is in its view, or is known to be absent
 	left    int              // parameters that are not filled
@@ -102,7 +102,7 @@ func (f *flat) allocate(s *Sharder) error {
 }
 
 // alloc makes a vector of zeros, in the group's memory if the device computes there.
-func alloc(s *Sharder, dt tensor.DType, n int) (m *dist.Memory, t *tensor.Tensor, err error) {
+func alloc(s *Sharder, dt tensor.DType, n int) (m *comm.Memory, t *tensor.Tensor, err error) {
 	if !s.host {
 		return nil, t, tensor.Try(func() { t = tensor.Zeros(s.c, dt, n) })
 	}

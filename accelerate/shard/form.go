@@ -6,7 +6,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -14,7 +14,7 @@ import (
 // and go.
 type form struct {
 	*tensor.Tensor                // unloaded while it is away; nil: there is no such form
-	gather         *dist.Handle   // that fills coming; nil: none is under way
+	gather         *comm.Handle   // that fills coming; nil: none is under way
 	coming         *tensor.Tensor // what becomes its memory
 }
 
@@ -96,7 +96,7 @@ func (f *flat) fetch(s *Sharder, w *form) {
 		own = f.part(s, w.coming)
 		tensor.CopyInto(s.c, own, f.own)
 	}
-	w.gather = s.group.AllGather(dist.OfTensor(s.c, w.coming), dist.OfTensor(s.c, own), dist.Label("gather "+f.name))
+	w.gather = s.group.AllGather(comm.OfTensor(s.c, w.coming), comm.OfTensor(s.c, own), comm.Label("gather "+f.name))
 }
 
 // arrive waits until a form is here.

@@ -3,7 +3,7 @@
 package shard
 
 import (
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -48,7 +48,7 @@ func (s *Sharder) Cut(name string) bool {
 }
 
 // Group is the ranks that train the model, those of all replicas.
-func (s *Sharder) Group() *dist.Group { return s.options.All }
+func (s *Sharder) Group() *comm.Group { return s.options.All }
 
 // First reports whether this rank is one of the first replica. The others own the same.
 func (s *Sharder) First() bool { return s.options.Replicas == nil || s.options.Replicas.Rank() == 0 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/leaves"
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -26,7 +26,7 @@ type Options struct {
 	// includes Gradients.
 	Parameters bool
 	// Shared keeps the parameters in memory that all ranks have together, whole and once: a step's shards are written
-	// where the others read them, and nothing is gathered. The group must be able to (dist.Group.SharesMemory), and the
+	// where the others read them, and nothing is gathered. The group must be able to (comm.Group.SharesMemory), and the
 	// device compute in host memory. It includes Gradients and leaves no sense to Parameters.
 	Shared bool
 	// KeepAfterForward keeps them from the forward pass until the backward pass is done (FSDP's SHARD_GRAD_OP).
@@ -50,7 +50,7 @@ type Options struct {
 	Leaves, DeterministicRanks int
 	// All are the ranks of all replicas, and Replicas those that own the same shard as this one, over which sums of
 	// gradients are added; nil where the group's ranks are all.
-	All, Replicas *dist.Group
+	All, Replicas *comm.Group
 	// Usage are the options of ddp that say which gradients may be missing.
 	Usage ddp.Options
 }
@@ -61,7 +61,7 @@ type Options struct {
 // change, and Reset ends the window.
 type Sharder struct {
 	c       *tensor.Ctx // without a Scope
-	group   *dist.Group
+	group   *comm.Group
 	options Options
 	host    bool // the device computes in host memory
 
@@ -107,7 +107,7 @@ type unit struct {
 type exchange struct {
 	flat   *flat
 	round  int
-	handle *dist.Handle
+	handle *comm.Handle
 	grads  *tensor.Tensor // the buffer, that of the flat no more; nil where it stays
 	parts  *tensor.Tensor // what all ranks sent for this rank's shard, leaf by leaf; nil: their sum is in grads
 }
@@ -129,7 +129,7 @@ func (s *Sharder) Units() int {
 
 // New moves the parameters of the units into flat buffers and cuts them into shards. All ranks have the same parameters
 // with the same values. tree is that of the model, whose modules get hooks. It is collective.
-func New(c *tensor.Ctx, g *dist.Group, tree *nn.Tree, units []Unit, o Options) (*Sharder, error) {
+func New(c *tensor.Ctx, g *comm.Group, tree *nn.Tree, units []Unit, o Options) (*Sharder, error) {
 	o.Parameters = o.Parameters && !o.Shared
 	if o.All == nil {
 		o.All = g
@@ -333,7 +333,7 @@ func (s *Sharder) Gather(ctx context.Context, name string, dt tensor.DType, mine
 		lo, hi := p.flat.layout.Part(p.at, r)
 		longest = max(longest, hi-lo)
 	}
-	in := dist.Aligned(longest * dt.Size())
+	in := comm.Aligned(longest * dt.Size())
 	if mine != nil {
 		if err := tensor.Try(func() { copy(in, tensor.ReadBytes(s.c, mine)) }); err != nil {
 			return nil, err
@@ -341,10 +341,10 @@ func (s *Sharder) Gather(ctx context.Context, name string, dt tensor.DType, mine
 	}
 	var out []byte
 	if s.group.Rank() == 0 {
-		out = dist.Aligned(len(in) * ranks)
+		out = comm.Aligned(len(in) * ranks)
 	}
-	if err := s.group.Gather(dist.Bytes(out, dt), dist.Bytes(in, dt), 0,
-		dist.Label("state of "+name)).Wait(ctx); err != nil {
+	if err := s.group.Gather(comm.Bytes(out, dt), comm.Bytes(in, dt), 0,
+		comm.Label("state of "+name)).Wait(ctx); err != nil {
 		return nil, fmt.Errorf("shard: gathering the state of %s: %w", name, err)
 	}
 	if out == nil {
@@ -428,16 +428,16 @@ func (s *Sharder) send(f *flat) {
 		s.land()
 	}
 	x := &exchange{flat: f, round: s.round}
-	label := dist.Label(fmt.Sprintf("gradients %s", f.name))
+	label := comm.Label(fmt.Sprintf("gradients %s", f.name))
 	switch {
 	case s.options.Reduce.IsHalf():
 		s.sendRounded(x, label)
 	case f.sum == nil || s.summed():
-		x.handle = s.group.ReduceScatter(dist.OfTensor(s.c, f.part(s, f.grads)), dist.OfTensor(s.c, f.grads), dist.Sum,
+		x.handle = s.group.ReduceScatter(comm.OfTensor(s.c, f.part(s, f.grads)), comm.OfTensor(s.c, f.grads), comm.Sum,
 			label)
 	default:
 		x.parts = tensor.Empty(s.c, f.grads.DType(), f.layout.Numel())
-		x.handle = s.group.AllToAll(dist.OfTensor(s.c, x.parts), dist.OfTensor(s.c, f.grads), label)
+		x.handle = s.group.AllToAll(comm.OfTensor(s.c, x.parts), comm.OfTensor(s.c, f.grads), label)
 	}
 	if f.sum != nil && x.grads == nil {
 		x.grads, f.grads = f.grads, nil
@@ -446,7 +446,7 @@ func (s *Sharder) send(f *flat) {
 }
 
 // sendRounded begins an exchange in the dtype of Options.Reduce.
-func (s *Sharder) sendRounded(x *exchange, label dist.CallOption) {
+func (s *Sharder) sendRounded(x *exchange, label comm.CallOption) {
 	f, dt := x.flat, s.options.Reduce
 	x.grads, x.parts = tensor.Empty(s.c, dt, f.layout.Numel()), tensor.Empty(s.c, dt, f.layout.Numel())
 	tensor.CopyInto(s.c, x.grads, f.grads)
@@ -454,7 +454,7 @@ func (s *Sharder) sendRounded(x *exchange, label dist.CallOption) {
 		f.grads.Free()
 		f.grads = nil
 	}
-	x.handle = s.group.AllToAll(dist.OfTensor(s.c, x.parts), dist.OfTensor(s.c, x.grads), label)
+	x.handle = s.group.AllToAll(comm.OfTensor(s.c, x.parts), comm.OfTensor(s.c, x.grads), label)
 }
 
 // land waits for the oldest exchange and adds what it brought.
@@ -542,15 +542,15 @@ func (s *Sharder) Finish(ctx context.Context) error {
 
 // totals completes the sums of this rank's shards, over all replicas.
 func (s *Sharder) totals(ctx context.Context) error {
-	var handles []*dist.Handle
+	var handles []*comm.Handle
 	if err := tensor.Try(func() {
 		for _, f := range s.flats {
 			if f.sum != nil {
 				f.total = f.sum.Total()
 			}
 			if s.options.Replicas != nil {
-				handles = append(handles, s.options.Replicas.AllReduce(dist.OfTensor(s.c, f.total), dist.Sum,
-					dist.Label("gradients of replicas "+f.name)))
+				handles = append(handles, s.options.Replicas.AllReduce(comm.OfTensor(s.c, f.total), comm.Sum,
+					comm.Label("gradients of replicas "+f.name)))
 			}
 		}
 	}); err != nil {
@@ -581,7 +581,7 @@ func (s *Sharder) Squares(ctx context.Context) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		h := s.group.AllReduce(dist.Of(partials), dist.Sum, dist.Label("norms of gradients"))
+		h := s.group.AllReduce(comm.Of(partials), comm.Sum, comm.Label("norms of gradients"))
 		if err := h.Wait(ctx); err != nil {
 			return 0, err
 		}
@@ -625,15 +625,15 @@ func (s *Sharder) partials(lo, hi, cells int) ([]float64, error) {
 
 // Publish makes the whole parameters on every rank what the ranks made of their pieces. It is collective.
 func (s *Sharder) Publish(ctx context.Context) error {
-	var handles []*dist.Handle
+	var handles []*comm.Handle
 	for _, f := range s.flats {
 		if err := tensor.Try(func() { f.written(s) }); err != nil {
 			return err
 		}
 		if !f.comes && !s.options.Shared {
 			if err := tensor.Try(func() {
-				handles = append(handles, s.group.AllGather(dist.OfTensor(s.c, f.whole.Tensor),
-					dist.OfTensor(s.c, f.own), dist.Label("gather "+f.name)))
+				handles = append(handles, s.group.AllGather(comm.OfTensor(s.c, f.whole.Tensor),
+					comm.OfTensor(s.c, f.own), comm.Label("gather "+f.name)))
 			}); err != nil {
 				return err
 			}
@@ -734,7 +734,7 @@ func (s *Sharder) restore(f *flat, whole bool) error {
 			f.low.Free()
 		}
 	})
-	for _, m := range []*dist.Memory{f.memory, f.lmemory, f.gmemory} {
+	for _, m := range []*comm.Memory{f.memory, f.lmemory, f.gmemory} {
 		if m != nil {
 			err = errors.Join(err, m.Free())
 		}

@@ -5,7 +5,7 @@ package shard
 import (
 	"context"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -33,7 +33,7 @@ func (s *Sharder) meet(why string) error {
 		return nil
 	}
 	s.c.Sync()
-	return s.group.Barrier(dist.Label(why)).Wait(context.Background())
+	return s.group.Barrier(comm.Label(why)).Wait(context.Background())
 }
 
 // apart calls f while every rank has a copy of the parameters that are shared, and writes this rank's shard of it back.

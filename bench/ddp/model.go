@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/bench/internal/stats"
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 )
 
 // published are the speed-ups of PyTorch DDP on GPUs that its users cite.
@@ -51,28 +51,28 @@ func (f fit) step(n int, alone float64, buckets []int) float64 {
 // groups is a hook that remembers each rank's group.
 type groups struct {
 	ddp.Hook
-	seen sync.Map // of *dist.Group, by rank
+	seen sync.Map // of *comm.Group, by rank
 }
 
 // Begin implements ddp.Hook.
-func (h *groups) Begin(g *dist.Group, b ddp.Bucket) func(context.Context) error {
+func (h *groups) Begin(g *comm.Group, b ddp.Bucket) func(context.Context) error {
 	h.seen.Store(g.Rank(), g)
 	return h.Hook.Begin(g, b)
 }
 
-func (h *groups) of(rank int) *dist.Group {
+func (h *groups) of(rank int) *comm.Group {
 	g, _ := h.seen.Load(rank)
-	return g.(*dist.Group)
+	return g.(*comm.Group)
 }
 
 // measure times all-reduces of 4 KiB and of so many bytes where gradients lie, in the group's memory.
-func measure(ctx context.Context, acc *accelerate.Accelerator, g *dist.Group, bytes int) (*fit, error) {
+func measure(ctx context.Context, acc *accelerate.Accelerator, g *comm.Group, bytes int) (*fit, error) {
 	const small = 4 << 10
 	memory, err := g.Alloc(max(bytes, 2*small))
 	if err != nil {
 		return nil, err
 	}
-	all := dist.View[float32](memory)
+	all := comm.View[float32](memory)
 	clear(all)
 	short, err := timeReduce(ctx, acc, g, all[:small/4])
 	if err != nil {
@@ -89,14 +89,14 @@ func measure(ctx context.Context, acc *accelerate.Accelerator, g *dist.Group, by
 }
 
 // timeReduce is the median time of an all-reduce.
-func timeReduce(ctx context.Context, acc *accelerate.Accelerator, g *dist.Group, data []float32) (float64, error) {
+func timeReduce(ctx context.Context, acc *accelerate.Accelerator, g *comm.Group, data []float32) (float64, error) {
 	var times []float64
 	for range 15 {
 		if err := acc.Barrier(ctx); err != nil {
 			return 0, err
 		}
 		start := time.Now()
-		if err := g.AllReduce(dist.Of(data), dist.Sum).Wait(ctx); err != nil {
+		if err := g.AllReduce(comm.Of(data), comm.Sum).Wait(ctx); err != nil {
 			return 0, err
 		}
 		times = append(times, time.Since(start).Seconds())

@@ -154,10 +154,10 @@ else
 fi
 
 # NCCL with one rank: every function that the engine has.
-if [ -n "$fake" ] || [ ! -d dist/nccl ]; then
+if [ -n "$fake" ] || [ ! -d comm/nccl ]; then
     skip nccl "no device, or no engine"
 else
-    step nccl 120 go test "${tags[@]}" -count=1 ./dist/nccl -run Library
+    step nccl 120 go test "${tags[@]}" -count=1 ./comm/nccl -run Library
 fi
 
 # The sanitizer runs kernels some ten times slower.

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/accelerate/flight"
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 )
 
 const debugUsage = `usage: lockstep debug flight DIR
@@ -46,7 +46,7 @@ func (p *program) debug(argv []string) int {
 
 // diagnose says what the flight records in a folder tell.
 func (p *program) diagnose(dir string) int {
-	report, err := dist.Diagnose(dir)
+	report, err := comm.Diagnose(dir)
 	if err != nil {
 		p.complain("lockstep debug: %v", err)
 		return exitError

@@ -13,15 +13,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate/flight"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
 )
 
 func TestDebugFlight(t *testing.T) {
 	dir := t.TempDir()
-	err := local.Run(2, dist.Options{Timeout: 5 * time.Second, FlightDir: dir}, func(g *dist.Group) error {
+	err := local.Run(2, comm.Options{Timeout: 5 * time.Second, FlightDir: dir}, func(g *comm.Group) error {
 		n := 4 + g.Rank() // rank 1 has another count
-		return g.AllReduce(dist.Of(make([]float32, n)), dist.Sum, dist.Label("bucket 0")).Wait(t.Context())
+		return g.AllReduce(comm.Of(make([]float32, n)), comm.Sum, comm.Label("bucket 0")).Wait(t.Context())
 	})
 	require.Error(t, err)
 	code, stdout, stderr := output(nil, "debug", "flight", dir)
@@ -50,16 +50,16 @@ func TestDebugFlightOfARunningProcess(t *testing.T) {
 	require.Equal(t, exitError, code)
 	require.Contains(t, stderr, "neither it nor what it started is a rank of a job")
 
-	groups := local.New(2, dist.Options{Timeout: time.Minute})
+	groups := local.New(2, comm.Options{Timeout: time.Minute})
 	for _, g := range groups {
 		defer g.Close()
 		defer flight.Watch(g, "job", slog.Default())()
 	}
-	groups[1].Barrier(dist.Label("end of step 7"))
+	groups[1].Barrier(comm.Label("end of step 7"))
 	defer groups[1].Abort(nil)
 	require.Eventually(t, func() bool {
 		e := groups[1].Flight().Entries
-		return len(e) == 1 && e[0].State == dist.Started
+		return len(e) == 1 && e[0].State == comm.Started
 	}, 10*time.Second, time.Millisecond)
 	code, stdout, stderr := output(nil, "debug", "flight", "--pid", self)
 	require.Equal(t, exitOK, code, stderr)

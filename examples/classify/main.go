@@ -24,8 +24,8 @@ import (
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
-	_ "github.com/lockstep-ml/lockstep/dist/mpi"  // empty without -tags mpi
-	_ "github.com/lockstep-ml/lockstep/dist/nccl" // empty without -tags cuda
+	_ "github.com/lockstep-ml/lockstep/comm/mpi"  // empty without -tags mpi
+	_ "github.com/lockstep-ml/lockstep/comm/nccl" // empty without -tags cuda
 	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"

@@ -20,8 +20,8 @@ import (
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
-	_ "github.com/lockstep-ml/lockstep/dist/mpi"  // empty without -tags mpi
-	_ "github.com/lockstep-ml/lockstep/dist/nccl" // empty without -tags cuda
+	_ "github.com/lockstep-ml/lockstep/comm/mpi"  // empty without -tags mpi
+	_ "github.com/lockstep-ml/lockstep/comm/nccl" // empty without -tags cuda
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
 	"github.com/lockstep-ml/lockstep/program"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nccl is what Lockstep uses of NVIDIA's collective communications library, as interfaces. dist/nccl opens the
+// Package nccl is what Lockstep uses of NVIDIA's collective communications library, as interfaces. comm/nccl opens the
 // library and has the engine; internal/cuda/fake has a fake for tests.
 package nccl
 
@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 )
 
-// Open returns the library that ranks use. dist/nccl sets it to the real one, tests to the fake.
+// Open returns the library that ranks use. comm/nccl sets it to the real one, tests to the fake.
 var Open = func() (Library, error) { return nil, errors.New("this program has no NCCL: want the build tag cuda") }
 
 // ID is ncclUniqueId: by it the ranks of a communicator find each other.

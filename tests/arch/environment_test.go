@@ -20,7 +20,7 @@ var variable = regexp.MustCompile(`^LOCKSTEP_[A-Z0-9_]*[A-Z0-9]$`)
 
 // variables lists the environment variables that a file of the product names, and those that a test reads.
 func variables(f file) []string {
-	if topOf(f.dir) == "args" || f.dir == "dist/disttest" || f.test && topOf(f.dir) == "dist" {
+	if topOf(f.dir) == "args" || f.dir == "comm/commtest" || f.test && topOf(f.dir) == "comm" {
 		return nil // names that are unknown on purpose, and those by which a test tells itself what it is
 	}
 	var names []string
@@ -63,8 +63,8 @@ func unknownVariables(f file) []string {
 
 func TestVariablesAreKnown(t *testing.T) {
 	requireNone(t, unknownVariables)
-	const want = "dist/a.go: args takes LOCKSTEP_LIBRARIES for a misspelt setting: reserve it"
-	requireBites(t, unknownVariables, "dist/a.go", `package dist; const env = "LOCKSTEP_LIBRARIES"`, want)
-	requireBites(t, unknownVariables, "dist/a.go", `package dist; const env = "LOCKSTEP_MPI_LIBRARY"`, "")
-	requireBites(t, unknownVariables, "dist/a.go", `package dist; const env = "LOCKSTEP_BF16"`, "")
+	const want = "comm/a.go: args takes LOCKSTEP_LIBRARIES for a misspelt setting: reserve it"
+	requireBites(t, unknownVariables, "comm/a.go", `package comm; const env = "LOCKSTEP_LIBRARIES"`, want)
+	requireBites(t, unknownVariables, "comm/a.go", `package comm; const env = "LOCKSTEP_MPI_LIBRARY"`, "")
+	requireBites(t, unknownVariables, "comm/a.go", `package comm; const env = "LOCKSTEP_BF16"`, "")
 }

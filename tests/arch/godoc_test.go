@@ -17,7 +17,7 @@ import (
 )
 
 // shown are the packages that have a runnable example of their most usual use.
-var shown = []string{"accelerate", "args", "callbacks", "checkpoint", "data", "data/text", "data/tokenizers", "dist",
+var shown = []string{"accelerate", "args", "callbacks", "checkpoint", "data", "data/text", "data/tokenizers", "comm",
 	"models",
 	"models/mlp", "nn", "optim", "samplers", "tensor", "trainer"}
 

@@ -25,15 +25,15 @@ var lattice = map[string][]string{
 	"samplers":     {"internal"},
 	"tensor":       {"internal"},
 	"optim":        {"tensor", "internal"},
-	"dist":         {"tensor", "internal"},
+	"comm":         {"tensor", "internal"},
 	"nn":           {"tensor", "internal"},
 	"data":         {"samplers", "tensor", "internal"},
 	"models":       {"data", "nn", "tensor", "internal"},
 	"callbacks":    {"args", "nn", "optim", "internal"},
 	"integrations": {"args", "callbacks", "nn", "tensor", "internal"},
-	"checkpoint":   {"dist", "tensor", "internal"},
-	"accelerate":   {"args", "data", "dist", "nn", "optim", "samplers", "tensor", "internal"},
-	"trainer": {"accelerate", "args", "callbacks", "checkpoint", "data", "dist", "models.", "nn", "optim", "samplers",
+	"checkpoint":   {"comm", "tensor", "internal"},
+	"accelerate":   {"args", "data", "comm", "nn", "optim", "samplers", "tensor", "internal"},
+	"trainer": {"accelerate", "args", "callbacks", "checkpoint", "data", "comm", "models.", "nn", "optim", "samplers",
 		"tensor", "internal"},
 	"program":  {"accelerate", "args", "callbacks", "integrations", "tensor", "trainer", "internal"},
 	"cmd":      {anything},
@@ -44,7 +44,7 @@ var lattice = map[string][]string{
 
 // plugins are opened by a blank import in the user's program; the libraries that know
 // their interface must not know them.
-var plugins = []string{"tensor/cuda", "dist/nccl", "dist/mpi"}
+var plugins = []string{"tensor/cuda", "comm/nccl", "comm/mpi"}
 
 // imports reports a file that imports what the lattice does not allow.
 func imports(f file) []string {

@@ -22,10 +22,10 @@ var plainReaders = map[string]string{
 	"accelerate/flight":   "reads /proc",
 	"accelerate/launch":   "reads /proc",
 	"accelerate/env":      "reads the owner's token",
-	"dist/rendezvous":     "reads the owner's token and meeting",
+	"comm/rendezvous":     "reads the owner's token and meeting",
 	"data/text":           "reads the source of Go",
-	"dist/disttest":       "reads /proc",
-	"dist/internal/wire":  "reads /proc",
+	"comm/commtest":       "reads /proc",
+	"comm/internal/wire":  "reads /proc",
 }
 
 var opens = []string{"Open", "ReadFile"}

@@ -208,6 +208,29 @@ func TestPackageNamesBites(t *testing.T) {
 	requireBites(t, names, "data/a.go", "package data", "")
 }
 
+// ignored are folders that .gitignore and .dockerignore templates leave out, or that release tools empty.
+var ignored = []string{"bin", "build", "dist", "node_modules", "out", "target", "tmp", "vendor"}
+
+// unshipped reports files in folders that the world takes for the output of a build: an image may be built without
+// them, and a release tool may delete them.
+func unshipped(f file) []string {
+	for _, part := range strings.Split(f.dir, "/") {
+		if slices.Contains(ignored, part) {
+			return []string{fmt.Sprintf("%s: a folder called %q: want a name that no tool takes for the output of a "+
+				"build", f.name, part)}
+		}
+	}
+	return nil
+}
+
+func TestNoFolderIsTakenForBuildOutput(t *testing.T) { requireNone(t, unshipped) }
+
+func TestNoFolderIsTakenForBuildOutputBites(t *testing.T) {
+	requireBites(t, unshipped, "accelerate/dist/a.go", "package dist",
+		`accelerate/dist/a.go: a folder called "dist": want a name that no tool takes for the output of a build`)
+	requireBites(t, unshipped, "data/distance/a.go", "package distance", "")
+}
+
 // undocumented lists folders without a package comment that says what the package is. In a
 // folder of tests alone the comment may stand in one of them.
 func undocumented(files []file) []string {

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
-	"github.com/lockstep-ml/lockstep/dist/disttest"
+	"github.com/lockstep-ml/lockstep/comm/commtest"
 )
 
 // slurm is a cluster of two virtual nodes on this machine, with daemons and a key of its own.
@@ -68,7 +68,7 @@ SlurmdParameters=config_overrides
 NodeName=127.0.0.2 NodeHostname=localhost NodeAddr=127.0.0.1 Port=%[4]s CPUs=8
 NodeName=127.0.0.3 NodeHostname=localhost NodeAddr=127.0.0.1 Port=%[5]s CPUs=8
 PartitionName=all Nodes=%[6]s Default=YES
-`, dir, disttest.FreePort(t), socket, disttest.FreePort(t), disttest.FreePort(t), nodes)), 0o644))
+`, dir, commtest.FreePort(t), socket, commtest.FreePort(t), commtest.FreePort(t), nodes)), 0o644))
 	s.daemon("munged", "--foreground", "--force", "--key-file="+filepath.Join(dir, "munge.key"), "--socket="+socket,
 		"--pid-file="+filepath.Join(dir, "munged.pid"), "--log-file="+filepath.Join(dir, "munged.log"),
 		"--seed-file="+filepath.Join(dir, "seed"))

@@ -12,9 +12,9 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/nccl/engine"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/nccl/engine"
 	backend "github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
 	"github.com/lockstep-ml/lockstep/internal/joint"
@@ -194,7 +194,7 @@ var library = fake.NewNCCL()
 
 func init() {
 	nccl.Open = func() (nccl.Library, error) { return library, nil }
-	dist.RegisterDeviceEngine("nccl", engine.New)
+	comm.RegisterDeviceEngine("nccl", engine.New)
 }
 
 // Two ranks on two devices have the bits of one, and one has them again whatever the paces of streams: gradients and

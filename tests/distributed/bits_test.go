@@ -109,7 +109,7 @@ func TestSameBitsOfShardedModels(t *testing.T) {
 				return
 			}
 			// Each strategy has run over each engine. More ranks and lower precision have one each, in turns: engines
-			// add the same way on any number of ranks (dist/disttest).
+			// add the same way on any number of ranks (comm/commtest).
 			kind := func(k int) []string { k += i; return kinds[k%len(kinds):][:1] }
 			requireSameBitsOver(t, kind(0), one, 4, slices.Concat(flags, strategy)...)
 			requireSameBitsOver(t, kind(1), half, 2, slices.Concat(lower, strategy)...)

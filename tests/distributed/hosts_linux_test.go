@@ -19,7 +19,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/lacking"
 
-	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/tests/internal/twohosts"
 )
 

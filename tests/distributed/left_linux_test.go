@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/dist/disttest"
+	"github.com/lockstep-ml/lockstep/comm/commtest"
 )
 
 // shared are the names in /dev/shm.
@@ -71,7 +71,7 @@ func requireFree(t testing.TB, port int) {
 // each gives a rank's arguments and variables of its own.
 func startRanks(t testing.TB, n int, each func(rank int) (argv, env []string)) []*process {
 	t.Helper()
-	port := disttest.FreePort(t)
+	port := commtest.FreePort(t)
 	var ranks []*process
 	for rank := range n {
 		argv, env := each(rank)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/dist/disttest"
+	"github.com/lockstep-ml/lockstep/comm/commtest"
 )
 
 // workers starts n processes as torchrun does: with its variables and no other. Variables of
@@ -62,7 +62,7 @@ func TestTorchrun(t *testing.T) {
 	dir := t.TempDir()
 	one := filepath.Join(dir, "one")
 	succeed(t, plain(tiny(one)))
-	store := disttest.NewTorchStore(t)
+	store := commtest.NewTorchStore(t)
 
 	out := filepath.Join(dir, "agent")
 	requireEnded(t, workers(t, store.Port(), tiny(out, "--log_level", "info"), 2, plainly))
@@ -91,7 +91,7 @@ func TestTorchrunRestarts(t *testing.T) {
 	flags := []string{"--log_level", "info", "--max_steps", "200", "--logging_steps", "20", "--eval_steps", "200"}
 	whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
 	succeed(t, plain(tiny(whole, flags...)))
-	store := disttest.NewTorchStore(t)
+	store := commtest.NewTorchStore(t)
 	ranks := workers(t, store.Port(), tiny(out, flags...), 2, plainly)
 	ranks[1].await("a checkpoint", func() bool { return newest(t, out) >= 8 })
 	ranks[1].signal(syscall.SIGKILL)
@@ -113,7 +113,7 @@ func TestTorchrunRestarts(t *testing.T) {
 // TestPlaceIsCheckedFirst wants a job that cannot meet to end before it reads its data.
 func TestPlaceIsCheckedFirst(t *testing.T) {
 	t.Parallel()
-	store := disttest.NewTorchStore(t)
+	store := commtest.NewTorchStore(t)
 	for want, more := range map[string]map[string]string{
 		"(if they are on one, set LOCAL_RANK and LOCAL_WORLD_SIZE): no job token: set LOCKSTEP_JOB_TOKEN": {
 			"TORCHELASTIC_RUN_ID": "", "LOCAL_RANK": "", "LOCAL_WORLD_SIZE": "", "GROUP_RANK": "",

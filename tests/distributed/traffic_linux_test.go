@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/comm"
 )
 
 // connection is one between two ranks on different hosts, as the relay saw it: what
@@ -87,7 +87,7 @@ func frame(b []byte) (first, rest []byte) {
 // docs/from-one-core-to-many.md says, to the byte. The connections of all pairs carry the
 // signatures, from which follows what must have come behind them, and on the rails. It
 // returns the calls and what each host has sent for them.
-func (r *relay) requireFormula(t testing.TB) (calls []dist.Signature, sent [2]int) {
+func (r *relay) requireFormula(t testing.TB) (calls []comm.Signature, sent [2]int) {
 	t.Helper()
 	const pairs, rails = "data/tcp/world", "data/tcp/world/rail"
 	list := r.connections(t)
@@ -135,14 +135,14 @@ func (r *relay) requireFormula(t testing.TB) (calls []dist.Signature, sent [2]in
 
 // signatures are those of the calls of one rank, as it sent them to another one; what
 // follows each must be what the flat algorithm of its operation sends.
-func signatures(t testing.TB, b []byte, from, to int) []dist.Signature {
+func signatures(t testing.TB, b []byte, from, to int) []comm.Signature {
 	t.Helper()
-	var list []dist.Signature
+	var list []comm.Signature
 	for len(b) > 0 {
-		s, err := dist.DecodeSignature(b)
+		s, err := comm.DecodeSignature(b)
 		require.NoError(t, err, "rank %d to rank %d, after %v", from, to, list)
 		list = append(list, s)
-		n := dist.SignatureBytes + 1 + flat(t, s, from, to)
+		n := comm.SignatureBytes + 1 + flat(t, s, from, to)
 		require.LessOrEqual(t, n, len(b), "%v", s)
 		b = b[n:]
 	}
@@ -151,20 +151,20 @@ func signatures(t testing.TB, b []byte, from, to int) []dist.Signature {
 
 // flat is what one rank sends to another behind a signature: nothing, if the operation goes
 // over the rails.
-func flat(t testing.TB, s dist.Signature, from, to int) int {
+func flat(t testing.TB, s comm.Signature, from, to int) int {
 	t.Helper()
 	block := s.Count * s.DType.Size()
 	switch s.Op {
-	case dist.Barrier, dist.AllReduce, dist.ReduceScatter, dist.AllGather, dist.Broadcast:
+	case comm.Barrier, comm.AllReduce, comm.ReduceScatter, comm.AllGather, comm.Broadcast:
 		return 0
-	case dist.AllToAll:
+	case comm.AllToAll:
 		return block
-	case dist.Gather:
+	case comm.Gather:
 		if to == s.Root {
 			return block
 		}
 		return 0
-	case dist.Scatter:
+	case comm.Scatter:
 		if from == s.Root {
 			return block
 		}
@@ -175,14 +175,14 @@ func flat(t testing.TB, s dist.Signature, from, to int) int {
 }
 
 // between is what one of two hosts of two ranks sends to the other over its rails.
-func between(s dist.Signature, host int) int {
+func between(s comm.Signature, host int) int {
 	bytes := s.Count * s.DType.Size()
 	switch s.Op {
-	case dist.AllReduce:
+	case comm.AllReduce:
 		return bytes
-	case dist.ReduceScatter, dist.AllGather:
+	case comm.ReduceScatter, comm.AllGather:
 		return 2 * bytes // a block for each rank, or of each
-	case dist.Broadcast:
+	case comm.Broadcast:
 		if s.Root/2 == host {
 			return bytes
 		}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 )
 
 // Environment returns the variables that the ranks share: torchrun's names, which PyTorch reads too, with a free port

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package comm
+
+// Engine moves and combines the bytes of one group on one rank. Package users meet it as a [Group], which issues the
+// calls in order and keeps deadlines and errors; comm/local, comm/shm, comm/tcp and comm/fake implement it, and what a
+// user adds (MPI, NCCL) does too. commtest.Run is the proof of an engine. Programs need only a Group.
+type Engine interface {
+	// Rank and Size are this rank's number and the number of ranks.
+	Rank() int
+	Size() int
+
+	// Describe names the engine and the path that its bytes take, for logs and for the tests that ask which one ran.
+	Describe() Info
+
+	// Run carries one call out. Collective calls come from one goroutine, in order; messages come from others, one
+	// goroutine per partner and direction. It compares signatures (see [Compare]) before a caller's buffer is written,
+	// returns a *TimeoutError within a second of the deadline, and returns soon after Abort. The buffers belong to it
+	// until it returns.
+	Run(c *Call) error
+
+	// Alloc returns n bytes that calls reduce where they lie, if the engine has such memory, else ordinary memory. It
+	// is collective.
+	Alloc(n int) (*Memory, error)
+
+	// Split makes the engine of a sub-group of the given ranks, in the given order. All ranks of the group call it with
+	// the same arguments; those that are not members get nil.
+	Split(name string, members []int) (Engine, error)
+
+	// OnFailure registers the function that is told, once, that another rank failed or was lost. It may be called at
+	// once.
+	OnFailure(failed func(error))
+
+	// Abort makes running and later calls return on this rank and tells the others why. Only the first call counts.
+	Abort(err error)
+
+	// Close leaves the group in good order and releases everything. Ranks that wait for this one afterwards get a
+	// *RankLostError.
+	Close() error
+}
+
+// Sharer is an engine whose ranks can have memory together, those of one host.
+type Sharer interface {
+	// AllocShared returns n bytes that are the same memory on every rank. It is collective.
+	AllocShared(n int) (*Memory, error)
+}
+
+// Info says which engine a group has.
+type Info struct {
+	Name string // "local", "shm", "tcp", "fake"
+	Path string // the way the bytes take, in words: "shared memory of 4 processes"
+}

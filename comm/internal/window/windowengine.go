@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package window is the engine for ranks that see each other's memory: goroutines of one process, or processes that map
+// the same segments.
+//
+// A call goes like this: each rank writes its signature and the place of its buffer where all can read it, and arrives
+// at a barrier; all compare; each then takes what it needs from the buffers of the others, and for a reduction combines
+// its share of the elements and writes the result into all buffers; a second barrier gives the buffers back. Nothing is
+// copied where the buffers lie in shared memory. A buffer that the others cannot see goes through a staging area in
+// chunks, with one barrier for each, since the area has two halves.
+//
+// It is NOT an engine by itself: a [Fabric] gives it the memory (comm/local, comm/shm).
+package window
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/internal/tree"
+)
+
+// Waiting goes from looking to yielding to sleeping, since ranks often arrive together and cores may be fewer than
+// ranks.
+const (
+	looks  = 200                   // loads in a row
+	yields = 50                    // loads with a yield between them
+	nap    = 20 * time.Millisecond // the longest sleep without a look at the deadline and the group's health
+)
+
+// Engine implements [comm.Engine] over a fabric.
+type Engine struct {
+	fabric Fabric
+	rank   int
+	size   int
+
+	calls    uint32 // begun; like what follows, of the goroutine of collective calls
+	epoch    uint32 // barriers passed
+	combiner tree.Combiner
+	views    [][]byte
+	inputs   [][]byte
+	heads    [][]byte
+
+	bridge  Bridge
+	groups  int // that the bridge joins
+	first   int // number of this group's rank 0 among the ranks of all
+	seen    bool
+	trial   Box // that nobody reads
+	partial []byte
+
+	sent, received []uint32 // pieces, by partner; each of one goroutine
+
+	at      atomic.Uint64 // number of the last collective call begun
+	failure atomic.Pointer[error]
+	gone    []atomic.Pointer[comm.RankLostError]
+
+	mu       sync.Mutex
+	onFail   func(error)
+	notified bool
+}
+
+// New returns the engine over f.
+func New(f Fabric) *Engine {
+	n := f.Size()
+	e := &Engine{
+		fabric: f, rank: f.Rank(), size: n, groups: 1,
+		views: make([][]byte, n), inputs: make([][]byte, n), heads: make([][]byte, n),
+		sent: make([]uint32, n), received: make([]uint32, n), gone: make([]atomic.Pointer[comm.RankLostError], n),
+	}
+	f.Bind(e)
+	return e
+}
+
+// Rank returns this rank's number.
+func (e *Engine) Rank() int { return e.rank }
+
+// Size returns the number of ranks.
+func (e *Engine) Size() int { return e.size }
+
+// Describe is the fabric's.
+func (e *Engine) Describe() comm.Info { return e.fabric.Describe() }
+
+// Alloc is the fabric's.
+func (e *Engine) Alloc(n int) (*comm.Memory, error) { return e.fabric.Alloc(n) }
+
+// AllocShared is the fabric's; it implements [comm.Sharer].
+func (e *Engine) AllocShared(n int) (*comm.Memory, error) { return e.fabric.AllocShared(n) }
+
+// Split makes the engine of a sub-group.
+func (e *Engine) Split(name string, members []int) (comm.Engine, error) {
+	f, err := e.fabric.Split(name, members)
+	if f == nil || err != nil {
+		return nil, err
+	}
+	return New(f), nil
+}
+
+// Run carries one call out.
+func (e *Engine) Run(c *comm.Call) error {
+	if err := e.failure.Load(); err != nil {
+		return *err
+	}
+	switch c.Op {
+	case comm.Send:
+		return e.send(c)
+	case comm.Recv:
+		return e.receive(c)
+	}
+	e.at.Store(c.Seq)
+	return e.collective(c)
+}
+
+// At returns the number of the last collective call begun.
+func (e *Engine) At() uint64 { return e.at.Load() }
+
+// Probe implements [comm.Prober] where the fabric does.
+func (e *Engine) Probe(ctx context.Context) map[int]uint64 {
+	if p, ok := e.fabric.(comm.Prober); ok {
+		return p.Probe(ctx)
+	}
+	return nil
+}
+
+// Process implements [comm.Prober].
+func (e *Engine) Process(rank int) (host string, pid int) {
+	if p, ok := e.fabric.(comm.Prober); ok {
+		return p.Process(rank)
+	}
+	return "", 0
+}
+
+// OnFailure registers the function that is told of the failure of another rank.
+func (e *Engine) OnFailure(failed func(error)) {
+	e.mu.Lock()
+	e.onFail = failed
+	err := e.failure.Load()
+	tell := err != nil && !e.notified
+	e.notified = e.notified || tell
+	e.mu.Unlock()
+	if tell {
+		failed(*err)
+	}
+}
+
+// Fail is called by the fabric when another rank failed: whatever waits returns err. Only the first failure counts.
+func (e *Engine) Fail(err error) {
+	if !e.failure.CompareAndSwap(nil, &err) {
+		return
+	}
+	e.mu.Lock()
+	failed := e.onFail
+	e.notified = failed != nil
+	e.mu.Unlock()
+	if failed != nil {
+		failed(err)
+	}
+}
+
+// Gone is called by the fabric when a rank has left in good order: only waiting for it is an error.
+func (e *Engine) Gone(rank int, why *comm.RankLostError) { e.gone[rank].Store(why) }
+
+// Abort makes calls return on this rank and tells the others.
+func (e *Engine) Abort(err error) {
+	if e.failure.CompareAndSwap(nil, &err) {
+		e.fabric.Abort(err)
+	}
+}
+
+// Close leaves the group.
+func (e *Engine) Close() error { return e.fabric.Close() }
+
+// raise sets a counter of this rank and wakes those who wait for it.
+func (e *Engine) raise(c *Counter, n uint32) {
+	c.n.Store(n)
+	if c.sleepers.Load() != 0 {
+		c.sleepers.Store(0)
+		e.fabric.Unpark(&c.n)
+	}
+}
+
+// await waits until rank has raised the counter to want. missing lists, at the deadline, who is late.
+func (e *Engine) await(counter *Counter, want uint32, rank int, c *comm.Call, missing func() []int) error {
+	for i := 0; ; i++ {
+		n := counter.n.Load()
+		if int32(n-want) >= 0 {
+			return nil
+		}
+		if i < looks {
+			continue
+		}
+		if err := e.obstacle(rank, c); err != nil {
+			if counter.reached(want) { // it arrived first and left then
+				return nil
+			}
+			return err
+		}
+		if i < looks+yields {
+			runtime.Gosched()
+			continue
+		}
+		left := time.Until(c.Deadline)
+		if left <= 0 {
+			return comm.NewTimeoutError(c, e.rank, missing())
+		}
+		counter.sleepers.Store(1)
+		e.fabric.Park(&counter.n, n, min(left, nap))
+	}
+}
+
+// obstacle returns why waiting for rank is in vain, or nil.
+func (e *Engine) obstacle(rank int, c *comm.Call) error {
+	if err := e.failure.Load(); err != nil {
+		return *err
+	}
+	if lost := e.gone[rank].Load(); lost != nil {
+		named := *lost
+		named.Group, named.Call = c.Group, c.String()
+		return &named
+	}
+	return nil
+}
+
+// barrier returns when all ranks have called it as often as this one.
+func (e *Engine) barrier(c *comm.Call) error {
+	e.epoch++
+	e.raise(&e.fabric.Slot(e.rank).arrived, e.epoch)
+	for r := range e.size {
+		if r == e.rank {
+			continue
+		}
+		if err := e.await(&e.fabric.Slot(r).arrived, e.epoch, r, c, e.late); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// late lists the ranks that have not come to this rank's barrier.
+func (e *Engine) late() []int {
+	var ranks []int
+	for r := range e.size {
+		if !e.fabric.Slot(r).arrived.reached(e.epoch) {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}

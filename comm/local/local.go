@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package local is the engine for ranks that are goroutines of one process. Use it for parallel work in one
+// process, and to try out code for many ranks: [Run] starts the ranks and waits for them. Buffers are reduced
+// in place.
+//
+// It is not for several processes (see package comm/shm), and it starts no goroutine but those that run a
+// group's calls.
+package local
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/internal/window"
+)
+
+// New returns the groups of n ranks, in rank order. Each rank's goroutine closes its own, whatever happens; see [Run].
+// It panics if n is below 1.
+func New(n int, opts comm.Options) []*comm.Group {
+	if n < 1 {
+		panic(fmt.Sprintf("local: group of %d ranks, want at least 1", n))
+	}
+	groups := make([]*comm.Group, n)
+	for r, e := range Engines(n) {
+		groups[r] = comm.New(e, opts)
+	}
+	return groups
+}
+
+// Engines returns the engines of New's groups. It is for tests of device engines, which need one beside them.
+func Engines(n int) []comm.Engine {
+	members := make([]int, n)
+	for r := range members {
+		members[r] = r
+	}
+	h := newHub(members)
+	engines := make([]comm.Engine, n)
+	for r := range engines {
+		engines[r] = window.New(h.fabric(r))
+	}
+	return engines
+}
+
+// Run calls body once for each of n ranks, each on a goroutine of its own with its group, and returns when all have
+// ended. A rank whose body returns an error or panics aborts the group, so that the others return too; the rank's own
+// error is the result, before errors that only tell of it. A panic is raised again on the caller.
+func Run(n int, opts comm.Options, body func(g *comm.Group) error) error {
+	groups := New(n, opts)
+	errs := make([]error, n)
+	panics := make([]any, n)
+	var ranks sync.WaitGroup
+	for r, g := range groups {
+		ranks.Go(func() { errs[r] = runRank(g, body, &panics[r]) })
+	}
+	ranks.Wait()
+	for _, p := range panics {
+		if p != nil {
+			panic(p)
+		}
+	}
+	return rootCause(errs)
+}
+
+// errGoexit is the error of a rank whose body ended its goroutine by runtime.Goexit, as t.FailNow does.
+var errGoexit = errors.New("the rank's goroutine ended")
+
+func runRank(g *comm.Group, body func(g *comm.Group) error, panicked *any) (err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			cause := errGoexit
+			if *panicked = recover(); *panicked != nil {
+				cause = fmt.Errorf("panic: %v", *panicked)
+			}
+			g.Abort(cause)
+			err = cause
+		}
+		err = errors.Join(err, g.Close())
+	}()
+	if err = body(g); err != nil {
+		g.Abort(err)
+	}
+	returned = true
+	return err
+}
+
+// rootCause returns the first error that is not about another rank, else the first.
+func rootCause(errs []error) error {
+	var first error
+	for r, err := range errs {
+		if err == nil {
+			continue
+		}
+		named := fmt.Errorf("rank %d: %w", r, err)
+		var abort *comm.AbortError
+		var lost *comm.RankLostError
+		if !errors.As(err, &lost) && (!errors.As(err, &abort) || abort.Rank == r) {
+			return named
+		}
+		if first == nil {
+			first = named
+		}
+	}
+	return first
+}
+
+// hub is what the ranks of one group share.
+type hub struct {
+	members  []int // ranks of the outermost group
+	slots    []window.Slot
+	channels []window.Channel // from × size + to
+	engines  []*window.Engine
+
+	mu       sync.Mutex
+	parked   map[*atomic.Uint32]chan struct{}
+	boxes    map[*window.Box][]byte
+	children map[string]*child
+	together map[int]*share        // by number
+	failure  error                 // for engines that come later
+	left     []*comm.RankLostError // likewise
+}
+
+// child is the hub of a sub-group while the ranks come to fetch it.
+type child struct {
+	hub     *hub
+	fetched int
+}
+
+// share is memory of all ranks while they come to fetch it.
+type share struct {
+	bytes   []byte
+	fetched int
+}
+
+func newHub(members []int) *hub {
+	n := len(members)
+	return &hub{
+		members: members,
+		slots:   make([]window.Slot, n), channels: make([]window.Channel, n*n), engines: make([]*window.Engine, n),
+		parked: map[*atomic.Uint32]chan struct{}{}, boxes: map[*window.Box][]byte{}, children: map[string]*child{},
+		together: map[int]*share{},
+		left:     make([]*comm.RankLostError, n),
+	}
+}
+
+func (h *hub) fabric(rank int) *fabric { return &fabric{hub: h, rank: rank} }
+
+// fabric implements [window.Fabric] for one rank.
+type fabric struct {
+	*hub
+	rank   int
+	shares int // calls of AllocShared
+}
+
+func (f *fabric) Rank() int { return f.rank }
+
+func (f *fabric) Size() int { return len(f.slots) }
+
+func (f *fabric) Describe() comm.Info {
+	return comm.Info{Name: "local", Path: fmt.Sprintf("memory of one process, %d goroutines", len(f.slots))}
+}
+
+func (f *fabric) Slot(rank int) *window.Slot { return &f.slots[rank] }
+
+func (f *fabric) Channel(from, to int) *window.Channel { return &f.channels[from*len(f.slots)+to] }
+
+func (f *fabric) Stage(int) []byte { return nil }
+
+func (f *fabric) ChannelStage(int, int) []byte { return nil }
+
+// Publish always succeeds: every rank sees all memory.
+func (f *fabric) Publish(box *window.Box, buffer []byte) bool {
+	box.Segment = 1
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.boxes[box] = buffer
+	return true
+}
+
+func (f *fabric) View(rank int, box *window.Box, n int) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if b := f.boxes[box]; len(b) == n {
+		return b, nil
+	}
+	return nil, fmt.Errorf("rank %d published %d bytes, want %d", rank, len(f.boxes[box]), n)
+}
+
+func (f *fabric) Park(word *atomic.Uint32, old uint32, d time.Duration) {
+	f.mu.Lock()
+	if word.Load() != old {
+		f.mu.Unlock()
+		return
+	}
+	woken := f.parked[word]
+	if woken == nil {
+		woken = make(chan struct{})
+		f.parked[word] = woken
+	}
+	f.mu.Unlock()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-woken:
+	case <-timer.C:
+	}
+}
+
+func (f *fabric) Unpark(word *atomic.Uint32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if woken := f.parked[word]; woken != nil {
+		close(woken)
+		delete(f.parked, word)
+	}
+}
+
+// wake ends all sleeps, for a look at the group's health.
+func (f *fabric) wake() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for word, woken := range f.parked {
+		close(woken)
+		delete(f.parked, word)
+	}
+}
+
+func (f *fabric) Alloc(n int) (*comm.Memory, error) { return comm.NewMemory(comm.Aligned(n), nil), nil }
+
+func (f *fabric) AllocShared(n int) (*comm.Memory, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	number := f.shares
+	f.shares++
+	s := f.together[number]
+	if s == nil {
+		s = &share{bytes: comm.Aligned(n)}
+		f.together[number] = s
+	}
+	if s.fetched++; s.fetched == f.Size() {
+		delete(f.together, number)
+	}
+	return comm.NewMemory(s.bytes, nil), nil
+}
+
+func (f *fabric) Split(name string, members []int) (window.Fabric, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.children[name]
+	if c == nil {
+		inJob := make([]int, len(members))
+		for i, r := range members {
+			inJob[i] = f.members[r]
+		}
+		c = &child{hub: newHub(inJob)}
+		f.children[name] = c
+	}
+	if c.fetched++; c.fetched == f.Size() {
+		delete(f.children, name)
+	}
+	if i := slices.Index(members, f.rank); i >= 0 {
+		return c.hub.fabric(i), nil
+	}
+	return nil, nil
+}
+
+func (f *fabric) Bind(e *window.Engine) {
+	f.mu.Lock()
+	failure, left := f.failure, slices.Clone(f.left)
+	f.engines[f.rank] = e
+	f.mu.Unlock()
+	for r, why := range left {
+		if why != nil {
+			e.Gone(r, why)
+		}
+	}
+	if failure != nil {
+		e.Fail(failure)
+	}
+}
+
+// others returns the engines of the other ranks that exist yet, after record has noted what those that come later must
+// know.
+func (f *fabric) others(record func()) []*window.Engine {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	record()
+	var list []*window.Engine
+	for r, e := range f.engines {
+		if r != f.rank && e != nil {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+func (f *fabric) Abort(err error) {
+	for _, e := range f.others(func() { f.failure = err }) {
+		e.Fail(err)
+	}
+	f.wake()
+}
+
+func (f *fabric) Close() error {
+	why := &comm.RankLostError{Rank: f.members[f.rank], GroupRank: f.rank, Cause: "it closed the group"}
+	for _, e := range f.others(func() { f.left[f.rank] = why }) {
+		e.Gone(f.rank, why)
+	}
+	f.wake()
+	return nil
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mpi is the engine whose bytes go over the cluster's own MPI library: Open MPI, MPICH, or one of their kin,
+// over whatever network it was built for. It is for programs that mpirun or srun starts; on one host comm/shm is
+// faster.
+//
+// The library is opened when the program runs, so that one binary works with each of them. A program that imports the
+// package for its effect, and is built with the tag mpi, has the engine under that name (ddp_backend mpi):
+//
+//	import _ "github.com/lockstep-ml/lockstep/comm/mpi"
+//
+// Without the tag the package is empty, and the program stays static.
+//
+// Only the bytes of collective calls and messages go over MPI, as non-blocking messages between ranks. Reductions are
+// added up by the tree that package comm specifies, so that they have the bits of every other engine; in the fast order
+// (comm.Options.FastOrder) MPI itself sums float32 and float64 over all ranks. Who belongs to the job, who has failed
+// and why is told over package rendezvous's connections: MPI has no deadlines, and does not say which rank died.
+//
+// MPI cannot be begun twice in a process. It is ended when the last group is closed; a program that opens another group
+// after that calls Init before the first, and Finalize when it ends.
+package mpi

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nccl moves gradients and parameters between NVIDIA GPUs by NCCL, without a way through host memory. A program
+// that imports the package for its effect, and is built with the tag cuda, has it for ranks on GPUs, goroutines and
+// processes alike:
+//
+//	import _ "github.com/lockstep-ml/lockstep/comm/nccl"
+//
+// The library is opened when the program runs; without the tag the package is empty.
+//
+// It is a device engine: it stands beside a group's engine of the host, which brings the ranks together for each call,
+// compares what they called, and says who is missing, late or dead. NCCL does none of that. Sums are added up in the
+// tree that package comm specifies, so that they have the bits of every other engine: ranks send each other their
+// slices, each adds one up, and sends it around. This takes the bytes of NCCL's own all-reduce. In the fast order
+// (comm.Options.FastOrder) NCCL adds up by itself.
+//
+// A communicator does not block, so that a lost rank ends no other: the group aborts it from any goroutine, also while
+// a call is under way, and the calls return the group's error.
+//
+// Messages between two ranks, and tensors that lie on different devices of a rank, go through host memory.
+package nccl

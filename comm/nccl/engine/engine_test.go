@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/commtest"
+	"github.com/lockstep-ml/lockstep/comm/local"
+	"github.com/lockstep-ml/lockstep/comm/nccl/engine"
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	backendcuda "github.com/lockstep-ml/lockstep/internal/backend/cuda"
+	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
+	"github.com/lockstep-ml/lockstep/internal/joint"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// machine is one of several fake devices with a fake of NCCL.
+type machine struct {
+	lib     *fake.NCCL
+	devices []*tensor.Device
+	ways    map[*tensor.Device]chan *way // by device: those that nobody uses
+}
+
+// way is how host bytes come to a device and back.
+type way struct {
+	queue *tensor.Queue
+	ctx   *tensor.Ctx
+}
+
+// ways is how many ways there are to each device. They are made before the suite counts goroutines.
+const ways = 4
+
+func newMachine(t *testing.T, n int) *machine {
+	m := &machine{lib: fake.NewNCCL(), ways: map[*tensor.Device]chan *way{}}
+	driver := fake.New(fake.Options{Devices: n})
+	for i := range n {
+		be, err := backendcuda.Open(driver, i)
+		require.NoError(t, err)
+		dev := joint.Device[*tensor.Device](be)
+		m.devices, m.ways[dev] = append(m.devices, dev), make(chan *way, ways)
+		var borrowed []backend.Stream
+		for range ways {
+			m.ways[dev] <- &way{dev.NewQueue(), tensor.NewCtx(dev).NoGrad()}
+			borrowed = append(borrowed, backendcuda.Borrow(be))
+		}
+		for _, s := range borrowed {
+			backendcuda.GiveBack(s)
+		}
+	}
+	t.Cleanup(func() {
+		for _, d := range m.devices {
+			require.NoError(t, d.Close())
+		}
+		require.Zero(t, m.lib.Live(), "communicators that were not given back")
+	})
+	return m
+}
+
+// onDevices lets all collective calls of host buffers go through tensors on a rank's device, so that the suite of
+// package commtest tests the device engine.
+type onDevices struct {
+	comm.Engine
+	m       *machine
+	dev     *tensor.Device
+	devices comm.DeviceEngine
+}
+
+func (m *machine) wrap(t *testing.T, e comm.Engine, dev *tensor.Device, name string) *onDevices {
+	devices, err := engine.Over(m.lib)(name, e)
+	require.NoError(t, err)
+	return &onDevices{Engine: e, m: m, dev: dev, devices: devices}
+}
+
+func (e *onDevices) Describe() comm.Info { return comm.Info{Name: "nccl", Path: e.devices.Describe()} }
+
+func (e *onDevices) Run(c *comm.Call) error {
+	if c.Op.PointToPoint() {
+		return e.Engine.Run(c)
+	}
+	if err := comm.Meet(e.Engine, c); err != nil {
+		return err
+	}
+	if !e.devices.Carries(c.Signature, e.dev) {
+		return e.Engine.Run(c)
+	}
+	var err error
+	way := <-e.m.ways[e.dev]
+	defer func() { e.m.ways[e.dev] <- way }()
+	fault := tensor.Try(func() {
+		in, out := way.upload(c)
+		if err = e.devices.Run(c, in, out); err != nil {
+			return
+		}
+		if out != nil {
+			way.queue.Read(c.Out, out)
+		}
+	})
+	return errors.Join(err, fault)
+}
+
+// upload makes tensors of a call's buffers, one of which may be part of the other.
+func (w *way) upload(c *comm.Call) (in, out *tensor.Memory) {
+	whole := func(b []byte) *tensor.Tensor {
+		if b == nil {
+			return nil
+		}
+		t := tensor.Zeros(w.ctx, c.DType, len(b)/c.DType.Size())
+		w.queue.Write(t.Memory(w.ctx), b)
+		return t
+	}
+	memory := func(t *tensor.Tensor) *tensor.Memory {
+		if t == nil {
+			return nil
+		}
+		return t.Memory(w.ctx)
+	}
+	part := func(t *tensor.Tensor, of, b []byte) *tensor.Tensor { // nil if b is no part of what t was made of
+		if len(b) == 0 || len(b) > len(of) {
+			return nil
+		}
+		at := uintptr(unsafe.Pointer(&b[0])) - uintptr(unsafe.Pointer(&of[0]))
+		if at > uintptr(len(of)-len(b)) {
+			return nil
+		}
+		lo := int(at) / c.DType.Size()
+		return tensor.Slice(w.ctx, t, 0, lo, lo+len(b)/c.DType.Size())
+	}
+	switch {
+	case len(c.Out) <= len(c.In):
+		t := whole(c.In)
+		if p := part(t, c.In, c.Out); p != nil {
+			if len(c.Out) == len(c.In) {
+				m := memory(t)
+				return m, m
+			}
+			return memory(t), memory(p)
+		}
+		return memory(t), memory(whole(c.Out))
+	default:
+		t := whole(c.Out)
+		if p := part(t, c.Out, c.In); p != nil {
+			return memory(p), memory(t)
+		}
+		return memory(whole(c.In)), memory(t)
+	}
+}
+
+func (e *onDevices) Split(name string, members []int) (comm.Engine, error) {
+	sub, err := e.Engine.Split(name, members)
+	if sub == nil || err != nil {
+		return nil, err
+	}
+	devices, err := engine.Over(e.m.lib)(name, sub)
+	if err != nil {
+		return nil, err
+	}
+	return &onDevices{Engine: sub, m: e.m, dev: e.dev, devices: devices}, nil
+}
+
+func (e *onDevices) Abort(err error) {
+	e.Engine.Abort(err)
+	e.devices.Abort(err)
+}
+
+func (e *onDevices) Close() error { return errors.Join(e.devices.Close(), e.Engine.Close()) }
+
+func TestConformance(t *testing.T) {
+	m := newMachine(t, 5)
+	commtest.Run(t, commtest.Engine{
+		Name: "nccl", Path: "NCCL fake", Ranks: []int{2, 3, 5}, Slow: true,
+		Start: func(t *testing.T, n int, opts comm.Options) []*comm.Group {
+			groups := make([]*comm.Group, n)
+			for r, e := range local.Engines(n) {
+				groups[r] = comm.New(m.wrap(t, e, m.devices[r], "world"), opts)
+			}
+			return groups
+		},
+	})
+	require.Positive(t, m.lib.Calls())
+}
+
+var register sync.Once
+
+// current is the library that groups get by name.
+var current *fake.NCCL
+
+// groups are those of n ranks with tensors on devices of their own.
+func groups(t *testing.T, n int, opts comm.Options) (*machine, []*comm.Group, []*tensor.Ctx) {
+	register.Do(func() {
+		comm.RegisterDeviceEngine("nccl", func(group string, control comm.Engine) (comm.DeviceEngine, error) {
+			return engine.Over(current)(group, control)
+		})
+	})
+	m := newMachine(t, n)
+	current = m.lib
+	opts.Devices, opts.Log = "nccl", slog.New(slog.NewTextHandler(io.Discard, nil))
+	list := local.New(n, opts)
+	t.Cleanup(func() {
+		var closing sync.WaitGroup
+		for _, g := range list {
+			closing.Go(func() { _ = g.Close() })
+		}
+		closing.Wait()
+	})
+	contexts := make([]*tensor.Ctx, n)
+	for r, d := range m.devices {
+		contexts[r] = tensor.NewCtx(d).NoGrad()
+	}
+	return m, list, contexts
+}
+
+// sums starts an all-reduce of a vector of ones on each rank that has one.
+func sums(list []*comm.Group, contexts []*tensor.Ctx, vectors []*tensor.Tensor) []*comm.Handle {
+	var handles []*comm.Handle
+	for r, g := range list {
+		if vectors[r] != nil {
+			h := g.AllReduce(comm.OfTensor(contexts[r], vectors[r]), comm.Sum, comm.Label("bucket 0"))
+			handles = append(handles, h)
+		}
+	}
+	return handles
+}
+
+func ones(contexts []*tensor.Ctx, n int) []*tensor.Tensor {
+	vectors := make([]*tensor.Tensor, len(contexts))
+	for r, c := range contexts {
+		vectors[r] = tensor.Full(c, tensor.Float32, float64(r+1), n)
+	}
+	return vectors
+}
+
+// Tensors of a group that has a device engine never visit the host, and the call waits for the kernels before it.
+func TestTensorsStayOnTheirDevices(t *testing.T) {
+	m, list, contexts := groups(t, 3, comm.Options{Timeout: time.Minute})
+	require.True(t, list[0].OnDevice(m.devices[0]))
+	require.False(t, list[0].OnDevice(tensor.CPU()))
+	require.Contains(t, list[0].Describe().Path, "; between devices by NCCL fake")
+	vectors := ones(contexts, 1000)
+	for _, h := range sums(list, contexts, vectors) {
+		require.NoError(t, h.Wait(context.Background()))
+	}
+	require.Positive(t, m.lib.Calls())
+	for r, c := range contexts {
+		require.Equal(t, []float32{6, 6}, tensor.ToSlice[float32](c, vectors[r])[998:])
+	}
+	calls := m.lib.Calls()
+	host := []*comm.Handle{}
+	for r, g := range list { // of the host, beside
+		host = append(host, g.AllReduce(comm.Of([]float64{float64(r)}), comm.Sum))
+	}
+	for _, h := range host {
+		require.NoError(t, h.Wait(context.Background()))
+	}
+	require.Equal(t, calls, m.lib.Calls())
+}
+
+// A rank that never comes is named at the deadline, as without devices.
+func TestARankThatDoesNotComeIsNamed(t *testing.T) {
+	_, list, contexts := groups(t, 3, comm.Options{Timeout: 300 * time.Millisecond})
+	vectors := ones(contexts, 100)
+	vectors[1] = nil
+	for _, h := range sums(list, contexts, vectors) {
+		var timeout *comm.TimeoutError
+		require.ErrorAs(t, h.Wait(context.Background()), &timeout)
+		require.Equal(t, []int{1}, timeout.Missing)
+		require.Equal(t, "bucket 0", timeout.Label)
+		require.Equal(t, comm.AllReduce, timeout.Op)
+	}
+}
+
+// A transfer that stands still ends at the deadline on all ranks, with all of the library's work.
+func TestATransferThatStandsStill(t *testing.T) {
+	m, list, contexts := groups(t, 3, comm.Options{Timeout: 300 * time.Millisecond})
+	m.lib.Stick(2)
+	for _, h := range sums(list, contexts, ones(contexts, 100)) {
+		err := h.Wait(context.Background())
+		var timeout *comm.TimeoutError
+		require.ErrorAs(t, err, &timeout)
+		require.ErrorContains(t, err, "all ranks arrived, and the transfer did not end")
+	}
+}
+
+// An asynchronous error of the library on one rank ends all, and names the rank.
+func TestAnAsynchronousErrorIsNamed(t *testing.T) {
+	m, list, contexts := groups(t, 3, comm.Options{Timeout: time.Minute})
+	m.lib.Fail(1, errors.New("unhandled system error (2): a NIC went away"))
+	for _, h := range sums(list, contexts, ones(contexts, 100)) {
+		err := h.Wait(context.Background())
+		require.ErrorContains(t, err, "a NIC went away")
+		if r := h.Signature().Group; r == "" {
+			t.Fatal("no group")
+		}
+	}
+	var abort *comm.AbortError
+	require.ErrorAs(t, list[0].Err(), &abort)
+	require.Equal(t, 1, abort.Rank)
+}
+
+// A rank that leaves while the others are in a transfer is named, and they return.
+func TestARankThatIsLost(t *testing.T) {
+	m, list, contexts := groups(t, 3, comm.Options{Timeout: time.Minute})
+	m.lib.Stick(2) // it came to the call, and its device does nothing
+	handles := sums(list, contexts, ones(contexts, 100))
+	time.Sleep(50 * time.Millisecond)
+	list[2].Abort(errors.New("killed"))
+	for _, h := range handles {
+		var abort *comm.AbortError
+		require.ErrorAs(t, h.Wait(context.Background()), &abort)
+		require.Equal(t, 2, abort.Rank)
+	}
+}
+
+// Ranks whose calls differ are told both sides before a byte moves.
+func TestCallsThatDiffer(t *testing.T) {
+	m, list, contexts := groups(t, 2, comm.Options{Timeout: time.Minute})
+	a, b := tensor.Zeros(contexts[0], tensor.Float32, 10), tensor.Zeros(contexts[1], tensor.Float32, 11)
+	first := list[0].AllReduce(comm.OfTensor(contexts[0], a), comm.Sum)
+	second := list[1].AllReduce(comm.OfTensor(contexts[1], b), comm.Sum)
+	for _, h := range []*comm.Handle{first, second} {
+		var mismatch *comm.MismatchError
+		require.ErrorAs(t, h.Wait(context.Background()), &mismatch)
+		require.Contains(t, mismatch.A.Call, "float32 × 10")
+		require.Contains(t, mismatch.B.Call, "float32 × 11")
+	}
+	require.Zero(t, m.lib.Calls())
+}
+
+// Without a device engine of that name a group says so in its first call.
+func TestAnEngineThatTheProgramLacks(t *testing.T) {
+	g := local.New(2, comm.Options{Devices: "rccl", Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	defer g[1].Close()
+	defer g[0].Close()
+	require.ErrorContains(t, g[0].Barrier().Wait(context.Background()), `no device engine "rccl" is built into`)
+	require.False(t, comm.HasDeviceEngine("rccl"))
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/internal/wire"
+)
+
+// link is the control connection to one other process.
+type link struct {
+	mu   sync.Mutex
+	conn net.Conn
+}
+
+// notice is a message on a link.
+type notice struct {
+	// "abort" or "leave" a group; "probe" its progress; "bye": the process leaves the job in good order
+	Kind  string `json:"kind"`
+	Group string `json:"group,omitempty"`
+	Error []byte `json:"error,omitempty"` // comm.EncodeError
+	ID    uint64 `json:"id,omitempty"`    // of a probe and its "answer"
+	Seq   uint64 `json:"seq,omitempty"`   // the progress
+}
+
+func (l *link) send(n notice) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// a process that does not read its notices must not hold this one up
+	_ = l.conn.SetWriteDeadline(time.Now().Add(time.Second))
+	return wire.Write(l.conn, n, wire.MaxFrame)
+}
+
+// Listener is what an engine is told about one group; the ranks are the group's. Functions may be called from several
+// goroutines, and before Register returns.
+type Listener struct {
+	Fail func(err error)                         // another rank aborted, or is lost
+	Gone func(rank int, why *comm.RankLostError) // a rank has left: waiting for what it has not sent is an error
+	At   func() uint64                           // answers a probe: the number of the last call begun; may be nil
+}
+
+// membership is a group that this process is in.
+type membership struct {
+	members  []int // ranks of the job, by rank of the group
+	listener Listener
+	failure  atomic.Pointer[error] // the first that another rank told of, or was
+	left     sync.Map              // ranks of the group that have closed it
+}
+
+func (m *membership) fail(err error) {
+	m.failure.CompareAndSwap(nil, &err)
+	m.listener.Fail(err)
+}
+
+// departure is the end of a process, as seen from here.
+type departure struct {
+	why    string
+	polite bool // it said good-bye: only waiting for it is an error
+	silent bool // it did not end: nothing was heard of it for too long
+}
+
+// closed reports whether a read failed because the other side has ended.
+func closed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
+}
+
+// maxEarly is for how many groups that this process has not made yet notices are kept.
+const maxEarly = 1024
+
+type early struct {
+	from int
+	notice
+}
+
+// Register tells the listener of everything that concerns the group of the given members from now on, and of what came
+// before.
+func (j *Job) Register(group string, members []int, l Listener) {
+	m := &membership{members: members, listener: l}
+	j.mu.Lock()
+	j.groups[group] = m
+	before := j.early[group]
+	delete(j.early, group)
+	var lost []int
+	for _, r := range members {
+		if j.lost[r].why != "" {
+			lost = append(lost, r)
+		}
+	}
+	j.mu.Unlock()
+	for _, e := range before {
+		m.tell(e.from, e.notice)
+	}
+	for _, r := range lost {
+		j.tellLost(m, r)
+	}
+}
+
+// Unregister ends what Register began and tells the other members that this rank has left the group. If it leaves
+// because of a failure, it says which: some of the others may not know of it yet, and would take this rank for the
+// first that was lost.
+func (j *Job) Unregister(group string) {
+	j.mu.Lock()
+	m := j.groups[group]
+	delete(j.groups, group)
+	j.mu.Unlock()
+	if m == nil {
+		return
+	}
+	if err := m.failure.Load(); err != nil {
+		j.post(m.members, notice{Kind: "abort", Group: group, Error: comm.EncodeError(*err, j.Rank, m.rankOf(j.Rank))})
+	}
+	j.post(m.members, notice{Kind: "leave", Group: group})
+}
+
+// Abort tells the other members of a group why this rank, its rank in the group, gives it up.
+func (j *Job) Abort(group string, rank int, err error) {
+	j.mu.Lock()
+	m := j.groups[group]
+	j.mu.Unlock()
+	if m != nil {
+		j.post(m.members, notice{Kind: "abort", Group: group, Error: comm.EncodeError(err, j.Rank, rank)})
+	}
+}
+
+func (j *Job) post(members []int, n notice) {
+	for _, r := range members {
+		if l := j.links[r]; l != nil {
+			_ = l.send(n) // its end is noticed by the reader
+		}
+	}
+}
+
+// read takes notices from one process until it ends.
+func (j *Job) read(rank int, l *link) {
+	for {
+		var n notice
+		if err := wire.Read(l.conn, &n, wire.MaxFrame); err != nil {
+			j.ended(rank, departure{why: "its process ended or its host is out of reach", silent: !closed(err)})
+			return
+		}
+		if n.Kind == "bye" {
+			j.ended(rank, departure{why: "it left the job", polite: true})
+			return
+		}
+		if n.Kind == "probe" || n.Kind == "answer" {
+			j.probed(rank, l, n)
+			continue
+		}
+		j.mu.Lock()
+		m := j.groups[n.Group]
+		if _, known := j.early[n.Group]; m == nil && len(j.early[n.Group]) < 2*j.World &&
+			(known || len(j.early) < maxEarly) {
+			j.early[n.Group] = append(j.early[n.Group], early{from: rank, notice: n})
+		}
+		j.mu.Unlock()
+		if m != nil {
+			m.tell(rank, n)
+		}
+	}
+}
+
+// tell hands a notice on to an engine.
+func (m *membership) tell(from int, n notice) {
+	rank := m.rankOf(from)
+	if rank < 0 {
+		return
+	}
+	switch n.Kind {
+	case "abort":
+		m.fail(comm.DecodeError(n.Error, from, rank))
+	case "leave":
+		m.left.Store(rank, true)
+		m.listener.Gone(rank, &comm.RankLostError{Rank: from, GroupRank: rank, Cause: "it closed the group"})
+	}
+}
+
+func (m *membership) rankOf(jobRank int) int {
+	for i, r := range m.members {
+		if r == jobRank {
+			return i
+		}
+	}
+	return -1
+}
+
+// ended notes that a process is gone and tells all groups that it is a member of.
+func (j *Job) ended(rank int, d departure) {
+	j.mu.Lock()
+	if j.closed {
+		j.mu.Unlock()
+		return
+	}
+	j.lost[rank] = d
+	close(j.gone[rank])
+	groups := slices.Collect(maps.Values(j.groups))
+	j.mu.Unlock()
+	for _, m := range groups {
+		j.tellLost(m, rank)
+	}
+}
+
+// tellLost tells one group of the end of a process. One that ended without a word takes the group with it, unless it
+// had closed it. That comes a moment later than the word that it is gone: a call that waits for the process fails of
+// that, and one that has all that it needs of it still succeeds, as the last call of a job may when the process was
+// the first to end. One that is silent has ended nothing, and takes the group with it at once.
+func (j *Job) tellLost(m *membership, jobRank int) {
+	rank := m.rankOf(jobRank)
+	if rank < 0 {
+		return
+	}
+	j.mu.Lock()
+	d := j.lost[jobRank]
+	j.mu.Unlock()
+	lost := &comm.RankLostError{Rank: jobRank, GroupRank: rank, Host: j.Peers[jobRank].Host, PID: j.Peers[jobRank].PID,
+		Cause: d.why}
+	m.listener.Gone(rank, lost)
+	if _, left := m.left.Load(rank); left || d.polite {
+		return
+	}
+	if d.silent {
+		m.fail(lost)
+		return
+	}
+	time.AfterFunc(lastWords, func() {
+		j.mu.Lock()
+		still := !j.closed && slices.Contains(slices.Collect(maps.Values(j.groups)), m)
+		j.mu.Unlock()
+		if still {
+			m.fail(lost)
+		}
+	})
+}
+
+// probe is a question that some ranks have yet to answer.
+type probe struct {
+	seqs    map[int]uint64 // by rank of the job
+	waiting int
+	done    chan struct{}
+}
+
+// Probe asks the processes of the other members of a group how far they are, and returns the answers that come before
+// ctx ends, by rank of the group. Those that stand still do not answer.
+func (j *Job) Probe(ctx context.Context, group string, members []int) map[int]uint64 {
+	p := &probe{seqs: map[int]uint64{}, done: make(chan struct{})}
+	j.mu.Lock()
+	j.lastProbe++
+	id := j.lastProbe
+	j.probes[id] = p
+	for _, r := range members {
+		if j.links[r] != nil {
+			p.waiting++
+		}
+	}
+	j.mu.Unlock()
+	j.post(members, notice{Kind: "probe", Group: group, ID: id})
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.probes, id)
+	answers := map[int]uint64{}
+	for i, r := range members {
+		if seq, ok := p.seqs[r]; ok {
+			answers[i] = seq
+		}
+	}
+	return answers
+}
+
+// probed answers a probe, or takes an answer.
+func (j *Job) probed(rank int, l *link, n notice) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if n.Kind == "probe" {
+		reply := notice{Kind: "answer", ID: n.ID}
+		if m := j.groups[n.Group]; m != nil && m.listener.At != nil {
+			reply.Seq = m.listener.At()
+		}
+		go func() { _ = l.send(reply) }() // its end is noticed by the reader, which must not wait for a full connection
+		return
+	}
+	p := j.probes[n.ID]
+	if p == nil {
+		return
+	}
+	if _, twice := p.seqs[rank]; twice {
+		return
+	}
+	p.seqs[rank] = n.Seq
+	if p.waiting--; p.waiting == 0 {
+		close(p.done)
+	}
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package tcp
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/commtest"
+	"github.com/lockstep-ml/lockstep/comm/rendezvous"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+// counted is a connection that counts what is written.
+type counted struct {
+	net.Conn
+	n *atomic.Int64
+}
+
+// Write implements io.Writer.
+func (c counted) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// countTo makes a writer count.
+func countTo(w *writer, n *atomic.Int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conn = counted{w.conn, n}
+}
+
+// hierarchy makes groups on so many hosts, and counts what each host sends to others.
+func hierarchy(t *testing.T, hosts, perHost int) (groups []*comm.Group, sent []atomic.Int64) {
+	n := hosts * perHost
+	engines, errs, done := make([]*Engine, n), make([]error, n), make(chan struct{})
+	members := make([]int, n)
+	for r := range members {
+		members[r] = r
+	}
+	for r, job := range commtest.Jobs(t, n, func(c *rendezvous.Config) {
+		c.HostID = fmt.Sprint("host ", c.Rank/perHost)
+	}) {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			engines[r], errs[r] = newEngine(job, connections(job), "world", members)
+			_ = job.Close()
+		}()
+	}
+	for range n {
+		<-done
+	}
+	sent = make([]atomic.Int64, hosts)
+	for r, e := range engines {
+		require.NoError(t, errs[r], "rank %d", r)
+		require.NotNil(t, e.inner)
+		for to, p := range e.peers {
+			if p != nil && to/perHost != r/perHost {
+				countTo(p.out, &sent[r/perHost])
+			}
+		}
+		for _, p := range e.inner.rail.peers {
+			if p != nil {
+				countTo(p.out, &sent[r/perHost])
+			}
+		}
+		groups = append(groups, comm.New(e, comm.Options{}))
+	}
+	return groups, sent
+}
+
+// What hosts send to each other, to the byte: the table of docs/from-one-core-to-many.md.
+func TestBytesBetweenHosts(t *testing.T) {
+	t.Parallel()
+	for _, shape := range [][2]int{{2, 2}, {3, 2}, {4, 2}, {2, 4}} {
+		m, r := shape[0], shape[1]
+		t.Run(fmt.Sprintf("%d hosts of %d ranks", m, r), func(t *testing.T) {
+			groups, sent := hierarchy(t, m, r)
+			const count = 300_007
+			root := m*r - 1
+			block := func(g *comm.Group, b []float32) comm.Buffer { return comm.Of(b[g.Rank()*count:][:count]) }
+			bytes := count * 4
+			// half of it as float32 there, half of it back as it is
+			once := map[string]int{"all-reduce": bytes, "half precision": count * 3}
+			others := func(per int) []int { // the same from each host
+				list := make([]int, m)
+				for h := range list {
+					list[h] = per
+				}
+				return list
+			}
+			for name, c := range map[string]struct {
+				call func(g *comm.Group) *comm.Handle
+				want []int // by host; nil: in total
+			}{
+				"all-reduce": {func(g *comm.Group) *comm.Handle {
+					return g.AllReduce(comm.Of(make([]float32, count)), comm.Sum)
+				}, nil},
+				"half precision": {func(g *comm.Group) *comm.Handle {
+					return g.AllReduce(comm.Bytes(make([]byte, 2*count), dtype.BFloat16), comm.Sum)
+				}, nil},
+				"broadcast": {func(g *comm.Group) *comm.Handle {
+					return g.Broadcast(comm.Of(make([]float32, count)), root)
+				},
+					append(make([]int, m-1), (m-1)*bytes)},
+				"reduce-scatter": {func(g *comm.Group) *comm.Handle {
+					return g.ReduceScatter(comm.Of(make([]float32, count)), comm.Of(make([]float32, m*r*count)),
+						comm.Sum)
+				}, others((m - 1) * r * bytes)},
+				"all-gather": {func(g *comm.Group) *comm.Handle {
+					out := make([]float32, m*r*count)
+					return g.AllGather(comm.Of(out), block(g, out))
+				}, others((m - 1) * r * bytes)},
+				"all-to-all": {func(g *comm.Group) *comm.Handle {
+					return g.AllToAll(comm.Of(make([]float32, m*r*count)), comm.Of(make([]float32, m*r*count)))
+				}, others((m - 1) * r * r * bytes)},
+				"barrier": {func(g *comm.Group) *comm.Handle { return g.Barrier() }, others(0)},
+			} {
+				var handles []*comm.Handle
+				for h := range sent {
+					sent[h].Store(0)
+				}
+				for _, g := range groups {
+					handles = append(handles, c.call(g))
+				}
+				require.NoError(t, comm.WaitAll(context.Background(), handles...))
+				total, signatures := 0, (m-1)*r*r*headBytes
+				for h := range sent {
+					n := int(sent[h].Load()) - signatures
+					total += n
+					if c.want != nil {
+						require.Equal(t, c.want[h], n, "%s, host %d", name, h)
+					} else if m == 2 {
+						slack := map[string]float64{"half precision": 1000} // shares differ by some elements
+						require.InDelta(t, once[name], n, slack[name], "%s, host %d", name, h)
+					}
+				}
+				if c.want == nil {
+					require.Equal(t, 2*(m-1)*once[name], total, name)
+				}
+			}
+			closed := make(chan error)
+			for _, g := range groups {
+				go func() { closed <- g.Close() }()
+			}
+			for range groups {
+				require.NoError(t, <-closed)
+			}
+		})
+	}
+}

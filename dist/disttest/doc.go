@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-
-// Package disttest is the test suite of dist's engines: every operation, dtype and number of ranks against a
-// serial oracle, disagreements, ranks that are late or missing, many calls in flight, and nothing left behind.
-// Use it to test an engine of your own: call [Run] or [RunProcesses] from its tests.
-//
-// It is not for use outside of tests: it imports package testing.
-package disttest
