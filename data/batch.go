@@ -31,7 +31,8 @@ import (
 const (
 	InputIDs      = "input_ids"      // token ids [B,T], int32 or int64
 	AttentionMask = "attention_mask" // [B,T], 1 where a token is real, 0 where it is padding
-	Labels        = "labels"         // what the model is to predict
+	Labels        = "labels"         // what the model is to predict; a language model shifts them by one
+	ShiftLabels   = "shift_labels"   // a language model's labels [B,T], shifted: at t that of the token at t+1
 	Inputs        = "inputs"         // features of models that do not read tokens
 	PixelValues   = "pixel_values"   // images [B,C,H,W]
 )

@@ -10,11 +10,11 @@ import (
 
 // CausalLM returns the Collator of causal language models. Samples are sequences of token
 // ids; shorter ones are padded on the right with the token pad, which no real token
-// attends to, to the longest of the batch. The tensors are input_ids and labels, int64
-// [B,T], with labels equal to input_ids and tensor.IgnoreIndex where there is padding, and
-// attention_mask, int64 [B,T], only if there is padding. The model shifts the labels, as
-// transformers' models do: Count is the number of labels, without each sequence's
-// first, that are not tensor.IgnoreIndex.
+// attends to, to the longest of the batch. The tensors are input_ids and shift_labels, int64
+// [B,T], and attention_mask, int64 [B,T], only if there is padding. shift_labels has at each
+// place the token that follows in its sequence, and tensor.IgnoreIndex at the last one and
+// where there is padding: the labels as transformers' models have them after they shifted
+// them. Count is the number of those that are not tensor.IgnoreIndex.
 func CausalLM(pad int32) Collator[[]int32] {
 	return func(c *tensor.Ctx, samples [][]int32) (*Batch, error) {
 		length, terms, padded := 0, 0, false
@@ -33,13 +33,16 @@ func CausalLM(pad int32) Collator[[]int32] {
 			for j := range length {
 				ids[row+j], labels[row+j] = int64(pad), tensor.IgnoreIndex
 				if j < len(s) {
-					ids[row+j], labels[row+j], mask[row+j] = int64(s[j]), int64(s[j]), 1
+					ids[row+j], mask[row+j] = int64(s[j]), 1
+				}
+				if j+1 < len(s) {
+					labels[row+j] = int64(s[j+1])
 				}
 			}
 		}
 		b := &Batch{Count: float64(terms), Tensors: map[string]*tensor.Tensor{
-			InputIDs: tensor.FromSlice(c, ids, len(samples), length),
-			Labels:   tensor.FromSlice(c, labels, len(samples), length),
+			InputIDs:    tensor.FromSlice(c, ids, len(samples), length),
+			ShiftLabels: tensor.FromSlice(c, labels, len(samples), length),
 		}}
 		if padded {
 			b.Tensors[AttentionMask] = tensor.FromSlice(c, mask, len(samples), length)

@@ -26,12 +26,14 @@ func (*IndexError) Permanent() bool { return true }
 
 func (e *IndexError) Error() string {
 	where := fmt.Sprintf("sample %d (row %d of its batch, element %d)", e.Sample, e.Row, e.At)
-	if e.Tensor == Labels {
+	if isLabels(e.Tensor) {
 		return fmt.Sprintf("the label %d of %s is out of range: want 0 to %d for %d classes, or %d for no label",
 			e.Value, where, e.Limit-1, e.Limit, tensor.IgnoreIndex)
 	}
 	return fmt.Sprintf("%s has %d in %s: want 0 to %d", e.Tensor, e.Value, where, e.Limit-1)
 }
+
+func isLabels(name string) bool { return name == Labels || name == ShiftLabels }
 
 // findIndex looks for an index in a tensor of the batch: at the place where the op found it or, as losses may leave out
 // some labels, at any place among labels.
@@ -48,7 +50,7 @@ func (b *Batch) findIndex(name string, bad backend.IndexError) *IndexError {
 		return nil
 	}
 	i := int(bad.Element)
-	if name == Labels && bad.Op != backend.OpEmbedding {
+	if isLabels(name) && bad.Op != backend.OpEmbedding {
 		i = slices.Index(ids, bad.Index)
 	}
 	if i < 0 || i >= len(ids) || ids[i] != bad.Index {

@@ -99,22 +99,22 @@ func TestCausalLM(t *testing.T) {
 	require.EqualValues(t, 4, b.Count)
 	require.Len(t, b.Tensors, 2, "no mask without padding")
 	require.Equal(t, []int64{1, 2, 3, 4, 5, 6}, tensor.ToSlice[int64](c, b.Tensors[InputIDs]))
-	require.Equal(t, []int64{1, 2, 3, 4, 5, 6}, tensor.ToSlice[int64](c, b.Tensors[Labels]))
-	require.Equal(t, []int{2, 3}, b.Tensors[Labels].Shape())
+	require.Equal(t, []int64{2, 3, -100, 5, 6, -100}, tensor.ToSlice[int64](c, b.Tensors[ShiftLabels]))
+	require.Equal(t, []int{2, 3}, b.Tensors[ShiftLabels].Shape())
 
 	for _, samples := range [][][]int32{{{1, 2, 3}, {4}, {}}, {{}, {1, 2, 3}, {4}}} {
 		b, err = CausalLM(9)(c, samples)
 		require.NoError(t, err)
 		require.EqualValues(t, 2, b.Count)
 		want := map[int]struct{ ids, labels, mask []int64 }{
-			3: {[]int64{1, 2, 3}, []int64{1, 2, 3}, []int64{1, 1, 1}},
-			1: {[]int64{4, 9, 9}, []int64{4, -100, -100}, []int64{1, 0, 0}},
+			3: {[]int64{1, 2, 3}, []int64{2, 3, -100}, []int64{1, 1, 1}},
+			1: {[]int64{4, 9, 9}, []int64{-100, -100, -100}, []int64{1, 0, 0}},
 			0: {[]int64{9, 9, 9}, []int64{-100, -100, -100}, []int64{0, 0, 0}},
 		}
 		for i, s := range samples {
 			row := func(name string) []int64 { return tensor.ToSlice[int64](c, b.Tensors[name])[3*i : 3*i+3] }
 			require.Equal(t, want[len(s)].ids, row(InputIDs))
-			require.Equal(t, want[len(s)].labels, row(Labels))
+			require.Equal(t, want[len(s)].labels, row(ShiftLabels))
 			require.Equal(t, want[len(s)].mask, row(AttentionMask))
 		}
 	}

@@ -3,6 +3,8 @@
 package models
 
 import (
+	"fmt"
+
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -11,26 +13,40 @@ import (
 // Hidden maps ids [B,T] to the hidden states [B,T,C] below a language model's head.
 type Hidden func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor
 
-// CausalLM is the Forward of language model m with a head [V,C]. It reads input_ids [B,T] and labels (optional; shifted
-// inside). With labels under LossOnly it computes no logits.
+// CausalLM is the Forward of language model m with a head [V,C]. It reads input_ids [B,T] and, for the loss,
+// shift_labels [B,T], the label of the next token at each place, or labels [B,T], which it shifts by one to make them;
+// both at once are an error. With either under LossOnly it computes no logits.
 func CausalLM(c *nn.Ctx, m nn.Module, head *nn.Embedding, b *data.Batch, hidden Hidden) Output {
-	labels := b.Tensors[data.Labels]
+	labels := shiftLabels(c, b)
 	alone := labels != nil && c.LossOnly
 	out := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		h := hidden(c, in[0])
 		if alone {
-			return []*tensor.Tensor{head.LossSum(c, h, nn.NextTokens(c, labels))}
+			return []*tensor.Tensor{head.LossSum(c, h, labels)}
 		}
 		logits := head.Logits(c, h)
 		if labels == nil {
 			return []*tensor.Tensor{logits}
 		}
-		return []*tensor.Tensor{logits, nn.CausalLMLossSum(c, logits, labels)}
+		return []*tensor.Tensor{logits, nn.CrossEntropySum(c, logits, labels)}
 	}, b.Required(data.InputIDs))
 	if alone {
 		return Output{Loss: out[0]}
 	}
 	return NewOutput(out)
+}
+
+// shiftLabels is the label of the next token at each place of the batch; nil if it has no labels.
+func shiftLabels(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
+	labels, shifted := b.Tensors[data.Labels], b.Tensors[data.ShiftLabels]
+	switch {
+	case labels == nil:
+		return shifted
+	case shifted == nil:
+		return nn.NextTokens(c, labels)
+	}
+	panic(&tensor.Error{Op: "models.CausalLM", Msg: fmt.Sprintf("the batch has %s and %s: want %[2]s, which are "+
+		"shifted, or %[1]s, which the model shifts", data.Labels, data.ShiftLabels), Where: c.Path()})
 }
 
 // NextLogits is the Next of a Generator with a head [V,C]: the logits [B,V] of the token after the last of ids.

@@ -28,15 +28,9 @@ func LinearCrossEntropySum(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, la
 	return tensor.LinearCrossEntropy(c.Ctx, rows, c.Param(weight), c.Param(bias), ids, tensor.IgnoreIndex)
 }
 
-// CausalLMLossSum is the CrossEntropySum of predicting each next token: logits [B,T,V] at
-// position t are compared with labels [B,T] at t+1.
-func CausalLMLossSum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
-	checkLabels(c, "nn.CausalLMLossSum", logits, labels)
-	return CrossEntropySum(c, logits, NextTokens(c, labels))
-}
-
 // NextTokens shifts labels [B,T] by one, so that position t has the label of t+1; the last has tensor.IgnoreIndex.
-// Shifting the labels avoids a copy of the logits, the largest tensor of the model.
+// CrossEntropySum compares the logits [B,T,V] of a language model with them. Collators that shift themselves
+// (data.ShiftLabels) leave nothing to shift.
 func NextTokens(c *Ctx, labels *tensor.Tensor) *tensor.Tensor {
 	next := tensor.Slice(c.Ctx, labels, 1, min(1, labels.Size(1)), labels.Size(1))
 	none := tensor.Full(c.Ctx, labels.DType(), tensor.IgnoreIndex, labels.Size(0), labels.Size(1)-next.Size(1))

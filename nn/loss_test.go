@@ -43,7 +43,7 @@ func TestCrossEntropySum(t *testing.T) {
 }
 
 // Position t predicts label t+1; the last position and the first label take no part.
-func TestCausalLMLossSum(t *testing.T) {
+func TestNextTokens(t *testing.T) {
 	c := env()
 	const vocab, length = 3, 4
 	logits := tensor.Normal(c.Ctx, tensor.Float64, 1, 0, 1, 2, length, vocab).SetRequiresGrad(true)
@@ -53,7 +53,7 @@ func TestCausalLMLossSum(t *testing.T) {
 	for _, dt := range []tensor.DType{tensor.Int64, tensor.Int32} {
 		labels := tensor.Cast(c.Ctx, tensor.FromSlice(c.Ctx, ids, 2, length), dt)
 		want := nll(row(0, 0), 0) + nll(row(0, 1), 1) + nll(row(0, 2), 1) + nll(row(1, 1), 2)
-		loss := nn.CausalLMLossSum(c, logits, labels)
+		loss := nn.CrossEntropySum(c, logits, nn.NextTokens(c, labels))
 		require.InDelta(t, want, tensor.Item(c.Ctx, loss), 1e-12)
 		logits.ZeroGrad()
 		tensor.Backward(c.Ctx, []*tensor.Tensor{loss}, nil, nil)
@@ -62,8 +62,9 @@ func TestCausalLMLossSum(t *testing.T) {
 			require.Equal(t, []float64{0, 0, 0}, g[at*vocab:(at+1)*vocab], "position %d", at)
 		}
 	}
-	one := tensor.Zeros(c.Ctx, tensor.Float32, 2, 1, vocab)
-	require.Zero(t, tensor.Item(c.Ctx, nn.CausalLMLossSum(c, one, tensor.Zeros(c.Ctx, tensor.Int64, 2, 1))),
+	one := nn.NextTokens(c, tensor.Zeros(c.Ctx, tensor.Int64, 2, 1))
+	require.Equal(t, []int{2, 1}, one.Shape())
+	require.Equal(t, []int64{tensor.IgnoreIndex, tensor.IgnoreIndex}, tensor.ToSlice[int64](c.Ctx, one),
 		"one token predicts nothing")
 }
 

@@ -57,7 +57,6 @@ func TestLossesRefuseUnequalShapes(t *testing.T) {
 		},
 		"LinearCrossEntropySum": func() { nn.LinearCrossEntropySum(c, logits, head.Weight, nil, labels) },
 		"LossSum":               func() { head.LossSum(c, logits, labels) },
-		"CausalLMLossSum":       func() { nn.CausalLMLossSum(c, logits, labels) },
 		"LabelWeightSum":        func() { nn.LabelWeightSum(c, labels, logits) },
 		"BCEWithLogitsSum":      func() { nn.BCEWithLogitsSum(c, column, row, nn.BCEOptions{}) },
 		"L1Sum":                 func() { nn.L1Sum(c, column, row) },

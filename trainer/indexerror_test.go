@@ -37,6 +37,12 @@ func TestNumbersThatTheModelDoesNotHave(t *testing.T) {
 	for i := range sequences {
 		sequences[i] = text{make([]int32, 6), make([]int32, 6)}
 	}
+	type shiftedText struct{ InputIDs, ShiftLabels []int32 }
+	shifted := make(data.Slice[shiftedText], 40)
+	for i := range shifted {
+		shifted[i] = shiftedText{make([]int32, 6), make([]int32, 6)}
+	}
+	shifted[21].ShiftLabels = []int32{0, 0, 13, 0, 0, 0}
 	ids, labels := data.Slice[text]{}, data.Slice[text]{}
 	ids, labels = append(ids, sequences...), append(labels, sequences...)
 	ids[21] = text{[]int32{0, 0, 0, 0, 13, 0}, sequences[0].Labels}
@@ -60,6 +66,9 @@ func TestNumbersThatTheModelDoesNotHave(t *testing.T) {
 				"-100 for no label"},
 		"a label of a language model": {language, data.NewSource(labels, data.Stack[text]),
 			"the label -1 of sample 21 (row 5 of its batch, element 3) is out of range: want 0 to 12 for 13 classes, " +
+				"or -100 for no label"},
+		"a shifted label": {language, data.NewSource(shifted, data.Stack[shiftedText]),
+			"the label 13 of sample 21 (row 5 of its batch, element 2) is out of range: want 0 to 12 for 13 classes, " +
 				"or -100 for no label"},
 		"a token": {language, data.NewSource(ids, data.Stack[text]),
 			"input_ids has 13 in sample 21 (row 5 of its batch, element 4): want 0 to 12"},

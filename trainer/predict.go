@@ -3,6 +3,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,8 +24,9 @@ type Prediction struct {
 	Shape  []int     // of the logits of this sample
 	Logits []float32 // row-major
 
-	// Labels are those of the sample, row-major, in the shape LabelShape: HuggingFace's label_ids. They are nil if the
-	// batch has none, or none with a row for each sample.
+	// Labels are those of the sample, row-major, in the shape LabelShape: HuggingFace's label_ids. Of a language model
+	// they are the shifted labels, each beside the logits that predict it. They are nil if the batch has none, or none
+	// with a row for each sample.
 	Labels     []float64
 	LabelShape []int
 }
@@ -107,7 +109,7 @@ func predictions(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) ([]Prediction,
 	for i := range out {
 		out[i] = Prediction{Index: b.Indices[i], Shape: logits.Shape()[1:], Logits: flat[i*n : (i+1)*n : (i+1)*n]}
 	}
-	if labels := b.Tensors[data.Labels]; labels != nil && len(labels.Shape()) > 0 && labels.Shape()[0] == b.Size {
+	if labels := labelsOf(b); labels != nil && len(labels.Shape()) > 0 && labels.Shape()[0] == b.Size {
 		flat := tensor.ToSlice[float64](c.Ctx, tensor.Cast(c.Ctx, labels, tensor.Float64))
 		n := len(flat) / max(b.Size, 1)
 		for i := range out {
@@ -115,6 +117,11 @@ func predictions(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) ([]Prediction,
 		}
 	}
 	return out, nil
+}
+
+// labelsOf is what the batch has of labels, shift_labels for a language model; nil if it has none.
+func labelsOf(b *data.Batch) *tensor.Tensor {
+	return cmp.Or(b.Tensors[data.Labels], b.Tensors[data.ShiftLabels])
 }
 
 // eachFunc receives the output of a batch.
@@ -256,7 +263,7 @@ func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc
 			if b.Leaf < 0 {
 				return nil, nil
 			}
-			if out.Loss != nil || t.loss != nil && (each == nil || b.Tensors[data.Labels] != nil) {
+			if out.Loss != nil || t.loss != nil && (each == nil || labelsOf(b) != nil) {
 				sum, count, err := t.lossFrom(c, out, b)
 				if err != nil {
 					return nil, fmt.Errorf("trainer: evaluation: %w", err)

@@ -127,7 +127,7 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 		length = m.Cfg.NPositions
 	}
 	ids, labels := tensor.Zeros(c, tensor.Int64, size, length), tensor.Zeros(c, tensor.Int64, size, length)
-	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: ids, data.Labels: labels}, Size: size,
+	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: ids, data.ShiftLabels: labels}, Size: size,
 		Count: float64(size * (length - 1))}
 }
 

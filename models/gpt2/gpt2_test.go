@@ -121,6 +121,45 @@ func TestForwardWithoutLabels(t *testing.T) {
 		"the sum over 8 predictions of a model that knows nothing")
 }
 
+// Labels that were shifted before are those that the model would make of labels: loss and gradients have the same bits,
+// with the logits and without.
+func TestShiftLabels(t *testing.T) {
+	for _, lossOnly := range []bool{true, false} {
+		run := func(name string, labels []int64) (loss []byte, grads [][]byte) {
+			c := nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false)
+			if lossOnly {
+				c = c.WithLossOnly()
+			}
+			m := newModel(t, tensor.CPU(), smallConfig())
+			c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
+				b := batch(c.Ctx, tokens(2, 5, 61), 2, false)
+				b.Tensors[name] = tensor.FromSlice(c.Ctx, labels, 2, 5)
+				out := m.Forward(c, b)
+				loss = tensor.ReadBytes(c.Ctx, out.Loss)
+				tensor.Backward(c.Ctx, []*tensor.Tensor{out.Loss}, nil, nil)
+				return nil
+			})
+			for _, p := range nn.NamedParameters(m) {
+				grads = append(grads, tensor.ReadBytes(c.Ctx, p.Grad()))
+			}
+			return loss, grads
+		}
+		const none = tensor.IgnoreIndex
+		loss, grads := run(data.Labels, []int64{3, 1, 4, none, 5, 9, 2, 6, 5, none})
+		shiftedLoss, shiftedGrads := run(data.ShiftLabels, []int64{1, 4, none, 5, none, 2, 6, 5, none, none})
+		require.Equal(t, loss, shiftedLoss)
+		require.Equal(t, grads, shiftedGrads)
+		copied, _ := run(data.ShiftLabels, []int64{3, 1, 4, none, 5, 9, 2, 6, 5, none})
+		require.NotEqual(t, loss, copied, "they are not shifted again")
+	}
+	c := evaluation()
+	b := batch(c.Ctx, tokens(2, 5, 61), 2, true)
+	b.Tensors[data.ShiftLabels] = b.Tensors[data.Labels]
+	require.EqualError(t, tensor.Try(func() { newModel(t, tensor.CPU(), smallConfig()).Forward(c, b) }),
+		"models.CausalLM: the batch has labels and shift_labels: want shift_labels, which are shifted, or labels, "+
+			"which the model shifts")
+}
+
 // What comes later, and what the mask hides, changes nothing.
 func TestForwardIsCausalAndMasked(t *testing.T) {
 	c := evaluation()
