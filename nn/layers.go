@@ -30,6 +30,9 @@ func NewLinear(in *Init, cfg LinearConfig) *Linear {
 	return l
 }
 
+// Traits marks parameters that only products read.
+func (*Linear) Traits() Traits { return Traits{Projection: true} }
+
 // Forward maps x [..., in] to [..., out].
 func (l *Linear) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
@@ -103,7 +106,8 @@ func NewLayerNorm(in *Init, cfg LayerNormConfig) *LayerNorm {
 	return &LayerNorm{Weight: in.Full("weight", 1, cfg.Dim), Bias: in.Full("bias", 0, cfg.Dim), Eps: or(cfg.Eps, 1e-5)}
 }
 
-func (*LayerNorm) Normalizes() {}
+// Traits marks a normalization layer.
+func (*LayerNorm) Traits() Traits { return Traits{Norm: true} }
 
 // Forward keeps x's shape.
 func (l *LayerNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
@@ -130,7 +134,8 @@ func NewRMSNorm(in *Init, cfg RMSNormConfig) *RMSNorm {
 	return &RMSNorm{Weight: in.Full("weight", 1, cfg.Dim), Eps: or(cfg.Eps, 1e-6)}
 }
 
-func (*RMSNorm) Normalizes() {}
+// Traits marks a normalization layer.
+func (*RMSNorm) Traits() Traits { return Traits{Norm: true} }
 
 // Forward keeps x's shape.
 func (l *RMSNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {

@@ -41,6 +41,7 @@ func NewBuffer(t *tensor.Tensor) *Buffer { return &Buffer{Tensor: t} }
 type Tree struct {
 	params  []tensor.Named
 	buffers []tensor.Named
+	traits  map[string]Traits // of the parameters
 	aliases map[string]string // path of a tied parameter → the path it counts under
 	modules []namedModule
 	paths   map[Module]string
@@ -57,8 +58,8 @@ type namedModule struct {
 // for maps). It panics with a clear message if m is not a pointer to a struct, or if a parameter
 // or buffer would silently be left out because it has no tensor or is in an unexported field.
 func Walk(m Module) *Tree {
-	t := &Tree{aliases: map[string]string{}, paths: map[Module]string{}, hooks: map[Module][]*Hooks{},
-		own: map[Module][]*tensor.Tensor{}}
+	t := &Tree{traits: map[string]Traits{}, aliases: map[string]string{}, paths: map[Module]string{},
+		hooks: map[Module][]*Hooks{}, own: map[Module][]*tensor.Tensor{}}
 	v := reflect.ValueOf(m)
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
 		badModule("a module must be a non-nil pointer to a struct, not %T", m)

@@ -227,3 +227,27 @@ func TestDecayNames(t *testing.T) {
 		"ln_1x.w": true}, nn.DecayNames(m))
 	require.Empty(t, nn.DecayNames(m.LN1), "a model that is a norm")
 }
+
+// scaled is a normalization of the test, with a projection within.
+type scaled struct {
+	Gain   *nn.Parameter `nn:"gain"`
+	Linear *nn.Linear    `nn:"linear"`
+}
+
+func (*scaled) Traits() nn.Traits { return nn.Traits{Norm: true} }
+
+// What a module states holds for the modules within, and for none beside them; a parameter with a second use is read
+// by more than products.
+func TestTraits(t *testing.T) {
+	m := &struct {
+		Before *nn.Linear    `nn:"before"`
+		Scaled *scaled       `nn:"scaled"`
+		After  *nn.Embedding `nn:"after"`
+		Tied   *nn.Parameter `nn:"tied"`
+	}{Before: linear(), Scaled: &scaled{Gain: vector(2), Linear: linear()},
+		After: nn.NewEmbedding(newInit(), nn.EmbeddingConfig{Rows: 2, Dim: 2})}
+	m.Tied = m.Before.Bias
+	require.Equal(t, map[string]bool{"before.weight": true, "after.weight": true}, nn.DecayNames(m))
+	require.Equal(t, map[string]bool{"before.weight": true, "scaled.linear.weight": true, "scaled.linear.bias": true},
+		nn.Walk(m).Projected())
+}

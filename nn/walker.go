@@ -16,6 +16,7 @@ type walker struct {
 	*Tree
 	seen   map[any]string // parameter or buffer → its first path
 	hidden []hidden
+	within Traits // of the modules around
 }
 
 // hidden is an unexported field that can hold parameters or buffers.
@@ -38,7 +39,10 @@ func (w *walker) module(v reflect.Value, path string) {
 	}
 	w.paths[m] = path
 	w.modules = append(w.modules, namedModule{path, m})
+	around := w.within
+	w.within = around.with(m)
 	w.fields(v.Elem(), path)
+	w.within = around
 }
 
 func (w *walker) fields(s reflect.Value, path string) {
@@ -102,6 +106,7 @@ func (w *walker) pointer(v reflect.Value, path string) {
 		}
 		w.seen[p] = path
 		w.params = append(w.params, tensor.Named{Name: path, Tensor: p.Tensor})
+		w.traits[path] = w.within
 	case *Buffer:
 		if p.Tensor == nil {
 			badModule("buffer %s has no tensor: make it with NewBuffer, or leave the field nil", path)

@@ -117,8 +117,8 @@ type Conv1D struct {
 	Bias   *nn.Parameter `nn:"bias"`
 }
 
-// Projects marks it as an nn.Projection.
-func (l *Conv1D) Projects() {}
+// Traits marks parameters that only products read.
+func (*Conv1D) Traits() nn.Traits { return nn.Traits{Projection: true} }
 
 func newConv1D(in *nn.Init, nin, nout int, std float64) *Conv1D {
 	return &Conv1D{Weight: in.Normal("weight", std, nin, nout), Bias: in.Full("bias", 0, nout)}

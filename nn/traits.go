@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nn
+
+// Traits are what a module states about the parameters in it, those of the modules that it holds included. A module
+// states them by a method Traits() nn.Traits; one without it states nothing.
+type Traits struct {
+	// Norm: the module is a normalization layer, whose parameters never decay; see [DecayNames].
+	Norm bool
+	// Projection: the parameters are only read as weights and biases of products (tensor.Linear, tensor.AddMM), as
+	// those of [Linear]. Under tensor.Ctx.Autocast their rounded copies are all that a step needs, so ranks that gather
+	// parameters send those. A module that reads one in float32 all the same gets it, at the cost of another exchange.
+	Projection bool
+}
+
+// with adds what a module within states.
+func (t Traits) with(m Module) Traits {
+	if s, ok := m.(interface{ Traits() Traits }); ok {
+		own := s.Traits()
+		t.Norm = t.Norm || own.Norm
+		t.Projection = t.Projection || own.Projection
+	}
+	return t
+}
+
+// Projected is the set of the parameters, by name, that lie in a Projection and have no other use.
+func (t *Tree) Projected() map[string]bool {
+	tied := map[string]bool{}
+	for _, of := range t.aliases {
+		tied[of] = true
+	}
+	names := map[string]bool{}
+	for _, p := range t.params {
+		if t.traits[p.Name].Projection && !tied[p.Name] {
+			names[p.Name] = true
+		}
+	}
+	return names
+}
