@@ -50,7 +50,7 @@ func (o *Optimizer) StepBy(c *tensor.Ctx, clip *tensor.Tensor, scales bool) {
 		if adam, ok := o.adamW(); ok {
 			o.tell(c, adam)
 		}
-		c = c.When(o.by.element(c, tensor.ClipFinite))
+		c = c.If(o.by.element(c, tensor.ClipFinite))
 		for i := range o.work {
 			o.update(c, &o.work[i])
 		}

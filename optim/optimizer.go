@@ -289,7 +289,7 @@ func (o *Optimizer) apply(c *tensor.Ctx, w *work, p tensor.Named) {
 	u := tensor.Clone(c, w.grad)
 	switch {
 	case o.by != nil && o.by.scales:
-		tensor.ScaleByInto(c.When(o.by.element(c, tensor.ClipScales)), u, o.by.scale)
+		tensor.ScaleByInto(c.If(o.by.element(c, tensor.ClipScales)), u, o.by.scale)
 	case o.factor != 1:
 		tensor.ScaleInto(c, u, o.factor)
 	}

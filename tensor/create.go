@@ -141,10 +141,10 @@ func (c *Ctx) full(op string, dt DType, v float64, shape []int) *Tensor {
 	return t
 }
 
-func (c *Ctx) fill(t *Tensor, v float64) { c.fillWhen(t, v, backend.Flag{}) }
+func (c *Ctx) fill(t *Tensor, v float64) { c.fillIf(t, v, backend.Flag{}) }
 
-func (c *Ctx) fillWhen(t *Tensor, v float64, when backend.Flag) {
-	a := attrs{when: when}
+func (c *Ctx) fillIf(t *Tensor, v float64, flag backend.Flag) {
+	a := attrs{flag: flag}
 	a.floats[0], a.ints[0] = v, int(v)
 	if t.dtype == Bool && v != 0 {
 		a.ints[0] = 1

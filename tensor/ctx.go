@@ -21,7 +21,7 @@ type Ctx struct {
 	lower DType  // of Autocast; Invalid: none
 
 	counts *DTypeCounts // nil: nobody counts
-	when   *Tensor      // of When; nil: always
+	onlyIf *Tensor      // of If; nil: always
 
 	key   uint64  // of the random stream
 	pos   int64   // stream position of the micro-batch's first sample

@@ -33,13 +33,13 @@ func (c *Ctx) wantWritable(op string, dst *Tensor, ins ...*Tensor) {
 // CopyInto overwrites dst with src, converting dtypes.
 func CopyInto(c *Ctx, dst, src *Tensor) {
 	c.wantWritable("CopyInto", dst, src)
-	c.launchAttrs(backend.OpCopy, &attrs{when: c.flag()}, dst, src)
+	c.launchAttrs(backend.OpCopy, &attrs{flag: c.flag()}, dst, src)
 }
 
 // FillInto overwrites every element of dst with v.
 func FillInto(c *Ctx, dst *Tensor, v float64) {
 	c.wantWritable("FillInto", dst)
-	c.fillWhen(dst, v, c.flag())
+	c.fillIf(dst, v, c.flag())
 }
 
 // AxpbyInto overwrites dst with a·x + b·y; dst may be x or y.
@@ -48,7 +48,7 @@ func AxpbyInto(c *Ctx, dst *Tensor, a float64, x *Tensor, b float64, y *Tensor) 
 	c.sameDType("AxpbyInto", dst, x, y)
 	c.wantFloat("AxpbyInto", dst)
 	at := floats(a, b)
-	at.when = c.flag()
+	at.flag = c.flag()
 	c.launchAttrs(backend.OpAxpby, &at, dst, x, y)
 }
 
@@ -56,7 +56,7 @@ func AxpbyInto(c *Ctx, dst *Tensor, a float64, x *Tensor, b float64, y *Tensor) 
 func AddInto(c *Ctx, dst, x *Tensor) {
 	c.wantWritable("AddInto", dst, x)
 	c.sameDType("AddInto", dst, x)
-	c.launchAttrs(backend.OpAdd, &attrs{when: c.flag()}, dst, dst, x)
+	c.launchAttrs(backend.OpAdd, &attrs{flag: c.flag()}, dst, dst, x)
 }
 
 // ScaleInto multiplies dst by a host number.
@@ -64,7 +64,7 @@ func ScaleInto(c *Ctx, dst *Tensor, a float64) {
 	c.wantWritable("ScaleInto", dst)
 	c.wantFloat("ScaleInto", dst)
 	at := floats(a)
-	at.when = c.flag()
+	at.flag = c.flag()
 	c.launchAttrs(backend.OpAffine, &at, dst, dst)
 }
 
@@ -74,7 +74,7 @@ func ScaleByInto(c *Ctx, dst, factor *Tensor) {
 	c.wantWritable("ScaleByInto", dst)
 	c.wantFloat("ScaleByInto", dst)
 	c.wantNumbers("ScaleByInto", factor, 1)
-	at := attrs{when: c.flag()}
+	at := attrs{flag: c.flag()}
 	c.launchAttrs(backend.OpAffine, &at, dst, dst, factor)
 }
 
@@ -104,7 +104,7 @@ func StochasticRoundInto(c *Ctx, dst, src *Tensor, first int) {
 		c.fail(name, ts, "element %d: want at least 0", first)
 	}
 	a := ints(int(c.pos), first)
-	a.key, a.when = c.nextKey("stochastic_round"), c.flag()
+	a.key, a.flag = c.nextKey("stochastic_round"), c.flag()
 	c.launchAttrs(backend.OpStochasticRound, &a, dst, src)
 }
 
@@ -123,7 +123,7 @@ func AdamMoments(c *Ctx, m, v, u, g *Tensor, beta1, beta2, eps float64, correcti
 		}
 	}
 	a := floats(beta1, beta2, eps, correction1, correction2)
-	a.when = c.flag()
+	a.flag = c.flag()
 	c.launchMulti(backend.OpAdamMoments, &a, []*Tensor{m, v, u}, g)
 }
 

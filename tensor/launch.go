@@ -14,7 +14,7 @@ type attrs struct {
 	ints   [8]int
 	floats [8]float64
 	key    uint64
-	when   backend.Flag // of a write in place: Ctx.When
+	flag   backend.Flag // of a write in place: Ctx.If
 }
 
 func ints(v ...int) (a attrs)       { copy(a.ints[:], v); return a }
@@ -34,7 +34,7 @@ func (c *Ctx) launchAttrs(op backend.Op, a *attrs, out *Tensor, ins ...*Tensor) 
 // launchMulti runs a kernel. A nil last input is left out.
 func (c *Ctx) launchMulti(op backend.Op, a *attrs, outs []*Tensor, ins ...*Tensor) {
 	k := &c.eng.call
-	k.Op, k.Ints, k.Floats, k.Key, k.If = op, a.ints, a.floats, a.key, a.when
+	k.Op, k.Ints, k.Floats, k.Key, k.If = op, a.ints, a.floats, a.key, a.flag
 	k.NOut, k.NIn = 0, 0
 	for _, t := range outs {
 		k.Out[k.NOut] = t.view()
@@ -62,7 +62,7 @@ func keepAlive(ts []*Tensor) {
 // elementwise runs a kernel whose inputs are broadcast to the shape of out.
 func (c *Ctx) elementwise(op backend.Op, a *attrs, out *Tensor, ins ...*Tensor) {
 	k := &c.eng.call
-	k.Op, k.Ints, k.Floats, k.Key, k.If = op, a.ints, a.floats, a.key, a.when
+	k.Op, k.Ints, k.Floats, k.Key, k.If = op, a.ints, a.floats, a.key, a.flag
 	k.NOut, k.NIn = 1, len(ins)
 	k.Out[0] = out.view()
 	for i, t := range ins {

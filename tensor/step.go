@@ -8,7 +8,7 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 // device decides about, numbers in its memory, and lists of tensors.
 
 // StepsAlone reports whether the device can take the numbers of an optimizer's step from its memory and leave a step
-// out by itself: [ClipFactor], [ScaleByInto], Ctx.When and AdamWStep.Numbers. Without it the host must wait for the
+// out by itself: [ClipFactor], [ScaleByInto], Ctx.If and AdamWStep.Numbers. Without it the host must wait for the
 // norm of the gradients.
 func (d *Device) StepsAlone() bool {
 	lacks := d.lacking != nil && d.lacking.dtypes[backend.OpAdamW] != 0
@@ -21,25 +21,25 @@ func (c *Ctx) wantAlone(op string) {
 	}
 }
 
-// When returns a context whose writes in place happen only if flag, one element of float64 on the device, is not 0 when
+// If returns a context whose writes in place happen only if flag, one element of float64 on the device, is not 0 when
 // the device comes to them: CopyInto, FillInto, AddInto, AxpbyInto, ScaleInto, ScaleByInto, StochasticRoundInto,
 // AdamMoments and AdamW. All other ops run as ever. A nil flag ends it. See Device.StepsAlone.
-func (c *Ctx) When(flag *Tensor) *Ctx {
+func (c *Ctx) If(flag *Tensor) *Ctx {
 	if flag != nil {
-		c.wantNumbers("When", flag, 1)
+		c.wantNumbers("If", flag, 1)
 	}
 	d := *c
-	d.when = flag
+	d.onlyIf = flag
 	return &d
 }
 
-// flag is what a kernel that writes in place is told of When.
+// flag is what a kernel that writes in place is told of If.
 func (c *Ctx) flag() backend.Flag {
-	if c.when == nil {
+	if c.onlyIf == nil {
 		return backend.Flag{}
 	}
-	c.when.check(c, "When")
-	v := c.when.view()
+	c.onlyIf.check(c, "If")
+	v := c.onlyIf.view()
 	return backend.Flag{Buf: v.Buf, Offset: v.Offset}
 }
 
@@ -129,7 +129,7 @@ func (c *Ctx) adamW(op string, u *AdamWUpdate) (attrs, []*Tensor) {
 		}
 	}
 	a := floats(s.Beta1, s.Beta2, s.Eps, s.Correction1, s.Correction2, s.LR, s.WeightDecay, s.GradScale)
-	a.when = c.flag()
+	a.flag = c.flag()
 	if s.Scale == nil && s.Numbers == nil {
 		return a, ts[3:]
 	}
@@ -166,7 +166,7 @@ func (l *list) add(op backend.Op, a *attrs, outs []*Tensor, ins ...*Tensor) {
 		return
 	}
 	l.calls = append(l.calls, backend.Call{Op: op, NOut: len(outs), NIn: len(ins), Ints: a.ints, Floats: a.floats,
-		Key: a.key, If: a.when})
+		Key: a.key, If: a.flag})
 	k := &l.calls[len(l.calls)-1]
 	for i, t := range outs {
 		k.Out[i] = t.view()
