@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/leaves"
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -76,24 +75,20 @@ func WithLogger(l *slog.Logger) Option { return func(a *Accelerator) { a.log = l
 // ranks must use the same.
 func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h } }
 
-// New chooses the device for the given arguments and determines the rank of this process
-// among those that a launcher started; see Open. With WithGroup it is a rank of that group
-// instead.
-func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
-	acc, err := create(a, named(a.Device), opts, -1)
+// newRank is New.
+func newRank(p plan, opts []Option) (*Accelerator, error) {
+	acc, err := create(p, named(p.device), opts, -1)
 	if err != nil {
 		return nil, err
 	}
 	return acc, find(acc)
 }
 
-// create is New for a rank whose number may yet change. on are the devices without WithDevices. local is its number
+// create is newRank for a rank whose number may yet change. on are the devices without WithDevices. local is its number
 // among the goroutines of the process; −1 if it is not one.
-func create(a *args.TrainingArguments, on devices, opts []Option, local int) (*Accelerator, error) {
-	acc := &Accelerator{devices: on, Ranks: Ranks{Peers: Peers{size: 1}, args: a, log: slog.Default(),
-		kernels: kernels.Active().String()}, sharding: Sharding{Strategy: a.ShardStrategy(),
-		Gather: !a.FSDPShareParameters, Replicas: a.DPReplicateSize, Hybrid: a.Hybrid(), Ignored: a.FSDPIgnoredModules,
-		Persist: a.FSDPPersistenceThreshold, Rounded: a.FSDPReduceDType == args.ReduceBFloat16}}
+func create(p plan, on devices, opts []Option, local int) (*Accelerator, error) {
+	acc := &Accelerator{devices: on, sharding: p.sharding, Ranks: Ranks{Peers: Peers{size: 1}, plan: p,
+		log: slog.Default(), kernels: kernels.Active().String()}}
 	for _, o := range opts {
 		o(acc)
 	}
@@ -122,12 +117,12 @@ func (a *Accelerator) Ctx() *tensor.Ctx { return a.ctx }
 // Layout describes how the training stream is divided for this rank.
 func (a *Accelerator) Layout() (samplers.Layout, error) {
 	peers := a.Data()
-	gas, err := a.args.AccumulationSteps(peers.Size())
+	gas, err := a.plan.batches.accumulation(peers.Size())
 	if err != nil {
 		return samplers.Layout{}, err
 	}
 	layout := samplers.Layout{
-		BatchSize: a.args.PerDeviceTrainBatchSize, DropLast: a.args.DataloaderDropLast,
+		BatchSize: a.plan.batches.train, DropLast: a.plan.batches.dropLast,
 		AccumulationSteps: gas, WorldSize: peers.Size(), Rank: peers.Rank(),
 		Interleaved: a.sharding.interleaved(peers.Size()),
 	}
@@ -174,7 +169,7 @@ func (a *Accelerator) Place(ctx context.Context, model nn.Module, units []nn.Mod
 		return err
 	}
 	a.model, a.tree, a.opt, a.units, a.placed, a.torn = model, nn.Walk(model), nil, nil, false, nil
-	if a.args.GradientCheckpointing {
+	if a.plan.recompute {
 		if len(units) == 0 {
 			return fmt.Errorf("accelerate: gradient_checkpointing is on, but %T names no units to recompute "+
 				"(models.Recomputable)", model)
@@ -187,8 +182,8 @@ func (a *Accelerator) Place(ctx context.Context, model nn.Module, units []nn.Mod
 	if err := a.own.check(a.tree); err != nil {
 		return err
 	}
-	a.scaler, a.norm = newScaler(a.args), -1
-	if lower(a.args) != tensor.Invalid {
+	a.scaler, a.norm = newScaler(a.plan.scaling), -1
+	if a.plan.lower.train != tensor.Invalid {
 		a.ran = &tensor.DTypeCounts{}
 	}
 	layout, err := a.Layout()
@@ -226,8 +221,8 @@ func findTrained(a *Accelerator) error {
 				p.Name, p.Device().Name(), a.dev.Name())
 		}
 	}
-	if lower(a.args) != tensor.Invalid || lowerEval(a.args) != tensor.Invalid {
-		half := lower(a.args) != tensor.Float16 && lowerEval(a.args) != tensor.Float16
+	if lower := a.plan.lower; lower != (lowered{}) {
+		half := lower.train != tensor.Float16 && lower.eval != tensor.Float16
 		for _, p := range a.tree.Parameters() {
 			if dt := p.DType(); dt != tensor.Float32 && !(half && dt == tensor.BFloat16) {
 				return fmt.Errorf("accelerate: parameter %s is %v: want float32 parameters with bf16 and fp16, or "+
@@ -263,8 +258,8 @@ func (a *Accelerator) Trained() []tensor.Named { return a.grads.trained() }
 // position in the training stream.
 func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 	a.trace.beginForward()
-	c := nn.NewCtx(a.ctx.WithRandom(a.args.Seed, position).Autocast(lower(a.args)).CountDTypes(a.ran), a.tree, true)
-	c = a.own.apply(c)
+	root := a.ctx.WithRandom(a.plan.seed, position).Autocast(a.plan.lower.train).CountDTypes(a.ran)
+	c := a.own.apply(nn.NewCtx(root, a.tree, true))
 	if len(a.units) > 0 {
 		c = c.WithRecompute(a.units)
 	}
@@ -276,29 +271,7 @@ func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 
 // EvalCtx is the context of a forward pass without gradients and dropout.
 func (a *Accelerator) EvalCtx() *nn.Ctx {
-	return a.own.apply(nn.NewCtx(a.ctx.NoGrad().Autocast(lowerEval(a.args)), a.tree, false))
-}
-
-// lower is the dtype of autocast; Invalid without bf16 and fp16.
-func lower(a *args.TrainingArguments) tensor.DType {
-	switch {
-	case a.BF16:
-		return tensor.BFloat16
-	case a.FP16:
-		return tensor.Float16
-	}
-	return tensor.Invalid
-}
-
-// lowerEval is lower for evaluation and prediction.
-func lowerEval(a *args.TrainingArguments) tensor.DType {
-	switch {
-	case a.BF16FullEval:
-		return tensor.BFloat16
-	case a.FP16FullEval:
-		return tensor.Float16
-	}
-	return lower(a)
+	return a.own.apply(nn.NewCtx(a.ctx.NoGrad().Autocast(a.plan.lower.eval), a.tree, false))
 }
 
 // Scaler is the loss scaling of fp16, nil without it.
@@ -376,7 +349,7 @@ func checkDTypes(a *Accelerator) error {
 	if a.ran = nil; ran == nil {
 		return nil
 	}
-	if err := ran.Check(lower(a.args)); err != nil {
+	if err := ran.Check(a.plan.lower.train); err != nil {
 		return fmt.Errorf("accelerate: the first step: %w", err)
 	}
 	for _, p := range a.params {
@@ -441,7 +414,8 @@ type emptiness struct{ all, own bool }
 // GradientSets is the largest number of gradients of a parameter that exist at the same time: that of the current
 // micro-batch and the sums of earlier ones that wait in the tree.
 func (a *Accelerator) GradientSets() int {
-	return bits.Len(uint(max(1, leaves.Groups(int(a.layout.Leaves()), a.args.DeterministicRanks)/a.Data().Size())))
+	groups := leaves.Groups(int(a.layout.Leaves()), a.plan.exchange.deterministicRanks)
+	return bits.Len(uint(max(1, groups/a.Data().Size())))
 }
 
 // ZeroGrad discards all gradients and batch statistics and prepares the next window. On one rank it also frees the

@@ -6,10 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 )
@@ -22,16 +20,10 @@ type fingerprint struct {
 	Versions []string        `json:"versions"` // of the device, which ranks tell each other and need not share
 }
 
-// shared are the settings that ranks must share although a run may be resumed with others:
-// their calls depend on them.
-var shared = []string{"ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_require_equal_init", "ddp_static_graph",
-	"fsdp", "fsdp_state_dict_type", "zero_stage", "load_best_model_at_end", "per_device_eval_batch_size",
-	"prediction_loss_only"}
-
 // compare checks that all ranks run with the same settings and kernels: with others, bits
 // would differ silently.
 func (r *Ranks) compare(ctx context.Context, hook ddp.Hook) error {
-	text, err := r.args.JSON()
+	text, err := r.plan.settings()
 	if err != nil {
 		return err
 	}
@@ -48,7 +40,7 @@ func (r *Ranks) compare(ctx context.Context, hook ddp.Hook) error {
 			return fmt.Errorf("accelerate: the communication hook is %s on rank 0 and %s on rank %d: want the same "+
 				"on all ranks", all[0].Hook, f.Hook, rank)
 		}
-		if err := sameArgs(all[0].Args, f.Args, rank); err != nil {
+		if err := sameSettings(all[0].Args, f.Args, rank); err != nil {
 			return err
 		}
 	}
@@ -67,31 +59,12 @@ func (r *Ranks) reportDiffering(ctx context.Context, differed, of int) error {
 		if n == 0 {
 			continue
 		}
-		if r.args.DDPRequireEqualInit {
+		if r.plan.exchange.equalInit {
 			return fmt.Errorf("accelerate: ddp_require_equal_init: %d of %d parameters of rank %d differed from "+
 				"rank 0's", n, of, rank)
 		}
 		if r.IsMain() {
 			r.log.Info("parameters were replaced by rank 0's", "rank", rank, "differed", n, "of", of)
-		}
-	}
-	return nil
-}
-
-// sameArgs names the first setting that matters and differs.
-func sameArgs(zero, other json.RawMessage, rank int) error {
-	a, err := args.FromJSON(zero)
-	if err != nil {
-		return err
-	}
-	b, err := args.FromJSON(other)
-	if err != nil {
-		return err
-	}
-	for _, d := range a.Diff(b) {
-		if d.Fixed || slices.Contains(shared, d.Key) {
-			return fmt.Errorf("accelerate: %s is %s on rank 0 and %s on rank %d: want the same value on all ranks",
-				d.Key, d.Old, d.New, rank)
 		}
 	}
 	return nil

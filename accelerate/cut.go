@@ -6,21 +6,21 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
 
 // Cut describes how a prepared model is spread over the ranks: the strategy, and a rank's part of the parameters
 // between steps, in megabytes of 10⁶ bytes. It is "" where each rank holds everything.
 func Cut(a *Accelerator) string {
-	name := map[args.ShardStrategy]string{args.ShardOptimizer: "zero_stage 1", args.ShardGradients: "zero_stage 2"}
+	name := map[shard.Strategy]string{shard.Optimizer: "zero_stage 1", shard.Gradients: "zero_stage 2"}
 	strategy := string(a.sharding.Strategy)
 	if n := name[a.sharding.Strategy]; n != "" {
 		strategy = n
 	}
 	s := a.Shards()
 	switch {
-	case a.sharding.Strategy == args.NoShard:
+	case a.sharding.Strategy == shard.None:
 		return ""
 	case s == nil && a.Data().Size() == 1:
 		return strategy + " has no effect on one rank"
@@ -40,10 +40,10 @@ func Cut(a *Accelerator) string {
 	if n := a.twins().size; n > 1 {
 		words = append(words, fmt.Sprintf("%d replicas", n))
 	}
-	if a.args.OffloadParams == args.OffloadDisk {
+	if a.plan.disk.params {
 		words = append(words, "parameters on disk")
 	}
-	if a.args.OffloadOptimizer == args.OffloadDisk {
+	if a.plan.disk.state {
 		words = append(words, "optimizer on disk")
 	}
 	return strategy + ": " + strings.Join(words, ", ")

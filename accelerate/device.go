@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -33,10 +32,10 @@ func newDevices(names ...string) devices {
 	return d
 }
 
-// named are the devices that the argument device asks for: one, all of a kind, or with auto those of the first kind
-// of accelerators that the program has.
+// named are the devices of a name: one, all of a kind, or for "" those of the first kind of accelerators that the
+// program has.
 func named(device string) devices {
-	if device == args.DeviceAuto {
+	if device == "" {
 		for _, kind := range accelerators {
 			if d := named(kind); len(d.names) > 1 || slices.Contains(tensor.DeviceNames(), d.names[0]) {
 				d.auto = true
@@ -91,12 +90,12 @@ const nccl = "nccl"
 // and ddp_backend does not say otherwise.
 func chooseDeviceEngine(a *Accelerator) error {
 	kind, _, _ := strings.Cut(a.dev.Name(), ":")
-	backend := a.args.DDPBackend
+	use := a.plan.job.devices
 	switch {
-	case kind != "cuda" && backend == args.BackendNCCL:
+	case kind != "cuda" && use == deviceEngineAlways:
 		return fmt.Errorf("accelerate: ddp_backend is nccl, and the rank computes on the device %s: want a GPU, or "+
 			"ddp_backend auto", a.dev.Name())
-	case kind == "cuda" && comm.HasDeviceEngine(nccl) && (backend == args.BackendAuto || backend == args.BackendNCCL):
+	case kind == "cuda" && use != deviceEngineNever && comm.HasDeviceEngine(nccl):
 		a.Ranks.devices = nccl
 	}
 	return nil
@@ -113,7 +112,7 @@ func shareDevices(ranks []*Accelerator) error {
 		return nil
 	}
 	for _, a := range ranks {
-		if a.Ranks.devices != "" && a.args.DDPBackend == args.BackendNCCL {
+		if a.Ranks.devices != "" && a.plan.job.devices == deviceEngineAlways {
 			return fmt.Errorf("accelerate: ddp_backend is nccl for %d ranks on %d devices: want one device for each "+
 				"rank, or ddp_backend auto", len(ranks), len(used))
 		}
@@ -122,9 +121,9 @@ func shareDevices(ranks []*Accelerator) error {
 	return nil
 }
 
-// allowTF32 does what the argument tf32 asks for. One rank says where it cannot be done.
+// allowTF32 allows TF32 where the plan does. One rank says where it cannot be done.
 func allowTF32(a *Accelerator, says bool) {
-	if a.args.TF32 && !a.dev.AllowTF32(true) && says {
+	if a.plan.tf32 && !a.dev.AllowTF32(true) && says {
 		a.log.Warn("tf32 has no effect: the device has no such mode", "device", a.dev.Name())
 	}
 }

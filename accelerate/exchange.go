@@ -8,14 +8,14 @@ import (
 	"fmt"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
-	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // join makes this rank part of the job: see Place.
 func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
-	hook, err := commHook(a.hook, string(a.args.DDPCommHook), a.args.DDPCommStateOption)
+	hook, err := commHook(a.hook, a.plan.exchange)
 	if err != nil {
 		return err
 	}
@@ -30,29 +30,29 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	if err := a.reportDiffering(ctx, differed, len(all)); err != nil {
 		return err
 	}
-	if a.args.DDPReductionOrder == args.OrderFast && a.IsMain() {
+	if a.plan.job.group.FastOrder && a.IsMain() {
 		a.log.Warn("gradients are added in any order: results depend on the number of ranks", "ddp_reduction_order",
-			a.args.DDPReductionOrder)
+			"fast")
 	}
 	if hook.Lossy() && a.IsMain() {
 		a.log.Warn("gradients are not summed exactly: results depend on the number of ranks", "ddp_comm_hook",
 			hook.Name())
 	}
-	if a.args.LocalSGDSteps > 0 {
+	if a.plan.local.every > 0 {
 		if err := checkLocal(a, hook); err != nil {
 			return err
 		}
 		if a.IsMain() {
 			a.log.Warn("ranks step on their own and average their parameters: results depend on the number of ranks",
-				"local_sgd_steps", a.args.LocalSGDSteps, "start_local_sgd_iter", a.args.StartLocalSGDIter)
+				"local_sgd_steps", a.plan.local.every, "start_local_sgd_iter", a.plan.local.after)
 		}
 	}
 	group := a.Data().group
 	switch {
 	case group == nil: // all ranks see the same data
 		return nil
-	case a.sharding.Strategy != args.NoShard && a.sharing().size > 1:
-		if hook.Lossy() || hook.Name() != string(args.CommHookNo) {
+	case a.sharding.Strategy != shard.None && a.sharing().size > 1:
+		if hook.Lossy() || hook.Name() != ddp.AllReduce.Name() {
 			return fmt.Errorf("accelerate: ddp_comm_hook %s with a model that is sharded (%s): want no hook, since "+
 				"shards of gradients are summed exactly, or no sharding", hook.Name(), a.sharding.Strategy)
 		}
@@ -64,10 +64,9 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 		if err := checkStateful(a, hook); err != nil {
 			return err
 		}
-		err = reduceGradients(a, group, ddp.Options{
-			BucketBytes: a.args.DDPBucketCapMB << 20, Hook: hook, Trace: a.trace.buckets(a.rank),
-			RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph,
-		})
+		o := a.plan.exchange.buckets
+		o.Hook, o.Trace = hook, a.trace.buckets(a.rank)
+		err = reduceGradients(a, group, o)
 	}
 	if err != nil {
 		return err
@@ -82,12 +81,12 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	return nil
 }
 
-// commHook is what happens to gradients between ranks: the program's own hook, or the one of a name.
-func commHook(own ddp.Hook, name string, settings map[string]any) (ddp.Hook, error) {
+// commHook is what happens to gradients between ranks: the program's own hook, or that of the plan.
+func commHook(own ddp.Hook, e exchange) (ddp.Hook, error) {
 	if own != nil {
 		return own, nil
 	}
-	h, err := ddp.HookByName(name, settings)
+	h, err := ddp.HookByName(e.hook, e.hookSettings)
 	if err != nil {
 		return nil, fmt.Errorf("accelerate: ddp_comm_hook: %w", err)
 	}
@@ -97,12 +96,12 @@ func commHook(own ddp.Hook, name string, settings map[string]any) (ddp.Hook, err
 // checkLocal refuses what local SGD does not go with.
 func checkLocal(a *Accelerator, hook ddp.Hook) error {
 	switch {
-	case a.sharding.Strategy != args.NoShard:
+	case a.sharding.Strategy != shard.None:
 		return fmt.Errorf("accelerate: local_sgd_steps %d with a model that is sharded (%s): want 0, since a rank "+
-			"steps with its shard only, or no sharding", a.args.LocalSGDSteps, a.sharding.Strategy)
-	case hook.Lossy() || hook.Name() != string(args.CommHookNo):
+			"steps with its shard only, or no sharding", a.plan.local.every, a.sharding.Strategy)
+	case hook.Lossy() || hook.Name() != ddp.AllReduce.Name():
 		return fmt.Errorf("accelerate: local_sgd_steps %d with ddp_comm_hook %s: want no hook, since ranks that step "+
-			"on their own exchange no gradients, or 0", a.args.LocalSGDSteps, hook.Name())
+			"on their own exchange no gradients, or 0", a.plan.local.every, hook.Name())
 	}
 	return nil
 }

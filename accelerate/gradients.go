@@ -3,6 +3,7 @@
 package accelerate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
@@ -49,7 +49,7 @@ type gradients interface {
 
 // sumOf makes the sum of a rank's leaves.
 func sumOf(a *Accelerator) *accumulator {
-	return newAccumulator(a.ctx.NoGrad(), a.params, int(a.layout.Leaves()), a.args.DeterministicRanks)
+	return newAccumulator(a.ctx.NoGrad(), a.params, int(a.layout.Leaves()), a.plan.exchange.deterministicRanks)
 }
 
 // whole are the gradients of a rank that has all parameters and exchanges nothing.
@@ -147,13 +147,13 @@ type sharded struct {
 func shardGradients(a *Accelerator, g *comm.Group, modules []nn.Module) (err error) {
 	replicas := a.twins().size
 	o := shard.Options{
-		Gradients: a.sharding.Strategy != args.ShardOptimizer, Prefetch: !a.sharding.NoPrefetch,
-		Parameters:         a.sharding.Strategy == args.FullShard || a.sharding.Strategy == args.ShardGradOp,
-		KeepAfterForward:   a.sharding.Strategy == args.ShardGradOp,
+		Gradients: a.sharding.Strategy.ShardsGradients(), Prefetch: !a.sharding.NoPrefetch,
+		Parameters:         a.sharding.Strategy.ShardsParameters(),
+		KeepAfterForward:   a.sharding.Strategy == shard.GradOp,
 		Leaves:             int(a.layout.Leaves()) / replicas,
-		DeterministicRanks: max(1, a.args.DeterministicRanks/replicas),
+		DeterministicRanks: max(1, a.plan.exchange.deterministicRanks/replicas),
 		All:                a.Data().group, Replicas: a.twins().group,
-		Usage: ddp.Options{RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph},
+		Usage: a.plan.exchange.buckets,
 	}
 	if o.Stay, err = staying(a); err != nil {
 		return err
@@ -161,7 +161,7 @@ func shardGradients(a *Accelerator, g *comm.Group, modules []nn.Module) (err err
 	if a.sharding.Rounded {
 		o.Reduce = tensor.BFloat16
 	}
-	o.Lower, o.Projected = lower(a.args), a.tree.Projected()
+	o.Lower, o.Projected = a.plan.lower.train, a.tree.Projected()
 	for name := range o.Projected {
 		if a.own.has(name) {
 			delete(o.Projected, name)
@@ -177,11 +177,7 @@ func shardGradients(a *Accelerator, g *comm.Group, modules []nn.Module) (err err
 		o.Shared, o.Parameters = true, false
 		a.log.Info("parameters are in memory that the ranks share", "engine", g.Describe().Name)
 	}
-	size := a.args.DDPBucketCapMB << 20
-	if size == 0 {
-		size = ddp.BucketBytes
-	}
-	units := shard.Buckets(a.params, size)
+	units := shard.Buckets(a.params, cmp.Or(a.plan.exchange.buckets.BucketBytes, ddp.BucketBytes))
 	if o.Parameters {
 		var moved []string
 		if units, moved, err = shard.Units(a.tree, a.model, modules); err != nil {

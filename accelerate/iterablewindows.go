@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/samplers"
 )
@@ -52,13 +51,13 @@ func NewIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSo
 	if err != nil {
 		return nil, err
 	}
-	if a.args.DataSharding == args.ShardingLockstep || layout.WorldSize == 1 {
+	if a.plan.batches.dealing == microBatches || layout.WorldSize == 1 {
 		return newIterableWindows(ctx, a, src, layout, nil, steps)
 	}
-	o, _ := a.args.BatchSharding()
 	rule, err := samplers.NewIterableDatasetShard(layout.BatchSize,
 		samplers.Shard{Rank: layout.Rank, WorldSize: layout.WorldSize},
-		samplers.IterableDatasetShardOptions{SplitBatches: o.Split, DropLast: layout.DropLast})
+		samplers.IterableDatasetShardOptions{SplitBatches: a.plan.batches.shard.SplitBatches,
+			DropLast: layout.DropLast})
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +70,7 @@ func NewIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSo
 func NewIterableBatches(ctx context.Context, a *Accelerator, src data.IterableSource) (*IterableWindows, error) {
 	ranks := a.Data()
 	layout := samplers.Layout{
-		BatchSize: a.args.PerDeviceEvalBatchSize, AccumulationSteps: 1, WorldSize: ranks.Size(), Rank: ranks.Rank(),
+		BatchSize: a.plan.batches.eval, AccumulationSteps: 1, WorldSize: ranks.Size(), Rank: ranks.Rank(),
 		Interleaved: a.Shards().GathersParameters(),
 	}
 	return newIterableWindows(ctx, a, src, layout, nil, maxPlace)

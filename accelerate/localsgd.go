@@ -26,12 +26,12 @@ type alone struct {
 
 // startsLocal reports whether ranks step on their own from the step after the first so many on.
 func startsLocal(a *Accelerator, steps int64) bool {
-	return a.args.LocalSGDSteps > 0 && a.Data().group != nil && steps >= int64(a.args.StartLocalSGDIter)
+	return a.plan.local.every > 0 && a.Data().group != nil && steps >= a.plan.local.after
 }
 
 // stepAlone makes a's gradients those.
 func stepAlone(a *Accelerator, steps int64) {
-	a.grads = &alone{whole: newWhole(a), steps: steps, since: int64(a.args.StartLocalSGDIter), averaged: steps}
+	a.grads = &alone{whole: newWhole(a), steps: steps, since: a.plan.local.after, averaged: steps}
 }
 
 func (l *alone) finish(ctx context.Context) error {
@@ -63,7 +63,7 @@ func (l *alone) stepped() {
 // averageIfDue averages the parameters after each local_sgd_steps windows, whether or not a rank had loss terms in
 // them.
 func (l *alone) averageIfDue() {
-	every := int64(l.a.args.LocalSGDSteps)
+	every := l.a.plan.local.every
 	if (l.steps-l.since)/every == (l.averaged-l.since)/every {
 		return
 	}
@@ -230,7 +230,7 @@ func leaveExchange(ctx context.Context, a *Accelerator, r *reduced) error {
 	}
 	stepAlone(a, r.steps)
 	if a.IsMain() {
-		a.log.Info("ranks step on their own from here on", "step", r.steps+1, "local_sgd_steps", a.args.LocalSGDSteps)
+		a.log.Info("ranks step on their own from here on", "step", r.steps+1, "local_sgd_steps", a.plan.local.every)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -175,7 +176,7 @@ func TestAverageState(t *testing.T) {
 func TestLocalSGDRefuses(t *testing.T) {
 	for want, opt := range map[string]accelerate.Option{
 		"accelerate: local_sgd_steps 2 with a model that is sharded (full_shard): want 0": accelerate.WithSharding(
-			accelerate.Sharding{Strategy: args.FullShard}),
+			accelerate.Sharding{Strategy: shard.Full}),
 		"accelerate: local_sgd_steps 2 with ddp_comm_hook bf16: want no hook": accelerate.WithCommHook(
 			ddp.BF16Compress),
 	} {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"runtime"
 
-	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/internal/hostmemory"
 	"github.com/lockstep-ml/lockstep/optim"
 )
@@ -22,7 +22,7 @@ func checkMemory(a *Accelerator, opt *optim.Optimizer) error {
 		return nil
 	}
 	ranks := a.size
-	if a.place != nil && a.place.LocalWorldSize > 0 && a.args.NumReplicas <= 1 {
+	if a.place != nil && a.place.LocalWorldSize > 0 && a.plan.replicas <= 1 {
 		ranks = a.place.LocalWorldSize
 	}
 	held := heldBy(a, opt)
@@ -45,9 +45,9 @@ func relief(a *Accelerator) string {
 		offload = "a smaller model"
 	}
 	switch {
-	case a.size > 1 && a.sharding.Strategy != args.FullShard:
+	case a.size > 1 && a.sharding.Strategy != shard.Full:
 		return "fsdp full_shard, or " + offload
-	case a.args.OffloadOptimizer != args.OffloadDisk:
+	case !a.plan.disk.state:
 		return offload + ", or more hosts"
 	}
 	return "more hosts, or a smaller model"
@@ -61,7 +61,7 @@ func (h held) total() int64 { return h.params + h.grads + h.state }
 func heldBy(a *Accelerator, opt *optim.Optimizer) (h held) {
 	ranks, strategy := int64(a.sharing().Size()), a.sharding.Strategy
 	if ranks == 1 {
-		strategy = args.NoShard
+		strategy = shard.None
 	}
 	for _, p := range a.tree.Parameters() {
 		h.params += int64(p.Bytes())
@@ -69,16 +69,16 @@ func heldBy(a *Accelerator, opt *optim.Optimizer) (h held) {
 	for _, p := range a.params {
 		h.grads += int64(p.Numel() * p.GradDType().Size())
 	}
-	if strategy == args.FullShard || strategy == args.ShardGradOp {
+	if strategy.ShardsParameters() {
 		h.params /= ranks
 	}
 	if a.sharding.interleaved(int(ranks)) {
 		h.grads /= ranks
 	}
-	if a.args.OffloadParams == args.OffloadDisk {
+	if a.plan.disk.params {
 		h.params = 0
 	}
-	if a.args.OffloadOptimizer == args.OffloadDisk {
+	if a.plan.disk.state {
 		return h
 	}
 	for _, p := range opt.Params() {

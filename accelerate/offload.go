@@ -3,13 +3,10 @@
 package accelerate
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	"github.com/lockstep-ml/lockstep/accelerate/offload"
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -21,34 +18,34 @@ type offloaded struct {
 }
 
 // openStore makes a store if one is wanted.
-func openStore(a *args.TrainingArguments, where args.Offload) (*offload.Store, error) {
-	if where != args.OffloadDisk {
+func openStore(wanted bool, dir string) (*offload.Store, error) {
+	if !wanted {
 		return nil, nil
 	}
-	s, err := offload.New(cmp.Or(a.OffloadDir, filepath.Join(a.OutputDir, "offload")))
+	s, err := offload.New(dir)
 	if err != nil {
 		return nil, fmt.Errorf("accelerate: %w", err)
 	}
 	return s, nil
 }
 
-// offloadParams moves the parameters of a single rank to disk, where the arguments want that. Shards of several ranks
+// offloadParams moves the parameters of a single rank to disk, where the plan wants that. Shards of several ranks
 // are made there, see shardGradients.
 func offloadParams(a *Accelerator) (err error) {
-	if a.args.OffloadOptimizer == args.OffloadCPU || a.args.OffloadParams == args.OffloadCPU {
+	disk := a.plan.disk
+	if disk.host {
 		if !a.dev.HostMemory() {
 			return fmt.Errorf("accelerate: offload to cpu from the device %s is not built yet: want none or disk",
 				a.dev.Name())
 		}
 		a.log.Info("offload to cpu changes nothing: the device computes in host memory")
 	}
-	gathers := a.sharding.Strategy == args.FullShard || a.sharding.Strategy == args.ShardGradOp
-	if a.args.OffloadParams == args.OffloadDisk && a.Data().Size() > 1 && !gathers {
+	if disk.params && a.Data().Size() > 1 && !a.sharding.Strategy.ShardsParameters() {
 		return errors.New("accelerate: offload_params is disk: want none, or fsdp full_shard: without it each of " +
 			"several " +
 			"ranks keeps the whole parameters where others write them")
 	}
-	if a.disk.params, err = openStore(a.args, a.args.OffloadParams); a.disk.params == nil || a.size > 1 {
+	if a.disk.params, err = openStore(disk.params, disk.dir); a.disk.params == nil || a.size > 1 {
 		return err
 	}
 	c := a.ctx.NoGrad()
@@ -78,9 +75,9 @@ func zerosOf(s *offload.Store) optim.Zeros {
 	return s.Zeros
 }
 
-// offloadState keeps the optimizer's state on disk, where the arguments want that.
+// offloadState keeps the optimizer's state on disk, where the plan wants that.
 func offloadState(a *Accelerator, opt *optim.Optimizer) (err error) {
-	if a.disk.state, err = openStore(a.args, a.args.OffloadOptimizer); a.disk.state == nil {
+	if a.disk.state, err = openStore(a.plan.disk.state, a.plan.disk.dir); a.disk.state == nil {
 		return err
 	}
 	if err := opt.KeepState(a.disk.state.Zeros); err != nil {

@@ -40,11 +40,11 @@ type madeWindow struct {
 func newPrefetch(ctx context.Context, acc *Accelerator, c *cutter, windows int64) *prefetch {
 	p := &prefetch{cutter: c, left: windows, own: acc.ctx.NoGrad()}
 	p.ctx, p.cancel = context.WithCancel(ctx)
-	workers := acc.args.DataloaderNumWorkers
+	workers := acc.plan.loading.Workers
 	if workers == 0 {
 		return p
 	}
-	p.ordered = make(chan *madeWindow, max(1, workers*acc.args.PrefetchBatches()/c.cut.layout.AccumulationSteps))
+	p.ordered = make(chan *madeWindow, max(1, workers*acc.plan.loading.PrefetchFactor/c.cut.layout.AccumulationSteps))
 	p.workers = make(chan *tensor.Ctx, workers)
 	for range workers {
 		p.workers <- tensor.NewCtx(acc.dev)

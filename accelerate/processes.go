@@ -18,7 +18,6 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/accelerate/flight"
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/comm/shm"
@@ -257,56 +256,56 @@ func (r *Ranks) detect() error {
 	if !e.Distributed() {
 		return nil
 	}
-	if r.args.NumReplicas > 1 {
+	if r.plan.replicas > 1 {
 		return fmt.Errorf("accelerate: num_replicas is %d in a job of %d processes (%s): want ranks as goroutines or "+
-			"as processes, not both", r.args.NumReplicas, e.WorldSize, e)
+			"as processes, not both", r.plan.replicas, e.WorldSize, e)
 	}
 	r.processes, r.rank, r.size = membership(e), e.Rank, e.WorldSize
 	return nil
 }
+
+// The engines between processes by their names.
+const (
+	shmEngine = "shm"
+	tcpEngine = "tcp"
+	mpiEngine = "mpi"
+)
 
 // engine makes the group over what ddp_backend names.
 func (r *Ranks) engine(job *rendezvous.Job, name string) (*comm.Group, error) {
 	opts := r.groupOptions()
 	opts.Name = name
 	opts.FlightDir = flight.Dir(r.flightJob())
-	backend := r.args.DDPBackend
-	if backend == args.BackendAuto || backend == args.BackendGloo || backend == args.BackendNCCL {
-		backend = args.BackendTCP
-		if job.OneHost() {
-			backend = args.BackendSHM
-		}
-	}
-	switch backend {
-	case args.BackendSHM:
+	switch engine := r.plan.job.engine; {
+	case engine == shmEngine || engine == "" && job.OneHost():
 		return shm.New(job, opts)
-	case args.BackendTCP:
+	case engine == tcpEngine || engine == "":
 		return tcp.New(job, opts)
 	}
-	f, err := rendezvous.Engine(string(backend))
+	f, err := rendezvous.Engine(r.plan.job.engine)
 	if err != nil {
 		return nil, err
 	}
 	return f(job, opts)
 }
 
-// groupOptions are what the arguments say of any group.
+// groupOptions are those of any group.
 func (r *Ranks) groupOptions() comm.Options {
-	return comm.Options{Timeout: time.Duration(r.args.DDPTimeout) * time.Second, Log: r.log, Devices: r.devices,
-		FastOrder: r.args.DDPReductionOrder == args.OrderFast}
+	opts := r.plan.job.group
+	opts.Log, opts.Devices = r.log, r.devices
+	return opts
 }
 
 // checkBackend refuses an engine that the program does not have, before any work is done.
 func (r *Ranks) checkBackend() error {
-	switch r.args.DDPBackend {
-	case args.BackendAuto, args.BackendGloo, args.BackendSHM, args.BackendTCP:
+	name := r.plan.job.engine
+	switch {
+	case r.plan.job.devices == deviceEngineAlways && !comm.HasDeviceEngine(nccl):
+		name = nccl
+	case name == "" || name == shmEngine || name == tcpEngine:
 		return nil
-	case args.BackendNCCL:
-		if comm.HasDeviceEngine(nccl) {
-			return nil
-		}
 	}
-	if _, err := rendezvous.Engine(string(r.args.DDPBackend)); err != nil {
+	if _, err := rendezvous.Engine(name); err != nil {
 		return fmt.Errorf("accelerate: ddp_backend: %w", err)
 	}
 	return nil

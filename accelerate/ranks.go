@@ -11,11 +11,9 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/accelerate/flight"
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 )
@@ -26,7 +24,7 @@ type Ranks struct {
 	Peers // all ranks: they decide, wait and fail together
 	roles
 
-	args *args.TrainingArguments
+	plan plan
 	log  *slog.Logger
 
 	unwatch func() // ends giving out the group's flight records; nil with WithGroup
@@ -37,9 +35,6 @@ type Ranks struct {
 	versions  []string         // see EnvironmentOf
 	devices   string           // device engine of the group, "" for none
 }
-
-// Args are the rank's arguments. Additional ranks of Replicas have copies.
-func (r *Ranks) Args() *args.TrainingArguments { return r.args }
 
 // Kernels is the variant of the CPU's kernels that the process runs, as "avx512".
 func (r *Ranks) Kernels() string { return r.kernels }
@@ -97,7 +92,7 @@ func (r *Ranks) openGroup(ctx context.Context) error {
 	p := r.processes
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.join(ctx, time.Duration(r.args.DDPTimeout)*time.Second); err != nil {
+	if err := p.join(ctx, r.plan.job.group.Timeout); err != nil {
 		return err
 	}
 	first, name := p.groups == 0, ""
@@ -116,7 +111,7 @@ func (r *Ranks) openGroup(ctx context.Context) error {
 	r.group = group
 	unwatch := flight.Watch(group, r.flightJob(), r.log)
 	r.unwatch = unwatch
-	if r.args.DDPBackend != args.BackendMPI { // whose last group ends MPI, which the program says when
+	if r.plan.job.engine != mpiEngine { // whose last group ends MPI, which the program says when
 		forgotten := runtime.AddCleanup(r, func(g *comm.Group) {
 			go func() {
 				unwatch()

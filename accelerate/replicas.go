@@ -7,21 +7,15 @@ import (
 	"os"
 
 	"github.com/lockstep-ml/lockstep/accelerate/flight"
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm/local"
 )
 
-// Replicas returns the accelerators of n ranks that are goroutines of this process, in
-// rank order. They take the devices that the arguments name in turn; those that share one, as the CPU, share its
-// workers, which help any rank that has work. Connect prepares them for collective work.
-func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator, error) {
-	ranks, on := make([]*Accelerator, n), named(a.Device)
+// newReplicas is Replicas.
+func newReplicas(p plan, n int, opts []Option) ([]*Accelerator, error) {
+	ranks, on := make([]*Accelerator, n), named(p.device)
 	for r := range ranks {
-		if r > 0 { // a resume changes arguments, on each rank its own
-			a = a.Clone()
-		}
 		var err error
-		if ranks[r], err = create(a, on, opts, r); err != nil {
+		if ranks[r], err = create(p, on, opts, r); err != nil {
 			return nil, err
 		}
 		if ranks[r].processes != nil {

@@ -8,27 +8,17 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Run calls body on every rank of this process: num_replicas goroutines, or the single
-// rank of this process in a launcher's job. Use it to run your own training loop on any
-// number of ranks. Each rank creates its own model, in body. See RunRanks.
-func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelerator) error, opts ...Option) error {
-	if a.NumReplicas > 1 {
-		ranks, err := Replicas(a, a.NumReplicas, opts...)
-		if err != nil {
-			return err
-		}
-		return RunRanks(ctx, ranks, body)
+// ranksOf are the ranks of this process.
+func ranksOf(p plan, opts []Option) ([]*Accelerator, error) {
+	if p.replicas > 1 {
+		return newReplicas(p, p.replicas, opts)
 	}
-	acc, err := New(a, opts...)
-	if err != nil {
-		return err
-	}
-	return RunRanks(ctx, []*Accelerator{acc}, body)
+	acc, err := newRank(p, opts)
+	return []*Accelerator{acc}, err
 }
 
 // RunRanks connects the ranks, unless they are already connected (WithGroup), calls body for each in its own

@@ -5,8 +5,6 @@ package accelerate
 import (
 	"fmt"
 	"math"
-
-	"github.com/lockstep-ml/lockstep/args"
 )
 
 // Scaler is the loss scaling of fp16: gradients are multiplied by a power of two on their way through float16, whose
@@ -24,11 +22,16 @@ type Scaler struct {
 	// Overflows counts those since the scale grew that did not halve it.
 	Overflows int `json:"overflows,omitempty"`
 
+	rule   scaling
+	spared bool // the last overflow did not halve the scale, by the hysteresis
+}
+
+// scaling is the rule of a Scaler.
+type scaling struct {
+	initial, least       float64
 	interval, hysteresis int
 	consecutive          bool // a step without overflow restores the hysteresis
 	deepSpeed            bool // DeepSpeed's rule
-	least                float64
-	spared               bool // the last overflow did not halve the scale, by the hysteresis
 }
 
 // LossScaleError reports that gradients overflow at the smallest loss scale, fp16_min_scale.
@@ -46,14 +49,12 @@ func (e *LossScaleError) Error() string {
 		e.Least)
 }
 
-// newScaler is nil without fp16.
-func newScaler(a *args.TrainingArguments) *Scaler {
-	if !a.FP16 {
+// newScaler is nil without a rule.
+func newScaler(rule *scaling) *Scaler {
+	if rule == nil {
 		return nil
 	}
-	return &Scaler{Scale: a.FP16InitialScale, interval: a.FP16GrowthInterval, hysteresis: a.FP16Hysteresis,
-		consecutive: a.FP16ConsecutiveHysteresis, deepSpeed: a.FP16LossScaler == args.LossScalerDeepSpeed,
-		least: a.FP16MinScale}
+	return &Scaler{Scale: rule.initial, rule: *rule}
 }
 
 // factor is what losses are multiplied by; 1 for a nil Scaler.
@@ -76,7 +77,7 @@ func (s *Scaler) update(overflow bool) {
 		s.Good = 0
 		s.Skipped++
 		s.Row++
-		switch s.spared = s.Overflows+1 < s.hysteresis; {
+		switch s.spared = s.Overflows+1 < s.rule.hysteresis; {
 		case s.spared:
 			s.Overflows++
 		case !s.exhausted():
@@ -85,11 +86,11 @@ func (s *Scaler) update(overflow bool) {
 		return
 	}
 	s.Row = 0
-	if s.consecutive {
+	if s.rule.consecutive {
 		s.Overflows = 0
 	}
-	grow := s.deepSpeed && s.Good > 0 && s.Good%s.interval == 0
-	if s.Good++; !s.deepSpeed && s.Good >= s.interval {
+	grow := s.rule.deepSpeed && s.Good > 0 && s.Good%s.rule.interval == 0
+	if s.Good++; !s.rule.deepSpeed && s.Good >= s.rule.interval {
 		grow, s.Good = true, 0
 	}
 	if grow {
@@ -98,12 +99,12 @@ func (s *Scaler) update(overflow bool) {
 }
 
 // exhausted reports whether the scale cannot be halved.
-func (s *Scaler) exhausted() bool { return s.Scale/2 < math.Max(s.least, minScale) }
+func (s *Scaler) exhausted() bool { return s.Scale/2 < math.Max(s.rule.least, minScale) }
 
 // check returns an error if a step overflowed at a scale that could not be halved.
 func (s *Scaler) check(n *Numbers) error {
 	if n.Overflow && s.exhausted() && !s.spared && n.LossScale == s.Scale {
-		return &LossScaleError{Scale: s.Scale, Least: s.least, Skipped: s.Row}
+		return &LossScaleError{Scale: s.Scale, Least: s.rule.least, Skipped: s.Row}
 	}
 	return nil
 }

@@ -42,11 +42,11 @@ func TestLossScales(t *testing.T) {
 			a.FP16MinScale = minScale // there is no smallest one
 		}
 		for _, resumed := range []bool{false, true} {
-			s := newScaler(a)
+			s := newScaler(planOf(a).scaling)
 			var got []int
 			for step, o := range c.Overflows {
 				if resumed {
-					next := newScaler(a)
+					next := newScaler(planOf(a).scaling)
 					require.NoError(t, next.Restore(*s))
 					s = next
 				}

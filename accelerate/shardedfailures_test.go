@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
-	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/data"
@@ -125,7 +125,7 @@ func TestShardedModelWithUnusedParameters(t *testing.T) {
 	for name, uses := range map[string]func(place int) bool{"by some": func(place int) bool { return place%4 == 2 },
 		"by none": nowhere} {
 		var want map[string]string
-		for _, strategy := range append([]args.ShardStrategy{args.NoShard}, strategies...) {
+		for _, strategy := range append([]shard.Strategy{shard.None}, strategies...) {
 			ranks := accelerators(t, 4, nil,
 				accelerate.WithSharding(accelerate.Sharding{Strategy: strategy, Gather: true}))
 			errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
@@ -185,7 +185,7 @@ func TestShardedFailures(t *testing.T) {
 			},
 		},
 	} {
-		for _, strategy := range []args.ShardStrategy{args.ShardGradOp, args.FullShard} {
+		for _, strategy := range []shard.Strategy{shard.GradOp, shard.Full} {
 			t.Run(fmt.Sprint(name, ", ", strategy), func(t *testing.T) {
 				sharding := accelerate.WithSharding(accelerate.Sharding{Strategy: strategy, Gather: true})
 				errs := make([]error, 4)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/local"
@@ -31,22 +32,22 @@ func TestPeaksOfShardedModels(t *testing.T) {
 		t.Skip("large matrices: not under the race detector")
 	}
 	for _, c := range []struct {
-		strategy args.ShardStrategy
+		strategy shard.Strategy
 		share    bool
 		replicas int
 		bf16     bool
 		stays    func(n float64) float64 // bytes per parameter, from the number of ranks
 	}{
-		{args.NoShard, false, 0, false, func(float64) float64 { return 16 }},
-		{args.ShardOptimizer, false, 0, false, func(n float64) float64 { return 8 + 8/n }},
-		{args.ShardGradients, false, 0, false, func(n float64) float64 { return 4 + 12/n }},
-		{args.ShardGradOp, false, 0, false, func(n float64) float64 { return 16 / n }},
-		{args.FullShard, false, 0, false, func(n float64) float64 { return 16 / n }},
-		{args.FullShard, true, 0, false, func(n float64) float64 { return 16 / n }},
-		{args.FullShard, false, 2, false, func(n float64) float64 { return 16 / n }},
-		{args.FullShard, true, 2, false, func(n float64) float64 { return 16 / n }},
-		{args.FullShard, false, 0, true, func(n float64) float64 { return 16 / n }},
-		{args.FullShard, true, 0, true, func(n float64) float64 { return 18 / n }},
+		{shard.None, false, 0, false, func(float64) float64 { return 16 }},
+		{shard.Optimizer, false, 0, false, func(n float64) float64 { return 8 + 8/n }},
+		{shard.Gradients, false, 0, false, func(n float64) float64 { return 4 + 12/n }},
+		{shard.GradOp, false, 0, false, func(n float64) float64 { return 16 / n }},
+		{shard.Full, false, 0, false, func(n float64) float64 { return 16 / n }},
+		{shard.Full, true, 0, false, func(n float64) float64 { return 16 / n }},
+		{shard.Full, false, 2, false, func(n float64) float64 { return 16 / n }},
+		{shard.Full, true, 2, false, func(n float64) float64 { return 16 / n }},
+		{shard.Full, false, 0, true, func(n float64) float64 { return 16 / n }},
+		{shard.Full, true, 0, true, func(n float64) float64 { return 18 / n }},
 	} {
 		name := fmt.Sprintf("%s, shared %v, %d replicas, bf16 %v", cmp.Or(c.strategy, "ddp"), c.share, c.replicas,
 			c.bf16)

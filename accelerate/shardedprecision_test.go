@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 )
 
@@ -30,13 +31,13 @@ func TestShardedModelsInMixedPrecision(t *testing.T) {
 		},
 	} {
 		want, norms := shardRun{ranks: 1, leaves: 24, steps: steps, samples: samples, set: set}.run(t)
-		for _, strategy := range []args.ShardStrategy{args.ShardGradOp, args.FullShard} {
+		for _, strategy := range []shard.Strategy{shard.GradOp, shard.Full} {
 			for _, ranks := range []int{2, 3, 4} {
 				if testing.Short() && ranks != 3 {
 					continue
 				}
 				for _, share := range []bool{false, true} {
-					if testing.Short() && share != (strategy == args.FullShard) {
+					if testing.Short() && share != (strategy == shard.Full) {
 						continue
 					}
 					what := fmt.Sprintf("%s, %s, %d ranks, shared %v", name, strategy, ranks, share)
@@ -62,7 +63,7 @@ func TestParametersThatStay(t *testing.T) {
 			"small":     func(s *accelerate.Sharding) { s.Persist = 5000 },
 			"all small": func(s *accelerate.Sharding) { s.Persist = 1 << 30 },
 		} {
-			for _, strategy := range []args.ShardStrategy{args.ShardGradOp, args.FullShard} {
+			for _, strategy := range []shard.Strategy{shard.GradOp, shard.Full} {
 				got, n := shardRun{ranks: 2, strategy: strategy, leaves: 8, steps: 2, samples: 20, set: set,
 					also: also}.run(t)
 				require.Equal(t, norms, n, what)
@@ -75,7 +76,7 @@ func TestParametersThatStay(t *testing.T) {
 	err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
 		m := newNet(acc.Device(), 1)
 		return acc.Place(t.Context(), m, nil)
-	}, accelerate.WithLogger(quiet), accelerate.WithSharding(accelerate.Sharding{Strategy: args.FullShard, Gather: true,
+	}, accelerate.WithLogger(quiet), accelerate.WithSharding(accelerate.Sharding{Strategy: shard.Full, Gather: true,
 		Ignored: "head"}))
 	require.ErrorContains(t, err, `accelerate: fsdp_ignored_modules "head" matches no module's path; they are as `)
 }
@@ -83,7 +84,7 @@ func TestParametersThatStay(t *testing.T) {
 // Gradients that travel rounded are added in float32, leaf by leaf: the result differs from that of float32, and not
 // with the number of ranks.
 func TestGradientsThatTravelRounded(t *testing.T) {
-	run := func(ranks int, strategy args.ShardStrategy, rounded bool) (map[string]string, []float64) {
+	run := func(ranks int, strategy shard.Strategy, rounded bool) (map[string]string, []float64) {
 		got, norms := shardRun{ranks: ranks, strategy: strategy, leaves: 12, steps: 2, samples: 40,
 			also: func(s *accelerate.Sharding) { s.Rounded = rounded }}.run(t)
 		for rank := range got {
@@ -91,8 +92,8 @@ func TestGradientsThatTravelRounded(t *testing.T) {
 		}
 		return got[0], norms
 	}
-	exact, norms := run(1, args.NoShard, false)
-	want, near := run(2, args.ShardGradients, true)
+	exact, norms := run(1, shard.None, false)
+	want, near := run(2, shard.Gradients, true)
 	require.False(t, equalWeights(exact, want))
 	for i, n := range norms {
 		require.InEpsilon(t, n, near[i], 0.01)
@@ -104,7 +105,7 @@ func TestGradientsThatTravelRounded(t *testing.T) {
 			require.True(t, equalWeights(want, got), "%s, %d ranks", strategy, ranks)
 		}
 	}
-	_, first := run(2, args.ShardOptimizer, true) // each rank adds its leaves up before
+	_, first := run(2, shard.Optimizer, true) // each rank adds its leaves up before
 	for i, n := range norms {
 		require.InEpsilon(t, n, first[i], 0.01)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models/generation"
@@ -122,10 +123,10 @@ func TestOddModelsSharded(t *testing.T) {
 	for _, flags := range []struct{ bf16, again bool }{{false, false}, {true, false}, {true, true}} {
 		set := func(_ int, a *args.TrainingArguments) { a.BF16, a.GradientCheckpointing = flags.bf16, flags.again }
 		var want map[string]string
-		for _, strategy := range append([]args.ShardStrategy{args.NoShard}, strategies...) {
+		for _, strategy := range append([]shard.Strategy{shard.None}, strategies...) {
 			for _, gather := range []bool{true, false} {
 				n := 4
-				if strategy == args.NoShard {
+				if strategy == shard.None {
 					n = 1
 				}
 				var said lines
@@ -144,7 +145,7 @@ func TestOddModelsSharded(t *testing.T) {
 					return err
 				})
 				require.Equal(t, make([]error, n), errs, what)
-				if gather && (strategy == args.FullShard || strategy == args.ShardGradOp) {
+				if gather && (strategy == shard.Full || strategy == shard.GradOp) {
 					require.Contains(t, said.String(), "belong to the unit around them")
 					require.Contains(t, said.String(), "links.0.inner.weight")
 				}
@@ -176,7 +177,7 @@ func (l *lines) String() string {
 // A text that a callback generates during training is that of one rank, and disturbs nothing.
 func TestGenerationWhileTrainingSharded(t *testing.T) {
 	for _, bf16 := range []bool{false, true} {
-		run := func(ranks int, strategy args.ShardStrategy, share bool) (map[string]string, []string) {
+		run := func(ranks int, strategy shard.Strategy, share bool) (map[string]string, []string) {
 			texts := make([]string, ranks)
 			got, _ := shardRun{ranks: ranks, strategy: strategy, leaves: 4, steps: 2, samples: 20, share: share,
 				set: func(a *args.TrainingArguments) { a.BF16 = bf16 },
@@ -190,7 +191,7 @@ func TestGenerationWhileTrainingSharded(t *testing.T) {
 				}}.run(t)
 			return got[0], texts
 		}
-		want, text := run(1, args.NoShard, false)
+		want, text := run(1, shard.None, false)
 		require.NotEmpty(t, text[0])
 		for _, strategy := range strategies {
 			for _, share := range []bool{false, true} {

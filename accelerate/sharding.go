@@ -6,13 +6,12 @@ import (
 	"fmt"
 
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/nn"
 )
 
 // Sharding says how a model is spread over the data's ranks.
 type Sharding struct {
-	Strategy args.ShardStrategy
+	Strategy shard.Strategy
 	// Modules are the units whose parameters come and go together; nil stands for those that Place is given. What lies
 	// in none of them is whole for the length of a pass.
 	Modules []nn.Module
@@ -58,7 +57,7 @@ func (a *Accelerator) Summon(write bool, f func() error) error {
 
 // interleaved reports whether each of several ranks computes leaves r, r + N …: gradients are exchanged after each.
 func (s Sharding) interleaved(ranks int) bool {
-	return ranks > 1 && s.Strategy != args.NoShard && s.Strategy != args.ShardOptimizer
+	return ranks > 1 && s.Strategy.ShardsGradients()
 }
 
 // replicas is how many there are; 0 leaves it to the mesh.
@@ -79,5 +78,5 @@ func find(a *Accelerator) error {
 	if err != nil {
 		return err
 	}
-	return a.arrange(a.sharding.Strategy != args.NoShard, replicas)
+	return a.arrange(a.sharding.Strategy != shard.None, replicas)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/fake"
@@ -28,7 +29,7 @@ import (
 // shardRun is a training run whose weights must not depend on how the model is spread.
 type shardRun struct {
 	ranks    int
-	strategy args.ShardStrategy
+	strategy shard.Strategy
 	share    bool // parameters
 	replicas int
 	leaves   int // of a window
@@ -164,24 +165,24 @@ func TestShardedMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("large matrices: not under the race detector")
 	}
-	limits := map[args.ShardStrategy]float64{args.ShardOptimizer: 0.755, args.ShardGradients: 0.63,
-		args.ShardGradOp: 0.51, args.FullShard: 0.51}
-	measure := func(s args.ShardStrategy, share bool) float64 {
+	limits := map[shard.Strategy]float64{shard.Optimizer: 0.755, shard.Gradients: 0.63,
+		shard.GradOp: 0.51, shard.Full: 0.51}
+	measure := func(s shard.Strategy, share bool) float64 {
 		var held int64
 		shardRun{ranks: 2, leaves: 2, steps: 2, samples: 8, width: 512, strategy: s, share: share,
 			held: &held}.run(t)
 		return float64(held)
 	}
-	whole := measure(args.NoShard, false)
+	whole := measure(shard.None, false)
 	for strategy, limit := range limits {
 		require.LessOrEqual(t, measure(strategy, false), limit*whole, strategy)
 	}
-	require.LessOrEqual(t, measure(args.FullShard, true), 0.51*whole)
+	require.LessOrEqual(t, measure(shard.Full, true), 0.51*whole)
 }
 
 // A training whose state alone is more than the host's memory is refused with what it needs, and goes on sharded.
 func TestMemoryThatDoesNotSuffice(t *testing.T) {
-	run := func(s args.ShardStrategy) error {
+	run := func(s shard.Strategy) error {
 		ranks := accelerators(t, 4, nil, accelerate.WithSharding(accelerate.Sharding{Strategy: s}))
 		return errors.Join(job(t, ranks, func(acc *accelerate.Accelerator) error {
 			_, err := trainChain(t, acc, nil, nowhere)
@@ -189,16 +190,16 @@ func TestMemoryThatDoesNotSuffice(t *testing.T) {
 		})...)
 	}
 	defer accelerate.SetHostLimit(8 * 5 * 4 * 16 * 3)() // of 8 layers of 20 parameters, three times 16 bytes
-	err := run(args.NoShard)
+	err := run(shard.None)
 	require.ErrorContains(t, err,
 		"accelerate: each of the 4 ranks on this host needs 0.0 MiB (parameters 0.0 MiB, gradients ")
 	require.ErrorContains(t, err,
 		"and the memory of a test is 0.0 MiB: want fsdp full_shard, or offload_optimizer disk")
-	require.NoError(t, run(args.FullShard))
+	require.NoError(t, run(shard.Full))
 }
 
-var strategies = []args.ShardStrategy{args.ShardOptimizer, args.ShardGradients, args.ShardGradOp,
-	args.FullShard}
+var strategies = []shard.Strategy{shard.Optimizer, shard.Gradients, shard.GradOp,
+	shard.Full}
 
 // epochs are sizes of two epochs whose last windows do not reach every rank; one, under the race detector.
 func epochs() (samples int, steps int64) {
@@ -216,7 +217,7 @@ func TestShardedHasTheBitsOfOneRank(t *testing.T) {
 		want, norms := shardRun{ranks: 1, leaves: leaves, steps: steps, samples: samples}.run(t)
 		for _, strategy := range strategies {
 			for _, ranks := range []int{2, 3, 4, 8} {
-				if leaves%ranks != 0 || ranks == 3 && strategy == args.ShardOptimizer {
+				if leaves%ranks != 0 || ranks == 3 && strategy == shard.Optimizer {
 					continue // ZeRO-1 adds a rank's leaves first, as data parallelism does
 				}
 				if testing.Short() && (leaves == 8 || ranks > 3) {
@@ -230,7 +231,7 @@ func TestShardedHasTheBitsOfOneRank(t *testing.T) {
 						require.True(t, equalWeights(want[0], got[rank]), "rank %d", rank)
 					}
 				})
-				if strategy != args.FullShard {
+				if strategy != shard.Full {
 					continue
 				}
 				t.Run(fmt.Sprintf("shared parameters, %d ranks, %d leaves", ranks, leaves), func(t *testing.T) {
@@ -252,7 +253,7 @@ func TestFullShardOnFiveAndSixRanks(t *testing.T) {
 		func(a *args.TrainingArguments) { a.BF16, a.GradientCheckpointing = true, true }} {
 		r := shardRun{ranks: 1, leaves: 30, steps: 3, samples: 75, set: set}
 		want, norms := r.run(t)
-		r.strategy = args.FullShard
+		r.strategy = shard.Full
 		for _, r.ranks = range []int{5, 6} {
 			for _, r.share = range []bool{false, true} {
 				if testing.Short() && r.share == (r.ranks == 6) {
@@ -276,7 +277,7 @@ func TestHybridShardedHasTheBitsOfOneRank(t *testing.T) {
 	want, norms := shardRun{ranks: 1, leaves: leaves, steps: steps, samples: samples}.run(t)
 	for _, strategy := range strategies {
 		for _, n := range []struct{ ranks, replicas int }{{2, 2}, {4, 2}, {6, 2}, {8, 2}, {8, 4}, {12, 4}} {
-			if n.ranks/n.replicas == 3 && strategy == args.ShardOptimizer {
+			if n.ranks/n.replicas == 3 && strategy == shard.Optimizer {
 				continue
 			}
 			if testing.Short() && n.ranks != 4 && n.ranks != 6 {
@@ -309,7 +310,7 @@ func TestShardedUnitsOfOtherSizes(t *testing.T) {
 		},
 		"by size": func(a *args.TrainingArguments) { a.FSDPMinNumParams = 5000 },
 	} {
-		got, _ := shardRun{ranks: 2, strategy: args.FullShard, leaves: 8, steps: 2, samples: 20, set: set}.run(t)
+		got, _ := shardRun{ranks: 2, strategy: shard.Full, leaves: 8, steps: 2, samples: 20, set: set}.run(t)
 		for rank := range got {
 			require.True(t, equalWeights(want[0], got[rank]), "%s: rank %d", name, rank)
 		}
@@ -362,7 +363,7 @@ func TestOptimizersThatNeedWholeParametersAreRefused(t *testing.T) {
 		}
 		opt := optim.New(acc.Ctx(), "lamb", []*optim.Group{{Params: acc.Trained(), LR: 1e-2}}, optim.L2{}, byNorm{})
 		return acc.Prepare(context.Background(), m, opt, nil)
-	}, accelerate.WithSharding(accelerate.Sharding{Strategy: args.FullShard}), accelerate.WithLogger(quiet))
+	}, accelerate.WithSharding(accelerate.Sharding{Strategy: shard.Full}), accelerate.WithLogger(quiet))
 	require.ErrorContains(t, err, "accelerate: optimizer lamb: accelerate_test.byNorm needs whole parameters, and "+
 		"they are "+
 		"sharded: want no fsdp and zero_stage, or an optim.Elementwise")
@@ -394,7 +395,7 @@ func TestShardingRefusesHooks(t *testing.T) {
 
 // NoSync changes no sum of sharded gradients either, which it does not keep from being exchanged.
 func TestNoSyncOfShardedModels(t *testing.T) {
-	gradients := func(strategy args.ShardStrategy, noSync int) (sums map[string]string, exchanges int) {
+	gradients := func(strategy shard.Strategy, noSync int) (sums map[string]string, exchanges int) {
 		ranks := accelerators(t, 2, func(_ int, a *args.TrainingArguments) { a.GradientAccumulationSteps = 4 },
 			accelerate.WithSharding(accelerate.Sharding{Strategy: strategy, Gather: true}))
 		errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
@@ -455,7 +456,7 @@ func TestNoSyncOfShardedModels(t *testing.T) {
 // gathers.
 func TestDeferredModels(t *testing.T) {
 	want, norms := shardRun{ranks: 1, leaves: 8, steps: 2, samples: 20}.run(t)
-	for _, strategy := range append([]args.ShardStrategy{args.NoShard}, strategies...) {
+	for _, strategy := range append([]shard.Strategy{shard.None}, strategies...) {
 		for _, share := range []bool{false, true} {
 			got, n := shardRun{ranks: 4, strategy: strategy, leaves: 8, steps: 2, samples: 20, share: share,
 				deferred: true}.run(t)
@@ -479,7 +480,7 @@ func TestDeferredModels(t *testing.T) {
 	engine.Mirror = true
 	acc, err := accelerate.New(args.Default(""), accelerate.WithGroup(group), accelerate.WithDevice(dev),
 		accelerate.WithLogger(quiet),
-		accelerate.WithSharding(accelerate.Sharding{Strategy: args.FullShard, Gather: true}))
+		accelerate.WithSharding(accelerate.Sharding{Strategy: shard.Full, Gather: true}))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, acc.Close()) }()
 	cfg := gpt2.DefaultConfig()

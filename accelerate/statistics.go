@@ -104,7 +104,7 @@ func (s *statistics) forget(first int) {
 // passes without a backward pass do not count.
 func (s *statistics) exchange(ctx context.Context, a *Accelerator) error {
 	s.forget(s.unowned)
-	if a.Data().group == nil || !a.args.DDPBroadcastBuffers {
+	if a.Data().group == nil || !a.plan.exchange.statistics {
 		return nil
 	}
 	parts, err := a.Data().GatherBytes(ctx, s.encode())

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/fake"
@@ -51,17 +52,17 @@ func TestTrafficOfAStep(t *testing.T) {
 					}
 					units := 12 + 1
 					switch s {
-					case args.ShardOptimizer:
+					case shard.Optimizer:
 						requireWithin(t, p, gathered)
 						requireWithin(t, p, sent)
 						return
-					case args.ShardGradients:
+					case shard.Gradients:
 						requireWithin(t, p, gathered)
 						requireWithin(t, passes*p, sent)
 						return
-					case args.ShardGradOp:
+					case shard.GradOp:
 						requireWithin(t, passes*p, gathered)
-					case args.FullShard:
+					case shard.Full:
 						requireWithin(t, passes*(2*p-r), gathered)
 					}
 					requireWithin(t, passes*p, sent)
@@ -72,7 +73,7 @@ func TestTrafficOfAStep(t *testing.T) {
 					}
 					for label, n := range gathers {
 						want := passes
-						if s == args.FullShard && !strings.Contains(label, "root") {
+						if s == shard.Full && !strings.Contains(label, "root") {
 							want = 2 * passes
 						}
 						require.Equal(t, want, n, label)
@@ -89,7 +90,7 @@ func TestTrafficOfAStepInBF16(t *testing.T) {
 	if testing.Short() {
 		return // a short run is the race detector's, and this model is large
 	}
-	for _, s := range []args.ShardStrategy{args.ShardGradOp, args.FullShard} {
+	for _, s := range []shard.Strategy{shard.GradOp, shard.Full} {
 		for _, rounded := range []bool{false, true} {
 			const ranks, passes = 2, 2
 			record, p, r := recordedStep(t, s, ranks, passes, func(a *args.TrainingArguments) {
@@ -109,7 +110,7 @@ func TestTrafficOfAStepInBF16(t *testing.T) {
 				}
 			}
 			products := 2 * (p - r)
-			if s == args.FullShard {
+			if s == shard.Full {
 				products *= 2 // forward and backward
 			}
 			requireWithin(t, passes*(products+4*r), gathered)
@@ -129,7 +130,7 @@ func requireWithin(t *testing.T, want, got int) {
 
 // recordedStep is the flight record of the second step of rank 0, on a device without values and with ranks that answer
 // at once, and the number of parameters of the model and of its root.
-func recordedStep(t *testing.T, s args.ShardStrategy, ranks, passes int, set func(a *args.TrainingArguments)) (
+func recordedStep(t *testing.T, s shard.Strategy, ranks, passes int, set func(a *args.TrainingArguments)) (
 	record []comm.FlightEntry, params, root int) {
 	t.Helper()
 	ctx, dev := t.Context(), tensor.NewMeta()

@@ -9,7 +9,6 @@ import (
 	"io"
 	"iter"
 
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/samplers"
 )
@@ -60,11 +59,10 @@ func (a *Accelerator) Windows(ctx context.Context, source data.Source, s sampler
 
 // newStream is the order of samples as data_sharding shares it out.
 func newStream(a *Accelerator, s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
-	if o, ok := a.args.BatchSharding(); ok {
-		return samplers.NewShardedStream(s, layout,
-			samplers.BatchSamplerShardOptions{SplitBatches: o.Split, EvenBatches: o.Even})
-	}
-	if a.args.DataSharding == args.ShardingTorch {
+	switch b := a.plan.batches; b.dealing {
+	case wholeBatches:
+		return samplers.NewShardedStream(s, layout, b.shard)
+	case singles:
 		return samplers.NewDistributedStream(s, layout)
 	}
 	return samplers.NewStream(s, layout)
@@ -119,11 +117,8 @@ func (w *Windows) load() error {
 		return nil
 	}
 	w.Close()
-	a := w.acc.args
 	loader, err := data.NewLoader(w.ctx, w.acc.ctx.NoGrad(), w.source, data.StreamOrder(w.Stream.Clone(), w.left),
-		data.LoaderOptions{
-			Workers: a.DataloaderNumWorkers, PrefetchFactor: a.PrefetchBatches(),
-		})
+		w.acc.plan.loading)
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}

@@ -13,16 +13,16 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// wrapped are the modules whose parameters come and go together: those of Sharding, or what the arguments choose by
-// class or size, or blocks.
+// wrapped are the modules whose parameters come and go together: those of Sharding, or what the plan chooses by class
+// or size, or blocks.
 func wrapped(a *Accelerator, blocks []nn.Module) ([]nn.Module, error) {
 	switch {
 	case a.sharding.Modules != nil:
 		return a.sharding.Modules, nil
-	case len(a.args.FSDPTransformerLayerClsToWrap) > 0:
-		return ofClasses(a.tree, a.args.FSDPTransformerLayerClsToWrap)
-	case a.args.FSDPMinNumParams > 0:
-		return ofSize(a.tree, a.args.FSDPMinNumParams), nil
+	case len(a.plan.units.classes) > 0:
+		return ofClasses(a.tree, a.plan.units.classes)
+	case a.plan.units.least > 0:
+		return ofSize(a.tree, a.plan.units.least), nil
 	}
 	return blocks, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
@@ -160,7 +161,7 @@ func TestEstimateOfShardedMemory(t *testing.T) {
 		a.SkipMemoryMetrics = false
 		set(a)
 		res, err := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev),
-			trainer.WithSharding(accelerate.Sharding{Strategy: a.ShardStrategy(), Gather: true}),
+			trainer.WithSharding(accelerate.Sharding{Strategy: shard.Strategy(a.ShardStrategy()), Gather: true}),
 			trainer.WithTrainData(data.NewSource(list, data.CausalLM(0)))).Train()
 		require.NoError(t, err)
 		measured, estimated := res.Metrics["train_mem_peak"], res.Metrics["train_mem_peak_estimated"]

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
@@ -59,7 +60,8 @@ func trainWide(t *testing.T, disk *vfs.Mem, ranks int, frozen string, gather boo
 	m := wideGPT2(t, frozen)
 	opts := []trainer.Option{trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13))}
 	if gather {
-		opts = append(opts, trainer.WithSharding(accelerate.Sharding{Strategy: a.ShardStrategy(), Gather: true}))
+		opts = append(opts, trainer.WithSharding(accelerate.Sharding{
+			Strategy: shard.Strategy(a.ShardStrategy()), Gather: true}))
 	}
 	tr := newTrainer(disk, m, a, opts...)
 	_, err := tr.Train()

@@ -51,7 +51,7 @@ func (t *Trainer) buildRanks() error {
 	for _, acc := range ranks[1:] {
 		replica := *t
 		replica.acc, replica.replicas, replica.display, replica.sharing = acc, nil, nil, sharing[acc.Device()]
-		replica.args = acc.Args()
+		replica.args = t.args.Clone() // a resume changes arguments, on each rank its own
 		replica.user = slices.DeleteFunc(slices.Clone(t.user), func(c callbacks.Callback) bool {
 			_, every := c.(callbacks.EveryRank)
 			return !every

@@ -163,6 +163,7 @@ func (r *run) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	accelerate.SetArguments(r.acc, r.args) // a resume may have changed them
 	if ck == nil {
 		if err := r.whole(); err != nil {
 			return err

@@ -19,7 +19,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/bench/internal/torchrun"
 )
 
@@ -30,9 +30,9 @@ const envWorker = "BENCH_DDP_WORKER"
 var usual = []string{"one", "apart", "shm", "tcp", "goroutines", "torch-one", "torch-apart", "torch-ddp"}
 
 // strategies are the ways to shard a model, which may follow an engine's name: shm:full_shard.
-var strategies = map[string]args.ShardStrategy{"": args.NoShard, "zero_1": args.ShardOptimizer,
-	"zero_2": args.ShardGradients, "shard_grad_op": args.ShardGradOp, "full_shard": args.FullShard,
-	"full_shard_shared": args.FullShard}
+var strategies = map[string]shard.Strategy{"": shard.None, "zero_1": shard.Optimizer,
+	"zero_2": shard.Gradients, "shard_grad_op": shard.GradOp, "full_shard": shard.Full,
+	"full_shard_shared": shard.Full}
 
 // known reports whether there is a contender of that name.
 func known(name string) bool {

@@ -31,13 +31,13 @@ func run(ctx context.Context, p *program.Process) error {
 	a := args.Default("out/custom_training_loop")
 	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas = 4, 8, 2
 	return accelerate.Run(ctx, a, func(acc *accelerate.Accelerator) error {
-		return train(ctx, acc, p.Stdout)
+		return train(ctx, acc, a.Seed, p.Stdout)
 	})
 }
 
 // train is the loop of one rank. The first signal ends signals; ctx, that of the exchanges between ranks, goes on, so
 // that no rank waits for one that has left.
-func train(signals context.Context, acc *accelerate.Accelerator, out io.Writer) error {
+func train(signals context.Context, acc *accelerate.Accelerator, seed uint64, out io.Writer) error {
 	ctx := context.WithoutCancel(signals)
 	model, train := line.Model(), line.Train()
 	group := &optim.Group{LR: 0.1}
@@ -46,7 +46,7 @@ func train(signals context.Context, acc *accelerate.Accelerator, out io.Writer) 
 	if err := acc.Prepare(ctx, model, opt, nil); err != nil {
 		return err
 	}
-	windows, err := acc.Windows(ctx, train, samplers.NewRandom(int64(train.Len()), acc.Args().Seed), steps)
+	windows, err := acc.Windows(ctx, train, samplers.NewRandom(int64(train.Len()), seed), steps)
 	if err != nil {
 		return err
 	}

@@ -33,10 +33,10 @@ func main() { os.Exit(program.Run(run)) }
 func run(ctx context.Context, p *program.Process) error {
 	a := args.Default("out/uneven_inputs")
 	a.PerDeviceTrainBatchSize, a.NumReplicas = 4, len(sizes)
-	return accelerate.Run(ctx, a, func(acc *accelerate.Accelerator) error { return train(ctx, acc, p.Stdout) })
+	return accelerate.Run(ctx, a, func(acc *accelerate.Accelerator) error { return train(ctx, a, acc, p.Stdout) })
 }
 
-func train(ctx context.Context, acc *accelerate.Accelerator, out io.Writer) error {
+func train(ctx context.Context, a *args.TrainingArguments, acc *accelerate.Accelerator, out io.Writer) error {
 	model := line.Model()
 	mine := data.NewSource(line.Samples(sizes[acc.Rank()], uint64(acc.Rank()+1)), data.Stack[line.Point])
 	group := &optim.Group{LR: 0.1}
@@ -44,8 +44,8 @@ func train(ctx context.Context, acc *accelerate.Accelerator, out io.Writer) erro
 	if err := acc.Prepare(ctx, model, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
 		return err
 	}
-	cut, err := samplers.NewBatch(samplers.NewRandom(int64(mine.Len()), acc.Args().Seed),
-		acc.Args().PerDeviceTrainBatchSize, false)
+	cut, err := samplers.NewBatch(samplers.NewRandom(int64(mine.Len()), a.Seed), a.PerDeviceTrainBatchSize,
+		false)
 	if err != nil {
 		return err
 	}

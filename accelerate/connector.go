@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/samplers"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// The connector is this file, the only one that reads args.TrainingArguments: it makes a plan of them, and the rest of
+// the package follows the plan.
+
+// New chooses the device for the given arguments and determines the rank of this process
+// among those that a launcher started; see Open. With WithGroup it is a rank of that group
+// instead. The arguments are read once: what changes in them later has no effect, see SetArguments.
+func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
+	return newRank(planOf(a), opts)
+}
+
+// Replicas returns the accelerators of n ranks that are goroutines of this process, in
+// rank order. They take the devices that the arguments name in turn; those that share one, as the CPU, share its
+// workers, which help any rank that has work. Connect prepares them for collective work.
+func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator, error) {
+	return newReplicas(planOf(a), n, opts)
+}
+
+// Run calls body on every rank of this process: num_replicas goroutines, or the single
+// rank of this process in a launcher's job. Use it to run your own training loop on any
+// number of ranks. Each rank creates its own model, in body. See RunRanks.
+func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelerator) error, opts ...Option) error {
+	ranks, err := ranksOf(planOf(a), opts)
+	if err != nil {
+		return err
+	}
+	return RunRanks(ctx, ranks, body)
+}
+
+// SetArguments makes a rank follow other arguments from its next Place on, as a run does that resumes with those of its
+// checkpoint. The device, the ranks, their engine and the sharding stay as New chose them.
+func SetArguments(acc *Accelerator, a *args.TrainingArguments) { acc.plan = planOf(a) }
+
+// plan is what the arguments come to, in the words of this package and of those below it.
+type plan struct {
+	device    string // to compute on; "" is the best that there is
+	replicas  int    // ranks that are goroutines of this process
+	seed      uint64
+	recompute bool // the units that Prepare is given
+	tf32      bool
+	lower     lowered
+	scaling   *scaling // nil without fp16
+	batches   batches
+	loading   data.LoaderOptions
+	job       job
+	exchange  exchange
+	local     localSteps
+	sharding  Sharding
+	units     unitRule
+	disk      diskRule
+
+	settings func() ([]byte, error) // the arguments as JSON, which ranks compare
+}
+
+// lowered are the dtypes of autocast; Invalid for none.
+type lowered struct{ train, eval tensor.DType }
+
+// batches is how the training stream is cut, and who gets what.
+type batches struct {
+	train, eval int // samples of a micro-batch of a rank
+	dropLast    bool
+	dealing     dealing
+	shard       samplers.BatchSamplerShardOptions // of wholeBatches
+	// accumulation is the number of micro-batches of each of so many ranks in a window.
+	accumulation func(ranks int) (int, error)
+}
+
+// dealing is how ranks share the samples.
+type dealing int
+
+const (
+	microBatches dealing = iota // of each window
+	wholeBatches                // as accelerate's BatchSamplerShard deals them
+	singles                     // one by one, as torch's DistributedSampler deals them
+)
+
+// job is how the ranks are connected.
+type job struct {
+	engine  string // between processes; "" is shared memory on one host, otherwise TCP
+	devices deviceEngine
+	group   comm.Options // deadline and order of sums
+}
+
+// deviceEngine is whether tensors go from device to device, past the engine between processes.
+type deviceEngine int
+
+const (
+	deviceEngineNever deviceEngine = iota
+	deviceEngineIf                 // the program has one
+	deviceEngineAlways
+)
+
+// exchange is what happens to gradients and statistics between ranks.
+type exchange struct {
+	buckets            ddp.Options
+	hook               string
+	hookSettings       map[string]any
+	deterministicRanks int  // results have the same bits on up to so many
+	equalInit          bool // parameters that differ at first are an error
+	statistics         bool // running statistics follow the micro-batches of all ranks
+}
+
+// localSteps are ranks that step on their own and average their parameters.
+type localSteps struct{ every, after int64 } // every 0: they do not
+
+// unitRule chooses the units of a sharded model; without either they are those that Place is given.
+type unitRule struct {
+	classes []string // by type
+	least   int      // by the number of parameters
+}
+
+// diskRule is what lies in files between passes.
+type diskRule struct {
+	params, state bool
+	host          bool // something is wanted in the host's memory
+	dir           string
+}
+
+// planOf reads the arguments.
+func planOf(a *args.TrainingArguments) plan {
+	a = a.Clone() // later changes have no effect
+	p := plan{
+		replicas: a.NumReplicas, seed: a.Seed, recompute: a.GradientCheckpointing, tf32: a.TF32,
+		batches: batchesOf(a), job: jobOf(a), sharding: shardingOf(a), settings: a.JSON,
+		loading: data.LoaderOptions{Workers: a.DataloaderNumWorkers, PrefetchFactor: a.PrefetchBatches()},
+		exchange: exchange{
+			buckets: ddp.Options{BucketBytes: a.DDPBucketCapMB << 20, RequireUsed: !a.DDPFindUnusedParameters,
+				StaticGraph: a.DDPStaticGraph},
+			hook: string(a.DDPCommHook), hookSettings: a.DDPCommStateOption, deterministicRanks: a.DeterministicRanks,
+			equalInit: a.DDPRequireEqualInit, statistics: a.DDPBroadcastBuffers,
+		},
+		local: localSteps{every: int64(a.LocalSGDSteps), after: int64(a.StartLocalSGDIter)},
+		units: unitRule{classes: a.FSDPTransformerLayerClsToWrap, least: a.FSDPMinNumParams},
+		disk: diskRule{params: a.OffloadParams == args.OffloadDisk, state: a.OffloadOptimizer == args.OffloadDisk,
+			host: a.OffloadParams == args.OffloadCPU || a.OffloadOptimizer == args.OffloadCPU,
+			dir:  cmp.Or(a.OffloadDir, filepath.Join(a.OutputDir, "offload"))},
+	}
+	if a.Device != args.DeviceAuto {
+		p.device = a.Device
+	}
+	p.lower.train = half(a.BF16, a.FP16)
+	p.lower.eval = cmp.Or(half(a.BF16FullEval, a.FP16FullEval), p.lower.train)
+	if a.FP16 {
+		p.scaling = &scaling{initial: a.FP16InitialScale, interval: a.FP16GrowthInterval, hysteresis: a.FP16Hysteresis,
+			consecutive: a.FP16ConsecutiveHysteresis, deepSpeed: a.FP16LossScaler == args.LossScalerDeepSpeed,
+			least: a.FP16MinScale}
+	}
+	return p
+}
+
+// half is the dtype that bf16 and fp16 name.
+func half(bf16, fp16 bool) tensor.DType {
+	switch {
+	case bf16:
+		return tensor.BFloat16
+	case fp16:
+		return tensor.Float16
+	}
+	return tensor.Invalid
+}
+
+func batchesOf(a *args.TrainingArguments) batches {
+	b := batches{train: a.PerDeviceTrainBatchSize, eval: a.PerDeviceEvalBatchSize, dropLast: a.DataloaderDropLast,
+		accumulation: a.AccumulationSteps}
+	switch o, ok := a.BatchSharding(); {
+	case ok:
+		b.dealing = wholeBatches
+		b.shard = samplers.BatchSamplerShardOptions{SplitBatches: o.Split, EvenBatches: o.Even}
+	case a.DataSharding == args.ShardingTorch:
+		b.dealing = singles
+	}
+	return b
+}
+
+func jobOf(a *args.TrainingArguments) job {
+	j := job{group: comm.Options{Timeout: time.Duration(a.DDPTimeout) * time.Second,
+		FastOrder: a.DDPReductionOrder == args.OrderFast}}
+	switch a.DDPBackend {
+	case args.BackendAuto:
+		j.devices = deviceEngineIf
+	case args.BackendGloo:
+	case args.BackendNCCL:
+		j.devices = deviceEngineAlways
+	default:
+		j.engine = string(a.DDPBackend)
+	}
+	return j
+}
+
+func shardingOf(a *args.TrainingArguments) Sharding {
+	return Sharding{Strategy: shard.Strategy(a.ShardStrategy()), Gather: !a.FSDPShareParameters,
+		Replicas: a.DPReplicateSize, Hybrid: a.Hybrid(), Ignored: a.FSDPIgnoredModules,
+		Persist: a.FSDPPersistenceThreshold, Rounded: a.FSDPReduceDType == args.ReduceBFloat16}
+}
+
+// shared are the settings that ranks must share although a run may be resumed with others:
+// their calls depend on them.
+var shared = []string{"ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_require_equal_init", "ddp_static_graph",
+	"fsdp", "fsdp_state_dict_type", "zero_stage", "load_best_model_at_end", "per_device_eval_batch_size",
+	"prediction_loss_only"}
+
+// sameSettings names the first setting that matters and differs.
+func sameSettings(zero, other json.RawMessage, rank int) error {
+	a, err := args.FromJSON(zero)
+	if err != nil {
+		return err
+	}
+	b, err := args.FromJSON(other)
+	if err != nil {
+		return err
+	}
+	for _, d := range a.Diff(b) {
+		if d.Fixed || slices.Contains(shared, d.Key) {
+			return fmt.Errorf("accelerate: %s is %s on rank 0 and %s on rank %d: want the same value on all ranks",
+				d.Key, d.Old, d.New, rank)
+		}
+	}
+	return nil
+}
