@@ -279,7 +279,7 @@ func (s *sharded) check(opt *optim.Optimizer) error {
 	if names := opt.NeedsWhole(); len(names) > 0 {
 		return fmt.Errorf(
 			"accelerate: optimizer %s: %s needs whole parameters, and they are sharded: want no fsdp and "+
-				"zero_stage, or an optim.Elementwise", opt.Name(), strings.Join(names, ", "))
+				"zero_stage, or transforms that are optim.Traits.Elementwise", opt.Name(), strings.Join(names, ", "))
 	}
 	for _, p := range opt.Params() {
 		if !mine[p.Tensor] {

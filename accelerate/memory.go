@@ -83,11 +83,7 @@ func heldBy(a *Accelerator, opt *optim.Optimizer) (h held) {
 	}
 	for _, p := range opt.Params() {
 		for _, t := range opt.Describe(p) {
-			n := int64(t.DType.Size())
-			for _, d := range t.Shape {
-				n *= int64(d)
-			}
-			h.state += n
+			h.state += t.Bytes()
 		}
 	}
 	return h

@@ -345,6 +345,8 @@ func equalWeights(a, b map[string]string) bool {
 // byNorm is a transform that looks at a whole parameter.
 type byNorm struct{}
 
+func (byNorm) Traits() optim.Traits { return optim.Traits{} }
+
 func (byNorm) State(tensor.Named) []optim.StateTensor { return nil }
 
 func (byNorm) Apply(*tensor.Ctx, tensor.Named, *optim.Group, *optim.Slot, *tensor.Tensor) {}
@@ -366,7 +368,7 @@ func TestOptimizersThatNeedWholeParametersAreRefused(t *testing.T) {
 	}, accelerate.WithSharding(accelerate.Sharding{Strategy: shard.Full}), accelerate.WithLogger(quiet))
 	require.ErrorContains(t, err, "accelerate: optimizer lamb: accelerate_test.byNorm needs whole parameters, and "+
 		"they are "+
-		"sharded: want no fsdp and zero_stage, or an optim.Elementwise")
+		"sharded: want no fsdp and zero_stage, or transforms that are optim.Traits.Elementwise")
 }
 
 // Shards of gradients are summed exactly: a model that is sharded takes no communication hook.

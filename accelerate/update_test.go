@@ -21,9 +21,10 @@ import (
 // idle is a transform that promises nothing, so that the host decides about each step.
 type idle struct{}
 
+func (idle) Traits() optim.Traits { return optim.Traits{Elementwise: true} }
+
 func (idle) State(tensor.Named) []optim.StateTensor                                     { return nil }
 func (idle) Apply(*tensor.Ctx, tensor.Named, *optim.Group, *optim.Slot, *tensor.Tensor) {}
-func (idle) Elementwise()                                                               {}
 
 // cliff is x with an infinite gradient.
 func cliff(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {

@@ -40,11 +40,19 @@ func (a Adam) New(c *tensor.Ctx, groups []*Group) *Optimizer {
 // gradients over the root of that of their squares (Kingma & Ba 2015).
 type ScaleByAdam struct{ Beta1, Beta2, Eps float64 }
 
-// State is the two moments.
-func (ScaleByAdam) State(p tensor.Named) []StateTensor { return Like(p, "exp_avg", "exp_avg_sq") }
+// Traits has AdamW's pass.
+func (a ScaleByAdam) Traits() Traits {
+	return Traits{Elementwise: true, OnDevice: true, Fused: &Fused{Chain: []Transform{DecoupledDecay{}, a},
+		Numbers: func(g *Group, step int64) []float64 { n := a.numbers(g, step); return n[:] },
+		Run:     a.adamW}}
+}
 
-// Squares implements Squares.
-func (ScaleByAdam) Squares() []string { return []string{"exp_avg_sq"} }
+// State is the two moments.
+func (ScaleByAdam) State(p tensor.Named) []StateTensor {
+	moments := Like(p, "exp_avg", "exp_avg_sq")
+	moments[1].NonNegative = true
+	return moments
+}
 
 // Apply replaces the update.
 func (a ScaleByAdam) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, s *Slot, u *tensor.Tensor) {
@@ -53,40 +61,21 @@ func (a ScaleByAdam) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, s *Slot, u *
 		a.Beta1, a.Beta2, a.Eps, 1-math.Pow(a.Beta1, t), 1-math.Pow(a.Beta2, t))
 }
 
-// adamW reports whether the chain is AdamW's.
-func (o *Optimizer) adamW() (adam ScaleByAdam, ok bool) {
-	if len(o.chain) != 2 {
-		return adam, false
+// numbers are those of tensor.AdamWStep.Numbers.
+func (a ScaleByAdam) numbers(g *Group, step int64) [4]float64 {
+	t := float64(step)
+	return [4]float64{1 - math.Pow(a.Beta1, t), 1 - math.Pow(a.Beta2, t), g.LR, g.WeightDecay}
+}
+
+// adamW is AdamW's step of all parameters at once.
+func (a ScaleByAdam) adamW(c *tensor.Ctx, updates []FusedUpdate) {
+	list := make([]tensor.AdamWUpdate, len(updates))
+	for i := range updates {
+		u := &updates[i]
+		n := a.numbers(u.Group, u.Step)
+		list[i] = tensor.AdamWUpdate{P: u.P, M: u.State[0], V: u.State[1], Grad: u.Grad,
+			Step: tensor.AdamWStep{Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, Correction1: n[0], Correction2: n[1],
+				LR: n[2], WeightDecay: n[3], GradScale: u.Factor, Scale: u.Scale, Numbers: u.Numbers}}
 	}
-	_, decays := o.chain[0].(DecoupledDecay)
-	adam, ok = o.chain[1].(ScaleByAdam)
-	return adam, ok && decays
+	tensor.AdamWAll(c, list)
 }
-
-// fusible reports whether the chain is AdamW's and one pass gives the same bits as its links: the dtype computes in
-// itself, the layouts are plain.
-func (o *Optimizer) fusible(p tensor.Named, grad *tensor.Tensor) (adam ScaleByAdam, ok bool) {
-	adam, ok = o.adamW()
-	dt := p.DType()
-	return adam, ok && (dt == tensor.Float32 || dt == tensor.Float64) && grad.DType() == dt && p.IsContiguous() &&
-		grad.IsContiguous()
-}
-
-// numbers are those of a step of AdamW.
-func (a ScaleByAdam) numbers(o *Optimizer, w *work) tensor.AdamWStep {
-	t := float64(w.s.Step)
-	s := tensor.AdamWStep{
-		Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, Correction1: 1 - math.Pow(a.Beta1, t),
-		Correction2: 1 - math.Pow(a.Beta2, t),
-		LR:          w.g.LR, WeightDecay: w.g.WeightDecay, GradScale: o.factor}
-	if w.row != nil {
-		s.Scale, s.Numbers = o.by.scale, w.row
-	}
-	return s
-}
-
-// Elementwise promises that ScaleByAdam computes each element by itself.
-func (ScaleByAdam) Elementwise() {}
-
-// OnDevice promises that ScaleByAdam reads no numbers.
-func (ScaleByAdam) OnDevice() {}

@@ -4,20 +4,10 @@ package optim
 
 import "github.com/lockstep-ml/lockstep/tensor"
 
-// OnDevice is a Transform whose Apply changes tensors alone, by operations on the context that it is given, reads no
-// number of theirs, and keeps nothing else from step to step. Then a step may be queued before anybody knows whether
-// its gradients are finite: if they are not, the device leaves parameters and state as they are. With any other
-// transform in the chain the host waits for the gradients' norm before each step.
-type OnDevice interface {
-	Transform
-	// OnDevice does nothing; to have it is the promise.
-	OnDevice()
-}
-
-// StepsAlone reports whether StepBy works: all transforms are OnDevice, and the device is able to.
+// StepsAlone reports whether StepBy works: all transforms are OnDevice (see Traits), and the device is able to.
 func (o *Optimizer) StepsAlone() bool {
 	for _, t := range o.chain {
-		if _, ok := t.(OnDevice); !ok {
+		if !t.Traits().OnDevice {
 			return false
 		}
 	}
@@ -47,14 +37,10 @@ func (o *Optimizer) StepBy(c *tensor.Ctx, clip *tensor.Tensor, scales bool) {
 	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 		o.by = &deviceStep{clip: clip, scales: scales}
 		o.by.scale = o.by.element(c, tensor.ClipScale)
-		if adam, ok := o.adamW(); ok {
-			o.tell(c, adam)
+		if o.fused != nil && o.fused.Numbers != nil {
+			o.tell(c)
 		}
-		c = c.If(o.by.element(c, tensor.ClipFinite))
-		for i := range o.work {
-			o.update(c, &o.work[i])
-		}
-		tensor.AdamWAll(c, o.fused)
+		o.updateAll(c.If(o.by.element(c, tensor.ClipFinite)))
 		return nil
 	})
 }
@@ -67,8 +53,9 @@ func (o *Optimizer) TakeBack() {
 	o.taken = o.taken[:0]
 }
 
-// tell writes the numbers of the step to the device, in one copy: a row for each combination of group and step count.
-func (o *Optimizer) tell(c *tensor.Ctx, adam ScaleByAdam) {
+// tell writes the numbers of the fused pass to the device, in one copy: a row for each combination of group and step
+// count.
+func (o *Optimizer) tell(c *tensor.Ctx) {
 	type key struct {
 		g    *Group
 		step int64
@@ -85,8 +72,7 @@ func (o *Optimizer) tell(c *tensor.Ctx, adam ScaleByAdam) {
 		if row < 0 {
 			row = len(keys)
 			keys = append(keys, k)
-			s := adam.numbers(o, w)
-			numbers = append(numbers, s.Correction1, s.Correction2, s.LR, s.WeightDecay)
+			numbers = append(numbers, o.fused.Numbers(w.g, w.s.Step)...)
 		}
 		rows[i] = row
 	}
@@ -94,9 +80,9 @@ func (o *Optimizer) tell(c *tensor.Ctx, adam ScaleByAdam) {
 		return
 	}
 	block := tensor.FromSlice(c, numbers, len(numbers))
-	views := make([]*tensor.Tensor, len(keys))
+	views, each := make([]*tensor.Tensor, len(keys)), len(numbers)/len(keys)
 	for i := range views {
-		views[i] = tensor.Slice(c, block, 0, 4*i, 4*i+4)
+		views[i] = tensor.Slice(c, block, 0, each*i, each*(i+1))
 	}
 	for i, row := range rows {
 		o.work[i].row = views[row]

@@ -17,6 +17,13 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
+// nothing is a link that promises nothing and does nothing.
+type nothing struct{}
+
+func (nothing) Traits() optim.Traits                                                       { return optim.Traits{} }
+func (nothing) State(tensor.Named) []optim.StateTensor                                     { return nil }
+func (nothing) Apply(*tensor.Ctx, tensor.Named, *optim.Group, *optim.Slot, *tensor.Tensor) {}
+
 // stepper is an optimizer of three parameters on a device, of which one has no gradient in each second step.
 type stepper struct {
 	c      *tensor.Ctx
@@ -171,4 +178,26 @@ func TestAStepOfManyParametersIsFewLaunches(t *testing.T) {
 	optim.MeasureGrads(c, numbers, g.Params, nil, 1, 1)
 	opt.StepBy(c, numbers, true)
 	require.EqualValues(t, 3, be.Launches()-before, "squares, factor, AdamW")
+}
+
+// Momentum without decay is two launches for each parameter, which read the gradient where it is, and one by one its
+// links are four.
+func TestMomentumIsTwoLaunches(t *testing.T) {
+	launches := func(behind ...optim.Transform) int64 {
+		be := deferred.New(1)
+		dev := joint.Device[*tensor.Device](be)
+		defer dev.Close()
+		s := newStepper(dev, tensor.Float32, optim.HalfKahan, func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer {
+			g[0].WeightDecay = 0
+			chain := []optim.Transform{optim.L2{}, optim.Momentum{Momentum: 0.9}}
+			return optim.New(c, "sgd", g, append(chain, behind...)...)
+		})
+		s.give(0, 1)
+		s.opt.Step(s.c)
+		before := be.Launches()
+		s.opt.Step(s.c)
+		return be.Launches() - before
+	}
+	require.EqualValues(t, 2*3, launches())
+	require.EqualValues(t, 4*3, launches(nothing{}))
 }

@@ -54,7 +54,7 @@ func (o *Optimizer) compensates(p tensor.Named) bool {
 	return o.half == HalfKahan && p.DType().IsHalf()
 }
 
-// halfPiece is how many elements are widened at a time where the chain allows that. What is done to them stays in the
+// halfPiece is how many elements are widened at a time where a fused pass takes them. What is done to them stays in the
 // cache.
 const halfPiece = 1 << 17
 
@@ -63,8 +63,7 @@ const halfPiece = 1 << 17
 func (o *Optimizer) updateHalf(c *tensor.Ctx, w *work) {
 	p, s, grad := w.p, w.s, w.grad
 	u := halfUpdate{o: o, p: p, s: s, comp: s.Tensors[compensation]}
-	adam, ok := o.adamW()
-	if !ok || !p.IsContiguous() || !grad.IsContiguous() {
+	if o.fused == nil || !p.IsContiguous() || !grad.IsContiguous() {
 		u.run(c, p.Tensor, u.comp, 0, func(c *tensor.Ctx, wide *tensor.Tensor) {
 			o.apply(c, w, tensor.Named{Name: p.Name, Tensor: wide})
 		})
@@ -72,8 +71,11 @@ func (o *Optimizer) updateHalf(c *tensor.Ctx, w *work) {
 	}
 	n := p.Numel()
 	flat := func(t *tensor.Tensor) *tensor.Tensor { return tensor.Reshape(c, t, n) }
-	m, v := flat(s.Tensors["exp_avg"]), flat(s.Tensors["exp_avg_sq"])
 	param, gradient := flat(p.Tensor), flat(grad)
+	states := make([]*tensor.Tensor, len(s.chain))
+	for i, t := range s.chain {
+		states[i] = flat(t)
+	}
 	for lo := 0; lo < n; lo += halfPiece {
 		part := func(t *tensor.Tensor) *tensor.Tensor { return tensor.Slice(c, t, 0, lo, min(lo+halfPiece, n)) }
 		var comp *tensor.Tensor
@@ -82,7 +84,11 @@ func (o *Optimizer) updateHalf(c *tensor.Ctx, w *work) {
 		}
 		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 			u.run(c, part(param), comp, lo, func(c *tensor.Ctx, wide *tensor.Tensor) {
-				tensor.AdamW(c, wide, part(m), part(v), part(gradient), adam.numbers(o, w))
+				state := make([]*tensor.Tensor, len(states))
+				for i, t := range states {
+					state[i] = part(t)
+				}
+				o.fused.Run(c, []FusedUpdate{o.fusedUpdate(w, wide, part(gradient), state)})
 			})
 			return nil
 		})

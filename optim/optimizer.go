@@ -24,53 +24,14 @@ type Group struct {
 	WeightDecay float64
 }
 
-// Transform is one link of an optimizer's chain.
-type Transform interface {
-	// State describes the tensors that the transform keeps for a parameter, as Like(p, "exp_avg"). They begin as zeros,
-	// when they are first needed.
-	State(p tensor.Named) []StateTensor
-	// Apply replaces the update of one parameter, which begins as its gradient. It may change update and the state in
-	// place, and p for what is not an update. Of a parameter of a half type p is a float32 copy, and update is float32.
-	Apply(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, update *tensor.Tensor)
-}
-
-// Elementwise is a Transform that computes each element from the same element of parameter, update and state alone, so
-// that it may be given a part of a parameter, as a vector. Where parameters are sharded, all transforms must be so.
-type Elementwise interface {
-	Transform
-	// Elementwise does nothing; to have it is the promise.
-	Elementwise()
-}
-
 // NeedsWhole names the transforms of the chain that may not be given parts of parameters.
 func (o *Optimizer) NeedsWhole() (names []string) {
 	for _, t := range o.chain {
-		if _, ok := t.(Elementwise); !ok {
+		if !t.Traits().Elementwise {
 			names = append(names, fmt.Sprintf("%T", t))
 		}
 	}
 	return names
-}
-
-// StateTensor describes a tensor that a transform keeps for a parameter.
-type StateTensor struct {
-	Name  string
-	Shape []int
-	DType tensor.DType
-}
-
-// Like describes tensors of the parameter's shape and dtype; float32 for a parameter of a half type, in which a mean
-// over 1000 gradients would stand still.
-func Like(p tensor.Named, names ...string) []StateTensor {
-	dt := p.DType()
-	if dt.IsHalf() {
-		dt = tensor.Float32
-	}
-	list := make([]StateTensor, len(names))
-	for i, name := range names {
-		list[i] = StateTensor{name, p.Shape(), dt}
-	}
-	return list
 }
 
 // Slot is what an optimizer remembers of one parameter.
@@ -81,6 +42,7 @@ type Slot struct {
 	Tensors map[string]*tensor.Tensor // nil until they are needed
 
 	param tensor.Named
+	chain []*tensor.Tensor // those of Tensors that transforms keep, in the order of Describe
 }
 
 // Optimizer is a chain of transforms over groups of parameters.
@@ -88,6 +50,7 @@ type Optimizer struct {
 	name   string
 	groups []*Group
 	chain  []Transform
+	fused  *Fused // in place of the chain; nil: none
 	slots  map[string]*Slot
 	keep   *tensor.Ctx // of the state, which lives in no scope
 	zeros  Zeros       // makes it; nil: in the device's memory
@@ -96,7 +59,7 @@ type Optimizer struct {
 	by     *deviceStep // of the step under way; nil: its numbers are the host's
 	work   []work      // of the step under way
 	taken  []*Slot     // that the last step counted up
-	fused  []tensor.AdamWUpdate
+	passed []FusedUpdate
 	half   HalfUpdate
 	seed   uint64 // of stochastic rounding
 }
@@ -106,8 +69,8 @@ type Optimizer struct {
 // updated twice in a step.
 func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optimizer {
 	o := &Optimizer{
-		name: name, groups: groups, chain: chain, slots: map[string]*Slot{}, keep: tensor.NewCtx(c.Device()).NoGrad(),
-		factor: 1, half: HalfKahan,
+		name: name, groups: groups, chain: chain, fused: fusedPass(chain), slots: map[string]*Slot{},
+		keep: tensor.NewCtx(c.Device()).NoGrad(), factor: 1, half: HalfKahan,
 	}
 	names := map[*tensor.Tensor]string{}
 	for _, g := range groups {
@@ -149,7 +112,7 @@ func (o *Optimizer) Describe(p tensor.Named) (list []StateTensor) {
 		list = append(list, t.State(p)...)
 	}
 	if o.compensates(p) {
-		list = append(list, StateTensor{compensation, p.Shape(), p.DType()})
+		list = append(list, StateTensor{Name: compensation, Shape: p.Shape(), DType: p.DType()})
 	}
 	return list
 }
@@ -171,21 +134,31 @@ func (o *Optimizer) fill(slots iter.Seq[*Slot]) {
 func (o *Optimizer) fillOne(s *Slot) {
 	s.Tensors = map[string]*tensor.Tensor{}
 	for _, t := range o.Describe(s.param) {
-		if o.zeros == nil {
-			s.Tensors[t.Name] = tensor.Zeros(o.keep, t.DType, t.Shape...)
-			continue
-		}
-		zeros, err := o.zeros(o.keep, t.DType, t.Shape...)
-		if err != nil {
-			panic(&tensor.Error{Op: "optim.Step", Msg: fmt.Sprintf("state %s of %s: %v", t.Name, s.param.Name, err),
-				Cause: err})
-		}
+		zeros := o.zeroState(s, t)
 		s.Tensors[t.Name] = zeros
+		if t.Name != compensation {
+			s.chain = append(s.chain, zeros)
+		}
 	}
+}
+
+func (o *Optimizer) zeroState(s *Slot, t StateTensor) *tensor.Tensor {
+	if o.zeros == nil {
+		return tensor.Zeros(o.keep, t.DType, t.Shape...)
+	}
+	zeros, err := o.zeros(o.keep, t.DType, t.Shape...)
+	if err != nil {
+		panic(&tensor.Error{Op: "optim.Step", Msg: fmt.Sprintf("state %s of %s: %v", t.Name, s.param.Name, err),
+			Cause: err})
+	}
+	return zeros
 }
 
 // Name is the optimizer's name, as "adamw".
 func (o *Optimizer) Name() string { return o.name }
+
+// Chain lists the transforms, in order.
+func (o *Optimizer) Chain() []Transform { return slices.Clone(o.chain) }
 
 // Groups are the parameter groups; their learning rates may be set between steps.
 func (o *Optimizer) Groups() []*Group { return o.groups }
@@ -221,10 +194,7 @@ func (o *Optimizer) Step(c *tensor.Ctx) {
 	defer o.ScaleGrads(1)
 	o.begin()
 	defer o.end()
-	for i := range o.work {
-		o.update(c, &o.work[i])
-	}
-	tensor.AdamWAll(c, o.fused)
+	o.updateAll(c)
 }
 
 // work is the update of one parameter in the step under way.
@@ -255,16 +225,26 @@ func (o *Optimizer) begin() {
 // end forgets the tensors of the step.
 func (o *Optimizer) end() {
 	clear(o.work)
-	clear(o.fused)
-	o.work, o.fused, o.by = o.work[:0], o.fused[:0], nil
+	clear(o.passed)
+	o.work, o.passed, o.by = o.work[:0], o.passed[:0], nil
+}
+
+// updateAll changes the parameters, those that the fused pass can take at the end, together.
+func (o *Optimizer) updateAll(c *tensor.Ctx) {
+	for i := range o.work {
+		w := &o.work[i]
+		if o.fusible(w.p.Tensor, w.grad) {
+			o.passed = append(o.passed, o.fusedUpdate(w, w.p.Tensor, w.grad, w.s.chain))
+			continue
+		}
+		o.update(c, w)
+	}
+	if len(o.passed) > 0 {
+		o.fused.Run(c, o.passed)
+	}
 }
 
 func (o *Optimizer) update(c *tensor.Ctx, w *work) {
-	if adam, ok := o.fusible(w.p, w.grad); ok {
-		o.fused = append(o.fused, tensor.AdamWUpdate{P: w.p.Tensor, M: w.s.Tensors["exp_avg"],
-			V: w.s.Tensors["exp_avg_sq"], Grad: w.grad, Step: adam.numbers(o, w)})
-		return
-	}
 	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 		if w.p.DType().IsHalf() {
 			o.updateHalf(c, w)
@@ -275,27 +255,15 @@ func (o *Optimizer) update(c *tensor.Ctx, w *work) {
 	})
 }
 
-// apply changes p, the parameter of w or a copy of it, by the chain.
+// apply changes p, the parameter of w or a copy of it.
 func (o *Optimizer) apply(c *tensor.Ctx, w *work, p tensor.Named) {
-	if adam, ok := o.fusible(p, w.grad); ok {
-		tensor.AdamW(c, p.Tensor, w.s.Tensors["exp_avg"], w.s.Tensors["exp_avg_sq"], w.grad, adam.numbers(o, w))
+	if o.fusible(p.Tensor, w.grad) {
+		o.fused.Run(c, []FusedUpdate{o.fusedUpdate(w, p.Tensor, w.grad, w.s.chain)})
 		return
 	}
-	m, plain := o.plain(w.g)
-	if plain && !o.scales() {
-		tensor.AxpbyInto(c, p.Tensor, 1, p.Tensor, -w.g.LR, m.add(c, w.s, w.grad))
-		return
-	}
-	u := tensor.Clone(c, w.grad)
-	switch {
-	case o.by != nil && o.by.scales:
-		tensor.ScaleByInto(c.If(o.by.element(c, tensor.ClipScales)), u, o.by.scale)
-	case o.factor != 1:
-		tensor.ScaleInto(c, u, o.factor)
-	}
-	if plain {
-		tensor.AxpbyInto(c, p.Tensor, 1, p.Tensor, -w.g.LR, m.add(c, w.s, u))
-		return
+	u := o.scaled(c, w.grad)
+	if u == w.grad {
+		u = tensor.Clone(c, u)
 	}
 	for _, t := range o.chain {
 		t.Apply(c, p, w.g, w.s, u)
@@ -303,8 +271,20 @@ func (o *Optimizer) apply(c *tensor.Ctx, w *work, p tensor.Named) {
 	tensor.AxpbyInto(c, p.Tensor, 1, p.Tensor, -w.g.LR, u)
 }
 
-// scales reports whether the step's gradients may have to be multiplied by a factor.
-func (o *Optimizer) scales() bool { return o.factor != 1 || o.by != nil && o.by.scales }
+// scaled is a gradient times the factor of the step: grad itself if there is none.
+func (o *Optimizer) scaled(c *tensor.Ctx, grad *tensor.Tensor) *tensor.Tensor {
+	byDevice := o.by != nil && o.by.scales
+	if !byDevice && o.factor == 1 {
+		return grad
+	}
+	u := tensor.Clone(c, grad)
+	if byDevice {
+		tensor.ScaleByInto(c.If(o.by.element(c, tensor.ClipScales)), u, o.by.scale)
+	} else {
+		tensor.ScaleInto(c, u, o.factor)
+	}
+	return u
+}
 
 // ZeroGrad forgets all gradients and frees their memory, see tensor.Tensor.ZeroGrad.
 func (o *Optimizer) ZeroGrad() {
@@ -343,12 +323,13 @@ func (o *Optimizer) LoadState(c *tensor.Ctx, st State) error {
 	for k, t := range st.Tensors {
 		saved[k] = Saved{DType: t.DType(), Shape: t.Shape()}
 	}
-	bad := o.mismatches(st.Name, st.Steps, saved)
+	described := o.described()
+	bad := o.mismatches(described, st.Name, st.Steps, saved)
 	if len(bad) == 0 {
 		for _, k := range sortedKeys(st.Tensors) {
 			var n tensor.Census
 			n.NonFinite, n.Negative = dtype.Census(st.Tensors[k].DType(), tensor.ReadBytes(c.NoGrad(), st.Tensors[k]))
-			bad = append(bad, o.judge(k, n)...)
+			bad = append(bad, judge(k, described[k], n)...)
 		}
 	}
 	if len(bad) > 0 {
@@ -372,7 +353,8 @@ type Saved struct {
 // is no second copy. After an error of what does not fit nothing was changed; after one of reading, or of numbers that
 // are not finite, the state is partly the saved one. It is for package trainer.
 func (o *Optimizer) ReadState(name string, steps map[string]int64, tensors map[string]Saved) error {
-	bad := o.mismatches(name, steps, tensors)
+	described := o.described()
+	bad := o.mismatches(described, name, steps, tensors)
 	if len(bad) == 0 {
 		mine := o.State().Tensors
 		for _, k := range sortedKeys(mine) {
@@ -380,7 +362,7 @@ func (o *Optimizer) ReadState(name string, steps map[string]int64, tensors map[s
 			if err != nil {
 				return fmt.Errorf("optim: %s: %w", k, err)
 			}
-			bad = append(bad, o.judge(k, n)...)
+			bad = append(bad, judge(k, described[k], n)...)
 		}
 	}
 	if len(bad) > 0 {
@@ -396,16 +378,22 @@ func (o *Optimizer) setSteps(steps map[string]int64) {
 	}
 }
 
-// mismatches says what of a saved state is not that of this optimizer.
-func (o *Optimizer) mismatches(name string, steps map[string]int64, tensors map[string]Saved) (bad []string) {
-	if name != o.name {
-		bad = append(bad, fmt.Sprintf("it was saved by optimizer %q, not %q", name, o.name))
-	}
-	mine := map[string]StateTensor{}
+// described are the tensors of the state, by their names in State.
+func (o *Optimizer) described() map[string]StateTensor {
+	list := map[string]StateTensor{}
 	for name, s := range o.slots {
 		for _, t := range o.Describe(s.param) {
-			mine[name+"."+t.Name] = t
+			list[name+"."+t.Name] = t
 		}
+	}
+	return list
+}
+
+// mismatches says what of a saved state is not that of this optimizer, whose own is mine.
+func (o *Optimizer) mismatches(mine map[string]StateTensor, name string, steps map[string]int64,
+	tensors map[string]Saved) (bad []string) {
+	if name != o.name {
+		bad = append(bad, fmt.Sprintf("it was saved by optimizer %q, not %q", name, o.name))
 	}
 	for _, k := range sortedKeys(mine) {
 		t := mine[k]
@@ -445,31 +433,15 @@ func (o *Optimizer) badSteps(steps map[string]int64) (bad []string) {
 	return bad
 }
 
-// Squares is implemented by transforms that keep means of squares, which are never below zero.
-type Squares interface {
-	// Squares lists their names, some of those that State returns.
-	Squares() []string
-}
-
 // judge says what is wrong with a tensor of a saved state: a step would make weights of it that are not finite.
-func (o *Optimizer) judge(name string, c tensor.Census) (bad []string) {
+func judge(name string, t StateTensor, c tensor.Census) (bad []string) {
 	switch {
 	case c.NonFinite > 0:
 		bad = append(bad, fmt.Sprintf("%s has %d elements that are NaN or infinite", name, c.NonFinite))
-	case c.Negative > 0 && o.isSquare(name):
+	case c.Negative > 0 && t.NonNegative:
 		bad = append(bad, fmt.Sprintf("%s has %d elements below zero: want squares", name, c.Negative))
 	}
 	return bad
-}
-
-func (o *Optimizer) isSquare(name string) bool {
-	for _, t := range o.chain {
-		s, ok := t.(Squares)
-		if ok && slices.ContainsFunc(s.Squares(), func(k string) bool { return strings.HasSuffix(name, "."+k) }) {
-			return true
-		}
-	}
-	return false
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

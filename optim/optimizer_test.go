@@ -23,6 +23,8 @@ import (
 // squash is a user's own transform without state: it bounds each element of the update.
 type squash struct{}
 
+func (squash) Traits() optim.Traits { return optim.Traits{} }
+
 func (squash) State(tensor.Named) []optim.StateTensor { return nil }
 
 func (squash) Apply(c *tensor.Ctx, _ tensor.Named, _ *optim.Group, _ *optim.Slot, u *tensor.Tensor) {
@@ -316,6 +318,8 @@ func TestOptimizerLists(t *testing.T) {
 
 // rows is a transform whose state is smaller than the parameter and of another dtype, as Adafactor's is.
 type rows struct{}
+
+func (rows) Traits() optim.Traits { return optim.Traits{} }
 
 func (rows) State(p tensor.Named) []optim.StateTensor {
 	return []optim.StateTensor{{Name: "row_sum", Shape: p.Shape()[:1], DType: tensor.Float64}}

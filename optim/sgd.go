@@ -29,13 +29,23 @@ type Momentum struct {
 	Nesterov            bool
 }
 
+// Traits has the pass of gradient descent with momentum, except Nesterov's.
+func (m Momentum) Traits() Traits {
+	t := Traits{Elementwise: true, OnDevice: true}
+	if !m.Nesterov {
+		t.Fused = descend([]Transform{L2{}, m}, func(c *tensor.Ctx, u *FusedUpdate, g *tensor.Tensor) *tensor.Tensor {
+			return m.add(c, u.State[0], u.Step, g)
+		})
+	}
+	return t
+}
+
 // State is the momentum buffer.
 func (Momentum) State(p tensor.Named) []StateTensor { return Like(p, "momentum_buffer") }
 
-// add adds an update to the buffer.
-func (m Momentum) add(c *tensor.Ctx, s *Slot, u *tensor.Tensor) (b *tensor.Tensor) {
-	b = s.Tensors["momentum_buffer"]
-	if s.Step == 1 {
+// add adds an update to the buffer b.
+func (m Momentum) add(c *tensor.Ctx, b *tensor.Tensor, step int64, u *tensor.Tensor) *tensor.Tensor {
+	if step == 1 {
 		tensor.CopyInto(c, b, u)
 	} else {
 		tensor.AxpbyInto(c, b, m.Momentum, b, 1-m.Dampening, u)
@@ -43,29 +53,12 @@ func (m Momentum) add(c *tensor.Ctx, s *Slot, u *tensor.Tensor) (b *tensor.Tenso
 	return b
 }
 
-// plain reports whether the update is the momentum buffer after the gradient itself was added to it, so that it needs
-// no copy.
-func (o *Optimizer) plain(g *Group) (m Momentum, ok bool) {
-	if len(o.chain) != 2 || g.WeightDecay != 0 {
-		return m, false
-	}
-	_, decays := o.chain[0].(L2)
-	m, ok = o.chain[1].(Momentum)
-	return m, ok && decays && !m.Nesterov
-}
-
 // Apply replaces the update.
 func (m Momentum) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, s *Slot, u *tensor.Tensor) {
-	b := m.add(c, s, u)
+	b := m.add(c, s.Tensors["momentum_buffer"], s.Step, u)
 	if m.Nesterov {
 		tensor.AxpbyInto(c, u, 1, u, m.Momentum, b)
 	} else {
 		tensor.CopyInto(c, u, b)
 	}
 }
-
-// Elementwise promises that Momentum computes each element by itself.
-func (Momentum) Elementwise() {}
-
-// OnDevice promises that Momentum reads no numbers.
-func (Momentum) OnDevice() {}

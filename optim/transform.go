@@ -6,8 +6,72 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
+// Transform is one link of an optimizer's chain.
+type Transform interface {
+	// Traits are what the transform promises. The zero value promises nothing.
+	Traits() Traits
+	// State describes the tensors that the transform keeps for a parameter, as Like(p, "exp_avg"). They begin as zeros,
+	// when they are first needed.
+	State(p tensor.Named) []StateTensor
+	// Apply replaces the update of one parameter, which begins as its gradient. It may change update and the state in
+	// place, and p for what is not an update. Of a parameter of a half type p is a float32 copy, and update is float32.
+	Apply(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, update *tensor.Tensor)
+}
+
+// Traits are what a transform promises about its Apply.
+type Traits struct {
+	// Elementwise: each element is computed from the same element of parameter, update and state alone, so that Apply
+	// may be given a part of a parameter, as a vector. Where parameters are sharded, all transforms must be so; one that
+	// needs whole matrices or norms of parameters is refused.
+	Elementwise bool
+	// OnDevice: Apply changes tensors alone, by operations on the context that it is given, reads no number of theirs,
+	// and keeps nothing else from step to step. Then a step may be queued before anybody knows whether its gradients
+	// are finite: if they are not, the device leaves parameters and state unchanged. With any other transform in the
+	// chain the host waits for the gradients' norm before each step.
+	OnDevice bool
+	// Fused is one pass for a chain that ends with the transform; nil: there is none.
+	Fused *Fused
+}
+
+// StateTensor describes a tensor that a transform keeps for a parameter.
+type StateTensor struct {
+	Name  string
+	Shape []int
+	DType tensor.DType
+	// NonNegative: no element is ever below zero, as a mean of squares. A saved state that breaks this is refused.
+	NonNegative bool
+}
+
+// Bytes is the memory that the tensor takes.
+func (s StateTensor) Bytes() int64 {
+	n := int64(s.DType.Size())
+	for _, d := range s.Shape {
+		n *= int64(d)
+	}
+	return n
+}
+
+// Like describes tensors of the parameter's shape and dtype; float32 for a parameter of a half type, in which a mean
+// over 1000 gradients would stand still.
+func Like(p tensor.Named, names ...string) []StateTensor {
+	dt := p.DType()
+	if dt.IsHalf() {
+		dt = tensor.Float32
+	}
+	list := make([]StateTensor, len(names))
+	for i, name := range names {
+		list[i] = StateTensor{Name: name, Shape: p.Shape(), DType: dt}
+	}
+	return list
+}
+
 // L2 adds WeightDecay·p to the gradient: decay coupled with what follows in the chain.
 type L2 struct{}
+
+// Traits has a pass for gradient descent without momentum.
+func (L2) Traits() Traits {
+	return Traits{Elementwise: true, OnDevice: true, Fused: descend([]Transform{L2{}}, nil)}
+}
 
 // State is empty.
 func (L2) State(tensor.Named) []StateTensor { return nil }
@@ -23,6 +87,9 @@ func (L2) Apply(c *tensor.Ctx, p tensor.Named, g *Group, _ *Slot, u *tensor.Tens
 // (Loshchilov & Hutter 2019).
 type DecoupledDecay struct{}
 
+// Traits promises all.
+func (DecoupledDecay) Traits() Traits { return Traits{Elementwise: true, OnDevice: true} }
+
 // State is empty.
 func (DecoupledDecay) State(tensor.Named) []StateTensor { return nil }
 
@@ -32,15 +99,3 @@ func (DecoupledDecay) Apply(c *tensor.Ctx, p tensor.Named, g *Group, _ *Slot, _ 
 		tensor.ScaleInto(c, p.Tensor, 1-g.LR*g.WeightDecay)
 	}
 }
-
-// Elementwise promises that L2 computes each element by itself.
-func (L2) Elementwise() {}
-
-// Elementwise promises that DecoupledDecay computes each element by itself.
-func (DecoupledDecay) Elementwise() {}
-
-// OnDevice promises that L2 reads no numbers.
-func (L2) OnDevice() {}
-
-// OnDevice promises that DecoupledDecay reads no numbers.
-func (DecoupledDecay) OnDevice() {}

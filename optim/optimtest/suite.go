@@ -46,6 +46,7 @@ func Run(t *testing.T, k Case) {
 		{"GradientsStay", gradientsStay},
 		{"ScaleGrads", scaleGrads},
 		{"StepBy", stepBy},
+		{"FusedPass", fusedPass},
 		{"SaveAndLoad", saveAndLoad},
 		{"LoadErrors", loadErrors},
 		{"DTypes", dtypes},
@@ -343,7 +344,7 @@ func stepBy(t *testing.T, k Case) {
 	for _, dt := range []tensor.DType{tensor.Float32, tensor.Float64, tensor.BFloat16} {
 		host, device := newRig(k, tensor.CPU(), dt, 0.1, 0.1), newRig(k, tensor.CPU(), dt, 0.1, 0.1)
 		if !device.opt.StepsAlone() {
-			return // a transform is no optim.OnDevice: the host waits, and the other tests are for that
+			return // a transform is not OnDevice: the host waits, and the other tests are for that
 		}
 		numbers := tensor.Zeros(device.c, tensor.Float64, tensor.ClipLen)
 		for n := range 5 {

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package optim
+
+import (
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Fused is one pass over parameters in place of a chain of transforms and of the step behind it, with the same bits.
+// The last transform of the chain declares it in its Traits.
+type Fused struct {
+	// Chain is the chain that the pass stands for, and its oracle. An optimizer of an equal chain takes the pass where
+	// it can, the transforms of any other run one by one. Each transform keeps no state, or tensors like the parameter.
+	Chain []Transform
+	// Numbers are what the pass reads of a group's rates and of a step count, always as many. One copy brings those of
+	// all parameters to the device, where Run finds them in FusedUpdate.Numbers. nil: there are none.
+	Numbers func(g *Group, step int64) []float64
+	// Run makes a step of parameters.
+	Run func(c *tensor.Ctx, updates []FusedUpdate)
+}
+
+// FusedUpdate is the part of one parameter in a fused pass, or of a piece of it. The tensors are contiguous, of one
+// shape and dtype, float32 or float64.
+type FusedUpdate struct {
+	P, Grad *tensor.Tensor
+	State   []*tensor.Tensor // in the order in which the chain describes it
+	Group   *Group
+	Step    int64
+	Factor  float64 // multiplies the gradient; 1: nothing to do
+	// Scale is Factor on the device, one element of float64, and Numbers are Fused.Numbers there. Both are nil where
+	// the host knows them; else Factor is 1.
+	Scale, Numbers *tensor.Tensor
+
+	opt *Optimizer
+}
+
+// Scaled is the gradient times the factor: Grad itself if there is none.
+func (u *FusedUpdate) Scaled(c *tensor.Ctx) *tensor.Tensor { return u.opt.scaled(c, u.Grad) }
+
+// fusedPass is the pass that the last transform of a chain has for it; nil: none.
+func fusedPass(chain []Transform) *Fused {
+	if len(chain) == 0 {
+		return nil
+	}
+	f := chain[len(chain)-1].Traits().Fused
+	if f == nil || !slices.Equal(f.Chain, chain) {
+		return nil
+	}
+	return f
+}
+
+// fusible reports whether the pass can take a parameter: the dtype computes in itself, the layouts are plain.
+func (o *Optimizer) fusible(p, grad *tensor.Tensor) bool {
+	dt := p.DType()
+	return o.fused != nil && (dt == tensor.Float32 || dt == tensor.Float64) && grad.DType() == dt &&
+		p.IsContiguous() && grad.IsContiguous()
+}
+
+// fusedUpdate is the part of w in the pass.
+func (o *Optimizer) fusedUpdate(w *work, p, grad *tensor.Tensor, state []*tensor.Tensor) FusedUpdate {
+	u := FusedUpdate{P: p, Grad: grad, State: state, Group: w.g, Step: w.s.Step, Factor: o.factor, opt: o}
+	if o.by != nil {
+		u.Scale, u.Numbers = o.by.scale, w.row
+	}
+	return u
+}
+
+// descend is the pass of gradient descent with L2 decay, p ← p − lr·b, where b is the gradient, or what add makes of it
+// and the state. Without decay and factor it reads the gradient where it is.
+func descend(chain []Transform, add func(c *tensor.Ctx, u *FusedUpdate, g *tensor.Tensor) *tensor.Tensor) *Fused {
+	return &Fused{Chain: chain, Run: func(c *tensor.Ctx, updates []FusedUpdate) {
+		for i := range updates {
+			u := &updates[i]
+			c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+				g, p := u.Scaled(c), u.P
+				if decay := u.Group.WeightDecay; decay != 0 {
+					if g == u.Grad {
+						g = tensor.Clone(c, g)
+					}
+					tensor.AxpbyInto(c, g, 1, g, decay, p)
+				}
+				if add != nil {
+					g = add(c, u, g)
+				}
+				tensor.AxpbyInto(c, p, 1, p, -u.Group.LR, g)
+				return nil
+			})
+		}
+	}}
+}
