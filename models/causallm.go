@@ -13,10 +13,10 @@ import (
 // Hidden maps ids [B,T] to the hidden states [B,T,C] below a language model's head.
 type Hidden func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor
 
-// CausalLM is the Forward of language model m with a head [V,C]. It reads input_ids [B,T] and, for the loss,
+// CausalLM is the Forward of language model m. It reads input_ids [B,T] and, for the loss,
 // shift_labels [B,T], the label of the next token at each place, or labels [B,T], which it shifts by one to make them;
 // both at once are an error. With either under LossOnly it computes no logits.
-func CausalLM(c *nn.Ctx, m nn.Module, head *nn.Embedding, b *data.Batch, hidden Hidden) Output {
+func CausalLM(c *nn.Ctx, m nn.Module, head *nn.LMHead, b *data.Batch, hidden Hidden) Output {
 	labels := shiftLabels(c, b)
 	alone := labels != nil && c.LossOnly
 	out := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
@@ -24,7 +24,7 @@ func CausalLM(c *nn.Ctx, m nn.Module, head *nn.Embedding, b *data.Batch, hidden 
 		if alone {
 			return []*tensor.Tensor{head.LossSum(c, h, labels)}
 		}
-		logits := head.Logits(c, h)
+		logits := head.Forward(c, h)
 		if labels == nil {
 			return []*tensor.Tensor{logits}
 		}
@@ -49,9 +49,9 @@ func shiftLabels(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
 		"shifted, or %[1]s, which the model shifts", data.Labels, data.ShiftLabels), Where: c.Path()})
 }
 
-// NextLogits is the Next of a Generator with a head [V,C]: the logits [B,V] of the token after the last of ids.
-func NextLogits(c *nn.Ctx, m nn.Module, head *nn.Embedding, ids *tensor.Tensor, hidden Hidden) *tensor.Tensor {
+// NextLogits is the Next of a Generator: the logits [B,V] of the token after the last of ids.
+func NextLogits(c *nn.Ctx, m nn.Module, head *nn.LMHead, ids *tensor.Tensor, hidden Hidden) *tensor.Tensor {
 	return nn.Unit1(c, m, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
-		return head.Logits(c, tensor.Select(c.Ctx, hidden(c, ids), 1, -1))
+		return head.Forward(c, tensor.Select(c.Ctx, hidden(c, ids), 1, -1))
 	}, ids)
 }

@@ -65,9 +65,9 @@ type Recomputable interface {
 	RecomputeUnits() []nn.Module
 }
 
-// NonEmbeddingParameters is the number of a model's parameters but for those of its embeddings, a
-// head that shares an embedding's weights included: HuggingFace's num_parameters(exclude_embeddings=True),
-// 6 times which, for each token or pixel, is its total_flos. It is for package trainer's account of operations.
+// NonEmbeddingParameters is the number of a model's parameters without those of its embeddings (those of a tied head
+// are an embedding's): HuggingFace's num_parameters(exclude_embeddings=True), 6 times which, for each token or pixel,
+// is its total_flos. It is for package trainer's account of operations.
 func NonEmbeddingParameters(m nn.Module) int {
 	tree := nn.Walk(m)
 	embeddings := map[*tensor.Tensor]bool{}

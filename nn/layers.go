@@ -72,21 +72,6 @@ func (e *Embedding) Forward(c *Ctx, ids *tensor.Tensor) *tensor.Tensor {
 	}, ids)
 }
 
-// Logits multiplies hidden states h [..., C] by the rows of the table, which gives [..., V]: the head of a language
-// model.
-func (e *Embedding) Logits(c *Ctx, h *tensor.Tensor) *tensor.Tensor {
-	return Unit1(c, e, func(c *Ctx, h *tensor.Tensor) *tensor.Tensor {
-		return tensor.Linear(c.Ctx, h, c.Param(e.Weight), nil)
-	}, h)
-}
-
-// LossSum is the CrossEntropySum of Logits, which never exist as a whole: see LinearCrossEntropySum.
-func (e *Embedding) LossSum(c *Ctx, h, labels *tensor.Tensor) *tensor.Tensor {
-	return Unit1(c, e, func(c *Ctx, h *tensor.Tensor) *tensor.Tensor {
-		return LinearCrossEntropySum(c, h, e.Weight, nil, labels)
-	}, h)
-}
-
 // LayerNorm normalises the last dim (Ba et al. 2016).
 type LayerNorm struct {
 	Weight *Parameter `nn:"weight"`

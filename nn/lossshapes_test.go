@@ -49,7 +49,7 @@ func TestLossesRefuseUnequalShapes(t *testing.T) {
 	logits := tensor.Ones(c.Ctx, tensor.Float32, 2, 3, 4)
 	labels := tensor.Ones(c.Ctx, tensor.Int64, 3, 2)
 	weights := tensor.Ones(c.Ctx, tensor.Float32, 4)
-	head := nn.NewEmbedding(in, nn.EmbeddingConfig{Rows: 5, Dim: 4})
+	head := &nn.LMHead{Weight: in.Normal("weight", 1, 5, 4)}
 	table := map[string]func(){
 		"CrossEntropySum": func() { nn.CrossEntropySum(c, logits, labels) },
 		"CrossEntropySumWith": func() {

@@ -24,6 +24,9 @@ var layers = []nntest.Case{
 	{Name: "LinearNoBias", In: []int{3, 5}, New: func(in *nn.Init) nn.Layer {
 		return nn.NewLinear(in, nn.LinearConfig{In: 5, Out: 4, NoBias: true})
 	}},
+	{Name: "LMHead", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer {
+		return &nn.LMHead{Weight: in.Normal("weight", 1, 4, 5)}
+	}},
 	{Name: "Conv2D", In: []int{2, 4, 5, 5}, New: func(in *nn.Init) nn.Layer {
 		return nn.NewConv2D(in, nn.Conv2DConfig{In: 4, Out: 6, Kernel: [2]int{3, 3},
 			Options: tensor.Conv2DOptions{Groups: 2, Padding: [2]int{1, 1}}})

@@ -38,8 +38,8 @@ func init() {
 
 // Model is GPT-2 with a language-model head.
 type Model struct {
-	Transformer *Transformer  `nn:"transformer"`
-	LMHead      *nn.Embedding `nn:"lm_head"` // [V,C]; shares wte's Parameter when tied
+	Transformer *Transformer `nn:"transformer"`
+	LMHead      *nn.LMHead   `nn:"lm_head"` // shares wte's Parameter when tied
 
 	Cfg Config
 	models.Carried
@@ -61,26 +61,24 @@ func New(in *nn.Init, cfg Config) (*Model, error) { return models.Make(in, "gpt2
 func newModel(in *nn.Init, cfg Config) *Model {
 	t := in.Sub("transformer")
 	tr := &Transformer{
-		WTE:  newEmbedding(t.Sub("wte"), cfg.VocabSize, cfg),
-		WPE:  newEmbedding(t.Sub("wpe"), cfg.NPositions, cfg),
+		WTE:  &nn.Embedding{Weight: newTable(t.Sub("wte"), cfg.VocabSize, cfg)},
+		WPE:  &nn.Embedding{Weight: newTable(t.Sub("wpe"), cfg.NPositions, cfg)},
 		Drop: &nn.Dropout{P: cfg.EmbdPdrop},
 		LNF:  nn.NewLayerNorm(t.Sub("ln_f"), nn.LayerNormConfig{Dim: cfg.NEmbd, Eps: cfg.LayerNormEpsilon}),
 	}
 	for i := range cfg.NLayer {
 		tr.H = append(tr.H, newBlock(t.Sub("h").Sub(itoa(i)), cfg))
 	}
-	m := &Model{Transformer: tr, Cfg: cfg}
-	if cfg.TieWordEmbeddings {
-		m.LMHead = &nn.Embedding{Weight: tr.WTE.Weight}
-	} else {
-		m.LMHead = newEmbedding(in.Sub("lm_head"), cfg.VocabSize, cfg)
+	head := tr.WTE.Weight
+	if !cfg.TieWordEmbeddings {
+		head = newTable(in.Sub("lm_head"), cfg.VocabSize, cfg)
 	}
-	return m
+	return &Model{Transformer: tr, LMHead: &nn.LMHead{Weight: head}, Cfg: cfg}
 }
 
-// newEmbedding draws rows with GPT-2's deviation, which may be 0.
-func newEmbedding(in *nn.Init, rows int, cfg Config) *nn.Embedding {
-	return &nn.Embedding{Weight: in.Normal("weight", cfg.InitializerRange, rows, cfg.NEmbd)}
+// newTable draws rows of n_embd elements with GPT-2's deviation, which may be 0.
+func newTable(in *nn.Init, rows int, cfg Config) *nn.Parameter {
+	return in.Normal("weight", cfg.InitializerRange, rows, cfg.NEmbd)
 }
 
 // ModelType is "gpt2".

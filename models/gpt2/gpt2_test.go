@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -74,6 +75,8 @@ func TestParameters(t *testing.T) {
 	require.Equal(t, nn.NumParameters(m)+cfg.VocabSize*cfg.NEmbd, nn.NumParameters(untied))
 	require.Empty(t, nn.Walk(untied).Aliases())
 	require.Equal(t, m.FLOPsPerToken(8), untied.FLOPsPerToken(8), "the head's product costs the same")
+	require.Equal(t, models.NonEmbeddingParameters(m)+cfg.VocabSize*cfg.NEmbd, models.NonEmbeddingParameters(untied),
+		"a head of its own is no embedding")
 	matrices := cfg.VocabSize*cfg.NEmbd + nn.NumParameters(m) - (cfg.VocabSize+cfg.NPositions)*cfg.NEmbd
 	require.EqualValues(t, 6*matrices+12*2*8*24, m.FLOPsPerToken(8))
 	inner := 40
