@@ -396,6 +396,7 @@ func (g *Group) Close() error {
 	g.stopWatch()
 	g.watching.Wait()
 	g.family.remove(g)
+	g.awaitRecord() // the others hear why before they hear that this rank has left
 	if g.devices == nil {
 		return g.engine.Close()
 	}

@@ -11,6 +11,8 @@ stage_noasm() {
 		./tensor/... ./internal/kernels/... $(go list ./internal/backend/... | grep -v /backend/cuda)
 }
 
+# Under the detector a package may take ten minutes on a busy machine.
+#
 # The race detector does not see what assembly reads and writes: packages that compute are tested without it.
 readonly computing=(./accelerate ./accelerate/ddp ./comm/local ./internal/... ./models/... ./nn/... ./optim/... ./tensor/... ./trainer/...)
 
@@ -19,7 +21,7 @@ readonly interpreted='/internal/(ptx|backend/cuda)$'
 
 stage_race_noasm() {
 	# Tiles are emulated, and share nothing that TestTiledAgainstFloat64 has not.
-	CGO_ENABLED=1 go test -race -short -tags noasm -skip '^TestTiled(NonFinite|Halves|Fused|IsAsPrecise)$' \
+	CGO_ENABLED=1 go test -race -short -timeout 30m -tags noasm -skip '^TestTiled(NonFinite|Halves|Fused|IsAsPrecise)$' \
 		$(go list "${computing[@]}" | grep -vE "$interpreted")
 }
 
@@ -29,14 +31,14 @@ stage_race() {
 	local packages
 	packages=$(go list ./... | grep -vE '/(bench|tests/(arch|clusters|docs|e2e|distributed|module)|examples/by_feature)(/|$)' |
 		grep -vxFf <(go list "${computing[@]}")) || return 1
-	CGO_ENABLED=1 go test -race -short $packages ./internal/parallel \
+	CGO_ENABLED=1 go test -race -short -timeout 30m $packages ./internal/parallel \
 		$(go list ./internal/kernels/... | grep -v '/gemm$') || return 1
 	# Products under each variant: what shares memory. stage_race_noasm tests the rest.
-	CGO_ENABLED=1 go test -race -short -run 'Workers|Sharing|Sweeping|Widened|TileShape|LargeShapes' \
+	CGO_ENABLED=1 go test -race -short -timeout 30m -run 'Workers|Sharing|Sweeping|Widened|TileShape|LargeShapes' \
 		./internal/kernels/gemm || return 1
 	# A short conformance test has the portable kernels alone, which stage_race_noasm tests.
-	CGO_ENABLED=1 go test -race -short -skip '^TestConformance$' \
+	CGO_ENABLED=1 go test -race -short -timeout 30m -skip '^TestConformance$' \
 		$(go list ./internal/backend/... | grep -vE "$interpreted") || return 1
 	# Streams, memory and staging; kernels are tests/cuda's.
-	CGO_ENABLED=1 go test -race -short -run 'Memory|Pool|Requests|Writes|SeveralDevices|Loop' ./internal/backend/cuda
+	CGO_ENABLED=1 go test -race -short -timeout 30m -run 'Memory|Pool|Requests|Writes|SeveralDevices|Loop' ./internal/backend/cuda
 }

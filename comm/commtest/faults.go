@@ -256,6 +256,24 @@ func (e Engine) abort(t *testing.T) {
 	require.ErrorContains(t, groups[0].Err(), "loss is NaN")
 }
 
+// abortAndLeave: a rank that gives up leaves at once. The others learn why, and not that it has left.
+func (e Engine) abortAndLeave(t *testing.T) {
+	for range 8 {
+		groups := e.start(t, 4, comm.Options{})
+		handles := issue(groups[1:], func(_ int, g *comm.Group) *comm.Handle {
+			return g.AllReduce(comm.Of(make([]float32, 5)), comm.Sum)
+		})
+		go groups[0].Abort(errors.New("out of memory"))
+		<-groups[0].Dead()
+		require.NoError(t, groups[0].Close())
+		for _, err := range failures(t, handles) {
+			var abort *comm.AbortError
+			require.ErrorAs(t, err, &abort)
+			require.Equal(t, "out of memory", abort.Message)
+		}
+	}
+}
+
 // flight: the record is written by itself, and read back it names the culprit.
 func (e Engine) flight(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "flight")

@@ -70,6 +70,7 @@ func Run(t *testing.T, e Engine) {
 	t.Run("late", e.late)
 	t.Run("departure", e.departure)
 	t.Run("abort", e.abort)
+	t.Run("abort and leave", e.abortAndLeave)
 	t.Run("flight", e.flight)
 	goleak.VerifyNone(t, before)
 	if e.Leftovers != nil {

@@ -283,10 +283,11 @@ func (e *Engine) explain(c *comm.Call, rank int, cause error, missing []int) err
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	for {
+		lost := e.gone[rank].Load() // before the failure: a rank that fails tells of it before it leaves
 		if err := e.failure.Load(); err != nil {
 			return *err
 		}
-		if lost := e.gone[rank].Load(); lost != nil {
+		if lost != nil {
 			named := *lost
 			named.Group, named.Call = c.Group, c.String()
 			return &named

@@ -212,10 +212,11 @@ func (e *Engine) await(counter *Counter, want uint32, rank int, c *comm.Call, mi
 
 // obstacle returns why waiting for rank is in vain, or nil.
 func (e *Engine) obstacle(rank int, c *comm.Call) error {
+	lost := e.gone[rank].Load() // before the failure: a rank that fails tells of it before it leaves
 	if err := e.failure.Load(); err != nil {
 		return *err
 	}
-	if lost := e.gone[rank].Load(); lost != nil {
+	if lost != nil {
 		named := *lost
 		named.Group, named.Call = c.Group, c.String()
 		return &named
