@@ -5,6 +5,8 @@ package args
 import (
 	"slices"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/misspelt"
 )
 
 // Checked is implemented by settings that know what is wrong with them. Loader
@@ -82,7 +84,7 @@ func (c *Checker) check(s *schema, structs []any) {
 
 // hint names the choice that was likely meant, if the list is long.
 func hint(text string, choices []string) string {
-	n := nearest(text, choices)
+	n := misspelt.Nearest(text, choices)
 	if n == "" || len(choices) < 5 {
 		return ""
 	}

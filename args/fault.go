@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/misspelt"
 )
 
 // Fault is one thing wrong with the settings.
@@ -81,33 +83,6 @@ func asError(faults []Fault) error {
 	return &Error{Faults: faults}
 }
 
-// nearest is the candidate with the smallest edit distance to name, else the
-// first that has all words of a name of several, or "" where none is near enough
-// to be what was meant.
-func nearest(name string, candidates []string) string {
-	best, bestDistance := "", max(2, len(name)/3)+1
-	for _, c := range candidates {
-		if max(len(c)-len(name), len(name)-len(c)) >= bestDistance {
-			continue // the lengths alone are that far apart
-		}
-		if d := editDistance(name, c); d < bestDistance {
-			best, bestDistance = c, d
-		}
-	}
-	words := strings.Split(name, "_")
-	if best != "" || len(words) < 2 {
-		return best
-	}
-	i := slices.IndexFunc(candidates, func(c string) bool {
-		has := strings.Split(c, "_")
-		return !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(has, w) })
-	})
-	if i < 0 {
-		return ""
-	}
-	return candidates[i]
-}
-
 // meant leads from names that are nobody's to the settings that their users mean.
 var meant = map[string]string{
 	"train_batch_size": "per_device_train_batch_size",
@@ -117,39 +92,8 @@ var meant = map[string]string{
 // didYouMean is the hint for an unknown name, with the prefix that its users
 // write before names; otherwise is said when nothing is near.
 func didYouMean(name, prefix string, candidates []string, otherwise string) string {
-	n := meant[name]
-	if !slices.Contains(candidates, n) {
-		n = nearest(name, candidates)
+	if n := meant[name]; slices.Contains(candidates, n) {
+		name = n
 	}
-	if n != "" {
-		return "did you mean " + prefix + n + "?"
-	}
-	return otherwise
-}
-
-// editDistance is the optimal string alignment distance: insertions, deletions,
-// substitutions and swaps of neighbours, one each.
-func editDistance(a, b string) int {
-	rows := make([][]int, len(a)+1)
-	for i := range rows {
-		rows[i] = make([]int, len(b)+1)
-		rows[i][0] = i
-	}
-	for j := range rows[0] {
-		rows[0][j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			d := min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				d = min(d, rows[i-2][j-2]+1)
-			}
-			rows[i][j] = d
-		}
-	}
-	return rows[len(a)][len(b)]
+	return misspelt.Suggestion(name, prefix, candidates, otherwise)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
 
+	"github.com/lockstep-ml/lockstep/internal/misspelt"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
@@ -437,7 +438,7 @@ func envName(key string) string { return EnvPrefix + strings.ToUpper(key) }
 func (l *Loader) envHint(key string) string {
 	near := meant[key]
 	if l.schema.byKey[near] == nil {
-		near = nearest(key, append(sortedKeys(l.schema.byKey), l.commonNames()...))
+		near = misspelt.Nearest(key, append(sortedKeys(l.schema.byKey), l.commonNames()...))
 	}
 	if near != "" {
 		return "did you mean " + envName(near) + "?"

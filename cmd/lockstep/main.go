@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/internal/misspelt"
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
@@ -126,7 +127,8 @@ func (p *program) unknownCommand(name string) int {
 			names = append(names, c.name)
 		}
 	}
-	return p.usageError("unknown command %q; %s", name, suggest(name, "", names, "lockstep help shows the commands"))
+	return p.usageError("unknown command %q; %s", name,
+		misspelt.Suggestion(name, "", names, "lockstep help shows the commands"))
 }
 
 // complain prints an error. On a terminal its lines fit, and the command's name before the first colon is red.
@@ -162,7 +164,8 @@ func (p *program) parse(fs *pflag.FlagSet, argv []string, usage string) (code in
 		fs.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 		name := unknown.GetSpecifiedName()
 		return p.usageError("%s: unknown flag --%s; %s", fs.Name(), name,
-			suggest(string(underscores(nil, name)), "--", names, "lockstep help "+fs.Name()+" shows the flags")), true
+			misspelt.Suggestion(string(underscores(nil, name)), "--", names,
+				"lockstep help "+fs.Name()+" shows the flags")), true
 	}
 	return p.usageError("%s: %v", fs.Name(), err), true
 }
@@ -173,4 +176,9 @@ func (p *program) noWords(fs *pflag.FlagSet) (code int, done bool) {
 		return 0, false
 	}
 	return p.usageError("%s: unexpected word %q", fs.Name(), fs.Arg(0)), true
+}
+
+// underscores makes --log-dir and --log_dir the same flag, as torchrun does.
+func underscores(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	return pflag.NormalizedName(strings.ReplaceAll(name, "-", "_"))
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/lockstep-ml/lockstep/internal/levenshtein"
+	"github.com/lockstep-ml/lockstep/internal/misspelt"
 )
 
 // Module is a parsed PTX text: kernels, device functions and variables. It is not modified after [Parse] and may be
@@ -63,7 +63,7 @@ func nearest(name string, names []string) string {
 	}
 	sorted := slices.Clone(names)
 	slices.SortStableFunc(sorted, func(a, b string) int {
-		return levenshtein.Distance(name, a) - levenshtein.Distance(name, b)
+		return misspelt.Distance(name, a) - misspelt.Distance(name, b)
 	})
 	if len(sorted) > 5 {
 		return strings.Join(sorted[:5], ", ") + fmt.Sprintf(" and %d more", len(sorted)-5)
