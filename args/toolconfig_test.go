@@ -287,9 +287,9 @@ func TestAccelerateFiles(t *testing.T) {
 		c, err := args.ReadToolConfig(filepath.Join("testdata", "tools", name))
 		require.NoError(t, err)
 		require.Equal(t, "accelerate", c.Tool)
-		require.NoError(t, c.Err(name))
+		require.NoError(t, args.CheckToolConfig(c, name))
 		require.Equal(t, want.launch, c.Launch, name)
-		got, err := c.Settings()
+		got, err := args.ToolSettings(c)
 		require.NoError(t, err)
 		require.Equal(t, want.settings, got, name)
 	}
@@ -310,8 +310,8 @@ func TestAccelerateSections(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		c, err := args.ReadToolConfig(path)
 		require.NoError(t, err)
-		require.NoError(t, c.Err(path))
-		got, err := c.Settings()
+		require.NoError(t, args.CheckToolConfig(c, path))
+		got, err := args.ToolSettings(c)
 		require.NoError(t, err)
 		require.Equal(t, want, got, text)
 	}
@@ -320,7 +320,7 @@ func TestAccelerateSections(t *testing.T) {
 		"fsdp_sharding_strategy": "FULL_SHARD", "fsdp_reshard_after_forward": false}}`), 0o600))
 	c, err := args.ReadToolConfig(path)
 	require.NoError(t, err)
-	require.ErrorContains(t, c.Err(path), "as fsdp_config.fsdp_reshard_after_forward has it: both are fsdp here")
+	require.ErrorContains(t, args.CheckToolConfig(c, path), "as fsdp_config.fsdp_reshard_after_forward has it: both are fsdp here")
 }
 
 // A program without a loader gets the same.
@@ -395,7 +395,7 @@ func TestEveryKeyOfAccelerateHasARule(t *testing.T) {
 		require.NoError(t, err, text)
 		require.Equal(t, "accelerate", c.Tool)
 		if key != "distributed_type" && key != "num_processes" {
-			require.NoError(t, c.Err(path), "the default of %s changes nothing", key)
+			require.NoError(t, args.CheckToolConfig(c, path), "the default of %s changes nothing", key)
 		}
 	}
 	require.Greater(t, count, 90)
@@ -486,7 +486,7 @@ func TestLossScalerOfDeepSpeed(t *testing.T) {
 			0o600))
 		c, err := args.ReadToolConfig(path)
 		require.NoError(t, err)
-		s, err := c.Settings()
+		s, err := args.ToolSettings(c)
 		require.NoError(t, err)
 		require.Equal(t, want, s["LOCKSTEP_FP16_LOSS_SCALER"]+" "+s["LOCKSTEP_FP16_GROWTH_INTERVAL"]+" "+
 			s["LOCKSTEP_FP16_HYSTERESIS"])

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/args/configs"
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
@@ -53,7 +54,7 @@ func (p *program) config(argv []string) int {
 		fmt.Fprintf(p.stdout, "%s: %s\n\n", path, c.Tool)
 		p.showConfig(c)
 	}
-	if err := c.Err(path); err != nil {
+	if err := args.CheckToolConfig(c, path); err != nil {
 		p.complain("lockstep: config: %v", err)
 		return exitError
 	}
@@ -62,12 +63,11 @@ func (p *program) config(argv []string) int {
 
 // showConfig prints the keys by their use: as a table, or on a terminal, which is too narrow for one, with the
 // explanation of a key below it.
-func (p *program) showConfig(c *args.ToolConfig) {
+func (p *program) showConfig(c *configs.Config) {
 	columns := terminal.Width(p.stdout)
 	indent := strings.Repeat(" ", 11)
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-	for _, use := range []args.ConfigUse{args.ConfigUsed, args.ConfigDefault, args.ConfigNoEffect,
-		args.ConfigRefused} {
+	for _, use := range []configs.Use{configs.Used, configs.Default, configs.NoEffect, configs.Refused} {
 		for _, r := range c.Rows {
 			switch {
 			case r.Use != use:
@@ -103,7 +103,7 @@ func configFile(fs *pflag.FlagSet, path string) (environ []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.Err(path); err != nil {
+	if err := args.CheckToolConfig(c, path); err != nil {
 		return nil, err
 	}
 	if c.Launch == nil {
@@ -119,7 +119,7 @@ func configFile(fs *pflag.FlagSet, path string) (environ []string, err error) {
 			return nil, fmt.Errorf("%s: %s is %q: %w", path, flag, value, err)
 		}
 	}
-	settings, err := c.Settings()
+	settings, err := args.ToolSettings(c)
 	if err != nil {
 		return nil, err
 	}

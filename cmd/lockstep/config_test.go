@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/args/configs"
 )
 
 const tools = "../../args/testdata/tools/"
@@ -26,7 +26,7 @@ func TestConfig(t *testing.T) {
 
 	code, out, _ = output(nil, "config", "--json", tools+"fsdp.yaml")
 	require.Zero(t, code)
-	var c args.ToolConfig
+	var c configs.Config
 	require.NoError(t, json.Unmarshal([]byte(out), &c))
 	require.Equal(t, "accelerate", c.Tool)
 	require.Equal(t, "4", c.Launch["nproc_per_node"])

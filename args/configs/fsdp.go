@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package args
+package configs
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ const (
 )
 
 // fsdpKeys are FSDP's keys without the prefix fsdp_, which files may put in front of them.
-var fsdpKeys = map[string]configRule{
+var fsdpKeys = map[string]rule{
 	"version":                       ignore("both versions of PyTorch's FSDP do what is done here"),
 	"sharding_strategy":             setsStrategy,
 	"reshard_after_forward":         setsReshard,
@@ -55,30 +55,30 @@ var fsdpKeys = map[string]configRule{
 }
 
 // fsdpRules are the keys of HuggingFace's fsdp_config.
-var fsdpRules = withFSDP(map[string]configRule{}, "")
+var fsdpRules = withFSDP(map[string]rule{}, "")
 
 // withFSDP adds FSDP's keys behind a prefix, in both spellings.
-func withFSDP(rules map[string]configRule, prefix string) map[string]configRule {
+func withFSDP(rules map[string]rule, prefix string) map[string]rule {
 	for key, rule := range fsdpKeys {
 		rules[prefix+key], rules[prefix+"fsdp_"+key] = rule, rule
 	}
 	return rules
 }
 
-// fsdpConfig reads HuggingFace's fsdp_config.
-func fsdpConfig(doc map[string]any) *ToolConfig {
-	t := &ToolConfig{Tool: "FSDP"}
-	t.wrapPolicy(doc, "")
-	t.walk(fsdpRules, "", doc)
-	return t
+// FSDP reads HuggingFace's fsdp_config.
+func FSDP(doc map[string]any) *Config {
+	c := &Config{Tool: "FSDP"}
+	c.wrapPolicy(doc, "")
+	c.walk(fsdpRules, "", doc)
+	return c
 }
 
 // wrapPolicy: the least size counts where units are chosen by size.
-func (t *ToolConfig) wrapPolicy(section map[string]any, prefix string) {
+func (c *Config) wrapPolicy(section map[string]any, prefix string) {
 	for _, name := range []string{"auto_wrap_policy", "fsdp_auto_wrap_policy"} {
 		if policy, ok := section[name].(string); ok && !strings.EqualFold(policy, "SIZE_BASED_WRAP") {
-			t.without(prefix+"min_num_params", "auto_wrap_policy is "+policy)
-			t.without(prefix+"fsdp_min_num_params", "auto_wrap_policy is "+policy)
+			c.without(prefix+"min_num_params", "auto_wrap_policy is "+policy)
+			c.without(prefix+"fsdp_min_num_params", "auto_wrap_policy is "+policy)
 		}
 	}
 }
@@ -91,41 +91,41 @@ var fsdpStrategies = map[string]string{
 	"1": "full_shard", "2": "shard_grad_op", "3": "no_shard", "4": "hybrid_shard", "5": "hybrid_shard_zero2",
 }
 
-func setsStrategy(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsStrategy(c *Config, key string, v any) (Use, string) {
 	s := fsdpStrategies[strings.ToLower(fmt.Sprint(v))]
 	if s == "" {
-		return ConfigRefused, "FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD or HYBRID_SHARD_ZERO2, or 1 to 5"
+		return Refused, "FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD or HYBRID_SHARD_ZERO2, or 1 to 5"
 	}
-	if use, text := t.set("fsdp", []string{s}, key); use != ConfigUsed {
+	if use, text := c.set("fsdp", []string{s}, key); use != Used {
 		return use, text
 	}
-	return ConfigUsed, "fsdp " + s
+	return Used, "fsdp " + s
 }
 
 // setsReshard: in version 2 whether parameters go after the forward pass; files for version 1 have a strategy there.
-func setsReshard(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsReshard(c *Config, key string, v any) (Use, string) {
 	switch strings.ToLower(fmt.Sprint(v)) {
 	case "true":
 		v = "full_shard"
 	case "false":
 		v = "shard_grad_op"
 	}
-	return setsStrategy(t, key, v)
+	return setsStrategy(c, key, v)
 }
 
-func setsWrapPolicy(_ *ToolConfig, _ string, v any) (ConfigUse, string) {
+func setsWrapPolicy(_ *Config, _ string, v any) (Use, string) {
 	switch strings.ToUpper(fmt.Sprint(v)) {
 	case "TRANSFORMER_BASED_WRAP":
-		return ConfigUsed, "units are the model's blocks, or fsdp_transformer_layer_cls_to_wrap"
+		return Used, "units are the model's blocks, or fsdp_transformer_layer_cls_to_wrap"
 	case "SIZE_BASED_WRAP":
-		return ConfigUsed, "units have fsdp_min_num_params"
+		return Used, "units have fsdp_min_num_params"
 	case "NO_WRAP", "<NIL>":
-		return ConfigNoEffect, "units are the model's blocks; no result depends on them"
+		return NoEffect, "units are the model's blocks; no result depends on them"
 	}
-	return ConfigRefused, "TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP"
+	return Refused, "TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP"
 }
 
-func setsClasses(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsClasses(c *Config, key string, v any) (Use, string) {
 	var names []string
 	switch v := v.(type) {
 	case nil:
@@ -140,20 +140,20 @@ func setsClasses(t *ToolConfig, key string, v any) (ConfigUse, string) {
 			names = append(names, fmt.Sprint(n))
 		}
 	default:
-		return ConfigRefused, "names of classes"
+		return Refused, "names of classes"
 	}
 	if len(names) == 0 {
-		return ConfigNoEffect, "units are the model's blocks"
+		return NoEffect, "units are the model's blocks"
 	}
-	t.set("fsdp_transformer_layer_cls_to_wrap", names, key)
-	return ConfigUsed, "fsdp_transformer_layer_cls_to_wrap " + strings.Join(names, ",")
+	c.set("fsdp_transformer_layer_cls_to_wrap", names, key)
+	return Used, "fsdp_transformer_layer_cls_to_wrap " + strings.Join(names, ",")
 }
 
-func setsSize(t *ToolConfig, key string, v any) (ConfigUse, string) {
-	if n, ok := configNumber(v); ok && n == 0 || v == nil {
-		return ConfigNoEffect, "units are the model's blocks"
+func setsSize(c *Config, key string, v any) (Use, string) {
+	if n, ok := number(v); ok && n == 0 || v == nil {
+		return NoEffect, "units are the model's blocks"
 	}
-	return t.set("fsdp_min_num_params", v, key)
+	return c.set("fsdp_min_num_params", v, key)
 }
 
 // dtypeName is the name of a dtype that files spell in several ways.
@@ -171,68 +171,68 @@ func dtypeName(v any) string {
 }
 
 // setsParamDType takes a dtype, or what accelerate makes a whole policy of.
-func setsParamDType(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsParamDType(c *Config, key string, v any) (Use, string) {
 	if v == nil {
-		return ConfigNoEffect, "bf16 and fp16 decide"
+		return NoEffect, "bf16 and fp16 decide"
 	}
 	switch dtypeName(v) {
 	case "bfloat16":
-		return t.set("bf16", true, key)
+		return c.set("bf16", true, key)
 	case "float16":
-		return t.set("fp16", true, key)
+		return c.set("fp16", true, key)
 	case "float32":
-		return ConfigNoEffect, "bf16 and fp16 decide"
+		return NoEffect, "bf16 and fp16 decide"
 	}
-	return ConfigRefused, "bfloat16, float16 or float32"
+	return Refused, "bfloat16, float16 or float32"
 }
 
 // setsReduceDType: gradients are float32 unless a file says otherwise.
-func setsReduceDType(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsReduceDType(c *Config, key string, v any) (Use, string) {
 	if v == nil || v == autoValue {
-		return ConfigNoEffect, "gradients are float32"
+		return NoEffect, "gradients are float32"
 	}
 	switch s := dtypeName(v); s {
 	case "float32", "bfloat16":
-		return t.set("fsdp_reduce_dtype", s, key)
+		return c.set("fsdp_reduce_dtype", s, key)
 	}
-	return ConfigRefused, "float32 or bfloat16"
+	return Refused, "float32 or bfloat16"
 }
 
 // setsIgnored takes a regular expression, as accelerate's files have it.
-func setsIgnored(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsIgnored(c *Config, key string, v any) (Use, string) {
 	switch s := v.(type) {
 	case nil:
-		return ConfigNoEffect, "every module is sharded"
+		return NoEffect, "every module is sharded"
 	case string:
-		return t.set("fsdp_ignored_modules", s, key)
+		return c.set("fsdp_ignored_modules", s, key)
 	}
-	return ConfigRefused, "a regular expression for paths of modules"
+	return Refused, "a regular expression for paths of modules"
 }
 
-func setsStateDict(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsStateDict(c *Config, key string, v any) (Use, string) {
 	if v == nil {
-		return ConfigNoEffect, "fsdp_state_dict_type decides"
+		return NoEffect, "fsdp_state_dict_type decides"
 	}
-	switch s := strings.ToLower(fmt.Sprint(v)); StateDictType(s) {
-	case FullStateDict, ShardedStateDict:
-		return t.set("fsdp_state_dict_type", s, key)
+	switch s := strings.ToLower(fmt.Sprint(v)); s {
+	case "full_state_dict", "sharded_state_dict":
+		return c.set("fsdp_state_dict_type", s, key)
 	}
-	return ConfigRefused, "FULL_STATE_DICT or SHARDED_STATE_DICT"
+	return Refused, "FULL_STATE_DICT or SHARDED_STATE_DICT"
 }
 
-func setsCheckpointing(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsCheckpointing(c *Config, key string, v any) (Use, string) {
 	if sameValue(v, "true") || v == true {
-		return t.set("gradient_checkpointing", true, key)
+		return c.set("gradient_checkpointing", true, key)
 	}
-	return ConfigNoEffect, "gradient_checkpointing decides"
+	return NoEffect, "gradient_checkpointing decides"
 }
 
-func setsCPUOffload(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsCPUOffload(c *Config, key string, v any) (Use, string) {
 	switch strings.ToLower(fmt.Sprint(v)) {
 	case "true":
-		return t.set("offload_params", string(OffloadCPU), key)
+		return c.set("offload_params", "cpu", key)
 	case "false", "<nil>":
-		return ConfigNoEffect, "nothing is offloaded"
+		return NoEffect, "nothing is offloaded"
 	}
-	return ConfigRefused, "true or false"
+	return Refused, "true or false"
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package args
+package configs
 
 import (
 	"fmt"
@@ -24,12 +24,12 @@ const (
 	dsOff       = "the section is not enabled"
 )
 
-// deepSpeedVersion is the release whose keys are all among the rules (testdata/tools/deepspeed_keys.tsv), beside those
+// deepSpeedVersion is the release whose keys are all among the rules (../testdata/tools/deepspeed_keys.tsv), beside those
 // that releases before it had.
 const deepSpeedVersion = "0.19.8"
 
 // deepSpeedRules are the keys of DeepSpeed's configuration.
-var deepSpeedRules = withAliases(map[string]configRule{
+var deepSpeedRules = withAliases(map[string]rule{
 	"train_micro_batch_size_per_gpu": sets("per_device_train_batch_size", nil),
 	"gradient_accumulation_steps":    sets("gradient_accumulation_steps", nil),
 	"train_batch_size":               sets("global_train_batch_size", nil),
@@ -224,7 +224,7 @@ var deepSpeedRules = withAliases(map[string]configRule{
 
 // withAliases adds the other names of keys: DeepSpeed's fields of stage 3 have a name and an alias with stage3_ before
 // it, and the section bf16 was called bfloat16.
-func withAliases(rules map[string]configRule) map[string]configRule {
+func withAliases(rules map[string]rule) map[string]rule {
 	for key, rule := range maps.Clone(rules) {
 		if name, ok := strings.CutPrefix(key, "zero_optimization.stage3_"); ok {
 			rules["zero_optimization."+name] = rule
@@ -236,47 +236,47 @@ func withAliases(rules map[string]configRule) map[string]configRule {
 	return rules
 }
 
-// deepSpeedConfig reads DeepSpeed's configuration.
-func deepSpeedConfig(doc map[string]any) *ToolConfig {
-	t := &ToolConfig{Tool: "DeepSpeed"}
+// DeepSpeed reads DeepSpeed's configuration.
+func DeepSpeed(doc map[string]any) *Config {
+	c := &Config{Tool: "DeepSpeed"}
 	for _, name := range []string{"fp16", "bf16", "bfloat16", "amp", "torch_autocast"} {
 		if inside(doc, name)["enabled"] == false {
-			t.disable(name + ".")
+			c.disable(name + ".")
 		}
 	}
 	if deepSpeedStage(doc) < 3 {
-		t.without("zero_optimization.offload_param.", "parameters are offloaded in stage 3")
+		c.without("zero_optimization.offload_param.", "parameters are offloaded in stage 3")
 	}
 	// DeepSpeed's schedulers set the rate whatever the optimizer has.
 	if peak := inside(doc, "scheduler", "params")["warmup_max_lr"]; peak != nil && peak != autoValue {
-		t.without("optimizer.params.lr", "scheduler.params.warmup_max_lr is the learning rate")
+		c.without("optimizer.params.lr", "scheduler.params.warmup_max_lr is the learning rate")
 	}
 	if deepSpeedStage(doc) == 0 {
 		const why = "without ZeRO each overflow halves the scale, in DeepSpeed too"
-		t.without("fp16.hysteresis", why)
-		t.without("fp16.consecutive_hysteresis", why)
+		c.without("fp16.hysteresis", why)
+		c.without("fp16.consecutive_hysteresis", why)
 	}
 	if deepSpeedOptimizers[strings.ToLower(fmt.Sprint(inside(doc, "optimizer")["type"]))] == "" {
-		t.anyKeys("optimizer.params.", "optimizer.type is not built")
+		c.anyKeys("optimizer.params.", "optimizer.type is not built")
 	}
 	if !slices.Contains(deepSpeedSchedules, fmt.Sprint(inside(doc, "scheduler")["type"])) {
-		t.anyKeys("scheduler.params.", "scheduler.type is not built")
+		c.anyKeys("scheduler.params.", "scheduler.type is not built")
 	}
-	t.walk(deepSpeedRules, "", doc)
-	t.deepSpeedOptimizer(doc)
-	t.deepSpeedSchedule(doc)
-	t.deepSpeedDefaults(doc)
-	return t
+	c.walk(deepSpeedRules, "", doc)
+	c.deepSpeedOptimizer(doc)
+	c.deepSpeedSchedule(doc)
+	c.deepSpeedDefaults(doc)
+	return c
 }
 
 // deepSpeedOptimizer sets what several keys of the section optimizer decide.
-func (t *ToolConfig) deepSpeedOptimizer(doc map[string]any) {
+func (c *Config) deepSpeedOptimizer(doc map[string]any) {
 	if strings.EqualFold(fmt.Sprint(inside(doc, "optimizer")["type"]), "adam") { // which is AdamW unless told otherwise
-		optim := OptimAdamWFused
+		optim := "adamw_torch_fused"
 		if inside(doc, "optimizer", "params")["adam_w_mode"] == false {
-			optim = OptimAdam
+			optim = "adam"
 		}
-		t.set("optim", string(optim), "optimizer.type")
+		c.set("optim", optim, "optimizer.type")
 	}
 	var words []string
 	for _, name := range []string{"momentum", "dampening", "nesterov"} {
@@ -285,12 +285,12 @@ func (t *ToolConfig) deepSpeedOptimizer(doc map[string]any) {
 		}
 	}
 	if len(words) > 0 {
-		t.set("optim_args", strings.Join(words, ","), "optimizer.params")
+		c.set("optim_args", strings.Join(words, ","), "optimizer.params")
 	}
 }
 
 // deepSpeedSchedule gathers the scheduler's own settings in lr_scheduler_kwargs.
-func (t *ToolConfig) deepSpeedSchedule(doc map[string]any) {
+func (c *Config) deepSpeedSchedule(doc map[string]any) {
 	kwargs, params := map[string]any{}, inside(doc, "scheduler", "params")
 	for _, name := range deepSpeedScheduleKwargs {
 		if v := params[name]; v != nil && v != autoValue {
@@ -298,40 +298,40 @@ func (t *ToolConfig) deepSpeedSchedule(doc map[string]any) {
 		}
 	}
 	if len(kwargs) > 0 && slices.Contains(deepSpeedSchedules, fmt.Sprint(inside(doc, "scheduler")["type"])) {
-		t.set("lr_scheduler_kwargs", kwargs, "scheduler.params")
+		c.set("lr_scheduler_kwargs", kwargs, "scheduler.params")
 	}
 }
 
 // deepSpeedDefaults sets what a key means that is not in the file, where DeepSpeed's default is not ours.
-func (t *ToolConfig) deepSpeedDefaults(doc map[string]any) {
+func (c *Config) deepSpeedDefaults(doc map[string]any) {
 	if _, has := doc["gradient_clipping"]; !has {
-		t.absent("max_grad_norm", 0, "gradient_clipping")
-		t.notes = append(t.notes, "has no gradient_clipping: gradients are not clipped, as in DeepSpeed before 0.19.3 "+
+		c.absent("max_grad_norm", 0, "gradient_clipping")
+		c.Notes = append(c.Notes, "has no gradient_clipping: gradients are not clipped, as in DeepSpeed before 0.19.3 "+
 			`(later releases clip at 1); "auto" there is max_grad_norm`)
 	}
 	defaults := func(section string, values map[string]any, settings map[string]string) {
 		for _, key := range slices.Sorted(maps.Keys(values)) {
 			if _, has := inside(doc, strings.Split(section, ".")...)[key]; !has {
-				t.absent(settings[key], values[key], section+"."+key)
+				c.absent(settings[key], values[key], section+"."+key)
 			}
 		}
 	}
 	if inside(doc, "fp16")["enabled"] != false {
-		n, values := len(t.sets), map[string]any{"loss_scale_window": 1000}
+		n, values := len(c.Settings), map[string]any{"loss_scale_window": 1000}
 		if deepSpeedStage(doc) > 0 {
 			values["hysteresis"] = 2
 		}
 		defaults("fp16", values,
 			map[string]string{"loss_scale_window": "fp16_growth_interval", "hysteresis": "fp16_hysteresis"})
-		for i := range t.sets[n:] {
-			t.sets[n+i].when = "fp16"
+		for i := range c.Settings[n:] {
+			c.Settings[n+i].When = "fp16"
 		}
-		t.implies("fp16_loss_scaler", string(LossScalerDeepSpeed), "fp16", "fp16")
+		c.implies("fp16_loss_scaler", "deepspeed", "fp16", "fp16")
 	}
 	schedule := fmt.Sprint(inside(doc, "scheduler")["type"])
 	if slices.Contains(deepSpeedSchedules, schedule) {
 		values := map[string]any{"warmup_num_steps": 1000}
-		if schedule == string(SchedulerWarmupDecayLR) {
+		if schedule == "WarmupDecayLR" {
 			values["warmup_max_lr"] = 1e-3
 		}
 		defaults("scheduler.params", values, map[string]string{"warmup_num_steps": "warmup_steps",
@@ -341,14 +341,14 @@ func (t *ToolConfig) deepSpeedDefaults(doc map[string]any) {
 	switch deepSpeedOptimizers[strings.ToLower(fmt.Sprint(inside(doc, "optimizer")["type"]))] {
 	case "":
 		return
-	case OptimAdamWFused:
+	case "adamw_torch_fused":
 		values["eps"] = 1e-8
 		if _, has := inside(doc, "optimizer", "params")["betas"]; !has {
-			t.absent("adam_beta1", 0.9, "optimizer.params.betas")
-			t.absent("adam_beta2", 0.999, "optimizer.params.betas")
+			c.absent("adam_beta1", 0.9, "optimizer.params.betas")
+			c.absent("adam_beta2", 0.999, "optimizer.params.betas")
 		}
 	}
-	if slices.ContainsFunc(t.sets, func(s configSetting) bool { return s.key == "learning_rate" }) {
+	if slices.ContainsFunc(c.Settings, func(s Setting) bool { return s.Key == "learning_rate" }) {
 		delete(values, "lr") // the scheduler's
 	}
 	defaults("optimizer.params", values, map[string]string{"lr": "learning_rate", "weight_decay": "weight_decay",
@@ -357,14 +357,14 @@ func (t *ToolConfig) deepSpeedDefaults(doc map[string]any) {
 
 // deepSpeedStage is the stage of ZeRO, 0 without it.
 func deepSpeedStage(doc map[string]any) int {
-	stage, _ := configNumber(inside(doc, "zero_optimization")["stage"])
+	stage, _ := number(inside(doc, "zero_optimization")["stage"])
 	return int(stage)
 }
 
 // disable leaves the keys of a section out of account, but for the one that says so.
-func (t *ToolConfig) disable(prefix string) {
-	t.without(prefix, dsOff)
-	t.without(prefix+"enabled", "")
+func (c *Config) disable(prefix string) {
+	c.without(prefix, dsOff)
+	c.without(prefix+"enabled", "")
 }
 
 // inside is the section under names, or an empty one.
@@ -379,18 +379,18 @@ func inside(doc map[string]any, names ...string) map[string]any {
 func offloadDevice(v any) (any, string) {
 	switch strings.ToLower(fmt.Sprint(v)) {
 	case "none":
-		return string(OffloadNone), ""
+		return "none", ""
 	case "cpu":
-		return string(OffloadCPU), ""
+		return "cpu", ""
 	case "nvme":
-		return string(OffloadDisk), ""
+		return "disk", ""
 	}
 	return nil, "none, cpu or nvme"
 }
 
 // powerOfTwo is 2 to the power of v.
 func powerOfTwo(v any) (any, string) {
-	n, ok := configNumber(v)
+	n, ok := number(v)
 	if !ok || n != math.Trunc(n) || n < 0 || n > 126 {
 		return nil, "a whole number from 0 to 126"
 	}
@@ -398,116 +398,116 @@ func powerOfTwo(v any) (any, string) {
 }
 
 // setsNVMe: both sections have a path, and there is one folder. accelerate writes "none" where there is no path.
-func setsNVMe(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsNVMe(c *Config, key string, v any) (Use, string) {
 	if v == nil || sameValue(v, "none") || v == "" {
-		return ConfigNoEffect, "no path"
+		return NoEffect, "no path"
 	}
-	for _, s := range t.sets {
-		if s.key == "offload_dir" && s.raw != v {
-			return ConfigRefused, fmt.Sprintf("%v, as %s has it: there is one folder", s.raw, s.from)
+	for _, s := range c.Settings {
+		if s.Key == "offload_dir" && s.Value != v {
+			return Refused, fmt.Sprintf("%v, as %s has it: there is one folder", s.Value, s.From)
 		}
 	}
-	return t.set("offload_dir", v, key)
+	return c.set("offload_dir", v, key)
 }
 
 // deepSpeedOptimizers are those of DeepSpeed's that are built, by their names in small letters.
-var deepSpeedOptimizers = map[string]Optim{"adamw": OptimAdamWFused, "adam": OptimAdamWFused, "sgd": OptimSGD}
+var deepSpeedOptimizers = map[string]string{"adamw": "adamw_torch_fused", "adam": "adamw_torch_fused", "sgd": "sgd"}
 
-func setsOptimizer(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsOptimizer(c *Config, key string, v any) (Use, string) {
 	name := strings.ToLower(fmt.Sprint(v))
 	switch optim := deepSpeedOptimizers[name]; {
 	case optim == "":
-		return ConfigRefused, "AdamW, Adam or SGD"
+		return Refused, "AdamW, Adam or SGD"
 	case name == "adam":
-		return ConfigUsed, "optim adamw_torch_fused, or adam with adam_w_mode false"
+		return Used, "optim adamw_torch_fused, or adam with adam_w_mode false"
 	default:
-		return t.set("optim", string(optim), key)
+		return c.set("optim", optim, key)
 	}
 }
 
-func setsBetas(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsBetas(c *Config, key string, v any) (Use, string) {
 	if v == autoValue {
-		return ConfigUsed, "adam_beta1 and adam_beta2 as the arguments have them"
+		return Used, "adam_beta1 and adam_beta2 as the arguments have them"
 	}
 	list, ok := v.([]any)
 	if !ok || len(list) != 2 {
-		return ConfigRefused, "two numbers, or " + autoValue
+		return Refused, "two numbers, or " + autoValue
 	}
 	for i, setting := range []string{"adam_beta1", "adam_beta2"} {
-		if use, text := t.set(setting, list[i], key); use != ConfigUsed {
+		if use, text := c.set(setting, list[i], key); use != Used {
 			return use, text
 		}
 	}
-	return ConfigUsed, fmt.Sprintf("adam_beta1 %v, adam_beta2 %v", list[0], list[1])
+	return Used, fmt.Sprintf("adam_beta1 %v, adam_beta2 %v", list[0], list[1])
 }
 
 // setsOptimArg is the rule of what becomes a part of optim_args.
-func setsOptimArg(_ *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsOptimArg(_ *Config, key string, v any) (Use, string) {
 	name := key[strings.LastIndexByte(key, '.')+1:]
 	if v == autoValue {
-		return ConfigUsed, name + " as the arguments have it"
+		return Used, name + " as the arguments have it"
 	}
-	return ConfigUsed, fmt.Sprintf("optim_args %s=%v", name, v)
+	return Used, fmt.Sprintf("optim_args %s=%v", name, v)
 }
 
 // deepSpeedSchedules are those of DeepSpeed's that are built, and deepSpeedScheduleKwargs what they have of their own.
 var (
-	deepSpeedSchedules = []string{string(SchedulerWarmupLR), string(SchedulerWarmupDecayLR),
-		string(SchedulerWarmupCosineLR)}
+	deepSpeedSchedules = []string{"WarmupLR", "WarmupDecayLR",
+		"WarmupCosineLR"}
 	deepSpeedScheduleKwargs = []string{"warmup_min_lr", "warmup_type", "total_num_steps", "warmup_min_ratio",
 		"cos_min_ratio"}
 )
 
-func setsScheduler(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsScheduler(c *Config, key string, v any) (Use, string) {
 	if name, ok := v.(string); ok && slices.Contains(deepSpeedSchedules, name) {
-		return t.set("lr_scheduler_type", name, key)
+		return c.set("lr_scheduler_type", name, key)
 	}
-	return ConfigRefused, strings.Join(deepSpeedSchedules, ", ") + "; or no scheduler, and lr_scheduler_type"
+	return Refused, strings.Join(deepSpeedSchedules, ", ") + "; or no scheduler, and lr_scheduler_type"
 }
 
-func setsScheduleKwarg(_ *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsScheduleKwarg(_ *Config, key string, v any) (Use, string) {
 	name := key[strings.LastIndexByte(key, '.')+1:]
 	if v == autoValue || v == nil {
-		return ConfigUsed, name + " as the run has it"
+		return Used, name + " as the run has it"
 	}
-	return ConfigUsed, fmt.Sprintf("lr_scheduler_kwargs %s %v", name, v)
+	return Used, fmt.Sprintf("lr_scheduler_kwargs %s %v", name, v)
 }
 
 // setsOldOffload is the rule of the switches before DeepSpeed had sections for what is offloaded.
-func setsOldOffload(setting string) configRule {
-	return func(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsOldOffload(setting string) rule {
+	return func(c *Config, key string, v any) (Use, string) {
 		switch v {
 		case nil, false, autoValue:
-			return ConfigNoEffect, "nothing is offloaded"
+			return NoEffect, "nothing is offloaded"
 		case true:
-			return t.set(setting, string(OffloadCPU), key)
+			return c.set(setting, "cpu", key)
 		}
-		return ConfigRefused, "true or false"
+		return Refused, "true or false"
 	}
 }
 
 // off is the rule of a section that is not built, which its key enabled switches on; by default it is enabled or not.
-func off(why string, enabled bool) configRule {
-	return func(_ *ToolConfig, _ string, v any) (ConfigUse, string) {
+func off(why string, enabled bool) rule {
+	return func(_ *Config, _ string, v any) (Use, string) {
 		section, isSection := v.(map[string]any)
 		switch {
 		case v == nil || v == false || v == autoValue, isSection && len(section) == 0:
-			return ConfigNoEffect, why
+			return NoEffect, why
 		case isSection && (section["enabled"] == false || section["enabled"] == nil && !enabled):
-			return ConfigNoEffect, why
+			return NoEffect, why
 		}
-		return ConfigRefused, "enabled false: " + why
+		return Refused, "enabled false: " + why
 	}
 }
 
 // setsTensorParallel: a section of one part is none.
-func setsTensorParallel(_ *ToolConfig, _ string, v any) (ConfigUse, string) {
+func setsTensorParallel(_ *Config, _ string, v any) (Use, string) {
 	section, _ := v.(map[string]any)
 	for _, size := range []any{section["autotp_size"], inside(section, "tp")["tp_size"],
 		inside(section, "tensor_parallel")["tp_size"]} {
-		if n, ok := configNumber(size); ok && n > 1 {
-			return ConfigRefused, "autotp_size 0 or 1: tensors are not split"
+		if n, ok := number(size); ok && n > 1 {
+			return Refused, "autotp_size 0 or 1: tensors are not split"
 		}
 	}
-	return ConfigNoEffect, "tensors are not split"
+	return NoEffect, "tensors are not split"
 }

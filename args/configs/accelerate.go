@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package args
+package configs
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 )
 
 // accelerateRules are the keys of accelerate's configuration file, as `accelerate config` writes it.
-var accelerateRules = withFSDP(map[string]configRule{
+var accelerateRules = withFSDP(map[string]rule{
 	"compute_environment":         only("ranks run on the hosts of lockstep launch", "LOCAL_MACHINE"),
 	"distributed_type":            setsDistribution,
 	"mixed_precision":             setsPrecision,
@@ -73,55 +73,55 @@ var accelerateRules = withFSDP(map[string]configRule{
 	"deepspeed_config.deepspeed_moe_layer_cls_names": only("units are the model's blocks", ""),
 }, "fsdp_config.")
 
-// accelerateConfig reads accelerate's file.
-func accelerateConfig(doc map[string]any) *ToolConfig {
-	t := &ToolConfig{Tool: "accelerate", Launch: map[string]string{}}
+// Accelerate reads accelerate's file.
+func Accelerate(doc map[string]any) *Config {
+	c := &Config{Tool: "accelerate", Launch: map[string]string{}}
 	kind, named := doc["distributed_type"].(string)
 	for section, owner := range map[string]string{"deepspeed_config.": "DEEPSPEED", "fsdp_config.": "FSDP",
 		"megatron_lm_config": "MEGATRON_LM"} {
 		if named && !strings.EqualFold(kind, owner) {
-			t.without(section, "distributed_type is "+kind)
+			c.without(section, "distributed_type is "+kind)
 		}
 	}
 	if precision, _ := doc["mixed_precision"].(string); precision != "fp8" {
-		t.without("fp8_config", "mixed_precision is not fp8")
+		c.without("fp8_config", "mixed_precision is not fp8")
 	}
-	t.wrapPolicy(inside(doc, "fsdp_config"), "fsdp_config.")
-	t.walk(accelerateRules, "", doc)
+	c.wrapPolicy(inside(doc, "fsdp_config"), "fsdp_config.")
+	c.walk(accelerateRules, "", doc)
 	if section := inside(doc, "deepspeed_config"); strings.EqualFold(kind, "DEEPSPEED") &&
 		section["gradient_clipping"] == nil && section["deepspeed_config_file"] == nil {
-		t.absent("max_grad_norm", 0, "deepspeed_config.gradient_clipping")
+		c.absent("max_grad_norm", 0, "deepspeed_config.gradient_clipping")
 	}
 	if strings.EqualFold(kind, "DEEPSPEED") && inside(doc, "deepspeed_config")["deepspeed_config_file"] == nil {
 		for setting, value := range map[string]any{"fp16_growth_interval": 1000, "fp16_hysteresis": 2,
-			"fp16_loss_scaler": string(LossScalerDeepSpeed)} {
-			t.implies(setting, value, "distributed_type", "fp16")
+			"fp16_loss_scaler": "deepspeed"} {
+			c.implies(setting, value, "distributed_type", "fp16")
 		}
 	}
-	t.strategy(kind)
-	t.processes()
-	return t
+	c.strategy(kind)
+	c.processes()
+	return c
 }
 
 // strategy is accelerate's own where no key says which: FULL_SHARD, and stage 2.
-func (t *ToolConfig) strategy(kind string) {
-	for _, s := range t.sets {
-		if s.key == "fsdp" || s.key == "zero_stage" || s.key == "deepspeed" {
+func (c *Config) strategy(kind string) {
+	for _, s := range c.Settings {
+		if s.Key == "fsdp" || s.Key == "zero_stage" || s.Key == "deepspeed" {
 			return
 		}
 	}
 	switch strings.ToUpper(kind) {
 	case "FSDP":
-		t.set("fsdp", []string{"full_shard"}, "distributed_type")
+		c.set("fsdp", []string{"full_shard"}, "distributed_type")
 	case "DEEPSPEED":
-		t.set("zero_stage", 2, "distributed_type")
+		c.set("zero_stage", 2, "distributed_type")
 	}
 }
 
 // processes divides the processes among the hosts.
-func (t *ToolConfig) processes() {
-	all, hosts := t.Launch["num_processes"], t.Launch["nnodes"]
-	delete(t.Launch, "num_processes")
+func (c *Config) processes() {
+	all, hosts := c.Launch["num_processes"], c.Launch["nnodes"]
+	delete(c.Launch, "num_processes")
 	var n, m int
 	if _, err := fmt.Sscan(all, &n); err != nil {
 		return
@@ -130,69 +130,51 @@ func (t *ToolConfig) processes() {
 		m = 1
 	}
 	if n%m != 0 {
-		t.add("num_processes", n, ConfigRefused, fmt.Sprintf("a multiple of num_machines (%d)", m))
+		c.add("num_processes", n, Refused, fmt.Sprintf("a multiple of num_machines (%d)", m))
 		return
 	}
-	t.Launch["nproc_per_node"] = fmt.Sprint(n / m)
+	c.Launch["nproc_per_node"] = fmt.Sprint(n / m)
 }
 
 // launches is the rule of a key that is a flag of lockstep launch.
-func launches(flag string) configRule {
-	return func(t *ToolConfig, _ string, v any) (ConfigUse, string) {
+func launches(flag string) rule {
+	return func(c *Config, _ string, v any) (Use, string) {
 		if v == nil {
-			return ConfigNoEffect, "it is empty"
+			return NoEffect, "it is empty"
 		}
-		t.Launch[flag] = fmt.Sprint(v)
+		c.Launch[flag] = fmt.Sprint(v)
 		if flag == "num_processes" {
-			return ConfigUsed, "launch --nproc_per_node on each host"
+			return Used, "launch --nproc_per_node on each host"
 		}
-		return ConfigUsed, fmt.Sprintf("launch --%s %v", flag, v)
+		return Used, fmt.Sprintf("launch --%s %v", flag, v)
 	}
 }
 
-func setsDistribution(_ *ToolConfig, _ string, v any) (ConfigUse, string) {
+func setsDistribution(_ *Config, _ string, v any) (Use, string) {
 	switch s := strings.ToUpper(fmt.Sprint(v)); {
 	case s == "FSDP":
-		return ConfigUsed, "fsdp, as fsdp_config says"
+		return Used, "fsdp, as fsdp_config says"
 	case s == "DEEPSPEED":
-		return ConfigUsed, "zero_stage, as deepspeed_config says"
+		return Used, "zero_stage, as deepspeed_config says"
 	case s == "NO", strings.HasPrefix(s, "MULTI_"):
-		return ConfigNoEffect, "device and the number of ranks decide"
+		return NoEffect, "device and the number of ranks decide"
 	}
-	return ConfigRefused, "NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED"
+	return Refused, "NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED"
 }
 
-func setsPrecision(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsPrecision(c *Config, key string, v any) (Use, string) {
 	switch s := fmt.Sprint(v); s {
 	case "no", "<nil>", "false":
-		return ConfigNoEffect, "bf16 and fp16 decide"
+		return NoEffect, "bf16 and fp16 decide"
 	case "bf16", "fp16":
-		return t.set(s, true, key)
+		return c.set(s, true, key)
 	}
-	return ConfigRefused, "no, fp16 or bf16"
+	return Refused, "no, fp16 or bf16"
 }
 
-func setsCPU(t *ToolConfig, key string, v any) (ConfigUse, string) {
+func setsCPU(c *Config, key string, v any) (Use, string) {
 	if sameValue(v, "true") || v == true {
-		return t.set("device", "cpu", key)
+		return c.set("device", "cpu", key)
 	}
-	return ConfigNoEffect, "device decides"
-}
-
-// Settings are what the file sets for the program, as texts of variables (LOCKSTEP_…): lockstep launch hands them on.
-func (t *ToolConfig) Settings() (map[string]string, error) {
-	a := Default("")
-	if faults := t.apply(a, t.Tool+"'s file"); len(faults) > 0 {
-		return nil, asError(faults)
-	}
-	list := map[string]string{}
-	s := newSchema(a)
-	for _, set := range t.sets {
-		if set.when != "" && !t.has(set.when, true) {
-			continue
-		}
-		f := s.byKey[set.key]
-		list[envName(set.key)] = f.text(f.of([]any{a}))
-	}
-	return list, nil
+	return NoEffect, "device decides"
 }
