@@ -28,8 +28,8 @@ func configFaults(c *configs.Config, path string) (list []Fault) {
 // CheckToolConfig is nil, or an *Error with the keys of a file that are refused or unknown.
 func CheckToolConfig(c *configs.Config, path string) error { return asError(configFaults(c, path)) }
 
-// ToolSettings are what a file of accelerate's sets for the program, as texts of variables (LOCKSTEP_…): lockstep launch
-// hands them on.
+// ToolSettings are what a file of accelerate's sets for the program, as texts of variables (LOCKSTEP_…): lockstep
+// launch hands them on.
 func ToolSettings(c *configs.Config) (map[string]string, error) {
 	a := Default("")
 	if faults := applyConfig(c, a, c.Tool+"'s file"); len(faults) > 0 {

@@ -320,7 +320,8 @@ func TestAccelerateSections(t *testing.T) {
 		"fsdp_sharding_strategy": "FULL_SHARD", "fsdp_reshard_after_forward": false}}`), 0o600))
 	c, err := args.ReadToolConfig(path)
 	require.NoError(t, err)
-	require.ErrorContains(t, args.CheckToolConfig(c, path), "as fsdp_config.fsdp_reshard_after_forward has it: both are fsdp here")
+	require.ErrorContains(t, args.CheckToolConfig(c, path),
+		"as fsdp_config.fsdp_reshard_after_forward has it: both are fsdp here")
 }
 
 // A program without a loader gets the same.

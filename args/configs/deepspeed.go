@@ -24,8 +24,8 @@ const (
 	dsOff       = "the section is not enabled"
 )
 
-// deepSpeedVersion is the release whose keys are all among the rules (../testdata/tools/deepspeed_keys.tsv), beside those
-// that releases before it had.
+// deepSpeedVersion is the release whose keys are all among the rules (args/testdata/tools/deepspeed_keys.tsv), beside
+// those that releases before it had.
 const deepSpeedVersion = "0.19.8"
 
 // deepSpeedRules are the keys of DeepSpeed's configuration.

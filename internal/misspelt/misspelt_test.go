@@ -21,7 +21,8 @@ func TestDistance(t *testing.T) {
 
 func TestSuggestion(t *testing.T) {
 	names := []string{"fp16", "max_grad_norm", "per_device_train_batch_size"}
-	for name, want := range map[string]string{"fp61": "did you mean --fp16?", "grad_norm": "did you mean --max_grad_norm?",
+	for name, want := range map[string]string{"fp61": "did you mean --fp16?",
+		"grad_norm":        "did you mean --max_grad_norm?",
 		"train_batch_size": "did you mean --per_device_train_batch_size?", "quite_another": "nothing"} {
 		require.Equal(t, want, misspelt.Suggestion(name, "--", names, "nothing"), name)
 	}
