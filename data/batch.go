@@ -32,6 +32,7 @@ const (
 	InputIDs      = "input_ids"      // token ids [B,T], int32 or int64
 	AttentionMask = "attention_mask" // [B,T], 1 where a token is real, 0 where it is padding
 	Labels        = "labels"         // what the model is to predict; a language model shifts them by one
+	PositionIDs   = "position_ids"   // positions of the tokens [B,T]; without it they are 0, 1 and so on
 	ShiftLabels   = "shift_labels"   // a language model's labels [B,T], shifted: at t that of the token at t+1
 	Inputs        = "inputs"         // features of models that do not read tokens
 	PixelValues   = "pixel_values"   // images [B,C,H,W]

@@ -13,11 +13,11 @@ import (
 // Hidden maps ids [B,T] to the hidden states [B,T,C] below a language model's head.
 type Hidden func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor
 
-// CausalLM is the Forward of language model m. It reads input_ids [B,T] and, for the loss,
-// shift_labels [B,T], the label of the next token at each place, or labels [B,T], which it shifts by one to make them;
-// both at once are an error. With either under LossOnly it computes no logits.
+// CausalLM is the Forward of language model m. It reads input_ids [B,T], position_ids [B,T] (optional) and, for the
+// loss, shift_labels [B,T], the label of the next token at each place, or labels [B,T], which it shifts by one to make
+// them; both at once are an error. With either under LossOnly it computes no logits.
 func CausalLM(c *nn.Ctx, m nn.Module, head *nn.LMHead, b *data.Batch, hidden Hidden) Output {
-	labels := shiftLabels(c, b)
+	c, labels := WithPositions(c, b), shiftLabels(c, b)
 	alone := labels != nil && c.LossOnly
 	out := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		h := hidden(c, in[0])
@@ -34,6 +34,14 @@ func CausalLM(c *nn.Ctx, m nn.Module, head *nn.LMHead, b *data.Batch, hidden Hid
 		return Output{Loss: out[0]}
 	}
 	return NewOutput(out)
+}
+
+// WithPositions returns c with the position_ids of the batch, if it has some.
+func WithPositions(c *nn.Ctx, b *data.Batch) *nn.Ctx {
+	if p := b.Tensors[data.PositionIDs]; p != nil {
+		return c.WithPositions(p)
+	}
+	return c
 }
 
 // shiftLabels is the label of the next token at each place of the batch; nil if it has no labels.

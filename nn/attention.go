@@ -8,14 +8,13 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// SplitHeads returns x [B,T,H·D] as [B,H,T,D], a view if x is contiguous.
-func SplitHeads(c *Ctx, x *tensor.Tensor, heads int) *tensor.Tensor {
+// SplitHeads returns x [B,T,H·D] as [B,H,T,D] for heads of D = headDim elements, a view if x is contiguous.
+func SplitHeads(c *Ctx, x *tensor.Tensor, headDim int) *tensor.Tensor {
 	b, t, w := x.Size(0), x.Size(1), x.Size(2)
-	if heads < 1 || w%heads != 0 {
-		panic(&tensor.Error{Op: "nn.SplitHeads", Msg: fmt.Sprintf("width %d does not divide into %d heads", w, heads),
-			Where: c.Path()})
+	if headDim < 1 || w%headDim != 0 {
+		refuse(c, "nn.SplitHeads", "width %d does not divide into heads of %d", w, headDim)
 	}
-	return tensor.Transpose(c.Ctx, tensor.Reshape(c.Ctx, x, b, t, heads, w/heads), 1, 2)
+	return tensor.Transpose(c.Ctx, tensor.Reshape(c.Ctx, x, b, t, w/headDim, headDim), 1, 2)
 }
 
 // MergeHeads is the inverse of SplitHeads; the output of tensor.Attention needs no copy.
@@ -32,60 +31,110 @@ func KeyMask(c *Ctx, mask *tensor.Tensor) *tensor.Tensor {
 	return tensor.Reshape(c.Ctx, tensor.Cast(c.Ctx, mask, tensor.Bool), mask.Size(0), 1, 1, mask.Size(1))
 }
 
+// AttentionInput is what the attentions of a model read beside their x. Its fields may be nil.
+type AttentionInput struct {
+	Mask     *tensor.Tensor // Bool, broadcasts to [B,H,T,T], true where attention is allowed: see KeyMask
+	Cos, Sin *tensor.Tensor // rotate queries and keys: see RoPE
+	Cache    *KVLayer       // x continues what it holds
+}
+
+// AttentionUnit is Unit for modules that map x to one output and read in: attentions, and blocks that contain them.
+func AttentionUnit(c *Ctx, m Module, forward func(c *Ctx, x *tensor.Tensor, in AttentionInput) *tensor.Tensor,
+	x *tensor.Tensor, in AttentionInput) *tensor.Tensor {
+	return Unit(c, m, func(c *Ctx, ts []*tensor.Tensor) []*tensor.Tensor {
+		return []*tensor.Tensor{forward(c, ts[0], AttentionInput{ts[1], ts[2], ts[3], in.Cache})}
+	}, x, in.Mask, in.Cos, in.Sin)[0] // handed in, so that they live until the module is recomputed
+}
+
 // AttentionConfig is what self-attention is like.
 type AttentionConfig struct {
 	Width, Heads int
 	KVHeads      int // of keys and values; 0: Heads
-	NoBias       bool
+	HeadDim      int // elements of a head; 0: Width/Heads
+	NoQKVBias    bool
+	NoOutBias    bool
+	QKNorm       bool    // queries and keys pass an RMSNorm, head by head
+	NormEps      float64 // of QKNorm; 0: RMSNorm's
 	Causal       bool
 	Window       int     // only keys less than this many positions away are seen; 0: all
+	Scale        float64 // of the scores; 0: 1/√HeadDim
 	DropoutP     float64 // of the attention weights, while training
 }
 
+// Attend is what attentions compute between their projections, whatever these are: attention of queries q [B,H,T,D]
+// over keys and values [B,Hkv,T,D], which are rotated and extend the cache if in says so. The result has the heads
+// merged: [B,T,H·D]. The numbers of heads are those of q, k and v, so that a module with a part of the projections
+// computes a part of the heads. It belongs into the Unit of a module.
+func (cfg AttentionConfig) Attend(c *Ctx, q, k, v *tensor.Tensor, in AttentionInput) *tensor.Tensor {
+	opt := tensor.AttentionOptions{Scale: cfg.Scale, Causal: cfg.Causal, Window: cfg.Window, Mask: in.Mask,
+		QueryOffset: in.Cache.Len()}
+	if c.Training {
+		opt.Dropout = cfg.DropoutP
+	}
+	if in.Cos != nil {
+		q, k = rotate(c, q, in), rotate(c, k, in)
+	}
+	k, v = in.Cache.Extend(c, k, v)
+	y, _ := tensor.Attention(c.Ctx, q, k, v, opt)
+	return MergeHeads(c, y)
+}
+
 // MultiheadAttention is self-attention with separate projections of queries, keys,
-// values and output (Vaswani et al. 2017), grouped if KVHeads < Heads.
+// values and output (Vaswani et al. 2017), grouped if KVHeads < Heads. Its names are those of transformers' Llama and
+// Qwen 3.
 type MultiheadAttention struct {
-	Q   *Linear `nn:"q_proj"`
-	K   *Linear `nn:"k_proj"`
-	V   *Linear `nn:"v_proj"`
-	Out *Linear `nn:"o_proj"`
+	Q     *Linear  `nn:"q_proj"`
+	K     *Linear  `nn:"k_proj"`
+	V     *Linear  `nn:"v_proj"`
+	Out   *Linear  `nn:"o_proj"`
+	QNorm *RMSNorm `nn:"q_norm"` // nil: none
+	KNorm *RMSNorm `nn:"k_norm"` // nil: none
 
 	Config AttentionConfig
 }
 
-// NewMultiheadAttention makes self-attention. It panics unless heads divide the width and
-// key heads divide heads.
+// NewMultiheadAttention makes self-attention. It panics unless there is a size of heads, given or because heads divide
+// the width, and key heads divide heads.
 func NewMultiheadAttention(in *Init, cfg AttentionConfig) *MultiheadAttention {
 	wantPositive(in, "NewMultiheadAttention", size{"Width", cfg.Width}, size{"Heads", cfg.Heads})
 	if cfg.KVHeads == 0 {
 		cfg.KVHeads = cfg.Heads
 	}
-	if cfg.Heads < 1 || cfg.KVHeads < 1 || cfg.Width%cfg.Heads != 0 || cfg.Heads%cfg.KVHeads != 0 {
+	if cfg.HeadDim == 0 && cfg.Width%cfg.Heads == 0 {
+		cfg.HeadDim = cfg.Width / cfg.Heads
+	}
+	if cfg.HeadDim < 1 || cfg.KVHeads < 1 || cfg.Heads%cfg.KVHeads != 0 {
 		panic(&tensor.Error{Op: "nn.NewMultiheadAttention", Msg: fmt.Sprintf("width %d, %d heads, %d key heads: "+
-			"want a width that divides into heads, and heads that divide into key heads", cfg.Width, cfg.Heads,
-			cfg.KVHeads)})
+			"want a width that divides into heads, or a HeadDim, and heads that divide into key heads", cfg.Width,
+			cfg.Heads, cfg.KVHeads)})
 	}
-	project := func(name string, out int) *Linear {
-		return NewLinear(in.Sub(name), LinearConfig{In: cfg.Width, Out: out, NoBias: cfg.NoBias})
+	project := func(name string, heads int) *Linear {
+		return NewLinear(in.Sub(name), LinearConfig{In: cfg.Width, Out: heads * cfg.HeadDim, NoBias: cfg.NoQKVBias})
 	}
-	kv := cfg.Width / cfg.Heads * cfg.KVHeads
-	return &MultiheadAttention{Q: project("q_proj", cfg.Width), K: project("k_proj", kv), V: project("v_proj", kv),
-		Out: project("o_proj", cfg.Width), Config: cfg}
+	m := &MultiheadAttention{Config: cfg, Q: project("q_proj", cfg.Heads), K: project("k_proj", cfg.KVHeads),
+		V: project("v_proj", cfg.KVHeads), Out: NewLinear(in.Sub("o_proj"),
+			LinearConfig{In: cfg.Heads * cfg.HeadDim, Out: cfg.Width, NoBias: cfg.NoOutBias})}
+	if cfg.QKNorm {
+		norm := RMSNormConfig{Dim: cfg.HeadDim, Eps: cfg.NormEps}
+		m.QNorm, m.KNorm = NewRMSNorm(in.Sub("q_norm"), norm), NewRMSNorm(in.Sub("k_norm"), norm)
+	}
+	return m
 }
 
-// Forward keeps x's shape [B,T,C]. mask (may be nil) is Bool, broadcasts to [B,H,T,T],
-// and is true where attention is allowed. With a cache (may be nil) x continues what it holds.
-func (m *MultiheadAttention) Forward(c *Ctx, x, mask *tensor.Tensor, cache *KVLayer) *tensor.Tensor {
-	return Unit(c, m, func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor {
-		x, cfg := in[0], m.Config
-		opt := tensor.AttentionOptions{Causal: cfg.Causal, Window: cfg.Window, Mask: in[1], QueryOffset: cache.Len()}
-		if c.Training {
-			opt.Dropout = cfg.DropoutP
-		}
-		q := SplitHeads(c, m.Q.Forward(c, x), cfg.Heads)
-		k, v := cache.Extend(c, SplitHeads(c, m.K.Forward(c, x), cfg.KVHeads),
-			SplitHeads(c, m.V.Forward(c, x), cfg.KVHeads))
-		y, _ := tensor.Attention(c.Ctx, q, k, v, opt)
-		return []*tensor.Tensor{m.Out.Forward(c, MergeHeads(c, y))}
-	}, x, mask)[0]
+// Forward keeps x's shape [B,T,C].
+func (m *MultiheadAttention) Forward(c *Ctx, x *tensor.Tensor, in AttentionInput) *tensor.Tensor {
+	return AttentionUnit(c, m, func(c *Ctx, x *tensor.Tensor, in AttentionInput) *tensor.Tensor {
+		q, k := m.heads(c, m.Q, m.QNorm, x), m.heads(c, m.K, m.KNorm, x)
+		return m.Out.Forward(c, m.Config.Attend(c, q, k, m.heads(c, m.V, nil, x), in))
+	}, x, in)
+}
+
+// heads projects x, and normalises each head of the result if there is a norm.
+func (m *MultiheadAttention) heads(c *Ctx, project *Linear, norm *RMSNorm, x *tensor.Tensor) *tensor.Tensor {
+	y := project.Forward(c, x)
+	if norm != nil {
+		y = norm.Forward(c, tensor.Reshape(c.Ctx, y, x.Size(0), x.Size(1), -1, m.Config.HeadDim))
+		y = tensor.Flatten(c.Ctx, y, 2, 3)
+	}
+	return SplitHeads(c, y, m.Config.HeadDim)
 }

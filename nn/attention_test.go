@@ -59,8 +59,8 @@ func TestMultiheadAttention(t *testing.T) {
 				t.Run(fmt.Sprintf("kv%d causal=%v mask=%v", kvHeads, causal, masked), func(t *testing.T) {
 					c := env()
 					m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64),
-						nn.AttentionConfig{Width: width, Heads: heads, KVHeads: kvHeads, NoBias: causal,
-							Causal: causal})
+						nn.AttentionConfig{Width: width, Heads: heads, KVHeads: kvHeads, NoQKVBias: causal,
+							NoOutBias: causal, Causal: causal})
 					require.Equal(t, []int{width / heads * kvHeads, width}, m.K.Weight.Shape())
 					x := tensor.Normal(c.Ctx, tensor.Float64, 8, 0, 1, batch, length, width).SetRequiresGrad(true)
 					var mask *tensor.Tensor
@@ -86,7 +86,9 @@ func TestMultiheadAttention(t *testing.T) {
 						})
 						return out, grads
 					}
-					got, gotGrads := check(func(c *nn.Ctx) *tensor.Tensor { return m.Forward(c, x, mask, nil) })
+					got, gotGrads := check(func(c *nn.Ctx) *tensor.Tensor {
+						return m.Forward(c, x, nn.AttentionInput{Mask: mask})
+					})
 					want, wantGrads := check(func(c *nn.Ctx) *tensor.Tensor { return naive(c.Ctx, m, x, visible) })
 					require.InDeltaSlice(t, want, got, 1e-12)
 					for i := range wantGrads {
@@ -107,7 +109,7 @@ func TestMultiheadAttentionWindow(t *testing.T) {
 	x := tensor.Normal(c.Ctx, tensor.Float64, 8, 0, 1, 2, 5, 8)
 	run := func(window int) []float64 {
 		m.Config.Window = window
-		return tensor.ToSlice[float64](c.Ctx, m.Forward(c, x, nil, nil))
+		return tensor.ToSlice[float64](c.Ctx, m.Forward(c, x, nn.AttentionInput{}))
 	}
 	require.Equal(t, run(0), run(5))
 	require.NotEqual(t, run(0), run(4))
@@ -122,7 +124,8 @@ func TestMultiheadAttentionDropout(t *testing.T) {
 	m.Config.DropoutP = 0.5
 	x := tensor.Normal(root, tensor.Float32, 8, 0, 1, 2, 5, 8)
 	run := func(training bool, seed uint64) []byte {
-		return tensor.ReadBytes(root, m.Forward(nn.NewCtx(root.WithRandom(seed, 0), nil, training), x, nil, nil))
+		c := nn.NewCtx(root.WithRandom(seed, 0), nil, training)
+		return tensor.ReadBytes(root, m.Forward(c, x, nn.AttentionInput{}))
 	}
 	require.Equal(t, run(true, 1), run(true, 1))
 	require.NotEqual(t, run(true, 1), run(true, 2))
@@ -138,10 +141,11 @@ func TestAttentionRefuses(t *testing.T) {
 				nn.AttentionConfig{Width: k[0], Heads: k[1], KVHeads: k[2], Causal: true})
 		})
 		require.EqualError(t, err, fmt.Sprintf("nn.NewMultiheadAttention: width %d, %d heads, %d key heads: "+
-			"want a width that divides into heads, and heads that divide into key heads", k[0], k[1], k[2]))
+			"want a width that divides into heads, or a HeadDim, and heads that divide into key heads",
+			k[0], k[1], k[2]))
 	}
 	err := tensor.Try(func() { nn.SplitHeads(c, tensor.Zeros(c.Ctx, tensor.Float32, 1, 2, 8), 3) })
-	require.EqualError(t, err, "nn.SplitHeads: width 8 does not divide into 3 heads")
+	require.EqualError(t, err, "nn.SplitHeads: width 8 does not divide into heads of 3")
 }
 
 func TestSplitAndMergeHeads(t *testing.T) {
@@ -163,7 +167,7 @@ func TestMultiheadAttentionCache(t *testing.T) {
 	m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64),
 		nn.AttentionConfig{Width: width, Heads: 4, KVHeads: 2, Causal: true})
 	x := tensor.Normal(c.Ctx, tensor.Float64, 8, 0, 1, batch, length, width)
-	want := tensor.ToSlice[float64](c.Ctx, m.Forward(c, x, nil, nil))
+	want := tensor.ToSlice[float64](c.Ctx, m.Forward(c, x, nn.AttentionInput{}))
 	cache := nn.NewKVCache(c, nn.KVCacheConfig{Layers: 1, Batch: batch, Heads: 2, Tokens: length, Dim: 2,
 		DType: tensor.Float64})
 	defer cache.Free()
@@ -172,13 +176,115 @@ func TestMultiheadAttentionCache(t *testing.T) {
 		var ys []*tensor.Tensor
 		for _, n := range parts {
 			at := cache.Len()
-			ys = append(ys, m.Forward(c, tensor.Slice(c.Ctx, x, 1, at, at+n), nil, cache.Layer(0)))
+			ys = append(ys, m.Forward(c, tensor.Slice(c.Ctx, x, 1, at, at+n),
+				nn.AttentionInput{Cache: cache.Layer(0)}))
 			cache.Advance(n)
 		}
 		require.Equal(t, cache.Cap(), cache.Len())
 		require.InDeltaSlice(t, want, tensor.ToSlice[float64](c.Ctx, tensor.Concat(c.Ctx, 1, ys...)), 1e-12, "%v",
 			parts)
 	}
+}
+
+// A module whose projections are slices, heads of them, computes these heads: the parts' sum is the whole. That is what
+// tensor parallelism relies on.
+func TestMultiheadAttentionOfSlices(t *testing.T) {
+	c := env()
+	c = c.With(c.NoGrad())
+	const batch, length, width, dim = 2, 5, 8, 3
+	cfg := nn.AttentionConfig{Width: width, Heads: 4, KVHeads: 2, HeadDim: dim, Causal: true, NoOutBias: true,
+		QKNorm: true, NormEps: 1e-3}
+	m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), cfg)
+	require.Equal(t, []int{4 * dim, width}, m.Q.Weight.Shape())
+	require.Equal(t, []int{2 * dim, width}, m.K.Weight.Shape())
+	require.Equal(t, []int{width, 4 * dim}, m.Out.Weight.Shape())
+	require.NotNil(t, m.V.Bias)
+	require.Nil(t, m.Out.Bias)
+	x := tensor.Normal(c.Ctx, tensor.Float64, 8, 0, 1, batch, length, width)
+	cos, sin := nn.RoPE{Dim: 2}.Tables(c, tensor.Arange(c.Ctx, tensor.Int32, 0, 1, length))
+	in := nn.AttentionInput{Cos: cos, Sin: sin}
+	cut := func(p *nn.Parameter, dim, part int) *nn.Parameter {
+		n := p.Size(dim) / 2
+		return &nn.Parameter{Tensor: tensor.Slice(c.Ctx, tensor.Detach(p.Tensor), dim, part*n, (part+1)*n)}
+	}
+	rows := func(l *nn.Linear, part int) *nn.Linear {
+		return &nn.Linear{Weight: cut(l.Weight, 0, part), Bias: cut(l.Bias, 0, part)}
+	}
+	var sum *tensor.Tensor
+	for part := range 2 {
+		slice := &nn.MultiheadAttention{Q: rows(m.Q, part), K: rows(m.K, part), V: rows(m.V, part),
+			Out: &nn.Linear{Weight: cut(m.Out.Weight, 1, part)}, QNorm: m.QNorm, KNorm: m.KNorm, Config: m.Config}
+		y := slice.Forward(c, x, in)
+		if sum == nil {
+			sum = y
+		} else {
+			sum = tensor.Add(c.Ctx, sum, y)
+		}
+	}
+	requireClose(t, m.Forward(c, x, in), sum, 1e-12, "the sum of two halves")
+}
+
+// Outputs and gradients are those of transformers' attentions: Llama's rotary positions, Qwen's biases and norms.
+func TestAttentionGoldens(t *testing.T) {
+	type goldenCase struct {
+		Name    string
+		Params  []string
+		Theta   float64
+		Heads   int
+		KVHeads int     `json:"kv_heads"`
+		HeadDim int     `json:"head_dim"`
+		QKVBias bool    `json:"qkv_bias"`
+		OutBias bool    `json:"out_bias"`
+		NormEps float64 `json:"norm_eps"`
+	}
+	var manifest struct{ Cases []goldenCase }
+	g := openGolden(t, "attention", &manifest)
+	require.Len(t, manifest.Cases, 4)
+	for _, k := range manifest.Cases {
+		c := env()
+		x := g.load(c, k.Name+"/x").SetRequiresGrad(true)
+		m := nn.NewMultiheadAttention(newInit(), nn.AttentionConfig{Width: x.Size(2), Heads: k.Heads,
+			KVHeads: k.KVHeads, HeadDim: k.HeadDim, NoQKVBias: !k.QKVBias, NoOutBias: !k.OutBias,
+			QKNorm: k.NormEps > 0, NormEps: k.NormEps, Causal: true})
+		wrt := []*tensor.Tensor{x}
+		var names []string
+		for _, p := range nn.NamedParameters(m) {
+			tensor.CopyInto(c.With(c.NoGrad()).Ctx, p.Tensor, g.load(c, k.Name+"/param/"+p.Name))
+			names, wrt = append(names, p.Name), append(wrt, p.Tensor)
+		}
+		require.ElementsMatch(t, k.Params, names, k.Name)
+		c = c.WithPositions(g.load(c, k.Name+"/positions"))
+		cos, sin := nn.RoPE{Dim: k.HeadDim, Theta: k.Theta}.Tables(c, c.TokenPositions(c.Positions, 0))
+		requireClose(t, g.load(c, k.Name+"/cos"), cos, 2e-6, k.Name+": cosines")
+		requireClose(t, g.load(c, k.Name+"/sin"), sin, 2e-6, k.Name+": sines")
+		for _, c := range []*nn.Ctx{c, c.WithRecompute([]nn.Module{m})} {
+			y := m.Forward(c, x, nn.AttentionInput{Cos: cos, Sin: sin})
+			requireClose(t, g.load(c, k.Name+"/y"), y, 2e-6, k.Name)
+			weights := g.load(c, k.Name+"/weights")
+			grads := tensor.Backward(c.Ctx, []*tensor.Tensor{y}, []*tensor.Tensor{weights}, wrt)
+			for i, name := range append([]string{"x"}, names...) {
+				requireClose(t, g.load(c, k.Name+"/grad/"+name), grads[i], 1e-5, k.Name+": gradient of "+name)
+			}
+		}
+	}
+}
+
+// Positions come from the context, or are counted from the tokens that a cache holds.
+func TestTokenPositions(t *testing.T) {
+	c := env()
+	ids := tensor.Zeros(c.Ctx, tensor.Int64, 2, 3)
+	require.Equal(t, []int32{4, 5, 6}, tensor.ToSlice[int32](c.Ctx, c.TokenPositions(ids, 4)))
+	for _, shape := range [][]int{{3}, {2, 3}} {
+		p := tensor.Zeros(c.Ctx, tensor.Int64, shape...)
+		require.Same(t, p, c.WithPositions(p).TokenPositions(ids, 4))
+	}
+	for _, shape := range [][]int{{2}, {1, 3}, {3, 2}, {}} {
+		p := tensor.Zeros(c.Ctx, tensor.Int64, shape...)
+		require.ErrorContains(t, tensor.Try(func() { c.WithPositions(p).TokenPositions(ids, 4) }),
+			"for tokens of shape [2 3]: want [2 3] or [3]")
+	}
+	require.ErrorContains(t, tensor.Try(func() { nn.RoPE{Dim: 3}.Tables(c, ids) }),
+		"nn.RoPE: Dim is 3: want an even number of elements")
 }
 
 // Hooks and recomputation work for a module one of whose inputs is not there.
@@ -189,7 +295,8 @@ func TestMissingInputs(t *testing.T) {
 	run := func(c *nn.Ctx) []byte {
 		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			x.ZeroGrad()
-			tensor.Backward(c.Ctx, []*tensor.Tensor{tensor.Sum(c.Ctx, m.Forward(c, x, nil, nil), nil, false)}, nil, nil)
+			y := tensor.Sum(c.Ctx, m.Forward(c, x, nn.AttentionInput{}), nil, false)
+			tensor.Backward(c.Ctx, []*tensor.Tensor{y}, nil, nil)
 			return nil
 		})
 		return tensor.ReadBytes(root, x.Grad())

@@ -19,6 +19,9 @@ type Ctx struct {
 	Training bool
 	// LossOnly is true if only the loss is used: a model may then leave out its logits.
 	LossOnly bool
+	// Positions are those of the batch's tokens in their sequences, integers [T], or [B,T] where rows differ; nil
+	// counts them. See TokenPositions.
+	Positions *tensor.Tensor
 
 	tree      *Tree
 	recompute map[Module]bool
@@ -51,6 +54,30 @@ func (c *Ctx) WithLossOnly() *Ctx {
 	d := *c
 	d.LossOnly = true
 	return &d
+}
+
+// WithPositions returns a context in which the batch's tokens have the positions p, integers [T] or [B,T]: where
+// several documents share a row, where padding comes first, or where a row is a part of a sequence. They must live as
+// long as the context is used.
+func (c *Ctx) WithPositions(p *tensor.Tensor) *Ctx {
+	d := *c
+	d.Positions = p
+	return &d
+}
+
+// TokenPositions are the positions of ids [B,T] in their sequences, [T] or [B,T]: those of the context, or else past,
+// past+1 and so on, where past is the number of tokens before them, which a cache holds. Embeddings of positions and
+// RoPE take them from here.
+func (c *Ctx) TokenPositions(ids *tensor.Tensor, past int) *tensor.Tensor {
+	p := c.Positions
+	if p == nil {
+		return tensor.Arange(c.Ctx, tensor.Int32, float64(past), 1, ids.Size(1))
+	}
+	if shape := ids.Shape(); !slices.Equal(p.Shape(), shape) && !slices.Equal(p.Shape(), shape[1:]) {
+		refuse(c, "nn.TokenPositions", "positions of shape %v for tokens of shape %v: want %v or %v", p.Shape(), shape,
+			shape, shape[1:])
+	}
+	return p
 }
 
 // ParamFunc stands between modules and a parameter: it returns what the modules compute with in place of t, which is

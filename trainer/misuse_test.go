@@ -132,7 +132,7 @@ func TestMisuseIsAnError(t *testing.T) {
 		}),
 
 		// what the layers refuse
-		"nn.SplitHeads: width 8 does not divide into 3 heads": forward(func(c *nn.Ctx, _ *tensor.Tensor) {
+		"nn.SplitHeads: width 8 does not divide into heads of 3": forward(func(c *nn.Ctx, _ *tensor.Tensor) {
 			nn.SplitHeads(c, zeros(c, 1, 2, 8), 3)
 		}),
 		"nn.NewMultiheadAttention: width 8, 3 heads": forward(func(*nn.Ctx, *tensor.Tensor) {

@@ -27,14 +27,12 @@ func newBlock(in *nn.Init, cfg Config) *Block {
 	}
 }
 
-// Forward keeps x's shape [B,T,C]. keys is the mask of visible keys, kv the layer's cache;
-// both may be nil.
-func (b *Block) Forward(c *nn.Ctx, x, keys *tensor.Tensor, kv *nn.KVLayer) *tensor.Tensor {
-	return nn.Unit(c, b, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
-		x, keys := in[0], in[1]
-		x = tensor.Add(c.Ctx, x, b.Attn.Forward(c, b.LN1.Forward(c, x), keys, kv))
-		return []*tensor.Tensor{tensor.Add(c.Ctx, x, b.MLP.Forward(c, b.LN2.Forward(c, x)))}
-	}, x, keys)[0] // keys are handed in so that they live until the block is recomputed
+// Forward keeps x's shape [B,T,C].
+func (b *Block) Forward(c *nn.Ctx, x *tensor.Tensor, in nn.AttentionInput) *tensor.Tensor {
+	return nn.AttentionUnit(c, b, func(c *nn.Ctx, x *tensor.Tensor, in nn.AttentionInput) *tensor.Tensor {
+		x = tensor.Add(c.Ctx, x, b.Attn.Forward(c, b.LN1.Forward(c, x), in))
+		return tensor.Add(c.Ctx, x, b.MLP.Forward(c, b.LN2.Forward(c, x)))
+	}, x, in)
 }
 
 // Attention is causal self-attention with one projection for queries, keys and values.
@@ -43,39 +41,34 @@ type Attention struct {
 	CProj *Conv1D     `nn:"c_proj"`
 	Drop  *nn.Dropout `nn:"resid_dropout"`
 
-	Heads  int
-	Scaled bool
-	PDrop  float64
+	Config nn.AttentionConfig
 }
 
 func newAttention(in *nn.Init, cfg Config) *Attention {
-	return &Attention{
+	a := &Attention{
 		CAttn: newConv1D(in.Sub("c_attn"), cfg.NEmbd, 3*cfg.NEmbd, cfg.InitializerRange),
 		CProj: newConv1D(in.Sub("c_proj"), cfg.NEmbd, cfg.NEmbd, residualStd(cfg)),
 		Drop:  &nn.Dropout{P: cfg.ResidPdrop},
-		Heads: cfg.NHead, Scaled: cfg.ScaleAttnWeights, PDrop: cfg.AttnPdrop,
+		Config: nn.AttentionConfig{Width: cfg.NEmbd, Heads: cfg.NHead, KVHeads: cfg.NHead,
+			HeadDim: cfg.NEmbd / cfg.NHead, Causal: true, DropoutP: cfg.AttnPdrop},
 	}
+	if !cfg.ScaleAttnWeights {
+		a.Config.Scale = 1
+	}
+	return a
 }
 
 // Forward keeps x's shape.
-func (a *Attention) Forward(c *nn.Ctx, x, keys *tensor.Tensor, kv *nn.KVLayer) *tensor.Tensor {
-	return nn.Unit1(c, a, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
-		w := x.Size(2)
-		qkv := tensor.Split(c.Ctx, a.CAttn.Forward(c, x), 2, w, w, w)
-		for i := range qkv {
-			qkv[i] = nn.SplitHeads(c, qkv[i], a.Heads)
+func (a *Attention) Forward(c *nn.Ctx, x *tensor.Tensor, in nn.AttentionInput) *tensor.Tensor {
+	return nn.AttentionUnit(c, a, func(c *nn.Ctx, x *tensor.Tensor, in nn.AttentionInput) *tensor.Tensor {
+		qkv := a.CAttn.Forward(c, x)
+		w := qkv.Size(2) / 3
+		heads := tensor.Split(c.Ctx, qkv, 2, w, w, w)
+		for i := range heads {
+			heads[i] = nn.SplitHeads(c, heads[i], a.Config.HeadDim)
 		}
-		opt := tensor.AttentionOptions{Causal: true, Mask: keys, QueryOffset: kv.Len()}
-		if !a.Scaled {
-			opt.Scale = 1
-		}
-		if c.Training {
-			opt.Dropout = a.PDrop
-		}
-		k, v := kv.Extend(c, qkv[1], qkv[2])
-		y, _ := tensor.Attention(c.Ctx, qkv[0], k, v, opt)
-		return a.Drop.Forward(c, a.CProj.Forward(c, nn.MergeHeads(c, y)))
-	}, x)
+		return a.Drop.Forward(c, a.CProj.Forward(c, a.Config.Attend(c, heads[0], heads[1], heads[2], in)))
+	}, x, in)
 }
 
 // MLP is the feed-forward part.

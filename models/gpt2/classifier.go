@@ -130,7 +130,8 @@ func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 	return &data.Batch{Tensors: tensors, Size: size, Count: float64(size)}
 }
 
-// Forward reads input_ids [B,T], attention_mask (optional) and labels (optional), the classes [B]. Logits are
+// Forward reads input_ids [B,T], attention_mask, position_ids [B,T] and labels, the classes [B] (all three are
+// optional). Logits are
 // [B,classes], of the hidden state at each text's last token that is not pad_token_id, as in transformers. The loss
 // terms are texts: labels that are not tensor.IgnoreIndex.
 func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
@@ -139,6 +140,7 @@ func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 		why := fmt.Sprintf("%d texts and no pad_token_id: want it in the configuration, or one text", ids.Size(0))
 		panic(&tensor.Error{Op: "gpt2.Forward", Msg: why, Where: c.Path()})
 	}
+	c = models.WithPositions(c, b)
 	return models.NewOutput(nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		h := m.Transformer.forward(c, in[0], b.Tensors[data.AttentionMask], nil)
 		logits := m.Score.Forward(c, m.last(c, in[0], h))

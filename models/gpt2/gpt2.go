@@ -129,8 +129,7 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 		Count: float64(size * (length - 1))}
 }
 
-// Forward reads input_ids [B,T], attention_mask (optional) and labels (optional; shifted
-// inside, −100 is ignored). With labels under LossOnly it computes no logits.
+// Forward reads input_ids [B,T], attention_mask (optional) and what models.CausalLM reads.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	return models.CausalLM(c, m, m.LMHead, b, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
 		return m.Transformer.forward(c, ids, b.Tensors[data.AttentionMask], nil)
@@ -141,22 +140,21 @@ func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 // cache holds.
 func (t *Transformer) forward(c *nn.Ctx, ids, mask *tensor.Tensor, cache *nn.KVCache) *tensor.Tensor {
 	return nn.Unit1(c, t, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
-		past := t.past(c, ids, cache)
-		pos := tensor.Arange(c.Ctx, tensor.Int32, float64(past), 1, ids.Size(1))
+		t.check(c, ids, cache)
+		pos := c.TokenPositions(ids, cache.Len())
 		x := tensor.Add(c.Ctx, t.WTE.Forward(c, ids), t.WPE.Forward(c, pos))
 		x = t.Drop.Forward(c, x)
 		keys := nn.KeyMask(c, mask)
 		for i, b := range t.H {
-			x = b.Forward(c, x, keys, cache.Layer(i))
+			x = b.Forward(c, x, nn.AttentionInput{Mask: keys, Cache: cache.Layer(i)})
 		}
 		cache.Advance(ids.Size(1))
 		return t.LNF.Forward(c, x)
 	}, ids)
 }
 
-// past is the number of tokens in the cache. It refuses ids that are missing, are no [B,T]
-// or have no positions.
-func (t *Transformer) past(c *nn.Ctx, ids *tensor.Tensor, cache *nn.KVCache) int {
+// check refuses ids that are no [B,T], that no cache has room for, or that have no positions.
+func (t *Transformer) check(c *nn.Ctx, ids *tensor.Tensor, cache *nn.KVCache) {
 	fail := func(format string, args ...any) {
 		panic(&tensor.Error{Op: "gpt2.Forward", Msg: fmt.Sprintf(format, args...), Where: c.Path()})
 	}
@@ -164,10 +162,9 @@ func (t *Transformer) past(c *nn.Ctx, ids *tensor.Tensor, cache *nn.KVCache) int
 		fail("input_ids of shape %v: want [batch, tokens]", ids.Shape())
 	}
 	past, limit := cache.Len(), t.WPE.Weight.Size(0)
-	if past+ids.Size(1) > limit {
+	if past+ids.Size(1) > limit && (cache != nil || c.Positions == nil) {
 		fail("%d tokens after %d: want at most n_positions = %d in all", ids.Size(1), past, limit)
 	}
-	return past
 }
 
 // residualStd is the deviation of projections that end in the residual stream.

@@ -193,6 +193,46 @@ func TestForwardIsCausalAndMasked(t *testing.T) {
 	require.Equal(t, masked[3*61:], logits(changed, hidden)[3*61:])
 }
 
+// The embedding of positions takes them from the batch, or from the context; otherwise it counts.
+func TestPositions(t *testing.T) {
+	c := evaluation()
+	cfg := smallConfig()
+	cfg.InitializerRange = 0.2
+	m := newModel(t, tensor.CPU(), cfg)
+	const v = 61
+	logits := func(ids []int64, positions, mask []int64) []float32 {
+		b := batch(c.Ctx, ids, 1, false)
+		if positions != nil {
+			b.Tensors[data.PositionIDs] = tensor.FromSlice(c.Ctx, positions, 1, len(positions))
+		}
+		if mask != nil {
+			b.Tensors[data.AttentionMask] = tensor.FromSlice(c.Ctx, mask, 1, len(mask))
+		}
+		return tensor.ToSlice[float32](c.Ctx, m.Forward(c, b).Logits)
+	}
+	ids := tokens(1, 5, v)
+	counted := logits(ids, nil, nil)
+	require.Equal(t, counted, logits(ids, []int64{0, 1, 2, 3, 4}, nil))
+	later := logits(ids, []int64{3, 4, 5, 6, 7}, nil)
+	require.NotEqual(t, counted, later)
+	padded := logits(append([]int64{0, 0}, ids...), []int64{0, 0, 0, 1, 2, 3, 4}, []int64{0, 0, 1, 1, 1, 1, 1})
+	require.InDeltaSlice(t, counted, padded[2*v:], 2e-5, "padding on the left takes no positions")
+
+	require.Len(t, logits(tokens(1, 20, v), []int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, nil),
+		20*v, "a row of two documents may be longer than n_positions")
+	require.ErrorContains(t, tensor.Try(func() { logits(ids, []int64{12, 13, 14, 15, 16}, nil) }), "16")
+	require.ErrorContains(t, tensor.Try(func() { logits(ids, []int64{0, 1}, nil) }),
+		"positions of shape [1 2] for tokens of shape [1 5]")
+
+	cache := m.NewCache(c, 1)
+	defer cache.Free()
+	for i, id := range ids {
+		at := c.WithPositions(tensor.FromSlice(c.Ctx, []int32{int32(i) + 3}, 1, 1))
+		y := m.Next(at, tensor.FromSlice(c.Ctx, []int64{id}, 1, 1), cache)
+		require.InDeltaSlice(t, later[i*v:(i+1)*v], tensor.ToSlice[float32](c.Ctx, y), 2e-5, "token %d", i)
+	}
+}
+
 func TestForwardRefuses(t *testing.T) {
 	c := evaluation()
 	m := newModel(t, tensor.CPU(), smallConfig())

@@ -49,7 +49,7 @@ func callsUnit(f file, body ast.Node) bool {
 	return found
 }
 
-func isUnit(name string) bool { return name == "Unit" || name == "Unit1" }
+func isUnit(name string) bool { return name == "Unit" || name == "Unit1" || name == "AttentionUnit" }
 
 func TestForwardRunsInUnits(t *testing.T) {
 	requireNone(t, units)
@@ -81,6 +81,7 @@ func TestForwardRunsInUnitsBites(t *testing.T) {
 		{"nn/a.go", "package nn; type M struct{}; func (m *M) Forward() { m.f() }", "nn/a.go:1" + fault},
 		{"models/m/a.go", nnImport + "func (m *M) Forward() { nn.Unit(m) }", ""},
 		{"models/m/a.go", nnImport + "func (m *M) Forward() { func() { nn.Unit1(m) }() }", ""},
+		{"models/m/a.go", nnImport + "func (m *M) Forward() { nn.AttentionUnit(m) }", ""},
 		{"models/m/a.go", nnImport + "func (m *M) Forward() { Unit1(m); nn.Walk(m) }", "models/m/a.go:1" + fault},
 		{"models/m/a.go", "package a; type M struct{}; func (m *M) Forward() { other.Unit(m) }",
 			"models/m/a.go:1" + fault},
