@@ -127,7 +127,7 @@ func (a *Accelerator) Layout() (samplers.Layout, error) {
 		Interleaved: a.sharding.interleaved(peers.Size()),
 	}
 	if layout.Interleaved {
-		layout.Replicas = a.twins().size
+		layout.Replicas = a.replicaPeers().size
 	}
 	return layout, nil
 }

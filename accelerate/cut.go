@@ -37,7 +37,7 @@ func Cut(a *Accelerator) string {
 	case s.SharesParameters():
 		words = append(words, "shared by the ranks of the host")
 	}
-	if n := a.twins().size; n > 1 {
+	if n := a.replicaPeers().size; n > 1 {
 		words = append(words, fmt.Sprintf("%d replicas", n))
 	}
 	if a.plan.disk.params {

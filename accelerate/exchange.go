@@ -23,7 +23,7 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 		return err
 	}
 	all := a.tree.State() // those that are not trained too
-	differed, err := ddp.Verify(ctx, a.ctx, a.group, all)
+	differed, err := verify(ctx, a, all)
 	if err != nil {
 		return err
 	}
@@ -47,16 +47,16 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 				"local_sgd_steps", a.plan.local.every, "start_local_sgd_iter", a.plan.local.after)
 		}
 	}
-	group := a.Data().group
+	group := a.Loss().group
 	switch {
 	case group == nil: // all ranks see the same data
 		return nil
-	case a.sharding.Strategy != shard.None && a.sharing().size > 1:
+	case a.sharding.Strategy != shard.None && a.shardPeers().size > 1:
 		if hook.Lossy() || hook.Name() != ddp.AllReduce.Name() {
 			return fmt.Errorf("accelerate: ddp_comm_hook %s with a model that is sharded (%s): want no hook, since "+
 				"shards of gradients are summed exactly, or no sharding", hook.Name(), a.sharding.Strategy)
 		}
-		err = shardGradients(a, a.sharing().group, units)
+		err = shardGradients(a, a.shardPeers().group, units)
 	case startsLocal(a, 0):
 		stepAlone(a, 0)
 		return nil
@@ -133,13 +133,20 @@ func (a *Accelerator) BeginWindow(ctx context.Context) error {
 	return r.rebuild(ctx)
 }
 
-// SyncParameters copies rank 0's values of m's parameters and buffers to every rank.
+// SyncParameters copies the values of m's parameters and buffers from the first rank of those that hold the same part
+// of the model, rank 0 without pipeline or tensor parallelism, to the others.
 func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
-	if a.group == nil {
-		return nil
-	}
-	_, err := ddp.Verify(ctx, a.ctx, a.group, nn.Walk(m).State())
+	_, err := verify(ctx, a, nn.Walk(m).State())
 	return err
+}
+
+// verify is ddp.Verify among the ranks that hold the same part of the model; others hold other parameters.
+func verify(ctx context.Context, a *Accelerator, state []tensor.Named) (differed int, err error) {
+	peers := a.samePart()
+	if peers.group == nil {
+		return 0, nil
+	}
+	return ddp.Verify(ctx, a.ctx, peers.group, state)
 }
 
 // release takes the gradients out of the exchange, and the parameters out of their shards: see gradients.close.

@@ -59,7 +59,7 @@ type held struct{ params, grads, state int64 }
 func (h held) total() int64 { return h.params + h.grads + h.state }
 
 func heldBy(a *Accelerator, opt *optim.Optimizer) (h held) {
-	ranks, strategy := int64(a.sharing().Size()), a.sharding.Strategy
+	ranks, strategy := int64(a.shardPeers().Size()), a.sharding.Strategy
 	if ranks == 1 {
 		strategy = shard.None
 	}

@@ -5,171 +5,148 @@ package accelerate
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/unbuilt"
 )
 
-// roles are the peers of a rank by what they do together. Without a mesh all ranks see different data and each has the
-// whole model, so that the peers of the data are all ranks.
+// roles are the peers of a rank by what they do together. They follow from the axes of the mesh alone.
 type roles struct {
-	axes     []comm.Axis
-	mesh     comm.Mesh
-	data     *Peers // nil: all ranks
-	model    *Peers // nil: this rank alone
-	shards   *Peers // nil: those of the data
-	replicas *Peers // nil: this rank alone
-	ended    chan struct{}
+	asked comm.Mesh            // by WithMesh; the zero value leaves it to the strategy
+	mesh  comm.Mesh            // of all ranks
+	all   *Peers               // all ranks
+	peers map[comm.Axes]*Peers // along axes that some, but not all, ranks differ by
+	ended chan struct{}        // closed when the groups are
 }
 
-// WithMesh arranges the ranks along axes, as comm.NewMesh does. The axes are dp, dp_replicate and dp_shard: ranks that
-// differ along them see different data, and their gradients are summed. A model is spread over the ranks that differ
-// along axes other than dp_replicate. An axis of another kind of parallelism (tp, pp, cp, sp, ep) is an error until
-// that is built, unless its size is 1.
-func WithMesh(axes ...comm.Axis) Option { return func(a *Accelerator) { a.axes = axes } }
+// WithMesh arranges the ranks along the axes of a mesh. dp_replicate and dp_shard are built: ranks that differ along
+// them see different data and sum their gradients, and a sharded model is spread over dp_shard. pp, cp and tp of more
+// than one rank are an error until they are built.
+//
+// Without it all ranks differ along one axis: along dp_shard if the model is sharded, else along dp_replicate. A
+// sharded model with several replicas (dp_replicate_size, hybrid_shard) has both.
+func WithMesh(m comm.Mesh) Option { return func(a *Accelerator) { a.asked = m } }
 
-// replicate is the axis along which ranks own the same shards.
-const replicate = "dp_replicate"
-
-// dataAxes are those along which ranks see different data.
-var dataAxes = []string{"dp", replicate, "dp_shard"}
-
-// plannedAxes are those along which ranks will share the work on the same data.
-var plannedAxes = map[string]string{
-	"tp": "tensor parallelism", "pp": "pipeline parallelism", "cp": "context parallelism", "sp": "sequence parallelism",
-	"ep": "expert parallelism",
-}
+// The axes that ranks of a role differ by.
+const (
+	dataAxes  = comm.DPReplicate | comm.DPShard
+	lossAxes  = dataAxes | comm.CP
+	shardAxes = comm.DPShard | comm.CP
+	modelAxes = comm.PP | comm.CP | comm.TP
+	partAxes  = lossAxes // any but those that cut the model
+)
 
 // checkAxes refuses what no step honours: the ranks along such an axis would all do the same work.
 func checkAxes(m comm.Mesh) error {
 	if unbuilt.Axes() {
 		return nil
 	}
-	for _, a := range m.Axes() {
-		planned, known := plannedAxes[a.Name]
-		switch {
-		case slices.Contains(dataAxes, a.Name) || known && a.Size == 1:
-		case known:
-			return fmt.Errorf("accelerate: mesh %v: %s is not built yet (axis %q): want axes among %s", m, planned,
-				a.Name, strings.Join(dataAxes, ", "))
-		default:
-			return fmt.Errorf("accelerate: mesh %v: unknown axis %q: want axes among %s", m, a.Name,
-				strings.Join(dataAxes, ", "))
+	for _, k := range []struct {
+		axis comm.Axes
+		name string
+	}{{comm.PP, "pipeline parallelism"}, {comm.CP, "context parallelism"}, {comm.TP, "tensor parallelism"}} {
+		if m.Size(k.axis) > 1 {
+			return fmt.Errorf("accelerate: mesh %v: %s is not built yet (axis %q), want axes among dp_replicate, "+
+				"dp_shard", m, k.name, k.axis)
 		}
 	}
 	return nil
 }
 
-// Data are the ranks that see different data: the training stream is divided among them, and gradients, losses and
-// batch statistics are summed over them.
-func (r *Ranks) Data() *Peers {
-	if r.data != nil {
-		return r.data
+// Data are the ranks that see different samples: the training stream is divided among them.
+func (r *roles) Data() *Peers { return r.along(dataAxes) }
+
+// Loss are the ranks that see different tokens: loss terms and gradients are summed over them.
+func (r *roles) Loss() *Peers { return r.along(lossAxes) }
+
+// Model are the ranks that share the work on the same samples.
+func (r *roles) Model() *Peers { return r.along(modelAxes) }
+
+// Tensor are the ranks that hold parts of the same layers.
+func (r *roles) Tensor() *Peers { return r.along(comm.TP) }
+
+// Pipe are the ranks that hold the layers of one model.
+func (r *roles) Pipe() *Peers { return r.along(comm.PP) }
+
+// Context are the ranks that see different tokens of the same samples.
+func (r *roles) Context() *Peers { return r.along(comm.CP) }
+
+// samePart are the ranks that hold the same part of the model before it is sharded: all but those of other layers and
+// of other parts of a layer.
+func (r *roles) samePart() *Peers { return r.along(partAxes) }
+
+// shardPeers are the ranks over which a sharded model is spread.
+func (r *roles) shardPeers() *Peers { return r.along(shardAxes) }
+
+// replicaPeers are the ranks that own the same shard as this one, each in its replica of the model.
+func (r *roles) replicaPeers() *Peers { return r.along(comm.DPReplicate) }
+
+// along are the ranks that differ from this one along the given axes.
+func (r *roles) along(axes comm.Axes) *Peers {
+	switch axes &= r.mesh.Axes(); axes {
+	case 0:
+		return &Peers{size: 1}
+	case r.mesh.Axes():
+		return r.all
+	default:
+		return r.peers[axes]
 	}
-	return &r.Peers
 }
 
-// Model are the ranks that see the same data.
-func (r *Ranks) Model() *Peers {
-	if r.model != nil {
-		return r.model
+// MeshFor is the mesh of a job in which nobody asks for another (WithMesh). A sharded model has so many replicas; 0
+// stands for one.
+func MeshFor(ranks int, sharded bool, replicas int) (comm.Mesh, error) {
+	if !sharded {
+		return comm.Mesh{DPReplicate: ranks}.Of(ranks)
 	}
-	return &Peers{size: 1}
-}
-
-// sharing are those of the data's ranks over which a sharded model is spread: all, or those of this rank's replica.
-func (r *Ranks) sharing() *Peers {
-	if r.shards != nil {
-		return r.shards
+	replicas = max(1, replicas)
+	if ranks%replicas != 0 {
+		return comm.Mesh{}, fmt.Errorf("accelerate: %d replicas of a sharded model on %d ranks, want a divisor of "+
+			"that (dp_replicate_size)", replicas, ranks)
 	}
-	return r.Data()
-}
-
-// twins are the ranks that own the same shards as this one, each in its replica of the model.
-func (r *Ranks) twins() *Peers {
-	if r.replicas != nil {
-		return r.replicas
-	}
-	return &Peers{size: 1}
+	return comm.Mesh{DPReplicate: replicas, DPShard: -1}.Of(ranks)
 }
 
 // arrange finds this rank's place in the mesh. A sharded model has so many replicas; 0 leaves it to the mesh.
 func (r *Ranks) arrange(sharded bool, replicas int) error {
-	if len(r.axes) == 0 && sharded && replicas > 1 {
-		if r.size%replicas != 0 {
-			return fmt.Errorf("accelerate: %d replicas of a sharded model on %d ranks: want a divisor of that "+
-				"(dp_replicate_size)", replicas, r.size)
-		}
-		r.axes = []comm.Axis{{Name: replicate, Size: replicas}, {Name: "dp_shard", Size: r.size / replicas}}
-	}
-	if len(r.axes) == 0 {
-		return nil
-	}
 	var err error
-	if r.mesh, err = comm.NewMesh(r.size, r.axes...); err != nil {
-		return fmt.Errorf("accelerate: %w", err)
+	if r.asked == (comm.Mesh{}) {
+		r.mesh, err = MeshFor(r.size, sharded, replicas)
+	} else if r.mesh, err = r.asked.Of(r.size); err != nil {
+		err = fmt.Errorf("accelerate: %w", err)
+	} else if err = checkAxes(r.mesh); err == nil && sharded && replicas > 1 && replicas != r.mesh.DPReplicate {
+		err = fmt.Errorf("accelerate: mesh %v has %d replicas of the sharded model, want the %d of dp_replicate_size",
+			r.mesh, r.mesh.DPReplicate, replicas)
 	}
-	if err := checkAxes(r.mesh); err != nil {
+	if err != nil {
 		return err
 	}
-	for _, role := range r.along() {
-		*role.peers = &Peers{rank: r.mesh.Coord(r.rank, role.axes...), size: r.mesh.Size(role.axes...)}
-	}
-	if !sharded {
-		r.shards, r.replicas = nil, nil
-	} else if n := r.twins().size; replicas > 1 && n != replicas {
-		return fmt.Errorf("accelerate: mesh %v has %d replicas of the sharded model, dp_replicate_size says %d", r.mesh,
-			n, replicas)
+	r.all, r.peers = &r.Peers, map[comm.Axes]*Peers{}
+	for _, axes := range []comm.Axes{dataAxes, lossAxes, modelAxes, shardAxes, comm.DPReplicate, comm.TP, comm.PP,
+		comm.CP} {
+		if axes &= r.mesh.Axes(); axes != 0 && axes != r.mesh.Axes() {
+			r.peers[axes] = &Peers{rank: r.mesh.Coord(r.rank, axes), size: r.mesh.Size(axes)}
+		}
 	}
 	return nil
 }
 
-// role is peers and the axes along which they differ.
-type role struct {
-	peers **Peers
-	axes  []string
-}
-
-// along are the roles that the mesh makes.
-func (r *roles) along() []role {
-	var data, model, shards, replicas []string
-	for _, a := range r.mesh.Axes() {
-		switch {
-		case !slices.Contains(dataAxes, a.Name):
-			model = append(model, a.Name)
-			continue
-		case a.Name == replicate:
-			replicas = append(replicas, a.Name)
-		default:
-			shards = append(shards, a.Name)
-		}
-		data = append(data, a.Name)
-	}
-	list := []role{{&r.data, data}, {&r.model, model}}
-	if len(replicas) > 0 {
-		list = append(list, role{&r.shards, shards}, role{&r.replicas, replicas})
-	}
-	return list
-}
-
-// split makes the groups of the mesh. It is collective, and does nothing without a mesh or if they are there.
+// split makes the groups of the mesh, in one collective call. It does nothing if there are none or they are there.
 func (r *Ranks) split() error {
-	if r.data == nil || r.group == nil || r.ended != nil {
+	if len(r.peers) == 0 || r.group == nil || r.ended != nil {
 		return nil
 	}
 	r.ended = make(chan struct{})
-	for _, role := range r.along() {
-		peers := *role.peers
-		if peers == nil || peers.size == 1 {
-			continue
-		}
-		var err error
-		if peers.group, err = r.mesh.Group(r.group, role.axes...); err != nil {
-			return fmt.Errorf("accelerate: groups of mesh %v: %w", r.mesh, err)
-		}
-		go together(r.group, peers.group, r.ended)
+	sets := slices.Sorted(maps.Keys(r.peers))
+	groups, err := r.mesh.Groups(r.group, sets...)
+	if err != nil {
+		return fmt.Errorf("accelerate: groups of mesh %v: %w", r.mesh, err)
+	}
+	for i, axes := range sets {
+		r.peers[axes].group = groups[i]
+		go together(r.group, groups[i], r.ended)
 	}
 	return nil
 }
@@ -185,21 +162,11 @@ func together(a, b *comm.Group, ended <-chan struct{}) {
 	}
 }
 
-func (r *roles) all() []*Peers { return []*Peers{r.data, r.model, r.shards, r.replicas} }
-
-// groups are those of the mesh that the rank has.
-func (r *roles) groups() (list []*comm.Group) {
-	for _, p := range r.all() {
-		if p != nil && p.group != nil {
-			list = append(list, p.group)
-		}
-	}
-	return list
-}
-
 func (r *roles) abort(err error) {
-	for _, g := range r.groups() {
-		g.Abort(err)
+	for _, p := range r.peers {
+		if p.group != nil {
+			p.group.Abort(err)
+		}
 	}
 }
 
@@ -210,11 +177,9 @@ func (r *roles) close() error {
 	close(r.ended)
 	r.ended = nil
 	var errs []error
-	for _, g := range r.groups() {
-		errs = append(errs, g.Close())
-	}
-	for _, p := range r.all() {
-		if p != nil {
+	for _, p := range r.peers {
+		if p.group != nil {
+			errs = append(errs, p.group.Close())
 			p.group = nil
 		}
 	}

@@ -5,6 +5,9 @@ package accelerate_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,10 +16,12 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/unbuilt"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Only the ranks along the axes of the data divide the training stream and sum gradients; the others do the same work,
-// and all end with the bits of one rank.
+// Only the ranks along the axes of the data divide the training stream; those of its tokens sum gradients with them.
+// The others do the same work, with parameters of their own, and those of the first part end with the bits of one rank.
 func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
 	t.Cleanup(unbuilt.AllowAxes())
 	var want map[string]string
@@ -25,62 +30,130 @@ func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
 		return err
 	})
 	require.NoError(t, err)
-	for _, mesh := range []string{"dp=2,tp=2", "pp=2,dp=-1", "tp=4", "dp=4", "dp_replicate=2,dp_shard=2,tp=2",
-		"tp=2,dp=2,cp=2"} {
-		axes, err := comm.ParseAxes(mesh)
-		require.NoError(t, err)
-		ranks := 4
-		if len(axes) == 3 {
-			ranks = 8
+	for ranks, meshes := range map[int][]string{
+		4: {"dp_replicate=2,tp=2", "pp=2,dp_replicate=-1", "tp=4", "dp_replicate=4", "dp_shard=4", "dp_shard=2,cp=2"},
+		8: {"dp_replicate=2,dp_shard=2,tp=2", "dp_replicate=2,cp=2,tp=2"},
+	} {
+		for _, text := range meshes {
+			mesh, err := comm.ParseMesh(text)
+			require.NoError(t, err)
+			got, places := make([]map[string]string, ranks), make([]string, ranks)
+			err = accelerate.Run(t.Context(), rankArgs(ranks), func(acc *accelerate.Accelerator) error {
+				w, _, err := train(t, acc, 3, everywhere, nowhere)
+				got[acc.Rank()], places[acc.Rank()] = w, roles(acc)
+				return err
+			}, accelerate.WithLogger(quiet), accelerate.WithMesh(mesh))
+			require.NoError(t, err, text)
+			mesh, err = mesh.Of(ranks)
+			require.NoError(t, err)
+			for rank, w := range got {
+				part := mesh.Coord(rank, comm.PP|comm.TP)
+				require.Equal(t, part == 0, maps.Equal(want, w), "%s: rank %d", text, rank)
+				require.Equal(t, got[slices.Min(mesh.Peers(rank, ^(comm.PP|comm.TP)))], w, "%s: rank %d", text, rank)
+			}
+			if text == "dp_replicate=2,cp=2,tp=2" {
+				require.Equal(t, []string{
+					"data 0/2 loss 0/4 model 0/4 tensor 0/2 pipe 0/1 context 0/2",
+					"data 0/2 loss 0/4 model 1/4 tensor 1/2 pipe 0/1 context 0/2",
+					"data 0/2 loss 1/4 model 2/4 tensor 0/2 pipe 0/1 context 1/2",
+					"data 0/2 loss 1/4 model 3/4 tensor 1/2 pipe 0/1 context 1/2",
+					"data 1/2 loss 2/4 model 0/4 tensor 0/2 pipe 0/1 context 0/2",
+					"data 1/2 loss 2/4 model 1/4 tensor 1/2 pipe 0/1 context 0/2",
+					"data 1/2 loss 3/4 model 2/4 tensor 0/2 pipe 0/1 context 1/2",
+					"data 1/2 loss 3/4 model 3/4 tensor 1/2 pipe 0/1 context 1/2",
+				}, places)
+			}
 		}
-		got, places := make([]map[string]string, ranks), make([]string, ranks)
-		err = accelerate.Run(t.Context(), rankArgs(ranks), func(acc *accelerate.Accelerator) error {
-			w, _, err := train(t, acc, 3, everywhere, nowhere)
-			got[acc.Rank()] = w
-			places[acc.Rank()] = fmt.Sprintf("%d/%d %d/%d", acc.Data().Rank(), acc.Data().Size(), acc.Model().Rank(),
-				acc.Model().Size())
+	}
+}
+
+// roles are a rank's numbers among its peers.
+func roles(acc *accelerate.Accelerator) string {
+	var list []string
+	for _, k := range []struct {
+		name  string
+		peers *accelerate.Peers
+	}{{"data", acc.Data()}, {"loss", acc.Loss()}, {"model", acc.Model()}, {"tensor", acc.Tensor()},
+		{"pipe", acc.Pipe()}, {"context", acc.Context()}} {
+		list = append(list, fmt.Sprintf("%s %d/%d", k.name, k.peers.Rank(), k.peers.Size()))
+	}
+	return strings.Join(list, " ")
+}
+
+// Ranks that hold other parts of the model have other parameters, which rank 0's do not replace.
+func TestRanksOfAnotherPartKeepTheirParameters(t *testing.T) {
+	t.Cleanup(unbuilt.AllowAxes())
+	for _, mesh := range []comm.Mesh{{DPReplicate: 2, TP: 2}, {PP: 2, DPReplicate: 2}} {
+		part := func(acc *accelerate.Accelerator) int { return acc.Tensor().Rank() + acc.Pipe().Rank() }
+		values := make([][]float32, 4)
+		err := accelerate.Run(t.Context(), rankArgs(4), func(acc *accelerate.Accelerator) error {
+			m := nn.NewLinear(nn.NewInit(acc.Device(), uint64(acc.Rank())),
+				nn.LinearConfig{In: 2, Out: 1 + part(acc)})
+			if err := acc.Open(t.Context()); err != nil {
+				return err
+			}
+			err := acc.SyncParameters(t.Context(), m)
+			values[acc.Rank()] = tensor.ToSlice[float32](acc.Ctx().NoGrad(), m.Weight.Tensor)
 			return err
-		}, accelerate.WithLogger(quiet), accelerate.WithMesh(axes...))
-		require.NoError(t, err, mesh)
-		for rank, w := range got {
-			require.Equal(t, want, w, "%s: rank %d", mesh, rank)
+		}, accelerate.WithLogger(quiet), accelerate.WithMesh(mesh))
+		require.NoError(t, err, "%v", mesh)
+		first := nn.NewLinear(nn.NewInit(tensor.CPU(), 0), nn.LinearConfig{In: 2, Out: 1})
+		require.Equal(t, tensor.ToSlice[float32](tensor.NewCtx(tensor.CPU()).NoGrad(), first.Weight.Tensor), values[0])
+		for r, peer := range [][]int{{2, 3, 0, 1}, {1, 0, 3, 2}}[min(1, mesh.PP)] {
+			require.Equal(t, values[r], values[peer], "%v: rank %d", mesh, r)
 		}
-		if mesh == "dp=2,tp=2" {
-			require.Equal(t, []string{"0/2 0/2", "0/2 1/2", "1/2 0/2", "1/2 1/2"}, places)
+		require.Len(t, values[3], 4, "%v", mesh)
+	}
+}
+
+func TestRanksOfOnePartMustAgree(t *testing.T) {
+	t.Cleanup(unbuilt.AllowAxes())
+	errs := make([]error, 4)
+	_ = accelerate.Run(t.Context(), rankArgs(4), func(acc *accelerate.Accelerator) error {
+		if err := acc.Open(t.Context()); err != nil {
+			return err
 		}
+		m := nn.NewLinear(nn.NewInit(acc.Device(), 0), nn.LinearConfig{In: 2, Out: 1 + acc.Rank()/3})
+		errs[acc.Rank()] = acc.SyncParameters(t.Context(), m)
+		return errs[acc.Rank()]
+	}, accelerate.WithLogger(quiet), accelerate.WithMesh(comm.Mesh{DPReplicate: 2, TP: 2}))
+	for _, rank := range []int{1, 3} {
+		require.ErrorContains(t, errs[rank], "ddp: the models of ranks 1 and 3 differ: parameter 0 is weight "+
+			"float32[1 2] on rank 1 and weight float32[2 2] on rank 3")
 	}
 }
 
 func TestMeshThatDoesNotFitTheRanks(t *testing.T) {
 	body := func(*accelerate.Accelerator) error { return errors.New("not reached") }
-	err := accelerate.Run(t.Context(), rankArgs(4), body, accelerate.WithMesh(comm.Axis{Name: "dp", Size: 3}))
-	require.EqualError(t, err, "accelerate: comm: mesh dp=3 does not fit 4 ranks: want sizes whose product is 4")
+	err := accelerate.Run(t.Context(), rankArgs(4), body, accelerate.WithMesh(comm.Mesh{DPShard: 3}))
+	require.EqualError(t, err, "accelerate: comm: mesh dp_shard=3 does not fit 4 ranks: want sizes whose product is 4")
+	a := rankArgs(4)
+	a.FSDP, a.DPReplicateSize = []string{"full_shard"}, 2
+	err = accelerate.Run(t.Context(), a, body, accelerate.WithMesh(comm.Mesh{DPReplicate: 4}))
+	require.EqualError(t, err, "accelerate: mesh dp_replicate=4 has 4 replicas of the sharded model, want the 2 of "+
+		"dp_replicate_size")
 }
 
 // An axis that no step honours is refused by name: its ranks would do the same work, and one would overwrite the
 // weights of the other.
 func TestMeshWithAxesThatAreNotBuilt(t *testing.T) {
 	body := func(*accelerate.Accelerator) error { return errors.New("not reached") }
-	for axes, want := range map[string]string{
-		"tp=2,dp=2": `accelerate: mesh tp=2,dp=2: tensor parallelism is not built yet (axis "tp"): want axes among ` +
-			`dp, dp_replicate, dp_shard`,
-		"pp=-1": `accelerate: mesh pp=4: pipeline parallelism is not built yet (axis "pp"): want axes among dp, ` +
+	for mesh, want := range map[comm.Mesh]string{
+		{TP: 2, DPShard: 2}: `accelerate: mesh dp_shard=2,tp=2: tensor parallelism is not built yet (axis "tp"), want ` +
+			`axes among dp_replicate, dp_shard`,
+		{PP: -1}: `accelerate: mesh pp=4: pipeline parallelism is not built yet (axis "pp"), want axes among ` +
 			`dp_replicate, dp_shard`,
-		"foo=4":      `accelerate: mesh foo=4: unknown axis "foo": want axes among dp, dp_replicate, dp_shard`,
-		"dp_foo=4":   `accelerate: mesh dp_foo=4: unknown axis "dp_foo": want axes among dp, dp_replicate, dp_shard`,
-		"dp=4,foo=1": `accelerate: mesh dp=4,foo=1: unknown axis "foo": want axes among dp, dp_replicate, dp_shard`,
+		{CP: 4}: `accelerate: mesh cp=4: context parallelism is not built yet (axis "cp"), want axes among ` +
+			`dp_replicate, dp_shard`,
 	} {
-		list, err := comm.ParseAxes(axes)
-		require.NoError(t, err)
-		require.EqualError(t, accelerate.Run(t.Context(), rankArgs(4), body, accelerate.WithMesh(list...)), want)
-		_, err = accelerate.Replicas(rankArgs(4), 4, accelerate.WithMesh(list...))
+		require.EqualError(t, accelerate.Run(t.Context(), rankArgs(4), body, accelerate.WithMesh(mesh)), want)
+		_, err := accelerate.Replicas(rankArgs(4), 4, accelerate.WithMesh(mesh))
 		require.EqualError(t, err, want)
 	}
 	err := accelerate.Run(t.Context(), rankArgs(2), func(acc *accelerate.Accelerator) error {
 		require.Equal(t, 2, acc.Data().Size())
 		return nil
-	}, accelerate.WithLogger(quiet),
-		accelerate.WithMesh(comm.Axis{Name: "tp", Size: 1}, comm.Axis{Name: "dp", Size: 2}))
+	}, accelerate.WithLogger(quiet), accelerate.WithMesh(comm.Mesh{TP: 1, DPReplicate: 2}))
 	require.NoError(t, err)
 }
 
@@ -88,7 +161,7 @@ func TestMeshWithAxesThatAreNotBuilt(t *testing.T) {
 func TestFailureEndsAllGroupsOfAMesh(t *testing.T) {
 	t.Cleanup(unbuilt.AllowAxes())
 	ranks := accelerators(t, 4, func(_ int, a *args.TrainingArguments) {},
-		accelerate.WithMesh(comm.Axis{Name: "dp", Size: 2}, comm.Axis{Name: "tp", Size: 2}))
+		accelerate.WithMesh(comm.Mesh{DPShard: 2, TP: 2}))
 	errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
 		if err := acc.Open(t.Context()); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/nn"
 )
 
@@ -62,7 +63,7 @@ func (s Sharding) interleaved(ranks int) bool {
 
 // replicas is how many there are; 0 leaves it to the mesh.
 func (s Sharding) replicas(r *Ranks) (int, error) {
-	if s.Replicas > 0 || !s.Hybrid || len(r.axes) > 0 || r.place == nil || r.place.LocalWorldSize == 0 {
+	if s.Replicas > 0 || !s.Hybrid || r.asked != (comm.Mesh{}) || r.place == nil || r.place.LocalWorldSize == 0 {
 		return s.Replicas, nil
 	}
 	if r.size%r.place.LocalWorldSize != 0 {

@@ -54,7 +54,7 @@ type Numbers struct {
 
 // canWait reports whether nobody needs the losses before the end of the step.
 func (u *Update) canWait() bool {
-	if u.a.Data().group != nil {
+	if u.a.Loss().group != nil {
 		return false
 	}
 	for i := range u.batches {
@@ -89,7 +89,7 @@ func (u *Update) readLosses(ctx context.Context) error {
 		return err
 	}
 	counted := u.shared.total().Count
-	if err := u.a.Data().SumFloats(ctx, u.shared.all, "losses of a step"); err != nil {
+	if err := u.a.Loss().SumFloats(ctx, u.shared.all, "losses of a step"); err != nil {
 		return err
 	}
 	if u.shared.unread() {

@@ -162,7 +162,7 @@ func (u *Update) expect(ctx context.Context) error {
 		}
 	}
 	if _, u.onOwn = u.a.grads.(*alone); !u.onOwn {
-		if err := u.a.Data().SumFloats(ctx, counts, "loss terms"); err != nil {
+		if err := u.a.Loss().SumFloats(ctx, counts, "loss terms"); err != nil {
 			return err
 		}
 		if counts[leaves] > 0 {
@@ -191,7 +191,8 @@ func (p Pass) evened(ctx context.Context, a *Accelerator, batches []*data.Batch)
 		return batches, nil
 	}
 	most := []int64{int64(len(batches))}
-	if err := a.sharing().group.AllReduce(comm.Of(most), comm.Max, comm.Label("micro-batches")).Wait(ctx); err != nil {
+	h := a.shardPeers().group.AllReduce(comm.Of(most), comm.Max, comm.Label("micro-batches"))
+	if err := h.Wait(ctx); err != nil {
 		return nil, err
 	}
 	for p.DataErr == nil && len(batches) < int(most[0]) {

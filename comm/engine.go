@@ -23,8 +23,8 @@ type Engine interface {
 	// is collective.
 	Alloc(n int) (*Memory, error)
 
-	// Split makes the engine of a sub-group of the given ranks, in the given order. All ranks of the group call it with
-	// the same arguments; those that are not members get nil.
+	// Split makes the engine of a sub-group of the given ranks, in the given order. Its members call it, with the same
+	// arguments, and no other rank does. No two sub-groups of a job have the same name.
 	Split(name string, members []int) (Engine, error)
 
 	// OnFailure registers the function that is told, once, that another rank failed or was lost. It may be called at

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,6 +51,7 @@ func (o Options) withDefaults() Options {
 // After the first error the group is dead: every later call returns that error, on every rank. Close it in any case.
 type Group struct {
 	engine  Engine
+	unique  string       // in the job: other sub-groups may have the same name
 	members []int        // job ranks, by rank
 	devices DeviceEngine // nil: none
 	opts    Options
@@ -90,11 +90,14 @@ type stream struct {
 
 // New returns a group over an engine. It is for engines: programs get their group from comm/local, comm/shm or
 // comm/tcp.
-func New(e Engine, opts Options) *Group { return newGroup(e, nil, opts, &family{}) }
+func New(e Engine, opts Options) *Group { return newGroup(e, "", nil, opts, &family{}) }
 
-func newGroup(e Engine, members []int, opts Options, f *family) *Group {
+func newGroup(e Engine, unique string, members []int, opts Options, f *family) *Group {
 	opts = opts.withDefaults()
-	g := &Group{engine: e, members: members, opts: opts, family: f, messages: map[stream]*lane{},
+	if unique == "" {
+		unique = opts.Name
+	}
+	g := &Group{engine: e, unique: unique, members: members, opts: opts, family: f, messages: map[stream]*lane{},
 		dead: make(chan struct{}), recorded: make(chan struct{})}
 	watched, stop := context.WithCancel(context.Background())
 	g.stopWatch = stop
@@ -222,40 +225,6 @@ func (g *Group) Allocated() int64 { return g.allocated.Load() }
 // sub-group of, by the measure of [Call.Sent]: that of messages, whatever the engine makes of them. Ranks that share
 // memory move less.
 func (g *Group) Sent() int64 { return g.family.sent.Load() }
-
-// Sub returns the sub-group of the given ranks of g, in the given order; ranks of g that are not members get nil. All
-// ranks of g call it with the same arguments, in the same order relative to other collective calls, and it waits for
-// those before it. A sub-group fails alone, unless a rank is lost.
-func (g *Group) Sub(name string, members []int) (*Group, error) {
-	for i, r := range members {
-		if r < 0 || r >= g.Size() || slices.Contains(members[:i], r) {
-			return nil,
-				g.reject(fmt.Errorf("comm: sub-group %q of ranks %v, want distinct ranks in [0, %d)", name, members,
-					g.Size()))
-		}
-	}
-	if len(members) == 0 || name == "" {
-		return nil,
-			g.reject(fmt.Errorf("comm: sub-group %q of ranks %v, want a name and at least one rank", name, members))
-	}
-	if err := g.agree("sub-group "+name, fmt.Sprint(members)); err != nil {
-		return nil, err
-	}
-	g.mu.Lock()
-	g.subs++
-	opts := g.opts
-	opts.Name = fmt.Sprintf("%s/%s", g.opts.Name, name)
-	unique := fmt.Sprintf("%s#%d", opts.Name, g.subs)
-	g.mu.Unlock()
-	e, err := g.engine.Split(unique, members)
-	if err != nil {
-		return nil, g.reject(fmt.Errorf("comm: sub-group %q: %w", name, err))
-	}
-	if e == nil {
-		return nil, nil
-	}
-	return newGroup(e, jobRanks(g.members, members), opts, g.family), nil
-}
 
 // agree is a barrier that fails on all ranks if they differ in what they are about to do.
 func (g *Group) agree(what, how string) error {

@@ -4,142 +4,192 @@ package comm
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 )
 
-// Axis is a dimension of a mesh. A Size of −1 stands for the ranks that the other axes leave.
-type Axis struct {
-	Name string
-	Size int
+// Axes is a set of dimensions of a [Mesh]. Each constant is one axis; combine them with |.
+type Axes uint8
+
+// The axes, the slowest first: ranks that differ along TP alone have consecutive numbers. The names and their order are
+// those of torchtitan's ParallelDims and of accelerate's ParallelismConfig.
+const (
+	PP          Axes = 1 << iota // pipeline parallelism: different layers
+	DPReplicate                  // data parallelism: different samples, the same parameters
+	DPShard                      // data parallelism: different samples, the parameters spread over the ranks
+	CP                           // context parallelism: different tokens of the same samples
+	TP                           // tensor parallelism: different parts of each layer
+	numAxes     = iota
+)
+
+var axisNames = [numAxes]string{"pp", "dp_replicate", "dp_shard", "cp", "tp"}
+
+// String returns the names: "dp_replicate×cp".
+func (a Axes) String() string {
+	var names []string
+	for i, name := range axisNames {
+		if a&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, "×")
 }
 
-// Mesh arranges ranks along named axes, of which the last is the fastest: the mesh of dp=2, tp=4 has ranks 0 to 3 at
-// dp 0. It is PyTorch's DeviceMesh. The zero value has no axes and one rank.
-type Mesh struct{ axes []Axis }
+// Mesh is the number of ranks along each axis. 0 counts as 1, and −1 stands for the ranks that the other axes leave;
+// [Mesh.Of] resolves it. It is PyTorch's DeviceMesh with fixed names. The zero value has one rank.
+type Mesh struct{ PP, DPReplicate, DPShard, CP, TP int }
 
-// ParseAxes reads axes as "dp=2,tp=4".
-func ParseAxes(text string) ([]Axis, error) {
-	var axes []Axis
+// ParseMesh reads a mesh as "dp_shard=-1,tp=4", in any order.
+func ParseMesh(text string) (Mesh, error) {
+	var m Mesh
+	var seen Axes
 	for part := range strings.SplitSeq(text, ",") {
 		name, size, ok := strings.Cut(strings.TrimSpace(part), "=")
 		n, err := strconv.Atoi(size)
 		if !ok || name == "" || err != nil {
-			return nil, fmt.Errorf("comm: mesh %q: got %q, want axes as dp=2,tp=4", text, part)
+			return Mesh{}, fmt.Errorf("comm: mesh %q: got %q, want axes as dp_shard=2,tp=4", text, part)
 		}
-		axes = append(axes, Axis{name, n})
+		axis := axisByName(name)
+		switch {
+		case axis == 0:
+			return Mesh{}, fmt.Errorf("comm: mesh %q: unknown axis %q, want axes among %s", text, name,
+				strings.Join(axisNames[:], ", "))
+		case seen&axis != 0:
+			return Mesh{}, fmt.Errorf("comm: mesh %q: axis %q comes twice, want each once", text, name)
+		}
+		seen |= axis
+		*m.field(axis) = n
 	}
-	return axes, nil
+	return m, nil
 }
 
-// NewMesh arranges world ranks. The product of the sizes must be world; one size may be −1.
-func NewMesh(world int, axes ...Axis) (Mesh, error) {
-	m := Mesh{axes: slices.Clone(axes)}
-	product, open := 1, -1
-	for i, a := range m.axes {
-		switch {
-		case a.Name == "" || slices.ContainsFunc(m.axes[:i], func(b Axis) bool { return a.Name == b.Name }):
-			return Mesh{}, fmt.Errorf("comm: mesh %v: axis %d is named %q: want names, each once", m, i, a.Name)
-		case a.Size == -1 && open < 0:
-			open = i
-		case a.Size < 1 || a.Size > world:
-			return Mesh{}, fmt.Errorf("comm: mesh %v: want sizes from 1 to %d ranks, and −1 at most once", m, world)
-		default:
-			if product > world/a.Size { // before it can overflow
-				return Mesh{}, fmt.Errorf("comm: mesh %v has more than the %d ranks of the job", m, world)
-			}
-			product *= a.Size
+// axisByName returns 0 for an unknown name.
+func axisByName(name string) Axes {
+	for i, known := range axisNames {
+		if name == known {
+			return 1 << i
 		}
 	}
-	if open >= 0 && world%product == 0 {
-		m.axes[open].Size = world / product
+	return 0
+}
+
+// field is the size of one axis.
+func (m *Mesh) field(axis Axes) *int {
+	switch axis {
+	case PP:
+		return &m.PP
+	case DPReplicate:
+		return &m.DPReplicate
+	case DPShard:
+		return &m.DPShard
+	case CP:
+		return &m.CP
+	default:
+		return &m.TP
+	}
+}
+
+// Of resolves the mesh for a job of world ranks: no size is 0 or −1 afterwards. The product of the sizes must be world.
+func (m Mesh) Of(world int) (Mesh, error) {
+	given, product := m, 1
+	open := (*int)(nil)
+	for i := range numAxes {
+		n := m.field(1 << i)
+		switch {
+		case *n == 0:
+			*n = 1
+		case *n == -1 && open == nil:
+			open = n
+		case *n < 1 || *n > world:
+			return Mesh{}, fmt.Errorf("comm: mesh %v: want sizes from 1 to %d ranks, and −1 at most once", given, world)
+		case product > world / *n: // before it can overflow
+			return Mesh{}, fmt.Errorf("comm: mesh %v has more than the %d ranks of the job", given, world)
+		default:
+			product *= *n
+		}
+	}
+	if open != nil && world%product == 0 {
+		*open = world / product
 		product = world
 	}
 	if product != world {
-		return Mesh{}, fmt.Errorf("comm: mesh %v does not fit %d ranks: want sizes whose product is %d", m, world,
+		return Mesh{}, fmt.Errorf("comm: mesh %v does not fit %d ranks: want sizes whose product is %d", given, world,
 			world)
 	}
 	return m, nil
 }
 
-// String writes the axes as ParseAxes reads them.
+// String writes the axes of more than one rank as ParseMesh reads them.
 func (m Mesh) String() string {
-	parts := make([]string, len(m.axes))
-	for i, a := range m.axes {
-		parts[i] = fmt.Sprintf("%s=%d", a.Name, a.Size)
+	var parts []string
+	for i, name := range axisNames {
+		if n := *m.field(1 << i); n != 0 && n != 1 {
+			parts = append(parts, fmt.Sprintf("%s=%d", name, n))
+		}
+	}
+	if len(parts) == 0 {
+		return "dp_shard=1"
 	}
 	return strings.Join(parts, ",")
 }
 
-// Axes are the axes, with their sizes.
-func (m Mesh) Axes() []Axis { return slices.Clone(m.axes) }
+// Axes are those along which ranks differ: of more than one rank.
+func (m Mesh) Axes() Axes {
+	var axes Axes
+	for i := range numAxes {
+		if n := *m.field(1 << i); n != 0 && n != 1 {
+			axes |= 1 << i
+		}
+	}
+	return axes
+}
 
-// Size is the number of ranks along the given axes together; axes that the mesh does not have count 1.
-func (m Mesh) Size(axes ...string) int {
+// Size is the number of ranks along the given axes together. Like the methods below it needs the result of Of.
+func (m Mesh) Size(axes Axes) int {
 	size := 1
-	for _, a := range m.axes {
-		if slices.Contains(axes, a.Name) {
-			size *= a.Size
+	for i := range numAxes {
+		if axes&(1<<i) != 0 {
+			size *= max(1, *m.field(1 << i))
 		}
 	}
 	return size
 }
 
-// Coord is the place of a rank along the given axes, counted as if they were one axis, in the mesh's order.
-func (m Mesh) Coord(rank int, axes ...string) int {
+// Coord is the place of a rank along the given axes, counted as if they were one axis.
+func (m Mesh) Coord(rank int, axes Axes) int {
 	at, stride := 0, 1
-	for i := len(m.axes) - 1; i >= 0; i-- {
-		a := m.axes[i]
-		if slices.Contains(axes, a.Name) {
-			at += rank % a.Size * stride
-			stride *= a.Size
+	for i := numAxes - 1; i >= 0; i-- {
+		size := max(1, *m.field(1 << i))
+		if axes&(1<<i) != 0 {
+			at += rank % size * stride
+			stride *= size
 		}
-		rank /= a.Size
+		rank /= size
 	}
 	return at
 }
 
-// Peers are the ranks that share a rank's place on all other axes than the given ones, ordered by Coord. The rank is
-// one of them.
-func (m Mesh) Peers(rank int, axes ...string) []int {
-	var rest []string
-	world := 1
-	for _, a := range m.axes {
-		world *= a.Size
-		if !slices.Contains(axes, a.Name) {
-			rest = append(rest, a.Name)
-		}
-	}
-	peers := make([]int, m.Size(axes...))
-	for r := range world {
-		if m.Coord(r, rest...) == m.Coord(rank, rest...) {
-			peers[m.Coord(r, axes...)] = r
+// Peers are the ranks that share a rank's place on all other axes than the given ones, in ascending order, which is
+// that of Coord. The rank is one of them.
+func (m Mesh) Peers(rank int, axes Axes) []int {
+	var peers []int
+	for r := range m.Size(^Axes(0)) {
+		if m.Coord(r, ^axes) == m.Coord(rank, ^axes) {
+			peers = append(peers, r)
 		}
 	}
 	return peers
 }
 
-// Group returns this rank's sub-group of g along the given axes, whose name is that of the axes. All ranks of g call
-// it. The mesh must have as many ranks as g.
-func (m Mesh) Group(g *Group, axes ...string) (*Group, error) {
-	var own *Group
-	made := make([]bool, g.Size())
-	for rank := range g.Size() {
-		if made[rank] {
-			continue
-		}
-		peers := m.Peers(rank, axes...)
-		for _, p := range peers {
-			made[p] = true
-		}
-		sub, err := g.Sub(strings.Join(axes, "×"), peers)
-		if err != nil {
-			return nil, err
-		}
-		if sub != nil {
-			own = sub
+// Groups returns this rank's sub-group of g along each of the sets of axes, named after them. It is one collective
+// call, see [Group.Split]. The mesh must have as many ranks as g.
+func (m Mesh) Groups(g *Group, sets ...Axes) ([]*Group, error) {
+	partitions := make([]Partition, len(sets))
+	for i, axes := range sets {
+		partitions[i] = Partition{Name: axes.String(), Color: make([]int, g.Size())}
+		for r := range g.Size() {
+			partitions[i].Color[r] = m.Coord(r, ^axes)
 		}
 	}
-	return own, nil
+	return g.Split(partitions...)
 }

@@ -124,7 +124,7 @@ func TestMesh(t *testing.T) {
 	m := newGPT2(t, 0.2)
 	tr := newTrainer(vfs.NewMem(), m, rankArgs(4), trainer.WithTrainData(raggedTexts(51)),
 		trainer.WithEvalData(raggedTexts(13)),
-		trainer.WithMesh(comm.Axis{Name: "dp", Size: 2}, comm.Axis{Name: "tp", Size: 2}))
+		trainer.WithMesh(comm.Mesh{DPReplicate: 2, TP: 2}))
 	_, err := tr.Train()
 	require.NoError(t, err)
 	require.Equal(t, want.weights, weights(m))

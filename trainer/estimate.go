@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
@@ -86,12 +87,11 @@ func EstimateSharedMemory(a *args.TrainingArguments, ranks int, model func(in *n
 func sharing(a *args.TrainingArguments, ranks int) (b *args.TrainingArguments, each int, err error) {
 	b = a.Clone()
 	b.FSDP, b.ZeroStage = nil, 2
-	replicas := max(1, b.DPReplicateSize)
-	if ranks%replicas != 0 {
-		return nil, 0, fmt.Errorf("trainer: estimate of memory: %d replicas on %d ranks: want a divisor of that",
-			replicas, ranks)
+	mesh, err := accelerate.MeshFor(ranks, true, b.DPReplicateSize)
+	if err != nil {
+		return nil, 0, fmt.Errorf("trainer: estimate of memory: %w", err)
 	}
-	return b, ranks / replicas, nil
+	return b, mesh.DPShard, nil
 }
 
 // share divides whole parameters among ranks, and their rounded copies, which then stay: at the peak those of a rank
@@ -125,13 +125,13 @@ func estimateMemory(a *args.TrainingArguments, ranks int, sharded bool, model fu
 		return nil, err
 	}
 	each := ranks // of a replica
-	if sharded && a.DPReplicateSize > 1 {
-		if ranks%a.DPReplicateSize != 0 {
-			return nil, fmt.Errorf("trainer: estimate of memory: %d replicas on %d ranks: want a divisor of that",
-				a.DPReplicateSize, ranks)
+	if sharded {
+		mesh, err := accelerate.MeshFor(ranks, true, a.DPReplicateSize)
+		if err != nil {
+			return nil, fmt.Errorf("trainer: estimate of memory: %w", err)
 		}
-		each = ranks / a.DPReplicateSize
-		sharded = each > 1
+		each = mesh.DPShard
+		sharded = each > 1 || ranks == 1
 	}
 	counter := meta.New()
 	dev := joint.Device[*tensor.Device](counter)

@@ -187,9 +187,9 @@ func WithDevices(names ...string) Option {
 	return func(t *Trainer) { t.ranks = append(t.ranks, accelerate.WithDevices(names...)) }
 }
 
-// WithMesh arranges the ranks along axes: see accelerate.WithMesh, which also says which axes there are.
-func WithMesh(axes ...comm.Axis) Option {
-	return func(t *Trainer) { t.ranks = append(t.ranks, accelerate.WithMesh(axes...)) }
+// WithMesh arranges the ranks along the axes of a mesh: see accelerate.WithMesh, which also says which are built.
+func WithMesh(m comm.Mesh) Option {
+	return func(t *Trainer) { t.ranks = append(t.ranks, accelerate.WithMesh(m)) }
 }
 
 // WithPrecision makes the module of a path, as "transformer.h.0.attn", and all within it compute in a dtype of its own,

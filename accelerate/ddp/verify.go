@@ -34,8 +34,8 @@ func Verify(ctx context.Context, c *tensor.Ctx, g *comm.Group, params []tensor.N
 		return 0, fmt.Errorf("ddp: comparing parameters: %w", err)
 	}
 	for rank, theirs := range all {
-		if diff := difference(all[0], theirs, rank); diff != "" {
-			return 0, fmt.Errorf("ddp: the models of ranks 0 and %d differ: %s", rank, diff)
+		if diff := difference(all[0], theirs, g.JobRank(0), g.JobRank(rank)); diff != "" {
+			return 0, fmt.Errorf("ddp: the models of ranks %d and %d differ: %s", g.JobRank(0), g.JobRank(rank), diff)
 		}
 	}
 	for _, p := range params {
@@ -50,19 +50,19 @@ func Verify(ctx context.Context, c *tensor.Ctx, g *comm.Group, params []tensor.N
 	return differed, nil
 }
 
-// difference describes the first place in which rank 0's list of parameters and another's
-// differ.
-func difference(zero, other []string, rank int) string {
-	for i := range min(len(zero), len(other)) {
-		if zero[i] != other[i] {
-			return fmt.Sprintf("parameter %d is %s on rank 0 and %s on rank %d", i, zero[i], other[i], rank)
+// difference describes the first place in which the lists of parameters of two ranks differ.
+func difference(one, other []string, r, rank int) string {
+	for i := range min(len(one), len(other)) {
+		if one[i] != other[i] {
+			return fmt.Sprintf("parameter %d is %s on rank %d and %s on rank %d", i, one[i], r, other[i], rank)
 		}
 	}
-	switch n, m := len(zero), len(other); {
+	switch n, m := len(one), len(other); {
 	case n > m:
-		return fmt.Sprintf("%d parameters on rank 0 and %d on rank %d, which lacks %s", n, m, rank, zero[m])
+		return fmt.Sprintf("%d parameters on rank %d and %d on rank %d, which lacks %s", n, r, m, rank, one[m])
 	case n < m:
-		return fmt.Sprintf("%d parameters on rank 0 and %d on rank %d, which has %s besides", n, m, rank, other[n])
+		return fmt.Sprintf("%d parameters on rank %d and %d on rank %d, which has %s besides", n, r, m, rank,
+			other[n])
 	}
 	return ""
 }

@@ -120,7 +120,7 @@ func TestEstimateMemory(t *testing.T) {
 		"unknown flag --lenght; did you mean --length?": {config, "--lenght", "1"},
 		"ranks is -1 (flag --ranks); want at least 0":   {config, "--ranks", "-1"},
 		"zero_stage is 4 (flag --zero_stage); want":     {config, "--zero_stage", "4", "--ranks", "2"},
-		"3 replicas on 4 ranks: want a divisor": {config, "--zero_stage", "3", "--ranks", "4",
+		"3 replicas of a sharded model on 4 ranks, want a divisor": {config, "--zero_stage", "3", "--ranks", "4",
 			"--dp_replicate_size", "3"},
 	} {
 		code, _, text := output(nil, append([]string{"estimate-memory"}, argv...)...)

@@ -64,6 +64,7 @@ func Run(t *testing.T, e Engine) {
 	t.Run("objects", e.objects)
 	t.Run("sub-groups", e.subGroups)
 	t.Run("sub-groups that fail", e.subGroupFailures)
+	t.Run("split", e.split)
 	t.Run("mismatch", e.mismatches)
 	t.Run("arguments", e.arguments)
 	t.Run("missing", e.missing)

@@ -92,11 +92,7 @@ func (e *Engine) Alloc(n int) (*comm.Memory, error) { return comm.NewMemory(comm
 
 // Split pretends a sub-group.
 func (e *Engine) Split(_ string, members []int) (comm.Engine, error) {
-	rank := slices.Index(members, e.rank)
-	if rank < 0 {
-		return nil, nil
-	}
-	return &Engine{Mirror: e.Mirror, rank: rank, size: len(members), totals: e.totals}, nil
+	return &Engine{Mirror: e.Mirror, rank: slices.Index(members, e.rank), size: len(members), totals: e.totals}, nil
 }
 
 // OnFailure does nothing: no other rank can fail.

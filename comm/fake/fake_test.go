@@ -3,6 +3,7 @@
 package fake_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -52,4 +53,20 @@ func TestMirror(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"mine", "mine", "mine"}, all)
 	require.Equal(t, 2, e.Totals()[comm.AllGather].Calls)
+}
+
+// One process plays a rank of a whole mesh.
+func TestMesh(t *testing.T) {
+	g, e := fake.New(5, 8, comm.Options{})
+	defer func() { require.NoError(t, g.Close()) }()
+	mesh, err := comm.Mesh{PP: 2, DPShard: 2, TP: 2}.Of(8)
+	require.NoError(t, err)
+	subs, err := mesh.Groups(g, comm.DPShard, comm.PP|comm.TP)
+	require.NoError(t, err)
+	require.Equal(t, 1, e.Totals()[comm.Barrier].Calls)
+	for i, want := range [][]int{{5, 7}, {0, 1, 4, 5}} {
+		require.Equal(t, len(want), subs[i].Size())
+		require.Equal(t, slices.Index(want, subs[i].JobRank(subs[i].Rank())), subs[i].Rank())
+		require.NoError(t, subs[i].Close())
+	}
 }

@@ -126,7 +126,7 @@ type hub struct {
 	left     []*comm.RankLostError // likewise
 }
 
-// child is the hub of a sub-group while the ranks come to fetch it.
+// child is the hub of a sub-group while its ranks come to fetch it.
 type child struct {
 	hub     *hub
 	fetched int
@@ -261,13 +261,10 @@ func (f *fabric) Split(name string, members []int) (window.Fabric, error) {
 		c = &child{hub: newHub(inJob)}
 		f.children[name] = c
 	}
-	if c.fetched++; c.fetched == f.Size() {
+	if c.fetched++; c.fetched == len(members) {
 		delete(f.children, name)
 	}
-	if i := slices.Index(members, f.rank); i >= 0 {
-		return c.hub.fabric(i), nil
-	}
-	return nil, nil
+	return c.hub.fabric(slices.Index(members, f.rank)), nil
 }
 
 func (f *fabric) Bind(e *window.Engine) {

@@ -280,9 +280,6 @@ func (f *fabric) Split(name string, members []int) (window.Fabric, error) {
 	for i, r := range members {
 		inJob[i] = f.members[r]
 	}
-	if !slices.Contains(members, f.rank) {
-		return nil, nil
-	}
 	sub, err := newFabric(f.job, name, inJob, f.timeout, f.kind)
 	if err != nil {
 		return nil, err

@@ -142,9 +142,6 @@ func (e *Engine) Alloc(n int) (*comm.Memory, error) {
 
 // Split connects a sub-group.
 func (e *Engine) Split(name string, members []int) (comm.Engine, error) {
-	if !slices.Contains(members, e.rank) {
-		return nil, nil
-	}
 	inJob := make([]int, len(members))
 	for i, r := range members {
 		inJob[i] = e.members[r]

@@ -37,7 +37,7 @@ type Fabric interface {
 	Unpark(word *atomic.Uint32)
 
 	// Alloc returns memory for which Publish succeeds; all ranks call it alike. Split returns the fabric of a
-	// sub-group, nil for ranks outside.
+	// sub-group; its members call it.
 	Alloc(n int) (*comm.Memory, error)
 	// AllocShared returns memory that all ranks have together, and which is there until it is freed, beyond Close.
 	AllocShared(n int) (*comm.Memory, error)

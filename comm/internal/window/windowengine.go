@@ -92,7 +92,7 @@ func (e *Engine) AllocShared(n int) (*comm.Memory, error) { return e.fabric.Allo
 // Split makes the engine of a sub-group.
 func (e *Engine) Split(name string, members []int) (comm.Engine, error) {
 	f, err := e.fabric.Split(name, members)
-	if f == nil || err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return New(f), nil
