@@ -80,15 +80,15 @@ func (c *Ctx) TokenPositions(ids *tensor.Tensor, past int) *tensor.Tensor {
 	return p
 }
 
-// ParamFunc stands between modules and a parameter: it returns what the modules compute with in place of t, which is
-// p's tensor or what an earlier ParamFunc made of it. What it makes with ops of c is part of the graph, so gradients
-// reach the parameter in its own dtype and shape. It is called at each use, also when a forward pass is run again for
-// its gradient, and must then give the same bits; what is costly to make it keeps for itself. c.Path is the path of the
-// module that asks.
-type ParamFunc func(c *Ctx, p *Parameter, t *tensor.Tensor) *tensor.Tensor
+// ParamFunc stands between modules and the parameter of a name, its path in saved files: it returns what the modules
+// compute with in place of t, which is the parameter's tensor or what an earlier ParamFunc made of it. What it makes
+// with ops of c is part of the graph, so gradients reach the parameter in its own dtype and shape. It is called at each
+// use, also when a forward pass is run again for its gradient, and must then give the same bits; what is costly to make
+// it keeps for itself. c.Path is the path of the module that asks.
+type ParamFunc func(c *Ctx, name string, t *tensor.Tensor) *tensor.Tensor
 
-// WithParam returns a context whose parameters pass through f, after the functions that c has already. Casts to another
-// dtype, weights that are fetched when they are needed and parts of weights are made this way.
+// WithParam returns a context whose parameters pass through f, after the functions that c has already: weights that
+// are stored in a smaller form, low-rank additions to weights and parts of weights are made this way.
 func (c *Ctx) WithParam(f ParamFunc) *Ctx {
 	d := *c
 	d.params = append(slices.Clip(c.params), f)
@@ -102,7 +102,7 @@ func (c *Ctx) Param(p *Parameter) *tensor.Tensor {
 	}
 	t := p.Tensor
 	for _, f := range c.params {
-		t = f(c, p, t)
+		t = f(c, c.tree.name(p), t)
 	}
 	return t
 }

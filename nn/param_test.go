@@ -3,6 +3,7 @@
 package nn_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,8 +19,13 @@ func TestParamCasts(t *testing.T) {
 		s, root := newStack(tensor.CPU(), 2), tensor.NewCtx(tensor.CPU())
 		paths = map[string]int{}
 		c := nn.NewCtx(root.WithRandom(5, 40), nn.Walk(s), true)
-		c = c.WithParam(func(c *nn.Ctx, p *nn.Parameter, v *tensor.Tensor) *tensor.Tensor {
-			require.Same(t, p.Tensor, v)
+		named := map[string]*tensor.Tensor{}
+		for _, p := range nn.NamedParameters(s) {
+			named[p.Name] = p.Tensor
+		}
+		c = c.WithParam(func(c *nn.Ctx, name string, v *tensor.Tensor) *tensor.Tensor {
+			require.Same(t, named[name], v)
+			require.True(t, strings.HasPrefix(name, c.Path()+"."), "%s asks for %s", c.Path(), name)
 			paths[c.Path()]++
 			return tensor.Cast(c.Ctx, v, tensor.BFloat16)
 		})
@@ -48,7 +54,7 @@ func TestParamCasts(t *testing.T) {
 func TestParamFunctionsInOrder(t *testing.T) {
 	c := env()
 	affine := func(mul, add float64) nn.ParamFunc {
-		return func(c *nn.Ctx, _ *nn.Parameter, v *tensor.Tensor) *tensor.Tensor {
+		return func(c *nn.Ctx, _ string, v *tensor.Tensor) *tensor.Tensor {
 			return tensor.Affine(c.Ctx, v, mul, add)
 		}
 	}

@@ -13,19 +13,25 @@ import (
 type Hooks struct {
 	PreForward  func(c *Ctx)
 	PostForward func(c *Ctx)
-	// PreBackward runs before the first op of the module runs backward.
+	// Inputs replaces the inputs of the module (nil where one is not there), Outputs its results. Their ops are part of
+	// the graph. When the module runs again for its gradient they do not: a collective in Outputs is not repeated.
+	Inputs  func(c *Ctx, ts []*tensor.Tensor) []*tensor.Tensor
+	Outputs func(c *Ctx, ts []*tensor.Tensor) []*tensor.Tensor
+	// PreBackward runs before the first op of the Unit runs backward.
 	PreBackward func(c *tensor.Ctx)
-	// PostBackward runs when all ops of the module have run backward: the gradients of its inputs are known, and those
+	// PostBackward runs when all ops of the Unit have run backward: the gradients of its inputs are known, and those
 	// of its parameters, but for what other modules add to them.
 	PostBackward func(c *tensor.Ctx)
 }
+
+// forwardFunc is what a module computes in its Unit.
+type forwardFunc = func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor
 
 // Unit runs the forward function of module m in its own memory scope, under m's path, with m's hooks, and with
 // recomputation if the context asks for it. Inputs that need gradients must be passed in, not captured, so that hooks
 // and recomputation see them; those that are not there are nil. Training steps run inside a Scope of the caller, one
 // per micro-batch. A graph that is recorded outside every Scope is freed by the garbage collector.
-func Unit(c *Ctx, m Module, forward func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor,
-	in ...*tensor.Tensor) []*tensor.Tensor {
+func Unit(c *Ctx, m Module, forward forwardFunc, in ...*tensor.Tensor) []*tensor.Tensor {
 	u := c.unit(m)
 	hooks := u.tree.hooks[m]
 	for _, h := range hooks {
@@ -34,22 +40,7 @@ func Unit(c *Ctx, m Module, forward func(c *Ctx, in []*tensor.Tensor) []*tensor.
 		}
 	}
 	since := tensor.Recorded()
-	run := func(t *tensor.Ctx, in []*tensor.Tensor) []*tensor.Tensor { return forward(u.With(t), in) }
-	var out []*tensor.Tensor
-	switch {
-	case c.recompute[m] && u.Grad():
-		runs := 0
-		out = tensor.Checkpoint(u.Ctx, u.Path(), func(t *tensor.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
-			d := u.With(t)
-			d.again = d.again || runs > 0
-			runs++
-			return forward(d, in)
-		}, in, u.tree.tensors(m))
-	case u.Grad() && !u.Scoped(): // a scope of ours would end the graph before Backward
-		out = run(u.Ctx, in)
-	default:
-		out = u.Ctx.Scope(func(t *tensor.Ctx) []*tensor.Tensor { return run(t, in) })
-	}
+	out := u.transformed(m, hooks, forward, in)
 	if slices.ContainsFunc(hooks, func(h *Hooks) bool { return h.PreBackward != nil || h.PostBackward != nil }) {
 		out = aroundBackward(u.Ctx, hooks, since, out)
 	}
@@ -59,6 +50,49 @@ func Unit(c *Ctx, m Module, forward func(c *Ctx, in []*tensor.Tensor) []*tensor.
 		}
 	}
 	return out
+}
+
+// transformed runs m between the transforms of its inputs and outputs. c is m's own context.
+func (c *Ctx) transformed(m Module, hooks []*Hooks, forward forwardFunc, in []*tensor.Tensor) []*tensor.Tensor {
+	if !slices.ContainsFunc(hooks, func(h *Hooks) bool { return h.Inputs != nil || h.Outputs != nil }) {
+		return c.run(m, forward, in)
+	}
+	return c.scoped(func(c *Ctx) []*tensor.Tensor {
+		for _, h := range hooks {
+			if h.Inputs != nil {
+				in = h.Inputs(c, in)
+			}
+		}
+		out := c.run(m, forward, in)
+		for _, h := range slices.Backward(hooks) {
+			if h.Outputs != nil {
+				out = h.Outputs(c, out)
+			}
+		}
+		return out
+	})
+}
+
+// run runs m, and again for its gradient if c asks for it.
+func (c *Ctx) run(m Module, forward forwardFunc, in []*tensor.Tensor) []*tensor.Tensor {
+	if !c.recompute[m] || !c.Grad() {
+		return c.scoped(func(c *Ctx) []*tensor.Tensor { return forward(c, in) })
+	}
+	runs := 0
+	return tensor.Checkpoint(c.Ctx, c.Path(), func(t *tensor.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
+		d := c.With(t)
+		d.again = d.again || runs > 0
+		runs++
+		return forward(d, in)
+	}, in, c.tree.tensors(m))
+}
+
+// scoped runs body in a Scope. A graph outside of every Scope has none: a scope of ours would end it before Backward.
+func (c *Ctx) scoped(body func(c *Ctx) []*tensor.Tensor) []*tensor.Tensor {
+	if c.Grad() && !c.Scoped() {
+		return body(c)
+	}
+	return c.Scope(body)
 }
 
 // Unit1 is Unit for modules of one input and one output.

@@ -278,6 +278,64 @@ func TestUnitHooksChangeNothing(t *testing.T) {
 	require.Equal(t, run(false), run(true))
 }
 
+// Transforms of inputs and outputs stand around a module, also around one that runs again for its gradient: they run
+// once, in the order of hooks, and their ops belong to the span of the backward hooks.
+func TestUnitTransforms(t *testing.T) {
+	scale := func(c *nn.Ctx, x *tensor.Tensor, by float64) *tensor.Tensor { return tensor.Affine(c.Ctx, x, by, 0) }
+	run := func(recompute, transforms bool) (bits map[string][]byte, log []string) {
+		s := newStack(tensor.CPU(), 1)
+		root := tensor.NewCtx(tensor.CPU())
+		c, m := nn.NewCtx(root.WithRandom(5, 0), nn.Walk(s), true), s.H[0]
+		times := func(name string, by float64) func(*nn.Ctx, []*tensor.Tensor) []*tensor.Tensor {
+			return func(c *nn.Ctx, ts []*tensor.Tensor) []*tensor.Tensor {
+				require.Equal(t, "h.0", c.Path())
+				log = append(log, name)
+				return []*tensor.Tensor{scale(c, ts[0], by)}
+			}
+		}
+		var tree *nn.Tree
+		if transforms {
+			tree = nn.Walk(s)
+			c = nn.NewCtx(c.Ctx, tree, true)
+			tree.AddHooks(m, recorder(&log, "m"))
+			tree.AddHooks(m, &nn.Hooks{Inputs: times("outer input", 2), Outputs: times("outer output", 3)})
+			tree.AddHooks(m, &nn.Hooks{Inputs: times("inner input", 5), Outputs: times("inner output", 7)})
+			tree.AddHooks(m.Up, &nn.Hooks{PreForward: func(*nn.Ctx) { log = append(log, "forward") }})
+		}
+		if recompute {
+			c = c.WithRecompute(s.units())
+		}
+		x := samples(root, 3).SetRequiresGrad(true)
+		x.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { log = append(log, "gradient of x") })
+		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			in := x
+			if !transforms {
+				in = scale(c, scale(c, x, 2), 5)
+			}
+			y := s.Forward(c, in)
+			if !transforms {
+				y = scale(c, scale(c, y, 7), 3)
+			}
+			tensor.Backward(c.Ctx, []*tensor.Tensor{tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, y, y), nil, false)}, nil, nil)
+			return nil
+		})
+		bits = gradients(root, s)
+		bits["x"] = tensor.ReadBytes(root, x.Grad())
+		return bits, log
+	}
+	want, _ := run(false, false)
+	for _, recompute := range []bool{false, true} {
+		got, log := run(recompute, true)
+		require.Equal(t, want, got, "recompute %v", recompute)
+		order := []string{"m pre-forward", "outer input", "inner input", "forward", "inner output", "outer output",
+			"m post-forward", "m pre-backward"}
+		if recompute {
+			order = append(order, "forward")
+		}
+		require.Equal(t, append(order, "gradient of x", "m post-backward"), log)
+	}
+}
+
 // A panic inside a Unit leaves no memory behind.
 func TestUnitPanicFrees(t *testing.T) {
 	dev := tensor.NewCPU(1)

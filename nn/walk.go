@@ -45,6 +45,7 @@ type Tree struct {
 	aliases map[string]string // path of a tied parameter → the path it counts under
 	modules []namedModule
 	paths   map[Module]string
+	names   map[any]string // parameter or buffer → its first path
 	hooks   map[Module][]*Hooks
 	own     map[Module][]*tensor.Tensor
 }
@@ -59,12 +60,12 @@ type namedModule struct {
 // or buffer would silently be left out because it has no tensor or is in an unexported field.
 func Walk(m Module) *Tree {
 	t := &Tree{traits: map[string]Traits{}, aliases: map[string]string{}, paths: map[Module]string{},
-		hooks: map[Module][]*Hooks{}, own: map[Module][]*tensor.Tensor{}}
+		names: map[any]string{}, hooks: map[Module][]*Hooks{}, own: map[Module][]*tensor.Tensor{}}
 	v := reflect.ValueOf(m)
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
 		badModule("a module must be a non-nil pointer to a struct, not %T", m)
 	}
-	w := walker{Tree: t, seen: map[any]string{}}
+	w := walker{Tree: t}
 	w.module(v, "")
 	w.refuseHidden()
 	return t
@@ -124,6 +125,14 @@ func (t *Tree) path(m Module) string {
 		return p
 	}
 	return strings.TrimPrefix(fmt.Sprintf("%T", m), "*")
+}
+
+// name is the path under which p is counted; empty for a parameter outside of the tree.
+func (t *Tree) name(p *Parameter) string {
+	if t == nil {
+		return ""
+	}
+	return t.names[p]
 }
 
 // tensors lists the parameters under m.

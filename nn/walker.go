@@ -14,7 +14,6 @@ import (
 // walker fills a Tree.
 type walker struct {
 	*Tree
-	seen   map[any]string // parameter or buffer → its first path
 	hidden []hidden
 	within Traits // of the modules around
 }
@@ -95,7 +94,7 @@ func (w *walker) value(v reflect.Value, path string) {
 // pointer records a parameter, a buffer or a module.
 func (w *walker) pointer(v reflect.Value, path string) {
 	m := v.Interface()
-	if first, tied := w.seen[m]; tied {
+	if first, tied := w.names[m]; tied {
 		w.aliases[path] = first
 		return
 	}
@@ -104,14 +103,14 @@ func (w *walker) pointer(v reflect.Value, path string) {
 		if p.Tensor == nil {
 			badModule("parameter %s has no tensor: make it with NewParameter, or leave the field nil", path)
 		}
-		w.seen[p] = path
+		w.names[p] = path
 		w.params = append(w.params, tensor.Named{Name: path, Tensor: p.Tensor})
 		w.traits[path] = w.within
 	case *Buffer:
 		if p.Tensor == nil {
 			badModule("buffer %s has no tensor: make it with NewBuffer, or leave the field nil", path)
 		}
-		w.seen[p] = path
+		w.names[p] = path
 		w.buffers = append(w.buffers, tensor.Named{Name: path, Tensor: p.Tensor})
 	default:
 		w.module(v, path)
@@ -139,7 +138,7 @@ func (w *walker) refuseHidden() {
 		return
 	}
 	found := map[uintptr]bool{}
-	for p := range w.seen {
+	for p := range w.names {
 		found[reflect.ValueOf(p).Pointer()] = true
 	}
 	for m := range w.paths {

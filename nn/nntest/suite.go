@@ -108,9 +108,9 @@ func differences(t *testing.T, k Case) {
 // parameters asks whether the layer computes with what the context gives it, in a Unit of its own.
 func parameters(t *testing.T, k Case) {
 	r := newRig(k, tensor.CPU(), tensor.Float32, true)
-	asked, ran := map[*tensor.Tensor]bool{}, 0
-	c := r.c.WithParam(func(c *nn.Ctx, p *nn.Parameter, v *tensor.Tensor) *tensor.Tensor {
-		asked[p.Tensor] = true
+	asked, ran := map[string]bool{}, 0
+	c := r.c.WithParam(func(_ *nn.Ctx, name string, v *tensor.Tensor) *tensor.Tensor {
+		asked[name] = true
 		return v
 	})
 	tree := nn.Walk(r.layer)
@@ -128,7 +128,8 @@ func sameBits(t *testing.T, k Case) {
 	require.Equal(t, want, r.bits(r.c), "the same again")
 	require.Equal(t, want, r.bits(r.c.WithRecompute([]nn.Module{r.layer})), "with recomputation")
 	tree, nothing := nn.Walk(r.layer), func(*tensor.Ctx) {}
-	tree.AddHooks(r.layer, &nn.Hooks{PreBackward: nothing, PostBackward: nothing})
+	same := func(_ *nn.Ctx, ts []*tensor.Tensor) []*tensor.Tensor { return ts }
+	tree.AddHooks(r.layer, &nn.Hooks{PreBackward: nothing, PostBackward: nothing, Inputs: same, Outputs: same})
 	hooked := nn.NewCtx(r.c.Ctx, tree, true)
 	require.Equal(t, want, r.bits(hooked), "with hooks")
 	twin := newRig(k, tensor.CPU(), tensor.Float32, true)
