@@ -217,7 +217,7 @@ func (a *Accelerator) Place(ctx context.Context, model nn.Module, units []nn.Mod
 func findTrained(a *Accelerator) error {
 	for _, p := range a.tree.State() {
 		if p.Device() != a.dev {
-			return fmt.Errorf("accelerate: parameter %s is on %s, want %s: call MoveModel before the optimizer is made",
+			return fmt.Errorf("accelerate: parameter %s is on %s: want %s: call MoveModel before the optimizer is made",
 				p.Name, p.Device().Name(), a.dev.Name())
 		}
 	}

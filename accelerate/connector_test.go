@@ -31,7 +31,7 @@ func TestArgumentsAreReadOnce(t *testing.T) {
 	a.GlobalTrainBatchSize = 12
 	accelerate.SetArguments(acc, a)
 	_, err = acc.Layout()
-	require.ErrorContains(t, err, "global_train_batch_size is 12; want a multiple of per_device_train_batch_size")
+	require.ErrorContains(t, err, "global_train_batch_size is 12: want a multiple of per_device_train_batch_size")
 }
 
 // fsdp and zero_stage name the strategies that package shard has.

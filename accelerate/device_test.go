@@ -160,7 +160,7 @@ func TestMoveModel(t *testing.T) {
 	acc, err := accelerate.New(rankArgs(1), accelerate.WithDevice(dev))
 	require.NoError(t, err)
 	m := netOf(nn.NewInit(tensor.CPU(), 3))
-	require.ErrorContains(t, acc.Prepare(t.Context(), m, nil, nil), "is on cpu, want deferred: call MoveModel")
+	require.ErrorContains(t, acc.Prepare(t.Context(), m, nil, nil), "is on cpu: want deferred: call MoveModel")
 	c := tensor.NewCtx(tensor.CPU())
 	before, first := tensor.ReadBytes(c, m.First.Weight.Tensor), m.First.Weight.Tensor
 	part := tensor.Slice(c.NoGrad(), first, 0, 1, 2)

@@ -136,7 +136,7 @@ func (w *IterableWindows) Restore(p IterablePlace) error {
 	for name, v := range map[string]int64{"epoch": p.Epoch, "items": p.Items, "windows": p.Windows,
 		"position": p.Position} {
 		if v < 0 || v > maxPlace {
-			return fmt.Errorf("accelerate: the place's %s is %d, want 0 to %d", name, v, int64(maxPlace))
+			return fmt.Errorf("accelerate: the place's %s is %d: want 0 to %d", name, v, int64(maxPlace))
 		}
 	}
 	if p.Items > p.Position || p.Windows > p.Items {

@@ -391,5 +391,5 @@ func TestIterableWindowsRefusePlaces(t *testing.T) {
 
 	config := iterableCase{n: 23, ranks: 2, batch: 3, steps: 1, config: map[string]any{"split_batches": true}}
 	_, err = accelerate.NewIterableWindows(t.Context(), config.accelerators(t)[0], newCounted(23, false).source(), 1)
-	require.ErrorContains(t, err, "split_batches with a batch size of 3, want a multiple of the world size 2")
+	require.ErrorContains(t, err, "split_batches with a batch size of 3: want a multiple of the world size 2")
 }

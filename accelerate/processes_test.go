@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/comm/env"
+	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 )
 
@@ -130,7 +130,7 @@ func TestMeetWantsToken(t *testing.T) {
 	for want, variables := range map[string]map[string]string{
 		"2 ranks on several hosts, started by Slurm: " + advice:                                         slurm,
 		"2 ranks on several hosts (if they are on one, set LOCAL_RANK and LOCAL_WORLD_SIZE): " + advice: hand,
-		"LOCKSTEP_JOB_TOKEN or LOCKSTEP_JOB_TOKEN_FILE: the job token can be guessed: it has 5 bytes, want at least " +
+		"LOCKSTEP_JOB_TOKEN or LOCKSTEP_JOB_TOKEN_FILE: the job token can be guessed: it has 5 bytes: want at least " +
 			"24 random ones: make one with `openssl rand -hex 32`": torchrunOn("1", "0",
 			map[string]string{env.VarJobToken: "short"}),
 	} {

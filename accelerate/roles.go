@@ -48,7 +48,7 @@ func checkAxes(m comm.Mesh) error {
 		name string
 	}{{comm.PP, "pipeline parallelism"}, {comm.CP, "context parallelism"}, {comm.TP, "tensor parallelism"}} {
 		if m.Size(k.axis) > 1 {
-			return fmt.Errorf("accelerate: mesh %v: %s is not built yet (axis %q), want axes among dp_replicate, "+
+			return fmt.Errorf("accelerate: mesh %v: %s is not built yet (axis %q): want axes among dp_replicate, "+
 				"dp_shard", m, k.name, k.axis)
 		}
 	}
@@ -103,7 +103,7 @@ func MeshFor(ranks int, sharded bool, replicas int) (comm.Mesh, error) {
 	}
 	replicas = max(1, replicas)
 	if ranks%replicas != 0 {
-		return comm.Mesh{}, fmt.Errorf("accelerate: %d replicas of a sharded model on %d ranks, want a divisor of "+
+		return comm.Mesh{}, fmt.Errorf("accelerate: %d replicas of a sharded model on %d ranks: want a divisor of "+
 			"that (dp_replicate_size)", replicas, ranks)
 	}
 	return comm.Mesh{DPReplicate: replicas, DPShard: -1}.Of(ranks)
@@ -117,7 +117,7 @@ func (r *Ranks) arrange(sharded bool, replicas int) error {
 	} else if r.mesh, err = r.asked.Of(r.size); err != nil {
 		err = fmt.Errorf("accelerate: %w", err)
 	} else if err = checkAxes(r.mesh); err == nil && sharded && replicas > 1 && replicas != r.mesh.DPReplicate {
-		err = fmt.Errorf("accelerate: mesh %v has %d replicas of the sharded model, want the %d of dp_replicate_size",
+		err = fmt.Errorf("accelerate: mesh %v has %d replicas of the sharded model: want the %d of dp_replicate_size",
 			r.mesh, r.mesh.DPReplicate, replicas)
 	}
 	if err != nil {

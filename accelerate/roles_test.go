@@ -130,7 +130,7 @@ func TestMeshThatDoesNotFitTheRanks(t *testing.T) {
 	a := rankArgs(4)
 	a.FSDP, a.DPReplicateSize = []string{"full_shard"}, 2
 	err = accelerate.Run(t.Context(), a, body, accelerate.WithMesh(comm.Mesh{DPReplicate: 4}))
-	require.EqualError(t, err, "accelerate: mesh dp_replicate=4 has 4 replicas of the sharded model, want the 2 of "+
+	require.EqualError(t, err, "accelerate: mesh dp_replicate=4 has 4 replicas of the sharded model: want the 2 of "+
 		"dp_replicate_size")
 }
 
@@ -139,11 +139,11 @@ func TestMeshThatDoesNotFitTheRanks(t *testing.T) {
 func TestMeshWithAxesThatAreNotBuilt(t *testing.T) {
 	body := func(*accelerate.Accelerator) error { return errors.New("not reached") }
 	for mesh, want := range map[comm.Mesh]string{
-		{TP: 2, DPShard: 2}: `accelerate: mesh dp_shard=2,tp=2: tensor parallelism is not built yet (axis "tp"), want ` +
+		{TP: 2, DPShard: 2}: `accelerate: mesh dp_shard=2,tp=2: tensor parallelism is not built yet (axis "tp"): want ` +
 			`axes among dp_replicate, dp_shard`,
-		{PP: -1}: `accelerate: mesh pp=4: pipeline parallelism is not built yet (axis "pp"), want axes among ` +
+		{PP: -1}: `accelerate: mesh pp=4: pipeline parallelism is not built yet (axis "pp"): want axes among ` +
 			`dp_replicate, dp_shard`,
-		{CP: 4}: `accelerate: mesh cp=4: context parallelism is not built yet (axis "cp"), want axes among ` +
+		{CP: 4}: `accelerate: mesh cp=4: context parallelism is not built yet (axis "cp"): want axes among ` +
 			`dp_replicate, dp_shard`,
 	} {
 		require.EqualError(t, accelerate.Run(t.Context(), rankArgs(4), body, accelerate.WithMesh(mesh)), want)

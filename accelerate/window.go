@@ -92,7 +92,7 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (*
 	}
 	if len(batches) > layout.AccumulationSteps {
 		return nil,
-			fmt.Errorf("accelerate: %d micro-batches for one step of rank %d, want at most %d "+
+			fmt.Errorf("accelerate: %d micro-batches for one step of rank %d: want at most %d "+
 				"(gradient_accumulation_steps)", len(batches), a.rank, layout.AccumulationSteps)
 	}
 	if err := a.BeginWindow(ctx); err != nil {

@@ -287,7 +287,7 @@ func TestRankThatLeavesEarly(t *testing.T) {
 // A rank's own fault ends all of them, with its name.
 func TestAccumulateFaults(t *testing.T) {
 	for want, wrong := range map[string]func(b *data.Batch) []*data.Batch{
-		"accelerate: 5 micro-batches for one step of rank 1, want at most 4 (gradient_accumulation_steps)": func(
+		"accelerate: 5 micro-batches for one step of rank 1: want at most 4 (gradient_accumulation_steps)": func(
 			b *data.Batch) []*data.Batch {
 			return []*data.Batch{b, b, b, b, b}
 		},

@@ -103,7 +103,7 @@ func parseJSON(data []byte) (m map[string]any, duplicates []string, err error) {
 	r.dec.UseNumber()
 	v, err := r.value(0)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, nil, errors.New("the JSON text ends too early")
+		return nil, nil, errors.New("the JSON text ends too early: want all its brackets and quotes closed")
 	}
 	if err != nil {
 		return nil, nil, err

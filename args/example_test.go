@@ -42,7 +42,7 @@ func ExampleBind() {
 	// block_size: ""
 	// arguments: 2 faults:
 	//   - unknown flag --learning_rat; did you mean --learning_rate?
-	//   - per_device_train_batch_size is -4 (flag --per_device_train_batch_size); want a whole number ≥ 1
+	//   - per_device_train_batch_size is -4 (flag --per_device_train_batch_size): want a whole number ≥ 1
 }
 
 // A command line for HuggingFace's Trainer is understood as a whole. A program adds the flags of its own script.
@@ -71,6 +71,6 @@ func ExampleLoader_Know() {
 	// --evaluation_strategy is taken as eval_strategy epoch
 	// --torch_compile has no effect: programs and kernels are compiled before the run
 	// arguments: 2 faults:
-	//   - auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: the search for a batch size that fits; want per_device_train_batch_size (see lockstep estimate-memory)
-	//   - past_index is 2 (flag --past_index); want -1: models with a memory between batches are not built
+	//   - auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: the search for a batch size that fits: want per_device_train_batch_size (see lockstep estimate-memory)
+	//   - past_index is 2 (flag --past_index): want -1: models with a memory between batches are not built
 }

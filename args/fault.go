@@ -31,10 +31,17 @@ type Fault struct {
 // Error is the fault in one line.
 func (f Fault) Error() string {
 	if f.Problem == "" {
-		return fmt.Sprintf("%s is %s%s; %s", f.Key, f.Value, enclose(" (", f.Origin, ")"),
-			cmp.Or(f.Reason, "want "+f.Want))
+		return f.Key + " is " + f.Value + enclose(" (", f.Origin, ")") + behind(cmp.Or(f.Reason, "want "+f.Want))
 	}
-	return f.Problem + enclose(" ", f.Key, "") + enclose(" in ", f.Origin, "") + enclose("; ", f.Want, "")
+	return f.Problem + enclose(" ", f.Key, "") + enclose(" in ", f.Origin, "") + behind(f.Want)
+}
+
+// behind joins what is wanted with a colon, and other remarks with a semicolon.
+func behind(remark string) string {
+	if strings.HasPrefix(remark, "want ") {
+		return ": " + remark
+	}
+	return enclose("; ", remark, "")
 }
 
 func enclose(before, text, after string) string {

@@ -60,7 +60,8 @@ func settings(t *testing.T) map[string]setting {
 	out := map[string]setting{}
 	typ := reflect.TypeFor[args.TrainingArguments]()
 	for i, row := range p.resolved.Table()[:typ.NumField()] {
-		out[row[0]] = setting{args.Usage(typ, i), args.Choices(typ, i), row[1]}
+		tag := typ.Field(i).Tag
+		out[row[0]] = setting{tag.Get("usage"), args.Choices(typ, i), row[1]}
 	}
 	return out
 }
@@ -376,7 +377,7 @@ func TestKnownNames(t *testing.T) {
 			if c.fault != "" {
 				lines := faultLines(t, p.err)
 				require.Len(t, lines, 1, "%s %s", c.name, origin)
-				require.Regexp(t, fmt.Sprintf(`^%s is .* \(%s\); %s`, c.name, origin, quoteMeta(c.fault)), lines[0])
+				require.Regexp(t, fmt.Sprintf(`^%s is .* \(%s\)[:;] %s`, c.name, origin, quoteMeta(c.fault)), lines[0])
 				continue
 			}
 			require.NoError(t, p.err, "%s %s %s", c.name, c.value, origin)
@@ -423,9 +424,9 @@ func TestKnownFlagForms(t *testing.T) {
 		{[]string{"--push_to_hub_token", "secret", "--hub_token", "secret"}, "hub_token", ""},
 		{[]string{"--fsdp", "full_shard,auto_wrap", "--seed", "7"}, "", ""},
 		{[]string{"--no_bf16"}, "", "unknown flag --no_bf16"},
-		{[]string{"--logging_dir", "--seed", "7"}, "", "missing value of flag --logging_dir; want string"},
-		{[]string{"--logging_dir"}, "", "missing value of flag --logging_dir; want string"},
-		{[]string{"--adafactor"}, "", `optim is "adafactor" (flag --adafactor); want one of adamw_torch`},
+		{[]string{"--logging_dir", "--seed", "7"}, "", "missing value of flag --logging_dir: want string"},
+		{[]string{"--logging_dir"}, "", "missing value of flag --logging_dir: want string"},
+		{[]string{"--adafactor"}, "", `optim is "adafactor" (flag --adafactor): want one of adamw_torch`},
 		{[]string{"--hub_token", "secret", "--hub_private_repo", "7"}, "", `unexpected argument "7"`},
 		{[]string{"--per-device-train-batch-size", "4", "--seed=7"}, "", ""},
 		{[]string{"--no-save-on-interrupt"}, "", ""},
@@ -490,12 +491,12 @@ func TestRenamedNames(t *testing.T) {
 	p := newProgram(nil, files).parse("--config", "other.json")
 	require.Equal(t,
 		[]string{
-			`evaluation_strategy is "epoch" (file other.json); want eval_strategy alone, which has its place and is "steps" here`}, faultLines(t, p.err))
+			`evaluation_strategy is "epoch" (file other.json): want eval_strategy alone, which has its place and is "steps" here`}, faultLines(t, p.err))
 
 	p = newProgram(nil, files).parse("--evaluation_strategy", "epoch")
 	require.Equal(t, "flag --evaluation_strategy", p.resolved.Origin("eval_strategy"))
 	p = newProgram(nil, files).parse("--evaluation_strategy", "epochs")
-	require.Equal(t, []string{`eval_strategy is "epochs" (flag --evaluation_strategy); want one of no, steps, epoch`},
+	require.Equal(t, []string{`eval_strategy is "epochs" (flag --evaluation_strategy): want one of no, steps, epoch`},
 		faultLines(t, p.err))
 
 	// a program's own default yields to an older name's, too
@@ -530,16 +531,16 @@ func TestFaultsOfAllKindsAtOnce(t *testing.T) {
 		"false", "--torch_compile", "--learning_rate=-1", "--stray_name=1")
 	require.Equal(t, []string{
 		"unknown flag --stray_name; --help lists the flags",
-		`deepspeed is "ds.json" (file x.yaml); want a readable JSON or YAML file: ds.json: file does not exist`,
+		`deepspeed is "ds.json" (file x.yaml): want a readable JSON or YAML file: ds.json: file does not exist`,
 		"auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: the search for a batch size that " +
-			"fits; want per_device_train_batch_size (see lockstep estimate-memory)",
-		"average_tokens_across_devices is false (flag --average_tokens_across_devices); want true: the loss is the " +
+			"fits: want per_device_train_batch_size (see lockstep estimate-memory)",
+		"average_tokens_across_devices is false (flag --average_tokens_across_devices): want true: the loss is the " +
 			"mean over the terms of all ranks, never a mean of the ranks' means",
 		"push_to_hub is true (env LOCKSTEP_PUSH_TO_HUB); not built yet: uploads to the Hub; leave it out (hf upload " +
 			"can send output_dir)",
-		"learning_rate is -1 (flag --learning_rate); want a finite number ≥ 0",
-		"block_size is 0 (file x.yaml); want a whole number ≥ 1",
-		`report_to is "wandb" (flag --report_to); want none, all, or names from jsonl, tensorboard; wandb is not built yet`,
+		"learning_rate is -1 (flag --learning_rate): want a finite number ≥ 0",
+		"block_size is 0 (file x.yaml): want a whole number ≥ 1",
+		`report_to is "wandb" (flag --report_to): want none, all, or names from jsonl, tensorboard; wandb is not built yet`,
 	}, faultLines(t, p.err))
 }
 
@@ -563,9 +564,9 @@ func TestEngines(t *testing.T) {
 	a.DDPBackend, a.ReportTo, a.LearningRate = args.BackendMPI, []string{"wandb"}, -1
 	require.Len(t, faultLines(t, a.Validate()), 1)
 	require.Equal(t, []string{
-		"learning_rate is -1; want a finite number ≥ 0",
-		`report_to is "wandb"; want none, all, or names from jsonl; wandb is not built yet`,
-		`ddp_backend is "mpi"; want one of auto, gloo, shm, tcp, nccl, which are what this program has`,
+		"learning_rate is -1: want a finite number ≥ 0",
+		`report_to is "wandb": want none, all, or names from jsonl; wandb is not built yet`,
+		`ddp_backend is "mpi": want one of auto, gloo, shm, tcp, nccl, which are what this program has`,
 	}, faultLines(t, a.ValidateFor(args.Program{Reporters: []string{"jsonl"}, Engines: []string{"nccl"}})))
 }
 
@@ -580,7 +581,7 @@ func TestDevices(t *testing.T) {
 
 		p = newProgram(nil, nil)
 		require.Equal(t, []string{
-			"use_cpu is true (flag --use_cpu); want device alone, which has its place and is \"cuda\" here",
+			"use_cpu is true (flag --use_cpu): want device alone, which has its place and is \"cuda\" here",
 		}, faultLines(t, p.parse("--use_cpu", "--device", "cuda").err))
 	}
 	has := args.Program{Devices: []string{"absent", "cpu", "cuda:0", "cuda:1"}}
@@ -591,7 +592,7 @@ func TestDevices(t *testing.T) {
 	}
 	for _, name := range []string{"cuda:2", "tpu", ""} {
 		a.Device = name
-		require.Equal(t, []string{fmt.Sprintf("device is %q; want one of auto, cpu, absent, cuda, cuda:0, cuda:1, "+
+		require.Equal(t, []string{fmt.Sprintf("device is %q: want one of auto, cpu, absent, cuda, cuda:0, cuda:1, "+
 			"which are what this program has", name)}, faultLines(t, a.ValidateFor(has)))
 	}
 }
@@ -604,7 +605,7 @@ func TestKnow(t *testing.T) {
 	p.loader.Know(
 		args.Known{Name: "block_size", Type: args.TypeBool, Status: args.StatusRefused, Reason: "never"},
 		args.Known{Name: "dataset_name", Type: args.TypeString, Status: args.StatusPlanned,
-			Reason: "data sets of the Hub; want train_file"},
+			Reason: "data sets of the Hub: want train_file"},
 		args.Known{Name: "job", Type: args.TypeString, Status: args.StatusRefused, Reason: "never"},
 		args.Known{Name: "auto_find_batch_size", Type: args.TypeBool, Status: args.StatusNoEffect,
 			Reason: "this program's own reason"},

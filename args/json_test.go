@@ -165,7 +165,7 @@ func TestPredictsOrRefuses(t *testing.T) {
 	p := newProgram(nil, nil)
 	p.loader.Predicts = false
 	require.Equal(t, []string{
-		"do_predict is true (flag --do_predict); want false: this program makes no predictions",
+		"do_predict is true (flag --do_predict): want false: this program makes no predictions",
 	}, faultLines(t, p.parse("--do_predict").err))
 }
 
@@ -196,11 +196,11 @@ func TestFromJSONFaults(t *testing.T) {
 		err := args.FromJSON(
 		[]byte(`{"seed": 1, "seed": 2, "learning_rat": 3, "max_steps": "many", "weight_decay": [1], "do_train": 7}`))
 	require.Equal(t, []string{
-		`duplicate key seed; want it once`,
-		`do_train is 7; want true or false`,
+		`duplicate key seed: want it once`,
+		`do_train is 7: want true or false`,
 		`unknown key learning_rat; did you mean learning_rate?`,
-		`max_steps is "many"; want a whole number`,
-		`weight_decay is [1]; want a finite number`,
+		`max_steps is "many": want a whole number`,
+		`weight_decay is [1]: want a finite number`,
 	}, faultLines(t, err))
 	for text, want := range map[string]string{
 		``:                                 "ends too early",
@@ -289,12 +289,12 @@ func TestFileValues(t *testing.T) {
 			func(a *args.TrainingArguments) any { return a.LRSchedulerKwargs }, map[string]any{"num_cycles": 1.0}, ""},
 
 		{"x.json", `{"seed": 18446744073709551616}`, nil, nil,
-			"seed is 18446744073709551616 (file x.json); want a whole number from 0 to 18446744073709551615"},
-		{"x.json", `{"seed": -1}`, nil, nil, "seed is -1 (file x.json); want a whole number from 0"},
-		{"x.json", `{"max_steps": 1.5}`, nil, nil, "max_steps is 1.5 (file x.json); want a whole number"},
-		{"x.json", `{"max_steps": null}`, nil, nil, "max_steps is null (file x.json); want a whole number"},
+			"seed is 18446744073709551616 (file x.json): want a whole number from 0 to 18446744073709551615"},
+		{"x.json", `{"seed": -1}`, nil, nil, "seed is -1 (file x.json): want a whole number from 0"},
+		{"x.json", `{"max_steps": 1.5}`, nil, nil, "max_steps is 1.5 (file x.json): want a whole number"},
+		{"x.json", `{"max_steps": null}`, nil, nil, "max_steps is null (file x.json): want a whole number"},
 		{"x.json", `{"learning_rate": 1e999}`, nil, nil, "want a finite number"},
-		{"x.yaml", "learning_rate: .nan", nil, nil, "learning_rate is NaN (file x.yaml); want a finite number"},
+		{"x.yaml", "learning_rate: .nan", nil, nil, "learning_rate is NaN (file x.yaml): want a finite number"},
 		{"x.yaml", "run_name: 2024-01-01", nil, nil, "want a text (in quotes"},
 		{"x.yaml", "run_name: !!binary wyg=", nil, nil, "want a text in UTF-8"},
 		{"x.yaml", "report_to: [!!binary wyg=]", nil, nil, "want a text in UTF-8"},
@@ -303,7 +303,7 @@ func TestFileValues(t *testing.T) {
 		{"x.yaml", "eval_steps: often", nil, nil, "want a finite number, or none"},
 		{"x.yaml", "lr_scheduler_kwargs: {a: [1]}", nil, nil, "want a JSON object of numbers, texts and booleans"},
 		{"x.json", `{"lr_scheduler_kwargs": "{\"a\": 1, \"a\": 2}"}`, nil, nil, "without the same key twice (a)"},
-		{"x.json", `{"seed": 1, "seed": 2, "seed": 3}`, nil, nil, "duplicate key seed in x.json; want it once"},
+		{"x.json", `{"seed": 1, "seed": 2, "seed": 3}`, nil, nil, "duplicate key seed in x.json: want it once"},
 		{"x.yaml", "seed: 1\nseed: 2\n", nil, nil, "already defined at line 1"},
 		{"x.yaml", "seed: 1\n---\nseed: 2\n", nil, nil, "want one YAML document"},
 		{"x.yaml", "seed: 1\n...\nseed: 2\n", nil, nil, "want one YAML document"},

@@ -62,7 +62,7 @@ func Libraries() []Known {
 		planned("model_init_kwargs", TypeAny, "", "other settings of a loaded model; leave it out"),
 		noEffect("router_aux_loss_coef", TypeFloat, "", "no model that is built has experts").same("0.001"),
 		planned("chat_template_path", TypeString, "", chats),
-		planned("dataset_text_field", TypeString, "text", "a choice of the column by this name; want text_column"),
+		planned("dataset_text_field", TypeString, "text", "a choice of the column by this name: want text_column"),
 		planned("dataset_kwargs", TypeAny, "", "other settings of the data; leave it out"),
 		planned("eos_token", TypeString, "", "another end of text; the tokenizer has it"),
 		planned("pad_token", TypeString, "", "another token for padding; the tokenizer's configuration has it"),
@@ -80,11 +80,11 @@ func Libraries() []Known {
 		noEffect("dataset_num_proc", TypeInt, "", "text is prepared on all cores"),
 		planned("dataset_config", TypeString, "", hubData),
 		planned("datasets", TypeAny, "", hubData),
-		planned("streaming", TypeBool, "false", "data larger than memory; want smaller files"),
-		planned("test_split_size", TypeFloat, "", "a held-out share by this name; want validation_split_percentage"),
+		planned("streaming", TypeBool, "false", "data larger than memory: want smaller files"),
+		planned("test_split_size", TypeFloat, "", "a held-out share by this name: want validation_split_percentage"),
 		noEffect("dataset_train_split", TypeString, "train", "files are what they are: train_file and validation_file"),
 		noEffect("dataset_test_split", TypeString, "test", "files are what they are: train_file and validation_file"),
-		planned("dataset_streaming", TypeBool, "false", "data larger than memory; want smaller files"),
+		planned("dataset_streaming", TypeBool, "false", "data larger than memory: want smaller files"),
 		noEffect("ignore_bias_buffers", TypeBool, "false", "buffers are exchanged as ddp_broadcast_buffers has it"),
 
 		// names of fine-tuning tools
@@ -97,8 +97,8 @@ func Libraries() []Known {
 		noEffect("dataset_dir", TypeString, "data", "only dataset reads it, which is not built"),
 		planned("template", TypeString, "", chats),
 		planned("stage", TypeString, "sft", "reward models, preferences and reinforcement learning"),
-		planned("max_samples", TypeInt, "", "a limit on samples; want max_steps, or less data"),
-		planned("val_size", TypeFloat, "0", "a held-out share by this name; want validation_split_percentage"),
+		planned("max_samples", TypeInt, "", "a limit on samples: want max_steps, or less data"),
+		planned("val_size", TypeFloat, "0", "a held-out share by this name: want validation_split_percentage"),
 		noEffect("plot_loss", TypeBool, "false", "report_to tensorboard draws curves"),
 		noEffect("wandb_project", TypeString, "", "only the reporter wandb reads it, which is not built"),
 		noEffect("use_unsloth", TypeBool, "false", "kernels are Lockstep's own"),
@@ -149,9 +149,9 @@ var launcherFlags = []string{
 // Reasons that several names share.
 const (
 	adapters  = "LoRA and other adapters; all parameters are trained"
-	quantized = "quantized weights; want dtype bfloat16"
-	chats     = "conversations and their templates; want texts"
-	hubData   = "data sets by name; want train_file and validation_file"
+	quantized = "quantized weights: want dtype bfloat16"
+	chats     = "conversations and their templates: want texts"
+	hubData   = "data sets by name: want train_file and validation_file"
 )
 
 // offloaded is a row for where accelerate offloads to, whose nvme is a disk here.

@@ -43,7 +43,7 @@ func TestLibraryFlags(t *testing.T) {
 	for argv, want := range map[string]string{
 		"--use_peft":                           "use_peft is true (flag --use_peft); not built yet: LoRA",
 		"--lora_r 64":                          "lora_r is 64 (flag --lora_r); not built yet: LoRA and other adapters",
-		"--load_in_4bit true":                  "not built yet: quantized weights; want dtype bfloat16",
+		"--load_in_4bit true":                  "not built yet: quantized weights: want dtype bfloat16",
 		"--num_processes 4":                    "want lockstep launch --nproc_per_node N before the program",
 		"--mixed_precision bf16":               "want bf16 true or fp16 true",
 		"--mixed_precision no":                 "",
@@ -89,9 +89,9 @@ func TestWhatAProgramLacks(t *testing.T) {
 	p := newProgram(nil, nil)
 	p.loader.ForProgram(args.Program{Devices: []string{"cpu"}})
 	require.Equal(t, []string{
-		`report_to is "tensorboard" (flag --report_to); want none: this program has no reporters (it imports no ` +
+		`report_to is "tensorboard" (flag --report_to): want none: this program has no reporters (it imports no ` +
 			`package of integrations)`,
-		`device is "cuda" (flag --device); want one of auto, cpu, which are what this program has; cuda needs a GPU ` +
+		`device is "cuda" (flag --device): want one of auto, cpu, which are what this program has; cuda needs a GPU ` +
 			`and a program that imports tensor/cuda and is built with -tags cuda (docs/gpu.md)`,
 	}, faultLines(t, p.parse("--report_to", "tensorboard", "--device", "cuda").err))
 }

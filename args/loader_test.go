@@ -246,19 +246,19 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	require.Equal(t, []string{
 		`unknown flag --epoch_count; --help lists the flags`,
 		`unknown flag --gradient-accumulation-step; did you mean --gradient_accumulation_steps?`,
-		`unexpected argument "stray"; want flags only`,
-		`missing value of flag --output_dir; want string`,
+		`unexpected argument "stray": want flags only`,
+		`missing value of flag --output_dir: want string`,
 		`unknown key config in x.yaml; --help lists the keys`,
 		`unknown key learning_rat in x.yaml; did you mean learning_rate?`,
-		`weight_decay is "heavy" (file x.yaml); want a finite number`,
+		`weight_decay is "heavy" (file x.yaml): want a finite number`,
 		`cannot read config file missing.json; file does not exist`,
-		`cannot read config file notes.txt; want a name that ends in .json, .yaml or .yml`,
+		`cannot read config file notes.txt: want a name that ends in .json, .yaml or .yml`,
 		`unknown variable LOCKSTEP_SEEED; did you mean LOCKSTEP_SEED?`,
 		`unknown variable LOCKSTEP_seed; did you mean LOCKSTEP_SEED?`,
-		`max_steps is "many" (flag --max_steps); want a whole number`,
-		`eval_strategy is "stepz" (env LOCKSTEP_EVAL_STRATEGY); want one of no, steps, epoch`,
-		`per_device_train_batch_size is -4 (flag --per_device_train_batch_size); want a whole number ≥ 1`,
-		`block_size is 0 (file x.yaml); want a whole number ≥ 1`,
+		`max_steps is "many" (flag --max_steps): want a whole number`,
+		`eval_strategy is "stepz" (env LOCKSTEP_EVAL_STRATEGY): want one of no, steps, epoch`,
+		`per_device_train_batch_size is -4 (flag --per_device_train_batch_size): want a whole number ≥ 1`,
+		`block_size is 0 (file x.yaml): want a whole number ≥ 1`,
 	}, faultLines(t, p.err))
 	require.True(t, strings.HasPrefix(p.err.Error(), "arguments: 15 faults:\n  - unknown flag"))
 
@@ -299,7 +299,7 @@ func TestGiven(t *testing.T) {
 	p.data.APIToken = "none allowed"
 	require.NoError(t, p.parse().err)
 	p = newProgram([]string{"LOCKSTEP_API_TOKEN=none allowed"}, nil).parse()
-	require.Equal(t, []string{"api_token is <API_TOKEN> (env LOCKSTEP_API_TOKEN); want the program's own"},
+	require.Equal(t, []string{"api_token is <API_TOKEN> (env LOCKSTEP_API_TOKEN): want the program's own"},
 		faultLines(t, p.err))
 }
 
@@ -418,7 +418,7 @@ func TestFaultOfRepeatedFlag(t *testing.T) {
 	l := args.Bind(pflag.NewFlagSet("t", pflag.ContinueOnError), args.Default("out"))
 	l.Environ = func() []string { return nil }
 	_, err := l.Parse([]string{"--weight_decay", "0.1", "--weight_decay", "ten"})
-	require.EqualError(t, err, `arguments: weight_decay is "ten" (flag --weight_decay); want a finite number`)
+	require.EqualError(t, err, `arguments: weight_decay is "ten" (flag --weight_decay): want a finite number`)
 }
 
 // The form of sharded checkpoints is read from accelerate launch's variable too, in accelerate's spelling. Every other
@@ -447,6 +447,6 @@ func TestVariableOfAccelerate(t *testing.T) {
 		require.Equal(t, c.origin, p.resolved.Origin("fsdp_state_dict_type"))
 	}
 	p := newProgram([]string{variable + "LOCAL_STATE_DICT"}, nil).parse()
-	require.ErrorContains(t, p.err, `fsdp_state_dict_type is "local_state_dict" (env FSDP_STATE_DICT_TYPE); want one of `+
+	require.ErrorContains(t, p.err, `fsdp_state_dict_type is "local_state_dict" (env FSDP_STATE_DICT_TYPE): want one of `+
 		"full_state_dict, sharded_state_dict")
 }

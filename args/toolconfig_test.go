@@ -143,27 +143,27 @@ func TestDeepSpeedLossScale(t *testing.T) {
 func TestFaultsOfToolConfigs(t *testing.T) {
 	for text, want := range map[string][]string{
 		`{"zero_optimization": {"stage": 2}, "gradient_clipping": 0.5}`: {
-			`max_grad_norm is 1 (flag --max_grad_norm); want 0.5, which ds.json has as gradient_clipping; or "auto" there`},
+			`max_grad_norm is 1 (flag --max_grad_norm): want 0.5, which ds.json has as gradient_clipping; or "auto" there`},
 		`{"zero_optimization": {"stag": 2}, "fp61": {"enabled": true}}`: {
 			"unknown key zero_optimization.stag in ds.json; did you mean zero_optimization.stage?",
 			"unknown key fp61 in ds.json; did you mean fp16"},
 		`{"zero_optimization": {"stage": 3, "zero_quantized_weights": true}, "optimizer": {"type": "OneBitAdam"}}`: {
-			"zero_optimization.zero_quantized_weights is true (ds.json); want false: gradients and parameters are " +
+			"zero_optimization.zero_quantized_weights is true (ds.json): want false: gradients and parameters are " +
 				"exchanged",
-			`optimizer.type is "OneBitAdam" (ds.json); want AdamW, Adam or SGD`},
+			`optimizer.type is "OneBitAdam" (ds.json): want AdamW, Adam or SGD`},
 		`{"zero_optimization": 3}`: {
-			"zero_optimization is 3 (ds.json); want a JSON object"},
+			"zero_optimization is 3 (ds.json): want a JSON object"},
 		`{"zero_optimization": {"stage": 7}}`: {
-			"zero_stage is 7 (file ds.json (zero_optimization.stage)); want at most 3"},
+			"zero_stage is 7 (file ds.json (zero_optimization.stage)): want at most 3"},
 		`{"zero_optimization": {"stage": 1}`: {
-			`deepspeed is "ds.json" (flag --deepspeed); want a readable JSON`},
+			`deepspeed is "ds.json" (flag --deepspeed): want a readable JSON`},
 		`{"a": 1, "a": 2}`: {"duplicate key a"},
 		`{"scheduler": {"type": "OneCycle"}}`: {
-			`scheduler.type is "OneCycle" (ds.json); want WarmupLR, WarmupDecayLR, WarmupCosineLR; or no`},
+			`scheduler.type is "OneCycle" (ds.json): want WarmupLR, WarmupDecayLR, WarmupCosineLR; or no`},
 		`{"bf16": {"enabled": true}, "bfloat16": {"enabled": false, "x": 1}}`: {"unknown key bfloat16.x"},
 		`{"zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/a"}, "stage": 3,
 			"offload_param": {"device": "nvme", "nvme_path": "/b"}}}`: {
-			`zero_optimization.offload_param.nvme_path is "/b" (ds.json); want /a, as ` +
+			`zero_optimization.offload_param.nvme_path is "/b" (ds.json): want /a, as ` +
 				"zero_optimization.offload_optimizer.nvme_path has it"},
 		`{"fp16": {"enabled": true, "initial_scale_power": 1.5}}`: {"want a whole number from 0 to 126"},
 		`{"train_micro_batch_size_per_gpu": 2.5}`:                 {"per_device_train_batch_size is 2.5"},
@@ -217,8 +217,8 @@ func TestFSDPConfigs(t *testing.T) {
 		`{"ignored_parameters": "lm_head", "xla": true, "mixed_precision_policy": "fp8"}`)
 	require.ErrorContains(t, p.err, "ignored_parameters is")
 	require.ErrorContains(t, p.err,
-		`mixed_precision_policy is "fp8" (fsdp_config); want bfloat16, float16 or float32`)
-	require.ErrorContains(t, p.err, "xla is true (fsdp_config); want false: it is a mode of TPUs")
+		`mixed_precision_policy is "fp8" (fsdp_config): want bfloat16, float16 or float32`)
+	require.ErrorContains(t, p.err, "xla is true (fsdp_config): want false: it is a mode of TPUs")
 }
 
 // MixedPrecision and its kin say in which dtype a step computes, and in which gradients travel: float32 unless a file
@@ -256,7 +256,7 @@ func TestPrecisionOfShards(t *testing.T) {
 		require.Equal(t, 10000, p.train.FSDPPersistenceThreshold)
 	}
 	p = newProgram(nil, nil).parse("--deepspeed", `{"communication_data_type": "fp16"}`)
-	require.ErrorContains(t, p.err, `communication_data_type is "fp16" (deepspeed); want float32 or bfloat16`)
+	require.ErrorContains(t, p.err, `communication_data_type is "fp16" (deepspeed): want float32 or bfloat16`)
 	p = newProgram(nil, nil).parse("--fsdp_reduce_dtype", "bfloat16")
 	require.ErrorContains(t, p.err, "float32, or fsdp or zero_stage beside it")
 	p = newProgram(nil, nil).parse("--fsdp", "full_shard", "--fsdp_ignored_modules", "h.(")
@@ -333,7 +333,7 @@ func TestReadConfigs(t *testing.T) {
 	require.NoError(t, a.ReadConfigs(), "once more")
 	a.ZeroStage = 2
 	require.ErrorContains(t, a.ReadConfigs(),
-		"zero_stage is 2; want 3, which "+a.DeepSpeed+" has as zero_optimization.stage")
+		"zero_stage is 2: want 3, which "+a.DeepSpeed+" has as zero_optimization.stage")
 	b := args.Default("out")
 	b.FSDPConfig = `{"min_num_param": 3}`
 	require.ErrorContains(t, b.ReadConfigs(), "did you mean min_num_params?")
@@ -428,11 +428,11 @@ func TestAbsentKeysOfDeepSpeed(t *testing.T) {
 	p = newProgram(nil, files).parse("--deepspeed", "ds.json", "--max_grad_norm", "0.5", "--weight_decay", "0.1",
 		"--warmup_steps", "7")
 	require.Equal(t, []string{
-		`max_grad_norm is 0.5 (flag --max_grad_norm); want 0, which is the default of ` +
+		`max_grad_norm is 0.5 (flag --max_grad_norm): want 0, which is the default of ` +
 			`gradient_clipping in ds.json; or "auto" there`,
-		`warmup_steps is 7 (flag --warmup_steps); want 1000, which is the default of ` +
+		`warmup_steps is 7 (flag --warmup_steps): want 1000, which is the default of ` +
 			`scheduler.params.warmup_num_steps in ds.json; or "auto" there`,
-		`weight_decay is 0.1 (flag --weight_decay); want 0, which is the default of ` +
+		`weight_decay is 0.1 (flag --weight_decay): want 0, which is the default of ` +
 			`optimizer.params.weight_decay in ds.json; or "auto" there`,
 	}, faultLines(t, p.err))
 }
@@ -477,7 +477,7 @@ func TestLossScalerOfDeepSpeed(t *testing.T) {
 			require.Equal(t, a.FP16LossScaler, b.FP16LossScaler, line)
 		}
 	}
-	require.Equal(t, []string{`fp16_min_scale is 3 (file odd.json (fp16.min_loss_scale)); want a power of two with ` +
+	require.Equal(t, []string{`fp16_min_scale is 3 (file odd.json (fp16.min_loss_scale)): want a power of two with ` +
 		`fp16_loss_scaler deepspeed, which takes the factor there`},
 		faultLines(t, newProgram(nil, files).parse("--deepspeed", "odd.json").err))
 
@@ -504,7 +504,7 @@ func TestGradientAccumulationOfDeepSpeed(t *testing.T) {
 			"--gradient_accumulation_steps", "4")
 		if want == 0 {
 			require.ErrorContains(t, p.err,
-				"gradient_accumulation_steps is 4 (flag --gradient_accumulation_steps); want 2")
+				"gradient_accumulation_steps is 4 (flag --gradient_accumulation_steps): want 2")
 			continue
 		}
 		require.NoError(t, p.err)

@@ -178,7 +178,7 @@ func TestFSDPSwitch(t *testing.T) {
 
 	p = newProgram(nil, nil).parse("--fsdp", "--fsdp_config", `{"activation_checkpointing": true}`,
 		"--gradient_checkpointing", "false")
-	require.ErrorContains(t, p.err, "gradient_checkpointing is false (flag --gradient_checkpointing); want true")
+	require.ErrorContains(t, p.err, "gradient_checkpointing is false (flag --gradient_checkpointing): want true")
 	p = newProgram(nil, nil).parse("--train_file")
 	require.ErrorContains(t, p.err, "missing value of flag --train_file")
 }

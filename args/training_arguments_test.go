@@ -121,15 +121,15 @@ func TestValidate(t *testing.T) {
 		{"no clipping", func(a *arguments) { a.MaxGradNorm = 0 }, ""},
 
 		{"optimizer", func(a *arguments) { a.Optim = "adamw" },
-			"optim: one of adamw_torch, adamw_torch_fused, adamw_torch_xla, adamw_torch_npu_fused, adam, sgd"},
+			"optim: one of adamw_torch, adamw_torch_fused, adam, sgd"},
 		{"adam", func(a *arguments) { a.Optim = args.OptimAdam }, ""},
 		{"adamw has no settings", func(a *arguments) {
 			a.OptimArgs = "momentum=0.9"
-		}, "optim_args: none, since adamw_torch_fused has no settings"},
+		}, "optim_args: nothing: adamw_torch_fused"},
 		{"sgd", sgd("momentum=0.9, nesterov=true,dampening=0"), ""},
 		{"sgd unknown", sgd("momentums=0.9"), "optim_args: momentum, dampening, nesterov"},
 		{"sgd no value", sgd("momentum"), "optim_args: key=value"},
-		{"sgd bad value", sgd("momentum=-1"), "optim_args: momentum to be a number ≥ 0"},
+		{"sgd bad value", sgd("momentum=-1"), "optim_args: ≥ 0 for momentum"},
 		{"sgd bad switch", sgd("nesterov=maybe"), "optim_args: true or false"},
 		{"sgd dampening", sgd("dampening=1.5"), "optim_args: [0, 1]"},
 		{"sgd twice", sgd("momentum=1,momentum=2"), "optim_args: momentum once"},
@@ -253,10 +253,10 @@ func TestValidateReportsAll(t *testing.T) {
 	a.PerDeviceTrainBatchSize, a.LearningRate, a.EvalStrategy = -4, -1, "stepz"
 	a.LoadBestModelAtEnd, a.SaveTotalLimit = true, new(-2)
 	require.Equal(t, []string{
-		`eval_strategy is "stepz"; want one of no, steps, epoch`,
-		`per_device_train_batch_size is -4; want a whole number ≥ 1`,
-		`learning_rate is -1; want a finite number ≥ 0`,
-		`save_total_limit is -2; want a number ≥ 1, or none to keep all checkpoints`,
+		`eval_strategy is "stepz": want one of no, steps, epoch`,
+		`per_device_train_batch_size is -4: want a whole number ≥ 1`,
+		`learning_rate is -1: want a finite number ≥ 0`,
+		`save_total_limit is -2: want a number ≥ 1, or none to keep all checkpoints`,
 	}, faultLines(t, a.Validate()))
 }
 
@@ -310,6 +310,12 @@ func TestEffectiveValues(t *testing.T) {
 	a.DataloaderPrefetchFactor = new(5)
 	require.Equal(t, 5, a.PrefetchBatches())
 
+	a.LRSchedulerKwargs = map[string]any{"num_cycles": 2, "decay_type": "cosine"}
+	require.Equal(t, 2.0, a.SchedulerNumber("num_cycles", 0.5))
+	require.Equal(t, 0.5, a.SchedulerNumber("power", 0.5))
+	require.Equal(t, "cosine", a.SchedulerText("decay_type", "linear"))
+	require.Equal(t, "linear", a.SchedulerText("warmup_type", "linear"))
+
 	a.Optim, a.OptimArgs = args.OptimSGD, "momentum=0.9,nesterov=yes"
 	settings, err := a.OptimSettings()
 	require.NoError(t, err)
@@ -345,8 +351,8 @@ func TestReporters(t *testing.T) {
 		{[]string{"all"}, nil, []string{}, ""},
 		{[]string{"jsonl"}, []string{"jsonl", "tensorboard"}, []string{"jsonl"}, ""},
 		{[]string{"wandb"}, []string{"jsonl", "tensorboard"}, nil,
-			`report_to is "wandb"; want none, all, or names from jsonl, tensorboard; wandb is not built yet`},
-		{[]string{"jsonl"}, nil, nil, `report_to is "jsonl"; want none: this program has no reporters ` +
+			`report_to is "wandb": want none, all, or names from jsonl, tensorboard; wandb is not built yet`},
+		{[]string{"jsonl"}, nil, nil, `report_to is "jsonl": want none: this program has no reporters ` +
 			`(it imports no package of integrations)`},
 	} {
 		a.ReportTo = c.to

@@ -35,13 +35,13 @@ func (s *EarlyStopping) OnTrainBegin(e *Event) error {
 	var faults []error
 	if e.Args.EvalStrategy == args.StrategyNo {
 		faults = append(faults,
-			errors.New("eval_strategy is no, want steps or epoch: early stopping needs evaluations"))
+			errors.New("eval_strategy is no: want steps or epoch: early stopping needs evaluations"))
 	}
 	if s.Patience < 0 {
-		faults = append(faults, fmt.Errorf("patience is %d, want 0 or more", s.Patience))
+		faults = append(faults, fmt.Errorf("patience is %d: want 0 or more", s.Patience))
 	}
 	if !(s.Threshold >= 0) {
-		faults = append(faults, fmt.Errorf("threshold is %v, want 0 or more", s.Threshold))
+		faults = append(faults, fmt.Errorf("threshold is %v: want 0 or more", s.Threshold))
 	}
 	if !e.Args.LoadBestModelAtEnd {
 		e.logger().Info("early stopping without load_best_model_at_end keeps the last model, not the best")

@@ -61,8 +61,8 @@ func TestEarlyStopping(t *testing.T) {
 func TestEarlyStoppingSettings(t *testing.T) {
 	h := callbacks.NewHandler(quiet, 0, &callbacks.Flow{}, &callbacks.EarlyStopping{Patience: -1, Threshold: -2})
 	require.EqualError(t, fire(h, callbacks.TrainBegin), "callback EarlyStoppingCallback at train_begin: "+
-		"eval_strategy is no, want steps or epoch: early stopping needs evaluations\npatience is -1, want 0 or "+
-		"more\nthreshold is -2, want 0 or more")
+		"eval_strategy is no: want steps or epoch: early stopping needs evaluations\npatience is -1: want 0 or "+
+		"more\nthreshold is -2: want 0 or more")
 }
 
 // The count goes on after a resume.

@@ -279,7 +279,7 @@ func exportedList(v any) ([]Exported, error) {
 }
 
 func badState(key string, v any, want string) error {
-	return fmt.Errorf("%s is %v, want %s", key, v, want)
+	return fmt.Errorf("%s is %v: want %s", key, v, want)
 }
 
 var methods = map[Kind]func(Callback, *Event) error{

@@ -163,5 +163,5 @@ func TestStatesSurviveJSON(t *testing.T) {
 	require.EqualError(t,
 		h.ImportStates(map[string]any{"TrainerControl": callbacks.Exported{Args: map[string]any{"should_save": "yes"}}},
 			restored),
-		"callbacks: saved state of TrainerControl: should_save is yes, want true or false")
+		"callbacks: saved state of TrainerControl: should_save is yes: want true or false")
 }

@@ -110,7 +110,7 @@ func StateFromJSON(text []byte) (*State, error) {
 	}
 	for name, n := range map[string]int64{"global_step": s.GlobalStep, "max_steps": s.MaxSteps} {
 		if n < 0 {
-			return nil, fmt.Errorf("callbacks: reading the trainer's state: %s is %d, want 0 or more", name, n)
+			return nil, fmt.Errorf("callbacks: reading the trainer's state: %s is %d: want 0 or more", name, n)
 		}
 	}
 	if s.LogHistory == nil {

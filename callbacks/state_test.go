@@ -63,7 +63,7 @@ func TestStateErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		`{`:                    "callbacks: reading the trainer's state: unexpected end of JSON input",
 		`{"global_step": "a"}`: "callbacks: reading the trainer's state: json: cannot unmarshal string",
-		`{"global_step": -4}`:  "callbacks: reading the trainer's state: global_step is -4, want 0 or more",
+		`{"global_step": -4}`:  "callbacks: reading the trainer's state: global_step is -4: want 0 or more",
 	} {
 		_, err := callbacks.StateFromJSON([]byte(text))
 		require.ErrorContains(t, err, want)

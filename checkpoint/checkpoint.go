@@ -63,7 +63,7 @@ func openManifest(fsys vfs.FS, path string) (Manifest, error) {
 	case err != nil:
 		return Manifest{}, err
 	case !info.IsDir():
-		return Manifest{}, fmt.Errorf("%w: %s is a file, want a folder", ErrNone, path)
+		return Manifest{}, fmt.Errorf("%w: %s is a file: want a folder", ErrNone, path)
 	}
 	return readManifest(fsys, path)
 }
@@ -146,7 +146,7 @@ func (c *Checkpoint) OpenTensors(base string) (*safetensors.Set, error) {
 	}
 	got, want := safetensors.SaveOf(set), savedAs(c.Manifest)
 	if set.InPieces() && got != (safetensors.Save{}) && got != want {
-		return nil, errors.Join(corrupt(c.Path, "its shards are of save %s of run %q, want save %s of run %q", got.ID,
+		return nil, errors.Join(corrupt(c.Path, "its shards are of save %s of run %q: want save %s of run %q", got.ID,
 			got.Run, want.ID, want.Run), set.Close())
 	}
 	return set, nil

@@ -46,11 +46,11 @@ func TestDamagedFilesAreNamed(t *testing.T) {
 		want   string
 	}{
 		{"model.safetensors", remove, "missing"},
-		{"model.safetensors", empty, "empty, want 700 bytes"},
+		{"model.safetensors", empty, "empty: want 700 bytes"},
 		{"model.safetensors", truncate, "truncated: 699 of 700 bytes"},
-		{"model.safetensors", lengthen, "701 bytes, want 700"},
+		{"model.safetensors", lengthen, "701 bytes: want 700"},
 		{"model.safetensors", replace("new", "nfw"), "damaged: its SHA-256 is "},
-		{"empty.json", lengthen, "1 bytes, want 0"},
+		{"empty.json", lengthen, "1 bytes: want 0"},
 		{"manifest.json", remove, "missing: this is not a complete checkpoint"},
 		{"manifest.json", empty, "empty file"},
 		{"manifest.json", replace("}\n", ""), "not JSON: "},
@@ -124,7 +124,7 @@ func TestAllDamagedFilesAreListed(t *testing.T) {
 	require.ErrorIs(t, err, checkpoint.ErrNone)
 	require.ErrorContains(t, err, filepath.Join("out", "checkpoint-6")+" does not exist")
 	_, err = s.Open(ctx, filepath.Join("checkpoint-5", "model.safetensors"))
-	require.ErrorContains(t, err, "is a file, want a folder")
+	require.ErrorContains(t, err, "is a file: want a folder")
 }
 
 func TestPathsInAManifestStayInTheFolder(t *testing.T) {
@@ -149,7 +149,7 @@ func TestBrokenPointers(t *testing.T) {
 		{empty, "empty file"},
 		{truncate, ""}, // the line's end alone: no harm
 		{replace("}", ""), "not JSON"},
-		{replace("checkpoint-10", "../../etc"), `names \"../../etc\", want checkpoint-<step>`},
+		{replace("checkpoint-10", "../../etc"), `names \"../../etc\": want checkpoint-<step>`},
 		{replace("checkpoint-10", "checkpoint-11"), "checkpoint-11 does not exist"},
 		{replace(`"format_version":1`, `"format_version":9`), "format version 9"},
 	} {

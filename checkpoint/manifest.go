@@ -126,7 +126,7 @@ func decodeVersioned(text []byte, v any) error {
 		FormatVersion int `json:"format_version"`
 	}
 	if len(text) == 0 {
-		return errors.New("empty file")
+		return errors.New("an empty file: want JSON")
 	}
 	if err := json.Unmarshal(text, &head); err != nil {
 		return fmt.Errorf("not JSON: %w", err)
@@ -140,7 +140,7 @@ func decodeVersioned(text []byte, v any) error {
 		return err
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return errors.New("text behind the JSON")
+		return errors.New("more text behind the JSON object: want the object alone")
 	}
 	return nil
 }

@@ -105,7 +105,7 @@ func (s *Store) CheckShared(ctx context.Context, g *comm.Group) error {
 		return err
 	}
 	if _, err = s.fs().Stat(s.path(names[0])); errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("a folder that rank 0 made in %s is not here; want the same output folder on all hosts: %w",
+		err = fmt.Errorf("a folder that rank 0 made in %s is not here: want the same output folder on all hosts: %w",
 			s.Dir, err)
 	}
 	_, err = agree(ctx, g, "look", 0, err)
@@ -330,7 +330,7 @@ func (sv *shardSave) writeMine(ctx context.Context) (files []File, err error) {
 	for _, p := range parts {
 		f, err := sv.s.writePart(ctx, sv.s.path(sv.tmp), p)
 		if errors.Is(err, fs.ErrNotExist) && sv.g.Rank() != 0 {
-			err = fmt.Errorf("rank 0 made the folder, but it is not here; want the same output folder on all hosts: %w",
+			err = fmt.Errorf("rank 0 made the folder, but it is not here: want the same output folder on all hosts: %w",
 				err)
 		}
 		if err != nil {

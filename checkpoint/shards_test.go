@@ -285,7 +285,7 @@ func TestCheckShared(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 	for _, err := range look(func(r int) vfs.FS { return []vfs.FS{m, vfs.NewMem(), m}[r] }) {
-		require.ErrorContains(t, err, "a folder that rank 0 made in a/out is not here; want the same output folder on "+
+		require.ErrorContains(t, err, "a folder that rank 0 made in a/out is not here: want the same output folder on "+
 			"all hosts")
 	}
 	bad := errorfs.Wrap(vfs.NewMem(), func(errorfs.Op) error { return errorfs.ErrNoSpace })
@@ -498,7 +498,7 @@ func TestFilesAreVerifiedByAllRanks(t *testing.T) {
 	requireNone(t, together(t, 3, func(g *comm.Group) error {
 		ck, err := quiet(m, "out").LatestShared(ctx, g)
 		if err == nil && ck.Step != 5 {
-			err = fmt.Errorf("step %d, want that of the undamaged checkpoint", ck.Step)
+			err = fmt.Errorf("step %d: want that of the undamaged checkpoint", ck.Step)
 		}
 		return err
 	}))
@@ -591,7 +591,7 @@ func TestShardsOfAnotherRun(t *testing.T) {
 		replace    []string
 	}{
 		{"one", `want files of one save`, others, both[1:]},
-		{"both", `its shards are of save 1 of run "another run", want save 1 of run "` + run + `"`, others, both},
+		{"both", `its shards are of save 1 of run "another run": want save 1 of run "` + run + `"`, others, both},
 		{"one that names none", `want files of one save`, nameless, both[:1]},
 		{"older ones", "", nameless, both},
 	} {

@@ -195,13 +195,13 @@ func checkSize(fsys vfs.FS, path string, f File) error {
 	case err != nil:
 		return err
 	case stat.IsDir():
-		return corrupt(path, "a folder, want a file of %d bytes", f.Size)
+		return corrupt(path, "a folder: want a file of %d bytes", f.Size)
 	case stat.Size() == 0 && f.Size > 0:
-		return corrupt(path, "empty, want %d bytes", f.Size)
+		return corrupt(path, "empty: want %d bytes", f.Size)
 	case stat.Size() < f.Size:
 		return corrupt(path, "truncated: %d of %d bytes", stat.Size(), f.Size)
 	case stat.Size() > f.Size:
-		return corrupt(path, "%d bytes, want %d", stat.Size(), f.Size)
+		return corrupt(path, "%d bytes: want %d", stat.Size(), f.Size)
 	}
 	return nil
 }
@@ -288,7 +288,7 @@ func (s *Store) readPointer() (pointer, error) {
 		return pointer{}, corrupt(path, "%v", err)
 	}
 	if _, ok := stepOf(p.Checkpoint); !ok {
-		return pointer{}, corrupt(path, "names %q, want %s<step>", p.Checkpoint, prefix)
+		return pointer{}, corrupt(path, "names %q: want %s<step>", p.Checkpoint, prefix)
 	}
 	return p, nil
 }

@@ -101,11 +101,11 @@ func (b Buffer) check() error {
 	size := b.dtype.Size()
 	switch {
 	case size == 0:
-		return fmt.Errorf("buffer of dtype %v, want a valid one", b.dtype)
+		return fmt.Errorf("buffer of dtype %v: want a valid one", b.dtype)
 	case b.memory != nil && b.data != nil && len(b.data) != b.memory.Len():
-		return fmt.Errorf("%d bytes to stage a tensor of %d bytes, want as many", len(b.data), b.memory.Len())
+		return fmt.Errorf("%d bytes to stage a tensor of %d bytes: want as many", len(b.data), b.memory.Len())
 	case len(b.data)%size != 0:
-		return fmt.Errorf("buffer of %d bytes, want a multiple of %d (%v)", len(b.data), size, b.dtype)
+		return fmt.Errorf("buffer of %d bytes: want a multiple of %d (%v)", len(b.data), size, b.dtype)
 	case uintptr(unsafe.Pointer(unsafe.SliceData(b.data)))%uintptr(size) != 0:
 		return fmt.Errorf("buffer at an address that is not a multiple of %d (%v)", size, b.dtype)
 	}

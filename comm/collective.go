@@ -120,10 +120,10 @@ func (g *Group) check(c *Call, shape blocks, in, out Buffer) error {
 		}
 	}
 	if c.Op.Rooted() && (c.Root < 0 || c.Root >= g.Size()) {
-		return fmt.Errorf("root %d, want a rank in [0, %d)", c.Root, g.Size())
+		return fmt.Errorf("root %d: want a rank in [0, %d)", c.Root, g.Size())
 	}
 	if c.Op.PointToPoint() && (c.Root < 0 || c.Root >= g.Size() || c.Root == g.Rank()) {
-		return fmt.Errorf("partner %d, want a rank other than %d in [0, %d)", c.Root, g.Rank(), g.Size())
+		return fmt.Errorf("partner %d: want a rank other than %d in [0, %d)", c.Root, g.Rank(), g.Size())
 	}
 	if c.Op == AllToAll && in.overlaps(out) {
 		return fmt.Errorf("input and output overlap")
@@ -144,7 +144,7 @@ func (g *Group) count(c *Call, shape blocks, in, out Buffer) error {
 	gives := c.Op != Send && (c.Op != Gather || c.Root == g.Rank())
 	switch {
 	case takes && nin%factor(inBlocks) != 0:
-		return fmt.Errorf("input of %d elements, want a multiple of %d, the number of ranks", nin, factor(inBlocks))
+		return fmt.Errorf("input of %d elements: want a multiple of %d, the number of ranks", nin, factor(inBlocks))
 	case takes && gives && nin*factor(outBlocks) != nout*factor(inBlocks):
 		return fmt.Errorf("input of %d elements and output of %d on %d ranks: want one block of equal length for "+
 			"each rank", nin, nout, g.Size())

@@ -52,10 +52,10 @@ func ParseMesh(text string) (Mesh, error) {
 		axis := axisByName(name)
 		switch {
 		case axis == 0:
-			return Mesh{}, fmt.Errorf("comm: mesh %q: unknown axis %q, want axes among %s", text, name,
+			return Mesh{}, fmt.Errorf("comm: mesh %q: unknown axis %q: want axes among %s", text, name,
 				strings.Join(axisNames[:], ", "))
 		case seen&axis != 0:
-			return Mesh{}, fmt.Errorf("comm: mesh %q: axis %q comes twice, want each once", text, name)
+			return Mesh{}, fmt.Errorf("comm: mesh %q: axis %q comes twice: want each once", text, name)
 		}
 		seen |= axis
 		*m.field(axis) = n

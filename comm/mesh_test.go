@@ -66,11 +66,11 @@ func TestMeshThatCannotBeRead(t *testing.T) {
 	}
 	for _, unknown := range []string{"dp", "ep", "dp_foo", "TP"} {
 		_, err := comm.ParseMesh("pp=2," + unknown + "=2")
-		assert.EqualError(t, err, fmt.Sprintf(`comm: mesh "pp=2,%s=2": unknown axis %q, want axes among pp, `+
+		assert.EqualError(t, err, fmt.Sprintf(`comm: mesh "pp=2,%s=2": unknown axis %q: want axes among pp, `+
 			`dp_replicate, dp_shard, cp, tp`, unknown, unknown))
 	}
 	_, err := comm.ParseMesh("tp=2,tp=2")
-	assert.EqualError(t, err, `comm: mesh "tp=2,tp=2": axis "tp" comes twice, want each once`)
+	assert.EqualError(t, err, `comm: mesh "tp=2,tp=2": axis "tp" comes twice: want each once`)
 }
 
 // All groups of a mesh are made in one collective call.

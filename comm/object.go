@@ -82,7 +82,7 @@ func encodeObject(v any) ([]byte, error) {
 
 func checkObject(n int64, rank int) error {
 	if n < 0 || n > MaxObject {
-		return fmt.Errorf("comm: object of %d bytes from rank %d, want at most %d", n, rank, MaxObject)
+		return fmt.Errorf("comm: object of %d bytes from rank %d: want at most %d", n, rank, MaxObject)
 	}
 	return nil
 }

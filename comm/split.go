@@ -43,7 +43,7 @@ func (g *Group) Split(partitions ...Partition) ([]*Group, error) {
 	sets := make([]subset, len(partitions))
 	for i, p := range partitions {
 		if p.Name == "" || len(p.Color) != g.Size() {
-			return nil, g.reject(fmt.Errorf("comm: partition %q with %d colors, want a name and a color for each of "+
+			return nil, g.reject(fmt.Errorf("comm: partition %q with %d colors: want a name and a color for each of "+
 				"%d ranks", p.Name, len(p.Color), g.Size()))
 		}
 		names = append(names, p.Name)
@@ -61,13 +61,13 @@ func (g *Group) Sub(name string, members []int) (*Group, error) {
 	for i, r := range members {
 		if r < 0 || r >= g.Size() || slices.Contains(members[:i], r) {
 			return nil,
-				g.reject(fmt.Errorf("comm: sub-group %q of ranks %v, want distinct ranks in [0, %d)", name, members,
+				g.reject(fmt.Errorf("comm: sub-group %q of ranks %v: want distinct ranks in [0, %d)", name, members,
 					g.Size()))
 		}
 	}
 	if len(members) == 0 || name == "" {
 		return nil,
-			g.reject(fmt.Errorf("comm: sub-group %q of ranks %v, want a name and at least one rank", name, members))
+			g.reject(fmt.Errorf("comm: sub-group %q of ranks %v: want a name and at least one rank", name, members))
 	}
 	own, err := g.divide("sub-group "+name, []subset{{name, [][]int{members}}})
 	if err != nil {

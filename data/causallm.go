@@ -3,7 +3,7 @@
 package data
 
 import (
-	"errors"
+	"fmt"
 
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -24,7 +24,7 @@ func CausalLM(pad int32) Collator[[]int32] {
 			terms += max(len(s)-1, 0)
 		}
 		if length == 0 {
-			return nil, errors.New("all sequences are empty")
+			return nil, fmt.Errorf("%d sequences without a token: want at least one token", len(samples))
 		}
 		n := len(samples) * length
 		ids, labels, mask := make([]int64, n), make([]int64, n), make([]int64, n)

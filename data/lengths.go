@@ -30,7 +30,7 @@ func Lengths(s Source, column string) ([]int, error) {
 		return nil, err
 	}
 	if len(lengths) != s.Len() {
-		return nil, fmt.Errorf("data: column %q has lengths of %d samples, want %d", column, len(lengths), s.Len())
+		return nil, fmt.Errorf("data: column %q has lengths of %d samples: want %d", column, len(lengths), s.Len())
 	}
 	return lengths, nil
 }

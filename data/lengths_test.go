@@ -64,7 +64,7 @@ func TestLengthsErrors(t *testing.T) {
 			nil),
 		`does not provide the lengths of its samples`: foreign{},
 		`broken`: NewSource(columns{err: broken}, nil),
-		`column "length" has lengths of 1 samples, want 2`: NewSource(columns{lengths: []int{1}}, nil),
+		`column "length" has lengths of 1 samples: want 2`: NewSource(columns{lengths: []int{1}}, nil),
 		`data: sample 0: `: NewSource(Slice[*measured]{nil}, nil),
 	} {
 		_, err := Lengths(s, "length")

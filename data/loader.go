@@ -134,7 +134,7 @@ func (p *pending) discard() {
 // batches. The error names a negative option.
 func NewLoader(ctx context.Context, c *tensor.Ctx, source Source, order Order, o LoaderOptions) (*Loader, error) {
 	if o.Workers < 0 || o.PrefetchFactor < 0 {
-		return nil, fmt.Errorf("data: loader with %d workers and prefetch factor %d, want 0 or more", o.Workers,
+		return nil, fmt.Errorf("data: loader with %d workers and prefetch factor %d: want 0 or more", o.Workers,
 			o.PrefetchFactor)
 	}
 	if o.PrefetchFactor == 0 {

@@ -107,7 +107,7 @@ func (s source[T]) build(c *tensor.Ctx, samples []T) (batch *Batch, err error) {
 			return nil, err
 		}
 		if batch == nil {
-			return nil, errors.New("the collator returned no batch")
+			return nil, errors.New("the collator returned nil and no error: want a batch or an error")
 		}
 		for _, t := range batch.Tensors {
 			c.Keep(t)

@@ -98,7 +98,7 @@ func TestSourceNamesTheBatch(t *testing.T) {
 		"collating samples [1 2]: odd one": func(*tensor.Ctx, []number) (*Batch, error) {
 			return nil, errors.New("odd one")
 		},
-		"returned no batch": func(*tensor.Ctx, []number) (*Batch, error) { return nil, nil },
+		"returned nil and no error": func(*tensor.Ctx, []number) (*Batch, error) { return nil, nil },
 		"tensor.FromSlice": func(c *tensor.Ctx, _ []number) (*Batch, error) {
 			tensor.FromSlice(c, []float32{1}, 2)
 			return nil, nil

@@ -56,7 +56,7 @@ func stackFields(t reflect.Type) ([]stackField, error) {
 		t = t.Elem()
 	}
 	if t.Kind() != reflect.Struct {
-		return nil, fmt.Errorf("samples are %v, want a struct of numbers; use another collator", t)
+		return nil, fmt.Errorf("samples are %v: want a struct of numbers; use another collator", t)
 	}
 	var fields []stackField
 	for i := range t.NumField() {
@@ -212,7 +212,7 @@ func (col *column) setKind(k reflect.Kind) error {
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint16, reflect.Uint32:
 		col.kind = reflect.Int64
 	default:
-		return fmt.Errorf("a %v cannot be stacked, want numbers, bools, or arrays and slices of them", k)
+		return fmt.Errorf("a %v cannot be stacked: want numbers, bools, or arrays and slices of them", k)
 	}
 	return nil
 }

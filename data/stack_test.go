@@ -75,7 +75,7 @@ func TestStackRefuses(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	_, err := Stack(c, []int{1})
-	refuse(err, "samples are int, want a struct")
+	refuse(err, "samples are int: want a struct")
 	_, err = Stack(c, []struct{ name string }{{"x"}})
 	refuse(err, "has no exported field")
 	_, err = Stack(c, []struct{ Name string }{{"x"}})
@@ -119,5 +119,5 @@ func TestCausalLM(t *testing.T) {
 		}
 	}
 	_, err = CausalLM(9)(c, [][]int32{{}, {}})
-	require.ErrorContains(t, err, "all sequences are empty")
+	require.ErrorContains(t, err, "sequences without a token: want at least one token")
 }

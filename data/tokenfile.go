@@ -60,21 +60,21 @@ func decodeTokenHeader(b []byte, size int64) (h tokenHeader, err error) {
 		return h, errors.New("it is not a token file, or it was not written completely")
 	}
 	if v := binary.LittleEndian.Uint32(b[8:]); v != tokenFileVersion {
-		return h, fmt.Errorf("its version is %d, want %d", v, tokenFileVersion)
+		return h, fmt.Errorf("its version is %d: want %d", v, tokenFileVersion)
 	}
 	if crc32.Checksum(b[:28], castagnoli) != binary.LittleEndian.Uint32(b[28:]) {
 		return h, errors.New("its header is corrupt: the checksum does not match")
 	}
 	width, count := binary.LittleEndian.Uint32(b[12:]), binary.LittleEndian.Uint64(b[16:])
 	if width != 2 && width != 4 {
-		return h, fmt.Errorf("its tokens have %d bytes, want 2 or 4", width)
+		return h, fmt.Errorf("its tokens have %d bytes: want 2 or 4", width)
 	}
 	if count > (math.MaxInt64-tokenFileHeader)/4 {
 		return h, fmt.Errorf("its header claims %d tokens", count)
 	}
 	h = tokenHeader{width: int(width), count: int64(count), checksum: binary.LittleEndian.Uint32(b[24:])}
 	if want := h.size(); size != want {
-		return h, fmt.Errorf("it has %d bytes, want %d for %d tokens: it is truncated or damaged", size, want, count)
+		return h, fmt.Errorf("it has %d bytes: want %d for %d tokens: it is truncated or damaged", size, want, count)
 	}
 	return h, nil
 }
@@ -162,7 +162,7 @@ func (f *TokenFile) readAt(buf []byte, offset int64) error {
 		if info, err := f.file.Stat(); err == nil {
 			size = info.Size()
 		}
-		return fmt.Errorf("data: token file %s: it has %d bytes, want %d: it was cut short after it was opened", f.path,
+		return fmt.Errorf("data: token file %s: it has %d bytes: want %d: it was cut short after it was opened", f.path,
 			size, f.header.size())
 	}
 	var failed *fs.PathError
@@ -218,7 +218,7 @@ type TokenWriter struct {
 // takes 2 bytes (up to 65,536) or 4.
 func CreateTokenFile(path string, vocabSize int) (*TokenWriter, error) {
 	if vocabSize < 1 || vocabSize > math.MaxInt32 {
-		return nil, fmt.Errorf("data: token file %s: vocabulary size is %d, want 1 or more", path, vocabSize)
+		return nil, fmt.Errorf("data: token file %s: vocabulary size is %d: want 1 or more", path, vocabSize)
 	}
 	// A name that nobody can guess: a link that was planted under it would be followed.
 	file, err := os.OpenFile(path+"."+rand.Text()+".tmp", os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
@@ -243,7 +243,7 @@ func (w *TokenWriter) Write(tokens []int32) error {
 	buf := make([]byte, 0, 4*len(tokens))
 	for _, id := range tokens {
 		if id < 0 || id > w.limit {
-			w.err = fmt.Errorf("data: token file %s: token %d has id %d, want 0 to %d", w.path, w.header.count, id,
+			w.err = fmt.Errorf("data: token file %s: token %d has id %d: want 0 to %d", w.path, w.header.count, id,
 				w.limit)
 			return w.err
 		}

@@ -92,14 +92,14 @@ func EvalBlocks(tokens Tokens, blockSize int) (*Blocks, error) {
 	}
 	n, stride := tokens.Len(), int64(blockSize)-1
 	if n < 2 {
-		return nil, fmt.Errorf("data: dataset has %s, want at least 2 for an evaluation", quantity.Of(n, "token"))
+		return nil, fmt.Errorf("data: dataset has %s: want at least 2 for an evaluation", quantity.Of(n, "token"))
 	}
 	return &Blocks{tokens: tokens, size: int64(blockSize), stride: stride, blocks: (n - 2 + stride) / stride}, nil
 }
 
 func checkBlockSize(n int) error {
 	if n < 2 {
-		return fmt.Errorf("data: block_size is %d, want at least 2: a block's first token is not predicted", n)
+		return fmt.Errorf("data: block_size is %d: want at least 2: a block's first token is not predicted", n)
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (b *Blocks) checkIDs(block []int32, at int64) error {
 			if s, ok := b.tokens.(fmt.Stringer); ok {
 				name = s.String()
 			}
-			return fmt.Errorf("data: token %d of %s has id %d, want 0 to %d: the model's vocabulary has %d tokens",
+			return fmt.Errorf("data: token %d of %s has id %d: want 0 to %d: the model's vocabulary has %d tokens",
 				at+int64(j), name, id, b.vocab-1, b.vocab)
 		}
 	}

@@ -37,7 +37,7 @@ func TestTrainBlocks(t *testing.T) {
 	_, err = TrainBlocks(TokenSlice{1, 2, 3}, 4)
 	require.ErrorContains(t, err, "dataset has 3 tokens, shorter than one block of 4")
 	_, err = TrainBlocks(TokenSlice{1, 2, 3}, 1)
-	require.ErrorContains(t, err, "block_size is 1, want at least 2")
+	require.ErrorContains(t, err, "block_size is 1: want at least 2")
 }
 
 // TestEvalBlocksPredictOnce: all tokens but the first are predicted, each once, in order.
@@ -157,7 +157,7 @@ func TestTokenFileCutShort(t *testing.T) {
 	for _, size := range []int64{32 + 2*4950, 32, 0} {
 		require.NoError(t, os.Truncate(path, size))
 		err := f.ReadTokens(buf, 4900)
-		require.EqualError(t, err, fmt.Sprintf("data: token file %s: it has %d bytes, want 10032: it was cut short "+
+		require.EqualError(t, err, fmt.Sprintf("data: token file %s: it has %d bytes: want 10032: it was cut short "+
 			"after it was opened", path, size))
 		require.Error(t, f.Verify())
 	}
@@ -179,11 +179,11 @@ func TestTokenFileRefuses(t *testing.T) {
 		"it is not a token file":         {},
 		"version is 2":                   change(8, 2),
 		"header is corrupt":              change(16, 2),
-		"has 37 bytes, want 38":          good[:len(good)-1],
-		"has 39 bytes, want 38":          append(bytes.Clone(good), 0),
+		"has 37 bytes: want 38":          good[:len(good)-1],
+		"has 39 bytes: want 38":          append(bytes.Clone(good), 0),
 		"have 3 bytes":                   header(tokenHeader{width: 3, count: 1}, 3),
 		"claims 9223372036854775807":     header(tokenHeader{width: 2, count: math.MaxInt64}, 3),
-		"it has 32 bytes, want 40000032": header(tokenHeader{width: 4, count: 10_000_000}, 0),
+		"it has 32 bytes: want 40000032": header(tokenHeader{width: 4, count: 10_000_000}, 0),
 	} {
 		bad := filepath.Join(t.TempDir(), "bad.bin")
 		require.NoError(t, os.WriteFile(bad, content, 0o644))

@@ -77,7 +77,7 @@ func parseObject(text []byte) (object, error) {
 	o := object{values: map[string]json.RawMessage{}}
 	d := json.NewDecoder(bytes.NewReader(text))
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {
-		return o, errors.New("not a JSON object")
+		return o, fmt.Errorf("%.20q: want a JSON object", text)
 	}
 	for d.More() {
 		key, err := d.Token()

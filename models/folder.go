@@ -27,9 +27,9 @@ func notSaved(path string, err error) error {
 			"\"hf download %s --local-dir %s\" (of Python's huggingface_hub) fetches "+
 			"it: then name the folder", path, path, filepath.Join("models", filepath.Base(path)))
 	case errors.Is(missing, fs.ErrNotExist):
-		hint = "; want the folder of a saved model"
+		hint = ": want the folder of a saved model"
 	case missing == nil && !info.IsDir():
-		hint = "; want the folder that the file is in"
+		hint = ": want the folder that the file is in"
 	case missing == nil && errors.Is(err, fs.ErrNotExist):
 		hint = insteadOfConfig(path)
 	}
@@ -52,7 +52,7 @@ func insteadOfConfig(dir string) string {
 	}
 	for _, pattern := range []string{"checkpoint-*/" + ConfigFile, "snapshots/*/" + ConfigFile, "*/" + ConfigFile} {
 		if found := first(pattern); found != "" {
-			return "; want a folder such as " + filepath.Dir(found)
+			return ": want a folder such as " + filepath.Dir(found)
 		}
 	}
 	if found := first("*.gguf"); found != "" {

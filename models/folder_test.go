@@ -39,7 +39,7 @@ func TestLoadPretrainedSaysWhatAPathIs(t *testing.T) {
 	for path, want := range map[string]string{
 		"gpt2":                  `gpt2 ` + hub + `gpt2 --local-dir models/gpt2"`,
 		"openai-community/gpt2": `openai-community/gpt2 ` + hub + `openai-community/gpt2 --local-dir models/gpt2"`,
-		"./gpt2": "./gpt2 is not a saved model: open gpt2/config.json: no such file or directory; " +
+		"./gpt2": "./gpt2 is not a saved model: open gpt2/config.json: no such file or directory: " +
 			"want the folder",
 		"file":         "want the folder that the file is in",
 		"adapter":      "it has an adapter of PEFT: in Python",
@@ -73,7 +73,7 @@ func TestOpenPretrained(t *testing.T) {
 	const want = "a model of letters"
 	dir := folder(258)
 	_, err = models.OpenPretrained[*gpt2.Classifier](tensor.CPU(), dir, want)
-	require.EqualError(t, err, dir+" is a GPT2LMHeadModel, want "+want)
+	require.EqualError(t, err, dir+" is a GPT2LMHeadModel: want "+want)
 	_, err = models.OpenPretrained[models.Configured](tensor.CPU(), dir, want)
 	require.ErrorContains(t, err, filepath.Join(dir, "tokenizer.json")+" has 260 tokens, more than the model's "+
 		"258: 258 is ")

@@ -132,7 +132,7 @@ func TestConfigsMadeToExhaustMemoryAreRefused(t *testing.T) {
 		"vocabulary": {gpt(`"vocab_size": 11`, `"vocab_size": 1000000000000`),
 			"with it the model has 3.2e+13 bytes, the memory of", "with it the model has 3.2e+13 bytes, the memory of"},
 		"a little larger": {gpt(`"vocab_size": 11`, `"vocab_size": 100000`),
-			"transformer.wte.weight is float32[11 8], want float32[100000 8]", ""},
+			"transformer.wte.weight is float32[11 8]: want float32[100000 8]", ""},
 		"overflow": {gpt(`"vocab_size": 11`, `"vocab_size": 4611686018427387904`),
 			"with it the model has 1.476e+20 bytes", "with it the model has 1.476e+20 bytes"},
 		"positions": {gpt(`"n_positions": 8`, `"n_positions": 100000000000`), "with it the model has",

@@ -28,7 +28,7 @@ func OpenPretrained[M Configured](dev *tensor.Device, dir, want string, opts ...
 	look := func(o *loadOptions) {
 		o.look = func(m Configured) (err error) {
 			if _, ok := m.(M); !ok {
-				return fmt.Errorf("%s is a %s, want %s", dir, Architecture(m), want)
+				return fmt.Errorf("%s is a %s: want %s", dir, Architecture(m), want)
 			}
 			if r, ok := m.(TokenReader); ok {
 				p.Tokenizer, err = loadTokenizer(dir, r)

@@ -101,7 +101,7 @@ func TestWeightMapRefuses(t *testing.T) {
 		[]models.WeightRule{{Saved: "h.*.c_attn.weight",
 			Params: []string{"attn.*.q_proj.weight", "attn.*.k_proj.weight", "attn.*.v_proj.weight"}}}, fused...)
 	require.ErrorContains(t, models.ReadWeights(written(t, plain), m),
-		"h.0.c_attn.weight is float32[8 4], want float32[4 8]")
+		"h.0.c_attn.weight is float32[8 4]: want float32[4 8]")
 
 	plain.Map = append([]models.WeightRule{{Saved: "ln.gamma", Params: []string{"norm.weight"}}}, fused...)
 	require.NoError(t, models.ReadWeights(written(t, plain), m), "another name that is read only")

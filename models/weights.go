@@ -220,7 +220,7 @@ func fit(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[string]arr
 		want := a.shape(shapesOf(params)...)
 		fits := slices.Equal(e.Shape, want) && (e.DType == p.DType() || e.DType.IsFloat() && p.DType().IsFloat())
 		if !fits && a.params[0] == p.Name {
-			bad = append(bad, fmt.Sprintf("%s is %s%v, want %v%v", a.name, e.TypeName(), e.Shape, p.DType(), want))
+			bad = append(bad, fmt.Sprintf("%s is %s%v: want %v%v", a.name, e.TypeName(), e.Shape, p.DType(), want))
 		}
 	}
 	if len(bad) > 0 {

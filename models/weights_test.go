@@ -207,8 +207,8 @@ func TestReadWeightsErrors(t *testing.T) {
 	require.EqualError(t, load(t, m, arrays...),
 		"models: the saved weights do not fit *gpt2.Model: score.weight is not expected; "+
 			"ln_f.weight and transformer.ln_f.weight are both transformer.ln_f.weight; "+
-			"transformer.wpe.weight is float32[9 8], want float32[8 8]; transformer.h.0.ln_1.weight is missing; "+
-			"transformer.ln_f.bias is int32[8], want float32[8]")
+			"transformer.wpe.weight is float32[9 8]: want float32[8 8]; transformer.h.0.ln_1.weight is missing; "+
+			"transformer.ln_f.bias is int32[8]: want float32[8]")
 	require.Equal(t, before, weights(m))
 
 	require.ErrorContains(t, load(t, m), "transformer.wte.weight is missing; ")

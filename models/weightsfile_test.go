@@ -62,7 +62,7 @@ func TestLoadWeightsOfAModule(t *testing.T) {
 			tensor.ToSlice[float32](c, again.Weight.Tensor))
 	}
 	err = models.LoadWeights(layer(1, 4), dir)
-	require.ErrorContains(t, err, "weight is float32[2 3], want float32[4 3]")
+	require.ErrorContains(t, err, "weight is float32[2 3]: want float32[4 3]")
 	require.ErrorContains(t, err, dir)
 }
 

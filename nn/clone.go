@@ -109,7 +109,7 @@ func (cl *cloner) pointer(v reflect.Value, path string) (reflect.Value, error) {
 		}
 		out := reflect.ValueOf(m)
 		if !out.IsValid() || out.Type() != v.Type() || out.IsNil() {
-			return v, fmt.Errorf("nn.Clone: %s: CloneModule returned %T(%v), want a %T", path, m, m, p)
+			return v, fmt.Errorf("nn.Clone: %s: CloneModule returned %T(%v): want a %T", path, m, m, p)
 		}
 		cl.seen[v.Interface()] = out
 		return out, nil

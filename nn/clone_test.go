@@ -119,10 +119,10 @@ func TestCloner(t *testing.T) {
 	require.EqualError(t, err, "nn.Clone: *struct { A *nn_test.stubborn; B *nn_test.stubborn }.A: no")
 	m.A.Err, m.A.Give = nil, &inner{}
 	_, err = nn.Clone(m, tensor.CPU())
-	require.ErrorContains(t, err, ".A: CloneModule returned *nn_test.inner(&{<nil> <nil>}), want a *nn_test.stubborn")
+	require.ErrorContains(t, err, ".A: CloneModule returned *nn_test.inner(&{<nil> <nil>}): want a *nn_test.stubborn")
 	m.A.Give = nil
 	_, err = nn.Clone(m, tensor.CPU())
-	require.ErrorContains(t, err, ".A: CloneModule returned <nil>(<nil>), want a *nn_test.stubborn")
+	require.ErrorContains(t, err, ".A: CloneModule returned <nil>(<nil>): want a *nn_test.stubborn")
 }
 
 func TestCloneRefuses(t *testing.T) {

@@ -38,7 +38,7 @@ const compensation = "kahan_compensation"
 func (o *Optimizer) SetHalfUpdate(h HalfUpdate, seed uint64) {
 	if !slices.Contains(HalfUpdates(), h) {
 		panic(&tensor.Error{Op: "optim.SetHalfUpdate",
-			Msg: fmt.Sprintf("half update %q, want one of %q", h, HalfUpdates())})
+			Msg: fmt.Sprintf("half update %q: want one of %q", h, HalfUpdates())})
 	}
 	for _, s := range o.slots {
 		if s.Tensors != nil {

@@ -139,7 +139,7 @@ func TestHalfUpdatesStateMustFit(t *testing.T) {
 func TestSetHalfUpdateMisuse(t *testing.T) {
 	r := newHalfRun(tensor.BFloat16, optim.HalfKahan, 1e-3)
 	err := tensor.Try(func() { r.opt.SetHalfUpdate("exact", 0) })
-	require.ErrorContains(t, err, `half update "exact", want one of ["plain" "kahan" "stochastic"]`)
+	require.ErrorContains(t, err, `half update "exact": want one of ["plain" "kahan" "stochastic"]`)
 	r.steps(0, 1)
 	require.ErrorContains(t, tensor.Try(func() { r.opt.SetHalfUpdate(optim.HalfPlain, 0) }),
 		"want the call before its first step")

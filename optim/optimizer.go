@@ -400,7 +400,7 @@ func (o *Optimizer) mismatches(mine map[string]StateTensor, name string, steps m
 		if s, ok := tensors[k]; !ok {
 			bad = append(bad, fmt.Sprintf("%s is missing", k))
 		} else if s.DType != t.DType || !slices.Equal(s.Shape, t.Shape) {
-			bad = append(bad, fmt.Sprintf("%s is %v%v, want %v%v", k, s.DType, s.Shape, t.DType, t.Shape))
+			bad = append(bad, fmt.Sprintf("%s is %v%v: want %v%v", k, s.DType, s.Shape, t.DType, t.Shape))
 		}
 	}
 	for _, k := range sortedKeys(tensors) {
@@ -420,9 +420,9 @@ func (o *Optimizer) badSteps(steps map[string]int64) (bad []string) {
 		if n, ok := steps[k]; !ok {
 			bad = append(bad, fmt.Sprintf("the step count of %s is missing", k))
 		} else if n < 0 {
-			bad = append(bad, fmt.Sprintf("the step count of %s is %d, want 0 or more", k, n))
+			bad = append(bad, fmt.Sprintf("the step count of %s is %d: want 0 or more", k, n))
 		} else if n > maxSteps {
-			bad = append(bad, fmt.Sprintf("the step count of %s is %d, want at most %d", k, n, int64(maxSteps)))
+			bad = append(bad, fmt.Sprintf("the step count of %s is %d: want at most %d", k, n, int64(maxSteps)))
 		}
 	}
 	for _, k := range sortedKeys(steps) {

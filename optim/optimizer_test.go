@@ -71,11 +71,9 @@ func TestByName(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, optim.AdamW{Beta1: 0.5, Beta2: 0.999, Eps: 1e-8}, cfg)
 	_, err = optim.ByName("sgd", nil, map[string]any{"speed": 1})
-	require.EqualError(t, err, "optim: settings of sgd are map[speed:1]: want keys from momentum, dampening, "+
-		"nesterov for sgd, not speed")
+	require.EqualError(t, err, `optim: settings of sgd: json: unknown field "speed"`)
 	_, err = optim.ByName("sdg", nil, nil)
-	require.EqualError(t, err, `optim: optimizer is "sdg", want one of adam, adamw_torch, adamw_torch_fused, `+
-		`adamw_torch_npu_fused, adamw_torch_xla, sgd`)
+	require.EqualError(t, err, `optim: optimizer is "sdg": want one of adam, adamw_torch, adamw_torch_fused, sgd`)
 }
 
 type goldenCase struct {
@@ -178,7 +176,7 @@ func TestOptimizersGolden(t *testing.T) {
 				want := g.values("%s/%d/%s", k.Name, step, p.Name)
 				for i, got := range tensor.ToSlice[float32](g.c, p.Tensor) {
 					off := math.Abs(float64(got)-float64(want[i])) / max(1, math.Abs(float64(want[i])))
-					require.Less(t, off, 2e-6, "%s step %d %s[%d]: %v, want %v", k.Name, step, p.Name, i, got, want[i])
+					require.Less(t, off, 2e-6, "%s step %d %s[%d]: %v: want %v", k.Name, step, p.Name, i, got, want[i])
 					worst = max(worst, off)
 				}
 			}
@@ -263,7 +261,7 @@ func TestClipGradNormEdges(t *testing.T) {
 						continue
 					}
 					require.True(t, want == float64(x) || math.Abs(float64(x)-want) <= 2e-6*math.Abs(want),
-						"%v, want %v", x, want)
+						"%v: want %v", x, want)
 				}
 			}
 		})
@@ -358,5 +356,5 @@ func TestStateIsMadeWhenItIsNeeded(t *testing.T) {
 	saved.Tensors["w.row_sum"] = tensor.Zeros(c.NoGrad(), tensor.Float32, 300)
 	_, third := create()
 	require.EqualError(t, third.LoadState(c, saved),
-		"optim: the saved state does not fit: w.row_sum is float32[300], want float64[300]")
+		"optim: the saved state does not fit: w.row_sum is float32[300]: want float64[300]")
 }

@@ -21,7 +21,7 @@ type Transform interface {
 // Traits are what a transform promises about its Apply.
 type Traits struct {
 	// Elementwise: each element is computed from the same element of parameter, update and state alone, so that Apply
-	// may be given a part of a parameter, as a vector. Where parameters are sharded, all transforms must be so; one
+	// may be given a part of a parameter, as a vector. Where parameters are sharded, all transforms must be so: one
 	// that needs whole matrices or norms of parameters is refused.
 	Elementwise bool
 	// OnDevice: Apply changes tensors alone, by operations on the context that it is given, reads no number of theirs,

@@ -158,7 +158,7 @@ func TestUnknownKernels(t *testing.T) {
 	cmd.Env = append(cmd.Env, "LOCKSTEP_KERNELS=avx3", "TORCHELASTIC_ERROR_FILE="+recorded)
 	code, _, stderr := finish(t, cmd)
 	require.Equal(t, program.ExitUsage, code, stderr)
-	require.Equal(t, filepath.Base(os.Args[0])+`: LOCKSTEP_KERNELS=avx3: kernels: unknown variant "avx3", `+
+	require.Equal(t, filepath.Base(os.Args[0])+`: LOCKSTEP_KERNELS=avx3: kernels: unknown variant "avx3": `+
 		"want one of generic, avx2, avx512, amx\n", stderr)
 	text, err := os.ReadFile(recorded)
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ type Batch struct {
 // with dropLast. An error names a size below 1.
 func NewBatch(s Sampler, size int, dropLast bool) (*Batch, error) {
 	if size < 1 {
-		return nil, fmt.Errorf("samplers: batch size is %d, want at least 1", size)
+		return nil, fmt.Errorf("samplers: batch size is %d: want at least 1", size)
 	}
 	return &Batch{sampler: s, size: int64(size), dropLast: dropLast}, nil
 }

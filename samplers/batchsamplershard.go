@@ -42,7 +42,7 @@ func NewBatchSamplerShard(batches *Batch, shard Shard, o BatchSamplerShardOption
 	if o.SplitBatches {
 		if s.size%shard.world() != 0 {
 			return nil,
-				fmt.Errorf("samplers: split_batches with a batch size of %d, want a multiple of the world size %d",
+				fmt.Errorf("samplers: split_batches with a batch size of %d: want a multiple of the world size %d",
 					s.size, shard.WorldSize)
 		}
 		s.size /= shard.world()
@@ -75,7 +75,7 @@ func (s *BatchSamplerShard) At(epoch, j int64) []int64 { return s.MicroBatch(epo
 // samples run on past the epoch's end. Leaf is 0: these rules know of no windows.
 func (s *BatchSamplerShard) MicroBatch(epoch, j int64) MicroBatch {
 	if epoch < 0 || j < 0 || j >= s.Len() {
-		panic(fmt.Sprintf("samplers: batch %d of epoch %d, want a batch in [0, %d) and an epoch of 0 or more", j, epoch,
+		panic(fmt.Sprintf("samplers: batch %d of epoch %d: want a batch in [0, %d) and an epoch of 0 or more", j, epoch,
 			s.Len()))
 	}
 	give := s.whole
@@ -156,7 +156,7 @@ func (s *BatchSamplerShard) ragged() int64 {
 // done is outside [0, L].
 func (s *BatchSamplerShard) SkipFirst(done int64) (*BatchSamplerShard, error) {
 	if most := s.batches.Len() - s.done; done < 0 || done > most {
-		return nil, fmt.Errorf("samplers: %d batches to skip, want 0 to %d", done, most)
+		return nil, fmt.Errorf("samplers: %d batches to skip: want 0 to %d", done, most)
 	}
 	rest := *s
 	rest.done += done

@@ -255,7 +255,7 @@ func TestBatchShardMisuse(t *testing.T) {
 	require.NoError(t, err)
 	two := samplers.Shard{Rank: 1, WorldSize: 2}
 	_, err = samplers.NewBatchSamplerShard(b, two, samplers.BatchSamplerShardOptions{SplitBatches: true})
-	require.EqualError(t, err, "samplers: split_batches with a batch size of 3, want a multiple of the world size 2")
+	require.EqualError(t, err, "samplers: split_batches with a batch size of 3: want a multiple of the world size 2")
 	_, err = samplers.NewBatchSamplerShard(b, samplers.Shard{}, samplers.BatchSamplerShardOptions{})
 	require.ErrorContains(t, err, "world size is 0")
 	s := shardOf(t, b, 1, 2, samplers.BatchSamplerShardOptions{})
@@ -264,5 +264,5 @@ func TestBatchShardMisuse(t *testing.T) {
 	require.Panics(t, func() { s.At(-1, 0) })
 	require.Panics(t, func() { b.First(8) })
 	_, err = s.SkipFirst(8)
-	require.EqualError(t, err, "samplers: 8 batches to skip, want 0 to 7")
+	require.EqualError(t, err, "samplers: 8 batches to skip: want 0 to 7")
 }

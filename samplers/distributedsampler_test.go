@@ -153,7 +153,7 @@ func TestDistributedStreamIsTorchs(t *testing.T) {
 
 func TestDistributedSamplerMisuse(t *testing.T) {
 	_, err := samplers.NewDistributedSampler(5, samplers.DistributedSamplerOptions{NumReplicas: 2, Rank: 2})
-	require.EqualError(t, err, "samplers: rank is 2, want 0 to 1")
+	require.EqualError(t, err, "samplers: rank is 2: want 0 to 1")
 	_, err = samplers.NewDistributedSampler(1<<32/20, samplers.DistributedSamplerOptions{NumReplicas: 2, Shuffle: true})
 	require.ErrorContains(t, err, "want less than 214748364")
 	s := distributed(t, 5, samplers.DistributedSamplerOptions{NumReplicas: 2, Rank: 1})

@@ -34,13 +34,13 @@ func NewIterableDatasetShard(batchSize int, shard Shard, o IterableDatasetShardO
 		return nil, err
 	}
 	if batchSize < 1 {
-		return nil, fmt.Errorf("samplers: batch size is %d, want at least 1", batchSize)
+		return nil, fmt.Errorf("samplers: batch size is %d: want at least 1", batchSize)
 	}
 	size := int64(batchSize)
 	if o.SplitBatches {
 		if batchSize%shard.WorldSize != 0 {
 			return nil,
-				fmt.Errorf("samplers: split_batches with a batch size of %d, want a multiple of the world size %d",
+				fmt.Errorf("samplers: split_batches with a batch size of %d: want a multiple of the world size %d",
 					batchSize, shard.WorldSize)
 		}
 		size /= shard.world()

@@ -50,13 +50,13 @@ func TestIterableShardTables(t *testing.T) {
 func TestIterableShardMisuse(t *testing.T) {
 	two := samplers.Shard{Rank: 0, WorldSize: 2}
 	_, err := samplers.NewIterableDatasetShard(0, two, samplers.IterableDatasetShardOptions{})
-	require.EqualError(t, err, "samplers: batch size is 0, want at least 1")
+	require.EqualError(t, err, "samplers: batch size is 0: want at least 1")
 	_, err = samplers.NewIterableDatasetShard(3, two, samplers.IterableDatasetShardOptions{SplitBatches: true})
-	require.EqualError(t, err, "samplers: split_batches with a batch size of 3, want a multiple of the world size 2")
+	require.EqualError(t, err, "samplers: split_batches with a batch size of 3: want a multiple of the world size 2")
 	for shard, want := range map[samplers.Shard]string{
-		{Rank: 0, WorldSize: 0}:  "samplers: world size is 0, want at least 1",
-		{Rank: 2, WorldSize: 2}:  "samplers: rank is 2, want 0 to 1",
-		{Rank: -1, WorldSize: 2}: "samplers: rank is -1, want 0 to 1",
+		{Rank: 0, WorldSize: 0}:  "samplers: world size is 0: want at least 1",
+		{Rank: 2, WorldSize: 2}:  "samplers: rank is 2: want 0 to 1",
+		{Rank: -1, WorldSize: 2}: "samplers: rank is -1: want 0 to 1",
 	} {
 		_, err = samplers.NewIterableDatasetShard(1, shard, samplers.IterableDatasetShardOptions{})
 		require.EqualError(t, err, want)

@@ -58,7 +58,7 @@ const maxMegaBatches = 50
 // number of samples that torch permutes in another way (2³²/20 and more).
 func NewLengthGroupedSampler(lengths []int, batchSize int, seed uint64, g Generator) (*LengthGroupedSampler, error) {
 	if batchSize < 1 {
-		return nil, fmt.Errorf("samplers: batch size is %d, want at least 1", batchSize)
+		return nil, fmt.Errorf("samplers: batch size is %d: want at least 1", batchSize)
 	}
 	n, b := int64(len(lengths)), int64(batchSize)
 	s := &LengthGroupedSampler{lengths: lengths, seed: seed}
@@ -73,7 +73,7 @@ func NewLengthGroupedSampler(lengths []int, batchSize int, seed uint64, g Genera
 	}
 	for i, l := range lengths {
 		if l < 0 {
-			return nil, fmt.Errorf("samplers: the length of sample %d is %d, want 0 or more", i, l)
+			return nil, fmt.Errorf("samplers: the length of sample %d is %d: want 0 or more", i, l)
 		}
 		s.longest = max(s.longest, l)
 		s.fingerprint = rng.Derive(s.fingerprint, "", uint64(l))

@@ -135,9 +135,9 @@ func TestLengthGroupedIsSafeForConcurrentUse(t *testing.T) {
 
 func TestLengthGroupedMisuse(t *testing.T) {
 	_, err := samplers.NewLengthGroupedSampler([]int{1}, 0, 0, samplers.Seekable)
-	require.EqualError(t, err, "samplers: batch size is 0, want at least 1")
+	require.EqualError(t, err, "samplers: batch size is 0: want at least 1")
 	_, err = samplers.NewLengthGroupedSampler([]int{1, -3}, 1, 0, samplers.Seekable)
-	require.EqualError(t, err, "samplers: the length of sample 1 is -3, want 0 or more")
+	require.EqualError(t, err, "samplers: the length of sample 1 is -3: want 0 or more")
 	require.Panics(t, func() { grouped(t, []int{1}, 1, 0).At(0, 1) })
 	require.Empty(t, epochOf(grouped(t, nil, 1, 0), 0))
 }

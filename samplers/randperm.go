@@ -32,9 +32,9 @@ const mostOfTorch = math.MaxUint32 / 20
 func (g Generator) check(n int64) error {
 	switch {
 	case g < Seekable || g > TorchContinued:
-		return fmt.Errorf("samplers: generator is %d, want Seekable, Torch or TorchContinued", g)
+		return fmt.Errorf("samplers: generator is %d: want Seekable, Torch or TorchContinued", g)
 	case g != Seekable && n >= mostOfTorch:
-		return fmt.Errorf("samplers: %d samples in torch's order, want less than %d: from there on torch.randperm "+
+		return fmt.Errorf("samplers: %d samples in torch's order: want less than %d: from there on torch.randperm "+
 			"draws in another way", n, mostOfTorch)
 	}
 	return nil

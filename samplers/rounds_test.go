@@ -199,7 +199,7 @@ func TestShardedStreamFaults(t *testing.T) {
 	layout := samplers.Layout{BatchSize: 6, AccumulationSteps: 1, WorldSize: 4, Rank: 0}
 	_, err := samplers.NewShardedStream(samplers.NewSequential(9), layout,
 		samplers.BatchSamplerShardOptions{SplitBatches: true})
-	require.ErrorContains(t, err, "split_batches with a batch size of 6, want a multiple of the world size 4")
+	require.ErrorContains(t, err, "split_batches with a batch size of 6: want a multiple of the world size 4")
 	layout.Rank = 4
 	_, err = samplers.NewShardedStream(samplers.NewSequential(9), layout, samplers.BatchSamplerShardOptions{})
 	require.ErrorContains(t, err, "rank is 4")

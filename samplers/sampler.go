@@ -81,13 +81,13 @@ func (s *Random) At(epoch, i int64) int64 {
 
 func mustCount(n int64) {
 	if n < 0 {
-		panic(fmt.Sprintf("samplers: number of samples is %d, want 0 or more", n))
+		panic(fmt.Sprintf("samplers: number of samples is %d: want 0 or more", n))
 	}
 }
 
 func mustIndex(epoch, i, n int64) {
 	if epoch < 0 || i < 0 || i >= n {
-		panic(fmt.Sprintf("samplers: sample %d of epoch %d, want a sample in [0, %d) and an epoch of 0 or more", i,
+		panic(fmt.Sprintf("samplers: sample %d of epoch %d: want a sample in [0, %d) and an epoch of 0 or more", i,
 			epoch, n))
 	}
 }

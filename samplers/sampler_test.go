@@ -101,7 +101,7 @@ func TestBatch(t *testing.T) {
 	require.Equal(t, []int64{3, 4, 5}, whole.At(4, 1))
 	require.Panics(t, func() { whole.At(0, 2) })
 	_, err = samplers.NewBatch(s, 0, false)
-	require.EqualError(t, err, "samplers: batch size is 0, want at least 1")
+	require.EqualError(t, err, "samplers: batch size is 0: want at least 1")
 	empty, err := samplers.NewBatch(samplers.NewSequential(0), 4, false)
 	require.NoError(t, err)
 	require.Zero(t, empty.Len())

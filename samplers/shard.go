@@ -17,10 +17,10 @@ type Shard struct {
 func (s Shard) Validate() error {
 	var faults []error
 	if s.WorldSize < 1 {
-		faults = append(faults, fmt.Errorf("samplers: world size is %d, want at least 1", s.WorldSize))
+		faults = append(faults, fmt.Errorf("samplers: world size is %d: want at least 1", s.WorldSize))
 	}
 	if s.Rank < 0 || s.WorldSize >= 1 && s.Rank >= s.WorldSize {
-		faults = append(faults, fmt.Errorf("samplers: rank is %d, want 0 to %d", s.Rank, s.WorldSize-1))
+		faults = append(faults, fmt.Errorf("samplers: rank is %d: want 0 to %d", s.Rank, s.WorldSize-1))
 	}
 	return errors.Join(faults...)
 }

@@ -30,14 +30,14 @@ func UpdatesPerEpoch(microBatches, leaves int64) int64 {
 func PlanSteps(microBatches, leaves int64, epochs float64, maxSteps int64) (Steps, error) {
 	var faults []error
 	if microBatches < 0 {
-		faults = append(faults, fmt.Errorf("samplers: micro-batches per epoch is %d, want 0 or more", microBatches))
+		faults = append(faults, fmt.Errorf("samplers: micro-batches per epoch is %d: want 0 or more", microBatches))
 	}
 	if leaves < 1 {
-		faults = append(faults, fmt.Errorf("samplers: micro-batches per step is %d, want at least 1", leaves))
+		faults = append(faults, fmt.Errorf("samplers: micro-batches per step is %d: want at least 1", leaves))
 	}
 	if maxSteps <= 0 && !(epochs > 0 && epochs < math.MaxInt64) {
 		faults = append(faults,
-			fmt.Errorf("samplers: max_steps is %d and num_train_epochs is %v, want one of them above 0", maxSteps,
+			fmt.Errorf("samplers: max_steps is %d and num_train_epochs is %v: want one of them above 0", maxSteps,
 				epochs))
 	}
 	if err := errors.Join(faults...); err != nil {
@@ -61,10 +61,10 @@ func PlanSteps(microBatches, leaves int64, epochs float64, maxSteps int64) (Step
 // end, and the epoch that logs show is the fraction of maxSteps that is done.
 func PlanUnsized(leaves, maxSteps int64) (Steps, error) {
 	if leaves < 1 {
-		return Steps{}, fmt.Errorf("samplers: micro-batches per step is %d, want at least 1", leaves)
+		return Steps{}, fmt.Errorf("samplers: micro-batches per step is %d: want at least 1", leaves)
 	}
 	if maxSteps < 1 {
-		return Steps{}, fmt.Errorf("samplers: max_steps is %d, want at least 1: the training data has no length",
+		return Steps{}, fmt.Errorf("samplers: max_steps is %d: want at least 1: the training data has no length",
 			maxSteps)
 	}
 	return Steps{Leaves: leaves, UpdatesPerEpoch: maxSteps, MaxSteps: maxSteps, Epochs: math.MaxInt64}, nil

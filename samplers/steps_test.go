@@ -36,9 +36,9 @@ func TestPlanSteps(t *testing.T) {
 
 func TestPlanStepsErrors(t *testing.T) {
 	_, err := samplers.PlanSteps(-1, 0, 0, 0)
-	require.EqualError(t, err, "samplers: micro-batches per epoch is -1, want 0 or more\nsamplers: micro-batches per "+
-		"step is 0, want at least 1\n"+
-		"samplers: max_steps is 0 and num_train_epochs is 0, want one of them above 0")
+	require.EqualError(t, err, "samplers: micro-batches per epoch is -1: want 0 or more\nsamplers: micro-batches per "+
+		"step is 0: want at least 1\n"+
+		"samplers: max_steps is 0 and num_train_epochs is 0: want one of them above 0")
 	for _, epochs := range []float64{math.NaN(), math.Inf(1), -2} {
 		_, err = samplers.PlanSteps(1, 1, epochs, -1)
 		require.ErrorContains(t, err, "num_train_epochs is")
@@ -46,9 +46,9 @@ func TestPlanStepsErrors(t *testing.T) {
 	_, err = samplers.PlanSteps(1<<40, 1, 1<<40, -1)
 	require.ErrorContains(t, err, "more than can be counted")
 	_, err = samplers.PlanUnsized(1, 0)
-	require.EqualError(t, err, "samplers: max_steps is 0, want at least 1: the training data has no length")
+	require.EqualError(t, err, "samplers: max_steps is 0: want at least 1: the training data has no length")
 	_, err = samplers.PlanUnsized(0, 1)
-	require.EqualError(t, err, "samplers: micro-batches per step is 0, want at least 1")
+	require.EqualError(t, err, "samplers: micro-batches per step is 0: want at least 1")
 }
 
 func TestPlanUnsized(t *testing.T) {

@@ -57,15 +57,15 @@ func (l Layout) Validate() error {
 		value int
 	}{{"batch size", l.BatchSize}, {"accumulation steps", l.AccumulationSteps}, {"world size", l.WorldSize}} {
 		if f.value < 1 {
-			faults = append(faults, fmt.Errorf("samplers: %s is %d, want at least 1", f.name, f.value))
+			faults = append(faults, fmt.Errorf("samplers: %s is %d: want at least 1", f.name, f.value))
 		}
 	}
 	if l.Replicas < 0 || l.Replicas > 0 && l.WorldSize%l.Replicas != 0 {
-		faults = append(faults, fmt.Errorf("samplers: replicas are %d, want a divisor of the world size %d", l.Replicas,
+		faults = append(faults, fmt.Errorf("samplers: replicas are %d: want a divisor of the world size %d", l.Replicas,
 			l.WorldSize))
 	}
 	if l.Rank < 0 || l.WorldSize >= 1 && l.Rank >= l.WorldSize {
-		faults = append(faults, fmt.Errorf("samplers: rank is %d, want 0 to %d", l.Rank, l.WorldSize-1))
+		faults = append(faults, fmt.Errorf("samplers: rank is %d: want 0 to %d", l.Rank, l.WorldSize-1))
 	}
 	return errors.Join(faults...)
 }
@@ -294,7 +294,7 @@ func (s *Stream) microBatch(first, leaf int64) MicroBatch {
 
 func checkSeek(what string, n int64) error {
 	if n < 0 {
-		return fmt.Errorf("samplers: %s to seek is %d, want 0 or more", what, n)
+		return fmt.Errorf("samplers: %s to seek is %d: want 0 or more", what, n)
 	}
 	return nil
 }

@@ -309,8 +309,8 @@ func TestSeekFar(t *testing.T) {
 func TestErrors(t *testing.T) {
 	_, err := samplers.NewStream(samplers.NewSequential(3),
 		samplers.Layout{BatchSize: 0, AccumulationSteps: -1, WorldSize: 2, Rank: 2})
-	require.EqualError(t, err, "samplers: batch size is 0, want at least 1\nsamplers: accumulation steps is -1, want "+
-		"at least 1\nsamplers: rank is 2, want 0 to 1")
+	require.EqualError(t, err, "samplers: batch size is 0: want at least 1\nsamplers: accumulation steps is -1: want "+
+		"at least 1\nsamplers: rank is 2: want 0 to 1")
 	s, err := samplers.NewStream(samplers.NewRandom(10, 1),
 		samplers.Layout{BatchSize: 4, AccumulationSteps: 1, WorldSize: 1})
 	require.NoError(t, err)
@@ -318,9 +318,9 @@ func TestErrors(t *testing.T) {
 		err  error
 		want string
 	}{
-		{s.SeekStep(-1), "samplers: step to seek is -1, want 0 or more"},
-		{s.SeekMicroBatch(-2), "samplers: micro-batch to seek is -2, want 0 or more"},
-		{s.SeekSample(-3), "samplers: position to seek is -3, want 0 or more"},
+		{s.SeekStep(-1), "samplers: step to seek is -1: want 0 or more"},
+		{s.SeekMicroBatch(-2), "samplers: micro-batch to seek is -2: want 0 or more"},
+		{s.SeekSample(-3), "samplers: position to seek is -3: want 0 or more"},
 		{s.Restore(samplers.State{Seed: 2, Samples: 10}),
 			"samplers: the state was saved under seed 2, the sampler has seed 1"},
 		{s.Restore(samplers.State{Seed: 1, Samples: 11}),

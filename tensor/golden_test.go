@@ -304,7 +304,7 @@ func requireNear(t *testing.T, c *tensor.Ctx, want, got *tensor.Tensor, toleranc
 	}
 	for i, x := range w {
 		if x != g[i] && !(math.Abs(x-g[i]) <= tolerance*max(math.Abs(x), top/10, 0.1)) {
-			require.Failf(t, "values differ", "%s: element %d is %v, want %v (largest %v)", what, i, g[i], x, top)
+			require.Failf(t, "values differ", "%s: element %d is %v: want %v (largest %v)", what, i, g[i], x, top)
 		}
 	}
 }

@@ -103,7 +103,7 @@ func (r *run) restoreHook(ck *checkpoint.Checkpoint) (err error) {
 	}
 	const most = 1 << 20
 	if head.Ranks < 1 || head.Ranks > most || head.Steps < 0 {
-		return fmt.Errorf("%s: %d ranks and %d steps, want 1 to %d ranks and no fewer than 0 steps", commHookFile,
+		return fmt.Errorf("%s: %d ranks and %d steps: want 1 to %d ranks and no fewer than 0 steps", commHookFile,
 			head.Ranks, head.Steps, most)
 	}
 	state := &accelerate.HookState{Name: head.Name, Ranks: make([]ddp.State, head.Ranks)}
@@ -126,7 +126,7 @@ func (r *run) restoreHook(ck *checkpoint.Checkpoint) (err error) {
 		if where != commHookShared {
 			rank, e := strconv.Atoi(where)
 			if e != nil || rank < 0 || rank >= head.Ranks {
-				return fmt.Errorf("%s: tensor %q, want names like 0/parameter of %d ranks", commHookTensors, key,
+				return fmt.Errorf("%s: tensor %q: want names like 0/parameter of %d ranks", commHookTensors, key,
 					head.Ranks)
 			}
 			if rank%ranks != me {
@@ -145,7 +145,7 @@ func (r *run) restoreHook(ck *checkpoint.Checkpoint) (err error) {
 // readVector reads the elements of a tensor of float32.
 func readVector(e *safetensors.Array) ([]float32, error) {
 	if e.DType != tensor.Float32 {
-		return nil, fmt.Errorf("%v, want float32", e.DType)
+		return nil, fmt.Errorf("%v: want float32", e.DType)
 	}
 	x := make([]float32, e.Numel())
 	section, err := e.Section(0, len(x))

@@ -89,7 +89,7 @@ func TestDeviceThatIsMissing(t *testing.T) {
 	a := args.Default(out)
 	a.Device = "tpu"
 	require.ErrorContains(t, newTrainer(vfs.NewMem(), newGPT2(t, 0), a).Err(),
-		`device is "tpu"; want one of auto, cpu, `+
+		`device is "tpu": want one of auto, cpu, `+
 			"deferred, deferred:0, deferred:1, which are what this program has")
 	a = args.Default(out)
 	m := newGPT2(t, 0)

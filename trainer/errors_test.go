@@ -45,7 +45,7 @@ func TestConstructionErrorsWait(t *testing.T) {
 		"invalid arguments": {newTrainer(vfs.NewMem(), newLine(0, 0), invalid),
 			[]string{"per_device_train_batch_size", "-1", "max_steps", "optim", "adagrad"}},
 		"several at once": {newTrainer(vfs.NewMem(), newLine(0, 0), several),
-			[]string{"3 faults", "max_steps is 0", `report_to is "wandb"`, `ddp_backend is "nccl"; want one of auto`}},
+			[]string{"3 faults", "max_steps is 0", `report_to is "wandb"`, `ddp_backend is "nccl": want one of auto`}},
 		"unknown reporter": {newTrainer(vfs.NewMem(), newLine(0, 0), report), []string{"report_to", "wandbb"}},
 		"evaluates nothing": {newTrainer(vfs.NewMem(), newLine(0, 0), epochs),
 			[]string{"eval_strategy is epoch", "WithEvalData"}},
@@ -142,7 +142,7 @@ func TestTooLittleData(t *testing.T) {
 			trainer.WithTrainData(source(points(n)))).Train()
 		return err
 	}
-	requireOneError(t, train(0), "training set is empty")
+	requireOneError(t, train(0), "the training set has 0 samples: want at least one")
 	requireOneError(t, train(7, func(a *args.TrainingArguments) { a.DataloaderDropLast = true }), "7 samples",
 		"a batch has 8", "dataloader_drop_last")
 	require.NoError(t, train(7))

@@ -37,7 +37,7 @@ func (r *run) checkData(ck *checkpoint.Checkpoint) error {
 		r.log.Warn("resume changes the run", "checkpoint", ck.Path, "changed", strings.Join(changed, ", "))
 		return nil
 	}
-	return fmt.Errorf("changed since the checkpoint: %s; want what it was saved with, or resume_on_other_data true",
+	return fmt.Errorf("changed since the checkpoint: %s: want what it was saved with, or resume_on_other_data true",
 		strings.Join(changed, ", "))
 }
 

@@ -54,7 +54,7 @@ func (r *run) checkLoss(w *accelerate.Window) error {
 	}
 	if all, one, two := found[0], found[1], found[2]; meanOf(all, one, two) {
 		return fmt.Errorf("trainer: step %d: the loss of %d samples is %.6g for %g terms, and those of its halves are "+
-			"%.6g and %.6g: a mean; want the SUM of the loss terms, as nn.CrossEntropySum gives, with their number as "+
+			"%.6g and %.6g: a mean: want the SUM of the loss terms, as nn.CrossEntropySum gives, with their number as "+
 			"the count", r.state.GlobalStep+1, n, all.sum, all.count, one.sum, two.sum)
 	}
 	return nil

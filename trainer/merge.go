@@ -114,7 +114,7 @@ func requireFinite(dir string, set *safetensors.Set) error {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
 		if bad, _ := dtype.Census(a.DType, data); bad > 0 {
-			return fmt.Errorf("%s: %s has %d of %d elements that are NaN or infinite: the run has gone wrong; want "+
+			return fmt.Errorf("%s: %s has %d of %d elements that are NaN or infinite: the run has gone wrong: want "+
 				"an earlier checkpoint, or --allow_nonfinite (AllowNonfinite) to merge the weights all the same", dir,
 				name, bad, len(data)/a.DType.Size())
 		}

@@ -124,7 +124,7 @@ func readMerged(path string) (*mergedList, error) {
 		err = fmt.Errorf("format version %d: this program reads version %d", list.FormatVersion, mergedFormat)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; want an empty or a new folder", path, err)
+		return nil, fmt.Errorf("%s: %w: want an empty or a new folder", path, err)
 	}
 	return list, nil
 }

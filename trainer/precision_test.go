@@ -238,16 +238,16 @@ func TestTheScaleChangesNoBit(t *testing.T) {
 
 func TestMixedPrecisionFaults(t *testing.T) {
 	for want, set := range map[string]func(*args.TrainingArguments){
-		"fp16 is true; want one of bf16 and fp16": func(a *args.TrainingArguments) {
+		"fp16 is true: want one of bf16 and fp16": func(a *args.TrainingArguments) {
 			a.BF16, a.FP16 = true, true
 		},
-		"fp16_initial_scale is -2; want a power of two from 1 to 2^64": func(a *args.TrainingArguments) {
+		"fp16_initial_scale is -2: want a power of two from 1 to 2^64": func(a *args.TrainingArguments) {
 			a.FP16InitialScale = -2
 		},
-		"fp16_initial_scale is NaN; want a power of two from 1 to 2^64": func(a *args.TrainingArguments) {
+		"fp16_initial_scale is NaN: want a power of two from 1 to 2^64": func(a *args.TrainingArguments) {
 			a.FP16InitialScale = math.NaN()
 		},
-		"fp16_growth_interval is 0; want": func(a *args.TrainingArguments) { a.FP16GrowthInterval = 0 },
+		"fp16_growth_interval is 0: want": func(a *args.TrainingArguments) { a.FP16GrowthInterval = 0 },
 	} {
 		a := rankArgs(1)
 		set(a)
@@ -289,5 +289,5 @@ func TestFullEvaluationInHalfPrecision(t *testing.T) {
 	}
 	a := rankArgs(1)
 	a.BF16FullEval, a.FP16FullEval = true, true
-	require.ErrorContains(t, a.Validate(), "fp16_full_eval is true; want one of bf16_full_eval and fp16_full_eval")
+	require.ErrorContains(t, a.Validate(), "fp16_full_eval is true: want one of bf16_full_eval and fp16_full_eval")
 }

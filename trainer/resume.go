@@ -82,7 +82,7 @@ func (r *run) shareResume(ctx context.Context, found *checkpoint.Checkpoint) (*c
 	ck, err := r.storeAt(filepath.Dir(path)).Open(ctx, filepath.Base(path))
 	if err != nil {
 		return nil,
-			fmt.Errorf("trainer: rank %d cannot open the checkpoint that rank 0 resumes from; want the same output "+
+			fmt.Errorf("trainer: rank %d cannot open the checkpoint that rank 0 resumes from: want the same output "+
 				"folder on all hosts: %w", r.acc.Rank(), err)
 	}
 	return ck, nil
@@ -320,7 +320,7 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 		}
 	}
 	if rng.Generator != generator {
-		return nil, fmt.Errorf("%s: the random number generator is %q, want %q", rngFile, rng.Generator, generator)
+		return nil, fmt.Errorf("%s: the random number generator is %q: want %q", rngFile, rng.Generator, generator)
 	}
 	if err := r.windows.restore(func(place any) error { return ck.ReadJSON(samplerFile, place) }); err != nil {
 		return nil, fmt.Errorf("the training set or its order has changed: %w", err)

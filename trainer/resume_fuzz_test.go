@@ -86,7 +86,7 @@ func TestResumeRefusesImpossibleNumbers(t *testing.T) {
 		{"optimizer.json", "steps", `{"layers.0.weight": 9223372036854775807, "layers.0.bias": 1}`,
 			"the step count of layers.0.weight is 9223372036854775807"},
 		{"training_args.json", "per_device_train_batch_size", "1000000000000000000",
-			"per_device_train_batch_size is 1000000000000000000; want at most"},
+			"per_device_train_batch_size is 1000000000000000000: want at most"},
 		{"training_args.json", "deterministic_ranks", "1000000000000", "deterministic_ranks is 1000000000000"},
 		{"trainer_state.json", "global_step", "9223372036854775807",
 			"global_step = 9223372036854775807, but the checkpoint is of step 1"},

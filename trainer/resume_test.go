@@ -334,7 +334,7 @@ func TestResumeRefusals(t *testing.T) {
 		},
 			words: []string{"manifest.json", "not a complete checkpoint"}},
 		{name: "another model", run: recipe{model: model(1, 3, 1)},
-			words: []string{checkpointPath(5), "layers.0.weight", "[1 1], want float32[3 1]",
+			words: []string{checkpointPath(5), "layers.0.weight", "[1 1]: want float32[3 1]",
 				"layers.1.bias is missing"}},
 		{name: "another dataset", run: recipe{train: source(points(63))},
 			words: []string{checkpointPath(5), "64 samples per epoch, there are 63"}},

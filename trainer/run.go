@@ -214,7 +214,7 @@ func (r *run) plan() error {
 	}
 	n := int64(r.train.Len())
 	if n == 0 {
-		return errors.New("trainer: the training set is empty")
+		return errors.New("trainer: the training set has 0 samples: want at least one")
 	}
 	if r.sampler != nil {
 		if n = r.sampler.Len(); n <= 0 {

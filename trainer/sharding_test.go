@@ -128,7 +128,7 @@ func TestShardingIsTheCheckpoints(t *testing.T) {
 
 	c.Ranks, c.BatchSize = 4, 6
 	_, err = c.train(t, vfs.NewMem())
-	require.ErrorContains(t, err, "split_batches with a batch size of 6, want a multiple of the world size 4")
+	require.ErrorContains(t, err, "split_batches with a batch size of 6: want a multiple of the world size 4")
 }
 
 // Under data_sharding torch each rank trains on the batches of a program with torch's DistributedSampler and

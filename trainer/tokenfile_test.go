@@ -76,7 +76,7 @@ func TestTokenFileCutShort(t *testing.T) {
 			tr, _ := r.trainer(t, disk, loading)
 			res, err := tr.Train()
 			require.NoError(t, os.WriteFile(path, whole, 0o600))
-			require.ErrorContains(t, err, "data: token file "+path+": it has 40 bytes, want ")
+			require.ErrorContains(t, err, "data: token file "+path+": it has 40 bytes: want ")
 			require.ErrorContains(t, err, fmt.Sprintf("trainer: step %d: ", res.GlobalStep+1))
 			require.GreaterOrEqual(t, res.GlobalStep, int64(3))
 			require.Less(t, res.GlobalStep, int64(12))
@@ -97,7 +97,7 @@ func TestTokenFileBeyondTheVocabulary(t *testing.T) {
 	path, file := tokenFile(t, 6*64, vocabulary+1)
 	ids := make([]int32, file.Len())
 	require.NoError(t, file.ReadTokens(ids, 0))
-	want := fmt.Sprintf("data: token %d of %s has id 13, want 0 to 12: the model's vocabulary has 13 tokens",
+	want := fmt.Sprintf("data: token %d of %s has id 13: want 0 to 12: the model's vocabulary has 13 tokens",
 		slices.Index(ids, vocabulary), path)
 	tr, _ := tokenRun(t, file).trainer(t, vfs.NewMem(), func(a *args.TrainingArguments) {
 		a.TrainSamplingStrategy = args.SamplingSequential

@@ -261,7 +261,7 @@ func (t *Trainer) checkOptions() error {
 		t.log = slog.New(callbacks.TerminalOf(f).Handler(t.log.Handler()))
 	}
 	if slices.Contains(t.metrics, nil) {
-		return errors.New("trainer: WithMetrics got a nil metric")
+		return errors.New("trainer: WithMetrics got a nil metric: want metrics alone")
 	}
 	if slices.Contains(t.user, nil) {
 		return errors.New("trainer: WithCallbacks got a nil callback")

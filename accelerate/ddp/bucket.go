@@ -101,7 +101,7 @@ func reversed(n int) []int {
 // checkOrder refuses what is not a permutation of n.
 func checkOrder(order []int, n int) error {
 	if len(order) != n {
-		return fmt.Errorf("ddp: order of %d parameters, want %d", len(order), n)
+		return fmt.Errorf("ddp: order of %d parameters: want %d", len(order), n)
 	}
 	for i, v := range slices.Sorted(slices.Values(order)) {
 		if i != v {

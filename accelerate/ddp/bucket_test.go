@@ -100,7 +100,7 @@ func TestLayout(t *testing.T) {
 
 func TestCheckOrder(t *testing.T) {
 	require.NoError(t, checkOrder([]int{2, 0, 1}, 3))
-	require.EqualError(t, checkOrder([]int{0, 1}, 3), "ddp: order of 2 parameters, want 3")
+	require.EqualError(t, checkOrder([]int{0, 1}, 3), "ddp: order of 2 parameters: want 3")
 	require.EqualError(t, checkOrder([]int{0, 1, 1}, 3), "ddp: order [0 1 1] of parameters is not a permutation of 3")
 	require.EqualError(t, checkOrder([]int{0, 1, -1}, 3), "ddp: order [0 1 -1] of parameters is not a permutation of 3")
 }

@@ -107,7 +107,7 @@ func TestCompressedBits(t *testing.T) {
 					for k, x := range got {
 						for i, v := range x {
 							if math.Float32bits(want[step][k][i]) != math.Float32bits(v) {
-								t.Errorf("step %d: %s[%d] is %v, want %v", step, k, i, v, want[step][k][i])
+								t.Errorf("step %d: %s[%d] is %v: want %v", step, k, i, v, want[step][k][i])
 								return
 							}
 						}

@@ -84,7 +84,7 @@ func finite(x []float32) bool {
 // each takes its own; otherwise what is owed to a gradient is moved or added, so that nothing of it is lost.
 func Share(saved []State, rank, n int) (State, error) {
 	if len(saved) == 0 {
-		return State{}, fmt.Errorf("ddp: the state of no rank, want that of one at least")
+		return State{}, fmt.Errorf("ddp: the state of no rank: want that of one at least")
 	}
 	s := State{Steps: saved[0].Steps, Own: map[string][]float32{}, Shared: maps.Clone(saved[0].Shared)}
 	for from := rank; from < len(saved); from += n {

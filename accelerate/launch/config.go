@@ -160,35 +160,35 @@ func (c Config) Validate() error {
 		}
 	}
 	want(c.Program != "", "no program to start")
-	want(c.ProcsPerNode >= 1, "nproc_per_node is %d; want at least 1", c.ProcsPerNode)
-	want(c.Nodes >= 1, "nnodes is %d; want at least 1", c.Nodes)
-	want(c.NodeRank >= 0 && c.NodeRank < max(1, c.Nodes), "node_rank is %d; want 0..%d", c.NodeRank, max(1, c.Nodes)-1)
-	want(c.MasterPort >= 0 && c.MasterPort <= 65535, "master_port is %d; want 0..65535", c.MasterPort)
-	want(c.MaxRestarts >= 0, "max_restarts is %d; want 0 or more", c.MaxRestarts)
-	want(c.Cores >= 1, "cores is %d; want at least 1", c.Cores)
-	want(c.Grace > 0, "grace is %v; want more than 0", c.Grace)
-	want(c.RestartDelay > 0, "restart_delay is %v; want more than 0", c.RestartDelay)
-	want(c.Settle > 0, "settle is %v; want more than 0", c.Settle)
-	want(c.MonitorInterval > 0, "monitor_interval is %v; want more than 0", c.MonitorInterval)
-	want(c.RunID == "" || runID.MatchString(c.RunID), "run id is %q; want up to 64 letters, digits, '.', '_' and '-'",
+	want(c.ProcsPerNode >= 1, "nproc_per_node is %d: want at least 1", c.ProcsPerNode)
+	want(c.Nodes >= 1, "nnodes is %d: want at least 1", c.Nodes)
+	want(c.NodeRank >= 0 && c.NodeRank < max(1, c.Nodes), "node_rank is %d: want 0..%d", c.NodeRank, max(1, c.Nodes)-1)
+	want(c.MasterPort >= 0 && c.MasterPort <= 65535, "master_port is %d: want 0..65535", c.MasterPort)
+	want(c.MaxRestarts >= 0, "max_restarts is %d: want 0 or more", c.MaxRestarts)
+	want(c.Cores >= 1, "cores is %d: want at least 1", c.Cores)
+	want(c.Grace > 0, "grace is %v: want more than 0", c.Grace)
+	want(c.RestartDelay > 0, "restart_delay is %v: want more than 0", c.RestartDelay)
+	want(c.Settle > 0, "settle is %v: want more than 0", c.Settle)
+	want(c.MonitorInterval > 0, "monitor_interval is %v: want more than 0", c.MonitorInterval)
+	want(c.RunID == "" || runID.MatchString(c.RunID), "run id is %q: want up to 64 letters, digits, '.', '_' and '-'",
 		c.RunID)
 	for _, r := range c.ShowRanks {
-		want(r >= 0 && r < c.ProcsPerNode, "local rank to show is %d; want 0..%d", r, c.ProcsPerNode-1)
+		want(r >= 0 && r < c.ProcsPerNode, "local rank to show is %d: want 0..%d", r, c.ProcsPerNode-1)
 	}
 	for _, s := range []Streams{c.Redirects, c.Tee} {
 		for r := range s.ranks {
-			want(r < c.ProcsPerNode, "streams are named for local rank %d; want 0..%d", r, c.ProcsPerNode-1)
+			want(r < c.ProcsPerNode, "streams are named for local rank %d: want 0..%d", r, c.ProcsPerNode-1)
 		}
 	}
 	if c.Elastic != nil {
 		want(c.Nodes == 1 && c.NodeRank == 0 && c.MasterPort == 0,
-			"nodes, node rank or master port are given, and hosts come and go; want an endpoint alone")
+			"nodes, node rank or master port are given, and hosts come and go: want an endpoint alone")
 		c.Elastic.validate(&c, want)
 	}
 	if c.Nodes > 1 {
-		want(c.MasterAddr != "", "nnodes is %d, and no master_addr is given; want the host of node 0", c.Nodes)
-		want(c.MasterPort != 0, "nnodes is %d, and no master_port is given; want the same port on all hosts", c.Nodes)
-		want(c.Token != "", "nnodes is %d, and there is no job token; want the same random text on all hosts, in "+
+		want(c.MasterAddr != "", "nnodes is %d, and no master_addr is given: want the host of node 0", c.Nodes)
+		want(c.MasterPort != 0, "nnodes is %d, and no master_port is given: want the same port on all hosts", c.Nodes)
+		want(c.Token != "", "nnodes is %d, and there is no job token: want the same random text on all hosts, in "+
 			"LOCKSTEP_JOB_TOKEN or in a file that LOCKSTEP_JOB_TOKEN_FILE names", c.Nodes)
 	}
 	return errors.Join(faults...)

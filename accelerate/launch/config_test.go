@@ -24,23 +24,23 @@ func TestValidate(t *testing.T) {
 		want   string
 	}{
 		{func(c *Config) { c.Program = "" }, "launch: no program to start"},
-		{func(c *Config) { c.ProcsPerNode = 0 }, "launch: nproc_per_node is 0; want at least 1"},
-		{func(c *Config) { c.Nodes = -1 }, "launch: nnodes is -1; want at least 1"},
-		{func(c *Config) { c.NodeRank = 1 }, "launch: node_rank is 1; want 0..0"},
-		{func(c *Config) { c.MasterPort = 65536 }, "launch: master_port is 65536; want 0..65535"},
-		{func(c *Config) { c.MaxRestarts = -1 }, "launch: max_restarts is -1; want 0 or more"},
-		{func(c *Config) { c.Cores = math.MinInt }, "launch: cores is -9223372036854775808; want at least 1"},
-		{func(c *Config) { c.Grace = -time.Second }, "launch: grace is -1s; want more than 0"},
-		{func(c *Config) { c.Settle = -1 }, "launch: settle is -1ns; want more than 0"},
-		{func(c *Config) { c.MonitorInterval = -1 }, "launch: monitor_interval is -1ns; want more than 0"},
+		{func(c *Config) { c.ProcsPerNode = 0 }, "launch: nproc_per_node is 0: want at least 1"},
+		{func(c *Config) { c.Nodes = -1 }, "launch: nnodes is -1: want at least 1"},
+		{func(c *Config) { c.NodeRank = 1 }, "launch: node_rank is 1: want 0..0"},
+		{func(c *Config) { c.MasterPort = 65536 }, "launch: master_port is 65536: want 0..65535"},
+		{func(c *Config) { c.MaxRestarts = -1 }, "launch: max_restarts is -1: want 0 or more"},
+		{func(c *Config) { c.Cores = math.MinInt }, "launch: cores is -9223372036854775808: want at least 1"},
+		{func(c *Config) { c.Grace = -time.Second }, "launch: grace is -1s: want more than 0"},
+		{func(c *Config) { c.Settle = -1 }, "launch: settle is -1ns: want more than 0"},
+		{func(c *Config) { c.MonitorInterval = -1 }, "launch: monitor_interval is -1ns: want more than 0"},
 		{func(c *Config) { c.RunID = "../x" },
-			`launch: run id is "../x"; want up to 64 letters, digits, '.', '_' and '-'`},
-		{func(c *Config) { c.ShowRanks = []int{2} }, "launch: local rank to show is 2; want 0..1"},
-		{func(c *Config) { c.Tee = streams }, "launch: streams are named for local rank 2; want 0..1"},
-		{func(c *Config) { c.Nodes, c.ProcsPerNode = 2, 0 }, "launch: nproc_per_node is 0; want at least 1\n" +
-			"launch: nnodes is 2, and no master_addr is given; want the host of node 0\n" +
-			"launch: nnodes is 2, and no master_port is given; want the same port on all hosts\n" +
-			"launch: nnodes is 2, and there is no job token; want the same random text on all hosts, in " +
+			`launch: run id is "../x": want up to 64 letters, digits, '.', '_' and '-'`},
+		{func(c *Config) { c.ShowRanks = []int{2} }, "launch: local rank to show is 2: want 0..1"},
+		{func(c *Config) { c.Tee = streams }, "launch: streams are named for local rank 2: want 0..1"},
+		{func(c *Config) { c.Nodes, c.ProcsPerNode = 2, 0 }, "launch: nproc_per_node is 0: want at least 1\n" +
+			"launch: nnodes is 2, and no master_addr is given: want the host of node 0\n" +
+			"launch: nnodes is 2, and no master_port is given: want the same port on all hosts\n" +
+			"launch: nnodes is 2, and there is no job token: want the same random text on all hosts, in " +
 			"LOCKSTEP_JOB_TOKEN or in a file that LOCKSTEP_JOB_TOKEN_FILE names"},
 	} {
 		c := good

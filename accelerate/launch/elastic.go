@@ -73,16 +73,20 @@ func (r *run) rounds() error {
 func (e *elastic) join() error {
 	c := &e.config
 	token := []byte(c.Token)
-	var given rendezvous.Config
-	if err := given.ReadEnv(func(name string) (string, bool) { return lookup(c.Env, name), true }); err != nil {
+	security, err := rendezvous.TLSFromEnv(func(name string) string { return lookup(c.Env, name) })
+	if err != nil {
+		return fmt.Errorf("launch: %w", err)
+	}
+	silence, err := rendezvous.ParseSilence(lookup(c.Env, rendezvous.EnvSilence))
+	if err != nil {
 		return fmt.Errorf("launch: %w", err)
 	}
 	l, err := listen(c.Elastic.Endpoint)
 	switch {
 	case err == nil:
-		e.roster, err = rendezvous.ServeRoster(l, token, given.TLS, rendezvous.RosterOptions{
+		e.roster, err = rendezvous.ServeRoster(l, token, security, rendezvous.RosterOptions{
 			Min: c.Elastic.MinNodes, Max: c.Elastic.MaxNodes, LastCall: c.Elastic.LastCall, MaxRestarts: c.MaxRestarts,
-			Pause: e.backoff.next, Job: c.RunID, Silence: given.Silence, Logger: c.Logger,
+			Pause: e.backoff.next, Job: c.RunID, Silence: silence, Logger: c.Logger,
 		})
 		if err != nil {
 			return fmt.Errorf("launch: %w", err)
@@ -91,7 +95,7 @@ func (e *elastic) join() error {
 	default:
 		return fmt.Errorf("launch: rdzv_endpoint: %w", err)
 	}
-	e.door = rendezvous.Door{Address: c.Elastic.Endpoint, Token: token, TLS: given.TLS, Silence: given.Silence}
+	e.door = rendezvous.Door{Address: c.Elastic.Endpoint, Token: token, TLS: security, Silence: silence}
 	return e.enter(c.Elastic.Patience)
 }
 
@@ -235,7 +239,7 @@ func (e *elastic) inVain() error {
 	if e.roster != nil && e.roster.Refusals() != "" {
 		refused = " (" + e.roster.Refusals() + ")"
 	}
-	return fmt.Errorf("launch: no round began within %v; want at least %d hosts%s", e.config.Elastic.Patience,
+	return fmt.Errorf("launch: no round began within %v: want at least %d hosts%s", e.config.Elastic.Patience,
 		e.config.Elastic.MinNodes, refused)
 }
 
@@ -331,15 +335,15 @@ func (e *FailureError) heeded() bool {
 
 // validate reports what is wrong with the number of hosts and the endpoint.
 func (e *Elastic) validate(c *Config, want func(ok bool, format string, a ...any)) {
-	want(e.MinNodes >= 1 && e.MaxNodes >= e.MinNodes, "nnodes is %d:%d; want MIN:MAX with 1 ≤ MIN ≤ MAX", e.MinNodes,
+	want(e.MinNodes >= 1 && e.MaxNodes >= e.MinNodes, "nnodes is %d:%d: want MIN:MAX with 1 ≤ MIN ≤ MAX", e.MinNodes,
 		e.MaxNodes)
 	_, _, err := net.SplitHostPort(e.Endpoint)
-	want(err == nil, "rdzv_endpoint is %q; want HOST:PORT, the same on all hosts, if they come and go", e.Endpoint)
-	want(c.Token != "", "nnodes is %d:%d, and there is no job token; want the same random text on all hosts, in "+
+	want(err == nil, "rdzv_endpoint is %q: want HOST:PORT, the same on all hosts, if they come and go", e.Endpoint)
+	want(c.Token != "", "nnodes is %d:%d, and there is no job token: want the same random text on all hosts, in "+
 		"LOCKSTEP_JOB_TOKEN or in a file that LOCKSTEP_JOB_TOKEN_FILE names", e.MinNodes, e.MaxNodes)
-	want(e.LastCall >= 0 && e.Patience >= 0 && e.Rejoin >= 0, "last call %v, patience %v, rejoin %v; want at least 0",
+	want(e.LastCall >= 0 && e.Patience >= 0 && e.Rejoin >= 0, "last call %v, patience %v, rejoin %v: want at least 0",
 		e.LastCall, e.Patience, e.Rejoin)
-	want(c.RestartDelay < e.Patience, "restart_delay is %v; want less than the %v that hosts wait for a round",
+	want(c.RestartDelay < e.Patience, "restart_delay is %v: want less than the %v that hosts wait for a round",
 		c.RestartDelay, e.Patience)
 }
 

@@ -204,7 +204,7 @@ func TestElasticBacksOff(t *testing.T) {
 		require.Contains(t, b.log.String(), pause)
 	}
 	b.RestartDelay = 11 * time.Second
-	require.ErrorContains(t, b.Validate(), "restart_delay is 11s; want less than the 10s that hosts wait for a round")
+	require.ErrorContains(t, b.Validate(), "restart_delay is 11s: want less than the 10s that hosts wait for a round")
 }
 
 // A host whose link is cut, so that it is lost to the others, takes part again in the round after the link is back.
@@ -271,7 +271,7 @@ func TestElasticInterrupt(t *testing.T) {
 func TestElasticWaitsInVain(t *testing.T) {
 	b := elasticBench(t, freeEndpoint(t), 2, 2, "say", "x")
 	b.Elastic.Patience = 100 * time.Millisecond
-	require.ErrorContains(t, b.run(t), "no round began within 100ms; want at least 2 hosts")
+	require.ErrorContains(t, b.run(t), "no round began within 100ms: want at least 2 hosts")
 }
 
 // A host with another token ends at once with an exit code of its own. The host that serves names it each time, and

@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/comm/env"
+	"github.com/lockstep-ml/lockstep/accelerate/env"
 )
 
 func TestRootCause(t *testing.T) {
@@ -164,6 +164,6 @@ func TestGuardOrders(t *testing.T) {
 	require.Zero(t, killed)
 	for _, bad := range []string{"add x\n", "add 1\n", "remove 0\n", "add -5\n", "\n"} {
 		_, err = Guard(strings.NewReader(bad))
-		require.ErrorContains(t, err, "is not a command; want add or remove with a process group")
+		require.ErrorContains(t, err, "is not a command: want add or remove with a process group")
 	}
 }

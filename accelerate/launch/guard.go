@@ -43,7 +43,7 @@ func Guard(input io.Reader) (killed int, err error) {
 		case verb == "done":
 			return 0, nil
 		case numberErr != nil || number <= 1:
-			return 0, fmt.Errorf("launch: guard: %q is not a command; want add or remove with a process group, or "+
+			return 0, fmt.Errorf("launch: guard: %q is not a command: want add or remove with a process group, or "+
 				"watch or forget with a process", s.Text())
 		case verb == "add":
 			groups[number] = true

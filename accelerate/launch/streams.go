@@ -25,7 +25,7 @@ const (
 func ParseStreams(text string) (Streams, error) {
 	bad := func() (Streams, error) {
 		return Streams{},
-			fmt.Errorf("streams %q; want 0 (none), 1 (stdout), 2 (stderr), 3 (both), or one of these for each local "+
+			fmt.Errorf("streams %q: want 0 (none), 1 (stdout), 2 (stderr), 3 (both), or one of these for each local "+
 				"rank: 0:3,1:1", text)
 	}
 	if all, err := strconv.Atoi(text); err == nil {

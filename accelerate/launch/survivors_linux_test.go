@@ -103,7 +103,7 @@ func TestKernelSwitchKeepsUp(t *testing.T) {
 			if ready {
 				return
 			}
-			require.True(t, time.Now().Before(deadline), "targets of each process, want %d: %v", targets, found)
+			require.True(t, time.Now().Before(deadline), "targets of each process: want %d: %v", targets, found)
 		}
 	}
 	has(2)

@@ -160,7 +160,7 @@ var deepSpeedRules = withAliases(map[string]rule{
 	"zero_optimization.stage3_gather_16bit_weights_on_model_save": ignore(dsWhole),
 	"zero_optimization.stage3_gather_fp16_weights_on_model_save":  ignore(dsWhole),
 	"zero_optimization.zero_hpz_partition_size": ignore(
-		"it changes who sends what, and no result; want dp_replicate_size"),
+		"it changes who sends what, and no result: want dp_replicate_size"),
 	"zero_optimization.mics_shard_size":                     only("want dp_replicate_size instead", -1),
 	"zero_optimization.mics_hierarchical_params_gather":     ignore("want dp_replicate_size instead"),
 	"zero_optimization.zeropp_loco_param":                   only(dsLossy, map[string]any{}),

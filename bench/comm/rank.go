@@ -89,7 +89,7 @@ func timeAllReduce(g *comm.Group, reduce reducer, data []float32, iterations int
 	}
 	for i, x := range data {
 		if want := float32(g.Size()*(g.Size()+1)/2) * float32(i%1000); x != want {
-			return result{}, fmt.Errorf("element %d is %v, want %v", i, x, want)
+			return result{}, fmt.Errorf("element %d is %v: want %v", i, x, want)
 		}
 	}
 	clear(data)

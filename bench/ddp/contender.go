@@ -196,7 +196,7 @@ func (w *worker) kill() {
 // ready waits until the worker has warmed up.
 func (w *worker) ready() error {
 	if line, err := w.out.ReadString('\n'); err != nil || line != "ready\n" {
-		return w.fail(fmt.Errorf("it said %q, want ready", line))
+		return w.fail(fmt.Errorf("it said %q: want ready", line))
 	}
 	return nil
 }

@@ -209,7 +209,7 @@ func (b *bench) present(w io.Writer) []string {
 	for _, name := range b.contenders {
 		switch {
 		case !known(name):
-			fmt.Fprintf(w, "%s is missing: unknown contender, want some of %s,%s, "+
+			fmt.Fprintf(w, "%s is missing: unknown contender: want some of %s,%s, "+
 				"or an engine and a way to shard such as shm:full_shard\n", name, strings.Join(usual, ","),
 				strings.Join(sharders, ","))
 		case isTorch(name) && torch != nil:

@@ -47,8 +47,8 @@ func TestRun(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, b.run(&out))
 	for _, line := range []string{
-		`unheard-of is missing: unknown contender, want some of one,apart,.*`,
-		`shm:half is missing: unknown contender, want .*, or an engine and a way to shard such as shm:full_shard`,
+		`unheard-of is missing: unknown contender: want some of one,apart,.*`,
+		`shm:half is missing: unknown contender: want .*, or an engine and a way to shard such as shm:full_shard`,
 		`shm:full_shard +\d+ tokens/s  [\d.]+ × one  [\d.]+ × apart  [\d.]+ × the step of shm  \d+ ms of CPU .*`,
 		`tcp:zero_2 +\d+ tokens/s .*`,
 		`one +\d+ tokens/s  \d+ ms of CPU per step and rank(  \d+ MB of tensors, \d+ MB in all, at most \d+ MB.*)?`,
@@ -148,8 +148,8 @@ func TestTables(t *testing.T) {
 	for text, want := range map[string]string{
 		"": `want the columns rank, span,`, "a\tb\n": "line 1: want the columns rank, span,",
 		strings.Join(stepHeading, "\t"):                                "x.tsv has no rows",
-		strings.Join(stepHeading, "\t") + "\n0\tforward\t0\t0\tx\t0\t": `row 1: end_ms is "x", want milliseconds`,
-		strings.Join(stepHeading, "\t") + "\nr\tforward\t0\t0\t1\t0\t": `row 1: rank is "r", want a whole number`,
+		strings.Join(stepHeading, "\t") + "\n0\tforward\t0\t0\tx\t0\t": `row 1: end_ms is "x": want milliseconds`,
+		strings.Join(stepHeading, "\t") + "\nr\tforward\t0\t0\t1\t0\t": `row 1: rank is "r": want a whole number`,
 	} {
 		require.NoError(t, os.WriteFile(name+".tsv", []byte(text), 0o600))
 		_, err := readStep(name)
@@ -158,7 +158,7 @@ func TestTables(t *testing.T) {
 	text := "# n\n" + strings.Join(memoryHeading, "\t") + "\na\t1\t-2\n"
 	require.NoError(t, os.WriteFile(name+".tsv", []byte(text), 0o600))
 	_, err := readMemory(name)
-	require.ErrorContains(t, err, `row 1: process_mb is "-2", want MB`)
+	require.ErrorContains(t, err, `row 1: process_mb is "-2": want MB`)
 }
 
 // The recorder keeps a step per rank.

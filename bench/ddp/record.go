@@ -99,7 +99,7 @@ func readStep(name string) (*step, error) {
 	for i, row := range rows {
 		one := span{Name: row[1], Detail: row[6]}
 		fault := func(at int, want string) error {
-			return fmt.Errorf("%s.tsv, row %d: %s is %q, want %s", name, i+1, stepHeading[at], row[at], want)
+			return fmt.Errorf("%s.tsv, row %d: %s is %q: want %s", name, i+1, stepHeading[at], row[at], want)
 		}
 		for at, to := range map[int]*int{0: &one.Rank, 5: &one.Bytes} {
 			if *to, err = strconv.Atoi(row[at]); err != nil || *to < 0 {
@@ -128,7 +128,7 @@ func readMemory(name string) (*memory, error) {
 		one := memoryRow{name: row[0]}
 		for at, to := range map[int]*float64{1: &one.tensors, 2: &one.process} {
 			if *to, err = strconv.ParseFloat(row[at], 64); err != nil || *to < 0 {
-				return nil, fmt.Errorf("%s.tsv, row %d: %s is %q, want MB", name, i+1, memoryHeading[at], row[at])
+				return nil, fmt.Errorf("%s.tsv, row %d: %s is %q: want MB", name, i+1, memoryHeading[at], row[at])
 			}
 		}
 		m.rows = append(m.rows, one)

@@ -32,7 +32,7 @@ func printCeilings(threads int) error {
 		restore()
 	}
 	if kernels.Active() != active {
-		return fmt.Errorf("kernels %s after measuring, want %s", kernels.Active(), active)
+		return fmt.Errorf("kernels %s after measuring: want %s", kernels.Active(), active)
 	}
 	copied, triad := 0.0, 0.0
 	for range 5 {

@@ -90,7 +90,7 @@ func (r *results) add(line string) error {
 		return nil
 	}
 	if len(f) < least {
-		return fmt.Errorf("%d fields, want at least %d", len(f), least)
+		return fmt.Errorf("%d fields: want at least %d", len(f), least)
 	}
 	threads, err := strconv.Atoi(f[1])
 	if err != nil {

@@ -35,7 +35,7 @@ func (p *program) config(argv []string) int {
 		return code
 	}
 	if fs.NArg() != 1 {
-		return p.usageError("config: %d words; want one FILE", fs.NArg())
+		return p.usageError("config: %d words: want one FILE", fs.NArg())
 	}
 	path := fs.Arg(0)
 	c, err := args.ReadToolConfig(path)

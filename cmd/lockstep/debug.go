@@ -41,7 +41,7 @@ func (p *program) debug(argv []string) int {
 	case len(words) == 2 && words[0] == "flight" && len(*pids) == 0:
 		return p.diagnose(words[1])
 	}
-	return p.usageError("debug: %q; want flight and a folder, or flight --pid PID", words)
+	return p.usageError("debug: %q: want flight and a folder, or flight --pid PID", words)
 }
 
 // diagnose says what the flight records in a folder tell.

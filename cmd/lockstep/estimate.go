@@ -102,7 +102,7 @@ func (p *program) estimateMemory(argv []string) int {
 		words = append(words, s.Model)
 	}
 	if len(words) != 1 {
-		return p.usageError("estimate-memory: %d words; want one MODEL, a folder or a config.json", len(words))
+		return p.usageError("estimate-memory: %d words: want one MODEL, a folder or a config.json", len(words))
 	}
 	config, err := models.ReadConfig(words[0])
 	if err != nil {

@@ -113,14 +113,14 @@ func TestEstimateMemory(t *testing.T) {
 		require.Contains(t, out, model+", ")
 	}
 	for want, argv := range map[string][]string{
-		"0 words; want one MODEL":                       {},
+		"0 words: want one MODEL":                       {},
 		"no such file":                                  {filepath.Join(dir, "none")},
-		`dtype is "int8" (flag --dtype); want one of`:   {config, "--dtype", "int8"},
+		`dtype is "int8" (flag --dtype): want one of`:   {config, "--dtype", "int8"},
 		"per_device_train_batch_size is 0":              {config, "--per_device_train_batch_size", "0"},
 		"unknown flag --lenght; did you mean --length?": {config, "--lenght", "1"},
-		"ranks is -1 (flag --ranks); want at least 0":   {config, "--ranks", "-1"},
-		"zero_stage is 4 (flag --zero_stage); want":     {config, "--zero_stage", "4", "--ranks", "2"},
-		"3 replicas of a sharded model on 4 ranks, want a divisor": {config, "--zero_stage", "3", "--ranks", "4",
+		"ranks is -1 (flag --ranks): want at least 0":   {config, "--ranks", "-1"},
+		"zero_stage is 4 (flag --zero_stage): want":     {config, "--zero_stage", "4", "--ranks", "2"},
+		"3 replicas of a sharded model on 4 ranks: want a divisor": {config, "--zero_stage", "3", "--ranks", "4",
 			"--dp_replicate_size", "3"},
 	} {
 		code, _, text := output(nil, append([]string{"estimate-memory"}, argv...)...)

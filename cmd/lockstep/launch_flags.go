@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/accelerate/launch"
-	"github.com/lockstep-ml/lockstep/comm/env"
 )
 
 // launchFlags are torchrun's flags, and what is ours.
@@ -117,7 +117,7 @@ func (f *launchFlags) config(fs *pflag.FlagSet, lookup env.Lookup) (*launch.Conf
 	note(prefixed("tee", err))
 	for _, s := range f.signals {
 		if _, ok := signalNames[s]; !ok {
-			note(fmt.Errorf("signals_to_handle has %q; want some of %s", s, strings.Join(handled, ", ")))
+			note(fmt.Errorf("signals_to_handle has %q: want some of %s", s, strings.Join(handled, ", ")))
 		}
 	}
 	c.Token, err = env.Token(lookup)
@@ -140,11 +140,11 @@ func (f *launchFlags) procs(cores int) (int, error) {
 	case "auto", "cpu":
 		return cores, nil
 	case "gpu", "xpu":
-		return 0, fmt.Errorf("nproc_per_node is %s, and this build runs only on CPUs; want a number or auto", f.nproc)
+		return 0, fmt.Errorf("nproc_per_node is %s, and this build runs only on CPUs: want a number or auto", f.nproc)
 	}
 	n, err := strconv.Atoi(f.nproc)
 	if err != nil {
-		return 0, fmt.Errorf("nproc_per_node is %q; want a number or auto", f.nproc)
+		return 0, fmt.Errorf("nproc_per_node is %q: want a number or auto", f.nproc)
 	}
 	return n, nil
 }
@@ -158,7 +158,7 @@ func (f *launchFlags) hosts(fs *pflag.FlagSet, c *launch.Config) error {
 		most, err = strconv.Atoi(high)
 	}
 	if err != nil {
-		return fmt.Errorf("nnodes is %q; want a number, or MIN:MAX", f.nodes)
+		return fmt.Errorf("nnodes is %q: want a number, or MIN:MAX", f.nodes)
 	}
 	if most == least {
 		c.Nodes = least
@@ -166,12 +166,12 @@ func (f *launchFlags) hosts(fs *pflag.FlagSet, c *launch.Config) error {
 	}
 	for _, name := range []string{"node_rank", "master_addr", "master_port", "standalone"} {
 		if fs.Changed(name) {
-			return fmt.Errorf("nnodes is %s, and %s is given; want rdzv_endpoint alone: hosts come and go", f.nodes,
+			return fmt.Errorf("nnodes is %s, and %s is given: want rdzv_endpoint alone: hosts come and go", f.nodes,
 				name)
 		}
 	}
 	if !slices.Contains([]string{"static", "c10d"}, f.backend) {
-		return fmt.Errorf("rdzv_backend is %q; want c10d", f.backend)
+		return fmt.Errorf("rdzv_backend is %q: want c10d", f.backend)
 	}
 	c.Elastic = &launch.Elastic{MinNodes: least, MaxNodes: most, LastCall: time.Duration(f.lastCall),
 		Rejoin: time.Duration(f.rejoin)}
@@ -185,7 +185,7 @@ func (f *launchFlags) hosts(fs *pflag.FlagSet, c *launch.Config) error {
 // master decides where rank 0 is met.
 func (f *launchFlags) master(fs *pflag.FlagSet, c *launch.Config) error {
 	if !slices.Contains([]string{"static", "c10d"}, f.backend) || f.backend == "c10d" && c.Nodes > 1 {
-		return fmt.Errorf("rdzv_backend is %q; want static, with node_rank, master_addr and master_port", f.backend)
+		return fmt.Errorf("rdzv_backend is %q: want static, with node_rank, master_addr and master_port", f.backend)
 	}
 	if f.standalone {
 		if c.Nodes > 1 {
@@ -218,7 +218,7 @@ func endpoint(text string) (host string, port int, err error) {
 	}
 	port, err = strconv.Atoi(number)
 	if err != nil || host == "" {
-		return "", 0, fmt.Errorf("rdzv_endpoint is %q; want HOST[:PORT]", text)
+		return "", 0, fmt.Errorf("rdzv_endpoint is %q: want HOST[:PORT]", text)
 	}
 	return host, port, nil
 }
@@ -240,7 +240,7 @@ func (s *seconds) Set(text string) error {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return fmt.Errorf("%q is not a duration; want seconds above 0, or a form such as 500ms", text)
+		return fmt.Errorf("%q is not a duration: want seconds above 0, or a form such as 500ms", text)
 	}
 	*s = seconds(d)
 	return nil

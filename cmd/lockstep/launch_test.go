@@ -140,6 +140,6 @@ func TestGuardRefusesNonsense(t *testing.T) {
 	cmd.Stdin = strings.NewReader("kill everything\n")
 	require.ErrorAs(t, cmd.Run(), new(*exec.ExitError))
 	require.Equal(t, exitError, cmd.ProcessState.ExitCode())
-	require.Equal(t, "lockstep: launch: guard: \"kill everything\" is not a command; want add or remove with a "+
+	require.Equal(t, "lockstep: launch: guard: \"kill everything\" is not a command: want add or remove with a "+
 		"process group, or watch or forget with a process\n", stderr.String())
 }

@@ -15,8 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/accelerate/launch"
-	"github.com/lockstep-ml/lockstep/comm/env"
 )
 
 // asProgram makes the test binary be lockstep, or with the word "rank" one of its ranks.
@@ -94,12 +94,12 @@ func TestUsage(t *testing.T) {
 		{[]string{"launch", "--max-restarts", "many", "p"}, 2, "",
 			"lockstep: launch: invalid argument \"many\" for \"--max_restarts\" flag"},
 		{[]string{"launch", "--nproc_per_node=gpu", "--nnodes=few", "--tee=9", "p"}, 2, "",
-			"lockstep: launch: nproc_per_node is gpu, and this build runs only on CPUs; want a number or auto\n" +
-				"launch: nnodes is \"few\"; want a number, or MIN:MAX\nlaunch: tee: streams \"9\"; want 0 (none)"},
+			"lockstep: launch: nproc_per_node is gpu, and this build runs only on CPUs: want a number or auto\n" +
+				"launch: nnodes is \"few\": want a number, or MIN:MAX\nlaunch: tee: streams \"9\": want 0 (none)"},
 		{[]string{"launch", "--nnodes=1:2", "--node_rank=1", "p"}, 2, "",
-			"lockstep: launch: nnodes is 1:2, and node_rank is given; want rdzv_endpoint alone: hosts come and go"},
+			"lockstep: launch: nnodes is 1:2, and node_rank is given: want rdzv_endpoint alone: hosts come and go"},
 		{[]string{"launch", "--nnodes=4:2", "p"}, 2, "",
-			"lockstep: launch: nnodes is 4:2; want MIN:MAX with 1 ≤ MIN ≤ MAX\nlaunch: rdzv_endpoint is \"\"; want " +
+			"lockstep: launch: nnodes is 4:2: want MIN:MAX with 1 ≤ MIN ≤ MAX\nlaunch: rdzv_endpoint is \"\": want " +
 				"HOST:PORT, the same on all hosts, if they come and go\n" +
 				"launch: nnodes is 4:2, and there is no job token"},
 	} {
@@ -192,15 +192,15 @@ func TestLaunchFlags(t *testing.T) {
 		})
 	}
 	for want, argv := range map[string][]string{
-		`launch: rdzv_backend is "etcd"; want static, with node_rank, master_addr and master_port`: {
+		`launch: rdzv_backend is "etcd": want static, with node_rank, master_addr and master_port`: {
 			"--rdzv_backend=etcd", "p"},
-		`launch: rdzv_backend is "c10d"; want static, with node_rank, master_addr and master_port`: {
+		`launch: rdzv_backend is "c10d": want static, with node_rank, master_addr and master_port`: {
 			"--rdzv_backend=c10d", "--nnodes=2", "p"},
 		`launch: standalone is for a single host, and nnodes is 2`: {"--standalone",
 			"--nnodes=2", "p"},
-		`launch: rdzv_endpoint is "h:x"; want HOST[:PORT]`: {"--rdzv_endpoint=h:x",
+		`launch: rdzv_endpoint is "h:x": want HOST[:PORT]`: {"--rdzv_endpoint=h:x",
 			"p"},
-		`launch: signals_to_handle has "SIGFOO"; want some of SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1`: {
+		`launch: signals_to_handle has "SIGFOO": want some of SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1`: {
 			"--signals_to_handle=SIGINT,SIGFOO", "p"},
 	} {
 		_, err := parsed(t, nil, argv...)
@@ -208,7 +208,7 @@ func TestLaunchFlags(t *testing.T) {
 	}
 	_, err = parsed(t, map[string]string{"PET_NODE_RANK": "x", "PET_MONITOR_INTERVAL": "0"}, "p")
 	require.EqualError(t, err, `PET_NODE_RANK is "x": strconv.ParseInt: parsing "x": invalid syntax`+"\n"+
-		`PET_MONITOR_INTERVAL is "0": "0" is not a duration; want seconds above 0, or a form such as 500ms`)
+		`PET_MONITOR_INTERVAL is "0": "0" is not a duration: want seconds above 0, or a form such as 500ms`)
 }
 
 func TestEnv(t *testing.T) {

@@ -48,7 +48,7 @@ func (p *program) mergeWeights(argv []string) int {
 		return code
 	}
 	if fs.NArg() != 2 {
-		return p.usageError("merge-weights: %d words; want two, a CHECKPOINT and an OUTPUT folder", fs.NArg())
+		return p.usageError("merge-weights: %d words: want two, a CHECKPOINT and an OUTPUT folder", fs.NArg())
 	}
 	o := trainer.MergeOptions{Optimizer: f.optimizer, AllowNonfinite: f.nonfinite}
 	if f.maxShardSize != "" {

@@ -82,7 +82,7 @@ func TestMergeWeights(t *testing.T) {
 	}
 	empty := t.TempDir()
 	for want, argv := range map[string][]string{
-		"0 words; want two, a CHECKPOINT and an OUTPUT folder":        {},
+		"0 words: want two, a CHECKPOINT and an OUTPUT folder":        {},
 		"has no weights: want a checkpoint's folder, a run's, or":     {empty, to},
 		"no such file or directory":                                   {filepath.Join(empty, "none"), to},
 		"is what the weights are read from: want another folder":      {checkpoint, checkpoint + "/."},

@@ -148,10 +148,10 @@ func (e Engine) messageMismatch(t *testing.T) {
 func (e Engine) arguments(t *testing.T) {
 	f32 := comm.Of(make([]float32, 6))
 	for want, call := range map[string]func(g *comm.Group) *comm.Handle{
-		"comm: broadcast: root 2, want a rank in [0, 2)": func(g *comm.Group) *comm.Handle {
+		"comm: broadcast: root 2: want a rank in [0, 2)": func(g *comm.Group) *comm.Handle {
 			return g.Broadcast(f32, 2)
 		},
-		"comm: recv: partner 1, want a rank other than 1 in [0, 2)": func(g *comm.Group) *comm.Handle {
+		"comm: recv: partner 1: want a rank other than 1 in [0, 2)": func(g *comm.Group) *comm.Handle {
 			return g.Recv(f32, 1)
 		},
 		"comm: all-reduce: sum of bool is not defined": func(g *comm.Group) *comm.Handle {
@@ -165,7 +165,7 @@ func (e Engine) arguments(t *testing.T) {
 			return g.ReduceScatter(comm.Of(make([]float32, 6)), f32, comm.Sum)
 		},
 		"comm: all-to-all: input and output overlap": func(g *comm.Group) *comm.Handle { return g.AllToAll(f32, f32) },
-		"comm: all-reduce: input: buffer of 3 bytes, want a multiple of 4 (float32)": func(g *comm.Group) *comm.Handle {
+		"comm: all-reduce: input: buffer of 3 bytes: want a multiple of 4 (float32)": func(g *comm.Group) *comm.Handle {
 			return g.AllReduce(comm.Bytes(make([]byte, 3), f32.DType()), comm.Sum)
 		},
 	} {

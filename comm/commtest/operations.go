@@ -136,7 +136,7 @@ func (b *bench) same(want, got []byte, what string, rank int) {
 		size := b.dtype.Size()
 		for i := 0; i < len(want); i += size {
 			if !bytes.Equal(want[i:i+size], got[i:i+size]) {
-				require.Failf(b.t, "wrong result", "%s, rank %d of %d: element %d is %x, want %x", what, rank, b.n,
+				require.Failf(b.t, "wrong result", "%s, rank %d of %d: element %d is %x: want %x", what, rank, b.n,
 					i/size, got[i:i+size], want[i:i+size])
 			}
 		}

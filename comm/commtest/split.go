@@ -105,9 +105,9 @@ func (e Engine) splitArguments(t *testing.T) {
 		want string
 	}{
 		{comm.Partition{Name: "part", Color: []int{0}},
-			`comm: partition "part" with 1 colors, want a name and a color for each of 2 ranks`},
+			`comm: partition "part" with 1 colors: want a name and a color for each of 2 ranks`},
 		{comm.Partition{Color: []int{0, 1}},
-			`comm: partition "" with 2 colors, want a name and a color for each of 2 ranks`},
+			`comm: partition "" with 2 colors: want a name and a color for each of 2 ranks`},
 	} {
 		groups := e.start(t, 2, comm.Options{})
 		waiting := groups[0].Barrier()

@@ -43,7 +43,7 @@ type totals struct {
 // New returns the group of rank among size ranks and its engine. It panics if rank is not in [0, size).
 func New(rank, size int, opts comm.Options) (*comm.Group, *Engine) {
 	if rank < 0 || rank >= size {
-		panic(fmt.Sprintf("fake: rank %d of %d, want a rank in [0, size)", rank, size))
+		panic(fmt.Sprintf("fake: rank %d of %d: want a rank in [0, size)", rank, size))
 	}
 	e := &Engine{rank: rank, size: size, totals: &totals{byOp: map[comm.Op]Totals{}}}
 	return comm.New(e, opts), e

@@ -24,7 +24,7 @@ import (
 // It panics if n is below 1.
 func New(n int, opts comm.Options) []*comm.Group {
 	if n < 1 {
-		panic(fmt.Sprintf("local: group of %d ranks, want at least 1", n))
+		panic(fmt.Sprintf("local: group of %d ranks: want at least 1", n))
 	}
 	groups := make([]*comm.Group, n)
 	for r, e := range Engines(n) {
@@ -189,7 +189,7 @@ func (f *fabric) View(rank int, box *window.Box, n int) ([]byte, error) {
 	if b := f.boxes[box]; len(b) == n {
 		return b, nil
 	}
-	return nil, fmt.Errorf("rank %d published %d bytes, want %d", rank, len(f.boxes[box]), n)
+	return nil, fmt.Errorf("rank %d published %d bytes: want %d", rank, len(f.boxes[box]), n)
 }
 
 func (f *fabric) Park(word *atomic.Uint32, old uint32, d time.Duration) {

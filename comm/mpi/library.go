@@ -123,7 +123,7 @@ func open() (*library, error) {
 		}
 	}
 	if lib.Handle == 0 {
-		return nil, fmt.Errorf("no MPI library: tried %s; want Open MPI or MPICH installed, or its file in %s",
+		return nil, fmt.Errorf("no MPI library: tried %s: want Open MPI or MPICH installed, or its file in %s",
 			strings.Join(tried, ", "), EnvLibrary)
 	}
 	a, err := abiOf(lib.Handle)
@@ -148,7 +148,7 @@ func open() (*library, error) {
 		return nil, err
 	}
 	if provided < a.serialized {
-		return nil, fmt.Errorf("%s takes calls of one thread alone (thread level %d), want MPI_THREAD_SERIALIZED or "+
+		return nil, fmt.Errorf("%s takes calls of one thread alone (thread level %d): want MPI_THREAD_SERIALIZED or "+
 			"MPI_THREAD_MULTIPLE", a.name, provided)
 	}
 	if provided < a.multiple {

@@ -55,7 +55,7 @@ func openLibrary() (nccl.Library, error) {
 	}
 	lib, err := clib.OpenAny(names...)
 	if err != nil {
-		return nil, fmt.Errorf("NCCL is missing: %w; want libnccl.so.2 where the loader finds it, or its file in %s",
+		return nil, fmt.Errorf("NCCL is missing: %w: want libnccl.so.2 where the loader finds it, or its file in %s",
 			err, EnvLibrary)
 	}
 	l := &library{open: map[*communicator]bool{}}
@@ -73,7 +73,7 @@ func openLibrary() (nccl.Library, error) {
 		return nil, err
 	}
 	if l.version < minVersion {
-		return nil, fmt.Errorf("NCCL is %s, want at least 2.18", l.Version())
+		return nil, fmt.Errorf("NCCL is %s: want at least 2.18", l.Version())
 	}
 	return l, nil
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/comm/commtest"
-	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 )
 
@@ -79,9 +78,11 @@ func TestCertificateFilesAreChecked(t *testing.T) {
 	fail(some, "holds no certificate in PEM")
 	if runtime.GOOS != "windows" {
 		require.NoError(t, os.Chmod(good.KeyFile, 0o644))
-		fail(good, "has mode -rw-r--r--, so that others can read the key; want 0600")
+		fail(good, "has mode -rw-r--r--, so that others can read the key: want 0600")
 	}
-	var c rendezvous.Config
-	require.EqualError(t, c.ReadEnv(env.Map(map[string]string{rendezvous.EnvTLS: "off"})),
-		`rendezvous: LOCKSTEP_TLS="off", want auto (between hosts), always or insecure-plaintext`)
+	_, err := rendezvous.TLSFromEnv(func(name string) string {
+		return map[string]string{rendezvous.EnvTLS: "off"}[name]
+	})
+	require.EqualError(t, err,
+		`rendezvous: LOCKSTEP_TLS="off": want auto (between hosts), always or insecure-plaintext`)
 }

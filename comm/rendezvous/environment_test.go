@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 )
 
@@ -20,8 +19,7 @@ import (
 func TestTokenLeavesTheEnvironment(t *testing.T) {
 	const token = "a token of this test alone, and of no other one"
 	for name, value := range map[string]string{
-		"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "29511", env.VarJobToken: token,
-		env.VarJobTokenFile: "",
+		"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29511", rendezvous.EnvToken: token, rendezvous.EnvTokenFile: "",
 	} {
 		t.Setenv(name, value)
 	}
@@ -36,11 +34,9 @@ func TestTokenLeavesTheEnvironment(t *testing.T) {
 		require.NoError(t, err)
 		require.NotContains(t, string(out), token)
 	}
-	again, ok := rendezvous.LookupEnv(env.VarJobToken)
-	require.True(t, ok)
-	require.Equal(t, token, again)
+	require.Equal(t, token, rendezvous.Getenv(rendezvous.EnvToken))
 	t.Setenv("MASTER_PORT", "29512")
-	_, ok = rendezvous.LookupEnv(env.VarJobToken)
+	_, ok := rendezvous.LookupEnv(rendezvous.EnvToken)
 	require.False(t, ok, "it is another job's")
 }
 
@@ -51,13 +47,13 @@ func TestTokenFileIsPrivate(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(path, rendezvous.NewToken(), 0o600))
-	for name, value := range map[string]string{"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h",
-		"MASTER_PORT": "29513", env.VarJobToken: "", env.VarJobTokenFile: path} {
+	for name, value := range map[string]string{"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29513",
+		rendezvous.EnvToken: "", rendezvous.EnvTokenFile: path} {
 		t.Setenv(name, value)
 	}
 	_, err := rendezvous.FromEnv()
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(path, 0o640))
 	_, err = rendezvous.FromEnv()
-	require.ErrorContains(t, err, "has mode -rw-r-----, so that others can read the secret; want 0600")
+	require.ErrorContains(t, err, "has mode -rw-r-----, so that others can read the secret: want 0600")
 }

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/comm/internal/wire"
 )
 
@@ -61,7 +60,7 @@ func (p *Place) encode() ([]byte, error) {
 func decodePlace(text []byte) (Place, error) {
 	var p Place
 	if len(text) > maxPlace {
-		return p, fmt.Errorf("rendezvous: a place of %d bytes, want at most %d", len(text), maxPlace)
+		return p, fmt.Errorf("rendezvous: a place of %d bytes: want at most %d", len(text), maxPlace)
 	}
 	if err := json.Unmarshal(text, &p); err != nil {
 		return p, fmt.Errorf("rendezvous: no place: %w", err)
@@ -126,7 +125,7 @@ func (j *Job) announce(ctx context.Context) error {
 // errNoToken is the error of a rank that was given no token, while rank 0 was.
 var errNoToken = fmt.Errorf("rank 0 was given a job token in %s or %s, and this rank was not: set it for all ranks, "+
 	"or for none",
-	env.VarJobToken, env.VarJobTokenFile)
+	EnvToken, EnvTokenFile)
 
 // visit tries to reach rank 0 where a place says it is.
 func (j *Job) visit(ctx context.Context, p Place) error {

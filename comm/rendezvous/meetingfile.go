@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/internal/usertemp"
 )
 
@@ -106,5 +105,5 @@ func orToken(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return fmt.Errorf("%w, or %s to the same random text for all ranks", err, env.VarJobToken)
+	return fmt.Errorf("%w, or %s to the same random text for all ranks", err, EnvToken)
 }

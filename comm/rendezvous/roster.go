@@ -106,7 +106,7 @@ type HostEvent struct {
 // over, also on error.
 func ServeRoster(l net.Listener, token []byte, security TLS, o RosterOptions) (*Roster, error) {
 	if o.Min < 1 || o.Max < o.Min {
-		return nil, errors.Join(fmt.Errorf("rendezvous: a round of %d to %d hosts, want 1 ≤ min ≤ max", o.Min, o.Max),
+		return nil, errors.Join(fmt.Errorf("rendezvous: a round of %d to %d hosts: want 1 ≤ min ≤ max", o.Min, o.Max),
 			l.Close())
 	}
 	key, err := security.key(token)

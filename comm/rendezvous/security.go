@@ -7,13 +7,14 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"runtime"
 
-	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/comm/internal/wire"
 )
 
-// The environment variables that say how connections between hosts are protected; see [Config.ReadEnv].
+// The environment variables that say how connections between hosts are protected; see [TLSFromEnv].
 const (
 	EnvTLS     = "LOCKSTEP_TLS"      // a TLSMode
 	EnvTLSCert = "LOCKSTEP_TLS_CERT" // a file with this process's certificate, PEM
@@ -42,16 +43,16 @@ type TLS struct {
 	CAFile   string
 }
 
-// readTLS reads the variables.
-func readTLS(lookup env.Lookup) (TLS, error) {
-	t := TLS{Mode: TLSMode(lookup.Get(EnvTLS)), CertFile: lookup.Get(EnvTLSCert), KeyFile: lookup.Get(EnvTLSKey),
-		CAFile: lookup.Get(EnvTLSCA)}
+// TLSFromEnv reads EnvTLS, EnvTLSCert, EnvTLSKey and EnvTLSCA with a function like os.Getenv.
+func TLSFromEnv(getenv func(string) string) (TLS, error) {
+	t := TLS{Mode: TLSMode(getenv(EnvTLS)), CertFile: getenv(EnvTLSCert), KeyFile: getenv(EnvTLSKey),
+		CAFile: getenv(EnvTLSCA)}
 	switch t.Mode {
 	case "auto":
 		t.Mode = TLSBetweenHosts
 	case TLSBetweenHosts, TLSAlways, TLSNone:
 	default:
-		return t, fmt.Errorf("rendezvous: %s=%q, want auto (between hosts), %s or %s", EnvTLS, string(t.Mode),
+		return t, fmt.Errorf("rendezvous: %s=%q: want auto (between hosts), %s or %s", EnvTLS, string(t.Mode),
 			TLSAlways, TLSNone)
 	}
 	return t, nil
@@ -85,8 +86,8 @@ func (t TLS) certificates(o *wire.Options) error {
 	if err != nil {
 		return err
 	}
-	if env.Exposed(info.Mode()) {
-		return fmt.Errorf("%s has mode %v, so that others can read the key; want 0600", t.KeyFile, info.Mode().Perm())
+	if Exposed(info.Mode()) {
+		return fmt.Errorf("%s has mode %v, so that others can read the key: want 0600", t.KeyFile, info.Mode().Perm())
 	}
 	pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
 	if err != nil {
@@ -103,6 +104,9 @@ func (t TLS) certificates(o *wire.Options) error {
 	return nil
 }
 
+// Exposed reports whether others than the owner can read a file of this mode. Windows has no such bits.
+func Exposed(m fs.FileMode) bool { return runtime.GOOS != "windows" && m.Perm()&0o077 != 0 }
+
 // MinToken is the least length of a job token in bytes; [NewToken] makes longer ones.
 const MinToken = 24
 
@@ -118,12 +122,12 @@ var ErrWeakToken = errors.New("the job token can be guessed")
 func CheckToken(token []byte) error {
 	const how = "make one with `openssl rand -hex 32`"
 	if len(token) < MinToken {
-		return fmt.Errorf("%w: it has %d bytes, want at least %d random ones: %s", ErrWeakToken, len(token), MinToken,
+		return fmt.Errorf("%w: it has %d bytes: want at least %d random ones: %s", ErrWeakToken, len(token), MinToken,
 			how)
 	}
 	if bits := tokenBits(token); bits < minTokenBits {
 		return fmt.Errorf("%w: it is so regular, or made of so few common words, that it counts as "+
-			"%.0f bits, want at least %d: %s", ErrWeakToken, bits,
+			"%.0f bits: want at least %d: %s", ErrWeakToken, bits,
 			minTokenBits, how)
 	}
 	return nil

@@ -364,7 +364,7 @@ func (s *Server) bring(r request) (*exchange, *response) {
 		return nil, &response{Error: errOver.Error(), Over: true}
 	}
 	if r.N < 1 || r.N > maxRanks {
-		return nil, &response{Error: fmt.Sprintf("an exchange of %d ranks, want 1..%d", r.N, maxRanks)}
+		return nil, &response{Error: fmt.Sprintf("an exchange of %d ranks: want 1..%d", r.N, maxRanks)}
 	}
 	x := s.exchanges[r.Key]
 	if x == nil {
@@ -378,7 +378,7 @@ func (s *Server) bring(r request) (*exchange, *response) {
 	case r.N != x.n:
 		fault = fmt.Sprintf("rank %d believes in %d ranks, another one in %d", r.Rank, r.N, x.n)
 	case r.Rank < 0 || r.Rank >= x.n:
-		fault = fmt.Sprintf("rank %d of %d, want one in [0, %d)", r.Rank, x.n, x.n)
+		fault = fmt.Sprintf("rank %d of %d: want one in [0, %d)", r.Rank, x.n, x.n)
 	case twice:
 		fault = fmt.Sprintf("two processes came as rank %d", r.Rank)
 	}

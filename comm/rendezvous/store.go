@@ -116,7 +116,7 @@ func (s *Store) exchange(ctx context.Context, ask request) ([][]byte, error) {
 	key, n := ask.Key, ask.N
 	r, err := s.do(ctx, ask)
 	if err == nil && len(r.Values) != n {
-		return nil, fmt.Errorf("rendezvous: exchange %s: %d values, want %d", key, len(r.Values), n)
+		return nil, fmt.Errorf("rendezvous: exchange %s: %d values: want %d", key, len(r.Values), n)
 	}
 	return r.Values, err
 }

@@ -212,7 +212,7 @@ func (f *fabric) View(rank int, box *window.Box, n int) ([]byte, error) {
 	}
 	memory := f.shared[b.Segment-1].views[rank]
 	if b.Length != uint64(n) || b.Offset > uint64(len(memory)) || b.Length > uint64(len(memory))-b.Offset {
-		return nil, fmt.Errorf("a buffer of %d bytes at %d in a segment of %d, want %d bytes", b.Length, b.Offset,
+		return nil, fmt.Errorf("a buffer of %d bytes at %d in a segment of %d: want %d bytes", b.Length, b.Offset,
 			len(memory), n)
 	}
 	return memory[b.Offset : b.Offset+b.Length : b.Offset+b.Length], nil
@@ -335,7 +335,7 @@ func (f *fabric) openAll(tickets [][]byte, own *segment, sizes []int) ([][]byte,
 			views[r] = own.memory
 			continue
 		case err == nil && t.Error == "" && t.Bytes != sizes[r]:
-			err = fmt.Errorf("a segment of %d bytes, want %d", t.Bytes, sizes[r])
+			err = fmt.Errorf("a segment of %d bytes: want %d", t.Bytes, sizes[r])
 		case err == nil:
 			views[r], err = t.open()
 		}

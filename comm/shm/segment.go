@@ -102,7 +102,7 @@ func room(dir string, n int) error {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	if free := int64(fs.Bavail) * int64(fs.Bsize); free < int64(n) {
-		return fmt.Errorf("%s has %d bytes free, want %d: enlarge it (docker run --shm-size, or an emptyDir of "+
+		return fmt.Errorf("%s has %d bytes free: want %d: enlarge it (docker run --shm-size, or an emptyDir of "+
 			"medium Memory at /dev/shm in Kubernetes)", dir, free, n)
 	}
 	return nil
@@ -158,7 +158,7 @@ func (t ticket) open() ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", t.Path, err)
 	}
 	if stat.Size < int64(t.Bytes) || stat.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, fmt.Errorf("%s has %d bytes, want %d", t.Path, stat.Size, t.Bytes)
+		return nil, fmt.Errorf("%s has %d bytes: want %d", t.Path, stat.Size, t.Bytes)
 	}
 	m, err := unix.Mmap(fd, 0, t.Bytes, unix.PROT_READ|unix.PROT_WRITE, mapFlags)
 	if err != nil {

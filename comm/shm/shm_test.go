@@ -105,7 +105,7 @@ func TestOneHostIsRequired(t *testing.T) {
 
 func TestSegmentsThatCannotBeMade(t *testing.T) {
 	_, mine, err := makeSegment(named, 1<<60)
-	require.ErrorContains(t, err, "bytes free, want 1152921504606846976: enlarge it (docker run --shm-size")
+	require.ErrorContains(t, err, "bytes free: want 1152921504606846976: enlarge it (docker run --shm-size")
 	_, err = mine.open()
 	require.ErrorContains(t, err, "bytes free")
 	for _, path := range []string{"/etc/passwd", "lockstep-1", "/dev/shm/../../etc/passwd"} {
@@ -116,6 +116,6 @@ func TestSegmentsThatCannotBeMade(t *testing.T) {
 	require.NoError(t, err)
 	good.Bytes = 8192
 	_, err = good.open()
-	require.ErrorContains(t, err, "has 4096 bytes, want 8192")
+	require.ErrorContains(t, err, "has 4096 bytes: want 8192")
 	require.NoError(t, s.free())
 }

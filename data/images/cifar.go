@@ -92,7 +92,7 @@ func OpenCIFAR(dir string, train bool) (*Dataset, error) {
 func (c cifar) add(d *Dataset, raw []byte) error {
 	record := c.labels + cifarPixel
 	if len(raw) == 0 || len(raw)%record != 0 {
-		return fmt.Errorf("it has %d bytes, want a multiple of the %d of a record", len(raw), record)
+		return fmt.Errorf("it has %d bytes: want a multiple of the %d of a record", len(raw), record)
 	}
 	n := len(raw) / record
 	d.pixels, d.labels = slices.Grow(d.pixels, n*cifarPixel), slices.Grow(d.labels, n)
@@ -100,7 +100,7 @@ func (c cifar) add(d *Dataset, raw []byte) error {
 		r := raw[i*record : (i+1)*record]
 		label := r[c.labels-1]
 		if int(label) >= c.classes {
-			return fmt.Errorf("record %d has the label %d, want one below %d", i, label, c.classes)
+			return fmt.Errorf("record %d has the label %d: want one below %d", i, label, c.classes)
 		}
 		d.labels, d.pixels = append(d.labels, label), append(d.pixels, r[c.labels:]...)
 	}
@@ -122,7 +122,7 @@ func (c cifar) readNames(dir string) ([]string, error) {
 	}
 	names := strings.Fields(string(text))
 	if len(names) != c.classes {
-		return nil, fmt.Errorf("images: %s has %d names, want %d", path, len(names), c.classes)
+		return nil, fmt.Errorf("images: %s has %d names: want %d", path, len(names), c.classes)
 	}
 	return names, nil
 }

@@ -56,7 +56,7 @@ func TestOpenCIFAR(t *testing.T) {
 	require.Equal(t, "horse", d.Names()[7])
 	write(t, names, []byte("airplane\n"))
 	_, err = images.OpenCIFAR(dir, false)
-	require.ErrorContains(t, err, "batches.meta.txt has 1 names, want 10")
+	require.ErrorContains(t, err, "batches.meta.txt has 1 names: want 10")
 
 	hundred := t.TempDir()
 	write(t, filepath.Join(hundred, "train.bin"), append(record(4, 99), record(19, 3)...))
@@ -75,9 +75,9 @@ func TestCIFARFaults(t *testing.T) {
 	writeCIFAR10(t, dir)
 	path := filepath.Join(dir, "data_batch_2.bin")
 	for want, raw := range map[string][]byte{
-		"it has 3072 bytes, want a multiple of the 3073 of a record": record(1)[:3072],
+		"it has 3072 bytes: want a multiple of the 3073 of a record": record(1)[:3072],
 		"it has 0 bytes": nil,
-		"record 1 has the label 10, want one below 10": append(record(1), record(10)...),
+		"record 1 has the label 10: want one below 10": append(record(1), record(10)...),
 		"data_batch_2.bin is compressed by gzip":       zipped(t, record(1)),
 	} {
 		write(t, path, raw)

@@ -87,7 +87,7 @@ func NormalizationOf(set data.Dataset[Image], most int) (Normalization, error) {
 			counts = make([][256]float64, x.planes())
 		}
 		if x.planes() != len(counts) || len(x.Pixels) != x.planes()*x.Height*x.Width {
-			return Normalization{}, fmt.Errorf("images: image %d has %d pixels in %d channels, want %d channels "+
+			return Normalization{}, fmt.Errorf("images: image %d has %d pixels in %d channels: want %d channels "+
 				"of %d×%d",
 				index, len(x.Pixels), x.planes(), len(counts), x.Height, x.Width)
 		}

@@ -137,7 +137,7 @@ func ReadFile(path string) (Image, error) {
 	size, _, err := image.DecodeConfig(bytes.NewReader(raw))
 	most := min(max(leastPixels, perByte*len(raw)), maxPixels)
 	if err == nil && (size.Width < 1 || size.Height < 1 || size.Width > most/size.Height) {
-		err = fmt.Errorf("it has %d×%d pixels in %d bytes, want at most %d pixels", size.Width, size.Height, len(raw),
+		err = fmt.Errorf("it has %d×%d pixels in %d bytes: want at most %d pixels", size.Width, size.Height, len(raw),
 			most)
 	}
 	var decoded image.Image

@@ -122,7 +122,7 @@ func TestImagesOfTooManyPixelsAreRefused(t *testing.T) {
 	binary.BigEndian.PutUint32(size[17:], crc32.ChecksumIEEE(size[:17]))
 	write(t, path, append([]byte("\x89PNG\r\n\x1a\n\x00\x00\x00\x0d"), size...))
 	_, err := images.ReadFile(path)
-	require.ErrorContains(t, err, "large.png: it has 1048576×65 pixels in 33 bytes, want at most 16777216 pixels")
+	require.ErrorContains(t, err, "large.png: it has 1048576×65 pixels in 33 bytes: want at most 16777216 pixels")
 }
 
 // The layouts of a data set in a folder are told apart.

@@ -147,14 +147,14 @@ func (c *cursor[T]) readLine() (ended bool, err error) {
 // decode reads a sample out of a line that is not blank.
 func (c *cursor[T]) decode(line []byte, sample *T) error {
 	if !utf8.Valid(line) {
-		return errors.New("it is not UTF-8")
+		return fmt.Errorf("%.40q: want UTF-8", line)
 	}
 	if c.wanted != nil && line[0] != '{' {
 		hint := ""
 		if line[0] == '[' && c.at.Line == 1 {
 			hint = " on each line: \"jq -c '.[]' FILE\" writes the objects of an array so"
 		}
-		return fmt.Errorf("it begins with %.20q, want a JSON object%s", line, hint)
+		return fmt.Errorf("it begins with %.20q: want a JSON object%s", line, hint)
 	}
 	if err := unmarshal(line, sample); err != nil {
 		return fmt.Errorf("%w (want %T)", err, *sample)

@@ -51,7 +51,7 @@ const (
 // head sets the columns.
 func (t *Table) head(columns []string) error {
 	if len(columns) > MaxColumns {
-		return fmt.Errorf("it has %d columns, want at most %d", len(columns), MaxColumns)
+		return fmt.Errorf("it has %d columns: want at most %d", len(columns), MaxColumns)
 	}
 	t.Columns = columns
 	return nil
@@ -146,7 +146,7 @@ func (t *Table) fill(read func(raw []byte) error, raw []byte, size int64) (*Tabl
 // list or an object.
 func (t *Table) Column(name string) (int, error) {
 	if line, ok := t.nested[name]; ok {
-		return 0, fmt.Errorf("tabular: %s: line %d: %q is a list or an object, want a string, a number or a bool",
+		return 0, fmt.Errorf("tabular: %s: line %d: %q is a list or an object: want a string, a number or a bool",
 			t.Path,
 			line, name)
 	}
@@ -245,7 +245,7 @@ func ragged(line int, row, columns []string, separator rune) error {
 	if len(row) > len(columns) && separator != '\t' {
 		hint = fmt.Sprintf("; a value that has %q in it must stand in quotes", separator)
 	}
-	return fmt.Errorf("line %d has %d values, want %d as the header (%s): %s%s", line, len(row), len(columns),
+	return fmt.Errorf("line %d has %d values: want %d as the header (%s): %s%s", line, len(row), len(columns),
 		clip(strings.Join(columns, ", ")), clip(strings.Join(row, string(separator))), hint)
 }
 
@@ -364,7 +364,7 @@ func nonBlank(raw []byte) func(yield func(int, string) bool) {
 // check refuses tables that no format may have.
 func (t *Table) check() error {
 	if len(t.Rows) == 0 {
-		return errors.New("there are no rows, want a header and at least one")
+		return errors.New("there are no rows: want a header and at least one")
 	}
 	t.dropIndex()
 	seen := make(map[string]bool, len(t.Columns))

@@ -75,8 +75,8 @@ func TestReadRefuses(t *testing.T) {
 		{"a.xlsx", "", `unknown format ".xlsx": want a file named .csv, .tsv, .jsonl or .json, or the same with .gz`},
 		{"a.csv", "", "there are no rows"},
 		{"a.csv", "a,b\n", "there are no rows"},
-		{"a.csv", "a,b\n1,2\n1\n", "line 3 has 1 values, want 2 as the header (a, b): 1"},
-		{"a.csv", "text,label\nwell, well,1\n", `line 2 has 3 values, want 2 as the header (text, label): well, well,1; ` +
+		{"a.csv", "a,b\n1,2\n1\n", "line 3 has 1 values: want 2 as the header (a, b): 1"},
+		{"a.csv", "text,label\nwell, well,1\n", `line 2 has 3 values: want 2 as the header (text, label): well, well,1; ` +
 			`a value that has ',' in it must stand in quotes`},
 		{"a.csv", "a,a\n1,2\n", `two columns are named "a"`},
 		{"a.csv", "a,\n1,2\n", "column 2 has no name"},
@@ -89,7 +89,7 @@ func TestReadRefuses(t *testing.T) {
 		{"a.csv.zst", "\x28\xb5\x2f\xfd", "a.csv.zst is compressed by zstd: decompress it"},
 		{"a.csv", "\xff\xfea\x00", "a.csv is UTF-16, not UTF-8"},
 		{"a.jsonl", "version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"},
-		{"a.tsv", "a\tb\n1\t2\t3\n", "line 2 has 3 values, want 2 as the header"},
+		{"a.tsv", "a\tb\n1\t2\t3\n", "line 2 has 3 values: want 2 as the header"},
 		{"a.jsonl", "\n[1]\n", "line 2: got '1', want a JSON object"},
 		{"a.jsonl", "{}\n[1]\n", "line 2: want a JSON object, got [1]"},
 		{"a.jsonl", `{"a": 1`, "line 1: the JSON object that begins here ends too early"},
@@ -98,7 +98,7 @@ func TestReadRefuses(t *testing.T) {
 		{"a.json", `{"a":{"0":1,"1":2},"b":{"0":1,"1":2}}`, `want to_json(FILE, orient="records", lines=True)`},
 		{"a.jsonl", `{"a": "\ud800"}`, "line 1: field \"a\" has an escape"},
 		{"a.jsonl", "{\"a\": \"\xff\"}", "line 1 is not UTF-8"},
-		{"a.jsonl", `{"a": 1} {`, "line 1: there is more after the JSON object"},
+		{"a.jsonl", `{"a": 1} {`, "line 1: more text behind the JSON object"},
 		{"a.jsonl.gz", "this is plain text", "gzip: invalid header"},
 	} {
 		path := write(t, c[0], c[1])
@@ -138,7 +138,7 @@ func TestNestedColumns(t *testing.T) {
 	require.Equal(t, [][]string{{"Say hi.", "", ""}, {"Again.", "", ""}}, table.Rows)
 	require.Equal(t, []int{1, 2}, table.Lines)
 	_, err = table.Column("history")
-	require.ErrorContains(t, err, `line 1: "history" is a list or an object, want a string`)
+	require.ErrorContains(t, err, `line 1: "history" is a list or an object: want a string`)
 	at, err := table.TextColumn()
 	require.NoError(t, err)
 	require.Zero(t, at)
@@ -180,8 +180,8 @@ func TestTablesMadeToExhaustMemoryAreRefused(t *testing.T) {
 		"rows.tsv.gz": {zipped(t, strings.TrimSuffix(header.String(), "\t")+"\n"+
 			strings.Repeat(strings.Repeat("\t", 59_999)+"0\n", 140)), "more than 8388608 values"},
 		"columns.jsonl": {columns.String(), "more than 8388608 values"},
-		"header.csv":    {strings.Repeat("x,", 70_000) + "\n1\n", "70001 columns, want at most 65536"},
-		"header.tsv":    {strings.Repeat("x\t", 70_000) + "\n1\n", "70001 columns, want at most 65536"},
+		"header.csv":    {strings.Repeat("x,", 70_000) + "\n1\n", "70001 columns: want at most 65536"},
+		"header.tsv":    {strings.Repeat("x\t", 70_000) + "\n1\n", "70001 columns: want at most 65536"},
 	} {
 		path := write(t, name, c.content)
 		_, err := tabular.Read(path)

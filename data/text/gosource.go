@@ -51,7 +51,7 @@ func GoSource(root string) (train, heldOut []string, err error) {
 	}
 	if len(train) == 0 || len(heldOut) == 0 {
 		return nil, nil,
-			fmt.Errorf("text: %s has %d training and %d held-out .go files, want the source of Go's standard library",
+			fmt.Errorf("text: %s has %d training and %d held-out .go files: want the source of Go's standard library",
 				root, len(train), len(heldOut))
 	}
 	return train, heldOut, nil

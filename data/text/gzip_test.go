@@ -87,10 +87,10 @@ func TestColumnOfJSONLines(t *testing.T) {
 		{`{"n":1}`, "", nil, `line 1: none of the columns n holds texts`},
 		{`{"id":"q7","body":"x"}`, "", []string{"x"}, ""},
 		{`{"sentence1":"x","sentence2":"y"}`, "", nil, `pairs, of sentence1 and sentence2`},
-		{`{"text":null,"body":"x"}`, "", nil, `field "text" is null, want a string`},
+		{`{"text":null,"body":"x"}`, "", nil, `field "text" is null: want a string`},
 		{"{\"body\":\"x\"}\n{\"text\":\"y\"}", "", []string{"x"}, `line 2 has no field "body"`},
 		{`{"text":7,"body":"x"}`, "", []string{"x"}, ""},
-		{`{"text":7,"body":"x"}`, "text", nil, `field "text" is 7, want a string`},
+		{`{"text":7,"body":"x"}`, "text", nil, `field "text" is 7: want a string`},
 	} {
 		got, err := read(written(t, "a.jsonl", []byte(c.lines)), text.Options{Column: c.column})
 		if c.err != "" {

@@ -131,7 +131,7 @@ func (t *BPE) addTokens() error {
 		case ok:
 			t.tokens[id] = []byte(a.Content)
 		case int(a.ID) != len(t.tokens):
-			return fmt.Errorf("tokenizers: added token %q has id %d, want %d, the next free one", a.Content, a.ID,
+			return fmt.Errorf("tokenizers: added token %q has id %d: want %d, the next free one", a.Content, a.ID,
 				len(t.tokens))
 		default:
 			t.ids[a.Content] = a.ID

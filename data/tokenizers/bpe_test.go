@@ -237,7 +237,7 @@ func TestTrainAgreesWithCountingAnew(t *testing.T) {
 func TestTrainOptions(t *testing.T) {
 	ctx := context.Background()
 	for want, o := range map[string]TrainOptions{
-		"vocabulary size is 256, want at least 257": {VocabSize: 256, SpecialTokens: []string{"<s>"}},
+		"vocabulary size is 256: want at least 257": {VocabSize: 256, SpecialTokens: []string{"<s>"}},
 		"vocabulary size is -1":                     {VocabSize: -1},
 		"minimum frequency is -2":                   {VocabSize: 300, MinFrequency: -2},
 		`special token "<s>"`:                       {VocabSize: 300, SpecialTokens: []string{"<s>", "<s>"}},

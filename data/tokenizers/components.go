@@ -68,7 +68,7 @@ func (f *file) check() (m fileModel, err error) {
 				a.Content, a.SingleWord, a.LStrip, a.RStrip))
 		}
 		if a.ID < 0 || a.ID > math.MaxInt32 {
-			add(fmt.Sprintf("added token %q has id %d, want 0 or more", a.Content, a.ID))
+			add(fmt.Sprintf("added token %q has id %d: want 0 or more", a.Content, a.ID))
 		}
 	}
 	for _, part := range []struct {
@@ -80,7 +80,7 @@ func (f *file) check() (m fileModel, err error) {
 		}
 	}
 	if f.Version != "1.0" {
-		add(fmt.Sprintf("version is %q, want \"1.0\"", f.Version))
+		add(fmt.Sprintf("version is %q: want \"1.0\"", f.Version))
 	}
 	const most = 12
 	if n := len(bad) - most; n > 0 {
@@ -95,14 +95,14 @@ func (f *file) check() (m fileModel, err error) {
 // model reads the model, if it is a BPE.
 func (f *file) model() (m fileModel, bad []string) {
 	if isNull(f.Model) {
-		return m, []string{"model is missing, want BPE"}
+		return m, []string{"model is missing: want BPE"}
 	}
 	kind := component{Type: "BPE"} // older files leave it out
 	if err := json.Unmarshal(f.Model, &kind); err != nil {
 		return m, []string{fmt.Sprintf("model: %v", err)}
 	}
 	if kind.Type != "BPE" {
-		return m, []string{fmt.Sprintf("model: type is %q, which is not supported; want BPE", kind.Type)}
+		return m, []string{fmt.Sprintf("model: type is %q, which is not supported: want BPE", kind.Type)}
 	}
 	if err := strict(f.Model, &m); err != nil {
 		return m, []string{fmt.Sprintf("model: %v", err)}
@@ -115,14 +115,14 @@ func (f *file) model() (m fileModel, bad []string) {
 func (m *fileModel) check() (bad []string) {
 	notEmpty := func(s *string) bool { return s != nil && *s != "" }
 	if m.Dropout != nil && *m.Dropout != 0 {
-		bad = append(bad, fmt.Sprintf("model: dropout is %g, which is not supported; want null", *m.Dropout))
+		bad = append(bad, fmt.Sprintf("model: dropout is %g, which is not supported: want null", *m.Dropout))
 	}
 	if notEmpty(m.ContinuingSubwordPrefix) {
-		bad = append(bad, fmt.Sprintf("model: continuing_subword_prefix is %q, which is not supported; want none",
+		bad = append(bad, fmt.Sprintf("model: continuing_subword_prefix is %q, which is not supported: want none",
 			*m.ContinuingSubwordPrefix))
 	}
 	if notEmpty(m.EndOfWordSuffix) {
-		bad = append(bad, fmt.Sprintf("model: end_of_word_suffix is %q, which is not supported; want none",
+		bad = append(bad, fmt.Sprintf("model: end_of_word_suffix is %q, which is not supported: want none",
 			*m.EndOfWordSuffix))
 	}
 	return bad
@@ -173,7 +173,7 @@ func checkNormalizer(raw json.RawMessage) (bad []string) {
 		return []string{fmt.Sprintf("normalizer: %v", err)}
 	}
 	for _, c := range list {
-		bad = append(bad, fmt.Sprintf("normalizer is set, %q, which is not supported; want null", c.Type))
+		bad = append(bad, fmt.Sprintf("normalizer is set, %q, which is not supported: want null", c.Type))
 	}
 	return bad
 }
@@ -191,7 +191,7 @@ func checkPreTokenizer(raw json.RawMessage) []string {
 	case err != nil:
 		return []string{fmt.Sprintf("pre_tokenizer: %v", err)}
 	case len(list) == 0:
-		return []string{"pre_tokenizer is missing, want ByteLevel"}
+		return []string{"pre_tokenizer is missing: want ByteLevel"}
 	}
 	var bad []string
 	split := false
@@ -212,7 +212,7 @@ func checkPreTokenizer(raw json.RawMessage) []string {
 	case err != nil:
 		bad = append(bad, err.Error())
 	case b.AddPrefixSpace || b.UseRegex == split:
-		bad = append(bad, fmt.Sprintf("pre_tokenizer has add_prefix_space %t and use_regex %t, want false and %t",
+		bad = append(bad, fmt.Sprintf("pre_tokenizer has add_prefix_space %t and use_regex %t: want false and %t",
 			b.AddPrefixSpace, b.UseRegex, !split))
 	}
 	return bad
@@ -230,12 +230,12 @@ func checkSplit(raw json.RawMessage) string {
 	case err != nil:
 		return fmt.Sprintf("pre_tokenizer: Split: %v", err)
 	case s.Pattern.Regex == nil:
-		return "pre_tokenizer: Split has no regular expression, want GPT-2's"
+		return "pre_tokenizer: Split has no regular expression: want GPT-2's"
 	case !slices.Contains(gpt2Patterns, *s.Pattern.Regex):
-		return fmt.Sprintf("pre_tokenizer: Split by %.200q is not supported; want GPT-2's regular expression",
+		return fmt.Sprintf("pre_tokenizer: Split by %.200q is not supported: want GPT-2's regular expression",
 			*s.Pattern.Regex)
 	case s.Behavior != "Isolated" && (s.Behavior != "Removed" || !s.Invert):
-		return fmt.Sprintf("pre_tokenizer: Split has behavior %q and invert %t, want Isolated", s.Behavior, s.Invert)
+		return fmt.Sprintf("pre_tokenizer: Split has behavior %q and invert %t: want Isolated", s.Behavior, s.Invert)
 	}
 	return ""
 }
@@ -247,7 +247,7 @@ func checkDecoder(raw json.RawMessage) []string {
 	case err != nil:
 		return []string{fmt.Sprintf("decoder: %v", err)}
 	case len(list) == 0:
-		return []string{"decoder is missing, want ByteLevel"}
+		return []string{"decoder is missing: want ByteLevel"}
 	}
 	var bad []string
 	if _, err := byteLevel("decoder", list[0].raw); err != nil {
@@ -268,7 +268,7 @@ func byteLevel(name string, raw json.RawMessage) (fileByteLevel, error) {
 		return b, fmt.Errorf("%s: %w", name, err)
 	}
 	if kind.Type != "ByteLevel" {
-		return b, fmt.Errorf("%s is %q, which is not supported; want ByteLevel", name, kind.Type)
+		return b, fmt.Errorf("%s is %q, which is not supported: want ByteLevel", name, kind.Type)
 	}
 	if err := strict(raw, &b); err != nil {
 		return b, fmt.Errorf("%s: %w", name, err)

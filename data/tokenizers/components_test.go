@@ -76,11 +76,11 @@ func TestReadRefusesWithAllFaults(t *testing.T) {
 	tree["decoder"] = map[string]any{"type": "WordPiece"}
 	tree["post_processor"] = map[string]any{"type": "BertProcessing"}
 	_, err := read(t, tree)
-	require.EqualError(t, err, `tokenizers: tokenizer.json: model: type is "WordPiece", which is not supported; want BPE; `+
-		`pre_tokenizer is "BertPreTokenizer", which is not supported; want ByteLevel; `+
-		`normalizer is set, "BertNormalizer", which is not supported; want null; `+
-		`decoder is "WordPiece", which is not supported; want ByteLevel; `+
-		`post_processor is "BertProcessing", which is not supported; want ByteLevel, TemplateProcessing or a Sequence of them`)
+	require.EqualError(t, err, `tokenizers: tokenizer.json: model: type is "WordPiece", which is not supported: want BPE; `+
+		`pre_tokenizer is "BertPreTokenizer", which is not supported: want ByteLevel; `+
+		`normalizer is set, "BertNormalizer", which is not supported: want null; `+
+		`decoder is "WordPiece", which is not supported: want ByteLevel; `+
+		`post_processor is "BertProcessing", which is not supported: want ByteLevel, TemplateProcessing or a Sequence of them`)
 
 	tree = written(t)
 	model := tree["model"].(map[string]any)

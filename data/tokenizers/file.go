@@ -168,9 +168,9 @@ func otherForm(path string) string {
 		return "; there are vocab.json and merges.txt: in Python, " +
 			"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes tokenizer.json"
 	case has("vocab.txt"):
-		return "; there is vocab.txt, of WordPiece, which is not supported; want byte-level BPE"
+		return "; there is vocab.txt, of WordPiece, which is not supported: want byte-level BPE"
 	case has("tokenizer.model"), has("spiece.model"), has("sentencepiece.bpe.model"):
-		return "; there is a tokenizer of SentencePiece, which is not supported; want byte-level BPE"
+		return "; there is a tokenizer of SentencePiece, which is not supported: want byte-level BPE"
 	}
 	return ""
 }
@@ -239,7 +239,7 @@ func strict(data []byte, to any) error {
 	d.DisallowUnknownFields()
 	if err := d.Decode(to); err != nil {
 		if errors.Is(err, io.EOF) {
-			return errors.New("the JSON is empty")
+			return errors.New("an empty text: want JSON")
 		}
 		return err
 	}
@@ -275,7 +275,7 @@ func parseVocab(raw json.RawMessage, most int) ([]string, map[string]int32, erro
 			return nil, nil, fmt.Errorf("token %q is given twice", token)
 		}
 		if id < 0 || id > math.MaxInt32 {
-			return nil, nil, fmt.Errorf("token %q has id %d, want 0 or more", token, id)
+			return nil, nil, fmt.Errorf("token %q has id %d: want 0 or more", token, id)
 		}
 		ids[token] = int32(id)
 	}

@@ -114,7 +114,7 @@ func TestReadRefuses(t *testing.T) {
 		value     any
 		want      string
 	}{
-		{"", "version", "2.0", `version is "2.0", want "1.0"`},
+		{"", "version", "2.0", `version is "2.0": want "1.0"`},
 		{"", "normalizer", component("NFC"), "normalizer is set"},
 		{"", "truncation", "x", "truncation is not an object"},
 		{"", "padding", 7, "padding is not an object"},
@@ -122,7 +122,7 @@ func TestReadRefuses(t *testing.T) {
 			map[string]any{"type": "Digits", "individual_digits": false}, level(false, true)}},
 			`pre_tokenizer has "Digits", which is not supported before`},
 		{"", "pre_tokenizer", split("x", "Isolated"), `Split by "x" is not supported`},
-		{"", "pre_tokenizer", split(gpt2Patterns[0], "Removed"), `behavior "Removed" and invert false, want Isolated`},
+		{"", "pre_tokenizer", split(gpt2Patterns[0], "Removed"), `behavior "Removed" and invert false: want Isolated`},
 		{"", "decoder", map[string]any{"type": "Sequence", "decoders": []any{level(true, true), component("Strip")}},
 			`decoder has "Strip" after its first component`},
 		{"", "pre_tokenizer", nil, "pre_tokenizer is missing"},
@@ -134,7 +134,7 @@ func TestReadRefuses(t *testing.T) {
 		{"", "decoder", nil, "decoder is missing"},
 		{"", "post_processor", component("BertProcessing"), `post_processor is "BertProcessing"`},
 		{"", "post_processor", component("TemplateProcessing"),
-			`post_processor: the template of one text has 0 texts, want 1`},
+			`post_processor: the template of one text has 0 texts: want 1`},
 		{"", "surprise", 1, `unknown field "surprise"`},
 		{"", "added_tokens", added("lstrip", true), "lstrip true"},
 		{"", "added_tokens", added("single_word", true), "single_word true"},
@@ -178,7 +178,7 @@ func TestReadRefusesBrokenFiles(t *testing.T) {
 	require.NoError(t, err)
 	file := b.String()
 	for want, broken := range map[string]string{
-		"the JSON is empty":                file[:0],
+		"an empty text: want JSON":         file[:0],
 		"unexpected EOF":                   file[:len(file)/2],
 		"there is text after the end":      file + "{}",
 		`token "Ġ" is given twice`:         strings.Replace(file, `"Ġ": `, `"Ġ": 0, "Ġ": `, 1),
@@ -241,7 +241,7 @@ func TestTemplatesMadeToExhaustMemoryAreRefused(t *testing.T) {
 	}
 	for want, text := range map[string]string{
 		"post_processor: the template puts more than 1024 tokens around a text": template(33, 32),
-		"post_processor is a Sequence of 65 processors, want at most 64":        sequence(`{"type":"ByteLevel"}`, 65),
+		"post_processor is a Sequence of 65 processors: want at most 64":        sequence(`{"type":"ByteLevel"}`, 65),
 		"more than 4 Sequences in each other":                                   nested,
 		"more than 1024 tokens":                                                 sequence(template(32, 31), 2),
 	} {

@@ -83,7 +83,7 @@ func parseProcessor(name string, raw json.RawMessage, vocab, depth int) (templat
 		}
 	case "Sequence":
 		if n := len(kind.Processors); n > maxProcessors {
-			return t, fmt.Errorf("%s is a Sequence of %d processors, want at most %d", name, n, maxProcessors)
+			return t, fmt.Errorf("%s is a Sequence of %d processors: want at most %d", name, n, maxProcessors)
 		}
 		for i, p := range kind.Processors {
 			inner, err := parseProcessor(fmt.Sprintf("%s.processors[%d]", name, i), p, vocab, depth+1)
@@ -97,7 +97,7 @@ func parseProcessor(name string, raw json.RawMessage, vocab, depth int) (templat
 		}
 	default:
 		return t,
-			fmt.Errorf("%s is %q, which is not supported; want ByteLevel, TemplateProcessing or a Sequence of them",
+			fmt.Errorf("%s is %q, which is not supported: want ByteLevel, TemplateProcessing or a Sequence of them",
 				name, kind.Type)
 	}
 	t.raw = slices.Clone(raw)
@@ -126,7 +126,7 @@ func single(raw json.RawMessage, vocab int) (before, after []int32, err error) {
 			}
 			for _, id := range special.IDs {
 				if id < 0 || int(id) >= vocab {
-					return nil, nil, fmt.Errorf("special token %q has id %d, want one of the %d tokens", special.ID, id,
+					return nil, nil, fmt.Errorf("special token %q has id %d: want one of the %d tokens", special.ID, id,
 						vocab)
 				}
 			}
@@ -140,7 +140,7 @@ func single(raw json.RawMessage, vocab int) (before, after []int32, err error) {
 		}
 	}
 	if texts != 1 {
-		return nil, nil, fmt.Errorf("the template of one text has %d texts, want 1", texts)
+		return nil, nil, fmt.Errorf("the template of one text has %d texts: want 1", texts)
 	}
 	return before, after, nil
 }

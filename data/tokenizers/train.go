@@ -37,11 +37,11 @@ type TrainOptions struct {
 
 func (o *TrainOptions) check() error {
 	if least := 256 + len(o.SpecialTokens); o.VocabSize < least || o.VocabSize > math.MaxInt32 {
-		return fmt.Errorf("tokenizers: vocabulary size is %d, want at least %d: 256 bytes and %d special tokens",
+		return fmt.Errorf("tokenizers: vocabulary size is %d: want at least %d: 256 bytes and %d special tokens",
 			o.VocabSize, least, len(o.SpecialTokens))
 	}
 	if o.MinFrequency < 0 {
-		return fmt.Errorf("tokenizers: minimum frequency is %d, want 0 or more", o.MinFrequency)
+		return fmt.Errorf("tokenizers: minimum frequency is %d: want 0 or more", o.MinFrequency)
 	}
 	seen := map[string]bool{}
 	for _, s := range o.SpecialTokens {

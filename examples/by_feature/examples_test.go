@@ -123,7 +123,7 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.Contains(t, r.stdout, "after 2 steps\n")
 		r = run(t, program, nil, "--num_samples=0", "--learning_rat=1")
 		require.Equal(t, 2, r.code)
-		require.Contains(t, r.stderr, "num_samples is 0 (flag --num_samples); want a whole number ≥ 1\n")
+		require.Contains(t, r.stderr, "num_samples is 0 (flag --num_samples): want a whole number ≥ 1\n")
 		require.Contains(t, r.stderr, "unknown flag --learning_rat; did you mean --learning_rate?\n")
 		require.Contains(t, run(t, program, nil, "--help").stdout, "--num_samples")
 		r = run(t, program, nil, "--num_train_epochs=1", "--torch_compile", "--warmup_ratio", "0.1", "--save_strategy",
@@ -136,7 +136,7 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.Contains(t, r.stderr, "3 faults")
 		require.Contains(t, r.stderr, "auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: "+
 			"the search for a batch size that fits")
-		require.Contains(t, r.stderr, `report_to is "wandb" (flag --report_to); want none`)
+		require.Contains(t, r.stderr, `report_to is "wandb" (flag --report_to): want none`)
 	},
 	"compression": func(t *testing.T, _ string, r result) {
 		loss := r.numbers(t, `(?m)^(.*): eval_loss (\d\.\d+), .*; same bits as without: (?:true|false)$`)

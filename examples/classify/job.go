@@ -181,7 +181,7 @@ func (j *job) load(classes []string) error {
 			return err
 		}
 	default:
-		return fmt.Errorf("%s is a %s, want a gpt2", dir, m.ModelType())
+		return fmt.Errorf("%s is a %s: want a gpt2", dir, m.ModelType())
 	}
 	if j.net.Cfg.PadTokenID == nil {
 		return fmt.Errorf("%s: the configuration has no pad_token_id", dir)

@@ -28,7 +28,7 @@ func readTexts(p *program.Process, d *DataArguments, seed uint64, training bool)
 	case d.TrainFile == "" && d.ValidationFile == "":
 		root, err := text.GoRoot()
 		if err != nil {
-			return nil, nil, fmt.Errorf("%w; want --train_file, a table of texts with labels", err)
+			return nil, nil, fmt.Errorf("%w: want --train_file, a table of texts with labels", err)
 		}
 		return goComments(p, root)
 	case d.TrainFile == "" && training:
@@ -79,7 +79,7 @@ func readTable(path string, d *DataArguments, column string) (*texts, error) {
 		for i, l := range out.labels {
 			if f, err := strconv.ParseFloat(l, 64); err != nil || f != math.Trunc(f) {
 				return nil, fmt.Errorf("%s: line %d: %s is %s: numbers with fractions are scores to be predicted, a "+
-					"regression, which this program does not learn; want classes in --label_column", path, t.Lines[i],
+					"regression, which this program does not learn: want classes in --label_column", path, t.Lines[i],
 					d.LabelColumn, l)
 			}
 		}
@@ -91,7 +91,7 @@ func readTable(path string, d *DataArguments, column string) (*texts, error) {
 func (t *texts) split(percent int, seed uint64) (train, eval *texts, err error) {
 	n := len(t.texts) * percent / 100
 	if n == 0 || n == len(t.texts) {
-		return nil, nil, fmt.Errorf("%s: %d %% of %d texts are %d, want some to learn and some to evaluate on: "+
+		return nil, nil, fmt.Errorf("%s: %d %% of %d texts are %d: want some to learn and some to evaluate on: "+
 			"give a validation_file or another validation_split_percentage",
 			t.name, percent, len(t.texts), n)
 	}

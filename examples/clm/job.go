@@ -89,7 +89,7 @@ func requireWritable(dir string) error {
 		_ = os.Remove(probe) // another run may have been faster
 	}
 	if err != nil {
-		return fmt.Errorf("output_dir %s: %w; want a folder that can be written to", dir, err)
+		return fmt.Errorf("output_dir %s: %w: want a folder that can be written to", dir, err)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func (m *fitMetric) MergeParts(parts [][]byte) error {
 	m.Reset()
 	for rank, p := range parts {
 		if len(p) != 8*len(m.sums) {
-			return fmt.Errorf("rank %d sent %d bytes, want %d sums", rank, len(p), len(m.sums))
+			return fmt.Errorf("rank %d sent %d bytes: want %d sums", rank, len(p), len(m.sums))
 		}
 		for j := range m.sums {
 			m.sums[j] += math.Float64frombits(binary.LittleEndian.Uint64(p[8*j:]))

@@ -73,7 +73,7 @@ func (p part) Get(i int) (images.Image, error) { return p.Set.Get(p.indices[i]) 
 func holdOut(s images.Set, share float64, seed uint64) (train, test images.Set, err error) {
 	n := int(float64(s.Len())*share + 0.5)
 	if n == 0 || n == s.Len() {
-		return nil, nil, fmt.Errorf("train_val_split %g of %d images are %d, want some to train and some to "+
+		return nil, nil, fmt.Errorf("train_val_split %g of %d images are %d: want some to train and some to "+
 			"evaluate on",
 			share, s.Len(), n)
 	}

@@ -60,7 +60,7 @@ func (*Callback) CallbackName() string { return "nvml" }
 // OnTrainBegin finds the GPUs and begins to read them.
 func (c *Callback) OnTrainBegin(e *callbacks.Event) error {
 	if c.Every < 0 {
-		return fmt.Errorf("nvml: Every is %v, want a time above 0, or 0 for %v", c.Every, DefaultEvery)
+		return fmt.Errorf("nvml: Every is %v: want a time above 0, or 0 for %v", c.Every, DefaultEvery)
 	}
 	_ = c.Close() // of a run that broke off
 	open := c.open

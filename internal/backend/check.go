@@ -69,7 +69,7 @@ func (c *Call) WantRows(v *View) error {
 // WantVector returns an error unless the view is contiguous, has n elements and the dtype.
 func (v *View) WantVector(dt dtype.DType, n int) error {
 	if v.DType != dt || v.Numel() != n || !v.Contiguous() {
-		return fmt.Errorf("is %s of shape %v, want %d contiguous elements of %s", v.DType, v.Shape[:v.NDim], n, dt)
+		return fmt.Errorf("is %s of shape %v: want %d contiguous elements of %s", v.DType, v.Shape[:v.NDim], n, dt)
 	}
 	return nil
 }

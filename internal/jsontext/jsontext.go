@@ -39,7 +39,7 @@ func (f Field) Kind() string {
 // Text is the string that the value is. The error says what else it is, or that half a surrogate pair stands in it.
 func (f Field) Text() (string, error) {
 	if f.Value[0] != '"' {
-		return "", fmt.Errorf("field %q is %.40s, want a string", f.Key, f.Value)
+		return "", fmt.Errorf("field %q is %.40s: want a string", f.Key, f.Value)
 	}
 	var s string
 	if err := json.Unmarshal(f.Value, &s); err != nil {
@@ -78,7 +78,7 @@ func Fields(object []byte) ([]Field, error) {
 		return nil, fault(err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("there is more after the JSON object")
+		return nil, errors.New("more text behind the JSON object: want the object alone")
 	}
 	return fields, nil
 }

@@ -83,13 +83,13 @@ func TestFields(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "x", text)
 	_, err = fields[4].Text()
-	require.EqualError(t, err, `field "b" is 1e3, want a string`)
+	require.EqualError(t, err, `field "b" is 1e3: want a string`)
 	for text, want := range map[string]string{
 		`[1]`:          "want a JSON object, got [1]",
 		`{"a": nan}`:   "no JSON object: invalid character",
 		`{"a": 1`:      "no JSON object: it ends too early",
 		`{"a"`:         "no JSON object: it ends too early",
-		`{} {}`:        "there is more after the JSON object",
+		`{} {}`:        "more text behind the JSON object",
 		`{"a": [}`:     "no JSON object: invalid character",
 		``:             "no JSON object: it ends too early",
 		`{"a": -Inf}`:  "no JSON object",

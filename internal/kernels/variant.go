@@ -52,7 +52,7 @@ func Parse(name string) (Variant, error) {
 			return Variant(v), nil
 		}
 	}
-	return 0, fmt.Errorf("kernels: unknown variant %q, want one of %s", name, strings.Join(variantNames[:], ", "))
+	return 0, fmt.Errorf("kernels: unknown variant %q: want one of %s", name, strings.Join(variantNames[:], ", "))
 }
 
 // Compiled returns the variants that this binary contains, in ascending order. The processor may lack some of them.

@@ -16,7 +16,7 @@ func TestParseInvertsString(t *testing.T) {
 		require.Equal(t, v, got)
 	}
 	_, err := Parse("sse2")
-	require.EqualError(t, err, `kernels: unknown variant "sse2", want one of generic, avx2, avx512, amx`)
+	require.EqualError(t, err, `kernels: unknown variant "sse2": want one of generic, avx2, avx512, amx`)
 	require.Equal(t, "variant(9)", Variant(9).String())
 }
 
@@ -42,7 +42,7 @@ func TestChoose(t *testing.T) {
 	}
 	_, err = choose("AVX2")
 	require.EqualError(t, err,
-		`LOCKSTEP_KERNELS=AVX2: kernels: unknown variant "AVX2", want one of generic, avx2, avx512, amx`)
+		`LOCKSTEP_KERNELS=AVX2: kernels: unknown variant "AVX2": want one of generic, avx2, avx512, amx`)
 }
 
 func TestUnavailableVariantIsAnError(t *testing.T) {
@@ -80,7 +80,7 @@ func TestEnvironment(t *testing.T) {
 	require.Equal(t, Generic, Active())
 
 	set("fast")
-	message := `LOCKSTEP_KERNELS=fast: kernels: unknown variant "fast", want one of generic, avx2, avx512, amx`
+	message := `LOCKSTEP_KERNELS=fast: kernels: unknown variant "fast": want one of generic, avx2, avx512, amx`
 	require.EqualError(t, Init(), message)
 	require.PanicsWithError(t, message, func() { Active() })
 }

@@ -46,7 +46,7 @@ func openSMI() (Library, error) {
 	for _, row := range rows {
 		index, err := strconv.Atoi(row[0])
 		if err != nil {
-			return nil, fmt.Errorf("nvidia-smi: index %q, want a number", row[0])
+			return nil, fmt.Errorf("nvidia-smi: index %q: want a number", row[0])
 		}
 		g := GPU{Index: index, Name: row[1], UUID: row[2], PCI: row[3], Capability: row[4]}
 		if mib := number(row[5]); !math.IsNaN(mib) {

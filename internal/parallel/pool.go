@@ -144,7 +144,7 @@ func (p *Pool) Close() {
 // serial reports whether the caller shall run the loop alone, and checks chunk.
 func (p *Pool) serial(n, chunk int) bool {
 	if chunk < 1 {
-		panic(fmt.Sprintf("parallel: chunk is %d, want at least 1", chunk))
+		panic(fmt.Sprintf("parallel: chunk is %d: want at least 1", chunk))
 	}
 	return p == nil || p.size == 1 || n <= chunk || p.closed.Load()
 }

@@ -277,7 +277,7 @@ func TestArguments(t *testing.T) {
 	require.Equal(t, 1, (*parallel.Pool)(nil).Workers())
 	(*parallel.Pool)(nil).Close()
 	eachPool(t, func(t *testing.T, p *parallel.Pool) {
-		require.PanicsWithValue(t, "parallel: chunk is 0, want at least 1", func() {
+		require.PanicsWithValue(t, "parallel: chunk is 0: want at least 1", func() {
 			p.ForChunks(3, 0, func(int, int) {})
 		})
 	})

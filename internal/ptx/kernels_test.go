@@ -274,7 +274,7 @@ func TestUnary(t *testing.T) {
 			want := float32(f(float64(v)))
 			if want != want || math.IsInf(float64(want), 0) || want == 0 {
 				require.Equal(t, want != want, got[j] != got[j], "function %d of %g is %g", i, v, got[j])
-				require.True(t, want != want || got[j] == want, "function %d of %g is %g, want %g", i, v, got[j], want)
+				require.True(t, want != want || got[j] == want, "function %d of %g is %g: want %g", i, v, got[j], want)
 				continue
 			}
 			tolerance := 3e-6*math.Abs(float64(want)) + 1e-44
@@ -299,7 +299,7 @@ func TestUnary(t *testing.T) {
 			want := f(v)
 			if want != want || math.IsInf(want, 0) || want == 0 {
 				require.Equal(t, want != want, got[j] != got[j], "function %d of %g is %g", i, v, got[j])
-				require.True(t, want != want || got[j] == want, "function %d of %g is %g, want %g", i, v, got[j], want)
+				require.True(t, want != want || got[j] == want, "function %d of %g is %g: want %g", i, v, got[j], want)
 				continue
 			}
 			require.InDelta(t, want, got[j], 1e-14*math.Abs(want)+2e-16, "function %d of %g", i, v)

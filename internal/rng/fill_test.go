@@ -26,7 +26,7 @@ func TestFillUnderVariants(t *testing.T) {
 				for i := 0; i < n; i += 1 + n/2000 {
 					element := first + uint64(i)
 					if want := rng.Uint32At(key, position, element); bits[i] != want {
-						require.Failf(t, "wrong bits", "element %d of %d from %d on: %#x, want %#x", i, n, first,
+						require.Failf(t, "wrong bits", "element %d of %d from %d on: %#x: want %#x", i, n, first,
 							bits[i], want)
 					}
 					require.True(t, uniform[i] == rng.Float32At(key, position, element), "uniform")

@@ -31,7 +31,7 @@ type Perm struct {
 // NewPerm gives the permutation of 0 … n−1 that belongs to key. It panics if n is negative.
 func NewPerm(key uint64, n int64) *Perm {
 	if n < 0 {
-		panic(fmt.Sprintf("rng: permutation of %d elements, want 0 or more", n))
+		panic(fmt.Sprintf("rng: permutation of %d elements: want 0 or more", n))
 	}
 	p := &Perm{n: n, key: Derive(key, "permutation", uint64(n))}
 	if n <= tableLimit {

@@ -37,7 +37,7 @@ func (s *Stream) Float64() float64 { return Unit64(s.Uint64()) }
 // n < 1.
 func (s *Stream) Int64N(n int64) int64 {
 	if n < 1 {
-		panic(fmt.Sprintf("rng: bound of a random integer is %d, want at least 1", n))
+		panic(fmt.Sprintf("rng: bound of a random integer is %d: want at least 1", n))
 	}
 	high, low := bits.Mul64(s.Uint64(), uint64(n))
 	if low < uint64(n) {

@@ -80,7 +80,7 @@ func FillFloat64(dst []float64, key, position, first uint64) {
 // outside [0, 1].
 func KeepThreshold(p float64) uint32 {
 	if !(p >= 0 && p <= 1) {
-		panic(fmt.Sprintf("rng: dropout probability is %v, want 0 to 1", p))
+		panic(fmt.Sprintf("rng: dropout probability is %v: want 0 to 1", p))
 	}
 	return uint32(math.Ceil(p * (1 << 24)))
 }

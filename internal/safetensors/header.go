@@ -38,7 +38,7 @@ type header struct {
 func parseHeader(text []byte) (*header, error) {
 	switch {
 	case len(text) == 0 || text[0] != '{':
-		return nil, errors.New("header does not start with '{'")
+		return nil, fmt.Errorf("header begins with %.8q: want '{'", text)
 	case !utf8.Valid(text):
 		return nil, errors.New("header is not UTF-8")
 	case jsontext.LoneSurrogate(text): // two names of tensors could become one

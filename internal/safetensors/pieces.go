@@ -391,7 +391,7 @@ func (s *Set) pieced(fsys vfs.FS, dir, set, name string, p Pieced, want map[*Rea
 		case !ok:
 			return nil, fmt.Errorf("%s has no piece %q", r.name, clip(key))
 		case e.Raw != el.raw || !slices.Equal(e.Shape, []int{at.Hi - at.Lo}):
-			return nil, fmt.Errorf("%s: piece %q is %s%v, want %s[%d]", r.name, clip(key), e.TypeName(), e.Shape,
+			return nil, fmt.Errorf("%s: piece %q is %s%v: want %s[%d]", r.name, clip(key), e.TypeName(), e.Shape,
 				el.name(), at.Hi-at.Lo)
 		}
 		want[r]++

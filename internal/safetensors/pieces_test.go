@@ -117,7 +117,7 @@ func TestBrokenPieces(t *testing.T) {
 		{`[5,11,"shard-2"]`, `[5,11,"shard-3"]`, "shard-3"},
 		{`"U8", "shape": [3,4], "pieces": [[0,5`, `"I8", "shape": [3,4], "pieces": [[0,5`, `unknown dtype "I8"`},
 		{`"U8", "shape": [3,4], "pieces": [[0,5`, `"BOOL", "shape": [3,4], "pieces": [[0,5`,
-			`is uint8[5], want bool[5]`},
+			`is uint8[5]: want bool[5]`},
 		{`"shape": [3,4], "pieces": [[0,5`, `"pieces": [[0,5`, "want a dtype and a shape"},
 		{`"shape": [3,4], "pieces": [[0,5,"shard-1"],[5,11,"shard-2"],[11,12,"shard-1"]]`,
 			`"shape": [5], "pieces": [[0,5,"shard-1"]]`, "names 1 pieces of model in shard-1, which has 2"},

@@ -59,9 +59,9 @@ func TestHeadersThatAreRefused(t *testing.T) {
 		data   int
 		want   string
 	}{
-		{``, 0, "does not start with '{'"},
-		{` {}`, 0, "does not start with '{'"},
-		{`[]`, 0, "does not start with '{'"},
+		{``, 0, `header begins with "": want '{'`},
+		{` {}`, 0, `header begins with " {}": want '{'`},
+		{`[]`, 0, `header begins with "[]": want '{'`},
 		{`{`, 0, "not JSON"},
 		{`{"a"`, 0, "not JSON"},
 		{`{"a":{"dtype":"U8"`, 0, "not JSON"},

@@ -52,7 +52,7 @@ func Choose(names []string, text func(i int) bool, except ...string) (int, error
 	for _, p := range pairs {
 		first, second := place(p[0]), place(p[1])
 		if first >= 0 && second >= 0 && (place("text") < 0 || p[0] == "text") {
-			return 0, fmt.Errorf("the texts are pairs, of %s and %s: the second is not read yet, want the name of one "+
+			return 0, fmt.Errorf("the texts are pairs, of %s and %s: the second is not read yet: want the name of one "+
 				"column, or a column text with both", names[first], names[second])
 		}
 	}

@@ -267,12 +267,12 @@ func loadErrors(t *testing.T, k Case) {
 		}}
 	want := []string{fmt.Sprintf("it was saved by optimizer %q, not %q", "else", r.opt.Name()),
 		"other.state is not known",
-		"the step count of matrix is -1, want 0 or more", "the step count of empty is missing",
+		"the step count of matrix is -1: want 0 or more", "the step count of empty is missing",
 		"the step count of other is not known"}
 	for name := range st.Tensors {
 		if name == "vector.exp_avg" {
 			bad.Tensors[name] = tensor.Zeros(r.c, tensor.Float64, 7)
-			want = append(want, "vector.exp_avg is float64[7], want float32[7]")
+			want = append(want, "vector.exp_avg is float64[7]: want float32[7]")
 			continue
 		}
 		want = append(want, name+" is missing")

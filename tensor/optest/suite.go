@@ -240,7 +240,7 @@ func requireClose(t *testing.T, want, got Array, b bound, what string) {
 			continue
 		}
 		if d := math.Abs(x - y); !(d <= b.abs+b.rel*max(math.Abs(x), top/10)) {
-			require.Failf(t, "values differ", "%s: element %d is %v, want %v (difference %.3g)\nwant %v\ngot  %v", what,
+			require.Failf(t, "values differ", "%s: element %d is %v: want %v (difference %.3g)\nwant %v\ngot  %v", what,
 				i, y, x, d, clip(want.V), clip(got.V))
 		}
 	}

@@ -31,17 +31,17 @@ func readOptions(getenv func(string) string) (options, error) {
 	var err error
 	if v := getenv("CHAOS_SECONDS"); v != "" {
 		if o.seconds, err = strconv.Atoi(v); err != nil || o.seconds < 1 {
-			return o, fmt.Errorf("CHAOS_SECONDS is %q, want a whole number of at least 1", v)
+			return o, fmt.Errorf("CHAOS_SECONDS is %q: want a whole number of at least 1", v)
 		}
 	}
 	if v := getenv("CHAOS_SEED"); v != "" {
 		if o.seed, err = strconv.ParseUint(v, 10, 64); err != nil {
-			return o, fmt.Errorf("CHAOS_SEED is %q, want a whole number", v)
+			return o, fmt.Errorf("CHAOS_SEED is %q: want a whole number", v)
 		}
 	}
 	if v := getenv("CHAOS_SCENARIO"); v != "" {
 		if o.scenario, err = strconv.Atoi(v); err != nil || o.scenario < 0 {
-			return o, fmt.Errorf("CHAOS_SCENARIO is %q, want the number of a scenario", v)
+			return o, fmt.Errorf("CHAOS_SCENARIO is %q: want the number of a scenario", v)
 		}
 	}
 	return o, nil

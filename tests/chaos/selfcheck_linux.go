@@ -22,7 +22,7 @@ func selfCheck(dir string, good result) error {
 		return fmt.Errorf("a result differs from itself: %w", err)
 	}
 	if len(good.bits) < 10 || len(good.figures) < steps {
-		return fmt.Errorf("the reference has %d exact files and %d figures, want more", len(good.bits),
+		return fmt.Errorf("the reference has %d exact files and %d figures: want more", len(good.bits),
 			len(good.figures))
 	}
 	var faults []error
@@ -64,7 +64,7 @@ func (h *harness) drill() error {
 	for _, want := range []string{"wrong bits in model.safetensors",
 		"leftover files in " + filepath.Join(j.dir, "tmp") + ": planted"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			return fmt.Errorf("of a spoilt job this was seen: %w; want %s", err, want)
+			return fmt.Errorf("of a spoilt job this was seen: %w: want %s", err, want)
 		}
 	}
 	if j, err = h.newJob(scenario{index: -1, layout: shm, ranks: 2}); err != nil {

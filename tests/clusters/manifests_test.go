@@ -15,7 +15,7 @@ import (
 	"github.com/knadh/koanf/parsers/yaml"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/comm/env"
+	"github.com/lockstep-ml/lockstep/accelerate/env"
 )
 
 const root = "../.."
@@ -39,7 +39,7 @@ func (s *schema) check(where string, value any) (faults []string) {
 	switch v := value.(type) {
 	case map[string]any:
 		if s.Type != "object" {
-			fault("an object, want %s", s.Type)
+			fault("an object: want %s", s.Type)
 			return faults
 		}
 		for _, name := range s.Required {
@@ -60,7 +60,7 @@ func (s *schema) check(where string, value any) (faults []string) {
 		}
 	case []any:
 		if s.Type != "array" {
-			fault("a list, want %s", s.Type)
+			fault("a list: want %s", s.Type)
 			return faults
 		}
 		for i, x := range v {
@@ -69,7 +69,7 @@ func (s *schema) check(where string, value any) (faults []string) {
 	default:
 		got := map[string]string{"string": "string", "int": "integer", "bool": "boolean"}[fmt.Sprintf("%T", v)]
 		if got != s.Type && (s.Type != "int-or-string" || got == "boolean" || got == "") {
-			fault("%v is a %T, want %s", v, v, s.Type)
+			fault("%v is a %T: want %s", v, v, s.Type)
 		}
 	}
 	return faults
@@ -180,14 +180,14 @@ func TestSchemasBite(t *testing.T) {
 		"Job.spec: there is no field completion": func(j map[string]any) {
 			j["spec"].(map[string]any)["completion"] = 2
 		},
-		"Job.spec.completions: 2 is a string, want integer": func(j map[string]any) {
+		"Job.spec.completions: 2 is a string: want integer": func(j map[string]any) {
 			j["spec"].(map[string]any)["completions"] = "2"
 		},
 		"Job.spec: template is missing": func(j map[string]any) {
 			delete(j["spec"].(map[string]any), "template")
 		},
 		"Job.apiVersion: batch/v2 is none of [batch/v1]": func(j map[string]any) { j["apiVersion"] = "batch/v2" },
-		"Job.metadata: a list, want object":              func(j map[string]any) { j["metadata"] = []any{} },
+		"Job.metadata: a list: want object":              func(j map[string]any) { j["metadata"] = []any{} },
 	} {
 		j := manifests(t, "indexed-job.yaml")[1]
 		breakIt(j)

@@ -119,7 +119,7 @@ func TestPlaceIsCheckedFirst(t *testing.T) {
 			"TORCHELASTIC_RUN_ID": "", "LOCAL_RANK": "", "LOCAL_WORLD_SIZE": "", "GROUP_RANK": "",
 			"GROUP_WORLD_SIZE": ""},
 		"environment of torchrun: RANK is set, but the master port is not: want MASTER_PORT": {"MASTER_PORT": ""},
-		"it has 5 bytes, want at least 24 random ones": {
+		"it has 5 bytes: want at least 24 random ones": {
 			"LOCKSTEP_JOB_TOKEN": "short"},
 	} {
 		for _, p := range workers(t, store.Port(), tiny(t.TempDir()), 2, func(int) map[string]string { return more }) {

@@ -28,7 +28,7 @@ func TestBadFlags(t *testing.T) {
 	}{
 		{[]string{"--bach_size", "3"}, []string{"unknown flag --bach_size; did you mean --block_size?"}},
 		{[]string{"--learning_rat=3"}, []string{"unknown flag --learning_rat; did you mean --learning_rate?"}},
-		{[]string{"--optim", "addamw"}, []string{`optim is "addamw" (flag --optim); want one of adamw_torch, `}},
+		{[]string{"--optim", "addamw"}, []string{`optim is "addamw" (flag --optim): want one of adamw_torch, `}},
 		{[]string{"--lr_scheduler_type", "cosin"}, []string{`lr_scheduler_type is "cosin"`, "want one of constant, "}},
 		{[]string{"--per_device_train_batch_size", "-3"},
 			[]string{"per_device_train_batch_size is -3", "want a whole number ≥ 1"}},
@@ -40,7 +40,7 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"--report_to", "nowhere"}, []string{`report_to is "nowhere"`,
 			"want none, all, or names from jsonl, tensorboard"}},
 		{[]string{"--seed"}, []string{"missing value of flag --seed"}},
-		{[]string{"text.txt"}, []string{`unexpected argument "text.txt"; want flags only`}},
+		{[]string{"text.txt"}, []string{`unexpected argument "text.txt": want flags only`}},
 		{[]string{"--config", "absent.yaml"}, []string{"config file", "absent.yaml"}},
 		{[]string{"--per_device_train_batch_size", "-3", "--optim", "foo", "--adam_epsilon", "x", "--n_layer", "0"},
 			[]string{

@@ -66,7 +66,7 @@ func Dial(ctx context.Context, address string) (*Client, error) {
 	if err := c.do(ctx, Patience, hello, func() error {
 		b, err := c.byte()
 		if err == nil && b != checkReady && b != checkNotReady {
-			err = fmt.Errorf("%w: byte %#x, want %d or %d", ErrProtocol, b, checkReady, checkNotReady)
+			err = fmt.Errorf("%w: byte %#x: want %d or %d", ErrProtocol, b, checkReady, checkNotReady)
 		}
 		switch {
 		case errors.Is(err, io.EOF):
@@ -113,12 +113,12 @@ func (c *Client) CompareSet(ctx context.Context, key string, expected, desired [
 // Get waits until key has a value, and returns it. It waits until ctx ends.
 func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) {
 	if len(key) > MaxKey {
-		return nil, fmt.Errorf("tcpstore: key of %d bytes, want at most %d", len(key), MaxKey)
+		return nil, fmt.Errorf("tcpstore: key of %d bytes: want at most %d", len(key), MaxKey)
 	}
 	if err := c.do(ctx, 0, appendKeys([]byte{queryWait}, key), func() error {
 		b, err := c.byte()
 		if err == nil && b != stopWaiting {
-			err = fmt.Errorf("%w: byte %#x, want %d", ErrProtocol, b, stopWaiting)
+			err = fmt.Errorf("%w: byte %#x: want %d", ErrProtocol, b, stopWaiting)
 		}
 		return err
 	}); err != nil {
@@ -156,12 +156,12 @@ func (c *Client) Delete(ctx context.Context, key string) (deleted bool, err erro
 // numbers as the machine has them; all that it supports are little-endian.)
 func query(number byte, key string, values ...[]byte) ([]byte, error) {
 	if len(key) > MaxKey {
-		return nil, fmt.Errorf("tcpstore: key of %d bytes, want at most %d", len(key), MaxKey)
+		return nil, fmt.Errorf("tcpstore: key of %d bytes: want at most %d", len(key), MaxKey)
 	}
 	q := appendText([]byte{number}, []byte(key))
 	for _, v := range values {
 		if len(v) > MaxValue {
-			return nil, fmt.Errorf("tcpstore: value of %d bytes, want at most %d", len(v), MaxValue)
+			return nil, fmt.Errorf("tcpstore: value of %d bytes: want at most %d", len(v), MaxValue)
 		}
 		q = appendText(q, v)
 	}
@@ -217,7 +217,7 @@ func (c *Client) value() ([]byte, error) {
 	}
 	n := binary.LittleEndian.Uint64(length[:])
 	if n > MaxValue {
-		return nil, fmt.Errorf("%w: value of %d bytes, want at most %d", ErrProtocol, n, MaxValue)
+		return nil, fmt.Errorf("%w: value of %d bytes: want at most %d", ErrProtocol, n, MaxValue)
 	}
 	b := make([]byte, n)
 	_, err := io.ReadFull(c.conn, b)

@@ -122,12 +122,12 @@ func TestHostileReplies(t *testing.T) {
 		reply []byte // to Dial's question and the one behind it
 		want  string
 	}{
-		"another server": {[]byte("HTTP/1.1 400 Bad Request\r\n"), "byte 0x48, want 0 or 1"},
+		"another server": {[]byte("HTTP/1.1 400 Bad Request\r\n"), "byte 0x48: want 0 or 1"},
 		"nothing":        {nil, "no answer of a TCPStore of PyTorch 2.2 or newer: it hung up"},
 		"an enormous value": {append([]byte{1}, length(1<<62)...),
-			"value of 4611686018427387904 bytes, want at most 65536"},
+			"value of 4611686018427387904 bytes: want at most 65536"},
 		"a value too large": {append([]byte{1}, length(tcpstore.MaxValue+1)...),
-			"value of 65537 bytes, want at most 65536"},
+			"value of 65537 bytes: want at most 65536"},
 		"a length cut off":     {[]byte{1, 9, 0}, "hung up"},
 		"a value cut off":      {append(append([]byte{1}, length(9)...), "four"...), "hung up"},
 		"gone after the hello": {[]byte{1}, "hung up"},
@@ -189,9 +189,9 @@ func TestLimits(t *testing.T) {
 	c, err := tcpstore.Dial(t.Context(), address)
 	require.NoError(t, err)
 	long := strings.Repeat("k", tcpstore.MaxKey+1)
-	require.ErrorContains(t, c.Set(t.Context(), long, nil), "key of 4097 bytes, want at most 4096")
+	require.ErrorContains(t, c.Set(t.Context(), long, nil), "key of 4097 bytes: want at most 4096")
 	require.ErrorContains(t, c.Set(t.Context(), "/k", make([]byte, tcpstore.MaxValue+1)),
-		"value of 65537 bytes, want at most 65536")
+		"value of 65537 bytes: want at most 65536")
 	_, err = c.Get(t.Context(), long)
 	require.ErrorContains(t, err, "key of 4097 bytes")
 	require.NoError(t, c.Close())

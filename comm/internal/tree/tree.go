@@ -71,7 +71,7 @@ func (c *Combiner) run(dst []byte, inputs [][]byte, d dtype.DType, op comm.Reduc
 		outSize = size
 	}
 	if len(dst) != n*outSize {
-		panic(fmt.Sprintf("tree: dst has %d bytes, want %d", len(dst), n*outSize))
+		panic(fmt.Sprintf("tree: dst has %d bytes: want %d", len(dst), n*outSize))
 	}
 	for _, in := range inputs {
 		if len(in) != len(inputs[0]) {

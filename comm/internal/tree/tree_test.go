@@ -104,7 +104,7 @@ func TestLengthsThatDifferPanic(t *testing.T) {
 	require.PanicsWithValue(t, "tree: inputs of 8 and 4 bytes", func() {
 		c.Combine(make([]byte, 8), [][]byte{make([]byte, 8), make([]byte, 4)}, dtype.Float32, comm.Sum, false)
 	})
-	require.PanicsWithValue(t, "tree: dst has 4 bytes, want 8", func() {
+	require.PanicsWithValue(t, "tree: dst has 4 bytes: want 8", func() {
 		c.Combine(make([]byte, 4), [][]byte{make([]byte, 8)}, dtype.Float32, comm.Sum, false)
 	})
 }

@@ -31,7 +31,7 @@ func Write(w io.Writer, v any, limit int) error {
 		return fmt.Errorf("wire: %w", err)
 	}
 	if len(text) > limit {
-		return fmt.Errorf("wire: frame of %d bytes, want at most %d", len(text), limit)
+		return fmt.Errorf("wire: frame of %d bytes: want at most %d", len(text), limit)
 	}
 	binary.BigEndian.PutUint32(frame, uint32(len(text)))
 	_, err = w.Write(append(frame, text...))
@@ -66,5 +66,5 @@ type lengthError struct {
 
 // Error implements error.
 func (e *lengthError) Error() string {
-	return fmt.Sprintf("wire: frame of %d bytes, want at most %d", e.length, e.limit)
+	return fmt.Sprintf("wire: frame of %d bytes: want at most %d", e.length, e.limit)
 }

@@ -117,7 +117,7 @@ func (k *Key) greet(c net.Conn, h Hello) (net.Conn, error) {
 		return nil, err
 	}
 	if len(r.Nonce) != nonceBytes {
-		return nil, fmt.Errorf("invalid answer: a nonce of %d bytes, want %d", len(r.Nonce), nonceBytes)
+		return nil, fmt.Errorf("invalid answer: a nonce of %d bytes: want %d", len(r.Nonce), nonceBytes)
 	}
 	said.listen = r.Nonce
 	if err := Write(c, claim{Proof: k.proof("dial", said)}, MaxGreeting); err != nil {
@@ -185,7 +185,7 @@ func (k *Key) receive(c net.Conn) (net.Conn, Hello, error) {
 		return nil, Hello{}, err
 	}
 	if g.Protocol != protocol || len(g.Nonce) != nonceBytes {
-		err := fmt.Errorf("protocol %.20q, want %q: do all ranks run the same version?", g.Protocol, protocol)
+		err := fmt.Errorf("protocol %.20q: want %q: do all ranks run the same version?", g.Protocol, protocol)
 		_ = Write(c, reply{Error: err.Error()}, MaxGreeting)
 		return nil, Hello{}, err
 	}

@@ -25,7 +25,7 @@ func trusts(c net.Conn) error {
 	if !ok || uid == 0 || int(uid) == os.Geteuid() || uid == nobody && mapped() {
 		return nil
 	}
-	return fmt.Errorf("%w: at %v, of user %d; want one of user %d, as all ranks of a host", ErrUser, remote, uid,
+	return fmt.Errorf("%w: at %v, of user %d: want one of user %d, as all ranks of a host", ErrUser, remote, uid,
 		os.Geteuid())
 }
 

@@ -136,7 +136,7 @@ func TestDiallerTrustsNoOtherUser(t *testing.T) {
 	require.NoError(t, err)
 	_, err = newKey(t, token, Options{}).Greet(c, Hello{Kind: "store", Rank: 1})
 	require.ErrorIs(t, err, ErrUser)
-	require.ErrorContains(t, err, "of user 65533; want one of user 0")
+	require.ErrorContains(t, err, "of user 65533: want one of user 0")
 	require.NoError(t, c.Close())
 	heard, err := out.ReadString('\n')
 	require.NoError(t, err)

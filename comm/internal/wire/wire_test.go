@@ -23,13 +23,13 @@ var token = []byte("0123456789abcdef")
 func TestFrames(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, Write(&b, Hello{Kind: "data", Rank: 3}, 100))
-	require.ErrorContains(t, Write(&b, Hello{Kind: string(make([]byte, 100))}, 100), "bytes, want at most 100")
+	require.ErrorContains(t, Write(&b, Hello{Kind: string(make([]byte, 100))}, 100), "bytes: want at most 100")
 	var h Hello
 	require.NoError(t, Read(&b, &h, 100))
 	require.Equal(t, Hello{Kind: "data", Rank: 3}, h)
 	require.ErrorIs(t, Read(&b, &h, 100), io.EOF)
 	require.EqualError(t, Read(bytes.NewReader([]byte("GET / HTTP/1.1\r\n")), &h, MaxGreeting),
-		"wire: frame of 1195725856 bytes, want at most 4096")
+		"wire: frame of 1195725856 bytes: want at most 4096")
 	require.ErrorIs(t, Read(bytes.NewReader([]byte{0, 0, 0, 9, '{'}), &h, MaxGreeting), io.ErrUnexpectedEOF)
 	require.ErrorContains(t, Read(bytes.NewReader([]byte{0, 0, 0, 1, '{'}), &h, MaxGreeting),
 		"wire: unexpected end of JSON")

@@ -72,7 +72,7 @@ func (m *Matrix) MergeParts(parts [][]byte) error {
 	m.Reset()
 	for rank, p := range parts {
 		if len(p) != 8*len(m.counts) {
-			return fmt.Errorf("rank %d sent %d bytes, want %d counts", rank, len(p), len(m.counts))
+			return fmt.Errorf("rank %d sent %d bytes: want %d counts", rank, len(p), len(m.counts))
 		}
 		for i := range m.counts {
 			m.counts[i] += int64(binary.LittleEndian.Uint64(p[8*i:]))

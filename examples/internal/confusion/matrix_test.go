@@ -49,7 +49,7 @@ eel    0.000      0.000   0.000  1
 most frequent mistakes:
   cat taken for dog: 2 of 3
 `, b.String())
-	require.EqualError(t, m.MergeParts([][]byte{parts[0], nil}), "rank 1 sent 0 bytes, want 9 counts")
+	require.EqualError(t, m.MergeParts([][]byte{parts[0], nil}), "rank 1 sent 0 bytes: want 9 counts")
 	m.Reset()
 	require.Zero(t, m.Compute(trainer.EvalLoss{})["accuracy"])
 }

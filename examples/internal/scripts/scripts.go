@@ -18,17 +18,17 @@ const (
 // common lists the flags that all three scripts have. A model can only be of the given type, and data come from files.
 func common(modelType, files string) []args.Known {
 	return []args.Known{
-		same(planned("model_type", args.TypeString, "", "new models of other types; want model_name_or_path"),
+		same(planned("model_type", args.TypeString, "", "new models of other types: want model_name_or_path"),
 			modelType),
 		planned("config_name", args.TypeString, "",
-			"a configuration separate from its model; want model_name_or_path, or the flags of a new model"),
+			"a configuration separate from its model: want model_name_or_path, or the flags of a new model"),
 		noEffect("cache_dir", args.TypeString, "", local),
 		noEffect("model_revision", args.TypeString, "main", local),
 		noEffect("token", args.TypeString, "", local),
 		same(noEffect("use_auth_token", args.TypeBool, "", local), "false"),
 		noEffect("trust_remote_code", args.TypeBool, "false", "models and data contain no code"),
 		planned("ignore_mismatched_sizes", args.TypeBool, "false", "a new head on a saved model"),
-		planned("dataset_name", args.TypeString, "", noHub+"; want "+files),
+		planned("dataset_name", args.TypeString, "", noHub+": want "+files),
 		noEffect("dataset_config_name", args.TypeString, "", onlyHub),
 	}
 }
@@ -36,7 +36,7 @@ func common(modelType, files string) []args.Known {
 // text lists the flags that the scripts for text have.
 func text(modelType string) []args.Known {
 	return append(common(modelType, "train_file and validation_file"),
-		planned("tokenizer_name", args.TypeString, "", "a tokenizer separate from its model; "+ownFiles),
+		planned("tokenizer_name", args.TypeString, "", "a tokenizer separate from its model: "+ownFiles),
 		noEffect("use_fast_tokenizer", args.TypeBool, "true", "the only kind of tokenizer is fast"),
 		noEffect("overwrite_cache", args.TypeBool, "false", "nothing is cached on disk"),
 		noEffect("preprocessing_num_workers", args.TypeInt, "", "text is prepared on all cores"),
@@ -47,10 +47,10 @@ func text(modelType string) []args.Known {
 func RunCLM() []args.Known {
 	return append(text("gpt2"),
 		planned("config_overrides", args.TypeString, "",
-			"other settings of a new model; want n_layer, n_embd, n_head and dropout"),
+			"other settings of a new model: want n_layer, n_embd, n_head and dropout"),
 		args.Known{Name: "torch_dtype", Type: args.TypeString, Status: args.StatusRenamed, Target: "dtype"},
 		noEffect("low_cpu_mem_usage", args.TypeBool, "false", "it changes how weights are loaded, not which"),
-		planned("streaming", args.TypeBool, "false", "data larger than memory; want smaller files"),
+		planned("streaming", args.TypeBool, "false", "data larger than memory: want smaller files"),
 		refused("keep_linebreaks", args.TypeBool, "true", "true: a text keeps its line breaks"),
 	)
 }
@@ -68,10 +68,10 @@ func Lengths(target string) (rows []args.Known) {
 // RunGLUE lists the flags of run_glue.py, and max_length of run_glue_no_trainer.py.
 func RunGLUE() []args.Known {
 	return append(text("gpt2"),
-		planned("max_train_samples", args.TypeInt, "", "a limit on training samples; want max_steps, or less data"),
-		planned("max_eval_samples", args.TypeInt, "", "a limit on evaluation samples; want less data"),
-		planned("task_name", args.TypeString, "", noHub+", GLUE among them; want train_file and validation_file"),
-		planned("max_predict_samples", args.TypeInt, "", "a limit on prediction samples; want less data"),
+		planned("max_train_samples", args.TypeInt, "", "a limit on training samples: want max_steps, or less data"),
+		planned("max_eval_samples", args.TypeInt, "", "a limit on evaluation samples: want less data"),
+		planned("task_name", args.TypeString, "", noHub+", GLUE among them: want train_file and validation_file"),
+		planned("max_predict_samples", args.TypeInt, "", "a limit on prediction samples: want less data"),
 		args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed, Target: "max_seq_length"},
 		noEffect("pad_to_max_length", args.TypeBool, "true",
 			"padding changes no result; batches are padded to the longest text"),
@@ -82,13 +82,13 @@ func RunGLUE() []args.Known {
 func RunImageClassification() []args.Known {
 	return append(common("resnet", "data_dir, or train_dir and validation_dir"),
 		planned("max_train_samples", args.TypeInt, "",
-			"a limit on training images only; want max_images, which limits both"),
+			"a limit on training images only: want max_images, which limits both"),
 		planned("max_eval_samples", args.TypeInt, "",
-			"a limit on evaluation images only; want max_images, which limits both"),
+			"a limit on evaluation images only: want max_images, which limits both"),
 		noEffect("image_column_name", args.TypeString, "image", onlyHub),
 		noEffect("label_column_name", args.TypeString, "label", onlyHub),
-		planned("image_processor_name", args.TypeString, "", "a normalisation separate from its model; "+ownFiles),
-		planned("feature_extractor_name", args.TypeString, "", "a normalisation separate from its model; "+ownFiles),
+		planned("image_processor_name", args.TypeString, "", "a normalisation separate from its model: "+ownFiles),
+		planned("feature_extractor_name", args.TypeString, "", "a normalisation separate from its model: "+ownFiles),
 	)
 }
 

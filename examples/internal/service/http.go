@@ -92,7 +92,7 @@ func reply(w http.ResponseWriter, status int, body any) {
 func Serve(ctx context.Context, addr string, h http.Handler, out io.Writer) error {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return fmt.Errorf("%w; want an address such as :8080 or 0.0.0.0:8080", err)
+		return fmt.Errorf("%w: want an address such as :8080 or 0.0.0.0:8080", err)
 	}
 	if host == "" {
 		host = "127.0.0.1"

@@ -226,7 +226,7 @@ func (s *sample) check(t tester, results [][]byte) {
 			at, size := o.where(i), o.dt.Size()
 			x := get(got[at:], o.dt)
 			if !near(x, want, tol) {
-				require.Failf(t, "wrong result", "%s %s: output %d, element %v: %v, want %v (to %v)", s.op, s.name, k,
+				require.Failf(t, "wrong result", "%s %s: output %d, element %v: %v: want %v (to %v)", s.op, s.name, k,
 					unravel(i, o.shape), x, want, tol)
 			}
 			copy(before[at:at+size], got[at:])

@@ -48,12 +48,12 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 	*a = attention{q: q, k: k, v: v, half: q.DType.IsHalf(), scale: c.Floats[0], p: c.Floats[1], causal: c.Ints[0] != 0,
 		shift: c.Ints[1] - c.Ints[2]}
 	if q.NDim != 4 || k.NDim != 4 || v.NDim != 4 {
-		d.fault(c, "q, k, v of shape %v, %v, %v, want four dims", q.Shape[:q.NDim], k.Shape[:k.NDim], v.Shape[:v.NDim])
+		d.fault(c, "q, k, v of shape %v, %v, %v: want four dims", q.Shape[:q.NDim], k.Shape[:k.NDim], v.Shape[:v.NDim])
 	}
 	a.batch, a.heads, a.tq, a.d = q.Shape[0], q.Shape[1], q.Shape[2], q.Shape[3]
 	a.kvHeads, a.tk, a.dv = k.Shape[1], k.Shape[2], v.Shape[3]
 	if w := c.Ints[4]; w < 0 {
-		d.fault(c, "window %d, want none negative", w)
+		d.fault(c, "window %d: want none negative", w)
 	} else if w < a.tq+a.tk+max(a.shift, -a.shift) { // else it hides nothing
 		a.window = w
 	}
@@ -65,11 +65,11 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 	}
 	for i := range 3 {
 		if x := &c.In[i]; x.DType != q.DType || x.Shape[3] > 1 && x.Stride[3] != 1 {
-			d.fault(c, "input %d: %s with stride %d in the last dim, want %s with 1", i, x.DType, x.Stride[3], q.DType)
+			d.fault(c, "input %d: %s with stride %d in the last dim: want %s with 1", i, x.DType, x.Stride[3], q.DType)
 		}
 	}
 	if !(a.p >= 0 && a.p <= 1) {
-		d.fault(c, "dropout probability %v, want 0 to 1", a.p)
+		d.fault(c, "dropout probability %v: want 0 to 1", a.p)
 	}
 	if c.NIn > maskAt {
 		m := &c.In[maskAt]
@@ -78,7 +78,7 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 		}
 		if a.mask != nil && m.DType != dtype.Bool || m.NDim != 4 ||
 			[4]int(m.Shape[:4]) != [4]int{a.batch, a.heads, a.tq, a.tk} {
-			d.fault(c, "mask is %s of shape %v, want bool or %s %v", m.DType, m.Shape[:m.NDim], q.DType,
+			d.fault(c, "mask is %s of shape %v: want bool or %s %v", m.DType, m.Shape[:m.NDim], q.DType,
 				[]int{a.batch, a.heads, a.tq, a.tk})
 		}
 	}

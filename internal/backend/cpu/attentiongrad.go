@@ -74,7 +74,7 @@ func (d *Device) wantGradOf(c *backend.Call, i int) {
 	g, x := &c.Out[i], &c.In[i]
 	if g.DType != x.DType || !backend.SameShape(g, x) || g.Shape[3] > 1 && g.Stride[3] != 1 || g.Shape[2] > 1 &&
 		g.Stride[2] < g.Shape[3] {
-		d.fault(c, "gradient %d is %s of shape %v, strides %v, want %s %v", i, g.DType, g.Shape[:g.NDim],
+		d.fault(c, "gradient %d is %s of shape %v, strides %v: want %s %v", i, g.DType, g.Shape[:g.NDim],
 			g.Stride[:g.NDim], x.DType, x.Shape[:x.NDim])
 	}
 }

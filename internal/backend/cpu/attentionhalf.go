@@ -103,7 +103,7 @@ func (d *Device) wideBias(c *backend.Call, i int) *widened {
 		return nil
 	}
 	if c.In[i].DType != half {
-		d.fault(c, "mask is %s, want bool or %s", c.In[i].DType, half)
+		d.fault(c, "mask is %s: want bool or %s", c.In[i].DType, half)
 	}
 	w := d.widened()
 	w.call = *c

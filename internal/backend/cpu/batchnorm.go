@@ -89,7 +89,7 @@ func batchwise(outs, ins int, sameOut, sameIn []int, f32, f64 body) kernel {
 	return kernel{outs: outs, ins: ins, run: func(d *Device, c *backend.Call) {
 		x := &c.In[0]
 		if x.NDim != 3 {
-			d.fault(c, "input of shape %v, want [N C L]", x.Shape[:x.NDim])
+			d.fault(c, "input of shape %v: want [N C L]", x.Shape[:x.NDim])
 		}
 		d.wantRows(c, x, "input", 0)
 		d.wantChannels(c, c.In[1:c.NIn], sameIn, 1, "input")

@@ -236,7 +236,7 @@ func arangeInt[T int32 | int64 | uint8](t *task, _ *lane, lo, hi int) {
 func arangeKernel(d *Device, c *backend.Call) {
 	out := &c.Out[0]
 	if out.NDim != 1 {
-		d.fault(c, "output of shape %v, want one dim", out.Shape[:out.NDim])
+		d.fault(c, "output of shape %v: want one dim", out.Shape[:out.NDim])
 	}
 	var f body
 	switch out.DType {

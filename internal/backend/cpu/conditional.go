@@ -37,7 +37,7 @@ func withNumbers(k kernel, list ...numbers) kernel {
 			return
 		}
 		if want := k.ins + len(list); c.NIn != want {
-			d.fault(c, "%d inputs, want %d or %d", c.NIn, k.ins, want)
+			d.fault(c, "%d inputs: want %d or %d", c.NIn, k.ins, want)
 		}
 		w := d.widened()
 		defer d.putWidened(w)

@@ -41,7 +41,7 @@ const (
 func (d *Device) convolve(c *backend.Call, image, kernel, result *backend.View, f32, f64 func(t *task)) {
 	for _, v := range []*backend.View{image, kernel, result} {
 		if v.NDim != 4 || v.DType != image.DType || !v.Contiguous() {
-			d.fault(c, "an operand is %s of shape %v, strides %v, want %s of four dims, contiguous", v.DType,
+			d.fault(c, "an operand is %s of shape %v, strides %v: want %s of four dims, contiguous", v.DType,
 				v.Shape[:v.NDim], v.Stride[:v.NDim], image.DType)
 		}
 	}

@@ -33,7 +33,7 @@ func (x *indices) at(i int) int {
 // wantIndices faults unless the view holds n contiguous integers in [0, limit), or equal to skip if that is wanted.
 func (d *Device) wantIndices(c *backend.Call, v *backend.View, n, limit int, skipping bool, skip int) {
 	if v.DType != dtype.Int32 && v.DType != dtype.Int64 || v.Numel() != n || !v.Contiguous() {
-		d.fault(c, "indices are %s of shape %v, want %d contiguous int32 or int64", v.DType, v.Shape[:v.NDim], n)
+		d.fault(c, "indices are %s of shape %v: want %d contiguous int32 or int64", v.DType, v.Shape[:v.NDim], n)
 	}
 	x := indicesOf(v)
 	for i := range n {
@@ -153,7 +153,7 @@ func checkCrossEntropyGrad(d *Device, c *backend.Call) {
 	d.wantIndices(c, &c.In[1], rows, cols, true, c.Ints[0])
 	d.wantVector(c, &c.In[2], c.In[0].DType, rows, "log-sum-exp")
 	if v := &c.In[3]; v.DType != c.In[0].DType || v.Numel() != rows || v.NDim > 1 {
-		d.fault(c, "dloss is %s of shape %v, want [%d] of %s", v.DType, v.Shape[:v.NDim], rows, c.In[0].DType)
+		d.fault(c, "dloss is %s of shape %v: want [%d] of %s", v.DType, v.Shape[:v.NDim], rows, c.In[0].DType)
 	}
 }
 

@@ -27,7 +27,7 @@ func checkNorm(d *Device, c *backend.Call, same, stats []*backend.View) {
 
 func checkLayerNorm(d *Device, c *backend.Call) {
 	if c.NOut < 3 {
-		d.fault(c, "%d outputs, want y, mean and 1/σ", c.NOut)
+		d.fault(c, "%d outputs: want y, mean and 1/σ", c.NOut)
 	}
 	checkNorm(d, c, []*backend.View{&c.Out[0]}, []*backend.View{&c.Out[1], &c.Out[2]})
 	d.checkParams(c, 1)
@@ -48,7 +48,7 @@ func checkLayerNormGrad(d *Device, c *backend.Call) {
 
 func checkRMSNorm(d *Device, c *backend.Call) {
 	if c.NOut < 2 {
-		d.fault(c, "%d outputs, want y and 1/rms", c.NOut)
+		d.fault(c, "%d outputs: want y and 1/rms", c.NOut)
 	}
 	checkNorm(d, c, []*backend.View{&c.Out[0]}, []*backend.View{&c.Out[1]})
 	d.checkParams(c, 1)

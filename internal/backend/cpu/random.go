@@ -34,7 +34,7 @@ func (d *Device) flat(c *backend.Call, ins int, f32, f64 body) {
 
 func dropoutKernel(d *Device, c *backend.Call) {
 	if p := c.Floats[0]; !(p >= 0 && p <= 1) {
-		d.fault(c, "probability %v, want 0 to 1", p)
+		d.fault(c, "probability %v: want 0 to 1", p)
 	}
 	d.flat(c, 1, dropoutElements[float32], dropoutElements[float64])
 }

@@ -10,7 +10,7 @@ import (
 func ropeKernel(d *Device, c *backend.Call) {
 	x, out := &c.In[0], &c.Out[0]
 	if x.NDim != 4 || !backend.SameShape(x, out) {
-		d.fault(c, "x and output of shapes %v and %v, want four dims, the same", x.Shape[:x.NDim], out.Shape[:out.NDim])
+		d.fault(c, "x and output of shapes %v and %v: want four dims, the same", x.Shape[:x.NDim], out.Shape[:out.NDim])
 	}
 	for i := 1; i < 3; i++ {
 		if v := &c.In[i]; v.NDim != 3 || v.Shape[0] != x.Shape[0] || v.Shape[1] != x.Shape[2] ||
@@ -20,7 +20,7 @@ func ropeKernel(d *Device, c *backend.Call) {
 	}
 	for i, v := range []*backend.View{out, x, &c.In[1], &c.In[2]} {
 		if last := v.NDim - 1; v.DType != x.DType || v.Shape[last] > 1 && v.Stride[last] != 1 {
-			d.fault(c, "operand %d: %s with stride %d in the last dim, want %s with 1", i, v.DType, v.Stride[last],
+			d.fault(c, "operand %d: %s with stride %d in the last dim: want %s with 1", i, v.DType, v.Stride[last],
 				x.DType)
 		}
 	}

@@ -39,7 +39,7 @@ func (s *stream) Launch(c *backend.Call) {
 	}
 	k := &kernels[c.Op]
 	if c.NOut < k.outs || c.NIn < k.ins {
-		d.fault(c, "%d outputs and %d inputs, want at least %d and %d", c.NOut, c.NIn, k.outs, k.ins)
+		d.fault(c, "%d outputs and %d inputs: want at least %d and %d", c.NOut, c.NIn, k.outs, k.ins)
 	}
 	if mapped.Any() {
 		if err := mapped.Guard(func() { d.run(k, c, half) }); err != nil {

@@ -69,7 +69,7 @@ func (s *stream) listAdamW(c *backend.Call) (m listed) {
 		ending: endsWithStep, step: step{floats: c.Floats}, flag: s.flag(c)}
 	if c.NIn > 1 {
 		if c.NIn != 3 {
-			s.fault(c, "%d inputs, want 1 or 3", c.NIn)
+			s.fault(c, "%d inputs: want 1 or 3", c.NIn)
 		}
 		s.wantFlat(c, &c.In[1], dtype.Float64, 1, "input", 1)
 		s.wantFlat(c, &c.In[2], dtype.Float64, 4, "input", 2)

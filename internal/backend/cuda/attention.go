@@ -36,7 +36,7 @@ func (s *stream) newAttention(c *backend.Call, maskAt int) *attention {
 	q, k, v := &c.In[0], &c.In[1], &c.In[2]
 	s.wantFloat(c)
 	if q.NDim != 4 || k.NDim != 4 || v.NDim != 4 {
-		s.fault(c, "q, k, v of shape %v, %v, %v, want four dims", q.Shape[:q.NDim], k.Shape[:k.NDim], v.Shape[:v.NDim])
+		s.fault(c, "q, k, v of shape %v, %v, %v: want four dims", q.Shape[:q.NDim], k.Shape[:k.NDim], v.Shape[:v.NDim])
 	}
 	a := &attention{batch: q.Shape[0], heads: q.Shape[1], kvHeads: k.Shape[1], tq: q.Shape[2], tk: k.Shape[2],
 		d: q.Shape[3], dv: v.Shape[3]}
@@ -46,23 +46,23 @@ func (s *stream) newAttention(c *backend.Call, maskAt int) *attention {
 	}
 	for i := range 3 {
 		if x := &c.In[i]; x.DType != q.DType || x.Shape[3] > 1 && x.Stride[3] != 1 {
-			s.fault(c, "input %d: %s with stride %d in the last dim, want %s with 1", i, x.DType, x.Stride[3], q.DType)
+			s.fault(c, "input %d: %s with stride %d in the last dim: want %s with 1", i, x.DType, x.Stride[3], q.DType)
 		}
 	}
 	if p := c.Floats[1]; !(p >= 0 && p <= 1) {
-		s.fault(c, "dropout probability %v, want 0 to 1", p)
+		s.fault(c, "dropout probability %v: want 0 to 1", p)
 	}
 	if c.Ints[4] < 0 {
-		s.fault(c, "window %d, want none negative", c.Ints[4])
+		s.fault(c, "window %d: want none negative", c.Ints[4])
 	}
 	if most := 1 << 30; max(a.batch, a.heads, a.tq, a.tk, a.d, a.dv) > most {
-		s.fault(c, "q, k, v of shapes %v, %v, %v, want no size above %d", q.Shape[:4], k.Shape[:4], v.Shape[:4], most)
+		s.fault(c, "q, k, v of shapes %v, %v, %v: want no size above %d", q.Shape[:4], k.Shape[:4], v.Shape[:4], most)
 	}
 	if c.NIn > maskAt {
 		a.mask = &c.In[maskAt]
 		if m := a.mask; m.DType != dtype.Bool && m.DType != q.DType || m.NDim != 4 ||
 			[4]int(m.Shape[:4]) != [4]int{a.batch, a.heads, a.tq, a.tk} {
-			s.fault(c, "mask is %s of shape %v, want bool or %s %v", m.DType, m.Shape[:m.NDim], q.DType,
+			s.fault(c, "mask is %s of shape %v: want bool or %s %v", m.DType, m.Shape[:m.NDim], q.DType,
 				[]int{a.batch, a.heads, a.tq, a.tk})
 		}
 	}
@@ -89,7 +89,7 @@ func (s *stream) wantHeads(c *backend.Call, v *backend.View, heads, t, d int, wh
 	dt, batch := c.In[0].DType, c.In[0].Shape[0]
 	if v.DType != dt || v.NDim != 4 || [4]int(v.Shape[:4]) != [4]int{batch, heads, t, d} || d > 1 && v.Stride[3] != 1 ||
 		written && t > 1 && v.Stride[2] < d {
-		s.fault(c, "%s is %s of shape %v, strides %v, want %s %v", what, v.DType, v.Shape[:v.NDim], v.Stride[:v.NDim],
+		s.fault(c, "%s is %s of shape %v, strides %v: want %s %v", what, v.DType, v.Shape[:v.NDim], v.Stride[:v.NDim],
 			dt, []int{batch, heads, t, d})
 	}
 }

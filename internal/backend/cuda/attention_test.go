@@ -80,7 +80,7 @@ func TestFlash(t *testing.T) {
 		for k, what := range []string{"out", "lse", "dq", "dk", "dv"} {
 			for i, w := range want[k] {
 				if g := got[k][i]; math.Abs(g-w) > precision[c.dt]*max(1, math.Abs(w)) || g != g {
-					require.Failf(t, "not the CPU's", "%s: %s, element %d: %v, want %v", c, what, i, g, w)
+					require.Failf(t, "not the CPU's", "%s: %s, element %d: %v: want %v", c, what, i, g, w)
 				}
 			}
 		}

@@ -28,7 +28,7 @@ func (s *stream) batchOf(c *backend.Call, sameIn, sameOut, params, grads int) ba
 	s.wantFloat(c)
 	x := &c.In[0]
 	if x.NDim != 3 {
-		s.fault(c, "input of shape %v, want [N C L]", x.Shape[:x.NDim])
+		s.fault(c, "input of shape %v: want [N C L]", x.Shape[:x.NDim])
 	}
 	s.wantRows(c, x, "input", 0)
 	want := func(v *backend.View, same, own bool, what string) {

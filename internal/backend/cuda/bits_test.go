@@ -219,7 +219,7 @@ func (p *pair) same(name string, c backend.Call, outs, ins []operand) {
 		size := outs[k].DType.Size()
 		for i := 0; i < len(w); i += size {
 			if string(w[i:i+size]) != string(got[k][i:i+size]) {
-				require.Failf(p.t, "other bits", "%s: output %d, element %d of its buffer: %x, want %x", name, k,
+				require.Failf(p.t, "other bits", "%s: output %d, element %d of its buffer: %x: want %x", name, k,
 					i/size, got[k][i:i+size], w[i:i+size])
 			}
 		}

@@ -27,7 +27,7 @@ var convScratch = 256 << 20 // which a test makes small
 func (s *stream) convolve(c *backend.Call, image, kernel, result *backend.View) convolution {
 	for _, v := range []*backend.View{image, kernel, result} {
 		if v.NDim != 4 || v.DType != image.DType || !v.Contiguous() {
-			s.fault(c, "an operand is %s of shape %v, strides %v, want %s of four dims, contiguous", v.DType,
+			s.fault(c, "an operand is %s of shape %v, strides %v: want %s of four dims, contiguous", v.DType,
 				v.Shape[:v.NDim], v.Stride[:v.NDim], image.DType)
 		}
 	}

@@ -59,7 +59,7 @@ func Open(driver cuda.Driver, i int) (*Device, error) {
 	if text := os.Getenv(EnvGraphs); text != "" {
 		var err error
 		if on, err = strconv.ParseBool(text); err != nil {
-			return nil, fmt.Errorf("%s is %q; want 0 or 1", EnvGraphs, text)
+			return nil, fmt.Errorf("%s is %q: want 0 or 1", EnvGraphs, text)
 		}
 	}
 	dev, err := driver.Open(i)

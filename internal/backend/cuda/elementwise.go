@@ -159,7 +159,7 @@ func (s *stream) number(c *backend.Call, ins int) cuda.Ptr {
 		return 0
 	}
 	if c.NIn != 2 || !c.In[0].DType.IsFloat() {
-		s.fault(c, "%d inputs, want 1, or 2 for floats", c.NIn)
+		s.fault(c, "%d inputs: want 1, or 2 for floats", c.NIn)
 	}
 	s.wantFlat(c, &c.In[1], dtype.Float64, 1, "input", 1)
 	return s.addr(&c.In[1])
@@ -250,7 +250,7 @@ func (s *stream) flat(c *backend.Call, ins int) int {
 // wantFlat faults unless the operand is contiguous, and has the dtype and the number of elements.
 func (s *stream) wantFlat(c *backend.Call, v *backend.View, dt dtype.DType, n int, what string, i int) {
 	if v.DType != dt || v.Numel() != n || !v.Contiguous() {
-		s.fault(c, "%s %d is %s of shape %v (contiguous: %t), want %d contiguous elements of %s", what, i, v.DType,
+		s.fault(c, "%s %d is %s of shape %v (contiguous: %t): want %d contiguous elements of %s", what, i, v.DType,
 			v.Shape[:v.NDim], v.Contiguous(), n, dt)
 	}
 }

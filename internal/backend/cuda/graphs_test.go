@@ -550,7 +550,7 @@ func TestSwitch(t *testing.T) {
 	}
 	t.Setenv(EnvGraphs, "maybe")
 	_, err := Open(fake.New(fake.Options{}), 0)
-	require.EqualError(t, err, `LOCKSTEP_CUDA_GRAPHS is "maybe"; want 0 or 1`)
+	require.EqualError(t, err, `LOCKSTEP_CUDA_GRAPHS is "maybe": want 0 or 1`)
 }
 
 func (none) Launch(cuda.Function, [3]uint32, [3]uint32, int, []byte) error { return nil }

@@ -129,7 +129,7 @@ func rope(s *stream, c *backend.Call) {
 	x, out := &c.In[0], &c.Out[0]
 	s.wantFloat(c)
 	if x.NDim != 4 || !backend.SameShape(x, out) {
-		s.fault(c, "x and output of shapes %v and %v, want four dims, the same", x.Shape[:x.NDim], out.Shape[:out.NDim])
+		s.fault(c, "x and output of shapes %v and %v: want four dims, the same", x.Shape[:x.NDim], out.Shape[:out.NDim])
 	}
 	tables := c.In[1].DType
 	for i := 1; i < 3; i++ {
@@ -145,7 +145,7 @@ func rope(s *stream, c *backend.Call) {
 			want = dtype.Float32
 		}
 		if last := v.NDim - 1; v.DType != want || v.Shape[last] > 1 && v.Stride[last] != 1 {
-			s.fault(c, "operand %d: %s with stride %d in the last dim, want %s with 1", i, v.DType, v.Stride[last],
+			s.fault(c, "operand %d: %s with stride %d in the last dim: want %s with 1", i, v.DType, v.Stride[last],
 				want)
 		}
 	}

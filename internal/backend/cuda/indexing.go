@@ -125,7 +125,7 @@ func embeddingGrad(s *stream, c *backend.Call) {
 	s.wantVector(c, dy, dt, n*cols, "dy")
 	s.wantVector(c, table, dt, vocabulary*cols, "dtable")
 	if n > 1<<30 || vocabulary >= 1<<32 {
-		s.fault(c, "%d ids and a table of %d rows, want at most %d and %d", n, vocabulary, 1<<30, 1<<32-1)
+		s.fault(c, "%d ids and a table of %d rows: want at most %d and %d", n, vocabulary, 1<<30, 1<<32-1)
 	}
 	sortedIDs, positions := s.sort(n, vocabulary, func(keys, positions cuda.Ptr) {
 		var a args
@@ -233,7 +233,7 @@ func scatterAdd(s *stream, c *backend.Call) {
 	n := index.Numel()
 	sorting := n <= 1<<30 && out.Numel() < 1<<32-1
 	if dt.IsHalf() && length > 1 && !sorting {
-		s.fault(c, "%d indices into %d elements of %s, want at most %d and %d", n, out.Numel(), dt, 1<<30, 1<<32-2)
+		s.fault(c, "%d indices into %d elements of %s: want at most %d and %d", n, out.Numel(), dt, 1<<30, 1<<32-2)
 	}
 	if sorting && length > 1 && (dt.IsHalf() || length > longLine && n/length < manyLines) {
 		s.scatterSorted(c, dim)

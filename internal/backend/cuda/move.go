@@ -236,7 +236,7 @@ func fillBits(c *backend.Call) uint64 {
 func arange(s *stream, c *backend.Call) {
 	out := &c.Out[0]
 	if out.NDim != 1 {
-		s.fault(c, "output of shape %v, want one dim", out.Shape[:out.NDim])
+		s.fault(c, "output of shape %v: want one dim", out.Shape[:out.NDim])
 	}
 	name := arangeKernels[out.DType]
 	if name == "" {

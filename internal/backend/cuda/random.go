@@ -23,7 +23,7 @@ var (
 func dropout(s *stream, c *backend.Call) {
 	p := c.Floats[0]
 	if !(p >= 0 && p <= 1) {
-		s.fault(c, "probability %v, want 0 to 1", p)
+		s.fault(c, "probability %v: want 0 to 1", p)
 	}
 	n := s.flat(c, 1)
 	if n == 0 {

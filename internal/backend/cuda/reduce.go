@@ -106,7 +106,7 @@ func reduction(name string, index bool) launcher {
 			s.fault(c, "no elements to choose from: input of shape %v", in.Shape[:in.NDim])
 		}
 		if gone.n > maxWalk {
-			s.fault(c, "%d elements for one output, want at most %d", gone.n, maxWalk)
+			s.fault(c, "%d elements for one output: want at most %d", gone.n, maxWalk)
 		}
 		k := cutOf(kept.n, gone.n, last)
 		var scratch cuda.Ptr

@@ -62,7 +62,7 @@ func (s *stream) wantVector(c *backend.Call, v *backend.View, dt dtype.DType, n 
 // wantIndices faults unless the view holds n contiguous indices. Whether they are in range is seen by the kernel.
 func (s *stream) wantIndices(c *backend.Call, v *backend.View, n int) {
 	if v.DType != dtype.Int32 && v.DType != dtype.Int64 || v.Numel() != n || !v.Contiguous() {
-		s.fault(c, "indices are %s of shape %v, want %d contiguous int32 or int64", v.DType, v.Shape[:v.NDim], n)
+		s.fault(c, "indices are %s of shape %v: want %d contiguous int32 or int64", v.DType, v.Shape[:v.NDim], n)
 	}
 }
 
@@ -194,7 +194,7 @@ func crossEntropyGrad(s *stream, c *backend.Call) {
 	s.wantVector(c, &c.Out[0], c.In[0].DType, rows*cols, "output")
 	dloss := &c.In[3]
 	if dloss.DType != stat || dloss.Numel() != rows || dloss.NDim > 1 {
-		s.fault(c, "dloss is %s of shape %v, want [%d] of %s", dloss.DType, dloss.Shape[:dloss.NDim], rows, stat)
+		s.fault(c, "dloss is %s of shape %v: want [%d] of %s", dloss.DType, dloss.Shape[:dloss.NDim], rows, stat)
 	}
 	if rows*cols == 0 {
 		return

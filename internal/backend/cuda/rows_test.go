@@ -155,7 +155,7 @@ func requireCPU(t tester, d *Device, c backend.Call, outs, ins []array, exact bo
 		for i, w := range want[k] {
 			g := got[k][i]
 			if exact && g != w || math.Abs(g-w) > precision[outs[k].dt]*max(1, math.Abs(w)) || g != g {
-				require.Failf(t, "not the CPU's", "%s %s %v: output %d, element %d: %v, want %v", c.Op, outs[k].dt,
+				require.Failf(t, "not the CPU's", "%s %s %v: output %d, element %d: %v: want %v", c.Op, outs[k].dt,
 					ins[0].shape, k, i, g, w)
 			}
 		}
@@ -204,7 +204,7 @@ func requireSpecial(t tester, d *Device, op backend.Op) {
 			for i, w := range want[k] {
 				g := got[k][i]
 				same := w == g || w != w && g != g || math.Abs(w-g) < 1e-5*max(1, math.Abs(w))
-				require.True(t, same, "%s of %d columns, output %d, element %d: %v, want %v", op, cols, k, i, g, w)
+				require.True(t, same, "%s of %d columns, output %d, element %d: %v: want %v", op, cols, k, i, g, w)
 			}
 		}
 	}

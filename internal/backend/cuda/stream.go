@@ -55,7 +55,7 @@ func (s *stream) check(c *backend.Call) {
 		s.checkView(c, &c.In[i], "input", i)
 	}
 	if want := operands[c.Op]; c.NOut < want.outs || c.NIn < want.ins {
-		s.fault(c, "%d outputs and %d inputs, want at least %d and %d", c.NOut, c.NIn, want.outs, want.ins)
+		s.fault(c, "%d outputs and %d inputs: want at least %d and %d", c.NOut, c.NIn, want.outs, want.ins)
 	}
 	if c.If.Buf != nil {
 		if !conditional[c.Op] {

@@ -65,7 +65,7 @@ func checkConvolution(c cuda.Convolution) error {
 		}
 	}
 	if got := [2]int{c.P, c.Q}; got != c.Places() || c.P < 1 || c.Q < 1 {
-		return refusedConvolution(unfitConvolution, "a result of %v places, want %v", got, c.Places())
+		return refusedConvolution(unfitConvolution, "a result of %v places: want %v", got, c.Places())
 	}
 	if sizes[c.Type] == 0 || c.TF32 && c.Type != cuda.R32F {
 		return refusedConvolution(unknownConvolution, "type %d, TF32 %t", c.Type, c.TF32)

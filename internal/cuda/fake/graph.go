@@ -175,7 +175,7 @@ func (g *graph) SetParams(i int, params []byte) error {
 	}
 	n := &g.nodes[g.kernels[i]]
 	if len(params) != len(n.params) {
-		return failed(call, invalidValue, "%s: %d bytes of parameters, want %d", n.kernel.name, len(params),
+		return failed(call, invalidValue, "%s: %d bytes of parameters: want %d", n.kernel.name, len(params),
 			len(n.params))
 	}
 	n.params = slices.Clone(params)

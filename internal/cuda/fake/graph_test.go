@@ -80,7 +80,7 @@ func TestGraph(t *testing.T) {
 	require.Equal(t, words(ones, ones, 7), look())
 
 	require.ErrorContains(t, g.SetParams(1, params), "kernel 1 of 1")
-	require.ErrorContains(t, g.SetParams(0, params[:8]), "8 bytes of parameters, want 16")
+	require.ErrorContains(t, g.SetParams(0, params[:8]), "8 bytes of parameters: want 16")
 	require.NoError(t, g.Close())
 	require.ErrorContains(t, g.Launch(s), "destroyed")
 	require.ErrorContains(t, g.Close(), "destroyed")

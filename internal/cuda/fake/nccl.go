@@ -308,7 +308,7 @@ func (c *comm) Recv(s cuda.Stream, p cuda.Ptr, count int, dt nccl.DataType, from
 			return false, nil
 		}
 		if len(raw) != count*dt.Size() {
-			c.fail(fmt.Errorf("ncclRecv: %d bytes from rank %d, want %d", len(raw), from, count*dt.Size()))
+			c.fail(fmt.Errorf("ncclRecv: %d bytes from rank %d: want %d", len(raw), from, count*dt.Size()))
 			return false, nil
 		}
 		return true, c.store("ncclRecv", p, raw)

@@ -128,7 +128,7 @@ func (s *stream) Launch(f cuda.Function, grid, block [3]uint32, shared int, para
 		return failed("cuLaunchKernel", invalidValue, "%s: %d bytes of dynamic shared memory, of %d", k.name, shared,
 			k.maxShared())
 	case len(params) != k.k.ParamBytes():
-		return failed("cuLaunchKernel", invalidValue, "%s: %d bytes of parameters, want %d", k.name, len(params),
+		return failed("cuLaunchKernel", invalidValue, "%s: %d bytes of parameters: want %d", k.name, len(params),
 			k.k.ParamBytes())
 	}
 	s.count()

@@ -82,7 +82,7 @@ func (s *stream) note(k *function, grid, block [3]uint32, shared int) error {
 		return err
 	}
 	if last == 0 || count != 1 {
-		return fmt.Errorf("cuStreamGetCaptureInfo: %d nodes are the last of a stream, want 1", count)
+		return fmt.Errorf("cuStreamGetCaptureInfo: %d nodes are the last of a stream: want 1", count)
 	}
 	n := node{handle: *(*uintptr)(clib.Pointer(last)), kernel: k.name}
 	n.params = nodeParams{function: k.handle, grid: grid, block: block, shared: uint32(shared)}

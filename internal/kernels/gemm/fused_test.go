@@ -112,7 +112,7 @@ func TestFusedLargeShapes(t *testing.T) {
 
 func TestFusedMisusePanics(t *testing.T) {
 	s := make([]float32, 6)
-	require.PanicsWithValue(t, "gemm: Add has 2 elements, want at least 3 for 2×3 with strides 0 and 1", func() {
+	require.PanicsWithValue(t, "gemm: Add has 2 elements: want at least 3 for 2×3 with strides 0 and 1", func() {
 		Float32Fused(nil, 2, 3, 1, Strided(s, 1, 1), Strided(s, 3, 1), InRows(s, 3),
 			&Fused[float32]{Add: s[:2], ColStride: 1})
 	})

@@ -72,13 +72,13 @@ func Float64(p *parallel.Pool, m, n, k int, a, b Matrix[float64], c Rows[float64
 // check panics unless the arguments describe three matrices that lie within their slices.
 func check[A, B, C any](m, n, k int, a Matrix[A], b Matrix[B], c Rows[C]) {
 	if m < 0 || n < 0 || k < 0 {
-		panic(fmt.Sprintf("gemm: sizes m=%d n=%d k=%d, want none negative", m, n, k))
+		panic(fmt.Sprintf("gemm: sizes m=%d n=%d k=%d: want none negative", m, n, k))
 	}
 	if m == 0 || n == 0 {
 		return
 	}
 	if c.Stride < n {
-		panic(fmt.Sprintf("gemm: row stride of C is %d, want at least n=%d", c.Stride, n))
+		panic(fmt.Sprintf("gemm: row stride of C is %d: want at least n=%d", c.Stride, n))
 	}
 	checkExtent("A", m, k, len(a.Data), a.RowStride, a.ColStride)
 	checkExtent("B", k, n, len(b.Data), b.RowStride, b.ColStride)
@@ -90,10 +90,10 @@ func checkExtent(name string, rows, cols, length, rowStride, colStride int) {
 		return
 	}
 	if rowStride < 0 || colStride < 0 {
-		panic(fmt.Sprintf("gemm: strides of %s are %d and %d, want none negative", name, rowStride, colStride))
+		panic(fmt.Sprintf("gemm: strides of %s are %d and %d: want none negative", name, rowStride, colStride))
 	}
 	if need := (rows-1)*rowStride + (cols-1)*colStride + 1; length < need {
-		panic(fmt.Sprintf("gemm: %s has %d elements, want at least %d for %d×%d with strides %d and %d",
+		panic(fmt.Sprintf("gemm: %s has %d elements: want at least %d for %d×%d with strides %d and %d",
 			name, length, need, rows, cols, rowStride, colStride))
 	}
 }

@@ -399,14 +399,14 @@ func TestMisusePanics(t *testing.T) {
 	call := func(m, n, k int, a []float32, ars int, b []float32, c []float32, ldc int) func() {
 		return func() { Float32(nil, m, n, k, Strided(a, ars, 1), Strided(b, n, 1), InRows(c, ldc), false) }
 	}
-	require.PanicsWithValue(t, "gemm: sizes m=-1 n=2 k=3, want none negative", call(-1, 2, 3, s, 3, s, s, 2))
-	require.PanicsWithValue(t, "gemm: row stride of C is 1, want at least n=2", call(2, 2, 3, s, 3, s, s, 1))
-	require.PanicsWithValue(t, "gemm: strides of A are -3 and 1, want none negative", call(2, 2, 3, s, -3, s, s, 2))
-	require.PanicsWithValue(t, "gemm: A has 5 elements, want at least 6 for 2×3 with strides 3 and 1",
+	require.PanicsWithValue(t, "gemm: sizes m=-1 n=2 k=3: want none negative", call(-1, 2, 3, s, 3, s, s, 2))
+	require.PanicsWithValue(t, "gemm: row stride of C is 1: want at least n=2", call(2, 2, 3, s, 3, s, s, 1))
+	require.PanicsWithValue(t, "gemm: strides of A are -3 and 1: want none negative", call(2, 2, 3, s, -3, s, s, 2))
+	require.PanicsWithValue(t, "gemm: A has 5 elements: want at least 6 for 2×3 with strides 3 and 1",
 		call(2, 2, 3, s[:5], 3, s, s, 2))
-	require.PanicsWithValue(t, "gemm: B has 5 elements, want at least 6 for 3×2 with strides 2 and 1",
+	require.PanicsWithValue(t, "gemm: B has 5 elements: want at least 6 for 3×2 with strides 2 and 1",
 		call(2, 2, 3, s, 3, s[:5], s, 2))
-	require.PanicsWithValue(t, "gemm: C has 3 elements, want at least 4 for 2×2 with strides 2 and 1",
+	require.PanicsWithValue(t, "gemm: C has 3 elements: want at least 4 for 2×2 with strides 2 and 1",
 		call(2, 2, 3, s, 3, s, s[:3], 2))
 }
 

@@ -57,7 +57,7 @@ type placed[T element] struct {
 
 func inPlace[T element](e *engine[T], m, n, k int, a Matrix[T], b Panels[T], c Rows[T], accumulate bool, ahead *Ahead) {
 	if m < 0 || n < 0 || k < 0 || c.Stride < n {
-		panic(fmt.Sprintf("gemm: sizes m=%d n=%d k=%d and rows of C %d apart, want none negative and at least n", m, n,
+		panic(fmt.Sprintf("gemm: sizes m=%d n=%d k=%d and rows of C %d apart: want none negative and at least n", m, n,
 			k, c.Stride))
 	}
 	if m == 0 || n == 0 {

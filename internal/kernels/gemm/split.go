@@ -38,7 +38,7 @@ func MultiplySplit32(m, n, k int, a Rows[float32], panels []float32, c Rows[floa
 	}
 	if k < 1 || c.Stride < n || len(panels) < SplitSize32(k, n) {
 		panic(
-			fmt.Sprintf("gemm: %d×%d results of %d products: panels have %d elements, want %d, and rows of C are "+
+			fmt.Sprintf("gemm: %d×%d results of %d products: panels have %d elements: want %d, and rows of C are "+
 				"%d apart", m, n, k, len(panels), SplitSize32(k, n), c.Stride))
 	}
 	checkExtent("A", m, k, len(a.Data), a.Stride, 1)

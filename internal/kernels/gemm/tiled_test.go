@@ -435,7 +435,7 @@ func TestSplitPanels(t *testing.T) {
 				}
 			}, nil), x.String())
 	})
-	require.PanicsWithValue(t, "gemm: 2×3 results of 4 products: panels have 7 elements, want 1536, and rows of C "+
+	require.PanicsWithValue(t, "gemm: 2×3 results of 4 products: panels have 7 elements: want 1536, and rows of C "+
 		"are 3 apart", func() {
 		MultiplySplit32(2, 3, 4, InRows(make([]float32, 8), 4), make([]float32, 7), InRows(make([]float32, 6), 3))
 	})

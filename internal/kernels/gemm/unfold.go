@@ -21,7 +21,7 @@ func Unfold(dst []float32, pitch, places int, src []float32, step, planes, plane
 		len(dst) < (places-1)*pitch+window+UnfoldSlack || len(src) < needed {
 		panic(
 			fmt.Sprintf("gemm: unfolding %d windows of %d×%d runs of %d elements, %d, %d and %d apart, of %d "+
-				"elements, want %d, to %d, %d apart",
+				"elements: want %d, to %d, %d apart",
 				places, planes, rows, run, step, planeStride, rowStride, len(src), needed, len(dst), pitch))
 	}
 	unfold32(dst, pitch, places, src, step, planes, planeStride, rows, rowStride, run)

@@ -142,10 +142,10 @@ func TestWidenedFused(t *testing.T) {
 
 func TestWidenedMisusePanics(t *testing.T) {
 	a, b, c := make([]dtype.BF16, 6), make([]dtype.BF16, 6), make([]float32, 4)
-	require.PanicsWithValue(t, "gemm: A has 5 elements, want at least 6 for 2×3 with strides 3 and 1", func() {
+	require.PanicsWithValue(t, "gemm: A has 5 elements: want at least 6 for 2×3 with strides 3 and 1", func() {
 		Widened(nil, 2, 2, 3, Strided(a[:5], 3, 1), Strided(b, 2, 1), InRows(c, 2), nil)
 	})
-	require.PanicsWithValue(t, "gemm: Add has 1 elements, want at least 2 for 2×2 with strides 0 and 1", func() {
+	require.PanicsWithValue(t, "gemm: Add has 1 elements: want at least 2 for 2×2 with strides 0 and 1", func() {
 		Widened(nil, 2, 2, 3, Strided(a, 3, 1), Strided(b, 2, 1), InRows(c, 2),
 			&Fused[float32]{Add: c[:1], ColStride: 1})
 	})

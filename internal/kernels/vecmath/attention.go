@@ -146,12 +146,12 @@ func HideRows(s []float32, rows, n, stride, seen, grow int) {
 // checkRows panics unless matrices of that size lie within their slices, and the others have an element for each row.
 func checkRows(rows, n, stride, length int, others ...int) {
 	if n%lanes != 0 || stride < 0 || rows > 0 && n > 0 && (rows-1)*stride+n > length {
-		panic(fmt.Sprintf("vecmath: %d rows of %d elements, %d apart, of %d, want a multiple of %d of each", rows, n,
+		panic(fmt.Sprintf("vecmath: %d rows of %d elements, %d apart, of %d: want a multiple of %d of each", rows, n,
 			stride, length, lanes))
 	}
 	for _, k := range others {
 		if k < rows {
-			panic(fmt.Sprintf("vecmath: an operand has %d elements, want one for each of %d rows", k, rows))
+			panic(fmt.Sprintf("vecmath: an operand has %d elements: want one for each of %d rows", k, rows))
 		}
 	}
 }

@@ -496,7 +496,7 @@ func TestGELUKeepsItsTail(t *testing.T) {
 			for i, v := range xs {
 				x := float64(v)
 				wrong := math.Abs(float64(got[i])-want(x)) / scale(x) / (1 + x*x/4)
-				require.LessOrEqual(t, wrong, 6e-7, "%s(%v) = %v, want %v", name, v, got[i], want(x))
+				require.LessOrEqual(t, wrong, 6e-7, "%s(%v) = %v: want %v", name, v, got[i], want(x))
 				worst = max(worst, wrong)
 			}
 			t.Logf("%s: %.2g", name, worst)

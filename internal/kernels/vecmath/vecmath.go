@@ -51,7 +51,7 @@ func separate(dst *float32, operands ...*float32) bool {
 func checkLengths(dst int, others ...int) {
 	for _, n := range others {
 		if n != dst {
-			panic(fmt.Sprintf("vecmath: operands have %d and %d elements, want equally many", dst, n))
+			panic(fmt.Sprintf("vecmath: operands have %d and %d elements: want equally many", dst, n))
 		}
 	}
 }

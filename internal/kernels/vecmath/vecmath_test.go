@@ -88,10 +88,10 @@ func TestSpecialValues(t *testing.T) {
 			f.run(dst, src)
 			for _, at := range []int{3, 18} {
 				if c[1] != c[1] {
-					require.True(t, dst[at] != dst[at], "%s(%v) = %v, want NaN", f.name, c[0], dst[at])
+					require.True(t, dst[at] != dst[at], "%s(%v) = %v: want NaN", f.name, c[0], dst[at])
 					continue
 				}
-				require.Equal(t, math.Float32bits(c[1]), math.Float32bits(dst[at]), "%s(%v) = %v, want %v", f.name,
+				require.Equal(t, math.Float32bits(c[1]), math.Float32bits(dst[at]), "%s(%v) = %v: want %v", f.name,
 					c[0], dst[at], c[1])
 			}
 			require.Equal(t, dst[0], dst[17], "neighbours are not disturbed")
@@ -165,10 +165,10 @@ func TestVectorVariantsAgree(t *testing.T) {
 }
 
 func TestMisuseAndGarbage(t *testing.T) {
-	require.PanicsWithValue(t, "vecmath: operands have 2 and 3 elements, want equally many", func() {
+	require.PanicsWithValue(t, "vecmath: operands have 2 and 3 elements: want equally many", func() {
 		Exp(make([]float32, 2), make([]float32, 3), 0)
 	})
-	require.PanicsWithValue(t, "vecmath: operands have 4 and 3 elements, want equally many", func() {
+	require.PanicsWithValue(t, "vecmath: operands have 4 and 3 elements: want equally many", func() {
 		Tanh(make([]float32, 4), make([]float32, 3))
 	})
 	x := make([]float32, 100)

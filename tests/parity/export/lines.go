@@ -54,7 +54,7 @@ func goLines(r *rand.Rand, n int) ([]string, error) {
 		}
 	}
 	if len(all) < n {
-		return nil, fmt.Errorf("the Go source has %d distinct lines, want %d", len(all), n)
+		return nil, fmt.Errorf("the Go source has %d distinct lines: want %d", len(all), n)
 	}
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all[:n], nil

@@ -63,7 +63,7 @@ func export(dir, out, from string, n, rows int) error {
 	}
 	m, ok := model.(*gpt2.Model)
 	if !ok {
-		return fmt.Errorf("%s holds a %s, want a gpt2", dir, model.ModelType())
+		return fmt.Errorf("%s holds a %s: want a gpt2", dir, model.ModelType())
 	}
 	ids, err := cut(tok.Encode(strings.Join(lines, "\n")), rows, m.Cfg.NPositions)
 	if err != nil {
@@ -94,7 +94,7 @@ func export(dir, out, from string, n, rows int) error {
 // cut takes rows of one length from the beginning of a stream.
 func cut(stream []int32, rows, length int) ([][]int32, error) {
 	if len(stream) < rows*length {
-		return nil, fmt.Errorf("the text has %d tokens, want %d rows of %d", len(stream), rows, length)
+		return nil, fmt.Errorf("the text has %d tokens: want %d rows of %d", len(stream), rows, length)
 	}
 	ids := make([][]int32, rows)
 	for i := range ids {

@@ -45,7 +45,7 @@ func TestCheckKnowsRegisters(t *testing.T) {
 		17: "sumAVX2: VMOVUPS with Y16 is encoded for AVX-512, which a kernel of AVX2 may not use",
 	} {
 		if err := emitted(t, "sumAVX2", sum(registers)); message(err) != want {
-			t.Errorf("%d registers: %q, want %q", registers, message(err), want)
+			t.Errorf("%d registers: %q: want %q", registers, message(err), want)
 		}
 	}
 	if err := emitted(t, "sumAVX512", sum(17)); err != nil {
@@ -72,7 +72,7 @@ func TestCheckKnowsInstructions(t *testing.T) {
 	} {
 		err := emitted(t, c.name, c.body)
 		if (err == nil) != (c.want == "") || !strings.Contains(message(err), c.want) {
-			t.Errorf("%s: %q, want %q", c.name, message(err), c.want)
+			t.Errorf("%s: %q: want %q", c.name, message(err), c.want)
 		}
 	}
 }

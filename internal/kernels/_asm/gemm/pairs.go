@@ -220,7 +220,7 @@ func encodeDots(file *ir.File) error {
 			for k, o := range i.Operands {
 				r, ok := o.(reg.Physical)
 				if !ok || r.Size() != 64 {
-					return fmt.Errorf("operand %s of %s, want a register of 512 bits", o.Asm(), i.Opcode)
+					return fmt.Errorf("operand %s of %s: want a register of 512 bits", o.Asm(), i.Opcode)
 				}
 				n[k] = byte(r.PhysicalIndex())
 			}

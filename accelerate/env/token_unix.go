@@ -6,6 +6,7 @@ package env
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 )
 
@@ -19,12 +20,13 @@ func takeFile(fd int) (string, error) {
 		return "", err
 	}
 	if info.Mode&syscall.S_IFMT != syscall.S_IFREG || info.Nlink != 0 {
-		return "", errors.New("it is something else")
+		return "", fmt.Errorf("it is a file of mode %o with %d names: want a plain file without a name", info.Mode,
+			info.Nlink)
 	}
 	text := make([]byte, maxToken)
 	n, err := syscall.Pread(fd, text, 0) // its place is shared with other programs that have inherited it
 	if err == nil && n == 0 {
-		err = errors.New("it is empty")
+		err = errors.New("it has 0 bytes: want a token")
 	}
 	if err != nil {
 		return "", err

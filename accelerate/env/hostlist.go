@@ -57,16 +57,16 @@ func splitOutside(text string) ([]string, error) {
 			}
 		}
 		if depth < 0 || depth > 1 {
-			return nil, errors.New("brackets do not match")
+			return nil, fmt.Errorf("a second %q at byte %d: want pairs of [ and ], none inside another", c, i)
 		}
 	}
 	if depth != 0 {
-		return nil, errors.New("brackets do not match")
+		return nil, errors.New("a [ without its ]: want pairs of them")
 	}
 	parts = append(parts, text[start:])
 	for _, p := range parts {
 		if strings.TrimSpace(p) == "" {
-			return nil, errors.New("a name is empty")
+			return nil, errors.New("nothing between two commas: want a host name")
 		}
 	}
 	return parts, nil
@@ -75,7 +75,7 @@ func splitOutside(text string) ([]string, error) {
 // expandHost expands the brackets of one name, from left to right, to at most limit hosts.
 func expandHost(name string, limit int) ([]string, error) {
 	if outside := len(outsideOfBrackets(name)); outside > maxHost {
-		return nil, fmt.Errorf("a name has %d bytes beside its brackets, want at most %d", outside, maxHost)
+		return nil, fmt.Errorf("a name has %d bytes beside its brackets: want at most %d", outside, maxHost)
 	}
 	hosts := []string{""}
 	for name != "" {
@@ -126,12 +126,12 @@ func expandRanges(text string, limit int) ([]string, error) {
 			last = first
 		}
 		if len(first) > maxDigits {
-			return nil, fmt.Errorf("[%.20s…] has a number of %d digits, want at most %d", text, len(first), maxDigits)
+			return nil, fmt.Errorf("[%.20s…] has a number of %d digits: want at most %d", text, len(first), maxDigits)
 		}
 		lo, errLo := strconv.ParseUint(first, 10, 32)
 		hi, errHi := strconv.ParseUint(last, 10, 32)
 		if errLo != nil || errHi != nil || hi < lo {
-			return nil, fmt.Errorf("[%s] is not a range; want a form such as [01-04,7]", text)
+			return nil, fmt.Errorf("[%s] is not a range: want a form such as [01-04,7]", text)
 		}
 		if hi-lo >= uint64(limit-len(numbers)) {
 			return nil, fmt.Errorf("it expands to more than %d hosts", limit)

@@ -32,12 +32,12 @@ func TestJobToken(t *testing.T) {
 	_, err = token(nil)
 	require.ErrorIs(t, err, ErrNoToken)
 	_, err = token(vars{VarJobTokenFile: write(" \n", 0o600)})
-	require.ErrorContains(t, err, "is empty; want a random string")
+	require.ErrorContains(t, err, "is empty: want a random string")
 	_, err = token(vars{VarJobTokenFile: filepath.Join(t.TempDir(), "absent")})
 	require.ErrorIs(t, err, os.ErrNotExist)
 	if runtime.GOOS != "windows" {
 		_, err = token(vars{VarJobTokenFile: write("shown", 0o644)})
-		require.ErrorContains(t, err, "has mode -rw-r--r--, so that others can read the secret; want 0600")
+		require.ErrorContains(t, err, "has mode -rw-r--r--, so that others can read the secret: want 0600")
 	}
 }
 

@@ -39,17 +39,17 @@ var lockstepLauncher = launcher{
 }
 
 func readLockstep(r *reader) {
-	r.need(fieldRank, &r.e.Rank, VarRank)
-	r.need(fieldWorldSize, &r.e.WorldSize, VarWorldSize)
-	r.need(fieldLocalRank, &r.e.LocalRank, VarLocalRank)
-	r.need(fieldLocalWorldSize, &r.e.LocalWorldSize, VarLocalWorldSize)
-	r.need(fieldNodeRank, &r.e.NodeRank, VarNodeRank)
-	r.need(fieldNodes, &r.e.Nodes, VarNodes)
-	if !r.text(fieldMasterAddr, &r.e.MasterAddr, VarMasterAddr) {
-		r.missing(fieldMasterAddr, VarMasterAddr)
+	r.need(fieldRank, &r.e.Rank, varRank)
+	r.need(fieldWorldSize, &r.e.WorldSize, varWorldSize)
+	r.need(fieldLocalRank, &r.e.LocalRank, varLocalRank)
+	r.need(fieldLocalWorldSize, &r.e.LocalWorldSize, varLocalWorldSize)
+	r.need(fieldNodeRank, &r.e.NodeRank, "GROUP_RANK")
+	r.need(fieldNodes, &r.e.Nodes, "GROUP_WORLD_SIZE")
+	if !r.text(fieldMasterAddr, &r.e.MasterAddr, varMasterAddr) {
+		r.missing(fieldMasterAddr, varMasterAddr)
 	}
-	r.need(fieldMasterPort, &r.e.MasterPort, VarMasterPort)
-	r.text(fieldJobID, &r.e.JobID, VarRunID)
+	r.need(fieldMasterPort, &r.e.MasterPort, varMasterPort)
+	r.text(fieldJobID, &r.e.JobID, varRunID)
 	r.restarts()
 }
 
@@ -79,8 +79,8 @@ func Token(lookup Lookup) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", VarJobTokenFile, err)
 	}
-	if Exposed(info.Mode()) {
-		return "", fmt.Errorf("%s: %s has mode %v, so that others can read the secret; want 0600", VarJobTokenFile,
+	if exposed(info.Mode()) {
+		return "", fmt.Errorf("%s: %s has mode %v, so that others can read the secret: want 0600", VarJobTokenFile,
 			path, info.Mode().Perm())
 	}
 	text, err := os.ReadFile(path)
@@ -89,7 +89,7 @@ func Token(lookup Lookup) (string, error) {
 	}
 	t := strings.TrimSpace(string(text))
 	if t == "" {
-		return "", fmt.Errorf("%s: %s is empty; want a random string", VarJobTokenFile, path)
+		return "", fmt.Errorf("%s: %s is empty: want a random string", VarJobTokenFile, path)
 	}
 	return t, nil
 }
@@ -109,7 +109,7 @@ func handed(lookup Lookup) (string, error) {
 	}
 	fd, err := strconv.Atoi(text)
 	if err != nil || fd < 3 {
-		return "", fmt.Errorf("%s is %q; want a descriptor from 3", VarTokenFD, text)
+		return "", fmt.Errorf("%s is %q: want a descriptor from 3", VarTokenFD, text)
 	}
 	tokens.mu.Lock()
 	defer tokens.mu.Unlock()
@@ -131,8 +131,8 @@ func handed(lookup Lookup) (string, error) {
 	return token, nil
 }
 
-// Exposed reports whether others than the owner can read a file. Windows has no such bits.
-func Exposed(m fs.FileMode) bool { return runtime.GOOS != "windows" && m.Perm()&0o077 != 0 }
+// exposed reports whether others than the owner can read a file. Windows has no such bits.
+func exposed(m fs.FileMode) bool { return runtime.GOOS != "windows" && m.Perm()&0o077 != 0 }
 
 // MasterListener is the socket that the launcher has opened for rank 0 at MasterAddr and
 // MasterPort. It is nil, without an error, on other ranks and under launchers that open
@@ -144,7 +144,7 @@ func (e *Environment) MasterListener() (net.Listener, error) {
 	}
 	fd, err := strconv.Atoi(text)
 	if err != nil || fd < 3 {
-		return nil, fmt.Errorf("%s is %q; want a descriptor from 3", VarListenerFD, text)
+		return nil, fmt.Errorf("%s is %q: want a descriptor from 3", VarListenerFD, text)
 	}
 	f := os.NewFile(uintptr(fd), "master listener")
 	if f == nil {

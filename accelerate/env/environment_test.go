@@ -252,9 +252,9 @@ func TestDetectRefuses(t *testing.T) {
 		{"local rank missing", with(torchrunWorker, vars{"LOCAL_RANK": ""}),
 			"environment of torchrun: RANK is set, but the local rank is not: want LOCAL_RANK"},
 		{"no number", with(torchrunWorker, vars{"RANK": "one"}),
-			`environment of torchrun: RANK is "one"; want a number from 0`},
+			`environment of torchrun: RANK is "one": want a number from 0`},
 		{"negative", with(torchrunWorker, vars{"RANK": "-1"}),
-			`environment of torchrun: RANK is "-1"; want a number from 0`},
+			`environment of torchrun: RANK is "-1": want a number from 0`},
 		{"outside", with(torchrunWorker, vars{"RANK": "8"}),
 			"environment of torchrun: rank 8 (RANK) is outside of 0..7: world size 8 (WORLD_SIZE)"},
 		{"outside of the host", with(torchrunWorker, vars{"LOCAL_RANK": "4"}),
@@ -266,9 +266,9 @@ func TestDetectRefuses(t *testing.T) {
 			"environment of torchrun: local world size 9 (LOCAL_WORLD_SIZE): more ranks on this host than in the " +
 				"job: world size 8 (WORLD_SIZE)"},
 		{"port", with(torchrunWorker, vars{"MASTER_PORT": "70000"}),
-			"environment of torchrun: MASTER_PORT is 70000; want 1..65535"},
+			"environment of torchrun: MASTER_PORT is 70000: want 1..65535"},
 		{"MPI's port", with(hydraRank, vars{"MASTER_PORT": "70000"}),
-			"environment of MPICH: MASTER_PORT is 70000; want at most 65535"},
+			"environment of MPICH: MASTER_PORT is 70000: want at most 65535"},
 		{"lockstep by half", with(lockstepWorker, vars{"GROUP_RANK": ""}),
 			"environment of lockstep launch: LOCKSTEP_LAUNCH_ID is set, but the node rank is not: want GROUP_RANK"},
 		{"Open MPI by half", vars{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
@@ -283,11 +283,11 @@ func TestDetectRefuses(t *testing.T) {
 				"SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, or set it to the host of rank 0"},
 		{"Slurm's nodes garbled", with(slurmTask, vars{"SLURM_STEP_NODELIST": "n[1-"}),
 			`environment of Slurm: 2 faults:` + "\n" +
-				`  - SLURM_STEP_NODELIST: host list "n[1-": brackets do not match` + "\n" +
+				`  - SLURM_STEP_NODELIST: host list "n[1-": a [ without its ]: want pairs of them` + "\n" +
 				"  - MASTER_ADDR is not set, and Slurm does not tell where rank 0 is: want SLURM_STEP_NODELIST or " +
 				"SLURM_JOB_NODELIST, or set it to the host of rank 0"},
 		{"Slurm's counts garbled", with(slurmTask, vars{"SLURM_STEP_TASKS_PER_NODE": "4(x"}),
-			`environment of Slurm: SLURM_STEP_TASKS_PER_NODE is "4(x": "4(x" is not a count; want a form such as 4(x2),3`},
+			`environment of Slurm: SLURM_STEP_TASKS_PER_NODE is "4(x": "4(x" is not a count: want a form such as 4(x2),3`},
 		{"Slurm's counts too few", with(slurmTask, vars{"SLURM_STEP_TASKS_PER_NODE": "7"}),
 			`environment of Slurm: SLURM_STEP_TASKS_PER_NODE is "7": it has 1 nodes, and this is node 1 (SLURM_NODEID)`},
 		{"Slurm's local size unknown", with(slurmTask, vars{"SLURM_STEP_TASKS_PER_NODE": ""}),

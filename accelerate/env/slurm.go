@@ -82,7 +82,7 @@ func (r *reader) slurmJob() {
 // where srun was called.
 func (r *reader) slurmMaster() {
 	name := has(r.lookup, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-	if name == "" || r.e.WorldSize <= 1 || r.e.Nodes == 1 || has(r.lookup, VarMasterAddr) != "" {
+	if name == "" || r.e.WorldSize <= 1 || r.e.Nodes == 1 || has(r.lookup, varMasterAddr) != "" {
 		return
 	}
 	hosts, err := ExpandHostList(get(r.lookup, name))
@@ -109,7 +109,7 @@ func expandCounts(text string) ([]int, error) {
 			}
 		}
 		if err != nil || n < 1 || k < 1 || k > maxHosts {
-			return nil, fmt.Errorf("%q is not a count; want a form such as 4(x2),3", part)
+			return nil, fmt.Errorf("%q is not a count: want a form such as 4(x2),3", part)
 		}
 		for range k {
 			counts = append(counts, n)
