@@ -190,6 +190,36 @@ func TestParametersAreReadThroughTheContextBites(t *testing.T) {
 	}
 }
 
+// attentions reports attention that a model computes by itself, past what all models share.
+func attentions(f file) (bad []string) {
+	if f.test || topOf(f.dir) != "models" {
+		return nil
+	}
+	imported := f.importNames()
+	ast.Inspect(f.ast, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok && slices.Contains([]string{"Attention", "RoPE"}, sel.Sel.Name) {
+			if x, ok := sel.X.(*ast.Ident); ok && imported[x.Name] == module+"/tensor" {
+				bad = append(bad, fmt.Sprintf("%s: tensor.%s: want nn.AttentionConfig.Attend, which counts heads by "+
+					"the projections and takes what nn.AttentionInput has", f.line(sel), sel.Sel.Name))
+			}
+		}
+		return true
+	})
+	return bad
+}
+
+func TestModelsShareTheirAttention(t *testing.T) { requireNone(t, attentions) }
+
+func TestModelsShareTheirAttentionBites(t *testing.T) {
+	const use = `package a; import "` + module + `/tensor"; func f() { tensor.Attention() }`
+	requireBites(t, attentions, "models/m/a.go", use, "models/m/a.go:1: tensor.Attention: want "+
+		"nn.AttentionConfig.Attend, which counts heads by the projections and takes what nn.AttentionInput has")
+	requireBites(t, attentions, "models/m/a_test.go", use, "")
+	requireBites(t, attentions, "nn/a.go", use, "")
+	requireBites(t, attentions, "models/m/a.go", `package a; import "`+module+
+		`/nn"; func f(c nn.AttentionConfig) { c.Attend(); nn.RoPE{}.Tables() }`, "")
+}
+
 // names reports package names that say nothing.
 func names(f file) []string {
 	if n := strings.TrimSuffix(f.ast.Name.Name,

@@ -81,6 +81,27 @@ func TestGPT2Logits(t *testing.T) {
 	require.InDelta(t, meta.LossMasked, tensor.Item(c, masked.Loss)/float64(count), 1e-5)
 }
 
+// TestGPT2Positions compares tokens whose positions are given: a row that counts, one that is padded on the left, and
+// one whose positions begin anew.
+func TestGPT2Positions(t *testing.T) {
+	c := tensor.NewCtx(tensor.CPU())
+	g, m := openGolden(t, c, "../../models/gpt2/testdata/positions.safetensors"), loadTiny(t)
+	b := lmBatch(g.tensor("ids"), g.tensor("labels"))
+	b.Tensors[data.AttentionMask], b.Tensors[data.PositionIDs] = g.tensor("mask"), g.tensor("position_ids")
+	out := m.Forward(nn.NewCtx(c, nil, false), b)
+	got, want := tensor.ToSlice[float32](c, out.Logits), g.floats("logits")
+	mask, vocabulary := tensor.ToSlice[int64](c, g.tensor("mask")), m.VocabSize()
+	for i, visible := range mask {
+		if visible == 1 { // what padding itself computes is nobody's
+			require.InDeltaSlice(t, want[i*vocabulary:(i+1)*vocabulary], got[i*vocabulary:(i+1)*vocabulary], 1e-4, i)
+		}
+	}
+	require.InDelta(t, tensor.Item(c, g.tensor("loss")), tensor.Item(c, out.Loss)/(8+4+8), 1e-4)
+	delete(b.Tensors, data.PositionIDs)
+	counted := tensor.Item(c, m.Forward(nn.NewCtx(c, nil, false), b).Loss) / (8 + 4 + 8)
+	require.Greater(t, math.Abs(counted-tensor.Item(c, out.Loss)/(8+4+8)), 1e-3, "positions matter")
+}
+
 type goldenMeta struct {
 	Loss       float64   `json:"loss"`
 	LossMasked float64   `json:"loss_masked"`
