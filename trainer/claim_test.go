@@ -141,7 +141,7 @@ func TestResumeOnOtherDataOrTokenizerIsRefused(t *testing.T) {
 	_, err = run(other, "a", resumes)
 	requireOneError(t, err, "out/checkpoint-12", "the training data", "resume_on_other_data")
 	_, err = run(points(64), "b", resumes)
-	requireOneError(t, err, "out/checkpoint-12", "changed since the checkpoint: tokenizer.json;")
+	requireOneError(t, err, "out/checkpoint-12", "changed since the checkpoint: tokenizer.json:")
 	log, err := run(other, "b", resumes, allowed)
 	require.NoError(t, err)
 	require.Contains(t, log, "tokenizer.json")
