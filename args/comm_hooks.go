@@ -3,11 +3,10 @@
 package args
 
 import (
-	"fmt"
-	"maps"
 	"math"
 	"slices"
-	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/catalog"
 )
 
 // CommHook names what happens to gradients on their way between ranks.
@@ -27,14 +26,16 @@ const (
 // a file in accelerate/ddp.
 var commHooks = []struct {
 	name     CommHook
-	settings map[string]kwargRule // a zero rule: true or false
+	settings catalog.Settings
 }{
 	{CommHookNo, nil}, {CommHookFP16, nil}, {CommHookBF16, nil},
-	{CommHookInt8, map[string]kwargRule{"block_size": wholeCycles}},
-	{CommHookPowerSGD, map[string]kwargRule{"matrix_approximation_rank": wholeCycles, "start_powerSGD_iter": wholeSteps,
-		"min_compression_rate": anyPositive, "use_error_feedback": {}, "warm_start": {}, "random_seed": wholeSteps}},
-	{CommHookTopK, map[string]kwargRule{"density": {ok: func(v float64) bool { return v > 0 && v <= 1 },
-		want: "a number in (0, 1]"}, "use_error_feedback": {}}},
+	{CommHookInt8, catalog.Settings{{Key: "block_size", Rule: catalog.PositiveInt}}},
+	{CommHookPowerSGD, catalog.Settings{{Key: "matrix_approximation_rank", Rule: catalog.PositiveInt},
+		{Key: "start_powerSGD_iter", Rule: catalog.Count}, {Key: "min_compression_rate", Rule: catalog.Positive},
+		{Key: "use_error_feedback", Rule: catalog.Switch}, {Key: "warm_start", Rule: catalog.Switch},
+		{Key: "random_seed", Rule: catalog.Count}}},
+	{CommHookTopK, catalog.Settings{{Key: "density", Rule: catalog.PositivePart},
+		{Key: "use_error_feedback", Rule: catalog.Switch}}},
 }
 
 // choices lists the names of the table.
@@ -51,35 +52,19 @@ func (CommHook) choices() []string {
 func CommHookSettings() map[CommHook][]string {
 	names := map[CommHook][]string{}
 	for _, h := range commHooks {
-		names[h.name] = slices.Sorted(maps.Keys(h.settings))
+		names[h.name] = slices.Sorted(slices.Values(h.settings.Keys()))
 	}
 	return names
 }
 
 // commHookFault says what was wanted of ddp_comm_state_option, or nothing.
 func (a *TrainingArguments) commHookFault() (want string) {
-	var rules map[string]kwargRule
 	for _, h := range commHooks {
-		if h.name == a.DDPCommHook {
-			rules = h.settings
+		if h.name != a.DDPCommHook {
+			continue
 		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(a.DDPCommStateOption)) {
-		rule, known := rules[key]
-		value := a.DDPCommStateOption[key]
-		_, isBool := value.(bool)
-		switch {
-		case len(rules) == 0:
-			return fmt.Sprintf("none, since the communication hook %s has no settings", a.DDPCommHook)
-		case !known:
-			return fmt.Sprintf("keys from %s for %s, not %s", strings.Join(slices.Sorted(maps.Keys(rules)), ", "),
-				a.DDPCommHook, key)
-		case rule.ok == nil && !isBool:
-			return key + " to be true or false"
-		case rule.ok != nil:
-			if want := rule.fault(key, value); want != "" {
-				return want
-			}
+		if wants := h.settings.Wants(string(h.name), a.DDPCommStateOption); len(wants) > 0 {
+			return wants[0]
 		}
 	}
 	return ""

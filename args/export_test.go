@@ -11,6 +11,9 @@ import (
 // Choices lists the values of a field, separated by commas; empty: any.
 func Choices(t reflect.Type, i int) string { return strings.Join(newField(t, i).choices, ",") }
 
+// Usage is the usage text of a field.
+func Usage(t reflect.Type, i int) string { return newField(t, i).usage }
+
 // NoneOf is what takes the place of HuggingFace's None as a setting's default.
 func NoneOf(key string) string { return noneOf[key] }
 

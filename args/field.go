@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+
+	"github.com/lockstep-ml/lockstep/internal/catalog"
 )
 
 // field describes one setting of a struct; the struct's values are read and
@@ -86,7 +88,7 @@ func newField(t reflect.Type, i int) *field {
 	}
 	f := &field{
 		key:    key,
-		usage:  sf.Tag.Get("usage"),
+		usage:  sf.Tag.Get("usage") + settingsUsage(key),
 		split:  sf.Tag.Get("split"),
 		path:   sf.Tag.Get("path") == "true",
 		number: sf.Tag.Get("number") == "true",
@@ -118,6 +120,17 @@ func newField(t reflect.Type, i int) *field {
 		panic(fmt.Sprintf("args: %s.%s has type %s, which is no settings type", t, sf.Name, sf.Type))
 	}
 	return f
+}
+
+// settingsUsage lists the settings that each optimizer or schedule has of its own, behind the usage of a key for them.
+func settingsUsage(key string) string {
+	switch key {
+	case "optim_args":
+		return " (" + catalog.OptimizerUsage() + ")"
+	case "lr_scheduler_kwargs":
+		return " (" + catalog.ScheduleUsage() + ")"
+	}
+	return ""
 }
 
 func (f *field) supported(t reflect.Type) bool {

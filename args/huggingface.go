@@ -180,8 +180,7 @@ func warmupRatio() Known {
 var plannedValues = map[string][]string{
 	"optim": {
 		"adafactor", "adagrad", "adalomo", "adamw_8bit", "adamw_anyprecision", "adamw_bnb_8bit", "adamw_hf",
-		"adamw_torch_4bit",
-		"adamw_torch_8bit", "adamw_torch_npu_fused", "adamw_torch_xla", "ademamix", "ademamix_8bit", "apollo_adamw",
+		"adamw_torch_4bit", "adamw_torch_8bit", "ademamix", "ademamix_8bit", "apollo_adamw",
 		"apollo_adamw_layerwise", "galore_adafactor", "galore_adafactor_layerwise", "galore_adamw", "galore_adamw_8bit",
 		"galore_adamw_8bit_layerwise", "galore_adamw_layerwise", "grokadamw", "lion_32bit", "lion_8bit", "lomo",
 		"paged_adamw_32bit", "paged_adamw_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "paged_lion_32bit",

@@ -60,8 +60,7 @@ func settings(t *testing.T) map[string]setting {
 	out := map[string]setting{}
 	typ := reflect.TypeFor[args.TrainingArguments]()
 	for i, row := range p.resolved.Table()[:typ.NumField()] {
-		tag := typ.Field(i).Tag
-		out[row[0]] = setting{tag.Get("usage"), args.Choices(typ, i), row[1]}
+		out[row[0]] = setting{args.Usage(typ, i), args.Choices(typ, i), row[1]}
 	}
 	return out
 }

@@ -4,16 +4,17 @@ package args
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/catalog"
 )
 
-// Optim names an optimizer.
+// Optim names an optimizer. --help lists all names, and what OptimArgs may hold for each.
 type Optim string
 
-// The optimizers that code names. OptimAdamW and OptimAdamWFused are the same AdamW: HuggingFace tells two
-// implementations apart, of which Lockstep has one.
+// The optimizers that code names. OptimAdamW and OptimAdamWFused are the same AdamW: HuggingFace has names for
+// implementations, of which Lockstep has one.
 const (
 	OptimAdamW      Optim = "adamw_torch"
 	OptimAdamWFused Optim = "adamw_torch_fused"
@@ -21,115 +22,59 @@ const (
 	OptimSGD        Optim = "sgd"
 )
 
-// optimizers is the table of the values of optim. Each optimizer has a file in package optim, with a Config of the
-// settings that are listed here and of those adam_beta1, adam_beta2 and adam_epsilon that it reads.
-var optimizers = []optimizer{
-	{name: OptimAdamW},      // Loshchilov and Hutter 2019: decoupled weight decay
-	{name: OptimAdamWFused}, // HuggingFace's default
-	{name: OptimAdam},       // Kingma and Ba 2015: weight decay joins the gradient
-	{name: OptimSGD, fault: nesterovFault,
-		settings: []setting{{"momentum", anyNonNegative}, {"dampening", unitRatio}, {"nesterov", kwargRule{}}}},
+func (Optim) choices() []string { return catalog.OptimizerNames() }
+
+// sameOptimizer reports whether two values of optim mean one optimizer.
+func sameOptimizer(a, b any) bool {
+	x, known := catalog.OptimizerNamed(fmt.Sprint(a))
+	y, _ := catalog.OptimizerNamed(fmt.Sprint(b))
+	return known && x.Name == y.Name
 }
 
-// optimizer is a row of the table.
-type optimizer struct {
-	name     Optim
-	settings []setting                         // of optim_args
-	fault    func(given map[string]any) string // says what else was wanted of them, or nothing; nil: nothing is
-}
-
-// setting is one that optim_args may hold.
-type setting struct {
-	key  string
-	rule kwargRule // none: true or false
-}
-
-// nesterovFault: as in torch.optim.SGD.
-func nesterovFault(given map[string]any) string {
-	momentum, _ := given["momentum"].(float64)
-	dampening, _ := given["dampening"].(float64)
-	if given["nesterov"] == true && (momentum <= 0 || dampening != 0) {
-		return "momentum > 0 and dampening 0 with nesterov"
-	}
-	return ""
-}
-
-// choices lists the names of the table.
-func (Optim) choices() []string {
-	var names []string
-	for _, o := range optimizers {
-		names = append(names, string(o.name))
-	}
-	return names
-}
-
-// OptimSettings is what OptimArgs holds, numbers and booleans by name; the error is an *Error.
+// OptimSettings is what OptimArgs holds, numbers, texts and booleans by name; the error is an *Error.
 func (a *TrainingArguments) OptimSettings() (map[string]any, error) {
-	given, want := parseOptimArgs(a.Optim, a.OptimArgs)
+	given, want := a.optimSettings()
 	var c Checker
 	c.Require(want == "", "optim_args", a.OptimArgs, want)
 	return given, c.Err()
 }
 
-// OptimSettingNames lists what optim_args may hold for each value of optim. It is for package trainer.
-func OptimSettingNames() map[Optim][]string {
-	names := map[Optim][]string{}
-	for _, o := range optimizers {
-		names[o.name] = o.keys()
-	}
-	return names
-}
-
-func (o optimizer) keys() (keys []string) {
-	for _, s := range o.settings {
-		keys = append(keys, s.key)
-	}
-	return keys
-}
-
-// parseOptimArgs reads k=v,k=v. want is empty, or says what was wanted.
-func parseOptimArgs(name Optim, text string) (given map[string]any, want string) {
-	given = map[string]any{}
-	at := slices.IndexFunc(optimizers, func(o optimizer) bool { return o.name == name })
-	if strings.TrimSpace(text) == "" || at < 0 {
+// optimSettings reads k=v,k=v. want is empty, or says what was wanted.
+func (a *TrainingArguments) optimSettings() (given catalog.Values, want string) {
+	given = catalog.Values{}
+	o, known := catalog.OptimizerNamed(string(a.Optim))
+	if !known || strings.TrimSpace(a.OptimArgs) == "" {
 		return given, ""
 	}
-	o := optimizers[at]
-	if o.settings == nil {
-		return given, fmt.Sprintf("nothing: %s has no settings of its own", name)
-	}
-	for pair := range strings.SplitSeq(text, ",") {
+	for pair := range strings.SplitSeq(a.OptimArgs, ",") {
 		k, v, ok := strings.Cut(pair, "=")
 		k, v = strings.TrimSpace(k), strings.TrimSpace(v)
-		i := slices.Index(o.keys(), k)
-		if !ok || i < 0 {
-			return given, fmt.Sprintf("key=value,… with keys from %s for %s", strings.Join(o.keys(), ", "), name)
-		}
 		if _, twice := given[k]; twice {
 			return given, k + " once"
 		}
-		if given[k], want = o.settings[i].read(v); want != "" {
-			return given, want
+		if !ok {
+			return given, "key=value,…, not " + k
 		}
+		given[k] = optimValue(o.Settings, k, v)
 	}
-	if o.fault != nil {
-		want = o.fault(given)
+	if wants := o.Wants(string(a.Optim), given); len(wants) > 0 {
+		return given, wants[0]
 	}
-	return given, want
+	return given, ""
 }
 
-// read decodes a value of the setting. want is empty, or says what was wanted.
-func (s setting) read(text string) (value any, want string) {
-	if s.rule.ok == nil {
-		b, ok := boolWord(text)
-		if !ok {
-			return nil, "true or false for " + s.key
+// optimValue is what a setting may be, or the text itself, which then is wrong.
+func optimValue(settings catalog.Settings, key, text string) any {
+	s, _ := settings.Lookup(key)
+	switch {
+	case s.Rule.Switch:
+		if b, ok := boolWord(text); ok {
+			return b
 		}
-		return b, ""
+	case s.Rule.OK != nil:
+		if v, err := strconv.ParseFloat(text, 64); err == nil {
+			return v
+		}
 	}
-	v, err := strconv.ParseFloat(text, 64)
-	if err != nil || !finite(v) || !s.rule.ok(v) {
-		return nil, s.rule.want + " for " + s.key
-	}
-	return v, ""
+	return text
 }

@@ -2,7 +2,11 @@
 
 package args
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/catalog"
+)
 
 // Strategy says when something recurring happens: logging, evaluation, saving.
 type Strategy string
@@ -15,7 +19,7 @@ const (
 	StrategyBest  Strategy = "best"  // when the watched metric improves; saving only
 )
 
-// SchedulerType names a learning-rate schedule.
+// SchedulerType names a learning-rate schedule. --help lists what LRSchedulerKwargs may hold for each.
 type SchedulerType string
 
 // The schedules, with HuggingFace's names and formulas, or DeepSpeed's.
@@ -37,17 +41,7 @@ const (
 	SchedulerWarmupCosineLR SchedulerType = "WarmupCosineLR"
 )
 
-// choices lists the schedules.
-func (SchedulerType) choices() []string {
-	var names []string
-	for _, s := range []SchedulerType{SchedulerConstant, SchedulerConstantWithWarmup, SchedulerLinear, SchedulerCosine,
-		SchedulerCosineWithRestarts, SchedulerPolynomial, SchedulerInverseSqrt, SchedulerCosineWithMinLR,
-		SchedulerCosineWarmupWithMinLR, SchedulerWarmupStableDecay, SchedulerWarmupLR, SchedulerWarmupDecayLR,
-		SchedulerWarmupCosineLR} {
-		names = append(names, string(s))
-	}
-	return names
-}
+func (SchedulerType) choices() []string { return catalog.ScheduleNames() }
 
 // NonfiniteLoss says what a training run does about a loss or a gradient norm
 // that is NaN or infinite. Under every policy it is counted and shown, and the

@@ -191,8 +191,10 @@ func agrees(key string, given, value any) bool {
 		return a == "" || a == b
 	}
 	switch key {
-	case "optim": // HuggingFace's two names of AdamW
-		given, value = plainAdamW(given), plainAdamW(value)
+	case "optim":
+		if sameOptimizer(given, value) {
+			return true
+		}
 	case "lr_scheduler_type": // HuggingFace's names of what DeepSpeed's schedules are like
 		if like := likeDeepSpeed[fmt.Sprint(given)]; like != "" && like == value {
 			return true
@@ -205,13 +207,6 @@ func agrees(key string, given, value any) bool {
 var likeDeepSpeed = map[string]string{
 	string(SchedulerConstantWithWarmup): string(SchedulerWarmupLR),
 	string(SchedulerLinear):             string(SchedulerWarmupDecayLR),
-}
-
-func plainAdamW(v any) any {
-	if v == string(OptimAdamWFused) {
-		return string(OptimAdamW)
-	}
-	return v
 }
 
 // strategyWord is the strategy that a value of fsdp names, "" if it leaves that open.

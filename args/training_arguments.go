@@ -64,11 +64,10 @@ type TrainingArguments struct {
 	// for AdamW.
 	Optim Optim `json:"optim" resume:"fixed" usage:"optimizer"`
 	// OptimArgs holds the optimizer's own settings as k=v,k=v. See OptimSettings.
-	OptimArgs string `json:"optim_args" resume:"fixed" usage:"the optimizer's own settings, k=v,k=v (sgd: momentum, dampening, nesterov)"`
+	OptimArgs string `json:"optim_args" resume:"fixed" usage:"the optimizer's own settings, k=v,k=v"`
 	// LRSchedulerType is the learning-rate schedule.
 	LRSchedulerType SchedulerType `json:"lr_scheduler_type" resume:"fixed" usage:"learning-rate schedule"`
-	// LRSchedulerKwargs holds the schedule's own settings: numbers and texts. See
-	// SchedulerNumber and SchedulerText.
+	// LRSchedulerKwargs holds the schedule's own settings: numbers and texts.
 	LRSchedulerKwargs map[string]any `json:"lr_scheduler_kwargs" resume:"fixed" usage:"the schedule's own settings, a JSON object"`
 	// WarmupSteps is the length of the warm-up: a whole number of steps, or a ratio
 	// of all steps in (0, 1). See NumWarmupSteps.

@@ -121,15 +121,15 @@ func TestValidate(t *testing.T) {
 		{"no clipping", func(a *arguments) { a.MaxGradNorm = 0 }, ""},
 
 		{"optimizer", func(a *arguments) { a.Optim = "adamw" },
-			"optim: one of adamw_torch, adamw_torch_fused, adam, sgd"},
+			"optim: one of adamw_torch, adamw_torch_fused, adamw_torch_xla, adamw_torch_npu_fused, adam, sgd"},
 		{"adam", func(a *arguments) { a.Optim = args.OptimAdam }, ""},
 		{"adamw has no settings", func(a *arguments) {
 			a.OptimArgs = "momentum=0.9"
-		}, "optim_args: nothing: adamw_torch_fused"},
+		}, "optim_args: none, since adamw_torch_fused has no settings"},
 		{"sgd", sgd("momentum=0.9, nesterov=true,dampening=0"), ""},
 		{"sgd unknown", sgd("momentums=0.9"), "optim_args: momentum, dampening, nesterov"},
 		{"sgd no value", sgd("momentum"), "optim_args: key=value"},
-		{"sgd bad value", sgd("momentum=-1"), "optim_args: ≥ 0 for momentum"},
+		{"sgd bad value", sgd("momentum=-1"), "optim_args: momentum to be a number ≥ 0"},
 		{"sgd bad switch", sgd("nesterov=maybe"), "optim_args: true or false"},
 		{"sgd dampening", sgd("dampening=1.5"), "optim_args: [0, 1]"},
 		{"sgd twice", sgd("momentum=1,momentum=2"), "optim_args: momentum once"},
@@ -309,12 +309,6 @@ func TestEffectiveValues(t *testing.T) {
 	require.Equal(t, 2, a.PrefetchBatches())
 	a.DataloaderPrefetchFactor = new(5)
 	require.Equal(t, 5, a.PrefetchBatches())
-
-	a.LRSchedulerKwargs = map[string]any{"num_cycles": 2, "decay_type": "cosine"}
-	require.Equal(t, 2.0, a.SchedulerNumber("num_cycles", 0.5))
-	require.Equal(t, 0.5, a.SchedulerNumber("power", 0.5))
-	require.Equal(t, "cosine", a.SchedulerText("decay_type", "linear"))
-	require.Equal(t, "linear", a.SchedulerText("warmup_type", "linear"))
 
 	a.Optim, a.OptimArgs = args.OptimSGD, "momentum=0.9,nesterov=yes"
 	settings, err := a.OptimSettings()

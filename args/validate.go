@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/internal/catalog"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 )
 
@@ -100,7 +101,7 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 	between(c, "fp16_growth_interval", a.FP16GrowthInterval, 1, maxSteps)
 	between(c, "fp16_hysteresis", a.FP16Hysteresis, 1, maxSteps)
 	if c.OK("optim") {
-		_, want := parseOptimArgs(a.Optim, a.OptimArgs)
+		_, want := a.optimSettings()
 		c.Require(want == "", "optim_args", a.OptimArgs, want)
 	}
 	if c.OK("ddp_comm_hook") {
@@ -112,11 +113,17 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 
 func (a *TrainingArguments) checkSchedule(c *Checker) {
 	checkSteps(c, "warmup_steps", a.WarmupSteps)
-	if !c.OK("lr_scheduler_type") {
+	schedule, known := catalog.ScheduleNamed(string(a.LRSchedulerType))
+	if !known {
 		return
 	}
-	want := a.scheduleFault(c.OK("learning_rate"))
-	c.Require(want == "", "lr_scheduler_kwargs", a.LRSchedulerKwargs, want)
+	lr := a.LearningRate
+	if !c.OK("learning_rate") {
+		lr = math.NaN()
+	}
+	for _, want := range schedule.Wants(a.LRSchedulerKwargs, lr) {
+		c.Require(false, "lr_scheduler_kwargs", a.LRSchedulerKwargs, want)
+	}
 }
 
 func (a *TrainingArguments) checkIntervals(c *Checker) {

@@ -8,10 +8,10 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-func init() {
-	register(DefaultAdamW, "adamw_torch", "adamw_torch_fused") // HuggingFace tells two implementations apart
-	register(func() Adam { return Adam(DefaultAdamW()) }, "adam")
-}
+var (
+	defaultAdamW = register("adamw", AdamW{})
+	_            = register("adam", Adam{})
+)
 
 // AdamW is Adam with decoupled weight decay (Loshchilov & Hutter 2019), as torch.optim.AdamW.
 type AdamW struct {
@@ -21,7 +21,7 @@ type AdamW struct {
 }
 
 // DefaultAdamW has the defaults of torch.optim.AdamW: 0.9, 0.999 and 1e-8.
-func DefaultAdamW() AdamW { return AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8} }
+func DefaultAdamW() AdamW { return defaultAdamW }
 
 // New makes the optimizer over groups.
 func (a AdamW) New(c *tensor.Ctx, groups []*Group) *Optimizer {

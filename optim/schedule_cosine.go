@@ -7,7 +7,7 @@ import "math"
 // newCosine: max(0, ½(1 + cos(2πc·p))), p the part of the steps after the warm-up that is done, c = num_cycles. c = ½
 // is the half wave from 1 to 0 of Loshchilov and Hutter, SGDR (2017).
 func newCosine(spec *scheduleSpec) Schedule {
-	cycles := spec.number("num_cycles", 0.5)
+	cycles := spec.number("num_cycles")
 	progress := spec.progress(0)
 	return afterWarmup(spec.warmup, func(step int64) float64 {
 		return max(0, halfWave(2*cycles*progress(step)))
@@ -17,8 +17,7 @@ func newCosine(spec *scheduleSpec) Schedule {
 // newCosineWithRestarts: num_cycles half waves from 1 to 0, one after the other; 0 after the end. (SGDR, hard
 // restarts.)
 func newCosineWithRestarts(spec *scheduleSpec) Schedule {
-	cycles := spec.number("num_cycles", 1)
-	spec.require(cycles >= 0, "num_cycles is %v: want 0 or more", cycles)
+	cycles := spec.number("num_cycles")
 	progress := spec.progress(0)
 	return afterWarmup(spec.warmup, func(step int64) float64 {
 		p := progress(step)
@@ -31,7 +30,7 @@ func newCosineWithRestarts(spec *scheduleSpec) Schedule {
 
 // newCosineWithMinLR: the cosine schedule scaled to end at a ratio m of the base learning rate instead of 0.
 func newCosineWithMinLR(spec *scheduleSpec) Schedule {
-	cycles, ratio := spec.number("num_cycles", 0.5), spec.minRatio()
+	cycles, ratio := spec.number("num_cycles"), spec.minRatio()
 	progress := spec.progress(0)
 	return afterWarmup(spec.warmup, func(step int64) float64 {
 		return max(0, lift(halfWave(2*cycles*progress(step)), ratio))
@@ -41,8 +40,8 @@ func newCosineWithMinLR(spec *scheduleSpec) Schedule {
 // newCosineWarmupWithMinLR: as cosine_with_min_lr, but one step ahead, so that no step has learning rate 0 and the last
 // has the least: step s of the warm-up has factor (s+1)/w, or, with warmup_lr_rate r, r + (1−r)·s/(w−1).
 func newCosineWarmupWithMinLR(spec *scheduleSpec) Schedule {
-	cycles, ratio := spec.number("num_cycles", 0.5), spec.minRatio()
-	rate := spec.number("warmup_lr_rate", math.NaN())
+	cycles, ratio := spec.number("num_cycles"), spec.minRatio()
+	rate := spec.number("warmup_lr_rate")
 	w, progress := spec.warmup, spec.progress(1)
 	return ScheduleFunc(func(step int64) float64 {
 		switch {
@@ -64,15 +63,7 @@ func (s *scheduleSpec) progress(ahead int64) func(step int64) float64 {
 // minRatio gives the ratio of the least learning rate to the base learning rate: min_lr_rate, or min_lr divided by the
 // base.
 func (s *scheduleSpec) minRatio() float64 {
-	rate, minLR := s.number("min_lr_rate", math.NaN()), s.number("min_lr", math.NaN())
-	haveRate, haveLR := s.kwargs["min_lr_rate"] != nil, s.kwargs["min_lr"] != nil
-	s.require(haveRate != haveLR, "min_lr is %v and min_lr_rate is %v: want exactly one of them", s.kwargs["min_lr"],
-		s.kwargs["min_lr_rate"])
-	if haveRate {
-		return rate
-	}
-	s.require(!haveLR || s.baseLR > 0, "min_lr needs a base learning rate above 0; it is %v", s.baseLR)
-	return minLR / s.baseLR
+	return s.Number("min_lr_rate", s.number("min_lr")/s.baseLR)
 }
 
 // halfWave is ½(1 + cos πx).

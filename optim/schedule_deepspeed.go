@@ -27,7 +27,7 @@ func newDeepSpeedWarmupDecay(spec *scheduleSpec) Schedule {
 // steps of the run). The first step has rate 0.
 func newDeepSpeedWarmupCosine(spec *scheduleSpec) Schedule {
 	total := float64(spec.steps("total_num_steps", spec.total))
-	start, end := spec.number("warmup_min_ratio", 0), spec.number("cos_min_ratio", 0.0001)
+	start, end := spec.number("warmup_min_ratio"), spec.number("cos_min_ratio")
 	w, gamma := spec.deepSpeedGamma()
 	return ScheduleFunc(func(step int64) float64 {
 		i := step - 1
@@ -45,7 +45,7 @@ func newDeepSpeedWarmupCosine(spec *scheduleSpec) Schedule {
 // deepSpeedGamma gives the length w of the warm-up and the share of the way at count i < w.
 func (s *scheduleSpec) deepSpeedGamma() (w int64, gamma func(i int64) float64) {
 	w = max(2, s.warmup)
-	if s.choice("warmup_type", "log", "log", "linear") == "linear" {
+	if s.Text("warmup_type") == "linear" {
 		return w, func(i int64) float64 { return float64(i) / float64(w) }
 	}
 	inverse := 1 / math.Log(float64(w))
@@ -54,8 +54,7 @@ func (s *scheduleSpec) deepSpeedGamma() (w int64, gamma func(i int64) float64) {
 
 // deepSpeedWarmup rises from warmup_min_lr and hands over to rest from count w on.
 func (s *scheduleSpec) deepSpeedWarmup(rest func(i, w int64) float64) Schedule {
-	least := s.number("warmup_min_lr", 0)
-	s.require(least == 0 || s.baseLR > 0, "warmup_min_lr needs a base learning rate above 0; it is %v", s.baseLR)
+	least := s.number("warmup_min_lr")
 	if least != 0 {
 		least /= s.baseLR
 	}

@@ -7,9 +7,8 @@ import "math"
 // newPolynomial: the learning rate falls as a power of the part of the steps that is left, from the base learning rate
 // lr to lr_end, and stays there: ((lr − lr_end)(1 − (s−w)/(T−w))^power + lr_end)/lr.
 func newPolynomial(spec *scheduleSpec) Schedule {
-	end, power := spec.number("lr_end", 1e-7), spec.number("power", 1)
+	end, power := spec.number("lr_end"), spec.number("power")
 	w, total, lr := spec.warmup, spec.total, spec.baseLR
-	spec.require(end < lr, "lr_end is %v: want less than the learning rate, %v", end, lr)
 	return afterWarmup(w, func(step int64) float64 {
 		if step > total || total <= w {
 			return end / lr

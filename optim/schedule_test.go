@@ -5,6 +5,7 @@ package optim_test
 import (
 	"encoding/json"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -96,46 +97,48 @@ func TestScheduleFactorRange(t *testing.T) {
 }
 
 func TestScheduleErrors(t *testing.T) {
+	_, err := optim.NewSchedule("cosin", 0, 1, 1, nil)
+	require.EqualError(t, err, `optim: schedule is "cosin": want one of WarmupCosineLR, WarmupDecayLR, WarmupLR, `+
+		`constant, constant_with_warmup, cosine, cosine_warmup_with_min_lr, cosine_with_min_lr, `+
+		`cosine_with_restarts, inverse_sqrt, linear, polynomial, warmup_stable_decay`)
 	for _, c := range []struct {
 		name          string
 		warmup, total int64
 		lr            float64
 		kwargs        map[string]any
-		want          string
+		want          []string
 	}{
-		{"cosin", 0, 1, 1, nil,
-			`optim: schedule is "cosin": want one of WarmupCosineLR, WarmupDecayLR, WarmupLR, constant, ` +
-				`constant_with_warmup, cosine, cosine_warmup_with_min_lr, cosine_with_min_lr, ` +
-				`cosine_with_restarts, inverse_sqrt, linear, polynomial, warmup_stable_decay`},
-		{"constant", -1, -2, math.NaN(), map[string]any{"power": 2},
-			"optim: schedule constant: warm-up is -1 steps: want 0 or more\n" +
-				"optim: schedule constant: total is -2 steps: want 0 or more\n" +
-				"optim: schedule constant: base learning rate is NaN: want a finite number of 0 or more\n" +
-				"optim: schedule constant: unknown key \"power\": want none"},
-		{"cosine", 0, 1, 1, map[string]any{"num_cycles": "two", "cycles": 2},
-			"optim: schedule cosine: num_cycles is \"two\": want a finite number\n" +
-				"optim: schedule cosine: unknown key \"cycles\": want num_cycles"},
+		{"constant", -1, -2, math.NaN(), map[string]any{"power": 2}, []string{"warm-up is -1 steps: want 0 or more",
+			"total is -2 steps: want 0 or more", "base learning rate is NaN: want a finite number of 0 or more",
+			"the settings are map[power:2]: want none, since constant has no settings of its own"}},
+		{"cosine", 0, 1, 1, map[string]any{"num_cycles": "two", "cycles": 2}, []string{
+			"the settings are map[cycles:2 num_cycles:two]: want keys from num_cycles for cosine, not cycles",
+			"the settings are map[cycles:2 num_cycles:two]: want num_cycles to be a number ≥ 0"}},
 		{"cosine_with_restarts", 0, 1, 1, map[string]any{"num_cycles": -1},
-			"optim: schedule cosine_with_restarts: num_cycles is -1: want 0 or more"},
-		{"polynomial", 0, 1, 1e-8, nil, "optim: schedule polynomial: lr_end is 1e-07: want less than the learning " +
-			"rate, 1e-08"},
+			[]string{"the settings are map[num_cycles:-1]: want num_cycles to be a number ≥ 0"}},
+		{"polynomial", 0, 1, 1e-8, nil,
+			[]string{"the settings are map[]: want lr_end (1e-07) to be below learning_rate (1e-08) for polynomial"}},
 		{"inverse_sqrt", 0, 1, 1, map[string]any{"timescale": 0},
-			"optim: schedule inverse_sqrt: timescale is 0: want above 0"},
-		{"cosine_with_min_lr", 0, 1, 1, nil, "optim: schedule cosine_with_min_lr: min_lr is <nil> and min_lr_rate is " +
-			"<nil>: want exactly one of them"},
-		{"cosine_warmup_with_min_lr", 0, 1, 1, map[string]any{"min_lr": 1, "min_lr_rate": 2},
-			"optim: schedule cosine_warmup_with_min_lr: min_lr is 1 and min_lr_rate is 2: want exactly one of them"},
-		{"cosine_with_min_lr", 0, 1, 0, map[string]any{"min_lr": 0.1},
-			"optim: schedule cosine_with_min_lr: min_lr needs a base learning rate above 0; it is 0"},
-		{"warmup_stable_decay", 0, 1, 1, nil, "optim: schedule warmup_stable_decay: num_decay_steps is missing"},
-		{"warmup_stable_decay", 0, 10, 1, map[string]any{"num_decay_steps": 1.5, "decay_type": "sqrt",
-			"warmup_type": 3},
-			"optim: schedule warmup_stable_decay: num_decay_steps is 1.5: want a whole number of 0 or more\n" +
-				"optim: schedule warmup_stable_decay: warmup_type is 3: want one of linear, cosine, 1-sqrt\n" +
-				"optim: schedule warmup_stable_decay: decay_type is \"sqrt\": want one of linear, cosine, 1-sqrt"},
+			[]string{"the settings are map[timescale:0]: want timescale to be a number > 0"}},
+		{"cosine_with_min_lr", 0, 1, 1, nil,
+			[]string{"the settings are map[]: want either min_lr or min_lr_rate for cosine_with_min_lr"}},
+		{"cosine_warmup_with_min_lr", 0, 1, 1, map[string]any{"min_lr": 1, "min_lr_rate": 2}, []string{
+			"the settings are map[min_lr:1 min_lr_rate:2]: want either min_lr or min_lr_rate for " +
+				"cosine_warmup_with_min_lr"}},
+		{"cosine_with_min_lr", 0, 1, 0, map[string]any{"min_lr": 0.1}, []string{"the settings are map[min_lr:0.1]: " +
+			"want min_lr_rate in place of min_lr, as learning_rate is 0, for cosine_with_min_lr"}},
+		{"WarmupLR", 0, 1, 0, map[string]any{"warmup_min_lr": 0.1}, []string{"the settings are " +
+			"map[warmup_min_lr:0.1]: want warmup_min_lr to be 0, as learning_rate is, for WarmupLR"}},
+		{"warmup_stable_decay", 0, 1, 1, nil,
+			[]string{"the settings are map[]: want num_decay_steps for warmup_stable_decay"}},
+		{"warmup_stable_decay", 0, 10, 1, map[string]any{"num_decay_steps": 1.5, "decay_type": "sqrt"}, []string{
+			"the settings are map[decay_type:sqrt num_decay_steps:1.5]: want decay_type to be one of linear, cosine, " +
+				"1-sqrt", "the settings are map[decay_type:sqrt num_decay_steps:1.5]: want num_decay_steps to be a " +
+				"whole number ≥ 0"}},
 	} {
 		_, err := optim.NewSchedule(c.name, c.warmup, c.total, c.lr, c.kwargs)
-		require.EqualError(t, err, c.want)
+		prefix := "optim: schedule " + c.name + ": "
+		require.EqualError(t, err, prefix+strings.Join(c.want, "\n"+prefix))
 	}
 }
 

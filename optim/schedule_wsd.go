@@ -8,14 +8,12 @@ import "math"
 // at min_lr_ratio; rise and fall are scaled to [min_lr_ratio, 1]. In a run shorter than warm-up and decay together the
 // decay begins as if it had begun early enough to end with the run, as in HuggingFace's. (Hu et al., MiniCPM, 2024.)
 func newWarmupStableDecay(spec *scheduleSpec) Schedule {
-	decay := spec.steps("num_decay_steps", -1)
-	spec.require(decay >= 0 || spec.kwargs["num_decay_steps"] != nil, "num_decay_steps is missing")
+	decay := spec.steps("num_decay_steps", 0)
 	// negative in runs too short for the decay
-	stable := spec.steps("num_stable_steps", spec.total-spec.warmup-max(0, decay))
-	rise := fall(spec.choice("warmup_type", "linear", shapes...), 0.5)
-	cycles := spec.number("num_cycles", 0.5)
-	down := fall(spec.choice("decay_type", "cosine", shapes...), cycles)
-	least := spec.number("min_lr_ratio", 0)
+	stable := spec.steps("num_stable_steps", spec.total-spec.warmup-decay)
+	rise := fall(spec.Text("warmup_type"), 0.5)
+	down := fall(spec.Text("decay_type"), spec.number("num_cycles"))
+	least := spec.number("min_lr_ratio")
 	w := spec.warmup
 	return ScheduleFunc(func(step int64) float64 {
 		switch {
@@ -29,9 +27,6 @@ func newWarmupStableDecay(spec *scheduleSpec) Schedule {
 		return least
 	})
 }
-
-// shapes are the ways to fall and, in reverse, to rise.
-var shapes = []string{"linear", "cosine", "1-sqrt"}
 
 // fall gives the function of a shape that goes from 1 at q = 0 to 0 at q = 1; cycles = ½ makes the cosine do so.
 func fall(shape string, cycles float64) func(q float64) float64 {

@@ -4,7 +4,7 @@ package optim
 
 import "github.com/lockstep-ml/lockstep/tensor"
 
-func init() { register(func() SGD { return SGD{} }, "sgd") }
+var _ = register("sgd", SGD{})
 
 // SGD is stochastic gradient descent with L2 decay and, if Momentum is not 0, momentum, as torch.optim.SGD.
 type SGD struct {

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package catalog lists the optimizers and learning-rate schedules that training arguments name, with the settings that
+// each has of its own. It is plain data and the only such list: package args takes choices, checks and usage texts from
+// it, and package optim names, defaults and checks of what it makes.
+package catalog
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Setting is one that an optimizer, a schedule or another choice has of its own.
+type Setting struct {
+	Key string
+	// Default is a number (float64), a text or a boolean; nil: it follows from other values, or must be given.
+	Default any
+	Rule    Rule
+}
+
+// Rule is what a setting may hold: a boolean with Switch, one of Texts if there are any, otherwise a number that OK
+// accepts. Want words it.
+type Rule struct {
+	Switch bool
+	Texts  []string
+	OK     func(v float64) bool
+	Want   string
+}
+
+// maxExact is 2⁵³: up to it a float64 holds every whole number.
+const maxExact = 1 << 53
+
+// The rules.
+var (
+	NonNegative  = Rule{OK: func(v float64) bool { return v >= 0 }, Want: "a number ≥ 0"}
+	Positive     = Rule{OK: func(v float64) bool { return v > 0 }, Want: "a number > 0"}
+	UnitRatio    = Rule{OK: func(v float64) bool { return v >= 0 && v <= 1 }, Want: "a number in [0, 1]"}
+	PositivePart = Rule{OK: func(v float64) bool { return v > 0 && v <= 1 }, Want: "a number in (0, 1]"}
+	DecayRate    = Rule{OK: func(v float64) bool { return v >= 0 && v < 1 }, Want: "a number in [0, 1)"}
+	Count        = Rule{OK: func(v float64) bool { return v >= 0 && whole(v) }, Want: "a whole number ≥ 0"}
+	PositiveInt  = Rule{OK: func(v float64) bool { return v >= 1 && whole(v) }, Want: "a whole number ≥ 1"}
+	Switch       = Rule{Switch: true, Want: "true or false"}
+)
+
+func whole(v float64) bool { return v <= maxExact && v == math.Trunc(v) }
+
+// oneOf is the rule of a text.
+func oneOf(texts ...string) Rule {
+	return Rule{Texts: texts, Want: "one of " + strings.Join(texts, ", ")}
+}
+
+// accepts reports whether value, any Go or JSON number, a text or a boolean, keeps the rule.
+func (r Rule) accepts(value any) bool {
+	switch {
+	case r.Switch:
+		return reflect.ValueOf(value).Kind() == reflect.Bool
+	case r.Texts != nil:
+		text, ok := value.(string)
+		return ok && slices.Contains(r.Texts, text)
+	}
+	v, ok := Number(value)
+	return ok && !math.IsInf(v, 0) && !math.IsNaN(v) && r.OK(v)
+}
+
+// Number reads any Go or JSON number.
+func Number(v any) (f float64, ok bool) {
+	if n, ok := v.(interface{ Float64() (float64, error) }); ok { // json.Number
+		f, err := n.Float64()
+		return f, err == nil
+	}
+	switch r := reflect.ValueOf(v); {
+	case r.CanInt():
+		return float64(r.Int()), true
+	case r.CanUint():
+		return float64(r.Uint()), true
+	case r.CanFloat():
+		return r.Float(), true
+	}
+	return 0, false
+}
+
+// Settings are all that a choice has, in the order of its usage text.
+type Settings []Setting
+
+// Keys lists their names.
+func (s Settings) Keys() (keys []string) {
+	for _, one := range s {
+		keys = append(keys, one.Key)
+	}
+	return keys
+}
+
+// Lookup finds a setting by its key.
+func (s Settings) Lookup(key string) (one Setting, ok bool) {
+	i := slices.IndexFunc(s, func(one Setting) bool { return one.Key == key })
+	if i < 0 {
+		return one, false
+	}
+	return s[i], true
+}
+
+// Wants completes the phrase "want …" for each value that is not as it must be, of is whose settings they are. A value
+// nil counts as not given.
+func (s Settings) Wants(of string, given Values) (wants []string) {
+	for _, key := range slices.Sorted(maps.Keys(given)) {
+		one, known := s.Lookup(key)
+		switch {
+		case len(s) == 0:
+			return []string{fmt.Sprintf("none, since %s has no settings of its own", of)}
+		case !known:
+			wants = append(wants, fmt.Sprintf("keys from %s for %s, not %s", strings.Join(s.Keys(), ", "), of, key))
+		case given[key] != nil && !one.Rule.accepts(given[key]):
+			wants = append(wants, key+" to be "+one.Rule.Want)
+		}
+	}
+	return wants
+}
+
+// Fill adds the defaults of what is not given.
+func (s Settings) Fill(given Values) Values {
+	filled := Values{}
+	for _, one := range s {
+		if v := given[one.Key]; v != nil {
+			filled[one.Key] = v
+		} else if one.Default != nil {
+			filled[one.Key] = one.Default
+		}
+	}
+	return filled
+}
+
+// usage lists keys and defaults.
+func (s Settings) usage() string {
+	words := make([]string, len(s))
+	for i, one := range s {
+		if words[i] = one.Key; one.Default != nil {
+			words[i] += fmt.Sprintf(" %v", one.Default)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// Values are settings by key.
+type Values map[string]any
+
+// Number is a number, or missing where it is not given.
+func (v Values) Number(key string, missing float64) float64 {
+	if f, ok := Number(v[key]); ok {
+		return f
+	}
+	return missing
+}
+
+// Text is a text; empty where it is not given.
+func (v Values) Text(key string) string {
+	text, _ := v[key].(string)
+	return text
+}
