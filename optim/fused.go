@@ -67,26 +67,61 @@ func (o *Optimizer) fusedUpdate(w *work, p, grad *tensor.Tensor, state []*tensor
 	return u
 }
 
+// piece is how many elements are changed at a time where copies are made of them, which then stay in the cache.
+const piece = 1 << 17
+
+// part is the update of the elements from lo to hi.
+func (u *FusedUpdate) part(c *tensor.Ctx, lo, hi int) FusedUpdate {
+	v := *u
+	v.P, v.Grad, v.State = flatPart(c, u.P, lo, hi), flatPart(c, u.Grad, lo, hi), make([]*tensor.Tensor, len(u.State))
+	for i, t := range u.State {
+		v.State[i] = flatPart(c, t, lo, hi)
+	}
+	return v
+}
+
+func flatPart(c *tensor.Ctx, t *tensor.Tensor, lo, hi int) *tensor.Tensor {
+	return tensor.Slice(c, tensor.Reshape(c, t, t.Numel()), 0, lo, hi)
+}
+
+// descent makes what is subtracted from a parameter of a gradient and the state.
+type descent func(c *tensor.Ctx, u *FusedUpdate, g *tensor.Tensor) *tensor.Tensor
+
 // descend is the pass of gradient descent with L2 decay, p ← p − lr·b, where b is the gradient, or what add makes of it
 // and the state. Without decay and factor it reads the gradient where it is.
-func descend(chain []Transform, add func(c *tensor.Ctx, u *FusedUpdate, g *tensor.Tensor) *tensor.Tensor) *Fused {
+func descend(chain []Transform, add descent) *Fused {
 	return &Fused{Chain: chain, Run: func(c *tensor.Ctx, updates []FusedUpdate) {
 		for i := range updates {
-			u := &updates[i]
-			c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-				g, p := u.Scaled(c), u.P
-				if decay := u.Group.WeightDecay; decay != 0 {
-					if g == u.Grad {
-						g = tensor.Clone(c, g)
-					}
-					tensor.AxpbyInto(c, g, 1, g, decay, p)
-				}
-				if add != nil {
-					g = add(c, u, g)
-				}
-				tensor.AxpbyInto(c, p, 1, p, -u.Group.LR, g)
-				return nil
-			})
+			u, n := &updates[i], updates[i].P.Numel()
+			copies := u.Group.WeightDecay != 0 || u.opt.scales()
+			if !copies || n <= piece || !c.Device().HostMemory() {
+				u.descend(c, add)
+				continue
+			}
+			for lo := 0; lo < n; lo += piece {
+				c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+					part := u.part(c, lo, min(lo+piece, n))
+					part.descend(c, add)
+					return nil
+				})
+			}
 		}
 	}}
+}
+
+func (u *FusedUpdate) descend(c *tensor.Ctx, add descent) {
+	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		g, p := u.Scaled(c), u.P
+		if decay := u.Group.WeightDecay; decay != 0 {
+			if g == u.Grad {
+				g = tensor.Clone(c, g)
+			}
+			tensor.AxpbyInto(c, g, 1, g, decay, p)
+		}
+		if add != nil {
+			g = add(c, u, g)
+		}
+		tensor.AxpbyInto(c, p, 1, p, -u.Group.LR, g)
+		return nil
+	})
 }

@@ -54,10 +54,6 @@ func (o *Optimizer) compensates(p tensor.Named) bool {
 	return o.half == HalfKahan && p.DType().IsHalf()
 }
 
-// halfPiece is how many elements are widened at a time where a fused pass takes them. What is done to them stays in the
-// cache.
-const halfPiece = 1 << 17
-
 // updateHalf changes a parameter of a half type. The chain works on a float32 copy, so that decay and update are
 // rounded once, together.
 func (o *Optimizer) updateHalf(c *tensor.Ctx, w *work) {
@@ -69,26 +65,18 @@ func (o *Optimizer) updateHalf(c *tensor.Ctx, w *work) {
 		})
 		return
 	}
-	n := p.Numel()
-	flat := func(t *tensor.Tensor) *tensor.Tensor { return tensor.Reshape(c, t, n) }
-	param, gradient := flat(p.Tensor), flat(grad)
-	states := make([]*tensor.Tensor, len(s.chain))
-	for i, t := range s.chain {
-		states[i] = flat(t)
-	}
-	for lo := 0; lo < n; lo += halfPiece {
-		part := func(t *tensor.Tensor) *tensor.Tensor { return tensor.Slice(c, t, 0, lo, min(lo+halfPiece, n)) }
-		var comp *tensor.Tensor
-		if u.comp != nil {
-			comp = part(flat(u.comp))
-		}
+	whole, n := o.fusedUpdate(w, p.Tensor, grad, s.chain), p.Numel()
+	for lo := 0; lo < n; lo += piece {
+		hi := min(lo+piece, n)
 		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-			u.run(c, part(param), comp, lo, func(c *tensor.Ctx, wide *tensor.Tensor) {
-				state := make([]*tensor.Tensor, len(states))
-				for i, t := range states {
-					state[i] = part(t)
-				}
-				o.fused.Run(c, []FusedUpdate{o.fusedUpdate(w, wide, part(gradient), state)})
+			part := whole.part(c, lo, hi)
+			var comp *tensor.Tensor
+			if u.comp != nil {
+				comp = flatPart(c, u.comp, lo, hi)
+			}
+			u.run(c, part.P, comp, lo, func(c *tensor.Ctx, wide *tensor.Tensor) {
+				part.P = wide
+				o.fused.Run(c, []FusedUpdate{part})
 			})
 			return nil
 		})

@@ -271,14 +271,16 @@ func (o *Optimizer) apply(c *tensor.Ctx, w *work, p tensor.Named) {
 	tensor.AxpbyInto(c, p.Tensor, 1, p.Tensor, -w.g.LR, u)
 }
 
+// scales reports whether the step's gradients may have to be multiplied by a factor.
+func (o *Optimizer) scales() bool { return o.factor != 1 || o.by != nil && o.by.scales }
+
 // scaled is a gradient times the factor of the step: grad itself if there is none.
 func (o *Optimizer) scaled(c *tensor.Ctx, grad *tensor.Tensor) *tensor.Tensor {
-	byDevice := o.by != nil && o.by.scales
-	if !byDevice && o.factor == 1 {
+	if !o.scales() {
 		return grad
 	}
 	u := tensor.Clone(c, grad)
-	if byDevice {
+	if o.by != nil {
 		tensor.ScaleByInto(c.If(o.by.element(c, tensor.ClipScales)), u, o.by.scale)
 	} else {
 		tensor.ScaleInto(c, u, o.factor)
