@@ -26,7 +26,8 @@ func (a *TrainingArguments) Diff(other *TrainingArguments) []Difference {
 	for _, f := range newSchema(a).fields {
 		vo, vn := f.of(before), f.of(after)
 		if f.text(vo) != f.text(vn) || vo.Kind() == reflect.Slice && vo.Len() != vn.Len() {
-			out = append(out, Difference{Key: f.key, Old: f.masked(vo), New: f.masked(vn), Fixed: f.fixed})
+			other := f.key != "optim" || !sameOptimizer(vo, vn)
+			out = append(out, Difference{Key: f.key, Old: f.masked(vo), New: f.masked(vn), Fixed: f.fixed && other})
 		}
 	}
 	return out

@@ -338,6 +338,14 @@ func TestDiff(t *testing.T) {
 	}, a.Diff(b))
 	a.LRSchedulerKwargs = map[string]any{"num_cycles": 1.0}
 	require.Len(t, a.Diff(b), 3, "1 and 1.0 are the same number")
+
+	a = args.Default("out")
+	b = a.Clone()
+	for name, fixed := range map[args.Optim]bool{args.OptimAdamW: false, args.OptimAdam: true} {
+		b.Optim = name
+		require.Equal(t, []args.Difference{{Key: "optim", Old: "adamw_torch_fused", New: string(name), Fixed: fixed}},
+			a.Diff(b), "two names of one optimizer are the same run")
+	}
 }
 
 func TestCloneSharesNothing(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/internal/catalog"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/optim"
@@ -47,6 +48,8 @@ func TestOptimizers(t *testing.T) {
 	for _, name := range optim.Names() {
 		cfg, err := optim.ByName(name, nil, nil)
 		require.NoError(t, err)
+		row, _ := catalog.OptimizerNamed(name)
+		require.Equal(t, row.Name, cfg.New(tensor.NewCtx(tensor.CPU()), nil).Name(), "the name in checkpoints")
 		cases = append(cases, optimtest.Case{Name: name, LR: 0.1, Allocs: 24, New: cfg.New})
 	}
 	for _, k := range cases {
