@@ -138,6 +138,12 @@ func (c *Ctx) Scope(body func(c *Ctx) []*tensor.Tensor) []*tensor.Tensor {
 	return c.Ctx.Scope(func(t *tensor.Ctx) []*tensor.Tensor { return body(c.With(t)) })
 }
 
+// OpenScope returns a context with a memory scope that is open until close; see tensor.Ctx.OpenScope.
+func (c *Ctx) OpenScope() (in *Ctx, close func(out ...*tensor.Tensor)) {
+	t, close := c.Ctx.OpenScope()
+	return c.With(t), close
+}
+
 // TryScope is Scope for a body that can fail; see tensor.Ctx.TryScope.
 func (c *Ctx) TryScope(body func(c *Ctx) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
 	return c.Ctx.TryScope(func(t *tensor.Ctx) ([]*tensor.Tensor, error) { return body(c.With(t)) })

@@ -4,6 +4,7 @@ package nn_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -333,6 +334,56 @@ func TestUnitTransforms(t *testing.T) {
 			order = append(order, "forward")
 		}
 		require.Equal(t, append(order, "gradient of x", "m post-backward"), log)
+	}
+}
+
+// The passes of micro-batches whose scopes are open side by side may take turns: gradients have the bits, and hooks the
+// order, of one micro-batch after the other, with recomputation too.
+func TestUnitsInOpenScopes(t *testing.T) {
+	type microBatch struct {
+		c     *nn.Ctx
+		close func(...*tensor.Tensor)
+		loss  *tensor.Tensor
+	}
+	run := func(recompute, turns bool) (bits map[string][]byte, log []string) {
+		s, root := newStack(tensor.CPU(), 2), tensor.NewCtx(tensor.CPU())
+		tree := nn.Walk(s)
+		tree.AddHooks(s.H[1], recorder(&log, "h.1"))
+		batches := make([]microBatch, 2)
+		forward := func(i int) {
+			log = append(log, fmt.Sprint("forward ", i))
+			c := nn.NewCtx(root.WithRandom(5, int64(3*i)), tree, true)
+			if recompute {
+				c = c.WithRecompute(s.units())
+			}
+			c, end := c.OpenScope()
+			y := s.Forward(c, samples(c.Ctx, 3))
+			batches[i] = microBatch{c, end, tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, y, y), nil, false)}
+		}
+		backward := func(i int) {
+			log = append(log, fmt.Sprint("backward ", i))
+			tensor.Backward(batches[i].c.Ctx, []*tensor.Tensor{batches[i].loss}, nil, nil)
+			batches[i].close()
+		}
+		forward(0)
+		if turns {
+			forward(1)
+			backward(0)
+		} else {
+			backward(0)
+			forward(1)
+		}
+		backward(1)
+		return gradients(root, s), log
+	}
+	for _, recompute := range []bool{false, true} {
+		want, _ := run(recompute, false)
+		got, log := run(recompute, true)
+		require.Equal(t, want, got)
+		pass := []string{"h.1 pre-forward", "h.1 post-forward"}
+		back := []string{"h.1 pre-backward", "h.1 post-backward"}
+		require.Equal(t, slices.Concat([]string{"forward 0"}, pass, []string{"forward 1"}, pass,
+			[]string{"backward 0"}, back, []string{"backward 1"}, back), log)
 	}
 }
 

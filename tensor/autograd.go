@@ -101,8 +101,8 @@ func (c *Ctx) record(op string, outs, ins, saved []*Tensor, backward func(b *Bac
 			}
 		}
 	}
-	if c.scope != nil {
-		c.scope.nodes = append(c.scope.nodes, n)
+	if s := c.memory(op); s != nil {
+		s.nodes = append(s.nodes, n)
 	}
 	return n
 }
@@ -137,7 +137,7 @@ func (b *Back) recompute(n *Node) *Tensor {
 // the input itself is wanted.
 func (b *Back) recomputeAndStep(n *Node, i int, g *Tensor) (out *Tensor, ok bool) {
 	e, r := b.node.in[i], b.node.run
-	if n.recomputeAndStep == nil || r.wrt != nil || e.node != n || n.run != r {
+	if n.recomputeAndStep == nil || !r.accumulate || r.wantsOutput(n, e.out) || e.node != n || n.run != r {
 		return nil, false
 	}
 	r.checkSaved(n)
@@ -182,10 +182,16 @@ func Reaching(f func(reached func(leaf *Tensor) bool)) BackwardOption {
 // is for the last Backward before the parameters change, after which the copies are of no use.
 func DroppingLowered() BackwardOption { return func(r *run) { r.dropLowered = true } }
 
+// Accumulating makes a Backward with wrt also accumulate the gradients of the reached leaves that wrt does not name,
+// and run their hooks, as one without wrt does. A stage of a pipeline gets the gradient of its input and those of its
+// weights in one walk this way.
+func Accumulating() BackwardOption { return func(r *run) { r.accumulate = true } }
+
 // run is one Backward under way.
 type run struct {
 	c           *Ctx
 	retain      bool
+	accumulate  bool // gradients of leaves that wrt does not name are accumulated in them
 	dropLowered bool
 	reaching    func(reached func(leaf *Tensor) bool)
 	wrt         []*Tensor
@@ -212,7 +218,7 @@ type pending struct {
 // nothing is accumulated and no hook runs: the gradients are returned in wrt's order, each of
 // its GradDType, nil where none flows, and only gradients on the way to wrt are computed. So input and
 // weight gradients can be computed separately (with RetainGraph for all calls but the
-// last).
+// last), or together: see Accumulating.
 //
 // The graph is walked from the youngest op to the oldest, so the order of additions
 // depends only on the program.
@@ -221,6 +227,7 @@ func Backward(c *Ctx, roots, grads, wrt []*Tensor, opts ...BackwardOption) []*Te
 	for _, o := range opts {
 		o(r)
 	}
+	r.accumulate = r.accumulate || wrt == nil
 	if len(grads) != 0 && len(grads) != len(roots) {
 		c.fail("Backward", roots, "%d gradients for %d roots: want one for each, or none", len(grads), len(roots))
 	}
@@ -348,14 +355,18 @@ func (n *Node) ready() {
 // wantedIn reports whether the run needs the gradient that flows along e.
 func (e edge) wantedIn(r *run) bool {
 	switch {
-	case e.leaf != nil && r.wrt == nil:
-		return e.leaf.IsLeaf() // SetRequiresGrad(false) may have been called since
 	case e.leaf != nil:
-		return slices.Contains(r.wrt, e.leaf)
+		// SetRequiresGrad(false) may have been called since
+		return r.accumulate && e.leaf.IsLeaf() || slices.Contains(r.wrt, e.leaf)
 	case e.node != nil:
 		return e.node.run == r || r.wantsOutput(e.node, e.out)
 	}
 	return false
+}
+
+// accumulates reports whether the gradient of a leaf is accumulated in it: otherwise it is returned, or not wanted.
+func (r *run) accumulates(leaf *Tensor) bool {
+	return leaf != nil && r.accumulate && !slices.Contains(r.wrt, leaf)
 }
 
 // wantsOutput reports whether wrt names output out of n.
@@ -488,7 +499,7 @@ func (r *run) settle(n *Node) {
 // contributed counts one contribution to a leaf; after the last one the gradient is
 // complete, is added to the leaf's and announced.
 func (r *run) contributed(t *Tensor) {
-	if r.leaves[t]--; r.leaves[t] > 0 || r.wrt != nil {
+	if r.leaves[t]--; r.leaves[t] > 0 || !r.accumulates(t) {
 		return
 	}
 	p := r.sums[t]
@@ -521,7 +532,7 @@ func (r *run) contributed(t *Tensor) {
 // only added to if this gradient is the leaf's only one, so that an unfinished sum stays apart.
 func (b *Back) into(i int) (sum *Tensor, filled bool) {
 	e, r := b.node.in[i], b.node.run
-	if e.leaf == nil || r.wrt != nil {
+	if !r.accumulates(e.leaf) {
 		return nil, false
 	}
 	if p := r.sums[e.leaf]; p != nil {
@@ -543,7 +554,7 @@ func (b *Back) into(i int) (sum *Tensor, filled bool) {
 // leaf has no memory for one yet.
 func (b *Back) begins(i int) bool {
 	e, r := b.node.in[i], b.node.run
-	return e.leaf != nil && r.wrt == nil && r.sums[e.leaf] == nil && !e.leaf.leaf.hasMemory()
+	return r.accumulates(e.leaf) && r.sums[e.leaf] == nil && !e.leaf.leaf.hasMemory()
 }
 
 // fresh reports whether the gradient of input i was made by this node for that input

@@ -24,6 +24,64 @@ func TestGradientsAccumulate(t *testing.T) {
 	require.Equal(t, []float64{1, 1, 1}, gradOf(c, w), "the first contribution after ZeroGrad is all there is")
 }
 
+// A stage of a pipeline gets the gradients of its inputs and accumulates those of its weights in one walk: with the
+// stage before, all gradients have the bits of one Backward over both.
+func TestBackwardOfStages(t *testing.T) {
+	c := newCtx(t)
+	const rows, width = 5, 7
+	matrix := func(seed uint64) *tensor.Tensor {
+		return tensor.Normal(c, tensor.Float32, seed, 0, 1, width, width).SetRequiresGrad(true)
+	}
+	x, norm := tensor.Normal(c, tensor.Float32, 9, 0, 1, rows, width), tensor.Ones(c, tensor.Float32, width)
+	first := func(c *tensor.Ctx, ws []*tensor.Tensor) (y, z *tensor.Tensor) {
+		y = tensor.LinearActivated(c, x, ws[0], nil, tensor.ActivationGELU)
+		return y, tensor.RMSNorm(c, y, ws[2], 1e-5)
+	}
+	second := func(c *tensor.Ctx, ws []*tensor.Tensor, y, z *tensor.Tensor) *tensor.Tensor {
+		h := tensor.LinearActivated(c, z, ws[1], nil, tensor.ActivationSiLU)
+		return total(c, tensor.Mul(c, tensor.Linear(c, h, ws[3], nil), y))
+	}
+	run := func(step func(c *tensor.Ctx, ws []*tensor.Tensor)) (grads [][]float32, hooks int) {
+		ws := []*tensor.Tensor{matrix(1), matrix(2), tensor.Clone(c.NoGrad(), norm).SetRequiresGrad(true),
+			matrix(3)}
+		for _, w := range ws {
+			w.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { hooks++ })
+		}
+		for range 2 { // micro-batches
+			c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+				step(c, ws)
+				return nil
+			})
+		}
+		for _, w := range ws {
+			grads = append(grads, tensor.ToSlice[float32](c, w.Grad()))
+		}
+		return grads, hooks
+	}
+	want, calls := run(func(c *tensor.Ctx, ws []*tensor.Tensor) {
+		y, z := first(c, ws)
+		backward(c, second(c, ws, y, z))
+	})
+	got, hooks := run(func(c *tensor.Ctx, ws []*tensor.Tensor) {
+		y, z := first(c, ws)
+		in := []*tensor.Tensor{tensor.Detach(y).SetRequiresGrad(true), tensor.Detach(z).SetRequiresGrad(true)}
+		loss := second(c, ws, in[0], in[1])
+		received := tensor.Backward(c, []*tensor.Tensor{loss}, nil, in, tensor.Accumulating())
+		require.Nil(t, in[0].Grad(), "what wrt names is returned")
+		require.Nil(t, tensor.Backward(c, []*tensor.Tensor{y, z}, received, nil))
+	})
+	require.Equal(t, want, got)
+	require.Equal(t, calls, hooks, "of leaves whose gradients are complete")
+
+	// The gradient of a tensor inside is returned, too.
+	w := leaf(c, 2)
+	y := tensor.Mul(c, w, w)
+	inner := tensor.Backward(c, []*tensor.Tensor{total(c, tensor.Mul(c, y, w))}, nil, []*tensor.Tensor{y},
+		tensor.Accumulating())
+	require.Equal(t, []float64{2}, values(c, inner[0]))
+	require.Equal(t, []float64{12}, gradOf(c, w), "of w³")
+}
+
 func TestGradientIsContiguousForStridedLeaves(t *testing.T) {
 	c := newCtx(t)
 	m := tensor.FromSlice(c, []float64{1, 2, 3, 4, 5, 6}, 2, 3)

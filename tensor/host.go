@@ -20,7 +20,7 @@ func FromHost(c *Ctx, mem []byte, dt DType, shape ...int) (t *Tensor, ok bool) {
 		c.fail("FromHost", nil, "%d bytes do not fill %v%v", len(mem), dt, append([]int(nil), shape...))
 	}
 	s := &storage{dev: c.eng.dev, buf: host.Wrap(mem), refs: 1, op: "FromHost", step: c.eng.step}
-	s.give(c.scope)
+	s.give(c.memory("FromHost"))
 	return newTensor(s, dt, shape), true
 }
 

@@ -53,6 +53,81 @@ func TestNestedScopes(t *testing.T) {
 	misuse(t, func() { tensor.Neg(c, view) })
 }
 
+// Scopes that are opened side by side hold the graphs of several micro-batches: forward and backward passes take turns,
+// with the gradients of one after the other, and each scope frees its own memory.
+func TestOpenScopes(t *testing.T) {
+	c := newCtx(t)
+	w := leaf(c, 2, 3)
+	loss := func(c *tensor.Ctx, x float64) *tensor.Tensor {
+		return total(c, tensor.Exp(c, tensor.Mul(c, w, vec(c, x, -x))))
+	}
+	for _, x := range []float64{1, 0.5, 0.25} {
+		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			backward(c, loss(c, x))
+			return nil
+		})
+	}
+	want := gradOf(c, w)
+	w.ZeroGrad()
+	before := inUse(c)
+	type microBatch struct {
+		c     *tensor.Ctx
+		close func(...*tensor.Tensor)
+		loss  *tensor.Tensor
+	}
+	var open []microBatch
+	forward := func(x float64) {
+		in, end := c.OpenScope()
+		open = append(open, microBatch{in, end, loss(in, x)})
+	}
+	var each int64
+	backwardAndClose := func() {
+		m := open[0]
+		open = open[1:]
+		backward(m.c, m.loss)
+		m.close()
+	}
+	forward(1)
+	each = inUse(c) - before
+	forward(0.5)
+	require.Equal(t, before+2*each, inUse(c))
+	backwardAndClose()
+	require.Equal(t, before+each+16, inUse(c), "the second graph and the gradient of two elements")
+	forward(0.25)
+	backwardAndClose()
+	backwardAndClose()
+	require.Equal(t, want, gradOf(c, w))
+	require.Equal(t, before+16, inUse(c))
+}
+
+func TestClosedScopes(t *testing.T) {
+	c := newCtx(t)
+	before := inUse(c)
+	var out *tensor.Tensor
+	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		in, end := c.OpenScope()
+		inner, endInner := in.OpenScope()
+		lost := tensor.Ones(inner, tensor.Float64, 2)
+		require.Contains(t, misuse(t, func() { end() }).Msg, "still open: want them closed first")
+		endInner()
+		misuse(t, func() { tensor.Neg(c, lost) })
+		out = tensor.Neg(in, vec(in, 1, 2))
+		end(out)
+		end() // does nothing
+		require.Equal(t, []float64{-1, -2}, values(c, out), "it moved to the enclosing scope")
+		require.Equal(t, before+16, inUse(c))
+		for name, use := range map[string]func(){
+			"Ones":  func() { tensor.Ones(in, tensor.Float64, 2) },
+			"Neg":   func() { tensor.Neg(in, out) },
+			"Scope": func() { in.Scope(func(*tensor.Ctx) []*tensor.Tensor { return nil }) },
+		} {
+			require.Equal(t, "the context's scope was closed", misuse(t, use).Msg, name)
+		}
+		return nil
+	})
+	require.Equal(t, before, inUse(c))
+}
+
 func TestUseAfterFreeNamesOpAndStep(t *testing.T) {
 	c := newCtx(t)
 	c.SetStep(41)

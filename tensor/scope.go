@@ -8,6 +8,8 @@ type scope struct {
 	own    []*storage
 	nodes  []*Node     // graph nodes recorded inside; they go with the outermost scope
 	few    [8]*storage // the start of own: most scopes are those of one op's gradient
+	inner  int         // scopes inside that OpenScope opened and nobody closed yet
+	closed bool
 }
 
 // Scope runs body in a memory scope of its own. When body returns, everything that was
@@ -36,6 +38,39 @@ func (c *Ctx) TryScope(body func(c *Ctx) ([]*Tensor, error)) (out []*Tensor, err
 	return out, err
 }
 
+// OpenScope returns a context with a memory scope of its own, and the function that ends it: Scope for work that is not
+// one call. The scopes of several micro-batches may be open side by side, so that their forward and backward passes
+// take turns. close frees what the end of a Scope frees, except out, which moves to the enclosing scope; the scopes
+// opened inside must have been closed. After that the context cannot be used, and close does nothing.
+func (c *Ctx) OpenScope() (in *Ctx, close func(out ...*Tensor)) {
+	in = c.enter()
+	s := in.scope
+	if s.parent != nil {
+		s.parent.inner++
+	}
+	return in, func(out ...*Tensor) {
+		if s.closed {
+			return
+		}
+		if s.inner > 0 {
+			in.fail("OpenScope", nil, "scopes that were opened inside are still open: want them closed first")
+		}
+		in.leave(out)
+		s.closed = true
+		if s.parent != nil {
+			s.parent.inner--
+		}
+	}
+}
+
+// memory is the innermost scope, which owns what op makes; nil: none.
+func (c *Ctx) memory(op string) *scope {
+	if c.scope != nil && c.scope.closed {
+		c.fail(op, nil, "the context's scope was closed")
+	}
+	return c.scope
+}
+
 // Scoped reports whether a Scope is open.
 func (c *Ctx) Scoped() bool { return c.scope != nil }
 
@@ -44,7 +79,7 @@ func (c *Ctx) enter() *Ctx {
 	in := &struct { // one object for the garbage collector
 		Ctx
 		memory scope
-	}{Ctx: *c, memory: scope{parent: c.scope}}
+	}{Ctx: *c, memory: scope{parent: c.memory("Scope")}}
 	in.memory.own = in.memory.few[:0]
 	in.scope = &in.memory
 	return &in.Ctx

@@ -33,12 +33,13 @@ type storage struct {
 
 // newStorage allocates n bytes, owned by c's scope if there is one.
 func (c *Ctx) newStorage(op string, n int) *storage {
+	owner := c.memory(op)
 	buf, err := c.eng.stream.Alloc(n)
 	if err != nil {
 		c.fail(op, nil, "%v", err)
 	}
 	s := &storage{dev: c.eng.dev, buf: buf, refs: 1, op: op, step: c.eng.step}
-	s.give(c.scope)
+	s.give(owner)
 	return s
 }
 
