@@ -27,25 +27,40 @@ func TestGradientsAccumulate(t *testing.T) {
 // A stage of a pipeline gets the gradients of its inputs and accumulates those of its weights in one walk: with the
 // stage before, all gradients have the bits of one Backward over both.
 func TestBackwardOfStages(t *testing.T) {
+	for _, dt := range []tensor.DType{tensor.Float32, tensor.BFloat16} {
+		testBackwardOfStages(t, dt)
+	}
+
+	c := newCtx(t)
+	// The gradient of a tensor inside is returned, too.
+	w := leaf(c, 2)
+	y := tensor.Mul(c, w, w)
+	inner := tensor.Backward(c, []*tensor.Tensor{total(c, tensor.Mul(c, y, w))}, nil, []*tensor.Tensor{y},
+		tensor.Accumulating())
+	require.Equal(t, []float64{2}, values(c, inner[0]))
+	require.Equal(t, []float64{12}, gradOf(c, w), "of w³")
+}
+
+// testBackwardOfStages compares one walk with those of two stages whose weights and activations have a dtype.
+func testBackwardOfStages(t *testing.T, dt tensor.DType) {
 	c := newCtx(t)
 	const rows, width = 5, 7
-	matrix := func(seed uint64) *tensor.Tensor {
-		return tensor.Normal(c, tensor.Float32, seed, 0, 1, width, width).SetRequiresGrad(true)
+	draw := func(seed uint64, shape ...int) *tensor.Tensor {
+		return tensor.Cast(c.NoGrad(), tensor.Normal(c, tensor.Float32, seed, 0, 1, shape...), dt)
 	}
-	x, norm := tensor.Normal(c, tensor.Float32, 9, 0, 1, rows, width), tensor.Ones(c, tensor.Float32, width)
+	x := draw(9, rows, width)
 	first := func(c *tensor.Ctx, ws []*tensor.Tensor) (y, z *tensor.Tensor) {
 		y = tensor.LinearActivated(c, x, ws[0], nil, tensor.ActivationGELU)
 		return y, tensor.RMSNorm(c, y, ws[2], 1e-5)
 	}
 	second := func(c *tensor.Ctx, ws []*tensor.Tensor, y, z *tensor.Tensor) *tensor.Tensor {
 		h := tensor.LinearActivated(c, z, ws[1], nil, tensor.ActivationSiLU)
-		return total(c, tensor.Mul(c, tensor.Linear(c, h, ws[3], nil), y))
+		return total(c, tensor.Mul(c, tensor.Add(c, tensor.Linear(c, h, ws[3], nil), z), y))
 	}
-	run := func(step func(c *tensor.Ctx, ws []*tensor.Tensor)) (grads [][]float32, hooks int) {
-		ws := []*tensor.Tensor{matrix(1), matrix(2), tensor.Clone(c.NoGrad(), norm).SetRequiresGrad(true),
-			matrix(3)}
+	run := func(step func(c *tensor.Ctx, ws []*tensor.Tensor)) (grads [][]byte, hooks int) {
+		ws := []*tensor.Tensor{draw(1, width, width), draw(2, width, width), draw(4, width), draw(3, width, width)}
 		for _, w := range ws {
-			w.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { hooks++ })
+			w.SetRequiresGrad(true).OnGrad(func(*tensor.Ctx, *tensor.Tensor) { hooks++ })
 		}
 		for range 2 { // micro-batches
 			c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
@@ -54,7 +69,7 @@ func TestBackwardOfStages(t *testing.T) {
 			})
 		}
 		for _, w := range ws {
-			grads = append(grads, tensor.ToSlice[float32](c, w.Grad()))
+			grads = append(grads, tensor.ReadBytes(c, w.Grad()))
 		}
 		return grads, hooks
 	}
@@ -64,22 +79,15 @@ func TestBackwardOfStages(t *testing.T) {
 	})
 	got, hooks := run(func(c *tensor.Ctx, ws []*tensor.Tensor) {
 		y, z := first(c, ws)
-		in := []*tensor.Tensor{tensor.Detach(y).SetRequiresGrad(true), tensor.Detach(z).SetRequiresGrad(true)}
+		in := []*tensor.Tensor{y.Boundary(), z.Boundary()}
 		loss := second(c, ws, in[0], in[1])
 		received := tensor.Backward(c, []*tensor.Tensor{loss}, nil, in, tensor.Accumulating())
+		require.Equal(t, dt, received[0].DType())
 		require.Nil(t, in[0].Grad(), "what wrt names is returned")
 		require.Nil(t, tensor.Backward(c, []*tensor.Tensor{y, z}, received, nil))
 	})
-	require.Equal(t, want, got)
+	require.Equal(t, want, got, "%v", dt)
 	require.Equal(t, calls, hooks, "of leaves whose gradients are complete")
-
-	// The gradient of a tensor inside is returned, too.
-	w := leaf(c, 2)
-	y := tensor.Mul(c, w, w)
-	inner := tensor.Backward(c, []*tensor.Tensor{total(c, tensor.Mul(c, y, w))}, nil, []*tensor.Tensor{y},
-		tensor.Accumulating())
-	require.Equal(t, []float64{2}, values(c, inner[0]))
-	require.Equal(t, []float64{12}, gradOf(c, w), "of w³")
 }
 
 func TestGradientIsContiguousForStridedLeaves(t *testing.T) {

@@ -44,6 +44,14 @@ func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 	return t
 }
 
+// Boundary returns t as a leaf where Backward ends: it stands for the result of ops that run backward by themselves, in
+// another stage of a pipeline for instance. Unlike that of other leaves its gradient has t's dtype, as theirs would.
+func (t *Tensor) Boundary() *Tensor {
+	b := t.alias().SetRequiresGrad(true)
+	b.leaf.inner = true
+	return b
+}
+
 // RequiresGrad reports whether t is a leaf or the result of a recorded op.
 func (t *Tensor) RequiresGrad() bool { return t.IsLeaf() || t.node != nil }
 

@@ -33,15 +33,18 @@ func Checkpoint(c *Ctx, name string, f func(c *Ctx, in []*Tensor) []*Tensor, in,
 		*redo.draws = drawn
 		args, wrt, at := make([]*Tensor, len(in)), []*Tensor(nil), []int(nil)
 		for i, t := range ins {
-			if i < len(in) && t != nil {
-				t = t.alias()
-				args[i] = t
+			if t == nil {
+				continue
 			}
-			if t != nil && b.Need(i) {
-				if i < len(in) {
-					t.SetRequiresGrad(true)
-					t.leaf.inner = true
-				}
+			need := b.Need(i)
+			switch {
+			case i < len(in) && need:
+				t = t.Boundary()
+				args[i] = t
+			case i < len(in):
+				args[i] = t.alias()
+			}
+			if need {
 				wrt, at = append(wrt, t), append(at, i)
 			}
 		}
