@@ -56,13 +56,13 @@ func checkAxes(m comm.Mesh) error {
 }
 
 // Data are the ranks that see different samples: the training stream is divided among them.
-func (r *roles) Data() *Peers { return r.along(dataAxes) }
+func (r *Ranks) Data() *Peers { return r.along(dataAxes) }
 
 // Loss are the ranks that see different tokens: loss terms and gradients are summed over them.
-func (r *roles) Loss() *Peers { return r.along(lossAxes) }
+func (r *Ranks) Loss() *Peers { return r.along(lossAxes) }
 
 // Model are the ranks that share the work on the same samples.
-func (r *roles) Model() *Peers { return r.along(modelAxes) }
+func (r *Ranks) Model() *Peers { return r.along(modelAxes) }
 
 // Tensor are the ranks that hold parts of the same layers.
 func (r *roles) Tensor() *Peers { return r.along(comm.TP) }

@@ -29,7 +29,7 @@ type contender struct {
 // newContender returns an error that says what is missing if the contender cannot run here.
 func newContender(name, dir string) (contender, error) {
 	switch name {
-	case "shm", "shm-heap", "tcp", "server":
+	case "shm", "shm-heap", "tcp", "tcp-fast", "server":
 		return contender{name, func(s settings) (result, error) { return own(name, s) }}, nil
 	case "mpi", "mpi-fast":
 		return newMPI(name)

@@ -6,7 +6,7 @@
 // side: in each round every contender runs once, and the ratios are taken round by round.
 //
 //	go run -tags mpi ./bench/comm [-bytes 26214400] [-ranks 2] [-rounds 5] [-iterations 20] \
-//		[-contenders shm,shm-heap,tcp,server,mpi,mpi-fast,openmpi,gloo] [-json FILE]
+//		[-contenders shm,shm-heap,tcp,tcp-fast,server,mpi,mpi-fast,openmpi,gloo] [-json FILE]
 //
 // server is a parameter server over tcp: all data go to rank 0 and back. MB is what rank 0 reads and writes by system
 // calls for one all-reduce, which counts sockets and not shared memory.
@@ -66,7 +66,8 @@ func main() {
 	flag.IntVar(&s.ranks, "ranks", 2, "number of processes")
 	flag.IntVar(&s.rounds, "rounds", 5, "rounds of all contenders")
 	flag.IntVar(&s.iterations, "iterations", 20, "timed all-reduces in each round")
-	names := flag.String("contenders", "shm,shm-heap,tcp,server,mpi,mpi-fast,openmpi,gloo", "who runs, in this order")
+	names := flag.String("contenders", "shm,shm-heap,tcp,tcp-fast,server,mpi,mpi-fast,openmpi,gloo",
+		"who runs, in this order")
 	file := flag.String("json", "", "write the report to this file")
 	flag.Parse()
 	if err := run(s, strings.Split(*names, ","), *file); err != nil {

@@ -27,8 +27,8 @@ var joins = map[string]func(context.Context, rendezvous.Config, comm.Options) (*
 }
 
 // rank is one process of comm's own contenders: "shm" reduces in the engine's memory, as gradient buckets do;
-// "shm-heap", "tcp" and "mpi" in ordinary memory; "mpi-fast" by MPI's own all-reduce; "server" sends all data to rank 0
-// and back, over tcp.
+// "shm-heap", "tcp" and "mpi" in ordinary memory; "tcp-fast" around a ring, and "mpi-fast" by MPI's own all-reduce;
+// "server" sends all data to rank 0 and back, over tcp.
 func rank() error {
 	config, err := rendezvous.FromEnv()
 	if err != nil {

@@ -265,26 +265,3 @@ func large(t *testing.T, groups []*comm.Group, arenas map[string]*arena, dtypes 
 		b.moves(fmt.Sprintf("large, %s, %v", kind, d))
 	}
 }
-
-// fastOrder: any order, but the same bits on all ranks, and the exact sum where no order matters.
-func (e Engine) fastOrder(t *testing.T) {
-	for _, n := range []int{2, 5} {
-		groups := e.start(t, n, comm.Options{FastOrder: true})
-		in := make([][]float32, n)
-		for r := range in {
-			in[r] = make([]float32, 70_001)
-			for i := range in[r] {
-				in[r][i] = float32(i * (r + 1))
-			}
-		}
-		wait(t, issue(groups, func(r int, g *comm.Group) *comm.Handle { return g.AllReduce(comm.Of(in[r]), comm.Sum) }))
-		for r := range in {
-			require.Equal(t, in[0], in[r])
-		}
-		require.InEpsilon(t, float32(70_000*n*(n+1)/2), in[0][70_000], 1e-6)
-		require.True(t, issue(groups, func(r int, g *comm.Group) *comm.Handle {
-			return g.AllReduce(comm.Of(in[r]), comm.Sum)
-		})[0].Signature().Fast)
-		wait(t, issue(groups, func(_ int, g *comm.Group) *comm.Handle { return g.Barrier() }))
-	}
-}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/comm"
-	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
 // A head is a signature, and a byte that is 1 if the ranks of the same host see the buffer where it lies.
@@ -44,8 +43,7 @@ func (e *Engine) collective(c *comm.Call) error {
 	case e.inner != nil && hierarchical(c.Op):
 		err = e.inner.run(c)
 	default:
-		x := &exchange{e: e, c: c, size: c.DType.Size(), result: c.DType}
-		err = x.run()
+		err = e.runner.Run(links{e, c}, c, c.DType)
 	}
 	if err != nil {
 		return err
@@ -120,126 +118,4 @@ func (e *Engine) late(first int) []int {
 		}
 	}
 	return missing
-}
-
-// exchange is one call whose signatures have been compared.
-type exchange struct {
-	e      *Engine
-	c      *comm.Call
-	size   int         // of an element
-	result dtype.DType // of an all-reduce's result: the call's, or what its elements are rounded to
-}
-
-func (x *exchange) run() error {
-	c, me := x.c, x.e.rank
-	block := c.Count * x.size
-	part := func(b []byte) func(int) []byte {
-		return func(r int) []byte { return b[r*block : (r+1)*block] }
-	}
-	all := func(b []byte) func(int) []byte { return func(int) []byte { return b } }
-	atOnce := x.e.over.Exchange != nil
-	switch c.Op {
-	case comm.AllReduce, comm.Reduce:
-		if atOnce {
-			return x.reduceAtOnce()
-		}
-		return x.reduce()
-	case comm.ReduceScatter:
-		if atOnce {
-			return x.reduceScatterAtOnce()
-		}
-		return x.reduceScatter()
-	case comm.AllGather:
-		return x.move(all(c.In), part(c.Out))
-	case comm.AllToAll:
-		return x.move(part(c.In), part(c.Out))
-	case comm.Broadcast, comm.Scatter:
-		give := all(c.In)
-		if c.Op == comm.Scatter {
-			give = part(c.In)
-		}
-		if me != c.Root {
-			return x.read(c.Root, c.Out)
-		}
-		x.give(give)
-	case comm.Gather:
-		if me == c.Root {
-			return x.take(all(c.In), part(c.Out))
-		}
-		x.e.peers[c.Root].out.push(c.In)
-	}
-	return nil
-}
-
-// read fills b from one rank.
-func (x *exchange) read(rank int, b []byte) error {
-	if _, err := io.ReadFull(x.e.peers[rank].data, b); err != nil {
-		return x.e.explain(x.c, rank, err, []int{rank})
-	}
-	return nil
-}
-
-// give queues for every other rank what it is to have; for this rank itself it copies, if there is a place.
-func (x *exchange) give(what func(rank int) []byte) {
-	for r, p := range x.e.peers {
-		switch {
-		case p != nil:
-			p.out.push(what(r))
-		case x.c.Op == comm.Scatter:
-			copy(x.c.Out, what(r))
-		}
-	}
-}
-
-// take reads from every other rank, and copies from this one.
-func (x *exchange) take(what, where func(rank int) []byte) error {
-	for r, p := range x.e.peers {
-		if p == nil {
-			keep(what(r), where(r))
-			continue
-		}
-		if err := x.read(r, where(r)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// keep copies what a rank has for itself, unless it lies there.
-func keep(from, to []byte) {
-	if &from[0] != &to[0] {
-		copy(to, from)
-	}
-}
-
-// move gives to all and takes from all.
-func (x *exchange) move(what, where func(rank int) []byte) error {
-	if x.e.over.Exchange == nil {
-		x.give(what)
-		return x.take(what, where)
-	}
-	keep(what(x.e.rank), where(x.e.rank))
-	return x.swap(what, where)
-}
-
-// swap sends to and receives from the other ranks at once, by the transport's Exchange. A rank may have nothing for
-// another.
-func (x *exchange) swap(what, where func(rank int) []byte) error {
-	e := x.e
-	var send, receive []Part
-	add := func(to []Part, r int, b []byte) []Part {
-		if len(b) == 0 {
-			return to
-		}
-		return append(to, Part{r, e.peers[r].data, b})
-	}
-	for r, p := range e.peers {
-		if p != nil {
-			send, receive = add(send, r, what(r)), add(receive, r, where(r))
-		}
-	}
-	if rank, err := e.over.Exchange(send, receive); err != nil {
-		return e.explain(x.c, rank, err, []int{rank})
-	}
-	return nil
 }

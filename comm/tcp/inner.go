@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/internal/algorithms"
 	"github.com/lockstep-ml/lockstep/comm/internal/window"
 	"github.com/lockstep-ml/lockstep/comm/shm"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
@@ -150,8 +151,7 @@ func (in *inner) cross(c *comm.Call, give, take []byte, d dtype.DType) error {
 		sub.Count /= in.rail.Size()
 	}
 	sub.In, sub.Out = give, take
-	x := &exchange{e: in.rail, c: &sub, size: d.Size(), result: c.DType}
-	return in.outside(&sub, c, x.run())
+	return in.outside(&sub, c, in.rail.runner.Run(links{in.rail, &sub}, &sub, c.DType))
 }
 
 // outside ends an exchange over the rail, sub, that is a part of c: it waits for what is to be sent, and says what an
@@ -182,18 +182,18 @@ func (in *inner) allGather(c *comm.Call) error {
 	if &own[0] != &c.In[0] {
 		copy(own, c.In)
 	}
-	x := &exchange{e: in.rail, c: c, size: c.DType.Size(), result: c.DType}
-	for _, p := range in.rail.peers {
-		if p != nil {
-			p.out.push(own)
-		}
-	}
 	hosts, perHost := in.rail.Size(), in.local.Size()
+	rounds := make([]algorithms.Round, hosts)
+	for i := 1; i < hosts; i++ {
+		from, to := (in.rail.rank+i)%hosts, (in.rail.rank+hosts-i)%hosts
+		rounds[i] = links{in.rail, c}.Begin([]algorithms.Part{{Rank: to, Bytes: own}},
+			[]algorithms.Part{{Rank: from, Bytes: block(in.across[from])}})
+	}
 	for i := range hosts {
 		host := (in.rail.rank + i) % hosts
 		theirs := block(in.across[host])
 		if i > 0 {
-			if err := x.read(host, theirs); err != nil {
+			if err := rounds[i].Received(); err != nil {
 				return in.outside(c, c, err)
 			}
 		}

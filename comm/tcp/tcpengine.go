@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/comm"
-	"github.com/lockstep-ml/lockstep/comm/internal/tree"
+	"github.com/lockstep-ml/lockstep/comm/internal/algorithms"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
@@ -30,9 +30,7 @@ type Engine struct {
 	rank    int
 	peers   []*peer // by rank; nil for this one
 
-	combiner   tree.Combiner
-	scratch    []byte
-	inputs     [][]byte
+	runner     algorithms.Runner
 	heads      [][]byte
 	signatures [][]byte // the heads' beginnings
 	head       []byte
@@ -76,7 +74,8 @@ func newFlat(job *rendezvous.Job, over Transport, group string, members []int) (
 	e := &Engine{
 		job: job, over: over, group: over.Name + "/" + group, members: members, rank: slices.Index(members, job.Rank),
 		peers:  make([]*peer, n),
-		inputs: make([][]byte, n), heads: make([][]byte, n), signatures: make([][]byte, n),
+		runner: algorithms.Runner{ChunkBytes: over.ChunkBytes},
+		heads:  make([][]byte, n), signatures: make([][]byte, n),
 		head: make([]byte, headBytes),
 		gone: make([]atomic.Pointer[comm.RankLostError], n), changed: make(chan struct{}, 1),
 	}

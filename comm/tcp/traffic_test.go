@@ -39,8 +39,8 @@ func countTo(w *writer, n *atomic.Int64) {
 	w.conn = counted{w.conn, n}
 }
 
-// hierarchy makes groups on so many hosts, and counts what each host sends to others.
-func hierarchy(t *testing.T, hosts, perHost int) (groups []*comm.Group, sent []atomic.Int64) {
+// enginesOn makes the engines of a group on so many hosts.
+func enginesOn(t *testing.T, hosts, perHost int) []*Engine {
 	n := hosts * perHost
 	engines, errs, done := make([]*Engine, n), make([]error, n), make(chan struct{})
 	members := make([]int, n)
@@ -59,9 +59,16 @@ func hierarchy(t *testing.T, hosts, perHost int) (groups []*comm.Group, sent []a
 	for range n {
 		<-done
 	}
+	for r, err := range errs {
+		require.NoError(t, err, "rank %d", r)
+	}
+	return engines
+}
+
+// hierarchy makes groups on so many hosts, and counts what each host sends to others.
+func hierarchy(t *testing.T, hosts, perHost int) (groups []*comm.Group, sent []atomic.Int64) {
 	sent = make([]atomic.Int64, hosts)
-	for r, e := range engines {
-		require.NoError(t, errs[r], "rank %d", r)
+	for r, e := range enginesOn(t, hosts, perHost) {
 		require.NotNil(t, e.inner)
 		for to, p := range e.peers {
 			if p != nil && to/perHost != r/perHost {
@@ -156,5 +163,61 @@ func TestBytesBetweenHosts(t *testing.T) {
 				require.NoError(t, <-closed)
 			}
 		})
+	}
+}
+
+// Under FastOrder large buffers go around a ring: each rank writes to the next alone, 2(n−1)/n of an all-reduce's
+// buffer and (n−1)/n of a reduce-scatter's. Signatures, which go to all, are left out.
+func TestFastOrderWritesToNeighboursOnly(t *testing.T) {
+	t.Parallel()
+	const n, count = 5, 1_500_000
+	sent := make([][n]atomic.Int64, n)
+	var groups []*comm.Group
+	for r, e := range enginesOn(t, n, 1) {
+		groups = append(groups, comm.New(e, comm.Options{FastOrder: true}))
+		for to, p := range e.peers {
+			if p != nil {
+				countTo(p.out, &sent[r][to])
+			}
+		}
+	}
+	for name, k := range map[string]struct {
+		call func(g *comm.Group) *comm.Handle
+		want int
+	}{
+		"all-reduce": {func(g *comm.Group) *comm.Handle {
+			return g.AllReduce(comm.Of(make([]float32, count)), comm.Sum)
+		}, 2 * (n - 1) * count / n * 4},
+		"reduce-scatter": {func(g *comm.Group) *comm.Handle {
+			return g.ReduceScatter(comm.Of(make([]float32, count/n)), comm.Of(make([]float32, count)), comm.Sum)
+		}, (n - 1) * count / n * 4},
+	} {
+		var handles []*comm.Handle
+		for r, g := range groups {
+			for to := range sent[r] {
+				sent[r][to].Store(0)
+			}
+			handles = append(handles, k.call(g))
+		}
+		require.NoError(t, comm.WaitAll(t.Context(), handles...))
+		for r := range groups {
+			for to := range n {
+				want := 0
+				if to != r {
+					want = headBytes
+				}
+				if to == (r+1)%n {
+					want += k.want
+				}
+				require.EqualValues(t, want, sent[r][to].Load(), "%s: from rank %d to %d", name, r, to)
+			}
+		}
+	}
+	closed := make(chan error)
+	for _, g := range groups {
+		go func() { closed <- g.Close() }()
+	}
+	for range groups {
+		require.NoError(t, <-closed)
 	}
 }
