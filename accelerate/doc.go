@@ -20,7 +20,8 @@
 //
 // These are for package trainer; a loop that [Run] started needs none of them:
 //
-//   - [New], [Replicas], [Connect], [RunRanks], [WithGroup] and [Ranks.Open] are what Run is made of.
+//   - [New], [Replicas], [Connect], [RunRanks], [WithGroup] and [Ranks.Open] are what Run is made of. They read the
+//     arguments once; [SetArguments] gives a rank others.
 //   - [Ranks.Abort] ends the other ranks; in a loop of your own, return the error.
 //   - [Peers.GatherBytes], [Peers.GatherRows], [Peers.SumFloats] and [Accelerator.SyncParameters] lie below
 //     [GatherObjects], [Accelerator.GatherForMetrics] and Prepare.

@@ -256,15 +256,22 @@ func (m *merge) files() {
 // maxConfigFile is the largest config file, in bytes.
 const maxConfigFile = 1 << 20
 
-func (m *merge) file(path string) {
-	readFile := m.loader.ReadFile
-	if readFile == nil {
-		readFile = func(path string) ([]byte, error) { return vfs.ReadFile(vfs.OS, path, maxConfigFile) }
+// readConfigFile reads a regular file of at most so many.
+func readConfigFile(path string) ([]byte, error) { return vfs.ReadFile(vfs.OS, path, maxConfigFile) }
+
+// readFile is ReadFile, or what stands for it.
+func (l *Loader) readFile(path string) ([]byte, error) {
+	if l.ReadFile != nil {
+		return l.ReadFile(path)
 	}
+	return readConfigFile(path)
+}
+
+func (m *merge) file(path string) {
 	d, err := newDocument(path)
 	var data []byte
 	if err == nil {
-		data, err = readFile(path)
+		data, err = m.loader.readFile(path)
 	}
 	if err == nil {
 		origin := "file " + path

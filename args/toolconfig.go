@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/args/configs"
-	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
 // configFaults are what keeps a run from starting.
@@ -60,9 +59,7 @@ var toolConfigs = []struct {
 // ReadToolConfig says what the keys of a file mean: DeepSpeed's configuration, FSDP's in HuggingFace's form, or
 // accelerate's. It goes by the keys, whatever the file is called; JSON and YAML are read.
 func ReadToolConfig(path string) (*configs.Config, error) {
-	doc, err := readToolFile(path, func(path string) ([]byte, error) {
-		return vfs.ReadFile(vfs.OS, path, maxConfigFile)
-	})
+	doc, err := readToolFile(path, readConfigFile)
 	if err != nil {
 		return nil, err
 	}
@@ -98,10 +95,6 @@ func readToolFile(path string, read func(path string) ([]byte, error)) (map[stri
 // toolConfigs applies the files that settings name: they fill what no other source has set, and must agree with it
 // otherwise.
 func (m *merge) toolConfigs() (notices []Notice) {
-	read := m.loader.ReadFile
-	if read == nil {
-		read = func(path string) ([]byte, error) { return vfs.ReadFile(vfs.OS, path, maxConfigFile) }
-	}
 	for _, c := range toolConfigs {
 		path, _ := m.ko.Get(c.key).(string)
 		if path == "" || m.loader.schema.byKey[c.key] == nil {
@@ -111,7 +104,7 @@ func (m *merge) toolConfigs() (notices []Notice) {
 		if strings.HasPrefix(strings.TrimSpace(path), "{") {
 			name = c.key
 		}
-		doc, err := readToolFile(path, read)
+		doc, err := readToolFile(path, m.loader.readFile)
 		if err != nil {
 			m.checker.add(Fault{Key: c.key, Value: quote(path), Origin: m.origins[c.key],
 				Want: "a readable JSON or YAML file: " + err.Error()})
@@ -241,9 +234,7 @@ func (a *TrainingArguments) ReadConfigs() error {
 		if path == "" {
 			continue
 		}
-		doc, err := readToolFile(path, func(path string) ([]byte, error) {
-			return vfs.ReadFile(vfs.OS, path, maxConfigFile)
-		})
+		doc, err := readToolFile(path, readConfigFile)
 		if err != nil {
 			return fmt.Errorf("args: %s: %w", c.key, err)
 		}
