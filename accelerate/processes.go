@@ -16,9 +16,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/accelerate/flight"
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/comm/shm"
 	"github.com/lockstep-ml/lockstep/comm/tcp"
@@ -121,13 +121,8 @@ func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
 		Restarted: p.env.RestartCount > 0, Rank: p.env.Rank, World: p.env.WorldSize, Timeout: timeout,
 		Token: []byte(token), Meeting: meeting,
 		Address: net.JoinHostPort(p.env.MasterAddr, strconv.Itoa(p.env.MasterPort)),
-		HostID:  os.Getenv(rendezvous.EnvHost), Listen: os.Getenv(rendezvous.EnvListen),
-		External: os.Getenv(rendezvous.EnvStore) == "external",
 	}
-	if c.Silence, err = rendezvous.ParseSilence(os.Getenv(rendezvous.EnvSilence)); err != nil {
-		return c, err
-	}
-	if c.TLS, err = rendezvous.TLSFromEnv(os.Getenv); err != nil {
+	if err := c.ReadEnv(os.LookupEnv); err != nil {
 		return c, err
 	}
 	if err := listen(&c, p.env, net.LookupHost, outward); err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/commtest"
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/comm/shm"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
@@ -190,7 +191,7 @@ func killedRanks(t *testing.T, dir string, who int, while time.Duration) (done i
 	for k := range procs {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), childFolder+"="+dir, fmt.Sprint("RANK=", k), "WORLD_SIZE=2",
-			"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, rendezvous.EnvToken+"="+string(commtest.Token))
+			"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, env.VarJobToken+"="+string(commtest.Token))
 		cmd.Stderr = &errs[k]
 		if k == 0 {
 			var err error

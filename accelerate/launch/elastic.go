@@ -73,20 +73,16 @@ func (r *run) rounds() error {
 func (e *elastic) join() error {
 	c := &e.config
 	token := []byte(c.Token)
-	security, err := rendezvous.TLSFromEnv(func(name string) string { return lookup(c.Env, name) })
-	if err != nil {
-		return fmt.Errorf("launch: %w", err)
-	}
-	silence, err := rendezvous.ParseSilence(lookup(c.Env, rendezvous.EnvSilence))
-	if err != nil {
+	var given rendezvous.Config
+	if err := given.ReadEnv(func(name string) (string, bool) { return lookup(c.Env, name), true }); err != nil {
 		return fmt.Errorf("launch: %w", err)
 	}
 	l, err := listen(c.Elastic.Endpoint)
 	switch {
 	case err == nil:
-		e.roster, err = rendezvous.ServeRoster(l, token, security, rendezvous.RosterOptions{
+		e.roster, err = rendezvous.ServeRoster(l, token, given.TLS, rendezvous.RosterOptions{
 			Min: c.Elastic.MinNodes, Max: c.Elastic.MaxNodes, LastCall: c.Elastic.LastCall, MaxRestarts: c.MaxRestarts,
-			Pause: e.backoff.next, Job: c.RunID, Silence: silence, Logger: c.Logger,
+			Pause: e.backoff.next, Job: c.RunID, Silence: given.Silence, Logger: c.Logger,
 		})
 		if err != nil {
 			return fmt.Errorf("launch: %w", err)
@@ -95,7 +91,7 @@ func (e *elastic) join() error {
 	default:
 		return fmt.Errorf("launch: rdzv_endpoint: %w", err)
 	}
-	e.door = rendezvous.Door{Address: c.Elastic.Endpoint, Token: token, TLS: security, Silence: silence}
+	e.door = rendezvous.Door{Address: c.Elastic.Endpoint, Token: token, TLS: given.TLS, Silence: given.Silence}
 	return e.enter(c.Elastic.Patience)
 }
 

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/accelerate/flight"
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
@@ -31,13 +31,13 @@ func (r *run) environ(attempt, localRank, port int, errorFile string, columns in
 	c := &r.config
 	rank := c.NodeRank*c.ProcsPerNode + localRank
 	set := map[string]string{
-		"RANK": strconv.Itoa(rank), "WORLD_SIZE": strconv.Itoa(c.WorldSize()),
-		"LOCAL_RANK": strconv.Itoa(localRank), "LOCAL_WORLD_SIZE": strconv.Itoa(c.ProcsPerNode),
-		"GROUP_RANK": strconv.Itoa(c.NodeRank), "GROUP_WORLD_SIZE": strconv.Itoa(c.Nodes),
+		env.VarRank: strconv.Itoa(rank), env.VarWorldSize: strconv.Itoa(c.WorldSize()),
+		env.VarLocalRank: strconv.Itoa(localRank), env.VarLocalWorldSize: strconv.Itoa(c.ProcsPerNode),
+		env.VarNodeRank: strconv.Itoa(c.NodeRank), env.VarNodes: strconv.Itoa(c.Nodes),
 		"ROLE_NAME": c.Role, "ROLE_RANK": strconv.Itoa(rank), "ROLE_WORLD_SIZE": strconv.Itoa(c.WorldSize()),
-		"MASTER_ADDR": c.MasterAddr, "MASTER_PORT": strconv.Itoa(port),
-		"TORCHELASTIC_RESTART_COUNT": strconv.Itoa(attempt), "TORCHELASTIC_MAX_RESTARTS": strconv.Itoa(c.MaxRestarts),
-		"TORCHELASTIC_RUN_ID": c.RunID, "TORCHELASTIC_USE_AGENT_STORE": "False",
+		env.VarMasterAddr: c.MasterAddr, env.VarMasterPort: strconv.Itoa(port),
+		env.VarRestartCount: strconv.Itoa(attempt), env.VarMaxRestarts: strconv.Itoa(c.MaxRestarts),
+		env.VarRunID: c.RunID, env.VarAgentStore: "False",
 		varErrorFile:    errorFile,
 		env.VarLaunchID: r.id, env.VarTokenFD: strconv.Itoa(tokenFD),
 	}

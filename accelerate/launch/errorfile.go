@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 

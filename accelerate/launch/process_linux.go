@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/comm/env"
 )
 
 // attributes gives a rank a process group, and a parent's death signal: the kernel kills

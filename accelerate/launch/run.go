@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/comm/env"
 )
 
 // run is one call of Run.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/accelerate/launch"
+	"github.com/lockstep-ml/lockstep/comm/env"
 )
 
 // launchFlags are torchrun's flags, and what is ours.

@@ -8,7 +8,7 @@
 //	lockstep help launch
 //
 // It does not train: training programs are made from the packages, as the examples are. What its commands do is in
-// packages too (accelerate/launch, accelerate/env, trainer); here are flags, texts and exit codes.
+// packages too (accelerate/launch, comm/env, trainer); here are flags, texts and exit codes.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/internal/misspelt"
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 )

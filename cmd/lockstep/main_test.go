@@ -15,8 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/accelerate/launch"
+	"github.com/lockstep-ml/lockstep/comm/env"
 )
 
 // asProgram makes the test binary be lockstep, or with the word "rank" one of its ranks.

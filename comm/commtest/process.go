@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
@@ -156,18 +157,17 @@ type Proc struct {
 	seen  map[string]string
 }
 
-// Processes starts n ranks that play a scenario of this package: "sums", "kill" or "stop". env, if not nil, returns
+// Processes starts n ranks that play a scenario of this package: "sums", "kill" or "stop". extra, if not nil, returns
 // variables to add for a rank.
-func Processes(t *testing.T, n int, scenario string, env func(rank int) []string) []*Proc {
+func Processes(t *testing.T, n int, scenario string, extra func(rank int) []string) []*Proc {
 	port := FreePort(t)
 	list := make([]*Proc, n)
 	for r := range list {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), envScenario+"="+scenario, fmt.Sprint("RANK=", r), fmt.Sprint("WORLD_SIZE=", n),
-			"MASTER_ADDR=127.0.0.1",
-			"MASTER_PORT="+port, rendezvous.EnvToken+"="+string(Token))
-		if env != nil {
-			cmd.Env = append(cmd.Env, env(r)...)
+			"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, env.VarRunID+"=commtest", env.VarJobToken+"="+string(Token))
+		if extra != nil {
+			cmd.Env = append(cmd.Env, extra(r)...)
 		}
 		stdout, err := cmd.StdoutPipe()
 		require.NoError(t, err)
@@ -241,30 +241,30 @@ func (p *Proc) Stop(t *testing.T) {
 func (p *Proc) Said(kind string) string { return p.seen[kind] }
 
 // RunProcesses is the part of the suite with ranks in processes: equal bits, a rank that is killed inside a reduction,
-// one that is stopped. path must be part of Describe's path; env is as for [Processes].
-func RunProcesses(t *testing.T, path string, env func(rank int) []string) {
+// one that is stopped. path must be part of Describe's path; extra is as for [Processes].
+func RunProcesses(t *testing.T, path string, extra func(rank int) []string) {
 	t.Run("sums", func(t *testing.T) {
 		ranks := []int{2, 3, 4}
 		if testing.Short() {
 			ranks = ranks[1:2]
 		}
 		for _, n := range ranks {
-			for r, p := range Processes(t, n, "sums", env) {
+			for r, p := range Processes(t, n, "sums", extra) {
 				p.Await(t, "end", 30*time.Second)
 				require.Empty(t, p.Said("error"), "rank %d of %d", r, n)
 				require.Contains(t, p.Said("path"), path)
 			}
 		}
 	})
-	t.Run("kill", func(t *testing.T) { kill(t, env) })
-	t.Run("stop", func(t *testing.T) { stop(t, env) })
-	t.Run("token", func(t *testing.T) { token(t, env) })
+	t.Run("kill", func(t *testing.T) { kill(t, extra) })
+	t.Run("stop", func(t *testing.T) { stop(t, extra) })
+	t.Run("token", func(t *testing.T) { token(t, extra) })
 }
 
 // kill: the survivors name the killed rank long before the deadline of a minute, and nothing stays.
-func kill(t *testing.T, env func(rank int) []string) {
+func kill(t *testing.T, extra func(rank int) []string) {
 	before := Leftovers(t)
-	procs := Processes(t, 4, "kill", env)
+	procs := Processes(t, 4, "kill", extra)
 	for _, p := range procs {
 		p.Await(t, "ready", 30*time.Second)
 	}
@@ -285,8 +285,8 @@ func kill(t *testing.T, env func(rank int) []string) {
 }
 
 // stop: a rank that stands still is named at the deadline.
-func stop(t *testing.T, env func(rank int) []string) {
-	procs := Processes(t, 3, "stop", env)
+func stop(t *testing.T, extra func(rank int) []string) {
+	procs := Processes(t, 3, "stop", extra)
 	for _, p := range procs {
 		p.Await(t, "ready", 30*time.Second)
 	}
@@ -300,14 +300,14 @@ func stop(t *testing.T, env func(rank int) []string) {
 }
 
 // token: a process with another token is told so at once; it disturbs nobody.
-func token(t *testing.T, env func(rank int) []string) {
+func token(t *testing.T, extra func(rank int) []string) {
 	procs := Processes(t, 2, "sums", func(r int) []string {
 		list := []string{}
-		if env != nil {
-			list = env(r)
+		if extra != nil {
+			list = extra(r)
 		}
 		if r == 1 {
-			list = append(list, rendezvous.EnvToken+"=a token of quite another job")
+			list = append(list, env.VarJobToken+"=a token of quite another job")
 		}
 		return list
 	})

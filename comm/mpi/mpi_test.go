@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/commtest"
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/internal/lacking"
 )
@@ -88,7 +89,7 @@ func (l launcher) run(t *testing.T, name string, n int, role string) string {
 	cmd := exec.Command(line[0], append(line[1:], fmt.Sprint(n), "sh", "-c", "RANK=$"+l.rank+" exec "+os.Args[0])...)
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, EnvLibrary) })
 	cmd.Env = append(cmd.Env, role, fmt.Sprint("WORLD_SIZE=", n), "MASTER_ADDR=127.0.0.1",
-		"MASTER_PORT="+commtest.FreePort(t), rendezvous.EnvToken+"="+string(commtest.Token))
+		"MASTER_PORT="+commtest.FreePort(t), env.VarJobToken+"="+string(commtest.Token))
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return string(out)

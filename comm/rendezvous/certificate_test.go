@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/comm/commtest"
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 )
 
@@ -80,9 +81,7 @@ func TestCertificateFilesAreChecked(t *testing.T) {
 		require.NoError(t, os.Chmod(good.KeyFile, 0o644))
 		fail(good, "has mode -rw-r--r--, so that others can read the key: want 0600")
 	}
-	_, err := rendezvous.TLSFromEnv(func(name string) string {
-		return map[string]string{rendezvous.EnvTLS: "off"}[name]
-	})
-	require.EqualError(t, err,
+	var c rendezvous.Config
+	require.EqualError(t, c.ReadEnv(env.Map(map[string]string{rendezvous.EnvTLS: "off"})),
 		`rendezvous: LOCKSTEP_TLS="off": want auto (between hosts), always or insecure-plaintext`)
 }

@@ -3,24 +3,23 @@
 package rendezvous
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/comm/env"
 )
 
-// The environment variables that [FromEnv] reads, beside RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+// The environment variables that [Config.ReadEnv] reads, beside those of [TLS].
 const (
-	EnvToken     = "LOCKSTEP_JOB_TOKEN"      // the token itself
-	EnvTokenFile = "LOCKSTEP_JOB_TOKEN_FILE" // a file that holds it
-	EnvStore     = "LOCKSTEP_STORE"          // "external": the launcher serves the store, not rank 0
-	EnvHost      = "LOCKSTEP_HOST_ID"        // what tells hosts apart; processes with the same one try to share memory
-	EnvListen    = "LOCKSTEP_LISTEN"         // local address for the connections of other ranks
-	EnvSilence   = "LOCKSTEP_SILENCE"        // after how long a silent host is lost, such as 30s
+	EnvStore   = "LOCKSTEP_STORE"   // "external": the launcher serves the store, not rank 0
+	EnvHost    = "LOCKSTEP_HOST_ID" // what tells hosts apart; processes with the same one try to share memory
+	EnvListen  = "LOCKSTEP_LISTEN"  // local address for the connections of other ranks
+	EnvSilence = "LOCKSTEP_SILENCE" // after how long a silent host is lost, such as 30s
 )
 
 // DefaultTimeout is how long ranks wait for each other to come, torchrun's join_timeout.
@@ -57,59 +56,42 @@ func NewToken() []byte {
 	return []byte(hex.EncodeToString(b))
 }
 
-// FromEnv reads the configuration from the variables that launchers set. It takes the token out of the environment, as
-// [LookupEnv] does.
-func FromEnv() (Config, error) { return fromEnv(Getenv) }
-
-func fromEnv(getenv func(string) string) (Config, error) {
-	c := Config{External: getenv(EnvStore) == "external", HostID: getenv(EnvHost), Listen: getenv(EnvListen)}
-	for _, v := range []struct {
-		name string
-		to   *int
-	}{{"RANK", &c.Rank}, {"WORLD_SIZE", &c.World}} {
-		n, err := strconv.Atoi(getenv(v.name))
-		if err != nil {
-			return c, fmt.Errorf("rendezvous: %s=%q: want a number: is this process started by a launcher?", v.name,
-				getenv(v.name))
-		}
-		*v.to = n
+// FromEnv is the configuration of a process that a launcher started: its place by [env.Detect], the job's token, and
+// what ReadEnv reads. It takes the token out of the environment, as [LookupEnv] does.
+func FromEnv() (Config, error) {
+	e, err := env.Detect(LookupEnv)
+	switch {
+	case err != nil:
+		return Config{}, fmt.Errorf("rendezvous: %w", err)
+	case e.Kind == env.None:
+		return Config{}, fmt.Errorf("rendezvous: no launcher's variables are set: want %s, %s, %s and %s", env.VarRank,
+			env.VarWorldSize, env.VarMasterAddr, env.VarMasterPort)
 	}
-	host, port := getenv("MASTER_ADDR"), getenv("MASTER_PORT")
-	if host == "" {
-		host = "127.0.0.1"
+	token, err := e.JobToken()
+	if err != nil {
+		return Config{}, fmt.Errorf("rendezvous: %w", err)
 	}
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		return c, fmt.Errorf("rendezvous: MASTER_PORT=%q: want a port in [1, 65535]", port)
-	}
-	c.Address = net.JoinHostPort(host, port)
-	var err error
-	if c.Silence, err = ParseSilence(getenv(EnvSilence)); err != nil {
+	c := Config{Rank: e.Rank, World: e.WorldSize, Token: []byte(token), Restarted: e.RestartCount > 0,
+		Address: net.JoinHostPort(cmp.Or(e.MasterAddr, "127.0.0.1"), strconv.Itoa(e.MasterPort))}
+	if err := c.ReadEnv(LookupEnv); err != nil {
 		return c, err
-	}
-	if c.TLS, err = TLSFromEnv(getenv); err != nil {
-		return c, err
-	}
-	c.Token = []byte(getenv(EnvToken))
-	if name := getenv(EnvTokenFile); name != "" {
-		info, err := os.Stat(name)
-		if err != nil {
-			return c, fmt.Errorf("rendezvous: %s: %w", EnvTokenFile, err)
-		}
-		if Exposed(info.Mode()) {
-			return c, fmt.Errorf("rendezvous: %s: %s has mode %v, so that others can read the secret: want 0600",
-				EnvTokenFile, name, info.Mode().Perm())
-		}
-		text, err := os.ReadFile(name)
-		if err != nil {
-			return c, fmt.Errorf("rendezvous: %s: %w", EnvTokenFile, err)
-		}
-		c.Token = []byte(strings.TrimSpace(string(text)))
 	}
 	return c, c.check()
 }
 
-// ParseSilence returns the duration that a value of [EnvSilence] means; "" is the default.
-func ParseSilence(text string) (time.Duration, error) {
+// ReadEnv reads what users set for all processes of a job, whoever started them: [EnvStore], [EnvHost], [EnvListen],
+// [EnvSilence] and the variables of [TLS].
+func (c *Config) ReadEnv(lookup env.Lookup) (err error) {
+	c.External, c.HostID, c.Listen = lookup.Get(EnvStore) == "external", lookup.Get(EnvHost), lookup.Get(EnvListen)
+	if c.Silence, err = parseSilence(lookup.Get(EnvSilence)); err != nil {
+		return err
+	}
+	c.TLS, err = readTLS(lookup)
+	return err
+}
+
+// parseSilence is the duration that a value of EnvSilence means; "" is the default.
+func parseSilence(text string) (time.Duration, error) {
 	if text == "" {
 		return DefaultSilence, nil
 	}
@@ -125,12 +107,12 @@ func (c *Config) check() error {
 	case c.World < 1 || c.Rank < 0 || c.Rank >= c.World:
 		return fmt.Errorf("rendezvous: rank %d of %d: want a rank in [0, world size)", c.Rank, c.World)
 	case len(c.Token) == 0 && c.Meeting == nil:
-		return fmt.Errorf("rendezvous: no job token: set %s or %s to the same random text for all ranks", EnvToken,
-			EnvTokenFile)
+		return fmt.Errorf("rendezvous: no job token: set %s or %s to the same random text for all ranks",
+			env.VarJobToken, env.VarJobTokenFile)
 	}
 	if len(c.Token) > 0 {
 		if err := CheckToken(c.Token); err != nil {
-			return fmt.Errorf("rendezvous: %s or %s: %w", EnvToken, EnvTokenFile, err)
+			return fmt.Errorf("rendezvous: %s or %s: %w", env.VarJobToken, env.VarJobTokenFile, err)
 		}
 	}
 	if _, _, err := net.SplitHostPort(c.Address); err != nil && c.Server == nil && (c.Meeting == nil || c.Rank == 0) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package rendezvous brings the processes of one job together, before an engine of comm connects them. Package
-// accelerate uses it by itself. Use it for a job of processes of your own: start each with torchrun's
-// variables, get a [Config] from [FromEnv], call [Join], and give the [Job] to New of comm/shm or comm/tcp.
+// accelerate uses it by itself. Use it for a job of processes of your own: start each with torchrun's variables, or by
+// a launcher that comm/env knows, get a [Config] from [FromEnv], call [Join], and give the [Job] to New of comm/shm or
+// comm/tcp.
 //
 // It provides a store that one of the processes (or the launcher) serves, the addresses of all, and one control
 // connection between each two, whose end tells that the other process has ended. [Serve], [Dial] and the

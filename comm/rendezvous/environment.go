@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"sync"
+
+	"github.com/lockstep-ml/lockstep/comm/env"
 )
 
 // taken holds the token that was in the environment.
@@ -20,11 +22,11 @@ var taken struct {
 func LookupEnv(name string) (value string, ok bool) {
 	taken.mu.Lock()
 	defer taken.mu.Unlock()
-	if token := os.Getenv(EnvToken); token != "" {
+	if token := os.Getenv(env.VarJobToken); token != "" {
 		taken.token, taken.of = token, jobInEnv()
-		_ = os.Unsetenv(EnvToken) // cannot fail for this name
+		_ = os.Unsetenv(env.VarJobToken) // cannot fail for this name
 	}
-	if name != EnvToken {
+	if name != env.VarJobToken {
 		return os.LookupEnv(name)
 	}
 	if taken.token == "" || taken.of != jobInEnv() { // the process has become another job's
@@ -36,15 +38,9 @@ func LookupEnv(name string) (value string, ok bool) {
 // jobInEnv tells jobs apart by the variables that launchers set.
 func jobInEnv() string {
 	var all []string
-	for _, name := range []string{"WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
-		"LOCKSTEP_LAUNCH_ID"} {
+	for _, name := range []string{env.VarWorldSize, env.VarMasterAddr, env.VarMasterPort, env.VarRunID,
+		env.VarLaunchID} {
 		all = append(all, os.Getenv(name))
 	}
 	return strings.Join(all, "\x00")
-}
-
-// Getenv is LookupEnv without a word on whether the variable is set.
-func Getenv(name string) string {
-	value, _ := LookupEnv(name)
-	return value
 }

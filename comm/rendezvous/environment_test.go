@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 )
 
@@ -19,7 +20,8 @@ import (
 func TestTokenLeavesTheEnvironment(t *testing.T) {
 	const token = "a token of this test alone, and of no other one"
 	for name, value := range map[string]string{
-		"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29511", rendezvous.EnvToken: token, rendezvous.EnvTokenFile: "",
+		"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "29511", env.VarJobToken: token,
+		env.VarJobTokenFile: "",
 	} {
 		t.Setenv(name, value)
 	}
@@ -34,9 +36,11 @@ func TestTokenLeavesTheEnvironment(t *testing.T) {
 		require.NoError(t, err)
 		require.NotContains(t, string(out), token)
 	}
-	require.Equal(t, token, rendezvous.Getenv(rendezvous.EnvToken))
+	again, ok := rendezvous.LookupEnv(env.VarJobToken)
+	require.True(t, ok)
+	require.Equal(t, token, again)
 	t.Setenv("MASTER_PORT", "29512")
-	_, ok := rendezvous.LookupEnv(rendezvous.EnvToken)
+	_, ok = rendezvous.LookupEnv(env.VarJobToken)
 	require.False(t, ok, "it is another job's")
 }
 
@@ -47,8 +51,8 @@ func TestTokenFileIsPrivate(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(path, rendezvous.NewToken(), 0o600))
-	for name, value := range map[string]string{"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29513",
-		rendezvous.EnvToken: "", rendezvous.EnvTokenFile: path} {
+	for name, value := range map[string]string{"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h",
+		"MASTER_PORT": "29513", env.VarJobToken: "", env.VarJobTokenFile: path} {
 		t.Setenv(name, value)
 	}
 	_, err := rendezvous.FromEnv()

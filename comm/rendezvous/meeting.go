@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/comm/internal/wire"
 )
 
@@ -125,7 +126,7 @@ func (j *Job) announce(ctx context.Context) error {
 // errNoToken is the error of a rank that was given no token, while rank 0 was.
 var errNoToken = fmt.Errorf("rank 0 was given a job token in %s or %s, and this rank was not: set it for all ranks, "+
 	"or for none",
-	EnvToken, EnvTokenFile)
+	env.VarJobToken, env.VarJobTokenFile)
 
 // visit tries to reach rank 0 where a place says it is.
 func (j *Job) visit(ctx context.Context, p Place) error {

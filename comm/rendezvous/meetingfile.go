@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/internal/usertemp"
 )
 
@@ -105,5 +106,5 @@ func orToken(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return fmt.Errorf("%w, or %s to the same random text for all ranks", err, EnvToken)
+	return fmt.Errorf("%w, or %s to the same random text for all ranks", err, env.VarJobToken)
 }

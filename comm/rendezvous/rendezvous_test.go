@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/commtest"
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/comm/internal/wire"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
@@ -331,26 +332,30 @@ func TestWeakTokensAreRefused(t *testing.T) {
 func TestFromEnv(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte("a token with a line's end\n"), 0o600))
-	for _, v := range []string{"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", rendezvous.EnvToken,
-		rendezvous.EnvTokenFile, rendezvous.EnvStore, rendezvous.EnvSilence} {
+	for _, v := range []string{"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", env.VarJobToken,
+		env.VarJobTokenFile, rendezvous.EnvStore, rendezvous.EnvSilence} {
 		t.Setenv(v, "")
 	}
 	_, err := rendezvous.FromEnv()
-	require.EqualError(t, err, `rendezvous: RANK="": want a number: is this process started by a launcher?`)
+	require.EqualError(t, err, "rendezvous: no launcher's variables are set: want RANK, WORLD_SIZE, MASTER_ADDR and "+
+		"MASTER_PORT")
 	t.Setenv("RANK", "3")
 	t.Setenv("WORLD_SIZE", "3")
+	t.Setenv("MASTER_ADDR", "127.0.0.1")
 	t.Setenv("MASTER_PORT", "70000")
 	_, err = rendezvous.FromEnv()
-	require.EqualError(t, err, `rendezvous: MASTER_PORT="70000": want a port in [1, 65535]`)
+	require.ErrorContains(t, err, "rendezvous: environment of torchrun: MASTER_PORT is 70000")
 	t.Setenv("MASTER_PORT", "29500")
+	_, err = rendezvous.FromEnv()
+	require.ErrorContains(t, err, "rank 3 (RANK) is outside of 0..2: world size 3 (WORLD_SIZE)")
+	t.Setenv("RANK", "2")
+	_, err = rendezvous.FromEnv()
+	require.ErrorIs(t, err, env.ErrNoToken)
+	t.Setenv(env.VarJobTokenFile, file)
 	t.Setenv(rendezvous.EnvSilence, "30")
 	_, err = rendezvous.FromEnv()
 	require.EqualError(t, err, `rendezvous: LOCKSTEP_SILENCE="30": want a duration of at least a second, such as 30s`)
 	t.Setenv(rendezvous.EnvSilence, "30s")
-	t.Setenv(rendezvous.EnvTokenFile, file)
-	_, err = rendezvous.FromEnv()
-	require.EqualError(t, err, "rendezvous: rank 3 of 3: want a rank in [0, world size)")
-	t.Setenv("RANK", "2")
 	t.Setenv(rendezvous.EnvStore, "external")
 	c, err := rendezvous.FromEnv()
 	require.NoError(t, err)

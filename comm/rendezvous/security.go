@@ -7,14 +7,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"runtime"
 
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/comm/internal/wire"
 )
 
-// The environment variables that say how connections between hosts are protected; see [TLSFromEnv].
+// The environment variables that say how connections between hosts are protected; see [Config.ReadEnv].
 const (
 	EnvTLS     = "LOCKSTEP_TLS"      // a TLSMode
 	EnvTLSCert = "LOCKSTEP_TLS_CERT" // a file with this process's certificate, PEM
@@ -43,10 +42,10 @@ type TLS struct {
 	CAFile   string
 }
 
-// TLSFromEnv reads EnvTLS, EnvTLSCert, EnvTLSKey and EnvTLSCA with a function like os.Getenv.
-func TLSFromEnv(getenv func(string) string) (TLS, error) {
-	t := TLS{Mode: TLSMode(getenv(EnvTLS)), CertFile: getenv(EnvTLSCert), KeyFile: getenv(EnvTLSKey),
-		CAFile: getenv(EnvTLSCA)}
+// readTLS reads the variables.
+func readTLS(lookup env.Lookup) (TLS, error) {
+	t := TLS{Mode: TLSMode(lookup.Get(EnvTLS)), CertFile: lookup.Get(EnvTLSCert), KeyFile: lookup.Get(EnvTLSKey),
+		CAFile: lookup.Get(EnvTLSCA)}
 	switch t.Mode {
 	case "auto":
 		t.Mode = TLSBetweenHosts
@@ -86,7 +85,7 @@ func (t TLS) certificates(o *wire.Options) error {
 	if err != nil {
 		return err
 	}
-	if Exposed(info.Mode()) {
+	if env.Exposed(info.Mode()) {
 		return fmt.Errorf("%s has mode %v, so that others can read the key: want 0600", t.KeyFile, info.Mode().Perm())
 	}
 	pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
@@ -103,9 +102,6 @@ func (t TLS) certificates(o *wire.Options) error {
 	}
 	return nil
 }
-
-// Exposed reports whether others than the owner can read a file of this mode. Windows has no such bits.
-func Exposed(m fs.FileMode) bool { return runtime.GOOS != "windows" && m.Perm()&0o077 != 0 }
 
 // MinToken is the least length of a job token in bytes; [NewToken] makes longer ones.
 const MinToken = 24

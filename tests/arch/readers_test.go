@@ -21,7 +21,7 @@ var plainReaders = map[string]string{
 	"callbacks":           "reads /proc",
 	"accelerate/flight":   "reads /proc",
 	"accelerate/launch":   "reads /proc",
-	"accelerate/env":      "reads the owner's token",
+	"comm/env":            "reads the owner's token",
 	"comm/rendezvous":     "reads the owner's token and meeting",
 	"data/text":           "reads the source of Go",
 	"comm/commtest":       "reads /proc",

@@ -15,7 +15,7 @@ import (
 	"github.com/knadh/koanf/parsers/yaml"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/comm/env"
 )
 
 const root = "../.."

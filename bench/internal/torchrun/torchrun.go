@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 )
 
@@ -20,5 +21,5 @@ func Environment(ranks int) ([]string, error) {
 	port := l.Addr().(*net.TCPAddr).Port
 	return []string{"MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port), fmt.Sprint("WORLD_SIZE=", ranks),
 		fmt.Sprint("LOCAL_WORLD_SIZE=", ranks),
-		rendezvous.EnvToken + "=" + string(rendezvous.NewToken())}, l.Close()
+		env.VarJobToken + "=" + string(rendezvous.NewToken())}, l.Close()
 }

@@ -7,7 +7,7 @@ package env
 var trainJobLauncher = launcher{
 	kind: TrainJob,
 	sign: func(l Lookup) (string, string) {
-		if has(l, varRank, VarLaunchID) != "" {
+		if has(l, VarRank, VarLaunchID) != "" {
 			return "", "" // a launcher has read them
 		}
 		if n := get(l, "PET_NNODES"); n != "" && n != "1" && n != "1:1" {
@@ -23,7 +23,7 @@ var trainJobLauncher = launcher{
 				"which reads the PET_ variables", n)
 		}
 		r.podPerRank()
-		if r.e.WorldSize > 1 && !r.text(fieldMasterAddr, &r.e.MasterAddr, "PET_MASTER_ADDR", varMasterAddr) {
+		if r.e.WorldSize > 1 && !r.text(fieldMasterAddr, &r.e.MasterAddr, "PET_MASTER_ADDR", VarMasterAddr) {
 			r.missing(fieldMasterAddr, "PET_MASTER_ADDR")
 		}
 		r.number(fieldMasterPort, &r.e.MasterPort, "PET_MASTER_PORT")

@@ -82,7 +82,7 @@ func (r *reader) slurmJob() {
 // where srun was called.
 func (r *reader) slurmMaster() {
 	name := has(r.lookup, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-	if name == "" || r.e.WorldSize <= 1 || r.e.Nodes == 1 || has(r.lookup, varMasterAddr) != "" {
+	if name == "" || r.e.WorldSize <= 1 || r.e.Nodes == 1 || has(r.lookup, VarMasterAddr) != "" {
 		return
 	}
 	hosts, err := ExpandHostList(get(r.lookup, name))

@@ -19,7 +19,7 @@ var jsrunLauncher = launcher{
 		r.need(fieldLocalWorldSize, &r.e.LocalWorldSize, "JSM_NAMESPACE_LOCAL_SIZE")
 		r.hosts()
 		r.text(fieldJobID, &r.e.JobID, "LSB_JOBID")
-		if r.e.LocalWorldSize < r.e.WorldSize && has(r.lookup, varMasterAddr) == "" {
+		if r.e.LocalWorldSize < r.e.WorldSize && has(r.lookup, VarMasterAddr) == "" {
 			r.rankFile()
 		}
 		r.master("set it to the host of rank 0")

@@ -12,11 +12,11 @@ func readNone(r *reader) {
 	r.set(fieldWorldSize, &r.e.WorldSize, 1, rule)
 	r.alone(rule)
 	r.hosts()
-	if n := get(r.lookup, varWorldSize); n != "" && n != "1" {
-		r.fault("%s is %s, but no %s is set: set both, or neither", varWorldSize, n, varRank)
+	if n := get(r.lookup, VarWorldSize); n != "" && n != "1" {
+		r.fault("%s is %s, but no %s is set: set both, or neither", VarWorldSize, n, VarRank)
 	}
-	if n := get(r.lookup, varLocalRank); n != "" && n != "0" {
+	if n := get(r.lookup, VarLocalRank); n != "" && n != "0" {
 		r.fault("%s is %s, but no %s is set: set %s, %s, %s, %s and %s, or none of them",
-			varLocalRank, strconv.Quote(n), varRank, varRank, varWorldSize, varLocalRank, varMasterAddr, varMasterPort)
+			VarLocalRank, strconv.Quote(n), VarRank, VarRank, VarWorldSize, VarLocalRank, VarMasterAddr, VarMasterPort)
 	}
 }

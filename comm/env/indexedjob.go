@@ -15,23 +15,23 @@ const varCompletionIndex = "JOB_COMPLETION_INDEX"
 var indexedJobLauncher = launcher{
 	kind: IndexedJob,
 	sign: func(l Lookup) (string, string) {
-		if has(l, varCompletionIndex) == "" || has(l, varRank, VarLaunchID, "PET_NODE_RANK", "PET_NNODES") != "" {
+		if has(l, varCompletionIndex) == "" || has(l, VarRank, VarLaunchID, "PET_NODE_RANK", "PET_NNODES") != "" {
 			return "", ""
 		}
-		if has(l, varWorldSize, varMasterAddr) == "" {
+		if has(l, VarWorldSize, VarMasterAddr) == "" {
 			return "",
 				fmt.Sprintf("%s is set, but %s is not: this pod runs alone. To train together, set %s to the Job's "+
 					"completions and %s to <job>-0.<service>",
-					varCompletionIndex, varWorldSize, varWorldSize, varMasterAddr)
+					varCompletionIndex, VarWorldSize, VarWorldSize, VarMasterAddr)
 		}
-		if get(l, varWorldSize) == "1" {
-			return "", fmt.Sprintf("%s is set, and %s is 1: this pod runs alone", varCompletionIndex, varWorldSize)
+		if get(l, VarWorldSize) == "1" {
+			return "", fmt.Sprintf("%s is set, and %s is 1: this pod runs alone", varCompletionIndex, VarWorldSize)
 		}
 		return varCompletionIndex, ""
 	},
 	read: func(r *reader) {
 		r.need(fieldRank, &r.e.Rank, varCompletionIndex)
-		r.need(fieldWorldSize, &r.e.WorldSize, varWorldSize)
+		r.need(fieldWorldSize, &r.e.WorldSize, VarWorldSize)
 		r.podPerRank()
 		r.master("set it to the pod of index 0 in the headless service, " + podZero(r.lookup))
 	},

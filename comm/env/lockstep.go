@@ -39,17 +39,17 @@ var lockstepLauncher = launcher{
 }
 
 func readLockstep(r *reader) {
-	r.need(fieldRank, &r.e.Rank, varRank)
-	r.need(fieldWorldSize, &r.e.WorldSize, varWorldSize)
-	r.need(fieldLocalRank, &r.e.LocalRank, varLocalRank)
-	r.need(fieldLocalWorldSize, &r.e.LocalWorldSize, varLocalWorldSize)
-	r.need(fieldNodeRank, &r.e.NodeRank, "GROUP_RANK")
-	r.need(fieldNodes, &r.e.Nodes, "GROUP_WORLD_SIZE")
-	if !r.text(fieldMasterAddr, &r.e.MasterAddr, varMasterAddr) {
-		r.missing(fieldMasterAddr, varMasterAddr)
+	r.need(fieldRank, &r.e.Rank, VarRank)
+	r.need(fieldWorldSize, &r.e.WorldSize, VarWorldSize)
+	r.need(fieldLocalRank, &r.e.LocalRank, VarLocalRank)
+	r.need(fieldLocalWorldSize, &r.e.LocalWorldSize, VarLocalWorldSize)
+	r.need(fieldNodeRank, &r.e.NodeRank, VarNodeRank)
+	r.need(fieldNodes, &r.e.Nodes, VarNodes)
+	if !r.text(fieldMasterAddr, &r.e.MasterAddr, VarMasterAddr) {
+		r.missing(fieldMasterAddr, VarMasterAddr)
 	}
-	r.need(fieldMasterPort, &r.e.MasterPort, varMasterPort)
-	r.text(fieldJobID, &r.e.JobID, varRunID)
+	r.need(fieldMasterPort, &r.e.MasterPort, VarMasterPort)
+	r.text(fieldJobID, &r.e.JobID, VarRunID)
 	r.restarts()
 }
 
@@ -79,7 +79,7 @@ func Token(lookup Lookup) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", VarJobTokenFile, err)
 	}
-	if exposed(info.Mode()) {
+	if Exposed(info.Mode()) {
 		return "", fmt.Errorf("%s: %s has mode %v, so that others can read the secret: want 0600", VarJobTokenFile,
 			path, info.Mode().Perm())
 	}
@@ -131,8 +131,8 @@ func handed(lookup Lookup) (string, error) {
 	return token, nil
 }
 
-// exposed reports whether others than the owner can read a file. Windows has no such bits.
-func exposed(m fs.FileMode) bool { return runtime.GOOS != "windows" && m.Perm()&0o077 != 0 }
+// Exposed reports whether others than the owner can read a file. Windows has no such bits.
+func Exposed(m fs.FileMode) bool { return runtime.GOOS != "windows" && m.Perm()&0o077 != 0 }
 
 // MasterListener is the socket that the launcher has opened for rank 0 at MasterAddr and
 // MasterPort. It is nil, without an error, on other ranks and under launchers that open

@@ -10,6 +10,9 @@ import (
 // Lookup finds an environment variable; os.LookupEnv is one.
 type Lookup func(name string) (value string, ok bool)
 
+// Get is a variable's value without spaces around it, "" where it is not set.
+func (l Lookup) Get(name string) string { return get(l, name) }
+
 // Map is a Lookup in a map.
 func Map(variables map[string]string) Lookup {
 	return func(name string) (string, bool) {

@@ -10,19 +10,19 @@ var pytorchJobLauncher = launcher{
 		if !isPyTorchJob(l) {
 			return "", ""
 		}
-		return varRank, ""
+		return VarRank, ""
 	},
 	read: func(r *reader) {
-		r.need(fieldRank, &r.e.Rank, varRank)
-		r.need(fieldWorldSize, &r.e.WorldSize, varWorldSize)
+		r.need(fieldRank, &r.e.Rank, VarRank)
+		r.need(fieldWorldSize, &r.e.WorldSize, VarWorldSize)
 		r.podPerRank()
 		r.master("the operator sets it on every pod")
 	},
 }
 
 func isPyTorchJob(l Lookup) bool {
-	return has(l, "KUBERNETES_SERVICE_HOST") != "" && has(l, varRank) != "" &&
-		has(l, varLocalRank, varLocalWorldSize, VarLaunchID, varRunID) == ""
+	return has(l, "KUBERNETES_SERVICE_HOST") != "" && has(l, VarRank) != "" &&
+		has(l, VarLocalRank, VarLocalWorldSize, VarLaunchID, VarRunID) == ""
 }
 
 // podPerRank places a rank that has its pod for itself.

@@ -30,12 +30,7 @@ const (
 // one and the job has no id to derive one from.
 const DefaultMasterPort = 29500
 
-const (
-	varMasterAddr = "MASTER_ADDR"
-	varMasterPort = "MASTER_PORT"
-	varWorldSize  = "WORLD_SIZE"
-	loopback      = "127.0.0.1"
-)
+const loopback = "127.0.0.1"
 
 // reader fills an Environment from variables and remembers where it found what.
 type reader struct {
@@ -159,12 +154,12 @@ func (r *reader) master(advice string) {
 		return
 	}
 	switch {
-	case r.e.MasterAddr != "" || r.text(fieldMasterAddr, &r.e.MasterAddr, varMasterAddr):
+	case r.e.MasterAddr != "" || r.text(fieldMasterAddr, &r.e.MasterAddr, VarMasterAddr):
 	case r.e.LocalWorldSize == r.e.WorldSize:
 		r.e.MasterAddr = loopback
 		r.say(fieldMasterAddr, loopback, "all ranks are on this host")
 	default:
-		r.fault("%s is not set, and %s does not tell where rank 0 is: %s", varMasterAddr, r.e.Kind, advice)
+		r.fault("%s is not set, and %s does not tell where rank 0 is: %s", VarMasterAddr, r.e.Kind, advice)
 	}
 	r.port()
 }
@@ -172,15 +167,15 @@ func (r *reader) master(advice string) {
 // port finds the TCP port of rank 0.
 func (r *reader) port() {
 	switch {
-	case r.e.MasterPort != 0 || r.number(fieldMasterPort, &r.e.MasterPort, varMasterPort):
+	case r.e.MasterPort != 0 || r.number(fieldMasterPort, &r.e.MasterPort, VarMasterPort):
 	case r.e.JobID != "":
 		r.set(fieldMasterPort, &r.e.MasterPort, jobPort(r.e.JobID),
-			"derived from the job id; "+varMasterPort+" overrides")
+			"derived from the job id; "+VarMasterPort+" overrides")
 	default:
-		r.set(fieldMasterPort, &r.e.MasterPort, DefaultMasterPort, "default; "+varMasterPort+" overrides")
+		r.set(fieldMasterPort, &r.e.MasterPort, DefaultMasterPort, "default; "+VarMasterPort+" overrides")
 	}
 	if r.e.MasterPort > 65535 {
-		r.fault("%s is %d: want at most 65535", varMasterPort, r.e.MasterPort)
+		r.fault("%s is %d: want at most 65535", VarMasterPort, r.e.MasterPort)
 	}
 }
 
@@ -266,9 +261,9 @@ func (r *reader) where(field string) string {
 
 // worldSizeAgrees refuses a WORLD_SIZE that contradicts the launcher's own number.
 func (r *reader) worldSizeAgrees() {
-	text := get(r.lookup, varWorldSize)
+	text := get(r.lookup, VarWorldSize)
 	if text == "" || r.inner || len(r.faults) > 0 || text == strconv.Itoa(r.e.WorldSize) {
 		return
 	}
-	r.fault("%s is %s, but %s: unset the one that is stale", varWorldSize, text, r.where(fieldWorldSize))
+	r.fault("%s is %s, but %s: unset the one that is stale", VarWorldSize, text, r.where(fieldWorldSize))
 }
