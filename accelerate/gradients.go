@@ -137,7 +137,7 @@ func (r *reduced) close(bool) error {
 type sharded struct {
 	*shard.Sharder
 	a      *Accelerator
-	pieces []tensor.Named
+	mine   []tensor.Named
 	sum    *accumulator // of this rank's leaves, where the sums are exchanged once; nil where each leaf is
 	last   bool
 	rounds int // passes of the window that were exchanged
@@ -191,7 +191,7 @@ func shardGradients(a *Accelerator, g *comm.Group, modules []nn.Module) (err err
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}
-	w := &sharded{Sharder: s, a: a, pieces: s.Pieces()}
+	w := &sharded{Sharder: s, a: a, mine: s.Local()}
 	if !o.Gradients {
 		views, err := s.Views()
 		if err != nil {
@@ -265,7 +265,7 @@ func (s *sharded) finish(ctx context.Context) error {
 	return s.Finish(ctx)
 }
 
-func (s *sharded) trained() []tensor.Named { return s.pieces }
+func (s *sharded) trained() []tensor.Named { return s.mine }
 
 // check refuses an optimizer over whole parameters.
 func (s *sharded) check(opt *optim.Optimizer) error {
@@ -273,7 +273,7 @@ func (s *sharded) check(opt *optim.Optimizer) error {
 		return nil
 	}
 	mine := map[*tensor.Tensor]bool{}
-	for _, p := range s.pieces {
+	for _, p := range s.mine {
 		mine[p.Tensor] = true
 	}
 	if names := opt.NeedsWhole(); len(names) > 0 {

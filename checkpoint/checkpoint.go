@@ -145,7 +145,7 @@ func (c *Checkpoint) OpenTensors(base string) (*safetensors.Set, error) {
 		return nil, err
 	}
 	got, want := safetensors.SaveOf(set), savedAs(c.Manifest)
-	if set.InPieces() && got != (safetensors.Save{}) && got != want {
+	if set.Scattered() && got != (safetensors.Save{}) && got != want {
 		return nil, errors.Join(corrupt(c.Path, "its shards are of save %s of run %q: want save %s of run %q", got.ID,
 			got.Run, want.ID, want.Run), set.Close())
 	}

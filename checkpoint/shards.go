@@ -17,41 +17,38 @@ import (
 
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/placement"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Piece is a part of a tensor that one rank holds: the elements Lo to Hi, exclusively, of its flat order.
-type Piece struct {
+// Placed is a part of a tensor that one rank writes.
+type Placed struct {
+	tensor.Placement
 	Set   string // the set of tensors that it belongs to, "model" or "optimizer": the base name for OpenTensors
-	Name  string // of the tensor
 	DType tensor.DType
-	Shape []int // of the whole tensor
-	Lo    int
-	Hi    int
-	// Write writes the elements, little-endian. It is called once, if the piece is not empty.
+	// Write writes the elements, little-endian. It is called once, if the part is not empty.
 	Write func(w io.Writer) error
 }
 
-// NewPiece is the piece of a tensor of the given shape whose elements from lo on are those of t, whatever t's shape. It
-// is copied to the host when it is written.
-func NewPiece(c *tensor.Ctx, set, name string, shape []int, lo int, t *tensor.Tensor) Piece {
-	return Piece{Set: set, Name: name, DType: t.DType(), Shape: slices.Clone(shape), Lo: lo, Hi: lo + t.Numel(),
-		Write: func(w io.Writer) error {
-			_, err := w.Write(tensor.ReadBytes(c, t))
-			return err
-		}}
+// NewPlaced is a part of a tensor of the set whose elements are those of p.Tensor. It is copied to the host when it is
+// written.
+func NewPlaced(c *tensor.Ctx, set string, p tensor.Placed) Placed {
+	return Placed{Placement: p.Placement, Set: set, DType: p.Tensor.DType(), Write: func(w io.Writer) error {
+		_, err := w.Write(tensor.ReadBytes(c, p.Tensor))
+		return err
+	}}
 }
 
 // Sharded is what a checkpoint holds that all ranks write together.
 type Sharded struct {
 	RunID string // names the run in the manifest; resuming keeps it. Rank 0's counts
-	// Parts are the files beside the pieces, in the order of writing. Rank 0's count.
+	// Parts are the files beside the tensors, in the order of writing. Rank 0's count.
 	Parts []Part
-	// Pieces are those that this rank writes. The pieces of all ranks must make up whole tensors, without gaps and
-	// without elements that two ranks write.
-	Pieces []Piece
+	// Placed are the parts of tensors that this rank writes. Those of all ranks must make up whole tensors, without
+	// gaps and without elements that two ranks write.
+	Placed []Placed
 }
 
 // RankError says that a collective save or load failed on another rank.
@@ -63,10 +60,10 @@ type RankError struct {
 // Error implements error.
 func (e *RankError) Error() string { return fmt.Sprintf("rank %d: %s", e.Rank, e.Message) }
 
-// SaveShards writes the checkpoint checkpoint-<step> as Save does, but by all ranks of g together: each writes its
-// pieces into a file of its own, shard-0000k-of-0000n.safetensors, and rank 0 writes the other parts, pieces.json,
-// which says where each piece is, and the manifest. All ranks call it, with the same step; their stores must mean the
-// same folder. The tensors of a set are read with OpenTensors, by any number of ranks.
+// SaveShards writes the checkpoint checkpoint-<step> as Save does, but by all ranks of g together: each writes what
+// it has of tensors into a file, shard-0000k-of-0000n.safetensors, and rank 0 writes the other parts, pieces.json,
+// which lists what each file has of each tensor, and the manifest. All ranks call it, with the same step; their stores
+// must mean the same folder. The tensors of a set are read with OpenTensors, by any number of ranks.
 //
 // If one rank fails, all ranks return an error that names it (a RankError on the others) and the checkpoint does not
 // appear. If a rank is lost, the others return the group's error; then a temporary folder may stay until the next save.
@@ -122,28 +119,25 @@ type shardSave struct {
 
 	info  Info   // of the checkpoint; complete on rank 0 alone until the end
 	tmp   string // name of the temporary folder
-	index safetensors.Pieces
-	mine  string // name of this rank's file, "" if it has no pieces
+	index safetensors.Placements
+	mine  string // name of this rank's file, "" if it has no elements
 	short bool   // this rank's writing was cut short
 }
 
 // opening is what ranks tell each other before anything of the checkpoint is written.
 type opening struct {
-	Step   int64        `json:"step"`
-	Dir    string       `json:"dir,omitempty"` // rank 0's temporary folder
-	ID     int64        `json:"id,omitempty"`  // of the save
-	RunID  string       `json:"run_id,omitempty"`
-	Pieces []pieceEntry `json:"pieces"`
+	Step   int64         `json:"step"`
+	Dir    string        `json:"dir,omitempty"` // rank 0's temporary folder
+	ID     int64         `json:"id,omitempty"`  // of the save
+	RunID  string        `json:"run_id,omitempty"`
+	Placed []placedEntry `json:"placed"`
 }
 
-// pieceEntry is a Piece without its elements.
-type pieceEntry struct {
-	Set   string `json:"s"`
-	Name  string `json:"n"`
-	DType string `json:"t"`
-	Shape []int  `json:"d"`
-	Lo    int    `json:"l"`
-	Hi    int    `json:"h"`
+// placedEntry is a Placed without its elements.
+type placedEntry struct {
+	tensor.Placement
+	Set   string
+	DType string
 }
 
 func (sv *shardSave) save(ctx context.Context) (info Info, err error) {
@@ -199,16 +193,20 @@ func (sv *shardSave) open(ctx context.Context) (open opening, release func(), er
 	if sv.step < 0 {
 		return open, release, fmt.Errorf("checkpoint of step %d: want a step of at least 0", sv.step)
 	}
-	for _, p := range sv.content.Pieces {
-		if p.Write == nil && p.Hi > p.Lo {
-			return open, release, fmt.Errorf("piece %s of %s has nothing that writes it", p.Name, p.Set)
+	for _, p := range sv.content.Placed {
+		if err := p.Validate(); err != nil {
+			return open, release, fmt.Errorf("%s of %s: %w", p.Name, p.Set, err)
 		}
-		open.Pieces = append(open.Pieces, pieceEntry{p.Set, p.Name, p.DType.String(), p.Shape, p.Lo, p.Hi})
+		if p.Write == nil && p.Numel() > 0 {
+			return open, release, fmt.Errorf("%v of %s has no Write: want a function that writes its elements",
+				p.Placement, p.Set)
+		}
+		open.Placed = append(open.Placed, placedEntry{p.Placement, p.Set, p.DType.String()})
 	}
 	if sv.g.Rank() != 0 {
 		return open, release, ctx.Err()
 	}
-	taken := []Part{{Name: safetensors.PiecesFile}, {Name: shardFile(0, 1)}}
+	taken := []Part{{Name: safetensors.PlacementsFile}, {Name: shardFile(0, 1)}}
 	if err := (Content{Parts: append(taken, sv.content.Parts...)}).check(); err != nil {
 		return open, release, err
 	}
@@ -229,7 +227,7 @@ func (sv *shardSave) open(ctx context.Context) (open opening, release func(), er
 	return open, release, ctx.Err()
 }
 
-// plan puts the pieces of all ranks together. All ranks come to the same result.
+// plan puts together what all ranks write. All ranks come to the same result.
 func (sv *shardSave) plan(all []opening) error {
 	writers := 0
 	for r, open := range all {
@@ -241,7 +239,7 @@ func (sv *shardSave) plan(all []opening) error {
 			writers++
 		}
 	}
-	sv.index = safetensors.Pieces{}
+	sv.index = safetensors.Placements{}
 	k := 0
 	for r, open := range all {
 		file := ""
@@ -252,7 +250,7 @@ func (sv *shardSave) plan(all []opening) error {
 		if r == sv.g.Rank() {
 			sv.mine = file
 		}
-		for _, p := range open.Pieces {
+		for _, p := range open.Placed {
 			if err := add(sv.index, p, file); err != nil {
 				return fmt.Errorf("rank %d: %w", sv.g.JobRank(r), err)
 			}
@@ -260,7 +258,9 @@ func (sv *shardSave) plan(all []opening) error {
 	}
 	for _, set := range sv.index {
 		for _, a := range set {
-			slices.SortFunc(a.Places, func(a, b safetensors.Place) int { return cmp.Compare(a.Lo, b.Lo) })
+			slices.SortFunc(a.Stored, func(a, b safetensors.Stored) int {
+				return placement.Compare(a.Placement, b.Placement)
+			})
 		}
 	}
 	return sv.index.Check()
@@ -270,25 +270,25 @@ func shardFile(k, n int) string { return fmt.Sprintf("shard-%05d-of-%05d.safeten
 
 // writes reports whether the rank has elements to write.
 func (o opening) writes() bool {
-	return slices.ContainsFunc(o.Pieces, func(p pieceEntry) bool { return p.Hi > p.Lo })
+	return slices.ContainsFunc(o.Placed, func(p placedEntry) bool { return p.Numel() > 0 })
 }
 
-// add puts a piece into the index.
-func add(index safetensors.Pieces, p pieceEntry, file string) error {
+// add puts a part of a tensor, which file has, into the index.
+func add(index safetensors.Placements, p placedEntry, file string) error {
 	dt, err := dtype.Parse(p.DType)
 	if err != nil {
-		return fmt.Errorf("piece of %s: %w", p.Name, err)
+		return fmt.Errorf("%s of %s: %w", p.Name, p.Set, err)
 	}
 	if index[p.Set] == nil {
-		index[p.Set] = map[string]safetensors.Pieced{}
+		index[p.Set] = map[string]safetensors.Scattered{}
 	}
 	a, known := index[p.Set][p.Name]
 	if known && (a.DType != dt || !slices.Equal(a.Shape, p.Shape)) {
 		return fmt.Errorf("%s of %s is %v%v here, %v%v on a rank before", p.Name, p.Set, dt, p.Shape, a.DType, a.Shape)
 	}
 	a.DType, a.Shape = dt, p.Shape
-	if p.Hi != p.Lo {
-		a.Places = append(a.Places, safetensors.Place{Lo: p.Lo, Hi: p.Hi, File: file})
+	if p.Numel() > 0 {
+		a.Stored = append(a.Stored, safetensors.Stored{Placement: p.Placement, File: file})
 	}
 	index[p.Set][p.Name] = a
 	return nil
@@ -322,7 +322,7 @@ func (sv *shardSave) write(ctx context.Context, all []opening) (files []File, er
 func (sv *shardSave) writeMine(ctx context.Context) (files []File, err error) {
 	var parts []Part
 	if sv.mine != "" {
-		parts = append(parts, Part{Name: sv.mine, Write: sv.writePieces})
+		parts = append(parts, Part{Name: sv.mine, Write: sv.writePlaced})
 	}
 	if sv.g.Rank() == 0 {
 		parts = append(parts, sv.content.Parts...)
@@ -341,17 +341,17 @@ func (sv *shardSave) writeMine(ctx context.Context) (files []File, err error) {
 	return files, nil
 }
 
-func (sv *shardSave) writePieces(w io.Writer) error {
+func (sv *shardSave) writePlaced(w io.Writer) error {
 	var list []safetensors.Tensor
-	for _, p := range sv.content.Pieces {
-		if p.Hi > p.Lo {
-			list = append(list, safetensors.PieceWriter(p.Set, p.Name, p.DType, p.Lo, p.Hi, p.Write))
+	for _, p := range sv.content.Placed {
+		if p.Numel() > 0 {
+			list = append(list, safetensors.StoredTensor(p.Set, p.DType, p.Placement, p.Write))
 		}
 	}
-	return safetensors.WritePieces(w, list, savedAs(sv.info.Manifest))
+	return safetensors.WriteStored(w, list, savedAs(sv.info.Manifest))
 }
 
-// savedAs is how the files of pieces name a checkpoint.
+// savedAs is how the files of the ranks name a checkpoint.
 func savedAs(m Manifest) safetensors.Save {
 	return safetensors.Save{Run: m.RunID, ID: strconv.FormatInt(m.SaveID, 10)}
 }
@@ -363,9 +363,9 @@ func (sv *shardSave) commit(ctx context.Context, files []File) (aside string, er
 	if err != nil {
 		return "", err
 	}
-	f, err := sv.s.writePart(ctx, tmp, BytesPart(safetensors.PiecesFile, text))
+	f, err := sv.s.writePart(ctx, tmp, BytesPart(safetensors.PlacementsFile, text))
 	if err != nil {
-		return "", fmt.Errorf("part %s: %w", safetensors.PiecesFile, err)
+		return "", fmt.Errorf("part %s: %w", safetensors.PlacementsFile, err)
 	}
 	sv.info.Files = append(files, f)
 	return sv.s.seal(ctx, tmp, sv.name, &sv.info)

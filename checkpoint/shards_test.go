@@ -25,6 +25,7 @@ import (
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/local"
+	"github.com/lockstep-ml/lockstep/internal/placement"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/internal/vfs/errorfs"
@@ -52,9 +53,10 @@ func together(t testing.TB, n int, f func(g *comm.Group) error) []error {
 	return errs
 }
 
-// The tensors of the sharded tests: a [5,7] and b [3] of the model, a's moments, and one without elements.
+// The tensors of the sharded tests: of the model a [5,7], b [3], a fused projection and one without elements, and
+// moments.
 var shapes = map[[2]string][]int{{"model", "a"}: {5, 7}, {"model", "b"}: {3}, {"optimizer", "a.exp_avg"}: {5, 7},
-	{"model", "none"}: {0, 2}}
+	{"model", "none"}: {0, 2}, {"model", "fused"}: {4, 24}, {"optimizer", "fused.exp_avg"}: {4, 24}}
 
 // element is the value at i of a tensor of a state.
 func (s state) element(key [2]string, i int) uint32 {
@@ -72,6 +74,14 @@ func (s state) elements(key [2]string, lo, hi int) (data []byte) {
 	return data
 }
 
+// part is what a placement has of a tensor.
+func (s state) part(key [2]string, p tensor.Placement) []byte {
+	whole := tensor.WholePlacement(key[1], shapes[key]...)
+	data := make([]byte, 4*p.Numel())
+	placement.Copy(data, p, s.elements(key, 0, whole.Numel()), whole, 4)
+	return data
+}
+
 func numel(shape []int) int {
 	n := 1
 	for _, s := range shape {
@@ -80,20 +90,31 @@ func numel(shape []int) int {
 	return n
 }
 
-// pieces are rank r's of n: an equal part of each tensor, but b whole on the last rank.
-func (s state) pieces(r, n int) (list []checkpoint.Piece) {
-	for key, shape := range shapes {
-		lo, hi := numel(shape)*r/n, numel(shape)*(r+1)/n
-		if key[1] == "b" {
-			lo, hi = 0, 3
-			if r != n-1 {
-				continue
-			}
+// partOf is rank r's of n: an equal range of a tensor's elements, but b whole on the last rank, and of fused
+// projections an equal range of the columns of either tensor-parallel rank, if there are two.
+func partOf(key [2]string, r, n int) tensor.Placement {
+	p := tensor.WholePlacement(key[1], shapes[key]...)
+	switch {
+	case key[1] == "b":
+		return p.Slice(0, p.Numel()*((r+1)/n))
+	case strings.HasPrefix(key[1], "fused") && n%2 == 0:
+		tp := r / (n / 2)
+		var columns []tensor.Range
+		for at := 0; at < 24; at += 8 {
+			columns = append(columns, tensor.Range{Start: at + 4*tp, Stop: at + 4*tp + 4})
 		}
-		list = append(list, checkpoint.Piece{Set: key[0], Name: key[1], DType: tensor.Int32, Shape: shape, Lo: lo,
-			Hi: hi,
+		p, r, n = p.Along(1, columns...), r%(n/2), n/2
+	}
+	return p.Slice(p.Numel()*r/n, p.Numel()*(r+1)/n)
+}
+
+// placed are rank r's parts of n.
+func (s state) placed(r, n int) (list []checkpoint.Placed) {
+	for key := range shapes {
+		p := partOf(key, r, n)
+		list = append(list, checkpoint.Placed{Placement: p, Set: key[0], DType: tensor.Int32,
 			Write: func(w io.Writer) error {
-				_, err := w.Write(s.elements(key, lo, hi))
+				_, err := w.Write(s.part(key, p))
 				return err
 			}})
 	}
@@ -105,7 +126,7 @@ func (s state) sharded(r, n int) checkpoint.Sharded {
 	if err != nil {
 		panic(err)
 	}
-	c := checkpoint.Sharded{Pieces: s.pieces(r, n)}
+	c := checkpoint.Sharded{Placed: s.placed(r, n)}
 	if r == 0 { // the others' count for nothing
 		c.RunID, c.Parts = run, []checkpoint.Part{checkpoint.BytesPart("trainer_state.json", text)}
 	}
@@ -178,7 +199,7 @@ func TestSaveShards(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				for _, p := range st.pieces(g.Rank(), readers) {
+				for _, p := range st.placed(g.Rank(), readers) {
 					if err := compare(ck, st, p); err != nil {
 						return err
 					}
@@ -189,25 +210,25 @@ func TestSaveShards(t *testing.T) {
 	}
 }
 
-// compare reads a piece from a checkpoint.
-func compare(ck *checkpoint.Checkpoint, st state, p checkpoint.Piece) error {
+// compare reads a part of a tensor from a checkpoint.
+func compare(ck *checkpoint.Checkpoint, st state, p checkpoint.Placed) error {
 	set, err := ck.OpenTensors(p.Set)
 	if err != nil {
 		return err
 	}
 	a, _ := set.Lookup(p.Name)
-	section, err := a.Section(p.Lo, p.Hi)
+	section, err := a.Section(p.Placement)
 	if err != nil {
 		return err
 	}
 	data, err := io.ReadAll(section)
-	if err == nil && string(data) != string(st.elements([2]string{p.Set, p.Name}, p.Lo, p.Hi)) {
+	if err == nil && string(data) != string(st.part([2]string{p.Set, p.Name}, p.Placement)) {
 		err = fmt.Errorf("%s of %s: other elements", p.Name, p.Set)
 	}
 	return errors.Join(err, set.Close())
 }
 
-func TestRanksReadNothingBesideTheirPieces(t *testing.T) {
+func TestRanksReadNothingBesideTheirParts(t *testing.T) {
 	m := vfs.NewMem()
 	requireNone(t, savingShards(t, 4, state{5, "x"}, same(m)))
 	var mu sync.Mutex
@@ -226,7 +247,7 @@ func TestRanksReadNothingBesideTheirPieces(t *testing.T) {
 	require.Equal(t, 4, headers)
 	clear(read)
 	a, _ := set.Lookup("a")
-	section, err := a.Section(17, 26) // the third rank's
+	section, err := a.Section(a.Placement().Slice(17, 26)) // the third rank's
 	require.NoError(t, err)
 	_, err = io.ReadAll(section)
 	require.NoError(t, err)
@@ -235,28 +256,34 @@ func TestRanksReadNothingBesideTheirPieces(t *testing.T) {
 	require.NoError(t, set.Close())
 }
 
-func TestPiecesThatDoNotFitAreRefusedOnAllRanks(t *testing.T) {
-	piece := func(name string, lo, hi int) checkpoint.Piece {
-		return checkpoint.Piece{Set: "model", Name: name, DType: tensor.Uint8, Shape: []int{4}, Lo: lo, Hi: hi,
-			Write: func(w io.Writer) error { _, err := w.Write(make([]byte, hi-lo)); return err }}
+func TestPartsThatDoNotFitAreRefusedOnAllRanks(t *testing.T) {
+	part := func(p tensor.Placement) checkpoint.Placed {
+		return checkpoint.Placed{Set: "model", DType: tensor.Uint8, Placement: p,
+			Write: func(w io.Writer) error { _, err := w.Write(make([]byte, p.Numel())); return err }}
 	}
+	a, b, w := tensor.WholePlacement("a", 4), tensor.WholePlacement("b", 4), tensor.WholePlacement("w", 2, 4)
+	ints, silent := part(a.Slice(2, 4)), part(b)
+	ints.DType, silent.Write = tensor.Int32, nil
+	left := part(w.Along(1, tensor.Range{Stop: 2}))
 	for _, c := range []struct {
-		zero, one checkpoint.Piece
+		zero, one checkpoint.Placed
 		want      string
 	}{
-		{piece("a", 0, 2), piece("a", 3, 4), `tensor "a" of model: nobody has the elements [2, 3) of 4`},
-		{piece("a", 0, 2), piece("a", 1, 4), `tensor "a" of model: the elements [1, 2) are in two pieces`},
-		{piece("a", 0, 2), piece("b", 0, 4), `nobody has the elements [2, 4) of 4`},
-		{piece("a", 0, 2), piece("a", 2, 5), `[2, 5) is no piece of 4 elements`},
-		{piece("a", 0, 2), checkpoint.Piece{Set: "model", Name: "a", DType: tensor.Int32, Shape: []int{4}, Lo: 2, Hi: 4,
-			Write: func(io.Writer) error { return nil }}, "rank 1: a of model is int32[4] here, uint8[4]"},
-		{piece("a", 0, 4), checkpoint.Piece{Set: "model", Name: "b", DType: tensor.Uint8, Shape: []int{4}, Hi: 4},
-			"nothing that writes it"},
+		{part(a.Slice(0, 2)), part(a.Slice(3, 4)), `tensor "a" of model: nobody has the elements [2, 3) of a[0:4]`},
+		{part(a.Slice(0, 2)), part(a.Slice(1, 4)), `tensor "a" of model: two parts have the elements [1, 2) of a[0:4]`},
+		{part(a.Slice(0, 2)), part(b), `nobody has the elements [2, 4) of a[0:4]`},
+		{part(a.Slice(0, 2)), part(a.Slice(2, 5)), "a of model: elements [2, 5) of 4: want a range inside"},
+		{left, part(w.Along(1, tensor.Range{Start: 2, Stop: 5})), "range [2, 5) of dim 1: want one in [0, 4)"},
+		{left, part(w.Along(1, tensor.Range{Start: 1, Stop: 4})),
+			"the boxes w[0:2,0:2][0:4] and w[0:2,1:4][0:6] have elements in common"},
+		{left, part(w.Along(1, tensor.Range{Start: 3, Stop: 4})), `tensor "w" of model: nobody has 2 of 8 elements`},
+		{part(a.Slice(0, 2)), ints, "rank 1: a of model is int32[4] here, uint8[4]"},
+		{part(a), silent, "b[0:4] of model has no Write"},
 	} {
 		m := vfs.NewMem()
 		errs := together(t, 2, func(g *comm.Group) error {
 			_, err := quiet(m, "out").SaveShards(ctx, g, 5,
-				checkpoint.Sharded{Pieces: []checkpoint.Piece{[]checkpoint.Piece{c.zero, c.one}[g.Rank()]}})
+				checkpoint.Sharded{Placed: []checkpoint.Placed{[]checkpoint.Placed{c.zero, c.one}[g.Rank()]}})
 			return err
 		})
 		for _, err := range errs {
@@ -305,13 +332,13 @@ func TestFailureOfOneRankIsEveryRanks(t *testing.T) {
 		want string
 	}{
 		{"error", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Sharded) error {
-			content.Pieces[0].Write = func(io.Writer) error { return boom }
+			content.Placed[0].Write = func(io.Writer) error { return boom }
 			_, err := s.SaveShards(ctx, g, 10, content)
 			return err
 		}, "boom"},
 		{"panic", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Sharded) (err error) {
 			defer func() { err = recover().(error) }()
-			content.Pieces[0].Write = func(io.Writer) error { panic(boom) }
+			content.Placed[0].Write = func(io.Writer) error { panic(boom) }
 			_, _ = s.SaveShards(ctx, g, 10, content)
 			return nil
 		}, "panic: boom"},
@@ -320,7 +347,7 @@ func TestFailureOfOneRankIsEveryRanks(t *testing.T) {
 			return err
 		}, "context canceled"},
 		{"too few bytes", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Sharded) error {
-			content.Pieces[0].Write = func(io.Writer) error { return nil }
+			content.Placed[0].Write = func(io.Writer) error { return nil }
 			_, err := s.SaveShards(ctx, g, 10, content)
 			return err
 		}, "bytes were not given"},
@@ -331,8 +358,8 @@ func TestFailureOfOneRankIsEveryRanks(t *testing.T) {
 				requireNone(t, savingShards(t, 3, state{5, "old"}, same(m)))
 				errs := together(t, 3, func(g *comm.Group) error {
 					s, content := quiet(m, "out"), state{10, "new"}.sharded(g.Rank(), 3)
-					slices.SortFunc(content.Pieces, func(a, b checkpoint.Piece) int {
-						return b.Hi - b.Lo - a.Hi + a.Lo
+					slices.SortFunc(content.Placed, func(a, b checkpoint.Placed) int {
+						return b.Numel() - a.Numel()
 					})
 					if g.Rank() == bad {
 						return c.do(s, g, content)
@@ -365,8 +392,8 @@ func TestLostRankEndsTheSave(t *testing.T) {
 		requireNone(t, savingShards(t, 3, state{5, "old"}, same(m)))
 		errs := together(t, 3, func(g *comm.Group) error {
 			content := state{10, "new"}.sharded(g.Rank(), 3)
-			for i, p := range content.Pieces {
-				content.Pieces[i].Write = func(w io.Writer) error {
+			for i, p := range content.Placed {
+				content.Placed[i].Write = func(w io.Writer) error {
 					if g.Rank() == lost {
 						g.Abort(errors.New("lost its power"))
 					}
@@ -539,13 +566,14 @@ func TestRanksMayShareAStore(t *testing.T) {
 	require.Equal(t, state{5, "x"}, wholeShards(t, ck))
 }
 
-func TestTensorsInPieces(t *testing.T) {
+func TestScatteredTensors(t *testing.T) {
 	m := vfs.NewMem()
 	requireNone(t, together(t, 2, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		half := tensor.FromSlice(c, [][]float32{{1, 2, 3}, {4, 5, 6}}[g.Rank()], 3)
 		_, err := quiet(m, "out").SaveShards(ctx, g, 5, checkpoint.Sharded{RunID: run,
-			Pieces: []checkpoint.Piece{checkpoint.NewPiece(c, "model", "w", []int{2, 3}, 3*g.Rank(), half)}})
+			Placed: []checkpoint.Placed{checkpoint.NewPlaced(c, "model", tensor.Placed{
+				Placement: tensor.WholePlacement("w", 2, 3).Slice(3*g.Rank(), 3*g.Rank()+3), Tensor: half})}})
 		return err
 	}))
 	ck, err := quiet(m, "out").Latest(ctx)
@@ -568,7 +596,8 @@ func TestShardsOfAnotherRun(t *testing.T) {
 			c := tensor.NewCtx(tensor.CPU())
 			half := tensor.FromSlice(c, [][]float32{{1, 2, 3}, {4, 5, 6}}[g.Rank()], 3)
 			_, err := quiet(m, dir).SaveShards(ctx, g, 5, checkpoint.Sharded{RunID: runID,
-				Pieces: []checkpoint.Piece{checkpoint.NewPiece(c, "model", "w", []int{2, 3}, 3*g.Rank(), half)}})
+				Placed: []checkpoint.Placed{checkpoint.NewPlaced(c, "model", tensor.Placed{
+					Placement: tensor.WholePlacement("w", 2, 3).Slice(3*g.Rank(), 3*g.Rank()+3), Tensor: half})}})
 			return err
 		}))
 		for r := range 2 {

@@ -23,8 +23,8 @@ func SaveTensors(c *tensor.Ctx, w io.Writer, tensors []tensor.Named) error {
 	return safetensors.Write(w, list, safetensors.PyTorchMetadata())
 }
 
-// SetPart is the arrays of an open set as one safetensors file. It is for programs that merge what ranks wrote in
-// pieces; each array is in memory while it is written.
+// SetPart is the arrays of an open set as one safetensors file. It is for programs that merge what several
+// ranks wrote; each array is in memory while it is written.
 func SetPart(name string, set *safetensors.Set) Part {
 	return Part{Name: name, Write: func(w io.Writer) error {
 		var list []safetensors.Tensor
@@ -32,7 +32,7 @@ func SetPart(name string, set *safetensors.Set) Part {
 			a, _ := set.Lookup(tensor)
 			list = append(list, safetensors.Tensor{Name: tensor, DType: a.DType, Shape: a.Shape,
 				Write: func(w io.Writer) error {
-					section, err := a.Section(0, a.Numel())
+					section, err := a.Section(a.Placement())
 					if err != nil {
 						return err
 					}

@@ -18,9 +18,9 @@ func readLater(set *safetensors.Set, m Model, o loadOptions) error {
 		return err
 	}
 	tree := nn.Walk(m)
-	var buffers []Part
+	var buffers []tensor.Placed
 	for _, b := range tree.Buffers() {
-		buffers = append(buffers, Part{Name: b.Name, Into: b.Tensor})
+		buffers = append(buffers, b.Placed())
 	}
 	for _, p := range tree.Parameters() {
 		if p.Deferred() == nil { // it has no elements
@@ -40,12 +40,12 @@ func readLater(set *safetensors.Set, m Model, o loadOptions) error {
 	if len(buffers) == 0 {
 		return nil
 	}
-	return saved.ReadParts(tensor.NewCtx(buffers[0].Into.Device()).NoGrad(), buffers)
+	return saved.ReadAll(tensor.NewCtx(buffers[0].Tensor.Device()).NoGrad(), buffers)
 }
 
 // fill reads a whole parameter.
 func (w *SavedWeights) fill(c *tensor.Ctx, name string, into *tensor.Tensor, allowed bool) error {
-	n, err := w.ReadPiece(c, name, 0, into)
+	n, err := w.Read(c, tensor.Named{Name: name, Tensor: into}.Placed())
 	switch {
 	case err != nil:
 		return err

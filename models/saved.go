@@ -77,7 +77,7 @@ func WeightFiles(m nn.Module, maxShardSize int64, fetch Fetch) ([]WeightFile, er
 const LayoutFile = "weights_layout.json"
 
 // Layout says which arrays a model is saved as, and of which parameters and buffers they are made. It is all that is
-// needed to make a saved model of parameters that lie in pieces, without the model.
+// needed to make a saved model of the parameters in a sharded checkpoint, without the model.
 type Layout struct {
 	FormatVersion   int          `json:"format_version"`
 	TotalParameters int64        `json:"total_parameters"`
@@ -156,9 +156,9 @@ type source struct {
 	read     func(c *tensor.Ctx, name string) (*tensor.Tensor, error)
 }
 
-// MergePieces makes the files of a model's weights, as WeightFiles does, of the parameters of a set that ranks wrote in
-// pieces. One array at a time is in memory.
-func MergePieces(set *safetensors.Set, l Layout, maxShardSize int64) ([]WeightFile, error) {
+// MergeSet makes the files of a model's weights, as WeightFiles does, of the parameters of a set that several ranks
+// wrote. One array at a time is in memory.
+func MergeSet(set *safetensors.Set, l Layout, maxShardSize int64) ([]WeightFile, error) {
 	used := map[string]bool{}
 	for _, a := range l.Arrays {
 		for _, p := range a.Params {

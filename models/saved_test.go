@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/internal/placement"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
@@ -30,23 +31,26 @@ func put(t testing.TB, disk vfs.FS, files []models.WeightFile) (names []string) 
 	return names
 }
 
-// inPieces writes the parameters of m as n ranks would, whose pieces begin at odd places.
-func inPieces(t testing.TB, m models.Model, n int) *vfs.Mem {
+// scattered writes the parameters of m as n ranks would, whose parts begin at odd places. Of matrices with an even
+// number of columns two halves of the ranks have a half of the columns each, if n is even.
+func scattered(t testing.TB, m models.Model, n int) *vfs.Mem {
 	t.Helper()
 	disk := vfs.NewMem()
-	index := safetensors.Pieces{models.WeightsBase: {}}
+	index := safetensors.Placements{models.WeightsBase: {}}
 	files := make([][]safetensors.Tensor, n)
 	for _, p := range nn.Walk(m).State() {
 		data := tensor.ReadBytes(tensor.NewCtx(p.Device()).NoGrad(), p.Tensor)
-		a := safetensors.Pieced{DType: p.DType(), Shape: p.Shape()}
+		a := safetensors.Scattered{DType: p.DType(), Shape: p.Shape()}
 		for r := range n {
-			lo, hi, width := p.Numel()*r/n, p.Numel()*(r+1)/n, p.DType().Size()
-			if lo == hi {
+			at := part(p, r, n)
+			if at.Numel() == 0 {
 				continue
 			}
-			a.Places = append(a.Places, safetensors.Place{Lo: lo, Hi: hi, File: fmt.Sprint("shard-", r)})
-			files[r] = append(files[r], safetensors.PieceWriter(models.WeightsBase, p.Name, p.DType(), lo, hi,
-				func(w io.Writer) error { _, err := w.Write(data[lo*width : hi*width]); return err }))
+			a.Stored = append(a.Stored, safetensors.Stored{Placement: at, File: fmt.Sprint("shard-", r)})
+			own := make([]byte, at.Numel()*p.DType().Size())
+			placement.Copy(own, at, data, p.Placed().Placement, p.DType().Size())
+			files[r] = append(files[r], safetensors.StoredTensor(models.WeightsBase, p.DType(), at,
+				func(w io.Writer) error { _, err := w.Write(own); return err }))
 		}
 		index[models.WeightsBase][p.Name] = a
 	}
@@ -57,8 +61,18 @@ func inPieces(t testing.TB, m models.Model, n int) *vfs.Mem {
 	}
 	text, err := index.Encode()
 	require.NoError(t, err)
-	require.NoError(t, vfs.WriteFile(disk, safetensors.PiecesFile, text))
+	require.NoError(t, vfs.WriteFile(disk, safetensors.PlacementsFile, text))
 	return disk
+}
+
+// part is rank r's of n.
+func part(p tensor.Named, r, n int) tensor.Placement {
+	at := p.Placed().Placement
+	if shape := p.Shape(); len(shape) == 2 && shape[1]%2 == 0 && n%2 == 0 {
+		half, of := shape[1]/2, r/(n/2)
+		at, r, n = at.Along(1, tensor.Range{Start: of * half, Stop: (of + 1) * half}), r%(n/2), n/2
+	}
+	return at.Slice(at.Numel()*r/n, at.Numel()*(r+1)/n)
 }
 
 func openSet(t testing.TB, disk vfs.FS) *safetensors.Set {
@@ -120,21 +134,21 @@ func TestWeightsInSeveralFiles(t *testing.T) {
 }
 
 // What ranks wrote in pieces is loaded as it is, and merged into the file that one rank would have written.
-func TestPiecesOfAModel(t *testing.T) {
+func TestScatteredModel(t *testing.T) {
 	m := newApart(1)
 	var want bytes.Buffer
 	require.NoError(t, models.WriteWeights(&want, m))
 	text, err := models.LayoutJSON(m)
 	require.NoError(t, err)
 	for _, n := range []int{1, 2, 3, 8} {
-		set := openSet(t, inPieces(t, m, n))
+		set := openSet(t, scattered(t, m, n))
 		again := newApart(2)
 		require.NoError(t, models.ReadWeights(set, again))
 		equalModels(t, m, again)
 
 		l, err := models.ParseLayout(text)
 		require.NoError(t, err)
-		files, err := models.MergePieces(set, l, 0)
+		files, err := models.MergeSet(set, l, 0)
 		require.NoError(t, err)
 		require.Len(t, files, 1)
 		var b bytes.Buffer
@@ -142,11 +156,11 @@ func TestPiecesOfAModel(t *testing.T) {
 		require.Equal(t, want.Bytes(), b.Bytes())
 
 		l.Arrays = l.Arrays[1:]
-		_, err = models.MergePieces(set, l, 0)
+		_, err = models.MergeSet(set, l, 0)
 		require.ErrorContains(t, err, "does not say what becomes of")
 		l.Arrays[0].Params = []string{"x"}
 		l.Arrays = append(l.Arrays, models.SavedArray{Name: "y", Params: set.Names()})
-		_, err = models.MergePieces(set, l, 0)
+		_, err = models.MergeSet(set, l, 0)
 		require.ErrorContains(t, err, "is made of x, which is missing")
 	}
 	_, err = models.ParseLayout([]byte(`{"format_version": 2}`))
@@ -155,34 +169,56 @@ func TestPiecesOfAModel(t *testing.T) {
 	require.ErrorContains(t, err, "weights_layout.json")
 }
 
-// A rank's piece has the same elements whether they come from whole arrays, renamed, joined and transposed, or from
-// pieces of another number of ranks.
-func TestReadPiece(t *testing.T) {
+// A rank's part has the same elements whether they come from whole arrays, renamed, joined and transposed, or from the
+// parts of another number of ranks.
+func TestReadParts(t *testing.T) {
 	m := newApart(1)
 	shards := vfs.NewMem()
 	files, err := models.WeightFiles(m, 150, nil)
 	require.NoError(t, err)
 	put(t, shards, files)
-	for from, disk := range map[string]vfs.FS{"shards": shards, "pieces": inPieces(t, m, 3)} {
+	for from, disk := range map[string]vfs.FS{"shards": shards, "3 ranks": scattered(t, m, 3),
+		"2 columns of 2": scattered(t, m, 4)} {
 		w, err := models.FitWeights(openSet(t, disk), newApart(2))
 		require.NoError(t, err)
 		c := tensor.NewCtx(tensor.CPU()).NoGrad()
 		for _, p := range nn.Walk(m).State() {
-			want := tensor.ToSlice[float32](c, p.Tensor)
-			for lo := 0; lo <= p.Numel(); lo += 3 {
-				for hi := lo; hi <= p.Numel(); hi += 5 {
-					piece := tensor.Zeros(c, tensor.Float32, hi-lo)
-					_, err := w.ReadPiece(c, p.Name, lo, piece)
-					require.NoError(t, err)
-					require.Equal(t, want[lo:hi], append([]float32{}, tensor.ToSlice[float32](c, piece)...),
-						"%s [%d, %d) from %s", p.Name, lo, hi, from)
+			whole := p.Placed().Placement
+			data := tensor.ReadBytes(c, p.Tensor)
+			boxes := []tensor.Placement{whole}
+			if shape := p.Shape(); len(shape) == 2 {
+				columns := whole.Along(1, tensor.Range{Start: 1, Stop: shape[1]})
+				rows := whole.Along(0, tensor.Range{Stop: 1}, tensor.Range{Start: 2, Stop: shape[0]})
+				boxes = append(boxes, columns, rows, rows.Along(1, tensor.Range{Start: 1, Stop: 2}))
+			}
+			for _, box := range boxes {
+				for lo := 0; lo <= box.Numel(); lo += 3 {
+					for hi := lo; hi <= box.Numel(); hi += 5 {
+						at := box.Slice(lo, hi)
+						want := make([]byte, 4*at.Numel())
+						placement.Copy(want, at, data, whole, 4)
+						into := tensor.Zeros(c, tensor.Float32, hi-lo)
+						_, err := w.Read(c, tensor.Placed{Placement: at, Tensor: into})
+						require.NoError(t, err)
+						require.Equal(t, want, append([]byte{}, tensor.ReadBytes(c, into)...), "%v from %s", at, from)
+					}
 				}
 			}
 		}
-		_, err = w.ReadPiece(c, "x", 0, tensor.Zeros(c, tensor.Float32, 1))
-		require.ErrorContains(t, err, "no parameter or buffer x")
-		_, err = w.ReadPiece(c, "norm.bias", 3, tensor.Zeros(c, tensor.Float32, 2))
-		require.ErrorContains(t, err, "elements [3, 5) of norm.bias, which has 4")
+		bias := tensor.WholePlacement("norm.bias", 4)
+		for want, p := range map[string]tensor.Placed{
+			"models: x: the model has no such parameter": {
+				Placement: tensor.WholePlacement("x", 1), Tensor: tensor.Zeros(c, tensor.Float32, 1)},
+			"norm.bias: elements [3, 5) of 4": {
+				Placement: bias.Slice(3, 5), Tensor: tensor.Zeros(c, tensor.Float32, 2)},
+			"norm.bias: a part of 2 elements for a tensor of 3": {
+				Placement: bias.Slice(0, 2), Tensor: tensor.Zeros(c, tensor.Float32, 3)},
+			"norm.bias: a part of shape [5]: the model has [4]": {
+				Placement: tensor.WholePlacement("norm.bias", 5), Tensor: tensor.Zeros(c, tensor.Float32, 5)},
+		} {
+			_, err = w.Read(c, p)
+			require.ErrorContains(t, err, want)
+		}
 	}
 	other := newApart(1)
 	other.Map = nil

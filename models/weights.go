@@ -171,7 +171,7 @@ func ReadWeights(set *safetensors.Set, m nn.Module, opts ...LoadOption) error {
 // read fills the parameters from the set: a piece at a time if the array is one of them as it lies.
 func (a array) read(c *tensor.Ctx, set *safetensors.Set, params []tensor.Named) (n tensor.Census, err error) {
 	e, _ := set.Lookup(a.name)
-	section, err := e.Section(0, e.Numel())
+	section, err := e.Section(e.Placement())
 	if err != nil {
 		return n, err
 	}
@@ -245,7 +245,7 @@ func savedArrays(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[st
 	saved = map[string]array{}
 	others := map[string]array{} // arrays of shared parameters, under another of their names
 	named, list := byName(tree), rules(m)
-	if set.InPieces() {
+	if set.Scattered() {
 		list = nil // they were not renamed
 	}
 	for _, name := range set.Names() {

@@ -35,9 +35,9 @@ type commHookState struct {
 	Ranks int    `json:"ranks"`
 }
 
-// hookPieces are the communication hook's state as each rank writes its own into a checkpoint, with the file that rank
+// hookTensors are the communication hook's state as each rank writes its own into a checkpoint, with the file that rank
 // 0 adds. ok is false on all ranks if there is none to save.
-func (r *run) hookPieces() (head checkpoint.Part, pieces []checkpoint.Piece, ok bool, err error) {
+func (r *run) hookTensors() (head checkpoint.Part, placed []checkpoint.Placed, ok bool, err error) {
 	name, own, ok := accelerate.OwnHookState(r.acc)
 	if !ok || r.args.SaveOnlyModel {
 		return head, nil, false, nil
@@ -49,20 +49,20 @@ func (r *run) hookPieces() (head checkpoint.Part, pieces []checkpoint.Piece, ok 
 	}
 	add := func(where string, of map[string][]float32) {
 		for _, name := range sortedKeys(of) {
-			pieces = append(pieces, hookPiece(where+"/"+name, of[name]))
+			placed = append(placed, hookVector(where+"/"+name, of[name]))
 		}
 	}
 	if rank == 0 {
 		add(commHookShared, own.Shared)
 	}
 	add(strconv.Itoa(rank), own.Own)
-	return checkpoint.BytesPart(commHookFile, append(text, '\n')), pieces, true, nil
+	return checkpoint.BytesPart(commHookFile, append(text, '\n')), placed, true, nil
 }
 
-// hookPiece is a vector of the hook's as a whole tensor.
-func hookPiece(name string, x []float32) checkpoint.Piece {
-	return checkpoint.Piece{Set: commHookTensors, Name: name, DType: tensor.Float32, Shape: []int{len(x)}, Hi: len(x),
-		Write: func(w io.Writer) error {
+// hookVector is a vector of the hook's as a whole tensor.
+func hookVector(name string, x []float32) checkpoint.Placed {
+	return checkpoint.Placed{Set: commHookTensors, Placement: tensor.WholePlacement(name, len(x)),
+		DType: tensor.Float32, Write: func(w io.Writer) error {
 			buf := make([]byte, 0, 1<<16)
 			for i, v := range x {
 				buf = binary.LittleEndian.AppendUint32(buf, math.Float32bits(v))
@@ -79,9 +79,9 @@ func hookPiece(name string, x []float32) checkpoint.Piece {
 
 // writeWithHook writes a checkpoint to which each rank adds what its communication hook carries from step to step:
 // nothing of it is gathered. It is collective, and if one rank fails, all do.
-func (r *run) writeWithHook(ctx context.Context, head checkpoint.Part, pieces []checkpoint.Piece) (checkpoint.Info,
+func (r *run) writeWithHook(ctx context.Context, head checkpoint.Part, placed []checkpoint.Placed) (checkpoint.Info,
 	error) {
-	content := checkpoint.Sharded{RunID: r.progress.RunID, Pieces: pieces}
+	content := checkpoint.Sharded{RunID: r.progress.RunID, Placed: placed}
 	if r.acc.IsMain() {
 		parts, err := r.checkpointParts()
 		if err != nil {
@@ -148,7 +148,7 @@ func readVector(e *safetensors.Array) ([]float32, error) {
 		return nil, fmt.Errorf("%v: want float32", e.DType)
 	}
 	x := make([]float32, e.Numel())
-	section, err := e.Section(0, len(x))
+	section, err := e.Section(e.Placement())
 	if err != nil {
 		return nil, err
 	}

@@ -130,7 +130,7 @@ func inOneFile(t *testing.T, disk *vfs.Mem, step int64) *vfs.Mem {
 	var list []tensor.Named
 	for _, name := range set.Names() {
 		e, _ := set.Lookup(name)
-		section, err := e.Section(0, e.Numel())
+		section, err := e.Section(e.Placement())
 		require.NoError(t, err)
 		raw, err := io.ReadAll(section)
 		require.NoError(t, err)

@@ -236,7 +236,7 @@ type stateWatch struct {
 func (w *stateWatch) OnTrainBegin(*callbacks.Event) error {
 	w.state += w.dev.MemStats().InUse
 	if w.begin != nil {
-		w.start, w.state = w.dev.MemStats().Peak, 0 // parameters have moved; pieces have no state yet
+		w.start, w.state = w.dev.MemStats().Peak, 0 // parameters have moved; shards have no state yet
 		w.begin()
 	}
 	return nil

@@ -37,7 +37,7 @@ func failInStep3() trainer.Option {
 // error names the step, its cause and the last checkpoint, from which a run of the same trainer goes on.
 func TestAfterAFailedStep(t *testing.T) {
 	set := func(a *args.TrainingArguments) {
-		piecesArgs(a)
+		shardsArgs(a)
 		a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.EvalStrategy, a.SaveSteps = 2, 16, args.StrategyNo, 1
 	}
 	for name, spread := range spreads() {

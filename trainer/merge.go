@@ -32,8 +32,8 @@ type MergeOptions struct {
 const MergedFile = "merged_files.json"
 
 // MergeWeights makes a saved model, as LoadPretrained and transformers read it, in the folder to, and returns the names
-// of its files. What it makes it of lies in the folder from: a checkpoint whose parameters the ranks of a sharded run
-// have written in pieces, a run's folder, whose last checkpoint is taken, or a saved model, whose weights may lie in
+// of its files. What it makes it of lies in the folder from: a checkpoint of a sharded run, to which each rank
+// wrote what it had, a run's folder, whose last checkpoint is taken, or a saved model, whose weights may lie in
 // several files. A checkpoint is verified first. The result has the bytes that a run without shards would have saved.
 // One array at a time is in memory.
 //
@@ -155,8 +155,8 @@ func savedFolder(ctx context.Context, from string) (string, error) {
 
 // mergedFiles are the files of the saved model's weights.
 func mergedFiles(dir string, set *safetensors.Set, maxShardSize int64) ([]models.WeightFile, error) {
-	if !set.InPieces() {
-		return models.MergePieces(set, models.PlainLayout(set), maxShardSize)
+	if !set.Scattered() {
+		return models.MergeSet(set, models.PlainLayout(set), maxShardSize)
 	}
 	text, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, models.LayoutFile), maxCarried)
 	if err != nil {
@@ -166,5 +166,5 @@ func mergedFiles(dir string, set *safetensors.Set, maxShardSize int64) ([]models
 	if err != nil {
 		return nil, err
 	}
-	return models.MergePieces(set, layout, maxShardSize)
+	return models.MergeSet(set, layout, maxShardSize)
 }

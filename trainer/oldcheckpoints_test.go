@@ -50,7 +50,7 @@ func longGPT2(t testing.TB) models.Model {
 func oldRun(t *testing.T, disk *vfs.Mem, ranks, steps int, set ...func(*args.TrainingArguments)) rankRun {
 	t.Helper()
 	set = append(set, func(a *args.TrainingArguments) { a.MaxSteps = steps })
-	return trainModel(t, longGPT2(t), disk, ranks, append([]func(*args.TrainingArguments){piecesArgs}, set...)...)
+	return trainModel(t, longGPT2(t), disk, ranks, append([]func(*args.TrainingArguments){shardsArgs}, set...)...)
 }
 
 // unzipped are the checkpoint-2 of a folder of a zip file, as the checkpoint of a run.
@@ -101,7 +101,7 @@ func TestOldCheckpoints(t *testing.T) {
 		for name, got := range map[string]rankRun{
 			"whole on 2 ranks":    resumed("whole", 2, fullShard),
 			"pieces on 1 rank":    resumed("pieces", 1),
-			"pieces on 2 ranks":   resumed("pieces", 2, fullShard, inPieces),
+			"pieces on 2 ranks":   resumed("pieces", 2, fullShard, scattered),
 			"pieces on 4, zero 1": resumed("pieces", 4, zero(1)),
 		} {
 			require.Equal(t, want, got.weights, "%s: %s", file, name)
@@ -114,7 +114,7 @@ func writeCheckpoints(t *testing.T, file string) {
 	var b bytes.Buffer
 	z := zip.NewWriter(&b)
 	for folder, run := range map[string]rankRun{"whole": oldRun(t, vfs.NewMem(), 1, 2),
-		"pieces": oldRun(t, vfs.NewMem(), 2, 2, fullShard, inPieces)} {
+		"pieces": oldRun(t, vfs.NewMem(), 2, 2, fullShard, scattered)} {
 		const path = out + "/checkpoint-2"
 		for _, name := range filesOf(t, run.disk, path) {
 			w, err := z.Create(folder + "/" + name)

@@ -373,13 +373,13 @@ func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint, head optimizerState) (
 	saved := map[string]optim.Saved{}
 	for _, name := range set.Names() {
 		e, _ := set.Lookup(name)
-		part, mine := r.partOf(name, e.Shape)
+		at, shape, mine := r.stateOf(e.Placement())
 		if !mine {
 			continue
 		}
-		saved[name] = optim.Saved{DType: e.DType, Shape: part.shape,
+		saved[name] = optim.Saved{DType: e.DType, Shape: shape,
 			Read: func(into *tensor.Tensor) (tensor.Census, error) {
-				section, err := e.Section(part.lo, part.hi)
+				section, err := e.Section(at)
 				if err != nil {
 					return tensor.Census{}, err
 				}
@@ -390,8 +390,8 @@ func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint, head optimizerState) (
 	if r.acc.Shards() != nil {
 		steps = maps.Clone(steps)
 		maps.DeleteFunc(steps, func(name string, _ int64) bool {
-			lo, hi, of := r.acc.Shards().Part(name)
-			return of > 0 && lo == hi
+			at, ok := r.acc.Shards().Placement(name)
+			return ok && at.BoxNumel() > 0 && at.Numel() == 0
 		})
 	}
 	if p := tensor.Try(func() { err = r.opt.ReadState(head.Name, steps, saved) }); p != nil {
@@ -401,28 +401,18 @@ func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint, head optimizerState) (
 	return err
 }
 
-// statePart is what a rank reads of a saved tensor of the optimizer's.
-type statePart struct {
-	shape  []int
-	lo, hi int // elements
-}
-
-// partOf is this rank's part of a saved tensor; mine is false if it has none. All that is not cut is every rank's.
-func (r *run) partOf(name string, shape []int) (part statePart, mine bool) {
-	n := 1
-	for _, size := range shape {
-		n *= size
-	}
-	part = statePart{shape, 0, n}
+// stateOf is what this rank has of a saved tensor of the optimizer's, and the shape of that; mine is false if it has
+// nothing. All that is not cut is every rank's.
+func (r *run) stateOf(saved tensor.Placement) (at tensor.Placement, shape []int, mine bool) {
 	shards := r.acc.Shards()
 	if shards == nil {
-		return part, true
+		return saved, saved.Shape, true
 	}
-	lo, hi, of := shards.Part(name[:max(0, strings.LastIndexByte(name, '.'))])
-	if of == 0 || of != n {
-		return part, true // the optimizer says what is wrong with it
+	at, ok := shards.Placement(saved.Name[:max(0, strings.LastIndexByte(saved.Name, '.'))])
+	if !ok || tensor.WholePlacement(saved.Name, at.Shape...).Numel() != saved.Numel() {
+		return saved, saved.Shape, true // the optimizer finds what is wrong with it
 	}
-	return statePart{[]int{hi - lo}, lo, hi}, lo < hi
+	return at.Of(saved.Name, saved.Shape...), []int{at.Numel()}, at.Numel() > 0
 }
 
 // loadWeights fills m from a checkpoint.

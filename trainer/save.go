@@ -95,15 +95,15 @@ func (r *run) save(ctx context.Context) error {
 
 // write writes a checkpoint. Of a sharded model, and of a communication hook with a state, it is collective.
 func (r *run) write(ctx context.Context) (info checkpoint.Info, err error) {
-	if r.inPieces() {
-		return r.writePieces(ctx)
+	if r.scatters() {
+		return r.writeShards(ctx)
 	}
-	head, pieces, stateful, err := r.hookPieces()
+	head, placed, stateful, err := r.hookTensors()
 	switch {
 	case err != nil:
 		return info, err
 	case stateful:
-		return r.writeWithHook(ctx, head, pieces)
+		return r.writeWithHook(ctx, head, placed)
 	case !r.acc.IsMain() && r.acc.Shards() == nil:
 		return info, nil
 	}

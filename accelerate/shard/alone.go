@@ -41,7 +41,7 @@ func (s *Sharder) Alone(f func() error) (err error) {
 	defer func() {
 		for _, flat := range s.all() {
 			flat.whole.OnMissing(nil)
-			if again, ok := tensor.FromHost(s.c, flat.memory.Bytes, flat.dtype, flat.layout.Numel()); ok {
+			if again, ok := tensor.FromHost(s.c, flat.memory.Bytes, flat.dtype, flat.pack.numel()); ok {
 				flat.whole.Reload(again)
 			}
 		}

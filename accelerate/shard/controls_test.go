@@ -24,15 +24,16 @@ func numbers(c *tensor.Ctx, seed uint64, n int) *tensor.Tensor {
 	return tensor.FromSlice(c, x, n)
 }
 
-// squares adds up what the ranks of a layout make of their shards, in the order of the elements; own is rank 0's part.
+// squares adds up what ranks make of their shards, in the order of the elements; own is rank 0's part.
 func squares(c *tensor.Ctx, x *tensor.Tensor, ranks, cell int) (all, own float64) {
-	l := newLayout([]int{x.Numel()}, ranks, cell)
+	p := pack([]int{x.Numel()}, ranks, cell)
 	for r := range ranks {
-		lo, hi := l.Part(0, r)
-		if lo == hi {
+		mine := p.within(0, r)
+		if mine.Len() == 0 {
 			continue
 		}
-		for _, part := range tensor.ToSlice[float64](c, tensor.SumSquares(c, tensor.Slice(c, x, 0, lo, hi))) {
+		shard := tensor.Slice(c, x, 0, mine.Start, mine.Stop)
+		for _, part := range tensor.ToSlice[float64](c, tensor.SumSquares(c, shard)) {
 			all += part
 			if r == 0 {
 				own += part

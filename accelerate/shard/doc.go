@@ -6,5 +6,5 @@
 // choose a strategy by the arguments fsdp, deepspeed or zero_stage.
 //
 // The parameters of a unit, which is a module of the model, or of a bucket lie side by side in a flat buffer, and each
-// rank owns an equal part of it: its shard. A piece is what a rank owns of one parameter. Optimizers update pieces.
+// rank owns an equal part of it: its shard. What it owns of one parameter is a local tensor; optimizers update these.
 package shard

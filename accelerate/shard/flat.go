@@ -17,7 +17,7 @@ type flat struct {
 	comes  bool // and goes with the passes of its unit
 	unit   *unit
 	dtype  tensor.DType
-	layout Layout
+	pack   packing
 	params []tensor.Named
 	number []int // of each parameter in Sharder.params; nil: they are frozen and have no gradients
 
@@ -44,7 +44,7 @@ func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bo
 	for i, p := range params {
 		sizes[i] = p.Numel()
 	}
-	f.layout = NewLayout(sizes, s.group.Size())
+	f.pack = pack(sizes, s.group.Size(), Cell)
 	f.filled = make([]bool, len(params))
 	if trained {
 		f.number = make([]int, len(params))
@@ -54,7 +54,7 @@ func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bo
 	}
 	if f.comes && s.options.Zeros != nil {
 		var err error
-		if f.own, err = s.options.Zeros(s.c, f.dtype, f.layout.Shard); err != nil {
+		if f.own, err = s.options.Zeros(s.c, f.dtype, f.pack.shard); err != nil {
 			return nil, fmt.Errorf("shard: %w", err)
 		}
 	}
@@ -69,7 +69,7 @@ func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bo
 			}
 		}
 		s.old = append(s.old, old...)
-		part := f.part(s, f.whole.Tensor)
+		part := f.shard(s, f.whole.Tensor)
 		switch {
 		case !f.comes:
 			f.own = part
@@ -85,7 +85,7 @@ func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bo
 
 // allocate makes whole: where it stays, in memory that the group's calls fill in place.
 func (f *flat) allocate(s *Sharder) error {
-	n := f.layout.Numel()
+	n := f.pack.numel()
 	if f.comes {
 		return tensor.Try(func() { f.whole.Tensor = tensor.Zeros(s.c, f.dtype, n) })
 	}
@@ -114,25 +114,31 @@ func alloc(s *Sharder, dt tensor.DType, n int) (m *comm.Memory, t *tensor.Tensor
 
 // view is parameter i's place in a buffer.
 func (f *flat) view(c *tensor.Ctx, buffer *tensor.Tensor, i int) *tensor.Tensor {
-	lo := f.layout.Offsets[i]
-	return tensor.Reshape(c, tensor.Slice(c, buffer, 0, lo, lo+f.layout.Sizes[i]), f.params[i].Shape()...)
+	lo := f.pack.offsets[i]
+	return tensor.Reshape(c, tensor.Slice(c, buffer, 0, lo, lo+f.pack.sizes[i]), f.params[i].Shape()...)
 }
 
-// part is this rank's shard of a buffer.
-func (f *flat) part(s *Sharder, buffer *tensor.Tensor) *tensor.Tensor {
-	lo := s.group.Rank() * f.layout.Shard
-	return tensor.Slice(s.c, buffer, 0, lo, lo+f.layout.Shard)
+// shard is this rank's shard of a buffer.
+func (f *flat) shard(s *Sharder, buffer *tensor.Tensor) *tensor.Tensor {
+	lo := s.group.Rank() * f.pack.shard
+	return tensor.Slice(s.c, buffer, 0, lo, lo+f.pack.shard)
 }
 
-// piece is what this rank owns of parameter i, as part of a buffer of a shard's size; nil if that is nothing.
-func (f *flat) piece(s *Sharder, shard *tensor.Tensor, i int) *tensor.Tensor {
+// placement is what a rank owns of parameter i.
+func (f *flat) placement(i, rank int) tensor.Placement {
+	own := f.pack.within(i, rank)
+	return tensor.WholePlacement(f.params[i].Name, f.params[i].Shape()...).Slice(own.Start, own.Stop)
+}
+
+// local is what this rank owns of parameter i, as part of a buffer of a shard's size; nil if that is nothing.
+func (f *flat) local(s *Sharder, shard *tensor.Tensor, i int) *tensor.Tensor {
 	rank := s.group.Rank()
-	lo, hi := f.layout.Part(i, rank)
-	if lo == hi {
+	own := f.pack.within(i, rank)
+	if own.Len() == 0 {
 		return nil
 	}
-	at := f.layout.Offsets[i] + lo - rank*f.layout.Shard
-	return tensor.Slice(s.c, shard, 0, at, at+hi-lo)
+	at := f.pack.offsets[i] + own.Start - rank*f.pack.shard
+	return tensor.Slice(s.c, shard, 0, at, at+own.Len())
 }
 
 // open makes the buffer of gradients, so that a backward pass writes there.
@@ -140,7 +146,7 @@ func (f *flat) open(s *Sharder) {
 	if f.grads != nil || f.number == nil {
 		return
 	}
-	f.grads = tensor.Zeros(s.c, f.params[0].GradDType(), f.layout.Numel())
+	f.grads = tensor.Zeros(s.c, f.params[0].GradDType(), f.pack.numel())
 	f.point(s)
 }
 

@@ -41,7 +41,7 @@ func (s *Sharder) rounds(p tensor.Named) bool {
 // makeLow makes the form in which products read the parameters: each rank rounds its shard, and half as much is
 // gathered.
 func (f *flat) makeLow(s *Sharder, u *unit) (err error) {
-	n := f.layout.Numel()
+	n := f.pack.numel()
 	lower := s.options.Lower
 	if s.options.Shared {
 		if f.lmemory, err = s.group.AllocShared(n * lower.Size()); err != nil {
@@ -72,7 +72,7 @@ func (f *flat) lend(s *Sharder) {
 // round makes this rank's part of the rounded form anew, where it stays.
 func (f *flat) round(s *Sharder) {
 	if f.low.is() && s.options.Shared {
-		tensor.CopyInto(s.c, f.part(s, f.low.Tensor), f.own)
+		tensor.CopyInto(s.c, f.shard(s, f.low.Tensor), f.own)
 	}
 }
 
@@ -90,10 +90,10 @@ func (f *flat) fetch(s *Sharder, w *form) {
 	if !w.away() {
 		return
 	}
-	w.coming = tensor.Empty(s.c, w.DType(), f.layout.Numel())
+	w.coming = tensor.Empty(s.c, w.DType(), f.pack.numel())
 	own := f.own
 	if w == &f.low {
-		own = f.part(s, w.coming)
+		own = f.shard(s, w.coming)
 		tensor.CopyInto(s.c, own, f.own)
 	}
 	w.gather = s.group.AllGather(comm.OfTensor(s.c, w.coming), comm.OfTensor(s.c, own), comm.Label("gather "+f.name))
@@ -131,7 +131,7 @@ func (f *flat) leave(s *Sharder) {
 	}
 	if !f.whole.Unloaded() {
 		if s.write {
-			tensor.CopyInto(s.c, f.own, f.part(s, f.whole.Tensor))
+			tensor.CopyInto(s.c, f.own, f.shard(s, f.whole.Tensor))
 		}
 		for _, p := range f.params {
 			p.DropLowered()

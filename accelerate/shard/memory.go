@@ -9,7 +9,7 @@ import (
 )
 
 // Memory is what a rank holds of a sharded model, in bytes. The optimizer's state comes on top: it is as large as that
-// of the pieces.
+// of the local tensors.
 type Memory struct {
 	// Parameters stay from step to step: shards, or whole parameters where they do not come and go.
 	Parameters int64
@@ -35,7 +35,7 @@ func (s *Sharder) Memory() (m Memory) {
 	for _, u := range s.units {
 		var held, come, open int64
 		for _, f := range u.flats {
-			n := int64(f.layout.Numel())
+			n := int64(f.pack.numel())
 			whole := n * int64(f.dtype.Size())
 			switch {
 			case f.comes:

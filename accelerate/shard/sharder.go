@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/leaves"
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/internal/placement"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -57,7 +58,7 @@ type Options struct {
 
 // Sharder keeps the shards of a rank. It belongs to one goroutine. The life of a step under Options.Gradients: for each
 // of the rank's leaves BeginPass, a backward pass during which Ready is called, and EndPass; then Finish. Without it
-// there is one such pass, the last. The pieces have the sums as their gradients afterwards; Publish follows their
+// there is one such pass, the last. The local tensors have the sums as gradients afterwards; Publish follows their
 // change, and Reset ends the window.
 type Sharder struct {
 	c       *tensor.Ctx // without a Scope
@@ -65,10 +66,10 @@ type Sharder struct {
 	options Options
 	host    bool // the device computes in host memory
 
-	params []tensor.Named // trained, in registration order
-	place  []place        // of params
-	pieces []*tensor.Tensor
-	owned  []Owned // see Owned; nil until it is asked for
+	params []tensor.Named   // trained, in registration order
+	slots  []slot           // of params
+	local  []*tensor.Tensor // what this rank owns of each of params; nil: nothing
+	placed []tensor.Placed  // see Placed; nil until it is called
 	units  []*unit
 	flats  []*flat // in the order in which their gradients are sent
 	usage  *ddp.Usage
@@ -88,8 +89,8 @@ type Sharder struct {
 	seen    map[*unit]int
 }
 
-// place is where a trained parameter lies.
-type place struct {
+// slot is where a trained parameter lies.
+type slot struct {
 	flat *flat
 	at   int
 }
@@ -142,7 +143,7 @@ func New(c *tensor.Ctx, g *comm.Group, tree *nn.Tree, units []Unit, o Options) (
 			s.params = append(s.params, p)
 		}
 	}
-	s.place, s.pieces = make([]place, len(s.params)), make([]*tensor.Tensor, len(s.params))
+	s.slots, s.local = make([]slot, len(s.params)), make([]*tensor.Tensor, len(s.params))
 	s.usage = ddp.NewUsage(s.params, o.Usage)
 	for i, u := range units {
 		if err := s.add(u, i == 0 && u.Module != nil); err != nil {
@@ -217,7 +218,7 @@ func (s *Sharder) add(from Unit, root bool) error {
 	return nil
 }
 
-// cut makes the pieces, and the sums of gradients.
+// cut makes the local tensors, and the sums of gradients.
 func (s *Sharder) cut() {
 	number := map[*tensor.Tensor]int{}
 	for i, p := range s.params {
@@ -231,9 +232,9 @@ func (s *Sharder) cut() {
 			s.flats = append(s.flats, f)
 			for i, p := range f.params {
 				n := number[p.Tensor]
-				f.number[i], s.place[n] = n, place{f, i}
-				if piece := f.piece(s, f.own, i); piece != nil {
-					s.pieces[n] = piece.SetRequiresGrad(true)
+				f.number[i], s.slots[n] = n, slot{f, i}
+				if own := f.local(s, f.own, i); own != nil {
+					s.local[n] = own.SetRequiresGrad(true)
 				}
 			}
 			if s.options.Gradients {
@@ -271,11 +272,11 @@ func (s *Sharder) freeOld(tree *nn.Tree) {
 	s.old = nil
 }
 
-// Pieces lists what this rank owns of the trained parameters, under their names, in registration order. They are
+// Local lists what this rank owns of the trained parameters, under their names, in registration order. They are
 // vectors; a parameter of which the rank owns nothing is not there.
-func (s *Sharder) Pieces() []tensor.Named {
+func (s *Sharder) Local() []tensor.Named {
 	var list []tensor.Named
-	for i, t := range s.pieces {
+	for i, t := range s.local {
 		if t != nil {
 			list = append(list, tensor.Named{Name: s.params[i].Name, Tensor: t})
 		}
@@ -290,7 +291,7 @@ func (s *Sharder) Views() ([]*tensor.Tensor, error) {
 	for _, f := range s.flats {
 		if f.grads == nil {
 			var err error
-			if f.gmemory, f.grads, err = alloc(s, f.params[0].GradDType(), f.layout.Numel()); err != nil {
+			if f.gmemory, f.grads, err = alloc(s, f.params[0].GradDType(), f.pack.numel()); err != nil {
 				return nil, err
 			}
 		}
@@ -302,17 +303,6 @@ func (s *Sharder) Views() ([]*tensor.Tensor, error) {
 		}
 	}
 	return views, nil
-}
-
-// Part gives the elements [lo, hi) of the trained parameter of a name that this rank owns, and how many it has; all are
-// 0 for an unknown one.
-func (s *Sharder) Part(name string) (lo, hi, of int) {
-	if i := s.index(name); i >= 0 {
-		p := s.place[i]
-		lo, hi = p.flat.layout.Part(p.at, s.group.Rank())
-		of = s.params[i].Numel()
-	}
-	return lo, hi, of
 }
 
 func (s *Sharder) index(name string) int {
@@ -327,11 +317,11 @@ func (s *Sharder) Gather(ctx context.Context, name string, dt tensor.DType, mine
 	if i < 0 {
 		return nil, fmt.Errorf("shard: there is no trained parameter %q", name)
 	}
-	p, ranks := s.place[i], s.group.Size()
+	var parts []tensor.Placement // of the ranks
 	longest := 0
-	for r := range ranks {
-		lo, hi := p.flat.layout.Part(p.at, r)
-		longest = max(longest, hi-lo)
+	for r := range s.group.Size() {
+		parts = append(parts, s.slots[i].flat.placement(s.slots[i].at, r))
+		longest = max(longest, parts[r].Numel())
 	}
 	in := comm.Aligned(longest * dt.Size())
 	if mine != nil {
@@ -341,18 +331,19 @@ func (s *Sharder) Gather(ctx context.Context, name string, dt tensor.DType, mine
 	}
 	var out []byte
 	if s.group.Rank() == 0 {
-		out = comm.Aligned(len(in) * ranks)
+		out = comm.Aligned(len(in) * len(parts))
 	}
 	if err := s.group.Gather(comm.Bytes(out, dt), comm.Bytes(in, dt), 0,
 		comm.Label("state of "+name)).Wait(ctx); err != nil {
 		return nil, fmt.Errorf("shard: gathering the state of %s: %w", name, err)
 	}
+	all := tensor.WholePlacement(name, s.params[i].Shape()...)
+	whole = make([]byte, all.Numel()*dt.Size())
 	if out == nil {
-		return make([]byte, s.params[i].Numel()*dt.Size()), nil
+		return whole, nil
 	}
-	for r := range ranks {
-		lo, hi := p.flat.layout.Part(p.at, r)
-		whole = append(whole, out[r*len(in):][:(hi-lo)*dt.Size()]...)
+	for r, p := range parts {
+		placement.Copy(whole, all, out[r*len(in):], p, dt.Size())
 	}
 	return whole, nil
 }
@@ -392,7 +383,7 @@ func (s *Sharder) openNext() {
 // Ready announces that the gradient of parameter i is complete in this pass, or that the pass has none for it. When all
 // of a buffer are, and those before it are on their way, it is sent.
 func (s *Sharder) Ready(i int) {
-	p := s.place[i]
+	p := s.slots[i]
 	if s.params[i].Grad() != nil && !s.phantom {
 		s.usage.Here[i] = true
 	}
@@ -407,7 +398,7 @@ func (s *Sharder) Ready(i int) {
 // EndPass announces what the pass left without a gradient, and gives up what is not needed until the next.
 func (s *Sharder) EndPass() {
 	for i := range s.params {
-		if p := s.place[i]; !p.flat.filled[p.at] {
+		if p := s.slots[i]; !p.flat.filled[p.at] {
 			s.Ready(i)
 		}
 	}
@@ -433,10 +424,10 @@ func (s *Sharder) send(f *flat) {
 	case s.options.Reduce.IsHalf():
 		s.sendRounded(x, label)
 	case f.sum == nil || s.summed():
-		x.handle = s.group.ReduceScatter(comm.OfTensor(s.c, f.part(s, f.grads)), comm.OfTensor(s.c, f.grads), comm.Sum,
+		x.handle = s.group.ReduceScatter(comm.OfTensor(s.c, f.shard(s, f.grads)), comm.OfTensor(s.c, f.grads), comm.Sum,
 			label)
 	default:
-		x.parts = tensor.Empty(s.c, f.grads.DType(), f.layout.Numel())
+		x.parts = tensor.Empty(s.c, f.grads.DType(), f.pack.numel())
 		x.handle = s.group.AllToAll(comm.OfTensor(s.c, x.parts), comm.OfTensor(s.c, f.grads), label)
 	}
 	if f.sum != nil && x.grads == nil {
@@ -448,7 +439,7 @@ func (s *Sharder) send(f *flat) {
 // sendRounded begins an exchange in the dtype of Options.Reduce.
 func (s *Sharder) sendRounded(x *exchange, label comm.CallOption) {
 	f, dt := x.flat, s.options.Reduce
-	x.grads, x.parts = tensor.Empty(s.c, dt, f.layout.Numel()), tensor.Empty(s.c, dt, f.layout.Numel())
+	x.grads, x.parts = tensor.Empty(s.c, dt, f.pack.numel()), tensor.Empty(s.c, dt, f.pack.numel())
 	tensor.CopyInto(s.c, x.grads, f.grads)
 	if f.sum != nil {
 		f.grads.Free()
@@ -471,13 +462,13 @@ func (s *Sharder) land() {
 		sum := leaves.NewShard(s.c, s.group.Size(), s.group.Size())
 		s.addParts(sum, 0, x)
 		total := sum.Total()
-		f.total = f.part(s, f.grads)
+		f.total = f.shard(s, f.grads)
 		tensor.CopyInto(s.c, f.total, total)
 		total.Free()
 	case f.sum == nil:
-		f.total = f.part(s, f.grads)
+		f.total = f.shard(s, f.grads)
 	case x.parts == nil:
-		f.sum.Add(x.round, f.part(s, x.grads))
+		f.sum.Add(x.round, f.shard(s, x.grads))
 	default:
 		s.addParts(f.sum, x.round*s.group.Size(), x)
 	}
@@ -487,8 +478,8 @@ func (s *Sharder) land() {
 // addParts adds what the ranks sent for this rank's shard, one after the other, in float32.
 func (s *Sharder) addParts(sum *leaves.Shard, first int, x *exchange) {
 	for r := range s.group.Size() {
-		lo := r * x.flat.layout.Shard
-		part := tensor.Slice(s.c, x.parts, 0, lo, lo+x.flat.layout.Shard)
+		lo := r * x.flat.pack.shard
+		part := tensor.Slice(s.c, x.parts, 0, lo, lo+x.flat.pack.shard)
 		if !s.options.Reduce.IsHalf() {
 			sum.Add(first+r, part)
 			continue
@@ -507,7 +498,7 @@ func (x *exchange) free() {
 	}
 }
 
-// Finish waits until all gradients are exchanged and makes the sums those of the pieces. A parameter that had a
+// Finish waits until all gradients are exchanged and makes the sums those of the local tensors. A parameter that had a
 // gradient on no rank has none. It is collective.
 func (s *Sharder) Finish(ctx context.Context) error {
 	if err := s.usage.Send(s.options.All, s.took); err != nil {
@@ -532,8 +523,8 @@ func (s *Sharder) Finish(ctx context.Context) error {
 	return tensor.Try(func() {
 		for _, f := range s.flats {
 			for i, n := range f.number {
-				if piece := s.pieces[n]; piece != nil && s.usage.All[n] {
-					piece.SwapGrad(f.piece(s, f.total, i), true)
+				if own := s.local[n]; own != nil && s.usage.All[n] {
+					own.SwapGrad(f.local(s, f.total, i), true)
 				}
 			}
 		}
@@ -568,7 +559,7 @@ func (s *Sharder) totals(ctx context.Context) error {
 // cellsAtATime bounds what Squares holds at once: 8 bytes for each cell, 8 MiB.
 const cellsAtATime = 1 << 20
 
-// Squares adds up the squares of the pieces' gradients over all ranks, with the bits of one rank. It is collective.
+// Squares adds up the squares of the local gradients over all ranks, with the bits of one rank. It is collective.
 func (s *Sharder) Squares(ctx context.Context) (float64, error) {
 	sum := 0.0
 	for lo := 0; lo < len(s.params); {
@@ -596,7 +587,7 @@ func (s *Sharder) Squares(ctx context.Context) (float64, error) {
 func cellsOf(p tensor.Named) int { return up(p.Numel(), Cell) / Cell }
 
 // partials are the sums of squares of each cell of the parameters lo to hi, which have so many cells: of this rank's
-// pieces, and 0 elsewhere.
+// local tensors, and 0 elsewhere.
 func (s *Sharder) partials(lo, hi, cells int) ([]float64, error) {
 	all, begin := make([]float64, cells), 0 // where a parameter's partials begin
 	err := tensor.Try(func() {
@@ -604,10 +595,10 @@ func (s *Sharder) partials(lo, hi, cells int) ([]float64, error) {
 			var grads []*tensor.Tensor
 			var at []int
 			for i := lo; i < hi; i++ {
-				if piece := s.pieces[i]; piece != nil && piece.Grad() != nil {
-					p := s.place[i]
-					first, _ := p.flat.layout.Part(p.at, s.group.Rank())
-					grads, at = append(grads, piece.Grad()), append(at, begin+first/Cell)
+				if own := s.local[i]; own != nil && own.Grad() != nil {
+					p := s.slots[i]
+					first := p.flat.pack.within(p.at, s.group.Rank()).Start
+					grads, at = append(grads, own.Grad()), append(at, begin+first/Cell)
 				}
 				begin += cellsOf(s.params[i])
 			}
@@ -623,7 +614,7 @@ func (s *Sharder) partials(lo, hi, cells int) ([]float64, error) {
 	return all, err
 }
 
-// Publish makes the whole parameters on every rank what the ranks made of their pieces. It is collective.
+// Publish makes the whole parameters on every rank what the ranks made of their local tensors. It is collective.
 func (s *Sharder) Publish(ctx context.Context) error {
 	var handles []*comm.Handle
 	for _, f := range s.flats {
@@ -656,9 +647,9 @@ func (s *Sharder) Reset() {
 	}
 	s.flying, s.took, s.phantom, s.checked = nil, false, false, false
 	clear(s.usage.Here)
-	for _, piece := range s.pieces {
-		if piece != nil {
-			piece.SwapGrad(nil, false)
+	for _, own := range s.local {
+		if own != nil {
+			own.SwapGrad(nil, false)
 		}
 	}
 	for _, f := range s.flats {
@@ -719,8 +710,8 @@ func (s *Sharder) restore(f *flat, whole bool) error {
 		case whole:
 			f.arrive(s, &f.whole)
 		default:
-			f.whole.Reload(tensor.Full(s.c, f.dtype, math.NaN(), f.layout.Numel()))
-			tensor.CopyInto(s.c, f.part(s, f.whole.Tensor), f.own)
+			f.whole.Reload(tensor.Full(s.c, f.dtype, math.NaN(), f.pack.numel()))
+			tensor.CopyInto(s.c, f.shard(s, f.whole.Tensor), f.own)
 		}
 		for _, p := range f.params {
 			if f.number != nil {

@@ -44,7 +44,7 @@ func (s *Sharder) apart(f func() error) error {
 	}
 	if err := tensor.Try(func() {
 		for _, flat := range s.all() {
-			private := tensor.Empty(s.c, flat.dtype, flat.layout.Numel())
+			private := tensor.Empty(s.c, flat.dtype, flat.pack.numel())
 			for i, p := range flat.params {
 				p.Rehome(s.c, flat.view(s.c, private, i))
 			}
@@ -60,7 +60,7 @@ func (s *Sharder) apart(f func() error) error {
 	fault := tensor.Try(func() {
 		for n, flat := range s.all() {
 			if err == nil {
-				tensor.CopyInto(s.c, flat.own, flat.part(s, mine[n]))
+				tensor.CopyInto(s.c, flat.own, flat.shard(s, mine[n]))
 			}
 			for i, p := range flat.params {
 				p.Become(s.c, flat.view(s.c, flat.whole.Tensor, i))

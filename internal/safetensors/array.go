@@ -3,24 +3,37 @@
 package safetensors
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math"
-	"sort"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/internal/placement"
 )
 
-// Array is one array of a Set. Its elements lie in one file or, in pieces, in several; nothing of them has been read.
+// Array is one array of a Set. Its elements lie in one file, or are scattered over several; nothing of them has been
+// read.
 type Array struct {
-	Entry             // Begin is 0: the bytes are counted from the array's first
-	src   io.ReaderAt // the array's bytes
-	files []*Reader   // that they lie in
+	Entry          // Begin is 0: the bytes are counted from the array's first
+	parts []part   // which have each byte once
+	files []string // that the parts lie in, for errors
+}
+
+// part is the bytes of an array that follow each other in a file.
+type part struct {
+	placement.Placement // of the array's bytes
+	src                 io.ReaderAt
+	at                  int64 // of the first byte in src
 }
 
 // array is the array of an entry of r.
 func (r *Reader) array(e Entry) *Array {
-	src := io.NewSectionReader(r.src, r.data+e.Begin, e.Bytes())
-	e.Begin, e.End = 0, e.Bytes()
-	return &Array{Entry: e, src: src, files: []*Reader{r}}
+	a := &Array{Entry: e, files: []string{r.name}}
+	a.Begin, a.End = 0, e.Bytes()
+	whole, _ := a.inBytes(e.Placement())
+	a.parts = []part{{whole, r.src, r.data + e.Begin}}
+	return a
 }
 
 // in names what the array lies in, for errors.
@@ -29,145 +42,94 @@ func (a *Array) in() string {
 	case 0:
 		return "no file"
 	case 1:
-		return a.files[0].name
+		return a.files[0]
 	}
-	return fmt.Sprintf("%s and %d more files", a.files[0].name, len(a.files)-1)
+	return fmt.Sprintf("%s and %d more files", a.files[0], len(a.files)-1)
 }
 
 func (a *Array) fault(err error) error {
 	return fmt.Errorf("%s: tensor %q: %w", a.in(), a.Name, err)
 }
 
-// Section is the bytes of the elements lo to hi, exclusively, of the array's flat order. They are read when they are
-// asked for, and no others are.
-func (a *Array) Section(lo, hi int) (*io.SectionReader, error) {
+// inBytes is a part of the array as a part of the array of its bytes.
+func (a *Array) inBytes(p placement.Placement) (placement.Placement, error) {
 	el, _ := elementOf(a.Raw)
-	n := a.Numel()
 	switch {
-	case lo < 0 || hi < lo || hi > n:
-		return nil, a.fault(fmt.Errorf("elements [%d, %d) of %d: want a range inside", lo, hi, n))
-	case el.bits%8 != 0 && (lo != 0 || hi != n):
-		return nil, a.fault(fmt.Errorf("no slices of %s", a.Raw))
-	case lo == 0 && hi == n:
-		return io.NewSectionReader(a.src, 0, a.Bytes()), nil
+	case a.Bytes() > math.MaxInt:
+		return p, fmt.Errorf("%d bytes are too many for this machine", a.Bytes())
+	case !slices.Equal(p.Shape, a.Shape):
+		return p, fmt.Errorf("a part of an array of shape %v: want one of shape %v", p.Shape, a.Shape)
+	case el.bits%8 == 0:
+		return p.Bytes(int(el.bits / 8)), p.Validate()
+	case p.Numel() != a.Numel():
+		return p, fmt.Errorf("no slices of %s", a.Raw)
 	}
-	width := int64(el.bits / 8)
-	return io.NewSectionReader(a.src, int64(lo)*width, int64(hi-lo)*width), nil
+	return placement.Whole(a.Name, int(a.Bytes())), nil
 }
 
-// Read returns the bytes of all elements.
-func (a *Array) Read() ([]byte, error) {
-	if a.Bytes() > math.MaxInt {
-		return nil, a.fault(fmt.Errorf("%d bytes are too many for this machine", a.Bytes()))
-	}
-	p := make([]byte, a.Bytes())
-	if err := readFull(a.src, p, 0); err != nil {
-		return nil, a.fault(err)
-	}
-	return p, nil
-}
-
-// ReadSlice returns the bytes of the part of the array that the ranges select, as Reader.ReadSlice does.
-func (a *Array) ReadSlice(ranges ...Range) ([]byte, error) {
-	p, err := readSlice(a.src, 0, a.Entry, ranges)
+// Section is the bytes of a part of the array, in the part's order. They are read when they are asked for, in as few
+// runs as the files' order allows, and no others are. The part's shape must be the array's; its name may be another.
+func (a *Array) Section(p placement.Placement) (*io.SectionReader, error) {
+	bytes, err := a.inBytes(p)
 	if err != nil {
 		return nil, a.fault(err)
 	}
-	return p, nil
+	return io.NewSectionReader(section{bytes, a.parts}, 0, int64(bytes.Numel())), nil
 }
 
-// segment is a run of an array's bytes that ends at end and lies in src.
-type segment struct {
-	begin, end int64
-	src        io.ReaderAt
-	at         int64 // of the first byte, in src
+// section reads a part of an array's bytes.
+type section struct {
+	wanted placement.Placement
+	parts  []part
 }
-
-// segments are runs that follow each other without gaps, from byte 0.
-type segments []segment
 
 // ReadAt implements io.ReaderAt.
-func (s segments) ReadAt(p []byte, off int64) (n int, err error) {
-	for i := sort.Search(len(s), func(i int) bool { return s[i].end > off }); n < len(p); i++ {
-		if i == len(s) {
-			return n, io.EOF
+func (s section) ReadAt(p []byte, off int64) (n int, err error) {
+	if off >= int64(s.wanted.Numel()) {
+		return 0, io.EOF
+	}
+	n = min(len(p), s.wanted.Numel()-int(off))
+	now := s.wanted.Slice(int(off), int(off)+n)
+	for _, part := range s.parts {
+		for run := range now.Intersect(part.Placement) {
+			if err := readFull(part.src, p[run.At:run.At+run.Len], part.at+int64(run.Other)); err != nil {
+				return 0, err
+			}
 		}
-		at := off + int64(n)
-		part := p[n:min(int64(len(p)), int64(n)+s[i].end-at)]
-		if err := readFull(s[i].src, part, s[i].at+at-s[i].begin); err != nil {
-			return n, err
-		}
-		n += len(part)
+	}
+	if n < len(p) {
+		return n, io.EOF
 	}
 	return n, nil
 }
 
-// readSlice reads a part of the array e, whose bytes begin at off of src.
-func readSlice(src io.ReaderAt, off int64, e Entry, ranges []Range) ([]byte, error) {
-	el, _ := elementOf(e.Raw)
-	switch {
-	case len(ranges) > len(e.Shape):
-		return nil, fmt.Errorf("%d ranges for shape %v", len(ranges), e.Shape)
-	case el.bits%8 != 0:
-		return nil, fmt.Errorf("no slices of %s", e.Raw)
+// Read returns the bytes of all elements.
+func (a *Array) Read() ([]byte, error) { return a.read(a.Placement()) }
+
+// ReadSlice returns the bytes of the part of the array that the ranges select, one for each leading dim; dims without
+// one are taken whole.
+func (a *Array) ReadSlice(ranges ...placement.Range) ([]byte, error) {
+	p := a.Placement()
+	if len(ranges) > len(a.Shape) {
+		return nil, a.fault(fmt.Errorf("%d ranges for shape %v", len(ranges), a.Shape))
 	}
-	full := make([]Range, len(e.Shape))
-	total := int(el.bits / 8)
-	for d, size := range e.Shape {
-		full[d] = Range{0, size}
-		if d < len(ranges) {
-			full[d] = ranges[d]
-		}
-		if full[d].Start < 0 || full[d].Stop < full[d].Start || full[d].Stop > size {
-			return nil, fmt.Errorf("range [%d, %d) of dim %d: want one in [0, %d)", full[d].Start, full[d].Stop, d,
-				size)
-		}
-		total *= full[d].Stop - full[d].Start
+	for d, r := range ranges {
+		p = p.Along(d, r)
 	}
-	p := make([]byte, total)
-	if total == 0 {
-		return p, nil
-	}
-	return p, gather(src, p, off, e.Shape, full, int64(el.bits/8))
+	return a.read(p)
 }
 
-// gather fills p with the box that the ranges cut out of the array at off.
-func gather(src io.ReaderAt, p []byte, off int64, shape []int, ranges []Range, width int64) error {
-	// All dims behind the last cut one are contiguous: run is the bytes of one piece.
-	stride := make([]int64, len(shape))
-	n := width
-	for d := len(shape) - 1; d >= 0; d-- {
-		stride[d] = n
-		n *= int64(shape[d])
+func (a *Array) read(p placement.Placement) ([]byte, error) {
+	s, err := a.Section(p)
+	if err != nil {
+		return nil, err
 	}
-	inner := len(shape)
-	for inner > 0 && ranges[inner-1] == (Range{0, shape[inner-1]}) {
-		inner--
+	data := make([]byte, s.Size())
+	if n, err := s.ReadAt(data, 0); n < len(data) {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, a.fault(err)
 	}
-	if inner == 0 {
-		return readFull(src, p, off)
-	}
-	inner--
-	run := int64(ranges[inner].Stop-ranges[inner].Start) * stride[inner]
-	index := make([]int, inner)
-	for {
-		at := off + int64(ranges[inner].Start)*stride[inner]
-		for d, i := range index {
-			at += int64(ranges[d].Start+i) * stride[d]
-		}
-		if err := readFull(src, p[:run], at); err != nil {
-			return err
-		}
-		p = p[run:]
-		d := inner - 1
-		for ; d >= 0; d-- {
-			if index[d]++; index[d] < ranges[d].Stop-ranges[d].Start {
-				break
-			}
-			index[d] = 0
-		}
-		if d < 0 {
-			return nil
-		}
-	}
+	return data, nil
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/placement"
 )
 
 // Entry describes one array of a file.
@@ -28,14 +29,11 @@ func (e Entry) Bytes() int64 { return e.End - e.Begin }
 // engine does not have (I8).
 func (e Entry) TypeName() string { return element{raw: e.Raw, dtype: e.DType}.name() }
 
+// Placement is all of the array.
+func (e Entry) Placement() placement.Placement { return placement.Whole(e.Name, e.Shape...) }
+
 // Numel is the number of the array's elements.
-func (e Entry) Numel() int {
-	n := 1
-	for _, s := range e.Shape {
-		n *= s
-	}
-	return n
-}
+func (e Entry) Numel() int { return e.Placement().Numel() }
 
 // element is one of the format's types of elements. Their order is the one in which the
 // format's own implementation sorts arrays when it writes (last first).

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/foreign"
@@ -128,53 +127,11 @@ func (r *Reader) Lookup(name string) (Entry, bool) {
 	return r.header.entries[i], true
 }
 
-func (r *Reader) lookup(name string) (Entry, error) {
-	e, ok := r.Lookup(name)
-	if !ok {
-		return e, fmt.Errorf("%s: no tensor %q", r.name, name)
-	}
-	return e, nil
-}
-
-// Section is the bytes of an array, to be streamed.
-func (r *Reader) Section(name string) (*io.SectionReader, error) {
-	e, err := r.lookup(name)
-	if err != nil {
-		return nil, err
-	}
-	return io.NewSectionReader(r.src, r.data+e.Begin, e.Bytes()), nil
-}
-
 // ReadTensor returns the bytes of an array.
 func (r *Reader) ReadTensor(name string) ([]byte, error) {
-	e, err := r.lookup(name)
-	if err != nil {
-		return nil, err
+	e, ok := r.Lookup(name)
+	if !ok {
+		return nil, fmt.Errorf("%s: no tensor %q", r.name, name)
 	}
-	if e.Bytes() > math.MaxInt {
-		return nil, fmt.Errorf("%s: tensor %q has %d bytes, too many for this machine", r.name, name, e.Bytes())
-	}
-	p := make([]byte, e.Bytes())
-	if err := readFull(r.src, p, r.data+e.Begin); err != nil {
-		return nil, fmt.Errorf("%s: tensor %q: %w", r.name, name, err)
-	}
-	return p, nil
-}
-
-// Range is the half-open interval [Start, Stop) of the indices of one dim.
-type Range struct{ Start, Stop int }
-
-// ReadSlice returns the bytes of the part of an array that the ranges select, one for
-// each leading dim; dims without one are taken whole. Only the selected bytes are read,
-// in as few pieces as their layout allows. So a rank reads its shard alone.
-func (r *Reader) ReadSlice(name string, ranges ...Range) ([]byte, error) {
-	e, err := r.lookup(name)
-	if err != nil {
-		return nil, err
-	}
-	p, err := readSlice(r.src, r.data+e.Begin, e, ranges)
-	if err != nil {
-		return nil, fmt.Errorf("%s: tensor %q: %w", r.name, name, err)
-	}
-	return p, nil
+	return r.array(e).Read()
 }

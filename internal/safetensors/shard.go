@@ -123,12 +123,12 @@ func ParseSize(text string) (int64, error) {
 type Set struct {
 	files map[string]*Reader // by file name
 	where map[string]*Array  // by the array's name
-	// indexed is true if an index, or a PiecesFile, names the arrays; pieces if they lie in pieces.
-	indexed, pieces bool
+	// indexed is true if an index, or a PlacementsFile, names the arrays; scattered if the latter does.
+	indexed, scattered bool
 }
 
 // OpenSet opens base.safetensors in the folder or, if there is none, the files that
-// its index names or, if there is no index, those of its PiecesFile, whose set base is then meant. Index and
+// its index names or, if there is no index, those of its PlacementsFile, whose set base is then meant. Index and
 // files must name the same arrays. The caller closes the Set.
 func OpenSet(fsys vfs.FS, dir, base string) (*Set, error) {
 	s := &Set{files: map[string]*Reader{}, where: map[string]*Array{}}
@@ -136,7 +136,7 @@ func OpenSet(fsys vfs.FS, dir, base string) (*Set, error) {
 	err := s.open(fsys, dir, single)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = s.openIndex(fsys, dir, base); errors.Is(err, fs.ErrNotExist) && !s.indexed {
-			err = s.openPieces(fsys, dir, base)
+			err = s.openScattered(fsys, dir, base)
 		}
 		if errors.Is(err, fs.ErrNotExist) && !s.indexed {
 			err = fmt.Errorf("%s has neither %s nor %s: %w", dir, single, IndexFile(base), fs.ErrNotExist)
@@ -185,7 +185,7 @@ func (s *Set) openIndex(fsys vfs.FS, dir, base string) error {
 		}
 	}
 	for _, tensor := range slices.Sorted(maps.Keys(weightMap)) {
-		if file := weightMap[tensor]; s.where[tensor] == nil || s.where[tensor].files[0] != s.files[file] {
+		if file := weightMap[tensor]; s.where[tensor] == nil || s.where[tensor].files[0] != s.files[file].name {
 			return fmt.Errorf("%s: tensor %q is not in %s", name, clip(tensor), file)
 		}
 	}
@@ -253,9 +253,9 @@ func parseIndex(text []byte) (weightMap map[string]string, err error) {
 // Names lists the arrays of all files, sorted.
 func (s *Set) Names() []string { return slices.Sorted(maps.Keys(s.where)) }
 
-// InPieces reports whether ranks wrote the arrays in pieces, as they hold them in training: under the names and in the
-// layout of a model's parameters, not of a saved model's arrays.
-func (s *Set) InPieces() bool { return s.pieces }
+// Scattered reports whether ranks wrote the parts of arrays that they hold in training: the arrays are a model's
+// parameters, not the arrays of a saved model.
+func (s *Set) Scattered() bool { return s.scattered }
 
 // Lookup finds an array by name.
 func (s *Set) Lookup(name string) (*Array, bool) {

@@ -21,12 +21,11 @@ import (
 type (
 	// Set is the arrays of one file, or of several with an index: Names lists them, Lookup finds one, Close ends it.
 	Set = safetensors.Set
-	// Array is an array of a Set: an Entry, whose elements Read, ReadSlice and Section read.
+	// Array is an array of a Set: an Entry, whose elements Read reads. ReadSlice reads what a tensor.Range of each dim
+	// selects, and Section a tensor.Placement.
 	Array = safetensors.Array
 	// Entry describes an array: its Name, DType, Raw (the format's name of the type), Shape, Numel and Bytes.
 	Entry = safetensors.Entry
-	// Range selects the indices Start to Stop, exclusively, of a dim, for Array.ReadSlice.
-	Range = safetensors.Range
 )
 
 // Endings of the names of files and of the indices of several.

@@ -33,7 +33,7 @@ func TestOpen(t *testing.T) {
 		require.Equal(t, []string{want}, set.Names())
 		a, ok := set.Lookup(want)
 		require.True(t, ok)
-		part, err := a.ReadSlice(safetensors.Range{Start: 0, Stop: 2}, safetensors.Range{Start: 1, Stop: 2})
+		part, err := a.ReadSlice(tensor.Range{Start: 0, Stop: 2}, tensor.Range{Start: 1, Stop: 2})
 		require.NoError(t, err)
 		require.Equal(t, []byte{2, 4}, part)
 		require.NoError(t, set.Close())

@@ -42,8 +42,8 @@ func wideGPT2(t testing.TB, frozen string) models.Model {
 	return m
 }
 
-// piecesArgs make steps of 24 micro-batches, which 1, 2, 3, 4 and 8 ranks can share.
-func piecesArgs(a *args.TrainingArguments) {
+// shardsArgs make steps of 24 micro-batches, which 1, 2, 3, 4 and 8 ranks can share.
+func shardsArgs(a *args.TrainingArguments) {
 	a.GlobalTrainBatchSize, a.NumTrainEpochs, a.SaveSteps = 48, 3, 2
 	a.EvalStrategy, a.EvalSteps, a.LearningRate = args.StrategyNo, nil, 1e-3
 }
@@ -53,7 +53,7 @@ func trainWide(t *testing.T, disk *vfs.Mem, ranks int, frozen string, gather boo
 	set ...func(*args.TrainingArguments)) rankRun {
 	t.Helper()
 	a := rankArgs(ranks)
-	piecesArgs(a)
+	shardsArgs(a)
 	for _, f := range set {
 		f(a)
 	}
@@ -75,7 +75,7 @@ func zero(stage int) func(a *args.TrainingArguments) {
 	return func(a *args.TrainingArguments) { a.ZeroStage = stage }
 }
 
-func inPieces(a *args.TrainingArguments) { a.FSDPStateDictType = args.ShardedStateDict }
+func scattered(a *args.TrainingArguments) { a.FSDPStateDictType = args.ShardedStateDict }
 
 // exported copies a folder to the disk of the machine.
 func exported(t *testing.T, fsys vfs.FS, path string) string {
@@ -101,7 +101,7 @@ func filesOf(t *testing.T, fsys vfs.FS, path string) (names []string) {
 // Each rank writes what it owns. Merged, that has the bytes of the files that rank 0 alone writes of the whole model,
 // and a run that resumes from it ends with the weights and moments of one that was never interrupted, on any number of
 // ranks and under any strategy.
-func TestCheckpointsInPieces(t *testing.T) {
+func TestShardedCheckpoints(t *testing.T) {
 	const first, last = out + "/checkpoint-2", out + "/checkpoint-6"
 	parts := []string{"model.safetensors", "optimizer.safetensors", "optimizer.json"}
 	for _, k := range []struct {
@@ -117,7 +117,7 @@ func TestCheckpointsInPieces(t *testing.T) {
 		}
 		whole := train(vfs.NewMem(), 1)
 		require.NotEqual(t, content(t, whole.disk, first+"/"+parts[0]), content(t, whole.disk, last+"/"+parts[0]))
-		many := train(vfs.NewMem(), 4, fullShard, inPieces)
+		many := train(vfs.NewMem(), 4, fullShard, scattered)
 		require.Equal(t, whole.history, many.history)
 		require.Equal(t, whole.weights, many.weights)
 		for _, path := range []string{first, last} {
@@ -172,7 +172,7 @@ func TestCheckpointsInPieces(t *testing.T) {
 func hybrid(a *args.TrainingArguments) { a.FSDP, a.DPReplicateSize = []string{"hybrid_shard"}, 2 }
 
 // The strategies that keep whole parameters on every rank write pieces too; a model that one rank has is saved whole.
-func TestEveryStrategyWritesPieces(t *testing.T) {
+func TestEveryStrategyWritesShards(t *testing.T) {
 	const path = out + "/checkpoint-2"
 	want := ""
 	for _, c := range []struct {
@@ -181,7 +181,7 @@ func TestEveryStrategyWritesPieces(t *testing.T) {
 		shard bool
 	}{{1, fullShard, false}, {2, zero(0), false}, {2, zero(1), true}, {2, zero(2), true}, {4, zero(3), true},
 		{4, hybrid, true}} {
-		run := trainModel(t, wideGPT2(t, ""), vfs.NewMem(), c.ranks, piecesArgs, inPieces, c.set,
+		run := trainModel(t, wideGPT2(t, ""), vfs.NewMem(), c.ranks, shardsArgs, scattered, c.set,
 			func(a *args.TrainingArguments) { a.MaxSteps, a.SaveOnlyModel = 2, true })
 		require.Equal(t, c.shard, slices.Contains(filesOf(t, run.disk, path), "pieces.json"))
 		m, err := models.LoadPretrained(tensor.CPU(), exported(t, run.disk, path))
@@ -209,21 +209,21 @@ func (d fullDisk) Create(name string) (vfs.File, error) {
 }
 
 // If the disk of one rank is full, all ranks end with an error that names it, and the checkpoint before remains.
-func TestARankThatCannotWriteItsPiecesEndsTheRun(t *testing.T) {
+func TestARankThatCannotWriteItsShardEndsTheRun(t *testing.T) {
 	full := func(a *args.TrainingArguments) { a.FSDPStateDictType = args.FullStateDict }
 	for name, form := range map[string]func(*args.TrainingArguments){
-		"shard-00003-of-00004": inPieces, "trainer_state.json": inPieces, "model.safetensors": full,
+		"shard-00003-of-00004": scattered, "trainer_state.json": scattered, "model.safetensors": full,
 		"optimizer.safetensors": full,
 	} {
 		if testing.Short() && !strings.HasPrefix(name, "shard") {
 			continue
 		}
 		disk := vfs.NewMem()
-		trainModel(t, wideGPT2(t, ""), disk, 4, piecesArgs, fullShard, inPieces, func(a *args.TrainingArguments) {
+		trainModel(t, wideGPT2(t, ""), disk, 4, shardsArgs, fullShard, scattered, func(a *args.TrainingArguments) {
 			a.MaxSteps = 2
 		})
 		a := rankArgs(4)
-		for _, set := range []func(*args.TrainingArguments){piecesArgs, fullShard, form} {
+		for _, set := range []func(*args.TrainingArguments){shardsArgs, fullShard, form} {
 			set(a)
 		}
 		a.ResumeFromCheckpoint = "last"
@@ -234,16 +234,16 @@ func TestARankThatCannotWriteItsPiecesEndsTheRun(t *testing.T) {
 		require.ErrorContains(t, err, name)
 		_, err = disk.Stat(out + "/checkpoint-4")
 		require.ErrorIs(t, err, fs.ErrNotExist)
-		trainModel(t, wideGPT2(t, ""), disk, 2, piecesArgs, fullShard, inPieces, func(a *args.TrainingArguments) {
+		trainModel(t, wideGPT2(t, ""), disk, 2, shardsArgs, fullShard, scattered, func(a *args.TrainingArguments) {
 			a.ResumeFromCheckpoint, a.MaxSteps = "last", 4
 		})
 	}
 }
 
 // What a rank reads of damaged pieces is an error on all ranks.
-func TestResumeFromDamagedPieces(t *testing.T) {
+func TestResumeFromDamagedShards(t *testing.T) {
 	disk := vfs.NewMem()
-	trainModel(t, wideGPT2(t, ""), disk, 4, piecesArgs, fullShard, inPieces, func(a *args.TrainingArguments) {
+	trainModel(t, wideGPT2(t, ""), disk, 4, shardsArgs, fullShard, scattered, func(a *args.TrainingArguments) {
 		a.MaxSteps = 2
 	})
 	path := out + "/checkpoint-2/shard-00004-of-00004.safetensors"
@@ -252,7 +252,7 @@ func TestResumeFromDamagedPieces(t *testing.T) {
 	require.NoError(t, disk.Remove(path))
 	require.NoError(t, vfs.WriteFile(disk, path, text))
 	a := rankArgs(4)
-	for _, set := range []func(*args.TrainingArguments){piecesArgs, fullShard} {
+	for _, set := range []func(*args.TrainingArguments){shardsArgs, fullShard} {
 		set(a)
 	}
 	a.ResumeFromCheckpoint = out + "/checkpoint-2"

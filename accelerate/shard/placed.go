@@ -7,30 +7,31 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Owned is what a rank owns of a parameter: the elements from Lo on of its flat order.
-type Owned struct {
-	Name   string
-	Shape  []int // of the whole parameter
-	Lo     int
-	Tensor *tensor.Tensor // a vector
-}
-
-// Owned lists what this rank owns of the parameters that are cut: of the trained ones and, where parameters come and
-// go, of the frozen ones. Parameters of which it owns nothing are not there.
-func (s *Sharder) Owned() []Owned {
-	if s.owned != nil {
-		return s.owned
+// Placed lists what this rank owns of the parameters that are cut: of the trained ones and, where parameters come and
+// go, of the frozen ones. The tensors are vectors. Parameters of which it owns nothing are not there.
+func (s *Sharder) Placed() []tensor.Placed {
+	if s.placed != nil {
+		return s.placed
 	}
 	for _, u := range s.units {
 		for _, f := range u.flats {
-			for i, p := range f.params {
-				if lo, hi := f.layout.Part(i, s.group.Rank()); lo < hi {
-					s.owned = append(s.owned, Owned{p.Name, p.Shape(), lo, f.piece(s, f.own, i)})
+			for i := range f.params {
+				if own := f.local(s, f.own, i); own != nil {
+					s.placed = append(s.placed, tensor.Placed{Placement: f.placement(i, s.group.Rank()), Tensor: own})
 				}
 			}
 		}
 	}
-	return s.owned
+	return s.placed
+}
+
+// Placement is what this rank owns of the trained parameter of a name; ok is false if there is none.
+func (s *Sharder) Placement(name string) (p tensor.Placement, ok bool) {
+	i := s.index(name)
+	if i < 0 {
+		return p, false
+	}
+	return s.slots[i].flat.placement(s.slots[i].at, s.group.Rank()), true
 }
 
 // Cut reports whether ranks own a part each of the parameter of a name; of others, every rank has the whole.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
@@ -14,10 +15,11 @@ import (
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// inPieces reports whether each rank writes what it owns of the model into its own file of a checkpoint.
-func (r *run) inPieces() bool {
+// scatters reports whether each rank writes what it owns of the model into its own file of a checkpoint.
+func (r *run) scatters() bool {
 	s := r.acc.Shards()
 	return s != nil && r.args.FSDPStateDictType == args.ShardedStateDict && s.Group().Size() == r.acc.WorldSize()
 }
@@ -29,7 +31,7 @@ func (r *run) checkShared() error {
 	var group *comm.Group
 	switch {
 	case r.args.SaveStrategy == args.StrategyNo:
-	case r.inPieces():
+	case r.scatters():
 		group = r.acc.Shards().Group()
 	case hook && !r.args.SaveOnlyModel:
 		group = r.acc.Data().Group()
@@ -43,11 +45,11 @@ func (r *run) checkShared() error {
 	return nil
 }
 
-// writePieces writes a checkpoint to which each rank adds what it owns; nothing is gathered. It is collective, and if
+// writeShards writes a checkpoint to which each rank adds what it owns; nothing is gathered. It is collective, and if
 // one rank fails, all do.
-func (r *run) writePieces(ctx context.Context) (checkpoint.Info, error) {
+func (r *run) writeShards(ctx context.Context) (checkpoint.Info, error) {
 	shards := r.acc.Shards()
-	content := checkpoint.Sharded{RunID: r.progress.RunID, Pieces: r.modelPieces(shards)}
+	content := checkpoint.Sharded{RunID: r.progress.RunID, Placed: r.modelShards(shards)}
 	parts, err := r.partsBeside()
 	if err != nil {
 		return checkpoint.Info{}, err
@@ -76,13 +78,12 @@ func (r *run) writePieces(ctx context.Context) (checkpoint.Info, error) {
 			if _, stepped := steps[p.Name]; !stepped || !shards.First() {
 				continue
 			}
-			lo, _, _ := shards.Part(p.Name)
+			at, _ := shards.Placement(p.Name)
 			for _, st := range r.opt.Describe(p) {
 				name := p.Name + "." + st.Name
 				if mine := opt.Tensors[name]; mine != nil {
-					content.Pieces = append(content.Pieces,
-						checkpoint.NewPiece(r.acc.Ctx(), optimizerTensors, name, st.Shape,
-							lo, mine))
+					content.Placed = append(content.Placed, checkpoint.NewPlaced(r.acc.Ctx(), optimizerTensors,
+						tensor.Placed{Placement: at.Of(name, st.Shape...), Tensor: mine}))
 				}
 			}
 		}
@@ -90,24 +91,29 @@ func (r *run) writePieces(ctx context.Context) (checkpoint.Info, error) {
 	return r.store.SaveShards(ctx, shards.Group(), r.state.GlobalStep, content)
 }
 
-// modelPieces is what this rank writes of parameters and buffers. What every rank has is rank 0's to write.
-func (r *run) modelPieces(shards *shard.Sharder) (pieces []checkpoint.Piece) {
-	c := r.acc.Ctx()
+// modelShards is what this rank writes of parameters and buffers. What every rank has is rank 0's to write.
+func (r *run) modelShards(shards *shard.Sharder) (list []checkpoint.Placed) {
 	if !shards.First() {
 		return nil
 	}
-	for _, p := range shards.Owned() {
-		pieces = append(pieces, checkpoint.NewPiece(c, models.WeightsBase, p.Name, p.Shape, p.Lo, p.Tensor))
+	placed := shards.Placed()
+	if r.acc.IsMain() {
+		placed = append(slices.Clip(placed), r.uncut(shards)...)
 	}
-	if !r.acc.IsMain() {
-		return pieces
+	for _, p := range placed {
+		list = append(list, checkpoint.NewPlaced(r.acc.Ctx(), models.WeightsBase, p))
 	}
+	return list
+}
+
+// uncut are the parameters and buffers that every rank has.
+func (r *run) uncut(shards *shard.Sharder) (list []tensor.Placed) {
 	for _, p := range nn.Walk(r.model).State() {
 		if !shards.Cut(p.Name) {
-			pieces = append(pieces, checkpoint.NewPiece(c, models.WeightsBase, p.Name, p.Shape(), 0, p.Tensor))
+			list = append(list, p.Placed())
 		}
 	}
-	return pieces
+	return list
 }
 
 // readModel fills the model from a checkpoint. Of a sharded model each rank reads what it owns, and if one fails, all
@@ -120,13 +126,13 @@ func (r *run) readModel(ck *checkpoint.Checkpoint) error {
 	if err := r.acc.Summon(false, func() error { return nil }); err != nil { // whole parameters go
 		return err
 	}
-	if err := r.failTogether(r.readPieces(ck, shards)); err != nil {
+	if err := r.failTogether(r.readShards(ck, shards)); err != nil {
 		return err
 	}
 	return shards.Publish(r.ctx)
 }
 
-func (r *run) readPieces(ck *checkpoint.Checkpoint, shards *shard.Sharder) (err error) {
+func (r *run) readShards(ck *checkpoint.Checkpoint, shards *shard.Sharder) (err error) {
 	set, err := ck.OpenTensors(models.WeightsBase)
 	if err != nil {
 		return err
@@ -136,16 +142,7 @@ func (r *run) readPieces(ck *checkpoint.Checkpoint, shards *shard.Sharder) (err 
 	if err != nil {
 		return err
 	}
-	var parts []models.Part
-	for _, p := range shards.Owned() {
-		parts = append(parts, models.Part{Name: p.Name, Lo: p.Lo, Into: p.Tensor})
-	}
-	for _, p := range nn.Walk(r.model).State() {
-		if !shards.Cut(p.Name) {
-			parts = append(parts, models.Part{Name: p.Name, Into: p.Tensor})
-		}
-	}
-	return saved.ReadParts(r.acc.Ctx().NoGrad(), parts)
+	return saved.ReadAll(r.acc.Ctx().NoGrad(), append(slices.Clip(shards.Placed()), r.uncut(shards)...))
 }
 
 // failTogether makes an error of one rank one of all. It is collective.

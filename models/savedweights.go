@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package models
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/internal/placement"
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// SavedWeights are saved weights that fit a model and of which parts are read, so that a rank reads only what it holds.
+type SavedWeights struct {
+	set     *safetensors.Set
+	arrays  map[string]array
+	named   map[string]tensor.Named
+	buffers map[string]bool
+}
+
+// FitWeights compares a saved set with m, as ReadWeights does, and reads no elements. The parameters of m may be on the
+// meta device: only their shapes and dtypes count. The caller keeps the set open.
+func FitWeights(set *safetensors.Set, m Model) (*SavedWeights, error) {
+	tree := nn.Walk(m)
+	saved, err := fit(set, m, tree)
+	if err != nil {
+		return nil, err
+	}
+	buffers := map[string]bool{}
+	for _, b := range tree.Buffers() {
+		buffers[b.Name] = true
+	}
+	return &SavedWeights{set: set, arrays: saved, named: byName(tree), buffers: buffers}, nil
+}
+
+// Read fills p.Tensor with the elements of a part of a parameter or buffer. It reads their bytes alone, except that of
+// a part of a matrix that is saved transposed it reads whole rows, and converts floating-point dtypes. Like
+// tensor.WriteFrom it counts what is not finite, or is not any more: see ReadWeights for what that means.
+func (w *SavedWeights) Read(c *tensor.Ctx, p tensor.Placed) (tensor.Census, error) {
+	n, err := w.read(c, p)
+	if err != nil {
+		return n, fmt.Errorf("models: %s: %w", p.Name, err)
+	}
+	return n, nil
+}
+
+func (w *SavedWeights) read(c *tensor.Ctx, p tensor.Placed) (tensor.Census, error) {
+	of, ok := w.named[p.Name]
+	switch {
+	case !ok:
+		return tensor.Census{}, errors.New("the model has no such parameter or buffer")
+	case !slices.Equal(of.Shape(), p.Shape):
+		return tensor.Census{}, fmt.Errorf("a part of shape %v: the model has %v", p.Shape, of.Shape())
+	case p.Numel() != p.Tensor.Numel():
+		return tensor.Census{}, fmt.Errorf("a part of %d elements for a tensor of %d: want as many", p.Numel(),
+			p.Tensor.Numel())
+	}
+	if err := p.Validate(); err != nil || p.Numel() == 0 {
+		return tensor.Census{}, err
+	}
+	a := w.arrays[p.Name]
+	params, err := a.tensors(w.named)
+	if err != nil {
+		return tensor.Census{}, err
+	}
+	e, _ := w.set.Lookup(a.name)
+	if a.rule.Transpose && len(p.Shape) == 2 {
+		return a.readTransposed(c, e, params, p)
+	}
+	section, err := e.Section(a.placed(e, params, p.Placement))
+	if err != nil {
+		return tensor.Census{}, err
+	}
+	return tensor.WriteFrom(c, p.Tensor, e.DType, section)
+}
+
+// placed is the part of the saved array that a part of one of its parameters is. It has the order of a transposed
+// matrix as the array has it.
+func (a array) placed(e *safetensors.Array, params []tensor.Named, p tensor.Placement) tensor.Placement {
+	box := slices.Clone(p.Box)
+	if a.rule.Transpose && len(box) == 2 {
+		slices.Reverse(box)
+	}
+	at := 0 // where the parameter begins in the array, along the rule's dim
+	for _, before := range params {
+		if before.Name == p.Name {
+			break
+		}
+		at += a.shape(before.Shape())[a.rule.Dim]
+	}
+	q := e.Placement()
+	for d, ranges := range box {
+		if at > 0 && d == a.rule.Dim {
+			ranges = slices.Clone(ranges)
+			for i := range ranges {
+				ranges[i].Start, ranges[i].Stop = ranges[i].Start+at, ranges[i].Stop+at
+			}
+		}
+		q = q.Along(d, ranges...)
+	}
+	q.Flat = p.Flat
+	return q
+}
+
+// readTransposed reads a part of a matrix of which the array has the transpose: the rows of the parameter's box that
+// have elements of the part.
+func (a array) readTransposed(c *tensor.Ctx, e *safetensors.Array, params []tensor.Named,
+	p tensor.Placed) (tensor.Census, error) {
+	rows := p.Box[0]
+	columns := p.BoxNumel() / placement.Len(rows)
+	first, last := p.Flat.Start/columns, (p.Flat.Stop+columns-1)/columns
+	around := p.Along(0, placement.Sub(rows, first, last)...)
+	section, err := e.Section(a.placed(e, params, around))
+	if err != nil {
+		return tensor.Census{}, err
+	}
+	data := make([]byte, section.Size())
+	if _, err := io.ReadFull(section, data); err != nil {
+		return tensor.Census{}, err
+	}
+	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		saved := tensor.FromBytes(c, data, e.DType, columns, last-first)
+		data = tensor.ReadBytes(c, tensor.Transpose(c, saved, 0, 1))
+		return nil
+	})
+	data = data[(p.Flat.Start-first*columns)*e.DType.Size():]
+	return tensor.WriteFrom(c, p.Tensor, e.DType, bytes.NewReader(data))
+}
+
+// ReadAll fills parts of parameters and buffers, as ReadWeights does whole ones: NaN, infinities and numbers that their
+// tensors cannot hold are an error that names the weights, after all have been read; only what has such values already,
+// as masks have, may have them if it is a buffer.
+func (w *SavedWeights) ReadAll(c *tensor.Ctx, parts []tensor.Placed) error {
+	var bad []string
+	for _, p := range parts {
+		allowed := w.buffers[p.Name] && nonFinite(c, []tensor.Named{{Name: p.Name, Tensor: p.Tensor}}) > 0
+		n, err := w.Read(c, p)
+		if err != nil {
+			return err
+		}
+		switch {
+		case n.Overflowed > 0:
+			bad = append(bad, fmt.Sprintf("%s has %d of %d that %v cannot hold", p.Name, n.Overflowed, p.Numel(),
+				p.Tensor.DType()))
+		case n.NonFinite > 0 && !allowed:
+			bad = append(bad, fmt.Sprintf("%s has %d of %d", p.Name, n.NonFinite, p.Numel()))
+		}
+	}
+	c.Sync() // before other contexts use it
+	if len(bad) > 0 {
+		return fmt.Errorf("models: the saved weights are not finite: %s", some(bad))
+	}
+	return nil
+}
