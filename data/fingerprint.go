@@ -56,17 +56,35 @@ func hashSamples(c *tensor.Ctx, src Source) (string, error) {
 			return "", err
 		}
 		hashNumbers(h, index, countBits(b.Count))
-		for _, name := range slices.Sorted(maps.Keys(b.Tensors)) {
-			t := b.Tensors[name]
-			h.Write([]byte(name + " " + t.DType().String()))
-			for _, d := range t.Shape() {
-				hashNumbers(h, int64(d))
+		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			ts := unshifted(c, b.Tensors)
+			for _, name := range slices.Sorted(maps.Keys(ts)) {
+				t := ts[name]
+				h.Write([]byte(name + " " + t.DType().String()))
+				for _, d := range t.Shape() {
+					hashNumbers(h, int64(d))
+				}
+				h.Write(tensor.ReadBytes(c, t))
 			}
-			h.Write(tensor.ReadBytes(c, t))
-		}
+			return nil
+		})
 		b.Free()
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil
+}
+
+// unshifted are the tensors of a batch with labels in place of shift_labels: checkpoints have fingerprints of labels as
+// collators made them when models shifted them. The first label, which no loss term had, was the first token.
+func unshifted(c *tensor.Ctx, ts map[string]*tensor.Tensor) map[string]*tensor.Tensor {
+	ids, shifted := ts[InputIDs], ts[ShiftLabels]
+	if shifted == nil || ids == nil || ts[Labels] != nil || ids.DType() != shifted.DType() || ids.Dim() != 2 ||
+		!slices.Equal(ids.Shape(), shifted.Shape()) {
+		return ts
+	}
+	ts = maps.Clone(ts)
+	delete(ts, ShiftLabels)
+	ts[Labels] = tensor.Concat(c, 1, tensor.Slice(c, ids, 1, 0, 1), tensor.Slice(c, shifted, 1, 0, shifted.Size(1)-1))
+	return ts
 }
 
 // countBits is a count of loss terms as a whole number, or the bits of a fraction.

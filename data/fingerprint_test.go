@@ -81,3 +81,27 @@ func TestFingerprintOfOtherData(t *testing.T) {
 	_, err = data.Fingerprint(c, data.NewSource(broken{readings(10, nil)}, data.Stack[reading]))
 	require.ErrorContains(t, err, "no luck")
 }
+
+// Checkpoints have fingerprints of batches with labels, which models shifted.
+func TestFingerprintOfShiftedLabelsIsThatOfLabels(t *testing.T) {
+	labelled := func(c *tensor.Ctx, samples [][]int32) (*data.Batch, error) {
+		b, err := data.CausalLM(0)(c, samples)
+		if err == nil {
+			b.Tensors[data.Labels] = tensor.Clone(c, b.Tensors[data.InputIDs])
+			b.Tensors[data.ShiftLabels].Free()
+			delete(b.Tensors, data.ShiftLabels)
+		}
+		return b, err
+	}
+	c := tensor.NewCtx(tensor.CPU()).NoGrad()
+	list := data.Slice[[]int32]{{5, 6, 7, 8}, {9}, {5, 9, 2}}
+	want, err := data.Fingerprint(c, data.NewSource(list, labelled))
+	require.NoError(t, err)
+	got, err := data.Fingerprint(c, data.NewSource(list, data.CausalLM(0)))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	list[2][0] = 4
+	got, err = data.Fingerprint(c, data.NewSource(list, data.CausalLM(0)))
+	require.NoError(t, err)
+	require.NotEqual(t, want, got)
+}
