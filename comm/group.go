@@ -58,11 +58,11 @@ type Group struct {
 	flight  *recorder
 	family  *family
 
-	collective *lane
-	running    atomic.Pointer[Handle] // in that lane
+	collective *queue
+	running    atomic.Pointer[Handle] // in that queue
 
 	mu       sync.Mutex // guards what follows
-	messages map[stream]*lane
+	messages map[stream]*queue
 	subs     int // sub-groups made, on all ranks alike
 	err      error
 	closed   bool // by this rank: nothing new begins
@@ -97,13 +97,13 @@ func newGroup(e Engine, unique string, members []int, opts Options, f *family) *
 	if unique == "" {
 		unique = opts.Name
 	}
-	g := &Group{engine: e, unique: unique, members: members, opts: opts, family: f, messages: map[stream]*lane{},
+	g := &Group{engine: e, unique: unique, members: members, opts: opts, family: f, messages: map[stream]*queue{},
 		dead: make(chan struct{}), recorded: make(chan struct{})}
 	watched, stop := context.WithCancel(context.Background())
 	g.stopWatch = stop
 	g.flight = newRecorder(opts.FlightSize)
 	f.add(g)
-	g.collective = newLane(g.execute)
+	g.collective = newQueue(g.execute)
 	devices, err := newDevices(e, opts)
 	g.devices = devices
 	e.OnFailure(g.fail)
@@ -351,13 +351,13 @@ func (g *Group) Close() error {
 		return nil
 	}
 	g.closed = true
-	lanes := []*lane{g.collective}
-	for _, l := range g.messages {
-		lanes = append(lanes, l)
+	queues := []*queue{g.collective}
+	for _, q := range g.messages {
+		queues = append(queues, q)
 	}
 	g.mu.Unlock()
-	for _, l := range lanes {
-		l.close()
+	for _, q := range queues {
+		q.close()
 	}
 	g.mu.Lock()
 	g.left = true
@@ -372,7 +372,7 @@ func (g *Group) Close() error {
 	return errors.Join(g.devices.Close(), g.engine.Close())
 }
 
-// execute runs one call on a lane's goroutine.
+// execute runs one call on a queue's goroutine.
 func (g *Group) execute(h *Handle) {
 	g.mu.Lock()
 	err := g.err
@@ -425,7 +425,7 @@ func (g *Group) run(c *Call, onDevice bool) error {
 	return g.engine.Run(c)
 }
 
-// submit gives a call its number and its place in a lane.
+// submit gives a call its number and its place in a queue.
 func (g *Group) submit(c Call, options []CallOption) *Handle {
 	h := &Handle{done: make(chan struct{}), call: c}
 	h.call.Group, h.call.members = g.opts.Name, g.members
@@ -433,7 +433,7 @@ func (g *Group) submit(c Call, options []CallOption) *Handle {
 	for _, o := range options {
 		h.call.apply(o)
 	}
-	if l := g.laneFor(&h.call); l == nil || !l.push(h, g.flight) {
+	if q := g.queueFor(&h.call); q == nil || !q.push(h, g.flight) {
 		h.finish(ErrClosed)
 	}
 	return h
@@ -454,8 +454,8 @@ func (c *Call) apply(o CallOption) {
 	}
 }
 
-// laneFor returns the lane of a call, nil if the group is closed.
-func (g *Group) laneFor(c *Call) *lane {
+// queueFor returns the queue of a call, nil if the group is closed.
+func (g *Group) queueFor(c *Call) *queue {
 	if !c.Op.PointToPoint() {
 		return g.collective
 	}
@@ -466,7 +466,7 @@ func (g *Group) laneFor(c *Call) *lane {
 	}
 	key := stream{peer: c.Root, op: c.Op}
 	if g.messages[key] == nil {
-		g.messages[key] = newLane(g.execute)
+		g.messages[key] = newQueue(g.execute)
 	}
 	return g.messages[key]
 }

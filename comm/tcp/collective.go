@@ -21,7 +21,7 @@ const (
 func (e *Engine) collective(c *comm.Call) error {
 	c.Encode(e.head)
 	e.head[shown] = 0
-	if e.inner != nil && e.inner.local.Shows(c) {
+	if e.hierarchy != nil && e.hierarchy.local.Shows(c) {
 		e.head[shown] = 1
 	}
 	e.heads[e.rank] = append(e.heads[e.rank][:0], e.head...)
@@ -40,8 +40,8 @@ func (e *Engine) collective(c *comm.Call) error {
 	}
 	switch {
 	case err != nil || handled || c.Op == comm.Barrier || c.Count == 0:
-	case e.inner != nil && hierarchical(c.Op):
-		err = e.inner.run(c)
+	case e.hierarchy != nil && hasLevels(c.Op):
+		err = e.hierarchy.run(c)
 	default:
 		err = e.runner.Run(links{e, c}, c, c.DType)
 	}

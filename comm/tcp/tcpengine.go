@@ -35,7 +35,7 @@ type Engine struct {
 	signatures [][]byte // the heads' beginnings
 	head       []byte
 
-	inner *inner // nil: all bytes go through connections
+	hierarchy *hierarchical // nil: all bytes go through connections
 
 	failure atomic.Pointer[error]
 	gone    []atomic.Pointer[comm.RankLostError]
@@ -43,7 +43,7 @@ type Engine struct {
 	probes  bool          // at a deadline the others are asked how far they are
 	changed chan struct{} // holds one when failure or gone has changed
 
-	mu       sync.Mutex // guards what follows, and the setting of inner
+	mu       sync.Mutex // guards what follows, and the setting of hierarchy
 	onFail   func(error)
 	notified bool
 }
@@ -118,10 +118,10 @@ func (e *Engine) Size() int { return len(e.members) }
 
 // Describe says between how many hosts the connections run.
 func (e *Engine) Describe() comm.Info {
-	if e.inner != nil {
+	if e.hierarchy != nil {
 		return comm.Info{Name: e.over.Name,
 			Path: fmt.Sprintf("hierarchical: shared memory of %d processes on each of %d hosts, %s between hosts",
-				e.inner.local.Size(), e.inner.rail.Size(), e.over.Way)}
+				e.hierarchy.local.Size(), e.hierarchy.rail.Size(), e.over.Way)}
 	}
 	hosts := map[string]bool{}
 	for _, r := range e.members {
@@ -133,8 +133,8 @@ func (e *Engine) Describe() comm.Info {
 
 // Alloc returns memory that the processes of this host share, if the engine has such, else ordinary memory.
 func (e *Engine) Alloc(n int) (*comm.Memory, error) {
-	if e.inner != nil {
-		return e.inner.local.Alloc(n)
+	if e.hierarchy != nil {
+		return e.hierarchy.local.Alloc(n)
 	}
 	return comm.NewMemory(comm.Aligned(n), nil), nil
 }
@@ -193,7 +193,7 @@ func (e *Engine) die(err error) bool {
 	e.signal()
 	e.limit(time.Unix(1, 0))
 	e.mu.Lock()
-	in := e.inner
+	in := e.hierarchy
 	e.mu.Unlock()
 	if in != nil {
 		in.die(err)
@@ -229,8 +229,8 @@ func (e *Engine) Abort(err error) {
 func (e *Engine) Close() error {
 	e.job.Unregister(e.group)
 	var err error
-	if e.inner != nil {
-		err = e.inner.close()
+	if e.hierarchy != nil {
+		err = e.hierarchy.close()
 	}
 	return errors.Join(err, e.release())
 }

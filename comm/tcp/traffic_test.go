@@ -69,13 +69,13 @@ func enginesOn(t *testing.T, hosts, perHost int) []*Engine {
 func hierarchy(t *testing.T, hosts, perHost int) (groups []*comm.Group, sent []atomic.Int64) {
 	sent = make([]atomic.Int64, hosts)
 	for r, e := range enginesOn(t, hosts, perHost) {
-		require.NotNil(t, e.inner)
+		require.NotNil(t, e.hierarchy)
 		for to, p := range e.peers {
 			if p != nil && to/perHost != r/perHost {
 				countTo(p.out, &sent[r/perHost])
 			}
 		}
-		for _, p := range e.inner.rail.peers {
+		for _, p := range e.hierarchy.rail.peers {
 			if p != nil {
 				countTo(p.out, &sent[r/perHost])
 			}

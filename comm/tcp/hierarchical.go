@@ -16,13 +16,13 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// inner is the second level of a hierarchical operation: every rank does its share of it inside its host, in shared
-// memory, and with the ranks of the same number on the other hosts (its rail). No byte goes twice from one host to
-// another: for h hosts each sends 2(h-1)/h of an all-reduce's buffer, however many ranks it has.
+// hierarchical is the second level of a hierarchical operation: every rank does its share of it inside its host, in
+// shared memory, and with the ranks of the same number on the other hosts (its rail). No byte goes twice from one host
+// to another: for h hosts each sends 2(h-1)/h of an all-reduce's buffer, however many ranks it has.
 //
 // The tree over ranks is kept because hosts hold aligned blocks of 2ᵏ consecutive ranks: a block is a subtree, and the
 // tree over hosts is the rest.
-type inner struct {
+type hierarchical struct {
 	e       *Engine
 	local   *window.Engine
 	rail    *Engine
@@ -61,7 +61,7 @@ func (e *Engine) descend(group string) error {
 	if size == 0 {
 		return nil
 	}
-	in := &inner{e: e}
+	in := &hierarchical{e: e}
 	var local, rail []int // ranks in the job
 	for r, inJob := range e.members {
 		if r/size == e.rank/size {
@@ -87,7 +87,7 @@ func (e *Engine) descend(group string) error {
 		return errors.Join(err, in.close())
 	}
 	e.mu.Lock()
-	e.inner = in
+	e.hierarchy = in
 	e.mu.Unlock()
 	if err := e.failure.Load(); err != nil {
 		in.die(*err)
@@ -103,7 +103,7 @@ func (e *Engine) agree(mine error) (bool, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), e.job.Timeout)
 	defer cancel()
-	all, err := e.job.Exchange(ctx, e.group+"/inner", e.members, text)
+	all, err := e.job.Exchange(ctx, e.group+"/hierarchical", e.members, text)
 	if err != nil {
 		return false, err
 	}
@@ -116,13 +116,13 @@ func (e *Engine) agree(mine error) (bool, error) {
 	return true, nil
 }
 
-// hierarchical reports whether an operation has a form for two levels. The others go from rank to rank.
-func hierarchical(op comm.Op) bool {
+// hasLevels reports whether an operation has a form for two levels. The others go from rank to rank.
+func hasLevels(op comm.Op) bool {
 	return op == comm.AllReduce || op == comm.ReduceScatter || op == comm.AllGather || op == comm.Broadcast
 }
 
 // run is a call whose signatures have been compared.
-func (in *inner) run(c *comm.Call) error {
+func (in *hierarchical) run(c *comm.Call) error {
 	in.rail.limit(c.Deadline)
 	if err := in.e.failure.Load(); err != nil {
 		return *err
@@ -135,7 +135,7 @@ func (in *inner) run(c *comm.Call) error {
 }
 
 // inside carries out sub, which is c or a part of it, among the ranks of this host.
-func (in *inner) inside(c, sub *comm.Call) error {
+func (in *hierarchical) inside(c, sub *comm.Call) error {
 	err := in.local.Run(sub)
 	if failure := in.e.failure.Load(); err != nil && failure != nil {
 		return *failure
@@ -144,7 +144,7 @@ func (in *inner) inside(c, sub *comm.Call) error {
 }
 
 // cross is the bridge between hosts.
-func (in *inner) cross(c *comm.Call, give, take []byte, d dtype.DType) error {
+func (in *hierarchical) cross(c *comm.Call, give, take []byte, d dtype.DType) error {
 	sub := *c
 	sub.DType, sub.Count, sub.Root = d, len(give)/d.Size(), c.Root/in.local.Size()
 	if c.Op == comm.ReduceScatter {
@@ -156,7 +156,7 @@ func (in *inner) cross(c *comm.Call, give, take []byte, d dtype.DType) error {
 
 // outside ends an exchange over the rail, sub, that is a part of c: it waits for what is to be sent, and says what an
 // error means.
-func (in *inner) outside(sub, c *comm.Call, err error) error {
+func (in *hierarchical) outside(sub, c *comm.Call, err error) error {
 	for r, p := range in.rail.peers {
 		if p != nil && err == nil {
 			if e := p.out.flush(); e != nil {
@@ -175,7 +175,7 @@ func (in *inner) outside(sub, c *comm.Call, err error) error {
 
 // allGather sends this rank's block over its rail. What comes from another host, one block for each rank of this one,
 // they show each other; meanwhile the next is on its way.
-func (in *inner) allGather(c *comm.Call) error {
+func (in *hierarchical) allGather(c *comm.Call) error {
 	size := c.Count * c.DType.Size()
 	block := func(rank int) []byte { return c.Out[rank*size : (rank+1)*size] }
 	own := block(in.e.rank)
@@ -207,7 +207,7 @@ func (in *inner) allGather(c *comm.Call) error {
 }
 
 // renumber gives an error of a part of the group the ranks and the name of the whole.
-func (in *inner) renumber(err error, c *comm.Call, members []int) error {
+func (in *hierarchical) renumber(err error, c *comm.Call, members []int) error {
 	var timeout *comm.TimeoutError
 	var lost *comm.RankLostError
 	switch {
@@ -226,12 +226,12 @@ func (in *inner) renumber(err error, c *comm.Call, members []int) error {
 }
 
 // die makes calls of both levels return.
-func (in *inner) die(err error) {
+func (in *hierarchical) die(err error) {
 	in.local.Fail(err)
 	in.rail.die(err)
 }
 
-func (in *inner) close() error {
+func (in *hierarchical) close() error {
 	var errs []error
 	if in.local != nil {
 		errs = append(errs, in.local.Close())
