@@ -40,7 +40,10 @@ func TestEstimateMemory(t *testing.T) {
 		"accumulation":  {cfg: small, set: func(a *args.TrainingArguments) { a.GradientAccumulationSteps = 4 }},
 		"checkpointing": {cfg: large, set: func(a *args.TrainingArguments) { a.GradientCheckpointing = true }},
 		"sgd":           {cfg: small, set: func(a *args.TrainingArguments) { a.Optim = args.OptimSGD }},
-		"bf16":          {cfg: large, set: bf16},
+		"momentum": {cfg: small, set: func(a *args.TrainingArguments) {
+			a.Optim, a.OptimArgs = args.OptimSGD, "momentum=0.9"
+		}},
+		"bf16": {cfg: large, set: bf16},
 		"bf16, checkpointing": {cfg: large, set: func(a *args.TrainingArguments) {
 			a.BF16, a.GradientCheckpointing = true, true
 		}},
@@ -101,6 +104,8 @@ func TestEstimateMemory(t *testing.T) {
 			switch name {
 			case "sgd":
 				state = 0
+			case "momentum":
+				state = 4 * n
 			case "bfloat16": // with compensations
 				state = 10 * n
 			}
