@@ -116,6 +116,18 @@ func TestIntersections(t *testing.T) {
 	require.Panics(t, func() { w.Intersect(placement.Whole("w", 12, 6)) })
 }
 
+// Runs of several dims begin and end anywhere in them.
+func TestIntersectionsOfCubes(t *testing.T) {
+	x := placement.Whole("x", 3, 5, 4)
+	middle := x.Along(1, placement.Range{Start: 1, Stop: 3}, placement.Range{Start: 4, Stop: 5})
+	for start := range middle.Numel() {
+		for _, q := range []placement.Placement{x, x.Slice(7, 50), middle.Slice(5, 30),
+			x.Along(1, placement.Range{Start: 2, Stop: 5}).Slice(3, 33)} {
+			requireIntersection(t, middle.Slice(start, min(start+9, middle.Numel())), q)
+		}
+	}
+}
+
 // fused are the indices of a rank of a fused projection of the given sizes.
 func fused(ranks, rank int, sizes ...int) (list ranges) {
 	at := 0

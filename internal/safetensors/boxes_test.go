@@ -162,6 +162,18 @@ func TestBrokenBoxes(t *testing.T) {
 	}
 }
 
+// Boxes that leave elements out are refused.
+func TestBoxesAreTheWholeArray(t *testing.T) {
+	left := projection.Along(1, placement.Range{Stop: 5})
+	a := safetensors.Scattered{DType: dtype.Uint8, Shape: projection.Shape, Stored: []safetensors.Stored{
+		{Placement: left.Slice(0, 7), File: "a"}, {Placement: left.Slice(7, 30), File: "b"}}}
+	require.EqualError(t, safetensors.Placements{"model": {"x": a}}.Check(),
+		`tensor "x" of model: nobody has 42 of 72 elements`)
+	a.Stored = append(a.Stored, safetensors.Stored{
+		Placement: projection.Along(1, placement.Range{Start: 5, Stop: 12}), File: "b"})
+	require.NoError(t, safetensors.Placements{"model": {"x": a}}.Check())
+}
+
 // Files that name very many boxes are refused before each is compared with all others.
 func TestBoxesAreBounded(t *testing.T) {
 	const n = 1001
