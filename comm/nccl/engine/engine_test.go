@@ -44,6 +44,10 @@ type way struct {
 // ways is how many ways there are to each device. They are made before the suite counts goroutines.
 const ways = 6
 
+// spares are streams of each device for groups: one that fails keeps its own, which may have work that never ends. They
+// are made before the suite counts goroutines, too.
+const spares = 24
+
 func newMachine(t *testing.T, n int) *machine {
 	m := &machine{lib: fake.NewNCCL(), ways: map[*tensor.Device]chan *way{}}
 	driver := fake.New(fake.Options{Devices: n})
@@ -55,6 +59,8 @@ func newMachine(t *testing.T, n int) *machine {
 		var borrowed []backend.Stream
 		for range ways {
 			m.ways[dev] <- &way{dev.NewQueue(), tensor.NewCtx(dev).NoGrad()}
+		}
+		for range spares {
 			borrowed = append(borrowed, backendcuda.Borrow(be))
 		}
 		for _, s := range borrowed {
