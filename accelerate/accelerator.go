@@ -127,7 +127,7 @@ func (a *Accelerator) Layout() (samplers.Layout, error) {
 		Interleaved: a.sharding.interleaved(peers.Size()),
 	}
 	if layout.Interleaved {
-		layout.Replicas = a.replicaPeers().size
+		layout.Replicas = a.Replicas().size
 	}
 	return layout, nil
 }

@@ -18,7 +18,7 @@ func Cut(a *Accelerator) string {
 	if n := name[a.sharding.Strategy]; n != "" {
 		strategy = n
 	}
-	s := a.Shards()
+	s := a.sharder()
 	switch {
 	case a.sharding.Strategy == shard.None:
 		return ""
@@ -27,17 +27,18 @@ func Cut(a *Accelerator) string {
 	case s == nil:
 		return ""
 	}
-	words := []string{fmt.Sprintf("%.1f MB of parameters per rank", float64(s.Memory().Parameters)/1e6)}
+	m := s.Memory()
+	words := []string{fmt.Sprintf("%.1f MB of parameters per rank", float64(m.Parameters)/1e6)}
 	if units := s.Units(); units > 0 {
 		words = append([]string{quantity.Of(units, "unit")}, words...)
 	}
 	switch {
 	case s.GathersParameters():
 		words = append(words, "gathered")
-	case s.SharesParameters():
+	case m.Shared:
 		words = append(words, "shared by the ranks of the host")
 	}
-	if n := a.replicaPeers().size; n > 1 {
+	if n := a.Replicas().size; n > 1 {
 		words = append(words, fmt.Sprintf("%d replicas", n))
 	}
 	if a.plan.disk.params {

@@ -158,7 +158,7 @@ func release(a *Accelerator, whole bool) error {
 	if a.grads == nil {
 		return nil
 	}
-	if !whole && a.Shards().GathersParameters() {
+	if !whole && a.GathersParameters() {
 		a.torn = a.tree
 	}
 	grads := a.grads

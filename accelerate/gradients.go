@@ -145,14 +145,14 @@ type sharded struct {
 
 // shardGradients makes a's gradients those, and moves the parameters into shards.
 func shardGradients(a *Accelerator, g *comm.Group, modules []nn.Module) (err error) {
-	replicas := a.replicaPeers().size
+	replicas := a.Replicas().size
 	o := shard.Options{
 		Gradients: a.sharding.Strategy.ShardsGradients(), Prefetch: !a.sharding.NoPrefetch,
 		Parameters:         a.sharding.Strategy.ShardsParameters(),
 		KeepAfterForward:   a.sharding.Strategy == shard.GradOp,
 		Leaves:             int(a.layout.Leaves()) / replicas,
 		DeterministicRanks: max(1, a.plan.exchange.deterministicRanks/replicas),
-		All:                a.Loss().group, Replicas: a.replicaPeers().group,
+		All:                a.Loss().group, Replicas: a.Replicas().group,
 		Usage: a.plan.exchange.buckets,
 	}
 	if o.Stay, err = staying(a); err != nil {

@@ -13,7 +13,7 @@ import (
 // was left with its own shard, and NaN elsewhere. Writing the parameters, as models.LoadWeights does, makes it whole
 // again. It serves package trainer.
 func Incomplete(a *Accelerator) bool {
-	if s := a.Shards(); s.GathersParameters() {
+	if a.GathersParameters() {
 		return a.group != nil && a.group.Err() != nil
 	}
 	if a.torn == nil {

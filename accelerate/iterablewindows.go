@@ -71,7 +71,7 @@ func NewIterableBatches(ctx context.Context, a *Accelerator, src data.IterableSo
 	ranks := a.Data()
 	layout := samplers.Layout{
 		BatchSize: a.plan.batches.eval, AccumulationSteps: 1, WorldSize: ranks.Size(), Rank: ranks.Rank(),
-		Interleaved: a.Shards().GathersParameters(),
+		Interleaved: a.GathersParameters(),
 	}
 	return newIterableWindows(ctx, a, src, layout, nil, maxPlace)
 }

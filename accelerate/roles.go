@@ -80,8 +80,8 @@ func (r *roles) samePart() *Peers { return r.along(partAxes) }
 // shardPeers are the ranks over which a sharded model is spread.
 func (r *roles) shardPeers() *Peers { return r.along(shardAxes) }
 
-// replicaPeers are the ranks that own the same shard as this one, each in its replica of the model.
-func (r *roles) replicaPeers() *Peers { return r.along(comm.DPReplicate) }
+// Replicas are the ranks that own the same shard as this one, each in its replica of a sharded model.
+func (r *roles) Replicas() *Peers { return r.along(comm.DPReplicate) }
 
 // along are the ranks that differ from this one along the given axes.
 func (r *roles) along(axes comm.Axes) *Peers {

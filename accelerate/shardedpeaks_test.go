@@ -105,15 +105,14 @@ func peakOf(t *testing.T, g *comm.Group, bf16 bool, sharding accelerate.Sharding
 		acc.Step()
 	}
 	params = float64(nn.NumParameters(m))
-	s := acc.Shards()
-	if s == nil {
+	if acc.Shards() == nil {
 		return float64(dev.MemStats().Peak + acc.Data().Allocated()), 16 * params, 16 * params, params
 	}
 	state := 0
 	for _, p := range acc.Trained() {
 		state += 8 * p.Numel()
 	}
-	held := s.Memory()
-	return float64(dev.MemStats().Peak + s.Allocated()), float64(held.Parameters + held.Gradients + int64(state)),
+	held := acc.ShardMemory()
+	return float64(dev.MemStats().Peak + held.Allocated), float64(held.Parameters + held.Gradients + int64(state)),
 		float64(held.Together + int64(state)), params
 }

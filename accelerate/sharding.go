@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/nn"
 )
@@ -37,20 +38,52 @@ type Sharding struct {
 // zero_stage say. On one rank it does nothing.
 func WithSharding(s Sharding) Option { return func(a *Accelerator) { a.sharding = s } }
 
-// Shards are this rank's part of the prepared model; nil where the model is not sharded. It serves package trainer,
-// which saves and restores.
-func (a *Accelerator) Shards() *shard.Sharder {
+// sharder keeps this rank's part of the prepared model; nil where the model is not sharded.
+func (a *Accelerator) sharder() *shard.Sharder {
 	if s, ok := a.grads.(*sharded); ok {
 		return s.Sharder
 	}
 	return nil
 }
 
+// Shards are this rank's part of the prepared model; nil where the model is not sharded. They serve those who save and
+// load it.
+func (a *Accelerator) Shards() strategy.Shards {
+	if s := a.sharder(); s != nil {
+		return s
+	}
+	return nil
+}
+
+// ShardMemory is what this rank holds of the prepared model; the zero value where the model is not sharded.
+func (a *Accelerator) ShardMemory() strategy.Memory {
+	if s := a.sharder(); s != nil {
+		return s.Memory()
+	}
+	return strategy.Memory{}
+}
+
+// GathersParameters reports whether all ranks must compute at the same time, since they gather the parameters of a
+// sharded model: a rank without a batch of its own then repeats another.
+func (a *Accelerator) GathersParameters() bool {
+	s := a.sharder()
+	return s != nil && s.GathersParameters()
+}
+
+// Alone calls f, which other ranks do not call, as callbacks of rank 0. If it uses parameters of a sharded model, f
+// ends with an error: to gather them takes all ranks.
+func (a *Accelerator) Alone(f func() error) error {
+	if s := a.sharder(); s != nil {
+		return s.Alone(f)
+	}
+	return f()
+}
+
 // Summon calls f, which may read whole parameters of a sharded model outside of forward passes. They are gathered as f
 // uses them. With write they keep what f makes of them. On every rank f uses the same parameters in the same order.
 // Without shards it only calls f.
 func (a *Accelerator) Summon(write bool, f func() error) error {
-	if s := a.Shards(); s != nil {
+	if s := a.sharder(); s != nil {
 		return s.Summon(write, f)
 	}
 	return f()

@@ -434,7 +434,7 @@ func TestNoSyncOfShardedModels(t *testing.T) {
 				for _, p := range acc.Trained() {
 					sums[p.Name] = string(tensor.ReadBytes(acc.Ctx(), p.Grad()))
 				}
-				for _, e := range acc.Shards().Group().Flight().Entries {
+				for _, e := range acc.Loss().Group().Flight().Entries {
 					if strings.HasPrefix(e.Label, "gradients") {
 						exchanges++
 					}

@@ -187,7 +187,7 @@ func divisor(count float64) float64 {
 // repeats its last, which counts nowhere. One that could not read its data has none: the window ends before ranks
 // compute.
 func (p Pass) evened(ctx context.Context, a *Accelerator, batches []*data.Batch) ([]*data.Batch, error) {
-	if !a.Shards().GathersParameters() {
+	if !a.GathersParameters() {
 		return batches, nil
 	}
 	most := []int64{int64(len(batches))}

@@ -8,7 +8,7 @@ import (
 	"log/slog"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
-	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -228,7 +228,7 @@ type stateWatch struct {
 	before, state int64
 	begin         func() // forgets the peak when training begins; nil: it counts
 	start, peak   int64
-	held          shard.Memory
+	held          strategy.Memory
 	cut, rounded  int64
 }
 
@@ -257,22 +257,17 @@ func (w *stateWatch) OnOptimizerStep(*callbacks.Event) error {
 // OnStepEnd notes the peak, and what there is while the model is sharded.
 func (w *stateWatch) OnStepEnd(*callbacks.Event) error {
 	w.peak = w.dev.MemStats().Peak
-	s := w.t.acc.Shards()
-	if s == nil {
+	if w.t.acc.Shards() == nil {
 		return nil
 	}
-	w.held = s.Memory()
+	w.held = w.t.acc.ShardMemory()
 	w.cut, w.rounded = w.held.Parameters, 0
+	w.held.Parameters += w.held.Uncut
 	if projected := w.t.acc.Tree().Projected(); w.t.args.BF16 || w.t.args.FP16 {
 		for _, p := range w.t.acc.Params() {
 			if projected[p.Name] {
 				w.rounded += int64(2 * p.Numel())
 			}
-		}
-	}
-	for _, p := range w.t.acc.Tree().State() {
-		if !s.Cut(p.Name) {
-			w.held.Parameters += int64(p.Bytes())
 		}
 	}
 	return nil

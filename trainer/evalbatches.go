@@ -36,7 +36,7 @@ func (t *Trainer) evalBatches(ctx context.Context, set evalSet) (evalBatches, er
 		return nil, err
 	}
 	order := &dealtOrder{order: data.EpochOrder(batches, 0), rank: t.acc.Data().Rank(), ranks: t.acc.Data().Size(),
-		even: t.acc.Shards().GathersParameters()}
+		even: t.acc.GathersParameters()}
 	loader, err := data.NewLoader(ctx, t.acc.Ctx().NoGrad(), t.checked(set.src), order, data.LoaderOptions{
 		Workers: t.args.DataloaderNumWorkers, PrefetchFactor: t.args.PrefetchBatches(),
 	})

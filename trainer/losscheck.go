@@ -31,7 +31,7 @@ func (r *run) checkLoss(w *accelerate.Window) error {
 			break
 		}
 	}
-	if r.acc.Shards().GathersParameters() { // all ranks compute at the same time, or none
+	if r.acc.GathersParameters() { // all ranks compute at the same time, or none
 		skip := b == nil
 		if err := r.acc.Agree(r.ctx, &skip); err != nil || skip {
 			return err
@@ -45,7 +45,7 @@ func (r *run) checkLoss(w *accelerate.Window) error {
 	for i, part := range [3][2]int{{0, n}, {0, n / 2}, {n / 2, n}} {
 		var err error
 		if found[i], err = r.probeLoss(b, part[0], part[1]); err != nil {
-			if r.acc.Shards().GathersParameters() {
+			if r.acc.GathersParameters() {
 				return fmt.Errorf("trainer: step %d: the loss of the first %s: %w", r.state.GlobalStep+1,
 					quantity.Of(part[1]-part[0], "sample"), err)
 			}

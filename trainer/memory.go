@@ -66,8 +66,8 @@ func (r *run) memoryMetrics() map[string]float64 {
 		out["train_mem_cpu_peaked_delta"] = float64(max(0, peak-rss))
 	}
 	allocated := r.acc.Data().Allocated()
-	if s := r.acc.Shards(); s != nil {
-		allocated = s.Allocated()
+	if r.acc.Shards() != nil {
+		allocated = r.acc.ShardMemory().Allocated
 	}
 	measured := r.acc.Device().MemStats().Peak/int64(r.sharing) + allocated
 	out["train_mem_peak"] = float64(measured)
@@ -83,7 +83,6 @@ func (r *run) memoryMetrics() map[string]float64 {
 // for a run that keeps something on disk, or if there was no batch.
 func (r *run) estimate() (*MemoryEstimate, error) {
 	m, ok := r.model.(models.Configured)
-	shards := r.acc.Shards()
 	disk := r.args.OffloadOptimizer == args.OffloadDisk || r.args.OffloadParams == args.OffloadDisk
 	if !ok || r.memory.batch == nil || disk {
 		return nil, nil
@@ -106,12 +105,12 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 		return b
 	}
 	a, each, err := r.args, 1, error(nil)
-	if shards != nil && shards.SharesMemory() {
+	if r.acc.ShardMemory().Shared {
 		if a, each, err = sharing(r.args, r.acc.Data().Size()); err != nil {
 			return nil, err
 		}
 	}
-	e, err := estimateMemory(a, r.acc.Data().Size(), shards != nil, fresh, batch, func(t *Trainer) {
+	e, err := estimateMemory(a, r.acc.Data().Size(), r.acc.Shards() != nil, fresh, batch, func(t *Trainer) {
 		t.loss, t.newOptim, t.options = r.loss, r.newOptim, r.options
 	})
 	if err == nil && each > 1 {

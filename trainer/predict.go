@@ -168,7 +168,7 @@ func (t *Trainer) predictBatches(ctx context.Context, batches evalBatches, share
 			}
 		}
 		more := err == nil
-		if t.acc.Shards().GathersParameters() { // all compute at the same time, or none
+		if t.acc.GathersParameters() { // all compute at the same time, or none
 			if err := t.acc.Agree(context.WithoutCancel(ctx), &interrupted, &unread); err != nil {
 				return err
 			}

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
-	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -20,8 +20,8 @@ import (
 
 // scatters reports whether each rank writes what it owns of the model into its own file of a checkpoint.
 func (r *run) scatters() bool {
-	s := r.acc.Shards()
-	return s != nil && r.args.FSDPStateDictType == args.ShardedStateDict && s.Group().Size() == r.acc.WorldSize()
+	return r.acc.Shards() != nil && r.args.FSDPStateDictType == args.ShardedStateDict &&
+		r.acc.Loss().Size() == r.acc.WorldSize()
 }
 
 // checkShared makes it an error of the start, and not of the first save, if the ranks will write a checkpoint together
@@ -32,7 +32,7 @@ func (r *run) checkShared() error {
 	switch {
 	case r.args.SaveStrategy == args.StrategyNo:
 	case r.scatters():
-		group = r.acc.Shards().Group()
+		group = r.acc.Loss().Group()
 	case hook && !r.args.SaveOnlyModel:
 		group = r.acc.Data().Group()
 	}
@@ -75,7 +75,7 @@ func (r *run) writeShards(ctx context.Context) (checkpoint.Info, error) {
 		}
 		content.Parts = append(content.Parts, heads...)
 		for _, p := range r.acc.Params() {
-			if _, stepped := steps[p.Name]; !stepped || !shards.First() {
+			if _, stepped := steps[p.Name]; !stepped || r.acc.Replicas().Rank() != 0 {
 				continue
 			}
 			at, _ := shards.Placement(p.Name)
@@ -88,12 +88,12 @@ func (r *run) writeShards(ctx context.Context) (checkpoint.Info, error) {
 			}
 		}
 	}
-	return r.store.SaveShards(ctx, shards.Group(), r.state.GlobalStep, content)
+	return r.store.SaveShards(ctx, r.acc.Loss().Group(), r.state.GlobalStep, content)
 }
 
 // modelShards is what this rank writes of parameters and buffers. What every rank has is rank 0's to write.
-func (r *run) modelShards(shards *shard.Sharder) (list []checkpoint.Placed) {
-	if !shards.First() {
+func (r *run) modelShards(shards strategy.Shards) (list []checkpoint.Placed) {
+	if r.acc.Replicas().Rank() != 0 {
 		return nil
 	}
 	placed := shards.Placed()
@@ -107,7 +107,7 @@ func (r *run) modelShards(shards *shard.Sharder) (list []checkpoint.Placed) {
 }
 
 // uncut are the parameters and buffers that every rank has.
-func (r *run) uncut(shards *shard.Sharder) (list []tensor.Placed) {
+func (r *run) uncut(shards strategy.Shards) (list []tensor.Placed) {
 	for _, p := range nn.Walk(r.model).State() {
 		if !shards.Cut(p.Name) {
 			list = append(list, p.Placed())
@@ -132,7 +132,7 @@ func (r *run) readModel(ck *checkpoint.Checkpoint) error {
 	return shards.Publish(r.ctx)
 }
 
-func (r *run) readShards(ck *checkpoint.Checkpoint, shards *shard.Sharder) (err error) {
+func (r *run) readShards(ck *checkpoint.Checkpoint, shards strategy.Shards) (err error) {
 	set, err := ck.OpenTensors(models.WeightsBase)
 	if err != nil {
 		return err

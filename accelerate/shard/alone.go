@@ -20,11 +20,8 @@ func (f *flat) refuse() {
 
 // Alone calls f, which other ranks do not call, as callbacks of rank 0. It must not use sharded parameters: to gather
 // them takes all ranks. Where ranks share them (Options.Shared) it could, and is refused all the same, so that a
-// program that works on one host works on several. Of a nil Sharder it only calls f.
+// program that works on one host works on several.
 func (s *Sharder) Alone(f func() error) (err error) {
-	if s == nil {
-		return f()
-	}
 	if s.options.Parameters {
 		s.alone = true
 		defer func() { s.alone = false }()

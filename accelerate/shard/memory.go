@@ -6,30 +6,17 @@ import (
 	"math/bits"
 
 	"github.com/lockstep-ml/lockstep/accelerate/leaves"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 )
 
-// Memory is what a rank holds of a sharded model, in bytes. The optimizer's state comes on top: it is as large as that
-// of the local tensors.
-type Memory struct {
-	// Parameters stay from step to step: shards, or whole parameters where they do not come and go.
-	Parameters int64
-	// Gradients are the sums of a window: those that exist at the same time at its end.
-	Gradients int64
-	// Sums is how many they are for each gradient.
-	Sums int
-	// Gathered is the most that comes and goes: whole parameters of units, and their gradients before each is with its
-	// owner.
-	Gathered int64
-	// Together is the most of all three at one time. A sum is there when its gradient is with its owner: where whole
-	// parameters come and go, those of the last units to come, and of the root, are not when most has come, and where
-	// they stay until the backward pass, none of the leaf's is.
-	Together int64
-}
-
-// Memory counts the buffers of this rank with the empty places at the borders of cells. Parameters that are not cut are
-// not among them.
-func (s *Sharder) Memory() (m Memory) {
-	m.Sums = s.sets()
+// Memory counts the buffers of this rank with the empty places at the borders of cells.
+func (s *Sharder) Memory() (m strategy.Memory) {
+	m.Sums, m.Allocated, m.Shared = s.sets(), s.group.Allocated(), s.options.Shared
+	for _, p := range s.tree.State() {
+		if !s.Cut(p.Name) {
+			m.Uncut += int64(p.Bytes())
+		}
+	}
 	var params, grads []int64 // of whole units, or buckets
 	ranks := int64(s.group.Size())
 	for _, u := range s.units {
@@ -91,9 +78,6 @@ func (s *Sharder) opened() int {
 	return 2 * ring
 }
 
-// SharesMemory reports whether the ranks have the parameters once, in memory that they share.
-func (s *Sharder) SharesMemory() bool { return s.options.Shared }
-
 // sets is how many sums of a gradient exist at the same time.
 func (s *Sharder) sets() int {
 	groups := leaves.Groups(s.options.Leaves, s.options.DeterministicRanks)
@@ -129,7 +113,3 @@ func (s *Sharder) most(units []int64, all bool, n int) int64 {
 	}
 	return root + best
 }
-
-// Allocated is how many bytes this rank holds in memory of the group that has the model once, and its part of what the
-// group shares.
-func (s *Sharder) Allocated() int64 { return s.group.Allocated() }

@@ -63,6 +63,7 @@ type Options struct {
 type Sharder struct {
 	c       *tensor.Ctx // without a Scope
 	group   *comm.Group
+	tree    *nn.Tree
 	options Options
 	host    bool // the device computes in host memory
 
@@ -114,11 +115,8 @@ type exchange struct {
 }
 
 // GathersParameters reports whether all ranks must compute at the same time, since they gather parameters: a rank
-// without a batch of its own then repeats another. It serves a nil Sharder too.
-func (s *Sharder) GathersParameters() bool { return s != nil && s.options.Parameters }
-
-// SharesParameters reports whether the ranks have the parameters together, whole and once.
-func (s *Sharder) SharesParameters() bool { return s.options.Shared }
+// without a batch of its own then repeats another.
+func (s *Sharder) GathersParameters() bool { return s.options.Parameters }
 
 // Units is the number of units whose parameters come and go together; 0 where none do.
 func (s *Sharder) Units() int {
@@ -136,7 +134,7 @@ func New(c *tensor.Ctx, g *comm.Group, tree *nn.Tree, units []Unit, o Options) (
 		o.All = g
 	}
 	o.Gradients = o.Gradients || o.Parameters || o.Shared
-	s := &Sharder{c: c.NoGrad(), group: g, options: o, seen: map[*unit]int{},
+	s := &Sharder{c: c.NoGrad(), group: g, tree: tree, options: o, seen: map[*unit]int{},
 		host: c.Device().HostMemory()}
 	for _, p := range tree.Parameters() {
 		if p.IsLeaf() {
@@ -149,14 +147,14 @@ func New(c *tensor.Ctx, g *comm.Group, tree *nn.Tree, units []Unit, o Options) (
 		if err := s.add(u, i == 0 && u.Module != nil); err != nil {
 			return nil, err
 		}
-		s.freeOld(tree) // so that never more than one unit is there twice
+		s.freeOld() // so that never more than one unit is there twice
 	}
 	if err := tensor.Try(s.cut); err != nil {
 		return nil, err
 	}
 	switch {
 	case o.Parameters:
-		s.watch(tree)
+		s.watch()
 	case o.Shared:
 		if err := s.shareAll(); err != nil {
 			return nil, err
@@ -263,9 +261,9 @@ func (s *Sharder) summed() bool {
 }
 
 // freeOld frees the memory that the parameters had before, if nothing of the model lies there any more.
-func (s *Sharder) freeOld(tree *nn.Tree) {
+func (s *Sharder) freeOld() {
 	for _, old := range s.old {
-		if !slices.ContainsFunc(tree.State(), func(t tensor.Named) bool { return t.SharesMemory(old) }) {
+		if !slices.ContainsFunc(s.tree.State(), func(t tensor.Named) bool { return t.SharesMemory(old) }) {
 			old.Free()
 		}
 	}
@@ -309,8 +307,7 @@ func (s *Sharder) index(name string) int {
 	return slices.IndexFunc(s.params, func(p tensor.Named) bool { return p.Name == name })
 }
 
-// Gather gives rank 0 the whole of a vector that is cut as the trained parameter of a name is, such as an optimizer's
-// state; mine is this rank's part, nil if it owns nothing. Other ranks get zeros. It is collective.
+// Gather implements strategy.Shards.
 func (s *Sharder) Gather(ctx context.Context, name string, dt tensor.DType, mine *tensor.Tensor) (whole []byte,
 	err error) {
 	i := s.index(name)
@@ -614,7 +611,8 @@ func (s *Sharder) partials(lo, hi, cells int) ([]float64, error) {
 	return all, err
 }
 
-// Publish makes the whole parameters on every rank what the ranks made of their local tensors. It is collective.
+// Publish implements strategy.Shards: the whole parameters on every rank become what the ranks made of their local
+// tensors.
 func (s *Sharder) Publish(ctx context.Context) error {
 	var handles []*comm.Handle
 	for _, f := range s.flats {

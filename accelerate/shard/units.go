@@ -8,9 +8,9 @@ import (
 )
 
 // watch makes the parameters of units come and go with the passes of their modules.
-func (s *Sharder) watch(tree *nn.Tree) {
+func (s *Sharder) watch() {
 	for _, u := range s.units {
-		s.unhook = append(s.unhook, tree.AddHooks(u.Module, &nn.Hooks{
+		s.unhook = append(s.unhook, s.tree.AddHooks(u.Module, &nn.Hooks{
 			PreForward: func(c *nn.Ctx) {
 				u.lower = c.Lower()
 				if c.Recomputing() {

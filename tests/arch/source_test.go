@@ -402,34 +402,3 @@ func TestCgoIsConstrainedBites(t *testing.T) {
 	requireBites(t, cgo, "data/a.go", "package a\nimport \"C\"\n\n//go:build cgo\n",
 		`data/a.go: import "C" without a build constraint: CGO_ENABLED=0 needs a fallback`)
 }
-
-// mostMethods is how many methods a type in accelerate may have: with more, nobody finds the one that they need.
-const mostMethods = 30
-
-func TestTypesOfAccelerateStaySmall(t *testing.T) {
-	files, err := tree()
-	require.NoError(t, err)
-	counts := map[string]int{}
-	for _, f := range files {
-		if f.test || f.dir != "accelerate" {
-			continue
-		}
-		for _, d := range f.ast.Decls {
-			fn, ok := d.(*ast.FuncDecl)
-			if !ok || fn.Recv == nil {
-				continue
-			}
-			receiver := fn.Recv.List[0].Type
-			if p, ok := receiver.(*ast.StarExpr); ok {
-				receiver = p.X
-			}
-			if name, ok := receiver.(*ast.Ident); ok {
-				counts[name.Name]++
-			}
-		}
-	}
-	require.Greater(t, counts["Accelerator"], 20, "the methods are counted")
-	for name, n := range counts {
-		require.LessOrEqual(t, n, mostMethods, "methods of accelerate.%s", name)
-	}
-}
