@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"math/bits"
 	"time"
 
@@ -48,8 +47,7 @@ type Accelerator struct {
 	noSync int      // nested calls of NoSync
 
 	sharding Sharding
-	layout   samplers.Layout // of the training stream, as of Place
-	placed   bool            // Place is done, and Prepare is not
+	layout   samplers.Layout // of the training stream, as of Prepare
 
 	hook  ddp.Hook // nil: what ddp_comm_hook says
 	own   precisions
@@ -132,43 +130,52 @@ func (a *Accelerator) Layout() (samplers.Layout, error) {
 	return layout, nil
 }
 
-// Prepare prepares a model and its optimizer for training. Nothing is wrapped: the caller keeps
-// using the same model. units are the modules to recompute in backward, if gradient
-// checkpointing is on. With several ranks it checks that all have the same arguments, kernels
+// OptimizerFunc makes the optimizer of a rank. It gets the accelerator's context and the parameters that this rank
+// updates: the trained ones or, where the model is sharded, what the rank owns of each, as vectors under the
+// parameters' names.
+type OptimizerFunc func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error)
+
+// Prepare prepares a model for training and makes its optimizer. Nothing is wrapped: the caller keeps
+// using the same model. Without an OptimizerFunc (nil) the loop updates the parameters by itself. units are the
+// modules to recompute in backward, if gradient checkpointing is on, and those whose parameters a sharded model
+// gathers together. With several ranks it checks that all have the same arguments, kernels
 // and parameters, copies rank 0's parameters and buffers to every rank, and sets up the
 // exchange of gradients.
 //
 // Parameters that require a gradient now are trained. They may be frozen and unfrozen between steps, on
 // all ranks alike; one that is frozen now stays so: Reduce returns an error if it requires a gradient
 // later. To unfreeze layers one by one, prepare with all trainable and then freeze some.
-func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.Optimizer, units []nn.Module) error {
-	if !a.placed || a.model != model {
-		if err := a.Place(ctx, model, units); err != nil {
-			return err
-		}
+func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, newOptimizer OptimizerFunc,
+	units ...nn.Module) error {
+	if err := spread(ctx, a, model, units); err != nil || newOptimizer == nil {
+		return err
+	}
+	opt, err := newOptimizer(a.ctx, a.Trained())
+	switch {
+	case err != nil:
+		return err
+	case opt == nil:
+		return errors.New("accelerate: the OptimizerFunc returned no optimizer: want one, or Prepare without function")
 	}
 	if err := a.grads.check(opt); err != nil {
 		return err
 	}
-	if opt != nil { // not of a loop that steps by itself
-		if err := checkMemory(a, opt); err != nil {
-			return err
-		}
-		if err := offloadState(a, opt); err != nil {
-			return err
-		}
+	if err := checkMemory(a, opt); err != nil {
+		return err
 	}
-	a.opt, a.placed = opt, false
+	if err := offloadState(a, opt); err != nil {
+		return err
+	}
+	a.opt = opt
 	return nil
 }
 
-// Place is the part of Prepare that comes before the optimizer is made: it puts the model's parameters where they
-// belong. Where they are sharded (see Sharding), the optimizer is made for Trained, after Place and before Prepare.
-func (a *Accelerator) Place(ctx context.Context, model nn.Module, units []nn.Module) error {
+// spread puts the model's parameters where they belong, and readies the exchange of their gradients.
+func spread(ctx context.Context, a *Accelerator, model nn.Module, units []nn.Module) error {
 	if err := release(a, true); err != nil {
 		return err
 	}
-	a.model, a.tree, a.opt, a.units, a.placed, a.torn = model, nn.Walk(model), nil, nil, false, nil
+	a.model, a.tree, a.opt, a.units, a.torn = model, nn.Walk(model), nil, nil, nil
 	if a.plan.recompute {
 		if len(units) == 0 {
 			return fmt.Errorf("accelerate: gradient_checkpointing is on, but %T names no units to recompute "+
@@ -198,7 +205,6 @@ func (a *Accelerator) Place(ctx context.Context, model nn.Module, units []nn.Mod
 	}
 	switch {
 	case a.size == 1:
-		a.placed = true
 		return nil
 	case a.group == nil:
 		return fmt.Errorf("accelerate: rank %d of %d is not connected: want Connect before Prepare", a.rank, a.size)
@@ -206,11 +212,7 @@ func (a *Accelerator) Place(ctx context.Context, model nn.Module, units []nn.Mod
 		return fmt.Errorf("accelerate: rank %d of %d has no groups of its mesh: want Open before Prepare", a.rank,
 			a.size)
 	}
-	if err := a.join(ctx, units); err != nil {
-		return err
-	}
-	a.placed = true
-	return nil
+	return a.join(ctx, units)
 }
 
 // findTrained finds the parameters that are trained and refuses a model that cannot be.
@@ -250,8 +252,10 @@ func (a *Accelerator) Tree() *nn.Tree { return a.tree }
 // Params are the trained parameters in registration order.
 func (a *Accelerator) Params() []tensor.Named { return a.params }
 
-// Trained is what the optimizer of this rank updates: the trained parameters or, where they are sharded, what the rank
-// owns of them, as vectors under the parameters' names. Reduce leaves the gradients there.
+// Optimizer is the one that Prepare made; nil without.
+func (a *Accelerator) Optimizer() *optim.Optimizer { return a.opt }
+
+// Trained is what the optimizer of this rank updates: see OptimizerFunc. Reduce leaves the gradients there.
 func (a *Accelerator) Trained() []tensor.Named { return a.grads.trained() }
 
 // TrainCtx is the context of a training forward pass whose first sample has the given
@@ -363,37 +367,41 @@ func checkDTypes(a *Accelerator) error {
 
 // ClipGradNorm clips the joint L2 norm of all gradients to maxNorm (0 only measures it) and returns the norm before
 // clipping, without the scale of fp16, which it takes away. The gradients themselves stay unchanged: Step scales them
-// in the pass that reads them. Where the model is sharded it is collective, as Step is, and panics with a *tensor.Error
-// if a rank is lost, which Run returns as an error.
-func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {
+// in the pass that reads them. It is collective, as Step is; it returns an error if a rank is lost.
+func (a *Accelerator) ClipGradNorm(ctx context.Context, maxNorm float64) (norm float64, err error) {
 	defer a.trace.phase(a.rank, "clip", time.Now())
+	if norm, err = a.grads.norm(ctx); err != nil {
+		return 0, fmt.Errorf("accelerate: norm of the gradients: %w", err)
+	}
 	scale := a.scaler.factor()
-	norm := a.grads.norm() / scale
+	norm /= scale
 	a.norm = norm
 	if a.opt != nil {
 		a.opt.ScaleGrads(optim.ClipFactor(norm, maxNorm) / scale)
 	}
-	return norm
+	return norm, nil
 }
 
 // Step updates the parameters, and updates running statistics (batch norm's) with each leaf
 // of the window, in order. If Step is not called, both stay as they were; so do they under fp16
 // if the gradients overflowed, which changes the scale instead, and after a window without loss terms, which would move
-// parameters by momentum and weight decay alone.
-func (a *Accelerator) Step() {
+// parameters by momentum and weight decay alone. It is collective; it returns an error if a rank is lost.
+func (a *Accelerator) Step(ctx context.Context) error {
 	if a.empty.all {
 		if l, ok := a.grads.(*alone); ok {
-			l.averageIfDue()
+			return l.averageIfDue(ctx)
 		}
-		return
+		return nil
 	}
 	if a.scaler != nil {
 		if a.norm < 0 {
-			a.ClipGradNorm(0)
+			if _, err := a.ClipGradNorm(ctx, 0); err != nil {
+				return err
+			}
 		}
-		overflow := math.IsNaN(a.norm) || math.IsInf(a.norm, 0)
+		overflow := !finite(a.norm)
 		if a.scaler.update(overflow); overflow {
-			return
+			return nil
 		}
 	}
 	defer a.trace.collectives(a.rank, a.group)
@@ -401,10 +409,13 @@ func (a *Accelerator) Step() {
 	if !a.empty.own {
 		a.opt.Step(a.ctx)
 	}
-	a.grads.stepped()
+	if err := a.grads.stepped(ctx); err != nil {
+		return fmt.Errorf("accelerate: step: %w", err)
+	}
 	if a.stats != nil && !a.empty.own {
 		a.stats.track()
 	}
+	return nil
 }
 
 // emptiness tells whether a window has no loss terms: on any rank, and in the micro-batches that the optimizer of this

@@ -39,9 +39,7 @@ func prepared(t *testing.T, a *args.TrainingArguments) (*accelerate.Accelerator,
 	acc, err := accelerate.New(a)
 	require.NoError(t, err)
 	m := newLine(acc.Device())
-	group := &optim.Group{LR: 1}
-	group.Params = nn.NamedParameters(m)
-	require.NoError(t, acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{group}), []nn.Module{m}))
+	require.NoError(t, acc.Prepare(t.Context(), m, sgd(1), m))
 	return acc, m
 }
 
@@ -111,7 +109,7 @@ func TestLayout(t *testing.T) {
 	require.ErrorContains(t, err, "21")
 	_, err = acc.Windows(t.Context(), numbers(30), samplers.NewSequential(30), 2)
 	require.ErrorContains(t, err, "21")
-	require.ErrorContains(t, acc.Prepare(t.Context(), newLine(tensor.CPU()), nil, nil), "21")
+	require.ErrorContains(t, acc.Prepare(t.Context(), newLine(tensor.CPU()), nil), "21")
 }
 
 func TestPrepareErrors(t *testing.T) {
@@ -121,21 +119,21 @@ func TestPrepareErrors(t *testing.T) {
 
 	frozen := newLine(tensor.CPU())
 	frozen.Linear.Weight.SetRequiresGrad(false)
-	require.NoError(t, acc.Prepare(t.Context(), frozen, nil, nil))
+	require.NoError(t, acc.Prepare(t.Context(), frozen, nil))
 	require.Len(t, acc.Params(), 1)
 	require.Equal(t, "linear.bias", acc.Params()[0].Name)
 	frozen.Linear.Bias.SetRequiresGrad(false)
-	require.EqualError(t, acc.Prepare(t.Context(), frozen, nil, nil),
+	require.EqualError(t, acc.Prepare(t.Context(), frozen, nil),
 		"accelerate: the model has no parameter that requires grad: nothing to train")
 
 	dev := tensor.NewCPU(1)
 	defer dev.Close()
-	require.ErrorContains(t, acc.Prepare(t.Context(), newLine(dev), nil, nil),
+	require.ErrorContains(t, acc.Prepare(t.Context(), newLine(dev), nil),
 		"accelerate: parameter linear.weight is on ")
 
 	a.GradientCheckpointing = true
 	accelerate.SetArguments(acc, a)
-	require.EqualError(t, acc.Prepare(t.Context(), newLine(tensor.CPU()), nil, nil),
+	require.EqualError(t, acc.Prepare(t.Context(), newLine(tensor.CPU()), nil),
 		"accelerate: gradient_checkpointing is on, but *accelerate_test.line names no units to recompute "+
 			"(models.Recomputable)")
 }
@@ -152,8 +150,8 @@ func step(t *testing.T, acc *accelerate.Accelerator, m *line, window float64) fl
 		})
 	}
 	require.NoError(t, acc.Reduce(t.Context()))
-	norm := acc.ClipGradNorm(0.1)
-	acc.Step()
+	norm := clip(t, acc, 0.1)
+	require.NoError(t, acc.Step(t.Context()))
 	return norm
 }
 
@@ -183,7 +181,7 @@ func TestStep(t *testing.T) {
 
 	acc.ZeroGrad()
 	require.Nil(t, m.Linear.Weight.Grad())
-	require.Zero(t, acc.ClipGradNorm(1))
+	require.Zero(t, clip(t, acc, 1))
 }
 
 // A window without any loss term has gradients of zero, not NaN.
@@ -193,7 +191,7 @@ func TestBackwardWithoutTerms(t *testing.T) {
 	loss := tensor.Affine(c.Ctx, tensor.Sum(c.Ctx, m.Linear.Weight.Tensor, nil, false), 0, 0)
 	acc.Backward(c, loss, 0, 0, false)
 	require.NoError(t, acc.Reduce(t.Context()))
-	require.Zero(t, acc.ClipGradNorm(1))
+	require.Zero(t, clip(t, acc, 1))
 }
 
 // Dropout draws by the position in the training stream, and not at all in evaluation;
@@ -245,9 +243,7 @@ func TestGradientCheckpointingChangesNoBitOfAGroup(t *testing.T) {
 		require.NoError(t, err)
 		m := &wide{Linear: nn.NewLinear(nn.NewInit(acc.Device(), 1).Sub("linear"),
 			nn.LinearConfig{In: width, Out: width, NoBias: true})}
-		group := &optim.Group{Params: []tensor.Named{{Name: "linear.weight", Tensor: m.Linear.Weight.Tensor}}}
-		require.NoError(t, acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{group}),
-			[]nn.Module{m.Linear}))
+		require.NoError(t, acc.Prepare(t.Context(), m, sgd(0), m.Linear))
 		var batches []*data.Batch
 		for leaf := range accumulation {
 			c := acc.Ctx().NoGrad().WithRandom(3, 0)
@@ -296,7 +292,7 @@ func TestFirstStepChecksDTypes(t *testing.T) {
 	a.BF16, a.GradientAccumulationSteps = true, 2
 	acc, m := prepared(t, a)
 	step(t, acc, m, 0)
-	require.NoError(t, acc.Prepare(t.Context(), m, adamW(acc, m), nil))
+	require.NoError(t, acc.Prepare(t.Context(), m, adamW))
 	var ran tensor.DTypeCounts
 	c := acc.Ctx().CountDTypes(&ran).Sub("head")
 	tensor.MatMul(c, tensor.Ones(c, tensor.Float32, 2, 2), tensor.Ones(c, tensor.Float32, 2, 2))

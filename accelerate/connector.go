@@ -48,8 +48,8 @@ func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelera
 	return RunRanks(ctx, ranks, body)
 }
 
-// SetArguments makes a rank follow other arguments from its next Place on, as a run does that resumes with those of its
-// checkpoint. The device, the ranks, their engine and the sharding stay as New chose them.
+// SetArguments makes a rank follow other arguments from its next Prepare on, as a run does that resumes with those of
+// its checkpoint. The device, the ranks, their engine and the sharding stay as New chose them.
 func SetArguments(acc *Accelerator, a *args.TrainingArguments) { acc.plan = planOf(a) }
 
 // plan is what the arguments come to, in the words of this package and of those below it.
@@ -124,7 +124,7 @@ type exchange struct {
 // localSteps are ranks that step on their own and average their parameters.
 type localSteps struct{ every, after int64 } // every 0: they do not
 
-// unitRule chooses the units of a sharded model; without either they are those that Place is given.
+// unitRule chooses the units of a sharded model; without either they are those that Prepare is given.
 type unitRule struct {
 	classes []string // by type
 	least   int      // by the number of parameters

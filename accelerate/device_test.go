@@ -160,7 +160,7 @@ func TestMoveModel(t *testing.T) {
 	acc, err := accelerate.New(rankArgs(1), accelerate.WithDevice(dev))
 	require.NoError(t, err)
 	m := netOf(nn.NewInit(tensor.CPU(), 3))
-	require.ErrorContains(t, acc.Prepare(t.Context(), m, nil, nil), "is on cpu: want deferred: call MoveModel")
+	require.ErrorContains(t, acc.Prepare(t.Context(), m, nil), "is on cpu: want deferred: call MoveModel")
 	c := tensor.NewCtx(tensor.CPU())
 	before, first := tensor.ReadBytes(c, m.First.Weight.Tensor), m.First.Weight.Tensor
 	part := tensor.Slice(c.NoGrad(), first, 0, 1, 2)
@@ -171,7 +171,7 @@ func TestMoveModel(t *testing.T) {
 	require.Same(t, dev, part.Device())
 	require.Equal(t, before, tensor.ReadBytes(acc.Ctx(), first))
 	require.NoError(t, accelerate.MoveModel(acc, m), "it is there")
-	require.NoError(t, acc.Prepare(t.Context(), m, adamW(acc, m), nil))
+	require.NoError(t, acc.Prepare(t.Context(), m, adamW))
 
 	first.SwapGrad(tensor.ZerosLike(acc.Ctx().NoGrad(), first), true)
 	home, err := accelerate.New(rankArgs(1))

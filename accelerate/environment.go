@@ -37,7 +37,7 @@ func (e Environment) Same(other Environment) bool {
 		(e.Exchange == other.Exchange || e.Exchange == "" || other.Exchange == "")
 }
 
-// EnvironmentOf is that of all ranks after Place or Prepare, and this rank's before.
+// EnvironmentOf is that of all ranks after Prepare, and this rank's before.
 func EnvironmentOf(a *Accelerator) Environment {
 	e := Environment{Devices: a.versions}
 	if a.group != nil {

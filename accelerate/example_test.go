@@ -42,8 +42,14 @@ func Example() {
 func exampleLoop(acc *accelerate.Accelerator) error {
 	const steps = 100
 	ctx := context.Background()
-	model, opt := exampleModel(acc)
-	if err := acc.Prepare(ctx, model, opt, nil); err != nil {
+	model, err := mlp.New(nn.NewInit(acc.Device(), 42), mlp.Config{Sizes: []int{1, 1}}) // y = ax + b
+	if err != nil {
+		return err
+	}
+	newOptimizer := func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
+		return optim.SGD{Momentum: 0.5}.New(c, []*optim.Group{{LR: 0.1, Params: params}}), nil
+	}
+	if err := acc.Prepare(ctx, model, newOptimizer); err != nil {
 		return err
 	}
 	windows, err := acc.Windows(ctx, examplePoints, samplers.NewRandom(int64(examplePoints.Len()), 42), steps)
@@ -60,20 +66,11 @@ func exampleLoop(acc *accelerate.Accelerator) error {
 		if err != nil {
 			return err
 		}
-		acc.Step() // with the gradients of all ranks
+		if err := acc.Step(ctx); err != nil { // with the gradients of all ranks
+			return err
+		}
 	}
 	_, err = acc.Print(os.Stdout, fmt.Sprintf("%d ranks: y = %.1fx + %.1f", acc.WorldSize(), // on rank 0 only
 		tensor.Item(acc.Ctx(), model.Layers[0].Weight.Tensor), tensor.Item(acc.Ctx(), model.Layers[0].Bias.Tensor)))
 	return err
-}
-
-// exampleModel is y = ax + b and an optimizer for it.
-func exampleModel(acc *accelerate.Accelerator) (*mlp.Model, *optim.Optimizer) {
-	model, err := mlp.New(nn.NewInit(acc.Device(), 42), mlp.Config{Sizes: []int{1, 1}})
-	if err != nil {
-		panic(err)
-	}
-	group := &optim.Group{LR: 0.1}
-	group.Params = nn.NamedParameters(model)
-	return model, optim.SGD{Momentum: 0.5}.New(acc.Ctx(), []*optim.Group{group})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// join makes this rank part of the job: see Place.
+// join makes this rank part of the job: see Prepare.
 func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	hook, err := commHook(a.hook, a.plan.exchange)
 	if err != nil {
@@ -167,7 +167,7 @@ func release(a *Accelerator, whole bool) error {
 	return err
 }
 
-// Unshard ends what Place and Prepare began: the parameters of a sharded model become whole again, on every rank, and
+// Unshard ends what Prepare began: the parameters of a sharded model become whole again, on every rank, and
 // can be read and saved by each alone. It is collective. Prepare follows it before training goes on.
 func (a *Accelerator) Unshard(ctx context.Context) error {
 	if err := a.Barrier(ctx); err != nil { // a group that failed gives nothing back

@@ -35,12 +35,12 @@ type gradients interface {
 	// check refuses an optimizer that is not one of trained.
 	check(opt *optim.Optimizer) error
 	// norm is the L2 norm of the sums.
-	norm() float64
+	norm(ctx context.Context) (float64, error)
 	// local are the parameters whose gradients norm measures, if this rank can do that by itself and on its device; nil
 	// if not.
 	local() []tensor.Named
 	// stepped makes known what the optimizer did.
-	stepped()
+	stepped(ctx context.Context) error
 	// reset forgets gradients and readies the next window.
 	reset()
 	// close ends the exchange. With whole it is collective, and gives parameters that are sharded back.
@@ -68,13 +68,13 @@ func (w *whole) begin(leaf int, last bool) {
 	w.last = last
 }
 
-func (w *whole) sends() bool             { return false }
-func (w *whole) ready(int)               {}
-func (w *whole) end()                    { w.last = false }
-func (w *whole) trained() []tensor.Named { return w.a.params }
-func (w *whole) stepped()                {}
-func (w *whole) reset()                  { w.sum.reset() }
-func (w *whole) close(bool) error        { return nil }
+func (w *whole) sends() bool                   { return false }
+func (w *whole) ready(int)                     {}
+func (w *whole) end()                          { w.last = false }
+func (w *whole) trained() []tensor.Named       { return w.a.params }
+func (w *whole) stepped(context.Context) error { return nil }
+func (w *whole) reset()                        { w.sum.reset() }
+func (w *whole) close(bool) error              { return nil }
 
 func (w *whole) check(*optim.Optimizer) error { return nil }
 
@@ -82,7 +82,9 @@ func (w *whole) finish(context.Context) error { return tensor.Try(w.sum.finish) 
 
 func (w *whole) local() []tensor.Named { return w.a.params }
 
-func (w *whole) norm() float64 { return optim.GradNorm(w.a.ctx, w.a.params) }
+func (w *whole) norm(context.Context) (float64, error) {
+	return optim.GradNorm(w.a.ctx, w.a.params), nil
+}
 
 // reduced are the gradients of a rank that has all parameters and sums gradients with the other ranks.
 type reduced struct {
@@ -269,9 +271,6 @@ func (s *sharded) trained() []tensor.Named { return s.mine }
 
 // check refuses an optimizer over whole parameters.
 func (s *sharded) check(opt *optim.Optimizer) error {
-	if opt == nil { // a loop that steps by itself
-		return nil
-	}
 	mine := map[*tensor.Tensor]bool{}
 	for _, p := range s.mine {
 		mine[p.Tensor] = true
@@ -284,7 +283,7 @@ func (s *sharded) check(opt *optim.Optimizer) error {
 	for _, p := range opt.Params() {
 		if !mine[p.Tensor] {
 			return fmt.Errorf("accelerate: the optimizer has the whole parameter %s, which is sharded: want one over "+
-				"Trained, made after Place and before Prepare", p.Name)
+				"the parameters that Prepare passes to its OptimizerFunc", p.Name)
 		}
 	}
 	return nil
@@ -292,19 +291,12 @@ func (s *sharded) check(opt *optim.Optimizer) error {
 
 func (s *sharded) local() []tensor.Named { return nil }
 
-func (s *sharded) norm() float64 {
-	squares, err := s.Squares(context.Background())
-	if err != nil {
-		panic(&tensor.Error{Op: "accelerate.ClipGradNorm", Msg: err.Error(), Cause: err})
-	}
-	return math.Sqrt(squares)
+func (s *sharded) norm(ctx context.Context) (float64, error) {
+	squares, err := s.Squares(ctx)
+	return math.Sqrt(squares), err
 }
 
-func (s *sharded) stepped() {
-	if err := s.Publish(context.Background()); err != nil {
-		panic(&tensor.Error{Op: "accelerate.Step", Msg: err.Error(), Cause: err})
-	}
-}
+func (s *sharded) stepped(ctx context.Context) error { return s.Publish(ctx) }
 
 func (s *sharded) reset() {
 	s.rounds, s.last = 0, false

@@ -40,36 +40,34 @@ func (l *alone) finish(ctx context.Context) error {
 }
 
 // norm is that of this rank's gradients; NaN if that of any rank is not finite, so that all leave out the same steps.
-func (l *alone) norm() float64 {
-	norm := l.whole.norm()
+func (l *alone) norm(ctx context.Context) (float64, error) {
+	norm := optim.GradNorm(l.a.ctx, l.a.params)
 	sum := []float64{norm}
-	if err := l.a.Data().SumFloats(context.Background(), sum, "gradient norms"); err != nil {
-		panic(&tensor.Error{Op: "accelerate.ClipGradNorm", Msg: err.Error(), Cause: err})
+	if err := l.a.Data().SumFloats(ctx, sum, "gradient norms"); err != nil {
+		return 0, err
 	}
-	if math.IsNaN(sum[0]) || math.IsInf(sum[0], 0) {
-		return math.NaN()
+	if !finite(sum[0]) {
+		norm = math.NaN()
 	}
-	return norm
+	return norm, nil
 }
 
 // local is nil, since the ranks must leave out the same steps.
 func (l *alone) local() []tensor.Named { return nil }
 
-func (l *alone) stepped() {
+func (l *alone) stepped(ctx context.Context) error {
 	l.different = true
-	l.averageIfDue()
+	return l.averageIfDue(ctx)
 }
 
 // averageIfDue averages the parameters after each local_sgd_steps windows, whether or not a rank had loss terms in
 // them.
-func (l *alone) averageIfDue() {
+func (l *alone) averageIfDue(ctx context.Context) error {
 	every := l.a.plan.local.every
 	if (l.steps-l.since)/every == (l.averaged-l.since)/every {
-		return
+		return nil
 	}
-	if err := l.average(context.Background()); err != nil {
-		panic(&tensor.Error{Op: "accelerate.Step", Msg: err.Error(), Cause: err})
-	}
+	return l.average(ctx)
 }
 
 // average makes the parameters the means over the ranks. It is collective.

@@ -26,7 +26,7 @@ func localSteps(t *testing.T, n, steps int, set func(a *args.TrainingArguments),
 	ranks := accelerators(t, n, func(_ int, a *args.TrainingArguments) { set(a) })
 	errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
 		m := newNet(acc.Device(), 1)
-		if err := acc.Prepare(t.Context(), m, adamW(acc, m), nil); err != nil {
+		if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 			return err
 		}
 		own, first := 8/parts, part
@@ -41,8 +41,8 @@ func localSteps(t *testing.T, n, steps int, set func(a *args.TrainingArguments),
 			if _, err := acc.Accumulate(t.Context(), batches, m.loss); err != nil {
 				return err
 			}
-			acc.ClipGradNorm(0.5)
-			acc.Step()
+			clip(t, acc, 0.5)
+			require.NoError(t, acc.Step(t.Context()))
 			out[acc.Rank()] = append(out[acc.Rank()], weights(acc, m))
 		}
 		return nil
@@ -117,7 +117,7 @@ func TestLocalSGDSkipsOnAllRanks(t *testing.T) {
 	ranks := accelerators(t, 2, func(_ int, a *args.TrainingArguments) { a.LocalSGDSteps = 2 })
 	errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
 		m := newNet(acc.Device(), 1)
-		if err := acc.Prepare(t.Context(), m, adamW(acc, m), nil); err != nil {
+		if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 			return err
 		}
 		b := batch(acc.Ctx(), acc.Rank(), true)
@@ -128,7 +128,7 @@ func TestLocalSGDSkipsOnAllRanks(t *testing.T) {
 			}
 			return loss
 		})
-		require.True(t, math.IsNaN(acc.ClipGradNorm(1)), "rank %d", acc.Rank())
+		require.True(t, math.IsNaN(clip(t, acc, 1)), "rank %d", acc.Rank())
 		return err
 	})
 	require.Equal(t, []error{nil, nil}, errs)
@@ -140,8 +140,7 @@ func TestAverageState(t *testing.T) {
 	ranks := accelerators(t, 2, func(_ int, a *args.TrainingArguments) { a.LocalSGDSteps = 100 })
 	errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
 		m := newNet(acc.Device(), 1)
-		opt := adamW(acc, m)
-		if err := acc.Prepare(t.Context(), m, opt, nil); err != nil {
+		if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 			return err
 		}
 		for s := range 3 {
@@ -152,13 +151,13 @@ func TestAverageState(t *testing.T) {
 			if _, err := acc.Accumulate(t.Context(), batches, m.loss); err != nil {
 				return err
 			}
-			acc.ClipGradNorm(0)
-			acc.Step()
+			clip(t, acc, 0)
+			require.NoError(t, acc.Step(t.Context()))
 		}
 		if err := accelerate.AverageState(t.Context(), acc); err != nil {
 			return err
 		}
-		all, state := weights(acc, m), opt.State()
+		all, state := weights(acc, m), acc.Optimizer().State()
 		for name, x := range state.Tensors {
 			all[name] = string(tensor.ReadBytes(acc.Ctx(), x))
 		}
@@ -183,7 +182,7 @@ func TestLocalSGDRefuses(t *testing.T) {
 		a := rankArgs(2)
 		a.LocalSGDSteps = 2
 		err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
-			return acc.Place(t.Context(), newNet(acc.Device(), 1), nil)
+			return acc.Prepare(t.Context(), newNet(acc.Device(), 1), nil)
 		}, accelerate.WithLogger(quiet), opt)
 		require.ErrorContains(t, err, want)
 	}

@@ -84,14 +84,23 @@ func batch(c *tensor.Ctx, place int, extra bool) *data.Batch {
 }
 
 // adamW is the optimizer of all of a model's parameters that are trained.
-func adamW(acc *accelerate.Accelerator, m nn.Module) *optim.Optimizer {
-	group := &optim.Group{LR: 1e-2}
-	for _, p := range nn.NamedParameters(m) {
-		if p.IsLeaf() {
-			group.Params = append(group.Params, p)
-		}
+func adamW(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
+	return optim.DefaultAdamW().New(c, []*optim.Group{{LR: 1e-2, Params: params}}), nil
+}
+
+// sgd is an accelerate.OptimizerFunc of plain SGD.
+func sgd(lr float64) accelerate.OptimizerFunc {
+	return func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
+		return optim.SGD{}.New(c, []*optim.Group{{LR: lr, Params: params}}), nil
 	}
-	return optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group})
+}
+
+// clip is ClipGradNorm without an error.
+func clip(t *testing.T, acc *accelerate.Accelerator, maxNorm float64) float64 {
+	t.Helper()
+	norm, err := acc.ClipGradNorm(t.Context(), maxNorm)
+	require.NoError(t, err)
+	return norm
 }
 
 // weights are the bytes of all parameters.
@@ -174,7 +183,7 @@ func train(t *testing.T, acc *accelerate.Accelerator, steps int, here, extra fun
 func trainNet(t *testing.T, acc *accelerate.Accelerator, dt tensor.DType, steps int, here,
 	extra func(place int) bool) (map[string]string, []accelerate.WindowLoss, error) {
 	m := netOf(nn.NewInit(acc.Device(), uint64(1+acc.Rank())).As(dt)) // ranks begin unequal
-	if err := acc.Prepare(t.Context(), m, adamW(acc, m), nil); err != nil {
+	if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 		return nil, nil, err
 	}
 	var losses []accelerate.WindowLoss
@@ -191,8 +200,8 @@ func trainNet(t *testing.T, acc *accelerate.Accelerator, dt tensor.DType, steps 
 			return nil, nil, err
 		}
 		losses = append(losses, l)
-		acc.ClipGradNorm(0.5)
-		acc.Step()
+		clip(t, acc, 0.5)
+		require.NoError(t, acc.Step(t.Context()))
 	}
 	return weights(acc, m), losses, nil
 }
@@ -226,7 +235,7 @@ func TestReductionUnderBackward(t *testing.T) {
 			}
 			return n
 		}
-		if err := acc.Prepare(t.Context(), m, adamW(acc, m), nil); err != nil {
+		if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 			return err
 		}
 		before := -1
@@ -300,7 +309,7 @@ func TestCommHook(t *testing.T) {
 		a.DDPCommHook = hook
 		err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
 			m := newNet(acc.Device(), 1)
-			if err := acc.Prepare(t.Context(), m, adamW(acc, m), nil); err != nil {
+			if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 				return err
 			}
 			_, err := acc.Accumulate(t.Context(), []*data.Batch{batch(acc.Ctx(), acc.Rank(), true)}, m.loss)
@@ -333,7 +342,7 @@ func TestCommHook(t *testing.T) {
 	a.DDPCommHook = "fp8"
 	err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
 		m := newNet(acc.Device(), 1)
-		return acc.Prepare(t.Context(), m, adamW(acc, m), nil)
+		return acc.Prepare(t.Context(), m, adamW)
 	}, accelerate.WithLogger(quiet))
 	require.EqualError(t, err, "accelerate: ddp_comm_hook: ddp: unknown communication hook \"fp8\": want one of bf16, "+
 		"fp16, int8, no, power_sgd, top_k")
@@ -346,7 +355,7 @@ func TestFrozenParametersTakeRankZerosValues(t *testing.T) {
 	errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
 		m := newNet(acc.Device(), uint64(acc.Rank()))
 		m.First.Weight.SetRequiresGrad(false)
-		err := acc.Prepare(t.Context(), m, adamW(acc, m), nil)
+		err := acc.Prepare(t.Context(), m, adamW)
 		out[acc.Rank()] = weights(acc, m)
 		return err
 	})
@@ -399,7 +408,7 @@ func TestRanksThatDiffer(t *testing.T) {
 				if acc.Rank() == 2 && k.net != nil {
 					m = k.net(acc.Device())
 				}
-				return acc.Prepare(t.Context(), m, adamW(acc, m), nil)
+				return acc.Prepare(t.Context(), m, adamW)
 			})
 			for _, err := range errs {
 				require.ErrorContains(t, err, k.want)
@@ -429,7 +438,7 @@ func TestUnusedParameter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			errs := job(t, accelerators(t, 4, nil), func(acc *accelerate.Accelerator) error {
 				m := newNet(acc.Device(), 1)
-				if err := acc.Prepare(t.Context(), m, adamW(acc, m), nil); err != nil {
+				if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 					return err
 				}
 				before := weights(acc, m)
@@ -443,7 +452,7 @@ func TestUnusedParameter(t *testing.T) {
 				}
 				require.Equal(t, uses(7), m.Extra.Weight.Grad() != nil)
 				require.NotNil(t, m.Second.Weight.Grad())
-				acc.Step()
+				require.NoError(t, acc.Step(t.Context()))
 				require.Equal(t, !uses(7), before["extra.weight"] == weights(acc, m)["extra.weight"])
 				return nil
 			})

@@ -60,7 +60,7 @@ func runRank(ctx context.Context, a *Accelerator, body func(acc *Accelerator) er
 			err = errGoexit
 			p = recover()
 			switch fault, _ := p.(*tensor.Error); {
-			case fault != nil && fault.Cause != nil: // a rank was lost in a hook, or in Step
+			case fault != nil && fault.Cause != nil: // a rank was lost in a hook
 				p, err = nil, fault
 			case p != nil:
 				err = fmt.Errorf("panic: %v", p)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/data"
@@ -84,11 +85,7 @@ func trainChain(t *testing.T, acc *accelerate.Accelerator, trouble func(step, bl
 			l.before = func() bool { return trouble(step, i) }
 		}
 	}
-	if err := acc.Place(ctx, m, m.units()); err != nil {
-		return nil, err
-	}
-	opt := optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{{Params: acc.Trained(), LR: 1e-2}})
-	if err := acc.Prepare(ctx, m, opt, nil); err != nil {
+	if err := acc.Prepare(ctx, m, adamW, m.units()...); err != nil {
 		return nil, err
 	}
 	layout, err := acc.Layout()
@@ -109,8 +106,10 @@ func trainChain(t *testing.T, acc *accelerate.Accelerator, trouble func(step, bl
 		if _, err := acc.Accumulate(ctx, batches, m.loss); err != nil {
 			return nil, err
 		}
-		acc.ClipGradNorm(0.5)
-		if err := tensor.Try(acc.Step); err != nil {
+		if _, err := acc.ClipGradNorm(ctx, 0.5); err != nil {
+			return nil, err
+		}
+		if err := acc.Step(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -222,5 +221,68 @@ func TestShardedFailures(t *testing.T) {
 				require.Equal(t, make([]error, 4), errs, "the next training")
 			})
 		}
+	}
+}
+
+// Clipping and stepping return an error where another rank is lost, as Reduce does.
+func TestStepsReturnLostRanks(t *testing.T) {
+	lost := errors.New("rank 1 left")
+	sharded := accelerate.WithSharding(accelerate.Sharding{Strategy: shard.Gradients})
+	local := func(_ int, a *args.TrainingArguments) { a.LocalSGDSteps = 1 }
+	for name, ranks := range map[string]func() []*accelerate.Accelerator{
+		"sharded":   func() []*accelerate.Accelerator { return accelerators(t, 2, nil, sharded) },
+		"local SGD": func() []*accelerate.Accelerator { return accelerators(t, 2, local) },
+	} {
+		for _, at := range []string{"clip", "step"} {
+			t.Run(name+", "+at, func(t *testing.T) {
+				errs := job(t, ranks(), func(acc *accelerate.Accelerator) error {
+					m := newNet(acc.Device(), 1)
+					if err := acc.Prepare(t.Context(), m, adamW); err != nil {
+						return err
+					}
+					own := []*data.Batch{batch(acc.Ctx(), acc.Rank(), true)}
+					if _, err := acc.Accumulate(t.Context(), own, m.loss); err != nil {
+						return err
+					}
+					if at == "clip" && acc.Rank() == 1 {
+						return lost
+					}
+					if _, err := acc.ClipGradNorm(t.Context(), 1); err != nil {
+						return fmt.Errorf("clip: %w", err)
+					}
+					if acc.Rank() == 1 {
+						return lost
+					}
+					if err := acc.Step(t.Context()); err != nil {
+						return fmt.Errorf("step: %w", err)
+					}
+					return nil
+				})
+				require.Equal(t, lost, errs[1])
+				var abort *comm.AbortError
+				require.ErrorAs(t, errs[0], &abort)
+				require.Equal(t, 1, abort.Rank)
+				require.ErrorContains(t, errs[0], at+": accelerate: ")
+			})
+		}
+	}
+}
+
+// Prepare refuses a function that makes no optimizer, and returns its error.
+func TestPrepareChecksTheOptimizer(t *testing.T) {
+	acc, err := accelerate.New(rankArgs(1))
+	require.NoError(t, err)
+	broken, none := errors.New("no such optimizer"), error(nil)
+	for _, err := range []error{broken, none} {
+		got := acc.Prepare(t.Context(), newNet(acc.Device(), 1), func(*tensor.Ctx,
+			[]tensor.Named) (*optim.Optimizer, error) {
+			return nil, err
+		})
+		if err != nil {
+			require.ErrorIs(t, got, err)
+		} else {
+			require.ErrorContains(t, got, "returned no optimizer: want one")
+		}
+		require.Nil(t, acc.Optimizer())
 	}
 }

@@ -75,7 +75,7 @@ func TestParametersThatStay(t *testing.T) {
 	a := rankArgs(2)
 	err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
 		m := newNet(acc.Device(), 1)
-		return acc.Place(t.Context(), m, nil)
+		return acc.Prepare(t.Context(), m, nil)
 	}, accelerate.WithLogger(quiet), accelerate.WithSharding(accelerate.Sharding{Strategy: shard.Full, Gather: true,
 		Ignored: "head"}))
 	require.ErrorContains(t, err, `accelerate: fsdp_ignored_modules "head" matches no module's path; they are as `)

@@ -19,7 +19,6 @@ import (
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -57,11 +56,7 @@ func (m *odd) loss(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
 // them.
 func (m *odd) train(t *testing.T, acc *accelerate.Accelerator) (map[string]string, error) {
 	ctx := t.Context()
-	if err := acc.Place(ctx, m, m.units()); err != nil {
-		return nil, err
-	}
-	opt := optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{{Params: acc.Trained(), LR: 1e-2}})
-	if err := acc.Prepare(ctx, m, opt, m.units()); err != nil {
+	if err := acc.Prepare(ctx, m, adamW, m.units()...); err != nil {
 		return nil, err
 	}
 	layout, err := acc.Layout()
@@ -76,8 +71,8 @@ func (m *odd) train(t *testing.T, acc *accelerate.Accelerator) (map[string]strin
 		if _, err := acc.Accumulate(ctx, batches, m.loss); err != nil {
 			return nil, err
 		}
-		acc.ClipGradNorm(0.5)
-		acc.Step()
+		clip(t, acc, 0.5)
+		require.NoError(t, acc.Step(t.Context()))
 		var seen map[string]string
 		if err := acc.Summon(false, func() error { seen = weights(acc, m); return nil }); err != nil {
 			return nil, err

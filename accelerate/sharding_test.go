@@ -95,11 +95,10 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 		if err != nil {
 			return err
 		}
-		if err := acc.Place(ctx, m, m.RecomputeUnits()); err != nil {
-			return err
+		newOptimizer := func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
+			return optim.DefaultAdamW().New(c, []*optim.Group{{Params: params, LR: 1e-2, WeightDecay: 0.1}}), nil
 		}
-		opt := optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{{Params: acc.Trained(), LR: 1e-2, WeightDecay: 0.1}})
-		if err := acc.Prepare(ctx, m, opt, m.RecomputeUnits()); err != nil {
+		if err := acc.Prepare(ctx, m, newOptimizer, m.RecomputeUnits()...); err != nil {
 			return err
 		}
 		windows, err := acc.Windows(ctx, corpus(r.samples), samplers.NewRandom(int64(r.samples), 5), r.steps)
@@ -123,11 +122,11 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 					return err
 				}
 			}
-			norm := acc.ClipGradNorm(1)
+			norm := clip(t, acc, 1)
 			if acc.IsMain() {
 				norms = append(norms, norm)
 			}
-			acc.Step()
+			require.NoError(t, acc.Step(t.Context()))
 			if r.after != nil {
 				if err := r.after(acc, m); err != nil {
 					return err
@@ -360,11 +359,10 @@ func TestOptimizersThatNeedWholeParametersAreRefused(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := acc.Place(context.Background(), m, m.RecomputeUnits()); err != nil {
-			return err
+		lamb := func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
+			return optim.New(c, "lamb", []*optim.Group{{Params: params, LR: 1e-2}}, optim.L2{}, byNorm{}), nil
 		}
-		opt := optim.New(acc.Ctx(), "lamb", []*optim.Group{{Params: acc.Trained(), LR: 1e-2}}, optim.L2{}, byNorm{})
-		return acc.Prepare(context.Background(), m, opt, nil)
+		return acc.Prepare(t.Context(), m, lamb, m.RecomputeUnits()...)
 	}, accelerate.WithSharding(accelerate.Sharding{Strategy: shard.Full}), accelerate.WithLogger(quiet))
 	require.ErrorContains(t, err, "accelerate: optimizer lamb: accelerate_test.byNorm needs whole parameters, and "+
 		"they are "+
@@ -387,7 +385,7 @@ func TestShardingRefusesHooks(t *testing.T) {
 			opts := append(hook(a), accelerate.WithLogger(quiet),
 				accelerate.WithSharding(accelerate.Sharding{Strategy: strategy}))
 			err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
-				return acc.Place(t.Context(), newNet(acc.Device(), 1), nil)
+				return acc.Prepare(t.Context(), newNet(acc.Device(), 1), nil)
 			}, opts...)
 			require.EqualError(t, err, fmt.Sprintf("accelerate: ddp_comm_hook %s with a model that is sharded "+
 				"(%s): want no hook, since shards of gradients are summed exactly, or no sharding", what, strategy))
@@ -402,7 +400,7 @@ func TestNoSyncOfShardedModels(t *testing.T) {
 			accelerate.WithSharding(accelerate.Sharding{Strategy: strategy, Gather: true}))
 		errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
 			m := newNet(acc.Device(), 1)
-			if err := acc.Place(t.Context(), m, nil); err != nil {
+			if err := acc.Prepare(t.Context(), m, nil); err != nil {
 				return err
 			}
 			layout, err := acc.Layout()
@@ -490,7 +488,7 @@ func TestDeferredModels(t *testing.T) {
 	m, err := gpt2.New(nn.NewInit(dev, 3).Deferred(), cfg)
 	require.NoError(t, err)
 	require.Zero(t, dev.MemStats().InUse)
-	require.NoError(t, acc.Place(t.Context(), m, m.RecomputeUnits()))
+	require.NoError(t, acc.Prepare(t.Context(), m, nil, m.RecomputeUnits()...))
 	whole := int64(4 * nn.NumParameters(m))
 	require.Less(t, dev.MemStats().Peak, whole/8+whole/8, "its shards, and a unit on the way")
 	require.Less(t, dev.MemStats().InUse, whole/8+whole/50)

@@ -12,7 +12,6 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/nn"
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -76,10 +75,7 @@ func (k normRun) train(t *testing.T) (ranks []map[string][]byte) {
 		if acc.Rank() == 1 {
 			tensor.FillInto(acc.Ctx(), m.Norm.RunningMean.Tensor, 100)
 		}
-		g := &optim.Group{LR: k.lr}
-		g.Params = nn.NamedParameters(m)
-		if err := acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{g}),
-			[]nn.Module{m}); err != nil {
+		if err := acc.Prepare(t.Context(), m, sgd(k.lr), m); err != nil {
 			return err
 		}
 		own := normLeaves / acc.WorldSize()
@@ -104,7 +100,7 @@ func (k normRun) train(t *testing.T) (ranks []map[string][]byte) {
 				return err
 			}
 			if window != 1 {
-				acc.Step()
+				require.NoError(t, acc.Step(t.Context()))
 			}
 			acc.ZeroGrad()
 		}
@@ -160,7 +156,7 @@ func TestForeignTracker(t *testing.T) {
 	acc, err := accelerate.New(a)
 	require.NoError(t, err)
 	m := newNormed(acc.Device(), 1)
-	require.NoError(t, acc.Prepare(t.Context(), m, adamW(acc, m), nil))
+	require.NoError(t, acc.Prepare(t.Context(), m, adamW))
 	err = tensor.Try(func() { newNormed(acc.Device(), 1).Forward(acc.TrainCtx(0), normBatch(acc.Ctx(), 1)) })
 	require.ErrorContains(t, err, "a *nn.BatchNorm that is not part of the prepared model reports statistics")
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -153,9 +152,7 @@ func recordedStep(t *testing.T, s shard.Strategy, ranks, passes int, set func(a 
 	m, err := gpt2.New(nn.NewInit(dev, 3), gpt2.DefaultConfig())
 	require.NoError(t, err)
 	params, root = nn.NumParameters(m), m.Transformer.WTE.Weight.Numel()+m.Transformer.WPE.Weight.Numel()
-	require.NoError(t, acc.Place(ctx, m, m.RecomputeUnits()))
-	opt := optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{{Params: acc.Trained(), LR: 1e-2}})
-	require.NoError(t, acc.Prepare(ctx, m, opt, nil))
+	require.NoError(t, acc.Prepare(ctx, m, adamW, m.RecomputeUnits()...))
 	source := data.NewSource(data.Slice[struct{}](make([]struct{}, 2*ranks*passes)),
 		func(c *tensor.Ctx, samples []struct{}) (*data.Batch, error) {
 			return m.ExampleBatch(c, len(samples), 64), nil
@@ -170,7 +167,7 @@ func recordedStep(t *testing.T, s shard.Strategy, ranks, passes int, set func(a 
 			return m.Forward(c, b).Loss
 		})
 		require.NoError(t, err)
-		acc.Step()
+		require.NoError(t, acc.Step(t.Context()))
 	}
 	require.Zero(t, group.Flight().Dropped)
 	return group.Flight().Entries[before:], params, root

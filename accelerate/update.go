@@ -118,8 +118,7 @@ func (u *Update) rescale(counted float64) {
 	}
 }
 
-// Clip is Accelerator.ClipGradNorm, which it calls where it has to wait. Like that it panics with a *tensor.Error if a
-// rank is lost where the model is sharded.
+// Clip is Accelerator.ClipGradNorm, which it calls where it has to wait.
 func (u *Update) Clip(ctx context.Context, maxNorm float64) error {
 	u.maxNorm, u.clipped = maxNorm, true
 	a := u.a
@@ -132,7 +131,11 @@ func (u *Update) Clip(ctx context.Context, maxNorm float64) error {
 		if err := u.readLosses(ctx); err != nil {
 			return a.reject(err)
 		}
-		u.know(a.ClipGradNorm(maxNorm))
+		norm, err := a.ClipGradNorm(ctx, maxNorm)
+		if err != nil {
+			return a.reject(err)
+		}
+		u.know(norm)
 		return nil
 	}
 	defer a.trace.phase(a.rank, "clip", time.Now())
@@ -169,19 +172,22 @@ func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 // Step is Accelerator.Step, unless loss or norm is not finite or there is no loss term. It follows Clip, and is
 // collective where the model is sharded.
-func (u *Update) Step() {
+func (u *Update) Step(ctx context.Context) error {
 	a := u.a
 	if !u.onDevice {
 		if u.numbers.Finite || u.numbers.Overflow {
-			a.Step()
+			if err := a.Step(ctx); err != nil {
+				return a.reject(err)
+			}
 		}
-		return
+		return nil
 	}
 	defer a.trace.collectives(a.rank, a.group)
 	defer a.trace.phase(a.rank, "optimizer", time.Now())
 	clip := tensor.Slice(a.ctx.NoGrad(), u.block, 0, 0, tensor.ClipLen)
 	a.opt.StepBy(a.ctx, clip, u.maxNorm > 0 || a.scaler.factor() != 1)
 	u.unsettled = true
+	return nil
 }
 
 // Read waits for the device and returns the numbers of the step. It follows Clip, and comes after Step; whoever needs

@@ -67,16 +67,15 @@ func updates(t *testing.T, ranks int, set func(*args.TrainingArguments), byHost 
 	got := make([]updated, ranks)
 	for _, err := range job(t, list, func(acc *accelerate.Accelerator) error {
 		m := newNet(dev, 1)
-		if err := acc.Place(t.Context(), m, nil); err != nil {
-			return err
+		newOptimizer := func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
+			groups := []*optim.Group{{Params: params, LR: 1e-2, WeightDecay: 0.1}}
+			if byHost {
+				return optim.New(c, "adamw", groups, optim.DecoupledDecay{},
+					optim.ScaleByAdam(optim.DefaultAdamW()), idle{}), nil
+			}
+			return optim.DefaultAdamW().New(c, groups), nil
 		}
-		group := &optim.Group{Params: acc.Trained(), LR: 1e-2, WeightDecay: 0.1}
-		opt := optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group})
-		if byHost {
-			opt = optim.New(acc.Ctx(), "adamw", []*optim.Group{group}, optim.DecoupledDecay{},
-				optim.ScaleByAdam(optim.DefaultAdamW()), idle{})
-		}
-		if err := acc.Prepare(t.Context(), m, opt, nil); err != nil {
+		if err := acc.Prepare(t.Context(), m, newOptimizer); err != nil {
 			return err
 		}
 		u := &got[acc.Rank()]
@@ -107,7 +106,9 @@ func updates(t *testing.T, ranks int, set func(*args.TrainingArguments), byHost 
 			if err := step.Clip(t.Context(), 0.5); err != nil {
 				return err
 			}
-			step.Step()
+			if err := step.Step(t.Context()); err != nil {
+				return err
+			}
 			n, err := step.Read(t.Context())
 			if err != nil {
 				return err
@@ -119,7 +120,7 @@ func updates(t *testing.T, ranks int, set func(*args.TrainingArguments), byHost 
 		if err := acc.Unshard(t.Context()); err != nil {
 			return err
 		}
-		u.weights, u.steps = weights(acc, m), opt.State().Steps
+		u.weights, u.steps = weights(acc, m), acc.Optimizer().State().Steps
 		if s := acc.Scaler(); s != nil {
 			u.scale = s.Scale
 		}

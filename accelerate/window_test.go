@@ -17,7 +17,6 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/nn"
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -94,7 +93,7 @@ func TestNoSync(t *testing.T) {
 		ranks := accelerators(t, 2, nil)
 		errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
 			m := newNet(acc.Device(), 1)
-			if err := acc.Prepare(t.Context(), m, adamW(acc, m), nil); err != nil {
+			if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 				return err
 			}
 			for i := range 4 {
@@ -165,7 +164,7 @@ func TestBrokenOffWindow(t *testing.T) {
 		var out map[string]string
 		errs := job(t, accelerators(t, 2, nil), func(acc *accelerate.Accelerator) error {
 			m := newNet(acc.Device(), 1)
-			if err := acc.Prepare(t.Context(), m, adamW(acc, m), nil); err != nil {
+			if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 				return err
 			}
 			for s := range 4 {
@@ -184,7 +183,7 @@ func TestBrokenOffWindow(t *testing.T) {
 				if _, err := acc.Accumulate(t.Context(), batches, m.loss); err != nil {
 					return err
 				}
-				acc.Step()
+				require.NoError(t, acc.Step(t.Context()))
 			}
 			if acc.IsMain() {
 				out = weights(acc, m)
@@ -224,7 +223,7 @@ func TestJoin(t *testing.T) {
 	final := map[string]int{}
 	errs := job(t, accelerators(t, 4, nil), func(acc *accelerate.Accelerator) error {
 		m := newNet(acc.Device(), 1)
-		if err := acc.Prepare(t.Context(), m, adamW(acc, m), nil); err != nil {
+		if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 			return err
 		}
 		for s := 0; ; s++ {
@@ -247,7 +246,7 @@ func TestJoin(t *testing.T) {
 			mu.Lock()
 			counts[acc.Rank()] = append(counts[acc.Rank()], l.Count)
 			mu.Unlock()
-			acc.Step()
+			require.NoError(t, acc.Step(t.Context()))
 		}
 	})
 	require.Equal(t, make([]error, 4), errs)
@@ -262,7 +261,7 @@ func TestRankThatLeavesEarly(t *testing.T) {
 	ranks := accelerators(t, 3, func(_ int, a *args.TrainingArguments) { a.GlobalTrainBatchSize = 6 })
 	errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
 		m := newNet(acc.Device(), 1)
-		if err := acc.Prepare(t.Context(), m, adamW(acc, m), nil); err != nil {
+		if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 			return err
 		}
 		for s := range 3 {
@@ -300,7 +299,7 @@ func TestAccumulateFaults(t *testing.T) {
 	} {
 		errs := job(t, accelerators(t, 2, nil), func(acc *accelerate.Accelerator) error {
 			m := newNet(acc.Device(), 1)
-			if err := acc.Prepare(t.Context(), m, adamW(acc, m), nil); err != nil {
+			if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 				return err
 			}
 			batches := []*data.Batch{batch(acc.Ctx(), acc.Rank(), false)}
@@ -345,9 +344,7 @@ func TestWorkedExample(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			errs := job(t, accelerators(t, len(k.samples), nil), func(acc *accelerate.Accelerator) error {
 				m := &scalar{W: nn.NewInit(acc.Device(), 1).Full("w", 1)}
-				group := &optim.Group{LR: 0.1, Params: []tensor.Named{{Name: "w", Tensor: m.W.Tensor}}}
-				if err := acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{group}),
-					nil); err != nil {
+				if err := acc.Prepare(t.Context(), m, sgd(0.1)); err != nil {
 					return err
 				}
 				layout, err := acc.Layout()
@@ -374,7 +371,7 @@ func TestWorkedExample(t *testing.T) {
 				if err := acc.Reduce(t.Context()); err != nil {
 					return err
 				}
-				acc.Step()
+				require.NoError(t, acc.Step(t.Context()))
 				require.InDelta(t, k.want, tensor.Item(acc.Ctx(), m.W.Tensor), 1e-6)
 				return nil
 			})

@@ -122,7 +122,7 @@ func TestAWindowWaitsForTheDeviceOnce(t *testing.T) {
 	require.NoError(t, err)
 	defer acc.Close()
 	m := newNet(dev, 1)
-	require.NoError(t, acc.Prepare(t.Context(), m, adamW(acc, m), nil))
+	require.NoError(t, acc.Prepare(t.Context(), m, adamW))
 	var batches []*data.Batch
 	for i := range 4 {
 		batches = append(batches, batch(acc.Ctx(), i, i == 2))

@@ -262,7 +262,7 @@ func TestMixedPrecisionFaults(t *testing.T) {
 		[]byte(fmt.Sprintf(`{"model_type":"gpt2","vocab_size":%d,"n_embd":8,"n_head":2,"n_layer":1,"n_positions":8}`,
 			cfg.VocabSize)))
 	require.NoError(t, err)
-	require.ErrorContains(t, acc.Prepare(t.Context(), m, nil, nil),
+	require.ErrorContains(t, acc.Prepare(t.Context(), m, nil),
 		"is float64: want float32 parameters with bf16 and fp16, or bfloat16 ones with bf16")
 }
 

@@ -275,18 +275,33 @@ func (r *run) order(n int64) (samplers.Sampler, error) {
 	return samplers.NewSequential(n), nil
 }
 
-// prepare creates optimizer and schedule.
+// prepare spreads the model over the ranks and creates optimizer and schedule.
 func (r *run) prepare() error {
 	var units []nn.Module
 	if m, ok := r.model.(models.Recomputable); ok {
 		units = m.RecomputeUnits()
 	}
-	if err := r.acc.Place(r.ctx, r.model, units); err != nil {
+	if err := r.acc.Prepare(r.ctx, r.model, r.newOptimizer, units...); err != nil {
 		return err
 	}
+	r.acc.ZeroGrad() // a run that failed, or its caller, may have left gradients
+	if r.args.LRSchedulerType == args.SchedulerConstant && r.args.WarmupSteps > 0 && r.acc.IsMain() {
+		r.log.Warn("lr_scheduler_type constant has no warm-up, as in HuggingFace: warmup_steps has no effect; "+
+			"constant_with_warmup has one",
+			"warmup_steps", r.args.WarmupSteps)
+	}
+	total := r.steps.MaxSteps
+	var err error
+	r.schedule, err = optim.NewSchedule(string(r.args.LRSchedulerType), int64(r.args.NumWarmupSteps(int(total))), total,
+		r.args.LearningRate, r.args.LRSchedulerKwargs)
+	return err
+}
+
+// newOptimizer creates the optimizer of this rank's parameters.
+func (r *run) newOptimizer(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
 	decay := nn.DecayNames(r.model)
 	groups := []*optim.Group{{LR: r.args.LearningRate, WeightDecay: r.args.WeightDecay}, {LR: r.args.LearningRate}}
-	for _, p := range r.acc.Trained() {
+	for _, p := range params {
 		i := 1
 		if decay[p.Name] {
 			i = 0
@@ -294,35 +309,16 @@ func (r *run) prepare() error {
 		groups[i].Params = append(groups[i].Params, p)
 	}
 	var err error
-	if r.opt, err = r.optimizer(groups); err != nil {
-		return err
+	if r.opt, err = r.optimizer(c, groups); err != nil {
+		return nil, err
 	}
-	half := optim.HalfUpdate(r.args.HalfUpdate)
-	r.opt.SetHalfUpdate(half, r.args.Seed)
-	if err := r.checkRates(); err != nil {
-		return err
-	}
-	if r.args.LRSchedulerType == args.SchedulerConstant && r.args.WarmupSteps > 0 && r.acc.IsMain() {
-		r.log.Warn("lr_scheduler_type constant has no warm-up, as in HuggingFace: warmup_steps has no effect; "+
-			"constant_with_warmup has one",
-			"warmup_steps", r.args.WarmupSteps)
-	}
-	total := r.steps.MaxSteps
-	r.schedule, err = optim.NewSchedule(string(r.args.LRSchedulerType), int64(r.args.NumWarmupSteps(int(total))), total,
-		r.args.LearningRate, r.args.LRSchedulerKwargs)
-	if err != nil {
-		return err
-	}
-	if err := r.acc.Prepare(r.ctx, r.model, r.opt, units); err != nil {
-		return err
-	}
-	r.acc.ZeroGrad() // a run that failed, or its caller, may have left gradients
-	return nil
+	r.opt.SetHalfUpdate(optim.HalfUpdate(r.args.HalfUpdate), r.args.Seed)
+	return r.opt, r.checkRates()
 }
 
 // optimizer creates the optimizer that the arguments name, or the user's.
-func (r *run) optimizer(groups []*optim.Group) (*optim.Optimizer, error) {
-	a, c := r.args, r.acc.Ctx()
+func (r *run) optimizer(c *tensor.Ctx, groups []*optim.Group) (*optim.Optimizer, error) {
+	a := r.args
 	if r.newOptim != nil {
 		if own := r.newOptim(c, groups); own != nil {
 			return own, nil

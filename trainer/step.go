@@ -197,8 +197,7 @@ func (r *run) update(u *accelerate.Update, stats *callbacks.StepStats) (loss acc
 	}
 	if err := r.guard(func() error {
 		r.opt.ScaleLR(r.schedule.Factor(r.scheduled()))
-		u.Step()
-		return nil
+		return u.Step(r.ctx)
 	}); err != nil {
 		return loss, err
 	}

@@ -104,8 +104,10 @@ func (s settings) train(acc *accelerate.Accelerator) (r result, err error) {
 		return r, err
 	}
 	r.Parameters = nn.NumParameters(m)
-	group := &optim.Group{LR: 1e-3, Params: nn.NamedParameters(m)}
-	if err := acc.Prepare(ctx, m, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
+	newOptimizer := func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
+		return optim.DefaultAdamW().New(c, []*optim.Group{{LR: 1e-3, Params: params}}), nil
+	}
+	if err := acc.Prepare(ctx, m, newOptimizer); err != nil {
 		return r, err
 	}
 	text := newLanguage(s.vocabulary)
@@ -126,8 +128,12 @@ func (s settings) train(acc *accelerate.Accelerator) (r result, err error) {
 		if err != nil {
 			return r, err
 		}
-		acc.ClipGradNorm(1)
-		acc.Step()
+		if _, err := acc.ClipGradNorm(ctx, 1); err != nil {
+			return r, err
+		}
+		if err := acc.Step(ctx); err != nil {
+			return r, err
+		}
 		if s.warm+s.steps-step <= 20 {
 			r.Loss += loss.Mean()
 			losses++

@@ -210,12 +210,10 @@ func newTraining(acc *accelerate.Accelerator, s settings) (*training, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx := context.Background()
-	if err := acc.Place(ctx, m, m.RecomputeUnits()); err != nil {
-		return nil, err
+	newOptimizer := func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
+		return optim.DefaultAdamW().New(c, []*optim.Group{{LR: 1e-4, WeightDecay: 0.01, Params: params}}), nil
 	}
-	group := &optim.Group{LR: 1e-4, WeightDecay: 0.01, Params: acc.Trained()}
-	if err := acc.Prepare(ctx, m, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
+	if err := acc.Prepare(context.Background(), m, newOptimizer, m.RecomputeUnits()...); err != nil {
 		return nil, err
 	}
 	ids := make([]int32, s.Batch*s.Block)
@@ -237,8 +235,12 @@ func (t *training) step(ctx context.Context) error {
 		return err
 	}
 	t.state = t.acc.Device().MemStats().InUse + t.acc.Data().Allocated()
-	t.acc.ClipGradNorm(1)
-	t.acc.Step()
+	if _, err := t.acc.ClipGradNorm(ctx, 1); err != nil {
+		return err
+	}
+	if err := t.acc.Step(ctx); err != nil {
+		return err
+	}
 	t.acc.Ctx().Sync()
 	return nil
 }

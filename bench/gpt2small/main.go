@@ -128,18 +128,19 @@ func prepare(acc *accelerate.Accelerator, a *args.TrainingArguments) (*gpt2.Mode
 	if err != nil {
 		return nil, err
 	}
-	groups := []*optim.Group{{LR: 1e-4, WeightDecay: 0.01}, {LR: 1e-4}}
-	decay := nn.DecayNames(m)
-	for _, p := range nn.NamedParameters(m) {
-		g := groups[1]
-		if decay[p.Name] {
-			g = groups[0]
+	newOptimizer := func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
+		groups := []*optim.Group{{LR: 1e-4, WeightDecay: 0.01}, {LR: 1e-4}}
+		decay := nn.DecayNames(m)
+		for _, p := range params {
+			g := groups[1]
+			if decay[p.Name] {
+				g = groups[0]
+			}
+			g.Params = append(g.Params, p)
 		}
-		g.Params = append(g.Params, p)
+		return optim.AdamW{Beta1: a.AdamBeta1, Beta2: a.AdamBeta2, Eps: a.AdamEpsilon}.New(c, groups), nil
 	}
-	return m, acc.Prepare(context.Background(), m,
-		optim.AdamW{Beta1: a.AdamBeta1, Beta2: a.AdamBeta2, Eps: a.AdamEpsilon}.New(acc.Ctx(), groups),
-		m.RecomputeUnits())
+	return m, acc.Prepare(context.Background(), m, newOptimizer, m.RecomputeUnits()...)
 }
 
 // train takes one step on fresh tokens, of which small ids are the more frequent, and returns the mean loss.
@@ -169,11 +170,13 @@ func train(acc *accelerate.Accelerator, m *gpt2.Model, o options, tokens *rng.St
 			acc.Backward(c, out.Loss, b.Count, 0, true)
 			return nil
 		})
-		if err = acc.Reduce(context.Background()); err != nil {
+		ctx := context.Background()
+		if err = acc.Reduce(ctx); err != nil {
 			return
 		}
-		acc.ClipGradNorm(1)
-		acc.Step()
+		if _, err = acc.ClipGradNorm(ctx, 1); err == nil {
+			err = acc.Step(ctx)
+		}
 	})
 	return loss, err
 }

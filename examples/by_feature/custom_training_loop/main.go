@@ -40,10 +40,10 @@ func run(ctx context.Context, p *program.Process) error {
 func train(signals context.Context, acc *accelerate.Accelerator, seed uint64, out io.Writer) error {
 	ctx := context.WithoutCancel(signals)
 	model, train := line.Model(), line.Train()
-	group := &optim.Group{LR: 0.1}
-	group.Params = nn.NamedParameters(model)
-	opt := optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group})
-	if err := acc.Prepare(ctx, model, opt, nil); err != nil {
+	newOptimizer := func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
+		return optim.DefaultAdamW().New(c, []*optim.Group{{LR: 0.1, Params: params}}), nil
+	}
+	if err := acc.Prepare(ctx, model, newOptimizer); err != nil {
 		return err
 	}
 	windows, err := acc.Windows(ctx, train, samplers.NewRandom(int64(train.Len()), seed), steps)
@@ -61,8 +61,13 @@ func train(signals context.Context, acc *accelerate.Accelerator, seed uint64, ou
 		if err != nil {
 			return err
 		}
-		norm := acc.ClipGradNorm(1)
-		acc.Step()
+		norm, err := acc.ClipGradNorm(ctx, 1)
+		if err != nil {
+			return err
+		}
+		if err := acc.Step(ctx); err != nil {
+			return err
+		}
 		if step++; step%20 == 0 {
 			acc.Print(out, fmt.Sprintf("step %d  loss %.4f  grad_norm %.3f", step, loss.Mean(), norm))
 		}

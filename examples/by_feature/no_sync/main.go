@@ -16,7 +16,6 @@ import (
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -51,9 +50,7 @@ func run(ctx context.Context, p *program.Process) error {
 
 func train(ctx context.Context, acc *accelerate.Accelerator, out io.Writer) error {
 	model, samples := line.Model(), line.Train()
-	group := &optim.Group{LR: 0.1}
-	group.Params = nn.NamedParameters(model)
-	if err := acc.Prepare(ctx, model, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
+	if err := acc.Prepare(ctx, model, line.AdamW); err != nil {
 		return err
 	}
 	for range steps {
@@ -74,7 +71,9 @@ func train(ctx context.Context, acc *accelerate.Accelerator, out io.Writer) erro
 		if err := acc.Reduce(ctx); err != nil {
 			return err
 		}
-		acc.Step()
+		if err := acc.Step(ctx); err != nil {
+			return err
+		}
 		acc.ZeroGrad()
 	}
 	acc.Print(out, line.String(model))

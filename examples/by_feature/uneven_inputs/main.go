@@ -17,7 +17,6 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
 	"github.com/lockstep-ml/lockstep/nn"
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -39,9 +38,7 @@ func run(ctx context.Context, p *program.Process) error {
 func train(ctx context.Context, a *args.TrainingArguments, acc *accelerate.Accelerator, out io.Writer) error {
 	model := line.Model()
 	mine := data.NewSource(line.Samples(sizes[acc.Rank()], uint64(acc.Rank()+1)), data.Stack[line.Point])
-	group := &optim.Group{LR: 0.1}
-	group.Params = nn.NamedParameters(model)
-	if err := acc.Prepare(ctx, model, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
+	if err := acc.Prepare(ctx, model, line.AdamW); err != nil {
 		return err
 	}
 	cut, err := samplers.NewBatch(samplers.NewRandom(int64(mine.Len()), a.Seed), a.PerDeviceTrainBatchSize,
@@ -93,6 +90,8 @@ func runEpoch(ctx context.Context, acc *accelerate.Accelerator, epoch int64, min
 			b.Free()
 		}
 		seen += int64(l.Count) // of all ranks; one loss term per sample
-		acc.Step()
+		if err := acc.Step(ctx); err != nil {
+			return steps, seen, err
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models/mlp"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -42,6 +43,11 @@ func Model() *mlp.Model {
 		panic(err) // the configuration above is valid
 	}
 	return m
+}
+
+// AdamW is an accelerate.OptimizerFunc: AdamW at a learning rate of 0.1.
+func AdamW(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
+	return optim.DefaultAdamW().New(c, []*optim.Group{{LR: 0.1, Params: params}}), nil
 }
 
 // Coefficients are a and b.
