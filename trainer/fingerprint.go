@@ -3,15 +3,11 @@
 package trainer
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -26,11 +22,11 @@ func (r *run) checkData(ck *checkpoint.Checkpoint) error {
 	if was, now := r.progress.Data, r.fingerprint(); was != "" && now != "" && was != now {
 		changed = append(changed, fmt.Sprintf("the training data (fingerprint %s, now %s)", was, now))
 	}
-	parts, err := r.changedParts(ck)
+	files, err := r.checkpointer().ChangedFiles(ck)
 	if err != nil {
 		return err
 	}
-	if changed = append(changed, parts...); len(changed) == 0 {
+	if changed = append(changed, files...); len(changed) == 0 {
 		return nil
 	}
 	if r.args.ResumeOnOtherData {
@@ -64,22 +60,4 @@ func (r *run) fingerprint() string {
 	}
 	r.print = &print
 	return print
-}
-
-// changedParts lists the parts of WithParts, those of SidecarNames, that the checkpoint has with other contents.
-func (r *run) changedParts(ck *checkpoint.Checkpoint) (changed []string, err error) {
-	for _, p := range r.parts {
-		i := slices.IndexFunc(ck.Files, func(f checkpoint.File) bool { return f.Name == p.Name })
-		if i < 0 || !slices.Contains(models.SidecarNames, p.Name) {
-			continue
-		}
-		h := sha256.New()
-		if err := p.Write(h); err != nil {
-			return nil, fmt.Errorf("%s: %w", p.Name, err)
-		}
-		if hex.EncodeToString(h.Sum(nil)) != ck.Files[i].SHA256 {
-			changed = append(changed, p.Name)
-		}
-	}
-	return changed, nil
 }

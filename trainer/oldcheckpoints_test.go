@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
-	"github.com/lockstep-ml/lockstep/trainer"
+	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
 )
 
 // oldCheckpoints are checkpoints of an earlier format: testdata/README.md says how each was made.
@@ -86,8 +86,8 @@ func TestOldCheckpoints(t *testing.T) {
 	for _, file := range oldCheckpoints {
 		whole, pieces := unzipped(t, file, "whole"), unzipped(t, file, "pieces")
 		merged := t.TempDir()
-		_, err := trainer.MergeWeights(t.Context(), exported(t, pieces, path), merged,
-			trainer.MergeOptions{Optimizer: true})
+		_, err := checkpointer.MergeWeights(t.Context(), exported(t, pieces, path), merged,
+			checkpointer.MergeOptions{Optimizer: true})
 		require.NoError(t, err)
 		for _, part := range []string{"model.safetensors", "optimizer.safetensors", "optimizer.json", "config.json"} {
 			text, err := os.ReadFile(filepath.Join(merged, part))

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +25,7 @@ import (
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
 )
 
 // run is the state of one call of Train.
@@ -69,10 +69,7 @@ type owed struct{ evaluate, save, epochEnd bool }
 // progress is what a resume needs in addition to HuggingFace's trainer state: the sums
 // from which final figures are computed.
 type progress struct {
-	RunID string `json:"run_id"`
-	// the launcher's job, "" without one: a restart continues from its own checkpoints
-	Job       string   `json:"job"`
-	Leaves    int64    `json:"leaves"`   // micro-batches of an optimizer step, over all ranks
+	checkpointer.Origin
 	Loss      lossSum  `json:"loss"`     // over all steps that were not skipped
 	Unlogged  lossSum  `json:"unlogged"` // since the last record of training steps
 	LastStep  lastStep `json:"last_step"`
@@ -140,7 +137,7 @@ func (l lossSum) mean() float64 {
 func (t *Trainer) begin(ctx context.Context) (*run, error) {
 	a, state := t.args.Clone(), t.state
 	r := &run{Trainer: t, ctx: context.WithoutCancel(ctx), saved: map[int64]bool{},
-		progress: progress{RunID: newRunID()}}
+		progress: progress{Origin: checkpointer.Origin{RunID: newRunID()}}}
 	setUp := func() error { return protect(func() error { return r.setUp(ctx) }) }
 	if err := accelerate.Starting(t.acc, setUp); err != nil {
 		*t.args, t.state = *a, state
@@ -159,9 +156,10 @@ func (r *run) setUp(ctx context.Context) error {
 	if err := t.checkBest(); err != nil {
 		return err
 	}
-	ck, err := r.openResume(ctx)
+	job, restarted := r.acc.Job()
+	ck, err := r.checkpointer().Open(ctx, job, restarted)
 	if err != nil {
-		return err
+		return fmt.Errorf("trainer: %w", err)
 	}
 	accelerate.SetArguments(r.acc, r.args) // a resume may have changed them
 	if ck == nil {
@@ -169,8 +167,8 @@ func (r *run) setUp(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.claim(ctx, ck != nil); err != nil {
-		return err
+	if r.release, err = r.checkpointer().Claim(ctx, ck != nil || t.trained && !r.args.OverwriteOutputDir); err != nil {
+		return fmt.Errorf("trainer: %w", err)
 	}
 	if err := r.plan(); err != nil {
 		return err
@@ -183,8 +181,8 @@ func (r *run) setUp(ctx context.Context) error {
 	if err := r.prepare(); err != nil {
 		return err
 	}
-	if err := r.checkShared(); err != nil {
-		return err
+	if err := r.checkpointer().CheckShared(r.ctx); err != nil {
+		return fmt.Errorf("trainer: %w", err)
 	}
 	t.state = callbacks.NewState(t.args, r.steps.MaxSteps)
 	t.state.NumTrainEpochs = r.steps.Epochs
@@ -376,50 +374,6 @@ func (r *run) rewindEpoch() error {
 // epochHasSteps tells whether the current epoch has steps left.
 func (r *run) epochHasSteps() bool {
 	return !r.windows.reached(r.progress.Epoch + 1)
-}
-
-// claim keeps other processes from writing into output_dir for as long as this run writes checkpoints there. A new run
-// does not start in a folder with checkpoints of another run, unless it is told to.
-func (r *run) claim(ctx context.Context, resumed bool) error {
-	if !r.acc.IsMain() || r.args.SaveStrategy == args.StrategyNo {
-		return nil
-	}
-	var err error
-	if r.release, err = r.store.Acquire(ctx); err != nil {
-		return fmt.Errorf("trainer: output_dir: %w", err)
-	}
-	switch {
-	case resumed:
-		return nil
-	case r.args.OverwriteOutputDir:
-		renamed, err := r.store.SetAside()
-		if err != nil {
-			return fmt.Errorf("trainer: overwrite_output_dir: %w", err)
-		}
-		if len(renamed) > 0 {
-			r.log.Warn("the checkpoints of an earlier run were renamed; save_total_limit counts them",
-				"folder", r.args.OutputDir, "to", strings.Join(renamed, ", "))
-		}
-		return nil
-	case r.trained:
-		return nil
-	}
-	used, err := r.store.Used()
-	if err != nil {
-		return fmt.Errorf("trainer: output_dir: %w", err)
-	}
-	if len(used) == 0 {
-		return nil
-	}
-	dir, last := r.args.OutputDir, used[len(used)-1]
-	if own, err := r.store.Own(); err != nil || len(own) == 0 {
-		return errors.Join(err, fmt.Errorf("trainer: output_dir %s holds checkpoints of another program (%s), which "+
-			"cannot be resumed here: want another output_dir, and to start from their weights model_name_or_path %s; "+
-			"or overwrite_output_dir true, which renames those whose names it needs", dir, last,
-			filepath.Join(dir, last)))
-	}
-	return fmt.Errorf("trainer: output_dir %s holds checkpoints of another run (%s): want resume_from_checkpoint "+
-		"last to go on with it, overwrite_output_dir true to start a new run, or another output_dir", dir, last)
 }
 
 func (r *run) unclaim() {

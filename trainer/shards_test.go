@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
+	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
 )
 
 // wideGPT2 is a GPT-2 whose matrices have several cells of 4,096 elements, so that each of eight ranks owns a part. The
@@ -128,8 +129,8 @@ func TestShardedCheckpoints(t *testing.T) {
 			require.NotContains(t, names, parts[0])
 			require.NotContains(t, names, parts[1])
 			merged := t.TempDir()
-			written, err := trainer.MergeWeights(t.Context(), exported(t, many.disk, path), merged,
-				trainer.MergeOptions{Optimizer: true})
+			written, err := checkpointer.MergeWeights(t.Context(), exported(t, many.disk, path), merged,
+				checkpointer.MergeOptions{Optimizer: true})
 			require.NoError(t, err)
 			for _, part := range append(slices.Clone(parts), "config.json") {
 				require.Contains(t, written, part)

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
-	"github.com/lockstep-ml/lockstep/trainer"
+	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
 )
 
 const mergeUsage = `usage: lockstep merge-weights CHECKPOINT OUTPUT [FLAGS]
@@ -50,14 +50,14 @@ func (p *program) mergeWeights(argv []string) int {
 	if fs.NArg() != 2 {
 		return p.usageError("merge-weights: %d words: want two, a CHECKPOINT and an OUTPUT folder", fs.NArg())
 	}
-	o := trainer.MergeOptions{Optimizer: f.optimizer, AllowNonfinite: f.nonfinite}
+	o := checkpointer.MergeOptions{Optimizer: f.optimizer, AllowNonfinite: f.nonfinite}
 	if f.maxShardSize != "" {
 		var err error
 		if o.MaxShardSize, err = safetensors.ParseSize(f.maxShardSize); err != nil {
 			return p.usageError("merge-weights: max_shard_size: %v", err)
 		}
 	}
-	names, err := trainer.MergeWeights(context.Background(), fs.Arg(0), fs.Arg(1), o)
+	names, err := checkpointer.MergeWeights(context.Background(), fs.Arg(0), fs.Arg(1), o)
 	if err != nil {
 		p.complain("lockstep: merge-weights: %v", err)
 		return exitError

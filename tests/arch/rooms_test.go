@@ -4,6 +4,7 @@ package arch
 
 import (
 	"fmt"
+	"go/ast"
 	"slices"
 	"testing"
 )
@@ -28,4 +29,69 @@ func TestStrategiesAreBehindTheirInterface(t *testing.T) {
 	requireBites(t, shardUsers, "accelerate/a.go", imported("accelerate/shard"), "")
 	requireBites(t, shardUsers, "trainer/a_test.go", imported("accelerate/shard"), "")
 	requireBites(t, shardUsers, "bench/a.go", imported("accelerate/shard"), "")
+}
+
+// rooms are packages that get what they need through interfaces, with the packages above and beside them that they must
+// therefore not import, tests included.
+var rooms = map[string][]string{
+	"trainer/checkpointer": {"trainer", "accelerate"},
+}
+
+// widest is how many methods an interface of a room may ask for.
+const widest = 5
+
+// upward reports a room that imports what it must not.
+func upward(f file) (bad []string) {
+	for _, dir := range rooms[f.dir] {
+		if slices.Contains(f.imports(), module+"/"+dir) {
+			bad = append(bad, fmt.Sprintf("%s imports %s: want an interface of what it needs", f.name, dir))
+		}
+	}
+	return bad
+}
+
+// wide reports interfaces of a room that ask for too much.
+func wide(f file) (bad []string) {
+	if rooms[f.dir] == nil {
+		return nil
+	}
+	ast.Inspect(f.ast, func(n ast.Node) bool {
+		spec, ok := n.(*ast.TypeSpec)
+		if !ok {
+			return true
+		}
+		face, ok := spec.Type.(*ast.InterfaceType)
+		if !ok {
+			return true
+		}
+		for _, m := range face.Methods.List {
+			if len(m.Names) == 0 {
+				bad = append(bad, fmt.Sprintf("%s: %s embeds an interface: want its methods", f.line(spec), spec.Name))
+			}
+		}
+		if n := face.Methods.NumFields(); n > widest {
+			bad = append(bad, fmt.Sprintf("%s: %s has %d methods: want at most %d", f.line(spec), spec.Name, n,
+				widest))
+		}
+		return true
+	})
+	return bad
+}
+
+func TestRoomsGetWhatTheyNeedThroughSmallInterfaces(t *testing.T) {
+	requireNone(t, upward)
+	requireNone(t, wide)
+	const name = "trainer/checkpointer/a.go"
+	requireBites(t, upward, name, imported("trainer"), name+" imports trainer: want an interface of what it needs")
+	requireBites(t, upward, name, imported("accelerate"),
+		name+" imports accelerate: want an interface of what it needs")
+	requireBites(t, upward, "trainer/checkpointer/a_test.go", imported("trainer"),
+		"trainer/checkpointer/a_test.go imports trainer: want an interface of what it needs")
+	requireBites(t, upward, name, imported("accelerate/ddp"), "")
+	requireBites(t, upward, "trainer/a.go", imported("accelerate"), "")
+	requireBites(t, wide, name, "package a; type i interface { a(); b(); c(); d(); e() }", "")
+	requireBites(t, wide, name, "package a; type i interface { a(); b(); c(); d(); e(); f() }",
+		name+":1: i has 6 methods: want at most 5")
+	requireBites(t, wide, name, "package a; type j interface{}; type i interface { j }",
+		name+":1: i embeds an interface: want its methods")
 }

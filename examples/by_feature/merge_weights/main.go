@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
+	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
 )
 
 func main() { os.Exit(program.Run(run)) }
@@ -42,7 +43,7 @@ func run(ctx context.Context, p *program.Process) error {
 	}
 
 	merged := filepath.Join(dir, "merged")
-	files, err := trainer.MergeWeights(ctx, checkpoint, merged, trainer.MergeOptions{})
+	files, err := checkpointer.MergeWeights(ctx, checkpoint, merged, checkpointer.MergeOptions{})
 	if err != nil {
 		return err
 	}

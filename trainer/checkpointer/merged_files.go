@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package trainer
+package checkpointer
 
 import (
 	"context"
@@ -112,7 +112,7 @@ func requireOwn(ctx context.Context, dir string, names []string, weights []model
 
 // readMerged reads MergedFile; nil if there is none.
 func readMerged(path string) (*mergedList, error) {
-	text, err := vfs.ReadFile(vfs.OS, path, maxCarried)
+	text, err := vfs.ReadFile(vfs.OS, path, maxKept)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package trainer
+package checkpointer
 
 import (
 	"context"
@@ -39,20 +39,12 @@ const MergedFile = "merged_files.json"
 //
 // It replaces and deletes nothing but what it wrote: the file MergedFile lists that, with sizes and hashes. A folder
 // that holds other files of these names is an error.
-func MergeWeights(ctx context.Context, from, to string, o MergeOptions) ([]string, error) {
-	names, err := mergeWeights(ctx, from, to, o)
-	if err != nil {
-		return nil, fmt.Errorf("trainer: %w", err)
-	}
-	return names, nil
-}
-
-func mergeWeights(ctx context.Context, from, to string, o MergeOptions) (names []string, err error) {
+func MergeWeights(ctx context.Context, from, to string, o MergeOptions) (names []string, err error) {
 	dir, err := savedFolder(ctx, from)
 	if err != nil {
 		return nil, err
 	}
-	if sameFolder(dir, to) || sameFolder(from, to) {
+	if SameFolder(dir, to) || SameFolder(from, to) {
 		return nil, fmt.Errorf("%s is what the weights are read from: want another folder for the merged model", to)
 	}
 	set, err := safetensors.OpenSet(vfs.OS, dir, models.WeightsBase)
@@ -73,7 +65,7 @@ func mergeWeights(ctx context.Context, from, to string, o MergeOptions) (names [
 	for _, w := range weights {
 		parts = append(parts, checkpoint.Part(w))
 	}
-	carried := append([]string{models.ConfigFile, argsFile}, models.SidecarNames...)
+	kept := append([]string{models.ConfigFile, ArgsFile}, models.SidecarNames...)
 	if o.Optimizer {
 		state, err := safetensors.OpenSet(vfs.OS, dir, optimizerTensors)
 		if err != nil {
@@ -81,10 +73,10 @@ func mergeWeights(ctx context.Context, from, to string, o MergeOptions) (names [
 		}
 		defer func() { err = errors.Join(err, state.Close()) }()
 		parts = append(parts, checkpoint.SetPart(optimizerTensors+".safetensors", state))
-		carried = append(carried, optimizerFile)
+		kept = append(kept, optimizerFile)
 	}
-	for _, name := range carried {
-		text, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, name), maxCarried)
+	for _, name := range kept {
+		text, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, name), maxKept)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -122,8 +114,8 @@ func requireFinite(dir string, set *safetensors.Set) error {
 	return nil
 }
 
-// maxCarried bounds the size of a file that is copied, in bytes.
-const maxCarried = 1 << 30
+// maxKept bounds the size of a file that is copied, in bytes.
+const maxKept = 1 << 30
 
 // savedFolder is the folder with the weights, verified if it is a checkpoint.
 func savedFolder(ctx context.Context, from string) (string, error) {
@@ -158,7 +150,7 @@ func mergedFiles(dir string, set *safetensors.Set, maxShardSize int64) ([]models
 	if !set.Scattered() {
 		return models.MergeSet(set, models.PlainLayout(set), maxShardSize)
 	}
-	text, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, models.LayoutFile), maxCarried)
+	text, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, models.LayoutFile), maxKept)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/args"
+)
+
+// watchBest keeps the best value of the watched metric. An evaluation before the first step is no
+// candidate.
+func (r *run) watchBest(metrics map[string]float64) error {
+	name := r.args.BestMetric()
+	if name == "" {
+		return nil
+	}
+	v, ok := metrics[name]
+	if !ok {
+		return r.noSuchMetric(sortedKeys(metrics))
+	}
+	if r.state.GlobalStep > 0 && r.state.Improves(v, r.args.BestIsGreater()) {
+		r.state.SetBest(v, r.args.SaveStrategy != args.StrategyNo)
+		if r.args.SaveStrategy == args.StrategyBest {
+			r.control.ShouldSave = true
+		}
+	}
+	return nil
+}
+
+// checkBest refuses a metric_for_best_model that no evaluation can have, before training.
+// The names of metrics from WithMetrics are only known after the first evaluation.
+func (t *Trainer) checkBest() error {
+	name := t.args.BestMetric()
+	if name == "" || len(t.evals) == 0 || len(t.activeMetrics()) > 0 {
+		return nil
+	}
+	var known []string
+	for _, set := range t.evals {
+		for _, key := range []string{"loss", "runtime", "samples_per_second", "steps_per_second"} {
+			known = append(known, set.prefix()+key)
+		}
+	}
+	if !slices.Contains(known, name) {
+		return t.noSuchMetric(known)
+	}
+	return nil
+}
+
+func (t *Trainer) noSuchMetric(known []string) error {
+	return fmt.Errorf("trainer: metric_for_best_model = %q: the evaluation has no %s: want one of %s",
+		t.args.MetricForBestModel, t.args.BestMetric(), strings.Join(known, ", "))
+}
+
+// loadBest loads the best checkpoint's weights if asked to.
+func (r *run) loadBest() error {
+	if !r.args.LoadBestModelAtEnd {
+		return nil
+	}
+	best := r.state.BestModelCheckpoint
+	if best == nil {
+		r.log.Warn("load_best_model_at_end: no checkpoint was saved at the best evaluation: the last weights are kept")
+		return nil
+	}
+	path, err := r.checkpointer().ReadBest(r.ctx, *best)
+	if err != nil {
+		return fmt.Errorf("trainer: load_best_model_at_end: %w", err)
+	}
+	r.log.Info("loaded the best model", "checkpoint", path, "metric", r.args.BestMetric(), "value",
+		*r.state.BestMetric)
+	return nil
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

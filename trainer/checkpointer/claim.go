@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpointer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/args"
+)
+
+// Claim keeps other processes from writing into output_dir until release is called, nil where this run writes nothing
+// there. A run that does not go on with checkpoints of the folder does not start in one that has checkpoints of another
+// run, unless overwrite_output_dir says so: then they are renamed.
+func (c *Checkpointer) Claim(ctx context.Context, goesOn bool) (release func(), err error) {
+	if c.Ranks.Rank() != 0 || c.Args.SaveStrategy == args.StrategyNo {
+		return nil, nil
+	}
+	if release, err = c.Store.Acquire(ctx); err != nil {
+		return nil, fmt.Errorf("output_dir: %w", err)
+	}
+	if !goesOn {
+		err = c.makeWay()
+	}
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
+}
+
+// makeWay renames the checkpoints of an earlier run, or is an error that names one.
+func (c *Checkpointer) makeWay() error {
+	if c.Args.OverwriteOutputDir {
+		renamed, err := c.Store.SetAside()
+		if err != nil {
+			return fmt.Errorf("overwrite_output_dir: %w", err)
+		}
+		if len(renamed) > 0 {
+			c.Log.Warn("the checkpoints of an earlier run were renamed; save_total_limit counts them",
+				"folder", c.Args.OutputDir, "to", strings.Join(renamed, ", "))
+		}
+		return nil
+	}
+	used, err := c.Store.Used()
+	if err != nil {
+		return fmt.Errorf("output_dir: %w", err)
+	}
+	if len(used) == 0 {
+		return nil
+	}
+	dir, last := c.Args.OutputDir, used[len(used)-1]
+	if own, err := c.Store.Own(); err != nil || len(own) == 0 {
+		return errors.Join(err, fmt.Errorf("output_dir %s holds checkpoints of another program (%s), which cannot be "+
+			"resumed here: want another output_dir, and to start from their weights model_name_or_path %s; or "+
+			"overwrite_output_dir true, which renames those whose names it needs", dir, last, filepath.Join(dir, last)))
+	}
+	return fmt.Errorf("output_dir %s holds checkpoints of another run (%s): want resume_from_checkpoint last to go on "+
+		"with it, overwrite_output_dir true to start a new run, or another output_dir", dir, last)
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpointer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// optimizerState is optimizer.json; the tensors are in optimizer.safetensors.
+type optimizerState struct {
+	Name  string           `json:"name"`
+	Steps map[string]int64 `json:"steps"`
+}
+
+// optimizerPart are the steps of the optimizer's parameters and the file of its state. Where that is sharded, all
+// ranks write the file together, see attend.
+func (c *Checkpointer) optimizerPart(ctx context.Context, o Optimizer) (steps map[string]int64, file checkpoint.Part,
+	err error) {
+	opt := o.State()
+	file.Name = optimizerTensors + ".safetensors"
+	if c.Shards == nil {
+		file.Write = func(w io.Writer) error { return checkpoint.SaveTensors(c.Ranks.Ctx(), w, named(opt.Tensors)) }
+		return opt.Steps, file, nil
+	}
+	if steps, err = c.gatherSteps(ctx, opt.Steps); err != nil {
+		return nil, file, err
+	}
+	var list []safetensors.Tensor
+	for _, p := range c.stepped(steps) {
+		for _, st := range o.Describe(p) {
+			name := p.Name + "." + st.Name
+			list = append(list, safetensors.Tensor{Name: name, DType: st.DType, Shape: st.Shape,
+				Write: func(w io.Writer) error {
+					whole, err := c.Shards.Gather(ctx, p.Name, st.DType, opt.Tensors[name])
+					if err == nil {
+						_, err = w.Write(whole)
+					}
+					return err
+				}})
+		}
+	}
+	slices.SortFunc(list, func(a, b safetensors.Tensor) int { return strings.Compare(a.Name, b.Name) })
+	file.Write = func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorchMetadata()) }
+	return steps, file, nil
+}
+
+// stepped are the parameters that the optimizer has a state of.
+func (c *Checkpointer) stepped(steps map[string]int64) []tensor.Named {
+	return slices.DeleteFunc(slices.Clone(c.Params), func(p tensor.Named) bool {
+		_, ok := steps[p.Name]
+		return !ok
+	})
+}
+
+// gatherSteps gives all ranks the steps of all parameters. It is collective.
+func (c *Checkpointer) gatherSteps(ctx context.Context, mine map[string]int64) (steps map[string]int64, err error) {
+	text, err := json.Marshal(mine)
+	if err != nil {
+		return nil, err
+	}
+	all, err := c.Data.GatherBytes(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range all {
+		if err := json.Unmarshal(text, &steps); err != nil {
+			return nil, err
+		}
+	}
+	return steps, nil
+}
+
+// named lists tensors in the order of their names.
+func named(ts map[string]*tensor.Tensor) []tensor.Named {
+	list := make([]tensor.Named, 0, len(ts))
+	for _, name := range sortedKeys(ts) {
+		list = append(list, tensor.Named{Name: name, Tensor: ts[name]})
+	}
+	return list
+}
+
+// restoreOptimizer reads the optimizer's state into the tensors that it has.
+func (c *Checkpointer) restoreOptimizer(ck *checkpoint.Checkpoint, opt Optimizer, head optimizerState) (err error) {
+	set, err := ck.OpenTensors(optimizerTensors)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	ctx := c.Ranks.Ctx().NoGrad()
+	saved := map[string]optim.Saved{}
+	for _, name := range set.Names() {
+		e, _ := set.Lookup(name)
+		at, shape, mine := c.partOf(e.Placement())
+		if !mine {
+			continue
+		}
+		saved[name] = optim.Saved{DType: e.DType, Shape: shape,
+			Read: func(into *tensor.Tensor) (tensor.Census, error) {
+				section, err := e.Section(at)
+				if err != nil {
+					return tensor.Census{}, err
+				}
+				return tensor.WriteFrom(ctx, into, e.DType, section)
+			}}
+	}
+	steps := head.Steps
+	if c.Shards != nil {
+		steps = maps.Clone(steps)
+		maps.DeleteFunc(steps, func(name string, _ int64) bool {
+			at, ok := c.Shards.Placement(name)
+			return ok && at.BoxNumel() > 0 && at.Numel() == 0
+		})
+	}
+	if p := tensor.Try(func() { err = opt.ReadState(head.Name, steps, saved) }); p != nil {
+		return p
+	}
+	ctx.Sync()
+	return err
+}
+
+// partOf is what this rank has of a saved tensor of the optimizer's, and the shape of that; mine is false if it has
+// nothing. All that is not cut is every rank's.
+func (c *Checkpointer) partOf(saved tensor.Placement) (at tensor.Placement, shape []int, mine bool) {
+	if c.Shards == nil {
+		return saved, saved.Shape, true
+	}
+	at, ok := c.Shards.Placement(saved.Name[:max(0, strings.LastIndexByte(saved.Name, '.'))])
+	if !ok || tensor.WholePlacement(saved.Name, at.Shape...).Numel() != saved.Numel() {
+		return saved, saved.Shape, true // the optimizer finds what is wrong with it
+	}
+	return at.Of(saved.Name, saved.Shape...), []int{at.Numel()}, at.Numel() > 0
+}

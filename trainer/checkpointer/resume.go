@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpointer
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/models"
+)
+
+// Open opens the checkpoint to resume from, nil for a new run, and settles the arguments with those of the checkpoint.
+// job is the launcher's, "" without one, and restarted tells whether it started this process again. All ranks call it.
+func (c *Checkpointer) Open(ctx context.Context, job string, restarted bool) (ck *checkpoint.Checkpoint, err error) {
+	if c.Ranks.Rank() == 0 {
+		if ck, err = c.find(ctx, job, restarted); err != nil {
+			return nil, err
+		}
+	}
+	if ck, err = c.share(ctx, ck); ck == nil || err != nil {
+		return nil, err
+	}
+	if !ck.Has(ProgressFile) {
+		return nil, fmt.Errorf("%s holds only a model (save_only_model): a run cannot resume from it", ck.Path)
+	}
+	if err := c.settleArgs(ck); err != nil {
+		return nil, fmt.Errorf("resume from %s: %w", ck.Path, err)
+	}
+	return ck, nil
+}
+
+// find opens the checkpoint to resume from, nil for a new run.
+func (c *Checkpointer) find(ctx context.Context, job string, restarted bool) (*checkpoint.Checkpoint, error) {
+	if restarted && job != "" { // a restart continues where it was
+		if ck, err := c.ofJob(ctx, job); ck != nil || err != nil {
+			return ck, err
+		}
+	}
+	path, last := c.Args.ResumePath()
+	var ck *checkpoint.Checkpoint
+	var err error
+	switch {
+	case path == "" && !last:
+		return nil, nil
+	case last:
+		ck, err = c.Store.Latest(ctx)
+	default:
+		ck, err = c.open(ctx, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("resume_from_checkpoint = %s: %w", c.Args.ResumeFromCheckpoint, err)
+	}
+	return ck, nil
+}
+
+// open verifies and opens the checkpoint of a path.
+func (c *Checkpointer) open(ctx context.Context, path string) (*checkpoint.Checkpoint, error) {
+	return c.at(filepath.Dir(path)).Open(ctx, filepath.Base(path))
+}
+
+// share opens the checkpoint that rank 0 found on the other ranks. If each rank searched by itself, it could find a
+// different one: a launcher on another host has its own number, and a shared folder may show new files a little later.
+func (c *Checkpointer) share(ctx context.Context, found *checkpoint.Checkpoint) (*checkpoint.Checkpoint, error) {
+	var mine []byte
+	if found != nil {
+		mine = []byte(found.Path)
+	}
+	all, err := c.Ranks.GatherBytes(context.WithoutCancel(ctx), mine)
+	if err != nil {
+		return nil, err
+	}
+	path := string(all[0])
+	if c.Ranks.Rank() == 0 || path == "" {
+		return found, nil
+	}
+	ck, err := c.open(ctx, path)
+	if err != nil {
+		return nil, fmt.Errorf("rank %d cannot open the checkpoint that rank 0 resumes from: want the same output "+
+			"folder on all hosts: %w", c.Ranks.Rank(), err)
+	}
+	return ck, nil
+}
+
+// ofJob is the newest checkpoint if this very job wrote it before its launcher restarted it, else nil.
+func (c *Checkpointer) ofJob(ctx context.Context, job string) (*checkpoint.Checkpoint, error) {
+	ck, err := c.Store.Latest(ctx)
+	if errors.Is(err, checkpoint.ErrNone) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("restart of job %s: %w", job, err)
+	}
+	var saved Origin
+	if !ck.Has(ProgressFile) {
+		return nil, nil
+	}
+	if err := ck.ReadJSON(ProgressFile, &saved); err != nil || saved.Job != job {
+		return nil, err
+	}
+	return ck, nil
+}
+
+// streamKeys decide how the training stream is cut and gradients are added. A resumed run keeps them on any number of
+// ranks; otherwise its bits and its samples would differ.
+var streamKeys = []string{"per_device_train_batch_size", "gradient_accumulation_steps", "global_train_batch_size",
+	"deterministic_ranks", "data_sharding", "accelerator_config"}
+
+// recordKeys are the arguments by which a run logs, evaluates and saves: they change no weights, but which checkpoint
+// is the best and which steps are on record.
+var recordKeys = []string{"logging_strategy", "logging_steps", "eval_strategy", "eval_steps", "save_strategy",
+	"save_steps"}
+
+// settleArgs compares the arguments with those of the checkpoint. Arguments that cut the training stream are taken from
+// the checkpoint; every other difference that changes numbers is allowed and logged.
+func (c *Checkpointer) settleArgs(ck *checkpoint.Checkpoint) error {
+	text, err := ck.ReadPart(ArgsFile)
+	if err != nil {
+		return err
+	}
+	old, err := args.FromJSON(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", ArgsFile, err)
+	}
+	a := c.Args.Clone()
+	for _, d := range old.Diff(a) {
+		switch {
+		case slices.Contains(streamKeys, d.Key):
+			c.Log.Warn("resume keeps the checkpoint's value", "key", d.Key, "checkpoint", d.Old, "ignored", d.New)
+		case d.Key == "num_train_epochs" && old.MaxSteps > 0 && a.MaxSteps == old.MaxSteps:
+			// max_steps decides
+		case slices.Contains(recordKeys, d.Key):
+			c.Log.Warn("resuming with a changed setting: the run logs, evaluates or saves at other steps than before",
+				"key", d.Key, "checkpoint", d.Old, "now", d.New)
+		case d.Fixed:
+			c.Log.Warn("resuming with a changed setting: the result will differ from that of an uninterrupted run",
+				"key", d.Key, "checkpoint", d.Old, "now", d.New)
+		}
+	}
+	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = old.PerDeviceTrainBatchSize, old.GradientAccumulationSteps
+	a.GlobalTrainBatchSize, a.DeterministicRanks = old.GlobalTrainBatchSize, old.DeterministicRanks
+	a.DataSharding, a.AcceleratorConfig = old.DataSharding, old.AcceleratorConfig
+	if err := c.keepMicroBatches(ck, a); err != nil {
+		return err
+	}
+	if err := a.Validate(); err != nil {
+		return fmt.Errorf("%s: %w", ArgsFile, err)
+	}
+	*c.Args = *a
+	return nil
+}
+
+// mostMicroBatches is far above the micro-batches of any step, and far below where their products overflow.
+const mostMicroBatches = 1 << 20
+
+// keepMicroBatches keeps the number of micro-batches of an optimizer step on a different number of ranks: each rank
+// then accumulates more or fewer of them.
+func (c *Checkpointer) keepMicroBatches(ck *checkpoint.Checkpoint, a *args.TrainingArguments) error {
+	var saved Origin
+	if err := ck.ReadJSON(ProgressFile, &saved); err != nil {
+		return err
+	}
+	n := saved.MicroBatches
+	if n < 0 || n > mostMicroBatches {
+		return fmt.Errorf("%s: leaves = %d: want 0 to %d", ProgressFile, n, mostMicroBatches)
+	}
+	if s, ok := a.BatchSharding(); ok && s.Split {
+		return nil // the ranks share each micro-batch, however many they are
+	}
+	world := c.Data.Size()
+	perRank, err := a.AccumulationSteps(world)
+	if err == nil && (n == 0 || int64(perRank*world) == n) {
+		return nil
+	}
+	a.GlobalTrainBatchSize, a.GradientAccumulationSteps = a.PerDeviceTrainBatchSize*int(n), 1
+	perRank, err = a.AccumulationSteps(world)
+	if err != nil {
+		return fmt.Errorf("a step of the run has %d micro-batches, which %d ranks cannot share evenly: %w", n, world,
+			err)
+	}
+	c.Log.Warn("resuming on a different number of ranks keeps the micro-batches of a step", "micro_batches", n, "ranks",
+		world, "accumulation", perRank)
+	return nil
+}
+
+// Restore gives the model, the optimizer and the communication hook what a checkpoint holds of them. It refuses another
+// optimizer before it changes anything. All ranks call it.
+func (c *Checkpointer) Restore(ctx context.Context, ck *checkpoint.Checkpoint, opt Optimizer) error {
+	var head optimizerState
+	if err := ck.ReadJSON(optimizerFile, &head); err != nil {
+		return err
+	}
+	if head.Name != opt.Name() {
+		return fmt.Errorf("it was saved by optimizer %q, this run has %q", head.Name, opt.Name())
+	}
+	if err := c.ReadModel(ctx, ck); err != nil {
+		return err
+	}
+	if err := c.restoreOptimizer(ck, opt, head); err != nil {
+		return err
+	}
+	return c.restoreHook(ck)
+}
+
+// ReadBest fills the model from the best checkpoint, by its name in output_dir or its path. All ranks call it.
+func (c *Checkpointer) ReadBest(ctx context.Context, best string) (path string, err error) {
+	store := c.Store
+	if filepath.Base(best) != best {
+		store = c.at(filepath.Dir(best))
+	}
+	ck, err := store.Open(ctx, filepath.Base(best))
+	if err != nil {
+		return "", err
+	}
+	if err := c.ReadModel(ctx, ck); err != nil {
+		return "", fmt.Errorf("%s: %w", ck.Path, err)
+	}
+	return ck.Path, nil
+}
+
+// ChangedFiles names the files of models.SidecarNames among Beside that the checkpoint has with other contents.
+func (c *Checkpointer) ChangedFiles(ck *checkpoint.Checkpoint) (changed []string, err error) {
+	for _, p := range c.Beside {
+		i := slices.IndexFunc(ck.Files, func(f checkpoint.File) bool { return f.Name == p.Name })
+		if i < 0 || !slices.Contains(models.SidecarNames, p.Name) {
+			continue
+		}
+		h := sha256.New()
+		if err := p.Write(h); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.Name, err)
+		}
+		if hex.EncodeToString(h.Sum(nil)) != ck.Files[i].SHA256 {
+			changed = append(changed, p.Name)
+		}
+	}
+	return changed, nil
+}

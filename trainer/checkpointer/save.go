@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpointer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/models"
+)
+
+// Save writes a checkpoint of a run. It is collective for a sharded model and for a communication hook with a state;
+// of others, rank 0 alone has something to do. The result is of the ranks that wrote.
+func (c *Checkpointer) Save(ctx context.Context, loop Loop, opt Optimizer) (info checkpoint.Info, err error) {
+	if c.scatters() {
+		return c.saveShards(ctx, loop, opt)
+	}
+	hook, err := c.hookTensors()
+	if err != nil {
+		return info, err
+	}
+	var parts []checkpoint.Part
+	if c.Ranks.Rank() == 0 || c.Shards != nil {
+		if parts, err = c.parts(ctx, loop, opt); err != nil {
+			return info, err
+		}
+	}
+	switch {
+	case hook != nil:
+		hook.RunID, hook.Parts = loop.RunID(), append(parts, hook.Parts...)
+		return c.Store.SaveShards(ctx, c.Data.Group(), loop.Step(), *hook)
+	case c.Ranks.Rank() == 0:
+		err = c.Ranks.Summon(false, func() (err error) {
+			info, err = c.Store.Save(ctx, loop.Step(), checkpoint.Content{RunID: loop.RunID(), Parts: parts})
+			return err
+		})
+	case c.Shards != nil:
+		err = c.attend(parts)
+	}
+	return info, err
+}
+
+// attend takes part in gathering what rank 0 writes of a sharded model.
+func (c *Checkpointer) attend(gathered []checkpoint.Part) error {
+	return c.Ranks.Summon(false, func() error {
+		for _, p := range gathered {
+			if err := p.Write(io.Discard); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// parts are all files of a checkpoint in which each tensor is whole. Ranks other than 0 get those that are gathered.
+func (c *Checkpointer) parts(ctx context.Context, loop Loop, opt Optimizer) ([]checkpoint.Part, error) {
+	parts, _, err := c.modelParts()
+	if err != nil {
+		return nil, err
+	}
+	var steps map[string]int64
+	var optimizer []checkpoint.Part
+	if !c.Args.SaveOnlyModel {
+		file := checkpoint.Part{}
+		if steps, file, err = c.optimizerPart(ctx, opt); err != nil {
+			return nil, err
+		}
+		optimizer = []checkpoint.Part{file}
+	}
+	if c.Ranks.Rank() != 0 {
+		return append(parts, optimizer...), nil
+	}
+	states, err := c.stateParts(loop)
+	if err != nil || c.Args.SaveOnlyModel {
+		return append(parts, states...), err
+	}
+	heads, err := resumeParts(loop, opt, steps)
+	return slices.Concat(parts, states, optimizer, heads), err
+}
+
+// modelParts are the files of a saved model, and those of its weights alone. Ranks other than 0 get the weights.
+func (c *Checkpointer) modelParts() (parts []checkpoint.Part, weights []models.WeightFile, err error) {
+	size, err := c.Args.ShardBytes()
+	if err != nil {
+		return nil, nil, err
+	}
+	if weights, err = models.WeightFiles(c.Model, size, nil); err != nil {
+		return nil, nil, err
+	}
+	for _, f := range weights {
+		parts = append(parts, checkpoint.Part(f))
+	}
+	if c.Ranks.Rank() != 0 {
+		return parts, weights, nil
+	}
+	beside, err := c.partsBeside()
+	return append(parts, beside...), weights, err
+}
+
+// partsBeside are the files beside a model's weights.
+func (c *Checkpointer) partsBeside() (parts []checkpoint.Part, err error) {
+	if m, ok := c.Model.(models.Configured); ok {
+		text, err := models.ConfigJSON(m)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, checkpoint.BytesPart(models.ConfigFile, text))
+	}
+	return append(parts, c.Beside...), nil
+}
+
+// stateParts are the files of a checkpoint that say what was trained.
+func (c *Checkpointer) stateParts(loop Loop) ([]checkpoint.Part, error) {
+	state, err := loop.State().JSON()
+	if err != nil {
+		return nil, err
+	}
+	saved, err := c.Args.JSON()
+	if err != nil {
+		return nil, err
+	}
+	return []checkpoint.Part{checkpoint.BytesPart(StateFile, state), checkpoint.BytesPart(ArgsFile, saved)}, nil
+}
+
+// resumeParts are the files of a checkpoint that a resume needs, beside the tensors. steps are the optimizer's.
+func resumeParts(loop Loop, opt Optimizer, steps map[string]int64) (parts []checkpoint.Part, err error) {
+	files := loop.Files()
+	files[optimizerFile] = optimizerState{opt.Name(), steps}
+	for _, name := range sortedKeys(files) {
+		text, err := json.MarshalIndent(files[name], "", "  ")
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		parts = append(parts, checkpoint.BytesPart(name, append(text, '\n')))
+	}
+	return parts, nil
+}
+
+// SaveModel writes weights, config.json and the files beside them into dir, each file atomically; "" is output_dir.
+// Weights of a model that was saved there before are replaced, whatever the number of their files. It is collective for
+// a sharded model.
+func (c *Checkpointer) SaveModel(dir string) error {
+	if c.Ranks.Rank() != 0 && c.Shards == nil {
+		return nil
+	}
+	parts, weights, err := c.modelParts()
+	if err != nil {
+		return err
+	}
+	if c.Ranks.Rank() != 0 {
+		return c.attend(parts)
+	}
+	saved, err := c.Args.JSON()
+	if err != nil {
+		return err
+	}
+	return c.Ranks.Summon(false, func() error {
+		return c.at(dir).ReplaceFiles(context.Background(), append(parts, checkpoint.BytesPart(ArgsFile, saved)),
+			func(existing []string) (before, after []string) { return models.StaleWeights(existing, weights) })
+	})
+}
+
+// Rotate deletes old checkpoints except the best. A checkpoint that cannot be deleted does not end the run: the next
+// save tries again.
+func (c *Checkpointer) Rotate(runID string, best *string) {
+	limit := c.Args.SaveTotalLimit
+	if limit == nil {
+		return
+	}
+	var keep []string
+	if best != nil {
+		keep = append(keep, *best)
+	}
+	if _, err := c.Store.Rotate(*limit, runID, keep...); err != nil {
+		c.Log.Warn("save_total_limit: old checkpoints could not be deleted", "limit", *limit, "err", err)
+	}
+}

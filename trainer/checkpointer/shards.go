@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpointer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// scatters reports whether each rank writes what it owns of the model into its own file of a checkpoint.
+func (c *Checkpointer) scatters() bool {
+	return c.Shards != nil && c.Args.FSDPStateDictType == args.ShardedStateDict &&
+		c.Holders.Size() == c.Ranks.WorldSize()
+}
+
+// CheckShared makes it an error of the start, and not of the first save, if the ranks will write a checkpoint together
+// and do not see one output_dir. All ranks call it.
+func (c *Checkpointer) CheckShared(ctx context.Context) error {
+	var group *comm.Group
+	switch {
+	case c.Args.SaveStrategy == args.StrategyNo:
+	case c.scatters():
+		group = c.Holders.Group()
+	case !c.Args.SaveOnlyModel:
+		if _, _, ok := c.Hook.State(); ok {
+			group = c.Data.Group()
+		}
+	}
+	if group == nil {
+		return nil
+	}
+	if err := c.Store.CheckShared(ctx, group); err != nil {
+		return fmt.Errorf("output_dir, into which every rank writes a part of each checkpoint: %w", err)
+	}
+	return nil
+}
+
+// saveShards writes a checkpoint to which each rank adds what it owns; nothing is gathered. It is collective, and if
+// one rank fails, all do.
+func (c *Checkpointer) saveShards(ctx context.Context, loop Loop, opt Optimizer) (info checkpoint.Info, err error) {
+	content := checkpoint.Sharded{RunID: loop.RunID(), Placed: c.modelShards()}
+	parts, err := c.partsBeside()
+	if err != nil {
+		return info, err
+	}
+	layout, err := models.LayoutJSON(c.Model)
+	if err != nil {
+		return info, err
+	}
+	states, err := c.stateParts(loop)
+	if err != nil {
+		return info, err
+	}
+	content.Parts = append(append(parts, checkpoint.BytesPart(models.LayoutFile, layout)), states...)
+	if !c.Args.SaveOnlyModel {
+		mine := opt.State()
+		steps, err := c.gatherSteps(ctx, mine.Steps)
+		if err != nil {
+			return info, err
+		}
+		heads, err := resumeParts(loop, opt, steps)
+		if err != nil {
+			return info, err
+		}
+		content.Parts = append(content.Parts, heads...)
+		if c.Replica == 0 {
+			content.Placed = append(content.Placed, c.optimizerShards(opt, mine, steps)...)
+		}
+	}
+	return c.Store.SaveShards(ctx, c.Holders.Group(), loop.Step(), content)
+}
+
+// modelShards is what this rank writes of parameters and buffers. What every rank has is rank 0's to write.
+func (c *Checkpointer) modelShards() (list []checkpoint.Placed) {
+	if c.Replica != 0 {
+		return nil
+	}
+	placed := c.Shards.Placed()
+	if c.Ranks.Rank() == 0 {
+		placed = append(slices.Clip(placed), c.uncut()...)
+	}
+	for _, p := range placed {
+		list = append(list, checkpoint.NewPlaced(c.Ranks.Ctx(), models.WeightsBase, p))
+	}
+	return list
+}
+
+// optimizerShards is what this rank writes of the optimizer's state.
+func (c *Checkpointer) optimizerShards(opt Optimizer, mine optim.State,
+	steps map[string]int64) (list []checkpoint.Placed) {
+	for _, p := range c.stepped(steps) {
+		at, _ := c.Shards.Placement(p.Name)
+		for _, st := range opt.Describe(p) {
+			name := p.Name + "." + st.Name
+			if t := mine.Tensors[name]; t != nil {
+				list = append(list, checkpoint.NewPlaced(c.Ranks.Ctx(), optimizerTensors,
+					tensor.Placed{Placement: at.Of(name, st.Shape...), Tensor: t}))
+			}
+		}
+	}
+	return list
+}
+
+// uncut are the parameters and buffers that every rank has.
+func (c *Checkpointer) uncut() (list []tensor.Placed) {
+	for _, p := range nn.Walk(c.Model).State() {
+		if !c.Shards.Cut(p.Name) {
+			list = append(list, p.Placed())
+		}
+	}
+	return list
+}
+
+// ReadModel fills the model from a checkpoint. Of a sharded model each rank reads what it owns, and if one fails, all
+// do.
+func (c *Checkpointer) ReadModel(ctx context.Context, ck *checkpoint.Checkpoint) error {
+	if c.Shards == nil {
+		return withWeights(ck, func(set *safetensors.Set) error { return models.ReadWeights(set, c.Model) })
+	}
+	if err := c.Ranks.Summon(false, func() error { return nil }); err != nil { // whole parameters go
+		return err
+	}
+	err := withWeights(ck, func(set *safetensors.Set) error {
+		saved, err := models.FitWeights(set, c.Model)
+		if err != nil {
+			return err
+		}
+		return saved.ReadAll(c.Ranks.Ctx().NoGrad(), append(slices.Clip(c.Shards.Placed()), c.uncut()...))
+	})
+	if err := c.failTogether(ctx, err); err != nil {
+		return err
+	}
+	return c.Shards.Publish(ctx)
+}
+
+// withWeights calls f with the weights of a checkpoint.
+func withWeights(ck *checkpoint.Checkpoint, f func(set *safetensors.Set) error) error {
+	set, err := ck.OpenTensors(models.WeightsBase)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(set), set.Close())
+}
