@@ -75,7 +75,7 @@ const (
 
 	// Elementwise, two inputs. Arithmetic: all floats, int32, int64, uint8 (Div, Pow: floats).
 
-	OpAdd
+	OpAdd // Out0 may be float32 where inputs are of one half type, or one of them is: the sum is then not rounded
 	OpSub
 	OpMul
 	OpDiv
@@ -133,15 +133,18 @@ const (
 	// stride 0); Out0 dlogits = (softmax − onehot)·dloss, 0 in ignored rows.
 	OpCrossEntropyGrad
 	// OpLayerNorm: In0 x [N,C], In1 weight [C], In2 bias [C] (NIn is 1 without affine, 2 without bias); Floats[0] =
-	// eps; Out0 y, Out1 mean [N], Out2 1/σ [N] (float32, or float64 for float64 x). Ba et al. 2016.
+	// eps; Out0 y, Out1 mean [N], Out2 1/σ [N] (float32, or float64 for float64 x). y may be of a half type where x is
+	// float32, and has then the bits of OpCopy of what it would be else. Ba et al. 2016.
 	OpLayerNorm
 	// OpLayerNormGrad: In0 x, In1 mean, In2 rstd, In3 dy, In4 weight (absent without affine: NIn 4); Out0 dx. With more
-	// outputs also those of OpLayerNormParamGrad, with the same bits: Out1 dweight, Out2 dbias.
+	// outputs also those of OpLayerNormParamGrad, with the same bits: Out1 dweight, Out2 dbias. As in all gradients of
+	// norms dy may be of a half type where x is float32.
 	OpLayerNormGrad
 	// OpLayerNormParamGrad: In0 x, In1 mean, In2 rstd, In3 dy; Out0 dweight [C], Out1 dbias [C] (NOut 1: weight only).
 	// Rows are summed in fixed blocks of 64, the blocks in order.
 	OpLayerNormParamGrad
-	// In0 x [N,C], In1 weight [C] (NIn 1: none); Floats[0] = eps; Out0 y, Out1 1/rms [N]. Zhang & Sennrich 2019.
+	// In0 x [N,C], In1 weight [C] (NIn 1: none); Floats[0] = eps; Out0 y, of OpLayerNorm's dtypes, Out1 1/rms [N]. Zhang
+	// & Sennrich 2019.
 	OpRMSNorm
 	// In0 x, In1 rrms, In2 dy, In3 weight (NIn 3: none); Out0 dx, and with NOut 2 Out1 dweight, as OpRMSNormParamGrad's
 	OpRMSNormGrad

@@ -237,6 +237,11 @@ func init() {
 		alone(g)
 		geluTanhBothSamples(g)
 	}
+	sums := makers[backend.OpAdd]
+	makers[backend.OpAdd] = func(g *gen) {
+		sums(g)
+		addWideSamples(g)
+	}
 	makers[backend.OpCopy] = copySamples
 	makers[backend.OpFill] = fillSamples
 	makers[backend.OpArange] = arangeSamples
@@ -316,6 +321,37 @@ func (p *pointwise) sample(g *gen, dt dtype.DType, shape []int, ls [3]layout, ou
 	}
 	s.want = [][]float64{want}
 	g.add(s, "%s %v %s,%s,%s alias %d", dt, shape, ls[0].name, ls[1].name, ls[2].name, out.alias)
+}
+
+// addWideSamples are sums in float32 of numbers of which one, or both, are of a half type. One in float32 may be in the
+// sum's memory.
+func addWideSamples(g *gen) {
+	for _, half := range g.some(halves) {
+		for _, dts := range [][2]dtype.DType{{dtype.Float32, half}, {half, dtype.Float32}, {half, half}} {
+			for _, shape := range shapes {
+				for i, l := range combos {
+					if skip(i, shape) || large(shape) && i > 0 {
+						continue
+					}
+					x, y := g.random(dts[0], l.ins[0], -9, 9, shape...), g.random(dts[1], l.ins[1], -9, 9, shape...)
+					want := make([]float64, numel(shape))
+					for i := range want {
+						want[i] = x.at(i) + y.at(i)
+					}
+					out := output(dtype.Float32, l.out, shape...)
+					for k, in := range []*operand{x, y} {
+						if in.dt == dtype.Float32 && l.ins[k].name == rowMajor.name {
+							own := *in
+							own.alias = k + 1
+							out = &own
+						}
+					}
+					g.add(&sample{ins: []*operand{x, y}, outs: []*operand{out}, want: [][]float64{want}},
+						"%s and %s %v %s,%s alias %d", dts[0], dts[1], shape, l.ins[0].name, l.ins[1].name, out.alias)
+				}
+			}
+		}
+	}
 }
 
 // geluTanhBothSamples have the function itself as a second output; the gradient may take dy's memory.

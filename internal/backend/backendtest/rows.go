@@ -227,8 +227,20 @@ func (g *gen) normInput(dt dtype.DType, shape [2]int, centred bool) (x, mean, rs
 	return x, numbers(statistic(dt), shape[:1], means), numbers(statistic(dt), shape[:1], rstds)
 }
 
-func layerNormSamples(g *gen) {
+// normTypes are the dtypes of x and of y or dy.
+func (g *gen) normTypes() (types [][2]dtype.DType) {
 	for _, dt := range g.some(floating) {
+		types = append(types, [2]dtype.DType{dt, dt})
+	}
+	for _, half := range g.some(halves) {
+		types = append(types, [2]dtype.DType{dtype.Float32, half})
+	}
+	return types
+}
+
+func layerNormSamples(g *gen) {
+	for _, types := range g.normTypes() {
+		dt, of := types[0], types[1]
 		for _, shape := range normShapes {
 			for params := range 3 {
 				x, mean, rstd := g.normInput(dt, shape, true)
@@ -251,22 +263,23 @@ func layerNormSamples(g *gen) {
 					}
 				}
 				stat := statistic(dt)
-				s.outs = []*operand{output(dt, rowMajor, shape[:]...), output(stat, rowMajor, shape[0]),
+				s.outs = []*operand{output(of, rowMajor, shape[:]...), output(stat, rowMajor, shape[0]),
 					output(stat, rowMajor, shape[0])}
 				s.want = [][]float64{y, mean.values(), rstd.values()}
 				s.floats[0] = normEps
-				g.add(s, "%s %v params %d", dt, shape, params)
+				g.add(s, "%s %s %v params %d", dt, of, shape, params)
 			}
 		}
 	}
 }
 
 func layerNormGradSamples(g *gen) {
-	for _, dt := range g.some(floating) {
+	for _, types := range g.normTypes() {
+		dt, of := types[0], types[1]
 		for _, shape := range normShapes {
 			for params := range 4 { // 1: weight; 2 and 3: its gradient too, and the bias's
 				x, mean, rstd := g.normInput(dt, shape, true)
-				dy := g.random(dt, rowMajor, -1, 1, shape[:]...)
+				dy := g.random(of, rowMajor, -1, 1, shape[:]...)
 				s := &sample{ins: []*operand{x, mean, rstd, dy}, outs: []*operand{output(dt, rowMajor, shape[:]...)},
 					loose: 8}
 				weight := func(int) float64 { return 1 }
@@ -299,18 +312,19 @@ func layerNormGradSamples(g *gen) {
 					db[j] += dy.at(i)
 				}
 				s.want = append(s.want, [][]float64{dw, db}[:max(0, params-1)]...)
-				g.add(s, "%s %v params %d", dt, shape, params)
+				g.add(s, "%s %s %v params %d", dt, of, shape, params)
 			}
 		}
 	}
 }
 
 func layerNormParamGradSamples(g *gen) {
-	for _, dt := range g.some(floating) {
+	for _, types := range g.normTypes() {
+		dt, of := types[0], types[1]
 		for _, shape := range normShapes {
 			for outs := 1; outs <= 2; outs++ {
 				x, mean, rstd := g.normInput(dt, shape, true)
-				dy := g.random(dt, rowMajor, -1, 1, shape[:]...)
+				dy := g.random(of, rowMajor, -1, 1, shape[:]...)
 				dw, db := make([]float64, shape[1]), make([]float64, shape[1])
 				for i := range x.numel() {
 					r, j := i/shape[1], i%shape[1]
@@ -321,14 +335,15 @@ func layerNormParamGradSamples(g *gen) {
 				for range outs {
 					s.outs = append(s.outs, output(dt, rowMajor, shape[1]))
 				}
-				g.add(s, "%s %v outputs %d", dt, shape, outs)
+				g.add(s, "%s %s %v outputs %d", dt, of, shape, outs)
 			}
 		}
 	}
 }
 
 func rmsNormSamples(g *gen) {
-	for _, dt := range g.some(floating) {
+	for _, types := range g.normTypes() {
+		dt, of := types[0], types[1]
 		for _, shape := range normShapes {
 			for params := range 2 {
 				x, _, rstd := g.normInput(dt, shape, false)
@@ -347,21 +362,22 @@ func rmsNormSamples(g *gen) {
 						y[i] *= w.at(i % shape[1])
 					}
 				}
-				s.outs = []*operand{output(dt, rowMajor, shape[:]...), output(statistic(dt), rowMajor, shape[0])}
+				s.outs = []*operand{output(of, rowMajor, shape[:]...), output(statistic(dt), rowMajor, shape[0])}
 				s.want = [][]float64{y, rstd.values()}
 				s.floats[0] = normEps
-				g.add(s, "%s %v params %d", dt, shape, params)
+				g.add(s, "%s %s %v params %d", dt, of, shape, params)
 			}
 		}
 	}
 }
 
 func rmsNormGradSamples(g *gen) {
-	for _, dt := range g.some(floating) {
+	for _, types := range g.normTypes() {
+		dt, of := types[0], types[1]
 		for _, shape := range normShapes {
 			for params := range 3 { // 1: weight; 2: its gradient too
 				x, _, rstd := g.normInput(dt, shape, false)
-				dy := g.random(dt, rowMajor, -1, 1, shape[:]...)
+				dy := g.random(of, rowMajor, -1, 1, shape[:]...)
 				s := &sample{ins: []*operand{x, rstd, dy}, outs: []*operand{output(dt, rowMajor, shape[:]...)},
 					loose: 8}
 				weight := func(int) float64 { return 1 }
@@ -388,23 +404,24 @@ func rmsNormGradSamples(g *gen) {
 					}
 					s.outs, s.want = append(s.outs, output(dt, rowMajor, shape[1])), append(s.want, dw)
 				}
-				g.add(s, "%s %v params %d", dt, shape, params)
+				g.add(s, "%s %s %v params %d", dt, of, shape, params)
 			}
 		}
 	}
 }
 
 func rmsNormParamGradSamples(g *gen) {
-	for _, dt := range g.some(floating) {
+	for _, types := range g.normTypes() {
+		dt, of := types[0], types[1]
 		for _, shape := range normShapes {
 			x, _, rstd := g.normInput(dt, shape, false)
-			dy := g.random(dt, rowMajor, -1, 1, shape[:]...)
+			dy := g.random(of, rowMajor, -1, 1, shape[:]...)
 			dw := make([]float64, shape[1])
 			for i := range x.numel() {
 				dw[i%shape[1]] += dy.at(i) * x.at(i) * rstd.at(i/shape[1])
 			}
 			g.add(&sample{ins: []*operand{x, rstd, dy}, outs: []*operand{output(dt, rowMajor, shape[1])},
-				want: [][]float64{dw}, loose: 8}, "%s %v", dt, shape)
+				want: [][]float64{dw}, loose: 8}, "%s %s %v", dt, of, shape)
 		}
 	}
 }

@@ -284,6 +284,9 @@ var made struct {
 // floating lists the dtypes that carry gradients.
 var floating = []dtype.DType{dtype.Float64, dtype.BFloat16, dtype.Float16, dtype.Float32}
 
+// halves are those whose numbers are computed with in float32.
+var halves = []dtype.DType{dtype.BFloat16, dtype.Float16}
+
 // statistic is the dtype of saved statistics of an op on dt.
 func statistic(dt dtype.DType) dtype.DType {
 	if dt == dtype.Float64 {

@@ -248,6 +248,12 @@ func TestBitsAreTheCPUs(t *testing.T) {
 			p.same(fmt.Sprintf("%s of %s", e.op, dt), c, outs, ins)
 		}
 	}
+	for _, half := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
+		for _, ins := range [][2]dtype.DType{{dtype.Float32, half}, {half, dtype.Float32}, {half, half}} {
+			p.same(fmt.Sprintf("add of %s and %s", ins[0], ins[1]), backend.Call{Op: backend.OpAdd},
+				[]operand{vector(r, dtype.Float32, n)}, []operand{vector(r, ins[0], n), vector(r, ins[1], n)})
+		}
+	}
 	for _, from := range dtype.All() {
 		for _, to := range dtype.All() {
 			p.same(fmt.Sprintf("%s to %s", from, to), backend.Call{Op: backend.OpCopy}, []operand{vector(r, to, n)},

@@ -82,6 +82,14 @@ func init() {
 		}
 		alone(s, c)
 	}
+	same := elementwiseOps[backend.OpAdd]
+	elementwiseOps[backend.OpAdd] = func(s *stream, c *backend.Call) {
+		if c.Out[0].DType == dtype.Float32 && (c.In[0].DType.IsHalf() || c.In[1].DType.IsHalf()) {
+			s.addWide(c)
+			return
+		}
+		same(s, c)
+	}
 	for op, name := range map[backend.Op]string{backend.OpEq: "eq", backend.OpNe: "ne", backend.OpLt: "lt",
 		backend.OpLe: "le", backend.OpGt: "gt", backend.OpGe: "ge"} {
 		elementwiseOps[op] = comparison(name)
@@ -90,6 +98,46 @@ func init() {
 	elementwiseOps[backend.OpOr] = logic("or_b8_strided", 2)
 	elementwiseOps[backend.OpNot] = logic("not_b8_strided", 1)
 	elementwiseOps[backend.OpSwiGLUGrad] = swigluGrad
+}
+
+// The kernels of OpAdd in float32 of numbers of a half type: the second input, or both.
+var (
+	addMixed, addMixedStrided   = namesOf("add_mixed", "", halfTypes), namesOf("add_mixed", "_strided", halfTypes)
+	addHalves, addHalvesStrided = namesOf("add_halves", "", halfTypes), namesOf("add_halves", "_strided", halfTypes)
+)
+
+// addWide is OpAdd in float32 of inputs of which at least one is of a half type.
+func (s *stream) addWide(c *backend.Call) {
+	w := s.elementwise(c, 2)
+	x, y := c.In[0].DType, c.In[1].DType
+	if y == dtype.Float32 { // a sum has the same bits either way
+		x, y = y, x
+		w.at[1], w.at[2] = w.at[2], w.at[1]
+		w.bytes[1], w.bytes[2] = w.bytes[2], w.bytes[1]
+		w.stride[1], w.stride[2] = w.stride[2], w.stride[1]
+	}
+	wide, strided := addMixed[y], addMixedStrided[y]
+	if x == y {
+		wide, strided = addHalves[y], addHalvesStrided[y]
+	} else if x != dtype.Float32 || !y.IsHalf() {
+		s.fault(c, "no kernel for %s and %s", x, y)
+	}
+	flag := s.flag(c)
+	const width = 4
+	if !w.contiguous() || !w.aligned(width) {
+		s.walked(strided, w, flag)
+		return
+	}
+	if w.n == 0 {
+		return
+	}
+	var a args
+	for k := range w.ops {
+		a.ptr(w.at[k])
+	}
+	a.i64(w.n)
+	a.ptr(flag)
+	s.kernel(wide, s.gridFor((w.n+width-1)/width), block256, 0, &a)
 }
 
 // names are the kernels of an op, by dtype; empty where there is none.

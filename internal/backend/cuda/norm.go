@@ -5,16 +5,22 @@ package cuda
 import (
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/cuda"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// wantNorm looks at x [N,C], operands of its shape, statistics [N] and, from input first on, parameters [C].
-func (s *stream) wantNorm(c *backend.Call, same, stats []*backend.View, first int) (rows, cols int) {
+// wantNorm looks at x [N,C], y or dy of its shape, dx (nil: none), statistics [N] and, from input first on, parameters
+// [C].
+func (s *stream) wantNorm(c *backend.Call, y, dx *backend.View, stats []*backend.View, first int) (rows, cols int) {
 	s.wantFloat(c)
 	rows, cols = c.In[0].Rows()
-	dt := c.In[0].DType
+	dt, of := c.In[0].DType, c.In[0].DType
 	s.wantRows(c, &c.In[0], "input", 0)
-	for _, v := range same {
-		s.wantVector(c, v, dt, rows*cols, "operand of x's shape")
+	if dt == dtype.Float32 && y.DType.IsHalf() {
+		of = y.DType
+	}
+	s.wantVector(c, y, of, rows*cols, "operand of x's shape")
+	if dx != nil {
+		s.wantVector(c, dx, dt, rows*cols, "dx")
 	}
 	for _, v := range stats {
 		s.wantVector(c, v, statistic(dt), rows, "statistic")
@@ -25,8 +31,16 @@ func (s *stream) wantNorm(c *backend.Call, same, stats []*backend.View, first in
 	return rows, cols
 }
 
+// normKernel is the name of a kernel for x and for y or dy, whose dtypes may differ.
+func normKernel(name string, x, y *backend.View) string {
+	if x.DType == y.DType {
+		return name + "_" + suffix(x.DType)
+	}
+	return name + "_" + suffix(x.DType) + "_" + suffix(y.DType)
+}
+
 func layerNorm(s *stream, c *backend.Call) {
-	rows, cols := s.wantNorm(c, []*backend.View{&c.Out[0]}, []*backend.View{&c.Out[1], &c.Out[2]}, 1)
+	rows, cols := s.wantNorm(c, &c.Out[0], nil, []*backend.View{&c.Out[1], &c.Out[2]}, 1)
 	if rows == 0 {
 		return
 	}
@@ -40,11 +54,11 @@ func layerNorm(s *stream, c *backend.Call) {
 	a.i32(rows)
 	a.i32(cols)
 	a.f64(c.Floats[0])
-	s.rowKernel(c, "layer_norm", &a)
+	s.rowKernel(c, normKernel("layer_norm", &c.In[0], &c.Out[0]), &a)
 }
 
 func rmsNorm(s *stream, c *backend.Call) {
-	rows, cols := s.wantNorm(c, []*backend.View{&c.Out[0]}, []*backend.View{&c.Out[1]}, 1)
+	rows, cols := s.wantNorm(c, &c.Out[0], nil, []*backend.View{&c.Out[1]}, 1)
 	if rows == 0 {
 		return
 	}
@@ -56,16 +70,16 @@ func rmsNorm(s *stream, c *backend.Call) {
 	a.i32(rows)
 	a.i32(cols)
 	a.f64(c.Floats[0])
-	s.rowKernel(c, "rms_norm", &a)
+	s.rowKernel(c, normKernel("rms_norm", &c.In[0], &c.Out[0]), &a)
 }
 
 func layerNormGrad(s *stream, c *backend.Call) {
-	rows, cols := s.wantNorm(c, []*backend.View{&c.In[3], &c.Out[0]}, []*backend.View{&c.In[1], &c.In[2]}, 4)
+	rows, cols := s.wantNorm(c, &c.In[3], &c.Out[0], []*backend.View{&c.In[1], &c.In[2]}, 4)
 	s.normGrad(c, "layer_norm", 3, rows, cols)
 }
 
 func rmsNormGrad(s *stream, c *backend.Call) {
-	rows, cols := s.wantNorm(c, []*backend.View{&c.In[2], &c.Out[0]}, []*backend.View{&c.In[1]}, 3)
+	rows, cols := s.wantNorm(c, &c.In[2], &c.Out[0], []*backend.View{&c.In[1]}, 3)
 	s.normGrad(c, "rms_norm", 2, rows, cols)
 }
 
@@ -101,8 +115,8 @@ func (s *stream) normGrad(c *backend.Call, norm string, dy, rows, cols int) {
 	sums.pack(&a, norm)
 	a.i32(rows)
 	a.i32(cols)
-	s.kernel(norm+"_grad_parts_"+suffix(dt), [3]uint32{uint32(sums.blocks), 1, 1}, [3]uint32{normAcross, normDown, 1},
-		shared, &a)
+	s.kernel(normKernel(norm+"_grad_parts", &c.In[0], &c.In[dy]), [3]uint32{uint32(sums.blocks), 1, 1},
+		[3]uint32{normAcross, normDown, 1}, shared, &a)
 	s.addNormParts(c, 1, cols, sums)
 }
 
@@ -119,16 +133,16 @@ func (s *stream) rowGrad(c *backend.Call, norm string, dy, rows, cols int) {
 	a.ptr(s.addr(&c.Out[0]))
 	a.i32(rows)
 	a.i32(cols)
-	s.rowKernel(c, norm+"_grad", &a)
+	s.rowKernel(c, normKernel(norm+"_grad", &c.In[0], &c.In[dy]), &a)
 }
 
 func layerNormParamGrad(s *stream, c *backend.Call) {
-	rows, cols := s.wantNorm(c, []*backend.View{&c.In[3]}, []*backend.View{&c.In[1], &c.In[2]}, c.NIn)
+	rows, cols := s.wantNorm(c, &c.In[3], nil, []*backend.View{&c.In[1], &c.In[2]}, c.NIn)
 	s.normParams(c, "layer_norm", 3, 0, rows, cols)
 }
 
 func rmsNormParamGrad(s *stream, c *backend.Call) {
-	rows, cols := s.wantNorm(c, []*backend.View{&c.In[2]}, []*backend.View{&c.In[1]}, c.NIn)
+	rows, cols := s.wantNorm(c, &c.In[2], nil, []*backend.View{&c.In[1]}, c.NIn)
 	s.normParams(c, "rms_norm", 2, 0, rows, cols)
 }
 
@@ -193,7 +207,8 @@ func (s *stream) normParts(c *backend.Call, norm string, dy, rows, cols int, sum
 	a.i32(rows)
 	a.i32(cols)
 	dt := c.In[0].DType
-	s.kernel(norm+"_parts_"+suffix(dt), [3]uint32{uint32(sums.blocks), blocksFor(cols*dt.Size(), 16*normAcross), 1},
+	s.kernel(normKernel(norm+"_parts", &c.In[0], &c.In[dy]),
+		[3]uint32{uint32(sums.blocks), blocksFor(cols*dt.Size(), 16*normAcross), 1},
 		[3]uint32{normAcross, normDown, 1}, 0, &a)
 }
 

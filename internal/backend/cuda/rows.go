@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// rowOps work along the last dim of contiguous operands (kernels/softmax.cu, norm.cu, batchnorm.cu).
+// rowOps work along the last dim of contiguous operands (kernels/softmax.cu, norm_*.cu, batchnorm.cu).
 var rowOps = map[backend.Op]launcher{
 	backend.OpSoftmax:        plainRows(1),
 	backend.OpSoftmaxGrad:    plainRows(2),
@@ -111,7 +111,7 @@ func rowGrid(rows, n int, dt dtype.DType) (grid, block [3]uint32) {
 func (s *stream) rowKernel(c *backend.Call, name string, a *args) {
 	rows, cols := c.In[0].Rows()
 	grid, block := rowGrid(rows, cols, c.In[0].DType)
-	s.kernel(name+"_"+suffix(c.In[0].DType), grid, block, 0, a)
+	s.kernel(name, grid, block, 0, a)
 }
 
 // plainRows launches an op whose so many inputs and output have one shape.
@@ -135,7 +135,7 @@ func plainRows(ins int) launcher {
 		rows, cols := c.In[0].Rows()
 		a.i32(rows)
 		a.i32(cols)
-		s.rowKernel(c, c.Op.String(), &a)
+		s.rowKernel(c, c.Op.String()+"_"+suffix(c.In[0].DType), &a)
 	}
 }
 
@@ -181,7 +181,7 @@ func crossEntropy(s *stream, c *backend.Call) {
 	a.i32(cols)
 	a.i64(c.Ints[0])
 	s.packFault(&a, c)
-	s.rowKernel(c, "cross_entropy", &a)
+	s.rowKernel(c, "cross_entropy_"+suffix(c.In[0].DType), &a)
 }
 
 func crossEntropyGrad(s *stream, c *backend.Call) {
@@ -210,5 +210,5 @@ func crossEntropyGrad(s *stream, c *backend.Call) {
 	a.i32(cols)
 	a.i64(c.Ints[0])
 	s.packFault(&a, c)
-	s.rowKernel(c, "cross_entropy_grad", &a)
+	s.rowKernel(c, "cross_entropy_grad_"+suffix(c.In[0].DType), &a)
 }

@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -365,6 +366,54 @@ func TestParamGradsHaveTheSameBits(t *testing.T) {
 				cols)
 		}
 	}
+}
+
+// A norm that writes a half type has the bits of one that is rounded afterwards, and a gradient that reads one those of
+// a gradient that reads a copy in float32, whatever the addresses are multiples of.
+func TestNormsOfHalfTypesHaveTheSameBits(t *testing.T) {
+	host := cpu.New(1)
+	defer func() { require.NoError(t, host.Close()) }()
+	for _, d := range []backend.Backend{host, fakeDevice(t, fake.Options{CheckRaces: true})} {
+		for _, half := range halfTypes {
+			for _, cols := range []int{47, 130, 1300, 4002} {
+				for _, r := range rowCases(dtype.Float32, 3, cols, cols%2) {
+					switch r.op {
+					case backend.OpLayerNorm, backend.OpRMSNorm:
+						requireSameRounded(t, d, r, half)
+					case backend.OpLayerNormGrad:
+						requireSameWidened(t, d, r, 3, half)
+					case backend.OpRMSNormGrad:
+						requireSameWidened(t, d, r, 2, half)
+					}
+				}
+			}
+		}
+	}
+}
+
+// requireSameRounded compares an op that writes a half type with the rounding of what it writes in float32.
+func requireSameRounded(t *testing.T, d backend.Backend, r rowCase, half dtype.DType) {
+	t.Helper()
+	want := calculated(t, d, r.call(), r.outs, r.ins)
+	narrow := slices.Clone(r.outs)
+	narrow[0].dt = half
+	want[0] = decode(half, encode(half, want[0]))
+	require.Equal(t, want, calculated(t, d, r.call(), narrow, r.ins), "%s %s", r.op, half)
+}
+
+// requireSameWidened compares gradients, with and without those of parameters, of a dy of a half type and of float32.
+func requireSameWidened(t *testing.T, d backend.Backend, r rowCase, dy int, half dtype.DType) {
+	t.Helper()
+	narrow, wide := slices.Clone(r.ins), slices.Clone(r.ins)
+	narrow[dy].dt = half
+	wide[dy].x = decode(half, encode(half, r.ins[dy].x))
+	for _, outs := range [][]array{r.outs, r.outs[:1]} {
+		require.Equal(t, calculated(t, d, r.call(), outs, wide), calculated(t, d, r.call(), outs, narrow), "%s %s",
+			r.op, half)
+	}
+	alone := backend.Call{Op: r.op + 1} // OpLayerNormParamGrad, OpRMSNormParamGrad
+	require.Equal(t, calculated(t, d, alone, r.outs[1:], wide[:dy+1]),
+		calculated(t, d, alone, r.outs[1:], narrow[:dy+1]), "%s %s", alone.Op, half)
 }
 
 // Several tiles of the sort, and ids of one, two and three digits.

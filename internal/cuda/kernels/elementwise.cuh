@@ -215,6 +215,44 @@ template <class F, class T> DEVICE void compare(const Dims &d, b8 *out, const T 
     compare<op_##NAME>(d, out, x, y);                                                                    \
   }
 
+// Sums in float32 of numbers of a half type: add_mixed, whose x is float32, and add_halves, whose x is of y's type, too.
+// Conditional as add.
+
+template <int N, class X, class Y>
+DEVICE void add_wide(f32 *out, const X *x, const Y *y, u64 n, const f64 *flag) {
+  if (skipped(flag)) return;
+  u64 first = thread_index(), whole = n / N;
+  for (u64 i = first; i < whole; i += thread_count()) {
+    Vec<X, N> u = load<N>(x + i * N);
+    Vec<Y, N> v = load<N>(y + i * N);
+    Vec<f32, N> z;
+#pragma unroll
+    for (int k = 0; k < N; k++) z.v[k] = widen(u.v[k]) + widen(v.v[k]);
+    store(out + i * N, z);
+  }
+  u64 i = whole * N + first;
+  if (i < n) out[i] = widen(x[i]) + widen(y[i]);
+}
+
+template <class X, class Y>
+DEVICE void add_wide_strided(const Dims &d, f32 *out, const X *x, const Y *y, const f64 *flag) {
+  if (skipped(flag)) return;
+  for (u64 i = thread_index(); i < d.n; i += thread_count()) {
+    i64 at[3];
+    offsets(d, (u32)i, at);
+    out[at[0]] = widen(x[at[1]]) + widen(y[at[2]]);
+  }
+}
+
+#define ADD_WIDE(NAME, X, Y)                                                                                       \
+  KERNEL NAME##_##Y(f32 *out, const X *x, const Y *y, u64 n, const f64 *flag) {                                    \
+    add_wide<4>(out, x, y, n, flag);                                                                               \
+  }                                                                                                                \
+  KERNEL NAME##_##Y##_strided(const __grid_constant__ Dims d, f32 *out, const X *x, const Y *y, const f64 *flag) { \
+    add_wide_strided(d, out, x, y, flag);                                                                          \
+  }
+#define ADDS(T) ADD_WIDE(add_mixed, f32, T) ADD_WIDE(add_halves, T, T)
+
 // Two outputs, contiguous operands: N elements at a time if all are aligned.
 
 template <class T> struct Pair { T first, second; };

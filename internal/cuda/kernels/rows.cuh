@@ -21,10 +21,12 @@ DEVICE int chunks_of(int cols, int chunk) { return (cols + chunk - 1) / chunk; }
 
 DEVICE bool aligned16(const void *p) { return ((u64)p & 15) == 0; }
 
-// load reads chunk c of a row of cols elements, with fill beyond its end.
-template <typename T>
-DEVICE void load_chunk(Wide<T> (&v)[CHUNK<T>], const T *row, int c, int cols, bool aligned, Wide<T> fill) {
-  constexpr int n = CHUNK<T>;
+// aligned reports whether p is where a thread may load n elements at once.
+template <typename T, int n> DEVICE bool aligned(const T *p) { return ((u64)p & (alignof(Vec<T, n>) - 1)) == 0; }
+
+// load reads chunk c, of n elements, of a row of cols elements, with fill beyond its end.
+template <typename T, int n>
+DEVICE void load_chunk(Wide<T> (&v)[n], const T *row, int c, int cols, bool aligned, Wide<T> fill) {
   const T *p = row + (i64)c * n;
   if (aligned && c * n + n <= cols) {
     Vec<T, n> all = load<n>(p);
@@ -37,9 +39,8 @@ DEVICE void load_chunk(Wide<T> (&v)[CHUNK<T>], const T *row, int c, int cols, bo
 }
 
 // store writes chunk c of a row of cols elements.
-template <typename T>
-DEVICE void store_chunk(T *row, int c, int cols, bool aligned, const Wide<T> (&v)[CHUNK<T>]) {
-  constexpr int n = CHUNK<T>;
+template <typename T, int n>
+DEVICE void store_chunk(T *row, int c, int cols, bool aligned, const Wide<T> (&v)[n]) {
   T *p = row + (i64)c * n;
   if (aligned && c * n + n <= cols) {
     Vec<T, n> all;

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Layer norm and RMS norm (which has no mean) over rows, and the gradients of their parameters.
+// Layer norm and RMS norm (which has no mean) over rows, and the gradients of their parameters. y, and dy of the
+// gradients, may be of a half type G where x is float32. Each pair of types has a source.
 
+#pragma once
 #include "rows.cuh"
 
 // norm sets y = (x−mean)·rstd·w + b; w, or b, or both may be null. The variance comes from one pass, by the sums of the
 // distances to the first element and of their squares.
-template <typename T, bool Centred>
-DEVICE void norm(const T *x, const T *w, const T *b, T *y, Wide<T> *means, Wide<T> *rstds, int n, int cols,
-                     f64 eps) {
+template <typename T, typename G, bool Centred>
+DEVICE void norm(const T *x, const T *w, const T *b, G *y, Wide<T> *means, Wide<T> *rstds, int n, int cols, f64 eps) {
   typedef Wide<T> A;
   constexpr int K = CHUNK<T>;
   int row = row_index();
   if (row >= n) return;
   x += (i64)row * cols;
   y += (i64)row * cols;
-  bool in = aligned16(x), out = aligned16(y), weights = aligned16(w), biases = aligned16(b);
+  bool in = aligned16(x), out = aligned<G, K>(y), weights = aligned16(w), biases = aligned16(b);
   int chunks = chunks_of(cols, K);
   A first = Centred && cols > 0 ? widen(x[0]) : (A)0;
   f64 from = first, sum = 0, squares = 0;
@@ -62,16 +63,16 @@ DEVICE void norm(const T *x, const T *w, const T *b, T *y, Wide<T> *means, Wide<
 }
 
 // norm_grad sets dx; w may be null.
-template <typename T, bool Centred>
-DEVICE void norm_grad(const T *x, const Wide<T> *means, const Wide<T> *rstds, const T *dy, const T *w, T *dx,
-                         int n, int cols) {
+template <typename T, typename G, bool Centred>
+DEVICE void norm_grad(const T *x, const Wide<T> *means, const Wide<T> *rstds, const G *dy, const T *w, T *dx, int n,
+                      int cols) {
   typedef Wide<T> A;
   constexpr int K = CHUNK<T>;
   int row = row_index();
   if (row >= n) return;
   i64 at = (i64)row * cols;
   x += at, dy += at, dx += at;
-  bool in = aligned16(x), grad = aligned16(dy), out = aligned16(dx), weights = aligned16(w);
+  bool in = aligned16(x), grad = aligned<G, K>(dy), out = aligned16(dx), weights = aligned16(w);
   int chunks = chunks_of(cols, K);
   A m = Centred ? means[row] : (A)0, s = rstds[row];
   f64 sum = 0, inner = 0;
@@ -114,8 +115,8 @@ constexpr int BLOCK_ROWS = 64, ACROSS = 32, DOWN = 8, GROUP = BLOCK_ROWS / DOWN;
 
 // norm_parts sets the sums over a block of rows, blockIdx.x, of dy·(x−mean)·rstd and, unless bias is null, of dy, for
 // ACROSS chunks of columns.
-template <typename T, bool Centred>
-DEVICE void norm_parts(const T *x, const Wide<T> *means, const Wide<T> *rstds, const T *dy, f64 *weight, f64 *bias,
+template <typename T, typename G, bool Centred>
+DEVICE void norm_parts(const T *x, const Wide<T> *means, const Wide<T> *rstds, const G *dy, f64 *weight, f64 *bias,
                        int n, int cols) {
   typedef Wide<T> A;
   constexpr int K = CHUNK<T>;
@@ -127,10 +128,11 @@ DEVICE void norm_parts(const T *x, const Wide<T> *means, const Wide<T> *rstds, c
   int first = blockIdx.x * BLOCK_ROWS + threadIdx.y * GROUP;
   if (c < chunks_of(cols, K)) {
     for (int r = first; r < min(first + GROUP, n); r++) {
-      const T *xs = x + (i64)r * cols, *dys = dy + (i64)r * cols;
+      const T *xs = x + (i64)r * cols;
+      const G *dys = dy + (i64)r * cols;
       A v[K], d[K], m = Centred ? means[r] : (A)0, s = rstds[r];
       load_chunk(v, xs, c, cols, aligned16(xs), (A)0);
-      load_chunk(d, dys, c, cols, aligned16(dys), (A)0);
+      load_chunk(d, dys, c, cols, aligned<G, K>(dys), (A)0);
 #pragma unroll
       for (int i = 0; i < K; i++) {
         dw[i] += d[i] * (Centred ? (v[i] - m) * s : v[i] * s);
@@ -159,8 +161,8 @@ extern __shared__ __align__(16) char room[];
 
 // norm_grad_parts is norm_grad and norm_parts in one, for all columns of a block of rows: a warp does GROUP rows. The
 // sums of its rows lie in shared memory: element i of chunk c at i·chunks + c.
-template <typename T, bool Centred>
-DEVICE void norm_grad_parts(const T *x, const Wide<T> *means, const Wide<T> *rstds, const T *dy, const T *w, T *dx,
+template <typename T, typename G, bool Centred>
+DEVICE void norm_grad_parts(const T *x, const Wide<T> *means, const Wide<T> *rstds, const G *dy, const T *w, T *dx,
                             f64 *weight, f64 *bias, int n, int cols) {
   typedef Wide<T> A;
   constexpr int K = CHUNK<T>;
@@ -175,8 +177,9 @@ DEVICE void norm_grad_parts(const T *x, const Wide<T> *means, const Wide<T> *rst
   int first = blockIdx.x * BLOCK_ROWS + threadIdx.y * GROUP;
   for (int r = first; r < min(first + GROUP, n); r++) {
     i64 at = (i64)r * cols;
-    const T *xs = x + at, *dys = dy + at;
-    bool in = aligned16(xs), grad = aligned16(dys), out = aligned16(dx + at);
+    const T *xs = x + at;
+    const G *dys = dy + at;
+    bool in = aligned16(xs), grad = aligned<G, K>(dys), out = aligned16(dx + at);
     A m = Centred ? means[r] : (A)0, s = rstds[r];
     f64 sum = 0, inner = 0;
     for (int c = threadIdx.x; c < chunks; c += ACROSS) {
@@ -247,45 +250,39 @@ DEVICE void norm_param_sum(const f64 *weight, const f64 *bias, T *dweight, T *db
   if (threadIdx.y == 0 && col < cols) to[col] = narrow<T>((Wide<T>)sum);
 }
 
-#define KERNELS(S, T)                                                                                                 \
-  KERNEL layer_norm_##S(const T *x, const T *w, const T *b, T *y, Wide<T> *mean,                                      \
-                                            Wide<T> *rstd, int n, int cols, f64 eps) {                                \
-    norm<T, true>(x, w, b, y, mean, rstd, n, cols, eps);                                                              \
+// Kernels of x, dx and parameters of T, and of y and dy of G. S is what tells them apart: T, and G if it is another.
+#define NORMS(S, T, G)                                                                                                \
+  KERNEL layer_norm_##S(const T *x, const T *w, const T *b, G *y, Wide<T> *mean, Wide<T> *rstd, int n, int cols,      \
+                        f64 eps) {                                                                                    \
+    norm<T, G, true>(x, w, b, y, mean, rstd, n, cols, eps);                                                           \
   }                                                                                                                   \
-  KERNEL rms_norm_##S(const T *x, const T *w, T *y, Wide<T> *rrms, int n, int cols,                                   \
-                                          f64 eps) {                                                                  \
-    norm<T, false>(x, w, nullptr, y, nullptr, rrms, n, cols, eps);                                                    \
+  KERNEL rms_norm_##S(const T *x, const T *w, G *y, Wide<T> *rrms, int n, int cols, f64 eps) {                        \
+    norm<T, G, false>(x, w, nullptr, y, nullptr, rrms, n, cols, eps);                                                 \
   }                                                                                                                   \
-  KERNEL layer_norm_grad_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,                                    \
-                                                 const T *dy, const T *w, T *dx, int n, int cols) {                   \
-    norm_grad<T, true>(x, mean, rstd, dy, w, dx, n, cols);                                                            \
+  KERNEL layer_norm_grad_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const G *dy, const T *w, T *dx,    \
+                             int n, int cols) {                                                                       \
+    norm_grad<T, G, true>(x, mean, rstd, dy, w, dx, n, cols);                                                         \
   }                                                                                                                   \
-  KERNEL rms_norm_grad_##S(const T *x, const Wide<T> *rrms, const T *dy, const T *w, T *dx,                           \
-                                               int n, int cols) {                                                     \
-    norm_grad<T, false>(x, nullptr, rrms, dy, w, dx, n, cols);                                                        \
+  KERNEL rms_norm_grad_##S(const T *x, const Wide<T> *rrms, const G *dy, const T *w, T *dx, int n, int cols) {        \
+    norm_grad<T, G, false>(x, nullptr, rrms, dy, w, dx, n, cols);                                                     \
   }                                                                                                                   \
-  KERNEL layer_norm_grad_parts_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *dy, const T *w,     \
+  KERNEL layer_norm_grad_parts_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const G *dy, const T *w,     \
                                    T *dx, f64 *weight, f64 *bias, int n, int cols) {                                  \
-    norm_grad_parts<T, true>(x, mean, rstd, dy, w, dx, weight, bias, n, cols);                                        \
+    norm_grad_parts<T, G, true>(x, mean, rstd, dy, w, dx, weight, bias, n, cols);                                     \
   }                                                                                                                   \
-  KERNEL rms_norm_grad_parts_##S(const T *x, const Wide<T> *rrms, const T *dy, const T *w, T *dx, f64 *weight,        \
-                                 int n, int cols) {                                                                   \
-    norm_grad_parts<T, false>(x, nullptr, rrms, dy, w, dx, weight, nullptr, n, cols);                                 \
+  KERNEL rms_norm_grad_parts_##S(const T *x, const Wide<T> *rrms, const G *dy, const T *w, T *dx, f64 *weight, int n, \
+                                 int cols) {                                                                          \
+    norm_grad_parts<T, G, false>(x, nullptr, rrms, dy, w, dx, weight, nullptr, n, cols);                              \
   }                                                                                                                   \
-  KERNEL layer_norm_parts_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,                                   \
-                                                  const T *dy, f64 *weight, f64 *bias, int n, int cols) {             \
-    norm_parts<T, true>(x, mean, rstd, dy, weight, bias, n, cols);                                                    \
+  KERNEL layer_norm_parts_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const G *dy, f64 *weight,         \
+                              f64 *bias, int n, int cols) {                                                           \
+    norm_parts<T, G, true>(x, mean, rstd, dy, weight, bias, n, cols);                                                 \
   }                                                                                                                   \
-  KERNEL rms_norm_parts_##S(const T *x, const Wide<T> *rrms, const T *dy, f64 *weight,                                \
-                                                int n, int cols) {                                                    \
-    norm_parts<T, false>(x, nullptr, rrms, dy, weight, nullptr, n, cols);                                             \
-  }                                                                                                                   \
-  KERNEL norm_param_sum_##S(const f64 *weight, const f64 *bias, T *dweight, T *dbias,                                 \
-                                                int blocks, int cols) {                                               \
-    norm_param_sum<T>(weight, bias, dweight, dbias, blocks, cols);                                                    \
+  KERNEL rms_norm_parts_##S(const T *x, const Wide<T> *rrms, const G *dy, f64 *weight, int n, int cols) {             \
+    norm_parts<T, G, false>(x, nullptr, rrms, dy, weight, nullptr, n, cols);                                          \
   }
 
-KERNELS(f32, f32)
-KERNELS(f64, f64)
-KERNELS(bf16, bf16)
-KERNELS(f16, f16)
+#define SUMS(T)                                                                                                       \
+  KERNEL norm_param_sum_##T(const f64 *weight, const f64 *bias, T *dweight, T *dbias, int blocks, int cols) {         \
+    norm_param_sum<T>(weight, bias, dweight, dbias, blocks, cols);                                                    \
+  }
