@@ -101,6 +101,14 @@ func (l *LayerNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	}, x)
 }
 
+// Lowered is Forward for a result that only products read, as Linear's: under Autocast it has the products' dtype at
+// once, which saves their conversion of it and changes no bit.
+func (l *LayerNorm) Lowered(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.LayerNormLowered(c.Ctx, x, c.Param(l.Weight), c.Param(l.Bias), l.Eps)
+	}, x)
+}
+
 // RMSNorm divides the last dim by its root mean square (Zhang & Sennrich 2019).
 type RMSNorm struct {
 	Weight *Parameter `nn:"weight"`
@@ -126,6 +134,13 @@ func (*RMSNorm) Traits() Traits { return Traits{Norm: true} }
 func (l *RMSNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 		return tensor.RMSNorm(c.Ctx, x, c.Param(l.Weight), l.Eps)
+	}, x)
+}
+
+// Lowered is Forward for a result that only products read, as LayerNorm's Lowered.
+func (l *RMSNorm) Lowered(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.RMSNormLowered(c.Ctx, x, c.Param(l.Weight), l.Eps)
 	}, x)
 }
 

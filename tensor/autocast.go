@@ -30,7 +30,7 @@ var precisions = map[string]Precision{
 	"Conv2D": Lower, "Attention": Lower, "LinearCrossEntropy": Lower,
 
 	"Softmax": Wide, "LogSoftmax": Wide, "CrossEntropy": Wide, "BCEWithLogits": Wide, "LayerNorm": Wide,
-	"RMSNorm":   Wide,
+	"RMSNorm": Wide, "LayerNormLowered": Wide, "RMSNormLowered": Wide,
 	"GroupNorm": Wide, "BatchNorm": Wide, "BatchNormWith": Wide, "Sum": Wide, "Mean": Wide, "LogSumExp": Wide,
 	"Var": Wide,
 	"Std": Wide, "CumSum": Wide, "SumSquares": Wide, "Exp": Wide, "Log": Wide, "Rsqrt": Wide, "Erf": Wide, "Pow": Wide,

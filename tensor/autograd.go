@@ -22,6 +22,7 @@ type Node struct {
 	recompute func(c *Ctx) *Tensor
 	version   uint32 // of that output
 	sum       *sumOf // the first output is a sum that can be formed again; nil: no
+	rounded   bool   // the outputs are float32 results that were rounded to a half type, or views of one: see sumsIn
 	source    *Node  // whose recompute this node's calls; nil: none
 	// recomputeAndStep computes the first output again and also passes its gradient g, contiguous, through the node's
 	// last step (an activation). The result passed is the gradient of what that step was applied to, which is the
@@ -31,10 +32,12 @@ type Node struct {
 	// State of the Backward that is under way.
 	run   *run // the Backward that wants this node's gradient
 	grads []*Tensor
-	sole  []bool // grads[i] belongs to this Backward alone and may be added to in place
+	sole  []bool  // grads[i] belongs to this Backward alone and may be added to in place
+	sums  []DType // in which gradients of output i are added up; Invalid: none has arrived
 
-	fewGrads [2]*Tensor // of most nodes: grads and sole, without objects of their own
+	fewGrads [2]*Tensor // of most nodes: grads, sole and sums, without objects of their own
 	fewSole  [2]bool
+	fewSums  [2]DType
 }
 
 // edge leads to what a node's input came from: another node, or a leaf; neither for
@@ -43,6 +46,7 @@ type edge struct {
 	node *Node
 	out  int
 	leaf *Tensor
+	sum  DType // in which the gradients of the node's output are added up
 }
 
 type savedRef struct {
@@ -60,7 +64,19 @@ type Back struct {
 }
 
 // Grad is the gradient of output i, or nil if none flows there.
-func (b *Back) Grad(i int) *Tensor { return b.node.grads[i] }
+func (b *Back) Grad(i int) *Tensor {
+	n := b.node
+	if g := n.grads[i]; g != nil && g.dtype != sumType(g, n.sums[i]) {
+		n.grads[i], n.sole[i] = b.convert(n.op, g, Float32), false
+		n.grads[i].st.retain()
+		g.st.release()
+	}
+	return n.grads[i]
+}
+
+// Arrived is Grad without a conversion: where gradients are added up in float32, one that came alone may be of a half
+// type.
+func (b *Back) Arrived(i int) *Tensor { return b.node.grads[i] }
 
 // Need reports whether the gradient of input i is wanted.
 func (b *Back) Need(i int) bool { return b.node.in[i].wantedIn(b.node.run) }
@@ -83,7 +99,8 @@ func (c *Ctx) record(op string, outs, ins, saved []*Tensor, backward func(b *Bac
 		switch {
 		case t == nil:
 		case t.node != nil:
-			n.in[i] = edge{node: t.node, out: t.out}
+			n.in[i] = edge{node: t.node, out: t.out, sum: t.sumsIn()}
+			n.rounded = n.rounded || t.node.rounded && outs[0].st == t.st
 		case t.IsLeaf():
 			n.in[i] = edge{leaf: t}
 		}
@@ -150,6 +167,23 @@ func (b *Back) recomputeAndStep(n *Node, i int, g *Tensor) (out *Tensor, ok bool
 // records reports whether an op of these inputs makes a node of the graph.
 func (c *Ctx) records(ins []*Tensor) bool {
 	return c.grad && slices.ContainsFunc(ins, (*Tensor).takesPart)
+}
+
+// sumsIn is the dtype in which the gradients that reach t are added up: GradDType, but float32 for a result that was
+// rounded to a half type in the op that made it, as if each of t's users had rounded it.
+func (t *Tensor) sumsIn() DType {
+	if t.node != nil && t.node.rounded && t.dtype.IsHalf() {
+		return Float32
+	}
+	return t.GradDType()
+}
+
+// sumType is the dtype of a sum of gradients like g where sums are made in dt.
+func sumType(g *Tensor, dt DType) DType {
+	if g.dtype.IsHalf() && dt == Float32 {
+		return dt
+	}
+	return g.dtype
 }
 
 func (t *Tensor) takesPart() bool { return t != nil && (t.IsLeaf() || t.node != nil) }
@@ -345,11 +379,11 @@ func (r *run) collect(roots []*Tensor) {
 // ready allocates the lists of the gradients of n's outputs.
 func (n *Node) ready() {
 	if n.nOut <= len(n.fewGrads) {
-		n.fewGrads, n.fewSole = [2]*Tensor{}, [2]bool{}
-		n.grads, n.sole = n.fewGrads[:n.nOut], n.fewSole[:n.nOut]
+		n.fewGrads, n.fewSole, n.fewSums = [2]*Tensor{}, [2]bool{}, [2]DType{}
+		n.grads, n.sole, n.sums = n.fewGrads[:n.nOut], n.fewSole[:n.nOut], n.fewSums[:n.nOut]
 		return
 	}
-	n.grads, n.sole = make([]*Tensor, n.nOut), make([]bool, n.nOut)
+	n.grads, n.sole, n.sums = make([]*Tensor, n.nOut), make([]bool, n.nOut), make([]DType, n.nOut)
 }
 
 // wantedIn reports whether the run needs the gradient that flows along e.
@@ -391,7 +425,7 @@ func (r *run) seed(roots, grads []*Tensor) {
 			g = grads[i]
 		}
 		g = r.rootGrad(c, t, g)
-		e := edge{node: t.node, out: t.out}
+		e := edge{node: t.node, out: t.out, sum: t.sumsIn()}
 		if t.node == nil {
 			e = edge{leaf: t}
 		}
@@ -418,7 +452,7 @@ func (r *run) rootGrad(c *Ctx, t, g *Tensor) *Tensor {
 		return Full(c, t.dtype, 1, t.Shape()...)
 	}
 	g.check(c, "Backward")
-	if g.dtype != t.dtype || !slices.Equal(g.Shape(), t.Shape()) {
+	if g.dtype != t.dtype && g.dtype != t.sumsIn() || !slices.Equal(g.Shape(), t.Shape()) {
 		c.fail("Backward", []*Tensor{t, g}, "gradient and root differ in shape or dtype")
 	}
 	return g
@@ -587,35 +621,36 @@ func (r *run) deliver(c *Ctx, e edge, g *Tensor, fresh bool) {
 	}
 	if e.node.run == r {
 		n, i := e.node, e.out
-		n.grads[i], n.sole[i] = add(c, n.grads[i], n.sole[i], g, fresh)
+		n.grads[i], n.sole[i] = add(c, n.grads[i], n.sole[i], g, fresh, e.sum)
+		n.sums[i] = e.sum
 	}
 }
 
 func (r *run) addTo(c *Ctx, t *Tensor, g *Tensor, fresh bool) {
-	if dt := t.GradDType(); g.dtype != dt {
-		g, fresh = c.convert("Backward", g, dt), true
-	}
-	p := r.sums[t]
+	dt, p := t.GradDType(), r.sums[t]
 	if p == nil {
 		p = &pending{}
 		r.sums[t] = p
 	}
-	p.g, p.sole = add(c, p.g, p.sole, g, fresh)
+	if g.dtype != dt && (p.g == nil || sumType(g, dt) != dt) { // a sum takes half types as they are
+		g, fresh = c.convert("Backward", g, dt), true
+	}
+	p.g, p.sole = add(c, p.g, p.sole, g, fresh, dt)
 }
 
 // add returns sum + g, held by one reference, and whether it is nobody else's. The
-// first gradient is kept as it is, since it may be a view of another; the second makes
-// a sum of our own, more are added to that in place.
-func add(c *Ctx, sum *Tensor, sole bool, g *Tensor, fresh bool) (*Tensor, bool) {
-	switch {
-	case sum == nil:
+// first gradient is kept as it is, since it may be a view of another, and of a half type where sums are float32; the
+// second makes a sum of our own in dtype dt, more are added to that in place.
+func add(c *Ctx, sum *Tensor, sole bool, g *Tensor, fresh bool, dt DType) (*Tensor, bool) {
+	if sum == nil {
 		g.st.retain()
 		return g, fresh
-	case sole:
+	}
+	if dt = sumType(sum, dt); sole && sum.dtype == dt {
 		c.launch(backend.OpAdd, sum, sum, g)
 		return sum, true
 	}
-	total := c.emptyLike("Backward", sum)
+	total := c.empty("Backward", dt, sum.Shape()...)
 	c.launch(backend.OpAdd, total, sum, g)
 	total.st.retain()
 	sum.st.release()

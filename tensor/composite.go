@@ -5,6 +5,7 @@ package tensor
 import (
 	"log/slog"
 	"math"
+	"slices"
 	"sync/atomic"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
@@ -63,7 +64,7 @@ func (c *Ctx) compose(l *lacking, k *backend.Call) bool {
 	inner.counts = nil
 	inner.Scope(func(c *Ctx) []*Tensor {
 		m := &composer{c: c, dt: dt}
-		if dt.IsHalf() {
+		if hasHalf(&call) {
 			m.widened(call)
 			return nil
 		}
@@ -71,6 +72,12 @@ func (c *Ctx) compose(l *lacking, k *backend.Call) bool {
 		return nil
 	})
 	return true
+}
+
+// hasHalf reports whether an operand is of a half type. The first one is not, where a norm or its gradient is mixed.
+func hasHalf(k *backend.Call) bool {
+	half := func(v backend.View) bool { return v.DType.IsHalf() }
+	return slices.ContainsFunc(k.In[:k.NIn], half) || slices.ContainsFunc(k.Out[:k.NOut], half)
 }
 
 // composer launches the kernels of a composite. Its results are views of memory that ends with the composite.

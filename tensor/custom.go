@@ -34,7 +34,13 @@ func Custom(c *Ctx, op CustomOp, in ...*Tensor) []*Tensor {
 		for i := range need {
 			need[i] = b.Need(i)
 		}
-		grads := op.Backward(b.Ctx, saved, slices.Clone(b.node.grads), need)
+		arrived := make([]*Tensor, len(out))
+		for i := range arrived {
+			if arrived[i] = b.Grad(i); arrived[i] != nil {
+				arrived[i] = b.convert(op.Name, arrived[i], out[i].dtype)
+			}
+		}
+		grads := op.Backward(b.Ctx, saved, arrived, need)
 		if len(grads) != len(in) {
 			b.fail(op.Name, in, "Backward returned %d gradients: want %d, one for each input", len(grads), len(in))
 		}

@@ -284,27 +284,42 @@ func binary(c *Ctx, name string, op backend.Op, x, y *Tensor, out DType,
 	back func(c *Ctx, x, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor)) *Tensor {
 	x.check(c, name)
 	y.check(c, name)
-	if c.lower != Invalid {
+	mixed := op == backend.OpAdd && c.lower != Invalid && (x.dtype == Float32 && y.dtype.IsHalf() ||
+		x.dtype.IsHalf() && y.dtype == Float32) // the kernel converts what it reads
+	switch {
+	case mixed:
+		out = Float32
+	case c.lower != Invalid:
 		plain, x, y, _ := c.cast(name, x, y, nil)
 		return binary(plain, name, op, x, y, out, back)
+	default:
+		c.sameDType(name, x, y)
 	}
-	c.sameDType(name, x, y)
 	z := c.empty(name, resultDType(out, x), c.broadcast(name, x, y)...)
 	c.elementwise(op, &attrs{}, z, x, y)
 	if back != nil && x.dtype.IsFloat() {
 		saved := binarySaves(op, x, y, z)
-		xs, ys := x.Shape(), y.Shape()
 		c.record(name, []*Tensor{z}, []*Tensor{x, y}, saved, func(b *Back) {
 			dx, dy := back(b.Ctx, x, y, z, b.Grad(0), [2]bool{b.Need(0), b.Need(1)})
 			if dx != nil {
-				b.Set(0, b.sumTo(dx, xs))
+				b.setSummed(name, 0, dx, x, mixed)
 			}
 			if dy != nil {
-				b.Set(1, b.sumTo(dy, ys))
+				b.setSummed(name, 1, dy, y, mixed)
 			}
 		})
 	}
 	return z
+}
+
+// setSummed sets the gradient of input i, of, of an op that broadcasts, from g of the result's shape. The operands may
+// be of several dtypes if they are mixed.
+func (b *Back) setSummed(op string, i int, g, of *Tensor, mixed bool) {
+	g = b.sumTo(g, of.Shape())
+	if mixed {
+		g = b.convert(op, g, of.sumsIn())
+	}
+	b.Set(i, g)
 }
 
 // resultDType is dt, or that of the operand x if dt is Invalid.
@@ -382,8 +397,8 @@ func (t *Tensor) summands() *sumOf {
 
 // again is the sum, with its bits.
 func (s *sumOf) again(c *Ctx) *Tensor {
-	z := c.convert("Add", s.parts[1], Float32)
-	c.launch(backend.OpAdd, z, s.parts[0], z)
+	z := c.emptyLike("Add", s.parts[0])
+	c.launch(backend.OpAdd, z, s.parts[0], s.parts[1])
 	return z
 }
 

@@ -130,10 +130,21 @@ func (c *Ctx) keptRows(in, rows *Tensor) (kept []*Tensor, again func(c *Ctx) *Te
 // shifts by bias, both of shape [C] or nil (Ba et al. 2016). The variance is the biased
 // one; eps is added to it.
 func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
-	const name = "LayerNorm"
+	return c.layerNorm("LayerNorm", x, weight, bias, eps, Invalid)
+}
+
+// LayerNormLowered is LayerNorm for results that only ops of precision Lower read: under Autocast it has its dtype at
+// once. Results and gradients have the bits of those ops' own conversions, which each take a pass over memory.
+func LayerNormLowered(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
+	return c.layerNorm("LayerNormLowered", x, weight, bias, eps, c.lower)
+}
+
+// layerNorm is LayerNorm with a result of dtype to if that is a half type and x, under Autocast, is computed with in
+// float32.
+func (c *Ctx) layerNorm(name string, x, weight, bias *Tensor, eps float64, to DType) *Tensor {
 	if c.lower != Invalid {
 		plain, x, weight, bias := c.cast(name, x, weight, bias)
-		return LayerNorm(plain, x, weight, bias, eps)
+		return plain.layerNorm(name, x, weight, bias, eps, to)
 	}
 	in, rows := c.normRows(name, x)
 	weight, bias = c.affine(name, x, weight), c.affine(name, x, bias)
@@ -143,8 +154,10 @@ func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 	n, width := rows.shape[0], rows.shape[1]
 	a := floats(eps)
 	kept, again := c.keptRows(in, rows)
+	to = normResult(x, to)
 	forward := func(c *Ctx, rows *Tensor) (y, mean, rstd *Tensor) {
-		y, mean, rstd = c.emptyLike(name, rows), c.empty(name, statDType(x), n), c.empty(name, statDType(x), n)
+		y = c.empty(name, to, rows.Shape()...)
+		mean, rstd = c.empty(name, statDType(x), n), c.empty(name, statDType(x), n)
 		c.launchMulti(backend.OpLayerNorm, &a, []*Tensor{y, mean, rstd}, rows, weight, bias)
 		return y, mean, rstd
 	}
@@ -153,7 +166,7 @@ func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 	node := c.record(name, []*Tensor{out}, []*Tensor{in, weight, bias}, append(kept, mean, rstd, weight, bias),
 		func(b *Back) {
 			rows := again(b.Ctx)
-			g := b.materialize(name, b.Grad(0)).reshaped(rows.Shape())
+			g := b.materialize(name, b.Arrived(0)).reshaped(rows.Shape())
 			var outs []*Tensor
 			if b.Need(0) {
 				dx := b.emptyLike(name, rows)
@@ -176,6 +189,7 @@ func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 				b.launchMulti(backend.OpLayerNormParamGrad, &a, outs, rows, mean, rstd, g)
 			}
 		})
+	node.roundsTo(to, x.dtype)
 	node.recomputes(y, func(c *Ctx) *Tensor {
 		y, _, _ := forward(c, again(c))
 		return y
@@ -183,23 +197,47 @@ func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 	return out
 }
 
+// normResult is the dtype of a norm of x: to, if that is a half type and x is float32, else x's.
+func normResult(x *Tensor, to DType) DType {
+	if x.dtype == Float32 && to.IsHalf() {
+		return to
+	}
+	return x.dtype
+}
+
+// roundsTo notes that the results of n, which were computed in dtype from, were rounded to another; n may be nil.
+func (n *Node) roundsTo(to, from DType) {
+	if n != nil {
+		n.rounded = to != from
+	}
+}
+
 // RMSNorm divides the last dim by its root mean square, √(mean x² + eps), and scales by
 // weight [C] or nil (Zhang & Sennrich 2019).
 func RMSNorm(c *Ctx, x, weight *Tensor, eps float64) *Tensor {
-	const name = "RMSNorm"
+	return c.rmsNorm("RMSNorm", x, weight, eps, Invalid)
+}
+
+// RMSNormLowered is RMSNorm as LayerNormLowered is LayerNorm.
+func RMSNormLowered(c *Ctx, x, weight *Tensor, eps float64) *Tensor {
+	return c.rmsNorm("RMSNormLowered", x, weight, eps, c.lower)
+}
+
+func (c *Ctx) rmsNorm(name string, x, weight *Tensor, eps float64, to DType) *Tensor {
 	if c.lower != Invalid {
 		plain, x, weight, _ := c.cast(name, x, weight, nil)
-		return RMSNorm(plain, x, weight, eps)
+		return plain.rmsNorm(name, x, weight, eps, to)
 	}
 	in, rows := c.normRows(name, x)
 	weight = c.affine(name, x, weight)
-	y := c.emptyLike(name, rows)
+	to = normResult(x, to)
+	y := c.empty(name, to, rows.Shape()...)
 	rrms := c.empty(name, statDType(x), rows.shape[0])
 	a := floats(eps)
 	c.launchMulti(backend.OpRMSNorm, &a, []*Tensor{y, rrms}, rows, weight)
 	out := y.reshaped(x.Shape())
-	c.record(name, []*Tensor{out}, []*Tensor{in, weight}, []*Tensor{rows, rrms, weight}, func(b *Back) {
-		g := b.materialize(name, b.Grad(0)).reshaped(rows.Shape())
+	node := c.record(name, []*Tensor{out}, []*Tensor{in, weight}, []*Tensor{rows, rrms, weight}, func(b *Back) {
+		g := b.materialize(name, b.Arrived(0)).reshaped(rows.Shape())
 		var outs []*Tensor
 		if b.Need(0) {
 			dx := b.emptyLike(name, rows)
@@ -217,5 +255,6 @@ func RMSNorm(c *Ctx, x, weight *Tensor, eps float64) *Tensor {
 			b.launchMulti(backend.OpRMSNormParamGrad, &a, outs, rows, rrms, g)
 		}
 	})
+	node.roundsTo(to, x.dtype)
 	return out
 }

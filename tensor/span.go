@@ -27,7 +27,7 @@ func BackwardSpan(c *Ctx, name string, since uint64, out []*Tensor, before, afte
 		b.node.run.spans = append(b.node.run.spans, span{since, after})
 		before(b.Ctx)
 		for i := range out {
-			b.Set(i, b.Grad(i))
+			b.Set(i, b.Arrived(i))
 		}
 	})
 	return through

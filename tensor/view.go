@@ -73,9 +73,13 @@ func Cast(c *Ctx, x *Tensor, dt DType) *Tensor {
 	y := c.empty("Cast", dt, x.Shape()...)
 	c.launch(backend.OpCopy, y, x)
 	if dt.IsFloat() && x.dtype.IsFloat() {
-		from := x.GradDType()
+		from := x.sumsIn()
 		n := c.record("Cast", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) {
-			b.Set(0, b.convert("Cast", b.Grad(0), from))
+			if g := b.Grad(0); from == Float32 && g.dtype.IsHalf() {
+				b.Set(0, g) // who takes it widens it
+			} else {
+				b.Set(0, b.convert("Cast", g, from))
+			}
 		})
 		if source := x.recomputable(); source != nil && n != nil {
 			n.source = source
@@ -97,9 +101,9 @@ func Reshape(c *Ctx, x *Tensor, shape ...int) *Tensor {
 	}
 	from := x.Shape()
 	c.record("Reshape", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) {
-		g := b.Grad(0).restrided(from)
+		g := b.Arrived(0).restrided(from)
 		if g == nil {
-			g = b.materialize("Reshape", b.Grad(0)).reshaped(from)
+			g = b.materialize("Reshape", b.Arrived(0)).reshaped(from)
 		}
 		b.Set(0, g)
 	})
@@ -216,7 +220,7 @@ func Permute(c *Ctx, x *Tensor, dims ...int) *Tensor {
 		y.shape[i], y.stride[i] = x.shape[d], x.stride[d]
 	}
 	c.record("Permute", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) {
-		b.Set(0, Permute(b.Ctx, b.Grad(0), inverse...))
+		b.Set(0, Permute(b.Ctx, b.Arrived(0), inverse...))
 	})
 	return y
 }
@@ -328,7 +332,7 @@ func Split(c *Ctx, x *Tensor, d int, sizes ...int) []*Tensor {
 			b.Set(0, g)
 			return
 		}
-		g, at := b.empty("Split", x.dtype, from...), 0
+		g, at := b.empty("Split", x.sumsIn(), from...), 0
 		for i, s := range sizes {
 			part := g.narrow(d, at, s)
 			if p := b.Grad(i); p != nil {

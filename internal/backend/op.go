@@ -143,8 +143,8 @@ const (
 	// OpLayerNormParamGrad: In0 x, In1 mean, In2 rstd, In3 dy; Out0 dweight [C], Out1 dbias [C] (NOut 1: weight only).
 	// Rows are summed in fixed blocks of 64, the blocks in order.
 	OpLayerNormParamGrad
-	// In0 x [N,C], In1 weight [C] (NIn 1: none); Floats[0] = eps; Out0 y, of OpLayerNorm's dtypes, Out1 1/rms [N]. Zhang
-	// & Sennrich 2019.
+	// In0 x [N,C], In1 weight [C] (NIn 1: none); Floats[0] = eps; Out0 y, of OpLayerNorm's dtypes, Out1 1/rms [N].
+	// Zhang & Sennrich 2019.
 	OpRMSNorm
 	// In0 x, In1 rrms, In2 dy, In3 weight (NIn 3: none); Out0 dx, and with NOut 2 Out1 dweight, as OpRMSNormParamGrad's
 	OpRMSNormGrad

@@ -30,8 +30,8 @@ func newBlock(in *nn.Init, cfg Config) *Block {
 // Forward keeps x's shape [B,T,C].
 func (b *Block) Forward(c *nn.Ctx, x *tensor.Tensor, in nn.AttentionInput) *tensor.Tensor {
 	return nn.AttentionUnit(c, b, func(c *nn.Ctx, x *tensor.Tensor, in nn.AttentionInput) *tensor.Tensor {
-		x = tensor.Add(c.Ctx, x, b.Attn.Forward(c, b.LN1.Forward(c, x), in))
-		return tensor.Add(c.Ctx, x, b.MLP.Forward(c, b.LN2.Forward(c, x)))
+		x = tensor.Add(c.Ctx, x, b.Attn.Forward(c, b.LN1.Lowered(c, x), in))
+		return tensor.Add(c.Ctx, x, b.MLP.Forward(c, b.LN2.Lowered(c, x)))
 	}, x, in)
 }
 

@@ -149,7 +149,7 @@ func (t *Transformer) forward(c *nn.Ctx, ids, mask *tensor.Tensor, cache *nn.KVC
 			x = b.Forward(c, x, nn.AttentionInput{Mask: keys, Cache: cache.Layer(i)})
 		}
 		cache.Advance(ids.Size(1))
-		return t.LNF.Forward(c, x)
+		return t.LNF.Lowered(c, x)
 	}, ids)
 }
 
