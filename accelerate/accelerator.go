@@ -330,12 +330,12 @@ func (a *Accelerator) Reduce(ctx context.Context) error {
 		}
 	}
 	a.sealed = false
-	began := time.Now()
+	waited := a.trace.Region(a.rank, "wait")
 	if err := a.grads.finish(ctx); err != nil {
 		return err
 	}
 	if a.group != nil {
-		a.trace.phase(a.rank, "wait", began)
+		waited()
 	}
 	if err := checkDTypes(a); err != nil {
 		return err
@@ -369,7 +369,7 @@ func checkDTypes(a *Accelerator) error {
 // clipping, without the scale of fp16, which it takes away. The gradients themselves stay unchanged: Step scales them
 // in the pass that reads them. It is collective, as Step is; it returns an error if a rank is lost.
 func (a *Accelerator) ClipGradNorm(ctx context.Context, maxNorm float64) (norm float64, err error) {
-	defer a.trace.phase(a.rank, "clip", time.Now())
+	defer a.trace.Region(a.rank, "clip")()
 	if norm, err = a.grads.norm(ctx); err != nil {
 		return 0, fmt.Errorf("accelerate: norm of the gradients: %w", err)
 	}
@@ -405,7 +405,7 @@ func (a *Accelerator) Step(ctx context.Context) error {
 		}
 	}
 	defer a.trace.collectives(a.rank, a.group)
-	defer a.trace.phase(a.rank, "optimizer", time.Now())
+	defer a.trace.Region(a.rank, "optimizer")()
 	if !a.empty.own {
 		a.opt.Step(a.ctx)
 	}

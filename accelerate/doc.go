@@ -25,6 +25,6 @@
 //   - [Ranks.Abort] ends the other ranks; in a loop of your own, return the error.
 //   - [Peers.GatherBytes], [Peers.GatherRows], [Peers.SumFloats] and [Accelerator.SyncParameters] lie below
 //     [GatherObjects], [Accelerator.GatherForMetrics] and Prepare.
-//   - [Ranks.Job], [Ranks.Kernels], [Accelerator.GradientSets] and [Accelerator.SetTracer] serve the
+//   - [Ranks.Job], [Ranks.Kernels], [Accelerator.GradientSets] and [Accelerator.Trace] serve the
 //     trainer's log, its estimate of memory and its profiler.
 package accelerate

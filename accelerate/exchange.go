@@ -65,7 +65,7 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 			return err
 		}
 		o := a.plan.exchange.buckets
-		o.Hook, o.Trace = hook, a.trace.buckets(a.rank)
+		o.Hook, o.Trace = hook, a.Trace()
 		err = reduceGradients(a, group, o)
 	}
 	if err != nil {

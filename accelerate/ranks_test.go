@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trace"
 )
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -270,8 +271,8 @@ func (m *layered) loss(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
 // A tracer sees each step's passes and buckets.
 func TestTracer(t *testing.T) {
 	var mu sync.Mutex
-	seen := map[int][]accelerate.Span{}
-	tracer := accelerate.WithTracer(func(s accelerate.Span) {
+	seen := map[int][]trace.Span{}
+	tracer := accelerate.WithTracer(func(s trace.Span) {
 		mu.Lock()
 		defer mu.Unlock()
 		seen[s.Rank] = append(seen[s.Rank], s)
@@ -464,8 +465,8 @@ func TestUnusedParameter(t *testing.T) {
 // The bucket of a layer that no batch uses does not wait for the end of the backward pass.
 func TestUnusedParameterHoldsNothingBack(t *testing.T) {
 	var mu sync.Mutex
-	var spans []accelerate.Span
-	tracer := accelerate.WithTracer(func(s accelerate.Span) {
+	var spans []trace.Span
+	tracer := accelerate.WithTracer(func(s trace.Span) {
 		mu.Lock()
 		defer mu.Unlock()
 		spans = append(spans, s)
@@ -476,7 +477,7 @@ func TestUnusedParameterHoldsNothingBack(t *testing.T) {
 	})
 	require.Equal(t, make([]error, 2), errs)
 	for rank := range 2 {
-		var backward, bucket accelerate.Span
+		var backward, bucket trace.Span
 		for _, s := range spans {
 			switch {
 			case s.Rank == rank && s.Name == "backward":

@@ -5,7 +5,6 @@ package accelerate
 import (
 	"context"
 	"math"
-	"time"
 
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/optim"
@@ -138,7 +137,7 @@ func (u *Update) Clip(ctx context.Context, maxNorm float64) error {
 		u.know(norm)
 		return nil
 	}
-	defer a.trace.phase(a.rank, "clip", time.Now())
+	defer a.trace.Region(a.rank, "clip")()
 	c := a.ctx.NoGrad()
 	var losses *tensor.Tensor
 	if !u.summed {
@@ -183,7 +182,7 @@ func (u *Update) Step(ctx context.Context) error {
 		return nil
 	}
 	defer a.trace.collectives(a.rank, a.group)
-	defer a.trace.phase(a.rank, "optimizer", time.Now())
+	defer a.trace.Region(a.rank, "optimizer")()
 	clip := tensor.Slice(a.ctx.NoGrad(), u.block, 0, 0, tensor.ClipLen)
 	a.opt.StepBy(a.ctx, clip, u.maxNorm > 0 || a.scaler.factor() != 1)
 	u.unsettled = true

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/trace"
 )
 
 // Kind names an event; the text is HuggingFace's method name without its "on_".
@@ -66,6 +67,10 @@ type Event struct {
 	// Alone, if not nil, is how Handler calls callbacks without EveryRank: they must not read parameters that are
 	// sharded.
 	Alone func(f func() error) error
+
+	// Trace is told of the spans of this rank's steps, those of its evaluations and saves included. A callback that
+	// listens ends that at train_end. It is nil in a loop that has no accelerator.
+	Trace *trace.Listeners
 
 	Record  Record             // log: the record, already the last of State.LogHistory
 	Metrics map[string]float64 // evaluate, predict: with their prefix, as eval_loss

@@ -25,7 +25,7 @@ type Ctx struct {
 
 	tree      *Tree
 	recompute map[Module]bool
-	observer  Observer
+	observers []Observer
 	params    []ParamFunc
 	precision map[string]tensor.DType // of modules, by path
 	again     bool                    // a forward pass is being run again for its gradient

@@ -2,7 +2,11 @@
 
 package nn
 
-import "github.com/lockstep-ml/lockstep/tensor"
+import (
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
 
 // Tracker is implemented by modules with buffers that follow the batches of training.
 type Tracker interface {
@@ -18,22 +22,24 @@ type Observer interface {
 	Observe(m Tracker, stats []*tensor.Tensor)
 }
 
-// WithObserver returns a context whose reports go to o.
+// WithObserver returns a context whose reports go to o, too.
 func (c *Ctx) WithObserver(o Observer) *Ctx {
 	d := *c
-	d.observer = o
+	d.observers = append(slices.Clip(c.observers), o)
 	return &d
 }
 
-// Report passes m's statistics of a batch to the context's observer, or to m itself if
-// there is none. Forward passes that are repeated for gradients report nothing. So
+// Report passes m's statistics of a batch to the context's observers, or to m itself if
+// there are none. Forward passes that are repeated for gradients report nothing. So
 // buffers are updated once per micro-batch and, with an observer that keeps an order, in
 // an order that does not depend on which rank computed which batch.
 func (c *Ctx) Report(m Tracker, stats ...*tensor.Tensor) {
 	switch {
 	case c.again:
-	case c.observer != nil:
-		c.observer.Observe(m, stats)
+	case len(c.observers) > 0:
+		for _, o := range c.observers {
+			o.Observe(m, stats)
+		}
 	default:
 		t := c.NoGrad()
 		t.Scope(func(t *tensor.Ctx) []*tensor.Tensor {

@@ -30,12 +30,12 @@ type Ctx struct {
 
 // engine is what every Ctx derived from one NewCtx shares.
 type engine struct {
-	dev    *Device
-	stream backend.Stream
-	call   backend.Call   // scratch; backends read it before Launch returns
-	calls  []backend.Call // scratch of lists
-	step   int64
-	tracer *tracer // nil: nobody watches
+	dev     *Device
+	stream  backend.Stream
+	call    backend.Call   // scratch; backends read it before Launch returns
+	calls   []backend.Call // scratch of lists
+	step    int64
+	tracers []*tracer // empty: no trace
 }
 
 // nodeSeq orders graph nodes by age across all contexts of the process.

@@ -153,7 +153,7 @@ type list struct {
 func (c *Ctx) list() *list {
 	l := &list{c: c}
 	_, many := c.eng.stream.(backend.ManyLauncher)
-	l.whole = many && c.eng.tracer == nil && c.eng.dev.lacking == nil && c.counts == nil
+	l.whole = many && len(c.eng.tracers) == 0 && c.eng.dev.lacking == nil && c.counts == nil
 	if l.whole {
 		l.calls = c.eng.calls[:0]
 	}

@@ -5,6 +5,7 @@ package tensor
 import (
 	"context"
 	"runtime/pprof"
+	"slices"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
@@ -36,24 +37,24 @@ type tracer struct {
 	labels [backend.NumOps]context.Context // ctx with the kernel's label
 }
 
-// Trace calls f, on the launching goroutine, for every kernel that c or a related context launches from now on:
-// contexts from which c was derived, and all that derive from these. A nil f ends the trace. Each kernel ends before
-// the next is launched, so that its time is its own. While a kernel runs, the goroutines that work on it carry the
-// pprof label op in addition to the labels of ctx, which the caller's goroutine gets back afterwards. Without a
-// trace, a launch only costs a comparison more.
-func (c *Ctx) Trace(ctx context.Context, f func(KernelSpan)) {
-	if f == nil {
-		c.eng.tracer = nil
-		return
-	}
+// Trace calls f, on the launching goroutine, for every kernel that c or a related context launches until stop is
+// called: contexts from which c was derived, and all that derive from these. Several functions may trace. Each kernel
+// ends before the next is launched, so that its time is its own. While a kernel runs, the goroutines that work on it
+// carry the pprof label op in addition to the labels of ctx (that of the last Trace), which the caller's goroutine gets
+// back afterwards. Without a trace, a launch only costs a comparison more.
+func (c *Ctx) Trace(ctx context.Context, f func(KernelSpan)) (stop func()) {
 	t := &tracer{f: f, ctx: ctx}
 	for op := range t.labels {
 		t.labels[op] = pprof.WithLabels(ctx, pprof.Labels("op", backend.Op(op).String()))
 	}
-	c.eng.tracer = t
+	e := c.eng
+	e.tracers = append(slices.Clip(e.tracers), t)
+	return func() {
+		e.tracers = slices.DeleteFunc(slices.Clone(e.tracers), func(other *tracer) bool { return other == t })
+	}
 }
 
-// submit launches k on the stream, under the tracer's eyes if there is one.
+// submit launches k on the stream, traced if anybody listens.
 func (c *Ctx) submit(k *backend.Call) {
 	if c.counts != nil {
 		c.counts.kernel(k, c.path)
@@ -61,14 +62,15 @@ func (c *Ctx) submit(k *backend.Call) {
 	if l := c.eng.dev.lacking; l != nil && c.compose(l, k) {
 		return
 	}
-	if c.eng.tracer != nil {
-		c.traced(c.eng.tracer, k)
+	if len(c.eng.tracers) > 0 {
+		c.traced(c.eng.tracers, k)
 		return
 	}
 	c.eng.stream.Launch(k)
 }
 
-func (c *Ctx) traced(t *tracer, k *backend.Call) {
+func (c *Ctx) traced(tracers []*tracer, k *backend.Call) {
+	t := tracers[len(tracers)-1]
 	span := KernelSpan{Name: k.Op.String(), Path: c.path, Shape: k.Out[0].Shape, Dims: k.Out[0].NDim}
 	span.FLOPs, span.Bytes = k.Cost()
 	pprof.SetGoroutineLabels(t.labels[k.Op])
@@ -84,5 +86,7 @@ func (c *Ctx) traced(t *tracer, k *backend.Call) {
 		workers.ClearLabels()
 	}
 	pprof.SetGoroutineLabels(t.ctx)
-	t.f(span)
+	for _, t := range tracers {
+		t.f(span)
+	}
 }

@@ -31,12 +31,19 @@ func TestTrace(t *testing.T) {
 		}
 		want := step()
 		var spans []tensor.KernelSpan
-		c.Trace(context.Background(), func(s tensor.KernelSpan) { spans = append(spans, s) })
+		stop := c.Trace(context.Background(), func(s tensor.KernelSpan) { spans = append(spans, s) })
+		also := 0
+		stopAlso := c.Trace(context.Background(), func(tensor.KernelSpan) { also++ })
 		require.Equal(t, want, step())
-		c.Trace(context.Background(), nil)
 		seen := len(spans)
+		require.Equal(t, seen, also, "both trace")
+		stop()
 		step()
-		require.Len(t, spans, seen, "nobody watches any more")
+		require.Len(t, spans, seen, "it was stopped")
+		require.Equal(t, 2*seen, also)
+		stopAlso()
+		step()
+		require.Equal(t, 2*seen, also, "it was stopped")
 
 		count := map[string]int{}
 		for i, s := range spans {

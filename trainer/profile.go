@@ -17,14 +17,17 @@ func (r *run) watch() {
 		Dir: r.args.Profile, Rank: r.acc.Rank(), SkipFirst: r.args.ProfileSkipFirst, Active: r.args.ProfileSteps,
 		Log: r.log,
 	})
-	r.acc.SetTracer(r.prof.Span)
+	r.unlisten = r.acc.Trace().Listen(r.prof.Span)
 }
+
+// region begins a span of the run's own, which the returned function ends.
+func (r *run) region(name string) (end func()) { return r.acc.Trace().Region(r.acc.Rank(), name) }
 
 // endProfile writes a profile whose steps have not all come.
 func (r *run) endProfile(err error) error {
 	if r.prof == nil {
 		return err
 	}
-	r.acc.SetTracer(nil)
+	r.unlisten()
 	return errors.Join(err, r.prof.Close())
 }

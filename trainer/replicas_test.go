@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trace"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
@@ -299,6 +300,39 @@ func TestLogOnEachNode(t *testing.T) {
 			require.True(t, log.Enabled(t.Context(), slog.LevelWarn))
 		}
 	}
+}
+
+// hearer is a callback that listens to the spans of a run.
+type hearer struct {
+	callbacks.Base
+	stop  func()
+	heard map[string]int
+}
+
+func (h *hearer) OnTrainBegin(e *callbacks.Event) error {
+	h.stop = e.Trace.Listen(func(s trace.Span) { h.heard[s.Name]++ })
+	return nil
+}
+
+func (h *hearer) OnTrainEnd(*callbacks.Event) error {
+	h.stop()
+	return nil
+}
+
+// Callbacks listen to spans beside a profile, and each other, and the end of one ends no other.
+func TestCallbacksHearSpans(t *testing.T) {
+	one, other := &hearer{heard: map[string]int{}}, &hearer{heard: map[string]int{}}
+	a := rankArgs(1)
+	a.MaxSteps, a.Profile, a.ProfileSkipFirst, a.ProfileSteps = 3, t.TempDir(), 0, 1
+	_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(raggedTexts(51)),
+		trainer.WithEvalData(raggedTexts(3)), trainer.WithCallbacks(one, other)).Train()
+	require.NoError(t, err)
+	require.Equal(t, one.heard, other.heard)
+	for _, name := range []string{"data", "clip", "optimizer"} {
+		require.Equal(t, 3, one.heard[name], name)
+	}
+	require.Equal(t, one.heard["forward"], one.heard["backward"])
+	require.FileExists(t, filepath.Join(a.Profile, "trace_rank0.json"))
 }
 
 // A profile of each rank has its phases and collective calls, and changes no bit.

@@ -38,6 +38,7 @@ type run struct {
 	steps    samplers.Steps
 	windows  course
 	prof     *profile.Profiler // nil: no profile is wanted
+	unlisten func()            // ends the profiler's spans
 	memory   memory
 	release  func() // gives output_dir up; nil where this process does not hold it
 

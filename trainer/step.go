@@ -20,7 +20,7 @@ import (
 // step runs one optimizer step and reports whether the epoch has more.
 func (r *run) step() (more bool, err error) {
 	begin := r.now()
-	endData := r.prof.Region("data")
+	endData := r.region("data")
 	back := r.windows.keep()
 	w, dataErr := r.windows.Next()
 	endData()

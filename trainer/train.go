@@ -192,7 +192,7 @@ func (r *run) act(ctx context.Context) error {
 		}
 	}
 	if c.ShouldEvaluate {
-		end := r.prof.Region("evaluate")
+		end := r.region("evaluate")
 		if err := accelerate.AverageParameters(r.ctx, r.acc); err != nil {
 			return fmt.Errorf("trainer: %w", err)
 		}
@@ -205,7 +205,7 @@ func (r *run) act(ctx context.Context) error {
 		}
 	}
 	if c.ShouldSave {
-		defer r.prof.Region("save")()
+		defer r.region("save")()
 		if err := r.save(context.WithoutCancel(ctx)); err != nil {
 			return err
 		}

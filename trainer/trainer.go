@@ -305,7 +305,7 @@ func (t *Trainer) buildCallbacks() error {
 // event is an Event for the present state.
 func (t *Trainer) event() *callbacks.Event {
 	return &callbacks.Event{Args: t.args, State: t.state, Control: &t.control, Model: t.model, Summon: t.acc.Summon,
-		Alone: t.acc.Alone}
+		Alone: t.acc.Alone, Trace: t.acc.Trace()}
 }
 
 // fire tells the callbacks about an event that carries nothing but the state.

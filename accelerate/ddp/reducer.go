@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trace"
 )
 
 // Default sizes of buckets, PyTorch's.
@@ -33,7 +34,7 @@ type Options struct {
 	// alone.
 	StaticGraph bool
 	// Trace, if not nil, is told of each step's buckets, on the goroutine that calls Finish.
-	Trace func(Span)
+	Trace *trace.Listeners
 }
 
 // Reducer sums the gradients of a step over the ranks of a group. It belongs to one
@@ -45,7 +46,7 @@ type Reducer struct {
 	params []tensor.Named
 	limit  int
 	hook   Hook
-	trace  func(Span)
+	trace  *trace.Listeners
 
 	memory  *comm.Memory
 	buckets []*bucket

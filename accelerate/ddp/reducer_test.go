@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trace"
 )
 
 func TestMain(m *testing.M) {
@@ -455,18 +456,20 @@ func TestMemoryIsReleased(t *testing.T) {
 func TestTrace(t *testing.T) {
 	onRanks(t, 2, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
-		var spans []Span
-		r, err := New(c, g, sized(16, 16, 16),
-			Options{BucketBytes: 64, Trace: func(s Span) { spans = append(spans, s) }})
+		var spans []trace.Span
+		var listeners trace.Listeners
+		r, err := New(c, g, sized(16, 16, 16), Options{BucketBytes: 64, Trace: &listeners})
 		require.NoError(t, err)
+		listeners.Listen(func(s trace.Span) { spans = append(spans, s) })
 		for step := range 2 {
 			begin := time.Now()
 			require.NoError(t, r.Finish(t.Context()))
 			require.Len(t, spans, 3)
 			for i, s := range spans {
-				require.Equal(t, Span{Bucket: i, Label: fmt.Sprintf("bucket %d (p%d)", i, 2-i), Bytes: 64,
-					Queued: s.Queued, Started: s.Started, Ended: s.Ended}, s, "step %d", step)
-				times := []time.Time{begin, s.Queued, s.Started, s.Ended, time.Now()}
+				require.Equal(t, trace.Span{Rank: g.Rank(), Name: "bucket",
+					Detail: fmt.Sprintf("bucket %d (p%d)", i, 2-i), Bytes: 64,
+					Queued: s.Queued, Start: s.Start, End: s.End}, s, "step %d", step)
+				times := []time.Time{begin, s.Queued, s.Start, s.End, time.Now()}
 				require.True(t, slices.IsSortedFunc(times, time.Time.Compare), "%v", times)
 			}
 			spans = nil

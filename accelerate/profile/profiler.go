@@ -13,8 +13,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trace"
 )
 
 // Options say what is recorded and where it goes.
@@ -42,6 +42,7 @@ type Profiler struct {
 	c        *tensor.Ctx
 	caller   context.Context // with the labels of the caller's goroutine
 	ctx      context.Context // with the rank's
+	untrace  func()          // ends the trace of kernels
 	ceilings ceilings
 
 	step     int // steps done
@@ -148,12 +149,12 @@ func (p *Profiler) activate() error {
 	pprof.SetGoroutineLabels(p.ctx)
 	p.on, p.begin = true, time.Now()
 	p.mark = p.begin
-	p.c.Trace(p.ctx, p.kernel)
+	p.untrace = p.c.Trace(p.ctx, p.kernel)
 	return nil
 }
 
 func (p *Profiler) finish() error {
-	p.c.Trace(p.ctx, nil)
+	p.untrace()
 	pprof.SetGoroutineLabels(p.caller)
 	p.on, p.written, p.end = false, true, time.Now()
 	var errs []error
@@ -175,8 +176,8 @@ func (p *Profiler) path(what, extension string) string {
 	return filepath.Join(p.o.Dir, fmt.Sprintf("%s_rank%d.%s", what, p.o.Rank, extension))
 }
 
-// Span takes in a span of the accelerator: hand it to accelerate.WithTracer or SetTracer.
-func (p *Profiler) Span(s accelerate.Span) {
+// Span takes in a span: hand it to trace.Listeners.Listen (accelerate.Accelerator.Trace).
+func (p *Profiler) Span(s trace.Span) {
 	if p == nil || !p.on {
 		return
 	}
@@ -198,18 +199,6 @@ func (p *Profiler) Span(s accelerate.Span) {
 	}
 	p.keep(e)
 }
-
-// Region begins a phase of the given name that the accelerator does not see, as "data" or "evaluate"; the returned
-// function ends it.
-func (p *Profiler) Region(name string) (end func()) {
-	if p == nil || !p.on {
-		return nothing
-	}
-	start := time.Now()
-	return func() { p.Span(accelerate.Span{Rank: p.o.Rank, Name: name, Start: start, End: time.Now()}) }
-}
-
-func nothing() {}
 
 // kernel takes in a kernel.
 func (p *Profiler) kernel(k tensor.KernelSpan) {

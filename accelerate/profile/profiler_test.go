@@ -15,13 +15,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/profile"
 	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trace"
 )
 
 // trace is a Chrome trace.
-type trace struct {
+type traceFile struct {
 	OtherData struct {
 		Dropped int `json:"dropped_events"`
 	} `json:"otherData"`
@@ -37,7 +37,7 @@ type trace struct {
 	} `json:"traceEvents"`
 }
 
-func readTrace(t *testing.T, dir string) (out trace) {
+func readTrace(t *testing.T, dir string) (out traceFile) {
 	text, err := os.ReadFile(filepath.Join(dir, "trace_rank3.json"))
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &out))
@@ -47,17 +47,16 @@ func readTrace(t *testing.T, dir string) (out trace) {
 // work is a step of one product and one phase around it.
 func work(p *profile.Profiler, c *tensor.Ctx) {
 	start := time.Now()
-	end := p.Region("data")
-	end()
+	p.Span(trace.Span{Rank: 3, Name: "data", Start: start, End: time.Now()})
 	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 		x := tensor.Full(c, tensor.Float32, 1, 48, 64)
 		tensor.MatMul(c.Sub("layer"), x, tensor.Transpose(c, x, 0, 1))
 		return nil
 	})
-	p.Span(accelerate.Span{Rank: 3, Name: "forward", Detail: "leaf 0", Start: start, End: time.Now()})
-	p.Span(accelerate.Span{Rank: 3, Name: "bucket", Detail: "bucket 0 (w)", Bytes: 4096, Queued: start, Start: start,
+	p.Span(trace.Span{Rank: 3, Name: "forward", Detail: "leaf 0", Start: start, End: time.Now()})
+	p.Span(trace.Span{Rank: 3, Name: "bucket", Detail: "bucket 0 (w)", Bytes: 4096, Queued: start, Start: start,
 		End: time.Now()})
-	p.Span(accelerate.Span{Rank: 3, Name: "collective", Detail: "all_reduce losses", Bytes: 8, Queued: start,
+	p.Span(trace.Span{Rank: 3, Name: "collective", Detail: "all_reduce losses", Bytes: 8, Queued: start,
 		Start: start, End: time.Now()})
 }
 
@@ -173,8 +172,7 @@ func TestNilProfiler(t *testing.T) {
 	var p *profile.Profiler
 	require.NoError(t, p.Start(context.Background(), nil))
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		p.Region("data")()
-		p.Span(accelerate.Span{})
+		p.Span(trace.Span{})
 		if p.Step() != nil {
 			t.Fail()
 		}

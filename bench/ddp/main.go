@@ -315,7 +315,7 @@ type report struct {
 	Fit     *fit      `json:",omitempty"` // of the engine, from rank 0
 }
 
-// span is a piece of a step; see accelerate.Span.
+// span is a piece of a step; see trace.Span.
 type span struct {
 	Rank               int
 	Name, Detail       string

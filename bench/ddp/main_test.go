@@ -19,8 +19,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/bench/internal/picture"
+	"github.com/lockstep-ml/lockstep/trace"
 )
 
 // TestMain is the workers' program too: the comparison starts this binary again.
@@ -167,7 +167,7 @@ func TestRecorder(t *testing.T) {
 	for range 3 {
 		for rank := range 2 {
 			r.begin(rank)
-			r.add(accelerate.Span{Rank: rank, Name: "wait"})
+			r.add(trace.Span{Rank: rank, Name: "wait"})
 		}
 	}
 	require.Len(t, r.last, 2)

@@ -27,6 +27,7 @@ import (
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trace"
 )
 
 // warmUps are the steps before the timed ones: buckets are rebuilt after the first.
@@ -272,7 +273,7 @@ func (r *recorder) begin(rank int) {
 	r.last = kept
 }
 
-func (r *recorder) add(s accelerate.Span) {
+func (r *recorder) add(s trace.Span) {
 	if call := s.Detail; s.Name == "collective" { // of a sharded model
 		switch {
 		case strings.Contains(call, " gradients "):

@@ -92,7 +92,7 @@ func run(o options, w io.Writer) error {
 	var p *profile.Profiler // nil records nothing
 	if o.profile != "" {
 		p = profile.New(profile.Options{Dir: o.profile, SkipFirst: 1, Active: max(1, o.steps-1)})
-		acc.SetTracer(p.Span)
+		acc.Trace().Listen(p.Span)
 	}
 	if err := p.Start(context.Background(), acc.Ctx()); err != nil {
 		return err

@@ -22,6 +22,7 @@ const anything = "*"
 var lattice = map[string][]string{
 	"internal":     {},
 	"args":         {"internal"},
+	"trace":        {"internal"},
 	"samplers":     {"internal"},
 	"tensor":       {"internal"},
 	"optim":        {"tensor", "internal"},
@@ -29,12 +30,12 @@ var lattice = map[string][]string{
 	"nn":           {"tensor", "internal"},
 	"data":         {"samplers", "tensor", "internal"},
 	"models":       {"data", "nn", "tensor", "internal"},
-	"callbacks":    {"args", "nn", "optim", "internal"},
-	"integrations": {"args", "callbacks", "nn", "tensor", "internal"},
+	"callbacks":    {"args", "nn", "optim", "trace", "internal"},
+	"integrations": {"args", "callbacks", "nn", "tensor", "trace", "internal"},
 	"checkpoint":   {"comm", "tensor", "internal"},
-	"accelerate":   {"args", "data", "comm", "nn", "optim", "samplers", "tensor", "internal"},
+	"accelerate":   {"args", "data", "comm", "nn", "optim", "samplers", "tensor", "trace", "internal"},
 	"trainer": {"accelerate", "args", "callbacks", "checkpoint", "data", "comm", "models.", "nn", "optim", "samplers",
-		"tensor", "internal"},
+		"tensor", "trace", "internal"},
 	"program":  {"accelerate", "args", "callbacks", "integrations", "tensor", "trainer", "internal"},
 	"cmd":      {anything},
 	"examples": {anything},
@@ -67,6 +68,8 @@ func imports(f file) []string {
 		switch {
 		case slices.ContainsFunc(plugins, func(p string) bool { return within(dir, p) && !within(f.dir, p) }):
 			bad = append(bad, fmt.Sprintf("%s imports %s: only a program does, by a blank import", f.name, dir))
+		case dir == "accelerate" && f.dir != dir && top == dir:
+			bad = append(bad, fmt.Sprintf("%s imports accelerate: its parts do not import the whole", f.name))
 		case to == top || slices.Contains(allowed, to) || to == dir && slices.Contains(allowed, to+"."):
 		default:
 			bad = append(bad, fmt.Sprintf("%s imports %s: %s may import %s", f.name, dir, top, may(allowed)))
@@ -130,6 +133,10 @@ func TestImportLatticeBites(t *testing.T) {
 			"trainer/a.go imports models/gpt2: trainer may import " + may(lattice["trainer"])},
 		{"trainer/a_test.go", imported("models/gpt2"), ""},
 		{"models/gpt2/a.go", imported("models"), ""},
+		{"accelerate/profile/a.go", imported("accelerate"),
+			"accelerate/profile/a.go imports accelerate: its parts do not import the whole"},
+		{"accelerate/profile/a.go", imported("accelerate/shard"), ""},
+		{"trainer/a.go", imported("accelerate"), ""},
 		{"accelerate/a.go", imported("tensor/cuda"),
 			"accelerate/a.go imports tensor/cuda: only a program does, by a blank import"},
 		{"tensor/cuda/a.go", imported("tensor/cuda/ptx"), ""},

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trace"
 )
 
 const (
@@ -32,7 +33,7 @@ func run(ctx context.Context, p *program.Process) error {
 	a := args.Default("out/no_sync")
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.NumReplicas = batchSize, accumulation, 2
 	passes, exchanges := make([]int, 2), make([]int, 2)
-	count := accelerate.WithTracer(func(s accelerate.Span) {
+	count := accelerate.WithTracer(func(s trace.Span) {
 		switch s.Name {
 		case "backward":
 			passes[s.Rank]++
