@@ -27,32 +27,13 @@ type Checkpoint struct {
 // Open verifies the checkpoint in the folder path: its manifest, and size and hash of
 // each file. The error names every damaged file (CorruptError), not only the first.
 func Open(ctx context.Context, path string) (*Checkpoint, error) {
-	return open(ctx, vfs.OS, path)
+	return (&Store{Dir: filepath.Dir(path)}).Open(ctx, filepath.Base(path))
 }
 
 // Open is the function Open on the store's file system; name is the folder's name in the
 // store, "checkpoint-500".
 func (s *Store) Open(ctx context.Context, name string) (*Checkpoint, error) {
-	return open(ctx, s.fs(), s.path(name))
-}
-
-func open(ctx context.Context, fsys vfs.FS, path string) (*Checkpoint, error) {
-	m, err := openManifest(fsys, path)
-	if err != nil {
-		return nil, err
-	}
-	var errs []error
-	for _, f := range m.Files {
-		err := verify(ctx, fsys, filepath.Join(path, f.Name), f)
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	return &Checkpoint{Info: Info{Path: path, Manifest: m}, fsys: fsys}, nil
+	return s.verifyPart(ctx, name, 0, 1)
 }
 
 // openManifest reads the manifest of what must be a folder.

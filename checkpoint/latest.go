@@ -10,74 +10,93 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/comm"
 )
 
 // Latest opens and verifies the checkpoint that LATEST names. If there is no LATEST, or
 // the checkpoint is damaged, it is the newest undamaged one by save id, with a warning.
 // ErrNone if there is none; the error then tells what is wrong with each that was tried.
 // The folder is not changed.
-func (s *Store) Latest(ctx context.Context) (*Checkpoint, error) {
-	l, err := s.list()
-	if errors.Is(err, fs.ErrNotExist) {
+func (s *Store) Latest(ctx context.Context) (*Checkpoint, error) { return s.LatestShared(ctx, nil) }
+
+// candidates are the checkpoints that Latest may open.
+type candidates struct {
+	Names  []string `json:"names"`  // the best first
+	Named  bool     `json:"named"`  // LATEST names the first
+	None   bool     `json:"none"`   // there is no folder
+	Except string   `json:"except"` // the folders of earlier runs that were renamed, in words
+	broken []error  // what is wrong with LATEST and with other folders
+}
+
+// LatestShared opens on all ranks of g what Latest finds on rank 0. Each rank verifies a part of the files: see
+// OpenShared. All ranks call it. A nil g is one rank.
+func (s *Store) LatestShared(ctx context.Context, g *comm.Group) (*Checkpoint, error) {
+	var mine candidates
+	var err error
+	if g == nil || g.Rank() == 0 {
+		mine, err = s.candidates()
+	}
+	all, err := agree(ctx, g, "latest", mine, err)
+	if err != nil {
+		return nil, err
+	}
+	found, tried := all[0], mine.broken
+	if found.None {
 		return nil, noFolder(s.Dir)
 	}
-	if err != nil {
-		return nil, err
-	}
-	var tried []error
-	p, err := s.readPointer()
-	if err != nil {
-		tried = append(tried, err)
-	}
-	if p.Checkpoint != "" {
-		ck, err := s.Open(ctx, p.Checkpoint)
+	for i, name := range found.Names {
+		ck, cancelled, err := s.openShared(ctx, g, name)
 		if err == nil {
+			if (i > 0 || !found.Named) && (g == nil || g.Rank() == 0) {
+				s.warnOfFallback(ck, tried)
+			}
 			return ck, nil
 		}
-		tried = append(tried, err)
+		if tried = append(tried, err); cancelled || g != nil && g.Err() != nil {
+			return nil, err
+		}
 	}
-	ck, broken, err := s.newest(ctx, l.all(), p.Checkpoint)
-	tried = append(tried, broken...)
-	switch {
-	case err != nil:
-		return nil, err
-	case ck == nil && len(tried) > 0:
-		return nil, fmt.Errorf("%w in %s can be loaded%s: %w", ErrNone, s.Dir, l.exceptReplaced(),
-			errors.Join(tried...))
-	case ck == nil:
-		return nil, fmt.Errorf("%w in %s%s", ErrNone, s.Dir, l.exceptReplaced())
-	case len(tried) > 0:
-		s.log().Warn("falling back to the newest undamaged checkpoint", "path", ck.Path, "step", ck.Step, "err",
-			errors.Join(tried...))
-	default:
+	if len(tried) > 0 {
+		return nil, fmt.Errorf("%w in %s can be loaded%s: %w", ErrNone, s.Dir, found.Except, errors.Join(tried...))
+	}
+	return nil, fmt.Errorf("%w in %s%s", ErrNone, s.Dir, found.Except)
+}
+
+// warnOfFallback logs that ck is not the one that LATEST names.
+func (s *Store) warnOfFallback(ck *Checkpoint, tried []error) {
+	if len(tried) == 0 {
 		s.log().Warn("no "+LatestFile+" file: taking the newest checkpoint", "path", ck.Path, "step", ck.Step)
+		return
 	}
-	return ck, nil
+	s.log().Warn("falling back to the newest undamaged checkpoint", "path", ck.Path, "step", ck.Step, "err",
+		errors.Join(tried...))
 }
 
-// exceptReplaced names the folders of earlier runs that were renamed, if there are any.
-func (l listing) exceptReplaced() string {
-	if len(l.replaced) == 0 {
-		return ""
+func (s *Store) candidates() (c candidates, err error) {
+	l, err := s.list()
+	if errors.Is(err, fs.ErrNotExist) { // which the other ranks' callers must be able to tell
+		return candidates{None: true}, nil
 	}
-	return ", except those of an earlier run by their folders (" + strings.Join(l.replaced, ", ") + ")"
-}
-
-// newest opens the names in order, newest save first, until one is undamaged; not the one
-// that has been tried. ck is nil if none is; err is ctx's.
-func (s *Store) newest(ctx context.Context, names []string, except string) (ck *Checkpoint, broken []error, err error) {
-	complete, broken := s.survey(slices.DeleteFunc(names, func(n string) bool { return n == except }))
+	if err != nil {
+		return c, err
+	}
+	if len(l.replaced) > 0 {
+		c.Except = ", except those of an earlier run by their folders (" + strings.Join(l.replaced, ", ") + ")"
+	}
+	p, err := s.readPointer()
+	if err != nil {
+		c.broken = append(c.broken, err)
+	}
+	if c.Named = p.Checkpoint != ""; c.Named {
+		c.Names = append(c.Names, p.Checkpoint)
+	}
+	complete, broken := s.survey(slices.DeleteFunc(l.all(), func(n string) bool { return n == p.Checkpoint }))
 	for _, info := range slices.Backward(complete) {
-		ck, err := open(ctx, s.fs(), info.Path)
-		if err == nil {
-			return ck, broken, nil
-		}
-		broken = append(broken, err)
-		if ctx.Err() != nil {
-			break
-		}
+		c.Names = append(c.Names, info.Name())
 	}
-	return nil, broken, ctx.Err()
+	c.broken = append(c.broken, broken...)
+	return c, nil
 }
 
 // Rotate deletes the oldest checkpoints of a run, by save id, until limit are left. The newest,

@@ -424,7 +424,7 @@ func agree[T any](ctx context.Context, g *comm.Group, what string, v T, err erro
 	if err != nil {
 		mine = result{Err: cmp.Or(err.Error(), "failed")}
 	}
-	all, lost := comm.AllGatherObject(context.WithoutCancel(ctx), g, mine)
+	all, lost := gather(ctx, g, mine)
 	if lost != nil {
 		return nil, errors.Join(err, fmt.Errorf("agreeing with the other ranks (%s): %w", what, lost))
 	}
@@ -436,4 +436,12 @@ func agree[T any](ctx context.Context, g *comm.Group, what string, v T, err erro
 		}
 	}
 	return values, err
+}
+
+// gather returns the values of all ranks; a nil g is one rank.
+func gather[T any](ctx context.Context, g *comm.Group, v T) ([]T, error) {
+	if g == nil {
+		return []T{v}, nil
+	}
+	return comm.AllGatherObject(context.WithoutCancel(ctx), g, v)
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"slices"
 
@@ -15,7 +14,7 @@ import (
 
 // OpenShared opens a checkpoint on all ranks of g, as Open does, but each rank verifies the hashes of a part of the
 // files only. All ranks call it with the same name, and all get an error if any of them does: it names every damaged
-// file and, for those that another rank has read, the rank.
+// file and, for those that another rank has read, the rank. A nil g is one rank.
 func (s *Store) OpenShared(ctx context.Context, g *comm.Group, name string) (*Checkpoint, error) {
 	ck, _, err := s.openShared(ctx, g, name)
 	return ck, err
@@ -29,14 +28,18 @@ func (s *Store) openShared(ctx context.Context, g *comm.Group, name string) (ck 
 		Cancelled bool   `json:"cancelled"`
 		Err       string `json:"err"`
 	}
-	ck, err = s.verifyPart(ctx, name, g.Rank(), g.Size())
+	rank, ranks := 0, 1
+	if g != nil {
+		rank, ranks = g.Rank(), g.Size()
+	}
+	ck, err = s.verifyPart(ctx, name, rank, ranks)
 	mine := verdict{Cancelled: ctx.Err() != nil}
 	if err != nil {
 		mine.Err = err.Error()
 	} else {
 		mine.SHA256 = ck.SHA256
 	}
-	all, lost := comm.AllGatherObject(context.WithoutCancel(ctx), g, mine)
+	all, lost := gather(ctx, g, mine)
 	if lost != nil {
 		return nil, mine.Cancelled, errors.Join(err, fmt.Errorf("opening %s: %w", s.path(name), lost))
 	}
@@ -44,13 +47,13 @@ func (s *Store) openShared(ctx context.Context, g *comm.Group, name string) (ck 
 	for r, v := range all {
 		cancelled = cancelled || v.Cancelled
 		switch {
-		case r == g.Rank():
+		case r == rank:
 		case v.Err != "":
 			errs = append(errs, &RankError{Rank: g.JobRank(r), Message: v.Err})
 		case err == nil && v.SHA256 != mine.SHA256:
 			errs = append(errs,
 				fmt.Errorf("%s is not the same on rank %d and on rank %d: want the same output folder on "+
-					"all hosts", s.path(name), g.JobRank(g.Rank()), g.JobRank(r)))
+					"all hosts", s.path(name), g.JobRank(rank), g.JobRank(r)))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -104,72 +107,4 @@ func shares(files []File, ranks int) (owner []int) {
 		load[least] += files[i].Size
 	}
 	return owner
-}
-
-// LatestShared opens on all ranks of g what Latest finds on rank 0. Each rank verifies a part of the files: see
-// OpenShared. All ranks call it.
-func (s *Store) LatestShared(ctx context.Context, g *comm.Group) (*Checkpoint, error) {
-	type found struct {
-		Names []string `json:"names"`
-		None  bool     `json:"none"`
-	}
-	var mine found
-	var tried []error
-	var err error
-	if g.Rank() == 0 {
-		mine.Names, tried, err = s.candidates()
-		if errors.Is(err, ErrNone) { // which the other ranks' callers must be able to tell
-			mine.None, err = true, nil
-		}
-	}
-	all, err := agree(ctx, g, "latest", mine, err)
-	if err != nil {
-		return nil, err
-	}
-	if all[0].None {
-		return nil, noFolder(s.Dir)
-	}
-	for i, name := range all[0].Names {
-		ck, cancelled, err := s.openShared(ctx, g, name)
-		if err == nil {
-			if (i > 0 || len(tried) > 0) && g.Rank() == 0 {
-				s.log().Warn("falling back to the newest undamaged checkpoint", "path", ck.Path, "step", ck.Step, "err",
-					errors.Join(tried...))
-			}
-			return ck, nil
-		}
-		if tried = append(tried, err); cancelled || g.Err() != nil {
-			return nil, err
-		}
-	}
-	if len(tried) > 0 {
-		return nil, fmt.Errorf("%w in %s can be loaded: %w", ErrNone, s.Dir, errors.Join(tried...))
-	}
-	return nil, fmt.Errorf("%w in %s", ErrNone, s.Dir)
-}
-
-// candidates lists what Latest may open, the best first, and what is wrong with the rest.
-func (s *Store) candidates() (names []string, tried []error, err error) {
-	l, err := s.list()
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, ErrNone
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	p, err := s.readPointer()
-	if err != nil {
-		tried = append(tried, err)
-	}
-	if p.Checkpoint != "" {
-		names = append(names, p.Checkpoint)
-	}
-	complete, broken := s.survey(slices.DeleteFunc(l.all(), func(n string) bool { return n == p.Checkpoint }))
-	for _, info := range slices.Backward(complete) {
-		names = append(names, info.Name())
-	}
-	if p.Checkpoint == "" {
-		tried = append(tried, broken...)
-	}
-	return names, tried, nil
 }
