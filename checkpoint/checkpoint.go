@@ -49,6 +49,12 @@ func openManifest(fsys vfs.FS, path string) (Manifest, error) {
 	return readManifest(fsys, path)
 }
 
+// Verify is an error if a file in the folder dir is not the one that was written: a CorruptError if it is missing or has
+// another content.
+func Verify(ctx context.Context, dir string, f File) error {
+	return verify(ctx, vfs.OS, filepath.Join(dir, f.Name), f)
+}
+
 // verify reads the file and compares its hash.
 func verify(ctx context.Context, fsys vfs.FS, path string, f File) (err error) {
 	if err := checkSize(fsys, path, f); err != nil {

@@ -351,33 +351,34 @@ func (h *hashWriter) Write(p []byte) (int, error) {
 // WriteFiles writes files that belong to no checkpoint (the final model, results) into
 // the store's folder, in the order given, each atomically and durably. It is for package trainer.
 func (s *Store) WriteFiles(ctx context.Context, parts []Part) error {
-	return s.ReplaceFiles(ctx, parts, nil)
+	_, err := s.ReplaceFiles(ctx, parts, nil)
+	return err
 }
 
 // ReplaceFiles is WriteFiles for files that take the place of others. stale gets the names in the folder and returns
-// those to be deleted before the files are written, durably, and after.
+// those to be deleted before the files are written, durably, and after. It returns sizes and hashes of the files.
 func (s *Store) ReplaceFiles(ctx context.Context, parts []Part, stale func(existing []string) (before,
-	after []string)) error {
+	after []string)) (files []File, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := (Content{Parts: parts}).check(); err != nil {
-		return err
+		return nil, err
 	}
 	release, err := s.Acquire(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer release()
 	l, err := s.list()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.sweep(l)
 	var after []string
 	if stale != nil {
 		entries, err := s.fs().ReadDir(s.dir())
 		if err != nil {
-			return err
+			return nil, err
 		}
 		var existing, before []string
 		for _, e := range entries {
@@ -387,18 +388,20 @@ func (s *Store) ReplaceFiles(ctx context.Context, parts []Part, stale func(exist
 		}
 		before, after = stale(existing)
 		if err := s.delete(before); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for _, p := range parts {
-		if err := s.writeFile(ctx, p); err != nil {
-			return fmt.Errorf("writing %s: %w", s.path(p.Name), err)
+		f, err := s.writeFile(ctx, p)
+		if err != nil {
+			return nil, fmt.Errorf("writing %s: %w", s.path(p.Name), err)
 		}
+		files = append(files, f)
 	}
 	if err := s.fs().SyncDir(s.dir()); err != nil {
-		return err
+		return nil, err
 	}
-	return s.delete(after)
+	return files, s.delete(after)
 }
 
 // delete deletes files of the folder, durably.
@@ -414,14 +417,14 @@ func (s *Store) delete(names []string) error {
 	return s.fs().SyncDir(s.dir())
 }
 
-func (s *Store) writeFile(ctx context.Context, p Part) error {
+func (s *Store) writeFile(ctx context.Context, p Part) (f File, err error) {
 	tmp := temporaryName(p.Name)
-	_, err := s.writePart(ctx, s.dir(), Part{Name: tmp, Write: p.Write})
-	if err == nil {
+	if f, err = s.writePart(ctx, s.dir(), Part{Name: tmp, Write: p.Write}); err == nil {
 		err = s.fs().Rename(s.path(tmp), s.path(p.Name))
 	}
 	if err != nil {
-		return errors.Join(err, vfs.RemoveAll(s.fs(), s.path(tmp)))
+		return f, errors.Join(err, vfs.RemoveAll(s.fs(), s.path(tmp)))
 	}
-	return nil
+	f.Name = p.Name
+	return f, nil
 }

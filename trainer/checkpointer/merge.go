@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"slices"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
@@ -88,13 +87,10 @@ func MergeWeights(ctx context.Context, from, to string, o MergeOptions) (names [
 	for _, p := range parts {
 		names = append(names, p.Name)
 	}
-	if err := requireOwn(ctx, to, append(slices.Clone(names), MergedFile), weights); err != nil {
+	if err := requireOwn(ctx, to, names, weights); err != nil {
 		return nil, err
 	}
-	store := &checkpoint.Store{Dir: to}
-	return names, store.ReplaceFiles(ctx, listed(parts), func(existing []string) (before, after []string) {
-		return models.StaleWeights(existing, weights)
-	})
+	return names, writeMerged(ctx, to, parts, weights)
 }
 
 // requireFinite is an error that names the first array with elements that are NaN or infinite.

@@ -4,15 +4,12 @@ package checkpointer
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
-	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -29,40 +26,20 @@ type mergedList struct {
 	Files         []checkpoint.File `json:"files"`
 }
 
-// listed adds MergedFile to parts: it is written last, with the sizes and hashes of the others.
-func listed(parts []checkpoint.Part) []checkpoint.Part {
-	list := &mergedList{FormatVersion: mergedFormat}
-	out := make([]checkpoint.Part, 0, len(parts)+1)
-	for _, p := range parts {
-		out = append(out, checkpoint.Part{Name: p.Name, Write: func(w io.Writer) error {
-			sum := &sumWriter{w: w, hash: sha256.New()}
-			err := p.Write(sum)
-			list.Files = append(list.Files, checkpoint.File{Name: p.Name, Size: sum.size,
-				SHA256: hex.EncodeToString(sum.hash.Sum(nil))})
-			return err
-		}})
-	}
-	return append(out, checkpoint.Part{Name: MergedFile, Write: func(w io.Writer) error {
-		text, err := json.MarshalIndent(list, "", "  ")
-		if err == nil {
-			_, err = w.Write(append(text, '\n'))
-		}
+// writeMerged writes the files of a merged model into a folder and, last, MergedFile with their sizes and hashes.
+func writeMerged(ctx context.Context, dir string, parts []checkpoint.Part, weights []models.WeightFile) error {
+	store := &checkpoint.Store{Dir: dir}
+	files, err := store.ReplaceFiles(ctx, parts, func(existing []string) (before, after []string) {
+		return models.StaleWeights(existing, weights)
+	})
+	if err != nil {
 		return err
-	}})
-}
-
-// sumWriter hashes and counts what reaches w.
-type sumWriter struct {
-	w    io.Writer
-	hash hash.Hash
-	size int64
-}
-
-func (s *sumWriter) Write(p []byte) (int, error) {
-	n, err := s.w.Write(p)
-	s.hash.Write(p[:n])
-	s.size += int64(n)
-	return n, err
+	}
+	text, err := json.MarshalIndent(mergedList{mergedFormat, files}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return store.WriteFiles(ctx, []checkpoint.Part{checkpoint.BytesPart(MergedFile, append(text, '\n'))})
 }
 
 // requireOwn is an error if the folder holds a file that would be replaced or deleted and that MergeWeights did not
@@ -80,27 +57,26 @@ func requireOwn(ctx context.Context, dir string, names []string, weights []model
 		existing = append(existing, e.Name())
 	}
 	before, after := models.StaleWeights(existing, weights)
-	touched := map[string]bool{}
-	for _, list := range [][]string{names, before, after} {
-		for _, name := range list {
-			touched[name] = true
-		}
-	}
+	touched := slices.Concat(names, before, after)
 	own, err := readMerged(filepath.Join(dir, MergedFile))
 	if err != nil {
 		return err
 	}
 	var foreign []string
 	for _, name := range existing {
-		if !touched[name] || name == MergedFile && own != nil {
+		if !slices.Contains(touched, name) {
 			continue
 		}
-		same, err := own.has(ctx, dir, name)
-		if err != nil {
-			return err
+		var changed *checkpoint.CorruptError
+		i := slices.IndexFunc(own, func(f checkpoint.File) bool { return f.Name == name })
+		if i >= 0 {
+			err = checkpoint.Verify(ctx, dir, own[i])
 		}
-		if !same {
+		switch {
+		case i < 0 || errors.As(err, &changed):
 			foreign = append(foreign, name)
+		case err != nil:
+			return err
 		}
 	}
 	if len(foreign) > 0 {
@@ -110,15 +86,15 @@ func requireOwn(ctx context.Context, dir string, names []string, weights []model
 	return nil
 }
 
-// readMerged reads MergedFile; nil if there is none.
-func readMerged(path string) (*mergedList, error) {
+// readMerged are the files that MergedFile lists; none if there is no such file.
+func readMerged(path string) ([]checkpoint.File, error) {
 	text, err := vfs.ReadFile(vfs.OS, path, maxKept)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	list := &mergedList{}
+	var list mergedList
 	if err == nil {
-		err = json.Unmarshal(text, list)
+		err = json.Unmarshal(text, &list)
 	}
 	if err == nil && list.FormatVersion != mergedFormat {
 		err = fmt.Errorf("format version %d: this program reads version %d", list.FormatVersion, mergedFormat)
@@ -126,40 +102,5 @@ func readMerged(path string) (*mergedList, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: want an empty or a new folder", path, err)
 	}
-	return list, nil
-}
-
-// has reports whether a file of the folder is as it was written.
-func (l *mergedList) has(ctx context.Context, dir, name string) (bool, error) {
-	if l == nil {
-		return false, nil
-	}
-	for _, f := range l.Files {
-		if f.Name != name {
-			continue
-		}
-		sum, size, err := hashFile(ctx, filepath.Join(dir, name))
-		return err == nil && size == f.Size && sum == f.SHA256, err
-	}
-	return false, nil
-}
-
-// hashFile is the SHA-256 of a file, and its size.
-func hashFile(ctx context.Context, path string) (sum string, size int64, err error) {
-	f, err := vfs.OpenRegular(path)
-	if err != nil {
-		return "", 0, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	for {
-		n, err := io.CopyN(h, f, 64<<20)
-		size += n
-		if errors.Is(err, io.EOF) {
-			return hex.EncodeToString(h.Sum(nil)), size, nil
-		}
-		if err = errors.Join(err, ctx.Err()); err != nil {
-			return "", 0, err
-		}
-	}
+	return list.Files, nil
 }

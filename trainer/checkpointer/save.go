@@ -159,8 +159,9 @@ func (c *Checkpointer) SaveModel(dir string) error {
 		return err
 	}
 	return c.Ranks.Summon(false, func() error {
-		return c.at(dir).ReplaceFiles(context.Background(), append(parts, checkpoint.BytesPart(ArgsFile, saved)),
+		_, err := c.at(dir).ReplaceFiles(context.Background(), append(parts, checkpoint.BytesPart(ArgsFile, saved)),
 			func(existing []string) (before, after []string) { return models.StaleWeights(existing, weights) })
+		return err
 	})
 }
 
