@@ -217,7 +217,7 @@ func (m *merge) set(dest map[string]any, key string, raw any, origin string) {
 
 // said reports whether a source has set a key. A config file that has HuggingFace's default there says nothing: files
 // that transformers writes have every argument.
-func (m *merge) said(key string) bool { return m.origins[key] != "" && !m.weak[key] }
+func (m *merge) said(key string) bool { return m.ko.Exists(key) && !m.weak[key] }
 
 // keys lists what a file or variable may set.
 func (l *Loader) keys() []string {

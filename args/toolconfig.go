@@ -3,8 +3,8 @@
 package args
 
 import (
-	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -30,31 +30,30 @@ func CheckToolConfig(c *configs.Config, path string) error { return asError(conf
 // ToolSettings are what a file of accelerate's sets for the program, as texts of variables (LOCKSTEP_…): lockstep
 // launch hands them on.
 func ToolSettings(c *configs.Config) (map[string]string, error) {
-	a := Default("")
-	if faults := applyConfig(c, a, c.Tool+"'s file"); len(faults) > 0 {
-		return nil, asError(faults)
-	}
-	list := map[string]string{}
-	s := newSchema(a)
+	one, list := []any{Default("")}, map[string]string{}
+	s := newSchema(one...)
+	var faults []Fault
 	for _, set := range c.Settings {
 		if set.When != "" && !c.Has(set.When, true) {
 			continue
 		}
 		f := s.byKey[set.Key]
-		list[envName(set.Key)] = f.text(f.of([]any{a}))
+		value, want := f.decode(set.Value)
+		if want != "" {
+			faults = append(faults, Fault{Key: set.From, Value: quote(set.Value), Origin: c.Tool + "'s file", Want: want})
+			continue
+		}
+		f.assign(one, value)
+		list[envName(set.Key)] = f.text(f.of(one))
 	}
-	return list, nil
+	return list, asError(faults)
 }
 
 // toolConfigs are the settings that name such files, in the order in which they are applied, with their readers.
 var toolConfigs = []struct {
 	key  string
 	read func(doc map[string]any) *configs.Config
-	of   func(a *TrainingArguments) string
-}{
-	{"deepspeed", configs.DeepSpeed, func(a *TrainingArguments) string { return a.DeepSpeed }},
-	{"fsdp_config", configs.FSDP, func(a *TrainingArguments) string { return a.FSDPConfig }},
-}
+}{{"deepspeed", configs.DeepSpeed}, {"fsdp_config", configs.FSDP}}
 
 // ReadToolConfig says what the keys of a file mean: DeepSpeed's configuration, FSDP's in HuggingFace's form, or
 // accelerate's. It goes by the keys, whatever the file is called; JSON and YAML are read.
@@ -118,44 +117,40 @@ func (m *merge) toolConfigs() (notices []Notice) {
 			notices = append(notices, Notice{c.key, m.origins[c.key], "has no effect: " + fsdpOff})
 			continue
 		}
-		values := settings{}
-		for _, s := range t.Settings {
-			if s.When != "" && m.ko.Get(s.When) != true && !t.Has(s.When, true) {
-				continue
-			}
-			if !m.said(s.Key) {
-				values[s.Key] = s.Value
-				continue
-			}
-			if s.Implied {
-				continue
-			}
-			f := m.loader.schema.byKey[s.Key]
-			given := m.ko.Get(s.Key)
-			value, want := f.decode(s.Value)
-			if want != "" || agrees(s.Key, given, value) {
-				switch s.Key {
-				case "fsdp":
-					value = []string{mergeWords(given, value)}
-					m.mustLoad(settings{s.Key: value}, func(string) string { return m.origins[s.Key] })
-				case "lr_scheduler_type":
-					values[s.Key] = s.Value
-				}
-				continue
-			}
-			m.checker.add(Fault{Key: s.Key, Value: quote(given), Origin: m.origins[s.Key],
-				Want: s.Want(quote(value), name)})
-		}
-		m.mustLoad(values, func(key string) string {
-			i := slices.IndexFunc(t.Settings, func(s configs.Setting) bool { return s.Key == key })
-			return t.Settings[i].Origin(name)
-		})
-		for _, note := range t.Notes {
+		m.settle(t, name)
+		for _, note := range append(t.Notes, t.Summary()) {
 			notices = append(notices, Notice{c.key, m.origins[c.key], note})
 		}
-		notices = append(notices, Notice{c.key, m.origins[c.key], t.Summary()})
 	}
 	return notices
+}
+
+// settle takes what a file of the name sets, unless another source has said something else.
+func (m *merge) settle(t *configs.Config, name string) {
+	values, origins := settings{}, map[string]string{}
+	take := func(key string, value any, origin string) { values[key], origins[key] = value, origin }
+	for _, s := range t.Settings {
+		if s.When != "" && m.ko.Get(s.When) != true && !t.Has(s.When, true) {
+			continue
+		}
+		if !m.said(s.Key) {
+			take(s.Key, s.Value, s.Origin(name))
+			continue
+		}
+		given := m.ko.Get(s.Key)
+		value, want := m.loader.schema.byKey[s.Key].decode(s.Value)
+		switch {
+		case s.Implied:
+		case want == "" && !agrees(s.Key, given, value):
+			m.checker.add(Fault{Key: s.Key, Value: quote(given), Origin: m.origins[s.Key],
+				Want: s.Want(quote(value), name)})
+		case s.Key == "fsdp":
+			take(s.Key, []string{mergeWords(given, value)}, m.origins[s.Key])
+		case s.Key == "lr_scheduler_type":
+			take(s.Key, s.Value, s.Origin(name))
+		}
+	}
+	m.mustLoad(values, func(key string) string { return origins[key] })
 }
 
 // fsdpOff is why FSDP's configuration sets nothing.
@@ -226,55 +221,29 @@ func mergeWords(given, value any) string {
 }
 
 // ReadConfigs applies the files that DeepSpeed and FSDPConfig name, for programs that do not use a Loader, which has
-// done so. A field that has its default takes the file's value; one that has neither is a fault.
+// done so. A field that has its default takes the file's value; one that has neither is a fault. The arguments are
+// changed only if there is none.
 func (a *TrainingArguments) ReadConfigs() error {
-	var faults []Fault
-	for _, c := range toolConfigs {
-		path := c.of(a)
-		if path == "" {
-			continue
-		}
-		doc, err := readToolFile(path, readConfigFile)
-		if err != nil {
-			return fmt.Errorf("args: %s: %w", c.key, err)
-		}
-		t := c.read(doc)
-		faults = append(faults, configFaults(t, path)...)
-		if c.key == "fsdp_config" && !fsdpOn(a.FSDP) {
-			continue
-		}
-		faults = append(faults, applyConfig(t, a, path)...)
-	}
-	return errors.Join(asError(faults))
-}
-
-// applyConfig fills the fields that have their defaults.
-func applyConfig(c *configs.Config, a *TrainingArguments, path string) (faults []Fault) {
-	one, plain := []any{a}, []any{Default(a.OutputDir)}
-	s := newSchema(one...)
-	for _, set := range c.Settings {
-		f := s.byKey[set.Key]
-		if on := s.byKey[set.When]; on != nil && on.text(on.of(one)) != "true" {
-			continue
-		}
-		value, want := f.decode(set.Value)
-		if want != "" {
-			faults = append(faults, Fault{Key: set.From, Value: quote(set.Value), Origin: path, Want: want})
-			continue
-		}
-		filled := []any{Default(a.OutputDir)}
-		f.assign(filled, value)
-		now := f.text(f.of(one))
-		switch {
-		case now == f.text(f.of(plain)):
-			f.assign(one, value)
-		case set.Implied, now == f.text(f.of(filled)), set.Key == "fsdp" && agrees("fsdp", a.FSDP, value):
-		default:
-			faults = append(faults, Fault{Key: set.Key, Value: quote(f.of(one).Interface()),
-				Want: set.Want(f.text(f.of(filled)), path)})
+	one, said := []any{a}, settings{}
+	m := newMerge(newLoader(one), "")
+	for _, d := range Default(a.OutputDir).Diff(a) {
+		f := m.loader.schema.byKey[d.Key]
+		if said[d.Key] = f.text(f.of(one)); f.kind == reflect.Slice {
+			said[d.Key] = f.of(one).Interface()
 		}
 	}
-	return faults
+	m.mustLoad(said, func(string) string { return "" })
+	given := m.ko.Copy()
+	m.toolConfigs()
+	if err := m.checker.Err(); err != nil {
+		return err
+	}
+	for key, value := range m.ko.Raw() {
+		if jsonText(value) != jsonText(given.Get(key)) {
+			m.loader.schema.byKey[key].assign(one, value)
+		}
+	}
+	return nil
 }
 
 // isToolConfig reports whether a setting names such a file, for which an object may stand.

@@ -339,6 +339,43 @@ func TestReadConfigs(t *testing.T) {
 	require.ErrorContains(t, b.ReadConfigs(), "did you mean min_num_params?")
 }
 
+// It settles by the same rules: names of one optimizer agree, fsdp gets a strategy beside other words, and nothing
+// changes if something is wrong.
+func TestReadConfigsSettlesAsALoaderDoes(t *testing.T) {
+	const optimizer = `{"optimizer": {"type": "AdamW", "params": {"lr": 0.25}}, "zero_optimization": {"stage": 1}}`
+	const strategy = `{"sharding_strategy": "FULL_SHARD"}`
+	files := map[string]string{"ds.json": optimizer, "fsdp.json": strategy}
+	for _, c := range []struct {
+		flags string
+		set   func(a *args.TrainingArguments)
+	}{
+		{"--deepspeed ds.json --optim adamw_torch_fused", func(a *args.TrainingArguments) {
+			a.DeepSpeed, a.Optim = optimizer, "adamw_torch_fused"
+		}},
+		{"--fsdp_config fsdp.json --fsdp auto_wrap", func(a *args.TrainingArguments) {
+			a.FSDPConfig, a.FSDP = strategy, []string{"auto_wrap"}
+		}},
+		{"--deepspeed ds.json --zero_stage 2 --weight_decay 0.5", func(a *args.TrainingArguments) {
+			a.DeepSpeed, a.ZeroStage, a.WeightDecay = optimizer, 2, 0.5
+		}},
+	} {
+		p := newProgram(nil, files).parse(strings.Fields(c.flags)...)
+		a := args.Default("out")
+		c.set(a)
+		before := a.Clone()
+		err := a.ReadConfigs()
+		if p.err != nil {
+			require.Len(t, faultLines(t, err), len(faultLines(t, p.err)), c.flags)
+			require.Equal(t, before, a, "unchanged")
+			continue
+		}
+		require.NoError(t, err, c.flags)
+		p.train.DeepSpeed, p.train.FSDPConfig, p.train.OutputDir = a.DeepSpeed, a.FSDPConfig, a.OutputDir
+		p.train.DoTrain, p.train.DoEval = a.DoTrain, a.DoEval
+		require.Empty(t, a.Diff(p.train), c.flags)
+	}
+}
+
 // Every key of DeepSpeed's classes, and every alias, has a rule (testdata/tools/deepspeed_keys.py).
 func TestEveryKeyOfDeepSpeedHasARule(t *testing.T) {
 	count := 0
