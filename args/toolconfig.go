@@ -40,7 +40,8 @@ func ToolSettings(c *configs.Config) (map[string]string, error) {
 		f := s.byKey[set.Key]
 		value, want := f.decode(set.Value)
 		if want != "" {
-			faults = append(faults, Fault{Key: set.From, Value: quote(set.Value), Origin: c.Tool + "'s file", Want: want})
+			faults = append(faults, Fault{Key: set.From, Value: quote(set.Value), Origin: c.Tool + "'s file",
+				Want: want})
 			continue
 		}
 		f.assign(one, value)

@@ -49,8 +49,8 @@ func openManifest(fsys vfs.FS, path string) (Manifest, error) {
 	return readManifest(fsys, path)
 }
 
-// Verify is an error if a file in the folder dir is not the one that was written: a CorruptError if it is missing or has
-// another content.
+// Verify is an error if a file in the folder dir is not the one that was written: a CorruptError if it is missing or
+// has another content.
 func Verify(ctx context.Context, dir string, f File) error {
 	return verify(ctx, vfs.OS, filepath.Join(dir, f.Name), f)
 }
