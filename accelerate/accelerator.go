@@ -10,8 +10,9 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
-	"github.com/lockstep-ml/lockstep/accelerate/leaves"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -35,24 +36,28 @@ type Accelerator struct {
 	params []tensor.Named
 	frozen []tensor.Named // at Prepare
 	opt    *optim.Optimizer
-	grads  gradients
 	disk   offloaded
 	scaler *Scaler     // nil: not with fp16
 	norm   float64     // of the window's gradients as ClipGradNorm measured it; −1 before
 	empty  emptiness   // of the window
 	stats  *statistics // nil: the model tracks none
-	unhook []func()
-	torn   *nn.Tree // see Incomplete; nil: nothing was
-	sealed bool     // the last was: gradients are on their way
-	noSync int      // nested calls of NoSync
+	torn   *nn.Tree    // see Incomplete; nil: nothing was
+	sealed bool        // the last was: gradients are on their way
+	noSync int         // nested calls of NoSync
 
 	sharding Sharding
 	layout   samplers.Layout // of the training stream, as of Prepare
 
-	hook  ddp.Hook // nil: what ddp_comm_hook says
-	own   precisions
-	trace tracer
-	ran   *tensor.DTypeCounts // of the first window under bf16 or fp16; nil: nobody counts
+	strategy    strategy.Strategy // strategy.Single before Prepare, and after it ended
+	newStrategy func(strategy.Job) (strategy.Strategy, error)
+	unhook      []func()
+	sends       bool // the pass under way announces gradients to the strategy
+
+	hook   ddp.Hook // nil: what ddp_comm_hook says
+	active ddp.Hook // which the strategy uses; nil: it uses none
+	own    precisions
+	trace  tracer
+	ran    *tensor.DTypeCounts // of the first window under bf16 or fp16; nil: nobody counts
 }
 
 // Option changes what New chooses.
@@ -102,6 +107,7 @@ func create(p plan, on devices, opts []Option, local int) (*Accelerator, error) 
 		return nil, err
 	}
 	acc.ctx, acc.versions = tensor.NewCtx(acc.dev), ownVersions(acc)
+	acc.strategy = strategy.NewSingle(strategy.Job{Ctx: acc.ctx})
 	allowTF32(acc, acc.IsMain() && local <= 0)
 	return acc, chooseDeviceEngine(acc)
 }
@@ -147,7 +153,7 @@ type OptimizerFunc func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer,
 // later. To unfreeze layers one by one, prepare with all trainable and then freeze some.
 func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, newOptimizer OptimizerFunc,
 	units ...nn.Module) error {
-	if err := spread(ctx, a, model, units); err != nil || newOptimizer == nil {
+	if err := a.spread(ctx, model, units); err != nil || newOptimizer == nil {
 		return err
 	}
 	opt, err := newOptimizer(a.ctx, a.Trained())
@@ -157,7 +163,7 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, newOptimizer
 	case opt == nil:
 		return errors.New("accelerate: the OptimizerFunc returned no optimizer: want one, or Prepare without function")
 	}
-	if err := a.grads.check(opt); err != nil {
+	if err := a.checkOptimizer(opt); err != nil {
 		return err
 	}
 	if err := checkMemory(a, opt); err != nil {
@@ -171,8 +177,8 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, newOptimizer
 }
 
 // spread puts the model's parameters where they belong, and readies the exchange of their gradients.
-func spread(ctx context.Context, a *Accelerator, model nn.Module, units []nn.Module) error {
-	if err := release(a, true); err != nil {
+func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Module) error {
+	if err := a.leave(true); err != nil {
 		return err
 	}
 	a.model, a.tree, a.opt, a.units, a.torn = model, nn.Walk(model), nil, nil, nil
@@ -199,7 +205,7 @@ func spread(ctx context.Context, a *Accelerator, model nn.Module, units []nn.Mod
 	}
 	a.layout = layout
 	a.stats = newStatistics(a.ctx.NoGrad(), a.tree)
-	a.grads = newWhole(a)
+	a.strategy = strategy.NewSingle(a.strategyJob(units))
 	if err := offloadParams(a); err != nil {
 		return err
 	}
@@ -256,7 +262,7 @@ func (a *Accelerator) Params() []tensor.Named { return a.params }
 func (a *Accelerator) Optimizer() *optim.Optimizer { return a.opt }
 
 // Trained is what the optimizer of this rank updates: see OptimizerFunc. Reduce leaves the gradients there.
-func (a *Accelerator) Trained() []tensor.Named { return a.grads.trained() }
+func (a *Accelerator) Trained() []tensor.Named { return a.strategy.Trained() }
 
 // TrainCtx is the context of a training forward pass whose first sample has the given
 // position in the training stream.
@@ -293,7 +299,7 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64,
 				"behind it", leaf)})
 	}
 	last = last && a.noSync == 0
-	a.grads.begin(leaf, last)
+	a.sends = a.strategy.Begin(leaf, last)
 	if a.stats != nil {
 		a.stats.own(leaf)
 	}
@@ -304,16 +310,19 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64,
 	if last {
 		opts = append(opts, tensor.DroppingLowered())
 	}
-	if a.grads.sends() {
+	if a.sends {
 		opts = append(opts, tensor.Reaching(func(reached func(*tensor.Tensor) bool) {
 			for i, p := range a.params { // so that nothing waits for them until the end
 				if !reached(p.Tensor) {
-					a.grads.ready(i)
+					a.strategy.Ready(i)
 				}
 			}
 		}))
 	}
-	defer a.grads.end()
+	defer func() {
+		a.strategy.End()
+		a.sends = false
+	}()
 	tensor.Backward(c.Ctx, []*tensor.Tensor{lossSum}, []*tensor.Tensor{seed}, nil, opts...)
 }
 
@@ -331,7 +340,7 @@ func (a *Accelerator) Reduce(ctx context.Context) error {
 	}
 	a.sealed = false
 	waited := a.trace.Region(a.rank, "wait")
-	if err := a.grads.finish(ctx); err != nil {
+	if err := a.strategy.Finish(ctx); err != nil {
 		return err
 	}
 	if a.group != nil {
@@ -370,7 +379,7 @@ func checkDTypes(a *Accelerator) error {
 // in the pass that reads them. It is collective, as Step is; it returns an error if a rank is lost.
 func (a *Accelerator) ClipGradNorm(ctx context.Context, maxNorm float64) (norm float64, err error) {
 	defer a.trace.Region(a.rank, "clip")()
-	if norm, err = a.grads.norm(ctx); err != nil {
+	if norm, err = a.strategy.Norm(ctx); err != nil {
 		return 0, fmt.Errorf("accelerate: norm of the gradients: %w", err)
 	}
 	scale := a.scaler.factor()
@@ -388,10 +397,7 @@ func (a *Accelerator) ClipGradNorm(ctx context.Context, maxNorm float64) (norm f
 // parameters by momentum and weight decay alone. It is collective; it returns an error if a rank is lost.
 func (a *Accelerator) Step(ctx context.Context) error {
 	if a.empty.all {
-		if l, ok := a.grads.(*alone); ok {
-			return l.averageIfDue(ctx)
-		}
-		return nil
+		return a.strategy.Stepped(ctx, false)
 	}
 	if a.scaler != nil {
 		if a.norm < 0 {
@@ -409,7 +415,7 @@ func (a *Accelerator) Step(ctx context.Context) error {
 	if !a.empty.own {
 		a.opt.Step(a.ctx)
 	}
-	if err := a.grads.stepped(ctx); err != nil {
+	if err := a.strategy.Stepped(ctx, true); err != nil {
 		return fmt.Errorf("accelerate: step: %w", err)
 	}
 	if a.stats != nil && !a.empty.own {
@@ -425,7 +431,7 @@ type emptiness struct{ all, own bool }
 // GradientSets is the largest number of gradients of a parameter that exist at the same time: that of the current
 // micro-batch and the sums of earlier ones that wait in the tree.
 func (a *Accelerator) GradientSets() int {
-	groups := leaves.Groups(int(a.layout.Leaves()), a.plan.exchange.deterministicRanks)
+	groups := accumulation.Groups(int(a.layout.Leaves()), a.plan.exchange.deterministicRanks)
 	return bits.Len(uint(max(1, groups/a.Data().Size())))
 }
 
@@ -437,7 +443,7 @@ func (a *Accelerator) ZeroGrad() {
 	if a.opt != nil {
 		a.opt.ScaleGrads(1)
 	}
-	a.grads.reset()
+	a.strategy.Reset()
 	a.sealed = false
 	if a.stats != nil {
 		a.stats.forget(0)

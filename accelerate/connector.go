@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/localsgd"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -65,9 +66,9 @@ type plan struct {
 	loading   data.LoaderOptions
 	job       job
 	exchange  exchange
-	local     localSteps
+	local     localsgd.Options
 	sharding  Sharding
-	units     unitRule
+	wrap      shard.Wrap // by class or size
 	disk      diskRule
 
 	settings func() ([]byte, error) // the arguments as JSON, which ranks compare
@@ -121,15 +122,6 @@ type exchange struct {
 	statistics         bool // running statistics follow the micro-batches of all ranks
 }
 
-// localSteps are ranks that step on their own and average their parameters.
-type localSteps struct{ every, after int64 } // every 0: they do not
-
-// unitRule chooses the units of a sharded model; without either they are those that Prepare is given.
-type unitRule struct {
-	classes []string // by type
-	least   int      // by the number of parameters
-}
-
 // diskRule is what lies in files between passes.
 type diskRule struct {
 	params, state bool
@@ -150,8 +142,8 @@ func planOf(a *args.TrainingArguments) plan {
 			hook: string(a.DDPCommHook), hookSettings: a.DDPCommStateOption, deterministicRanks: a.DeterministicRanks,
 			equalInit: a.DDPRequireEqualInit, statistics: a.DDPBroadcastBuffers,
 		},
-		local: localSteps{every: int64(a.LocalSGDSteps), after: int64(a.StartLocalSGDIter)},
-		units: unitRule{classes: a.FSDPTransformerLayerClsToWrap, least: a.FSDPMinNumParams},
+		local: localsgd.Options{Every: int64(a.LocalSGDSteps), After: int64(a.StartLocalSGDIter)},
+		wrap:  shard.Wrap{Classes: a.FSDPTransformerLayerClsToWrap, MinParams: a.FSDPMinNumParams},
 		disk: diskRule{params: a.OffloadParams == args.OffloadDisk, state: a.OffloadOptimizer == args.OffloadDisk,
 			host: a.OffloadParams == args.OffloadCPU || a.OffloadOptimizer == args.OffloadCPU,
 			dir:  cmp.Or(a.OffloadDir, filepath.Join(a.OutputDir, "offload"))},

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
-	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
 
 // Cut describes how a prepared model is spread over the ranks: the strategy, and a rank's part of the parameters
@@ -18,26 +17,16 @@ func Cut(a *Accelerator) string {
 	if n := name[a.sharding.Strategy]; n != "" {
 		strategy = n
 	}
-	s := a.sharder()
+	p := a.strategy.Parameters()
 	switch {
 	case a.sharding.Strategy == shard.None:
 		return ""
-	case s == nil && a.Data().Size() == 1:
+	case p == nil && a.Data().Size() == 1:
 		return strategy + " has no effect on one rank"
-	case s == nil:
+	case p == nil:
 		return ""
 	}
-	m := s.Memory()
-	words := []string{fmt.Sprintf("%.1f MB of parameters per rank", float64(m.Parameters)/1e6)}
-	if units := s.Units(); units > 0 {
-		words = append([]string{quantity.Of(units, "unit")}, words...)
-	}
-	switch {
-	case s.GathersParameters():
-		words = append(words, "gathered")
-	case m.Shared:
-		words = append(words, "shared by the ranks of the host")
-	}
+	words := []string{p.Describe()}
 	if n := a.Replicas().size; n > 1 {
 		words = append(words, fmt.Sprintf("%d replicas", n))
 	}

@@ -16,11 +16,7 @@ type HookState struct {
 
 // stateful is the hook in use, if it has a state.
 func stateful(a *Accelerator) (ddp.Stateful, bool) {
-	r, ok := a.grads.(*reduced)
-	if !ok {
-		return nil, false
-	}
-	h, ok := r.hook.(ddp.Stateful)
+	h, ok := a.active.(ddp.Stateful)
 	return h, ok
 }
 

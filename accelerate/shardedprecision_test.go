@@ -78,7 +78,7 @@ func TestParametersThatStay(t *testing.T) {
 		return acc.Prepare(t.Context(), m, nil)
 	}, accelerate.WithLogger(quiet), accelerate.WithSharding(accelerate.Sharding{Strategy: shard.Full, Gather: true,
 		Ignored: "head"}))
-	require.ErrorContains(t, err, `accelerate: fsdp_ignored_modules "head" matches no module's path; they are as `)
+	require.ErrorContains(t, err, `shard: fsdp_ignored_modules "head" matches no module's path; they are as `)
 }
 
 // Gradients that travel rounded are added in float32, leaf by leaf: the result differs from that of float32, and not

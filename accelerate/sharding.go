@@ -4,11 +4,12 @@ package accelerate
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
-	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // Sharding says how a model is spread over the data's ranks.
@@ -28,7 +29,7 @@ type Sharding struct {
 	// Persist the number of elements below which a parameter does.
 	Ignored string
 	Persist int
-	// Rounded sends gradients as bfloat16, which halves the bytes and rounds what each leaf adds to the sums.
+	// Rounded sends gradients as bfloat16, which halves the bytes and rounds what each micro-batch adds to the sums.
 	Rounded bool
 	// NoPrefetch gathers the parameters of a unit only when it begins, instead of while the one before it computes.
 	NoPrefetch bool
@@ -38,58 +39,22 @@ type Sharding struct {
 // zero_stage say. On one rank it does nothing.
 func WithSharding(s Sharding) Option { return func(a *Accelerator) { a.sharding = s } }
 
-// sharder keeps this rank's part of the prepared model; nil where the model is not sharded.
-func (a *Accelerator) sharder() *shard.Sharder {
-	if s, ok := a.grads.(*sharded); ok {
-		return s.Sharder
+// shardOptions are those of a model that is sharded.
+func (a *Accelerator) shardOptions() shard.Options {
+	s := a.sharding
+	o := shard.Options{Strategy: s.Strategy, Wrap: a.plan.wrap, Gather: s.Gather, Zeros: zerosOf(a.disk.params),
+		Lower: a.plan.lower.train, Projected: a.tree.Projected(), Prefetch: !s.NoPrefetch,
+		Buckets: a.plan.exchange.buckets}
+	o.Wrap.Modules, o.Wrap.Ignored, o.Wrap.Persist = s.Modules, s.Ignored, s.Persist
+	if s.Rounded {
+		o.Reduce = tensor.BFloat16
 	}
-	return nil
+	maps.DeleteFunc(o.Projected, func(name string, _ bool) bool { return a.own.has(name) })
+	return o
 }
 
-// Shards are this rank's part of the prepared model; nil where the model is not sharded. They serve those who save and
-// load it.
-func (a *Accelerator) Shards() strategy.Shards {
-	if s := a.sharder(); s != nil {
-		return s
-	}
-	return nil
-}
-
-// ShardMemory is what this rank holds of the prepared model; the zero value where the model is not sharded.
-func (a *Accelerator) ShardMemory() strategy.Memory {
-	if s := a.sharder(); s != nil {
-		return s.Memory()
-	}
-	return strategy.Memory{}
-}
-
-// GathersParameters reports whether all ranks must compute at the same time, since they gather the parameters of a
-// sharded model: a rank without a batch of its own then repeats another.
-func (a *Accelerator) GathersParameters() bool {
-	s := a.sharder()
-	return s != nil && s.GathersParameters()
-}
-
-// Alone calls f, which other ranks do not call, as callbacks of rank 0. If it uses parameters of a sharded model, f
-// ends with an error: to gather them takes all ranks.
-func (a *Accelerator) Alone(f func() error) error {
-	if s := a.sharder(); s != nil {
-		return s.Alone(f)
-	}
-	return f()
-}
-
-// Summon calls f, which may read whole parameters of a sharded model outside of forward passes. They are gathered as f
-// uses them. With write they keep what f makes of them. On every rank f uses the same parameters in the same order.
-// Without shards it only calls f.
-func (a *Accelerator) Summon(write bool, f func() error) error {
-	if s := a.sharder(); s != nil {
-		return s.Summon(write, f)
-	}
-	return f()
-}
-
-// interleaved reports whether each of several ranks computes leaves r, r + N …: gradients are exchanged after each.
+// interleaved reports whether each of several ranks computes micro-batches r, r + N …: gradients are exchanged after
+// each.
 func (s Sharding) interleaved(ranks int) bool {
 	return ranks > 1 && s.Strategy.ShardsGradients()
 }

@@ -124,8 +124,7 @@ func (u *Update) Clip(ctx context.Context, maxNorm float64) error {
 	if s := a.scaler; s != nil {
 		u.numbers.LossScale = s.Scale
 	}
-	params := a.grads.local()
-	if params == nil || a.opt == nil || !a.opt.StepsAlone() ||
+	if !a.strategy.Local() || a.opt == nil || !a.opt.StepsAlone() ||
 		u.summed && (a.empty.all || !finite(u.meanLoss())) {
 		if err := u.readLosses(ctx); err != nil {
 			return a.reject(err)
@@ -143,7 +142,8 @@ func (u *Update) Clip(ctx context.Context, maxNorm float64) error {
 	if !u.summed {
 		losses = tensor.Slice(c, u.block, 0, tensor.ClipLen, tensor.ClipLen+len(u.batches))
 	}
-	optim.MeasureGrads(c, tensor.Slice(c, u.block, 0, 0, tensor.ClipLen), params, losses, maxNorm, a.scaler.factor())
+	clip := tensor.Slice(c, u.block, 0, 0, tensor.ClipLen)
+	optim.MeasureGrads(c, clip, a.Trained(), losses, maxNorm, a.scaler.factor())
 	u.onDevice = true
 	return nil
 }

@@ -161,7 +161,8 @@ func (u *Update) expect(ctx context.Context) error {
 			counts[u.layout.Leaf(i)] = b.Count
 		}
 	}
-	if _, u.onOwn = u.a.grads.(*alone); !u.onOwn {
+	averages := u.a.strategy.Averages()
+	if u.onOwn = averages != nil && averages.OnOwn(); !u.onOwn {
 		if err := u.a.Loss().SumFloats(ctx, counts, "loss terms"); err != nil {
 			return err
 		}

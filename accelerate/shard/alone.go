@@ -18,16 +18,15 @@ func (f *flat) refuse() {
 	panic(&tensor.Error{Op: "shard", Msg: fmt.Sprintf("%s: %v", f.name, errAlone), Cause: errAlone})
 }
 
-// Alone calls f, which other ranks do not call, as callbacks of rank 0. It must not use sharded parameters: to gather
-// them takes all ranks. Where ranks share them (Options.Shared) it could, and is refused all the same, so that a
-// program that works on one host works on several.
+// Alone implements strategy.Parameters. Where ranks share parameters f could use them, and is refused all the same, so
+// that a program that works on one host works on several.
 func (s *Sharder) Alone(f func() error) (err error) {
-	if s.options.Parameters {
+	if s.parameters {
 		s.alone = true
 		defer func() { s.alone = false }()
 		return f()
 	}
-	if !s.options.Shared {
+	if !s.shared {
 		return f()
 	}
 	s.c.Sync()

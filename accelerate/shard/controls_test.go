@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/accelerate/leaves"
+	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -73,13 +73,13 @@ func TestLeavesInTurnsKeepTheSum(t *testing.T) {
 	c := tensor.NewCtx(dev).NoGrad()
 	for _, of := range []struct{ leaves, ranks int }{{8, 2}, {8, 4}, {24, 2}, {24, 3}, {24, 4}, {12, 6}} {
 		sum := func(leaf func(round, rank int) int) string {
-			s := leaves.NewShard(c, of.leaves, 8)
+			s := accumulation.NewShard(c, of.leaves, 8)
 			for i := range of.leaves {
 				s.Add(i, numbers(c, uint64(leaf(i/of.ranks, i%of.ranks)), 1000))
 			}
 			return string(tensor.ReadBytes(c, s.Total()))
 		}
-		one := leaves.NewShard(c, of.leaves, 8)
+		one := accumulation.NewShard(c, of.leaves, 8)
 		for i := range of.leaves {
 			one.Add(i, numbers(c, uint64(i), 1000))
 		}

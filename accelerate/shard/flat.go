@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/lockstep-ml/lockstep/accelerate/leaves"
+	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -27,19 +27,19 @@ type flat struct {
 	memory  *comm.Memory   // of whole, or nil
 	lmemory *comm.Memory   // of low, or nil
 
-	grads   *tensor.Tensor   // gradients of a leaf, or of the window; nil: no pass has come here
-	gmemory *comm.Memory     // of grads, or nil
-	views   []*tensor.Tensor // of grads, parameter by parameter
-	filled  []bool           // the parameter's gradient of this pass is in its view, or is known to be absent
-	left    int              // parameters that are not filled
-	sum     *leaves.Shard    // of the leaves so far, of this rank's shard; nil where ranks add up their own leaves
-	total   *tensor.Tensor   // this rank's shard of the window's gradient, between Finish and Reset
+	grads   *tensor.Tensor      // gradients of a micro-batch, or of the window; nil: no pass has come here
+	gmemory *comm.Memory        // of grads, or nil
+	views   []*tensor.Tensor    // of grads, parameter by parameter
+	filled  []bool              // the parameter's gradient of this pass is in its view, or is known to be absent
+	left    int                 // parameters that are not filled
+	sum     *accumulation.Shard // of this rank's shard, over the micro-batches so far; nil where ranks add up their own
+	total   *tensor.Tensor      // this rank's shard of the window's gradient, between Finish and Reset
 }
 
 // newFlat makes the buffer of parameters and moves them there.
 func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bool) (*flat, error) {
 	f := &flat{name: name, unit: u, dtype: params[0].DType(), params: params,
-		comes: s.options.Parameters && !s.stays(params[0])}
+		comes: s.parameters && !s.stays(params[0])}
 	sizes := make([]int, len(params))
 	for i, p := range params {
 		sizes[i] = p.Numel()
@@ -62,7 +62,7 @@ func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bo
 		var old []*tensor.Tensor
 		for i, p := range params {
 			old = append(old, tensor.Detach(p.Tensor))
-			if v := f.view(s.c, f.whole.Tensor, i); s.options.Shared && s.group.Rank() > 0 {
+			if v := f.view(s.c, f.whole.Tensor, i); s.shared && s.group.Rank() > 0 {
 				p.Become(s.c, v) // rank 0 fills it
 			} else {
 				p.Rehome(s.c, v)
@@ -90,7 +90,7 @@ func (f *flat) allocate(s *Sharder) error {
 		return tensor.Try(func() { f.whole.Tensor = tensor.Zeros(s.c, f.dtype, n) })
 	}
 	var err error
-	if s.options.Shared {
+	if s.shared {
 		f.memory, err = s.group.AllocShared(n * f.dtype.Size())
 		if err != nil {
 			return fmt.Errorf("shard: %w", err)

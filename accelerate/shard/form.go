@@ -32,10 +32,10 @@ func (f *flat) form(lower tensor.DType) *form {
 	return &f.whole
 }
 
-// rounds reports whether products read rounded copies of a unit's parameter.
-func (s *Sharder) rounds(p tensor.Named) bool {
+// isRounded reports whether products read rounded copies of a unit's parameter.
+func (s *Sharder) isRounded(p tensor.Named) bool {
 	return s.options.Lower.IsHalf() && s.options.Projected[p.Name] && p.DType() == tensor.Float32 &&
-		(s.options.Parameters && !s.stays(p) || s.options.Shared)
+		(s.parameters && !s.stays(p) || s.shared)
 }
 
 // makeLow makes the form in which products read the parameters: each rank rounds its shard, and half as much is
@@ -43,19 +43,19 @@ func (s *Sharder) rounds(p tensor.Named) bool {
 func (f *flat) makeLow(s *Sharder, u *unit) (err error) {
 	n := f.pack.numel()
 	lower := s.options.Lower
-	if s.options.Shared {
+	if s.shared {
 		if f.lmemory, err = s.group.AllocShared(n * lower.Size()); err != nil {
 			return fmt.Errorf("shard: %w", err)
 		}
 	}
 	return tensor.Try(func() {
-		if s.options.Shared {
+		if s.shared {
 			f.low.Tensor, _ = tensor.FromHost(s.c, f.lmemory.Bytes, lower, n)
 		} else {
 			f.low.Tensor = tensor.Empty(s.c, lower, n)
 		}
 		f.lend(s)
-		if s.options.Parameters {
+		if s.parameters {
 			f.low.OnMissing(func() { s.late(u, f, &f.low) })
 			f.low.Unload()
 		}
@@ -71,7 +71,7 @@ func (f *flat) lend(s *Sharder) {
 
 // round makes this rank's part of the rounded form anew, where it stays.
 func (f *flat) round(s *Sharder) {
-	if f.low.is() && s.options.Shared {
+	if f.low.is() && s.shared {
 		tensor.CopyInto(s.c, f.shard(s, f.low.Tensor), f.own)
 	}
 }

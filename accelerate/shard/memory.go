@@ -3,16 +3,19 @@
 package shard
 
 import (
+	"fmt"
 	"math/bits"
 
-	"github.com/lockstep-ml/lockstep/accelerate/leaves"
+	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
 
-// Memory counts the buffers of this rank with the empty places at the borders of cells.
+// Memory implements strategy.Parameters. It counts the buffers of this rank with the empty places at the borders of
+// cells.
 func (s *Sharder) Memory() (m strategy.Memory) {
-	m.Sums, m.Allocated, m.Shared = s.sets(), s.group.Allocated(), s.options.Shared
-	for _, p := range s.tree.State() {
+	m.Sums, m.Allocated, m.Shared = s.sets(), s.group.Allocated(), s.shared
+	for _, p := range s.job.Tree.State() {
 		if !s.Cut(p.Name) {
 			m.Uncut += int64(p.Bytes())
 		}
@@ -28,7 +31,7 @@ func (s *Sharder) Memory() (m strategy.Memory) {
 			case f.comes:
 				held += whole / ranks
 				come += n * int64(f.form(s.options.Lower).DType().Size())
-			case s.options.Shared:
+			case s.shared:
 				held += whole / ranks
 				if f.low.is() {
 					held += n * int64(f.low.DType().Size()) / ranks
@@ -42,16 +45,16 @@ func (s *Sharder) Memory() (m strategy.Memory) {
 		}
 		params, grads = append(params, come), append(grads, open)
 		m.Parameters += held
-		if s.options.Gradients {
+		if s.gradients {
 			m.Gradients += int64(m.Sums) * open / ranks
 		} else {
 			m.Gradients += int64(m.Sums) * open
 		}
 	}
-	if s.options.Parameters {
-		m.Gathered += s.most(params, s.options.KeepAfterForward, 2) // that of a pass and that of the next
+	if s.parameters {
+		m.Gathered += s.most(params, s.keep, 2) // that of a pass and that of the next
 	}
-	if s.options.Gradients {
+	if s.gradients {
 		m.Gathered += s.most(grads, false, s.opened())
 		if !s.summed() {
 			m.Gathered += s.most(grads, false, ring) // what the other ranks send
@@ -59,9 +62,9 @@ func (s *Sharder) Memory() (m strategy.Memory) {
 	}
 	m.Together = m.Parameters + m.Gradients + m.Gathered
 	switch last := m.Gradients / int64(m.Sums); {
-	case s.options.KeepAfterForward:
+	case s.keep:
 		m.Together -= last
-	case s.options.Parameters:
+	case s.parameters:
 		m.Together -= min(last, s.most(grads, false, ring+2)/ranks)
 	}
 	return m
@@ -70,9 +73,9 @@ func (s *Sharder) Memory() (m strategy.Memory) {
 // opened is how many units have buffers of gradients at a time: those that passes fill, and those on their way.
 func (s *Sharder) opened() int {
 	switch {
-	case s.options.KeepAfterForward: // as much as comes then, goes of parameters
+	case s.keep: // as much as comes then, goes of parameters
 		return 1
-	case s.options.Parameters:
+	case s.parameters:
 		return 1 + ring
 	}
 	return 2 * ring
@@ -80,12 +83,12 @@ func (s *Sharder) opened() int {
 
 // sets is how many sums of a gradient exist at the same time.
 func (s *Sharder) sets() int {
-	groups := leaves.Groups(s.options.Leaves, s.options.DeterministicRanks)
+	groups := accumulation.Groups(s.microBatches, s.ranks)
 	switch {
-	case !s.options.Gradients:
+	case !s.gradients:
 		groups = max(1, groups/s.group.Size())
 	case s.summed():
-		groups = s.options.Leaves / s.group.Size()
+		groups = s.microBatches / s.group.Size()
 	}
 	return bits.Len(uint(groups))
 }
@@ -112,4 +115,17 @@ func (s *Sharder) most(units []int64, all bool, n int) int64 {
 		best = max(best, sum)
 	}
 	return root + best
+}
+
+// Describe implements strategy.Parameters: units, a rank's part of the parameters between steps, in megabytes of 10⁶
+// bytes, and how ranks get those of others.
+func (s *Sharder) Describe() string {
+	words := fmt.Sprintf("%.1f MB of parameters per rank", float64(s.Memory().Parameters)/1e6)
+	if s.parameters {
+		return quantity.Of(len(s.units), "unit") + ", " + words + ", gathered"
+	}
+	if s.shared {
+		words += ", shared by the ranks of the host"
+	}
+	return words
 }

@@ -9,13 +9,11 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// shareAll ends the making of buffers that all ranks have together.
-func (s *Sharder) shareAll() error { return s.meet("parameters are shared") }
-
-// roundAll makes what products read of parameters that are shared, where that is another form of them.
-func (s *Sharder) roundAll() error {
-	if !s.options.Lower.IsHalf() {
-		return nil
+// shareAll ends the making of buffers that all ranks have together, and makes what products read of them, where that is
+// another form.
+func (s *Sharder) shareAll() error {
+	if err := s.meet("parameters are shared"); err != nil || !s.options.Lower.IsHalf() {
+		return err
 	}
 	if err := tensor.Try(func() {
 		for _, f := range s.all() {
@@ -29,7 +27,7 @@ func (s *Sharder) roundAll() error {
 
 // meet waits for all ranks, with what they have computed, where they have parameters together.
 func (s *Sharder) meet(why string) error {
-	if !s.options.Shared {
+	if !s.shared {
 		return nil
 	}
 	s.c.Sync()

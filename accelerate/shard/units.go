@@ -10,7 +10,7 @@ import (
 // watch makes the parameters of units come and go with the passes of their modules.
 func (s *Sharder) watch() {
 	for _, u := range s.units {
-		s.unhook = append(s.unhook, s.tree.AddHooks(u.Module, &nn.Hooks{
+		s.unhook = append(s.unhook, s.job.Tree.AddHooks(u.Module, &nn.Hooks{
 			PreForward: func(c *nn.Ctx) {
 				u.lower = c.Lower()
 				if c.Recomputing() {
@@ -51,7 +51,7 @@ func (s *Sharder) enter(u *unit, direction int) {
 // exit ends a forward pass of a unit.
 func (s *Sharder) exit(u *unit, c *nn.Ctx) {
 	u.users--
-	if c.Grad() && (u.root || s.options.KeepAfterForward) || c.Recomputing() {
+	if c.Grad() && (u.root || s.keep) || c.Recomputing() {
 		return // until the backward pass is done
 	}
 	s.release(u)
@@ -67,7 +67,7 @@ func (s *Sharder) done(u *unit) {
 
 // release gives up the parameters of a unit that no pass needs.
 func (s *Sharder) release(u *unit) {
-	if !s.options.Parameters || u.users > 0 {
+	if !s.parameters || u.users > 0 {
 		return
 	}
 	for _, f := range u.flats {
@@ -100,7 +100,7 @@ func (s *Sharder) late(u *unit, f *flat, w *form) {
 // them, and go after a while. With write the parameters keep what f makes of them; it must make the same on every rank.
 // It is collective: on every rank f uses the same parameters in the same order.
 func (s *Sharder) Summon(write bool, f func() error) (err error) {
-	if write && s.options.Shared {
+	if write && s.shared {
 		return s.apart(f)
 	}
 	s.write = write

@@ -95,3 +95,45 @@ func TestRoomsGetWhatTheyNeedThroughSmallInterfaces(t *testing.T) {
 	requireBites(t, wide, name, "package a; type j interface{}; type i interface { j }",
 		name+":1: i embeds an interface: want its methods")
 }
+
+// testedAlone reports tests of packages below accelerate that need accelerate. The profiler's need its spans.
+func testedAlone(f file) []string {
+	if !f.test || f.dir == "accelerate" || !within(f.dir, "accelerate") || f.dir == "accelerate/profile" ||
+		!slices.Contains(f.imports(), module+"/accelerate") {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s imports accelerate: want a test without it, as by strategytest", f.name)}
+}
+
+func TestPartsOfAccelerateAreTestedAlone(t *testing.T) {
+	requireNone(t, testedAlone)
+	requireBites(t, testedAlone, "accelerate/shard/a_test.go", imported("accelerate"),
+		"accelerate/shard/a_test.go imports accelerate: want a test without it, as by strategytest")
+	requireBites(t, testedAlone, "accelerate/shard/a_test.go", imported("accelerate/ddp"), "")
+	requireBites(t, testedAlone, "accelerate/profile/a_test.go", imported("accelerate"), "")
+	requireBites(t, testedAlone, "accelerate/a_test.go", imported("accelerate"), "")
+}
+
+// largeInterfaces reports interfaces of accelerate that list too many methods; larger ones are made of small ones.
+func largeInterfaces(f file) (bad []string) {
+	if f.test || !within(f.dir, "accelerate") {
+		return nil
+	}
+	ast.Inspect(f.ast, func(n ast.Node) bool {
+		if t, ok := n.(*ast.InterfaceType); ok && t.Methods.NumFields() > widest {
+			bad = append(bad, fmt.Sprintf("%s: an interface of %d methods: want at most %d", f.line(t),
+				t.Methods.NumFields(), widest))
+		}
+		return true
+	})
+	return bad
+}
+
+func TestInterfacesOfAccelerateAreSmall(t *testing.T) {
+	requireNone(t, largeInterfaces)
+	const five = "package a\n\ntype I interface {\nA()\nB()\nC()\nD()\nE\n"
+	requireBites(t, largeInterfaces, "accelerate/a/a.go", five+"F()\n}",
+		"accelerate/a/a.go:3: an interface of 6 methods: want at most 5")
+	requireBites(t, largeInterfaces, "accelerate/a/a.go", five+"}", "")
+	requireBites(t, largeInterfaces, "nn/a.go", five+"F()\n}", "")
+}

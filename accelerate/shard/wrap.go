@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package accelerate
+package shard
 
 import (
 	"fmt"
@@ -13,16 +13,28 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// wrapped are the modules whose parameters come and go together: those of Sharding, or what the plan chooses by class
-// or size, or blocks.
-func wrapped(a *Accelerator, blocks []nn.Module) ([]nn.Module, error) {
+// Wrap chooses the units of a model, and what of it stays whole.
+type Wrap struct {
+	// Modules are the units whose parameters come and go together; nil: those of Classes or of MinParams, else the
+	// model's blocks. What lies in none of them is whole for the length of a pass.
+	Modules   []nn.Module
+	Classes   []string // the names of their types
+	MinParams int      // 0, or the least number of parameters of each
+	// Ignored is a regular expression for the whole path of modules whose parameters stay whole on every rank, and
+	// Persist the number of elements below which a parameter does.
+	Ignored string
+	Persist int
+}
+
+// units are the modules whose parameters come and go together.
+func (w *Wrap) units(tree *nn.Tree, blocks []nn.Module) ([]nn.Module, error) {
 	switch {
-	case a.sharding.Modules != nil:
-		return a.sharding.Modules, nil
-	case len(a.plan.units.classes) > 0:
-		return ofClasses(a.tree, a.plan.units.classes)
-	case a.plan.units.least > 0:
-		return ofSize(a.tree, a.plan.units.least), nil
+	case w.Modules != nil:
+		return w.Modules, nil
+	case len(w.Classes) > 0:
+		return ofClasses(tree, w.Classes)
+	case w.MinParams > 0:
+		return ofSize(tree, w.MinParams), nil
 	}
 	return blocks, nil
 }
@@ -55,7 +67,7 @@ func ofClasses(tree *nn.Tree, names []string) (list []nn.Module, err error) {
 		}
 		slices.Sort(types)
 		return nil,
-			fmt.Errorf("accelerate: the model has no module of class %s (fsdp_transformer_layer_cls_to_wrap): want "+
+			fmt.Errorf("shard: the model has no module of class %s (fsdp_transformer_layer_cls_to_wrap): want "+
 				"one of %s", missing[0], strings.Join(types, ", "))
 	}
 	return list, nil
@@ -63,28 +75,28 @@ func ofClasses(tree *nn.Tree, names []string) (list []nn.Module, err error) {
 
 // staying reports of parameters, by name, whether they stay whole where others come and go: those of ignored modules,
 // and small ones.
-func staying(a *Accelerator) (func(p tensor.Named) bool, error) {
-	if a.sharding.Ignored == "" && a.sharding.Persist == 0 {
+func (w *Wrap) staying(tree *nn.Tree) (func(p tensor.Named) bool, error) {
+	if w.Ignored == "" && w.Persist == 0 {
 		return nil, nil
 	}
-	pattern, err := regexp.Compile("^(?:" + a.sharding.Ignored + ")$")
+	pattern, err := regexp.Compile("^(?:" + w.Ignored + ")$")
 	if err != nil {
-		return nil, fmt.Errorf("accelerate: fsdp_ignored_modules: %w", err)
+		return nil, fmt.Errorf("shard: fsdp_ignored_modules: %w", err)
 	}
 	var ignored []string
-	if a.sharding.Ignored != "" {
-		a.tree.Modules(func(path string, _ nn.Module) {
+	if w.Ignored != "" {
+		tree.Modules(func(path string, _ nn.Module) {
 			if path != "" && pattern.MatchString(path) {
 				ignored = append(ignored, path+".")
 			}
 		})
 		if len(ignored) == 0 {
-			return nil, fmt.Errorf("accelerate: fsdp_ignored_modules %q matches no module's path; they are as %s",
-				a.sharding.Ignored, somePaths(a.tree))
+			return nil, fmt.Errorf("shard: fsdp_ignored_modules %q matches no module's path; they are as %s",
+				w.Ignored, somePaths(tree))
 		}
 	}
 	return func(p tensor.Named) bool {
-		return p.Numel() < a.sharding.Persist ||
+		return p.Numel() < w.Persist ||
 			slices.ContainsFunc(ignored, func(path string) bool { return strings.HasPrefix(p.Name, path) })
 	}, nil
 }

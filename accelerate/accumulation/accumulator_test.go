@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package accelerate
+package accumulation
 
 import (
 	"fmt"
@@ -8,27 +8,26 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/accelerate/leaves"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// A leaf's gradients: one vector per parameter, nil where the leaf does not reach it.
-type leafGrads [][]float32
+// The gradients of a micro-batch: one vector per parameter, nil that it does not reach.
+type grads [][]float32
 
 const (
 	width     = 3
 	numParams = 3
 )
 
-// leafAt makes the gradients of a leaf: numbers of many sizes, whose float32 sum depends on
-// the order. Parameter 1 is reached by every third leaf, parameter 2 by none.
-func leafAt(leaf int) leafGrads {
-	g := leafGrads{make([]float32, width), nil, nil}
-	if leaf%3 == 1 {
+// gradsOf makes the gradients of a micro-batch: numbers of many sizes, whose float32 sum depends on
+// the order. Parameter 1 is reached by every third one, parameter 2 by none.
+func gradsOf(m int) grads {
+	g := grads{make([]float32, width), nil, nil}
+	if m%3 == 1 {
 		g[1] = make([]float32, width)
 	}
 	for i := range width {
-		h := uint32(leaf*7919+i*104729+1) * 2654435761
+		h := uint32(m*7919+i*104729+1) * 2654435761
 		x := float32(h>>8) * float32([]float64{1e-9, 1e-6, 1e-3, 1}[h>>4&3])
 		g[0][i] = x
 		if g[1] != nil {
@@ -48,7 +47,7 @@ func newParams(c *tensor.Ctx) []tensor.Named {
 }
 
 // backward makes g the gradients of a backward pass: those of Σ ⟨g, p⟩.
-func backward(c *tensor.Ctx, params []tensor.Named, g leafGrads) {
+func backward(c *tensor.Ctx, params []tensor.Named, g grads) {
 	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 		var roots []*tensor.Tensor
 		for i, p := range params {
@@ -62,16 +61,16 @@ func backward(c *tensor.Ctx, params []tensor.Named, g leafGrads) {
 	})
 }
 
-// window runs the leaves that present lists and returns the gradients, nil where there is
+// window runs the micro-batches that present lists and returns the gradients, nil where there is
 // none.
-func window(c *tensor.Ctx, a *accumulator, present []int) leafGrads {
-	a.reset()
-	for _, leaf := range present {
-		a.begin(leaf)
-		backward(c, a.params, leafAt(leaf))
+func window(c *tensor.Ctx, a *Accumulator, present []int) grads {
+	a.Reset()
+	for _, m := range present {
+		a.Begin(m)
+		backward(c, a.params, gradsOf(m))
 	}
-	a.finish()
-	out := make(leafGrads, len(a.params))
+	a.Finish()
+	out := make(grads, len(a.params))
 	for i, p := range a.params {
 		if g := p.Grad(); g != nil {
 			out[i] = tensor.ToSlice[float32](c, g)
@@ -80,9 +79,9 @@ func window(c *tensor.Ctx, a *accumulator, present []int) leafGrads {
 	return out
 }
 
-// reference adds the leaves of [from, from+n), which make e groups, as the design says:
+// reference adds the micro-batches of [from, from+n), which make e groups, as the design says:
 // within a group in order, the groups as a binary tree over the nominal window.
-func reference(leaves, ranks int, present []int) leafGrads {
+func reference(count, ranks int, present []int) grads {
 	here := map[int]bool{}
 	for _, l := range present {
 		here[l] = true
@@ -90,11 +89,11 @@ func reference(leaves, ranks int, present []int) leafGrads {
 	// E, straight from its definition.
 	e := 1
 	for try := 1; try <= ranks; try *= 2 {
-		if leaves%try == 0 {
+		if count%try == 0 {
 			e = try
 		}
 	}
-	out := make(leafGrads, numParams)
+	out := make(grads, numParams)
 	for p := range out {
 		var tree func(first, groups int) []float32
 		tree = func(first, groups int) []float32 {
@@ -102,9 +101,9 @@ func reference(leaves, ranks int, present []int) leafGrads {
 				return plus(tree(first, groups/2), tree(first+groups/2, groups/2))
 			}
 			var sum []float32
-			for l := first * (leaves / e); l < (first+1)*(leaves/e); l++ {
+			for l := first * (count / e); l < (first+1)*(count/e); l++ {
 				if here[l] {
-					sum = plus(sum, leafAt(l)[p])
+					sum = plus(sum, gradsOf(l)[p])
 				}
 			}
 			return sum
@@ -141,14 +140,14 @@ func upTo(from, to int) []int {
 // the tree; one accumulator serves all tails, as it does at the end of epochs.
 func TestAccumulatorTree(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
-	for _, leaves := range []int{1, 2, 3, 4, 5, 6, 8, 12, 16, 20} {
+	for _, count := range []int{1, 2, 3, 4, 5, 6, 8, 12, 16, 20} {
 		for _, ranks := range []int{1, 2, 4, 8, 16} {
-			a := newAccumulator(c.NoGrad(), newParams(c), leaves, ranks)
-			for n := 1; n <= leaves; n++ {
-				require.Equal(t, reference(leaves, ranks, upTo(0, n)), window(c, a, upTo(0, n)),
-					"M=%d ranks=%d: %d leaves", leaves, ranks, n)
+			a := New(c.NoGrad(), newParams(c), count, ranks)
+			for n := 1; n <= count; n++ {
+				require.Equal(t, reference(count, ranks, upTo(0, n)), window(c, a, upTo(0, n)),
+					"M=%d ranks=%d: %d micro-batches", count, ranks, n)
 			}
-			require.Equal(t, reference(leaves, ranks, upTo(0, leaves)), window(c, a, upTo(0, leaves)),
+			require.Equal(t, reference(count, ranks, upTo(0, count)), window(c, a, upTo(0, count)),
 				"a full window after a tail")
 		}
 	}
@@ -162,11 +161,11 @@ func TestAccumulatorTreeIsNotSerial(t *testing.T) {
 // Leaves may be absent anywhere.
 func TestAccumulatorGaps(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
-	const leaves, ranks = 16, 8
-	a := newAccumulator(c.NoGrad(), newParams(c), leaves, ranks)
+	const count, ranks = 16, 8
+	a := New(c.NoGrad(), newParams(c), count, ranks)
 	for _, present := range [][]int{{15}, {0, 15}, {1}, {3, 4}, {2, 3, 4, 9}, {0, 5, 6, 7, 8, 11, 12}, upTo(8, 16),
 		nil} {
-		require.Equal(t, reference(leaves, ranks, present), window(c, a, present), "%v", present)
+		require.Equal(t, reference(count, ranks, present), window(c, a, present), "%v", present)
 	}
 }
 
@@ -174,13 +173,13 @@ func TestAccumulatorGaps(t *testing.T) {
 // distance 1, 2, 4, are what one rank gets.
 func TestAccumulatorRanks(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
-	const leaves, deterministic = 24, 8
-	want := reference(leaves, deterministic, upTo(0, leaves))
+	const count, deterministic = 24, 8
+	want := reference(count, deterministic, upTo(0, count))
 	for _, ranks := range []int{1, 2, 4, 8} {
-		var parts []leafGrads
+		var parts []grads
 		for r := range ranks {
-			a := newAccumulator(c.NoGrad(), newParams(c), leaves, deterministic)
-			parts = append(parts, window(c, a, upTo(r*leaves/ranks, (r+1)*leaves/ranks)))
+			a := New(c.NoGrad(), newParams(c), count, deterministic)
+			parts = append(parts, window(c, a, upTo(r*count/ranks, (r+1)*count/ranks)))
 		}
 		for distance := 1; distance < ranks; distance *= 2 {
 			for r := 0; r < ranks; r += 2 * distance {
@@ -194,12 +193,12 @@ func TestAccumulatorRanks(t *testing.T) {
 }
 
 func TestAccumulatorGroups(t *testing.T) {
-	for _, k := range []struct{ leaves, ranks, e, q int }{
+	for _, k := range []struct{ count, ranks, e, q int }{
 		{1, 8, 1, 1}, {2, 8, 2, 1}, {3, 8, 1, 3}, {4, 8, 4, 1}, {6, 8, 2, 3}, {8, 8, 8, 1}, {12, 8, 4, 3},
 		{16, 8, 8, 2}, {16, 1, 1, 16}, {16, 2, 2, 8}, {16, 64, 16, 1}, {24, 8, 8, 3}, {7, 64, 1, 7}, {40, 4, 4, 10},
 	} {
-		require.Equal(t, k.e, leaves.Groups(k.leaves, k.ranks), "E of %d leaves, %d ranks", k.leaves, k.ranks)
-		require.Equal(t, k.q, newAccumulator(nil, nil, k.leaves, k.ranks).q, "q of %d leaves, %d ranks", k.leaves,
+		require.Equal(t, k.e, Groups(k.count, k.ranks), "E of %d micro-batches, %d ranks", k.count, k.ranks)
+		require.Equal(t, k.q, New(nil, nil, k.count, k.ranks).q, "q of %d micro-batches, %d ranks", k.count,
 			k.ranks)
 	}
 }
@@ -207,18 +206,18 @@ func TestAccumulatorGroups(t *testing.T) {
 // At most log2(E)+1 gradients of a parameter are alive, in every window; parameters that
 // get a gradient only now and then do not pile up buffers.
 func TestAccumulatorLiveGradients(t *testing.T) {
-	for _, k := range []struct{ leaves, ranks, sets int }{{1, 8, 1}, {3, 8, 1}, {2, 8, 2}, {4, 8, 3}, {8, 8, 4},
+	for _, k := range []struct{ count, ranks, sets int }{{1, 8, 1}, {3, 8, 1}, {2, 8, 2}, {4, 8, 3}, {8, 8, 4},
 		{16, 8, 4}, {16, 16, 5}, {12, 8, 3}, {16, 1, 1}} {
 		dev := tensor.NewCPU(1)
 		c := tensor.NewCtx(dev)
 		const n = 1 << 12
 		p := tensor.Named{Name: "p", Tensor: tensor.Zeros(c.NoGrad(), tensor.Float32, n).SetRequiresGrad(true)}
-		a := newAccumulator(c.NoGrad(), []tensor.Named{p}, k.leaves, k.ranks)
+		a := New(c.NoGrad(), []tensor.Named{p}, k.count, k.ranks)
 		before, most := dev.MemStats().InUse, int64(0)
 		for w := range 6 {
-			a.reset()
-			for leaf := range k.leaves {
-				a.begin(leaf)
+			a.Reset()
+			for m := range k.count {
+				a.Begin(m)
 				if w%2 == 1 { // a window that does not reach the parameter
 					continue
 				}
@@ -228,13 +227,13 @@ func TestAccumulatorLiveGradients(t *testing.T) {
 				})
 				most = max(most, dev.MemStats().InUse-before)
 			}
-			a.finish()
+			a.Finish()
 			if w%2 == 1 {
 				require.Nil(t, p.Grad())
 			}
 			most = max(most, dev.MemStats().InUse-before)
 		}
-		require.EqualValues(t, k.sets*n*4, most, "M=%d ranks=%d", k.leaves, k.ranks)
+		require.EqualValues(t, k.sets*n*4, most, "M=%d ranks=%d", k.count, k.ranks)
 		require.NoError(t, dev.Close())
 	}
 }
@@ -242,27 +241,28 @@ func TestAccumulatorLiveGradients(t *testing.T) {
 // A window that was broken off leaves nothing behind.
 func TestAccumulatorReset(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
-	a := newAccumulator(c.NoGrad(), newParams(c), 8, 8)
+	a := New(c.NoGrad(), newParams(c), 8, 8)
 	want := window(c, a, upTo(0, 8))
 	for n := range 7 {
-		a.reset()
-		for leaf := range n {
-			a.begin(leaf)
-			backward(c, a.params, leafAt(leaf+1))
+		a.Reset()
+		for m := range n {
+			a.Begin(m)
+			backward(c, a.params, gradsOf(m+1))
 		}
-		require.Equal(t, want, window(c, a, upTo(0, 8)), "after %d leaves", n)
+		require.Equal(t, want, window(c, a, upTo(0, 8)), "after %d micro-batches", n)
 	}
 }
 
 func TestAccumulatorRefusesDisorder(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
-	a := newAccumulator(c.NoGrad(), newParams(c), 8, 4)
-	a.begin(5)
-	for _, leaf := range []int{3, -1, 8} {
-		require.EqualError(t, tensor.Try(func() { a.begin(leaf) }), fmt.Sprintf(
-			"accelerate.Backward: leaf %d: want one in [4, 8): leaves ascend, and Reduce ends a window", leaf))
+	a := New(c.NoGrad(), newParams(c), 8, 4)
+	a.Begin(5)
+	for _, m := range []int{3, -1, 8} {
+		require.EqualError(t, tensor.Try(func() { a.Begin(m) }), fmt.Sprintf(
+			"accelerate.Backward: micro-batch %d: want one in [4, 8): micro-batches ascend, and Reduce ends a window",
+			m))
 	}
-	a.begin(4) // of the same group
-	a.finish()
-	a.begin(0)
+	a.Begin(4) // of the same group
+	a.Finish()
+	a.Begin(0)
 }

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leaves adds the gradients of a window's leaves in the order that docs/numerics.md lays down, which does not
-// depend on how many ranks share the work. M leaves form E groups of q = M/E consecutive ones, E being the largest
-// power of two that divides M and is at most the number of deterministic ranks. A group's leaves are added in order;
-// the groups form a binary tree. It is for package accelerate.
-package leaves
+// Package accumulation adds the gradients of a window's micro-batches in the order that docs/numerics.md lays down,
+// which does not depend on how many ranks share the work: what gradient accumulation is elsewhere. It is for the
+// strategies of package accelerate. Start with [New], or with [NewShard] for a rank that has a part of each gradient.
+//
+// M micro-batches form E groups of q = M/E consecutive ones, E being the largest power of two that divides M and is at
+// most the number of deterministic ranks. A group's micro-batches are added in order, in place; the groups form a
+// binary tree, built up like a binary counter, so that log2(E)+1 gradients are alive per parameter. At an epoch's tail
+// absent micro-batches are left out of the nominal tree.
+package accumulation
 
 import "github.com/lockstep-ml/lockstep/tensor"
 
-// Groups is E for a window of so many leaves.
-func Groups(leaves, ranks int) int {
+// Groups is E for a window of so many micro-batches.
+func Groups(microBatches, ranks int) int {
 	e := 1
-	for e*2 <= ranks && leaves%(e*2) == 0 {
+	for e*2 <= ranks && microBatches%(e*2) == 0 {
 		e *= 2
 	}
 	return e
@@ -62,24 +66,25 @@ func (t *Tree) merge(c *tensor.Ctx, sum *tensor.Tensor) *tensor.Tensor {
 	return left
 }
 
-// Shard adds one rank's part of all leaves' gradients: a vector for each leaf. The bits are those of the same elements
-// where one rank adds all leaves.
+// Shard adds one rank's part of the gradients of all micro-batches: a vector for each. The bits are those of the same
+// elements where one rank adds all micro-batches.
 type Shard struct {
 	c     *tensor.Ctx
 	q     int
-	group int            // that sum belongs to; −1 before the first leaf
-	sum   *tensor.Tensor // of the leaves of group so far; nil: none came
+	group int            // that sum belongs to; −1 before the first micro-batch
+	sum   *tensor.Tensor // of the micro-batches of group so far; nil: none came
 	tree  Tree
 }
 
-// NewShard makes the sum for windows of so many leaves. c has no Scope.
-func NewShard(c *tensor.Ctx, leaves, ranks int) *Shard {
-	return &Shard{c: c, q: leaves / Groups(leaves, ranks), group: -1}
+// NewShard makes the sum for windows of so many micro-batches. c has no Scope.
+func NewShard(c *tensor.Ctx, microBatches, ranks int) *Shard {
+	return &Shard{c: c, q: microBatches / Groups(microBatches, ranks), group: -1}
 }
 
-// Add adds a leaf's part, which stays the caller's. Leaves come in ascending order; absent ones change nothing.
-func (s *Shard) Add(leaf int, part *tensor.Tensor) {
-	for ; s.group < leaf/s.q; s.group++ {
+// Add adds a micro-batch's part, which stays the caller's. Micro-batches come in ascending order; absent ones change
+// nothing.
+func (s *Shard) Add(microBatch int, part *tensor.Tensor) {
+	for ; s.group < microBatch/s.q; s.group++ {
 		if s.group >= 0 {
 			s.tree.Add(s.c, s.group, s.sum)
 			s.sum = nil
@@ -92,7 +97,7 @@ func (s *Shard) Add(leaf int, part *tensor.Tensor) {
 	tensor.AddInto(s.c, s.sum, part)
 }
 
-// Total ends the window and gives the sum, which becomes the caller's; nil if no leaf came.
+// Total ends the window and gives the sum, which becomes the caller's; nil if no micro-batch came.
 func (s *Shard) Total() *tensor.Tensor {
 	if s.group < 0 {
 		return nil

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// join makes this rank part of the job: the ranks agree on what they do, begin with the same parameters, and follow a
+// strategy.
+func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
+	hook, err := commHook(a.hook, a.plan.exchange)
+	if err != nil {
+		return err
+	}
+	if err := a.compare(ctx, hook); err != nil {
+		return err
+	}
+	if err := a.equalize(ctx); err != nil {
+		return err
+	}
+	if a.IsMain() {
+		a.warn(hook)
+	}
+	s, err := a.choose(hook, a.strategyJob(units))
+	if err != nil {
+		return err
+	}
+	a.strategy = s
+	for i, p := range a.params {
+		a.unhook = append(a.unhook, p.OnGrad(func(*tensor.Ctx, *tensor.Tensor) {
+			if a.sends {
+				a.strategy.Ready(i)
+			}
+		}))
+	}
+	return nil
+}
+
+// equalize gives every rank the first one's parameters, those that are not trained too.
+func (a *Accelerator) equalize(ctx context.Context) error {
+	state := a.tree.State()
+	differed, err := verify(ctx, a, state)
+	if err != nil {
+		return err
+	}
+	return a.reportDiffering(ctx, differed, len(state))
+}
+
+// warn logs why results will depend on the number of ranks.
+func (a *Accelerator) warn(hook ddp.Hook) {
+	if a.plan.job.group.FastOrder {
+		a.log.Warn("gradients are added in any order: results depend on the number of ranks", "ddp_reduction_order",
+			"fast")
+	}
+	if hook.Lossy() {
+		a.log.Warn("gradients are not summed exactly: results depend on the number of ranks", "ddp_comm_hook",
+			hook.Name())
+	}
+	if l := a.plan.local; l.Every > 0 {
+		a.log.Warn("ranks step on their own and average their parameters: results depend on the number of ranks",
+			"local_sgd_steps", l.Every, "start_local_sgd_iter", l.After)
+	}
+}
+
+// commHook is what happens to gradients between ranks: the program's own hook, or that of the plan.
+func commHook(own ddp.Hook, e exchange) (ddp.Hook, error) {
+	if own != nil {
+		return own, nil
+	}
+	h, err := ddp.HookByName(e.hook, e.hookSettings)
+	if err != nil {
+		return nil, fmt.Errorf("accelerate: ddp_comm_hook: %w", err)
+	}
+	return h, nil
+}
+
+// BeginWindow prepares the exchange for the next window. It is collective: call it on
+// every rank before each window.
+func (a *Accelerator) BeginWindow(ctx context.Context) error { return a.strategy.Open(ctx) }
+
+// SyncParameters copies the values of m's parameters and buffers from the first rank of those that hold the same part
+// of the model, rank 0 without pipeline or tensor parallelism, to the others.
+func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
+	_, err := verify(ctx, a, nn.Walk(m).State())
+	return err
+}
+
+// verify is ddp.Verify among the ranks that hold the same part of the model; others hold other parameters.
+func verify(ctx context.Context, a *Accelerator, state []tensor.Named) (differed int, err error) {
+	peers := a.samePart()
+	if peers.group == nil {
+		return 0, nil
+	}
+	return ddp.Verify(ctx, a.ctx, peers.group, state)
+}
+
+// leave ends the strategy; see strategy.Strategy for whole.
+func (a *Accelerator) leave(whole bool) error {
+	for _, f := range a.unhook {
+		f()
+	}
+	a.unhook = nil
+	if !whole && a.GathersParameters() {
+		a.torn = a.tree
+	}
+	err := a.strategy.Close(whole)
+	a.strategy, a.active = strategy.NewSingle(a.strategyJob(nil)), nil
+	return errors.Join(err, a.disk.close(a.ctx.NoGrad()))
+}
+
+// Unshard ends what Prepare began: the parameters of a sharded model become whole again, on every rank, and
+// can be read and saved by each alone. It is collective. Prepare follows it before training goes on.
+func (a *Accelerator) Unshard(ctx context.Context) error {
+	if err := a.Barrier(ctx); err != nil { // a group that failed gives nothing back
+		return err
+	}
+	return a.leave(true)
+}
+
+// Close leaves the rank's group without waiting for the others. Open makes a new one for further collective work. The
+// process stays in its job until it ends.
+func (a *Accelerator) Close() error {
+	if a.group == nil {
+		return a.disk.close(a.ctx.NoGrad())
+	}
+	if a.unwatch != nil { // a group of the program's own is its own to watch
+		a.unwatch()
+		a.unwatch = nil
+	}
+	err := errors.Join(a.roles.close(), a.group.Close())
+	err = errors.Join(err, a.leave(false)) // once nobody uses the gradients any more
+	a.group = nil
+	return err
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/localsgd"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// WithStrategy trains by the program's strategy where several ranks see different data, in place of data parallelism.
+// With fsdp, zero_stage, local_sgd_steps or ddp_comm_hook it is an error. All ranks must use the same.
+func WithStrategy(make func(strategy.Job) (strategy.Strategy, error)) Option {
+	return func(a *Accelerator) { a.newStrategy = make }
+}
+
+// strategyJob is what a strategy works with.
+func (a *Accelerator) strategyJob(units []nn.Module) strategy.Job {
+	return strategy.Job{Ctx: a.ctx, Tree: a.tree, Model: a.model, Params: a.params, Units: units, Layout: a.layout,
+		DeterministicRanks: a.plan.exchange.deterministicRanks, Main: a.IsMain(), Log: a.log,
+		Peers: strategy.Peers{Data: a.Data().group, Loss: a.Loss().group, Shards: a.shardPeers().group,
+			Replicas: a.Replicas().group}}
+}
+
+// choose makes the strategy of several ranks.
+func (a *Accelerator) choose(hook ddp.Hook, j strategy.Job) (strategy.Strategy, error) {
+	sharded := a.sharding.Strategy != shard.None
+	if err := a.checkStrategy(hook, sharded); err != nil {
+		return nil, err
+	}
+	switch {
+	case j.Peers.Loss == nil: // all ranks see the same data
+		return strategy.NewSingle(j), nil
+	case a.newStrategy != nil:
+		return a.newStrategy(j)
+	case sharded && j.Peers.Shards != nil:
+		s, err := shard.New(j, a.shardOptions())
+		if err != nil {
+			return nil, fmt.Errorf("accelerate: %w", err)
+		}
+		return s, nil
+	}
+	reduce := func() (strategy.Strategy, error) {
+		o := a.plan.exchange.buckets
+		o.Hook, o.Trace = hook, a.Trace()
+		a.active = hook
+		return ddp.NewStrategy(j, o)
+	}
+	if a.plan.local.Every > 0 && j.Peers.Data != nil {
+		return localsgd.New(j, a.plan.local, reduce)
+	}
+	return reduce()
+}
+
+// checkStrategy refuses what does not go together.
+func (a *Accelerator) checkStrategy(hook ddp.Hook, sharded bool) error {
+	own, local := hook.Lossy() || hook.Name() != ddp.AllReduce.Name(), a.plan.local.Every
+	_, stateful := hook.(ddp.Stateful)
+	switch {
+	case a.newStrategy != nil && (sharded || local > 0 || own):
+		return fmt.Errorf("accelerate: WithStrategy with sharding %q, local_sgd_steps %d and ddp_comm_hook %s: want "+
+			"none of them beside the program's strategy", a.sharding.Strategy, local, hook.Name())
+	case local > 0 && sharded:
+		return fmt.Errorf("accelerate: local_sgd_steps %d with a model that is sharded (%s): want 0, since a rank "+
+			"steps with its shard only, or no sharding", local, a.sharding.Strategy)
+	case local > 0 && own:
+		return fmt.Errorf("accelerate: local_sgd_steps %d with ddp_comm_hook %s: want no hook, since ranks that step "+
+			"on their own exchange no gradients, or 0", local, hook.Name())
+	case sharded && own && a.shardPeers().size > 1:
+		return fmt.Errorf("accelerate: ddp_comm_hook %s with a model that is sharded (%s): want no hook, since "+
+			"shards of gradients are summed exactly, or no sharding", hook.Name(), a.sharding.Strategy)
+	case stateful && a.scaler != nil:
+		return fmt.Errorf("accelerate: ddp_comm_hook %s keeps gradients from step to step, and the scale of fp16 "+
+			"changes: want bf16 or float32", hook.Name())
+	case stateful && a.Data().Size() != a.size:
+		return fmt.Errorf("accelerate: ddp_comm_hook %s keeps a state, which is saved for %d ranks that share the "+
+			"data only, of %d: want a hook without state", hook.Name(), a.Data().Size(), a.size)
+	}
+	return nil
+}
+
+// checkOptimizer refuses an optimizer that does not fit the parts of parameters that this rank updates.
+func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
+	s := a.strategy.Shards()
+	if s == nil {
+		return nil
+	}
+	cut := slices.ContainsFunc(a.params, func(p tensor.Named) bool { return s.Cut(p.Name) })
+	if names := opt.NeedsWhole(); cut && len(names) > 0 {
+		return fmt.Errorf(
+			"accelerate: optimizer %s: %s needs whole parameters, and they are sharded: want no fsdp and "+
+				"zero_stage, or transforms that are optim.Traits.Elementwise", opt.Name(), strings.Join(names, ", "))
+	}
+	mine := map[*tensor.Tensor]bool{}
+	for _, p := range a.Trained() {
+		mine[p.Tensor] = true
+	}
+	for _, p := range opt.Params() {
+		if !mine[p.Tensor] {
+			return fmt.Errorf("accelerate: the optimizer has the whole parameter %s, which is sharded: want one over "+
+				"the parameters that Prepare passes to its OptimizerFunc", p.Name)
+		}
+	}
+	return nil
+}
+
+// Shards are this rank's part of the prepared model; nil where each rank updates all of it. They serve those who save
+// and load it.
+func (a *Accelerator) Shards() strategy.Shards { return a.strategy.Shards() }
+
+// ShardMemory is what this rank holds of the prepared model; the zero value where each rank holds all of it.
+func (a *Accelerator) ShardMemory() strategy.Memory {
+	if p := a.strategy.Parameters(); p != nil {
+		return p.Memory()
+	}
+	return strategy.Memory{}
+}
+
+// GathersParameters reports whether all ranks must compute at the same time, since they gather the parameters of a
+// sharded model: a rank without a batch of its own then repeats another.
+func (a *Accelerator) GathersParameters() bool {
+	p := a.strategy.Parameters()
+	return p != nil && p.Gathers()
+}
+
+// Alone calls f, which other ranks do not call, as callbacks of rank 0. If it uses parameters of a sharded model, f
+// ends with an error: to gather them takes all ranks.
+func (a *Accelerator) Alone(f func() error) error {
+	if p := a.strategy.Parameters(); p != nil {
+		return p.Alone(f)
+	}
+	return f()
+}
+
+// Summon calls f, which may read whole parameters of a sharded model outside of forward passes. They are gathered as f
+// uses them. With write they keep what f makes of them. On every rank f uses the same parameters in the same order.
+// Without shards it only calls f.
+func (a *Accelerator) Summon(write bool, f func() error) error {
+	if p := a.strategy.Parameters(); p != nil {
+		return p.Summon(write, f)
+	}
+	return f()
+}
+
+// AverageParameters makes the parameters of ranks that step on their own (local_sgd_steps) the means over the ranks, as
+// happens every local_sgd_steps steps. Call it where the ranks must have the same model: before an evaluation and
+// at the end. It is collective. Without local SGD it does nothing.
+func AverageParameters(ctx context.Context, a *Accelerator) error {
+	if s := a.strategy.Averages(); s != nil {
+		return s.Average(ctx)
+	}
+	return nil
+}
+
+// AverageState is AverageParameters that averages the optimizer's state too, so that what rank 0 saves is all that
+// there is: a run that goes on from it has the bits of the one that saved it. Of steps that ranks counted differently
+// the most counts.
+func AverageState(ctx context.Context, a *Accelerator) error {
+	if s := a.strategy.Averages(); s != nil {
+		return s.AverageState(ctx, a.opt)
+	}
+	return nil
+}
+
+// SetSteps says how many steps a prepared job has done already, as a resumed one has: start_local_sgd_iter and
+// local_sgd_steps count from the first. It is collective.
+func SetSteps(ctx context.Context, a *Accelerator, steps int64) error {
+	if s := a.strategy.Averages(); s != nil {
+		return s.SetSteps(ctx, steps)
+	}
+	return nil
+}
