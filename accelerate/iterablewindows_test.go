@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/feed"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/samplers"
@@ -96,11 +97,11 @@ func (c iterableCase) accelerators(t *testing.T) []*accelerate.Accelerator {
 type seen struct {
 	samplers.Window
 	Values [][]float32
-	Places []accelerate.IterablePlace // before the window
+	Places []feed.Place // before the window
 }
 
 // take gives the next windows of a rank.
-func take(t *testing.T, w *accelerate.IterableWindows, windows int) (out []seen) {
+func take(t *testing.T, w *feed.Windows, windows int) (out []seen) {
 	t.Helper()
 	for range windows {
 		place := w.Place()
@@ -112,13 +113,13 @@ func take(t *testing.T, w *accelerate.IterableWindows, windows int) (out []seen)
 			require.Equal(t, next.Own[i].Leaf, b.Leaf)
 			require.Equal(t, next.Own[i].Indices, b.Indices)
 		}
-		out = append(out, seen{next.Window, samplesOf(next), []accelerate.IterablePlace{place}})
+		out = append(out, seen{next.Window, samplesOf(next), []feed.Place{place}})
 		next.Free()
 	}
 	return out
 }
 
-func iterableWindows(t *testing.T, acc *accelerate.Accelerator, src data.IterableSource) *accelerate.IterableWindows {
+func iterableWindows(t *testing.T, acc *accelerate.Accelerator, src data.IterableSource) *feed.Windows {
 	w, err := accelerate.NewIterableWindows(t.Context(), acc, src, 1000)
 	require.NoError(t, err)
 	t.Cleanup(w.Close)
@@ -232,14 +233,14 @@ func TestIterableWindowsResume(t *testing.T) {
 				for i, at := range whole {
 					text, err := json.Marshal(at.Places[0])
 					require.NoError(t, err)
-					var place accelerate.IterablePlace
+					var place feed.Place
 					require.NoError(t, json.Unmarshal(text, &place))
 					src := newCounted(c.n, seeks)
 					w := iterableWindows(t, acc, src.source())
 					require.NoError(t, w.Restore(place))
 					require.Equal(t, at.Places[0], w.Place())
 					require.Equal(t, whole[i:], take(t, w, len(whole)-i), "%+v", c)
-					if seeks && place.Items > 0 && c.config == nil && c.workers == 0 && len(whole)-i == 1 {
+					if seeks && place.Iterable.Items > 0 && c.config == nil && c.workers == 0 && len(whole)-i == 1 {
 						require.LessOrEqual(t, *src.read, c.batch*c.steps*c.ranks+c.batch,
 							"what lies before is not read")
 					}
@@ -280,13 +281,15 @@ func TestIterableWindowsSeekEpochs(t *testing.T) {
 	acc := iterableCase{n: 23, ranks: 1, batch: 4, steps: 1}.accelerators(t)[0]
 	w := iterableWindows(t, acc, newCounted(23, true).source())
 	take(t, w, 2)
-	w.SeekEpoch(1)
+	require.NoError(t, w.SeekEpoch(1))
 	next := take(t, w, 1)[0]
 	require.Equal(t, [][]float32{{1000, 1001, 1002, 1003}}, next.Values)
 	require.EqualValues(t, 8, next.Position, "positions go on, so that no random number is used twice")
 	require.EqualValues(t, 0, next.Number)
-	w.SeekEpoch(1)
+	require.NoError(t, w.SeekEpoch(1))
 	require.Equal(t, next.Values, take(t, w, 1)[0].Values)
+	require.NoError(t, w.Undo())
+	require.Equal(t, next.Values, take(t, w, 1)[0].Values, "the last window comes again")
 	w.Limit(0)
 	_, err := w.Next()
 	require.Equal(t, io.EOF, err)
@@ -351,7 +354,7 @@ func TestIterableWindowsErrors(t *testing.T) {
 
 		w = iterableWindows(t, acc, newCounted(0, true).source())
 		_, err = w.Next()
-		require.EqualError(t, err, "accelerate: epoch 0 of the iterable dataset has no samples")
+		require.EqualError(t, err, "feed: epoch 0 of the iterable dataset has no samples")
 
 		ctx, cancel := context.WithCancelCause(t.Context())
 		w, err = accelerate.NewIterableWindows(ctx, acc, newCounted(30, true).source(), 9)
@@ -368,24 +371,25 @@ func TestIterableWindowsRefusePlaces(t *testing.T) {
 	acc := iterableCase{n: 23, ranks: 1, batch: 4, steps: 1}.accelerators(t)[0]
 	w := iterableWindows(t, acc, newCounted(23, false).source())
 	take(t, w, 2)
-	good := w.Place()
-	for want, spoil := range map[string]func(p *accelerate.IterablePlace){
-		"saved with a dataset that has a length": func(p *accelerate.IterablePlace) { p.Iterable = false },
-		"epoch is -1":                            func(p *accelerate.IterablePlace) { p.Epoch = -1 },
-		"items is ":                              func(p *accelerate.IterablePlace) { p.Items = 1 << 60 },
-		"do not go together":                     func(p *accelerate.IterablePlace) { p.Windows = 9 },
-		"these do not":                           func(p *accelerate.IterablePlace) { p.Position = 7 },
+	good := *w.Place().Iterable
+	for want, spoil := range map[string]func(p *feed.IterablePlace){
+		"saved with a dataset that has a length": func(p *feed.IterablePlace) { p.Iterable = false },
+		"epoch is -1":                            func(p *feed.IterablePlace) { p.Epoch = -1 },
+		"items is ":                              func(p *feed.IterablePlace) { p.Items = 1 << 60 },
+		"do not go together":                     func(p *feed.IterablePlace) { p.Windows = 9 },
+		"these do not":                           func(p *feed.IterablePlace) { p.Position = 7 },
 	} {
 		bad := good
 		spoil(&bad)
-		require.ErrorContains(t, w.Restore(bad), want)
+		require.ErrorContains(t, w.Restore(feed.Place{Iterable: &bad}), want)
 	}
+	require.ErrorContains(t, w.Restore(feed.Place{Sized: &samplers.State{}}), "with a dataset that has a length")
 	good.Items, good.Position = 24, 24
-	require.NoError(t, w.Restore(good))
+	require.NoError(t, w.Restore(feed.Place{Iterable: &good}))
 	_, err := w.Next()
 	require.EqualError(t, err, "data: the epoch ended after 23 samples, before sample 24: it is another than before")
 	good.Items, good.Position = 23, 23
-	require.NoError(t, w.Restore(good))
+	require.NoError(t, w.Restore(feed.Place{Iterable: &good}))
 	_, err = w.Next()
 	require.ErrorContains(t, err, "ends after 23 samples, but went on when the place was saved")
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/feed"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
@@ -32,7 +33,7 @@ func numbers(n int) data.Source {
 }
 
 // windowsOf cuts numbers into windows of two micro-batches of two.
-func windowsOf(t *testing.T, n int, workers int, steps int64) *accelerate.Windows {
+func windowsOf(t *testing.T, n int, workers int, steps int64) *feed.Windows {
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.DataloaderNumWorkers = 2, 2, workers
 	acc, err := accelerate.New(a)
@@ -44,7 +45,7 @@ func windowsOf(t *testing.T, n int, workers int, steps int64) *accelerate.Window
 }
 
 // samplesOf are the samples of a window's batches.
-func samplesOf(w *accelerate.Window) (list [][]float32) {
+func samplesOf(w *feed.Window) (list [][]float32) {
 	for _, b := range w.Batches {
 		list = append(list, tensor.ToSlice[float32](tensor.NewCtx(tensor.CPU()), b.Tensors[data.Inputs]))
 	}
@@ -78,9 +79,12 @@ func TestWindowsMayBeMoved(t *testing.T) {
 		_, err := windows.Next()
 		require.Equal(t, io.EOF, err)
 		windows.Limit(3)
-		require.NoError(t, windows.SeekSample(12))
+		require.NoError(t, windows.Restore(feed.Place{Sized: &samplers.State{Epoch: 1, Position: 12, Samples: 8}}))
 		require.Equal(t, [][]float32{{4, 5}, {6, 7}}, next())
-		require.NoError(t, windows.SeekSample(2))
+		require.ErrorContains(t, windows.Restore(feed.Place{Iterable: &feed.IterablePlace{}}), "an iterable dataset")
+		require.NoError(t, windows.Undo())
+		require.EqualValues(t, 12, windows.Position())
+		require.NoError(t, windows.Restore(feed.Place{Sized: &samplers.State{Position: 2, Samples: 8}}))
 		require.Equal(t, [][]float32{{2, 3}, {4, 5}}, next())
 		windows.Close()
 		require.Equal(t, [][]float32{{6, 7}}, next())

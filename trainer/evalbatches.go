@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/feed"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/samplers"
 )
@@ -54,7 +55,7 @@ func (b *loaderBatches) seen() (samples, batches int64) { return b.samples, b.ba
 
 // streamBatches are those of an iterable dataset. Every rank reads all of it, and so knows how many there are.
 type streamBatches struct {
-	windows          *accelerate.IterableWindows
+	windows          *feed.Windows
 	name             string
 	ready            []*data.Batch
 	samples, batches int64

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/feed"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -23,7 +23,7 @@ type probe struct{ sum, count float64 }
 // sum of theirs; a mean lies between them, and would train at a learning rate that depends on the batch. It says
 // nothing of losses that it cannot tell apart: of one sample, of batches that cannot be cut, of halves that differ too
 // much, and of a loss that counts as much as that of each half (a mean per micro-batch, with count 1).
-func (r *run) checkLoss(w *accelerate.Window) error {
+func (r *run) checkLoss(w *feed.Window) error {
 	var b *data.Batch
 	for _, candidate := range w.Batches {
 		if candidate.Leaf >= 0 && divisible(candidate) {

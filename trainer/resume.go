@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/feed"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
@@ -130,7 +131,11 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 	if rng.Generator != generator {
 		return nil, fmt.Errorf("%s: the random number generator is %q: want %q", rngFile, rng.Generator, generator)
 	}
-	if err := r.windows.restore(func(place any) error { return ck.ReadJSON(samplerFile, place) }); err != nil {
+	var place feed.Place
+	if err := ck.ReadJSON(samplerFile, &place); err != nil {
+		return nil, err
+	}
+	if err := r.windows.Restore(place); err != nil {
 		return nil, fmt.Errorf("the training set or its order has changed: %w", err)
 	}
 	text, err := ck.ReadPart(checkpointer.StateFile)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/feed"
 	"github.com/lockstep-ml/lockstep/accelerate/profile"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
@@ -36,7 +37,7 @@ type run struct {
 	schedule optim.Schedule
 	samples  int64 // of an epoch
 	steps    samplers.Steps
-	windows  course
+	windows  *feed.Windows
 	prof     *profile.Profiler // nil: no profile is wanted
 	unlisten func()            // ends the profiler's spans
 	memory   memory
@@ -225,16 +226,14 @@ func (r *run) plan() error {
 	if err != nil {
 		return err
 	}
-	windows, err := r.acc.Windows(r.ctx, r.checked(r.train), order, 0)
-	if err != nil {
+	if r.windows, err = r.acc.Windows(r.ctx, r.checked(r.train), order, 0); err != nil {
 		return err
 	}
-	r.windows = sized{windows}
-	if windows.MicroBatches() == 0 {
+	if r.windows.MicroBatches() == 0 {
 		return fmt.Errorf("trainer: nothing to train on: the data have %s, a batch has %d, and "+
 			"dataloader_drop_last drops incomplete batches", quantity.Of(n, "sample"), r.args.PerDeviceTrainBatchSize)
 	}
-	r.steps, err = samplers.PlanSteps(windows.MicroBatches(), windows.Layout().Leaves(), r.args.NumTrainEpochs,
+	r.steps, err = samplers.PlanSteps(r.windows.MicroBatches(), r.windows.Layout().Leaves(), r.args.NumTrainEpochs,
 		int64(r.args.MaxSteps))
 	return err
 }
@@ -357,10 +356,10 @@ func (r *run) checkRates() error {
 
 // seekEpoch goes to the beginning of the epoch if the one before was stopped early.
 func (r *run) seekEpoch() error {
-	if r.windows.reached(r.progress.Epoch) {
+	if r.windows.Epoch() >= r.progress.Epoch {
 		return nil
 	}
-	return r.windows.begin(r.progress.Epoch)
+	return r.windows.SeekEpoch(r.progress.Epoch)
 }
 
 // rewindEpoch goes back to the beginning of the epoch that a resumed run is in, as HuggingFace does with
@@ -369,12 +368,12 @@ func (r *run) rewindEpoch() error {
 	if !r.epochHasSteps() {
 		return nil
 	}
-	return r.windows.begin(r.progress.Epoch)
+	return r.windows.SeekEpoch(r.progress.Epoch)
 }
 
 // epochHasSteps tells whether the current epoch has steps left.
 func (r *run) epochHasSteps() bool {
-	return !r.windows.reached(r.progress.Epoch + 1)
+	return r.windows.Epoch() <= r.progress.Epoch
 }
 
 func (r *run) unclaim() {

@@ -91,7 +91,7 @@ func (l savedLoop) Files() map[string]any {
 		schedulerFile: schedulerState{string(l.args.LRSchedulerType), l.state.GlobalStep, l.learningRate(),
 			l.opt.BaseLRs()},
 		rngFile:                   rngState{generator, l.args.Seed, l.windows.Position()},
-		samplerFile:               l.windows.place(),
+		samplerFile:               l.windows.Place(),
 		checkpointer.ProgressFile: p,
 	}
 	if s := l.acc.Scaler(); s != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/feed"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
@@ -21,11 +22,10 @@ import (
 func (r *run) step() (more bool, err error) {
 	begin := r.now()
 	endData := r.region("data")
-	back := r.windows.keep()
 	w, dataErr := r.windows.Next()
 	endData()
 	if dataErr != nil { // the other ranks learn it in the pass
-		w = new(accelerate.Window)
+		w = new(feed.Window)
 	}
 	defer w.Free()
 	if err := r.fire(callbacks.StepBegin); err != nil {
@@ -42,7 +42,7 @@ func (r *run) step() (more bool, err error) {
 	var unread *accelerate.DataError
 	switch {
 	case errors.As(err, &unread):
-		return false, r.saveUnread(fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err), back)
+		return false, r.saveUnread(fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err))
 	case err != nil:
 		return false, r.blamed(err, w)
 	}
@@ -64,7 +64,7 @@ func (r *run) step() (more bool, err error) {
 }
 
 // blamed is an error of a step, or the sample that is the reason: devices find it behind the pass that met it.
-func (r *run) blamed(err error, w *accelerate.Window) error {
+func (r *run) blamed(err error, w *feed.Window) error {
 	var bad *data.IndexError
 	if errors.As(err, &bad) {
 		return err
@@ -78,16 +78,16 @@ func (r *run) blamed(err error, w *accelerate.Window) error {
 }
 
 // saveUnread saves what was trained before a step whose data some rank could not read, as an interrupt does, and
-// returns the error. All ranks call it, with what takes the data back to before the step.
-func (r *run) saveUnread(err error, back func() error) error {
-	if e := back(); e != nil {
+// returns the error. All ranks call it.
+func (r *run) saveUnread(err error) error {
+	if e := r.windows.Undo(); e != nil {
 		return errors.Join(err, e)
 	}
 	return errors.Join(err, r.saveEarly(r.ctx))
 }
 
 // forwardBackward runs the window's micro-batches on all ranks. dataErr is why this one has none.
-func (r *run) forwardBackward(w *accelerate.Window, dataErr error, stats *callbacks.StepStats) (*accelerate.Update,
+func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.StepStats) (*accelerate.Update,
 	error) {
 	tokens, inputs := 0, 0 // HuggingFace's main input: tokens, or pixels
 	for _, b := range w.Batches {
@@ -227,10 +227,10 @@ func (r *run) learningRate() float64 {
 func spoiled(s *callbacks.StepStats) bool { return s.Skipped && !s.Overflow && !s.Empty }
 
 // count updates the counters.
-func (r *run) count(w *accelerate.Window, loss accelerate.WindowLoss, stats *callbacks.StepStats, spent time.Duration) {
+func (r *run) count(w *feed.Window, loss accelerate.WindowLoss, stats *callbacks.StepStats, spent time.Duration) {
 	s, p := r.state, &r.progress
 	s.GlobalStep++
-	s.Epoch = r.windows.epochAfter(w.Window)
+	s.Epoch = r.windows.EpochAfter(w.Window)
 	p.EpochEnded = false
 	if !stats.Skipped {
 		p.Loss.add(loss.Sum, loss.Count)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package accelerate
+package feed
 
 import (
 	"context"
@@ -37,17 +37,17 @@ type madeWindow struct {
 }
 
 // newPrefetch begins to read, in a context of its own.
-func newPrefetch(ctx context.Context, acc *Accelerator, c *cutter, windows int64) *prefetch {
-	p := &prefetch{cutter: c, left: windows, own: acc.ctx.NoGrad()}
+func newPrefetch(ctx context.Context, o Options, c *cutter, windows int64) *prefetch {
+	p := &prefetch{cutter: c, left: windows, own: o.Ctx}
 	p.ctx, p.cancel = context.WithCancel(ctx)
-	workers := acc.plan.loading.Workers
+	workers := o.Loading.Workers
 	if workers == 0 {
 		return p
 	}
-	p.ordered = make(chan *madeWindow, max(1, workers*acc.plan.loading.PrefetchFactor/c.cut.layout.AccumulationSteps))
+	p.ordered = make(chan *madeWindow, max(1, workers*o.Loading.PrefetchFactor/c.cut.layout.AccumulationSteps))
 	p.workers = make(chan *tensor.Ctx, workers)
 	for range workers {
-		p.workers <- tensor.NewCtx(acc.dev)
+		p.workers <- tensor.NewCtx(o.Ctx.Device())
 	}
 	p.running.Go(func() {
 		defer close(p.ordered)
@@ -89,7 +89,7 @@ func (p *prefetch) feed() {
 
 // make makes batch i of the window, and waits until its tensors are written, since another context will use them.
 func (m *madeWindow) make(src data.IterableSource, c *tensor.Ctx, i int) {
-	m.errs[i] = errors.New("accelerate: the collator called runtime.Goexit")
+	m.errs[i] = errors.New("feed: the collator called runtime.Goexit")
 	raw := m.own[i]
 	b, err := src.Collate(c, raw.samples, raw.Indices)
 	if err == nil {
@@ -142,7 +142,7 @@ func (p *prefetch) why() error {
 		return err
 	}
 	if p.left > 0 {
-		return errors.New("accelerate: the iterable dataset called runtime.Goexit")
+		return errors.New("feed: the iterable dataset called runtime.Goexit")
 	}
 	return io.EOF
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package accelerate
+package feed
 
 import (
 	"context"
@@ -198,7 +198,7 @@ func (c *cutter) readHead(ctx context.Context, block int64) error {
 			if err == io.EOF {
 				err = errors.New("its first samples are gone")
 			}
-			return errors.Join(fmt.Errorf("accelerate: epoch %d of the iterable dataset: %w", c.place.Epoch, err),
+			return errors.Join(fmt.Errorf("feed: epoch %d of the iterable dataset: %w", c.place.Epoch, err),
 				r.Close())
 		}
 		c.head = append(c.head, sample)
@@ -254,14 +254,14 @@ func (c *cutter) empty() error {
 	c.close()
 	switch n := int64(len(c.ahead)); {
 	case c.place.Items > 0:
-		return fmt.Errorf("accelerate: epoch %d of the iterable dataset ends after %d samples, but went on when the "+
+		return fmt.Errorf("feed: epoch %d of the iterable dataset ends after %d samples, but went on when the "+
 			"place was saved", c.place.Epoch, c.place.Items+n)
 	case n > 0:
-		return fmt.Errorf("accelerate: epoch %d of the iterable dataset has %s, fewer than one batch of %d, "+
+		return fmt.Errorf("feed: epoch %d of the iterable dataset has %s, fewer than one batch of %d, "+
 			"and dataloader_drop_last drops incomplete batches",
 			c.place.Epoch, quantity.Of(n, "sample"), c.cut.unit())
 	}
-	return fmt.Errorf("accelerate: epoch %d of the iterable dataset has no samples", c.place.Epoch)
+	return fmt.Errorf("feed: epoch %d of the iterable dataset has no samples", c.place.Epoch)
 }
 
 // close ends reading. That it fails to end changes no sample.

@@ -13,90 +13,6 @@ import (
 	"github.com/lockstep-ml/lockstep/samplers"
 )
 
-// course is the training data in the order of the optimizer steps: of a dataset with a length, or of an iterable one.
-type course interface {
-	Next() (*accelerate.Window, error)
-	Limit(steps int64)
-	Close()
-	Layout() samplers.Layout
-	Position() int64
-	// keep notes the place of the next step; back goes there.
-	keep() (back func() error)
-
-	// place is what a checkpoint says of the place of the next step; restore goes there.
-	place() any
-	restore(read func(place any) error) error
-	// reached tells whether the next step is in an epoch or a later one.
-	reached(epoch int64) bool
-	// begin goes to the beginning of an epoch.
-	begin(epoch int64) error
-	// epochAfter is the number of epochs done after a window, with the fraction of its epoch.
-	epochAfter(w samplers.Window) float64
-}
-
-// sized is the course of a dataset with a length.
-type sized struct{ *accelerate.Windows }
-
-func (c sized) keep() (back func() error) {
-	place := c.Stream.Clone()
-	return func() error {
-		*c.Stream = *place
-		return nil
-	}
-}
-
-func (c sized) place() any { return c.State() }
-
-func (c sized) restore(read func(place any) error) error {
-	var st samplers.State
-	if err := read(&st); err != nil {
-		return err
-	}
-	return c.Restore(st)
-}
-
-func (c sized) reached(epoch int64) bool { return c.Position() >= epoch*c.Samples() }
-
-func (c sized) begin(epoch int64) error { return c.SeekSample(epoch * c.Samples()) }
-
-func (c sized) epochAfter(w samplers.Window) float64 { return c.EpochAfter(w) }
-
-// iterable is the course of an iterable dataset. As its length is not known, an epoch under way counts for the part of
-// max_steps that it has had, as in transformers.
-type iterable struct {
-	*accelerate.IterableWindows
-	maxSteps int64
-}
-
-func (c iterable) keep() (back func() error) {
-	place := c.Place()
-	return func() error { return c.Restore(place) }
-}
-
-func (c iterable) place() any { return c.Place() }
-
-func (c iterable) restore(read func(place any) error) error {
-	var p accelerate.IterablePlace
-	if err := read(&p); err != nil {
-		return err
-	}
-	return c.Restore(p)
-}
-
-func (c iterable) reached(epoch int64) bool { return c.Epoch() >= epoch }
-
-func (c iterable) begin(epoch int64) error {
-	c.SeekEpoch(epoch)
-	return nil
-}
-
-func (c iterable) epochAfter(w samplers.Window) float64 {
-	if w.LastOfEpoch {
-		return float64(w.Epoch + 1)
-	}
-	return float64(w.Epoch) + min(float64(w.Number+1)/float64(c.maxSteps), 1)
-}
-
 // WithIterableTrainData trains on data without a length, in their order: data.NewIterableSource joins a data.Iterable
 // and a collator. It wants max_steps, as HuggingFace does; data that end before begin their next epoch. There is no
 // sampler: train_sampling_strategy sequential and random are the same.
@@ -143,12 +59,11 @@ func (t *Trainer) checkIterable() error {
 
 // planIterable cuts an iterable training set.
 func (r *run) planIterable() error {
-	windows, err := accelerate.NewIterableWindows(r.ctx, r.acc, r.stream, 0)
-	if err != nil {
+	var err error
+	if r.windows, err = accelerate.NewIterableWindows(r.ctx, r.acc, r.stream, int64(r.args.MaxSteps)); err != nil {
 		return err
 	}
-	r.windows = iterable{windows, int64(r.args.MaxSteps)}
-	r.steps, err = samplers.PlanUnsized(windows.Layout().Leaves(), int64(r.args.MaxSteps))
+	r.steps, err = samplers.PlanUnsized(r.windows.Layout().Leaves(), int64(r.args.MaxSteps))
 	return err
 }
 

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package feed
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"iter"
+
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/samplers"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Window is the data of one optimizer step on one rank. The batches are those of Own: a rank may have none where an
+// epoch ends.
+type Window struct {
+	samplers.Window
+	Batches []*data.Batch
+}
+
+// Free frees the batches.
+func (w *Window) Free() {
+	for _, b := range w.Batches {
+		b.Free()
+	}
+	w.Batches = nil
+}
+
+// Options are what all windows need.
+type Options struct {
+	Ctx     *tensor.Ctx // of batches that no worker makes
+	Loading data.LoaderOptions
+	Steps   int64 // windows that Next gives
+}
+
+// Windows gives a rank's data of one optimizer step after the other, epoch after epoch. It belongs to one goroutine.
+// Batches are loaded ahead of Next, as Options.Loading says, until Close or the end of the context.
+type Windows struct {
+	order        order
+	layout       samplers.Layout
+	microBatches int64
+	total, left  int64 // windows planned, and to come
+	before       Place // where the last call of Next began
+}
+
+// order is where the samples of the windows come from.
+type order interface {
+	// next gives the next of so many windows that are left. After an error it is still the next.
+	next(left int64) (*Window, error)
+	// close ends loading until next is called again.
+	close()
+	place() Place
+	restore(Place) error
+	// epochAfter is the number of epochs done after one of so many planned windows, with the fraction of its epoch.
+	epochAfter(w samplers.Window, total int64) float64
+}
+
+// Place is the place of the next window in global terms, for a checkpoint: it says nothing of ranks. One of the two is
+// set, and is what the place is in JSON.
+type Place struct {
+	Sized    *samplers.State
+	Iterable *IterablePlace
+}
+
+// MarshalJSON implements json.Marshaler.
+func (p Place) MarshalJSON() ([]byte, error) {
+	if p.Iterable != nil {
+		return json.Marshal(p.Iterable)
+	}
+	return json.Marshal(p.Sized)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *Place) UnmarshalJSON(text []byte) error {
+	var kind struct{ Iterable bool }
+	if err := json.Unmarshal(text, &kind); err != nil {
+		return err
+	}
+	*p = Place{}
+	if kind.Iterable {
+		return json.Unmarshal(text, &p.Iterable)
+	}
+	return json.Unmarshal(text, &p.Sized)
+}
+
+// position is the number of samples that are done with.
+func (p Place) position() int64 {
+	if p.Iterable != nil {
+		return p.Iterable.Position
+	}
+	return p.Sized.Position
+}
+
+// epoch is that of the next window.
+func (p Place) epoch() int64 {
+	if p.Iterable != nil {
+		return p.Iterable.Epoch
+	}
+	return p.Sized.Position / max(p.Sized.Samples, 1)
+}
+
+// beginning is the place where an epoch begins. The positions of an iterable dataset go on.
+func (p Place) beginning(epoch int64) Place {
+	if p.Iterable != nil {
+		return Place{Iterable: &IterablePlace{Iterable: true, IterableState: samplers.IterableState{Epoch: epoch},
+			Position: p.Iterable.Position}}
+	}
+	st := *p.Sized
+	st.Epoch, st.Position = epoch, epoch*st.Samples
+	return Place{Sized: &st}
+}
+
+// Next gives the next window, which the caller frees, or io.EOF after the last one. After an error the place is still
+// that of the window that could not be loaded.
+func (w *Windows) Next() (*Window, error) {
+	if w.left <= 0 {
+		return nil, io.EOF
+	}
+	w.before = w.order.place()
+	out, err := w.order.next(w.left)
+	if err == nil {
+		w.left--
+	}
+	return out, err
+}
+
+// All yields the windows until the last one or the first error. Each is freed when the next one is asked for, and
+// loading ends with the loop.
+func (w *Windows) All() iter.Seq2[*Window, error] {
+	return func(yield func(*Window, error) bool) {
+		defer w.Close()
+		for {
+			window, err := w.Next()
+			if err == io.EOF {
+				return
+			}
+			more := yield(window, err) && err == nil
+			if window != nil {
+				window.Free()
+			}
+			if !more {
+				return
+			}
+		}
+	}
+}
+
+// Limit lets Next give steps more windows, instead of what is left.
+func (w *Windows) Limit(steps int64) {
+	if steps != w.left {
+		w.Close()
+	}
+	w.left = steps
+}
+
+// Undo goes back to the window that the last call of Next gave, or could not give.
+func (w *Windows) Undo() error { return w.order.restore(w.before) }
+
+// Layout gives the layout of the windows.
+func (w *Windows) Layout() samplers.Layout { return w.layout }
+
+// MicroBatches gives the number of micro-batches of an epoch over all ranks; 0 of an iterable dataset, whose length is
+// not known.
+func (w *Windows) MicroBatches() int64 { return w.microBatches }
+
+// Place gives the place of the next window.
+func (w *Windows) Place() Place { return w.order.place() }
+
+// Restore goes to a saved place, on any number of ranks. Of an iterable dataset, the samples before it are read again
+// unless the dataset's cursor is a data.Seeker.
+func (w *Windows) Restore(p Place) error { return w.order.restore(p) }
+
+// Position gives the position of the next window's first sample: the number of samples that are done with.
+func (w *Windows) Position() int64 { return w.order.place().position() }
+
+// Epoch gives the epoch of the next window.
+func (w *Windows) Epoch() int64 { return w.order.place().epoch() }
+
+// SeekEpoch goes to the beginning of an epoch. Samples of an iterable dataset that are left out are not read.
+func (w *Windows) SeekEpoch(epoch int64) error {
+	return w.order.restore(w.order.place().beginning(epoch))
+}
+
+// EpochAfter is the number of epochs done after a window, with the fraction of its epoch. As the length of an iterable
+// dataset is not known, an epoch under way counts there for the part of all planned windows (Options.Steps) that it has
+// had, as in transformers.
+func (w *Windows) EpochAfter(window samplers.Window) float64 {
+	return w.order.epochAfter(window, w.total)
+}
+
+// Close ends loading. Next starts it again.
+func (w *Windows) Close() { w.order.close() }
+
+// Sized gives windows of a dataset with a length, in the order of a stream, which belongs to it from here on.
+func Sized(ctx context.Context, source data.Source, stream *samplers.Stream, o Options) *Windows {
+	return &Windows{order: &sized{stream: stream, ctx: ctx, source: source, options: o}, layout: stream.Layout(),
+		microBatches: stream.MicroBatches(), total: o.Steps, left: o.Steps}
+}
+
+// Iterable gives windows of an iterable dataset.
+//
+// A window is M·b consecutive samples, with M micro-batches of b over all ranks; micro-batches go to the ranks as those
+// of a dataset with a length do, so that the windows do not depend on the number of ranks, and nothing is repeated.
+// With a rule they are HuggingFace's.
+func Iterable(ctx context.Context, source data.IterableSource, layout samplers.Layout,
+	rule *samplers.IterableDatasetShard, o Options) (*Windows, error) {
+	if err := layout.Validate(); err != nil {
+		return nil, err
+	}
+	return &Windows{order: &iterable{ctx: ctx, source: source, options: o, cut: cut{layout, rule},
+		at: IterablePlace{Iterable: true}}, layout: layout, total: o.Steps, left: o.Steps}, nil
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate
+
+import (
+	"context"
+	"math"
+
+	"github.com/lockstep-ml/lockstep/accelerate/feed"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/samplers"
+)
+
+// Windows cuts the samples of source, in the order of s, into the windows of this rank; see Layout. The ranks share
+// them as data_sharding says. Next gives steps of them. When ctx ends, loading does.
+func (a *Accelerator) Windows(ctx context.Context, source data.Source, s samplers.Sampler, steps int64) (*feed.Windows,
+	error) {
+	layout, err := a.Layout()
+	if err != nil {
+		return nil, err
+	}
+	stream, err := newStream(a, s, layout)
+	if err != nil {
+		return nil, err
+	}
+	return feed.Sized(ctx, source, stream, a.feeding(steps)), nil
+}
+
+// newStream is the order of samples as data_sharding shares it out.
+func newStream(a *Accelerator, s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
+	switch b := a.plan.batches; b.dealing {
+	case wholeBatches:
+		return samplers.NewShardedStream(s, layout, b.shard)
+	case singles:
+		return samplers.NewDistributedStream(s, layout)
+	}
+	return samplers.NewStream(s, layout)
+}
+
+// NewIterableWindows cuts an iterable dataset, in its order, into the windows of this rank; see Accelerator.Layout.
+// Next gives steps of them. When ctx ends, reading does.
+func NewIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSource, steps int64) (*feed.Windows,
+	error) {
+	layout, err := a.Layout()
+	if err != nil {
+		return nil, err
+	}
+	var rule *samplers.IterableDatasetShard
+	if a.plan.batches.dealing != microBatches && layout.WorldSize > 1 {
+		rule, err = samplers.NewIterableDatasetShard(layout.BatchSize,
+			samplers.Shard{Rank: layout.Rank, WorldSize: layout.WorldSize},
+			samplers.IterableDatasetShardOptions{SplitBatches: a.plan.batches.shard.SplitBatches,
+				DropLast: layout.DropLast})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return feed.Iterable(ctx, src, layout, rule, a.feeding(steps))
+}
+
+// NewIterableBatches deals the batches of one epoch of an iterable dataset to the ranks in turn, each
+// per_device_eval_batch_size samples, as an evaluation needs them. A window has a batch of each rank; the last one may
+// have fewer. LastOfEpoch ends the data: go no further.
+func NewIterableBatches(ctx context.Context, a *Accelerator, src data.IterableSource) (*feed.Windows, error) {
+	ranks := a.Data()
+	layout := samplers.Layout{
+		BatchSize: a.plan.batches.eval, AccumulationSteps: 1, WorldSize: ranks.Size(), Rank: ranks.Rank(),
+		Interleaved: a.GathersParameters(),
+	}
+	return feed.Iterable(ctx, src, layout, nil, a.feeding(math.MaxInt64))
+}
+
+// feeding are the options of windows.
+func (a *Accelerator) feeding(steps int64) feed.Options {
+	return feed.Options{Ctx: a.ctx.NoGrad(), Loading: a.plan.loading, Steps: steps}
+}
