@@ -257,10 +257,9 @@ func (w *stateWatch) OnOptimizerStep(*callbacks.Event) error {
 // OnStepEnd notes the peak, and what there is while the model is sharded.
 func (w *stateWatch) OnStepEnd(*callbacks.Event) error {
 	w.peak = w.dev.MemStats().Peak
-	if w.t.acc.Shards() == nil {
+	if w.held = w.t.acc.ShardMemory(); w.held.Parameters == 0 {
 		return nil
 	}
-	w.held = w.t.acc.ShardMemory()
 	w.cut, w.rounded = w.held.Parameters, 0
 	w.held.Parameters += w.held.Uncut
 	if projected := w.t.acc.Tree().Projected(); w.t.args.BF16 || w.t.args.FP16 {

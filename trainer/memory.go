@@ -66,8 +66,8 @@ func (r *run) memoryMetrics() map[string]float64 {
 		out["train_mem_cpu_peaked_delta"] = float64(max(0, peak-rss))
 	}
 	allocated := r.acc.Data().Allocated()
-	if r.acc.Shards() != nil {
-		allocated = r.acc.ShardMemory().Allocated
+	if m := r.acc.ShardMemory(); m.Parameters > 0 {
+		allocated = m.Allocated
 	}
 	measured := r.acc.Device().MemStats().Peak/int64(r.sharing) + allocated
 	out["train_mem_peak"] = float64(measured)
@@ -110,7 +110,7 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 			return nil, err
 		}
 	}
-	e, err := estimateMemory(a, r.acc.Data().Size(), r.acc.Shards() != nil, fresh, batch, func(t *Trainer) {
+	e, err := estimateMemory(a, r.acc.Data().Size(), r.acc.ShardMemory().Parameters > 0, fresh, batch, func(t *Trainer) {
 		t.loss, t.newOptim, t.options = r.loss, r.newOptim, r.options
 	})
 	if err == nil && each > 1 {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -179,6 +180,11 @@ func WithDevice(dev *tensor.Device) Option { return func(t *Trainer) { t.device 
 // WithSharding spreads the model over the ranks, in place of what the arguments say: for units of one's own.
 func WithSharding(s accelerate.Sharding) Option {
 	return func(t *Trainer) { t.options = append(t.options, accelerate.WithSharding(s)) }
+}
+
+// WithStrategy trains by a strategy of the program's own: see accelerate.WithStrategy.
+func WithStrategy(make func(strategy.Job) (strategy.Strategy, error)) Option {
+	return func(t *Trainer) { t.options = append(t.options, accelerate.WithStrategy(make)) }
 }
 
 // WithDevices gives the ranks of a host devices of their own, by names for tensor.OpenDevice, which they take in turn:

@@ -99,6 +99,7 @@ func TestGuidesOfAdding(t *testing.T) {
 	var commands []string
 	for guide, want := range map[string][]int{
 		"an-optimizer": {1, 1}, "a-layer": {1, 1}, "a-model": {1, 1}, "a-collective-engine": {1, 0},
+		"a-sharding-strategy": {1, 0},
 	} {
 		files, rows := 0, 0
 		for _, b := range blocks(read(t, "docs/adding-"+guide+".md")) {

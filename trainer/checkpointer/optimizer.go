@@ -135,9 +135,13 @@ func (c *Checkpointer) partOf(saved tensor.Placement) (at tensor.Placement, shap
 	if c.Shards == nil {
 		return saved, saved.Shape, true
 	}
-	at, ok := c.Shards.Placement(saved.Name[:max(0, strings.LastIndexByte(saved.Name, '.'))])
+	name := saved.Name[:max(0, strings.LastIndexByte(saved.Name, '.'))]
+	at, ok := c.Shards.Placement(name)
 	if !ok || tensor.WholePlacement(saved.Name, at.Shape...).Numel() != saved.Numel() {
 		return saved, saved.Shape, true // the optimizer finds what is wrong with it
+	}
+	if !c.Shards.Cut(name) { // one rank has all of it
+		return saved, saved.Shape, at.Numel() > 0
 	}
 	return at.Of(saved.Name, saved.Shape...), []int{at.Numel()}, at.Numel() > 0
 }
