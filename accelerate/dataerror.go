@@ -44,7 +44,7 @@ func (e *DataError) Unwrap() error { return e.Err }
 const maxCause = 4096
 
 // ShareDataError makes a *DataError of what kept each rank from reading its data; own is nil on ranks that could.
-// It is collective: call it once all ranks know that one failed. Pass does so by itself.
+// It is collective: call it once all ranks know that one failed. RunWindow does so by itself.
 func ShareDataError(ctx context.Context, a *Accelerator, own error) error {
 	peers := a.Data()
 	if peers.Size() < a.size { // ranks that see the same data hear of nothing

@@ -6,8 +6,9 @@
 //
 // A loop makes its model and optimizer and calls [Accelerator.Prepare] once. [Accelerator.Windows] gives this rank's
 // batches of each step ([NewIterableWindows] those of data without a length). A step is [Accelerator.Accumulate], which
-// computes their gradients and exchanges them, then [Accelerator.ClipGradNorm] and [Accelerator.Step]. [Pass.Start] and
-// its [Update] do the same and wait for the device once. Nothing is wrapped: the model that the loop made is the model.
+// computes their gradients and exchanges them, then [Accelerator.ClipGradNorm] and [Accelerator.Step].
+// [Accelerator.StartWindow] and its [PendingStep] do the same and wait for the device once. Nothing is wrapped: the
+// model that the loop made is the model.
 //
 // Ranks are goroutines of one process (the argument num_replicas) or processes that lockstep launch, torchrun,
 // mpirun or srun started. The loop is the same, and 1, 2, 4 and 8 ranks give the same bits: gradients are added

@@ -29,8 +29,8 @@ func (w WindowLoss) Mean() float64 { return w.Sum / w.Count }
 // device.
 type LossFunc func(c *nn.Ctx, b *data.Batch) (sum *tensor.Tensor, count float64, err error)
 
-// Pass is what happens to the micro-batches of a window.
-type Pass struct {
+// WindowOptions are what RunWindow and StartWindow do with the micro-batches of a window.
+type WindowOptions struct {
 	Loss LossFunc
 	// Between is called between two micro-batches of this rank; nil stands for nothing.
 	Between func() error
@@ -44,9 +44,8 @@ type Pass struct {
 // Accumulate is RunWindow with a loss that has Batch.Count terms.
 func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch,
 	loss func(c *nn.Ctx, b *data.Batch) *tensor.Tensor) (WindowLoss, error) {
-	return a.RunWindow(ctx, batches, Pass{Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
-		return loss(c, b), b.Count, nil
-	}})
+	counted := func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) { return loss(c, b), b.Count, nil }
+	return a.RunWindow(ctx, batches, WindowOptions{Loss: counted})
 }
 
 // RunWindow runs the forward and backward passes of one optimizer step. Loss is called for each of this rank's
@@ -58,23 +57,23 @@ func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch,
 // are left out of the sum, so that ranks may run out of data at different times (see Join). It is collective; if one
 // rank fails, the others return too. After a *DataError the group goes on.
 //
-// It waits for the device, to read the losses. Pass.Start does not.
-func (a *Accelerator) RunWindow(ctx context.Context, batches []*data.Batch, p Pass) (WindowLoss, error) {
-	u, err := p.Start(ctx, a, batches)
+// It waits for the device, to read the losses. StartWindow does not.
+func (a *Accelerator) RunWindow(ctx context.Context, batches []*data.Batch, o WindowOptions) (WindowLoss, error) {
+	s, err := a.StartWindow(ctx, batches, o)
 	if err != nil {
 		return WindowLoss{}, err
 	}
-	defer u.Free()
-	if err := u.readLosses(ctx); err != nil {
+	defer s.Free()
+	if err := s.readLosses(ctx); err != nil {
 		return WindowLoss{}, a.reject(err)
 	}
-	return u.numbers.Loss, nil
+	return s.numbers.Loss, nil
 }
 
-// Start is Accelerator.RunWindow that leaves the losses on the device where it can, and the rest of the step to an
-// Update.
-func (p Pass) Start(ctx context.Context, a *Accelerator, batches []*data.Batch) (*Update, error) {
-	u, err := p.run(ctx, a, batches)
+// StartWindow is RunWindow that leaves the losses on the device where it can, and the rest of the step to a
+// PendingStep.
+func (a *Accelerator) StartWindow(ctx context.Context, batches []*data.Batch, o WindowOptions) (*PendingStep, error) {
+	s, err := o.run(ctx, a, batches)
 	var unread *DataError
 	switch {
 	case errors.As(err, &unread): // on all ranks
@@ -82,10 +81,10 @@ func (p Pass) Start(ctx context.Context, a *Accelerator, batches []*data.Batch) 
 	case err != nil:
 		return nil, a.reject(err)
 	}
-	return u, nil
+	return s, nil
 }
 
-func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (*Update, error) {
+func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (*PendingStep, error) {
 	layout, err := a.Layout()
 	if err != nil {
 		return nil, err
@@ -99,19 +98,20 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (*
 		return nil, err
 	}
 	a.ZeroGrad()
-	if batches, err = p.evened(ctx, a, batches); err != nil {
+	if batches, err = o.padBatches(ctx, a, batches); err != nil {
 		return nil, err
 	}
 	c := a.ctx.NoGrad()
-	u := &Update{a: a, shared: newWindowFigures(int(layout.Leaves()), p.Figures), figures: p.Figures, batches: batches,
-		layout: layout, block: tensor.Zeros(c, tensor.Float64, tensor.ClipLen+len(batches)), dataErr: p.DataErr}
+	s := &PendingStep{a: a, shared: newWindowFigures(int(layout.Leaves()), o.Figures), figures: o.Figures,
+		batches: batches, layout: layout, dataErr: o.DataErr,
+		block: tensor.Zeros(c, tensor.Float64, tensor.ClipLen+len(batches))}
 	done := false
 	defer func() {
 		if !done {
-			u.Free()
+			s.Free()
 		}
 	}()
-	if err := u.expect(ctx); err != nil {
+	if err := s.expect(ctx); err != nil {
 		return nil, err
 	}
 	for i, b := range batches {
@@ -119,59 +119,59 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (*
 		if b.Leaf < 0 {
 			leaf = -1
 		}
-		if i > 0 && p.Between != nil {
-			if err := p.Between(); err != nil {
+		if i > 0 && o.Between != nil {
+			if err := o.Between(); err != nil {
 				return nil, err
 			}
 		}
 		last, at := i == len(batches)-1, tensor.ClipLen+i
-		count, err := p.microBatch(a, b, tensor.Slice(c, u.block, 0, at, at+1), u.expected, leaf, last)
+		count, err := o.microBatch(a, b, tensor.Slice(c, s.block, 0, at, at+1), s.expected, leaf, last)
 		if err != nil {
 			return nil, &MicroBatchError{Rank: a.rank, Leaf: leaf, Err: err}
 		}
 		if leaf >= 0 {
-			u.shared.setCount(leaf, count)
+			s.shared.setCount(leaf, count)
 		}
 	}
 	if err := a.Reduce(ctx); err != nil {
 		return nil, err
 	}
-	if u.canWait() {
-		u.rescale(u.shared.total().Count)
-		copy(p.Figures, u.shared.figures())
-	} else if err := u.readLosses(ctx); err != nil {
+	if s.canWait() {
+		s.rescale(s.shared.total().Count)
+		copy(o.Figures, s.shared.figures())
+	} else if err := s.readLosses(ctx); err != nil {
 		return nil, err
 	}
 	done = true
-	return u, nil
+	return s, nil
 }
 
 // expect adds up the terms that the collators counted, leaf by leaf, so that the bits of fractions do not depend on the
 // ranks. With them the ranks learn whether one of them has no data. Ranks that step on their own learn it with the
 // losses, before they step.
-func (u *Update) expect(ctx context.Context) error {
-	leaves := u.shared.leaves
+func (s *PendingStep) expect(ctx context.Context) error {
+	leaves := s.shared.leaves
 	counts := make([]float64, leaves+1)
-	if u.dataErr != nil {
+	if s.dataErr != nil {
 		counts[leaves] = 1
-		u.shared.setUnread()
+		s.shared.setUnread()
 	}
-	for i, b := range u.batches {
+	for i, b := range s.batches {
 		if b.Leaf >= 0 {
-			counts[u.layout.Leaf(i)] = b.Count
+			counts[s.layout.Leaf(i)] = b.Count
 		}
 	}
-	averages := u.a.strategy.Averages()
-	if u.onOwn = averages != nil && averages.OnOwn(); !u.onOwn {
-		if err := u.a.Loss().SumFloats(ctx, counts, "loss terms"); err != nil {
+	averages := s.a.strategy.Averages()
+	if s.onOwn = averages != nil && averages.OnOwn(); !s.onOwn {
+		if err := s.a.Loss().SumFloats(ctx, counts, "loss terms"); err != nil {
 			return err
 		}
 		if counts[leaves] > 0 {
-			return ShareDataError(ctx, u.a, u.dataErr)
+			return ShareDataError(ctx, s.a, s.dataErr)
 		}
 	}
 	for _, n := range counts[:leaves] {
-		u.expected += n
+		s.expected += n
 	}
 	return nil
 }
@@ -184,10 +184,10 @@ func divisor(count float64) float64 {
 	return 1
 }
 
-// evened gives each rank as many batches as any other has, where the ranks have to compute together: a rank without one
-// repeats its last, which counts nowhere. One that could not read its data has none: the window ends before ranks
+// padBatches gives each rank as many batches as any other has, where the ranks have to compute together: a rank without
+// one repeats its last, which counts nowhere. One that could not read its data has none: the window ends before ranks
 // compute.
-func (p Pass) evened(ctx context.Context, a *Accelerator, batches []*data.Batch) ([]*data.Batch, error) {
+func (o WindowOptions) padBatches(ctx context.Context, a *Accelerator, batches []*data.Batch) ([]*data.Batch, error) {
 	if !a.GathersParameters() {
 		return batches, nil
 	}
@@ -196,7 +196,7 @@ func (p Pass) evened(ctx context.Context, a *Accelerator, batches []*data.Batch)
 	if err := h.Wait(ctx); err != nil {
 		return nil, err
 	}
-	for p.DataErr == nil && len(batches) < int(most[0]) {
+	for o.DataErr == nil && len(batches) < int(most[0]) {
 		if len(batches) == 0 {
 			return nil, fmt.Errorf("accelerate: rank %d has no batch in this step where others have %d: want at least "+
 				"one to repeat, since a sharded model computes on all ranks at once", a.rank, most[0])
@@ -209,11 +209,11 @@ func (p Pass) evened(ctx context.Context, a *Accelerator, batches []*data.Batch)
 }
 
 // microBatch runs the forward and backward pass of a leaf. Its loss stays on the device, in slot.
-func (p Pass) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Tensor, expected float64, leaf int,
+func (o WindowOptions) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Tensor, expected float64, leaf int,
 	last bool) (count float64, err error) {
 	fault := tensor.Recover(func() { // the caller's loss may panic with whatever it likes
 		_, err = a.TrainCtx(b.Position).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
-			sum, n, err := p.Loss(c, b)
+			sum, n, err := o.Loss(c, b)
 			if err != nil {
 				return nil, err
 			}

@@ -87,7 +87,7 @@ func (r *run) saveUnread(err error) error {
 }
 
 // forwardBackward runs the window's micro-batches on all ranks. dataErr is why this one has none.
-func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.StepStats) (*accelerate.Update,
+func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.StepStats) (*accelerate.PendingStep,
 	error) {
 	tokens, inputs := 0, 0 // HuggingFace's main input: tokens, or pixels
 	for _, b := range w.Batches {
@@ -106,11 +106,10 @@ func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.St
 	if r.stream != nil {
 		figures = append(figures, windowShape(w.Window)...)
 	}
-	pass := accelerate.Pass{
+	u, err := r.acc.StartWindow(r.ctx, w.Batches, accelerate.WindowOptions{
 		Loss: r.trainLoss, Between: func() error { return r.fire(callbacks.SubstepEnd) }, Figures: figures,
 		DataErr: dataErr,
-	}
-	u, err := pass.Start(r.ctx, r.acc, w.Batches)
+	})
 	if err != nil {
 		return nil, r.placed(err)
 	}
@@ -167,12 +166,12 @@ func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor
 
 // update clips gradients and steps the optimizer, unless loss or gradient is not finite. All of it is queued before the
 // host waits for the numbers of the step, unless a callback asks for them.
-func (r *run) update(u *accelerate.Update, stats *callbacks.StepStats) (loss accelerate.WindowLoss, err error) {
-	if err := r.guard(func() error { return u.Clip(r.ctx, r.args.MaxGradNorm) }); err != nil {
+func (r *run) update(u *accelerate.PendingStep, stats *callbacks.StepStats) (loss accelerate.WindowLoss, err error) {
+	if err := r.tryStep(func() error { return u.Clip(r.ctx, r.args.MaxGradNorm) }); err != nil {
 		return loss, r.placed(err)
 	}
 	read := func() error {
-		return r.guard(func() error {
+		return r.tryStep(func() error {
 			n, err := u.Read(r.ctx)
 			if err != nil {
 				return r.placed(err)
@@ -195,7 +194,7 @@ func (r *run) update(u *accelerate.Update, stats *callbacks.StepStats) (loss acc
 	if err := r.callbacks.Fire(callbacks.PreOptimizerStep, e); err != nil {
 		return loss, err
 	}
-	if err := r.guard(func() error {
+	if err := r.tryStep(func() error {
 		r.opt.ScaleLR(r.schedule.Factor(r.scheduled()))
 		return u.Step(r.ctx)
 	}); err != nil {

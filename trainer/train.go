@@ -319,8 +319,8 @@ func agreed(err error) bool {
 		errors.As(err, &scale) || errors.As(err, &bad)
 }
 
-// guard turns panics of the engine and of the model into errors that name the step.
-func (r *run) guard(f func() error) error {
+// tryStep turns panics of the engine and of the model into errors that name the step.
+func (r *run) tryStep(f func() error) error {
 	var err error
 	if p := tensor.Recover(func() { err = f() }); p != nil {
 		return fmt.Errorf("trainer: step %d, rank %d: %w", r.state.GlobalStep+1, r.acc.Rank(), p)

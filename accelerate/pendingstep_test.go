@@ -48,7 +48,7 @@ type updated struct {
 	waits   []int64
 }
 
-// updates runs five steps by an Update. In the second the first micro-batch's loss is NaN and the gradients are finite;
+// updates runs five pending steps. In the second the first micro-batch's loss is NaN and the gradients are finite;
 // in the fourth the gradients are not. With byHost the optimizer does not step alone.
 func updates(t *testing.T, ranks int, set func(*args.TrainingArguments), byHost bool) []updated {
 	be := deferred.New(1)
@@ -88,7 +88,7 @@ func updates(t *testing.T, ranks int, set func(*args.TrainingArguments), byHost 
 			first := batches[0]
 			acc.Ctx().Sync()
 			before := be.HostWaits()
-			step, err := accelerate.Pass{Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
+			lossOf := func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
 				loss := m.loss(c, b)
 				if b == first && acc.Rank() == 0 {
 					switch s {
@@ -99,7 +99,8 @@ func updates(t *testing.T, ranks int, set func(*args.TrainingArguments), byHost 
 					}
 				}
 				return loss, b.Count, nil
-			}}.Start(t.Context(), acc, batches)
+			}
+			step, err := acc.StartWindow(t.Context(), batches, accelerate.WindowOptions{Loss: lossOf})
 			if err != nil {
 				return err
 			}

@@ -12,14 +12,14 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Update is the rest of an optimizer step after the last backward pass of a window: Clip, Step and Read, in this order.
-// What the device can do by itself is only queued: Read, at the end, is the one place where the host waits for it. It
-// skips a step whose loss or gradients are not finite, and one without loss terms.
+// PendingStep is the rest of an optimizer step after the last backward pass of a window: Clip, Step and Read, in this
+// order. What the device can do by itself is only queued: Read, at the end, is the one place where the host waits for
+// it. It skips a step whose loss or gradients are not finite, and one without loss terms.
 //
-// Where the device cannot, the numbers are read earlier, with the same bits in the end: losses in Pass.Start if ranks
+// Where the device cannot, the numbers are read earlier, with the same bits in the end: losses in StartWindow if ranks
 // exchange them, or if a micro-batch has no loss terms; norms in Clip where gradients are sharded, ranks step on their
 // own (local_sgd_steps), or the optimizer does not step alone (optim.Optimizer.StepsAlone).
-type Update struct {
+type PendingStep struct {
 	a        *Accelerator
 	block    *tensor.Tensor // what optim.MeasureGrads writes, and the losses of this rank's micro-batches
 	shared   windowFigures
@@ -28,7 +28,7 @@ type Update struct {
 	layout   samplers.Layout
 	expected float64 // loss terms by the collators, of all ranks: what passes divide by before losses are known
 	onOwn    bool
-	dataErr  error // Pass.DataErr
+	dataErr  error // WindowOptions.DataErr
 
 	numbers   Numbers
 	maxNorm   float64
@@ -52,129 +52,129 @@ type Numbers struct {
 }
 
 // canWait reports whether nobody needs the losses before the end of the step.
-func (u *Update) canWait() bool {
-	if u.a.Loss().group != nil {
+func (s *PendingStep) canWait() bool {
+	if s.a.Loss().group != nil {
 		return false
 	}
-	for i := range u.batches {
-		if leaf := u.layout.Leaf(i); u.batches[i].Leaf < 0 || u.shared.all[2*leaf+1] <= 0 {
+	for i := range s.batches {
+		if leaf := s.layout.Leaf(i); s.batches[i].Leaf < 0 || s.shared.all[2*leaf+1] <= 0 {
 			return false
 		}
 	}
-	return len(u.batches) > 0
+	return len(s.batches) > 0
 }
 
 // takeLosses enters the losses of this rank's micro-batches.
-func (u *Update) takeLosses(sums []float64) error {
+func (s *PendingStep) takeLosses(sums []float64) error {
 	for i, sum := range sums {
-		if u.batches[i].Leaf < 0 {
+		if s.batches[i].Leaf < 0 {
 			continue
 		}
-		leaf := u.layout.Leaf(i)
-		if err := u.shared.setSum(leaf, sum); err != nil {
-			return &MicroBatchError{Rank: u.a.rank, Leaf: leaf, Err: err}
+		leaf := s.layout.Leaf(i)
+		if err := s.shared.setSum(leaf, sum); err != nil {
+			return &MicroBatchError{Rank: s.a.rank, Leaf: leaf, Err: err}
 		}
 	}
 	return nil
 }
 
 // readLosses waits for the device and tells the other ranks.
-func (u *Update) readLosses(ctx context.Context) error {
-	if u.summed {
+func (s *PendingStep) readLosses(ctx context.Context) error {
+	if s.summed {
 		return nil
 	}
-	sums := tensor.ToSlice[float64](u.a.ctx.NoGrad(), u.block)[tensor.ClipLen:]
-	if err := u.takeLosses(sums); err != nil {
+	sums := tensor.ToSlice[float64](s.a.ctx.NoGrad(), s.block)[tensor.ClipLen:]
+	if err := s.takeLosses(sums); err != nil {
 		return err
 	}
-	counted := u.shared.total().Count
-	if err := u.a.Loss().SumFloats(ctx, u.shared.all, "losses of a step"); err != nil {
+	counted := s.shared.total().Count
+	if err := s.a.Loss().SumFloats(ctx, s.shared.all, "losses of a step"); err != nil {
 		return err
 	}
-	if u.shared.unread() {
-		return ShareDataError(ctx, u.a, u.dataErr)
+	if s.shared.unread() {
+		return ShareDataError(ctx, s.a, s.dataErr)
 	}
-	copy(u.figures, u.shared.figures())
-	u.numbers.Loss, u.summed = u.shared.total(), true
-	if !u.onOwn {
-		counted = u.numbers.Loss.Count
+	copy(s.figures, s.shared.figures())
+	s.numbers.Loss, s.summed = s.shared.total(), true
+	if !s.onOwn {
+		counted = s.numbers.Loss.Count
 	}
-	u.a.empty = emptiness{all: u.numbers.Loss.Count == 0, own: counted == 0}
-	u.rescale(counted)
+	s.a.empty = emptiness{all: s.numbers.Loss.Count == 0, own: counted == 0}
+	s.rescale(counted)
 	return nil
 }
 
 // rescale corrects the gradients of a loss function that counts in its own way.
-func (u *Update) rescale(counted float64) {
-	done := u.rescaled
-	if u.rescaled = true; done || counted == u.expected || counted <= 0 {
+func (s *PendingStep) rescale(counted float64) {
+	done := s.rescaled
+	if s.rescaled = true; done || counted == s.expected || counted <= 0 {
 		return
 	}
-	for _, p := range u.a.Trained() {
+	for _, p := range s.a.Trained() {
 		if g := p.Grad(); g != nil {
-			tensor.ScaleInto(u.a.ctx.NoGrad(), g, divisor(u.expected)/counted)
+			tensor.ScaleInto(s.a.ctx.NoGrad(), g, divisor(s.expected)/counted)
 		}
 	}
 }
 
 // Clip is Accelerator.ClipGradNorm, which it calls where it has to wait.
-func (u *Update) Clip(ctx context.Context, maxNorm float64) error {
-	u.maxNorm, u.clipped = maxNorm, true
-	a := u.a
-	if s := a.scaler; s != nil {
-		u.numbers.LossScale = s.Scale
+func (s *PendingStep) Clip(ctx context.Context, maxNorm float64) error {
+	s.maxNorm, s.clipped = maxNorm, true
+	a := s.a
+	if scaler := a.scaler; scaler != nil {
+		s.numbers.LossScale = scaler.Scale
 	}
 	if !a.strategy.Local() || a.opt == nil || !a.opt.StepsAlone() ||
-		u.summed && (a.empty.all || !finite(u.meanLoss())) {
-		if err := u.readLosses(ctx); err != nil {
+		s.summed && (a.empty.all || !finite(s.meanLoss())) {
+		if err := s.readLosses(ctx); err != nil {
 			return a.reject(err)
 		}
 		norm, err := a.ClipGradNorm(ctx, maxNorm)
 		if err != nil {
 			return a.reject(err)
 		}
-		u.know(norm)
+		s.know(norm)
 		return nil
 	}
 	defer a.trace.Region(a.rank, "clip")()
 	c := a.ctx.NoGrad()
 	var losses *tensor.Tensor
-	if !u.summed {
-		losses = tensor.Slice(c, u.block, 0, tensor.ClipLen, tensor.ClipLen+len(u.batches))
+	if !s.summed {
+		losses = tensor.Slice(c, s.block, 0, tensor.ClipLen, tensor.ClipLen+len(s.batches))
 	}
-	clip := tensor.Slice(c, u.block, 0, 0, tensor.ClipLen)
+	clip := tensor.Slice(c, s.block, 0, 0, tensor.ClipLen)
 	optim.MeasureGrads(c, clip, a.Trained(), losses, maxNorm, a.scaler.factor())
-	u.onDevice = true
+	s.onDevice = true
 	return nil
 }
 
 // meanLoss is 0 of no terms, which are finite.
-func (u *Update) meanLoss() float64 {
-	if u.numbers.Loss.Count == 0 {
+func (s *PendingStep) meanLoss() float64 {
+	if s.numbers.Loss.Count == 0 {
 		return 0
 	}
-	return u.numbers.Loss.Mean()
+	return s.numbers.Loss.Mean()
 }
 
 // know enters the norm, behind the losses.
-func (u *Update) know(norm float64) {
-	n, loss := &u.numbers, finite(u.meanLoss())
+func (s *PendingStep) know(norm float64) {
+	n, loss := &s.numbers, finite(s.meanLoss())
 	n.GradNorm = norm
-	n.ClipFactor = optim.ClipFactor(norm, u.maxNorm) / u.a.scaler.factor()
-	n.Empty = u.a.empty.all
+	n.ClipFactor = optim.ClipFactor(norm, s.maxNorm) / s.a.scaler.factor()
+	n.Empty = s.a.empty.all
 	n.Finite = n.Empty || loss && finite(norm)
-	n.Overflow = u.a.scaler != nil && loss && !n.Finite
-	u.known = true
+	n.Overflow = s.a.scaler != nil && loss && !n.Finite
+	s.known = true
 }
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 // Step is Accelerator.Step, unless loss or norm is not finite or there is no loss term. It follows Clip, and is
 // collective where the model is sharded.
-func (u *Update) Step(ctx context.Context) error {
-	a := u.a
-	if !u.onDevice {
-		if u.numbers.Finite || u.numbers.Overflow {
+func (s *PendingStep) Step(ctx context.Context) error {
+	a := s.a
+	if !s.onDevice {
+		if s.numbers.Finite || s.numbers.Overflow {
 			if err := a.Step(ctx); err != nil {
 				return a.reject(err)
 			}
@@ -183,49 +183,49 @@ func (u *Update) Step(ctx context.Context) error {
 	}
 	defer a.trace.collectives(a.rank, a.group)
 	defer a.trace.Region(a.rank, "optimizer")()
-	clip := tensor.Slice(a.ctx.NoGrad(), u.block, 0, 0, tensor.ClipLen)
-	a.opt.StepBy(a.ctx, clip, u.maxNorm > 0 || a.scaler.factor() != 1)
-	u.unsettled = true
+	clip := tensor.Slice(a.ctx.NoGrad(), s.block, 0, 0, tensor.ClipLen)
+	a.opt.StepBy(a.ctx, clip, s.maxNorm > 0 || a.scaler.factor() != 1)
+	s.unsettled = true
 	return nil
 }
 
 // Read waits for the device and returns the numbers of the step. It follows Clip, and comes after Step; whoever needs
 // the numbers before may call it there too, and makes the host wait there. An overflow at the smallest loss scale of
 // fp16 is a *LossScaleError, on all ranks.
-func (u *Update) Read(ctx context.Context) (Numbers, error) {
-	if !u.known {
+func (s *PendingStep) Read(ctx context.Context) (Numbers, error) {
+	if !s.known {
 		done := false
 		defer func() {
-			if !done && u.unsettled { // a kernel faulted, and the device has left out the step
-				u.unsettled = false
-				u.a.opt.TakeBack()
+			if !done && s.unsettled { // a kernel faulted, and the device has left out the step
+				s.unsettled = false
+				s.a.opt.TakeBack()
 			}
 		}()
-		all := tensor.ToSlice[float64](u.a.ctx.NoGrad(), u.block)
+		all := tensor.ToSlice[float64](s.a.ctx.NoGrad(), s.block)
 		done = true
-		if !u.summed {
-			if err := u.takeLosses(all[tensor.ClipLen:]); err != nil {
-				return Numbers{}, u.a.reject(err)
+		if !s.summed {
+			if err := s.takeLosses(all[tensor.ClipLen:]); err != nil {
+				return Numbers{}, s.a.reject(err)
 			}
-			u.numbers.Loss, u.summed = u.shared.total(), true
+			s.numbers.Loss, s.summed = s.shared.total(), true
 		}
-		u.know(all[tensor.ClipNorm])
+		s.know(all[tensor.ClipNorm])
 	}
-	if u.unsettled {
-		u.unsettled = false
-		u.settle()
+	if s.unsettled {
+		s.unsettled = false
+		s.settle()
 	}
-	if u.a.scaler != nil {
-		if err := u.a.scaler.check(&u.numbers); err != nil {
+	if s.a.scaler != nil {
+		if err := s.a.scaler.check(&s.numbers); err != nil {
 			return Numbers{}, err
 		}
 	}
-	return u.numbers, nil
+	return s.numbers, nil
 }
 
 // settle does what the host has to do for a step that the device did, or left out.
-func (u *Update) settle() {
-	a, n := u.a, &u.numbers
+func (s *PendingStep) settle() {
+	a, n := s.a, &s.numbers
 	if !n.Finite {
 		a.opt.TakeBack()
 	}
@@ -238,9 +238,9 @@ func (u *Update) settle() {
 }
 
 // Free gives up what the step keeps on the device.
-func (u *Update) Free() {
-	if u.block != nil {
-		u.block.Free()
-		u.block = nil
+func (s *PendingStep) Free() {
+	if s.block != nil {
+		s.block.Free()
+		s.block = nil
 	}
 }
