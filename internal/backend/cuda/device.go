@@ -205,15 +205,14 @@ func (d *Device) takeEvent() (cuda.Event, error) {
 	return d.dev.NewEvent()
 }
 
-// giveEvent keeps an event that nobody will wait for again.
+// giveEvent keeps an event that nobody will wait for again. One that comes after Close went with the device's context: a
+// call of the driver for it would use freed memory.
 func (d *Device) giveEvent(e cuda.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
-		_ = e.Close() // the device is gone, and with it whatever it could say
-		return
+	if !d.closed {
+		d.events = append(d.events, e)
 	}
-	d.events = append(d.events, e)
 }
 
 // event is a point in a stream.
@@ -254,6 +253,9 @@ func (d *Device) Free(b backend.Buffer) {
 	own := d.own(b)
 	if own.freed.Swap(true) {
 		panic(fmt.Sprintf("%s: buffer of %d bytes freed twice", d.name, own.n))
+	}
+	if d.isClosed() {
+		return // its memory went with the device
 	}
 	var marks []cuda.Event
 	for _, s := range own.others() {
@@ -309,6 +311,12 @@ func (b *buffer) others() []*stream {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.users
+}
+
+func (d *Device) isClosed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closed
 }
 
 func (d *Device) allStreams() []*stream {

@@ -331,7 +331,7 @@ func TestMemoryOfOthersComesBackAtAHostWait(t *testing.T) {
 	x, y := get(t, s, 4), get(t, other, 4)
 	s.Write(x, 0, one32)
 	other.Wait(s.Record())
-	release := hold(other)
+	release := hold(t, other)
 	op(other, backend.Call{Op: backend.OpCopy}, y, x)
 	d.Free(x)
 	require.NotEqual(t, x.at, get(t, s, 4).at)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 	"github.com/lockstep-ml/lockstep/internal/ptx"
@@ -20,6 +21,7 @@ type device struct {
 	users  int // guarded by driver.mu
 	mem    *ptx.Memory
 	pinned pinned
+	ended  atomic.Bool // the context is gone
 
 	capturing sync.RWMutex // held to read by whoever captures
 
@@ -47,6 +49,13 @@ func (d *device) fail(err error) {
 	defer d.mu.Unlock()
 	if d.broken == nil {
 		d.broken = err
+	}
+}
+
+// alive panics where a driver would use the memory of a context that is gone.
+func (d *device) alive() {
+	if d.ended.Load() {
+		panic("fake: a call for a context that is gone: a driver crashes here")
 	}
 }
 
@@ -154,7 +163,10 @@ func (d *device) Do(f func() error) error {
 }
 
 // NewEvent gives an event that is done until it is recorded.
-func (d *device) NewEvent() (cuda.Event, error) { return &event{d: d}, d.lost() }
+func (d *device) NewEvent() (cuda.Event, error) {
+	d.alive()
+	return &event{d: d}, d.lost()
+}
 
 // Load parses PTX. Modules that were parsed before, by any device of the process, are not parsed again.
 func (d *device) Load(text []byte) (cuda.Module, error) {

@@ -129,6 +129,7 @@ func (h *handle) Close() (err error) {
 			return
 		}
 		d.driver.devices[d.number] = nil
+		d.ended.Store(true)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		var errs []error

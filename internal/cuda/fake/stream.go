@@ -305,6 +305,7 @@ func (e *event) get() chan struct{} {
 
 // Sync waits until the work before the event is done.
 func (e *event) Sync() error {
+	e.d.alive()
 	e.d.driver.calls.Add(1)
 	if done := e.get(); done != nil {
 		<-done
@@ -314,6 +315,7 @@ func (e *event) Sync() error {
 
 // Done reports whether it is.
 func (e *event) Done() (bool, error) {
+	e.d.alive()
 	e.d.driver.calls.Add(1)
 	done := e.get()
 	if done == nil {
@@ -328,7 +330,10 @@ func (e *event) Done() (bool, error) {
 }
 
 // Close does nothing.
-func (e *event) Close() error { return nil }
+func (e *event) Close() error {
+	e.d.alive()
+	return nil
+}
 
 // Hold queues waiting for a channel, with which a test holds the stream back.
 func (s *stream) Hold(gate <-chan struct{}) {

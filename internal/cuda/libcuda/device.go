@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/internal/clib"
@@ -39,6 +40,7 @@ type device struct {
 	ctx    uintptr
 	info   cuda.Info
 	once   sync.Once
+	ended  atomic.Bool // released: its objects are gone
 
 	capturing *sync.RWMutex // of the context
 }
@@ -100,6 +102,9 @@ func (v *device) call(name string, f uintptr, args ...uintptr) error {
 func (v *device) within(f uintptr, args ...uintptr) uintptr {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	if v.ended.Load() {
+		return contextDestroyed // the driver would follow a pointer to what it freed
+	}
 	if code := clib.Call(v.d.f.ctxSetCurrent, v.ctx); int32(code) != 0 {
 		return code
 	}
@@ -219,6 +224,7 @@ func (v *device) Sync() error {
 // Close releases the context.
 func (v *device) Close() (err error) {
 	v.once.Do(func() {
+		v.ended.Store(true)
 		err = v.d.call("cuDevicePrimaryCtxRelease", v.d.f.primaryCtxRelease, uintptr(v.number))
 	})
 	return err

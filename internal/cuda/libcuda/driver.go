@@ -147,3 +147,6 @@ func (d *driver) result(name string, code uintptr) error {
 
 // notReady is what cuEventQuery says of an event that is not done.
 const notReady = 600
+
+// contextDestroyed is CUDA_ERROR_CONTEXT_IS_DESTROYED.
+const contextDestroyed = 709
