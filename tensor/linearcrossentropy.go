@@ -12,6 +12,10 @@ const (
 	headBytes = 128 << 20
 )
 
+// rowAlign is the multiple of elements that the logits' rows are apart: libraries of GPUs have their fast products for
+// rows that begin at multiples of 16 bytes alone, and a vocabulary of 50,257 tokens of two bytes has none.
+const rowAlign = 64
+
 // LinearCrossEntropy is the cross entropy of a linear layer's outputs, summed over all rows: Σᵢ CrossEntropy(x·weightᵀ
 // + bias, targets)ᵢ for x [N,K], weight [V,K], bias [V] (nil: none) and targets [N] (int32 or int64; ignoreIndex does
 // not count). The result is a scalar, in float32 (float64 for float64 operands), with the bits of the separate ops. A
@@ -32,7 +36,7 @@ func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex in
 	v := weight.shape[0]
 	x = h.x
 	rows := max(1, headBytes/max(1, v*h.stat.Size()*headRows)) * headRows // half outputs are sums of float32 first
-	z := in.empty(h.op, x.dtype, min(n, rows), v)
+	z := in.empty(h.op, x.dtype, min(n, rows), (v+rowAlign-1)/rowAlign*rowAlign).narrow(1, 0, v)
 	for lo := 0; lo < n; lo += rows {
 		m := min(rows, n-lo)
 		h.chunk(in, lo, z.narrow(0, 0, m), losses.narrow(0, lo, m), lse.narrow(0, lo, m))

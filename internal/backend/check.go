@@ -66,6 +66,27 @@ func (c *Call) WantRows(v *View) error {
 	return nil
 }
 
+// RowStride is the number of elements from a row to the next of a view whose rows are contiguous and do not overlap: of
+// any contiguous view, and of a matrix whose rows lie apart. ok is false for others.
+func (v *View) RowStride() (stride int, ok bool) {
+	rows, cols := v.Rows()
+	switch {
+	case v.Contiguous():
+		return cols, true
+	case v.NDim == 2 && (v.Stride[1] == 1 || cols == 1) && (v.Stride[0] >= cols || rows == 1):
+		return v.Stride[0], true
+	}
+	return 0, false
+}
+
+// WantRowsApart returns an error unless the view has a RowStride and is of the first input's dtype.
+func (c *Call) WantRowsApart(v *View) error {
+	if _, ok := v.RowStride(); ok && v.DType == c.In[0].DType {
+		return nil
+	}
+	return c.WantRows(v)
+}
+
 // WantVector returns an error unless the view is contiguous, has n elements and the dtype.
 func (v *View) WantVector(dt dtype.DType, n int) error {
 	if v.DType != dt || v.Numel() != n || !v.Contiguous() {

@@ -127,7 +127,8 @@ const (
 	OpCumSum // Out0[i] = Σ In0[j] over j ≤ i, or with Ints[0] = 1 over j ≥ i, added in that order; floats, int32, int64
 	// OpCrossEntropy: In0 logits [N,V], In1 targets [N] int32 or int64; Out0 loss [N], Out1 log-sum-exp [N], both in
 	// float32 (float64 for float64 logits). A target equal to Ints[0] (ignore index) gives loss 0; any other outside
-	// [0,V) is a fault. Out2 (NOut 2: none) softmax − onehot, 0 in ignored rows; it may be In0.
+	// [0,V) is a fault. Out2 (NOut 2: none) softmax − onehot, 0 in ignored rows; it may be In0. The rows of In0 and of
+	// Out2 may lie apart (see View.RowStride).
 	OpCrossEntropy
 	// OpCrossEntropyGrad: In0 logits, In1 targets, In2 log-sum-exp [N], In3 dloss [N] (dtype of log-sum-exp; may have
 	// stride 0); Out0 dlogits = (softmax − onehot)·dloss, 0 in ignored rows.
@@ -175,9 +176,9 @@ const (
 	// Products.
 
 	// OpMatMul: In0 [B…,M,K] · In1 [B…,K,N] → Out0 [B…,M,N]; equal numbers of dims ≥ 2, batch dims of Out0's size
-	// (stride 0 where broadcast), inputs strided in any way, Out0 contiguous in its last two dims. Ints[0] = 1 adds to
-	// Out0 instead of overwriting. Floats; Out0 may be float32 where both inputs are of one half type: it is then not
-	// rounded.
+	// (stride 0 where broadcast), inputs strided in any way, Out0's rows contiguous; they may lie apart. Ints[0] = 1 adds
+	// to Out0 instead of overwriting. Floats; Out0 may be float32 where both inputs are of one half type: it is then
+	// not rounded.
 	OpMatMul
 	// OpLinear: In0 x [M,K] · In1 w [K,N], strided in any way, plus In2 bias [N] (NIn 2: none), and then the op of one
 	// input and one output that Ints[0] names: OpReLU, OpGELU, OpGELUTanh or OpSiLU, or 0 for none. Out0 [M,N],

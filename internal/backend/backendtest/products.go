@@ -23,25 +23,32 @@ func matMulSamples(g *gen) {
 		batch   []int
 		m, k, n int
 		a, b    layout
+		out     layout
 	}{
-		{nil, 1, 1, 1, rowMajor, rowMajor},
-		{nil, 3, 4, 5, rowMajor, rowMajor},
-		{nil, 3, 4, 5, reversed, reversed},
-		{nil, 3, 4, 5, gapped, repeatLast},
-		{nil, 0, 4, 5, rowMajor, rowMajor},
-		{nil, 3, 0, 5, rowMajor, rowMajor},
-		{nil, 1, 300, 70, rowMajor, rowMajor},
-		{nil, 65, 130, 33, rowMajor, reversed},
-		{nil, 130, 70, 150, reversed, rowMajor},
-		{[]int{0}, 3, 4, 5, rowMajor, rowMajor},
-		{[]int{1}, 3, 4, 5, rowMajor, rowMajor},
-		{[]int{7}, 3, 4, 5, rowMajor, repeatFirst},
-		{[]int{7}, 3, 4, 5, repeatFirst, rowMajor},
-		{[]int{7}, 6, 4, 5, rowGapped, repeatFirst},
-		{[]int{2, 3}, 9, 17, 8, rowMajor, reversed},
-		{[]int{3, 2}, 9, 17, 8, reversed, gapped},
-		{[]int{2, 1, 3}, 4, 3, 5, gapped, repeatFirst},
-		{[]int{2}, 170, 170, 170, rowMajor, rowMajor},
+		{nil, 1, 1, 1, rowMajor, rowMajor, rowMajor},
+		{nil, 3, 4, 5, rowMajor, rowMajor, rowMajor},
+		{nil, 3, 4, 5, reversed, reversed, rowMajor},
+		{nil, 3, 4, 5, gapped, repeatLast, rowMajor},
+		{nil, 0, 4, 5, rowMajor, rowMajor, rowMajor},
+		{nil, 3, 0, 5, rowMajor, rowMajor, rowMajor},
+		{nil, 1, 300, 70, rowMajor, rowMajor, rowMajor},
+		{nil, 65, 130, 33, rowMajor, reversed, rowMajor},
+		{nil, 130, 70, 150, reversed, rowMajor, rowMajor},
+		{[]int{0}, 3, 4, 5, rowMajor, rowMajor, rowMajor},
+		{[]int{1}, 3, 4, 5, rowMajor, rowMajor, rowMajor},
+		{[]int{7}, 3, 4, 5, rowMajor, repeatFirst, rowMajor},
+		{[]int{7}, 3, 4, 5, repeatFirst, rowMajor, rowMajor},
+		{[]int{7}, 6, 4, 5, rowGapped, repeatFirst, rowMajor},
+		{[]int{2, 3}, 9, 17, 8, rowMajor, reversed, rowMajor},
+		{[]int{3, 2}, 9, 17, 8, reversed, gapped, rowMajor},
+		{[]int{2, 1, 3}, 4, 3, 5, gapped, repeatFirst, rowMajor},
+		{[]int{2}, 170, 170, 170, rowMajor, rowMajor, rowMajor},
+		{nil, 3, 4, 5, gapped, reversed, rowGapped},
+		{nil, 1, 4, 5, rowMajor, rowMajor, rowGapped},
+		{nil, 65, 130, 33, rowMajor, reversed, rowGapped},
+		{nil, 40, 3, 5000, rowMajor, rowMajor, rowGapped},
+		{[]int{7}, 6, 4, 5, rowMajor, repeatFirst, rowGapped},
+		{[]int{2}, 170, 170, 170, rowMajor, rowMajor, rowGapped},
 	}
 	type kind struct{ in, out dtype.DType }
 	var kinds []kind
@@ -60,10 +67,10 @@ func matMulSamples(g *gen) {
 				dt, to := of.in, of.out
 				shape := func(i, j int) []int { return append(append([]int{}, c.batch...), i, j) }
 				a, b := g.random(dt, c.a, -1, 1, shape(c.m, c.k)...), g.random(dt, c.b, -1, 1, shape(c.k, c.n)...)
-				out := output(to, rowMajor, shape(c.m, c.n)...)
+				out := output(to, c.out, shape(c.m, c.n)...)
 				want := make([]float64, out.numel())
 				if accumulate == 1 {
-					out = g.random(to, rowMajor, -1, 1, out.shape...)
+					out = g.random(to, c.out, -1, 1, out.shape...)
 					want = out.values()
 				}
 				x, y := a.values(), b.values()
@@ -76,8 +83,8 @@ func matMulSamples(g *gen) {
 				}
 				s := &sample{ins: []*operand{a, b}, outs: []*operand{out}, want: [][]float64{want}, loose: 16}
 				s.ints[0] = accumulate
-				g.add(s, "%s to %s %v %d×%d×%d %s %s accumulate %d", dt, to, c.batch, c.m, c.k, c.n, c.a.name, c.b.name,
-					accumulate)
+				g.add(s, "%s to %s %v %d×%d×%d %s %s to %s accumulate %d", dt, to, c.batch, c.m, c.k, c.n, c.a.name, c.b.name,
+					c.out.name, accumulate)
 			}
 		}
 	}

@@ -112,8 +112,8 @@ func rowSamples(g *gen, ins int, f func(out, x, y []float64)) {
 }
 
 // entropyCase is the input of a cross entropy; the target −100 is ignored.
-func (g *gen) entropyCase(dt, index dtype.DType, rows, cols int) (logits, targets *operand) {
-	logits = g.random(dt, rowMajor, -6, 6, rows, cols)
+func (g *gen) entropyCase(dt, index dtype.DType, l layout, rows, cols int) (logits, targets *operand) {
+	logits = g.random(dt, l, -6, 6, rows, cols)
 	targets = g.random(index, rowMajor, 0, float64(cols-1), rows)
 	for i := 1; i < rows; i += 3 {
 		targets.set(i, -100)
@@ -127,32 +127,36 @@ func crossEntropySamples(g *gen) {
 	for _, dt := range g.some(floating) {
 		for _, index := range []dtype.DType{dtype.Int32, dtype.Int64} {
 			for _, shape := range entropyShapes {
-				rows, cols := shape[0], shape[1]
-				logits, targets := g.entropyCase(dt, index, rows, cols)
-				loss, lse, slope := make([]float64, rows), make([]float64, rows), make([]float64, rows*cols)
-				slopes := rowsOf(slope, cols)
-				for i, x := range rowsOf(logits.values(), cols) {
-					lse[i] = logSumExp(x)
-					if k := int(targets.at(i)); k != -100 {
-						loss[i] = lse[i] - x[k]
-						softmax(slopes[i], x)
-						slopes[i][k]--
-					}
-				}
-				stat, inPlace := statistic(dt), *logits
-				inPlace.alias = 1
-				for n, out := range []*operand{nil, output(dt, rowMajor, rows, cols), &inPlace} {
-					s := &sample{ins: []*operand{logits, targets},
-						outs: []*operand{output(stat, rowMajor, rows), output(stat, rowMajor, rows)},
-						want: [][]float64{loss, lse}, loose: 2}
-					if out != nil {
-						s.outs, s.want = append(s.outs, out), append(s.want, slope)
-					}
-					s.ints[0] = -100
-					g.add(s, "%s %s %v slope %d", dt, index, shape, n)
-				}
+				g.crossEntropy(dt, index, rowMajor, shape[0], shape[1])
+				g.crossEntropy(dt, index, rowGapped, shape[0], shape[1])
 			}
 		}
+	}
+}
+
+func (g *gen) crossEntropy(dt, index dtype.DType, l layout, rows, cols int) {
+	logits, targets := g.entropyCase(dt, index, l, rows, cols)
+	loss, lse, slope := make([]float64, rows), make([]float64, rows), make([]float64, rows*cols)
+	slopes := rowsOf(slope, cols)
+	for i, x := range rowsOf(logits.values(), cols) {
+		lse[i] = logSumExp(x)
+		if k := int(targets.at(i)); k != -100 {
+			loss[i] = lse[i] - x[k]
+			softmax(slopes[i], x)
+			slopes[i][k]--
+		}
+	}
+	stat, inPlace := statistic(dt), *logits
+	inPlace.alias = 1
+	for n, out := range []*operand{nil, output(dt, rowMajor, rows, cols), output(dt, rowGapped, rows, cols), &inPlace} {
+		s := &sample{ins: []*operand{logits, targets},
+			outs: []*operand{output(stat, rowMajor, rows), output(stat, rowMajor, rows)},
+			want: [][]float64{loss, lse}, loose: 2}
+		if out != nil {
+			s.outs, s.want = append(s.outs, out), append(s.want, slope)
+		}
+		s.ints[0] = -100
+		g.add(s, "%s %s %s %dx%d slope %d", dt, index, l.name, rows, cols, n)
 	}
 }
 
@@ -162,7 +166,7 @@ func crossEntropyGradSamples(g *gen) {
 			for _, shape := range entropyShapes {
 				for _, l := range []layout{rowMajor, repeatAll} {
 					rows, cols := shape[0], shape[1]
-					logits, targets := g.entropyCase(dt, index, rows, cols)
+					logits, targets := g.entropyCase(dt, index, rowMajor, rows, cols)
 					lses := make([]float64, rows)
 					x := rowsOf(logits.values(), cols)
 					for i := range x {

@@ -46,7 +46,7 @@ func (d *Device) wantIndices(c *backend.Call, v *backend.View, n, limit int, ski
 
 func checkCrossEntropy(d *Device, c *backend.Call) {
 	rows, cols := c.In[0].Rows()
-	d.wantRows(c, &c.In[0], "input", 0)
+	d.wantRowsApart(c, &c.In[0], "input", 0)
 	d.wantIndices(c, &c.In[1], rows, cols, true, c.Ints[0])
 	sums := c.In[0].DType
 	if sums.IsHalf() {
@@ -57,7 +57,7 @@ func checkCrossEntropy(d *Device, c *backend.Call) {
 		d.wantVector(c, &c.Out[1], sums, rows, "log-sum-exp")
 	}
 	if c.NOut > 2 {
-		d.wantRows(c, &c.Out[2], "output", 2)
+		d.wantRowsApart(c, &c.Out[2], "output", 2)
 	}
 }
 
@@ -65,6 +65,8 @@ func crossEntropyRows[T float](t *task, _ *lane, lo, hi int) {
 	cols, ignore := t.n[0], t.c.Ints[0]
 	targets := indicesOf(&t.c.In[1])
 	loss := slice[T](&t.c.Out[0])
+	from, _ := t.c.In[0].RowStride()
+	to, _ := t.c.Out[2].RowStride()
 	var lses []T
 	if t.c.NOut > 1 {
 		lses = slice[T](&t.c.Out[1])
@@ -72,9 +74,9 @@ func crossEntropyRows[T float](t *task, _ *lane, lo, hi int) {
 	for i := lo; i < hi; i++ {
 		var slope []T
 		if t.c.NOut > 2 {
-			slope = row[T](&t.c.Out[2], i, cols)
+			slope = rowAt[T](&t.c.Out[2], i*to, cols)
 		}
-		lse := crossEntropyRow(&loss[i], slope, row[T](&t.c.In[0], i, cols), targets.at(i), ignore)
+		lse := crossEntropyRow(&loss[i], slope, rowAt[T](&t.c.In[0], i*from, cols), targets.at(i), ignore)
 		if lses != nil {
 			lses[i] = T(lse)
 		}
@@ -113,8 +115,10 @@ func crossEntropyRowsHalf(t *task, l *lane, lo, hi int) {
 	}
 	l.reserve(carved(4 * (cols + 1)))
 	x := carve[float32](l, cols+1)[:cols]
+	from, _ := in.RowStride()
+	to, _ := c.Out[2].RowStride()
 	for i := lo; i < hi; i++ {
-		l.p[0], l.p[1] = unsafe.Pointer(unsafe.SliceData(x)), at(in, in.Offset+i*cols)
+		l.p[0], l.p[1] = unsafe.Pointer(unsafe.SliceData(x)), at(in, in.Offset+i*from)
 		widen(c, &l.p, cols)
 		var slope []float32
 		if c.NOut > 2 {
@@ -126,7 +130,7 @@ func crossEntropyRowsHalf(t *task, l *lane, lo, hi int) {
 		}
 		if c.NOut > 2 {
 			out := &c.Out[2]
-			l.p[0], l.p[1] = at(out, out.Offset+i*cols), unsafe.Pointer(unsafe.SliceData(x))
+			l.p[0], l.p[1] = at(out, out.Offset+i*to), unsafe.Pointer(unsafe.SliceData(x))
 			down(c, &l.p, cols)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 type halfProduct struct {
 	fused       gemm.Fused[float32]
 	sums        []float32                // [M,N]
-	n           int                      // columns
+	n, ld       int                      // columns, and elements of an output from a row to the next
 	offset      int                      // of the product's element (0, 0) from the start of each output
 	widen, down block                    // conversions from the half type to float32, and back
 	finish      func(i0, i1, j0, j1 int) // t.round, bound once
@@ -32,12 +32,12 @@ func (t *task) setHalf() {
 }
 
 // beginHalf makes room for the sums of one product of [m,n], and for a bias.
-func (t *task) beginHalf(m, n int) (bias []float32) {
+func (t *task) beginHalf(m, n, ld int) (bias []float32) {
 	h := &t.half
 	t.setHalf()
 	t.parts = t.d.scratch(4 * (m*n + n))
 	all := unsafe.Slice((*float32)(t.parts.ptr), m*n+n)
-	h.sums, h.n, h.offset = all[:m*n], n, 0
+	h.sums, h.n, h.ld, h.offset = all[:m*n], n, ld, 0
 	h.fused = gemm.Fused[float32]{Finish: h.finish}
 	return all[m*n:]
 }
@@ -47,27 +47,27 @@ func (t *task) endHalf() { t.half.sums, t.half.fused = nil, gemm.Fused[float32]{
 
 // round finishes rows [i0, i1) × columns [j0, j1) of the sums.
 func (t *task) round(i0, i1, j0, j1 int) {
-	n := t.half.n
+	n, ld := t.half.n, t.half.ld
 	l := t.d.lane()
 	defer t.d.putLane(l)
-	if j1-j0 == n {
-		t.roundRun(l, i0*n, i1*n)
+	if j1-j0 == n && ld == n {
+		t.roundRun(l, i0*n, i1*n, i0*n)
 		return
 	}
 	for i := i0; i < i1; i++ {
-		t.roundRun(l, i*n+j0, i*n+j1)
+		t.roundRun(l, i*n+j0, i*n+j1, i*ld+j0)
 	}
 }
 
-// roundRun rounds sums [lo, hi) to the last output. If the task has a block function, it is applied to what was
-// rounded, and what comes of it is rounded to the first output.
-func (t *task) roundRun(l *lane, lo, hi int) {
+// roundRun rounds sums [lo, hi) to the last output, from its element to on. If the task has a block function, it is
+// applied to what was rounded, and what comes of it is rounded to the first output.
+func (t *task) roundRun(l *lane, lo, hi, to int) {
 	const piece = 4096 // stays in the first-level cache
 	h := &t.half
-	for ; lo < hi; lo += piece {
+	for ; lo < hi; lo, to = lo+piece, to+piece {
 		n := min(piece, hi-lo)
 		sums, out := unsafe.Pointer(&h.sums[lo]), &t.c.Out[t.c.NOut-1]
-		rounded := at(out, out.Offset+h.offset+lo)
+		rounded := at(out, out.Offset+h.offset+to)
 		l.p[0], l.p[1] = rounded, sums
 		h.down(t.c, &l.p, n)
 		if t.block == nil {
@@ -78,7 +78,7 @@ func (t *task) roundRun(l *lane, lo, hi int) {
 		l.p[0], l.p[1] = sums, sums
 		t.block(t.c, &l.p, n)
 		y := &t.c.Out[0]
-		l.p[0], l.p[1] = at(y, y.Offset+h.offset+lo), sums
+		l.p[0], l.p[1] = at(y, y.Offset+h.offset+to), sums
 		h.down(t.c, &l.p, n)
 	}
 }
@@ -88,7 +88,7 @@ func linearHalf[H half](t *task) {
 	c, h := t.c, &t.half
 	x, w, out := &c.In[0], &c.In[1], &c.Out[0]
 	m, n := out.Shape[0], out.Shape[1]
-	bias := t.beginHalf(m, n)
+	bias := t.beginHalf(m, n, n)
 	if c.NIn > 2 {
 		t.widenRow(bias, &c.In[2])
 		h.fused.Add, h.fused.ColStride = bias, 1
@@ -115,14 +115,14 @@ func (t *task) widenRow(dst []float32, v *backend.View) {
 // productsHalf computes products [0, batch) of half operands, one after the other on all workers.
 func productsHalf[H half](t *task, batch int) {
 	p, h := &t.product, &t.half
-	t.beginHalf(p.m, p.n)
+	t.beginHalf(p.m, p.n, p.ldc)
 	for i := range batch {
 		h.offset = p.c.offset(i)
 		if p.accumulate {
-			t.do(p.m*p.n, elementGrain, loadSums)
+			t.do(p.m, max(1, elementGrain/p.n), loadSums)
 			h.fused.Add, h.fused.RowStride, h.fused.ColStride = h.sums, p.n, 1
 		}
-		productHalf[H](t, t.d.pool, i, h.sums, &h.fused)
+		productHalf[H](t, t.d.pool, i, h.sums, p.n, &h.fused)
 	}
 	t.endHalf()
 }
@@ -134,45 +134,54 @@ func productsWide[H half](t *task, pool *parallel.Pool, lo, hi int) {
 		sums := from[float32](out, out.Offset+p.c.offset(i))
 		f := gemm.Fused[float32]{}
 		if p.accumulate {
-			f = gemm.Fused[float32]{Add: sums, RowStride: p.n, ColStride: 1}
+			f = gemm.Fused[float32]{Add: sums, RowStride: p.ldc, ColStride: 1}
 		}
-		productHalf[H](t, pool, i, sums, &f)
+		productHalf[H](t, pool, i, sums, p.ldc, &f)
 	}
 }
 
 func productsWideSerial[H half](t *task, _ *lane, lo, hi int) { productsWide[H](t, nil, lo, hi) }
 
-// loadSums widens what the output holds.
+// loadSums widens rows [lo, hi) of what the output holds.
 func loadSums(t *task, l *lane, lo, hi int) {
 	h, out := &t.half, &t.c.Out[0]
-	l.p[0], l.p[1] = unsafe.Pointer(&h.sums[lo]), at(out, out.Offset+h.offset+lo)
-	h.widen(t.c, &l.p, hi-lo)
+	for i := lo; i < hi; i++ {
+		l.p[0], l.p[1] = unsafe.Pointer(&h.sums[i*h.n]), at(out, out.Offset+h.offset+i*h.ld)
+		h.widen(t.c, &l.p, h.n)
+	}
 }
 
 // productsHalfSerial computes products [lo, hi) of half operands on one worker, with sums in its own memory.
 func productsHalfSerial[H half](t *task, l *lane, lo, hi int) {
 	p, out := &t.product, &t.c.Out[0]
-	size := p.m * p.n
-	l.reserve(4 * size)
-	sums := carve[float32](l, size)
+	runs, size := p.m, p.n // of the output
+	if p.ldc == p.n {
+		runs, size = 1, p.m*p.n
+	}
+	l.reserve(4 * p.m * p.n)
+	sums := carve[float32](l, p.m*p.n)
 	for i := lo; i < hi; i++ {
-		f, matrix := gemm.Fused[float32]{}, at(out, out.Offset+p.c.offset(i))
+		f, first := gemm.Fused[float32]{}, out.Offset+p.c.offset(i)
 		if p.accumulate {
-			l.p[0], l.p[1] = unsafe.Pointer(&sums[0]), matrix
-			t.half.widen(t.c, &l.p, size)
+			for r := range runs {
+				l.p[0], l.p[1] = unsafe.Pointer(&sums[r*size]), at(out, first+r*p.ldc)
+				t.half.widen(t.c, &l.p, size)
+			}
 			f = gemm.Fused[float32]{Add: sums, RowStride: p.n, ColStride: 1}
 		}
-		productHalf[H](t, nil, i, sums, &f)
-		l.p[0], l.p[1] = matrix, unsafe.Pointer(&sums[0])
-		t.half.down(t.c, &l.p, size)
+		productHalf[H](t, nil, i, sums, p.n, &f)
+		for r := range runs {
+			l.p[0], l.p[1] = at(out, first+r*p.ldc), unsafe.Pointer(&sums[r*size])
+			t.half.down(t.c, &l.p, size)
+		}
 	}
 }
 
-// productHalf computes the sums of product i of the batch.
-func productHalf[H half](t *task, pool *parallel.Pool, i int, sums []float32, f *gemm.Fused[float32]) {
+// productHalf computes the sums of product i of the batch, in rows of ld elements.
+func productHalf[H half](t *task, pool *parallel.Pool, i int, sums []float32, ld int, f *gemm.Fused[float32]) {
 	p, a, b := &t.product, &t.c.In[0], &t.c.In[1]
 	gemm.Widened(pool, p.m, p.n, p.k, gemm.Strided(from[H](a, a.Offset+p.a.offset(i)), p.ars, p.acs),
-		gemm.Strided(from[H](b, b.Offset+p.b.offset(i)), p.brs, p.bcs), gemm.InRows(sums, p.n), f)
+		gemm.Strided(from[H](b, b.Offset+p.b.offset(i)), p.brs, p.bcs), gemm.InRows(sums, ld), f)
 }
 
 // repeats reports whether elements of the view share memory, so that what is rounded to one would be read again as

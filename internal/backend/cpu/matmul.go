@@ -99,6 +99,9 @@ func (d *Device) product(c *backend.Call, p *product) {
 		m: out.Shape[i], n: out.Shape[j], k: a.Shape[j], accumulate: c.Ints[0] == 1,
 		ars: a.Stride[i], acs: a.Stride[j], brs: b.Stride[i], bcs: b.Stride[j], ldc: out.Shape[j],
 	}
+	if p.m > 1 && p.n > 0 {
+		p.ldc = out.Stride[i]
+	}
 	fits := a.Shape[i] == p.m && b.Shape[i] == p.k && b.Shape[j] == p.n
 	for k := range i {
 		fits = fits && a.Shape[k] == out.Shape[k] && b.Shape[k] == out.Shape[k]
@@ -109,13 +112,13 @@ func (d *Device) product(c *backend.Call, p *product) {
 	if !fits {
 		d.fault(c, "%v times %v gives no %v", a.Shape[:nd], b.Shape[:nd], out.Shape[:nd])
 	}
-	if p.m > 1 && out.Stride[i] != p.n && p.n > 0 || p.n > 1 && out.Stride[j] != 1 {
-		d.fault(c, "the output's last two dims are not contiguous: shape %v, strides %v", out.Shape[:nd],
+	if p.ldc < p.n || p.n > 1 && out.Stride[j] != 1 {
+		d.fault(c, "the output's rows are not contiguous or overlap: shape %v, strides %v", out.Shape[:nd],
 			out.Stride[:nd])
 	}
 	for k := i - 1; k >= 0; k-- { // innermost batch dim first
 		size := out.Shape[k]
-		if size != 1 && (b.Stride[k] != 0 || out.Stride[k] != p.m*p.n || a.Stride[k] != p.m*p.ars || p.accumulate &&
+		if size != 1 && (b.Stride[k] != 0 || out.Stride[k] != p.m*p.ldc || a.Stride[k] != p.m*p.ars || p.accumulate &&
 			out.Stride[k] == 0) {
 			break
 		}

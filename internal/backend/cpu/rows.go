@@ -54,6 +54,13 @@ func (d *Device) wantRows(c *backend.Call, v *backend.View, what string, i int) 
 	}
 }
 
+// wantRowsApart faults unless the view is of In[0]'s dtype and its rows are contiguous.
+func (d *Device) wantRowsApart(c *backend.Call, v *backend.View, what string, i int) {
+	if err := c.WantRowsApart(v); err != nil {
+		d.fault(c, "%s %d %v", what, i, err)
+	}
+}
+
 // wantVector faults unless the view is contiguous, has n elements and the dtype.
 func (d *Device) wantVector(c *backend.Call, v *backend.View, dt dtype.DType, n int, what string) {
 	if err := v.WantVector(dt, n); err != nil {
@@ -62,8 +69,11 @@ func (d *Device) wantVector(c *backend.Call, v *backend.View, dt dtype.DType, n 
 }
 
 // row is row i of a contiguous view with cols columns.
-func row[T any](v *backend.View, i, cols int) []T {
-	return unsafe.Slice((*T)(at(v, v.Offset+i*cols)), cols)
+func row[T any](v *backend.View, i, cols int) []T { return rowAt[T](v, i*cols, cols) }
+
+// rowAt is cols elements from an element of the view on.
+func rowAt[T any](v *backend.View, first, cols int) []T {
+	return unsafe.Slice((*T)(at(v, v.Offset+first)), cols)
 }
 
 // nearBytes is the size of rows that the second-level cache holds besides others.

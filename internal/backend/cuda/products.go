@@ -35,8 +35,8 @@ func matMul(s *stream, c *backend.Call) {
 	if !fits {
 		s.fault(c, "%v times %v gives no %v", a.Shape[:nd], b.Shape[:nd], out.Shape[:nd])
 	}
-	if m > 1 && out.Stride[i] != n && n > 0 || n > 1 && out.Stride[j] != 1 {
-		s.fault(c, "the output's last two dims are not contiguous: shape %v, strides %v", out.Shape[:nd],
+	if m > 1 && out.Stride[i] < n || n > 1 && out.Stride[j] != 1 {
+		s.fault(c, "the output's rows are not contiguous or overlap: shape %v, strides %v", out.Shape[:nd],
 			out.Stride[:nd])
 	}
 	if out.Numel() == 0 {
@@ -160,7 +160,7 @@ func joinRows(a, b, out *backend.View) {
 			continue
 		}
 		rows := out.Shape[i]
-		if b.Stride[k] != 0 || out.Stride[k] != rows*out.Shape[i+1] || a.Stride[k] != rows*a.Stride[i] ||
+		if b.Stride[k] != 0 || out.Stride[k] != rows*out.Stride[i] || a.Stride[k] != rows*a.Stride[i] ||
 			!byRows(rows*size, a.Shape[i+1], a.Stride[i], a.Stride[i+1]) &&
 				!byRows(a.Shape[i+1], rows*size, a.Stride[i+1], a.Stride[i]) {
 			break
@@ -225,8 +225,11 @@ func (s *stream) product(a, b, out *backend.View, count int, strides [3]int, acc
 // describe is a product without an epilogue.
 func (s *stream) describe(a, b, out *backend.View, count int, strides [3]int) (cuda.Product, cuda.Operands) {
 	left, right := s.factorOf(b), s.factorOf(a)
-	n := out.Shape[out.NDim-1]
-	d := cuda.Matrix{Type: dataTypes[out.DType], Rows: n, Cols: out.Shape[out.NDim-2], LD: n, Batch: count}
+	i, n := out.NDim-2, out.Shape[out.NDim-1]
+	d := cuda.Matrix{Type: dataTypes[out.DType], Rows: n, Cols: out.Shape[i], LD: n, Batch: count}
+	if d.Cols > 1 {
+		d.LD = out.Stride[i]
+	}
 	if count > 1 {
 		d.Stride = strides[2]
 	}

@@ -52,6 +52,13 @@ func (s *stream) wantRows(c *backend.Call, v *backend.View, what string, i int) 
 	}
 }
 
+// wantRowsApart faults unless the view is of the first input's dtype and its rows are contiguous.
+func (s *stream) wantRowsApart(c *backend.Call, v *backend.View, what string, i int) {
+	if err := c.WantRowsApart(v); err != nil {
+		s.fault(c, "%s %d %v", what, i, err)
+	}
+}
+
 // wantVector faults unless the view is contiguous, has n elements and the dtype.
 func (s *stream) wantVector(c *backend.Call, v *backend.View, dt dtype.DType, n int, what string) {
 	if err := v.WantVector(dt, n); err != nil {
@@ -159,14 +166,17 @@ func crossEntropy(s *stream, c *backend.Call) {
 	s.wantFloat(c)
 	rows, cols := c.In[0].Rows()
 	stat := statistic(c.In[0].DType)
-	s.wantRows(c, &c.In[0], "input", 0)
+	s.wantRowsApart(c, &c.In[0], "input", 0)
 	s.wantIndices(c, &c.In[1], rows)
 	s.wantVector(c, &c.Out[0], stat, rows, "loss")
 	if c.NOut > 1 {
 		s.wantVector(c, &c.Out[1], stat, rows, "log-sum-exp")
 	}
+	from, _ := c.In[0].RowStride()
+	to := 0
 	if c.NOut > 2 {
-		s.wantVector(c, &c.Out[2], c.In[0].DType, rows*cols, "slope")
+		s.wantRowsApart(c, &c.Out[2], "slope", 2)
+		to, _ = c.Out[2].RowStride()
 	}
 	if rows == 0 {
 		return
@@ -179,6 +189,8 @@ func crossEntropy(s *stream, c *backend.Call) {
 	a.ptr(s.result(c, 2))
 	a.i32(rows)
 	a.i32(cols)
+	a.i64(from)
+	a.i64(to)
 	a.i64(c.Ints[0])
 	s.packFault(&a, c)
 	s.rowKernel(c, "cross_entropy_"+suffix(c.In[0].DType), &a)

@@ -124,15 +124,15 @@ template <typename T> DEVICE void log_softmax_grad(const T *y, const T *dy, T *d
   }
 }
 
-// cross_entropy sets loss, unless they are null the log-sum-exp and the slope, which may be x. A bad target is a fault,
-// and its row one to ignore.
+// cross_entropy sets loss, unless they are null the log-sum-exp and the slope, which may be x. Rows of x and of slope
+// are so many elements apart. A bad target is a fault, and its row one to ignore.
 template <typename T>
 DEVICE void cross_entropy(const T *x, Indices targets, Wide<T> *loss, Wide<T> *lses, T *slope, int n, int cols,
-                             i64 ignore, FaultBlock *block, u32 op) {
+                          i64 x_stride, i64 slope_stride, i64 ignore, FaultBlock *block, u32 op) {
   typedef Wide<T> A;
   int row = row_index();
   if (row >= n) return;
-  x += (i64)row * cols;
+  x += row * x_stride;
   i64 k = targets[row];
   Range range{cols, 1, ignore};
   if (range.bad(k)) {
@@ -150,7 +150,7 @@ DEVICE void cross_entropy(const T *x, Indices targets, Wide<T> *loss, Wide<T> *l
     if (lses) lses[row] = (A)lse;
   }
   if (!slope) return;
-  slope += (i64)row * cols;
+  slope += row * slope_stride;
   A f = (A)(1 / sum);
   bool in = aligned16(x), out = aligned16(slope);
   for (int c = threadIdx.x; c < chunks_of(cols, CHUNK<T>); c += blockDim.x) {
@@ -206,9 +206,10 @@ DEVICE void cross_entropy_grad(const T *x, Indices targets, const Wide<T> *lses,
     log_softmax_grad<T>(y, dy, dx, n, cols);                                                                          \
   }                                                                                                                   \
   KERNEL cross_entropy_##S(const T *x, const void *targets, int wide, Wide<T> *loss,                                  \
-                                               Wide<T> *lse, T *slope, int n, int cols, i64 ignore,                   \
-                                               FaultBlock *block, u32 op) {                                           \
-    cross_entropy<T>(x, Indices{targets, wide}, loss, lse, slope, n, cols, ignore, block, op);                        \
+                                               Wide<T> *lse, T *slope, int n, int cols, i64 x_stride,                 \
+                                               i64 slope_stride, i64 ignore, FaultBlock *block, u32 op) {             \
+    cross_entropy<T>(x, Indices{targets, wide}, loss, lse, slope, n, cols, x_stride, slope_stride, ignore, block,     \
+                     op);                                                                                             \
   }                                                                                                                   \
   KERNEL cross_entropy_grad_##S(const T *x, const void *targets, int wide, const Wide<T> *lse,                        \
                                                     const Wide<T> *dloss, i64 stride, T *dx, int n, int cols,         \
