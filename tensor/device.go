@@ -18,12 +18,15 @@ import (
 // Device is where tensors live and kernels run.
 type Device struct {
 	be      backend.Backend
+	traits  backend.Traits
 	lacking *lacking     // nil: the backend has all kernels
 	mu      sync.RWMutex // held for writing while the backend closes
 	closed  bool
 }
 
-func newDevice(be backend.Backend) *Device { return &Device{be: be, lacking: lackingOf(be)} }
+func newDevice(be backend.Backend) *Device {
+	return &Device{be: be, traits: backend.TraitsOf(be), lacking: lackingOf(be)}
+}
 
 var defaultCPU = sync.OnceValue(func() *Device { return newDevice(cpu.Default()) })
 

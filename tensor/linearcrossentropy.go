@@ -4,17 +4,15 @@ package tensor
 
 import "github.com/lockstep-ml/lockstep/internal/backend"
 
-// The logits of LinearCrossEntropy exist for so many rows at a time as fit into headBytes, a multiple of headRows. A
-// product sums 256 rows at a time in registers: in pieces of as many, the weight's gradient has the bits of a sum over
-// all rows at once.
+// The logits of LinearCrossEntropy exist for so many rows at a time as fit into headBytes, or into a headShare of the
+// memory of a device that has its own; a multiple of headRows. A product of the host sums 256 rows at a time in
+// registers: in pieces of as many, the weight's gradient has the bits of a sum over all rows at once. A device's library
+// sums in its own order, which these numbers are part of: they follow from the device's model, as its other bits do.
 const (
 	headRows  = 256
 	headBytes = 128 << 20
+	headShare = 64
 )
-
-// rowAlign is the multiple of elements that the logits' rows are apart: libraries of GPUs have their fast products for
-// rows that begin at multiples of 16 bytes alone, and a vocabulary of 50,257 tokens of two bytes has none.
-const rowAlign = 64
 
 // LinearCrossEntropy is the cross entropy of a linear layer's outputs, summed over all rows: Σᵢ CrossEntropy(x·weightᵀ
 // + bias, targets)ᵢ for x [N,K], weight [V,K], bias [V] (nil: none) and targets [N] (int32 or int64; ignoreIndex does
@@ -33,10 +31,11 @@ func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex in
 	in := c.enter() // for the outputs
 	defer in.leave(nil)
 	in.grad = false
-	v := weight.shape[0]
 	x = h.x
-	rows := max(1, headBytes/max(1, v*h.stat.Size()*headRows)) * headRows // half outputs are sums of float32 first
-	z := in.empty(h.op, x.dtype, min(n, rows), (v+rowAlign-1)/rowAlign*rowAlign).narrow(1, 0, v)
+	h.pad(in)
+	room := max(headBytes, int(c.eng.dev.traits.Memory/headShare))
+	rows := max(1, room/max(1, h.outputs*h.stat.Size()*headRows)) * headRows // half outputs are sums of float32 first
+	z := in.empty(h.op, x.dtype, min(n, rows), h.outputs)
 	for lo := 0; lo < n; lo += rows {
 		m := min(rows, n-lo)
 		h.chunk(in, lo, z.narrow(0, 0, m), losses.narrow(0, lo, m), lse.narrow(0, lo, m))
@@ -46,6 +45,18 @@ func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex in
 	return total
 }
 
+// pad gives the weight the rows of zeros that outputs counts.
+func (h *head) pad(c *Ctx) {
+	v := h.weight.shape[0]
+	if v == h.outputs {
+		return
+	}
+	w := c.empty(h.op, h.weight.dtype, h.outputs, h.weight.shape[1])
+	c.launch(backend.OpCopy, w.narrow(0, 0, v), h.weight)
+	c.fill(w.narrow(0, v, h.outputs-v), 0)
+	h.weight = w
+}
+
 // head is one LinearCrossEntropy: operands, and the gradients of the sum that are wanted, nil where not. Those of
 // weight and bias add up over the chunks in stat, that of x has x's dtype.
 type head struct {
@@ -53,8 +64,12 @@ type head struct {
 	x, weight, bias, targets *Tensor // weight and bias in the dtype of x: under Autocast lower copies
 	ignore                   attrs
 	stat                     DType
-	ins                      []*Tensor
-	dx, dw, db               *Tensor
+	// columns of the logits: V, or more where products of that size would be slow. Those beyond V have rows of zeros in
+	// weight, are 0 themselves, and no loss sees them.
+	outputs    int
+	classes    int // V
+	ins        []*Tensor
+	dx, dw, db *Tensor
 }
 
 func newHead(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *head {
@@ -80,23 +95,30 @@ func newHead(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *head {
 	}
 	x = Contiguous(c, x)
 	ins[0] = x
+	outputs, align := weight.shape[0], c.eng.dev.traits.Align
+	if align > 0 && x.dtype.IsHalf() && bias == nil {
+		outputs = (outputs + align - 1) / align * align
+	}
 	return &head{op: op, x: x, weight: weight, bias: bias, targets: c.materialize(op, targets),
-		ignore: ints(ignoreIndex), stat: statDType(x), ins: ins}
+		ignore: ints(ignoreIndex), stat: statDType(x), outputs: outputs,
+		classes: weight.shape[0], ins: ins}
 }
 
 // prepareGrads allocates the gradients that backward will want.
 func (h *head) prepareGrads(c *Ctx) {
-	wanted := func(t *Tensor, dt DType) *Tensor {
+	wanted := func(t *Tensor, dt DType, shape ...int) *Tensor {
 		if !c.grad || !t.takesPart() {
 			return nil
 		}
-		g := c.empty(h.op, dt, t.Shape()...)
+		g := c.empty(h.op, dt, shape...)
 		if h.x.shape[0] == 0 {
 			c.fill(g, 0)
 		}
 		return g
 	}
-	h.dx, h.dw, h.db = wanted(h.x, h.x.dtype), wanted(h.ins[1], h.stat), wanted(h.ins[2], h.stat)
+	n, k := h.x.shape[0], h.x.shape[1]
+	h.dx, h.dw = wanted(h.x, h.x.dtype, n, k), wanted(h.ins[1], h.stat, h.outputs, k)
+	h.db = wanted(h.ins[2], h.stat, h.outputs)
 }
 
 // chunk computes the losses of the rows from lo on, and adds their part of the gradients. z is memory for their
@@ -106,6 +128,7 @@ func (h *head) chunk(c *Ctx, lo int, z, losses, lse *Tensor) {
 	defer c.leave(nil)
 	m := z.shape[0]
 	x, targets := h.x.narrow(0, lo, m), h.targets.narrow(0, lo, m)
+	logits := z.narrow(1, 0, h.classes)
 	product := attrs{}
 	if h.bias != nil {
 		c.elementwise(backend.OpCopy, &attrs{}, z, h.bias)
@@ -113,11 +136,11 @@ func (h *head) chunk(c *Ctx, lo int, z, losses, lse *Tensor) {
 	}
 	c.launchAttrs(backend.OpMatMul, &product, z, x, swapLast(h.weight))
 	if h.dx == nil && h.dw == nil && h.db == nil {
-		c.launchMulti(backend.OpCrossEntropy, &h.ignore, []*Tensor{losses}, z, targets)
+		c.launchMulti(backend.OpCrossEntropy, &h.ignore, []*Tensor{losses}, logits, targets)
 		return
 	}
 	// z is its own gradient from here on
-	c.launchMulti(backend.OpCrossEntropy, &h.ignore, []*Tensor{losses, lse, z}, z, targets)
+	c.launchMulti(backend.OpCrossEntropy, &h.ignore, []*Tensor{losses, lse, logits}, logits, targets)
 	if h.dx != nil {
 		c.launch(backend.OpMatMul, h.dx.narrow(0, lo, m), z, h.weight)
 	}
@@ -148,6 +171,9 @@ func (c *Ctx) convert(op string, x *Tensor, dt DType) *Tensor {
 // record makes total the result. Its node holds the gradients, which no scope owns, until it is run or dropped.
 func (h *head) record(c *Ctx, total *Tensor) {
 	grads := []*Tensor{h.dx, h.dw, h.db}
+	if h.dw != nil {
+		grads[1] = h.dw.narrow(0, 0, h.classes)
+	}
 	c.record(h.op, []*Tensor{total}, h.ins, grads, func(b *Back) {
 		for i, g := range grads {
 			if g == nil || !b.Need(i) {

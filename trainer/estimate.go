@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-ml/lockstep/comm/fake"
 	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/backend/meta"
 	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/models"
@@ -48,18 +49,20 @@ type MemoryEstimate struct {
 
 // EstimateMemory trains for two steps on a device without values (tensor.NewMeta), which allocates what a real run
 // would and computes nothing, and reports the memory in use. model creates the model on it; batch creates a batch of
-// the given number of samples, which is a's per_device_train_batch_size. ranks is the number of ranks of the real run,
-// on which the accumulation depends. If a's fsdp or zero_stage spreads the model over them, the first of the ranks is
+// the given number of samples, which is a's per_device_train_batch_size. on is the device of the real run, nil for the
+// CPU: on a GPU some ops take more memory to take less time. ranks is the number of its ranks, on which the accumulation
+// depends. If a's fsdp or zero_stage spreads the model over them, the first of the ranks is
 // gone through as it is: buffers, borders of cells, what comes and goes; ranks gather, and share no memory. It writes
 // no file and waits for no other process.
-func EstimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init) (models.Model, error),
-	batch func(c *tensor.Ctx, samples int) *data.Batch) (*MemoryEstimate, error) {
+func EstimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int,
+	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
+) (*MemoryEstimate, error) {
 	sharded := ranks > 1 && a.ShardStrategy() != args.NoShard
 	if a.OffloadParams == args.OffloadDisk && !sharded {
 		return nil, errors.New("trainer: estimate of memory: offload_params disk without sharded parameters is not " +
 			"estimated: want fsdp full_shard or zero_stage 3 on several ranks, or none")
 	}
-	e, err := estimateMemory(a, ranks, sharded, model, batch)
+	e, err := estimateMemory(a, on, ranks, sharded, model, batch)
 	if err == nil {
 		e.offload(a)
 	}
@@ -68,13 +71,14 @@ func EstimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init
 
 // EstimateSharedMemory is EstimateMemory under full_shard for ranks of one host that have the parameters once, in
 // memory that they share. A rank's part of that counts.
-func EstimateSharedMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init) (models.Model, error),
-	batch func(c *tensor.Ctx, samples int) *data.Batch) (*MemoryEstimate, error) {
+func EstimateSharedMemory(a *args.TrainingArguments, on *tensor.Device, ranks int,
+	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
+) (*MemoryEstimate, error) {
 	b, each, err := sharing(a, ranks)
 	if err != nil {
 		return nil, err
 	}
-	e, err := EstimateMemory(b, ranks, model, batch)
+	e, err := EstimateMemory(b, on, ranks, model, batch)
 	if err != nil || each == 1 {
 		return e, err
 	}
@@ -118,8 +122,9 @@ func (e *MemoryEstimate) offload(a *args.TrainingArguments) {
 	}
 }
 
-func estimateMemory(a *args.TrainingArguments, ranks int, sharded bool, model func(in *nn.Init) (models.Model, error),
-	batch func(c *tensor.Ctx, samples int) *data.Batch, opts ...Option) (*MemoryEstimate, error) {
+func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int, sharded bool,
+	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
+	opts ...Option) (*MemoryEstimate, error) {
 	gas, err := a.AccumulationSteps(ranks)
 	if err != nil {
 		return nil, err
@@ -134,6 +139,9 @@ func estimateMemory(a *args.TrainingArguments, ranks int, sharded bool, model fu
 		sharded = each > 1 || ranks == 1
 	}
 	counter := meta.New()
+	if on != nil {
+		counter = meta.Like(backend.TraitsOf(joint.Backend(on)))
+	}
 	dev := joint.Device[*tensor.Device](counter)
 	defer dev.Close()
 	var m models.Model

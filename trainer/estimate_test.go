@@ -62,7 +62,7 @@ func TestEstimateMemory(t *testing.T) {
 			}
 			t.Setenv("RANK", "1") // of a launcher, which an estimate does not care about
 			t.Setenv("WORLD_SIZE", "2")
-			got, err := trainer.EstimateMemory(a, 1, func(in *nn.Init) (models.Model, error) {
+			got, err := trainer.EstimateMemory(a, nil, 1, func(in *nn.Init) (models.Model, error) {
 				return gpt2.New(in.As(dt), k.cfg)
 			}, example(t, k.cfg))
 			require.NoError(t, err)
@@ -126,7 +126,7 @@ func TestEstimateOfShardedMemory(t *testing.T) {
 		a := args.Default(out)
 		a.PerDeviceTrainBatchSize = 2
 		set(a)
-		e, err := trainer.EstimateMemory(a, ranks, func(in *nn.Init) (models.Model, error) {
+		e, err := trainer.EstimateMemory(a, nil, ranks, func(in *nn.Init) (models.Model, error) {
 			return gpt2.New(in, cfg)
 		}, example(t, cfg))
 		require.NoError(t, err)
@@ -196,7 +196,7 @@ func TestEstimateOfSharedMemory(t *testing.T) {
 		a := args.Default(out)
 		a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy, a.NumReplicas, a.BF16 = 1, 3, args.StrategyNo, 2, bf16
 		a.FSDP, a.SkipMemoryMetrics, a.DDPBucketCapMB = []string{"full_shard"}, false, 1
-		e, err := trainer.EstimateSharedMemory(a, 2, func(in *nn.Init) (models.Model, error) {
+		e, err := trainer.EstimateSharedMemory(a, nil, 2, func(in *nn.Init) (models.Model, error) {
 			return gpt2.New(in, cfg)
 		}, example(t, cfg))
 		require.NoError(t, err)

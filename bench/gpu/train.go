@@ -198,7 +198,7 @@ func (t *training) run() (rate float64, err error) {
 	rate = t.perStep / stats.Median(w.seconds[len(w.seconds)/3:])
 	result(t.row, rate, t.unit)
 	result(t.row+"_memory", float64(d.MemStats().Peak)/(1<<30), "GiB")
-	estimate, err := trainer.EstimateMemory(a, 1, t.model, t.batch)
+	estimate, err := trainer.EstimateMemory(a, d, 1, t.model, t.batch)
 	if err != nil {
 		return 0, err
 	}

@@ -148,8 +148,12 @@ func (s *estimateSettings) estimate(a *args.TrainingArguments, config []byte) (*
 	if !ok {
 		return nil, fmt.Errorf("model_type %s does not describe its batches (models.Example)", model.ModelType())
 	}
+	on, err := device(a.Device)
+	if err != nil {
+		return nil, err
+	}
 	batch := func(c *tensor.Ctx, n int) *data.Batch { return example.ExampleBatch(c, n, s.Length) }
-	e, err := trainer.EstimateMemory(a, s.Ranks, fresh, batch)
+	e, err := trainer.EstimateMemory(a, on, s.Ranks, fresh, batch)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +165,7 @@ func (s *estimateSettings) estimate(a *args.TrainingArguments, config []byte) (*
 		b := a.Clone()
 		b.FSDP, b.ZeroStage, b.DPReplicateSize = nil, 0, 0
 		way.set(b)
-		e, err := trainer.EstimateMemory(b, s.Ranks, fresh, batch)
+		e, err := trainer.EstimateMemory(b, on, s.Ranks, fresh, batch)
 		if err != nil {
 			return nil, err
 		}
@@ -172,12 +176,29 @@ func (s *estimateSettings) estimate(a *args.TrainingArguments, config []byte) (*
 	}
 	b := a.Clone()
 	b.DPReplicateSize = 0
-	e, err = trainer.EstimateSharedMemory(b, s.Ranks, fresh, batch)
+	e, err = trainer.EstimateSharedMemory(b, on, s.Ranks, fresh, batch)
 	if err != nil {
 		return nil, err
 	}
 	all.Strategies = append(all.Strategies, strategyEstimate{"full_shard, shared", e})
 	return all, nil
+}
+
+// device opens the device that a run of the argument would take first; nil is the CPU.
+func device(name string) (*tensor.Device, error) {
+	if name == "" {
+		name = "cuda"
+		if !slices.Contains(tensor.DeviceNames(), name+":0") {
+			name = "cpu"
+		}
+	}
+	if name == "cpu" {
+		return nil, nil
+	}
+	if slices.Contains(tensor.DeviceNames(), name+":0") {
+		name += ":0"
+	}
+	return tensor.OpenDevice(name)
 }
 
 // showEstimate prints the estimate as a table.

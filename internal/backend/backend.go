@@ -152,6 +152,23 @@ type Flag struct {
 	Offset int
 }
 
+// Traits are what a device wants of the tensors that package tensor makes for itself. The zero value is a host's.
+type Traits struct {
+	// Align is the number of elements of which the sizes of half matrices should be multiples: products of others take
+	// several times as long. 0: any size will do.
+	Align int
+	// Memory is the size of the memory that is the device's own; 0: it computes in the host's.
+	Memory int64
+}
+
+// TraitsOf asks a backend for its traits.
+func TraitsOf(be Backend) Traits {
+	if b, ok := be.(interface{ Traits() Traits }); ok {
+		return b.Traits()
+	}
+	return Traits{}
+}
+
 // ManyLauncher is a Stream that takes many calls of one op at once. Calls of a list write to different memory, and none
 // reads what another writes, so that they may run in one kernel, in any order.
 type ManyLauncher interface {

@@ -68,11 +68,16 @@ func texts(n int) data.Source {
 
 func newGPT2(t *testing.T, dt tensor.DType) *gpt2.Model {
 	t.Helper()
+	return newGPT2In(t, nn.NewInit(tensor.CPU(), 1).As(dt))
+}
+
+func newGPT2In(t *testing.T, in *nn.Init) *gpt2.Model {
+	t.Helper()
 	cfg := gpt2.DefaultConfig()
 	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = vocabulary, 12, 32, 2, 2
 	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = 0.1, 0.1, 0.1
 	cfg.BosTokenID, cfg.EosTokenID = nil, nil
-	m, err := gpt2.New(nn.NewInit(tensor.CPU(), 1).As(dt), cfg)
+	m, err := gpt2.New(in, cfg)
 	require.NoError(t, err)
 	return m
 }

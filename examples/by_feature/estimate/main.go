@@ -45,7 +45,7 @@ func run(_ context.Context, p *program.Process) error {
 		a := args.Default("out/estimate") // nothing is written there
 		a.PerDeviceTrainBatchSize = 1
 		way.set(a)
-		e, err := trainer.EstimateMemory(a, ranks, model, batch)
+		e, err := trainer.EstimateMemory(a, nil, ranks, model, batch)
 		if err != nil {
 			return err
 		}

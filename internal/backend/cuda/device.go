@@ -119,6 +119,9 @@ func (d *Device) Launches() int64 { return d.counters.launches.Load() + d.counte
 // DeviceAllocs is how often the driver was asked for device memory so far.
 func (d *Device) DeviceAllocs() int64 { return d.mem.segments.Load() }
 
+// Traits: the library has its fast half products for rows and sizes of multiples of 16 bytes alone.
+func (d *Device) Traits() backend.Traits { return backend.Traits{Align: 64, Memory: d.info.Memory} }
+
 // Supports is true of every op that has a launcher: each has kernels for all dtypes of its contract.
 func (d *Device) Supports(op backend.Op, _ dtype.DType) bool {
 	return op < backend.NumOps && launchers[op] != nil

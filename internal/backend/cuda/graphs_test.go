@@ -23,9 +23,7 @@ var patient = Graphs{Patience: -1}
 // withGraphs opens a device of which streams use graphs in a certain way.
 func withGraphs(t *testing.T, g Graphs, o fake.Options) *Device {
 	t.Helper()
-	if TestDriver(o).Version() != "fake" {
-		t.Skip("for the fake: it counts what a device is asked for")
-	}
+	fakeAlone(t, "it counts what a device is asked for")
 	d := fakeDevice(t, o)
 	d.SetGraphs(g)
 	return d

@@ -29,6 +29,14 @@ func fakeDevice(t *testing.T, o fake.Options) *Device {
 	return d
 }
 
+// fakeAlone skips a test on a real device, with the reason.
+func fakeAlone(t *testing.T, because string) {
+	t.Helper()
+	if TestDriver(fake.Options{}).Version() != "fake" {
+		t.Skip("for the fake: " + because)
+	}
+}
+
 // newStream is a stream with its parts in view.
 func newStream(d *Device) *stream { return d.NewStream().(*stream) }
 
@@ -96,6 +104,7 @@ func requests(t *testing.T, d *Device, seed uint64, see func(s *stream, live []*
 }
 
 func TestTheSameRequestsGetTheSameAddresses(t *testing.T) {
+	fakeAlone(t, "where a driver's memory begins is its own affair")
 	var first []cuda.Ptr
 	for round := range 2 {
 		var at []cuda.Ptr
@@ -199,6 +208,7 @@ func TestMemoryOfSeveralStreams(t *testing.T) {
 }
 
 func TestOutOfMemory(t *testing.T) {
+	fakeAlone(t, "its memory is small")
 	d := fakeDevice(t, fake.Options{Memory: 64 << 20})
 	one, two := newStream(d), newStream(d)
 	a, b := get(t, one, 20<<20), get(t, one, 20<<20)

@@ -17,12 +17,19 @@ import (
 
 // Device counts memory.
 type Device struct {
-	mu    sync.Mutex
-	stats backend.Stats
+	traits backend.Traits
+	mu     sync.Mutex
+	stats  backend.Stats
 }
 
 // New returns a device on which nothing is in use.
 func New() *Device { return &Device{} }
+
+// Like returns a device on which tensors have the sizes that they have on a device of these traits.
+func Like(t backend.Traits) *Device { return &Device{traits: t} }
+
+// Traits are those of the device that this one stands for.
+func (d *Device) Traits() backend.Traits { return d.traits }
 
 type buffer struct {
 	owner *Device
