@@ -186,7 +186,7 @@ func (s *estimateSettings) estimate(a *args.TrainingArguments, config []byte) (*
 
 // device opens the device that a run of the argument would take first; nil is the CPU.
 func device(name string) (*tensor.Device, error) {
-	if name == "" {
+	if name == "auto" {
 		name = "cuda"
 		if !slices.Contains(tensor.DeviceNames(), name+":0") {
 			name = "cpu"
