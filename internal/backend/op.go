@@ -176,9 +176,9 @@ const (
 	// Products.
 
 	// OpMatMul: In0 [B…,M,K] · In1 [B…,K,N] → Out0 [B…,M,N]; equal numbers of dims ≥ 2, batch dims of Out0's size
-	// (stride 0 where broadcast), inputs strided in any way, Out0's rows contiguous; they may lie apart. Ints[0] = 1 adds
-	// to Out0 instead of overwriting. Floats; Out0 may be float32 where both inputs are of one half type: it is then
-	// not rounded.
+	// (stride 0 where broadcast), inputs strided in any way, Out0's rows contiguous; they may lie apart. Ints[0] = 1
+	// adds to Out0 instead of overwriting. Floats; Out0 may be float32 where both inputs are of one half type: it is
+	// then not rounded.
 	OpMatMul
 	// OpLinear: In0 x [M,K] · In1 w [K,N], strided in any way, plus In2 bias [N] (NIn 2: none), and then the op of one
 	// input and one output that Ints[0] names: OpReLU, OpGELU, OpGELUTanh or OpSiLU, or 0 for none. Out0 [M,N],

@@ -83,8 +83,8 @@ func matMulSamples(g *gen) {
 				}
 				s := &sample{ins: []*operand{a, b}, outs: []*operand{out}, want: [][]float64{want}, loose: 16}
 				s.ints[0] = accumulate
-				g.add(s, "%s to %s %v %d×%d×%d %s %s to %s accumulate %d", dt, to, c.batch, c.m, c.k, c.n, c.a.name, c.b.name,
-					c.out.name, accumulate)
+				g.add(s, "%s to %s %v %d×%d×%d %s %s to %s accumulate %d", dt, to, c.batch, c.m, c.k, c.n, c.a.name,
+					c.b.name, c.out.name, accumulate)
 			}
 		}
 	}

@@ -208,8 +208,8 @@ func (d *Device) takeEvent() (cuda.Event, error) {
 	return d.dev.NewEvent()
 }
 
-// giveEvent keeps an event that nobody will wait for again. One that comes after Close went with the device's context: a
-// call of the driver for it would use freed memory.
+// giveEvent keeps an event that nobody will wait for again. One that comes after Close went with the device's context:
+// a call of the driver for it would use freed memory.
 func (d *Device) giveEvent(e cuda.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
