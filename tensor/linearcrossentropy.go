@@ -6,8 +6,9 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 
 // The logits of LinearCrossEntropy exist for so many rows at a time as fit into headBytes, or into a headShare of the
 // memory of a device that has its own; a multiple of headRows. A product of the host sums 256 rows at a time in
-// registers: in pieces of as many, the weight's gradient has the bits of a sum over all rows at once. A device's library
-// sums in its own order, which these numbers are part of: they follow from the device's model, as its other bits do.
+// registers: in pieces of as many, the weight's gradient has the bits of a sum over all rows at once. A device's
+// library sums in its own order, which these numbers are part of: they follow from the device's model, as its other
+// bits do.
 const (
 	headRows  = 256
 	headBytes = 128 << 20

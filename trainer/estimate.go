@@ -50,10 +50,10 @@ type MemoryEstimate struct {
 // EstimateMemory trains for two steps on a device without values (tensor.NewMeta), which allocates what a real run
 // would and computes nothing, and reports the memory in use. model creates the model on it; batch creates a batch of
 // the given number of samples, which is a's per_device_train_batch_size. on is the device of the real run, nil for the
-// CPU: on a GPU some ops take more memory to take less time. ranks is the number of its ranks, on which the accumulation
-// depends. If a's fsdp or zero_stage spreads the model over them, the first of the ranks is
-// gone through as it is: buffers, borders of cells, what comes and goes; ranks gather, and share no memory. It writes
-// no file and waits for no other process.
+// CPU: on a GPU some ops take more memory to take less time. ranks is the number of its ranks, on which the
+// accumulation depends. If a's fsdp or zero_stage spreads the model over them, the first of the ranks is gone through
+// as it is: buffers, borders of cells, what comes and goes; ranks gather, and share no memory. It writes no file and
+// waits for no other process.
 func EstimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int,
 	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
 ) (*MemoryEstimate, error) {

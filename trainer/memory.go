@@ -110,7 +110,8 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 			return nil, err
 		}
 	}
-	e, err := estimateMemory(a, r.acc.Device(), r.acc.Data().Size(), r.acc.ShardMemory().Parameters > 0, fresh, batch, func(t *Trainer) {
+	sharded := r.acc.ShardMemory().Parameters > 0
+	e, err := estimateMemory(a, r.acc.Device(), r.acc.Data().Size(), sharded, fresh, batch, func(t *Trainer) {
 		t.loss, t.newOptim, t.options = r.loss, r.newOptim, r.options
 	})
 	if err == nil && each > 1 {
