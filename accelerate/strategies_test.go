@@ -49,9 +49,10 @@ func TestWithStrategy(t *testing.T) {
 				return err
 			}
 			batches := []*data.Batch{batch(acc.Ctx(), acc.Rank(), true)}
-			u, err := accelerate.Pass{Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
-				return m.loss(c, b), b.Count, nil
-			}}.Start(t.Context(), acc, batches)
+			u, err := acc.StartWindow(t.Context(), batches, accelerate.WindowOptions{
+				Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
+					return m.loss(c, b), b.Count, nil
+				}})
 			if err != nil {
 				return err
 			}
