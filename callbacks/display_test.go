@@ -213,7 +213,7 @@ func TestPrintingInCallbacks(t *testing.T) {
 			fmt.Fprintf(s, "printed at %s\nand\n", e.Kind)
 		}
 	}}
-	list := append([]callbacks.Callback{&callbacks.Flow{}}, p.Aside(program)...)
+	list := append([]callbacks.Callback{&callbacks.Flow{}}, p.HideBar(program)...)
 	l.handler = callbacks.NewHandler(quiet, 0, append(list, p, watch{f: func(e *callbacks.Event) {
 		require.Equal(t, 1, strings.Count(s.Text(), "% |"), "%s", s.Text())
 	}})...)
@@ -225,7 +225,7 @@ func TestPrintingInCallbacks(t *testing.T) {
 	failing := watch{f: func(e *callbacks.Event) { panic("broken off") }}
 	p = &callbacks.Progress{W: s}
 	l = sixSteps(p)
-	l.handler = callbacks.NewHandler(quiet, 0, append(p.Aside(failing), p)...)
+	l.handler = callbacks.NewHandler(quiet, 0, append(p.HideBar(failing), p)...)
 	require.Panics(t, func() { l.run(panics{}) })
 	require.NoError(t, l.handler.Close())
 	l = sixSteps(p)
@@ -244,9 +244,9 @@ func (silent) Silent() {}
 func TestSilentCallbacks(t *testing.T) {
 	p := &callbacks.Progress{W: screen.New(100, 30)}
 	require.Equal(t, []callbacks.Callback{silent{}, &callbacks.EarlyStopping{}},
-		p.Aside(silent{}, &callbacks.EarlyStopping{}))
-	require.Len(t, p.Aside(silent{}, watch{}), 4)
-	require.Empty(t, p.Aside())
+		p.HideBar(silent{}, &callbacks.EarlyStopping{}))
+	require.Len(t, p.HideBar(silent{}, watch{}), 4)
+	require.Empty(t, p.HideBar())
 }
 
 func TestLines(t *testing.T) {

@@ -133,13 +133,13 @@ func (h *Handler) Fire(k Kind, e *Event) error {
 // modelless marks callbacks of this package that never look at the model.
 type modelless interface{ modelless() }
 
-func (*Speed) modelless()           {}
-func (*Memory) modelless()          {}
-func (*Progress) modelless()        {}
-func (*Printer) modelless()         {}
-func (*EarlyStopping) modelless()   {}
-func (*progressLeaves) modelless()  {}
-func (*progressReturns) modelless() {}
+func (*Speed) modelless()         {}
+func (*Memory) modelless()        {}
+func (*Progress) modelless()      {}
+func (*Printer) modelless()       {}
+func (*EarlyStopping) modelless() {}
+func (*hideBar) modelless()       {}
+func (*showBar) modelless()       {}
 
 // alone lets an event's Alone call a callback that runs on rank 0 alone.
 func alone(c Callback, e *Event, method func(Callback, *Event) error) func(Callback, *Event) error {

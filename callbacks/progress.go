@@ -37,7 +37,7 @@ type Progress struct {
 	work     meter     // of this run, without evaluations and checkpoints
 	used     float64   // seconds of max_train_seconds before
 	rate     string    // as last shown
-	away     int       // calls of aside: 1 if a program's callback failed
+	away     int       // calls of hide: 1 if a program's callback failed
 }
 
 // fine is the number of units of a run's bar: it shows shares, of steps or of time.
@@ -242,7 +242,7 @@ func (p *Progress) Close() error {
 	p.train, p.eval = nil, nil
 	p.show()
 	if p.away != 0 {
-		_ = p.aside(-p.away)
+		_ = p.hide(-p.away)
 	}
 	return nil
 }

@@ -147,12 +147,12 @@ func decodeVersioned(text []byte, v any) error {
 
 // checkName refuses what is not a plain file name on every system.
 func checkName(name string) error {
-	bad := strings.IndexFunc(name, func(r rune) bool {
+	at := strings.IndexFunc(name, func(r rune) bool {
 		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
 		return !letter && !strings.ContainsRune("._-", r)
 	})
 	switch {
-	case name == "" || bad >= 0 || name[0] == '.' || strings.HasSuffix(name, "."):
+	case name == "" || at >= 0 || name[0] == '.' || strings.HasSuffix(name, "."):
 		return fmt.Errorf("part %q: want a file name of letters, digits, '.', '_' and '-', no '.' at either end", name)
 	case strings.EqualFold(name, ManifestFile) || strings.EqualFold(name, LatestFile):
 		return fmt.Errorf("part %q: the name is taken", name)

@@ -144,7 +144,7 @@ func (sv *shardSave) save(ctx context.Context) (info Info, err error) {
 	release := func() {}
 	defer func() { release() }()
 	open, openErr := opening{}, error(nil)
-	panicked := sv.guard(&openErr, func() error {
+	panicked := sv.catch(&openErr, func() error {
 		open, release, err = sv.open(ctx)
 		return err
 	})
@@ -166,7 +166,7 @@ func (sv *shardSave) save(ctx context.Context) (info Info, err error) {
 		return Info{}, err
 	}
 	var aside string
-	panicked = sv.guard(&err, func() error {
+	panicked = sv.catch(&err, func() error {
 		if sv.g.Rank() != 0 {
 			return nil
 		}
@@ -310,7 +310,7 @@ func (sv *shardSave) write(ctx context.Context, all []opening) (files []File, er
 	}()
 	var mine []File
 	var failed error
-	panicked := sv.guard(&failed, func() error {
+	panicked := sv.catch(&failed, func() error {
 		mine, err = sv.writeMine(ctx)
 		return err
 	})
@@ -393,8 +393,8 @@ func (sv *shardSave) clean() {
 // raised is a panic of this rank, kept until the other ranks know that it failed.
 type raised struct{ value any }
 
-// guard runs f and turns a panic into an error, so that the other ranks do not wait.
-func (sv *shardSave) guard(err *error, f func() error) (panicked *raised) {
+// catch runs f and turns a panic into an error, so that the other ranks do not wait.
+func (sv *shardSave) catch(err *error, f func() error) (panicked *raised) {
 	defer func() {
 		if v := recover(); v != nil {
 			panicked = &raised{v}

@@ -316,7 +316,7 @@ func TestDiagnose(t *testing.T) {
 // Records of running ranks are of different times: what one rank finished, all came to.
 func TestDiagnoseOfRunningRanks(t *testing.T) {
 	now := time.Now()
-	write := func(dir string, rank int, age time.Duration, states ...comm.State) {
+	write := func(dir string, rank int, age time.Duration, states ...comm.CallState) {
 		r := comm.FlightRecord{Version: 2, Group: "world", Rank: rank, GroupRank: rank, Size: 2, Time: now.Add(-age)}
 		for i, s := range states {
 			r.Entries = append(r.Entries, comm.FlightEntry{DTypeName: "float32", State: s,
@@ -328,17 +328,17 @@ func TestDiagnoseOfRunningRanks(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("flight_world_rank%d.json", rank)), text, 0o600))
 	}
 	for _, c := range []struct {
-		zero, one []comm.State
+		zero, one []comm.CallState
 		kind      string
 		text      string
 	}{
-		{[]comm.State{comm.Finished, comm.Started}, []comm.State{comm.Finished}, comm.FindingMissing,
+		{[]comm.CallState{comm.Finished, comm.Started}, []comm.CallState{comm.Finished}, comm.FindingMissing,
 			"rank 1 did not come to barrier #2; rank 0 waited 2s"},
-		{[]comm.State{comm.Finished, comm.Started}, []comm.State{comm.Started}, comm.FindingMissing,
+		{[]comm.CallState{comm.Finished, comm.Started}, []comm.CallState{comm.Started}, comm.FindingMissing,
 			"rank 1 did not come to barrier #2; rank 0 waited 2s"},
-		{[]comm.State{comm.Finished, comm.Finished}, []comm.State{comm.Started}, comm.FindingNone,
+		{[]comm.CallState{comm.Finished, comm.Finished}, []comm.CallState{comm.Started}, comm.FindingNone,
 			"all recorded calls are finished"},
-		{[]comm.State{comm.Finished, comm.Started}, []comm.State{comm.Finished, comm.Started}, comm.FindingNone,
+		{[]comm.CallState{comm.Finished, comm.Started}, []comm.CallState{comm.Finished, comm.Started}, comm.FindingNone,
 			"all ranks are in barrier #2, since 2s"},
 	} {
 		dir := t.TempDir()

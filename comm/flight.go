@@ -15,22 +15,22 @@ import (
 	"time"
 )
 
-// State is how far a call has come.
-type State string
+// CallState is how far a call has come.
+type CallState string
 
 // The states of a call in the flight record.
 const (
-	Queued   State = "queued"
-	Started  State = "started"
-	Finished State = "finished"
-	Failed   State = "failed"
+	Queued   CallState = "queued"
+	Started  CallState = "started"
+	Finished CallState = "finished"
+	Failed   CallState = "failed"
 )
 
 // FlightEntry is one call in the flight record.
 type FlightEntry struct {
 	Signature
 	DTypeName string    `json:"dtype"`
-	State     State     `json:"state"`
+	State     CallState `json:"state"`
 	QueuedAt  time.Time `json:"queued_at"`
 	StartedAt time.Time `json:"started_at,omitzero"`
 	EndedAt   time.Time `json:"ended_at,omitzero"`

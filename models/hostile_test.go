@@ -188,7 +188,7 @@ func FuzzFromConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		m.(interface{ CarryConfig(string) }).CarryConfig(string(config))
+		m.(interface{ KeepConfig(string) }).KeepConfig(string(config))
 		text, err := models.ConfigJSON(m)
 		require.NoError(t, err)
 		again, err := models.FromConfig(in.Dry(0), text)

@@ -73,12 +73,12 @@ func WeightFiles(m nn.Module, maxShardSize int64, fetch Fetch) ([]WeightFile, er
 	})
 }
 
-// LayoutFile is the part of a sharded checkpoint that says how its parameters make up a saved model: see Layout.
-const LayoutFile = "weights_layout.json"
+// WeightsLayoutFile is the part of a sharded checkpoint with the WeightsLayout of its model.
+const WeightsLayoutFile = "weights_layout.json"
 
-// Layout says which arrays a model is saved as, and of which parameters and buffers they are made. It is all that is
-// needed to make a saved model of the parameters in a sharded checkpoint, without the model.
-type Layout struct {
+// WeightsLayout says which arrays a model is saved as, and of which parameters and buffers they are made. It is all
+// that is needed to make a saved model of the parameters in a sharded checkpoint, without the model.
+type WeightsLayout struct {
 	FormatVersion   int          `json:"format_version"`
 	TotalParameters int64        `json:"total_parameters"`
 	Arrays          []SavedArray `json:"arrays"` // in the order in which transformers has them
@@ -92,11 +92,11 @@ type SavedArray struct {
 	Transpose bool     `json:"transpose,omitempty"`
 }
 
-// layoutVersion is the version of LayoutFile.
+// layoutVersion is the version of WeightsLayoutFile.
 const layoutVersion = 1
 
-// LayoutJSON is the contents of LayoutFile for a model. It is for package trainer.
-func LayoutJSON(m nn.Module) ([]byte, error) {
+// WeightsLayoutJSON is the contents of WeightsLayoutFile for a model. It is for package trainer.
+func WeightsLayoutJSON(m nn.Module) ([]byte, error) {
 	l, err := layoutOf(m)
 	if err != nil {
 		return nil, err
@@ -106,17 +106,17 @@ func LayoutJSON(m nn.Module) ([]byte, error) {
 }
 
 // layoutOf is the layout of a model, of whose tensors it needs the shapes alone.
-func layoutOf(m nn.Module) (Layout, error) {
+func layoutOf(m nn.Module) (WeightsLayout, error) {
 	tree, list := nn.Walk(m), rules(m)
 	named := byName(tree)
-	l := Layout{FormatVersion: layoutVersion}
+	l := WeightsLayout{FormatVersion: layoutVersion}
 	for _, p := range tree.Parameters() {
 		l.TotalParameters += int64(p.Numel())
 	}
 	for _, p := range inModules(tree) {
 		a := arrayFor(list, p.Name)
 		if _, err := a.tensors(named); err != nil {
-			return Layout{}, err
+			return WeightsLayout{}, err
 		}
 		if a.params[0] == p.Name { // it is written with the first
 			l.Arrays = append(l.Arrays, SavedArray{a.name, a.params, a.rule.Dim, a.rule.Transpose})
@@ -135,14 +135,14 @@ func inModules(tree *nn.Tree) (list []tensor.Named) {
 	return list
 }
 
-// ParseLayout reads a LayoutFile.
-func ParseLayout(text []byte) (Layout, error) {
-	var l Layout
+// ParseWeightsLayout reads a WeightsLayoutFile.
+func ParseWeightsLayout(text []byte) (WeightsLayout, error) {
+	var l WeightsLayout
 	if err := json.Unmarshal(text, &l); err != nil {
-		return l, fmt.Errorf("models: %s: %w", LayoutFile, err)
+		return l, fmt.Errorf("models: %s: %w", WeightsLayoutFile, err)
 	}
 	if l.FormatVersion != layoutVersion {
-		return l, fmt.Errorf("models: %s: format version %d: this program reads version %d", LayoutFile,
+		return l, fmt.Errorf("models: %s: format version %d: this program reads version %d", WeightsLayoutFile,
 			l.FormatVersion,
 			layoutVersion)
 	}
@@ -158,7 +158,7 @@ type source struct {
 
 // MergeSet makes the files of a model's weights, as WeightFiles does, of the parameters of a set that several ranks
 // wrote. One array at a time is in memory.
-func MergeSet(set *safetensors.Set, l Layout, maxShardSize int64) ([]WeightFile, error) {
+func MergeSet(set *safetensors.Set, l WeightsLayout, maxShardSize int64) ([]WeightFile, error) {
 	used := map[string]bool{}
 	for _, a := range l.Arrays {
 		for _, p := range a.Params {
@@ -167,7 +167,7 @@ func MergeSet(set *safetensors.Set, l Layout, maxShardSize int64) ([]WeightFile,
 	}
 	for _, name := range set.Names() {
 		if !used[name] {
-			return nil, fmt.Errorf("models: %s does not say what becomes of %s", LayoutFile, name)
+			return nil, fmt.Errorf("models: %s does not say what becomes of %s", WeightsLayoutFile, name)
 		}
 	}
 	return l.files(maxShardSize, source{
@@ -191,7 +191,7 @@ func MergeSet(set *safetensors.Set, l Layout, maxShardSize int64) ([]WeightFile,
 }
 
 // files are those of the layout's arrays.
-func (l Layout) files(maxShardSize int64, from source) ([]WeightFile, error) {
+func (l WeightsLayout) files(maxShardSize int64, from source) ([]WeightFile, error) {
 	var ts []safetensors.Tensor
 	for _, s := range l.Arrays {
 		t, err := s.tensor(from)
@@ -307,9 +307,9 @@ func place(name string) int {
 	return 1
 }
 
-// PlainLayout is the layout under which the arrays of a set are saved as they are.
-func PlainLayout(set *safetensors.Set) Layout {
-	l := Layout{FormatVersion: layoutVersion}
+// PlainWeightsLayout is the layout under which the arrays of a set are saved as they are.
+func PlainWeightsLayout(set *safetensors.Set) WeightsLayout {
+	l := WeightsLayout{FormatVersion: layoutVersion}
 	for _, name := range set.Names() {
 		a, _ := set.Lookup(name)
 		l.TotalParameters += int64(a.Numel())

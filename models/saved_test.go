@@ -138,7 +138,7 @@ func TestScatteredModel(t *testing.T) {
 	m := newApart(1)
 	var want bytes.Buffer
 	require.NoError(t, models.WriteWeights(&want, m))
-	text, err := models.LayoutJSON(m)
+	text, err := models.WeightsLayoutJSON(m)
 	require.NoError(t, err)
 	for _, n := range []int{1, 2, 3, 8} {
 		set := openSet(t, scattered(t, m, n))
@@ -146,7 +146,7 @@ func TestScatteredModel(t *testing.T) {
 		require.NoError(t, models.ReadWeights(set, again))
 		equalModels(t, m, again)
 
-		l, err := models.ParseLayout(text)
+		l, err := models.ParseWeightsLayout(text)
 		require.NoError(t, err)
 		files, err := models.MergeSet(set, l, 0)
 		require.NoError(t, err)
@@ -163,9 +163,9 @@ func TestScatteredModel(t *testing.T) {
 		_, err = models.MergeSet(set, l, 0)
 		require.ErrorContains(t, err, "is made of x, which is missing")
 	}
-	_, err = models.ParseLayout([]byte(`{"format_version": 2}`))
+	_, err = models.ParseWeightsLayout([]byte(`{"format_version": 2}`))
 	require.ErrorContains(t, err, "format version 2")
-	_, err = models.ParseLayout([]byte(`[]`))
+	_, err = models.ParseWeightsLayout([]byte(`[]`))
 	require.ErrorContains(t, err, "weights_layout.json")
 }
 

@@ -26,12 +26,12 @@ const (
 	WeightsFile = WeightsBase + ".safetensors"
 )
 
-// ConfigJSON is the text of a model's config.json: what the model says of itself and, for a model with Carried that was
-// loaded, what else its config.json said. It is for package trainer, whose SaveModel writes it.
+// ConfigJSON is the text of a model's config.json: what the model says of itself and, for a model with KeptConfig that
+// was loaded, what else its config.json said. It is for package trainer/checkpointer, which writes it.
 func ConfigJSON(m Configured) ([]byte, error) {
 	text, err := json.MarshalIndent(m.Config(), "", "  ")
-	if c, ok := m.(configCarrier); err == nil && ok && c.CarriedConfig() != "" {
-		text, err = mergeConfig([]byte(c.CarriedConfig()), text)
+	if c, ok := m.(configKeeper); err == nil && ok && c.OriginalConfig() != "" {
+		text, err = mergeConfig([]byte(c.OriginalConfig()), text)
 	} else {
 		text = append(text, '\n')
 	}
@@ -343,8 +343,8 @@ func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configu
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", dir, err), closed(set, o))
 	}
-	if c, ok := m.(configCarrier); ok {
-		c.CarryConfig(string(config))
+	if c, ok := m.(configKeeper); ok {
+		c.KeepConfig(string(config))
 	}
 	return m, nil
 }

@@ -298,16 +298,16 @@ func (o *Optimizer) ZeroGrad() {
 	}
 }
 
-// State is an optimizer's memory in the form in which it is saved.
-type State struct {
+// StateDict is an optimizer's memory in the form in which it is saved.
+type StateDict struct {
 	Name    string                    // of the optimizer
 	Steps   map[string]int64          // by parameter
 	Tensors map[string]*tensor.Tensor // by "parameter.state", as "h.0.weight.exp_avg"
 }
 
 // State returns what a checkpoint must hold. The tensors are the optimizer's own.
-func (o *Optimizer) State() State {
-	st := State{Name: o.name, Steps: map[string]int64{}, Tensors: map[string]*tensor.Tensor{}}
+func (o *Optimizer) State() StateDict {
+	st := StateDict{Name: o.name, Steps: map[string]int64{}, Tensors: map[string]*tensor.Tensor{}}
 	o.fill(maps.Values(o.slots))
 	for name, s := range o.slots {
 		st.Steps[name] = s.Step
@@ -320,7 +320,7 @@ func (o *Optimizer) State() State {
 
 // LoadState copies a saved state in. The error lists everything that does not fit, or is not finite or below zero where
 // no optimizer has it, and then nothing was changed.
-func (o *Optimizer) LoadState(c *tensor.Ctx, st State) error {
+func (o *Optimizer) LoadState(c *tensor.Ctx, st StateDict) error {
 	saved := map[string]Saved{}
 	for k, t := range st.Tensors {
 		saved[k] = Saved{DType: t.DType(), Shape: t.Shape()}

@@ -43,16 +43,16 @@ func (r *run) nonfinite(stats *callbacks.StepStats) error {
 	step := r.state.GlobalStep + 1
 	r.log.Warn("loss or gradient is not finite: the step is skipped", "step", step, "loss", stats.Loss,
 		"grad_norm", stats.GradNorm, "nonfinite_steps", r.progress.Nonfinite, "policy", string(r.args.NonfiniteLoss))
-	r.bad = &NonfiniteError{Step: step, Loss: stats.Loss, GradNorm: stats.GradNorm, Checkpoint: r.checkpoint}
+	r.lastNonfinite = &NonfiniteError{Step: step, Loss: stats.Loss, GradNorm: stats.GradNorm, Checkpoint: r.checkpoint}
 	if r.state.GlobalStep == r.resumed.GlobalStep {
 		var err error
-		if r.bad.Parameter, err = r.findNonfinite(); err != nil {
+		if r.lastNonfinite.Parameter, err = r.findNonfinite(); err != nil {
 			return err
 		}
 	}
 	if r.args.NonfiniteLoss == args.NonfiniteRaise {
 		r.acc.ZeroGrad()
-		return r.bad
+		return r.lastNonfinite
 	}
 	return nil
 }

@@ -164,8 +164,8 @@ func (r *run) adopt(saved *callbacks.State, ck *checkpoint.Checkpoint) {
 	r.Trainer.state = saved
 	r.saved[saved.GlobalStep] = checkpointer.SameFolder(filepath.Dir(ck.Path), r.args.OutputDir)
 	c := r.control
-	r.owed = owed{evaluate: c.ShouldEvaluate, save: c.ShouldEvaluate && c.ShouldSave}
-	r.owed.epochEnd = !r.progress.EpochEnded && saved.GlobalStep > 0 &&
+	r.pending = pending{evaluate: c.ShouldEvaluate, save: c.ShouldEvaluate && c.ShouldSave}
+	r.pending.epochEnd = !r.progress.EpochEnded && saved.GlobalStep > 0 &&
 		(c.ShouldEpochStop || !r.epochHasSteps() || saved.GlobalStep >= saved.MaxSteps)
 	r.control = callbacks.Control{}
 }

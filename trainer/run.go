@@ -43,9 +43,9 @@ type run struct {
 	memory   memory
 	release  func() // gives output_dir up; nil where this process does not hold it
 
-	print      *string         // of the training data, once it was asked for
-	bad        *NonfiniteError // the last step that was left out
-	flopParams int             // parameters that total_flos counts
+	print         *string         // of the training data, once it was asked for
+	lastNonfinite *NonfiniteError // the last step that was left out
+	flopParams    int             // parameters that total_flos counts
 
 	used map[string]float64 // memory and traffic, of the last record; nil until then
 	sent int64              // bytes that this rank had sent when the run began
@@ -56,7 +56,7 @@ type run struct {
 	stopReason  callbacks.StopReason // at the end: why steps are missing
 
 	progress progress
-	owed     owed
+	pending  pending
 	saved    map[int64]bool // the steps of the checkpoints that this run wrote into output_dir
 	savedAt  int64          // the step of the last checkpoint, or at which this process began
 	logged   lossSum        // since the last train record
@@ -65,8 +65,8 @@ type run struct {
 	resumedP progress
 }
 
-// owed is the work that was due when a checkpoint was written; a resume begins with it.
-type owed struct{ evaluate, save, epochEnd bool }
+// pending is the work that was due when a checkpoint was written; a resume begins with it.
+type pending struct{ evaluate, save, epochEnd bool }
 
 // progress is what a resume needs in addition to HuggingFace's trainer state: the sums
 // from which final figures are computed.

@@ -65,13 +65,13 @@ func (r *run) step() (more bool, err error) {
 
 // blamed is an error of a step, or the sample that is the reason: devices find it behind the pass that met it.
 func (r *run) blamed(err error, w *feed.Window) error {
-	var bad *data.IndexError
-	if errors.As(err, &bad) {
+	var wrong *data.IndexError
+	if errors.As(err, &wrong) {
 		return err
 	}
 	for _, b := range w.Batches {
-		if errors.As(b.Explain(err), &bad) {
-			return fmt.Errorf("trainer: step %d, rank %d: %w", r.state.GlobalStep+1, r.acc.Rank(), bad)
+		if errors.As(b.Explain(err), &wrong) {
+			return fmt.Errorf("trainer: step %d, rank %d: %w", r.state.GlobalStep+1, r.acc.Rank(), wrong)
 		}
 	}
 	return err

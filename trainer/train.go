@@ -73,8 +73,8 @@ func (t *Trainer) trainRank(ctx context.Context) (*Result, error) {
 		t.failed = &FailedRunError{Step: r.state.GlobalStep + 1, Checkpoint: r.checkpoint, Err: err}
 	}
 	if err == nil && r.stopReason.Kind == callbacks.StopNonfinite {
-		r.bad.Checkpoint = r.checkpoint
-		err = r.bad
+		r.lastNonfinite.Checkpoint = r.checkpoint
+		err = r.lastNonfinite
 	}
 	return r.result(), errors.Join(err, end, t.callbacks.Close())
 }
@@ -104,12 +104,12 @@ func (r *run) catchUp(ctx context.Context) error {
 	c := &r.control
 	r.timeUp = r.timeIsUp()
 	c.ShouldTrainingStop = c.ShouldTrainingStop || r.state.GlobalStep >= r.steps.MaxSteps || r.timeUp
-	c.ShouldEvaluate = r.owed.evaluate || r.args.EvalOnStart && r.state.GlobalStep == 0
-	c.ShouldSave = r.owed.save
+	c.ShouldEvaluate = r.pending.evaluate || r.args.EvalOnStart && r.state.GlobalStep == 0
+	c.ShouldSave = r.pending.save
 	if err := r.act(ctx); err != nil {
 		return err
 	}
-	if r.owed.epochEnd {
+	if r.pending.epochEnd {
 		return r.endEpoch(ctx, r.epochHasSteps())
 	}
 	return nil
@@ -314,9 +314,9 @@ func agreed(err error) bool {
 	var unread *accelerate.DataError
 	var empty *EmptyStepsError
 	var scale *accelerate.LossScaleError
-	var bad *NonfiniteError
+	var nonfinite *NonfiniteError
 	return errors.Is(err, ErrInterrupted) || errors.As(err, &unread) || errors.As(err, &empty) ||
-		errors.As(err, &scale) || errors.As(err, &bad)
+		errors.As(err, &scale) || errors.As(err, &nonfinite)
 }
 
 // tryStep turns panics of the engine and of the model into errors that name the step.

@@ -300,7 +300,7 @@ func (t *Trainer) buildCallbacks() error {
 		show := callbacks.Display(t.args, t.display)
 		user := t.user
 		if bar, ok := show.(*callbacks.Progress); ok {
-			user = bar.Aside(user...)
+			user = bar.HideBar(user...)
 		}
 		list = append(append(list, user...), show)
 	}

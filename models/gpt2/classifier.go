@@ -66,7 +66,7 @@ type Classifier struct {
 	Score       *nn.Linear   `nn:"score"` // without bias
 
 	Cfg ClassifierConfig
-	models.Carried
+	models.KeptConfig
 }
 
 // NewClassifier makes a classifier with GPT-2's initialisation (see New); the head is drawn from

@@ -42,7 +42,7 @@ type Model struct {
 	LMHead      *nn.LMHead   `nn:"lm_head"` // shares wte's Parameter when tied
 
 	Cfg Config
-	models.Carried
+	models.KeptConfig
 }
 
 // Transformer is the stack without the head.

@@ -58,7 +58,7 @@ func (c Config) Validate() error {
 type Model struct {
 	Layers []*nn.Linear `nn:"layers"`
 	Cfg    Config
-	models.Carried
+	models.KeptConfig
 }
 
 // New makes an MLP with torch.nn.Linear's initialisation.

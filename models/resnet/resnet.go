@@ -35,7 +35,7 @@ type Model struct {
 	Classifier *Head   `nn:"classifier"`
 
 	Cfg Config
-	models.Carried
+	models.KeptConfig
 }
 
 // ResNet is the model without its classifier.

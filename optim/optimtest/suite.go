@@ -261,7 +261,7 @@ func loadErrors(t *testing.T, k Case) {
 	r := newRig(k, tensor.CPU(), tensor.Float32, 0.1, 0)
 	r.steps(0, 2)
 	st := r.opt.State()
-	bad := optim.State{Name: "else", Steps: map[string]int64{"matrix": -1, "vector": 5, "scalar": 5, "other": 1},
+	bad := optim.StateDict{Name: "else", Steps: map[string]int64{"matrix": -1, "vector": 5, "scalar": 5, "other": 1},
 		Tensors: map[string]*tensor.Tensor{
 			"other.state": tensor.Zeros(r.c, tensor.Float32, 1),
 		}}

@@ -73,7 +73,7 @@ type Peers interface {
 // Optimizer is an optimizer whose state is saved: *optim.Optimizer.
 type Optimizer interface {
 	Name() string
-	State() optim.State
+	State() optim.StateDict
 	Describe(p tensor.Named) []optim.StateTensor
 	ReadState(name string, steps map[string]int64, tensors map[string]optim.Saved) error
 }

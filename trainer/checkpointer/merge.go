@@ -101,10 +101,10 @@ func requireFinite(dir string, set *safetensors.Set) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
-		if bad, _ := dtype.Census(a.DType, data); bad > 0 {
+		if nonfinite, _ := dtype.Census(a.DType, data); nonfinite > 0 {
 			return fmt.Errorf("%s: %s has %d of %d elements that are NaN or infinite: the run has gone wrong: want "+
 				"an earlier checkpoint, or --allow_nonfinite (AllowNonfinite) to merge the weights all the same", dir,
-				name, bad, len(data)/a.DType.Size())
+				name, nonfinite, len(data)/a.DType.Size())
 		}
 	}
 	return nil
@@ -144,13 +144,13 @@ func savedFolder(ctx context.Context, from string) (string, error) {
 // mergedFiles are the files of the saved model's weights.
 func mergedFiles(dir string, set *safetensors.Set, maxShardSize int64) ([]models.WeightFile, error) {
 	if !set.Scattered() {
-		return models.MergeSet(set, models.PlainLayout(set), maxShardSize)
+		return models.MergeSet(set, models.PlainWeightsLayout(set), maxShardSize)
 	}
-	text, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, models.LayoutFile), maxKept)
+	text, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, models.WeightsLayoutFile), maxKept)
 	if err != nil {
 		return nil, err
 	}
-	layout, err := models.ParseLayout(text)
+	layout, err := models.ParseWeightsLayout(text)
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func (c *Checkpointer) saveShards(ctx context.Context, loop Loop, opt Optimizer)
 	if err != nil {
 		return info, err
 	}
-	layout, err := models.LayoutJSON(c.Model)
+	layout, err := models.WeightsLayoutJSON(c.Model)
 	if err != nil {
 		return info, err
 	}
@@ -62,7 +62,7 @@ func (c *Checkpointer) saveShards(ctx context.Context, loop Loop, opt Optimizer)
 	if err != nil {
 		return info, err
 	}
-	content.Parts = append(append(parts, checkpoint.BytesPart(models.LayoutFile, layout)), states...)
+	content.Parts = append(append(parts, checkpoint.BytesPart(models.WeightsLayoutFile, layout)), states...)
 	if !c.Args.SaveOnlyModel {
 		mine := opt.State()
 		steps, err := c.gatherSteps(ctx, mine.Steps)
@@ -97,7 +97,7 @@ func (c *Checkpointer) modelShards() (list []checkpoint.Placed) {
 }
 
 // optimizerShards is what this rank writes of the optimizer's state.
-func (c *Checkpointer) optimizerShards(opt Optimizer, mine optim.State,
+func (c *Checkpointer) optimizerShards(opt Optimizer, mine optim.StateDict,
 	steps map[string]int64) (list []checkpoint.Placed) {
 	for _, p := range c.stepped(steps) {
 		at, _ := c.Shards.Placement(p.Name)

@@ -55,7 +55,7 @@ func TestConfigOfTheNewerDTypeKey(t *testing.T) {
 	m, err := models.FromConfig(nn.NewInit(tensor.CPU(), 1),
 		[]byte(`{"model_type":"gpt2","vocab_size":8,"n_positions":4,"n_embd":4,"n_layer":1,"n_head":1}`))
 	require.NoError(t, err)
-	m.(*gpt2.Model).CarryConfig(`{"dtype":"bfloat16","task_specific_params":{"b":1,"a":[2]},"model_type":"gpt2"}`)
+	m.(*gpt2.Model).KeepConfig(`{"dtype":"bfloat16","task_specific_params":{"b":1,"a":[2]},"model_type":"gpt2"}`)
 	text, err := models.ConfigJSON(m)
 	require.NoError(t, err)
 	require.Contains(t, string(text), `"dtype": "float32"`, "the dtype of the weights that are saved")

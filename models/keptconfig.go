@@ -14,22 +14,22 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
-// Carried is what a model keeps of the config.json it was loaded from, so that what it does not read of it
+// KeptConfig is what a model keeps of the config.json it was loaded from, so that what it does not read of it
 // is still there when it is saved. Models embed it. It is for packages of architectures.
-type Carried struct {
+type KeptConfig struct {
 	Original string // the text; "" of a model that was not loaded
 }
 
-// CarryConfig keeps the text of a config.json.
-func (c *Carried) CarryConfig(original string) { c.Original = original }
+// KeepConfig keeps the text of a config.json.
+func (c *KeptConfig) KeepConfig(original string) { c.Original = original }
 
-// CarriedConfig returns it, "" if there is none.
-func (c *Carried) CarriedConfig() string { return c.Original }
+// OriginalConfig returns it, "" if there is none.
+func (c *KeptConfig) OriginalConfig() string { return c.Original }
 
-// configCarrier is implemented by models that embed Carried.
-type configCarrier interface {
-	CarryConfig(original string)
-	CarriedConfig() string
+// configKeeper is implemented by models that embed KeptConfig.
+type configKeeper interface {
+	KeepConfig(original string)
+	OriginalConfig() string
 }
 
 // SidecarNames are the files beside a model's weights that belong to a saved model and that training does not
