@@ -12,6 +12,9 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/ranks"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/accelerate/statistics"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
@@ -25,7 +28,12 @@ import (
 // goroutine. Methods that take a context are collective: all ranks call them in the same
 // order, and an error on one rank is an error on all.
 type Accelerator struct {
-	Ranks
+	*ranks.Ranks
+	plan     plan
+	log      *slog.Logger
+	kernels  string   // the variant, which ranks compare
+	versions []string // see EnvironmentOf
+
 	devices devices
 	dev     *tensor.Device
 	ctx     *tensor.Ctx
@@ -37,19 +45,21 @@ type Accelerator struct {
 	frozen []tensor.Named // at Prepare
 	opt    *optim.Optimizer
 	disk   offloaded
-	scaler *Scaler     // nil: not with fp16
-	norm   float64     // of the window's gradients as ClipGradNorm measured it; −1 before
-	empty  emptiness   // of the window
-	stats  *statistics // nil: the model tracks none
-	torn   *nn.Tree    // see Incomplete; nil: nothing was
-	sealed bool        // the last was: gradients are on their way
-	noSync int         // nested calls of NoSync
+	scaler *Scaler             // nil: not with fp16
+	norm   float64             // of the window's gradients as ClipGradNorm measured it; −1 before
+	empty  emptiness           // of the window
+	stats  *statistics.Reports // nil: the model tracks none
+	torn   *nn.Tree            // see Incomplete; nil: nothing was
+	sealed bool                // the last was: gradients are on their way
+	noSync int                 // nested calls of NoSync
 
 	sharding Sharding
 	layout   samplers.Layout // of the training stream, as of Prepare
 
 	strategy    strategy.Strategy // strategy.Single before Prepare, and after it ended
 	newStrategy func(strategy.Job) (strategy.Strategy, error)
+	world       *comm.Group // nil: New finds the ranks
+	mesh        comm.Mesh
 	unhook      []func()
 	sends       bool // the pass under way announces gradients to the strategy
 
@@ -68,7 +78,7 @@ func WithDevice(dev *tensor.Device) Option { return func(a *Accelerator) { a.dev
 
 // WithGroup makes the accelerator a rank of g. It closes g at the end.
 func WithGroup(g *comm.Group) Option {
-	return func(a *Accelerator) { a.Peers = Peers{g.Rank(), g.Size(), g} }
+	return func(a *Accelerator) { a.world = g }
 }
 
 // WithLogger sets the logger; the default is slog.Default().
@@ -78,38 +88,54 @@ func WithLogger(l *slog.Logger) Option { return func(a *Accelerator) { a.log = l
 // ranks must use the same.
 func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h } }
 
-// newRank is New.
-func newRank(p plan, opts []Option) (*Accelerator, error) {
-	acc, err := create(p, named(p.device), opts, -1)
-	if err != nil {
-		return nil, err
-	}
-	return acc, find(acc)
-}
+// WithMesh arranges the ranks along the axes of a mesh. dp_replicate and dp_shard are built: ranks that differ along
+// them see different data and sum their gradients, and a sharded model is spread over dp_shard. pp, cp and tp of more
+// than one rank are an error until they are built.
+//
+// Without it all ranks differ along one axis: along dp_shard if the model is sharded, else along dp_replicate. A
+// sharded model with several replicas (dp_replicate_size, hybrid_shard) has both.
+func WithMesh(m comm.Mesh) Option { return func(a *Accelerator) { a.mesh = m } }
 
-// create is newRank for a rank whose number may yet change. on are the devices without WithDevices. local is its number
-// among the goroutines of the process; −1 if it is not one.
-func create(p plan, on devices, opts []Option, local int) (*Accelerator, error) {
-	acc := &Accelerator{devices: on, sharding: p.sharding, Ranks: Ranks{Peers: Peers{size: 1}, plan: p,
-		log: slog.Default(), kernels: kernels.Active().String()}}
+// newRank makes rank replica of n goroutines of this process, or its only rank: −1. on are the devices without
+// WithDevices.
+func newRank(p plan, on devices, opts []Option, replica, n int) (*Accelerator, error) {
+	acc := &Accelerator{plan: p, devices: on, sharding: p.sharding, log: slog.Default(),
+		kernels: kernels.Active().String()}
 	for _, o := range opts {
 		o(acc)
 	}
-	if err := acc.checkBackend(); err != nil {
+	var err error
+	if acc.Ranks, err = ranks.New(acc.rankOptions(replica, n)); err != nil {
 		return nil, err
 	}
-	if acc.group == nil {
-		if err := acc.detect(); err != nil {
-			return nil, err
-		}
-	}
-	if err := openDevice(acc, local); err != nil {
+	if err := openDevice(acc); err != nil {
 		return nil, err
 	}
 	acc.ctx, acc.versions = tensor.NewCtx(acc.dev), ownVersions(acc)
 	acc.strategy = strategy.NewSingle(strategy.Job{Ctx: acc.ctx})
-	allowTF32(acc, acc.IsMain() && local <= 0)
+	allowTF32(acc)
 	return acc, chooseDeviceEngine(acc)
+}
+
+// rankOptions are what the plan says of the ranks.
+func (a *Accelerator) rankOptions(replica, n int) ranks.Options {
+	o := ranks.Options{World: a.world, Replicas: n, Replica: replica, Engine: a.plan.job.engine,
+		Group: a.plan.job.group, Mesh: a.mesh, Sharded: a.sharding.Strategy != shard.None,
+		ShardReplicas: a.sharding.Replicas, Hybrid: a.sharding.Hybrid}
+	if a.plan.job.devices == deviceEngineAlways && !comm.HasDeviceEngine(nccl) {
+		o.Engine = nccl // which is none between processes: an error
+	}
+	o.Group.Log = a.log
+	return o
+}
+
+// Kernels is the variant of the CPU's kernels that the process runs, as "avx512".
+func (a *Accelerator) Kernels() string { return a.kernels }
+
+// reject aborts the group for an error of this rank, for which the others would wait, and returns it.
+func (a *Accelerator) reject(err error) error {
+	a.Abort(err)
+	return err
 }
 
 // Device is where the rank computes.
@@ -131,7 +157,7 @@ func (a *Accelerator) Layout() (samplers.Layout, error) {
 		Interleaved: a.sharding.interleaved(peers.Size()),
 	}
 	if layout.Interleaved {
-		layout.Replicas = a.Replicas().size
+		layout.Replicas = a.Replicas().Size()
 	}
 	return layout, nil
 }
@@ -204,19 +230,20 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 		return err
 	}
 	a.layout = layout
-	a.stats = newStatistics(a.ctx.NoGrad(), a.tree)
+	a.stats = statistics.New(a.ctx.NoGrad(), a.tree)
 	a.strategy = strategy.NewSingle(a.strategyJob(units))
 	if err := offloadParams(a); err != nil {
 		return err
 	}
 	switch {
-	case a.size == 1:
+	case a.WorldSize() == 1:
 		return nil
-	case a.group == nil:
-		return fmt.Errorf("accelerate: rank %d of %d is not connected: want Connect before Prepare", a.rank, a.size)
-	case a.Data().group == nil && a.Data().size > 1:
-		return fmt.Errorf("accelerate: rank %d of %d has no groups of its mesh: want Open before Prepare", a.rank,
-			a.size)
+	case a.Group() == nil:
+		return fmt.Errorf("accelerate: rank %d of %d is not connected: want Connect before Prepare", a.Rank(),
+			a.WorldSize())
+	case a.Data().Group() == nil && a.Data().Size() > 1:
+		return fmt.Errorf("accelerate: rank %d of %d has no groups of its mesh: want Open before Prepare", a.Rank(),
+			a.WorldSize())
 	}
 	return a.join(ctx, units)
 }
@@ -301,10 +328,10 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64,
 	last = last && a.noSync == 0
 	a.sends = a.strategy.Begin(leaf, last)
 	if a.stats != nil {
-		a.stats.own(leaf)
+		a.stats.Own(leaf)
 	}
 	defer func() { a.sealed = last }()
-	defer a.trace.backward(a.rank, leaf, time.Now())
+	defer a.trace.backward(a.Rank(), leaf, time.Now())
 	seed := tensor.Full(c.Ctx, lossSum.DType(), a.scaler.factor()/divisor(count), lossSum.Shape()...)
 	var opts []tensor.BackwardOption
 	if last {
@@ -339,18 +366,22 @@ func (a *Accelerator) Reduce(ctx context.Context) error {
 		}
 	}
 	a.sealed = false
-	waited := a.trace.Region(a.rank, "wait")
+	waited := a.trace.Region(a.Rank(), "wait")
 	if err := a.strategy.Finish(ctx); err != nil {
 		return err
 	}
-	if a.group != nil {
+	if a.Group() != nil {
 		waited()
 	}
 	if err := checkDTypes(a); err != nil {
 		return err
 	}
 	if a.stats != nil {
-		return a.stats.exchange(ctx, a)
+		var peers statistics.Peers
+		if a.Data().Group() != nil && a.plan.exchange.statistics {
+			peers = a.Data()
+		}
+		return a.stats.Exchange(ctx, peers)
 	}
 	return nil
 }
@@ -378,7 +409,7 @@ func checkDTypes(a *Accelerator) error {
 // clipping, without the scale of fp16, which it takes away. The gradients themselves stay unchanged: Step scales them
 // in the pass that reads them. It is collective, as Step is; it returns an error if a rank is lost.
 func (a *Accelerator) ClipGradNorm(ctx context.Context, maxNorm float64) (norm float64, err error) {
-	defer a.trace.Region(a.rank, "clip")()
+	defer a.trace.Region(a.Rank(), "clip")()
 	if norm, err = a.strategy.Norm(ctx); err != nil {
 		return 0, fmt.Errorf("accelerate: norm of the gradients: %w", err)
 	}
@@ -410,8 +441,8 @@ func (a *Accelerator) Step(ctx context.Context) error {
 			return nil
 		}
 	}
-	defer a.trace.collectives(a.rank, a.group)
-	defer a.trace.Region(a.rank, "optimizer")()
+	defer a.trace.collectives(a.Rank(), a.Group())
+	defer a.trace.Region(a.Rank(), "optimizer")()
 	if !a.empty.own {
 		a.opt.Step(a.ctx)
 	}
@@ -419,7 +450,7 @@ func (a *Accelerator) Step(ctx context.Context) error {
 		return fmt.Errorf("accelerate: step: %w", err)
 	}
 	if a.stats != nil && !a.empty.own {
-		a.stats.track()
+		a.stats.Track()
 	}
 	return nil
 }
@@ -446,6 +477,6 @@ func (a *Accelerator) ZeroGrad() {
 	a.strategy.Reset()
 	a.sealed = false
 	if a.stats != nil {
-		a.stats.forget(0)
+		a.stats.Forget()
 	}
 }

@@ -22,12 +22,12 @@ type fingerprint struct {
 
 // compare checks that all ranks run with the same settings and kernels: with others, bits
 // would differ silently.
-func (r *Ranks) compare(ctx context.Context, hook ddp.Hook) error {
-	text, err := r.plan.settings()
+func (a *Accelerator) compare(ctx context.Context, hook ddp.Hook) error {
+	text, err := a.plan.settings()
 	if err != nil {
 		return err
 	}
-	all, err := comm.AllGatherObject(ctx, r.group, fingerprint{text, r.kernels, hook.Name(), r.versions})
+	all, err := comm.AllGatherObject(ctx, a.Group(), fingerprint{text, a.kernels, hook.Name(), a.versions})
 	if err != nil {
 		return fmt.Errorf("accelerate: comparing the ranks' settings: %w", err)
 	}
@@ -44,14 +44,14 @@ func (r *Ranks) compare(ctx context.Context, hook ddp.Hook) error {
 			return err
 		}
 	}
-	r.versions = allVersions(all)
+	a.versions = allVersions(all)
 	return nil
 }
 
 // reportDiffering says how many parameters had to be overwritten with rank 0's values, and
 // makes that an error under ddp_require_equal_init.
-func (r *Ranks) reportDiffering(ctx context.Context, differed, of int) error {
-	all, err := comm.AllGatherObject(ctx, r.group, differed)
+func (a *Accelerator) reportDiffering(ctx context.Context, differed, of int) error {
+	all, err := comm.AllGatherObject(ctx, a.Group(), differed)
 	if err != nil {
 		return err
 	}
@@ -59,12 +59,12 @@ func (r *Ranks) reportDiffering(ctx context.Context, differed, of int) error {
 		if n == 0 {
 			continue
 		}
-		if r.plan.exchange.equalInit {
+		if a.plan.exchange.equalInit {
 			return fmt.Errorf("accelerate: ddp_require_equal_init: %d of %d parameters of rank %d differed from "+
 				"rank 0's", n, of, rank)
 		}
-		if r.IsMain() {
-			r.log.Info("parameters were replaced by rank 0's", "rank", rank, "differed", n, "of", of)
+		if a.IsMain() {
+			a.log.Info("parameters were replaced by rank 0's", "rank", rank, "differed", n, "of", of)
 		}
 	}
 	return nil

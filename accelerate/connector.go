@@ -28,7 +28,8 @@ import (
 // among those that a launcher started; see Open. With WithGroup it is a rank of that group
 // instead. The arguments are read once: what changes in them later has no effect, see SetArguments.
 func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
-	return newRank(planOf(a), opts)
+	p := planOf(a)
+	return newRank(p, named(p.device), opts, -1, p.replicas)
 }
 
 // Replicas returns the accelerators of n ranks that are goroutines of this process, in

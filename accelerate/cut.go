@@ -27,7 +27,7 @@ func Cut(a *Accelerator) string {
 		return ""
 	}
 	words := []string{p.Describe()}
-	if n := a.Replicas().size; n > 1 {
+	if n := a.Replicas().Size(); n > 1 {
 		words = append(words, fmt.Sprintf("%d replicas", n))
 	}
 	if a.plan.disk.params {

@@ -47,7 +47,7 @@ const maxCause = 4096
 // It is collective: call it once all ranks know that one failed. RunWindow does so by itself.
 func ShareDataError(ctx context.Context, a *Accelerator, own error) error {
 	peers := a.Data()
-	if peers.Size() < a.size { // ranks that see the same data hear of nothing
+	if peers.Size() < a.WorldSize() { // ranks that see the same data hear of nothing
 		if own == nil {
 			own = errors.New("accelerate: another rank could not read its data")
 		}
@@ -66,8 +66,8 @@ func ShareDataError(ctx context.Context, a *Accelerator, own error) error {
 		if len(text) == 0 {
 			continue
 		}
-		if peers.group != nil {
-			rank = peers.group.JobRank(rank)
+		if peers.Group() != nil {
+			rank = peers.Group().JobRank(rank)
 		}
 		e.Failed = append(e.Failed, DataFailure{rank, string(text)})
 	}

@@ -61,16 +61,12 @@ func WithDevices(names ...string) Option {
 	return func(a *Accelerator) { a.devices = list }
 }
 
-// openDevice chooses the rank's device. local is its number among the goroutines of the process; −1 if it is not one.
-func openDevice(a *Accelerator, local int) error {
-	switch {
-	case a.dev != nil:
+// openDevice chooses the rank's device.
+func openDevice(a *Accelerator) error {
+	if a.dev != nil {
 		return nil
-	case local < 0 && a.processes != nil:
-		local = a.processes.env.LocalRank
-	case local < 0:
-		local = a.rank
 	}
+	local := a.LocalRank()
 	i := local % len(a.devices.names)
 	var err error
 	if a.dev, err = a.devices.open[i](); err != nil && a.devices.auto {
@@ -96,7 +92,7 @@ func chooseDeviceEngine(a *Accelerator) error {
 		return fmt.Errorf("accelerate: ddp_backend is nccl, and the rank computes on the device %s: want a GPU, or "+
 			"ddp_backend auto", a.dev.Name())
 	case kind == "cuda" && use != deviceEngineNever && comm.HasDeviceEngine(nccl):
-		a.Ranks.devices = nccl
+		a.DeviceEngine = nccl
 	}
 	return nil
 }
@@ -112,18 +108,18 @@ func shareDevices(ranks []*Accelerator) error {
 		return nil
 	}
 	for _, a := range ranks {
-		if a.Ranks.devices != "" && a.plan.job.devices == deviceEngineAlways {
+		if a.DeviceEngine != "" && a.plan.job.devices == deviceEngineAlways {
 			return fmt.Errorf("accelerate: ddp_backend is nccl for %d ranks on %d devices: want one device for each "+
 				"rank, or ddp_backend auto", len(ranks), len(used))
 		}
-		a.Ranks.devices = ""
+		a.DeviceEngine = ""
 	}
 	return nil
 }
 
 // allowTF32 allows TF32 where the plan does. One rank says where it cannot be done.
-func allowTF32(a *Accelerator, says bool) {
-	if a.plan.tf32 && !a.dev.AllowTF32(true) && says {
+func allowTF32(a *Accelerator) {
+	if a.plan.tf32 && !a.dev.AllowTF32(true) && a.IsMain() {
 		a.log.Warn("tf32 has no effect: the device has no such mode", "device", a.dev.Name())
 	}
 }

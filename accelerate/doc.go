@@ -21,11 +21,11 @@
 //
 // These are for package trainer; a loop that [Run] started needs none of them:
 //
-//   - [New], [Replicas], [Connect], [RunRanks], [WithGroup] and [Ranks.Open] are what Run is made of. They read the
-//     arguments once; [SetArguments] gives a rank others.
-//   - [Ranks.Abort] ends the other ranks; in a loop of your own, return the error.
-//   - [Peers.GatherBytes], [Peers.GatherRows], [Peers.SumFloats] and [Accelerator.SyncParameters] lie below
-//     [GatherObjects], [Accelerator.GatherForMetrics] and Prepare.
-//   - [Ranks.Job], [Ranks.Kernels], [Accelerator.GradientSets] and [Accelerator.Trace] serve the
+//   - [New], [Replicas], [Connect], [RunRanks], [WithGroup] and [ranks.Ranks.Open] are what Run is made of. They read
+//     the arguments once; [SetArguments] gives a rank others.
+//   - [ranks.Ranks.Abort] ends the other ranks; in a loop of your own, return the error.
+//   - [ranks.Peers.GatherBytes], [ranks.Peers.GatherRows], [ranks.Peers.SumFloats] and [Accelerator.SyncParameters] lie
+//     below [GatherObjects], [Accelerator.GatherForMetrics] and Prepare.
+//   - [ranks.Ranks.Job], [Accelerator.Kernels], [Accelerator.GradientSets] and [Accelerator.Trace] serve the
 //     trainer's log, its estimate of memory and its profiler.
 package accelerate

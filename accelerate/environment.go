@@ -40,8 +40,8 @@ func (e Environment) Same(other Environment) bool {
 // EnvironmentOf is that of all ranks after Prepare, and this rank's before.
 func EnvironmentOf(a *Accelerator) Environment {
 	e := Environment{Devices: a.versions}
-	if a.group != nil {
-		e.Exchange = a.group.DeviceLibrary()
+	if a.Group() != nil {
+		e.Exchange = a.Group().DeviceLibrary()
 	}
 	return e
 }

@@ -15,31 +15,24 @@ import (
 
 // The launcher is told which rank of the job failed, whatever its number in the group that noticed.
 func TestBlamedRanksAreThoseOfTheJob(t *testing.T) {
-	ended := make(chan struct{})
 	err := local.Run(4, comm.Options{}, func(g *comm.Group) error {
-		var sub *comm.Group
-		for _, members := range [][]int{{0, 1}, {2, 3}} {
-			s, err := g.Sub("shards", members)
-			if err != nil {
-				return err
-			}
-			if s != nil {
-				sub = s
-			}
+		a, err := New(args.Default("out"), WithGroup(g), WithMesh(comm.Mesh{DPReplicate: 2, DPShard: 2}))
+		if err != nil {
+			return err
 		}
-		defer sub.Close()
-		go together(g, sub, ended)
+		if err := a.Open(t.Context()); err != nil {
+			return err
+		}
+		defer a.Close()
 		if g.Rank() == 3 {
-			sub.Abort(errors.New("out of disk"))
+			a.Sharers().Group().Abort(errors.New("out of disk"))
 		}
-		var err error
 		for err == nil { // the group of all ends with the sub-group
 			err = g.Barrier().Wait(t.Context())
 		}
 		require.Equal(t, []int{3}, blamed(err), "rank %d: %v", g.Rank(), err)
 		return nil
 	})
-	close(ended)
 	require.NoError(t, err)
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -32,7 +33,7 @@ func (a *Accelerator) GatherForMetrics(ctx context.Context, indices []int64, t *
 }
 
 // rowsOf cuts t into rows.
-func rowsOf(c *tensor.Ctx, indices []int64, t *tensor.Tensor) ([]Row, error) {
+func rowsOf(c *tensor.Ctx, indices []int64, t *tensor.Tensor) ([]ranks.Row, error) {
 	var shape []int
 	if t != nil {
 		shape = t.Shape()
@@ -49,17 +50,17 @@ func rowsOf(c *tensor.Ctx, indices []int64, t *tensor.Tensor) ([]Row, error) {
 	if err := tensor.Try(func() { raw = tensor.ReadBytes(c, t) }); err != nil {
 		return nil, err
 	}
-	rows, arrays, size := make([]Row, len(indices)), make([]Array, len(indices)), len(raw)/len(indices)
+	rows, arrays, size := make([]ranks.Row, len(indices)), make([]ranks.Array, len(indices)), len(raw)/len(indices)
 	for i, index := range indices {
-		arrays[i] = Array{t.DType(), shape[1:], raw[i*size:][:size]}
-		rows[i] = Row{Index: index, Arrays: arrays[i:][:1]}
+		arrays[i] = ranks.Array{DType: t.DType(), Shape: shape[1:], Data: raw[i*size:][:size]}
+		rows[i] = ranks.Row{Index: index, Arrays: arrays[i:][:1]}
 	}
 	return rows, nil
 }
 
 // joinRows makes one tensor of the ranks' rows.
-func joinRows(c *tensor.Ctx, parts [][]Row) (t *tensor.Tensor, order []int64, err error) {
-	var all []Row
+func joinRows(c *tensor.Ctx, parts [][]ranks.Row) (t *tensor.Tensor, order []int64, err error) {
+	var all []ranks.Row
 	for rank, part := range parts {
 		all = append(all, part...)
 		for _, r := range part {
@@ -79,8 +80,8 @@ func joinRows(c *tensor.Ctx, parts [][]Row) (t *tensor.Tensor, order []int64, er
 	if len(all) == 0 {
 		return nil, nil, nil
 	}
-	slices.SortStableFunc(all, func(a, b Row) int { return cmp.Compare(a.Index, b.Index) })
-	all = slices.CompactFunc(all, func(a, b Row) bool { return a.Index == b.Index })
+	slices.SortStableFunc(all, func(a, b ranks.Row) int { return cmp.Compare(a.Index, b.Index) })
+	all = slices.CompactFunc(all, func(a, b ranks.Row) bool { return a.Index == b.Index })
 	var joined []byte
 	for _, r := range all {
 		order = append(order, r.Index)
@@ -94,10 +95,10 @@ func joinRows(c *tensor.Ctx, parts [][]Row) (t *tensor.Tensor, order []int64, er
 // GatherObjects returns the values of all ranks, in rank order, on every rank. They are sent
 // as JSON. It is collective.
 func GatherObjects[T any](ctx context.Context, a *Accelerator, v T) ([]T, error) {
-	if a.group == nil {
+	if a.Group() == nil {
 		return []T{v}, nil
 	}
-	return comm.AllGatherObject(ctx, a.group, v)
+	return comm.AllGatherObject(ctx, a.Group(), v)
 }
 
 // SplitBetweenProcesses returns this rank's part of a list that all ranks have: consecutive
@@ -105,14 +106,14 @@ func GatherObjects[T any](ctx context.Context, a *Accelerator, v T) ([]T, error)
 // pad the others repeat the last element of the list, so that all parts have the same length
 // (0 if the list is empty).
 func SplitBetweenProcesses[T any](a *Accelerator, list []T, pad bool) []T {
-	n, each, extra := len(list), len(list)/a.size, len(list)%a.size
-	lo := a.rank*each + min(a.rank, extra)
+	n, each, extra := len(list), len(list)/a.WorldSize(), len(list)%a.WorldSize()
+	lo := a.Rank()*each + min(a.Rank(), extra)
 	hi := lo + each
-	if a.rank < extra {
+	if a.Rank() < extra {
 		hi++
 	}
 	part := slices.Clone(list[lo:hi])
-	if pad && extra > 0 && a.rank >= extra {
+	if pad && extra > 0 && a.Rank() >= extra {
 		part = append(part, list[n-1])
 	}
 	return part

@@ -14,7 +14,7 @@ import (
 // again. It serves package trainer.
 func Incomplete(a *Accelerator) bool {
 	if a.GathersParameters() {
-		return a.group != nil && a.group.Err() != nil
+		return a.Group() != nil && a.Group().Err() != nil
 	}
 	if a.torn == nil {
 		return false

@@ -95,11 +95,11 @@ func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
 
 // verify is ddp.Verify among the ranks that hold the same part of the model; others hold other parameters.
 func verify(ctx context.Context, a *Accelerator, state []tensor.Named) (differed int, err error) {
-	peers := a.samePart()
-	if peers.group == nil {
+	peers := a.SamePart()
+	if peers.Group() == nil {
 		return 0, nil
 	}
-	return ddp.Verify(ctx, a.ctx, peers.group, state)
+	return ddp.Verify(ctx, a.ctx, peers.Group(), state)
 }
 
 // leave ends the strategy; see strategy.Strategy for whole.
@@ -128,15 +128,9 @@ func (a *Accelerator) Unshard(ctx context.Context) error {
 // Close leaves the rank's group without waiting for the others. Open makes a new one for further collective work. The
 // process stays in its job until it ends.
 func (a *Accelerator) Close() error {
-	if a.group == nil {
+	if a.Group() == nil {
 		return a.disk.close(a.ctx.NoGrad())
 	}
-	if a.unwatch != nil { // a group of the program's own is its own to watch
-		a.unwatch()
-		a.unwatch = nil
-	}
-	err := errors.Join(a.roles.close(), a.group.Close())
-	err = errors.Join(err, a.leave(false)) // once nobody uses the gradients any more
-	a.group = nil
-	return err
+	err := a.Ranks.Close()
+	return errors.Join(err, a.leave(false)) // once nobody uses the gradients any more
 }

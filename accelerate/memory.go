@@ -21,10 +21,7 @@ func checkMemory(a *Accelerator, opt *optim.Optimizer) error {
 	if limit == 0 || !a.dev.HostMemory() {
 		return nil
 	}
-	ranks := a.size
-	if a.place != nil && a.place.LocalWorldSize > 0 && a.plan.replicas <= 1 {
-		ranks = a.place.LocalWorldSize
-	}
+	ranks := a.LocalWorldSize()
 	held := heldBy(a, opt)
 	if need := uint64(ranks) * uint64(held.total()); need > limit {
 		who := "the rank"
@@ -45,7 +42,7 @@ func relief(a *Accelerator) string {
 		offload = "a smaller model"
 	}
 	switch {
-	case a.size > 1 && a.sharding.Strategy != shard.Full:
+	case a.WorldSize() > 1 && a.sharding.Strategy != shard.Full:
 		return "fsdp full_shard, or " + offload
 	case !a.plan.disk.state:
 		return offload + ", or more hosts"
@@ -59,7 +56,7 @@ type held struct{ params, grads, state int64 }
 func (h held) total() int64 { return h.params + h.grads + h.state }
 
 func heldBy(a *Accelerator, opt *optim.Optimizer) (h held) {
-	ranks, strategy := int64(a.shardPeers().Size()), a.sharding.Strategy
+	ranks, strategy := int64(a.Sharers().Size()), a.sharding.Strategy
 	if ranks == 1 {
 		strategy = shard.None
 	}

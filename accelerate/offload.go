@@ -45,7 +45,7 @@ func offloadParams(a *Accelerator) (err error) {
 			"several " +
 			"ranks keeps the whole parameters where others write them")
 	}
-	if a.disk.params, err = openStore(disk.params, disk.dir); a.disk.params == nil || a.size > 1 {
+	if a.disk.params, err = openStore(disk.params, disk.dir); a.disk.params == nil || a.WorldSize() > 1 {
 		return err
 	}
 	c := a.ctx.NoGrad()

@@ -53,7 +53,7 @@ type Numbers struct {
 
 // canWait reports whether nobody needs the losses before the end of the step.
 func (s *PendingStep) canWait() bool {
-	if s.a.Loss().group != nil {
+	if s.a.Loss().Group() != nil {
 		return false
 	}
 	for i := range s.batches {
@@ -72,7 +72,7 @@ func (s *PendingStep) takeLosses(sums []float64) error {
 		}
 		leaf := s.layout.Leaf(i)
 		if err := s.shared.setSum(leaf, sum); err != nil {
-			return &MicroBatchError{Rank: s.a.rank, Leaf: leaf, Err: err}
+			return &MicroBatchError{Rank: s.a.Rank(), Leaf: leaf, Err: err}
 		}
 	}
 	return nil
@@ -136,7 +136,7 @@ func (s *PendingStep) Clip(ctx context.Context, maxNorm float64) error {
 		s.know(norm)
 		return nil
 	}
-	defer a.trace.Region(a.rank, "clip")()
+	defer a.trace.Region(a.Rank(), "clip")()
 	c := a.ctx.NoGrad()
 	var losses *tensor.Tensor
 	if !s.summed {
@@ -181,8 +181,8 @@ func (s *PendingStep) Step(ctx context.Context) error {
 		}
 		return nil
 	}
-	defer a.trace.collectives(a.rank, a.group)
-	defer a.trace.Region(a.rank, "optimizer")()
+	defer a.trace.collectives(a.Rank(), a.Group())
+	defer a.trace.Region(a.Rank(), "optimizer")()
 	clip := tensor.Slice(a.ctx.NoGrad(), s.block, 0, 0, tensor.ClipLen)
 	a.opt.StepBy(a.ctx, clip, s.maxNorm > 0 || a.scaler.factor() != 1)
 	s.unsettled = true
@@ -233,7 +233,7 @@ func (s *PendingStep) settle() {
 		a.scaler.update(n.Overflow)
 	}
 	if a.stats != nil && n.Finite {
-		a.stats.track()
+		a.stats.Track()
 	}
 }
 

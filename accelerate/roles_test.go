@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/unbuilt"
@@ -72,7 +73,7 @@ func roles(acc *accelerate.Accelerator) string {
 	var list []string
 	for _, k := range []struct {
 		name  string
-		peers *accelerate.Peers
+		peers *ranks.Peers
 	}{{"data", acc.Data()}, {"loss", acc.Loss()}, {"model", acc.Model()}, {"tensor", acc.Tensor()},
 		{"pipe", acc.Pipe()}, {"context", acc.Context()}} {
 		list = append(list, fmt.Sprintf("%s %d/%d", k.name, k.peers.Rank(), k.peers.Size()))

@@ -8,33 +8,52 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // ranksOf are the ranks of this process.
 func ranksOf(p plan, opts []Option) ([]*Accelerator, error) {
-	if p.replicas > 1 {
-		return newReplicas(p, p.replicas, opts)
+	return newReplicas(p, max(1, p.replicas), opts)
+}
+
+// newReplicas is Replicas.
+func newReplicas(p plan, n int, opts []Option) ([]*Accelerator, error) {
+	accs, on := make([]*Accelerator, n), named(p.device)
+	for r := range accs {
+		var err error
+		if accs[r], err = newRank(p, on, opts, r, n); err != nil {
+			return nil, err
+		}
 	}
-	acc, err := newRank(p, opts)
-	return []*Accelerator{acc}, err
+	return accs, shareDevices(accs)
+}
+
+// Connect joins the ranks that Replicas returned into a group. Each rank leaves it with
+// Close. After a failure, call Connect again to replace the group.
+func Connect(accs []*Accelerator) {
+	list := make([]*ranks.Ranks, len(accs))
+	for i, a := range accs {
+		list[i] = a.Ranks
+	}
+	ranks.Connect(list)
 }
 
 // RunRanks connects the ranks, unless they are already connected (WithGroup), calls body for each in its own
 // goroutine, and returns when all have ended. If body returns an error or panics on one rank, the others are aborted,
 // because they would wait for it, and RunRanks returns the original error. A panic is raised again in the caller. The
 // ranks are closed.
-func RunRanks(ctx context.Context, ranks []*Accelerator, body func(acc *Accelerator) error) error {
-	if len(ranks) == 1 {
-		return runRank(ctx, ranks[0], body, nil)
+func RunRanks(ctx context.Context, accs []*Accelerator, body func(acc *Accelerator) error) error {
+	if len(accs) == 1 {
+		return runRank(ctx, accs[0], body, nil)
 	}
-	if ranks[0].group == nil {
-		Connect(ranks)
+	if accs[0].Group() == nil {
+		Connect(accs)
 	}
-	errs, panics := make([]error, len(ranks)), make([]any, len(ranks))
+	errs, panics := make([]error, len(accs)), make([]any, len(accs))
 	var all sync.WaitGroup
-	for i, acc := range ranks {
+	for i, acc := range accs {
 		all.Go(func() { errs[i] = runRank(ctx, acc, body, &panics[i]) })
 	}
 	all.Wait()

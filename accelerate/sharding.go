@@ -3,11 +3,9 @@
 package accelerate
 
 import (
-	"fmt"
 	"maps"
 
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
-	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -57,25 +55,4 @@ func (a *Accelerator) shardOptions() shard.Options {
 // each.
 func (s Sharding) interleaved(ranks int) bool {
 	return ranks > 1 && s.Strategy.ShardsGradients()
-}
-
-// replicas is how many there are; 0 leaves it to the mesh.
-func (s Sharding) replicas(r *Ranks) (int, error) {
-	if s.Replicas > 0 || !s.Hybrid || r.asked != (comm.Mesh{}) || r.place == nil || r.place.LocalWorldSize == 0 {
-		return s.Replicas, nil
-	}
-	if r.size%r.place.LocalWorldSize != 0 {
-		return 0, fmt.Errorf("accelerate: %d ranks, and %d of them on this host: want as many on each host with "+
-			"hybrid_shard, or dp_replicate_size", r.size, r.place.LocalWorldSize)
-	}
-	return r.size / r.place.LocalWorldSize, nil
-}
-
-// find finds a rank's place in the mesh.
-func find(a *Accelerator) error {
-	replicas, err := a.sharding.replicas(&a.Ranks)
-	if err != nil {
-		return err
-	}
-	return a.arrange(a.sharding.Strategy != shard.None, replicas)
 }

@@ -92,7 +92,7 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 	if len(batches) > layout.AccumulationSteps {
 		return nil,
 			fmt.Errorf("accelerate: %d micro-batches for one step of rank %d: want at most %d "+
-				"(gradient_accumulation_steps)", len(batches), a.rank, layout.AccumulationSteps)
+				"(gradient_accumulation_steps)", len(batches), a.Rank(), layout.AccumulationSteps)
 	}
 	if err := a.BeginWindow(ctx); err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 		last, at := i == len(batches)-1, tensor.ClipLen+i
 		count, err := o.microBatch(a, b, tensor.Slice(c, s.block, 0, at, at+1), s.expected, leaf, last)
 		if err != nil {
-			return nil, &MicroBatchError{Rank: a.rank, Leaf: leaf, Err: err}
+			return nil, &MicroBatchError{Rank: a.Rank(), Leaf: leaf, Err: err}
 		}
 		if leaf >= 0 {
 			s.shared.setCount(leaf, count)
@@ -192,14 +192,14 @@ func (o WindowOptions) padBatches(ctx context.Context, a *Accelerator, batches [
 		return batches, nil
 	}
 	most := []int64{int64(len(batches))}
-	h := a.shardPeers().group.AllReduce(comm.Of(most), comm.Max, comm.Label("micro-batches"))
+	h := a.Sharers().Group().AllReduce(comm.Of(most), comm.Max, comm.Label("micro-batches"))
 	if err := h.Wait(ctx); err != nil {
 		return nil, err
 	}
 	for o.DataErr == nil && len(batches) < int(most[0]) {
 		if len(batches) == 0 {
 			return nil, fmt.Errorf("accelerate: rank %d has no batch in this step where others have %d: want at least "+
-				"one to repeat, since a sharded model computes on all ranks at once", a.rank, most[0])
+				"one to repeat, since a sharded model computes on all ranks at once", a.Rank(), most[0])
 		}
 		again := *batches[len(batches)-1]
 		again.Leaf = -1

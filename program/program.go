@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
@@ -59,7 +60,7 @@ type Func func(ctx context.Context, p *Process) error
 func Run(f Func) (code int) {
 	p := &Process{Name: strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"), Args: os.Args[1:],
 		Stdout: &output{w: os.Stdout}, Stderr: os.Stderr}
-	if place, err := accelerate.Place(); err == nil && place.Rank > 0 { // Parse returns the error
+	if place, err := ranks.Locate(); err == nil && place.Rank > 0 { // Parse returns the error
 		p.Stdout, p.silent = io.Discard, true // rank 0 speaks for all
 	}
 	if os.Getenv("GOGC") == "" {
@@ -128,7 +129,7 @@ func (p *Process) Parse(l *args.Loader) (*args.Resolved, error) {
 			p.log(level)
 		}
 	}
-	if _, err := accelerate.Place(); err != nil {
+	if _, err := ranks.Locate(); err != nil {
 		return nil, err
 	}
 	for _, notice := range resolved.Notices {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
@@ -91,11 +91,17 @@ func EstimateSharedMemory(a *args.TrainingArguments, on *tensor.Device, ranks in
 func sharing(a *args.TrainingArguments, ranks int) (b *args.TrainingArguments, each int, err error) {
 	b = a.Clone()
 	b.FSDP, b.ZeroStage = nil, 2
-	mesh, err := accelerate.MeshFor(ranks, true, b.DPReplicateSize)
+	each, err = sharers(b, ranks)
+	return b, each, err
+}
+
+// sharers is over how many of so many ranks a sharded model is spread.
+func sharers(a *args.TrainingArguments, n int) (int, error) {
+	mesh, err := ranks.MeshFor(n, true, a.DPReplicateSize)
 	if err != nil {
-		return nil, 0, fmt.Errorf("trainer: estimate of memory: %w", err)
+		return 0, fmt.Errorf("trainer: estimate of memory: %w", err)
 	}
-	return b, mesh.DPShard, nil
+	return mesh.DPShard, nil
 }
 
 // share divides whole parameters among ranks, and their rounded copies, which then stay: at the peak those of a rank
@@ -131,11 +137,9 @@ func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int, sha
 	}
 	each := ranks // of a replica
 	if sharded {
-		mesh, err := accelerate.MeshFor(ranks, true, a.DPReplicateSize)
-		if err != nil {
-			return nil, fmt.Errorf("trainer: estimate of memory: %w", err)
+		if each, err = sharers(a, ranks); err != nil {
+			return nil, err
 		}
-		each = mesh.DPShard
 		sharded = each > 1 || ranks == 1
 	}
 	counter := meta.New()

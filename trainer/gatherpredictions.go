@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -18,7 +18,7 @@ func (t *Trainer) gatherPredictions(ctx context.Context, mine []Prediction) ([]P
 	if t.acc.Data().Size() == 1 {
 		return mine, nil
 	}
-	rows := make([]accelerate.Row, len(mine))
+	rows := make([]ranks.Row, len(mine))
 	for i, p := range mine {
 		rows[i] = p.row()
 	}
@@ -41,18 +41,18 @@ func (t *Trainer) gatherPredictions(ctx context.Context, mine []Prediction) ([]P
 }
 
 // row is what ranks tell each other of a prediction: its logits and, if it has them, its labels.
-func (p Prediction) row() accelerate.Row {
-	r := accelerate.Row{Index: p.Index, Arrays: []accelerate.Array{
+func (p Prediction) row() ranks.Row {
+	r := ranks.Row{Index: p.Index, Arrays: []ranks.Array{
 		{DType: tensor.Float32, Shape: p.Shape, Data: bytesOf(p.Logits)},
 	}}
 	if p.Labels != nil {
-		r.Arrays = append(r.Arrays, accelerate.Array{DType: tensor.Float64, Shape: p.LabelShape,
+		r.Arrays = append(r.Arrays, ranks.Array{DType: tensor.Float64, Shape: p.LabelShape,
 			Data: bytesOf(p.Labels)})
 	}
 	return r
 }
 
-func predictionOf(r accelerate.Row) (Prediction, error) {
+func predictionOf(r ranks.Row) (Prediction, error) {
 	p, n := Prediction{Index: r.Index}, len(r.Arrays)
 	if n < 1 || n > 2 || r.Arrays[0].DType != tensor.Float32 || n == 2 && r.Arrays[1].DType != tensor.Float64 {
 		return p, fmt.Errorf("sample %d: want logits in float32 and, if there are any, labels in float64", r.Index)
@@ -69,7 +69,7 @@ func bytesOf[T float32 | float64](list []T) []byte {
 	return raw
 }
 
-func elementsOf[T float32 | float64](a accelerate.Array) []T {
+func elementsOf[T float32 | float64](a ranks.Array) []T {
 	list := make([]T, len(a.Data)/a.DType.Size())
 	_, _ = binary.Decode(a.Data, binary.LittleEndian, list) // it takes these types
 	return list

@@ -7,20 +7,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
 // A row of another rank that is no prediction is an error and no panic.
 func TestRowsThatAreNoPredictions(t *testing.T) {
-	logits := accelerate.Array{DType: tensor.Float32, Shape: []int{2}, Data: []byte{0, 0, 128, 63, 0, 0, 0, 64}}
-	labels := accelerate.Array{DType: tensor.Float64, Data: []byte{0, 0, 0, 0, 0, 0, 0, 192}}
-	p, err := trainer.PredictionOf(accelerate.Row{Index: 3, Arrays: []accelerate.Array{logits, labels}})
+	logits := ranks.Array{DType: tensor.Float32, Shape: []int{2}, Data: []byte{0, 0, 128, 63, 0, 0, 0, 64}}
+	labels := ranks.Array{DType: tensor.Float64, Data: []byte{0, 0, 0, 0, 0, 0, 0, 192}}
+	p, err := trainer.PredictionOf(ranks.Row{Index: 3, Arrays: []ranks.Array{logits, labels}})
 	require.NoError(t, err)
 	require.Equal(t, trainer.Prediction{Index: 3, Shape: []int{2}, Logits: []float32{1, 2}, Labels: []float64{-2}}, p)
-	for _, arrays := range [][]accelerate.Array{nil, {labels}, {logits, logits}, {logits, labels, labels}} {
-		_, err := trainer.PredictionOf(accelerate.Row{Index: 3, Arrays: arrays})
+	for _, arrays := range [][]ranks.Array{nil, {labels}, {logits, logits}, {logits, labels, labels}} {
+		_, err := trainer.PredictionOf(ranks.Row{Index: 3, Arrays: arrays})
 		require.EqualError(t, err, "sample 3: want logits in float32 and, if there are any, labels in float64")
 	}
 }

@@ -141,7 +141,7 @@ func (t *Trainer) begin(ctx context.Context) (*run, error) {
 	r := &run{Trainer: t, ctx: context.WithoutCancel(ctx), saved: map[int64]bool{},
 		progress: progress{Origin: checkpointer.Origin{RunID: newRunID()}}}
 	setUp := func() error { return protect(func() error { return r.setUp(ctx) }) }
-	if err := accelerate.Starting(t.acc, setUp); err != nil {
+	if err := t.acc.Starting(setUp); err != nil {
 		*t.args, t.state = *a, state
 		r.unclaim()
 		return nil, err

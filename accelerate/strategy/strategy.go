@@ -82,8 +82,8 @@ type Windows interface {
 
 // Updates are what optimizers do with gradients.
 type Updates interface {
-	// Trained is what this rank's optimizer updates: the trained parameters or, where Features has Shards, those of them
-	// that this rank owns, under the parameters' names. Parts of parameters that are cut are vectors.
+	// Trained is what this rank's optimizer updates: the trained parameters or, where Features has Shards, what the
+	// rank owns of them, under the parameters' names. Parts of parameters that are cut are vectors.
 	Trained() []tensor.Named
 	// Norm is the L2 norm of the gradients of all trained parameters.
 	Norm(ctx context.Context) (float64, error)

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package accelerate
+// Package statistics keeps what modules report during the forward passes of a window, as batch norms do, and moves
+// their buffers at the end of the step, in the order of the micro-batches over all ranks, so that the buffers do not
+// depend on which rank computed which. It is for package accelerate. Start with [New].
+package statistics
 
 import (
 	"cmp"
@@ -8,37 +11,40 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// statistics gathers what modules report during a window's forward passes, as batch norms
-// do, and moves their buffers at the end of the step: in the order of the leaves over
-// all ranks, so that the buffers do not depend on who computed which leaf. It implements
-// nn.Observer.
-type statistics struct {
+// Reports are those of a window. They implement nn.Observer.
+type Reports struct {
 	c       *tensor.Ctx
 	modules []nn.Tracker
 	number  map[nn.Tracker]int
 	reports []report
-	unowned int // reports from here on wait for their leaf's number
+	unowned int // reports from here on wait for their micro-batch's number
 	spare   [][][]*tensor.Tensor
 
-	exchanged bool  // the ranks have told each other, and all are their reports
-	all       []Row // in the order of the leaves
+	exchanged bool        // the ranks have told each other, and all are their reports
+	all       []ranks.Row // in the order of the micro-batches
 	sent      []byte
-	arrays    []Array
+	arrays    []ranks.Array
 }
 
 // report is what one forward pass of a module told.
 type report struct {
-	leaf, module int
-	stats        []*tensor.Tensor
+	microBatch, module int
+	stats              []*tensor.Tensor
 }
 
-// newStatistics is nil for a model that tracks nothing.
-func newStatistics(c *tensor.Ctx, t *nn.Tree) *statistics {
-	s := &statistics{c: c, modules: t.Trackers(), number: map[nn.Tracker]int{}}
+// Peers are the ranks that see other data.
+type Peers interface {
+	GatherBytes(ctx context.Context, mine []byte) ([][]byte, error)
+}
+
+// New is nil for a model that tracks nothing. c has no Scope.
+func New(c *tensor.Ctx, t *nn.Tree) *Reports {
+	s := &Reports{c: c, modules: t.Trackers(), number: map[nn.Tracker]int{}}
 	for i, m := range s.modules {
 		s.number[m] = i
 	}
@@ -50,7 +56,7 @@ func newStatistics(c *tensor.Ctx, t *nn.Tree) *statistics {
 }
 
 // Observe copies a report.
-func (s *statistics) Observe(m nn.Tracker, stats []*tensor.Tensor) {
+func (s *Reports) Observe(m nn.Tracker, stats []*tensor.Tensor) {
 	i, ok := s.number[m]
 	if !ok {
 		panic(&tensor.Error{Op: "accelerate.Observe",
@@ -64,7 +70,7 @@ func (s *statistics) Observe(m nn.Tracker, stats []*tensor.Tensor) {
 }
 
 // room is memory for a report of a module, outside every scope.
-func (s *statistics) room(module int, like []*tensor.Tensor) []*tensor.Tensor {
+func (s *Reports) room(module int, like []*tensor.Tensor) []*tensor.Tensor {
 	if n := len(s.spare[module]); n > 0 {
 		room := s.spare[module][n-1]
 		s.spare[module] = s.spare[module][:n-1]
@@ -77,20 +83,23 @@ func (s *statistics) room(module int, like []*tensor.Tensor) []*tensor.Tensor {
 	return room
 }
 
-// own says which leaf the forward passes since the last call belong to; −1: they count nowhere.
-func (s *statistics) own(leaf int) {
-	if leaf < 0 {
+// Own says which micro-batch the forward passes since the last call belong to; −1: they count nowhere.
+func (s *Reports) Own(microBatch int) {
+	if microBatch < 0 {
 		s.forget(s.unowned)
 		return
 	}
 	for i := s.unowned; i < len(s.reports); i++ {
-		s.reports[i].leaf = leaf
+		s.reports[i].microBatch = microBatch
 	}
 	s.unowned = len(s.reports)
 }
 
+// Forget gives the window up.
+func (s *Reports) Forget() { s.forget(0) }
+
 // forget drops the reports from number first on.
-func (s *statistics) forget(first int) {
+func (s *Reports) forget(first int) {
 	for _, r := range s.reports[first:] {
 		s.spare[r.module] = append(s.spare[r.module], r.stats)
 	}
@@ -100,39 +109,39 @@ func (s *statistics) forget(first int) {
 	s.exchanged = false
 }
 
-// exchange tells the other ranks what was reported here, and hears what they did. Forward
-// passes without a backward pass do not count.
-func (s *statistics) exchange(ctx context.Context, a *Accelerator) error {
+// Exchange tells the peers what was reported here, and hears what they did; nil: there are none. Forward passes without
+// a backward pass do not count.
+func (s *Reports) Exchange(ctx context.Context, peers Peers) error {
 	s.forget(s.unowned)
-	if a.Data().group == nil || !a.plan.exchange.statistics {
+	if peers == nil {
 		return nil
 	}
-	parts, err := a.Data().GatherBytes(ctx, s.encode())
+	parts, err := peers.GatherBytes(ctx, s.encode())
 	if err != nil {
-		return fmt.Errorf("accelerate: exchanging batch statistics: %w", err)
+		return fmt.Errorf("statistics: exchanging batch statistics: %w", err)
 	}
 	s.all = s.all[:0]
 	for rank, part := range parts {
-		if s.all, err = decodeRows(s.all, part, len(s.modules)); err != nil {
-			return fmt.Errorf("accelerate: batch statistics of rank %d: %w", rank, err)
+		if s.all, err = ranks.DecodeRows(s.all, part, len(s.modules)); err != nil {
+			return fmt.Errorf("statistics: batch statistics of rank %d: %w", rank, err)
 		}
 	}
-	slices.SortStableFunc(s.all, func(a, b Row) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortStableFunc(s.all, func(a, b ranks.Row) int { return cmp.Compare(a.Index, b.Index) })
 	s.exchanged = true
 	return nil
 }
 
-// track moves the buffers, and ends the window.
-func (s *statistics) track() {
+// Track moves the buffers, and ends the window.
+func (s *Reports) Track() {
 	if s.exchanged {
 		for i := range s.all {
 			r := &s.all[i]
 			stats := s.upload(r)
 			s.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-				s.modules[r.module].Track(c, stats)
+				s.modules[r.Module].Track(c, stats)
 				return nil
 			})
-			s.spare[r.module] = append(s.spare[r.module], stats)
+			s.spare[r.Module] = append(s.spare[r.Module], stats)
 		}
 	} else {
 		for _, r := range s.reports {
@@ -146,10 +155,10 @@ func (s *statistics) track() {
 }
 
 // upload makes the report's tensors, in memory that a module's reports share.
-func (s *statistics) upload(r *Row) []*tensor.Tensor {
-	free := s.spare[r.module]
+func (s *Reports) upload(r *ranks.Row) []*tensor.Tensor {
+	free := s.spare[r.Module]
 	if n := len(free); n > 0 {
-		s.spare[r.module] = free[:n-1]
+		s.spare[r.Module] = free[:n-1]
 		for i, a := range r.Arrays {
 			tensor.WriteBytes(s.c, free[n-1][i], a.Data)
 		}
@@ -163,7 +172,7 @@ func (s *statistics) upload(r *Row) []*tensor.Tensor {
 }
 
 // encode writes the reports as rows.
-func (s *statistics) encode() []byte {
+func (s *Reports) encode() []byte {
 	s.sent = s.sent[:0]
 	for _, r := range s.reports {
 		s.arrays = s.arrays[:0]
@@ -172,9 +181,9 @@ func (s *statistics) encode() []byte {
 			if !ok {
 				raw = tensor.ReadBytes(s.c, t)
 			}
-			s.arrays = append(s.arrays, Array{t.DType(), t.Shape(), raw})
+			s.arrays = append(s.arrays, ranks.Array{DType: t.DType(), Shape: t.Shape(), Data: raw})
 		}
-		s.sent = appendRow(s.sent, Row{int64(r.leaf), s.arrays, r.module})
+		s.sent = ranks.AppendRow(s.sent, ranks.Row{Index: int64(r.microBatch), Arrays: s.arrays, Module: r.module})
 	}
 	return s.sent
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package accelerate
+package ranks
 
 import (
 	"context"
@@ -16,8 +16,7 @@ import (
 type Row struct {
 	Index  int64   // of the sample
 	Arrays []Array // at most 255
-
-	module int // of batch statistics, where Index is the leaf
+	Module int     // of batch statistics, where Index is the micro-batch; 0 elsewhere
 }
 
 // Array is the elements of a tensor, row-major and little-endian.
@@ -34,7 +33,7 @@ func (p *Peers) GatherRows(ctx context.Context, mine []Row) ([][]Row, error) {
 	}
 	var raw []byte
 	for _, r := range mine {
-		raw = appendRow(raw, r)
+		raw = AppendRow(raw, r)
 	}
 	parts, err := p.GatherBytes(ctx, raw)
 	if err != nil {
@@ -42,19 +41,19 @@ func (p *Peers) GatherRows(ctx context.Context, mine []Row) ([][]Row, error) {
 	}
 	all := make([][]Row, len(parts))
 	for rank, part := range parts {
-		if all[rank], err = decodeRows(nil, part, 1); err != nil {
+		if all[rank], err = DecodeRows(nil, part, 1); err != nil {
 			return nil, fmt.Errorf("accelerate: rows of rank %d: %w", rank, err)
 		}
 	}
 	return all, nil
 }
 
-// appendRow writes index, module and number of arrays, and for each array dtype, number of dims, dims, number of bytes
+// AppendRow writes index, module and number of arrays, and for each array dtype, number of dims, dims, number of bytes
 // and the bytes.
-func appendRow(raw []byte, r Row) []byte {
+func AppendRow(raw []byte, r Row) []byte {
 	put := func(v int) { raw = binary.AppendUvarint(raw, uint64(v)) }
 	raw = binary.AppendUvarint(raw, uint64(r.Index))
-	put(r.module)
+	put(r.Module)
 	put(len(r.Arrays))
 	for _, a := range r.Arrays {
 		put(int(a.DType))
@@ -68,13 +67,14 @@ func appendRow(raw []byte, r Row) []byte {
 	return raw
 }
 
-// decodeRows appends the rows of a rank to list, whose memory it uses again.
-func decodeRows(list []Row, part []byte, modules int) ([]Row, error) {
+// DecodeRows appends the rows of a rank to list, whose memory it uses again. Their modules are less than the given
+// number.
+func DecodeRows(list []Row, part []byte, modules int) ([]Row, error) {
 	r := &rowReader{rest: part}
 	for len(r.rest) > 0 && r.err == nil {
 		list = slices.Grow(list, 1)[:len(list)+1]
 		row := &list[len(list)-1]
-		row.Index, row.module = int64(r.number(math.MaxUint64)), int(r.number(uint64(modules-1)))
+		row.Index, row.Module = int64(r.number(math.MaxUint64)), int(r.number(uint64(modules-1)))
 		n := int(r.number(math.MaxUint8))
 		row.Arrays = slices.Grow(row.Arrays[:0], n)[:n]
 		for i := range row.Arrays {
@@ -84,7 +84,7 @@ func decodeRows(list []Row, part []byte, modules int) ([]Row, error) {
 	return list, r.err
 }
 
-// rowReader reads what appendRow wrote; after an error it gives zeros.
+// rowReader reads what AppendRow wrote; after an error it gives zeros.
 type rowReader struct {
 	rest []byte
 	err  error

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package accelerate
+package ranks
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"runtime"
 	"slices"
@@ -15,8 +14,24 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/flight"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/env"
+	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 )
+
+// Options are how this rank is one of several.
+type Options struct {
+	World    *comm.Group  // the ranks, which are connected already; nil: those that a launcher started
+	Replicas int          // ranks that are goroutines of this process; 0 and 1: it is one rank
+	Replica  int          // number of this rank among Replicas; −1: it is none of them
+	Engine   string       // between processes; "" is shared memory on one host, otherwise TCP
+	Group    comm.Options // deadline, order of sums, log
+	Mesh     comm.Mesh    // that the ranks form; the zero value leaves it to the strategy
+	// Sharded is true if a model is spread over the ranks. It has so many replicas, or with Hybrid one on each host;
+	// 0 leaves it to the mesh.
+	Sharded       bool
+	ShardReplicas int
+	Hybrid        bool
+}
 
 // Ranks is this rank among the others: who it is, what they tell each other, and what they decide together. Methods
 // that take a context are collective.
@@ -24,20 +39,28 @@ type Ranks struct {
 	Peers // all ranks: they decide, wait and fail together
 	roles
 
-	plan plan
-	log  *slog.Logger
+	// DeviceEngine moves tensors of ranks from device to device; "" for none. It is set before Open.
+	DeviceEngine string
 
-	unwatch func() // ends giving out the group's flight records; nil with WithGroup
-
-	place     *env.Environment // what the launcher says; nil with WithGroup
+	options   Options
+	unwatch   func()           // ends giving out the group's flight records; nil for Options.World
+	place     *env.Environment // what the launcher says; nil for Options.World
 	processes *processes       // nil: the other ranks, if there are any, are goroutines
-	kernels   string           // the variant, which ranks compare
-	versions  []string         // see EnvironmentOf
-	devices   string           // device engine of the group, "" for none
 }
 
-// Kernels is the variant of the CPU's kernels that the process runs, as "avx512".
-func (r *Ranks) Kernels() string { return r.kernels }
+// New finds out which rank this is.
+func New(o Options) (*Ranks, error) {
+	r := &Ranks{Peers: Peers{size: 1}, options: o}
+	if err := checkEngine(o.Engine); err != nil {
+		return nil, err
+	}
+	if o.World != nil {
+		r.Peers = PeersOf(o.World)
+	} else if err := r.detect(); err != nil {
+		return nil, err
+	}
+	return r, r.arrange()
+}
 
 // WorldSize is the number of ranks.
 func (r *Ranks) WorldSize() int { return r.size }
@@ -48,6 +71,22 @@ func (r *Ranks) IsMain() bool { return r.Rank() == 0 }
 // IsLocalMain reports whether this rank is the first of those on its host.
 func (r *Ranks) IsLocalMain() bool {
 	return r.IsMain() || r.processes != nil && r.processes.env.LocalRank == 0
+}
+
+// LocalRank is this rank's number on its host.
+func (r *Ranks) LocalRank() int {
+	if r.processes != nil {
+		return r.processes.env.LocalRank
+	}
+	return r.rank
+}
+
+// LocalWorldSize is the number of ranks on this host.
+func (r *Ranks) LocalWorldSize() int {
+	if r.place != nil && r.place.LocalWorldSize > 0 && r.options.Replicas <= 1 {
+		return r.place.LocalWorldSize
+	}
+	return r.size
 }
 
 // Job names the job that a launcher started this process for, "" if there is none;
@@ -74,7 +113,7 @@ func (r *Ranks) Job() (id string, restarted bool) {
 }
 
 // Open joins the other processes of the job if a launcher started this process as one of
-// several, and waits for all of them; with WithMesh it makes the groups of the mesh. Further calls, and calls
+// several, and waits for all of them; it makes the groups of the mesh. Further calls, and calls
 // in a single process, do nothing. Call it before collective work. A process is in its job until it ends, and each
 // accelerator has a group of its own in it: all ranks open theirs in the same order.
 func (r *Ranks) Open(ctx context.Context) error {
@@ -92,7 +131,7 @@ func (r *Ranks) openGroup(ctx context.Context) error {
 	p := r.processes
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.join(ctx, r.plan.job.group.Timeout); err != nil {
+	if err := p.join(ctx, r.options.Group.Timeout); err != nil {
 		return err
 	}
 	first, name := p.groups == 0, ""
@@ -109,9 +148,9 @@ func (r *Ranks) openGroup(ctx context.Context) error {
 	}
 	p.groups++
 	r.group = group
-	unwatch := flight.Watch(group, r.flightJob(), r.log)
+	unwatch := flight.Watch(group, r.flightJob(), r.options.Group.Log)
 	r.unwatch = unwatch
-	if r.plan.job.engine != mpiEngine { // whose last group ends MPI, which the program says when
+	if r.options.Engine != mpiEngine { // whose last group ends MPI, which the program says when
 		forgotten := runtime.AddCleanup(r, func(g *comm.Group) {
 			go func() {
 				unwatch()
@@ -125,7 +164,7 @@ func (r *Ranks) openGroup(ctx context.Context) error {
 	}
 	if first && r.IsMain() {
 		info := r.group.Describe()
-		r.log.Info("joined the job", "ranks", r.size, "launcher", string(p.env.Kind), "engine", info.Name,
+		r.options.Group.Log.Info("joined the job", "ranks", r.size, "launcher", string(p.env.Kind), "engine", info.Name,
 			"path", info.Path)
 	}
 	return nil
@@ -184,27 +223,41 @@ func (r *Ranks) Abort(err error) {
 	r.roles.abort(err)
 }
 
-// starting says whether the job is being set up, see comm.Group.Starting.
-func (r *Ranks) starting(on bool) {
-	if r.group != nil {
-		r.group.Starting(on)
-	}
-}
-
 // Starting calls f, which sets a run up on all ranks, such as by reading its settings and its checkpoint. An error that
 // ends it is one of these, and leaves no flight record.
-func Starting(a *Accelerator, f func() error) error {
-	a.starting(true)
+func (r *Ranks) Starting(f func() error) error {
+	if r.group == nil {
+		return f()
+	}
+	r.group.Starting(true)
 	err := f()
 	if err == nil {
-		a.starting(false)
+		r.group.Starting(false)
 	}
 	return err
 }
 
-// reject aborts the group for an error of this rank, for which the others would wait, and
-// returns it.
-func (r *Ranks) reject(err error) error {
-	r.Abort(err)
+// Connect joins ranks that are goroutines of this process (Options.Replicas) into a group.
+func Connect(ranks []*Ranks) {
+	opts := ranks[0].groupOptions()
+	opts.FlightDir = os.Getenv(flight.EnvDir) // what ranks of one process say of a failure is enough otherwise
+	for i, g := range local.New(len(ranks), opts) {
+		r := ranks[i]
+		r.group, r.unwatch = g, flight.Watch(g, r.flightJob(), opts.Log)
+	}
+}
+
+// Close leaves the group without waiting for the others. Open makes a new one. The process stays in its job until it
+// ends.
+func (r *Ranks) Close() error {
+	if r.group == nil {
+		return nil
+	}
+	if r.unwatch != nil { // a group of the program's own is its own to watch
+		r.unwatch()
+		r.unwatch = nil
+	}
+	err := errors.Join(r.roles.close(), r.group.Close())
+	r.group = nil
 	return err
 }

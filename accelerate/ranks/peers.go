@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package accelerate
+package ranks
 
 import (
 	"context"
@@ -17,6 +17,9 @@ type Peers struct {
 	size  int
 	group *comm.Group // nil: this rank is alone, or not connected
 }
+
+// PeersOf are the ranks of a group.
+func PeersOf(g *comm.Group) Peers { return Peers{g.Rank(), g.Size(), g} }
 
 // Allocated is how many bytes this rank holds in memory of the group, such as gradients that ranks exchange. What lies
 // on the device is apart, see tensor.Device.MemStats.

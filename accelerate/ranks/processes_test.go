@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package accelerate
+package ranks
 
 import (
 	"os"
@@ -145,7 +145,7 @@ func TestMeetWantsToken(t *testing.T) {
 		for name, value := range variables {
 			t.Setenv(name, value)
 		}
-		_, err = Place()
+		_, err = Locate()
 		require.EqualError(t, err, "accelerate: "+want)
 		for name := range variables {
 			t.Setenv(name, "")
@@ -215,7 +215,7 @@ func TestPlaceTakesTheToken(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	for range 2 {
-		e, err := Place()
+		e, err := Locate()
 		require.NoError(t, err)
 		token, err := e.JobToken()
 		require.NoError(t, err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package accelerate
+package ranks
 
 import (
 	"cmp"
@@ -56,10 +56,10 @@ func membership(e *env.Environment) *processes {
 	return memberships.of[place]
 }
 
-// Place finds this process's place among those that a launcher started with it, as New does. A
+// Locate finds this process's place among those that a launcher started with it, as New does. A
 // place from which it could not join the others, for want of a token, is an error: programs call
-// Place first, so that a job that cannot run ends before it has read any data.
-func Place() (*env.Environment, error) {
+// Locate first, so that a job that cannot run ends before it has read any data.
+func Locate() (*env.Environment, error) {
 	e, err := env.Detect(rendezvous.LookupEnv) // which takes the token out of the environment
 	if err != nil {
 		return nil, fmt.Errorf("accelerate: %w", err)
@@ -241,21 +241,22 @@ func (p *processes) leave() error {
 	return err
 }
 
-// detect reads the process's place from its launcher's environment.
+// detect reads the process's place from its launcher's environment, and finds this rank's number.
 func (r *Ranks) detect() error {
-	e, err := Place()
+	e, err := Locate()
 	if err != nil {
 		return err
 	}
 	r.place = e
-	if !e.Distributed() {
-		return nil
-	}
-	if r.plan.replicas > 1 {
+	switch n := r.options.Replicas; {
+	case e.Distributed() && n > 1:
 		return fmt.Errorf("accelerate: num_replicas is %d in a job of %d processes (%s): want ranks as goroutines or "+
-			"as processes, not both", r.plan.replicas, e.WorldSize, e)
+			"as processes, not both", n, e.WorldSize, e)
+	case e.Distributed():
+		r.processes, r.rank, r.size = membership(e), e.Rank, e.WorldSize
+	case n > 1 && r.options.Replica >= 0:
+		r.rank, r.size = r.options.Replica, n
 	}
-	r.processes, r.rank, r.size = membership(e), e.Rank, e.WorldSize
 	return nil
 }
 
@@ -271,13 +272,13 @@ func (r *Ranks) engine(job *rendezvous.Job, name string) (*comm.Group, error) {
 	opts := r.groupOptions()
 	opts.Name = name
 	opts.FlightDir = flight.Dir(r.flightJob())
-	switch engine := r.plan.job.engine; {
+	switch engine := r.options.Engine; {
 	case engine == shmEngine || engine == "" && job.OneHost():
 		return shm.New(job, opts)
 	case engine == tcpEngine || engine == "":
 		return tcp.New(job, opts)
 	}
-	f, err := rendezvous.Engine(r.plan.job.engine)
+	f, err := rendezvous.Engine(r.options.Engine)
 	if err != nil {
 		return nil, err
 	}
@@ -286,18 +287,14 @@ func (r *Ranks) engine(job *rendezvous.Job, name string) (*comm.Group, error) {
 
 // groupOptions are those of any group.
 func (r *Ranks) groupOptions() comm.Options {
-	opts := r.plan.job.group
-	opts.Log, opts.Devices = r.log, r.devices
+	opts := r.options.Group
+	opts.Devices = r.DeviceEngine
 	return opts
 }
 
-// checkBackend refuses an engine that the program does not have, before any work is done.
-func (r *Ranks) checkBackend() error {
-	name := r.plan.job.engine
-	switch {
-	case r.plan.job.devices == deviceEngineAlways && !comm.HasDeviceEngine(nccl):
-		name = nccl
-	case name == "" || name == shmEngine || name == tcpEngine:
+// checkEngine refuses an engine that the program does not have, before any work is done.
+func checkEngine(name string) error {
+	if name == "" || name == shmEngine || name == tcpEngine {
 		return nil
 	}
 	if _, err := rendezvous.Engine(name); err != nil {

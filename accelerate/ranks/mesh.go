@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package accelerate
+package ranks
 
 import (
 	"errors"
@@ -14,20 +14,11 @@ import (
 
 // roles are the peers of a rank by what they do together. They follow from the axes of the mesh alone.
 type roles struct {
-	asked comm.Mesh            // by WithMesh; the zero value leaves it to the strategy
 	mesh  comm.Mesh            // of all ranks
 	all   *Peers               // all ranks
 	peers map[comm.Axes]*Peers // along axes that some, but not all, ranks differ by
 	ended chan struct{}        // closed when the groups are
 }
-
-// WithMesh arranges the ranks along the axes of a mesh. dp_replicate and dp_shard are built: ranks that differ along
-// them see different data and sum their gradients, and a sharded model is spread over dp_shard. pp, cp and tp of more
-// than one rank are an error until they are built.
-//
-// Without it all ranks differ along one axis: along dp_shard if the model is sharded, else along dp_replicate. A
-// sharded model with several replicas (dp_replicate_size, hybrid_shard) has both.
-func WithMesh(m comm.Mesh) Option { return func(a *Accelerator) { a.asked = m } }
 
 // The axes that ranks of a role differ by.
 const (
@@ -73,12 +64,12 @@ func (r *roles) Pipe() *Peers { return r.along(comm.PP) }
 // Context are the ranks that see different tokens of the same samples.
 func (r *roles) Context() *Peers { return r.along(comm.CP) }
 
-// samePart are the ranks that hold the same part of the model before it is sharded: all but those of other layers and
+// SamePart are the ranks that hold the same part of the model before it is sharded: all but those of other layers and
 // of other parts of a layer.
-func (r *roles) samePart() *Peers { return r.along(partAxes) }
+func (r *roles) SamePart() *Peers { return r.along(partAxes) }
 
-// shardPeers are the ranks over which a sharded model is spread.
-func (r *roles) shardPeers() *Peers { return r.along(shardAxes) }
+// Sharers are the ranks over which a sharded model is spread.
+func (r *roles) Sharers() *Peers { return r.along(shardAxes) }
 
 // Replicas are the ranks that own the same shard as this one, each in its replica of a sharded model.
 func (r *roles) Replicas() *Peers { return r.along(comm.DPReplicate) }
@@ -95,7 +86,7 @@ func (r *roles) along(axes comm.Axes) *Peers {
 	}
 }
 
-// MeshFor is the mesh of a job in which nobody asks for another (WithMesh). A sharded model has so many replicas; 0
+// MeshFor is the mesh of a job in which nobody asks for another (Options.Mesh). A sharded model has so many replicas; 0
 // stands for one.
 func MeshFor(ranks int, sharded bool, replicas int) (comm.Mesh, error) {
 	if !sharded {
@@ -109,14 +100,18 @@ func MeshFor(ranks int, sharded bool, replicas int) (comm.Mesh, error) {
 	return comm.Mesh{DPReplicate: replicas, DPShard: -1}.Of(ranks)
 }
 
-// arrange finds this rank's place in the mesh. A sharded model has so many replicas; 0 leaves it to the mesh.
-func (r *Ranks) arrange(sharded bool, replicas int) error {
-	var err error
-	if r.asked == (comm.Mesh{}) {
-		r.mesh, err = MeshFor(r.size, sharded, replicas)
-	} else if r.mesh, err = r.asked.Of(r.size); err != nil {
+// arrange finds this rank's place in the mesh.
+func (r *Ranks) arrange() error {
+	o := &r.options
+	replicas, err := r.replicas()
+	if err != nil {
+		return err
+	}
+	if o.Mesh == (comm.Mesh{}) {
+		r.mesh, err = MeshFor(r.size, o.Sharded, replicas)
+	} else if r.mesh, err = o.Mesh.Of(r.size); err != nil {
 		err = fmt.Errorf("accelerate: %w", err)
-	} else if err = checkAxes(r.mesh); err == nil && sharded && replicas > 1 && replicas != r.mesh.DPReplicate {
+	} else if err = checkAxes(r.mesh); err == nil && o.Sharded && replicas > 1 && replicas != r.mesh.DPReplicate {
 		err = fmt.Errorf("accelerate: mesh %v has %d replicas of the sharded model: want the %d of dp_replicate_size",
 			r.mesh, r.mesh.DPReplicate, replicas)
 	}
@@ -131,6 +126,19 @@ func (r *Ranks) arrange(sharded bool, replicas int) error {
 		}
 	}
 	return nil
+}
+
+// replicas is how many replicas of a sharded model there are; 0 leaves it to the mesh.
+func (r *Ranks) replicas() (int, error) {
+	o := &r.options
+	if o.ShardReplicas > 0 || !o.Hybrid || o.Mesh != (comm.Mesh{}) || r.place == nil || r.place.LocalWorldSize == 0 {
+		return o.ShardReplicas, nil
+	}
+	if r.size%r.place.LocalWorldSize != 0 {
+		return 0, fmt.Errorf("accelerate: %d ranks, and %d of them on this host: want as many on each host with "+
+			"hybrid_shard, or dp_replicate_size", r.size, r.place.LocalWorldSize)
+	}
+	return r.size / r.place.LocalWorldSize, nil
 }
 
 // split makes the groups of the mesh, in one collective call. It does nothing if there are none or they are there.
