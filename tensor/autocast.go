@@ -31,9 +31,8 @@ var precisions = map[string]Precision{
 
 	"Softmax": Wide, "LogSoftmax": Wide, "CrossEntropy": Wide, "BCEWithLogits": Wide, "LayerNorm": Wide,
 	"RMSNorm": Wide, "LayerNormLowered": Wide, "RMSNormLowered": Wide,
-	"GroupNorm": Wide, "BatchNorm": Wide, "BatchNormWith": Wide, "Sum": Wide, "Mean": Wide, "LogSumExp": Wide,
-	"Var": Wide,
-	"Std": Wide, "CumSum": Wide, "SumSquares": Wide, "Exp": Wide, "Log": Wide, "Rsqrt": Wide, "Erf": Wide, "Pow": Wide,
+	"GroupNorm": Wide, "Sum": Wide, "Mean": Wide, "LogSumExp": Wide, "Var": Wide, "Std": Wide,
+	"CumSum": Wide, "SumSquares": Wide, "Exp": Wide, "Log": Wide, "Rsqrt": Wide, "Erf": Wide, "Pow": Wide,
 	"PowScalar": Wide, "Softplus": Wide,
 
 	"Add": Widest, "Sub": Widest, "Mul": Widest, "Div": Widest, "Maximum": Widest, "Minimum": Widest, "Where": Widest,

@@ -9,9 +9,11 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 // nil (Ioffe & Szegedy 2015): like torch.nn.functional.batch_norm in training. It also
 // returns the mean and the biased variance, to which eps is added, of each channel [C], in
 // float32 (float64 for float64 x); no gradient flows through these.
+//
+// y has the dtype of x, and so have the parameters, or they are float32 beside x of a half type:
+// what is between the two is float32. Autocast leaves x alone.
 func BatchNorm(c *Ctx, x, weight, bias *Tensor, eps float64) (y, mean, variance *Tensor) {
 	const name = "BatchNorm"
-	c.autocast(name, &x, &weight, &bias)
 	x, weight, bias = c.batch(name, x, weight, bias)
 	mean, variance = c.empty(name, statDType(x), x.shape[1]), c.empty(name, statDType(x), x.shape[1])
 	c.launchMulti(backend.OpBatchStats, &attrs{}, []*Tensor{mean, variance}, channels(x))
@@ -23,7 +25,6 @@ func BatchNorm(c *Ctx, x, weight, bias *Tensor, eps float64) (y, mean, variance 
 // torch.nn.functional.batch_norm in evaluation.
 func BatchNormWith(c *Ctx, x, mean, variance, weight, bias *Tensor, eps float64) *Tensor {
 	const name = "BatchNormWith"
-	c.autocast(name, &x, &mean, &variance, &weight, &bias)
 	x, weight, bias = c.batch(name, x, weight, bias)
 	for _, s := range []*Tensor{mean, variance} {
 		s.check(c, name)
@@ -44,6 +45,9 @@ func (c *Ctx) batch(op string, x, weight, bias *Tensor) (_, _, _ *Tensor) {
 	if (weight == nil) != (bias == nil) {
 		c.fail(op, []*Tensor{x}, "want weight and bias, or neither")
 	}
+	if c.lower == Float32 && x.dtype.IsHalf() {
+		x = Cast(c, x, Float32)
+	}
 	return Contiguous(c, x), c.channelParam(op, x, weight), c.channelParam(op, x, bias)
 }
 
@@ -53,7 +57,12 @@ func (c *Ctx) channelParam(op string, x, p *Tensor) *Tensor {
 		return nil
 	}
 	p.check(c, op)
-	c.sameDType(op, x, p)
+	if c.lower != Invalid && p.dtype.IsHalf() && p.dtype != x.dtype {
+		p = Cast(c, p, Float32)
+	}
+	if !x.dtype.IsHalf() || p.dtype != Float32 {
+		c.sameDType(op, x, p)
+	}
 	if p.ndim != 1 || p.shape[0] != x.shape[1] {
 		c.fail(op, []*Tensor{x, p}, "want a parameter of shape [%d]", x.shape[1])
 	}
@@ -82,7 +91,11 @@ func (c *Ctx) batchNorm(name string, x, mean, variance, weight, bias *Tensor, ep
 	c.record(name, []*Tensor{y}, []*Tensor{x, weight, bias}, []*Tensor{x, mean, variance, weight}, func(b *Back) {
 		dy := channels(b.materialize(name, b.Grad(0)))
 		dx := b.emptyLike(name, planes)
-		dweight, dbias := b.empty(name, x.dtype, x.shape[1]), b.empty(name, x.dtype, x.shape[1])
+		dt := x.dtype
+		if weight != nil {
+			dt = weight.dtype
+		}
+		dweight, dbias := b.empty(name, dt, x.shape[1]), b.empty(name, dt, x.shape[1])
 		b.launchMulti(backend.OpBatchNormGrad, &a, []*Tensor{dx, dweight, dbias}, planes, mean, variance, dy, weight)
 		b.Set(0, dx.reshaped(x.Shape()))
 		if weight != nil {

@@ -31,44 +31,65 @@ type Conv2DOptions struct {
 // is computed as matrix products over unfolded windows (Chellapilla et al. 2006), some rows of
 // some samples at a time, or in float32 by Winograd's minimal filtering (Lavin and Gray 2016)
 // where kernels are 3×3; the gradient keeps neither. The weight's gradient is summed piece by
-// piece, in order. Half dtypes compute in float32. A kernel that is larger than the padded
-// image is refused.
+// piece, in order. A kernel that is larger than the padded image is refused.
+//
+// Half dtypes, and under Autocast float32, compute as the device does best: a GPU multiplies half numbers, kernels
+// included, and rounds the gradient of the kernels once; else all is float32 between a half input and a half result,
+// and the kernels keep their dtype.
 func Conv2D(c *Ctx, x, weight, bias *Tensor, opt Conv2DOptions) *Tensor {
 	const name = "Conv2D"
-	if dt := c.lower; dt != Invalid && x.dtype.IsFloat() && x.dtype != Float64 {
+	x.check(c, name)
+	lower := c.lower != Invalid && x.dtype.IsFloat() && x.dtype != Float64
+	if lower {
 		c.autocast(name, &x)
+	}
+	switch dt := x.dtype; {
+	case dt.IsHalf() && opt.Groups <= 1 && c.eng.dev.be.Supports(backend.OpConv2D, dt):
+		weight, low := c.lowerParam(weight)
+		bias, lowBias := c.lowerParam(bias)
+		return c.conv2D(x, weight, low, bias, lowBias, opt)
+	case lower:
 		plain := c.plain()
 		if c.counts != nil { // its kernels may be products of float32
-			c.counts.add(Convolutions, x.dtype, c.path)
+			c.counts.add(Convolutions, dt, c.path)
 			plain = plain.uncounted()
 		}
-		if bias != nil {
-			bias = Cast(c, bias, Float32)
-		}
-		return Cast(c, Conv2D(plain, Cast(c, x, Float32), Cast(c, weight, Float32), bias, opt), dt)
+		return Cast(c, plain.wideConv2D(x, weight, bias, opt), dt)
+	case dt.IsHalf():
+		c.convolution(x, weight, bias, opt) // of operands of one dtype
+		return Cast(c, c.wideConv2D(x, weight, bias, opt), dt)
 	}
-	g := c.convolution(x, weight, bias, opt)
-	if dt := x.dtype; dt.IsHalf() {
-		if bias != nil {
-			bias = Cast(c, bias, Float32)
-		}
-		return Cast(c, Conv2D(c, Cast(c, x, Float32), Cast(c, weight, Float32), bias, opt), dt)
-	}
-	x, weight = Contiguous(c, x), Contiguous(c, weight)
+	return c.conv2D(x, weight, weight, bias, bias, opt)
+}
+
+// wideConv2D is Conv2D in float32.
+func (c *Ctx) wideConv2D(x, weight, bias *Tensor, opt Conv2DOptions) *Tensor {
 	if bias != nil {
-		bias = Contiguous(c, bias)
+		bias = Cast(c, bias, Float32)
 	}
-	y := g.forward(c, x, weight, bias)
-	c.record(name, []*Tensor{y}, []*Tensor{x, weight, bias}, []*Tensor{x, weight}, func(b *Back) {
+	return Conv2D(c, Cast(c, x, Float32), Cast(c, weight, Float32), bias, opt)
+}
+
+// conv2D is Conv2D of images and copies low and lowBias of the parameters in one dtype.
+func (c *Ctx) conv2D(x, weight, low, bias, lowBias *Tensor, opt Conv2DOptions) *Tensor {
+	const name = "Conv2D"
+	g := c.convolution(x, low, lowBias, opt)
+	x, low = Contiguous(c, x), Contiguous(c, low)
+	if bias != nil {
+		lowBias = Contiguous(c, lowBias)
+	}
+	y := g.forward(c, x, low, lowBias)
+	ins, saved := []*Tensor{x, weight, bias}, []*Tensor{x, c.stand(weight), low}
+	c.record(name, []*Tensor{y}, ins, saved, func(b *Back) {
 		dy := b.materialize(name, b.Grad(0))
 		if b.Need(0) {
-			b.Set(0, g.inputGrad(b.Ctx, dy, weight))
+			b.Set(0, g.inputGrad(b.Ctx, dy, low))
 		}
 		if b.Need(1) {
-			g.setWeightGrad(b, dy, x)
+			g.setWeightGrad(b, dy, x, weight)
 		}
 		if bias != nil && b.Need(2) {
-			b.Set(2, b.reduce(backend.OpSum, name, dy, []int{0, 2, 3}, dy.dtype).reshaped([]int{g.o}))
+			b.Set(2, b.reduce(backend.OpSum, name, dy, []int{0, 2, 3}, bias.GradDType()).reshaped([]int{g.o}))
 		}
 	})
 	return y
@@ -345,16 +366,19 @@ func (g *convolution) turnedGrad(c *Ctx, dy, weight *Tensor) *Tensor {
 }
 
 // setWeightGrad hands in the gradient of the weight, or adds it where it ends if that is known.
-func (g *convolution) setWeightGrad(b *Back, dy, x *Tensor) {
+func (g *convolution) setWeightGrad(b *Back, dy, x, weight *Tensor) {
 	sum, filled := (*Tensor)(nil), false
 	if g.groups == 1 {
 		sum, filled = b.into(1)
 	}
 	switch {
 	case sum == nil:
-		b.Set(1, g.weightGrad(b.Ctx, dy, x).reshaped([]int{g.o, g.c / g.groups, g.kernel[0], g.kernel[1]}))
+		dw := g.weightGrad(b.Ctx, dy, x).reshaped([]int{g.o, g.c / g.groups, g.kernel[0], g.kernel[1]})
+		b.Set(1, Cast(b.Ctx, dw, weight.GradDType()))
 	case filled:
 		b.launch(backend.OpAdd, sum, sum, g.weightGrad(b.Ctx, dy, x))
+	case sum.dtype != dy.dtype:
+		b.launch(backend.OpCopy, sum, g.weightGrad(b.Ctx, dy, x))
 	default:
 		g.weightGradTo(b.Ctx, sum, dy, x)
 	}

@@ -138,3 +138,46 @@ func TestMixedAdditionsAreOneKernel(t *testing.T) {
 	})
 	require.ErrorContains(t, err, "operands must have one dtype", "without Autocast")
 }
+
+// A batch norm of half numbers has float32 statistics and parameters: its result and gradients are those of a float32
+// one, each rounded once to the dtype of what it belongs to.
+func TestBatchNormsOfHalfNumbers(t *testing.T) {
+	n := tensor.NewCtx(tensor.CPU()).NoGrad()
+	for _, dt := range []tensor.DType{tensor.BFloat16, tensor.Float16} {
+		weight := tensor.Normal(n, tensor.Float32, 2, 1, 1, 3).SetRequiresGrad(true)
+		bias := tensor.Normal(n, tensor.Float32, 3, 0, 1, 3).SetRequiresGrad(true)
+		half := tensor.Cast(n, tensor.Normal(n, tensor.Float32, 1, 0, 1, 4, 3, 5, 2), dt)
+		dy := tensor.Cast(n, tensor.Normal(n, tensor.Float32, 4, 0, 1, 4, 3, 5, 2), dt)
+		run := func(c *tensor.Ctx, x, dy *tensor.Tensor, to tensor.DType) (bits []string) {
+			x = tensor.Detach(x).SetRequiresGrad(true)
+			y, mean, variance := tensor.BatchNorm(c, x, weight, bias, 1e-5)
+			with := tensor.BatchNormWith(c, x, mean, variance, weight, bias, 1e-5)
+			require.Equal(t, x.DType(), y.DType())
+			require.Equal(t, tensor.Float32, mean.DType())
+			all := []*tensor.Tensor{y, with}
+			for _, root := range []*tensor.Tensor{y, with} {
+				all = append(all, tensor.Backward(c, []*tensor.Tensor{root}, []*tensor.Tensor{dy},
+					[]*tensor.Tensor{x, weight, bias})...)
+			}
+			for _, r := range all {
+				if len(r.Shape()) > 1 {
+					r = tensor.Cast(n, r, to)
+				}
+				bits = append(bits, string(tensor.ReadBytes(n, r)))
+			}
+			return append(bits, string(tensor.ReadBytes(n, mean)), string(tensor.ReadBytes(n, variance)))
+		}
+		root := tensor.NewCtx(tensor.CPU())
+		want := run(root, tensor.Cast(n, half, tensor.Float32), tensor.Cast(n, dy, tensor.Float32), dt)
+		for _, c := range []*tensor.Ctx{root, root.Autocast(dt)} {
+			require.Equal(t, want, run(c, half, dy, dt))
+		}
+		y, _, _ := tensor.BatchNorm(root.Autocast(tensor.Float32), half, weight, bias, 1e-5)
+		require.Equal(t, tensor.Float32, y.DType(), "what asks for float32 gets it")
+	}
+	err := tensor.Try(func() {
+		tensor.BatchNorm(n, tensor.Ones(n, tensor.Float64, 2, 3), tensor.Ones(n, tensor.Float32, 3),
+			tensor.Ones(n, tensor.Float32, 3), 1e-5)
+	})
+	require.ErrorContains(t, err, "operands must have one dtype")
+}

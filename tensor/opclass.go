@@ -54,7 +54,8 @@ func OpDTypes(lower DType) string {
 	return strings.Join(groups, "; ")
 }
 
-// classes of kernels. Of a loss and a sum the result counts, of all others what they read.
+// classes of kernels. Of a loss and a sum the result counts, of a batch norm its statistics, of all others what they
+// read.
 var classes = map[backend.Op]OpClass{
 	backend.OpMatMul: Products, backend.OpLinear: Products, backend.OpAttention: Attentions,
 	backend.OpConv2D:    Convolutions,
@@ -112,8 +113,11 @@ func (n *DTypeCounts) kernel(k *backend.Call, path string) {
 		return
 	}
 	dt := k.In[0].DType
-	if class == Losses || class == Sums {
+	switch {
+	case class == Losses, class == Sums, k.Op == backend.OpBatchStats:
 		dt = k.Out[0].DType
+	case k.Op == backend.OpBatchNorm:
+		dt = k.In[1].DType
 	}
 	n.add(class, dt, path)
 }

@@ -43,7 +43,8 @@ type Backend interface {
 	Sync()
 	// Supports reports whether there is a kernel for op on operands of dt (see Call.DType), where op's contract has
 	// one at all. The answer never changes. Package tensor composes some kernels of others where they are missing;
-	// adding-a-backend.md says which.
+	// adding-a-backend.md says which. It also converts what a convolution of a half type reads and writes, unless there
+	// is a kernel that multiplies half numbers.
 	Supports(op Op, dt dtype.DType) bool
 	// Stats returns the memory in use, for profiles and tests.
 	Stats() Stats

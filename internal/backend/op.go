@@ -152,7 +152,8 @@ const (
 	OpRMSNormParamGrad // In0 x, In1 rrms, In2 dy; Out0 dweight [C]
 
 	// Batch norm (Ioffe & Szegedy 2015) works on the channels, dim 1, of contiguous x [N,C,L]; statistics are [C], in
-	// float32 (float64 for float64 x).
+	// float32 (float64 for float64 x). Weight, bias and their gradients have one dtype: that of x, or float32 for half
+	// x.
 
 	OpBatchStats // In0 x; Out0 mean, Out1 biased variance; 0 of nothing
 	// In0 x, In1 mean, In2 variance, In3 weight [C], In4 bias [C] (NIn 3: neither); Floats[0] = eps; Out0 y = (x −

@@ -21,6 +21,7 @@ func init() {
 		"Sqrt", "Sin", "Cos", "Neg", "Abs", "Affine", "Clamp", "Not", "And", "Or", // elementwise
 		"Max", "Min", "ArgMax", "ArgMin", "TopK", "MaxPool2D", "AvgPool2D", "GlobalAvgPool2D", // choices and windows
 		"Embedding", "OneHot", "Gather", "RoPE", "Pad", // indexing
+		"BatchNorm", "BatchNormWith", // whose statistics and parameters are float32
 		// views
 		"Contiguous", "Clone", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Permute", "Transpose", "Expand",
 		"Slice", "Select", "Split",

@@ -48,18 +48,28 @@ func batchStatsSamples(g *gen) {
 	}
 }
 
+// paramTypes are the dtypes that weights may have beside x of dt, Invalid for none.
+func paramTypes(dt dtype.DType) []dtype.DType {
+	all := []dtype.DType{dtype.Invalid, dt}
+	if dt.IsHalf() {
+		all = append(all, dtype.Float32)
+	}
+	return all
+}
+
 func batchNormSamples(g *gen) {
 	for _, dt := range g.some(floating) {
 		for _, shape := range batchShapes {
-			for _, affine := range []bool{false, true} {
+			for _, params := range paramTypes(dt) {
+				affine := params != dtype.Invalid
 				x, means, variances := batchOf(g, dt, shape)
 				mean, variance := numbers(statistic(dt), shape[1:2], means),
 					numbers(statistic(dt), shape[1:2], variances)
 				s := &sample{ins: []*operand{x, mean, variance}, outs: []*operand{output(dt, rowMajor, shape...)},
 					loose: 8}
 				if affine {
-					s.ins = append(s.ins, g.random(dt, rowMajor, -2, 2, shape[1]),
-						g.random(dt, rowMajor, -2, 2, shape[1]))
+					s.ins = append(s.ins, g.random(params, rowMajor, -2, 2, shape[1]),
+						g.random(params, rowMajor, -2, 2, shape[1]))
 				}
 				y := make([]float64, x.numel())
 				for i := range y {
@@ -70,7 +80,7 @@ func batchNormSamples(g *gen) {
 					}
 				}
 				s.want, s.floats[0] = [][]float64{y}, normEps
-				g.add(s, "%s %v affine %v", dt, shape, affine)
+				g.add(s, "%s %v params %v", dt, shape, params)
 			}
 		}
 	}
@@ -79,27 +89,32 @@ func batchNormSamples(g *gen) {
 func batchNormGradSamples(g *gen) {
 	for _, dt := range g.some(floating) {
 		for _, shape := range batchShapes {
-			for variant := range 4 {
-				affine, constant := variant&1 == 1, variant&2 == 2
-				g.add(batchNormGradSample(g, dt, shape, affine, constant), "%s %v affine %v constant %v", dt, shape,
-					affine, constant)
+			for _, params := range paramTypes(dt) {
+				for _, constant := range []bool{false, true} {
+					g.add(batchNormGradSample(g, dt, shape, params, constant), "%s %v params %v constant %v", dt,
+						shape, params, constant)
+				}
 			}
 		}
 	}
 }
 
-func batchNormGradSample(g *gen, dt dtype.DType, shape []int, affine, constant bool) *sample {
+func batchNormGradSample(g *gen, dt dtype.DType, shape []int, params dtype.DType, constant bool) *sample {
 	x, means, variances := batchOf(g, dt, shape)
 	stat, channels := statistic(dt), shape[1]
 	mean, variance, dy := numbers(stat, shape[1:2], means), numbers(stat, shape[1:2], variances),
 		g.random(dt, rowMajor, -1, 1, shape...)
+	affine, grads := params != dtype.Invalid, params
+	if !affine {
+		grads = dt
+	}
 	s := &sample{ins: []*operand{x, mean, variance, dy}, loose: 16,
-		outs: []*operand{output(dt, rowMajor, shape...), output(dt, rowMajor, channels),
-			output(dt, rowMajor, channels)}}
+		outs: []*operand{output(dt, rowMajor, shape...), output(grads, rowMajor, channels),
+			output(grads, rowMajor, channels)}}
 	s.floats[0] = normEps
 	weight := func(int) float64 { return 1 }
 	if affine {
-		s.ins = append(s.ins, g.random(dt, rowMajor, -2, 2, channels))
+		s.ins = append(s.ins, g.random(params, rowMajor, -2, 2, channels))
 		weight = s.ins[4].at
 	}
 	dx, dw, db := make([]float64, x.numel()), make([]float64, channels), make([]float64, channels)

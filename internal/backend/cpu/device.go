@@ -91,8 +91,13 @@ func (d *Device) Trim() {
 	d.mem.lasting.trim(0)
 }
 
-// Supports reports whether there is a kernel for op: those that there are work on all dtypes of its contract.
-func (d *Device) Supports(op backend.Op, _ dtype.DType) bool {
+// Supports reports whether there is a kernel for op: those that there are work on all dtypes of its contract, but that
+// convolutions multiply float32 alone, of half operands copies of it.
+func (d *Device) Supports(op backend.Op, dt dtype.DType) bool {
+	switch op {
+	case backend.OpConv2D, backend.OpConv2DGrad, backend.OpConv2DParamGrad:
+		return !dt.IsHalf()
+	}
 	return op < backend.NumOps && kernels[op].run != nil
 }
 

@@ -12,7 +12,7 @@ import (
 type batch struct {
 	n, c, l           int
 	segments, segment int
-	dt                dtype.DType
+	dt, params        dtype.DType // of x, and of the parameters and their gradients
 }
 
 // The elements of a segment, at least, and the segments of a channel, at most.
@@ -31,13 +31,19 @@ func (s *stream) batchOf(c *backend.Call, sameIn, sameOut, params, grads int) ba
 		s.fault(c, "input of shape %v: want [N C L]", x.Shape[:x.NDim])
 	}
 	s.wantRows(c, x, "input", 0)
+	b := batch{n: x.Shape[0], c: x.Shape[1], l: x.Shape[2], dt: x.DType, params: x.DType}
+	for _, v := range [][]backend.View{c.In[min(params, c.NIn):c.NIn], c.Out[min(grads, c.NOut):c.NOut]} {
+		if len(v) > 0 && v[0].DType == statistic(x.DType) {
+			b.params = statistic(x.DType)
+		}
+	}
 	want := func(v *backend.View, same, own bool, what string) {
 		dt, n := statistic(x.DType), x.Shape[1]
-		if same || own {
-			dt = x.DType
-		}
-		if same {
-			n = x.Numel()
+		switch {
+		case same:
+			dt, n = x.DType, x.Numel()
+		case own:
+			dt = b.params
 		}
 		s.wantVector(c, v, dt, n, what)
 	}
@@ -47,7 +53,6 @@ func (s *stream) batchOf(c *backend.Call, sameIn, sameOut, params, grads int) ba
 	for i := range c.NOut {
 		want(&c.Out[i], i == sameOut, i >= grads, "output")
 	}
-	b := batch{n: x.Shape[0], c: x.Shape[1], l: x.Shape[2], dt: x.DType}
 	count := b.n * b.l
 	b.segments = min(max(1, (count+segmentElements-1)/segmentElements), mostSegments)
 	b.segment = roundUp(max(1, (count+b.segments-1)/b.segments), 16) // whole chunks
@@ -73,7 +78,11 @@ func (s *stream) byChannel(b *batch, name string, dt dtype.DType, a *args) {
 }
 
 func (s *stream) byElement(b *batch, name string, a *args) {
-	s.kernel(name+"_"+suffix(b.dt), s.gridFor(b.n*b.c*b.l), block256, 0, a)
+	name += "_" + suffix(b.dt)
+	if b.params != b.dt {
+		name += "_" + suffix(b.params)
+	}
+	s.kernel(name, s.gridFor(b.n*b.c*b.l), block256, 0, a)
 }
 
 func batchStats(s *stream, c *backend.Call) {
@@ -113,7 +122,7 @@ func (s *stream) batchScale(c *backend.Call, b *batch) cuda.Ptr {
 }
 
 func batchNorm(s *stream, c *backend.Call) {
-	b := s.batchOf(c, 0, 0, 3, 0)
+	b := s.batchOf(c, 0, 0, 3, 1)
 	if c.NIn == 4 {
 		s.fault(c, "a weight without a bias")
 	}
@@ -160,7 +169,7 @@ func batchNormGrad(s *stream, c *backend.Call) {
 	a.ptr(means)
 	b.pack(&a)
 	a.i32(c.Ints[0])
-	s.byChannel(&b, "batch_grad_params", b.dt, &a)
+	s.byChannel(&b, "batch_grad_params", b.params, &a)
 	if segments == 0 {
 		return
 	}

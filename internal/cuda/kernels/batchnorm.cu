@@ -132,8 +132,9 @@ template <typename T, typename F> DEVICE void by_element(Shape shape, const T *x
     out[i] = narrow<T>(f(channel_of(shape, i), widen(x[i]), y ? widen(y[i]) : (A)0));
 }
 
-template <typename T>
-DEVICE void batch_norm(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *w, const T *b, T *y,
+// P is the type of the parameters and of their gradients.
+template <typename T, typename P>
+DEVICE void batch_norm(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const P *w, const P *b, T *y,
                        Shape shape) {
   typedef Wide<T> A;
   by_element(shape, x, (const T *)nullptr, y, [=](int k, A v, A) {
@@ -166,10 +167,10 @@ DEVICE void batch_grad_sums(const T *x, const Wide<T> *mean, const Wide<T> *rstd
 }
 
 // batch_grad_params adds the segments up: the gradients of weight and bias, and in means those of a channel's elements.
-template <typename T>
-DEVICE void batch_grad_params(const f64 *parts, int segments, T *dweight, T *dbias, Wide<T> *means, Shape shape,
+template <typename P>
+DEVICE void batch_grad_params(const f64 *parts, int segments, P *dweight, P *dbias, Wide<P> *means, Shape shape,
                                 int constant) {
-  typedef Wide<T> A;
+  typedef Wide<P> A;
   int channel = blockIdx.x * blockDim.x + threadIdx.x;
   if (channel >= shape.c) return;
   f64 sum = 0, inner = 0, n = shape.count() > 0 ? (f64)shape.count() : 1;
@@ -178,14 +179,14 @@ DEVICE void batch_grad_params(const f64 *parts, int segments, T *dweight, T *dbi
     sum += p[0];
     inner += p[1];
   }
-  dweight[channel] = narrow<T>((A)inner);
-  dbias[channel] = narrow<T>((A)sum);
+  dweight[channel] = narrow<P>((A)inner);
+  dbias[channel] = narrow<P>((A)sum);
   means[2 * channel] = constant ? (A)0 : (A)(sum / n);
   means[2 * channel + 1] = constant ? (A)0 : (A)(inner / n);
 }
 
-template <typename T>
-DEVICE void batch_norm_grad(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *dy, const T *w,
+template <typename T, typename P>
+DEVICE void batch_norm_grad(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *dy, const P *w,
                             const Wide<T> *means, T *dx, Shape shape) {
   typedef Wide<T> A;
   by_element(shape, x, dy, dx, [=](int k, A v, A d) {
@@ -195,35 +196,40 @@ DEVICE void batch_norm_grad(const T *x, const Wide<T> *mean, const Wide<T> *rstd
 }
 
 #define KERNELS(S, T)                                                                                                 \
-  KERNEL batch_moments_##S(const T *x, f64 *parts, Shape shape) {                                                     \
-    batch_moments<T>(x, parts, shape);                                                                                \
-  }                                                                                                                   \
-  KERNEL batch_stats_##S(const T *x, const f64 *parts, int segments, Wide<T> *mean,                                   \
-                                             Wide<T> *variance, Shape shape) {                                        \
+  KERNEL batch_moments_##S(const T *x, f64 *parts, Shape shape) { batch_moments<T>(x, parts, shape); }                \
+  KERNEL batch_stats_##S(const T *x, const f64 *parts, int segments, Wide<T> *mean, Wide<T> *variance, Shape shape) { \
     batch_stats<T>(x, parts, segments, mean, variance, shape);                                                        \
   }                                                                                                                   \
-  KERNEL batch_norm_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *w,                             \
-                                            const T *b, T *y, Shape shape) {                                          \
-    batch_norm<T>(x, mean, rstd, w, b, y, shape);                                                                     \
-  }                                                                                                                   \
-  KERNEL batch_grad_sums_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,                                    \
-                                                 const T *dy, f64 *parts, Shape shape) {                              \
+  KERNEL batch_grad_sums_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *dy, f64 *parts,           \
+                             Shape shape) {                                                                           \
     batch_grad_sums<T>(x, mean, rstd, dy, parts, shape);                                                              \
   }                                                                                                                   \
-  KERNEL batch_grad_params_##S(const f64 *parts, int segments, T *dweight, T *dbias,                                  \
-                                                   Wide<T> *means, Shape shape, int constant) {                       \
+  KERNEL batch_grad_params_##S(const f64 *parts, int segments, T *dweight, T *dbias, Wide<T> *means, Shape shape,     \
+                               int constant) {                                                                        \
     batch_grad_params<T>(parts, segments, dweight, dbias, means, shape, constant);                                    \
+  }
+
+#define AFFINE(S, T, P)                                                                                               \
+  KERNEL batch_norm_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const P *w, const P *b, T *y,           \
+                        Shape shape) {                                                                                \
+    batch_norm(x, mean, rstd, w, b, y, shape);                                                                        \
   }                                                                                                                   \
-  KERNEL batch_norm_grad_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,                                    \
-                                                 const T *dy, const T *w, const Wide<T> *means, T *dx,                \
-                                                 Shape shape) {                                                       \
-    batch_norm_grad<T>(x, mean, rstd, dy, w, means, dx, shape);                                                       \
+  KERNEL batch_norm_grad_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *dy, const P *w,           \
+                             const Wide<T> *means, T *dx, Shape shape) {                                              \
+    batch_norm_grad(x, mean, rstd, dy, w, means, dx, shape);                                                          \
   }
 
 KERNELS(f32, f32)
 KERNELS(f64, f64)
 KERNELS(bf16, bf16)
 KERNELS(f16, f16)
+
+AFFINE(f32, f32, f32)
+AFFINE(f64, f64, f64)
+AFFINE(bf16, bf16, bf16)
+AFFINE(f16, f16, f16)
+AFFINE(bf16_f32, bf16, f32)
+AFFINE(f16_f32, f16, f32)
 
 KERNEL batch_scale_f32(const f32 *variance, f32 *rstd, int channels, f64 eps) {
   batch_scale(variance, rstd, channels, eps);
