@@ -34,8 +34,12 @@ func BytesPart(name string, data []byte) Part {
 
 // Content is what a checkpoint holds.
 type Content struct {
-	RunID string // names the run in the manifest; resuming keeps it
-	Parts []Part // in the order of writing
+	RunID string // names the run in the manifest; resuming keeps it. Rank 0's counts
+	// Parts are the files, in the order of writing. Rank 0's count.
+	Parts []Part
+	// Placed are the parts of tensors that this rank writes beside them. Those of all ranks must make up whole tensors,
+	// without gaps and without elements that two ranks write.
+	Placed []Placed
 }
 
 func (c Content) check() error {
@@ -65,39 +69,7 @@ func (c Content) check() error {
 // written is removed and the older checkpoints are as they were. The one error that
 // leaves the new checkpoint in place is a failure to make it durable or to write LATEST.
 func (s *Store) Save(ctx context.Context, step int64, content Content) (Info, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if step < 0 {
-		return Info{}, fmt.Errorf("checkpoint of step %d: want a step of at least 0", step)
-	}
-	name := fmt.Sprintf("%s%d", prefix, step)
-	info, err := s.save(ctx, name, step, content)
-	if err != nil {
-		return Info{}, fmt.Errorf("saving %s: %w", s.path(name), err)
-	}
-	return info, nil
-}
-
-func (s *Store) save(ctx context.Context, name string, step int64, content Content) (Info, error) {
-	if err := content.check(); err != nil {
-		return Info{}, err
-	}
-	release, err := s.Acquire(ctx)
-	if err != nil {
-		return Info{}, err
-	}
-	defer release()
-	id, err := s.prepare()
-	if err != nil {
-		return Info{}, err
-	}
-	info := Info{Path: s.path(name), Manifest: Manifest{FormatVersion: formatVersion, RunID: content.RunID, SaveID: id,
-		Step: step}}
-	aside, err := s.writeAndCommit(ctx, name, &info, content.Parts)
-	if err != nil {
-		return Info{}, err
-	}
-	return info, s.finish(info, aside)
+	return s.SaveShards(ctx, nil, step, content)
 }
 
 // finish makes the renamed checkpoint durable, points LATEST at it and deletes the one that it replaces.
@@ -178,34 +150,6 @@ func (s *Store) settle(aside string) error {
 		s.log().Warn("replaced checkpoint not deleted", "path", s.path(aside), "err", err)
 	}
 	return nil
-}
-
-// writeAndCommit writes the folder under a temporary name and gives it its own. aside is
-// the name that an older checkpoint of the same step has got, "" if there was none.
-func (s *Store) writeAndCommit(ctx context.Context, name string, info *Info, parts []Part) (aside string, err error) {
-	tmp := s.path(fmt.Sprintf("%s%d-%d", writePrefix, info.Step, info.SaveID))
-	if err := s.fs().Mkdir(tmp); err != nil {
-		return "", err
-	}
-	committed := false
-	defer func() { // after a panic of a part, too
-		if committed {
-			return
-		}
-		if rmErr := vfs.RemoveAll(s.fs(), tmp); rmErr != nil {
-			s.log().Warn("unfinished checkpoint not deleted", "path", tmp, "err", rmErr)
-		}
-	}()
-	for _, p := range parts {
-		f, err := s.writePart(ctx, tmp, p)
-		if err != nil {
-			return "", fmt.Errorf("part %s: %w", p.Name, err)
-		}
-		info.Files = append(info.Files, f)
-	}
-	aside, err = s.seal(ctx, tmp, name, info)
-	committed = err == nil
-	return aside, err
 }
 
 // seal writes the manifest into the folder with all other files, and gives the folder its name.

@@ -41,16 +41,6 @@ func NewPlaced(c *tensor.Ctx, set string, p tensor.Placed) Placed {
 	}}
 }
 
-// Sharded is what a checkpoint holds that all ranks write together.
-type Sharded struct {
-	RunID string // names the run in the manifest; resuming keeps it. Rank 0's counts
-	// Parts are the files beside the tensors, in the order of writing. Rank 0's count.
-	Parts []Part
-	// Placed are the parts of tensors that this rank writes. Those of all ranks must make up whole tensors, without
-	// gaps and without elements that two ranks write.
-	Placed []Placed
-}
-
 // RankError says that a collective save or load failed on another rank.
 type RankError struct {
 	Rank    int    // in the job
@@ -63,18 +53,19 @@ func (e *RankError) Error() string { return fmt.Sprintf("rank %d: %s", e.Rank, e
 // SaveShards writes the checkpoint checkpoint-<step> as Save does, but by all ranks of g together: each writes what
 // it has of tensors into a file, shard-0000k-of-0000n.safetensors, and rank 0 writes the other parts, pieces.json,
 // which lists what each file has of each tensor, and the manifest. All ranks call it, with the same step; their stores
-// must mean the same folder. The tensors of a set are read with OpenTensors, by any number of ranks.
+// must mean the same folder. The tensors of a set are read with OpenTensors, by any number of ranks. A nil g is one
+// rank.
 //
 // If one rank fails, all ranks return an error that names it (a RankError on the others) and the checkpoint does not
 // appear. If a rank is lost, the others return the group's error; then a temporary folder may stay until the next save.
 // A cancelled ctx counts as a failure of the rank whose it is.
-func (s *Store) SaveShards(ctx context.Context, g *comm.Group, step int64, content Sharded) (Info, error) {
+func (s *Store) SaveShards(ctx context.Context, g *comm.Group, step int64, content Content) (Info, error) {
 	name := fmt.Sprintf("%s%d", prefix, step)
-	if g.Rank() == 0 { // the ranks may share the store
+	sv := &shardSave{s: s, g: g, step: step, name: name, content: content}
+	if sv.first() { // the ranks may share the store
 		s.mu.Lock()
 		defer s.mu.Unlock()
 	}
-	sv := &shardSave{s: s, g: g, step: step, name: name, content: content}
 	info, err := sv.save(ctx)
 	if err != nil {
 		return Info{}, fmt.Errorf("saving %s: %w", s.path(name), err)
@@ -115,7 +106,7 @@ type shardSave struct {
 	g       *comm.Group
 	step    int64
 	name    string
-	content Sharded
+	content Content
 
 	info  Info   // of the checkpoint; complete on rank 0 alone until the end
 	tmp   string // name of the temporary folder
@@ -123,6 +114,18 @@ type shardSave struct {
 	mine  string // name of this rank's file, "" if it has no elements
 	short bool   // this rank's writing was cut short
 }
+
+func (sv *shardSave) rank() int {
+	if sv.g == nil {
+		return 0
+	}
+	return sv.g.Rank()
+}
+
+func (sv *shardSave) first() bool { return sv.rank() == 0 }
+
+// together reports whether tensors may lie in the files of several ranks.
+func (sv *shardSave) together() bool { return sv.g != nil || len(sv.content.Placed) > 0 }
 
 // opening is what ranks tell each other before anything of the checkpoint is written.
 type opening struct {
@@ -167,14 +170,14 @@ func (sv *shardSave) save(ctx context.Context) (info Info, err error) {
 	}
 	var aside string
 	panicked = sv.catch(&err, func() error {
-		if sv.g.Rank() != 0 {
+		if !sv.first() {
 			return nil
 		}
 		aside, err = sv.commit(ctx, files)
 		return err
 	})
 	committed = err == nil
-	if err == nil && sv.g.Rank() == 0 {
+	if err == nil && sv.first() {
 		err = sv.s.finish(sv.info, aside)
 	}
 	infos, err := agree(ctx, sv.g, "commit", sv.info, err)
@@ -203,11 +206,14 @@ func (sv *shardSave) open(ctx context.Context) (open opening, release func(), er
 		}
 		open.Placed = append(open.Placed, placedEntry{p.Placement, p.Set, p.DType.String()})
 	}
-	if sv.g.Rank() != 0 {
+	if !sv.first() {
 		return open, release, ctx.Err()
 	}
-	taken := []Part{{Name: safetensors.PlacementsFile}, {Name: shardFile(0, 1)}}
-	if err := (Content{Parts: append(taken, sv.content.Parts...)}).check(); err != nil {
+	parts := sv.content.Parts
+	if sv.together() {
+		parts = append([]Part{{Name: safetensors.PlacementsFile}, {Name: shardFile(0, 1)}}, parts...)
+	}
+	if err := (Content{Parts: parts}).check(); err != nil {
 		return open, release, err
 	}
 	if release, err = sv.s.Acquire(ctx); err != nil {
@@ -216,10 +222,12 @@ func (sv *shardSave) open(ctx context.Context) (open opening, release func(), er
 	if open.ID, err = sv.s.prepare(); err != nil {
 		return open, release, err
 	}
-	var random [4]byte
-	_, _ = rand.Read(random[:]) // never fails
-	// A name of its own: a rank of an earlier job that still lives must not write into it.
-	dir := fmt.Sprintf("%s%d-%d-%s", writePrefix, sv.step, open.ID, hex.EncodeToString(random[:]))
+	dir := fmt.Sprintf("%s%d-%d", writePrefix, sv.step, open.ID)
+	if sv.g != nil { // a name of its own: a rank of an earlier job that still lives must not write into it
+		var random [4]byte
+		_, _ = rand.Read(random[:]) // never fails
+		dir += "-" + hex.EncodeToString(random[:])
+	}
 	if err := sv.s.fs().Mkdir(sv.s.path(dir)); err != nil {
 		return open, release, err
 	}
@@ -247,12 +255,14 @@ func (sv *shardSave) plan(all []opening) error {
 			file = shardFile(k, writers)
 			k++
 		}
-		if r == sv.g.Rank() {
+		if r == sv.rank() {
 			sv.mine = file
 		}
 		for _, p := range open.Placed {
-			if err := add(sv.index, p, file); err != nil {
+			if err := add(sv.index, p, file); err != nil && sv.g != nil {
 				return fmt.Errorf("rank %d: %w", sv.g.JobRank(r), err)
+			} else if err != nil {
+				return err
 			}
 		}
 	}
@@ -299,15 +309,18 @@ func (sv *shardSave) write(ctx context.Context, all []opening) (files []File, er
 	if err := sv.plan(all); err != nil {
 		return nil, err // on all ranks alike
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() {
-		select {
-		case <-sv.g.Dead(): // the save is lost: stop writing
-			stop()
-		case <-ctx.Done():
-		}
-	}()
+	if sv.g != nil {
+		var stop func()
+		ctx, stop = context.WithCancel(ctx)
+		defer stop()
+		go func() {
+			select {
+			case <-sv.g.Dead(): // the save is lost: stop writing
+				stop()
+			case <-ctx.Done():
+			}
+		}()
+	}
 	var mine []File
 	var failed error
 	panicked := sv.catch(&failed, func() error {
@@ -324,12 +337,12 @@ func (sv *shardSave) writeMine(ctx context.Context) (files []File, err error) {
 	if sv.mine != "" {
 		parts = append(parts, Part{Name: sv.mine, Write: sv.writePlaced})
 	}
-	if sv.g.Rank() == 0 {
+	if sv.first() {
 		parts = append(parts, sv.content.Parts...)
 	}
 	for _, p := range parts {
 		f, err := sv.s.writePart(ctx, sv.s.path(sv.tmp), p)
-		if errors.Is(err, fs.ErrNotExist) && sv.g.Rank() != 0 {
+		if errors.Is(err, fs.ErrNotExist) && !sv.first() {
 			err = fmt.Errorf("rank 0 made the folder, but it is not here: want the same output folder on all hosts: %w",
 				err)
 		}
@@ -359,15 +372,18 @@ func savedAs(m Manifest) safetensors.Save {
 // commit is rank 0's: what comes after the files of all ranks.
 func (sv *shardSave) commit(ctx context.Context, files []File) (aside string, err error) {
 	tmp := sv.s.path(sv.tmp)
-	text, err := sv.index.Encode()
-	if err != nil {
-		return "", err
+	if sv.together() {
+		text, err := sv.index.Encode()
+		if err != nil {
+			return "", err
+		}
+		f, err := sv.s.writePart(ctx, tmp, BytesPart(safetensors.PlacementsFile, text))
+		if err != nil {
+			return "", fmt.Errorf("part %s: %w", safetensors.PlacementsFile, err)
+		}
+		files = append(files, f)
 	}
-	f, err := sv.s.writePart(ctx, tmp, BytesPart(safetensors.PlacementsFile, text))
-	if err != nil {
-		return "", fmt.Errorf("part %s: %w", safetensors.PlacementsFile, err)
-	}
-	sv.info.Files = append(files, f)
+	sv.info.Files = files
 	return sv.s.seal(ctx, tmp, sv.name, &sv.info)
 }
 
@@ -380,7 +396,7 @@ func (sv *shardSave) clean() {
 	}
 	fsys, tmp := sv.s.fs(), sv.s.path(sv.tmp)
 	switch {
-	case sv.g.Rank() == 0:
+	case sv.first():
 		if err := vfs.RemoveAll(fsys, tmp); err != nil {
 			sv.s.log().Warn("unfinished checkpoint not deleted", "path", tmp, "err", err)
 		}
@@ -395,6 +411,10 @@ type raised struct{ value any }
 
 // catch runs f and turns a panic into an error, so that the other ranks do not wait.
 func (sv *shardSave) catch(err *error, f func() error) (panicked *raised) {
+	if sv.g == nil { // nobody waits: the panic keeps its stack
+		*err = f()
+		return nil
+	}
 	defer func() {
 		if v := recover(); v != nil {
 			panicked = &raised{v}

@@ -121,12 +121,12 @@ func (s state) placed(r, n int) (list []checkpoint.Placed) {
 	return list
 }
 
-func (s state) sharded(r, n int) checkpoint.Sharded {
+func (s state) sharded(r, n int) checkpoint.Content {
 	text, err := json.Marshal(s)
 	if err != nil {
 		panic(err)
 	}
-	c := checkpoint.Sharded{Placed: s.placed(r, n)}
+	c := checkpoint.Content{Placed: s.placed(r, n)}
 	if r == 0 { // the others' count for nothing
 		c.RunID, c.Parts = run, []checkpoint.Part{checkpoint.BytesPart("trainer_state.json", text)}
 	}
@@ -210,6 +210,18 @@ func TestSaveShards(t *testing.T) {
 	}
 }
 
+// Save is SaveShards of one rank.
+func TestSaveWritesPlacedTensors(t *testing.T) {
+	m, st := vfs.NewMem(), state{5, "one"}
+	info, err := quiet(m, "out").Save(ctx, 5, st.sharded(0, 1))
+	require.NoError(t, err)
+	require.Equal(t, "manifest.json pieces.json shard-00001-of-00001.safetensors trainer_state.json",
+		names(t, m, info.Path))
+	ck, err := quiet(m, "out").Latest(ctx)
+	require.NoError(t, err)
+	require.Equal(t, st, wholeShards(t, ck))
+}
+
 // compare reads a part of a tensor from a checkpoint.
 func compare(ck *checkpoint.Checkpoint, st state, p checkpoint.Placed) error {
 	set, err := ck.OpenTensors(p.Set)
@@ -283,7 +295,7 @@ func TestPartsThatDoNotFitAreRefusedOnAllRanks(t *testing.T) {
 		m := vfs.NewMem()
 		errs := together(t, 2, func(g *comm.Group) error {
 			_, err := quiet(m, "out").SaveShards(ctx, g, 5,
-				checkpoint.Sharded{Placed: []checkpoint.Placed{[]checkpoint.Placed{c.zero, c.one}[g.Rank()]}})
+				checkpoint.Content{Placed: []checkpoint.Placed{[]checkpoint.Placed{c.zero, c.one}[g.Rank()]}})
 			return err
 		})
 		for _, err := range errs {
@@ -328,25 +340,25 @@ func TestFailureOfOneRankIsEveryRanks(t *testing.T) {
 	cancel()
 	for _, c := range []struct {
 		name string
-		do   func(s *checkpoint.Store, g *comm.Group, content checkpoint.Sharded) error
+		do   func(s *checkpoint.Store, g *comm.Group, content checkpoint.Content) error
 		want string
 	}{
-		{"error", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Sharded) error {
+		{"error", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Content) error {
 			content.Placed[0].Write = func(io.Writer) error { return boom }
 			_, err := s.SaveShards(ctx, g, 10, content)
 			return err
 		}, "boom"},
-		{"panic", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Sharded) (err error) {
+		{"panic", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Content) (err error) {
 			defer func() { err = recover().(error) }()
 			content.Placed[0].Write = func(io.Writer) error { panic(boom) }
 			_, _ = s.SaveShards(ctx, g, 10, content)
 			return nil
 		}, "panic: boom"},
-		{"cancelled", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Sharded) error {
+		{"cancelled", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Content) error {
 			_, err := s.SaveShards(cancelled, g, 10, content)
 			return err
 		}, "context canceled"},
-		{"too few bytes", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Sharded) error {
+		{"too few bytes", func(s *checkpoint.Store, g *comm.Group, content checkpoint.Content) error {
 			content.Placed[0].Write = func(io.Writer) error { return nil }
 			_, err := s.SaveShards(ctx, g, 10, content)
 			return err
@@ -571,7 +583,7 @@ func TestScatteredTensors(t *testing.T) {
 	requireNone(t, together(t, 2, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		half := tensor.FromSlice(c, [][]float32{{1, 2, 3}, {4, 5, 6}}[g.Rank()], 3)
-		_, err := quiet(m, "out").SaveShards(ctx, g, 5, checkpoint.Sharded{RunID: run,
+		_, err := quiet(m, "out").SaveShards(ctx, g, 5, checkpoint.Content{RunID: run,
 			Placed: []checkpoint.Placed{checkpoint.NewPlaced(c, "model", tensor.Placed{
 				Placement: tensor.WholePlacement("w", 2, 3).Slice(3*g.Rank(), 3*g.Rank()+3), Tensor: half})}})
 		return err
@@ -595,7 +607,7 @@ func TestShardsOfAnotherRun(t *testing.T) {
 		requireNone(t, together(t, 2, func(g *comm.Group) error {
 			c := tensor.NewCtx(tensor.CPU())
 			half := tensor.FromSlice(c, [][]float32{{1, 2, 3}, {4, 5, 6}}[g.Rank()], 3)
-			_, err := quiet(m, dir).SaveShards(ctx, g, 5, checkpoint.Sharded{RunID: runID,
+			_, err := quiet(m, dir).SaveShards(ctx, g, 5, checkpoint.Content{RunID: runID,
 				Placed: []checkpoint.Placed{checkpoint.NewPlaced(c, "model", tensor.Placed{
 					Placement: tensor.WholePlacement("w", 2, 3).Slice(3*g.Rank(), 3*g.Rank()+3), Tensor: half})}})
 			return err

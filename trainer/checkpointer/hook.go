@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -43,7 +43,7 @@ type hookState struct {
 
 // hookTensors are the communication hook's state as each rank writes its own into a checkpoint, with the file that rank
 // 0 adds; nil on all ranks if there is none to save.
-func (c *Checkpointer) hookTensors() (*checkpoint.Sharded, error) {
+func (c *Checkpointer) hookTensors() (*checkpoint.Content, error) {
 	name, own, ok := c.Hook.State()
 	if !ok || c.Args.SaveOnlyModel {
 		return nil, nil
@@ -52,7 +52,7 @@ func (c *Checkpointer) hookTensors() (*checkpoint.Sharded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", hookFile, err)
 	}
-	content := &checkpoint.Sharded{Parts: []checkpoint.Part{checkpoint.BytesPart(hookFile, append(text, '\n'))}}
+	content := &checkpoint.Content{Parts: []checkpoint.Part{checkpoint.BytesPart(hookFile, append(text, '\n'))}}
 	add := func(where string, of map[string][]float32) {
 		for _, name := range sortedKeys(of) {
 			content.Placed = append(content.Placed, hookVector(where+"/"+name, of[name]))
@@ -69,14 +69,9 @@ func (c *Checkpointer) hookTensors() (*checkpoint.Sharded, error) {
 func hookVector(name string, x []float32) checkpoint.Placed {
 	return checkpoint.Placed{Set: hookTensorSet, Placement: tensor.WholePlacement(name, len(x)),
 		DType: tensor.Float32, Write: func(w io.Writer) error {
-			buf := make([]byte, 0, 1<<16)
-			for i, v := range x {
-				buf = binary.LittleEndian.AppendUint32(buf, math.Float32bits(v))
-				if len(buf) == cap(buf) || i == len(x)-1 {
-					if _, err := w.Write(buf); err != nil {
-						return err
-					}
-					buf = buf[:0]
+			for part := range slices.Chunk(x, 1<<14) {
+				if err := binary.Write(w, binary.LittleEndian, part); err != nil {
+					return err
 				}
 			}
 			return nil

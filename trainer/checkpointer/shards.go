@@ -49,7 +49,7 @@ func (c *Checkpointer) CheckShared(ctx context.Context) error {
 // saveShards writes a checkpoint to which each rank adds what it owns; nothing is gathered. It is collective, and if
 // one rank fails, all do.
 func (c *Checkpointer) saveShards(ctx context.Context, loop Loop, opt Optimizer) (info checkpoint.Info, err error) {
-	content := checkpoint.Sharded{RunID: loop.RunID(), Placed: c.modelShards()}
+	content := checkpoint.Content{RunID: loop.RunID(), Placed: c.modelShards()}
 	parts, err := c.partsBeside()
 	if err != nil {
 		return info, err
