@@ -45,7 +45,7 @@ func (r *run) fingerprint() string {
 	}
 	var print string
 	var err error
-	if r.stream != nil {
+	if r.train == nil {
 		if f, ok := r.stream.(data.Fingerprinter); ok {
 			print = f.Fingerprint()
 		}

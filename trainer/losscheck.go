@@ -72,12 +72,8 @@ func divisible(b *data.Batch) bool {
 
 // probeLoss computes the loss of the samples from lo to hi of a batch.
 func (r *run) probeLoss(b *data.Batch, lo, hi int) (p probe, err error) {
-	c := r.acc.EvalCtx()
-	if r.loss == nil {
-		c = c.WithLossOnly()
-	}
 	if fault := tensor.Try(func() {
-		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
+		r.acc.EvalCtx().Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			part := &data.Batch{Tensors: map[string]*tensor.Tensor{}, Size: hi - lo, Position: b.Position + int64(lo),
 				Count: b.Count * float64(hi-lo) / float64(b.Size), Leaf: b.Leaf}
 			if len(b.Indices) == b.Size {
@@ -87,7 +83,7 @@ func (r *run) probeLoss(b *data.Batch, lo, hi int) (p probe, err error) {
 				part.Tensors[name] = tensor.Slice(c.Ctx, t, 0, lo, hi)
 			}
 			var sum *tensor.Tensor
-			if sum, p.count, err = r.lossFrom(c, r.model.Forward(c, part), part); err == nil {
+			if sum, p.count, err = r.trainLoss(c, part); err == nil {
 				p.sum = tensor.Item(c.Ctx, sum)
 			}
 			return nil

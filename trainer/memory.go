@@ -112,7 +112,7 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 	}
 	sharded := r.acc.ShardMemory().Parameters > 0
 	e, err := estimateMemory(a, r.acc.Device(), r.acc.Data().Size(), sharded, fresh, batch, func(t *Trainer) {
-		t.loss, t.newOptim, t.options = r.loss, r.newOptim, r.options
+		t.loss, t.stepFunc, t.newOptim, t.options = r.loss, r.stepFunc, r.newOptim, r.options
 	})
 	if err == nil && each > 1 {
 		e.share(int64(each))

@@ -254,17 +254,20 @@ func (s *evalShare) total() (loss EvalLoss, labelled bool) {
 // others' sake alone.
 func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc) (err error) {
 	eval := t.acc.EvalCtx()
-	if each == nil && t.loss == nil && (len(t.metrics) == 0 || t.args.PredictionLossOnly) {
+	if each == nil && t.loss == nil && t.stepFunc == nil && (len(t.metrics) == 0 || t.args.PredictionLossOnly) {
 		eval = eval.WithLossOnly()
 	}
 	if p := tensor.Recover(func() {
 		_, err = eval.TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
-			out := t.model.Forward(c, b)
+			out, count, err := t.output(c, b)
+			if err != nil {
+				return nil, fmt.Errorf("trainer: evaluation: %w", err)
+			}
 			if b.Leaf < 0 {
 				return nil, nil
 			}
 			if out.Loss != nil || t.loss != nil && (each == nil || labelsOf(b) != nil) {
-				sum, count, err := t.lossFrom(c, out, b)
+				sum, count, err := t.lossFrom(c, out, count, b)
 				if err != nil {
 					return nil, fmt.Errorf("trainer: evaluation: %w", err)
 				}

@@ -3,6 +3,7 @@
 package trainer
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -41,6 +42,11 @@ func (t *Trainer) record(rec callbacks.Record) error {
 	rec["epoch"], rec["step"] = t.state.Epoch, t.state.GlobalStep
 	if t.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
 		rec["num_input_tokens_seen"] = t.state.NumInputTokensSeen
+	}
+	if t.logFunc != nil {
+		if err := t.logFunc(t.state, rec); err != nil {
+			return fmt.Errorf("trainer: the function passed to WithLog: %w", err)
+		}
 	}
 	if t.acc.Rank() != 0 && t.args.NumReplicas > 1 { // the process has them in rank 0's
 		t.state.LogHistory = nil

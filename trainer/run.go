@@ -152,7 +152,7 @@ func (t *Trainer) begin(ctx context.Context) (*run, error) {
 // setUp is begin's work.
 func (r *run) setUp(ctx context.Context) error {
 	t := r.Trainer
-	if t.train == nil && t.stream == nil {
+	if t.train == nil && t.stream == nil && t.dataloader == nil {
 		return errors.New("trainer: there is no training set: want WithTrainData")
 	}
 	if err := t.checkBest(); err != nil {
@@ -209,9 +209,31 @@ func (r *run) setUp(ctx context.Context) error {
 
 // plan cuts the training stream and counts steps.
 func (r *run) plan() error {
-	if r.stream != nil {
-		return r.planIterable()
+	var err error
+	switch {
+	case r.dataloader != nil:
+		if r.windows, err = r.dataloader(r.ctx, r.acc); err == nil && r.windows == nil {
+			err = errors.New("trainer: the function passed to WithTrainDataloader returned no windows")
+		}
+	case r.stream != nil:
+		r.windows, err = accelerate.NewIterableWindows(r.ctx, r.acc, r.stream, 0)
+	default:
+		err = r.planSized()
 	}
+	if err != nil {
+		return err
+	}
+	batches, leaves, steps := r.windows.MicroBatches(), r.windows.Layout().Leaves(), int64(r.args.MaxSteps)
+	if batches > 0 {
+		r.steps, err = samplers.PlanSteps(batches, leaves, r.args.NumTrainEpochs, steps)
+	} else {
+		r.steps, err = samplers.PlanUnsized(leaves, steps)
+	}
+	return err
+}
+
+// planSized cuts a training set with a length.
+func (r *run) planSized() error {
 	n := int64(r.train.Len())
 	if n == 0 {
 		return errors.New("trainer: the training set has 0 samples: want at least one")
@@ -226,15 +248,11 @@ func (r *run) plan() error {
 	if err != nil {
 		return err
 	}
-	if r.windows, err = r.acc.Windows(r.ctx, r.checked(r.train), order, 0); err != nil {
-		return err
-	}
-	if r.windows.MicroBatches() == 0 {
-		return fmt.Errorf("trainer: nothing to train on: the data have %s, a batch has %d, and "+
+	r.windows, err = r.acc.Windows(r.ctx, r.checked(r.train), order, 0)
+	if err == nil && r.windows.MicroBatches() == 0 {
+		err = fmt.Errorf("trainer: nothing to train on: the data have %s, a batch has %d, and "+
 			"dataloader_drop_last drops incomplete batches", quantity.Of(n, "sample"), r.args.PerDeviceTrainBatchSize)
 	}
-	r.steps, err = samplers.PlanSteps(r.windows.MicroBatches(), r.windows.Layout().Leaves(), r.args.NumTrainEpochs,
-		int64(r.args.MaxSteps))
 	return err
 }
 

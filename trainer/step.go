@@ -103,7 +103,7 @@ func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.St
 		}
 	}
 	figures := []float64{float64(tokens), float64(inputs)}
-	if r.stream != nil {
+	if r.train == nil {
 		figures = append(figures, windowShape(w.Window)...)
 	}
 	u, err := r.acc.StartWindow(r.ctx, w.Batches, accelerate.WindowOptions{
@@ -113,7 +113,7 @@ func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.St
 	if err != nil {
 		return nil, r.placed(err)
 	}
-	if r.stream != nil {
+	if r.train == nil {
 		if err := r.checkStreams(w.Window, figures[2:]); err != nil {
 			u.Free()
 			return nil, err
@@ -138,17 +138,22 @@ func (r *run) placed(err error) error {
 	return err
 }
 
-// trainLoss is the loss of a micro-batch. Without a loss function of the user's, models may leave out all else.
+// trainLoss is the loss of a micro-batch. Without a function of the user's, models may leave out all else.
 func (r *run) trainLoss(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
-	if r.loss == nil {
+	if r.loss == nil && r.stepFunc == nil {
 		c = c.WithLossOnly()
 	}
-	return r.lossFrom(c, r.model.Forward(c, b), b)
+	out, count, err := r.output(c, b)
+	if err != nil {
+		return nil, 0, err
+	}
+	return r.lossFrom(c, out, count, b)
 }
 
-// lossFrom is the model's loss, or that of the user's loss function.
-func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64, error) {
-	loss, count := out.Loss, b.Count
+// lossFrom is the loss of an output with so many terms, or that of the user's loss function.
+func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, count float64, b *data.Batch) (*tensor.Tensor, float64,
+	error) {
+	loss := out.Loss
 	if t.loss != nil {
 		loss, count = t.loss(c, out, b)
 	}
@@ -229,7 +234,7 @@ func spoiled(s *callbacks.StepStats) bool { return s.Skipped && !s.Overflow && !
 func (r *run) count(w *feed.Window, loss accelerate.WindowLoss, stats *callbacks.StepStats, spent time.Duration) {
 	s, p := r.state, &r.progress
 	s.GlobalStep++
-	s.Epoch = r.windows.EpochAfter(w.Window)
+	s.Epoch = r.windows.EpochAfter(w.Window, r.steps.MaxSteps)
 	p.EpochEnded = false
 	if !stats.Skipped {
 		p.Loss.add(loss.Sum, loss.Count)

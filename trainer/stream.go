@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
@@ -55,16 +54,6 @@ func (t *Trainer) checkIterable() error {
 			"to count steps from", t.args.MaxSteps)
 	}
 	return nil
-}
-
-// planIterable cuts an iterable training set.
-func (r *run) planIterable() error {
-	var err error
-	if r.windows, err = accelerate.NewIterableWindows(r.ctx, r.acc, r.stream, int64(r.args.MaxSteps)); err != nil {
-		return err
-	}
-	r.steps, err = samplers.PlanUnsized(r.windows.Layout().Leaves(), int64(r.args.MaxSteps))
-	return err
 }
 
 // windowShape is what ranks that read one stream agree about in a window.

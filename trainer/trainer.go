@@ -36,24 +36,27 @@ type Trainer struct {
 	log   *slog.Logger
 	given bool // log is the program's own
 
-	train    data.Source         // nil where stream is set
-	stream   data.IterableSource // the training set without a length
-	evals    []evalSet
-	loss     LossFunc
-	metrics  []Metric
-	logits   LogitsFunc
-	sampler  samplers.Sampler
-	parts    []checkpoint.Part
-	user     []callbacks.Callback
-	display  io.Writer // nil: none
-	device   *tensor.Device
-	options  []accelerate.Option // what the model's parts compute in, and how it is spread
-	ranks    []accelerate.Option // where they compute, and how they are arranged
-	sharing  int                 // ranks of this process on this rank's device
-	group    *comm.Group         // the group in which the trainer is a rank; nil: decided by the environment
-	newOptim OptimizerFunc
-	trained  bool            // output_dir is this trainer's
-	failed   *FailedRunError // why the last run failed; nil: it did not
+	train      data.Source         // nil where stream is set
+	stream     data.IterableSource // the training set without a length
+	evals      []evalSet
+	loss       LossFunc
+	metrics    []Metric
+	logits     LogitsFunc
+	sampler    samplers.Sampler
+	parts      []checkpoint.Part
+	user       []callbacks.Callback
+	display    io.Writer // nil: none
+	device     *tensor.Device
+	options    []accelerate.Option // what the model's parts compute in, and how it is spread
+	ranks      []accelerate.Option // where they compute, and how they are arranged
+	sharing    int                 // ranks of this process on this rank's device
+	group      *comm.Group         // the group in which the trainer is a rank; nil: decided by the environment
+	newOptim   OptimizerFunc
+	stepFunc   StepFunc
+	dataloader DataloaderFunc
+	logFunc    LogFunc
+	trained    bool            // output_dir is this trainer's
+	failed     *FailedRunError // why the last run failed; nil: it did not
 
 	newModel  func() (models.Model, error)
 	replicas  []*Trainer // the other ranks of this process; empty on them
@@ -283,7 +286,7 @@ func (t *Trainer) checkOptions() error {
 		}
 		names[set.name] = true
 	}
-	return t.checkIterable()
+	return t.checkOverrides()
 }
 
 // buildCallbacks puts the callbacks into order.

@@ -24,7 +24,7 @@ type IterablePlace struct {
 // maxPlace bounds the numbers of a place, far above those of any run.
 const maxPlace = 1 << 53
 
-// iterable is the order of an iterable dataset.
+// iterable is the loader of an iterable dataset.
 type iterable struct {
 	ctx     context.Context
 	source  data.IterableSource
@@ -35,7 +35,7 @@ type iterable struct {
 	prefetch *prefetch     // nil before the first window, and after close
 }
 
-func (s *iterable) next(left int64) (*Window, error) {
+func (s *iterable) Next(left int64) (*Window, error) {
 	if err := context.Cause(s.ctx); err != nil {
 		return nil, err
 	}
@@ -44,26 +44,26 @@ func (s *iterable) next(left int64) (*Window, error) {
 	}
 	out, after, err := s.prefetch.next()
 	if err != nil {
-		s.close()
+		s.Close()
 		return nil, err
 	}
 	s.at = after
 	return out, nil
 }
 
-func (s *iterable) close() {
+func (s *iterable) Close() {
 	if s.prefetch != nil {
 		s.prefetch.close()
 		s.prefetch = nil
 	}
 }
 
-func (s *iterable) place() Place {
+func (s *iterable) Place() Place {
 	p := s.at
 	return Place{Iterable: &p}
 }
 
-func (s *iterable) restore(place Place) error {
+func (s *iterable) Restore(place Place) error {
 	p := place.Iterable
 	if p == nil || !p.Iterable {
 		return errors.New("feed: the place was saved with a dataset that has a length, this one is iterable")
@@ -78,14 +78,14 @@ func (s *iterable) restore(place Place) error {
 		return fmt.Errorf("feed: the place has %d windows of %d samples in its epoch and %d samples in all: "+
 			"these do not go together", p.Windows, p.Items, p.Position)
 	}
-	s.close()
+	s.Close()
 	s.at = *p
 	return nil
 }
 
-func (s *iterable) epochAfter(w samplers.Window, total int64) float64 {
+func (s *iterable) EpochAfter(w samplers.Window, planned int64) float64 {
 	if w.LastOfEpoch {
 		return float64(w.Epoch + 1)
 	}
-	return float64(w.Epoch) + min(float64(w.Number+1)/float64(total), 1)
+	return float64(w.Epoch) + min(float64(w.Number+1)/float64(planned), 1)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/samplers"
 )
 
-// sized is the order of a dataset with a length.
+// sized is the loader of a dataset with a length.
 type sized struct {
 	stream  *samplers.Stream // at the next window
 	ctx     context.Context
@@ -21,7 +21,7 @@ type sized struct {
 	loader  *data.Loader // at the next window; nil: not loading
 }
 
-func (s *sized) next(left int64) (_ *Window, err error) {
+func (s *sized) Next(left int64) (_ *Window, err error) {
 	before := s.stream.Clone()
 	if s.loader == nil {
 		s.loader, err = data.NewLoader(s.ctx, s.options.Ctx, s.source, data.StreamOrder(s.stream.Clone(), left),
@@ -39,7 +39,7 @@ func (s *sized) next(left int64) (_ *Window, err error) {
 		b, err := s.loader.Next()
 		if err != nil {
 			out.Free()
-			s.close()
+			s.Close()
 			s.stream = before
 			if errors.Is(err, io.EOF) {
 				err = errors.New("feed: the loader ended before the windows did")
@@ -51,24 +51,24 @@ func (s *sized) next(left int64) (_ *Window, err error) {
 	return out, nil
 }
 
-func (s *sized) close() {
+func (s *sized) Close() {
 	if s.loader != nil {
 		s.loader.Close()
 		s.loader = nil
 	}
 }
 
-func (s *sized) place() Place {
+func (s *sized) Place() Place {
 	st := s.stream.State()
 	return Place{Sized: &st}
 }
 
-func (s *sized) restore(p Place) error {
+func (s *sized) Restore(p Place) error {
 	if p.Sized == nil {
 		return errors.New("feed: the place was saved with an iterable dataset, this one has a length")
 	}
-	s.close()
+	s.Close()
 	return s.stream.Restore(*p.Sized)
 }
 
-func (s *sized) epochAfter(w samplers.Window, _ int64) float64 { return s.stream.EpochAfter(w) }
+func (s *sized) EpochAfter(w samplers.Window, _ int64) float64 { return s.stream.EpochAfter(w) }

@@ -38,23 +38,24 @@ type Options struct {
 // Windows gives a rank's data of one optimizer step after the other, epoch after epoch. It belongs to one goroutine.
 // Batches are loaded ahead of Next, as Options.Loading says, until Close or the end of the context.
 type Windows struct {
-	order        order
+	loader       Loader
 	layout       samplers.Layout
 	microBatches int64
-	total, left  int64 // windows planned, and to come
+	left         int64 // windows to come
 	before       Place // where the last call of Next began
 }
 
-// order is where the samples of the windows come from.
-type order interface {
-	// next gives the next of so many windows that are left. After an error it is still the next.
-	next(left int64) (*Window, error)
-	// close ends loading until next is called again.
-	close()
-	place() Place
-	restore(Place) error
-	// epochAfter is the number of epochs done after one of so many planned windows, with the fraction of its epoch.
-	epochAfter(w samplers.Window, total int64) float64
+// Loader is where Windows come from.
+type Loader interface {
+	// Next gives the next of so many windows that are left. After an error it is still the next.
+	Next(left int64) (*Window, error)
+	// Close ends loading until Next is called again.
+	Close()
+	// Place gives the place of the next window; Restore goes to a place.
+	Place() Place
+	Restore(Place) error
+	// EpochAfter is the number of epochs done after one of so many planned windows, with the fraction of its epoch.
+	EpochAfter(w samplers.Window, planned int64) float64
 }
 
 // Place is the place of the next window in global terms, for a checkpoint: it says nothing of ranks. One of the two is
@@ -118,8 +119,8 @@ func (w *Windows) Next() (*Window, error) {
 	if w.left <= 0 {
 		return nil, io.EOF
 	}
-	w.before = w.order.place()
-	out, err := w.order.next(w.left)
+	w.before = w.loader.Place()
+	out, err := w.loader.Next(w.left)
 	if err == nil {
 		w.left--
 	}
@@ -156,7 +157,7 @@ func (w *Windows) Limit(steps int64) {
 }
 
 // Undo goes back to the window that the last call of Next gave, or could not give.
-func (w *Windows) Undo() error { return w.order.restore(w.before) }
+func (w *Windows) Undo() error { return w.loader.Restore(w.before) }
 
 // Layout gives the layout of the windows.
 func (w *Windows) Layout() samplers.Layout { return w.layout }
@@ -166,37 +167,42 @@ func (w *Windows) Layout() samplers.Layout { return w.layout }
 func (w *Windows) MicroBatches() int64 { return w.microBatches }
 
 // Place gives the place of the next window.
-func (w *Windows) Place() Place { return w.order.place() }
+func (w *Windows) Place() Place { return w.loader.Place() }
 
 // Restore goes to a saved place, on any number of ranks. Of an iterable dataset, the samples before it are read again
 // unless the dataset's cursor is a data.Seeker.
-func (w *Windows) Restore(p Place) error { return w.order.restore(p) }
+func (w *Windows) Restore(p Place) error { return w.loader.Restore(p) }
 
 // Position gives the position of the next window's first sample: the number of samples that are done with.
-func (w *Windows) Position() int64 { return w.order.place().position() }
+func (w *Windows) Position() int64 { return w.loader.Place().position() }
 
 // Epoch gives the epoch of the next window.
-func (w *Windows) Epoch() int64 { return w.order.place().epoch() }
+func (w *Windows) Epoch() int64 { return w.loader.Place().epoch() }
 
 // SeekEpoch goes to the beginning of an epoch. Samples of an iterable dataset that are left out are not read.
 func (w *Windows) SeekEpoch(epoch int64) error {
-	return w.order.restore(w.order.place().beginning(epoch))
+	return w.loader.Restore(w.loader.Place().beginning(epoch))
 }
 
-// EpochAfter is the number of epochs done after a window, with the fraction of its epoch. As the length of an iterable
-// dataset is not known, an epoch under way counts there for the part of all planned windows (Options.Steps) that it has
-// had, as in transformers.
-func (w *Windows) EpochAfter(window samplers.Window) float64 {
-	return w.order.epochAfter(window, w.total)
+// EpochAfter is the number of epochs done after a window of so many planned ones, with the fraction of its epoch. As
+// the length of an iterable dataset is not known, an epoch under way counts there for the part of the planned windows
+// that it has had, as in transformers.
+func (w *Windows) EpochAfter(window samplers.Window, planned int64) float64 {
+	return w.loader.EpochAfter(window, planned)
 }
 
 // Close ends loading. Next starts it again.
-func (w *Windows) Close() { w.order.close() }
+func (w *Windows) Close() { w.loader.Close() }
+
+// New gives steps windows of a loader. microBatches is how many an epoch has over all ranks, 0 if that is not known.
+func New(l Loader, layout samplers.Layout, microBatches, steps int64) *Windows {
+	return &Windows{loader: l, layout: layout, microBatches: microBatches, left: steps}
+}
 
 // Sized gives windows of a dataset with a length, in the order of a stream, which belongs to it from here on.
 func Sized(ctx context.Context, source data.Source, stream *samplers.Stream, o Options) *Windows {
-	return &Windows{order: &sized{stream: stream, ctx: ctx, source: source, options: o}, layout: stream.Layout(),
-		microBatches: stream.MicroBatches(), total: o.Steps, left: o.Steps}
+	return New(&sized{stream: stream, ctx: ctx, source: source, options: o}, stream.Layout(), stream.MicroBatches(),
+		o.Steps)
 }
 
 // Iterable gives windows of an iterable dataset.
@@ -209,6 +215,6 @@ func Iterable(ctx context.Context, source data.IterableSource, layout samplers.L
 	if err := layout.Validate(); err != nil {
 		return nil, err
 	}
-	return &Windows{order: &iterable{ctx: ctx, source: source, options: o, cut: cut{layout, rule},
-		at: IterablePlace{Iterable: true}}, layout: layout, total: o.Steps, left: o.Steps}, nil
+	return New(&iterable{ctx: ctx, source: source, options: o, cut: cut{layout, rule},
+		at: IterablePlace{Iterable: true}}, layout, 0, o.Steps), nil
 }

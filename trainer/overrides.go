@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer
+
+import (
+	"context"
+	"errors"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/feed"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+)
+
+// StepFunc computes the output of a batch in place of model.Forward, as HuggingFace's compute_loss does, which
+// training_step and prediction_step call. out.Loss is the SUM of the batch's loss terms, and count their number or the
+// sum of their weights: see LossFunc, whose check applies too. model is this rank's; only its parameters are trained.
+// The trainer does the rest: backward, the exchange of gradients, the optimizer.
+//
+// Evaluation and Predict call it too, with c.Training false; there out.Loss may be nil, and metrics get out. A step
+// that needs nothing of the model but its loss calls model.Forward(c.WithLossOnly(), b), which takes less memory.
+type StepFunc func(c *nn.Ctx, model models.Model, b *data.Batch) (out models.Output, count float64, err error)
+
+// WithStep replaces how the output and the loss of a batch are computed. It excludes WithLoss.
+func WithStep(f StepFunc) Option { return func(t *Trainer) { t.stepFunc = f } }
+
+// DataloaderFunc makes the training data of a rank in the order of its optimizer steps, as HuggingFace's
+// get_train_dataloader does. acc.Windows and accelerate.NewIterableWindows are what the trainer itself uses; feed.New
+// takes a loader of the program's own. The trainer limits the windows to the steps of the run and keeps their place in
+// checkpoints.
+type DataloaderFunc func(ctx context.Context, acc *accelerate.Accelerator) (*feed.Windows, error)
+
+// WithTrainDataloader sets the training data by a function, in place of WithTrainData. Without a number of
+// micro-batches (feed.Windows.MicroBatches) it requires max_steps. In each step all ranks must have the same number of
+// samples (samplers.Window.Samples).
+func WithTrainDataloader(f DataloaderFunc) Option { return func(t *Trainer) { t.dataloader = f } }
+
+// LogFunc gets a record before callbacks and reporters do, and before it is part of the state's log history. It may
+// add, change and delete keys, as an override of HuggingFace's log does. An error ends the run.
+type LogFunc func(s *callbacks.State, r callbacks.Record) error
+
+// WithLog passes each record to f first, on every rank.
+func WithLog(f LogFunc) Option { return func(t *Trainer) { t.logFunc = f } }
+
+// checkOverrides rejects options that replace the same thing.
+func (t *Trainer) checkOverrides() error {
+	switch {
+	case t.stepFunc != nil && t.loss != nil:
+		return errors.New("trainer: there are a loss function and a step function, which computes the loss too: want " +
+			"one of WithLoss and WithStep")
+	case t.dataloader != nil && (t.train != nil || t.stream != nil):
+		return errors.New("trainer: there are a training set and a dataloader function: want one of WithTrainData, " +
+			"WithIterableTrainData and WithTrainDataloader")
+	case t.dataloader != nil && t.sampler != nil:
+		return errors.New("trainer: WithSampler has no effect on WithTrainDataloader: want the sampler in the function")
+	}
+	return t.checkIterable()
+}
+
+// output is what the model, or the step function, makes of a batch.
+func (t *Trainer) output(c *nn.Ctx, b *data.Batch) (out models.Output, count float64, err error) {
+	if t.stepFunc != nil {
+		return t.stepFunc(c, t.model, b)
+	}
+	return t.model.Forward(c, b), b.Count, nil
+}

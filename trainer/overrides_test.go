@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/feed"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/samplers"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// override trains as trainModel does, with other options, and returns the run and the error.
+func override(t *testing.T, disk *vfs.Mem, ranks int, set func(*args.TrainingArguments),
+	opts ...trainer.Option) (rankRun, error) {
+	t.Helper()
+	a := rankArgs(ranks)
+	if set != nil {
+		set(a)
+	}
+	m := newGPT2(t, 0.2)
+	tr := newTrainer(disk, m, a, append(opts, trainer.WithEvalData(raggedTexts(13)))...)
+	_, err := tr.Train()
+	return rankRun{weights(m), untimed(tr.State().LogHistory), disk}, err
+}
+
+// A step function that does what the trainer does leaves the bits, on any number of ranks, each with its own model.
+func TestStepFunction(t *testing.T) {
+	want := trainOnRanks(t, 1)
+	for _, ranks := range []int{1, 2} {
+		var mu sync.Mutex
+		seen := map[models.Model]bool{}
+		calls := map[bool]int{}
+		step := func(c *nn.Ctx, m models.Model, b *data.Batch) (models.Output, float64, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[m] = true
+			calls[c.Training]++
+			return m.Forward(c.WithLossOnly(), b), b.Count, nil
+		}
+		got, err := override(t, vfs.NewMem(), ranks, nil, trainer.WithTrainData(raggedTexts(51)),
+			trainer.WithStep(step))
+		require.NoError(t, err)
+		require.Equal(t, want.history, got.history, "%d ranks", ranks)
+		require.Equal(t, want.weights, got.weights, "%d ranks", ranks)
+		require.Len(t, seen, ranks)
+		require.NotZero(t, calls[true])
+		require.NotZero(t, calls[false], "evaluation calls it too")
+	}
+}
+
+// What a step function computes is what is trained, logged and evaluated.
+func TestStepFunctionComputesTheLoss(t *testing.T) {
+	plain := trainOnRanks(t, 1)
+	got, err := override(t, vfs.NewMem(), 2, nil, trainer.WithTrainData(raggedTexts(51)),
+		trainer.WithStep(func(c *nn.Ctx, m models.Model, b *data.Batch) (models.Output, float64, error) {
+			out := m.Forward(c, b)
+			out.Loss = tensor.Affine(c.Ctx, out.Loss, 2, 0)
+			return out, b.Count, nil
+		}))
+	require.NoError(t, err)
+	require.Equal(t, 2*plain.history[0]["loss"].(float64), got.history[0]["loss"])
+	require.NotEqual(t, plain.weights, got.weights)
+
+	broken := errors.New("a broken step")
+	for want, step := range map[string]trainer.StepFunc{
+		"trainer: step 1, rank 0, micro-batch 0: a broken step": func(*nn.Ctx, models.Model,
+			*data.Batch) (models.Output, float64, error) {
+			return models.Output{}, 0, broken
+		},
+		"a mean: want the SUM of the loss terms": func(c *nn.Ctx, m models.Model,
+			b *data.Batch) (models.Output, float64, error) {
+			out := m.Forward(c, b)
+			out.Loss = tensor.Affine(c.Ctx, out.Loss, 1/b.Count, 0)
+			return out, b.Count, nil
+		},
+		"returned no loss": func(*nn.Ctx, models.Model, *data.Batch) (models.Output, float64, error) {
+			return models.Output{}, 1, nil
+		},
+	} {
+		_, err := override(t, vfs.NewMem(), 1, nil, trainer.WithTrainData(raggedTexts(51)), trainer.WithStep(step))
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// A dataloader function with the data and order of the trainer leaves the bits, also of a run that is resumed.
+func TestTrainDataloader(t *testing.T) {
+	sequential := func(a *args.TrainingArguments) { a.TrainSamplingStrategy = args.SamplingSequential }
+	want := trainOnRanks(t, 1, sequential)
+	load := func(ctx context.Context, acc *accelerate.Accelerator) (*feed.Windows, error) {
+		return acc.Windows(ctx, raggedTexts(51), samplers.NewSequential(51), 0)
+	}
+	for _, ranks := range []int{1, 2} {
+		disk := vfs.NewMem()
+		got, err := override(t, disk, ranks, nil, trainer.WithTrainDataloader(load))
+		require.NoError(t, err)
+		require.Equal(t, want.history, got.history, "%d ranks", ranks)
+		require.Equal(t, want.weights, got.weights, "%d ranks", ranks)
+		resumed, err := override(t, disk, ranks, func(a *args.TrainingArguments) {
+			a.ResumeFromCheckpoint = out + "/checkpoint-4"
+		}, trainer.WithTrainDataloader(load))
+		require.NoError(t, err)
+		require.Equal(t, want.weights, resumed.weights, "%d ranks", ranks)
+	}
+}
+
+// counting is a loader of the program's own: window n has the point n, on the one rank. It has no length.
+type counting struct {
+	ctx    *tensor.Ctx
+	n      int64
+	closed *int
+}
+
+func (l *counting) Next(int64) (*feed.Window, error) {
+	n := l.n
+	l.n++
+	b, err := source(points(64)).Batch(l.ctx, []int64{n})
+	if err != nil {
+		return nil, err
+	}
+	b.Position = n
+	return &feed.Window{Window: samplers.Window{Number: n, Position: n, Samples: 1, Leaves: 1},
+		Batches: []*data.Batch{b}}, nil
+}
+
+func (l *counting) Close() { *l.closed++ }
+
+func (l *counting) Place() feed.Place {
+	text, _ := json.Marshal(l.n)
+	return feed.Place{Iterable: &feed.IterablePlace{Iterable: true, Position: l.n, Cursor: text}}
+}
+
+func (l *counting) Restore(p feed.Place) error { return json.Unmarshal(p.Iterable.Cursor, &l.n) }
+
+func (l *counting) EpochAfter(w samplers.Window, planned int64) float64 {
+	return float64(w.Number+1) / float64(planned)
+}
+
+func TestTrainDataloaderOfOnesOwn(t *testing.T) {
+	disk, closed := vfs.NewMem(), 0
+	load := func(_ context.Context, acc *accelerate.Accelerator) (*feed.Windows, error) {
+		return feed.New(&counting{ctx: acc.Ctx().NoGrad(), closed: &closed}, samplers.Layout{BatchSize: 1,
+			AccumulationSteps: 1, WorldSize: 1}, 0, 0), nil
+	}
+	train := func(steps int, resume string) (map[string][]byte, *trainer.Trainer, error) {
+		a := args.Default(out)
+		a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveSteps, a.ResumeFromCheckpoint = 1, steps, 2, resume
+		m := newMLP(t, 1, 1)
+		tr := newTrainer(disk, m, a, trainer.WithTrainDataloader(load))
+		_, err := tr.Train()
+		return weights(m), tr, err
+	}
+	want, tr, err := train(5, "")
+	require.NoError(t, err)
+	require.Equal(t, 1.0, tr.State().Epoch)
+	require.NotZero(t, closed)
+	got, _, err := train(5, out+"/checkpoint-2")
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	disk = vfs.NewMem()
+	_, _, err = train(-1, "")
+	require.ErrorContains(t, err, "max_steps is -1: want at least 1: the training data has no length")
+}
+
+func TestOverridesRefuse(t *testing.T) {
+	load := func(context.Context, *accelerate.Accelerator) (*feed.Windows, error) { return nil, nil }
+	loss := func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, float64) { return nil, 0 }
+	step := func(*nn.Ctx, models.Model, *data.Batch) (models.Output, float64, error) {
+		return models.Output{}, 0, nil
+	}
+	for want, opts := range map[string][]trainer.Option{
+		"want one of WithLoss and WithStep": {trainer.WithTrainData(source(points(8))), trainer.WithLoss(loss),
+			trainer.WithStep(step)},
+		"want one of WithTrainData, WithIterableTrainData and WithTrainDataloader": {
+			trainer.WithTrainData(source(points(8))), trainer.WithTrainDataloader(load)},
+		"want the sampler in the function": {trainer.WithTrainDataloader(load),
+			trainer.WithSampler(samplers.NewSequential(8))},
+		"returned no windows": {trainer.WithTrainDataloader(load)},
+	} {
+		_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), args.Default(out), opts...).Train()
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// shower keeps the records that it is shown.
+type shower struct {
+	callbacks.Base
+	shown *[]callbacks.Record
+}
+
+func (s *shower) OnLog(e *callbacks.Event) error {
+	*s.shown = append(*s.shown, e.Record)
+	return nil
+}
+
+// A log function changes what is kept and shown.
+func TestLogFunction(t *testing.T) {
+	var shown []callbacks.Record
+	a := args.Default(out)
+	a.LoggingSteps, a.MaxSteps, a.SaveStrategy = 1, 3, args.StrategyNo
+	log := func(s *callbacks.State, r callbacks.Record) error {
+		if _, ok := r["loss"]; ok {
+			r["loss_twice"] = 2 * r["loss"].(float64)
+			delete(r, "grad_norm")
+		}
+		if s.GlobalStep == 3 {
+			return errors.New("enough")
+		}
+		return nil
+	}
+	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(64))),
+		trainer.WithLog(log), trainer.WithCallbacks(&shower{shown: &shown}))
+	_, err := tr.Train()
+	require.ErrorContains(t, err, "trainer: the function passed to WithLog: enough")
+	require.Len(t, shown, 2)
+	require.Equal(t, shown, tr.State().LogHistory)
+	for _, r := range shown {
+		require.Equal(t, 2*r["loss"].(float64), r["loss_twice"])
+		require.NotContains(t, r, "grad_norm")
+	}
+}
