@@ -122,18 +122,21 @@ func trainResNet(s *settings, _ []string) error {
 		names[i] = fmt.Sprint(i)
 	}
 	size := 3 * s.image * s.image
-	noise := make([]float32, kept*size)
-	rng.FillNormal32(noise, rng.Key(1, "images", 0), 0, 0)
+	noise := make([]float32, (kept+s.batch)*size) // so that a batch lies in one piece, as PyTorch's does
+	rng.FillNormal32(noise[:kept*size], rng.Key(1, "images", 0), 0, 0)
+	for i := kept * size; i < len(noise); i += kept * size {
+		copy(noise[i:], noise[:kept*size])
+	}
 	samples := make(data.Slice[int64], s.steps*s.batch)
 	for i := range samples {
 		samples[i] = int64(i)
 	}
 	collate := func(c *tensor.Ctx, samples []int64) (*data.Batch, error) {
-		pixels, labels := make([]float32, 0, len(samples)*size), make([]int64, len(samples))
+		labels := make([]int64, len(samples))
 		for i, n := range samples {
-			pixels = append(pixels, noise[int(n)%kept*size:][:size]...)
 			labels[i] = n % kept * 7 % classes
 		}
+		pixels := noise[int(samples[0])%kept*size:][:len(samples)*size]
 		return &data.Batch{Count: float64(len(samples)), Size: len(samples), Tensors: map[string]*tensor.Tensor{
 			"pixel_values": tensor.FromSlice(c, pixels, len(samples), 3, s.image, s.image),
 			data.Labels:    tensor.FromSlice(c, labels, len(samples))}}, nil

@@ -19,8 +19,9 @@ import (
 // EnvDnn names the file of cuDNN, for one that is found under none of the usual names. The value "off" does without.
 const EnvDnn = "LOCKSTEP_CUDNN"
 
-// maxConvolutionWorkspace is what algorithms may have: those for matrix units turn operands round in it.
-const maxConvolutionWorkspace = 256 << 20
+// maxConvolutionWorkspace is what algorithms may have: those for matrix units turn operands round in it, which are
+// several hundred MiB in the first layers of a network.
+const maxConvolutionWorkspace = 1 << 30
 
 // dnnLibrary is libcudnn: its graph API (cudnn_graph.h), in which an operation is a descriptor with attributes. The
 // older calls for convolutions are deprecated since cuDNN 9.

@@ -271,7 +271,7 @@ func deviceOf(t *testing.T, lib *dnnLibrary, name string) target {
 	return target{device: d}
 }
 
-// convolutions are those of ResNet-50 at its largest and smallest, and odd ones.
+// convolutions are those of ResNet-50 at its largest and smallest, one of many images, and odd ones.
 func convolutions() []cuda.Convolution {
 	one, none := [2]int{1, 1}, [2]int{}
 	var all []cuda.Convolution
@@ -280,6 +280,7 @@ func convolutions() []cuda.Convolution {
 		stride, padding, dilation [2]int
 	}{
 		{[7]int{32, 3, 224, 224, 64, 7, 7}, [2]int{2, 2}, [2]int{3, 3}, one},
+		{[7]int{256, 3, 224, 224, 64, 7, 7}, [2]int{2, 2}, [2]int{3, 3}, one},
 		{[7]int{32, 64, 56, 56, 64, 1, 1}, one, none, one}, {[7]int{32, 64, 56, 56, 64, 3, 3}, one, one, one},
 		{[7]int{32, 128, 56, 56, 128, 3, 3}, [2]int{2, 2}, one, one},
 		{[7]int{32, 256, 56, 56, 512, 1, 1}, [2]int{2, 2}, none, one},
@@ -327,7 +328,7 @@ func TestAlgorithms(t *testing.T) {
 				require.NotContains(t, notes, int32(noteNondeterministic), "%s: %s %+v", gpu, c.Direction, c)
 				units := slices.Contains(notes, noteTensorCore)
 				require.False(t, units && c.Type == cuda.R32F && !c.TF32, "%s: %s %+v", gpu, c.Direction, c)
-				if c.C >= 64 && (c.Type == cuda.R16BF || c.Type == cuda.R16F) {
+				if (c.C >= 64 || c.N >= 256 && gpu == "h100") && (c.Type == cuda.R16BF || c.Type == cuda.R16F) {
 					require.True(t, units, "%s: %s %+v: without matrix units", gpu, c.Direction, c)
 				}
 				p.discard()
