@@ -32,7 +32,7 @@ type Accelerator struct {
 	plan     plan
 	log      *slog.Logger
 	kernels  string   // the variant, which ranks compare
-	versions []string // see EnvironmentOf
+	versions []string // see Environment
 
 	devices devices
 	dev     *tensor.Device

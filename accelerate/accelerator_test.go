@@ -98,13 +98,13 @@ func TestLayout(t *testing.T) {
 	require.Equal(t, []int64{4, 5, 6, 7}, w.Own[1].Indices)
 
 	a.GradientAccumulationSteps, a.GlobalTrainBatchSize = 1, 20 // 5 micro-batches of 4
-	accelerate.SetArguments(acc, a)
+	acc.SetArguments(a)
 	l, err = acc.Layout()
 	require.NoError(t, err)
 	require.Equal(t, 5, l.AccumulationSteps)
 
 	a.GlobalTrainBatchSize = 21
-	accelerate.SetArguments(acc, a)
+	acc.SetArguments(a)
 	_, err = acc.Layout()
 	require.ErrorContains(t, err, "21")
 	_, err = acc.Windows(t.Context(), numbers(30), samplers.NewSequential(30), 2)
@@ -132,7 +132,7 @@ func TestPrepareErrors(t *testing.T) {
 		"accelerate: parameter linear.weight is on ")
 
 	a.GradientCheckpointing = true
-	accelerate.SetArguments(acc, a)
+	acc.SetArguments(a)
 	require.EqualError(t, acc.Prepare(t.Context(), newLine(tensor.CPU()), nil),
 		"accelerate: gradient_checkpointing is on, but *accelerate_test.line names no units to recompute "+
 			"(models.Recomputable)")

@@ -52,7 +52,7 @@ func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelera
 
 // SetArguments makes a rank follow other arguments from its next Prepare on, as a run does that resumes with those of
 // its checkpoint. The device, the ranks, their engine and the sharding stay as New chose them.
-func SetArguments(acc *Accelerator, a *args.TrainingArguments) { acc.plan = planOf(a) }
+func (acc *Accelerator) SetArguments(a *args.TrainingArguments) { acc.plan = planOf(a) }
 
 // plan is what the arguments come to, in the words of this package and of those below it.
 type plan struct {

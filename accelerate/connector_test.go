@@ -25,11 +25,11 @@ func TestArgumentsAreReadOnce(t *testing.T) {
 	}
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = 8, 3
 	require.Equal(t, [2]int{4, 2}, layout())
-	accelerate.SetArguments(acc, a)
+	acc.SetArguments(a)
 	require.Equal(t, [2]int{8, 3}, layout())
 
 	a.GlobalTrainBatchSize = 12
-	accelerate.SetArguments(acc, a)
+	acc.SetArguments(a)
 	_, err = acc.Layout()
 	require.ErrorContains(t, err, "global_train_batch_size is 12: want a multiple of per_device_train_batch_size")
 }

@@ -45,7 +45,7 @@ const maxCause = 4096
 
 // ShareDataError makes a *DataError of what kept each rank from reading its data; own is nil on ranks that could.
 // It is collective: call it once all ranks know that one failed. RunWindow does so by itself.
-func ShareDataError(ctx context.Context, a *Accelerator, own error) error {
+func (a *Accelerator) ShareDataError(ctx context.Context, own error) error {
 	peers := a.Data()
 	if peers.Size() < a.WorldSize() { // ranks that see the same data hear of nothing
 		if own == nil {

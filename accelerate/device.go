@@ -126,7 +126,7 @@ func allowTF32(a *Accelerator) {
 
 // MoveModel moves the parameters and buffers of a model to the rank's device; those that are there stay. The tensors
 // remain the same, for everyone who holds them. Call it before the optimizer is made, and when there are no gradients.
-func MoveModel(a *Accelerator, model nn.Module) error {
+func (a *Accelerator) MoveModel(model nn.Module) error {
 	from := map[*tensor.Device]*tensor.Ctx{}
 	var errs []error
 	for _, p := range nn.Walk(model).State() {

@@ -165,18 +165,18 @@ func TestMoveModel(t *testing.T) {
 	before, first := tensor.ReadBytes(c, m.First.Weight.Tensor), m.First.Weight.Tensor
 	part := tensor.Slice(c.NoGrad(), first, 0, 1, 2)
 	inUse := tensor.CPU().MemStats().InUse
-	require.NoError(t, accelerate.MoveModel(acc, m))
+	require.NoError(t, acc.MoveModel(m))
 	require.Less(t, tensor.CPU().MemStats().InUse, inUse)
 	require.Same(t, first, m.First.Weight.Tensor)
 	require.Same(t, dev, part.Device())
 	require.Equal(t, before, tensor.ReadBytes(acc.Ctx(), first))
-	require.NoError(t, accelerate.MoveModel(acc, m), "it is there")
+	require.NoError(t, acc.MoveModel(m), "it is there")
 	require.NoError(t, acc.Prepare(t.Context(), m, adamW))
 
 	first.SwapGrad(tensor.ZerosLike(acc.Ctx().NoGrad(), first), true)
 	home, err := accelerate.New(rankArgs(1))
 	require.NoError(t, err)
-	require.ErrorContains(t, accelerate.MoveModel(home, m), "first.weight")
+	require.ErrorContains(t, home.MoveModel(m), "first.weight")
 }
 
 // A device without TF32 is named once, whatever the number of ranks.

@@ -5,7 +5,7 @@
 // gradients of all ranks. Start with [Run], which calls your loop on every rank with an [Accelerator].
 //
 // A loop makes its model and optimizer and calls [Accelerator.Prepare] once. [Accelerator.Windows] gives this rank's
-// batches of each step ([NewIterableWindows] those of data without a length). A step is [Accelerator.Accumulate], which
+// batches of each step ([Accelerator.IterableWindows] those of data without a length). A step is [Accelerator.Accumulate], which
 // computes their gradients and exchanges them, then [Accelerator.ClipGradNorm] and [Accelerator.Step].
 // [Accelerator.StartWindow] and its [PendingStep] do the same and wait for the device once. Nothing is wrapped: the
 // model that the loop made is the model.
@@ -22,7 +22,7 @@
 // These are for package trainer; a loop that [Run] started needs none of them:
 //
 //   - [New], [Replicas], [Connect], [RunRanks], [WithGroup] and [ranks.Ranks.Open] are what Run is made of. They read
-//     the arguments once; [SetArguments] gives a rank others.
+//     the arguments once; [Accelerator.SetArguments] gives a rank others.
 //   - [ranks.Ranks.Abort] ends the other ranks; in a loop of your own, return the error.
 //   - [ranks.Peers.GatherBytes], [ranks.Peers.GatherRows], [ranks.Peers.SumFloats] and [Accelerator.SyncParameters] lie
 //     below [GatherObjects], [Accelerator.GatherForMetrics] and Prepare.

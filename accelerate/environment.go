@@ -37,8 +37,8 @@ func (e Environment) Same(other Environment) bool {
 		(e.Exchange == other.Exchange || e.Exchange == "" || other.Exchange == "")
 }
 
-// EnvironmentOf is that of all ranks after Prepare, and this rank's before.
-func EnvironmentOf(a *Accelerator) Environment {
+// Environment is that of all ranks after Prepare, and this rank's before.
+func (a *Accelerator) Environment() Environment {
 	e := Environment{Devices: a.versions}
 	if a.Group() != nil {
 		e.Exchange = a.Group().DeviceLibrary()

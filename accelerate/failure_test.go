@@ -48,7 +48,7 @@ func TestTheRankWithoutDataIsBlamed(t *testing.T) {
 		if g.Rank() == 1 {
 			own = gone
 		}
-		err = ShareDataError(t.Context(), a, own)
+		err = a.ShareDataError(t.Context(), own)
 		require.EqualError(t, err, "rank 1: tokens.bin: input/output error")
 		if g.Rank() == 1 {
 			require.ErrorIs(t, err, gone)

@@ -37,9 +37,9 @@ func newStream(a *Accelerator, s samplers.Sampler, layout samplers.Layout) (*sam
 	return samplers.NewStream(s, layout)
 }
 
-// NewIterableWindows cuts an iterable dataset, in its order, into the windows of this rank; see Accelerator.Layout.
+// IterableWindows cuts an iterable dataset, in its order, into the windows of this rank; see Accelerator.Layout.
 // Next gives steps of them. When ctx ends, reading does.
-func NewIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSource, steps int64) (*feed.Windows,
+func (a *Accelerator) IterableWindows(ctx context.Context, src data.IterableSource, steps int64) (*feed.Windows,
 	error) {
 	layout, err := a.Layout()
 	if err != nil {
@@ -58,10 +58,10 @@ func NewIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSo
 	return feed.Iterable(ctx, src, layout, rule, a.feeding(steps))
 }
 
-// NewIterableBatches deals the batches of one epoch of an iterable dataset to the ranks in turn, each
+// IterableBatches deals the batches of one epoch of an iterable dataset to the ranks in turn, each
 // per_device_eval_batch_size samples, as an evaluation needs them. A window has a batch of each rank; the last one may
 // have fewer. LastOfEpoch ends the data: go no further.
-func NewIterableBatches(ctx context.Context, a *Accelerator, src data.IterableSource) (*feed.Windows, error) {
+func (a *Accelerator) IterableBatches(ctx context.Context, src data.IterableSource) (*feed.Windows, error) {
 	ranks := a.Data()
 	layout := samplers.Layout{
 		BatchSize: a.plan.batches.eval, AccumulationSteps: 1, WorldSize: ranks.Size(), Rank: ranks.Rank(),

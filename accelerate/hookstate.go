@@ -23,7 +23,7 @@ func stateful(a *Accelerator) (ddp.Stateful, bool) {
 // OwnHookState is the name of the communication hook and this rank's state of it, for a checkpoint. Nothing is copied:
 // the caller must not change it, and must be done with it before the next step. ok is false on all ranks if the hook
 // has no state.
-func OwnHookState(a *Accelerator) (name string, own ddp.State, ok bool) {
+func (a *Accelerator) OwnHookState() (name string, own ddp.State, ok bool) {
 	h, ok := stateful(a)
 	if !ok {
 		return "", ddp.State{}, false
@@ -33,7 +33,7 @@ func OwnHookState(a *Accelerator) (name string, own ddp.State, ok bool) {
 
 // SetHookState gives this rank's communication hook its part of what all ranks of a run saved, on any number of ranks.
 // Call it after Prepare, between steps. Another hook than the one that was saved keeps the state that it has.
-func SetHookState(a *Accelerator, saved *HookState) error {
+func (a *Accelerator) SetHookState(saved *HookState) error {
 	h, ok := stateful(a)
 	if !ok || h.Name() != saved.Name {
 		return nil

@@ -12,7 +12,7 @@ import (
 // Incomplete reports whether this rank's model lacks parts of its parameters: ranks that gather them failed, and each
 // was left with its own shard, and NaN elsewhere. Writing the parameters, as models.LoadWeights does, makes it whole
 // again. It serves package trainer.
-func Incomplete(a *Accelerator) bool {
+func (a *Accelerator) Incomplete() bool {
 	if a.GathersParameters() {
 		return a.Group() != nil && a.Group().Err() != nil
 	}

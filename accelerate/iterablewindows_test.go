@@ -120,7 +120,7 @@ func take(t *testing.T, w *feed.Windows, windows int) (out []seen) {
 }
 
 func iterableWindows(t *testing.T, acc *accelerate.Accelerator, src data.IterableSource) *feed.Windows {
-	w, err := accelerate.NewIterableWindows(t.Context(), acc, src, 1000)
+	w, err := acc.IterableWindows(t.Context(), src, 1000)
 	require.NoError(t, err)
 	t.Cleanup(w.Close)
 	return w
@@ -302,7 +302,7 @@ func TestIterableBatches(t *testing.T) {
 			values := map[int64][]float32{}
 			for _, acc := range (iterableCase{n: 11, ranks: ranks, batch: 2, steps: 3, workers: workers,
 				drop: true}).accelerators(t) {
-				w, err := accelerate.NewIterableBatches(t.Context(), acc, newCounted(11, false).source())
+				w, err := acc.IterableBatches(t.Context(), newCounted(11, false).source())
 				require.NoError(t, err)
 				batches := 0
 				for last := false; !last; {
@@ -357,7 +357,7 @@ func TestIterableWindowsErrors(t *testing.T) {
 		require.EqualError(t, err, "feed: epoch 0 of the iterable dataset has no samples")
 
 		ctx, cancel := context.WithCancelCause(t.Context())
-		w, err = accelerate.NewIterableWindows(ctx, acc, newCounted(30, true).source(), 9)
+		w, err = acc.IterableWindows(ctx, newCounted(30, true).source(), 9)
 		require.NoError(t, err)
 		take(t, w, 1)
 		cancel(broken)
@@ -394,6 +394,6 @@ func TestIterableWindowsRefusePlaces(t *testing.T) {
 	require.ErrorContains(t, err, "ends after 23 samples, but went on when the place was saved")
 
 	config := iterableCase{n: 23, ranks: 2, batch: 3, steps: 1, config: map[string]any{"split_batches": true}}
-	_, err = accelerate.NewIterableWindows(t.Context(), config.accelerators(t)[0], newCounted(23, false).source(), 1)
+	_, err = config.accelerators(t)[0].IterableWindows(t.Context(), newCounted(23, false).source(), 1)
 	require.ErrorContains(t, err, "split_batches with a batch size of 3: want a multiple of the world size 2")
 }

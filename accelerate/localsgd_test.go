@@ -154,7 +154,7 @@ func TestAverageState(t *testing.T) {
 			clip(t, acc, 0)
 			require.NoError(t, acc.Step(t.Context()))
 		}
-		if err := accelerate.AverageState(t.Context(), acc); err != nil {
+		if err := acc.AverageState(t.Context()); err != nil {
 			return err
 		}
 		all, state := weights(acc, m), acc.Optimizer().State()

@@ -92,7 +92,7 @@ func (s *PendingStep) readLosses(ctx context.Context) error {
 		return err
 	}
 	if s.shared.unread() {
-		return ShareDataError(ctx, s.a, s.dataErr)
+		return s.a.ShareDataError(ctx, s.dataErr)
 	}
 	copy(s.figures, s.shared.figures())
 	s.numbers.Loss, s.summed = s.shared.total(), true

@@ -154,7 +154,7 @@ func (a *Accelerator) Summon(write bool, f func() error) error {
 // AverageParameters makes the parameters of ranks that step on their own (local_sgd_steps) the means over the ranks, as
 // happens every local_sgd_steps steps. Call it where the ranks must have the same model: before an evaluation and
 // at the end. It is collective. Without local SGD it does nothing.
-func AverageParameters(ctx context.Context, a *Accelerator) error {
+func (a *Accelerator) AverageParameters(ctx context.Context) error {
 	if s := a.strategy.Averages(); s != nil {
 		return s.Average(ctx)
 	}
@@ -164,7 +164,7 @@ func AverageParameters(ctx context.Context, a *Accelerator) error {
 // AverageState is AverageParameters that averages the optimizer's state too, so that what rank 0 saves is all that
 // there is: a run that goes on from it has the bits of the one that saved it. Of steps that ranks counted differently
 // the most counts.
-func AverageState(ctx context.Context, a *Accelerator) error {
+func (a *Accelerator) AverageState(ctx context.Context) error {
 	if s := a.strategy.Averages(); s != nil {
 		return s.AverageState(ctx, a.opt)
 	}
@@ -173,7 +173,7 @@ func AverageState(ctx context.Context, a *Accelerator) error {
 
 // SetSteps says how many steps a prepared job has done already, as a resumed one has: start_local_sgd_iter and
 // local_sgd_steps count from the first. It is collective.
-func SetSteps(ctx context.Context, a *Accelerator, steps int64) error {
+func (a *Accelerator) SetSteps(ctx context.Context, steps int64) error {
 	if s := a.strategy.Averages(); s != nil {
 		return s.SetSteps(ctx, steps)
 	}

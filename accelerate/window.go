@@ -167,7 +167,7 @@ func (s *PendingStep) expect(ctx context.Context) error {
 			return err
 		}
 		if counts[leaves] > 0 {
-			return ShareDataError(ctx, s.a, s.dataErr)
+			return s.a.ShareDataError(ctx, s.dataErr)
 		}
 	}
 	for _, n := range counts[:leaves] {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/feed"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/samplers"
@@ -28,7 +27,7 @@ type evalBatches interface {
 // evalBatches begins to load a set.
 func (t *Trainer) evalBatches(ctx context.Context, set evalSet) (evalBatches, error) {
 	if set.stream != nil {
-		windows, err := accelerate.NewIterableBatches(ctx, t.acc, set.stream)
+		windows, err := t.acc.IterableBatches(ctx, set.stream)
 		return &streamBatches{windows: windows, name: set.name}, err
 	}
 	n := int64(set.src.Len())

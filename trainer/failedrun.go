@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
 )
 
 // FailedRunError is returned by methods of a trainer after a run that failed, if they need what that run took away: the
@@ -55,7 +54,7 @@ func (t *Trainer) connected() error {
 
 // whole returns an error if the weights are not.
 func (t *Trainer) whole() error {
-	if t.acc.IsMain() && accelerate.Incomplete(t.acc) { // the other ranks take them from rank 0
+	if t.acc.IsMain() && t.acc.Incomplete() { // the other ranks take them from rank 0
 		return t.afterFailure(true, nil)
 	}
 	return nil

@@ -198,7 +198,7 @@ func (t *Trainer) predictBatches(ctx context.Context, batches evalBatches, share
 	case err != nil:
 		return err
 	case unread:
-		err = accelerate.ShareDataError(context.WithoutCancel(ctx), t.acc, dataErr)
+		err = t.acc.ShareDataError(context.WithoutCancel(ctx), dataErr)
 	case interrupted:
 		err = causeOf(ctx)
 	default:

@@ -36,7 +36,7 @@ func (t *Trainer) buildRanks() error {
 			return err
 		}
 		t.log, t.sharing = t.rankLogger(t.acc), 1
-		return accelerate.MoveModel(t.acc, t.model)
+		return t.acc.MoveModel(t.model)
 	}
 	ranks, err := accelerate.Replicas(t.args, t.args.NumReplicas, opts...)
 	if err != nil {
@@ -63,7 +63,7 @@ func (t *Trainer) buildRanks() error {
 		t.replicas = append(t.replicas, &replica)
 	}
 	t.log = t.rankLogger(t.acc)
-	if err := accelerate.MoveModel(t.acc, t.model); err != nil {
+	if err := t.acc.MoveModel(t.model); err != nil {
 		return err
 	}
 	return t.checkMetrics()
@@ -76,7 +76,7 @@ func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) 
 		if err != nil {
 			return nil, fmt.Errorf("trainer: WithModelInit, rank %d: %w", acc.Rank(), err)
 		}
-		return m, accelerate.MoveModel(acc, m)
+		return m, acc.MoveModel(m)
 	}
 	return nn.Clone(t.model, acc.Device())
 }

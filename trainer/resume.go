@@ -84,7 +84,7 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 
 // compareEnvironment says where a run goes on with other devices, or with other versions of their libraries.
 func (r *run) compareEnvironment(ck *checkpoint.Checkpoint) {
-	if was, now := r.progress.Environment, accelerate.EnvironmentOf(r.acc); r.acc.IsMain() && !now.Same(was) {
+	if was, now := r.progress.Environment, r.acc.Environment(); r.acc.IsMain() && !now.Same(was) {
 		r.log.Warn("resuming on other devices or versions: bits may differ from those of an uninterrupted run",
 			"checkpoint", ck.Path, "saved", was, "now", now)
 	}

@@ -163,7 +163,7 @@ func (r *run) setUp(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
-	accelerate.SetArguments(r.acc, r.args) // a resume may have changed them
+	r.acc.SetArguments(r.args) // a resume may have changed them
 	if ck == nil {
 		if err := r.whole(); err != nil {
 			return err
@@ -194,7 +194,7 @@ func (r *run) setUp(ctx context.Context) error {
 			return fmt.Errorf("trainer: resume from %s: %w", ck.Path, err)
 		}
 		r.checkpoint = ck.Path
-		if err := accelerate.SetSteps(r.ctx, r.acc, t.state.GlobalStep); err != nil {
+		if err := r.acc.SetSteps(r.ctx, t.state.GlobalStep); err != nil {
 			return err
 		}
 	}
@@ -411,7 +411,7 @@ func (r *run) info() *callbacks.RunInfo {
 	info := &callbacks.RunInfo{
 		Device: r.acc.Device().Name(), Kernels: r.acc.Kernels(), Threads: r.acc.Device().Workers(),
 		Ranks:      r.acc.WorldSize(),
-		Sharding:   accelerate.Cut(r.acc),
+		Sharding:   r.acc.DescribeSharding(),
 		Parameters: int64(nn.NumParameters(r.model)), Samples: r.samples, Steps: r.steps.MaxSteps,
 		FromStep:  r.state.GlobalStep,
 		BatchSize: r.args.PerDeviceTrainBatchSize, TotalBatch: total,

@@ -63,11 +63,11 @@ func (t *Trainer) checkpointer() *checkpointer.Checkpointer {
 type commHook struct{ acc *accelerate.Accelerator }
 
 func (h commHook) State() (name string, own ddp.State, ok bool) {
-	return accelerate.OwnHookState(h.acc)
+	return h.acc.OwnHookState()
 }
 
 func (h commHook) SetStates(name string, ranks []ddp.State) error {
-	return accelerate.SetHookState(h.acc, &accelerate.HookState{Name: name, Ranks: ranks})
+	return h.acc.SetHookState(&accelerate.HookState{Name: name, Ranks: ranks})
 }
 
 // savedLoop is a run as a checkpointer.Loop.
@@ -85,7 +85,7 @@ func (l savedLoop) State() *callbacks.State {
 func (l savedLoop) Files() map[string]any {
 	p := &l.progress
 	p.Job, _ = l.acc.Job()
-	p.Data, p.Environment = l.fingerprint(), accelerate.EnvironmentOf(l.acc)
+	p.Data, p.Environment = l.fingerprint(), l.acc.Environment()
 	p.Unlogged, p.MicroBatches = l.logged, l.windows.Layout().Leaves()
 	files := map[string]any{
 		schedulerFile: schedulerState{string(l.args.LRSchedulerType), l.state.GlobalStep, l.learningRate(),
@@ -107,7 +107,7 @@ func (r *run) save(ctx context.Context) error {
 	if s := r.state.BestGlobalStep; s != nil && r.saved[*s] {
 		r.state.BestModelCheckpoint = new(fmt.Sprintf("checkpoint-%d", *s))
 	}
-	if err := accelerate.AverageState(ctx, r.acc); err != nil {
+	if err := r.acc.AverageState(ctx); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
 	c := r.checkpointer()
@@ -131,7 +131,7 @@ func (t *Trainer) SaveModel(dir string) error {
 	if t.err != nil {
 		return t.err
 	}
-	if accelerate.Incomplete(t.acc) {
+	if t.acc.Incomplete() {
 		return t.afterFailure(true, nil)
 	}
 	return t.checkpointer().SaveModel(dir)

@@ -193,7 +193,7 @@ func (r *run) act(ctx context.Context) error {
 	}
 	if c.ShouldEvaluate {
 		end := r.region("evaluate")
-		if err := accelerate.AverageParameters(r.ctx, r.acc); err != nil {
+		if err := r.acc.AverageParameters(r.ctx); err != nil {
 			return fmt.Errorf("trainer: %w", err)
 		}
 		if err := r.evaluate(ctx); err != nil {
@@ -271,7 +271,7 @@ func causeOf(ctx context.Context) error {
 // end writes the final record, loads the best model if asked to, and fires the last
 // event.
 func (r *run) end(interrupted bool) error {
-	if err := accelerate.AverageParameters(r.ctx, r.acc); err != nil {
+	if err := r.acc.AverageParameters(r.ctx); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
 	r.used = r.memoryMetrics()
