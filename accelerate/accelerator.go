@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/precision"
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/accelerate/statistics"
@@ -45,7 +46,7 @@ type Accelerator struct {
 	frozen []tensor.Named // at Prepare
 	opt    *optim.Optimizer
 	disk   offloaded
-	scaler *Scaler             // nil: not with fp16
+	scaler *precision.Scaler   // nil: not with fp16
 	norm   float64             // of the window's gradients as ClipGradNorm measured it; −1 before
 	empty  emptiness           // of the window
 	stats  *statistics.Reports // nil: the model tracks none
@@ -65,7 +66,7 @@ type Accelerator struct {
 
 	hook   ddp.Hook // nil: what ddp_comm_hook says
 	active ddp.Hook // which the strategy uses; nil: it uses none
-	own    precisions
+	own    precision.Modules
 	trace  tracer
 	ran    *tensor.DTypeCounts // of the first window under bf16 or fp16; nil: nobody counts
 }
@@ -87,6 +88,12 @@ func WithLogger(l *slog.Logger) Option { return func(a *Accelerator) { a.log = l
 // WithCommHook sets the communication hook for gradients, instead of ddp_comm_hook. All
 // ranks must use the same.
 func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h } }
+
+// WithPrecision makes the module of a path, and all within it, compute in a dtype of its own: tensor.Float32,
+// tensor.BFloat16 or tensor.Float16, whatever bf16 and fp16 say. Parameters stay as they are.
+func WithPrecision(module string, dt tensor.DType) Option {
+	return func(a *Accelerator) { a.own = append(a.own, precision.Module{Path: module, DType: dt}) }
+}
 
 // WithMesh arranges the ranks along the axes of a mesh. dp_replicate and dp_shard are built: ranks that differ along
 // them see different data and sum their gradients, and a sharded model is spread over dp_shard. pp, cp and tp of more
@@ -218,11 +225,11 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 	if err := findTrained(a); err != nil {
 		return err
 	}
-	if err := a.own.check(a.tree); err != nil {
+	if err := a.own.Check(a.tree); err != nil {
 		return err
 	}
-	a.scaler, a.norm = newScaler(a.plan.scaling), -1
-	if a.plan.lower.train != tensor.Invalid {
+	a.scaler, a.norm = precision.NewScaler(a.plan.scaling), -1
+	if a.plan.lower.Train != tensor.Invalid {
 		a.ran = &tensor.DTypeCounts{}
 	}
 	layout, err := a.Layout()
@@ -256,14 +263,8 @@ func findTrained(a *Accelerator) error {
 				p.Name, p.Device().Name(), a.dev.Name())
 		}
 	}
-	if lower := a.plan.lower; lower != (lowered{}) {
-		half := lower.train != tensor.Float16 && lower.eval != tensor.Float16
-		for _, p := range a.tree.Parameters() {
-			if dt := p.DType(); dt != tensor.Float32 && !(half && dt == tensor.BFloat16) {
-				return fmt.Errorf("accelerate: parameter %s is %v: want float32 parameters with bf16 and fp16, or "+
-					"bfloat16 ones with bf16", p.Name, dt)
-			}
-		}
+	if err := a.plan.lower.CheckParams(a.tree.Parameters()); err != nil {
+		return err
 	}
 	a.params, a.frozen = nil, nil
 	for _, p := range a.tree.Parameters() {
@@ -295,8 +296,8 @@ func (a *Accelerator) Trained() []tensor.Named { return a.strategy.Trained() }
 // position in the training stream.
 func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 	a.trace.beginForward()
-	root := a.ctx.WithRandom(a.plan.seed, position).Autocast(a.plan.lower.train).CountDTypes(a.ran)
-	c := a.own.apply(nn.NewCtx(root, a.tree, true))
+	root := a.ctx.WithRandom(a.plan.seed, position).Autocast(a.plan.lower.Train).CountDTypes(a.ran)
+	c := a.own.Apply(nn.NewCtx(root, a.tree, true))
 	if len(a.units) > 0 {
 		c = c.WithRecompute(a.units)
 	}
@@ -308,11 +309,11 @@ func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 
 // EvalCtx is the context of a forward pass without gradients and dropout.
 func (a *Accelerator) EvalCtx() *nn.Ctx {
-	return a.own.apply(nn.NewCtx(a.ctx.NoGrad().Autocast(a.plan.lower.eval), a.tree, false))
+	return a.own.Apply(nn.NewCtx(a.ctx.NoGrad().Autocast(a.plan.lower.Eval), a.tree, false))
 }
 
 // Scaler is the loss scaling of fp16, nil without it.
-func (a *Accelerator) Scaler() *Scaler { return a.scaler }
+func (a *Accelerator) Scaler() *precision.Scaler { return a.scaler }
 
 // Backward runs one leaf's backward pass: lossSum is the sum of the leaf's loss terms,
 // count the number of terms (or the sum of their weights) in the whole window over all ranks, leaf the number of the
@@ -332,7 +333,7 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64,
 	}
 	defer func() { a.sealed = last }()
 	defer a.trace.backward(a.Rank(), leaf, time.Now())
-	seed := tensor.Full(c.Ctx, lossSum.DType(), a.scaler.factor()/divisor(count), lossSum.Shape()...)
+	seed := tensor.Full(c.Ctx, lossSum.DType(), a.scaler.Factor()/divisor(count), lossSum.Shape()...)
 	var opts []tensor.BackwardOption
 	if last {
 		opts = append(opts, tensor.DroppingLowered())
@@ -373,7 +374,9 @@ func (a *Accelerator) Reduce(ctx context.Context) error {
 	if a.Group() != nil {
 		waited()
 	}
-	if err := checkDTypes(a); err != nil {
+	ran := a.ran
+	a.ran = nil
+	if err := a.plan.lower.CheckFirst(ran, a.params); err != nil {
 		return err
 	}
 	if a.stats != nil {
@@ -386,25 +389,6 @@ func (a *Accelerator) Reduce(ctx context.Context) error {
 	return nil
 }
 
-// checkDTypes returns an error if ops of the first window under bf16 or fp16 did not compute in the dtypes that are
-// meant for them.
-func checkDTypes(a *Accelerator) error {
-	ran := a.ran
-	if a.ran = nil; ran == nil {
-		return nil
-	}
-	if err := ran.Check(a.plan.lower.train); err != nil {
-		return fmt.Errorf("accelerate: the first step: %w", err)
-	}
-	for _, p := range a.params {
-		if g := p.Grad(); g != nil && g.DType().IsHalf() {
-			return fmt.Errorf("accelerate: the first step: the gradient of %s is %v: want %v", p.Name, g.DType(),
-				p.GradDType())
-		}
-	}
-	return nil
-}
-
 // ClipGradNorm clips the joint L2 norm of all gradients to maxNorm (0 only measures it) and returns the norm before
 // clipping, without the scale of fp16, which it takes away. The gradients themselves stay unchanged: Step scales them
 // in the pass that reads them. It is collective, as Step is; it returns an error if a rank is lost.
@@ -413,7 +397,7 @@ func (a *Accelerator) ClipGradNorm(ctx context.Context, maxNorm float64) (norm f
 	if norm, err = a.strategy.Norm(ctx); err != nil {
 		return 0, fmt.Errorf("accelerate: norm of the gradients: %w", err)
 	}
-	scale := a.scaler.factor()
+	scale := a.scaler.Factor()
 	norm /= scale
 	a.norm = norm
 	if a.opt != nil {
@@ -437,7 +421,7 @@ func (a *Accelerator) Step(ctx context.Context) error {
 			}
 		}
 		overflow := !finite(a.norm)
-		if a.scaler.update(overflow); overflow {
+		if a.scaler.Update(overflow); overflow {
 			return nil
 		}
 	}

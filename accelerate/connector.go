@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/localsgd"
+	"github.com/lockstep-ml/lockstep/accelerate/precision"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -61,8 +62,8 @@ type plan struct {
 	seed      uint64
 	recompute bool // the units that Prepare is given
 	tf32      bool
-	lower     lowered
-	scaling   *scaling // nil without fp16
+	lower     precision.DTypes
+	scaling   *precision.Rule // nil without fp16
 	batches   batches
 	loading   data.LoaderOptions
 	job       job
@@ -74,9 +75,6 @@ type plan struct {
 
 	settings func() ([]byte, error) // the arguments as JSON, which ranks compare
 }
-
-// lowered are the dtypes of autocast; Invalid for none.
-type lowered struct{ train, eval tensor.DType }
 
 // batches is how the training stream is cut, and who gets what.
 type batches struct {
@@ -152,12 +150,12 @@ func planOf(a *args.TrainingArguments) plan {
 	if a.Device != args.DeviceAuto {
 		p.device = a.Device
 	}
-	p.lower.train = half(a.BF16, a.FP16)
-	p.lower.eval = cmp.Or(half(a.BF16FullEval, a.FP16FullEval), p.lower.train)
+	p.lower.Train = half(a.BF16, a.FP16)
+	p.lower.Eval = cmp.Or(half(a.BF16FullEval, a.FP16FullEval), p.lower.Train)
 	if a.FP16 {
-		p.scaling = &scaling{initial: a.FP16InitialScale, interval: a.FP16GrowthInterval, hysteresis: a.FP16Hysteresis,
-			consecutive: a.FP16ConsecutiveHysteresis, deepSpeed: a.FP16LossScaler == args.LossScalerDeepSpeed,
-			least: a.FP16MinScale}
+		p.scaling = &precision.Rule{Initial: a.FP16InitialScale, Least: a.FP16MinScale, Interval: a.FP16GrowthInterval,
+			Hysteresis: a.FP16Hysteresis, Consecutive: a.FP16ConsecutiveHysteresis,
+			DeepSpeed: a.FP16LossScaler == args.LossScalerDeepSpeed}
 	}
 	return p
 }

@@ -5,8 +5,9 @@
 // gradients of all ranks. Start with [Run], which calls your loop on every rank with an [Accelerator].
 //
 // A loop makes its model and optimizer and calls [Accelerator.Prepare] once. [Accelerator.Windows] gives this rank's
-// batches of each step ([Accelerator.IterableWindows] those of data without a length). A step is [Accelerator.Accumulate], which
-// computes their gradients and exchanges them, then [Accelerator.ClipGradNorm] and [Accelerator.Step].
+// batches of each step ([Accelerator.IterableWindows] those of data without a length). A step is
+// [Accelerator.Accumulate], which computes their gradients and exchanges them, then [Accelerator.ClipGradNorm] and
+// [Accelerator.Step].
 // [Accelerator.StartWindow] and its [PendingStep] do the same and wait for the device once. Nothing is wrapped: the
 // model that the loop made is the model.
 //

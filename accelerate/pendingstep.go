@@ -143,7 +143,7 @@ func (s *PendingStep) Clip(ctx context.Context, maxNorm float64) error {
 		losses = tensor.Slice(c, s.block, 0, tensor.ClipLen, tensor.ClipLen+len(s.batches))
 	}
 	clip := tensor.Slice(c, s.block, 0, 0, tensor.ClipLen)
-	optim.MeasureGrads(c, clip, a.Trained(), losses, maxNorm, a.scaler.factor())
+	optim.MeasureGrads(c, clip, a.Trained(), losses, maxNorm, a.scaler.Factor())
 	s.onDevice = true
 	return nil
 }
@@ -160,7 +160,7 @@ func (s *PendingStep) meanLoss() float64 {
 func (s *PendingStep) know(norm float64) {
 	n, loss := &s.numbers, finite(s.meanLoss())
 	n.GradNorm = norm
-	n.ClipFactor = optim.ClipFactor(norm, s.maxNorm) / s.a.scaler.factor()
+	n.ClipFactor = optim.ClipFactor(norm, s.maxNorm) / s.a.scaler.Factor()
 	n.Empty = s.a.empty.all
 	n.Finite = n.Empty || loss && finite(norm)
 	n.Overflow = s.a.scaler != nil && loss && !n.Finite
@@ -184,7 +184,7 @@ func (s *PendingStep) Step(ctx context.Context) error {
 	defer a.trace.collectives(a.Rank(), a.Group())
 	defer a.trace.Region(a.Rank(), "optimizer")()
 	clip := tensor.Slice(a.ctx.NoGrad(), s.block, 0, 0, tensor.ClipLen)
-	a.opt.StepBy(a.ctx, clip, s.maxNorm > 0 || a.scaler.factor() != 1)
+	a.opt.StepBy(a.ctx, clip, s.maxNorm > 0 || a.scaler.Factor() != 1)
 	s.unsettled = true
 	return nil
 }
@@ -216,7 +216,7 @@ func (s *PendingStep) Read(ctx context.Context) (Numbers, error) {
 		s.settle()
 	}
 	if s.a.scaler != nil {
-		if err := s.a.scaler.check(&s.numbers); err != nil {
+		if err := s.a.scaler.Check(s.numbers.Overflow, s.numbers.LossScale); err != nil {
 			return Numbers{}, err
 		}
 	}
@@ -230,7 +230,7 @@ func (s *PendingStep) settle() {
 		a.opt.TakeBack()
 	}
 	if a.scaler != nil && (n.Finite || n.Overflow) {
-		a.scaler.update(n.Overflow)
+		a.scaler.Update(n.Overflow)
 	}
 	if a.stats != nil && n.Finite {
 		a.stats.Track()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/accelerate/precision"
 	"github.com/lockstep-ml/lockstep/args"
 )
 
@@ -39,20 +40,20 @@ func TestLossScales(t *testing.T) {
 		a.FP16ConsecutiveHysteresis = c.Consecutive
 		a.FP16Hysteresis, a.FP16MinScale = max(c.Hysteresis, 1), c.Least
 		if c.Scaler == args.LossScalerTorch {
-			a.FP16MinScale = minScale // there is no smallest one
+			a.FP16MinScale = 1.0 / (1 << 32) // there is no smallest one
 		}
 		for _, resumed := range []bool{false, true} {
-			s := newScaler(planOf(a).scaling)
+			s := precision.NewScaler(planOf(a).scaling)
 			var got []int
 			for step, o := range c.Overflows {
 				if resumed {
-					next := newScaler(planOf(a).scaling)
+					next := precision.NewScaler(planOf(a).scaling)
 					require.NoError(t, next.Restore(*s))
 					s = next
 				}
-				n := &Numbers{Overflow: o == '1', LossScale: s.Scale}
-				s.update(n.Overflow)
-				if err := s.check(n); err != nil {
+				overflow, scale := o == '1', s.Scale
+				s.Update(overflow)
+				if err := s.Check(overflow, scale); err != nil {
 					require.Len(t, c.Powers, step, "the error of DeepSpeed")
 					failed++
 					break

@@ -41,13 +41,13 @@ func WithSharding(s Sharding) Option { return func(a *Accelerator) { a.sharding 
 func (a *Accelerator) shardOptions() shard.Options {
 	s := a.sharding
 	o := shard.Options{Strategy: s.Strategy, Wrap: a.plan.wrap, Gather: s.Gather, Zeros: zerosOf(a.disk.params),
-		Lower: a.plan.lower.train, Projected: a.tree.Projected(), Prefetch: !s.NoPrefetch,
+		Lower: a.plan.lower.Train, Projected: a.tree.Projected(), Prefetch: !s.NoPrefetch,
 		Buckets: a.plan.exchange.buckets}
 	o.Wrap.Modules, o.Wrap.Ignored, o.Wrap.Persist = s.Modules, s.Ignored, s.Persist
 	if s.Rounded {
 		o.Reduce = tensor.BFloat16
 	}
-	maps.DeleteFunc(o.Projected, func(name string, _ bool) bool { return a.own.has(name) })
+	maps.DeleteFunc(o.Projected, func(name string, _ bool) bool { return a.own.Has(name) })
 	return o
 }
 

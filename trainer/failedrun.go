@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
 )
 
 // FailedRunError is returned by methods of a trainer after a run that failed, if they need what that run took away: the

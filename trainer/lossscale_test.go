@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/precision"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -82,7 +82,7 @@ func TestOverflowAtTheSmallestScale(t *testing.T) {
 					})
 					_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(list))).Train()
 					requireOneError(t, err, "trainer:", fmt.Sprintf("step %d", k.step), "fp16_min_scale")
-					var scale *accelerate.LossScaleError
+					var scale *precision.LossScaleError
 					require.ErrorAs(t, err, &scale)
 					require.EqualValues(t, k.step, scale.Skipped)
 					require.GreaterOrEqual(t, scale.Scale, k.least)

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/feed"
+	"github.com/lockstep-ml/lockstep/accelerate/precision"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
@@ -120,7 +120,7 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 		return nil, err
 	}
 	if s := r.acc.Scaler(); s != nil {
-		var saved accelerate.Scaler
+		var saved precision.Scaler
 		if err := ck.ReadJSON(scalerFile, &saved); err != nil {
 			return nil, err
 		}

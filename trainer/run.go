@@ -216,7 +216,7 @@ func (r *run) plan() error {
 			err = errors.New("trainer: the function passed to WithTrainDataloader returned no windows")
 		}
 	case r.stream != nil:
-		r.windows, err = accelerate.NewIterableWindows(r.ctx, r.acc, r.stream, 0)
+		r.windows, err = r.acc.IterableWindows(r.ctx, r.stream, 0)
 	default:
 		err = r.planSized()
 	}

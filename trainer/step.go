@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/feed"
+	"github.com/lockstep-ml/lockstep/accelerate/precision"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
@@ -131,7 +132,7 @@ func (r *run) placed(err error) error {
 		return fmt.Errorf("trainer: step %d, rank %d, micro-batch %d: %w", r.state.GlobalStep+1, failed.Rank,
 			failed.Leaf, failed.Err)
 	}
-	var scale *accelerate.LossScaleError
+	var scale *precision.LossScaleError
 	if errors.As(err, &scale) {
 		return fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err)
 	}

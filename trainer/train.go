@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/precision"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -313,7 +314,7 @@ func (r *run) leaveExchange() error {
 func agreed(err error) bool {
 	var unread *accelerate.DataError
 	var empty *EmptyStepsError
-	var scale *accelerate.LossScaleError
+	var scale *precision.LossScaleError
 	var nonfinite *NonfiniteError
 	return errors.Is(err, ErrInterrupted) || errors.As(err, &unread) || errors.As(err, &empty) ||
 		errors.As(err, &scale) || errors.As(err, &nonfinite)

@@ -56,23 +56,23 @@ func (r *Ranks) Loss() *Peers { return r.along(lossAxes) }
 func (r *Ranks) Model() *Peers { return r.along(modelAxes) }
 
 // Tensor are the ranks that hold parts of the same layers.
-func (r *roles) Tensor() *Peers { return r.along(comm.TP) }
+func (r *Ranks) Tensor() *Peers { return r.along(comm.TP) }
 
 // Pipe are the ranks that hold the layers of one model.
-func (r *roles) Pipe() *Peers { return r.along(comm.PP) }
+func (r *Ranks) Pipe() *Peers { return r.along(comm.PP) }
 
 // Context are the ranks that see different tokens of the same samples.
-func (r *roles) Context() *Peers { return r.along(comm.CP) }
+func (r *Ranks) Context() *Peers { return r.along(comm.CP) }
 
 // SamePart are the ranks that hold the same part of the model before it is sharded: all but those of other layers and
 // of other parts of a layer.
-func (r *roles) SamePart() *Peers { return r.along(partAxes) }
+func (r *Ranks) SamePart() *Peers { return r.along(partAxes) }
 
 // Sharers are the ranks over which a sharded model is spread.
-func (r *roles) Sharers() *Peers { return r.along(shardAxes) }
+func (r *Ranks) Sharers() *Peers { return r.along(shardAxes) }
 
 // Replicas are the ranks that own the same shard as this one, each in its replica of a sharded model.
-func (r *roles) Replicas() *Peers { return r.along(comm.DPReplicate) }
+func (r *Ranks) Replicas() *Peers { return r.along(comm.DPReplicate) }
 
 // along are the ranks that differ from this one along the given axes.
 func (r *roles) along(axes comm.Axes) *Peers {

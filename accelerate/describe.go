@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 )
 
-// DescribeSharding says how a prepared model is spread over the ranks: the strategy, and a rank's part of the parameters
-// between steps, in megabytes of 10⁶ bytes. It is "" where each rank holds everything.
+// DescribeSharding says how a prepared model is spread over the ranks: the strategy, and a rank's part of the
+// parameters between steps, in megabytes of 10⁶ bytes. It is "" where each rank holds everything.
 func (a *Accelerator) DescribeSharding() string {
 	name := map[shard.Strategy]string{shard.Optimizer: "zero_stage 1", shard.Gradients: "zero_stage 2"}
 	strategy := string(a.sharding.Strategy)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package accelerate
+package precision
 
 import (
 	"fmt"
@@ -22,16 +22,16 @@ type Scaler struct {
 	// Overflows counts those since the scale grew that did not halve it.
 	Overflows int `json:"overflows,omitempty"`
 
-	rule   scaling
+	rule   Rule
 	spared bool // the last overflow did not halve the scale, by the hysteresis
 }
 
-// scaling is the rule of a Scaler.
-type scaling struct {
-	initial, least       float64
-	interval, hysteresis int
-	consecutive          bool // a step without overflow restores the hysteresis
-	deepSpeed            bool // DeepSpeed's rule
+// Rule is that of a Scaler.
+type Rule struct {
+	Initial, Least       float64
+	Interval, Hysteresis int
+	Consecutive          bool // a step without overflow restores the hysteresis
+	DeepSpeed            bool // DeepSpeed's rule
 }
 
 // LossScaleError reports that gradients overflow at the smallest loss scale, fp16_min_scale.
@@ -49,16 +49,16 @@ func (e *LossScaleError) Error() string {
 		e.Least)
 }
 
-// newScaler is nil without a rule.
-func newScaler(rule *scaling) *Scaler {
+// NewScaler is nil without a rule.
+func NewScaler(rule *Rule) *Scaler {
 	if rule == nil {
 		return nil
 	}
-	return &Scaler{Scale: rule.initial, rule: *rule}
+	return &Scaler{Scale: rule.Initial, rule: *rule}
 }
 
-// factor is what losses are multiplied by; 1 for a nil Scaler.
-func (s *Scaler) factor() float64 {
+// Factor is what losses are multiplied by; 1 for a nil Scaler.
+func (s *Scaler) Factor() float64 {
 	if s == nil {
 		return 1
 	}
@@ -71,13 +71,13 @@ const (
 	maxScale = 1 << 64
 )
 
-// update takes note of a step: overflow says that its gradients were not finite, so that it was skipped.
-func (s *Scaler) update(overflow bool) {
+// Update takes note of a step: overflow says that its gradients were not finite, so that it was skipped.
+func (s *Scaler) Update(overflow bool) {
 	if overflow {
 		s.Good = 0
 		s.Skipped++
 		s.Row++
-		switch s.spared = s.Overflows+1 < s.rule.hysteresis; {
+		switch s.spared = s.Overflows+1 < s.rule.Hysteresis; {
 		case s.spared:
 			s.Overflows++
 		case !s.exhausted():
@@ -86,11 +86,11 @@ func (s *Scaler) update(overflow bool) {
 		return
 	}
 	s.Row = 0
-	if s.rule.consecutive {
+	if s.rule.Consecutive {
 		s.Overflows = 0
 	}
-	grow := s.rule.deepSpeed && s.Good > 0 && s.Good%s.rule.interval == 0
-	if s.Good++; !s.rule.deepSpeed && s.Good >= s.rule.interval {
+	grow := s.rule.DeepSpeed && s.Good > 0 && s.Good%s.rule.Interval == 0
+	if s.Good++; !s.rule.DeepSpeed && s.Good >= s.rule.Interval {
 		grow, s.Good = true, 0
 	}
 	if grow {
@@ -99,12 +99,12 @@ func (s *Scaler) update(overflow bool) {
 }
 
 // exhausted reports whether the scale cannot be halved.
-func (s *Scaler) exhausted() bool { return s.Scale/2 < math.Max(s.rule.least, minScale) }
+func (s *Scaler) exhausted() bool { return s.Scale/2 < math.Max(s.rule.Least, minScale) }
 
-// check returns an error if a step overflowed at a scale that could not be halved.
-func (s *Scaler) check(n *Numbers) error {
-	if n.Overflow && s.exhausted() && !s.spared && n.LossScale == s.Scale {
-		return &LossScaleError{Scale: s.Scale, Least: s.rule.least, Skipped: s.Row}
+// Check returns a *LossScaleError if a step overflowed at a scale that could not be halved; scale is that of the step.
+func (s *Scaler) Check(overflow bool, scale float64) error {
+	if overflow && s.exhausted() && !s.spared && scale == s.Scale {
+		return &LossScaleError{Scale: s.Scale, Least: s.rule.Least, Skipped: s.Row}
 	}
 	return nil
 }
