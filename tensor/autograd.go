@@ -61,6 +61,7 @@ type Back struct {
 	node   *Node
 	in     []*Tensor
 	passed int // the input whose gradient was passed through the last step of the node that made it; -1: none
+	total  int // the input whose gradient has those in it that arrived before; -1: none
 }
 
 // Grad is the gradient of output i, or nil if none flows there.
@@ -493,15 +494,19 @@ func (r *run) pullBack(n *Node) {
 	defer c.leave(nil)
 	defer c.scope.dropNodes()
 	c.path, b.node = n.path, n
-	b.in, b.passed = append(b.in[:0], make([]*Tensor, len(n.in))...), -1
+	b.in, b.passed, b.total = append(b.in[:0], make([]*Tensor, len(n.in))...), -1, -1
 	n.backward(b)
 	for i, g := range b.in {
 		if g == nil || !n.in[i].wantedIn(r) {
 			continue
 		}
 		e := n.in[i]
-		if i == b.passed {
+		switch i {
+		case b.passed:
 			e.out = 1
+		case b.total:
+			r.replace(e, g)
+			continue
 		}
 		r.deliver(c, e, g, b.fresh(i))
 	}
@@ -582,6 +587,47 @@ func (b *Back) into(i int) (sum *Tensor, filled bool) {
 	}
 	r.sums[e.leaf] = &pending{g: sum, sole: true, buffer: true}
 	return sum, filled
+}
+
+// arrivedBefore is the sum of the gradients that other ops sent to what input i came from, contiguous and of the dtype
+// that sums have there, so that a kernel can add to it: see totalOf. nil: there is none.
+func (b *Back) arrivedBefore(i int) *Tensor {
+	e, r := b.node.in[i], b.node.run
+	if e.node == nil || e.node.run != r || r.wantsOutput(e.node, e.out) {
+		return nil
+	}
+	for j, other := range b.node.in {
+		if j != i && other.node == e.node {
+			return nil
+		}
+	}
+	if g := e.node.grads[e.out]; g != nil && g.dtype == e.sum && g.IsContiguous() {
+		return g
+	}
+	return nil
+}
+
+// totalOf is where a kernel writes the sum of before, the result of arrivedBefore(i), and the gradient that it computes:
+// in before's memory if nothing else needs that. It sets the gradient of input i.
+func (b *Back) totalOf(op string, i int, before *Tensor) *Tensor {
+	e := b.node.in[i]
+	t := before
+	if !e.node.sole[e.out] {
+		t = b.emptyLike(op, before)
+	}
+	b.total = i
+	b.Set(i, t)
+	return t
+}
+
+// replace makes g, which has it in it, the gradient that has arrived along e.
+func (r *run) replace(e edge, g *Tensor) {
+	n, i := e.node, e.out
+	if old := n.grads[i]; old != g {
+		g.st.retain()
+		n.grads[i], n.sole[i] = g, true
+		old.st.release()
+	}
 }
 
 // begins reports whether the gradient of input i, passed to Set, becomes a leaf's gradient without a copy, since the

@@ -270,33 +270,33 @@ func init() {
 		backend.OpLogSoftmaxGrad: func(m *composer, k *backend.Call) {
 			m.copyTo(k.Out[0], m.sub(k.In[1], m.mul(m.of(backend.OpExp, nil, k.In[0]), m.rows(backend.OpSum, k.In[1]))))
 		},
-		backend.OpLayerNorm: func(m *composer, k *backend.Call) {
+		backend.OpLayerNorm: withSums(func(m *composer, k *backend.Call) {
 			mean := m.mean(k.In[0])
 			x := m.sub(k.In[0], mean)
 			rstd := m.of(backend.OpRsqrt, nil, m.affine(m.mean(m.mul(x, x)), 1, k.Floats[0]))
 			m.copyTo(k.Out[1], mean)
 			m.copyTo(k.Out[2], rstd)
 			m.copyTo(k.Out[0], m.weighted(m.mul(x, rstd), k.In[1:k.NIn]))
-		},
-		backend.OpLayerNormGrad: func(m *composer, k *backend.Call) {
+		}),
+		backend.OpLayerNormGrad: withSums(func(m *composer, k *backend.Call) {
 			rstd := column(k.In[2])
 			x := m.mul(m.sub(k.In[0], column(k.In[1])), rstd)
 			m.normGrad(k, x, rstd, k.In[3], k.In[4:max(4, k.NIn)], true)
-		},
-		backend.OpLayerNormParamGrad: func(m *composer, k *backend.Call) {
+		}),
+		backend.OpLayerNormParamGrad: withSums(func(m *composer, k *backend.Call) {
 			x := m.mul(m.sub(k.In[0], column(k.In[1])), column(k.In[2]))
 			m.paramGrad(k.Out[:k.NOut], x, k.In[3])
-		},
+		}),
 		backend.OpRMSNorm: func(m *composer, k *backend.Call) {
 			x := k.In[0]
 			r := m.of(backend.OpRsqrt, nil, m.affine(m.mean(m.mul(x, x)), 1, k.Floats[0]))
 			m.copyTo(k.Out[1], r)
 			m.copyTo(k.Out[0], m.weighted(m.mul(x, r), k.In[1:k.NIn]))
 		},
-		backend.OpRMSNormGrad: func(m *composer, k *backend.Call) {
+		backend.OpRMSNormGrad: withSums(func(m *composer, k *backend.Call) {
 			r := column(k.In[1])
 			m.normGrad(k, m.mul(k.In[0], r), r, k.In[2], k.In[3:max(3, k.NIn)], false)
-		},
+		}),
 		backend.OpRMSNormParamGrad: func(m *composer, k *backend.Call) {
 			m.paramGrad(k.Out[:k.NOut], m.mul(k.In[0], column(k.In[1])), k.In[2])
 		},
@@ -329,6 +329,25 @@ func init() {
 			m.to(p, backend.OpAffine, []float64{1 - f[5]*f[6], 0}, p)
 			m.to(p, backend.OpAxpby, []float64{1, -f[5]}, p, u)
 		},
+	}
+}
+
+// withSums is a norm, or a gradient of one, that also adds part to the rows and dx to more, where a call has them.
+func withSums(f func(m *composer, k *backend.Call)) func(m *composer, k *backend.Call) {
+	return func(m *composer, k *backend.Call) {
+		ins, part, more := k.NormInputs()
+		call := *k
+		call.NIn, call.Ints[0], call.Ints[1] = ins, 0, 0
+		if part != nil {
+			call.In[0] = m.add(k.In[0], *part)
+		}
+		if more != nil {
+			call.Out[0] = m.memory(m.dt, k.Out[0].Shape[:k.Out[0].NDim])
+		}
+		f(m, &call)
+		if more != nil {
+			m.to(k.Out[0], backend.OpAdd, nil, *more, call.Out[0])
+		}
 	}
 }
 

@@ -181,3 +181,55 @@ func TestBatchNormsOfHalfNumbers(t *testing.T) {
 	})
 	require.ErrorContains(t, err, "operands must have one dtype")
 }
+
+// The gradient of a norm is added to that of the residual beside it by the norm's own kernel, with the bits of an
+// addition. A caller who wants to see the gradient of the residual stream gets it.
+func TestGradientsOfNormsAreAddedByTheirKernels(t *testing.T) {
+	n := tensor.NewCtx(tensor.CPU()).NoGrad()
+	leaf := func(seed uint64, shape ...int) *tensor.Tensor {
+		return tensor.Normal(n, tensor.Float32, seed, 0, 1, shape...).SetRequiresGrad(true)
+	}
+	x, scale, w := leaf(1, 5, 8), leaf(2, 8), leaf(3, 8, 8)
+	norms := []func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor{
+		func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.LayerNorm(c, x, scale, nil, 1e-5) },
+		func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+			return tensor.LayerNormLowered(c, x, scale, nil, 1e-5)
+		},
+		func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.RMSNorm(c, x, scale, 1e-5) },
+		func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.RMSNormLowered(c, x, scale, 1e-5) },
+	}
+	for _, dt := range []tensor.DType{tensor.Invalid, tensor.BFloat16, tensor.Float16} {
+		for i, norm := range norms {
+			grads := func(named bool) (bits []string, adds int) {
+				root := tensor.NewCtx(tensor.CPU()).Autocast(dt)
+				root.Trace(context.Background(), func(s tensor.KernelSpan) {
+					if s.Name == "add" {
+						adds++
+					}
+				})
+				root.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+					var stream []*tensor.Tensor
+					h := tensor.Affine(c, x, 2, 0)
+					for range 3 {
+						stream = append(stream, h)
+						h = tensor.Add(c, h, tensor.Linear(c, norm(c, h), w, nil))
+					}
+					wrt := []*tensor.Tensor{x, scale, w}
+					if named {
+						wrt = append(wrt, stream...)
+					}
+					loss := tensor.Sum(c, tensor.Mul(c, h, h), nil, false)
+					for _, g := range tensor.Backward(c, []*tensor.Tensor{loss}, nil, wrt)[:3] {
+						bits = append(bits, string(tensor.ReadBytes(c, g)))
+					}
+					return nil
+				})
+				return bits, adds
+			}
+			want, more := grads(true)
+			got, fewer := grads(false)
+			require.Equal(t, want, got, "%s, norm %d", dt, i)
+			require.Equal(t, 6, more-fewer, "%s, norm %d: each was formed twice", dt, i)
+		}
+	}
+}

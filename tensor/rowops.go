@@ -116,14 +116,66 @@ func (c *Ctx) normRows(op string, x *Tensor) (in, rows *Tensor) {
 	return in, c.rows(op, in, x.Size(-1))
 }
 
-// keptRows lists what a norm keeps of its rows, which show in, and says how to get them from that.
-func (c *Ctx) keptRows(in, rows *Tensor) (kept []*Tensor, again func(c *Ctx) *Tensor) {
-	sum := in.summands()
-	if sum == nil {
-		return []*Tensor{rows}, func(*Ctx) *Tensor { return rows }
+// keptRows is what a norm keeps of its rows [N,C]: themselves, or two tensors whose sum they are.
+type keptRows struct {
+	rows *Tensor // nil where sum is kept
+	sum  *sumOf
+	n, c int
+}
+
+// keep keeps rows, which show in.
+func keep(in, rows *Tensor) *keptRows {
+	k := &keptRows{rows: rows, n: rows.shape[0], c: rows.shape[1]}
+	if k.sum = in.summands(); k.sum != nil {
+		k.rows = nil
 	}
-	shape := rows.Shape()
-	return []*Tensor{sum.parts[0], sum.parts[1]}, func(c *Ctx) *Tensor { return sum.again(c).reshaped(shape) }
+	return k
+}
+
+// saved lists the tensors.
+func (k *keptRows) saved() []*Tensor {
+	if k.sum != nil {
+		return []*Tensor{k.sum.parts[0], k.sum.parts[1]}
+	}
+	return []*Tensor{k.rows}
+}
+
+// read returns the rows, or two tensors whose sum they are if the second one is of dtype half, which kernels add.
+func (k *keptRows) read(c *Ctx, half DType) (rows, part *Tensor) {
+	shape := []int{k.n, k.c}
+	switch {
+	case k.sum == nil:
+		return k.rows, nil
+	case k.sum.parts[1].dtype == half:
+		return k.sum.parts[0].reshaped(shape), k.sum.parts[1].reshaped(shape)
+	}
+	return k.sum.again(c).reshaped(shape), nil
+}
+
+// normAttrs are the attributes of a norm's kernel: part is added to the rows, and dx to more, unless they are nil.
+func normAttrs(eps float64, part, more *Tensor) *attrs {
+	a := floats(eps)
+	if more != nil {
+		a.ints[0] = 1
+	}
+	if part != nil {
+		a.ints[1] = 1
+	}
+	return &a
+}
+
+// normInto is where the gradient of a norm's input 0, in, is written as rows, and what the kernel adds to it: the
+// gradient that arrived before.
+func (b *Back) normInto(op string, in, rows *Tensor) (dx, more *Tensor) {
+	if !in.dtype.IsHalf() { // which would be rounded before
+		more = b.arrivedBefore(0)
+	}
+	if more != nil {
+		return b.totalOf(op, 0, more).reshaped(rows.Shape()), more.reshaped(rows.Shape())
+	}
+	dx = b.emptyLike(op, rows)
+	b.Set(0, dx.reshaped(in.Shape()))
+	return dx, nil
 }
 
 // LayerNorm normalises the last dim to mean 0 and variance 1, then scales by weight and
@@ -152,25 +204,26 @@ func (c *Ctx) layerNorm(name string, x, weight, bias *Tensor, eps float64, to DT
 		c.fail(name, []*Tensor{x, bias}, "a bias needs a weight")
 	}
 	n, width := rows.shape[0], rows.shape[1]
-	a := floats(eps)
-	kept, again := c.keptRows(in, rows)
+	kept := keep(in, rows)
 	to = normResult(x, to)
-	forward := func(c *Ctx, rows *Tensor) (y, mean, rstd *Tensor) {
+	forward := func(c *Ctx, rows, part *Tensor) (y, mean, rstd *Tensor) {
 		y = c.empty(name, to, rows.Shape()...)
 		mean, rstd = c.empty(name, statDType(x), n), c.empty(name, statDType(x), n)
-		c.launchMulti(backend.OpLayerNorm, &a, []*Tensor{y, mean, rstd}, rows, weight, bias)
+		c.launchMulti(backend.OpLayerNorm, normAttrs(eps, part, nil), []*Tensor{y, mean, rstd}, rows, weight, bias, part)
 		return y, mean, rstd
 	}
-	y, mean, rstd := forward(c, rows)
+	y, mean, rstd := forward(c, rows, nil)
 	out := y.reshaped(x.Shape())
-	node := c.record(name, []*Tensor{out}, []*Tensor{in, weight, bias}, append(kept, mean, rstd, weight, bias),
+	node := c.record(name, []*Tensor{out}, []*Tensor{in, weight, bias}, append(kept.saved(), mean, rstd, weight, bias),
 		func(b *Back) {
-			rows := again(b.Ctx)
-			g := b.materialize(name, b.Arrived(0)).reshaped(rows.Shape())
+			g := b.materialize(name, b.Arrived(0))
+			rows, part := kept.read(b.Ctx, g.dtype)
+			g = g.reshaped(rows.Shape())
 			var outs []*Tensor
+			var more *Tensor
 			if b.Need(0) {
-				dx := b.emptyLike(name, rows)
-				b.Set(0, dx.reshaped(in.Shape()))
+				var dx *Tensor
+				dx, more = b.normInto(name, in, rows)
 				outs = append(outs, dx)
 			}
 			if b.Need(1) || b.Need(2) {
@@ -183,15 +236,17 @@ func (c *Ctx) layerNorm(name string, x, weight, bias *Tensor, eps float64, to DT
 					outs = append(outs, db)
 				}
 			}
+			a := normAttrs(eps, part, more)
 			if b.Need(0) {
-				b.launchMulti(backend.OpLayerNormGrad, &a, outs, rows, mean, rstd, g, weight)
+				b.launchMulti(backend.OpLayerNormGrad, a, outs, rows, mean, rstd, g, weight, part, more)
 			} else if len(outs) > 0 {
-				b.launchMulti(backend.OpLayerNormParamGrad, &a, outs, rows, mean, rstd, g)
+				b.launchMulti(backend.OpLayerNormParamGrad, a, outs, rows, mean, rstd, g, part)
 			}
 		})
 	node.roundsTo(to, x.dtype)
 	node.recomputes(y, func(c *Ctx) *Tensor {
-		y, _, _ := forward(c, again(c))
+		rows, part := kept.read(c, to)
+		y, _, _ := forward(c, rows, part)
 		return y
 	})
 	return out
@@ -239,9 +294,10 @@ func (c *Ctx) rmsNorm(name string, x, weight *Tensor, eps float64, to DType) *Te
 	node := c.record(name, []*Tensor{out}, []*Tensor{in, weight}, []*Tensor{rows, rrms, weight}, func(b *Back) {
 		g := b.materialize(name, b.Arrived(0)).reshaped(rows.Shape())
 		var outs []*Tensor
+		var more *Tensor
 		if b.Need(0) {
-			dx := b.emptyLike(name, rows)
-			b.Set(0, dx.reshaped(in.Shape()))
+			var dx *Tensor
+			dx, more = b.normInto(name, in, rows)
 			outs = append(outs, dx)
 		}
 		if b.Need(1) {
@@ -250,7 +306,7 @@ func (c *Ctx) rmsNorm(name string, x, weight *Tensor, eps float64, to DType) *Te
 			outs = append(outs, dw)
 		}
 		if b.Need(0) {
-			b.launchMulti(backend.OpRMSNormGrad, &a, outs, rows, rrms, g, weight)
+			b.launchMulti(backend.OpRMSNormGrad, normAttrs(eps, nil, more), outs, rows, rrms, g, weight, more)
 		} else if len(outs) > 0 {
 			b.launchMulti(backend.OpRMSNormParamGrad, &a, outs, rows, rrms, g)
 		}

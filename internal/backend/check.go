@@ -154,3 +154,18 @@ func (c *Call) WantMaxPool() error {
 	}
 	return nil
 }
+
+// NormInputs is the number of inputs of a norm or of its gradient without those that Ints announces: part, which is
+// added to the rows, and more, to which their gradient is added; nil where there is none.
+func (c *Call) NormInputs() (ins int, part, more *View) {
+	ins = c.NIn
+	if c.Ints[0] == 1 {
+		ins--
+		more = &c.In[ins]
+	}
+	if c.Ints[1] == 1 {
+		ins--
+		part = &c.In[ins]
+	}
+	return ins, part, more
+}

@@ -135,11 +135,14 @@ const (
 	OpCrossEntropyGrad
 	// OpLayerNorm: In0 x [N,C], In1 weight [C], In2 bias [C] (NIn is 1 without affine, 2 without bias); Floats[0] =
 	// eps; Out0 y, Out1 mean [N], Out2 1/σ [N] (float32, or float64 for float64 x). y may be of a half type where x is
-	// float32, and has then the bits of OpCopy of what it would be else. Ba et al. 2016.
+	// float32, and has then the bits of OpCopy of what it would be else. With Ints[1] = 1 the last input is part [N,C],
+	// of a half type as y is, and the rows are those of OpAdd of x and part. Ba et al. 2016.
 	OpLayerNorm
 	// OpLayerNormGrad: In0 x, In1 mean, In2 rstd, In3 dy, In4 weight (absent without affine: NIn 4); Out0 dx. With more
 	// outputs also those of OpLayerNormParamGrad, with the same bits: Out1 dweight, Out2 dbias. As in all gradients of
-	// norms dy may be of a half type where x is float32.
+	// norms dy may be of a half type where x is float32, and with Ints[1] = 1 part of dy's follows the parameters. With
+	// Ints[0] = 1 the last input is more [N,C], of the dtype of x, which is float32 or float64: Out0 is OpAdd of more
+	// and dx, and may be the same view as more.
 	OpLayerNormGrad
 	// OpLayerNormParamGrad: In0 x, In1 mean, In2 rstd, In3 dy; Out0 dweight [C], Out1 dbias [C] (NOut 1: weight only).
 	// Rows are summed in fixed blocks of 64, the blocks in order.
@@ -147,7 +150,8 @@ const (
 	// In0 x [N,C], In1 weight [C] (NIn 1: none); Floats[0] = eps; Out0 y, of OpLayerNorm's dtypes, Out1 1/rms [N].
 	// Zhang & Sennrich 2019.
 	OpRMSNorm
-	// In0 x, In1 rrms, In2 dy, In3 weight (NIn 3: none); Out0 dx, and with NOut 2 Out1 dweight, as OpRMSNormParamGrad's
+	// In0 x [N,C], In1 rrms, In2 dy, In3 weight (NIn 3: none); Out0 dx, and with NOut 2 Out1 dweight, as
+	// OpRMSNormParamGrad's. With Ints[0] = 1 the last input is more, as OpLayerNormGrad's.
 	OpRMSNormGrad
 	OpRMSNormParamGrad // In0 x, In1 rrms, In2 dy; Out0 dweight [C]
 

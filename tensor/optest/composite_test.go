@@ -3,6 +3,7 @@
 package optest
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -77,6 +78,45 @@ func TestComposites(t *testing.T) {
 	}
 	require.Greater(t, len(dev.Composed()), len(all)-1)
 	require.Empty(t, openCPU(t, 1).Composed())
+}
+
+// Under Autocast norms read sums of which one part is of a half type, round what they write, and add their gradients to
+// others: without kernels for it the results are those of the CPU, nearly.
+func TestCompositesOfMixedNorms(t *testing.T) {
+	norms := []backend.Op{backend.OpLayerNorm, backend.OpLayerNormGrad, backend.OpLayerNormParamGrad, backend.OpRMSNorm,
+		backend.OpRMSNormGrad, backend.OpRMSNormParamGrad}
+	lacking := closed(t, joint.Device[*tensor.Device](without{deferred.New(1), norms}))
+	grads := func(dev *tensor.Device) (all [][]float32) {
+		n := tensor.NewCtx(dev).NoGrad()
+		leaf := func(seed uint64, shape ...int) *tensor.Tensor {
+			return tensor.Normal(n, tensor.Float32, seed, 0, 1, shape...).SetRequiresGrad(true)
+		}
+		x, w, scale, shift := leaf(1, 6, 8), leaf(2, 8, 8), leaf(3, 8), leaf(4, 8)
+		n.EnableGrad().Autocast(tensor.BFloat16).Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			h := tensor.Affine(c, x, 2, 0)
+			for range 2 {
+				h = tensor.Add(c, h, tensor.Linear(c, tensor.LayerNormLowered(c, h, scale, shift, 1e-5), w, nil))
+				h = tensor.Add(c, h, tensor.Linear(c, tensor.RMSNormLowered(c, h, scale, 1e-5), w, nil))
+			}
+			tensor.Backward(c, []*tensor.Tensor{tensor.Sum(c, tensor.Mul(c, h, h), nil, false)}, nil, nil)
+			for _, l := range []*tensor.Tensor{x, w, scale, shift} {
+				all = append(all, tensor.ToSlice[float32](c, l.Grad()))
+			}
+			return nil
+		})
+		return all
+	}
+	want := grads(tensor.CPU())
+	for i, g := range grads(lacking) {
+		scale := 0.0
+		for _, v := range want[i] {
+			scale = max(scale, math.Abs(float64(v)))
+		}
+		for j := range g {
+			require.InDelta(t, want[i][j], g[j], 0.01*scale, "leaf %d, element %d", i, j)
+		}
+	}
+	require.Len(t, lacking.Composed(), 4)
 }
 
 // row is Run for one op of the table.

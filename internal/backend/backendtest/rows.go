@@ -4,6 +4,7 @@ package backendtest
 
 import (
 	"math"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
@@ -43,11 +44,11 @@ func init() {
 	}
 	makers[backend.OpCrossEntropy] = crossEntropySamples
 	makers[backend.OpCrossEntropyGrad] = crossEntropyGradSamples
-	makers[backend.OpLayerNorm] = layerNormSamples
-	makers[backend.OpLayerNormGrad] = layerNormGradSamples
-	makers[backend.OpLayerNormParamGrad] = layerNormParamGradSamples
+	makers[backend.OpLayerNorm] = withSums(layerNormSamples)
+	makers[backend.OpLayerNormGrad] = withSums(layerNormGradSamples)
+	makers[backend.OpLayerNormParamGrad] = withSums(layerNormParamGradSamples)
 	makers[backend.OpRMSNorm] = rmsNormSamples
-	makers[backend.OpRMSNormGrad] = rmsNormGradSamples
+	makers[backend.OpRMSNormGrad] = withSums(rmsNormGradSamples)
 	makers[backend.OpRMSNormParamGrad] = rmsNormParamGradSamples
 }
 
@@ -240,6 +241,48 @@ func (g *gen) normTypes() (types [][2]dtype.DType) {
 		types = append(types, [2]dtype.DType{dtype.Float32, half})
 	}
 	return types
+}
+
+// withSums makes the samples of a norm, or of a gradient of one, and those whose rows are the sum of x and part, and
+// whose dx is added to more, in more's memory or in its own.
+func withSums(samples func(*gen)) func(*gen) {
+	return func(g *gen) {
+		samples(g)
+		for i, s := range g.out {
+			x, y := s.ins[0], s.outs[0]
+			if g.op == backend.OpLayerNormGrad || g.op == backend.OpLayerNormParamGrad {
+				y = s.ins[3] // dy
+			}
+			sum := *s
+			sum.ins = slices.Clone(s.ins)
+			if y.dt != x.dt && g.op != backend.OpRMSNormGrad {
+				part := g.random(y.dt, rowMajor, -1, 1, x.shape...)
+				rest := x.values()
+				for i := range rest {
+					rest[i] -= part.at(i)
+				}
+				sum.ins[0] = numbers(x.dt, x.shape, rest)
+				sum.ins, sum.ints[1] = append(sum.ins, part), 1
+			}
+			if (g.op == backend.OpLayerNormGrad || g.op == backend.OpRMSNormGrad) && !slices.Contains(halves, x.dt) {
+				more := g.random(x.dt, rowMajor, -1, 1, x.shape...)
+				sum.ins, sum.outs, sum.want = append(sum.ins, more), slices.Clone(s.outs), slices.Clone(s.want)
+				sum.want[0] = slices.Clone(s.want[0])
+				for i := range sum.want[0] {
+					sum.want[0][i] += more.at(i)
+				}
+				if i%2 == 0 {
+					own := *more
+					own.alias = len(sum.ins)
+					sum.outs[0] = &own
+				}
+				sum.ints[0] = 1
+			}
+			if sum.ints != s.ints {
+				g.add(&sum, "%s sums %v", s.name, sum.ints[:2])
+			}
+		}
+	}
 }
 
 func layerNormSamples(g *gen) {

@@ -229,6 +229,54 @@ func normGrad(ins int, check func(*Device, *backend.Call), rows32, rows64, block
 	}}
 }
 
+// withSums is the kernel of a norm, or of a gradient of one, that also adds part to the rows and dx to more, where a call
+// has them, before and after.
+func withSums(k kernel) kernel {
+	alone := k.run
+	k.run = func(d *Device, c *backend.Call) {
+		ins, part, more := c.NormInputs()
+		if part == nil && more == nil {
+			alone(d, c)
+			return
+		}
+		w := d.widened()
+		defer d.putWidened(w)
+		w.call = *c
+		w.call.NIn, w.call.Ints[0], w.call.Ints[1] = ins, 0, 0
+		if ins < k.ins {
+			d.fault(c, "%d inputs: want at least %d", ins, k.ins)
+		}
+		if part != nil {
+			d.wantRows(c, &c.In[0], "input", 0)
+			d.apart(w, &w.call.In[0])
+			d.add(w, &w.call.In[0], &c.In[0], part)
+		}
+		if more != nil {
+			d.apart(w, &w.call.Out[0])
+		}
+		alone(d, &w.call)
+		if more != nil {
+			d.add(w, &c.Out[0], more, &w.call.Out[0])
+		}
+	}
+	return k
+}
+
+// apart gives a contiguous view memory that ends with the launch.
+func (d *Device) apart(w *widened, v *backend.View) {
+	b := d.scratch(v.Numel() * v.DType.Size())
+	w.bufs[w.n] = b
+	w.n++
+	v.Buf, v.Offset = b, 0
+}
+
+// add runs OpAdd.
+func (d *Device) add(w *widened, to, x, y *backend.View) {
+	w.inner.Op, w.inner.NOut, w.inner.NIn = backend.OpAdd, 1, 2
+	w.inner.Out[0], w.inner.In[0], w.inner.In[1] = *to, *x, *y
+	kernels[backend.OpAdd].run(d, &w.inner)
+}
+
 // sumNormParts makes the outputs from first on, which are gradients of parameters: partial sums over blocks of 64 rows,
 // in float64, then the blocks in order.
 func (d *Device) sumNormParts(c *backend.Call, first int, f32, f64 body) {

@@ -8,142 +8,168 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// wantNorm looks at x [N,C], y or dy of its shape, dx (nil: none), statistics [N] and, from input first on, parameters
-// [C].
-func (s *stream) wantNorm(c *backend.Call, y, dx *backend.View, stats []*backend.View, first int) (rows, cols int) {
+// norm is a call of a norm or of a gradient of one.
+type norm struct {
+	*backend.Call
+	name       string // "layer_norm" or "rms_norm"
+	rows, cols int
+	stats      int           // mean and 1/σ, or 1/rms
+	ins        int           // inputs up to the parameters
+	y          *backend.View // or dy
+	part, more cuda.Ptr      // of the inputs behind the parameters; 0: none
+}
+
+func layerNormOf(c *backend.Call) *norm { return &norm{Call: c, name: "layer_norm", stats: 2} }
+func rmsNormOf(c *backend.Call) *norm   { return &norm{Call: c, name: "rms_norm", stats: 1} }
+
+// want looks at x [N,C], y or dy of its shape, dx (nil: none), statistics [N], from input first on parameters [C], and
+// what follows them.
+func (n *norm) want(s *stream, y, dx *backend.View, stats []backend.View, first int) {
+	c, x := n.Call, n.In[0].DType
 	s.wantFloat(c)
-	rows, cols = c.In[0].Rows()
-	dt, of := c.In[0].DType, c.In[0].DType
-	s.wantRows(c, &c.In[0], "input", 0)
-	if dt == dtype.Float32 && y.DType.IsHalf() {
+	n.y = y
+	n.rows, n.cols = n.In[0].Rows()
+	s.wantRows(c, &n.In[0], "input", 0)
+	of := x
+	if x == dtype.Float32 && y.DType.IsHalf() {
 		of = y.DType
 	}
-	s.wantVector(c, y, of, rows*cols, "operand of x's shape")
+	s.wantVector(c, y, of, n.rows*n.cols, "operand of x's shape")
+	for i := range n.stats {
+		s.wantVector(c, &stats[i], statistic(x), n.rows, "statistic")
+	}
+	var part, more *backend.View
+	n.ins, part, more = c.NormInputs()
+	for i := first; i < n.ins; i++ {
+		s.wantVector(c, &n.In[i], x, n.cols, "parameter")
+	}
+	if part != nil {
+		if of == x || n.name != "layer_norm" {
+			s.fault(c, "no kernel for a part of %s of rows of %s", part.DType, x)
+		}
+		s.wantVector(c, part, of, n.rows*n.cols, "part")
+		n.part = s.addr(part)
+	}
 	if dx != nil {
-		s.wantVector(c, dx, dt, rows*cols, "dx")
+		s.wantVector(c, dx, x, n.rows*n.cols, "dx")
 	}
-	for _, v := range stats {
-		s.wantVector(c, v, statistic(dt), rows, "statistic")
+	if more != nil {
+		if dx == nil || x.IsHalf() {
+			s.fault(c, "no kernel adds %s to %s", x, more.DType)
+		}
+		s.wantVector(c, more, x, n.rows*n.cols, "more")
+		n.more = s.addr(more)
 	}
-	for i := first; i < c.NIn; i++ {
-		s.wantVector(c, &c.In[i], dt, cols, "parameter")
-	}
-	return rows, cols
 }
 
-// normKernel is the name of a kernel for x and for y or dy, whose dtypes may differ.
-func normKernel(name string, x, y *backend.View) string {
-	if x.DType == y.DType {
-		return name + "_" + suffix(x.DType)
+// kernel is the name of a kernel for x and for y or dy, whose dtypes may differ.
+func (n *norm) kernel(ending string) string {
+	name := n.name + ending + "_" + suffix(n.In[0].DType)
+	if n.y.DType != n.In[0].DType {
+		name += "_" + suffix(n.y.DType)
 	}
-	return name + "_" + suffix(x.DType) + "_" + suffix(y.DType)
+	return name
 }
 
-func layerNorm(s *stream, c *backend.Call) {
-	rows, cols := s.wantNorm(c, &c.Out[0], nil, []*backend.View{&c.Out[1], &c.Out[2]}, 1)
-	if rows == 0 {
+// inputs packs x, part, and the inputs from 1 up to end, 0 for those that are missing.
+func (n *norm) inputs(s *stream, a *args, end int) {
+	a.ptr(s.addr(&n.In[0]))
+	if n.name == "layer_norm" {
+		a.ptr(n.part)
+	}
+	for i := 1; i < end; i++ {
+		if i < n.ins {
+			a.ptr(s.addr(&n.In[i]))
+		} else {
+			a.ptr(0)
+		}
+	}
+}
+
+func layerNorm(s *stream, c *backend.Call) { layerNormOf(c).rowwise(s) }
+func rmsNorm(s *stream, c *backend.Call)   { rmsNormOf(c).rowwise(s) }
+
+// rowwise queues the norm itself. A layer norm has one parameter more, too.
+func (n *norm) rowwise(s *stream) {
+	n.want(s, &n.Out[0], nil, n.Out[1:], 1)
+	if n.rows == 0 {
 		return
 	}
 	var a args
-	a.ptr(s.addr(&c.In[0]))
-	a.ptr(s.optional(c, 1))
-	a.ptr(s.optional(c, 2))
-	for i := range 3 {
-		a.ptr(s.addr(&c.Out[i]))
+	n.inputs(s, &a, 1+n.stats)
+	for i := range 1 + n.stats {
+		a.ptr(s.addr(&n.Out[i]))
 	}
-	a.i32(rows)
-	a.i32(cols)
-	a.f64(c.Floats[0])
-	s.rowKernel(c, normKernel("layer_norm", &c.In[0], &c.Out[0]), &a)
+	a.i32(n.rows)
+	a.i32(n.cols)
+	a.f64(n.Floats[0])
+	s.rowKernel(n.Call, n.kernel(""), &a)
 }
 
-func rmsNorm(s *stream, c *backend.Call) {
-	rows, cols := s.wantNorm(c, &c.Out[0], nil, []*backend.View{&c.Out[1]}, 1)
-	if rows == 0 {
-		return
-	}
-	var a args
-	a.ptr(s.addr(&c.In[0]))
-	a.ptr(s.optional(c, 1))
-	a.ptr(s.addr(&c.Out[0]))
-	a.ptr(s.addr(&c.Out[1]))
-	a.i32(rows)
-	a.i32(cols)
-	a.f64(c.Floats[0])
-	s.rowKernel(c, normKernel("rms_norm", &c.In[0], &c.Out[0]), &a)
-}
-
-func layerNormGrad(s *stream, c *backend.Call) {
-	rows, cols := s.wantNorm(c, &c.In[3], &c.Out[0], []*backend.View{&c.In[1], &c.In[2]}, 4)
-	s.normGrad(c, "layer_norm", 3, rows, cols)
-}
-
-func rmsNormGrad(s *stream, c *backend.Call) {
-	rows, cols := s.wantNorm(c, &c.In[2], &c.Out[0], []*backend.View{&c.In[1]}, 3)
-	s.normGrad(c, "rms_norm", 2, rows, cols)
-}
+func layerNormGrad(s *stream, c *backend.Call) { layerNormOf(c).grad(s) }
+func rmsNormGrad(s *stream, c *backend.Call)   { rmsNormOf(c).grad(s) }
 
 // normShared is the shared memory that the kernel of all gradients in one may take: two blocks fit a multiprocessor of
 // an H100.
 const normShared = 112 << 10
 
-// normGrad makes dx, and the parameters' gradients if there are outputs for them. Input dy is followed by the weight.
-// One kernel does both where a row's sums fit shared memory; the bits of the parameters' gradients are the same.
-func (s *stream) normGrad(c *backend.Call, norm string, dy, rows, cols int) {
-	if c.NOut == 1 || rows*cols == 0 {
-		s.rowGrad(c, norm, dy, rows, cols)
-		if c.NOut > 1 {
-			s.normParams(c, norm, dy, 1, rows, cols)
+// dy is the input that is the gradient of y, behind x and the statistics. The weight follows it.
+func (n *norm) dy() int { return 1 + n.stats }
+
+// grad makes dx, and the parameters' gradients if there are outputs for them. One kernel does both where a row's sums
+// fit shared memory; the bits of the parameters' gradients are the same.
+func (n *norm) grad(s *stream) {
+	n.want(s, &n.In[n.dy()], &n.Out[0], n.In[1:], n.dy()+1)
+	if n.NOut == 1 || n.rows*n.cols == 0 {
+		n.rowGrad(s)
+		if n.NOut > 1 {
+			n.params(s, 1)
 		}
 		return
 	}
-	dt := c.In[0].DType
-	sums := s.normSums(c, norm, 1, rows, cols)
-	shared := sums.outs * normDown * roundUp(cols*dt.Size(), 16) / dt.Size() * statistic(dt).Size()
+	dt := n.In[0].DType
+	sums := n.sums(s, 1)
+	shared := sums.outs * normDown * roundUp(n.cols*dt.Size(), 16) / dt.Size() * statistic(dt).Size()
 	if shared > min(normShared, s.d.info.SharedOpt) {
-		s.rowGrad(c, norm, dy, rows, cols)
-		s.normParts(c, norm, dy, rows, cols, sums)
-		s.addNormParts(c, 1, cols, sums)
+		// The parameters' gradients first: dx may lie where an operand does.
+		n.parts(s, sums)
+		n.rowGrad(s)
+		n.addParts(s, 1, sums)
 		return
 	}
 	var a args
-	for i := range dy + 1 {
-		a.ptr(s.addr(&c.In[i]))
-	}
-	a.ptr(s.optional(c, dy+1))
-	a.ptr(s.addr(&c.Out[0]))
-	sums.pack(&a, norm)
-	a.i32(rows)
-	a.i32(cols)
-	s.kernel(normKernel(norm+"_grad_parts", &c.In[0], &c.In[dy]), [3]uint32{uint32(sums.blocks), 1, 1},
-		[3]uint32{normAcross, normDown, 1}, shared, &a)
-	s.addNormParts(c, 1, cols, sums)
+	n.inputs(s, &a, n.dy()+2)
+	a.ptr(n.more)
+	a.ptr(s.addr(&n.Out[0]))
+	sums.pack(&a, n)
+	a.i32(n.rows)
+	a.i32(n.cols)
+	s.kernel(n.kernel("_grad_parts"), [3]uint32{uint32(sums.blocks), 1, 1}, [3]uint32{normAcross, normDown, 1}, shared,
+		&a)
+	n.addParts(s, 1, sums)
 }
 
 // rowGrad makes dx alone.
-func (s *stream) rowGrad(c *backend.Call, norm string, dy, rows, cols int) {
-	if rows*cols == 0 {
+func (n *norm) rowGrad(s *stream) {
+	if n.rows*n.cols == 0 {
 		return
 	}
 	var a args
-	for i := range dy + 1 {
-		a.ptr(s.addr(&c.In[i]))
-	}
-	a.ptr(s.optional(c, dy+1))
-	a.ptr(s.addr(&c.Out[0]))
-	a.i32(rows)
-	a.i32(cols)
-	s.rowKernel(c, normKernel(norm+"_grad", &c.In[0], &c.In[dy]), &a)
+	n.inputs(s, &a, n.dy()+2)
+	a.ptr(n.more)
+	a.ptr(s.addr(&n.Out[0]))
+	a.i32(n.rows)
+	a.i32(n.cols)
+	s.rowKernel(n.Call, n.kernel("_grad"), &a)
 }
 
-func layerNormParamGrad(s *stream, c *backend.Call) {
-	rows, cols := s.wantNorm(c, &c.In[3], nil, []*backend.View{&c.In[1], &c.In[2]}, c.NIn)
-	s.normParams(c, "layer_norm", 3, 0, rows, cols)
-}
+func layerNormParamGrad(s *stream, c *backend.Call) { layerNormOf(c).paramGrad(s) }
+func rmsNormParamGrad(s *stream, c *backend.Call)   { rmsNormOf(c).paramGrad(s) }
 
-func rmsNormParamGrad(s *stream, c *backend.Call) {
-	rows, cols := s.wantNorm(c, &c.In[2], nil, []*backend.View{&c.In[1]}, c.NIn)
-	s.normParams(c, "rms_norm", 2, 0, rows, cols)
+// paramGrad makes the gradients of the parameters alone.
+func (n *norm) paramGrad(s *stream) {
+	n.want(s, &n.In[n.dy()], nil, n.In[1:], n.dy()+1)
+	n.params(s, 0)
 }
 
 // normRows is the number of rows that are summed first, by normDown warps; normAcross is the number of a row's chunks
@@ -160,71 +186,64 @@ type normSums struct {
 	weight, bias cuda.Ptr
 }
 
-// normSums checks the outputs from first on, and makes room for what they are the sums of.
-func (s *stream) normSums(c *backend.Call, norm string, first, rows, cols int) normSums {
-	n := normSums{outs: c.NOut - first, blocks: (rows + normRows - 1) / normRows}
-	if norm == "rms_norm" {
-		n.outs = 1
+// sums checks the outputs from first on, and makes room for what they are the sums of.
+func (n *norm) sums(s *stream, first int) normSums {
+	to := normSums{outs: min(n.NOut-first, n.stats), blocks: (n.rows + normRows - 1) / normRows}
+	for i := range to.outs {
+		s.wantVector(n.Call, &n.Out[first+i], n.In[0].DType, n.cols, "gradient")
 	}
-	for i := range n.outs {
-		s.wantVector(c, &c.Out[first+i], c.In[0].DType, cols, "gradient")
+	to.weight = s.scratch(8 * to.outs * to.blocks * n.cols)
+	if to.outs > 1 {
+		to.bias = to.weight + cuda.Ptr(8*to.blocks*n.cols)
 	}
-	n.weight = s.scratch(8 * n.outs * n.blocks * cols)
-	if n.outs > 1 {
-		n.bias = n.weight + cuda.Ptr(8*n.blocks*cols)
-	}
-	return n
+	return to
 }
 
 // pack adds the addresses that a norm's kernel wants.
-func (n *normSums) pack(a *args, norm string) {
-	a.ptr(n.weight)
-	if norm == "layer_norm" {
-		a.ptr(n.bias)
+func (to *normSums) pack(a *args, n *norm) {
+	a.ptr(to.weight)
+	if n.name == "layer_norm" {
+		a.ptr(to.bias)
 	}
 }
 
-// normParams makes the gradients of the parameters, the outputs from first on: sums over blocks of rows, then those in
+// params makes the gradients of the parameters, the outputs from first on: sums over blocks of rows, then those in
 // order.
-func (s *stream) normParams(c *backend.Call, norm string, dy, first, rows, cols int) {
-	sums := s.normSums(c, norm, first, rows, cols)
-	if cols == 0 {
+func (n *norm) params(s *stream, first int) {
+	sums := n.sums(s, first)
+	if n.cols == 0 {
 		return
 	}
-	if rows > 0 {
-		s.normParts(c, norm, dy, rows, cols, sums)
+	if n.rows > 0 {
+		n.parts(s, sums)
 	}
-	s.addNormParts(c, first, cols, sums)
+	n.addParts(s, first, sums)
 }
 
-// normParts makes the sums over blocks of rows.
-func (s *stream) normParts(c *backend.Call, norm string, dy, rows, cols int, sums normSums) {
+// parts makes the sums over blocks of rows.
+func (n *norm) parts(s *stream, sums normSums) {
 	var a args
-	for i := range dy + 1 {
-		a.ptr(s.addr(&c.In[i]))
-	}
-	sums.pack(&a, norm)
-	a.i32(rows)
-	a.i32(cols)
-	dt := c.In[0].DType
-	s.kernel(normKernel(norm+"_parts", &c.In[0], &c.In[dy]),
-		[3]uint32{uint32(sums.blocks), blocksFor(cols*dt.Size(), 16*normAcross), 1},
-		[3]uint32{normAcross, normDown, 1}, 0, &a)
+	n.inputs(s, &a, n.dy()+1)
+	sums.pack(&a, n)
+	a.i32(n.rows)
+	a.i32(n.cols)
+	grid := [3]uint32{uint32(sums.blocks), blocksFor(n.cols*n.In[0].DType.Size(), 16*normAcross), 1}
+	s.kernel(n.kernel("_parts"), grid, [3]uint32{normAcross, normDown, 1}, 0, &a)
 }
 
-// addNormParts adds them up.
-func (s *stream) addNormParts(c *backend.Call, first, cols int, sums normSums) {
+// addParts adds them up.
+func (n *norm) addParts(s *stream, first int, sums normSums) {
 	var a args
 	a.ptr(sums.weight)
 	a.ptr(sums.bias)
-	a.ptr(s.addr(&c.Out[first]))
+	a.ptr(s.addr(&n.Out[first]))
 	if sums.outs > 1 {
-		a.ptr(s.addr(&c.Out[first+1]))
+		a.ptr(s.addr(&n.Out[first+1]))
 	} else {
 		a.ptr(0)
 	}
 	a.i32(sums.blocks)
-	a.i32(cols)
-	s.kernel("norm_param_sum_"+suffix(c.In[0].DType), [3]uint32{blocksFor(cols, normAcross), uint32(sums.outs), 1},
+	a.i32(n.cols)
+	s.kernel("norm_param_sum_"+suffix(n.In[0].DType), [3]uint32{blocksFor(n.cols, normAcross), uint32(sums.outs), 1},
 		[3]uint32{normAcross, normDown, 1}, 0, &a)
 }

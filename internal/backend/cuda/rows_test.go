@@ -369,7 +369,8 @@ func TestParamGradsHaveTheSameBits(t *testing.T) {
 }
 
 // A norm that writes a half type has the bits of one that is rounded afterwards, and a gradient that reads one those of
-// a gradient that reads a copy in float32, whatever the addresses are multiples of.
+// a gradient that reads a copy in float32, whatever the addresses are multiples of. So it is with additions before and
+// after.
 func TestNormsOfHalfTypesHaveTheSameBits(t *testing.T) {
 	host := cpu.New(1)
 	defer func() { require.NoError(t, host.Close()) }()
@@ -378,12 +379,18 @@ func TestNormsOfHalfTypesHaveTheSameBits(t *testing.T) {
 			for _, cols := range []int{47, 130, 1300, 4002} {
 				for _, r := range rowCases(dtype.Float32, 3, cols, cols%2) {
 					switch r.op {
-					case backend.OpLayerNorm, backend.OpRMSNorm:
+					case backend.OpLayerNorm:
+						requireSameRounded(t, d, r, half)
+						requireSameParts(t, d, r, 0, half)
+					case backend.OpRMSNorm:
 						requireSameRounded(t, d, r, half)
 					case backend.OpLayerNormGrad:
 						requireSameWidened(t, d, r, 3, half)
+						requireSameParts(t, d, r, 3, half)
+						requireSameAdded(t, d, r)
 					case backend.OpRMSNormGrad:
 						requireSameWidened(t, d, r, 2, half)
+						requireSameAdded(t, d, r)
 					}
 				}
 			}
@@ -414,6 +421,44 @@ func requireSameWidened(t *testing.T, d backend.Backend, r rowCase, dy int, half
 	alone := backend.Call{Op: r.op + 1} // OpLayerNormParamGrad, OpRMSNormParamGrad
 	require.Equal(t, calculated(t, d, alone, r.outs[1:], wide[:dy+1]),
 		calculated(t, d, alone, r.outs[1:], narrow[:dy+1]), "%s %s", alone.Op, half)
+}
+
+// requireSameParts compares an op of rows that are a sum, which is formed before, with the op that forms it. dy, or the
+// result if dy is 0, is of a half type.
+func requireSameParts(t *testing.T, d backend.Backend, r rowCase, dy int, half dtype.DType) {
+	t.Helper()
+	part := drawn(rand.New(rand.NewPCG(7, 7)), half, -1, 1, r.ins[0].shape...)
+	part.skip = r.ins[0].skip
+	sum := blank(dtype.Float32, r.ins[0].shape...)
+	whole, parts := slices.Clone(r.ins), slices.Clone(r.ins)
+	whole[0].x = calculated(t, d, backend.Call{Op: backend.OpAdd}, []array{sum}, []array{r.ins[0], part})[0]
+	outs := slices.Clone(r.outs)
+	if dy == 0 {
+		outs[0].dt = half
+	} else {
+		whole[dy].dt, parts[dy].dt = half, half
+	}
+	c := r.call()
+	c.Ints[1] = 1
+	require.Equal(t, calculated(t, d, r.call(), outs, whole), calculated(t, d, c, outs, append(parts, part)), "%s %s",
+		r.op, half)
+}
+
+// requireSameAdded compares gradients that are added to others afterwards with the op that adds them.
+func requireSameAdded(t *testing.T, d backend.Backend, r rowCase) {
+	t.Helper()
+	more := drawn(rand.New(rand.NewPCG(8, 8)), dtype.Float32, -1, 1, r.ins[0].shape...)
+	more.skip = r.ins[0].skip
+	dx := blank(dtype.Float32, r.ins[0].shape...)
+	c := r.call()
+	c.Ints[0] = 1
+	for _, outs := range [][]array{r.outs, r.outs[:1]} {
+		want := calculated(t, d, r.call(), outs, r.ins)
+		dx.x = want[0]
+		want[0] = calculated(t, d, backend.Call{Op: backend.OpAdd}, []array{blank(dtype.Float32, dx.shape...)},
+			[]array{more, dx})[0]
+		require.Equal(t, want, calculated(t, d, c, outs, append(slices.Clone(r.ins), more)), r.op.String())
+	}
 }
 
 // Several tiles of the sort, and ids of one, two and three digits.

@@ -1,28 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Layer norm and RMS norm (which has no mean) over rows, and the gradients of their parameters. y, and dy of the
-// gradients, may be of a half type G where x is float32. Each pair of types has a source.
+// gradients, may be of a half type G where x is float32; x may then be the sum of a float32 and a G matrix (part; null:
+// none). Each pair of types has a source.
 
 #pragma once
 #include "rows.cuh"
 
+template <typename T, typename G> constexpr bool MIXED = true;
+template <typename T> constexpr bool MIXED<T, T> = false;
+
+// load_x reads chunk c of a row of x, to which a row of part is added if there is one.
+template <typename T, typename G, int n>
+DEVICE void load_x(Wide<T> (&v)[n], const T *x, const G *part, int c, int cols, bool in, Wide<T> fill) {
+  load_chunk(v, x, c, cols, in, fill);
+  if constexpr (MIXED<T, G>) {
+    if (!part) return;
+    Wide<T> p[n];
+    load_chunk(p, part, c, cols, aligned<G, n>(part), (Wide<T>)0);
+#pragma unroll
+    for (int i = 0; i < n; i++) v[i] += p[i];
+  }
+}
+
 // norm sets y = (x−mean)·rstd·w + b; w, or b, or both may be null. The variance comes from one pass, by the sums of the
 // distances to the first element and of their squares.
 template <typename T, typename G, bool Centred>
-DEVICE void norm(const T *x, const T *w, const T *b, G *y, Wide<T> *means, Wide<T> *rstds, int n, int cols, f64 eps) {
+DEVICE void norm(const T *x, const G *part, const T *w, const T *b, G *y, Wide<T> *means, Wide<T> *rstds, int n,
+                 int cols, f64 eps) {
   typedef Wide<T> A;
   constexpr int K = CHUNK<T>;
   int row = row_index();
   if (row >= n) return;
   x += (i64)row * cols;
   y += (i64)row * cols;
+  if (part) part += (i64)row * cols;
   bool in = aligned16(x), out = aligned<G, K>(y), weights = aligned16(w), biases = aligned16(b);
   int chunks = chunks_of(cols, K);
   A first = Centred && cols > 0 ? widen(x[0]) : (A)0;
+  if constexpr (MIXED<T, G>)
+    if (Centred && part) first += widen(part[0]);
   f64 from = first, sum = 0, squares = 0;
   for (int c = threadIdx.x; c < chunks; c += blockDim.x) {
     A v[K];
-    load_chunk(v, x, c, cols, in, first);
+    load_x(v, x, part, c, cols, in, first);
 #pragma unroll
     for (int i = 0; i < K; i++) {
       f64 d = (f64)v[i] - from;
@@ -45,7 +66,7 @@ DEVICE void norm(const T *x, const T *w, const T *b, G *y, Wide<T> *means, Wide<
   }
   for (int c = threadIdx.x; c < chunks; c += blockDim.x) {
     A v[K], p[K];
-    load_chunk(v, x, c, cols, in, (A)0);
+    load_x(v, x, part, c, cols, in, (A)0);
 #pragma unroll
     for (int i = 0; i < K; i++) v[i] = Centred ? (v[i] - m) * s : v[i] * s;
     if (w) {
@@ -62,23 +83,33 @@ DEVICE void norm(const T *x, const T *w, const T *b, G *y, Wide<T> *means, Wide<
   }
 }
 
-// norm_grad sets dx; w may be null.
+// add_chunk adds chunk c of a row.
+template <typename T, int n> DEVICE void add_chunk(Wide<T> (&v)[n], const T *row, int c, int cols) {
+  Wide<T> p[n];
+  load_chunk(p, row, c, cols, aligned<T, n>(row), (Wide<T>)0);
+#pragma unroll
+  for (int i = 0; i < n; i++) v[i] = p[i] + v[i];
+}
+
+// norm_grad sets dx; w may be null. So may more, to which dx is added, and where it may lie.
 template <typename T, typename G, bool Centred>
-DEVICE void norm_grad(const T *x, const Wide<T> *means, const Wide<T> *rstds, const G *dy, const T *w, T *dx, int n,
-                      int cols) {
+DEVICE void norm_grad(const T *x, const G *part, const Wide<T> *means, const Wide<T> *rstds, const G *dy, const T *w,
+                      const T *more, T *dx, int n, int cols) {
   typedef Wide<T> A;
   constexpr int K = CHUNK<T>;
   int row = row_index();
   if (row >= n) return;
   i64 at = (i64)row * cols;
   x += at, dy += at, dx += at;
+  if (part) part += at;
+  if (more) more += at;
   bool in = aligned16(x), grad = aligned<G, K>(dy), out = aligned16(dx), weights = aligned16(w);
   int chunks = chunks_of(cols, K);
   A m = Centred ? means[row] : (A)0, s = rstds[row];
   f64 sum = 0, inner = 0;
   for (int c = threadIdx.x; c < chunks; c += blockDim.x) {
     A v[K], d[K], p[K];
-    load_chunk(v, x, c, cols, in, (A)0);
+    load_x(v, x, part, c, cols, in, (A)0);
     load_chunk(d, dy, c, cols, grad, (A)0);
     if (w) {
       load_chunk(p, w, c, cols, weights, (A)0);
@@ -96,7 +127,7 @@ DEVICE void norm_grad(const T *x, const Wide<T> *means, const Wide<T> *rstds, co
   A b = Centred ? (A)(inner / cols) : (A)(inner / cols * (f64)s);
   for (int c = threadIdx.x; c < chunks; c += blockDim.x) {
     A v[K], d[K], p[K];
-    load_chunk(v, x, c, cols, in, (A)0);
+    load_x(v, x, part, c, cols, in, (A)0);
     load_chunk(d, dy, c, cols, grad, (A)0);
     if (w) {
       load_chunk(p, w, c, cols, weights, (A)0);
@@ -105,6 +136,7 @@ DEVICE void norm_grad(const T *x, const Wide<T> *means, const Wide<T> *rstds, co
     }
 #pragma unroll
     for (int i = 0; i < K; i++) v[i] = s * (Centred ? d[i] - a - (v[i] - m) * s * b : d[i] - v[i] * b);
+    if (more) add_chunk(v, more, c, cols);
     store_chunk(dx, c, cols, out, v);
   }
 }
@@ -116,11 +148,11 @@ constexpr int BLOCK_ROWS = 64, ACROSS = 32, DOWN = 8, GROUP = BLOCK_ROWS / DOWN;
 // norm_parts sets the sums over a block of rows, blockIdx.x, of dy·(x−mean)·rstd and, unless bias is null, of dy, for
 // ACROSS chunks of columns.
 template <typename T, typename G, bool Centred>
-DEVICE void norm_parts(const T *x, const Wide<T> *means, const Wide<T> *rstds, const G *dy, f64 *weight, f64 *bias,
-                       int n, int cols) {
+DEVICE void norm_parts(const T *x, const G *part, const Wide<T> *means, const Wide<T> *rstds, const G *dy, f64 *weight,
+                       f64 *bias, int n, int cols) {
   typedef Wide<T> A;
   constexpr int K = CHUNK<T>;
-  __shared__ A part[2][DOWN][K][ACROSS];
+  __shared__ A sums[2][DOWN][K][ACROSS];
   int tile = blockIdx.y * ACROSS, c = tile + threadIdx.x;
   A dw[K], db[K];
 #pragma unroll
@@ -131,7 +163,7 @@ DEVICE void norm_parts(const T *x, const Wide<T> *means, const Wide<T> *rstds, c
       const T *xs = x + (i64)r * cols;
       const G *dys = dy + (i64)r * cols;
       A v[K], d[K], m = Centred ? means[r] : (A)0, s = rstds[r];
-      load_chunk(v, xs, c, cols, aligned16(xs), (A)0);
+      load_x(v, xs, part ? part + (i64)r * cols : nullptr, c, cols, aligned16(xs), (A)0);
       load_chunk(d, dys, c, cols, aligned<G, K>(dys), (A)0);
 #pragma unroll
       for (int i = 0; i < K; i++) {
@@ -142,8 +174,8 @@ DEVICE void norm_parts(const T *x, const Wide<T> *means, const Wide<T> *rstds, c
   }
 #pragma unroll
   for (int i = 0; i < K; i++) {
-    part[0][threadIdx.y][i][threadIdx.x] = dw[i];
-    part[1][threadIdx.y][i][threadIdx.x] = db[i];
+    sums[0][threadIdx.y][i][threadIdx.x] = dw[i];
+    sums[1][threadIdx.y][i][threadIdx.x] = db[i];
   }
   __syncthreads();
   int thread = threadIdx.y * ACROSS + threadIdx.x;
@@ -152,7 +184,7 @@ DEVICE void norm_parts(const T *x, const Wide<T> *means, const Wide<T> *rstds, c
     f64 *to = which ? bias : weight;
     if (!to || col >= cols) continue;
     f64 sum = 0;
-    for (int k = 0; k < DOWN; k++) sum += (f64)part[which][k][at % K][at / K];
+    for (int k = 0; k < DOWN; k++) sum += (f64)sums[which][k][at % K][at / K];
     to[(i64)blockIdx.x * cols + col] = sum;
   }
 }
@@ -162,8 +194,8 @@ extern __shared__ __align__(16) char room[];
 // norm_grad_parts is norm_grad and norm_parts in one, for all columns of a block of rows: a warp does GROUP rows. The
 // sums of its rows lie in shared memory: element i of chunk c at i·chunks + c.
 template <typename T, typename G, bool Centred>
-DEVICE void norm_grad_parts(const T *x, const Wide<T> *means, const Wide<T> *rstds, const G *dy, const T *w, T *dx,
-                            f64 *weight, f64 *bias, int n, int cols) {
+DEVICE void norm_grad_parts(const T *x, const G *part, const Wide<T> *means, const Wide<T> *rstds, const G *dy,
+                            const T *w, const T *more, T *dx, f64 *weight, f64 *bias, int n, int cols) {
   typedef Wide<T> A;
   constexpr int K = CHUNK<T>;
   int chunks = chunks_of(cols, K), size = chunks * K;
@@ -178,13 +210,13 @@ DEVICE void norm_grad_parts(const T *x, const Wide<T> *means, const Wide<T> *rst
   for (int r = first; r < min(first + GROUP, n); r++) {
     i64 at = (i64)r * cols;
     const T *xs = x + at;
-    const G *dys = dy + at;
+    const G *dys = dy + at, *ps = part ? part + at : nullptr;
     bool in = aligned16(xs), grad = aligned<G, K>(dys), out = aligned16(dx + at);
     A m = Centred ? means[r] : (A)0, s = rstds[r];
     f64 sum = 0, inner = 0;
     for (int c = threadIdx.x; c < chunks; c += ACROSS) {
       A v[K], d[K], p[K];
-      load_chunk(v, xs, c, cols, in, (A)0);
+      load_x(v, xs, ps, c, cols, in, (A)0);
       load_chunk(d, dys, c, cols, grad, (A)0);
       if (w) load_chunk(p, w, c, cols, weights, (A)0);
 #pragma unroll
@@ -201,7 +233,7 @@ DEVICE void norm_grad_parts(const T *x, const Wide<T> *means, const Wide<T> *rst
     A b = Centred ? (A)(inner / cols) : (A)(inner / cols * (f64)s);
     for (int c = threadIdx.x; c < chunks; c += ACROSS) {
       A v[K], d[K], p[K];
-      load_chunk(v, xs, c, cols, in, (A)0);
+      load_x(v, xs, ps, c, cols, in, (A)0);
       load_chunk(d, dys, c, cols, grad, (A)0);
       if (w) load_chunk(p, w, c, cols, weights, (A)0);
 #pragma unroll
@@ -209,6 +241,7 @@ DEVICE void norm_grad_parts(const T *x, const Wide<T> *means, const Wide<T> *rst
         A f = w ? d[i] * p[i] : d[i];
         v[i] = s * (Centred ? f - a - (v[i] - m) * s * b : f - v[i] * b);
       }
+      if (more) add_chunk(v, more + at, c, cols);
       store_chunk(dx + at, c, cols, out, v);
     }
   }
@@ -252,34 +285,35 @@ DEVICE void norm_param_sum(const f64 *weight, const f64 *bias, T *dweight, T *db
 
 // Kernels of x, dx and parameters of T, and of y and dy of G. S is what tells them apart: T, and G if it is another.
 #define NORMS(S, T, G)                                                                                                \
-  KERNEL layer_norm_##S(const T *x, const T *w, const T *b, G *y, Wide<T> *mean, Wide<T> *rstd, int n, int cols,      \
-                        f64 eps) {                                                                                    \
-    norm<T, G, true>(x, w, b, y, mean, rstd, n, cols, eps);                                                           \
+  KERNEL layer_norm_##S(const T *x, const G *part, const T *w, const T *b, G *y, Wide<T> *mean, Wide<T> *rstd, int n, \
+                        int cols, f64 eps) {                                                                          \
+    norm<T, G, true>(x, part, w, b, y, mean, rstd, n, cols, eps);                                                     \
   }                                                                                                                   \
   KERNEL rms_norm_##S(const T *x, const T *w, G *y, Wide<T> *rrms, int n, int cols, f64 eps) {                        \
-    norm<T, G, false>(x, w, nullptr, y, nullptr, rrms, n, cols, eps);                                                 \
+    norm<T, G, false>(x, nullptr, w, nullptr, y, nullptr, rrms, n, cols, eps);                                        \
   }                                                                                                                   \
-  KERNEL layer_norm_grad_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const G *dy, const T *w, T *dx,    \
-                             int n, int cols) {                                                                       \
-    norm_grad<T, G, true>(x, mean, rstd, dy, w, dx, n, cols);                                                         \
+  KERNEL layer_norm_grad_##S(const T *x, const G *part, const Wide<T> *mean, const Wide<T> *rstd, const G *dy,        \
+                             const T *w, const T *more, T *dx, int n, int cols) {                                     \
+    norm_grad<T, G, true>(x, part, mean, rstd, dy, w, more, dx, n, cols);                                             \
   }                                                                                                                   \
-  KERNEL rms_norm_grad_##S(const T *x, const Wide<T> *rrms, const G *dy, const T *w, T *dx, int n, int cols) {        \
-    norm_grad<T, G, false>(x, nullptr, rrms, dy, w, dx, n, cols);                                                     \
+  KERNEL rms_norm_grad_##S(const T *x, const Wide<T> *rrms, const G *dy, const T *w, const T *more, T *dx, int n,     \
+                           int cols) {                                                                                \
+    norm_grad<T, G, false>(x, nullptr, nullptr, rrms, dy, w, more, dx, n, cols);                                      \
   }                                                                                                                   \
-  KERNEL layer_norm_grad_parts_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const G *dy, const T *w,     \
-                                   T *dx, f64 *weight, f64 *bias, int n, int cols) {                                  \
-    norm_grad_parts<T, G, true>(x, mean, rstd, dy, w, dx, weight, bias, n, cols);                                     \
+  KERNEL layer_norm_grad_parts_##S(const T *x, const G *part, const Wide<T> *mean, const Wide<T> *rstd, const G *dy,  \
+                                   const T *w, const T *more, T *dx, f64 *weight, f64 *bias, int n, int cols) {       \
+    norm_grad_parts<T, G, true>(x, part, mean, rstd, dy, w, more, dx, weight, bias, n, cols);                         \
   }                                                                                                                   \
-  KERNEL rms_norm_grad_parts_##S(const T *x, const Wide<T> *rrms, const G *dy, const T *w, T *dx, f64 *weight, int n, \
-                                 int cols) {                                                                          \
-    norm_grad_parts<T, G, false>(x, nullptr, rrms, dy, w, dx, weight, nullptr, n, cols);                              \
+  KERNEL rms_norm_grad_parts_##S(const T *x, const Wide<T> *rrms, const G *dy, const T *w, const T *more, T *dx,      \
+                                 f64 *weight, int n, int cols) {                                                      \
+    norm_grad_parts<T, G, false>(x, nullptr, nullptr, rrms, dy, w, more, dx, weight, nullptr, n, cols);               \
   }                                                                                                                   \
-  KERNEL layer_norm_parts_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const G *dy, f64 *weight,         \
-                              f64 *bias, int n, int cols) {                                                           \
-    norm_parts<T, G, true>(x, mean, rstd, dy, weight, bias, n, cols);                                                 \
+  KERNEL layer_norm_parts_##S(const T *x, const G *part, const Wide<T> *mean, const Wide<T> *rstd, const G *dy,       \
+                              f64 *weight, f64 *bias, int n, int cols) {                                              \
+    norm_parts<T, G, true>(x, part, mean, rstd, dy, weight, bias, n, cols);                                           \
   }                                                                                                                   \
   KERNEL rms_norm_parts_##S(const T *x, const Wide<T> *rrms, const G *dy, f64 *weight, int n, int cols) {             \
-    norm_parts<T, G, false>(x, nullptr, rrms, dy, weight, nullptr, n, cols);                                          \
+    norm_parts<T, G, false>(x, nullptr, nullptr, rrms, dy, weight, nullptr, n, cols);                                 \
   }
 
 #define SUMS(T)                                                                                                       \
