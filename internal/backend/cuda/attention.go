@@ -296,13 +296,21 @@ func attentionGrad(s *stream, c *backend.Call) {
 	}
 	if givesOut && rows > 0 {
 		a.args.out, a.args.delta = &c.In[5], s.scratch(rows*statistic(dt).Size())
-		const warps = attentionThreads / 32
-		s.kernel(attentionDelta[dt], s.attentionGrid(c, 1, rows, warps, 1), attentionBlock, 0,
-			s.packAttention(c, a, false))
+		s.kernel(attentionDelta[dt], s.attentionGrid(c, 1, rows, attentionThreads/deltaLanes(a.dv, dt), 1),
+			attentionBlock, 0, s.packAttention(c, a, false))
 	} else if !givesOut {
 		a.args.delta = s.addr(&c.In[5])
 	}
 	s.attentionGrads(c, a)
+}
+
+// deltaLanes is how many threads share a row of n elements in kernels/delta.cu.
+func deltaLanes(n int, dt dtype.DType) int {
+	lanes := 1
+	for lanes < 32 && lanes*16 < n*dt.Size() {
+		lanes *= 2
+	}
+	return lanes
 }
 
 // attentionGrads makes the gradients from delta.

@@ -303,23 +303,6 @@ template <class T, int TM, int TN> DEVICE void forward(const AttentionArgs &a) {
   store<T>(acc, (T *)a.out + b * a.os[0] + h * a.os[1] + i0 * a.os[2], a.os[2], rows, c0, a.dvalue);
 }
 
-// delta: Σ dout·out, a warp for each row of [batch, head, query].
-template <class T> DEVICE void delta(const AttentionArgs &a) {
-  typedef Sum<T> S;
-  typedef Wide<T> A;
-  i64 row = (i64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-  if (row >= (i64)a.batch * a.heads * a.tq) return;
-  i64 i = row % a.tq, h = row / a.tq % a.heads, b = row / a.tq / a.heads;
-  int lane = threadIdx.x % 32;
-  const T *out = (const T *)a.out + b * a.os[0] + h * a.os[1] + i * a.os[2];
-  const T *dout = (const T *)a.dout + b * a.dos[0] + h * a.dos[1] + i * a.dos[2];
-  S sum = 0;
-  for (int e = lane; e < a.dvalue; e += 32) sum = multiplyAdd((S)widen(dout[e]), (S)widen(out[e]), sum);
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  if (lane == 0) ((A *)a.delta)[row] = (A)sum;
-}
-
 // probabilities computes of a tile the probabilities behind dropout in s, and in g the gradients of the scores, not
 // multiplied by the scale.
 template <class T, int TM, int TN>
@@ -438,7 +421,6 @@ template <class T, int TM, int TN> DEVICE void gradKey(const AttentionArgs &a) {
 #define KERNELS(suffix, T, M, N)                                                                                       \
   extern "C" __global__ void __launch_bounds__(256, 1) attention_##suffix(AttentionArgs a) { forward<T, M, N>(a); }     \
   extern "C" __global__ void __launch_bounds__(256, 1) attention_few_##suffix(AttentionArgs a) { forward<T, 1, N>(a); } \
-  extern "C" __global__ void __launch_bounds__(256, 1) attention_delta_##suffix(AttentionArgs a) { delta<T>(a); }       \
   extern "C" __global__ void __launch_bounds__(256, 1) attention_dq_##suffix(AttentionArgs a) { gradQuery<T, M, N>(a); } \
   extern "C" __global__ void __launch_bounds__(256, 1) attention_dkdv_##suffix(AttentionArgs a) { gradKey<T, M, N>(a); }
 
