@@ -332,21 +332,25 @@ func init() {
 	}
 }
 
-// withSums is a norm, or a gradient of one, that also adds part to the rows and dx to more, where a call has them.
+// withSums is a norm, or a gradient of one, that also adds part to the rows and dx to more, and copies the result, where
+// a call has them.
 func withSums(f func(m *composer, k *backend.Call)) func(m *composer, k *backend.Call) {
 	return func(m *composer, k *backend.Call) {
-		ins, part, more := k.NormInputs()
+		o := k.NormOperands()
 		call := *k
-		call.NIn, call.Ints[0], call.Ints[1] = ins, 0, 0
-		if part != nil {
-			call.In[0] = m.add(k.In[0], *part)
+		call.NIn, call.NOut, call.Ints = o.Ins, o.Outs, [8]int{}
+		if o.Part != nil {
+			call.In[0] = m.add(k.In[0], *o.Part)
 		}
-		if more != nil {
+		if o.More != nil {
 			call.Out[0] = m.memory(m.dt, k.Out[0].Shape[:k.Out[0].NDim])
 		}
 		f(m, &call)
-		if more != nil {
-			m.to(k.Out[0], backend.OpAdd, nil, *more, call.Out[0])
+		if o.More != nil {
+			m.to(k.Out[0], backend.OpAdd, nil, *o.More, call.Out[0])
+		}
+		if o.Rounded != nil {
+			m.to(*o.Rounded, backend.OpCopy, nil, k.Out[0])
 		}
 	}
 }

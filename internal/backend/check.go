@@ -155,17 +155,27 @@ func (c *Call) WantMaxPool() error {
 	return nil
 }
 
-// NormInputs is the number of inputs of a norm or of its gradient without those that Ints announces: part, which is
-// added to the rows, and more, to which their gradient is added; nil where there is none.
-func (c *Call) NormInputs() (ins int, part, more *View) {
-	ins = c.NIn
+// NormOperands are those of a norm or of its gradient that Ints announces, nil where there is none: Part is added to the
+// rows, and More to their gradient, which Rounded gets in a half type.
+type NormOperands struct {
+	Ins, Outs           int // without them
+	Part, More, Rounded *View
+}
+
+// NormOperands finds them.
+func (c *Call) NormOperands() NormOperands {
+	o := NormOperands{Ins: c.NIn, Outs: c.NOut}
 	if c.Ints[0] == 1 {
-		ins--
-		more = &c.In[ins]
+		o.Ins--
+		o.More = &c.In[o.Ins]
 	}
 	if c.Ints[1] == 1 {
-		ins--
-		part = &c.In[ins]
+		o.Ins--
+		o.Part = &c.In[o.Ins]
 	}
-	return ins, part, more
+	if c.Ints[2] == 1 {
+		o.Outs--
+		o.Rounded = &c.Out[o.Outs]
+	}
+	return o
 }

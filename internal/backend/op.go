@@ -142,7 +142,7 @@ const (
 	// outputs also those of OpLayerNormParamGrad, with the same bits: Out1 dweight, Out2 dbias. As in all gradients of
 	// norms dy may be of a half type where x is float32, and with Ints[1] = 1 part of dy's follows the parameters. With
 	// Ints[0] = 1 the last input is more [N,C], of the dtype of x, which is float32 or float64: Out0 is OpAdd of more
-	// and dx, and may be the same view as more.
+	// and dx, and may be the same view as more. With Ints[2] = 1 the last output is Out0 rounded to dy's half type.
 	OpLayerNormGrad
 	// OpLayerNormParamGrad: In0 x, In1 mean, In2 rstd, In3 dy; Out0 dweight [C], Out1 dbias [C] (NOut 1: weight only).
 	// Rows are summed in fixed blocks of 64, the blocks in order.
@@ -151,7 +151,7 @@ const (
 	// Zhang & Sennrich 2019.
 	OpRMSNorm
 	// In0 x [N,C], In1 rrms, In2 dy, In3 weight (NIn 3: none); Out0 dx, and with NOut 2 Out1 dweight, as
-	// OpRMSNormParamGrad's. With Ints[0] = 1 the last input is more, as OpLayerNormGrad's.
+	// OpRMSNormParamGrad's. Ints[0] and Ints[2] as OpLayerNormGrad's.
 	OpRMSNormGrad
 	OpRMSNormParamGrad // In0 x, In1 rrms, In2 dy; Out0 dweight [C]
 

@@ -244,14 +244,17 @@ func (g *gen) normTypes() (types [][2]dtype.DType) {
 }
 
 // withSums makes the samples of a norm, or of a gradient of one, and those whose rows are the sum of x and part, and
-// whose dx is added to more, in more's memory or in its own.
+// whose dx is added to more, in more's memory or in its own, and rounded besides.
 func withSums(samples func(*gen)) func(*gen) {
 	return func(g *gen) {
 		samples(g)
 		for i, s := range g.out {
 			x, y := s.ins[0], s.outs[0]
-			if g.op == backend.OpLayerNormGrad || g.op == backend.OpLayerNormParamGrad {
+			switch g.op {
+			case backend.OpLayerNormGrad, backend.OpLayerNormParamGrad:
 				y = s.ins[3] // dy
+			case backend.OpRMSNormGrad:
+				y = s.ins[2]
 			}
 			sum := *s
 			sum.ins = slices.Clone(s.ins)
@@ -277,9 +280,13 @@ func withSums(samples func(*gen)) func(*gen) {
 					sum.outs[0] = &own
 				}
 				sum.ints[0] = 1
+				if y.dt != x.dt {
+					sum.outs, sum.ints[2] = append(sum.outs, output(y.dt, rowMajor, x.shape...)), 1
+					sum.want = append(sum.want, sum.want[0])
+				}
 			}
 			if sum.ints != s.ints {
-				g.add(&sum, "%s sums %v", s.name, sum.ints[:2])
+				g.add(&sum, "%s sums %v", s.name, sum.ints[:3])
 			}
 		}
 	}

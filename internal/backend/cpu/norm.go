@@ -229,34 +229,37 @@ func normGrad(ins int, check func(*Device, *backend.Call), rows32, rows64, block
 	}}
 }
 
-// withSums is the kernel of a norm, or of a gradient of one, that also adds part to the rows and dx to more, where a call
-// has them, before and after.
+// withSums is the kernel of a norm, or of a gradient of one, that also adds part to the rows and dx to more, and copies
+// the result, where a call has them, before and after.
 func withSums(k kernel) kernel {
 	alone := k.run
 	k.run = func(d *Device, c *backend.Call) {
-		ins, part, more := c.NormInputs()
-		if part == nil && more == nil {
+		o := c.NormOperands()
+		if o.Ins == c.NIn && o.Outs == c.NOut {
 			alone(d, c)
 			return
+		}
+		if o.Ins < k.ins || o.Outs < k.outs {
+			d.fault(c, "%d inputs and %d outputs: want at least %d and %d", o.Ins, o.Outs, k.ins, k.outs)
 		}
 		w := d.widened()
 		defer d.putWidened(w)
 		w.call = *c
-		w.call.NIn, w.call.Ints[0], w.call.Ints[1] = ins, 0, 0
-		if ins < k.ins {
-			d.fault(c, "%d inputs: want at least %d", ins, k.ins)
-		}
-		if part != nil {
+		w.call.NIn, w.call.NOut, w.call.Ints = o.Ins, o.Outs, [8]int{}
+		if o.Part != nil {
 			d.wantRows(c, &c.In[0], "input", 0)
 			d.apart(w, &w.call.In[0])
-			d.add(w, &w.call.In[0], &c.In[0], part)
+			d.add(w, &w.call.In[0], &c.In[0], o.Part)
 		}
-		if more != nil {
+		if o.More != nil {
 			d.apart(w, &w.call.Out[0])
 		}
 		alone(d, &w.call)
-		if more != nil {
-			d.add(w, &c.Out[0], more, &w.call.Out[0])
+		if o.More != nil {
+			d.add(w, &c.Out[0], o.More, &w.call.Out[0])
+		}
+		if o.Rounded != nil {
+			d.convert(w, o.Rounded, &c.Out[0])
 		}
 	}
 	return k

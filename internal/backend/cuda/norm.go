@@ -14,9 +14,10 @@ type norm struct {
 	name       string // "layer_norm" or "rms_norm"
 	rows, cols int
 	stats      int           // mean and 1/σ, or 1/rms
-	ins        int           // inputs up to the parameters
+	ins, outs  int           // inputs up to the parameters, and outputs up to their gradients
 	y          *backend.View // or dy
-	part, more cuda.Ptr      // of the inputs behind the parameters; 0: none
+
+	part, more, rounded cuda.Ptr // of the operands behind those; 0: none
 }
 
 func layerNormOf(c *backend.Call) *norm { return &norm{Call: c, name: "layer_norm", stats: 2} }
@@ -38,28 +39,27 @@ func (n *norm) want(s *stream, y, dx *backend.View, stats []backend.View, first 
 	for i := range n.stats {
 		s.wantVector(c, &stats[i], statistic(x), n.rows, "statistic")
 	}
-	var part, more *backend.View
-	n.ins, part, more = c.NormInputs()
+	o := c.NormOperands()
+	n.ins, n.outs = o.Ins, o.Outs
 	for i := first; i < n.ins; i++ {
 		s.wantVector(c, &n.In[i], x, n.cols, "parameter")
-	}
-	if part != nil {
-		if of == x || n.name != "layer_norm" {
-			s.fault(c, "no kernel for a part of %s of rows of %s", part.DType, x)
-		}
-		s.wantVector(c, part, of, n.rows*n.cols, "part")
-		n.part = s.addr(part)
 	}
 	if dx != nil {
 		s.wantVector(c, dx, x, n.rows*n.cols, "dx")
 	}
-	if more != nil {
-		if dx == nil || x.IsHalf() {
-			s.fault(c, "no kernel adds %s to %s", x, more.DType)
+	matrix := func(v *backend.View, dt dtype.DType, what string, has bool) cuda.Ptr {
+		if v == nil {
+			return 0
 		}
-		s.wantVector(c, more, x, n.rows*n.cols, "more")
-		n.more = s.addr(more)
+		if !has {
+			s.fault(c, "no kernel for %s of %s for %s and %s", what, v.DType, x, y.DType)
+		}
+		s.wantVector(c, v, dt, n.rows*n.cols, what)
+		return s.addr(v)
 	}
+	n.part = matrix(o.Part, of, "part", of != x && n.name == "layer_norm")
+	n.more = matrix(o.More, x, "more", dx != nil && !x.IsHalf())
+	n.rounded = matrix(o.Rounded, of, "rounded dx", dx != nil && of != x)
 }
 
 // kernel is the name of a kernel for x and for y or dy, whose dtypes may differ.
@@ -120,9 +120,9 @@ func (n *norm) dy() int { return 1 + n.stats }
 // fit shared memory; the bits of the parameters' gradients are the same.
 func (n *norm) grad(s *stream) {
 	n.want(s, &n.In[n.dy()], &n.Out[0], n.In[1:], n.dy()+1)
-	if n.NOut == 1 || n.rows*n.cols == 0 {
+	if n.outs == 1 || n.rows*n.cols == 0 {
 		n.rowGrad(s)
-		if n.NOut > 1 {
+		if n.outs > 1 {
 			n.params(s, 1)
 		}
 		return
@@ -141,6 +141,7 @@ func (n *norm) grad(s *stream) {
 	n.inputs(s, &a, n.dy()+2)
 	a.ptr(n.more)
 	a.ptr(s.addr(&n.Out[0]))
+	a.ptr(n.rounded)
 	sums.pack(&a, n)
 	a.i32(n.rows)
 	a.i32(n.cols)
@@ -158,6 +159,7 @@ func (n *norm) rowGrad(s *stream) {
 	n.inputs(s, &a, n.dy()+2)
 	a.ptr(n.more)
 	a.ptr(s.addr(&n.Out[0]))
+	a.ptr(n.rounded)
 	a.i32(n.rows)
 	a.i32(n.cols)
 	s.rowKernel(n.Call, n.kernel("_grad"), &a)
@@ -188,7 +190,7 @@ type normSums struct {
 
 // sums checks the outputs from first on, and makes room for what they are the sums of.
 func (n *norm) sums(s *stream, first int) normSums {
-	to := normSums{outs: min(n.NOut-first, n.stats), blocks: (n.rows + normRows - 1) / normRows}
+	to := normSums{outs: min(n.outs-first, n.stats), blocks: (n.rows + normRows - 1) / normRows}
 	for i := range to.outs {
 		s.wantVector(n.Call, &n.Out[first+i], n.In[0].DType, n.cols, "gradient")
 	}

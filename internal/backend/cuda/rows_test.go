@@ -387,10 +387,10 @@ func TestNormsOfHalfTypesHaveTheSameBits(t *testing.T) {
 					case backend.OpLayerNormGrad:
 						requireSameWidened(t, d, r, 3, half)
 						requireSameParts(t, d, r, 3, half)
-						requireSameAdded(t, d, r)
+						requireSameAdded(t, d, r, 3, half)
 					case backend.OpRMSNormGrad:
 						requireSameWidened(t, d, r, 2, half)
-						requireSameAdded(t, d, r)
+						requireSameAdded(t, d, r, 2, half)
 					}
 				}
 			}
@@ -444,20 +444,25 @@ func requireSameParts(t *testing.T, d backend.Backend, r rowCase, dy int, half d
 		r.op, half)
 }
 
-// requireSameAdded compares gradients that are added to others afterwards with the op that adds them.
-func requireSameAdded(t *testing.T, d backend.Backend, r rowCase) {
+// requireSameAdded compares gradients that are added to others, and rounded, afterwards with the op that does both.
+func requireSameAdded(t *testing.T, d backend.Backend, r rowCase, dy int, half dtype.DType) {
 	t.Helper()
 	more := drawn(rand.New(rand.NewPCG(8, 8)), dtype.Float32, -1, 1, r.ins[0].shape...)
 	more.skip = r.ins[0].skip
-	dx := blank(dtype.Float32, r.ins[0].shape...)
+	dx, low := blank(dtype.Float32, r.ins[0].shape...), blank(half, r.ins[0].shape...)
+	low.skip = more.skip
+	ins := slices.Clone(r.ins)
+	ins[dy].dt = half
 	c := r.call()
-	c.Ints[0] = 1
+	c.Ints = [8]int{1, 0, 1}
 	for _, outs := range [][]array{r.outs, r.outs[:1]} {
-		want := calculated(t, d, r.call(), outs, r.ins)
+		want := calculated(t, d, r.call(), outs, ins)
 		dx.x = want[0]
 		want[0] = calculated(t, d, backend.Call{Op: backend.OpAdd}, []array{blank(dtype.Float32, dx.shape...)},
 			[]array{more, dx})[0]
-		require.Equal(t, want, calculated(t, d, c, outs, append(slices.Clone(r.ins), more)), r.op.String())
+		want = append(want, decode(half, encode(half, want[0])))
+		require.Equal(t, want, calculated(t, d, c, append(slices.Clone(outs), low), append(slices.Clone(ins), more)),
+			"%s %s", r.op, half)
 	}
 }
 

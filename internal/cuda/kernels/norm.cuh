@@ -91,10 +91,18 @@ template <typename T, int n> DEVICE void add_chunk(Wide<T> (&v)[n], const T *row
   for (int i = 0; i < n; i++) v[i] = p[i] + v[i];
 }
 
-// norm_grad sets dx; w may be null. So may more, to which dx is added, and where it may lie.
+// store_rounded writes v to chunk c of a row of low as well, if there is one.
+template <typename T, typename G, int n>
+DEVICE void store_rounded(G *low, i64 at, int c, int cols, const Wide<T> (&v)[n]) {
+  if constexpr (MIXED<T, G>)
+    if (low) store_chunk(low + at, c, cols, aligned<G, n>(low + at), v);
+}
+
+// norm_grad sets dx; w may be null. So may more, to which dx is added, and where it may lie, and low, which gets dx
+// rounded.
 template <typename T, typename G, bool Centred>
 DEVICE void norm_grad(const T *x, const G *part, const Wide<T> *means, const Wide<T> *rstds, const G *dy, const T *w,
-                      const T *more, T *dx, int n, int cols) {
+                      const T *more, T *dx, G *low, int n, int cols) {
   typedef Wide<T> A;
   constexpr int K = CHUNK<T>;
   int row = row_index();
@@ -138,6 +146,7 @@ DEVICE void norm_grad(const T *x, const G *part, const Wide<T> *means, const Wid
     for (int i = 0; i < K; i++) v[i] = s * (Centred ? d[i] - a - (v[i] - m) * s * b : d[i] - v[i] * b);
     if (more) add_chunk(v, more, c, cols);
     store_chunk(dx, c, cols, out, v);
+    store_rounded<T>(low, at, c, cols, v);
   }
 }
 
@@ -195,7 +204,7 @@ extern __shared__ __align__(16) char room[];
 // sums of its rows lie in shared memory: element i of chunk c at i·chunks + c.
 template <typename T, typename G, bool Centred>
 DEVICE void norm_grad_parts(const T *x, const G *part, const Wide<T> *means, const Wide<T> *rstds, const G *dy,
-                            const T *w, const T *more, T *dx, f64 *weight, f64 *bias, int n, int cols) {
+                            const T *w, const T *more, T *dx, G *low, f64 *weight, f64 *bias, int n, int cols) {
   typedef Wide<T> A;
   constexpr int K = CHUNK<T>;
   int chunks = chunks_of(cols, K), size = chunks * K;
@@ -243,6 +252,7 @@ DEVICE void norm_grad_parts(const T *x, const G *part, const Wide<T> *means, con
       }
       if (more) add_chunk(v, more + at, c, cols);
       store_chunk(dx + at, c, cols, out, v);
+      store_rounded<T>(low, at, c, cols, v);
     }
   }
   __syncthreads();
@@ -293,20 +303,21 @@ DEVICE void norm_param_sum(const f64 *weight, const f64 *bias, T *dweight, T *db
     norm<T, G, false>(x, nullptr, w, nullptr, y, nullptr, rrms, n, cols, eps);                                        \
   }                                                                                                                   \
   KERNEL layer_norm_grad_##S(const T *x, const G *part, const Wide<T> *mean, const Wide<T> *rstd, const G *dy,        \
-                             const T *w, const T *more, T *dx, int n, int cols) {                                     \
-    norm_grad<T, G, true>(x, part, mean, rstd, dy, w, more, dx, n, cols);                                             \
+                             const T *w, const T *more, T *dx, G *low, int n, int cols) {                             \
+    norm_grad<T, G, true>(x, part, mean, rstd, dy, w, more, dx, low, n, cols);                                        \
   }                                                                                                                   \
-  KERNEL rms_norm_grad_##S(const T *x, const Wide<T> *rrms, const G *dy, const T *w, const T *more, T *dx, int n,     \
-                           int cols) {                                                                                \
-    norm_grad<T, G, false>(x, nullptr, nullptr, rrms, dy, w, more, dx, n, cols);                                      \
+  KERNEL rms_norm_grad_##S(const T *x, const Wide<T> *rrms, const G *dy, const T *w, const T *more, T *dx, G *low,    \
+                           int n, int cols) {                                                                         \
+    norm_grad<T, G, false>(x, nullptr, nullptr, rrms, dy, w, more, dx, low, n, cols);                                 \
   }                                                                                                                   \
   KERNEL layer_norm_grad_parts_##S(const T *x, const G *part, const Wide<T> *mean, const Wide<T> *rstd, const G *dy,  \
-                                   const T *w, const T *more, T *dx, f64 *weight, f64 *bias, int n, int cols) {       \
-    norm_grad_parts<T, G, true>(x, part, mean, rstd, dy, w, more, dx, weight, bias, n, cols);                         \
+                                   const T *w, const T *more, T *dx, G *low, f64 *weight, f64 *bias, int n,           \
+                                   int cols) {                                                                        \
+    norm_grad_parts<T, G, true>(x, part, mean, rstd, dy, w, more, dx, low, weight, bias, n, cols);                    \
   }                                                                                                                   \
   KERNEL rms_norm_grad_parts_##S(const T *x, const Wide<T> *rrms, const G *dy, const T *w, const T *more, T *dx,      \
-                                 f64 *weight, int n, int cols) {                                                      \
-    norm_grad_parts<T, G, false>(x, nullptr, nullptr, rrms, dy, w, more, dx, weight, nullptr, n, cols);               \
+                                 G *low, f64 *weight, int n, int cols) {                                              \
+    norm_grad_parts<T, G, false>(x, nullptr, nullptr, rrms, dy, w, more, dx, low, weight, nullptr, n, cols);          \
   }                                                                                                                   \
   KERNEL layer_norm_parts_##S(const T *x, const G *part, const Wide<T> *mean, const Wide<T> *rstd, const G *dy,       \
                               f64 *weight, f64 *bias, int n, int cols) {                                              \
