@@ -22,6 +22,7 @@ type Node struct {
 	recompute func(c *Ctx) *Tensor
 	version   uint32 // of that output
 	sum       *sumOf // the first output is a sum that can be formed again; nil: no
+	half      DType  // the gradient of the first output is also read rounded to this type; Invalid: it is not
 	rounded   bool   // the outputs are float32 results that were rounded to a half type, or views of one: see sumsIn
 	source    *Node  // whose recompute this node's calls; nil: none
 	// recomputeAndStep computes the first output again and also passes its gradient g, contiguous, through the node's
@@ -34,6 +35,7 @@ type Node struct {
 	grads []*Tensor
 	sole  []bool  // grads[i] belongs to this Backward alone and may be added to in place
 	sums  []DType // in which gradients of output i are added up; Invalid: none has arrived
+	low   *Tensor // grads[0] rounded to half; nil: nobody has done that
 
 	fewGrads [2]*Tensor // of most nodes: grads, sole and sums, without objects of their own
 	fewSole  [2]bool
@@ -60,8 +62,9 @@ type Back struct {
 	*Ctx
 	node   *Node
 	in     []*Tensor
-	passed int // the input whose gradient was passed through the last step of the node that made it; -1: none
-	total  int // the input whose gradient has those in it that arrived before; -1: none
+	passed int     // the input whose gradient was passed through the last step of the node that made it; -1: none
+	total  int     // the input whose gradient has those in it that arrived before; -1: none
+	low    *Tensor // the gradient of input 0, rounded; nil: it was not
 }
 
 // Grad is the gradient of output i, or nil if none flows there.
@@ -495,6 +498,7 @@ func (r *run) pullBack(n *Node) {
 	defer c.scope.dropNodes()
 	c.path, b.node = n.path, n
 	b.in, b.passed, b.total = append(b.in[:0], make([]*Tensor, len(n.in))...), -1, -1
+	b.low = nil
 	n.backward(b)
 	for i, g := range b.in {
 		if g == nil || !n.in[i].wantedIn(r) {
@@ -510,6 +514,7 @@ func (r *run) pullBack(n *Node) {
 		}
 		r.deliver(c, e, g, b.fresh(i))
 	}
+	b.keepLow()
 }
 
 func (n *Node) releaseGrads() {
@@ -519,6 +524,7 @@ func (n *Node) releaseGrads() {
 			n.grads[i] = nil
 		}
 	}
+	n.dropLow()
 }
 
 // settle frees n's output gradients and saved tensors, and announces the leaves whose last contribution came from n.
@@ -623,10 +629,44 @@ func (b *Back) totalOf(op string, i int, before *Tensor) *Tensor {
 // replace makes g, which has it in it, the gradient that has arrived along e.
 func (r *run) replace(e edge, g *Tensor) {
 	n, i := e.node, e.out
+	n.dropLow()
 	if old := n.grads[i]; old != g {
 		g.st.retain()
 		n.grads[i], n.sole[i] = g, true
 		old.st.release()
+	}
+}
+
+// lowOf is memory for the gradient of input 0, of dtype half, if the op that made that input reads its gradient in it too;
+// else nil.
+func (b *Back) lowOf(op string, half DType, shape []int) *Tensor {
+	e := b.node.in[0]
+	if e.node == nil || e.node.run != b.node.run || e.out != 0 || e.node.half != half {
+		return nil
+	}
+	b.low = b.empty(op, half, shape...)
+	return b.low
+}
+
+// keepLow leaves the rounded gradient of input 0 where it will be read, if it is all of the gradient so far.
+func (b *Back) keepLow() {
+	if b.low == nil {
+		return
+	}
+	n := b.node.in[0].node
+	if n.grads[0] == b.in[0] {
+		n.dropLow()
+		n.low = b.low
+		n.low.st.retain()
+	}
+	b.low = nil
+}
+
+// dropLow releases the rounded gradient, which another has been added to or which has been read.
+func (n *Node) dropLow() {
+	if n.low != nil {
+		n.low.st.release()
+		n.low = nil
 	}
 }
 
@@ -667,6 +707,7 @@ func (r *run) deliver(c *Ctx, e edge, g *Tensor, fresh bool) {
 	}
 	if e.node.run == r {
 		n, i := e.node, e.out
+		n.dropLow()
 		n.grads[i], n.sole[i] = add(c, n.grads[i], n.sole[i], g, fresh, e.sum)
 		n.sums[i] = e.sum
 	}

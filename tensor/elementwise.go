@@ -299,7 +299,7 @@ func binary(c *Ctx, name string, op backend.Op, x, y *Tensor, out DType,
 	c.elementwise(op, &attrs{}, z, x, y)
 	if back != nil && x.dtype.IsFloat() {
 		saved := binarySaves(op, x, y, z)
-		c.record(name, []*Tensor{z}, []*Tensor{x, y}, saved, func(b *Back) {
+		node := c.record(name, []*Tensor{z}, []*Tensor{x, y}, saved, func(b *Back) {
 			dx, dy := back(b.Ctx, x, y, z, b.Grad(0), [2]bool{b.Need(0), b.Need(1)})
 			if dx != nil {
 				b.setSummed(name, 0, dx, x, mixed)
@@ -308,6 +308,11 @@ func binary(c *Ctx, name string, op backend.Op, x, y *Tensor, out DType,
 				b.setSummed(name, 1, dy, y, mixed)
 			}
 		})
+		for _, t := range []*Tensor{x, y} {
+			if mixed && node != nil && t.takesPart() && t.sumsIn().IsHalf() {
+				node.half = t.dtype
+			}
+		}
 	}
 	return z
 }
@@ -315,11 +320,16 @@ func binary(c *Ctx, name string, op backend.Op, x, y *Tensor, out DType,
 // setSummed sets the gradient of input i, of, of an op that broadcasts, from g of the result's shape. The operands may
 // be of several dtypes if they are mixed.
 func (b *Back) setSummed(op string, i int, g, of *Tensor, mixed bool) {
-	g = b.sumTo(g, of.Shape())
-	if mixed {
-		g = b.convert(op, g, of.sumsIn())
+	low := b.node.low
+	summed := b.sumTo(g, of.Shape())
+	switch dt := of.sumsIn(); {
+	case !mixed:
+	case low != nil && low.dtype == dt && summed == b.node.grads[0]:
+		summed = low
+	default:
+		summed = b.convert(op, summed, dt)
 	}
-	b.Set(i, g)
+	b.Set(i, summed)
 }
 
 // resultDType is dt, or that of the operand x if dt is Invalid.

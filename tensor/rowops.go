@@ -152,30 +152,35 @@ func (k *keptRows) read(c *Ctx, half DType) (rows, part *Tensor) {
 	return k.sum.again(c).reshaped(shape), nil
 }
 
-// normAttrs are the attributes of a norm's kernel: part is added to the rows, and dx to more, unless they are nil.
-func normAttrs(eps float64, part, more *Tensor) *attrs {
+// normAttrs are the attributes of a norm's kernel: part is added to the rows, dx to more, and low gets that rounded,
+// unless they are nil.
+func normAttrs(eps float64, part, more, low *Tensor) *attrs {
 	a := floats(eps)
-	if more != nil {
-		a.ints[0] = 1
-	}
-	if part != nil {
-		a.ints[1] = 1
+	for i, t := range []*Tensor{more, part, low} {
+		if t != nil {
+			a.ints[i] = 1
+		}
 	}
 	return &a
 }
 
-// normInto is where the gradient of a norm's input 0, in, is written as rows, and what the kernel adds to it: the
-// gradient that arrived before.
-func (b *Back) normInto(op string, in, rows *Tensor) (dx, more *Tensor) {
+// normInto is where the gradient of a norm's input 0, in, is written as rows, what the kernel adds to it, the gradient
+// that arrived before, and where it is written rounded to half as well; nil where it is not.
+func (b *Back) normInto(op string, in, rows *Tensor, half DType) (dx, more, low *Tensor) {
 	if !in.dtype.IsHalf() { // which would be rounded before
 		more = b.arrivedBefore(0)
 	}
+	if in.dtype == Float32 && half.IsHalf() {
+		if low = b.lowOf(op, half, in.Shape()); low != nil {
+			low = low.reshaped(rows.Shape())
+		}
+	}
 	if more != nil {
-		return b.totalOf(op, 0, more).reshaped(rows.Shape()), more.reshaped(rows.Shape())
+		return b.totalOf(op, 0, more).reshaped(rows.Shape()), more.reshaped(rows.Shape()), low
 	}
 	dx = b.emptyLike(op, rows)
 	b.Set(0, dx.reshaped(in.Shape()))
-	return dx, nil
+	return dx, nil, low
 }
 
 // LayerNorm normalises the last dim to mean 0 and variance 1, then scales by weight and
@@ -209,7 +214,7 @@ func (c *Ctx) layerNorm(name string, x, weight, bias *Tensor, eps float64, to DT
 	forward := func(c *Ctx, rows, part *Tensor) (y, mean, rstd *Tensor) {
 		y = c.empty(name, to, rows.Shape()...)
 		mean, rstd = c.empty(name, statDType(x), n), c.empty(name, statDType(x), n)
-		c.launchMulti(backend.OpLayerNorm, normAttrs(eps, part, nil), []*Tensor{y, mean, rstd}, rows, weight, bias, part)
+		c.launchMulti(backend.OpLayerNorm, normAttrs(eps, part, nil, nil), []*Tensor{y, mean, rstd}, rows, weight, bias, part)
 		return y, mean, rstd
 	}
 	y, mean, rstd := forward(c, rows, nil)
@@ -220,10 +225,9 @@ func (c *Ctx) layerNorm(name string, x, weight, bias *Tensor, eps float64, to DT
 			rows, part := kept.read(b.Ctx, g.dtype)
 			g = g.reshaped(rows.Shape())
 			var outs []*Tensor
-			var more *Tensor
+			var dx, more, low *Tensor
 			if b.Need(0) {
-				var dx *Tensor
-				dx, more = b.normInto(name, in, rows)
+				dx, more, low = b.normInto(name, in, rows, g.dtype)
 				outs = append(outs, dx)
 			}
 			if b.Need(1) || b.Need(2) {
@@ -236,7 +240,10 @@ func (c *Ctx) layerNorm(name string, x, weight, bias *Tensor, eps float64, to DT
 					outs = append(outs, db)
 				}
 			}
-			a := normAttrs(eps, part, more)
+			if low != nil {
+				outs = append(outs, low)
+			}
+			a := normAttrs(eps, part, more, low)
 			if b.Need(0) {
 				b.launchMulti(backend.OpLayerNormGrad, a, outs, rows, mean, rstd, g, weight, part, more)
 			} else if len(outs) > 0 {
@@ -294,10 +301,9 @@ func (c *Ctx) rmsNorm(name string, x, weight *Tensor, eps float64, to DType) *Te
 	node := c.record(name, []*Tensor{out}, []*Tensor{in, weight}, []*Tensor{rows, rrms, weight}, func(b *Back) {
 		g := b.materialize(name, b.Arrived(0)).reshaped(rows.Shape())
 		var outs []*Tensor
-		var more *Tensor
+		var dx, more, low *Tensor
 		if b.Need(0) {
-			var dx *Tensor
-			dx, more = b.normInto(name, in, rows)
+			dx, more, low = b.normInto(name, in, rows, g.dtype)
 			outs = append(outs, dx)
 		}
 		if b.Need(1) {
@@ -305,8 +311,11 @@ func (c *Ctx) rmsNorm(name string, x, weight *Tensor, eps float64, to DType) *Te
 			b.Set(1, dw)
 			outs = append(outs, dw)
 		}
+		if low != nil {
+			outs = append(outs, low)
+		}
 		if b.Need(0) {
-			b.launchMulti(backend.OpRMSNormGrad, normAttrs(eps, nil, more), outs, rows, rrms, g, weight, more)
+			b.launchMulti(backend.OpRMSNormGrad, normAttrs(eps, nil, more, low), outs, rows, rrms, g, weight, more)
 		} else if len(outs) > 0 {
 			b.launchMulti(backend.OpRMSNormParamGrad, &a, outs, rows, rrms, g)
 		}
