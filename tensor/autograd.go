@@ -613,8 +613,8 @@ func (b *Back) arrivedBefore(i int) *Tensor {
 	return nil
 }
 
-// totalOf is where a kernel writes the sum of before, the result of arrivedBefore(i), and the gradient that it computes:
-// in before's memory if nothing else needs that. It sets the gradient of input i.
+// totalOf is where a kernel writes the sum of before, the result of arrivedBefore(i), and the gradient that it
+// computes: in before's memory if nothing else needs that. It sets the gradient of input i.
 func (b *Back) totalOf(op string, i int, before *Tensor) *Tensor {
 	e := b.node.in[i]
 	t := before
@@ -637,8 +637,8 @@ func (r *run) replace(e edge, g *Tensor) {
 	}
 }
 
-// lowOf is memory for the gradient of input 0, of dtype half, if the op that made that input reads its gradient in it too;
-// else nil.
+// lowOf is memory for the gradient of input 0, of dtype half, if the op that made that input reads its gradient in it
+// too; else nil.
 func (b *Back) lowOf(op string, half DType, shape []int) *Tensor {
 	e := b.node.in[0]
 	if e.node == nil || e.node.run != b.node.run || e.out != 0 || e.node.half != half {

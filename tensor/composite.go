@@ -332,8 +332,8 @@ func init() {
 	}
 }
 
-// withSums is a norm, or a gradient of one, that also adds part to the rows and dx to more, and copies the result, where
-// a call has them.
+// withSums is a norm, or a gradient of one, that also adds part to the rows and dx to more, and copies the result,
+// where a call has them.
 func withSums(f func(m *composer, k *backend.Call)) func(m *composer, k *backend.Call) {
 	return func(m *composer, k *backend.Call) {
 		o := k.NormOperands()

@@ -214,7 +214,8 @@ func (c *Ctx) layerNorm(name string, x, weight, bias *Tensor, eps float64, to DT
 	forward := func(c *Ctx, rows, part *Tensor) (y, mean, rstd *Tensor) {
 		y = c.empty(name, to, rows.Shape()...)
 		mean, rstd = c.empty(name, statDType(x), n), c.empty(name, statDType(x), n)
-		c.launchMulti(backend.OpLayerNorm, normAttrs(eps, part, nil, nil), []*Tensor{y, mean, rstd}, rows, weight, bias, part)
+		a := normAttrs(eps, part, nil, nil)
+		c.launchMulti(backend.OpLayerNorm, a, []*Tensor{y, mean, rstd}, rows, weight, bias, part)
 		return y, mean, rstd
 	}
 	y, mean, rstd := forward(c, rows, nil)

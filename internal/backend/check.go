@@ -155,8 +155,8 @@ func (c *Call) WantMaxPool() error {
 	return nil
 }
 
-// NormOperands are those of a norm or of its gradient that Ints announces, nil where there is none: Part is added to the
-// rows, and More to their gradient, which Rounded gets in a half type.
+// NormOperands are those of a norm or of its gradient that Ints announces, nil where there is none: Part is added to
+// the rows, and More to their gradient, which Rounded gets in a half type.
 type NormOperands struct {
 	Ins, Outs           int // without them
 	Part, More, Rounded *View
