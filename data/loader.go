@@ -97,8 +97,8 @@ type Loader struct {
 	err    error // what ended the loader: every later Next returns it
 
 	// Without workers:
-	own   *tensor.Ctx
-	ahead *lookup // nil before the first Next
+	own      *tensor.Ctx
+	upcoming *lookup // nil before the first Next
 
 	// With workers:
 	slots   chan struct{} // one for each batch in the loader
@@ -280,19 +280,19 @@ func (l *Loader) next() (*Batch, error) {
 
 // nextSelf loads the next batch without workers.
 func (l *Loader) nextSelf() (*Batch, error) {
-	if l.ahead == nil {
+	if l.upcoming == nil {
 		first := l.look()
-		l.ahead = &first
+		l.upcoming = &first
 	}
-	at := *l.ahead
+	at := *l.upcoming
 	if at.err != nil {
 		return nil, at.err
 	}
 	if !at.ok {
 		return nil, io.EOF
 	}
-	*l.ahead = l.look()
-	return l.load(l.own, &pending{micro: at.micro, last: !l.ahead.ok && l.ahead.err == nil})
+	*l.upcoming = l.look()
+	return l.load(l.own, &pending{micro: at.micro, last: !l.upcoming.ok && l.upcoming.err == nil})
 }
 
 // All yields the batches until the last one or the first error.

@@ -74,11 +74,11 @@ type cutter struct {
 	cut   cut
 	place IterablePlace // of the next window
 
-	reader data.SampleReader // nil: not open
-	ahead  []any             // samples that have been read, from place on
-	head   []any             // the first samples of the epoch, where the rule repeats them
-	ended  bool              // the reader is at its end
-	mark   json.RawMessage   // the reader's place behind the next whole window, once it has been read
+	reader   data.SampleReader // nil: not open
+	buffered []any             // samples that have been read, from place on
+	head     []any             // the first samples of the epoch, where the rule repeats them
+	ended    bool              // the reader is at its end
+	mark     json.RawMessage   // the reader's place behind the next whole window, once it has been read
 }
 
 // next reads the next window, and so far ahead that it knows whether it is the epoch's last.
@@ -93,7 +93,7 @@ func (c *cutter) next(ctx context.Context) (rawWindow, error) {
 	if err := c.fill(ctx, whole+look, whole); err != nil {
 		return rawWindow{}, err
 	}
-	took := min(int64(len(c.ahead)), whole)
+	took := min(int64(len(c.buffered)), whole)
 	if c.cut.layout.DropLast {
 		took -= took % unit
 	}
@@ -103,9 +103,9 @@ func (c *cutter) next(ctx context.Context) (rawWindow, error) {
 	w := rawWindow{after: c.place}
 	w.Window = samplers.Window{
 		Epoch: c.place.Epoch, Number: c.place.Windows, Position: c.place.Position, Samples: took,
-		LastOfEpoch: c.ended && int64(len(c.ahead))-took < look,
+		LastOfEpoch: c.ended && int64(len(c.buffered))-took < look,
 	}
-	samples, err := c.complete(ctx, c.ahead[:took])
+	samples, err := c.complete(ctx, c.buffered[:took])
 	if err != nil {
 		return rawWindow{}, err
 	}
@@ -119,7 +119,7 @@ func (c *cutter) open(ctx context.Context) (err error) {
 	if c.reader != nil {
 		return nil
 	}
-	c.ahead, c.head, c.mark, c.ended = nil, nil, nil, false
+	c.buffered, c.head, c.mark, c.ended = nil, nil, nil, false
 	if c.reader, err = c.src.Open(ctx, c.place.Epoch); err != nil {
 		return err
 	}
@@ -132,8 +132,8 @@ func (c *cutter) open(ctx context.Context) (err error) {
 // fill reads until n samples are there or the epoch ends, and asks for the reader's place where whole ones have been
 // read.
 func (c *cutter) fill(ctx context.Context, n, whole int64) error {
-	for int64(len(c.ahead)) < n && !c.ended {
-		if int64(len(c.ahead)) == whole && c.mark == nil {
+	for int64(len(c.buffered)) < n && !c.ended {
+		if int64(len(c.buffered)) == whole && c.mark == nil {
 			if err := c.see(); err != nil {
 				return err
 			}
@@ -149,7 +149,7 @@ func (c *cutter) fill(ctx context.Context, n, whole int64) error {
 		if err != nil {
 			return err
 		}
-		c.ahead = append(c.ahead, sample)
+		c.buffered = append(c.buffered, sample)
 	}
 	return nil
 }
@@ -244,7 +244,7 @@ func (c *cutter) advance(w *rawWindow, took int64) {
 		c.close()
 	} else {
 		p.Items, p.Windows, p.Cursor = p.Items+took, p.Windows+1, c.mark
-		c.ahead, c.mark = append([]any{}, c.ahead[took:]...), nil
+		c.buffered, c.mark = append([]any{}, c.buffered[took:]...), nil
 	}
 	w.after = *p
 }
@@ -252,7 +252,7 @@ func (c *cutter) advance(w *rawWindow, took int64) {
 // empty says that an epoch has nothing to train on.
 func (c *cutter) empty() error {
 	c.close()
-	switch n := int64(len(c.ahead)); {
+	switch n := int64(len(c.buffered)); {
 	case c.place.Items > 0:
 		return fmt.Errorf("feed: epoch %d of the iterable dataset ends after %d samples, but went on when the "+
 			"place was saved", c.place.Epoch, c.place.Items+n)

@@ -33,8 +33,8 @@ type BPE struct {
 	groups  [2][]AddedToken  // added tokens in the two rounds in which HuggingFace looks for them
 	states  sync.Pool        // *encoder
 
-	template template // around a text
-	kept     kept     // what else the file has
+	postprocess postprocess // around a text
+	kept        kept        // what else the file has
 	// whole has the tokens that a whole pre-token may be, whatever merges make of it (ignore_merges); nil: none.
 	whole map[string]int32
 }

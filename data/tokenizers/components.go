@@ -59,7 +59,7 @@ func (f *file) check() (m fileModel, err error) {
 	add(checkPreTokenizer(f.PreTokenizer)...)
 	add(checkNormalizer(f.Normalizer)...)
 	add(checkDecoder(f.Decoder)...)
-	if _, err := parseTemplate("post_processor", f.PostProcessor, math.MaxInt); err != nil {
+	if _, err := parsePostprocess("post_processor", f.PostProcessor, math.MaxInt); err != nil {
 		add(err.Error())
 	}
 	for _, a := range f.AddedTokens {

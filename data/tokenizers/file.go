@@ -227,7 +227,7 @@ func parse(data []byte) (*BPE, error) {
 		return nil, err
 	}
 	t.keep(f, m)
-	if t.template, err = parseTemplate("post_processor", f.PostProcessor, t.VocabSize()); err != nil {
+	if t.postprocess, err = parsePostprocess("post_processor", f.PostProcessor, t.VocabSize()); err != nil {
 		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
 	}
 	return t, nil
@@ -329,8 +329,8 @@ func (t *BPE) WriteTo(w io.Writer) (int64, error) {
 	f.Decoder = encodeJSON(level)
 	m := fileModel{Type: "BPE", Vocab: t.vocabJSON(), Merges: mergeList{}}
 	t.kept.restore(&f, &m)
-	if t.template.raw != nil {
-		f.PostProcessor = t.template.raw
+	if t.postprocess.raw != nil {
+		f.PostProcessor = t.postprocess.raw
 	}
 	for _, a := range t.added {
 		f.AddedTokens = append(f.AddedTokens,

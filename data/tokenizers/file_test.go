@@ -245,10 +245,10 @@ func TestTemplatesMadeToExhaustMemoryAreRefused(t *testing.T) {
 		"more than 4 Sequences in each other":                                   nested,
 		"more than 1024 tokens":                                                 sequence(template(32, 31), 2),
 	} {
-		_, err := parseTemplate("post_processor", []byte(text), 1)
+		_, err := parsePostprocess("post_processor", []byte(text), 1)
 		require.ErrorContains(t, err, want)
 	}
-	got, err := parseTemplate("post_processor", []byte(sequence(template(2, 16), 2)), 1)
+	got, err := parsePostprocess("post_processor", []byte(sequence(template(2, 16), 2)), 1)
 	require.NoError(t, err)
 	require.Len(t, got.after, 64)
 }
@@ -262,7 +262,7 @@ func FuzzParseTemplate(f *testing.F) {
 		[]byte(
 			`{"type":"Sequence","processors":[{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},` + template + `]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		got, err := parseTemplate("post_processor", raw, 7)
+		got, err := parsePostprocess("post_processor", raw, 7)
 		if err != nil {
 			return
 		}

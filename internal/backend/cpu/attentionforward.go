@@ -152,7 +152,7 @@ func (w *attentionPart[T]) add(t *task, b band, j0 int, values operand[T], more 
 	seen := w.scores[b.from-j0-lo:]
 	for i := 0; i < rows && a.p > 0; i++ {
 		row := seen[i*a.stride:][:b.to-b.from]
-		keepLine(row, row, w.draw(a, t.c, b.first+i, b.from, len(row)), rng.KeepThreshold(a.p), keepScale[T](a.p))
+		keepRow(row, row, w.draw(a, t.c, b.first+i, b.from, len(row)), rng.KeepThreshold(a.p), keepScale[T](a.p))
 	}
 	values.multiply(rows, a.dv, b.from-j0, b.to-b.from, gemm.Strided(seen, a.stride, 1), gemm.InRows(out, os), more,
 		w.ahead)

@@ -287,7 +287,7 @@ func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
 	for i := 0; i < rows && t.c.NOut == 4; i++ {
 		row := grads[i*a.stride:][:hi-lo]
 		copy(slice[T](&t.c.Out[3])[((g.b*a.heads+g.h)*a.tq+b.first+i)*a.tk+b.from:], row[b.from-j0-lo:][:b.to-b.from])
-		scaleLine(row, row, T(a.scale), false)
+		scaleRow(row, row, T(a.scale), false)
 	}
 	if lo > first-j0 || hi < last-j0 {
 		for i := range rows {
@@ -308,9 +308,9 @@ func (g *gradHeads[T]) dropped(t *task, b band, lo, hi, j0 int, probs, grads, sh
 		p, d := probs[i*a.stride:], grads[i*a.stride:]
 		bits := g.draw(a, t.c, b.first+i, b.from, b.to-b.from)
 		seenP, seenD := p[b.from-j0-lo:][:len(bits)], d[b.from-j0-lo:][:len(bits)]
-		keepLine(seenD, seenD, bits, rng.KeepThreshold(a.p), keepScale[T](a.p))
+		keepRow(seenD, seenD, bits, rng.KeepThreshold(a.p), keepScale[T](a.p))
 		scoreRows(p, d, hi-lo, a.stride, shift[i:i+1], delta[i:i+1], T(a.exponent()), scale)
-		keepLine(seenP, seenP, bits, rng.KeepThreshold(a.p), keepScale[T](a.p))
+		keepRow(seenP, seenP, bits, rng.KeepThreshold(a.p), keepScale[T](a.p))
 	}
 }
 

@@ -55,7 +55,7 @@ func scaleRows[T float](x []T, n, stride int, factor []T) {
 	}
 	for i, f := range factor {
 		row := x[i*stride:][:n]
-		scaleLine(row, row, f, false)
+		scaleRow(row, row, f, false)
 	}
 }
 

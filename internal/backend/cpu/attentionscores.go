@@ -56,7 +56,7 @@ func (w *attentionHead[T]) hide(a *attention, b band, j0 int, products []T) {
 	lo, hi := a.columnsOf(b, j0)
 	for i := 0; i < b.end-b.first && a.scaled(); i++ {
 		row := products[i*a.stride:][:hi-lo]
-		scaleLine(row, row, T(a.scale), false)
+		scaleRow(row, row, T(a.scale), false)
 		if a.bias != nil {
 			w.bend(a, b.first+i, b.from, row[b.from-j0-lo:][:b.to-b.from])
 		}
@@ -80,7 +80,7 @@ func (w *attentionHead[T]) hide(a *attention, b band, j0 int, products []T) {
 		from = min(max(from, b.from), to)
 		fill(row[:from-start], T(negInf))
 		if w.masked && from < to {
-			hideLine(row[from-start:to-start], a.maskRow(w.seen, w.b, w.h, i, from, to-from), T(negInf))
+			hideRow(row[from-start:to-start], a.maskRow(w.seen, w.b, w.h, i, from, to-from), T(negInf))
 		}
 	}
 }

@@ -163,9 +163,9 @@ func batchNormChannels[T float](t *task, l *lane, lo, hi int) {
 			from := lineOf(&g, in, x, ch, i)
 			to := roomFor(&g, out, y, ch, i)
 			if weight != nil {
-				normalizeLine(to, from, weights[:len(to)], biases[:len(to)], m, s, false)
+				normalizeRow(to, from, weights[:len(to)], biases[:len(to)], m, s, false)
 			} else {
-				normalizeLine(to, from, nil, nil, m, s, false)
+				normalizeRow(to, from, nil, nil, m, s, false)
 			}
 			putLine(&g, to, y, ch, i)
 		}
@@ -186,7 +186,7 @@ func batchNormGradChannels[T float](t *task, l *lane, lo, hi int) {
 		var sum, inner float64 // Σ dy and Σ dy·x̂
 		for i := 0; i < g.n; i += g.per {
 			from := lineOf(&g, inX, x, ch, i)
-			a, b := normSumsLine(nil, nil, from, lineOf(&g, inDY, dy, ch, i), ones[:len(from)], m, s)
+			a, b := normSumsRow(nil, nil, from, lineOf(&g, inDY, dy, ch, i), ones[:len(from)], m, s)
 			sum += a
 			inner += b
 		}
@@ -201,7 +201,7 @@ func batchNormGradChannels[T float](t *task, l *lane, lo, hi int) {
 		a, b := T(sum/g.count()), T(inner/g.count())
 		for i := 0; i < g.n; i += g.per {
 			to := roomFor(&g, out, dx, ch, i)
-			normGradLine(to, lineOf(&g, inX, x, ch, i), lineOf(&g, inDY, dy, ch, i), ones[:len(to)], m, s, a, b, f,
+			normGradRow(to, lineOf(&g, inX, x, ch, i), lineOf(&g, inDY, dy, ch, i), ones[:len(to)], m, s, a, b, f,
 				false)
 			putLine(&g, to, dx, ch, i)
 		}

@@ -17,9 +17,9 @@ func copyKernel(d *Device, c *backend.Call) {
 	f := castBlock(c.Out[0].DType, c.In[0].DType)
 	t := d.begin(c)
 	t.block = f
-	t.nest.set(&c.Out[0], &c.In[0])
+	t.loops.set(&c.Out[0], &c.In[0])
 	if !t.transpose(c) {
-		t.do(t.nest.numel(), elementGrain, elementwise)
+		t.do(t.loops.numel(), elementGrain, elementwise)
 	}
 	t.end()
 }
@@ -184,8 +184,8 @@ func fillKernel(d *Device, c *backend.Call) {
 	case dtype.Bool:
 		t.block = fillBool
 	}
-	t.nest.set(out)
-	t.do(t.nest.numel(), elementGrain, elementwise)
+	t.loops.set(out)
+	t.do(t.loops.numel(), elementGrain, elementwise)
 	t.end()
 }
 

@@ -161,7 +161,7 @@ func addPlaces[T float](g *window, sums []float64, places []T, a, b int) {
 // addRun adds x to sums.
 func addRun[T float](sums []float64, x []T) {
 	if len(x) >= shortLine {
-		addLine(sums, x)
+		addRow(sums, x)
 		return
 	}
 	for i, v := range x {

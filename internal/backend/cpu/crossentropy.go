@@ -144,8 +144,8 @@ func crossEntropySlope[T float](dx, x []T, m T, k int, ignored bool) float64 {
 		clear(dx)
 		return sum
 	}
-	sum := expSumLine(dx, x, m)
-	scaleLine(dx, dx, T(1/sum), false)
+	sum := expSumRow(dx, x, m)
+	scaleRow(dx, dx, T(1/sum), false)
 	dx[k]--
 	return sum
 }
@@ -178,11 +178,11 @@ func crossEntropyGradRows[T float](t *task, _ *lane, lo, hi int) {
 		// The target's block is written once, too: a line that was written past the caches would have to be read again.
 		from := k - k%len(block)
 		to := min(from+len(block), cols)
-		expLine(dx[:from], x[:from], lse[i], g, t.past)
-		expLine(block[:to-from], x[from:to], lse[i], g, false)
-		expLine(target[:], x[k:k+1], lse[i], 1, false)
+		expRow(dx[:from], x[:from], lse[i], g, t.past)
+		expRow(block[:to-from], x[from:to], lse[i], g, false)
+		expRow(target[:], x[k:k+1], lse[i], 1, false)
 		block[k-from] = (target[0] - 1) * g
-		scaleLine(dx[from:to], block[:to-from], 1, t.past)
-		expLine(dx[to:], x[to:], lse[i], g, t.past)
+		scaleRow(dx[from:to], block[:to-from], 1, t.past)
+		expRow(dx[to:], x[to:], lse[i], g, t.past)
 	}
 }

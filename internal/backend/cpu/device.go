@@ -2,7 +2,7 @@
 
 // Package cpu is the backend that runs kernels on the processor: Launch returns when the work is done.
 //
-// Every kernel is a row of the table in table.go, over a few loop drivers: elementwise (nest.go, elementwise.go), row
+// Every kernel is a row of the table in table.go, over a few loop drivers: elementwise (loops.go, elementwise.go), row
 // by row (rows.go), reductions (reduce.go). Half types have no kernels of their own but for products (halfproduct.go):
 // Launch widens them to float32, runs the float32 kernel and rounds once (widened.go). Work is divided by shape alone,
 // never by the number of workers, so that results do not depend on it; a launch makes no garbage.

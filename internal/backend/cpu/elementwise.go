@@ -61,17 +61,17 @@ func launchBlocks(d *Device, c *backend.Call, ins int, b *blocks, out dtype.DTyp
 	t.block = f
 	switch ins {
 	case 1:
-		t.nest.set(&c.Out[0], &c.In[0])
+		t.loops.set(&c.Out[0], &c.In[0])
 	case 2:
-		t.nest.set(&c.Out[0], &c.In[0], &c.In[1])
+		t.loops.set(&c.Out[0], &c.In[0], &c.In[1])
 	default:
-		t.nest.set(&c.Out[0], &c.In[0], &c.In[1], &c.In[2])
+		t.loops.set(&c.Out[0], &c.In[0], &c.In[1], &c.In[2])
 	}
 	grain := elementGrain
 	if t.past {
 		grain = vecmath.PastLength
 	}
-	t.do(t.nest.numel(), grain, elementwise)
+	t.do(t.loops.numel(), grain, elementwise)
 	t.end()
 }
 
@@ -92,8 +92,8 @@ func where(d *Device, c *backend.Call) {
 	default:
 		t.block = whereBlock[uint64]
 	}
-	t.nest.set(&c.Out[0], &c.In[0], &c.In[1], &c.In[2])
-	t.do(t.nest.numel(), elementGrain, elementwise)
+	t.loops.set(&c.Out[0], &c.In[0], &c.In[1], &c.In[2])
+	t.do(t.loops.numel(), elementGrain, elementwise)
 	t.end()
 }
 

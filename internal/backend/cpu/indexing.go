@@ -92,7 +92,7 @@ func embeddingGradRows[T float](t *task, l *lane, lo, hi int) {
 		default:
 			clear(sum)
 			for _, i := range places {
-				addLine(sum, row[T](&t.c.In[1], i, cols))
+				addRow(sum, row[T](&t.c.In[1], i, cols))
 			}
 			for j := range out {
 				if x := T(sum[j]); add {

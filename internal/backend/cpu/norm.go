@@ -81,10 +81,10 @@ func layerNormRows[T float](t *task, _ *lane, lo, hi int) {
 		m, s := T(mu), T(1/math.Sqrt(variance+c.Floats[0]))
 		mean[i], rstd[i] = m, s
 		if overlap && i+1 < hi {
-			mu, variance = normalizeMomentsLine(y, x, weight, bias, row[T](&c.In[0], i+1, cols), m, s, true)
+			mu, variance = normalizeMomentsRow(y, x, weight, bias, row[T](&c.In[0], i+1, cols), m, s, true)
 			continue
 		}
-		normalizeLine(y, x, weight, bias, m, s, t.past)
+		normalizeRow(y, x, weight, bias, m, s, t.past)
 	}
 }
 
@@ -134,12 +134,12 @@ func (g *layerNormGrad[T]) row(t *task, dw, db []T, i int) {
 	x, dy := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols)
 	if g.waiting && db != nil {
 		j, n := g.last, float64(cols)
-		g.sum, g.inner = normGradSumsLine(row[T](&c.Out[0], j, cols), row[T](&c.In[0], j, cols),
+		g.sum, g.inner = normGradSumsRow(row[T](&c.Out[0], j, cols), row[T](&c.In[0], j, cols),
 			row[T](&c.In[3], j, cols), g.weight, dw, db, x, dy,
 			g.mean[j], g.rstd[j], T(g.sum/n), T(g.inner/n), g.rstd[j], m, s, true)
 	} else {
 		g.end(t)
-		g.sum, g.inner = normSumsLine(dw, db, x, dy, g.weight, m, s)
+		g.sum, g.inner = normSumsRow(dw, db, x, dy, g.weight, m, s)
 	}
 	g.waiting, g.last = true, i
 	if !t.overlap {
@@ -154,7 +154,7 @@ func (g *layerNormGrad[T]) end(t *task) {
 	}
 	c, cols, i := t.c, t.n[0], g.last
 	x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols), row[T](&c.Out[0], i, cols)
-	normGradLine(dx, x, dy, g.weight, g.mean[i], g.rstd[i], T(g.sum/float64(cols)), T(g.inner/float64(cols)), g.rstd[i],
+	normGradRow(dx, x, dy, g.weight, g.mean[i], g.rstd[i], T(g.sum/float64(cols)), T(g.inner/float64(cols)), g.rstd[i],
 		t.past)
 	g.waiting = false
 }
@@ -175,7 +175,7 @@ func rmsNormRows[T float](t *task, _ *lane, lo, hi int) {
 		x, y := row[T](&c.In[0], i, cols), row[T](&c.Out[0], i, cols)
 		s := T(1 / math.Sqrt(rowSquares(x)/float64(cols)+c.Floats[0]))
 		rrms[i] = s
-		normalizeLine(y, x, weight, nil, 0, s, t.past)
+		normalizeRow(y, x, weight, nil, 0, s, t.past)
 	}
 }
 
@@ -190,8 +190,8 @@ func rmsNormGradOf[T float](t *task, l *lane) rmsNormGrad[T] {
 func (g *rmsNormGrad[T]) row(t *task, dw []T, i int) {
 	c, cols, s := t.c, t.n[0], g.rrms[i]
 	x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[2], i, cols), row[T](&c.Out[0], i, cols)
-	_, inner := normSumsLine(dw, nil, x, dy, g.weight, 0, s)
-	normGradLine(dx, x, dy, g.weight, 0, 1, 0, T(inner/float64(cols)*float64(s)), s, t.past)
+	_, inner := normSumsRow(dw, nil, x, dy, g.weight, 0, s)
+	normGradRow(dx, x, dy, g.weight, 0, 1, 0, T(inner/float64(cols)*float64(s)), s, t.past)
 }
 
 func rmsNormGradRows[T float](t *task, l *lane, lo, hi int) {
@@ -338,7 +338,7 @@ func normBlocks[T float](t *task, l *lane, lo, hi int, f func(dw, db []T, i int)
 			}
 			for k, sums := range [][]T{dw, db} {
 				if sums != nil {
-					addLine(t.normPart(k, u), sums)
+					addRow(t.normPart(k, u), sums)
 				}
 			}
 		}
@@ -349,7 +349,7 @@ func layerNormParts[T float](t *task, l *lane, lo, hi int) {
 	reserveRows[T](t, l)
 	mean, rstd := slice[T](&t.c.In[1]), slice[T](&t.c.In[2])
 	normBlocks(t, l, lo, hi, func(dw, db []T, i int) {
-		normParamLine(dw, db, row[T](&t.c.In[0], i, t.n[0]), row[T](&t.c.In[3], i, t.n[0]), mean[i], rstd[i])
+		normParamRow(dw, db, row[T](&t.c.In[0], i, t.n[0]), row[T](&t.c.In[3], i, t.n[0]), mean[i], rstd[i])
 	})
 }
 
@@ -364,7 +364,7 @@ func rmsNormParts[T float](t *task, l *lane, lo, hi int) {
 	reserveRows[T](t, l)
 	rrms := slice[T](&t.c.In[1])
 	normBlocks(t, l, lo, hi, func(dw, _ []T, i int) {
-		normParamLine(dw, nil, row[T](&t.c.In[0], i, t.n[0]), row[T](&t.c.In[2], i, t.n[0]), 0, rrms[i])
+		normParamRow(dw, nil, row[T](&t.c.In[0], i, t.n[0]), row[T](&t.c.In[2], i, t.n[0]), 0, rrms[i])
 	})
 }
 

@@ -54,7 +54,7 @@ func dropoutElements[T float](t *task, l *lane, lo, hi int) {
 		s := i / sample
 		n := min(randomBlock, hi-i, (s+1)*sample-i)
 		rng.FillUint32(bits[:n], c.Key, uint64(c.Ints[0]+s), uint64(i-s*sample))
-		keepLine(out[i:i+n], x[i:i+n], bits[:n], rng.KeepThreshold(p), scale)
+		keepRow(out[i:i+n], x[i:i+n], bits[:n], rng.KeepThreshold(p), scale)
 		i += n
 	}
 }

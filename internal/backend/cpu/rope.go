@@ -58,7 +58,7 @@ func ropeTokens[T float](t *task, _ *lane, lo, hi int) {
 		for h := range heads {
 			from, _ := head[T](x, b, h, i)
 			to, _ := head[T](out, b, h, i)
-			rotateLine(to[:pairs], to[pairs:2*pairs], from[:pairs], from[pairs:2*pairs], cos, sin, sign)
+			rotateRow(to[:pairs], to[pairs:2*pairs], from[:pairs], from[pairs:2*pairs], cos, sin, sign)
 			copy(to[2*pairs:width], from[2*pairs:width])
 		}
 	}

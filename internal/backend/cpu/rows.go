@@ -98,7 +98,7 @@ func softmaxRows[T float](t *task, l *lane, lo, hi int) {
 		if apart {
 			e = near
 		}
-		scaleLine(y, e, T(1/expSumLine(e, x, largest(x))), apart)
+		scaleRow(y, e, T(1/expSumRow(e, x, largest(x))), apart)
 	}
 }
 
@@ -107,15 +107,15 @@ func softmaxOverlapped[T float](t *task, near []T, lo, hi int) {
 	x, y := &t.c.In[0], &t.c.Out[0]
 	cols, last := t.n[0], hi-1
 	at := row[T](x, lo, cols)
-	sum := expSumLine(near, at, largest(at))
+	sum := expSumRow(near, at, largest(at))
 	at = row[T](x, min(lo+1, last), cols)
 	m := largest(at)
 	for i := lo; i < last; i++ {
 		next := row[T](x, min(i+2, last), cols)
-		sum, m = scaleExpSumLine(row[T](y, i, cols), near, at, next, T(1/sum), m, true)
+		sum, m = scaleExpSumRow(row[T](y, i, cols), near, at, next, T(1/sum), m, true)
 		at = next
 	}
-	scaleLine(row[T](y, last, cols), near, T(1/sum), true)
+	scaleRow(row[T](y, last, cols), near, T(1/sum), true)
 }
 
 func softmaxGradRows[T float](t *task, _ *lane, lo, hi int) {
@@ -125,16 +125,16 @@ func softmaxGradRows[T float](t *task, _ *lane, lo, hi int) {
 		dot := T(rowDot(y, dy))
 		for i := lo; i < hi-1; i++ {
 			nextY, nextDY := row[T](&t.c.In[0], i+1, cols), row[T](&t.c.In[1], i+1, cols)
-			dot = T(softmaxGradDotLine(row[T](&t.c.Out[0], i, cols), y, dy, nextY, nextDY, dot, true))
+			dot = T(softmaxGradDotRow(row[T](&t.c.Out[0], i, cols), y, dy, nextY, nextDY, dot, true))
 			y, dy = nextY, nextDY
 		}
-		softmaxGradLine(row[T](&t.c.Out[0], hi-1, cols), y, dy, dot, true)
+		softmaxGradRow(row[T](&t.c.Out[0], hi-1, cols), y, dy, dot, true)
 		return
 	}
 	for i := lo; i < hi; i++ {
 		y, dy := row[T](&t.c.In[0], i, cols), row[T](&t.c.In[1], i, cols)
 		dx := row[T](&t.c.Out[0], i, cols)
-		softmaxGradLine(dx, y, dy, T(rowDot(y, dy)), t.past)
+		softmaxGradRow(dx, y, dy, T(rowDot(y, dy)), t.past)
 	}
 }
 
@@ -143,7 +143,7 @@ func logSoftmaxRows[T float](t *task, _ *lane, lo, hi int) {
 	for i := lo; i < hi; i++ {
 		x, y := row[T](&t.c.In[0], i, cols), row[T](&t.c.Out[0], i, cols)
 		m := largest(x)
-		subLine(y, x, float64(m)+math.Log(expSum(x, m)), t.past)
+		subRow(y, x, float64(m)+math.Log(expSum(x, m)), t.past)
 	}
 }
 
@@ -152,6 +152,6 @@ func logSoftmaxGradRows[T float](t *task, _ *lane, lo, hi int) {
 	for i := lo; i < hi; i++ {
 		y, dy := row[T](&t.c.In[0], i, cols), row[T](&t.c.In[1], i, cols)
 		dx := row[T](&t.c.Out[0], i, cols)
-		logSoftmaxGradLine(dx, y, dy, T(sumOf(dy)), t.past)
+		logSoftmaxGradRow(dx, y, dy, T(sumOf(dy)), t.past)
 	}
 }

@@ -29,7 +29,7 @@ type task struct {
 	half      halfProduct
 	attention attention
 	conv      convolution
-	nest      nest
+	loops     loops
 	block     block
 	flat      flatBlock
 	parts     *buffer // partial results of a reduction

@@ -15,7 +15,7 @@ const transposeTile = 32
 
 // transposition returns the dim along which the input of a copy is contiguous, where the output is contiguous along the
 // last one and the input is not; ok is false where a copy by runs is as good.
-func (n *nest) transposition() (dim int, ok bool) {
+func (n *loops) transposition() (dim int, ok bool) {
 	last := n.nd - 1
 	if n.ops != 2 || n.size[0] != n.size[1] || n.stride[0][last] != n.size[0] || n.stride[1][last] <= n.size[1] ||
 		n.shape[last] < 4 {
@@ -34,7 +34,7 @@ func (n *nest) transposition() (dim int, ok bool) {
 func transposeStrips[T uint8 | uint16 | uint32 | uint64](t *task, l *lane, lo, hi int) {
 	l.reserve(transposeTile * transposeTile * int(unsafe.Sizeof(*new(T))))
 	square := carve[T](l, transposeTile*transposeTile)
-	n, dim := &t.nest, t.n[0]
+	n, dim := &t.loops, t.n[0]
 	last := n.nd - 1
 	strips := (n.shape[dim] + transposeTile - 1) / transposeTile
 	for u := lo; u < hi; u++ {
@@ -85,11 +85,11 @@ var transposeBodies = [9]body{1: transposeStrips[uint8], 2: transposeStrips[uint
 
 // transpose runs a copy that transposes; it reports false if the copy is none.
 func (t *task) transpose(c *backend.Call) bool {
-	dim, ok := t.nest.transposition()
+	dim, ok := t.loops.transposition()
 	if !ok || c.Out[0].DType != c.In[0].DType {
 		return false
 	}
-	n := &t.nest
+	n := &t.loops
 	t.n[0] = dim
 	strips := (n.shape[dim] + transposeTile - 1) / transposeTile
 	for d := range n.nd - 1 {

@@ -18,9 +18,9 @@ const elementGrain = 16384
 // block computes n elements: p[0] is the output, p[1:] the inputs, all contiguous.
 type block func(c *backend.Call, p *[4]unsafe.Pointer, n int)
 
-// nest is the loop nest over up to four operands of one shape, with as few dims as their strides allow. Operand 0 is
+// loops is the loop nest over up to four operands of one shape, with as few dims as their strides allow. Operand 0 is
 // the output.
-type nest struct {
+type loops struct {
 	nd     int
 	shape  [backend.MaxDims]int
 	ops    int
@@ -29,8 +29,8 @@ type nest struct {
 	stride [4][backend.MaxDims]int // bytes
 }
 
-// set makes the nest of the views: dims of size one go, and neighbours that every operand walks as one are merged.
-func (n *nest) set(views ...*backend.View) {
+// set makes the loops of the views: dims of size one go, and neighbours that every operand walks as one are merged.
+func (n *loops) set(views ...*backend.View) {
 	n.ops = len(views)
 	for k, v := range views {
 		n.base[k] = at(v, v.Offset)
@@ -63,7 +63,7 @@ func (n *nest) set(views ...*backend.View) {
 	}
 }
 
-func (n *nest) numel() int {
+func (n *loops) numel() int {
 	total := 1
 	for _, s := range n.shape[:n.nd] {
 		total *= s
@@ -74,7 +74,7 @@ func (n *nest) numel() int {
 // elementwise runs the task's block function over elements lo to hi of its nest, in row-major order: a run of the last
 // dim at a time.
 func elementwise(t *task, l *lane, lo, hi int) {
-	n := &t.nest
+	n := &t.loops
 	last := n.nd - 1
 	length := n.shape[last]
 	var index [backend.MaxDims]int
@@ -123,7 +123,7 @@ func elementwise(t *task, l *lane, lo, hi int) {
 // runBlocks computes one run. Operands with stride one are used where they lie; the others are gathered into scratch
 // and scattered from it, a block at a time.
 func (t *task) runBlocks(l *lane, count int) {
-	n := &t.nest
+	n := &t.loops
 	last := n.nd - 1
 	if count == 1 {
 		l.p = l.runs

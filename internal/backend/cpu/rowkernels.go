@@ -124,8 +124,8 @@ func deviations[T float](x []T, m float64) float64 {
 	return a + b
 }
 
-// expLine sets dst[i] = factor·e^(x[i]−m).
-func expLine[T float](dst, x []T, m, factor T, past bool) {
+// expRow sets dst[i] = factor·e^(x[i]−m).
+func expRow[T float](dst, x []T, m, factor T, past bool) {
 	if single[T]() {
 		vecmath.ExpScaled(cast[float32](dst), cast[float32](x), float32(m), float32(factor), past)
 		return
@@ -135,8 +135,8 @@ func expLine[T float](dst, x []T, m, factor T, past bool) {
 	}
 }
 
-// expSumLine sets dst[i] = e^(x[i]−m) and returns the sum in float64.
-func expSumLine[T float](dst, x []T, m T) float64 {
+// expSumRow sets dst[i] = e^(x[i]−m) and returns the sum in float64.
+func expSumRow[T float](dst, x []T, m T) float64 {
 	if single[T]() {
 		return vecmath.ExpSum(cast[float32](dst), cast[float32](x), float32(m))
 	}
@@ -149,16 +149,16 @@ func expSumLine[T float](dst, x []T, m T) float64 {
 	return sum
 }
 
-// scaleExpSumLine is scaleLine of a row of exponentials, expSumLine of the next row in the place of those, and largest
+// scaleExpSumRow is scaleRow of a row of exponentials, expSumRow of the next row in the place of those, and largest
 // of the one after that.
-func scaleExpSumLine[T float](dst, near, x, next []T, factor, m T, past bool) (sum float64, most T) {
+func scaleExpSumRow[T float](dst, near, x, next []T, factor, m T, past bool) (sum float64, most T) {
 	if single[T]() {
 		sum, most := vecmath.ScaleExpSum(cast[float32](dst), cast[float32](near), cast[float32](x), cast[float32](next),
 			float32(factor), float32(m), past)
 		return sum, T(most)
 	}
-	scaleLine(dst, near, factor, past)
-	return expSumLine(near, x, m), largest(next)
+	scaleRow(dst, near, factor, past)
+	return expSumRow(near, x, m), largest(next)
 }
 
 // expSum is the sum of e^(x[i]−m).
@@ -173,8 +173,8 @@ func expSum[T float](x []T, m T) float64 {
 	return sum
 }
 
-// scaleLine sets dst[i] = a·x[i].
-func scaleLine[T float](dst, x []T, a T, past bool) {
+// scaleRow sets dst[i] = a·x[i].
+func scaleRow[T float](dst, x []T, a T, past bool) {
 	if single[T]() {
 		vecmath.Scale(cast[float32](dst), cast[float32](x), float32(a), past)
 		return
@@ -184,8 +184,8 @@ func scaleLine[T float](dst, x []T, a T, past bool) {
 	}
 }
 
-// subLine sets dst[i] = x[i]−c, rounded once.
-func subLine[T float](dst, x []T, c float64, past bool) {
+// subRow sets dst[i] = x[i]−c, rounded once.
+func subRow[T float](dst, x []T, c float64, past bool) {
 	if single[T]() {
 		vecmath.SubWide(cast[float32](dst), cast[float32](x), c, past)
 		return
@@ -195,8 +195,8 @@ func subLine[T float](dst, x []T, c float64, past bool) {
 	}
 }
 
-// softmaxGradLine sets dx[i] = y[i]·(dy[i]−dot).
-func softmaxGradLine[T float](dx, y, dy []T, dot T, past bool) {
+// softmaxGradRow sets dx[i] = y[i]·(dy[i]−dot).
+func softmaxGradRow[T float](dx, y, dy []T, dot T, past bool) {
 	if single[T]() {
 		vecmath.SoftmaxGrad(cast[float32](dx), cast[float32](y), cast[float32](dy), float32(dot), past)
 		return
@@ -206,18 +206,18 @@ func softmaxGradLine[T float](dx, y, dy []T, dot T, past bool) {
 	}
 }
 
-// softmaxGradDotLine is softmaxGradLine of a row and rowDot of the next one.
-func softmaxGradDotLine[T float](dx, y, dy, nextY, nextDY []T, dot T, past bool) float64 {
+// softmaxGradDotRow is softmaxGradRow of a row and rowDot of the next one.
+func softmaxGradDotRow[T float](dx, y, dy, nextY, nextDY []T, dot T, past bool) float64 {
 	if single[T]() {
 		return vecmath.SoftmaxGradDot(cast[float32](dx), cast[float32](y), cast[float32](dy), cast[float32](nextY),
 			cast[float32](nextDY), float32(dot), past)
 	}
-	softmaxGradLine(dx, y, dy, dot, past)
+	softmaxGradRow(dx, y, dy, dot, past)
 	return rowDot(nextY, nextDY)
 }
 
-// logSoftmaxGradLine sets dx[i] = dy[i] − e^y[i]·sum.
-func logSoftmaxGradLine[T float](dx, y, dy []T, sum T, past bool) {
+// logSoftmaxGradRow sets dx[i] = dy[i] − e^y[i]·sum.
+func logSoftmaxGradRow[T float](dx, y, dy []T, sum T, past bool) {
 	if single[T]() {
 		vecmath.LogSoftmaxGrad(cast[float32](dx), cast[float32](y), cast[float32](dy), float32(sum), past)
 		return
@@ -227,8 +227,8 @@ func logSoftmaxGradLine[T float](dx, y, dy []T, sum T, past bool) {
 	}
 }
 
-// normalizeLine sets y[i] = (x[i]−m)·s·w[i] + b[i]; b, or w and b, may be nil.
-func normalizeLine[T float](y, x, w, b []T, m, s T, past bool) {
+// normalizeRow sets y[i] = (x[i]−m)·s·w[i] + b[i]; b, or w and b, may be nil.
+func normalizeRow[T float](y, x, w, b []T, m, s T, past bool) {
 	switch {
 	case single[T]():
 		vecmath.Normalize(cast[float32](y), cast[float32](x), cast[float32](w), cast[float32](b), float32(m),
@@ -248,19 +248,19 @@ func normalizeLine[T float](y, x, w, b []T, m, s T, past bool) {
 	}
 }
 
-// normalizeMomentsLine is normalizeLine of a row and meanAndVariance of the next one; w and b are not nil.
-func normalizeMomentsLine[T float](y, x, w, b, next []T, m, s T, past bool) (mean, variance float64) {
+// normalizeMomentsRow is normalizeRow of a row and meanAndVariance of the next one; w and b are not nil.
+func normalizeMomentsRow[T float](y, x, w, b, next []T, m, s T, past bool) (mean, variance float64) {
 	if single[T]() {
 		return vecmath.NormalizeMoments(cast[float32](y), cast[float32](x), cast[float32](w), cast[float32](b),
 			cast[float32](next), float32(m), float32(s), past)
 	}
-	normalizeLine(y, x, w, b, m, s, past)
+	normalizeRow(y, x, w, b, m, s, past)
 	return meanAndVariance(next)
 }
 
-// normSumsLine is, with d = dy[i]·w[i], the sums of d and of d·(x[i]−m)·s. It adds to the parameters' gradients as
-// normParamLine does, unless dw is nil.
-func normSumsLine[T float](dw, db, x, dy, w []T, m, s T) (sum, inner float64) {
+// normSumsRow is, with d = dy[i]·w[i], the sums of d and of d·(x[i]−m)·s. It adds to the parameters' gradients as
+// normParamRow does, unless dw is nil.
+func normSumsRow[T float](dw, db, x, dy, w []T, m, s T) (sum, inner float64) {
 	if single[T]() {
 		return vecmath.NormSums(cast[float32](dw), cast[float32](db), cast[float32](x), cast[float32](dy),
 			cast[float32](w), float32(m), float32(s))
@@ -271,13 +271,13 @@ func normSumsLine[T float](dw, db, x, dy, w []T, m, s T) (sum, inner float64) {
 		inner += float64(d * float64((v-m)*s))
 	}
 	if dw != nil {
-		normParamLine(dw, db, x, dy, m, s)
+		normParamRow(dw, db, x, dy, m, s)
 	}
 	return sum, inner
 }
 
-// normGradLine sets dx[i] = f·(dy[i]·w[i] − a − (x[i]−m)·s·b).
-func normGradLine[T float](dx, x, dy, w []T, m, s, a, b, f T, past bool) {
+// normGradRow sets dx[i] = f·(dy[i]·w[i] − a − (x[i]−m)·s·b).
+func normGradRow[T float](dx, x, dy, w []T, m, s, a, b, f T, past bool) {
 	if single[T]() {
 		vecmath.NormGrad(cast[float32](dx), cast[float32](x), cast[float32](dy), cast[float32](w), float32(m),
 			float32(s), float32(a), float32(b), float32(f), past)
@@ -288,8 +288,8 @@ func normGradLine[T float](dx, x, dy, w []T, m, s, a, b, f T, past bool) {
 	}
 }
 
-// normGradSumsLine is normGradLine of a row and normSumsLine of the next one; dw and db are not nil.
-func normGradSumsLine[T float](dx, x, dy, w, dw, db, nextX, nextDY []T, m, s, a, b, f, nextM, nextS T, past bool) (sum,
+// normGradSumsRow is normGradRow of a row and normSumsRow of the next one; dw and db are not nil.
+func normGradSumsRow[T float](dx, x, dy, w, dw, db, nextX, nextDY []T, m, s, a, b, f, nextM, nextS T, past bool) (sum,
 	inner float64) {
 	if single[T]() {
 		return vecmath.NormGradSums(cast[float32](dx), cast[float32](x), cast[float32](dy), cast[float32](w),
@@ -297,12 +297,12 @@ func normGradSumsLine[T float](dx, x, dy, w, dw, db, nextX, nextDY []T, m, s, a,
 			cast[float32](nextDY), float32(m), float32(s), float32(a), float32(b), float32(f), float32(nextM),
 			float32(nextS), past)
 	}
-	normGradLine(dx, x, dy, w, m, s, a, b, f, past)
-	return normSumsLine(dw, db, nextX, nextDY, w, nextM, nextS)
+	normGradRow(dx, x, dy, w, m, s, a, b, f, past)
+	return normSumsRow(dw, db, nextX, nextDY, w, nextM, nextS)
 }
 
-// normParamLine adds dy[i]·(x[i]−m)·s to dw[i], and dy[i] to db[i] unless db is nil.
-func normParamLine[T float](dw, db, x, dy []T, m, s T) {
+// normParamRow adds dy[i]·(x[i]−m)·s to dw[i], and dy[i] to db[i] unless db is nil.
+func normParamRow[T float](dw, db, x, dy []T, m, s T) {
 	if single[T]() {
 		vecmath.NormParamGrad(cast[float32](dw), cast[float32](db), cast[float32](x), cast[float32](dy), float32(m),
 			float32(s))
@@ -316,8 +316,8 @@ func normParamLine[T float](dw, db, x, dy []T, m, s T) {
 	}
 }
 
-// addLine adds x[i] to sums[i].
-func addLine[T float](sums []float64, x []T) {
+// addRow adds x[i] to sums[i].
+func addRow[T float](sums []float64, x []T) {
 	if single[T]() {
 		vecmath.AddWide(sums, cast[float32](x))
 		return
@@ -327,8 +327,8 @@ func addLine[T float](sums []float64, x []T) {
 	}
 }
 
-// keepLine sets dst[i] = scale·x[i] where the random bits keep element i (see rng.KeepThreshold), else 0.
-func keepLine[T float](dst, x []T, bits []uint32, threshold uint32, scale T) {
+// keepRow sets dst[i] = scale·x[i] where the random bits keep element i (see rng.KeepThreshold), else 0.
+func keepRow[T float](dst, x []T, bits []uint32, threshold uint32, scale T) {
 	if single[T]() {
 		vecmath.Keep(cast[float32](dst), cast[float32](x), bits, threshold, float32(scale))
 		return
@@ -342,8 +342,8 @@ func keepLine[T float](dst, x []T, bits []uint32, threshold uint32, scale T) {
 	}
 }
 
-// hideLine sets dst[i] to the value where mask[i] is 0.
-func hideLine[T float](dst []T, mask []uint8, value T) {
+// hideRow sets dst[i] to the value where mask[i] is 0.
+func hideRow[T float](dst []T, mask []uint8, value T) {
 	if single[T]() {
 		vecmath.Hide(cast[float32](dst), mask, float32(value))
 		return
@@ -355,8 +355,8 @@ func hideLine[T float](dst []T, mask []uint8, value T) {
 	}
 }
 
-// rotateLine sets a[i] = x[i]·cos[i] − y[i]·sin[i]·sign and b[i] = y[i]·cos[i] + x[i]·sin[i]·sign.
-func rotateLine[T float](a, b, x, y, cos, sin []T, sign T) {
+// rotateRow sets a[i] = x[i]·cos[i] − y[i]·sin[i]·sign and b[i] = y[i]·cos[i] + x[i]·sin[i]·sign.
+func rotateRow[T float](a, b, x, y, cos, sin []T, sign T) {
 	if single[T]() {
 		vecmath.Rotate(cast[float32](a), cast[float32](b), cast[float32](x), cast[float32](y), cast[float32](cos),
 			cast[float32](sin), float32(sign))

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// template is what a post-processor puts around a text.
-type template struct {
+// postprocess is what a post-processor puts around a text.
+type postprocess struct {
 	before, after []int32
 	raw           json.RawMessage // as it was read; nil for ByteLevel, which adds nothing
 }
@@ -50,19 +50,19 @@ const (
 
 var errTemplate = fmt.Errorf("the template puts more than %d tokens around a text", maxTemplate)
 
-// parseTemplate reads a post-processor: ByteLevel (which moves offsets only), TemplateProcessing, or a Sequence
+// parsePostprocess reads a post-processor: ByteLevel (which moves offsets only), TemplateProcessing, or a Sequence
 // of such.
-func parseTemplate(name string, raw json.RawMessage, vocab int) (template, error) {
+func parsePostprocess(name string, raw json.RawMessage, vocab int) (postprocess, error) {
 	return parseProcessor(name, raw, vocab, 0)
 }
 
-func parseProcessor(name string, raw json.RawMessage, vocab, depth int) (template, error) {
-	t := template{}
+func parseProcessor(name string, raw json.RawMessage, vocab, depth int) (postprocess, error) {
+	t := postprocess{}
 	if depth > maxSequences {
 		return t, fmt.Errorf("post_processor has more than %d Sequences in each other", maxSequences)
 	}
 	if isNull(raw) {
-		return template{raw: json.RawMessage("null")}, nil
+		return postprocess{raw: json.RawMessage("null")}, nil
 	}
 	var kind struct {
 		Type       string            `json:"type"`
@@ -152,11 +152,11 @@ func (t *BPE) EncodeWithSpecial(text string) []int32 { return t.AddSpecialTokens
 // AddSpecialTokens puts the tokens of the post-processor around the ids of a text. To cut texts as transformers does,
 // cut the ids to NumSpecialTokens less than the length first.
 func (t *BPE) AddSpecialTokens(ids []int32) []int32 {
-	return slices.Concat(t.template.before, ids, t.template.after)
+	return slices.Concat(t.postprocess.before, ids, t.postprocess.after)
 }
 
 // NumSpecialTokens is how many tokens AddSpecialTokens adds, transformers' num_special_tokens_to_add.
-func (t *BPE) NumSpecialTokens() int { return len(t.template.before) + len(t.template.after) }
+func (t *BPE) NumSpecialTokens() int { return len(t.postprocess.before) + len(t.postprocess.after) }
 
 // BeginWith makes EncodeWithSpecial, and whoever reads the saved tokenizer.json, put an added token before
 // each text. It replaces what the post-processor put around texts before.
@@ -168,7 +168,7 @@ func (t *BPE) BeginWith(token string) error {
 	piece := func(kind, id string, typeID int) map[string]any {
 		return map[string]any{kind: map[string]any{"id": id, "type_id": typeID}}
 	}
-	t.template = template{before: []int32{id}, raw: encodeJSON(map[string]any{
+	t.postprocess = postprocess{before: []int32{id}, raw: encodeJSON(map[string]any{
 		"type": "Sequence",
 		"processors": []any{
 			fileByteLevel{Type: "ByteLevel", TrimOffsets: true, UseRegex: true},
