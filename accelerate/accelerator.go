@@ -315,24 +315,24 @@ func (a *Accelerator) EvalCtx() *nn.Ctx {
 // Scaler is the loss scaling of fp16, nil without it.
 func (a *Accelerator) Scaler() *precision.Scaler { return a.scaler }
 
-// Backward runs one leaf's backward pass: lossSum is the sum of the leaf's loss terms,
-// count the number of terms (or the sum of their weights) in the whole window over all ranks, leaf the number of the
-// leaf in the window, and last tells whether it is this rank's last leaf there. Gradients
+// Backward runs the backward pass of one micro-batch: lossSum is the sum of its loss terms,
+// count the number of terms (or the sum of their weights) in the whole window over all ranks, microBatch its number
+// in the window, and last tells whether it is this rank's last there. Gradients
 // of the leaves are added in the tree of docs/numerics.md. During the pass of the last
-// leaf they are sent as soon as they are complete, unless NoSync forbids it.
-func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64, leaf int, last bool) {
+// micro-batch they are sent as soon as they are complete, unless NoSync forbids it.
+func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64, microBatch int, last bool) {
 	if a.sealed {
 		panic(&tensor.Error{Op: "accelerate.Backward", Msg: fmt.Sprintf(
-			"leaf %d comes after the rank's last of the window: want last in one backward pass alone, and Reduce "+
-				"behind it", leaf)})
+			"micro-batch %d comes after the rank's last of the window: want last in one backward pass alone, and "+
+				"Reduce behind it", microBatch)})
 	}
 	last = last && a.noSync == 0
-	a.sends = a.strategy.Begin(leaf, last)
+	a.sends = a.strategy.Begin(microBatch, last)
 	if a.stats != nil {
-		a.stats.Own(leaf)
+		a.stats.Own(microBatch)
 	}
 	defer func() { a.sealed = last }()
-	defer a.trace.backward(a.Rank(), leaf, time.Now())
+	defer a.trace.backward(a.Rank(), microBatch, time.Now())
 	seed := tensor.Full(c.Ctx, lossSum.DType(), a.scaler.Factor()/divisor(count), lossSum.Shape()...)
 	var opts []tensor.BackwardOption
 	if last {
@@ -355,7 +355,7 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64,
 }
 
 // Reduce ends a window. Afterwards the gradients of the parameters are the sums over all
-// its leaves on every rank, and every rank has the batch statistics of all leaves.
+// its micro-batches on every rank, and every rank has the batch statistics of all.
 func (a *Accelerator) Reduce(ctx context.Context) error {
 	if a.noSync > 0 {
 		return errors.New("accelerate: Reduce inside NoSync: want it after NoSync, where the gradients are exchanged")
@@ -406,7 +406,7 @@ func (a *Accelerator) ClipGradNorm(ctx context.Context, maxNorm float64) (norm f
 	return norm, nil
 }
 
-// Step updates the parameters, and updates running statistics (batch norm's) with each leaf
+// Step updates the parameters, and updates running statistics (batch norm's) with each micro-batch
 // of the window, in order. If Step is not called, both stay as they were; so do they under fp16
 // if the gradients overflowed, which changes the scale instead, and after a window without loss terms, which would move
 // parameters by momentum and weight decay alone. It is collective; it returns an error if a rank is lost.
@@ -446,7 +446,7 @@ type emptiness struct{ all, own bool }
 // GradientSets is the largest number of gradients of a parameter that exist at the same time: that of the current
 // micro-batch and the sums of earlier ones that wait in the tree.
 func (a *Accelerator) GradientSets() int {
-	groups := accumulation.Groups(int(a.layout.Leaves()), a.plan.exchange.deterministicRanks)
+	groups := accumulation.Groups(int(a.layout.MicroBatches()), a.plan.exchange.deterministicRanks)
 	return bits.Len(uint(max(1, groups/a.Data().Size())))
 }
 

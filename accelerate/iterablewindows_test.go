@@ -110,7 +110,7 @@ func take(t *testing.T, w *feed.Windows, windows int) (out []seen) {
 		require.Equal(t, len(next.Own), len(next.Batches))
 		for i, b := range next.Batches {
 			require.Equal(t, next.Own[i].Position, b.Position)
-			require.Equal(t, next.Own[i].Leaf, b.Leaf)
+			require.Equal(t, next.Own[i].Number, b.MicroBatch)
 			require.Equal(t, next.Own[i].Indices, b.Indices)
 		}
 		out = append(out, seen{next.Window, samplesOf(next), []feed.Place{place}})
@@ -198,7 +198,7 @@ func TestIterableWindowsAreAccelerates(t *testing.T) {
 					next := take(t, w, 1)[0]
 					var own [][]int64
 					for i, m := range next.Own {
-						require.Equal(t, rank*steps+i, m.Leaf)
+						require.Equal(t, rank*steps+i, m.Number)
 						for k, index := range m.Indices {
 							require.EqualValues(t, index, next.Values[i][k])
 						}
@@ -311,7 +311,7 @@ func TestIterableBatches(t *testing.T) {
 						require.EqualValues(t, acc.Rank(), m.Position/2%int64(ranks))
 						values[m.Position/2] = s.Values[i]
 					}
-					batches, last = batches+s.Leaves, s.LastOfEpoch
+					batches, last = batches+s.MicroBatches, s.LastOfEpoch
 				}
 				require.Equal(t, 6, batches)
 				w.Close()
@@ -383,7 +383,7 @@ func TestIterableWindowsRefusePlaces(t *testing.T) {
 		spoil(&bad)
 		require.ErrorContains(t, w.Restore(feed.Place{Iterable: &bad}), want)
 	}
-	require.ErrorContains(t, w.Restore(feed.Place{Sized: &samplers.State{}}), "with a dataset that has a length")
+	require.ErrorContains(t, w.Restore(feed.Place{Sized: &samplers.Place{}}), "with a dataset that has a length")
 	good.Items, good.Position = 24, 24
 	require.NoError(t, w.Restore(feed.Place{Iterable: &good}))
 	_, err := w.Next()

@@ -57,7 +57,7 @@ func (s *PendingStep) canWait() bool {
 		return false
 	}
 	for i := range s.batches {
-		if leaf := s.layout.Leaf(i); s.batches[i].Leaf < 0 || s.shared.all[2*leaf+1] <= 0 {
+		if microBatch := s.layout.MicroBatch(i); s.batches[i].MicroBatch < 0 || s.shared.all[2*microBatch+1] <= 0 {
 			return false
 		}
 	}
@@ -67,12 +67,12 @@ func (s *PendingStep) canWait() bool {
 // takeLosses enters the losses of this rank's micro-batches.
 func (s *PendingStep) takeLosses(sums []float64) error {
 	for i, sum := range sums {
-		if s.batches[i].Leaf < 0 {
+		if s.batches[i].MicroBatch < 0 {
 			continue
 		}
-		leaf := s.layout.Leaf(i)
-		if err := s.shared.setSum(leaf, sum); err != nil {
-			return &MicroBatchError{Rank: s.a.Rank(), Leaf: leaf, Err: err}
+		microBatch := s.layout.MicroBatch(i)
+		if err := s.shared.setSum(microBatch, sum); err != nil {
+			return &MicroBatchError{Rank: s.a.Rank(), MicroBatch: microBatch, Err: err}
 		}
 	}
 	return nil

@@ -66,7 +66,7 @@ func (m *odd) train(t *testing.T, acc *accelerate.Accelerator) (map[string]strin
 	for step := range 3 {
 		var batches []*data.Batch
 		for i := range layout.AccumulationSteps {
-			batches = append(batches, batch(acc.Ctx(), 8*step+layout.Leaf(i), false))
+			batches = append(batches, batch(acc.Ctx(), 8*step+layout.MicroBatch(i), false))
 		}
 		if _, err := acc.Accumulate(ctx, batches, m.loss); err != nil {
 			return nil, err

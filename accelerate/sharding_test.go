@@ -408,7 +408,7 @@ func TestNoSyncOfShardedModels(t *testing.T) {
 				return err
 			}
 			for i := range 4 {
-				leaf := layout.Leaf(i)
+				leaf := layout.MicroBatch(i)
 				pass := func() error {
 					acc.TrainCtx(0).Scope(func(c *nn.Ctx) []*tensor.Tensor {
 						acc.Backward(c, m.loss(c, batch(c.Ctx, leaf, true)), 8, leaf, i == 3)

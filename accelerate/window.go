@@ -102,7 +102,7 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 		return nil, err
 	}
 	c := a.ctx.NoGrad()
-	s := &PendingStep{a: a, shared: newWindowFigures(int(layout.Leaves()), o.Figures), figures: o.Figures,
+	s := &PendingStep{a: a, shared: newWindowFigures(int(layout.MicroBatches()), o.Figures), figures: o.Figures,
 		batches: batches, layout: layout, dataErr: o.DataErr,
 		block: tensor.Zeros(c, tensor.Float64, tensor.ClipLen+len(batches))}
 	done := false
@@ -115,9 +115,9 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 		return nil, err
 	}
 	for i, b := range batches {
-		leaf := layout.Leaf(i)
-		if b.Leaf < 0 {
-			leaf = -1
+		microBatch := layout.MicroBatch(i)
+		if b.MicroBatch < 0 {
+			microBatch = -1
 		}
 		if i > 0 && o.Between != nil {
 			if err := o.Between(); err != nil {
@@ -125,12 +125,12 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 			}
 		}
 		last, at := i == len(batches)-1, tensor.ClipLen+i
-		count, err := o.microBatch(a, b, tensor.Slice(c, s.block, 0, at, at+1), s.expected, leaf, last)
+		count, err := o.microBatch(a, b, tensor.Slice(c, s.block, 0, at, at+1), s.expected, microBatch, last)
 		if err != nil {
-			return nil, &MicroBatchError{Rank: a.Rank(), Leaf: leaf, Err: err}
+			return nil, &MicroBatchError{Rank: a.Rank(), MicroBatch: microBatch, Err: err}
 		}
-		if leaf >= 0 {
-			s.shared.setCount(leaf, count)
+		if microBatch >= 0 {
+			s.shared.setCount(microBatch, count)
 		}
 	}
 	if err := a.Reduce(ctx); err != nil {
@@ -146,19 +146,19 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 	return s, nil
 }
 
-// expect adds up the terms that the collators counted, leaf by leaf, so that the bits of fractions do not depend on the
-// ranks. With them the ranks learn whether one of them has no data. Ranks that step on their own learn it with the
-// losses, before they step.
+// expect adds up the terms that the collators counted, micro-batch by micro-batch, so that the bits of fractions do not
+// depend on the ranks. With them the ranks learn whether one of them has no data. Ranks that step on their own learn it
+// with the losses, before they step.
 func (s *PendingStep) expect(ctx context.Context) error {
-	leaves := s.shared.leaves
-	counts := make([]float64, leaves+1)
+	microBatches := s.shared.microBatches
+	counts := make([]float64, microBatches+1)
 	if s.dataErr != nil {
-		counts[leaves] = 1
+		counts[microBatches] = 1
 		s.shared.setUnread()
 	}
 	for i, b := range s.batches {
-		if b.Leaf >= 0 {
-			counts[s.layout.Leaf(i)] = b.Count
+		if b.MicroBatch >= 0 {
+			counts[s.layout.MicroBatch(i)] = b.Count
 		}
 	}
 	averages := s.a.strategy.Averages()
@@ -166,11 +166,11 @@ func (s *PendingStep) expect(ctx context.Context) error {
 		if err := s.a.Loss().SumFloats(ctx, counts, "loss terms"); err != nil {
 			return err
 		}
-		if counts[leaves] > 0 {
+		if counts[microBatches] > 0 {
 			return s.a.ShareDataError(ctx, s.dataErr)
 		}
 	}
-	for _, n := range counts[:leaves] {
+	for _, n := range counts[:microBatches] {
 		s.expected += n
 	}
 	return nil
@@ -202,14 +202,14 @@ func (o WindowOptions) padBatches(ctx context.Context, a *Accelerator, batches [
 				"one to repeat, since a sharded model computes on all ranks at once", a.Rank(), most[0])
 		}
 		again := *batches[len(batches)-1]
-		again.Leaf = -1
+		again.MicroBatch = -1
 		batches = append(slices.Clip(batches), &again)
 	}
 	return batches, nil
 }
 
-// microBatch runs the forward and backward pass of a leaf. Its loss stays on the device, in slot.
-func (o WindowOptions) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Tensor, expected float64, leaf int,
+// microBatch runs the forward and backward pass of a micro-batch. Its loss stays on the device, in slot.
+func (o WindowOptions) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Tensor, expected float64, microBatch int,
 	last bool) (count float64, err error) {
 	fault := tensor.Recover(func() { // the caller's loss may panic with whatever it likes
 		_, err = a.TrainCtx(b.Position).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
@@ -220,7 +220,7 @@ func (o WindowOptions) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Te
 			count = n
 			host := c.Ctx.NoGrad()
 			tensor.CopyInto(host, tensor.Reshape(host, slot, sum.Shape()...), sum)
-			a.Backward(c, sum, expected, leaf, last)
+			a.Backward(c, sum, expected, microBatch, last)
 			return nil, nil
 		})
 	})
@@ -232,52 +232,52 @@ func (o WindowOptions) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Te
 
 // MicroBatchError is the failure of one micro-batch of a window.
 type MicroBatchError struct {
-	Rank, Leaf int // the leaf is counted over all ranks
-	Err        error
+	Rank, MicroBatch int // the micro-batch is counted over all ranks
+	Err              error
 }
 
 func (e *MicroBatchError) Error() string {
-	return fmt.Sprintf("accelerate: rank %d, micro-batch %d: %v", e.Rank, e.Leaf, e.Err)
+	return fmt.Sprintf("accelerate: rank %d, micro-batch %d: %v", e.Rank, e.MicroBatch, e.Err)
 }
 
 // Unwrap gives Err.
 func (e *MicroBatchError) Unwrap() error { return e.Err }
 
-// windowFigures is what the ranks tell each other about a window: for each leaf its loss sum and count, behind them how
-// many ranks could not read their data, and then the caller's figures. A rank fills in its own leaves and leaves zeros
-// elsewhere.
+// windowFigures is what the ranks tell each other about a window: for each micro-batch its loss sum and count, behind
+// them how many ranks could not read their data, and then the caller's figures. A rank fills in its own micro-batches
+// and leaves zeros elsewhere.
 type windowFigures struct {
-	all    []float64
-	leaves int
+	all          []float64
+	microBatches int
 }
 
-func newWindowFigures(leaves int, figures []float64) windowFigures {
-	all := make([]float64, 2*leaves+1, 2*leaves+1+len(figures))
-	return windowFigures{append(all, figures...), leaves}
+func newWindowFigures(microBatches int, figures []float64) windowFigures {
+	all := make([]float64, 2*microBatches+1, 2*microBatches+1+len(figures))
+	return windowFigures{append(all, figures...), microBatches}
 }
 
-func (f windowFigures) setCount(leaf int, count float64) { f.all[2*leaf+1] = count }
+func (f windowFigures) setCount(microBatch int, count float64) { f.all[2*microBatch+1] = count }
 
 // setSum refuses a loss without terms: its mean would be infinite, and its gradient is wrong by any factor.
-func (f windowFigures) setSum(leaf int, sum float64) error {
-	if f.all[2*leaf] = sum; f.all[2*leaf+1] == 0 && sum != 0 {
+func (f windowFigures) setSum(microBatch int, sum float64) error {
+	if f.all[2*microBatch] = sum; f.all[2*microBatch+1] == 0 && sum != 0 {
 		return fmt.Errorf("the loss sum is %g over 0 terms: want a collator that sets Batch.Count, or a loss "+
 			"function that returns a count", sum)
 	}
 	return nil
 }
 
-func (f windowFigures) setUnread() { f.all[2*f.leaves] = 1 }
+func (f windowFigures) setUnread() { f.all[2*f.microBatches] = 1 }
 
-func (f windowFigures) unread() bool { return f.all[2*f.leaves] > 0 }
+func (f windowFigures) unread() bool { return f.all[2*f.microBatches] > 0 }
 
-func (f windowFigures) figures() []float64 { return f.all[2*f.leaves+1:] }
+func (f windowFigures) figures() []float64 { return f.all[2*f.microBatches+1:] }
 
-// total adds the leaves in order, so that its bits do not depend on the ranks.
+// total adds the micro-batches in order, so that its bits do not depend on the ranks.
 func (f windowFigures) total() (w WindowLoss) {
-	for leaf := range f.leaves {
-		w.Sum += f.all[2*leaf]
-		w.Count += f.all[2*leaf+1]
+	for microBatch := range f.microBatches {
+		w.Sum += f.all[2*microBatch]
+		w.Count += f.all[2*microBatch+1]
 	}
 	return w
 }

@@ -149,7 +149,7 @@ func TestOneLastBackward(t *testing.T) {
 	}
 	require.NoError(t, pass(0, false))
 	require.NoError(t, pass(1, true))
-	require.EqualError(t, pass(2, true), "accelerate.Backward: leaf 2 comes after the rank's last of the "+
+	require.EqualError(t, pass(2, true), "accelerate.Backward: micro-batch 2 comes after the rank's last of the "+
 		"window: want last in one backward pass alone, and Reduce behind it")
 	require.NoError(t, acc.Reduce(t.Context()))
 	acc.ZeroGrad()

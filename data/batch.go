@@ -53,9 +53,9 @@ type Batch struct {
 	Position int64
 	// Indices are the samples' indices in the dataset.
 	Indices []int64
-	// Leaf is the number of the batch in its optimizer step, over all ranks; −1 if it repeats another rank's batch and
-	// counts nowhere.
-	Leaf int
+	// MicroBatch is the number of the batch in its optimizer step, over all ranks; −1 if it repeats another rank's
+	// batch and counts nowhere.
+	MicroBatch int
 	// Last says that the loader has no batch after this one.
 	Last bool
 }

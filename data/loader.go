@@ -233,7 +233,7 @@ func (l *Loader) load(c *tensor.Ctx, p *pending) (b *Batch, err error) {
 	if err != nil {
 		return nil, err
 	}
-	b.Position, b.Leaf, b.Last = p.micro.Position, p.micro.Leaf, p.last
+	b.Position, b.MicroBatch, b.Last = p.micro.Position, p.micro.Number, p.last
 	return b, nil
 }
 

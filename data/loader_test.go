@@ -92,7 +92,7 @@ func TestLoaderFollowsStream(t *testing.T) {
 		for _, m := range w.Own {
 			b, err := l.Next()
 			require.NoError(t, err)
-			require.Equal(t, m, samplers.MicroBatch{Leaf: b.Leaf, Position: b.Position, Indices: b.Indices})
+			require.Equal(t, m, samplers.MicroBatch{Number: b.MicroBatch, Position: b.Position, Indices: b.Indices})
 			b.Free()
 		}
 	}

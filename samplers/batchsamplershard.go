@@ -72,7 +72,7 @@ func (s *BatchSamplerShard) Len() int64 {
 func (s *BatchSamplerShard) At(epoch, j int64) []int64 { return s.MicroBatch(epoch, j).Indices }
 
 // MicroBatch gives this rank's batch j, 0 ≤ j < Len(), of an epoch with its position in the training stream. Repeated
-// samples run on past the epoch's end. Leaf is 0: these rules know of no windows.
+// samples run on past the epoch's end. Number is 0: these rules know of no windows.
 func (s *BatchSamplerShard) MicroBatch(epoch, j int64) MicroBatch {
 	if epoch < 0 || j < 0 || j >= s.Len() {
 		panic(fmt.Sprintf("samplers: batch %d of epoch %d: want a batch in [0, %d) and an epoch of 0 or more", j, epoch,

@@ -124,7 +124,7 @@ func TestDistributedStreamIsTorchs(t *testing.T) {
 					for _, w := range windows[len(windows)-1] {
 						require.EqualValues(t, e, w.Epoch)
 						for k, m := range w.Own {
-							require.Equal(t, rank*steps+k, m.Leaf)
+							require.Equal(t, rank*steps+k, m.Number)
 							got = append(got, m.Indices)
 						}
 					}
@@ -134,7 +134,7 @@ func TestDistributedStreamIsTorchs(t *testing.T) {
 				if len(epochs[0]) > steps {
 					first, _ := s.Next()
 					require.Equal(t, first.Position+first.Samples, s.Position())
-					place := s.State()
+					place := s.Place()
 					want := epoch(t, s)
 					require.NoError(t, s.Restore(place))
 					require.Equal(t, want, epoch(t, s))

@@ -18,10 +18,10 @@
 // Positions are what checkpoints store and what random numbers (dropout) depend on; neither knows of ranks.
 //
 // An optimizer step consumes a window: M = accumulation steps × world size consecutive micro-batches of one epoch,
-// numbered 0 … M−1 as the window's leaves. Rank r owns leaves [r·M/N, (r+1)·M/N) with N the world size, so that the
-// same M on another number of ranks gives the same leaves to the same window. Windows do not cross epochs: an epoch has
-// max(⌈L/M⌉, 1) steps, and its last window may have fewer leaves, of which rank r owns those of its range that exist:
-// possibly none. Nothing is repeated to fill up.
+// numbered 0 … M−1 as the window's micro-batches. Rank r owns micro-batches [r·M/N, (r+1)·M/N) with N the world size,
+// so that the same M on another number of ranks gives the same micro-batches to the same window. Windows do not cross
+// epochs: an epoch has max(⌈L/M⌉, 1) steps, and its last window may have fewer micro-batches, of which rank r owns
+// those of its range that exist: possibly none. Nothing is repeated to fill up.
 //
 // # The sharding rules of HuggingFace and torch
 //
@@ -46,7 +46,7 @@
 // again. Evaluation and prediction in Lockstep use none of these rules, see every sample exactly once, in the order of
 // the dataset, and never leave one out; not with drop-last either, nor with length grouping.
 //
-// Places in a stream are in global terms (State, IterableState), so that another number of ranks can go on: nothing of
+// Places in a stream are in global terms (Place, IterableState), so that another number of ranks can go on: nothing of
 // the rest of the epoch is lost (but what drop-last leaves out), and nothing seen twice but to complete its last round.
 //
 // # What it is not

@@ -115,8 +115,8 @@ func TestLengthGroupedFingerprint(t *testing.T) {
 	to, err := samplers.NewStream(b, layout)
 	require.NoError(t, err)
 	from.Next()
-	require.NoError(t, from.Restore(from.State()))
-	require.ErrorContains(t, to.Restore(from.State()), "lengths or group size differ")
+	require.NoError(t, from.Restore(from.Place()))
+	require.ErrorContains(t, to.Restore(from.Place()), "lengths or group size differ")
 }
 
 func TestLengthGroupedIsSafeForConcurrentUse(t *testing.T) {

@@ -156,7 +156,7 @@ func (r *rounds) rest(of share, base int64) share {
 // fill completes the stream's next window: this rank's batches, and how many samples all ranks have.
 func (r *rounds) fill(s *Stream, w *Window) {
 	mine, gas := r.rest(r.own, s.base), int64(s.layout.AccumulationSteps)
-	if n := mine.samples(s.window*gas, int64(w.Leaves)/r.world); n > 0 {
+	if n := mine.samples(s.window*gas, int64(w.MicroBatches)/r.world); n > 0 {
 		w.Samples = n
 	}
 	for k := range gas {
@@ -164,11 +164,11 @@ func (r *rounds) fill(s *Stream, w *Window) {
 		switch lead := r.rest(r.lead, s.base); {
 		case j < mine.Len():
 			m := mine.MicroBatch(s.epoch, j)
-			m.Leaf = s.layout.Leaf(int(k))
+			m.Number = s.layout.MicroBatch(int(k))
 			w.Own = append(w.Own, m)
 		case s.layout.Interleaved && j < lead.Len():
 			m := lead.MicroBatch(s.epoch, j)
-			m.Leaf = -1
+			m.Number = -1
 			w.Own = append(w.Own, m)
 		}
 	}

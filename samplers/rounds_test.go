@@ -81,7 +81,7 @@ func TestShardedStreamIsAccelerates(t *testing.T) {
 				for i, w := range windows[rank] {
 					require.EqualValues(t, int64(i)+r.Skip, w.Number)
 					for k, m := range w.Own {
-						require.Equal(t, rank*steps+k, m.Leaf)
+						require.Equal(t, rank*steps+k, m.Number)
 						require.NotEmpty(t, m.Indices)
 						got = append(got, m.Indices)
 					}
@@ -131,16 +131,16 @@ func TestShardedStreamResumes(t *testing.T) {
 				continue
 			}
 			var windows []samplers.Window
-			var places []samplers.State
+			var places []samplers.Place
 			for range 12 {
-				places = append(places, whole.State())
+				places = append(places, whole.Place())
 				w, _ := whole.Next()
 				windows = append(windows, w)
 			}
 			for i, place := range places {
 				again := r.stream(t, rank, 2)
 				require.NoError(t, again.Restore(place))
-				require.Equal(t, place, again.State())
+				require.Equal(t, place, again.Place())
 				for _, want := range windows[i:] {
 					w, ok := again.Next()
 					require.True(t, ok)
@@ -157,15 +157,15 @@ func TestShardedStreamResumes(t *testing.T) {
 	s.Next()
 	r.Ranks = 2
 	other := r.stream(t, 1, 4)
-	require.NoError(t, other.Restore(s.State()))
+	require.NoError(t, other.Restore(s.Place()))
 	w, _ := other.Next()
 	require.Equal(t, lists{{32, 33, 34, 35}, {36, 0, 1, 2}},
-		[][]int64{mustOwn(t, r, 0, s.State())[0], w.Own[0].Indices})
+		[][]int64{mustOwn(t, r, 0, s.Place())[0], w.Own[0].Indices})
 	require.ErrorContains(t, other.SeekSample(6),
 		"position 6 lies 6 samples into its epoch, where no batch of 4 begins")
 }
 
-func mustOwn(t *testing.T, r sharding, rank int, place samplers.State) (out [][]int64) {
+func mustOwn(t *testing.T, r sharding, rank int, place samplers.Place) (out [][]int64) {
 	s := r.stream(t, rank, 4)
 	require.NoError(t, s.Restore(place))
 	w, _ := s.Next()

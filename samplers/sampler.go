@@ -18,7 +18,7 @@ type Sampler interface {
 	At(epoch, i int64) int64
 }
 
-// Seeder is a Sampler whose order depends on a seed. The seed becomes part of a stream's State.
+// Seeder is a Sampler whose order depends on a seed. The seed becomes part of a stream's Place.
 type Seeder interface {
 	Seed() uint64
 }

@@ -5,15 +5,15 @@ package samplers
 import "fmt"
 
 // Fingerprinter is a Sampler whose order depends on more than seed and number of samples (say, on their lengths). The
-// fingerprint of the rest becomes part of a State, so that a place in one order is not taken for the same place in
+// fingerprint of the rest becomes part of a Place, so that a place in one order is not taken for the same place in
 // another.
 type Fingerprinter interface {
 	Fingerprint() uint64
 }
 
-// State is a place in the training stream in global terms, for a checkpoint: it says nothing of ranks, batch sizes or
-// accumulation. A Stream gives and takes it.
-type State struct {
+// Place is a position in the training stream in global terms, for a checkpoint: it says nothing of ranks, batch sizes
+// or accumulation. A Stream gives and takes it.
+type Place struct {
 	Seed     uint64 `json:"seed"`                        // of the sampler; 0 if it has none
 	Epoch    int64  `json:"epoch"`                       // the epoch of Position
 	Position int64  `json:"position"`                    // samples of the training stream that are done with
@@ -22,7 +22,7 @@ type State struct {
 }
 
 // check tells why st, a saved place, is not one of the order that have is a place of.
-func (st State) check(have State) error {
+func (st Place) check(have Place) error {
 	switch {
 	case st.Seed != have.Seed:
 		return fmt.Errorf("samplers: the state was saved under seed %d, the sampler has seed %d", st.Seed, have.Seed)
@@ -43,8 +43,8 @@ func (st State) check(have State) error {
 
 // stateAt gives the place after done samples of an epoch of n samples; the end of an epoch is the beginning of the
 // next.
-func stateAt(order any, epoch, done, n int64) State {
-	st := State{Seed: seedOf(order), Epoch: epoch, Position: epoch*n + done, Samples: n, Order: fingerprintOf(order)}
+func stateAt(order any, epoch, done, n int64) Place {
+	st := Place{Seed: seedOf(order), Epoch: epoch, Position: epoch*n + done, Samples: n, Order: fingerprintOf(order)}
 	if done >= n {
 		st.Epoch, st.Position = epoch+1, (epoch+1)*n
 	}

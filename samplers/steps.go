@@ -11,29 +11,29 @@ import (
 // Steps is how long a training run is, in HuggingFace's terms. Step always means optimizer step.
 type Steps struct {
 	MicroBatches    int64 // per epoch, over all ranks; 0 if unknown
-	Leaves          int64 // micro-batches per full step, over all ranks: accumulation steps × world size
+	PerStep         int64 // micro-batches per full step, over all ranks: accumulation steps × world size
 	UpdatesPerEpoch int64 // optimizer steps per epoch; MaxSteps if the length is unknown
 	MaxSteps        int64 // optimizer steps of the whole run
 	// epochs begun, the last perhaps cut short by MaxSteps; math.MaxInt64 if the length is unknown
 	Epochs int64
 }
 
-// UpdatesPerEpoch gives the number of optimizer steps in an epoch of microBatches micro-batches, leaves of which make a
-// full step: max(⌈microBatches/leaves⌉, 1). An epoch's ragged tail is a step of its own.
-func UpdatesPerEpoch(microBatches, leaves int64) int64 {
-	return max(ceilDiv(microBatches, leaves), 1)
+// UpdatesPerEpoch gives the number of optimizer steps in an epoch of microBatches micro-batches, perStep of which make
+// a full step: max(⌈microBatches/perStep⌉, 1). An epoch's ragged tail is a step of its own.
+func UpdatesPerEpoch(microBatches, perStep int64) int64 {
+	return max(ceilDiv(microBatches, perStep), 1)
 }
 
-// PlanSteps does HuggingFace's step arithmetic for epochs of microBatches micro-batches (Batch.Len) with leaves of them
-// per step (Layout.Leaves). maxSteps > 0 decides alone, and the data is gone through as often as that needs; otherwise
-// the run has ⌈epochs × updates per epoch⌉ steps. It is an error if neither is positive.
-func PlanSteps(microBatches, leaves int64, epochs float64, maxSteps int64) (Steps, error) {
+// PlanSteps does HuggingFace's step arithmetic for epochs of microBatches micro-batches (Batch.Len) with perStep of
+// them per step (Layout.MicroBatches). maxSteps > 0 decides alone, and the data is gone through as often as that needs;
+// otherwise the run has ⌈epochs × updates per epoch⌉ steps. It is an error if neither is positive.
+func PlanSteps(microBatches, perStep int64, epochs float64, maxSteps int64) (Steps, error) {
 	var faults []error
 	if microBatches < 0 {
 		faults = append(faults, fmt.Errorf("samplers: micro-batches per epoch is %d: want 0 or more", microBatches))
 	}
-	if leaves < 1 {
-		faults = append(faults, fmt.Errorf("samplers: micro-batches per step is %d: want at least 1", leaves))
+	if perStep < 1 {
+		faults = append(faults, fmt.Errorf("samplers: micro-batches per step is %d: want at least 1", perStep))
 	}
 	if maxSteps <= 0 && !(epochs > 0 && epochs < math.MaxInt64) {
 		faults = append(faults,
@@ -43,7 +43,7 @@ func PlanSteps(microBatches, leaves int64, epochs float64, maxSteps int64) (Step
 	if err := errors.Join(faults...); err != nil {
 		return Steps{}, err
 	}
-	p := Steps{MicroBatches: microBatches, Leaves: leaves, UpdatesPerEpoch: UpdatesPerEpoch(microBatches, leaves)}
+	p := Steps{MicroBatches: microBatches, PerStep: perStep, UpdatesPerEpoch: UpdatesPerEpoch(microBatches, perStep)}
 	if maxSteps > 0 {
 		p.MaxSteps, p.Epochs = maxSteps, ceilDiv(maxSteps, p.UpdatesPerEpoch)
 		return p, nil
@@ -59,15 +59,15 @@ func PlanSteps(microBatches, leaves int64, epochs float64, maxSteps int64) (Step
 
 // PlanUnsized does the step arithmetic for data of unknown length, which needs maxSteps: the run is one epoch without
 // end, and the epoch that logs show is the fraction of maxSteps that is done.
-func PlanUnsized(leaves, maxSteps int64) (Steps, error) {
-	if leaves < 1 {
-		return Steps{}, fmt.Errorf("samplers: micro-batches per step is %d: want at least 1", leaves)
+func PlanUnsized(perStep, maxSteps int64) (Steps, error) {
+	if perStep < 1 {
+		return Steps{}, fmt.Errorf("samplers: micro-batches per step is %d: want at least 1", perStep)
 	}
 	if maxSteps < 1 {
 		return Steps{}, fmt.Errorf("samplers: max_steps is %d: want at least 1: the training data has no length",
 			maxSteps)
 	}
-	return Steps{Leaves: leaves, UpdatesPerEpoch: maxSteps, MaxSteps: maxSteps, Epochs: math.MaxInt64}, nil
+	return Steps{PerStep: perStep, UpdatesPerEpoch: maxSteps, MaxSteps: maxSteps, Epochs: math.MaxInt64}, nil
 }
 
 // EpochAt gives the epochs done after step optimizer steps, as logs show it: whole epochs plus the fraction of the
@@ -77,7 +77,7 @@ func (p Steps) EpochAt(step int64) float64 {
 	if p.MicroBatches == 0 {
 		return float64(epoch) + float64(within)/float64(p.UpdatesPerEpoch)
 	}
-	return float64(epoch) + float64(within*p.Leaves)/float64(p.MicroBatches)
+	return float64(epoch) + float64(within*p.PerStep)/float64(p.MicroBatches)
 }
 
 // ResumeAt gives the epoch that a run resumed after step optimizer steps goes on in, and how many of that epoch's steps

@@ -14,21 +14,21 @@ import (
 
 func TestPlanSteps(t *testing.T) {
 	for _, c := range []struct {
-		microBatches, leaves int64
-		epochs               float64
-		maxSteps             int64
-		want                 samplers.Steps
+		microBatches, perStep int64
+		epochs                float64
+		maxSteps              int64
+		want                  samplers.Steps
 	}{
-		{8, 1, 3, -1, samplers.Steps{MicroBatches: 8, Leaves: 1, UpdatesPerEpoch: 8, MaxSteps: 24, Epochs: 3}},
-		{8, 3, 3, -1, samplers.Steps{MicroBatches: 8, Leaves: 3, UpdatesPerEpoch: 3, MaxSteps: 9, Epochs: 3}},
-		{2, 5, 3, -1, samplers.Steps{MicroBatches: 2, Leaves: 5, UpdatesPerEpoch: 1, MaxSteps: 3, Epochs: 3}},
-		{8, 1, 1.5, -1, samplers.Steps{MicroBatches: 8, Leaves: 1, UpdatesPerEpoch: 8, MaxSteps: 12, Epochs: 2}},
-		{7, 2, 0.1, -1, samplers.Steps{MicroBatches: 7, Leaves: 2, UpdatesPerEpoch: 4, MaxSteps: 1, Epochs: 1}},
-		{8, 1, 3, 20, samplers.Steps{MicroBatches: 8, Leaves: 1, UpdatesPerEpoch: 8, MaxSteps: 20, Epochs: 3}},
-		{8, 1, 0, 16, samplers.Steps{MicroBatches: 8, Leaves: 1, UpdatesPerEpoch: 8, MaxSteps: 16, Epochs: 2}},
-		{0, 1, 3, -1, samplers.Steps{MicroBatches: 0, Leaves: 1, UpdatesPerEpoch: 1, MaxSteps: 3, Epochs: 3}},
+		{8, 1, 3, -1, samplers.Steps{MicroBatches: 8, PerStep: 1, UpdatesPerEpoch: 8, MaxSteps: 24, Epochs: 3}},
+		{8, 3, 3, -1, samplers.Steps{MicroBatches: 8, PerStep: 3, UpdatesPerEpoch: 3, MaxSteps: 9, Epochs: 3}},
+		{2, 5, 3, -1, samplers.Steps{MicroBatches: 2, PerStep: 5, UpdatesPerEpoch: 1, MaxSteps: 3, Epochs: 3}},
+		{8, 1, 1.5, -1, samplers.Steps{MicroBatches: 8, PerStep: 1, UpdatesPerEpoch: 8, MaxSteps: 12, Epochs: 2}},
+		{7, 2, 0.1, -1, samplers.Steps{MicroBatches: 7, PerStep: 2, UpdatesPerEpoch: 4, MaxSteps: 1, Epochs: 1}},
+		{8, 1, 3, 20, samplers.Steps{MicroBatches: 8, PerStep: 1, UpdatesPerEpoch: 8, MaxSteps: 20, Epochs: 3}},
+		{8, 1, 0, 16, samplers.Steps{MicroBatches: 8, PerStep: 1, UpdatesPerEpoch: 8, MaxSteps: 16, Epochs: 2}},
+		{0, 1, 3, -1, samplers.Steps{MicroBatches: 0, PerStep: 1, UpdatesPerEpoch: 1, MaxSteps: 3, Epochs: 3}},
 	} {
-		got, err := samplers.PlanSteps(c.microBatches, c.leaves, c.epochs, c.maxSteps)
+		got, err := samplers.PlanSteps(c.microBatches, c.perStep, c.epochs, c.maxSteps)
 		require.NoError(t, err)
 		require.Equal(t, c.want, got)
 	}
@@ -54,7 +54,7 @@ func TestPlanStepsErrors(t *testing.T) {
 func TestPlanUnsized(t *testing.T) {
 	p, err := samplers.PlanUnsized(4, 10)
 	require.NoError(t, err)
-	require.Equal(t, samplers.Steps{Leaves: 4, UpdatesPerEpoch: 10, MaxSteps: 10, Epochs: math.MaxInt64}, p)
+	require.Equal(t, samplers.Steps{PerStep: 4, UpdatesPerEpoch: 10, MaxSteps: 10, Epochs: math.MaxInt64}, p)
 	require.Equal(t, 0.5, p.EpochAt(5))
 	require.Equal(t, 1.0, p.EpochAt(10))
 }
@@ -77,7 +77,7 @@ func TestEpochAtFollowsStream(t *testing.T) {
 		if s.MicroBatches() == 0 {
 			return
 		}
-		p, err := samplers.PlanSteps(s.MicroBatches(), c.layout.Leaves(), 3, -1)
+		p, err := samplers.PlanSteps(s.MicroBatches(), c.layout.MicroBatches(), 3, -1)
 		require.NoError(t, err)
 		done := int64(0)
 		for step := range p.MaxSteps {
@@ -85,7 +85,7 @@ func TestEpochAtFollowsStream(t *testing.T) {
 			epoch, within := p.ResumeAt(step)
 			w := next(t, s)
 			require.Equal(t, []int64{w.Epoch, w.Number}, []int64{epoch, within})
-			done += int64(w.Leaves)
+			done += int64(w.MicroBatches)
 		}
 		require.Equal(t, 3.0, p.EpochAt(p.MaxSteps))
 	})

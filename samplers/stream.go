@@ -15,27 +15,27 @@ type Layout struct {
 	AccumulationSteps int  // micro-batches per rank and window
 	WorldSize         int  // N, ranks
 	Rank              int  // 0 ≤ Rank < N
-	// Interleaved gives rank r the leaves r, r+N, r+2N … of a window instead of consecutive ones, so that the ranks
-	// compute consecutive leaves at a time. Where a window's last ones do not suffice for all, the other ranks get one
-	// of them again, see MicroBatch.
+	// Interleaved gives rank r the micro-batches r, r+N, r+2N … of a window instead of consecutive ones, so that the
+	// ranks compute consecutive micro-batches at a time. Where a window's last ones do not suffice for all, the other
+	// ranks get one of them again, see MicroBatch.
 	Interleaved bool
-	// Replicas divides interleaved ranks into so many groups of consecutive ranks, each of which has consecutive leaves
-	// of the window and takes turns within them; 0 stands for 1.
+	// Replicas divides interleaved ranks into so many groups of consecutive ranks, each of which has consecutive
+	// micro-batches of the window and takes turns within them; 0 stands for 1.
 	Replicas int
 }
 
-// Leaves gives M, the number of micro-batches in a full window: AccumulationSteps × WorldSize.
-func (l Layout) Leaves() int64 { return int64(l.AccumulationSteps) * int64(l.WorldSize) }
+// MicroBatches gives M, the number of micro-batches in a full window: AccumulationSteps × WorldSize.
+func (l Layout) MicroBatches() int64 { return int64(l.AccumulationSteps) * int64(l.WorldSize) }
 
-// Leaf gives the number in the window of this rank's micro-batch k.
-func (l Layout) Leaf(k int) int {
+// MicroBatch gives the number in the window of this rank's micro-batch k.
+func (l Layout) MicroBatch(k int) int {
 	if l.Interleaved {
 		return l.Round(k) + l.Rank%l.replica()
 	}
 	return l.Rank*l.AccumulationSteps + k
 }
 
-// Round gives the first leaf of those that interleaved ranks compute at a time as their micro-batch k.
+// Round gives the first micro-batch of those that interleaved ranks compute at a time as their micro-batch k.
 func (l Layout) Round(k int) int {
 	n := l.replica()
 	return l.Rank/n*n*l.AccumulationSteps + k*n
@@ -44,9 +44,9 @@ func (l Layout) Round(k int) int {
 // replica is the number of ranks that take turns.
 func (l Layout) replica() int { return l.WorldSize / max(l.Replicas, 1) }
 
-// repeats reports whether other ranks have a micro-batch k where this rank's leaf is missing.
-func (l Layout) repeats(k int, leaves int64) bool {
-	return l.Interleaved && int64(l.Round(k)) < leaves
+// repeats reports whether other ranks have a micro-batch k where this rank's micro-batch is missing.
+func (l Layout) repeats(k int, count int64) bool {
+	return l.Interleaved && int64(l.Round(k)) < count
 }
 
 // Validate reports every fault of the layout, each with its value and what was wanted.
@@ -70,22 +70,22 @@ func (l Layout) Validate() error {
 	return errors.Join(faults...)
 }
 
-// MicroBatch is one leaf of a window: the samples of one forward and backward pass.
+// MicroBatch has the samples of one forward and backward pass of a window.
 type MicroBatch struct {
-	Leaf     int     // its number in the window, 0 … M−1; −1 if it repeats another rank's leaf and counts nowhere
+	Number   int     // in the window, 0 … M−1; −1 if it repeats another rank's micro-batch and counts nowhere
 	Position int64   // the position of its first sample in the training stream; the others follow
 	Indices  []int64 // dataset indices, 1 … b of them
 }
 
 // Window is the data of one optimizer step as one rank sees it.
 type Window struct {
-	Epoch       int64        // from 0
-	Number      int64        // of the window in its epoch, from 0; after a seek off the grid, from the place sought
-	Position    int64        // of its first sample in the training stream
-	Leaves      int          // micro-batches over all ranks, 1 … M
-	Samples     int64        // samples over all ranks
-	Own         []MicroBatch // this rank's leaves in ascending order; empty if the epoch's tail did not reach it
-	LastOfEpoch bool
+	Epoch        int64        // from 0
+	Number       int64        // of the window in its epoch, from 0; after a seek off the grid, from the place sought
+	Position     int64        // of its first sample in the training stream
+	MicroBatches int          // micro-batches over all ranks, 1 … M
+	Samples      int64        // samples over all ranks
+	Own          []MicroBatch // this rank's micro-batches in ascending order; empty if the epoch's tail did not reach it
+	LastOfEpoch  bool
 }
 
 // Stream gives one rank's part of the training stream, window by window, epoch after epoch without end. It is not safe
@@ -138,14 +138,14 @@ func (s *Stream) Next() (Window, bool) {
 		return Window{}, false
 	}
 	s.settle()
-	first, leaves, total := s.span()
+	first, count, total := s.span()
 	w := Window{
-		Epoch:       s.epoch,
-		Number:      s.window,
-		Position:    s.position(first),
-		Leaves:      int(leaves),
-		Samples:     min(s.position(first+leaves), (s.epoch+1)*s.Samples()) - s.position(first),
-		LastOfEpoch: first+leaves == total,
+		Epoch:        s.epoch,
+		Number:       s.window,
+		Position:     s.position(first),
+		MicroBatches: int(count),
+		Samples:      min(s.position(first+count), (s.epoch+1)*s.Samples()) - s.position(first),
+		LastOfEpoch:  first+count == total,
 	}
 	if s.rounds != nil {
 		s.rounds.fill(s, &w)
@@ -153,12 +153,12 @@ func (s *Stream) Next() (Window, bool) {
 		return w, true
 	}
 	for k := range s.layout.AccumulationSteps {
-		leaf := int64(s.layout.Leaf(k))
-		if leaf < leaves {
-			w.Own = append(w.Own, s.microBatch(first, leaf))
-		} else if s.layout.repeats(k, leaves) {
-			again := s.microBatch(first, leaves-1)
-			again.Leaf = -1
+		number := int64(s.layout.MicroBatch(k))
+		if number < count {
+			w.Own = append(w.Own, s.microBatch(first, number))
+		} else if s.layout.repeats(k, count) {
+			again := s.microBatch(first, count-1)
+			again.Number = -1
 			w.Own = append(w.Own, again)
 		}
 	}
@@ -173,11 +173,11 @@ func (s *Stream) Position() int64 {
 		return 0
 	}
 	s.settle()
-	return s.position(s.window * s.layout.Leaves())
+	return s.position(s.window * s.layout.MicroBatches())
 }
 
-// State gives the place of the next window.
-func (s *Stream) State() State {
+// Place gives the position of the next window.
+func (s *Stream) Place() Place {
 	p := s.Position()
 	st := stateAt(s.batch.sampler, s.epoch, 0, s.Samples())
 	st.Epoch, st.Position = s.epoch, p
@@ -185,9 +185,9 @@ func (s *Stream) State() State {
 }
 
 // Restore goes to a saved place, in O(1). The stream goes on exactly as the saved one would have, on any world size, as
-// long as the batch size and the number of leaves per window are the same. It is an error if the state was not taken of
-// this order: another seed, number of samples or fingerprint.
-func (s *Stream) Restore(st State) error {
+// long as the batch size and the number of micro-batches per window are the same. It is an error if the state was not
+// taken of this order: another seed, number of samples or fingerprint.
+func (s *Stream) Restore(st Place) error {
 	if err := st.check(stateAt(s.batch.sampler, 0, 0, s.Samples())); err != nil {
 		return err
 	}
@@ -199,13 +199,13 @@ func (s *Stream) SeekStep(steps int64) error {
 	if err := checkSeek("step", steps); err != nil {
 		return err
 	}
-	perEpoch := UpdatesPerEpoch(s.MicroBatches(), s.layout.Leaves())
+	perEpoch := UpdatesPerEpoch(s.MicroBatches(), s.layout.MicroBatches())
 	s.epoch, s.base, s.window = steps/perEpoch, 0, steps%perEpoch
 	return nil
 }
 
 // SeekMicroBatch goes to micro-batch number n of the training stream, counted over all ranks and epochs, in O(1): it is
-// leaf 0 of the next window (see SeekSample).
+// micro-batch 0 of the next window (see SeekSample).
 func (s *Stream) SeekMicroBatch(n int64) error {
 	if err := checkSeek("micro-batch", n); err != nil {
 		return err
@@ -228,7 +228,7 @@ func (s *Stream) SeekSample(position int64) error {
 		return nil
 	}
 	offset := position % s.Samples()
-	perWindow := s.samplesOf(s.layout.Leaves())
+	perWindow := s.samplesOf(s.layout.MicroBatches())
 	if s.rounds != nil && !s.rounds.own.begins(offset) {
 		return fmt.Errorf("samplers: position %d lies %d samples into its epoch, where no batch of %d begins", position,
 			offset, s.batch.size)
@@ -242,17 +242,17 @@ func (s *Stream) SeekSample(position int64) error {
 
 // settle moves on to the next epoch if the present one is used up.
 func (s *Stream) settle() {
-	for s.window*s.layout.Leaves() >= s.count(s.base) {
+	for s.window*s.layout.MicroBatches() >= s.count(s.base) {
 		s.epoch, s.base, s.window = s.epoch+1, 0, 0
 	}
 }
 
 // span gives the next window's first micro-batch, counted from base, how many it has, and how many the epoch has from
 // base on.
-func (s *Stream) span() (first, leaves, total int64) {
+func (s *Stream) span() (first, count, total int64) {
 	total = s.count(s.base)
-	first = s.window * s.layout.Leaves()
-	return first, min(s.layout.Leaves(), total-first), total
+	first = s.window * s.layout.MicroBatches()
+	return first, min(s.layout.MicroBatches(), total-first), total
 }
 
 // position gives the position of the first sample of micro-batch j of the present epoch, counted from base.
@@ -286,10 +286,11 @@ func (s *Stream) EpochAfter(w Window) float64 {
 	return float64(w.Epoch) + float64(ceilDiv(done, s.samplesOf(1)))/float64(s.MicroBatches())
 }
 
-func (s *Stream) microBatch(first, leaf int64) MicroBatch {
-	begin := s.base + (first+leaf)*s.batch.size
+func (s *Stream) microBatch(first, number int64) MicroBatch {
+	begin := s.base + (first+number)*s.batch.size
 	n := min(s.batch.size, s.Samples()-begin)
-	return MicroBatch{Leaf: int(leaf), Position: s.position(first + leaf), Indices: s.batch.indices(s.epoch, begin, n)}
+	return MicroBatch{Number: int(number), Position: s.position(first + number),
+		Indices: s.batch.indices(s.epoch, begin, n)}
 }
 
 func checkSeek(what string, n int64) error {

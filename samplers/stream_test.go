@@ -63,7 +63,7 @@ func merged(t require.TestingT, c scenario, ranks []*samplers.Stream) samplers.W
 			w = next(t, s)
 		}
 		for _, m := range w.Own {
-			require.Equal(t, rank, m.Leaf/c.layout.AccumulationSteps)
+			require.Equal(t, rank, m.Number/c.layout.AccumulationSteps)
 		}
 		if rank > 0 {
 			w.Own = append(all.Own, w.Own...)
@@ -89,7 +89,7 @@ func TestUnionOverRanksIsSingleRankStream(t *testing.T) {
 		if one.MicroBatches() == 0 {
 			return
 		}
-		for range 2*samplers.UpdatesPerEpoch(one.MicroBatches(), c.layout.Leaves()) + 1 {
+		for range 2*samplers.UpdatesPerEpoch(one.MicroBatches(), c.layout.MicroBatches()) + 1 {
 			require.Equal(t, next(t, one), merged(t, c, ranks))
 		}
 	})
@@ -113,25 +113,25 @@ func TestEpochsAreComplete(t *testing.T) {
 		for epoch := range int64(2) {
 			seen := map[int64]int{}
 			order := samplers.NewRandom(c.n, c.seed)
-			updates := samplers.UpdatesPerEpoch(s.MicroBatches(), c.layout.Leaves())
+			updates := samplers.UpdatesPerEpoch(s.MicroBatches(), c.layout.MicroBatches())
 			for number := range updates {
 				w := next(t, s)
 				require.Equal(t, []int64{epoch, number, position}, []int64{w.Epoch, w.Number, w.Position})
 				require.Equal(t, number == updates-1, w.LastOfEpoch)
-				require.Len(t, w.Own, w.Leaves)
+				require.Len(t, w.Own, w.MicroBatches)
 				if !w.LastOfEpoch {
-					require.EqualValues(t, c.layout.Leaves(), w.Leaves)
+					require.EqualValues(t, c.layout.MicroBatches(), w.MicroBatches)
 				}
 				begin := position
 				for leaf, m := range w.Own {
-					require.Equal(t, leaf, m.Leaf)
+					require.Equal(t, leaf, m.Number)
 					require.Equal(t, position, m.Position)
 					for _, i := range m.Indices {
 						require.Equal(t, order.At(epoch, position%wantSamples), i)
 						seen[i]++
 						position++
 					}
-					ragged := w.LastOfEpoch && leaf == w.Leaves-1 && !c.layout.DropLast
+					ragged := w.LastOfEpoch && leaf == w.MicroBatches-1 && !c.layout.DropLast
 					require.True(t, len(m.Indices) == c.layout.BatchSize || ragged && len(m.Indices) > 0)
 				}
 				require.Equal(t, position-begin, w.Samples)
@@ -157,9 +157,9 @@ func TestSeekStepEqualsDropping(t *testing.T) {
 			next(t, walked)
 		}
 		require.NoError(t, sought.SeekStep(steps))
-		require.NoError(t, restored.Restore(walked.State()))
+		require.NoError(t, restored.Restore(walked.Place()))
 		require.Equal(t, walked.Position(), sought.Position())
-		require.Equal(t, walked.State(), sought.State())
+		require.Equal(t, walked.Place(), sought.Place())
 		for range 5 {
 			w := next(t, walked)
 			require.Equal(t, w, next(t, sought))
@@ -189,7 +189,7 @@ func TestSeekSampleEqualsDropping(t *testing.T) {
 		s := c.stream(t, 0)
 		require.NoError(t, s.SeekSample(int64(k)))
 		require.EqualValues(t, k, s.Position())
-		require.Equal(t, int64(k)/c.n, s.State().Epoch)
+		require.Equal(t, int64(k)/c.n, s.Place().Epoch)
 		indices, positions := flatten(t, s, 70)
 		require.Equal(t, all[k:], indices)
 		require.Equal(t, allPositions[k:], positions)
@@ -214,7 +214,7 @@ func TestSeekMicroBatchEqualsDropping(t *testing.T) {
 func batches(t require.TestingT, s *samplers.Stream, n int) (out []samplers.MicroBatch) {
 	for len(out) < n {
 		for _, m := range next(t, s).Own {
-			m.Leaf = 0
+			m.Number = 0
 			out = append(out, m)
 		}
 	}
@@ -233,7 +233,7 @@ func TestStateOffTheGrid(t *testing.T) {
 		for range rapid.IntRange(0, 4).Draw(t, "windows") {
 			next(t, a)
 		}
-		require.NoError(t, b.Restore(a.State()))
+		require.NoError(t, b.Restore(a.Place()))
 		for range 5 {
 			x, y := next(t, a), next(t, b)
 			x.Number, y.Number = 0, 0 // counted from the place sought
@@ -255,9 +255,9 @@ func TestStateIsGlobal(t *testing.T) {
 			merged(t, c, ranks)
 		}
 		for _, s := range ranks {
-			require.Equal(t, one.State(), s.State())
+			require.Equal(t, one.Place(), s.Place())
 		}
-		require.NoError(t, ranks[0].Restore(one.State()))
+		require.NoError(t, ranks[0].Restore(one.Place()))
 	})
 }
 
@@ -266,12 +266,12 @@ func TestStateJSON(t *testing.T) {
 		samplers.Layout{BatchSize: 4, AccumulationSteps: 1, WorldSize: 1})
 	require.NoError(t, err)
 	require.NoError(t, s.SeekStep(4))
-	text, err := json.Marshal(s.State())
+	text, err := json.Marshal(s.Place())
 	require.NoError(t, err)
 	require.JSONEq(t, `{"seed": 9223372036854775809, "epoch": 1, "position": 14, "num_samples": 10}`, string(text))
-	var back samplers.State
+	var back samplers.Place
 	require.NoError(t, json.Unmarshal(text, &back))
-	require.Equal(t, s.State(), back)
+	require.Equal(t, s.Place(), back)
 }
 
 func TestEmptyAndSingle(t *testing.T) {
@@ -280,16 +280,17 @@ func TestEmptyAndSingle(t *testing.T) {
 	require.NoError(t, err)
 	_, ok := empty.Next()
 	require.False(t, ok)
-	require.Zero(t, empty.State())
+	require.Zero(t, empty.Place())
 	require.NoError(t, empty.SeekSample(9))
 	require.NoError(t, empty.SeekMicroBatch(9))
-	require.NoError(t, empty.Restore(samplers.State{}))
+	require.NoError(t, empty.Restore(samplers.Place{}))
 
 	single, err := samplers.NewStream(samplers.NewSequential(1), layout)
 	require.NoError(t, err)
-	require.Equal(t, samplers.Window{Leaves: 1, Samples: 1, LastOfEpoch: true}, next(t, single),
+	require.Equal(t, samplers.Window{MicroBatches: 1, Samples: 1, LastOfEpoch: true}, next(t, single),
 		"the only leaf is rank 0's")
-	require.Equal(t, samplers.Window{Epoch: 1, Position: 1, Leaves: 1, Samples: 1, LastOfEpoch: true}, next(t, single))
+	require.Equal(t, samplers.Window{Epoch: 1, Position: 1, MicroBatches: 1, Samples: 1, LastOfEpoch: true},
+		next(t, single))
 }
 
 // Seeking far into a huge run takes no memory and no time to speak of.
@@ -303,7 +304,7 @@ func TestSeekFar(t *testing.T) {
 	require.EqualValues(t, 5, w.Epoch)
 	require.EqualValues(t, 1000, w.Number)
 	require.EqualValues(t, 5*n+64*1000+32, w.Own[0].Position)
-	require.Equal(t, 4, w.Own[0].Leaf)
+	require.Equal(t, 4, w.Own[0].Number)
 }
 
 func TestErrors(t *testing.T) {
@@ -321,13 +322,13 @@ func TestErrors(t *testing.T) {
 		{s.SeekStep(-1), "samplers: step to seek is -1: want 0 or more"},
 		{s.SeekMicroBatch(-2), "samplers: micro-batch to seek is -2: want 0 or more"},
 		{s.SeekSample(-3), "samplers: position to seek is -3: want 0 or more"},
-		{s.Restore(samplers.State{Seed: 2, Samples: 10}),
+		{s.Restore(samplers.Place{Seed: 2, Samples: 10}),
 			"samplers: the state was saved under seed 2, the sampler has seed 1"},
-		{s.Restore(samplers.State{Seed: 1, Samples: 11}),
+		{s.Restore(samplers.Place{Seed: 1, Samples: 11}),
 			"samplers: the state was saved with 11 samples per epoch, there are 10"},
-		{s.Restore(samplers.State{Seed: 1, Samples: 10, Position: -1}),
+		{s.Restore(samplers.Place{Seed: 1, Samples: 10, Position: -1}),
 			"samplers: the state's position is -1 with 10 samples per epoch"},
-		{s.Restore(samplers.State{Seed: 1, Samples: 10, Position: 25, Epoch: 1}),
+		{s.Restore(samplers.Place{Seed: 1, Samples: 10, Position: 25, Epoch: 1}),
 			"samplers: the state's position 25 with 10 samples per epoch is not in epoch 1"},
 	} {
 		require.EqualError(t, c.err, c.want)

@@ -223,7 +223,7 @@ func TestCallbacksAreClosedHoweverTheRunEnds(t *testing.T) {
 func TestEngineErrorsNameTheStep(t *testing.T) {
 	broken := true
 	fail := func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, float64) {
-		if broken && b.Leaf == 1 && b.Position >= 32 {
+		if broken && b.MicroBatch == 1 && b.Position >= 32 {
 			tensor.MatMul(c.Ctx, o.Logits, tensor.Zeros(c.Ctx, tensor.Float32, 3, 3))
 		}
 		return o.Loss, b.Count

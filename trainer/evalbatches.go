@@ -13,7 +13,7 @@ import (
 )
 
 // evalBatches are this rank's batches of an evaluation set, every ranks-th one. Where the ranks gather parameters, all
-// have as many: the last batch is repeated, with Leaf −1, on those that would be without.
+// have as many: the last batch is repeated, with number −1, on those that would be without.
 type evalBatches interface {
 	// Next gives the next batch, or io.EOF after the last one.
 	Next() (*data.Batch, error)
@@ -71,7 +71,7 @@ func (b *streamBatches) Next() (*data.Batch, error) {
 		if err != nil {
 			return nil, fmt.Errorf("evaluation set %q: %w", b.name, err)
 		}
-		b.samples, b.batches, b.ended = b.samples+w.Samples, b.batches+int64(w.Leaves), w.LastOfEpoch
+		b.samples, b.batches, b.ended = b.samples+w.Samples, b.batches+int64(w.MicroBatches), w.LastOfEpoch
 		b.ready = w.Batches
 	}
 	next := b.ready[0]
@@ -118,6 +118,6 @@ func (o *dealtOrder) Next() (samplers.MicroBatch, bool) {
 // spare is the last batch again, for a rank that others are ahead of.
 func (o *dealtOrder) spare() (samplers.MicroBatch, bool) {
 	behind := o.even && o.next%o.ranks != 0 && o.next%o.ranks <= o.rank
-	o.even, o.last.Leaf = false, -1
+	o.even, o.last.Number = false, -1
 	return o.last, behind
 }

@@ -26,7 +26,7 @@ type probe struct{ sum, count float64 }
 func (r *run) checkLoss(w *feed.Window) error {
 	var b *data.Batch
 	for _, candidate := range w.Batches {
-		if candidate.Leaf >= 0 && divisible(candidate) {
+		if candidate.MicroBatch >= 0 && divisible(candidate) {
 			b = candidate
 			break
 		}
@@ -75,7 +75,7 @@ func (r *run) probeLoss(b *data.Batch, lo, hi int) (p probe, err error) {
 	if fault := tensor.Try(func() {
 		r.acc.EvalCtx().Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			part := &data.Batch{Tensors: map[string]*tensor.Tensor{}, Size: hi - lo, Position: b.Position + int64(lo),
-				Count: b.Count * float64(hi-lo) / float64(b.Size), Leaf: b.Leaf}
+				Count: b.Count * float64(hi-lo) / float64(b.Size), MicroBatch: b.MicroBatch}
 			if len(b.Indices) == b.Size {
 				part.Indices = b.Indices[lo:hi]
 			}

@@ -133,7 +133,7 @@ func (l *counting) Next(int64) (*feed.Window, error) {
 		return nil, err
 	}
 	b.Position = n
-	return &feed.Window{Window: samplers.Window{Number: n, Position: n, Samples: 1, Leaves: 1},
+	return &feed.Window{Window: samplers.Window{Number: n, Position: n, Samples: 1, MicroBatches: 1},
 		Batches: []*data.Batch{b}}, nil
 }
 

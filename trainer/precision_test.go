@@ -190,7 +190,7 @@ func TestOverflowHalvesTheScaleOnAllRanks(t *testing.T) {
 		scales, rates = nil, nil
 		tr := newTrainer(disk, m, a, trainer.WithTrainData(raggedTexts(epoch)), trainer.WithEvalData(raggedTexts(13)),
 			trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, float64) {
-				if c.Training && b.Leaf == 3 && b.Position >= epoch && b.Position < epoch+16 {
+				if c.Training && b.MicroBatch == 3 && b.Position >= epoch && b.Position < epoch+16 {
 					// whose gradient overflows float16
 					huge := tensor.Affine(c.Ctx, tensor.Cast(c.Ctx, o.Logits, tensor.Float32), 1e20, 0)
 					zero := tensor.Affine(c.Ctx, tensor.Detach(tensor.Sum(c.Ctx, huge, nil, false)), -1, 0)

@@ -263,7 +263,7 @@ func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc
 			if err != nil {
 				return nil, fmt.Errorf("trainer: evaluation: %w", err)
 			}
-			if b.Leaf < 0 {
+			if b.MicroBatch < 0 {
 				return nil, nil
 			}
 			if out.Loss != nil || t.loss != nil && (each == nil || labelsOf(b) != nil) {

@@ -223,11 +223,11 @@ func (r *run) plan() error {
 	if err != nil {
 		return err
 	}
-	batches, leaves, steps := r.windows.MicroBatches(), r.windows.Layout().Leaves(), int64(r.args.MaxSteps)
+	batches, perStep, steps := r.windows.MicroBatches(), r.windows.Layout().MicroBatches(), int64(r.args.MaxSteps)
 	if batches > 0 {
-		r.steps, err = samplers.PlanSteps(batches, leaves, r.args.NumTrainEpochs, steps)
+		r.steps, err = samplers.PlanSteps(batches, perStep, r.args.NumTrainEpochs, steps)
 	} else {
-		r.steps, err = samplers.PlanUnsized(leaves, steps)
+		r.steps, err = samplers.PlanUnsized(perStep, steps)
 	}
 	return err
 }
@@ -278,7 +278,7 @@ func (r *run) order(n int64) (samplers.Sampler, error) {
 		if err != nil {
 			return nil, fmt.Errorf("trainer: train_sampling_strategy %s: %w", args.SamplingGroupByLength, err)
 		}
-		group := layout.BatchSize * int(layout.Leaves())
+		group := layout.BatchSize * int(layout.MicroBatches())
 		generator := samplers.Seekable
 		if r.args.DataSharding != args.ShardingLockstep { // groups the share of one rank
 			group = layout.BatchSize * layout.AccumulationSteps

@@ -86,7 +86,7 @@ func (l savedLoop) Files() map[string]any {
 	p := &l.progress
 	p.Job, _ = l.acc.Job()
 	p.Data, p.Environment = l.fingerprint(), l.acc.Environment()
-	p.Unlogged, p.MicroBatches = l.logged, l.windows.Layout().Leaves()
+	p.Unlogged, p.MicroBatches = l.logged, l.windows.Layout().MicroBatches()
 	files := map[string]any{
 		schedulerFile: schedulerState{string(l.args.LRSchedulerType), l.state.GlobalStep, l.learningRate(),
 			l.opt.BaseLRs()},

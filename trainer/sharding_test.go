@@ -65,7 +65,7 @@ func (c shardingCase) train(t *testing.T, disk *vfs.Mem, set ...func(*args.Train
 	seer := trainer.WithLoss(watchBatches(func(b *data.Batch) {
 		mu.Lock()
 		defer mu.Unlock()
-		out.batches[b.Leaf/steps] = append(out.batches[b.Leaf/steps], b.Indices)
+		out.batches[b.MicroBatch/steps] = append(out.batches[b.MicroBatch/steps], b.Indices)
 	}))
 	m := newMLP(t, 1, 1)
 	_, err := newTrainer(disk, m, a, trainer.WithTrainData(source(points(c.Samples))), seer).Train()

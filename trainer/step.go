@@ -93,7 +93,7 @@ func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.St
 	tokens, inputs := 0, 0 // HuggingFace's main input: tokens, or pixels
 	for _, b := range w.Batches {
 		r.memory.see(b)
-		if b.Leaf < 0 {
+		if b.MicroBatch < 0 {
 			continue
 		}
 		if ids := b.Tensors[data.InputIDs]; ids != nil {
@@ -130,7 +130,7 @@ func (r *run) placed(err error) error {
 	var failed *accelerate.MicroBatchError
 	if errors.As(err, &failed) {
 		return fmt.Errorf("trainer: step %d, rank %d, micro-batch %d: %w", r.state.GlobalStep+1, failed.Rank,
-			failed.Leaf, failed.Err)
+			failed.MicroBatch, failed.Err)
 	}
 	var scale *precision.LossScaleError
 	if errors.As(err, &scale) {

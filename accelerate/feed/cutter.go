@@ -33,13 +33,13 @@ func (c cut) samples() int64 {
 	if c.rule != nil {
 		return c.rule.Block() * int64(c.layout.AccumulationSteps)
 	}
-	return int64(c.layout.BatchSize) * c.layout.Leaves()
+	return int64(c.layout.BatchSize) * c.layout.MicroBatches()
 }
 
 // own gives the samples [begin, end) of this rank's micro-batch k of a window.
 func (c cut) own(k int64) (begin, end int64) {
 	size := int64(c.layout.BatchSize)
-	begin = int64(c.layout.Leaf(int(k))) * size
+	begin = int64(c.layout.MicroBatch(int(k))) * size
 	if c.rule != nil {
 		size = c.rule.Size()
 		begin = k*c.rule.Block() + int64(c.layout.Rank)*size
@@ -212,17 +212,17 @@ func (c *cutter) share(w *rawWindow, samples []any) {
 	if c.cut.rule != nil {
 		size = c.cut.rule.Size()
 	}
-	w.Samples, w.Leaves = n, int((n+size-1)/size)
+	w.Samples, w.MicroBatches = n, int((n+size-1)/size)
 	for k := range int64(c.cut.layout.AccumulationSteps) {
 		begin, end := c.cut.own(k)
-		leaf := c.cut.layout.Leaf(int(k))
+		number := c.cut.layout.MicroBatch(int(k))
 		if end = min(end, n); begin >= end {
 			if !c.cut.layout.Interleaved || c.cut.round(k) >= n {
 				return
 			}
-			leaf, begin, end = -1, (n-1)/size*size, n // repeats the last leaf
+			number, begin, end = -1, (n-1)/size*size, n // repeats the last micro-batch
 		}
-		m := samplers.MicroBatch{Leaf: leaf, Position: c.place.Position + begin}
+		m := samplers.MicroBatch{Number: number, Position: c.place.Position + begin}
 		for i := begin; i < end; i++ {
 			index := c.place.Items + i
 			if i >= took {

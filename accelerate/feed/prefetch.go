@@ -94,7 +94,7 @@ func (m *madeWindow) make(src data.IterableSource, c *tensor.Ctx, i int) {
 	b, err := src.Collate(c, raw.samples, raw.Indices)
 	if err == nil {
 		c.Sync()
-		b.Position, b.Leaf = raw.Position, raw.Leaf
+		b.Position, b.MicroBatch = raw.Position, raw.Number
 	}
 	m.batches[i], m.errs[i] = b, err
 }

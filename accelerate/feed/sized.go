@@ -59,7 +59,7 @@ func (s *sized) Close() {
 }
 
 func (s *sized) Place() Place {
-	st := s.stream.State()
+	st := s.stream.Place()
 	return Place{Sized: &st}
 }
 

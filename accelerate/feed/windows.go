@@ -61,7 +61,7 @@ type Loader interface {
 // Place is the place of the next window in global terms, for a checkpoint: it says nothing of ranks. One of the two is
 // set, and is what the place is in JSON.
 type Place struct {
-	Sized    *samplers.State
+	Sized    *samplers.Place
 	Iterable *IterablePlace
 }
 

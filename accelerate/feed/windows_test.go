@@ -16,9 +16,9 @@ import (
 func TestPlacesAsText(t *testing.T) {
 	for text, want := range map[string]feed.Place{
 		`{"seed":7,"epoch":1,"position":12,"num_samples":8}`: {
-			Sized: &samplers.State{Seed: 7, Epoch: 1, Position: 12, Samples: 8}},
+			Sized: &samplers.Place{Seed: 7, Epoch: 1, Position: 12, Samples: 8}},
 		`{"seed":0,"epoch":0,"position":2,"num_samples":8,"order_fingerprint":5}`: {
-			Sized: &samplers.State{Position: 2, Samples: 8, Order: 5}},
+			Sized: &samplers.Place{Position: 2, Samples: 8, Order: 5}},
 		`{"iterable":true,"epoch":2,"items":6,"windows":3,"position":50,"cursor":{"line":4}}`: {
 			Iterable: &feed.IterablePlace{Iterable: true, IterableState: samplers.IterableState{Epoch: 2, Items: 6},
 				Windows: 3, Position: 50, Cursor: json.RawMessage(`{"line":4}`)}},

@@ -112,7 +112,7 @@ func New(j strategy.Job, o Options) (*Sharder, error) {
 	if g := j.Peers.Replicas; g != nil {
 		replicas = g.Size()
 	}
-	s.microBatches, s.ranks = int(j.Layout.Leaves())/replicas, max(1, j.DeterministicRanks/replicas)
+	s.microBatches, s.ranks = int(j.Layout.MicroBatches())/replicas, max(1, j.DeterministicRanks/replicas)
 	units, err := s.choose()
 	if err != nil {
 		return nil, err

@@ -41,7 +41,7 @@ type Memory struct {
 	Gathered int64
 	// Together is the most of Parameters, Gradients and Gathered at one time. A sum is there when its gradient is with
 	// its owner: where whole parameters come and go, those of the last units to come, and of the root, are not when
-	// most has come, and where they stay until the backward pass, none of the leaf's is.
+	// most has come, and where they stay until the backward pass, none of the micro-batch's is.
 	Together int64
 	// Allocated is what the rank has now in memory of the group that has the model once, and its part of what the group
 	// shares.

@@ -31,7 +31,7 @@ type Job struct {
 
 // Accumulator makes the sum of the micro-batches that this rank computes.
 func (j *Job) Accumulator() *accumulation.Accumulator {
-	return accumulation.New(j.Ctx.NoGrad(), j.Params, int(j.Layout.Leaves()), j.DeterministicRanks)
+	return accumulation.New(j.Ctx.NoGrad(), j.Params, int(j.Layout.MicroBatches()), j.DeterministicRanks)
 }
 
 // Peers are the ranks of a job by what they have to do with this one; nil stands for this rank alone.

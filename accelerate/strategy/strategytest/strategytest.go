@@ -157,7 +157,7 @@ func (r *rank) giveUp(ctx context.Context) error {
 		return err
 	}
 	r.s.Reset()
-	if err := r.pass(r.job.Layout.Leaf(0), false); err != nil {
+	if err := r.pass(r.job.Layout.MicroBatch(0), false); err != nil {
 		return err
 	}
 	r.s.Reset()
@@ -205,10 +205,10 @@ func (r *rank) own() (list []int) {
 	}
 	p := r.s.Parameters()
 	for i := range l.AccumulationSteps {
-		switch own := l.Leaf(i); {
+		switch own := l.MicroBatch(i); {
 		case own < n:
 			list = append(list, own)
-		case p != nil && p.Gathers() && l.Leaf(i)-l.Rank < n:
+		case p != nil && p.Gathers() && l.MicroBatch(i)-l.Rank < n:
 			list = append(list, -1)
 		}
 	}
