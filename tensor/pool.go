@@ -47,12 +47,9 @@ func MaxPool2D(c *Ctx, x *Tensor, opt Pool2DOptions) *Tensor {
 	c.launchMulti(backend.OpMaxPool, &a, []*Tensor{y, index}, x)
 	dt := x.dtype
 	c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{index}, func(b *Back) {
-		planes, places := n*ch, s.places[0]*s.places[1]
-		dx := Zeros(b.Ctx, dt, planes, s.size[0]*s.size[1])
-		along := ints(1)
-		b.launchAttrs(backend.OpScatterAdd, &along, dx, b.materialize(name, b.Grad(0)).reshaped([]int{planes, places}),
-			index.reshaped([]int{planes, places}))
-		b.Set(0, dx.reshaped([]int{n, ch, s.size[0], s.size[1]}))
+		dx := b.empty(name, dt, n, ch, s.size[0], s.size[1])
+		b.launchAttrs(backend.OpMaxPoolGrad, &a, dx, b.materialize(name, b.Grad(0)), index)
+		b.Set(0, dx)
 	})
 	return y
 }

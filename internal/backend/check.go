@@ -130,13 +130,12 @@ func (c *Call) WantWindow(image, cols *View) error {
 	return nil
 }
 
-// WantMaxPool checks the operands of OpMaxPool.
-func (c *Call) WantMaxPool() error {
-	x, y := &c.In[0], &c.Out[0]
-	if err := c.WantRows(x); err != nil {
+// WantMaxPool checks the operands of OpMaxPool or OpMaxPoolGrad: images x, or their gradient, and y of a window each.
+func (c *Call) WantMaxPool(x, y, index *View) error {
+	if err := c.WantRows(&c.In[0]); err != nil {
 		return fmt.Errorf("input 0 %w", err)
 	}
-	if err := c.WantRows(y); err != nil {
+	if err := c.WantRows(&c.Out[0]); err != nil {
 		return fmt.Errorf("output 0 %w", err)
 	}
 	fits := x.NDim == 4 && y.NDim == 4 && x.Shape[0] == y.Shape[0] && x.Shape[1] == y.Shape[1]
@@ -146,10 +145,10 @@ func (c *Call) WantMaxPool() error {
 			y.Shape[2+k] == (x.Shape[2+k]+2*p-n)/stride+1
 	}
 	if !fits {
-		return fmt.Errorf("input of shape %v, output of shape %v, stride, padding, window %v", x.Shape[:x.NDim],
+		return fmt.Errorf("images of shape %v, maxima of shape %v, stride, padding, window %v", x.Shape[:x.NDim],
 			y.Shape[:y.NDim], c.Ints[:6])
 	}
-	if err := c.Out[1].WantVector(dtype.Int64, y.Numel()); err != nil {
+	if err := index.WantVector(dtype.Int64, y.Numel()); err != nil {
 		return fmt.Errorf("index %w", err)
 	}
 	return nil

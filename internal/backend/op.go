@@ -270,6 +270,9 @@ const (
 	// and its place y·W + x, the first one's; NaN wins. Ints[4], [5]: the window's size KH, KW (no dilation); padding
 	// is not seen and at most half of it; OH = (H + 2·ph − KH)/sh + 1, OW likewise. Floats.
 	OpMaxPool
+	// OpMaxPoolGrad: its gradient. In0 dy, In1 OpMaxPool's Out1, Ints as there → Out0 dx, overwritten: the elements of
+	// dy whose window has its maximum at a pixel are added in order.
+	OpMaxPoolGrad
 
 	NumOps
 )
@@ -304,7 +307,7 @@ var opNames = [NumOps]string{
 	OpMatMul: "matmul", OpLinear: "linear", OpAttention: "attention", OpAttentionGrad: "attention_grad",
 	OpDropout: "dropout", OpUniform: "uniform", OpNormal: "normal", OpStochasticRound: "stochastic_round",
 	OpAdamMoments: "adam_moments", OpAdamW: "adamw", OpClipFactor: "clip_factor",
-	OpIm2Col: "im2col", OpCol2Im: "col2im", OpMaxPool: "max_pool",
+	OpIm2Col: "im2col", OpCol2Im: "col2im", OpMaxPool: "max_pool", OpMaxPoolGrad: "max_pool_grad",
 	OpConv2D: "conv2d", OpConv2DGrad: "conv2d_grad", OpConv2DParamGrad: "conv2d_param_grad",
 }
 

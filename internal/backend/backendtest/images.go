@@ -16,6 +16,7 @@ func init() {
 		makers[op] = func(g *gen) { convSamples(g, op) }
 	}
 	makers[backend.OpMaxPool] = maxPoolSamples
+	makers[backend.OpMaxPoolGrad] = maxPoolGradSamples
 }
 
 // windowCase is an image and a window that moves over it; the pairs are for rows and columns.
@@ -88,16 +89,35 @@ func windowSamples(g *gen, gradient bool) {
 	}
 }
 
+var maxPoolCases = []windowCase{
+	{1, 1, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}, [2]int{0, 0}, [2]int{1, 1}},
+	{2, 3, [2]int{4, 6}, [2]int{2, 2}, [2]int{2, 2}, [2]int{0, 0}, [2]int{1, 1}},
+	{2, 2, [2]int{7, 5}, [2]int{3, 3}, [2]int{2, 2}, [2]int{1, 1}, [2]int{1, 1}},
+	{1, 1, [2]int{1, 3}, [2]int{2, 4}, [2]int{1, 3}, [2]int{1, 2}, [2]int{1, 1}},
+	{0, 2, [2]int{4, 4}, [2]int{2, 2}, [2]int{2, 2}, [2]int{0, 0}, [2]int{1, 1}},
+	{3, 7, [2]int{30, 31}, [2]int{3, 5}, [2]int{2, 1}, [2]int{1, 2}, [2]int{1, 1}},
+}
+
+// maxPoolGradSamples are the gradients of maxima that meet.
+func maxPoolGradSamples(g *gen) {
+	for _, dt := range g.some(floating) {
+		for _, w := range maxPoolCases {
+			s := maxPoolSample(g, dt, w, 0)
+			x, index, dy := s.ins[0], s.want[1], g.random(dt, rowMajor, -1, 1, s.outs[0].shape...)
+			dx, area, places := make([]float64, x.numel()), w.size[0]*w.size[1], w.places(0)*w.places(1)
+			for i := range dy.numel() {
+				dx[i/places*area+int(index[i])] += dy.at(i)
+			}
+			s.ins = []*operand{dy, numbers(dtype.Int64, dy.shape, index)}
+			s.outs, s.want, s.loose = []*operand{output(dt, rowMajor, x.shape...)}, [][]float64{dx}, 4
+			g.add(s, "%s %+v", dt, w)
+		}
+	}
+}
+
 func maxPoolSamples(g *gen) {
 	for _, dt := range g.some(floating) {
-		for _, w := range []windowCase{
-			{1, 1, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}, [2]int{0, 0}, [2]int{1, 1}},
-			{2, 3, [2]int{4, 6}, [2]int{2, 2}, [2]int{2, 2}, [2]int{0, 0}, [2]int{1, 1}},
-			{2, 2, [2]int{7, 5}, [2]int{3, 3}, [2]int{2, 2}, [2]int{1, 1}, [2]int{1, 1}},
-			{1, 1, [2]int{1, 3}, [2]int{2, 4}, [2]int{1, 3}, [2]int{1, 2}, [2]int{1, 1}},
-			{0, 2, [2]int{4, 4}, [2]int{2, 2}, [2]int{2, 2}, [2]int{0, 0}, [2]int{1, 1}},
-			{3, 7, [2]int{30, 31}, [2]int{3, 5}, [2]int{2, 1}, [2]int{1, 2}, [2]int{1, 1}},
-		} {
+		for _, w := range maxPoolCases {
 			for _, special := range []float64{0, math.NaN(), math.Inf(-1)} {
 				g.add(maxPoolSample(g, dt, w, special), "%s %+v with %v", dt, w, special)
 			}

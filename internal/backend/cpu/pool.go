@@ -13,7 +13,7 @@ import (
 
 func maxPoolKernel(d *Device, c *backend.Call) {
 	x, y := &c.In[0], &c.Out[0]
-	if err := c.WantMaxPool(); err != nil {
+	if err := c.WantMaxPool(x, y, &c.Out[1]); err != nil {
 		d.fault(c, "%v", err)
 	}
 	t := d.begin(c)
@@ -51,6 +51,36 @@ func maxPoolPlanes(t *task, _ *lane, lo, hi int) {
 				}
 			}
 			y[i], index[i] = x[best], int64(best)
+		}
+	}
+}
+
+func maxPoolGradKernel(d *Device, c *backend.Call) {
+	dy, dx := &c.In[0], &c.Out[0]
+	if err := c.WantMaxPool(dx, dy, &c.In[1]); err != nil {
+		d.fault(c, "%v", err)
+	}
+	t := d.begin(c)
+	defer t.end()
+	planes, grain := dx.Shape[0]*dx.Shape[1], max(1, elementGrain/4/max(1, dx.Shape[2]*dx.Shape[3]))
+	switch dx.DType {
+	case dtype.Float32:
+		t.do(planes, grain, maxPoolGradPlanes[float32])
+	case dtype.Float64:
+		t.do(planes, grain, maxPoolGradPlanes[float64])
+	default:
+		d.fault(c, "no kernel for %s", dx.DType)
+	}
+}
+
+// maxPoolGradPlanes adds the gradient of each window to that of its maximum.
+func maxPoolGradPlanes[T float](t *task, _ *lane, lo, hi int) {
+	c := t.c
+	size, windows := c.Out[0].Shape[2]*c.Out[0].Shape[3], c.In[0].Shape[2]*c.In[0].Shape[3]
+	for p := lo; p < hi; p++ {
+		dx, index := fill(row[T](&c.Out[0], p, size), 0), row[int64](&c.In[1], p, windows)
+		for i, v := range row[T](&c.In[0], p, windows) {
+			dx[index[i]] += v
 		}
 	}
 }

@@ -171,6 +171,7 @@ func init() {
 		backend.OpConv2DGrad:      {conv2DGradKernel, 1, 2, false, false, nil},
 		backend.OpConv2DParamGrad: {conv2DParamGradKernel, 1, 2, false, false, nil},
 
-		backend.OpMaxPool: {maxPoolKernel, 2, 1, false, false, nil},
+		backend.OpMaxPool:     {maxPoolKernel, 2, 1, false, false, nil},
+		backend.OpMaxPoolGrad: {maxPoolGradKernel, 1, 2, false, false, nil},
 	}
 }

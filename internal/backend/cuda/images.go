@@ -13,6 +13,7 @@ var imageOps = map[backend.Op]launcher{
 	backend.OpIm2Col:          im2Col,
 	backend.OpCol2Im:          col2Im,
 	backend.OpMaxPool:         maxPool,
+	backend.OpMaxPoolGrad:     maxPoolGrad,
 	backend.OpConv2D:          conv2D,
 	backend.OpConv2DGrad:      conv2DGrad,
 	backend.OpConv2DParamGrad: conv2DParamGrad,
@@ -105,15 +106,21 @@ func col2Im(s *stream, c *backend.Call) {
 	s.fold(&g, c.In[0].DType, c.In[0].DType, s.addr(&c.In[0]), s.addr(&c.Out[0]))
 }
 
-func maxPool(s *stream, c *backend.Call) {
-	x, y, index := &c.In[0], &c.Out[0], &c.Out[1]
+// wantPool lays out OpMaxPool or its gradient, of images x or their gradient.
+func (s *stream) wantPool(c *backend.Call, x, y, index *backend.View) window {
 	s.wantFloat(c)
-	if err := c.WantMaxPool(); err != nil {
+	if err := c.WantMaxPool(x, y, index); err != nil {
 		s.fault(c, "%v", err)
 	}
 	g := window{planes: x.Shape[0] * x.Shape[1], depth: 1, h: x.Shape[2], w: x.Shape[3], kh: c.Ints[4], kw: c.Ints[5],
 		oh: y.Shape[2], ow: y.Shape[3], sh: c.Ints[0], sw: c.Ints[1], ph: c.Ints[2], pw: c.Ints[3], dh: 1, dw: 1}
 	s.wantPlane(c, &g)
+	return g
+}
+
+func maxPool(s *stream, c *backend.Call) {
+	x, y, index := &c.In[0], &c.Out[0], &c.Out[1]
+	g := s.wantPool(c, x, y, index)
 	if y.Numel() == 0 {
 		return
 	}
@@ -123,6 +130,20 @@ func maxPool(s *stream, c *backend.Call) {
 	a.ptr(s.addr(index))
 	g.pack(&a)
 	s.kernel("max_pool_"+suffix(x.DType), s.gridFor(y.Numel()), block256, 0, &a)
+}
+
+func maxPoolGrad(s *stream, c *backend.Call) {
+	dy, index, dx := &c.In[0], &c.In[1], &c.Out[0]
+	g := s.wantPool(c, dx, dy, index)
+	if g.planes == 0 {
+		return
+	}
+	var a args
+	a.ptr(s.addr(dy))
+	a.ptr(s.addr(index))
+	a.ptr(s.addr(dx))
+	g.pack(&a)
+	s.planeKernel("max_pool_grad_"+suffix(dx.DType), g.planes, g.h*g.w, &a)
 }
 
 func rope(s *stream, c *backend.Call) {

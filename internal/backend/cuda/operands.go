@@ -32,6 +32,7 @@ func init() {
 		backend.OpStochasticRound: {1, 1}, backend.OpAdamMoments: {3, 1}, backend.OpAdamW: {3, 1},
 		backend.OpClipFactor: {1, 1},
 		backend.OpIm2Col:     {1, 1}, backend.OpCol2Im: {1, 1}, backend.OpMaxPool: {2, 1},
+		backend.OpMaxPoolGrad: {1, 2},
 	} {
 		operands[op] = n
 	}

@@ -76,6 +76,27 @@ template <typename T> DEVICE void batch_moments(const T *x, f64 *parts, Shape sh
   }
 }
 
+// add_segments adds up the pairs of sums of a channel's segments, in order. What is added at once is read at once.
+DEVICE void add_segments(const f64 *p, int segments, f64 &first, f64 &second) {
+  constexpr int AT_ONCE = 16;
+  first = second = 0;
+  int i = 0;
+  for (; i + AT_ONCE <= segments; i += AT_ONCE) {
+    Vec<f64, 2> v[AT_ONCE];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) v[k] = load<2>(p + 2 * (i + k));
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) {
+      first += v[k].v[0];
+      second += v[k].v[1];
+    }
+  }
+  for (; i < segments; i++) {
+    first += p[2 * i];
+    second += p[2 * i + 1];
+  }
+}
+
 // batch_stats makes mean and variance of the sums, a thread a channel.
 template <typename T>
 DEVICE void batch_stats(const T *x, const f64 *parts, int segments, Wide<T> *mean, Wide<T> *variance,
@@ -87,12 +108,8 @@ DEVICE void batch_stats(const T *x, const f64 *parts, int segments, Wide<T> *mea
     mean[channel] = variance[channel] = 0;
     return;
   }
-  f64 sum = 0, squares = 0, n = (f64)shape.count();
-  for (int i = 0; i < segments; i++) {
-    const f64 *p = parts + 2 * ((i64)channel * segments + i);
-    sum += p[0];
-    squares += p[1];
-  }
+  f64 sum, squares, n = (f64)shape.count();
+  add_segments(parts + 2 * (i64)channel * segments, segments, sum, squares);
   f64 v = (squares - sum * sum / n) / n;
   mean[channel] = (A)((f64)widen(x[shape.at(channel, 0)]) + sum / n);
   variance[channel] = (A)(v < 0 ? 0 : v);
@@ -173,12 +190,8 @@ DEVICE void batch_grad_params(const f64 *parts, int segments, P *dweight, P *dbi
   typedef Wide<P> A;
   int channel = blockIdx.x * blockDim.x + threadIdx.x;
   if (channel >= shape.c) return;
-  f64 sum = 0, inner = 0, n = shape.count() > 0 ? (f64)shape.count() : 1;
-  for (int i = 0; i < segments; i++) {
-    const f64 *p = parts + 2 * ((i64)channel * segments + i);
-    sum += p[0];
-    inner += p[1];
-  }
+  f64 sum, inner, n = shape.count() > 0 ? (f64)shape.count() : 1;
+  add_segments(parts + 2 * (i64)channel * segments, segments, sum, inner);
   dweight[channel] = narrow<P>((A)inner);
   dbias[channel] = narrow<P>((A)sum);
   means[2 * channel] = constant ? (A)0 : (A)(sum / n);

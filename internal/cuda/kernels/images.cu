@@ -78,6 +78,26 @@ template <typename T> DEVICE void max_pool(const T *x, T *y, i64 *index, const W
   }
 }
 
+// max_pool_grad sets each element to the sum, in their order, of dy of the windows that have their maximum there. A
+// block has a part of plane blockIdx.x.
+template <typename T> DEVICE void max_pool_grad(const T *dy, const i64 *index, T *dx, const Window &g) {
+  i64 plane = blockIdx.x;
+  int n = g.h * g.w, places = g.oh * g.ow;
+  dy += plane * places;
+  index += plane * places;
+  dx += plane * n;
+  for (int e = blockIdx.y * blockDim.x + threadIdx.x; e < n; e += gridDim.y * blockDim.x) {
+    int row = e / g.w, down = row + g.ph, across = e - row * g.w + g.pw;
+    int top = down < g.kh ? 0 : (down - g.kh) / g.sh + 1, left = across < g.kw ? 0 : (across - g.kw) / g.sw + 1;
+    int bottom = min(down / g.sh, g.oh - 1), right = min(across / g.sw, g.ow - 1);
+    Wide<T> sum = 0;
+    for (int i = top; i <= bottom; i++)
+      for (int j = left; j <= right; j++)
+        if (index[i * g.ow + j] == e) sum += widen(dy[i * g.ow + j]);
+    dx[e] = narrow<T>(sum);
+  }
+}
+
 // conv_bias sets y [N,O,L] to the bias of its channel, to which products are added.
 template <typename T> DEVICE void conv_bias(const T *bias, T *y, i64 planes, i32 channels, i32 length) {
   T b = bias[blockIdx.x % channels];
@@ -104,6 +124,7 @@ DEVICE void conv_sum(const Wide<T> *parts, f64 *sums, T *out, i64 n, int samples
   KERNEL im2col_##S(const T *x, T *y, Window g) { im2col(x, y, g); }                                                  \
   KERNEL col2im_##S(const T *cols, T *x, Window g) { col2im(cols, x, g); }                                            \
   KERNEL max_pool_##S(const T *x, T *y, i64 *index, Window g) { max_pool(x, y, index, g); }                           \
+  KERNEL max_pool_grad_##S(const T *dy, const i64 *index, T *dx, Window g) { max_pool_grad(dy, index, dx, g); }       \
   KERNEL conv_bias_##S(const T *bias, T *y, i64 planes, i32 channels, i32 length) {                                   \
     conv_bias(bias, y, planes, channels, length);                                                                     \
   }                                                                                                                   \
