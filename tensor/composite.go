@@ -5,7 +5,6 @@ package tensor
 import (
 	"log/slog"
 	"math"
-	"slices"
 	"sync/atomic"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
@@ -64,7 +63,7 @@ func (c *Ctx) compose(l *lacking, k *backend.Call) bool {
 	inner.counts = nil
 	inner.Scope(func(c *Ctx) []*Tensor {
 		m := &composer{c: c, dt: dt}
-		if hasHalf(&call) {
+		if call.HasHalf() { // the first operand is not where a norm is mixed
 			m.widened(call)
 			return nil
 		}
@@ -72,12 +71,6 @@ func (c *Ctx) compose(l *lacking, k *backend.Call) bool {
 		return nil
 	})
 	return true
-}
-
-// hasHalf reports whether an operand is of a half type. The first one is not, where a norm or its gradient is mixed.
-func hasHalf(k *backend.Call) bool {
-	half := func(v backend.View) bool { return v.DType.IsHalf() }
-	return slices.ContainsFunc(k.In[:k.NIn], half) || slices.ContainsFunc(k.Out[:k.NOut], half)
 }
 
 // composer launches the kernels of a composite. Its results are views of memory that ends with the composite.

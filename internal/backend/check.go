@@ -178,3 +178,18 @@ func (c *Call) NormOperands() NormOperands {
 	}
 	return o
 }
+
+// HasHalf reports whether an operand is of a half type.
+func (c *Call) HasHalf() bool {
+	for i := range c.NIn {
+		if c.In[i].DType.IsHalf() {
+			return true
+		}
+	}
+	for i := range c.NOut {
+		if c.Out[i].DType.IsHalf() {
+			return true
+		}
+	}
+	return false
+}

@@ -229,18 +229,17 @@ func normGrad(ins int, check func(*Device, *backend.Call), rows32, rows64, block
 	}}
 }
 
-// withSums is the kernel of a norm, or of a gradient of one, that also adds part to the rows and dx to more, and copies
+// withSums is the kernel of a norm, or of a gradient of one, that also adds part to the rows and dx to more, and rounds
 // the result, where a call has them, before and after.
-func withSums(k kernel) kernel {
-	alone := k.run
-	k.run = func(d *Device, c *backend.Call) {
+func withSums(alone kernel) kernel {
+	return kernel{outs: alone.outs, ins: alone.ins, raw: true, run: func(d *Device, c *backend.Call) {
 		o := c.NormOperands()
 		if o.Ins == c.NIn && o.Outs == c.NOut {
-			alone(d, c)
+			d.run(&alone, c)
 			return
 		}
-		if o.Ins < k.ins || o.Outs < k.outs {
-			d.fault(c, "%d inputs and %d outputs: want at least %d and %d", o.Ins, o.Outs, k.ins, k.outs)
+		if o.Ins < alone.ins || o.Outs < alone.outs {
+			d.fault(c, "%d inputs and %d outputs: want at least %d and %d", o.Ins, o.Outs, alone.ins, alone.outs)
 		}
 		w := d.widened()
 		defer d.putWidened(w)
@@ -254,15 +253,14 @@ func withSums(k kernel) kernel {
 		if o.More != nil {
 			d.apart(w, &w.call.Out[0])
 		}
-		alone(d, &w.call)
+		d.run(&alone, &w.call)
 		if o.More != nil {
 			d.add(w, &c.Out[0], o.More, &w.call.Out[0])
 		}
 		if o.Rounded != nil {
 			d.convert(w, o.Rounded, &c.Out[0])
 		}
-	}
-	return k
+	}}
 }
 
 // apart gives a contiguous view memory that ends with the launch.
@@ -277,7 +275,7 @@ func (d *Device) apart(w *widened, v *backend.View) {
 func (d *Device) add(w *widened, to, x, y *backend.View) {
 	w.inner.Op, w.inner.NOut, w.inner.NIn = backend.OpAdd, 1, 2
 	w.inner.Out[0], w.inner.In[0], w.inner.In[1] = *to, *x, *y
-	kernels[backend.OpAdd].run(d, &w.inner)
+	d.run(&kernels[backend.OpAdd], &w.inner)
 }
 
 // sumNormParts makes the outputs from first on, which are gradients of parameters: partial sums over blocks of 64 rows,

@@ -25,14 +25,11 @@ func (s *stream) Launch(c *backend.Call) {
 	if c.Op >= backend.NumOps || kernels[c.Op].run == nil {
 		d.fault(c, "no kernel")
 	}
-	half := false
 	for i := range c.NOut {
 		d.checkView(c, &c.Out[i], "output", i)
-		half = half || c.Out[i].DType.IsHalf()
 	}
 	for i := range c.NIn {
 		d.checkView(c, &c.In[i], "input", i)
-		half = half || c.In[i].DType.IsHalf()
 	}
 	if c.If.Buf != nil && !d.holds(c) {
 		return
@@ -42,17 +39,17 @@ func (s *stream) Launch(c *backend.Call) {
 		d.fault(c, "%d outputs and %d inputs: want at least %d and %d", c.NOut, c.NIn, k.outs, k.ins)
 	}
 	if mapped.Any() {
-		if err := mapped.Guard(func() { d.run(k, c, half) }); err != nil {
+		if err := mapped.Guard(func() { d.run(k, c) }); err != nil {
 			panic(&backend.Fault{Backend: d.Name(), Op: c.Op, Msg: err.Error(), Cause: err})
 		}
 		return
 	}
-	d.run(k, c, half)
+	d.run(k, c)
 }
 
 // run runs a kernel.
-func (d *Device) run(k *kernel, c *backend.Call, half bool) {
-	if half && !k.raw {
+func (d *Device) run(k *kernel, c *backend.Call) {
+	if !k.raw && c.HasHalf() {
 		d.launchWidened(k, c)
 		return
 	}
