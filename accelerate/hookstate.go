@@ -8,37 +8,26 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 )
 
-// HookState is the state of a job's communication hooks.
-type HookState struct {
-	Name  string      // of the hook
-	Ranks []ddp.State // in rank order; those that a rank does not take over may be empty, see ddp.Share
-}
-
-// stateful is the hook in use, if it has a state.
-func stateful(a *Accelerator) (ddp.Stateful, bool) {
+// HookState is the name of the communication hook and this rank's state of it, for a checkpoint. Nothing is copied: the
+// caller must not change it, and must be done with it before the next step. ok is false on all ranks if the hook has no
+// state.
+func (a *Accelerator) HookState() (name string, own ddp.HookState, ok bool) {
 	h, ok := a.active.(ddp.Stateful)
-	return h, ok
-}
-
-// OwnHookState is the name of the communication hook and this rank's state of it, for a checkpoint. Nothing is copied:
-// the caller must not change it, and must be done with it before the next step. ok is false on all ranks if the hook
-// has no state.
-func (a *Accelerator) OwnHookState() (name string, own ddp.State, ok bool) {
-	h, ok := stateful(a)
 	if !ok {
-		return "", ddp.State{}, false
+		return "", own, false
 	}
 	return h.Name(), h.State(), true
 }
 
 // SetHookState gives this rank's communication hook its part of what all ranks of a run saved, on any number of ranks.
-// Call it after Prepare, between steps. Another hook than the one that was saved keeps the state that it has.
-func (a *Accelerator) SetHookState(saved *HookState) error {
-	h, ok := stateful(a)
-	if !ok || h.Name() != saved.Name {
+// saved has the states in rank order; those that this rank does not take over may be empty, see ddp.Share. Call it
+// after Prepare, between steps. Another hook than the one called name keeps the state that it has.
+func (a *Accelerator) SetHookState(name string, saved []ddp.HookState) error {
+	h, ok := a.active.(ddp.Stateful)
+	if !ok || h.Name() != name {
 		return nil
 	}
-	s, err := ddp.Share(saved.Ranks, a.Data().Rank(), a.Data().Size())
+	s, err := ddp.Share(saved, a.Data().Rank(), a.Data().Size())
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}

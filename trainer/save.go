@@ -11,8 +11,6 @@ import (
 	"maps"
 	"path/filepath"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
-	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
@@ -55,19 +53,8 @@ func newRunID() string {
 // checkpointer saves and restores this rank's model and runs, as the model lies now.
 func (t *Trainer) checkpointer() *checkpointer.Checkpointer {
 	return &checkpointer.Checkpointer{Args: t.args, Model: t.model, Beside: t.parts, Store: t.store, Log: t.log,
-		Ranks: t.acc, Data: t.acc.Data(), Hook: commHook{t.acc}, Params: t.acc.Params(),
+		Ranks: t.acc, Data: t.acc.Data(), Hook: t.acc, Params: t.acc.Params(),
 		Shards: t.acc.Shards(), Holders: t.acc.Loss(), Replica: t.acc.Replicas().Rank()}
-}
-
-// commHook is the ranks' communication hook as a checkpointer.Hook.
-type commHook struct{ acc *accelerate.Accelerator }
-
-func (h commHook) State() (name string, own ddp.State, ok bool) {
-	return h.acc.OwnHookState()
-}
-
-func (h commHook) SetStates(name string, ranks []ddp.State) error {
-	return h.acc.SetHookState(&accelerate.HookState{Name: name, Ranks: ranks})
 }
 
 // savedLoop is a run as a checkpointer.Loop.

@@ -97,7 +97,7 @@ func TestCompressedBits(t *testing.T) {
 			for _, n := range []int{2, 3} {
 				var mu sync.Mutex
 				var want []map[string][]float32 // by step, of whichever rank came first
-				saved := map[int]State{}
+				saved := map[int]HookState{}
 				agree := func(step int, got map[string][]float32) {
 					mu.Lock()
 					defer mu.Unlock()
@@ -122,7 +122,7 @@ func TestCompressedBits(t *testing.T) {
 							if s, ok := h.(Stateful); ok && step == cut-1 {
 								text, err := json.Marshal(s.State()) // a copy
 								require.NoError(t, err)
-								var copied State
+								var copied HookState
 								require.NoError(t, json.Unmarshal(text, &copied))
 								mu.Lock()
 								saved[g.Rank()] = copied
@@ -290,7 +290,7 @@ func TestCompressionOfNonfinite(t *testing.T) {
 
 // The state of n ranks goes to any number of ranks, and nothing of it is lost.
 func TestShare(t *testing.T) {
-	saved := []State{{3, map[string][]float32{"a": {1, 2}}, map[string][]float32{"q": {9}}},
+	saved := []HookState{{3, map[string][]float32{"a": {1, 2}}, map[string][]float32{"q": {9}}},
 		{3, map[string][]float32{"a": {10, 20}, "b": {5}}, nil}, {3, map[string][]float32{"a": {100, 200}}, nil}}
 	for _, n := range []int{1, 2, 3, 5} {
 		sum := map[string][]float32{"a": {0, 0}, "b": {0}}
@@ -337,7 +337,7 @@ func TestPowerSGDAgainstPyTorch(t *testing.T) {
 			h, err := HookByName("power_sgd", k.Options)
 			require.NoError(t, err)
 			// PyTorch's first Q counts as that of the step before.
-			h.(Stateful).SetState(State{Shared: k.Q})
+			h.(Stateful).SetState(HookState{Shared: k.Q})
 			x := newHooked(t, g, h, 0, golden.Shapes)
 			for n, s := range k.Steps {
 				got := x.step(func(name string, _ int) []float32 {

@@ -58,9 +58,9 @@ func (*powerSGD) Name() string { return "power_sgd" }
 
 func (*powerSGD) Lossy() bool { return true }
 
-func (h *powerSGD) State() State { return State{h.steps, h.errors, h.q} }
+func (h *powerSGD) State() HookState { return HookState{h.steps, h.errors, h.q} }
 
-func (h *powerSGD) SetState(s State) {
+func (h *powerSGD) SetState(s HookState) {
 	h.steps, h.errors, h.q = s.Steps, maps.Clone(s.Own), maps.Clone(s.Shared)
 	if h.q == nil {
 		h.q = map[string][]float32{}

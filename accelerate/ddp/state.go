@@ -11,9 +11,9 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// State is what a hook carries from step to step. All of it is named by parameter, so that it does not depend on how
-// gradients lie in buckets.
-type State struct {
+// HookState is what a hook carries from step to step. All of it is named by parameter, so that it does not depend on
+// how gradients lie in buckets.
+type HookState struct {
 	Steps  int64                // that the hook has taken part in
 	Own    map[string][]float32 // this rank's: what was not sent yet of a parameter's gradient
 	Shared map[string][]float32 // the same on all ranks
@@ -24,9 +24,9 @@ type State struct {
 type Stateful interface {
 	Hook
 	// State is the hook's state, which the caller must not change.
-	State() State
+	State() HookState
 	// SetState makes s the hook's.
-	SetState(s State)
+	SetState(s HookState)
 }
 
 // memory is the error feedback of a hook (Seide et al. 2014; Karimireddy et al. 2019): what compression took away from
@@ -82,11 +82,11 @@ func finite(x []float32) bool {
 
 // Share divides the states that the ranks of an earlier run had among n ranks and returns that of one. On as many ranks
 // each takes its own; otherwise what is owed to a gradient is moved or added, so that nothing of it is lost.
-func Share(saved []State, rank, n int) (State, error) {
+func Share(saved []HookState, rank, n int) (HookState, error) {
 	if len(saved) == 0 {
-		return State{}, fmt.Errorf("ddp: the state of no rank: want that of one at least")
+		return HookState{}, fmt.Errorf("ddp: the state of no rank: want that of one at least")
 	}
-	s := State{Steps: saved[0].Steps, Own: map[string][]float32{}, Shared: maps.Clone(saved[0].Shared)}
+	s := HookState{Steps: saved[0].Steps, Own: map[string][]float32{}, Shared: maps.Clone(saved[0].Shared)}
 	for from := rank; from < len(saved); from += n {
 		for name, x := range saved[from].Own {
 			sum := s.Own[name]
@@ -95,7 +95,7 @@ func Share(saved []State, rank, n int) (State, error) {
 				s.Own[name] = slices.Clone(x)
 				continue
 			case len(sum) != len(x):
-				return State{}, fmt.Errorf("ddp: state of %s with %d numbers on rank %d and %d on rank %d", name,
+				return HookState{}, fmt.Errorf("ddp: state of %s with %d numbers on rank %d and %d on rank %d", name,
 					len(sum), rank, len(x), from)
 			}
 			for i, v := range x {

@@ -40,9 +40,9 @@ func (*topK) Name() string { return "top_k" }
 
 func (*topK) Lossy() bool { return true }
 
-func (h *topK) State() State { return State{Steps: h.steps, Own: h.errors} }
+func (h *topK) State() HookState { return HookState{Steps: h.steps, Own: h.errors} }
 
-func (h *topK) SetState(s State) { h.steps, h.errors = s.Steps, maps.Clone(s.Own) }
+func (h *topK) SetState(s HookState) { h.steps, h.errors = s.Steps, maps.Clone(s.Own) }
 
 // sparse is a gradient of which some numbers are sent.
 type sparse struct {

@@ -43,11 +43,11 @@ func (alone) GatherBytes(_ context.Context, mine []byte) ([][]byte, error) {
 // residual is a communication hook with a state.
 type residual struct{ own, loaded []float32 }
 
-func (r *residual) State() (string, ddp.State, bool) {
-	return "residual", ddp.State{Steps: 3, Own: map[string][]float32{"w": r.own}}, r.own != nil
+func (r *residual) HookState() (string, ddp.HookState, bool) {
+	return "residual", ddp.HookState{Steps: 3, Own: map[string][]float32{"w": r.own}}, r.own != nil
 }
 
-func (r *residual) SetStates(_ string, ranks []ddp.State) error {
+func (r *residual) SetHookState(_ string, ranks []ddp.HookState) error {
 	r.loaded = ranks[0].Own["w"]
 	return nil
 }

@@ -28,10 +28,10 @@ const (
 
 // Hook is what ranks do to the gradients that they exchange.
 type Hook interface {
-	// State is the hook's name and this rank's state of it; ok is false on all ranks if it has none.
-	State() (name string, own ddp.State, ok bool)
-	// SetStates gives the hook this rank's part of what all ranks of a run saved, on any number of ranks.
-	SetStates(name string, ranks []ddp.State) error
+	// HookState is the hook's name and this rank's state of it; ok is false on all ranks if it has none.
+	HookState() (name string, own ddp.HookState, ok bool)
+	// SetHookState gives the hook this rank's part of what all ranks of a run saved, on any number of ranks.
+	SetHookState(name string, ranks []ddp.HookState) error
 }
 
 // hookState is comm_hook.json. A tensor is called rank/parameter.
@@ -44,7 +44,7 @@ type hookState struct {
 // hookTensors are the communication hook's state as each rank writes its own into a checkpoint, with the file that rank
 // 0 adds; nil on all ranks if there is none to save.
 func (c *Checkpointer) hookTensors() (*checkpoint.Content, error) {
-	name, own, ok := c.Hook.State()
+	name, own, ok := c.Hook.HookState()
 	if !ok || c.Args.SaveOnlyModel {
 		return nil, nil
 	}
@@ -92,13 +92,13 @@ func (c *Checkpointer) restoreHook(ck *checkpoint.Checkpoint) (err error) {
 		return fmt.Errorf("%s: %d ranks and %d steps: want 1 to %d ranks and no fewer than 0 steps", hookFile,
 			head.Ranks, head.Steps, most)
 	}
-	states, shared := make([]ddp.State, head.Ranks), map[string][]float32{}
+	states, shared := make([]ddp.HookState, head.Ranks), map[string][]float32{}
 	for i := range states {
-		states[i] = ddp.State{Steps: head.Steps, Own: map[string][]float32{}, Shared: shared}
+		states[i] = ddp.HookState{Steps: head.Steps, Own: map[string][]float32{}, Shared: shared}
 	}
 	set, err := ck.OpenTensors(hookTensorSet)
 	if errors.Is(err, fs.ErrNotExist) { // the manifest names no such file: the hook has not begun
-		return c.Hook.SetStates(head.Name, states)
+		return c.Hook.SetHookState(head.Name, states)
 	}
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (c *Checkpointer) restoreHook(ck *checkpoint.Checkpoint) (err error) {
 			return fmt.Errorf("%s: tensor %q: %w", hookTensorSet, key, err)
 		}
 	}
-	return c.Hook.SetStates(head.Name, states)
+	return c.Hook.SetHookState(head.Name, states)
 }
 
 // readVector reads the elements of a tensor of float32.

@@ -33,7 +33,7 @@ func (c *Checkpointer) CheckShared(ctx context.Context) error {
 	case c.scatters():
 		group = c.Holders.Group()
 	case !c.Args.SaveOnlyModel:
-		if _, _, ok := c.Hook.State(); ok {
+		if _, _, ok := c.Hook.HookState(); ok {
 			group = c.Data.Group()
 		}
 	}
