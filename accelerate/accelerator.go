@@ -318,7 +318,7 @@ func (a *Accelerator) Scaler() *precision.Scaler { return a.scaler }
 // Backward runs the backward pass of one micro-batch: lossSum is the sum of its loss terms,
 // count the number of terms (or the sum of their weights) in the whole window over all ranks, microBatch its number
 // in the window, and last tells whether it is this rank's last there. Gradients
-// of the leaves are added in the tree of docs/numerics.md. During the pass of the last
+// of the micro-batches are added in the tree of docs/numerics.md. During the pass of the last
 // micro-batch they are sent as soon as they are complete, unless NoSync forbids it.
 func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64, microBatch int, last bool) {
 	if a.sealed {

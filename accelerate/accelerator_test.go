@@ -138,14 +138,14 @@ func TestPrepareErrors(t *testing.T) {
 			"(models.Recomputable)")
 }
 
-// step runs a window of two leaves with the given sums and counts.
+// step runs a window of two micro-batches with the given sums and counts.
 func step(t *testing.T, acc *accelerate.Accelerator, m *line, window float64) float64 {
 	acc.ZeroGrad()
-	for leaf := range 2 {
-		acc.TrainCtx(int64(8 * leaf)).Scope(func(c *nn.Ctx) []*tensor.Tensor {
-			x := tensor.Normal(c.Ctx, tensor.Float32, uint64(leaf+1), 0, 1, 8, 4)
+	for microBatch := range 2 {
+		acc.TrainCtx(int64(8 * microBatch)).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			x := tensor.Normal(c.Ctx, tensor.Float32, uint64(microBatch+1), 0, 1, 8, 4)
 			y := m.Forward(c, x)
-			acc.Backward(c, tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, y, y), nil, false), window, leaf, false)
+			acc.Backward(c, tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, y, y), nil, false), window, microBatch, false)
 			return nil
 		})
 	}
@@ -231,8 +231,8 @@ func TestGradientCheckpointingChangesNoBit(t *testing.T) {
 	require.Equal(t, weights(false), weights(true))
 }
 
-// The leaves of a group are formed apart and then added, with and without recomputation, wherever a group has several
-// of them and a product more rows than one block of a sum.
+// The micro-batches of a group are formed apart and then added, with and without recomputation, wherever a group has
+// several of them and a product more rows than one block of a sum.
 func TestGradientCheckpointingChangesNoBitOfAGroup(t *testing.T) {
 	const rows, width = 1024, 64
 	gradient := func(accumulation int, recompute bool) []float32 {
@@ -245,11 +245,11 @@ func TestGradientCheckpointingChangesNoBitOfAGroup(t *testing.T) {
 			nn.LinearConfig{In: width, Out: width, NoBias: true})}
 		require.NoError(t, acc.Prepare(t.Context(), m, sgd(0), m.Linear))
 		var batches []*data.Batch
-		for leaf := range accumulation {
+		for microBatch := range accumulation {
 			c := acc.Ctx().NoGrad().WithRandom(3, 0)
 			batches = append(batches, &data.Batch{Count: rows,
 				Tensors: map[string]*tensor.Tensor{
-					data.Inputs: tensor.Normal(c, tensor.Float32, uint64(leaf), 0, 1, rows, width)}})
+					data.Inputs: tensor.Normal(c, tensor.Float32, uint64(microBatch), 0, 1, rows, width)}})
 		}
 		_, err = acc.Accumulate(t.Context(), batches, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
 			y := m.Forward(c, b.Tensors[data.Inputs])
@@ -259,7 +259,7 @@ func TestGradientCheckpointingChangesNoBitOfAGroup(t *testing.T) {
 		return tensor.ToSlice[float32](acc.Ctx(), m.Linear.Weight.Grad())
 	}
 	for _, accumulation := range []int{2, 3, 16} {
-		require.Equal(t, gradient(accumulation, false), gradient(accumulation, true), "%d leaves", accumulation)
+		require.Equal(t, gradient(accumulation, false), gradient(accumulation, true), "%d micro-batches", accumulation)
 	}
 }
 

@@ -43,9 +43,9 @@ func ragged(i int) []int32 {
 }
 
 // trainRagged takes the steps with micro-batches of the given size and returns the
-// weights. seedCount is the number that a leaf's loss sum is divided by, given the leaf's
+// weights. seedCount is the number that a micro-batch's loss sum is divided by, given the micro-batch's
 // terms and the window's.
-func trainRagged(t *testing.T, batch int, seedCount func(leaf, window float64) float64) []tensor.Named {
+func trainRagged(t *testing.T, batch int, seedCount func(microBatch, window float64) float64) []tensor.Named {
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = batch, samplesPerStep/batch
 	acc, err := accelerate.New(a)
@@ -67,7 +67,7 @@ func trainRagged(t *testing.T, batch int, seedCount func(leaf, window float64) f
 	require.NoError(t, acc.Prepare(t.Context(), m, newOptimizer))
 	collate := data.CausalLM(0)
 	for s := range equivalenceSteps {
-		var leaves []*data.Batch
+		var microBatches []*data.Batch
 		var count float64
 		for l := range samplesPerStep / batch {
 			var samples [][]int32
@@ -77,10 +77,10 @@ func trainRagged(t *testing.T, batch int, seedCount func(leaf, window float64) f
 			b, err := collate(acc.Ctx(), samples)
 			require.NoError(t, err)
 			count += b.Count
-			leaves = append(leaves, b)
+			microBatches = append(microBatches, b)
 		}
 		acc.ZeroGrad()
-		for l, b := range leaves {
+		for l, b := range microBatches {
 			acc.TrainCtx(0).Scope(func(c *nn.Ctx) []*tensor.Tensor {
 				acc.Backward(c, m.Forward(c, b).Loss, seedCount(b.Count, count), l, false)
 				return nil
@@ -138,7 +138,7 @@ func TestAccumulationEquivalence(t *testing.T) {
 	require.Less(t, overall, 1e-6)
 	require.Less(t, worst, 1e-5, name)
 
-	meanOfMeans := func(leaf, _ float64) float64 { return leaf * samplesPerStep / 4 }
+	meanOfMeans := func(microBatch, _ float64) float64 { return microBatch * samplesPerStep / 4 }
 	overall, worst, name = distance(t, trainRagged(t, 4, meanOfMeans), whole)
 	t.Logf("mean of means: ‖Δ‖/‖w‖ = %.2g, largest %.2g in %s", overall, worst, name)
 	require.Greater(t, overall, 1e-3)

@@ -30,7 +30,7 @@ func TestShardedModelsInMixedPrecision(t *testing.T) {
 			a.BF16, a.FSDPTransformerLayerClsToWrap = true, []string{"GPT2MLP", "gpt2.Attention"}
 		},
 	} {
-		want, norms := shardRun{ranks: 1, leaves: 24, steps: steps, samples: samples, set: set}.run(t)
+		want, norms := shardRun{ranks: 1, microBatches: 24, steps: steps, samples: samples, set: set}.run(t)
 		for _, strategy := range []shard.Strategy{shard.GradOp, shard.Full} {
 			for _, ranks := range []int{2, 3, 4} {
 				if testing.Short() && ranks != 3 {
@@ -41,8 +41,9 @@ func TestShardedModelsInMixedPrecision(t *testing.T) {
 						continue
 					}
 					what := fmt.Sprintf("%s, %s, %d ranks, shared %v", name, strategy, ranks, share)
-					got, n := shardRun{ranks: ranks, strategy: strategy, leaves: 24, steps: steps, samples: samples,
-						share: share, set: set}.run(t)
+					got, n := shardRun{ranks: ranks, strategy: strategy, microBatches: 24, steps: steps,
+						samples: samples,
+						share:   share, set: set}.run(t)
 					require.Equal(t, norms, n, what)
 					for rank := range got {
 						require.True(t, equalWeights(want[0], got[rank]), "%s: rank %d", what, rank)
@@ -57,14 +58,14 @@ func TestShardedModelsInMixedPrecision(t *testing.T) {
 func TestParametersThatStay(t *testing.T) {
 	for _, bf16 := range []bool{false, true} {
 		set := func(a *args.TrainingArguments) { a.BF16 = bf16 }
-		want, norms := shardRun{ranks: 1, leaves: 8, steps: 2, samples: 20, set: set}.run(t)
+		want, norms := shardRun{ranks: 1, microBatches: 8, steps: 2, samples: 20, set: set}.run(t)
 		for what, also := range map[string]func(s *accelerate.Sharding){
 			"ignored":   func(s *accelerate.Sharding) { s.Ignored = `transformer\.h\.\d\.mlp` },
 			"small":     func(s *accelerate.Sharding) { s.Persist = 5000 },
 			"all small": func(s *accelerate.Sharding) { s.Persist = 1 << 30 },
 		} {
 			for _, strategy := range []shard.Strategy{shard.GradOp, shard.Full} {
-				got, n := shardRun{ranks: 2, strategy: strategy, leaves: 8, steps: 2, samples: 20, set: set,
+				got, n := shardRun{ranks: 2, strategy: strategy, microBatches: 8, steps: 2, samples: 20, set: set,
 					also: also}.run(t)
 				require.Equal(t, norms, n, what)
 				require.True(t, equalWeights(want[0], got[0]), "%s: %s", what, strategy)
@@ -81,11 +82,11 @@ func TestParametersThatStay(t *testing.T) {
 	require.ErrorContains(t, err, `shard: fsdp_ignored_modules "head" matches no module's path; they are as `)
 }
 
-// Gradients that travel rounded are added in float32, leaf by leaf: the result differs from that of float32, and not
-// with the number of ranks.
+// Gradients that travel rounded are added in float32, micro-batch by micro-batch: the result differs from that of
+// float32, and not with the number of ranks.
 func TestGradientsThatTravelRounded(t *testing.T) {
 	run := func(ranks int, strategy shard.Strategy, rounded bool) (map[string]string, []float64) {
-		got, norms := shardRun{ranks: ranks, strategy: strategy, leaves: 12, steps: 2, samples: 40,
+		got, norms := shardRun{ranks: ranks, strategy: strategy, microBatches: 12, steps: 2, samples: 40,
 			also: func(s *accelerate.Sharding) { s.Rounded = rounded }}.run(t)
 		for rank := range got {
 			require.True(t, equalWeights(got[0], got[rank]), rank)
@@ -105,7 +106,7 @@ func TestGradientsThatTravelRounded(t *testing.T) {
 			require.True(t, equalWeights(want, got), "%s, %d ranks", strategy, ranks)
 		}
 	}
-	_, first := run(2, shard.Optimizer, true) // each rank adds its leaves up before
+	_, first := run(2, shard.Optimizer, true) // each rank adds its micro-batches up before
 	for i, n := range norms {
 		require.InEpsilon(t, n, first[i], 0.01)
 	}

@@ -174,7 +174,7 @@ func TestGenerationWhileTrainingSharded(t *testing.T) {
 	for _, bf16 := range []bool{false, true} {
 		run := func(ranks int, strategy shard.Strategy, share bool) (map[string]string, []string) {
 			texts := make([]string, ranks)
-			got, _ := shardRun{ranks: ranks, strategy: strategy, leaves: 4, steps: 2, samples: 20, share: share,
+			got, _ := shardRun{ranks: ranks, strategy: strategy, microBatches: 4, steps: 2, samples: 20, share: share,
 				set: func(a *args.TrainingArguments) { a.BF16 = bf16 },
 				after: func(acc *accelerate.Accelerator, m *gpt2.Model) error {
 					return acc.Summon(false, func() error {

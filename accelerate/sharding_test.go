@@ -28,17 +28,17 @@ import (
 
 // shardRun is a training run whose weights must not depend on how the model is spread.
 type shardRun struct {
-	ranks    int
-	strategy shard.Strategy
-	share    bool // parameters
-	replicas int
-	leaves   int // of a window
-	steps    int64
-	samples  int
-	width    int  // of the model; 0 is 64
-	deferred bool // the model has no memory before it is cut
-	set      func(a *args.TrainingArguments)
-	also     func(s *accelerate.Sharding)
+	ranks        int
+	strategy     shard.Strategy
+	share        bool // parameters
+	replicas     int
+	microBatches int // of a window
+	steps        int64
+	samples      int
+	width        int  // of the model; 0 is 64
+	deferred     bool // the model has no memory before it is cut
+	set          func(a *args.TrainingArguments)
+	also         func(s *accelerate.Sharding)
 	// after is called behind each step
 	after func(acc *accelerate.Accelerator, m *gpt2.Model) error
 	// held, if not nil, takes the bytes of tensors on all ranks together when the last window's gradients are there
@@ -77,7 +77,7 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 	}
 	weights = make([]map[string]string, r.ranks)
 	a := args.Default("")
-	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas, a.DDPTimeout = 2, 2*r.leaves, r.ranks, 60
+	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas, a.DDPTimeout = 2, 2*r.microBatches, r.ranks, 60
 	if r.set != nil {
 		r.set(a)
 	}
@@ -168,7 +168,7 @@ func TestShardedMemory(t *testing.T) {
 		shard.GradOp: 0.51, shard.Full: 0.51}
 	measure := func(s shard.Strategy, share bool) float64 {
 		var held int64
-		shardRun{ranks: 2, leaves: 2, steps: 2, samples: 8, width: 512, strategy: s, share: share,
+		shardRun{ranks: 2, microBatches: 2, steps: 2, samples: 8, width: 512, strategy: s, share: share,
 			held: &held}.run(t)
 		return float64(held)
 	}
@@ -209,21 +209,22 @@ func epochs() (samples int, steps int64) {
 }
 
 // However the model is spread, the weights are those of one rank that has everything: with dropout, clipping, tied
-// weights, a window of more leaves than deterministic ranks, and epochs whose last window does not reach every rank.
+// weights, a window of more micro-batches than deterministic ranks, and epochs whose last window does not reach every
+// rank.
 func TestShardedHasTheBitsOfOneRank(t *testing.T) {
 	samples, steps := epochs()
-	for _, leaves := range []int{8, 24} {
-		want, norms := shardRun{ranks: 1, leaves: leaves, steps: steps, samples: samples}.run(t)
+	for _, microBatches := range []int{8, 24} {
+		want, norms := shardRun{ranks: 1, microBatches: microBatches, steps: steps, samples: samples}.run(t)
 		for _, strategy := range strategies {
 			for _, ranks := range []int{2, 3, 4, 8} {
-				if leaves%ranks != 0 || ranks == 3 && strategy == shard.Optimizer {
-					continue // ZeRO-1 adds a rank's leaves first, as data parallelism does
+				if microBatches%ranks != 0 || ranks == 3 && strategy == shard.Optimizer {
+					continue // ZeRO-1 adds a rank's micro-batches first, as data parallelism does
 				}
-				if testing.Short() && (leaves == 8 || ranks > 3) {
+				if testing.Short() && (microBatches == 8 || ranks > 3) {
 					continue
 				}
-				t.Run(fmt.Sprintf("%s, %d ranks, %d leaves", strategy, ranks, leaves), func(t *testing.T) {
-					got, n := shardRun{ranks: ranks, strategy: strategy, leaves: leaves, steps: steps,
+				t.Run(fmt.Sprintf("%s, %d ranks, %d micro-batches", strategy, ranks, microBatches), func(t *testing.T) {
+					got, n := shardRun{ranks: ranks, strategy: strategy, microBatches: microBatches, steps: steps,
 						samples: samples}.run(t)
 					require.Equal(t, norms, n)
 					for rank := range got {
@@ -233,8 +234,9 @@ func TestShardedHasTheBitsOfOneRank(t *testing.T) {
 				if strategy != shard.Full {
 					continue
 				}
-				t.Run(fmt.Sprintf("shared parameters, %d ranks, %d leaves", ranks, leaves), func(t *testing.T) {
-					got, n := shardRun{ranks: ranks, strategy: strategy, leaves: leaves, steps: steps,
+				name := fmt.Sprintf("shared parameters, %d ranks, %d micro-batches", ranks, microBatches)
+				t.Run(name, func(t *testing.T) {
+					got, n := shardRun{ranks: ranks, strategy: strategy, microBatches: microBatches, steps: steps,
 						samples: samples, share: true}.run(t)
 					require.Equal(t, norms, n)
 					for rank := range got {
@@ -246,11 +248,11 @@ func TestShardedHasTheBitsOfOneRank(t *testing.T) {
 	}
 }
 
-// So have five and six ranks, whose windows have as many leaves.
+// So have five and six ranks, whose windows have as many micro-batches.
 func TestFullShardOnFiveAndSixRanks(t *testing.T) {
 	for _, set := range []func(a *args.TrainingArguments){nil,
 		func(a *args.TrainingArguments) { a.BF16, a.GradientCheckpointing = true, true }} {
-		r := shardRun{ranks: 1, leaves: 30, steps: 3, samples: 75, set: set}
+		r := shardRun{ranks: 1, microBatches: 30, steps: 3, samples: 75, set: set}
 		want, norms := r.run(t)
 		r.strategy = shard.Full
 		for _, r.ranks = range []int{5, 6} {
@@ -271,9 +273,9 @@ func TestFullShardOnFiveAndSixRanks(t *testing.T) {
 // Replicas that are each spread over a part of the ranks have those bits too, also where an epoch's last window reaches
 // one of them alone, and where one has a rank that others have not.
 func TestHybridShardedHasTheBitsOfOneRank(t *testing.T) {
-	const leaves = 24
+	const microBatches = 24
 	samples, steps := epochs()
-	want, norms := shardRun{ranks: 1, leaves: leaves, steps: steps, samples: samples}.run(t)
+	want, norms := shardRun{ranks: 1, microBatches: microBatches, steps: steps, samples: samples}.run(t)
 	for _, strategy := range strategies {
 		for _, n := range []struct{ ranks, replicas int }{{2, 2}, {4, 2}, {6, 2}, {8, 2}, {8, 4}, {12, 4}} {
 			if n.ranks/n.replicas == 3 && strategy == shard.Optimizer {
@@ -288,8 +290,9 @@ func TestHybridShardedHasTheBitsOfOneRank(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("%s, %d replicas on %d ranks, shared %v", strategy, n.replicas, n.ranks, share),
 					func(t *testing.T) {
-						got, norm := shardRun{ranks: n.ranks, replicas: n.replicas, strategy: strategy, leaves: leaves,
-							steps: steps, samples: samples, share: share}.run(t)
+						got, norm := shardRun{ranks: n.ranks, replicas: n.replicas, strategy: strategy,
+							microBatches: microBatches,
+							steps:        steps, samples: samples, share: share}.run(t)
 						require.Equal(t, norms, norm)
 						for rank := range got {
 							require.True(t, equalWeights(want[0], got[rank]), "rank %d", rank)
@@ -302,14 +305,14 @@ func TestHybridShardedHasTheBitsOfOneRank(t *testing.T) {
 
 // So have units of other sizes than blocks.
 func TestShardedUnitsOfOtherSizes(t *testing.T) {
-	want, _ := shardRun{ranks: 1, leaves: 8, steps: 2, samples: 20}.run(t)
+	want, _ := shardRun{ranks: 1, microBatches: 8, steps: 2, samples: 20}.run(t)
 	for name, set := range map[string]func(a *args.TrainingArguments){
 		"by class": func(a *args.TrainingArguments) {
 			a.FSDPTransformerLayerClsToWrap = []string{"GPT2MLP", "gpt2.Attention"}
 		},
 		"by size": func(a *args.TrainingArguments) { a.FSDPMinNumParams = 5000 },
 	} {
-		got, _ := shardRun{ranks: 2, strategy: shard.Full, leaves: 8, steps: 2, samples: 20, set: set}.run(t)
+		got, _ := shardRun{ranks: 2, strategy: shard.Full, microBatches: 8, steps: 2, samples: 20, set: set}.run(t)
 		for rank := range got {
 			require.True(t, equalWeights(want[0], got[rank]), "%s: rank %d", name, rank)
 		}
@@ -318,7 +321,7 @@ func TestShardedUnitsOfOtherSizes(t *testing.T) {
 
 // A model of several buckets has those bits too: the gradient of a tied weight begins before its bucket's turn.
 func TestShardedBuckets(t *testing.T) {
-	r := shardRun{ranks: 1, leaves: 4, steps: 2, samples: 16, width: 192,
+	r := shardRun{ranks: 1, microBatches: 4, steps: 2, samples: 16, width: 192,
 		set: func(a *args.TrainingArguments) { a.DDPBucketCapMB = 1 }}
 	want, norms := r.run(t)
 	r.ranks = 2
@@ -408,10 +411,10 @@ func TestNoSyncOfShardedModels(t *testing.T) {
 				return err
 			}
 			for i := range 4 {
-				leaf := layout.MicroBatch(i)
+				microBatch := layout.MicroBatch(i)
 				pass := func() error {
 					acc.TrainCtx(0).Scope(func(c *nn.Ctx) []*tensor.Tensor {
-						acc.Backward(c, m.loss(c, batch(c.Ctx, leaf, true)), 8, leaf, i == 3)
+						acc.Backward(c, m.loss(c, batch(c.Ctx, microBatch, true)), 8, microBatch, i == 3)
 						return nil
 					})
 					return nil
@@ -455,10 +458,10 @@ func TestNoSyncOfShardedModels(t *testing.T) {
 // A model that is made without memory has the same bits under every strategy, and is never whole on a rank that
 // gathers.
 func TestDeferredModels(t *testing.T) {
-	want, norms := shardRun{ranks: 1, leaves: 8, steps: 2, samples: 20}.run(t)
+	want, norms := shardRun{ranks: 1, microBatches: 8, steps: 2, samples: 20}.run(t)
 	for _, strategy := range append([]shard.Strategy{shard.None}, strategies...) {
 		for _, share := range []bool{false, true} {
-			got, n := shardRun{ranks: 4, strategy: strategy, leaves: 8, steps: 2, samples: 20, share: share,
+			got, n := shardRun{ranks: 4, strategy: strategy, microBatches: 8, steps: 2, samples: 20, share: share,
 				deferred: true}.run(t)
 			require.Equal(t, norms, n)
 			for rank := range got {
@@ -468,9 +471,9 @@ func TestDeferredModels(t *testing.T) {
 	}
 
 	half := func(a *args.TrainingArguments) { a.BF16 = true }
-	want, _ = shardRun{ranks: 1, leaves: 8, steps: 2, samples: 20, set: half}.run(t)
+	want, _ = shardRun{ranks: 1, microBatches: 8, steps: 2, samples: 20, set: half}.run(t)
 	for _, ranks := range []int{1, 2} {
-		got, _ := shardRun{ranks: ranks, leaves: 8, steps: 2, samples: 20, deferred: true, set: half}.run(t)
+		got, _ := shardRun{ranks: ranks, microBatches: 8, steps: 2, samples: 20, deferred: true, set: half}.run(t)
 		require.True(t, equalWeights(want[0], got[0]), "bf16, %d ranks", ranks)
 	}
 

@@ -32,11 +32,11 @@ func (t *tracer) beginForward() {
 }
 
 // backward tells of the backward pass that began at start, and of its forward pass.
-func (t *tracer) backward(rank, leaf int, start time.Time) {
+func (t *tracer) backward(rank, microBatch int, start time.Time) {
 	if !t.Active() {
 		return
 	}
-	detail := fmt.Sprintf("leaf %d", leaf)
+	detail := fmt.Sprintf("micro-batch %d", microBatch)
 	if !t.passed.IsZero() {
 		t.Tell(trace.Span{Rank: rank, Name: "forward", Detail: detail, Start: t.passed, End: start})
 	}

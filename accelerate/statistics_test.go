@@ -54,7 +54,7 @@ func buffers(m nn.Module) map[string][]byte {
 	return out
 }
 
-// normRun is a run of windows of eight leaves, the last of three, whose second step is left out.
+// normRun is a run of windows of eight micro-batches, the last of three, whose second step is left out.
 type normRun struct {
 	world     int
 	lr        float64
@@ -79,16 +79,16 @@ func (k normRun) train(t *testing.T) (ranks []map[string][]byte) {
 			return err
 		}
 		own := normLeaves / acc.WorldSize()
-		for window, leaves := range []int{8, 8, 8, 3} {
+		for window, microBatches := range []int{8, 8, 8, 3} {
 			if err := acc.BeginWindow(t.Context()); err != nil {
 				return err
 			}
 			first := acc.Rank() * own
-			for leaf := first; leaf < min(first+own, leaves); leaf++ {
+			for microBatch := first; microBatch < min(first+own, microBatches); microBatch++ {
 				acc.TrainCtx(0).Scope(func(c *nn.Ctx) []*tensor.Tensor {
-					y := m.Forward(c, normBatch(c.Ctx, window*normLeaves+leaf))
-					acc.Backward(c, tensor.Sum(c.Ctx, tensor.Exp(c.Ctx, y), nil, false), 20, leaf,
-						leaf == min(first+own, leaves)-1)
+					y := m.Forward(c, normBatch(c.Ctx, window*normLeaves+microBatch))
+					acc.Backward(c, tensor.Sum(c.Ctx, tensor.Exp(c.Ctx, y), nil, false), 20, microBatch,
+						microBatch == min(first+own, microBatches)-1)
 					return nil
 				})
 			}
@@ -129,16 +129,16 @@ func TestBuffersSameBits(t *testing.T) {
 func TestBuffersMoveInOrder(t *testing.T) {
 	m := newNormed(tensor.CPU(), 1)
 	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()).NoGrad(), nil, true)
-	for window, leaves := range []int{8, 0, 8, 3} {
-		for leaf := range leaves {
-			m.Forward(c, normBatch(c.Ctx, window*normLeaves+leaf))
+	for window, microBatches := range []int{8, 0, 8, 3} {
+		for microBatch := range microBatches {
+			m.Forward(c, normBatch(c.Ctx, window*normLeaves+microBatch))
 		}
 	}
 	require.Equal(t, int64(38), tensor.ToSlice[int64](c.Ctx, m.Norm.NumBatchesTracked.Tensor)[0])
 	require.Equal(t, buffers(m), normRun{world: 4, keep: true}.train(t)[3])
 }
 
-// With ddp_broadcast_buffers off each rank's statistics are those of its own leaves.
+// With ddp_broadcast_buffers off each rank's statistics are those of its own micro-batches.
 func TestBuffersApart(t *testing.T) {
 	one := normRun{world: 1, keep: true}.train(t)[0]
 	require.Equal(t, one, normRun{world: 1}.train(t)[0])

@@ -97,10 +97,10 @@ func TestNoSync(t *testing.T) {
 				return err
 			}
 			for i := range 4 {
-				leaf := 4*acc.Rank() + i
+				microBatch := 4*acc.Rank() + i
 				pass := func() error {
 					acc.TrainCtx(0).Scope(func(c *nn.Ctx) []*tensor.Tensor {
-						acc.Backward(c, m.loss(c, batch(c.Ctx, leaf, true)), 8, leaf, i == 3 || i < noSync)
+						acc.Backward(c, m.loss(c, batch(c.Ctx, microBatch, true)), 8, microBatch, i == 3 || i < noSync)
 						return nil
 					})
 					return nil
@@ -141,10 +141,10 @@ func TestOneLastBackward(t *testing.T) {
 	a := args.Default("")
 	a.GradientAccumulationSteps = 4
 	acc, m := prepared(t, a)
-	pass := func(leaf int, last bool) error {
+	pass := func(microBatch int, last bool) error {
 		return tensor.Try(func() {
 			c := acc.TrainCtx(0)
-			acc.Backward(c, tensor.Sum(c.Ctx, m.Linear.Weight.Tensor, nil, false), 1, leaf, last)
+			acc.Backward(c, tensor.Sum(c.Ctx, m.Linear.Weight.Tensor, nil, false), 1, microBatch, last)
 		})
 	}
 	require.NoError(t, pass(0, false))

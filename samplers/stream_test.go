@@ -54,7 +54,7 @@ func next(t require.TestingT, s *samplers.Stream) samplers.Window {
 }
 
 // merged gives the next window as all ranks together see it, after checking that each holds exactly its range of
-// leaves.
+// micro-batches.
 func merged(t require.TestingT, c scenario, ranks []*samplers.Stream) samplers.Window {
 	all := next(t, ranks[0])
 	for rank, s := range ranks {
@@ -123,15 +123,15 @@ func TestEpochsAreComplete(t *testing.T) {
 					require.EqualValues(t, c.layout.MicroBatches(), w.MicroBatches)
 				}
 				begin := position
-				for leaf, m := range w.Own {
-					require.Equal(t, leaf, m.Number)
+				for microBatch, m := range w.Own {
+					require.Equal(t, microBatch, m.Number)
 					require.Equal(t, position, m.Position)
 					for _, i := range m.Indices {
 						require.Equal(t, order.At(epoch, position%wantSamples), i)
 						seen[i]++
 						position++
 					}
-					ragged := w.LastOfEpoch && leaf == w.MicroBatches-1 && !c.layout.DropLast
+					ragged := w.LastOfEpoch && microBatch == w.MicroBatches-1 && !c.layout.DropLast
 					require.True(t, len(m.Indices) == c.layout.BatchSize || ragged && len(m.Indices) > 0)
 				}
 				require.Equal(t, position-begin, w.Samples)
@@ -210,7 +210,7 @@ func TestSeekMicroBatchEqualsDropping(t *testing.T) {
 	})
 }
 
-// batches gives the first n micro-batches of a single rank's stream, without their leaf numbers.
+// batches gives the first n micro-batches of a single rank's stream, without their micro-batch numbers.
 func batches(t require.TestingT, s *samplers.Stream, n int) (out []samplers.MicroBatch) {
 	for len(out) < n {
 		for _, m := range next(t, s).Own {
@@ -288,7 +288,7 @@ func TestEmptyAndSingle(t *testing.T) {
 	single, err := samplers.NewStream(samplers.NewSequential(1), layout)
 	require.NoError(t, err)
 	require.Equal(t, samplers.Window{MicroBatches: 1, Samples: 1, LastOfEpoch: true}, next(t, single),
-		"the only leaf is rank 0's")
+		"the only micro-batch is rank 0's")
 	require.Equal(t, samplers.Window{Epoch: 1, Position: 1, MicroBatches: 1, Samples: 1, LastOfEpoch: true},
 		next(t, single))
 }

@@ -88,8 +88,8 @@ func TestClassWeightsInTheCount(t *testing.T) {
 	}
 }
 
-// Fractions that collators and loss functions count are added leaf by leaf, so that their bits, like those of whole
-// numbers, do not depend on the ranks. 0.1 added in another order is another number.
+// Fractions that collators and loss functions count are added micro-batch by micro-batch, so that their bits, like
+// those of whole numbers, do not depend on the ranks. 0.1 added in another order is another number.
 func TestFractionsOnAnyNumberOfRanks(t *testing.T) {
 	list := make(data.Slice[labelled], 51)
 	for i := range list {

@@ -53,7 +53,7 @@ func work(p *profile.Profiler, c *tensor.Ctx) {
 		tensor.MatMul(c.Sub("layer"), x, tensor.Transpose(c, x, 0, 1))
 		return nil
 	})
-	p.Span(trace.Span{Rank: 3, Name: "forward", Detail: "leaf 0", Start: start, End: time.Now()})
+	p.Span(trace.Span{Rank: 3, Name: "forward", Detail: "micro-batch 0", Start: start, End: time.Now()})
 	p.Span(trace.Span{Rank: 3, Name: "bucket", Detail: "bucket 0 (w)", Bytes: 4096, Queued: start, Start: start,
 		End: time.Now()})
 	p.Span(trace.Span{Rank: 3, Name: "collective", Detail: "all_reduce losses", Bytes: 8, Queued: start,

@@ -65,27 +65,27 @@ func TestCellsKeepTheNorm(t *testing.T) {
 	require.Positive(t, differ, "cells of 1,000 must show")
 }
 
-// What the owner of a shard adds up has the bits of one rank where ranks have leaves in turns. With contiguous leaves,
-// of which each rank's next comes in a round, it has not.
+// What the owner of a shard adds up has the bits of one rank where ranks have micro-batches in turns. With contiguous
+// leaves, of which each rank's next comes in a round, it has not.
 func TestLeavesInTurnsKeepTheSum(t *testing.T) {
 	dev := tensor.NewCPU(1)
 	defer dev.Close()
 	c := tensor.NewCtx(dev).NoGrad()
-	for _, of := range []struct{ leaves, ranks int }{{8, 2}, {8, 4}, {24, 2}, {24, 3}, {24, 4}, {12, 6}} {
-		sum := func(leaf func(round, rank int) int) string {
-			s := accumulation.NewShard(c, of.leaves, 8)
-			for i := range of.leaves {
-				s.Add(i, numbers(c, uint64(leaf(i/of.ranks, i%of.ranks)), 1000))
+	for _, of := range []struct{ microBatches, ranks int }{{8, 2}, {8, 4}, {24, 2}, {24, 3}, {24, 4}, {12, 6}} {
+		sum := func(microBatch func(round, rank int) int) string {
+			s := accumulation.NewShard(c, of.microBatches, 8)
+			for i := range of.microBatches {
+				s.Add(i, numbers(c, uint64(microBatch(i/of.ranks, i%of.ranks)), 1000))
 			}
 			return string(tensor.ReadBytes(c, s.Total()))
 		}
-		one := accumulation.NewShard(c, of.leaves, 8)
-		for i := range of.leaves {
+		one := accumulation.NewShard(c, of.microBatches, 8)
+		for i := range of.microBatches {
 			one.Add(i, numbers(c, uint64(i), 1000))
 		}
 		want := string(tensor.ReadBytes(c, one.Total()))
 		what := fmt.Sprint(of)
 		require.Equal(t, want, sum(func(round, rank int) int { return round*of.ranks + rank }), what)
-		require.NotEqual(t, want, sum(func(round, rank int) int { return rank*of.leaves/of.ranks + round }), what)
+		require.NotEqual(t, want, sum(func(round, rank int) int { return rank*of.microBatches/of.ranks + round }), what)
 	}
 }
