@@ -95,7 +95,8 @@ func TestReportOnce(t *testing.T) {
 	} {
 		b := &normBlock{twoChannels(), twoChannels()}
 		got := reports{}
-		c := training().WithRecompute(recompute(b)).WithObserver(got)
+		also := reports{}
+		c := training().WithRecompute(recompute(b)).WithObserver(got).WithObserver(also)
 		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			x := tensor.Normal(c.Ctx, tensor.Float32, 1, 0, 1, 3, 2, 4)
 			y := b.Forward(c, x)
@@ -104,6 +105,7 @@ func TestReportOnce(t *testing.T) {
 		})
 		require.NotNil(t, b.Inner.Weight.Grad())
 		require.Equal(t, reports{b.Inner: 2, b.Outer: 2}, got)
+		require.Equal(t, got, also, "each observer gets every report")
 		require.Equal(t, []int64{0}, values[int64](b.Inner.NumBatchesTracked.Tensor))
 	}
 	b := &normBlock{twoChannels(), twoChannels()}
