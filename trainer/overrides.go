@@ -27,7 +27,7 @@ type StepFunc func(c *nn.Ctx, model models.Model, b *data.Batch) (out models.Out
 func WithStep(f StepFunc) Option { return func(t *Trainer) { t.stepFunc = f } }
 
 // DataloaderFunc makes the training data of a rank in the order of its optimizer steps, as HuggingFace's
-// get_train_dataloader does. acc.Windows and accelerate.NewIterableWindows are what the trainer itself uses; feed.New
+// get_train_dataloader does. acc.Windows and acc.IterableWindows are what the trainer itself uses; feed.New
 // takes a loader of the program's own. The trainer limits the windows to the steps of the run and keeps their place in
 // checkpoints.
 type DataloaderFunc func(ctx context.Context, acc *accelerate.Accelerator) (*feed.Windows, error)
