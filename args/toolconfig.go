@@ -225,6 +225,9 @@ func mergeWords(given, value any) string {
 // done so. A field that has its default takes the file's value; one that has neither is a fault. The arguments are
 // changed only if there is none.
 func (a *TrainingArguments) ReadConfigs() error {
+	if a.DeepSpeed == "" && a.FSDPConfig == "" {
+		return nil
+	}
 	one, said := []any{a}, settings{}
 	m := newMerge(newLoader(one), "")
 	for _, d := range Default(a.OutputDir).Diff(a) {
