@@ -3,6 +3,7 @@
 package trainer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,7 +16,6 @@ import (
 	"github.com/lockstep-ml/lockstep/comm/fake"
 	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/backend/meta"
 	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/models"
@@ -142,10 +142,7 @@ func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int, sha
 		}
 		sharded = each > 1 || ranks == 1
 	}
-	counter := meta.New()
-	if on != nil {
-		counter = meta.Like(backend.TraitsOf(joint.Backend(on)))
-	}
+	counter := meta.Like(joint.Backend(cmp.Or(on, tensor.CPU())))
 	dev := joint.Device[*tensor.Device](counter)
 	defer dev.Close()
 	var m models.Model

@@ -17,19 +17,24 @@ import (
 
 // Device counts memory.
 type Device struct {
-	traits backend.Traits
-	mu     sync.Mutex
-	stats  backend.Stats
+	like  backend.Backend // nil: none
+	mu    sync.Mutex
+	stats backend.Stats
 }
 
-// New returns a device on which nothing is in use.
+// New returns a device on which nothing is in use, and which has all kernels.
 func New() *Device { return &Device{} }
 
-// Like returns a device on which tensors have the sizes that they have on a device of these traits.
-func Like(t backend.Traits) *Device { return &Device{traits: t} }
+// Like returns a device on which tensors have the sizes that they have on be, and which has be's kernels.
+func Like(be backend.Backend) *Device { return &Device{like: be} }
 
 // Traits are those of the device that this one stands for.
-func (d *Device) Traits() backend.Traits { return d.traits }
+func (d *Device) Traits() backend.Traits {
+	if d.like == nil {
+		return backend.Traits{}
+	}
+	return backend.TraitsOf(d.like)
+}
 
 type buffer struct {
 	owner *Device
@@ -69,8 +74,10 @@ func (d *Device) Free(b backend.Buffer) {
 	d.stats.InUse -= int64(own.n)
 }
 
-// Supports is true of every op.
-func (d *Device) Supports(backend.Op, dtype.DType) bool { return true }
+// Supports is what the device that this one stands for says.
+func (d *Device) Supports(op backend.Op, dt dtype.DType) bool {
+	return d.like == nil || d.like.Supports(op, dt)
+}
 
 // Sync returns at once: there is no work.
 func (d *Device) Sync() {}

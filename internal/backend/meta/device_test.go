@@ -8,8 +8,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/backend/cpu"
 	"github.com/lockstep-ml/lockstep/internal/backend/meta"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
+
+// A device that stands for another has its kernels: those that are missing are composed, which takes memory.
+func TestLike(t *testing.T) {
+	host := cpu.New(1)
+	defer func() { require.NoError(t, host.Close()) }()
+	for op := backend.OpInvalid + 1; op < backend.NumOps; op++ {
+		for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16} {
+			require.True(t, meta.New().Supports(op, dt))
+			require.Equal(t, host.Supports(op, dt), meta.Like(host).Supports(op, dt), "%s %s", op, dt)
+		}
+	}
+	require.False(t, meta.Like(host).Supports(backend.OpConv2D, dtype.BFloat16))
+	require.True(t, meta.Like(host).Supports(backend.OpConv2D, dtype.Float32))
+	require.Equal(t, backend.TraitsOf(host), meta.Like(host).Traits())
+}
 
 func TestDevice(t *testing.T) {
 	d := meta.New()
