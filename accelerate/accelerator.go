@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/offload"
 	"github.com/lockstep-ml/lockstep/accelerate/precision"
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
@@ -45,7 +46,7 @@ type Accelerator struct {
 	params []tensor.Named
 	frozen []tensor.Named // at Prepare
 	opt    *optim.Optimizer
-	disk   offloaded
+	disk   offload.Disk
 	scaler *precision.Scaler   // nil: not with fp16
 	norm   float64             // of the window's gradients as ClipGradNorm measured it; −1 before
 	empty  emptiness           // of the window
@@ -115,13 +116,13 @@ func newRank(p plan, on devices, opts []Option, replica, n int) (*Accelerator, e
 	if acc.Ranks, err = ranks.New(acc.rankOptions(replica, n)); err != nil {
 		return nil, err
 	}
-	if err := openDevice(acc); err != nil {
+	if err := acc.openDevice(); err != nil {
 		return nil, err
 	}
-	acc.ctx, acc.versions = tensor.NewCtx(acc.dev), ownVersions(acc)
+	acc.ctx, acc.versions = tensor.NewCtx(acc.dev), acc.ownVersions()
 	acc.strategy = strategy.NewSingle(strategy.Job{Ctx: acc.ctx})
-	allowTF32(acc)
-	return acc, chooseDeviceEngine(acc)
+	acc.allowTF32()
+	return acc, acc.chooseDeviceEngine()
 }
 
 // rankOptions are what the plan says of the ranks.
@@ -199,10 +200,10 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, newOptimizer
 	if err := a.checkOptimizer(opt); err != nil {
 		return err
 	}
-	if err := checkMemory(a, opt); err != nil {
+	if err := a.checkMemory(opt); err != nil {
 		return err
 	}
-	if err := offloadState(a, opt); err != nil {
+	if err := a.offloadState(opt); err != nil {
 		return err
 	}
 	a.opt = opt
@@ -222,7 +223,7 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 		}
 		a.units = units
 	}
-	if err := findTrained(a); err != nil {
+	if err := a.findTrained(); err != nil {
 		return err
 	}
 	if err := a.own.Check(a.tree); err != nil {
@@ -239,7 +240,7 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 	a.layout = layout
 	a.stats = statistics.New(a.ctx.NoGrad(), a.tree)
 	a.strategy = strategy.NewSingle(a.strategyJob(units))
-	if err := offloadParams(a); err != nil {
+	if err := a.offloadParams(); err != nil {
 		return err
 	}
 	switch {
@@ -256,7 +257,7 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 }
 
 // findTrained finds the parameters that are trained and refuses a model that cannot be.
-func findTrained(a *Accelerator) error {
+func (a *Accelerator) findTrained() error {
 	for _, p := range a.tree.State() {
 		if p.Device() != a.dev {
 			return fmt.Errorf("accelerate: parameter %s is on %s: want %s: call MoveModel before the optimizer is made",

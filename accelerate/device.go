@@ -62,7 +62,7 @@ func WithDevices(names ...string) Option {
 }
 
 // openDevice chooses the rank's device.
-func openDevice(a *Accelerator) error {
+func (a *Accelerator) openDevice() error {
 	if a.dev != nil {
 		return nil
 	}
@@ -84,7 +84,7 @@ const nccl = "nccl"
 
 // chooseDeviceEngine lets tensors of ranks on GPUs go from device to device, where the program has an engine for that
 // and ddp_backend does not say otherwise.
-func chooseDeviceEngine(a *Accelerator) error {
+func (a *Accelerator) chooseDeviceEngine() error {
 	kind, _, _ := strings.Cut(a.dev.Name(), ":")
 	use := a.plan.job.devices
 	switch {
@@ -118,7 +118,7 @@ func shareDevices(ranks []*Accelerator) error {
 }
 
 // allowTF32 allows TF32 where the plan does. One rank says where it cannot be done.
-func allowTF32(a *Accelerator) {
+func (a *Accelerator) allowTF32() {
 	if a.plan.tf32 && !a.dev.AllowTF32(true) && a.IsMain() {
 		a.log.Warn("tf32 has no effect: the device has no such mode", "device", a.dev.Name())
 	}

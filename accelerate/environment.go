@@ -47,7 +47,7 @@ func (a *Accelerator) Environment() Environment {
 }
 
 // ownVersions is what this rank computes on.
-func ownVersions(a *Accelerator) []string { return []string{cmp.Or(a.dev.Versions(), a.dev.Name())} }
+func (a *Accelerator) ownVersions() []string { return []string{cmp.Or(a.dev.Versions(), a.dev.Name())} }
 
 // allVersions are those of all ranks, each once, so that neither the number of ranks nor their order shows.
 func allVersions(ranks []fingerprint) (versions []string) {

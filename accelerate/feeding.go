@@ -19,7 +19,7 @@ func (a *Accelerator) Windows(ctx context.Context, source data.Source, s sampler
 	if err != nil {
 		return nil, err
 	}
-	stream, err := newStream(a, s, layout)
+	stream, err := a.newStream(s, layout)
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +27,7 @@ func (a *Accelerator) Windows(ctx context.Context, source data.Source, s sampler
 }
 
 // newStream is the order of samples as data_sharding shares it out.
-func newStream(a *Accelerator, s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
+func (a *Accelerator) newStream(s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
 	switch b := a.plan.batches; b.dealing {
 	case wholeBatches:
 		return samplers.NewShardedStream(s, layout, b.shard)

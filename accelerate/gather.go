@@ -3,9 +3,7 @@
 package accelerate
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
@@ -21,7 +19,7 @@ import (
 // collective.
 func (a *Accelerator) GatherForMetrics(ctx context.Context, indices []int64, t *tensor.Tensor) (all *tensor.Tensor,
 	order []int64, err error) {
-	mine, err := rowsOf(a.ctx.NoGrad(), indices, t)
+	mine, err := ranks.RowsOf(a.ctx.NoGrad(), indices, t)
 	if err != nil {
 		return nil, nil, a.reject(err)
 	}
@@ -29,67 +27,7 @@ func (a *Accelerator) GatherForMetrics(ctx context.Context, indices []int64, t *
 	if err != nil {
 		return nil, nil, err
 	}
-	return joinRows(a.ctx.NoGrad(), parts)
-}
-
-// rowsOf cuts t into rows.
-func rowsOf(c *tensor.Ctx, indices []int64, t *tensor.Tensor) ([]ranks.Row, error) {
-	var shape []int
-	if t != nil {
-		shape = t.Shape()
-	}
-	if n := len(indices); t == nil && n > 0 || t != nil && (len(shape) == 0 || shape[0] != n) {
-		return nil,
-			fmt.Errorf(
-				"accelerate: gathering %d indices with a tensor of shape %v: want one row (dim 0) for each index", n,
-				shape)
-	} else if n == 0 {
-		return nil, nil
-	}
-	var raw []byte
-	if err := tensor.Try(func() { raw = tensor.ReadBytes(c, t) }); err != nil {
-		return nil, err
-	}
-	rows, arrays, size := make([]ranks.Row, len(indices)), make([]ranks.Array, len(indices)), len(raw)/len(indices)
-	for i, index := range indices {
-		arrays[i] = ranks.Array{DType: t.DType(), Shape: shape[1:], Data: raw[i*size:][:size]}
-		rows[i] = ranks.Row{Index: index, Arrays: arrays[i:][:1]}
-	}
-	return rows, nil
-}
-
-// joinRows makes one tensor of the ranks' rows.
-func joinRows(c *tensor.Ctx, parts [][]ranks.Row) (t *tensor.Tensor, order []int64, err error) {
-	var all []ranks.Row
-	for rank, part := range parts {
-		all = append(all, part...)
-		for _, r := range part {
-			if len(r.Arrays) != 1 {
-				return nil, nil, fmt.Errorf("accelerate: gathering: rank %d sent a row of %d arrays", rank,
-					len(r.Arrays))
-			}
-			if first, a := all[0].Arrays[0], r.Arrays[0]; a.DType != first.DType ||
-				!slices.Equal(a.Shape, first.Shape) {
-				return nil, nil,
-					fmt.Errorf("accelerate: gathering rows of %s%v and, from rank %d, of %s%v: want the same shape "+
-						"and dtype",
-						first.DType, first.Shape, rank, a.DType, a.Shape)
-			}
-		}
-	}
-	if len(all) == 0 {
-		return nil, nil, nil
-	}
-	slices.SortStableFunc(all, func(a, b ranks.Row) int { return cmp.Compare(a.Index, b.Index) })
-	all = slices.CompactFunc(all, func(a, b ranks.Row) bool { return a.Index == b.Index })
-	var joined []byte
-	for _, r := range all {
-		order = append(order, r.Index)
-		joined = append(joined, r.Arrays[0].Data...)
-	}
-	like := all[0].Arrays[0]
-	err = tensor.Try(func() { t = tensor.FromBytes(c, joined, like.DType, append([]int{len(all)}, like.Shape...)...) })
-	return t, order, err
+	return ranks.JoinRows(a.ctx.NoGrad(), parts)
 }
 
 // GatherObjects returns the values of all ranks, in rank order, on every rank. They are sent

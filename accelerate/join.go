@@ -47,7 +47,7 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 // equalize gives every rank the first one's parameters, those that are not trained too.
 func (a *Accelerator) equalize(ctx context.Context) error {
 	state := a.tree.State()
-	differed, err := verify(ctx, a, state)
+	differed, err := a.verify(ctx, state)
 	if err != nil {
 		return err
 	}
@@ -89,12 +89,12 @@ func (a *Accelerator) BeginWindow(ctx context.Context) error { return a.strategy
 // SyncParameters copies the values of m's parameters and buffers from the first rank of those that hold the same part
 // of the model, rank 0 without pipeline or tensor parallelism, to the others.
 func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
-	_, err := verify(ctx, a, nn.Walk(m).State())
+	_, err := a.verify(ctx, nn.Walk(m).State())
 	return err
 }
 
 // verify is ddp.Verify among the ranks that hold the same part of the model; others hold other parameters.
-func verify(ctx context.Context, a *Accelerator, state []tensor.Named) (differed int, err error) {
+func (a *Accelerator) verify(ctx context.Context, state []tensor.Named) (differed int, err error) {
 	peers := a.SamePart()
 	if peers.Group() == nil {
 		return 0, nil
@@ -113,7 +113,7 @@ func (a *Accelerator) leave(whole bool) error {
 	}
 	err := a.strategy.Close(whole)
 	a.strategy, a.active = strategy.NewSingle(a.strategyJob(nil)), nil
-	return errors.Join(err, a.disk.close(a.ctx.NoGrad()))
+	return errors.Join(err, a.disk.Close(a.ctx.NoGrad()))
 }
 
 // Unshard ends what Prepare began: the parameters of a sharded model become whole again, on every rank, and
@@ -129,7 +129,7 @@ func (a *Accelerator) Unshard(ctx context.Context) error {
 // process stays in its job until it ends.
 func (a *Accelerator) Close() error {
 	if a.Group() == nil {
-		return a.disk.close(a.ctx.NoGrad())
+		return a.disk.Close(a.ctx.NoGrad())
 	}
 	err := a.Ranks.Close()
 	return errors.Join(err, a.leave(false)) // once nobody uses the gradients any more

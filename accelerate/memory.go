@@ -16,13 +16,13 @@ var hostLimit = hostmemory.Limit
 
 // checkMemory refuses a training whose parameters, gradients and optimizer state alone are more than the host's memory:
 // the system would kill a rank in the middle of a step. Activations are not counted.
-func checkMemory(a *Accelerator, opt *optim.Optimizer) error {
+func (a *Accelerator) checkMemory(opt *optim.Optimizer) error {
 	limit, source := hostLimit()
 	if limit == 0 || !a.dev.HostMemory() {
 		return nil
 	}
 	ranks := a.LocalWorldSize()
-	held := heldBy(a, opt)
+	held := a.heldBy(opt)
 	if need := uint64(ranks) * uint64(held.total()); need > limit {
 		who := "the rank"
 		if ranks > 1 {
@@ -30,13 +30,13 @@ func checkMemory(a *Accelerator, opt *optim.Optimizer) error {
 		}
 		return fmt.Errorf("accelerate: %s on this host needs %s (parameters %s, gradients %s, the optimizer's "+
 			"state %s), %s in all, and the memory of %s is %s: want %s", who, size(held.total()), size(held.params),
-			size(held.grads), size(held.state), size(int64(need)), source, size(int64(limit)), relief(a))
+			size(held.grads), size(held.state), size(int64(need)), source, size(int64(limit)), a.relief())
 	}
 	return nil
 }
 
 // relief is what would make a training smaller.
-func relief(a *Accelerator) string {
+func (a *Accelerator) relief() string {
 	offload := "offload_optimizer disk"
 	if runtime.GOOS == "windows" {
 		offload = "a smaller model"
@@ -55,7 +55,7 @@ type held struct{ params, grads, state int64 }
 
 func (h held) total() int64 { return h.params + h.grads + h.state }
 
-func heldBy(a *Accelerator, opt *optim.Optimizer) (h held) {
+func (a *Accelerator) heldBy(opt *optim.Optimizer) (h held) {
 	ranks, strategy := int64(a.Sharers().Size()), a.sharding.Strategy
 	if ranks == 1 {
 		strategy = shard.None

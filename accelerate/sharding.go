@@ -40,7 +40,7 @@ func WithSharding(s Sharding) Option { return func(a *Accelerator) { a.sharding 
 // shardOptions are those of a model that is sharded.
 func (a *Accelerator) shardOptions() shard.Options {
 	s := a.sharding
-	o := shard.Options{Strategy: s.Strategy, Wrap: a.plan.wrap, Gather: s.Gather, Zeros: zerosOf(a.disk.params),
+	o := shard.Options{Strategy: s.Strategy, Wrap: a.plan.wrap, Gather: s.Gather, Zeros: a.disk.Zeros(),
 		Lower: a.plan.lower.Train, Projected: a.tree.Projected(), Prefetch: !s.NoPrefetch,
 		Buckets: a.plan.exchange.buckets}
 	o.Wrap.Modules, o.Wrap.Ignored, o.Wrap.Persist = s.Modules, s.Ignored, s.Persist
