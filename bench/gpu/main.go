@@ -42,6 +42,7 @@ type settings struct {
 	heads, vocab     int
 	image            int // rows and columns
 	size             int // of matrices
+	workers          int // that read batches ahead
 	dropout          float64
 	float32          bool
 	curve, save, row string
@@ -65,6 +66,7 @@ func main() {
 	pflag.IntVar(&s.vocab, "vocab_size", 50257, "its vocabulary")
 	pflag.IntVar(&s.image, "image", 224, "rows and columns of an image")
 	pflag.IntVar(&s.size, "size", 8192, "rows and columns of matrices")
+	pflag.IntVar(&s.workers, "workers", 0, "goroutines that read batches ahead")
 	pflag.Float64Var(&s.dropout, "dropout", 0, "dropout of GPT-2")
 	pflag.BoolVar(&s.float32, "float32", false, "compute in float32 instead of under bf16")
 	pflag.Float64Var(&s.rate, "learning_rate", 3e-4, "learning rate, constant")

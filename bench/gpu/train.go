@@ -181,6 +181,7 @@ func (t *training) run() (rate float64, err error) {
 	a.PerDeviceTrainBatchSize, a.MaxSteps, a.BF16, a.LearningRate = t.settings.batch, t.steps, !t.float32, t.rate
 	a.LRSchedulerType, a.LoggingStrategy, a.SaveStrategy = "constant", "no", "no"
 	a.ReportTo, a.Seed, a.TrainSamplingStrategy = []string{"none"}, 42, args.SamplingSequential
+	a.DataloaderNumWorkers = t.workers
 	quiet := true
 	a.DisableTQDM = &quiet
 	m, err := t.model(nn.NewInit(tensor.CPU(), a.Seed))
