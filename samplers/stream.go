@@ -84,7 +84,7 @@ type Window struct {
 	Position     int64        // of its first sample in the training stream
 	MicroBatches int          // micro-batches over all ranks, 1 … M
 	Samples      int64        // samples over all ranks
-	Own          []MicroBatch // this rank's micro-batches in ascending order; empty if the epoch's tail did not reach it
+	Own          []MicroBatch // this rank's, in ascending order; empty if the epoch's tail did not reach it
 	LastOfEpoch  bool
 }
 
