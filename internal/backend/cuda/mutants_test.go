@@ -141,7 +141,7 @@ type mutated struct {
 
 // try says what is found to be wrong with a text of the kernel.
 func (m *mutated) try(text []byte) error {
-	driver := fake.New(fake.Options{CheckRaces: true, Budget: 2e6})
+	driver := fake.New(fake.Options{CheckRaces: true, Budget: 4e6})
 	d, err := Open(&mutating{driver, m.kernel, text}, 0)
 	if err != nil {
 		return err
