@@ -33,7 +33,23 @@ func Open(ctx context.Context, path string) (*Checkpoint, error) {
 // Open is the function Open on the store's file system; name is the folder's name in the
 // store, "checkpoint-500".
 func (s *Store) Open(ctx context.Context, name string) (*Checkpoint, error) {
-	return s.verifyPart(ctx, name, 0, 1)
+	path := s.path(name)
+	m, err := openManifest(s.fs(), path)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, f := range m.Files {
+		err := verify(ctx, s.fs(), filepath.Join(path, f.Name), f)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return &Checkpoint{Info: Info{Path: path, Manifest: m}, fsys: s.fs()}, nil
 }
 
 // openManifest reads the manifest of what must be a folder.

@@ -10,57 +10,50 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/lockstep-ml/lockstep/comm"
 )
 
 // Latest opens and verifies the checkpoint that LATEST names. If there is no LATEST, or
 // the checkpoint is damaged, it is the newest undamaged one by save id, with a warning.
 // ErrNone if there is none; the error then tells what is wrong with each that was tried.
 // The folder is not changed.
-func (s *Store) Latest(ctx context.Context) (*Checkpoint, error) { return s.LatestShared(ctx, nil) }
-
-// candidates are the checkpoints that Latest may open.
-type candidates struct {
-	Names  []string `json:"names"`  // the best first
-	Named  bool     `json:"named"`  // LATEST names the first
-	None   bool     `json:"none"`   // there is no folder
-	Except string   `json:"except"` // the folders of earlier runs that were renamed, in words
-	broken []error  // what is wrong with LATEST and with other folders
-}
-
-// LatestShared opens on all ranks of g what Latest finds on rank 0. Each rank verifies a part of the files: see
-// OpenShared. All ranks call it. A nil g is one rank.
-func (s *Store) LatestShared(ctx context.Context, g *comm.Group) (*Checkpoint, error) {
-	var mine candidates
-	var err error
-	if g == nil || g.Rank() == 0 {
-		mine, err = s.candidates()
+func (s *Store) Latest(ctx context.Context) (*Checkpoint, error) {
+	l, err := s.list()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, noFolder(s.Dir)
 	}
-	all, err := agree(ctx, g, "latest", mine, err)
 	if err != nil {
 		return nil, err
 	}
-	found, tried := all[0], mine.broken
-	if found.None {
-		return nil, noFolder(s.Dir)
+	var tried []error
+	p, err := s.readPointer()
+	if err != nil {
+		tried = append(tried, err)
 	}
-	for i, name := range found.Names {
-		ck, cancelled, err := s.openShared(ctx, g, name)
+	complete, broken := s.survey(slices.DeleteFunc(l.all(), func(n string) bool { return n == p.Checkpoint }))
+	if p.Checkpoint != "" {
+		complete = append(complete, Info{Path: s.path(p.Checkpoint)}) // to be tried first
+	}
+	tried = append(tried, broken...)
+	for _, info := range slices.Backward(complete) {
+		ck, err := s.Open(ctx, info.Name())
 		if err == nil {
-			if (i > 0 || !found.Named) && (g == nil || g.Rank() == 0) {
+			if info.Name() != p.Checkpoint {
 				s.warnOfFallback(ck, tried)
 			}
 			return ck, nil
 		}
-		if tried = append(tried, err); cancelled || g != nil && g.Err() != nil {
-			return nil, err
+		if tried = append(tried, err); ctx.Err() != nil {
+			return nil, ctx.Err()
 		}
 	}
-	if len(tried) > 0 {
-		return nil, fmt.Errorf("%w in %s can be loaded%s: %w", ErrNone, s.Dir, found.Except, errors.Join(tried...))
+	except := ""
+	if len(l.replaced) > 0 {
+		except = ", except those of an earlier run by their folders (" + strings.Join(l.replaced, ", ") + ")"
 	}
-	return nil, fmt.Errorf("%w in %s%s", ErrNone, s.Dir, found.Except)
+	if len(tried) > 0 {
+		return nil, fmt.Errorf("%w in %s can be loaded%s: %w", ErrNone, s.Dir, except, errors.Join(tried...))
+	}
+	return nil, fmt.Errorf("%w in %s%s", ErrNone, s.Dir, except)
 }
 
 // warnOfFallback logs that ck is not the one that LATEST names.
@@ -71,32 +64,6 @@ func (s *Store) warnOfFallback(ck *Checkpoint, tried []error) {
 	}
 	s.log().Warn("falling back to the newest undamaged checkpoint", "path", ck.Path, "step", ck.Step, "err",
 		errors.Join(tried...))
-}
-
-func (s *Store) candidates() (c candidates, err error) {
-	l, err := s.list()
-	if errors.Is(err, fs.ErrNotExist) { // which the other ranks' callers must be able to tell
-		return candidates{None: true}, nil
-	}
-	if err != nil {
-		return c, err
-	}
-	if len(l.replaced) > 0 {
-		c.Except = ", except those of an earlier run by their folders (" + strings.Join(l.replaced, ", ") + ")"
-	}
-	p, err := s.readPointer()
-	if err != nil {
-		c.broken = append(c.broken, err)
-	}
-	if c.Named = p.Checkpoint != ""; c.Named {
-		c.Names = append(c.Names, p.Checkpoint)
-	}
-	complete, broken := s.survey(slices.DeleteFunc(l.all(), func(n string) bool { return n == p.Checkpoint }))
-	for _, info := range slices.Backward(complete) {
-		c.Names = append(c.Names, info.Name())
-	}
-	c.broken = append(c.broken, broken...)
-	return c, nil
 }
 
 // Rotate deletes the oldest checkpoints of a run, by save id, until limit are left. The newest,

@@ -436,6 +436,9 @@ func (r *raised) or(err error) error {
 // agree gathers what all ranks have come to. If any failed, all get an error: their own, or that of the lowest rank.
 // The ranks wait for each other even if ctx is done: a rank that went away by itself would leave the others waiting.
 func agree[T any](ctx context.Context, g *comm.Group, what string, v T, err error) ([]T, error) {
+	if g == nil { // one rank
+		return []T{v}, err
+	}
 	type result struct {
 		Value T      `json:"value"`
 		Err   string `json:"err,omitempty"`
@@ -444,7 +447,7 @@ func agree[T any](ctx context.Context, g *comm.Group, what string, v T, err erro
 	if err != nil {
 		mine = result{Err: cmp.Or(err.Error(), "failed")}
 	}
-	all, lost := gather(ctx, g, mine)
+	all, lost := comm.AllGatherObject(context.WithoutCancel(ctx), g, mine)
 	if lost != nil {
 		return nil, errors.Join(err, fmt.Errorf("agreeing with the other ranks (%s): %w", what, lost))
 	}
@@ -456,12 +459,4 @@ func agree[T any](ctx context.Context, g *comm.Group, what string, v T, err erro
 		}
 	}
 	return values, err
-}
-
-// gather returns the values of all ranks; a nil g is one rank.
-func gather[T any](ctx context.Context, g *comm.Group, v T) ([]T, error) {
-	if g == nil {
-		return []T{v}, nil
-	}
-	return comm.AllGatherObject(context.WithoutCancel(ctx), g, v)
 }

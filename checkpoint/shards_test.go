@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -195,7 +194,7 @@ func TestSaveShards(t *testing.T) {
 		}
 		for _, readers := range []int{1, 2, 3, 8} {
 			requireNone(t, together(t, readers, func(g *comm.Group) error {
-				ck, err := quiet(m, "out").LatestShared(ctx, g)
+				ck, err := quiet(m, "out").Latest(ctx)
 				if err != nil {
 					return err
 				}
@@ -495,73 +494,6 @@ func TestEachOperationOfEachRankFailsInTurn(t *testing.T) {
 				})
 			}
 		}
-	}
-}
-
-func TestFilesAreVerifiedByAllRanks(t *testing.T) {
-	m := vfs.NewMem()
-	requireNone(t, savingShards(t, 4, state{5, "old"}, same(m)))
-	requireNone(t, savingShards(t, 4, state{10, "new"}, same(m)))
-	var mu sync.Mutex
-	opened := map[string]int{}
-	watch := errorfs.Wrap(m, func(op errorfs.Op) error {
-		if op.Kind == errorfs.Open {
-			mu.Lock()
-			defer mu.Unlock()
-			opened[filepath.Base(op.Path)]++
-		}
-		return nil
-	})
-	requireNone(t, together(t, 3, func(g *comm.Group) error {
-		_, err := quiet(watch, "out").OpenShared(ctx, g, "checkpoint-10")
-		return err
-	}))
-	for k := range 4 {
-		require.Equal(t, 1, opened[fmt.Sprintf("shard-%05d-of-00004.safetensors", k+1)], "one rank reads it")
-	}
-
-	for _, file := range []string{"shard-00002-of-00004.safetensors", "shard-00004-of-00004.safetensors"} {
-		name := filepath.Join("out", "checkpoint-10", file)
-		data, err := vfs.ReadFile(m, name, 1<<20)
-		require.NoError(t, err)
-		data[len(data)-1] ^= 1
-		overwrite(t, m, name, data)
-	}
-	for _, err := range together(t, 3, func(g *comm.Group) error {
-		_, err := quiet(m, "out").OpenShared(ctx, g, "checkpoint-10")
-		return err
-	}) {
-		require.ErrorContains(t, err, "shard-00002-of-00004.safetensors: damaged")
-		require.ErrorContains(t, err, "shard-00004-of-00004.safetensors: damaged")
-	}
-	requireNone(t, together(t, 3, func(g *comm.Group) error {
-		ck, err := quiet(m, "out").LatestShared(ctx, g)
-		if err == nil && ck.Step != 5 {
-			err = fmt.Errorf("step %d: want that of the undamaged checkpoint", ck.Step)
-		}
-		return err
-	}))
-
-	for dir, want := range map[string]error{"nowhere": fs.ErrNotExist, ".": checkpoint.ErrNone} {
-		for _, err := range together(t, 2, func(g *comm.Group) error {
-			_, err := quiet(m, dir).LatestShared(ctx, g)
-			return err
-		}) {
-			require.ErrorIs(t, err, checkpoint.ErrNone, "on all ranks")
-			require.ErrorIs(t, err, want)
-		}
-	}
-	cancelled, cancel := context.WithCancel(ctx)
-	cancel()
-	for r, err := range together(t, 2, func(g *comm.Group) error {
-		c := ctx
-		if g.Rank() == 1 {
-			c = cancelled
-		}
-		_, err := quiet(m, "out").LatestShared(c, g)
-		return err
-	}) {
-		require.ErrorContains(t, err, "context canceled", "rank %d", r)
 	}
 }
 
