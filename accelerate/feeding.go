@@ -58,16 +58,27 @@ func (a *Accelerator) IterableWindows(ctx context.Context, src data.IterableSour
 	return feed.Iterable(ctx, src, layout, rule, a.feeding(steps))
 }
 
-// IterableBatches deals the batches of one epoch of an iterable dataset to the ranks in turn, each
-// per_device_eval_batch_size samples, as an evaluation needs them. A window has a batch of each rank; the last one may
-// have fewer. LastOfEpoch ends the data: go no further.
-func (a *Accelerator) IterableBatches(ctx context.Context, src data.IterableSource) (*feed.Windows, error) {
-	ranks := a.Data()
-	layout := samplers.Layout{
-		BatchSize: a.plan.batches.eval, AccumulationSteps: 1, WorldSize: ranks.Size(), Rank: ranks.Rank(),
-		Interleaved: a.GathersParameters(),
+// Batches deals the batches of a dataset to the ranks in turn, each per_device_eval_batch_size samples, as an
+// evaluation needs them. A window has a batch of each rank; the last one may have fewer.
+func (a *Accelerator) Batches(ctx context.Context, src data.Source) (*feed.Windows, error) {
+	layout := a.batchLayout()
+	stream, err := samplers.NewStream(samplers.NewSequential(int64(src.Len())), layout)
+	if err != nil {
+		return nil, err
 	}
-	return feed.Iterable(ctx, src, layout, nil, a.feeding(math.MaxInt64))
+	windows := (stream.MicroBatches() + layout.MicroBatches() - 1) / layout.MicroBatches()
+	return feed.Sized(ctx, src, stream, a.feeding(windows)), nil
+}
+
+// IterableBatches is Batches of an iterable dataset. LastOfEpoch ends the data: go no further.
+func (a *Accelerator) IterableBatches(ctx context.Context, src data.IterableSource) (*feed.Windows, error) {
+	return feed.Iterable(ctx, src, a.batchLayout(), nil, a.feeding(math.MaxInt64))
+}
+
+// batchLayout is that of windows with a batch of each rank.
+func (a *Accelerator) batchLayout() samplers.Layout {
+	return samplers.Layout{BatchSize: a.plan.batches.eval, AccumulationSteps: 1, WorldSize: a.Data().Size(),
+		Rank: a.Data().Rank(), Interleaved: a.GathersParameters()}
 }
 
 // feeding are the options of windows.

@@ -5,6 +5,7 @@ package accelerate_test
 import (
 	"errors"
 	"io"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -140,4 +141,28 @@ func TestAWindowWaitsForTheDeviceOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int64{0, 0, 0, 0}, before)
 	require.EqualValues(t, 1, backend.HostWaits()-start)
+}
+
+// The batches of an evaluation are dealt in turn, each sample once, and end with the epoch.
+func TestBatches(t *testing.T) {
+	for _, ranks := range []int{1, 2, 4} {
+		var all []float32
+		for _, acc := range accelerators(t, ranks, func(_ int, a *args.TrainingArguments) {
+			a.PerDeviceEvalBatchSize, a.DataloaderNumWorkers = 2, 2
+		}) {
+			w, err := acc.Batches(t.Context(), numbers(11))
+			require.NoError(t, err)
+			require.EqualValues(t, 6, w.MicroBatches())
+			for window, err := range w.All() {
+				require.NoError(t, err)
+				require.Zero(t, window.Epoch)
+				for i, b := range samplesOf(window) {
+					require.Equal(t, float32(2*(window.Own[i].Number+ranks*int(window.Number))), b[0])
+					all = append(all, b...)
+				}
+			}
+		}
+		slices.Sort(all)
+		require.Equal(t, []float32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, all, "%d ranks", ranks)
+	}
 }

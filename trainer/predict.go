@@ -144,22 +144,21 @@ func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string
 	if err := t.predictBatches(ctx, batches, shared, each); err != nil {
 		return nil, err
 	}
-	samples, total := batches.seen()
-	if err := shared.sum(context.WithoutCancel(ctx), t.acc, total); err != nil {
+	if err := shared.sum(context.WithoutCancel(ctx), t.acc, batches.batches); err != nil {
 		return nil, err
 	}
 	if err := t.mergeMetrics(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}
 	loss, labelled := shared.total()
-	return t.evalMetrics(prefix, loss, labelled, time.Since(begin), samples, total), nil
+	return t.evalMetrics(prefix, loss, labelled, time.Since(begin), batches.samples, batches.batches), nil
 }
 
 // predictBatches runs this rank's batches. If ctx ends on one rank, or one cannot read its data, all stop.
-func (t *Trainer) predictBatches(ctx context.Context, batches evalBatches, shared *evalShare, each eachFunc) error {
+func (t *Trainer) predictBatches(ctx context.Context, batches *evalBatches, shared *evalShare, each eachFunc) error {
 	var interrupted, unread bool
 	var dataErr error
-	total := batches.total()
+	total := batches.MicroBatches()
 	for n := int64(1); ; n++ {
 		b, err := batches.Next()
 		if err != nil && err != io.EOF { // not a source's error about the end of a file

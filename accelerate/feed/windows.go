@@ -38,7 +38,7 @@ type Options struct {
 // Windows gives a rank's data of one optimizer step after the other, epoch after epoch. It belongs to one goroutine.
 // Batches are loaded ahead of Next, as Options.Loading says, until Close or the end of the context.
 type Windows struct {
-	loader       Loader
+	Loader
 	layout       samplers.Layout
 	microBatches int64
 	left         int64 // windows to come
@@ -51,10 +51,14 @@ type Loader interface {
 	Next(left int64) (*Window, error)
 	// Close ends loading until Next is called again.
 	Close()
-	// Place gives the place of the next window; Restore goes to a place.
+	// Place gives the place of the next window.
 	Place() Place
+	// Restore goes to a saved place, on any number of ranks. Of an iterable dataset, the samples before it are read
+	// again unless the dataset's cursor is a data.Seeker.
 	Restore(Place) error
-	// EpochAfter is the number of epochs done after one of so many planned windows, with the fraction of its epoch.
+	// EpochAfter is the number of epochs done after one of so many planned windows, with the fraction of its epoch. As
+	// the length of an iterable dataset is not known, an epoch under way counts there for the part of the planned
+	// windows that it has had, as in transformers.
 	EpochAfter(w samplers.Window, planned int64) float64
 }
 
@@ -119,8 +123,8 @@ func (w *Windows) Next() (*Window, error) {
 	if w.left <= 0 {
 		return nil, io.EOF
 	}
-	w.before = w.loader.Place()
-	out, err := w.loader.Next(w.left)
+	w.before = w.Place()
+	out, err := w.Loader.Next(w.left)
 	if err == nil {
 		w.left--
 	}
@@ -157,7 +161,7 @@ func (w *Windows) Limit(steps int64) {
 }
 
 // Undo goes back to the window that the last call of Next gave, or could not give.
-func (w *Windows) Undo() error { return w.loader.Restore(w.before) }
+func (w *Windows) Undo() error { return w.Restore(w.before) }
 
 // Layout gives the layout of the windows.
 func (w *Windows) Layout() samplers.Layout { return w.layout }
@@ -166,37 +170,20 @@ func (w *Windows) Layout() samplers.Layout { return w.layout }
 // not known.
 func (w *Windows) MicroBatches() int64 { return w.microBatches }
 
-// Place gives the place of the next window.
-func (w *Windows) Place() Place { return w.loader.Place() }
-
-// Restore goes to a saved place, on any number of ranks. Of an iterable dataset, the samples before it are read again
-// unless the dataset's cursor is a data.Seeker.
-func (w *Windows) Restore(p Place) error { return w.loader.Restore(p) }
-
 // Position gives the position of the next window's first sample: the number of samples that are done with.
-func (w *Windows) Position() int64 { return w.loader.Place().position() }
+func (w *Windows) Position() int64 { return w.Place().position() }
 
 // Epoch gives the epoch of the next window.
-func (w *Windows) Epoch() int64 { return w.loader.Place().epoch() }
+func (w *Windows) Epoch() int64 { return w.Place().epoch() }
 
 // SeekEpoch goes to the beginning of an epoch. Samples of an iterable dataset that are left out are not read.
 func (w *Windows) SeekEpoch(epoch int64) error {
-	return w.loader.Restore(w.loader.Place().beginning(epoch))
+	return w.Restore(w.Place().beginning(epoch))
 }
-
-// EpochAfter is the number of epochs done after a window of so many planned ones, with the fraction of its epoch. As
-// the length of an iterable dataset is not known, an epoch under way counts there for the part of the planned windows
-// that it has had, as in transformers.
-func (w *Windows) EpochAfter(window samplers.Window, planned int64) float64 {
-	return w.loader.EpochAfter(window, planned)
-}
-
-// Close ends loading. Next starts it again.
-func (w *Windows) Close() { w.loader.Close() }
 
 // New gives steps windows of a loader. microBatches is how many an epoch has over all ranks, 0 if that is not known.
 func New(l Loader, layout samplers.Layout, microBatches, steps int64) *Windows {
-	return &Windows{loader: l, layout: layout, microBatches: microBatches, left: steps}
+	return &Windows{Loader: l, layout: layout, microBatches: microBatches, left: steps}
 }
 
 // Sized gives windows of a dataset with a length, in the order of a stream, which belongs to it from here on.
