@@ -32,7 +32,8 @@ func (s *Sharder) Begin(microBatch int, last bool) (sends bool) {
 	l := s.job.Layout
 	if want := l.MicroBatch(s.rounds); microBatch >= 0 && microBatch != want {
 		panic(&tensor.Error{Op: "accelerate.Backward", Msg: fmt.Sprintf("micro-batch %d on rank %d of %d after %d of "+
-			"its own: want micro-batch %d: with sharded gradients ranks have micro-batches in turns (Layout.MicroBatch)",
+			"its own: want micro-batch %d: with sharded gradients ranks have micro-batches in turns "+
+			"(Layout.MicroBatch)",
 			microBatch, l.Rank, l.WorldSize, s.rounds, want)})
 	}
 	s.beginPass(s.rounds, microBatch < 0)
