@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Gpu measures Lockstep on a GPU, one thing a call, and makes a table of what it and its peers measured. run.sh calls
-// it and them in turn, on a machine with a device from a clean clone:
+// Gpu measures Lockstep on a GPU, one thing a call, and makes a table of what it and its peers measured. pack.sh packs
+// it with all that a machine with a GPU needs, and day.sh, which is packed too, calls it and its peers in turn:
 //
-//	bench/gpu/run.sh
+//	bench/gpu/pack.sh out/gpu          # here
+//	out/gpu/day.sh correctness         # there; then speed, peers and tools
 //
 // Build it with -tags cuda. The device fake, which every build has, runs the same kernels in an interpreter: it shows
 // that all of it works, and its figures mean nothing.
@@ -46,6 +47,7 @@ type settings struct {
 	dropout          float64
 	float32          bool
 	curve, save, row string
+	text             string  // folder
 	rate             float64 // learning rate
 }
 
@@ -72,6 +74,7 @@ func main() {
 	pflag.Float64Var(&s.rate, "learning_rate", 3e-4, "learning rate, constant")
 	pflag.StringVar(&s.curve, "curve", "", "write the loss of each step to this file")
 	pflag.StringVar(&s.save, "save", "", "save the model to this folder before training, for a peer to begin with")
+	pflag.StringVar(&s.text, "text", "", "train on the files of this folder; default: the Go standard library's source")
 	pflag.StringVar(&s.row, "row", "", "name of the row; default: the command's")
 	pflag.Parse()
 	if err := run(&s, pflag.Args()); err != nil {

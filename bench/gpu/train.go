@@ -30,7 +30,7 @@ import (
 // tokensFile is the name, in the folder of --save, of the tokens that a peer is to train on.
 const tokensFile = "tokens.u16"
 
-// trainGPT2 trains GPT-2 on bytes of the Go standard library's source.
+// trainGPT2 trains GPT-2 on bytes of text.
 func trainGPT2(s *settings, _ []string) error {
 	cfg := gpt2.DefaultConfig()
 	cfg.NLayer, cfg.NEmbd, cfg.NHead, cfg.VocabSize, cfg.NPositions = s.layers, s.width, s.heads, s.vocab, s.block
@@ -38,7 +38,7 @@ func trainGPT2(s *settings, _ []string) error {
 	if cfg.VocabSize < 256 {
 		return fmt.Errorf("--vocab_size %d: want at least 256, a token for each byte", cfg.VocabSize)
 	}
-	tokens, err := source(s.steps * s.batch * s.block)
+	tokens, err := source(s.text, s.steps*s.batch*s.block)
 	if err != nil {
 		return err
 	}
@@ -82,13 +82,16 @@ func trainGPT2(s *settings, _ []string) error {
 	return err
 }
 
-// source is n bytes of the Go standard library's source, over again if there are not so many.
-func source(n int) ([]int32, error) {
-	root, err := text.GoRoot()
-	if err != nil {
-		return nil, err
+// source is n bytes of the files of a folder, or of the Go standard library's source, over again if there are not so
+// many.
+func source(folder string, n int) ([]int32, error) {
+	files, err := filepath.Glob(filepath.Join(folder, "*"))
+	if folder == "" {
+		var root string
+		if root, err = text.GoRoot(); err == nil {
+			files, _, err = text.GoSource(root)
+		}
 	}
-	files, _, err := text.GoSource(root)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +111,7 @@ func source(n int) ([]int32, error) {
 			}
 		}
 		if len(tokens) == before {
-			return nil, errors.New("the Go standard library's source is empty")
+			return nil, fmt.Errorf("the text of %q is empty: want files with text", folder)
 		}
 	}
 	return tokens, nil
