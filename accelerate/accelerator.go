@@ -412,6 +412,9 @@ func (a *Accelerator) ClipGradNorm(ctx context.Context, maxNorm float64) (norm f
 // if the gradients overflowed, which changes the scale instead, and after a window without loss terms, which would move
 // parameters by momentum and weight decay alone. It is collective; it returns an error if a rank is lost.
 func (a *Accelerator) Step(ctx context.Context) error {
+	if a.tree == nil {
+		return errors.New("accelerate: Step before Prepare: want a prepared model")
+	}
 	if a.empty.all {
 		return a.strategy.Stepped(ctx, false)
 	}
@@ -428,7 +431,7 @@ func (a *Accelerator) Step(ctx context.Context) error {
 	}
 	defer a.trace.collectives(a.Rank(), a.Group())
 	defer a.trace.Region(a.Rank(), "optimizer")()
-	if !a.empty.own {
+	if a.opt != nil && !a.empty.own { // without one the program updates the parameters itself
 		a.opt.Step(a.ctx)
 	}
 	if err := a.strategy.Stepped(ctx, true); err != nil {

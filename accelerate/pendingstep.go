@@ -110,7 +110,7 @@ func (s *PendingStep) rescale(counted float64) {
 	if s.rescaled = true; done || counted == s.expected || counted <= 0 {
 		return
 	}
-	for _, p := range s.a.Trained() {
+	for _, p := range s.a.summed() {
 		if g := p.Grad(); g != nil {
 			tensor.ScaleInto(s.a.ctx.NoGrad(), g, divisor(s.expected)/counted)
 		}
@@ -169,10 +169,15 @@ func (s *PendingStep) know(norm float64) {
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
-// Step is Accelerator.Step, unless loss or norm is not finite or there is no loss term. It follows Clip, and is
-// collective where the model is sharded.
+// Step is Accelerator.Step, unless loss or norm is not finite or there is no loss term. It follows Clip, or
+// does not clip, and is collective where the model is sharded.
 func (s *PendingStep) Step(ctx context.Context) error {
 	a := s.a
+	if !s.clipped {
+		if err := s.Clip(ctx, 0); err != nil {
+			return err
+		}
+	}
 	if !s.onDevice {
 		if s.numbers.Finite || s.numbers.Overflow {
 			if err := a.Step(ctx); err != nil {

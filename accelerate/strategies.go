@@ -4,6 +4,7 @@ package accelerate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -41,7 +42,11 @@ func (a *Accelerator) choose(hook ddp.Hook, j strategy.Job) (strategy.Strategy, 
 	case j.Peers.Loss == nil: // all ranks see the same data
 		return strategy.NewSingle(j), nil
 	case a.newStrategy != nil:
-		return a.newStrategy(j)
+		s, err := a.newStrategy(j)
+		if err == nil && s == nil {
+			return nil, errors.New("accelerate: the function of WithStrategy returned no strategy: want one, or an error")
+		}
+		return s, err
 	case sharded && j.Peers.Shards != nil:
 		s, err := shard.New(j, a.shardOptions())
 		if err != nil {
@@ -94,7 +99,7 @@ func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
 	if s == nil {
 		return nil
 	}
-	cut := slices.ContainsFunc(a.params, func(p tensor.Named) bool { return s.Cut(p.Name) })
+	cut := a.cut()
 	if names := opt.NeedsWhole(); cut && len(names) > 0 {
 		return fmt.Errorf(
 			"accelerate: optimizer %s: %s needs whole parameters, and they are sharded: want no fsdp and "+
@@ -111,6 +116,21 @@ func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
 		}
 	}
 	return nil
+}
+
+// cut reports whether this rank owns parts of parameters.
+func (a *Accelerator) cut() bool {
+	s := a.strategy.Shards()
+	return s != nil && slices.ContainsFunc(a.params, func(p tensor.Named) bool { return s.Cut(p.Name) })
+}
+
+// summed are the tensors that have the window's gradients when they are complete: the whole parameters, also of those
+// that other ranks own, unless parameters are cut.
+func (a *Accelerator) summed() []tensor.Named {
+	if a.cut() {
+		return a.Trained()
+	}
+	return a.params
 }
 
 // Shards are this rank's part of the prepared model; nil where each rank updates all of it. They serve those who save

@@ -72,3 +72,105 @@ func TestWithStrategy(t *testing.T) {
 	require.ErrorContains(t, err, `accelerate: WithStrategy with sharding "", local_sgd_steps 3 and ddp_comm_hook no: `+
 		"want none of them beside the program's strategy")
 }
+
+// ownOptimizers is data parallelism in which each rank's optimizer updates every other parameter, and sends it to the
+// others.
+type ownOptimizers struct {
+	*ddp.Strategy
+	job strategy.Job
+}
+
+func (o ownOptimizers) Trained() []tensor.Named {
+	var own []tensor.Named
+	for i := o.job.Peers.Data.Rank(); i < len(o.job.Params); i += o.job.Peers.Data.Size() {
+		own = append(own, o.job.Params[i])
+	}
+	return own
+}
+
+func (o ownOptimizers) Local() bool { return false }
+
+// A loss function that counts in its own way rescales all gradients, whoever updates the parameters.
+func TestWithStrategyOfOwnCounts(t *testing.T) {
+	norm := func(opts ...accelerate.Option) (norm float64) {
+		require.NoError(t, accelerate.Run(t.Context(), rankArgs(2), func(acc *accelerate.Accelerator) error {
+			m := newNet(acc.Device(), 1)
+			if err := acc.Prepare(t.Context(), m, adamW); err != nil {
+				return err
+			}
+			batches := []*data.Batch{batch(acc.Ctx(), acc.Rank(), true)}
+			u, err := acc.StartWindow(t.Context(), batches, accelerate.WindowOptions{
+				Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
+					return m.loss(c, b), b.Count / 2, nil
+				}})
+			if err != nil {
+				return err
+			}
+			defer u.Free()
+			if err := u.Clip(t.Context(), 1); err != nil {
+				return err
+			}
+			n, err := u.Read(t.Context())
+			if acc.Rank() == 0 {
+				norm = n.GradNorm
+			}
+			return err
+		}, opts...))
+		return norm
+	}
+	want := norm()
+	require.NotZero(t, want)
+	require.Equal(t, want, norm(accelerate.WithStrategy(func(j strategy.Job) (strategy.Strategy, error) {
+		s, err := ddp.NewStrategy(j, ddp.Options{})
+		return ownOptimizers{s, j}, err
+	})))
+}
+
+func TestWithStrategyThatIsNone(t *testing.T) {
+	err := accelerate.Run(t.Context(), rankArgs(2), func(acc *accelerate.Accelerator) error {
+		return acc.Prepare(t.Context(), newNet(acc.Device(), 1), adamW)
+	}, accelerate.WithStrategy(func(strategy.Job) (strategy.Strategy, error) { return nil, nil }))
+	require.ErrorContains(t, err, "the function of WithStrategy returned no strategy: want one, or an error")
+}
+
+// A step without Clip does not clip. Without an optimizer the program updates the parameters, and before Prepare there
+// is nothing to step.
+func TestStepsWithoutClip(t *testing.T) {
+	step := func(clip bool, f accelerate.OptimizerFunc) (weights []float32) {
+		a := rankArgs(1)
+		a.GlobalTrainBatchSize = 1
+		require.NoError(t, accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
+			require.ErrorContains(t, acc.Step(t.Context()), "accelerate: Step before Prepare: want a prepared model")
+			m := newNet(acc.Device(), 1)
+			if err := acc.Prepare(t.Context(), m, f); err != nil {
+				return err
+			}
+			u, err := acc.StartWindow(t.Context(), []*data.Batch{batch(acc.Ctx(), 0, true)}, accelerate.WindowOptions{
+				Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
+					return m.loss(c, b), b.Count, nil
+				}})
+			if err != nil {
+				return err
+			}
+			defer u.Free()
+			if clip {
+				if err := u.Clip(t.Context(), 0); err != nil {
+					return err
+				}
+			}
+			if err := u.Step(t.Context()); err != nil {
+				return err
+			}
+			if _, err := u.Read(t.Context()); err != nil {
+				return err
+			}
+			weights = tensor.ToSlice[float32](acc.Ctx(), m.First.Weight.Tensor)
+			return nil
+		}))
+		return weights
+	}
+	before := step(true, nil)
+	require.NotEqual(t, before, step(true, adamW))
+	require.Equal(t, step(true, adamW), step(false, adamW))
+	require.Equal(t, before, step(false, nil))
+}

@@ -64,6 +64,7 @@ func TestEvalLossDoesNotDependOnTheBatchSize(t *testing.T) {
 				require.EqualValues(t, (61+batch-1)/batch, e.Batches)
 				return nil
 			}))
+		a.PerDeviceEvalBatchSize = batch + 1 // too late: arguments are read by New
 		m, err := tr.Evaluate()
 		require.NoError(t, err)
 		require.InDelta(t, want, m["eval_loss"], 1e-13)

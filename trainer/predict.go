@@ -140,7 +140,7 @@ func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string
 	for _, m := range t.activeMetrics() {
 		m.Reset()
 	}
-	shared := &evalShare{}
+	shared := &evalShare{batchSize: int64(batches.Layout().BatchSize)}
 	if err := t.predictBatches(ctx, batches, shared, each); err != nil {
 		return nil, err
 	}
@@ -209,11 +209,14 @@ func (t *Trainer) predictBatches(ctx context.Context, batches *evalBatches, shar
 // evalShare is what the ranks exchange about an evaluation: for each batch its loss sum and
 // count, and whether there was a loss. A rank fills in its own batches.
 type evalShare struct {
-	losses   []float64 // sum and count, batch by batch
-	labelled bool
+	batchSize int64
+	losses    []float64 // sum and count, batch by batch
+	labelled  bool
 }
 
-func (s *evalShare) set(batch int64, sum float64, count float64) {
+// set enters the loss of the batch that begins at a position of the set.
+func (s *evalShare) set(position int64, sum float64, count float64) {
+	batch := position / s.batchSize
 	s.grow(batch + 1)
 	s.losses[2*batch], s.losses[2*batch+1], s.labelled = sum, count, true
 }
@@ -270,7 +273,7 @@ func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc
 				if err != nil {
 					return nil, fmt.Errorf("trainer: evaluation: %w", err)
 				}
-				shared.set(b.Position/int64(t.args.PerDeviceEvalBatchSize), tensor.Item(c.Ctx, sum), count)
+				shared.set(b.Position, tensor.Item(c.Ctx, sum), count)
 			}
 			if t.logits != nil && out.Logits != nil && !t.args.PredictionLossOnly {
 				out.Logits = t.logits(c, out.Logits, b)
