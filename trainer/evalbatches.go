@@ -12,7 +12,7 @@ import (
 )
 
 // evalBatches are this rank's batches of an evaluation set, every ranks-th one. Where the ranks gather parameters, all
-// have as many: the last batch is repeated, with Number −1, on those that would be without.
+// have as many: the last batch is repeated, with MicroBatch −1, on those that would be without.
 type evalBatches struct {
 	*feed.Windows
 	name             string

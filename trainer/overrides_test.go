@@ -176,6 +176,41 @@ func TestTrainDataloaderOfOnesOwn(t *testing.T) {
 	require.ErrorContains(t, err, "max_steps is -1: want at least 1: the training data has no length")
 }
 
+// A step function may leave the loss out where it does not train, also under full_shard; one that leaves it out in
+// training is named. Windows of another number of micro-batches are refused.
+func TestOverridesThatAreIncomplete(t *testing.T) {
+	step := func(always bool) trainer.Option {
+		return trainer.WithStep(func(c *nn.Ctx, m models.Model, b *data.Batch) (models.Output, float64, error) {
+			out := m.Forward(c, b)
+			if always || !c.Training {
+				out.Loss = nil
+			}
+			return out, b.Count, nil
+		})
+	}
+	train := func(o trainer.Option, set func(*args.TrainingArguments)) error {
+		a := args.Default(out)
+		a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy = 4, 2, "no"
+		set(a)
+		opts := []trainer.Option{o}
+		if a.GradientAccumulationSteps == 1 {
+			opts = append(opts, trainer.WithTrainData(source(points(64))))
+		}
+		_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, opts...).Train()
+		return err
+	}
+	sharded := func(a *args.TrainingArguments) { a.NumReplicas, a.FSDP = 2, []string{"full_shard", "auto_wrap"} }
+	require.NoError(t, train(step(false), func(*args.TrainingArguments) {}))
+	require.NoError(t, train(step(false), sharded))
+	require.ErrorContains(t, train(step(true), func(*args.TrainingArguments) {}), "the step function returned no loss: want")
+	load := trainer.WithTrainDataloader(func(_ context.Context, acc *accelerate.Accelerator) (*feed.Windows, error) {
+		return feed.New(&counting{ctx: acc.Ctx().NoGrad(), closed: new(int)}, samplers.Layout{BatchSize: 1,
+			AccumulationSteps: 1, WorldSize: 1}, 0, 0), nil
+	})
+	require.ErrorContains(t, train(load, func(a *args.TrainingArguments) { a.GradientAccumulationSteps = 2 }),
+		"the windows of WithTrainDataloader have 1 micro-batches over all ranks: want 2")
+}
+
 func TestOverridesRefuse(t *testing.T) {
 	load := func(context.Context, *accelerate.Accelerator) (*feed.Windows, error) { return nil, nil }
 	loss := func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, float64) { return nil, 0 }

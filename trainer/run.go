@@ -214,6 +214,8 @@ func (r *run) plan() error {
 	case r.dataloader != nil:
 		if r.windows, err = r.dataloader(r.ctx, r.acc); err == nil && r.windows == nil {
 			err = errors.New("trainer: the function passed to WithTrainDataloader returned no windows")
+		} else if err == nil {
+			err = r.checkLayout()
 		}
 	case r.stream != nil:
 		r.windows, err = r.acc.IterableWindows(r.ctx, r.stream, 0)
@@ -228,6 +230,16 @@ func (r *run) plan() error {
 		r.steps, err = samplers.PlanSteps(batches, perStep, r.args.NumTrainEpochs, steps)
 	} else {
 		r.steps, err = samplers.PlanUnsized(perStep, steps)
+	}
+	return err
+}
+
+// checkLayout compares how a dataloader of the program's own cuts its windows with how the ranks sum them.
+func (r *run) checkLayout() error {
+	want, err := r.acc.Layout()
+	if got := r.windows.Layout(); err == nil && got.MicroBatches() != want.MicroBatches() {
+		err = fmt.Errorf("trainer: the windows of WithTrainDataloader have %d micro-batches over all ranks: want %d, the "+
+			"layout of acc.Layout", got.MicroBatches(), want.MicroBatches())
 	}
 	return err
 }

@@ -151,6 +151,8 @@ func (r *run) trainLoss(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, erro
 	return r.lossFrom(c, out, count, b)
 }
 
+var errNoStepLoss = errors.New("the step function returned no loss: want the sum of the batch's loss terms in out.Loss")
+
 // lossFrom is the loss of an output with so many terms, or that of the user's loss function.
 func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, count float64, b *data.Batch) (*tensor.Tensor, float64,
 	error) {
@@ -159,6 +161,8 @@ func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, count float64, b *data.
 		loss, count = t.loss(c, out, b)
 	}
 	switch {
+	case loss == nil && t.stepFunc != nil:
+		return nil, 0, errNoStepLoss
 	case loss == nil:
 		return nil, 0, fmt.Errorf("%T returned no loss: want %s in the batch, which has %s, or WithLoss", t.model,
 			data.Labels, b.Names())

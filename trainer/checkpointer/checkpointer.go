@@ -34,7 +34,7 @@ const (
 // Checkpointer saves the model of one rank and its runs, and resumes them. Where it writes or reads a sharded model,
 // all ranks call the same methods.
 type Checkpointer struct {
-	Args   *args.TrainingArguments // SettleArgs changes them
+	Args   *args.TrainingArguments // a resume changes them
 	Model  models.Model
 	Beside []checkpoint.Part // files beside the weights, such as a tokenizer's
 	Store  *checkpoint.Store // of output_dir
