@@ -339,15 +339,19 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64,
 	if last {
 		opts = append(opts, tensor.DroppingLowered())
 	}
-	if a.sends {
-		opts = append(opts, tensor.Reaching(func(reached func(*tensor.Tensor) bool) {
-			for i, p := range a.params { // so that nothing waits for them until the end
-				if !reached(p.Tensor) {
-					a.strategy.Ready(i)
-				}
+	opts = append(opts, tensor.Reaching(func(reached func(*tensor.Tensor) bool) {
+		any := false
+		for i, p := range a.params {
+			is := reached(p.Tensor)
+			if any = any || is; !is && a.sends {
+				a.strategy.Ready(i) // so that nothing waits for it until the end
 			}
-		}))
-	}
+		}
+		if !any {
+			panic(&tensor.Error{Op: "accelerate.Backward", Msg: "the loss reaches no trained parameter of the " +
+				"prepared model: want a loss of the model that was prepared on this rank"})
+		}
+	}))
 	defer func() {
 		a.strategy.End()
 		a.sends = false

@@ -44,7 +44,8 @@ func (a *Accelerator) choose(hook ddp.Hook, j strategy.Job) (strategy.Strategy, 
 	case a.newStrategy != nil:
 		s, err := a.newStrategy(j)
 		if err == nil && s == nil {
-			return nil, errors.New("accelerate: the function of WithStrategy returned no strategy: want one, or an error")
+			return nil, errors.New("accelerate: the function of WithStrategy returned no strategy: want one, or an " +
+				"error")
 		}
 		return s, err
 	case sharded && j.Peers.Shards != nil:

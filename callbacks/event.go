@@ -69,7 +69,8 @@ type Event struct {
 	Alone func(f func() error) error
 
 	// Trace is told of the spans of this rank's steps, those of its evaluations and saves included. A callback that
-	// listens ends that at train_end, and in its Close after a run that failed. It is nil in a loop that has no accelerator.
+	// listens ends that at train_end, and in its Close after a run that failed. It is nil in a loop that has no
+	// accelerator.
 	Trace *trace.Listeners
 
 	Record  Record             // log: the record, already the last of State.LogHistory

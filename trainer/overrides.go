@@ -21,7 +21,8 @@ import (
 // The trainer does the rest: backward, the exchange of gradients, the optimizer.
 //
 // Evaluation and Predict call it too, with c.Training false, and so does the check of the first batch, up to three
-// times before step 1; there out.Loss may be nil, and metrics get out. A step that needs nothing of the model but its loss calls model.Forward(c.WithLossOnly(), b), which takes less memory.
+// times before step 1; there out.Loss may be nil, and metrics get out. A step that needs nothing of the model but its
+// loss calls model.Forward(c.WithLossOnly(), b), which takes less memory.
 type StepFunc func(c *nn.Ctx, model models.Model, b *data.Batch) (out models.Output, count float64, err error)
 
 // WithStep replaces how the output and the loss of a batch are computed. It excludes WithLoss.
@@ -57,8 +58,8 @@ func (t *Trainer) checkOverrides() error {
 	case t.dataloader != nil && t.sampler != nil:
 		return errors.New("trainer: WithSampler has no effect on WithTrainDataloader: want the sampler in the function")
 	case t.dataloader != nil && t.args.TrainSamplingStrategy == args.SamplingGroupByLength:
-		return errors.New("trainer: train_sampling_strategy group_by_length has no effect on WithTrainDataloader: want " +
-			"random, and the order in the function")
+		return errors.New("trainer: train_sampling_strategy group_by_length has no effect on WithTrainDataloader: " +
+			"want random, and the order in the function")
 	}
 	return t.checkIterable()
 }

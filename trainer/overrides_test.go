@@ -202,7 +202,14 @@ func TestOverridesThatAreIncomplete(t *testing.T) {
 	sharded := func(a *args.TrainingArguments) { a.NumReplicas, a.FSDP = 2, []string{"full_shard", "auto_wrap"} }
 	require.NoError(t, train(step(false), func(*args.TrainingArguments) {}))
 	require.NoError(t, train(step(false), sharded))
-	require.ErrorContains(t, train(step(true), func(*args.TrainingArguments) {}), "the step function returned no loss: want")
+	stranger := newMLP(t, 1, 1)
+	other := trainer.WithStep(func(c *nn.Ctx, _ models.Model, b *data.Batch) (models.Output, float64, error) {
+		return stranger.Forward(c, b), b.Count, nil
+	})
+	require.ErrorContains(t, train(other, func(*args.TrainingArguments) {}),
+		"the loss reaches no trained parameter of the prepared model: want a loss of the model that was prepared")
+	require.ErrorContains(t, train(step(true), func(*args.TrainingArguments) {}),
+		"the step function returned no loss: want")
 	load := trainer.WithTrainDataloader(func(_ context.Context, acc *accelerate.Accelerator) (*feed.Windows, error) {
 		return feed.New(&counting{ctx: acc.Ctx().NoGrad(), closed: new(int)}, samplers.Layout{BatchSize: 1,
 			AccumulationSteps: 1, WorldSize: 1}, 0, 0), nil

@@ -238,8 +238,8 @@ func (r *run) plan() error {
 func (r *run) checkLayout() error {
 	want, err := r.acc.Layout()
 	if got := r.windows.Layout(); err == nil && got.MicroBatches() != want.MicroBatches() {
-		err = fmt.Errorf("trainer: the windows of WithTrainDataloader have %d micro-batches over all ranks: want %d, the "+
-			"layout of acc.Layout", got.MicroBatches(), want.MicroBatches())
+		err = fmt.Errorf("trainer: the windows of WithTrainDataloader have %d micro-batches over all ranks: want "+
+			"%d, as acc.Layout has", got.MicroBatches(), want.MicroBatches())
 	}
 	return err
 }
