@@ -123,6 +123,7 @@ type counting struct {
 	ctx    *tensor.Ctx
 	n      int64
 	closed *int
+	still  bool // batches do not say where they are
 }
 
 func (l *counting) Next(int64) (*feed.Window, error) {
@@ -132,7 +133,9 @@ func (l *counting) Next(int64) (*feed.Window, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.Position = n
+	if !l.still {
+		b.Position = n
+	}
 	return &feed.Window{Window: samplers.Window{Number: n, Position: n, Samples: 1, MicroBatches: 1},
 		Batches: []*data.Batch{b}}, nil
 }
@@ -193,7 +196,7 @@ func TestOverridesThatAreIncomplete(t *testing.T) {
 		a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy = 4, 2, "no"
 		set(a)
 		opts := []trainer.Option{o}
-		if a.GradientAccumulationSteps == 1 {
+		if a.PerDeviceTrainBatchSize > 1 {
 			opts = append(opts, trainer.WithTrainData(source(points(64))))
 		}
 		_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, opts...).Train()
@@ -214,7 +217,14 @@ func TestOverridesThatAreIncomplete(t *testing.T) {
 		return feed.New(&counting{ctx: acc.Ctx().NoGrad(), closed: new(int)}, samplers.Layout{BatchSize: 1,
 			AccumulationSteps: 1, WorldSize: 1}, 0, 0), nil
 	})
-	require.ErrorContains(t, train(load, func(a *args.TrainingArguments) { a.GradientAccumulationSteps = 2 }),
+	still := trainer.WithTrainDataloader(func(_ context.Context, acc *accelerate.Accelerator) (*feed.Windows, error) {
+		layout, err := acc.Layout()
+		return feed.New(&counting{ctx: acc.Ctx().NoGrad(), closed: new(int), still: true}, layout, 0, 0), err
+	})
+	require.ErrorContains(t, train(still, func(a *args.TrainingArguments) { a.PerDeviceTrainBatchSize = 1 }),
+		"feed: window 1 has a batch at position 0 of the training stream: want at least 1, where the window begins")
+	accumulating := func(a *args.TrainingArguments) { a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = 1, 2 }
+	require.ErrorContains(t, train(load, accumulating),
 		"the windows of WithTrainDataloader have 1 micro-batches over all ranks: want 2")
 }
 

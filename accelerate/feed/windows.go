@@ -5,6 +5,7 @@ package feed
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"iter"
 
@@ -47,7 +48,8 @@ type Windows struct {
 
 // Loader is where Windows come from.
 type Loader interface {
-	// Next gives the next of so many windows that are left. After an error it is still the next.
+	// Next gives the next of so many windows that are left. After an error it is still the next. Dropout depends on the
+	// Position of batches (data.Batch), which is at least that of Place before.
 	Next(left int64) (*Window, error)
 	// Close ends loading until Next is called again.
 	Close()
@@ -125,10 +127,18 @@ func (w *Windows) Next() (*Window, error) {
 	}
 	w.before = w.Place()
 	out, err := w.Loader.Next(w.left)
-	if err == nil {
-		w.left--
+	if err != nil {
+		return out, err
 	}
-	return out, err
+	for _, b := range out.Batches {
+		if begin := w.before.position(); b.MicroBatch >= 0 && b.Position < begin {
+			out.Free()
+			return nil, fmt.Errorf("feed: window %d has a batch at position %d of the training stream: want at least "+
+				"%d, where the window begins", out.Number, b.Position, begin)
+		}
+	}
+	w.left--
+	return out, nil
 }
 
 // All yields the windows until the last one or the first error. Each is freed when the next one is asked for, and
