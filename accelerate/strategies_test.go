@@ -30,6 +30,15 @@ func (c ownStrategy) Stepped(context.Context, bool) error {
 
 func (c ownStrategy) Local() bool { return false }
 
+// startWindow starts a window of one micro-batch a rank, whose loss counts so many terms for each of the collator's.
+func startWindow(t *testing.T, acc *accelerate.Accelerator, m *net, terms float64) (*accelerate.PendingStep, error) {
+	batches := []*data.Batch{batch(acc.Ctx(), acc.Rank(), true)}
+	return acc.StartWindow(t.Context(), batches, accelerate.WindowOptions{
+		Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
+			return m.loss(c, b), b.Count * terms, nil
+		}})
+}
+
 // Ranks train by the program's strategy, with a job that has the model and the ranks; one rank needs none.
 func TestWithStrategy(t *testing.T) {
 	var steps atomic.Int64
@@ -48,11 +57,7 @@ func TestWithStrategy(t *testing.T) {
 			if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 				return err
 			}
-			batches := []*data.Batch{batch(acc.Ctx(), acc.Rank(), true)}
-			u, err := acc.StartWindow(t.Context(), batches, accelerate.WindowOptions{
-				Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
-					return m.loss(c, b), b.Count, nil
-				}})
+			u, err := startWindow(t, acc, m, 1)
 			if err != nil {
 				return err
 			}
@@ -98,11 +103,7 @@ func TestWithStrategyOfOwnCounts(t *testing.T) {
 			if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 				return err
 			}
-			batches := []*data.Batch{batch(acc.Ctx(), acc.Rank(), true)}
-			u, err := acc.StartWindow(t.Context(), batches, accelerate.WindowOptions{
-				Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
-					return m.loss(c, b), b.Count / 2, nil
-				}})
+			u, err := startWindow(t, acc, m, 0.5)
 			if err != nil {
 				return err
 			}
@@ -145,10 +146,7 @@ func TestStepsWithoutClip(t *testing.T) {
 			if err := acc.Prepare(t.Context(), m, f); err != nil {
 				return err
 			}
-			u, err := acc.StartWindow(t.Context(), []*data.Batch{batch(acc.Ctx(), 0, true)}, accelerate.WindowOptions{
-				Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
-					return m.loss(c, b), b.Count, nil
-				}})
+			u, err := startWindow(t, acc, m, 1)
 			if err != nil {
 				return err
 			}
