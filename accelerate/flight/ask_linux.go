@@ -3,7 +3,6 @@
 package flight
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,13 +11,12 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockstep-ml/lockstep/internal/procfs"
 )
 
 // patience is how long one side waits for the other. A process that does not answer by then is stopped, or has no
@@ -124,7 +122,7 @@ func Ask(ctx context.Context, pid int) (w Written, err error) {
 
 // state says what the kernel knows of a process.
 func state(pid int) string {
-	switch c, _, _ := stat(pid); c {
+	switch c, _, _, _ := procfs.Stat(pid); c {
 	case 'T', 't':
 		return "it is stopped: kill -CONT continues it"
 	case 'D':
@@ -135,32 +133,12 @@ func state(pid int) string {
 	return "it is alive"
 }
 
-// stat reads state and parent. The name before them, in parentheses, may itself contain some.
-func stat(pid int) (state byte, parent int, ok bool) {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return 0, 0, false
-	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 2 {
-		return 0, 0, false
-	}
-	parent, err = strconv.Atoi(fields[1])
-	return fields[0][0], parent, err == nil
-}
-
 // Descendants returns the processes that a process has started, and those that they have, without the process itself.
 func Descendants(pid int) []int {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
 	children := map[int][]int{}
-	for _, e := range entries {
-		if id, err := strconv.Atoi(e.Name()); err == nil {
-			if _, parent, ok := stat(id); ok {
-				children[parent] = append(children[parent], id)
-			}
+	for _, id := range procfs.Processes() {
+		if _, parent, _, ok := procfs.Stat(id); ok {
+			children[parent] = append(children[parent], id)
 		}
 	}
 	list := []int{pid}

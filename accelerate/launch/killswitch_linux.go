@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockstep-ml/lockstep/internal/procfs"
 )
 
 // killSwitch lets the kernel kill process groups and single processes when the last process that holds it has ended, by
@@ -187,7 +189,7 @@ func (s *strays) look(groups map[int]bool) map[int]bool {
 	}
 	found := map[int]bool{}
 	for pid := range s.known {
-		state, group, ok := processStat(pid)
+		state, _, group, ok := procfs.Stat(pid)
 		switch {
 		case !ok || state == 'Z' || state == 'X' || !marked(pid, s.marker):
 			delete(s.known, pid)
@@ -206,7 +208,7 @@ func (s *strays) newcomers() (pids []int) {
 		return nil
 	}
 	fresh := map[int]bool{}
-	for _, pid := range processIDs() {
+	for _, pid := range procfs.Processes() {
 		// numbers are given in a circle
 		isNew := s.last < 0 || newest < 0 || s.last <= newest && s.last < pid && pid <= newest ||
 			newest < s.last && (pid > s.last || pid <= newest)

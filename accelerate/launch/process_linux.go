@@ -8,12 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lockstep-ml/lockstep/comm/env"
+	"github.com/lockstep-ml/lockstep/internal/procfs"
 )
 
 // attributes gives a rank a process group, and a parent's death signal: the kernel kills
@@ -76,48 +76,18 @@ func groupAlive(pgid int) bool {
 	if errors.Is(syscall.Kill(-pgid, 0), syscall.ESRCH) {
 		return false
 	}
-	for _, pid := range processIDs() {
-		if state, group, ok := processStat(pid); ok && group == pgid && state != 'Z' && state != 'X' {
+	for _, pid := range procfs.Processes() {
+		if state, _, group, ok := procfs.Stat(pid); ok && group == pgid && state != 'Z' && state != 'X' {
 			return true
 		}
 	}
 	return false
 }
 
-// processIDs lists the processes that this one can see.
-func processIDs() []int {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
-	var pids []int
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
 // standsStill reports whether a process stands still for a signal or a debugger.
 func standsStill(pid int) bool {
-	state, _, ok := processStat(pid)
+	state, _, _, ok := procfs.Stat(pid)
 	return ok && (state == 'T' || state == 't')
-}
-
-// processStat reads state and process group. The name before them, in parentheses, may
-// itself contain some.
-func processStat(pid int) (state byte, group int, ok bool) {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return 0, 0, false
-	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 3 {
-		return 0, 0, false
-	}
-	group, err = strconv.Atoi(fields[2])
-	return fields[0][0], group, err == nil
 }
 
 // sweep kills every process that was started with the launch's number in its environment,
@@ -125,7 +95,7 @@ func processStat(pid int) (state byte, group int, ok bool) {
 func sweep(id string) int {
 	marker := launchMarker(id)
 	killed := 0
-	for _, pid := range processIDs() {
+	for _, pid := range procfs.Processes() {
 		if !marked(pid, marker) {
 			continue
 		}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lockstep-ml/lockstep/internal/procfs"
 )
 
 // guardsOf are the launcher's guards, by the name that they give themselves.
@@ -24,7 +26,7 @@ func (l *launched) guardsOf(t *testing.T) []int {
 	var pids []int
 	require.Eventually(t, func() bool {
 		pids = nil
-		for _, pid := range processIDs() {
+		for _, pid := range procfs.Processes() {
 			text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 			if err == nil && strings.Contains(string(text), "("+guardName+") S "+strconv.Itoa(l.cmd.Process.Pid)) {
 				pids = append(pids, pid)

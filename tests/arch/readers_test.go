@@ -17,9 +17,9 @@ import (
 var plainReaders = map[string]string{
 	"internal/vfs":        "is what the others read by",
 	"internal/hostmemory": "reads /proc",
+	"internal/procfs":     "reads /proc",
 	"internal/screen":     "opens a terminal",
 	"callbacks":           "reads /proc",
-	"accelerate/flight":   "reads /proc",
 	"accelerate/launch":   "reads /proc",
 	"comm/env":            "reads the owner's token",
 	"comm/rendezvous":     "reads the owner's token and meeting",
