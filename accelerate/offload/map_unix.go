@@ -33,16 +33,3 @@ func mapFile(dir string, n int) (memory []byte, err error) {
 }
 
 func unmapFile(memory []byte) error { return unix.Munmap(memory) }
-
-// fill writes n bytes of zeros, which reserves them on any file system.
-func fill(f *os.File, n int) error {
-	zeros := make([]byte, 1<<20)
-	for n > 0 {
-		k, err := f.Write(zeros[:min(n, len(zeros))])
-		if err != nil {
-			return err
-		}
-		n -= k
-	}
-	return nil
-}

@@ -4,7 +4,11 @@
 
 package offload
 
-import "os"
+import (
+	"os"
+
+	"github.com/lockstep-ml/lockstep/internal/mapped"
+)
 
 // reserve takes the disk's space now: a file with holes would end the process once the disk is full.
-func reserve(f *os.File, n int) error { return fill(f, n) }
+func reserve(f *os.File, n int) error { return mapped.Zeros(f, n) }

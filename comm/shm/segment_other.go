@@ -9,6 +9,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lockstep-ml/lockstep/internal/mapped"
 )
 
 const preferred = named
@@ -20,14 +22,4 @@ func makeAnonymous(int) (*segment, string, error) {
 }
 
 // reserve writes zeros: a sparse file would end the process when its disk is full.
-func reserve(f *os.File, n int) error {
-	zeros := make([]byte, 1<<20)
-	for n > 0 {
-		k, err := f.Write(zeros[:min(n, len(zeros))])
-		if err != nil {
-			return err
-		}
-		n -= k
-	}
-	return nil
-}
+func reserve(f *os.File, n int) error { return mapped.Zeros(f, n) }

@@ -9,6 +9,7 @@ package mapped
 
 import (
 	"fmt"
+	"io"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -47,6 +48,19 @@ func Register(memory []byte, name string) {
 	defer mu.Unlock()
 	files = append(files, file{begin, begin + uintptr(len(memory)), name})
 	count.Store(int32(len(files)))
+}
+
+// Zeros writes n bytes of zeros to a file that is to be mapped, which reserves them on any file system.
+func Zeros(w io.Writer, n int) error {
+	zeros := make([]byte, 1<<20)
+	for n > 0 {
+		k, err := w.Write(zeros[:min(n, len(zeros))])
+		if err != nil {
+			return err
+		}
+		n -= k
+	}
+	return nil
 }
 
 // Forget undoes Register, before memory is unmapped.
