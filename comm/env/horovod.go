@@ -7,10 +7,7 @@ var horovodLauncher = launcher{
 	kind: Horovod,
 	sign: func(l Lookup) (string, string) { return has(l, "HOROVOD_RANK", "HOROVOD_SIZE"), "" },
 	read: func(r *reader) {
-		r.need(fieldRank, &r.e.Rank, "HOROVOD_RANK")
-		r.need(fieldWorldSize, &r.e.WorldSize, "HOROVOD_SIZE")
-		r.need(fieldLocalRank, &r.e.LocalRank, "HOROVOD_LOCAL_RANK")
-		r.need(fieldLocalWorldSize, &r.e.LocalWorldSize, "HOROVOD_LOCAL_SIZE")
+		r.place("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
 		r.number(fieldNodeRank, &r.e.NodeRank, "HOROVOD_CROSS_RANK")
 		r.number(fieldNodes, &r.e.Nodes, "HOROVOD_CROSS_SIZE")
 		r.hosts()

@@ -3,6 +3,7 @@
 package env
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/vfs"
@@ -13,10 +14,7 @@ var jsrunLauncher = launcher{
 	kind: Jsrun,
 	sign: func(l Lookup) (string, string) { return has(l, "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"), "" },
 	read: func(r *reader) {
-		r.need(fieldRank, &r.e.Rank, "JSM_NAMESPACE_RANK")
-		r.need(fieldWorldSize, &r.e.WorldSize, "JSM_NAMESPACE_SIZE")
-		r.need(fieldLocalRank, &r.e.LocalRank, "JSM_NAMESPACE_LOCAL_RANK")
-		r.need(fieldLocalWorldSize, &r.e.LocalWorldSize, "JSM_NAMESPACE_LOCAL_SIZE")
+		r.place("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE")
 		r.hosts()
 		r.text(fieldJobID, &r.e.JobID, "LSB_JOBID")
 		if r.e.LocalWorldSize < r.e.WorldSize && has(r.lookup, VarMasterAddr) == "" {
@@ -38,12 +36,9 @@ func (r *reader) rankFile() {
 		r.fault("LSB_DJOB_RANKFILE: %v", err)
 		return
 	}
-	hosts := strings.Fields(string(text))
-	for _, h := range hosts {
-		if h != hosts[0] {
-			r.e.MasterAddr = h
-			r.say(fieldMasterAddr, h, "first compute node in LSB_DJOB_RANKFILE")
-			return
-		}
+	hosts := slices.Compact(strings.Fields(string(text)))
+	if len(hosts) > 1 {
+		r.e.MasterAddr = hosts[1]
+		r.say(fieldMasterAddr, hosts[1], "first compute node in LSB_DJOB_RANKFILE")
 	}
 }

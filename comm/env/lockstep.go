@@ -39,15 +39,10 @@ var lockstepLauncher = launcher{
 }
 
 func readLockstep(r *reader) {
-	r.need(fieldRank, &r.e.Rank, VarRank)
-	r.need(fieldWorldSize, &r.e.WorldSize, VarWorldSize)
-	r.need(fieldLocalRank, &r.e.LocalRank, VarLocalRank)
-	r.need(fieldLocalWorldSize, &r.e.LocalWorldSize, VarLocalWorldSize)
+	r.place(VarRank, VarWorldSize, VarLocalRank, VarLocalWorldSize)
 	r.need(fieldNodeRank, &r.e.NodeRank, VarNodeRank)
 	r.need(fieldNodes, &r.e.Nodes, VarNodes)
-	if !r.text(fieldMasterAddr, &r.e.MasterAddr, VarMasterAddr) {
-		r.missing(fieldMasterAddr, VarMasterAddr)
-	}
+	r.address(VarMasterAddr)
 	r.need(fieldMasterPort, &r.e.MasterPort, VarMasterPort)
 	r.text(fieldJobID, &r.e.JobID, VarRunID)
 	r.restarts()
@@ -101,19 +96,28 @@ var tokens struct {
 	of map[string]string
 }
 
-// handed is the token that the launcher has handed over, "" if it has not.
-func handed(lookup Lookup) (string, error) {
-	text := get(lookup, VarTokenFD)
+// descriptor is the number that a variable has, 0 if it is not set.
+func descriptor(lookup Lookup, name string) (int, error) {
+	text := get(lookup, name)
 	if text == "" {
-		return "", nil
+		return 0, nil
 	}
 	fd, err := strconv.Atoi(text)
 	if err != nil || fd < 3 {
-		return "", fmt.Errorf("%s is %q: want a descriptor from 3", VarTokenFD, text)
+		return 0, fmt.Errorf("%s is %q: want a descriptor from 3", name, text)
+	}
+	return fd, nil
+}
+
+// handed is the token that the launcher has handed over, "" if it has not.
+func handed(lookup Lookup) (string, error) {
+	fd, err := descriptor(lookup, VarTokenFD)
+	if fd == 0 || err != nil {
+		return "", err
 	}
 	tokens.mu.Lock()
 	defer tokens.mu.Unlock()
-	name := get(lookup, VarLaunchID) + "/" + text
+	name := fmt.Sprintf("%s/%d", get(lookup, VarLaunchID), fd)
 	if t := tokens.of[name]; t != "" {
 		return t, nil
 	}
@@ -138,13 +142,9 @@ func Exposed(m fs.FileMode) bool { return runtime.GOOS != "windows" && m.Perm()&
 // MasterPort. It is nil, without an error, on other ranks and under launchers that open
 // none: rank 0 then listens there itself. It can be taken once.
 func (e *Environment) MasterListener() (net.Listener, error) {
-	text := get(e.lookup, VarListenerFD)
-	if text == "" {
-		return nil, nil
-	}
-	fd, err := strconv.Atoi(text)
-	if err != nil || fd < 3 {
-		return nil, fmt.Errorf("%s is %q: want a descriptor from 3", VarListenerFD, text)
+	fd, err := descriptor(e.lookup, VarListenerFD)
+	if fd == 0 || err != nil {
+		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), "master listener")
 	if f == nil {

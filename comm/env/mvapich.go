@@ -7,10 +7,7 @@ var mvapichLauncher = launcher{
 	kind: MVAPICH,
 	sign: func(l Lookup) (string, string) { return has(l, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"), "" },
 	read: func(r *reader) {
-		r.need(fieldRank, &r.e.Rank, "MV2_COMM_WORLD_RANK")
-		r.need(fieldWorldSize, &r.e.WorldSize, "MV2_COMM_WORLD_SIZE")
-		r.need(fieldLocalRank, &r.e.LocalRank, "MV2_COMM_WORLD_LOCAL_RANK")
-		r.need(fieldLocalWorldSize, &r.e.LocalWorldSize, "MV2_COMM_WORLD_LOCAL_SIZE")
+		r.place("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE")
 		r.hosts()
 		r.master("pass it to all ranks (mpirun_rsh ... MASTER_ADDR=host program)")
 	},

@@ -7,10 +7,8 @@ var openMPILauncher = launcher{
 	kind: OpenMPI,
 	sign: func(l Lookup) (string, string) { return has(l, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), "" },
 	read: func(r *reader) {
-		r.need(fieldRank, &r.e.Rank, "OMPI_COMM_WORLD_RANK")
-		r.need(fieldWorldSize, &r.e.WorldSize, "OMPI_COMM_WORLD_SIZE")
-		r.need(fieldLocalRank, &r.e.LocalRank, "OMPI_COMM_WORLD_LOCAL_RANK")
-		r.need(fieldLocalWorldSize, &r.e.LocalWorldSize, "OMPI_COMM_WORLD_LOCAL_SIZE")
+		r.place("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+			"OMPI_COMM_WORLD_LOCAL_SIZE")
 		r.hosts() // OMPI_COMM_WORLD_NODE_RANK counts over all jobs on the host
 		r.text(fieldJobID, &r.e.JobID, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
 		r.master("pass it to all ranks (mpirun -x MASTER_ADDR=host)")

@@ -110,6 +110,21 @@ func (r *reader) missing(field string, names ...string) {
 // sign is the variable that gave the kind away.
 func (f Finding) sign() string { return strings.TrimSuffix(f.Source, " is set") }
 
+// place reads rank, world size and place on the host from the variables of these names.
+func (r *reader) place(rank, worldSize, localRank, localWorldSize string) {
+	r.need(fieldRank, &r.e.Rank, rank)
+	r.need(fieldWorldSize, &r.e.WorldSize, worldSize)
+	r.need(fieldLocalRank, &r.e.LocalRank, localRank)
+	r.need(fieldLocalWorldSize, &r.e.LocalWorldSize, localWorldSize)
+}
+
+// address is text for the address of rank 0 where it must be there.
+func (r *reader) address(names ...string) {
+	if !r.text(fieldMasterAddr, &r.e.MasterAddr, names...) {
+		r.missing(fieldMasterAddr, names[0])
+	}
+}
+
 // set gives a number that follows from a rule.
 func (r *reader) set(field string, to *int, n int, rule string) {
 	*to = n

@@ -47,9 +47,7 @@ func readTorchrun(r *reader) {
 	if r.e.WorldSize <= 1 {
 		return
 	}
-	if !r.text(fieldMasterAddr, &r.e.MasterAddr, VarMasterAddr) {
-		r.missing(fieldMasterAddr, VarMasterAddr)
-	}
+	r.address(VarMasterAddr)
 	if !r.number(fieldMasterPort, &r.e.MasterPort, VarMasterPort) {
 		r.missing(fieldMasterPort, VarMasterPort)
 	} else if r.e.MasterPort > 65535 || r.e.MasterPort == 0 {

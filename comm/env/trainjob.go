@@ -23,8 +23,8 @@ var trainJobLauncher = launcher{
 				"which reads the PET_ variables", n)
 		}
 		r.podPerRank()
-		if r.e.WorldSize > 1 && !r.text(fieldMasterAddr, &r.e.MasterAddr, "PET_MASTER_ADDR", VarMasterAddr) {
-			r.missing(fieldMasterAddr, "PET_MASTER_ADDR")
+		if r.e.WorldSize > 1 {
+			r.address("PET_MASTER_ADDR", VarMasterAddr)
 		}
 		r.number(fieldMasterPort, &r.e.MasterPort, "PET_MASTER_PORT")
 		if len(r.faults) == 0 {
