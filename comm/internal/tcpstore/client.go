@@ -89,24 +89,16 @@ func (c *Client) RemoteAddr() net.Addr { return c.conn.RemoteAddr() }
 
 // Set gives key a value. The server does not confirm it.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
-	q, err := query(querySet, key, value)
-	if err != nil {
-		return err
-	}
-	return c.do(ctx, Patience, q, func() error { return nil })
+	return c.ask(ctx, func() error { return nil }, querySet, key, value)
 }
 
 // CompareSet gives key the value desired if it has the value expected, and returns the value that it then has. An empty
 // value stands for a key that does not exist.
 func (c *Client) CompareSet(ctx context.Context, key string, expected, desired []byte) (value []byte, err error) {
-	q, err := query(queryCompareSet, key, expected, desired)
-	if err != nil {
-		return nil, err
-	}
-	err = c.do(ctx, Patience, q, func() (err error) {
+	err = c.ask(ctx, func() (err error) {
 		value, err = c.value()
 		return err
-	})
+	}, queryCompareSet, key, expected, desired)
 	return value, err
 }
 
@@ -124,32 +116,27 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 	}); err != nil {
 		return nil, err
 	}
-	q, err := query(queryGet, key)
-	if err != nil {
-		return nil, err
-	}
-	err = c.do(ctx, Patience, q, func() (err error) {
+	err = c.ask(ctx, func() (err error) {
 		value, err = c.value()
 		return err
-	})
+	}, queryGet, key)
 	return value, err
 }
 
 // Delete removes a key and reports whether there was one.
 func (c *Client) Delete(ctx context.Context, key string) (deleted bool, err error) {
-	q, err := query(queryDelete, key)
+	var n uint64
+	err = c.ask(ctx, func() error { return binary.Read(c.conn, binary.LittleEndian, &n) }, queryDelete, key)
+	return n == 1, err
+}
+
+// ask sends a query that needs no waiting, and reads its answer.
+func (c *Client) ask(ctx context.Context, answer func() error, number byte, key string, values ...[]byte) error {
+	q, err := query(number, key, values...)
 	if err != nil {
-		return false, err
+		return err
 	}
-	err = c.do(ctx, Patience, q, func() error {
-		var n [8]byte
-		if _, err := io.ReadFull(c.conn, n[:]); err != nil {
-			return err
-		}
-		deleted = binary.LittleEndian.Uint64(n[:]) == 1
-		return nil
-	})
-	return deleted, err
+	return c.do(ctx, Patience, q, answer)
 }
 
 // query is a query's bytes: its number, then each argument behind its length, 8 bytes little-endian. (PyTorch writes
@@ -211,11 +198,10 @@ func (c *Client) byte() (byte, error) {
 
 // value reads a length and so many bytes.
 func (c *Client) value() ([]byte, error) {
-	var length [8]byte
-	if _, err := io.ReadFull(c.conn, length[:]); err != nil {
+	var n uint64
+	if err := binary.Read(c.conn, binary.LittleEndian, &n); err != nil {
 		return nil, err
 	}
-	n := binary.LittleEndian.Uint64(length[:])
 	if n > MaxValue {
 		return nil, fmt.Errorf("%w: value of %d bytes: want at most %d", ErrProtocol, n, MaxValue)
 	}
