@@ -91,9 +91,7 @@ func (e Engine) fastFailures(t *testing.T) {
 	t.Run("missing", func(t *testing.T) {
 		groups := e.start(t, 4, comm.Options{FastOrder: true})
 		for _, err := range failures(t, others(groups, comm.Timeout(300*time.Millisecond))) {
-			var timeout *comm.TimeoutError
-			require.ErrorAs(t, err, &timeout)
-			require.Equal(t, []int{2}, timeout.Missing)
+			require.Equal(t, []int{2}, as[*comm.TimeoutError](t, err).Missing)
 		}
 	})
 	t.Run("departure", func(t *testing.T) {
@@ -101,9 +99,7 @@ func (e Engine) fastFailures(t *testing.T) {
 		wait(t, issue(groups, func(_ int, g *comm.Group) *comm.Handle { return sum(g) }))
 		require.NoError(t, groups[2].Close())
 		for _, err := range failures(t, others(groups)) {
-			var lost *comm.RankLostError
-			require.ErrorAs(t, err, &lost)
-			require.Equal(t, 2, lost.Rank)
+			require.Equal(t, 2, as[*comm.RankLostError](t, err).Rank)
 		}
 	})
 	t.Run("abort", func(t *testing.T) {
@@ -111,9 +107,7 @@ func (e Engine) fastFailures(t *testing.T) {
 		handles := others(groups)
 		groups[2].Abort(errors.New("boom"))
 		for _, err := range failures(t, handles) {
-			var abort *comm.AbortError
-			require.ErrorAs(t, err, &abort)
-			require.Equal(t, 2, abort.Rank)
+			require.Equal(t, 2, as[*comm.AbortError](t, err).Rank)
 		}
 		require.Error(t, groups[2].Barrier().Wait(context.Background()))
 	})

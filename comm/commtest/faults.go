@@ -83,8 +83,7 @@ func (e Engine) mismatches(t *testing.T) {
 				return usual(g)
 			}))
 			for r, err := range errs {
-				var mismatch *comm.MismatchError
-				require.ErrorAs(t, err, &mismatch, "rank %d", r)
+				mismatch := as[*comm.MismatchError](t, err)
 				require.Equal(t, comm.Side{Rank: 2, GroupRank: 2, Call: c.want}, mismatch.B, "rank %d", r)
 				require.Equal(t, comm.Side{Rank: 0, Call: `all-reduce #1 "bucket 3" (sum of float32 × 10)`}, mismatch.A,
 					"rank %d", r)
@@ -191,8 +190,7 @@ func (e Engine) missing(t *testing.T) {
 	})
 	errs := failures(t, []*comm.Handle{handles[0], handles[1], handles[3]})
 	for _, err := range errs {
-		var timeout *comm.TimeoutError
-		require.ErrorAs(t, err, &timeout)
+		timeout := as[*comm.TimeoutError](t, err)
 		require.Equal(t, []int{2}, timeout.Missing)
 		require.Equal(t, comm.AllReduce, timeout.Op)
 		require.Equal(t, uint64(2), timeout.Seq)
@@ -202,8 +200,7 @@ func (e Engine) missing(t *testing.T) {
 	late := failures(t, []*comm.Handle{groups[2].AllReduce(comm.Of(make([]float32, 100)), comm.Sum,
 		comm.Label("bucket 0"))})[0]
 	dead(t, groups, []error{errs[0], errs[1], late, errs[2]})
-	var timeout *comm.TimeoutError
-	require.ErrorAs(t, late, &timeout)
+	as[*comm.TimeoutError](t, late)
 }
 
 // late: a rank that comes before the deadline is waited for.
@@ -230,8 +227,7 @@ func (e Engine) departure(t *testing.T) {
 	require.ErrorIs(t, groups[1].Err(), comm.ErrClosed)
 	errs := failures(t, []*comm.Handle{groups[0].Barrier(comm.Label("next")), groups[2].Barrier(comm.Label("next"))})
 	for _, err := range errs {
-		var lost *comm.RankLostError
-		require.ErrorAs(t, err, &lost)
+		lost := as[*comm.RankLostError](t, err)
 		require.Equal(t, 1, lost.Rank)
 		require.Equal(t, "world", lost.Group)
 		require.Equal(t, `barrier #2 "next"`, lost.Call)
@@ -247,8 +243,7 @@ func (e Engine) abort(t *testing.T) {
 	groups[1].Abort(cause)
 	require.ErrorIs(t, groups[1].Err(), cause)
 	for _, err := range failures(t, handles) {
-		var abort *comm.AbortError
-		require.ErrorAs(t, err, &abort)
+		abort := as[*comm.AbortError](t, err)
 		require.Equal(t, 1, abort.Rank)
 		require.Equal(t, "loss is NaN at step 7", abort.Message)
 	}
@@ -267,9 +262,7 @@ func (e Engine) abortAndLeave(t *testing.T) {
 		<-groups[0].Dead()
 		require.NoError(t, groups[0].Close())
 		for _, err := range failures(t, handles) {
-			var abort *comm.AbortError
-			require.ErrorAs(t, err, &abort)
-			require.Equal(t, "out of memory", abort.Message)
+			require.Equal(t, "out of memory", as[*comm.AbortError](t, err).Message)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,21 +35,18 @@ func Jobs(t *testing.T, n int, change func(*rendezvous.Config)) []*rendezvous.Jo
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	jobs := make([]*rendezvous.Job, n)
 	errs := make([]error, n)
-	done := make(chan struct{})
+	var joining sync.WaitGroup
 	for r := range n {
-		go func() {
+		joining.Go(func() {
 			c := rendezvous.Config{Rank: r, World: n, Address: server.Addr().String(), Token: Token, External: true,
 				Timeout: 30 * time.Second}
 			if change != nil {
 				change(&c)
 			}
 			jobs[r], errs[r] = rendezvous.Join(context.Background(), c)
-			done <- struct{}{}
-		}()
+		})
 	}
-	for range n {
-		<-done
-	}
+	joining.Wait()
 	for r, err := range errs {
 		require.NoError(t, err, "rank %d", r)
 	}

@@ -29,11 +29,13 @@ func arenaBytes() int {
 	return 3*8*(largeCount+8) + 1<<10 // three buffers of the largest dtype
 }
 
+// newArena gives out ordinary memory to n ranks.
+func newArena(n int) *arena { return &arena{memory: make([][]byte, n), used: make([]int, n)} }
+
 // newArenas returns the three kinds.
 func newArenas(t *testing.T, groups []*comm.Group) map[string]*arena {
 	n := len(groups)
-	all, mixed := &arena{memory: make([][]byte, n), used: make([]int, n)},
-		&arena{memory: make([][]byte, n), used: make([]int, n)}
+	all, mixed := newArena(n), newArena(n)
 	zeros := make([]byte, arenaBytes())
 	for r, b := range alloc(t, groups, len(zeros)) {
 		require.True(t, bytes.Equal(b, zeros), "not zeroed")
@@ -42,8 +44,7 @@ func newArenas(t *testing.T, groups []*comm.Group) map[string]*arena {
 			mixed.memory[r] = b
 		}
 	}
-	return map[string]*arena{"engine's memory": all,
-		"ordinary memory": {memory: make([][]byte, n), used: make([]int, n)}, "mixed memory": mixed}
+	return map[string]*arena{"engine's memory": all, "ordinary memory": newArena(n), "mixed memory": mixed}
 }
 
 // alloc returns memory of the groups' engines, which is freed when they are closed.
@@ -113,7 +114,9 @@ func (e Engine) operations(t *testing.T, n int) {
 				b.moves(fmt.Sprintf("%s, %v × %d", kind, d, count))
 				for _, op := range []comm.ReduceOp{comm.Sum, comm.Min, comm.Max, comm.Product} {
 					if d != dtype.Bool || op == comm.Min || op == comm.Max {
-						b.reductions(fmt.Sprintf("%s, %v of %v × %d", kind, op, d, count), op)
+						what := fmt.Sprintf("%s, %v of %v × %d", kind, op, d, count)
+						b.allReduce(what, op)
+						b.reduceScatter(what, op)
 					}
 				}
 			}
@@ -123,6 +126,12 @@ func (e Engine) operations(t *testing.T, n int) {
 }
 
 func (b *bench) of(list [][]byte, r int) comm.Buffer { return comm.Bytes(list[r], b.dtype) }
+
+// call carries out the calls that f issues.
+func (b *bench) call(f func(r int, g *comm.Group) *comm.Handle) {
+	b.t.Helper()
+	wait(b.t, issue(b.groups, f))
+}
 
 func (b *bench) random(blocks int) [][]byte {
 	b.seed++
@@ -143,13 +152,6 @@ func (b *bench) same(want, got []byte, what string, rank int) {
 	}
 }
 
-// reductions checks all-reduce, reduce and reduce-scatter.
-func (b *bench) reductions(what string, op comm.ReduceOp) {
-	b.t.Helper()
-	b.allReduce(what, op)
-	b.reduceScatter(what, op)
-}
-
 // allReduce checks all-reduce and reduce.
 func (b *bench) allReduce(what string, op comm.ReduceOp) {
 	b.t.Helper()
@@ -157,13 +159,13 @@ func (b *bench) allReduce(what string, op comm.ReduceOp) {
 	in := b.random(1)
 	want := Combine(in, b.dtype, op)
 	kept := clone(in)
-	wait(b.t, issue(b.groups, func(r int, g *comm.Group) *comm.Handle { return g.AllReduce(b.of(in, r), op) }))
+	b.call(func(r int, g *comm.Group) *comm.Handle { return g.AllReduce(b.of(in, r), op) })
 	for r := range in {
 		b.same(want, in[r], "all-reduce "+what, r)
 		copy(in[r], kept[r])
 	}
 	root := b.count % b.n
-	wait(b.t, issue(b.groups, func(r int, g *comm.Group) *comm.Handle { return g.Reduce(b.of(in, r), op, root) }))
+	b.call(func(r int, g *comm.Group) *comm.Handle { return g.Reduce(b.of(in, r), op, root) })
 	for r := range in {
 		if r == root {
 			b.same(want, in[r], "reduce "+what, r)
@@ -179,15 +181,13 @@ func (b *bench) reduceScatter(what string, op comm.ReduceOp) {
 	in, out := b.random(b.n), b.random(1)
 	want := Combine(in, b.dtype, op)
 	block := b.count * b.dtype.Size()
-	wait(b.t, issue(b.groups, func(r int, g *comm.Group) *comm.Handle {
-		return g.ReduceScatter(b.of(out, r), b.of(in, r), op)
-	}))
+	b.call(func(r int, g *comm.Group) *comm.Handle { return g.ReduceScatter(b.of(out, r), b.of(in, r), op) })
 	for r := range out {
 		b.same(want[r*block:(r+1)*block], out[r], "reduce-scatter "+what, r)
 	}
-	wait(b.t, issue(b.groups, func(r int, g *comm.Group) *comm.Handle { // into its own part of the input
+	b.call(func(r int, g *comm.Group) *comm.Handle { // into its own part of the input
 		return g.ReduceScatter(comm.Bytes(in[r][r*block:(r+1)*block], b.dtype), b.of(in, r), op)
-	}))
+	})
 	for r := range in {
 		b.same(want[r*block:(r+1)*block], in[r][r*block:(r+1)*block], "reduce-scatter in place "+what, r)
 	}
@@ -202,39 +202,33 @@ func (b *bench) moves(what string) {
 	one, all, to := b.random(1), b.random(b.n), b.random(b.n)
 	row := bytes.Join(one, nil)
 
-	wait(b.t, issue(b.groups, func(r int, g *comm.Group) *comm.Handle {
-		return g.AllGather(b.of(to, r), b.of(one, r))
-	}))
+	b.call(func(r int, g *comm.Group) *comm.Handle { return g.AllGather(b.of(to, r), b.of(one, r)) })
 	for r := range to {
 		b.same(row, to[r], "all-gather "+what, r)
 		clear(to[r])
 		copy(to[r][r*block:], one[r])
 	}
-	wait(b.t, issue(b.groups, func(r int, g *comm.Group) *comm.Handle {
+	b.call(func(r int, g *comm.Group) *comm.Handle { // this rank's block is there
 		return g.AllGather(b.of(to, r), comm.Bytes(to[r][r*block:(r+1)*block], b.dtype))
-	}))
+	})
 	for r := range to {
 		b.same(row, to[r], "all-gather in place "+what, r)
 		clear(to[r])
 	}
-	wait(b.t, issue(b.groups, func(r int, g *comm.Group) *comm.Handle {
-		return g.Gather(b.of(to, r), b.of(one, r), root)
-	}))
+	b.call(func(r int, g *comm.Group) *comm.Handle { return g.Gather(b.of(to, r), b.of(one, r), root) })
 	b.same(row, to[root], "gather "+what, root)
 
-	wait(b.t, issue(b.groups, func(r int, g *comm.Group) *comm.Handle { return g.AllToAll(b.of(to, r), b.of(all, r)) }))
+	b.call(func(r int, g *comm.Group) *comm.Handle { return g.AllToAll(b.of(to, r), b.of(all, r)) })
 	for r := range to {
 		for from := range all {
 			b.same(all[from][r*block:(r+1)*block], to[r][from*block:(from+1)*block], "all-to-all "+what, r)
 		}
 	}
-	wait(b.t, issue(b.groups, func(r int, g *comm.Group) *comm.Handle {
-		return g.Scatter(b.of(one, r), b.of(all, r), root)
-	}))
+	b.call(func(r int, g *comm.Group) *comm.Handle { return g.Scatter(b.of(one, r), b.of(all, r), root) })
 	for r := range one {
 		b.same(all[root][r*block:(r+1)*block], one[r], "scatter "+what, r)
 	}
-	wait(b.t, issue(b.groups, func(r int, g *comm.Group) *comm.Handle { return g.Broadcast(b.of(all, r), root) }))
+	b.call(func(r int, g *comm.Group) *comm.Handle { return g.Broadcast(b.of(all, r), root) })
 	for r := range all {
 		b.same(all[root], all[r], "broadcast "+what, r)
 	}

@@ -22,7 +22,7 @@ func (e Engine) queue(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	inputs, want := make([][][]byte, calls), make([][]byte, calls)
 	handles := make([][]*comm.Handle, calls)
-	ordinary := &arena{memory: make([][]byte, n), used: make([]int, n)}
+	ordinary := newArena(n)
 	for k := range inputs {
 		inputs[k] = random(ordinary.place, n, rng.IntN(3000), dtype.Float32, uint64(k))
 		want[k] = Combine(inputs[k], dtype.Float32, comm.Sum)
@@ -105,30 +105,15 @@ func (e Engine) objects(t *testing.T) {
 func (e Engine) subGroups(t *testing.T) {
 	groups := e.start(t, 5, comm.Options{})
 	members := [][]int{{4, 0, 2}, {1, 3}}
-	subs := make([]*comm.Group, len(groups))
-	each(groups, func(g *comm.Group) error {
-		for i, m := range members {
-			s, err := g.Sub(fmt.Sprint("part", i), m)
-			if err != nil {
-				return err
-			}
-			if s != nil {
-				subs[g.Rank()] = s
-			}
-		}
-		return nil
-	}, func(r int, err error) { require.NoError(t, err) })
-	var live []*comm.Group
+	subs := divide(t, groups, func(i int) string { return fmt.Sprint("part", i) }, members...)
 	for i, m := range members {
 		for k, r := range m {
 			require.NotNil(t, subs[r])
 			require.Equal(t, k, subs[r].Rank())
 			require.Equal(t, len(m), subs[r].Size())
 			require.Equal(t, fmt.Sprint("world/part", i), subs[r].Name())
-			live = append(live, subs[r])
 		}
 	}
-	defer closeAll(t, live)
 	sums := make([][]int64, len(groups))
 	var handles []*comm.Handle
 	for r := range groups {
@@ -149,9 +134,7 @@ func (e Engine) subGroupFails(t *testing.T, groups, subs []*comm.Group, members 
 		handles = append(handles, subs[r].AllReduce(comm.Of(make([]float32, r)), comm.Sum))
 	}
 	for _, err := range failures(t, handles) {
-		var mismatch *comm.MismatchError
-		require.ErrorAs(t, err, &mismatch)
-		require.Equal(t, "world/part1", mismatch.Group)
+		require.Equal(t, "world/part1", as[*comm.MismatchError](t, err).Group)
 	}
 	wait(t, issue(groups, func(_ int, g *comm.Group) *comm.Handle { return g.Barrier() }))
 	wait(t, []*comm.Handle{subs[0].Barrier(), subs[2].Barrier(), subs[4].Barrier()})

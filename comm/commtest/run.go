@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -108,19 +109,41 @@ func closeAll(t *testing.T, groups []*comm.Group) {
 // each calls f for all groups at once and hands the results on in rank order.
 func each[T any](groups []*comm.Group, f func(g *comm.Group) T, then func(rank int, result T)) {
 	results := make([]T, len(groups))
-	done := make(chan struct{})
+	var calls sync.WaitGroup
 	for r, g := range groups {
-		go func() {
-			defer func() { done <- struct{}{} }()
-			results[r] = f(g)
-		}()
+		calls.Go(func() { results[r] = f(g) })
 	}
-	for range groups {
-		<-done
-	}
+	calls.Wait()
 	for r, result := range results {
 		then(r, result)
 	}
+}
+
+// divide makes the sub-groups of the given members, of which each rank is in one, and returns each rank's.
+func divide(t *testing.T, groups []*comm.Group, name func(part int) string, members ...[]int) []*comm.Group {
+	t.Helper()
+	subs := make([]*comm.Group, len(groups))
+	each(groups, func(g *comm.Group) error {
+		for i, m := range members {
+			s, err := g.Sub(name(i), m)
+			if err != nil {
+				return err
+			}
+			if s != nil {
+				subs[g.Rank()] = s
+			}
+		}
+		return nil
+	}, func(r int, err error) { require.NoError(t, err, "rank %d", r) })
+	t.Cleanup(func() { closeAll(t, subs) })
+	return subs
+}
+
+// as requires an error of type E in err, and returns it.
+func as[E error](t *testing.T, err error) (e E) {
+	t.Helper()
+	require.ErrorAs(t, err, &e)
+	return e
 }
 
 // wait fails the test unless all handles end without error.

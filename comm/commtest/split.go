@@ -93,9 +93,7 @@ func (e Engine) splitDisagreement(t *testing.T) {
 		_, err := g.Split(comm.Partition{Name: "part", Color: color})
 		return err
 	}, func(r int, err error) {
-		var mismatch *comm.MismatchError
-		require.ErrorAs(t, err, &mismatch, "rank %d", r)
-		require.Equal(t, 2, mismatch.B.Rank)
+		require.Equal(t, 2, as[*comm.MismatchError](t, err).B.Rank, "rank %d", r)
 	})
 }
 

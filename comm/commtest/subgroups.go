@@ -19,8 +19,7 @@ func (e Engine) subGroupFailures(t *testing.T) {
 		_, subs := e.halves(t, comm.Options{})
 		waiting := subs[2].Barrier()
 		subs[3].Abort(errors.New("boom"))
-		var abort *comm.AbortError
-		require.ErrorAs(t, failures(t, []*comm.Handle{waiting})[0], &abort)
+		abort := as[*comm.AbortError](t, failures(t, []*comm.Handle{waiting})[0])
 		require.Equal(t, [2]int{3, 1}, [2]int{abort.Rank, abort.GroupRank})
 		require.EqualError(t, abort, `comm: group "world/half": rank 3 (1 in the group) aborted: boom`)
 	})
@@ -29,8 +28,7 @@ func (e Engine) subGroupFailures(t *testing.T) {
 		_, subs := e.halves(t, comm.Options{FlightDir: dir})
 		late := subs[2].Broadcast(comm.Of([]int32{1}), 1, comm.Timeout(200*time.Millisecond))
 		healthy := []*comm.Handle{subs[0].Barrier(), subs[1].Barrier()}
-		var timeout *comm.TimeoutError
-		require.ErrorAs(t, failures(t, []*comm.Handle{late})[0], &timeout)
+		timeout := as[*comm.TimeoutError](t, failures(t, []*comm.Handle{late})[0])
 		require.Equal(t, [][]int{{3}, {1}}, [][]int{timeout.Missing, timeout.GroupMissing})
 		require.Equal(t, 2, timeout.Reporter)
 		require.EqualError(t, timeout, `comm: group "world/half": broadcast #1 (int32 × 1, root 3) timed out after `+
@@ -59,8 +57,7 @@ func (e Engine) subGroupFailures(t *testing.T) {
 	t.Run("departure", func(t *testing.T) {
 		_, subs := e.halves(t, comm.Options{})
 		require.NoError(t, subs[3].Close())
-		var lost *comm.RankLostError
-		require.ErrorAs(t, failures(t, []*comm.Handle{subs[2].Barrier()})[0], &lost)
+		lost := as[*comm.RankLostError](t, failures(t, []*comm.Handle{subs[2].Barrier()})[0])
 		require.Equal(t, [2]int{3, 1}, [2]int{lost.Rank, lost.GroupRank})
 		require.Equal(t, "world/half", lost.Group)
 		require.ErrorContains(t, lost, "rank 3 (1 in the group)")
@@ -78,9 +75,7 @@ func (e Engine) subGroupFailures(t *testing.T) {
 		subs[3].Abort(errors.New("boom"))
 		<-subs[2].Dead()
 		groups[2].Abort(subs[2].Err()) // as a rank does whose groups end together
-		var abort *comm.AbortError
-		require.ErrorAs(t, failures(t, []*comm.Handle{waiting})[0], &abort)
-		require.Equal(t, 3, abort.Rank, "%v", abort)
+		require.Equal(t, 3, as[*comm.AbortError](t, failures(t, []*comm.Handle{waiting})[0]).Rank)
 	})
 }
 
@@ -88,19 +83,5 @@ func (e Engine) subGroupFailures(t *testing.T) {
 func (e Engine) halves(t *testing.T, opts comm.Options) (groups, subs []*comm.Group) {
 	t.Helper()
 	groups = e.start(t, 4, opts)
-	subs = make([]*comm.Group, len(groups))
-	each(groups, func(g *comm.Group) error {
-		for _, members := range [][]int{{0, 1}, {2, 3}} {
-			s, err := g.Sub("half", members)
-			if err != nil {
-				return err
-			}
-			if s != nil {
-				subs[g.Rank()] = s
-			}
-		}
-		return nil
-	}, func(_ int, err error) { require.NoError(t, err) })
-	t.Cleanup(func() { closeAll(t, subs) })
-	return groups, subs
+	return groups, divide(t, groups, func(int) string { return "half" }, []int{0, 1}, []int{2, 3})
 }
