@@ -8,10 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/internal/failure"
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	backendcuda "github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda"
@@ -31,7 +31,7 @@ type Engine struct {
 	stream backend.Stream
 	queue  cuda.Stream // stream's
 
-	failure atomic.Pointer[error]
+	failure failure.State
 
 	mu           sync.Mutex // guards communicator against Abort
 	communicator nccl.Comm  // nil: no call was made yet, or it was given up
@@ -67,7 +67,7 @@ func (e *Engine) Carries(s comm.Signature, dev *tensor.Device) bool {
 
 // Run queues the call behind what the tensors wait for, and waits for it.
 func (e *Engine) Run(c *comm.Call, in, out *tensor.Memory) error {
-	if err := e.failed(); err != nil {
+	if err := e.failure.Err(); err != nil {
 		return err
 	}
 	var err error
@@ -77,7 +77,7 @@ func (e *Engine) Run(c *comm.Call, in, out *tensor.Memory) error {
 	if err == nil {
 		return nil
 	}
-	if first := e.failed(); first != nil {
+	if first := e.failure.Err(); first != nil {
 		return first
 	}
 	return e.named(c, err)
@@ -97,7 +97,13 @@ func (e *Engine) run(c *comm.Call, in, out *tensor.Memory) error {
 	if err := e.begin(c, in, out); err != nil {
 		return err
 	}
-	w := &work{e: e, c: c, n: e.control.Size(), rank: e.control.Rank()}
+	e.mu.Lock()
+	ranks := e.communicator
+	e.mu.Unlock()
+	if ranks == nil {
+		return e.failure.Err()
+	}
+	w := &work{e: e, c: c, ranks: ranks, n: e.control.Size(), rank: e.control.Rank()}
 	defer w.release()
 	w.in, w.out = e.span(in, c.DType), e.span(out, c.DType)
 	if err := w.queue(); err != nil {
@@ -159,20 +165,12 @@ func (e *Engine) open(c *comm.Call, be backend.Backend) error {
 	e.mu.Unlock()
 	e.be, e.stream = be, backendcuda.Borrow(be)
 	e.queue = backendcuda.Native(e.stream)
-	return e.failed()
-}
-
-// failed is why the engine is dead.
-func (e *Engine) failed() error {
-	if err := e.failure.Load(); err != nil {
-		return *err
-	}
-	return nil
+	return e.failure.Err()
 }
 
 // over is why a call must not be waited for any longer.
 func (e *Engine) over(c *comm.Call) error {
-	if err := e.failed(); err != nil {
+	if err := e.failure.Err(); err != nil {
 		return err
 	}
 	if time.Now().After(c.Deadline) {
@@ -203,7 +201,7 @@ func (e *Engine) await(c *comm.Call) error {
 		}
 		time.Sleep(pause)
 	}
-	return e.failed() // what is aborted is done, too
+	return e.failure.Err() // what is aborted is done, too
 }
 
 // commError is the communicator's asynchronous error.
@@ -211,14 +209,14 @@ func (e *Engine) commError() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.communicator == nil {
-		return e.failed()
+		return e.failure.Err()
 	}
 	return e.communicator.AsyncError()
 }
 
 // Abort ends what is under way.
 func (e *Engine) Abort(err error) {
-	e.failure.CompareAndSwap(nil, &err)
+	e.failure.Set(err)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.communicator != nil {
@@ -239,7 +237,7 @@ func (e *Engine) Close() error {
 		e.communicator = nil
 	}
 	closed := errors.New("comm/nccl: the group is closed")
-	if e.failure.CompareAndSwap(nil, &closed) && e.stream != nil { // after a failure it may have work that never ends
+	if e.failure.Set(closed) && e.stream != nil { // after a failure it may have work that never ends
 		backendcuda.GiveBack(e.stream)
 		e.stream = nil
 	}

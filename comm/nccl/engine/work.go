@@ -8,7 +8,6 @@ import (
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	backendcuda "github.com/lockstep-ml/lockstep/internal/backend/cuda"
-	"github.com/lockstep-ml/lockstep/internal/cuda"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/nccl"
 )
@@ -17,6 +16,7 @@ import (
 type work struct {
 	e       *Engine
 	c       *comm.Call
+	ranks   nccl.Comm // refuses calls, or does anything, once it was given up
 	n, rank int
 	in, out span
 	scraps  []backend.Buffer
@@ -55,21 +55,11 @@ func (w *work) queue() error {
 		}
 		return err
 	case c.Op == comm.AllGather:
-		return w.communicator().AllGather(w.e.queue, w.out.at, w.in.at, c.Count*c.DType.Size(), nccl.Uint8)
+		return w.ranks.AllGather(w.e.queue, w.out.at, w.in.at, c.Count*c.DType.Size(), nccl.Uint8)
 	case c.Op == comm.Broadcast:
-		return w.communicator().Broadcast(w.e.queue, w.in.at, c.Count*c.DType.Size(), nccl.Uint8, c.Root)
+		return w.ranks.Broadcast(w.e.queue, w.in.at, c.Count*c.DType.Size(), nccl.Uint8, c.Root)
 	}
-	return w.exchange()
-}
-
-// communicator is the communicator; one that was given up meanwhile refuses calls.
-func (w *work) communicator() nccl.Comm {
-	w.e.mu.Lock()
-	defer w.e.mu.Unlock()
-	if w.e.communicator == nil {
-		return gone{w.e.failed()}
-	}
-	return w.e.communicator
+	return w.move()
 }
 
 // libraryReduce lets NCCL combine in its own order.
@@ -77,9 +67,9 @@ func (w *work) libraryReduce() error {
 	op := map[comm.ReduceOp]nccl.RedOp{comm.Sum: nccl.Sum, comm.Product: nccl.Prod, comm.Min: nccl.Min,
 		comm.Max: nccl.Max}[w.c.Reduce]
 	if w.c.Op == comm.ReduceScatter {
-		return w.communicator().ReduceScatter(w.e.queue, w.out.at, w.in.at, w.c.Count, dataTypes[w.c.DType], op)
+		return w.ranks.ReduceScatter(w.e.queue, w.out.at, w.in.at, w.c.Count, dataTypes[w.c.DType], op)
 	}
-	return w.communicator().AllReduce(w.e.queue, w.out.at, w.in.at, w.c.Count, dataTypes[w.c.DType], op)
+	return w.ranks.AllReduce(w.e.queue, w.out.at, w.in.at, w.c.Count, dataTypes[w.c.DType], op)
 }
 
 var dataTypes = map[dtype.DType]nccl.DataType{dtype.Float32: nccl.Float32, dtype.Float64: nccl.Float64,
@@ -113,25 +103,17 @@ func (w *work) allReduce() error {
 			return err
 		}
 	}
-	communicator := w.communicator()
-	return communicator.Group(func() error {
-		for r := range w.n {
-			if r == w.rank {
-				continue
-			}
-			lo, hi := slice(r)
-			if w.c.Op == comm.AllReduce || r == w.c.Root {
-				if err := w.send(communicator, to, r); err != nil {
-					return err
-				}
-			}
-			if !keeps {
-				if err := w.receive(communicator, w.out.part(lo, hi), r); err != nil {
-					return err
-				}
-			}
+	give := func(r int) span {
+		if w.c.Op == comm.Reduce && r != w.c.Root {
+			return span{}
 		}
-		return nil
+		return to
+	}
+	return w.exchange(give, func(r int) span {
+		if keeps {
+			return span{}
+		}
+		return w.out.part(slice(r))
 	})
 }
 
@@ -140,7 +122,6 @@ func (w *work) allReduce() error {
 func (w *work) reduceSlice(in span, slice func(r int) (lo, hi int), to span) (span, error) {
 	lo, hi := slice(w.rank)
 	parts := make([]span, w.n)
-	communicator := w.communicator()
 	for r := range parts {
 		if r == w.rank {
 			parts[r] = in.part(lo, hi)
@@ -151,21 +132,7 @@ func (w *work) reduceSlice(in span, slice func(r int) (lo, hi int), to span) (sp
 			return span{}, err
 		}
 	}
-	err := communicator.Group(func() error {
-		for r := range w.n {
-			if r == w.rank {
-				continue
-			}
-			lo, hi := slice(r)
-			if err := w.send(communicator, in.part(lo, hi), r); err != nil {
-				return err
-			}
-			if err := w.receive(communicator, parts[r], r); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	err := w.exchange(func(r int) span { return in.part(slice(r)) }, func(r int) span { return parts[r] })
 	if err != nil || hi == lo {
 		return to, err
 	}
@@ -237,58 +204,20 @@ func (w *work) copy(to, from span) error {
 	return w.e.queue.CopyOnDevice(to.at, from.at, from.n*from.dt.Size())
 }
 
-// send and receive leave out what is empty, on both sides.
-func (w *work) send(communicator nccl.Comm, s span, to int) error {
-	if s.n == 0 {
-		return nil
-	}
-	return communicator.Send(w.e.queue, s.at, s.n*s.dt.Size(), nccl.Uint8, to)
-}
-
-func (w *work) receive(communicator nccl.Comm, s span, from int) error {
-	if s.n == 0 {
-		return nil
-	}
-	return communicator.Recv(w.e.queue, s.at, s.n*s.dt.Size(), nccl.Uint8, from)
-}
-
-// exchange does gather, scatter and all-to-all: blocks that go from rank to rank as they are.
-func (w *work) exchange() error {
-	c, count := w.c, w.c.Count
-	sends := c.Op != comm.Scatter || w.rank == c.Root
-	receives := c.Op != comm.Gather || w.rank == c.Root
-	block := func(s span, r int, blocks bool) span {
-		if !blocks {
-			return s
-		}
-		return s.part(r*count, (r+1)*count)
-	}
-	own := func() error { // what stays on this rank
-		if !sends || !receives {
-			return nil
-		}
-		from, to := block(w.in, w.rank, c.Op != comm.Gather), block(w.out, w.rank, c.Op != comm.Scatter)
-		if from.at == to.at {
-			return nil
-		}
-		return w.copy(to, from)
-	}
-	if err := own(); err != nil {
-		return err
-	}
-	communicator := w.communicator()
-	return communicator.Group(func() error {
+// exchange sends each other rank a span and receives one from it. Empty ones are left out, on both sides.
+func (w *work) exchange(give, take func(r int) span) error {
+	return w.ranks.Group(func() error {
 		for r := range w.n {
 			if r == w.rank {
 				continue
 			}
-			if sends && (c.Op != comm.Gather || r == c.Root) {
-				if err := w.send(communicator, block(w.in, r, c.Op != comm.Gather), r); err != nil {
+			if s := give(r); s.n > 0 {
+				if err := w.ranks.Send(w.e.queue, s.at, s.n*s.dt.Size(), nccl.Uint8, r); err != nil {
 					return err
 				}
 			}
-			if receives && (c.Op != comm.Scatter || r == c.Root) {
-				if err := w.receive(communicator, block(w.out, r, c.Op != comm.Scatter), r); err != nil {
+			if s := take(r); s.n > 0 {
+				if err := w.ranks.Recv(w.e.queue, s.at, s.n*s.dt.Size(), nccl.Uint8, r); err != nil {
 					return err
 				}
 			}
@@ -297,22 +226,32 @@ func (w *work) exchange() error {
 	})
 }
 
-// gone stands for a communicator that was given up.
-type gone struct{ err error }
-
-func (g gone) Group(f func() error) error                                           { return f() }
-func (g gone) Send(cuda.Stream, cuda.Ptr, int, nccl.DataType, int) error            { return g.err }
-func (g gone) Recv(cuda.Stream, cuda.Ptr, int, nccl.DataType, int) error            { return g.err }
-func (g gone) AllGather(_ cuda.Stream, _, _ cuda.Ptr, _ int, _ nccl.DataType) error { return g.err }
-func (g gone) Broadcast(cuda.Stream, cuda.Ptr, int, nccl.DataType, int) error       { return g.err }
-func (g gone) AsyncError() error                                                    { return g.err }
-func (g gone) Abort() error                                                         { return nil }
-func (g gone) Close() error                                                         { return nil }
-
-func (g gone) AllReduce(_ cuda.Stream, _, _ cuda.Ptr, _ int, _ nccl.DataType, _ nccl.RedOp) error {
-	return g.err
-}
-
-func (g gone) ReduceScatter(_ cuda.Stream, _, _ cuda.Ptr, _ int, _ nccl.DataType, _ nccl.RedOp) error {
-	return g.err
+// move does gather, scatter and all-to-all: blocks that go from rank to rank as they are.
+func (w *work) move() error {
+	c, count := w.c, w.c.Count
+	block := func(s span, r int) span { return s.part(r*count, (r+1)*count) }
+	give := func(r int) span {
+		switch {
+		case c.Op == comm.AllToAll, c.Op == comm.Scatter && w.rank == c.Root:
+			return block(w.in, r)
+		case c.Op == comm.Gather && r == c.Root:
+			return w.in
+		}
+		return span{}
+	}
+	take := func(r int) span {
+		switch {
+		case c.Op == comm.AllToAll, c.Op == comm.Gather && w.rank == c.Root:
+			return block(w.out, r)
+		case c.Op == comm.Scatter && r == c.Root:
+			return w.out
+		}
+		return span{}
+	}
+	if from, to := give(w.rank), take(w.rank); from.n > 0 && to.n > 0 && from.at != to.at { // stays on this rank
+		if err := w.copy(to, from); err != nil {
+			return err
+		}
+	}
+	return w.exchange(give, take)
 }
