@@ -37,19 +37,10 @@ func OfTensor(c *tensor.Ctx, t *tensor.Tensor) Buffer {
 // memory of Group.Alloc, which the engine reduces where it lies. For other buffers, and without such memory, it changes
 // nothing.
 func (b Buffer) Via(staging []byte) Buffer {
-	if b.onDevice() && len(staging) > 0 {
+	if b.memory != nil && !onHost(b.memory) && len(staging) > 0 {
 		b.data = staging
 	}
 	return b
-}
-
-// onDevice reports whether the memory is that of a device which the host cannot see.
-func (b Buffer) onDevice() bool {
-	if b.memory == nil {
-		return false
-	}
-	_, host := b.memory.Host()
-	return !host
 }
 
 // Of returns s as a Buffer.

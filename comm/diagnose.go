@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -81,24 +82,21 @@ const (
 	maxFlightRanks = 1 << 16
 )
 
-func readFlight(name string) (FlightRecord, error) {
-	var record FlightRecord
+func readFlight(name string) (record FlightRecord, err error) {
 	text, err := vfs.ReadFile(vfs.OS, name, maxFlightFile)
 	if err != nil {
 		return record, fmt.Errorf("comm: flight record: %w", err)
 	}
-	if err := json.Unmarshal(text, &record); err != nil {
-		return record, fmt.Errorf("comm: flight record %s: %w", name, err)
+	if err = json.Unmarshal(text, &record); err == nil {
+		err = record.check()
 	}
-	if err := record.check(); err != nil {
-		return record, fmt.Errorf("comm: flight record %s: %w", name, err)
-	}
-	for i := range record.Entries {
+	for i := 0; i < len(record.Entries) && err == nil; i++ {
 		e := &record.Entries[i]
 		e.members = record.Members
-		if e.DType, err = dtype.Parse(e.DTypeName); err != nil {
-			return record, fmt.Errorf("comm: flight record %s: %w", name, err)
-		}
+		e.DType, err = dtype.Parse(e.DTypeName)
+	}
+	if err != nil {
+		return record, fmt.Errorf("comm: flight record %s: %w", name, err)
 	}
 	return record, nil
 }
@@ -137,7 +135,7 @@ func find(records []FlightRecord) Finding {
 	f.explain(records)
 	f.Text = fmt.Sprintf("group %q%s: %s", f.Group, f.of(records[0]), f.Text)
 	if len(f.Absent) > 0 {
-		f.Text += fmt.Sprintf("; there is no record of %s", rankList(f.Absent))
+		f.Text += fmt.Sprintf("; there is no record of %s", RankList(f.Absent))
 	}
 	return f
 }
@@ -173,9 +171,9 @@ func (f *Finding) of(r FlightRecord) string {
 	case len(r.Members) == 0:
 		return ""
 	case len(f.Members) > maxNamed:
-		return fmt.Sprintf(" of %s, …", rankList(f.Members[:maxNamed]))
+		return fmt.Sprintf(" of %s, …", RankList(f.Members[:maxNamed]))
 	}
-	return " of " + rankList(f.Members)
+	return " of " + RankList(f.Members)
 }
 
 // explain sets the kind, the culprits and the text.
@@ -209,11 +207,11 @@ func (f *Finding) explain(records []FlightRecord) {
 		f.mismatch(calls)
 	case f.Seq != 0 && len(absent) > 0:
 		f.Kind, f.Culprits = FindingMissing, absent
-		f.Text = fmt.Sprintf("%s did not come to %s; %s waited %v", rankList(absent), only(calls), rankList(came),
+		f.Text = fmt.Sprintf("%s did not come to %s; %s waited %v", RankList(absent), only(calls), RankList(came),
 			waited.Round(time.Millisecond))
 	case f.Seq != 0 && len(f.Absent) > 0:
 		f.Kind, f.Culprits = FindingMissing, f.Absent
-		f.Text = fmt.Sprintf("%s did not finish %s after %v", rankList(came), only(calls),
+		f.Text = fmt.Sprintf("%s did not finish %s after %v", RankList(came), only(calls),
 			waited.Round(time.Millisecond))
 	case f.Seq != 0 && len(f.Errors) == 0:
 		f.Text = fmt.Sprintf("all ranks are in %s, since %v", only(calls), waited.Round(time.Millisecond))
@@ -232,22 +230,15 @@ func only(calls map[string][]int) string {
 
 // mismatch names the ranks that are not with the largest party.
 func (f *Finding) mismatch(calls map[string][]int) {
-	texts := make([]string, 0, len(calls))
-	for text := range calls {
-		texts = append(texts, text)
-	}
-	slices.SortFunc(texts, func(a, b string) int {
-		if d := len(calls[b]) - len(calls[a]); d != 0 {
-			return d
-		}
-		return calls[a][0] - calls[b][0]
+	texts := slices.SortedFunc(maps.Keys(calls), func(a, b string) int {
+		return cmp.Or(len(calls[b])-len(calls[a]), calls[a][0]-calls[b][0])
 	})
 	var parts []string
 	for i, text := range texts {
 		if i > 0 {
 			f.Culprits = append(f.Culprits, calls[text]...)
 		}
-		parts = append(parts, fmt.Sprintf("%s called %s", rankList(calls[text]), text))
+		parts = append(parts, fmt.Sprintf("%s called %s", RankList(calls[text]), text))
 	}
 	slices.Sort(f.Culprits)
 	f.Text = "the ranks disagree: " + strings.Join(parts, ", ")

@@ -3,6 +3,7 @@
 package comm
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -93,7 +94,7 @@ func (e *TimeoutError) Timeout() bool { return true }
 // in the group.
 func NewTimeoutError(c *Call, reporter int, missing []int) *TimeoutError {
 	return &TimeoutError{Group: c.Group, Reporter: c.JobRank(reporter), Op: c.Op, Seq: c.Seq, Label: c.Label,
-		Call: c.String(), After: c.Timeout, Missing: jobRanks(c.members, missing), GroupMissing: missing}
+		Call: c.String(), After: c.Timeout, Missing: JobRanks(c.members, missing), GroupMissing: missing}
 }
 
 // AbortError says that a rank gave up the group for a reason of its own: it panicked, its arguments were wrong, or it
@@ -150,10 +151,7 @@ func EncodeError(err error, rank, groupRank int) []byte {
 	if !t.find(err) {
 		t.Abort = &AbortError{Rank: rank, GroupRank: groupRank, Message: err.Error()}
 	}
-	b, e := json.Marshal(t)
-	if e != nil { // strings and numbers alone: cannot happen
-		return []byte("{}")
-	}
+	b, _ := json.Marshal(t) // strings and numbers cannot fail
 	return b
 }
 
@@ -174,9 +172,8 @@ func DecodeError(b []byte, rank, groupRank int) error {
 // that all ranks return. Entries without bytes are left out. The side called wrong is the one that fewer ranks are on.
 func Compare(c *Call, signatures [][]byte) error {
 	first := slices.IndexFunc(signatures, func(s []byte) bool { return s != nil })
-	if first < 0 || !slices.ContainsFunc(signatures, func(s []byte) bool {
-		return s != nil && string(s) != string(signatures[first])
-	}) {
+	differs := func(s, from []byte) bool { return s != nil && !bytes.Equal(s, from) }
+	if first < 0 || !slices.ContainsFunc(signatures, func(s []byte) bool { return differs(s, signatures[first]) }) {
 		return nil
 	}
 	votes := map[string]int{}
@@ -185,17 +182,13 @@ func Compare(c *Call, signatures [][]byte) error {
 			votes[string(s)]++
 		}
 	}
-	a, b := -1, -1
+	a := first
 	for r, s := range signatures {
-		if s != nil && (a < 0 || votes[string(s)] > votes[string(signatures[a])]) {
+		if s != nil && votes[string(s)] > votes[string(signatures[a])] {
 			a = r
 		}
 	}
-	for r, s := range signatures {
-		if s != nil && b < 0 && string(s) != string(signatures[a]) {
-			b = r
-		}
-	}
+	b := slices.IndexFunc(signatures, func(s []byte) bool { return differs(s, signatures[a]) })
 	return &MismatchError{Group: c.Group, A: c.side(a, signatures[a]), B: c.side(b, signatures[b])}
 }
 
@@ -216,7 +209,7 @@ func CompareMessage(c *Call, receiver int, sent []byte) error {
 	want.Op, want.Root = Send, receiver
 	var b [SignatureBytes]byte
 	want.Encode(b[:])
-	if string(b[:]) == string(sent) {
+	if bytes.Equal(b[:], sent) {
 		return nil
 	}
 	return &MismatchError{Group: c.Group, A: c.side(c.Root, sent),

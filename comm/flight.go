@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
 // CallState is how far a call has come.
@@ -191,25 +193,8 @@ func (g *Group) DumpFlight(dir string) (string, error) {
 	}
 	name := filepath.Join(dir, fmt.Sprintf("flight_%s_rank%d.json",
 		strings.NewReplacer("/", "-", "\\", "-", ":", "-").Replace(g.Name()), g.JobRank(g.Rank())))
-	if err := replace(name, text); err != nil {
+	if err := vfs.Replace(name, text); err != nil { // at once, since others may look at the folder now
 		return "", fmt.Errorf("comm: flight record: %w", err)
 	}
 	return name, nil
-}
-
-// replace writes a file in one step, since ranks that are goroutines and a reader may look at the folder now. It
-// follows no link.
-func replace(name string, text []byte) error {
-	w, err := os.CreateTemp(filepath.Dir(name), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(text)
-	if err = errors.Join(err, w.Close()); err == nil {
-		err = os.Rename(w.Name(), name)
-	}
-	if err != nil {
-		_ = os.Remove(w.Name())
-	}
-	return err
 }

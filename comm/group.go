@@ -3,6 +3,7 @@
 package comm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,18 +32,10 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Name == "" {
-		o.Name = "world"
-	}
-	if o.Timeout <= 0 {
-		o.Timeout = DefaultTimeout
-	}
-	if o.FlightSize <= 0 {
-		o.FlightSize = 1024
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Name = cmp.Or(o.Name, "world")
+	o.Timeout = cmp.Or(max(o.Timeout, 0), DefaultTimeout)
+	o.FlightSize = cmp.Or(max(o.FlightSize, 0), 1024)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return o
 }
 
@@ -94,14 +87,10 @@ func New(e Engine, opts Options) *Group { return newGroup(e, "", nil, opts, &fam
 
 func newGroup(e Engine, unique string, members []int, opts Options, f *family) *Group {
 	opts = opts.withDefaults()
-	if unique == "" {
-		unique = opts.Name
-	}
-	g := &Group{engine: e, unique: unique, members: members, opts: opts, family: f, messages: map[stream]*queue{},
-		dead: make(chan struct{}), recorded: make(chan struct{})}
 	watched, stop := context.WithCancel(context.Background())
-	g.stopWatch = stop
-	g.flight = newRecorder(opts.FlightSize)
+	g := &Group{engine: e, unique: cmp.Or(unique, opts.Name), members: members, opts: opts, family: f,
+		messages: map[stream]*queue{}, dead: make(chan struct{}), recorded: make(chan struct{}), stopWatch: stop,
+		flight: newRecorder(opts.FlightSize)}
 	f.add(g)
 	g.collective = newQueue(g.execute)
 	devices, err := newDevices(e, opts)
@@ -168,14 +157,7 @@ func (g *Group) Alloc(n int) (*Memory, error) {
 	if n < 0 {
 		return nil, g.reject(fmt.Errorf("comm: Alloc of %d bytes", n))
 	}
-	if err := g.agree("alloc", fmt.Sprint(n)); err != nil {
-		return nil, err
-	}
-	m, err := g.engine.Alloc(n)
-	if err != nil {
-		return nil, g.reject(fmt.Errorf("comm: alloc of %d bytes: %w", n, err))
-	}
-	return g.counted(m, n), nil
+	return g.alloc("alloc", g.engine.Alloc, n, n)
 }
 
 // SharesMemory reports whether the ranks can have memory together, see AllocShared.
@@ -194,28 +176,23 @@ func (g *Group) AllocShared(n int) (*Memory, error) {
 			g.reject(fmt.Errorf("comm: AllocShared of %d bytes with the engine %s: want at least 0, and an engine "+
 				"for the ranks of one host, local or shm", n, g.Describe().Name))
 	}
-	if err := g.agree("shared alloc", fmt.Sprint(n)); err != nil {
-		return nil, err
-	}
-	m, err := s.AllocShared(n)
-	if err != nil {
-		return nil, g.reject(fmt.Errorf("comm: shared alloc of %d bytes: %w", n, err))
-	}
-	return g.counted(m, n/g.Size()), nil
+	return g.alloc("shared alloc", s.AllocShared, n, n/g.Size())
 }
 
-// counted lets Allocated count n bytes until m is freed.
-func (g *Group) counted(m *Memory, n int) *Memory {
-	g.allocated.Add(int64(n))
-	free := m.free
-	m.free = func() error { // called once, see Memory.Free
-		g.allocated.Add(-int64(n))
-		if free == nil {
-			return nil
-		}
-		return free()
+// alloc returns n bytes of an engine's memory. Allocated counts this rank's part of them until they are freed.
+func (g *Group) alloc(what string, engine func(int) (*Memory, error), n, part int) (*Memory, error) {
+	if err := g.agree(what, fmt.Sprint(n)); err != nil {
+		return nil, err
 	}
-	return m
+	m, err := engine(n)
+	if err != nil {
+		return nil, g.reject(fmt.Errorf("comm: %s of %d bytes: %w", what, n, err))
+	}
+	g.allocated.Add(int64(part))
+	return NewMemory(m.Bytes, func() error {
+		g.allocated.Add(-int64(part))
+		return m.Free()
+	}), nil
 }
 
 // Allocated is how many bytes of Alloc this rank holds, and its part of those of AllocShared.

@@ -20,11 +20,20 @@ func jobRank(members []int, r int) int {
 	return r
 }
 
-// jobRanks are the numbers in the job of some ranks of a group.
-func jobRanks(members, ranks []int) []int {
+// JobRanks are the numbers in the job of some ranks of a group, whose members are given. It is for engines.
+func JobRanks(members, ranks []int) []int {
 	list := make([]int, len(ranks))
 	for i, r := range ranks {
 		list[i] = jobRank(members, r)
+	}
+	return list
+}
+
+// AllRanks are the members of a group of all ranks of a job, of which there are n. It is for engines.
+func AllRanks(n int) []int {
+	list := make([]int, n)
+	for r := range list {
+		list[r] = r
 	}
 	return list
 }
@@ -40,12 +49,13 @@ func rankText(job, inGroup int) string {
 // ranksText names ranks: "ranks 2, 3 (0, 1 in the group)".
 func ranksText(job, inGroup []int) string {
 	if slices.Equal(job, inGroup) {
-		return rankList(job)
+		return RankList(job)
 	}
-	return fmt.Sprintf("%s (%s in the group)", rankList(job), numbers(inGroup))
+	return fmt.Sprintf("%s (%s in the group)", RankList(job), numbers(inGroup))
 }
 
-func rankList(ranks []int) string {
+// RankList names ranks: "rank 3", "ranks 2, 3". It is for packages that start ranks.
+func RankList(ranks []int) string {
 	switch len(ranks) {
 	case 0:
 		return "no rank"

@@ -4,6 +4,7 @@ package comm
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -49,28 +50,18 @@ func ParseMesh(text string) (Mesh, error) {
 		if !ok || name == "" || err != nil {
 			return Mesh{}, fmt.Errorf("comm: mesh %q: got %q, want axes as dp_shard=2,tp=4", text, part)
 		}
-		axis := axisByName(name)
+		i := slices.Index(axisNames[:], name)
 		switch {
-		case axis == 0:
+		case i < 0:
 			return Mesh{}, fmt.Errorf("comm: mesh %q: unknown axis %q: want axes among %s", text, name,
 				strings.Join(axisNames[:], ", "))
-		case seen&axis != 0:
+		case seen&(1<<i) != 0:
 			return Mesh{}, fmt.Errorf("comm: mesh %q: axis %q comes twice: want each once", text, name)
 		}
-		seen |= axis
-		*m.field(axis) = n
+		seen |= 1 << i
+		*m.field(1 << i) = n
 	}
 	return m, nil
-}
-
-// axisByName returns 0 for an unknown name.
-func axisByName(name string) Axes {
-	for i, known := range axisNames {
-		if name == known {
-			return 1 << i
-		}
-	}
-	return 0
 }
 
 // field is the size of one axis.

@@ -2,7 +2,10 @@
 
 package comm
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Op is what a call does.
 type Op uint8
@@ -85,11 +88,10 @@ func (r *ReduceOp) UnmarshalText(text []byte) error {
 }
 
 func byName[T ~uint8](to *T, names []string, name, kind string) error {
-	for i, n := range names {
-		if n == name {
-			*to = T(i)
-			return nil
-		}
+	i := slices.Index(names, name)
+	if i < 0 {
+		return fmt.Errorf("comm: unknown %s %q", kind, name)
 	}
-	return fmt.Errorf("comm: unknown %s %q", kind, name)
+	*to = T(i)
+	return nil
 }

@@ -121,5 +121,5 @@ func (g *Group) sub(name string, number int, members []int) (*Group, error) {
 	if err != nil {
 		return nil, g.reject(fmt.Errorf("comm: sub-group %q: %w", name, err))
 	}
-	return newGroup(e, unique, jobRanks(g.members, members), opts, g.family), nil
+	return newGroup(e, unique, JobRanks(g.members, members), opts, g.family), nil
 }

@@ -26,25 +26,19 @@ func (g *Group) stage(c *Call) (*staging, error) {
 	}
 	s := &staging{g: g}
 	return s, tensor.Try(func() {
-		same := c.from == c.to
-		if m := c.from; m != nil {
-			if _, host := m.Host(); host {
-				m.Wait()
-			} else {
-				c.In = room(c.In, m)
-				s.on(m.Device()).Read(c.In, m)
-			}
+		if m := c.from; onHost(m) {
+			m.Wait()
+		} else if m != nil {
+			c.In = room(c.In, m)
+			s.on(m.Device()).Read(c.In, m)
 		}
-		m := c.to
-		switch {
+		switch m := c.to; {
 		case m == nil:
-		case same:
+		case m == c.from:
 			c.Out = c.In
+		case onHost(m):
+			m.Wait()
 		default:
-			if _, host := m.Host(); host {
-				m.Wait()
-				return
-			}
 			c.Out = room(c.Out, m)
 		}
 	})
@@ -70,10 +64,8 @@ func room(given []byte, m *tensor.Memory) []byte {
 // finish copies the result to where it belongs.
 func (s *staging) finish(c *Call) error {
 	return tensor.Try(func() {
-		if m := c.to; m != nil {
-			if _, host := m.Host(); !host {
-				s.on(m.Device()).Write(m, c.Out)
-			}
+		if m := c.to; m != nil && !onHost(m) {
+			s.on(m.Device()).Write(m, c.Out)
 		}
 		if s.queue != nil { // after a fault it is not used again
 			s.g.mu.Lock()

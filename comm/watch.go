@@ -114,7 +114,7 @@ func (w *watchdog) sayBusy(h *Handle, ranks []int) {
 		return
 	}
 	w.next *= 2
-	ranks = jobRanks(w.group.members, ranks)
+	ranks = JobRanks(w.group.members, ranks)
 	slices.Sort(ranks)
 	w.group.opts.Log.Info("waiting for ranks that are alive and have not come to the call yet", "group",
 		w.group.opts.Name, "ranks", ranks,

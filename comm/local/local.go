@@ -9,6 +9,7 @@
 package local
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -35,11 +36,7 @@ func New(n int, opts comm.Options) []*comm.Group {
 
 // Engines returns the engines of New's groups. It is for tests of device engines, which need one beside them.
 func Engines(n int) []comm.Engine {
-	members := make([]int, n)
-	for r := range members {
-		members[r] = r
-	}
-	h := newHub(members)
+	h := newHub(comm.AllRanks(n))
 	engines := make([]comm.Engine, n)
 	for r := range engines {
 		engines[r] = window.New(h.fabric(r))
@@ -120,22 +117,29 @@ type hub struct {
 	mu       sync.Mutex
 	parked   map[*atomic.Uint32]chan struct{}
 	boxes    map[*window.Box][]byte
-	children map[string]*child
-	together map[int]*share        // by number
-	failure  error                 // for engines that come later
-	left     []*comm.RankLostError // likewise
+	children map[string]*parcel[*hub] // of sub-groups
+	together map[int]*parcel[[]byte]  // memory of all ranks, by number
+	failure  error                    // for engines that come later
+	left     []*comm.RankLostError    // likewise
 }
 
-// child is the hub of a sub-group while its ranks come to fetch it.
-type child struct {
-	hub     *hub
+// parcel is what the first of some ranks has made for all, while they come to fetch it.
+type parcel[T any] struct {
+	content T
 	fetched int
 }
 
-// share is memory of all ranks while they come to fetch it.
-type share struct {
-	bytes   []byte
-	fetched int
+// fetch returns the content of the parcel of a key, which n ranks fetch. The first makes it.
+func fetch[K comparable, T any](parcels map[K]*parcel[T], key K, n int, content func() T) T {
+	p := parcels[key]
+	if p == nil {
+		p = &parcel[T]{content: content()}
+		parcels[key] = p
+	}
+	if p.fetched++; p.fetched == n {
+		delete(parcels, key)
+	}
+	return p.content
 }
 
 func newHub(members []int) *hub {
@@ -143,9 +147,9 @@ func newHub(members []int) *hub {
 	return &hub{
 		members: members,
 		slots:   make([]window.Slot, n), channels: make([]window.Channel, n*n), engines: make([]*window.Engine, n),
-		parked: map[*atomic.Uint32]chan struct{}{}, boxes: map[*window.Box][]byte{}, children: map[string]*child{},
-		together: map[int]*share{},
-		left:     make([]*comm.RankLostError, n),
+		parked: map[*atomic.Uint32]chan struct{}{}, boxes: map[*window.Box][]byte{},
+		children: map[string]*parcel[*hub]{}, together: map[int]*parcel[[]byte]{},
+		left: make([]*comm.RankLostError, n),
 	}
 }
 
@@ -221,6 +225,11 @@ func (f *fabric) Unpark(word *atomic.Uint32) {
 	}
 }
 
+// Probe and Process say that the ranks are goroutines of one process: there is nobody to ask.
+func (f *fabric) Probe(context.Context) map[int]uint64 { return nil }
+
+func (f *fabric) Process(int) (host string, pid int) { return "", 0 }
+
 // wake ends all sleeps, for a look at the group's health.
 func (f *fabric) wake() {
 	f.mu.Lock()
@@ -236,35 +245,16 @@ func (f *fabric) Alloc(n int) (*comm.Memory, error) { return comm.NewMemory(comm
 func (f *fabric) AllocShared(n int) (*comm.Memory, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	number := f.shares
 	f.shares++
-	s := f.together[number]
-	if s == nil {
-		s = &share{bytes: comm.Aligned(n)}
-		f.together[number] = s
-	}
-	if s.fetched++; s.fetched == f.Size() {
-		delete(f.together, number)
-	}
-	return comm.NewMemory(s.bytes, nil), nil
+	memory := fetch(f.together, f.shares, f.Size(), func() []byte { return comm.Aligned(n) })
+	return comm.NewMemory(memory, nil), nil
 }
 
 func (f *fabric) Split(name string, members []int) (window.Fabric, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	c := f.children[name]
-	if c == nil {
-		inJob := make([]int, len(members))
-		for i, r := range members {
-			inJob[i] = f.members[r]
-		}
-		c = &child{hub: newHub(inJob)}
-		f.children[name] = c
-	}
-	if c.fetched++; c.fetched == len(members) {
-		delete(f.children, name)
-	}
-	return c.hub.fabric(slices.Index(members, f.rank)), nil
+	h := fetch(f.children, name, len(members), func() *hub { return newHub(comm.JobRanks(f.members, members)) })
+	return h.fabric(slices.Index(members, f.rank)), nil
 }
 
 func (f *fabric) Bind(e *window.Engine) {

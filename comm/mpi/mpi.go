@@ -21,15 +21,7 @@ func init() { rendezvous.RegisterEngine("mpi", New) }
 
 // Join brings the processes of a job together and returns the group of all of them.
 func Join(ctx context.Context, c rendezvous.Config, opts comm.Options) (*comm.Group, error) {
-	job, err := rendezvous.Join(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	g, err := New(job, opts)
-	if e := job.Close(); err == nil && e != nil { // the group holds the job
-		return nil, e
-	}
-	return g, err
+	return rendezvous.NewEngine(New).Join(ctx, c, opts)
 }
 
 // New returns the group of all processes of a job, whose bytes go over MPI. All of them call it. They must be the

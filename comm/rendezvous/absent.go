@@ -4,8 +4,8 @@ package rendezvous
 
 import (
 	"errors"
-	"strconv"
-	"strings"
+
+	"github.com/lockstep-ml/lockstep/comm"
 )
 
 // AbsentError names the ranks that a process waited for in vain while the job, or one of its groups, came together:
@@ -33,24 +33,7 @@ func absent(err error, rank int) error {
 // missing is the error of a request that the store gave up since ranks did not come. Members are the job ranks of those
 // who meet; nil stands for all ranks of the job.
 func missing(ranks, members []int, why string) error {
-	e := &AbsentError{}
-	for _, r := range ranks {
-		if members != nil && r >= 0 && r < len(members) {
-			r = members[r]
-		}
-		e.Ranks = append(e.Ranks, r)
-	}
-	e.err = errors.New(rankNames(e.Ranks) + " " + why)
+	e := &AbsentError{Ranks: comm.JobRanks(members, ranks)}
+	e.err = errors.New(comm.RankList(e.Ranks) + " " + why)
 	return e
-}
-
-func rankNames(ranks []int) string {
-	names := make([]string, len(ranks))
-	for i, r := range ranks {
-		names[i] = strconv.Itoa(r)
-	}
-	if len(names) == 1 {
-		return "rank " + names[0]
-	}
-	return "ranks " + strings.Join(names, ", ")
 }

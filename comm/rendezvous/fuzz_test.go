@@ -92,7 +92,7 @@ func FuzzNotices(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		j := &Job{
 			Config: Config{World: 2}, Peers: make([]Peer, 2), links: make([]*link, 2), lost: make([]departure, 2),
-			gone: []chan struct{}{make(chan struct{}), make(chan struct{})}, groups: map[string]*membership{},
+			gone: []chan struct{}{make(chan struct{}), make(chan struct{})}, groups: map[string]*Membership{},
 			early: map[string][]early{}, probes: map[uint64]*probe{},
 		}
 		j.probes[1] = &probe{seqs: map[int]uint64{}, waiting: 1, done: make(chan struct{})}

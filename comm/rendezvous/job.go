@@ -3,6 +3,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +33,7 @@ type Job struct {
 	links    []*link // by rank; nil for this one
 
 	mu      sync.Mutex
-	groups  map[string]*membership
+	groups  map[string]*Membership
 	early   map[string][]early // what came for groups that this process has not made yet
 	lost    []departure        // by rank
 	gone    []chan struct{}    // by rank; closed when lost is set
@@ -57,17 +59,13 @@ func Join(ctx context.Context, c Config) (*Job, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	if c.Timeout <= 0 {
-		c.Timeout = DefaultTimeout
-	}
-	if c.Silence <= 0 {
-		c.Silence = DefaultSilence
-	}
+	c.Timeout = cmp.Or(max(c.Timeout, 0), DefaultTimeout)
+	c.Silence = cmp.Or(max(c.Silence, 0), DefaultSilence)
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	j := &Job{
 		Config: c, links: make([]*link, c.World), lost: make([]departure, c.World),
-		gone: make([]chan struct{}, c.World), groups: map[string]*membership{}, early: map[string][]early{},
+		gone: make([]chan struct{}, c.World), groups: map[string]*Membership{}, early: map[string][]early{},
 		waiting: map[wire.Hello]chan net.Conn{}, holds: 1, probes: map[uint64]*probe{}, given: c.Token,
 	}
 	for r := range j.gone {
@@ -150,10 +148,8 @@ func (j *Job) enterNew(ctx context.Context) (watched context.Context, stop func(
 			return watched, stop, err
 		}
 		_ = j.Store.Close() // it may be gone
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, 50*time.Millisecond) != nil {
 			return nil, nil, err
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
@@ -164,10 +160,7 @@ func (j *Job) enter(ctx context.Context) (watched context.Context, stop func(), 
 		return nil, nil, err
 	}
 	if j.listener == nil {
-		host := j.Listen
-		if host == "" {
-			host = j.Store.conn.LocalAddr().(*net.TCPAddr).IP.String()
-		}
+		host := cmp.Or(j.Listen, j.Store.conn.LocalAddr().(*net.TCPAddr).IP.String())
 		if j.listener, err = wire.Listen(net.JoinHostPort(host, "0"), j.key, j.arrived); err != nil {
 			return nil, nil, fmt.Errorf("rendezvous: rank %d cannot listen: %w", j.Rank, err)
 		}
@@ -252,15 +245,35 @@ func (j *Job) Exchange(ctx context.Context, key string, members []int, value []b
 				return
 			case <-j.gone[r]:
 			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(lastWords):
+			if sleep(ctx, lastWords) == nil {
 				cancel(j.departed(r))
 			}
 		}()
 	}
-	return j.Store.exchange(ctx, request{Op: "exchange", Key: key, Rank: slices.Index(members, j.Rank),
-		N: len(members), Value: value, members: members})
+	return j.Store.exchange(ctx, request{Key: key, Rank: slices.Index(members, j.Rank), N: len(members), Value: value,
+		members: members})
+}
+
+// Agree exchanges errors, by [Job.Exchange], so that all members go the same way. theirs are those of all; nil: no
+// member has one. err says that the exchange itself has failed.
+func (j *Job) Agree(key string, members []int, mine error) (theirs, err error) {
+	var text []byte
+	if mine != nil {
+		text = []byte(mine.Error())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), j.Timeout)
+	defer cancel()
+	all, err := j.Exchange(ctx, key, members, text)
+	var faults []string
+	for i, text := range all {
+		if len(text) > 0 {
+			faults = append(faults, fmt.Sprintf("rank %d: %s", members[i], text))
+		}
+	}
+	if faults != nil {
+		theirs = errors.New(strings.Join(faults, "; "))
+	}
+	return theirs, err
 }
 
 // departed says that a rank is gone, and why.
@@ -279,15 +292,12 @@ func (j *Job) meet(ctx context.Context, me Peer) error {
 	}
 	server := j.Server
 	j.want(func() string { return server.missing("peers") })
-	exchange := j.Store.meetOnce
-	if j.External {
-		exchange = j.Store.Exchange // a launcher's store sees every restart
-	}
 	waiting, stop := context.WithCancel(ctx)
 	var warning sync.WaitGroup
 	warning.Go(func() { j.warnOfRefusal(waiting, wrongToken, "its job token", "token") })
 	warning.Go(func() { j.warnOfRefusal(waiting, wrongTLS, EnvTLS, "value") })
-	all, err := exchange(ctx, "peers", j.Rank, j.World, text)
+	all, err := j.Store.exchange(ctx, request{Key: "peers", Rank: j.Rank, N: j.World, Value: text,
+		Once: !j.External}) // a launcher's store sees every restart
 	stop()
 	warning.Wait()
 	if errors.Is(err, errOver) {
@@ -332,12 +342,7 @@ func (j *Job) warnOfRefusal(ctx context.Context, key, setting, same string) {
 
 // OneHost reports whether all processes can share memory, as far as they know.
 func (j *Job) OneHost() bool {
-	for _, p := range j.Peers {
-		if p.HostID != j.Peers[0].HostID {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(j.Peers, func(p Peer) bool { return p.HostID != j.Peers[0].HostID })
 }
 
 // Connect returns a connection of the given kind between this process and rank's: the higher rank dials. Both call it.
@@ -348,11 +353,13 @@ func (j *Job) Connect(ctx context.Context, kind string, rank int) (net.Conn, err
 	peer := j.Peers[rank]
 	began := time.Now()
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		c, again, err := j.reach(ctx, peer.Address, kind)
+		c, err := j.key.Dial(ctx, peer.Address, wire.Hello{Kind: kind, Rank: j.Rank})
 		if err == nil {
 			return c, nil
 		}
-		if !again || time.Since(began) > dialPatience || sleep(ctx, pause) != nil {
+		nobody := (*net.OpError)(nil)
+		listens := !errors.As(err, &nobody) || nobody.Op != "dial" // and may have been busy with others
+		if !listens || Refused(err) || time.Since(began) > dialPatience || sleep(ctx, pause) != nil {
 			if down := loopback.Down(peer.Address); down != nil {
 				err = fmt.Errorf("%w: %w", err, down)
 			}
@@ -364,20 +371,6 @@ func (j *Job) Connect(ctx context.Context, kind string, rank int) (net.Conn, err
 
 // dialPatience is how long a rank that listens may be too busy with strangers.
 const dialPatience = time.Minute
-
-// reach dials another rank once. again says that it listens and may have been busy with others.
-func (j *Job) reach(ctx context.Context, address, kind string) (c net.Conn, again bool, err error) {
-	dialer := net.Dialer{Timeout: wire.Patience}
-	if c, err = dialer.DialContext(ctx, "tcp", address); err != nil {
-		return nil, false, err
-	}
-	proven, err := j.key.Greet(c, wire.Hello{Kind: kind, Rank: j.Rank})
-	if err != nil {
-		_ = c.Close()
-		return nil, !Refused(err), err
-	}
-	return proven, false, nil
-}
 
 // sleep waits, and returns an error if ctx ends before.
 func sleep(ctx context.Context, d time.Duration) error {

@@ -50,15 +50,18 @@ type Listener struct {
 	At   func() uint64                           // answers a probe: the number of the last call begun; may be nil
 }
 
-// membership is a group that this process is in.
-type membership struct {
+// Membership is this process's place in a group of a job's processes. It ends with Leave.
+type Membership struct {
+	job      *Job
+	group    string
 	members  []int // ranks of the job, by rank of the group
+	rank     int   // this process's
 	listener Listener
 	failure  atomic.Pointer[error] // the first that another rank told of, or was
 	left     sync.Map              // ranks of the group that have closed it
 }
 
-func (m *membership) fail(err error) {
+func (m *Membership) fail(err error) {
 	m.failure.CompareAndSwap(nil, &err)
 	m.listener.Fail(err)
 }
@@ -83,10 +86,10 @@ type early struct {
 	notice
 }
 
-// Register tells the listener of everything that concerns the group of the given members from now on, and of what came
-// before.
-func (j *Job) Register(group string, members []int, l Listener) {
-	m := &membership{members: members, listener: l}
+// Register tells the listener of everything that concerns the group of the given members, this process among them, from
+// now on, and of what came before.
+func (j *Job) Register(group string, members []int, l Listener) *Membership {
+	m := &Membership{job: j, group: group, members: members, rank: slices.Index(members, j.Rank), listener: l}
 	j.mu.Lock()
 	j.groups[group] = m
 	before := j.early[group]
@@ -104,38 +107,38 @@ func (j *Job) Register(group string, members []int, l Listener) {
 	for _, r := range lost {
 		j.tellLost(m, r)
 	}
+	return m
 }
 
-// Unregister ends what Register began and tells the other members that this rank has left the group. If it leaves
+// Leave ends what Register began and tells the other members that this rank has left the group. If it leaves
 // because of a failure, it says which: some of the others may not know of it yet, and would take this rank for the
 // first that was lost.
-func (j *Job) Unregister(group string) {
-	j.mu.Lock()
-	m := j.groups[group]
-	delete(j.groups, group)
-	j.mu.Unlock()
-	if m == nil {
-		return
-	}
+func (m *Membership) Leave() {
+	m.job.mu.Lock()
+	delete(m.job.groups, m.group)
+	m.job.mu.Unlock()
 	if err := m.failure.Load(); err != nil {
-		j.post(m.members, notice{Kind: "abort", Group: group, Error: comm.EncodeError(*err, j.Rank, m.rankOf(j.Rank))})
+		m.Abort(*err)
 	}
-	j.post(m.members, notice{Kind: "leave", Group: group})
+	m.post(notice{Kind: "leave"})
 }
 
-// Abort tells the other members of a group why this rank, its rank in the group, gives it up.
-func (j *Job) Abort(group string, rank int, err error) {
-	j.mu.Lock()
-	m := j.groups[group]
-	j.mu.Unlock()
-	if m != nil {
-		j.post(m.members, notice{Kind: "abort", Group: group, Error: comm.EncodeError(err, j.Rank, rank)})
-	}
+// Abort tells the other members why this rank gives the group up. It comes before Leave.
+func (m *Membership) Abort(err error) {
+	m.post(notice{Kind: "abort", Error: comm.EncodeError(err, m.job.Rank, m.rank)})
 }
 
-func (j *Job) post(members []int, n notice) {
-	for _, r := range members {
-		if l := j.links[r]; l != nil {
+// Process returns where a rank of the group runs. It implements part of [comm.Prober].
+func (m *Membership) Process(rank int) (host string, pid int) {
+	p := m.job.Peers[m.members[rank]]
+	return p.Host, p.PID
+}
+
+// post sends a notice about the group to the other members.
+func (m *Membership) post(n notice) {
+	n.Group = m.group
+	for _, r := range m.members {
+		if l := m.job.links[r]; l != nil {
 			_ = l.send(n) // its end is noticed by the reader
 		}
 	}
@@ -171,8 +174,8 @@ func (j *Job) read(rank int, l *link) {
 }
 
 // tell hands a notice on to an engine.
-func (m *membership) tell(from int, n notice) {
-	rank := m.rankOf(from)
+func (m *Membership) tell(from int, n notice) {
+	rank := slices.Index(m.members, from)
 	if rank < 0 {
 		return
 	}
@@ -183,15 +186,6 @@ func (m *membership) tell(from int, n notice) {
 		m.left.Store(rank, true)
 		m.listener.Gone(rank, &comm.RankLostError{Rank: from, GroupRank: rank, Cause: "it closed the group"})
 	}
-}
-
-func (m *membership) rankOf(jobRank int) int {
-	for i, r := range m.members {
-		if r == jobRank {
-			return i
-		}
-	}
-	return -1
 }
 
 // ended notes that a process is gone and tells all groups that it is a member of.
@@ -214,16 +208,16 @@ func (j *Job) ended(rank int, d departure) {
 // had closed it. That comes a moment later than the word that it is gone: a call that waits for the process fails of
 // that, and one that has all that it needs of it still succeeds, as the last call of a job may when the process was
 // the first to end. One that is silent has ended nothing, and takes the group with it at once.
-func (j *Job) tellLost(m *membership, jobRank int) {
-	rank := m.rankOf(jobRank)
+func (j *Job) tellLost(m *Membership, jobRank int) {
+	rank := slices.Index(m.members, jobRank)
 	if rank < 0 {
 		return
 	}
 	j.mu.Lock()
 	d := j.lost[jobRank]
 	j.mu.Unlock()
-	lost := &comm.RankLostError{Rank: jobRank, GroupRank: rank, Host: j.Peers[jobRank].Host, PID: j.Peers[jobRank].PID,
-		Cause: d.why}
+	lost := &comm.RankLostError{Rank: jobRank, GroupRank: rank, Cause: d.why}
+	lost.Host, lost.PID = m.Process(rank)
 	m.listener.Gone(rank, lost)
 	if _, left := m.left.Load(rank); left || d.polite {
 		return
@@ -234,7 +228,7 @@ func (j *Job) tellLost(m *membership, jobRank int) {
 	}
 	time.AfterFunc(lastWords, func() {
 		j.mu.Lock()
-		still := !j.closed && slices.Contains(slices.Collect(maps.Values(j.groups)), m)
+		still := !j.closed && j.groups[m.group] == m
 		j.mu.Unlock()
 		if still {
 			m.fail(lost)
@@ -249,21 +243,22 @@ type probe struct {
 	done    chan struct{}
 }
 
-// Probe asks the processes of the other members of a group how far they are, and returns the answers that come before
-// ctx ends, by rank of the group. Those that stand still do not answer.
-func (j *Job) Probe(ctx context.Context, group string, members []int) map[int]uint64 {
+// Probe asks the processes of the other members how far they are, and returns the answers that come before ctx ends, by
+// rank of the group. Those that stand still do not answer. It implements part of [comm.Prober].
+func (m *Membership) Probe(ctx context.Context) map[int]uint64 {
 	p := &probe{seqs: map[int]uint64{}, done: make(chan struct{})}
+	j := m.job
 	j.mu.Lock()
 	j.lastProbe++
 	id := j.lastProbe
 	j.probes[id] = p
-	for _, r := range members {
+	for _, r := range m.members {
 		if j.links[r] != nil {
 			p.waiting++
 		}
 	}
 	j.mu.Unlock()
-	j.post(members, notice{Kind: "probe", Group: group, ID: id})
+	m.post(notice{Kind: "probe", ID: id})
 	select {
 	case <-p.done:
 	case <-ctx.Done():
@@ -272,7 +267,7 @@ func (j *Job) Probe(ctx context.Context, group string, members []int) map[int]ui
 	defer j.mu.Unlock()
 	delete(j.probes, id)
 	answers := map[int]uint64{}
-	for i, r := range members {
+	for i, r := range m.members {
 		if seq, ok := p.seqs[r]; ok {
 			answers[i] = seq
 		}

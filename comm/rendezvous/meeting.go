@@ -92,11 +92,9 @@ func (j *Job) openMeeting(ctx context.Context) error {
 			len(j.given) > 0 {
 			return fmt.Errorf("rendezvous: rank %d: the store at %s belongs to another job: %w", j.Rank, p.Address, err)
 		}
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, pause) != nil {
 			return absent(fmt.Errorf("rendezvous: rank %d cannot reach rank 0 at %s, as %s says: %w (last attempt: %w)",
 				j.Rank, p.Address, j.Meeting, context.Cause(ctx), err), 0)
-		case <-time.After(pause):
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/internal/usertemp"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
 // meetingFile is a Meeting in a file that only its owner can read.
@@ -41,24 +42,11 @@ func (f *meetingFile) Announce(_ context.Context, p *Place) error {
 	if err != nil {
 		return err
 	}
-	dir, err := usertemp.Make()
-	if err != nil {
+	if _, err := usertemp.Make(); err != nil {
 		return orToken(err)
 	}
-	w, err := os.CreateTemp(dir, "new-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(text)
-	if err = errors.Join(err, w.Close()); err == nil {
-		err = os.Rename(w.Name(), f.path)
-	}
-	if err != nil {
-		_ = os.Remove(w.Name())
-		return err
-	}
 	f.text = text
-	return nil
+	return vfs.Replace(f.path, text)
 }
 
 // Look implements Meeting.
@@ -71,11 +59,9 @@ func (f *meetingFile) Look(ctx context.Context) (Place, error) {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return Place{}, err
 		}
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, pause) != nil {
 			return Place{}, fmt.Errorf("rank 0 did not write it: %w (do all ranks have the same TMPDIR?)",
 				context.Cause(ctx))
-		case <-time.After(pause):
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,13 +42,14 @@ func JoinRoster(ctx context.Context, d Door) (*Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.Silence <= 0 {
-		d.Silence = DefaultSilence
-	}
+	d.Silence = cmp.Or(max(d.Silence, 0), DefaultSilence)
 	refused := 0
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		m, err := joinOnce(ctx, d.Address, key, d.Silence)
+		c, err := key.Dial(ctx, d.Address, wire.Hello{Kind: "roster"})
 		if err == nil {
+			listenFor(c, d.Silence)
+			m := &Member{conn: c, events: make(chan HostEvent, 16)}
+			go m.listen()
 			return m, nil
 		}
 		if Refused(err) {
@@ -63,30 +65,11 @@ func JoinRoster(ctx context.Context, d Door) (*Member, error) {
 			return nil, fmt.Errorf("rendezvous: the launcher at %s, which serves the list of hosts, is gone: %w",
 				d.Address, err)
 		}
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, pause) != nil {
 			return nil, fmt.Errorf("rendezvous: no roster at %s: %w (last attempt: %w)", d.Address, context.Cause(ctx),
 				err)
-		case <-time.After(pause):
 		}
 	}
-}
-
-func joinOnce(ctx context.Context, address string, key *wire.Key, silence time.Duration) (*Member, error) {
-	dialer := net.Dialer{Timeout: wire.Patience}
-	c, err := dialer.DialContext(ctx, "tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	proven, err := key.Greet(c, wire.Hello{Kind: "roster"})
-	if err != nil {
-		_ = c.Close()
-		return nil, err
-	}
-	listenFor(proven, silence)
-	m := &Member{conn: proven, events: make(chan HostEvent, 16)}
-	go m.listen()
-	return m, nil
 }
 
 // listen hands on what the roster says.

@@ -3,6 +3,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"net"
 	"os"
 	"strings"
@@ -29,11 +30,7 @@ func self(c Config, address string) Peer {
 	if err != nil {
 		host = "unknown host"
 	}
-	id := c.HostID
-	if id == "" {
-		id = hostID(host)
-	}
-	return Peer{Rank: c.Rank, Host: host, HostID: id, PID: os.Getpid(), Address: address,
+	return Peer{Rank: c.Rank, Host: host, HostID: cmp.Or(c.HostID, hostID(host)), PID: os.Getpid(), Address: address,
 		Kernels: kernels.Active().String(), Restarted: c.Restarted}
 }
 

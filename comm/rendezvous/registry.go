@@ -3,6 +3,7 @@
 package rendezvous
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +15,19 @@ import (
 
 // NewEngine makes a group of a job's processes. It is collective.
 type NewEngine func(job *Job, opts comm.Options) (*comm.Group, error)
+
+// Join brings the processes of a job together and returns the group of all of them.
+func (f NewEngine) Join(ctx context.Context, c Config, opts comm.Options) (*comm.Group, error) {
+	job, err := Join(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	g, err := f(job, opts)
+	if e := job.Close(); err == nil && e != nil { // the group holds the job
+		return nil, e
+	}
+	return g, err
+}
 
 var engines = struct {
 	mu  sync.Mutex

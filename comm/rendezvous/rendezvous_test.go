@@ -367,20 +367,19 @@ func TestFromEnv(t *testing.T) {
 func TestLeavingAfterAFailureNamesIt(t *testing.T) {
 	jobs, errs := join(configs(3, address(t), commtest.Token)...)
 	require.Equal(t, make([]error, 3), errs)
-	listen := func(j *rendezvous.Job, members []int) (failed chan error) {
+	listen := func(j *rendezvous.Job, members []int) (m *rendezvous.Membership, failed chan error) {
 		failed = make(chan error, 4)
-		j.Register("group", members, rendezvous.Listener{Fail: func(err error) {
+		return j.Register("group", members, rendezvous.Listener{Fail: func(err error) {
 			failed <- err
-		}, Gone: func(r int, _ *comm.RankLostError) { failed <- fmt.Errorf("rank %d has left", r) }})
-		return failed
+		}, Gone: func(r int, _ *comm.RankLostError) { failed <- fmt.Errorf("rank %d has left", r) }}), failed
 	}
-	// the last one hears of the middle one alone
-	middle, last := listen(jobs[1], []int{0, 1, 2}), listen(jobs[2], []int{2, 1})
-	listen(jobs[0], []int{0, 1})
-	jobs[0].Abort("group", 0, errors.New("out of memory"))
+	leaving, middle := listen(jobs[1], []int{0, 1, 2})
+	_, last := listen(jobs[2], []int{2, 1}) // hears of the middle one alone
+	aborting, _ := listen(jobs[0], []int{0, 1})
+	aborting.Abort(errors.New("out of memory"))
 	const first = `comm: group "": rank 0 aborted: out of memory`
 	require.EqualError(t, <-middle, first)
-	jobs[1].Unregister("group")
+	leaving.Leave()
 	require.EqualError(t, <-last, first)
 	require.EqualError(t, <-last, "rank 1 has left")
 	closeAll(t, jobs)
@@ -391,7 +390,7 @@ func TestLeavingAfterAFailureNamesIt(t *testing.T) {
 func TestEndOfAProcessAfterItLeft(t *testing.T) {
 	jobs, errs := join(configs(2, address(t), commtest.Token)...)
 	require.Equal(t, make([]error, 2), errs)
-	told := map[string]chan string{}
+	told, other := map[string]chan string{}, map[string]*rendezvous.Membership{}
 	for _, group := range []string{"closed", "open"} {
 		heard := make(chan string, 8)
 		told[group] = heard
@@ -399,10 +398,10 @@ func TestEndOfAProcessAfterItLeft(t *testing.T) {
 			Fail: func(err error) { heard <- "failed: " + err.Error() },
 			Gone: func(_ int, why *comm.RankLostError) { heard <- "gone: " + why.Cause },
 		})
-		jobs[1].Register(group, []int{0, 1},
+		other[group] = jobs[1].Register(group, []int{0, 1},
 			rendezvous.Listener{Fail: func(error) {}, Gone: func(int, *comm.RankLostError) {}})
 	}
-	jobs[1].Unregister("closed")
+	other["closed"].Leave()
 	jobs[1].Die()
 	const ended = "its process ended or its host is out of reach"
 	require.Equal(t, "gone: it closed the group", <-told["closed"])
@@ -453,9 +452,9 @@ func TestStartedAgainTooSoon(t *testing.T) {
 func TestEarlyNotices(t *testing.T) {
 	jobs, errs := join(configs(2, address(t), commtest.Token)...)
 	require.Equal(t, make([]error, 2), errs)
-	jobs[0].Register("late group", []int{1, 0},
+	early := jobs[0].Register("late group", []int{1, 0},
 		rendezvous.Listener{Fail: func(error) {}, Gone: func(int, *comm.RankLostError) {}})
-	jobs[0].Abort("late group", 1, errors.New("too early"))
+	early.Abort(errors.New("too early"))
 	failed := make(chan error, 1)
 	jobs[1].Register("late group", []int{1, 0},
 		rendezvous.Listener{Fail: func(err error) { failed <- err }, Gone: func(int, *comm.RankLostError) {}})

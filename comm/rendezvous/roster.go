@@ -3,6 +3,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -113,12 +114,8 @@ func ServeRoster(l net.Listener, token []byte, security TLS, o RosterOptions) (*
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	if o.Silence <= 0 {
-		o.Silence = DefaultSilence
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Silence = cmp.Or(max(o.Silence, 0), DefaultSilence)
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	r := &Roster{o: o, refusals: refusalLog{logger: o.Logger}, conns: map[net.Conn]struct{}{},
 		done: make(chan struct{})}
 	r.mu.Lock() // hosts may come at once
@@ -290,14 +287,19 @@ func (r *Roster) rested() bool {
 		return true
 	}
 	if r.pausing == nil {
-		r.pausing = time.AfterFunc(left, func() {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.pausing = nil
-			r.settle()
-		})
+		r.pausing = r.settleAfter(left, func() { r.pausing = nil })
 	}
 	return false
+}
+
+// settleAfter settles once d has passed and change has been made.
+func (r *Roster) settleAfter(d time.Duration, change func()) *time.Timer {
+	return time.AfterFunc(d, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		change()
+		r.settle()
+	})
 }
 
 // places is how many of so many hosts take part in a round.
@@ -312,12 +314,7 @@ func (r *Roster) places(hosts int) int {
 // lastCalled reports whether the time for others to come is over; the first question starts it.
 func (r *Roster) lastCalled() bool {
 	if r.lastCall == nil {
-		r.lastCall = time.AfterFunc(r.o.LastCall, func() {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.called = true
-			r.settle()
-		})
+		r.lastCall = r.settleAfter(r.o.LastCall, func() { r.called = true })
 	}
 	return r.called
 }

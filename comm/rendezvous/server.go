@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/internal/wire"
 	"github.com/lockstep-ml/lockstep/internal/loopback"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
@@ -263,29 +264,26 @@ func (s *Server) answer(c net.Conn) (polite bool) {
 
 func (s *Server) handle(r request, gone <-chan struct{}) response {
 	switch r.Op {
-	case "set":
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.values[r.Key] = r.Value
-		s.notify()
-		return response{}
-	case "delete":
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.values, r.Key)
-		delete(s.counters, r.Key)
-		return response{}
-	case "add":
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.counters[r.Key] += r.Delta
-		return response{Count: s.counters[r.Key]}
 	case "get":
 		return s.get(r, gone)
 	case "exchange":
 		return s.exchange(r, gone)
 	}
-	return response{Error: fmt.Sprintf("unknown operation %q", r.Op)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch r.Op {
+	case "set":
+		s.values[r.Key] = r.Value
+		s.notify()
+	case "delete":
+		delete(s.values, r.Key)
+		delete(s.counters, r.Key)
+	case "add":
+		s.counters[r.Key] += r.Delta
+	default:
+		return response{Error: fmt.Sprintf("unknown operation %q", r.Op)}
+	}
+	return response{Count: s.counters[r.Key]}
 }
 
 // get waits for a value.
@@ -346,14 +344,13 @@ func (s *Server) exchange(r request, gone <-chan struct{}) response {
 
 // refusals says whether there were strangers: a rank with a wrong token is one of them. The lock is held.
 func (s *Server) refusals() string {
-	switch n, first := s.listener.Refused(), s.values[wrongToken]; {
-	case first != nil:
-		return fmt.Sprintf(" (refused: %s that did not know the job token, the first from %s)",
-			quantity.Of(n, "connection"), first)
-	case n > 0:
-		return fmt.Sprintf(" (refused: %s that did not know the job token)", quantity.Of(n, "connection"))
+	n, from := s.listener.Refused(), ""
+	if first := s.values[wrongToken]; first != nil {
+		from = ", the first from " + string(first)
+	} else if n == 0 {
+		return ""
 	}
-	return ""
+	return fmt.Sprintf(" (refused: %s that did not know the job token%s)", quantity.Of(n, "connection"), from)
 }
 
 // bring adds one rank's value to an exchange, and completes it with the last one.
@@ -412,7 +409,7 @@ func (s *Server) missing(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.exchanges[key]; x != nil {
-		return rankNames(x.missing())
+		return comm.RankList(x.missing())
 	}
 	return ""
 }

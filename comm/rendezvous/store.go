@@ -59,27 +59,19 @@ func dial(ctx context.Context, address string, key *wire.Key, rank int) (*Store,
 		if down := loopback.Down(address); down != nil {
 			return nil, fmt.Errorf("rendezvous: rank %d cannot reach the store at %s: %w: %w", rank, address, err, down)
 		}
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, pause) != nil {
 			return nil, fmt.Errorf("rendezvous: rank %d cannot reach the store at %s: %w (last attempt: %w)", rank,
 				address, context.Cause(ctx), err)
-		case <-time.After(pause):
 		}
 	}
 }
 
 func dialOnce(ctx context.Context, address string, key *wire.Key, rank int) (*Store, error) {
-	dialer := net.Dialer{Timeout: wire.Patience}
-	c, err := dialer.DialContext(ctx, "tcp", address)
+	c, err := key.Dial(ctx, address, wire.Hello{Kind: "store", Rank: rank})
 	if err != nil {
 		return nil, err
 	}
-	proven, err := key.Greet(c, wire.Hello{Kind: "store", Rank: rank})
-	if err != nil {
-		_ = c.Close()
-		return nil, err
-	}
-	return newStore(proven), nil
+	return newStore(c), nil
 }
 
 // Set gives key a value.
@@ -109,21 +101,16 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 // Exchange waits until n ranks have called it with this key, and returns the values of all in rank order. It fails for
 // all of them if one dies or does not come before ctx ends.
 func (s *Store) Exchange(ctx context.Context, key string, rank, n int, value []byte) ([][]byte, error) {
-	return s.exchange(ctx, request{Op: "exchange", Key: key, Rank: rank, N: n, Value: value})
+	return s.exchange(ctx, request{Key: key, Rank: rank, N: n, Value: value})
 }
 
 func (s *Store) exchange(ctx context.Context, ask request) ([][]byte, error) {
-	key, n := ask.Key, ask.N
+	ask.Op = "exchange"
 	r, err := s.do(ctx, ask)
-	if err == nil && len(r.Values) != n {
-		return nil, fmt.Errorf("rendezvous: exchange %s: %d values: want %d", key, len(r.Values), n)
+	if err == nil && len(r.Values) != ask.N {
+		return nil, fmt.Errorf("rendezvous: exchange %s: %d values: want %d", ask.Key, len(r.Values), ask.N)
 	}
 	return r.Values, err
-}
-
-// meetOnce is Exchange at a key of which there is one alone; who comes after it gets errOver.
-func (s *Store) meetOnce(ctx context.Context, key string, rank, n int, value []byte) ([][]byte, error) {
-	return s.exchange(ctx, request{Op: "exchange", Key: key, Rank: rank, N: n, Value: value, Once: true})
 }
 
 // Close says good-bye; requests that wait fail.

@@ -43,13 +43,9 @@ func (t *torchStore) open(ctx context.Context) (*tcpstore.Client, error) {
 	began := time.Now()
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		c, err := tcpstore.Dial(ctx, t.address)
-		if err == nil || errors.Is(err, tcpstore.ErrProtocol) || ctx.Err() != nil || time.Since(began) > storePatience {
+		if err == nil || errors.Is(err, tcpstore.ErrProtocol) || time.Since(began) > storePatience ||
+			sleep(ctx, pause) != nil {
 			return c, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(pause):
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,11 +27,12 @@ const (
 
 // fabric implements [window.Fabric] for the ranks of one group.
 type fabric struct {
+	*rendezvous.Membership // since Bind
+
 	job     *rendezvous.Job
 	group   string
 	members []int // ranks in the job
 	rank    int
-	timeout time.Duration
 	kind    kind
 
 	control [][]byte // by rank: the segment with its slot, channels and stages
@@ -50,9 +50,8 @@ type allocation struct {
 }
 
 // newFabric maps the control segments of all members; all of them call it.
-func newFabric(job *rendezvous.Job, group string, members []int, timeout time.Duration, k kind) (*fabric, error) {
-	f := &fabric{job: job, group: group, members: members, rank: slices.Index(members, job.Rank), timeout: timeout,
-		kind: k}
+func newFabric(job *rendezvous.Job, group string, members []int, k kind) (*fabric, error) {
+	f := &fabric{job: job, group: group, members: members, rank: slices.Index(members, job.Rank), kind: k}
 	own, views, err := f.expose(int(f.controlBytes()))
 	if err != nil {
 		return nil, err
@@ -74,11 +73,7 @@ func (f *fabric) controlBytes() uintptr {
 
 // expose makes a segment of n bytes on each rank and maps them all on each; all ranks call it with the same n.
 func (f *fabric) expose(n int) (*segment, [][]byte, error) {
-	sizes := make([]int, len(f.members))
-	for r := range sizes {
-		sizes[r] = n
-	}
-	return f.exposeSizes(sizes)
+	return f.exposeSizes(slices.Repeat([]int{n}, len(f.members)))
 }
 
 // exposeSizes makes a segment of sizes[rank] bytes on each rank and maps them all on each. It fails on all of them if
@@ -102,11 +97,13 @@ func (f *fabric) exposeSizes(sizes []int) (*segment, [][]byte, error) {
 
 func (f *fabric) tryExpose(k kind, sizes []int) (*segment, [][]byte, error) {
 	own, mine, _ := makeSegment(k, sizes[f.rank]) // the error travels in the ticket
-	tickets, err := f.exchange(mine.encode())
+	ctx, cancel := context.WithTimeout(context.Background(), f.job.Timeout)
+	defer cancel()
+	tickets, err := f.job.Exchange(ctx, f.key(), f.members, mine.encode())
 	var views [][]byte
 	if err == nil {
 		views, err = f.openAll(tickets, own, sizes)
-		err = f.agree(err)
+		err = errors.Join(f.job.Agree(f.key(), f.members, err))
 	}
 	if own != nil {
 		own.settle()
@@ -114,48 +111,19 @@ func (f *fabric) tryExpose(k kind, sizes []int) (*segment, [][]byte, error) {
 	if err == nil {
 		return own, views, nil
 	}
-	for r, v := range views {
-		if r != f.rank {
-			err = errors.Join(err, unmap(v))
-		}
-	}
+	err = errors.Join(err, f.unmapOthers(views))
 	if own != nil {
 		err = errors.Join(err, own.free())
 	}
 	return nil, nil, fmt.Errorf("comm/shm: %s segments of %d bytes: %w", k, slices.Max(sizes), err)
 }
 
-// agree exchanges errors; it returns those of all ranks, so that all ranks go the same way.
-func (f *fabric) agree(err error) error {
-	var mine []byte
-	if err != nil {
-		mine = []byte(err.Error())
-	}
-	all, err := f.exchange(mine)
-	if err != nil {
-		return err
-	}
-	var faults []string
-	for r, text := range all {
-		if len(text) > 0 {
-			faults = append(faults, fmt.Sprintf("rank %d: %s", f.members[r], text))
-		}
-	}
-	if faults != nil {
-		return errors.New(strings.Join(faults, "; "))
-	}
-	return nil
-}
-
-// exchange gives every rank the values of all.
-func (f *fabric) exchange(mine []byte) ([][]byte, error) {
+// key is that of the next exchange, the same on all ranks.
+func (f *fabric) key() string {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.rounds++
-	key := fmt.Sprintf("shm/%s/%d", f.group, f.rounds)
-	f.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
-	defer cancel()
-	return f.job.Exchange(ctx, key, f.members, mine)
+	return fmt.Sprintf("shm/%s/%d", f.group, f.rounds)
 }
 
 func (f *fabric) Rank() int { return f.rank }
@@ -242,17 +210,15 @@ func (f *fabric) AllocShared(n int) (*comm.Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	for r := 1; r < len(views); r++ {
-		if r != f.rank {
-			err = errors.Join(err, unmap(views[r]))
-		}
-	}
+	together := views[0]
+	views[0] = nil
+	err = f.unmapOthers(views)
 	free := own.free
 	if f.rank > 0 {
 		err = errors.Join(err, own.free())
-		free = func() error { return unmap(views[0]) }
+		free = func() error { return unmap(together) }
 	}
-	return comm.NewMemory(views[0][:n:n], free), err
+	return comm.NewMemory(together[:n:n], free), err
 }
 
 // free unmaps one allocation, the views of the other ranks' parts with it.
@@ -261,26 +227,23 @@ func (f *fabric) free(number int) error {
 	a := f.shared[number]
 	f.shared[number] = nil
 	f.mu.Unlock()
-	return errors.Join(f.unview(a), a.own.free())
+	return errors.Join(f.unmapOthers(a.views), a.own.free())
 }
 
-func (f *fabric) unview(a *allocation) error {
+// unmapOthers unmaps the views of the other ranks' segments.
+func (f *fabric) unmapOthers(views [][]byte) error {
 	var errs []error
-	for r, v := range a.views {
+	for r, v := range views {
 		if r != f.rank {
 			errs = append(errs, unmap(v))
+			views[r] = nil
 		}
 	}
-	a.views = nil
 	return errors.Join(errs...)
 }
 
 func (f *fabric) Split(name string, members []int) (window.Fabric, error) {
-	inJob := make([]int, len(members))
-	for i, r := range members {
-		inJob[i] = f.members[r]
-	}
-	sub, err := newFabric(f.job, name, inJob, f.timeout, f.kind)
+	sub, err := newFabric(f.job, name, comm.JobRanks(f.members, members), f.kind)
 	if err != nil {
 		return nil, err
 	}
@@ -288,39 +251,21 @@ func (f *fabric) Split(name string, members []int) (window.Fabric, error) {
 }
 
 func (f *fabric) Bind(e *window.Engine) {
-	f.job.Register("shm/"+f.group, f.members, rendezvous.Listener{Fail: e.Fail, Gone: e.Gone, At: e.At})
+	f.Membership = f.job.Register("shm/"+f.group, f.members, rendezvous.Listener{Fail: e.Fail, Gone: e.Gone, At: e.At})
 }
-
-// Probe implements [comm.Prober].
-func (f *fabric) Probe(ctx context.Context) map[int]uint64 {
-	return f.job.Probe(ctx, "shm/"+f.group, f.members)
-}
-
-// Process implements [comm.Prober].
-func (f *fabric) Process(rank int) (host string, pid int) {
-	p := f.job.Peers[f.members[rank]]
-	return p.Host, p.PID
-}
-
-func (f *fabric) Abort(err error) { f.job.Abort("shm/"+f.group, f.rank, err) }
 
 // Close unmaps everything but this rank's own part of allocations, which their owner may still read, and frees.
 func (f *fabric) Close() error {
-	f.job.Unregister("shm/" + f.group)
+	f.Leave()
 	var errs []error
 	f.mu.Lock()
 	for _, a := range f.shared {
 		if a != nil {
-			errs = append(errs, f.unview(a))
+			errs = append(errs, f.unmapOthers(a.views))
 		}
 	}
 	f.mu.Unlock()
-	for r, v := range f.control {
-		if r != f.rank {
-			errs = append(errs, unmap(v))
-		}
-	}
-	errs = append(errs, f.own.free(), f.job.Release())
+	errs = append(errs, f.unmapOthers(f.control), f.own.free(), f.job.Release())
 	f.control = nil
 	return errors.Join(errs...)
 }

@@ -18,7 +18,7 @@ const (
 )
 
 // collective carries out a call of all ranks: signatures first, in both directions, with the bytes behind them.
-func (e *Engine) collective(c *comm.Call) error {
+func (e *engine) collective(c *comm.Call) error {
 	c.Encode(e.head)
 	e.head[shown] = 0
 	if e.hierarchy != nil && e.hierarchy.local.Shows(c) {
@@ -52,7 +52,7 @@ func (e *Engine) collective(c *comm.Call) error {
 }
 
 // flush waits until everything that was queued has been sent.
-func (e *Engine) flush(c *comm.Call) error {
+func (e *engine) flush(c *comm.Call) error {
 	for r, p := range e.peers {
 		if p != nil {
 			if err := p.out.flush(); err != nil {
@@ -66,16 +66,16 @@ func (e *Engine) flush(c *comm.Call) error {
 // overdue returns a function that says why a call need not be waited for any longer: a rank failed or was lost, or the
 // deadline has passed. The ranks have met: one that closes the group has had its part of the call, and this one soon
 // has its own.
-func (e *Engine) overdue(c *comm.Call) func() error {
-	left := make([]time.Time, len(e.gone))
+func (e *engine) overdue(c *comm.Call) func() error {
+	left := make([]time.Time, len(e.peers))
 	return func() error {
-		if err := e.failure.Load(); err != nil {
-			return *err
+		if err := e.Err(); err != nil {
+			return err
 		}
 		now := time.Now()
-		for r := range e.gone {
+		for r := range e.peers {
 			switch {
-			case e.gone[r].Load() == nil:
+			case !e.Left(r):
 			case left[r].IsZero():
 				left[r] = now
 			case now.Sub(left[r]) > patience:
@@ -90,14 +90,14 @@ func (e *Engine) overdue(c *comm.Call) func() error {
 }
 
 // meet reads and compares the signatures of all ranks.
-func (e *Engine) meet(c *comm.Call) error {
+func (e *engine) meet(c *comm.Call) error {
 	for r, p := range e.peers {
 		if p == nil {
 			continue
 		}
 		if _, err := io.ReadFull(p.data, e.heads[r]); err != nil {
 			var missing []int
-			if errors.Is(err, os.ErrDeadlineExceeded) && e.failure.Load() == nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) && e.Err() == nil {
 				missing = e.late(r)
 			}
 			return e.explain(c, r, err, missing)
@@ -107,7 +107,7 @@ func (e *Engine) meet(c *comm.Call) error {
 }
 
 // late lists, after the deadline, the ranks from first on whose signature is not there.
-func (e *Engine) late(first int) []int {
+func (e *engine) late(first int) []int {
 	missing := []int{first}
 	for r := first + 1; r < len(e.peers); r++ {
 		if p := e.peers[r]; p != nil {

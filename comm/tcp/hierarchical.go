@@ -3,7 +3,6 @@
 package tcp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,9 +22,9 @@ import (
 // The tree over ranks is kept because hosts hold aligned blocks of 2ᵏ consecutive ranks: a block is a subtree, and the
 // tree over hosts is the rest.
 type hierarchical struct {
-	e       *Engine
+	e       *engine
 	local   *window.Engine
-	rail    *Engine
+	rail    *engine
 	members []int // ranks in the group of this host's ranks
 	across  []int // ranks in the group of this rail's ranks
 }
@@ -52,7 +51,7 @@ func placement(hosts []string) int {
 }
 
 // descend sets up the second level if the placement allows it and all hosts can share memory; all members call it.
-func (e *Engine) descend(group string) error {
+func (e *engine) descend(group string) error {
 	hosts := make([]string, len(e.members))
 	for r, inJob := range e.members {
 		hosts[r] = e.job.Peers[inJob].HostID
@@ -76,12 +75,12 @@ func (e *Engine) descend(group string) error {
 		in.local = host.(*window.Engine)
 		in.local.SetBridge(in.cross, e.rank/size, len(e.members)/size)
 	}
-	all, err := e.agree(err)
-	if err != nil {
-		return errors.Join(err, in.close())
+	theirs, err := e.job.Agree(e.group+"/hierarchical", e.members, err)
+	if theirs != nil {
+		slog.Warn("comm/"+e.over.Name+": no shared memory inside hosts", "error", theirs)
 	}
-	if !all {
-		return in.close()
+	if err != nil || theirs != nil {
+		return errors.Join(err, in.close())
 	}
 	if in.rail, err = newFlat(e.job, e.over, fmt.Sprintf("%s/rail%d", group, e.rank%size), rail); err != nil {
 		return errors.Join(err, in.close())
@@ -89,31 +88,10 @@ func (e *Engine) descend(group string) error {
 	e.mu.Lock()
 	e.hierarchy = in
 	e.mu.Unlock()
-	if err := e.failure.Load(); err != nil {
-		in.die(*err)
+	if err := e.Err(); err != nil {
+		in.die(err)
 	}
 	return nil
-}
-
-// agree reports whether no rank of the group has an error.
-func (e *Engine) agree(mine error) (bool, error) {
-	var text []byte
-	if mine != nil {
-		text = []byte(mine.Error())
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), e.job.Timeout)
-	defer cancel()
-	all, err := e.job.Exchange(ctx, e.group+"/hierarchical", e.members, text)
-	if err != nil {
-		return false, err
-	}
-	for r, text := range all {
-		if len(text) > 0 {
-			slog.Warn("comm/"+e.over.Name+": no shared memory inside hosts", "rank", r, "error", string(text))
-			return false, nil
-		}
-	}
-	return true, nil
 }
 
 // hasLevels reports whether an operation has a form for two levels. The others go from rank to rank.
@@ -124,8 +102,8 @@ func hasLevels(op comm.Op) bool {
 // run is a call whose signatures have been compared.
 func (in *hierarchical) run(c *comm.Call) error {
 	in.rail.limit(c.Deadline)
-	if err := in.e.failure.Load(); err != nil {
-		return *err
+	if err := in.e.Err(); err != nil {
+		return err
 	}
 	if c.Op == comm.AllGather {
 		return in.allGather(c)
@@ -136,11 +114,7 @@ func (in *hierarchical) run(c *comm.Call) error {
 
 // inside carries out sub, which is c or a part of it, among the ranks of this host.
 func (in *hierarchical) inside(c, sub *comm.Call) error {
-	err := in.local.Run(sub)
-	if failure := in.e.failure.Load(); err != nil && failure != nil {
-		return *failure
-	}
-	return in.renumber(err, c, in.members)
+	return in.renumber(in.local.Run(sub), c, in.members)
 }
 
 // cross is the bridge between hosts.
@@ -157,15 +131,8 @@ func (in *hierarchical) cross(c *comm.Call, give, take []byte, d dtype.DType) er
 // outside ends an exchange over the rail, sub, that is a part of c: it waits for what is to be sent, and says what an
 // error means.
 func (in *hierarchical) outside(sub, c *comm.Call, err error) error {
-	for r, p := range in.rail.peers {
-		if p != nil && err == nil {
-			if e := p.out.flush(); e != nil {
-				err = in.rail.explain(sub, r, e, []int{r})
-			}
-		}
-	}
-	if failure := in.e.failure.Load(); err != nil && failure != nil {
-		return *failure
+	if err == nil {
+		err = in.rail.flush(sub)
 	}
 	if err = in.renumber(err, c, in.across); err != nil {
 		in.e.Abort(err) // before the ranks of this host, which wait for this one, give it another name
@@ -206,17 +173,15 @@ func (in *hierarchical) allGather(c *comm.Call) error {
 	return in.outside(c, c, nil)
 }
 
-// renumber gives an error of a part of the group the ranks and the name of the whole.
+// renumber gives an error of a part of the group the ranks and the name of the whole, unless that has failed.
 func (in *hierarchical) renumber(err error, c *comm.Call, members []int) error {
 	var timeout *comm.TimeoutError
 	var lost *comm.RankLostError
-	switch {
+	switch first := in.e.Err(); {
+	case err != nil && first != nil:
+		return first
 	case errors.As(err, &timeout):
-		missing := make([]int, len(timeout.GroupMissing))
-		for i, r := range timeout.GroupMissing {
-			missing[i] = members[r]
-		}
-		return in.e.timeout(c, missing)
+		return in.e.timeout(c, comm.JobRanks(members, timeout.GroupMissing))
 	case errors.As(err, &lost):
 		whole := *lost
 		whole.Group, whole.GroupRank, whole.Call = c.Group, members[lost.GroupRank], c.String()

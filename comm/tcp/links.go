@@ -11,7 +11,7 @@ import (
 
 // links implements [algorithms.Links] for one call, whose errors it explains.
 type links struct {
-	e *Engine
+	e *engine
 	c *comm.Call
 }
 

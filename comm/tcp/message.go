@@ -10,11 +10,11 @@ import (
 )
 
 // send writes a message to one rank.
-func (e *Engine) send(c *comm.Call) error {
+func (e *engine) send(c *comm.Call) error {
 	p := e.peers[c.Root]
 	_ = p.messages.SetWriteDeadline(c.Deadline) // an error shows in the write
-	if err := e.failure.Load(); err != nil {
-		return *err
+	if err := e.Err(); err != nil {
+		return err
 	}
 	head := make([]byte, comm.SignatureBytes)
 	c.Encode(head)
@@ -26,11 +26,11 @@ func (e *Engine) send(c *comm.Call) error {
 }
 
 // receive reads the next message from one rank.
-func (e *Engine) receive(c *comm.Call) error {
+func (e *engine) receive(c *comm.Call) error {
 	p := e.peers[c.Root]
 	_ = p.messages.SetReadDeadline(c.Deadline) // an error shows in the read
-	if err := e.failure.Load(); err != nil {
-		return *err
+	if err := e.Err(); err != nil {
+		return err
 	}
 	head := make([]byte, comm.SignatureBytes)
 	if _, err := io.ReadFull(p.messages, head); err != nil {

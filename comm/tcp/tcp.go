@@ -3,6 +3,7 @@
 package tcp
 
 import (
+	"cmp"
 	"context"
 	"net"
 
@@ -12,15 +13,7 @@ import (
 
 // Join brings the processes of a job together and returns the group of all of them.
 func Join(ctx context.Context, c rendezvous.Config, opts comm.Options) (*comm.Group, error) {
-	job, err := rendezvous.Join(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	g, err := New(job, opts)
-	if e := job.Close(); err == nil && e != nil { // the group holds the job
-		return nil, e
-	}
-	return g, err
+	return rendezvous.NewEngine(New).Join(ctx, c, opts)
 }
 
 // New returns the group of all processes of a job, which it holds open until it is closed. All of them call it.
@@ -66,14 +59,7 @@ type Part struct {
 
 // NewOver is New for another way from rank to rank.
 func NewOver(job *rendezvous.Job, over Transport, opts comm.Options) (*comm.Group, error) {
-	members := make([]int, job.World)
-	for r := range members {
-		members[r] = r
-	}
-	if opts.Name == "" {
-		opts.Name = "world"
-	}
-	e, err := newEngine(job, over, opts.Name, members)
+	e, err := newEngine(job, over, cmp.Or(opts.Name, "world"), comm.AllRanks(job.World))
 	if err != nil {
 		return nil, err
 	}

@@ -16,12 +16,16 @@ import (
 
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/internal/algorithms"
+	"github.com/lockstep-ml/lockstep/comm/internal/failure"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
 
-// Engine implements [comm.Engine] over connections.
-type Engine struct {
+// engine implements [comm.Engine] over connections, with [comm.Prober].
+type engine struct {
+	*rendezvous.Membership // since it is connected
+	*failure.State
+
 	job     *rendezvous.Job
 	over    Transport
 	group   string
@@ -35,17 +39,12 @@ type Engine struct {
 	signatures [][]byte // the heads' beginnings
 	head       []byte
 
+	mu        sync.Mutex    // guards the setting of hierarchy
 	hierarchy *hierarchical // nil: all bytes go through connections
 
-	failure atomic.Pointer[error]
-	gone    []atomic.Pointer[comm.RankLostError]
 	at      atomic.Uint64 // number of the last collective call begun
 	probes  bool          // at a deadline the others are asked how far they are
-	changed chan struct{} // holds one when failure or gone has changed
-
-	mu       sync.Mutex // guards what follows, and the setting of hierarchy
-	onFail   func(error)
-	notified bool
+	changed chan struct{} // holds one when the state has changed
 }
 
 // peer is the way to one other rank.
@@ -56,7 +55,7 @@ type peer struct {
 }
 
 // newEngine connects the members, and within hosts maps shared memory where the placement allows; all of them call it.
-func newEngine(job *rendezvous.Job, over Transport, group string, members []int) (*Engine, error) {
+func newEngine(job *rendezvous.Job, over Transport, group string, members []int) (*engine, error) {
 	e, err := newFlat(job, over, group, members)
 	if err != nil {
 		return nil, err
@@ -69,15 +68,14 @@ func newEngine(job *rendezvous.Job, over Transport, group string, members []int)
 }
 
 // newFlat connects each member with each.
-func newFlat(job *rendezvous.Job, over Transport, group string, members []int) (*Engine, error) {
+func newFlat(job *rendezvous.Job, over Transport, group string, members []int) (*engine, error) {
 	n := len(members)
-	e := &Engine{
-		job: job, over: over, group: over.Name + "/" + group, members: members, rank: slices.Index(members, job.Rank),
-		peers:  make([]*peer, n),
+	e := &engine{
+		State: failure.New(n), job: job, over: over, group: over.Name + "/" + group, members: members,
+		rank: slices.Index(members, job.Rank), peers: make([]*peer, n),
 		runner: algorithms.Runner{ChunkBytes: over.ChunkBytes},
 		heads:  make([][]byte, n), signatures: make([][]byte, n),
-		head: make([]byte, headBytes),
-		gone: make([]atomic.Pointer[comm.RankLostError], n), changed: make(chan struct{}, 1),
+		head: make([]byte, headBytes), changed: make(chan struct{}, 1),
 	}
 	for r := range e.heads {
 		e.heads[r] = make([]byte, headBytes)
@@ -87,11 +85,11 @@ func newFlat(job *rendezvous.Job, over Transport, group string, members []int) (
 	if err := e.connect(); err != nil {
 		return nil, errors.Join(err, e.release())
 	}
-	job.Register(e.group, members, rendezvous.Listener{Fail: e.fail, Gone: e.left, At: e.at.Load})
+	e.Membership = job.Register(e.group, members, rendezvous.Listener{Fail: e.fail, Gone: e.left, At: e.at.Load})
 	return e, nil
 }
 
-func (e *Engine) connect() error {
+func (e *engine) connect() error {
 	ctx, cancel := context.WithTimeout(context.Background(), e.job.Timeout)
 	defer cancel()
 	for r, inJob := range e.members {
@@ -111,13 +109,13 @@ func (e *Engine) connect() error {
 }
 
 // Rank returns this rank's number.
-func (e *Engine) Rank() int { return e.rank }
+func (e *engine) Rank() int { return e.rank }
 
 // Size returns the number of ranks.
-func (e *Engine) Size() int { return len(e.members) }
+func (e *engine) Size() int { return len(e.members) }
 
 // Describe says between how many hosts the connections run.
-func (e *Engine) Describe() comm.Info {
+func (e *engine) Describe() comm.Info {
 	if e.hierarchy != nil {
 		return comm.Info{Name: e.over.Name,
 			Path: fmt.Sprintf("hierarchical: shared memory of %d processes on each of %d hosts, %s between hosts",
@@ -132,7 +130,7 @@ func (e *Engine) Describe() comm.Info {
 }
 
 // Alloc returns memory that the processes of this host share, if the engine has such, else ordinary memory.
-func (e *Engine) Alloc(n int) (*comm.Memory, error) {
+func (e *engine) Alloc(n int) (*comm.Memory, error) {
 	if e.hierarchy != nil {
 		return e.hierarchy.local.Alloc(n)
 	}
@@ -140,54 +138,30 @@ func (e *Engine) Alloc(n int) (*comm.Memory, error) {
 }
 
 // Split connects a sub-group.
-func (e *Engine) Split(name string, members []int) (comm.Engine, error) {
-	inJob := make([]int, len(members))
-	for i, r := range members {
-		inJob[i] = e.members[r]
-	}
-	sub, err := newEngine(e.job, e.over, name, inJob)
+func (e *engine) Split(name string, members []int) (comm.Engine, error) {
+	sub, err := newEngine(e.job, e.over, name, comm.JobRanks(e.members, members))
 	if err != nil {
 		return nil, err
 	}
 	return sub, nil
 }
 
-// OnFailure registers the function that is told of the failure of another rank.
-func (e *Engine) OnFailure(failed func(error)) {
-	e.mu.Lock()
-	e.onFail = failed
-	err := e.failure.Load()
-	tell := err != nil && !e.notified
-	e.notified = e.notified || tell
-	e.mu.Unlock()
-	if tell {
-		failed(*err)
-	}
-}
-
 // fail is told by the job that another rank failed.
-func (e *Engine) fail(err error) {
-	if !e.die(err) {
-		return
-	}
-	e.mu.Lock()
-	failed := e.onFail
-	e.notified = failed != nil
-	e.mu.Unlock()
-	if failed != nil {
-		failed(err)
+func (e *engine) fail(err error) {
+	if e.die(err) {
+		e.Tell(err)
 	}
 }
 
 // left is told by the job that a rank has closed the group.
-func (e *Engine) left(rank int, why *comm.RankLostError) {
-	e.gone[rank].Store(why)
+func (e *engine) left(rank int, why *comm.RankLostError) {
+	e.Gone(rank, why)
 	e.signal()
 }
 
 // die makes running and later calls return; false if the engine was dead.
-func (e *Engine) die(err error) bool {
-	if !e.failure.CompareAndSwap(nil, &err) {
+func (e *engine) die(err error) bool {
+	if !e.Set(err) {
 		return false
 	}
 	e.signal()
@@ -201,7 +175,7 @@ func (e *Engine) die(err error) bool {
 	return true
 }
 
-func (e *Engine) signal() {
+func (e *engine) signal() {
 	select {
 	case e.changed <- struct{}{}:
 	default:
@@ -209,7 +183,7 @@ func (e *Engine) signal() {
 }
 
 // limit sets the deadline of all connections.
-func (e *Engine) limit(deadline time.Time) {
+func (e *engine) limit(deadline time.Time) {
 	for _, p := range e.peers {
 		if p != nil {
 			_ = p.data.SetDeadline(deadline) // a closed connection needs none
@@ -219,15 +193,15 @@ func (e *Engine) limit(deadline time.Time) {
 }
 
 // Abort makes calls return on this rank and tells the others.
-func (e *Engine) Abort(err error) {
+func (e *engine) Abort(err error) {
 	if e.die(err) {
-		e.job.Abort(e.group, e.rank, err)
+		e.Membership.Abort(err)
 	}
 }
 
 // Close tells the others and closes the connections.
-func (e *Engine) Close() error {
-	e.job.Unregister(e.group)
+func (e *engine) Close() error {
+	e.Leave()
 	var err error
 	if e.hierarchy != nil {
 		err = e.hierarchy.close()
@@ -235,7 +209,7 @@ func (e *Engine) Close() error {
 	return errors.Join(err, e.release())
 }
 
-func (e *Engine) release() error {
+func (e *engine) release() error {
 	var errs []error
 	for _, p := range e.peers {
 		if p == nil {
@@ -251,11 +225,11 @@ func (e *Engine) release() error {
 }
 
 // Run carries one call out.
-func (e *Engine) Run(c *comm.Call) error {
-	switch {
-	case c.Op == comm.Send:
+func (e *engine) Run(c *comm.Call) error {
+	switch c.Op {
+	case comm.Send:
 		return e.send(c)
-	case c.Op == comm.Recv:
+	case comm.Recv:
 		return e.receive(c)
 	}
 	e.at.Store(c.Seq)
@@ -264,8 +238,8 @@ func (e *Engine) Run(c *comm.Call) error {
 			_ = p.data.SetDeadline(c.Deadline) // an error shows in the next read or write
 		}
 	}
-	if err := e.failure.Load(); err != nil {
-		return *err
+	if err := e.Err(); err != nil {
+		return err
 	}
 	return e.collective(c)
 }
@@ -274,19 +248,13 @@ func (e *Engine) Run(c *comm.Call) error {
 const patience = time.Second
 
 // explain finds out why a read from or a write to rank failed.
-func (e *Engine) explain(c *comm.Call, rank int, cause error, missing []int) error {
+func (e *engine) explain(c *comm.Call, rank int, cause error, missing []int) error {
 	timedOut := errors.Is(cause, os.ErrDeadlineExceeded)
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	for {
-		lost := e.gone[rank].Load() // before the failure: a rank that fails tells of it before it leaves
-		if err := e.failure.Load(); err != nil {
-			return *err
-		}
-		if lost != nil {
-			named := *lost
-			named.Group, named.Call = c.Group, c.String()
-			return &named
+		if err := e.Obstacle(rank, c); err != nil {
+			return err
 		}
 		if timedOut {
 			return e.timeout(c, missing)
@@ -299,22 +267,11 @@ func (e *Engine) explain(c *comm.Call, rank int, cause error, missing []int) err
 			if errors.Is(cause, io.EOF) {
 				cause = errors.New("its connection closed")
 			}
-			p := e.job.Peers[e.members[rank]]
-			return &comm.RankLostError{Group: c.Group, Rank: e.members[rank], GroupRank: rank, Host: p.Host, PID: p.PID,
+			host, pid := e.Process(rank)
+			return &comm.RankLostError{Group: c.Group, Rank: e.members[rank], GroupRank: rank, Host: host, PID: pid,
 				Cause: cause.Error(), Call: c.String()}
 		}
 	}
-}
-
-// Probe implements [comm.Prober].
-func (e *Engine) Probe(ctx context.Context) map[int]uint64 {
-	return e.job.Probe(ctx, e.group, e.members)
-}
-
-// Process implements [comm.Prober].
-func (e *Engine) Process(rank int) (host string, pid int) {
-	p := e.job.Peers[e.members[rank]]
-	return p.Host, p.PID
 }
 
 // grace is how long a rank may take to say how far it is.
@@ -323,31 +280,24 @@ const grace = 300 * time.Millisecond
 // timeout returns the error of a call that passed its deadline. The rank that this one waits for may itself wait for
 // another, so all are asked: who does not answer stands still, and who has not begun the call is late. suspects are
 // named if all answer and all have begun.
-func (e *Engine) timeout(c *comm.Call, suspects []int) error {
+func (e *engine) timeout(c *comm.Call, suspects []int) error {
 	if !e.probes || c.Op.PointToPoint() {
 		return comm.NewTimeoutError(c, e.rank, suspects)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	answers := e.Probe(ctx)
-	var silent, late []int
+	var behind []int
 	for r := range e.members {
-		seq, answered := answers[r]
-		switch {
-		case r == e.rank:
-		case !answered:
-			silent = append(silent, r)
-		case seq < c.Seq:
-			late = append(late, r)
+		if seq, answered := answers[r]; r != e.rank && (!answered || seq < c.Seq) {
+			behind = append(behind, r)
 		}
 	}
-	if err := e.failure.Load(); err != nil { // another rank found out meanwhile
-		return *err
+	if err := e.Err(); err != nil { // another rank found out meanwhile
+		return err
 	}
-	if silent == nil && late == nil {
-		return comm.NewTimeoutError(c, e.rank, suspects)
+	if behind != nil {
+		suspects = behind
 	}
-	missing := append(silent, late...)
-	slices.Sort(missing)
-	return comm.NewTimeoutError(c, e.rank, missing)
+	return comm.NewTimeoutError(c, e.rank, suspects)
 }

@@ -40,9 +40,9 @@ func countTo(w *writer, n *atomic.Int64) {
 }
 
 // enginesOn makes the engines of a group on so many hosts.
-func enginesOn(t *testing.T, hosts, perHost int) []*Engine {
+func enginesOn(t *testing.T, hosts, perHost int) []*engine {
 	n := hosts * perHost
-	engines, errs, done := make([]*Engine, n), make([]error, n), make(chan struct{})
+	engines, errs, done := make([]*engine, n), make([]error, n), make(chan struct{})
 	members := make([]int, n)
 	for r := range members {
 		members[r] = r

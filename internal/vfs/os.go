@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 )
 
 // OS is the operating system's file system. SyncDir does nothing on Windows, which has
@@ -68,3 +69,20 @@ func (osFS) Stat(name string) (fs.FileInfo, error)      { return os.Stat(name) }
 func (osFS) Rename(oldname, newname string) error       { return os.Rename(oldname, newname) }
 func (osFS) Remove(name string) error                   { return os.Remove(name) }
 func (osFS) SyncDir(name string) error                  { return syncDir(name) }
+
+// Replace writes a file in one step, of mode 0600: whoever reads it meanwhile finds the old contents or the new ones.
+// It follows no link, and makes nothing durable.
+func Replace(name string, data []byte) error {
+	w, err := os.CreateTemp(filepath.Dir(name), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(data)
+	if err = errors.Join(err, w.Close()); err == nil {
+		err = os.Rename(w.Name(), name)
+	}
+	if err != nil {
+		_ = os.Remove(w.Name())
+	}
+	return err
+}

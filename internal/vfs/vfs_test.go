@@ -221,3 +221,18 @@ func TestLocksUnderContention(t *testing.T) {
 	group.Wait()
 	require.Positive(t, taken.Load())
 }
+
+// Replace gives a name new contents in one step, does not write through a link, and leaves no other file behind.
+func TestReplace(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dir")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	require.NoError(t, vfs.Replace(target, []byte("old")))
+	require.NoError(t, os.Symlink(target, link))
+	require.NoError(t, vfs.Replace(link, []byte("new")))
+	require.Equal(t, "old", content(t, vfs.OS, target))
+	require.Equal(t, "new", content(t, vfs.OS, link))
+	require.Error(t, vfs.Replace(dir, []byte("a folder is not replaced")))
+	require.Equal(t, []string{"link", "target"}, names(t, vfs.OS, dir))
+	require.Equal(t, []string{"dir"}, names(t, vfs.OS, filepath.Dir(dir)))
+}

@@ -26,7 +26,7 @@ const bridgeBytes = 8 << 20
 
 // Shows reports whether the ranks of this group will see this rank's buffer where it lies.
 func (e *Engine) Shows(c *comm.Call) bool {
-	return !e.gives(c, e.rank) || e.fabric.Publish(&e.trial, c.In)
+	return !e.gives(c, e.rank) || e.Publish(&e.trial, c.In)
 }
 
 // SetSeen says of the next call whether Shows is true on all ranks of all groups. They must agree on it, since it
@@ -67,12 +67,17 @@ func (t *transfer) bridgeShare(lo, hi, half int) error {
 	if err := e.bridge(c, partial, own, acc); err != nil {
 		return err
 	}
+	e.spread()
+	return nil
+}
+
+// spread copies what this rank has made of the inputs over those of the others.
+func (e *Engine) spread() {
 	for r, in := range e.inputs {
 		if r != e.rank {
-			copy(in, own)
+			copy(in, e.inputs[e.rank])
 		}
 	}
-	return nil
 }
 
 // bridgeBroadcast is bridgeShare for n bytes that need no combining: the root's, where it is in this group.

@@ -18,15 +18,15 @@ const (
 func (e *Engine) collective(c *comm.Call) error {
 	e.calls++
 	half := int(e.calls & 1)
-	own := e.fabric.Slot(e.rank)
+	own := e.Slot(e.rank)
 	c.Encode(own.heads[half][:])
 	own.boxes[half] = Box{}
-	visible := !e.gives(c, e.rank) || e.fabric.Publish(&own.boxes[half], c.In)
+	visible := !e.gives(c, e.rank) || e.Publish(&own.boxes[half], c.In)
 	if err := e.barrier(c); err != nil {
 		return err
 	}
 	for r := range e.heads {
-		e.heads[r] = e.fabric.Slot(r).heads[half][:comm.SignatureBytes]
+		e.heads[r] = e.Slot(r).heads[half][:comm.SignatureBytes]
 	}
 	if err := comm.Compare(c, e.heads); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (e *Engine) transfer(c *comm.Call, half int, visible bool) (*transfer, erro
 		if !e.gives(c, r) {
 			continue
 		}
-		box := &e.fabric.Slot(r).boxes[half]
+		box := &e.Slot(r).boxes[half]
 		if r == e.rank && visible {
 			e.views[r] = c.In
 			continue
@@ -88,14 +88,14 @@ func (e *Engine) transfer(c *comm.Call, half int, visible bool) (*transfer, erro
 			t.staging = true
 			continue
 		}
-		view, err := e.fabric.View(r, box, t.blocks*c.Count*t.size)
+		view, err := e.View(r, box, t.blocks*c.Count*t.size)
 		if err != nil {
 			return nil, fmt.Errorf("comm: %v: rank %d: %w", c.Signature, c.JobRank(r), err)
 		}
 		e.views[r] = view
 	}
 	if t.staging || e.bridged(c) { // a bridge wants the same chunks on both sides, wherever the buffers lie
-		half := len(e.fabric.Stage(e.rank)) / 2
+		half := len(e.Stage(e.rank)) / 2
 		if e.bridged(c) && e.seen {
 			half = bridgeBytes
 		}
@@ -137,7 +137,7 @@ func (t *transfer) part(rank, block, lo, hi, half int) []byte {
 	if view := t.e.views[rank]; view != nil {
 		return view[(block*t.c.Count+lo)*t.size : (block*t.c.Count+hi)*t.size]
 	}
-	stage := t.e.fabric.Stage(rank)
+	stage := t.e.Stage(rank)
 	stage = stage[half*len(stage)/2:]
 	return stage[block*(hi-lo)*t.size : (block+1)*(hi-lo)*t.size]
 }
@@ -234,11 +234,7 @@ func (t *transfer) reduceShare(lo, hi, half int) {
 			continue
 		}
 		e.combiner.Combine(e.inputs[e.rank], e.inputs, t.c.DType, t.c.Reduce, t.c.Fast)
-		for r := range e.inputs {
-			if r != e.rank {
-				copy(e.inputs[r], e.inputs[e.rank])
-			}
-		}
+		e.spread()
 	}
 }
 

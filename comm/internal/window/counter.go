@@ -17,9 +17,6 @@ type Counter struct {
 	_        [120]byte
 }
 
-// Word is what a Parker waits on.
-func (c *Counter) Word() *atomic.Uint32 { return &c.n }
-
 // reached reports whether the counter has come to want.
 func (c *Counter) reached(want uint32) bool { return int32(c.n.Load()-want) >= 0 }
 

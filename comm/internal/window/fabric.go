@@ -10,11 +10,12 @@ import (
 )
 
 // Fabric is the memory that the ranks of one group share, as one of them sees it, and the ways to sleep and to give
-// notice.
+// notice. Engine has its methods.
 type Fabric interface {
 	Rank() int
 	Size() int
 	Describe() comm.Info
+	comm.Prober
 
 	// Slot and Channel return the shared structures, zeroed before any rank could see them.
 	Slot(rank int) *Slot

@@ -11,12 +11,12 @@ import (
 // send puts a message into the channel to one rank, piece by piece, and returns when it has been taken.
 func (e *Engine) send(c *comm.Call) error {
 	to := c.Root
-	ch := e.fabric.Channel(e.rank, to)
+	ch := e.Channel(e.rank, to)
 	c.Encode(ch.head[:])
 	ch.box = Box{}
 	step := len(c.In)
-	visible := e.fabric.Publish(&ch.box, c.In)
-	stage := e.fabric.ChannelStage(e.rank, to)
+	visible := e.Publish(&ch.box, c.In)
+	stage := e.ChannelStage(e.rank, to)
 	if !visible {
 		step = len(stage)
 	}
@@ -38,15 +38,15 @@ func (e *Engine) send(c *comm.Call) error {
 // receive takes the next message out of the channel from one rank.
 func (e *Engine) receive(c *comm.Call) error {
 	from := c.Root
-	ch := e.fabric.Channel(from, e.rank)
+	ch := e.Channel(from, e.rank)
 	if err := e.await(&ch.posted, e.received[from]+1, from, c, only(from)); err != nil {
 		return err
 	}
-	if err := e.compareMessage(c, ch); err != nil {
+	if err := comm.CompareMessage(c, e.rank, ch.head[:comm.SignatureBytes]); err != nil {
 		return err
 	}
 	if ch.box.Segment != 0 {
-		view, err := e.fabric.View(from, &ch.box, len(c.Out))
+		view, err := e.View(from, &ch.box, len(c.Out))
 		if err != nil {
 			return fmt.Errorf("comm: %v: %w", c.Signature, err)
 		}
@@ -55,7 +55,7 @@ func (e *Engine) receive(c *comm.Call) error {
 		e.raise(&ch.taken, e.received[from])
 		return nil
 	}
-	stage := e.fabric.ChannelStage(from, e.rank)
+	stage := e.ChannelStage(from, e.rank)
 	for lo := 0; ; lo += len(stage) {
 		if lo < len(c.Out) {
 			copy(c.Out[lo:], stage)
@@ -69,11 +69,6 @@ func (e *Engine) receive(c *comm.Call) error {
 			return err
 		}
 	}
-}
-
-// compareMessage returns a *MismatchError unless the sender means what the receiver expects.
-func (e *Engine) compareMessage(c *comm.Call, ch *Channel) error {
-	return comm.CompareMessage(c, e.rank, ch.head[:comm.SignatureBytes])
 }
 
 func only(rank int) func() []int { return func() []int { return []int{rank} } }

@@ -13,13 +13,12 @@
 package window
 
 import (
-	"context"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/internal/failure"
 	"github.com/lockstep-ml/lockstep/comm/internal/tree"
 )
 
@@ -31,11 +30,12 @@ const (
 	nap    = 20 * time.Millisecond // the longest sleep without a look at the deadline and the group's health
 )
 
-// Engine implements [comm.Engine] over a fabric.
+// Engine implements [comm.Engine] over a fabric, with [comm.Sharer] and [comm.Prober].
 type Engine struct {
-	fabric Fabric
-	rank   int
-	size   int
+	Fabric
+	*failure.State
+	rank int
+	size int
 
 	calls    uint32 // begun; like what follows, of the goroutine of collective calls
 	epoch    uint32 // barriers passed
@@ -53,45 +53,24 @@ type Engine struct {
 
 	sent, received []uint32 // pieces, by partner; each of one goroutine
 
-	at      atomic.Uint64 // number of the last collective call begun
-	failure atomic.Pointer[error]
-	gone    []atomic.Pointer[comm.RankLostError]
-
-	mu       sync.Mutex
-	onFail   func(error)
-	notified bool
+	at atomic.Uint64 // number of the last collective call begun
 }
 
 // New returns the engine over f.
 func New(f Fabric) *Engine {
 	n := f.Size()
 	e := &Engine{
-		fabric: f, rank: f.Rank(), size: n, groups: 1,
+		Fabric: f, State: failure.New(n), rank: f.Rank(), size: n, groups: 1,
 		views: make([][]byte, n), inputs: make([][]byte, n), heads: make([][]byte, n),
-		sent: make([]uint32, n), received: make([]uint32, n), gone: make([]atomic.Pointer[comm.RankLostError], n),
+		sent: make([]uint32, n), received: make([]uint32, n),
 	}
 	f.Bind(e)
 	return e
 }
 
-// Rank returns this rank's number.
-func (e *Engine) Rank() int { return e.rank }
-
-// Size returns the number of ranks.
-func (e *Engine) Size() int { return e.size }
-
-// Describe is the fabric's.
-func (e *Engine) Describe() comm.Info { return e.fabric.Describe() }
-
-// Alloc is the fabric's.
-func (e *Engine) Alloc(n int) (*comm.Memory, error) { return e.fabric.Alloc(n) }
-
-// AllocShared is the fabric's; it implements [comm.Sharer].
-func (e *Engine) AllocShared(n int) (*comm.Memory, error) { return e.fabric.AllocShared(n) }
-
 // Split makes the engine of a sub-group.
 func (e *Engine) Split(name string, members []int) (comm.Engine, error) {
-	f, err := e.fabric.Split(name, members)
+	f, err := e.Fabric.Split(name, members)
 	if err != nil {
 		return nil, err
 	}
@@ -100,8 +79,8 @@ func (e *Engine) Split(name string, members []int) (comm.Engine, error) {
 
 // Run carries one call out.
 func (e *Engine) Run(c *comm.Call) error {
-	if err := e.failure.Load(); err != nil {
-		return *err
+	if err := e.Err(); err != nil {
+		return err
 	}
 	switch c.Op {
 	case comm.Send:
@@ -116,68 +95,26 @@ func (e *Engine) Run(c *comm.Call) error {
 // At returns the number of the last collective call begun.
 func (e *Engine) At() uint64 { return e.at.Load() }
 
-// Probe implements [comm.Prober] where the fabric does.
-func (e *Engine) Probe(ctx context.Context) map[int]uint64 {
-	if p, ok := e.fabric.(comm.Prober); ok {
-		return p.Probe(ctx)
-	}
-	return nil
-}
-
-// Process implements [comm.Prober].
-func (e *Engine) Process(rank int) (host string, pid int) {
-	if p, ok := e.fabric.(comm.Prober); ok {
-		return p.Process(rank)
-	}
-	return "", 0
-}
-
-// OnFailure registers the function that is told of the failure of another rank.
-func (e *Engine) OnFailure(failed func(error)) {
-	e.mu.Lock()
-	e.onFail = failed
-	err := e.failure.Load()
-	tell := err != nil && !e.notified
-	e.notified = e.notified || tell
-	e.mu.Unlock()
-	if tell {
-		failed(*err)
-	}
-}
-
 // Fail is called by the fabric when another rank failed: whatever waits returns err. Only the first failure counts.
 func (e *Engine) Fail(err error) {
-	if !e.failure.CompareAndSwap(nil, &err) {
-		return
-	}
-	e.mu.Lock()
-	failed := e.onFail
-	e.notified = failed != nil
-	e.mu.Unlock()
-	if failed != nil {
-		failed(err)
+	if e.Set(err) {
+		e.Tell(err)
 	}
 }
-
-// Gone is called by the fabric when a rank has left in good order: only waiting for it is an error.
-func (e *Engine) Gone(rank int, why *comm.RankLostError) { e.gone[rank].Store(why) }
 
 // Abort makes calls return on this rank and tells the others.
 func (e *Engine) Abort(err error) {
-	if e.failure.CompareAndSwap(nil, &err) {
-		e.fabric.Abort(err)
+	if e.Set(err) {
+		e.Fabric.Abort(err)
 	}
 }
-
-// Close leaves the group.
-func (e *Engine) Close() error { return e.fabric.Close() }
 
 // raise sets a counter of this rank and wakes those who wait for it.
 func (e *Engine) raise(c *Counter, n uint32) {
 	c.n.Store(n)
 	if c.sleepers.Load() != 0 {
 		c.sleepers.Store(0)
-		e.fabric.Unpark(&c.n)
+		e.Unpark(&c.n)
 	}
 }
 
@@ -191,7 +128,7 @@ func (e *Engine) await(counter *Counter, want uint32, rank int, c *comm.Call, mi
 		if i < looks {
 			continue
 		}
-		if err := e.obstacle(rank, c); err != nil {
+		if err := e.Obstacle(rank, c); err != nil {
 			if counter.reached(want) { // it arrived first and left then
 				return nil
 			}
@@ -206,33 +143,19 @@ func (e *Engine) await(counter *Counter, want uint32, rank int, c *comm.Call, mi
 			return comm.NewTimeoutError(c, e.rank, missing())
 		}
 		counter.sleepers.Store(1)
-		e.fabric.Park(&counter.n, n, min(left, nap))
+		e.Park(&counter.n, n, min(left, nap))
 	}
-}
-
-// obstacle returns why waiting for rank is in vain, or nil.
-func (e *Engine) obstacle(rank int, c *comm.Call) error {
-	lost := e.gone[rank].Load() // before the failure: a rank that fails tells of it before it leaves
-	if err := e.failure.Load(); err != nil {
-		return *err
-	}
-	if lost != nil {
-		named := *lost
-		named.Group, named.Call = c.Group, c.String()
-		return &named
-	}
-	return nil
 }
 
 // barrier returns when all ranks have called it as often as this one.
 func (e *Engine) barrier(c *comm.Call) error {
 	e.epoch++
-	e.raise(&e.fabric.Slot(e.rank).arrived, e.epoch)
+	e.raise(&e.Slot(e.rank).arrived, e.epoch)
 	for r := range e.size {
 		if r == e.rank {
 			continue
 		}
-		if err := e.await(&e.fabric.Slot(r).arrived, e.epoch, r, c, e.late); err != nil {
+		if err := e.await(&e.Slot(r).arrived, e.epoch, r, c, e.late); err != nil {
 			return err
 		}
 	}
@@ -243,7 +166,7 @@ func (e *Engine) barrier(c *comm.Call) error {
 func (e *Engine) late() []int {
 	var ranks []int
 	for r := range e.size {
-		if !e.fabric.Slot(r).arrived.reached(e.epoch) {
+		if !e.Slot(r).arrived.reached(e.epoch) {
 			ranks = append(ranks, r)
 		}
 	}

@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -83,24 +84,31 @@ func nonce() []byte {
 	return b
 }
 
-// Greet is the dialling side's handshake. It returns the connection to use from now on, without a deadline; on error c
-// is the caller's to close.
-func (k *Key) Greet(c net.Conn, h Hello) (net.Conn, error) {
-	c, err := k.greet(c, h)
+// Dial connects to the listener at an address and passes its handshake; it makes one attempt.
+func (k *Key) Dial(ctx context.Context, address string, h Hello) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: Patience}
+	c, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("handshake: %w", err)
+		return nil, err
 	}
-	return c, nil
+	proven, err := k.Greet(c, h)
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return proven, nil
 }
 
-func (k *Key) greet(c net.Conn, h Hello) (net.Conn, error) {
+// Greet is the dialling side's handshake. It returns the connection to use from now on, without a deadline; on error c
+// is the caller's to close.
+func (k *Key) Greet(c net.Conn, h Hello) (proven net.Conn, err error) {
+	defer named(&err)
 	if err := trusts(c); err != nil {
 		return nil, err
 	}
 	_ = c.SetDeadline(time.Now().Add(Patience))
 	said := conversation{hello: h, dialer: nonce()}
 	if k.encrypts(c) {
-		var err error
 		if c, said.binding, err = seal(tls.Client(c, k.dial)); err != nil {
 			if remote := (*net.OpError)(nil); errors.As(err, &remote) && remote.Op == "remote error" &&
 				remote.Err.Error() == alertPlain.Error() {
@@ -132,6 +140,13 @@ func (k *Key) greet(c net.Conn, h Hello) (net.Conn, error) {
 	return c, c.SetDeadline(time.Time{})
 }
 
+// named says that an error is one of the handshake.
+func named(err *error) {
+	if *err != nil {
+		*err = fmt.Errorf("handshake: %w", *err)
+	}
+}
+
 // hear reads a reply.
 func hear(c net.Conn) (r reply, err error) {
 	if err := Read(c, &r, MaxGreeting); err != nil {
@@ -151,20 +166,12 @@ func hear(c net.Conn) (r reply, err error) {
 // Receive is the listening side's handshake: it returns the connection to use from now on, and what the other side
 // said, once that has proved that it knows the token. On error c is the caller's to close; with [ErrToken] comes what
 // the other side claimed.
-func (k *Key) Receive(c net.Conn) (net.Conn, Hello, error) {
-	c, h, err := k.receive(c)
-	if err != nil {
-		return nil, h, fmt.Errorf("handshake: %w", err)
-	}
-	return c, h, nil
-}
-
-func (k *Key) receive(c net.Conn) (net.Conn, Hello, error) {
+func (k *Key) Receive(c net.Conn) (proven net.Conn, h Hello, err error) {
+	defer named(&err)
 	_ = c.SetDeadline(time.Now().Add(Patience))
 	var said conversation
 	if k.encrypts(c) {
 		plain := c
-		var err error
 		if c, said.binding, err = seal(tls.Server(c, k.listen)); err != nil {
 			// the length of a greeting
 			if head := (tls.RecordHeaderError{}); errors.As(err, &head) && head.RecordHeader[0] == 0 {

@@ -29,6 +29,21 @@ func trusts(c net.Conn) error {
 		os.Geteuid())
 }
 
+// source says who is at the other end of a connection that was accepted: the user, if the connection does not leave
+// this host and the kernel tells, else the address.
+func source(c net.Conn) string {
+	remote, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return ""
+	}
+	if WithinHost(c) {
+		if uid, ok := owner(remote, c.LocalAddr().(*net.TCPAddr)); ok {
+			return fmt.Sprint("user ", uid)
+		}
+	}
+	return remote.IP.String()
+}
+
 // nobody is what the kernel calls users that have no number in this process's user namespace.
 const nobody = 65534
 

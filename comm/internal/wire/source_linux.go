@@ -4,27 +4,11 @@ package wire
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// source says who is at the other end of a connection that was accepted: the user, if the connection does not leave
-// this host, else the address.
-func source(c net.Conn) string {
-	remote, ok := c.RemoteAddr().(*net.TCPAddr)
-	if !ok {
-		return ""
-	}
-	if WithinHost(c) {
-		if uid, ok := owner(remote, c.LocalAddr().(*net.TCPAddr)); ok {
-			return fmt.Sprint("user ", uid)
-		}
-	}
-	return remote.IP.String()
-}
 
 // Sizes and places in a question to the kernel's socket diagnosis and in its answer (linux/inet_diag.h).
 const (
