@@ -5,6 +5,7 @@
 //	lockstep launch --nproc_per_node 4 -- ./train --learning_rate 1e-3
 //	lockstep env
 //	lockstep estimate-memory out/clm --per_device_train_batch_size 16
+//	lockstep simulate --pp_schedule zbv --pp_size 4 --micro_batches 16
 //	lockstep help launch
 //
 // It does not train: training programs are made from the packages, as the examples are. What its commands do is in
@@ -58,6 +59,7 @@ func commands() []command {
 		{"launch", "start a program as several ranks on this host and monitor them", (*program).launch},
 		{"env", "show the rank of this process, where it comes from, and what the machine offers", (*program).env},
 		{"estimate-memory", "estimate how much memory training a model takes", (*program).estimateMemory},
+		{"simulate", "predict time, idle ranks and memory of a pipeline's step, and draw it", (*program).simulate},
 		{"config", "show what a configuration file of DeepSpeed, FSDP or accelerate means here", (*program).config},
 		{"merge-weights", "make a saved model of the pieces of a sharded checkpoint", (*program).mergeWeights},
 		{"debug", "find the rank that made a job fail, from the flight records", (*program).debug},

@@ -175,7 +175,7 @@ func (k *clock) send(m message, at float64) {
 
 // meet gives a link an end of a message.
 func (k *clock) meet(rank int, e end) {
-	peer := k.s.peer(e.a)
+	peer := k.s.Peer(e.a)
 	if e.a.Op == SendF || e.a.Op == SendB {
 		l := k.link(rank, peer)
 		l.sent = append(l.sent, e)

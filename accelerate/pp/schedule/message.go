@@ -20,7 +20,7 @@ func (s *Schedule) message(a Action) (m message, ok bool) {
 	default:
 		return message{}, false
 	}
-	to := s.peer(send)
+	to := s.Peer(send)
 	return message{from: s.StageToRank[a.Stage], to: to, send: send, receive: otherEnd(send)}, to >= 0
 }
 
@@ -32,7 +32,7 @@ func (m message) needs() []Op {
 	return []Op{I, B}
 }
 
-// otherEnd is the receive of a send, and the other way round.
+// otherEnd is the receive of a send, and the other way round; the zero Action of what is neither.
 func otherEnd(a Action) Action {
 	switch a.Op {
 	case SendF:
@@ -44,15 +44,16 @@ func otherEnd(a Action) Action {
 	case RecvB:
 		return Action{Op: SendB, Stage: a.Stage + 1, MicroBatch: a.MicroBatch}
 	}
-	panic("schedule: " + a.String() + " has no other end")
+	return Action{}
 }
 
-// peer is the rank at the other end of a send or a receive, or −1 if there is none: beyond the first stage and the
-// last, and between stages on one rank.
-func (s *Schedule) peer(a Action) int {
-	stage := otherEnd(a).Stage
-	if stage < 0 || stage >= s.Stages() || s.StageToRank[stage] == s.StageToRank[a.Stage] {
+// Peer is the rank at the other end of a send or a receive, or −1 if there is none: beyond the first stage and the
+// last, between stages on one rank, and for other actions.
+func (s *Schedule) Peer(a Action) int {
+	other := otherEnd(a)
+	if other.Op == Idle || other.Stage < 0 || other.Stage >= s.Stages() ||
+		s.StageToRank[other.Stage] == s.StageToRank[a.Stage] {
 		return -1
 	}
-	return s.StageToRank[stage]
+	return s.StageToRank[other.Stage]
 }

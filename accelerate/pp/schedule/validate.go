@@ -133,7 +133,7 @@ func (v *validator) misfit(rank int, a Action) string {
 		return fmt.Sprintf("is of micro-batch %d: want 0 to %d", a.MicroBatch, v.s.MicroBatches-1)
 	case v.s.StageToRank[a.Stage] != rank:
 		return fmt.Sprintf("is on rank %d: want rank %d, which holds stage %d", rank, v.s.StageToRank[a.Stage], a.Stage)
-	case a.Op.moves() && v.s.peer(a) < 0:
+	case a.Op.moves() && v.s.Peer(a) < 0:
 		return "has no other rank at its other end: want no message"
 	case v.s.ForwardOnly && (a.Op.isBackward() || a.Op == SendB || a.Op == RecvB || a.Op == ReduceGrad):
 		return "is a part of training: want forward passes alone"
@@ -226,10 +226,10 @@ func (v *validator) matched() {
 			}
 			switch a.Op {
 			case SendF, SendB:
-				pair := [2]int{r, v.s.peer(a)}
+				pair := [2]int{r, v.s.Peer(a)}
 				sent[pair] = append(sent[pair], a)
 			case RecvF, RecvB:
-				pair := [2]int{v.s.peer(a), r}
+				pair := [2]int{v.s.Peer(a), r}
 				received[pair] = append(received[pair], a)
 			}
 		}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestSimulateDocumented: the document shows what the command prints.
+func TestSimulateDocumented(t *testing.T) {
+	document, err := os.ReadFile("../../docs/three-dimensions.md")
+	require.NoError(t, err)
+	for _, argv := range []string{
+		"simulate --pp_schedule zb_h1 --pp_size 3 --micro_batches 4",
+		"simulate --pp_size 4 --micro_batches 6 --costs 1,1.2,0.8 --transfer 0.1",
+	} {
+		code, out, text := output(nil, strings.Fields(argv)...)
+		require.Zero(t, code, text)
+		want := "    $ lockstep " + argv + "\n"
+		for line := range strings.Lines(out) {
+			want += strings.TrimRight("    "+line, " \n") + "\n"
+		}
+		require.Contains(t, string(document), want)
+	}
+}
+
+func TestSimulate(t *testing.T) {
+	run := func(argv ...string) string {
+		code, out, text := output(nil, append([]string{"simulate"}, argv...)...)
+		require.Zero(t, code, text)
+		return out
+	}
+	require.Contains(t, run(), "4 ranks, 8 micro-batches of a step\n")
+	require.Contains(t, run("--pp_size", "1", "--micro_batches", "1"), "1 rank, 1 micro-batch of a step\n")
+	require.Contains(t, run("--pp_schedule", "zbv", "--pp_size", "4", "--micro_batches", "16"),
+		"a step takes 49.5, 3.0 % of it idle, with activations of at most 4\n")
+	require.Contains(t, run("--pp_schedule", "interleaved_1f1b", "--stages_per_rank", "3"), "4 ranks, 12 stages, 8")
+	long := []string{"--pp_schedule", "gpipe", "--pp_size", "8", "--micro_batches", "512"}
+	require.Contains(t, run(long...), "\nthe drawing has 782 lines: see --draw\n")
+	require.Greater(t, strings.Count(run(append(long, "--draw")...), "\n"), 782)
+
+	var out struct {
+		Idle  float64 `json:"idle"`
+		Ranks []struct {
+			Stages []int   `json:"stages"`
+			Peak   float64 `json:"peak_activations"`
+		} `json:"ranks"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(run("--pp_schedule=dualpipev", "--format=json")), &out))
+	require.InDelta(t, 1.5/25.5, out.Idle, 1e-9)
+	require.Equal(t, []int{1, 6}, out.Ranks[1].Stages)
+	require.Equal(t, 4.5, out.Ranks[0].Peak)
+
+	// A table can be written, changed and read.
+	file := filepath.Join(t.TempDir(), "mine.csv")
+	table := run("--pp_schedule", "1f1b", "--pp_size", "2", "--micro_batches", "3", "--format", "csv")
+	require.Equal(t, "0F0,0F1,0B0,0F2,0B1,0B2\r\n1F0,1B0,1F1,1B1,1F2,1B2\r\n", table)
+	require.NoError(t, os.WriteFile(file, []byte(table), 0o644))
+	require.Contains(t, run("--pp_schedule", file), ": 2 ranks, 2 stages, 3 micro-batches\na step takes 12,")
+	require.Contains(t, run("--pp_schedule", file, "--micro_batches", "2"), "2 micro-batches\na step takes 9,")
+	require.Contains(t, run("--pp_schedule", file, "--format", "lowered_csv"), "0UNSHARD,0F0,0SEND_F0,")
+	table = strings.Replace(table, "1B0,1F1,1B1,1F2", "1F2,1F1,1B1,1B0", 1)
+	require.NoError(t, os.WriteFile(file, []byte(table), 0o644))
+	code, _, text := output(nil, "simulate", "--pp_schedule", file)
+	require.Equal(t, exitError, code)
+	require.Contains(t, text, "stage 1 adds the weight gradients of micro-batch 0 behind those of micro-batch 1")
+	require.Contains(t, text, "deadlock: rank 0 waits in 0B0 for 1B0 of rank 1; rank 1 waits in 1F2 for 0F2 of rank 0")
+}
+
+func TestSimulateRefuses(t *testing.T) {
+	for _, row := range []struct {
+		argv string
+		code int
+		want string
+	}{
+		{"x", exitUsage, `simulate: unexpected word "x"`},
+		{"--costs 1,2", exitUsage, "simulate: costs: 2 numbers: want three, F,I,W"},
+		{"--format xml", exitUsage, `simulate: format is "xml": want text, json, csv, lowered_csv`},
+		{"--format json", exitUsage, "simulate: format is json, of one schedule: want pp_schedule"},
+		{"--pp_schedule zbw", exitError, `unknown schedule "zbw"; did you mean zbv?`},
+		{"--pp_schedule none.csv", exitError, "none.csv"},
+		{"--pp_size 0", exitError, "no schedule has this shape:"},
+		{"--pp_schedule zbv --costs -1,1,1", exitError, "stage 0: {-0.5 0.5 0.5 0.5}: want numbers from 0 to 1e+18"},
+		{"--costs NaN,1,1", exitError, "want numbers from 0 to 1e+18"},
+	} {
+		code, _, text := output(nil, append([]string{"simulate"}, strings.Fields(row.argv)...)...)
+		require.Equal(t, row.code, code, row.argv)
+		require.Contains(t, text, row.want)
+	}
+}
