@@ -124,6 +124,32 @@ func (m Mesh) String() string {
 	return strings.Join(parts, ",")
 }
 
+// mostDrawn is the most ranks that Drawing shows one by one.
+const mostDrawn = 16
+
+// Drawing is String with the ranks in their places, unless they are many: "dp_replicate=2,dp_shard=2 [[0 1] [2 3]]".
+// The outer brackets are those of the first axis. Like Coord it needs the result of Of.
+func (m Mesh) Drawing() string {
+	text := m.String()
+	if m.Size(^Axes(0)) > mostDrawn {
+		return text
+	}
+	return text + " " + m.draw(0, m.Axes())
+}
+
+// draw brackets the ranks that differ along axes, from the given one on.
+func (m Mesh) draw(rank int, axes Axes) string {
+	if axes == 0 {
+		return strconv.Itoa(rank)
+	}
+	rest := axes & (axes - 1) // without the slowest
+	parts := make([]string, m.Size(axes&^rest))
+	for i := range parts {
+		parts[i] = m.draw(rank+i*m.Size(rest), rest)
+	}
+	return "[" + strings.Join(parts, " ") + "]"
+}
+
 // Axes are those along which ranks differ: of more than one rank.
 func (m Mesh) Axes() Axes {
 	var axes Axes
@@ -135,7 +161,7 @@ func (m Mesh) Axes() Axes {
 	return axes
 }
 
-// Size is the number of ranks along the given axes together. Like the methods below it needs the result of Of.
+// Size is the number of ranks along the given axes together.
 func (m Mesh) Size(axes Axes) int {
 	size := 1
 	for i := range numAxes {
@@ -146,7 +172,8 @@ func (m Mesh) Size(axes Axes) int {
 	return size
 }
 
-// Coord is the place of a rank along the given axes, counted as if they were one axis.
+// Coord is the place of a rank along the given axes, counted as if they were one axis. Like the methods below it needs
+// the result of Of.
 func (m Mesh) Coord(rank int, axes Axes) int {
 	at, stride := 0, 1
 	for i := numAxes - 1; i >= 0; i-- {

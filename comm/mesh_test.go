@@ -40,6 +40,19 @@ func TestMeshArrangesRanks(t *testing.T) {
 	}
 }
 
+func TestMeshDrawing(t *testing.T) {
+	for want, m := range map[string]comm.Mesh{
+		"dp_replicate=4 [0 1 2 3]":                                         {DPReplicate: 4},
+		"dp_replicate=2,dp_shard=2 [[0 1] [2 3]]":                          {DPReplicate: 2, DPShard: 2},
+		"pp=2,dp_shard=3,tp=2 [[[0 1] [2 3] [4 5]] [[6 7] [8 9] [10 11]]]": {PP: 2, DPShard: 3, TP: 2},
+		"dp_shard=17": {DPShard: 17},
+	} {
+		m, err := m.Of(m.Size(^comm.Axes(0)))
+		require.NoError(t, err)
+		require.Equal(t, want, m.Drawing())
+	}
+}
+
 func TestMeshThatDoesNotFit(t *testing.T) {
 	for _, k := range []struct {
 		world      int
