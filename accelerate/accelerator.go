@@ -96,12 +96,10 @@ func WithPrecision(module string, dt tensor.DType) Option {
 	return func(a *Accelerator) { a.own = append(a.own, precision.Module{Path: module, DType: dt}) }
 }
 
-// WithMesh arranges the ranks along the axes of a mesh. dp_replicate and dp_shard are built: ranks that differ along
-// them see different data and sum their gradients, and a sharded model is spread over dp_shard. pp, cp and tp of more
-// than one rank are an error until they are built.
-//
-// Without it all ranks differ along one axis: along dp_shard if the model is sharded, else along dp_replicate. A
-// sharded model with several replicas (dp_replicate_size, hybrid_shard) has both.
+// WithMesh arranges the ranks along the axes of a mesh, as the arguments dp_replicate_size, dp_shard_size, pp_size,
+// cp_size and tp_size do, which must agree with it: see MeshOf. dp_replicate and dp_shard are built: ranks that differ
+// along them see different data and sum their gradients, and a sharded model is spread over dp_shard. pp, cp and tp of
+// more than one rank are an error until they are built.
 func WithMesh(m comm.Mesh) Option { return func(a *Accelerator) { a.mesh = m } }
 
 // newRank makes rank replica of n goroutines of this process, or its only rank: −1. on are the devices without
@@ -128,8 +126,8 @@ func newRank(p plan, on devices, opts []Option, replica, n int) (*Accelerator, e
 // rankOptions are what the plan says of the ranks.
 func (a *Accelerator) rankOptions(replica, n int) ranks.Options {
 	o := ranks.Options{World: a.world, Replicas: n, Replica: replica, Engine: a.plan.job.engine,
-		Group: a.plan.job.group, Mesh: a.mesh, Sharded: a.sharding.Strategy != shard.None,
-		ShardReplicas: a.sharding.Replicas, Hybrid: a.sharding.Hybrid}
+		Group: a.plan.job.group, Mesh: a.mesh, Sizes: a.plan.mesh, Sharded: a.sharding.Strategy != shard.None,
+		Hybrid: a.sharding.Hybrid}
 	if a.plan.job.devices == deviceEngineAlways && !comm.HasDeviceEngine(nccl) {
 		o.Engine = nccl // which is none between processes: an error
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/localsgd"
 	"github.com/lockstep-ml/lockstep/accelerate/precision"
+	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -44,11 +45,11 @@ func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator,
 // rank of this process in a launcher's job. Use it to run your own training loop on any
 // number of ranks. Each rank creates its own model, in body. See RunRanks.
 func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelerator) error, opts ...Option) error {
-	ranks, err := ranksOf(planOf(a), opts)
+	accs, err := ranksOf(planOf(a), opts)
 	if err != nil {
 		return err
 	}
-	return RunRanks(ctx, ranks, body)
+	return RunRanks(ctx, accs, body)
 }
 
 // SetArguments makes a rank follow other arguments from its next Prepare on, as a run does that resumes with those of
@@ -67,6 +68,7 @@ type plan struct {
 	batches   batches
 	loading   data.LoaderOptions
 	job       job
+	mesh      comm.Mesh // sizes that are asked for; 0 leaves an axis open
 	exchange  exchange
 	local     localsgd.Options
 	sharding  Sharding
@@ -133,7 +135,7 @@ func planOf(a *args.TrainingArguments) plan {
 	a = a.Clone() // later changes have no effect
 	p := plan{
 		replicas: a.NumReplicas, seed: a.Seed, recompute: a.GradientCheckpointing, tf32: a.TF32,
-		batches: batchesOf(a), job: jobOf(a), sharding: shardingOf(a), settings: a.JSON,
+		batches: batchesOf(a), job: jobOf(a), mesh: sizesOf(a), sharding: shardingOf(a), settings: a.JSON,
 		loading: data.LoaderOptions{Workers: a.DataloaderNumWorkers, PrefetchFactor: a.PrefetchBatches()},
 		exchange: exchange{
 			buckets: ddp.Options{BucketBytes: a.DDPBucketCapMB << 20, RequireUsed: !a.DDPFindUnusedParameters,
@@ -201,8 +203,20 @@ func jobOf(a *args.TrainingArguments) job {
 
 func shardingOf(a *args.TrainingArguments) Sharding {
 	return Sharding{Strategy: shard.Strategy(a.ShardStrategy()), Gather: !a.FSDPShareParameters,
-		Replicas: a.DPReplicateSize, Hybrid: a.Hybrid(), Ignored: a.FSDPIgnoredModules,
-		Persist: a.FSDPPersistenceThreshold, Rounded: a.FSDPReduceDType == args.ReduceBFloat16}
+		Hybrid: a.Hybrid(), Ignored: a.FSDPIgnoredModules, Persist: a.FSDPPersistenceThreshold,
+		Rounded: a.FSDPReduceDType == args.ReduceBFloat16}
+}
+
+// MeshOf is the mesh that so many ranks form under the arguments: of their sizes, and the ranks that these leave. Its
+// error says all that is wrong, and what would do. Of hybrid_shard it does not know the hosts.
+func MeshOf(a *args.TrainingArguments, world int) (comm.Mesh, error) {
+	return ranks.MeshFor(world, sizesOf(a), a.ShardStrategy() != args.NoShard)
+}
+
+func sizesOf(a *args.TrainingArguments) comm.Mesh {
+	// sp is cp by another exchange, and one of both is 1
+	return comm.Mesh{PP: a.PPSize, DPReplicate: a.DPReplicateSize, DPShard: a.DPShardSize, CP: max(a.CPSize, a.SPSize),
+		TP: a.TPSize}
 }
 
 // shared are the settings that ranks must share although a run may be resumed with others:

@@ -131,8 +131,48 @@ func TestMeshThatDoesNotFitTheRanks(t *testing.T) {
 	a := rankArgs(4)
 	a.FSDP, a.DPReplicateSize = []string{"full_shard"}, 2
 	err = accelerate.Run(t.Context(), a, body, accelerate.WithMesh(comm.Mesh{DPReplicate: 4}))
-	require.EqualError(t, err, "accelerate: mesh dp_replicate=4 has 4 replicas of the sharded model: want the 2 of "+
-		"dp_replicate_size")
+	require.EqualError(t, err, "accelerate: mesh dp_replicate=4 of the program, and dp_replicate_size is 2: want "+
+		"one of both, or the same")
+}
+
+// A mesh of arguments takes the ranks that its sizes leave, and one that does not fit says what would.
+func TestMeshOfArguments(t *testing.T) {
+	type sizes = args.TrainingArguments
+	for _, c := range []struct {
+		set   sizes
+		ranks int
+		want  comm.Mesh
+		fault string
+	}{
+		{sizes{}, 4, comm.Mesh{DPReplicate: 4}, ""},
+		{sizes{ZeroStage: 2}, 4, comm.Mesh{DPShard: 4}, ""},
+		{sizes{DPReplicateSize: 1, DPShardSize: 1}, 4, comm.Mesh{DPReplicate: 4}, ""},
+		{sizes{DPReplicateSize: 1, DPShardSize: 1, ZeroStage: 3}, 4, comm.Mesh{DPShard: 4}, ""},
+		{sizes{DPReplicateSize: 4}, 4, comm.Mesh{DPReplicate: 4}, ""},
+		{sizes{DPReplicateSize: 2, ZeroStage: 1}, 8, comm.Mesh{DPReplicate: 2, DPShard: 4}, ""},
+		{sizes{DPShardSize: 4}, 8, comm.Mesh{DPReplicate: 2, DPShard: 4}, ""},
+		{sizes{DPReplicateSize: 2, DPShardSize: 2}, 4, comm.Mesh{DPReplicate: 2, DPShard: 2}, ""},
+		{sizes{DPShardSize: 3}, 4, comm.Mesh{}, "accelerate: mesh dp_shard=3 does not fit 4 ranks: want a multiple " +
+			"of 3 ranks, or sizes whose product divides 4 (1, 2, 4)"},
+		{sizes{DPReplicateSize: 2, DPShardSize: 3}, 4, comm.Mesh{}, "accelerate: mesh dp_replicate=2,dp_shard=3 does " +
+			"not fit 4 ranks: want 6 ranks, or sizes whose product is 4"},
+		{sizes{DPReplicateSize: 2}, 4, comm.Mesh{}, "accelerate: mesh dp_replicate=2 does not fit 4 ranks: want 2 " +
+			"ranks, or sizes whose product is 4; or dp_shard_size 2, which shards the model"},
+		{sizes{PPSize: 2, SPSize: 2, TPSize: 3}, 8, comm.Mesh{}, "accelerate: pp_size 2: pipelines are not built " +
+			"yet: want 1\naccelerate: cp_size 2: context parallelism (cp_size, sp_size) is not built yet: want 1\n" +
+			"accelerate: tp_size 3: tensor parallelism is not built yet: want 1\naccelerate: mesh pp=2,cp=2,tp=3 " +
+			"does not fit 8 ranks: want a multiple of 12 ranks, or sizes whose product divides 8 (1, 2, 4, 8)"},
+	} {
+		m, err := accelerate.MeshOf(&c.set, c.ranks)
+		if c.fault != "" {
+			require.EqualError(t, err, c.fault)
+			continue
+		}
+		require.NoError(t, err, "%v", c.want)
+		want, err := c.want.Of(c.ranks)
+		require.NoError(t, err)
+		require.Equal(t, want, m)
+	}
 }
 
 // An axis that no step honours is refused by name: its ranks would do the same work, and one would overwrite the
@@ -140,12 +180,10 @@ func TestMeshThatDoesNotFitTheRanks(t *testing.T) {
 func TestMeshWithAxesThatAreNotBuilt(t *testing.T) {
 	body := func(*accelerate.Accelerator) error { return errors.New("not reached") }
 	for mesh, want := range map[comm.Mesh]string{
-		{TP: 2, DPShard: 2}: `accelerate: mesh dp_shard=2,tp=2: tensor parallelism is not built yet (axis "tp"): want ` +
-			`axes among dp_replicate, dp_shard`,
-		{PP: -1}: `accelerate: mesh pp=4: pipeline parallelism is not built yet (axis "pp"): want axes among ` +
-			`dp_replicate, dp_shard`,
-		{CP: 4}: `accelerate: mesh cp=4: context parallelism is not built yet (axis "cp"): want axes among ` +
-			`dp_replicate, dp_shard`,
+		{TP: 2, DPShard: 2}: "accelerate: tp_size 2: tensor parallelism is not built yet: want 1",
+		{PP: -1}:            "accelerate: pp_size 4: pipelines are not built yet: want 1",
+		{CP: 2, TP: 2}: "accelerate: cp_size 2: context parallelism (cp_size, sp_size) is not built yet: want 1\n" +
+			"accelerate: tp_size 2: tensor parallelism is not built yet: want 1",
 	} {
 		require.EqualError(t, accelerate.Run(t.Context(), rankArgs(4), body, accelerate.WithMesh(mesh)), want)
 		_, err := accelerate.Replicas(rankArgs(4), 4, accelerate.WithMesh(mesh))

@@ -55,7 +55,7 @@ func TestPeaksOfShardedModels(t *testing.T) {
 			var wait sync.WaitGroup
 			for _, g := range local.New(ranks, comm.Options{Log: quiet}) {
 				wait.Go(func() {
-					sharding := accelerate.Sharding{Strategy: c.strategy, Gather: !c.share, Replicas: c.replicas}
+					sharding := accelerate.Sharding{Strategy: c.strategy, Gather: !c.share}
 					peak, stays, formula, params := peakOf(t, g, c.bf16, sharding)
 					assert.InEpsilon(t, c.stays(2)*params, stays, 0.05)
 					assert.InEpsilon(t, formula, peak, 0.05)
@@ -75,6 +75,7 @@ func peakOf(t *testing.T, g *comm.Group, bf16 bool, sharding accelerate.Sharding
 	defer dev.Close()
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.DDPBucketCapMB, a.BF16 = 1, 1, bf16
+	a.DPReplicateSize = g.Size() / 2 // each is spread over two ranks
 	acc, err := accelerate.New(a, accelerate.WithGroup(g), accelerate.WithDevice(dev), accelerate.WithLogger(quiet),
 		accelerate.WithSharding(sharding))
 	require.NoError(t, err)

@@ -19,10 +19,8 @@ type Sharding struct {
 	// Gather makes ranks of one host gather parameters too. Else they have them once, in memory that they share, unless
 	// their engine or device cannot: what full_shard is for, without its traffic.
 	Gather bool
-	// Replicas is how many times the ranks have the model, each spread over as many consecutive ranks: FSDP's
-	// HYBRID_SHARD. 0 stands for 1 or, with Hybrid, for one on each host.
-	Replicas int
-	Hybrid   bool
+	// Hybrid has a replica of the model on each host, unless the mesh says how many there are: FSDP's HYBRID_SHARD.
+	Hybrid bool
 	// Ignored is a regular expression for the whole path of modules whose parameters stay whole on every rank, and
 	// Persist the number of elements below which a parameter does.
 	Ignored string

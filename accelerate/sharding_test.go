@@ -71,13 +71,14 @@ func wideConfig() gpt2.Config {
 // run trains on every rank and returns the weights of each afterwards.
 func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float64) {
 	t.Helper()
-	sharding := accelerate.Sharding{Strategy: r.strategy, Gather: !r.share, Replicas: r.replicas}
+	sharding := accelerate.Sharding{Strategy: r.strategy, Gather: !r.share}
 	if r.also != nil {
 		r.also(&sharding)
 	}
 	weights = make([]map[string]string, r.ranks)
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas, a.DDPTimeout = 2, 2*r.microBatches, r.ranks, 60
+	a.DPReplicateSize = r.replicas
 	if r.set != nil {
 		r.set(a)
 	}

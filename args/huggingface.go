@@ -69,7 +69,6 @@ func current() []Known {
 			"callbacks are always restored"),
 		noEffect("full_determinism", TypeBool, "false", "every run is deterministic"),
 		renamed("use_cpu", TypeBool, "false", "device").values("cpu", ""),
-		planned("parallelism_config", TypeAny, "", "parallelism other than data parallelism; leave it out"),
 		noEffect("dataloader_pin_memory", TypeBool, "true", "batches go to a GPU through pinned memory in any case"),
 		noEffect("dataloader_persistent_workers", TypeBool, "false", goroutines),
 		noEffect("dataloader_multiprocessing_context", TypeString, "", goroutines),

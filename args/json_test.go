@@ -42,6 +42,8 @@ func unusual() *args.TrainingArguments {
 		ResumeFromCheckpoint: "last", OverwriteOutputDir: true, ResumeOnOtherData: true,
 		OffloadOptimizer: args.OffloadDisk, OffloadParams: args.OffloadCPU, OffloadDir: "files",
 		FSDP: []string{"no_shard"}, FSDPStateDictType: args.ShardedStateDict, DPReplicateSize: 1,
+		DPShardSize: 1, PPSize: 2, CPSize: 3, SPSize: 0, TPSize: 4,
+		ParallelismConfig: `{"tp_size":4}`, DistributedConfig: `{"pp_size":2}`,
 		FSDPConfig: `{"version":2}`, DeepSpeed: `{"gradient_clipping":"auto"}`,
 		FSDPTransformerLayerClsToWrap: []string{"Block"},
 		FSDPIgnoredModules:            "head", FSDPPersistenceThreshold: 9, FSDPReduceDType: args.ReduceFloat32,

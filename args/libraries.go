@@ -36,10 +36,10 @@ func Libraries() []Known {
 		noEffect("gpu_ids", TypeString, "", "device decides"),
 		refused("tpu", TypeBool, "false", "device cpu or cuda"),
 		renamed("parallelism_config_dp_replicate_size", TypeInt, "1", "dp_replicate_size"),
-		refused("parallelism_config_dp_shard_size", TypeInt, "1", "fsdp full_shard, and dp_replicate_size for groups"),
-		planned("parallelism_config_tp_size", TypeInt, "1", "models split over devices; fsdp spreads parameters"),
-		planned("parallelism_config_cp_size", TypeInt, "1", "sequences split over devices"),
-		planned("parallelism_config_sp_size", TypeInt, "1", "sequences split over devices"),
+		renamed("parallelism_config_dp_shard_size", TypeInt, "1", "dp_shard_size"),
+		renamed("parallelism_config_tp_size", TypeInt, "1", "tp_size"),
+		renamed("parallelism_config_cp_size", TypeInt, "1", "cp_size"),
+		renamed("parallelism_config_sp_size", TypeInt, "1", "sp_size"),
 
 		// trl's and peft's names of adapters and quantized weights
 		planned("task_type", TypeString, "", adapters).same("CAUSAL_LM"),

@@ -5,6 +5,7 @@ package args
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -296,11 +297,28 @@ func reason(err error) string {
 }
 
 // accelerateEnv has the variables of accelerate launch that are settings, by key.
-var accelerateEnv = map[string]string{"fsdp_state_dict_type": "FSDP_STATE_DICT_TYPE"}
+var accelerateEnv = map[string]string{"fsdp_state_dict_type": "FSDP_STATE_DICT_TYPE",
+	"dp_replicate_size": MeshEnvPrefix + "DP_REPLICATE_SIZE", "dp_shard_size": MeshEnvPrefix + "DP_SHARD_SIZE",
+	"tp_size": MeshEnvPrefix + "TP_SIZE", "cp_size": MeshEnvPrefix + "CP_SIZE", "sp_size": MeshEnvPrefix + "SP_SIZE"}
+
+// MeshEnvPrefix starts the names of the variables of accelerate's ParallelismConfig.
+const MeshEnvPrefix = "PARALLELISM_CONFIG_"
+
+// meshUnread are those that only cp_size and sp_size above 1 need.
+const meshUnread = "CP_BACKEND CP_COMM_STRATEGY SP_BACKEND SP_SEQ_LENGTH SP_SEQ_LENGTH_IS_VARIABLE " +
+	"SP_ATTN_IMPLEMENTATION"
 
 // accelerateEnvironment loads them; as in HuggingFace, every other source beats them.
 func (m *merge) accelerateEnvironment() {
 	values := settings{}
+	known := slices.Concat(slices.Collect(maps.Values(accelerateEnv)), strings.Fields(meshUnread))
+	for _, e := range m.loader.environ() {
+		name, _, _ := strings.Cut(e, "=")
+		if rest, ok := strings.CutPrefix(name, MeshEnvPrefix); ok && !slices.Contains(known, name) &&
+			!slices.Contains(known, rest) && m.loader.TrainingArguments() != nil {
+			m.fault(Fault{Problem: "unknown variable", Key: name, Want: "want those of accelerate's ParallelismConfig"})
+		}
+	}
 	for key, name := range accelerateEnv {
 		if text, ok := m.loader.lookupEnv(name); ok && text != "" && m.loader.schema.byKey[key] != nil {
 			values[key] = text

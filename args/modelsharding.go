@@ -48,12 +48,16 @@ func (s *StateDictType) UnmarshalText(text []byte) error {
 // zeroStages are the strategies by ZeRO's stage.
 var zeroStages = []ShardStrategy{NoShard, ShardOptimizer, ShardGradients, FullShard}
 
-// ShardStrategy is what fsdp and zero_stage say; Validate has checked them.
+// ShardStrategy is what fsdp and zero_stage say, or FullShard if only dp_shard_size asks for shards; Validate has
+// checked them.
 func (a *TrainingArguments) ShardStrategy() ShardStrategy {
 	if s, want := a.fsdpStrategy(); want == "" && s != NoShard {
 		return s
 	}
-	return zeroStages[min(max(a.ZeroStage, 0), len(zeroStages)-1)]
+	if s := zeroStages[min(max(a.ZeroStage, 0), len(zeroStages)-1)]; s != NoShard || a.DPShardSize <= 1 {
+		return s
+	}
+	return FullShard
 }
 
 // fsdpStrategy is what fsdp says, or what was wanted of it.
@@ -93,13 +97,27 @@ func (a *TrainingArguments) Hybrid() bool {
 	return strings.Contains(strings.ToLower(strings.Join(a.FSDP, " ")), "hybrid_shard")
 }
 
+// maxAxis is the most ranks along an axis of the mesh.
+const maxAxis = 1 << 12
+
+func (a *TrainingArguments) checkMesh(c *Checker) {
+	between(c, "pp_size", a.PPSize, 0, maxAxis)
+	between(c, "dp_replicate_size", a.DPReplicateSize, 0, maxAxis)
+	between(c, "dp_shard_size", a.DPShardSize, 0, maxAxis)
+	between(c, "cp_size", a.CPSize, 0, maxAxis)
+	between(c, "sp_size", a.SPSize, 0, maxAxis)
+	between(c, "tp_size", a.TPSize, 0, maxAxis)
+	c.Require(a.CPSize <= 1 || a.SPSize <= 1, "sp_size", a.SPSize, "1, or cp_size 1: both divide the tokens")
+	if s, want := a.fsdpStrategy(); want == "" && s == NoShard && len(a.FSDP) > 0 {
+		c.Require(a.DPShardSize <= 1 || a.ZeroStage > 0, "dp_shard_size", a.DPShardSize,
+			"0, or fsdp with a strategy, or without any")
+	}
+}
+
 func (a *TrainingArguments) checkSharding(c *Checker) {
 	s, want := a.fsdpStrategy()
 	c.Require(want == "", "fsdp", a.FSDP, want)
-	if between(c, "dp_replicate_size", a.DPReplicateSize, 0, 1<<20) {
-		c.Require(a.DPReplicateSize <= 1 || want != "" || a.ShardStrategy() != NoShard, "dp_replicate_size",
-			a.DPReplicateSize, "a strategy beside it (fsdp or zero_stage): without one, every rank has the whole model")
-	}
+	a.checkMesh(c)
 	between(c, "fsdp_persistence_threshold", a.FSDPPersistenceThreshold, 0, 1<<40)
 	_, err := regexp.Compile(a.FSDPIgnoredModules)
 	c.Require(err == nil, "fsdp_ignored_modules", a.FSDPIgnoredModules, "a regular expression for paths of modules")

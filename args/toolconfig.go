@@ -50,14 +50,19 @@ func ToolSettings(c *configs.Config) (map[string]string, error) {
 	return list, asError(faults)
 }
 
-// toolConfigs are the settings that name such files, in the order in which they are applied, with their readers.
-var toolConfigs = []struct {
+// toolConfig is a setting that names such a file, and its reader.
+type toolConfig struct {
 	key  string
 	read func(doc map[string]any) *configs.Config
-}{{"deepspeed", configs.DeepSpeed}, {"fsdp_config", configs.FSDP}}
+}
 
-// ReadToolConfig says what the keys of a file mean: DeepSpeed's configuration, FSDP's in HuggingFace's form, or
-// accelerate's. It goes by the keys, whatever the file is called; JSON and YAML are read.
+// toolConfigs are the settings that name such files, in the order in which they are applied, with their readers.
+var toolConfigs = []toolConfig{{"deepspeed", configs.DeepSpeed}, {"parallelism_config", configs.Parallelism},
+	{"distributed_config", configs.Distributed}, {"fsdp_config", configs.FSDP}}
+
+// ReadToolConfig says what the keys of a file mean: DeepSpeed's configuration, FSDP's in HuggingFace's form,
+// accelerate's or its ParallelismConfig, or transformers' DistributedConfig. It goes by the keys, whatever the file is
+// called; JSON and YAML are read.
 func ReadToolConfig(path string) (*configs.Config, error) {
 	doc, err := readToolFile(path, readConfigFile)
 	if err != nil {
@@ -160,10 +165,14 @@ const fsdpOff = "fsdp is not on"
 // sharded reports whether fsdp is on.
 func (m *merge) sharded() bool {
 	words, given := m.ko.Get("fsdp").([]string)
-	if a := m.loader.training(m.loader.structs); a != nil && !given {
-		words = a.FSDP
+	shards := m.ko.Int("dp_shard_size")
+	if a := m.loader.training(m.loader.structs); a != nil {
+		if !given {
+			words = a.FSDP
+		}
+		shards = max(shards, a.DPShardSize)
 	}
-	return fsdpOn(words)
+	return fsdpOn(words) || shards > 1
 }
 
 // fsdpOn reports whether a value of fsdp is more than false.
@@ -221,11 +230,11 @@ func mergeWords(given, value any) string {
 	return strings.TrimSpace(strings.ReplaceAll(text, "true", "") + " " + strategyWord(value))
 }
 
-// ReadConfigs applies the files that DeepSpeed and FSDPConfig name, for programs that do not use a Loader, which has
-// done so. A field that has its default takes the file's value; one that has neither is a fault. The arguments are
-// changed only if there is none.
+// ReadConfigs applies the files that DeepSpeed, ParallelismConfig, DistributedConfig and FSDPConfig name, for programs
+// that do not use a Loader, which has done so. A field that has its default takes the file's value; one that has
+// neither is a fault. The arguments are changed only if there is none.
 func (a *TrainingArguments) ReadConfigs() error {
-	if a.DeepSpeed == "" && a.FSDPConfig == "" {
+	if a.DeepSpeed == "" && a.ParallelismConfig == "" && a.DistributedConfig == "" && a.FSDPConfig == "" {
 		return nil
 	}
 	one, said := []any{a}, settings{}
@@ -251,7 +260,9 @@ func (a *TrainingArguments) ReadConfigs() error {
 }
 
 // isToolConfig reports whether a setting names such a file, for which an object may stand.
-func isToolConfig(key string) bool { return key == "deepspeed" || key == "fsdp_config" }
+func isToolConfig(key string) bool {
+	return slices.ContainsFunc(toolConfigs, func(c toolConfig) bool { return c.key == key })
+}
 
 // toolConfigText is the setting's text for what a source has: an object as JSON, and "" for none and for what a file
 // that transformers wrote has without one.

@@ -595,7 +595,7 @@ func TestRefusedSectionsOfDeepSpeed(t *testing.T) {
 		`{"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-5}}, `:    `scheduler.type`,
 		`{"optimizer": {"type": "Lion", "params": {"use_triton": true}}, `:          `optimizer.type`,
 		`{"curriculum_learning": {"enabled": true, "type": "seqlen"}, `:             `want enabled false: samples`,
-		`{"tensor_parallel": {"autotp_size": 2}, `:                                  `tensors are not split`,
+		`{"tensor_parallel": {"partition_config": {"layer_specs": []}}, `:           `how its layers are divided`,
 		`{"gradient_allreduce_op": "sum", `:                                         `want "mean": the loss is a mean`,
 		`{"zero_optimization": {"zenflow": {"topk_ratio": 0.1, "enabled": true}}, `: `zero_optimization.zenflow is`,
 		`{"zero_optimization": {"stage": 2, "nosuchkey_at_all": 1}, `:               `no DeepSpeed up to 0.19.8 has it`,

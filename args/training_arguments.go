@@ -228,8 +228,20 @@ type TrainingArguments struct {
 	// ZeroStage is the stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the
 	// parameters too, as fsdp full_shard does.
 	ZeroStage int `json:"zero_stage" usage:"stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the parameters too; 0: none"`
-	// DPReplicateSize is how many times the ranks have a sharded model; each replica is spread over as many ranks.
-	DPReplicateSize int `json:"dp_replicate_size" usage:"replicas of a sharded model, each spread over its part of the ranks; 0: one, or with hybrid_shard one on each host"`
+	// PPSize, DPReplicateSize, DPShardSize, CPSize or SPSize, and TPSize are the sizes of the mesh that the ranks form.
+	// Their product is the number of ranks; see accelerate.MeshOf for what 0 leaves open.
+	PPSize int `json:"pp_size" usage:"ranks that divide the layers (pipelines); above 1 not built yet"`
+	// DPReplicateSize is how many times the ranks have the model, each spread over DPShardSize ranks: as by
+	// FullShard, unless FSDP or ZeroStage says otherwise. With hybrid_shard, and neither size, each host has it once.
+	DPReplicateSize int `json:"dp_replicate_size" usage:"replicas of the model; 0: those that the other sizes leave"`
+	DPShardSize     int `json:"dp_shard_size" usage:"ranks that share a replica, as full_shard or what fsdp says"`
+	CPSize          int `json:"cp_size" usage:"ranks that divide the tokens (context); above 1 not built yet"`
+	SPSize          int `json:"sp_size" usage:"cp_size by an exchange of heads (Ulysses)"`
+	TPSize          int `json:"tp_size" usage:"ranks that divide each layer (tensors); above 1 not built yet"`
+	// ParallelismConfig is accelerate's object of that name, and DistributedConfig that of transformers: a JSON or YAML
+	// file, or a JSON object. They set sizes as FSDPConfig fills other arguments.
+	ParallelismConfig string `json:"parallelism_config" usage:"accelerate's ParallelismConfig: a file or object"`
+	DistributedConfig string `json:"distributed_config" usage:"transformers' DistributedConfig: a file or object"`
 	// FSDPStateDictType is the form of the checkpoints of a model that is spread over ranks, under the name that
 	// HuggingFace's fsdp_config has as state_dict_type. Without fsdp and zero_stage it changes nothing.
 	FSDPStateDictType StateDictType `json:"fsdp_state_dict_type" choices:"full_state_dict,sharded_state_dict" usage:"checkpoints of a model that is spread over ranks: full_state_dict (the files of a model that is not), or sharded_state_dict (each rank writes its part; any number of ranks can resume, and lockstep merge-weights makes one file)"`
@@ -347,6 +359,10 @@ func Default(outputDir string) *TrainingArguments {
 		SaveOnInterrupt:           true,
 		Device:                    DeviceAuto,
 		NumReplicas:               1,
+		PPSize:                    1,
+		CPSize:                    1,
+		SPSize:                    1,
+		TPSize:                    1,
 		DDPBackend:                BackendAuto,
 		DDPTimeout:                1800,
 		DDPBroadcastBuffers:       true,

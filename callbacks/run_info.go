@@ -15,6 +15,7 @@ type RunInfo struct {
 	Kernels   string // the variant of the device's kernels, as "avx512"; "" if there is only one
 	Threads   int    // that a kernel may use; 0 if the device does not say
 	Ranks     int    // 1 or more
+	Mesh      string // of several ranks, as "dp_replicate=2,dp_shard=2 [[0 1] [2 3]]"
 	Precision string // the parameters' dtype, as "float32"
 	// of mixed precision: what computes in which dtype, as "products bfloat16; norms float32"; "" without
 	DTypes string
@@ -49,6 +50,9 @@ func (r RunInfo) Machine() string {
 		device += " (" + strings.Join(details, ", ") + ")"
 	}
 	machine := fmt.Sprintf("training on %s, %s, %s", device, quantity.Of(r.Ranks, "rank"), r.Precision)
+	if strings.Contains(r.Mesh, ",") { // more than one axis
+		machine += ", mesh " + r.Mesh
+	}
 	if r.Sharding != "" {
 		machine += ", " + r.Sharding
 	}

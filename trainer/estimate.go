@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/lockstep-ml/lockstep/accelerate/ranks"
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
@@ -97,7 +97,7 @@ func sharing(a *args.TrainingArguments, ranks int) (b *args.TrainingArguments, e
 
 // sharers is over how many of so many ranks a sharded model is spread.
 func sharers(a *args.TrainingArguments, n int) (int, error) {
-	mesh, err := ranks.MeshFor(n, true, a.DPReplicateSize)
+	mesh, err := accelerate.MeshOf(a, n)
 	if err != nil {
 		return 0, fmt.Errorf("trainer: estimate of memory: %w", err)
 	}

@@ -23,6 +23,7 @@ var shardings = map[string]func(a *args.TrainingArguments){
 		a.DPReplicateSize = 2
 		gather(a, "hybrid_shard")
 	},
+	"dp_shard_size":      func(a *args.TrainingArguments) { a.DPShardSize = 2 },
 	"fsdp shard_grad_op": func(a *args.TrainingArguments) { gather(a, "shard_grad_op auto_wrap") },
 }
 

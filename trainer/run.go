@@ -428,6 +428,9 @@ func (r *run) info() *callbacks.RunInfo {
 		FromStep:  r.state.GlobalStep,
 		BatchSize: r.args.PerDeviceTrainBatchSize, TotalBatch: total,
 	}
+	if info.Ranks > 1 {
+		info.Mesh = r.acc.Mesh().Drawing()
+	}
 	if t := r.progress.Time; t.Until > 0 {
 		info.Seconds = t.Limit - (t.Until - r.progress.Seconds)
 	}
@@ -464,11 +467,14 @@ func (r *run) announce(i *callbacks.RunInfo) {
 	if i.DTypes != "" {
 		r.log.Log(r.ctx, level, "mixed precision", "dtypes", i.DTypes)
 	}
-	r.log.Log(r.ctx, level, "training", "device", i.Device, "kernels", i.Kernels, "threads", i.Threads, "ranks",
-		i.Ranks, "precision", i.Precision,
+	line := []any{"device", i.Device, "kernels", i.Kernels, "threads", i.Threads, "ranks", i.Ranks}
+	if i.Mesh != "" {
+		line = append(line, "mesh", i.Mesh)
+	}
+	r.log.Log(r.ctx, level, "training", append(line, "precision", i.Precision,
 		"parameters", i.Parameters, "trainable", i.Trainable, "samples", i.Samples, "steps", i.Steps, "from_step",
 		i.FromStep,
-		"batch", i.BatchSize, "total_batch", i.TotalBatch)
+		"batch", i.BatchSize, "total_batch", i.TotalBatch)...)
 }
 
 func finite(xs ...float64) bool {

@@ -169,8 +169,8 @@ func TestShardedCheckpoints(t *testing.T) {
 	}
 }
 
-// hybrid has two replicas.
-func hybrid(a *args.TrainingArguments) { a.FSDP, a.DPReplicateSize = []string{"hybrid_shard"}, 2 }
+// hybrid has two replicas of a model that is spread over two ranks.
+func hybrid(a *args.TrainingArguments) { a.DPReplicateSize, a.DPShardSize = 2, 2 }
 
 // The strategies that keep whole parameters on every rank write pieces too; a model that one rank has is saved whole.
 func TestEveryStrategyWritesShards(t *testing.T) {

@@ -81,7 +81,8 @@ func TestRunInfo(t *testing.T) {
 		require.NotEmpty(t, got.Kernels)
 		got.Threads, got.Kernels = 0, ""
 		require.Equal(t, &callbacks.RunInfo{
-			Device: "cpu", Ranks: ranks, Precision: "float32", Parameters: all, Trainable: all - frozen, Samples: 51,
+			Device: "cpu", Ranks: ranks, Mesh: map[int]string{2: "dp_replicate=2 [0 1]"}[ranks],
+			Precision: "float32", Parameters: all, Trainable: all - frozen, Samples: 51,
 			Steps: 8, BatchSize: 2, TotalBatch: 16,
 		}, got)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/unbuilt"
@@ -29,21 +30,22 @@ const (
 	partAxes  = lossAxes // any but those that cut the model
 )
 
-// checkAxes refuses what no step honours: the ranks along such an axis would all do the same work.
-func checkAxes(m comm.Mesh) error {
+// built names the axes that no step honours: the ranks along one would all do the same work.
+func built(m comm.Mesh) error {
 	if unbuilt.Axes() {
 		return nil
 	}
+	var faults []error
 	for _, k := range []struct {
 		axis comm.Axes
-		name string
-	}{{comm.PP, "pipeline parallelism"}, {comm.CP, "context parallelism"}, {comm.TP, "tensor parallelism"}} {
-		if m.Size(k.axis) > 1 {
-			return fmt.Errorf("accelerate: mesh %v: %s is not built yet (axis %q): want axes among dp_replicate, "+
-				"dp_shard", m, k.name, k.axis)
+		are  string
+	}{{comm.PP, "pipelines are"}, {comm.CP, "context parallelism (cp_size, sp_size) is"},
+		{comm.TP, "tensor parallelism is"}} {
+		if n := m.Size(k.axis); n > 1 {
+			faults = append(faults, fmt.Errorf("accelerate: %v_size %d: %s not built yet: want 1", k.axis, n, k.are))
 		}
 	}
-	return nil
+	return errors.Join(faults...)
 }
 
 // Data are the ranks that see different samples: the training stream is divided among them.
@@ -86,34 +88,65 @@ func (r *roles) along(axes comm.Axes) *Peers {
 	}
 }
 
-// MeshFor is the mesh of a job in which nobody asks for another (Options.Mesh). A sharded model has so many replicas; 0
-// stands for one.
-func MeshFor(ranks int, sharded bool, replicas int) (comm.Mesh, error) {
-	if !sharded {
-		return comm.Mesh{DPReplicate: ranks}.Of(ranks)
+// MeshFor is the mesh of so many ranks whose axes have the given sizes; 0 leaves one open. The ranks that the sizes
+// leave lie along dp_shard if the model is sharded and no size is given there, and along dp_replicate otherwise. Sizes
+// of one rank altogether, which other tools write where nothing was asked for, leave all ranks. The error has all that
+// is wrong.
+func MeshFor(world int, sizes comm.Mesh, sharded bool) (comm.Mesh, error) {
+	m := sizes
+	if m.Axes() == 0 {
+		m = comm.Mesh{}
 	}
-	replicas = max(1, replicas)
-	if ranks%replicas != 0 {
-		return comm.Mesh{}, fmt.Errorf("accelerate: %d replicas of a sharded model on %d ranks: want a divisor of "+
-			"that (dp_replicate_size)", replicas, ranks)
+	rest := true
+	switch {
+	case sharded && m.DPShard == 0:
+		m.DPShard = -1
+	case m.DPReplicate == 0:
+		m.DPReplicate = -1
+	default:
+		rest = false
 	}
-	return comm.Mesh{DPReplicate: replicas, DPShard: -1}.Of(ranks)
+	if fitted, err := m.Of(world); err == nil {
+		return fitted, built(sizes)
+	}
+	product := sizes.Size(^comm.Axes(0))
+	want := fmt.Sprintf("%d ranks, or sizes whose product is %d", product, world)
+	if rest {
+		want = fmt.Sprintf("a multiple of %d ranks, or sizes whose product divides %d (%s)", product, world,
+			divisors(world))
+	} else if world%product == 0 && m.DPShard == 0 {
+		want += fmt.Sprintf("; or dp_shard_size %d, which shards the model", world/product)
+	}
+	return m, errors.Join(built(sizes),
+		fmt.Errorf("accelerate: mesh %v does not fit %d ranks: want %s", sizes, world, want))
 }
+
+// divisors lists those of a number of ranks.
+func divisors(n int) string {
+	var list []string
+	for d := 1; d <= n; d++ {
+		if n%d == 0 {
+			list = append(list, fmt.Sprint(d))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// Mesh is how the ranks are arranged.
+func (r *Ranks) Mesh() comm.Mesh { return r.mesh }
 
 // arrange finds this rank's place in the mesh.
 func (r *Ranks) arrange() error {
-	o := &r.options
-	replicas, err := r.replicas()
+	sizes, err := r.sizes()
 	if err != nil {
 		return err
 	}
-	if o.Mesh == (comm.Mesh{}) {
-		r.mesh, err = MeshFor(r.size, o.Sharded, replicas)
-	} else if r.mesh, err = o.Mesh.Of(r.size); err != nil {
+	if given := r.options.Mesh; given == (comm.Mesh{}) {
+		r.mesh, err = MeshFor(r.size, sizes, r.options.Sharded)
+	} else if r.mesh, err = given.Of(r.size); err != nil {
 		err = fmt.Errorf("accelerate: %w", err)
-	} else if err = checkAxes(r.mesh); err == nil && o.Sharded && replicas > 1 && replicas != r.mesh.DPReplicate {
-		err = fmt.Errorf("accelerate: mesh %v has %d replicas of the sharded model: want the %d of dp_replicate_size",
-			r.mesh, r.mesh.DPReplicate, replicas)
+	} else {
+		err = errors.Join(built(r.mesh), agree(r.mesh, sizes))
 	}
 	if err != nil {
 		return err
@@ -128,17 +161,31 @@ func (r *Ranks) arrange() error {
 	return nil
 }
 
-// replicas is how many replicas of a sharded model there are; 0 leaves it to the mesh.
-func (r *Ranks) replicas() (int, error) {
-	o := &r.options
-	if o.ShardReplicas > 0 || !o.Hybrid || o.Mesh != (comm.Mesh{}) || r.place == nil || r.place.LocalWorldSize == 0 {
-		return o.ShardReplicas, nil
+// agree refuses a mesh of the program that has other sizes than those asked for.
+func agree(m, sizes comm.Mesh) error {
+	var faults []error
+	for axis := comm.PP; axis <= comm.TP; axis <<= 1 {
+		if n := sizes.Size(axis); n > 1 && n != m.Size(axis) {
+			faults = append(faults, fmt.Errorf("accelerate: mesh %v of the program, and %v_size is %d: want one of "+
+				"both, or the same", m, axis, n))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// sizes are those asked for, with the replicas of a sharded model that lie one on each host.
+func (r *Ranks) sizes() (comm.Mesh, error) {
+	o, sizes := &r.options, r.options.Sizes
+	if !o.Hybrid || sizes.DPReplicate > 0 || sizes.DPShard > 0 || o.Mesh != (comm.Mesh{}) || r.place == nil ||
+		r.place.LocalWorldSize == 0 {
+		return sizes, nil
 	}
 	if r.size%r.place.LocalWorldSize != 0 {
-		return 0, fmt.Errorf("accelerate: %d ranks, and %d of them on this host: want as many on each host with "+
+		return sizes, fmt.Errorf("accelerate: %d ranks, and %d of them on this host: want as many on each host with "+
 			"hybrid_shard, or dp_replicate_size", r.size, r.place.LocalWorldSize)
 	}
-	return r.size / r.place.LocalWorldSize, nil
+	sizes.DPReplicate = r.size / r.place.LocalWorldSize
+	return sizes, nil
 }
 
 // split makes the groups of the mesh, in one collective call. It does nothing if there are none or they are there.

@@ -25,12 +25,10 @@ type Options struct {
 	Replica  int          // number of this rank among Replicas; −1: it is none of them
 	Engine   string       // between processes; "" is shared memory on one host, otherwise TCP
 	Group    comm.Options // deadline, order of sums, log
-	Mesh     comm.Mesh    // that the ranks form; the zero value leaves it to the strategy
-	// Sharded is true if a model is spread over the ranks. It has so many replicas, or with Hybrid one on each host;
-	// 0 leaves it to the mesh.
-	Sharded       bool
-	ShardReplicas int
-	Hybrid        bool
+	Mesh     comm.Mesh    // that the ranks form; the zero value leaves it to MeshFor, with
+	Sizes    comm.Mesh    // those that are asked for,
+	Sharded  bool         // if a model is spread over the ranks,
+	Hybrid   bool         // a replica of it over those of each host
 }
 
 // Ranks is this rank among the others: who it is, what they tell each other, and what they decide together. Methods

@@ -8,7 +8,7 @@ import (
 )
 
 // accelerateRules are the keys of accelerate's configuration file, as `accelerate config` writes it.
-var accelerateRules = withFSDP(map[string]rule{
+var accelerateRules = withFSDP(withParallelism(map[string]rule{
 	"compute_environment":         only("ranks run on the hosts of lockstep launch", "LOCAL_MACHINE"),
 	"distributed_type":            setsDistribution,
 	"mixed_precision":             setsPrecision,
@@ -42,20 +42,6 @@ var accelerateRules = withFSDP(map[string]rule{
 	"megatron_lm_config":          only("tensors and layers are not split over ranks", map[string]any{}),
 	"fp8_config":                  only("float8 is not built", map[string]any{}),
 
-	"parallelism_config.parallelism_config_dp_replicate_size": sets("dp_replicate_size", nil),
-	"parallelism_config.parallelism_config_dp_shard_size":     ignore("the ranks of a replica share it"),
-	"parallelism_config.parallelism_config_tp_size":           only("tensors are not split", 1),
-	"parallelism_config.parallelism_config_cp_size":           only("sequences are not split", 1),
-	"parallelism_config.parallelism_config_sp_size":           only("sequences are not split", 1),
-	"parallelism_config.parallelism_config_cp_backend":        ignore("sequences are not split"),
-	"parallelism_config.parallelism_config_cp_comm_strategy":  ignore("sequences are not split"),
-	"parallelism_config.parallelism_config_sp_backend":        ignore("sequences are not split"),
-	"parallelism_config.parallelism_config_sp_seq_length":     ignore("sequences are not split"),
-	"parallelism_config.parallelism_config_sp_seq_length_is_variable": ignore(
-		"sequences are not split"),
-	"parallelism_config.parallelism_config_sp_attn_implementation": ignore(
-		"sequences are not split"),
-
 	"deepspeed_config.deepspeed_config_file":         sets("deepspeed", nil),
 	"deepspeed_config.zero_stage":                    sets("zero_stage", nil),
 	"deepspeed_config.gradient_accumulation_steps":   sets("gradient_accumulation_steps", nil),
@@ -71,7 +57,7 @@ var accelerateRules = withFSDP(map[string]rule{
 	"deepspeed_config.deepspeed_inclusion_filter":    ignore("lockstep launch runs on each host"),
 	"deepspeed_config.deepspeed_exclusion_filter":    ignore("lockstep launch runs on each host"),
 	"deepspeed_config.deepspeed_moe_layer_cls_names": only("units are the model's blocks", ""),
-}, "fsdp_config.")
+}, "parallelism_config."), "fsdp_config.")
 
 // Accelerate reads accelerate's file.
 func Accelerate(doc map[string]any) *Config {

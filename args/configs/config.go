@@ -293,8 +293,8 @@ func (c *Config) Summary() string {
 		counts[Used], counts[NoEffect])
 }
 
-// Read says what the keys of a document mean: DeepSpeed's configuration, accelerate's, or FSDP's in HuggingFace's
-// form, by the keys that it has.
+// Read says what the keys of a document mean: DeepSpeed's configuration, accelerate's or its ParallelismConfig,
+// transformers' DistributedConfig, or FSDP's in HuggingFace's form, by the keys that it has.
 func Read(doc map[string]any) *Config {
 	for _, key := range []string{"distributed_type", "compute_environment", "num_processes", "num_machines"} {
 		if _, ok := doc[key]; ok {
@@ -305,6 +305,16 @@ func Read(doc map[string]any) *Config {
 		"gradient_accumulation_steps", "scheduler", "bf16", "fp16"} {
 		if _, ok := doc[key]; ok {
 			return DeepSpeed(doc)
+		}
+	}
+	for _, key := range []string{"pp_size", "fsdp_size", "tp_plan", "ep_size"} {
+		if _, ok := doc[key]; ok {
+			return Distributed(doc)
+		}
+	}
+	for key := range parallelismRules {
+		if _, ok := doc[key]; ok {
+			return Parallelism(doc)
 		}
 	}
 	return FSDP(doc)

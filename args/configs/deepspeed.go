@@ -218,8 +218,19 @@ var deepSpeedRules = withAliases(map[string]rule{
 	"eigenvalue":                        off("eigenvalues are not built", false),
 	"expert_parallel":                   off("experts are not spread over ranks", true),
 	"compile":                           ignore("there is nothing to compile"),
-	"tensor_parallel":                   setsTensorParallel,
-	"pipeline":                          ignore("it is for models in stages, which are not built"),
+	"tensor_parallel.autotp_size":       setsAutoTP(0),
+	"tensor_parallel.dtype":             ignore("bf16 and fp16 decide"),
+	"tensor_parallel.tp_overlap_comm":   ignore("exchanges always overlap with the backward pass"),
+	"tensor_parallel.tp.tp_size":        setsAutoTP(1),
+	"tensor_parallel.tp.tp_grain_size":  ignore("DeepSpeed does not read it in training"),
+	"tensor_parallel.preset_model":      ignore("a model says how its layers are divided"),
+	"tensor_parallel.partition_config":  only("a model says how its layers are divided"),
+	"tensor_parallel.injection_policy_tuple": only(
+		"a model says how its layers are divided"),
+	"tensor_parallel.keep_module_on_host":        ignore("loading changes no result"),
+	"tensor_parallel.replace_with_kernel_inject": only("kernels are Lockstep's own", false),
+	"tensor_parallel.kernel_inject":              only("kernels are Lockstep's own", false),
+	"pipeline":                                   ignore("it is for models in stages, which are not built"),
 })
 
 // withAliases adds the other names of keys: DeepSpeed's fields of stage 3 have a name and an alias with stage3_ before
@@ -500,14 +511,12 @@ func off(why string, enabled bool) rule {
 	}
 }
 
-// setsTensorParallel: a section of one part is none.
-func setsTensorParallel(_ *Config, _ string, v any) (Use, string) {
-	section, _ := v.(map[string]any)
-	for _, size := range []any{section["autotp_size"], inside(section, "tp")["tp_size"],
-		inside(section, "tensor_parallel")["tp_size"]} {
-		if n, ok := number(size); ok && n > 1 {
-			return Refused, "autotp_size 0 or 1: tensors are not split"
+// setsAutoTP is the rule of a size that is off by default.
+func setsAutoTP(off float64) rule {
+	return func(c *Config, key string, v any) (Use, string) {
+		if n, ok := number(v); ok && n == off {
+			return NoEffect, "tp_size decides"
 		}
+		return sets("tp_size", nil)(c, key, v)
 	}
-	return NoEffect, "tensors are not split"
 }

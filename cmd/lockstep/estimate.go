@@ -163,7 +163,7 @@ func (s *estimateSettings) estimate(a *args.TrainingArguments, config []byte) (*
 	}
 	for _, way := range strategies {
 		b := a.Clone()
-		b.FSDP, b.ZeroStage, b.DPReplicateSize = nil, 0, 0
+		b.FSDP, b.ZeroStage, b.DPReplicateSize, b.DPShardSize = nil, 0, 0, 0
 		way.set(b)
 		e, err := trainer.EstimateMemory(b, on, s.Ranks, fresh, batch)
 		if err != nil {
@@ -175,7 +175,7 @@ func (s *estimateSettings) estimate(a *args.TrainingArguments, config []byte) (*
 		return all, nil
 	}
 	b := a.Clone()
-	b.DPReplicateSize = 0
+	b.DPReplicateSize, b.DPShardSize = 0, 0
 	e, err = trainer.EstimateSharedMemory(b, on, s.Ranks, fresh, batch)
 	if err != nil {
 		return nil, err

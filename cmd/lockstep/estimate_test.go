@@ -120,8 +120,8 @@ func TestEstimateMemory(t *testing.T) {
 		"unknown flag --lenght; did you mean --length?": {config, "--lenght", "1"},
 		"ranks is -1 (flag --ranks): want at least 0":   {config, "--ranks", "-1"},
 		"zero_stage is 4 (flag --zero_stage): want":     {config, "--zero_stage", "4", "--ranks", "2"},
-		"3 replicas of a sharded model on 4 ranks: want a divisor": {config, "--zero_stage", "3", "--ranks", "4",
-			"--dp_replicate_size", "3"},
+		"mesh dp_replicate=3 does not fit 4 ranks: want a multiple of 3 ranks, or sizes": {
+			config, "--zero_stage", "3", "--ranks", "4", "--dp_replicate_size", "3"},
 	} {
 		code, _, text := output(nil, append([]string{"estimate-memory"}, argv...)...)
 		require.NotZero(t, code)

@@ -90,7 +90,7 @@ func TestSameBitsOfHalfParameters(t *testing.T) {
 // strategies are the flags of the ways to spread a model over the ranks.
 var strategies = [][]string{{"--zero_stage", "1"}, {"--zero_stage", "2"}, {"--fsdp", "shard_grad_op"},
 	{"--fsdp", "full_shard"}, {"--fsdp", "full_shard", "--fsdp_share_parameters", "false"},
-	{"--fsdp", "hybrid_shard", "--dp_replicate_size", "2"}}
+	{"--dp_shard_size", "2"}}
 
 // TestSameBitsOfShardedModels is TestSameBits for models that are spread over the ranks, on odd numbers of ranks too
 // where the strategy promises it.
@@ -113,7 +113,7 @@ func TestSameBitsOfShardedModels(t *testing.T) {
 			kind := func(k int) []string { k += i; return kinds[k%len(kinds):][:1] }
 			requireSameBitsOver(t, kind(0), one, 4, slices.Concat(flags, strategy)...)
 			requireSameBitsOver(t, kind(1), half, 2, slices.Concat(lower, strategy)...)
-			if strategy[1] == "hybrid_shard" {
+			if strategy[0] == "--dp_shard_size" { // three replicas, each of two ranks
 				requireSameBitsOver(t, kind(2), one, 6, slices.Concat(flags, strategy)...)
 			} else if strategy[1] != "1" { // ZeRO-1 adds a rank's leaves first, as data parallelism does
 				requireSameBitsOver(t, kind(2), one, 3, slices.Concat(flags, strategy)...)

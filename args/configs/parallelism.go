@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package configs
+
+// onlyCut is why a key of context parallelism sets nothing.
+const onlyCut = "only cp_size or sp_size above 1 reads it, which is not built"
+
+// parallelismRules are the keys of accelerate's ParallelismConfig.
+var parallelismRules = withParallelism(map[string]rule{}, "")
+
+// withParallelism adds them behind a prefix, in both spellings: the object's and the file's.
+func withParallelism(rules map[string]rule, prefix string) map[string]rule {
+	for key, rule := range map[string]rule{
+		"dp_replicate_size":         sets("dp_replicate_size", nil),
+		"dp_shard_size":             sets("dp_shard_size", nil),
+		"tp_size":                   sets("tp_size", nil),
+		"cp_size":                   sets("cp_size", nil),
+		"sp_size":                   sets("sp_size", nil),
+		"cp_backend":                ignore(onlyCut),
+		"cp_comm_strategy":          ignore(onlyCut),
+		"sp_backend":                ignore(onlyCut),
+		"sp_seq_length":             ignore(onlyCut),
+		"sp_seq_length_is_variable": ignore(onlyCut),
+		"sp_attn_implementation":    ignore(onlyCut),
+		"tp_handler":                ignore("only tp_size above 1 reads it, which is not built"),
+		"cp_handler":                ignore(onlyCut),
+		"sp_handler":                ignore(onlyCut),
+	} {
+		rules[prefix+key], rules[prefix+"parallelism_config_"+key] = rule, rule
+	}
+	return rules
+}
+
+// Parallelism reads accelerate's ParallelismConfig.
+func Parallelism(doc map[string]any) *Config {
+	c := &Config{Tool: "accelerate's ParallelismConfig"}
+	c.walk(parallelismRules, "", doc)
+	return c
+}
+
+// distributedRules are the keys of transformers' DistributedConfig.
+var distributedRules = map[string]rule{
+	"pp_size":                  sets("pp_size", nil),
+	"dp_replicate_size":        sets("dp_replicate_size", nil),
+	"fsdp_size":                sets("dp_shard_size", nil),
+	"tp_size":                  sets("tp_size", nil),
+	"tp_plan":                  setsPlan,
+	"fsdp_plan":                only("units are the model's blocks, or fsdp_transformer_layer_cls_to_wrap"),
+	"fsdp_cpu_offload":         setsCPUOffload,
+	"fsdp_mixed_precision":     setsMixedPrecision,
+	"enable_sequence_parallel": ignore("transformers does not read it"),
+	"enable_expert_parallel":   only("experts are not spread over ranks", false),
+	"ep_size":                  only("experts are not spread over ranks", 1),
+	"ep_plan":                  only("experts are not spread over ranks"),
+	"ep_implementation":        ignore("only ep_size above 1 reads it, which is not built"),
+}
+
+// Distributed reads transformers' DistributedConfig.
+func Distributed(doc map[string]any) *Config {
+	c := &Config{Tool: "transformers' DistributedConfig"}
+	if doc["tp_size"] != nil && doc["tp_plan"] == autoValue {
+		c.without("tp_plan", "a model says how its layers are divided")
+	}
+	c.walk(distributedRules, "", doc)
+	return c
+}
+
+// setsPlan: without a size, a plan asks for as many ranks as the other sizes leave.
+func setsPlan(_ *Config, _ string, v any) (Use, string) {
+	if v == nil {
+		return NoEffect, "a model says how its layers are divided"
+	}
+	return Refused, "\"auto\", with tp_size beside it: a model says how its layers are divided"
+}
+
+func setsMixedPrecision(c *Config, key string, v any) (Use, string) {
+	if v == true {
+		return c.set("bf16", true, key)
+	}
+	return NoEffect, "bf16 and fp16 decide"
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package args_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/args"
+)
+
+// writtenMesh is a line of mesh.jsonl: sizes, and what accelerate or transformers writes for them.
+type writtenMesh struct {
+	Form    string
+	Sizes   map[string]any
+	Written json.RawMessage
+}
+
+// meshSizes are the sizes of the arguments that are not 0 or 1, by key.
+func meshSizes(a *args.TrainingArguments) map[string]any {
+	sizes := map[string]any{"pp_size": a.PPSize, "dp_replicate_size": a.DPReplicateSize, "dp_shard_size": a.DPShardSize,
+		"cp_size": a.CPSize, "sp_size": a.SPSize, "tp_size": a.TPSize}
+	maps.DeleteFunc(sizes, func(_ string, n any) bool { return n.(int) <= 1 })
+	return sizes
+}
+
+func environ(variables map[string]string) (list []string) {
+	for name, value := range variables {
+		list = append(list, name+"="+value)
+	}
+	return list
+}
+
+// What accelerate and transformers write of a mesh is read as it is.
+func TestMeshesOfLibraries(t *testing.T) {
+	lines := strings.Split(strings.TrimSpace(tool(t, "mesh.jsonl")), "\n")
+	forms := map[string]int{}
+	for _, line := range lines[1:] {
+		var w writtenMesh
+		require.NoError(t, json.Unmarshal([]byte(line), &w))
+		forms[w.Form]++
+		program, argv := newProgram(nil, nil), []string(nil)
+		switch w.Form {
+		case "yaml": // through lockstep launch
+			var text string
+			require.NoError(t, json.Unmarshal(w.Written, &text))
+			path := filepath.Join(t.TempDir(), "a.yaml")
+			require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+			c, err := args.ReadToolConfig(path)
+			require.NoError(t, err)
+			require.NoError(t, args.CheckToolConfig(c, path), line)
+			variables, err := args.ToolSettings(c)
+			require.NoError(t, err)
+			program = newProgram(environ(variables), nil)
+		case "environment":
+			variables := map[string]string{}
+			require.NoError(t, json.Unmarshal(w.Written, &variables))
+			program = newProgram(environ(variables), nil)
+		case "object":
+			argv = []string{"--parallelism_config", string(w.Written)}
+		case "file":
+			program = newProgram(nil, map[string]string{"a.json": `{"distributed_config": ` + string(w.Written) + `}`})
+			argv = []string{"--config", "a.json"}
+		}
+		p := program.parse(argv...)
+		require.NoError(t, p.err, line)
+		want := maps.Clone(w.Sizes)
+		maps.DeleteFunc(want, func(_ string, v any) bool { _, size := v.(float64); return !size })
+		if n, ok := want["fsdp_size"]; ok {
+			delete(want, "fsdp_size")
+			want["dp_shard_size"] = n
+		}
+		for key, n := range want {
+			want[key] = int(n.(float64))
+		}
+		require.Equal(t, want, meshSizes(p.train), line)
+		require.Equal(t, p.train.DPShardSize > 1 || w.Form == "yaml", p.train.ShardStrategy() == args.FullShard, line)
+		require.Equal(t, w.Sizes["fsdp_cpu_offload"] == true, p.train.OffloadParams == args.OffloadCPU)
+		require.Equal(t, w.Sizes["fsdp_mixed_precision"] == true || w.Form == "yaml", p.train.BF16)
+	}
+	require.Len(t, forms, 4)
+	require.Greater(t, len(lines), 25)
+}
+
+// Sizes that two sources give differently are a fault that names both, and so is each key that is not built.
+func TestFaultsOfMeshes(t *testing.T) {
+	for text, want := range map[string][]string{
+		`--tp_size 2 --parallelism_config {"tp_size":4}`: {
+			"tp_size is 2 (flag --tp_size): want 4, which parallelism_config has as tp_size"},
+		`--deepspeed {"tensor_parallel":{"autotp_size":4},"gradient_clipping":1} --tp_size 2`: {
+			"tp_size is 2 (flag --tp_size): want 4, which deepspeed has as tensor_parallel.autotp_size"},
+		`--deepspeed {"tensor_parallel":{"autotp_size":4},"gradient_clipping":1} --distributed_config {"tp_size":2}`: {
+			"tp_size is 4 (file deepspeed (tensor_parallel.autotp_size)): want 2, which distributed_config has as " +
+				"tp_size"},
+		`--parallelism_config {"dp_shard_size":2} --distributed_config {"fsdp_size":4,"pp_size":1}`: {
+			"dp_shard_size is 2 (file parallelism_config (dp_shard_size)): want 4, which distributed_config " +
+				"has as fsdp_size"},
+		`--parallelism_config_tp_size 2 --tp_size 4`: {
+			"parallelism_config_tp_size is 2 (flag --parallelism_config_tp_size): want tp_size alone, which has its " +
+				"place and is 4 here"},
+		`--parallelism_config {"dp_shard":2}`: {
+			"unknown key dp_shard in parallelism_config; did you mean dp_shard_size?"},
+		`--distributed_config {"ep_size":2,"ep_plan":{"a":"b"}}`: {
+			"ep_size is 2 (distributed_config): want 1: experts", "ep_plan is"},
+		`--distributed_config {"tp_plan":"auto"}`: {`want "auto", with tp_size beside it`},
+		`--cp_size 2 --sp_size 2`:                 {"sp_size is 2 (flag --sp_size): want 1, or cp_size 1"},
+		`--pp_size -1 --dp_shard_size 5000`:       {"pp_size is -1", "dp_shard_size is 5000"},
+		`--fsdp no_shard --dp_shard_size 2`:       {"dp_shard_size is 2"},
+	} {
+		p := newProgram(nil, nil).parse(strings.Fields(text)...)
+		require.Error(t, p.err, text)
+		require.Len(t, faultLines(t, p.err), len(want), text)
+		for _, w := range want {
+			require.ErrorContains(t, p.err, w, text)
+		}
+	}
+	p := newProgram([]string{"PARALLELISM_CONFIG_TP=2"}, nil).parse()
+	require.ErrorContains(t, p.err, "unknown variable PARALLELISM_CONFIG_TP")
+	p = newProgram([]string{"PARALLELISM_CONFIG_TP_SIZE=2"}, nil).parse("--parallelism_config", `{"tp_size": 4}`)
+	require.ErrorContains(t, p.err, "tp_size is 2 (env PARALLELISM_CONFIG_TP_SIZE): want 4, which parallelism_config")
+	p = newProgram([]string{"PARALLELISM_CONFIG_TP_SIZE=two"}, nil).parse()
+	require.ErrorContains(t, p.err, `tp_size is "two" (env PARALLELISM_CONFIG_TP_SIZE)`)
+}
+
+// fsdp_config says how a model is spread that dp_shard_size spreads.
+func TestShardsOfAMesh(t *testing.T) {
+	p := newProgram(nil, nil).parse("--dp_shard_size", "2", "--fsdp_config", `{"reshard_after_forward": false}`)
+	require.NoError(t, p.err)
+	require.Equal(t, args.ShardGradOp, p.train.ShardStrategy())
+	p = newProgram(nil, nil).parse("--dp_shard_size", "2", "--zero_stage", "2")
+	require.NoError(t, p.err)
+	require.Equal(t, args.ShardGradients, p.train.ShardStrategy())
+	a := args.Default("out")
+	a.ParallelismConfig = `{"dp_replicate_size": 2, "dp_shard_size": 4}`
+	require.NoError(t, a.ReadConfigs())
+	require.NoError(t, a.Validate())
+	require.Equal(t, []int{2, 4}, []int{a.DPReplicateSize, a.DPShardSize})
+	require.Equal(t, args.FullShard, a.ShardStrategy())
+}
