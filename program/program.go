@@ -112,7 +112,7 @@ func (p *Process) Flags() *pflag.FlagSet { return pflag.NewFlagSet(p.Name, pflag
 // Parse reads the command line, the environment and configuration files into the loader's settings, prints its
 // notices, and sets the level of the log to log_level if the settings include training arguments. With --help it
 // prints the settings and returns args.ErrHelp, which Run takes for success. Under a launcher it also returns an error
-// if this process cannot join the other ranks, before any data is read.
+// if this process cannot join the other ranks, or they cannot form the mesh that is asked for, before any data is read.
 func (p *Process) Parse(l *args.Loader) (*args.Resolved, error) {
 	l.ForProgram(trainer.Program())
 	resolved, err := l.Parse(p.Args)
@@ -123,14 +123,21 @@ func (p *Process) Parse(l *args.Loader) (*args.Resolved, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a := l.TrainingArguments(); a != nil {
+	a := l.TrainingArguments()
+	if a != nil {
 		p.noBars = a.ProgressDisabled()
 		if level, set := a.SlogLevel(); set {
 			p.log(level)
 		}
 	}
-	if _, err := ranks.Locate(); err != nil {
+	place, err := ranks.Locate()
+	if err != nil {
 		return nil, err
+	}
+	if a != nil {
+		if _, err := accelerate.MeshOf(a, max(place.WorldSize, a.NumReplicas)); err != nil {
+			return nil, &environmentError{err}
+		}
 	}
 	for _, notice := range resolved.Notices {
 		p.Printf("%s\n", notice)
@@ -172,7 +179,7 @@ func stackOf(err error) []byte {
 	return nil
 }
 
-// environmentError is a variable of the environment that cannot be followed.
+// environmentError is what cannot be followed where the process is: a variable, or a mesh of other ranks than it has.
 type environmentError struct{ error }
 
 // Permanent says that a launcher need not start the program again: its ranks would get the same environment.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/nvml"
@@ -31,6 +33,8 @@ type report struct {
 	Host        env.Host         `json:"host"`
 	GPUs        gpuReport        `json:"gpus"`
 	Environment *env.Environment `json:"environment"`
+	Mesh        string           `json:"mesh,omitempty"`  // of several ranks, as the variables have it
+	Place       string           `json:"place,omitempty"` // this rank's, in the mesh
 	Error       string           `json:"error,omitempty"` // why there is no environment
 }
 
@@ -106,7 +110,31 @@ func (p *program) look() *report {
 		r.Error = err.Error()
 	}
 	r.Environment = e
+	if e != nil && e.Distributed() {
+		r.arrange(p.lookup)
+	}
 	return r
+}
+
+// arrange finds the mesh, and this rank's place in it.
+func (r *report) arrange(lookup env.Lookup) {
+	a, err := meshArguments(nil, lookup)
+	if err != nil {
+		r.Error = err.Error()
+		return
+	}
+	m, err := accelerate.MeshOf(a, r.Environment.WorldSize)
+	if err != nil {
+		r.Error = err.Error()
+		return
+	}
+	var place []string
+	for axis := comm.PP; axis <= comm.TP; axis <<= 1 {
+		if m.Size(axis) > 1 {
+			place = append(place, fmt.Sprintf("%v %d", axis, m.Coord(r.Environment.Rank, axis)))
+		}
+	}
+	r.Mesh, r.Place = m.Drawing(), strings.Join(place, ", ")
 }
 
 // show prints the report as a table.
@@ -139,6 +167,9 @@ func (p *program) show(r *report) {
 		for _, f := range r.Environment.Findings {
 			fmt.Fprintf(w, "%s\t%s\t%s\n", f.Field, f.Value, f.Source)
 		}
+	}
+	if r.Mesh != "" {
+		fmt.Fprintf(w, "mesh\t%s\tthis rank: %s\n", r.Mesh, r.Place)
 	}
 	w.Flush() // as writes to stdout elsewhere, without a way to report failure
 	if r.Environment != nil {

@@ -74,10 +74,22 @@ func (p *program) launch(argv []string) int {
 	}
 	c, err := f.config(fs, p.lookup)
 	if len(environ) > 0 {
-		c.Env = append(environ, os.Environ()...) // what is set here counts
+		c.Env = append(slices.Clone(environ), os.Environ()...) // what is set here counts
 	}
 	if err == nil {
 		err = c.Validate()
+	}
+	if err == nil {
+		err = checkMesh(c, func(name string) (string, bool) {
+			if value, ok := p.lookup(name); ok { // what is set here counts
+				return value, true
+			}
+			i := slices.IndexFunc(environ, func(e string) bool { return strings.HasPrefix(e, name+"=") })
+			if i < 0 {
+				return "", false
+			}
+			return environ[i][len(name)+1:], true
+		})
 	}
 	if err != nil {
 		return p.usageError("%v", err)

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A mesh that the ranks cannot form is refused before one starts, wherever the launcher can see it.
+func TestLaunchRefusesMeshesThatDoNotFit(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(`
+distributed_type: FSDP
+num_processes: 4
+fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: true}
+parallelism_config: {parallelism_config_dp_replicate_size: 1, parallelism_config_dp_shard_size: 3}
+`), 0o600))
+	const misfit = "dp_shard=3 does not fit 4 ranks: want "
+	for _, c := range []struct {
+		variables map[string]string
+		argv      []string
+		want      string
+	}{
+		{nil, []string{"--nproc_per_node=4", "none", "--dp_shard_size", "3"}, misfit + "a multiple of 3 ranks"},
+		{map[string]string{"LOCKSTEP_JOB_TOKEN": "a long text that nobody guesses"}, []string{"--nproc_per_node=2",
+			"--nnodes=2", "--master_addr=a", "none", "--dp-shard-size=3"}, misfit + "a multiple of 3 ranks"},
+		{map[string]string{"LOCKSTEP_DP_SHARD_SIZE": "3"}, []string{"--nproc_per_node=4", "none"}, misfit},
+		{map[string]string{"PARALLELISM_CONFIG_DP_SHARD_SIZE": "3"}, []string{"--nproc_per_node=4", "none"}, misfit},
+		{nil, []string{"--config_file", file, "none"}, misfit + "3 ranks, or sizes whose product is 4"},
+		{nil, []string{"--nproc_per_node=4", "none", "--pp_size=2", "--tp_size=2"},
+			"pp_size 2: pipelines are not built yet: want 1\naccelerate: tp_size 2: "},
+		// the program's to judge: its files may say more, and its words may be wrong
+		{nil, []string{"--nproc_per_node=4", "none", "--dp_replicate_size=2"}, "none"},
+		{nil, []string{"--nproc_per_node=4", "none", "--dp_shard_size=x"}, "none"},
+		{map[string]string{"LOCKSTEP_DP_SHARD_SIZE": "4"}, []string{"--config_file", file, "none"}, "none"},
+	} {
+		code, _, stderr := output(c.variables, append([]string{"launch"}, c.argv...)...)
+		require.NotZero(t, code)
+		require.Contains(t, stderr, c.want, c.argv)
+		require.Equal(t, c.want == "none", code != exitUsage, "%v: %s", c.argv, stderr)
+	}
+}
+
+// lockstep env draws the mesh of a job's variables, and says where the rank is in it.
+func TestEnvDrawsTheMesh(t *testing.T) {
+	job := map[string]string{"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4",
+		"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "3000"}
+	code, stdout, stderr := output(job, "env")
+	require.Zero(t, code, stderr)
+	require.Regexp(t, `(?m)^mesh +dp_replicate=4 \[0 1 2 3\] +this rank: dp_replicate 2$`, stdout)
+	job["LOCKSTEP_DP_SHARD_SIZE"] = "2"
+	_, stdout, _ = output(job, "env")
+	require.Regexp(t, `(?m)^mesh +dp_replicate=2,dp_shard=2 \[\[0 1\] \[2 3\]\] +this rank: dp_replicate 1, dp_shard 0$`,
+		stdout)
+	_, stdout, _ = output(job, "env", "--json")
+	var r report
+	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
+	require.Equal(t, "dp_replicate=2,dp_shard=2 [[0 1] [2 3]]", r.Mesh)
+	job["PARALLELISM_CONFIG_TP_SIZE"] = "2"
+	code, stdout, stderr = output(job, "env")
+	require.Equal(t, exitError, code)
+	require.Contains(t, stderr, "lockstep: env: accelerate: tp_size 2: tensor parallelism is not built yet: want 1\n")
+	require.NotContains(t, stdout, "mesh")
+	_, stdout, _ = output(nil, "env")
+	require.NotContains(t, stdout, "mesh")
+}
