@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"go/ast"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -137,4 +138,29 @@ func TestInterfacesOfAccelerateAreSmall(t *testing.T) {
 		"accelerate/a/a.go:3: an interface of 6 methods: want at most 5")
 	requireBites(t, largeInterfaces, "accelerate/a/a.go", five+"}", "")
 	requireBites(t, largeInterfaces, "nn/a.go", five+"F()\n}", "")
+}
+
+// plain are packages that plan and compute nothing: tools and other programs use them without the engine.
+var plain = []string{"accelerate/pp/schedule"}
+
+// heavy reports plain packages that import more of this module than small internals.
+func heavy(f file) (bad []string) {
+	if f.test || !slices.Contains(plain, f.dir) {
+		return nil
+	}
+	for _, path := range f.imports() {
+		if dir, own := strings.CutPrefix(path, module+"/"); own && topOf(dir) != "internal" {
+			bad = append(bad, fmt.Sprintf("%s imports %s: want nothing of this module but internal/", f.name, dir))
+		}
+	}
+	return bad
+}
+
+func TestPlainPackagesStandAlone(t *testing.T) {
+	requireNone(t, heavy)
+	requireBites(t, heavy, "accelerate/pp/schedule/a.go", imported("comm"),
+		"accelerate/pp/schedule/a.go imports comm: want nothing of this module but internal/")
+	requireBites(t, heavy, "accelerate/pp/schedule/a.go", imported("internal/misspelt"), "")
+	requireBites(t, heavy, "accelerate/pp/schedule/a_test.go", imported("comm"), "")
+	requireBites(t, heavy, "accelerate/pp/a.go", imported("comm"), "")
 }

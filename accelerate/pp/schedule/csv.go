@@ -70,7 +70,10 @@ func read(text []byte) (*Schedule, error) {
 	if err := t.err(); err != nil {
 		return nil, err
 	}
-	return s, s.describe()
+	if err := s.describe(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // table reads a table's text.

@@ -75,8 +75,12 @@ func (k *kind) generate(of Shape) (*Schedule, error) {
 	}
 	s := &Schedule{Name: k.name, MicroBatches: of.MicroBatches, StageToRank: k.place(of.Ranks, of.StagesPerRank),
 		Ranks: make([][]Action, of.Ranks)}
-	for rank := range s.Ranks {
-		l := newLine(s.StagesOf(rank), of.MicroBatches)
+	held := make([][]int, of.Ranks) // stages
+	for stage, rank := range s.StageToRank {
+		held[rank] = append(held[rank], stage)
+	}
+	for rank, stages := range held {
+		l := newLine(stages, of.MicroBatches)
 		k.order(l, rank, of)
 		s.Ranks[rank] = l.actions
 	}

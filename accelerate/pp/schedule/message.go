@@ -51,7 +51,7 @@ func otherEnd(a Action) Action {
 // last, between stages on one rank, and for other actions.
 func (s *Schedule) Peer(a Action) int {
 	other := otherEnd(a)
-	if other.Op == Idle || other.Stage < 0 || other.Stage >= s.Stages() ||
+	if other.Op == Idle || min(a.Stage, other.Stage) < 0 || max(a.Stage, other.Stage) >= s.Stages() ||
 		s.StageToRank[other.Stage] == s.StageToRank[a.Stage] {
 		return -1
 	}

@@ -44,7 +44,7 @@ func (s *Schedule) inspect() *validator {
 	}
 	v.index()
 	v.complete()
-	if v.lowered {
+	if v.lowered && !v.unsound {
 		v.matched()
 	}
 	return v
@@ -234,7 +234,7 @@ func (v *validator) matched() {
 			}
 		}
 	}
-	if v.unsound {
+	if v.unsound { // ends are missing
 		return
 	}
 	for _, pair := range slices.SortedFunc(maps.Keys(sent), comparePairs) {

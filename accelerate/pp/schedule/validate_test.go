@@ -3,6 +3,8 @@
 package schedule_test
 
 import (
+	"io"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -116,4 +118,56 @@ func TestValidateMadeSchedules(t *testing.T) {
 	require.Len(t, invalid.Faults, 20)
 	require.Equal(t, 4*64*2-20, invalid.More)
 	require.Contains(t, invalid.Error(), "\n  and 492 more")
+}
+
+// TestGarbage: whatever a program puts into a schedule, all functions end with a result or an error.
+func TestGarbage(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 8))
+	number := func() int { return random.IntN(9) - 2 }
+	valid := 0
+	for range 3000 {
+		s := generate(t, schedule.Names()[random.IntN(7)], 3, 6, 0)
+		if random.IntN(2) == 0 {
+			low, err := s.Lower()
+			require.NoError(t, err)
+			s = low.Forward()
+			if random.IntN(2) == 0 {
+				s = low
+			}
+		}
+		for range random.IntN(3) {
+			list := s.Ranks[random.IntN(3)]
+			a := &list[random.IntN(len(list))]
+			switch random.IntN(6) {
+			case 0:
+				a.Stage = number()
+			case 1:
+				a.MicroBatch = number()
+			case 2:
+				a.Op = schedule.Op(random.IntN(15))
+			case 3:
+				a.Overlap = !a.Overlap
+			case 4:
+				s.StageToRank[random.IntN(s.Stages())] = number()
+			case 5:
+				s.MicroBatches = number()
+			}
+		}
+		err := s.Validate()
+		sim, cannot := s.Simulate(schedule.Uniform(s.Stages(), unit, 1))
+		if err == nil {
+			require.NoError(t, cannot)
+			require.NotEmpty(t, sim.Text(80))
+			valid++
+		}
+		if low, err := s.Lower(); err == nil {
+			require.NotNil(t, low)
+		}
+		_ = s.Forward().Validate()
+		if cut, err := s.Truncate(2); err == nil {
+			_ = cut.Validate()
+		}
+		require.NoError(t, s.WriteCSV(io.Discard))
+	}
+	require.Greater(t, valid, 500)
 }
