@@ -20,7 +20,7 @@ type Hooks struct {
 	// PreBackward runs before the first op of the Unit runs backward.
 	PreBackward func(c *tensor.Ctx)
 	// PostBackward runs when all ops of the Unit have run backward: the gradients of its inputs are known, and those
-	// of its parameters, but for what other modules add to them.
+	// of its parameters, except what other modules add to them and what tensor.DelayWeightGrads leaves to a later pass.
 	PostBackward func(c *tensor.Ctx)
 }
 

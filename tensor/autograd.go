@@ -51,9 +51,29 @@ type edge struct {
 	sum  DType // in which the gradients of the node's output are added up
 }
 
+// edgeTo leads to what t, which may be nil, came from.
+func edgeTo(t *Tensor) edge {
+	switch {
+	case t == nil:
+	case t.node != nil:
+		return edge{node: t.node, out: t.out, sum: t.sumsIn()}
+	case t.IsLeaf():
+		return edge{leaf: t}
+	}
+	return edge{}
+}
+
+// savedRef is a tensor that a gradient function reads, as it was when it was saved.
 type savedRef struct {
 	t   *Tensor
 	ver uint32
+}
+
+// release gives up the memory, unless it is gone already.
+func (s savedRef) release() {
+	if s.t.st.holds(s.t.gen) {
+		s.t.st.release()
+	}
 }
 
 // Back is the context of an op's gradient function, which reads the output gradients with
@@ -65,6 +85,7 @@ type Back struct {
 	passed int     // the input whose gradient was passed through the last step of the node that made it; -1: none
 	total  int     // the input whose gradient has those in it that arrived before; -1: none
 	low    *Tensor // the gradient of input 0, rounded; nil: it was not
+	task   *task   // takes the gradients of leaves; nil: they are computed now
 }
 
 // Grad is the gradient of output i, or nil if none flows there.
@@ -88,6 +109,18 @@ func (b *Back) Need(i int) bool { return b.node.in[i].wantedIn(b.node.run) }
 // Set sets the gradient of input i; nil means zero.
 func (b *Back) Set(i int, g *Tensor) { b.in[i] = g }
 
+// separate calls f, which sets the gradient of input i, if that is wanted. With DelayWeightGrads f may run later, with
+// another Back: it reads only the elements of reads, and the gradients of other inputs lie in other memory.
+func (b *Back) separate(i int, f func(b *Back), reads ...*Tensor) {
+	switch {
+	case !b.Need(i):
+	case b.delays(i):
+		b.task.add(f, reads)
+	default:
+		f(b)
+	}
+}
+
 // record makes outs the outputs of a new graph node if gradients are on and an input
 // takes part. saved are the tensors that backward reads: they stay alive until it ran,
 // and a write to one of them in between is an error.
@@ -100,14 +133,8 @@ func (c *Ctx) record(op string, outs, ins, saved []*Tensor, backward func(b *Bac
 	n := &Node{op: op, path: c.path, seq: nodeSeq.Add(1), backward: backward}
 	n.in = make([]edge, len(ins))
 	for i, t := range ins {
-		switch {
-		case t == nil:
-		case t.node != nil:
-			n.in[i] = edge{node: t.node, out: t.out, sum: t.sumsIn()}
-			n.rounded = n.rounded || t.node.rounded && outs[0].st == t.st
-		case t.IsLeaf():
-			n.in[i] = edge{leaf: t}
-		}
+		n.in[i] = edgeTo(t)
+		n.rounded = n.rounded || t != nil && t.node != nil && t.node.rounded && outs[0].st == t.st
 	}
 	n.nOut = len(outs)
 	for i, t := range outs {
@@ -195,9 +222,7 @@ func (t *Tensor) takesPart() bool { return t != nil && (t.IsLeaf() || t.node != 
 // drop releases what the node saved. It cannot run again afterwards.
 func (n *Node) drop() {
 	for _, s := range n.saved {
-		if s.t.st.holds(s.t.gen) {
-			s.t.st.release()
-		}
+		s.release()
 	}
 	n.saved, n.backward, n.recompute, n.recomputeAndStep, n.source, n.sum = nil, nil, nil, nil, nil, nil
 }
@@ -233,7 +258,10 @@ type run struct {
 	dropLowered bool
 	reaching    func(reached func(leaf *Tensor) bool)
 	wrt         []*Tensor
-	leaves      map[*Tensor]int // pending contributions of each wanted leaf
+	store       *WeightGradStore // gets delayed when the walk ends; nil: an outer run has it
+	delayed     *weightPass      // takes the gradients of leaves that wrt does not name; nil: they are computed now
+	wrtDelayed  []*Tensor        // leaves whose gradients results returns in the weight pass, when they are complete
+	leaves      map[*Tensor]int  // pending contributions of each wanted leaf
 	sums        map[*Tensor]*pending
 	order       []*Node
 	spans       []span
@@ -261,39 +289,60 @@ type pending struct {
 // The graph is walked from the youngest op to the oldest, so the order of additions
 // depends only on the program.
 func Backward(c *Ctx, roots, grads, wrt []*Tensor, opts ...BackwardOption) []*Tensor {
-	r := &run{c: c.NoGrad().plain().uncounted(), wrt: wrt, leaves: map[*Tensor]int{}, sums: map[*Tensor]*pending{}}
+	r := newRun(c)
+	r.wrt, r.accumulate = wrt, wrt == nil
 	for _, o := range opts {
 		o(r)
 	}
-	r.accumulate = r.accumulate || wrt == nil
 	if len(grads) != 0 && len(grads) != len(roots) {
 		c.fail("Backward", roots, "%d gradients for %d roots: want one for each, or none", len(grads), len(roots))
 	}
-	defer r.abandon()
-	r.collect(roots)
-	if r.reaching != nil {
-		r.reaching(func(leaf *Tensor) bool { return r.leaves[leaf] > 0 || slices.Contains(roots, leaf) })
+	if out := r.walk(roots, grads); wrt != nil {
+		return out
 	}
-	r.seed(roots, grads)
+	return nil
+}
+
+func newRun(c *Ctx) *run {
+	return &run{c: c.NoGrad().plain().uncounted(), leaves: map[*Tensor]int{}, sums: map[*Tensor]*pending{}}
+}
+
+// walk runs the graph backward and returns the gradients of what wrt names.
+func (r *run) walk(roots, grads []*Tensor) []*Tensor {
+	defer r.abandon()
+	r.collect(roots, grads)
+	if r.reaching != nil {
+		r.reaching(func(leaf *Tensor) bool { return r.leaves[leaf] > 0 })
+	}
 	for _, n := range r.order {
 		r.endSpans(n.seq)
 		r.visit(n)
 	}
 	r.endSpans(0)
-	if wrt == nil {
-		return nil
+	out := r.results(r.c, r.wrt)
+	if r.store != nil {
+		r.store.passes = append(r.store.passes, r.delayed)
 	}
-	out := make([]*Tensor, len(wrt))
-	for i, t := range wrt {
+	r.delayed = nil // so that abandon leaves it alone
+	return out
+}
+
+// results hands the gradients of tensors that wrt or wrtDelayed name to c's scope.
+func (r *run) results(c *Ctx, of []*Tensor) []*Tensor {
+	out := make([]*Tensor, len(of))
+	for i, t := range of {
 		if p := r.sums[t]; p != nil {
-			out[i] = r.adopt(p)
+			out[i] = p.adopt(c)
 		}
 	}
 	return out
 }
 
-// abandon frees the gradients that are not delivered yet if Backward panics.
+// abandon frees the gradients that are not delivered yet, and what is delayed, if Backward panics.
 func (r *run) abandon() {
+	if r.delayed != nil {
+		r.delayed.drop()
+	}
 	for _, n := range r.order {
 		if n.run == r {
 			n.releaseGrads()
@@ -308,6 +357,8 @@ func (r *run) abandon() {
 			p.g.st.release()
 		}
 	}
+	r.order = nil
+	clear(r.sums)
 }
 
 // movable reports whether g may become the gradient of leaf t without a copy: it is the only tensor in its memory, and
@@ -319,51 +370,46 @@ func (p *pending) movable(t *Tensor) bool {
 		p.g.dtype == t.GradDType() && slices.Equal(p.g.Shape(), t.Shape())
 }
 
-// adopt hands a finished gradient to the scope of Backward's caller.
-func (r *run) adopt(p *pending) *Tensor {
+// adopt hands a finished gradient to c's scope.
+func (p *pending) adopt(c *Ctx) *Tensor {
 	switch {
 	case p.adopted:
 	case p.sole:
-		p.g.st.give(r.c.scope)
+		p.g.st.give(c.scope)
 	default: // it may be a view of something that goes away
 		view := p.g
-		p.g = r.c.emptyLike("Backward", view)
-		r.c.launch(backend.OpCopy, p.g, view)
+		p.g = c.emptyLike("Backward", view)
+		c.launch(backend.OpCopy, p.g, view)
 		view.st.release()
 	}
 	p.adopted = true
 	return p.g
 }
 
-// collect finds the nodes to run, youngest first, and counts what each leaf awaits.
-func (r *run) collect(roots []*Tensor) {
-	seen := map[*Node]bool{}
-	var stack []*Node
-	push := func(n *Node) {
-		if n != nil && !seen[n] {
-			seen[n] = true
-			stack = append(stack, n)
-		}
-	}
-	for _, t := range roots {
-		t.check(r.c, "Backward")
-		if !t.takesPart() {
-			r.c.fail("Backward", roots, "a root does not require grad: nothing that was recorded leads to it")
-		}
-		push(t.node)
-	}
+// collect finds the nodes to run, youngest first, and counts what each leaf awaits. The first of them is the end of all
+// roots.
+func (r *run) collect(roots, grads []*Tensor) {
+	end := r.end(roots, grads)
+	seen := map[*Node]bool{end: true}
+	stack := []*Node{end}
 	var all []*Node
 	for len(stack) > 0 {
 		n := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
 		all = append(all, n)
 		for _, e := range n.in {
-			push(e.node)
+			if e.node != nil && !seen[e.node] {
+				seen[e.node] = true
+				stack = append(stack, e.node)
+			}
 		}
 	}
 	slices.SortFunc(all, func(a, b *Node) int { return int(int64(a.seq - b.seq)) })
 	for _, n := range all { // oldest first: wanted flows from inputs to outputs
 		n.run = nil
+		if n == end {
+			n.run = r
+		}
 		for _, e := range n.in {
 			if e.wantedIn(r) {
 				n.run = r
@@ -378,6 +424,28 @@ func (r *run) collect(roots []*Tensor) {
 		}
 	}
 	slices.Reverse(r.order)
+}
+
+// end is a node whose inputs are the roots, and whose gradient function sets their gradients.
+func (r *run) end(roots, grads []*Tensor) *Node {
+	n := &Node{op: "Backward", path: r.c.path, seq: nodeSeq.Add(1), in: make([]edge, len(roots))}
+	for i, t := range roots {
+		t.check(r.c, n.op)
+		if !t.takesPart() {
+			r.c.fail(n.op, roots, "a root does not require grad: nothing that was recorded leads to it")
+		}
+		n.in[i] = edgeTo(t)
+	}
+	n.backward = func(b *Back) {
+		for i, t := range roots {
+			var g *Tensor
+			if len(grads) > 0 {
+				g = grads[i]
+			}
+			b.Set(i, rootGrad(b.Ctx, t, g))
+		}
+	}
+	return n
 }
 
 // ready allocates the lists of the gradients of n's outputs.
@@ -395,7 +463,8 @@ func (e edge) wantedIn(r *run) bool {
 	switch {
 	case e.leaf != nil:
 		// SetRequiresGrad(false) may have been called since
-		return r.accumulate && e.leaf.IsLeaf() || slices.Contains(r.wrt, e.leaf)
+		return r.accumulate && e.leaf.IsLeaf() || slices.Contains(r.wrt, e.leaf) ||
+			slices.Contains(r.wrtDelayed, e.leaf)
 	case e.node != nil:
 		return e.node.run == r || r.wantsOutput(e.node, e.out)
 	}
@@ -417,38 +486,8 @@ func (r *run) wantsOutput(n *Node, out int) bool {
 	return false
 }
 
-// seed delivers the gradients of the roots and announces those that are leaves which
-// nothing else leads to.
-func (r *run) seed(roots, grads []*Tensor) {
-	c := r.c.enter()
-	defer c.leave(nil)
-	var leaves []*Tensor
-	for i, t := range roots {
-		var g *Tensor
-		if len(grads) > 0 {
-			g = grads[i]
-		}
-		g = r.rootGrad(c, t, g)
-		e := edge{node: t.node, out: t.out, sum: t.sumsIn()}
-		if t.node == nil {
-			e = edge{leaf: t}
-		}
-		if !e.wantedIn(r) {
-			continue
-		}
-		if t.node == nil {
-			r.leaves[t]++
-			leaves = append(leaves, t)
-		}
-		r.deliver(c, e, g, false)
-	}
-	for _, t := range leaves {
-		r.contributed(t)
-	}
-}
-
 // rootGrad checks the gradient g given for root t; nil stands for one.
-func (r *run) rootGrad(c *Ctx, t, g *Tensor) *Tensor {
+func rootGrad(c *Ctx, t, g *Tensor) *Tensor {
 	if g == nil {
 		if t.Numel() != 1 {
 			c.fail("Backward", []*Tensor{t}, "a root of %d elements needs a gradient: want one of its shape", t.Numel())
@@ -462,13 +501,20 @@ func (r *run) rootGrad(c *Ctx, t, g *Tensor) *Tensor {
 	return g
 }
 
-// visit runs the gradient function of n if a gradient flows to it.
+// visit runs the gradient function of n if a gradient flows to it, and announces the leaves whose last contribution
+// came from n.
 func (r *run) visit(n *Node) {
-	if slices.ContainsFunc(n.grads, func(g *Tensor) bool { return g != nil }) {
+	r.back.task = r.taskOf(n)
+	if n.nOut == 0 || slices.ContainsFunc(n.grads, func(g *Tensor) bool { return g != nil }) {
 		r.checkSaved(n)
-		r.pullBack(n)
+		r.pullBack(n, n.backward)
 	}
 	r.settle(n)
+	if t := r.back.task; t != nil {
+		r.delayed.tasks = append(r.delayed.tasks, t)
+		return
+	}
+	r.announce(n)
 }
 
 // checkSaved refuses to run n when what it saved is not there as it was.
@@ -477,7 +523,12 @@ func (r *run) checkSaved(n *Node) {
 		r.c.fail("Backward", nil, "the graph of %s is gone: an earlier Backward used it (pass RetainGraph() to that "+
 			"one), or its outermost Scope ended", n.op)
 	}
-	for _, s := range n.saved {
+	r.checkUnchanged(n, n.saved)
+}
+
+// checkUnchanged refuses to go on when what was saved for n's gradient is not there as it was.
+func (r *run) checkUnchanged(n *Node, saved []savedRef) {
+	for _, s := range saved {
 		s.t.check(r.c, "Backward")
 		if s.t.st.ver != s.ver {
 			r.c.fail("Backward", []*Tensor{s.t}, "a tensor that %s saved for its gradient was changed in place since",
@@ -486,9 +537,9 @@ func (r *run) checkSaved(n *Node) {
 	}
 }
 
-// pullBack runs the gradient function of n and delivers what it computed. Graphs that
-// the function itself recorded end with it.
-func (r *run) pullBack(n *Node) {
+// pullBack runs f, the gradient function of n or a part of it, and delivers what it computed. Graphs that f itself
+// recorded end with it.
+func (r *run) pullBack(n *Node, f func(b *Back)) {
 	b := &r.back
 	if b.Ctx == nil {
 		b.Ctx = r.c.enter()
@@ -499,17 +550,20 @@ func (r *run) pullBack(n *Node) {
 	c.path, b.node = n.path, n
 	b.in, b.passed, b.total = append(b.in[:0], make([]*Tensor, len(n.in))...), -1, -1
 	b.low = nil
-	n.backward(b)
+	f(b)
 	for i, g := range b.in {
 		if g == nil || !n.in[i].wantedIn(r) {
 			continue
 		}
 		e := n.in[i]
-		switch i {
-		case b.passed:
+		switch {
+		case i == b.passed:
 			e.out = 1
-		case b.total:
+		case i == b.total:
 			r.replace(e, g)
+			continue
+		case b.delays(i):
+			b.task.add(func(b *Back) { b.Set(i, g) }, []*Tensor{g})
 			continue
 		}
 		r.deliver(c, e, g, b.fresh(i))
@@ -527,18 +581,22 @@ func (n *Node) releaseGrads() {
 	n.dropLow()
 }
 
-// settle frees n's output gradients and saved tensors, and announces the leaves whose last contribution came from n.
+// settle frees n's output gradients and saved tensors.
 func (r *run) settle(n *Node) {
 	n.releaseGrads()
 	if !r.retain {
 		n.drop()
 	}
+	n.run = nil
+}
+
+// announce counts the contributions of n to leaves.
+func (r *run) announce(n *Node) {
 	for _, e := range n.in {
 		if e.leaf != nil && e.wantedIn(r) {
 			r.contributed(e.leaf)
 		}
 	}
-	n.run = nil
 }
 
 // contributed counts one contribution to a leaf; after the last one the gradient is

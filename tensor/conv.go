@@ -85,12 +85,10 @@ func (c *Ctx) conv2D(x, weight, low, bias, lowBias *Tensor, opt Conv2DOptions) *
 		if b.Need(0) {
 			b.Set(0, g.inputGrad(b.Ctx, dy, low))
 		}
-		if b.Need(1) {
-			g.setWeightGrad(b, dy, x, weight)
-		}
-		if bias != nil && b.Need(2) {
+		b.separate(1, func(b *Back) { g.setWeightGrad(b, dy, x, weight) }, dy, x)
+		b.separate(2, func(b *Back) {
 			b.Set(2, b.reduce(backend.OpSum, name, dy, []int{0, 2, 3}, bias.GradDType()).reshaped([]int{g.o}))
-		}
+		}, dy)
 	})
 	return y
 }

@@ -26,6 +26,7 @@
 //
 // Optimizers are made of operations that write into an existing tensor: [AdamW], [AdamMoments], and the functions whose
 // names end in Into. [Ctx.Trace], [Ctx.SetStep], [HostBytes], [FromHost], [WriteBytes], [Tensor.OnGrad],
-// [Tensor.SwapGrad], [Reaching] and [DroppingLowered] serve packages accelerate and checkpoint. [RegisterDevice] is
-// for packages that add a device. A model or a program needs none of them.
+// [Tensor.SwapGrad], [Reaching] and [DroppingLowered] serve packages accelerate and checkpoint. [Tensor.Boundary],
+// [Accumulating] and [DelayWeightGrads] are for the stages of pipelines. [RegisterDevice] is for packages that add a
+// device. A model or a program needs none of them.
 package tensor

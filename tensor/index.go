@@ -25,18 +25,20 @@ func Embedding(c *Ctx, table, ids *Tensor) *Tensor {
 	out := y.reshaped(append(slices.Clone(ids.Shape()), table.shape[1]))
 	c.record("Embedding", []*Tensor{out}, []*Tensor{table}, []*Tensor{flat}, func(b *Back) {
 		g := b.materialize("Embedding", b.Grad(0)).reshaped(y.Shape())
-		sum, filled := b.into(0)
-		d := sum
-		if sum == nil {
-			d = b.empty("Embedding", table.GradDType(), table.Shape()...)
-			b.Set(0, d)
-		}
-		g = b.convert("Embedding", g, d.dtype)
-		a := attrs{}
-		if filled {
-			a = ints(1)
-		}
-		b.launchAttrs(backend.OpEmbeddingGrad, &a, d, flat, g)
+		b.separate(0, func(b *Back) {
+			sum, filled := b.into(0)
+			d := sum
+			if sum == nil {
+				d = b.empty("Embedding", table.GradDType(), table.Shape()...)
+				b.Set(0, d)
+			}
+			g := b.convert("Embedding", g, d.dtype)
+			a := attrs{}
+			if filled {
+				a = ints(1)
+			}
+			b.launchAttrs(backend.OpEmbeddingGrad, &a, d, flat, g)
+		}, flat, g)
 	})
 	return out
 }

@@ -121,8 +121,8 @@ func (t *Tensor) SwapGrad(g *Tensor, filled bool) *Tensor {
 // Backward has begun to add it up, in which case it must stay.
 func (t *Tensor) HasGradBuffer() bool { return t.leaf != nil && t.leaf.hasMemory() }
 
-// OnGrad registers hook to be called during Backward as soon as the gradient of the leaf
-// t is complete for that Backward. Hooks run in the order in which gradients are
+// OnGrad registers hook to be called during Backward, or with [DelayWeightGrads] during Pop, as soon as the gradient of
+// the leaf t is complete for that Backward. Hooks run in the order in which gradients are
 // completed and must not block. The returned function removes the hook.
 func (t *Tensor) OnGrad(hook func(c *Ctx, t *Tensor)) (remove func()) {
 	if t.leaf == nil {

@@ -176,13 +176,16 @@ func (h *head) record(c *Ctx, total *Tensor) {
 		grads[1] = h.dw.narrow(0, 0, h.classes)
 	}
 	c.record(h.op, []*Tensor{total}, h.ins, grads, func(b *Back) {
+		seed := b.Grad(0)
 		for i, g := range grads {
-			if g == nil || !b.Need(i) {
+			if g == nil {
 				continue
 			}
-			if dt := h.ins[i].GradDType(); g.dtype != dt || !b.scaledInto(h.op, i, g) {
-				b.Set(i, b.convert(h.op, b.scaled(h.op, g), dt))
-			}
+			b.separate(i, func(b *Back) {
+				if dt := h.ins[i].GradDType(); g.dtype != dt || !b.scaledInto(h.op, i, g, seed) {
+					b.Set(i, b.convert(h.op, b.scaled(h.op, g, seed), dt))
+				}
+			}, g, seed)
 		}
 	})
 	for _, g := range grads {
@@ -192,10 +195,10 @@ func (h *head) record(c *Ctx, total *Tensor) {
 	}
 }
 
-// scaledInto adds the saved gradient g of input i times that of output 0 where it belongs in the end, if there is
-// memory already: else g itself may become the gradient of a leaf.
-func (b *Back) scaledInto(op string, i int, g *Tensor) bool {
-	if g.dtype != b.Grad(0).dtype || b.begins(i) && !b.node.run.retain {
+// scaledInto adds the saved gradient g of input i times seed, that of the output, where it belongs in the end, if there
+// is memory already: else g itself may become the gradient of a leaf.
+func (b *Back) scaledInto(op string, i int, g, seed *Tensor) bool {
+	if g.dtype != seed.dtype || b.begins(i) && !b.node.run.retain {
 		return false
 	}
 	sum, filled := b.into(i)
@@ -203,22 +206,21 @@ func (b *Back) scaledInto(op string, i int, g *Tensor) bool {
 	case sum == nil:
 		return false
 	case filled:
-		b.launch(backend.OpAdd, sum, sum, b.scaled(op, g))
+		b.launch(backend.OpAdd, sum, sum, b.scaled(op, g, seed))
 	default:
-		b.elementwise(backend.OpMul, &attrs{}, sum, g, b.Grad(0))
+		b.elementwise(backend.OpMul, &attrs{}, sum, g, seed)
 	}
 	return true
 }
 
-// scaled is the saved gradient g times that of output 0: in the same memory, which passes to the gradient's scope,
-// unless the graph is retained.
-func (b *Back) scaled(op string, g *Tensor) *Tensor {
-	seed := b.Grad(0)
+// scaled is the saved gradient g times seed: in the same memory, which passes to the gradient's scope, unless something
+// else may read that, as a retained graph does.
+func (b *Back) scaled(op string, g, seed *Tensor) *Tensor {
 	from := b.convert(op, g, seed.dtype)
 	y := from
 	switch {
 	case from != g: // a copy already
-	case b.node.run.retain:
+	case b.node.run.retain || g.st.refs > 1:
 		y = b.emptyLike(op, g)
 	default:
 		g.st.adopt(b.scope)

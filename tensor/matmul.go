@@ -32,12 +32,8 @@ func MatMul(c *Ctx, x, y *Tensor) *Tensor {
 	z := c.matmul("MatMul", x, y)
 	c.record("MatMul", []*Tensor{z}, []*Tensor{x, y}, []*Tensor{x, y}, func(b *Back) {
 		g := b.Grad(0)
-		if b.Need(0) { // dX = dZ·Yᵀ
-			b.setProduct("MatMul", 0, x, g, swapLast(y))
-		}
-		if b.Need(1) { // dY = Xᵀ·dZ
-			b.setProduct("MatMul", 1, y, swapLast(x), g)
-		}
+		b.separate(0, func(b *Back) { b.setProduct("MatMul", 0, x, g, swapLast(y)) }, g, y) // dX = dZ·Yᵀ
+		b.separate(1, func(b *Back) { b.setProduct("MatMul", 1, y, swapLast(x), g) }, x, g) // dY = Xᵀ·dZ
 	})
 	return z
 }
@@ -166,16 +162,18 @@ func (l *linear) inputs(b *Back, g *Tensor) (x *Tensor) {
 }
 
 func (l *linear) backward(b *Back) {
-	n, g := l.m.shape[1], l.grad(b)
+	g := l.grad(b)
 	x := l.inputs(b, g)
-	if b.Need(1) && l.transposed {
-		b.setProduct(l.op, 1, l.w, swapLast(g), x)
-	} else if b.Need(1) {
-		b.setProduct(l.op, 1, l.w, swapLast(x), g)
-	}
-	if l.bias != nil && b.Need(2) {
-		b.Set(2, b.reduce(backend.OpSum, l.op, g, []int{0}, l.bias.GradDType()).reshaped([]int{n}))
-	}
+	b.separate(1, func(b *Back) {
+		if l.transposed {
+			b.setProduct(l.op, 1, l.w, swapLast(g), x)
+		} else {
+			b.setProduct(l.op, 1, l.w, swapLast(x), g)
+		}
+	}, x, g)
+	b.separate(2, func(b *Back) {
+		b.Set(2, b.reduce(backend.OpSum, l.op, g, []int{0}, l.bias.GradDType()).reshaped(l.bias.Shape()))
+	}, g)
 }
 
 // check panics unless the operands fit.

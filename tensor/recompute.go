@@ -31,7 +31,9 @@ func Checkpoint(c *Ctx, name string, f func(c *Ctx, in []*Tensor) []*Tensor, in,
 		redo := again
 		redo.grad, redo.scope, redo.draws = true, b.scope, new(uint64)
 		*redo.draws = drawn
-		args, wrt, at := make([]*Tensor, len(in)), []*Tensor(nil), []int(nil)
+		r := newRun(&redo)
+		r.delayed = b.node.run.delayed
+		args, now, later := make([]*Tensor, len(in)), []int(nil), []int(nil)
 		for i, t := range ins {
 			if t == nil {
 				continue
@@ -44,8 +46,11 @@ func Checkpoint(c *Ctx, name string, f func(c *Ctx, in []*Tensor) []*Tensor, in,
 			case i < len(in):
 				args[i] = t.alias()
 			}
-			if need {
-				wrt, at = append(wrt, t), append(at, i)
+			switch {
+			case need && b.delays(i):
+				r.wrtDelayed, later = append(r.wrtDelayed, t), append(later, i)
+			case need:
+				r.wrt, now = append(r.wrt, t), append(now, i)
 			}
 		}
 		var roots, grads []*Tensor
@@ -57,8 +62,15 @@ func Checkpoint(c *Ctx, name string, f func(c *Ctx, in []*Tensor) []*Tensor, in,
 		if len(roots) == 0 {
 			return
 		}
-		for j, g := range Backward(&redo, roots, grads, wrt) {
-			b.Set(at[j], g)
+		for j, g := range r.walk(roots, grads) {
+			b.Set(now[j], g)
+		}
+		if len(later) > 0 {
+			b.task.add(func(b *Back) {
+				for j, g := range r.results(b.Ctx, r.wrtDelayed) {
+					b.Set(later[j], g)
+				}
+			}, nil)
 		}
 	})
 	return out

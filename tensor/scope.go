@@ -96,7 +96,9 @@ func (c *Ctx) leave(out []*Tensor) {
 	for _, st := range s.own {
 		if st.owner == s {
 			st.owner = nil
-			st.release()
+			if st.release(); st.outlives && st.buf != nil {
+				st.watch()
+			}
 		}
 	}
 	clear(s.own)

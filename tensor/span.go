@@ -13,8 +13,8 @@ type span struct {
 
 // BackwardSpan passes out through unchanged. During Backward, before is called when the gradient of one of them is
 // known, before the ops that made them run backward; after is called when all ops that were recorded since the mark
-// have run backward and the gradients of leaves among their inputs are complete, unless older ops add to them too.
-// Neither is called if no gradient gets there.
+// have run backward and the gradients of leaves among their inputs are complete, unless older ops add to them too or
+// [DelayWeightGrads] leaves them to Pop. Neither is called if no gradient gets there.
 func BackwardSpan(c *Ctx, name string, since uint64, out []*Tensor, before, after func(c *Ctx)) []*Tensor {
 	if !c.records(out) {
 		return out

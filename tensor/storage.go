@@ -25,6 +25,7 @@ type storage struct {
 	owner *scope // nil: the user owns it, and the garbage collector after him
 
 	gradient bool // Backward made it, for a leaf
+	outlives bool // something that no scope ends has held it
 
 	op      string // what made it, and when: for messages
 	step    int64
@@ -47,14 +48,30 @@ func (c *Ctx) newStorage(op string, n int) *storage {
 // frees it when no tensor refers to it any more.
 func (s *storage) give(to *scope) {
 	s.owner = to
-	if to != nil {
-		to.own = append(to.own, s)
+	if to == nil {
+		s.watch()
 		return
 	}
+	s.cleanup.Stop()
+	to.own = append(to.own, s)
+}
+
+// watch makes the garbage collector free the memory when no tensor refers to it any more.
+func (s *storage) watch() {
+	s.cleanup.Stop()
 	s.cleanup = runtime.AddCleanup(s, s.dev.free, s.buf)
 }
 
 func (s *storage) retain() { s.refs++ }
+
+// hold is retain for something that no scope ends: if that is forgotten, the garbage collector frees the memory.
+func (s *storage) hold() {
+	s.retain()
+	s.outlives = true
+	if s.owner == nil {
+		s.watch()
+	}
+}
 
 func (s *storage) release() {
 	if s.refs--; s.refs == 0 {
@@ -112,7 +129,7 @@ func (t *Tensor) Reload(from *Tensor) {
 	s.buf, f.buf = f.buf, nil
 	f.gen++
 	s.away = 0
-	s.cleanup = runtime.AddCleanup(s, s.dev.free, s.buf)
+	s.watch()
 }
 
 // Unloaded reports whether Unload was called on t or a view of it, and Reload was not yet.
@@ -216,7 +233,7 @@ func (t *Tensor) MoveTo(to, from *Ctx) {
 	s.dev.free(s.buf)
 	s.dev, s.buf = to.eng.dev, buf
 	s.ver++
-	s.cleanup = runtime.AddCleanup(s, s.dev.free, s.buf)
+	s.watch()
 }
 
 func (s *storage) origin() string { return fmt.Sprintf("made by %s in step %d", s.op, s.step) }
@@ -232,7 +249,6 @@ func (s *storage) orphan() {
 
 // adopt makes scope the owner of an orphan.
 func (s *storage) adopt(scope *scope) {
-	s.cleanup.Stop()
 	s.retain()
 	s.give(scope)
 }

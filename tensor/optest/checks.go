@@ -192,6 +192,21 @@ func emptySample(s Sample) bool {
 	return slices.ContainsFunc(s.In, func(x Input) bool { return numel(x.Shape) == 0 })
 }
 
+// delayed compares gradients that DelayWeightGrads puts off with those of one Backward, bit for bit.
+func (r *runner) delayed(t *testing.T, op Op) {
+	for _, s := range op.Samples {
+		for _, dt := range []tensor.DType{tensor.Float64, tensor.BFloat16} {
+			if s.Large || !slices.Contains(op.DTypes, dt) {
+				continue
+			}
+			in := s.values(op.Name, dt)
+			want, got := r.run(&s, in, call{dt: dt}), r.run(&s, in, call{dt: dt, delay: true})
+			requireSame(t, want, got, bound{}, fmt.Sprintf("%s %v: delayed", s.Name, dt))
+			require.Equal(t, want.raw, got.raw, "%s %v: bits of delayed gradients", s.Name, dt)
+		}
+	}
+}
+
 // misuse makes the row's forbidden calls, and those that no op may accept: an operand
 // that is nil, freed or lives on another device.
 func (r *runner) misuse(t *testing.T, op Op) {

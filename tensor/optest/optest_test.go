@@ -76,9 +76,12 @@ func TestMeta(t *testing.T) {
 				continue
 			}
 			in, how := s.values(op.Name, op.DTypes[0]), call{dt: op.DTypes[0]}
-			want, got := onCPU.run(&s, in, how), onMeta.run(&s, in, how)
-			require.Equal(t, shapes(want.out), shapes(got.out), "%s %s", op.Name, s.Name)
-			require.Equal(t, shapes(want.grad), shapes(got.grad), "%s %s: gradients", op.Name, s.Name)
+			want := onCPU.run(&s, in, how)
+			for _, how.delay = range []bool{false, true} {
+				got := onMeta.run(&s, in, how)
+				require.Equal(t, shapes(want.out), shapes(got.out), "%s %s", op.Name, s.Name)
+				require.Equal(t, shapes(want.grad), shapes(got.grad), "%s %s: gradients", op.Name, s.Name)
+			}
 		}
 	}
 	require.Zero(t, empty.MemStats().InUse)

@@ -42,6 +42,7 @@ func (r *runner) table(t *testing.T) {
 			}
 			r.layouts(t, op)
 			r.dtypes(t, op)
+			r.delayed(t, op)
 			r.misuse(t, op)
 			r.c.Sync()
 			require.Equal(t, before, r.dev.MemStats().InUse, "device memory in use after %s", op.Name)
@@ -127,6 +128,8 @@ type call struct {
 	dt     tensor.DType
 	lay    layout // nil: contiguous
 	noGrad bool
+	// delay computes the gradients of all inputs after the others, by DelayWeightGrads.
+	delay bool
 }
 
 // run applies the sample to in, and computes gradients for random cotangents.
@@ -160,6 +163,7 @@ func (r *runner) run(s *Sample, in []Array, how call) (res result) {
 					continue
 				}
 				res.add(c, &res.grad, grads[k])
+				wrt[k].ZeroGrad()
 			}
 		}
 		return nil
@@ -183,7 +187,17 @@ func (r *runner) backward(c *tensor.Ctx, s *Sample, outs []*tensor.Tensor, value
 	if len(roots) == 0 {
 		return make([]*tensor.Tensor, len(wrt))
 	}
-	return tensor.Backward(c, roots, cots, wrt)
+	if !how.delay {
+		return tensor.Backward(c, roots, cots, wrt)
+	}
+	var store tensor.WeightGradStore
+	tensor.Backward(c, roots, cots, nil, tensor.DelayWeightGrads(&store))
+	store.Pop(c)
+	grads := make([]*tensor.Tensor, len(wrt))
+	for i, x := range wrt {
+		grads[i] = x.Grad()
+	}
+	return grads
 }
 
 // add downloads y.
