@@ -24,11 +24,7 @@ func CausalLM(c *nn.Ctx, m nn.Module, head *nn.LMHead, b *data.Batch, hidden Hid
 		if alone {
 			return []*tensor.Tensor{head.LossSum(c, h, labels)}
 		}
-		logits := head.Forward(c, h)
-		if labels == nil {
-			return []*tensor.Tensor{logits}
-		}
-		return []*tensor.Tensor{logits, nn.CrossEntropySum(c, logits, labels)}
+		return LogitsAndLoss(c, head.Forward(c, h), labels)
 	}, b.Required(data.InputIDs))
 	if alone {
 		return Output{Loss: out[0]}

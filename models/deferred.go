@@ -3,8 +3,6 @@
 package models
 
 import (
-	"fmt"
-
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -17,6 +15,7 @@ func readLater(set *safetensors.Set, m Model, o loadOptions) error {
 	if err != nil {
 		return err
 	}
+	saved.options = o
 	tree := nn.Walk(m)
 	var buffers []tensor.Placed
 	for _, b := range tree.Buffers() {
@@ -27,10 +26,9 @@ func readLater(set *safetensors.Set, m Model, o loadOptions) error {
 			continue
 		}
 		name, dt, shape := p.Name, p.DType(), p.Shape()
-		allowed := o.allows([]string{name})
 		p.Defer(func(c *tensor.Ctx) *tensor.Tensor {
 			t := tensor.Empty(c, dt, shape...)
-			if err := saved.fill(c, name, t, allowed); err != nil {
+			if err := saved.fill(c, name, t); err != nil {
 				t.Free()
 				panic(&tensor.Error{Op: "models.LoadPretrained", Msg: err.Error(), Cause: err})
 			}
@@ -44,17 +42,12 @@ func readLater(set *safetensors.Set, m Model, o loadOptions) error {
 }
 
 // fill reads a whole parameter.
-func (w *SavedWeights) fill(c *tensor.Ctx, name string, into *tensor.Tensor, allowed bool) error {
-	n, err := w.Read(c, tensor.Named{Name: name, Tensor: into}.Placed())
-	switch {
-	case err != nil:
+func (w *SavedWeights) fill(c *tensor.Ctx, name string, into *tensor.Tensor) error {
+	var bad []string
+	if err := w.check(c, tensor.Named{Name: name, Tensor: into}.Placed(), &bad); err != nil {
 		return err
-	case n.Overflowed > 0:
-		return fmt.Errorf("models: %s has %d of %d that %v cannot hold", name, n.Overflowed, into.Numel(), into.DType())
-	case n.NonFinite > 0 && !allowed:
-		return fmt.Errorf("models: the saved weights are not finite: %s has %d of %d", name, n.NonFinite, into.Numel())
 	}
-	return nil
+	return notFinite(bad)
 }
 
 // closed closes a set that nothing will read.

@@ -11,7 +11,7 @@
 //
 // # For package trainer
 //
-// [ConfigJSON], [ReadWeights], [WriteWeights], [NonEmbeddingParameters], [SidecarNames], [WeightsBase] and
+// [ConfigJSON], [ReadWeights], [WeightFiles], [NonEmbeddingParameters], [SidecarNames], [WeightsBase] and
 // [WeightsFile] are what the trainer saves and loads models with. A program calls LoadPretrained,
 // LoadWeights, SaveWeights and trainer.Trainer.SaveModel instead.
 package models
@@ -47,6 +47,15 @@ func NewOutput(results []*tensor.Tensor) Output {
 		out.Loss = results[1]
 	}
 	return out
+}
+
+// LogitsAndLoss are the results of a Unit for NewOutput: logits [..., V] and, if labels [...] are not nil, the sum of
+// their cross-entropies.
+func LogitsAndLoss(c *nn.Ctx, logits, labels *tensor.Tensor) []*tensor.Tensor {
+	if labels == nil {
+		return []*tensor.Tensor{logits}
+	}
+	return []*tensor.Tensor{logits, nn.CrossEntropySum(c, logits, labels)}
 }
 
 // Configured is implemented by models that can be saved with a config.json and

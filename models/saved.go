@@ -23,27 +23,12 @@ type WeightFile struct {
 	Write func(w io.Writer) error // called once, in the order of the files
 }
 
-// Fetch returns the whole value of a parameter or buffer of a model that holds only a part of it. What it makes on c is
-// freed when it has been written.
-type Fetch func(c *tensor.Ctx, p tensor.Named) (*tensor.Tensor, error)
-
-// WriteWeights writes all parameters, tied ones once, and buffers as a safetensors file that
-// transformers loads. Each is read from the device when its turn comes. It is for package trainer, whose SaveModel
-// calls it.
-func WriteWeights(w io.Writer, m nn.Module) error {
-	files, err := WeightFiles(m, 0, nil)
-	if err != nil {
-		return err
-	}
-	return files[0].Write(w)
-}
-
 // WeightFiles are the files of a model's weights as transformers saves them: model.safetensors alone or, if that has
 // more than maxShardSize bytes of elements, model-00001-of-0000n.safetensors and so on, cut where huggingface_hub cuts,
-// and model.safetensors.index.json last. 0 means no limit. fetch, if it is not nil, gets the value of each parameter
-// and buffer when its turn comes; the order is the same on all ranks. It is for package trainer, whose SaveModel calls
-// it.
-func WeightFiles(m nn.Module, maxShardSize int64, fetch Fetch) ([]WeightFile, error) {
+// and model.safetensors.index.json last. 0 means no limit. The weights are all parameters, tied ones once, and buffers;
+// each is read from the device when its turn comes, in the same order on all ranks. It is for package trainer, whose
+// SaveModel calls it.
+func WeightFiles(m nn.Module, maxShardSize int64) ([]WeightFile, error) {
 	l, err := layoutOf(m)
 	if err != nil {
 		return nil, err
@@ -59,14 +44,11 @@ func WeightFiles(m nn.Module, maxShardSize int64, fetch Fetch) ([]WeightFile, er
 			return p.DType(), p.Shape(), true
 		},
 		device: func(name string) *tensor.Device { return named[name].Device() },
-		read: func(c *tensor.Ctx, name string) (*tensor.Tensor, error) {
+		read: func(_ *tensor.Ctx, name string) (*tensor.Tensor, error) {
 			p := named[name]
 			if dev := p.Device(); !synced[dev] {
 				dev.Sync()
 				synced[dev] = true
-			}
-			if fetch != nil {
-				return fetch(c, p)
 			}
 			return p.Tensor, nil
 		},

@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/placement"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -21,11 +22,12 @@ type SavedWeights struct {
 	arrays  map[string]array
 	named   map[string]tensor.Named
 	buffers map[string]bool
+	options loadOptions
 }
 
 // FitWeights compares a saved set with m, as ReadWeights does, and reads no elements. The parameters of m may be on the
 // meta device: only their shapes and dtypes count. The caller keeps the set open.
-func FitWeights(set *safetensors.Set, m Model) (*SavedWeights, error) {
+func FitWeights(set *safetensors.Set, m nn.Module) (*SavedWeights, error) {
 	tree := nn.Walk(m)
 	saved, err := fit(set, m, tree)
 	if err != nil {
@@ -132,28 +134,50 @@ func (a array) readTransposed(c *tensor.Ctx, e *safetensors.Array, params []tens
 	return tensor.WriteFrom(c, p.Tensor, e.DType, bytes.NewReader(data))
 }
 
-// ReadAll fills parts of parameters and buffers, as ReadWeights does whole ones: NaN, infinities and numbers that their
-// tensors cannot hold are an error that names the weights, after all have been read; only what has such values already,
-// as masks have, may have them if it is a buffer.
+// ReadAll fills parts of parameters and buffers, and has the errors of ReadWeights.
 func (w *SavedWeights) ReadAll(c *tensor.Ctx, parts []tensor.Placed) error {
 	var bad []string
 	for _, p := range parts {
-		allowed := w.buffers[p.Name] && nonFinite(c, []tensor.Named{{Name: p.Name, Tensor: p.Tensor}}) > 0
-		n, err := w.Read(c, p)
-		if err != nil {
+		if err := w.check(c, p, &bad); err != nil {
 			return err
-		}
-		switch {
-		case n.Overflowed > 0:
-			bad = append(bad, fmt.Sprintf("%s has %d of %d that %v cannot hold", p.Name, n.Overflowed, p.Numel(),
-				p.Tensor.DType()))
-		case n.NonFinite > 0 && !allowed:
-			bad = append(bad, fmt.Sprintf("%s has %d of %d", p.Name, n.NonFinite, p.Numel()))
 		}
 	}
 	c.Sync() // before other contexts use it
-	if len(bad) > 0 {
-		return fmt.Errorf("models: the saved weights are not finite: %s", some(bad))
+	return notFinite(bad)
+}
+
+// check is Read that adds to bad what is not finite, if it may not be so.
+func (w *SavedWeights) check(c *tensor.Ctx, p tensor.Placed, bad *[]string) error {
+	allowed := w.options.allows(p.Name) || w.buffers[p.Name] && nonFinite(c, p.Tensor) > 0
+	n, err := w.Read(c, p)
+	if err != nil {
+		return err
+	}
+	name, saved := p.Name, w.arrays[p.Name].name
+	if saved != name {
+		name += " (" + saved + " in the file)"
+	}
+	switch {
+	case n.Overflowed > 0:
+		e, _ := w.set.Lookup(saved)
+		*bad = append(*bad, fmt.Sprintf("%s has %d of %d that %v cannot hold (saved as %s)", name, n.Overflowed,
+			p.Numel(), p.Tensor.DType(), e.TypeName()))
+	case n.NonFinite > 0 && !allowed:
+		*bad = append(*bad, fmt.Sprintf("%s has %d of %d", name, n.NonFinite, p.Numel()))
 	}
 	return nil
+}
+
+// nonFinite counts the elements that are NaN or infinite.
+func nonFinite(c *tensor.Ctx, t *tensor.Tensor) int {
+	n, _ := dtype.Census(t.DType(), tensor.ReadBytes(c, t))
+	return n
+}
+
+// notFinite names weights that are not finite; nil if there are none.
+func notFinite(bad []string) error {
+	if len(bad) == 0 {
+		return nil
+	}
+	return fmt.Errorf("models: the saved weights are not finite: %s", some(bad))
 }

@@ -137,22 +137,6 @@ func (a array) shape(params ...[]int) []int {
 	return total
 }
 
-// fill copies an array into its parameters.
-func (a array) fill(c *tensor.Ctx, saved *tensor.Tensor, params []tensor.Named) {
-	at := 0
-	for _, p := range params {
-		part := saved
-		if len(params) > 1 {
-			n := a.shape(p.Shape())[a.rule.Dim]
-			part, at = tensor.Slice(c, saved, a.rule.Dim, at, at+n), at+n
-		}
-		if a.rule.Transpose {
-			part = tensor.Transpose(c, part, 0, 1)
-		}
-		tensor.CopyInto(c, p.Tensor, part)
-	}
-}
-
 // bytes are the elements of the array of parameters.
 func (a array) bytes(c *tensor.Ctx, params []*tensor.Tensor) []byte {
 	parts := make([]*tensor.Tensor, len(params))

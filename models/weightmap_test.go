@@ -3,9 +3,6 @@
 package models_test
 
 import (
-	"bytes"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -53,9 +50,7 @@ func newApart(seed uint64) *apart {
 // written writes the model's weights and opens them.
 func written(t *testing.T, m models.Model) *safetensors.Set {
 	dir := t.TempDir()
-	var b bytes.Buffer
-	require.NoError(t, models.WriteWeights(&b, m))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, models.WeightsFile), b.Bytes(), 0o600))
+	require.NoError(t, models.SaveWeights(m, dir))
 	set, err := safetensors.OpenSet(vfs.OS, dir, models.WeightsBase)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, set.Close()) })
@@ -107,6 +102,6 @@ func TestWeightMapRefuses(t *testing.T) {
 	require.NoError(t, models.ReadWeights(written(t, plain), m), "another name that is read only")
 
 	plain.Map = []models.WeightRule{{Saved: "norm.weight", Params: []string{"norm.weight", "gone"}}}
-	require.ErrorContains(t, models.WriteWeights(&bytes.Buffer{}, plain),
+	require.ErrorContains(t, models.SaveWeights(plain, t.TempDir()),
 		"the weight map puts norm.weight into gone, which the model does not have")
 }

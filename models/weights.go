@@ -115,91 +115,31 @@ func optionsOf(opts []LoadOption) loadOptions {
 	return o
 }
 
-// allows reports whether one of the names may have such values.
-func (o *loadOptions) allows(names []string) bool {
-	return slices.ContainsFunc(o.nonFinite, func(n string) bool { return n == "" || slices.Contains(names, n) })
+// allows reports whether a parameter or buffer may have such values.
+func (o *loadOptions) allows(name string) bool {
+	return slices.ContainsFunc(o.nonFinite, func(n string) bool { return n == "" || n == name })
 }
 
-// ReadWeights fills the parameters and buffers of m from a saved set, converting
-// floating-point dtypes. Every one must be there, in its shape, and nothing else: the error lists all
-// that is missing, unexpected or of another shape, and then nothing was changed. NaN, infinities and numbers that the
-// dtype of m cannot hold are an error that names the weights, after all have been read; only a buffer that has such
-// values in m already, as masks have, may have them. It is for package trainer; programs use LoadPretrained.
+// ReadWeights fills the parameters and buffers of m from a saved set, converting floating-point dtypes. Every one must
+// be there, in its shape, and nothing else: the error lists all that is missing, unexpected or of another shape, and
+// then nothing was changed. NaN, infinities and numbers that the dtype of m cannot hold are an error that names the
+// weights, after all have been read; only a buffer that has such values in m already, as masks have, may have them. It
+// is for package trainer; programs use LoadPretrained.
 func ReadWeights(set *safetensors.Set, m nn.Module, opts ...LoadOption) error {
-	o := optionsOf(opts)
-	tree := nn.Walk(m)
-	saved, err := fit(set, m, tree)
+	w, err := FitWeights(set, m)
 	if err != nil {
 		return err
 	}
-	named, buffers := byName(tree), map[string]bool{}
-	for _, b := range tree.Buffers() {
-		buffers[b.Name] = true
-	}
+	w.options = optionsOf(opts)
 	var bad []string
-	for _, p := range tree.State() {
-		a := saved[p.Name]
-		if a.params[0] != p.Name {
-			continue // it is read with the first
-		}
-		params, err := a.tensors(named)
-		if err != nil {
+	for _, p := range nn.Walk(m).State() {
+		c := tensor.NewCtx(p.Device()).NoGrad()
+		if err := w.check(c, p.Placed(), &bad); err != nil {
 			return err
 		}
-		c := tensor.NewCtx(p.Device()).NoGrad()
-		allowed := o.allows(a.params) || buffers[p.Name] && nonFinite(c, params) > 0
-		n, err := a.read(c, set, params)
-		if err != nil {
-			return fmt.Errorf("models: %s: %w", a.name, err)
-		}
 		c.Sync() // before other contexts use it
-		e, _ := set.Lookup(a.name)
-		switch {
-		case n.Overflowed > 0:
-			bad = append(bad, fmt.Sprintf("%s has %d of %d that %v cannot hold (saved as %s)",
-				a.name, n.Overflowed, e.Numel(), p.DType(), e.TypeName()))
-		case n.NonFinite > 0 && !allowed:
-			bad = append(bad, fmt.Sprintf("%s has %d of %d", a.name, n.NonFinite, e.Numel()))
-		}
 	}
-	if len(bad) > 0 {
-		return fmt.Errorf("models: the saved weights are not finite: %s", some(bad))
-	}
-	return nil
-}
-
-// read fills the parameters from the set: a piece at a time if the array is one of them as it lies.
-func (a array) read(c *tensor.Ctx, set *safetensors.Set, params []tensor.Named) (n tensor.Census, err error) {
-	e, _ := set.Lookup(a.name)
-	section, err := e.Section(e.Placement())
-	if err != nil {
-		return n, err
-	}
-	if len(params) == 1 && !a.rule.Transpose {
-		return tensor.WriteFrom(c, params[0].Tensor, e.DType, section)
-	}
-	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-		whole := tensor.Zeros(c, e.DType, e.Shape...)
-		if n, err = tensor.WriteFrom(c, whole, e.DType, section); err == nil {
-			a.fill(c, whole, params)
-		}
-		return nil
-	})
-	if err == nil && e.DType != params[0].DType() {
-		before := n.NonFinite
-		n.NonFinite = nonFinite(c, params)
-		n.Overflowed = n.NonFinite - before
-	}
-	return n, err
-}
-
-// nonFinite counts the elements that are NaN or infinite.
-func nonFinite(c *tensor.Ctx, tensors []tensor.Named) (n int) {
-	for _, t := range tensors {
-		bad, _ := dtype.Census(t.DType(), tensor.ReadBytes(c, t.Tensor))
-		n += bad
-	}
-	return n
+	return notFinite(bad)
 }
 
 // fit finds the saved array of each parameter and buffer. The error lists all that does not fit.
@@ -301,8 +241,8 @@ func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configu
 	in := nn.NewInit(dev, 0)
 	set, err := safetensors.OpenSet(vfs.OS, dir, WeightsBase)
 	if err != nil {
-		var tooMany *tensor.Error
-		if _, fault := fromConfig(in.Dry(1), config); fault != nil && !errors.As(fault, &tooMany) {
+		_, fault := fromConfig(in.Dry(1), config)
+		if _, tooMany := errors.AsType[*tensor.Error](fault); fault != nil && !tooMany {
 			return nil, fmt.Errorf("%s: %w", dir, fault) // the configuration comes first
 		}
 		return nil, noWeights(dir, config, err)

@@ -40,9 +40,7 @@ func save(t *testing.T, m models.Configured) string {
 	config, err := models.ConfigJSON(m)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, models.ConfigFile), config, 0o600))
-	var b bytes.Buffer
-	require.NoError(t, models.WriteWeights(&b, m))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, models.WeightsFile), b.Bytes(), 0o600))
+	require.NoError(t, models.SaveWeights(m, dir))
 	return dir
 }
 

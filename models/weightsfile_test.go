@@ -45,7 +45,7 @@ func TestLoadWeightsOfAModule(t *testing.T) {
 		return nn.NewLinear(nn.NewInit(tensor.CPU(), seed), nn.LinearConfig{In: 3, Out: out})
 	}
 	dir := t.TempDir()
-	files, err := models.WeightFiles(layer(1, 2), 25, nil)
+	files, err := models.WeightFiles(layer(1, 2), 25)
 	require.NoError(t, err)
 	require.Len(t, files, 3)
 	for _, f := range files {
@@ -81,6 +81,7 @@ func TestLoadWeightsRefuses(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU()).NoGrad()
 	tensor.CopyInto(c, m.Norm.Weight.Tensor, tensor.Full(c, tensor.Float32, math.Inf(1), 4))
 	require.NoError(t, models.SaveWeights(m, dir))
-	require.ErrorContains(t, models.LoadWeights(newApart(2), dir), "not finite: ln.weight has 4 of 4")
+	require.ErrorContains(t, models.LoadWeights(newApart(2), dir),
+		"not finite: norm.weight (ln.weight in the file) has 4 of 4")
 	require.NoError(t, models.LoadWeights(newApart(2), dir, models.AllowNonFinite("norm.weight")))
 }

@@ -210,8 +210,12 @@ func (t *training) run() (rate float64, err error) {
 		return 0, err
 	}
 	result(t.row+"_memory_estimate", float64(estimate.Peak)/(1<<30), "GiB")
+	weights, err := models.WeightFiles(m, 0)
+	if err != nil {
+		return 0, err
+	}
 	digest := sha256.New()
-	if err := models.WriteWeights(digest, m); err != nil {
+	if err := weights[0].Write(digest); err != nil {
 		return 0, err
 	}
 	fmt.Printf("%s: first step %.2f s, first loss %.4f, last %.4f\nWEIGHTS %s %x\n", t.row, w.seconds[0], w.losses[0],

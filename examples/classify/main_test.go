@@ -187,9 +187,7 @@ func TestClassifyFromALanguageModel(t *testing.T) {
 	config, err := models.ConfigJSON(m)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(lm, models.ConfigFile), config, 0o600))
-	var weights bytes.Buffer
-	require.NoError(t, models.WriteWeights(&weights, m))
-	require.NoError(t, os.WriteFile(filepath.Join(lm, models.WeightsFile), weights.Bytes(), 0o600))
+	require.NoError(t, models.SaveWeights(m, lm))
 
 	printed, err := classify("--model_name_or_path", lm, "--train_file", writeMoods(t, dir, "jsonl", 30),
 		"--label_column", "sentiment", "--text_column", "sentence", "--output_dir", filepath.Join(dir, "out"),

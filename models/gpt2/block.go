@@ -3,13 +3,9 @@
 package gpt2
 
 import (
-	"strconv"
-
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
-
-func itoa(i int) string { return strconv.Itoa(i) }
 
 // Block is one pre-norm transformer layer.
 type Block struct {

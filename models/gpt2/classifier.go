@@ -33,16 +33,12 @@ func ParseClassifierConfig(raw []byte) (ClassifierConfig, error) {
 	if err != nil {
 		return cfg, err
 	}
+	if err := json.Unmarshal(raw, &cfg); err != nil {
+		return cfg, fmt.Errorf("gpt2: config.json: %w", err)
+	}
 	if cfg.ID2Label, err = models.ParseID2Label(raw); err != nil {
 		return cfg, fmt.Errorf("gpt2: %w", err)
 	}
-	var more struct {
-		PadTokenID *int `json:"pad_token_id"`
-	}
-	if err := json.Unmarshal(raw, &more); err != nil {
-		return cfg, fmt.Errorf("gpt2: config.json: %w", err)
-	}
-	cfg.PadTokenID = more.PadTokenID
 	return cfg, cfg.Validate()
 }
 
@@ -131,11 +127,10 @@ func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 }
 
 // Forward reads input_ids [B,T], attention_mask, position_ids [B,T] and labels, the classes [B] (all three are
-// optional). Logits are
-// [B,classes], of the hidden state at each text's last token that is not pad_token_id, as in transformers. The loss
-// terms are texts: labels that are not tensor.IgnoreIndex.
+// optional). Logits are [B,classes], of the hidden state at each text's last token that is not pad_token_id, as in
+// transformers. The loss terms are texts: labels that are not tensor.IgnoreIndex.
 func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
-	ids, labels := b.Required(data.InputIDs), b.Tensors[data.Labels]
+	ids := b.Required(data.InputIDs)
 	if m.Cfg.PadTokenID == nil && ids.Size(0) > 1 {
 		why := fmt.Sprintf("%d texts and no pad_token_id: want it in the configuration, or one text", ids.Size(0))
 		panic(&tensor.Error{Op: "gpt2.Forward", Msg: why, Where: c.Path()})
@@ -143,11 +138,7 @@ func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	c = models.WithPositions(c, b)
 	return models.NewOutput(nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		h := m.Transformer.forward(c, in[0], b.Tensors[data.AttentionMask], nil)
-		logits := m.Score.Forward(c, m.last(c, in[0], h))
-		if labels != nil {
-			return []*tensor.Tensor{logits, nn.CrossEntropySum(c, logits, labels)}
-		}
-		return []*tensor.Tensor{logits}
+		return models.LogitsAndLoss(c, m.Score.Forward(c, m.last(c, in[0], h)), b.Tensors[data.Labels])
 	}, ids))
 }
 

@@ -12,6 +12,7 @@ package gpt2
 import (
 	"fmt"
 	"math"
+	"strconv"
 
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
@@ -67,7 +68,7 @@ func newModel(in *nn.Init, cfg Config) *Model {
 		LNF:  nn.NewLayerNorm(t.Sub("ln_f"), nn.LayerNormConfig{Dim: cfg.NEmbd, Eps: cfg.LayerNormEpsilon}),
 	}
 	for i := range cfg.NLayer {
-		tr.H = append(tr.H, newBlock(t.Sub("h").Sub(itoa(i)), cfg))
+		tr.H = append(tr.H, newBlock(t.Sub("h").Sub(strconv.Itoa(i)), cfg))
 	}
 	head := tr.WTE.Weight
 	if !cfg.TieWordEmbeddings {

@@ -113,11 +113,8 @@ func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 
 // loss appends the loss to the predictions if there are labels.
 func (m *Model) loss(c *nn.Ctx, y, labels *tensor.Tensor) []*tensor.Tensor {
-	switch {
-	case labels == nil:
-		return []*tensor.Tensor{y}
-	case m.Cfg.Loss == "cross_entropy":
-		return []*tensor.Tensor{y, nn.CrossEntropySum(c, y, labels)}
+	if labels == nil || m.Cfg.Loss == "cross_entropy" {
+		return models.LogitsAndLoss(c, y, labels)
 	}
 	labels = tensor.Reshape(c.Ctx, labels, y.Shape()...)
 	return []*tensor.Tensor{y, tensor.Affine(c.Ctx, nn.MSESum(c, y, labels), 1/float64(y.Size(1)), 0)}

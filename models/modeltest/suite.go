@@ -9,7 +9,6 @@
 package modeltest
 
 import (
-	"bytes"
 	"encoding/json"
 	"math"
 	"os"
@@ -178,9 +177,7 @@ func saved(t *testing.T, r *rig) {
 	config, err := models.ConfigJSON(r.Configured)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, models.ConfigFile), config, 0o600))
-	var weights bytes.Buffer
-	require.NoError(t, models.WriteWeights(&weights, r.Configured))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, models.WeightsFile), weights.Bytes(), 0o600))
+	require.NoError(t, models.SaveWeights(r.Configured, dir))
 	loaded, err := models.LoadPretrained(r.dev, dir)
 	require.NoError(t, err)
 	require.Equal(t, r.logits(r.Configured), r.logits(loaded))

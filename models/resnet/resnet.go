@@ -139,10 +139,7 @@ func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	}
 	return models.NewOutput(nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		logits := m.Classifier.Forward(c, m.ResNet.Forward(c, in[0]))
-		if labels := b.Tensors[data.Labels]; labels != nil {
-			return []*tensor.Tensor{logits, nn.CrossEntropySum(c, logits, labels)}
-		}
-		return []*tensor.Tensor{logits}
+		return models.LogitsAndLoss(c, logits, b.Tensors[data.Labels])
 	}, x))
 }
 

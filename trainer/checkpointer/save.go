@@ -88,7 +88,7 @@ func (c *Checkpointer) modelParts() (parts []checkpoint.Part, weights []models.W
 	if err != nil {
 		return nil, nil, err
 	}
-	if weights, err = models.WeightFiles(c.Model, size, nil); err != nil {
+	if weights, err = models.WeightFiles(c.Model, size); err != nil {
 		return nil, nil, err
 	}
 	for _, f := range weights {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -48,11 +47,9 @@ func TestExport(t *testing.T) {
 	cfg.VocabSize, cfg.NPositions, cfg.NLayer, cfg.NEmbd, cfg.NHead = tok.VocabSize(), 16, 1, 16, 2
 	m, err := gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)
 	require.NoError(t, err)
-	var weights bytes.Buffer
-	require.NoError(t, models.WriteWeights(&weights, m))
+	require.NoError(t, models.SaveWeights(m, dir))
 	config, err := models.ConfigJSON(m)
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors"), weights.Bytes(), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600))
 	require.NoError(t, export(dir, out, "", 100, 3))
 
