@@ -19,7 +19,7 @@ import (
 var update = flag.Bool("update", false, "rewrite testdata/operations.txt")
 
 // random is the part of a temporary file's name that nobody can guess.
-var random = regexp.MustCompile(`(\.tmp-file-[^ ]+)-[0-9a-f]{16}\b`)
+var random = regexp.MustCompile(`(\.tmp-file-[^ ]+)-[A-Z2-7]{26}\b`)
 
 // The exact sequence of operations that change the disk. Its order is what makes saves
 // safe: a change of the golden file is a change of that promise and wants an argument.

@@ -246,8 +246,7 @@ func (s *Store) occupied(path, run string) (ours, exists bool, err error) {
 		return false, true, err
 	}
 	m, err := readManifest(s.fs(), path)
-	var damaged *CorruptError
-	if errors.As(err, &damaged) {
+	if _, damaged := errors.AsType[*CorruptError](err); damaged {
 		return false, true, nil // nobody can tell whose
 	}
 	return err == nil && m.RunID == run, true, err
@@ -338,7 +337,7 @@ func (s *Store) ReplaceFiles(ctx context.Context, parts []Part, stale func(exist
 	for _, p := range parts {
 		f, err := s.writeFile(ctx, p)
 		if err != nil {
-			return nil, fmt.Errorf("writing %s: %w", s.path(p.Name), err)
+			return nil, err
 		}
 		files = append(files, f)
 	}
@@ -361,13 +360,14 @@ func (s *Store) delete(names []string) error {
 	return s.fs().SyncDir(s.dir())
 }
 
+// writeFile writes a file of the folder, which appears whole or not at all.
 func (s *Store) writeFile(ctx context.Context, p Part) (f File, err error) {
 	tmp := temporaryName(p.Name)
 	if f, err = s.writePart(ctx, s.dir(), Part{Name: tmp, Write: p.Write}); err == nil {
 		err = s.fs().Rename(s.path(tmp), s.path(p.Name))
 	}
 	if err != nil {
-		return f, errors.Join(err, vfs.RemoveAll(s.fs(), s.path(tmp)))
+		return f, errors.Join(fmt.Errorf("writing %s: %w", s.path(p.Name), err), vfs.RemoveAll(s.fs(), s.path(tmp)))
 	}
 	f.Name = p.Name
 	return f, nil

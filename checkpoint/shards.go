@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -76,11 +75,9 @@ func (s *Store) SaveShards(ctx context.Context, g *comm.Group, step int64, conte
 // CheckShared returns an error, on all ranks, if their stores do not mean the same folder, so that SaveShards would
 // fail. All ranks call it.
 func (s *Store) CheckShared(ctx context.Context, g *comm.Group) error {
-	var random [8]byte
-	_, _ = rand.Read(random[:]) // never fails
 	probe, err := "", error(nil)
 	if g.Rank() == 0 {
-		probe = s.path(writePrefix + "probe-" + hex.EncodeToString(random[:])) // the next save would remove it
+		probe = s.path(writePrefix + "probe-" + rand.Text()) // the next save would remove it
 		if err = vfs.MkdirAll(s.fs(), s.Dir); err == nil {
 			err = s.fs().Mkdir(probe)
 		}
@@ -224,9 +221,7 @@ func (sv *shardSave) open(ctx context.Context) (open opening, release func(), er
 	}
 	dir := fmt.Sprintf("%s%d-%d", writePrefix, sv.step, open.ID)
 	if sv.g != nil { // a name of its own: a rank of an earlier job that still lives must not write into it
-		var random [4]byte
-		_, _ = rand.Read(random[:]) // never fails
-		dir += "-" + hex.EncodeToString(random[:])
+		dir += "-" + rand.Text()
 	}
 	if err := sv.s.fs().Mkdir(sv.s.path(dir)); err != nil {
 		return open, release, err

@@ -4,8 +4,8 @@ package checkpoint
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -259,10 +259,9 @@ func (s *Store) Own() (names []string, err error) {
 
 func (s *Store) warnBroken(broken []error) {
 	for _, err := range broken {
-		if of := (*CorruptError)(nil); errors.As(err, &of) && of.foreign {
-			continue
+		if of, damaged := errors.AsType[*CorruptError](err); !damaged || !of.foreign {
+			s.log().Warn("checkpoint skipped", "err", err)
 		}
-		s.log().Warn("checkpoint skipped", "err", err)
 	}
 }
 
@@ -298,28 +297,16 @@ func (s *Store) writePointer(info Info) error {
 	if err != nil {
 		return err
 	}
-	return s.replaceFile(LatestFile, append(text, '\n'))
+	if _, err := s.writeFile(context.Background(), BytesPart(LatestFile, append(text, '\n'))); err != nil {
+		return err
+	}
+	return s.fs().SyncDir(s.dir())
 }
 
 // temporaryName is a name for a file on its way to name, which nobody can guess: a link that
 // was planted under it would be followed, or would keep the file from being written.
 func temporaryName(name string) string {
-	var random [8]byte
-	_, _ = rand.Read(random[:]) // never fails
-	return filePrefix + name + "-" + hex.EncodeToString(random[:])
-}
-
-// replaceFile writes a small file of the store atomically and durably.
-func (s *Store) replaceFile(name string, data []byte) error {
-	tmp := s.path(temporaryName(name))
-	err := vfs.WriteFile(s.fs(), tmp, data)
-	if err == nil {
-		err = s.fs().Rename(tmp, s.path(name))
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("writing %s: %w", s.path(name), err), vfs.RemoveAll(s.fs(), tmp))
-	}
-	return s.fs().SyncDir(s.dir())
+	return filePrefix + name + "-" + rand.Text()
 }
 
 // discard deletes a folder of the store. It loses its name first, durably, so that no
