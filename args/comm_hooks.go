@@ -4,7 +4,6 @@ package args
 
 import (
 	"math"
-	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/catalog"
 )
@@ -22,48 +21,17 @@ const (
 	CommHookTopK     CommHook = "top_k"     // the largest numbers, with error feedback
 )
 
-// commHooks is the table of the values of ddp_comm_hook, each with what ddp_comm_state_option may hold for it. Each has
-// a file in accelerate/ddp.
-var commHooks = []struct {
-	name     CommHook
-	settings catalog.Settings
-}{
-	{CommHookNo, nil}, {CommHookFP16, nil}, {CommHookBF16, nil},
-	{CommHookInt8, catalog.Settings{{Key: "block_size", Rule: catalog.PositiveInt}}},
-	{CommHookPowerSGD, catalog.Settings{{Key: "matrix_approximation_rank", Rule: catalog.PositiveInt},
-		{Key: "start_powerSGD_iter", Rule: catalog.Count}, {Key: "min_compression_rate", Rule: catalog.Positive},
-		{Key: "use_error_feedback", Rule: catalog.Switch}, {Key: "warm_start", Rule: catalog.Switch},
-		{Key: "random_seed", Rule: catalog.Count}}},
-	{CommHookTopK, catalog.Settings{{Key: "density", Rule: catalog.PositivePart},
-		{Key: "use_error_feedback", Rule: catalog.Switch}}},
-}
-
-// choices lists the names of the table.
-func (CommHook) choices() []string {
-	var names []string
-	for _, h := range commHooks {
-		names = append(names, string(h.name))
-	}
-	return names
-}
-
-// CommHookSettings lists what ddp_comm_state_option may hold for each value of ddp_comm_hook. It is for package
-// accelerate.
-func CommHookSettings() map[CommHook][]string {
-	names := map[CommHook][]string{}
-	for _, h := range commHooks {
-		names[h.name] = slices.Sorted(slices.Values(h.settings.Keys()))
+func (CommHook) choices() (names []string) {
+	for _, h := range catalog.CommHooks {
+		names = append(names, h.Name)
 	}
 	return names
 }
 
 // commHookFault says what was wanted of ddp_comm_state_option, or nothing.
 func (a *TrainingArguments) commHookFault() (want string) {
-	for _, h := range commHooks {
-		if h.name != a.DDPCommHook {
-			continue
-		}
-		if wants := h.settings.Wants(string(h.name), a.DDPCommStateOption); len(wants) > 0 {
+	for _, h := range catalog.CommHooks {
+		if wants := h.Settings.Wants(h.Name, a.DDPCommStateOption); h.Name == string(a.DDPCommHook) && len(wants) > 0 {
 			return wants[0]
 		}
 	}

@@ -92,20 +92,13 @@ func (a *TrainingArguments) SlogLevelReplica() (level slog.Level, set bool) {
 	return a.LogLevelReplica.slog()
 }
 
+// slogLevels has no level for passive.
+var slogLevels = map[LogLevel]slog.Level{LogLevelDebug: slog.LevelDebug, LogLevelInfo: slog.LevelInfo,
+	LogLevelWarning: slog.LevelWarn, LogLevelError: slog.LevelError, LogLevelCritical: levelCritical}
+
 func (l LogLevel) slog() (level slog.Level, set bool) {
-	switch l {
-	case LogLevelDebug:
-		return slog.LevelDebug, true
-	case LogLevelInfo:
-		return slog.LevelInfo, true
-	case LogLevelWarning:
-		return slog.LevelWarn, true
-	case LogLevelError:
-		return slog.LevelError, true
-	case LogLevelCritical:
-		return levelCritical, true
-	}
-	return slog.LevelInfo, false
+	level, set = slogLevels[l]
+	return level, set
 }
 
 // ProgressDisabled reports whether plain lines replace the progress bar: as

@@ -289,8 +289,7 @@ func (m *merge) file(path string) {
 
 // reason is the error without the path, which the fault has named.
 func reason(err error) string {
-	var p *os.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*os.PathError](err); ok {
 		err = p.Err
 	}
 	return strings.Join(strings.Fields(err.Error()), " ")

@@ -30,10 +30,8 @@ func (l *Loader) ForProgram(p Program) { l.program = &p }
 
 // ValidateFor is Validate together with what can be told of a program.
 func (a *TrainingArguments) ValidateFor(p Program) error {
-	var c Checker
-	structs := []any{a}
-	c.check(newSchema(structs...), structs)
-	a.checkProgram(&c, p)
+	c := a.checked()
+	a.checkProgram(c, p)
 	return c.Err()
 }
 

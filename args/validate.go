@@ -14,11 +14,13 @@ import (
 
 // Validate returns nil or an *Error with every fault that can be told without
 // the model, the data and the number of ranks.
-func (a *TrainingArguments) Validate() error {
-	var c Checker
-	structs := []any{a}
+func (a *TrainingArguments) Validate() error { return a.checked().Err() }
+
+// checked has the faults that Validate reports.
+func (a *TrainingArguments) checked() *Checker {
+	c, structs := &Checker{}, []any{a}
 	c.check(newSchema(structs...), structs)
-	return c.Err()
+	return c
 }
 
 // Check records the faults of the values and of their combinations; those of

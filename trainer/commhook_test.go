@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/internal/catalog"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -23,13 +24,13 @@ import (
 // what they read.
 func TestCommHooksHaveRows(t *testing.T) {
 	var names []string
-	for name, settings := range args.CommHookSettings() {
-		names = append(names, string(name))
+	for _, row := range catalog.CommHooks {
+		names = append(names, row.Name)
 		own := map[string]any{}
-		for _, key := range settings {
+		for _, key := range row.Settings.Keys() {
 			own[key] = nil
 		}
-		_, err := ddp.HookByName(string(name), own)
+		_, err := ddp.HookByName(row.Name, own)
 		require.NoError(t, err)
 	}
 	require.ElementsMatch(t, ddp.HookNames(), names)
