@@ -28,7 +28,8 @@ import (
 
 // Accelerator runs training steps on the available device and ranks. It belongs to one
 // goroutine. Methods that take a context are collective: all ranks call them in the same
-// order, and an error on one rank is an error on all.
+// order, and an error on one rank is an error on all. Those that give windows and batches are not: their context ends
+// loading.
 type Accelerator struct {
 	*ranks.Ranks
 	plan     plan

@@ -38,14 +38,22 @@ func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 // rank order. They take the devices that the arguments name in turn; those that share one, as the CPU, share its
 // workers, which help any rank that has work. Connect prepares them for collective work.
 func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator, error) {
-	return newReplicas(planOf(a), n, opts)
+	p := planOf(a)
+	accs, on := make([]*Accelerator, n), named(p.device)
+	for r := range accs {
+		var err error
+		if accs[r], err = newRank(p, on, opts, r, n); err != nil {
+			return nil, err
+		}
+	}
+	return accs, shareDevices(accs)
 }
 
 // Run calls body on every rank of this process: num_replicas goroutines, or the single
 // rank of this process in a launcher's job. Use it to run your own training loop on any
 // number of ranks. Each rank creates its own model, in body. See RunRanks.
 func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelerator) error, opts ...Option) error {
-	accs, err := ranksOf(planOf(a), opts)
+	accs, err := Replicas(a, max(1, a.NumReplicas), opts...)
 	if err != nil {
 		return err
 	}

@@ -24,24 +24,19 @@ func RecordError(err error) error { return launch.RecordError(os.LookupEnv, err,
 
 // blamed lists the ranks of the job that an error is about.
 func blamed(err error) []int {
-	var absent *rendezvous.AbsentError
-	if errors.As(err, &absent) {
+	if absent, ok := errors.AsType[*rendezvous.AbsentError](err); ok {
 		return absent.Ranks
 	}
-	var lost *comm.RankLostError
-	if errors.As(err, &lost) {
+	if lost, ok := errors.AsType[*comm.RankLostError](err); ok {
 		return []int{lost.Rank}
 	}
-	var late *comm.TimeoutError
-	if errors.As(err, &late) {
+	if late, ok := errors.AsType[*comm.TimeoutError](err); ok {
 		return late.Missing
 	}
-	var abort *comm.AbortError
-	if errors.As(err, &abort) {
+	if abort, ok := errors.AsType[*comm.AbortError](err); ok {
 		return []int{abort.Rank}
 	}
-	var data *DataError
-	if errors.As(err, &data) && data.Err == nil {
+	if data, ok := errors.AsType[*DataError](err); ok && data.Err == nil {
 		return data.blamed()
 	}
 	return nil

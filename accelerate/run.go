@@ -13,23 +13,6 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// ranksOf are the ranks of this process.
-func ranksOf(p plan, opts []Option) ([]*Accelerator, error) {
-	return newReplicas(p, max(1, p.replicas), opts)
-}
-
-// newReplicas is Replicas.
-func newReplicas(p plan, n int, opts []Option) ([]*Accelerator, error) {
-	accs, on := make([]*Accelerator, n), named(p.device)
-	for r := range accs {
-		var err error
-		if accs[r], err = newRank(p, on, opts, r, n); err != nil {
-			return nil, err
-		}
-	}
-	return accs, shareDevices(accs)
-}
-
 // Connect joins the ranks that Replicas returned into a group. Each rank leaves it with
 // Close. After a failure, call Connect again to replace the group.
 func Connect(accs []*Accelerator) {
@@ -112,9 +95,9 @@ func rootCause(errs []error) error {
 		if err == nil {
 			continue
 		}
-		var abort *comm.AbortError
-		var lost *comm.RankLostError
-		if !errors.As(err, &lost) && (!errors.As(err, &abort) || abort.Rank == rank) {
+		_, lost := errors.AsType[*comm.RankLostError](err)
+		abort, aborted := errors.AsType[*comm.AbortError](err)
+		if !lost && (!aborted || abort.Rank == rank) {
 			return err
 		}
 		if first == nil {

@@ -74,25 +74,21 @@ func (a *Accelerator) RunWindow(ctx context.Context, batches []*data.Batch, o Wi
 // PendingStep.
 func (a *Accelerator) StartWindow(ctx context.Context, batches []*data.Batch, o WindowOptions) (*PendingStep, error) {
 	s, err := o.run(ctx, a, batches)
-	var unread *DataError
-	switch {
-	case errors.As(err, &unread): // on all ranks
-		return nil, err
-	case err != nil:
+	if _, unread := errors.AsType[*DataError](err); err != nil && !unread { // that is an error on all ranks already
 		return nil, a.reject(err)
 	}
-	return s, nil
+	return s, err
 }
 
+// run checks a window, runs its passes and completes its gradients.
 func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (*PendingStep, error) {
 	layout, err := a.Layout()
 	if err != nil {
 		return nil, err
 	}
 	if len(batches) > layout.AccumulationSteps {
-		return nil,
-			fmt.Errorf("accelerate: %d micro-batches for one step of rank %d: want at most %d "+
-				"(gradient_accumulation_steps)", len(batches), a.Rank(), layout.AccumulationSteps)
+		return nil, fmt.Errorf("accelerate: %d micro-batches for one step of rank %d: want at most %d "+
+			"(gradient_accumulation_steps)", len(batches), a.Rank(), layout.AccumulationSteps)
 	}
 	if err := a.BeginWindow(ctx); err != nil {
 		return nil, err
@@ -101,37 +97,20 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 	if batches, err = o.padBatches(ctx, a, batches); err != nil {
 		return nil, err
 	}
-	c := a.ctx.NoGrad()
 	s := &PendingStep{a: a, shared: newWindowFigures(int(layout.MicroBatches()), o.Figures), figures: o.Figures,
 		batches: batches, layout: layout, dataErr: o.DataErr,
-		block: tensor.Zeros(c, tensor.Float64, tensor.ClipLen+len(batches))}
-	done := false
+		block: tensor.Zeros(a.ctx.NoGrad(), tensor.Float64, tensor.ClipLen+len(batches))}
+	complete := false
 	defer func() {
-		if !done {
+		if !complete {
 			s.Free()
 		}
 	}()
 	if err := s.expect(ctx); err != nil {
 		return nil, err
 	}
-	for i, b := range batches {
-		microBatch := layout.MicroBatch(i)
-		if b.MicroBatch < 0 {
-			microBatch = -1
-		}
-		if i > 0 && o.Between != nil {
-			if err := o.Between(); err != nil {
-				return nil, err
-			}
-		}
-		last, at := i == len(batches)-1, tensor.ClipLen+i
-		count, err := o.microBatch(a, b, tensor.Slice(c, s.block, 0, at, at+1), s.expected, microBatch, last)
-		if err != nil {
-			return nil, &MicroBatchError{Rank: a.Rank(), MicroBatch: microBatch, Err: err}
-		}
-		if microBatch >= 0 {
-			s.shared.setCount(microBatch, count)
-		}
+	if err := s.passes(o); err != nil {
+		return nil, err
 	}
 	if err := a.Reduce(ctx); err != nil {
 		return nil, err
@@ -142,8 +121,33 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 	} else if err := s.readLosses(ctx); err != nil {
 		return nil, err
 	}
-	done = true
+	complete = true
 	return s, nil
+}
+
+// passes runs the forward and backward passes of this rank's micro-batches.
+func (s *PendingStep) passes(o WindowOptions) error {
+	for i, b := range s.batches {
+		microBatch := s.layout.MicroBatch(i)
+		if b.MicroBatch < 0 {
+			microBatch = -1
+		}
+		if i > 0 && o.Between != nil {
+			if err := o.Between(); err != nil {
+				return err
+			}
+		}
+		last, at := i == len(s.batches)-1, tensor.ClipLen+i
+		loss := tensor.Slice(s.a.ctx.NoGrad(), s.block, 0, at, at+1)
+		count, err := o.microBatch(s.a, b, loss, s.expected, microBatch, last)
+		if err != nil {
+			return &MicroBatchError{Rank: s.a.Rank(), MicroBatch: microBatch, Err: err}
+		}
+		if microBatch >= 0 {
+			s.shared.setCount(microBatch, count)
+		}
+	}
+	return nil
 }
 
 // expect adds up the terms that the collators counted, micro-batch by micro-batch, so that the bits of fractions do not

@@ -67,14 +67,17 @@ func (allReduce) Begin(g *comm.Group, b Bucket) func(context.Context) error {
 	return g.AllReduce(b.Buffer(), comm.Sum, comm.Label(b.Label), comm.Layout(b.Layout)).Wait
 }
 
+// lossy is the name of a hook whose result may differ from the specified sum.
+type lossy string
+
+func (name lossy) Name() string { return string(name) }
+
+func (lossy) Lossy() bool { return true }
+
 type castCompress struct {
-	name string
+	lossy
 	half tensor.DType
 }
-
-func (h castCompress) Name() string { return h.name }
-
-func (castCompress) Lossy() bool { return true }
 
 // Begin rounds into the first half of the bucket, where it lies.
 func (h castCompress) Begin(g *comm.Group, b Bucket) func(context.Context) error {

@@ -27,13 +27,12 @@ type Int8 struct {
 func DefaultInt8() Int8 { return Int8{BlockSize: 256} }
 
 // New makes the hook, which has no state.
-func (c Int8) New() Hook { return int8Blocks{c.BlockSize} }
+func (c Int8) New() Hook { return int8Blocks{"int8", c.BlockSize} }
 
-type int8Blocks struct{ size int }
-
-func (int8Blocks) Name() string { return "int8" }
-
-func (int8Blocks) Lossy() bool { return true }
+type int8Blocks struct {
+	lossy
+	size int
+}
 
 // Begin sends each rank its share of the blocks.
 func (h int8Blocks) Begin(g *comm.Group, b Bucket) func(context.Context) error {

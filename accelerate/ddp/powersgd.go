@@ -44,19 +44,16 @@ func DefaultPowerSGD() PowerSGD {
 
 // New makes the hook.
 func (c PowerSGD) New() Hook {
-	return &powerSGD{PowerSGD: c, memory: memory{off: !c.ErrorFeedback}, q: map[string][]float32{}}
+	return &powerSGD{lossy: "power_sgd", PowerSGD: c, memory: memory{off: !c.ErrorFeedback}, q: map[string][]float32{}}
 }
 
 type powerSGD struct {
+	lossy
 	PowerSGD
 	memory
 	steps int64                // begun
 	q     map[string][]float32 // of each parameter, from the last step
 }
-
-func (*powerSGD) Name() string { return "power_sgd" }
-
-func (*powerSGD) Lossy() bool { return true }
 
 func (h *powerSGD) State() HookState { return HookState{h.steps, h.errors, h.q} }
 

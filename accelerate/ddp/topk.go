@@ -28,17 +28,16 @@ type TopK struct {
 func DefaultTopK() TopK { return TopK{Density: 0.01, ErrorFeedback: true} }
 
 // New makes the hook.
-func (c TopK) New() Hook { return &topK{TopK: c, memory: memory{off: !c.ErrorFeedback}} }
+func (c TopK) New() Hook {
+	return &topK{lossy: "top_k", TopK: c, memory: memory{off: !c.ErrorFeedback}}
+}
 
 type topK struct {
+	lossy
 	TopK
 	memory
 	steps int64
 }
-
-func (*topK) Name() string { return "top_k" }
-
-func (*topK) Lossy() bool { return true }
 
 func (h *topK) State() HookState { return HookState{Steps: h.steps, Own: h.errors} }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -66,12 +67,9 @@ func (r *run) attempt(number int) error {
 // onlyInterrupted reports whether what failed was ended by the interrupting signal itself: a
 // terminal sends it to ranks, too, that are not in process groups of their own yet.
 func (a *attempt) onlyInterrupted() bool {
-	for _, w := range a.workers {
-		if w.failed() && w.unprompted && (!w.status.Signaled() || w.status.Signal() != a.interrupted.Signal) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(a.workers, func(w *worker) bool {
+		return w.failed() && w.unprompted && (!w.status.Signaled() || w.status.Signal() != a.interrupted.Signal)
+	})
 }
 
 // heeded is the signal that the ranks were told of by others than this launcher, one on

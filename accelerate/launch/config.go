@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -109,41 +110,23 @@ var runID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 // withDefaults fills in what is zero.
 func (c Config) withDefaults() Config {
-	if c.Nodes == 0 {
-		c.Nodes = 1
-	}
+	c.Nodes = cmp.Or(c.Nodes, 1)
 	if c.MasterAddr == "" && c.Nodes == 1 {
 		c.MasterAddr = "127.0.0.1"
 	}
 	if c.Elastic != nil {
 		c.Elastic = c.Elastic.withDefaults()
 	}
-	if c.Role == "" {
-		c.Role = DefaultRole
-	}
+	c.Role = cmp.Or(c.Role, DefaultRole)
 	if c.Env == nil {
 		c.Env = os.Environ()
 	}
-	if c.Stdout == nil {
-		c.Stdout = io.Discard
-	}
-	if c.Stderr == nil {
-		c.Stderr = io.Discard
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	if c.Cores == 0 {
-		c.Cores = runtime.GOMAXPROCS(0)
-	}
-	for d, standard := range map[*time.Duration]time.Duration{
-		&c.Grace: DefaultGrace, &c.Settle: DefaultSettle, &c.MonitorInterval: DefaultMonitorInterval,
-		&c.RestartDelay: DefaultRestartDelay,
-	} {
-		if *d == 0 {
-			*d = standard
-		}
-	}
+	c.Stdout, c.Stderr = cmp.Or(c.Stdout, io.Discard), cmp.Or(c.Stderr, io.Discard)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	c.Cores = cmp.Or(c.Cores, runtime.GOMAXPROCS(0))
+	c.Grace, c.Settle = cmp.Or(c.Grace, DefaultGrace), cmp.Or(c.Settle, DefaultSettle)
+	c.MonitorInterval = cmp.Or(c.MonitorInterval, DefaultMonitorInterval)
+	c.RestartDelay = cmp.Or(c.RestartDelay, DefaultRestartDelay)
 	return c
 }
 

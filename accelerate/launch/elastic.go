@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -301,10 +302,8 @@ func (e *elastic) place(begin *rendezvous.HostEvent) {
 
 // outcome is what the end of a round means: a report for the next one, or the end of this launch.
 func (e *elastic) outcome(err error) (rendezvous.Report, error) {
-	var failure *FailureError
-	var interrupted *InterruptedError
-	errors.As(err, &failure)
-	errors.As(err, &interrupted)
+	failure, _ := errors.AsType[*FailureError](err)
+	interrupted, _ := errors.AsType[*InterruptedError](err)
 	switch {
 	case err == nil:
 		return rendezvous.Report{Outcome: rendezvous.OutcomeDone}, nil
@@ -345,14 +344,7 @@ func (e *Elastic) validate(c *Config, want func(ok bool, format string, a ...any
 
 // withDefaults fills in what is zero.
 func (e Elastic) withDefaults() *Elastic {
-	if e.LastCall == 0 {
-		e.LastCall = DefaultLastCall
-	}
-	if e.Patience == 0 {
-		e.Patience = DefaultPatience
-	}
-	if e.Rejoin == 0 {
-		e.Rejoin = DefaultRejoin
-	}
+	e.LastCall, e.Patience = cmp.Or(e.LastCall, DefaultLastCall), cmp.Or(e.Patience, DefaultPatience)
+	e.Rejoin = cmp.Or(e.Rejoin, DefaultRejoin)
 	return &e
 }

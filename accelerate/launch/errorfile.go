@@ -63,8 +63,8 @@ type Permanent interface {
 }
 
 func permanent(err error) bool {
-	var p Permanent
-	return errors.As(err, &p) && p.Permanent()
+	p, ok := errors.AsType[Permanent](err)
+	return ok && p.Permanent()
 }
 
 func seconds(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }

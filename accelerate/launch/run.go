@@ -168,12 +168,12 @@ func (r *run) cleanUp() error {
 func (r *run) attempts() error {
 	for n := 0; ; n++ {
 		err := r.attempt(n)
-		var failure *FailureError
-		var interrupted *InterruptedError
-		if !errors.As(err, &failure) {
+		failure, failed := errors.AsType[*FailureError](err)
+		if !failed {
 			return err
 		}
-		if n == r.config.MaxRestarts || failure.Root.Permanent || errors.As(err, &interrupted) {
+		_, interrupted := errors.AsType[*InterruptedError](err)
+		if n == r.config.MaxRestarts || failure.Root.Permanent || interrupted {
 			r.passOn(failure)
 			return err
 		}

@@ -4,6 +4,7 @@ package launch
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 )
 
@@ -43,18 +44,10 @@ func (t *tail) add(line []byte) {
 	switch {
 	case len(t.fatal) > 0 && len(t.fatal) < tailLines:
 		t.fatal = append(t.fatal, text)
-	case len(t.fatal) == 0 && isFatal(text):
+	case len(t.fatal) == 0 && slices.ContainsFunc(fatalSigns,
+		func(sign string) bool { return strings.HasPrefix(text, sign) }):
 		t.fatal = append(t.fatal, text)
 	}
-}
-
-func isFatal(line string) bool {
-	for _, sign := range fatalSigns {
-		if strings.HasPrefix(line, sign) {
-			return true
-		}
-	}
-	return false
 }
 
 // lines is what to show of the stream.

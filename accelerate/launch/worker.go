@@ -154,8 +154,7 @@ func (w *worker) wait() {
 	if !held {
 		w.over(pid)
 	}
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) && !errors.Is(err, exec.ErrWaitDelay) {
+	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended && !errors.Is(err, exec.ErrWaitDelay) {
 		w.waitProblem = err
 	}
 	if state := w.cmd.ProcessState; state != nil {

@@ -6,6 +6,7 @@ package precision
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/nn"
@@ -67,12 +68,9 @@ func (list Modules) Apply(c *nn.Ctx) *nn.Ctx {
 
 // Has reports whether a parameter lies in a module of the list.
 func (list Modules) Has(parameter string) bool {
-	for _, p := range list {
-		if p.Path == "" || strings.HasPrefix(parameter, p.Path+".") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(p Module) bool {
+		return p.Path == "" || strings.HasPrefix(parameter, p.Path+".")
+	})
 }
 
 // Check refuses modules that the model lacks, and dtypes that nothing can compute in.

@@ -3,6 +3,7 @@
 package profile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,12 +82,7 @@ type total struct {
 
 // New readies a profiler. Start begins.
 func New(o Options) *Profiler {
-	if o.Limit == 0 {
-		o.Limit = defaultLimit
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Limit, o.Log = cmp.Or(o.Limit, defaultLimit), cmp.Or(o.Log, slog.Default())
 	return &Profiler{o: o, kernels: map[string]*total{}, phases: map[string]*total{}, calls: map[string]*total{}}
 }
 
