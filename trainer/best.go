@@ -20,7 +20,7 @@ func (r *run) watchBest(metrics map[string]float64) error {
 	}
 	v, ok := metrics[name]
 	if !ok {
-		return r.noSuchMetric(sortedKeys(metrics))
+		return r.noSuchMetric(slices.Sorted(maps.Keys(metrics)))
 	}
 	if r.state.GlobalStep > 0 && r.state.Improves(v, r.args.BestIsGreater()) {
 		r.state.SetBest(v, r.args.SaveStrategy != args.StrategyNo)
@@ -73,5 +73,3 @@ func (r *run) loadBest() error {
 		*r.state.BestMetric)
 	return nil
 }
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

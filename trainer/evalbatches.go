@@ -16,7 +16,6 @@ import (
 type evalBatches struct {
 	*feed.Windows
 	name             string
-	ready            []*data.Batch
 	samples, batches int64 // so far, over all ranks
 	ended            bool
 }
@@ -34,30 +33,19 @@ func (t *Trainer) evalBatches(ctx context.Context, set evalSet) (b *evalBatches,
 
 // Next gives the next batch, or io.EOF after the last one.
 func (b *evalBatches) Next() (*data.Batch, error) {
-	for len(b.ready) == 0 {
-		if b.ended {
-			return nil, io.EOF
-		}
-		w, err := b.Windows.Next()
-		switch {
-		case err == io.EOF:
-			return nil, err
-		case err != nil:
-			return nil, fmt.Errorf("evaluation set %q: %w", b.name, err)
-		}
-		b.samples, b.batches, b.ended = b.samples+w.Samples, b.batches+int64(w.MicroBatches), w.LastOfEpoch
-		b.ready = w.Batches
+	if b.ended {
+		return nil, io.EOF
 	}
-	next := b.ready[0]
-	b.ready = b.ready[1:]
-	return next, nil
-}
-
-// Close frees what was not taken and ends loading.
-func (b *evalBatches) Close() {
-	for _, left := range b.ready {
-		left.Free()
+	w, err := b.Windows.Next()
+	switch {
+	case err == io.EOF:
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("evaluation set %q: %w", b.name, err)
 	}
-	b.ready = nil
-	b.Windows.Close()
+	b.samples, b.batches, b.ended = b.samples+w.Samples, b.batches+int64(w.MicroBatches), w.LastOfEpoch
+	if len(w.Batches) == 0 { // the last window has batches of other ranks alone
+		return nil, io.EOF
+	}
+	return w.Batches[0], nil
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -66,9 +67,7 @@ func (t *Trainer) evaluateRank(ctx context.Context) (map[string]float64, error) 
 		if err != nil {
 			return nil, err
 		}
-		for k, v := range m {
-			all[k] = v
-		}
+		maps.Copy(all, m)
 	}
 	return all, nil
 }
@@ -79,11 +78,7 @@ func (t *Trainer) evaluateSet(ctx context.Context, set evalSet) (map[string]floa
 	if err != nil {
 		return nil, err
 	}
-	rec := callbacks.Record{}
-	for k, v := range metrics {
-		rec[k] = v
-	}
-	if err := t.record(rec); err != nil {
+	if err := t.record(recordOf(metrics)); err != nil {
 		return nil, err
 	}
 	metrics["epoch"] = t.state.Epoch
@@ -111,8 +106,7 @@ func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, d tim
 func (r *run) evaluate(ctx context.Context) error {
 	records := len(r.state.LogHistory)
 	metrics, err := r.evaluateRank(ctx)
-	var unread *accelerate.DataError
-	failed := errors.As(err, &unread)
+	failed := is[*accelerate.DataError](err)
 	switch {
 	case err == nil:
 		return r.watchBest(metrics)

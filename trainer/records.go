@@ -68,9 +68,14 @@ func (r *run) finalRecord() callbacks.Record {
 		}
 		r.log.Warn("no step changed the weights", facts...)
 	}
+	return recordOf(r.result().Metrics)
+}
+
+// recordOf is a record of figures.
+func recordOf(metrics map[string]float64) callbacks.Record {
 	rec := callbacks.Record{}
-	for k, v := range r.result().Metrics {
-		rec[k] = v
+	for name, v := range metrics {
+		rec[name] = v
 	}
 	return rec
 }

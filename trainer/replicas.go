@@ -30,14 +30,6 @@ func (t *Trainer) buildRanks() error {
 	if t.group != nil {
 		opts = append(opts, accelerate.WithGroup(t.group))
 	}
-	if t.args.NumReplicas == 1 {
-		var err error
-		if t.acc, err = accelerate.New(t.args, opts...); err != nil {
-			return err
-		}
-		t.log, t.sharing = t.rankLogger(t.acc), 1
-		return t.acc.MoveModel(t.model)
-	}
 	ranks, err := accelerate.Replicas(t.args, t.args.NumReplicas, opts...)
 	if err != nil {
 		return err
@@ -130,8 +122,7 @@ func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error 
 		return err
 	}
 	for _, err := range ended {
-		var unread *accelerate.DataError
-		if errors.As(err, &unread) && unread.Err != nil {
+		if unread, ok := errors.AsType[*accelerate.DataError](err); ok && unread.Err != nil {
 			return err // it wraps the cause
 		}
 	}

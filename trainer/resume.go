@@ -72,8 +72,8 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 		return err
 	}
 	r.adopt(saved, ck)
-	if r.args.IgnoreDataSkip {
-		if err := r.rewindEpoch(); err != nil {
+	if r.args.IgnoreDataSkip && r.epochHasSteps() { // the epoch begins anew, as in HuggingFace
+		if err := r.windows.SeekEpoch(r.progress.Epoch); err != nil {
 			return err
 		}
 	}

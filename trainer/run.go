@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/profile"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/models"
@@ -158,19 +159,9 @@ func (r *run) setUp(ctx context.Context) error {
 	if err := t.checkBest(); err != nil {
 		return err
 	}
-	job, restarted := r.acc.Job()
-	ck, err := r.checkpointer().Open(ctx, job, restarted)
+	ck, err := r.open(ctx)
 	if err != nil {
-		return fmt.Errorf("trainer: %w", err)
-	}
-	r.acc.SetArguments(r.args) // a resume may have changed them
-	if ck == nil {
-		if err := r.whole(); err != nil {
-			return err
-		}
-	}
-	if r.release, err = r.checkpointer().Claim(ctx, ck != nil || t.trained && !r.args.OverwriteOutputDir); err != nil {
-		return fmt.Errorf("trainer: %w", err)
+		return err
 	}
 	if err := r.plan(); err != nil {
 		return err
@@ -186,6 +177,32 @@ func (r *run) setUp(ctx context.Context) error {
 	if err := r.checkpointer().CheckShared(r.ctx); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
+	return r.start(ck)
+}
+
+// open opens the checkpoint to resume from, nil for a new run, and claims output_dir.
+func (r *run) open(ctx context.Context) (*checkpoint.Checkpoint, error) {
+	job, restarted := r.acc.Job()
+	ck, err := r.checkpointer().Open(ctx, job, restarted)
+	if err != nil {
+		return nil, fmt.Errorf("trainer: %w", err)
+	}
+	r.acc.SetArguments(r.args) // a resume may have changed them
+	if ck == nil {
+		if err := r.whole(); err != nil {
+			return nil, err
+		}
+	}
+	r.release, err = r.checkpointer().Claim(ctx, ck != nil || r.trained && !r.args.OverwriteOutputDir)
+	if err != nil {
+		return nil, fmt.Errorf("trainer: %w", err)
+	}
+	return ck, nil
+}
+
+// start begins with the counters of a checkpoint, or of a new run for nil.
+func (r *run) start(ck *checkpoint.Checkpoint) error {
+	t := r.Trainer
 	t.state = callbacks.NewState(t.args, r.steps.MaxSteps)
 	t.state.NumTrainEpochs = r.steps.Epochs
 	t.control = callbacks.Control{}
@@ -384,23 +401,6 @@ func (r *run) checkRates() error {
 	return nil
 }
 
-// seekEpoch goes to the beginning of the epoch if the one before was stopped early.
-func (r *run) seekEpoch() error {
-	if r.windows.Epoch() >= r.progress.Epoch {
-		return nil
-	}
-	return r.windows.SeekEpoch(r.progress.Epoch)
-}
-
-// rewindEpoch goes back to the beginning of the epoch that a resumed run is in, as HuggingFace does with
-// ignore_data_skip.
-func (r *run) rewindEpoch() error {
-	if !r.epochHasSteps() {
-		return nil
-	}
-	return r.windows.SeekEpoch(r.progress.Epoch)
-}
-
 // epochHasSteps tells whether the current epoch has steps left.
 func (r *run) epochHasSteps() bool {
 	return r.windows.Epoch() <= r.progress.Epoch
@@ -437,23 +437,18 @@ func (r *run) info() *callbacks.RunInfo {
 	var dtypes []string
 	for _, p := range r.acc.Params() {
 		info.Trainable += int64(p.Tensor.Numel())
-		if name := p.Tensor.DType().String(); !slices.Contains(dtypes, name) {
-			dtypes = append(dtypes, name)
-		}
+		dtypes = append(dtypes, p.Tensor.DType().String())
 	}
 	slices.Sort(dtypes)
-	info.Precision = strings.Join(dtypes, "+")
-	lower, parameters := tensor.Invalid, info.Precision
+	parameters := strings.Join(slices.Compact(dtypes), "+")
+	info.Precision = parameters
 	switch {
 	case r.args.BF16:
-		lower = tensor.BFloat16
-		info.Precision = "bf16 autocast of " + info.Precision
+		info.Precision = "bf16 autocast of " + parameters
+		info.DTypes = tensor.OpDTypes(tensor.BFloat16) + "; parameters " + parameters
 	case r.args.FP16:
-		lower = tensor.Float16
-		info.Precision = "fp16 autocast of " + info.Precision
-	}
-	if lower != tensor.Invalid {
-		info.DTypes = tensor.OpDTypes(lower) + "; parameters " + parameters
+		info.Precision = "fp16 autocast of " + parameters
+		info.DTypes = tensor.OpDTypes(tensor.Float16) + "; parameters " + parameters
 	}
 	return info
 }
@@ -478,10 +473,5 @@ func (r *run) announce(i *callbacks.RunInfo) {
 }
 
 func finite(xs ...float64) bool {
-	for _, x := range xs {
-		if math.IsNaN(x) || math.IsInf(x, 0) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(xs, func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
 }

@@ -57,31 +57,26 @@ func (t *Trainer) checkpointer() *checkpointer.Checkpointer {
 		Shards: t.acc.Shards(), Holders: t.acc.Loss(), Replica: t.acc.Replicas().Rank()}
 }
 
-// savedLoop is a run as a checkpointer.Loop.
-type savedLoop struct{ *run }
-
-func (l savedLoop) RunID() string { return l.progress.RunID }
-
-func (l savedLoop) Step() int64 { return l.state.GlobalStep }
-
-func (l savedLoop) State() *callbacks.State {
-	l.state.StatefulCallbacks = l.callbacks.ExportStates(&l.control)
-	return l.state
+// savedState is the state of the run as a checkpoint has it.
+func (r *run) savedState() *callbacks.State {
+	r.state.StatefulCallbacks = r.callbacks.ExportStates(&r.control)
+	return r.state
 }
 
-func (l savedLoop) Files() map[string]any {
-	p := &l.progress
-	p.Job, _ = l.acc.Job()
-	p.Data, p.Environment = l.fingerprint(), l.acc.Environment()
-	p.Unlogged, p.MicroBatches = l.logged, l.windows.Layout().MicroBatches()
+// files are the loop's files of a checkpoint.
+func (r *run) files() map[string]any {
+	p := &r.progress
+	p.Job, _ = r.acc.Job()
+	p.Data, p.Environment = r.fingerprint(), r.acc.Environment()
+	p.Unlogged, p.MicroBatches = r.logged, r.windows.Layout().MicroBatches()
 	files := map[string]any{
-		schedulerFile: schedulerState{string(l.args.LRSchedulerType), l.state.GlobalStep, l.learningRate(),
-			l.opt.BaseLRs()},
-		rngFile:                   rngState{generator, l.args.Seed, l.windows.Position()},
-		samplerFile:               l.windows.Place(),
+		schedulerFile: schedulerState{string(r.args.LRSchedulerType), r.state.GlobalStep, r.learningRate(),
+			r.opt.BaseLRs()},
+		rngFile:                   rngState{generator, r.args.Seed, r.windows.Position()},
+		samplerFile:               r.windows.Place(),
 		checkpointer.ProgressFile: p,
 	}
-	if s := l.acc.Scaler(); s != nil {
+	if s := r.acc.Scaler(); s != nil {
 		files[scalerFile] = s
 	}
 	return files
@@ -98,7 +93,8 @@ func (r *run) save(ctx context.Context) error {
 		return fmt.Errorf("trainer: %w", err)
 	}
 	c := r.checkpointer()
-	info, err := c.Save(ctx, savedLoop{r}, r.opt)
+	info, err := c.Save(ctx, checkpointer.Loop{RunID: r.progress.RunID, Step: step, State: r.savedState,
+		Files: r.files}, r.opt)
 	if err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
@@ -153,10 +149,7 @@ func (t *Trainer) SaveMetrics(split string, metrics map[string]float64) error {
 			all = callbacks.Record{}
 		}
 	}
-	mine := callbacks.Record{}
-	for k, v := range metrics {
-		mine[k] = v
-	}
+	mine := recordOf(metrics)
 	maps.Copy(all, mine)
 	var parts []checkpoint.Part
 	for _, file := range []struct {

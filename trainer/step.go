@@ -40,9 +40,8 @@ func (r *run) step() (more bool, err error) {
 	}
 	stats := callbacks.StepStats{Samples: w.Samples, LearningRate: r.learningRate()}
 	u, err := r.forwardBackward(w, dataErr, &stats)
-	var unread *accelerate.DataError
 	switch {
-	case errors.As(err, &unread):
+	case is[*accelerate.DataError](err):
 		return false, r.saveUnread(fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err))
 	case err != nil:
 		return false, r.blamed(err, w)
@@ -66,12 +65,11 @@ func (r *run) step() (more bool, err error) {
 
 // blamed is an error of a step, or the sample that is the reason: devices find it behind the pass that met it.
 func (r *run) blamed(err error, w *feed.Window) error {
-	var wrong *data.IndexError
-	if errors.As(err, &wrong) {
+	if is[*data.IndexError](err) {
 		return err
 	}
 	for _, b := range w.Batches {
-		if errors.As(b.Explain(err), &wrong) {
+		if wrong, ok := errors.AsType[*data.IndexError](b.Explain(err)); ok {
 			return fmt.Errorf("trainer: step %d, rank %d: %w", r.state.GlobalStep+1, r.acc.Rank(), wrong)
 		}
 	}
@@ -127,13 +125,11 @@ func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.St
 
 // placed says where a micro-batch failed, and at which step the loss scale did.
 func (r *run) placed(err error) error {
-	var failed *accelerate.MicroBatchError
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*accelerate.MicroBatchError](err); ok {
 		return fmt.Errorf("trainer: step %d, rank %d, micro-batch %d: %w", r.state.GlobalStep+1, failed.Rank,
 			failed.MicroBatch, failed.Err)
 	}
-	var scale *precision.LossScaleError
-	if errors.As(err, &scale) {
+	if is[*precision.LossScaleError](err) {
 		return fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err)
 	}
 	return err

@@ -118,8 +118,10 @@ func (r *run) catchUp(ctx context.Context) error {
 
 // runEpoch runs the steps of one epoch, or what is left of them.
 func (r *run) runEpoch(ctx context.Context) error {
-	if err := r.seekEpoch(); err != nil {
-		return err
+	if r.windows.Epoch() < r.progress.Epoch { // the one before was stopped early
+		if err := r.windows.SeekEpoch(r.progress.Epoch); err != nil {
+			return err
+		}
 	}
 	if err := r.fire(callbacks.EpochBegin); err != nil {
 		return err
@@ -312,17 +314,18 @@ func (r *run) leaveExchange() error {
 // agreed reports whether all ranks return such an error and are still in step: it is no failure of one rank, for which
 // the others wait.
 func agreed(err error) bool {
-	var unread *accelerate.DataError
-	var empty *EmptyStepsError
-	var scale *precision.LossScaleError
-	var nonfinite *NonfiniteError
-	return errors.Is(err, ErrInterrupted) || errors.As(err, &unread) || errors.As(err, &empty) ||
-		errors.As(err, &scale) || errors.As(err, &nonfinite)
+	return errors.Is(err, ErrInterrupted) || is[*accelerate.DataError](err) || is[*EmptyStepsError](err) ||
+		is[*precision.LossScaleError](err) || is[*NonfiniteError](err)
+}
+
+// is reports whether an error is, or wraps, one of a type.
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }
 
 // tryStep turns panics of the engine and of the model into errors that name the step.
-func (r *run) tryStep(f func() error) error {
-	var err error
+func (r *run) tryStep(f func() error) (err error) {
 	if p := tensor.Recover(func() { err = f() }); p != nil {
 		return fmt.Errorf("trainer: step %d, rank %d: %w", r.state.GlobalStep+1, r.acc.Rank(), p)
 	}

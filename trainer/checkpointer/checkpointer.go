@@ -79,12 +79,12 @@ type Optimizer interface {
 }
 
 // Loop is the training loop whose run is saved. State and Files are called only on ranks that write what they return.
-type Loop interface {
-	RunID() string
-	Step() int64 // optimizer steps done
-	State() *callbacks.State
+type Loop struct {
+	RunID string
+	Step  int64 // optimizer steps done
+	State func() *callbacks.State
 	// Files are values for JSON, by the names of the files, without which a run cannot go on.
-	Files() map[string]any
+	Files func() map[string]any
 }
 
 // Origin begins progress.json: it says which run wrote a checkpoint, and how it cut its steps.

@@ -53,16 +53,15 @@ func (r *residual) SetHookState(_ string, ranks []ddp.HookState) error {
 }
 
 // counter is a training loop that has done some steps.
-type counter struct{ step int64 }
-
-func (counter) RunID() string             { return "a run" }
-func (l counter) Step() int64             { return l.step }
-func (l counter) State() *callbacks.State { return &callbacks.State{GlobalStep: l.step} }
-func (l counter) Files() map[string]any {
-	return map[string]any{
-		checkpointer.ProgressFile: checkpointer.Origin{RunID: "a run", Job: "a job", MicroBatches: 1},
-		"counter.json":            l.step,
-	}
+func counter(steps int64) checkpointer.Loop {
+	return checkpointer.Loop{RunID: "a run", Step: steps,
+		State: func() *callbacks.State { return &callbacks.State{GlobalStep: steps} },
+		Files: func() map[string]any {
+			return map[string]any{
+				checkpointer.ProgressFile: checkpointer.Origin{RunID: "a run", Job: "a job", MicroBatches: 1},
+				"counter.json":            steps,
+			}
+		}}
 }
 
 // newRun is what saves into a folder, with an optimizer whose moments are not zero.
@@ -98,7 +97,7 @@ func TestARunIsSavedAndRestoredWithoutATrainer(t *testing.T) {
 		disk := vfs.NewMem()
 		c, opt := newRun(t, disk, 1)
 		c.Hook = &residual{own: hook}
-		info, err := c.Save(t.Context(), counter{7}, opt)
+		info, err := c.Save(t.Context(), counter(7), opt)
 		require.NoError(t, err)
 		require.Equal(t, "checkpoint-7", info.Name())
 
@@ -119,7 +118,7 @@ func TestARunIsSavedAndRestoredWithoutATrainer(t *testing.T) {
 func TestARestartGoesOnWithItsOwnCheckpointAlone(t *testing.T) {
 	disk := vfs.NewMem()
 	c, opt := newRun(t, disk, 1)
-	_, err := c.Save(t.Context(), counter{7}, opt)
+	_, err := c.Save(t.Context(), counter(7), opt)
 	require.NoError(t, err)
 	for _, at := range []struct {
 		job       string
@@ -138,7 +137,7 @@ func TestFilesBesideTheModelThatHaveChangedAreNamed(t *testing.T) {
 	for name, text := range map[string]string{"tokenizer.json": "one", "vocab.txt": "two", "notes.txt": "three"} {
 		c.Beside = append(c.Beside, checkpoint.BytesPart(name, []byte(text)))
 	}
-	info, err := c.Save(t.Context(), counter{7}, opt)
+	info, err := c.Save(t.Context(), counter(7), opt)
 	require.NoError(t, err)
 	ck, err := c.Store.Open(t.Context(), info.Name())
 	require.NoError(t, err)
@@ -160,7 +159,7 @@ func TestFilesAreWrittenInOneOrder(t *testing.T) {
 	var lists [][]string
 	for range 8 {
 		c, opt := newRun(t, vfs.NewMem(), 1)
-		info, err := c.Save(t.Context(), counter{7}, opt)
+		info, err := c.Save(t.Context(), counter(7), opt)
 		require.NoError(t, err)
 		var names []string
 		for _, f := range info.Files {

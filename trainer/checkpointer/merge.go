@@ -60,10 +60,7 @@ func MergeWeights(ctx context.Context, from, to string, o MergeOptions) (names [
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	var parts []checkpoint.Part
-	for _, w := range weights {
-		parts = append(parts, checkpoint.Part(w))
-	}
+	parts := weightParts(weights)
 	kept := append([]string{models.ConfigFile, ArgsFile}, models.SidecarNames...)
 	if o.Optimizer {
 		state, err := safetensors.OpenSet(vfs.OS, dir, optimizerTensors)
@@ -74,7 +71,23 @@ func MergeWeights(ctx context.Context, from, to string, o MergeOptions) (names [
 		parts = append(parts, checkpoint.SetPart(optimizerTensors+".safetensors", state))
 		kept = append(kept, optimizerFile)
 	}
-	for _, name := range kept {
+	others, err := keptParts(dir, kept)
+	if err != nil {
+		return nil, err
+	}
+	parts = append(parts, others...)
+	for _, p := range parts {
+		names = append(names, p.Name)
+	}
+	if err := requireOwn(ctx, to, names, weights); err != nil {
+		return nil, err
+	}
+	return names, writeMerged(ctx, to, parts, weights)
+}
+
+// keptParts are the files of a folder that are copied, of those of the given names.
+func keptParts(dir string, names []string) (parts []checkpoint.Part, err error) {
+	for _, name := range names {
 		text, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, name), maxKept)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -84,13 +97,7 @@ func MergeWeights(ctx context.Context, from, to string, o MergeOptions) (names [
 		}
 		parts = append(parts, checkpoint.BytesPart(name, text))
 	}
-	for _, p := range parts {
-		names = append(names, p.Name)
-	}
-	if err := requireOwn(ctx, to, names, weights); err != nil {
-		return nil, err
-	}
-	return names, writeMerged(ctx, to, parts, weights)
+	return parts, nil
 }
 
 // requireFinite is an error that names the first array with elements that are NaN or infinite.

@@ -67,13 +67,13 @@ func requireOwn(ctx context.Context, dir string, names []string, weights []model
 		if !slices.Contains(touched, name) {
 			continue
 		}
-		var changed *checkpoint.CorruptError
 		i := slices.IndexFunc(own, func(f checkpoint.File) bool { return f.Name == name })
 		if i >= 0 {
 			err = checkpoint.Verify(ctx, dir, own[i])
 		}
+		_, changed := errors.AsType[*checkpoint.CorruptError](err)
 		switch {
-		case i < 0 || errors.As(err, &changed):
+		case i < 0 || changed:
 			foreign = append(foreign, name)
 		case err != nil:
 			return err

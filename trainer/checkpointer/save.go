@@ -31,11 +31,11 @@ func (c *Checkpointer) Save(ctx context.Context, loop Loop, opt Optimizer) (info
 	}
 	switch {
 	case hook != nil:
-		hook.RunID, hook.Parts = loop.RunID(), append(parts, hook.Parts...)
-		return c.Store.SaveShards(ctx, c.Data.Group(), loop.Step(), *hook)
+		hook.RunID, hook.Parts = loop.RunID, append(parts, hook.Parts...)
+		return c.Store.SaveShards(ctx, c.Data.Group(), loop.Step, *hook)
 	case c.Ranks.Rank() == 0:
 		err = c.Ranks.Summon(false, func() (err error) {
-			info, err = c.Store.Save(ctx, loop.Step(), checkpoint.Content{RunID: loop.RunID(), Parts: parts})
+			info, err = c.Store.Save(ctx, loop.Step, checkpoint.Content{RunID: loop.RunID, Parts: parts})
 			return err
 		})
 	case c.Shards != nil:
@@ -91,14 +91,20 @@ func (c *Checkpointer) modelParts() (parts []checkpoint.Part, weights []models.W
 	if weights, err = models.WeightFiles(c.Model, size); err != nil {
 		return nil, nil, err
 	}
-	for _, f := range weights {
-		parts = append(parts, checkpoint.Part(f))
-	}
+	parts = weightParts(weights)
 	if c.Ranks.Rank() != 0 {
 		return parts, weights, nil
 	}
 	beside, err := c.partsBeside()
 	return append(parts, beside...), weights, err
+}
+
+// weightParts are files of weights as parts.
+func weightParts(weights []models.WeightFile) (parts []checkpoint.Part) {
+	for _, f := range weights {
+		parts = append(parts, checkpoint.Part(f))
+	}
+	return parts
 }
 
 // partsBeside are the files beside a model's weights.

@@ -49,7 +49,7 @@ func (c *Checkpointer) CheckShared(ctx context.Context) error {
 // saveShards writes a checkpoint to which each rank adds what it owns; nothing is gathered. It is collective, and if
 // one rank fails, all do.
 func (c *Checkpointer) saveShards(ctx context.Context, loop Loop, opt Optimizer) (info checkpoint.Info, err error) {
-	content := checkpoint.Content{RunID: loop.RunID(), Placed: c.modelShards()}
+	content := checkpoint.Content{RunID: loop.RunID, Placed: c.modelShards()}
 	parts, err := c.partsBeside()
 	if err != nil {
 		return info, err
@@ -78,7 +78,7 @@ func (c *Checkpointer) saveShards(ctx context.Context, loop Loop, opt Optimizer)
 			content.Placed = append(content.Placed, c.optimizerShards(opt, mine, steps)...)
 		}
 	}
-	return c.Store.SaveShards(ctx, c.Holders.Group(), loop.Step(), content)
+	return c.Store.SaveShards(ctx, c.Holders.Group(), loop.Step, content)
 }
 
 // modelShards is what this rank writes of parameters and buffers. What every rank has is rank 0's to write.
