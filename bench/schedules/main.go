@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Schedules prints the table of docs/three-dimensions.md, which compares the schedules of pipeline parallelism, and
+// Schedules prints the tables of docs/three-dimensions.md, which compare the schedules of pipeline parallelism, and
 // draws its picture of them. Nothing is measured: both come from the simulator of accelerate/pp/schedule.
 //
 //	go run ./bench/schedules --svg docs/figures/pipeline-schedules
@@ -21,11 +21,13 @@ func main() {
 	log.SetFlags(0)
 	svg := flag.String("svg", "", "draw the pictures NAME-light.svg and NAME-dark.svg of 4 ranks and 8 micro-batches")
 	flag.Parse()
-	text, err := table()
-	if err != nil {
-		log.Fatal(err)
+	for _, table := range []func() (string, error){table, comparison} {
+		text, err := table()
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(text)
 	}
-	fmt.Print(text)
 	if *svg == "" {
 		return
 	}
@@ -40,11 +42,8 @@ func main() {
 
 // simulate runs a schedule with F = I = W = 1 for the part of the model that a rank holds.
 func simulate(name string, ranks, microBatches int) (*schedule.Simulation, error) {
-	s, err := schedule.New(name, schedule.Shape{Ranks: ranks, MicroBatches: microBatches})
+	s, err := schedule.Load(name, schedule.Shape{Ranks: ranks, MicroBatches: microBatches})
 	if err != nil {
-		return nil, err
-	}
-	if err := s.Validate(); err != nil {
 		return nil, err
 	}
 	x := float64(ranks) / float64(s.Stages())

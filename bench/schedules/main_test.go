@@ -11,13 +11,27 @@ import (
 	"github.com/lockstep-ml/lockstep/bench/internal/picture"
 )
 
-// TestTableIsCurrent: the document has the table that the program prints.
-func TestTableIsCurrent(t *testing.T) {
-	want, err := table()
-	require.NoError(t, err)
+// TestTablesAreCurrent: the document has the tables that the program prints.
+func TestTablesAreCurrent(t *testing.T) {
 	document, err := os.ReadFile("../../docs/three-dimensions.md")
 	require.NoError(t, err)
-	require.Contains(t, string(document), want)
+	for _, table := range []func() (string, error){table, comparison} {
+		want, err := table()
+		require.NoError(t, err)
+		require.Contains(t, string(document), want)
+	}
+}
+
+// TestPublishedBubbles: from the published times of passes and messages, the simulator gives the published bubbles in
+// all of their digits.
+func TestPublishedBubbles(t *testing.T) {
+	for _, s := range settings {
+		for name, want := range s.bubbles {
+			got, err := s.bubble(name)
+			require.NoError(t, err)
+			require.InDelta(t, want, got, 0.5001e-4, "%s of %s, m = %d", name, s.model, s.microBatches)
+		}
+	}
 }
 
 func TestDraw(t *testing.T) {
