@@ -44,12 +44,17 @@ func (k *clock) deadlock() *DeadlockError {
 	if rank < 0 {
 		return nil
 	}
+	return cycle(rank, k.wait)
+}
+
+// cycle follows what ranks wait for, from one of those that cannot go on, until it comes to a rank again.
+func cycle(rank int, wait func(rank int) Wait) *DeadlockError {
 	var path []Wait
 	for {
 		if i := slices.IndexFunc(path, func(w Wait) bool { return w.Rank == rank }); i >= 0 {
 			return &DeadlockError{path[i:]}
 		}
-		w := k.wait(rank)
+		w := wait(rank)
 		path = append(path, w)
 		rank = w.OfRank
 	}
@@ -92,4 +97,45 @@ func needed(a Action) (list []Action) {
 		add(a.Stage, F)
 	}
 	return list
+}
+
+// blocked is a cycle among the messages of a lowered schedule under the strictest library, where a send and its receive
+// wait for each other and a rank does nothing else meanwhile. Passes make no difference: what they wait
+// for is in front of them.
+func (s *Schedule) blocked() *DeadlockError {
+	next := make([]int, len(s.Ranks))
+	head := func(rank int) (a Action, ok bool) { // the rank's next message
+		for list := s.Ranks[rank]; next[rank] < len(list); next[rank]++ {
+			if a := list[next[rank]]; a.Op.moves() {
+				return a, true
+			}
+		}
+		return Action{}, false
+	}
+	ready := make([]int, len(s.Ranks)) // ranks that may have come to a message whose other end waits
+	for rank := range ready {
+		ready[rank] = rank
+	}
+	for len(ready) > 0 {
+		rank := ready[len(ready)-1]
+		ready = ready[:len(ready)-1]
+		for a, ok := head(rank); ok; a, ok = head(rank) {
+			peer := s.Peer(a)
+			if b, ok := head(peer); !ok || b != otherEnd(a) {
+				break
+			}
+			next[rank]++
+			next[peer]++
+			ready = append(ready, peer)
+		}
+	}
+	for rank := range s.Ranks {
+		if _, ok := head(rank); ok {
+			return cycle(rank, func(rank int) Wait {
+				a, _ := head(rank)
+				return Wait{rank, a, s.Peer(a), otherEnd(a)}
+			})
+		}
+	}
+	return nil
 }
