@@ -83,9 +83,9 @@ var copied = sync.OnceValue(func() (c struct {
 	return c
 })
 
-// copies are ways of copying memory, of which the fastest counts; which one that is depends on the processor. What is
-// written past the caches need not be read first; requests ahead go on where the processor's own end, at the end of a
-// page or with as many as it makes by itself.
+// copies are ways of copying memory, of which the fastest counts; which one that is depends on the processor. What
+// non-temporal stores write need not be read first; prefetching goes on where the processor's own ends, at the end of a
+// page or with as many lines as it prefetches by itself.
 var copies = []func(dst, src []byte){
 	func(dst, src []byte) { copy(dst, src) },
 	func(dst, src []byte) { copyTurn(dst, src, 0, true) },

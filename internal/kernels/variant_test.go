@@ -86,7 +86,7 @@ func TestEnvironment(t *testing.T) {
 }
 
 func TestCachesArePlausible(t *testing.T) {
-	ways := FirstCacheWays()
+	ways := L1Ways()
 	require.Positive(t, ways)
 	require.LessOrEqual(t, ways, 64)
 	_, size := dataCache(2)
@@ -95,5 +95,5 @@ func TestCachesArePlausible(t *testing.T) {
 		require.LessOrEqual(t, size, 64<<20)
 		require.Zero(t, size%(16<<10))
 	}
-	require.Equal(t, size >= 2<<20, AmpleSecondCache())
+	require.Equal(t, size >= 2<<20, LargeL2())
 }

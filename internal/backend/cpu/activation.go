@@ -88,13 +88,13 @@ func swigluGradFlat(*backend.Call) flatBlock {
 	}
 }
 
-func swigluGrad32(t *task, _ *lane, lo, hi int) {
+func swigluGrad32(t *task, _ *workspace, lo, hi int) {
 	c := t.c
 	vecmath.SwiGLUGrad(slice[float32](&c.Out[0])[lo:hi], slice[float32](&c.Out[1])[lo:hi],
 		slice[float32](&c.In[0])[lo:hi], slice[float32](&c.In[1])[lo:hi], slice[float32](&c.In[2])[lo:hi])
 }
 
-func swigluGrad64(t *task, _ *lane, lo, hi int) {
+func swigluGrad64(t *task, _ *workspace, lo, hi int) {
 	c := t.c
 	gate, up, dy := slice[float64](&c.In[0]), slice[float64](&c.In[1]), slice[float64](&c.In[2])
 	dgate, dup := slice[float64](&c.Out[0]), slice[float64](&c.Out[1])
@@ -128,13 +128,13 @@ func geluTanhGradFlat(c *backend.Call) flatBlock {
 
 func floats(p unsafe.Pointer, n int) []float32 { return unsafe.Slice((*float32)(p), n) }
 
-func geluTanhBoth32(t *task, _ *lane, lo, hi int) {
+func geluTanhBoth32(t *task, _ *workspace, lo, hi int) {
 	c := t.c
 	vecmath.GELUTanhBoth(slice[float32](&c.Out[1])[lo:hi], slice[float32](&c.Out[0])[lo:hi],
 		slice[float32](&c.In[0])[lo:hi], slice[float32](&c.In[1])[lo:hi])
 }
 
-func geluTanhBoth64(t *task, _ *lane, lo, hi int) {
+func geluTanhBoth64(t *task, _ *workspace, lo, hi int) {
 	c := t.c
 	x, dy, dx, y := slice[float64](&c.In[0]), slice[float64](&c.In[1]), slice[float64](&c.Out[0]),
 		slice[float64](&c.Out[1])

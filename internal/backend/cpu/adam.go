@@ -13,14 +13,14 @@ func adamKernel(d *Device, c *backend.Call) {
 	d.flat(c, 1, adamElements32, adamElements64)
 }
 
-func adamElements32(t *task, _ *lane, lo, hi int) {
+func adamElements32(t *task, _ *workspace, lo, hi int) {
 	c := t.c
 	adamOf(c).Moments(
 		slice[float32](&c.Out[0])[lo:hi], slice[float32](&c.Out[1])[lo:hi], slice[float32](&c.Out[2])[lo:hi],
 		slice[float32](&c.In[0])[lo:hi])
 }
 
-func adamElements64(t *task, _ *lane, lo, hi int) {
+func adamElements64(t *task, _ *workspace, lo, hi int) {
 	c := t.c
 	g := slice[float64](&c.In[0])[lo:hi]
 	m, v, u := slice[float64](&c.Out[0])[lo:hi], slice[float64](&c.Out[1])[lo:hi], slice[float64](&c.Out[2])[lo:hi]
@@ -49,14 +49,14 @@ func adamWKernel(d *Device, c *backend.Call) {
 // decayOf is what a step multiplies the parameter by.
 func decayOf(c *backend.Call) float64 { return 1 - c.Floats[5]*c.Floats[6] }
 
-func adamWElements32(t *task, _ *lane, lo, hi int) {
+func adamWElements32(t *task, _ *workspace, lo, hi int) {
 	c := t.c
 	adamOf(c).Step(slice[float32](&c.Out[0])[lo:hi], slice[float32](&c.Out[1])[lo:hi], slice[float32](&c.Out[2])[lo:hi],
 		slice[float32](&c.In[0])[lo:hi],
 		float32(c.Floats[7]), float32(decayOf(c)), float32(-c.Floats[5]))
 }
 
-func adamWElements64(t *task, _ *lane, lo, hi int) {
+func adamWElements64(t *task, _ *workspace, lo, hi int) {
 	c := t.c
 	keep, lr, scale := decayOf(c), c.Floats[5], c.Floats[7]
 	g := slice[float64](&c.In[0])[lo:hi]

@@ -67,7 +67,7 @@ func (a *arena) alloc(n int, bound int64) (*extent, error) {
 		a.page = os.Getpagesize()
 	}
 	n = roundUp(n, a.page)
-	if e := a.again(n); e != nil {
+	if e := a.reuse(n); e != nil {
 		return e, nil
 	}
 	e := a.fitting(n)
@@ -228,9 +228,9 @@ func (a *arena) free(e *extent) {
 	a.forget(recentBytes)
 }
 
-// again gives out the extent of n bytes that was freed last, if it is a recent one: a cache may hold it, and each
+// reuse gives out the extent of n bytes that was freed last, if it is a recent one: a cache may hold it, and each
 // worker's part of it.
-func (a *arena) again(n int) *extent {
+func (a *arena) reuse(n int) *extent {
 	for i := len(a.recent) - 1; i >= 0; i-- {
 		if e := a.recent[i]; e.size == n {
 			a.recent = slices.Delete(a.recent, i, i+1)

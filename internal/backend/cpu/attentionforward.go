@@ -41,26 +41,26 @@ func attentionKernel(d *Device, c *backend.Call) {
 }
 
 // attentionParts computes parts lo to hi of the queries of all heads.
-func attentionParts[T float](t *task, l *lane, lo, hi int) {
+func attentionParts[T float](t *task, ws *workspace, lo, hi int) {
 	a := &t.attention
 	size := int(unsafe.Sizeof(*new(T)))
 	queries := (a.tiles + a.parts - 1) / a.parts * a.rows
 	keys := a.padded(a.columns)
 	wide := a.wholePanels(a.dv)
-	l.reserve(carved(a.rows*a.stride*size) + carved(a.panels(keys, a.d)*size) + carved(keys*wide*size) +
+	ws.reserve(carved(a.rows*a.stride*size) + carved(a.panels(keys, a.d)*size) + carved(keys*wide*size) +
 		2*carved(queries*size) + carved(8*queries) + carved(4*keys) + carved(keys) +
 		carved(a.halfRoom(queries, a.d)*size) + carved(a.halfRoom(queries, a.dv)*size) +
 		carved(a.halfRoom(keys, a.d)*size) + carved(a.halfRoom(keys, a.dv)*size))
-	w := attentionPart[T]{scores: carve[T](l, a.rows*a.stride), panels: carve[T](l, a.panels(keys, a.d)),
-		values: carve[T](l, keys*wide),
-		most:   carve[T](l, queries), factor: carve[T](l, queries), sum: carve[float64](l, queries)}
-	w.bits, w.seen, w.ahead = carve[uint32](l, keys), carve[uint8](l, keys), l.asking(a)
-	w.queryRoom, w.outRoom = carve[T](l, a.halfRoom(queries, a.d)), carve[T](l, a.halfRoom(queries, a.dv))
-	w.keyRoom, w.valueRoom = carve[T](l, a.halfRoom(keys, a.d)), carve[T](l, a.halfRoom(keys, a.dv))
+	w := attentionPart[T]{scores: carve[T](ws, a.rows*a.stride), panels: carve[T](ws, a.panels(keys, a.d)),
+		values: carve[T](ws, keys*wide),
+		most:   carve[T](ws, queries), factor: carve[T](ws, queries), sum: carve[float64](ws, queries)}
+	w.bits, w.seen, w.prefetch = carve[uint32](ws, keys), carve[uint8](ws, keys), ws.prefetchList(a)
+	w.queryRoom, w.outRoom = carve[T](ws, a.halfRoom(queries, a.d)), carve[T](ws, a.halfRoom(queries, a.dv))
+	w.keyRoom, w.valueRoom = carve[T](ws, a.halfRoom(keys, a.d)), carve[T](ws, a.halfRoom(keys, a.dv))
 	for u := lo; u < hi; u++ {
 		w.unit = a.unit(u)
 		w.set(a, w.sample, w.head)
-		w.compute(t, l)
+		w.compute(t, ws)
 	}
 }
 
@@ -82,14 +82,14 @@ type attentionPart[T float] struct {
 // compute goes over tiles of keys. After each, a row holds Σ e^(s−m)·v with m the largest score so far (Milakov &
 // Gimelshein, "Online normalizer calculation for softmax", 2018); it is divided by the sum of the exponentials at the
 // end.
-func (w *attentionPart[T]) compute(t *task, l *lane) {
+func (w *attentionPart[T]) compute(t *task, ws *workspace) {
 	a, m := &t.attention, w.i1-w.i0
 	if m == 0 {
 		return
 	}
 	fill(w.most[:m], T(negInf))
 	clear(w.sum[:m])
-	w.query = readHead(t, l, w.queryRoom, a.q, w.b, w.h, w.i0, w.i1)
+	w.query = readHead(t, ws, w.queryRoom, a.q, w.b, w.h, w.i0, w.i1)
 	w.out = writeHead(t, w.outRoom, &t.c.Out[0], w.b, w.h, w.i0)
 	from, _ := a.keys(w.i0)
 	_, to := a.keys(w.i1 - 1)
@@ -100,7 +100,7 @@ func (w *attentionPart[T]) compute(t *task, l *lane) {
 	first := from / a.columns * a.columns
 	w.end = to
 	for j0 := first; j0 < to; j0 += a.columns {
-		w.keys(t, l, j0, j0 > first)
+		w.keys(t, ws, j0, j0 > first)
 	}
 	lse := slice[T](&t.c.Out[1])[(w.b*a.heads+w.h)*a.tq+w.i0:][:m]
 	for i, sum := range w.sum[:m] {
@@ -111,21 +111,21 @@ func (w *attentionPart[T]) compute(t *task, l *lane) {
 		}
 	}
 	scaleRows(w.out.x, a.dv, w.out.stride, w.factor[:m])
-	storeHead(t, l, w.out, &t.c.Out[0], w.b, w.h, w.i0, w.i1)
+	storeHead(t, ws, w.out, &t.c.Out[0], w.b, w.h, w.i0, w.i1)
 }
 
 // keys adds what the tile of keys from j0 on contributes to what others did, or overwrites the output if there were no
 // more.
-func (w *attentionPart[T]) keys(t *task, l *lane, j0 int, more bool) {
+func (w *attentionPart[T]) keys(t *task, ws *workspace, j0 int, more bool) {
 	a := &t.attention
 	from, to := max(j0, w.from), min(j0+a.columns, w.to)
 	kv := w.h / (a.heads / a.kvHeads)
-	k := readHead(t, l, w.keyRoom, a.k, w.b, kv, j0, to)
-	v := readHead(t, l, w.valueRoom, a.v, w.b, kv, j0, to)
+	k := readHead(t, ws, w.keyRoom, a.k, w.b, kv, j0, to)
+	v := readHead(t, ws, w.valueRoom, a.v, w.b, kv, j0, to)
 	packKeys(a, w.panels, a.d, to-j0, k.x, k.stride)
 	values := newOperand(a, w.values, v.x, v.stride, to-j0, a.dv)
 	for i0 := w.i0; i0 < w.i1; i0 += a.rows {
-		w.ask(t, i0, j0)
+		w.prefetchNext(t, i0, j0)
 		for i, i1 := i0, min(i0+a.rows, w.i1); i < i1; {
 			b := a.bandOfQueries(i, i1, from, to)
 			if b.from < b.to {
@@ -155,5 +155,5 @@ func (w *attentionPart[T]) add(t *task, b band, j0 int, values operand[T], more 
 		keepRow(row, row, w.draw(a, t.c, b.first+i, b.from, len(row)), rng.KeepThreshold(a.p), keepScale[T](a.p))
 	}
 	values.multiply(rows, a.dv, b.from-j0, b.to-b.from, gemm.Strided(seen, a.stride, 1), gemm.InRows(out, os), more,
-		w.ahead)
+		w.prefetch)
 }

@@ -86,32 +86,32 @@ func (d *Device) wantGradOf(c *backend.Call, i int) {
 //	P = exp(scale·QKᵀ − lse)   dV += (P∘Z)ᵀ dO   dS = scale·P∘(Z∘(dO Vᵀ) − delta)   dQ += dS K   dK += dSᵀ Q
 //
 // with Z the dropout mask over 1−p, and delta the sums of dO∘O along the last dim.
-func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
+func attentionGradHeads[T float](t *task, ws *workspace, lo, hi int) {
 	a := &t.attention
 	size := int(unsafe.Sizeof(*new(T)))
 	room, keys, group := a.rows*a.stride, a.padded(a.columns), a.heads/a.kvHeads
 	wide, wideOut := a.wholePanels(a.d), a.wholePanels(a.dv)
-	l.reserve(2*carved(room*size) + carved(a.panels(keys, a.d)*size) + carved(a.panels(keys, a.dv)*size) +
+	ws.reserve(2*carved(room*size) + carved(a.panels(keys, a.d)*size) + carved(a.panels(keys, a.dv)*size) +
 		carved(keys*wide*size) + carved(a.tq*wide*size) + carved(a.tq*wideOut*size) +
 		2*carved(group*a.tq*size) + carved(4*keys) + carved(keys) +
 		carved(a.halfRoom(a.tq, a.d)*size) + carved(a.halfRoom(a.tq, a.dv)*size) +
 		carved(a.halfRoom(a.rows, a.dv)*size) + carved(a.halfRoom(group*a.tq, a.d)*size) +
 		2*carved(a.halfRoom(keys, a.d)*size) + 2*carved(a.halfRoom(keys, a.dv)*size))
-	g := gradHeads[T]{probs: carve[T](l, room), grads: carve[T](l, room),
-		keyPanels: carve[T](l, a.panels(keys, a.d)), valuePanels: carve[T](l, a.panels(keys, a.dv)),
-		keyRows:   carve[T](l, keys*wide),
-		queryRows: carve[T](l, a.tq*wide), doutRows: carve[T](l, a.tq*wideOut), delta: carve[T](l, group*a.tq),
-		shift: carve[T](l, group*a.tq)}
-	g.bits, g.seen, g.ahead = carve[uint32](l, keys), carve[uint8](l, keys), l.asking(a)
+	g := gradHeads[T]{probs: carve[T](ws, room), grads: carve[T](ws, room),
+		keyPanels: carve[T](ws, a.panels(keys, a.d)), valuePanels: carve[T](ws, a.panels(keys, a.dv)),
+		keyRows:   carve[T](ws, keys*wide),
+		queryRows: carve[T](ws, a.tq*wide), doutRows: carve[T](ws, a.tq*wideOut), delta: carve[T](ws, group*a.tq),
+		shift: carve[T](ws, group*a.tq)}
+	g.bits, g.seen, g.prefetch = carve[uint32](ws, keys), carve[uint8](ws, keys), ws.prefetchList(a)
 	r := &g.room
-	r.query, r.dout = carve[T](l, a.halfRoom(a.tq, a.d)), carve[T](l, a.halfRoom(a.tq, a.dv))
-	r.out, r.dq = carve[T](l, a.halfRoom(a.rows, a.dv)), carve[T](l, a.halfRoom(group*a.tq, a.d))
-	r.keys, r.dk = carve[T](l, a.halfRoom(keys, a.d)), carve[T](l, a.halfRoom(keys, a.d))
-	r.values, r.dv = carve[T](l, a.halfRoom(keys, a.dv)), carve[T](l, a.halfRoom(keys, a.dv))
+	r.query, r.dout = carve[T](ws, a.halfRoom(a.tq, a.d)), carve[T](ws, a.halfRoom(a.tq, a.dv))
+	r.out, r.dq = carve[T](ws, a.halfRoom(a.rows, a.dv)), carve[T](ws, a.halfRoom(group*a.tq, a.d))
+	r.keys, r.dk = carve[T](ws, a.halfRoom(keys, a.d)), carve[T](ws, a.halfRoom(keys, a.d))
+	r.values, r.dv = carve[T](ws, a.halfRoom(keys, a.dv)), carve[T](ws, a.halfRoom(keys, a.dv))
 	for u := lo; u < hi; u++ {
 		g.b, g.kv = u/a.kvHeads, u%a.kvHeads
 		if a.tq == 0 {
-			g.noQueries(t, l)
+			g.noQueries(t, ws)
 			continue
 		}
 		for i := range group {
@@ -121,13 +121,13 @@ func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 			if a.tk == 0 {
 				g.gradOfQueries(t, i).clear(0, a.tq, a.d)
 			}
-			g.rowStatistics(t, l, g.kv*group+i, g.delta[i*a.tq:][:a.tq], g.shift[i*a.tq:][:a.tq])
+			g.rowStatistics(t, ws, g.kv*group+i, g.delta[i*a.tq:][:a.tq], g.shift[i*a.tq:][:a.tq])
 		}
 		for j0 := 0; j0 < a.tk; j0 += a.columns {
-			g.tileOfKeys(t, l, j0)
+			g.tileOfKeys(t, ws, j0)
 		}
 		for i := range group {
-			storeHead(t, l, g.gradOfQueries(t, i), &t.c.Out[0], g.b, g.kv*group+i, 0, a.tq)
+			storeHead(t, ws, g.gradOfQueries(t, i), &t.c.Out[0], g.b, g.kv*group+i, 0, a.tq)
 		}
 	}
 }
@@ -155,7 +155,7 @@ type gradHeads[T float] struct {
 }
 
 // rowStatistics computes what is known of the queries of head h.
-func (g *gradHeads[T]) rowStatistics(t *task, l *lane, h int, delta, shift []T) {
+func (g *gradHeads[T]) rowStatistics(t *task, ws *workspace, h int, delta, shift []T) {
 	a, c := &t.attention, t.c
 	first := (g.b*a.heads + h) * a.tq
 	for i, lse := range slice[T](&c.In[3])[first:][:a.tq] {
@@ -164,7 +164,7 @@ func (g *gradHeads[T]) rowStatistics(t *task, l *lane, h int, delta, shift []T) 
 			shift[i] = -lse
 		}
 	}
-	g.doutOf = readHead(t, l, g.room.dout, &c.In[4], g.b, h, 0, a.tq)
+	g.doutOf = readHead(t, ws, g.room.dout, &c.In[4], g.b, h, 0, a.tq)
 	clear(delta)
 	if !givesOut(c) {
 		copy(delta, slice[T](&c.In[5])[first:])
@@ -172,18 +172,18 @@ func (g *gradHeads[T]) rowStatistics(t *task, l *lane, h int, delta, shift []T) 
 	}
 	for i0 := 0; i0 < a.tq && a.dv > 0; i0 += a.rows {
 		i1 := min(i0+a.rows, a.tq)
-		out := readHead(t, l, g.room.out, &c.In[5], g.b, h, i0, i1)
+		out := readHead(t, ws, g.room.out, &c.In[5], g.b, h, i0, i1)
 		dotRows(delta[i0:i1], a.dv, g.doutOf.from(i0), g.doutOf.stride, out.x, out.stride)
 	}
 }
 
 // tileOfKeys adds what the tile of keys from j0 on contributes to the gradients of the group's queries, and computes
 // its own.
-func (g *gradHeads[T]) tileOfKeys(t *task, l *lane, j0 int) {
+func (g *gradHeads[T]) tileOfKeys(t *task, ws *workspace, j0 int) {
 	a, c := &t.attention, t.c
 	n := min(a.columns, a.tk-j0)
-	k := readHead(t, l, g.room.keys, a.k, g.b, g.kv, j0, j0+n)
-	v := readHead(t, l, g.room.values, a.v, g.b, g.kv, j0, j0+n)
+	k := readHead(t, ws, g.room.keys, a.k, g.b, g.kv, j0, j0+n)
+	v := readHead(t, ws, g.room.values, a.v, g.b, g.kv, j0, j0+n)
 	packKeys(a, g.keyPanels, a.d, n, k.x, k.stride)
 	packKeys(a, g.valuePanels, a.dv, n, v.x, v.stride)
 	g.k = newOperand(a, g.keyRows, k.x, k.stride, n, a.d)
@@ -193,21 +193,21 @@ func (g *gradHeads[T]) tileOfKeys(t *task, l *lane, j0 int) {
 	for i := range group {
 		g.set(a, g.b, g.kv*group+i)
 		if j0 == 0 || group > 1 {
-			g.query = readHead(t, l, g.room.query, a.q, g.b, g.h, 0, a.tq)
+			g.query = readHead(t, ws, g.room.query, a.q, g.b, g.h, 0, a.tq)
 			if group > 1 { // else rowStatistics did
-				g.doutOf = readHead(t, l, g.room.dout, &c.In[4], g.b, g.h, 0, a.tq)
+				g.doutOf = readHead(t, ws, g.room.dout, &c.In[4], g.b, g.h, 0, a.tq)
 			}
 			g.q = newOperand(a, g.queryRows, g.query.x, g.query.stride, a.tq, a.d)
 			g.dout = newOperand(a, g.doutRows, g.doutOf.x, g.doutOf.stride, a.tq, a.dv)
 			g.dq = g.gradOfQueries(t, i)
 		}
 		for i0 := 0; i0 < a.tq; i0 += a.rows {
-			g.ask(t, i0, j0, i)
+			g.prefetchNext(t, i0, j0, i)
 			g.tile(t, i0, j0, n, i)
 		}
 	}
-	storeHead(t, l, g.dk, &c.Out[1], g.b, g.kv, j0, j0+n)
-	storeHead(t, l, g.dv, &c.Out[2], g.b, g.kv, j0, j0+n)
+	storeHead(t, ws, g.dk, &c.Out[1], g.b, g.kv, j0, j0+n)
+	storeHead(t, ws, g.dv, &c.Out[2], g.b, g.kv, j0, j0+n)
 }
 
 // tile adds what the queries from i0 on of the group's head, and the n keys from j0 on, contribute to all gradients.
@@ -251,15 +251,15 @@ func (g *gradHeads[T]) clearKeys(a *attention, from, to int) {
 }
 
 // noQueries makes all gradients of the head's keys and values zero.
-func (g *gradHeads[T]) noQueries(t *task, l *lane) {
+func (g *gradHeads[T]) noQueries(t *task, ws *workspace) {
 	a, c := &t.attention, t.c
 	for j0 := 0; j0 < a.tk; j0 += a.columns {
 		j1 := min(j0+a.columns, a.tk)
 		g.dk = writeHead(t, g.room.dk, &c.Out[1], g.b, g.kv, j0)
 		g.dv = writeHead(t, g.room.dv, &c.Out[2], g.b, g.kv, j0)
 		g.clearKeys(a, j0, j1)
-		storeHead(t, l, g.dk, &c.Out[1], g.b, g.kv, j0, j1)
-		storeHead(t, l, g.dv, &c.Out[2], g.b, g.kv, j0, j1)
+		storeHead(t, ws, g.dk, &c.Out[1], g.b, g.kv, j0, j1)
+		storeHead(t, ws, g.dv, &c.Out[2], g.b, g.kv, j0, j1)
 	}
 }
 
@@ -298,7 +298,7 @@ func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
 		}
 	}
 	g.k.multiply(rows, a.d, b.from-j0, b.to-b.from, gemm.Strided(grads[b.from-j0-lo:], a.stride, 1),
-		gemm.InRows(g.dq.from(b.first), g.dq.stride), j0 > 0, g.ahead)
+		gemm.InRows(g.dq.from(b.first), g.dq.stride), j0 > 0, g.prefetch)
 }
 
 // dropped is scoreRows with dropout: the mask is applied to the gradients before, and to the probabilities behind it.
@@ -320,6 +320,6 @@ func (g *gradHeads[T]) keyGrads(t *task, b band, i0, j0 int, more bool) {
 	a, rows, n := &t.attention, b.end-b.first, b.to-b.from
 	at := (b.from-i0)*a.stride + b.first - j0
 	dk, dv := gemm.InRows(g.dk.from(b.first), g.dk.stride), gemm.InRows(g.dv.from(b.first), g.dv.stride)
-	g.dout.multiply(rows, a.dv, b.from, n, gemm.Strided(g.probs[at:], 1, a.stride), dv, more, g.ahead)
-	g.q.multiply(rows, a.d, b.from, n, gemm.Strided(g.grads[at:], 1, a.stride), dk, more, g.ahead)
+	g.dout.multiply(rows, a.dv, b.from, n, gemm.Strided(g.probs[at:], 1, a.stride), dv, more, g.prefetch)
+	g.q.multiply(rows, a.d, b.from, n, gemm.Strided(g.grads[at:], 1, a.stride), dk, more, g.prefetch)
 }

@@ -46,14 +46,14 @@ func (a *attention) halfRoom(rows, n int) int {
 }
 
 // readHead is rows i0 to i1 of a sample and head of v. Those of a half type are widened in room.
-func readHead[T float](t *task, l *lane, room []T, v *backend.View, b, h, i0, i1 int) matrix[T] {
+func readHead[T float](t *task, ws *workspace, room []T, v *backend.View, b, h, i0, i1 int) matrix[T] {
 	if !t.attention.half {
 		x, stride := head[T](v, b, h, i0)
 		return matrix[T]{x, stride, i0}
 	}
 	n := v.Shape[3]
 	if i0 < i1 && n > 0 {
-		l.convertRows(t, t.half.widen, unsafe.Pointer(unsafe.SliceData(room)), n*4, rowOf(v, b, h, i0), v.Stride[2]*2,
+		ws.convertRows(t, t.half.widen, unsafe.Pointer(unsafe.SliceData(room)), n*4, rowOf(v, b, h, i0), v.Stride[2]*2,
 			i1-i0, n)
 	}
 	return matrix[T]{room, n, i0}
@@ -74,9 +74,9 @@ func writeHead[T float](t *task, room []T, v *backend.View, b, h, i0 int) matrix
 }
 
 // storeHead rounds rows i0 to i1 of m to those of a sample and head of v, if v is of a half type.
-func storeHead[T float](t *task, l *lane, m matrix[T], v *backend.View, b, h, i0, i1 int) {
+func storeHead[T float](t *task, ws *workspace, m matrix[T], v *backend.View, b, h, i0, i1 int) {
 	if n := v.Shape[3]; t.attention.half && i0 < i1 && n > 0 {
-		l.convertRows(t, t.half.down, rowOf(v, b, h, i0), v.Stride[2]*2, unsafe.Pointer(unsafe.SliceData(m.from(i0))),
+		ws.convertRows(t, t.half.down, rowOf(v, b, h, i0), v.Stride[2]*2, unsafe.Pointer(unsafe.SliceData(m.from(i0))),
 			n*4, i1-i0, n)
 	}
 }
@@ -87,11 +87,11 @@ func rowOf(v *backend.View, b, h, i int) unsafe.Pointer {
 }
 
 // convertRows converts rows of n elements; strides are in bytes.
-func (l *lane) convertRows(t *task, f block, to unsafe.Pointer, toStride int, from unsafe.Pointer, fromStride, rows,
-	n int) {
+func (ws *workspace) convertRows(t *task, f block, to unsafe.Pointer, toStride int, from unsafe.Pointer, fromStride,
+	rows, n int) {
 	for i := range rows {
-		l.p[0], l.p[1] = unsafe.Add(to, i*toStride), unsafe.Add(from, i*fromStride)
-		f(t.c, &l.p, n)
+		ws.p[0], ws.p[1] = unsafe.Add(to, i*toStride), unsafe.Add(from, i*fromStride)
+		f(t.c, &ws.p, n)
 	}
 }
 

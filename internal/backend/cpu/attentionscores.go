@@ -13,9 +13,9 @@ type attentionHead[T float] struct {
 	b, h     int
 	from, to int // the keys that the mask leaves
 	masked   bool
-	seen     []uint8     // room for the mask of a row
-	bits     []uint32    // room for dropout's random bits of a row
-	ahead    *gemm.Ahead // what comes next; nil where products are too small to ask for it
+	seen     []uint8        // room for the mask of a row
+	bits     []uint32       // room for dropout's random bits of a row
+	prefetch *gemm.Prefetch // what comes next; nil where products are too small to prefetch it
 }
 
 // set chooses the head.
@@ -36,7 +36,7 @@ func (w *attentionHead[T]) products(a *attention, b band, j0 int, x []T, stride,
 	} else {
 		keys := gemm.Panels[T]{Data: panels[lo*d:], RowStride: a.width, Stride: a.width * d}
 		gemm.InPlace(b.end-b.first, n-lo, d, gemm.Strided(x, stride, 1), keys, gemm.InRows(dst, a.stride), false,
-			w.ahead)
+			w.prefetch)
 	}
 	for i := 0; i < b.end-b.first && n < hi; i++ {
 		clear(dst[i*a.stride+n-lo:][:hi-n])
@@ -58,7 +58,7 @@ func (w *attentionHead[T]) hide(a *attention, b band, j0 int, products []T) {
 		row := products[i*a.stride:][:hi-lo]
 		scaleRow(row, row, T(a.scale), false)
 		if a.bias != nil {
-			w.bend(a, b.first+i, b.from, row[b.from-j0-lo:][:b.to-b.from])
+			w.addBias(a, b.first+i, b.from, row[b.from-j0-lo:][:b.to-b.from])
 		}
 	}
 	if !w.masked && b.from-j0 == lo && b.to-j0 == hi && a.whole(b) {
@@ -80,13 +80,13 @@ func (w *attentionHead[T]) hide(a *attention, b band, j0 int, products []T) {
 		from = min(max(from, b.from), to)
 		fill(row[:from-start], T(negInf))
 		if w.masked && from < to {
-			hideRow(row[from-start:to-start], a.maskRow(w.seen, w.b, w.h, i, from, to-from), T(negInf))
+			maskedFill(row[from-start:to-start], a.maskRow(w.seen, w.b, w.h, i, from, to-from), T(negInf))
 		}
 	}
 }
 
-// bend adds the bias of query i to its scores of the keys from j on.
-func (w *attentionHead[T]) bend(a *attention, i, j int, scores []T) {
+// addBias adds the bias of query i to its scores of the keys from j on.
+func (w *attentionHead[T]) addBias(a *attention, i, j int, scores []T) {
 	v := a.bias
 	bias := from[T](v, v.Offset+w.b*v.Stride[0]+w.h*v.Stride[1]+i*v.Stride[2]+j*v.Stride[3])
 	for k := range scores {
@@ -117,7 +117,8 @@ func newOperand[T float](a *attention, room, x []T, stride, rows, n int) operand
 }
 
 // multiply computes C = A·B, or C += A·B, with the k rows of o from row i on as B.
-func (o operand[T]) multiply(m, n, i, k int, a gemm.Matrix[T], c gemm.Rows[T], accumulate bool, ahead *gemm.Ahead) {
+func (o operand[T]) multiply(m, n, i, k int, a gemm.Matrix[T], c gemm.Rows[T], accumulate bool,
+	prefetch *gemm.Prefetch) {
 	b := gemm.Panels[T]{Data: o.x[min(i*o.stride, len(o.x)):], RowStride: o.stride, Stride: o.panels}
-	gemm.InPlace(m, n, k, a, b, c, accumulate, ahead)
+	gemm.InPlace(m, n, k, a, b, c, accumulate, prefetch)
 }

@@ -122,11 +122,11 @@ func (d *Device) wantChannels(c *backend.Call, views []backend.View, same []int,
 	}
 }
 
-func batchStatsChannels[T float](t *task, l *lane, lo, hi int) {
+func batchStatsChannels[T float](t *task, ws *workspace, lo, hi int) {
 	x, mean, variance := &t.c.In[0], slice[T](&t.c.Out[0]), slice[T](&t.c.Out[1])
 	g := channelsOf(x)
-	l.reserve(g.width() * int(unsafe.Sizeof(*new(T))))
-	room := carve[T](l, g.width())
+	ws.reserve(g.width() * int(unsafe.Sizeof(*new(T))))
+	room := carve[T](ws, g.width())
 	for ch := lo; ch < hi; ch++ {
 		var sum, dev float64
 		for i := 0; i < g.n; i += g.per {
@@ -145,14 +145,14 @@ func inverseDeviation[T float](variance T, eps float64) T {
 	return T(1 / math.Sqrt(float64(variance)+eps))
 }
 
-func batchNormChannels[T float](t *task, l *lane, lo, hi int) {
+func batchNormChannels[T float](t *task, ws *workspace, lo, hi int) {
 	c := t.c
 	x, y, mean, variance := &c.In[0], &c.Out[0], slice[T](&c.In[1]), slice[T](&c.In[2])
 	weight, bias := param[T](c, 3), param[T](c, 4)
 	g := channelsOf(x)
-	l.reserve(4 * carved(g.width()*int(unsafe.Sizeof(*new(T)))))
-	in, out, weights, biases := carve[T](l, g.width()), carve[T](l, g.width()), carve[T](l, g.width()),
-		carve[T](l, g.width())
+	ws.reserve(4 * carved(g.width()*int(unsafe.Sizeof(*new(T)))))
+	in, out, weights, biases := carve[T](ws, g.width()), carve[T](ws, g.width()), carve[T](ws, g.width()),
+		carve[T](ws, g.width())
 	for ch := lo; ch < hi; ch++ {
 		m, s := mean[ch], inverseDeviation(variance[ch], c.Floats[0])
 		if weight != nil {
@@ -172,15 +172,15 @@ func batchNormChannels[T float](t *task, l *lane, lo, hi int) {
 	}
 }
 
-func batchNormGradChannels[T float](t *task, l *lane, lo, hi int) {
+func batchNormGradChannels[T float](t *task, ws *workspace, lo, hi int) {
 	c := t.c
 	x, dy, dx := &c.In[0], &c.In[3], &c.Out[0]
 	mean, variance, weight := slice[T](&c.In[1]), slice[T](&c.In[2]), param[T](c, 4)
 	dweight, dbias := slice[T](&c.Out[1]), slice[T](&c.Out[2])
 	g := channelsOf(x)
-	l.reserve(4 * carved(g.width()*int(unsafe.Sizeof(*new(T)))))
-	inX, inDY, out, ones := carve[T](l, g.width()), carve[T](l, g.width()), carve[T](l, g.width()),
-		fill(carve[T](l, g.width()), 1)
+	ws.reserve(4 * carved(g.width()*int(unsafe.Sizeof(*new(T)))))
+	inX, inDY, out, ones := carve[T](ws, g.width()), carve[T](ws, g.width()), carve[T](ws, g.width()),
+		fill(carve[T](ws, g.width()), 1)
 	for ch := lo; ch < hi; ch++ {
 		m, s := mean[ch], inverseDeviation(variance[ch], c.Floats[0])
 		var sum, inner float64 // Σ dy and Σ dy·x̂

@@ -217,7 +217,7 @@ func fillBool(c *backend.Call, p *[4]unsafe.Pointer, n int) {
 	}
 }
 
-func arangeFloat[T float](t *task, _ *lane, lo, hi int) {
+func arangeFloat[T float](t *task, _ *workspace, lo, hi int) {
 	v := &t.c.Out[0]
 	start, step := t.c.Floats[0], t.c.Floats[1]
 	for i := lo; i < hi; i++ {
@@ -225,7 +225,7 @@ func arangeFloat[T float](t *task, _ *lane, lo, hi int) {
 	}
 }
 
-func arangeInt[T int32 | int64 | uint8](t *task, _ *lane, lo, hi int) {
+func arangeInt[T int32 | int64 | uint8](t *task, _ *workspace, lo, hi int) {
 	v := &t.c.Out[0]
 	start, step := t.c.Ints[0], t.c.Ints[1]
 	for i := lo; i < hi; i++ {

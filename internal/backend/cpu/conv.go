@@ -58,7 +58,7 @@ func im2ColKernel(d *Device, c *backend.Call) {
 }
 
 // im2ColUnits copies what one pixel of the window sees of one plane, for each unit.
-func im2ColUnits[T float](t *task, _ *lane, lo, hi int) {
+func im2ColUnits[T float](t *task, _ *workspace, lo, hi int) {
 	g := windowOf(t.c, &t.c.In[0], &t.c.Out[0])
 	for u := lo; u < hi; u++ {
 		a, b := u/g.kw%g.kh, u%g.kw
@@ -116,11 +116,11 @@ func col2ImKernel(d *Device, c *backend.Call) {
 }
 
 // col2ImPlanes adds up one plane after the other in float64, a pixel of the window at a time.
-func col2ImPlanes[T float](t *task, l *lane, lo, hi int) {
+func col2ImPlanes[T float](t *task, ws *workspace, lo, hi int) {
 	g := windowOf(t.c, &t.c.Out[0], &t.c.In[0])
 	size, places := g.h*g.w*g.depth, g.oh*g.ow*g.depth
-	l.reserve(8 * size)
-	sums := carve[float64](l, size)
+	ws.reserve(8 * size)
+	sums := carve[float64](ws, size)
 	for p := lo; p < hi; p++ {
 		clear(sums)
 		for a := range g.kh {

@@ -50,12 +50,12 @@ func orderKernels[T float32 | float64](t *task, width, panels int) {
 	t.do(g.o, max(1, elementGrain/(g.c*g.taps())), orderRows[T])
 }
 
-func orderRows[T float32 | float64](t *task, l *lane, lo, hi int) {
+func orderRows[T float32 | float64](t *task, ws *workspace, lo, hi int) {
 	g, from := &t.conv, slice[T](&t.c.In[1])
 	to, _ := weights[T](t)
 	width, taps := t.n[0], g.taps()
-	reserveAll[T](l, []int{max(taps, tapsRoom) * width})
-	room := carve[T](l, max(taps, tapsRoom)*width)
+	reserveAll[T](ws, []int{max(taps, tapsRoom) * width})
+	room := carve[T](ws, max(taps, tapsRoom)*width)
 	for o := lo; o < hi; o++ {
 		for c := 0; c < g.c; c += width {
 			at, n := (o*g.c+c)*taps, min(width, g.c-c)
@@ -77,7 +77,7 @@ func unfoldedConv2D[T float32 | float64](t *task) {
 }
 
 // packOutputs packs panels lo to hi of the kernels' output channels.
-func packOutputs[T float32 | float64](t *task, _ *lane, lo, hi int) {
+func packOutputs[T float32 | float64](t *task, _ *workspace, lo, hi int) {
 	g, panel := &t.conv, gemm.PanelWidth[T]()
 	w, to := weights[T](t)
 	depth := g.c * g.taps()
@@ -87,7 +87,7 @@ func packOutputs[T float32 | float64](t *task, _ *lane, lo, hi int) {
 }
 
 // unfoldedPieces computes pieces lo to hi: portions of places, and blocks of output channels of each.
-func unfoldedPieces[T float32 | float64](t *task, l *lane, lo, hi int) {
+func unfoldedPieces[T float32 | float64](t *task, ws *workspace, lo, hi int) {
 	g, x, y := &t.conv, slice[T](&t.c.In[0]), slice[T](&t.c.Out[0])
 	_, panels := weights[T](t)
 	u := g.unfold(0, g.rows, g.c)
@@ -95,9 +95,9 @@ func unfoldedPieces[T float32 | float64](t *task, l *lane, lo, hi int) {
 	rows := roundUp(places, gemm.RowStep)
 	sizes := []int{u.pixels() + gemm.UnfoldSlack, roomLast(g.h, g.w, u.rows, pitchOf(u.depth)),
 		rows*pitchOf(u.size) + gemm.UnfoldSlack, rows * out, out}
-	reserveAll[T](l, sizes)
-	region, room, cols, sums, bias := carve[T](l, sizes[0]), carve[T](l, sizes[1]), carve[T](l, sizes[2]),
-		carve[T](l, sizes[3]), carve[T](l, sizes[4])
+	reserveAll[T](ws, sizes)
+	region, room, cols, sums, bias := carve[T](ws, sizes[0]), carve[T](ws, sizes[1]), carve[T](ws, sizes[2]),
+		carve[T](ws, sizes[3]), carve[T](ws, sizes[4])
 	for i := lo; i < hi; i++ {
 		p := g.portion(i/g.blocks, 0, g.n, g.oh)
 		first, n := g.block(i%g.blocks, g.o)
@@ -119,12 +119,12 @@ func unfoldedPieces[T float32 | float64](t *task, l *lane, lo, hi int) {
 }
 
 // reserveAll makes room for slices of so many elements each.
-func reserveAll[T float32 | float64](l *lane, sizes []int) {
+func reserveAll[T float32 | float64](ws *workspace, sizes []int) {
 	n := 0
 	for _, size := range sizes {
 		n += carved(size * int(unsafe.Sizeof(*new(T))))
 	}
-	l.reserve(n)
+	ws.reserve(n)
 }
 
 // seePortion copies what the windows of a portion see of channels [first, first+n), with scratch memory for pixels.
@@ -156,7 +156,7 @@ func unfoldedGrad[T float32 | float64](t *task) {
 }
 
 // packInputs packs panels lo to hi of the blocks of the kernels' input channels.
-func packInputs[T float32 | float64](t *task, _ *lane, lo, hi int) {
+func packInputs[T float32 | float64](t *task, _ *workspace, lo, hi int) {
 	g, panel := &t.conv, gemm.PanelWidth[T]()
 	w, to := weights[T](t)
 	each := ceilDiv(g.width*g.taps(), panel)
@@ -171,16 +171,16 @@ func packInputs[T float32 | float64](t *task, _ *lane, lo, hi int) {
 }
 
 // unfoldedGrads computes pieces lo to hi: images, and blocks of input channels of each.
-func unfoldedGrads[T float32 | float64](t *task, l *lane, lo, hi int) {
+func unfoldedGrads[T float32 | float64](t *task, ws *workspace, lo, hi int) {
 	g, dy, dx, panel := &t.conv, slice[T](&t.c.In[0]), slice[T](&t.c.Out[0]), gemm.PanelWidth[T]()
 	_, panels := weights[T](t)
 	each, pitch := roundUp(g.width*g.taps(), panel), pitchOf(g.o)
 	places := roundUp(g.images*g.rows*g.ow, gemm.RowStep)
 	whole := g.seen(g.width)
 	sizes := []int{g.images * whole.pixels(), roomLast(g.oh, g.ow, g.rows, pitch), places * pitch, places * each}
-	reserveAll[T](l, sizes)
-	region, room, from, cols := carve[T](l, sizes[0]), carve[T](l, sizes[1]), carve[T](l, sizes[2]),
-		carve[T](l, sizes[3])
+	reserveAll[T](ws, sizes)
+	region, room, from, cols := carve[T](ws, sizes[0]), carve[T](ws, sizes[1]), carve[T](ws, sizes[2]),
+		carve[T](ws, sizes[3])
 	for i := lo; i < hi; i++ {
 		first, n := g.block(i%g.blocks, g.c)
 		image := i / g.blocks * g.images
@@ -242,7 +242,7 @@ func unfoldedParamGrad[T float32 | float64](t *task) {
 }
 
 // unfoldedGroups computes the gradients of groups of images and blocks of input channels lo to hi.
-func unfoldedGroups[T float32 | float64](t *task, l *lane, lo, hi int) {
+func unfoldedGroups[T float32 | float64](t *task, ws *workspace, lo, hi int) {
 	g, x, dy, parts := &t.conv, slice[T](&t.c.In[0]), slice[T](&t.c.In[1]), held[T](t)
 	out := roundUp(g.o, gemm.PanelWidth[T]())
 	u := g.unfold(0, g.rows, g.width)
@@ -250,9 +250,9 @@ func unfoldedGroups[T float32 | float64](t *task, l *lane, lo, hi int) {
 	sizes := []int{u.pixels() + gemm.UnfoldSlack,
 		max(roomLast(g.h, g.w, u.rows, pitchOf(u.depth)), roomLast(g.oh, g.ow, g.rows, out)),
 		places*pitchOf(u.size) + gemm.UnfoldSlack, places * out}
-	reserveAll[T](l, sizes)
-	region, room, cols, from := carve[T](l, sizes[0]), carve[T](l, sizes[1]), carve[T](l, sizes[2]),
-		carve[T](l, sizes[3])
+	reserveAll[T](ws, sizes)
+	region, room, cols, from := carve[T](ws, sizes[0]), carve[T](ws, sizes[1]), carve[T](ws, sizes[2]),
+		carve[T](ws, sizes[3])
 	for i := lo; i < hi; i++ {
 		first, n := g.block(i%g.blocks, g.c)
 		begin, end := g.members(i / g.blocks)
@@ -276,7 +276,7 @@ func unfoldedGroups[T float32 | float64](t *task, l *lane, lo, hi int) {
 }
 
 // addGroups adds rows lo to hi of the groups' gradients to those of the first.
-func addGroups[T float32 | float64](t *task, _ *lane, lo, hi int) {
+func addGroups[T float32 | float64](t *task, _ *workspace, lo, hi int) {
 	g, parts := &t.conv, held[T](t)
 	out := roundUp(g.o, gemm.PanelWidth[T]())
 	for k := 1; k < g.groups; k++ {
@@ -285,11 +285,11 @@ func addGroups[T float32 | float64](t *task, _ *lane, lo, hi int) {
 }
 
 // storeKernels writes the gradient for units lo to hi of input channels.
-func storeKernels[T float32 | float64](t *task, l *lane, lo, hi int) {
+func storeKernels[T float32 | float64](t *task, ws *workspace, lo, hi int) {
 	g, dw, sums := &t.conv, slice[T](&t.c.Out[0]), held[T](t)
 	out, taps := roundUp(g.o, gemm.PanelWidth[T]()), g.taps()
-	reserveAll[T](l, []int{sumChannels * taps * out})
-	room := carve[T](l, sumChannels*taps*out)
+	reserveAll[T](ws, []int{sumChannels * taps * out})
+	room := carve[T](ws, sumChannels*taps*out)
 	for u := lo; u < hi; u++ {
 		first, n := u*sumChannels, min(sumChannels, g.c-u*sumChannels)
 		from := sums[first*taps*out:]

@@ -39,9 +39,9 @@ type tiled struct {
 }
 
 // newTiled carves room for so many tiles.
-func newTiled(l *lane, tiles, pitch int) tiled {
+func newTiled(ws *workspace, tiles, pitch int) tiled {
 	stride := tiledStride(tiles, pitch)
-	return tiled{carve[float32](l, winograd.Points*stride), stride, pitch}
+	return tiled{carve[float32](ws, winograd.Points*stride), stride, pitch}
 }
 
 func tiledStride(tiles, pitch int) int { return roundUp(tiles, gemm.RowStep)*pitch + apart }
@@ -109,11 +109,11 @@ func (t *task) winograd() {
 func (g *convolution) pointStride(panel int) int { return g.c*roundUp(g.o, panel) + apart }
 
 // winogradKernels transforms the kernels of panels lo to hi of output channels, to panels of gemm at each point.
-func winogradKernels(t *task, l *lane, lo, hi int) {
+func winogradKernels(t *task, ws *workspace, lo, hi int) {
 	g, w, panel := &t.conv, slice[float32](&t.c.In[1]), gemm.PanelWidth[float32]()
 	to, stride := held[float32](t), g.pointStride(panel)
-	l.reserve(carved(4 * (9*g.c + tapsRoom) * panel))
-	taps := carve[float32](l, (9*g.c+tapsRoom)*panel)
+	ws.reserve(carved(4 * (9*g.c + tapsRoom) * panel))
+	taps := carve[float32](ws, (9*g.c+tapsRoom)*panel)
 	for u := lo; u < hi; u++ {
 		first := u * panel
 		n := min(panel, g.o-first)
@@ -135,16 +135,16 @@ func winogradKernels(t *task, l *lane, lo, hi int) {
 }
 
 // winogradPieces computes pieces lo to hi: portions of the images, and blocks of output channels of each.
-func winogradPieces(t *task, l *lane, lo, hi int) {
+func winogradPieces(t *task, ws *workspace, lo, hi int) {
 	g, x, y := &t.conv, slice[float32](&t.c.In[0]), slice[float32](&t.c.Out[0])
 	panel := gemm.PanelWidth[float32]()
 	in, out := roundUp(g.c, apart), roundUp(g.width, max(panel, apart))
 	size := max(g.tileRegion(g.rows, in), g.tileRegion(g.rows, out))
 	room := roomLast(g.h, g.w, 2*g.rows+2, in)
-	l.reserve(carved(4*size) + carved(4*room) + carved(4*winograd.Points*tiledStride(g.tiles(), in)) +
+	ws.reserve(carved(4*size) + carved(4*room) + carved(4*winograd.Points*tiledStride(g.tiles(), in)) +
 		carved(4*winograd.Points*tiledStride(g.tiles(), out)))
-	region, scratch, v, m := carve[float32](l, size), carve[float32](l, room), newTiled(l, g.tiles(), in),
-		newTiled(l, g.tiles(), out)
+	region, scratch, v, m := carve[float32](ws, size), carve[float32](ws, room), newTiled(ws, g.tiles(), in),
+		newTiled(ws, g.tiles(), out)
 	for u := lo; u < hi; u++ {
 		p := g.portion(u/g.blocks, 0, g.n, g.tileRows())
 		first, n := g.block(u%g.blocks, g.o)
@@ -210,16 +210,16 @@ func (g *convolution) pointsRow(panel int) int {
 }
 
 // winogradGroups computes the gradients of groups of images and blocks of input channels lo to hi.
-func winogradGroups(t *task, l *lane, lo, hi int) {
+func winogradGroups(t *task, ws *workspace, lo, hi int) {
 	g, x, dy := &t.conv, slice[float32](&t.c.In[0]), slice[float32](&t.c.In[1])
 	panel := gemm.PanelWidth[float32]()
 	in, out, row := roundUp(g.width, apart), roundUp(g.o, max(panel, apart)), g.pointsRow(panel)
 	size := max(g.tileRegion(g.rows, in), g.tileRegion(g.rows, out))
 	room := max(roomLast(g.h, g.w, 2*g.rows+2, in), roomLast(g.oh, g.ow, 2*g.rows, out))
-	l.reserve(carved(4*size) + carved(4*room) + carved(4*winograd.Points*tiledStride(g.tiles(), in)) +
+	ws.reserve(carved(4*size) + carved(4*room) + carved(4*winograd.Points*tiledStride(g.tiles(), in)) +
 		carved(4*winograd.Points*tiledStride(g.tiles(), out)))
-	region, scratch, v, m := carve[float32](l, size), carve[float32](l, room), newTiled(l, g.tiles(), in),
-		newTiled(l, g.tiles(), out)
+	region, scratch, v, m := carve[float32](ws, size), carve[float32](ws, room), newTiled(ws, g.tiles(), in),
+		newTiled(ws, g.tiles(), out)
 	for u := lo; u < hi; u++ {
 		first, n := g.block(u%g.blocks, g.c)
 		begin, end := g.members(u / g.blocks)
@@ -242,12 +242,12 @@ func winogradGroups(t *task, l *lane, lo, hi int) {
 }
 
 // winogradSums adds up the groups' gradients of kernels of units lo to hi of input channels and transforms them back.
-func winogradSums(t *task, l *lane, lo, hi int) {
+func winogradSums(t *task, ws *workspace, lo, hi int) {
 	g, dw, points := &t.conv, slice[float32](&t.c.Out[0]), held[float32](t)
 	panel := gemm.PanelWidth[float32]()
 	out, row := roundUp(g.o, max(panel, apart)), g.pointsRow(panel)
-	l.reserve(carved(4 * sumChannels * 9 * out))
-	taps := carve[float32](l, sumChannels*9*out)
+	ws.reserve(carved(4 * sumChannels * 9 * out))
+	taps := carve[float32](ws, sumChannels*9*out)
 	for u := lo; u < hi; u++ {
 		first, n := u*sumChannels, min(sumChannels, g.c-u*sumChannels)
 		for c := range n {

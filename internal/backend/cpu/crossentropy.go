@@ -61,7 +61,7 @@ func checkCrossEntropy(d *Device, c *backend.Call) {
 	}
 }
 
-func crossEntropyRows[T float](t *task, _ *lane, lo, hi int) {
+func crossEntropyRows[T float](t *task, _ *workspace, lo, hi int) {
 	cols, ignore := t.n[0], t.c.Ints[0]
 	targets := indicesOf(&t.c.In[1])
 	loss := slice[T](&t.c.Out[0])
@@ -104,7 +104,7 @@ func crossEntropyRow[T float](loss *T, slope, x []T, k, ignore int) (lse float64
 }
 
 // crossEntropyRowsHalf is crossEntropyRows of half logits, with a row at a time in float32.
-func crossEntropyRowsHalf(t *task, l *lane, lo, hi int) {
+func crossEntropyRowsHalf(t *task, ws *workspace, lo, hi int) {
 	c, cols := t.c, t.n[0]
 	in := &c.In[0]
 	widen, down := casts[dtype.Float32][in.DType], casts[in.DType][dtype.Float32]
@@ -113,13 +113,13 @@ func crossEntropyRowsHalf(t *task, l *lane, lo, hi int) {
 	if c.NOut > 1 {
 		lses = slice[float32](&c.Out[1])
 	}
-	l.reserve(carved(4 * (cols + 1)))
-	x := carve[float32](l, cols+1)[:cols]
+	ws.reserve(carved(4 * (cols + 1)))
+	x := carve[float32](ws, cols+1)[:cols]
 	from, _ := in.RowStride()
 	to, _ := c.Out[2].RowStride()
 	for i := lo; i < hi; i++ {
-		l.p[0], l.p[1] = unsafe.Pointer(unsafe.SliceData(x)), at(in, in.Offset+i*from)
-		widen(c, &l.p, cols)
+		ws.p[0], ws.p[1] = unsafe.Pointer(unsafe.SliceData(x)), at(in, in.Offset+i*from)
+		widen(c, &ws.p, cols)
 		var slope []float32
 		if c.NOut > 2 {
 			slope = x
@@ -130,8 +130,8 @@ func crossEntropyRowsHalf(t *task, l *lane, lo, hi int) {
 		}
 		if c.NOut > 2 {
 			out := &c.Out[2]
-			l.p[0], l.p[1] = at(out, out.Offset+i*to), unsafe.Pointer(unsafe.SliceData(x))
-			down(c, &l.p, cols)
+			ws.p[0], ws.p[1] = at(out, out.Offset+i*to), unsafe.Pointer(unsafe.SliceData(x))
+			down(c, &ws.p, cols)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func checkCrossEntropyGrad(d *Device, c *backend.Call) {
 	}
 }
 
-func crossEntropyGradRows[T float](t *task, _ *lane, lo, hi int) {
+func crossEntropyGradRows[T float](t *task, _ *workspace, lo, hi int) {
 	cols, ignore := t.n[0], t.c.Ints[0]
 	targets, lse := indicesOf(&t.c.In[1]), slice[T](&t.c.In[2])
 	dloss := &t.c.In[3]
@@ -175,14 +175,14 @@ func crossEntropyGradRows[T float](t *task, _ *lane, lo, hi int) {
 			continue
 		}
 		g := *(*T)(at(dloss, dloss.Offset+i*dloss.Stride[0]))
-		// The target's block is written once, too: a line that was written past the caches would have to be read again.
+		// The target's block is written once, too: after a non-temporal store its line would have to be read again.
 		from := k - k%len(block)
 		to := min(from+len(block), cols)
-		expRow(dx[:from], x[:from], lse[i], g, t.past)
+		expRow(dx[:from], x[:from], lse[i], g, t.nonTemporal)
 		expRow(block[:to-from], x[from:to], lse[i], g, false)
 		expRow(target[:], x[k:k+1], lse[i], 1, false)
 		block[k-from] = (target[0] - 1) * g
-		scaleRow(dx[from:to], block[:to-from], 1, t.past)
-		expRow(dx[to:], x[to:], lse[i], g, t.past)
+		scaleRow(dx[from:to], block[:to-from], 1, t.nonTemporal)
+		expRow(dx[to:], x[to:], lse[i], g, t.nonTemporal)
 	}
 }

@@ -28,17 +28,17 @@ type Device struct {
 	pool *parallel.Pool
 	mem  memory
 
-	mu    sync.Mutex
-	tasks []*task
-	kept  []*lane // by worker, nil where a launch has it
-	lanes []*lane // others
-	calls []*widened
+	mu         sync.Mutex
+	tasks      []*task
+	kept       []*workspace // by worker, nil where a launch has it
+	workspaces []*workspace // others
+	calls      []*widened
 }
 
 // New returns a device whose kernels use up to the given number of workers; 0 stands for GOMAXPROCS.
 func New(workers int) *Device {
 	d := &Device{pool: parallel.New(workers)}
-	d.kept = make([]*lane, d.pool.Workers())
+	d.kept = make([]*workspace, d.pool.Workers())
 	d.mem.name = d.Name()
 	return d
 }
@@ -118,7 +118,7 @@ func (d *Device) Stats() backend.Stats {
 func (d *Device) Close() error {
 	d.pool.Close()
 	d.mu.Lock()
-	d.tasks, d.lanes, d.calls = nil, nil, nil
+	d.tasks, d.workspaces, d.calls = nil, nil, nil
 	clear(d.kept)
 	d.mu.Unlock()
 	d.mem.close()

@@ -68,8 +68,8 @@ func launchBlocks(d *Device, c *backend.Call, ins int, b *blocks, out dtype.DTyp
 		t.loops.set(&c.Out[0], &c.In[0], &c.In[1], &c.In[2])
 	}
 	grain := elementGrain
-	if t.past {
-		grain = vecmath.PastLength
+	if t.nonTemporal {
+		grain = vecmath.NonTemporalLength
 	}
 	t.do(t.loops.numel(), grain, elementwise)
 	t.end()

@@ -69,46 +69,46 @@ func (d *Device) launchFlat(k *kernel, c *backend.Call) bool {
 func flatType(t dtype.DType) bool { return t == dtype.Float32 || t.IsHalf() }
 
 // flatPieces computes elements [lo, hi).
-func flatPieces(t *task, l *lane, lo, hi int) {
-	if l.wide == nil {
-		l.wide = new(flatBuffers)
+func flatPieces(t *task, ws *workspace, lo, hi int) {
+	if ws.wide == nil {
+		ws.wide = new(flatBuffers)
 	}
-	c, p := t.c, &l.flat
+	c, p := t.c, &ws.flat
 	for n := 0; lo < hi; lo += n {
 		n = min(flatLength, hi-lo)
 		for i := range c.NOut {
-			p[i] = t.flatOperand(l, &c.Out[i], i, lo)
+			p[i] = t.flatOperand(ws, &c.Out[i], i, lo)
 		}
 		for i := range c.NIn {
 			v, at := &c.In[i], c.NOut+i
-			p[at] = t.flatOperand(l, v, at, lo)
-			t.flatConvert(l, dtype.Float32, v.DType, p[at], v, lo, n)
+			p[at] = t.flatOperand(ws, v, at, lo)
+			t.flatConvert(ws, dtype.Float32, v.DType, p[at], v, lo, n)
 		}
 		t.flat(c, p, n)
 		for i := range c.NOut {
 			v := &c.Out[i]
-			t.flatConvert(l, v.DType, dtype.Float32, p[i], v, lo, n)
+			t.flatConvert(ws, v.DType, dtype.Float32, p[i], v, lo, n)
 		}
 	}
 	*p = [flatOperands]unsafe.Pointer{}
 }
 
 // flatOperand is where the block finds element lo of operand i: in the view, or in the buffer for it.
-func (t *task) flatOperand(l *lane, v *backend.View, i, lo int) unsafe.Pointer {
+func (t *task) flatOperand(ws *workspace, v *backend.View, i, lo int) unsafe.Pointer {
 	if v.DType.IsHalf() {
-		return unsafe.Pointer(&l.wide[i])
+		return unsafe.Pointer(&ws.wide[i])
 	}
 	return at(v, v.Offset+lo)
 }
 
 // flatConvert widens n elements of a half view from lo on to a buffer, or rounds the buffer to them.
-func (t *task) flatConvert(l *lane, to, from dtype.DType, buffer unsafe.Pointer, v *backend.View, lo, n int) {
+func (t *task) flatConvert(ws *workspace, to, from dtype.DType, buffer unsafe.Pointer, v *backend.View, lo, n int) {
 	if !v.DType.IsHalf() {
 		return
 	}
-	l.p[0], l.p[1] = buffer, at(v, v.Offset+lo)
+	ws.p[0], ws.p[1] = buffer, at(v, v.Offset+lo)
 	if to.IsHalf() {
-		l.p[0], l.p[1] = l.p[1], l.p[0]
+		ws.p[0], ws.p[1] = ws.p[1], ws.p[0]
 	}
-	casts[to][from](t.c, &l.p, n)
+	casts[to][from](t.c, &ws.p, n)
 }

@@ -48,38 +48,38 @@ func (t *task) endHalf() { t.half.sums, t.half.fused = nil, gemm.Fused[float32]{
 // round finishes rows [i0, i1) × columns [j0, j1) of the sums.
 func (t *task) round(i0, i1, j0, j1 int) {
 	n, ld := t.half.n, t.half.ld
-	l := t.d.lane()
-	defer t.d.putLane(l)
+	ws := t.d.workspace()
+	defer t.d.putWorkspace(ws)
 	if j1-j0 == n && ld == n {
-		t.roundRun(l, i0*n, i1*n, i0*n)
+		t.roundRun(ws, i0*n, i1*n, i0*n)
 		return
 	}
 	for i := i0; i < i1; i++ {
-		t.roundRun(l, i*n+j0, i*n+j1, i*ld+j0)
+		t.roundRun(ws, i*n+j0, i*n+j1, i*ld+j0)
 	}
 }
 
 // roundRun rounds sums [lo, hi) to the last output, from its element to on. If the task has a block function, it is
 // applied to what was rounded, and what comes of it is rounded to the first output.
-func (t *task) roundRun(l *lane, lo, hi, to int) {
+func (t *task) roundRun(ws *workspace, lo, hi, to int) {
 	const piece = 4096 // stays in the first-level cache
 	h := &t.half
 	for ; lo < hi; lo, to = lo+piece, to+piece {
 		n := min(piece, hi-lo)
 		sums, out := unsafe.Pointer(&h.sums[lo]), &t.c.Out[t.c.NOut-1]
 		rounded := at(out, out.Offset+h.offset+to)
-		l.p[0], l.p[1] = rounded, sums
-		h.down(t.c, &l.p, n)
+		ws.p[0], ws.p[1] = rounded, sums
+		h.down(t.c, &ws.p, n)
 		if t.block == nil {
 			continue
 		}
-		l.p[0], l.p[1] = sums, rounded
-		h.widen(t.c, &l.p, n)
-		l.p[0], l.p[1] = sums, sums
-		t.block(t.c, &l.p, n)
+		ws.p[0], ws.p[1] = sums, rounded
+		h.widen(t.c, &ws.p, n)
+		ws.p[0], ws.p[1] = sums, sums
+		t.block(t.c, &ws.p, n)
 		y := &t.c.Out[0]
-		l.p[0], l.p[1] = at(y, y.Offset+h.offset+to), sums
-		h.down(t.c, &l.p, n)
+		ws.p[0], ws.p[1] = at(y, y.Offset+h.offset+to), sums
+		h.down(t.c, &ws.p, n)
 	}
 }
 
@@ -100,15 +100,15 @@ func linearHalf[H half](t *task) {
 
 // widenRow widens a half view of one dim.
 func (t *task) widenRow(dst []float32, v *backend.View) {
-	l := t.d.lane()
-	defer t.d.putLane(l)
+	ws := t.d.workspace()
+	defer t.d.putWorkspace(ws)
 	n, step := len(dst), 1
 	if v.Stride[0] == 1 {
 		step = n
 	}
 	for i := 0; i < n; i += step {
-		l.p[0], l.p[1] = unsafe.Pointer(&dst[i]), at(v, v.Offset+i*v.Stride[0])
-		t.half.widen(t.c, &l.p, step)
+		ws.p[0], ws.p[1] = unsafe.Pointer(&dst[i]), at(v, v.Offset+i*v.Stride[0])
+		t.half.widen(t.c, &ws.p, step)
 	}
 }
 
@@ -140,39 +140,39 @@ func productsWide[H half](t *task, pool *parallel.Pool, lo, hi int) {
 	}
 }
 
-func productsWideSerial[H half](t *task, _ *lane, lo, hi int) { productsWide[H](t, nil, lo, hi) }
+func productsWideSerial[H half](t *task, _ *workspace, lo, hi int) { productsWide[H](t, nil, lo, hi) }
 
 // loadSums widens rows [lo, hi) of what the output holds.
-func loadSums(t *task, l *lane, lo, hi int) {
+func loadSums(t *task, ws *workspace, lo, hi int) {
 	h, out := &t.half, &t.c.Out[0]
 	for i := lo; i < hi; i++ {
-		l.p[0], l.p[1] = unsafe.Pointer(&h.sums[i*h.n]), at(out, out.Offset+h.offset+i*h.ld)
-		h.widen(t.c, &l.p, h.n)
+		ws.p[0], ws.p[1] = unsafe.Pointer(&h.sums[i*h.n]), at(out, out.Offset+h.offset+i*h.ld)
+		h.widen(t.c, &ws.p, h.n)
 	}
 }
 
 // productsHalfSerial computes products [lo, hi) of half operands on one worker, with sums in its own memory.
-func productsHalfSerial[H half](t *task, l *lane, lo, hi int) {
+func productsHalfSerial[H half](t *task, ws *workspace, lo, hi int) {
 	p, out := &t.product, &t.c.Out[0]
 	runs, size := p.m, p.n // of the output
 	if p.ldc == p.n {
 		runs, size = 1, p.m*p.n
 	}
-	l.reserve(4 * p.m * p.n)
-	sums := carve[float32](l, p.m*p.n)
+	ws.reserve(4 * p.m * p.n)
+	sums := carve[float32](ws, p.m*p.n)
 	for i := lo; i < hi; i++ {
 		f, first := gemm.Fused[float32]{}, out.Offset+p.c.offset(i)
 		if p.accumulate {
 			for r := range runs {
-				l.p[0], l.p[1] = unsafe.Pointer(&sums[r*size]), at(out, first+r*p.ldc)
-				t.half.widen(t.c, &l.p, size)
+				ws.p[0], ws.p[1] = unsafe.Pointer(&sums[r*size]), at(out, first+r*p.ldc)
+				t.half.widen(t.c, &ws.p, size)
 			}
 			f = gemm.Fused[float32]{Add: sums, RowStride: p.n, ColStride: 1}
 		}
 		productHalf[H](t, nil, i, sums, p.n, &f)
 		for r := range runs {
-			l.p[0], l.p[1] = at(out, first+r*p.ldc), unsafe.Pointer(&sums[r*size])
-			t.half.down(t.c, &l.p, size)
+			ws.p[0], ws.p[1] = at(out, first+r*p.ldc), unsafe.Pointer(&sums[r*size])
+			t.half.down(t.c, &ws.p, size)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func embeddingKernel(d *Device, c *backend.Call) {
 	t.end()
 }
 
-func embeddingRows(t *task, _ *lane, lo, hi int) {
+func embeddingRows(t *task, _ *workspace, lo, hi int) {
 	ids, bytes := indicesOf(&t.c.In[1]), t.n[0]
 	table, out := at(&t.c.In[0], t.c.In[0].Offset), at(&t.c.Out[0], t.c.Out[0].Offset)
 	for i := lo; i < hi; i++ {
@@ -69,12 +69,12 @@ func embeddingGradKernel(d *Device, c *backend.Call) {
 	}
 }
 
-func embeddingGradRows[T float](t *task, l *lane, lo, hi int) {
+func embeddingGradRows[T float](t *task, ws *workspace, lo, hi int) {
 	cols, vocab, add := t.n[0], t.n[1], t.c.Ints[0] == 1
 	list := unsafe.Slice((*int)(t.parts.ptr), t.parts.n/8)
 	ends, order := list[:vocab+1], list[vocab+1:]
-	l.reserve(8 * cols)
-	sum := carve[float64](l, cols)
+	ws.reserve(8 * cols)
+	sum := carve[float64](ws, cols)
 	for v := lo; v < hi; v++ {
 		first := 0
 		if v > 0 {
@@ -132,7 +132,7 @@ func gatherKernel(d *Device, c *backend.Call) {
 	}
 }
 
-func gatherElements[T uint8 | uint16 | uint32 | uint64](t *task, _ *lane, lo, hi int) {
+func gatherElements[T uint8 | uint16 | uint32 | uint64](t *task, _ *workspace, lo, hi int) {
 	x, out, dim := &t.c.In[0], &t.c.Out[0], t.n[0]
 	ids := indicesOf(&t.c.In[1])
 	from, to := at(x, x.Offset), at(out, out.Offset)
@@ -186,7 +186,7 @@ func scatterAddKernel(d *Device, c *backend.Call) {
 }
 
 // scatterAddLines does lines along the dim, whose targets do not overlap, each in index order.
-func scatterAddLines[T number](t *task, _ *lane, lo, hi int) {
+func scatterAddLines[T number](t *task, _ *workspace, lo, hi int) {
 	src, index, out, dim := &t.c.In[0], &t.c.In[1], &t.c.Out[0], t.n[0]
 	ids := indicesOf(index)
 	from, to := at(src, src.Offset), at(out, out.Offset)

@@ -85,15 +85,15 @@ func linearProduct[T float32 | float64](t *task, f *gemm.Fused[T],
 func (t *task) activate(i0, i1, j0, j1 int) {
 	y, z := &t.c.Out[0], &t.c.Out[t.c.NOut-1]
 	n := y.Shape[1]
-	l := t.d.lane()
-	defer t.d.putLane(l)
+	ws := t.d.workspace()
+	defer t.d.putWorkspace(ws)
 	if j1-j0 == n {
-		l.p[0], l.p[1] = at(y, y.Offset+i0*n), at(z, z.Offset+i0*n)
-		t.block(t.c, &l.p, (i1-i0)*n)
+		ws.p[0], ws.p[1] = at(y, y.Offset+i0*n), at(z, z.Offset+i0*n)
+		t.block(t.c, &ws.p, (i1-i0)*n)
 		return
 	}
 	for i := i0; i < i1; i++ {
-		l.p[0], l.p[1] = at(y, y.Offset+i*n+j0), at(z, z.Offset+i*n+j0)
-		t.block(t.c, &l.p, j1-j0)
+		ws.p[0], ws.p[1] = at(y, y.Offset+i*n+j0), at(z, z.Offset+i*n+j0)
+		t.block(t.c, &ws.p, j1-j0)
 	}
 }

@@ -73,7 +73,7 @@ func (n *loops) numel() int {
 
 // elementwise runs the task's block function over elements lo to hi of its nest, in row-major order: a run of the last
 // dim at a time.
-func elementwise(t *task, l *lane, lo, hi int) {
+func elementwise(t *task, ws *workspace, lo, hi int) {
 	n := &t.loops
 	last := n.nd - 1
 	length := n.shape[last]
@@ -91,23 +91,23 @@ func elementwise(t *task, l *lane, lo, hi int) {
 	for pos := lo; pos < hi; {
 		for k := range n.ops {
 			if !fresh {
-				l.runs[k] = unsafe.Add(l.runs[k], n.stride[k][last-1])
+				ws.runs[k] = unsafe.Add(ws.runs[k], n.stride[k][last-1])
 				continue
 			}
 			offset := 0
 			for d := range n.nd {
 				offset += index[d] * n.stride[k][d]
 			}
-			l.runs[k] = unsafe.Add(n.base[k], offset)
+			ws.runs[k] = unsafe.Add(n.base[k], offset)
 		}
 		count := min(length-index[last], hi-pos)
 		if direct {
 			for k := range n.ops { // one by one, as they were written: a wider load would wait for the stores
-				l.p[k] = l.runs[k]
+				ws.p[k] = ws.runs[k]
 			}
-			t.block(t.c, &l.p, count)
+			t.block(t.c, &ws.p, count)
 		} else {
-			t.runBlocks(l, count)
+			t.runBlocks(ws, count)
 		}
 		pos += count
 		fresh = index[last] != 0
@@ -122,37 +122,37 @@ func elementwise(t *task, l *lane, lo, hi int) {
 
 // runBlocks computes one run. Operands with stride one are used where they lie; the others are gathered into scratch
 // and scattered from it, a block at a time.
-func (t *task) runBlocks(l *lane, count int) {
+func (t *task) runBlocks(ws *workspace, count int) {
 	n := &t.loops
 	last := n.nd - 1
 	if count == 1 {
-		l.p = l.runs
-		t.block(t.c, &l.p, count)
+		ws.p = ws.runs
+		t.block(t.c, &ws.p, count)
 		return
 	}
-	l.reserve(4 * blockLen * 8)
+	ws.reserve(4 * blockLen * 8)
 	var buf [4]unsafe.Pointer
 	for k := range n.ops {
-		buf[k] = unsafe.Pointer(unsafe.SliceData(carve[float64](l, blockLen)))
+		buf[k] = unsafe.Pointer(unsafe.SliceData(carve[float64](ws, blockLen)))
 	}
 	for i := 0; i < count; i += blockLen {
 		m := min(blockLen, count-i)
 		for k := range n.ops {
 			stride := n.stride[k][last]
-			p := unsafe.Add(l.runs[k], i*stride)
+			p := unsafe.Add(ws.runs[k], i*stride)
 			switch {
 			case stride == n.size[k]:
-				l.p[k] = p
+				ws.p[k] = p
 			case k == 0:
-				l.p[k] = buf[k]
+				ws.p[k] = buf[k]
 			case stride != 0 || i == 0: // a repeated element is spread once for the whole run
 				gather(buf[k], p, n.size[k], stride, m)
-				l.p[k] = buf[k]
+				ws.p[k] = buf[k]
 			}
 		}
-		t.block(t.c, &l.p, m)
+		t.block(t.c, &ws.p, m)
 		if stride := n.stride[0][last]; stride != n.size[0] {
-			scatter(unsafe.Add(l.runs[0], i*stride), buf[0], n.size[0], stride, m)
+			scatter(unsafe.Add(ws.runs[0], i*stride), buf[0], n.size[0], stride, m)
 		}
 	}
 }

@@ -129,7 +129,7 @@ func (d *Device) product(c *backend.Call, p *product) {
 	}
 }
 
-func productsSerial[T float](t *task, _ *lane, lo, hi int) { products[T](t, nil, lo, hi) }
+func productsSerial[T float](t *task, _ *workspace, lo, hi int) { products[T](t, nil, lo, hi) }
 
 func products[T float](t *task, pool *parallel.Pool, lo, hi int) {
 	p := &t.product

@@ -95,8 +95,8 @@ func TestLastingScratchLiesApart(t *testing.T) {
 	defer d.Close()
 	first, err := d.Alloc(4 << 20)
 	require.NoError(t, err)
-	l := d.lane()
-	l.reserve(2 << 20)
+	ws := d.workspace()
+	ws.reserve(2 << 20)
 	second, err := d.Alloc(4 << 20)
 	require.NoError(t, err)
 	require.EqualValues(t, 8<<20, d.Stats().InUse)
@@ -106,8 +106,8 @@ func TestLastingScratchLiesApart(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 10<<20, d.Stats().Reserved)
 	d.Free(both)
-	l.reserve(3 << 20)
-	d.putLane(l)
+	ws.reserve(3 << 20)
+	d.putWorkspace(ws)
 }
 
 func TestPoison(t *testing.T) {

@@ -67,7 +67,7 @@ func param[T float](c *backend.Call, i int) []T {
 	return slice[T](&c.In[i])
 }
 
-func layerNormRows[T float](t *task, _ *lane, lo, hi int) {
+func layerNormRows[T float](t *task, _ *workspace, lo, hi int) {
 	c, cols := t.c, t.n[0]
 	weight, bias := param[T](c, 1), param[T](c, 2)
 	mean, rstd := slice[T](&c.Out[1]), slice[T](&c.Out[2])
@@ -84,13 +84,13 @@ func layerNormRows[T float](t *task, _ *lane, lo, hi int) {
 			mu, variance = normalizeMomentsRow(y, x, weight, bias, row[T](&c.In[0], i+1, cols), m, s, true)
 			continue
 		}
-		normalizeRow(y, x, weight, bias, m, s, t.past)
+		normalizeRow(y, x, weight, bias, m, s, t.nonTemporal)
 	}
 }
 
 // reserveRows makes room for the rows that a norm's gradient needs for itself.
-func reserveRows[T float](t *task, l *lane) {
-	l.reserve(3 * (rowsApart + carved(t.n[0]*int(unsafe.Sizeof(*new(T))))))
+func reserveRows[T float](t *task, ws *workspace) {
+	ws.reserve(3 * (rowsApart + carved(t.n[0]*int(unsafe.Sizeof(*new(T))))))
 }
 
 // rowsApart lies before each of them. Rows that begin at the same place of a page share the first cache's sets with x,
@@ -98,17 +98,17 @@ func reserveRows[T float](t *task, l *lane) {
 const rowsApart = 256
 
 // carveRow takes one of them.
-func carveRow[T float](t *task, l *lane) []T {
-	carve[byte](l, rowsApart)
-	return carve[T](l, t.n[0])
+func carveRow[T float](t *task, ws *workspace) []T {
+	carve[byte](ws, rowsApart)
+	return carve[T](ws, t.n[0])
 }
 
 // paramOrOnes is input i as a vector; where the call has none, ones, a product with which changes nothing.
-func paramOrOnes[T float](t *task, l *lane, i int) []T {
+func paramOrOnes[T float](t *task, ws *workspace, i int) []T {
 	if w := param[T](t.c, i); w != nil {
 		return w
 	}
-	ones := carveRow[T](t, l)
+	ones := carveRow[T](t, ws)
 	for j := range ones {
 		ones[j] = 1
 	}
@@ -123,8 +123,8 @@ type layerNormGrad[T float] struct {
 	last               int
 }
 
-func layerNormGradOf[T float](t *task, l *lane) layerNormGrad[T] {
-	return layerNormGrad[T]{mean: slice[T](&t.c.In[1]), rstd: slice[T](&t.c.In[2]), weight: paramOrOnes[T](t, l, 4)}
+func layerNormGradOf[T float](t *task, ws *workspace) layerNormGrad[T] {
+	return layerNormGrad[T]{mean: slice[T](&t.c.In[1]), rstd: slice[T](&t.c.In[2]), weight: paramOrOnes[T](t, ws, 4)}
 }
 
 // row sets row i of dx, or lets it wait for the next row or end, and adds to the gradients of the parameters unless
@@ -155,35 +155,35 @@ func (g *layerNormGrad[T]) end(t *task) {
 	c, cols, i := t.c, t.n[0], g.last
 	x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols), row[T](&c.Out[0], i, cols)
 	normGradRow(dx, x, dy, g.weight, g.mean[i], g.rstd[i], T(g.sum/float64(cols)), T(g.inner/float64(cols)), g.rstd[i],
-		t.past)
+		t.nonTemporal)
 	g.waiting = false
 }
 
-func layerNormGradRows[T float](t *task, l *lane, lo, hi int) {
-	reserveRows[T](t, l)
-	g := layerNormGradOf[T](t, l)
+func layerNormGradRows[T float](t *task, ws *workspace, lo, hi int) {
+	reserveRows[T](t, ws)
+	g := layerNormGradOf[T](t, ws)
 	for i := lo; i < hi; i++ {
 		g.row(t, nil, nil, i)
 	}
 	g.end(t)
 }
 
-func rmsNormRows[T float](t *task, _ *lane, lo, hi int) {
+func rmsNormRows[T float](t *task, _ *workspace, lo, hi int) {
 	c, cols := t.c, t.n[0]
 	weight, rrms := param[T](c, 1), slice[T](&c.Out[1])
 	for i := lo; i < hi; i++ {
 		x, y := row[T](&c.In[0], i, cols), row[T](&c.Out[0], i, cols)
 		s := T(1 / math.Sqrt(rowSquares(x)/float64(cols)+c.Floats[0]))
 		rrms[i] = s
-		normalizeRow(y, x, weight, nil, 0, s, t.past)
+		normalizeRow(y, x, weight, nil, 0, s, t.nonTemporal)
 	}
 }
 
 // rmsNormGrad is what a row's gradient needs.
 type rmsNormGrad[T float] struct{ rrms, weight []T }
 
-func rmsNormGradOf[T float](t *task, l *lane) rmsNormGrad[T] {
-	return rmsNormGrad[T]{slice[T](&t.c.In[1]), paramOrOnes[T](t, l, 3)}
+func rmsNormGradOf[T float](t *task, ws *workspace) rmsNormGrad[T] {
+	return rmsNormGrad[T]{slice[T](&t.c.In[1]), paramOrOnes[T](t, ws, 3)}
 }
 
 // row sets row i of dx, and adds to the gradient of the weight unless it is nil.
@@ -191,12 +191,12 @@ func (g *rmsNormGrad[T]) row(t *task, dw []T, i int) {
 	c, cols, s := t.c, t.n[0], g.rrms[i]
 	x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[2], i, cols), row[T](&c.Out[0], i, cols)
 	_, inner := normSumsRow(dw, nil, x, dy, g.weight, 0, s)
-	normGradRow(dx, x, dy, g.weight, 0, 1, 0, T(inner/float64(cols)*float64(s)), s, t.past)
+	normGradRow(dx, x, dy, g.weight, 0, 1, 0, T(inner/float64(cols)*float64(s)), s, t.nonTemporal)
 }
 
-func rmsNormGradRows[T float](t *task, l *lane, lo, hi int) {
-	reserveRows[T](t, l)
-	g := rmsNormGradOf[T](t, l)
+func rmsNormGradRows[T float](t *task, ws *workspace, lo, hi int) {
+	reserveRows[T](t, ws)
+	g := rmsNormGradOf[T](t, ws)
 	for i := lo; i < hi; i++ {
 		g.row(t, nil, i)
 	}
@@ -316,10 +316,10 @@ const normGroup = 16
 
 // normBlocks calls f for the rows of blocks lo to hi, with what it adds their contributions to; db is nil if only the
 // weight's gradient is wanted.
-func normBlocks[T float](t *task, l *lane, lo, hi int, f func(dw, db []T, i int)) {
-	dw, db := carveRow[T](t, l), []T(nil)
+func normBlocks[T float](t *task, ws *workspace, lo, hi int, f func(dw, db []T, i int)) {
+	dw, db := carveRow[T](t, ws), []T(nil)
 	if t.c.NOut-t.n[3] > 1 {
-		db = carveRow[T](t, l)
+		db = carveRow[T](t, ws)
 	}
 	for u := lo; u < hi; u++ {
 		for k, sums := range [][]T{dw, db} {
@@ -343,39 +343,39 @@ func normBlocks[T float](t *task, l *lane, lo, hi int, f func(dw, db []T, i int)
 	}
 }
 
-func layerNormParts[T float](t *task, l *lane, lo, hi int) {
-	reserveRows[T](t, l)
+func layerNormParts[T float](t *task, ws *workspace, lo, hi int) {
+	reserveRows[T](t, ws)
 	mean, rstd := slice[T](&t.c.In[1]), slice[T](&t.c.In[2])
-	normBlocks(t, l, lo, hi, func(dw, db []T, i int) {
+	normBlocks(t, ws, lo, hi, func(dw, db []T, i int) {
 		normParamRow(dw, db, row[T](&t.c.In[0], i, t.n[0]), row[T](&t.c.In[3], i, t.n[0]), mean[i], rstd[i])
 	})
 }
 
-func layerNormGradBlocks[T float](t *task, l *lane, lo, hi int) {
-	reserveRows[T](t, l)
-	g := layerNormGradOf[T](t, l)
-	normBlocks(t, l, lo, hi, func(dw, db []T, i int) { g.row(t, dw, db, i) })
+func layerNormGradBlocks[T float](t *task, ws *workspace, lo, hi int) {
+	reserveRows[T](t, ws)
+	g := layerNormGradOf[T](t, ws)
+	normBlocks(t, ws, lo, hi, func(dw, db []T, i int) { g.row(t, dw, db, i) })
 	g.end(t)
 }
 
-func rmsNormParts[T float](t *task, l *lane, lo, hi int) {
-	reserveRows[T](t, l)
+func rmsNormParts[T float](t *task, ws *workspace, lo, hi int) {
+	reserveRows[T](t, ws)
 	rrms := slice[T](&t.c.In[1])
-	normBlocks(t, l, lo, hi, func(dw, _ []T, i int) {
+	normBlocks(t, ws, lo, hi, func(dw, _ []T, i int) {
 		normParamRow(dw, nil, row[T](&t.c.In[0], i, t.n[0]), row[T](&t.c.In[2], i, t.n[0]), 0, rrms[i])
 	})
 }
 
-func rmsNormGradBlocks[T float](t *task, l *lane, lo, hi int) {
-	reserveRows[T](t, l)
-	g := rmsNormGradOf[T](t, l)
-	normBlocks(t, l, lo, hi, func(dw, _ []T, i int) { g.row(t, dw, i) })
+func rmsNormGradBlocks[T float](t *task, ws *workspace, lo, hi int) {
+	reserveRows[T](t, ws)
+	g := rmsNormGradOf[T](t, ws)
+	normBlocks(t, ws, lo, hi, func(dw, _ []T, i int) { g.row(t, dw, i) })
 }
 
 // addNormParts adds the blocks' sums of columns lo to hi in order, a block at a time: the columns of one lie together.
-func addNormParts[T float](t *task, l *lane, lo, hi int) {
-	l.reserve(8 * (hi - lo))
-	sums := carve[float64](l, hi-lo)
+func addNormParts[T float](t *task, ws *workspace, lo, hi int) {
+	ws.reserve(8 * (hi - lo))
+	sums := carve[float64](ws, hi-lo)
 	for k := range t.c.NOut - t.n[3] {
 		clear(sums)
 		for b := range t.n[2] {

@@ -33,7 +33,7 @@ func maxPoolKernel(d *Device, c *backend.Call) {
 }
 
 // maxPoolPlanes looks at each window's pixels one by one.
-func maxPoolPlanes(t *task, _ *lane, lo, hi int) {
+func maxPoolPlanes(t *task, _ *workspace, lo, hi int) {
 	c := t.c
 	h, w, oh, ow := c.In[0].Shape[2], c.In[0].Shape[3], c.Out[0].Shape[2], c.Out[0].Shape[3]
 	for p := lo; p < hi; p++ {
@@ -74,7 +74,7 @@ func maxPoolGradKernel(d *Device, c *backend.Call) {
 }
 
 // maxPoolGradPlanes adds the gradient of each window to that of its maximum.
-func maxPoolGradPlanes[T float](t *task, _ *lane, lo, hi int) {
+func maxPoolGradPlanes[T float](t *task, _ *workspace, lo, hi int) {
 	c := t.c
 	size, windows := c.Out[0].Shape[2]*c.Out[0].Shape[3], c.In[0].Shape[2]*c.In[0].Shape[3]
 	for p := lo; p < hi; p++ {
@@ -88,13 +88,13 @@ func maxPoolGradPlanes[T float](t *task, _ *lane, lo, hi int) {
 // maxPoolVectors is maxPoolPlanes in single precision. A plane lies in a frame of padding that no pixel is smaller
 // than; in place, each element becomes the maximum of ever more elements from itself on, of rows and then of columns,
 // until they are a window, and so does the place where it was.
-func maxPoolVectors(t *task, l *lane, lo, hi int) {
+func maxPoolVectors(t *task, ws *workspace, lo, hi int) {
 	c := t.c
 	h, w, oh, ow := c.In[0].Shape[2], c.In[0].Shape[3], c.Out[0].Shape[2], c.Out[0].Shape[3]
 	wide := w + 2*c.Ints[3]
 	size := (h + 2*c.Ints[2]) * wide
-	l.reserve(2 * carved(4*size))
-	values, places := carve[float32](l, size), carve[uint32](l, size)
+	ws.reserve(2 * carved(4*size))
+	values, places := carve[float32](ws, size), carve[uint32](ws, size)
 	for p := lo; p < hi; p++ {
 		x, y, index := row[float32](&c.In[0], p, h*w), row[float32](&c.Out[0], p, oh*ow),
 			row[int64](&c.Out[1], p, oh*ow)

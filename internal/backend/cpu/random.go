@@ -39,7 +39,7 @@ func dropoutKernel(d *Device, c *backend.Call) {
 	d.flat(c, 1, dropoutElements[float32], dropoutElements[float64])
 }
 
-func dropoutElements[T float](t *task, l *lane, lo, hi int) {
+func dropoutElements[T float](t *task, ws *workspace, lo, hi int) {
 	c := t.c
 	x, out := slice[T](&c.In[0]), slice[T](&c.Out[0])
 	p := c.Floats[0]
@@ -48,8 +48,8 @@ func dropoutElements[T float](t *task, l *lane, lo, hi int) {
 	if c.Out[0].NDim > 0 {
 		sample /= c.Out[0].Shape[0]
 	}
-	l.reserve(carved(4 * randomBlock))
-	bits := carve[uint32](l, randomBlock)
+	ws.reserve(carved(4 * randomBlock))
+	bits := carve[uint32](ws, randomBlock)
 	for i := lo; i < hi; {
 		s := i / sample
 		n := min(randomBlock, hi-i, (s+1)*sample-i)
@@ -71,7 +71,7 @@ func uniformKernel(d *Device, c *backend.Call) {
 	d.flat(c, 0, uniform32, uniform64)
 }
 
-func uniform32(t *task, _ *lane, lo, hi int) {
+func uniform32(t *task, _ *workspace, lo, hi int) {
 	out := slice[float32](&t.c.Out[0])[lo:hi]
 	rng.FillFloat32(out, t.c.Key, uint64(t.c.Ints[0]), uint64(lo))
 	a, b := float32(t.c.Floats[0]), float32(t.c.Floats[1]-t.c.Floats[0])
@@ -80,7 +80,7 @@ func uniform32(t *task, _ *lane, lo, hi int) {
 	}
 }
 
-func uniform64(t *task, _ *lane, lo, hi int) {
+func uniform64(t *task, _ *workspace, lo, hi int) {
 	out := slice[float64](&t.c.Out[0])[lo:hi]
 	rng.FillFloat64(out, t.c.Key, uint64(t.c.Ints[0]), uint64(lo))
 	a, b := t.c.Floats[0], t.c.Floats[1]-t.c.Floats[0]
@@ -93,7 +93,7 @@ func normalKernel(d *Device, c *backend.Call) {
 	d.flat(c, 0, normal32, normal64)
 }
 
-func normal32(t *task, _ *lane, lo, hi int) {
+func normal32(t *task, _ *workspace, lo, hi int) {
 	out := slice[float32](&t.c.Out[0])[lo:hi]
 	rng.FillNormal32(out, t.c.Key, uint64(t.c.Ints[0]), uint64(lo))
 	mean, std := float32(t.c.Floats[0]), float32(t.c.Floats[1])
@@ -102,7 +102,7 @@ func normal32(t *task, _ *lane, lo, hi int) {
 	}
 }
 
-func normal64(t *task, _ *lane, lo, hi int) {
+func normal64(t *task, _ *workspace, lo, hi int) {
 	out := slice[float64](&t.c.Out[0])[lo:hi]
 	rng.FillNormal64(out, t.c.Key, uint64(t.c.Ints[0]), uint64(lo))
 	mean, std := t.c.Floats[0], t.c.Floats[1]

@@ -76,7 +76,7 @@ func partials[A accumulator](t *task) []A {
 
 // sumAlong makes partial sums lo to hi, where the last dim is summed. Element i of an output goes to accumulator i mod
 // 16 of its part.
-func sumAlong[T number, A accumulator](t *task, _ *lane, lo, hi int) {
+func sumAlong[T number, A accumulator](t *task, _ *workspace, lo, hi int) {
 	r, parts := &t.reduction, partials[A](t)
 	v := &t.c.In[0]
 	for u := lo; u < hi; u++ {
@@ -126,7 +126,7 @@ func isFloat32[T number]() bool {
 }
 
 // sumAcross makes units lo to hi of the partial sums where the last dim stays: a unit is up to 256 columns of one part.
-func sumAcross[T number, A accumulator](t *task, l *lane, lo, hi int) {
+func sumAcross[T number, A accumulator](t *task, ws *workspace, lo, hi int) {
 	r, parts := &t.reduction, partials[A](t)
 	v := &t.c.In[0]
 	width, step := r.kept.shape[r.kept.nd-1], r.kept.stride[r.kept.nd-1]
@@ -178,13 +178,13 @@ func sumHalf(d *Device, c *backend.Call) {
 }
 
 // sumAcrossHalf is sumAcross for a half input.
-func sumAcrossHalf(t *task, l *lane, lo, hi int) {
-	if l.wide == nil {
-		l.wide = new(flatBuffers)
+func sumAcrossHalf(t *task, ws *workspace, lo, hi int) {
+	if ws.wide == nil {
+		ws.wide = new(flatBuffers)
 	}
 	const together = flatLength / sumColumns // rows
 	r, parts, v := &t.reduction, partials[float64](t), &t.c.In[0]
-	widen, wide, width := casts[dtype.Float32][v.DType], &l.wide[0], r.kept.shape[r.kept.nd-1]
+	widen, wide, width := casts[dtype.Float32][v.DType], &ws.wide[0], r.kept.shape[r.kept.nd-1]
 	chunks, rowsPer := (width+sumColumns-1)/sumColumns, r.outputs/width
 	for u := lo; u < hi; u++ {
 		col, row := u%chunks*sumColumns, u/chunks
@@ -196,8 +196,8 @@ func sumAcrossHalf(t *task, l *lane, lo, hi int) {
 			for j := 0; j < count; j += together {
 				rows := min(together, count-j)
 				for i := range rows {
-					l.p[0], l.p[1] = unsafe.Pointer(&wide[i*len(acc)]), at(v, base+offset+(j+i)*stride)
-					widen(t.c, &l.p, len(acc))
+					ws.p[0], ws.p[1] = unsafe.Pointer(&wide[i*len(acc)]), at(v, base+offset+(j+i)*stride)
+					widen(t.c, &ws.p, len(acc))
 				}
 				vecmath.AddWideRows(acc, wide[:], rows, len(acc))
 			}
@@ -206,7 +206,7 @@ func sumAcrossHalf(t *task, l *lane, lo, hi int) {
 }
 
 // sumParts adds the parts of outputs lo to hi in order.
-func sumParts[T number, A accumulator](t *task, _ *lane, lo, hi int) {
+func sumParts[T number, A accumulator](t *task, _ *workspace, lo, hi int) {
 	r, parts := &t.reduction, partials[A](t)
 	out := &t.c.Out[0]
 	sum := func(k int) T {
@@ -263,7 +263,7 @@ func (t *task) extremum(e *extremes, out dtype.DType) {
 	t.do(r.outputs, max(1, elementGrain/max(1, r.total)), f)
 }
 
-func maxBody[T number](t *task, _ *lane, lo, hi int) {
+func maxBody[T number](t *task, _ *workspace, lo, hi int) {
 	choose(t, lo, hi, func(best T, x []T, n, stride int) T {
 		for i := range n {
 			best = max(best, x[i*stride])
@@ -272,7 +272,7 @@ func maxBody[T number](t *task, _ *lane, lo, hi int) {
 	})
 }
 
-func minBody[T number](t *task, _ *lane, lo, hi int) {
+func minBody[T number](t *task, _ *workspace, lo, hi int) {
 	choose(t, lo, hi, func(best T, x []T, n, stride int) T {
 		for i := range n {
 			best = min(best, x[i*stride])
@@ -310,7 +310,7 @@ func argExtremum(e extremes) kernel {
 	}}
 }
 
-func argMaxBody[T number](t *task, _ *lane, lo, hi int) {
+func argMaxBody[T number](t *task, _ *workspace, lo, hi int) {
 	r := &t.reduction
 	v, out := &t.c.In[0], &t.c.Out[0]
 	for k := lo; k < hi; k++ {
@@ -328,7 +328,7 @@ func argMaxBody[T number](t *task, _ *lane, lo, hi int) {
 	}
 }
 
-func argMinBody[T number](t *task, _ *lane, lo, hi int) {
+func argMinBody[T number](t *task, _ *workspace, lo, hi int) {
 	r := &t.reduction
 	v, out := &t.c.In[0], &t.c.Out[0]
 	for k := lo; k < hi; k++ {
@@ -367,7 +367,7 @@ func sumSqKernel(d *Device, c *backend.Call) {
 	}
 }
 
-func sumSqBody[T float](t *task, _ *lane, lo, hi int) {
+func sumSqBody[T float](t *task, _ *workspace, lo, hi int) {
 	x, out := slice[T](&t.c.In[0]), slice[float64](&t.c.Out[0])
 	for u := lo; u < hi; u++ {
 		out[u] = sumSquares(x[u*sumSqBlock : min((u+1)*sumSqBlock, len(x))])

@@ -38,7 +38,7 @@ func ropeKernel(d *Device, c *backend.Call) {
 }
 
 // ropeTokens turns all heads of tokens lo to hi.
-func ropeTokens[T float](t *task, _ *lane, lo, hi int) {
+func ropeTokens[T float](t *task, _ *workspace, lo, hi int) {
 	c := t.c
 	x, out := &c.In[0], &c.Out[0]
 	heads, length, width, pairs := x.Shape[1], x.Shape[2], x.Shape[3], c.In[1].Shape[2]

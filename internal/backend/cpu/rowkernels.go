@@ -125,9 +125,9 @@ func deviations[T float](x []T, m float64) float64 {
 }
 
 // expRow sets dst[i] = factor·e^(x[i]−m).
-func expRow[T float](dst, x []T, m, factor T, past bool) {
+func expRow[T float](dst, x []T, m, factor T, nonTemporal bool) {
 	if single[T]() {
-		vecmath.ExpScaled(cast[float32](dst), cast[float32](x), float32(m), float32(factor), past)
+		vecmath.ExpScaled(cast[float32](dst), cast[float32](x), float32(m), float32(factor), nonTemporal)
 		return
 	}
 	for i, v := range x {
@@ -151,13 +151,13 @@ func expSumRow[T float](dst, x []T, m T) float64 {
 
 // scaleExpSumRow is scaleRow of a row of exponentials, expSumRow of the next row in the place of those, and largest
 // of the one after that.
-func scaleExpSumRow[T float](dst, near, x, next []T, factor, m T, past bool) (sum float64, most T) {
+func scaleExpSumRow[T float](dst, near, x, next []T, factor, m T, nonTemporal bool) (sum float64, most T) {
 	if single[T]() {
 		sum, most := vecmath.ScaleExpSum(cast[float32](dst), cast[float32](near), cast[float32](x), cast[float32](next),
-			float32(factor), float32(m), past)
+			float32(factor), float32(m), nonTemporal)
 		return sum, T(most)
 	}
-	scaleRow(dst, near, factor, past)
+	scaleRow(dst, near, factor, nonTemporal)
 	return expSumRow(near, x, m), largest(next)
 }
 
@@ -174,9 +174,9 @@ func expSum[T float](x []T, m T) float64 {
 }
 
 // scaleRow sets dst[i] = a·x[i].
-func scaleRow[T float](dst, x []T, a T, past bool) {
+func scaleRow[T float](dst, x []T, a T, nonTemporal bool) {
 	if single[T]() {
-		vecmath.Scale(cast[float32](dst), cast[float32](x), float32(a), past)
+		vecmath.Scale(cast[float32](dst), cast[float32](x), float32(a), nonTemporal)
 		return
 	}
 	for i, v := range x {
@@ -185,9 +185,9 @@ func scaleRow[T float](dst, x []T, a T, past bool) {
 }
 
 // subRow sets dst[i] = x[i]−c, rounded once.
-func subRow[T float](dst, x []T, c float64, past bool) {
+func subRow[T float](dst, x []T, c float64, nonTemporal bool) {
 	if single[T]() {
-		vecmath.SubWide(cast[float32](dst), cast[float32](x), c, past)
+		vecmath.SubWide(cast[float32](dst), cast[float32](x), c, nonTemporal)
 		return
 	}
 	for i, v := range x {
@@ -196,9 +196,9 @@ func subRow[T float](dst, x []T, c float64, past bool) {
 }
 
 // softmaxGradRow sets dx[i] = y[i]·(dy[i]−dot).
-func softmaxGradRow[T float](dx, y, dy []T, dot T, past bool) {
+func softmaxGradRow[T float](dx, y, dy []T, dot T, nonTemporal bool) {
 	if single[T]() {
-		vecmath.SoftmaxGrad(cast[float32](dx), cast[float32](y), cast[float32](dy), float32(dot), past)
+		vecmath.SoftmaxGrad(cast[float32](dx), cast[float32](y), cast[float32](dy), float32(dot), nonTemporal)
 		return
 	}
 	for i, v := range y {
@@ -207,19 +207,19 @@ func softmaxGradRow[T float](dx, y, dy []T, dot T, past bool) {
 }
 
 // softmaxGradDotRow is softmaxGradRow of a row and rowDot of the next one.
-func softmaxGradDotRow[T float](dx, y, dy, nextY, nextDY []T, dot T, past bool) float64 {
+func softmaxGradDotRow[T float](dx, y, dy, nextY, nextDY []T, dot T, nonTemporal bool) float64 {
 	if single[T]() {
 		return vecmath.SoftmaxGradDot(cast[float32](dx), cast[float32](y), cast[float32](dy), cast[float32](nextY),
-			cast[float32](nextDY), float32(dot), past)
+			cast[float32](nextDY), float32(dot), nonTemporal)
 	}
-	softmaxGradRow(dx, y, dy, dot, past)
+	softmaxGradRow(dx, y, dy, dot, nonTemporal)
 	return rowDot(nextY, nextDY)
 }
 
 // logSoftmaxGradRow sets dx[i] = dy[i] − e^y[i]·sum.
-func logSoftmaxGradRow[T float](dx, y, dy []T, sum T, past bool) {
+func logSoftmaxGradRow[T float](dx, y, dy []T, sum T, nonTemporal bool) {
 	if single[T]() {
-		vecmath.LogSoftmaxGrad(cast[float32](dx), cast[float32](y), cast[float32](dy), float32(sum), past)
+		vecmath.LogSoftmaxGrad(cast[float32](dx), cast[float32](y), cast[float32](dy), float32(sum), nonTemporal)
 		return
 	}
 	for i, v := range y {
@@ -228,11 +228,11 @@ func logSoftmaxGradRow[T float](dx, y, dy []T, sum T, past bool) {
 }
 
 // normalizeRow sets y[i] = (x[i]−m)·s·w[i] + b[i]; b, or w and b, may be nil.
-func normalizeRow[T float](y, x, w, b []T, m, s T, past bool) {
+func normalizeRow[T float](y, x, w, b []T, m, s T, nonTemporal bool) {
 	switch {
 	case single[T]():
 		vecmath.Normalize(cast[float32](y), cast[float32](x), cast[float32](w), cast[float32](b), float32(m),
-			float32(s), past)
+			float32(s), nonTemporal)
 	case b != nil:
 		for i, v := range x {
 			y[i] = T((v-m)*s*w[i]) + b[i]
@@ -249,12 +249,12 @@ func normalizeRow[T float](y, x, w, b []T, m, s T, past bool) {
 }
 
 // normalizeMomentsRow is normalizeRow of a row and meanAndVariance of the next one; w and b are not nil.
-func normalizeMomentsRow[T float](y, x, w, b, next []T, m, s T, past bool) (mean, variance float64) {
+func normalizeMomentsRow[T float](y, x, w, b, next []T, m, s T, nonTemporal bool) (mean, variance float64) {
 	if single[T]() {
 		return vecmath.NormalizeMoments(cast[float32](y), cast[float32](x), cast[float32](w), cast[float32](b),
-			cast[float32](next), float32(m), float32(s), past)
+			cast[float32](next), float32(m), float32(s), nonTemporal)
 	}
-	normalizeRow(y, x, w, b, m, s, past)
+	normalizeRow(y, x, w, b, m, s, nonTemporal)
 	return meanAndVariance(next)
 }
 
@@ -277,10 +277,10 @@ func normSumsRow[T float](dw, db, x, dy, w []T, m, s T) (sum, inner float64) {
 }
 
 // normGradRow sets dx[i] = f·(dy[i]·w[i] − a − (x[i]−m)·s·b).
-func normGradRow[T float](dx, x, dy, w []T, m, s, a, b, f T, past bool) {
+func normGradRow[T float](dx, x, dy, w []T, m, s, a, b, f T, nonTemporal bool) {
 	if single[T]() {
 		vecmath.NormGrad(cast[float32](dx), cast[float32](x), cast[float32](dy), cast[float32](w), float32(m),
-			float32(s), float32(a), float32(b), float32(f), past)
+			float32(s), float32(a), float32(b), float32(f), nonTemporal)
 		return
 	}
 	for i, v := range x {
@@ -289,15 +289,15 @@ func normGradRow[T float](dx, x, dy, w []T, m, s, a, b, f T, past bool) {
 }
 
 // normGradSumsRow is normGradRow of a row and normSumsRow of the next one; dw and db are not nil.
-func normGradSumsRow[T float](dx, x, dy, w, dw, db, nextX, nextDY []T, m, s, a, b, f, nextM, nextS T, past bool) (sum,
-	inner float64) {
+func normGradSumsRow[T float](dx, x, dy, w, dw, db, nextX, nextDY []T, m, s, a, b, f, nextM, nextS T,
+	nonTemporal bool) (sum, inner float64) {
 	if single[T]() {
 		return vecmath.NormGradSums(cast[float32](dx), cast[float32](x), cast[float32](dy), cast[float32](w),
 			cast[float32](dw), cast[float32](db), cast[float32](nextX),
 			cast[float32](nextDY), float32(m), float32(s), float32(a), float32(b), float32(f), float32(nextM),
-			float32(nextS), past)
+			float32(nextS), nonTemporal)
 	}
-	normGradRow(dx, x, dy, w, m, s, a, b, f, past)
+	normGradRow(dx, x, dy, w, m, s, a, b, f, nonTemporal)
 	return normSumsRow(dw, db, nextX, nextDY, w, nextM, nextS)
 }
 
@@ -342,8 +342,8 @@ func keepRow[T float](dst, x []T, bits []uint32, threshold uint32, scale T) {
 	}
 }
 
-// hideRow sets dst[i] to the value where mask[i] is 0.
-func hideRow[T float](dst []T, mask []uint8, value T) {
+// maskedFill sets dst[i] to the value where mask[i] is 0.
+func maskedFill[T float](dst []T, mask []uint8, value T) {
 	if single[T]() {
 		vecmath.Hide(cast[float32](dst), mask, float32(value))
 		return

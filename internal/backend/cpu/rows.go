@@ -40,7 +40,7 @@ func rowwise(ins int, check func(*Device, *backend.Call), f32, f64, half body) k
 		t.n[0] = cols
 		grain := elementGrain / 4
 		if t.overlap {
-			grain = vecmath.PastLength
+			grain = vecmath.NonTemporalLength
 		}
 		t.do(rows, max(1, grain/max(1, cols)), f)
 		t.end()
@@ -79,14 +79,14 @@ func rowAt[T any](v *backend.View, first, cols int) []T {
 // nearBytes is the size of rows that the second-level cache holds besides others.
 const nearBytes = 256 << 10
 
-func softmaxRows[T float](t *task, l *lane, lo, hi int) {
+func softmaxRows[T float](t *task, ws *workspace, lo, hi int) {
 	cols := t.n[0]
 	size := cols * int(unsafe.Sizeof(*new(T)))
-	apart := t.past && size <= nearBytes // exponentials stay near by, and only the result is written past the caches
+	apart := t.nonTemporal && size <= nearBytes // exponentials stay near by: only the result bypasses the caches
 	var near []T
 	if apart {
-		l.reserve(size)
-		near = carve[T](l, cols)
+		ws.reserve(size)
+		near = carve[T](ws, cols)
 	}
 	if apart && t.overlap {
 		softmaxOverlapped(t, near, lo, hi)
@@ -118,7 +118,7 @@ func softmaxOverlapped[T float](t *task, near []T, lo, hi int) {
 	scaleRow(row[T](y, last, cols), near, T(1/sum), true)
 }
 
-func softmaxGradRows[T float](t *task, _ *lane, lo, hi int) {
+func softmaxGradRows[T float](t *task, _ *workspace, lo, hi int) {
 	cols := t.n[0]
 	if t.overlap {
 		y, dy := row[T](&t.c.In[0], lo, cols), row[T](&t.c.In[1], lo, cols)
@@ -134,24 +134,24 @@ func softmaxGradRows[T float](t *task, _ *lane, lo, hi int) {
 	for i := lo; i < hi; i++ {
 		y, dy := row[T](&t.c.In[0], i, cols), row[T](&t.c.In[1], i, cols)
 		dx := row[T](&t.c.Out[0], i, cols)
-		softmaxGradRow(dx, y, dy, T(rowDot(y, dy)), t.past)
+		softmaxGradRow(dx, y, dy, T(rowDot(y, dy)), t.nonTemporal)
 	}
 }
 
-func logSoftmaxRows[T float](t *task, _ *lane, lo, hi int) {
+func logSoftmaxRows[T float](t *task, _ *workspace, lo, hi int) {
 	cols := t.n[0]
 	for i := lo; i < hi; i++ {
 		x, y := row[T](&t.c.In[0], i, cols), row[T](&t.c.Out[0], i, cols)
 		m := largest(x)
-		subRow(y, x, float64(m)+math.Log(expSum(x, m)), t.past)
+		subRow(y, x, float64(m)+math.Log(expSum(x, m)), t.nonTemporal)
 	}
 }
 
-func logSoftmaxGradRows[T float](t *task, _ *lane, lo, hi int) {
+func logSoftmaxGradRows[T float](t *task, _ *workspace, lo, hi int) {
 	cols := t.n[0]
 	for i := lo; i < hi; i++ {
 		y, dy := row[T](&t.c.In[0], i, cols), row[T](&t.c.In[1], i, cols)
 		dx := row[T](&t.c.Out[0], i, cols)
-		logSoftmaxGradRow(dx, y, dy, T(sumOf(dy)), t.past)
+		logSoftmaxGradRow(dx, y, dy, T(sumOf(dy)), t.nonTemporal)
 	}
 }

@@ -27,9 +27,9 @@ func stochasticRoundKernel(d *Device, c *backend.Call) {
 	}
 }
 
-func stochasticBF16(t *task, l *lane, lo, hi int) {
+func stochasticBF16(t *task, ws *workspace, lo, hi int) {
 	x, out := slice[float32](&t.c.In[0]), slice[dtype.BF16](&t.c.Out[0])
-	draws(t, l, lo, hi, func(bits []uint32, lo, hi int) {
+	eachDraw(t, ws, lo, hi, func(bits []uint32, lo, hi int) {
 		in, out := x[lo:hi], out[lo:hi]
 		for i, r := range bits {
 			out[i] = roundBF16By(in[i], r)
@@ -37,9 +37,9 @@ func stochasticBF16(t *task, l *lane, lo, hi int) {
 	})
 }
 
-func stochasticF16(t *task, l *lane, lo, hi int) {
+func stochasticF16(t *task, ws *workspace, lo, hi int) {
 	x, out := slice[float32](&t.c.In[0]), slice[dtype.F16](&t.c.Out[0])
-	draws(t, l, lo, hi, func(bits []uint32, lo, hi int) {
+	eachDraw(t, ws, lo, hi, func(bits []uint32, lo, hi int) {
 		in, out := x[lo:hi], out[lo:hi]
 		for i, r := range bits {
 			out[i] = roundF16By(in[i], r)
@@ -47,10 +47,10 @@ func stochasticF16(t *task, l *lane, lo, hi int) {
 	})
 }
 
-// draws calls f with the random bits of elements lo to hi, some at a time.
-func draws(t *task, l *lane, lo, hi int, f func(bits []uint32, lo, hi int)) {
-	l.reserve(carved(4 * randomBlock))
-	bits := carve[uint32](l, randomBlock)
+// eachDraw calls f with the random bits of elements lo to hi, some at a time.
+func eachDraw(t *task, ws *workspace, lo, hi int, f func(bits []uint32, lo, hi int)) {
+	ws.reserve(carved(4 * randomBlock))
+	bits := carve[uint32](ws, randomBlock)
 	for i := lo; i < hi; i += randomBlock {
 		n := min(randomBlock, hi-i)
 		rng.FillUint32(bits[:n], t.c.Key, uint64(t.c.Ints[0]), uint64(t.c.Ints[1]+i))

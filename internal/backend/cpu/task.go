@@ -13,15 +13,15 @@ import (
 // task is one launch that is running: what its workers share. Tasks are reused, with the method value that a pool
 // needs, so that a launch makes no garbage.
 type task struct {
-	d    *Device
-	c    *backend.Call
-	body body
-	run  func(worker, lo, hi int) // t.chunk, bound once
-	past bool                     // the output is larger than the caches and is written past them
-	// overlap is set if past is and rows shall be written while those that follow are read.
+	d           *Device
+	c           *backend.Call
+	body        body
+	run         func(worker, lo, hi int) // t.chunk, bound once
+	nonTemporal bool                     // the output is larger than the caches and is written by non-temporal stores
+	// overlap is set if nonTemporal is and rows shall be written while those that follow are read.
 	overlap bool
 
-	lanes []*lane // of each worker that took part; nil before
+	workspaces []*workspace // of each worker that took part; nil before
 
 	reduction reduction
 	product   product
@@ -36,19 +36,20 @@ type task struct {
 	n         [8]int  // the kernel's own numbers
 }
 
-// pastBytes is the size of outputs that no cache holds until somebody reads them.
-const pastBytes = 32 << 20
+// nonTemporalBytes is the size of outputs that no cache holds until somebody reads them.
+const nonTemporalBytes = 32 << 20
 
-// overlapRows says that a row is written past the caches while the next one is read, instead of one after the other.
+// overlapRows says that a row is written by non-temporal stores while the next one is read, instead of one after the
+// other.
 // Where the second-level cache is ample the third one tends to be far away, and a core's few lines that are on their
 // way keep memory busy only if there are always some of both kinds.
-var overlapRows = variants.AmpleSecondCache()
+var overlapRows = variants.LargeL2()
 
 // body is the part of a kernel that does units lo ≤ i < hi of the work. Bodies are plain functions, not closures.
-type body func(t *task, l *lane, lo, hi int)
+type body func(t *task, ws *workspace, lo, hi int)
 
-// lane is what one worker needs for itself: operand pointers for a block function and scratch memory.
-type lane struct {
+// workspace is what one worker needs for itself: operand pointers for a block function and scratch memory.
+type workspace struct {
 	d    *Device
 	p    [4]unsafe.Pointer
 	runs [4]unsafe.Pointer
@@ -57,7 +58,7 @@ type lane struct {
 	flat [flatOperands]unsafe.Pointer
 	wide *flatBuffers // nil before it is used
 
-	ahead gemm.Ahead // what products ask for; its room stays
+	prefetch gemm.Prefetch // what products prefetch; its room stays
 }
 
 func (d *Device) begin(c *backend.Call) *task {
@@ -67,12 +68,12 @@ func (d *Device) begin(c *backend.Call) *task {
 	if n := len(d.tasks); n > 0 {
 		t, d.tasks = d.tasks[n-1], d.tasks[:n-1]
 	} else {
-		t = &task{d: d, lanes: make([]*lane, d.pool.Workers())}
+		t = &task{d: d, workspaces: make([]*workspace, d.pool.Workers())}
 		t.run = t.chunk
 		t.linear.activate, t.half.finish = t.activate, t.round
 	}
-	t.c, t.past = c, c.NOut > 0 && c.Out[0].Numel()*c.Out[0].DType.Size() >= pastBytes
-	t.overlap = t.past && overlapRows
+	t.c, t.nonTemporal = c, c.NOut > 0 && c.Out[0].Numel()*c.Out[0].DType.Size() >= nonTemporalBytes
+	t.overlap = t.nonTemporal && overlapRows
 	return t
 }
 
@@ -84,15 +85,15 @@ func (t *task) end() {
 	}
 	t.c, t.body, t.block, t.flat = nil, nil, nil, nil
 	d.mu.Lock()
-	for i, l := range t.lanes {
-		if l == nil {
+	for i, ws := range t.workspaces {
+		if ws == nil {
 			continue
 		}
-		l.p, t.lanes[i] = [4]unsafe.Pointer{}, nil
+		ws.p, t.workspaces[i] = [4]unsafe.Pointer{}, nil
 		if d.kept[i] == nil {
-			d.kept[i] = l
+			d.kept[i] = ws
 		} else {
-			d.lanes = append(d.lanes, l)
+			d.workspaces = append(d.workspaces, ws)
 		}
 	}
 	d.tasks = append(d.tasks, t)
@@ -109,66 +110,66 @@ func (t *task) do(n, grain int, f body) {
 }
 
 func (t *task) chunk(worker, lo, hi int) {
-	l := t.lanes[worker]
-	if l == nil {
-		l = t.d.laneOf(worker)
-		t.lanes[worker] = l
+	ws := t.workspaces[worker]
+	if ws == nil {
+		ws = t.d.workspaceOf(worker)
+		t.workspaces[worker] = ws
 	}
-	t.body(t, l, lo, hi)
+	t.body(t, ws, lo, hi)
 }
 
-// laneOf is the lane that the worker had in the launch before, whose scratch its processor has in its cache, unless
+// workspaceOf is what the worker had in the launch before, whose scratch its processor has in its cache, unless
 // another launch has it now.
-func (d *Device) laneOf(worker int) *lane {
+func (d *Device) workspaceOf(worker int) *workspace {
 	d.mu.Lock()
-	l := d.kept[worker]
+	ws := d.kept[worker]
 	d.kept[worker] = nil
 	d.mu.Unlock()
-	if l == nil {
-		l = d.lane()
+	if ws == nil {
+		ws = d.workspace()
 	}
-	return l
+	return ws
 }
 
-func (d *Device) lane() *lane {
+func (d *Device) workspace() *workspace {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if n := len(d.lanes); n > 0 {
-		l := d.lanes[n-1]
-		d.lanes = d.lanes[:n-1]
-		return l
+	if n := len(d.workspaces); n > 0 {
+		ws := d.workspaces[n-1]
+		d.workspaces = d.workspaces[:n-1]
+		return ws
 	}
-	return &lane{d: d}
+	return &workspace{d: d}
 }
 
-func (d *Device) putLane(l *lane) {
-	l.p = [4]unsafe.Pointer{}
+func (d *Device) putWorkspace(ws *workspace) {
+	ws.p = [4]unsafe.Pointer{}
 	d.mu.Lock()
-	d.lanes = append(d.lanes, l)
+	d.workspaces = append(d.workspaces, ws)
 	d.mu.Unlock()
 }
 
-// reserve makes room for n bytes of scratch and forgets what was carved before. Scratch stays with the lane.
-func (l *lane) reserve(n int) {
-	l.used = 0
-	if l.mem != nil && l.mem.n >= n {
+// reserve makes room for n bytes of scratch and forgets what was carved before. Scratch stays with the workspace.
+func (ws *workspace) reserve(n int) {
+	ws.used = 0
+	if ws.mem != nil && ws.mem.n >= n {
 		return
 	}
-	if l.mem != nil {
-		l.d.mem.release(l.mem)
-		l.mem = nil
+	if ws.mem != nil {
+		ws.d.mem.release(ws.mem)
+		ws.mem = nil
 	}
-	l.mem = l.d.scratchFor(forKernels, n)
+	ws.mem = ws.d.scratchFor(forKernels, n)
 }
 
 // carve takes n elements of the scratch that reserve made room for.
-func carve[T any](l *lane, n int) []T {
+func carve[T any](ws *workspace, n int) []T {
 	size := n * int(unsafe.Sizeof(*new(T)))
-	if l.used+size > l.mem.n {
+	if ws.used+size > ws.mem.n {
 		panic("cpu: a kernel carves more scratch than it reserved")
 	}
-	p := unsafe.Add(l.mem.ptr, l.used)
-	l.used += carved(size)
+	p := unsafe.Add(ws.mem.ptr, ws.used)
+	ws.used += carved(size)
 	return unsafe.Slice((*T)(p), n)
 }
 

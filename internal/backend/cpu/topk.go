@@ -41,7 +41,7 @@ func topKKernel(d *Device, c *backend.Call) {
 	}
 }
 
-func topKRows[T number](t *task, _ *lane, lo, hi int) {
+func topKRows[T number](t *task, _ *workspace, lo, hi int) {
 	cols, k := t.n[0], t.n[1]
 	if k == 0 {
 		return
@@ -140,7 +140,7 @@ func cumSumKernel(d *Device, c *backend.Call) {
 	}
 }
 
-func cumSumRows[T number, A accumulator](t *task, _ *lane, lo, hi int) {
+func cumSumRows[T number, A accumulator](t *task, _ *workspace, lo, hi int) {
 	cols, first, step := t.n[0], 0, 1
 	if t.c.Ints[0] == 1 {
 		first, step = cols-1, -1

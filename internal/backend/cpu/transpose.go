@@ -31,9 +31,9 @@ func (n *loops) transposition() (dim int, ok bool) {
 
 // transposeStrips copies strips lo to hi of the task's nest: a strip is 32 places along dim t.n[0], all along the last
 // dim, at one place along the others.
-func transposeStrips[T uint8 | uint16 | uint32 | uint64](t *task, l *lane, lo, hi int) {
-	l.reserve(transposeTile * transposeTile * int(unsafe.Sizeof(*new(T))))
-	square := carve[T](l, transposeTile*transposeTile)
+func transposeStrips[T uint8 | uint16 | uint32 | uint64](t *task, ws *workspace, lo, hi int) {
+	ws.reserve(transposeTile * transposeTile * int(unsafe.Sizeof(*new(T))))
+	square := carve[T](ws, transposeTile*transposeTile)
 	n, dim := &t.loops, t.n[0]
 	last := n.nd - 1
 	strips := (n.shape[dim] + transposeTile - 1) / transposeTile

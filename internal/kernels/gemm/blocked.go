@@ -21,11 +21,11 @@ const (
 	copiedColumns               // the same of a copy of some panels at a time
 )
 
-// fetch is what a kernel asks for while it computes a block, so that it is in the second-level cache when its turn
-// comes: the tile of C, of which the kernel itself knows where it is, and parts of A and of B. A stride of 0 says that
-// nothing more is asked for: what is at end is in a cache already. Addresses are numbers, as nothing is read from them:
-// they may lie beyond what there is.
-type fetch struct{ c, a, b, end request }
+// requests are what a kernel prefetches while it computes a block, so that it is in the second-level cache when its
+// turn comes: the tile of C, which the kernel itself locates, and parts of A and of B. A stride of 0 ends the list:
+// what is at end is in a cache already. Addresses are numbers, as nothing is read from them: they may lie beyond what
+// there is.
+type requests struct{ c, a, b, end request }
 
 // request is count rows, as wide as a tile of C, that lie stride bytes apart, from at on, with the next block of a
 // kernel; after each block at moves on by step bytes.
@@ -35,11 +35,11 @@ type request struct{ at, stride, count, step uintptr }
 // second-level cache holds few.
 const crowded = 4096
 
-// firstCacheWays is how many of them a first-level cache holds; a variable for tests.
-var firstCacheWays = kernels.FirstCacheWays
+// l1Ways is how many of them a first-level cache holds; a variable for tests.
+var l1Ways = kernels.L1Ways
 
 // largeL2 says whether the second-level cache is large; a variable for tests.
-var largeL2 = kernels.AmpleSecondCache
+var largeL2 = kernels.LargeL2
 
 // roomy is how many ways hold the rows of a panel that crowd a set: 12 hold 12 rows, 8 not even 6 beside the panels of
 // B that pass by.
@@ -79,7 +79,7 @@ func (j *job[T]) chooseLayout() layout {
 	switch {
 	case j.halfA.format != nil:
 	case j.acs == 1 && j.engine.rows != nil:
-		if j.ars*size%crowded == 0 && firstCacheWays() < roomy {
+		if j.ars*size%crowded == 0 && l1Ways() < roomy {
 			return copiedRows
 		}
 		return inRows
@@ -432,8 +432,8 @@ func down[E element | uint16](first *E, stride, rows, blocks int) request {
 	return request{uintptr(unsafe.Pointer(first)), uintptr(stride), uintptr(count), uintptr(count * stride)}
 }
 
-// across is the request for rows of so many bytes, from first on and stride bytes apart: each of so many blocks asks
-// for a part of all rows.
+// across is the request for rows of so many bytes, from first on and stride bytes apart: each of so many blocks
+// prefetches a part of all rows.
 func across[T element](first *T, stride, rows, bytes, blocks int) request {
 	return request{uintptr(unsafe.Pointer(first)), uintptr(stride), uintptr(rows), uintptr(ceilDiv(bytes, blocks))}
 }

@@ -40,7 +40,7 @@ type tiling struct {
 // on is the tiling for a processor whose second-level cache is large, or is not. In a large one columns of A are packed
 // for more products than a kernel adds up: in place, a panel of them takes a line or two of each of many pages. Few
 // rows pack B there, too: where it lies it would come from the third-level cache a line here and a line there, and
-// nothing be asked for early. So its panels are packed in the kernel for the first rows, or as usual.
+// nothing be prefetched. So its panels are packed in the kernel for the first rows, or as usual.
 func (t tiling) on(largeL2 bool) tiling {
 	if largeL2 {
 		t.ka, t.fusedPacking, t.skinny = 2*kc, fusedPacking{t.skinny, 1 << 20}, 0
@@ -66,15 +66,15 @@ type engine[T element] struct {
 	// gemvRows is what stream is for one row and a large B.
 	gemvRows gemvRows[T]
 	// rows and tall are micro for mr rows of A where they lie: row i at a[i·astride], or column p at a[p·astride]. With
-	// each block they ask for a part of what next, the address of a fetch, says. They are nil where there are none.
+	// each block they prefetch a part of the requests whose address is next. They are nil where there are none.
 	rows, tall func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int,
 		next *uintptr)
-	// keeping is rows for one block that packs B as it reads it: row p of it goes to kept[p·nr:]. With that it asks for
-	// nr elements at near[p·bstride]. It is nil where there is none.
+	// keeping is rows for one block that packs B as it reads it: row p of it goes to kept[p·nr:]. With that it
+	// prefetches nr elements at near[p·bstride]. It is nil where there is none.
 	keeping func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride int, kept, near *T)
 	// strided computes count tiles of rows ≤ mr by nr: C = A·B, or C += A·B if add is not 0, over k ≥ 1 products.
 	// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the
-	// next a, b and c move on by astep, bstep and cstep. With each productsPerTurn products it may ask for two
+	// next a, b and c move on by astep, bstep and cstep. With each productsPerTurn products it may prefetch two
 	// neighbouring cache lines: the first time at next, each time step bytes further.
 	strided func(rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, next,
 		step uintptr)

@@ -28,10 +28,10 @@ var (
 // The engines for float64: as many bytes are packed at once as for float32, but for A.
 var (
 	avx2F64 = engine[float64]{
-		tiling:  avx2F64Tiling.on(kernels.AmpleSecondCache()),
+		tiling:  avx2F64Tiling.on(kernels.LargeL2()),
 		micro:   microAVX2F64,
-		rows:    rowsAVX2F64x6Ahead,
-		tall:    tallAVX2F64x6Ahead,
+		rows:    rowsAVX2F64x6Prefetch,
+		tall:    tallAVX2F64x6Prefetch,
 		strided: stridedAVX2F64,
 		pack:    packAVX2F64,
 		copyA:   copyPanelsAAVX2F64,
@@ -40,10 +40,10 @@ var (
 		transpose: transposeF64,
 	}
 	avx512F64 = engine[float64]{
-		tiling:  avx512F64Tiling.on(kernels.AmpleSecondCache()),
+		tiling:  avx512F64Tiling.on(kernels.LargeL2()),
 		micro:   microAVX512F64,
-		rows:    rowsAVX512F64x12Ahead,
-		tall:    tallAVX512F64x12Ahead,
+		rows:    rowsAVX512F64x12Prefetch,
+		tall:    tallAVX512F64x12Prefetch,
 		strided: stridedAVX512F64,
 		broad:   broadAVX512F64x6,
 		pack:    packAVX512F64,

@@ -46,13 +46,13 @@ var (
 
 var (
 	avx2 = engine[float32]{
-		tiling: avx2Tiling.on(kernels.AmpleSecondCache()),
+		tiling: avx2Tiling.on(kernels.LargeL2()),
 		micro:  microAVX2,
-		rows:   rowsAVX2x6Ahead,
-		tall:   tallAVX2x6Ahead,
-		outer:  outer[float32]{32, outerAVX2, outerAVX2Past, fence},
+		rows:   rowsAVX2x6Prefetch,
+		tall:   tallAVX2x6Prefetch,
+		outer:  outer[float32]{32, outerAVX2, outerAVX2NonTemporal, fence},
 		stream: direct[float32, float32]{[]int{0, 64, 48, 32, 24}, 1, streamAVX2},
-		gemvRows: gemvRows[float32]{4, 32, gemvRowsAVX2x1, gemvRowsAVX2x4, gemvRowsAVX2x4Ahead, addBlocksAVX2,
+		gemvRows: gemvRows[float32]{4, 32, gemvRowsAVX2x1, gemvRowsAVX2x4, gemvRowsAVX2x4Prefetch, addBlocksAVX2,
 			limits},
 		splitKLimits: splitKLimits32,
 		dots:         direct[float32, float32]{[]int{0, 16, 16, 8, 8, 8}, 8, dotsAVX2},
@@ -64,14 +64,14 @@ var (
 		strided:   stridedAVX2,
 	}
 	avx512 = engine[float32]{
-		tiling:  avx512Tiling.on(kernels.AmpleSecondCache()),
+		tiling:  avx512Tiling.on(kernels.LargeL2()),
 		micro:   microAVX512,
-		rows:    rowsAVX512x12Ahead,
-		tall:    tallAVX512x12Ahead,
+		rows:    rowsAVX512x12Prefetch,
+		tall:    tallAVX512x12Prefetch,
 		keeping: rowsAVX512x12Keeping,
-		outer:   outer[float32]{64, outerAVX512, outerAVX512Past, fence},
+		outer:   outer[float32]{64, outerAVX512, outerAVX512NonTemporal, fence},
 		stream:  direct[float32, float32]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
-		gemvRows: gemvRows[float32]{4, 64, gemvRowsAVX512x1, gemvRowsAVX512x4, gemvRowsAVX512x4Ahead,
+		gemvRows: gemvRows[float32]{4, 64, gemvRowsAVX512x1, gemvRowsAVX512x4, gemvRowsAVX512x4Prefetch,
 			addBlocksAVX512, limits},
 		splitKLimits: splitKLimits32,
 		dots: direct[float32, float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16,

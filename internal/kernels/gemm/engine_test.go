@@ -164,21 +164,21 @@ func requireOrderOfSummation[T element](t *testing.T, f function[T], step func(s
 // columns, for limits that small matrices reach.
 func TestSweepingDoesNotMatter(t *testing.T) {
 	defer func(large func() bool) { largeL2 = large }(largeL2)
-	largeL2 = func() bool { return false } // or nothing is asked for
+	largeL2 = func() bool { return false } // or nothing is prefetched
 	pool := parallel.New(3)
 	defer pool.Close()
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
-		streaming, ahead := *engine32(), *engine32()
+		streaming, prefetching := *engine32(), *engine32()
 		streaming.gemvRows = gemvRows[float32]{}
-		ahead.gemvRows.gemvRowsLimits = gemvRowsLimits{ways: math.MaxInt, columns: 64, strip: 128, kept: 1000}
-		behind := ahead
+		prefetching.gemvRows.gemvRowsLimits = gemvRowsLimits{ways: math.MaxInt, columns: 64, strip: 128, kept: 1000}
+		behind := prefetching
 		behind.gemvRows.large = math.MaxInt
 		for _, n := range []int{64, 128, 200, 500} {
 			for i, k := range []int{1, 3, 16, kc, kc + 2, 5*kc + 7, 20 * kc} {
 				for _, accumulate := range []bool{false, true} {
 					x := newExample[float32](uint64(n*k), 1, n, k, false, false, i%2, accumulate)
 					want := x.run(t, with(&streaming), nil)
-					requireSameBits(t, want, x.run(t, with(&ahead), pool), x.String())
+					requireSameBits(t, want, x.run(t, with(&prefetching), pool), x.String())
 					requireSameBits(t, want, x.run(t, with(&behind), nil), x.String())
 				}
 			}
@@ -236,7 +236,7 @@ func TestGEMVOfColumnsDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestLargeOuterProduct is written past the caches where rows begin at whole cache lines.
+// TestLargeOuterProduct is written by non-temporal stores where rows begin at whole cache lines.
 func TestLargeOuterProduct(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: 64 MiB and more")
@@ -253,7 +253,7 @@ func TestLargeOuterProduct(t *testing.T) {
 			for i := range b {
 				b[i] = float32(i%89) - 44
 			}
-			for len(memory)*4 >= pastSize && uintptr(unsafe.Pointer(&memory[0]))%pastBytes != 0 {
+			for len(memory)*4 >= nonTemporalSize && uintptr(unsafe.Pointer(&memory[0]))%nonTemporalAlign != 0 {
 				memory = memory[1:]
 			}
 			c := memory[:m*n]
@@ -272,14 +272,14 @@ func TestLargeOuterProduct(t *testing.T) {
 // TestCopyingPanelsDoesNotMatter compares an A that is read in place with one whose panels are copied, since its rows
 // or columns lie a multiple of 4 KiB apart.
 func TestCopyingPanelsDoesNotMatter(t *testing.T) {
-	defer func(ways func() int) { firstCacheWays = ways }(firstCacheWays)
+	defer func(ways func() int) { l1Ways = ways }(l1Ways)
 	pool := parallel.New(2)
 	defer pool.Close()
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		const m, n, k = 155, 301, kc + 44
 		rows := newExample[float32](1, m, n, k, false, false, 1024-k, false)
 		product := func(ways int) []float32 {
-			firstCacheWays = func() int { return ways }
+			l1Ways = func() int { return ways }
 			return rows.run(t, Float32, pool)
 		}
 		requireSameBits(t, product(roomy), product(1), rows.String())
@@ -323,10 +323,10 @@ func TestPackingByTheWayDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestAskingForRowsDoesNotMatter compares products of few rows whose kernels ask for what comes next of B with those
-// whose kernels do not.
-func TestAskingForRowsDoesNotMatter(t *testing.T) {
-	defer func(ways func() int) { firstCacheWays = ways }(firstCacheWays)
+// TestPrefetchingRowsChangesNothing compares products of few rows whose kernels prefetch what comes next of B with
+// those whose kernels do not.
+func TestPrefetchingRowsChangesNothing(t *testing.T) {
+	defer func(ways func() int) { l1Ways = ways }(l1Ways)
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		unpacked := *engine32()
 		unpacked.skinny = 144
@@ -334,7 +334,7 @@ func TestAskingForRowsDoesNotMatter(t *testing.T) {
 			for _, add := range []bool{false, true} {
 				x := newExample[float32](uint64(i), 53, 1101, k, false, false, 0, add)
 				product := func(ways int) []float32 {
-					firstCacheWays = func() int { return ways }
+					l1Ways = func() int { return ways }
 					return x.run(t, with(&unpacked), nil)
 				}
 				requireSameBits(t, product(roomy), product(1), x.String())

@@ -77,7 +77,7 @@ func everyKernel[T element](t *testing.T, e *engine[T], panels *panelKernels[T])
 				everyMicro(t, e, rows, k, blocks)
 			}
 			if e.rows != nil {
-				var f fetch
+				var f requests
 				rows := func(k int, a *T, as int, b *T, bs int, c *T, cs int, d *T, ds, n int) {
 					e.rows(k, a, as, b, bs, c, cs, d, ds, n, &f.c.at)
 				}
@@ -209,7 +209,7 @@ func everyGEMVRows[T element](t *testing.T, e *engine[T]) {
 		return
 	}
 	for name, compute := range map[string]func(k int, a, b *T, bstride int, c *T, steps, add int){
-		"one": g.one, "some": g.some, "ahead": g.ahead,
+		"one": g.one, "some": g.some, "prefetch": g.prefetch,
 	} {
 		for _, steps := range []int{1, 3} {
 			k, cols := 2*g.rows, steps*g.width
@@ -241,13 +241,13 @@ func everyOuter[T element](t *testing.T, e *engine[T]) {
 		e.outer.row(&a[0], &b[0], &c[0], first(d), 3)
 		requireProduct(t, 1, cols, 1, grid[T]{a, 0, 1}, grid[T]{b, cols, 1}, grid[T]{d, 0, 1}, c, cols, "outer")
 	}
-	room := make([]T, cols+pastBytes)
-	for uintptr(unsafe.Pointer(&room[0]))%pastBytes != 0 {
+	room := make([]T, cols+nonTemporalAlign)
+	for uintptr(unsafe.Pointer(&room[0]))%nonTemporalAlign != 0 {
 		room = room[1:]
 	}
-	e.outer.past(&a[0], &b[0], &room[0], nil, 3)
+	e.outer.nonTemporal(&a[0], &b[0], &room[0], nil, 3)
 	e.outer.fence()
-	requireProduct(t, 1, cols, 1, grid[T]{a, 0, 1}, grid[T]{b, cols, 1}, grid[T]{}, room, cols, "outer past the caches")
+	requireProduct(t, 1, cols, 1, grid[T]{a, 0, 1}, grid[T]{b, cols, 1}, grid[T]{}, room, cols, "non-temporal outer")
 }
 
 func everyPacking[T element](t *testing.T, e *engine[T], k int) {

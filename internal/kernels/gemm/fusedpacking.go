@@ -10,7 +10,7 @@ import (
 
 // Packing B takes a tenth of the time where A has some rows and the third-level cache is far away. Here the kernel for
 // the first rows of A packs a panel of B as it reads it (fused packing). It stays in the first-level cache while the
-// other rows pass by, and their kernels ask for the next panel. A B whose columns are contiguous is transposed before,
+// other rows pass by, and their kernels prefetch the next panel. A B whose columns are contiguous is transposed before,
 // as always, but panel by panel, too.
 
 const (
@@ -19,7 +19,7 @@ const (
 	fusedPanels = 24
 	// fusedProducts is the number of products from which that pays.
 	fusedProducts = 128
-	// nearRows is how many rows of B ahead the kernel that packs asks for.
+	// nearRows is how many rows of B ahead the kernel that packs prefetches.
 	nearRows = 8
 )
 
@@ -85,13 +85,13 @@ func (j *job[T]) computeFusedPacking(worker, lo, hi int) {
 	j.finished(0, j.m, begin, end)
 }
 
-// fusedPanel adds k products, from k0 on, of a whole panel of B to all rows of C, and asks for the panel at next, if
+// fusedPanel adds k products, from k0 on, of a whole panel of B to all rows of C, and prefetches the panel at next, if
 // there is one. Rows of the copy of A are stride elements apart.
 func (j *job[T]) fusedPanel(worker, col, k0, k, stride int, next *T) {
 	s, whole := &j.scratch[worker], j.m/j.mr*j.mr
 	kept := &s.panel[0]
 	cached := request{at: uintptr(unsafe.Pointer(kept))}
-	s.next = fetch{c: request{count: uintptr(j.mr)}, a: cached, b: cached}
+	s.next = requests{c: request{count: uintptr(j.mr)}, a: cached, b: cached}
 	begin := 0 // the first row that reads the packed panel
 	if j.bcs == 1 {
 		d, dstride := j.addend(0, col, k0)
@@ -119,8 +119,8 @@ func (j *job[T]) fusedPanel(worker, col, k0, k, stride int, next *T) {
 }
 
 // shareOfPanel is turn's part, of so many turns, of the request for the rows of a panel from next on: as many as
-// kernels ask for one at a time, in the course of k products and beside the tile of C. A burst of requests would do
-// more harm than those that are left out.
+// kernels prefetch one at a time, in the course of k products and beside the tile of C. A burst would do more harm than
+// the rows that are left out.
 func (j *job[T]) shareOfPanel(next *T, k, turn, turns int) request {
 	first, end := k*turn/turns, k*(turn+1)/turns
 	end = max(first, min(end, first+k/productsPerTurn-j.mr))
@@ -135,7 +135,7 @@ func (j *job[T]) fusedEdge(worker, col, cols, k0, k, stride int) {
 	s, whole := &j.scratch[worker], j.m/j.mr*j.mr
 	j.packB(s.panel, cols, k, k0, col)
 	cached := request{at: uintptr(unsafe.Pointer(&s.panel[0]))}
-	s.next = fetch{c: cached}
+	s.next = requests{c: cached}
 	for i := 0; i < whole; i += j.mr {
 		j.engine.rows(k, &s.copied[i*stride], stride, &s.panel[0], j.nr, &s.tile[0], j.nr, nil, 0, 1, &s.next.c.at)
 		j.scatter(s.tile, j.mr, cols, i, col, k0)

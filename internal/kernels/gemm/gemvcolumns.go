@@ -13,25 +13,25 @@ import (
 // few ways. The zero value has none.
 //
 // dots reads twice as many columns side by side, each in a page of its own. These kernels go down half as many, two
-// blocks of products at a time, and ask for what comes later in long runs, as the processor sees by itself only within
+// blocks of products at a time, and prefetch what comes later in long runs, as the processor sees by itself only within
 // a page.
 type gemvColumns[T element] struct {
 	ways  int // of the first-level cache, at most
 	lanes int // half a panel
 	// compute computes lanes elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over kc products.
-	// Column j of B0 is at b0[j·bstride]. c0 is written before d1 is read. It asks for kc/lanes runs of 2·kc elements,
-	// the first of which is at next, and each nstride after the one before.
+	// Column j of B0 is at b0[j·bstride]. c0 is written before d1 is read. It prefetches kc/lanes runs of 2·kc
+	// elements, the first of which is at next, and each nstride after the one before.
 	//
 	// crowded is for columns that lie a multiple of 4 KiB apart: it computes half as many elements over two blocks of
-	// kc products, one after the other, whose elements alternate in a0 and a1. It asks for two runs one behind the
+	// kc products, one after the other, whose elements alternate in a0 and a1. It prefetches two runs one behind the
 	// other in place of each second one.
 	compute, crowded func(a0, b0, c0, d0, a1, b1, c1, d1 *T, bstride int, next *T, nstride int)
 }
 
-// A GEMV kernel asks for memory so many steps ahead: blocks of products of a vector of columns.
+// A GEMV kernel prefetches so many steps ahead: blocks of products of a vector of columns.
 const (
-	gemvAhead        = 8
-	gemvAheadCrowded = 2
+	gemvPrefetch        = 8
+	gemvPrefetchCrowded = 2
 )
 
 // gemvByColumns reports whether the product is one for the gemvColumns kernels.
@@ -42,7 +42,7 @@ func (q *product[T]) gemvByColumns() bool {
 	}
 	return q.gemvColumns.compute != nil && q.m == 1 && q.brs == 1 && q.halfB.format == nil && q.inRows() &&
 		q.k%depth == 0 &&
-		firstCacheWays() <= q.gemvColumns.ways
+		l1Ways() <= q.gemvColumns.ways
 }
 
 // crowds reports whether the columns of B lie a multiple of 4 KiB apart.
@@ -79,9 +79,9 @@ func (j *job[T]) computeGEMVColumns(worker, lo, hi int) {
 // gemvVectors computes the only row of C for the whole vectors of columns from col on as engine.dots does. It returns
 // the first column that is left.
 func (j *job[T]) gemvVectors(worker, col, end int) int {
-	lanes, depth, row, compute, ahead := j.gemvColumns.lanes, kc, j.packedA, j.gemvColumns.compute, gemvAhead
+	lanes, depth, row, compute, distance := j.gemvColumns.lanes, kc, j.packedA, j.gemvColumns.compute, gemvPrefetch
 	if j.crowds() {
-		lanes, depth, row, compute, ahead = lanes/2, 2*kc, j.alternating, j.gemvColumns.crowded, gemvAheadCrowded
+		lanes, depth, row, compute, distance = lanes/2, 2*kc, j.alternating, j.gemvColumns.crowded, gemvPrefetchCrowded
 	}
 	vectors, blocks, tile := (end-col)/lanes, (j.k1-j.k0)/depth, j.scratch[worker].tile
 	steps, nothing := vectors*blocks, tile[lanes:][:lanes]
@@ -102,10 +102,10 @@ func (j *job[T]) gemvVectors(worker, col, end int) int {
 		if step+1 == steps {
 			c1, d1 = &tile[0], &nothing[0]
 		}
-		_, next, _, _ := operands(min(step+ahead, steps-1))
+		_, next, _, _ := operands(min(step+distance, steps-1))
 		stride := j.bcs
 		if j.bcs == j.k && !j.crowds() { // all columns are one run
-			next, stride = &j.b[min(col*j.bcs+(step+ahead)*lanes*depth, len(j.b)-1)], 2*kc
+			next, stride = &j.b[min(col*j.bcs+(step+distance)*lanes*depth, len(j.b)-1)], 2*kc
 		}
 		compute(a0, b0, c0, d0, a1, b1, c1, d1, j.bcs, next, stride)
 	}

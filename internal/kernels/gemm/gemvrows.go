@@ -14,11 +14,11 @@ import (
 // far away.
 type gemvRows[T element] struct {
 	rows, width int // that are read side by side; columns of a step
-	// one, some and ahead compute width·steps elements of the row c = a·B over k products, or add them to c if add is
-	// not 0. Row p of B is at b[p·bstride]. For some and ahead k is a multiple of rows. ahead asks for the rows that
-	// follow, if all of a row is computed. Processors with a large second-level cache see long runs ahead by
+	// one, some and prefetch compute width·steps elements of the row c = a·B over k products, or add them to c if add
+	// is not 0. Row p of B is at b[p·bstride]. For some and prefetch k is a multiple of rows. prefetch prefetches the
+	// rows that follow, if all of a row is computed. Processors with a large second-level cache see long runs ahead by
 	// themselves, and requests take up the misses that they have room for.
-	one, some, ahead func(k int, a, b *T, bstride int, c *T, steps, add int)
+	one, some, prefetch func(k int, a, b *T, bstride int, c *T, steps, add int)
 	// add adds count ≥ 1 rows from b on to d, one after the other, and writes width·steps sums to c.
 	add func(c, d, b *T, bstride, count, steps int)
 	gemvRowsLimits
@@ -41,7 +41,7 @@ var limits = gemvRowsLimits{ways: 8, small: 1 << 20, large: uncached, columns: 2
 func (q *product[T]) gemvByRows() bool {
 	s := &q.gemvRows
 	return s.some != nil && q.m == 1 && q.bcs == 1 && q.halfB.format == nil && q.inRows() &&
-		q.n >= s.columns && q.sizeB() >= s.small && (firstCacheWays() <= s.ways || largeL2())
+		q.n >= s.columns && q.sizeB() >= s.small && (l1Ways() <= s.ways || largeL2())
 }
 
 // runGEMVRows computes a product of one row. Blocks of products are summed each on its own, in any order, so that each
@@ -70,7 +70,7 @@ func (j *job[T]) computeGEMVRows(_, lo, hi int) {
 	all := j.n / j.gemvRows.width
 	strips, compute := ceilDiv(all, j.strip), j.gemvRows.some
 	if strips == 1 && j.brs < j.n+j.gemvRows.width && j.sizeB() >= j.gemvRows.large && !largeL2() {
-		compute = j.gemvRows.ahead
+		compute = j.gemvRows.prefetch
 	}
 	for piece := lo; piece < hi; piece++ {
 		block, step := piece/strips, piece%strips*j.strip

@@ -21,10 +21,10 @@ type Panels[T any] struct {
 //
 // An element of C is the sum over k in ascending order, which begins with the old value if accumulate is set: it
 // depends on its row, its column and the variant alone, but differs in the last bits from Float32's. While it computes
-// it asks for what ahead lists, unless that is nil. It panics if a size is negative or a slice too short for its
+// it prefetches what prefetch lists, unless that is nil. It panics if a size is negative or a slice too short for its
 // matrix.
-func InPlace[T element](m, n, k int, a Matrix[T], b Panels[T], c Rows[T], accumulate bool, ahead *Ahead) {
-	inPlace(engineOf[T](), m, n, k, a, b, c, accumulate, ahead)
+func InPlace[T element](m, n, k int, a Matrix[T], b Panels[T], c Rows[T], accumulate bool, prefetch *Prefetch) {
+	inPlace(engineOf[T](), m, n, k, a, b, c, accumulate, prefetch)
 }
 
 // InPlaceWidth is the number of columns of a panel of B of [InPlace] for the active variant.
@@ -55,7 +55,8 @@ type placed[T element] struct {
 	add  int // 1 if C is added to, else 0, as kernels want it
 }
 
-func inPlace[T element](e *engine[T], m, n, k int, a Matrix[T], b Panels[T], c Rows[T], accumulate bool, ahead *Ahead) {
+func inPlace[T element](e *engine[T], m, n, k int, a Matrix[T], b Panels[T], c Rows[T], accumulate bool,
+	prefetch *Prefetch) {
 	if m < 0 || n < 0 || k < 0 || c.Stride < n {
 		panic(fmt.Sprintf("gemm: sizes m=%d n=%d k=%d and rows of C %d apart: want none negative and at least n", m, n,
 			k, c.Stride))
@@ -86,11 +87,11 @@ func inPlace[T element](e *engine[T], m, n, k int, a Matrix[T], b Panels[T], c R
 		j := 0
 		if e.broad != nil && sideBySide() {
 			for ; j+2 <= whole; j += 2 {
-				q.twoPanels(j, ahead)
+				q.twoPanels(j, prefetch)
 			}
 		}
 		for ; j < whole; j++ {
-			q.onePanel(j, ahead)
+			q.onePanel(j, prefetch)
 		}
 	}
 	if whole*e.nr < n {
@@ -99,11 +100,11 @@ func inPlace[T element](e *engine[T], m, n, k int, a Matrix[T], b Panels[T], c R
 }
 
 // onePanel computes the columns of C of panel j of B, which stays in the first-level cache while rows of A pass by.
-func (q *placed[T]) onePanel(j int, ahead *Ahead) {
+func (q *placed[T]) onePanel(j int, prefetch *Prefetch) {
 	a, c, rows := &q.a, &q.c, q.m/q.mr*q.mr
 	panel := &q.b.Data[j*q.b.Stride]
 	for i := 0; i < rows; {
-		count, next, step := ahead.take((rows-i)/q.mr, q.k, unsafe.Pointer(panel))
+		count, next, step := prefetch.take((rows-i)/q.mr, q.k, unsafe.Pointer(panel))
 		q.strided(q.mr, q.k, &a.Data[i*a.RowStride], a.RowStride, a.ColStride, panel, q.b.RowStride,
 			&c.Data[i*c.Stride+j*q.nr], c.Stride, q.add, count, q.mr*a.RowStride, 0, q.mr*c.Stride, next, step)
 		i += count * q.mr
@@ -123,10 +124,10 @@ const broadProducts = 128
 // them counts, in time and in the power that a clock's frequency depends on. Where the first-level cache holds no more
 // than 32 KiB it would read B from the second again and again. Processors with a large first but a small second-level
 // cache lose nothing to loads.
-var sideBySide = func() bool { return firstCacheWays() >= roomy && largeL2() }
+var sideBySide = func() bool { return l1Ways() >= roomy && largeL2() }
 
 // twoPanels computes the columns of panels j and j+1 of B side by side, some products after the others.
-func (q *placed[T]) twoPanels(j int, ahead *Ahead) {
+func (q *placed[T]) twoPanels(j int, prefetch *Prefetch) {
 	a, b, c, add := &q.a, &q.b, &q.c, q.add
 	height := q.mr / 2
 	rows, blocks := q.m/height*height, ceilDiv(q.k, broadProducts)
@@ -135,7 +136,7 @@ func (q *placed[T]) twoPanels(j int, ahead *Ahead) {
 		n := min(each, q.k-p)
 		row := &b.Data[j*b.Stride+p*b.RowStride]
 		for i := 0; i < rows; {
-			count, next, step := ahead.take((rows-i)/height, n, unsafe.Pointer(row))
+			count, next, step := prefetch.take((rows-i)/height, n, unsafe.Pointer(row))
 			q.broad(n, &a.Data[i*a.RowStride+p*a.ColStride], a.RowStride, a.ColStride, row, b.RowStride, b.Stride,
 				&c.Data[i*c.Stride+j*q.nr], c.Stride, add, count, height*a.RowStride, height*c.Stride, next, step)
 			i += count * height

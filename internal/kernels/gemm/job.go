@@ -47,7 +47,7 @@ type scratch[T element] struct {
 	copied      []T      // panels of A that are about to be multiplied
 	bad         []uint32 // of the panels of B: not 0 if one has elements that are not finite
 	least       []uint32 // magnitudes of the panels of pairs of A
-	next        fetch
+	next        requests
 	_           [64]byte // what one worker writes is in no cache line of another's
 }
 

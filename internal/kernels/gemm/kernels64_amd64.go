@@ -4,89 +4,117 @@
 
 package gemm
 
-// microAVX512F64x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512F64x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this
+// one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512F64x1(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX512F64x1(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX512F64x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512F64x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this
+// one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512F64x2(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX512F64x2(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX512F64x3 computes 3×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512F64x3 computes 3×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this
+// one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512F64x3(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX512F64x3(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX512F64x4 computes 4×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512F64x4 computes 4×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this
+// one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512F64x4(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX512F64x4(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX512F64x5 computes 5×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512F64x5 computes 5×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[5·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this
+// one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512F64x5(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX512F64x5(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX512F64x6 computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512F64x6 computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[6·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this
+// one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512F64x6(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX512F64x6(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX512F64x7 computes 7×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[7·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512F64x7 computes 7×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[7·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this
+// one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512F64x7(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX512F64x7(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX512F64x8 computes 8×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[8·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512F64x8 computes 8×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[8·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this
+// one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512F64x8(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX512F64x8(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX512F64x9 computes 9×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[9·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512F64x9 computes 9×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[9·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this
+// one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512F64x9(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX512F64x9(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX512F64x10 computes 10×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[10·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512F64x10 computes 10×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[10·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of
+// this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512F64x10(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX512F64x10(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX512F64x11 computes 11×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[11·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512F64x11 computes 11×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[11·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of
+// this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512F64x11(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX512F64x11(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX512F64x12 computes 12×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[12·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512F64x12 computes 12×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[12·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of
+// this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512F64x12(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX512F64x12(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// rowsAVX512F64x12Ahead computes 12×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// rowsAVX512F64x12Prefetch computes 12×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1
+// products, blocks ≥ 1. Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the
+// last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX512F64x12Ahead(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
+func rowsAVX512F64x12Prefetch(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int,
+	d *float64, dstride int, blocks int, next *uintptr)
 
-// tallAVX512F64x12Ahead computes 12×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// tallAVX512F64x12Prefetch computes 12×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1
+// products, blocks ≥ 1. Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the
+// last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func tallAVX512F64x12Ahead(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
+func tallAVX512F64x12Prefetch(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int,
+	d *float64, dstride int, blocks int, next *uintptr)
 
 // copyPanelsAAVX512F64 sets dst[pitch·j + 12·p + i] = src[p·stride + 12·j + i] for i < 12, j < 4 and p < k, k ≥ 1.
 //
@@ -108,95 +136,123 @@ func copyRowsAVX512F64(k int, src *float64, stride int, dst *float64)
 //go:noescape
 func copyTallAVX512F64x12(k int, src *float64, stride int, dst *float64)
 
-// stridedAVX512F64x1 computes count tiles of 1×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX512F64x1 computes count tiles of 1×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1
+// products, count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From
+// one tile to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two
+// neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x1(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX512F64x1(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int,
+	count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX512F64x2 computes count tiles of 2×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX512F64x2 computes count tiles of 2×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1
+// products, count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From
+// one tile to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two
+// neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x2(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX512F64x2(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int,
+	count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX512F64x4 computes count tiles of 4×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX512F64x4 computes count tiles of 4×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1
+// products, count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From
+// one tile to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two
+// neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x4(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX512F64x4(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int,
+	count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX512F64x8 computes count tiles of 8×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX512F64x8 computes count tiles of 8×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1
+// products, count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From
+// one tile to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two
+// neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x8(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX512F64x8(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int,
+	count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX512F64x12 computes count tiles of 12×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX512F64x12 computes count tiles of 12×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1
+// products, count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From
+// one tile to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two
+// neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x12(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX512F64x12(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int,
+	count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// broadAVX512F64x6 computes count tiles of 6×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs] and, its second half, at b[bps + p·brs], row i of C at c[i·crs]. From one tile to the next a and c move on by astep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// broadAVX512F64x6 computes count tiles of 6×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs] and, its second half, at b[bps +
+// p·brs], row i of C at c[i·crs]. From one tile to the next a and c move on by astep and cstep. With each 4 products it
+// prefetches two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func broadAVX512F64x6(k int, a *float64, ars int, acs int, b *float64, brs int, bps int, c *float64, crs int, add int, count int, astep int, cstep int, next uintptr, step uintptr)
+func broadAVX512F64x6(k int, a *float64, ars int, acs int, b *float64, brs int, bps int, c *float64, crs int, add int,
+	count int, astep int, cstep int, next uintptr, step uintptr)
 
-// microAVX2F64x1 computes 1×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX2F64x1 computes 1×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2F64x1(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX2F64x1(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX2F64x2 computes 2×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX2F64x2 computes 2×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2F64x2(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX2F64x2(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX2F64x3 computes 3×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX2F64x3 computes 3×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2F64x3(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX2F64x3(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX2F64x4 computes 4×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX2F64x4 computes 4×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2F64x4(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX2F64x4(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX2F64x5 computes 5×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX2F64x5 computes 5×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[5·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2F64x5(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX2F64x5(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// microAVX2F64x6 computes 6×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX2F64x6 computes 6×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[6·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2F64x6(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func microAVX2F64x6(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int,
+	blocks int)
 
-// rowsAVX2F64x6Ahead computes 6×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// rowsAVX2F64x6Prefetch computes 6×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of
+// this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX2F64x6Ahead(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
+func rowsAVX2F64x6Prefetch(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64,
+	dstride int, blocks int, next *uintptr)
 
-// tallAVX2F64x6Ahead computes 6×(8·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// tallAVX2F64x6Prefetch computes 6×(8·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1
+// products, blocks ≥ 1. Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the
+// last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func tallAVX2F64x6Ahead(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
+func tallAVX2F64x6Prefetch(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64,
+	dstride int, blocks int, next *uintptr)
 
 // copyPanelsAAVX2F64 sets dst[pitch·j + 6·p + i] = src[p·stride + 6·j + i] for i < 6, j < 4 and p < k, k ≥ 1.
 //
@@ -218,33 +274,41 @@ func copyRowsAVX2F64(k int, src *float64, stride int, dst *float64)
 //go:noescape
 func copyTallAVX2F64x6(k int, src *float64, stride int, dst *float64)
 
-// stridedAVX2F64x1 computes count tiles of 1×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX2F64x1 computes count tiles of 1×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile
+// to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two neighbouring cache
+// lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX2F64x1(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX2F64x1(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int,
+	astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX2F64x2 computes count tiles of 2×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX2F64x2 computes count tiles of 2×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile
+// to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two neighbouring cache
+// lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX2F64x2(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX2F64x2(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int,
+	astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX2F64x4 computes count tiles of 4×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX2F64x4 computes count tiles of 4×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile
+// to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two neighbouring cache
+// lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX2F64x4(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX2F64x4(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int,
+	astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX2F64x6 computes count tiles of 6×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX2F64x6 computes count tiles of 6×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile
+// to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two neighbouring cache
+// lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX2F64x6(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX2F64x6(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int,
+	astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // transposeAVX2F64x4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 4·blocks, blocks ≥ 1.
 //

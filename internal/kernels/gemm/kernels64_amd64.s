@@ -2576,9 +2576,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func rowsAVX512F64x12Ahead(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
+// func rowsAVX512F64x12Prefetch(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·rowsAVX512F64x12Ahead(SB), $8-88
+TEXT ·rowsAVX512F64x12Prefetch(SB), $8-88
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), AX
 	MOVQ b+24(FP), AX
@@ -3013,9 +3013,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func tallAVX512F64x12Ahead(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
+// func tallAVX512F64x12Prefetch(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·tallAVX512F64x12Ahead(SB), $0-88
+TEXT ·tallAVX512F64x12Prefetch(SB), $0-88
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+24(FP), DX
@@ -6568,9 +6568,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func rowsAVX2F64x6Ahead(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
+// func rowsAVX2F64x6Prefetch(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·rowsAVX2F64x6Ahead(SB), $0-88
+TEXT ·rowsAVX2F64x6Prefetch(SB), $0-88
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), AX
 	MOVQ b+24(FP), AX
@@ -6839,9 +6839,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func tallAVX2F64x6Ahead(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
+// func tallAVX2F64x6Prefetch(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·tallAVX2F64x6Ahead(SB), $0-88
+TEXT ·tallAVX2F64x6Prefetch(SB), $0-88
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+24(FP), DX

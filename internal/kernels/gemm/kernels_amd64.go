@@ -4,167 +4,221 @@
 
 package gemm
 
-// microAVX512x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX512x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX512x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX512x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[5·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX512x6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512x6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[6·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX512x7 computes 7×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[7·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512x7 computes 7×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[7·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX512x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[8·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[8·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX512x9 computes 9×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[9·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512x9 computes 9×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[9·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX512x10 computes 10×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[10·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512x10 computes 10×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[10·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of
+// this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX512x11 computes 11×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[11·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512x11 computes 11×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[11·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of
+// this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX512x12 computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[12·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX512x12 computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[12·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of
+// this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX2x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX2x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥
+// 1. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row
+// i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥
+// 1. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row
+// i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX2x3 computes 3×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX2x3 computes 3×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥
+// 1. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row
+// i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX2x4 computes 4×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX2x4 computes 4×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥
+// 1. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row
+// i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX2x5 computes 5×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX2x5 computes 5×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥
+// 1. A is packed: a[5·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row
+// i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microAVX2x6 computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microAVX2x6 computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥
+// 1. A is packed: a[6·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row
+// i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microAVX2x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// rowsAVX512x12 computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// rowsAVX512x12 computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of
+// this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX512x12(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func rowsAVX512x12(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// tallAVX512x12 computes 12×(32·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// tallAVX512x12 computes 12×(32·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of
+// this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func tallAVX512x12(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func tallAVX512x12(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// rowsAVX512x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// rowsAVX512x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this
+// one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX512x8(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func rowsAVX512x8(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// tallAVX512x8 computes 8×(32·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// tallAVX512x8 computes 8×(32·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of
+// this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func tallAVX512x8(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func tallAVX512x8(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// rowsAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// rowsAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this
+// one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX512x4(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func rowsAVX512x4(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// tallAVX512x4 computes 4×(32·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// tallAVX512x4 computes 4×(32·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of
+// this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func tallAVX512x4(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func tallAVX512x4(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// unfoldAVX512 sets dst[j·pitch + (p·rows + a)·run + e] = src[j·step + p·planeStride + a·rowStride + e] for e < 16·vectors, run ≤ 16·vectors, in ascending order of j < places,
-// p < planes, a < rows and e: what a run writes beyond its end the next one overwrites. All counts are ≥ 1.
+// unfoldAVX512 sets dst[j·pitch + (p·rows + a)·run + e] = src[j·step + p·planeStride + a·rowStride + e] for e <
+// 16·vectors, run ≤ 16·vectors, in ascending order of j < places, p < planes, a < rows and e: what a run writes beyond
+// its end the next one overwrites. All counts are ≥ 1.
 //
 //go:noescape
-func unfoldAVX512(places int, dst *float32, pitch int, src *float32, step int, planes int, planeStride int, rows int, rowStride int, run int, vectors int)
+func unfoldAVX512(places int, dst *float32, pitch int, src *float32, step int, planes int, planeStride int, rows int,
+	rowStride int, run int, vectors int)
 
-// rowsAVX512x12Ahead computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// rowsAVX512x12Prefetch computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1
+// products, blocks ≥ 1. Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the
+// last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX512x12Ahead(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
+func rowsAVX512x12Prefetch(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int, next *uintptr)
 
-// tallAVX512x12Ahead computes 12×(32·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// tallAVX512x12Prefetch computes 12×(32·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1
+// products, blocks ≥ 1. Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the
+// last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func tallAVX512x12Ahead(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
+func tallAVX512x12Prefetch(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int, next *uintptr)
 
 // copyPanelsAAVX512 sets dst[pitch·j + 12·p + i] = src[p·stride + 12·j + i] for i < 12, j < 4 and p < k, k ≥ 1.
 //
@@ -176,179 +230,229 @@ func copyPanelsAAVX512(k int, src *float32, stride int, dst *float32, pitch int)
 //go:noescape
 func copyPanelsBAVX512(k int, src *float32, stride int, dst *float32, pitch int)
 
-// streamAVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamAVX512x2 computes 2×(192·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX512x2 computes 2×(192·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamAVX512x3 computes 3×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX512x3 computes 3×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamAVX512x4 computes 4×(96·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX512x4 computes 4×(96·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamAVX512x5 computes 5×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX512x5 computes 5×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamAVX512x6 computes 6×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX512x6 computes 6×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamAVX512x7 computes 7×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX512x7 computes 7×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamAVX512x8 computes 8×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX512x8 computes 8×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX512x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX512x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1. A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
+// D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX512x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX512x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1. A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
+// D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX512x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX512x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1. A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
+// D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1. A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
+// D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX512x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX512x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1. A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
+// D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX512x6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[6·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX512x6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1. A is packed: a[6·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
+// D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX512x7 computes 7×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[7·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX512x7 computes 7×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1. A is packed: a[7·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
+// D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX512x8 computes 8×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[8·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX512x8 computes 8×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1. A is packed: a[8·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
+// D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX512x9 computes 9×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[9·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX512x9 computes 9×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1. A is packed: a[9·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
+// D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX512x10 computes 10×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[10·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX512x10 computes 10×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1. A is packed: a[10·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX512x11 computes 11×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[11·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX512x11 computes 11×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1. A is packed: a[11·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX512x12 computes 12×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[12·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX512x12 computes 12×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1. A is packed: a[12·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// rowsAVX2x6 computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// rowsAVX2x6 computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥
+// 1. Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX2x6(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func rowsAVX2x6(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// tallAVX2x6 computes 6×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// tallAVX2x6 computes 6×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this
+// one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func tallAVX2x6(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func tallAVX2x6(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// rowsAVX2x4 computes 4×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// rowsAVX2x4 computes 4×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥
+// 1. Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX2x4(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func rowsAVX2x4(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// tallAVX2x4 computes 4×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// tallAVX2x4 computes 4×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this
+// one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func tallAVX2x4(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func tallAVX2x4(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// rowsAVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// rowsAVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥
+// 1. Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one;
+// row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX2x2(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func rowsAVX2x2(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// tallAVX2x2 computes 2×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// tallAVX2x2 computes 2×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this
+// one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func tallAVX2x2(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func tallAVX2x2(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int)
 
-// unfoldAVX2 sets dst[j·pitch + (p·rows + a)·run + e] = src[j·step + p·planeStride + a·rowStride + e] for e < 8·vectors, run ≤ 8·vectors, in ascending order of j < places,
-// p < planes, a < rows and e: what a run writes beyond its end the next one overwrites. All counts are ≥ 1.
+// unfoldAVX2 sets dst[j·pitch + (p·rows + a)·run + e] = src[j·step + p·planeStride + a·rowStride + e] for e <
+// 8·vectors, run ≤ 8·vectors, in ascending order of j < places, p < planes, a < rows and e: what a run writes beyond
+// its end the next one overwrites. All counts are ≥ 1.
 //
 //go:noescape
-func unfoldAVX2(places int, dst *float32, pitch int, src *float32, step int, planes int, planeStride int, rows int, rowStride int, run int, vectors int)
+func unfoldAVX2(places int, dst *float32, pitch int, src *float32, step int, planes int, planeStride int, rows int,
+	rowStride int, run int, vectors int)
 
-// rowsAVX2x6Ahead computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// rowsAVX2x6Prefetch computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of
+// this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX2x6Ahead(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
+func rowsAVX2x6Prefetch(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int, next *uintptr)
 
-// tallAVX2x6Ahead computes 6×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// tallAVX2x6Prefetch computes 6×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1. Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of
+// this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func tallAVX2x6Ahead(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
+func tallAVX2x6Prefetch(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, blocks int, next *uintptr)
 
 // copyPanelsAAVX2 sets dst[pitch·j + 6·p + i] = src[p·stride + 6·j + i] for i < 6, j < 4 and p < k, k ≥ 1.
 //
@@ -360,215 +464,267 @@ func copyPanelsAAVX2(k int, src *float32, stride int, dst *float32, pitch int)
 //go:noescape
 func copyPanelsBAVX2(k int, src *float32, stride int, dst *float32, pitch int)
 
-// streamAVX2x1 computes 1×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX2x1 computes 1×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamAVX2x2 computes 2×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX2x2 computes 2×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamAVX2x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX2x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamAVX2x4 computes 4×(24·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamAVX2x4 computes 4×(24·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks
+// ≥ 1. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX2x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
-// A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX2x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
+// multiple of 8; blocks ≥ 1. A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
+// D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
-// A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
+// multiple of 8; blocks ≥ 1. A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of
+// D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX2x3 computes 3×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
-// A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX2x3 computes 3×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple
+// of 8; blocks ≥ 1. A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func dotsAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX2x4 computes 4×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
-// A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX2x4 computes 4×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple
+// of 8; blocks ≥ 1. A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func dotsAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsAVX2x5 computes 5×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
-// A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsAVX2x5 computes 5×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple
+// of 8; blocks ≥ 1. A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func dotsAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// stridedAVX512x1 computes count tiles of 1×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX512x1 computes count tiles of 1×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile
+// to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two neighbouring cache
+// lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512x1(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX512x1(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int,
+	astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX512x2 computes count tiles of 2×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX512x2 computes count tiles of 2×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile
+// to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two neighbouring cache
+// lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512x2(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX512x2(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int,
+	astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX512x4 computes count tiles of 4×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX512x4 computes count tiles of 4×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile
+// to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two neighbouring cache
+// lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512x4(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX512x4(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int,
+	astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX512x8 computes count tiles of 8×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX512x8 computes count tiles of 8×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile
+// to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two neighbouring cache
+// lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512x8(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX512x8(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int,
+	astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX512x12 computes count tiles of 12×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX512x12 computes count tiles of 12×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile
+// to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two neighbouring cache
+// lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512x12(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX512x12(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int,
+	astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// broadAVX512x6 computes count tiles of 6×64 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs] and, its second half, at b[bps + p·brs], row i of C at c[i·crs]. From one tile to the next a and c move on by astep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// broadAVX512x6 computes count tiles of 6×64 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs] and, its second half, at b[bps +
+// p·brs], row i of C at c[i·crs]. From one tile to the next a and c move on by astep and cstep. With each 4 products it
+// prefetches two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func broadAVX512x6(k int, a *float32, ars int, acs int, b *float32, brs int, bps int, c *float32, crs int, add int, count int, astep int, cstep int, next uintptr, step uintptr)
+func broadAVX512x6(k int, a *float32, ars int, acs int, b *float32, brs int, bps int, c *float32, crs int, add int,
+	count int, astep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX2x1 computes count tiles of 1×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX2x1 computes count tiles of 1×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile
+// to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two neighbouring cache
+// lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX2x1(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX2x1(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int,
+	astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX2x2 computes count tiles of 2×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX2x2 computes count tiles of 2×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile
+// to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two neighbouring cache
+// lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX2x2(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX2x2(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int,
+	astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX2x4 computes count tiles of 4×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX2x4 computes count tiles of 4×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile
+// to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two neighbouring cache
+// lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX2x4(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX2x4(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int,
+	astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX2x6 computes count tiles of 6×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+// stridedAVX2x6 computes count tiles of 6×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products,
+// count ≥ 1. Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile
+// to the next a, b and c move on by astep, bstep and cstep. With each 4 products it prefetches two neighbouring cache
+// lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX2x6(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
+func stridedAVX2x6(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int,
+	astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // outerAVX512 computes 64·blocks elements of the row c = a·b, or c = d + a·b if d is not nil, blocks ≥ 1.
 //
 //go:noescape
 func outerAVX512(a *float32, b *float32, c *float32, d *float32, blocks int)
 
-// outerAVX512Past computes 64·blocks elements of the row c = a·b, or c = d + a·b if d is not nil, blocks ≥ 1. It writes past the caches: c is a multiple of 64 bytes, d nil, and others may not read it before fence.
+// outerAVX512NonTemporal computes 64·blocks elements of the row c = a·b, or c = d + a·b if d is not nil, blocks ≥ 1. It
+// writes by non-temporal stores: c is a multiple of 64 bytes, d nil, and others may not read it before fence.
 //
 //go:noescape
-func outerAVX512Past(a *float32, b *float32, c *float32, d *float32, blocks int)
+func outerAVX512NonTemporal(a *float32, b *float32, c *float32, d *float32, blocks int)
 
 // outerAVX2 computes 32·blocks elements of the row c = a·b, or c = d + a·b if d is not nil, blocks ≥ 1.
 //
 //go:noescape
 func outerAVX2(a *float32, b *float32, c *float32, d *float32, blocks int)
 
-// outerAVX2Past computes 32·blocks elements of the row c = a·b, or c = d + a·b if d is not nil, blocks ≥ 1. It writes past the caches: c is a multiple of 32 bytes, d nil, and others may not read it before fence.
+// outerAVX2NonTemporal computes 32·blocks elements of the row c = a·b, or c = d + a·b if d is not nil, blocks ≥ 1. It
+// writes by non-temporal stores: c is a multiple of 32 bytes, d nil, and others may not read it before fence.
 //
 //go:noescape
-func outerAVX2Past(a *float32, b *float32, c *float32, d *float32, blocks int)
+func outerAVX2NonTemporal(a *float32, b *float32, c *float32, d *float32, blocks int)
 
-// rowsAVX512x12Keeping computes 12×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, and sets kept[32·p + j] to element (p, j) of B.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. With row p of B it asks for as much at near[p·bstride].
+// rowsAVX512x12Keeping computes 12×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, and
+// sets kept[32·p + j] to element (p, j) of B. Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at
+// c[i·cstride], of D at d[i·dstride]. With row p of B it prefetches as much at near[p·bstride].
 //
 //go:noescape
-func rowsAVX512x12Keeping(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, kept *float32, near *float32)
+func rowsAVX512x12Keeping(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32,
+	dstride int, kept *float32, near *float32)
 
-// fence makes all that was written past the caches visible before what is written afterwards.
+// fence makes all non-temporal stores visible before what is written afterwards.
 //
 //go:noescape
 func fence()
 
-// gemvHalvesAVX512 computes 16 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over 256 products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].
+// gemvHalvesAVX512 computes 16 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over 256 products.
+// Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].
 //
 //go:noescape
-func gemvHalvesAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int)
+func gemvHalvesAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32,
+	d1 *float32, bstride int)
 
-// gemvColumnsAVX512 computes 16 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over 256 products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].
-// c0 is written before d1 is read. It asks for 16 runs of 2048 bytes, the first of which is at next, and each nstride after the one before.
+// gemvColumnsAVX512 computes 16 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over 256 products.
+// Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride]. c0 is written before d1 is read. It prefetches 16 runs of
+// 2048 bytes, the first of which is at next, and each nstride after the one before.
 //
 //go:noescape
-func gemvColumnsAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
+func gemvColumnsAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32,
+	d1 *float32, bstride int, next *float32, nstride int)
 
-// gemvColumnsCrowdedAVX512 computes 8 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over two blocks of 256 products, of which elements of a0 and a1 alternate.
-// Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride]. c0 is written before d1 is read.
-// It asks for 16 runs of 2048 bytes: one at next and one behind it, and the same nstride further on.
+// gemvColumnsCrowdedAVX512 computes 8 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over two
+// blocks of 256 products, of which elements of a0 and a1 alternate. Column j of B0 is at b0[j·bstride], of B1 at
+// b1[j·bstride]. c0 is written before d1 is read. It prefetches 16 runs of 2048 bytes: one at next, one behind it, and
+// the same nstride further on.
 //
 //go:noescape
-func gemvColumnsCrowdedAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
+func gemvColumnsCrowdedAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32,
+	d1 *float32, bstride int, next *float32, nstride int)
 
-// gemvRowsAVX512x1 computes 64·steps elements of the row c = a·B over k products, a multiple of 1, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
+// gemvRowsAVX512x1 computes 64·steps elements of the row c = a·B over k products, a multiple of 1, or adds them to c if
+// add is not 0. Row p of B is at b[p·bstride].
 //
 //go:noescape
 func gemvRowsAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 
-// gemvRowsAVX512x4 computes 64·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
+// gemvRowsAVX512x4 computes 64·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if
+// add is not 0. Row p of B is at b[p·bstride].
 //
 //go:noescape
 func gemvRowsAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 
-// gemvRowsAVX512x4Ahead computes 64·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride]. It asks for what lies 4 rows ahead.
+// gemvRowsAVX512x4Prefetch computes 64·steps elements of the row c = a·B over k products, a multiple of 4, or adds them
+// to c if add is not 0. Row p of B is at b[p·bstride]. It prefetches 4 rows ahead.
 //
 //go:noescape
-func gemvRowsAVX512x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+func gemvRowsAVX512x4Prefetch(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 
-// addBlocksAVX512 adds count ≥ 1 rows from b on to d, one after the other, and writes the 64·steps sums to c. Rows are bstride apart.
+// addBlocksAVX512 adds count ≥ 1 rows from b on to d, one after the other, and writes the 64·steps sums to c. Rows are
+// bstride apart.
 //
 //go:noescape
 func addBlocksAVX512(c *float32, d *float32, b *float32, bstride int, count int, steps int)
 
-// gemvRowsAVX2x1 computes 32·steps elements of the row c = a·B over k products, a multiple of 1, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
+// gemvRowsAVX2x1 computes 32·steps elements of the row c = a·B over k products, a multiple of 1, or adds them to c if
+// add is not 0. Row p of B is at b[p·bstride].
 //
 //go:noescape
 func gemvRowsAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 
-// gemvRowsAVX2x4 computes 32·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
+// gemvRowsAVX2x4 computes 32·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if
+// add is not 0. Row p of B is at b[p·bstride].
 //
 //go:noescape
 func gemvRowsAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 
-// gemvRowsAVX2x4Ahead computes 32·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride]. It asks for what lies 4 rows ahead.
+// gemvRowsAVX2x4Prefetch computes 32·steps elements of the row c = a·B over k products, a multiple of 4, or adds them
+// to c if add is not 0. Row p of B is at b[p·bstride]. It prefetches 4 rows ahead.
 //
 //go:noescape
-func gemvRowsAVX2x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+func gemvRowsAVX2x4Prefetch(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 
-// addBlocksAVX2 adds count ≥ 1 rows from b on to d, one after the other, and writes the 32·steps sums to c. Rows are bstride apart.
+// addBlocksAVX2 adds count ≥ 1 rows from b on to d, one after the other, and writes the 32·steps sums to c. Rows are
+// bstride apart.
 //
 //go:noescape
 func addBlocksAVX2(c *float32, d *float32, b *float32, bstride int, count int, steps int)

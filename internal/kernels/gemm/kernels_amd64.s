@@ -5203,9 +5203,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func rowsAVX512x12Ahead(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
+// func rowsAVX512x12Prefetch(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·rowsAVX512x12Ahead(SB), $8-88
+TEXT ·rowsAVX512x12Prefetch(SB), $8-88
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), AX
 	MOVQ b+24(FP), AX
@@ -5640,9 +5640,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func tallAVX512x12Ahead(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
+// func tallAVX512x12Prefetch(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·tallAVX512x12Ahead(SB), $0-88
+TEXT ·tallAVX512x12Prefetch(SB), $0-88
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+24(FP), DX
@@ -13368,9 +13368,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func rowsAVX2x6Ahead(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
+// func rowsAVX2x6Prefetch(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·rowsAVX2x6Ahead(SB), $0-88
+TEXT ·rowsAVX2x6Prefetch(SB), $0-88
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), AX
 	MOVQ b+24(FP), AX
@@ -13639,9 +13639,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func tallAVX2x6Ahead(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
+// func tallAVX2x6Prefetch(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·tallAVX2x6Ahead(SB), $0-88
+TEXT ·tallAVX2x6Prefetch(SB), $0-88
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+24(FP), DX
@@ -18244,9 +18244,9 @@ add:
 	VZEROUPPER
 	RET
 
-// func outerAVX512Past(a *float32, b *float32, c *float32, d *float32, blocks int)
+// func outerAVX512NonTemporal(a *float32, b *float32, c *float32, d *float32, blocks int)
 // Requires: AVX, AVX512F
-TEXT ·outerAVX512Past(SB), $0-40
+TEXT ·outerAVX512NonTemporal(SB), $0-40
 	MOVQ         a+0(FP), AX
 	MOVQ         b+8(FP), CX
 	MOVQ         c+16(FP), DX
@@ -18332,9 +18332,9 @@ add:
 	VZEROUPPER
 	RET
 
-// func outerAVX2Past(a *float32, b *float32, c *float32, d *float32, blocks int)
+// func outerAVX2NonTemporal(a *float32, b *float32, c *float32, d *float32, blocks int)
 // Requires: AVX, FMA3
-TEXT ·outerAVX2Past(SB), $0-40
+TEXT ·outerAVX2NonTemporal(SB), $0-40
 	MOVQ         a+0(FP), AX
 	MOVQ         b+8(FP), CX
 	MOVQ         c+16(FP), DX
@@ -19989,9 +19989,9 @@ segment3new:
 	VZEROUPPER
 	RET
 
-// func gemvRowsAVX512x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// func gemvRowsAVX512x4Prefetch(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·gemvRowsAVX512x4Ahead(SB), $0-56
+TEXT ·gemvRowsAVX512x4Prefetch(SB), $0-56
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+16(FP), DX
@@ -20365,9 +20365,9 @@ segment3new:
 	VZEROUPPER
 	RET
 
-// func gemvRowsAVX2x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// func gemvRowsAVX2x4Prefetch(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·gemvRowsAVX2x4Ahead(SB), $0-56
+TEXT ·gemvRowsAVX2x4Prefetch(SB), $0-56
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+16(FP), DX

@@ -4,131 +4,171 @@
 
 package gemm
 
-// streamBF16AVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamBF16AVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of bfloat16. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX512x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamBF16AVX512x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamBF16AVX512x2 computes 2×(192·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamBF16AVX512x2 computes 2×(192·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of bfloat16. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX512x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamBF16AVX512x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamBF16AVX512x3 computes 3×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamBF16AVX512x3 computes 3×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of bfloat16. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX512x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamBF16AVX512x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamBF16AVX512x4 computes 4×(96·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamBF16AVX512x4 computes 4×(96·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of bfloat16. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX512x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamBF16AVX512x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamBF16AVX512x5 computes 5×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamBF16AVX512x5 computes 5×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of bfloat16. A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX512x5(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamBF16AVX512x5(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamBF16AVX512x6 computes 6×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamBF16AVX512x6 computes 6×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of bfloat16. A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX512x6(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamBF16AVX512x6(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamBF16AVX512x7 computes 7×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamBF16AVX512x7 computes 7×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of bfloat16. A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX512x7(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamBF16AVX512x7(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamBF16AVX512x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamBF16AVX512x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of bfloat16. A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX512x8(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamBF16AVX512x8(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsBF16AVX512x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a multiple of 32; blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX512x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
+// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of
+// C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX512x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsBF16AVX512x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsBF16AVX512x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a multiple of 32; blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX512x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
+// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of
+// C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX512x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsBF16AVX512x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsBF16AVX512x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a multiple of 32; blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX512x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
+// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of
+// C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX512x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsBF16AVX512x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsBF16AVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a multiple of 32; blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
+// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of
+// C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX512x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsBF16AVX512x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsBF16AVX512x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a multiple of 32; blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX512x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
+// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of
+// C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX512x5(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsBF16AVX512x5(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsBF16AVX512x6 computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a multiple of 32; blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[6·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX512x6 computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
+// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[6·p + i]. Column j of B is at b[j·bstride], row i of
+// C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX512x6(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsBF16AVX512x6(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsBF16AVX512x7 computes 7×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a multiple of 32; blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[7·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX512x7 computes 7×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
+// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[7·p + i]. Column j of B is at b[j·bstride], row i of
+// C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX512x7(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsBF16AVX512x7(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsBF16AVX512x8 computes 8×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a multiple of 32; blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[8·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX512x8 computes 8×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
+// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[8·p + i]. Column j of B is at b[j·bstride], row i of
+// C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX512x8(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsBF16AVX512x8(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsBF16AVX512x9 computes 9×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a multiple of 32; blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[9·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX512x9 computes 9×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a
+// multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[9·p + i]. Column j of B is at b[j·bstride], row i of
+// C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX512x9(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsBF16AVX512x9(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsBF16AVX512x10 computes 10×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a multiple of 32; blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[10·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX512x10 computes 10×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products,
+// a multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[10·p + i]. Column j of B is at b[j·bstride], row i
+// of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX512x10(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsBF16AVX512x10(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsBF16AVX512x11 computes 11×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products, a multiple of 32; blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[11·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX512x11 computes 11×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 32 products,
+// a multiple of 32; blocks ≥ 1, for a B of bfloat16. A is packed: a[11·p + i]. Column j of B is at b[j·bstride], row i
+// of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX512x11(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsBF16AVX512x11(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
 // copyRowsBF16AVX512 sets dst[32·p + i] = src[p·stride + i] for i < 32 and p < k, k ≥ 1, for a src of bfloat16.
 //
 //go:noescape
 func copyRowsBF16AVX512(k int, src *uint16, stride int, dst *float32)
 
-// copyPanelsABF16AVX512 sets dst[pitch·j + 12·p + i] = src[p·stride + 12·j + i] for i < 12, j < 4 and p < k, k ≥ 1, for a src of bfloat16.
+// copyPanelsABF16AVX512 sets dst[pitch·j + 12·p + i] = src[p·stride + 12·j + i] for i < 12, j < 4 and p < k, k ≥ 1, for
+// a src of bfloat16.
 //
 //go:noescape
 func copyPanelsABF16AVX512(k int, src *uint16, stride int, dst *float32, pitch int)
 
-// copyPanelsBBF16AVX512 sets dst[pitch·j + 32·p + i] = src[p·stride + 32·j + i] for i < 32, j < 4 and p < k, k ≥ 1, for a src of bfloat16.
+// copyPanelsBBF16AVX512 sets dst[pitch·j + 32·p + i] = src[p·stride + 32·j + i] for i < 32, j < 4 and p < k, k ≥ 1, for
+// a src of bfloat16.
 //
 //go:noescape
 func copyPanelsBBF16AVX512(k int, src *uint16, stride int, dst *float32, pitch int)
@@ -138,59 +178,75 @@ func copyPanelsBBF16AVX512(k int, src *uint16, stride int, dst *float32, pitch i
 //go:noescape
 func copyTallBF16AVX512x12(k int, src *uint16, stride int, dst *float32)
 
-// streamBF16AVX2x1 computes 1×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamBF16AVX2x1 computes 1×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of bfloat16. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX2x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamBF16AVX2x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamBF16AVX2x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamBF16AVX2x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of bfloat16. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX2x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamBF16AVX2x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamBF16AVX2x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamBF16AVX2x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of bfloat16. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamBF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamBF16AVX2x4 computes 4×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamBF16AVX2x4 computes 4×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of bfloat16. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamBF16AVX2x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamBF16AVX2x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsBF16AVX2x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX2x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1, for a B of bfloat16. A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of
+// C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX2x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsBF16AVX2x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsBF16AVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1, for a B of bfloat16. A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of
+// C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX2x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsBF16AVX2x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// dotsBF16AVX2x3 computes 3×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1, for a B of bfloat16.
-// A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// dotsBF16AVX2x3 computes 3×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a
+// multiple of 16; blocks ≥ 1, for a B of bfloat16. A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of
+// C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsBF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func dotsBF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
 // copyRowsBF16AVX2 sets dst[16·p + i] = src[p·stride + i] for i < 16 and p < k, k ≥ 1, for a src of bfloat16.
 //
 //go:noescape
 func copyRowsBF16AVX2(k int, src *uint16, stride int, dst *float32)
 
-// copyPanelsABF16AVX2 sets dst[pitch·j + 6·p + i] = src[p·stride + 6·j + i] for i < 6, j < 4 and p < k, k ≥ 1, for a src of bfloat16.
+// copyPanelsABF16AVX2 sets dst[pitch·j + 6·p + i] = src[p·stride + 6·j + i] for i < 6, j < 4 and p < k, k ≥ 1, for a
+// src of bfloat16.
 //
 //go:noescape
 func copyPanelsABF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
 
-// copyPanelsBBF16AVX2 sets dst[pitch·j + 16·p + i] = src[p·stride + 16·j + i] for i < 16, j < 4 and p < k, k ≥ 1, for a src of bfloat16.
+// copyPanelsBBF16AVX2 sets dst[pitch·j + 16·p + i] = src[p·stride + 16·j + i] for i < 16, j < 4 and p < k, k ≥ 1, for a
+// src of bfloat16.
 //
 //go:noescape
 func copyPanelsBBF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
@@ -200,12 +256,14 @@ func copyPanelsBBF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int
 //go:noescape
 func copyTallBF16AVX2x6(k int, src *uint16, stride int, dst *float32)
 
-// transposeBF16AVX2x4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 8·blocks, blocks ≥ 1, for a src of bfloat16.
+// transposeBF16AVX2x4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 8·blocks, blocks ≥ 1, for a src of
+// bfloat16.
 //
 //go:noescape
 func transposeBF16AVX2x4(blocks int, src *uint16, stride int, dst *float32, width int)
 
-// transposeBF16AVX2x8 sets dst[p·width + i] = src[i·stride + p] for i < 8 and p < 8·blocks, blocks ≥ 1, for a src of bfloat16.
+// transposeBF16AVX2x8 sets dst[p·width + i] = src[i·stride + p] for i < 8 and p < 8·blocks, blocks ≥ 1, for a src of
+// bfloat16.
 //
 //go:noescape
 func transposeBF16AVX2x8(blocks int, src *uint16, stride int, dst *float32, width int)
@@ -215,70 +273,89 @@ func transposeBF16AVX2x8(blocks int, src *uint16, stride int, dst *float32, widt
 //go:noescape
 func transposeBF16AVX512x16(src *uint16, stride int, dst *float32, width int)
 
-// transposeBF16AVX512x12 sets dst[12·p + i] = src[i·stride + p] for i < 12 and p < 32·blocks, blocks ≥ 1, for a src of bfloat16.
+// transposeBF16AVX512x12 sets dst[12·p + i] = src[i·stride + p] for i < 12 and p < 32·blocks, blocks ≥ 1, for a src of
+// bfloat16.
 //
 //go:noescape
 func transposeBF16AVX512x12(blocks int, src *uint16, stride int, dst *float32)
 
-// streamF16AVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamF16AVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of float16. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX512x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamF16AVX512x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamF16AVX512x2 computes 2×(192·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamF16AVX512x2 computes 2×(192·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of float16. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX512x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamF16AVX512x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamF16AVX512x3 computes 3×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamF16AVX512x3 computes 3×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of float16. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX512x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamF16AVX512x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamF16AVX512x4 computes 4×(96·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamF16AVX512x4 computes 4×(96·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of float16. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX512x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamF16AVX512x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamF16AVX512x5 computes 5×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
-// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamF16AVX512x5 computes 5×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of float16. A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX512x5(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamF16AVX512x5(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamF16AVX512x6 computes 6×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
-// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamF16AVX512x6 computes 6×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of float16. A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX512x6(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamF16AVX512x6(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamF16AVX512x7 computes 7×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
-// A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamF16AVX512x7 computes 7×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of float16. A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX512x7(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamF16AVX512x7(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamF16AVX512x8 computes 8×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
-// A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamF16AVX512x8 computes 8×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of float16. A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX512x8(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamF16AVX512x8(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
 // copyRowsF16AVX512 sets dst[32·p + i] = src[p·stride + i] for i < 32 and p < k, k ≥ 1, for a src of float16.
 //
 //go:noescape
 func copyRowsF16AVX512(k int, src *uint16, stride int, dst *float32)
 
-// copyPanelsAF16AVX512 sets dst[pitch·j + 12·p + i] = src[p·stride + 12·j + i] for i < 12, j < 4 and p < k, k ≥ 1, for a src of float16.
+// copyPanelsAF16AVX512 sets dst[pitch·j + 12·p + i] = src[p·stride + 12·j + i] for i < 12, j < 4 and p < k, k ≥ 1, for
+// a src of float16.
 //
 //go:noescape
 func copyPanelsAF16AVX512(k int, src *uint16, stride int, dst *float32, pitch int)
 
-// copyPanelsBF16AVX512 sets dst[pitch·j + 32·p + i] = src[p·stride + 32·j + i] for i < 32, j < 4 and p < k, k ≥ 1, for a src of float16.
+// copyPanelsBF16AVX512 sets dst[pitch·j + 32·p + i] = src[p·stride + 32·j + i] for i < 32, j < 4 and p < k, k ≥ 1, for
+// a src of float16.
 //
 //go:noescape
 func copyPanelsBF16AVX512(k int, src *uint16, stride int, dst *float32, pitch int)
@@ -288,41 +365,51 @@ func copyPanelsBF16AVX512(k int, src *uint16, stride int, dst *float32, pitch in
 //go:noescape
 func copyTallF16AVX512x12(k int, src *uint16, stride int, dst *float32)
 
-// streamF16AVX2x1 computes 1×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamF16AVX2x1 computes 1×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of float16. A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX2x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamF16AVX2x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamF16AVX2x2 computes 2×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamF16AVX2x2 computes 2×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of float16. A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX2x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamF16AVX2x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamF16AVX2x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamF16AVX2x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of float16. A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// streamF16AVX2x4 computes 4×(24·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// streamF16AVX2x4 computes 4×(24·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products,
+// blocks ≥ 1, for a B of float16. A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride],
+// of D at d[i·dstride].
 //
 //go:noescape
-func streamF16AVX2x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func streamF16AVX2x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
 // copyRowsF16AVX2 sets dst[16·p + i] = src[p·stride + i] for i < 16 and p < k, k ≥ 1, for a src of float16.
 //
 //go:noescape
 func copyRowsF16AVX2(k int, src *uint16, stride int, dst *float32)
 
-// copyPanelsAF16AVX2 sets dst[pitch·j + 6·p + i] = src[p·stride + 6·j + i] for i < 6, j < 4 and p < k, k ≥ 1, for a src of float16.
+// copyPanelsAF16AVX2 sets dst[pitch·j + 6·p + i] = src[p·stride + 6·j + i] for i < 6, j < 4 and p < k, k ≥ 1, for a src
+// of float16.
 //
 //go:noescape
 func copyPanelsAF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
 
-// copyPanelsBF16AVX2 sets dst[pitch·j + 16·p + i] = src[p·stride + 16·j + i] for i < 16, j < 4 and p < k, k ≥ 1, for a src of float16.
+// copyPanelsBF16AVX2 sets dst[pitch·j + 16·p + i] = src[p·stride + 16·j + i] for i < 16, j < 4 and p < k, k ≥ 1, for a
+// src of float16.
 //
 //go:noescape
 func copyPanelsBF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
@@ -332,171 +419,248 @@ func copyPanelsBF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
 //go:noescape
 func copyTallF16AVX2x6(k int, src *uint16, stride int, dst *float32)
 
-// transposeF16AVX2x4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 8·blocks, blocks ≥ 1, for a src of float16.
+// transposeF16AVX2x4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 8·blocks, blocks ≥ 1, for a src of
+// float16.
 //
 //go:noescape
 func transposeF16AVX2x4(blocks int, src *uint16, stride int, dst *float32, width int)
 
-// transposeF16AVX2x8 sets dst[p·width + i] = src[i·stride + p] for i < 8 and p < 8·blocks, blocks ≥ 1, for a src of float16.
+// transposeF16AVX2x8 sets dst[p·width + i] = src[i·stride + p] for i < 8 and p < 8·blocks, blocks ≥ 1, for a src of
+// float16.
 //
 //go:noescape
 func transposeF16AVX2x8(blocks int, src *uint16, stride int, dst *float32, width int)
 
-// microWidenedAVX512x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
-// A is packed: a[1·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microWidenedAVX512x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[1·p + i]. Pair p of
+// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func microWidenedAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microWidenedAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microDotAVX512BF16x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
-// A is packed: a[1·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microDotAVX512BF16x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
+// packed: a[1·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microDotAVX512BF16x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microDotAVX512BF16x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microWidenedAVX512x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
-// A is packed: a[2·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microWidenedAVX512x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[2·p + i]. Pair p of
+// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func microWidenedAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microWidenedAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microDotAVX512BF16x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
-// A is packed: a[2·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microDotAVX512BF16x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
+// packed: a[2·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microDotAVX512BF16x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microDotAVX512BF16x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microWidenedAVX512x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
-// A is packed: a[3·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microWidenedAVX512x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[3·p + i]. Pair p of
+// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func microWidenedAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microWidenedAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microDotAVX512BF16x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
-// A is packed: a[3·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microDotAVX512BF16x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
+// packed: a[3·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microDotAVX512BF16x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microDotAVX512BF16x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microWidenedAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
-// A is packed: a[4·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microWidenedAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[4·p + i]. Pair p of
+// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func microWidenedAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microWidenedAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microDotAVX512BF16x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
-// A is packed: a[4·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microDotAVX512BF16x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
+// packed: a[4·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microDotAVX512BF16x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microDotAVX512BF16x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microWidenedAVX512x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
-// A is packed: a[5·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microWidenedAVX512x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[5·p + i]. Pair p of
+// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func microWidenedAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microWidenedAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microDotAVX512BF16x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
-// A is packed: a[5·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microDotAVX512BF16x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
+// packed: a[5·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microDotAVX512BF16x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microDotAVX512BF16x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microWidenedAVX512x6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
-// A is packed: a[6·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microWidenedAVX512x6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[6·p + i]. Pair p of
+// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func microWidenedAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microWidenedAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microDotAVX512BF16x6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
-// A is packed: a[6·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microDotAVX512BF16x6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
+// packed: a[6·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microDotAVX512BF16x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microDotAVX512BF16x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microWidenedAVX512x7 computes 7×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
-// A is packed: a[7·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microWidenedAVX512x7 computes 7×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[7·p + i]. Pair p of
+// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func microWidenedAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microWidenedAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microDotAVX512BF16x7 computes 7×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
-// A is packed: a[7·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microDotAVX512BF16x7 computes 7×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
+// packed: a[7·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microDotAVX512BF16x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microDotAVX512BF16x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microWidenedAVX512x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
-// A is packed: a[8·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microWidenedAVX512x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[8·p + i]. Pair p of
+// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func microWidenedAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microWidenedAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microDotAVX512BF16x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
-// A is packed: a[8·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microDotAVX512BF16x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
+// packed: a[8·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microDotAVX512BF16x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microDotAVX512BF16x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microWidenedAVX512x9 computes 9×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
-// A is packed: a[9·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microWidenedAVX512x9 computes 9×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[9·p + i]. Pair p of
+// B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func microWidenedAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microWidenedAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microDotAVX512BF16x9 computes 9×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
-// A is packed: a[9·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microDotAVX512BF16x9 computes 9×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of
+// products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A is
+// packed: a[9·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is
+// at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microDotAVX512BF16x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microDotAVX512BF16x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microWidenedAVX512x10 computes 10×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
-// A is packed: a[10·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microWidenedAVX512x10 computes 10×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
+// of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[10·p + i]. Pair
+// p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func microWidenedAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microWidenedAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microDotAVX512BF16x10 computes 10×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
-// A is packed: a[10·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microDotAVX512BF16x10 computes 10×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
+// of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A
+// is packed: a[10·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C
+// is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microDotAVX512BF16x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microDotAVX512BF16x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microWidenedAVX512x11 computes 11×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
-// A is packed: a[11·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microWidenedAVX512x11 computes 11×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
+// of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[11·p + i]. Pair
+// p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func microWidenedAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microWidenedAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microDotAVX512BF16x11 computes 11×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
-// A is packed: a[11·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microDotAVX512BF16x11 computes 11×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
+// of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A
+// is packed: a[11·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C
+// is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microDotAVX512BF16x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microDotAVX512BF16x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microWidenedAVX512x12 computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
-// A is packed: a[12·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microWidenedAVX512x12 computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
+// of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers. A is packed: a[12·p + i]. Pair
+// p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at
+// d[i·dstride].
 //
 //go:noescape
-func microWidenedAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microWidenedAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// microDotAVX512BF16x12 computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
-// A is packed: a[12·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+// microDotAVX512BF16x12 computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs
+// of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero. A
+// is packed: a[12·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C
+// is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microDotAVX512BF16x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+func microDotAVX512BF16x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
 
-// copyPairsAVX512x32 sets dst[32·p + i] = src[2·p·stride + i] + 65536·src[(2·p+1)·stride + i] for i < 32 and p < k, k ≥ 1.
+// copyPairsAVX512x32 sets dst[32·p + i] = src[2·p·stride + i] + 65536·src[(2·p+1)·stride + i] for i < 32 and p < k, k ≥
+// 1.
 //
 //go:noescape
 func copyPairsAVX512x32(k int, src *uint16, stride int, dst *float32)
 
-// copyPairsAVX512x12 sets dst[12·p + i] = src[2·p·stride + i] + 65536·src[(2·p+1)·stride + i] for i < 12 and p < k, k ≥ 1.
+// copyPairsAVX512x12 sets dst[12·p + i] = src[2·p·stride + i] + 65536·src[(2·p+1)·stride + i] for i < 12 and p < k, k ≥
+// 1.
 //
 //go:noescape
 func copyPairsAVX512x12(k int, src *uint16, stride int, dst *float32)
 
-// endPairsAVX512 exchanges the halves of 16·n elements of x, n ≥ 1, and returns the least of the bfloat16 in them without their signs, less one; that of zero is 65535.
+// endPairsAVX512 exchanges the halves of 16·n elements of x, n ≥ 1, and returns the least of the bfloat16 in them
+// without their signs, less one; that of zero is 65535.
 //
 //go:noescape
 func endPairsAVX512(n int, x *float32) uint32

@@ -4,40 +4,48 @@
 
 package gemm
 
-// tiles1AMX computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, 1 ≤ rows ≤ 32, cols ≥ 1, over steps of 32 products, steps ≥ 1, of panels with 1 pieces for each element; those of B lie one behind the other.
-// Row i of C is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room for 32×32 elements.
+// tiles1AMX computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, 1 ≤ rows ≤ 32, cols ≥ 1, over steps
+// of 32 products, steps ≥ 1, of panels with 1 pieces for each element; those of B lie one behind the other. Row i of C
+// is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room for 32×32 elements.
 //
 //go:noescape
-func tiles1AMX(shape *uint64, rows int, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, cols int, sums *float32)
+func tiles1AMX(shape *uint64, rows int, steps int, a *float32, b *float32, c *float32, cstride int, d *float32,
+	dstride int, cols int, sums *float32)
 
-// pairRowsAMX splits 16 lanes of 32·steps products, steps ≥ 1, of which lane i begins at src[i·stride]: product p < 16 of a step and the one 16 further make pair p. Pair p of piece n < 1 of lane i goes
-// to dst[n·512 + i·16 + p], in the next step pitch elements further.
-// It returns 0 if all of src is finite, and rounds to such bfloat16.
+// pairRowsAMX splits 16 lanes of 32·steps products, steps ≥ 1, of which lane i begins at src[i·stride]: product p < 16
+// of a step and the one 16 further make pair p. Pair p of piece n < 1 of lane i goes to dst[n·512 + i·16 + p], in the
+// next step pitch elements further. It returns 0 if all of src is finite, and rounds to such bfloat16.
 //
 //go:noescape
 func pairRowsAMX(steps int, src *uint16, stride int, dst *float32, pitch int) (bad uint32)
 
-// pairLanesAMX splits 32·panels lanes of 32·steps products, steps ≥ 1, panels ≥ 1, of which product p begins at src[p·stride]: pair p of piece n < 1 of lane i < 16 goes to dst[n·512 + p·16 + i], of the next 16 lanes 256
-// elements further, in the next step 512 elements further, in the next panel pitch elements. Pairs and what it returns are those of pairRowsAMX.
+// pairLanesAMX splits 32·panels lanes of 32·steps products, steps ≥ 1, panels ≥ 1, of which product p begins at
+// src[p·stride]: pair p of piece n < 1 of lane i < 16 goes to dst[n·512 + p·16 + i], of the next 16 lanes 256 elements
+// further, in the next step 512 elements further, in the next panel pitch elements. Pairs and what it returns are those
+// of pairRowsAMX.
 //
 //go:noescape
 func pairLanesAMX(steps int, panels int, src *uint16, stride int, dst *float32, pitch int) (bad uint32)
 
-// tiles3AMX computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, 1 ≤ rows ≤ 32, cols ≥ 1, over steps of 32 products, steps ≥ 1, of panels with 3 pieces for each element; those of B lie one behind the other.
-// Row i of C is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room for 32×32 elements.
+// tiles3AMX computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, 1 ≤ rows ≤ 32, cols ≥ 1, over steps
+// of 32 products, steps ≥ 1, of panels with 3 pieces for each element; those of B lie one behind the other. Row i of C
+// is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room for 32×32 elements.
 //
 //go:noescape
-func tiles3AMX(shape *uint64, rows int, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, cols int, sums *float32)
+func tiles3AMX(shape *uint64, rows int, steps int, a *float32, b *float32, c *float32, cstride int, d *float32,
+	dstride int, cols int, sums *float32)
 
-// splitRowsAMX splits 16 lanes of 32·steps products, steps ≥ 1, of which lane i begins at src[i·stride]: product p < 16 of a step and the one 16 further make pair p. Pair p of piece n < 3 of lane i goes
-// to dst[n·512 + i·16 + p], in the next step pitch elements further.
-// It returns 0 if all of src is finite, and rounds to such bfloat16.
+// splitRowsAMX splits 16 lanes of 32·steps products, steps ≥ 1, of which lane i begins at src[i·stride]: product p < 16
+// of a step and the one 16 further make pair p. Pair p of piece n < 3 of lane i goes to dst[n·512 + i·16 + p], in the
+// next step pitch elements further. It returns 0 if all of src is finite, and rounds to such bfloat16.
 //
 //go:noescape
 func splitRowsAMX(steps int, src *float32, stride int, dst *float32, pitch int) (bad uint32)
 
-// splitLanesAMX splits 32·panels lanes of 32·steps products, steps ≥ 1, panels ≥ 1, of which product p begins at src[p·stride]: pair p of piece n < 3 of lane i < 16 goes to dst[n·512 + p·16 + i], of the next 16 lanes 256
-// elements further, in the next step 1536 elements further, in the next panel pitch elements. Pairs and what it returns are those of splitRowsAMX.
+// splitLanesAMX splits 32·panels lanes of 32·steps products, steps ≥ 1, panels ≥ 1, of which product p begins at
+// src[p·stride]: pair p of piece n < 3 of lane i < 16 goes to dst[n·512 + p·16 + i], of the next 16 lanes 256 elements
+// further, in the next step 1536 elements further, in the next panel pitch elements. Pairs and what it returns are
+// those of splitRowsAMX.
 //
 //go:noescape
 func splitLanesAMX(steps int, panels int, src *float32, stride int, dst *float32, pitch int) (bad uint32)

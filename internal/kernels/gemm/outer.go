@@ -11,17 +11,17 @@ import (
 // outer are the kernels for a row of an outer product. The zero value has none.
 type outer[T element] struct {
 	width int // of a block
-	// row computes blocks·width elements of c = a·b, or c = d + a·b if d is not nil. past is the same for a d of nil
-	// and a c whose address is a multiple of pastBytes, and writes past the caches; fence comes before anyone else may
-	// read c.
-	row, past func(a, b, c, d *T, blocks int)
-	fence     func()
+	// row computes blocks·width elements of c = a·b, or c = d + a·b if d is not nil. nonTemporal is the same for a
+	// d of nil and a c whose address is a multiple of nonTemporalAlign, by non-temporal stores; fence comes before
+	// anyone else may read c.
+	row, nonTemporal func(a, b, c, d *T, blocks int)
+	fence            func()
 }
 
 const (
-	pastBytes = 64
-	// pastSize is the size of a C, in bytes, that would leave nothing of itself in the caches.
-	pastSize = 64 << 20
+	nonTemporalAlign = 64
+	// nonTemporalSize is the size of a C, in bytes, that would leave nothing of itself in the caches.
+	nonTemporalSize = 64 << 20
 )
 
 // outerProduct reports whether the product is an outer one that the kernels compute.
@@ -33,7 +33,7 @@ func (q *product[T]) outerProduct() bool {
 // element to its last.
 func (j *job[T]) runOuter(p *parallel.Pool) {
 	piece := 1 << 16 // elements of C per task
-	if j.writesPast() {
+	if j.writesNonTemporal() {
 		piece = 1 << 19 // since a fence takes its time
 	}
 	p.ForWorkers(j.m, max(1, piece/j.n), j.outerBody)
@@ -42,8 +42,8 @@ func (j *job[T]) runOuter(p *parallel.Pool) {
 // computeOuter computes rows [lo, hi) of C.
 func (j *job[T]) computeOuter(worker, lo, hi int) {
 	row := j.outer.row
-	if j.writesPast() {
-		row = j.outer.past
+	if j.writesNonTemporal() {
+		row = j.outer.nonTemporal
 	}
 	blocks, whole := j.n/j.outer.width, j.n/j.nr*j.nr
 	last := j.scratch[worker].panel[:j.nr]
@@ -64,15 +64,15 @@ func (j *job[T]) computeOuter(worker, lo, hi int) {
 			j.edge(worker, 1, j.n-whole, 1, a, &last[0], j.nr, i, whole, 0)
 		}
 	}
-	if j.writesPast() {
+	if j.writesNonTemporal() {
 		j.outer.fence()
 	}
 	j.finished(lo, hi, 0, j.n)
 }
 
-// writesPast reports whether the rows of C can and should be written past the caches.
-func (j *job[T]) writesPast() bool {
+// writesNonTemporal reports whether the rows of C can and should be written by non-temporal stores.
+func (j *job[T]) writesNonTemporal() bool {
 	size := int(unsafe.Sizeof(j.c[0]))
-	aligned := uintptr(unsafe.Pointer(&j.c[0]))%pastBytes == 0 && j.crs*size%pastBytes == 0
-	return aligned && j.d == nil && j.m*j.n*size >= pastSize
+	aligned := uintptr(unsafe.Pointer(&j.c[0]))%nonTemporalAlign == 0 && j.crs*size%nonTemporalAlign == 0
+	return aligned && j.d == nil && j.m*j.n*size >= nonTemporalSize
 }

@@ -91,10 +91,10 @@ type processor struct {
 
 // plansTable is which plan computes each of the uses on each of the processors; reached are the plans among them.
 func plansTable(processors []processor) (table string, reached []string) {
-	defer func(ways func() int, large func() bool) { firstCacheWays, largeL2 = ways, large }(firstCacheWays, largeL2)
+	defer func(ways func() int, large func() bool) { l1Ways, largeL2 = ways, large }(l1Ways, largeL2)
 	var s strings.Builder
 	for _, p := range processors {
-		firstCacheWays, largeL2 = func() int { return p.ways }, func() bool { return p.largeL2 }
+		l1Ways, largeL2 = func() int { return p.ways }, func() bool { return p.largeL2 }
 		fmt.Fprintf(&s, "%s\n", p.name)
 		for _, u := range uses {
 			q := newUse(&p.engine, u, p.bf16)

@@ -16,7 +16,7 @@ const shareable = 8
 const uncached = 32 << 20
 
 // few reports whether the product has so few rows that B is not packed ahead: fewer than otherwise if no cache holds B,
-// since what is packed has been asked for while something else was computed, and still fewer if each panel must be
+// since what is packed has been prefetched while something else was computed, and still fewer if each panel must be
 // packed anyway.
 func (q *product[T]) few() bool {
 	most := q.skinny
@@ -197,7 +197,7 @@ func streamRows[T element, B any](j *job[T], s *direct[T, B], b []B, i, rows int
 func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 	k := min(kc, j.k1-k0)
 	var b *T
-	s, stride, asks := &j.scratch[worker], j.brs, j.asksForRows()
+	s, stride, prefetches := &j.scratch[worker], j.brs, j.prefetchesRows()
 	if j.bcs != 1 || cols < j.nr || j.halfB.format != nil {
 		packed := s.panel
 		j.packB(packed, cols, k, k0, col)
@@ -206,7 +206,7 @@ func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 		b = &j.b[k0*j.brs+col]
 	}
 	nothing := request{at: uintptr(unsafe.Pointer(&j.packedA[0]))}
-	s.next = fetch{c: request{count: uintptr(j.mr)}, b: nothing}
+	s.next = requests{c: request{count: uintptr(j.mr)}, b: nothing}
 	for i := 0; i < j.m; i += j.mr {
 		rows := min(j.mr, j.m-i)
 		a := &j.packedA[i*(j.k1-j.k0)+(k0-j.k0)*rows]
@@ -215,7 +215,7 @@ func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 			continue
 		}
 		d, dstride := j.addend(i, col, k0)
-		if asks && rows == j.mr {
+		if prefetches && rows == j.mr {
 			if s.next.a = j.shareOfNext(i, col, k0+k); s.next.a.stride == 0 {
 				s.next.a = nothing
 			}
@@ -226,17 +226,17 @@ func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 	}
 }
 
-// asksForRows reports whether kernels ask for the block of B that comes after the one they read where it lies: if its
-// rows lie in pages of their own, processors do not see by themselves what comes next. Those with a larger first-level
-// cache have done without.
-func (j *job[T]) asksForRows() bool {
+// prefetchesRows reports whether kernels prefetch the block of B that comes after the one they read where it lies: if
+// its rows lie in pages of their own, processors do not see by themselves what comes next. Those with a larger
+// first-level cache have done without.
+func (j *job[T]) prefetchesRows() bool {
 	const page = 4096 // bytes
 	return j.engine.tall != nil && j.bcs == 1 && j.halfB.format == nil && j.brs*int(unsafe.Sizeof(j.c[0])) >= page &&
-		firstCacheWays() < roomy
+		l1Ways() < roomy
 }
 
-// shareOfNext is what the panel of A from row i on asks for of the block of B that comes after the products before k1
-// of the panel from column col on; the stride is 0 if there is none.
+// shareOfNext is the part of the block of B that the panel of A from row i on prefetches. The block comes after the
+// products before k1 of the panel from column col on; the stride is 0 if there is none.
 func (j *job[T]) shareOfNext(i, col, k1 int) request {
 	if k1 == j.k1 {
 		col, k1 = col+j.nr, j.k0

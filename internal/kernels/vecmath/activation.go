@@ -17,7 +17,7 @@ const (
 // Sigmoid sets dst[i] = 1/(1+e^-src[i]). dst may be src.
 func Sigmoid(dst, src []float32) {
 	checkLengths(len(dst), len(src))
-	done := sigmoidVector(len(src), first(dst), first(src), len(dst) >= PastLength)
+	done := sigmoidVector(len(src), first(dst), first(src), len(dst) >= NonTemporalLength)
 	if dst, src = dst[done:], src[done:]; len(src) == 0 {
 		return
 	}
@@ -36,7 +36,7 @@ func Sigmoid(dst, src []float32) {
 // SiLU sets dst[i] = src[i]·σ(src[i]) (Elfwing et al. 2018). dst may be src.
 func SiLU(dst, src []float32) {
 	checkLengths(len(dst), len(src))
-	done := siluVector(len(src), first(dst), first(src), len(dst) >= PastLength)
+	done := siluVector(len(src), first(dst), first(src), len(dst) >= NonTemporalLength)
 	if dst, src = dst[done:], src[done:]; len(src) == 0 {
 		return
 	}
@@ -55,7 +55,7 @@ func SiLU(dst, src []float32) {
 // SiLUGrad sets dst[i] = dy[i] times the derivative of SiLU at x[i]. dst may be x or dy.
 func SiLUGrad(dst, x, dy []float32) {
 	checkLengths(len(dst), len(x), len(dy))
-	done := siluGradVector(len(dst), first(dst), first(x), first(dy), len(dst) >= PastLength)
+	done := siluGradVector(len(dst), first(dst), first(x), first(dy), len(dst) >= NonTemporalLength)
 	if dst, x, dy = dst[done:], x[done:], dy[done:]; len(dst) == 0 {
 		return
 	}
@@ -77,7 +77,7 @@ func SiLUGrad(dst, x, dy []float32) {
 // up.
 func SwiGLU(dst, gate, up []float32) {
 	checkLengths(len(dst), len(gate), len(up))
-	done := swigluVector(len(dst), first(dst), first(gate), first(up), len(dst) >= PastLength)
+	done := swigluVector(len(dst), first(dst), first(gate), first(up), len(dst) >= NonTemporalLength)
 	if dst, gate, up = dst[done:], gate[done:], up[done:]; len(dst) == 0 {
 		return
 	}
@@ -122,7 +122,7 @@ func SwiGLUGrad(dgate, dup, gate, up, dy []float32) {
 // GELUTanh sets dst[i] to GELU of src[i] in its tanh form. dst may be src.
 func GELUTanh(dst, src []float32) {
 	checkLengths(len(dst), len(src))
-	done := geluTanhVector(len(src), first(dst), first(src), len(dst) >= PastLength)
+	done := geluTanhVector(len(src), first(dst), first(src), len(dst) >= NonTemporalLength)
 	if dst, src = dst[done:], src[done:]; len(src) == 0 {
 		return
 	}
@@ -146,7 +146,7 @@ func geluArgument(x, square float32) float32 {
 // GELUTanhGrad sets dst[i] = dy[i] times the derivative of GELU's tanh form at x[i]. dst may be x or dy.
 func GELUTanhGrad(dst, x, dy []float32) {
 	checkLengths(len(dst), len(x), len(dy))
-	done := geluTanhGradVector(len(dst), first(dst), first(x), first(dy), len(dst) >= PastLength)
+	done := geluTanhGradVector(len(dst), first(dst), first(x), first(dy), len(dst) >= NonTemporalLength)
 	if dst, x, dy = dst[done:], x[done:], dy[done:]; len(dst) == 0 {
 		return
 	}
@@ -200,7 +200,7 @@ func geluTanhSlope(x float32) float32 {
 // GELU sets dst[i] = src[i]·Φ(src[i]), by the error function. dst may be src.
 func GELU(dst, src []float32) {
 	checkLengths(len(dst), len(src))
-	done := geluVector(len(src), first(dst), first(src), len(dst) >= PastLength)
+	done := geluVector(len(src), first(dst), first(src), len(dst) >= NonTemporalLength)
 	if dst, src = dst[done:], src[done:]; len(src) == 0 {
 		return
 	}
@@ -220,7 +220,7 @@ func GELU(dst, src []float32) {
 // GELUGrad sets dst[i] = dy[i] times the derivative of GELU at x[i]. dst may be x or dy.
 func GELUGrad(dst, x, dy []float32) {
 	checkLengths(len(dst), len(x), len(dy))
-	done := geluGradVector(len(dst), first(dst), first(x), first(dy), len(dst) >= PastLength)
+	done := geluGradVector(len(dst), first(dst), first(x), first(dy), len(dst) >= NonTemporalLength)
 	if dst, x, dy = dst[done:], x[done:], dy[done:]; len(dst) == 0 {
 		return
 	}

@@ -9,7 +9,7 @@ package vecmath
 // are a panic.
 func Add(dst, x, y []float32) {
 	checkLengths(len(dst), len(x), len(y))
-	done := addVector(len(dst), first(dst), first(x), first(y), len(dst) >= PastLength)
+	done := addVector(len(dst), first(dst), first(x), first(y), len(dst) >= NonTemporalLength)
 	for i := done; i < len(dst); i++ {
 		dst[i] = x[i] + y[i]
 	}
@@ -18,7 +18,7 @@ func Add(dst, x, y []float32) {
 // Sub sets dst[i] = x[i] - y[i].
 func Sub(dst, x, y []float32) {
 	checkLengths(len(dst), len(x), len(y))
-	done := subVector(len(dst), first(dst), first(x), first(y), len(dst) >= PastLength)
+	done := subVector(len(dst), first(dst), first(x), first(y), len(dst) >= NonTemporalLength)
 	for i := done; i < len(dst); i++ {
 		dst[i] = x[i] - y[i]
 	}
@@ -27,7 +27,7 @@ func Sub(dst, x, y []float32) {
 // Mul sets dst[i] = x[i]·y[i].
 func Mul(dst, x, y []float32) {
 	checkLengths(len(dst), len(x), len(y))
-	done := mulVector(len(dst), first(dst), first(x), first(y), len(dst) >= PastLength)
+	done := mulVector(len(dst), first(dst), first(x), first(y), len(dst) >= NonTemporalLength)
 	for i := done; i < len(dst); i++ {
 		dst[i] = x[i] * y[i]
 	}
@@ -36,7 +36,7 @@ func Mul(dst, x, y []float32) {
 // Div sets dst[i] = x[i]/y[i].
 func Div(dst, x, y []float32) {
 	checkLengths(len(dst), len(x), len(y))
-	done := divVector(len(dst), first(dst), first(x), first(y), len(dst) >= PastLength)
+	done := divVector(len(dst), first(dst), first(x), first(y), len(dst) >= NonTemporalLength)
 	for i := done; i < len(dst); i++ {
 		dst[i] = x[i] / y[i]
 	}
@@ -45,7 +45,7 @@ func Div(dst, x, y []float32) {
 // Axpby sets dst[i] = a·x[i] + b·y[i].
 func Axpby(dst []float32, a float32, x []float32, b float32, y []float32) {
 	checkLengths(len(dst), len(x), len(y))
-	done := axpbyVector(len(dst), first(dst), first(x), first(y), a, b, len(dst) >= PastLength)
+	done := axpbyVector(len(dst), first(dst), first(x), first(y), a, b, len(dst) >= NonTemporalLength)
 	for i := done; i < len(dst); i++ {
 		dst[i] = float32(a*x[i]) + float32(b*y[i])
 	}
@@ -54,16 +54,16 @@ func Axpby(dst []float32, a float32, x []float32, b float32, y []float32) {
 // Affine sets dst[i] = a·x[i] + b.
 func Affine(dst, x []float32, a, b float32) {
 	checkLengths(len(dst), len(x))
-	done := affineVector(len(dst), first(dst), first(x), a, b, len(dst) >= PastLength)
+	done := affineVector(len(dst), first(dst), first(x), a, b, len(dst) >= NonTemporalLength)
 	for i := done; i < len(dst); i++ {
 		dst[i] = float32(a*x[i]) + b
 	}
 }
 
 // Scale sets dst[i] = a·x[i].
-func Scale(dst, x []float32, a float32, past bool) {
+func Scale(dst, x []float32, a float32, nonTemporal bool) {
 	checkLengths(len(dst), len(x))
-	done := scaleVector(len(dst), first(dst), first(x), a, past)
+	done := scaleVector(len(dst), first(dst), first(x), a, nonTemporal)
 	for i := done; i < len(dst); i++ {
 		dst[i] = a * x[i]
 	}
@@ -72,7 +72,7 @@ func Scale(dst, x []float32, a float32, past bool) {
 // ReLU sets dst[i] = x[i], or 0 where x[i] < 0. NaN stays NaN.
 func ReLU(dst, x []float32) {
 	checkLengths(len(dst), len(x))
-	done := reluVector(len(dst), first(dst), first(x), len(dst) >= PastLength)
+	done := reluVector(len(dst), first(dst), first(x), len(dst) >= NonTemporalLength)
 	for i := done; i < len(dst); i++ {
 		v := x[i]
 		if v < 0 {
@@ -85,7 +85,7 @@ func ReLU(dst, x []float32) {
 // ReLUGrad sets dst[i] = dy[i] where y[i] > 0, else 0.
 func ReLUGrad(dst, y, dy []float32) {
 	checkLengths(len(dst), len(y), len(dy))
-	done := reluGradVector(len(dst), first(dst), first(y), first(dy), len(dst) >= PastLength)
+	done := reluGradVector(len(dst), first(dst), first(y), first(dy), len(dst) >= NonTemporalLength)
 	for i := done; i < len(dst); i++ {
 		var v float32
 		if y[i] > 0 {
@@ -96,9 +96,9 @@ func ReLUGrad(dst, y, dy []float32) {
 }
 
 // SoftmaxGrad sets dst[i] = y[i]·(dy[i]-dot).
-func SoftmaxGrad(dst, y, dy []float32, dot float32, past bool) {
+func SoftmaxGrad(dst, y, dy []float32, dot float32, nonTemporal bool) {
 	checkLengths(len(dst), len(y), len(dy))
-	done := softmaxGradVector(len(dst), first(dst), first(y), first(dy), dot, past)
+	done := softmaxGradVector(len(dst), first(dst), first(y), first(dy), dot, nonTemporal)
 	for i := done; i < len(dst); i++ {
 		dst[i] = y[i] * (dy[i] - dot)
 	}
@@ -106,11 +106,11 @@ func SoftmaxGrad(dst, y, dy []float32, dot float32, past bool) {
 
 // SoftmaxGradDot is [SoftmaxGrad] of a row and returns [RowDot] of the next one: so a row is written while the next one
 // is read.
-func SoftmaxGradDot(dst, y, dy, nextY, nextDY []float32, dot float32, past bool) float64 {
+func SoftmaxGradDot(dst, y, dy, nextY, nextDY []float32, dot float32, nonTemporal bool) float64 {
 	checkLengths(len(dst), len(y), len(dy), len(nextY), len(nextDY))
 	var a accumulators
 	done := softmaxGradDotVector(len(dst), first(dst), first(y), first(dy), first(nextY), first(nextDY), &a[0], dot,
-		past)
+		nonTemporal)
 	for i := done; i < len(dst); i++ {
 		dst[i] = y[i] * (dy[i] - dot)
 	}
@@ -119,9 +119,9 @@ func SoftmaxGradDot(dst, y, dy, nextY, nextDY []float32, dot float32, past bool)
 }
 
 // SubWide sets dst[i] = x[i] - c, computed in float64 and rounded once.
-func SubWide(dst, x []float32, c float64, past bool) {
+func SubWide(dst, x []float32, c float64, nonTemporal bool) {
 	checkLengths(len(dst), len(x))
-	done := subWideVector(len(dst), first(dst), first(x), c, past)
+	done := subWideVector(len(dst), first(dst), first(x), c, nonTemporal)
 	for i := done; i < len(dst); i++ {
 		dst[i] = float32(float64(x[i]) - c)
 	}

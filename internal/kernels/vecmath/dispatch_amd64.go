@@ -6,23 +6,23 @@ package vecmath
 
 import "github.com/lockstep-ml/lockstep/internal/kernels"
 
-// expVector: dst[i] = factor·e^(src[i]-shift)
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func expVector(n int, dst *float32, src *float32, shift float32, factor float32, past bool) int {
+// expVector: dst[i] = factor·e^(src[i]-shift) for as many of n elements as fill blocks of 16; it returns how many it
+// did, 0 under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and
+// none of the operands.
+func expVector(n int, dst *float32, src *float32, shift float32, factor float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, src)
+	nonTemporal = nonTemporal && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			expPastAVX512(count, element(dst, done), element(src, done), shift, factor)
-		case past:
-			expPastAVX2(count, element(dst, done), element(src, done), shift, factor)
+		case nonTemporal && variant == kernels.AVX512:
+			expNonTemporalAVX512(count, element(dst, done), element(src, done), shift, factor)
+		case nonTemporal:
+			expNonTemporalAVX2(count, element(dst, done), element(src, done), shift, factor)
 		case variant == kernels.AVX512:
 			expAVX512(count, element(dst, done), element(src, done), shift, factor)
 		default:
@@ -32,8 +32,8 @@ func expVector(n int, dst *float32, src *float32, shift float32, factor float32,
 	return n
 }
 
-// expSumVector: dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// expSumVector: dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before for as many of n elements as
+// fill blocks of 16; it returns how many it did, 0 under the generic variant.
 func expSumVector(n int, dst *float32, src *float32, sum *float64, shift float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -52,34 +52,40 @@ func expSumVector(n int, dst *float32, src *float32, sum *float64, shift float32
 	return n
 }
 
-// scaleExpSumVector: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func scaleExpSumVector(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32, past bool) int {
+// scaleExpSumVector: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added
+// before, most[i%16] = max(most[i%16], next[i]), NaN not counting for as many of n elements as fill blocks of 16; it
+// returns how many it did, 0 under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned
+// to 64 bytes and none of the operands.
+func scaleExpSumVector(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32,
+	factor float32, shift float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, near, src, next)
+	nonTemporal = nonTemporal && separate(dst, near, src, next)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			scaleExpSumPastAVX512(count, element(dst, done), element(near, done), element(src, done), element(next, done), sum, most, factor, shift)
-		case past:
-			scaleExpSumPastAVX2(count, element(dst, done), element(near, done), element(src, done), element(next, done), sum, most, factor, shift)
+		case nonTemporal && variant == kernels.AVX512:
+			scaleExpSumNonTemporalAVX512(count, element(dst, done), element(near, done), element(src, done),
+				element(next, done), sum, most, factor, shift)
+		case nonTemporal:
+			scaleExpSumNonTemporalAVX2(count, element(dst, done), element(near, done), element(src, done), element(next,
+				done), sum, most, factor, shift)
 		case variant == kernels.AVX512:
-			scaleExpSumAVX512(count, element(dst, done), element(near, done), element(src, done), element(next, done), sum, most, factor, shift)
+			scaleExpSumAVX512(count, element(dst, done), element(near, done), element(src, done), element(next, done),
+				sum, most, factor, shift)
 		default:
-			scaleExpSumAVX2(count, element(dst, done), element(near, done), element(src, done), element(next, done), sum, most, factor, shift)
+			scaleExpSumAVX2(count, element(dst, done), element(near, done), element(src, done), element(next, done),
+				sum, most, factor, shift)
 		}
 	}
 	return n
 }
 
-// sumExpVector: sum[i%16] += e^(src[i]-shift), four of them added before
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// sumExpVector: sum[i%16] += e^(src[i]-shift), four of them added before for as many of n elements as fill blocks of
+// 16; it returns how many it did, 0 under the generic variant.
 func sumExpVector(n int, src *float32, sum *float64, shift float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -98,23 +104,23 @@ func sumExpVector(n int, src *float32, sum *float64, shift float32) int {
 	return n
 }
 
-// logSoftmaxGradVector: dst[i] = dy[i] - sum·e^y[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func logSoftmaxGradVector(n int, dst *float32, y *float32, dy *float32, sum float32, past bool) int {
+// logSoftmaxGradVector: dst[i] = dy[i] - sum·e^y[i] for as many of n elements as fill blocks of 16; it returns how many
+// it did, 0 under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and
+// none of the operands.
+func logSoftmaxGradVector(n int, dst *float32, y *float32, dy *float32, sum float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, y, dy)
+	nonTemporal = nonTemporal && separate(dst, y, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			logSoftmaxGradPastAVX512(count, element(dst, done), element(y, done), element(dy, done), sum)
-		case past:
-			logSoftmaxGradPastAVX2(count, element(dst, done), element(y, done), element(dy, done), sum)
+		case nonTemporal && variant == kernels.AVX512:
+			logSoftmaxGradNonTemporalAVX512(count, element(dst, done), element(y, done), element(dy, done), sum)
+		case nonTemporal:
+			logSoftmaxGradNonTemporalAVX2(count, element(dst, done), element(y, done), element(dy, done), sum)
 		case variant == kernels.AVX512:
 			logSoftmaxGradAVX512(count, element(dst, done), element(y, done), element(dy, done), sum)
 		default:
@@ -124,23 +130,23 @@ func logSoftmaxGradVector(n int, dst *float32, y *float32, dy *float32, sum floa
 	return n
 }
 
-// tanhVector: dst[i] = tanh(src[i])
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func tanhVector(n int, dst *float32, src *float32, past bool) int {
+// tanhVector: dst[i] = tanh(src[i]) for as many of n elements as fill blocks of 16; it returns how many it did, 0 under
+// the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of the
+// operands.
+func tanhVector(n int, dst *float32, src *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, src)
+	nonTemporal = nonTemporal && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			tanhPastAVX512(count, element(dst, done), element(src, done))
-		case past:
-			tanhPastAVX2(count, element(dst, done), element(src, done))
+		case nonTemporal && variant == kernels.AVX512:
+			tanhNonTemporalAVX512(count, element(dst, done), element(src, done))
+		case nonTemporal:
+			tanhNonTemporalAVX2(count, element(dst, done), element(src, done))
 		case variant == kernels.AVX512:
 			tanhAVX512(count, element(dst, done), element(src, done))
 		default:
@@ -150,23 +156,23 @@ func tanhVector(n int, dst *float32, src *float32, past bool) int {
 	return n
 }
 
-// sigmoidVector: dst[i] = 1/(1+e^-src[i])
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func sigmoidVector(n int, dst *float32, src *float32, past bool) int {
+// sigmoidVector: dst[i] = 1/(1+e^-src[i]) for as many of n elements as fill blocks of 16; it returns how many it did, 0
+// under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of
+// the operands.
+func sigmoidVector(n int, dst *float32, src *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, src)
+	nonTemporal = nonTemporal && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			sigmoidPastAVX512(count, element(dst, done), element(src, done))
-		case past:
-			sigmoidPastAVX2(count, element(dst, done), element(src, done))
+		case nonTemporal && variant == kernels.AVX512:
+			sigmoidNonTemporalAVX512(count, element(dst, done), element(src, done))
+		case nonTemporal:
+			sigmoidNonTemporalAVX2(count, element(dst, done), element(src, done))
 		case variant == kernels.AVX512:
 			sigmoidAVX512(count, element(dst, done), element(src, done))
 		default:
@@ -176,23 +182,23 @@ func sigmoidVector(n int, dst *float32, src *float32, past bool) int {
 	return n
 }
 
-// siluVector: dst[i] = src[i]/(1+e^-src[i])
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func siluVector(n int, dst *float32, src *float32, past bool) int {
+// siluVector: dst[i] = src[i]/(1+e^-src[i]) for as many of n elements as fill blocks of 16; it returns how many it did,
+// 0 under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of
+// the operands.
+func siluVector(n int, dst *float32, src *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, src)
+	nonTemporal = nonTemporal && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			siluPastAVX512(count, element(dst, done), element(src, done))
-		case past:
-			siluPastAVX2(count, element(dst, done), element(src, done))
+		case nonTemporal && variant == kernels.AVX512:
+			siluNonTemporalAVX512(count, element(dst, done), element(src, done))
+		case nonTemporal:
+			siluNonTemporalAVX2(count, element(dst, done), element(src, done))
 		case variant == kernels.AVX512:
 			siluAVX512(count, element(dst, done), element(src, done))
 		default:
@@ -202,23 +208,23 @@ func siluVector(n int, dst *float32, src *float32, past bool) int {
 	return n
 }
 
-// siluGradVector: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i])
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func siluGradVector(n int, dst *float32, x *float32, dy *float32, past bool) int {
+// siluGradVector: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]) for as many of n elements as fill blocks of 16; it
+// returns how many it did, 0 under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned
+// to 64 bytes and none of the operands.
+func siluGradVector(n int, dst *float32, x *float32, dy *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x, dy)
+	nonTemporal = nonTemporal && separate(dst, x, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			siluGradPastAVX512(count, element(dst, done), element(x, done), element(dy, done))
-		case past:
-			siluGradPastAVX2(count, element(dst, done), element(x, done), element(dy, done))
+		case nonTemporal && variant == kernels.AVX512:
+			siluGradNonTemporalAVX512(count, element(dst, done), element(x, done), element(dy, done))
+		case nonTemporal:
+			siluGradNonTemporalAVX2(count, element(dst, done), element(x, done), element(dy, done))
 		case variant == kernels.AVX512:
 			siluGradAVX512(count, element(dst, done), element(x, done), element(dy, done))
 		default:
@@ -228,23 +234,23 @@ func siluGradVector(n int, dst *float32, x *float32, dy *float32, past bool) int
 	return n
 }
 
-// swigluVector: dst[i] = gate[i]/(1+e^-gate[i])·up[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func swigluVector(n int, dst *float32, gate *float32, up *float32, past bool) int {
+// swigluVector: dst[i] = gate[i]/(1+e^-gate[i])·up[i] for as many of n elements as fill blocks of 16; it returns how
+// many it did, 0 under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes
+// and none of the operands.
+func swigluVector(n int, dst *float32, gate *float32, up *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, gate, up)
+	nonTemporal = nonTemporal && separate(dst, gate, up)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			swigluPastAVX512(count, element(dst, done), element(gate, done), element(up, done))
-		case past:
-			swigluPastAVX2(count, element(dst, done), element(gate, done), element(up, done))
+		case nonTemporal && variant == kernels.AVX512:
+			swigluNonTemporalAVX512(count, element(dst, done), element(gate, done), element(up, done))
+		case nonTemporal:
+			swigluNonTemporalAVX2(count, element(dst, done), element(gate, done), element(up, done))
 		case variant == kernels.AVX512:
 			swigluAVX512(count, element(dst, done), element(gate, done), element(up, done))
 		default:
@@ -254,8 +260,8 @@ func swigluVector(n int, dst *float32, gate *float32, up *float32, past bool) in
 	return n
 }
 
-// swigluGradVector: s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// swigluGradVector: s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s for as
+// many of n elements as fill blocks of 16; it returns how many it did, 0 under the generic variant.
 func swigluGradVector(n int, dgate *float32, dup *float32, gate *float32, up *float32, dy *float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -266,31 +272,33 @@ func swigluGradVector(n int, dgate *float32, dup *float32, gate *float32, up *fl
 		count := min(stretch, n-done)
 		switch {
 		case variant == kernels.AVX512:
-			swigluGradAVX512(count, element(dgate, done), element(dup, done), element(gate, done), element(up, done), element(dy, done))
+			swigluGradAVX512(count, element(dgate, done), element(dup, done), element(gate, done), element(up, done),
+				element(dy, done))
 		default:
-			swigluGradAVX2(count, element(dgate, done), element(dup, done), element(gate, done), element(up, done), element(dy, done))
+			swigluGradAVX2(count, element(dgate, done), element(dup, done), element(gate, done), element(up, done),
+				element(dy, done))
 		}
 	}
 	return n
 }
 
-// geluTanhVector: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²)
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func geluTanhVector(n int, dst *float32, src *float32, past bool) int {
+// geluTanhVector: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²) for as many of n elements as fill blocks of 16; it
+// returns how many it did, 0 under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned
+// to 64 bytes and none of the operands.
+func geluTanhVector(n int, dst *float32, src *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, src)
+	nonTemporal = nonTemporal && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			geluTanhPastAVX512(count, element(dst, done), element(src, done))
-		case past:
-			geluTanhPastAVX2(count, element(dst, done), element(src, done))
+		case nonTemporal && variant == kernels.AVX512:
+			geluTanhNonTemporalAVX512(count, element(dst, done), element(src, done))
+		case nonTemporal:
+			geluTanhNonTemporalAVX2(count, element(dst, done), element(src, done))
 		case variant == kernels.AVX512:
 			geluTanhAVX512(count, element(dst, done), element(src, done))
 		default:
@@ -300,23 +308,23 @@ func geluTanhVector(n int, dst *float32, src *float32, past bool) int {
 	return n
 }
 
-// geluTanhGradVector: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func geluTanhGradVector(n int, dst *float32, x *float32, dy *float32, past bool) int {
+// geluTanhGradVector: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for as many of n
+// elements as fill blocks of 16; it returns how many it did, 0 under the generic variant. nonTemporal writes dst by
+// non-temporal stores, if it is aligned to 64 bytes and none of the operands.
+func geluTanhGradVector(n int, dst *float32, x *float32, dy *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x, dy)
+	nonTemporal = nonTemporal && separate(dst, x, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			geluTanhGradPastAVX512(count, element(dst, done), element(x, done), element(dy, done))
-		case past:
-			geluTanhGradPastAVX2(count, element(dst, done), element(x, done), element(dy, done))
+		case nonTemporal && variant == kernels.AVX512:
+			geluTanhGradNonTemporalAVX512(count, element(dst, done), element(x, done), element(dy, done))
+		case nonTemporal:
+			geluTanhGradNonTemporalAVX2(count, element(dst, done), element(x, done), element(dy, done))
 		case variant == kernels.AVX512:
 			geluTanhGradAVX512(count, element(dst, done), element(x, done), element(dy, done))
 		default:
@@ -327,7 +335,7 @@ func geluTanhGradVector(n int, dst *float32, x *float32, dy *float32, past bool)
 }
 
 // geluTanhBothVector: y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// for as many of n elements as fill blocks of 16; it returns how many it did, 0 under the generic variant.
 func geluTanhBothVector(n int, y *float32, dst *float32, x *float32, dy *float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -346,23 +354,23 @@ func geluTanhBothVector(n int, y *float32, dst *float32, x *float32, dy *float32
 	return n
 }
 
-// geluVector: dst[i] = src[i]·Φ(src[i])
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func geluVector(n int, dst *float32, src *float32, past bool) int {
+// geluVector: dst[i] = src[i]·Φ(src[i]) for as many of n elements as fill blocks of 16; it returns how many it did, 0
+// under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of
+// the operands.
+func geluVector(n int, dst *float32, src *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, src)
+	nonTemporal = nonTemporal && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			geluPastAVX512(count, element(dst, done), element(src, done))
-		case past:
-			geluPastAVX2(count, element(dst, done), element(src, done))
+		case nonTemporal && variant == kernels.AVX512:
+			geluNonTemporalAVX512(count, element(dst, done), element(src, done))
+		case nonTemporal:
+			geluNonTemporalAVX2(count, element(dst, done), element(src, done))
 		case variant == kernels.AVX512:
 			geluAVX512(count, element(dst, done), element(src, done))
 		default:
@@ -372,23 +380,23 @@ func geluVector(n int, dst *float32, src *float32, past bool) int {
 	return n
 }
 
-// geluGradVector: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i]))
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func geluGradVector(n int, dst *float32, x *float32, dy *float32, past bool) int {
+// geluGradVector: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])) for as many of n elements as fill blocks of 16; it returns how
+// many it did, 0 under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes
+// and none of the operands.
+func geluGradVector(n int, dst *float32, x *float32, dy *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x, dy)
+	nonTemporal = nonTemporal && separate(dst, x, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			geluGradPastAVX512(count, element(dst, done), element(x, done), element(dy, done))
-		case past:
-			geluGradPastAVX2(count, element(dst, done), element(x, done), element(dy, done))
+		case nonTemporal && variant == kernels.AVX512:
+			geluGradNonTemporalAVX512(count, element(dst, done), element(x, done), element(dy, done))
+		case nonTemporal:
+			geluGradNonTemporalAVX2(count, element(dst, done), element(x, done), element(dy, done))
 		case variant == kernels.AVX512:
 			geluGradAVX512(count, element(dst, done), element(x, done), element(dy, done))
 		default:
@@ -398,23 +406,23 @@ func geluGradVector(n int, dst *float32, x *float32, dy *float32, past bool) int
 	return n
 }
 
-// addVector: dst[i] = x[i] + y[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func addVector(n int, dst *float32, x *float32, y *float32, past bool) int {
+// addVector: dst[i] = x[i] + y[i] for as many of n elements as fill blocks of 16; it returns how many it did, 0 under
+// the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of the
+// operands.
+func addVector(n int, dst *float32, x *float32, y *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x, y)
+	nonTemporal = nonTemporal && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			addPastAVX512(count, element(dst, done), element(x, done), element(y, done))
-		case past:
-			addPastAVX2(count, element(dst, done), element(x, done), element(y, done))
+		case nonTemporal && variant == kernels.AVX512:
+			addNonTemporalAVX512(count, element(dst, done), element(x, done), element(y, done))
+		case nonTemporal:
+			addNonTemporalAVX2(count, element(dst, done), element(x, done), element(y, done))
 		case variant == kernels.AVX512:
 			addAVX512(count, element(dst, done), element(x, done), element(y, done))
 		default:
@@ -424,23 +432,23 @@ func addVector(n int, dst *float32, x *float32, y *float32, past bool) int {
 	return n
 }
 
-// subVector: dst[i] = x[i] - y[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func subVector(n int, dst *float32, x *float32, y *float32, past bool) int {
+// subVector: dst[i] = x[i] - y[i] for as many of n elements as fill blocks of 16; it returns how many it did, 0 under
+// the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of the
+// operands.
+func subVector(n int, dst *float32, x *float32, y *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x, y)
+	nonTemporal = nonTemporal && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			subPastAVX512(count, element(dst, done), element(x, done), element(y, done))
-		case past:
-			subPastAVX2(count, element(dst, done), element(x, done), element(y, done))
+		case nonTemporal && variant == kernels.AVX512:
+			subNonTemporalAVX512(count, element(dst, done), element(x, done), element(y, done))
+		case nonTemporal:
+			subNonTemporalAVX2(count, element(dst, done), element(x, done), element(y, done))
 		case variant == kernels.AVX512:
 			subAVX512(count, element(dst, done), element(x, done), element(y, done))
 		default:
@@ -450,23 +458,23 @@ func subVector(n int, dst *float32, x *float32, y *float32, past bool) int {
 	return n
 }
 
-// mulVector: dst[i] = x[i] · y[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func mulVector(n int, dst *float32, x *float32, y *float32, past bool) int {
+// mulVector: dst[i] = x[i] · y[i] for as many of n elements as fill blocks of 16; it returns how many it did, 0 under
+// the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of the
+// operands.
+func mulVector(n int, dst *float32, x *float32, y *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x, y)
+	nonTemporal = nonTemporal && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			mulPastAVX512(count, element(dst, done), element(x, done), element(y, done))
-		case past:
-			mulPastAVX2(count, element(dst, done), element(x, done), element(y, done))
+		case nonTemporal && variant == kernels.AVX512:
+			mulNonTemporalAVX512(count, element(dst, done), element(x, done), element(y, done))
+		case nonTemporal:
+			mulNonTemporalAVX2(count, element(dst, done), element(x, done), element(y, done))
 		case variant == kernels.AVX512:
 			mulAVX512(count, element(dst, done), element(x, done), element(y, done))
 		default:
@@ -476,23 +484,23 @@ func mulVector(n int, dst *float32, x *float32, y *float32, past bool) int {
 	return n
 }
 
-// divVector: dst[i] = x[i] / y[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func divVector(n int, dst *float32, x *float32, y *float32, past bool) int {
+// divVector: dst[i] = x[i] / y[i] for as many of n elements as fill blocks of 16; it returns how many it did, 0 under
+// the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of the
+// operands.
+func divVector(n int, dst *float32, x *float32, y *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x, y)
+	nonTemporal = nonTemporal && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			divPastAVX512(count, element(dst, done), element(x, done), element(y, done))
-		case past:
-			divPastAVX2(count, element(dst, done), element(x, done), element(y, done))
+		case nonTemporal && variant == kernels.AVX512:
+			divNonTemporalAVX512(count, element(dst, done), element(x, done), element(y, done))
+		case nonTemporal:
+			divNonTemporalAVX2(count, element(dst, done), element(x, done), element(y, done))
 		case variant == kernels.AVX512:
 			divAVX512(count, element(dst, done), element(x, done), element(y, done))
 		default:
@@ -502,23 +510,23 @@ func divVector(n int, dst *float32, x *float32, y *float32, past bool) int {
 	return n
 }
 
-// axpbyVector: dst[i] = a·x[i] + b·y[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func axpbyVector(n int, dst *float32, x *float32, y *float32, a float32, b float32, past bool) int {
+// axpbyVector: dst[i] = a·x[i] + b·y[i] for as many of n elements as fill blocks of 16; it returns how many it did, 0
+// under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of
+// the operands.
+func axpbyVector(n int, dst *float32, x *float32, y *float32, a float32, b float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x, y)
+	nonTemporal = nonTemporal && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			axpbyPastAVX512(count, element(dst, done), element(x, done), element(y, done), a, b)
-		case past:
-			axpbyPastAVX2(count, element(dst, done), element(x, done), element(y, done), a, b)
+		case nonTemporal && variant == kernels.AVX512:
+			axpbyNonTemporalAVX512(count, element(dst, done), element(x, done), element(y, done), a, b)
+		case nonTemporal:
+			axpbyNonTemporalAVX2(count, element(dst, done), element(x, done), element(y, done), a, b)
 		case variant == kernels.AVX512:
 			axpbyAVX512(count, element(dst, done), element(x, done), element(y, done), a, b)
 		default:
@@ -528,23 +536,23 @@ func axpbyVector(n int, dst *float32, x *float32, y *float32, a float32, b float
 	return n
 }
 
-// affineVector: dst[i] = a·x[i] + b
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func affineVector(n int, dst *float32, x *float32, a float32, b float32, past bool) int {
+// affineVector: dst[i] = a·x[i] + b for as many of n elements as fill blocks of 16; it returns how many it did, 0 under
+// the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of the
+// operands.
+func affineVector(n int, dst *float32, x *float32, a float32, b float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x)
+	nonTemporal = nonTemporal && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			affinePastAVX512(count, element(dst, done), element(x, done), a, b)
-		case past:
-			affinePastAVX2(count, element(dst, done), element(x, done), a, b)
+		case nonTemporal && variant == kernels.AVX512:
+			affineNonTemporalAVX512(count, element(dst, done), element(x, done), a, b)
+		case nonTemporal:
+			affineNonTemporalAVX2(count, element(dst, done), element(x, done), a, b)
 		case variant == kernels.AVX512:
 			affineAVX512(count, element(dst, done), element(x, done), a, b)
 		default:
@@ -554,23 +562,23 @@ func affineVector(n int, dst *float32, x *float32, a float32, b float32, past bo
 	return n
 }
 
-// scaleVector: dst[i] = a·x[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func scaleVector(n int, dst *float32, x *float32, a float32, past bool) int {
+// scaleVector: dst[i] = a·x[i] for as many of n elements as fill blocks of 16; it returns how many it did, 0 under the
+// generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of the
+// operands.
+func scaleVector(n int, dst *float32, x *float32, a float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x)
+	nonTemporal = nonTemporal && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			scalePastAVX512(count, element(dst, done), element(x, done), a)
-		case past:
-			scalePastAVX2(count, element(dst, done), element(x, done), a)
+		case nonTemporal && variant == kernels.AVX512:
+			scaleNonTemporalAVX512(count, element(dst, done), element(x, done), a)
+		case nonTemporal:
+			scaleNonTemporalAVX2(count, element(dst, done), element(x, done), a)
 		case variant == kernels.AVX512:
 			scaleAVX512(count, element(dst, done), element(x, done), a)
 		default:
@@ -580,8 +588,8 @@ func scaleVector(n int, dst *float32, x *float32, a float32, past bool) int {
 	return n
 }
 
-// rotateVector: a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i])
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// rotateVector: a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i]) for as many of n
+// elements as fill blocks of 16; it returns how many it did, 0 under the generic variant.
 func rotateVector(n int, a *float32, b *float32, x *float32, y *float32, cos *float32, sin *float32, sign float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -592,31 +600,33 @@ func rotateVector(n int, a *float32, b *float32, x *float32, y *float32, cos *fl
 		count := min(stretch, n-done)
 		switch {
 		case variant == kernels.AVX512:
-			rotateAVX512(count, element(a, done), element(b, done), element(x, done), element(y, done), element(cos, done), element(sin, done), sign)
+			rotateAVX512(count, element(a, done), element(b, done), element(x, done), element(y, done), element(cos,
+				done), element(sin, done), sign)
 		default:
-			rotateAVX2(count, element(a, done), element(b, done), element(x, done), element(y, done), element(cos, done), element(sin, done), sign)
+			rotateAVX2(count, element(a, done), element(b, done), element(x, done), element(y, done), element(cos,
+				done), element(sin, done), sign)
 		}
 	}
 	return n
 }
 
-// reluVector: dst[i] = max(x[i], 0)
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func reluVector(n int, dst *float32, x *float32, past bool) int {
+// reluVector: dst[i] = max(x[i], 0) for as many of n elements as fill blocks of 16; it returns how many it did, 0 under
+// the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of the
+// operands.
+func reluVector(n int, dst *float32, x *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x)
+	nonTemporal = nonTemporal && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			reluPastAVX512(count, element(dst, done), element(x, done))
-		case past:
-			reluPastAVX2(count, element(dst, done), element(x, done))
+		case nonTemporal && variant == kernels.AVX512:
+			reluNonTemporalAVX512(count, element(dst, done), element(x, done))
+		case nonTemporal:
+			reluNonTemporalAVX2(count, element(dst, done), element(x, done))
 		case variant == kernels.AVX512:
 			reluAVX512(count, element(dst, done), element(x, done))
 		default:
@@ -626,23 +636,23 @@ func reluVector(n int, dst *float32, x *float32, past bool) int {
 	return n
 }
 
-// reluGradVector: dst[i] = dy[i] where y[i] > 0, else 0
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func reluGradVector(n int, dst *float32, y *float32, dy *float32, past bool) int {
+// reluGradVector: dst[i] = dy[i] where y[i] > 0, else 0 for as many of n elements as fill blocks of 16; it returns how
+// many it did, 0 under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes
+// and none of the operands.
+func reluGradVector(n int, dst *float32, y *float32, dy *float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, y, dy)
+	nonTemporal = nonTemporal && separate(dst, y, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			reluGradPastAVX512(count, element(dst, done), element(y, done), element(dy, done))
-		case past:
-			reluGradPastAVX2(count, element(dst, done), element(y, done), element(dy, done))
+		case nonTemporal && variant == kernels.AVX512:
+			reluGradNonTemporalAVX512(count, element(dst, done), element(y, done), element(dy, done))
+		case nonTemporal:
+			reluGradNonTemporalAVX2(count, element(dst, done), element(y, done), element(dy, done))
 		case variant == kernels.AVX512:
 			reluGradAVX512(count, element(dst, done), element(y, done), element(dy, done))
 		default:
@@ -652,23 +662,23 @@ func reluGradVector(n int, dst *float32, y *float32, dy *float32, past bool) int
 	return n
 }
 
-// softmaxGradVector: dst[i] = y[i]·(dy[i]-dot)
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func softmaxGradVector(n int, dst *float32, y *float32, dy *float32, dot float32, past bool) int {
+// softmaxGradVector: dst[i] = y[i]·(dy[i]-dot) for as many of n elements as fill blocks of 16; it returns how many it
+// did, 0 under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and
+// none of the operands.
+func softmaxGradVector(n int, dst *float32, y *float32, dy *float32, dot float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, y, dy)
+	nonTemporal = nonTemporal && separate(dst, y, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			softmaxGradPastAVX512(count, element(dst, done), element(y, done), element(dy, done), dot)
-		case past:
-			softmaxGradPastAVX2(count, element(dst, done), element(y, done), element(dy, done), dot)
+		case nonTemporal && variant == kernels.AVX512:
+			softmaxGradNonTemporalAVX512(count, element(dst, done), element(y, done), element(dy, done), dot)
+		case nonTemporal:
+			softmaxGradNonTemporalAVX2(count, element(dst, done), element(y, done), element(dy, done), dot)
 		case variant == kernels.AVX512:
 			softmaxGradAVX512(count, element(dst, done), element(y, done), element(dy, done), dot)
 		default:
@@ -678,49 +688,54 @@ func softmaxGradVector(n int, dst *float32, y *float32, dy *float32, dot float32
 	return n
 }
 
-// softmaxGradDotVector: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func softmaxGradDotVector(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32, past bool) int {
+// softmaxGradDotVector: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before for as
+// many of n elements as fill blocks of 16; it returns how many it did, 0 under the generic variant. nonTemporal writes
+// dst by non-temporal stores, if it is aligned to 64 bytes and none of the operands.
+func softmaxGradDotVector(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64,
+	dot float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, y, dy, nextY, nextDY)
+	nonTemporal = nonTemporal && separate(dst, y, dy, nextY, nextDY)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			softmaxGradDotPastAVX512(count, element(dst, done), element(y, done), element(dy, done), element(nextY, done), element(nextDY, done), sum, dot)
-		case past:
-			softmaxGradDotPastAVX2(count, element(dst, done), element(y, done), element(dy, done), element(nextY, done), element(nextDY, done), sum, dot)
+		case nonTemporal && variant == kernels.AVX512:
+			softmaxGradDotNonTemporalAVX512(count, element(dst, done), element(y, done), element(dy, done),
+				element(nextY, done), element(nextDY, done), sum, dot)
+		case nonTemporal:
+			softmaxGradDotNonTemporalAVX2(count, element(dst, done), element(y, done), element(dy, done), element(nextY,
+				done), element(nextDY, done), sum, dot)
 		case variant == kernels.AVX512:
-			softmaxGradDotAVX512(count, element(dst, done), element(y, done), element(dy, done), element(nextY, done), element(nextDY, done), sum, dot)
+			softmaxGradDotAVX512(count, element(dst, done), element(y, done), element(dy, done), element(nextY, done),
+				element(nextDY, done), sum, dot)
 		default:
-			softmaxGradDotAVX2(count, element(dst, done), element(y, done), element(dy, done), element(nextY, done), element(nextDY, done), sum, dot)
+			softmaxGradDotAVX2(count, element(dst, done), element(y, done), element(dy, done), element(nextY, done),
+				element(nextDY, done), sum, dot)
 		}
 	}
 	return n
 }
 
-// subWideVector: dst[i] = float32(float64(x[i]) - c)
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func subWideVector(n int, dst *float32, x *float32, c float64, past bool) int {
+// subWideVector: dst[i] = float32(float64(x[i]) - c) for as many of n elements as fill blocks of 16; it returns how
+// many it did, 0 under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes
+// and none of the operands.
+func subWideVector(n int, dst *float32, x *float32, c float64, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x)
+	nonTemporal = nonTemporal && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			subWidePastAVX512(count, element(dst, done), element(x, done), c)
-		case past:
-			subWidePastAVX2(count, element(dst, done), element(x, done), c)
+		case nonTemporal && variant == kernels.AVX512:
+			subWideNonTemporalAVX512(count, element(dst, done), element(x, done), c)
+		case nonTemporal:
+			subWideNonTemporalAVX2(count, element(dst, done), element(x, done), c)
 		case variant == kernels.AVX512:
 			subWideAVX512(count, element(dst, done), element(x, done), c)
 		default:
@@ -730,8 +745,8 @@ func subWideVector(n int, dst *float32, x *float32, c float64, past bool) int {
 	return n
 }
 
-// sumVector: sum[i%16] += x[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// sumVector: sum[i%16] += x[i] for as many of n elements as fill blocks of 16; it returns how many it did, 0 under the
+// generic variant.
 func sumVector(n int, x *float32, sum *float64) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -750,8 +765,8 @@ func sumVector(n int, x *float32, sum *float64) int {
 	return n
 }
 
-// dotVector: sum[i%16] += x[i]·y[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// dotVector: sum[i%16] += x[i]·y[i] for as many of n elements as fill blocks of 16; it returns how many it did, 0 under
+// the generic variant.
 func dotVector(n int, x *float32, y *float32, sum *float64) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -770,8 +785,8 @@ func dotVector(n int, x *float32, y *float32, sum *float64) int {
 	return n
 }
 
-// rowDotVector: sum[i%16] += x[i]·y[i], four of them added before
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// rowDotVector: sum[i%16] += x[i]·y[i], four of them added before for as many of n elements as fill blocks of 16; it
+// returns how many it did, 0 under the generic variant.
 func rowDotVector(n int, x *float32, y *float32, sum *float64) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -790,8 +805,8 @@ func rowDotVector(n int, x *float32, y *float32, sum *float64) int {
 	return n
 }
 
-// rowSquaresVector: sum[i%16] += x[i]², four of them added before
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// rowSquaresVector: sum[i%16] += x[i]², four of them added before for as many of n elements as fill blocks of 16; it
+// returns how many it did, 0 under the generic variant.
 func rowSquaresVector(n int, x *float32, sum *float64) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -810,8 +825,8 @@ func rowSquaresVector(n int, x *float32, sum *float64) int {
 	return n
 }
 
-// rowMomentsVector: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// rowMomentsVector: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before for as many of n
+// elements as fill blocks of 16; it returns how many it did, 0 under the generic variant.
 func rowMomentsVector(n int, x *float32, sum *float64, squares *float64, k float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -830,8 +845,8 @@ func rowMomentsVector(n int, x *float32, sum *float64, squares *float64, k float
 	return n
 }
 
-// deviationsVector: sum[i%16] += (x[i]-m)²
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// deviationsVector: sum[i%16] += (x[i]-m)² for as many of n elements as fill blocks of 16; it returns how many it did,
+// 0 under the generic variant.
 func deviationsVector(n int, x *float32, sum *float64, m float64) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -850,8 +865,8 @@ func deviationsVector(n int, x *float32, sum *float64, m float64) int {
 	return n
 }
 
-// maxVector: most[i%16] = max(most[i%16], x[i]), NaN not counting
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// maxVector: most[i%16] = max(most[i%16], x[i]), NaN not counting for as many of n elements as fill blocks of 16; it
+// returns how many it did, 0 under the generic variant.
 func maxVector(n int, x *float32, most *float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -870,8 +885,8 @@ func maxVector(n int, x *float32, most *float32) int {
 	return n
 }
 
-// addWideVector: sums[i] += x[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// addWideVector: sums[i] += x[i] for as many of n elements as fill blocks of 16; it returns how many it did, 0 under
+// the generic variant.
 func addWideVector(n int, sums *float64, x *float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -890,8 +905,8 @@ func addWideVector(n int, sums *float64, x *float32) int {
 	return n
 }
 
-// addWide4Vector: sums[i] = (((sums[i] + x0[i]) + x1[i]) + x2[i]) + x3[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// addWide4Vector: sums[i] = (((sums[i] + x0[i]) + x1[i]) + x2[i]) + x3[i] for as many of n elements as fill blocks of
+// 16; it returns how many it did, 0 under the generic variant.
 func addWide4Vector(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -902,31 +917,33 @@ func addWide4Vector(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32,
 		count := min(stretch, n-done)
 		switch {
 		case variant == kernels.AVX512:
-			addWide4AVX512(count, element(sums, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done))
+			addWide4AVX512(count, element(sums, done), element(x0, done), element(x1, done), element(x2, done),
+				element(x3, done))
 		default:
-			addWide4AVX2(count, element(sums, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done))
+			addWide4AVX2(count, element(sums, done), element(x0, done), element(x1, done), element(x2, done),
+				element(x3, done))
 		}
 	}
 	return n
 }
 
-// normalizeVector: dst[i] = (x[i]-m)·s
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func normalizeVector(n int, dst *float32, x *float32, m float32, s float32, past bool) int {
+// normalizeVector: dst[i] = (x[i]-m)·s for as many of n elements as fill blocks of 16; it returns how many it did, 0
+// under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of
+// the operands.
+func normalizeVector(n int, dst *float32, x *float32, m float32, s float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x)
+	nonTemporal = nonTemporal && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			normalizePastAVX512(count, element(dst, done), element(x, done), m, s)
-		case past:
-			normalizePastAVX2(count, element(dst, done), element(x, done), m, s)
+		case nonTemporal && variant == kernels.AVX512:
+			normalizeNonTemporalAVX512(count, element(dst, done), element(x, done), m, s)
+		case nonTemporal:
+			normalizeNonTemporalAVX2(count, element(dst, done), element(x, done), m, s)
 		case variant == kernels.AVX512:
 			normalizeAVX512(count, element(dst, done), element(x, done), m, s)
 		default:
@@ -936,23 +953,23 @@ func normalizeVector(n int, dst *float32, x *float32, m float32, s float32, past
 	return n
 }
 
-// normalizeScaleVector: dst[i] = (x[i]-m)·s·w[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func normalizeScaleVector(n int, dst *float32, x *float32, w *float32, m float32, s float32, past bool) int {
+// normalizeScaleVector: dst[i] = (x[i]-m)·s·w[i] for as many of n elements as fill blocks of 16; it returns how many it
+// did, 0 under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and
+// none of the operands.
+func normalizeScaleVector(n int, dst *float32, x *float32, w *float32, m float32, s float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x, w)
+	nonTemporal = nonTemporal && separate(dst, x, w)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			normalizeScalePastAVX512(count, element(dst, done), element(x, done), element(w, done), m, s)
-		case past:
-			normalizeScalePastAVX2(count, element(dst, done), element(x, done), element(w, done), m, s)
+		case nonTemporal && variant == kernels.AVX512:
+			normalizeScaleNonTemporalAVX512(count, element(dst, done), element(x, done), element(w, done), m, s)
+		case nonTemporal:
+			normalizeScaleNonTemporalAVX2(count, element(dst, done), element(x, done), element(w, done), m, s)
 		case variant == kernels.AVX512:
 			normalizeScaleAVX512(count, element(dst, done), element(x, done), element(w, done), m, s)
 		default:
@@ -962,23 +979,26 @@ func normalizeScaleVector(n int, dst *float32, x *float32, w *float32, m float32
 	return n
 }
 
-// normalizeAffineVector: dst[i] = (x[i]-m)·s·w[i] + b[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func normalizeAffineVector(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32, past bool) int {
+// normalizeAffineVector: dst[i] = (x[i]-m)·s·w[i] + b[i] for as many of n elements as fill blocks of 16; it returns how
+// many it did, 0 under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes
+// and none of the operands.
+func normalizeAffineVector(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32,
+	nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x, w, b)
+	nonTemporal = nonTemporal && separate(dst, x, w, b)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			normalizeAffinePastAVX512(count, element(dst, done), element(x, done), element(w, done), element(b, done), m, s)
-		case past:
-			normalizeAffinePastAVX2(count, element(dst, done), element(x, done), element(w, done), element(b, done), m, s)
+		case nonTemporal && variant == kernels.AVX512:
+			normalizeAffineNonTemporalAVX512(count, element(dst, done), element(x, done), element(w, done), element(b,
+				done), m, s)
+		case nonTemporal:
+			normalizeAffineNonTemporalAVX2(count, element(dst, done), element(x, done), element(w, done), element(b,
+				done), m, s)
 		case variant == kernels.AVX512:
 			normalizeAffineAVX512(count, element(dst, done), element(x, done), element(w, done), element(b, done), m, s)
 		default:
@@ -988,35 +1008,41 @@ func normalizeAffineVector(n int, dst *float32, x *float32, w *float32, b *float
 	return n
 }
 
-// normalizeMomentsVector: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func normalizeMomentsVector(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32, past bool) int {
+// normalizeMomentsVector: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k for as
+// many of n elements as fill blocks of 16; it returns how many it did, 0 under the generic variant. nonTemporal writes
+// dst by non-temporal stores, if it is aligned to 64 bytes and none of the operands.
+func normalizeMomentsVector(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64,
+	squares *float64, m float32, s float32, k float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x, w, b, next)
+	nonTemporal = nonTemporal && separate(dst, x, w, b, next)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			normalizeMomentsPastAVX512(count, element(dst, done), element(x, done), element(w, done), element(b, done), element(next, done), sum, squares, m, s, k)
-		case past:
-			normalizeMomentsPastAVX2(count, element(dst, done), element(x, done), element(w, done), element(b, done), element(next, done), sum, squares, m, s, k)
+		case nonTemporal && variant == kernels.AVX512:
+			normalizeMomentsNonTemporalAVX512(count, element(dst, done), element(x, done), element(w, done), element(b,
+				done), element(next, done), sum, squares, m, s, k)
+		case nonTemporal:
+			normalizeMomentsNonTemporalAVX2(count, element(dst, done), element(x, done), element(w, done), element(b,
+				done), element(next, done), sum, squares, m, s, k)
 		case variant == kernels.AVX512:
-			normalizeMomentsAVX512(count, element(dst, done), element(x, done), element(w, done), element(b, done), element(next, done), sum, squares, m, s, k)
+			normalizeMomentsAVX512(count, element(dst, done), element(x, done), element(w, done), element(b, done),
+				element(next, done), sum, squares, m, s, k)
 		default:
-			normalizeMomentsAVX2(count, element(dst, done), element(x, done), element(w, done), element(b, done), element(next, done), sum, squares, m, s, k)
+			normalizeMomentsAVX2(count, element(dst, done), element(x, done), element(w, done), element(b, done),
+				element(next, done), sum, squares, m, s, k)
 		}
 	}
 	return n
 }
 
-// normSumsVector: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func normSumsVector(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32) int {
+// normSumsVector: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before for as
+// many of n elements as fill blocks of 16; it returns how many it did, 0 under the generic variant.
+func normSumsVector(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32,
+	s float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
@@ -1034,9 +1060,11 @@ func normSumsVector(n int, x *float32, dy *float32, w *float32, sum *float64, in
 	return n
 }
 
-// normSumsScaleVector: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before; dw[i] += dy[i]·((x[i]-m)·s)
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func normSumsScaleVector(n int, dw *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32) int {
+// normSumsScaleVector: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before;
+// dw[i] += dy[i]·((x[i]-m)·s) for as many of n elements as fill blocks of 16; it returns how many it did, 0 under the
+// generic variant.
+func normSumsScaleVector(n int, dw *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64,
+	m float32, s float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
@@ -1046,17 +1074,21 @@ func normSumsScaleVector(n int, dw *float32, x *float32, dy *float32, w *float32
 		count := min(stretch, n-done)
 		switch {
 		case variant == kernels.AVX512:
-			normSumsScaleAVX512(count, element(dw, done), element(x, done), element(dy, done), element(w, done), sum, inner, m, s)
+			normSumsScaleAVX512(count, element(dw, done), element(x, done), element(dy, done), element(w, done), sum,
+				inner, m, s)
 		default:
-			normSumsScaleAVX2(count, element(dw, done), element(x, done), element(dy, done), element(w, done), sum, inner, m, s)
+			normSumsScaleAVX2(count, element(dw, done), element(x, done), element(dy, done), element(w, done), sum,
+				inner, m, s)
 		}
 	}
 	return n
 }
 
-// normSumsAffineVector: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before; dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func normSumsAffineVector(n int, dw *float32, db *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32) int {
+// normSumsAffineVector: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before;
+// dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i] for as many of n elements as fill blocks of 16; it returns how many it
+// did, 0 under the generic variant.
+func normSumsAffineVector(n int, dw *float32, db *float32, x *float32, dy *float32, w *float32, sum *float64,
+	inner *float64, m float32, s float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
@@ -1066,68 +1098,85 @@ func normSumsAffineVector(n int, dw *float32, db *float32, x *float32, dy *float
 		count := min(stretch, n-done)
 		switch {
 		case variant == kernels.AVX512:
-			normSumsAffineAVX512(count, element(dw, done), element(db, done), element(x, done), element(dy, done), element(w, done), sum, inner, m, s)
+			normSumsAffineAVX512(count, element(dw, done), element(db, done), element(x, done), element(dy, done),
+				element(w, done), sum, inner, m, s)
 		default:
-			normSumsAffineAVX2(count, element(dw, done), element(db, done), element(x, done), element(dy, done), element(w, done), sum, inner, m, s)
+			normSumsAffineAVX2(count, element(dw, done), element(db, done), element(x, done), element(dy, done),
+				element(w, done), sum, inner, m, s)
 		}
 	}
 	return n
 }
 
-// normGradVector: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b)
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func normGradVector(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32, past bool) int {
+// normGradVector: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b) for as many of n elements as fill blocks of 16; it returns
+// how many it did, 0 under the generic variant. nonTemporal writes dst by non-temporal stores, if it is aligned to 64
+// bytes and none of the operands.
+func normGradVector(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32,
+	b float32, f float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x, dy, w)
+	nonTemporal = nonTemporal && separate(dst, x, dy, w)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			normGradPastAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m, s, a, b, f)
-		case past:
-			normGradPastAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m, s, a, b, f)
+		case nonTemporal && variant == kernels.AVX512:
+			normGradNonTemporalAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done),
+				m, s, a, b, f)
+		case nonTemporal:
+			normGradNonTemporalAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m,
+				s, a, b, f)
 		case variant == kernels.AVX512:
-			normGradAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m, s, a, b, f)
+			normGradAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m, s, a, b,
+				f)
 		default:
-			normGradAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m, s, a, b, f)
+			normGradAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m, s, a, b,
+				f)
 		}
 	}
 	return n
 }
 
-// normGradSumsVector: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with nextM, nextS
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func normGradSumsVector(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32, past bool) int {
+// normGradSumsVector: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with
+// nextM, nextS for as many of n elements as fill blocks of 16; it returns how many it did, 0 under the generic variant.
+// nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of the operands.
+func normGradSumsVector(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32,
+	nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32,
+	f float32, nextM float32, nextS float32, nonTemporal bool) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
-	past = past && separate(dst, x, dy, w, dw, db, nextX, nextDY)
+	nonTemporal = nonTemporal && separate(dst, x, dy, w, dw, db, nextX, nextDY)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
-		case past && variant == kernels.AVX512:
-			normGradSumsPastAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done), element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m, s, a, b, f, nextM, nextS)
-		case past:
-			normGradSumsPastAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done), element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m, s, a, b, f, nextM, nextS)
+		case nonTemporal && variant == kernels.AVX512:
+			normGradSumsNonTemporalAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w,
+				done), element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m,
+				s, a, b, f, nextM, nextS)
+		case nonTemporal:
+			normGradSumsNonTemporalAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w,
+				done), element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m,
+				s, a, b, f, nextM, nextS)
 		case variant == kernels.AVX512:
-			normGradSumsAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done), element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m, s, a, b, f, nextM, nextS)
+			normGradSumsAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done),
+				element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m, s, a,
+				b, f, nextM, nextS)
 		default:
-			normGradSumsAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done), element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m, s, a, b, f, nextM, nextS)
+			normGradSumsAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done),
+				element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m, s, a,
+				b, f, nextM, nextS)
 		}
 	}
 	return n
 }
 
-// normScaleGradVector: dw[i] += dy[i]·((x[i]-m)·s)
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// normScaleGradVector: dw[i] += dy[i]·((x[i]-m)·s) for as many of n elements as fill blocks of 16; it returns how many
+// it did, 0 under the generic variant.
 func normScaleGradVector(n int, dw *float32, x *float32, dy *float32, m float32, s float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -1146,8 +1195,8 @@ func normScaleGradVector(n int, dw *float32, x *float32, dy *float32, m float32,
 	return n
 }
 
-// normAffineGradVector: dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// normAffineGradVector: dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i] for as many of n elements as fill blocks of 16; it
+// returns how many it did, 0 under the generic variant.
 func normAffineGradVector(n int, dw *float32, db *float32, x *float32, dy *float32, m float32, s float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -1166,9 +1215,10 @@ func normAffineGradVector(n int, dw *float32, db *float32, x *float32, dy *float
 	return n
 }
 
-// adamMomentsVector: m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps)
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func adamMomentsVector(n int, m *float32, v *float32, u *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32) int {
+// adamMomentsVector: m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps) for as
+// many of n elements as fill blocks of 16; it returns how many it did, 0 under the generic variant.
+func adamMomentsVector(n int, m *float32, v *float32, u *float32, grad *float32, b1 float32, a1 float32, b2 float32,
+	a2 float32, r1 float32, r2 float32, eps float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
@@ -1178,17 +1228,20 @@ func adamMomentsVector(n int, m *float32, v *float32, u *float32, grad *float32,
 		count := min(stretch, n-done)
 		switch {
 		case variant == kernels.AVX512:
-			adamMomentsAVX512(count, element(m, done), element(v, done), element(u, done), element(grad, done), b1, a1, b2, a2, r1, r2, eps)
+			adamMomentsAVX512(count, element(m, done), element(v, done), element(u, done), element(grad, done), b1, a1,
+				b2, a2, r1, r2, eps)
 		default:
-			adamMomentsAVX2(count, element(m, done), element(v, done), element(u, done), element(grad, done), b1, a1, b2, a2, r1, r2, eps)
+			adamMomentsAVX2(count, element(m, done), element(v, done), element(u, done), element(grad, done), b1, a1,
+				b2, a2, r1, r2, eps)
 		}
 	}
 	return n
 }
 
-// adamWVector: as adamMoments with clip·grad[i], then p[i] = keep·p[i] + rate·u[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func adamWVector(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32) int {
+// adamWVector: as adamMoments with clip·grad[i], then p[i] = keep·p[i] + rate·u[i] for as many of n elements as fill
+// blocks of 16; it returns how many it did, 0 under the generic variant.
+func adamWVector(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32,
+	a2 float32, r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
@@ -1198,16 +1251,18 @@ func adamWVector(n int, p *float32, m *float32, v *float32, grad *float32, b1 fl
 		count := min(stretch, n-done)
 		switch {
 		case variant == kernels.AVX512:
-			adamWAVX512(count, element(p, done), element(m, done), element(v, done), element(grad, done), b1, a1, b2, a2, r1, r2, eps, clip, keep, rate)
+			adamWAVX512(count, element(p, done), element(m, done), element(v, done), element(grad, done), b1, a1, b2,
+				a2, r1, r2, eps, clip, keep, rate)
 		default:
-			adamWAVX2(count, element(p, done), element(m, done), element(v, done), element(grad, done), b1, a1, b2, a2, r1, r2, eps, clip, keep, rate)
+			adamWAVX2(count, element(p, done), element(m, done), element(v, done), element(grad, done), b1, a1, b2, a2,
+				r1, r2, eps, clip, keep, rate)
 		}
 	}
 	return n
 }
 
-// widenF16Vector: dst[i] = the float16 src[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// widenF16Vector: dst[i] = the float16 src[i] for as many of n elements as fill blocks of 16; it returns how many it
+// did, 0 under the generic variant.
 func widenF16Vector(n int, dst *float32, src *uint16) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -1226,8 +1281,8 @@ func widenF16Vector(n int, dst *float32, src *uint16) int {
 	return n
 }
 
-// roundF16Vector: dst[i] = src[i] rounded to float16, ties to even
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// roundF16Vector: dst[i] = src[i] rounded to float16, ties to even for as many of n elements as fill blocks of 16; it
+// returns how many it did, 0 under the generic variant.
 func roundF16Vector(n int, dst *uint16, src *float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -1246,8 +1301,8 @@ func roundF16Vector(n int, dst *uint16, src *float32) int {
 	return n
 }
 
-// widenBF16Vector: dst[i] = the bfloat16 src[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// widenBF16Vector: dst[i] = the bfloat16 src[i] for as many of n elements as fill blocks of 16; it returns how many it
+// did, 0 under the generic variant.
 func widenBF16Vector(n int, dst *float32, src *uint16) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -1266,8 +1321,8 @@ func widenBF16Vector(n int, dst *float32, src *uint16) int {
 	return n
 }
 
-// roundBF16Vector: dst[i] = src[i] rounded to bfloat16, ties to even
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// roundBF16Vector: dst[i] = src[i] rounded to bfloat16, ties to even for as many of n elements as fill blocks of 16; it
+// returns how many it did, 0 under the generic variant.
 func roundBF16Vector(n int, dst *uint16, src *float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -1286,8 +1341,8 @@ func roundBF16Vector(n int, dst *uint16, src *float32) int {
 	return n
 }
 
-// philoxVector: dst[i] = Philox4x32-10 of the counter (c0+i, c1, c2, c3) under the key (k0, k1), c0+n ≤ 2³²
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// philoxVector: dst[i] = Philox4x32-10 of the counter (c0+i, c1, c2, c3) under the key (k0, k1), c0+n ≤ 2³² for as many
+// of n elements as fill blocks of 16; it returns how many it did, 0 under the generic variant.
 func philoxVector(n int, dst *[4]uint32, c0 uint32, c1 uint32, c2 uint32, c3 uint32, k0 uint32, k1 uint32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -1306,8 +1361,8 @@ func philoxVector(n int, dst *[4]uint32, c0 uint32, c1 uint32, c2 uint32, c3 uin
 	return n
 }
 
-// keepVector: dst[i] = scale·x[i] where bits[i]>>8 > below, else 0
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// keepVector: dst[i] = scale·x[i] where bits[i]>>8 > below, else 0 for as many of n elements as fill blocks of 16; it
+// returns how many it did, 0 under the generic variant.
 func keepVector(n int, dst *float32, x *float32, bits *uint32, below uint32, scale float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -1326,8 +1381,8 @@ func keepVector(n int, dst *float32, x *float32, bits *uint32, below uint32, sca
 	return n
 }
 
-// hideVector: dst[i] = value where mask[i] is 0
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// hideVector: dst[i] = value where mask[i] is 0 for as many of n elements as fill blocks of 16; it returns how many it
+// did, 0 under the generic variant.
 func hideVector(n int, dst *float32, mask *uint8, value float32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -1346,8 +1401,8 @@ func hideVector(n int, dst *float32, mask *uint8, value float32) int {
 	return n
 }
 
-// largerVector: dst[i], place[i] = y[i], py[i] where y[i] > x[i] or y[i] alone is NaN, else x[i], px[i]
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// largerVector: dst[i], place[i] = y[i], py[i] where y[i] > x[i] or y[i] alone is NaN, else x[i], px[i] for as many of
+// n elements as fill blocks of 16; it returns how many it did, 0 under the generic variant.
 func largerVector(n int, dst *float32, place *uint32, x *float32, px *uint32, y *float32, py *uint32) int {
 	variant := kernels.Vectors()
 	if variant == kernels.Generic {
@@ -1358,9 +1413,11 @@ func largerVector(n int, dst *float32, place *uint32, x *float32, px *uint32, y 
 		count := min(stretch, n-done)
 		switch {
 		case variant == kernels.AVX512:
-			largerAVX512(count, element(dst, done), element(place, done), element(x, done), element(px, done), element(y, done), element(py, done))
+			largerAVX512(count, element(dst, done), element(place, done), element(x, done), element(px, done),
+				element(y, done), element(py, done))
 		default:
-			largerAVX2(count, element(dst, done), element(place, done), element(x, done), element(px, done), element(y, done), element(py, done))
+			largerAVX2(count, element(dst, done), element(place, done), element(x, done), element(px, done), element(y,
+				done), element(py, done))
 		}
 	}
 	return n

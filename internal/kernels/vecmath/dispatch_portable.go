@@ -11,7 +11,8 @@ func expVector(_ int, _ *float32, _ *float32, _ float32, _ float32, _ bool) int 
 func expSumVector(_ int, _ *float32, _ *float32, _ *float64, _ float32) int { return 0 }
 
 // scaleExpSumVector does nothing.
-func scaleExpSumVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ *float32, _ float32, _ float32, _ bool) int {
+func scaleExpSumVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ *float32, _ float32,
+	_ float32, _ bool) int {
 	return 0
 }
 
@@ -94,7 +95,8 @@ func reluGradVector(_ int, _ *float32, _ *float32, _ *float32, _ bool) int { ret
 func softmaxGradVector(_ int, _ *float32, _ *float32, _ *float32, _ float32, _ bool) int { return 0 }
 
 // softmaxGradDotVector does nothing.
-func softmaxGradDotVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ float32, _ bool) int {
+func softmaxGradDotVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ float32,
+	_ bool) int {
 	return 0
 }
 
@@ -142,7 +144,8 @@ func normalizeAffineVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32
 }
 
 // normalizeMomentsVector does nothing.
-func normalizeMomentsVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ *float64, _ float32, _ float32, _ float32, _ bool) int {
+func normalizeMomentsVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ *float64,
+	_ float32, _ float32, _ float32, _ bool) int {
 	return 0
 }
 
@@ -152,22 +155,27 @@ func normSumsVector(_ int, _ *float32, _ *float32, _ *float32, _ *float64, _ *fl
 }
 
 // normSumsScaleVector does nothing.
-func normSumsScaleVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ *float64, _ float32, _ float32) int {
+func normSumsScaleVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ *float64, _ float32,
+	_ float32) int {
 	return 0
 }
 
 // normSumsAffineVector does nothing.
-func normSumsAffineVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ *float64, _ float32, _ float32) int {
+func normSumsAffineVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ *float64,
+	_ float32, _ float32) int {
 	return 0
 }
 
 // normGradVector does nothing.
-func normGradVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ bool) int {
+func normGradVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ float32,
+	_ float32, _ bool) int {
 	return 0
 }
 
 // normGradSumsVector does nothing.
-func normGradSumsVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ *float64, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ bool) int {
+func normGradSumsVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32,
+	_ *float32, _ *float64, _ *float64, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32,
+	_ bool) int {
 	return 0
 }
 
@@ -182,12 +190,14 @@ func normAffineGradVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32,
 }
 
 // adamMomentsVector does nothing.
-func adamMomentsVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32) int {
+func adamMomentsVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32,
+	_ float32, _ float32, _ float32, _ float32) int {
 	return 0
 }
 
 // adamWVector does nothing.
-func adamWVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32) int {
+func adamWVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ float32,
+	_ float32, _ float32, _ float32, _ float32, _ float32, _ float32) int {
 	return 0
 }
 

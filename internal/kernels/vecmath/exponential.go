@@ -25,9 +25,9 @@ var negInf = float32(math.Inf(-1))
 func Exp(dst, src []float32, shift float32) { ExpScaled(dst, src, shift, 1, false) }
 
 // ExpScaled sets dst[i] = factor·e^(src[i]-shift): [Exp], with the rounding of one more product.
-func ExpScaled(dst, src []float32, shift, factor float32, past bool) {
+func ExpScaled(dst, src []float32, shift, factor float32, nonTemporal bool) {
 	checkLengths(len(dst), len(src))
-	done := expVector(len(src), first(dst), first(src), shift, factor, past || len(dst) >= PastLength)
+	done := expVector(len(src), first(dst), first(src), shift, factor, nonTemporal || len(dst) >= NonTemporalLength)
 	if dst, src = dst[done:], src[done:]; len(src) == 0 {
 		return
 	}
@@ -72,12 +72,13 @@ func (a *accumulators) expRest(dst, src []float32, shift float32) {
 // ScaleExpSum sets dst[i] = factor·near[i], as [Scale] does, then near[i], and returns what [ExpSum] does of src, and
 // [Max] of next: so a row of softmax is written while the next one's exponentials are computed and the one after that
 // is read.
-func ScaleExpSum(dst, near, src, next []float32, factor, shift float32, past bool) (total float64, most float32) {
+func ScaleExpSum(dst, near, src, next []float32, factor, shift float32, nonTemporal bool) (total float64,
+	most float32) {
 	checkLengths(len(dst), len(near), len(src), len(next))
 	var sum accumulators
 	largest := infinities
 	done := scaleExpSumVector(len(dst), first(dst), first(near), first(src), first(next), &sum[0], &largest[0], factor,
-		shift, past)
+		shift, nonTemporal)
 	if dst, near, src = dst[done:], near[done:], src[done:]; len(dst) > 0 {
 		Scale(dst, near, factor, false)
 		sum.expRest(near, src, shift)
@@ -111,9 +112,9 @@ var infinities = func() (x [lanes]float32) {
 }()
 
 // LogSoftmaxGrad sets dst[i] = dy[i] - sum·e^y[i]. dst may be y or dy.
-func LogSoftmaxGrad(dst, y, dy []float32, sum float32, past bool) {
+func LogSoftmaxGrad(dst, y, dy []float32, sum float32, nonTemporal bool) {
 	checkLengths(len(dst), len(y), len(dy))
-	done := logSoftmaxGradVector(len(dst), first(dst), first(y), first(dy), sum, past)
+	done := logSoftmaxGradVector(len(dst), first(dst), first(y), first(dy), sum, nonTemporal)
 	if dst, y, dy = dst[done:], y[done:], dy[done:]; len(dst) == 0 {
 		return
 	}
@@ -167,7 +168,7 @@ func power(n int32) float32 { return math.Float32frombits(uint32(n+127) << 23) }
 // dst may be src; else they must not overlap. It panics if the lengths differ.
 func Tanh(dst, src []float32) {
 	checkLengths(len(dst), len(src))
-	done := tanhVector(len(src), first(dst), first(src), len(dst) >= PastLength)
+	done := tanhVector(len(src), first(dst), first(src), len(dst) >= NonTemporalLength)
 	if dst, src = dst[done:], src[done:]; len(src) == 0 {
 		return
 	}

@@ -9,25 +9,32 @@ package vecmath
 //go:noescape
 func expAVX2(n int, dst *float32, src *float32, shift float32, factor float32)
 
-// expPastAVX2: dst[i] = factor·e^(src[i]-shift), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// expNonTemporalAVX2: dst[i] = factor·e^(src[i]-shift), written by non-temporal stores to a dst aligned to 64 bytes,
+// for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func expPastAVX2(n int, dst *float32, src *float32, shift float32, factor float32)
+func expNonTemporalAVX2(n int, dst *float32, src *float32, shift float32, factor float32)
 
-// expSumAVX2: dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before for i < n, n a positive multiple of 16.
+// expSumAVX2: dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before for i < n, n a positive
+// multiple of 16.
 //
 //go:noescape
 func expSumAVX2(n int, dst *float32, src *float32, sum *float64, shift float32)
 
-// scaleExpSumAVX2: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting for i < n, n a positive multiple of 16.
+// scaleExpSumAVX2: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added
+// before, most[i%16] = max(most[i%16], next[i]), NaN not counting for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func scaleExpSumAVX2(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32)
+func scaleExpSumAVX2(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32,
+	factor float32, shift float32)
 
-// scaleExpSumPastAVX2: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// scaleExpSumNonTemporalAVX2: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of
+// them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting, written by non-temporal stores to a dst
+// aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func scaleExpSumPastAVX2(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32)
+func scaleExpSumNonTemporalAVX2(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64,
+	most *float32, factor float32, shift float32)
 
 // sumExpAVX2: sum[i%16] += e^(src[i]-shift), four of them added before for i < n, n a positive multiple of 16.
 //
@@ -39,62 +46,69 @@ func sumExpAVX2(n int, src *float32, sum *float64, shift float32)
 //go:noescape
 func logSoftmaxGradAVX2(n int, dst *float32, y *float32, dy *float32, sum float32)
 
-// logSoftmaxGradPastAVX2: dst[i] = dy[i] - sum·e^y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// logSoftmaxGradNonTemporalAVX2: dst[i] = dy[i] - sum·e^y[i], written by non-temporal stores to a dst aligned to 64
+// bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func logSoftmaxGradPastAVX2(n int, dst *float32, y *float32, dy *float32, sum float32)
+func logSoftmaxGradNonTemporalAVX2(n int, dst *float32, y *float32, dy *float32, sum float32)
 
 // tanhAVX2: dst[i] = tanh(src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func tanhAVX2(n int, dst *float32, src *float32)
 
-// tanhPastAVX2: dst[i] = tanh(src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// tanhNonTemporalAVX2: dst[i] = tanh(src[i]), written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n
+// a positive multiple of 16.
 //
 //go:noescape
-func tanhPastAVX2(n int, dst *float32, src *float32)
+func tanhNonTemporalAVX2(n int, dst *float32, src *float32)
 
 // sigmoidAVX2: dst[i] = 1/(1+e^-src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func sigmoidAVX2(n int, dst *float32, src *float32)
 
-// sigmoidPastAVX2: dst[i] = 1/(1+e^-src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// sigmoidNonTemporalAVX2: dst[i] = 1/(1+e^-src[i]), written by non-temporal stores to a dst aligned to 64 bytes, for i
+// < n, n a positive multiple of 16.
 //
 //go:noescape
-func sigmoidPastAVX2(n int, dst *float32, src *float32)
+func sigmoidNonTemporalAVX2(n int, dst *float32, src *float32)
 
 // siluAVX2: dst[i] = src[i]/(1+e^-src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func siluAVX2(n int, dst *float32, src *float32)
 
-// siluPastAVX2: dst[i] = src[i]/(1+e^-src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// siluNonTemporalAVX2: dst[i] = src[i]/(1+e^-src[i]), written by non-temporal stores to a dst aligned to 64 bytes, for
+// i < n, n a positive multiple of 16.
 //
 //go:noescape
-func siluPastAVX2(n int, dst *float32, src *float32)
+func siluNonTemporalAVX2(n int, dst *float32, src *float32)
 
 // siluGradAVX2: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func siluGradAVX2(n int, dst *float32, x *float32, dy *float32)
 
-// siluGradPastAVX2: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// siluGradNonTemporalAVX2: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]), written by non-temporal stores to a dst
+// aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func siluGradPastAVX2(n int, dst *float32, x *float32, dy *float32)
+func siluGradNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32)
 
 // swigluAVX2: dst[i] = gate[i]/(1+e^-gate[i])·up[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func swigluAVX2(n int, dst *float32, gate *float32, up *float32)
 
-// swigluPastAVX2: dst[i] = gate[i]/(1+e^-gate[i])·up[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// swigluNonTemporalAVX2: dst[i] = gate[i]/(1+e^-gate[i])·up[i], written by non-temporal stores to a dst aligned to 64
+// bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func swigluPastAVX2(n int, dst *float32, gate *float32, up *float32)
+func swigluNonTemporalAVX2(n int, dst *float32, gate *float32, up *float32)
 
-// swigluGradAVX2: s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s for i < n, n a positive multiple of 16.
+// swigluGradAVX2: s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s for i < n, n
+// a positive multiple of 16.
 //
 //go:noescape
 func swigluGradAVX2(n int, dgate *float32, dup *float32, gate *float32, up *float32, dy *float32)
@@ -104,22 +118,26 @@ func swigluGradAVX2(n int, dgate *float32, dup *float32, gate *float32, up *floa
 //go:noescape
 func geluTanhAVX2(n int, dst *float32, src *float32)
 
-// geluTanhPastAVX2: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// geluTanhNonTemporalAVX2: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²), written by non-temporal stores to a dst
+// aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func geluTanhPastAVX2(n int, dst *float32, src *float32)
+func geluTanhNonTemporalAVX2(n int, dst *float32, src *float32)
 
-// geluTanhGradAVX2: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for i < n, n a positive multiple of 16.
+// geluTanhGradAVX2: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for i < n, n a
+// positive multiple of 16.
 //
 //go:noescape
 func geluTanhGradAVX2(n int, dst *float32, x *float32, dy *float32)
 
-// geluTanhGradPastAVX2: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// geluTanhGradNonTemporalAVX2: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²), written
+// by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func geluTanhGradPastAVX2(n int, dst *float32, x *float32, dy *float32)
+func geluTanhGradNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32)
 
-// geluTanhBothAVX2: y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for i < n, n a positive multiple of 16.
+// geluTanhBothAVX2: y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for
+// i < n, n a positive multiple of 16.
 //
 //go:noescape
 func geluTanhBothAVX2(n int, y *float32, dst *float32, x *float32, dy *float32)
@@ -129,92 +147,102 @@ func geluTanhBothAVX2(n int, y *float32, dst *float32, x *float32, dy *float32)
 //go:noescape
 func geluAVX2(n int, dst *float32, src *float32)
 
-// geluPastAVX2: dst[i] = src[i]·Φ(src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// geluNonTemporalAVX2: dst[i] = src[i]·Φ(src[i]), written by non-temporal stores to a dst aligned to 64 bytes, for i <
+// n, n a positive multiple of 16.
 //
 //go:noescape
-func geluPastAVX2(n int, dst *float32, src *float32)
+func geluNonTemporalAVX2(n int, dst *float32, src *float32)
 
 // geluGradAVX2: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func geluGradAVX2(n int, dst *float32, x *float32, dy *float32)
 
-// geluGradPastAVX2: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// geluGradNonTemporalAVX2: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])), written by non-temporal stores to a dst aligned to 64
+// bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func geluGradPastAVX2(n int, dst *float32, x *float32, dy *float32)
+func geluGradNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32)
 
 // addAVX2: dst[i] = x[i] + y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func addAVX2(n int, dst *float32, x *float32, y *float32)
 
-// addPastAVX2: dst[i] = x[i] + y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// addNonTemporalAVX2: dst[i] = x[i] + y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a
+// positive multiple of 16.
 //
 //go:noescape
-func addPastAVX2(n int, dst *float32, x *float32, y *float32)
+func addNonTemporalAVX2(n int, dst *float32, x *float32, y *float32)
 
 // subAVX2: dst[i] = x[i] - y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func subAVX2(n int, dst *float32, x *float32, y *float32)
 
-// subPastAVX2: dst[i] = x[i] - y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// subNonTemporalAVX2: dst[i] = x[i] - y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a
+// positive multiple of 16.
 //
 //go:noescape
-func subPastAVX2(n int, dst *float32, x *float32, y *float32)
+func subNonTemporalAVX2(n int, dst *float32, x *float32, y *float32)
 
 // mulAVX2: dst[i] = x[i] · y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func mulAVX2(n int, dst *float32, x *float32, y *float32)
 
-// mulPastAVX2: dst[i] = x[i] · y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// mulNonTemporalAVX2: dst[i] = x[i] · y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a
+// positive multiple of 16.
 //
 //go:noescape
-func mulPastAVX2(n int, dst *float32, x *float32, y *float32)
+func mulNonTemporalAVX2(n int, dst *float32, x *float32, y *float32)
 
 // divAVX2: dst[i] = x[i] / y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func divAVX2(n int, dst *float32, x *float32, y *float32)
 
-// divPastAVX2: dst[i] = x[i] / y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// divNonTemporalAVX2: dst[i] = x[i] / y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a
+// positive multiple of 16.
 //
 //go:noescape
-func divPastAVX2(n int, dst *float32, x *float32, y *float32)
+func divNonTemporalAVX2(n int, dst *float32, x *float32, y *float32)
 
 // axpbyAVX2: dst[i] = a·x[i] + b·y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func axpbyAVX2(n int, dst *float32, x *float32, y *float32, a float32, b float32)
 
-// axpbyPastAVX2: dst[i] = a·x[i] + b·y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// axpbyNonTemporalAVX2: dst[i] = a·x[i] + b·y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i <
+// n, n a positive multiple of 16.
 //
 //go:noescape
-func axpbyPastAVX2(n int, dst *float32, x *float32, y *float32, a float32, b float32)
+func axpbyNonTemporalAVX2(n int, dst *float32, x *float32, y *float32, a float32, b float32)
 
 // affineAVX2: dst[i] = a·x[i] + b for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func affineAVX2(n int, dst *float32, x *float32, a float32, b float32)
 
-// affinePastAVX2: dst[i] = a·x[i] + b, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// affineNonTemporalAVX2: dst[i] = a·x[i] + b, written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n
+// a positive multiple of 16.
 //
 //go:noescape
-func affinePastAVX2(n int, dst *float32, x *float32, a float32, b float32)
+func affineNonTemporalAVX2(n int, dst *float32, x *float32, a float32, b float32)
 
 // scaleAVX2: dst[i] = a·x[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func scaleAVX2(n int, dst *float32, x *float32, a float32)
 
-// scalePastAVX2: dst[i] = a·x[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// scaleNonTemporalAVX2: dst[i] = a·x[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a
+// positive multiple of 16.
 //
 //go:noescape
-func scalePastAVX2(n int, dst *float32, x *float32, a float32)
+func scaleNonTemporalAVX2(n int, dst *float32, x *float32, a float32)
 
-// rotateAVX2: a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i]) for i < n, n a positive multiple of 16.
+// rotateAVX2: a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i]) for i < n, n a positive
+// multiple of 16.
 //
 //go:noescape
 func rotateAVX2(n int, a *float32, b *float32, x *float32, y *float32, cos *float32, sin *float32, sign float32)
@@ -224,50 +252,58 @@ func rotateAVX2(n int, a *float32, b *float32, x *float32, y *float32, cos *floa
 //go:noescape
 func reluAVX2(n int, dst *float32, x *float32)
 
-// reluPastAVX2: dst[i] = max(x[i], 0), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// reluNonTemporalAVX2: dst[i] = max(x[i], 0), written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n
+// a positive multiple of 16.
 //
 //go:noescape
-func reluPastAVX2(n int, dst *float32, x *float32)
+func reluNonTemporalAVX2(n int, dst *float32, x *float32)
 
 // reluGradAVX2: dst[i] = dy[i] where y[i] > 0, else 0 for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func reluGradAVX2(n int, dst *float32, y *float32, dy *float32)
 
-// reluGradPastAVX2: dst[i] = dy[i] where y[i] > 0, else 0, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// reluGradNonTemporalAVX2: dst[i] = dy[i] where y[i] > 0, else 0, written by non-temporal stores to a dst aligned to 64
+// bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func reluGradPastAVX2(n int, dst *float32, y *float32, dy *float32)
+func reluGradNonTemporalAVX2(n int, dst *float32, y *float32, dy *float32)
 
 // softmaxGradAVX2: dst[i] = y[i]·(dy[i]-dot) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func softmaxGradAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
 
-// softmaxGradPastAVX2: dst[i] = y[i]·(dy[i]-dot), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// softmaxGradNonTemporalAVX2: dst[i] = y[i]·(dy[i]-dot), written by non-temporal stores to a dst aligned to 64 bytes,
+// for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func softmaxGradPastAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
+func softmaxGradNonTemporalAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
 
-// softmaxGradDotAVX2: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before for i < n, n a positive multiple of 16.
+// softmaxGradDotAVX2: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before for i < n,
+// n a positive multiple of 16.
 //
 //go:noescape
-func softmaxGradDotAVX2(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32)
+func softmaxGradDotAVX2(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64,
+	dot float32)
 
-// softmaxGradDotPastAVX2: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// softmaxGradDotNonTemporalAVX2: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before,
+// written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func softmaxGradDotPastAVX2(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32)
+func softmaxGradDotNonTemporalAVX2(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32,
+	sum *float64, dot float32)
 
 // subWideAVX2: dst[i] = float32(float64(x[i]) - c) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func subWideAVX2(n int, dst *float32, x *float32, c float64)
 
-// subWidePastAVX2: dst[i] = float32(float64(x[i]) - c), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// subWideNonTemporalAVX2: dst[i] = float32(float64(x[i]) - c), written by non-temporal stores to a dst aligned to 64
+// bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func subWidePastAVX2(n int, dst *float32, x *float32, c float64)
+func subWideNonTemporalAVX2(n int, dst *float32, x *float32, c float64)
 
 // sumAVX2: sum[i%16] += x[i] for i < n, n a positive multiple of 16.
 //
@@ -289,7 +325,8 @@ func rowDotAVX2(n int, x *float32, y *float32, sum *float64)
 //go:noescape
 func rowSquaresAVX2(n int, x *float32, sum *float64)
 
-// rowMomentsAVX2: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before for i < n, n a positive multiple of 16.
+// rowMomentsAVX2: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before for i < n, n a
+// positive multiple of 16.
 //
 //go:noescape
 func rowMomentsAVX2(n int, x *float32, sum *float64, squares *float64, k float32)
@@ -319,75 +356,97 @@ func addWide4AVX2(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32, x
 //go:noescape
 func normalizeAVX2(n int, dst *float32, x *float32, m float32, s float32)
 
-// normalizePastAVX2: dst[i] = (x[i]-m)·s, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// normalizeNonTemporalAVX2: dst[i] = (x[i]-m)·s, written by non-temporal stores to a dst aligned to 64 bytes, for i <
+// n, n a positive multiple of 16.
 //
 //go:noescape
-func normalizePastAVX2(n int, dst *float32, x *float32, m float32, s float32)
+func normalizeNonTemporalAVX2(n int, dst *float32, x *float32, m float32, s float32)
 
 // normalizeScaleAVX2: dst[i] = (x[i]-m)·s·w[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func normalizeScaleAVX2(n int, dst *float32, x *float32, w *float32, m float32, s float32)
 
-// normalizeScalePastAVX2: dst[i] = (x[i]-m)·s·w[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// normalizeScaleNonTemporalAVX2: dst[i] = (x[i]-m)·s·w[i], written by non-temporal stores to a dst aligned to 64 bytes,
+// for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normalizeScalePastAVX2(n int, dst *float32, x *float32, w *float32, m float32, s float32)
+func normalizeScaleNonTemporalAVX2(n int, dst *float32, x *float32, w *float32, m float32, s float32)
 
 // normalizeAffineAVX2: dst[i] = (x[i]-m)·s·w[i] + b[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func normalizeAffineAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
 
-// normalizeAffinePastAVX2: dst[i] = (x[i]-m)·s·w[i] + b[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// normalizeAffineNonTemporalAVX2: dst[i] = (x[i]-m)·s·w[i] + b[i], written by non-temporal stores to a dst aligned to
+// 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normalizeAffinePastAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+func normalizeAffineNonTemporalAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
 
-// normalizeMomentsAVX2: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k for i < n, n a positive multiple of 16.
+// normalizeMomentsAVX2: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k for i <
+// n, n a positive multiple of 16.
 //
 //go:noescape
-func normalizeMomentsAVX2(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
+func normalizeMomentsAVX2(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64,
+	squares *float64, m float32, s float32, k float32)
 
-// normalizeMomentsPastAVX2: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// normalizeMomentsNonTemporalAVX2: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with
+// k, written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normalizeMomentsPastAVX2(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
+func normalizeMomentsNonTemporalAVX2(n int, dst *float32, x *float32, w *float32, b *float32, next *float32,
+	sum *float64, squares *float64, m float32, s float32, k float32)
 
-// normSumsAVX2: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before for i < n, n a positive multiple of 16.
+// normSumsAVX2: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before for i <
+// n, n a positive multiple of 16.
 //
 //go:noescape
 func normSumsAVX2(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
 
-// normSumsScaleAVX2: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before; dw[i] += dy[i]·((x[i]-m)·s) for i < n, n a positive multiple of 16.
+// normSumsScaleAVX2: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before;
+// dw[i] += dy[i]·((x[i]-m)·s) for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normSumsScaleAVX2(n int, dw *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
+func normSumsScaleAVX2(n int, dw *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32,
+	s float32)
 
-// normSumsAffineAVX2: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before; dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i] for i < n, n a positive multiple of 16.
+// normSumsAffineAVX2: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before;
+// dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normSumsAffineAVX2(n int, dw *float32, db *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
+func normSumsAffineAVX2(n int, dw *float32, db *float32, x *float32, dy *float32, w *float32, sum *float64,
+	inner *float64, m float32, s float32)
 
 // normGradAVX2: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b) for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normGradAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+func normGradAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32,
+	f float32)
 
-// normGradPastAVX2: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// normGradNonTemporalAVX2: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b), written by non-temporal stores to a dst aligned
+// to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normGradPastAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+func normGradNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32,
+	b float32, f float32)
 
-// normGradSumsAVX2: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with nextM, nextS for i < n, n a positive multiple of 16.
+// normGradSumsAVX2: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with
+// nextM, nextS for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normGradSumsAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32)
+func normGradSumsAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32,
+	nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32,
+	f float32, nextM float32, nextS float32)
 
-// normGradSumsPastAVX2: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with nextM, nextS, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// normGradSumsNonTemporalAVX2: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX,
+// nextDY, w with nextM, nextS, written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive
+// multiple of 16.
 //
 //go:noescape
-func normGradSumsPastAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32)
+func normGradSumsNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32,
+	nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32,
+	f float32, nextM float32, nextS float32)
 
 // normScaleGradAVX2: dw[i] += dy[i]·((x[i]-m)·s) for i < n, n a positive multiple of 16.
 //
@@ -399,15 +458,19 @@ func normScaleGradAVX2(n int, dw *float32, x *float32, dy *float32, m float32, s
 //go:noescape
 func normAffineGradAVX2(n int, dw *float32, db *float32, x *float32, dy *float32, m float32, s float32)
 
-// adamMomentsAVX2: m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps) for i < n, n a positive multiple of 16.
+// adamMomentsAVX2: m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps) for i <
+// n, n a positive multiple of 16.
 //
 //go:noescape
-func adamMomentsAVX2(n int, m *float32, v *float32, u *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32)
+func adamMomentsAVX2(n int, m *float32, v *float32, u *float32, grad *float32, b1 float32, a1 float32, b2 float32,
+	a2 float32, r1 float32, r2 float32, eps float32)
 
-// adamWAVX2: as adamMoments with clip·grad[i], then p[i] = keep·p[i] + rate·u[i] for i < n, n a positive multiple of 16.
+// adamWAVX2: as adamMoments with clip·grad[i], then p[i] = keep·p[i] + rate·u[i] for i < n, n a positive multiple of
+// 16.
 //
 //go:noescape
-func adamWAVX2(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32)
+func adamWAVX2(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32,
+	r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32)
 
 // widenF16AVX2: dst[i] = the float16 src[i] for i < n, n a positive multiple of 16.
 //
@@ -429,7 +492,8 @@ func widenBF16AVX2(n int, dst *float32, src *uint16)
 //go:noescape
 func roundBF16AVX2(n int, dst *uint16, src *float32)
 
-// philoxAVX2: dst[i] = Philox4x32-10 of the counter (c0+i, c1, c2, c3) under the key (k0, k1), c0+n ≤ 2³² for i < n, n a positive multiple of 16.
+// philoxAVX2: dst[i] = Philox4x32-10 of the counter (c0+i, c1, c2, c3) under the key (k0, k1), c0+n ≤ 2³² for i < n, n
+// a positive multiple of 16.
 //
 //go:noescape
 func philoxAVX2(n int, dst *[4]uint32, c0 uint32, c1 uint32, c2 uint32, c3 uint32, k0 uint32, k1 uint32)
@@ -444,25 +508,30 @@ func keepAVX2(n int, dst *float32, x *float32, bits *uint32, below uint32, scale
 //go:noescape
 func hideAVX2(n int, dst *float32, mask *uint8, value float32)
 
-// largerAVX2: dst[i], place[i] = y[i], py[i] where y[i] > x[i] or y[i] alone is NaN, else x[i], px[i] for i < n, n a positive multiple of 16.
+// largerAVX2: dst[i], place[i] = y[i], py[i] where y[i] > x[i] or y[i] alone is NaN, else x[i], px[i] for i < n, n a
+// positive multiple of 16.
 //
 //go:noescape
 func largerAVX2(n int, dst *float32, place *uint32, x *float32, px *uint32, y *float32, py *uint32)
 
-// maxRowsAVX2: most[i] = max(most[i], scale·s[i,j]), factor[i] = 2^(the old most[i] - the new) for i < rows and j < n, both positive, n a multiple of 16.
+// maxRowsAVX2: most[i] = max(most[i], scale·s[i,j]), factor[i] = 2^(the old most[i] - the new) for i < rows and j < n,
+// both positive, n a multiple of 16.
 //
 //go:noescape
 func maxRowsAVX2(rows int, n int, s *float32, stride int, most *float32, factor *float32, scale float32)
 
-// expRowsAVX2: s[i,j] = 2^(scale·s[i,j]-most[i]), sum[i] = sum[i]·factor[i] + Σ s[i,j], where a most[i] of −∞ counts as 0, for i < rows and j < n, both positive, n a multiple of 16.
+// expRowsAVX2: s[i,j] = 2^(scale·s[i,j]-most[i]), sum[i] = sum[i]·factor[i] + Σ s[i,j], where a most[i] of −∞ counts as
+// 0, for i < rows and j < n, both positive, n a multiple of 16.
 //
 //go:noescape
 func expRowsAVX2(rows int, n int, s *float32, stride int, most *float32, factor *float32, sum *float64, scale float32)
 
-// scoreRowsAVX2: s[i,j] = 2^(base·s[i,j]-shift[i]), d[i,j] = s[i,j]·(scale·d[i,j]-scale·delta[i]) for i < rows and j < n, both positive, n a multiple of 16.
+// scoreRowsAVX2: s[i,j] = 2^(base·s[i,j]-shift[i]), d[i,j] = s[i,j]·(scale·d[i,j]-scale·delta[i]) for i < rows and j <
+// n, both positive, n a multiple of 16.
 //
 //go:noescape
-func scoreRowsAVX2(rows int, n int, s *float32, d *float32, stride int, shift *float32, delta *float32, base float32, scale float32)
+func scoreRowsAVX2(rows int, n int, s *float32, d *float32, stride int, shift *float32, delta *float32, base float32,
+	scale float32)
 
 // scaleRowsAVX2: s[i,j] = s[i,j]·factor[i] for i < rows and j < n, both positive, n a multiple of 16.
 //
@@ -484,25 +553,32 @@ func hideRowsAVX2(rows int, n int, s *float32, stride int, seen int, grow int)
 //go:noescape
 func expAVX512(n int, dst *float32, src *float32, shift float32, factor float32)
 
-// expPastAVX512: dst[i] = factor·e^(src[i]-shift), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// expNonTemporalAVX512: dst[i] = factor·e^(src[i]-shift), written by non-temporal stores to a dst aligned to 64 bytes,
+// for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func expPastAVX512(n int, dst *float32, src *float32, shift float32, factor float32)
+func expNonTemporalAVX512(n int, dst *float32, src *float32, shift float32, factor float32)
 
-// expSumAVX512: dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before for i < n, n a positive multiple of 16.
+// expSumAVX512: dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before for i < n, n a positive
+// multiple of 16.
 //
 //go:noescape
 func expSumAVX512(n int, dst *float32, src *float32, sum *float64, shift float32)
 
-// scaleExpSumAVX512: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting for i < n, n a positive multiple of 16.
+// scaleExpSumAVX512: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added
+// before, most[i%16] = max(most[i%16], next[i]), NaN not counting for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func scaleExpSumAVX512(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32)
+func scaleExpSumAVX512(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32,
+	factor float32, shift float32)
 
-// scaleExpSumPastAVX512: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// scaleExpSumNonTemporalAVX512: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of
+// them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting, written by non-temporal stores to a dst
+// aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func scaleExpSumPastAVX512(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32)
+func scaleExpSumNonTemporalAVX512(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64,
+	most *float32, factor float32, shift float32)
 
 // sumExpAVX512: sum[i%16] += e^(src[i]-shift), four of them added before for i < n, n a positive multiple of 16.
 //
@@ -514,62 +590,69 @@ func sumExpAVX512(n int, src *float32, sum *float64, shift float32)
 //go:noescape
 func logSoftmaxGradAVX512(n int, dst *float32, y *float32, dy *float32, sum float32)
 
-// logSoftmaxGradPastAVX512: dst[i] = dy[i] - sum·e^y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// logSoftmaxGradNonTemporalAVX512: dst[i] = dy[i] - sum·e^y[i], written by non-temporal stores to a dst aligned to 64
+// bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func logSoftmaxGradPastAVX512(n int, dst *float32, y *float32, dy *float32, sum float32)
+func logSoftmaxGradNonTemporalAVX512(n int, dst *float32, y *float32, dy *float32, sum float32)
 
 // tanhAVX512: dst[i] = tanh(src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func tanhAVX512(n int, dst *float32, src *float32)
 
-// tanhPastAVX512: dst[i] = tanh(src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// tanhNonTemporalAVX512: dst[i] = tanh(src[i]), written by non-temporal stores to a dst aligned to 64 bytes, for i < n,
+// n a positive multiple of 16.
 //
 //go:noescape
-func tanhPastAVX512(n int, dst *float32, src *float32)
+func tanhNonTemporalAVX512(n int, dst *float32, src *float32)
 
 // sigmoidAVX512: dst[i] = 1/(1+e^-src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func sigmoidAVX512(n int, dst *float32, src *float32)
 
-// sigmoidPastAVX512: dst[i] = 1/(1+e^-src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// sigmoidNonTemporalAVX512: dst[i] = 1/(1+e^-src[i]), written by non-temporal stores to a dst aligned to 64 bytes, for
+// i < n, n a positive multiple of 16.
 //
 //go:noescape
-func sigmoidPastAVX512(n int, dst *float32, src *float32)
+func sigmoidNonTemporalAVX512(n int, dst *float32, src *float32)
 
 // siluAVX512: dst[i] = src[i]/(1+e^-src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func siluAVX512(n int, dst *float32, src *float32)
 
-// siluPastAVX512: dst[i] = src[i]/(1+e^-src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// siluNonTemporalAVX512: dst[i] = src[i]/(1+e^-src[i]), written by non-temporal stores to a dst aligned to 64 bytes,
+// for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func siluPastAVX512(n int, dst *float32, src *float32)
+func siluNonTemporalAVX512(n int, dst *float32, src *float32)
 
 // siluGradAVX512: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func siluGradAVX512(n int, dst *float32, x *float32, dy *float32)
 
-// siluGradPastAVX512: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// siluGradNonTemporalAVX512: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]), written by non-temporal stores to a dst
+// aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func siluGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
+func siluGradNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32)
 
 // swigluAVX512: dst[i] = gate[i]/(1+e^-gate[i])·up[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func swigluAVX512(n int, dst *float32, gate *float32, up *float32)
 
-// swigluPastAVX512: dst[i] = gate[i]/(1+e^-gate[i])·up[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// swigluNonTemporalAVX512: dst[i] = gate[i]/(1+e^-gate[i])·up[i], written by non-temporal stores to a dst aligned to 64
+// bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func swigluPastAVX512(n int, dst *float32, gate *float32, up *float32)
+func swigluNonTemporalAVX512(n int, dst *float32, gate *float32, up *float32)
 
-// swigluGradAVX512: s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s for i < n, n a positive multiple of 16.
+// swigluGradAVX512: s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s for i < n,
+// n a positive multiple of 16.
 //
 //go:noescape
 func swigluGradAVX512(n int, dgate *float32, dup *float32, gate *float32, up *float32, dy *float32)
@@ -579,22 +662,26 @@ func swigluGradAVX512(n int, dgate *float32, dup *float32, gate *float32, up *fl
 //go:noescape
 func geluTanhAVX512(n int, dst *float32, src *float32)
 
-// geluTanhPastAVX512: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// geluTanhNonTemporalAVX512: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²), written by non-temporal stores to a dst
+// aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func geluTanhPastAVX512(n int, dst *float32, src *float32)
+func geluTanhNonTemporalAVX512(n int, dst *float32, src *float32)
 
-// geluTanhGradAVX512: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for i < n, n a positive multiple of 16.
+// geluTanhGradAVX512: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for i < n, n a
+// positive multiple of 16.
 //
 //go:noescape
 func geluTanhGradAVX512(n int, dst *float32, x *float32, dy *float32)
 
-// geluTanhGradPastAVX512: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// geluTanhGradNonTemporalAVX512: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²),
+// written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func geluTanhGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
+func geluTanhGradNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32)
 
-// geluTanhBothAVX512: y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for i < n, n a positive multiple of 16.
+// geluTanhBothAVX512: y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)
+// for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func geluTanhBothAVX512(n int, y *float32, dst *float32, x *float32, dy *float32)
@@ -604,92 +691,102 @@ func geluTanhBothAVX512(n int, y *float32, dst *float32, x *float32, dy *float32
 //go:noescape
 func geluAVX512(n int, dst *float32, src *float32)
 
-// geluPastAVX512: dst[i] = src[i]·Φ(src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// geluNonTemporalAVX512: dst[i] = src[i]·Φ(src[i]), written by non-temporal stores to a dst aligned to 64 bytes, for i
+// < n, n a positive multiple of 16.
 //
 //go:noescape
-func geluPastAVX512(n int, dst *float32, src *float32)
+func geluNonTemporalAVX512(n int, dst *float32, src *float32)
 
 // geluGradAVX512: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func geluGradAVX512(n int, dst *float32, x *float32, dy *float32)
 
-// geluGradPastAVX512: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// geluGradNonTemporalAVX512: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])), written by non-temporal stores to a dst aligned to
+// 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func geluGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
+func geluGradNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32)
 
 // addAVX512: dst[i] = x[i] + y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func addAVX512(n int, dst *float32, x *float32, y *float32)
 
-// addPastAVX512: dst[i] = x[i] + y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// addNonTemporalAVX512: dst[i] = x[i] + y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n
+// a positive multiple of 16.
 //
 //go:noescape
-func addPastAVX512(n int, dst *float32, x *float32, y *float32)
+func addNonTemporalAVX512(n int, dst *float32, x *float32, y *float32)
 
 // subAVX512: dst[i] = x[i] - y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func subAVX512(n int, dst *float32, x *float32, y *float32)
 
-// subPastAVX512: dst[i] = x[i] - y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// subNonTemporalAVX512: dst[i] = x[i] - y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n
+// a positive multiple of 16.
 //
 //go:noescape
-func subPastAVX512(n int, dst *float32, x *float32, y *float32)
+func subNonTemporalAVX512(n int, dst *float32, x *float32, y *float32)
 
 // mulAVX512: dst[i] = x[i] · y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func mulAVX512(n int, dst *float32, x *float32, y *float32)
 
-// mulPastAVX512: dst[i] = x[i] · y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// mulNonTemporalAVX512: dst[i] = x[i] · y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n
+// a positive multiple of 16.
 //
 //go:noescape
-func mulPastAVX512(n int, dst *float32, x *float32, y *float32)
+func mulNonTemporalAVX512(n int, dst *float32, x *float32, y *float32)
 
 // divAVX512: dst[i] = x[i] / y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func divAVX512(n int, dst *float32, x *float32, y *float32)
 
-// divPastAVX512: dst[i] = x[i] / y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// divNonTemporalAVX512: dst[i] = x[i] / y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n
+// a positive multiple of 16.
 //
 //go:noescape
-func divPastAVX512(n int, dst *float32, x *float32, y *float32)
+func divNonTemporalAVX512(n int, dst *float32, x *float32, y *float32)
 
 // axpbyAVX512: dst[i] = a·x[i] + b·y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func axpbyAVX512(n int, dst *float32, x *float32, y *float32, a float32, b float32)
 
-// axpbyPastAVX512: dst[i] = a·x[i] + b·y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// axpbyNonTemporalAVX512: dst[i] = a·x[i] + b·y[i], written by non-temporal stores to a dst aligned to 64 bytes, for i
+// < n, n a positive multiple of 16.
 //
 //go:noescape
-func axpbyPastAVX512(n int, dst *float32, x *float32, y *float32, a float32, b float32)
+func axpbyNonTemporalAVX512(n int, dst *float32, x *float32, y *float32, a float32, b float32)
 
 // affineAVX512: dst[i] = a·x[i] + b for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func affineAVX512(n int, dst *float32, x *float32, a float32, b float32)
 
-// affinePastAVX512: dst[i] = a·x[i] + b, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// affineNonTemporalAVX512: dst[i] = a·x[i] + b, written by non-temporal stores to a dst aligned to 64 bytes, for i < n,
+// n a positive multiple of 16.
 //
 //go:noescape
-func affinePastAVX512(n int, dst *float32, x *float32, a float32, b float32)
+func affineNonTemporalAVX512(n int, dst *float32, x *float32, a float32, b float32)
 
 // scaleAVX512: dst[i] = a·x[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func scaleAVX512(n int, dst *float32, x *float32, a float32)
 
-// scalePastAVX512: dst[i] = a·x[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// scaleNonTemporalAVX512: dst[i] = a·x[i], written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a
+// positive multiple of 16.
 //
 //go:noescape
-func scalePastAVX512(n int, dst *float32, x *float32, a float32)
+func scaleNonTemporalAVX512(n int, dst *float32, x *float32, a float32)
 
-// rotateAVX512: a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i]) for i < n, n a positive multiple of 16.
+// rotateAVX512: a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i]) for i < n, n a
+// positive multiple of 16.
 //
 //go:noescape
 func rotateAVX512(n int, a *float32, b *float32, x *float32, y *float32, cos *float32, sin *float32, sign float32)
@@ -699,50 +796,58 @@ func rotateAVX512(n int, a *float32, b *float32, x *float32, y *float32, cos *fl
 //go:noescape
 func reluAVX512(n int, dst *float32, x *float32)
 
-// reluPastAVX512: dst[i] = max(x[i], 0), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// reluNonTemporalAVX512: dst[i] = max(x[i], 0), written by non-temporal stores to a dst aligned to 64 bytes, for i < n,
+// n a positive multiple of 16.
 //
 //go:noescape
-func reluPastAVX512(n int, dst *float32, x *float32)
+func reluNonTemporalAVX512(n int, dst *float32, x *float32)
 
 // reluGradAVX512: dst[i] = dy[i] where y[i] > 0, else 0 for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func reluGradAVX512(n int, dst *float32, y *float32, dy *float32)
 
-// reluGradPastAVX512: dst[i] = dy[i] where y[i] > 0, else 0, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// reluGradNonTemporalAVX512: dst[i] = dy[i] where y[i] > 0, else 0, written by non-temporal stores to a dst aligned to
+// 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func reluGradPastAVX512(n int, dst *float32, y *float32, dy *float32)
+func reluGradNonTemporalAVX512(n int, dst *float32, y *float32, dy *float32)
 
 // softmaxGradAVX512: dst[i] = y[i]·(dy[i]-dot) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func softmaxGradAVX512(n int, dst *float32, y *float32, dy *float32, dot float32)
 
-// softmaxGradPastAVX512: dst[i] = y[i]·(dy[i]-dot), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// softmaxGradNonTemporalAVX512: dst[i] = y[i]·(dy[i]-dot), written by non-temporal stores to a dst aligned to 64 bytes,
+// for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func softmaxGradPastAVX512(n int, dst *float32, y *float32, dy *float32, dot float32)
+func softmaxGradNonTemporalAVX512(n int, dst *float32, y *float32, dy *float32, dot float32)
 
-// softmaxGradDotAVX512: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before for i < n, n a positive multiple of 16.
+// softmaxGradDotAVX512: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before for i <
+// n, n a positive multiple of 16.
 //
 //go:noescape
-func softmaxGradDotAVX512(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32)
+func softmaxGradDotAVX512(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64,
+	dot float32)
 
-// softmaxGradDotPastAVX512: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// softmaxGradDotNonTemporalAVX512: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added
+// before, written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func softmaxGradDotPastAVX512(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32)
+func softmaxGradDotNonTemporalAVX512(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32,
+	sum *float64, dot float32)
 
 // subWideAVX512: dst[i] = float32(float64(x[i]) - c) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func subWideAVX512(n int, dst *float32, x *float32, c float64)
 
-// subWidePastAVX512: dst[i] = float32(float64(x[i]) - c), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// subWideNonTemporalAVX512: dst[i] = float32(float64(x[i]) - c), written by non-temporal stores to a dst aligned to 64
+// bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func subWidePastAVX512(n int, dst *float32, x *float32, c float64)
+func subWideNonTemporalAVX512(n int, dst *float32, x *float32, c float64)
 
 // sumAVX512: sum[i%16] += x[i] for i < n, n a positive multiple of 16.
 //
@@ -764,7 +869,8 @@ func rowDotAVX512(n int, x *float32, y *float32, sum *float64)
 //go:noescape
 func rowSquaresAVX512(n int, x *float32, sum *float64)
 
-// rowMomentsAVX512: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before for i < n, n a positive multiple of 16.
+// rowMomentsAVX512: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before for i < n, n a
+// positive multiple of 16.
 //
 //go:noescape
 func rowMomentsAVX512(n int, x *float32, sum *float64, squares *float64, k float32)
@@ -794,75 +900,97 @@ func addWide4AVX512(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32,
 //go:noescape
 func normalizeAVX512(n int, dst *float32, x *float32, m float32, s float32)
 
-// normalizePastAVX512: dst[i] = (x[i]-m)·s, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// normalizeNonTemporalAVX512: dst[i] = (x[i]-m)·s, written by non-temporal stores to a dst aligned to 64 bytes, for i <
+// n, n a positive multiple of 16.
 //
 //go:noescape
-func normalizePastAVX512(n int, dst *float32, x *float32, m float32, s float32)
+func normalizeNonTemporalAVX512(n int, dst *float32, x *float32, m float32, s float32)
 
 // normalizeScaleAVX512: dst[i] = (x[i]-m)·s·w[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func normalizeScaleAVX512(n int, dst *float32, x *float32, w *float32, m float32, s float32)
 
-// normalizeScalePastAVX512: dst[i] = (x[i]-m)·s·w[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// normalizeScaleNonTemporalAVX512: dst[i] = (x[i]-m)·s·w[i], written by non-temporal stores to a dst aligned to 64
+// bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normalizeScalePastAVX512(n int, dst *float32, x *float32, w *float32, m float32, s float32)
+func normalizeScaleNonTemporalAVX512(n int, dst *float32, x *float32, w *float32, m float32, s float32)
 
 // normalizeAffineAVX512: dst[i] = (x[i]-m)·s·w[i] + b[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func normalizeAffineAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
 
-// normalizeAffinePastAVX512: dst[i] = (x[i]-m)·s·w[i] + b[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// normalizeAffineNonTemporalAVX512: dst[i] = (x[i]-m)·s·w[i] + b[i], written by non-temporal stores to a dst aligned to
+// 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normalizeAffinePastAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+func normalizeAffineNonTemporalAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
 
-// normalizeMomentsAVX512: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k for i < n, n a positive multiple of 16.
+// normalizeMomentsAVX512: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k for i
+// < n, n a positive multiple of 16.
 //
 //go:noescape
-func normalizeMomentsAVX512(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
+func normalizeMomentsAVX512(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64,
+	squares *float64, m float32, s float32, k float32)
 
-// normalizeMomentsPastAVX512: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// normalizeMomentsNonTemporalAVX512: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares
+// with k, written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normalizeMomentsPastAVX512(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
+func normalizeMomentsNonTemporalAVX512(n int, dst *float32, x *float32, w *float32, b *float32, next *float32,
+	sum *float64, squares *float64, m float32, s float32, k float32)
 
-// normSumsAVX512: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before for i < n, n a positive multiple of 16.
+// normSumsAVX512: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before for i <
+// n, n a positive multiple of 16.
 //
 //go:noescape
 func normSumsAVX512(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
 
-// normSumsScaleAVX512: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before; dw[i] += dy[i]·((x[i]-m)·s) for i < n, n a positive multiple of 16.
+// normSumsScaleAVX512: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before;
+// dw[i] += dy[i]·((x[i]-m)·s) for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normSumsScaleAVX512(n int, dw *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
+func normSumsScaleAVX512(n int, dw *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64,
+	m float32, s float32)
 
-// normSumsAffineAVX512: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before; dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i] for i < n, n a positive multiple of 16.
+// normSumsAffineAVX512: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before;
+// dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normSumsAffineAVX512(n int, dw *float32, db *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
+func normSumsAffineAVX512(n int, dw *float32, db *float32, x *float32, dy *float32, w *float32, sum *float64,
+	inner *float64, m float32, s float32)
 
 // normGradAVX512: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b) for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normGradAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+func normGradAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32,
+	b float32, f float32)
 
-// normGradPastAVX512: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// normGradNonTemporalAVX512: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b), written by non-temporal stores to a dst
+// aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normGradPastAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+func normGradNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32,
+	a float32, b float32, f float32)
 
-// normGradSumsAVX512: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with nextM, nextS for i < n, n a positive multiple of 16.
+// normGradSumsAVX512: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with
+// nextM, nextS for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normGradSumsAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32)
+func normGradSumsAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32,
+	nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32,
+	f float32, nextM float32, nextS float32)
 
-// normGradSumsPastAVX512: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with nextM, nextS, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// normGradSumsNonTemporalAVX512: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX,
+// nextDY, w with nextM, nextS, written by non-temporal stores to a dst aligned to 64 bytes, for i < n, n a positive
+// multiple of 16.
 //
 //go:noescape
-func normGradSumsPastAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32)
+func normGradSumsNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32,
+	nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32,
+	f float32, nextM float32, nextS float32)
 
 // normScaleGradAVX512: dw[i] += dy[i]·((x[i]-m)·s) for i < n, n a positive multiple of 16.
 //
@@ -874,15 +1002,19 @@ func normScaleGradAVX512(n int, dw *float32, x *float32, dy *float32, m float32,
 //go:noescape
 func normAffineGradAVX512(n int, dw *float32, db *float32, x *float32, dy *float32, m float32, s float32)
 
-// adamMomentsAVX512: m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps) for i < n, n a positive multiple of 16.
+// adamMomentsAVX512: m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps) for i <
+// n, n a positive multiple of 16.
 //
 //go:noescape
-func adamMomentsAVX512(n int, m *float32, v *float32, u *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32)
+func adamMomentsAVX512(n int, m *float32, v *float32, u *float32, grad *float32, b1 float32, a1 float32, b2 float32,
+	a2 float32, r1 float32, r2 float32, eps float32)
 
-// adamWAVX512: as adamMoments with clip·grad[i], then p[i] = keep·p[i] + rate·u[i] for i < n, n a positive multiple of 16.
+// adamWAVX512: as adamMoments with clip·grad[i], then p[i] = keep·p[i] + rate·u[i] for i < n, n a positive multiple of
+// 16.
 //
 //go:noescape
-func adamWAVX512(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32)
+func adamWAVX512(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32,
+	a2 float32, r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32)
 
 // widenF16AVX512: dst[i] = the float16 src[i] for i < n, n a positive multiple of 16.
 //
@@ -904,7 +1036,8 @@ func widenBF16AVX512(n int, dst *float32, src *uint16)
 //go:noescape
 func roundBF16AVX512(n int, dst *uint16, src *float32)
 
-// philoxAVX512: dst[i] = Philox4x32-10 of the counter (c0+i, c1, c2, c3) under the key (k0, k1), c0+n ≤ 2³² for i < n, n a positive multiple of 16.
+// philoxAVX512: dst[i] = Philox4x32-10 of the counter (c0+i, c1, c2, c3) under the key (k0, k1), c0+n ≤ 2³² for i < n,
+// n a positive multiple of 16.
 //
 //go:noescape
 func philoxAVX512(n int, dst *[4]uint32, c0 uint32, c1 uint32, c2 uint32, c3 uint32, k0 uint32, k1 uint32)
@@ -919,25 +1052,30 @@ func keepAVX512(n int, dst *float32, x *float32, bits *uint32, below uint32, sca
 //go:noescape
 func hideAVX512(n int, dst *float32, mask *uint8, value float32)
 
-// largerAVX512: dst[i], place[i] = y[i], py[i] where y[i] > x[i] or y[i] alone is NaN, else x[i], px[i] for i < n, n a positive multiple of 16.
+// largerAVX512: dst[i], place[i] = y[i], py[i] where y[i] > x[i] or y[i] alone is NaN, else x[i], px[i] for i < n, n a
+// positive multiple of 16.
 //
 //go:noescape
 func largerAVX512(n int, dst *float32, place *uint32, x *float32, px *uint32, y *float32, py *uint32)
 
-// maxRowsAVX512: most[i] = max(most[i], scale·s[i,j]), factor[i] = 2^(the old most[i] - the new) for i < rows and j < n, both positive, n a multiple of 16.
+// maxRowsAVX512: most[i] = max(most[i], scale·s[i,j]), factor[i] = 2^(the old most[i] - the new) for i < rows and j <
+// n, both positive, n a multiple of 16.
 //
 //go:noescape
 func maxRowsAVX512(rows int, n int, s *float32, stride int, most *float32, factor *float32, scale float32)
 
-// expRowsAVX512: s[i,j] = 2^(scale·s[i,j]-most[i]), sum[i] = sum[i]·factor[i] + Σ s[i,j], where a most[i] of −∞ counts as 0, for i < rows and j < n, both positive, n a multiple of 16.
+// expRowsAVX512: s[i,j] = 2^(scale·s[i,j]-most[i]), sum[i] = sum[i]·factor[i] + Σ s[i,j], where a most[i] of −∞ counts
+// as 0, for i < rows and j < n, both positive, n a multiple of 16.
 //
 //go:noescape
 func expRowsAVX512(rows int, n int, s *float32, stride int, most *float32, factor *float32, sum *float64, scale float32)
 
-// scoreRowsAVX512: s[i,j] = 2^(base·s[i,j]-shift[i]), d[i,j] = s[i,j]·(scale·d[i,j]-scale·delta[i]) for i < rows and j < n, both positive, n a multiple of 16.
+// scoreRowsAVX512: s[i,j] = 2^(base·s[i,j]-shift[i]), d[i,j] = s[i,j]·(scale·d[i,j]-scale·delta[i]) for i < rows and j
+// < n, both positive, n a multiple of 16.
 //
 //go:noescape
-func scoreRowsAVX512(rows int, n int, s *float32, d *float32, stride int, shift *float32, delta *float32, base float32, scale float32)
+func scoreRowsAVX512(rows int, n int, s *float32, d *float32, stride int, shift *float32, delta *float32, base float32,
+	scale float32)
 
 // scaleRowsAVX512: s[i,j] = s[i,j]·factor[i] for i < rows and j < n, both positive, n a multiple of 16.
 //

@@ -15,7 +15,7 @@ TEXT ·expAVX2(SB), $0-32
 	VMOVUPS      x42b20000<>+0(SB), Y2
 	VMOVUPS      xc2d00000<>+0(SB), Y3
 	MOVQ         $0x00000400, BX
-	ANDQ         ·lookaheadFar+0(SB), BX
+	ANDQ         ·prefetchFarMask+0(SB), BX
 	XORQ         SI, SI
 
 loop:
@@ -280,9 +280,9 @@ DATA x0000007f<>+56(SB)/4, $0x0000007f
 DATA x0000007f<>+60(SB)/4, $0x0000007f
 GLOBL x0000007f<>(SB), RODATA|NOPTR, $64
 
-// func expPastAVX2(n int, dst *float32, src *float32, shift float32, factor float32)
+// func expNonTemporalAVX2(n int, dst *float32, src *float32, shift float32, factor float32)
 // Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·expPastAVX2(SB), $0-32
+TEXT ·expNonTemporalAVX2(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         src+16(FP), DX
@@ -291,7 +291,7 @@ TEXT ·expPastAVX2(SB), $0-32
 	VMOVUPS      x42b20000<>+0(SB), Y2
 	VMOVUPS      xc2d00000<>+0(SB), Y3
 	MOVQ         $0x00000400, BX
-	ANDQ         ·lookaheadFar+0(SB), BX
+	ANDQ         ·prefetchFarMask+0(SB), BX
 	XORQ         SI, SI
 
 loop:
@@ -1103,9 +1103,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func scaleExpSumPastAVX2(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32)
+// func scaleExpSumNonTemporalAVX2(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32)
 // Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·scaleExpSumPastAVX2(SB), $0-64
+TEXT ·scaleExpSumNonTemporalAVX2(SB), $0-64
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         near+16(FP), DX
@@ -1910,9 +1910,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func logSoftmaxGradPastAVX2(n int, dst *float32, y *float32, dy *float32, sum float32)
+// func logSoftmaxGradNonTemporalAVX2(n int, dst *float32, y *float32, dy *float32, sum float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·logSoftmaxGradPastAVX2(SB), $0-36
+TEXT ·logSoftmaxGradNonTemporalAVX2(SB), $0-36
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         y+16(FP), DX
@@ -2251,9 +2251,9 @@ DATA x80000000<>+56(SB)/4, $0x80000000
 DATA x80000000<>+60(SB)/4, $0x80000000
 GLOBL x80000000<>(SB), RODATA|NOPTR, $64
 
-// func tanhPastAVX2(n int, dst *float32, src *float32)
+// func tanhNonTemporalAVX2(n int, dst *float32, src *float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·tanhPastAVX2(SB), $0-24
+TEXT ·tanhNonTemporalAVX2(SB), $0-24
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    src+16(FP), DX
@@ -2431,9 +2431,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func sigmoidPastAVX2(n int, dst *float32, src *float32)
+// func sigmoidNonTemporalAVX2(n int, dst *float32, src *float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·sigmoidPastAVX2(SB), $0-24
+TEXT ·sigmoidNonTemporalAVX2(SB), $0-24
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    src+16(FP), DX
@@ -2578,9 +2578,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func siluPastAVX2(n int, dst *float32, src *float32)
+// func siluNonTemporalAVX2(n int, dst *float32, src *float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·siluPastAVX2(SB), $0-24
+TEXT ·siluNonTemporalAVX2(SB), $0-24
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    src+16(FP), DX
@@ -2734,9 +2734,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func siluGradPastAVX2(n int, dst *float32, x *float32, dy *float32)
+// func siluGradNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·siluGradPastAVX2(SB), $0-32
+TEXT ·siluGradNonTemporalAVX2(SB), $0-32
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    x+16(FP), DX
@@ -2893,9 +2893,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func swigluPastAVX2(n int, dst *float32, gate *float32, up *float32)
+// func swigluNonTemporalAVX2(n int, dst *float32, gate *float32, up *float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·swigluPastAVX2(SB), $0-32
+TEXT ·swigluNonTemporalAVX2(SB), $0-32
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    gate+16(FP), DX
@@ -3073,7 +3073,7 @@ TEXT ·geluTanhAVX2(SB), $0-24
 	VMOVUPS x42b20000<>+0(SB), Y0
 	VMOVUPS xc2d00000<>+0(SB), Y1
 	MOVQ    $0x00000300, BX
-	ANDQ    ·lookaheadFar+0(SB), BX
+	ANDQ    ·prefetchFarMask+0(SB), BX
 	XORQ    SI, SI
 
 loop:
@@ -3184,16 +3184,16 @@ DATA xbfcc422a<>+56(SB)/4, $0xbfcc422a
 DATA xbfcc422a<>+60(SB)/4, $0xbfcc422a
 GLOBL xbfcc422a<>(SB), RODATA|NOPTR, $64
 
-// func geluTanhPastAVX2(n int, dst *float32, src *float32)
+// func geluTanhNonTemporalAVX2(n int, dst *float32, src *float32)
 // Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·geluTanhPastAVX2(SB), $0-24
+TEXT ·geluTanhNonTemporalAVX2(SB), $0-24
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    src+16(FP), DX
 	VMOVUPS x42b20000<>+0(SB), Y0
 	VMOVUPS xc2d00000<>+0(SB), Y1
 	MOVQ    $0x00000300, BX
-	ANDQ    ·lookaheadFar+0(SB), BX
+	ANDQ    ·prefetchFarMask+0(SB), BX
 	XORQ    SI, SI
 
 loop:
@@ -3280,7 +3280,7 @@ TEXT ·geluTanhGradAVX2(SB), $0-32
 	VMOVUPS x41180000<>+0(SB), Y2
 	VMOVUPS xc1180000<>+0(SB), Y3
 	MOVQ    $0x00000300, SI
-	ANDQ    ·lookaheadFar+0(SB), SI
+	ANDQ    ·prefetchFarMask+0(SB), SI
 	XORQ    DI, DI
 
 loop:
@@ -3449,9 +3449,9 @@ DATA x3fcc422a<>+56(SB)/4, $0x3fcc422a
 DATA x3fcc422a<>+60(SB)/4, $0x3fcc422a
 GLOBL x3fcc422a<>(SB), RODATA|NOPTR, $64
 
-// func geluTanhGradPastAVX2(n int, dst *float32, x *float32, dy *float32)
+// func geluTanhGradNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32)
 // Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·geluTanhGradPastAVX2(SB), $0-32
+TEXT ·geluTanhGradNonTemporalAVX2(SB), $0-32
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    x+16(FP), DX
@@ -3461,7 +3461,7 @@ TEXT ·geluTanhGradPastAVX2(SB), $0-32
 	VMOVUPS x41180000<>+0(SB), Y2
 	VMOVUPS xc1180000<>+0(SB), Y3
 	MOVQ    $0x00000300, SI
-	ANDQ    ·lookaheadFar+0(SB), SI
+	ANDQ    ·prefetchFarMask+0(SB), SI
 	XORQ    DI, DI
 
 loop:
@@ -4138,9 +4138,9 @@ DATA x3e82c339<>+56(SB)/4, $0x3e82c339
 DATA x3e82c339<>+60(SB)/4, $0x3e82c339
 GLOBL x3e82c339<>(SB), RODATA|NOPTR, $64
 
-// func geluPastAVX2(n int, dst *float32, src *float32)
+// func geluNonTemporalAVX2(n int, dst *float32, src *float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·geluPastAVX2(SB), $0-24
+TEXT ·geluNonTemporalAVX2(SB), $0-24
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    src+16(FP), DX
@@ -4375,9 +4375,9 @@ DATA x3ecc422a<>+56(SB)/4, $0x3ecc422a
 DATA x3ecc422a<>+60(SB)/4, $0x3ecc422a
 GLOBL x3ecc422a<>(SB), RODATA|NOPTR, $64
 
-// func geluGradPastAVX2(n int, dst *float32, x *float32, dy *float32)
+// func geluGradNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·geluGradPastAVX2(SB), $0-32
+TEXT ·geluGradNonTemporalAVX2(SB), $0-32
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    x+16(FP), DX
@@ -4509,9 +4509,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func addPastAVX2(n int, dst *float32, x *float32, y *float32)
+// func addNonTemporalAVX2(n int, dst *float32, x *float32, y *float32)
 // Requires: AVX
-TEXT ·addPastAVX2(SB), $0-32
+TEXT ·addNonTemporalAVX2(SB), $0-32
 	MOVQ n+0(FP), AX
 	MOVQ dst+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -4553,9 +4553,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func subPastAVX2(n int, dst *float32, x *float32, y *float32)
+// func subNonTemporalAVX2(n int, dst *float32, x *float32, y *float32)
 // Requires: AVX
-TEXT ·subPastAVX2(SB), $0-32
+TEXT ·subNonTemporalAVX2(SB), $0-32
 	MOVQ n+0(FP), AX
 	MOVQ dst+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -4597,9 +4597,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func mulPastAVX2(n int, dst *float32, x *float32, y *float32)
+// func mulNonTemporalAVX2(n int, dst *float32, x *float32, y *float32)
 // Requires: AVX
-TEXT ·mulPastAVX2(SB), $0-32
+TEXT ·mulNonTemporalAVX2(SB), $0-32
 	MOVQ n+0(FP), AX
 	MOVQ dst+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -4641,9 +4641,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func divPastAVX2(n int, dst *float32, x *float32, y *float32)
+// func divNonTemporalAVX2(n int, dst *float32, x *float32, y *float32)
 // Requires: AVX
-TEXT ·divPastAVX2(SB), $0-32
+TEXT ·divNonTemporalAVX2(SB), $0-32
 	MOVQ n+0(FP), AX
 	MOVQ dst+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -4689,9 +4689,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func axpbyPastAVX2(n int, dst *float32, x *float32, y *float32, a float32, b float32)
+// func axpbyNonTemporalAVX2(n int, dst *float32, x *float32, y *float32, a float32, b float32)
 // Requires: AVX
-TEXT ·axpbyPastAVX2(SB), $0-40
+TEXT ·axpbyNonTemporalAVX2(SB), $0-40
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -4738,9 +4738,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func affinePastAVX2(n int, dst *float32, x *float32, a float32, b float32)
+// func affineNonTemporalAVX2(n int, dst *float32, x *float32, a float32, b float32)
 // Requires: AVX
-TEXT ·affinePastAVX2(SB), $0-32
+TEXT ·affineNonTemporalAVX2(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -4781,9 +4781,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func scalePastAVX2(n int, dst *float32, x *float32, a float32)
+// func scaleNonTemporalAVX2(n int, dst *float32, x *float32, a float32)
 // Requires: AVX
-TEXT ·scalePastAVX2(SB), $0-28
+TEXT ·scaleNonTemporalAVX2(SB), $0-28
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -4885,9 +4885,9 @@ DATA x00000000<>+56(SB)/4, $0x00000000
 DATA x00000000<>+60(SB)/4, $0x00000000
 GLOBL x00000000<>(SB), RODATA|NOPTR, $64
 
-// func reluPastAVX2(n int, dst *float32, x *float32)
+// func reluNonTemporalAVX2(n int, dst *float32, x *float32)
 // Requires: AVX
-TEXT ·reluPastAVX2(SB), $0-24
+TEXT ·reluNonTemporalAVX2(SB), $0-24
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    x+16(FP), DX
@@ -4934,9 +4934,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func reluGradPastAVX2(n int, dst *float32, y *float32, dy *float32)
+// func reluGradNonTemporalAVX2(n int, dst *float32, y *float32, dy *float32)
 // Requires: AVX
-TEXT ·reluGradPastAVX2(SB), $0-32
+TEXT ·reluGradNonTemporalAVX2(SB), $0-32
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    y+16(FP), DX
@@ -4986,9 +4986,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func softmaxGradPastAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
+// func softmaxGradNonTemporalAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
 // Requires: AVX
-TEXT ·softmaxGradPastAVX2(SB), $0-36
+TEXT ·softmaxGradNonTemporalAVX2(SB), $0-36
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         y+16(FP), DX
@@ -5027,7 +5027,7 @@ TEXT ·softmaxGradDotAVX2(SB), $0-60
 	VMOVUPD      64(R8), Y3
 	VMOVUPD      96(R8), Y4
 	MOVQ         $0x00000300, R9
-	ANDQ         ·lookaheadFar+0(SB), R9
+	ANDQ         ·prefetchFarMask+0(SB), R9
 	XORQ         R10, R10
 	MOVQ         AX, R11
 	SUBQ         $0x00000040, R11
@@ -5157,9 +5157,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func softmaxGradDotPastAVX2(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32)
+// func softmaxGradDotNonTemporalAVX2(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32)
 // Requires: AVX, MMX+
-TEXT ·softmaxGradDotPastAVX2(SB), $0-60
+TEXT ·softmaxGradDotNonTemporalAVX2(SB), $0-60
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         y+16(FP), DX
@@ -5173,7 +5173,7 @@ TEXT ·softmaxGradDotPastAVX2(SB), $0-60
 	VMOVUPD      64(R8), Y3
 	VMOVUPD      96(R8), Y4
 	MOVQ         $0x00000300, R9
-	ANDQ         ·lookaheadFar+0(SB), R9
+	ANDQ         ·prefetchFarMask+0(SB), R9
 	XORQ         R10, R10
 	MOVQ         AX, R11
 	SUBQ         $0x00000040, R11
@@ -5335,9 +5335,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func subWidePastAVX2(n int, dst *float32, x *float32, c float64)
+// func subWideNonTemporalAVX2(n int, dst *float32, x *float32, c float64)
 // Requires: AVX
-TEXT ·subWidePastAVX2(SB), $0-32
+TEXT ·subWideNonTemporalAVX2(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -5378,7 +5378,7 @@ TEXT ·sumAVX2(SB), $0-24
 	VMOVUPD 64(DX), Y2
 	VMOVUPD 96(DX), Y3
 	MOVQ    $0x00000400, BX
-	ANDQ    ·lookahead+0(SB), BX
+	ANDQ    ·prefetchL1Mask+0(SB), BX
 	XORQ    SI, SI
 
 loop:
@@ -5414,7 +5414,7 @@ TEXT ·dotAVX2(SB), $0-32
 	VMOVUPD 64(BX), Y2
 	VMOVUPD 96(BX), Y3
 	MOVQ    $0x00000400, SI
-	ANDQ    ·lookahead+0(SB), SI
+	ANDQ    ·prefetchL1Mask+0(SB), SI
 	XORQ    DI, DI
 
 loop:
@@ -5542,9 +5542,9 @@ TEXT ·rowSquaresAVX2(SB), $0-24
 	VMOVUPD 64(DX), Y2
 	VMOVUPD 96(DX), Y3
 	MOVQ    $0x00000a00, BX
-	ANDQ    ·lookaheadFirst+0(SB), BX
+	ANDQ    ·prefetchRowMask+0(SB), BX
 	MOVQ    $0x00000a00, SI
-	ANDQ    ·lookaheadFar+0(SB), SI
+	ANDQ    ·prefetchFarMask+0(SB), SI
 	XORQ    DI, DI
 	MOVQ    AX, R8
 	SUBQ    $0x00000040, R8
@@ -5653,9 +5653,9 @@ TEXT ·rowMomentsAVX2(SB), $0-36
 	VMOVUPD      96(BX), Y9
 	VBROADCASTSS k+32(FP), Y12
 	MOVQ         $0x00000a00, SI
-	ANDQ         ·lookaheadFirst+0(SB), SI
+	ANDQ         ·prefetchRowMask+0(SB), SI
 	MOVQ         $0x00000a00, DI
-	ANDQ         ·lookaheadFar+0(SB), DI
+	ANDQ         ·prefetchFarMask+0(SB), DI
 	XORQ         R8, R8
 	MOVQ         AX, R9
 	SUBQ         $0x00000040, R9
@@ -6006,9 +6006,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func normalizePastAVX2(n int, dst *float32, x *float32, m float32, s float32)
+// func normalizeNonTemporalAVX2(n int, dst *float32, x *float32, m float32, s float32)
 // Requires: AVX
-TEXT ·normalizePastAVX2(SB), $0-32
+TEXT ·normalizeNonTemporalAVX2(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -6059,9 +6059,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func normalizeScalePastAVX2(n int, dst *float32, x *float32, w *float32, m float32, s float32)
+// func normalizeScaleNonTemporalAVX2(n int, dst *float32, x *float32, w *float32, m float32, s float32)
 // Requires: AVX
-TEXT ·normalizeScalePastAVX2(SB), $0-40
+TEXT ·normalizeScaleNonTemporalAVX2(SB), $0-40
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -6118,9 +6118,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func normalizeAffinePastAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+// func normalizeAffineNonTemporalAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
 // Requires: AVX
-TEXT ·normalizeAffinePastAVX2(SB), $0-48
+TEXT ·normalizeAffineNonTemporalAVX2(SB), $0-48
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -6169,7 +6169,7 @@ TEXT ·normalizeMomentsAVX2(SB), $0-76
 	VMOVUPD 64(R9), Y8
 	VMOVUPD 96(R9), Y9
 	MOVQ    $0x00000500, R10
-	ANDQ    ·lookaheadFar+0(SB), R10
+	ANDQ    ·prefetchFarMask+0(SB), R10
 	XORQ    R11, R11
 	MOVQ    AX, R12
 	SUBQ    $0x00000040, R12
@@ -6388,9 +6388,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func normalizeMomentsPastAVX2(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
+// func normalizeMomentsNonTemporalAVX2(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
 // Requires: AVX, MMX+
-TEXT ·normalizeMomentsPastAVX2(SB), $0-76
+TEXT ·normalizeMomentsNonTemporalAVX2(SB), $0-76
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    x+16(FP), DX
@@ -6408,7 +6408,7 @@ TEXT ·normalizeMomentsPastAVX2(SB), $0-76
 	VMOVUPD 64(R9), Y8
 	VMOVUPD 96(R9), Y9
 	MOVQ    $0x00000500, R10
-	ANDQ    ·lookaheadFar+0(SB), R10
+	ANDQ    ·prefetchFarMask+0(SB), R10
 	XORQ    R11, R11
 	MOVQ    AX, R12
 	SUBQ    $0x00000040, R12
@@ -6645,9 +6645,9 @@ TEXT ·normSumsAVX2(SB), $0-56
 	VMOVUPD 64(DI), Y8
 	VMOVUPD 96(DI), Y9
 	MOVQ    $0x00000400, R8
-	ANDQ    ·lookahead+0(SB), R8
+	ANDQ    ·prefetchL1Mask+0(SB), R8
 	MOVQ    $0x00000600, R9
-	ANDQ    ·lookaheadSecond+0(SB), R9
+	ANDQ    ·prefetchL2InsteadMask+0(SB), R9
 	XORQ    R10, R10
 	MOVQ    AX, R11
 	SUBQ    $0x00000040, R11
@@ -6857,9 +6857,9 @@ TEXT ·normSumsScaleAVX2(SB), $0-64
 	VMOVUPD 64(R8), Y8
 	VMOVUPD 96(R8), Y9
 	MOVQ    $0x00000400, R9
-	ANDQ    ·lookahead+0(SB), R9
+	ANDQ    ·prefetchL1Mask+0(SB), R9
 	MOVQ    $0x00000600, R10
-	ANDQ    ·lookaheadSecond+0(SB), R10
+	ANDQ    ·prefetchL2InsteadMask+0(SB), R10
 	XORQ    R11, R11
 	MOVQ    AX, R12
 	SUBQ    $0x00000040, R12
@@ -7110,9 +7110,9 @@ TEXT ·normSumsAffineAVX2(SB), $0-72
 	VMOVUPD 64(R9), Y8
 	VMOVUPD 96(R9), Y9
 	MOVQ    $0x00000400, R10
-	ANDQ    ·lookahead+0(SB), R10
+	ANDQ    ·prefetchL1Mask+0(SB), R10
 	MOVQ    $0x00000600, R11
-	ANDQ    ·lookaheadSecond+0(SB), R11
+	ANDQ    ·prefetchL2InsteadMask+0(SB), R11
 	XORQ    R12, R12
 	MOVQ    AX, R13
 	SUBQ    $0x00000040, R13
@@ -7387,7 +7387,7 @@ TEXT ·normGradAVX2(SB), $0-60
 	VBROADCASTSS b+52(FP), Y3
 	VBROADCASTSS f+56(FP), Y4
 	MOVQ         $0x00000600, DI
-	ANDQ         ·lookaheadSecond+0(SB), DI
+	ANDQ         ·prefetchL2InsteadMask+0(SB), DI
 	XORQ         R8, R8
 
 loop:
@@ -7419,9 +7419,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func normGradPastAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+// func normGradNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
 // Requires: AVX, MMX+
-TEXT ·normGradPastAVX2(SB), $0-60
+TEXT ·normGradNonTemporalAVX2(SB), $0-60
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -7433,7 +7433,7 @@ TEXT ·normGradPastAVX2(SB), $0-60
 	VBROADCASTSS b+52(FP), Y3
 	VBROADCASTSS f+56(FP), Y4
 	MOVQ         $0x00000600, DI
-	ANDQ         ·lookaheadSecond+0(SB), DI
+	ANDQ         ·prefetchL2InsteadMask+0(SB), DI
 	XORQ         R8, R8
 
 loop:
@@ -7488,7 +7488,7 @@ TEXT ·normGradSumsAVX2(SB), $0-116
 	VMOVUPD 64(R12), Y8
 	VMOVUPD 96(R12), Y9
 	MOVQ    $0x00000300, R13
-	ANDQ    ·lookaheadFar+0(SB), R13
+	ANDQ    ·prefetchFarMask+0(SB), R13
 	XORQ    R14, R14
 	MOVQ    AX, R15
 	SUBQ    $0x00000040, R15
@@ -7892,9 +7892,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func normGradSumsPastAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32)
+// func normGradSumsNonTemporalAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32)
 // Requires: AVX, MMX+
-TEXT ·normGradSumsPastAVX2(SB), $0-116
+TEXT ·normGradSumsNonTemporalAVX2(SB), $0-116
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    x+16(FP), DX
@@ -7915,7 +7915,7 @@ TEXT ·normGradSumsPastAVX2(SB), $0-116
 	VMOVUPD 64(R12), Y8
 	VMOVUPD 96(R12), Y9
 	MOVQ    $0x00000300, R13
-	ANDQ    ·lookaheadFar+0(SB), R13
+	ANDQ    ·prefetchFarMask+0(SB), R13
 	XORQ    R14, R14
 	MOVQ    AX, R15
 	SUBQ    $0x00000040, R15
@@ -8329,7 +8329,7 @@ TEXT ·normScaleGradAVX2(SB), $0-40
 	VBROADCASTSS m+32(FP), Y0
 	VBROADCASTSS s+36(FP), Y1
 	MOVQ         $0x00000400, SI
-	ANDQ         ·lookahead+0(SB), SI
+	ANDQ         ·prefetchL1Mask+0(SB), SI
 	XORQ         DI, DI
 
 loop:
@@ -8369,7 +8369,7 @@ TEXT ·normAffineGradAVX2(SB), $0-48
 	VBROADCASTSS m+40(FP), Y0
 	VBROADCASTSS s+44(FP), Y1
 	MOVQ         $0x00000400, DI
-	ANDQ         ·lookahead+0(SB), DI
+	ANDQ         ·prefetchL1Mask+0(SB), DI
 	XORQ         R8, R8
 
 loop:
@@ -8480,7 +8480,7 @@ TEXT ·adamWAVX2(SB), $0-80
 	VBROADCASTSS rate+76(FP), Y9
 	VMOVUPS      x00000000<>+0(SB), Y10
 	MOVQ         $0x00000280, DI
-	ANDQ         ·lookaheadFar+0(SB), DI
+	ANDQ         ·prefetchFarMask+0(SB), DI
 	XORQ         R8, R8
 
 loop:
@@ -9908,7 +9908,7 @@ TEXT ·expAVX512(SB), $0-32
 	VBROADCASTSS x42b20000<>+0(SB), Z2
 	VBROADCASTSS xc2d00000<>+0(SB), Z3
 	MOVQ         $0x00000400, BX
-	ANDQ         ·lookaheadFar+0(SB), BX
+	ANDQ         ·prefetchFarMask+0(SB), BX
 	XORQ         SI, SI
 	MOVQ         AX, DI
 	SUBQ         $0x00000040, DI
@@ -10029,9 +10029,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func expPastAVX512(n int, dst *float32, src *float32, shift float32, factor float32)
+// func expNonTemporalAVX512(n int, dst *float32, src *float32, shift float32, factor float32)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·expPastAVX512(SB), $0-32
+TEXT ·expNonTemporalAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         src+16(FP), DX
@@ -10040,7 +10040,7 @@ TEXT ·expPastAVX512(SB), $0-32
 	VBROADCASTSS x42b20000<>+0(SB), Z2
 	VBROADCASTSS xc2d00000<>+0(SB), Z3
 	MOVQ         $0x00000400, BX
-	ANDQ         ·lookaheadFar+0(SB), BX
+	ANDQ         ·prefetchFarMask+0(SB), BX
 	XORQ         SI, SI
 	MOVQ         AX, DI
 	SUBQ         $0x00000040, DI
@@ -10477,9 +10477,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func scaleExpSumPastAVX512(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32)
+// func scaleExpSumNonTemporalAVX512(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·scaleExpSumPastAVX512(SB), $0-64
+TEXT ·scaleExpSumNonTemporalAVX512(SB), $0-64
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         near+16(FP), DX
@@ -10910,9 +10910,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func logSoftmaxGradPastAVX512(n int, dst *float32, y *float32, dy *float32, sum float32)
+// func logSoftmaxGradNonTemporalAVX512(n int, dst *float32, y *float32, dy *float32, sum float32)
 // Requires: AVX, AVX512F
-TEXT ·logSoftmaxGradPastAVX512(SB), $0-36
+TEXT ·logSoftmaxGradNonTemporalAVX512(SB), $0-36
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         y+16(FP), DX
@@ -11240,9 +11240,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func tanhPastAVX512(n int, dst *float32, src *float32)
+// func tanhNonTemporalAVX512(n int, dst *float32, src *float32)
 // Requires: AVX, AVX512F
-TEXT ·tanhPastAVX512(SB), $0-24
+TEXT ·tanhNonTemporalAVX512(SB), $0-24
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         src+16(FP), DX
@@ -11574,9 +11574,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func sigmoidPastAVX512(n int, dst *float32, src *float32)
+// func sigmoidNonTemporalAVX512(n int, dst *float32, src *float32)
 // Requires: AVX, AVX512F
-TEXT ·sigmoidPastAVX512(SB), $0-24
+TEXT ·sigmoidNonTemporalAVX512(SB), $0-24
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         src+16(FP), DX
@@ -11827,9 +11827,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func siluPastAVX512(n int, dst *float32, src *float32)
+// func siluNonTemporalAVX512(n int, dst *float32, src *float32)
 // Requires: AVX, AVX512F
-TEXT ·siluPastAVX512(SB), $0-24
+TEXT ·siluNonTemporalAVX512(SB), $0-24
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         src+16(FP), DX
@@ -12101,9 +12101,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func siluGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
+// func siluGradNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32)
 // Requires: AVX, AVX512F
-TEXT ·siluGradPastAVX512(SB), $0-32
+TEXT ·siluGradNonTemporalAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -12381,9 +12381,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func swigluPastAVX512(n int, dst *float32, gate *float32, up *float32)
+// func swigluNonTemporalAVX512(n int, dst *float32, gate *float32, up *float32)
 // Requires: AVX, AVX512F
-TEXT ·swigluPastAVX512(SB), $0-32
+TEXT ·swigluNonTemporalAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         gate+16(FP), DX
@@ -12697,7 +12697,7 @@ TEXT ·geluTanhAVX512(SB), $0-24
 	VBROADCASTSS x42b20000<>+0(SB), Z0
 	VBROADCASTSS xc2d00000<>+0(SB), Z1
 	MOVQ         $0x00000300, BX
-	ANDQ         ·lookaheadFar+0(SB), BX
+	ANDQ         ·prefetchFarMask+0(SB), BX
 	XORQ         SI, SI
 	MOVQ         AX, DI
 	SUBQ         $0x00000040, DI
@@ -12838,16 +12838,16 @@ end:
 	VZEROUPPER
 	RET
 
-// func geluTanhPastAVX512(n int, dst *float32, src *float32)
+// func geluTanhNonTemporalAVX512(n int, dst *float32, src *float32)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·geluTanhPastAVX512(SB), $0-24
+TEXT ·geluTanhNonTemporalAVX512(SB), $0-24
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         src+16(FP), DX
 	VBROADCASTSS x42b20000<>+0(SB), Z0
 	VBROADCASTSS xc2d00000<>+0(SB), Z1
 	MOVQ         $0x00000300, BX
-	ANDQ         ·lookaheadFar+0(SB), BX
+	ANDQ         ·prefetchFarMask+0(SB), BX
 	XORQ         SI, SI
 	MOVQ         AX, DI
 	SUBQ         $0x00000040, DI
@@ -13001,7 +13001,7 @@ TEXT ·geluTanhGradAVX512(SB), $0-32
 	VBROADCASTSS xc1180000<>+0(SB), Z3
 	VBROADCASTSS x3f800000<>+0(SB), Z4
 	MOVQ         $0x00000300, SI
-	ANDQ         ·lookaheadFar+0(SB), SI
+	ANDQ         ·prefetchFarMask+0(SB), SI
 	XORQ         DI, DI
 	MOVQ         AX, R8
 	SUBQ         $0x00000040, R8
@@ -13192,9 +13192,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func geluTanhGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
+// func geluTanhGradNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·geluTanhGradPastAVX512(SB), $0-32
+TEXT ·geluTanhGradNonTemporalAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -13205,7 +13205,7 @@ TEXT ·geluTanhGradPastAVX512(SB), $0-32
 	VBROADCASTSS xc1180000<>+0(SB), Z3
 	VBROADCASTSS x3f800000<>+0(SB), Z4
 	MOVQ         $0x00000300, SI
-	ANDQ         ·lookaheadFar+0(SB), SI
+	ANDQ         ·prefetchFarMask+0(SB), SI
 	XORQ         DI, DI
 	MOVQ         AX, R8
 	SUBQ         $0x00000040, R8
@@ -13637,7 +13637,7 @@ TEXT ·geluAVX512(SB), $0-24
 	VMOVUPS      geluLoss<>+832(SB), Z15
 	VBROADCASTSS x00000000<>+0(SB), Z16
 	MOVQ         $0x00000300, BX
-	ANDQ         ·lookaheadFar+0(SB), BX
+	ANDQ         ·prefetchFarMask+0(SB), BX
 	XORQ         SI, SI
 	MOVQ         AX, DI
 	SUBQ         $0x00000020, DI
@@ -14262,9 +14262,9 @@ DATA xc0f80000<>+56(SB)/4, $0xc0f80000
 DATA xc0f80000<>+60(SB)/4, $0xc0f80000
 GLOBL xc0f80000<>(SB), RODATA|NOPTR, $64
 
-// func geluPastAVX512(n int, dst *float32, src *float32)
+// func geluNonTemporalAVX512(n int, dst *float32, src *float32)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+
-TEXT ·geluPastAVX512(SB), $0-24
+TEXT ·geluNonTemporalAVX512(SB), $0-24
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         src+16(FP), DX
@@ -14286,7 +14286,7 @@ TEXT ·geluPastAVX512(SB), $0-24
 	VMOVUPS      geluLoss<>+832(SB), Z15
 	VBROADCASTSS x00000000<>+0(SB), Z16
 	MOVQ         $0x00000300, BX
-	ANDQ         ·lookaheadFar+0(SB), BX
+	ANDQ         ·prefetchFarMask+0(SB), BX
 	XORQ         SI, SI
 	MOVQ         AX, DI
 	SUBQ         $0x00000020, DI
@@ -14656,7 +14656,7 @@ TEXT ·geluGradAVX512(SB), $0-32
 	VMOVUPS      geluSlope<>+832(SB), Z15
 	VBROADCASTSS x3f800000<>+0(SB), Z16
 	MOVQ         $0x00000300, SI
-	ANDQ         ·lookaheadFar+0(SB), SI
+	ANDQ         ·prefetchFarMask+0(SB), SI
 	XORQ         DI, DI
 	MOVQ         AX, R8
 	SUBQ         $0x00000020, R8
@@ -15248,9 +15248,9 @@ DATA geluSlope<>+888(SB)/4, $(-0.0000000002829444)
 DATA geluSlope<>+892(SB)/4, $(-0.0000000000544847)
 GLOBL geluSlope<>(SB), RODATA|NOPTR, $896
 
-// func geluGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
+// func geluGradNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+
-TEXT ·geluGradPastAVX512(SB), $0-32
+TEXT ·geluGradNonTemporalAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -15273,7 +15273,7 @@ TEXT ·geluGradPastAVX512(SB), $0-32
 	VMOVUPS      geluSlope<>+832(SB), Z15
 	VBROADCASTSS x3f800000<>+0(SB), Z16
 	MOVQ         $0x00000300, SI
-	ANDQ         ·lookaheadFar+0(SB), SI
+	ANDQ         ·prefetchFarMask+0(SB), SI
 	XORQ         DI, DI
 	MOVQ         AX, R8
 	SUBQ         $0x00000020, R8
@@ -15658,9 +15658,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func addPastAVX512(n int, dst *float32, x *float32, y *float32)
+// func addNonTemporalAVX512(n int, dst *float32, x *float32, y *float32)
 // Requires: AVX, AVX512F
-TEXT ·addPastAVX512(SB), $0-32
+TEXT ·addNonTemporalAVX512(SB), $0-32
 	MOVQ n+0(FP), AX
 	MOVQ dst+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -15696,9 +15696,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func subPastAVX512(n int, dst *float32, x *float32, y *float32)
+// func subNonTemporalAVX512(n int, dst *float32, x *float32, y *float32)
 // Requires: AVX, AVX512F
-TEXT ·subPastAVX512(SB), $0-32
+TEXT ·subNonTemporalAVX512(SB), $0-32
 	MOVQ n+0(FP), AX
 	MOVQ dst+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -15734,9 +15734,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func mulPastAVX512(n int, dst *float32, x *float32, y *float32)
+// func mulNonTemporalAVX512(n int, dst *float32, x *float32, y *float32)
 // Requires: AVX, AVX512F
-TEXT ·mulPastAVX512(SB), $0-32
+TEXT ·mulNonTemporalAVX512(SB), $0-32
 	MOVQ n+0(FP), AX
 	MOVQ dst+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -15772,9 +15772,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func divPastAVX512(n int, dst *float32, x *float32, y *float32)
+// func divNonTemporalAVX512(n int, dst *float32, x *float32, y *float32)
 // Requires: AVX, AVX512F
-TEXT ·divPastAVX512(SB), $0-32
+TEXT ·divNonTemporalAVX512(SB), $0-32
 	MOVQ n+0(FP), AX
 	MOVQ dst+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -15813,9 +15813,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func axpbyPastAVX512(n int, dst *float32, x *float32, y *float32, a float32, b float32)
+// func axpbyNonTemporalAVX512(n int, dst *float32, x *float32, y *float32, a float32, b float32)
 // Requires: AVX, AVX512F
-TEXT ·axpbyPastAVX512(SB), $0-40
+TEXT ·axpbyNonTemporalAVX512(SB), $0-40
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -15855,9 +15855,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func affinePastAVX512(n int, dst *float32, x *float32, a float32, b float32)
+// func affineNonTemporalAVX512(n int, dst *float32, x *float32, a float32, b float32)
 // Requires: AVX, AVX512F
-TEXT ·affinePastAVX512(SB), $0-32
+TEXT ·affineNonTemporalAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -15893,9 +15893,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func scalePastAVX512(n int, dst *float32, x *float32, a float32)
+// func scaleNonTemporalAVX512(n int, dst *float32, x *float32, a float32)
 // Requires: AVX, AVX512F
-TEXT ·scalePastAVX512(SB), $0-28
+TEXT ·scaleNonTemporalAVX512(SB), $0-28
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -15962,9 +15962,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func reluPastAVX512(n int, dst *float32, x *float32)
+// func reluNonTemporalAVX512(n int, dst *float32, x *float32)
 // Requires: AVX, AVX512F
-TEXT ·reluPastAVX512(SB), $0-24
+TEXT ·reluNonTemporalAVX512(SB), $0-24
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -16003,9 +16003,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func reluGradPastAVX512(n int, dst *float32, y *float32, dy *float32)
+// func reluGradNonTemporalAVX512(n int, dst *float32, y *float32, dy *float32)
 // Requires: AVX, AVX512F
-TEXT ·reluGradPastAVX512(SB), $0-32
+TEXT ·reluGradNonTemporalAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         y+16(FP), DX
@@ -16046,9 +16046,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func softmaxGradPastAVX512(n int, dst *float32, y *float32, dy *float32, dot float32)
+// func softmaxGradNonTemporalAVX512(n int, dst *float32, y *float32, dy *float32, dot float32)
 // Requires: AVX, AVX512F
-TEXT ·softmaxGradPastAVX512(SB), $0-36
+TEXT ·softmaxGradNonTemporalAVX512(SB), $0-36
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         y+16(FP), DX
@@ -16081,7 +16081,7 @@ TEXT ·softmaxGradDotAVX512(SB), $0-60
 	VMOVUPD      (R8), Z1
 	VMOVUPD      64(R8), Z2
 	MOVQ         $0x00000300, R9
-	ANDQ         ·lookaheadFar+0(SB), R9
+	ANDQ         ·prefetchFarMask+0(SB), R9
 	XORQ         R10, R10
 	MOVQ         AX, R11
 	SUBQ         $0x00000040, R11
@@ -16164,9 +16164,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func softmaxGradDotPastAVX512(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32)
+// func softmaxGradDotNonTemporalAVX512(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·softmaxGradDotPastAVX512(SB), $0-60
+TEXT ·softmaxGradDotNonTemporalAVX512(SB), $0-60
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         y+16(FP), DX
@@ -16178,7 +16178,7 @@ TEXT ·softmaxGradDotPastAVX512(SB), $0-60
 	VMOVUPD      (R8), Z1
 	VMOVUPD      64(R8), Z2
 	MOVQ         $0x00000300, R9
-	ANDQ         ·lookaheadFar+0(SB), R9
+	ANDQ         ·prefetchFarMask+0(SB), R9
 	XORQ         R10, R10
 	MOVQ         AX, R11
 	SUBQ         $0x00000040, R11
@@ -16285,9 +16285,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func subWidePastAVX512(n int, dst *float32, x *float32, c float64)
+// func subWideNonTemporalAVX512(n int, dst *float32, x *float32, c float64)
 // Requires: AVX, AVX512F
-TEXT ·subWidePastAVX512(SB), $0-32
+TEXT ·subWideNonTemporalAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -16318,7 +16318,7 @@ TEXT ·sumAVX512(SB), $0-24
 	VMOVUPD (DX), Z0
 	VMOVUPD 64(DX), Z1
 	MOVQ    $0x00000400, BX
-	ANDQ    ·lookahead+0(SB), BX
+	ANDQ    ·prefetchL1Mask+0(SB), BX
 	XORQ    SI, SI
 
 loop:
@@ -16346,7 +16346,7 @@ TEXT ·dotAVX512(SB), $0-32
 	VMOVUPD (BX), Z0
 	VMOVUPD 64(BX), Z1
 	MOVQ    $0x00000400, SI
-	ANDQ    ·lookahead+0(SB), SI
+	ANDQ    ·prefetchL1Mask+0(SB), SI
 	XORQ    DI, DI
 
 loop:
@@ -16435,9 +16435,9 @@ TEXT ·rowSquaresAVX512(SB), $0-24
 	VMOVUPD (DX), Z0
 	VMOVUPD 64(DX), Z1
 	MOVQ    $0x00000a00, BX
-	ANDQ    ·lookaheadFirst+0(SB), BX
+	ANDQ    ·prefetchRowMask+0(SB), BX
 	MOVQ    $0x00000a00, SI
-	ANDQ    ·lookaheadFar+0(SB), SI
+	ANDQ    ·prefetchFarMask+0(SB), SI
 	XORQ    DI, DI
 	MOVQ    AX, R8
 	SUBQ    $0x00000040, R8
@@ -16515,9 +16515,9 @@ TEXT ·rowMomentsAVX512(SB), $0-36
 	VMOVUPD      64(BX), Z4
 	VBROADCASTSS k+32(FP), Z6
 	MOVQ         $0x00000a00, SI
-	ANDQ         ·lookaheadFirst+0(SB), SI
+	ANDQ         ·prefetchRowMask+0(SB), SI
 	MOVQ         $0x00000a00, DI
-	ANDQ         ·lookaheadFar+0(SB), DI
+	ANDQ         ·prefetchFarMask+0(SB), DI
 	XORQ         R8, R8
 	MOVQ         AX, R9
 	SUBQ         $0x00000040, R9
@@ -16759,9 +16759,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func normalizePastAVX512(n int, dst *float32, x *float32, m float32, s float32)
+// func normalizeNonTemporalAVX512(n int, dst *float32, x *float32, m float32, s float32)
 // Requires: AVX, AVX512F
-TEXT ·normalizePastAVX512(SB), $0-32
+TEXT ·normalizeNonTemporalAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -16803,9 +16803,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func normalizeScalePastAVX512(n int, dst *float32, x *float32, w *float32, m float32, s float32)
+// func normalizeScaleNonTemporalAVX512(n int, dst *float32, x *float32, w *float32, m float32, s float32)
 // Requires: AVX, AVX512F
-TEXT ·normalizeScalePastAVX512(SB), $0-40
+TEXT ·normalizeScaleNonTemporalAVX512(SB), $0-40
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -16851,9 +16851,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func normalizeAffinePastAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+// func normalizeAffineNonTemporalAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
 // Requires: AVX, AVX512F
-TEXT ·normalizeAffinePastAVX512(SB), $0-48
+TEXT ·normalizeAffineNonTemporalAVX512(SB), $0-48
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -16895,7 +16895,7 @@ TEXT ·normalizeMomentsAVX512(SB), $0-76
 	VMOVUPD      (R9), Z6
 	VMOVUPD      64(R9), Z7
 	MOVQ         $0x00000500, R10
-	ANDQ         ·lookaheadFar+0(SB), R10
+	ANDQ         ·prefetchFarMask+0(SB), R10
 	XORQ         R11, R11
 	MOVQ         AX, R12
 	SUBQ         $0x00000040, R12
@@ -17005,9 +17005,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func normalizeMomentsPastAVX512(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
+// func normalizeMomentsNonTemporalAVX512(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·normalizeMomentsPastAVX512(SB), $0-76
+TEXT ·normalizeMomentsNonTemporalAVX512(SB), $0-76
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -17024,7 +17024,7 @@ TEXT ·normalizeMomentsPastAVX512(SB), $0-76
 	VMOVUPD      (R9), Z6
 	VMOVUPD      64(R9), Z7
 	MOVQ         $0x00000500, R10
-	ANDQ         ·lookaheadFar+0(SB), R10
+	ANDQ         ·prefetchFarMask+0(SB), R10
 	XORQ         R11, R11
 	MOVQ         AX, R12
 	SUBQ         $0x00000040, R12
@@ -17150,9 +17150,9 @@ TEXT ·normSumsAVX512(SB), $0-56
 	VMOVUPD      (DI), Z5
 	VMOVUPD      64(DI), Z6
 	MOVQ         $0x00000400, R8
-	ANDQ         ·lookahead+0(SB), R8
+	ANDQ         ·prefetchL1Mask+0(SB), R8
 	MOVQ         $0x00000600, R9
-	ANDQ         ·lookaheadSecond+0(SB), R9
+	ANDQ         ·prefetchL2InsteadMask+0(SB), R9
 	XORQ         R10, R10
 	MOVQ         AX, R11
 	SUBQ         $0x00000040, R11
@@ -17276,9 +17276,9 @@ TEXT ·normSumsScaleAVX512(SB), $0-64
 	VMOVUPD      (R8), Z5
 	VMOVUPD      64(R8), Z6
 	MOVQ         $0x00000400, R9
-	ANDQ         ·lookahead+0(SB), R9
+	ANDQ         ·prefetchL1Mask+0(SB), R9
 	MOVQ         $0x00000600, R10
-	ANDQ         ·lookaheadSecond+0(SB), R10
+	ANDQ         ·prefetchL2InsteadMask+0(SB), R10
 	XORQ         R11, R11
 	MOVQ         AX, R12
 	SUBQ         $0x00000040, R12
@@ -17423,9 +17423,9 @@ TEXT ·normSumsAffineAVX512(SB), $0-72
 	VMOVUPD      (R9), Z5
 	VMOVUPD      64(R9), Z6
 	MOVQ         $0x00000400, R10
-	ANDQ         ·lookahead+0(SB), R10
+	ANDQ         ·prefetchL1Mask+0(SB), R10
 	MOVQ         $0x00000600, R11
-	ANDQ         ·lookaheadSecond+0(SB), R11
+	ANDQ         ·prefetchL2InsteadMask+0(SB), R11
 	XORQ         R12, R12
 	MOVQ         AX, R13
 	SUBQ         $0x00000040, R13
@@ -17581,7 +17581,7 @@ TEXT ·normGradAVX512(SB), $0-60
 	VBROADCASTSS b+52(FP), Z3
 	VBROADCASTSS f+56(FP), Z4
 	MOVQ         $0x00000600, DI
-	ANDQ         ·lookaheadSecond+0(SB), DI
+	ANDQ         ·prefetchL2InsteadMask+0(SB), DI
 	XORQ         R8, R8
 
 loop:
@@ -17603,9 +17603,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func normGradPastAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+// func normGradNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·normGradPastAVX512(SB), $0-60
+TEXT ·normGradNonTemporalAVX512(SB), $0-60
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -17617,7 +17617,7 @@ TEXT ·normGradPastAVX512(SB), $0-60
 	VBROADCASTSS b+52(FP), Z3
 	VBROADCASTSS f+56(FP), Z4
 	MOVQ         $0x00000600, DI
-	ANDQ         ·lookaheadSecond+0(SB), DI
+	ANDQ         ·prefetchL2InsteadMask+0(SB), DI
 	XORQ         R8, R8
 
 loop:
@@ -17665,7 +17665,7 @@ TEXT ·normGradSumsAVX512(SB), $0-116
 	VMOVUPD      (R12), Z10
 	VMOVUPD      64(R12), Z11
 	MOVQ         $0x00000300, R13
-	ANDQ         ·lookaheadFar+0(SB), R13
+	ANDQ         ·prefetchFarMask+0(SB), R13
 	XORQ         R14, R14
 	MOVQ         AX, R15
 	SUBQ         $0x00000040, R15
@@ -17850,9 +17850,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func normGradSumsPastAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32)
+// func normGradSumsNonTemporalAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·normGradSumsPastAVX512(SB), $0-116
+TEXT ·normGradSumsNonTemporalAVX512(SB), $0-116
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         x+16(FP), DX
@@ -17876,7 +17876,7 @@ TEXT ·normGradSumsPastAVX512(SB), $0-116
 	VMOVUPD      (R12), Z10
 	VMOVUPD      64(R12), Z11
 	MOVQ         $0x00000300, R13
-	ANDQ         ·lookaheadFar+0(SB), R13
+	ANDQ         ·prefetchFarMask+0(SB), R13
 	XORQ         R14, R14
 	MOVQ         AX, R15
 	SUBQ         $0x00000040, R15
@@ -18071,7 +18071,7 @@ TEXT ·normScaleGradAVX512(SB), $0-40
 	VBROADCASTSS m+32(FP), Z0
 	VBROADCASTSS s+36(FP), Z1
 	MOVQ         $0x00000400, SI
-	ANDQ         ·lookahead+0(SB), SI
+	ANDQ         ·prefetchL1Mask+0(SB), SI
 	XORQ         DI, DI
 
 loop:
@@ -18103,7 +18103,7 @@ TEXT ·normAffineGradAVX512(SB), $0-48
 	VBROADCASTSS m+40(FP), Z0
 	VBROADCASTSS s+44(FP), Z1
 	MOVQ         $0x00000400, DI
-	ANDQ         ·lookahead+0(SB), DI
+	ANDQ         ·prefetchL1Mask+0(SB), DI
 	XORQ         R8, R8
 
 loop:
@@ -18187,7 +18187,7 @@ TEXT ·adamWAVX512(SB), $0-80
 	VBROADCASTSS rate+76(FP), Z9
 	VBROADCASTSS x00000000<>+0(SB), Z10
 	MOVQ         $0x00000280, DI
-	ANDQ         ·lookaheadFar+0(SB), DI
+	ANDQ         ·prefetchFarMask+0(SB), DI
 	XORQ         R8, R8
 
 loop:

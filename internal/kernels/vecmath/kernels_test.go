@@ -213,9 +213,8 @@ func TestVariantsAgreeBitByBit(t *testing.T) {
 	}
 }
 
-// TestPastTheCaches: a result that is long enough to be written past the caches has the bits of the same in pieces,
-// wherever it begins.
-func TestPastTheCaches(t *testing.T) {
+// TestNonTemporalStores: a result that is long enough for them has the bits of the same in pieces, wherever it begins.
+func TestNonTemporalStores(t *testing.T) {
 	unary := func(f func(dst, x []float32)) func(dst, x, y []float32) {
 		return func(dst, x, _ []float32) { f(dst, x) }
 	}
@@ -227,7 +226,7 @@ func TestPastTheCaches(t *testing.T) {
 		"Axpby":  func(dst, x, y []float32) { Axpby(dst, 0.3, x, -1.7, y) },
 		"Affine": func(dst, x, _ []float32) { Affine(dst, x, 0.3, -1.7) },
 	}
-	const n, piece = PastLength + 37, 10000
+	const n, piece = NonTemporalLength + 37, 10000
 	x := newArrays(n+1, 3)
 	for _, v := range kernels.Available()[1:] {
 		restore, err := kernels.Force(v)

@@ -3,23 +3,23 @@
 package vecmath
 
 // Normalize sets dst[i] = (x[i]-m)·s·w[i] + b[i]; w and b may be nil, b must be if w is. With m = 0 it is RMS norm's.
-func Normalize(dst, x, w, b []float32, m, s float32, past bool) {
+func Normalize(dst, x, w, b []float32, m, s float32, nonTemporal bool) {
 	checkLengths(len(dst), len(x))
 	switch {
 	case b != nil:
 		checkLengths(len(dst), len(w), len(b))
-		done := normalizeAffineVector(len(dst), first(dst), first(x), first(w), first(b), m, s, past)
+		done := normalizeAffineVector(len(dst), first(dst), first(x), first(w), first(b), m, s, nonTemporal)
 		for i := done; i < len(dst); i++ {
 			dst[i] = float32((x[i]-m)*s*w[i]) + b[i]
 		}
 	case w != nil:
 		checkLengths(len(dst), len(w))
-		done := normalizeScaleVector(len(dst), first(dst), first(x), first(w), m, s, past)
+		done := normalizeScaleVector(len(dst), first(dst), first(x), first(w), m, s, nonTemporal)
 		for i := done; i < len(dst); i++ {
 			dst[i] = (x[i] - m) * s * w[i]
 		}
 	default:
-		done := normalizeVector(len(dst), first(dst), first(x), m, s, past)
+		done := normalizeVector(len(dst), first(dst), first(x), m, s, nonTemporal)
 		for i := done; i < len(dst); i++ {
 			dst[i] = (x[i] - m) * s
 		}
@@ -51,9 +51,9 @@ func NormSums(dw, db, x, dy, w []float32, m, s float32) (sum, inner float64) {
 }
 
 // NormGrad sets dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b).
-func NormGrad(dst, x, dy, w []float32, m, s, a, b, f float32, past bool) {
+func NormGrad(dst, x, dy, w []float32, m, s, a, b, f float32, nonTemporal bool) {
 	checkLengths(len(dst), len(x), len(dy), len(w))
-	done := normGradVector(len(dst), first(dst), first(x), first(dy), first(w), m, s, a, b, f, past)
+	done := normGradVector(len(dst), first(dst), first(x), first(dy), first(w), m, s, a, b, f, nonTemporal)
 	for i := done; i < len(dst); i++ {
 		dst[i] = f * (float32(dy[i]*w[i]) - a - float32((x[i]-m)*s*b))
 	}
@@ -61,13 +61,13 @@ func NormGrad(dst, x, dy, w []float32, m, s, a, b, f float32, past bool) {
 
 // NormGradSums is [NormGrad] of a row and [NormSums] of the next one, which has the same w: so a row is written while
 // the next one is read. dw and db must not be nil.
-func NormGradSums(dst, x, dy, w, dw, db, nextX, nextDY []float32, m, s, a, b, f, nextM, nextS float32, past bool) (sum,
-	inner float64) {
+func NormGradSums(dst, x, dy, w, dw, db, nextX, nextDY []float32, m, s, a, b, f, nextM, nextS float32,
+	nonTemporal bool) (sum, inner float64) {
 	checkLengths(len(dst), len(x), len(dy), len(w), len(dw), len(db), len(nextX), len(nextDY))
 	var sums, inners accumulators
 	done := normGradSumsVector(len(dst), first(dst), first(x), first(dy), first(w), first(dw), first(db), first(nextX),
 		first(nextDY), &sums[0], &inners[0],
-		m, s, a, b, f, nextM, nextS, past)
+		m, s, a, b, f, nextM, nextS, nonTemporal)
 	for i := done; i < len(dst); i++ {
 		dst[i] = f * (float32(dy[i]*w[i]) - a - float32((x[i]-m)*s*b))
 	}

@@ -56,14 +56,14 @@ func MeanAndVariance(x []float32) (mean, variance float64) {
 
 // NormalizeMoments is [Normalize] of a row and [MeanAndVariance] of the next one: so a row is written while the next
 // one is read. w and b must not be nil.
-func NormalizeMoments(dst, x, w, b, next []float32, m, s float32, past bool) (mean, variance float64) {
+func NormalizeMoments(dst, x, w, b, next []float32, m, s float32, nonTemporal bool) (mean, variance float64) {
 	checkLengths(len(dst), len(x), len(w), len(b), len(next))
 	if len(next) == 0 {
 		return math.NaN(), math.NaN()
 	}
 	var sum, squares accumulators
 	done := normalizeMomentsVector(len(dst), first(dst), first(x), first(w), first(b), first(next), &sum[0],
-		&squares[0], m, s, next[0], past)
+		&squares[0], m, s, next[0], nonTemporal)
 	for i := done; i < len(dst); i++ {
 		dst[i] = float32((x[i]-m)*s*w[i]) + b[i]
 	}

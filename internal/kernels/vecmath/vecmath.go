@@ -35,14 +35,14 @@ const (
 	stretch = 8192
 )
 
-// PastLength is the number of elements from which on a function writes its result past the caches, as it does for less
-// where a parameter past says so: for results that are larger than the caches, it saves reading the lines that are
-// overwritten. Bits are the same. Other processors see such writes in order after a locked instruction, which every
-// mutex and atomic operation is.
-const PastLength = 1 << 18
+// NonTemporalLength is the number of elements from which on a function writes its result by non-temporal stores, as it
+// does for less where a parameter nonTemporal is set: such stores bypass the caches, which saves reading the lines that
+// are overwritten where a result is larger than the caches. Bits are the same. Other processors see such stores in
+// order after a locked instruction, which every mutex and atomic operation is.
+const NonTemporalLength = 1 << 18
 
-// separate reports whether dst can be written past the caches: it is aligned as that needs, and none of the operands,
-// which are near by already.
+// separate reports whether dst can be written by non-temporal stores: it is aligned as they need, and none of the
+// operands, which are near by already.
 func separate(dst *float32, operands ...*float32) bool {
 	return uintptr(unsafe.Pointer(dst))%64 == 0 && !slices.Contains(operands, dst)
 }

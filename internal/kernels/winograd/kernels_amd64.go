@@ -4,52 +4,62 @@
 
 package winograd
 
-// inputAVX512 transforms 4×4 vectors of 16·blocks elements to 4×4, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and dst[i·drow + j·dcol].
+// inputAVX512 transforms 4×4 vectors of 16·blocks elements to 4×4, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and
+// dst[i·drow + j·dcol].
 //
 //go:noescape
 func inputAVX512(blocks int, dst *float32, drow int, dcol int, src *float32, srow int, scol int)
 
-// outputAVX512 transforms 4×4 vectors of 16·blocks elements to 2×2, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and dst[i·drow + j·dcol].
+// outputAVX512 transforms 4×4 vectors of 16·blocks elements to 2×2, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and
+// dst[i·drow + j·dcol].
 //
 //go:noescape
 func outputAVX512(blocks int, dst *float32, drow int, dcol int, src *float32, srow int, scol int)
 
-// outputGradAVX512 transforms 2×2 vectors of 16·blocks elements to 4×4, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and dst[i·drow + j·dcol].
+// outputGradAVX512 transforms 2×2 vectors of 16·blocks elements to 4×4, blocks ≥ 1: (i,j) is at src[i·srow + j·scol]
+// and dst[i·drow + j·dcol].
 //
 //go:noescape
 func outputGradAVX512(blocks int, dst *float32, drow int, dcol int, src *float32, srow int, scol int)
 
-// kernelAVX512 transforms 3×3 vectors of 16·blocks elements to 4×4, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and dst[i·drow + j·dcol].
+// kernelAVX512 transforms 3×3 vectors of 16·blocks elements to 4×4, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and
+// dst[i·drow + j·dcol].
 //
 //go:noescape
 func kernelAVX512(blocks int, dst *float32, drow int, dcol int, src *float32, srow int, scol int)
 
-// kernelGradAVX512 transforms 4×4 vectors of 16·blocks elements to 3×3, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and dst[i·drow + j·dcol].
+// kernelGradAVX512 transforms 4×4 vectors of 16·blocks elements to 3×3, blocks ≥ 1: (i,j) is at src[i·srow + j·scol]
+// and dst[i·drow + j·dcol].
 //
 //go:noescape
 func kernelGradAVX512(blocks int, dst *float32, drow int, dcol int, src *float32, srow int, scol int)
 
-// inputAVX2 transforms 4×4 vectors of 8·blocks elements to 4×4, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and dst[i·drow + j·dcol].
+// inputAVX2 transforms 4×4 vectors of 8·blocks elements to 4×4, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and
+// dst[i·drow + j·dcol].
 //
 //go:noescape
 func inputAVX2(blocks int, dst *float32, drow int, dcol int, src *float32, srow int, scol int)
 
-// outputAVX2 transforms 4×4 vectors of 8·blocks elements to 2×2, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and dst[i·drow + j·dcol].
+// outputAVX2 transforms 4×4 vectors of 8·blocks elements to 2×2, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and
+// dst[i·drow + j·dcol].
 //
 //go:noescape
 func outputAVX2(blocks int, dst *float32, drow int, dcol int, src *float32, srow int, scol int)
 
-// outputGradAVX2 transforms 2×2 vectors of 8·blocks elements to 4×4, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and dst[i·drow + j·dcol].
+// outputGradAVX2 transforms 2×2 vectors of 8·blocks elements to 4×4, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and
+// dst[i·drow + j·dcol].
 //
 //go:noescape
 func outputGradAVX2(blocks int, dst *float32, drow int, dcol int, src *float32, srow int, scol int)
 
-// kernelAVX2 transforms 3×3 vectors of 8·blocks elements to 4×4, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and dst[i·drow + j·dcol].
+// kernelAVX2 transforms 3×3 vectors of 8·blocks elements to 4×4, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and
+// dst[i·drow + j·dcol].
 //
 //go:noescape
 func kernelAVX2(blocks int, dst *float32, drow int, dcol int, src *float32, srow int, scol int)
 
-// kernelGradAVX2 transforms 4×4 vectors of 8·blocks elements to 3×3, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and dst[i·drow + j·dcol].
+// kernelGradAVX2 transforms 4×4 vectors of 8·blocks elements to 3×3, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and
+// dst[i·drow + j·dcol].
 //
 //go:noescape
 func kernelGradAVX2(blocks int, dst *float32, drow int, dcol int, src *float32, srow int, scol int)

@@ -64,17 +64,19 @@ func (f *File) Write(dir, name string) error {
 		}
 	}
 	config := printer.Config{Name: folder(f.pkg), Pkg: f.pkg}
-	for suffix, p := range map[string]printer.Printer{
-		"_amd64.s":  printer.NewGoAsm(config),
-		"_amd64.go": printer.NewStubs(config),
-	} {
-		text, err := p.Print(file)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(dir, name+suffix), text, 0o644); err != nil {
-			return err
-		}
+	assembly, err := printer.NewGoAsm(config).Print(file)
+	if err != nil {
+		return err
 	}
-	return nil
+	declarations, err := printer.NewStubs(config).Print(file)
+	if err != nil {
+		return err
+	}
+	if declarations, err = Format(declarations); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+"_amd64.s"), assembly, 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, name+"_amd64.go"), declarations, 0o644)
 }

@@ -20,7 +20,7 @@ func broad(c *build.Context, f family) {
 			"products, count ≥ 1.", name, rows, panels*f.vectors*f.lanes),
 		"Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs] and, its second half, at b[bps + p·brs], "+
 			"row i of C at c[i·crs]. From one tile to the next a and c move on by astep and cstep.",
-		fmt.Sprintf("With each %d products it asks for two neighbouring cache lines, the first at next, which moves "+
+		fmt.Sprintf("With each %d products it prefetches two neighbouring cache lines, the first at next, which moves "+
 			"on by step bytes.", stridedUnroll))
 	c.Pragma("noescape")
 	c.SignatureExpr(

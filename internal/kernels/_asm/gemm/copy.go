@@ -10,9 +10,9 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// ahead is how many rows ahead copyRows asks for memory: rows lie apart by a multiple of a page often enough, where
-// processors do not look ahead by themselves.
-const ahead = 16
+// copyPrefetch is how many rows ahead copyRows prefetches: rows often lie a multiple of a page apart, where processors
+// do not prefetch by themselves.
+const copyPrefetch = 16
 
 // copyRows emits the packing of a full panel of B whose rows are contiguous.
 func copyRows(c *build.Context, f family) {
@@ -28,7 +28,7 @@ func copyRows(c *build.Context, f family) {
 	c.Load(c.Param("stride"), stride)
 	c.Load(c.Param("dst"), dst)
 	f.scale(c, stride)
-	c.IMUL3Q(operand.Imm(ahead), stride, next)
+	c.IMUL3Q(operand.Imm(copyPrefetch), stride, next)
 	c.ADDQ(src, next)
 	c.Label("loop")
 	for offset := 0; offset < f.size()*width; offset += 64 {
@@ -64,7 +64,7 @@ func copyTall(c *build.Context, f family) {
 	c.Load(c.Param("stride"), stride)
 	c.Load(c.Param("dst"), dst)
 	c.SHLQ(operand.Imm(2), stride)
-	c.IMUL3Q(operand.Imm(ahead), stride, next)
+	c.IMUL3Q(operand.Imm(copyPrefetch), stride, next)
 	c.ADDQ(src, next)
 	c.Label("loop")
 	c.PREFETCHT0(operand.Mem{Base: next})
@@ -90,12 +90,12 @@ func copyTall(c *build.Context, f family) {
 	c.RET()
 }
 
-// together is how many panels are packed side by side, so that whole cache lines are read at once, and togetherAhead
-// how many rows ahead that asks for memory: rows may lie a multiple of 4 KiB apart, and more of them than a set of the
+// together is how many panels are packed side by side, so that whole cache lines are read at once, and togetherPrefetch
+// how many rows ahead that prefetches: rows may lie a multiple of 4 KiB apart, and more of them than a set of the
 // first-level cache has places would push each other out.
 const (
-	together      = 4
-	togetherAhead = 8
+	together         = 4
+	togetherPrefetch = 8
 )
 
 // placed emits the kernels of the blocked algorithm beside micro: for an A that is read where it lies, and for packing.
@@ -121,7 +121,7 @@ func copyPanels(c *build.Context, f family, of string, lanes int) {
 	c.Load(c.Param("pitch"), pitch)
 	f.scale(c, stride)
 	f.scale(c, pitch)
-	c.IMUL3Q(operand.Imm(togetherAhead), stride, next)
+	c.IMUL3Q(operand.Imm(togetherPrefetch), stride, next)
 	c.ADDQ(src, next)
 	dst := panelPointers(c, pitch)
 	size := f.size() * lanes

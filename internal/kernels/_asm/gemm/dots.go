@@ -10,8 +10,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// dotsAhead is how many bytes ahead in each row a dots kernel asks for memory.
-const dotsAhead = 192
+// dotsPrefetch is how many bytes ahead in each row a dots kernel prefetches.
+const dotsPrefetch = 192
 
 // dotsVectors is the width, in vectors, of the dots kernel for so many rows: what the registers hold beside a square.
 func dotsVectors(f family) []int {
@@ -133,7 +133,7 @@ func (w *columns) load(c *build.Context, v int) []reg.VecVirtual {
 		from := w.at(v*w.f.lanes + i)
 		square[i] = w.f.register(c)
 		c.VMOVUPS(from, square[i])
-		from.Disp = dotsAhead
+		from.Disp = dotsPrefetch
 		c.PREFETCHT0(from)
 	}
 	return square

@@ -43,7 +43,7 @@ func copyTall64(c *build.Context, f family) {
 	c.Load(c.Param("stride"), stride)
 	c.Load(c.Param("dst"), dst)
 	c.SHLQ(operand.Imm(3), stride)
-	c.IMUL3Q(operand.Imm(ahead), stride, next)
+	c.IMUL3Q(operand.Imm(copyPrefetch), stride, next)
 	c.ADDQ(src, next)
 	c.Label("loop")
 	c.PREFETCHT0(operand.Mem{Base: next})

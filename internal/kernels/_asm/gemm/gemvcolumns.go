@@ -13,21 +13,20 @@ import (
 // gemvDepth is the number of products of a kernel for one row and columns of B: kc of package gemm.
 const gemvDepth = 256
 
-// gemvNear is how many bytes ahead in each column a GEMV kernel asks for memory, beside
-// the requests that its caller names.
+// gemvNear is how many bytes ahead in each column a GEMV kernel prefetches, beside the runs that its caller names.
 const gemvNear = 128
 
 const walkSignature = "func(a0, b0, c0, d0, a1, b1, c1, d1 *float32, bstride int, next *float32, nstride int)"
 
 // gemvColumns emits the kernel for one row and a B whose columns are contiguous that computes two vectors of C from
-// wherever they are, and asks for what comes later in long runs.
+// wherever they are, and prefetches what comes later in long runs.
 func gemvColumns(c *build.Context, f family) {
 	name := fmt.Sprintf("gemvColumns%s", f.name)
 	c.Function(name)
 	c.Doc(
 		fmt.Sprintf("%s computes %d elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over %d "+
 			"products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].", name, f.lanes, gemvDepth),
-		fmt.Sprintf("c0 is written before d1 is read. It asks for %d runs of %d bytes, the first of which is at "+
+		fmt.Sprintf("c0 is written before d1 is read. It prefetches %d runs of %d bytes, the first of which is at "+
 			"next, and each nstride after the one before.", gemvDepth/f.lanes, 2*f.lanes*f.bytes()))
 	c.Pragma("noescape")
 	c.SignatureExpr(walkSignature)
@@ -54,7 +53,7 @@ func gemvColumnsCrowded(c *build.Context, f family) {
 		fmt.Sprintf("%s computes %d elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over two "+
 			"blocks of %d products, of which elements of a0 and a1 alternate.", name, f.lanes/2, gemvDepth),
 		"Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride]. c0 is written before d1 is read.",
-		fmt.Sprintf("It asks for %d runs of %d bytes: one at next and one behind it, and the same nstride further on.",
+		fmt.Sprintf("It prefetches %d runs of %d bytes: one at next, one behind it, and the same nstride further on.",
 			gemvDepth/f.lanes, 2*f.lanes*f.bytes()))
 	c.Pragma("noescape")
 	c.SignatureExpr(walkSignature)

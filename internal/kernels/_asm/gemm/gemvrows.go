@@ -14,12 +14,12 @@ import (
 // its steps.
 const gemvRowsAtOnce = 4
 
-// gemvRows emits the kernel that reads so many rows of B at a time from end to end and keeps its sums in memory. ahead
-// is set for the one that asks for the rows that follow.
-func gemvRows(c *build.Context, f family, rows int, ahead bool) {
-	name, note := fmt.Sprintf("gemvRows%sx%d%s", f.name, rows, aheadName(ahead)), ""
-	if ahead {
-		note = fmt.Sprintf(" It asks for what lies %d rows ahead.", rows)
+// gemvRows emits the kernel that reads so many rows of B at a time from end to end and keeps its sums in memory. With
+// prefetch it prefetches the rows that follow.
+func gemvRows(c *build.Context, f family, rows int, prefetch bool) {
+	name, note := fmt.Sprintf("gemvRows%sx%d%s", f.name, rows, prefetchSuffix(prefetch)), ""
+	if prefetch {
+		note = fmt.Sprintf(" It prefetches %d rows ahead.", rows)
 	}
 	c.Function(name)
 	c.Doc(
@@ -48,11 +48,11 @@ func gemvRows(c *build.Context, f family, rows int, ahead bool) {
 	from := c.GP64()
 	c.MOVQ(b, from)
 	c.Load(c.Param("c"), to)
-	// of as many columns as are asked for, of one of the rows, in the course of it
+	// of as many columns as are prefetched, of one of the rows, in the course of it
 	for segment := range gemvRowsAtOnce {
 		label, left := fmt.Sprintf("segment%d", segment), c.GP64()
-		ask := c.GP64()
-		c.MOVQ(next, ask)
+		line := c.GP64()
+		c.MOVQ(next, line)
 		c.MOVQ(steps, left)
 		c.Label(label)
 		sum := f.register(c)
@@ -62,8 +62,8 @@ func gemvRows(c *build.Context, f family, rows int, ahead bool) {
 		c.VMOVUPS(operand.Mem{Base: to}, sum)
 		c.Label(label + "new")
 		for r, x := range xs {
-			if ahead {
-				c.PREFETCHT0(operand.Mem{Base: ask, Disp: 64 * r})
+			if prefetch {
+				c.PREFETCHT0(operand.Mem{Base: line, Disp: 64 * r})
 			}
 			c.VFMADD231PS(at(from, stride, stride3, r), x, sum)
 		}
@@ -71,7 +71,7 @@ func gemvRows(c *build.Context, f family, rows int, ahead bool) {
 		for _, p := range []reg.GPVirtual{from, to} {
 			c.ADDQ(operand.Imm(uint64(f.bytes())), p)
 		}
-		c.ADDQ(operand.U32(uint32(gemvRowsAtOnce*f.bytes())), ask)
+		c.ADDQ(operand.U32(uint32(gemvRowsAtOnce*f.bytes())), line)
 		c.DECQ(left)
 		c.JNE(operand.LabelRef(label))
 		c.ADDQ(stride, next)

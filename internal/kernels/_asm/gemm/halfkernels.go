@@ -106,12 +106,12 @@ func streamHalf(c *build.Context, f family, of string, rows, vectors int,
 	c.SignatureExpr(directHalf)
 	p := newPointers(c, f)
 	c.SHRQ(operand.Imm(1), p.bstride)
-	blocks, ahead := c.GP64(), c.GP64()
+	blocks, distance := c.GP64(), c.GP64()
 	c.Load(c.Param("blocks"), blocks)
-	c.IMUL3Q(operand.Imm(uint64(max(streamAhead, streamBytes/(2*width)))), p.bstride, ahead)
+	c.IMUL3Q(operand.Imm(uint64(max(streamPrefetch, streamBytes/(2*width)))), p.bstride, distance)
 	c.TESTQ(operand.U32(4095), p.bstride)
 	c.JNE(operand.LabelRef("begin"))
-	c.IMUL3Q(operand.Imm(streamAhead), p.bstride, ahead)
+	c.IMUL3Q(operand.Imm(streamPrefetch), p.bstride, distance)
 	c.Label("begin")
 	product, end := begin()
 
@@ -123,7 +123,7 @@ func streamHalf(c *build.Context, f family, of string, rows, vectors int,
 	sums := zeros(c, f, rows, vectors)
 	c.Label("loop")
 	next := c.GP64()
-	c.LEAQ(operand.Mem{Base: inner.b, Index: ahead, Scale: 1}, next)
+	c.LEAQ(operand.Mem{Base: inner.b, Index: distance, Scale: 1}, next)
 	for offset := 0; offset < 2*width; offset += 64 {
 		c.PREFETCHT0(operand.Mem{Base: next, Disp: offset})
 	}
@@ -270,7 +270,7 @@ func newCopier(c *build.Context, of, name string, width int) copier {
 	c.Load(c.Param("stride"), w.stride)
 	c.Load(c.Param("dst"), w.dst)
 	c.SHLQ(operand.Imm(1), w.stride)
-	c.IMUL3Q(operand.Imm(ahead), w.stride, w.next)
+	c.IMUL3Q(operand.Imm(copyPrefetch), w.stride, w.next)
 	c.ADDQ(w.src, w.next)
 	c.Label("loop")
 	c.PREFETCHT0(operand.Mem{Base: w.next})
@@ -331,8 +331,8 @@ func copyRowsHalf(c *build.Context, f family, of string) {
 func copyPanelsHalf(c *build.Context, f family, of, operands string, lanes int) {
 	name := "copyPanels" + operands + of + f.name
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s sets dst[pitch·j + %d·p + i] = src[p·stride + %d·j + i] for i < %d, j < %d and p < k, k ≥ 1, "+
-		"for a src of %s.", name, lanes, lanes, lanes, together, halfNames[of]))
+	c.Doc(fmt.Sprintf("%s sets dst[pitch·j + %d·p + i] = src[p·stride + %d·j + i] for i < %d, j < %d and p < k, k ≥ "+
+		"1, for a src of %s.", name, lanes, lanes, lanes, together, halfNames[of]))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(k int, src *uint16, stride int, dst *float32, pitch int)")
 	w := copier{c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64(), of}
@@ -343,7 +343,7 @@ func copyPanelsHalf(c *build.Context, f family, of, operands string, lanes int) 
 	c.Load(c.Param("pitch"), pitch)
 	c.SHLQ(operand.Imm(1), w.stride)
 	c.SHLQ(operand.Imm(2), pitch)
-	c.IMUL3Q(operand.Imm(togetherAhead), w.stride, w.next)
+	c.IMUL3Q(operand.Imm(togetherPrefetch), w.stride, w.next)
 	c.ADDQ(w.src, w.next)
 	panels := panelPointers(c, pitch)
 	c.Label("loop")

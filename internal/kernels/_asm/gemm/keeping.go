@@ -19,7 +19,7 @@ func keeping(c *build.Context, f family) {
 		fmt.Sprintf("%s computes %d×%d elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, and "+
 			"sets kept[%d·p + j] to element (p, j) of B.", name, f.mr, f.vectors*f.lanes, f.vectors*f.lanes),
 		"Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride], of D at "+
-			"d[i·dstride]. With row p of B it asks for as much at near[p·bstride].")
+			"d[i·dstride]. With row p of B it prefetches as much at near[p·bstride].")
 	c.Pragma("noescape")
 	c.SignatureExpr(
 		f.signature("func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride int, kept, " +
@@ -31,7 +31,7 @@ func keeping(c *build.Context, f family) {
 	kept, near := c.GP64(), c.GP64()
 	c.Load(c.Param("kept"), kept)
 	c.Load(c.Param("near"), near)
-	fetchTile(c, f, p, f.mr)
+	prefetchTile(c, f, p, f.mr)
 	a.start(c, p.a, f.mr)
 	sums := zeros(c, f, f.mr, f.vectors)
 	c.Label("loop")

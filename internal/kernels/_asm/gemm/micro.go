@@ -109,7 +109,7 @@ func micro(c *build.Context, f family, rows int) {
 	inner := pointers{k: c.GP64(), a: c.GP64(), b: p.b, bstride: p.bstride}
 	c.MOVQ(p.k, inner.k)
 	c.MOVQ(p.a, inner.a)
-	fetchTile(c, f, p, rows)
+	prefetchTile(c, f, p, rows)
 	sums := zeros(c, f, rows, f.vectors)
 	products(c, f, inner, sums)
 	storeBlock(c, f, p, sums)
@@ -119,8 +119,8 @@ func micro(c *build.Context, f family, rows int) {
 	c.RET()
 }
 
-// fetchTile emits the request for a tile of C.
-func fetchTile(c *build.Context, f family, p pointers, rows int) {
+// prefetchTile emits the prefetching of a tile of C.
+func prefetchTile(c *build.Context, f family, p pointers, rows int) {
 	row := c.GP64()
 	c.MOVQ(p.cc, row)
 	for i := range rows {

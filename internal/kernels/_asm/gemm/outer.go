@@ -13,13 +13,13 @@ import (
 // outerVectors is how many vectors a turn of an outer kernel writes.
 const outerVectors = 4
 
-// outer emits the kernel for a row of an outer product. past is set for the one that writes past the caches.
-func outer(c *build.Context, f family, past bool) {
+// outer emits the kernel for a row of an outer product. With nonTemporal it writes C by non-temporal stores.
+func outer(c *build.Context, f family, nonTemporal bool) {
 	name, note := fmt.Sprintf("outer%s", f.name), ""
-	if past {
-		name, note = name+"Past",
-			fmt.Sprintf(" It writes past the caches: c is a multiple of %d bytes, d nil, and others may not read it "+
-				"before fence.", f.bytes())
+	if nonTemporal {
+		name, note = name+"NonTemporal",
+			fmt.Sprintf(" It writes by non-temporal stores: c is a multiple of %d bytes, d nil, and others may not "+
+				"read it before fence.", f.bytes())
 	}
 	width := outerVectors * f.lanes
 	c.Function(name)
@@ -36,7 +36,7 @@ func outer(c *build.Context, f family, past bool) {
 	x, zero := f.register(c), f.register(c)
 	c.VBROADCASTSS(operand.Mem{Base: a}, x)
 	f.zero(c, zero)
-	if !past {
+	if !nonTemporal {
 		c.Load(c.Param("d"), d)
 		c.TESTQ(d, d)
 		c.JNE(operand.LabelRef("add"))
@@ -55,7 +55,7 @@ func outer(c *build.Context, f family, past bool) {
 			if add {
 				c.VADDPS(operand.Mem{Base: d, Disp: v * f.bytes()}, y, y)
 			}
-			if past {
+			if nonTemporal {
 				c.VMOVNTPS(y, to)
 			} else {
 				c.VMOVUPS(y, to)
@@ -70,7 +70,7 @@ func outer(c *build.Context, f family, past bool) {
 		c.JNE(operand.LabelRef(label))
 	}
 	turn("write", false)
-	if !past {
+	if !nonTemporal {
 		c.VZEROUPPER()
 		c.RET()
 		turn("add", true)
@@ -79,10 +79,10 @@ func outer(c *build.Context, f family, past bool) {
 	c.RET()
 }
 
-// fence emits what makes elements written past the caches visible.
+// fence emits what makes non-temporal stores visible.
 func fence(c *build.Context) {
 	c.Function("fence")
-	c.Doc("fence makes all that was written past the caches visible before what is written afterwards.")
+	c.Doc("fence makes all non-temporal stores visible before what is written afterwards.")
 	c.Pragma("noescape")
 	c.SignatureExpr("func()")
 	c.SFENCE()

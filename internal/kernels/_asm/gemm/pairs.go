@@ -54,7 +54,7 @@ func microPairs(c *build.Context, rows int, dot bool) {
 	k, a := c.GP64(), c.GP64()
 	c.MOVQ(p.k, k)
 	c.MOVQ(p.a, a)
-	fetchTile(c, f, p, rows)
+	prefetchTile(c, f, p, rows)
 	sums := zeros(c, f, rows, f.vectors)
 	c.Label("loop")
 	if dot {
@@ -126,7 +126,7 @@ func copyPairs(c *build.Context, width int) {
 	c.Load(c.Param("stride"), stride)
 	c.Load(c.Param("dst"), dst)
 	c.SHLQ(operand.Imm(1), stride)
-	c.IMUL3Q(operand.Imm(ahead), stride, next)
+	c.IMUL3Q(operand.Imm(copyPrefetch), stride, next)
 	c.ADDQ(src, next)
 	c.Label("loop")
 	c.PREFETCHT0(operand.Mem{Base: next})
@@ -158,8 +158,8 @@ func copyPairs(c *build.Context, width int) {
 // endPairs emits the last pass over a packed panel.
 func endPairs(c *build.Context) {
 	c.Function("endPairsAVX512")
-	c.Doc("endPairsAVX512 exchanges the halves of 16·n elements of x, n ≥ 1, and returns the least of the bfloat16 in " +
-		"them without their signs, less one; that of zero is 65535.")
+	c.Doc("endPairsAVX512 exchanges the halves of 16·n elements of x, n ≥ 1, and returns the least of the bfloat16 " +
+		"in them without their signs, less one; that of zero is 65535.")
 	c.Pragma("noescape")
 	c.SignatureExpr("func(n int, x *float32) uint32")
 	n, x := c.GP64(), c.GP64()

@@ -32,9 +32,9 @@ func panels(c *build.Context, f family) {
 }
 
 // tall emits the kernel that reads mr columns of A, whose rows are contiguous, where they lie: it multiplies by Aᵀ.
-// With ahead it is as for rows.
-func tall(c *build.Context, f family, ahead bool) {
-	name := fmt.Sprintf("tall%sx%d%s", f.name, f.mr, aheadName(ahead))
+// prefetch is as for rows.
+func tall(c *build.Context, f family, prefetch bool) {
+	name := fmt.Sprintf("tall%sx%d%s", f.name, f.mr, prefetchSuffix(prefetch))
 	c.Function(name)
 	c.Doc(
 		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 "+
@@ -42,7 +42,7 @@ func tall(c *build.Context, f family, ahead bool) {
 		"Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of "+
 			"this one; row i of C is at c[i·cstride], of D at d[i·dstride].")
 	c.Pragma("noescape")
-	c.SignatureExpr(f.signature(placedSignature(ahead)))
+	c.SignatureExpr(f.signature(placedSignature(prefetch)))
 
 	p := newPointers(c, f)
 	astride := c.GP64()
@@ -53,11 +53,11 @@ func tall(c *build.Context, f family, ahead bool) {
 	inner := pointers{k: c.GP64(), a: c.GP64(), b: p.b, bstride: p.bstride}
 	c.MOVQ(p.k, inner.k)
 	c.MOVQ(p.a, inner.a)
-	var requests asking
-	if ahead {
-		requests = newAsking(c, f, p)
+	var requests prefetcher
+	if prefetch {
+		requests = newPrefetcher(c, f, p)
 	} else {
-		fetchTile(c, f, p, f.mr)
+		prefetchTile(c, f, p, f.mr)
 	}
 	sums := zeros(c, f, f.mr, f.vectors)
 	tallLoop(c, f, inner, astride, sums, requests)
@@ -68,7 +68,8 @@ func tall(c *build.Context, f family, ahead bool) {
 }
 
 // tallLoop emits the loops over k, with requests if they are of any kernel.
-func tallLoop(c *build.Context, f family, p pointers, astride reg.GPVirtual, sums [][]reg.VecVirtual, requests asking) {
+func tallLoop(c *build.Context, f family, p pointers, astride reg.GPVirtual, sums [][]reg.VecVirtual,
+	requests prefetcher) {
 	step := func(n int) {
 		for range n {
 			tallProduct(c, f, p, astride, sums)

@@ -42,10 +42,10 @@ func (r *rowsOf) start(c *build.Context, first reg.GPVirtual, rows int) {
 	}
 }
 
-// rows emits the kernel that reads mr rows of A where they lie, and while it computes asks for what comes later if
-// ahead is set.
-func rows(c *build.Context, f family, ahead bool) {
-	name := fmt.Sprintf("rows%sx%d%s", f.name, f.mr, aheadName(ahead))
+// rows emits the kernel that reads mr rows of A where they lie, and with prefetch prefetches what comes later while it
+// computes.
+func rows(c *build.Context, f family, prefetch bool) {
+	name := fmt.Sprintf("rows%sx%d%s", f.name, f.mr, prefetchSuffix(prefetch))
 	c.Function(name)
 	c.Doc(
 		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 "+
@@ -53,7 +53,7 @@ func rows(c *build.Context, f family, ahead bool) {
 		"Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of "+
 			"this one; row i of C is at c[i·cstride], of D at d[i·dstride].")
 	c.Pragma("noescape")
-	c.SignatureExpr(f.signature(placedSignature(ahead)))
+	c.SignatureExpr(f.signature(placedSignature(prefetch)))
 
 	p := newPointers(c, f)
 	a := rowsOf{stride: c.GP64(), size: f.size()}
@@ -61,11 +61,11 @@ func rows(c *build.Context, f family, ahead bool) {
 	f.scale(c, a.stride)
 
 	c.Label("block")
-	var requests asking
-	if ahead {
-		requests = newAsking(c, f, p)
+	var requests prefetcher
+	if prefetch {
+		requests = newPrefetcher(c, f, p)
 	} else {
-		fetchTile(c, f, p, f.mr)
+		prefetchTile(c, f, p, f.mr)
 	}
 	k, row := c.GP64(), c.GP64() // read again for each block: the rows need the registers
 	c.Load(c.Param("k"), k)
@@ -92,7 +92,7 @@ func nextBlock(c *build.Context) {
 }
 
 // rowsLoop emits the loops over k, with requests if they are of any kernel.
-func rowsLoop(c *build.Context, f family, p pointers, a rowsOf, sums [][]reg.VecVirtual, requests asking) {
+func rowsLoop(c *build.Context, f family, p pointers, a rowsOf, sums [][]reg.VecVirtual, requests prefetcher) {
 	step := func(n int) {
 		for at := range n {
 			rowsProduct(c, f, p, a, at, sums, nil)

@@ -10,11 +10,11 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// A stream kernel asks for memory so many rows ahead, and so many bytes of it: fewer where the rows fall into the same
-// places of a first-level cache, from where those asked for early would be lost again.
+// A stream kernel prefetches so many rows ahead, and so many bytes: fewer where the rows fall into the same places of a
+// first-level cache, which would lose again what is prefetched early.
 const (
-	streamAhead = 4
-	streamBytes = 2048
+	streamPrefetch = 4
+	streamBytes    = 2048
 )
 
 // streamVectors is the width, in vectors, of the stream kernel for so many rows: what the registers hold, and no more
@@ -41,12 +41,12 @@ func stream(c *build.Context, f family, rows int) {
 	c.Pragma("noescape")
 	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)")
 	p := newPointers(c, f)
-	blocks, ahead := c.GP64(), c.GP64()
+	blocks, distance := c.GP64(), c.GP64()
 	c.Load(c.Param("blocks"), blocks)
-	c.IMUL3Q(operand.Imm(uint64(max(streamAhead, streamBytes/(4*width)))), p.bstride, ahead)
+	c.IMUL3Q(operand.Imm(uint64(max(streamPrefetch, streamBytes/(4*width)))), p.bstride, distance)
 	c.TESTQ(operand.U32(4095), p.bstride)
 	c.JNE(operand.LabelRef("block"))
-	c.IMUL3Q(operand.Imm(streamAhead), p.bstride, ahead)
+	c.IMUL3Q(operand.Imm(streamPrefetch), p.bstride, distance)
 
 	c.Label("block")
 	inner := pointers{k: c.GP64(), a: c.GP64(), b: c.GP64(), bstride: p.bstride}
@@ -56,7 +56,7 @@ func stream(c *build.Context, f family, rows int) {
 	sums := zeros(c, f, rows, vectors)
 	c.Label("loop")
 	next := c.GP64()
-	c.LEAQ(operand.Mem{Base: inner.b, Index: ahead, Scale: 1}, next)
+	c.LEAQ(operand.Mem{Base: inner.b, Index: distance, Scale: 1}, next)
 	for offset := 0; offset < 4*width; offset += 64 {
 		c.PREFETCHT0(operand.Mem{Base: next, Disp: offset})
 	}

@@ -37,7 +37,7 @@ func strided(c *build.Context, f family, rows int) {
 			"products, count ≥ 1.", name, rows, f.vectors*f.lanes),
 		"Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile "+
 			"to the next a, b and c move on by astep, bstep and cstep.",
-		fmt.Sprintf("With each %d products it asks for two neighbouring cache lines, the first at next, which moves "+
+		fmt.Sprintf("With each %d products it prefetches two neighbouring cache lines, the first at next, which moves "+
 			"on by step bytes.", stridedUnroll))
 	c.Pragma("noescape")
 	c.SignatureExpr(
@@ -153,7 +153,7 @@ func (s stridedProducts) loop() {
 	s.JL(operand.LabelRef("tail"))
 	s.Label("loop")
 	for i := range stridedUnroll {
-		s.ask(i)
+		s.prefetch(i)
 		s.product()
 	}
 	s.SUBQ(operand.Imm(stridedUnroll), s.k)
@@ -180,8 +180,8 @@ func (s stridedProducts) product() {
 	}
 }
 
-// ask emits what a turn's product asks for: half of it, apart from the other, as are other loads that miss.
-func (s stridedProducts) ask(product int) {
+// prefetch emits what a turn's product prefetches: half of it, apart from the other, as are other loads that miss.
+func (s stridedProducts) prefetch(product int) {
 	switch product {
 	case 0:
 		s.PREFETCHT1(operand.Mem{Base: s.next})
@@ -192,14 +192,14 @@ func (s stridedProducts) ask(product int) {
 }
 
 // lastTurn emits the last products three rows at a time, which are written while the next ones are computed: a
-// processor holds few writes that wait, and all at once would keep the next tile from beginning. Meanwhile it asks for
-// that tile's rows.
+// processor holds few writes that wait, and all at once would keep the next tile from beginning. Meanwhile it
+// prefetches that tile's rows.
 func (s stridedProducts) lastTurn(to, stride, step reg.GPVirtual) {
 	row, next := s.GP64(), s.GP64()
 	s.MOVQ(to, row)
 	var b [stridedUnroll][]reg.VecVirtual
 	for p := range b {
-		s.ask(p)
+		s.prefetch(p)
 		for v := range s.vectors {
 			x := s.register(s.Context)
 			s.VMOVUPS(operand.Mem{Base: s.b, Disp: v * s.bytes()}, x)

@@ -118,7 +118,7 @@ func microTiles(c *build.Context, pieces int) {
 	}
 	c.Label("step")
 	held := [2]int{-1, -1}
-	asked, askedRows := 0, 0
+	prefetched, prefetchedRows := 0, 0
 	for n, pass := range passes {
 		for side, base := range []reg.Register{x, y} {
 			if held[side] == pass[side] {
@@ -134,11 +134,11 @@ func microTiles(c *build.Context, pieces int) {
 		for i := range 4 {
 			tileInstruction(c, "TDPBF16PS", operand.Imm(uint64(6+i%2)), operand.Imm(uint64(4+i/2)),
 				operand.Imm(uint64(i)))
-			for ; asked < stepBytes/64*(4*n+i+1)/(4*len(passes)); asked++ { // the next step of B
-				c.PREFETCHT0(operand.Mem{Base: y, Disp: stepBytes + 64*asked})
+			for ; prefetched < stepBytes/64*(4*n+i+1)/(4*len(passes)); prefetched++ { // the next step of B
+				c.PREFETCHT0(operand.Mem{Base: y, Disp: stepBytes + 64*prefetched})
 			}
 		}
-		for ; askedRows < rowsAtOnce*(n+1)/len(passes); askedRows++ { // rows of C, too
+		for ; prefetchedRows < rowsAtOnce*(n+1)/len(passes); prefetchedRows++ { // rows of C, too
 			c.PREFETCHT0(operand.Mem{Base: near})
 			c.PREFETCHT0(operand.Mem{Base: near, Disp: 64})
 			c.ADDQ(cstride, near)

@@ -10,7 +10,8 @@ import (
 // arithmetic emits kernels that round as the generic ones do: nothing is fused but exact products.
 func (g *generator) arithmetic() {
 	binary := func(name, sign string, op func(ops ...operand.Op)) {
-		g.pastKernel(name, "dst[i] = x[i] "+sign+" y[i]", streams("dst", "x", "y"), func(l *loop) (step, end func()) {
+		operands := streams("dst", "x", "y")
+		g.nonTemporalKernel(name, "dst[i] = x[i] "+sign+" y[i]", operands, func(l *loop) (step, end func()) {
 			return func() {
 				x := l.load("x")
 				op(l.at("y", 0), x, x)
@@ -22,7 +23,7 @@ func (g *generator) arithmetic() {
 	binary("sub", "-", g.VSUBPS)
 	binary("mul", "·", g.VMULPS)
 	binary("div", "/", g.VDIVPS)
-	g.pastKernel("axpby", "dst[i] = a·x[i] + b·y[i]", params(streams("dst", "x", "y"), scalars("a", "b")),
+	g.nonTemporalKernel("axpby", "dst[i] = a·x[i] + b·y[i]", params(streams("dst", "x", "y"), scalars("a", "b")),
 		func(l *loop) (step, end func()) {
 			a, b := l.scalar("a"), l.scalar("b")
 			return func() {
@@ -31,7 +32,7 @@ func (g *generator) arithmetic() {
 				l.store(x, "dst")
 			}, nil
 		})
-	g.pastKernel("affine", "dst[i] = a·x[i] + b", params(streams("dst", "x"), scalars("a", "b")),
+	g.nonTemporalKernel("affine", "dst[i] = a·x[i] + b", params(streams("dst", "x"), scalars("a", "b")),
 		func(l *loop) (step, end func()) {
 			a, b := l.scalar("a"), l.scalar("b")
 			return func() {
@@ -40,7 +41,7 @@ func (g *generator) arithmetic() {
 				l.store(x, "dst")
 			}, nil
 		})
-	g.pastKernel("scale", "dst[i] = a·x[i]", params(streams("dst", "x"), scalars("a")),
+	g.nonTemporalKernel("scale", "dst[i] = a·x[i]", params(streams("dst", "x"), scalars("a")),
 		func(l *loop) (step, end func()) {
 			a := l.scalar("a")
 			return func() { l.store(l.times(a, "x"), "dst") }, nil
@@ -61,7 +62,7 @@ func (g *generator) arithmetic() {
 				l.store(b, "b")
 			}, nil
 		})
-	g.pastKernel("relu", "dst[i] = max(x[i], 0)", streams("dst", "x"), func(l *loop) (step, end func()) {
+	g.nonTemporalKernel("relu", "dst[i] = max(x[i], 0)", streams("dst", "x"), func(l *loop) (step, end func()) {
 		zero := l.constant(0)
 		return func() {
 			x := l.load("x")
@@ -69,7 +70,7 @@ func (g *generator) arithmetic() {
 			l.store(x, "dst")
 		}, nil
 	})
-	g.pastKernel("reluGrad", "dst[i] = dy[i] where y[i] > 0, else 0", streams("dst", "y", "dy"),
+	g.nonTemporalKernel("reluGrad", "dst[i] = dy[i] where y[i] > 0, else 0", streams("dst", "y", "dy"),
 		func(l *loop) (step, end func()) {
 			zero := l.constant(0)
 			return func() {
@@ -86,7 +87,7 @@ func (g *generator) arithmetic() {
 				l.store(dy, "dst")
 			}, nil
 		})
-	g.pastKernel("softmaxGrad", "dst[i] = y[i]·(dy[i]-dot)", params(streams("dst", "y", "dy"), scalars("dot")),
+	g.nonTemporalKernel("softmaxGrad", "dst[i] = y[i]·(dy[i]-dot)", params(streams("dst", "y", "dy"), scalars("dot")),
 		func(l *loop) (step, end func()) {
 			dot := l.scalar("dot")
 			return func() {
@@ -96,13 +97,13 @@ func (g *generator) arithmetic() {
 				l.store(x, "dst")
 			}, nil
 		})
-	g.pastKernel("softmaxGradDot", "dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them "+
+	g.nonTemporalKernel("softmaxGradDot", "dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them "+
 		"added before",
 		params(streams("dst", "y", "dy", "nextY", "nextDY"), sums("sum"), scalars("dot")),
 		func(l *loop) (step, end func()) {
-			dot, sum, ask := l.scalar("dot"), l.gather("sum"), l.aheadFar(3072, "nextY", "nextDY")
+			dot, sum, prefetch := l.scalar("dot"), l.gather("sum"), l.prefetchFar(3072, "nextY", "nextDY")
 			return func() {
-				ask()
+				prefetch()
 				x := l.load("dy")
 				l.VSUBPS(dot, x, x)
 				l.VMULPS(l.at("y", 0), x, x)
@@ -112,7 +113,7 @@ func (g *generator) arithmetic() {
 				sum.add(p)
 			}, sum.store
 		})
-	g.pastKernel("subWide", "dst[i] = float32(float64(x[i]) - c)",
+	g.nonTemporalKernel("subWide", "dst[i] = float32(float64(x[i]) - c)",
 		params(streams("dst", "x"), typed(scalar, "float64", "c")), func(l *loop) (step, end func()) {
 			c := l.scalar("c")
 			return func() {
@@ -135,16 +136,16 @@ func (l *loop) times(a reg.VecVirtual, name string) reg.VecVirtual {
 // sums emits reductions in float64, and what adds rows to float64 rows.
 func (g *generator) sums() {
 	g.kernel("sum", "sum[i%16] += x[i]", params(streams("x"), sums("sum")), func(l *loop) (step, end func()) {
-		sum, ask := l.accumulate("sum"), l.ahead(4096, "x")
+		sum, prefetch := l.accumulate("sum"), l.prefetchL1(4096, "x")
 		return func() {
-			ask()
+			prefetch()
 			sum.add(l.loadWide("x"))
 		}, sum.store
 	})
 	g.kernel("dot", "sum[i%16] += x[i]·y[i]", params(streams("x", "y"), sums("sum")), func(l *loop) (step, end func()) {
-		sum, ask := l.accumulate("sum"), l.ahead(4096, "x", "y")
+		sum, prefetch := l.accumulate("sum"), l.prefetchL1(4096, "x", "y")
 		return func() {
-			ask()
+			prefetch()
 			sum.addProduct(l.loadWide("x"), l.loadWide("y"))
 		}, sum.store
 	})
@@ -159,18 +160,18 @@ func (g *generator) sums() {
 		})
 	g.kernel("rowSquares", "sum[i%16] += x[i]², four of them added before", params(streams("x"), sums("sum")),
 		func(l *loop) (step, end func()) {
-			sum, ask := l.gather("sum"), l.aheadRow(10240, "x")
+			sum, prefetch := l.gather("sum"), l.prefetchRow(10240, "x")
 			return func() {
-				ask()
+				prefetch()
 				sum.add(l.squareOf(l.load("x")))
 			}, sum.store
 		})
 	g.kernel("rowMoments", "with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before",
 		params(streams("x"), sums("sum", "squares"), scalars("k")),
 		func(l *loop) (step, end func()) {
-			sum, squares, k, ask := l.gather("sum"), l.gather("squares"), l.scalar("k"), l.aheadRow(10240, "x")
+			sum, squares, k, prefetch := l.gather("sum"), l.gather("squares"), l.scalar("k"), l.prefetchRow(10240, "x")
 			return func() {
-					ask()
+					prefetch()
 					x := l.load("x")
 					l.VSUBPS(k, x, x)
 					sum.add(x)

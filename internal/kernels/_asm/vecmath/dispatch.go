@@ -5,7 +5,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"go/format"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/kernels/_asm/assemble"
@@ -18,8 +17,8 @@ func dispatchers(kernels []kernel) (amd64, portable []byte, err error) {
 	fmt.Fprintf(&a, head+"\nimport %q\n", "!noasm", "github.com/lockstep-ml/lockstep/internal/kernels")
 	fmt.Fprintf(&p, head, "!amd64 || noasm")
 	for _, k := range kernels {
-		doc := fmt.Sprintf("\n// %sVector: %s\n// for as many of n elements as fill blocks of %d; it returns how "+
-			"many it did: 0 under the generic variant.\n", k.name, k.formula, block)
+		doc := fmt.Sprintf("\n// %sVector: %s for as many of n elements as fill blocks of %d; it returns how many it "+
+			"did, 0 under the generic variant.\n", k.name, k.formula, block)
 		signature := fmt.Sprintf("func %sVector(%s) int", k.name, k.declarations())
 		var arguments, others []string
 		for _, q := range k.params {
@@ -33,20 +32,21 @@ func dispatchers(kernels []kernel) (amd64, portable []byte, err error) {
 			arguments = append(arguments, argument)
 		}
 		list := strings.Join(arguments, ", ")
-		if k.past {
-			signature = strings.Replace(signature, ") int", ", past bool) int", 1)
-			doc += "// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.\n"
+		if k.nonTemporal {
+			signature = strings.Replace(signature, ") int", ", nonTemporal bool) int", 1)
+			doc += "// nonTemporal writes dst by non-temporal stores, if it is aligned to 64 bytes and none of the " +
+				"operands.\n"
 		}
 		fmt.Fprintf(&a, "%s%s {\n\tvariant := kernels.Vectors()\n\tif variant == kernels.Generic {\n\t\treturn "+
 			"0\n\t}\n\tn -= n %% %d\n", doc, signature, block)
-		if k.past {
-			fmt.Fprintf(&a, "past = past && separate(dst, %s)\n", strings.Join(others, ", "))
+		if k.nonTemporal {
+			fmt.Fprintf(&a, "nonTemporal = nonTemporal && separate(dst, %s)\n", strings.Join(others, ", "))
 		}
 		fmt.Fprintf(&a, "\tfor done := 0; done < n; done += stretch {\n\t\tcount := min(stretch, "+
 			"n-done)\n\t\tswitch {\n")
-		if k.past {
-			fmt.Fprintf(&a, "case past && variant == kernels.AVX512:\n%sPastAVX512(count, %s)\ncase "+
-				"past:\n%sPastAVX2(count, %s)\n", k.name, list, k.name, list)
+		if k.nonTemporal {
+			fmt.Fprintf(&a, "case nonTemporal && variant == kernels.AVX512:\n%sNonTemporalAVX512(count, %s)\n"+
+				"case nonTemporal:\n%sNonTemporalAVX2(count, %s)\n", k.name, list, k.name, list)
 		}
 		fmt.Fprintf(&a, "case variant == kernels.AVX512:\n%sAVX512(count, %s)\ndefault:\n%sAVX2(count, "+
 			"%s)\n}\n}\nreturn n\n}\n", k.name, list, k.name, list)
@@ -54,15 +54,15 @@ func dispatchers(kernels []kernel) (amd64, portable []byte, err error) {
 		for _, q := range k.params {
 			blanks = append(blanks, strings.Replace(q.declaration(), q.name, "_", 1))
 		}
-		if k.past {
+		if k.nonTemporal {
 			blanks = append(blanks, "_ bool")
 		}
 		fmt.Fprintf(&p, "\n// %sVector does nothing.\nfunc %sVector(_ int, %s) int { return 0 }\n", k.name, k.name,
 			strings.Join(blanks, ", "))
 	}
-	if amd64, err = format.Source(a.Bytes()); err != nil {
+	if amd64, err = assemble.Format(a.Bytes()); err != nil {
 		return nil, nil, err
 	}
-	portable, err = format.Source(p.Bytes())
+	portable, err = assemble.Format(p.Bytes())
 	return amd64, portable, err
 }

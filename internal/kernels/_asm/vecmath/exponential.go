@@ -77,11 +77,13 @@ func (l *loop) shifted(shift reg.VecVirtual) reg.VecVirtual {
 }
 
 func (g *generator) exponentials() {
-	g.pastKernel("exp", "dst[i] = factor·e^(src[i]-shift)", params(streams("dst", "src"), scalars("shift", "factor")),
+	g.nonTemporalKernel("exp", "dst[i] = factor·e^(src[i]-shift)",
+		params(streams("dst", "src"), scalars("shift", "factor")),
 		func(l *loop) (step, end func()) {
-			shift, factor, lim, ask := l.scalar("shift"), l.scalar("factor"), l.limits(), l.aheadFar(4096, "src")
+			shift, factor, lim := l.scalar("shift"), l.scalar("factor"), l.limits()
+			prefetch := l.prefetchFar(4096, "src")
 			return func() {
-				ask()
+				prefetch()
 				y := l.exponential(l.shifted(shift), lim)
 				l.VMULPS(factor, y, y)
 				l.store(y, "dst")
@@ -90,9 +92,9 @@ func (g *generator) exponentials() {
 	g.kernel("expSum", "dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before",
 		params(streams("dst", "src"), sums("sum"), scalars("shift")),
 		func(l *loop) (step, end func()) {
-			shift, lim, sum, ask := l.needed("shift"), l.limits(), l.gather("sum"), l.aheadSecond(10240, "src")
+			shift, lim, sum, prefetch := l.needed("shift"), l.limits(), l.gather("sum"), l.prefetchL2(10240, "src")
 			return func() {
-				ask()
+				prefetch()
 				y := l.exponential(l.shifted(shift()), lim)
 				l.store(y, "dst")
 				sum.add(y)
@@ -102,13 +104,14 @@ func (g *generator) exponentials() {
 	g.kernel("sumExp", "sum[i%16] += e^(src[i]-shift), four of them added before",
 		params(streams("src"), sums("sum"), scalars("shift")),
 		func(l *loop) (step, end func()) {
-			shift, lim, sum, ask := l.needed("shift"), l.limits(), l.gather("sum"), l.aheadSecond(10240, "src")
+			shift, lim, sum, prefetch := l.needed("shift"), l.limits(), l.gather("sum"), l.prefetchL2(10240, "src")
 			return func() {
-				ask()
+				prefetch()
 				sum.add(l.exponential(l.shifted(shift()), lim))
 			}, sum.store
 		})
-	g.pastKernel("logSoftmaxGrad", "dst[i] = dy[i] - sum·e^y[i]", params(streams("dst", "y", "dy"), scalars("sum")),
+	g.nonTemporalKernel("logSoftmaxGrad", "dst[i] = dy[i] - sum·e^y[i]",
+		params(streams("dst", "y", "dy"), scalars("sum")),
 		func(l *loop) (step, end func()) {
 			sum, lim := l.scalar("sum"), l.limits()
 			return func() {
@@ -132,9 +135,9 @@ func (g *generator) scaleExpSum() {
 		"before, most[i%16] = max(most[i%16], next[i]), NaN not counting"
 	operands := params(streams("dst", "near", "src", "next"), sums("sum"), typed(fixed, "float32", "most"),
 		scalars("factor", "shift"))
-	g.pastKernel("scaleExpSum", formula, operands, func(l *loop) (step, end func()) {
-		factor, shift, lim, sum, ask := l.scalar("factor"), l.scalar("shift"), l.limits(), l.gather("sum"),
-			l.aheadSecond(10240, "next")
+	g.nonTemporalKernel("scaleExpSum", formula, operands, func(l *loop) (step, end func()) {
+		factor, shift, lim, sum, prefetch := l.scalar("factor"), l.scalar("shift"), l.limits(), l.gather("sum"),
+			l.prefetchL2(10240, "next")
 		var most []reg.VecVirtual
 		at := func(p int) operand.Mem { return operand.Mem{Base: l.pointers["most"], Disp: 4 * l.lanes * p} }
 		for p := range block / l.lanes {
@@ -142,7 +145,7 @@ func (g *generator) scaleExpSum() {
 			l.VMOVUPS(at(p), most[p])
 		}
 		return func() {
-				ask()
+				prefetch()
 				m := most[l.part%len(most)]
 				l.VMAXPS(m, l.load("next"), m)
 				l.store(l.times(factor, "near"), "dst")
@@ -160,7 +163,7 @@ func (g *generator) scaleExpSum() {
 
 // tanh emits the hyperbolic tangent: a polynomial near zero, else 1 - 2/(e^2|x|+1) with the sign of x.
 func (g *generator) tanh() {
-	g.pastKernel("tanh", "dst[i] = tanh(src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
+	g.nonTemporalKernel("tanh", "dst[i] = tanh(src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
 		lim, limit := l.limits(), l.constant(tanhSmall)
 		return func() {
 			x := l.load("src")
@@ -219,20 +222,21 @@ func (g *generator) negative(x reg.VecVirtual) reg.VecVirtual {
 }
 
 func (g *generator) activations() {
-	g.pastKernel("sigmoid", "dst[i] = 1/(1+e^-src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
+	g.nonTemporalKernel("sigmoid", "dst[i] = 1/(1+e^-src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
 		lim, one := l.limits(), l.constant(1)
 		return func() {
 			l.store(l.quotient(one, l.exponential(l.negative(l.load("src")), lim)), "dst")
 		}, nil
 	})
-	g.pastKernel("silu", "dst[i] = src[i]/(1+e^-src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
-		lim := l.limits()
-		return func() {
-			x := l.load("src")
-			l.store(l.quotient(x, l.exponential(l.negative(x), lim)), "dst")
-		}, nil
-	})
-	g.pastKernel("siluGrad", "dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i])", streams("dst", "x", "dy"),
+	g.nonTemporalKernel("silu", "dst[i] = src[i]/(1+e^-src[i])", streams("dst", "src"),
+		func(l *loop) (step, end func()) {
+			lim := l.limits()
+			return func() {
+				x := l.load("src")
+				l.store(l.quotient(x, l.exponential(l.negative(x), lim)), "dst")
+			}, nil
+		})
+	g.nonTemporalKernel("siluGrad", "dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i])", streams("dst", "x", "dy"),
 		func(l *loop) (step, end func()) {
 			lim, one := l.limits(), l.constant(1)
 			return func() {
@@ -246,7 +250,7 @@ func (g *generator) activations() {
 				l.store(slope, "dst")
 			}, nil
 		})
-	g.pastKernel("swiglu", "dst[i] = gate[i]/(1+e^-gate[i])·up[i]", streams("dst", "gate", "up"),
+	g.nonTemporalKernel("swiglu", "dst[i] = gate[i]/(1+e^-gate[i])·up[i]", streams("dst", "gate", "up"),
 		func(l *loop) (step, end func()) {
 			lim := l.limits()
 			return func() {
@@ -273,23 +277,24 @@ func (g *generator) activations() {
 				l.store(s, "dup")
 			}, nil
 		})
-	g.pastKernel("geluTanh", "dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²)", streams("dst", "src"),
+	g.nonTemporalKernel("geluTanh", "dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²)", streams("dst", "src"),
 		func(l *loop) (step, end func()) {
-			lim, ask := l.limits(), l.aheadFar(3072, "src")
+			lim, prefetch := l.limits(), l.prefetchFar(3072, "src")
 			return func() {
-				ask()
+				prefetch()
 				x := l.load("src")
 				u := l.geluArgument(x, l.squareOf(x))
 				l.store(l.quotient(x, l.exponential(u, lim)), "dst")
 			}, nil
 		})
-	g.pastKernel("geluTanhGrad", "dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)",
+	g.nonTemporalKernel("geluTanhGrad",
+		"dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)",
 		streams("dst", "x", "dy"),
 		func(l *loop) (step, end func()) {
-			lim, flat, one, ask := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}, l.neededConstant(1),
-				l.aheadFar(3072, "x", "dy")
+			lim, flat := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}
+			one, prefetch := l.neededConstant(1), l.prefetchFar(3072, "x", "dy")
 			return func() {
-				ask()
+				prefetch()
 				x := l.load("x")
 				l.clamp(x, flat)
 				square := l.squareOf(x)

@@ -33,22 +33,22 @@ func (g *generator) gelu() {
 		defer func(before int) { g.flight = before }(g.flight)
 		g.flight = 2 // beside the coefficients
 	}
-	g.pastKernel("gelu", "dst[i] = src[i]·Φ(src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
+	g.nonTemporalKernel("gelu", "dst[i] = src[i]·Φ(src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
 		write := func(y reg.VecVirtual) { l.store(y, "dst") }
 		if !l.wide() {
 			n := l.normal()
 			return func() { write(l.whole(n)) }, nil
 		}
-		loss, zero, ask := l.table("geluLoss", geluLoss()), l.constant(0), l.aheadFar(3072, "src")
+		loss, zero, prefetch := l.table("geluLoss", geluLoss()), l.constant(0), l.prefetchFar(3072, "src")
 		return l.either("src", func() reg.VecVirtual {
-			ask()
+			prefetch()
 			t, y := l.inPieces(loss, "src"), l.register()
 			l.VMAXPS(l.at("src", 0), zero, y) // of two zeros x's; and a NaN
 			l.VSUBPS(t, y, y)
 			return y
 		}, l.whole, write), nil
 	})
-	g.pastKernel("geluGrad", "dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i]))", streams("dst", "x", "dy"),
+	g.nonTemporalKernel("geluGrad", "dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i]))", streams("dst", "x", "dy"),
 		func(l *loop) (step, end func()) {
 			write := func(y reg.VecVirtual) {
 				l.VMULPS(l.at("dy", 0), y, y)
@@ -58,9 +58,9 @@ func (g *generator) gelu() {
 				n := l.normal()
 				return func() { write(l.wholeSlope(n)) }, nil
 			}
-			slope, one, ask := l.table("geluSlope", geluSlope()), l.constant(1), l.aheadFar(3072, "x", "dy")
+			slope, one, prefetch := l.table("geluSlope", geluSlope()), l.constant(1), l.prefetchFar(3072, "x", "dy")
 			return l.either("x", func() reg.VecVirtual {
-				ask()
+				prefetch()
 				y, right := l.inPieces(slope, "x"), l.K()
 				l.VPTESTNMD(l.bits(0x80000000), l.load("x"), right)
 				l.VSUBPS(y, one, right, y)

@@ -72,7 +72,8 @@ type kernel struct {
 	name    string
 	formula string
 	params  []param
-	past    bool // there is a second version that writes dst past the caches
+	// nonTemporal is set if there is a second version that writes dst by non-temporal stores.
+	nonTemporal bool
 }
 
 // declarations lists n and the parameters as Go writes them.
@@ -90,8 +91,7 @@ type generator struct {
 	*constants
 	lanes   int
 	emitted []kernel
-	past    bool // kernels have a version that writes dst past the caches
-	flight  int  // vectors whose instructions a turn of the loop takes in turns; 0: none
+	flight  int // vectors whose instructions a turn of the loop takes in turns; 0: none
 }
 
 func (g *generator) wide() bool { return g.lanes == 16 }
@@ -106,15 +106,15 @@ func (g *generator) suffix() string {
 // loop is the kernel that is being emitted.
 type loop struct {
 	*generator
-	streaming bool // dst is written past the caches
-	known     map[string]param
-	pointers  map[string]reg.GPVirtual
-	index     reg.GPVirtual
-	requests  []reg.GPVirtual // the index and how far a kernel looks ahead, in elements
-	part      int             // the vector of the turn: 0 and 1 of the first block where a vector holds half of it
-	rare      *rare
-	blocks    int // of a turn; 0: as many as the flight has
-	gathered  []*gathered
+	nonTemporal bool // dst is written by non-temporal stores
+	known       map[string]param
+	pointers    map[string]reg.GPVirtual
+	index       reg.GPVirtual
+	requests    []reg.GPVirtual // the index and how far ahead a kernel prefetches, in elements
+	part        int             // the vector of the turn: 0 and 1 of the first block where a vector holds half of it
+	rare        *rare
+	blocks      int // of a turn; 0: as many as the flight has
+	gathered    []*gathered
 }
 
 // rare is another way to do a turn, and the test that chooses it: it leaves the zero flag clear if the turn's vectors
@@ -128,32 +128,30 @@ type rare struct {
 // kernel emits a loop over n elements, n a positive multiple of 16. body loads what stays in registers and returns what
 // is emitted per part of a block, and at the end (may be nil).
 func (g *generator) kernel(name, formula string, ps []param, body func(l *loop) (step, end func())) {
-	k := kernel{name, formula, ps, g.past}
+	k := kernel{name, formula, ps, false}
 	g.emitted = append(g.emitted, k)
 	g.version(k, "", false, body)
-	if k.past {
-		g.version(k, "Past", true, body)
-	}
 }
 
-// pastKernel is kernel with a second version that writes dst past the caches.
-func (g *generator) pastKernel(name, formula string, ps []param, body func(l *loop) (step, end func())) {
-	g.past = true
-	g.kernel(name, formula, ps, body)
-	g.past = false
+// nonTemporalKernel is kernel with a second version that writes dst by non-temporal stores.
+func (g *generator) nonTemporalKernel(name, formula string, ps []param, body func(l *loop) (step, end func())) {
+	k := kernel{name, formula, ps, true}
+	g.emitted = append(g.emitted, k)
+	g.version(k, "", false, body)
+	g.version(k, "NonTemporal", true, body)
 }
 
 // version emits a kernel that writes dst in the one way or the other.
-func (g *generator) version(k kernel, way string, past bool, body func(l *loop) (step, end func())) {
+func (g *generator) version(k kernel, way string, nonTemporal bool, body func(l *loop) (step, end func())) {
 	name, formula, ps := k.name+way, k.formula, k.params
-	if past {
-		formula += ", written past the caches to a dst aligned to 64 bytes,"
+	if nonTemporal {
+		formula += ", written by non-temporal stores to a dst aligned to 64 bytes,"
 	}
 	g.Function(name + g.suffix())
 	g.Doc(fmt.Sprintf("%s%s: %s for i < n, n a positive multiple of %d.", name, g.suffix(), formula, block))
 	g.Pragma("noescape")
 	g.SignatureExpr("func(" + k.declarations() + ")")
-	l := &loop{generator: g, streaming: past, known: map[string]param{}, pointers: map[string]reg.GPVirtual{}}
+	l := &loop{generator: g, nonTemporal: nonTemporal, known: map[string]param{}, pointers: map[string]reg.GPVirtual{}}
 	n := g.GP64()
 	g.Load(g.Param("n"), n)
 	for _, p := range ps {
@@ -260,44 +258,44 @@ func (l *loop) at(name string, element int) operand.Mem {
 		Disp: p.bytes() * (l.lanes*l.part + element)}
 }
 
-// ahead asks for what streams hold so many bytes further on: some rows of 1024 elements. The processor itself looks
-// ahead within a page of 4096 bytes at most, and memory would be idle while others go over the row again. The distances
-// are those that measured best, where the first cache has room for it (see lookahead). The pass of a row that computes
-// most asks: the others would only wait in turn. What it returns is emitted for each part. Of vectors that take turns
-// each asks, since all must have as many instructions.
-func (l *loop) ahead(bytes int, names ...string) (ask func()) {
-	return l.asking(l.PREFETCHT0, bytes, "lookahead", names)
+// prefetchL1 prefetches what streams hold so many bytes further on: some rows of 1024 elements. The processor itself
+// prefetches within a page of 4096 bytes at most, and memory would be idle while others go over the row again. The
+// distances are those that measured best, where the first-level cache has room for it (see prefetchL1Mask). The pass of
+// a row that computes most prefetches: the others would only wait. What it returns is emitted for each part. Of vectors
+// that take turns each prefetches, since all must have as many instructions.
+func (l *loop) prefetchL1(bytes int, names ...string) (prefetch func()) {
+	return l.prefetching(l.PREFETCHT0, bytes, "prefetchL1Mask", names)
 }
 
-// aheadSecond asks for the second cache, which has room for it in any processor: for a pass of exponentials, which
-// computes for longer than memory takes.
-func (l *loop) aheadSecond(bytes int, names ...string) (ask func()) {
-	return l.asking(l.PREFETCHT1, bytes, "", names)
+// prefetchL2 prefetches to the second-level cache, which has room for it in any processor: for a pass of exponentials,
+// which computes for longer than memory takes.
+func (l *loop) prefetchL2(bytes int, names ...string) (prefetch func()) {
+	return l.prefetching(l.PREFETCHT1, bytes, "", names)
 }
 
-// aheadInstead asks for the second cache where ahead does not ask for the first. Passes over a row that each ask for
-// one stream measured better than one that asks for all, as did distances that are no multiple of a row.
-func (l *loop) aheadInstead(bytes int, names ...string) (ask func()) {
-	return l.asking(l.PREFETCHT1, bytes, "lookaheadSecond", names)
+// prefetchL2Instead prefetches to the second-level cache where prefetchL1 does nothing. Passes over a row that each
+// prefetch one stream measured better than one that prefetches all, as did distances that are no multiple of a row.
+func (l *loop) prefetchL2Instead(bytes int, names ...string) (prefetch func()) {
+	return l.prefetching(l.PREFETCHT1, bytes, "prefetchL2InsteadMask", names)
 }
 
-// aheadFar asks for the second cache where it is large, as in processors whose third cache is far away: what they ask
-// for by themselves does not keep memory busy.
-func (l *loop) aheadFar(bytes int, names ...string) (ask func()) {
-	return l.asking(l.PREFETCHT1, bytes, "lookaheadFar", names)
+// prefetchFar prefetches to the second-level cache where that is large, as in processors whose third-level cache is far
+// away: what they prefetch by themselves does not keep memory busy.
+func (l *loop) prefetchFar(bytes int, names ...string) (prefetch func()) {
+	return l.prefetching(l.PREFETCHT1, bytes, "prefetchFarMask", names)
 }
 
-// aheadRow asks for rows that follow, into the first cache, or where the second one is large into that.
-func (l *loop) aheadRow(bytes int, names ...string) (ask func()) {
-	first, far := l.asking(l.PREFETCHT0, bytes, "lookaheadFirst", names), l.aheadFar(bytes, names...)
+// prefetchRow prefetches rows that follow to the first-level cache, or to the second-level one where that is large.
+func (l *loop) prefetchRow(bytes int, names ...string) (prefetch func()) {
+	first, far := l.prefetching(l.PREFETCHT0, bytes, "prefetchRowMask", names), l.prefetchFar(bytes, names...)
 	return func() {
 		first()
 		far()
 	}
 }
 
-// asking is what they have in common; the mask may make the distance 0, which asks for what is read anyway.
-func (l *loop) asking(prefetch func(operand.Op), bytes int, mask string, names []string) (ask func()) {
+// prefetching is what they have in common; the mask may make the distance 0, which prefetches what is read anyway.
+func (l *loop) prefetching(instruction func(operand.Op), bytes int, mask string, names []string) (prefetch func()) {
 	further := l.GP64()
 	l.MOVQ(operand.U32(bytes/4), further)
 	if mask != "" {
@@ -308,7 +306,7 @@ func (l *loop) asking(prefetch func(operand.Op), bytes int, mask string, names [
 		for _, name := range names {
 			if m := l.at(name, 0); m.Disp%64 == 0 || l.flight > 0 {
 				m.Index = further
-				prefetch(m)
+				instruction(m)
 			}
 		}
 	}
@@ -323,7 +321,7 @@ func (l *loop) load(name string) reg.VecVirtual {
 
 // store writes the part's elements of a float32 stream.
 func (l *loop) store(v reg.VecVirtual, name string) {
-	if l.streaming && name == "dst" {
+	if l.nonTemporal && name == "dst" {
 		l.VMOVNTPS(v, l.at(name, 0))
 		return
 	}

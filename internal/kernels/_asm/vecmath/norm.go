@@ -25,7 +25,7 @@ func (g *generator) norms() {
 		{"normalizeScale", "dst[i] = (x[i]-m)·s·w[i]", []string{"w"}},
 		{"normalizeAffine", "dst[i] = (x[i]-m)·s·w[i] + b[i]", []string{"w", "b"}},
 	} {
-		g.pastKernel(affine.name, affine.formula,
+		g.nonTemporalKernel(affine.name, affine.formula,
 			params(streams("dst", "x"), streams(affine.operands...), scalars("m", "s")),
 			func(l *loop) (step, end func()) {
 				m, s := l.scalar("m"), l.scalar("s")
@@ -38,14 +38,14 @@ func (g *generator) norms() {
 				}, nil
 			})
 	}
-	g.pastKernel("normalizeMoments", "normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, "+
+	g.nonTemporalKernel("normalizeMoments", "normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, "+
 		"squares with k",
 		params(streams("dst", "x", "w", "b", "next"), sums("sum", "squares"), scalars("m", "s", "k")),
 		func(l *loop) (step, end func()) {
-			m, s, k, sum, squares, ask := l.needed("m"), l.needed("s"), l.needed("k"), l.gather("sum"),
-				l.gather("squares"), l.aheadFar(5120, "next")
+			m, s, k, sum, squares, prefetch := l.needed("m"), l.needed("s"), l.needed("k"), l.gather("sum"),
+				l.gather("squares"), l.prefetchFar(5120, "next")
 			return func() {
-					ask()
+					prefetch()
 					x := l.centred("x", m(), s())
 					l.VMULPS(l.at("w", 0), x, x)
 					l.VADDPS(l.at("b", 0), x, x)
@@ -70,10 +70,10 @@ func (g *generator) norms() {
 			params(streams(gradients...), streams("x", "dy", "w"), sums("sum", "inner"), scalars("m", "s")),
 			func(l *loop) (step, end func()) {
 				m, s, sum, inner := l.needed("m"), l.needed("s"), l.gather("sum"), l.gather("inner")
-				ask, askSecond := l.ahead(4096, "x", "dy"), l.aheadInstead(6144, "x")
+				prefetch, prefetchSecond := l.prefetchL1(4096, "x", "dy"), l.prefetchL2Instead(6144, "x")
 				return func() {
-						ask()
-						askSecond()
+						prefetch()
+						prefetchSecond()
 						dy, x := l.load("dy"), l.centred("x", m(), s())
 						l.paramGrad(dy, x, gradients)
 						l.VMULPS(l.at("w", 0), dy, dy)
@@ -86,13 +86,13 @@ func (g *generator) norms() {
 					}
 			})
 	}
-	g.pastKernel("normGrad", "dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b)",
+	g.nonTemporalKernel("normGrad", "dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b)",
 		params(streams("dst", "x", "dy", "w"), scalars("m", "s", "a", "b", "f")),
 		func(l *loop) (step, end func()) {
 			m, s, a, b, f := l.scalar("m"), l.scalar("s"), l.scalar("a"), l.scalar("b"), l.scalar("f")
-			ask := l.aheadInstead(6144, "dy")
+			prefetch := l.prefetchL2Instead(6144, "dy")
 			return func() {
-				ask()
+				prefetch()
 				d := l.load("dy")
 				l.VMULPS(l.at("w", 0), d, d)
 				l.VSUBPS(a, d, d)
@@ -103,16 +103,16 @@ func (g *generator) norms() {
 				l.store(d, "dst")
 			}, nil
 		})
-	g.pastKernel("normGradSums", "normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, "+
-		"nextDY, w with nextM, nextS",
+	g.nonTemporalKernel("normGradSums", "normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, "+
+		"nextX, nextDY, w with nextM, nextS",
 		params(streams("dst", "x", "dy", "w", "dw", "db", "nextX", "nextDY"), sums("sum", "inner"),
 			scalars("m", "s", "a", "b", "f", "nextM", "nextS")),
 		func(l *loop) (step, end func()) {
 			m, s, a, b, f, nextM, nextS := l.needed("m"), l.needed("s"), l.needed("a"), l.needed("b"), l.needed("f"),
 				l.needed("nextM"), l.needed("nextS")
-			sum, inner, ask := l.gather("sum"), l.gather("inner"), l.aheadFar(3072, "nextX", "nextDY")
+			sum, inner, prefetch := l.gather("sum"), l.gather("inner"), l.prefetchFar(3072, "nextX", "nextDY")
 			return func() {
-					ask()
+					prefetch()
 					d := l.load("dy")
 					l.VMULPS(l.at("w", 0), d, d)
 					l.VSUBPS(a(), d, d)
@@ -140,9 +140,9 @@ func (g *generator) norms() {
 		}
 		g.kernel(name, formula, params(streams(gradients...), streams("x", "dy"), scalars("m", "s")),
 			func(l *loop) (step, end func()) {
-				m, s, ask := l.scalar("m"), l.scalar("s"), l.ahead(4096, "x", "dy")
+				m, s, prefetch := l.scalar("m"), l.scalar("s"), l.prefetchL1(4096, "x", "dy")
 				return func() {
-					ask()
+					prefetch()
 					l.paramGrad(l.load("dy"), l.centred("x", m, s), gradients)
 				}, nil
 			})

@@ -47,9 +47,9 @@ func (g *generator) optimizers() {
 		params(streams("p", "m", "v", "grad"), adamNumbers, more),
 		func(l *loop) (step, end func()) {
 			c := l.numbers(params(adamNumbers, more))
-			zero, ask := l.constant(0), l.aheadFar(2560, "p", "m", "v", "grad")
+			zero, prefetch := l.constant(0), l.prefetchFar(2560, "p", "m", "v", "grad")
 			return func() {
-				ask()
+				prefetch()
 				grad := l.times(c["clip"], "grad")
 				l.VADDPS(zero, grad, grad)
 				u := l.adamDirection(grad, c)

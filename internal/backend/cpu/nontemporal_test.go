@@ -10,12 +10,12 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/backend"
 )
 
-// TestLargeOutputs: an output that is written past the caches has the bits of its halves, which are not.
+// TestLargeOutputs: an output that is written by non-temporal stores has the bits of its halves, which are not.
 func TestLargeOutputs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("large operands")
 	}
-	const rows, cols = pastBytes / 4 / 1024, 1024
+	const rows, cols = nonTemporalBytes / 4 / 1024, 1024
 	d := New(3)
 	defer d.Close()
 	number := func(i int) float32 { return float32(i*7919%2001-1000) / 500 }

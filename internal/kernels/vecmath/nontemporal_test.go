@@ -15,8 +15,9 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
 )
 
-// pastKernels are the kernels with a version that writes past the caches. Long results take it: TestPastTheCaches.
-var pastKernels = map[string]any{
+// nonTemporalKernels are the kernels with a version that writes by non-temporal stores. Long results take it:
+// TestNonTemporalStores.
+var nonTemporalKernels = map[string]any{
 	"add": addVector, "affine": affineVector, "axpby": axpbyVector, "div": divVector, "exp": expVector,
 	"gelu": geluVector, "geluGrad": geluGradVector, "geluTanh": geluTanhVector, "geluTanhGrad": geluTanhGradVector,
 	"logSoftmaxGrad": logSoftmaxGradVector, "mul": mulVector, "normGrad": normGradVector,
@@ -28,14 +29,14 @@ var pastKernels = map[string]any{
 	"tanh": tanhVector,
 }
 
-// TestPastKernels calls both versions of a kernel on a few blocks: they write the same.
-func TestPastKernels(t *testing.T) {
+// TestNonTemporalKernels calls both versions of a kernel on a few blocks: they write the same.
+func TestNonTemporalKernels(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, v kernels.Variant) {
-		for name, kernel := range pastKernels {
+		for name, kernel := range nonTemporalKernels {
 			for _, n := range []int{16, 37, 176} {
 				near, done := callKernel(t, kernel, n, false)
-				past, _ := callKernel(t, kernel, n, true)
-				require.Equal(t, near, past, "%s of %d elements", name, n)
+				nonTemporal, _ := callKernel(t, kernel, n, true)
+				require.Equal(t, near, nonTemporal, "%s of %d elements", name, n)
 				if v != kernels.Generic {
 					require.Equal(t, n-n%16, done, name)
 				}
@@ -45,7 +46,7 @@ func TestPastKernels(t *testing.T) {
 }
 
 // callKernel calls a kernel with operands that are the same for every call, and returns what they are afterwards.
-func callKernel(t *testing.T, kernel any, n int, past bool) (operands []any, done int) {
+func callKernel(t *testing.T, kernel any, n int, nonTemporal bool) (operands []any, done int) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(7, uint64(n)))
 	f := reflect.ValueOf(kernel)
@@ -55,7 +56,7 @@ func callKernel(t *testing.T, kernel any, n int, past bool) (operands []any, don
 		case reflect.TypeFor[int]():
 			arguments = append(arguments, reflect.ValueOf(n))
 		case reflect.TypeFor[bool]():
-			arguments = append(arguments, reflect.ValueOf(past))
+			arguments = append(arguments, reflect.ValueOf(nonTemporal))
 		case reflect.TypeFor[float32]():
 			arguments = append(arguments, reflect.ValueOf(r.Float32()+0.5))
 		case reflect.TypeFor[float64]():

@@ -10,27 +10,27 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// aheadName is what the names of kernels end with that ask for memory ahead.
-func aheadName(ahead bool) string {
-	if ahead {
-		return "Ahead"
+// prefetchSuffix ends the names of kernels that prefetch.
+func prefetchSuffix(prefetch bool) string {
+	if prefetch {
+		return "Prefetch"
 	}
 	return ""
 }
 
 // placedSignature is that of a kernel that reads A where it lies.
-func placedSignature(ahead bool) string {
+func placedSignature(prefetch bool) string {
 	const placed = "func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int"
-	if ahead {
+	if prefetch {
 		return placed + ", next *uintptr)"
 	}
 	return placed + ")"
 }
 
-// asking is a loop over k that asks for memory while it runs, one row in each turn: all at once would take up the
-// misses that a core can have under way, and the panels would wait. What is asked for stands in a list of requests that
-// ends with one whose stride is 0. Those for which there are too few turns are asked for at once.
-type asking struct {
+// prefetcher is a loop over k that prefetches while it runs, one row in each turn: all at once would take up the misses
+// that a core can have under way, and the panels would wait. What to prefetch is in a list of requests that ends with
+// one whose stride is 0. A request for which there are too few turns is prefetched at once.
+type prefetcher struct {
 	f                          family
 	list, at, stride, n, turns reg.GPVirtual
 }
@@ -44,9 +44,9 @@ const (
 	requestSize
 )
 
-// newAsking emits the beginning: the first request is the tile of C.
-func newAsking(c *build.Context, f family, p pointers) asking {
-	r := asking{f, c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()}
+// newPrefetcher emits the beginning: the first request is the tile of C.
+func newPrefetcher(c *build.Context, f family, p pointers) prefetcher {
+	r := prefetcher{f, c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()}
 	c.Load(c.Param("next"), r.list)
 	c.MOVQ(p.cc, operand.Mem{Base: r.list, Disp: requestAt})
 	c.MOVQ(p.cstride, operand.Mem{Base: r.list, Disp: requestStride})
@@ -54,7 +54,7 @@ func newAsking(c *build.Context, f family, p pointers) asking {
 }
 
 // loop emits the loop over the products that fill turns of rowsUnroll, which step emits; k is left as the rest.
-func (r asking) loop(c *build.Context, k reg.GPVirtual, step func(n int)) {
+func (r prefetcher) loop(c *build.Context, k reg.GPVirtual, step func(n int)) {
 	c.MOVQ(k, r.turns)
 	c.SHRQ(operand.U8(bits.TrailingZeros(rowsUnroll)), r.turns)
 	c.ANDQ(operand.Imm(rowsUnroll-1), k)
@@ -74,7 +74,7 @@ func (r asking) loop(c *build.Context, k reg.GPVirtual, step func(n int)) {
 	c.JG(operand.LabelRef("burst"))
 	c.SUBQ(r.n, r.turns)
 	c.Label("loop")
-	r.ask(c)
+	r.prefetch(c)
 	step(rowsUnroll)
 	c.ADDQ(r.stride, r.at)
 	c.DECQ(r.n)
@@ -83,7 +83,7 @@ func (r asking) loop(c *build.Context, k reg.GPVirtual, step func(n int)) {
 	c.JNE(operand.LabelRef("request"))
 	c.JMP(operand.LabelRef("tail"))
 	c.Label("burst")
-	r.ask(c)
+	r.prefetch(c)
 	c.ADDQ(r.stride, r.at)
 	c.DECQ(r.n)
 	c.JNE(operand.LabelRef("burst"))
@@ -94,8 +94,8 @@ func (r asking) loop(c *build.Context, k reg.GPVirtual, step func(n int)) {
 	c.JNE(operand.LabelRef("loop"))
 }
 
-// ask emits the request for a row as wide as a tile.
-func (r asking) ask(c *build.Context) {
+// prefetch emits the prefetching of a row as wide as a tile.
+func (r prefetcher) prefetch(c *build.Context) {
 	c.PREFETCHT1(operand.Mem{Base: r.at})
 	c.PREFETCHT1(operand.Mem{Base: r.at, Disp: r.f.vectors*r.f.bytes() - 4})
 }
