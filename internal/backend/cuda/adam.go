@@ -8,8 +8,9 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-var optimizerOps = map[backend.Op]launcher{
-	backend.OpAdamMoments: adamMoments, backend.OpAdamW: adamW, backend.OpClipFactor: clipFactor,
+var optimizerOps = map[backend.Op]row{
+	backend.OpAdamMoments: {adamMoments, floats}, backend.OpAdamW: {adamW, floats},
+	backend.OpClipFactor: {clipFactor, []dtype.DType{dtype.Float64}},
 }
 
 var (

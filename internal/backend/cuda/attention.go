@@ -11,9 +11,9 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/rng"
 )
 
-var attentionOps = map[backend.Op]launcher{
-	backend.OpAttention:     attentionForward,
-	backend.OpAttentionGrad: attentionGrad,
+var attentionOps = map[backend.Op]row{
+	backend.OpAttention:     {attentionForward, floats},
+	backend.OpAttentionGrad: {attentionGrad, floats},
 }
 
 // attention is the geometry of a launch.
@@ -34,7 +34,6 @@ type attentionArgs struct {
 // newAttention looks at what both ops have; the mask is input maskAt.
 func (s *stream) newAttention(c *backend.Call, maskAt int) *attention {
 	q, k, v := &c.In[0], &c.In[1], &c.In[2]
-	s.wantFloat(c)
 	if q.NDim != 4 || k.NDim != 4 || v.NDim != 4 {
 		s.fault(c, "q, k, v of shape %v, %v, %v: want four dims", q.Shape[:q.NDim], k.Shape[:k.NDim], v.Shape[:v.NDim])
 	}
@@ -193,8 +192,6 @@ func (f *flashKernel) shared(d int) int {
 	return 2*d*(f.stay*f.operands+4*f.pass) + 2*4*f.pass*f.beside
 }
 
-var halves = []dtype.DType{dtype.BFloat16, dtype.Float16}
-
 // The kernels: forward, gradient of queries, gradient of keys and values. Those of flash.cu are for heads of up to 64
 // elements, then for those of up to 128.
 var (
@@ -202,10 +199,10 @@ var (
 		namesOf("attention_dkdv", "", floats)}
 	fewAttention, attentionDelta = namesOf("attention_few", "", floats), namesOf("attention_delta", "", floats)
 	flashKernels                 = [2][3]flashKernel{
-		{{namesOf("flash_64", "", halves), 128, 1, 64, 0}, {namesOf("flash_dq_64", "", halves), 128, 2, 32, 0},
-			{namesOf("flash_dkdv_64", "", halves), 128, 2, 32, 2}},
-		{{namesOf("flash_128", "", halves), 128, 1, 32, 0}, {namesOf("flash_dq_128", "", halves), 64, 2, 64, 0},
-			{namesOf("flash_dkdv_128", "", halves), 64, 2, 32, 2}},
+		{{namesOf("flash_64", "", halfTypes), 128, 1, 64, 0}, {namesOf("flash_dq_64", "", halfTypes), 128, 2, 32, 0},
+			{namesOf("flash_dkdv_64", "", halfTypes), 128, 2, 32, 2}},
+		{{namesOf("flash_128", "", halfTypes), 128, 1, 32, 0}, {namesOf("flash_dq_128", "", halfTypes), 64, 2, 64, 0},
+			{namesOf("flash_dkdv_128", "", halfTypes), 64, 2, 32, 2}},
 	}
 )
 

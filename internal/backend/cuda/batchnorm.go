@@ -25,7 +25,6 @@ const (
 // batchOf looks at x and the other operands: those numbered in sameIn and sameOut have x's shape, inputs from params on
 // are parameters [C], outputs from grads on their gradients, and the rest statistics [C].
 func (s *stream) batchOf(c *backend.Call, sameIn, sameOut, params, grads int) batch {
-	s.wantFloat(c)
 	x := &c.In[0]
 	if x.NDim != 3 {
 		s.fault(c, "input of shape %v: want [N C L]", x.Shape[:x.NDim])

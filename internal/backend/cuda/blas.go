@@ -137,8 +137,5 @@ func (s *stream) run(op backend.Op, ints int, out *backend.View, ins ...*backend
 	for i, v := range ins {
 		c.In[i] = *v
 	}
-	if launchers[op] == nil {
-		s.fault(&c, "no kernel")
-	}
-	launchers[op](s, &c)
+	table[op].launch(s, &c)
 }

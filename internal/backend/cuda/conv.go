@@ -31,7 +31,6 @@ func (s *stream) convolve(c *backend.Call, image, kernel, result *backend.View) 
 				v.Shape[:v.NDim], v.Stride[:v.NDim], image.DType)
 		}
 	}
-	s.wantFloat(c)
 	g := convolution{n: image.Shape[0], c: image.Shape[1], o: kernel.Shape[0], dt: image.DType,
 		window: window{depth: 1, h: image.Shape[2], w: image.Shape[3], kh: kernel.Shape[2], kw: kernel.Shape[3],
 			oh: result.Shape[2], ow: result.Shape[3], sh: c.Ints[0], sw: c.Ints[1], ph: c.Ints[2], pw: c.Ints[3],

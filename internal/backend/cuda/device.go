@@ -122,10 +122,8 @@ func (d *Device) DeviceAllocs() int64 { return d.mem.segments.Load() }
 // Traits: the library has its fast half products for rows and sizes of multiples of 16 bytes alone.
 func (d *Device) Traits() backend.Traits { return backend.Traits{Align: 64, Memory: d.info.Memory} }
 
-// Supports is true of every op that has a launcher: each has kernels for all dtypes of its contract.
-func (d *Device) Supports(op backend.Op, _ dtype.DType) bool {
-	return op < backend.NumOps && launchers[op] != nil
-}
+// Supports reports whether there are kernels for op on operands of dt.
+func (d *Device) Supports(op backend.Op, dt dtype.DType) bool { return supports(op, dt) }
 
 // NewStream returns a queue.
 func (d *Device) NewStream() backend.Stream {

@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-var elementwiseOps = map[backend.Op]launcher{}
+var elementwiseOps = map[backend.Op]row{}
 
 // elementwiseOp is how an op is launched.
 type elementwiseOp struct {
@@ -17,14 +17,6 @@ type elementwiseOp struct {
 	bytes  int // of a load of the kernel for contiguous operands, as in kernels/elementwise.cuh
 	dtypes []dtype.DType
 }
-
-var (
-	halfTypes = []dtype.DType{dtype.BFloat16, dtype.Float16}
-
-	floats  = []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16, dtype.Float16}
-	signed  = append([]dtype.DType{dtype.Int32, dtype.Int64}, floats...)
-	numbers = append([]dtype.DType{dtype.Uint8}, signed...)
-)
 
 // pointwise are the ops whose output has the dtype of the inputs.
 var pointwise = map[backend.Op]elementwiseOp{
@@ -62,42 +54,34 @@ var weighted = map[backend.Op]elementwiseOp{
 
 func init() {
 	for op, e := range pointwise {
-		elementwiseOps[op] = e.launcher()
+		elementwiseOps[op] = row{e.launcher(), e.dtypes}
 	}
-	for op, e := range weighted {
-		two, three := elementwiseOps[op], e.launcher()
-		elementwiseOps[op] = func(s *stream, c *backend.Call) {
-			if c.NIn > 2 {
-				three(s, c)
+	// instead takes another launcher for the calls that a test finds.
+	instead := func(op backend.Op, other launcher, test func(c *backend.Call) bool) {
+		r := elementwiseOps[op]
+		elementwiseOps[op] = row{func(s *stream, c *backend.Call) {
+			if test(c) {
+				other(s, c)
 				return
 			}
-			two(s, c)
-		}
+			r.launch(s, c)
+		}, r.dtypes}
 	}
-	alone := elementwiseOps[backend.OpGELUTanhGrad]
-	elementwiseOps[backend.OpGELUTanhGrad] = func(s *stream, c *backend.Call) {
-		if c.NOut > 1 {
-			geluTanhBoth(s, c)
-			return
-		}
-		alone(s, c)
+	for op, e := range weighted {
+		instead(op, e.launcher(), func(c *backend.Call) bool { return c.NIn > 2 })
 	}
-	same := elementwiseOps[backend.OpAdd]
-	elementwiseOps[backend.OpAdd] = func(s *stream, c *backend.Call) {
-		if c.Out[0].DType == dtype.Float32 && (c.In[0].DType.IsHalf() || c.In[1].DType.IsHalf()) {
-			s.addWide(c)
-			return
-		}
-		same(s, c)
-	}
+	instead(backend.OpGELUTanhGrad, geluTanhBoth, func(c *backend.Call) bool { return c.NOut > 1 })
+	instead(backend.OpAdd, (*stream).addWide, func(c *backend.Call) bool {
+		return c.Out[0].DType == dtype.Float32 && (c.In[0].DType.IsHalf() || c.In[1].DType.IsHalf())
+	})
 	for op, name := range map[backend.Op]string{backend.OpEq: "eq", backend.OpNe: "ne", backend.OpLt: "lt",
 		backend.OpLe: "le", backend.OpGt: "gt", backend.OpGe: "ge"} {
-		elementwiseOps[op] = comparison(name)
+		elementwiseOps[op] = row{comparison(name), anyType}
 	}
-	elementwiseOps[backend.OpAnd] = logic("and_b8_strided", 2)
-	elementwiseOps[backend.OpOr] = logic("or_b8_strided", 2)
-	elementwiseOps[backend.OpNot] = logic("not_b8_strided", 1)
-	elementwiseOps[backend.OpSwiGLUGrad] = swigluGrad
+	elementwiseOps[backend.OpAnd] = row{logic("and_b8_strided", 2), bools}
+	elementwiseOps[backend.OpOr] = row{logic("or_b8_strided", 2), bools}
+	elementwiseOps[backend.OpNot] = row{logic("not_b8_strided", 1), bools}
+	elementwiseOps[backend.OpSwiGLUGrad] = row{swigluGrad, floats}
 }
 
 // The kernels of OpAdd in float32 of numbers of a half type: the second input, or both.
@@ -158,9 +142,6 @@ func (e elementwiseOp) launcher() launcher {
 	}
 	return func(s *stream, c *backend.Call) {
 		dt := c.In[0].DType
-		if strided[dt] == "" {
-			s.fault(c, "no kernel for %s", dt)
-		}
 		s.sameDTypes(c, e.ins, dt, dt)
 		w := s.elementwise(c, e.ins)
 		flag, number := s.flag(c), s.number(c, e.ins)
@@ -227,9 +208,6 @@ func comparison(name string) launcher {
 // logic is the launcher of an op on bools.
 func logic(kernel string, ins int) launcher {
 	return func(s *stream, c *backend.Call) {
-		if dt := c.In[0].DType; dt != dtype.Bool {
-			s.fault(c, "no kernel for %s", dt)
-		}
 		s.sameDTypes(c, ins, dtype.Bool, dtype.Bool)
 		s.walked(kernel, s.elementwise(c, ins))
 	}
@@ -279,13 +257,9 @@ func (s *stream) elementwise(c *backend.Call, ins int) walk {
 	return s.newWalk(out, &c.In[0], &c.In[1], &c.In[2])
 }
 
-// flat faults unless the operands are contiguous, of Out0's dtype, which is a floating one, and of its size, which is
-// the result.
+// flat faults unless the operands are contiguous, of Out0's dtype and of its size, which is the result.
 func (s *stream) flat(c *backend.Call, ins int) int {
 	dt, n := c.Out[0].DType, c.Out[0].Numel()
-	if !dt.IsFloat() {
-		s.fault(c, "no kernel for %s", dt)
-	}
 	for i := range ins {
 		s.wantFlat(c, &c.In[i], dt, n, "input", i)
 	}

@@ -9,15 +9,15 @@ import (
 )
 
 // imageOps are those of kernels/images.cu and rope.cu.
-var imageOps = map[backend.Op]launcher{
-	backend.OpIm2Col:          im2Col,
-	backend.OpCol2Im:          col2Im,
-	backend.OpMaxPool:         maxPool,
-	backend.OpMaxPoolGrad:     maxPoolGrad,
-	backend.OpConv2D:          conv2D,
-	backend.OpConv2DGrad:      conv2DGrad,
-	backend.OpConv2DParamGrad: conv2DParamGrad,
-	backend.OpRoPE:            rope,
+var imageOps = map[backend.Op]row{
+	backend.OpIm2Col:          {im2Col, floats},
+	backend.OpCol2Im:          {col2Im, floats},
+	backend.OpMaxPool:         {maxPool, floats},
+	backend.OpMaxPoolGrad:     {maxPoolGrad, floats},
+	backend.OpConv2D:          {conv2D, floats},
+	backend.OpConv2DGrad:      {conv2DGrad, floats},
+	backend.OpConv2DParamGrad: {conv2DParamGrad, floats},
+	backend.OpRoPE:            {rope, floats},
 }
 
 // window is how the window of an image op moves over planes of h × w pixels of depth elements: kh × kw pixels at each
@@ -42,7 +42,6 @@ func (s *stream) wantWindow(c *backend.Call, image, cols *backend.View) window {
 	if err := c.WantWindow(image, cols); err != nil {
 		s.fault(c, "%v", err)
 	}
-	s.wantFloat(c)
 	i, k := &image.Shape, &cols.Shape
 	g := window{planes: i[0], h: i[1], w: i[2], depth: i[3], kh: k[1], kw: k[2], oh: k[3], ow: k[4],
 		sh: c.Ints[0], sw: c.Ints[1], ph: c.Ints[2], pw: c.Ints[3], dh: c.Ints[4], dw: c.Ints[5]}
@@ -108,7 +107,6 @@ func col2Im(s *stream, c *backend.Call) {
 
 // wantPool lays out OpMaxPool or its gradient, of images x or their gradient.
 func (s *stream) wantPool(c *backend.Call, x, y, index *backend.View) window {
-	s.wantFloat(c)
 	if err := c.WantMaxPool(x, y, index); err != nil {
 		s.fault(c, "%v", err)
 	}
@@ -148,7 +146,6 @@ func maxPoolGrad(s *stream, c *backend.Call) {
 
 func rope(s *stream, c *backend.Call) {
 	x, out := &c.In[0], &c.Out[0]
-	s.wantFloat(c)
 	if x.NDim != 4 || !backend.SameShape(x, out) {
 		s.fault(c, "x and output of shapes %v and %v: want four dims, the same", x.Shape[:x.NDim], out.Shape[:out.NDim])
 	}

@@ -7,15 +7,14 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/cuda"
-	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
 // indexingOps are those of kernels/indexing.cu.
-var indexingOps = map[backend.Op]launcher{
-	backend.OpEmbedding:     embedding,
-	backend.OpEmbeddingGrad: embeddingGrad,
-	backend.OpGather:        gather,
-	backend.OpScatterAdd:    scatterAdd,
+var indexingOps = map[backend.Op]row{
+	backend.OpEmbedding:     {embedding, anyType},
+	backend.OpEmbeddingGrad: {embeddingGrad, floats},
+	backend.OpGather:        {gather, anyType},
+	backend.OpScatterAdd:    {scatterAdd, signed},
 }
 
 // rowBlock is the block of threads for rows of so many units: as many threads a row as there is work for, in warps.
@@ -118,9 +117,6 @@ func embeddingGrad(s *stream, c *backend.Call) {
 	ids, dy, table := &c.In[0], &c.In[1], &c.Out[0]
 	vocabulary, cols := table.Rows()
 	n, dt := ids.Numel(), table.DType
-	if !dt.IsFloat() {
-		s.fault(c, "no kernel for %s", dt)
-	}
 	s.wantIndices(c, ids, n)
 	s.wantVector(c, dy, dt, n*cols, "dy")
 	s.wantVector(c, table, dt, vocabulary*cols, "dtable")
@@ -217,9 +213,6 @@ func scatterAdd(s *stream, c *backend.Call) {
 	src, index, out := &c.In[0], &c.In[1], &c.Out[0]
 	dim := s.wantLines(c, out, index, src)
 	dt := out.DType
-	if !dt.IsFloat() && dt != dtype.Int32 && dt != dtype.Int64 {
-		s.fault(c, "no kernel for %s", dt)
-	}
 	if !out.Contiguous() {
 		s.fault(c, "the output is not contiguous")
 	}

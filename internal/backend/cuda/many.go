@@ -90,7 +90,7 @@ func (s *stream) LaunchMany(calls []backend.Call) {
 		s.check(c)
 		m, ok := s.listOf(c)
 		if !ok {
-			launchers[c.Op](s, c)
+			table[c.Op].launch(s, c)
 			continue
 		}
 		if m.n == 0 {

@@ -10,8 +10,9 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-var moveOps = map[backend.Op]launcher{
-	backend.OpCopy: copyOp, backend.OpFill: fill, backend.OpArange: arange, backend.OpWhere: where,
+var moveOps = map[backend.Op]row{
+	backend.OpCopy: {copyOp, anyType}, backend.OpFill: {fill, anyType}, backend.OpArange: {arange, numbers},
+	backend.OpWhere: {where, anyType},
 }
 
 // bySize are kernels that move elements, by their bytes.
@@ -238,10 +239,6 @@ func arange(s *stream, c *backend.Call) {
 	if out.NDim != 1 {
 		s.fault(c, "output of shape %v: want one dim", out.Shape[:out.NDim])
 	}
-	name := arangeKernels[out.DType]
-	if name == "" {
-		s.fault(c, "no kernel for %s", out.DType)
-	}
 	n := out.Shape[0]
 	if n == 0 {
 		return
@@ -257,5 +254,5 @@ func arange(s *stream, c *backend.Call) {
 		a.i64(c.Ints[0])
 		a.i64(c.Ints[1])
 	}
-	s.kernel(name, s.gridFor(n), block256, 0, &a)
+	s.kernel(arangeKernels[out.DType], s.gridFor(n), block256, 0, &a)
 }

@@ -27,7 +27,6 @@ func rmsNormOf(c *backend.Call) *norm   { return &norm{Call: c, name: "rms_norm"
 // what follows them.
 func (n *norm) want(s *stream, y, dx *backend.View, stats []backend.View, first int) {
 	c, x := n.Call, n.In[0].DType
-	s.wantFloat(c)
 	n.y = y
 	n.rows, n.cols = n.In[0].Rows()
 	s.wantRows(c, &n.In[0], "input", 0)

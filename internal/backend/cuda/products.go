@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-var productOps = map[backend.Op]launcher{backend.OpMatMul: matMul, backend.OpLinear: linear}
+var productOps = map[backend.Op]row{backend.OpMatMul: {matMul, floats}, backend.OpLinear: {linear, floats}}
 
 // factor is one matrix of a product, for a library that counts columns first: a row-major matrix is its transpose
 // there. So C = A·B of row-major matrices is asked for as Cᵀ = Bᵀ·Aᵀ, with the operands in turn.

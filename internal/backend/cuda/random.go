@@ -8,9 +8,9 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/rng"
 )
 
-var randomOps = map[backend.Op]launcher{
-	backend.OpDropout: dropout, backend.OpUniform: uniform, backend.OpNormal: normal,
-	backend.OpStochasticRound: stochasticRound,
+var randomOps = map[backend.Op]row{
+	backend.OpDropout: {dropout, floats}, backend.OpUniform: {uniform, floats}, backend.OpNormal: {normal, floats},
+	backend.OpStochasticRound: {stochasticRound, []dtype.DType{dtype.Float32}},
 }
 
 var (

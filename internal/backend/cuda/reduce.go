@@ -8,10 +8,10 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-var reductionOps = map[backend.Op]launcher{
-	backend.OpSum: reduction("sum", false), backend.OpMax: reduction("max", false),
-	backend.OpMin: reduction("min", false), backend.OpArgMax: reduction("argmax", true),
-	backend.OpArgMin: reduction("argmin", true), backend.OpSumSq: sumSq,
+var reductionOps = map[backend.Op]row{
+	backend.OpSum: {reduction("sum", false), signed}, backend.OpMax: {reduction("max", false), signed},
+	backend.OpMin: {reduction("min", false), signed}, backend.OpArgMax: {reduction("argmax", true), signed},
+	backend.OpArgMin: {reduction("argmin", true), signed}, backend.OpSumSq: {sumSq, floats},
 }
 
 // The pieces of a reduction: they are part of its order, and so follow from the shape alone.
@@ -89,7 +89,7 @@ func reduction(name string, index bool) launcher {
 		if c.Op == backend.OpSum && dt.IsHalf() && out.DType == dtype.Float32 { // of a bias's gradient
 			to, each, block, parts = out.DType, &wideSums[0], &wideSums[1], &wideSums[2]
 		}
-		if each[dt] == "" || out.DType != to {
+		if out.DType != to {
 			s.fault(c, "no kernel from %s to %s", dt, out.DType)
 		}
 		kept, gone, last := s.geometry(c)

@@ -9,25 +9,25 @@ import (
 )
 
 // rowOps work along the last dim of contiguous operands (kernels/softmax.cu, norm_*.cu, batchnorm.cu).
-var rowOps = map[backend.Op]launcher{
-	backend.OpSoftmax:        plainRows(1),
-	backend.OpSoftmaxGrad:    plainRows(2),
-	backend.OpLogSoftmax:     plainRows(1),
-	backend.OpLogSoftmaxGrad: plainRows(2),
+var rowOps = map[backend.Op]row{
+	backend.OpSoftmax:        {plainRows(1), floats},
+	backend.OpSoftmaxGrad:    {plainRows(2), floats},
+	backend.OpLogSoftmax:     {plainRows(1), floats},
+	backend.OpLogSoftmaxGrad: {plainRows(2), floats},
 
-	backend.OpCrossEntropy:     crossEntropy,
-	backend.OpCrossEntropyGrad: crossEntropyGrad,
+	backend.OpCrossEntropy:     {crossEntropy, floats},
+	backend.OpCrossEntropyGrad: {crossEntropyGrad, floats},
 
-	backend.OpLayerNorm:          layerNorm,
-	backend.OpLayerNormGrad:      layerNormGrad,
-	backend.OpLayerNormParamGrad: layerNormParamGrad,
-	backend.OpRMSNorm:            rmsNorm,
-	backend.OpRMSNormGrad:        rmsNormGrad,
-	backend.OpRMSNormParamGrad:   rmsNormParamGrad,
+	backend.OpLayerNorm:          {layerNorm, floats},
+	backend.OpLayerNormGrad:      {layerNormGrad, floats},
+	backend.OpLayerNormParamGrad: {layerNormParamGrad, floats},
+	backend.OpRMSNorm:            {rmsNorm, floats},
+	backend.OpRMSNormGrad:        {rmsNormGrad, floats},
+	backend.OpRMSNormParamGrad:   {rmsNormParamGrad, floats},
 
-	backend.OpBatchStats:    batchStats,
-	backend.OpBatchNorm:     batchNorm,
-	backend.OpBatchNormGrad: batchNormGrad,
+	backend.OpBatchStats:    {batchStats, floats},
+	backend.OpBatchNorm:     {batchNorm, floats},
+	backend.OpBatchNormGrad: {batchNormGrad, floats},
 }
 
 // statistic is the dtype of an op's statistics on operands of dt.
@@ -36,13 +36,6 @@ func statistic(dt dtype.DType) dtype.DType {
 		return dt
 	}
 	return dtype.Float32
-}
-
-// wantFloat faults unless the first input is of a floating dtype.
-func (s *stream) wantFloat(c *backend.Call) {
-	if dt := c.In[0].DType; !dt.IsFloat() {
-		s.fault(c, "no kernel for %s", dt)
-	}
 }
 
 // wantRows faults unless the view is contiguous and of the first input's dtype.
@@ -124,7 +117,6 @@ func (s *stream) rowKernel(c *backend.Call, name string, a *args) {
 // plainRows launches an op whose so many inputs and output have one shape.
 func plainRows(ins int) launcher {
 	return func(s *stream, c *backend.Call) {
-		s.wantFloat(c)
 		n := c.In[0].Numel()
 		for i := range ins {
 			s.wantRows(c, &c.In[i], "input", i)
@@ -163,7 +155,6 @@ func (s *stream) result(c *backend.Call, i int) cuda.Ptr {
 }
 
 func crossEntropy(s *stream, c *backend.Call) {
-	s.wantFloat(c)
 	rows, cols := c.In[0].Rows()
 	stat := statistic(c.In[0].DType)
 	s.wantRowsApart(c, &c.In[0], "input", 0)
@@ -197,7 +188,6 @@ func crossEntropy(s *stream, c *backend.Call) {
 }
 
 func crossEntropyGrad(s *stream, c *backend.Call) {
-	s.wantFloat(c)
 	rows, cols := c.In[0].Rows()
 	stat := statistic(c.In[0].DType)
 	s.wantRows(c, &c.In[0], "input", 0)

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-var scanOps = map[backend.Op]launcher{backend.OpCumSum: cumSum, backend.OpTopK: topK}
+var scanOps = map[backend.Op]row{backend.OpCumSum: {cumSum, signed}, backend.OpTopK: {topK, signed}}
 
 var (
 	cumSumKernels    = namesOf("cumsum", "", signed)
@@ -20,7 +20,7 @@ var (
 
 func cumSum(s *stream, c *backend.Call) {
 	in, out := &c.In[0], &c.Out[0]
-	if cumSumKernels[in.DType] == "" || out.DType != in.DType {
+	if out.DType != in.DType {
 		s.fault(c, "no kernel from %s to %s", in.DType, out.DType)
 	}
 	if !backend.SameShape(in, out) || !in.Contiguous() || !out.Contiguous() {
@@ -63,9 +63,6 @@ func topK(s *stream, c *backend.Call) {
 			out.Shape[:out.NDim], index.Shape[:index.NDim])
 	}
 	dt := x.DType
-	if topKKernels[dt] == "" {
-		s.fault(c, "no kernel for %s", dt)
-	}
 	s.wantFlat(c, out, dt, rows*k, "output", 0)
 	s.wantFlat(c, index, dtype.Int64, rows*k, "output", 1)
 	if rows*k == 0 {

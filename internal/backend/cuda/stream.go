@@ -39,13 +39,13 @@ func (s *stream) Alloc(n int) (backend.Buffer, error) {
 func (s *stream) Launch(c *backend.Call) {
 	defer s.done()
 	s.check(c)
-	launchers[c.Op](s, c)
+	table[c.Op].launch(s, c)
 }
 
 // check faults on a call that no launcher may see.
 func (s *stream) check(c *backend.Call) {
 	s.call, s.q.op = c, c.Op
-	if c.Op >= backend.NumOps || launchers[c.Op] == nil {
+	if c.Op >= backend.NumOps || table[c.Op].launch == nil {
 		s.fault(c, "no kernel")
 	}
 	for i := range c.NOut {
@@ -56,6 +56,9 @@ func (s *stream) check(c *backend.Call) {
 	}
 	if want := operands[c.Op]; c.NOut < want.outs || c.NIn < want.ins {
 		s.fault(c, "%d outputs and %d inputs: want at least %d and %d", c.NOut, c.NIn, want.outs, want.ins)
+	}
+	if dt := c.DType(); !supports(c.Op, dt) {
+		s.fault(c, "no kernel for %s", dt)
 	}
 	if c.If.Buf != nil {
 		if !conditional[c.Op] {
