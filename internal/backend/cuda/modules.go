@@ -56,7 +56,7 @@ func (m *modules) find(name string) (*function, error) {
 	if mod == nil {
 		var err error
 		if mod, err = m.d.dev.Load(family.PTX); err != nil {
-			return nil, fmt.Errorf("loading the kernels of %s: %w", family.Name, err)
+			return nil, fmt.Errorf("loading the kernels of %s: %w%s", family.Name, err, cuda.CompilerAdvice(err))
 		}
 		if m.families == nil {
 			m.families, m.functions = map[string]cuda.Module{}, map[string]*function{}

@@ -173,6 +173,9 @@ func (d *device) Load(text []byte) (cuda.Module, error) {
 	if err := errors.Join(d.lost(), d.uncaptured("cuModuleLoadDataEx")); err != nil {
 		return nil, err
 	}
+	if code := d.driver.options.NoCompiler; code != 0 {
+		return nil, failed("cuModuleLoadDataEx", code, "no compiler")
+	}
 	m, err := parse(text)
 	if err != nil {
 		return nil, failed("cuModuleLoadDataEx", invalidPTX, "%v", err)

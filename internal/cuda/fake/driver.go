@@ -37,6 +37,7 @@ type Options struct {
 	NoDnn      bool          // the machine has no cuDNN
 	// NoAlgorithm makes cuDNN find no algorithm for convolutions of more kernels than this; 0: it finds one for all.
 	NoAlgorithm int
+	NoCompiler  int                 // the code with which modules cannot be loaded, as cuda.NoCompiler; 0: they can
 	Ran         func(kernel string) // is told of each kernel that has run, by the goroutines of streams; nil: nobody is
 }
 
@@ -59,7 +60,9 @@ var names = map[int]string{invalidValue: "CUDA_ERROR_INVALID_VALUE", outOfMemory
 	invalidDevice: "CUDA_ERROR_INVALID_DEVICE", invalidContext: "CUDA_ERROR_INVALID_CONTEXT",
 	invalidPTX: "CUDA_ERROR_INVALID_PTX", invalidHandle: "CUDA_ERROR_INVALID_HANDLE", notFound: "CUDA_ERROR_NOT_FOUND",
 	illegalAddress: "CUDA_ERROR_ILLEGAL_ADDRESS", launchFailed: "CUDA_ERROR_LAUNCH_FAILED",
-	unsupported: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", invalidated: "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"}
+	unsupported: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", invalidated: "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+	cuda.NoCompiler:       "CUDA_ERROR_JIT_COMPILER_NOT_FOUND",
+	cuda.CompilerDisabled: "CUDA_ERROR_JIT_COMPILATION_DISABLED"}
 
 func failed(call string, code int, format string, args ...any) error {
 	return &cuda.Error{Call: call, Code: code, Name: names[code], Msg: fmt.Sprintf(format, args...)}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -70,11 +71,9 @@ func (v *device) look() error {
 	f, dev := &v.d.f, uintptr(v.number)
 	var name [256]byte
 	var pci [64]byte
-	var uuid [16]byte
 	var memory uintptr
 	errs := []error{
 		v.d.call("cuDeviceGetName", f.deviceGetName, clib.Address(&name), uintptr(len(name)), dev),
-		v.d.call("cuDeviceGetUuid", f.deviceGetUUID, clib.Address(&uuid), dev),
 		v.d.call("cuDeviceGetPCIBusId", f.deviceGetPCIBusID, clib.Address(&pci), uintptr(len(pci)), dev),
 		v.d.call("cuDeviceTotalMem", f.deviceTotalMem, clib.Address(&memory), dev),
 	}
@@ -83,12 +82,39 @@ func (v *device) look() error {
 		errs = append(errs, v.d.call("cuDeviceGetAttribute", f.deviceGetAttribute, clib.Address(&n), which, dev))
 		return int(n)
 	}
+	uuid, err := v.uuid(clib.Cut(name[:]))
+	errs = append(errs, err)
 	v.info = cuda.Info{Name: clib.Cut(name[:]),
 		Capability: [2]int{attribute(attributeMajor), attribute(attributeMinor)}, SMs: attribute(attributeSMs),
 		SharedOpt: attribute(attributeSharedOpt), Memory: int64(memory),
-		UUID: fmt.Sprintf("GPU-%x-%x-%x-%x-%x", uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:]),
-		PCI:  clib.Cut(pci[:])}
+		UUID: uuid, PCI: clib.Cut(pci[:])}
 	return errors.Join(errs...)
+}
+
+// uuid is NVML's name of the device: GPU-…, or MIG-… for a slice of a GPU. cuDeviceGetUuid_v2 gives that of a slice,
+// cuDeviceGetUuid that of its GPU. A driver may have one of them alone; the device's name has "MIG" in it, too. It is
+// empty if the driver has neither.
+func (v *device) uuid(name string) (string, error) {
+	f := &v.d.f
+	var own, gpu [16]byte
+	var errs [2]error
+	if f.deviceGetUUIDv2 != 0 {
+		errs[0] = v.d.call("cuDeviceGetUuid_v2", f.deviceGetUUIDv2, clib.Address(&own), uintptr(v.number))
+	}
+	if f.deviceGetUUID != 0 {
+		errs[1] = v.d.call("cuDeviceGetUuid", f.deviceGetUUID, clib.Address(&gpu), uintptr(v.number))
+	}
+	kind := "GPU"
+	switch {
+	case f.deviceGetUUID == 0 && f.deviceGetUUIDv2 == 0:
+		return "", nil
+	case f.deviceGetUUIDv2 == 0:
+		own = gpu
+	case f.deviceGetUUID == 0 && strings.Contains(name, " MIG "), f.deviceGetUUID != 0 && own != gpu:
+		kind = "MIG"
+	}
+	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", kind, own[:4], own[4:6], own[6:8], own[8:10], own[10:]),
+		errors.Join(errs[:]...)
 }
 
 // Info describes the device.

@@ -7,12 +7,11 @@ package libcuda
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -26,20 +25,18 @@ import (
 // noDriver is why the machine has no driver; nil if it has one. Tests that load a driver of their own come later.
 var noDriver error
 
+// noCompute is the error of the machine's driver in a container without the capability compute.
+var noCompute error
+
 func TestMain(m *testing.M) {
 	_, noDriver = clib.Open(driverFile)
+	if noDriver != nil {
+		os.Setenv("NVIDIA_DRIVER_CAPABILITIES", "utility")
+		_, noCompute = open()
+		os.Unsetenv("NVIDIA_DRIVER_CAPABILITIES")
+	}
 	_, _ = New() // once for the process: with the machine's driver
 	os.Exit(m.Run())
-}
-
-// compile makes a library of C.
-func compile(dir, name string, args ...string) (string, error) {
-	file := filepath.Join(dir, name)
-	out, err := exec.Command("cc", append(args, "-shared", "-fPIC", "-O1", "-o", file)...).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return file, nil
 }
 
 // needed are functions of the driver that cuDNN's own libraries look for.
@@ -57,21 +54,8 @@ var fakeDriver = sync.OnceValues(func() (*driver, error) {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	var f functions
-	rest := &strings.Builder{}
-	names := append([]string(nil), needed...)
-	for _, table := range []map[string]*uintptr{f.table(), f.optional()} {
-		for name := range table {
-			names = append(names, name)
-		}
-	}
-	for _, name := range names {
-		fmt.Fprintf(rest, "__attribute__((weak)) int %s(void) { return 0; }\n", name)
-	}
-	source := filepath.Join(dir, "rest.c")
-	if err := os.WriteFile(source, []byte(rest.String()), 0o600); err != nil {
-		return nil, err
-	}
-	file, err := compile(dir, driverFile, "testdata/libcuda.c", source, "-Wl,-soname,"+driverFile)
+	names := slices.Concat(needed, slices.Collect(maps.Keys(f.optional())))
+	file, err := compileDriver(dir, names, "testdata/libcuda.c")
 	if err != nil {
 		return nil, err
 	}
@@ -86,9 +70,7 @@ func driverForTest(t *testing.T) *driver {
 	if noDriver == nil {
 		t.Skip("this machine has a driver")
 	}
-	if _, err := exec.LookPath("cc"); err != nil {
-		lacking.Skip(t, lacking.Tools, "cc", "no C compiler")
-	}
+	needCompiler(t)
 	d, err := fakeDriver()
 	require.NoError(t, err)
 	return d

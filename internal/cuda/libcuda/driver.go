@@ -19,7 +19,7 @@ const driverFile = "libcuda.so.1"
 // functions are those of libcuda, by their names there.
 type functions struct {
 	init, driverGetVersion, getErrorName, getErrorString                            uintptr
-	deviceGetCount, deviceGet, deviceGetName, deviceGetUUID, deviceGetPCIBusID      uintptr
+	deviceGetCount, deviceGet, deviceGetName, deviceGetPCIBusID                     uintptr
 	deviceGetAttribute, deviceTotalMem, primaryCtxRetain, primaryCtxRelease         uintptr
 	ctxSetCurrent, ctxSynchronize                                                   uintptr
 	memGetInfo, memAlloc, memFree, memHostAlloc, memFreeHost                        uintptr
@@ -27,17 +27,18 @@ type functions struct {
 	eventCreate, eventDestroy, eventRecord, eventQuery, eventSynchronize            uintptr
 	moduleLoadDataEx, moduleGetFunction, funcSetAttribute, funcGetParamInfo, launch uintptr
 	memcpyHtoD, memcpyDtoH, memcpyDtoD, memsetD8                                    uintptr
-	streamBeginCapture, streamEndCapture, streamGetCaptureInfo, graphDestroy        uintptr
+	streamBeginCapture, streamEndCapture, graphDestroy                              uintptr
 	graphInstantiate, graphLaunch, graphExecSetParams, graphExecDestroy             uintptr
+	deviceGetUUID, deviceGetUUIDv2, streamGetCaptureInfoV2, streamGetCaptureInfoV3  uintptr
 }
 
 func (f *functions) table() map[string]*uintptr {
 	return map[string]*uintptr{
 		"cuInit": &f.init, "cuDriverGetVersion": &f.driverGetVersion, "cuGetErrorName": &f.getErrorName,
 		"cuGetErrorString": &f.getErrorString, "cuDeviceGetCount": &f.deviceGetCount, "cuDeviceGet": &f.deviceGet,
-		"cuDeviceGetName": &f.deviceGetName, "cuDeviceGetUuid": &f.deviceGetUUID,
-		"cuDeviceGetPCIBusId": &f.deviceGetPCIBusID, "cuDeviceGetAttribute": &f.deviceGetAttribute,
-		"cuDeviceTotalMem_v2": &f.deviceTotalMem, "cuDevicePrimaryCtxRetain": &f.primaryCtxRetain,
+		"cuDeviceGetName": &f.deviceGetName, "cuDeviceGetPCIBusId": &f.deviceGetPCIBusID,
+		"cuDeviceGetAttribute": &f.deviceGetAttribute,
+		"cuDeviceTotalMem_v2":  &f.deviceTotalMem, "cuDevicePrimaryCtxRetain": &f.primaryCtxRetain,
 		"cuDevicePrimaryCtxRelease_v2": &f.primaryCtxRelease, "cuCtxSetCurrent": &f.ctxSetCurrent,
 		"cuCtxSynchronize": &f.ctxSynchronize, "cuMemGetInfo_v2": &f.memGetInfo, "cuMemAlloc_v2": &f.memAlloc,
 		"cuMemFree_v2": &f.memFree, "cuMemHostAlloc": &f.memHostAlloc, "cuMemFreeHost": &f.memFreeHost,
@@ -56,15 +57,20 @@ func (f *functions) table() map[string]*uintptr {
 func (f *functions) graphs() map[string]*uintptr {
 	return map[string]*uintptr{
 		"cuStreamBeginCapture_v2": &f.streamBeginCapture, "cuStreamEndCapture": &f.streamEndCapture,
-		"cuStreamGetCaptureInfo_v2": &f.streamGetCaptureInfo, "cuGraphDestroy": &f.graphDestroy,
+		"cuGraphDestroy":              &f.graphDestroy,
 		"cuGraphInstantiateWithFlags": &f.graphInstantiate, "cuGraphLaunch": &f.graphLaunch,
 		"cuGraphExecKernelNodeSetParams_v2": &f.graphExecSetParams, "cuGraphExecDestroy": &f.graphExecDestroy,
 	}
 }
 
-// optional is what drivers before CUDA 12.4 lack.
+// optional is what some drivers lack: cuFuncGetParamInfo and cuStreamGetCaptureInfo_v3 came with CUDA 12.4 and 12.3,
+// and a function that has a newer version may go. They are 0 there.
 func (f *functions) optional() map[string]*uintptr {
-	return map[string]*uintptr{"cuFuncGetParamInfo": &f.funcGetParamInfo}
+	return map[string]*uintptr{
+		"cuFuncGetParamInfo": &f.funcGetParamInfo,
+		"cuDeviceGetUuid":    &f.deviceGetUUID, "cuDeviceGetUuid_v2": &f.deviceGetUUIDv2,
+		"cuStreamGetCaptureInfo_v2": &f.streamGetCaptureInfoV2, "cuStreamGetCaptureInfo_v3": &f.streamGetCaptureInfoV3,
+	}
 }
 
 // driver is the library.
@@ -89,15 +95,11 @@ func open() (*driver, error) {
 	d := &driver{}
 	lib, err := clib.Open(driverFile)
 	if err != nil {
-		return nil, fmt.Errorf("no NVIDIA driver: %w", err)
+		return nil, fmt.Errorf("no NVIDIA driver: %w%s", err, cuda.ContainerAdvice())
 	}
-	if err := lib.Bind(d.f.table()); err != nil {
-		return nil, fmt.Errorf("the NVIDIA driver is too old: %w", err)
+	if err := d.bind(lib); err != nil {
+		return nil, err
 	}
-	if lib.Bind(d.f.optional()) != nil {
-		d.f.funcGetParamInfo = 0
-	}
-	d.noGraphs = lib.Bind(d.f.graphs())
 	if err := d.call("cuInit", d.f.init, 0); err != nil {
 		return nil, err
 	}
@@ -108,6 +110,23 @@ func open() (*driver, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// bind finds the functions of a driver.
+func (d *driver) bind(lib clib.Library) error {
+	if err := lib.Bind(d.f.table()); err != nil {
+		return fmt.Errorf("the NVIDIA driver is too old: %w", err)
+	}
+	for name, f := range d.f.optional() {
+		if lib.Bind(map[string]*uintptr{name: f}) != nil {
+			*f = 0
+		}
+	}
+	d.noGraphs = lib.Bind(d.f.graphs())
+	if d.noGraphs == nil && d.f.streamGetCaptureInfoV2 == 0 && d.f.streamGetCaptureInfoV3 == 0 {
+		d.noGraphs = fmt.Errorf("%s has no function cuStreamGetCaptureInfo_v3 or cuStreamGetCaptureInfo_v2", lib.File)
+	}
+	return nil
 }
 
 // Version names the driver and, if they are there, cuBLASLt and cuDNN.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -75,10 +76,13 @@ func (s *stream) Capture(f func() error) (cuda.Graph, error) {
 // note keeps the node of the kernel that was captured last, and all that a change of its parameters must repeat.
 func (s *stream) note(k *function, grid, block [3]uint32, shared int) error {
 	var status int32
-	var last, count uintptr
-	err := s.v.call("cuStreamGetCaptureInfo", s.v.d.f.streamGetCaptureInfo, s.handle, clib.Address(&status), 0, 0,
-		clib.Address(&last), clib.Address(&count))
-	if err != nil {
+	var last, edges, count uintptr
+	info, args := s.v.d.f.streamGetCaptureInfoV3, []uintptr{s.handle, clib.Address(&status), 0, 0,
+		clib.Address(&last), clib.Address(&edges), clib.Address(&count)}
+	if info == 0 { // it has no edges
+		info, args = s.v.d.f.streamGetCaptureInfoV2, slices.Delete(args, 5, 6)
+	}
+	if err := s.v.call("cuStreamGetCaptureInfo", info, args...); err != nil {
 		return err
 	}
 	if last == 0 || count != 1 {

@@ -6,8 +6,6 @@ package libcuda
 
 import (
 	"errors"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -15,34 +13,34 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/internal/clib"
-	"github.com/lockstep-ml/lockstep/internal/lacking"
 )
 
-// graphStream is a stream of testdata/graphs.c, and what that has been told since the last call.
-func graphStream(t *testing.T) (s *stream, said func() string) {
+// graphStream is a stream of testdata/graphs.c with some versions of functions, and what that has been told since the
+// last call.
+func graphStream(t *testing.T, versions ...string) (s *stream, said func() string) {
 	t.Helper()
-	if _, err := exec.LookPath("cc"); err != nil {
-		lacking.Skip(t, lacking.Tools, "cc", "no C compiler")
-	}
-	file := filepath.Join(t.TempDir(), "graphs.so")
-	cc := exec.Command("cc", "-shared", "-fPIC", "-O1", "-pthread", "-o", file, "testdata/graphs.c")
-	out, err := cc.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	lib, err := clib.Open(file)
-	require.NoError(t, err)
-	d := &driver{}
-	require.NoError(t, lib.Bind(d.f.graphs()))
+	d, lib := driverOf(t, append([]string{"-pthread", "testdata/graphs.c"}, versions...)...)
 	var tell uintptr
-	require.NoError(t, lib.Bind(map[string]*uintptr{"said": &tell, "cuCtxSetCurrent": &d.f.ctxSetCurrent,
-		"cuCtxSynchronize": &d.f.ctxSynchronize, "cuLaunchKernel": &d.f.launch, "cuMemsetD8Async": &d.f.memsetD8,
-		"cuGetErrorName": &d.f.getErrorName, "cuGetErrorString": &d.f.getErrorString}))
+	require.NoError(t, lib.Bind(map[string]*uintptr{"said": &tell}))
 	v := &device{d: d, ctx: 0x1234, capturing: lockOf(1 << 20)}
 	return &stream{v: v, handle: 0x77}, func() string { return clib.Text(clib.Call(tell)) }
 }
 
-// TestGraphs compares what the driver is told with what it should be: in C, by the types of cuda.h.
+// TestGraphs compares what the driver is told with what it should be: in C, by the types of cuda.h. Drivers have the
+// newer function that finds a kernel's node, the older one, or both.
 func TestGraphs(t *testing.T) {
-	s, said := graphStream(t)
+	for _, versions := range [][]string{
+		{"-DCAPTURE_INFO_V2"}, {"-DCAPTURE_INFO_V3"}, {"-DCAPTURE_INFO_V2", "-DCAPTURE_INFO_V3"},
+	} {
+		testGraphs(t, versions)
+	}
+	s, _ := graphStream(t)
+	_, err := s.Capture(func() error { panic("not called") })
+	require.ErrorContains(t, err, "has no function cuStreamGetCaptureInfo_v3 or cuStreamGetCaptureInfo_v2")
+}
+
+func testGraphs(t *testing.T, versions []string) {
+	s, said := graphStream(t, versions...)
 	f := &function{v: s.v, name: "k", handle: 0x99}
 	g, err := s.Capture(func() error {
 		return errors.Join(s.Launch(f, [3]uint32{1, 2, 3}, [3]uint32{4, 5, 6}, 7, []byte{1, 2}), s.Fill(0x100, 3, 8),
@@ -71,7 +69,7 @@ destroy graph 0xa
 
 // TestCapturesThatFail holds that a capture ends whatever happens in it, and leaves nothing.
 func TestCapturesThatFail(t *testing.T) {
-	s, said := graphStream(t)
+	s, said := graphStream(t, "-DCAPTURE_INFO_V3")
 	_, err := s.Capture(func() error { return s.Record(&event{}) })
 	require.ErrorContains(t, err, "cuEventRecord: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (900)")
 	_, err = s.Capture(func() error {

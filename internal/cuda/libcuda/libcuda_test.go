@@ -24,6 +24,8 @@ func TestWithoutADriver(t *testing.T) {
 	_, err := New()
 	require.ErrorContains(t, err, "CUDA cannot be used: no NVIDIA driver: libcuda.so.1 cannot be opened")
 	require.ErrorContains(t, err, "No such file")
+	require.NotContains(t, err.Error(), "NVIDIA_DRIVER_CAPABILITIES")
+	require.ErrorContains(t, noCompute, `: NVIDIA_DRIVER_CAPABILITIES is "utility" in this container: want compute`)
 }
 
 // blasForTest opens the library that the environment names.

@@ -70,14 +70,28 @@ int cuStreamBeginCapture_v2(void *stream, int mode) {
     return current != (void *)0x1234;
 }
 
-int cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, void **graph, const uintptr_t **dependencies,
-                              size_t *n) {
+static int captured(void *stream, int *status, uint64_t *id, void **graph, const uintptr_t **dependencies, size_t *n) {
     if (stream != (void *)0x77 || id || graph) return 1;
     *status = 1;
     *dependencies = last;
     *n = 1;
     return 0;
 }
+
+#ifdef CAPTURE_INFO_V2
+int cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, void **graph, const uintptr_t **dependencies,
+                              size_t *n) {
+    return captured(stream, status, id, graph, dependencies, n);
+}
+#endif
+
+#ifdef CAPTURE_INFO_V3
+int cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, void **graph, const uintptr_t **dependencies,
+                              const void **edges, size_t *n) {
+    *edges = 0;
+    return captured(stream, status, id, graph, dependencies, n);
+}
+#endif
 
 int cuStreamEndCapture(void *stream, void **graph) {
     node();
