@@ -67,25 +67,25 @@ func triadTurn(a, b, c []float32) {
 	}
 }
 
-// copyNearAVX2 copies n bytes, a positive multiple of 128. It asks for both sides so many bytes ahead.
+// copyAVX2 copies n bytes, a positive multiple of 128. It prefetches both sides so many bytes ahead.
 //
 //go:noescape
-func copyNearAVX2(dst, src *byte, n, ahead int)
+func copyAVX2(dst, src *byte, n, ahead int)
 
-// copyPastAVX2 copies n bytes, a positive multiple of 128, past the caches to a dst aligned to 32 bytes. It asks for
-// src so many bytes ahead.
+// copyNonTemporalAVX2 copies n bytes, a positive multiple of 128, by non-temporal stores to a dst aligned to 32 bytes.
+// It prefetches src so many bytes ahead.
 //
 //go:noescape
-func copyPastAVX2(dst, src *byte, n, ahead int)
+func copyNonTemporalAVX2(dst, src *byte, n, ahead int)
 
-// copyTurn copies src to dst and asks for memory so many bytes ahead, past the caches if dst is aligned for that.
-func copyTurn(dst, src []byte, ahead int, past bool) {
+// copyTurn copies src to dst and prefetches so many bytes ahead, by non-temporal stores if dst is aligned for them.
+func copyTurn(dst, src []byte, ahead int, nonTemporal bool) {
 	n := 0
 	if kernels.Vectors() != kernels.Generic {
-		if n = len(dst) &^ 127; n > 0 && past && uintptr(unsafe.Pointer(&dst[0]))%32 == 0 {
-			copyPastAVX2(&dst[0], &src[0], n, ahead)
+		if n = len(dst) &^ 127; n > 0 && nonTemporal && uintptr(unsafe.Pointer(&dst[0]))%32 == 0 {
+			copyNonTemporalAVX2(&dst[0], &src[0], n, ahead)
 		} else if n > 0 {
-			copyNearAVX2(&dst[0], &src[0], n, ahead)
+			copyAVX2(&dst[0], &src[0], n, ahead)
 		}
 	}
 	copy(dst[n:], src[n:])

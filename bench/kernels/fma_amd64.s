@@ -2,9 +2,10 @@
 
 #include "textflag.h"
 
-// The two loops of fused multiply-adds do what a matrix product does but for its loads and stores: sums in registers, factors in others, all of them
-// different. Operands of zero would need less power, and with it a higher clock may be had, than a product's. So that sums stay finite for any number of turns,
-// half a turn adds products and the other half takes the same ones off; a sum goes to and fro between two values, and no result is zero or denormal.
+// The two loops of fused multiply-adds do what a matrix product does except for its loads and stores: sums in
+// registers, factors in others, all of them different. Operands of zero would need less power than a product's, and
+// allow a higher clock. So that sums stay finite for any number of turns, half a turn adds products and the other half
+// subtracts them: a sum goes to and fro between two values, and no result is zero or denormal.
 
 // func fmaAVX2(turns int, x *float32)
 TEXT ·fmaAVX2(SB), NOSPLIT, $0-16
@@ -183,8 +184,8 @@ loop:
 	VZEROUPPER
 	RET
 
-// func copyNearAVX2(dst *byte, src *byte, n int, ahead int)
-TEXT ·copyNearAVX2(SB), NOSPLIT, $0-32
+// func copyAVX2(dst *byte, src *byte, n int, ahead int)
+TEXT ·copyAVX2(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), AX
 	MOVQ src+8(FP), BX
 	MOVQ n+16(FP), CX
@@ -210,8 +211,8 @@ loop:
 	VZEROUPPER
 	RET
 
-// func copyPastAVX2(dst *byte, src *byte, n int, ahead int)
-TEXT ·copyPastAVX2(SB), NOSPLIT, $0-32
+// func copyNonTemporalAVX2(dst *byte, src *byte, n int, ahead int)
+TEXT ·copyNonTemporalAVX2(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), AX
 	MOVQ src+8(FP), BX
 	MOVQ n+16(FP), CX

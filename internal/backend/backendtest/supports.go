@@ -26,8 +26,8 @@ func Launch(b backend.Backend, stream backend.Stream, op backend.Op, dt dtype.DT
 	return nil
 }
 
-// sampleFor is the smallest sample that computes in dt, or one that is made to: of floats if there is one, whose indices
-// stay.
+// sampleFor is the smallest sample that computes in dt, or one that is made to: of floats if there is one, whose
+// indices stay.
 func sampleFor(op backend.Op, dt dtype.DType) *sample {
 	samples := slices.DeleteFunc(slices.Clone(samplesOf(op)), func(s *sample) bool { return s.outs[0].numel() == 0 })
 	slices.SortStableFunc(samples, func(a, b *sample) int { return a.bytes() - b.bytes() })
