@@ -25,8 +25,8 @@ func TestContainerAdvice(t *testing.T) {
 		require.Empty(t, ContainerAdvice(), value)
 	}
 	t.Setenv(envCapabilities, "utility,computer")
-	require.Equal(t, `: NVIDIA_DRIVER_CAPABILITIES is "utility,computer" in this container: want compute among them, as `+
-		"in NVIDIA_DRIVER_CAPABILITIES=compute,utility", ContainerAdvice())
+	require.Equal(t, `: NVIDIA_DRIVER_CAPABILITIES is "utility,computer" in this container: want compute among them, `+
+		"as in NVIDIA_DRIVER_CAPABILITIES=compute,utility", ContainerAdvice())
 }
 
 func TestCompilerAdvice(t *testing.T) {
