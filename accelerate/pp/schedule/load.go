@@ -9,8 +9,8 @@ import (
 )
 
 // Load is the schedule that a setting names: one of [Names], or a file whose name ends in .csv (see [ReadFile]). It
-// has been checked (see [Schedule.Validate]). A file has a shape of its own, which must be the one that is given;
-// zeros take the file's, and fewer micro-batches than the file's truncate the schedule.
+// has been checked (see [Schedule.Validate]). A file has its own shape, which must be the given one; zeros take the
+// file's, and fewer micro-batches than the file's truncate the schedule.
 func Load(name string, of Shape) (*Schedule, error) {
 	if !strings.HasSuffix(name, ".csv") {
 		s, err := New(name, of)

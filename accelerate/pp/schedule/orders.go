@@ -64,8 +64,9 @@ func breadthFirst(l *line, _ int, of Shape) {
 	}
 }
 
-// oneForwardOneBackward is PipeDream-Flush: a rank runs as many forward passes as there are ranks behind it, then one
-// forward and one backward pass in turns, so that it holds the activations of at most ranks − rank micro-batches.
+// oneForwardOneBackward is PipeDream-Flush: a rank runs as many forward passes as there are ranks behind it, then
+// alternates between one forward and one backward pass, so that it holds the activations of at most ranks − rank
+// micro-batches.
 func oneForwardOneBackward(l *line, rank int, of Shape) {
 	first := func(int) int { return 0 }
 	alternate(l, of.Ranks-1-rank, of.MicroBatches, first, first)
@@ -80,8 +81,8 @@ func interleaved(l *line, rank int, of Shape) {
 	alternate(l, (v-1)*of.Ranks+2*(of.Ranks-1-rank), v*of.MicroBatches, forward, backward)
 }
 
-// alternate runs warmUp forward passes, then forward and backward passes in turns, then the remaining backward passes,
-// of n each. The functions give the stage of the n-th pass.
+// alternate runs warmUp forward passes, then alternates between forward and backward passes, then runs the remaining
+// backward passes, of n each. The functions give the stage of the n-th pass.
 func alternate(l *line, warmUp, n int, forward, backward func(n int) int) {
 	warmUp = min(warmUp, n)
 	for k := range warmUp {

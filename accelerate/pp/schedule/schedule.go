@@ -104,7 +104,7 @@ func cells(list []Action) iter.Seq[[]Action] {
 	}
 }
 
-// Loop gives the stages to the ranks in turns: rank r holds stages r, r + ranks, r + 2·ranks, …
+// Loop gives the stages to the ranks round robin: rank r holds stages r, r + ranks, r + 2·ranks, …
 func Loop(ranks, stagesPerRank int) []int {
 	to := make([]int, ranks*stagesPerRank)
 	for stage := range to {
