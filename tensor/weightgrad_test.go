@@ -223,6 +223,24 @@ func TestWeightGradStoreMemory(t *testing.T) {
 	}
 }
 
+// Pop reads no weights: a strategy that shards them need not gather them again.
+func TestPopReadsNoWeights(t *testing.T) {
+	for _, lower := range []tensor.DType{tensor.Invalid, tensor.BFloat16} {
+		s := newStage(t)
+		s.lower = lower
+		var store tensor.WeightGradStore
+		s.backward(s.forward(0), tensor.DelayWeightGrads(&store))
+		for _, p := range s.params {
+			p.Unload()
+			p.DropLowered()
+		}
+		store.Pop(s.c)
+		for _, p := range s.params {
+			require.NotNil(t, p.Grad(), p.Name)
+		}
+	}
+}
+
 func TestDelayWeightGradsWithoutScope(t *testing.T) {
 	c := newCtx(t)
 	x, w := tensor.Ones(c, tensor.Float64, 4, 8), tensor.Ones(c, tensor.Float64, 8, 8).SetRequiresGrad(true)
@@ -316,10 +334,26 @@ func TestDelayWeightGradsAtTheEdges(t *testing.T) {
 	store.Pop(c)
 	require.Equal(t, []float64{8}, gradOf(c, x))
 
-	h := newHead(c.Device(), 20, 4, 50)
-	for _, p := range []*tensor.Tensor{h.x, h.weight, h.bias} {
-		p.OnGrad(func(*tensor.Ctx, *tensor.Tensor) {})
+	// What the next stage sent is the gradient of a product: it outlives its scope, and must not be received into again.
+	m := tensor.Ones(c, tensor.Float64, 2, 2).SetRequiresGrad(true)
+	for _, reused := range []bool{false, true} {
+		var sent *tensor.Tensor
+		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			y := tensor.Linear(c, tensor.Ones(c, tensor.Float64, 2, 2), m, nil)
+			sent = tensor.FromSlice(c, []float64{1, 2, 3, 4}, 2, 2)
+			tensor.Backward(c, one(y), one(sent), nil, delay)
+			return nil
+		})
+		if reused {
+			tensor.FillInto(c, sent, 7)
+			require.Contains(t, misuse(t, func() { store.Pop(c) }).Msg, "Linear saved for its gradient was changed")
+			continue
+		}
+		store.Pop(c)
+		require.Equal(t, []float64{4, 4, 6, 6}, gradOf(c, m))
 	}
+
+	h := newHead(c.Device(), 20, 4, 50)
 	want := h.grads(h.c, h.fused(h.c))
 	loss := h.fused(h.c)
 	first := h.grads(h.c, loss, tensor.DelayWeightGrads(&store), tensor.RetainGraph())

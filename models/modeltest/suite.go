@@ -2,8 +2,8 @@
 
 // Package modeltest is the test suite that every architecture passes. Use it to test a model of your own: call [Run]
 // from its tests with a small configuration. It checks what a model promises to the trainer and to saved files: that
-// all parameters get gradients, that configurations and weights survive saving, and that recomputation, copies, a loss
-// without logits and a key-value cache change no result.
+// all parameters get gradients, that configurations and weights survive saving, and that recomputation, delayed weight
+// gradients, copies, a loss without logits and a key-value cache change no result.
 //
 // It does not compare a model with transformers; golden files beside the model do.
 package modeltest
@@ -43,6 +43,7 @@ type rig struct {
 	models.Configured
 	dev   *tensor.Device
 	batch *data.Batch
+	delay bool // steps compute weight gradients in a pass of their own
 }
 
 func newRig(t *testing.T, config string, length int) *rig {
@@ -70,13 +71,21 @@ func (r *rig) ctx(m models.Model, training bool) *nn.Ctx {
 // step is the loss of a training step, and the bits of loss and gradients.
 func (r *rig) step(c *nn.Ctx, m models.Model) (loss float64, bits map[string][]byte) {
 	bits = map[string][]byte{}
+	var store tensor.WeightGradStore
+	var opts []tensor.BackwardOption
+	if r.delay {
+		opts = append(opts, tensor.DelayWeightGrads(&store))
+	}
 	c.With(c.WithRandom(3, 0)).Scope(func(c *nn.Ctx) []*tensor.Tensor { // every step draws the same numbers
 		out := m.Forward(c, r.batch)
 		loss = tensor.Item(c.Ctx, out.Loss)
 		bits["loss"] = tensor.ReadBytes(c.Ctx, out.Loss)
-		tensor.Backward(c.Ctx, []*tensor.Tensor{out.Loss}, nil, nil)
+		tensor.Backward(c.Ctx, []*tensor.Tensor{out.Loss}, nil, nil, opts...)
 		return nil
 	})
+	for store.Len() > 0 {
+		store.Pop(c.Ctx)
+	}
 	for _, p := range nn.NamedParameters(m) {
 		if g := p.Grad(); g != nil {
 			bits[p.Name] = tensor.ReadBytes(c.Ctx, g)
@@ -139,7 +148,7 @@ func parameters(t *testing.T, r *rig) {
 	}
 }
 
-// sameBits steps again, with recomputation, with hooks and as a copy.
+// sameBits steps again, with recomputation, with delayed weight gradients, with hooks and as a copy.
 func sameBits(t *testing.T, r *rig) {
 	c := r.ctx(r.Configured, true)
 	_, want := r.step(c, r.Configured)
@@ -150,8 +159,14 @@ func sameBits(t *testing.T, r *rig) {
 	same(c, r.Configured, "the same again")
 	if m, ok := r.Configured.(models.Recomputable); ok {
 		require.NotEmpty(t, m.RecomputeUnits())
-		same(c.WithRecompute(m.RecomputeUnits()), r.Configured, "with recomputation")
+		again := c.WithRecompute(m.RecomputeUnits())
+		same(again, r.Configured, "with recomputation")
+		r.delay = true
+		same(again, r.Configured, "with recomputation and delayed weight gradients")
 	}
+	r.delay = true
+	same(c, r.Configured, "with delayed weight gradients")
+	r.delay = false
 	tree, nothing := nn.Walk(r.Configured), func(*tensor.Ctx) {}
 	through := func(_ *nn.Ctx, ts []*tensor.Tensor) []*tensor.Tensor { return ts }
 	tree.Modules(func(_ string, m nn.Module) {
@@ -186,7 +201,7 @@ func saved(t *testing.T, r *rig) {
 // memory checks that a step leaves nothing.
 func memory(t *testing.T, r *rig) {
 	before := r.dev.MemStats().InUse
-	for range 2 {
+	for _, r.delay = range []bool{false, true} {
 		r.step(r.ctx(r.Configured, true), r.Configured)
 		require.Equal(t, before, r.dev.MemStats().InUse)
 	}
