@@ -57,7 +57,7 @@ type Accelerator struct {
 	noSync int                 // nested calls of NoSync
 
 	sharding Sharding
-	layout   samplers.Layout // of the training stream, as of Prepare
+	layout   samplers.WindowLayout // of the training stream, as of Prepare
 
 	strategy    strategy.Strategy // strategy.Single before Prepare, and after it ended
 	newStrategy func(strategy.Job) (strategy.Strategy, error)
@@ -152,19 +152,19 @@ func (a *Accelerator) Device() *tensor.Device { return a.dev }
 func (a *Accelerator) Ctx() *tensor.Ctx { return a.ctx }
 
 // Layout describes how the training stream is divided for this rank.
-func (a *Accelerator) Layout() (samplers.Layout, error) {
-	peers := a.Data()
-	gas, err := a.plan.batches.accumulation(peers.Size())
+func (a *Accelerator) Layout() (samplers.WindowLayout, error) {
+	peers := a.DataRanks()
+	gas, err := a.plan.batches.accumulation(peers.WorldSize())
 	if err != nil {
-		return samplers.Layout{}, err
+		return samplers.WindowLayout{}, err
 	}
-	layout := samplers.Layout{
+	layout := samplers.WindowLayout{
 		BatchSize: a.plan.batches.train, DropLast: a.plan.batches.dropLast,
-		AccumulationSteps: gas, WorldSize: peers.Size(), Rank: peers.Rank(),
-		Interleaved: a.sharding.interleaved(peers.Size()),
+		AccumulationSteps: gas, WorldSize: peers.WorldSize(), Rank: peers.Rank(),
+		Interleaved: a.sharding.interleaved(peers.WorldSize()),
 	}
 	if layout.Interleaved {
-		layout.Replicas = a.Replicas().Size()
+		layout.Replicas = a.ReplicaRanks().WorldSize()
 	}
 	return layout, nil
 }
@@ -248,7 +248,7 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 	case a.Group() == nil:
 		return fmt.Errorf("accelerate: rank %d of %d is not connected: want Connect before Prepare", a.Rank(),
 			a.WorldSize())
-	case a.Data().Group() == nil && a.Data().Size() > 1:
+	case a.DataRanks().Group() == nil && a.DataRanks().WorldSize() > 1:
 		return fmt.Errorf("accelerate: rank %d of %d has no groups of its mesh: want Open before Prepare", a.Rank(),
 			a.WorldSize())
 	}
@@ -385,8 +385,8 @@ func (a *Accelerator) Reduce(ctx context.Context) error {
 	}
 	if a.stats != nil {
 		var peers statistics.Peers
-		if a.Data().Group() != nil && a.plan.exchange.statistics {
-			peers = a.Data()
+		if a.DataRanks().Group() != nil && a.plan.exchange.statistics {
+			peers = a.DataRanks()
 		}
 		return a.stats.Exchange(ctx, peers)
 	}
@@ -454,7 +454,7 @@ type emptiness struct{ all, own bool }
 // micro-batch and the sums of earlier ones that wait in the tree.
 func (a *Accelerator) GradientSets() int {
 	groups := accumulation.Groups(int(a.layout.MicroBatches()), a.plan.exchange.deterministicRanks)
-	return bits.Len(uint(max(1, groups/a.Data().Size())))
+	return bits.Len(uint(max(1, groups/a.DataRanks().WorldSize())))
 }
 
 // ZeroGrad discards all gradients and batch statistics and prepares the next window. On one rank it also frees the

@@ -86,7 +86,7 @@ func TestLayout(t *testing.T) {
 	require.NoError(t, err)
 	l, err := acc.Layout()
 	require.NoError(t, err)
-	require.Equal(t, samplers.Layout{BatchSize: 4, DropLast: true, AccumulationSteps: 3, WorldSize: 1}, l)
+	require.Equal(t, samplers.WindowLayout{BatchSize: 4, DropLast: true, AccumulationSteps: 3, WorldSize: 1}, l)
 
 	windows, err := acc.Windows(t.Context(), numbers(30), samplers.NewSequential(30), 2)
 	require.NoError(t, err)

@@ -46,8 +46,8 @@ const maxCause = 4096
 // ShareDataError makes a *DataError of what kept each rank from reading its data; own is nil on ranks that could.
 // It is collective: call it once all ranks know that one failed. RunWindow does so by itself.
 func (a *Accelerator) ShareDataError(ctx context.Context, own error) error {
-	peers := a.Data()
-	if peers.Size() < a.WorldSize() { // ranks that see the same data hear of nothing
+	peers := a.DataRanks()
+	if peers.WorldSize() < a.WorldSize() { // ranks that see the same data hear of nothing
 		if own == nil {
 			own = errors.New("accelerate: another rank could not read its data")
 		}
@@ -61,7 +61,7 @@ func (a *Accelerator) ShareDataError(ctx context.Context, own error) error {
 	if err != nil {
 		return errors.Join(own, err)
 	}
-	e := &DataError{Err: own, ranks: peers.Size()}
+	e := &DataError{Err: own, ranks: peers.WorldSize()}
 	for rank, text := range all {
 		if len(text) == 0 {
 			continue

@@ -21,13 +21,13 @@ func (a *Accelerator) DescribeSharding() string {
 	switch {
 	case a.sharding.Strategy == shard.None:
 		return ""
-	case p == nil && a.Data().Size() == 1:
+	case p == nil && a.DataRanks().WorldSize() == 1:
 		return strategy + " has no effect on one rank"
 	case p == nil:
 		return ""
 	}
 	words := []string{p.Describe()}
-	if n := a.Replicas().Size(); n > 1 {
+	if n := a.ReplicaRanks().WorldSize(); n > 1 {
 		words = append(words, fmt.Sprintf("%d replicas", n))
 	}
 	if a.plan.disk.params {

@@ -25,7 +25,7 @@ func TestBlamedRanksAreThoseOfTheJob(t *testing.T) {
 		}
 		defer a.Close()
 		if g.Rank() == 3 {
-			a.Sharers().Group().Abort(errors.New("out of disk"))
+			a.ShardRanks().Group().Abort(errors.New("out of disk"))
 		}
 		for err == nil { // the group of all ends with the sub-group
 			err = g.Barrier().Wait(t.Context())

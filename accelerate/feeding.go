@@ -27,7 +27,7 @@ func (a *Accelerator) Windows(ctx context.Context, source data.Source, s sampler
 }
 
 // newStream is the order of samples as data_sharding shares it out.
-func (a *Accelerator) newStream(s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
+func (a *Accelerator) newStream(s samplers.Sampler, layout samplers.WindowLayout) (*samplers.Stream, error) {
 	switch b := a.plan.batches; b.dealing {
 	case wholeBatches:
 		return samplers.NewShardedStream(s, layout, b.shard)
@@ -76,9 +76,10 @@ func (a *Accelerator) IterableBatches(ctx context.Context, src data.IterableSour
 }
 
 // batchLayout is that of windows with a batch of each rank.
-func (a *Accelerator) batchLayout() samplers.Layout {
-	return samplers.Layout{BatchSize: a.plan.batches.eval, AccumulationSteps: 1, WorldSize: a.Data().Size(),
-		Rank: a.Data().Rank(), Interleaved: a.GathersParameters()}
+func (a *Accelerator) batchLayout() samplers.WindowLayout {
+	peers := a.DataRanks()
+	return samplers.WindowLayout{BatchSize: a.plan.batches.eval, AccumulationSteps: 1, WorldSize: peers.WorldSize(),
+		Rank: peers.Rank(), Interleaved: a.GathersParameters()}
 }
 
 // feeding are the options of windows.

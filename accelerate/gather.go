@@ -23,35 +23,41 @@ func (a *Accelerator) GatherForMetrics(ctx context.Context, indices []int64, t *
 	if err != nil {
 		return nil, nil, a.reject(err)
 	}
-	parts, err := a.Data().GatherRows(ctx, mine)
+	parts, err := a.DataRanks().GatherRows(ctx, mine)
 	if err != nil {
 		return nil, nil, err
 	}
 	return ranks.JoinRows(a.ctx.NoGrad(), parts)
 }
 
-// GatherObjects returns the values of all ranks, in rank order, on every rank. They are sent
-// as JSON. It is collective.
-func GatherObjects[T any](ctx context.Context, a *Accelerator, v T) ([]T, error) {
-	if a.Group() == nil {
-		return []T{v}, nil
-	}
-	return comm.AllGatherObject(ctx, a.Group(), v)
+// Peers are ranks that do something together: those of an Accelerator, or of its DataRanks.
+type Peers interface {
+	Rank() int
+	WorldSize() int
+	Group() *comm.Group // nil of a rank that is alone
 }
 
-// SplitBetweenProcesses returns this rank's part of a list that all ranks have: consecutive
+// GatherObjects returns the values of all peers, in rank order, on every rank. They are sent as JSON. It is collective.
+func GatherObjects[T any](ctx context.Context, p Peers, v T) ([]T, error) {
+	if p.Group() == nil {
+		return []T{v}, nil
+	}
+	return comm.AllGatherObject(ctx, p.Group(), v)
+}
+
+// SplitBetweenProcesses returns this rank's part of a list that all peers have: consecutive
 // elements, where the first len(list) mod WorldSize ranks get one more than the others. With
 // pad the others repeat the last element of the list, so that all parts have the same length
 // (0 if the list is empty).
-func SplitBetweenProcesses[T any](a *Accelerator, list []T, pad bool) []T {
-	n, each, extra := len(list), len(list)/a.WorldSize(), len(list)%a.WorldSize()
-	lo := a.Rank()*each + min(a.Rank(), extra)
+func SplitBetweenProcesses[T any](p Peers, list []T, pad bool) []T {
+	n, each, extra := len(list), len(list)/p.WorldSize(), len(list)%p.WorldSize()
+	lo := p.Rank()*each + min(p.Rank(), extra)
 	hi := lo + each
-	if a.Rank() < extra {
+	if p.Rank() < extra {
 		hi++
 	}
 	part := slices.Clone(list[lo:hi])
-	if pad && extra > 0 && a.Rank() >= extra {
+	if pad && extra > 0 && p.Rank() >= extra {
 		part = append(part, list[n-1])
 	}
 	return part

@@ -105,7 +105,14 @@ func TestGatherObjects(t *testing.T) {
 	errs := job(t, accelerators(t, 2, nil), func(acc *accelerate.Accelerator) error {
 		all, err := accelerate.GatherObjects(t.Context(), acc, map[string]int{"rank": acc.Rank()})
 		require.Equal(t, []map[string]int{{"rank": 0}, {"rank": 1}}, all)
-		return err
+		if err != nil {
+			return err
+		}
+		replicas, err := accelerate.GatherObjects(t.Context(), acc.ReplicaRanks(), acc.Rank())
+		require.Equal(t, []int{0, 1}, replicas)
+		shards, alone := accelerate.GatherObjects(t.Context(), acc.ShardRanks(), acc.Rank())
+		require.Equal(t, []int{acc.Rank()}, shards)
+		return errors.Join(err, alone)
 	})
 	require.Equal(t, []error{nil, nil}, errs)
 	acc, err := accelerate.New(args.Default(""))

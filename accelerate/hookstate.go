@@ -27,7 +27,7 @@ func (a *Accelerator) SetHookState(name string, saved []ddp.HookState) error {
 	if !ok || h.Name() != name {
 		return nil
 	}
-	s, err := ddp.Share(saved, a.Data().Rank(), a.Data().Size())
+	s, err := ddp.Share(saved, a.DataRanks().Rank(), a.DataRanks().WorldSize())
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}

@@ -383,7 +383,7 @@ func TestIterableWindowsRefusePlaces(t *testing.T) {
 		spoil(&bad)
 		require.ErrorContains(t, w.Restore(feed.Place{Iterable: &bad}), want)
 	}
-	require.ErrorContains(t, w.Restore(feed.Place{Sized: &samplers.Place{}}), "with a dataset that has a length")
+	require.ErrorContains(t, w.Restore(feed.Place{Sized: samplers.Place{}}), "with a dataset that has a length")
 	good.Items, good.Position = 24, 24
 	require.NoError(t, w.Restore(feed.Place{Iterable: &good}))
 	_, err := w.Next()

@@ -95,7 +95,7 @@ func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
 
 // verify is ddp.Verify among the ranks that hold the same part of the model; others hold other parameters.
 func (a *Accelerator) verify(ctx context.Context, state []tensor.Named) (differed int, err error) {
-	peers := a.SamePart()
+	peers := a.SamePartRanks()
 	if peers.Group() == nil {
 		return 0, nil
 	}

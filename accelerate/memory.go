@@ -56,7 +56,7 @@ type held struct{ params, grads, state int64 }
 func (h held) total() int64 { return h.params + h.grads + h.state }
 
 func (a *Accelerator) heldBy(opt *optim.Optimizer) (h held) {
-	ranks, strategy := int64(a.Sharers().Size()), a.sharding.Strategy
+	ranks, strategy := int64(a.ShardRanks().WorldSize()), a.sharding.Strategy
 	if ranks == 1 {
 		strategy = shard.None
 	}

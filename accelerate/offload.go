@@ -23,7 +23,7 @@ func (a *Accelerator) offloadParams() error {
 	if !disk.params {
 		return nil
 	}
-	if a.Data().Size() > 1 && !a.sharding.Strategy.ShardsParameters() {
+	if a.DataRanks().WorldSize() > 1 && !a.sharding.Strategy.ShardsParameters() {
 		return errors.New("accelerate: offload_params is disk: want none, or fsdp full_shard: without it each of " +
 			"several ranks keeps the whole parameters where others write them")
 	}

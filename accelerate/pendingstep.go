@@ -25,7 +25,7 @@ type PendingStep struct {
 	shared   windowFigures
 	figures  []float64
 	batches  []*data.Batch
-	layout   samplers.Layout
+	layout   samplers.WindowLayout
 	expected float64 // loss terms by the collators, of all ranks: what passes divide by before losses are known
 	onOwn    bool
 	dataErr  error // WindowOptions.DataErr
@@ -53,7 +53,7 @@ type Numbers struct {
 
 // canWait reports whether nobody needs the losses before the end of the step.
 func (s *PendingStep) canWait() bool {
-	if s.a.Loss().Group() != nil {
+	if s.a.LossRanks().Group() != nil {
 		return false
 	}
 	for i := range s.batches {
@@ -88,7 +88,7 @@ func (s *PendingStep) readLosses(ctx context.Context) error {
 		return err
 	}
 	counted := s.shared.total().Count
-	if err := s.a.Loss().SumFloats(ctx, s.shared.all, "losses of a step"); err != nil {
+	if err := s.a.LossRanks().SumFloats(ctx, s.shared.all, "losses of a step"); err != nil {
 		return err
 	}
 	if s.shared.unread() {

@@ -188,11 +188,11 @@ func trainNet(t *testing.T, acc *accelerate.Accelerator, dt tensor.DType, steps 
 		return nil, nil, err
 	}
 	var losses []accelerate.WindowLoss
-	own := 8 / acc.Data().Size()
+	own := 8 / acc.DataRanks().WorldSize()
 	for s := range steps {
 		var batches []*data.Batch
 		for i := range own {
-			if place := 8*s + own*acc.Data().Rank() + i; here(place) {
+			if place := 8*s + own*acc.DataRanks().Rank() + i; here(place) {
 				batches = append(batches, batch(acc.Ctx(), place, extra(place)))
 			}
 		}

@@ -74,9 +74,9 @@ func roles(acc *accelerate.Accelerator) string {
 	for _, k := range []struct {
 		name  string
 		peers *ranks.Peers
-	}{{"data", acc.Data()}, {"loss", acc.Loss()}, {"model", acc.Model()}, {"tensor", acc.Tensor()},
-		{"pipe", acc.Pipe()}, {"context", acc.Context()}} {
-		list = append(list, fmt.Sprintf("%s %d/%d", k.name, k.peers.Rank(), k.peers.Size()))
+	}{{"data", acc.DataRanks()}, {"loss", acc.LossRanks()}, {"model", acc.ModelRanks()}, {"tensor", acc.TensorRanks()},
+		{"pipe", acc.PipelineRanks()}, {"context", acc.ContextRanks()}} {
+		list = append(list, fmt.Sprintf("%s %d/%d", k.name, k.peers.Rank(), k.peers.WorldSize()))
 	}
 	return strings.Join(list, " ")
 }
@@ -85,7 +85,7 @@ func roles(acc *accelerate.Accelerator) string {
 func TestRanksOfAnotherPartKeepTheirParameters(t *testing.T) {
 	t.Cleanup(unbuilt.AllowAxes())
 	for _, mesh := range []comm.Mesh{{DPReplicate: 2, TP: 2}, {PP: 2, DPReplicate: 2}} {
-		part := func(acc *accelerate.Accelerator) int { return acc.Tensor().Rank() + acc.Pipe().Rank() }
+		part := func(acc *accelerate.Accelerator) int { return acc.TensorRanks().Rank() + acc.PipelineRanks().Rank() }
 		values := make([][]float32, 4)
 		err := accelerate.Run(t.Context(), rankArgs(4), func(acc *accelerate.Accelerator) error {
 			m := nn.NewLinear(nn.NewInit(acc.Device(), uint64(acc.Rank())),
@@ -190,7 +190,7 @@ func TestMeshWithAxesThatAreNotBuilt(t *testing.T) {
 		require.EqualError(t, err, want)
 	}
 	err := accelerate.Run(t.Context(), rankArgs(2), func(acc *accelerate.Accelerator) error {
-		require.Equal(t, 2, acc.Data().Size())
+		require.Equal(t, 2, acc.DataRanks().WorldSize())
 		return nil
 	}, accelerate.WithLogger(quiet), accelerate.WithMesh(comm.Mesh{TP: 1, DPReplicate: 2}))
 	require.NoError(t, err)
@@ -209,7 +209,7 @@ func TestFailureEndsAllGroupsOfAMesh(t *testing.T) {
 			return errors.New("out of disk")
 		}
 		for { // ranks 0 and 2 have no call with rank 3
-			if err := acc.Data().Barrier(t.Context()); err != nil {
+			if err := acc.DataRanks().Barrier(t.Context()); err != nil {
 				return err
 			}
 		}

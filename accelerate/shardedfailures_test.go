@@ -92,13 +92,13 @@ func trainChain(t *testing.T, acc *accelerate.Accelerator, trouble func(step, bl
 	if err != nil {
 		return nil, err
 	}
-	ranks := acc.Data().Size()
+	ranks := acc.DataRanks().WorldSize()
 	for step = range 2 {
 		var batches []*data.Batch
 		for i := range 8 / ranks {
-			place := 8/ranks*acc.Data().Rank() + i
+			place := 8/ranks*acc.DataRanks().Rank() + i
 			if layout.Interleaved {
-				place = i*ranks + acc.Data().Rank()
+				place = i*ranks + acc.DataRanks().Rank()
 			}
 			place += 8 * step
 			batches = append(batches, batch(acc.Ctx(), place, extra(place)))

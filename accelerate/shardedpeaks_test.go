@@ -104,7 +104,7 @@ func peakOf(t *testing.T, g *comm.Group, bf16 bool, sharding accelerate.Sharding
 	}
 	params = float64(nn.NumParameters(m))
 	if acc.Shards() == nil {
-		return float64(dev.MemStats().Peak + acc.Data().Allocated()), 16 * params, 16 * params, params
+		return float64(dev.MemStats().Peak + acc.DataRanks().Allocated()), 16 * params, 16 * params, params
 	}
 	state := 0
 	for _, p := range acc.Trained() {

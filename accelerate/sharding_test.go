@@ -154,7 +154,7 @@ func (r shardRun) hold(acc *accelerate.Accelerator) error {
 		return err
 	}
 	if acc.IsMain() {
-		*r.held = acc.Device().MemStats().InUse + int64(r.ranks)*acc.Data().Allocated()
+		*r.held = acc.Device().MemStats().InUse + int64(r.ranks)*acc.DataRanks().Allocated()
 	}
 	return acc.Barrier(context.Background())
 }
@@ -436,7 +436,7 @@ func TestNoSyncOfShardedModels(t *testing.T) {
 				for _, p := range acc.Trained() {
 					sums[p.Name] = string(tensor.ReadBytes(acc.Ctx(), p.Grad()))
 				}
-				for _, e := range acc.Loss().Group().Flight().Entries {
+				for _, e := range acc.LossRanks().Group().Flight().Entries {
 					if strings.HasPrefix(e.Label, "gradients") {
 						exchanges++
 					}

@@ -28,8 +28,8 @@ func WithStrategy(make func(strategy.Job) (strategy.Strategy, error)) Option {
 func (a *Accelerator) strategyJob(units []nn.Module) strategy.Job {
 	return strategy.Job{Ctx: a.ctx, Tree: a.tree, Model: a.model, Params: a.params, Units: units, Layout: a.layout,
 		DeterministicRanks: a.plan.exchange.deterministicRanks, Main: a.IsMain(), Log: a.log,
-		Peers: strategy.Peers{Data: a.Data().Group(), Loss: a.Loss().Group(), Shards: a.Sharers().Group(),
-			Replicas: a.Replicas().Group()}}
+		Peers: strategy.Peers{Data: a.DataRanks().Group(), Loss: a.LossRanks().Group(), Shards: a.ShardRanks().Group(),
+			Replicas: a.ReplicaRanks().Group()}}
 }
 
 // choose makes the strategy of several ranks.
@@ -81,15 +81,15 @@ func (a *Accelerator) checkStrategy(hook ddp.Hook, sharded bool) error {
 	case local > 0 && own:
 		return fmt.Errorf("accelerate: local_sgd_steps %d with ddp_comm_hook %s: want no hook, since ranks that step "+
 			"on their own exchange no gradients, or 0", local, hook.Name())
-	case sharded && own && a.Sharers().Size() > 1:
+	case sharded && own && a.ShardRanks().WorldSize() > 1:
 		return fmt.Errorf("accelerate: ddp_comm_hook %s with a model that is sharded (%s): want no hook, since "+
 			"shards of gradients are summed exactly, or no sharding", hook.Name(), a.sharding.Strategy)
 	case stateful && a.scaler != nil:
 		return fmt.Errorf("accelerate: ddp_comm_hook %s keeps gradients from step to step, and the scale of fp16 "+
 			"changes: want bf16 or float32", hook.Name())
-	case stateful && a.Data().Size() != a.WorldSize():
+	case stateful && a.DataRanks().WorldSize() != a.WorldSize():
 		return fmt.Errorf("accelerate: ddp_comm_hook %s keeps a state, which is saved for %d ranks that share the "+
-			"data only, of %d: want a hook without state", hook.Name(), a.Data().Size(), a.WorldSize())
+			"data only, of %d: want a hook without state", hook.Name(), a.DataRanks().WorldSize(), a.WorldSize())
 	}
 	return nil
 }

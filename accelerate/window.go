@@ -167,7 +167,7 @@ func (s *PendingStep) expect(ctx context.Context) error {
 	}
 	averages := s.a.strategy.Averages()
 	if s.onOwn = averages != nil && averages.OnOwn(); !s.onOwn {
-		if err := s.a.Loss().SumFloats(ctx, counts, "loss terms"); err != nil {
+		if err := s.a.LossRanks().SumFloats(ctx, counts, "loss terms"); err != nil {
 			return err
 		}
 		if counts[microBatches] > 0 {
@@ -196,7 +196,7 @@ func (o WindowOptions) padBatches(ctx context.Context, a *Accelerator, batches [
 		return batches, nil
 	}
 	most := []int64{int64(len(batches))}
-	h := a.Sharers().Group().AllReduce(comm.Of(most), comm.Max, comm.Label("micro-batches"))
+	h := a.ShardRanks().Group().AllReduce(comm.Of(most), comm.Max, comm.Label("micro-batches"))
 	if err := h.Wait(ctx); err != nil {
 		return nil, err
 	}

@@ -74,7 +74,7 @@ func TestLoaderOrder(t *testing.T) {
 }
 
 func TestLoaderFollowsStream(t *testing.T) {
-	layout := samplers.Layout{BatchSize: 3, AccumulationSteps: 2, WorldSize: 2, Rank: 1}
+	layout := samplers.WindowLayout{BatchSize: 3, AccumulationSteps: 2, WorldSize: 2, Rank: 1}
 	newStream := func() *samplers.Stream {
 		s, err := samplers.NewStream(samplers.NewRandom(100, 5), layout)
 		require.NoError(t, err)
@@ -102,12 +102,12 @@ func TestLoaderFollowsStream(t *testing.T) {
 
 func TestStreamOrderEndsWithoutOwnData(t *testing.T) {
 	s, err := samplers.NewStream(samplers.NewSequential(1),
-		samplers.Layout{BatchSize: 1, AccumulationSteps: 1, WorldSize: 2, Rank: 1})
+		samplers.WindowLayout{BatchSize: 1, AccumulationSteps: 1, WorldSize: 2, Rank: 1})
 	require.NoError(t, err)
 	_, ok := StreamOrder(s, 1000).Next()
 	require.False(t, ok)
 	s, err = samplers.NewStream(samplers.NewSequential(0),
-		samplers.Layout{BatchSize: 1, AccumulationSteps: 1, WorldSize: 1})
+		samplers.WindowLayout{BatchSize: 1, AccumulationSteps: 1, WorldSize: 1})
 	require.NoError(t, err)
 	_, ok = StreamOrder(s, 1000).Next()
 	require.False(t, ok)

@@ -111,7 +111,7 @@ func TestDistributedStreamIsTorchs(t *testing.T) {
 				samplers.DistributedSamplerOptions{NumReplicas: 1, Shuffle: true, Seed: 3})
 			var windows [][]samplers.Window
 			for rank, epochs := range r.Batches {
-				s, err := samplers.NewDistributedStream(order, samplers.Layout{BatchSize: r.BatchSize,
+				s, err := samplers.NewDistributedStream(order, samplers.WindowLayout{BatchSize: r.BatchSize,
 					DropLast: r.DropLast, AccumulationSteps: steps, WorldSize: r.Ranks, Rank: rank})
 				require.NoError(t, err)
 				if len(epochs[0]) == 0 {
@@ -160,7 +160,7 @@ func TestDistributedSamplerMisuse(t *testing.T) {
 	require.Panics(t, func() { s.At(0, 3) })
 	require.Panics(t, func() { s.SetEpoch(-1) })
 
-	layout := samplers.Layout{BatchSize: 1, AccumulationSteps: 1, WorldSize: 2}
+	layout := samplers.WindowLayout{BatchSize: 1, AccumulationSteps: 1, WorldSize: 2}
 	_, err = samplers.NewStream(s, layout)
 	require.ErrorContains(t, err, "rank 1's part of 2, and would be shared out again")
 	_, err = samplers.NewDistributedStream(s, layout)
@@ -179,8 +179,8 @@ func TestLengthGroupedSamplerIsTransformers(t *testing.T) {
 		s, err = samplers.NewLengthGroupedSampler(r.Lengths, r.BatchSize, r.Seed, samplers.Torch)
 		require.NoError(t, err)
 		for rank, epochs := range r.Distributed {
-			stream, err := samplers.NewDistributedStream(s, samplers.Layout{BatchSize: len(r.Lengths), WorldSize: 2,
-				AccumulationSteps: 1, Rank: rank})
+			stream, err := samplers.NewDistributedStream(s, samplers.WindowLayout{BatchSize: len(r.Lengths),
+				WorldSize: 2, AccumulationSteps: 1, Rank: rank})
 			require.NoError(t, err)
 			for e, want := range epochs {
 				w, ok := stream.Next()

@@ -46,8 +46,8 @@
 // again. Evaluation and prediction in Lockstep use none of these rules, see every sample exactly once, in the order of
 // the dataset, and never leave one out; not with drop-last either, nor with length grouping.
 //
-// Places in a stream are in global terms (Place, IterableState), so that another number of ranks can go on: nothing of
-// the rest of the epoch is lost (but what drop-last leaves out), and nothing seen twice but to complete its last round.
+// Places in a stream are in global terms (Place), so that another number of ranks can go on: nothing of the rest of the
+// epoch is lost (but what drop-last leaves out), and nothing seen twice but to complete its last round.
 //
 // # What it is not
 //

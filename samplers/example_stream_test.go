@@ -14,7 +14,7 @@ func Example() {
 	for rank := range 2 {
 		order := samplers.NewRandom(10, 42) // shuffled anew in every epoch
 		stream, err := samplers.NewStream(order,
-			samplers.Layout{BatchSize: 2, AccumulationSteps: 1, WorldSize: 2, Rank: rank})
+			samplers.WindowLayout{BatchSize: 2, AccumulationSteps: 1, WorldSize: 2, Rank: rank})
 		if err != nil {
 			panic(err)
 		}

@@ -68,12 +68,6 @@ func (s *IterableDatasetShard) Index(i int64) int64 {
 	return i/s.size*s.block + s.shard.rank()*s.size + i%s.size
 }
 
-// IterableState is a place in a stream of items in global terms, for a checkpoint.
-type IterableState struct {
-	Epoch int64 `json:"epoch"`
-	Items int64 `json:"items"` // of the epoch's stream that are done with, over all ranks
-}
-
 // Share yields the items of a stream that are a rank's, as a loop over HuggingFace's IterableDatasetShard does. It
 // holds the stream's first block, to repeat its items at the end, and the block under way.
 func Share[T any](s *IterableDatasetShard, items iter.Seq[T]) iter.Seq[T] {

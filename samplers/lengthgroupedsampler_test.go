@@ -109,7 +109,7 @@ func TestLengthGroupedFingerprint(t *testing.T) {
 	b := grouped(t, lengths, 4, 1)
 	require.NotEqual(t, a.Fingerprint(), b.Fingerprint())
 
-	layout := samplers.Layout{BatchSize: 4, AccumulationSteps: 1, WorldSize: 1}
+	layout := samplers.WindowLayout{BatchSize: 4, AccumulationSteps: 1, WorldSize: 1}
 	from, err := samplers.NewStream(a, layout)
 	require.NoError(t, err)
 	to, err := samplers.NewStream(b, layout)

@@ -12,7 +12,7 @@ package samplers
 // as long as a batch begins there.
 //
 // An error tells what is wrong with the layout, or that SplitBatches is set and the ranks do not divide the batch size.
-func NewShardedStream(s Sampler, layout Layout, o BatchSamplerShardOptions) (*Stream, error) {
+func NewShardedStream(s Sampler, layout WindowLayout, o BatchSamplerShardOptions) (*Stream, error) {
 	stream, err := NewStream(s, layout)
 	if err != nil || layout.WorldSize == 1 {
 		return stream, err
@@ -40,7 +40,7 @@ func NewShardedStream(s Sampler, layout Layout, o BatchSamplerShardOptions) (*St
 //
 // What a rank sees depends on the number of ranks, as with NewShardedStream. A place can be restored where a round
 // begins. An error tells what is wrong with the layout, or that s is one rank's part already.
-func NewDistributedStream(s Sampler, layout Layout) (*Stream, error) {
+func NewDistributedStream(s Sampler, layout WindowLayout) (*Stream, error) {
 	stream, err := NewStream(s, layout)
 	if err != nil || layout.WorldSize == 1 {
 		return stream, err

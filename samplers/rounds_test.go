@@ -40,7 +40,7 @@ func shardings(t *testing.T, iterable bool) (rows []sharding) {
 }
 
 func (r sharding) stream(t *testing.T, rank, steps int) *samplers.Stream {
-	s, err := samplers.NewShardedStream(samplers.NewSequential(r.Samples), samplers.Layout{
+	s, err := samplers.NewShardedStream(samplers.NewSequential(r.Samples), samplers.WindowLayout{
 		BatchSize: r.BatchSize, DropLast: r.DropLast, AccumulationSteps: steps, WorldSize: r.Ranks, Rank: rank,
 	}, samplers.BatchSamplerShardOptions{SplitBatches: r.SplitBatches, EvenBatches: r.EvenBatches})
 	require.NoError(t, err)
@@ -196,7 +196,7 @@ func TestEpochAfter(t *testing.T) {
 }
 
 func TestShardedStreamFaults(t *testing.T) {
-	layout := samplers.Layout{BatchSize: 6, AccumulationSteps: 1, WorldSize: 4, Rank: 0}
+	layout := samplers.WindowLayout{BatchSize: 6, AccumulationSteps: 1, WorldSize: 4, Rank: 0}
 	_, err := samplers.NewShardedStream(samplers.NewSequential(9), layout,
 		samplers.BatchSamplerShardOptions{SplitBatches: true})
 	require.ErrorContains(t, err, "split_batches with a batch size of 6: want a multiple of the world size 4")

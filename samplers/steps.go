@@ -25,8 +25,8 @@ func UpdatesPerEpoch(microBatches, perStep int64) int64 {
 }
 
 // PlanSteps does HuggingFace's step arithmetic for epochs of microBatches micro-batches (Batch.Len) with perStep of
-// them per step (Layout.MicroBatches). maxSteps > 0 decides alone, and the data is gone through as often as that needs;
-// otherwise the run has ⌈epochs × updates per epoch⌉ steps. It is an error if neither is positive.
+// them per step (WindowLayout.MicroBatches). maxSteps > 0 decides alone, and the data is gone through as often as that
+// needs; otherwise the run has ⌈epochs × updates per epoch⌉ steps. It is an error if neither is positive.
 func PlanSteps(microBatches, perStep int64, epochs float64, maxSteps int64) (Steps, error) {
 	var faults []error
 	if microBatches < 0 {

@@ -7,9 +7,9 @@ import (
 	"fmt"
 )
 
-// Layout says how the training stream is cut into micro-batches and windows, and which part of each window is this
-// rank's. The package documentation defines the terms.
-type Layout struct {
+// WindowLayout says how the training stream is cut into micro-batches and windows, and which part of each window is
+// this rank's. The package documentation defines the terms.
+type WindowLayout struct {
 	BatchSize         int  // b, samples per micro-batch
 	DropLast          bool // leave out an epoch's ragged last micro-batch
 	AccumulationSteps int  // micro-batches per rank and window
@@ -25,10 +25,10 @@ type Layout struct {
 }
 
 // MicroBatches gives M, the number of micro-batches in a full window: AccumulationSteps × WorldSize.
-func (l Layout) MicroBatches() int64 { return int64(l.AccumulationSteps) * int64(l.WorldSize) }
+func (l WindowLayout) MicroBatches() int64 { return int64(l.AccumulationSteps) * int64(l.WorldSize) }
 
 // MicroBatch gives the number in the window of this rank's micro-batch k.
-func (l Layout) MicroBatch(k int) int {
+func (l WindowLayout) MicroBatch(k int) int {
 	if l.Interleaved {
 		return l.Round(k) + l.Rank%l.replica()
 	}
@@ -36,21 +36,21 @@ func (l Layout) MicroBatch(k int) int {
 }
 
 // Round gives the first micro-batch of those that interleaved ranks compute at a time as their micro-batch k.
-func (l Layout) Round(k int) int {
+func (l WindowLayout) Round(k int) int {
 	n := l.replica()
 	return l.Rank/n*n*l.AccumulationSteps + k*n
 }
 
 // replica is the number of ranks that take turns.
-func (l Layout) replica() int { return l.WorldSize / max(l.Replicas, 1) }
+func (l WindowLayout) replica() int { return l.WorldSize / max(l.Replicas, 1) }
 
 // repeats reports whether other ranks have a micro-batch k where this rank's micro-batch is missing.
-func (l Layout) repeats(k int, count int64) bool {
+func (l WindowLayout) repeats(k int, count int64) bool {
 	return l.Interleaved && int64(l.Round(k)) < count
 }
 
 // Validate reports every fault of the layout, each with its value and what was wanted.
-func (l Layout) Validate() error {
+func (l WindowLayout) Validate() error {
 	var faults []error
 	for _, f := range []struct {
 		name  string
@@ -92,7 +92,7 @@ type Window struct {
 // for concurrent use.
 type Stream struct {
 	batch  *Batch
-	layout Layout
+	layout WindowLayout
 	rounds *rounds // of HuggingFace's sharding or torch's; nil under the package's own rule
 	epoch  int64
 	base   int64 // samples of the epoch that lie before its window 0: 0 but after a seek off the grid
@@ -100,7 +100,7 @@ type Stream struct {
 }
 
 // NewStream gives the stream of s at position 0. An error tells what is wrong with the layout.
-func NewStream(s Sampler, layout Layout) (*Stream, error) {
+func NewStream(s Sampler, layout WindowLayout) (*Stream, error) {
 	err := layout.Validate()
 	if err == nil && layout.WorldSize > 1 {
 		err = part(s)
@@ -122,7 +122,7 @@ func (s *Stream) Clone() *Stream {
 }
 
 // Layout gives the layout that the stream was made with.
-func (s *Stream) Layout() Layout { return s.layout }
+func (s *Stream) Layout() WindowLayout { return s.layout }
 
 // MicroBatches gives L, the number of micro-batches per epoch over all ranks; under HuggingFace's sharding, those of
 // its rounds, also where a rank has none in the last.
@@ -179,19 +179,19 @@ func (s *Stream) Position() int64 {
 // Place gives the position of the next window.
 func (s *Stream) Place() Place {
 	p := s.Position()
-	st := stateAt(s.batch.sampler, s.epoch, 0, s.Samples())
-	st.Epoch, st.Position = s.epoch, p
-	return st
+	place := placeAt(s.batch.sampler, s.epoch, 0, s.Samples())
+	place.Epoch, place.Position = s.epoch, p
+	return place
 }
 
 // Restore goes to a saved place, in O(1). The stream goes on exactly as the saved one would have, on any world size, as
-// long as the batch size and the number of micro-batches per window are the same. It is an error if the state was not
+// long as the batch size and the number of micro-batches per window are the same. It is an error if the place was not
 // taken of this order: another seed, number of samples or fingerprint.
-func (s *Stream) Restore(st Place) error {
-	if err := st.check(stateAt(s.batch.sampler, 0, 0, s.Samples())); err != nil {
+func (s *Stream) Restore(p Place) error {
+	if err := p.check(placeAt(s.batch.sampler, 0, 0, s.Samples())); err != nil {
 		return err
 	}
-	return s.SeekSample(st.Position)
+	return s.SeekSample(p.Position)
 }
 
 // SeekStep goes to where the first steps windows have been given, in O(1).

@@ -16,14 +16,14 @@ import (
 type scenario struct {
 	n      int64
 	seed   uint64
-	layout samplers.Layout
+	layout samplers.WindowLayout
 }
 
 func drawScenario(t *rapid.T) scenario {
 	return scenario{
 		n:    rapid.Int64Range(1, 60).Draw(t, "n"),
 		seed: rapid.Uint64Range(0, 5).Draw(t, "seed"),
-		layout: samplers.Layout{
+		layout: samplers.WindowLayout{
 			BatchSize:         rapid.IntRange(1, 7).Draw(t, "b"),
 			DropLast:          rapid.Bool().Draw(t, "drop last"),
 			AccumulationSteps: rapid.IntRange(1, 4).Draw(t, "accumulation"),
@@ -221,7 +221,7 @@ func batches(t require.TestingT, s *samplers.Stream, n int) (out []samplers.Micr
 	return out[:n]
 }
 
-// After a seek off the grid and any number of windows, the state still restores to the same continuation.
+// After a seek off the grid and any number of windows, the place still restores to the same continuation.
 func TestStateOffTheGrid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawScenario(t)
@@ -242,7 +242,7 @@ func TestStateOffTheGrid(t *testing.T) {
 	})
 }
 
-// A state is the same on every rank and for every world size with the same M.
+// A place is the same on every rank and for every world size with the same M.
 func TestStateIsGlobal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawScenario(t)
@@ -263,7 +263,7 @@ func TestStateIsGlobal(t *testing.T) {
 
 func TestStateJSON(t *testing.T) {
 	s, err := samplers.NewStream(samplers.NewRandom(10, 1<<63+1),
-		samplers.Layout{BatchSize: 4, AccumulationSteps: 1, WorldSize: 1})
+		samplers.WindowLayout{BatchSize: 4, AccumulationSteps: 1, WorldSize: 1})
 	require.NoError(t, err)
 	require.NoError(t, s.SeekStep(4))
 	text, err := json.Marshal(s.Place())
@@ -275,7 +275,7 @@ func TestStateJSON(t *testing.T) {
 }
 
 func TestEmptyAndSingle(t *testing.T) {
-	layout := samplers.Layout{BatchSize: 4, AccumulationSteps: 2, WorldSize: 3, Rank: 1}
+	layout := samplers.WindowLayout{BatchSize: 4, AccumulationSteps: 2, WorldSize: 3, Rank: 1}
 	empty, err := samplers.NewStream(samplers.NewSequential(0), layout)
 	require.NoError(t, err)
 	_, ok := empty.Next()
@@ -297,7 +297,7 @@ func TestEmptyAndSingle(t *testing.T) {
 func TestSeekFar(t *testing.T) {
 	const n = 1_000_000_000_007
 	s, err := samplers.NewStream(samplers.NewRandom(n, 3),
-		samplers.Layout{BatchSize: 8, AccumulationSteps: 4, WorldSize: 2, Rank: 1})
+		samplers.WindowLayout{BatchSize: 8, AccumulationSteps: 4, WorldSize: 2, Rank: 1})
 	require.NoError(t, err)
 	require.NoError(t, s.SeekSample(5*n+64*1000))
 	w := next(t, s)
@@ -309,11 +309,11 @@ func TestSeekFar(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	_, err := samplers.NewStream(samplers.NewSequential(3),
-		samplers.Layout{BatchSize: 0, AccumulationSteps: -1, WorldSize: 2, Rank: 2})
+		samplers.WindowLayout{BatchSize: 0, AccumulationSteps: -1, WorldSize: 2, Rank: 2})
 	require.EqualError(t, err, "samplers: batch size is 0: want at least 1\nsamplers: accumulation steps is -1: want "+
 		"at least 1\nsamplers: rank is 2: want 0 to 1")
 	s, err := samplers.NewStream(samplers.NewRandom(10, 1),
-		samplers.Layout{BatchSize: 4, AccumulationSteps: 1, WorldSize: 1})
+		samplers.WindowLayout{BatchSize: 4, AccumulationSteps: 1, WorldSize: 1})
 	require.NoError(t, err)
 	for _, c := range []struct {
 		err  error
@@ -323,13 +323,13 @@ func TestErrors(t *testing.T) {
 		{s.SeekMicroBatch(-2), "samplers: micro-batch to seek is -2: want 0 or more"},
 		{s.SeekSample(-3), "samplers: position to seek is -3: want 0 or more"},
 		{s.Restore(samplers.Place{Seed: 2, Samples: 10}),
-			"samplers: the state was saved under seed 2, the sampler has seed 1"},
+			"samplers: the place was saved under seed 2, the sampler has seed 1"},
 		{s.Restore(samplers.Place{Seed: 1, Samples: 11}),
-			"samplers: the state was saved with 11 samples per epoch, there are 10"},
+			"samplers: the place was saved with 11 samples per epoch, there are 10"},
 		{s.Restore(samplers.Place{Seed: 1, Samples: 10, Position: -1}),
-			"samplers: the state's position is -1 with 10 samples per epoch"},
+			"samplers: the place's position is -1 with 10 samples per epoch"},
 		{s.Restore(samplers.Place{Seed: 1, Samples: 10, Position: 25, Epoch: 1}),
-			"samplers: the state's position 25 with 10 samples per epoch is not in epoch 1"},
+			"samplers: the place's position 25 with 10 samples per epoch is not in epoch 1"},
 	} {
 		require.EqualError(t, c.err, c.want)
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
-	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -19,7 +18,10 @@ func (r *run) checkData(ck *checkpoint.Checkpoint) error {
 		return nil
 	}
 	var changed []string
-	if was, now := r.progress.Data, r.fingerprint(); was != "" && now != "" && was != now {
+	switch was, now := r.progress.Data, r.fingerprint(); {
+	case now == "":
+		r.log.Info("the training data have no fingerprint (data.Fingerprinter): a resume cannot recognize other data")
+	case was != "" && was != now:
 		changed = append(changed, fmt.Sprintf("the training data (fingerprint %s, now %s)", was, now))
 	}
 	files, err := r.checkpointer().ChangedFiles(ck)
@@ -40,24 +42,11 @@ func (r *run) checkData(ck *checkpoint.Checkpoint) error {
 // fingerprint tells the training data from others, "" where nothing can be said. It is computed when it is first asked
 // for: a run that neither saves nor resumes reads no sample twice.
 func (r *run) fingerprint() string {
-	if r.print != nil {
-		return *r.print
-	}
-	var print string
-	var err error
-	if r.train == nil {
-		if f, ok := r.stream.(data.Fingerprinter); ok {
-			print = f.Fingerprint()
+	if r.print == nil {
+		r.print = new(string)
+		if err := tensor.Recover(func() { *r.print = r.windows.Fingerprint() }); err != nil {
+			r.log.Debug("the training data have no fingerprint", "err", err)
 		}
-		r.print = &print
-		return print
 	}
-	if p := tensor.Recover(func() { print, err = data.Fingerprint(r.acc.Ctx().NoGrad(), r.train) }); p != nil {
-		err = p
-	}
-	if err != nil { // a sample that cannot be read ends the run when its turn comes
-		r.log.Debug("the training data have no fingerprint", "err", err)
-	}
-	r.print = &print
-	return print
+	return *r.print
 }

@@ -305,5 +305,5 @@ func TestIterableStreamsThatDiffer(t *testing.T) {
 	a := lineArgs(func(a *args.TrainingArguments) { a.MaxSteps, a.NumReplicas, a.DDPTimeout = 8, 2, 20 })
 	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a,
 		trainer.WithIterableTrainData(data.NewIterableSource[point](differing, data.Stack[point]))).Train()
-	require.ErrorContains(t, err, "the ranks read different numbers of samples in epoch 0 of the iterable training set")
+	require.ErrorContains(t, err, "the ranks read different numbers of samples in epoch 0 of the training data")
 }

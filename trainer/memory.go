@@ -65,7 +65,7 @@ func (r *run) memoryMetrics() map[string]float64 {
 		out["train_mem_cpu_alloc_delta"] = float64(rss - r.memory.rss)
 		out["train_mem_cpu_peaked_delta"] = float64(max(0, peak-rss))
 	}
-	allocated := r.acc.Data().Allocated()
+	allocated := r.acc.DataRanks().Allocated()
 	if m := r.acc.ShardMemory(); m.Parameters > 0 {
 		allocated = m.Allocated
 	}
@@ -106,12 +106,12 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 	}
 	a, each, err := r.args, 1, error(nil)
 	if r.acc.ShardMemory().Shared {
-		if a, each, err = sharing(r.args, r.acc.Data().Size()); err != nil {
+		if a, each, err = sharing(r.args, r.acc.DataRanks().WorldSize()); err != nil {
 			return nil, err
 		}
 	}
 	sharded := r.acc.ShardMemory().Parameters > 0
-	e, err := estimateMemory(a, r.acc.Device(), r.acc.Data().Size(), sharded, fresh, batch, func(t *Trainer) {
+	e, err := estimateMemory(a, r.acc.Device(), r.acc.DataRanks().WorldSize(), sharded, fresh, batch, func(t *Trainer) {
 		t.loss, t.stepFunc, t.newOptim, t.options = r.loss, r.stepFunc, r.newOptim, r.options
 	})
 	if err == nil && each > 1 {

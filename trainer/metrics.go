@@ -89,7 +89,7 @@ func (t *Trainer) checkMetrics() error {
 
 // mergeMetrics merges the ranks' parts of each metric.
 func (t *Trainer) mergeMetrics(ctx context.Context) error {
-	if t.acc.Data().Size() == 1 || t.args.PredictionLossOnly {
+	if t.acc.DataRanks().WorldSize() == 1 || t.args.PredictionLossOnly {
 		return nil
 	}
 	for _, m := range t.metrics {
@@ -101,7 +101,7 @@ func (t *Trainer) mergeMetrics(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("trainer: metric %T: %w", m, err)
 		}
-		parts, err := t.acc.Data().GatherBytes(ctx, part)
+		parts, err := t.acc.DataRanks().GatherBytes(ctx, part)
 		if err != nil {
 			return err
 		}

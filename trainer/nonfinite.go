@@ -71,7 +71,7 @@ func (r *run) findNonfinite() (name string, err error) {
 			break
 		}
 	}
-	names, err := r.acc.Data().GatherBytes(r.ctx, []byte(name))
+	names, err := r.acc.DataRanks().GatherBytes(r.ctx, []byte(name))
 	for _, n := range names {
 		name = cmp.Or(name, string(n))
 	}

@@ -31,7 +31,8 @@ func WithStep(f StepFunc) Option { return func(t *Trainer) { t.stepFunc = f } }
 // DataloaderFunc makes the training data of a rank in the order of its optimizer steps, as HuggingFace's
 // get_train_dataloader does. acc.Windows and acc.IterableWindows are what the trainer itself uses; feed.New
 // takes a loader of the program's own. The trainer limits the windows to the steps of the run and keeps their place in
-// checkpoints.
+// checkpoints. A resume recognizes other data by the windows' fingerprint (feed.Windows.Fingerprint): those of the
+// accelerator have that of their source, and a loader has one if it is a data.Fingerprinter.
 type DataloaderFunc func(ctx context.Context, acc *accelerate.Accelerator) (*feed.Windows, error)
 
 // WithTrainDataloader sets the training data by a function, in place of WithTrainData. Without a number of

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"sync"
 	"testing"
 
@@ -154,16 +155,17 @@ func (l *counting) EpochAfter(w samplers.Window, planned int64) float64 {
 }
 
 func TestTrainDataloaderOfOnesOwn(t *testing.T) {
-	disk, closed := vfs.NewMem(), 0
+	disk, closed, log := vfs.NewMem(), 0, &messages{}
 	load := func(_ context.Context, acc *accelerate.Accelerator) (*feed.Windows, error) {
-		return feed.New(&counting{ctx: acc.Ctx().NoGrad(), closed: &closed}, samplers.Layout{BatchSize: 1,
+		return feed.New(&counting{ctx: acc.Ctx().NoGrad(), closed: &closed}, samplers.WindowLayout{BatchSize: 1,
 			AccumulationSteps: 1, WorldSize: 1}, 0, 0), nil
 	}
 	train := func(steps int, resume string) (map[string][]byte, *trainer.Trainer, error) {
 		a := args.Default(out)
 		a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveSteps, a.ResumeFromCheckpoint = 1, steps, 2, resume
 		m := newMLP(t, 1, 1)
-		tr := newTrainer(disk, m, a, trainer.WithTrainDataloader(load))
+		tr := newTrainer(disk, m, a, trainer.WithTrainDataloader(load),
+			trainer.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
 		_, err := tr.Train()
 		return weights(m), tr, err
 	}
@@ -174,9 +176,48 @@ func TestTrainDataloaderOfOnesOwn(t *testing.T) {
 	got, _, err := train(5, out+"/checkpoint-2")
 	require.NoError(t, err)
 	require.Equal(t, want, got)
+	require.Contains(t, log.String(), "the training data have no fingerprint (data.Fingerprinter)")
 	disk = vfs.NewMem()
 	_, _, err = train(-1, "")
 	require.ErrorContains(t, err, "max_steps is -1: want at least 1: the training data has no length")
+}
+
+// named is a loader that says which data it has.
+type named struct {
+	*counting
+	data string
+}
+
+func (l named) Fingerprint() string { return l.data }
+
+// A resume recognizes other data of a dataloader function: of the trainer's windows, and of a loader that names them.
+func TestDataloadersHaveFingerprints(t *testing.T) {
+	lists := map[string]int{"a": 64, "b": 65}
+	for name, load := range map[string]func(data string) trainer.DataloaderFunc{
+		"windows": func(data string) trainer.DataloaderFunc {
+			return func(ctx context.Context, acc *accelerate.Accelerator) (*feed.Windows, error) {
+				return acc.Windows(ctx, source(points(lists[data])), samplers.NewSequential(64), 0)
+			}
+		},
+		"loader": func(data string) trainer.DataloaderFunc {
+			return func(_ context.Context, acc *accelerate.Accelerator) (*feed.Windows, error) {
+				l := &counting{ctx: acc.Ctx().NoGrad(), closed: new(int)}
+				layout, err := acc.Layout()
+				return feed.New(named{l, data}, layout, 0, 0), err
+			}
+		},
+	} {
+		disk := vfs.NewMem()
+		train := func(data, resume string) error {
+			a := args.Default(out)
+			a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveSteps, a.ResumeFromCheckpoint = 1, 3, 2, resume
+			_, err := newTrainer(disk, newMLP(t, 1, 1), a, trainer.WithTrainDataloader(load(data))).Train()
+			return err
+		}
+		require.NoError(t, train("a", ""), name)
+		require.NoError(t, train("a", out+"/checkpoint-2"), name)
+		require.ErrorContains(t, train("b", out+"/checkpoint-2"), "the training data (fingerprint ", name)
+	}
 }
 
 // A step function may leave the loss out where it does not train, also under full_shard; one that leaves it out in
@@ -214,7 +255,7 @@ func TestOverridesThatAreIncomplete(t *testing.T) {
 	require.ErrorContains(t, train(step(true), func(*args.TrainingArguments) {}),
 		"the step function returned no loss: want")
 	load := trainer.WithTrainDataloader(func(_ context.Context, acc *accelerate.Accelerator) (*feed.Windows, error) {
-		return feed.New(&counting{ctx: acc.Ctx().NoGrad(), closed: new(int)}, samplers.Layout{BatchSize: 1,
+		return feed.New(&counting{ctx: acc.Ctx().NoGrad(), closed: new(int)}, samplers.WindowLayout{BatchSize: 1,
 			AccumulationSteps: 1, WorldSize: 1}, 0, 0), nil
 	})
 	still := trainer.WithTrainDataloader(func(_ context.Context, acc *accelerate.Accelerator) (*feed.Windows, error) {

@@ -184,7 +184,7 @@ func (t *Trainer) predictBatches(ctx context.Context, batches *evalBatches, shar
 			return err
 		}
 		e := t.event()
-		e.Batch, e.Batches = n*int64(t.acc.Data().Size()), total
+		e.Batch, e.Batches = n*int64(t.acc.DataRanks().WorldSize()), total
 		if total > 0 {
 			e.Batch = min(e.Batch, total)
 		}
@@ -236,7 +236,7 @@ func (s *evalShare) sum(ctx context.Context, acc *accelerate.Accelerator, batche
 		labelled = 1
 	}
 	all := append(s.losses, labelled)
-	if err := acc.Data().SumFloats(ctx, all, "losses of an evaluation"); err != nil {
+	if err := acc.DataRanks().SumFloats(ctx, all, "losses of an evaluation"); err != nil {
 		return err
 	}
 	s.losses, s.labelled = all[:len(all)-1], all[len(all)-1] > 0

@@ -419,7 +419,7 @@ func (r *run) close() {
 
 // info says what is about to run.
 func (r *run) info() *callbacks.RunInfo {
-	total, _ := r.args.TotalTrainBatchSize(r.acc.Data().Size()) // plan has checked it
+	total, _ := r.args.TotalTrainBatchSize(r.acc.DataRanks().WorldSize()) // plan has checked it
 	info := &callbacks.RunInfo{
 		Device: r.acc.Device().Name(), Kernels: r.acc.Kernels(), Threads: r.acc.Device().Workers(),
 		Ranks:      r.acc.WorldSize(),

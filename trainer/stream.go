@@ -68,11 +68,11 @@ func windowShape(w samplers.Window) []float64 {
 // checkStreams makes it an error if the ranks read streams of different lengths: sums are those of windowShape over all
 // ranks.
 func (r *run) checkStreams(w samplers.Window, sums []float64) error {
-	ranks := float64(r.acc.Data().Size())
+	ranks := float64(r.acc.DataRanks().WorldSize())
 	for i, own := range windowShape(w) {
 		if sums[i] != own*ranks {
 			return fmt.Errorf("trainer: step %d: the ranks read different numbers of samples in epoch %d of the "+
-				"iterable training set (rank %d has %d in this step): want the same data on all ranks",
+				"training data (rank %d has %d in this step): want the same data on all ranks",
 				r.state.GlobalStep+1, w.Epoch, r.acc.Rank(), w.Samples)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 // cut says how the samples of a stream make windows.
 type cut struct {
-	layout samplers.Layout
+	layout samplers.WindowLayout
 	rule   *samplers.IterableDatasetShard // HuggingFace's; nil under Lockstep's own
 }
 

@@ -14,8 +14,9 @@ import (
 
 // IterablePlace is a place in an iterable dataset.
 type IterablePlace struct {
-	Iterable bool `json:"iterable"` // true: tells it from the places of datasets with a length
-	samplers.IterableState
+	Iterable bool            `json:"iterable"` // true: tells it from the places of datasets with a length
+	Epoch    int64           `json:"epoch"`
+	Items    int64           `json:"items"`            // of the epoch's stream that are done with, over all ranks
 	Windows  int64           `json:"windows"`          // of the epoch that are done with
 	Position int64           `json:"position"`         // samples of all epochs that are done with
 	Cursor   json.RawMessage `json:"cursor,omitempty"` // what the dataset's own cursor says (data.Seeker)
@@ -56,6 +57,14 @@ func (s *iterable) Close() {
 		s.prefetch.close()
 		s.prefetch = nil
 	}
+}
+
+// Fingerprint implements data.Fingerprinter.
+func (s *iterable) Fingerprint() string {
+	if f, ok := s.source.(data.Fingerprinter); ok {
+		return f.Fingerprint()
+	}
+	return ""
 }
 
 func (s *iterable) Place() Place {

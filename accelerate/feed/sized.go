@@ -41,9 +41,6 @@ func (s *sized) Next(left int64) (_ *Window, err error) {
 			out.Free()
 			s.Close()
 			s.stream = before
-			if errors.Is(err, io.EOF) {
-				err = errors.New("feed: the loader ended before the windows did")
-			}
 			return nil, err
 		}
 		out.Batches = append(out.Batches, b)
@@ -58,17 +55,22 @@ func (s *sized) Close() {
 	}
 }
 
+// Fingerprint implements data.Fingerprinter. A sample that cannot be read ends the run when its turn comes.
+func (s *sized) Fingerprint() string {
+	print, _ := data.Fingerprint(s.options.Ctx, s.source)
+	return print
+}
+
 func (s *sized) Place() Place {
-	st := s.stream.Place()
-	return Place{Sized: &st}
+	return Place{Sized: s.stream.Place()}
 }
 
 func (s *sized) Restore(p Place) error {
-	if p.Sized == nil {
+	if p.Iterable != nil {
 		return errors.New("feed: the place was saved with an iterable dataset, this one has a length")
 	}
 	s.Close()
-	return s.stream.Restore(*p.Sized)
+	return s.stream.Restore(p.Sized)
 }
 
 func (s *sized) EpochAfter(w samplers.Window, _ int64) float64 { return s.stream.EpochAfter(w) }

@@ -5,6 +5,7 @@ package feed
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -40,20 +41,20 @@ type Options struct {
 // Batches are loaded ahead of Next, as Options.Loading says, until Close or the end of the context.
 type Windows struct {
 	Loader
-	layout       samplers.Layout
+	layout       samplers.WindowLayout
 	microBatches int64
 	left         int64 // windows to come
 	before       Place // where the last call of Next began
 }
 
-// Loader is where Windows come from.
+// Loader is where Windows come from. One that is a data.Fingerprinter lets a resume recognize other data.
 type Loader interface {
 	// Next gives the next of so many windows that are left. After an error it is still the next. Dropout depends on the
 	// Position of batches (data.Batch), which is at least that of Place before.
 	Next(left int64) (*Window, error)
 	// Close ends loading until Next is called again.
 	Close()
-	// Place gives the place of the next window.
+	// Place gives the place of the next window. Its position advances with each window.
 	Place() Place
 	// Restore goes to a saved place, on any number of ranks. Of an iterable dataset, the samples before it are read
 	// again unless the dataset's cursor is a data.Seeker.
@@ -64,10 +65,10 @@ type Loader interface {
 	EpochAfter(w samplers.Window, planned int64) float64
 }
 
-// Place is the place of the next window in global terms, for a checkpoint: it says nothing of ranks. One of the two is
-// set, and is what the place is in JSON.
+// Place is the place of the next window in global terms, for a checkpoint: it says nothing of ranks. In JSON it is
+// Iterable where that is set, else Sized.
 type Place struct {
-	Sized    *samplers.Place
+	Sized    samplers.Place
 	Iterable *IterablePlace
 }
 
@@ -111,12 +112,10 @@ func (p Place) epoch() int64 {
 // beginning is the place where an epoch begins. The positions of an iterable dataset go on.
 func (p Place) beginning(epoch int64) Place {
 	if p.Iterable != nil {
-		return Place{Iterable: &IterablePlace{Iterable: true, IterableState: samplers.IterableState{Epoch: epoch},
-			Position: p.Iterable.Position}}
+		return Place{Iterable: &IterablePlace{Iterable: true, Epoch: epoch, Position: p.Iterable.Position}}
 	}
-	st := *p.Sized
-	st.Epoch, st.Position = epoch, epoch*st.Samples
-	return Place{Sized: &st}
+	p.Sized.Epoch, p.Sized.Position = epoch, epoch*p.Sized.Samples
+	return p
 }
 
 // Next gives the next window, which the caller frees, or io.EOF after the last one. After an error the place is still
@@ -127,18 +126,35 @@ func (w *Windows) Next() (*Window, error) {
 	}
 	w.before = w.Place()
 	out, err := w.Loader.Next(w.left)
-	if err != nil {
-		return out, err
+	switch {
+	case err == io.EOF:
+		return nil, errors.New("feed: the loader ended before the windows did: want it to begin the next epoch")
+	case err != nil:
+		return nil, err
+	case out == nil:
+		return nil, errors.New("feed: the loader returned no window: want one, or an error")
 	}
-	for _, b := range out.Batches {
-		if begin := w.before.position(); b.MicroBatch >= 0 && b.Position < begin {
-			out.Free()
-			return nil, fmt.Errorf("feed: window %d has a batch at position %d of the training stream: want at least "+
-				"%d, where the window begins", out.Number, b.Position, begin)
-		}
+	if err := out.check(w.before.position(), w.Position()); err != nil {
+		out.Free()
+		return nil, err
 	}
 	w.left--
 	return out, nil
+}
+
+// check refuses a window that does not say where it is; begin is its place, and end that of the next.
+func (w *Window) check(begin, end int64) error {
+	if end <= begin {
+		return fmt.Errorf("feed: the loader's Place is position %d of the training stream before window %d and %d "+
+			"behind it: want it to advance", begin, w.Number, end)
+	}
+	for _, b := range w.Batches {
+		if b.MicroBatch >= 0 && b.Position < begin {
+			return fmt.Errorf("feed: window %d has a batch at position %d of the training stream: want at least "+
+				"%d, where the window begins", w.Number, b.Position, begin)
+		}
+	}
+	return nil
 }
 
 // All yields the windows until the last one or the first error. Each is freed when the next one is asked for, and
@@ -170,11 +186,19 @@ func (w *Windows) Limit(steps int64) {
 	w.left = steps
 }
 
+// Fingerprint tells the data from others, as data.Fingerprint does; "" where nothing can be said.
+func (w *Windows) Fingerprint() string {
+	if f, ok := w.Loader.(data.Fingerprinter); ok {
+		return f.Fingerprint()
+	}
+	return ""
+}
+
 // Undo goes back to the window that the last call of Next gave, or could not give.
 func (w *Windows) Undo() error { return w.Restore(w.before) }
 
 // Layout gives the layout of the windows.
-func (w *Windows) Layout() samplers.Layout { return w.layout }
+func (w *Windows) Layout() samplers.WindowLayout { return w.layout }
 
 // MicroBatches gives the number of micro-batches of an epoch over all ranks; 0 of an iterable dataset, whose length is
 // not known.
@@ -192,7 +216,7 @@ func (w *Windows) SeekEpoch(epoch int64) error {
 }
 
 // New gives steps windows of a loader. microBatches is how many an epoch has over all ranks, 0 if that is not known.
-func New(l Loader, layout samplers.Layout, microBatches, steps int64) *Windows {
+func New(l Loader, layout samplers.WindowLayout, microBatches, steps int64) *Windows {
 	return &Windows{Loader: l, layout: layout, microBatches: microBatches, left: steps}
 }
 
@@ -207,7 +231,7 @@ func Sized(ctx context.Context, source data.Source, stream *samplers.Stream, o O
 // A window is M·b consecutive samples, with M micro-batches of b over all ranks; micro-batches go to the ranks as those
 // of a dataset with a length do, so that the windows do not depend on the number of ranks, and nothing is repeated.
 // With a rule they are HuggingFace's.
-func Iterable(ctx context.Context, source data.IterableSource, layout samplers.Layout,
+func Iterable(ctx context.Context, source data.IterableSource, layout samplers.WindowLayout,
 	rule *samplers.IterableDatasetShard, o Options) (*Windows, error) {
 	if err := layout.Validate(); err != nil {
 		return nil, err

@@ -48,33 +48,33 @@ func built(m comm.Mesh) error {
 	return errors.Join(faults...)
 }
 
-// Data are the ranks that see different samples: the training stream is divided among them.
-func (r *Ranks) Data() *Peers { return r.along(dataAxes) }
+// DataRanks are the ranks that see different samples: the training stream is divided among them.
+func (r *Ranks) DataRanks() *Peers { return r.along(dataAxes) }
 
-// Loss are the ranks that see different tokens: loss terms and gradients are summed over them.
-func (r *Ranks) Loss() *Peers { return r.along(lossAxes) }
+// LossRanks are the ranks that see different tokens: loss terms and gradients are summed over them.
+func (r *Ranks) LossRanks() *Peers { return r.along(lossAxes) }
 
-// Model are the ranks that share the work on the same samples.
-func (r *Ranks) Model() *Peers { return r.along(modelAxes) }
+// ModelRanks are the ranks that share the work on the same samples.
+func (r *Ranks) ModelRanks() *Peers { return r.along(modelAxes) }
 
-// Tensor are the ranks that hold parts of the same layers.
-func (r *Ranks) Tensor() *Peers { return r.along(comm.TP) }
+// TensorRanks are the ranks that hold parts of the same layers.
+func (r *Ranks) TensorRanks() *Peers { return r.along(comm.TP) }
 
-// Pipe are the ranks that hold the layers of one model.
-func (r *Ranks) Pipe() *Peers { return r.along(comm.PP) }
+// PipelineRanks are the ranks that hold the layers of one model.
+func (r *Ranks) PipelineRanks() *Peers { return r.along(comm.PP) }
 
-// Context are the ranks that see different tokens of the same samples.
-func (r *Ranks) Context() *Peers { return r.along(comm.CP) }
+// ContextRanks are the ranks that see different tokens of the same samples.
+func (r *Ranks) ContextRanks() *Peers { return r.along(comm.CP) }
 
-// SamePart are the ranks that hold the same part of the model before it is sharded: all but those of other layers and
-// of other parts of a layer.
-func (r *Ranks) SamePart() *Peers { return r.along(partAxes) }
+// SamePartRanks are the ranks that hold the same part of the model before it is sharded: all but those of other layers
+// and of other parts of a layer.
+func (r *Ranks) SamePartRanks() *Peers { return r.along(partAxes) }
 
-// Sharers are the ranks over which a sharded model is spread.
-func (r *Ranks) Sharers() *Peers { return r.along(shardAxes) }
+// ShardRanks are the ranks over which a sharded model is spread.
+func (r *Ranks) ShardRanks() *Peers { return r.along(shardAxes) }
 
-// Replicas are the ranks that own the same shard as this one, each in its replica of a sharded model.
-func (r *Ranks) Replicas() *Peers { return r.along(comm.DPReplicate) }
+// ReplicaRanks are the ranks that own the same shard as this one, each in its replica of a sharded model.
+func (r *Ranks) ReplicaRanks() *Peers { return r.along(comm.DPReplicate) }
 
 // along are the ranks that differ from this one along the given axes.
 func (r *roles) along(axes comm.Axes) *Peers {

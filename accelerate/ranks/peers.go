@@ -33,8 +33,8 @@ func (p *Peers) Allocated() int64 {
 // Rank is this rank's number among the peers, from 0.
 func (p *Peers) Rank() int { return p.rank }
 
-// Size is the number of peers.
-func (p *Peers) Size() int { return p.size }
+// WorldSize is the number of peers.
+func (p *Peers) WorldSize() int { return p.size }
 
 // Group is the peers' group; nil of a rank that is alone, or not connected.
 func (p *Peers) Group() *comm.Group { return p.group }

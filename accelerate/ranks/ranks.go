@@ -60,9 +60,6 @@ func New(o Options) (*Ranks, error) {
 	return r, r.arrange()
 }
 
-// WorldSize is the number of ranks.
-func (r *Ranks) WorldSize() int { return r.size }
-
 // IsMain reports whether this rank logs and saves.
 func (r *Ranks) IsMain() bool { return r.Rank() == 0 }
 

@@ -33,7 +33,7 @@ func (s *Sharder) Begin(microBatch int, last bool) (sends bool) {
 	if want := l.MicroBatch(s.rounds); microBatch >= 0 && microBatch != want {
 		panic(&tensor.Error{Op: "accelerate.Backward", Msg: fmt.Sprintf("micro-batch %d on rank %d of %d after %d of "+
 			"its own: want micro-batch %d: with sharded gradients ranks have micro-batches in turns "+
-			"(Layout.MicroBatch)",
+			"(samplers.WindowLayout.MicroBatch)",
 			microBatch, l.Rank, l.WorldSize, s.rounds, want)})
 	}
 	s.beginPass(s.rounds, microBatch < 0)

@@ -19,9 +19,9 @@ type Job struct {
 	Ctx    *tensor.Ctx // of the rank, without a memory scope
 	Tree   *nn.Tree    // of the model; all ranks have the same values
 	Model  nn.Module
-	Params []tensor.Named  // those that are trained, in registration order
-	Units  []nn.Module     // the model's blocks, such as its layers
-	Layout samplers.Layout // how samples are cut into windows
+	Params []tensor.Named        // those that are trained, in registration order
+	Units  []nn.Module           // the model's blocks, such as its layers
+	Layout samplers.WindowLayout // how samples are cut into windows
 	// DeterministicRanks is the argument: on up to so many ranks the sums of gradients have the same bits.
 	DeterministicRanks int
 	Peers              Peers

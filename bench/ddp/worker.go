@@ -235,7 +235,7 @@ func (t *training) step(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.state = t.acc.Device().MemStats().InUse + t.acc.Data().Allocated()
+	t.state = t.acc.Device().MemStats().InUse + t.acc.DataRanks().Allocated()
 	if _, err := t.acc.ClipGradNorm(ctx, 1); err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ type Ranks interface {
 // Peers are some of the ranks, and this one among them.
 type Peers interface {
 	Rank() int
-	Size() int
+	WorldSize() int
 	Group() *comm.Group // nil of a rank that is alone
 	GatherBytes(ctx context.Context, mine []byte) ([][]byte, error)
 }

@@ -31,7 +31,6 @@ type alone struct {
 }
 
 func (alone) Rank() int                           { return 0 }
-func (alone) Size() int                           { return 1 }
 func (alone) WorldSize() int                      { return 1 }
 func (a alone) Group() *comm.Group                { return a.g }
 func (a alone) Ctx() *tensor.Ctx                  { return a.c }

@@ -48,7 +48,7 @@ func (c *Checkpointer) hookTensors() (*checkpoint.Content, error) {
 	if !ok || c.Args.SaveOnlyModel {
 		return nil, nil
 	}
-	text, err := json.MarshalIndent(hookState{name, own.Steps, c.Data.Size()}, "", "  ")
+	text, err := json.MarshalIndent(hookState{name, own.Steps, c.Data.WorldSize()}, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", hookFile, err)
 	}
@@ -104,7 +104,7 @@ func (c *Checkpointer) restoreHook(ck *checkpoint.Checkpoint) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
-	me, ranks := c.Data.Rank(), c.Data.Size()
+	me, ranks := c.Data.Rank(), c.Data.WorldSize()
 	for _, key := range set.Names() {
 		where, name, _ := strings.Cut(key, "/")
 		into := shared

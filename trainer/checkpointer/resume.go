@@ -173,7 +173,7 @@ func (c *Checkpointer) keepMicroBatches(ck *checkpoint.Checkpoint, a *args.Train
 	if s, ok := a.BatchSharding(); ok && s.Split {
 		return nil // the ranks share each micro-batch, however many they are
 	}
-	world := c.Data.Size()
+	world := c.Data.WorldSize()
 	perRank, err := a.AccumulationSteps(world)
 	if err == nil && (n == 0 || int64(perRank*world) == n) {
 		return nil

@@ -21,7 +21,7 @@ import (
 // scatters reports whether each rank writes what it owns of the model into its own file of a checkpoint.
 func (c *Checkpointer) scatters() bool {
 	return c.Shards != nil && c.Args.FSDPStateDictType == args.ShardedStateDict &&
-		c.Holders.Size() == c.Ranks.WorldSize()
+		c.Holders.WorldSize() == c.Ranks.WorldSize()
 }
 
 // CheckShared makes it an error of the start, and not of the first save, if the ranks will write a checkpoint together

@@ -28,7 +28,7 @@ import (
 // Suite is a strategy and what it is to be tested for.
 type Suite struct {
 	New func(j strategy.Job) (strategy.Strategy, error)
-	// Interleaved gives the ranks micro-batches in turns (samplers.Layout), as strategies need that exchange the
+	// Interleaved gives the ranks micro-batches in turns (samplers.WindowLayout), as strategies need that exchange the
 	// gradients of each.
 	Interleaved bool
 	// Ranks are the numbers of ranks; nil: 2 and 4.
@@ -98,7 +98,7 @@ func train(t *testing.T, n int, s Suite) []result {
 		if g.Size() == 1 {
 			r.g = nil
 		}
-		errs[g.Rank()] = r.run(t.Context(), s, samplers.Layout{BatchSize: 1, AccumulationSteps: microBatches / n,
+		errs[g.Rank()] = r.run(t.Context(), s, samplers.WindowLayout{BatchSize: 1, AccumulationSteps: microBatches / n,
 			WorldSize: n, Rank: g.Rank(), Interleaved: s.Interleaved})
 		return errs[g.Rank()]
 	})
@@ -118,7 +118,7 @@ type rank struct {
 	out    *result
 }
 
-func (r *rank) run(ctx context.Context, s Suite, l samplers.Layout) (err error) {
+func (r *rank) run(ctx context.Context, s Suite, l samplers.WindowLayout) (err error) {
 	c := tensor.NewCtx(tensor.CPU())
 	if l.Interleaved {
 		l.Replicas = 1

@@ -21,37 +21,37 @@ type Place struct {
 	Order    uint64 `json:"order_fingerprint,omitempty"` // of the sampler (see Fingerprinter); 0 if it has none
 }
 
-// check tells why st, a saved place, is not one of the order that have is a place of.
-func (st Place) check(have Place) error {
+// check tells why p, a saved place, is not one of the order that have is a place of.
+func (p Place) check(have Place) error {
 	switch {
-	case st.Seed != have.Seed:
-		return fmt.Errorf("samplers: the state was saved under seed %d, the sampler has seed %d", st.Seed, have.Seed)
-	case st.Samples != have.Samples:
-		return fmt.Errorf("samplers: the state was saved with %d samples per epoch, there are %d", st.Samples,
+	case p.Seed != have.Seed:
+		return fmt.Errorf("samplers: the place was saved under seed %d, the sampler has seed %d", p.Seed, have.Seed)
+	case p.Samples != have.Samples:
+		return fmt.Errorf("samplers: the place was saved with %d samples per epoch, there are %d", p.Samples,
 			have.Samples)
-	case st.Order != have.Order:
-		return fmt.Errorf("samplers: the state was saved of an order with fingerprint %#x, the sampler's is %#x: "+
-			"lengths or group size differ", st.Order, have.Order)
-	case st.Position < 0 || st.Samples == 0 && st.Position > 0:
-		return fmt.Errorf("samplers: the state's position is %d with %d samples per epoch", st.Position, st.Samples)
-	case st.Samples > 0 && st.Epoch != st.Position/st.Samples:
-		return fmt.Errorf("samplers: the state's position %d with %d samples per epoch is not in epoch %d", st.Position,
-			st.Samples, st.Epoch)
+	case p.Order != have.Order:
+		return fmt.Errorf("samplers: the place was saved of an order with fingerprint %#x, the sampler's is %#x: "+
+			"lengths or group size differ", p.Order, have.Order)
+	case p.Position < 0 || p.Samples == 0 && p.Position > 0:
+		return fmt.Errorf("samplers: the place's position is %d with %d samples per epoch", p.Position, p.Samples)
+	case p.Samples > 0 && p.Epoch != p.Position/p.Samples:
+		return fmt.Errorf("samplers: the place's position %d with %d samples per epoch is not in epoch %d", p.Position,
+			p.Samples, p.Epoch)
 	}
 	return nil
 }
 
-// stateAt gives the place after done samples of an epoch of n samples; the end of an epoch is the beginning of the
+// placeAt gives the place after done samples of an epoch of n samples; the end of an epoch is the beginning of the
 // next.
-func stateAt(order any, epoch, done, n int64) Place {
-	st := Place{Seed: seedOf(order), Epoch: epoch, Position: epoch*n + done, Samples: n, Order: fingerprintOf(order)}
+func placeAt(order any, epoch, done, n int64) Place {
+	p := Place{Seed: seedOf(order), Epoch: epoch, Position: epoch*n + done, Samples: n, Order: fingerprintOf(order)}
 	if done >= n {
-		st.Epoch, st.Position = epoch+1, (epoch+1)*n
+		p.Epoch, p.Position = epoch+1, (epoch+1)*n
 	}
 	if n == 0 {
-		st.Epoch = 0
+		p.Epoch = 0
 	}
-	return st
+	return p
 }
 
 func seedOf(order any) uint64 {
