@@ -15,7 +15,6 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/offload"
 	"github.com/lockstep-ml/lockstep/accelerate/precision"
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
-	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/accelerate/statistics"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -59,12 +58,12 @@ type Accelerator struct {
 	sharding Sharding
 	layout   samplers.WindowLayout // of the training stream, as of Prepare
 
-	strategy    strategy.Strategy // strategy.Single before Prepare, and after it ended
-	newStrategy func(strategy.Job) (strategy.Strategy, error)
-	world       *comm.Group // nil: New finds the ranks
-	mesh        comm.Mesh
-	unhook      []func()
-	sends       bool // the pass under way announces gradients to the strategy
+	strategy strategy.Strategy // strategy.Single before Prepare, and after it ended
+	factory  strategy.Factory  // of WithStrategy; without New the plan decides
+	world    *comm.Group       // nil: New finds the ranks
+	mesh     comm.Mesh
+	unhook   []func()
+	sends    bool // the pass under way announces gradients to the strategy
 
 	hook   ddp.Hook // nil: what ddp_comm_hook says
 	active ddp.Hook // which the strategy uses; nil: it uses none
@@ -127,8 +126,7 @@ func newRank(p plan, on devices, opts []Option, replica, n int) (*Accelerator, e
 // rankOptions are what the plan says of the ranks.
 func (a *Accelerator) rankOptions(replica, n int) ranks.Options {
 	o := ranks.Options{World: a.world, Replicas: n, Replica: replica, Engine: a.plan.job.engine,
-		Group: a.plan.job.group, Mesh: a.mesh, Sizes: a.plan.mesh, Sharded: a.sharding.Strategy != shard.None,
-		Hybrid: a.sharding.Hybrid}
+		Group: a.plan.job.group, Mesh: a.mesh, Sizes: a.plan.mesh, Sharded: a.sharded(), Hybrid: a.sharding.Hybrid}
 	if a.plan.job.devices == deviceEngineAlways && !comm.HasDeviceEngine(nccl) {
 		o.Engine = nccl // which is none between processes: an error
 	}
@@ -161,9 +159,9 @@ func (a *Accelerator) Layout() (samplers.WindowLayout, error) {
 	layout := samplers.WindowLayout{
 		BatchSize: a.plan.batches.train, DropLast: a.plan.batches.dropLast,
 		AccumulationSteps: gas, WorldSize: peers.WorldSize(), Rank: peers.Rank(),
-		Interleaved: a.sharding.interleaved(peers.WorldSize()),
+		Interleaved: peers.WorldSize() > 1 && (a.sharding.Strategy.ShardsGradients() || a.factory.Interleaved),
 	}
-	if layout.Interleaved {
+	if layout.Interleaved && a.sharded() {
 		layout.Replicas = a.ReplicaRanks().WorldSize()
 	}
 	return layout, nil
@@ -418,29 +416,31 @@ func (a *Accelerator) Step(ctx context.Context) error {
 	if a.tree == nil {
 		return errors.New("accelerate: Step before Prepare: want a prepared model")
 	}
-	if a.empty.all {
-		return a.strategy.Stepped(ctx, false)
-	}
-	if a.scaler != nil {
+	skip := a.empty.all
+	if a.scaler != nil && !skip {
 		if a.norm < 0 {
 			if _, err := a.ClipGradNorm(ctx, 0); err != nil {
 				return err
 			}
 		}
-		overflow := !finite(a.norm)
-		if a.scaler.Update(overflow); overflow {
-			return nil
-		}
+		skip = !finite(a.norm)
+		a.scaler.Update(skip)
 	}
+	return a.endWindow(ctx, skip)
+}
+
+// endWindow steps, or with skip leaves parameters and running statistics as they are.
+func (a *Accelerator) endWindow(ctx context.Context, skip bool) error {
 	defer a.trace.collectives(a.Rank(), a.Group())
 	defer a.trace.Region(a.Rank(), "optimizer")()
-	if a.opt != nil && !a.empty.own { // without one the program updates the parameters itself
+	own := !skip && !a.empty.own
+	if a.opt != nil && own { // without one the program updates the parameters itself
 		a.opt.Step(a.ctx)
 	}
-	if err := a.strategy.Stepped(ctx, true); err != nil {
+	if err := a.strategy.Stepped(ctx, !skip); err != nil {
 		return fmt.Errorf("accelerate: step: %w", err)
 	}
-	if a.stats != nil && !a.empty.own {
+	if a.stats != nil && own {
 		a.stats.Track()
 	}
 	return nil
@@ -453,7 +453,7 @@ type emptiness struct{ all, own bool }
 // GradientSets is the largest number of gradients of a parameter that exist at the same time: that of the current
 // micro-batch and the sums of earlier ones that wait in the tree.
 func (a *Accelerator) GradientSets() int {
-	groups := accumulation.Groups(int(a.layout.MicroBatches()), a.plan.exchange.deterministicRanks)
+	groups := accumulation.Groups(int(a.layout.MicroBatches()), a.plan.exchange.DeterministicRanks)
 	return bits.Len(uint(max(1, groups/a.DataRanks().WorldSize())))
 }
 

@@ -11,11 +11,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/localsgd"
 	"github.com/lockstep-ml/lockstep/accelerate/precision"
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
@@ -123,12 +123,11 @@ const (
 
 // exchange is what happens to gradients and statistics between ranks.
 type exchange struct {
-	buckets            ddp.Options
-	hook               string
-	hookSettings       map[string]any
-	deterministicRanks int  // results have the same bits on up to so many
-	equalInit          bool // parameters that differ at first are an error
-	statistics         bool // running statistics follow the micro-batches of all ranks
+	strategy.Exchange
+	hook         string
+	hookSettings map[string]any
+	equalInit    bool // parameters that differ at first are an error
+	statistics   bool // running statistics follow the micro-batches of all ranks
 }
 
 // diskRule is what lies in files between passes.
@@ -146,9 +145,9 @@ func planOf(a *args.TrainingArguments) plan {
 		batches: batchesOf(a), job: jobOf(a), mesh: sizesOf(a), sharding: shardingOf(a), settings: a.JSON,
 		loading: data.LoaderOptions{Workers: a.DataloaderNumWorkers, PrefetchFactor: a.PrefetchBatches()},
 		exchange: exchange{
-			buckets: ddp.Options{BucketBytes: a.DDPBucketCapMB << 20, RequireUsed: !a.DDPFindUnusedParameters,
-				StaticGraph: a.DDPStaticGraph},
-			hook: string(a.DDPCommHook), hookSettings: a.DDPCommStateOption, deterministicRanks: a.DeterministicRanks,
+			Exchange: strategy.Exchange{DeterministicRanks: a.DeterministicRanks, BucketBytes: a.DDPBucketCapMB << 20,
+				RequireUsed: !a.DDPFindUnusedParameters, StaticGraph: a.DDPStaticGraph},
+			hook: string(a.DDPCommHook), hookSettings: a.DDPCommStateOption,
 			equalInit: a.DDPRequireEqualInit, statistics: a.DDPBroadcastBuffers,
 		},
 		local: localsgd.Options{Every: int64(a.LocalSGDSteps), After: int64(a.StartLocalSGDIter)},

@@ -69,7 +69,7 @@ func (a *Accelerator) heldBy(opt *optim.Optimizer) (h held) {
 	if strategy.ShardsParameters() {
 		h.params /= ranks
 	}
-	if a.sharding.interleaved(int(ranks)) {
+	if strategy.ShardsGradients() {
 		h.grads /= ranks
 	}
 	if a.plan.disk.params {

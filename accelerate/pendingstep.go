@@ -179,10 +179,12 @@ func (s *PendingStep) Step(ctx context.Context) error {
 		}
 	}
 	if !s.onDevice {
-		if s.numbers.Finite || s.numbers.Overflow {
-			if err := a.Step(ctx); err != nil {
-				return a.reject(err)
-			}
+		step := a.Step
+		if !s.numbers.Finite && !s.numbers.Overflow {
+			step = func(ctx context.Context) error { return a.endWindow(ctx, true) }
+		}
+		if err := step(ctx); err != nil {
+			return a.reject(err)
 		}
 		return nil
 	}

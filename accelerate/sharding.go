@@ -39,8 +39,7 @@ func WithSharding(s Sharding) Option { return func(a *Accelerator) { a.sharding 
 func (a *Accelerator) shardOptions() shard.Options {
 	s := a.sharding
 	o := shard.Options{Strategy: s.Strategy, Wrap: a.plan.wrap, Gather: s.Gather, Zeros: a.disk.Zeros(),
-		Lower: a.plan.lower.Train, Projected: a.tree.Projected(), Prefetch: !s.NoPrefetch,
-		Buckets: a.plan.exchange.buckets}
+		Lower: a.plan.lower.Train, Projected: a.tree.Projected(), Prefetch: !s.NoPrefetch}
 	o.Wrap.Modules, o.Wrap.Ignored, o.Wrap.Persist = s.Modules, s.Ignored, s.Persist
 	if s.Rounded {
 		o.Reduce = tensor.BFloat16
@@ -49,8 +48,5 @@ func (a *Accelerator) shardOptions() shard.Options {
 	return o
 }
 
-// interleaved reports whether each of several ranks computes micro-batches r, r + N …: gradients are exchanged after
-// each.
-func (s Sharding) interleaved(ranks int) bool {
-	return ranks > 1 && s.Strategy.ShardsGradients()
-}
+// sharded reports whether the model is spread over ranks, where there are several.
+func (a *Accelerator) sharded() bool { return a.sharding.Strategy != shard.None || a.factory.Sharded }

@@ -19,15 +19,19 @@ import (
 )
 
 // WithStrategy trains by the program's strategy where several ranks see different data, in place of data parallelism.
-// With fsdp, zero_stage, local_sgd_steps or ddp_comm_hook it is an error. All ranks must use the same.
-func WithStrategy(make func(strategy.Job) (strategy.Strategy, error)) Option {
-	return func(a *Accelerator) { a.newStrategy = make }
+// With fsdp, zero_stage, local_sgd_steps or ddp_comm_hook it is an error; the arguments of DDP reach the strategy as
+// strategy.Job.Exchange. All ranks must use the same.
+func WithStrategy(f strategy.Factory) Option {
+	if f.New == nil {
+		f.New = func(strategy.Job) (strategy.Strategy, error) { return nil, nil }
+	}
+	return func(a *Accelerator) { a.factory = f }
 }
 
 // strategyJob is what a strategy works with.
 func (a *Accelerator) strategyJob(units []nn.Module) strategy.Job {
 	return strategy.Job{Ctx: a.ctx, Tree: a.tree, Model: a.model, Params: a.params, Units: units, Layout: a.layout,
-		DeterministicRanks: a.plan.exchange.deterministicRanks, Main: a.IsMain(), Log: a.log,
+		Exchange: a.plan.exchange.Exchange, Main: a.IsMain(), Log: a.log, Trace: a.Trace(),
 		Peers: strategy.Peers{Data: a.DataRanks().Group(), Loss: a.LossRanks().Group(), Shards: a.ShardRanks().Group(),
 			Replicas: a.ReplicaRanks().Group()}}
 }
@@ -41,11 +45,10 @@ func (a *Accelerator) choose(hook ddp.Hook, j strategy.Job) (strategy.Strategy, 
 	switch {
 	case j.Peers.Loss == nil: // all ranks see the same data
 		return strategy.NewSingle(j), nil
-	case a.newStrategy != nil:
-		s, err := a.newStrategy(j)
+	case a.factory.New != nil:
+		s, err := a.factory.New(j)
 		if err == nil && s == nil {
-			return nil, errors.New("accelerate: the function of WithStrategy returned no strategy: want one, or an " +
-				"error")
+			return nil, errors.New("accelerate: the factory of WithStrategy made no strategy: want one, or an error")
 		}
 		return s, err
 	case sharded && j.Peers.Shards != nil:
@@ -56,10 +59,8 @@ func (a *Accelerator) choose(hook ddp.Hook, j strategy.Job) (strategy.Strategy, 
 		return s, nil
 	}
 	reduce := func() (strategy.Strategy, error) {
-		o := a.plan.exchange.buckets
-		o.Hook, o.Trace = hook, a.Trace()
 		a.active = hook
-		return ddp.NewStrategy(j, o)
+		return ddp.NewStrategy(j, hook)
 	}
 	if a.plan.local.Every > 0 && j.Peers.Data != nil {
 		return localsgd.New(j, a.plan.local, reduce)
@@ -72,7 +73,7 @@ func (a *Accelerator) checkStrategy(hook ddp.Hook, sharded bool) error {
 	own, local := hook.Lossy() || hook.Name() != ddp.AllReduce.Name(), a.plan.local.Every
 	_, stateful := hook.(ddp.Stateful)
 	switch {
-	case a.newStrategy != nil && (sharded || local > 0 || own):
+	case a.factory.New != nil && (sharded || local > 0 || own):
 		return fmt.Errorf("accelerate: WithStrategy with sharding %q, local_sgd_steps %d and ddp_comm_hook %s: want "+
 			"none of them beside the program's strategy", a.sharding.Strategy, local, hook.Name())
 	case local > 0 && sharded:

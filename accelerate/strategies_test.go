@@ -4,6 +4,8 @@ package accelerate_test
 
 import (
 	"context"
+	"errors"
+	"math"
 	"sync/atomic"
 	"testing"
 
@@ -11,9 +13,11 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -42,16 +46,18 @@ func startWindow(t *testing.T, acc *accelerate.Accelerator, m *net, terms float6
 // Ranks train by the program's strategy, with a job that has the model and the ranks; one rank needs none.
 func TestWithStrategy(t *testing.T) {
 	var steps atomic.Int64
-	own := accelerate.WithStrategy(func(j strategy.Job) (strategy.Strategy, error) {
-		if j.Peers.Data.Size() != 2 || j.Peers.Replicas.Size() != 2 || j.Peers.Shards != nil || len(j.Params) != 6 {
+	own := accelerate.WithStrategy(strategy.Factory{New: func(j strategy.Job) (strategy.Strategy, error) {
+		if j.Peers.Data.Size() != 2 || j.Peers.Replicas.Size() != 2 || j.Peers.Shards != nil || len(j.Params) != 6 ||
+			j.BucketBytes != 3<<20 || j.RequireUsed || !j.StaticGraph || j.DeterministicRanks != 4 {
 			t.Errorf("the job is %+v", j)
 		}
-		s, err := ddp.NewStrategy(j, ddp.Options{})
+		s, err := ddp.NewStrategy(j, nil)
 		return ownStrategy{s, &steps}, err
-	})
+	}})
 	for n, want := range map[int]int64{1: 0, 2: 2} {
 		steps.Store(0)
 		a := rankArgs(n)
+		a.DDPBucketCapMB, a.DDPFindUnusedParameters, a.DDPStaticGraph, a.DeterministicRanks = 3, true, true, 4
 		require.NoError(t, accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
 			m := newNet(acc.Device(), 1)
 			if err := acc.Prepare(t.Context(), m, adamW); err != nil {
@@ -121,17 +127,93 @@ func TestWithStrategyOfOwnCounts(t *testing.T) {
 	}
 	want := norm()
 	require.NotZero(t, want)
-	require.Equal(t, want, norm(accelerate.WithStrategy(func(j strategy.Job) (strategy.Strategy, error) {
-		s, err := ddp.NewStrategy(j, ddp.Options{})
-		return ownOptimizers{s, j}, err
-	})))
+	require.Equal(t, want, norm(accelerate.WithStrategy(strategy.Factory{
+		New: func(j strategy.Job) (strategy.Strategy, error) {
+			s, err := ddp.NewStrategy(j, nil)
+			return ownOptimizers{s, j}, err
+		}})))
 }
 
 func TestWithStrategyThatIsNone(t *testing.T) {
-	err := accelerate.Run(t.Context(), rankArgs(2), func(acc *accelerate.Accelerator) error {
-		return acc.Prepare(t.Context(), newNet(acc.Device(), 1), adamW)
-	}, accelerate.WithStrategy(func(strategy.Job) (strategy.Strategy, error) { return nil, nil }))
-	require.ErrorContains(t, err, "the function of WithStrategy returned no strategy: want one, or an error")
+	for _, f := range []strategy.Factory{{}, {New: func(strategy.Job) (strategy.Strategy, error) { return nil, nil }}} {
+		err := accelerate.Run(t.Context(), rankArgs(2), func(acc *accelerate.Accelerator) error {
+			return acc.Prepare(t.Context(), newNet(acc.Device(), 1), adamW)
+		}, accelerate.WithStrategy(f))
+		require.ErrorContains(t, err, "the factory of WithStrategy made no strategy: want one, or an error")
+	}
+}
+
+// A program's factory of shards has the bits of the built-in one: its ranks take turns too.
+func TestWithStrategyThatShards(t *testing.T) {
+	run := func(o accelerate.Option) (got map[string]string, layout samplers.WindowLayout) {
+		require.NoError(t, accelerate.Run(t.Context(), rankArgs(4), func(acc *accelerate.Accelerator) error {
+			w, _, err := train(t, acc, 3, everywhere, nowhere)
+			if l, e := acc.Layout(); acc.Rank() == 1 {
+				got, layout, err = w, l, errors.Join(err, e)
+			}
+			return err
+		}, o))
+		return got, layout
+	}
+	want, layout := run(accelerate.WithSharding(accelerate.Sharding{Strategy: shard.Full}))
+	require.True(t, layout.Interleaved)
+	got, same := run(accelerate.WithStrategy(shard.Options{Strategy: shard.Full, Prefetch: true}.Factory()))
+	require.Equal(t, layout, same)
+	require.Equal(t, want, got)
+}
+
+// steppedStrategy is data parallelism that keeps what it is told of steps.
+type steppedStrategy struct {
+	*ddp.Strategy
+	told *[]bool
+}
+
+func (s steppedStrategy) Stepped(_ context.Context, changed bool) error {
+	*s.told = append(*s.told, changed)
+	return nil
+}
+
+func (s steppedStrategy) Local() bool { return false }
+
+// A strategy hears of every window that is not given up, also of those whose step is left out.
+func TestStrategiesHearOfEveryStep(t *testing.T) {
+	for _, fp16 := range []bool{false, true} {
+		a := rankArgs(2)
+		a.FP16, a.FP16InitialScale = fp16, 1024
+		told := make([][]bool, 2)
+		require.NoError(t, accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
+			m := newNet(acc.Device(), 1)
+			if err := acc.Prepare(t.Context(), m, adamW); err != nil {
+				return err
+			}
+			for _, wrong := range []string{"", "gradient", "loss", ""} {
+				batches := []*data.Batch{batch(acc.Ctx(), acc.Rank(), true)}
+				u, err := acc.StartWindow(t.Context(), batches, accelerate.WindowOptions{
+					Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
+						loss := m.loss(c, b)
+						switch wrong {
+						case "gradient":
+							loss = tensor.Add(c.Ctx, loss, tensor.Sqrt(c.Ctx, tensor.Affine(c.Ctx, loss, 0, 0)))
+						case "loss":
+							loss = tensor.Affine(c.Ctx, loss, math.NaN(), 0)
+						}
+						return loss, b.Count, nil
+					}})
+				if err != nil {
+					return err
+				}
+				if err := errors.Join(u.Clip(t.Context(), 1), u.Step(t.Context())); err != nil {
+					return err
+				}
+				u.Free()
+			}
+			return nil
+		}, accelerate.WithStrategy(strategy.Factory{New: func(j strategy.Job) (strategy.Strategy, error) {
+			s, err := ddp.NewStrategy(j, nil)
+			return steppedStrategy{s, &told[j.Peers.Data.Rank()]}, err
+		}})))
+		require.Equal(t, [][]bool{{true, false, false, true}, {true, false, false, true}}, told, "fp16 %v", fp16)
+	}
 }
 
 // A step without Clip does not clip. Without an optimizer the program updates the parameters, and before Prepare there

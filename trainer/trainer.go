@@ -186,8 +186,8 @@ func WithSharding(s accelerate.Sharding) Option {
 }
 
 // WithStrategy trains by a strategy of the program's own: see accelerate.WithStrategy.
-func WithStrategy(make func(strategy.Job) (strategy.Strategy, error)) Option {
-	return func(t *Trainer) { t.options = append(t.options, accelerate.WithStrategy(make)) }
+func WithStrategy(f strategy.Factory) Option {
+	return func(t *Trainer) { t.options = append(t.options, accelerate.WithStrategy(f)) }
 }
 
 // WithDevices gives the ranks of a host devices of their own, by names for tensor.OpenDevice, which they take in turn:

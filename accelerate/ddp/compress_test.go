@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -39,7 +40,7 @@ func newHooked(t *testing.T, g *comm.Group, h Hook, bucket int, shapes map[strin
 			Tensor: tensor.Zeros(c.NoGrad(), tensor.Float32, shapes[name]...).SetRequiresGrad(true)})
 	}
 	var err error
-	x.r, err = New(c, g, x.params, Options{BucketBytes: bucket, Hook: h})
+	x.r, err = New(c, g, x.params, Options{Exchange: strategy.Exchange{BucketBytes: bucket}, Hook: h})
 	require.NoError(t, err)
 	return x
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/commtest"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
@@ -81,7 +82,7 @@ func TestBF16Compress(t *testing.T) {
 		onRanks(t, n, func(g *comm.Group) error {
 			c := tensor.NewCtx(tensor.CPU())
 			params := newParams(c)
-			r, err := New(c, g, params, Options{BucketBytes: 700, Hook: BF16Compress})
+			r, err := New(c, g, params, Options{Exchange: strategy.Exchange{BucketBytes: 700}, Hook: BF16Compress})
 			require.NoError(t, err)
 			for step := range 3 {
 				if _, err := r.Rebuild(t.Context()); err != nil {
@@ -148,7 +149,7 @@ func TestUsersHook(t *testing.T) {
 		c := tensor.NewCtx(tensor.CPU())
 		params := sized(3, 20)
 		h := &doubling{}
-		r, err := New(c, g, params, Options{BucketBytes: 64, Hook: h})
+		r, err := New(c, g, params, Options{Exchange: strategy.Exchange{BucketBytes: 64}, Hook: h})
 		require.NoError(t, err)
 		for _, p := range params {
 			p.SwapGrad(p.SwapGrad(nil, false), true)

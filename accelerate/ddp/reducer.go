@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trace"
@@ -22,17 +23,9 @@ const (
 // Options are the settings of a Reducer; all ranks must give the same, Trace excepted. They are for package
 // accelerate.
 type Options struct {
-	// BucketBytes is the size of a bucket but the first; 0 is 25 MiB.
-	BucketBytes int
+	strategy.Exchange // BucketBytes is the size of a bucket but the first; 0 is 25 MiB
 	// Hook replaces the sum of a bucket; nil is AllReduce.
 	Hook Hook
-	// RequireUsed makes it an error if a rank that took part in a step has a parameter
-	// without a gradient.
-	RequireUsed bool
-	// StaticGraph is a promise that a rank's gradients come to the same parameters in all
-	// steps it takes part in. Which are in use anywhere is then agreed in the first step
-	// alone.
-	StaticGraph bool
 	// Trace, if not nil, is told of each step's buckets, on the goroutine that calls Finish.
 	Trace *trace.Listeners
 }
@@ -77,7 +70,7 @@ func New(c *tensor.Ctx, g *comm.Group, params []tensor.Named, o Options) (*Reduc
 	r := &Reducer{
 		c: c.NoGrad(), group: g, params: params, limit: o.BucketBytes, hook: o.Hook, trace: o.Trace,
 		place: make([]int, n), offsets: make([]int, n), views: make([]*tensor.Tensor, n),
-		ready: make([]bool, n), usage: NewUsage(params, o), order: make([]int, 0, n),
+		ready: make([]bool, n), usage: NewUsage(params, o.Exchange), order: make([]int, 0, n),
 	}
 	total := 0
 	for _, p := range params {

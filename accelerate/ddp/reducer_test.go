@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/commtest"
 	"github.com/lockstep-ml/lockstep/comm/local"
@@ -151,7 +152,7 @@ func TestSumsFollowTheTree(t *testing.T) {
 			onRanks(t, n, func(g *comm.Group) error {
 				c := tensor.NewCtx(tensor.CPU())
 				params := newParams(c)
-				r, err := New(c, g, params, Options{BucketBytes: limit})
+				r, err := New(c, g, params, Options{Exchange: strategy.Exchange{BucketBytes: limit}})
 				require.NoError(t, err)
 				orders := rand.New(rand.NewPCG(9, uint64(g.Rank())))
 				for step := range 4 {
@@ -188,7 +189,7 @@ func TestUnusedParameters(t *testing.T) {
 	onRanks(t, n, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		params := newParams(c)
-		r, err := New(c, g, params, Options{BucketBytes: 600})
+		r, err := New(c, g, params, Options{Exchange: strategy.Exchange{BucketBytes: 600}})
 		require.NoError(t, err)
 		for step, has := range uses {
 			if _, err := r.Rebuild(t.Context()); err != nil {
@@ -215,7 +216,7 @@ func TestRebuildTakesRankZerosOrder(t *testing.T) {
 	onRanks(t, 2, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		params := newParams(c)
-		r, err := New(c, g, params, Options{BucketBytes: 1})
+		r, err := New(c, g, params, Options{Exchange: strategy.Exchange{BucketBytes: 1}})
 		require.NoError(t, err)
 		require.Len(t, r.Buckets(), len(params))
 		require.Equal(t, [][]int{{8}, {7}, {6}, {5}, {4}, {3}, {2}, {1}, {0}}, contents(r.buckets))
@@ -304,7 +305,7 @@ func TestDeviceThatIsNotHostMemory(t *testing.T) {
 		defer dev.Close()
 		c := tensor.NewCtx(dev)
 		params := newParams(c)
-		r, err := New(c, g, params, Options{BucketBytes: 600})
+		r, err := New(c, g, params, Options{Exchange: strategy.Exchange{BucketBytes: 600}})
 		require.NoError(t, err)
 		require.False(t, r.host)
 		has := func(rank, i int) bool { return i != 2 && (rank+i)%3 != 0 }
@@ -332,7 +333,7 @@ func TestBucketsAreSentWhenComplete(t *testing.T) {
 	onRanks(t, 2, func(g *comm.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		params := sized(16, 16, 16, 16)
-		r, err := New(c, g, params, Options{BucketBytes: 128})
+		r, err := New(c, g, params, Options{Exchange: strategy.Exchange{BucketBytes: 128}})
 		require.NoError(t, err)
 		require.Equal(t, [][]int{{3, 2}, {1, 0}}, contents(r.buckets))
 		sent := func() (labels []string) {
@@ -385,7 +386,7 @@ func TestDifferentBucketsAreAnError(t *testing.T) {
 			defer func() { done <- struct{}{} }()
 			defer g.Close()
 			c := tensor.NewCtx(tensor.CPU())
-			r, err := New(c, g, sized(16, 16), Options{BucketBytes: 64 << rank})
+			r, err := New(c, g, sized(16, 16), Options{Exchange: strategy.Exchange{BucketBytes: 64 << rank}})
 			if err == nil {
 				err = r.Finish(context.Background())
 			}
@@ -458,7 +459,7 @@ func TestTrace(t *testing.T) {
 		c := tensor.NewCtx(tensor.CPU())
 		var spans []trace.Span
 		var listeners trace.Listeners
-		r, err := New(c, g, sized(16, 16, 16), Options{BucketBytes: 64, Trace: &listeners})
+		r, err := New(c, g, sized(16, 16, 16), Options{Exchange: strategy.Exchange{BucketBytes: 64}, Trace: &listeners})
 		require.NoError(t, err)
 		listeners.Listen(func(s trace.Span) { spans = append(spans, s) })
 		for step := range 2 {

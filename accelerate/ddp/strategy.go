@@ -4,6 +4,7 @@ package ddp
 
 import (
 	"context"
+	"errors"
 
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -16,9 +17,12 @@ type Strategy struct {
 	reducer *Reducer
 }
 
-// NewStrategy makes the strategy of the ranks of the job whose losses are summed. It is collective.
-func NewStrategy(j strategy.Job, o Options) (*Strategy, error) {
-	r, err := New(j.Ctx, j.Peers.Loss, j.Params, o)
+// NewStrategy makes the strategy of the ranks of the job whose losses are summed, with a hook or nil. It is collective.
+func NewStrategy(j strategy.Job, h Hook) (*Strategy, error) {
+	if j.Peers.Loss == nil {
+		return nil, errors.New("ddp: the job has no ranks that sum losses (strategy.Peers.Loss): want several")
+	}
+	r, err := New(j.Ctx, j.Peers.Loss, j.Params, Options{Hook: h, Exchange: j.Exchange, Trace: j.Trace})
 	if err != nil {
 		return nil, err
 	}

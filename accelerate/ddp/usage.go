@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -29,11 +30,11 @@ type Usage struct {
 	wait   func(context.Context) error
 }
 
-// NewUsage makes the usage of parameters; of the options RequireUsed and StaticGraph count.
-func NewUsage(params []tensor.Named, o Options) *Usage {
+// NewUsage makes the usage of parameters; of the settings RequireUsed and StaticGraph count.
+func NewUsage(params []tensor.Named, e strategy.Exchange) *Usage {
 	n := len(params)
 	frozen := len(newFrozenSet(n))
-	u := &Usage{params: params, requireUsed: o.RequireUsed, static: o.StaticGraph, Here: make([]bool, n),
+	u := &Usage{params: params, requireUsed: e.RequireUsed, static: e.StaticGraph, Here: make([]bool, n),
 		All: make([]bool, n), votes: make([]uint8, 2*n+1+frozen)}
 	u.frozen = u.votes[2*n+1:]
 	return u

@@ -13,9 +13,9 @@ import (
 
 // Until the ranks step on their own they have the bits of the strategy that comes first.
 func TestStepsBeforeTheFirstOnOnesOwn(t *testing.T) {
-	strategytest.Run(t, strategytest.Suite{New: func(j strategy.Job) (strategy.Strategy, error) {
+	strategytest.Run(t, strategy.Factory{New: func(j strategy.Job) (strategy.Strategy, error) {
 		return localsgd.New(j, localsgd.Options{Every: 1, After: 100}, func() (strategy.Strategy, error) {
-			return ddp.NewStrategy(j, ddp.Options{})
+			return ddp.NewStrategy(j, nil)
 		})
 	}})
 }

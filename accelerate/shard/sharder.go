@@ -37,9 +37,12 @@ type Options struct {
 	Reduce tensor.DType
 	// Prefetch gathers the parameters of the next unit while one computes.
 	Prefetch bool
-	// Buckets are the options of ddp that say how large a bucket of parameters is that do not come and go, and which
-	// gradients may be missing.
-	Buckets ddp.Options
+}
+
+// Factory makes sharders with these options.
+func (o Options) Factory() strategy.Factory {
+	return strategy.Factory{Sharded: true, Interleaved: o.Strategy.ShardsGradients(),
+		New: func(j strategy.Job) (strategy.Strategy, error) { return New(j, o) }}
 }
 
 // Sharder keeps the shards of a rank: it is a strategy.Strategy. Where gradients are sharded, they are exchanged in
@@ -102,12 +105,21 @@ type unit struct {
 	root  bool
 }
 
-// New moves the parameters of the units into flat buffers and cuts them into shards. It is collective.
+// New moves the parameters of the units into flat buffers and cuts them into shards. It is collective. Options.Factory
+// asks for the ranks and the layout that it needs.
 func New(j strategy.Job, o Options) (*Sharder, error) {
+	switch {
+	case j.Peers.Shards == nil:
+		return nil, errors.New("shard: the job has no ranks to spread the model over (strategy.Peers.Shards): want " +
+			"Options.Factory, and a mesh with dp_shard of at least 2")
+	case o.Strategy.ShardsGradients() && !j.Layout.Interleaved:
+		return nil, fmt.Errorf("shard: %s exchanges the gradients of each micro-batch, and the ranks take no turns: "+
+			"want Options.Factory, which asks for an interleaved layout", o.Strategy)
+	}
 	s := &Sharder{c: j.Ctx.NoGrad(), job: j, group: j.Peers.Shards, options: o, params: j.Params, seen: map[*unit]int{},
 		host: j.Ctx.Device().HostMemory(), gradients: o.Strategy.ShardsGradients(), keep: o.Strategy == GradOp,
 		slots: make([]slot, len(j.Params)), local: make([]*tensor.Tensor, len(j.Params)),
-		usage: ddp.NewUsage(j.Params, o.Buckets)}
+		usage: ddp.NewUsage(j.Params, j.Exchange)}
 	replicas := 1
 	if g := j.Peers.Replicas; g != nil {
 		replicas = g.Size()
@@ -148,7 +160,7 @@ func (s *Sharder) choose() (units []Unit, err error) {
 	if s.stay, err = o.Wrap.staying(j.Tree); err != nil {
 		return nil, err
 	}
-	buckets := Buckets(j.Params, cmp.Or(o.Buckets.BucketBytes, ddp.BucketBytes))
+	buckets := Buckets(j.Params, cmp.Or(j.BucketBytes, ddp.BucketBytes))
 	if !o.Strategy.ShardsParameters() {
 		return buckets, nil
 	}

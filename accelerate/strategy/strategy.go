@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trace"
 )
 
 // Job is what a strategy works with: the model on this rank, and the ranks.
@@ -22,11 +23,36 @@ type Job struct {
 	Params []tensor.Named        // those that are trained, in registration order
 	Units  []nn.Module           // the model's blocks, such as its layers
 	Layout samplers.WindowLayout // how samples are cut into windows
-	// DeterministicRanks is the argument: on up to so many ranks the sums of gradients have the same bits.
+	Peers  Peers
+	Main   bool // the rank logs for all of them
+	Log    *slog.Logger
+	Trace  *trace.Listeners // of the rank's steps; nil: nobody listens
+	Exchange
+}
+
+// Exchange is what the arguments say of the exchange of gradients.
+type Exchange struct {
+	// DeterministicRanks (deterministic_ranks): on up to so many ranks the sums of gradients have the same bits.
 	DeterministicRanks int
-	Peers              Peers
-	Main               bool // the rank logs for all of them
-	Log                *slog.Logger
+	// BucketBytes (ddp_bucket_cap_mb) is how much is sent together; 0 leaves it to the strategy.
+	BucketBytes int
+	// RequireUsed (not ddp_find_unused_parameters) makes it an error if a rank that took part in a step has a parameter
+	// without a gradient.
+	RequireUsed bool
+	// StaticGraph (ddp_static_graph) is a promise that a rank's gradients come to the same parameters in all steps it
+	// takes part in. Which are in use anywhere is then agreed in the first step alone.
+	StaticGraph bool
+}
+
+// Factory makes the strategy of a job of several ranks.
+type Factory struct {
+	New func(Job) (Strategy, error)
+	// Sharded spreads the model over the ranks: those of a job are Peers.Shards, unless they form another mesh. Else
+	// they are Peers.Replicas.
+	Sharded bool
+	// Interleaved gives the ranks micro-batches in turns (samplers.WindowLayout), as strategies need that exchange the
+	// gradients of each: the ranks of Peers.Shards if Sharded, else those of Peers.Data.
+	Interleaved bool
 }
 
 // Accumulator makes the sum of the micro-batches that this rank computes.
@@ -34,7 +60,8 @@ func (j *Job) Accumulator() *accumulation.Accumulator {
 	return accumulation.New(j.Ctx.NoGrad(), j.Params, int(j.Layout.MicroBatches()), j.DeterministicRanks)
 }
 
-// Peers are the ranks of a job by what they have to do with this one; nil stands for this rank alone.
+// Peers are the ranks of a job by what they have to do with this one; nil stands for this rank alone. A Factory gets a
+// job with Loss.
 type Peers struct {
 	Data     *comm.Group // those that see other samples
 	Loss     *comm.Group // those whose loss terms and gradients are summed
@@ -45,8 +72,9 @@ type Peers struct {
 // Strategy is how ranks train a model together. It belongs to one goroutine.
 //
 // The life of a window: Open; for each micro-batch of this rank Begin, the backward pass with its calls of Ready, and
-// End; then Finish, Norm, the optimizer's step, and Stepped. Reset ends it, or gives it up. All ranks call the methods
-// that take a context in the same order.
+// End; then Finish, Norm, the optimizer's step, and Stepped. Between Finish and Norm gradients may be scaled: those of
+// Trained if parameters are cut (Shards.Cut), else of all parameters. Reset ends it, or gives it up. All ranks call the
+// methods that take a context in the same order.
 type Strategy interface {
 	Passes
 	Windows
@@ -87,10 +115,11 @@ type Updates interface {
 	Trained() []tensor.Named
 	// Norm is the L2 norm of the gradients of all trained parameters.
 	Norm(ctx context.Context) (float64, error)
-	// Local reports whether Norm is that of the gradients of Trained here, and Stepped does nothing: then the host does
-	// not wait for the device before the optimizer's step.
+	// Local reports whether Norm is that of the gradients of Trained here, and Stepped does nothing and need not be
+	// called: then the host does not wait for the device before the optimizer's step.
 	Local() bool
-	// Stepped makes known what the optimizers did. changed: they did something.
+	// Stepped makes known what the optimizers did. It ends every window that is not given up; changed is false if the
+	// optimizers of all ranks left the step out, for a loss or norm that is not finite or for lack of loss terms.
 	Stepped(ctx context.Context, changed bool) error
 }
 

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -25,34 +26,30 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Suite is a strategy and what it is to be tested for.
-type Suite struct {
-	New func(j strategy.Job) (strategy.Strategy, error)
-	// Interleaved gives the ranks micro-batches in turns (samplers.WindowLayout), as strategies need that exchange the
-	// gradients of each.
-	Interleaved bool
-	// Ranks are the numbers of ranks; nil: 2 and 4.
-	Ranks []int
-}
-
-// The windows of the training: so many micro-batches each, and in the last one fewer, so that ranks have none.
+// The windows of the training: so many micro-batches each, and in the last one fewer, so that ranks have none. The
+// optimizers leave one out.
 const (
-	windows      = 4
+	windows      = 5
 	microBatches = 8
 	ofLastWindow = 5
+	skipped      = 2
 )
 
-// Run trains by the strategy on goroutine ranks and compares norms, parameters and what is sharded with one rank.
-func Run(t *testing.T, s Suite) {
-	want := train(t, 1, Suite{New: func(j strategy.Job) (strategy.Strategy, error) {
+// scale is what gradients are multiplied by, as those of a loss function are that counts in its own way.
+const scale = 1.0 / 3
+
+// Run trains by a factory's strategies on goroutine ranks, as many as each of ranks says, 2 and 4 if there is none. It
+// compares norms, parameters and what is sharded with one rank.
+func Run(t *testing.T, f strategy.Factory, ranks ...int) {
+	want := train(t, 1, strategy.Factory{New: func(j strategy.Job) (strategy.Strategy, error) {
 		return strategy.NewSingle(j), nil
 	}})
-	if s.Ranks == nil {
-		s.Ranks = []int{2, 4}
+	if ranks == nil {
+		ranks = []int{2, 4}
 	}
-	for _, n := range s.Ranks {
+	for _, n := range ranks {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
-			got := train(t, n, s)
+			got := train(t, n, f)
 			for r := range n {
 				require.Equal(t, want[0].norms, got[r].norms, "norms of rank %d", r)
 				require.Equal(t, want[0].params, got[r].params, "parameters of rank %d", r)
@@ -90,7 +87,7 @@ func checkShards(t *testing.T, got []result) {
 }
 
 // train runs the training on n ranks.
-func train(t *testing.T, n int, s Suite) []result {
+func train(t *testing.T, n int, f strategy.Factory) []result {
 	opts := comm.Options{Timeout: 30 * time.Second, Log: slog.New(slog.DiscardHandler)}
 	results, errs := make([]result, n), make([]error, n)
 	err := local.Run(n, opts, func(g *comm.Group) error {
@@ -98,8 +95,8 @@ func train(t *testing.T, n int, s Suite) []result {
 		if g.Size() == 1 {
 			r.g = nil
 		}
-		errs[g.Rank()] = r.run(t.Context(), s, samplers.WindowLayout{BatchSize: 1, AccumulationSteps: microBatches / n,
-			WorldSize: n, Rank: g.Rank(), Interleaved: s.Interleaved})
+		errs[g.Rank()] = r.run(t.Context(), f, samplers.WindowLayout{BatchSize: 1, AccumulationSteps: microBatches / n,
+			WorldSize: n, Rank: g.Rank(), Interleaved: f.Interleaved})
 		return errs[g.Rank()]
 	})
 	require.NoError(t, errors.Join(append(errs, err)...))
@@ -118,18 +115,18 @@ type rank struct {
 	out    *result
 }
 
-func (r *rank) run(ctx context.Context, s Suite, l samplers.WindowLayout) (err error) {
+func (r *rank) run(ctx context.Context, f strategy.Factory, l samplers.WindowLayout) (err error) {
 	c := tensor.NewCtx(tensor.CPU())
-	if l.Interleaved {
-		l.Replicas = 1
-	}
 	r.model = newModel(c.Device())
 	tree := nn.Walk(r.model)
 	r.job = strategy.Job{Ctx: c, Tree: tree, Model: r.model, Params: tree.Parameters(), Layout: l,
-		Units: []nn.Module{r.model.First, r.model.Second}, DeterministicRanks: microBatches,
-		Peers: strategy.Peers{Data: r.g, Loss: r.g, Shards: r.g}, Main: l.Rank == 0,
-		Log: slog.New(slog.DiscardHandler)}
-	if r.s, err = s.New(r.job); err != nil {
+		Units: []nn.Module{r.model.First, r.model.Second}, Peers: strategy.Peers{Data: r.g, Loss: r.g, Replicas: r.g},
+		Main: l.Rank == 0, Log: slog.New(slog.DiscardHandler),
+		Exchange: strategy.Exchange{DeterministicRanks: microBatches}}
+	if f.Sharded {
+		r.job.Peers.Shards, r.job.Peers.Replicas = r.g, nil
+	}
+	if r.s, err = f.New(r.job); err != nil {
 		return err
 	}
 	for i, p := range r.job.Params {
@@ -186,15 +183,32 @@ func (r *rank) step(ctx context.Context) error {
 	if err := r.s.Finish(ctx); err != nil {
 		return err
 	}
+	for _, p := range r.summed() {
+		if g := p.Grad(); g != nil {
+			tensor.ScaleInto(r.job.Ctx.NoGrad(), g, scale)
+		}
+	}
 	norm, err := r.s.Norm(ctx)
 	if err != nil {
 		return err
 	}
 	r.out.norms = append(r.out.norms, norm)
+	if r.window == skipped {
+		return r.s.Stepped(ctx, false)
+	}
 	r.opt.ScaleGrads(optim.ClipFactor(norm, 0.5))
 	r.opt.Step(r.job.Ctx)
 	r.opt.ScaleGrads(1)
 	return r.s.Stepped(ctx, true)
+}
+
+// summed have the window's gradients when they are complete: see strategy.Strategy.
+func (r *rank) summed() []tensor.Named {
+	s := r.s.Shards()
+	if s != nil && slices.ContainsFunc(r.job.Params, func(p tensor.Named) bool { return s.Cut(p.Name) }) {
+		return r.s.Trained()
+	}
+	return r.job.Params
 }
 
 // own are this rank's micro-batches of the window. Where ranks compute together, one without repeats its last.
