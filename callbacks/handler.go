@@ -55,9 +55,16 @@ func NewHandler(log *slog.Logger, rank int, callbacks ...Callback) *Handler {
 // Add appends a callback; it runs after those before it. A second one of the same name is added too, with a warning.
 func (h *Handler) Add(c Callback) {
 	if slices.Contains(h.Names(), Name(c)) {
-		h.log.Warn("a callback of this type was already added; both will run", "callback", Name(c))
+		h.warn("a callback of this type was already added; both will run", "callback", Name(c))
 	}
 	h.callbacks = append(h.callbacks, c)
+}
+
+// warn logs, on rank 0, what holds on all ranks.
+func (h *Handler) warn(message string, facts ...any) {
+	if h.rank == 0 {
+		h.log.Warn(message, facts...)
+	}
 }
 
 // Remove takes the first callback of a name out and gives it, or nil if there is none.
@@ -108,8 +115,8 @@ func (h *Handler) Fire(k Kind, e *Event) error {
 		e.Log = h.log
 	}
 	e.Control.reset(k)
-	if k == TrainBegin && h.rank == 0 && !slices.ContainsFunc(h.callbacks, isFlow) {
-		h.log.Warn("there is no Flow callback: nothing logs, evaluates, saves or stops at max_steps unless a " +
+	if k == TrainBegin && !slices.ContainsFunc(h.callbacks, isFlow) {
+		h.warn("there is no Flow callback: nothing logs, evaluates, saves or stops at max_steps unless a " +
 			"callback asks for it")
 	}
 	var failures []error
@@ -245,7 +252,7 @@ func (h *Handler) ImportStates(saved map[string]any, control *Control) error {
 	for _, s := range targets {
 		name := Name(s)
 		if len(lists[name]) == 0 {
-			h.log.Warn("no state was saved for a callback; it starts with fresh state", "callback", name)
+			h.warn("no state was saved for a callback; it starts with fresh state", "callback", name)
 			continue
 		}
 		if err := s.ImportState(lists[name][0]); err != nil {
@@ -255,7 +262,7 @@ func (h *Handler) ImportStates(saved map[string]any, control *Control) error {
 	}
 	for name, rest := range lists {
 		if len(rest) > 0 {
-			h.log.Warn("the checkpoint has the state of a callback that this run does not have", "callback", name,
+			h.warn("the checkpoint has the state of a callback that this run does not have", "callback", name,
 				"states", len(rest))
 		}
 	}

@@ -62,14 +62,15 @@ func (r *run) loadBest() error {
 	}
 	best := r.state.BestModelCheckpoint
 	if best == nil {
-		r.log.Warn("load_best_model_at_end: no checkpoint was saved at the best evaluation: the last weights are kept")
+		r.jobLog().Warn("load_best_model_at_end: no checkpoint was saved at the best evaluation: the last weights " +
+			"are kept")
 		return nil
 	}
 	path, err := r.checkpointer().ReadBest(r.ctx, *best)
 	if err != nil {
 		return fmt.Errorf("trainer: load_best_model_at_end: %w", err)
 	}
-	r.log.Info("loaded the best model", "checkpoint", path, "metric", r.args.BestMetric(), "value",
+	r.jobLog().Info("loaded the best model", "checkpoint", path, "metric", r.args.BestMetric(), "value",
 		*r.state.BestMetric)
 	return nil
 }

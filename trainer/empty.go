@@ -57,8 +57,8 @@ func (r *run) checkEmpty(w samplers.Window) error {
 	if e.Row == 0 {
 		return nil
 	}
-	if (e.Steps == 1 || e.Row == mostEmptySteps/10) && r.acc.IsMain() {
-		r.log.Warn("the step has no loss term (all labels are -100): the optimizer and the schedule leave it out",
+	if e.Steps == 1 || e.Row == mostEmptySteps/10 {
+		r.jobLog().Warn("the step has no loss term (all labels are -100): the optimizer and the schedule leave it out",
 			"step", r.state.GlobalStep, "in_a_row", e.Row, "empty_steps", e.Steps)
 	}
 	switch {

@@ -22,6 +22,14 @@ func (t *Trainer) rankLogger(acc *accelerate.Accelerator) *slog.Logger {
 	return t.levelLogger(level, set).With("rank", acc.Rank())
 }
 
+// jobLog is the logger of what holds on all ranks: rank 0 logs it.
+func (t *Trainer) jobLog() *slog.Logger {
+	if t.acc.IsMain() {
+		return t.log
+	}
+	return slog.New(slog.DiscardHandler)
+}
+
 // levelLogger is the trainer's logger at a level, if one is set.
 func (t *Trainer) levelLogger(level slog.Level, set bool) *slog.Logger {
 	if !set {

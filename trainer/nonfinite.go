@@ -41,7 +41,7 @@ func (e *NonfiniteError) Error() string {
 func (r *run) nonfinite(stats *callbacks.StepStats) error {
 	r.progress.Nonfinite++
 	step := r.state.GlobalStep + 1
-	r.log.Warn("loss or gradient is not finite: the step is skipped", "step", step, "loss", stats.Loss,
+	r.jobLog().Warn("loss or gradient is not finite: the step is skipped", "step", step, "loss", stats.Loss,
 		"grad_norm", stats.GradNorm, "nonfinite_steps", r.progress.Nonfinite, "policy", string(r.args.NonfiniteLoss))
 	r.lastNonfinite = &NonfiniteError{Step: step, Loss: stats.Loss, GradNorm: stats.GradNorm, Checkpoint: r.checkpoint}
 	if r.state.GlobalStep == r.resumed.GlobalStep {

@@ -47,6 +47,9 @@ func (t *Trainer) record(rec callbacks.Record) error {
 		if err := t.logFunc(t.state, rec); err != nil {
 			return fmt.Errorf("trainer: the function passed to WithLog: %w", err)
 		}
+		if _, err := rec.MarshalJSON(); err != nil { // else the next checkpoint would fail
+			return fmt.Errorf("trainer: the function passed to WithLog: %w", err)
+		}
 	}
 	if t.acc.Rank() != 0 && t.args.NumReplicas > 1 { // the process has them in rank 0's
 		t.state.LogHistory = nil
@@ -60,13 +63,13 @@ func (t *Trainer) record(rec callbacks.Record) error {
 // finalRecord is the last record: the loss covers the whole run, speeds the time since the resume. It warns of a run
 // that trained nothing.
 func (r *run) finalRecord() callbacks.Record {
-	if r.state.GlobalStep > 0 && r.stepsTaken() == 0 && r.acc.IsMain() {
+	if r.state.GlobalStep > 0 && r.stepsTaken() == 0 {
 		facts := []any{"steps", r.state.GlobalStep}
 		left := r.skips()
 		for _, name := range slices.Sorted(maps.Keys(left)) {
 			facts = append(facts, name, left[name])
 		}
-		r.log.Warn("no step changed the weights", facts...)
+		r.jobLog().Warn("no step changed the weights", facts...)
 	}
 	return recordOf(r.result().Metrics)
 }
@@ -100,8 +103,8 @@ func (r *run) result() *Result {
 
 // warnSkips warns once of overflows of fp16 in a row, which are more than the search for the scale needs.
 func (r *run) warnSkips() {
-	if s := r.acc.Scaler(); s != nil && s.Row == manySkips && r.acc.IsMain() {
-		r.log.Warn("fp16: the gradients overflow, and the steps are skipped", "step", r.state.GlobalStep+1,
+	if s := r.acc.Scaler(); s != nil && s.Row == manySkips {
+		r.jobLog().Warn("fp16: the gradients overflow, and the steps are skipped", "step", r.state.GlobalStep+1,
 			"in_a_row", s.Row, "loss_scale", s.Scale)
 	}
 }

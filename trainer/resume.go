@@ -84,8 +84,8 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 
 // compareEnvironment says where a run goes on with other devices, or with other versions of their libraries.
 func (r *run) compareEnvironment(ck *checkpoint.Checkpoint) {
-	if was, now := r.progress.Environment, r.acc.Environment(); r.acc.IsMain() && !now.Same(was) {
-		r.log.Warn("resuming on other devices or versions: bits may differ from those of an uninterrupted run",
+	if was, now := r.progress.Environment, r.acc.Environment(); !now.Same(was) {
+		r.jobLog().Warn("resuming on other devices or versions: bits may differ from those of an uninterrupted run",
 			"checkpoint", ck.Path, "saved", was, "now", now)
 	}
 }
@@ -102,8 +102,8 @@ func (r *run) compareRates(ck *checkpoint.Checkpoint) error {
 		return err
 	}
 	if now := r.opt.BaseLRs(); saved.BaseLRs != nil && !slices.Equal(saved.BaseLRs, now) {
-		r.log.Warn("resuming with changed learning rates of the optimizer's groups: the result will differ from that "+
-			"of an uninterrupted run", "checkpoint", saved.BaseLRs, "now", now)
+		r.jobLog().Warn("resuming with changed learning rates of the optimizer's groups: the result will differ from "+
+			"that of an uninterrupted run", "checkpoint", saved.BaseLRs, "now", now)
 	}
 	return nil
 }
@@ -144,10 +144,12 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 	}
 	state, err := callbacks.StateFromJSON(text)
 	if err == nil && state.GlobalStep != ck.Step {
-		err = fmt.Errorf("%s: global_step = %d, but the checkpoint is of step %d", checkpointer.StateFile,
-			state.GlobalStep, ck.Step)
+		err = fmt.Errorf("global_step = %d, but the checkpoint is of step %d", state.GlobalStep, ck.Step)
 	}
-	return state, err
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", checkpointer.StateFile, err)
+	}
+	return state, nil
 }
 
 // adopt makes the saved state the run's, except for what depends on the arguments.

@@ -330,8 +330,8 @@ func (r *run) prepare() error {
 		return err
 	}
 	r.acc.ZeroGrad() // a run that failed, or its caller, may have left gradients
-	if r.args.LRSchedulerType == args.SchedulerConstant && r.args.WarmupSteps > 0 && r.acc.IsMain() {
-		r.log.Warn("lr_scheduler_type constant has no warm-up, as in HuggingFace: warmup_steps has no effect; "+
+	if r.args.LRSchedulerType == args.SchedulerConstant && r.args.WarmupSteps > 0 {
+		r.jobLog().Warn("lr_scheduler_type constant has no warm-up, as in HuggingFace: warmup_steps has no effect; "+
 			"constant_with_warmup has one",
 			"warmup_steps", r.args.WarmupSteps)
 	}
