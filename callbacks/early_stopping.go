@@ -113,7 +113,7 @@ func (s *EarlyStopping) ExportState() Exported {
 // ImportState takes up the count and the best value; the settings stay.
 func (s *EarlyStopping) ImportState(e Exported) error {
 	failures, ok := asFloat(e.Attributes["early_stopping_patience_counter"])
-	if !ok || failures < 0 || failures != math.Trunc(failures) {
+	if !ok || failures < 0 || failures > 1<<53 || failures != math.Trunc(failures) {
 		return badState("early_stopping_patience_counter", e.Attributes["early_stopping_patience_counter"],
 			"a whole number of 0 or more")
 	}

@@ -17,14 +17,19 @@ import (
 // "-Infinity", and come back as numbers.
 type Record map[string]any
 
-// MarshalJSON writes the record with sorted keys.
+// MarshalJSON writes the record with sorted keys. An error names the key of a value that JSON cannot hold.
 func (r Record) MarshalJSON() ([]byte, error) {
-	out := make(map[string]any, len(r))
-	for key, v := range r {
-		if f, ok := asFloat(v); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
+	out := make(map[string]json.RawMessage, len(r))
+	for _, key := range slices.Sorted(maps.Keys(r)) {
+		v := r[key]
+		if f, ok := asFloat(v); ok && !finite(f) {
 			v = nonfinite(f)
 		}
-		out[key] = v
+		text, err := json.Marshal(v)
+		if err != nil {
+			return nil, fmt.Errorf("%s is a %T, which JSON cannot hold: %w", key, v, err)
+		}
+		out[key] = text
 	}
 	return json.Marshal(out)
 }

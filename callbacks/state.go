@@ -4,8 +4,11 @@ package callbacks
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/args"
 )
@@ -87,6 +90,11 @@ func (s *State) SetBest(value float64, saves bool) {
 // JSON gives trainer_state.json as HuggingFace writes it: an indent of two, keys sorted. It is for package trainer's
 // checkpoints.
 func (s *State) JSON() ([]byte, error) {
+	for _, name := range slices.Sorted(maps.Keys(s.StatefulCallbacks)) {
+		if _, err := json.Marshal(s.StatefulCallbacks[name]); err != nil {
+			return nil, fmt.Errorf("callbacks: writing the trainer's state: the state of %s: %w", name, err)
+		}
+	}
 	text, err := json.Marshal(s)
 	if err != nil {
 		return nil, fmt.Errorf("callbacks: writing the trainer's state: %w", err)
@@ -108,10 +116,8 @@ func StateFromJSON(text []byte) (*State, error) {
 	if err := json.Unmarshal(text, s); err != nil {
 		return nil, fmt.Errorf("callbacks: reading the trainer's state: %w", err)
 	}
-	for name, n := range map[string]int64{"global_step": s.GlobalStep, "max_steps": s.MaxSteps} {
-		if n < 0 {
-			return nil, fmt.Errorf("callbacks: reading the trainer's state: %s is %d: want 0 or more", name, n)
-		}
+	if err := s.check(); err != nil {
+		return nil, fmt.Errorf("callbacks: reading the trainer's state: %w", err)
 	}
 	if s.LogHistory == nil {
 		s.LogHistory = []Record{}
@@ -120,4 +126,32 @@ func StateFromJSON(text []byte) (*State, error) {
 		s.StatefulCallbacks = map[string]any{}
 	}
 	return s, nil
+}
+
+// check refuses what no run writes.
+func (s *State) check() error {
+	best := int64(0)
+	if s.BestGlobalStep != nil {
+		best = *s.BestGlobalStep
+	}
+	for _, n := range []struct {
+		name  string
+		value float64
+	}{{"global_step", float64(s.GlobalStep)}, {"max_steps", float64(s.MaxSteps)}, {"epoch", s.Epoch},
+		{"num_input_tokens_seen", float64(s.NumInputTokensSeen)}, {"total_flos", s.TotalFLOPs},
+		{"best_global_step", float64(best)}} {
+		if n.value < 0 {
+			return fmt.Errorf("%s is %g: want 0 or more", n.name, n.value)
+		}
+	}
+	if i := slices.IndexFunc(s.LogHistory, func(r Record) bool { return r == nil }); i >= 0 {
+		return fmt.Errorf("log_history[%d] is null: want a record", i)
+	}
+	switch {
+	case best > s.GlobalStep:
+		return fmt.Errorf("best_global_step is %d: want at most global_step, %d", best, s.GlobalStep)
+	case s.BestMetric == nil && (s.BestGlobalStep != nil || s.BestModelCheckpoint != nil):
+		return errors.New("best_metric is null beside best_global_step or best_model_checkpoint: want a number")
+	}
+	return nil
 }

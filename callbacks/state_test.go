@@ -64,13 +64,24 @@ func TestStateErrors(t *testing.T) {
 		`{`:                    "callbacks: reading the trainer's state: unexpected end of JSON input",
 		`{"global_step": "a"}`: "callbacks: reading the trainer's state: json: cannot unmarshal string",
 		`{"global_step": -4}`:  "callbacks: reading the trainer's state: global_step is -4: want 0 or more",
+		`{"epoch": -1e300}`:    "epoch is -1e+300: want 0 or more",
+		`{"total_flos": -1}`:   "total_flos is -1: want 0 or more",
+		`{"global_step": 3, "best_global_step": 4, "best_metric": 1}`: "best_global_step is 4: want at most " +
+			"global_step, 3",
+		`{"best_model_checkpoint": "checkpoint-1"}`: "best_metric is null beside best_global_step or " +
+			"best_model_checkpoint: want a number",
+		`{"best_global_step": 0}`:     "best_metric is null beside",
+		`{"log_history": [{}, null]}`: "log_history[1] is null: want a record",
 	} {
 		_, err := callbacks.StateFromJSON([]byte(text))
 		require.ErrorContains(t, err, want)
 	}
 	s := &callbacks.State{StatefulCallbacks: map[string]any{"bad": func() {}}}
 	_, err := s.JSON()
-	require.ErrorContains(t, err, "callbacks: writing the trainer's state: ")
+	require.ErrorContains(t, err, "callbacks: writing the trainer's state: the state of bad: json: unsupported type")
+	s = &callbacks.State{LogHistory: []callbacks.Record{{"a": 1, "bad": make(chan int)}}}
+	_, err = s.JSON()
+	require.ErrorContains(t, err, "bad is a chan int, which JSON cannot hold")
 }
 
 func TestImproves(t *testing.T) {

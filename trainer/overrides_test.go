@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"sync"
 	"testing"
 
@@ -319,6 +320,13 @@ func TestLogFunction(t *testing.T) {
 		trainer.WithLog(log), trainer.WithCallbacks(&shower{shown: &shown}))
 	_, err := tr.Train()
 	require.ErrorContains(t, err, "trainer: the function passed to WithLog: enough")
+	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(64))),
+		trainer.WithLog(func(_ *callbacks.State, r callbacks.Record) error {
+			r["histogram"] = []float64{math.NaN()}
+			return nil
+		})).Train()
+	require.ErrorContains(t, err, "trainer: the function passed to WithLog: histogram is a []float64, which JSON "+
+		"cannot hold: ")
 	require.Len(t, shown, 2)
 	require.Equal(t, shown, tr.State().LogHistory)
 	for _, r := range shown {

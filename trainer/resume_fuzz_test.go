@@ -20,8 +20,9 @@ func resumable(t testing.TB) (parts map[string][]byte, order []string) {
 	disk := vfs.NewMem()
 	a := lineArgs(func(a *args.TrainingArguments) {
 		a.SaveStrategy, a.SaveSteps, a.MaxSteps, a.LoggingSteps = args.StrategySteps, 1, 1, 1
-	})
-	_, err := newTrainer(disk, newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(64)))).Train()
+		a.EvalStrategy = args.StrategySteps
+	}, watched)
+	_, err := newTrainer(disk, newMLP(t, 1, 1), a, resumableOptions()...).Train()
 	require.NoError(t, err)
 	ck, err := (&checkpoint.Store{Dir: out, FS: disk, Log: quiet}).Open(ctx, "checkpoint-1")
 	require.NoError(t, err)
@@ -34,8 +35,18 @@ func resumable(t testing.TB) (parts map[string][]byte, order []string) {
 	return parts, order
 }
 
+// watched are arguments of a run that ends with the best model.
+func watched(a *args.TrainingArguments) { a.MetricForBestModel, a.LoadBestModelAtEnd = "loss", true }
+
+// resumableOptions are the data of the run, and a callback that reads what a resume gives it.
+func resumableOptions() []trainer.Option {
+	src := source(points(64))
+	return []trainer.Option{trainer.WithTrainData(src), trainer.WithEvalData(src),
+		trainer.WithCallbacks(&callbacks.EarlyStopping{Patience: 2})}
+}
+
 // resumeWith resumes for a step from that checkpoint with one file replaced and the hashes computed again, as anybody
-// can do.
+// can do. No evaluation comes before the best model is loaded.
 func resumeWith(t testing.TB, parts map[string][]byte, order []string, name string, text []byte) (*callbacks.State,
 	error) {
 	disk := vfs.NewMem()
@@ -49,8 +60,11 @@ func resumeWith(t testing.TB, parts map[string][]byte, order []string, name stri
 	}
 	_, err := (&checkpoint.Store{Dir: out, FS: disk, Log: quiet}).Save(ctx, 1, content)
 	require.NoError(t, err)
-	a := lineArgs(func(a *args.TrainingArguments) { a.ResumeFromCheckpoint, a.MaxSteps = "last", 2 })
-	tr := newTrainer(disk, newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(64))))
+	a := lineArgs(func(a *args.TrainingArguments) {
+		a.ResumeFromCheckpoint, a.MaxSteps = "last", 2
+		a.SaveStrategy, a.SaveSteps, a.EvalStrategy, a.EvalSteps = args.StrategySteps, 9, args.StrategySteps, new(9.0)
+	}, watched)
+	tr := newTrainer(disk, newMLP(t, 1, 1), a, resumableOptions()...)
 	_, err = tr.Train()
 	return tr.State(), err
 }
@@ -90,6 +104,12 @@ func TestResumeRefusesImpossibleNumbers(t *testing.T) {
 		{"training_args.json", "deterministic_ranks", "1000000000000", "deterministic_ranks is 1000000000000"},
 		{"trainer_state.json", "global_step", "9223372036854775807",
 			"global_step = 9223372036854775807, but the checkpoint is of step 1"},
+		{"trainer_state.json", "best_metric", "null", "trainer_state.json: callbacks: reading the trainer's " +
+			"state: best_metric is null beside best_global_step or best_model_checkpoint: want a number"},
+		{"trainer_state.json", "best_global_step", "-1", "best_global_step is -1: want 0 or more"},
+		{"trainer_state.json", "log_history", "[null]", "log_history[0] is null: want a record"},
+		{"trainer_state.json", "stateful_callbacks", `{"EarlyStoppingCallback": null}`,
+			"saved state of EarlyStoppingCallback: early_stopping_patience_counter is <nil>: want a whole number"},
 	} {
 		var fields map[string]json.RawMessage
 		require.NoError(t, json.Unmarshal(parts[c.file], &fields))
