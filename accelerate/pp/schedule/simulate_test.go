@@ -142,6 +142,85 @@ func TestLoweredTime(t *testing.T) {
 	}
 }
 
+// relaxed is when each pass ends, found in another way than the simulator's: all passes and messages start as soon as
+// what they wait for has ended, repeated from zero until nothing moves. A pass is known by its op, stage and
+// micro-batch, with I for B.
+func relaxed(s *schedule.Schedule, c schedule.Costs) map[schedule.Action]float64 {
+	end, arrived := map[schedule.Action]float64{}, map[schedule.Action]float64{}
+	pass := func(op schedule.Op, stage, microBatch int) schedule.Action {
+		return schedule.Action{Op: op, Stage: stage, MicroBatch: microBatch}
+	}
+	for moved := true; moved; {
+		moved = false
+		free := map[[2]int]float64{} // links between two ranks
+		for rank, list := range s.Ranks {
+			now := 0.0
+			for _, a := range list {
+				each, from, send := c.Stages[a.Stage], a.Stage-1, pass(schedule.SendF, a.Stage, a.MicroBatch)
+				takes, makes := each.Forward, pass(schedule.F, a.Stage, a.MicroBatch)
+				switch a.Op {
+				case schedule.W:
+					takes, from, send = each.Weight, -1, schedule.Action{}
+				case schedule.I, schedule.B:
+					takes, from, send.Op, makes.Op = each.Input, a.Stage+1, schedule.SendB, schedule.I
+					if a.Op == schedule.B {
+						takes += each.Weight
+					}
+				}
+				if from >= 0 && from < s.Stages() {
+					needs := pass(makes.Op, from, a.MicroBatch)
+					if s.StageToRank[from] == rank {
+						now = max(now, end[needs])
+					} else {
+						now = max(now, arrived[needs])
+					}
+				}
+				now += takes
+				if a.Op == schedule.W {
+					continue
+				}
+				moved = moved || end[makes] != now
+				end[makes] = now
+				if to := s.Peer(send); to >= 0 {
+					link := [2]int{rank, to}
+					border := a.Stage
+					if send.Op == schedule.SendB {
+						border--
+					}
+					free[link] = max(free[link], now) + c.Transfer[border]
+					moved = moved || arrived[makes] != free[link]
+					arrived[makes] = free[link]
+				}
+			}
+		}
+	}
+	return end
+}
+
+// TestSimulateAgainstRelaxation: two ways to find the times agree, for any costs.
+func TestSimulateAgainstRelaxation(t *testing.T) {
+	random := rand.New(rand.NewPCG(11, 12))
+	for _, name := range schedule.Names() {
+		for range 5 {
+			p := 1 + random.IntN(5)
+			s := generate(t, name, p, 3*p, 0)
+			costs := randomCosts(random, s.Stages())
+			sim, want := simulate(t, s, costs), relaxed(s, costs)
+			for rank, list := range s.Ranks {
+				for i, a := range list {
+					a.Overlap = false
+					if a.Op == schedule.B {
+						a.Op = schedule.I
+					}
+					if a.Op != schedule.W {
+						require.InDelta(t, want[a], sim.Timeline[rank][i].End, 1e-9, "%s p=%d: %v", name, p, a)
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestSimulateRefuses(t *testing.T) {
 	s := generate(t, "1f1b", 2, 2, 0)
 	_, err := s.Simulate(schedule.Uniform(3, unit, 0))
