@@ -334,7 +334,7 @@ func TestDelayWeightGradsAtTheEdges(t *testing.T) {
 	store.Pop(c)
 	require.Equal(t, []float64{8}, gradOf(c, x))
 
-	// What the next stage sent is the gradient of a product: it outlives its scope, and must not be received into again.
+	// A gradient that the next stage sent outlives its scope, and its memory must not be received into before Pop.
 	m := tensor.Ones(c, tensor.Float64, 2, 2).SetRequiresGrad(true)
 	for _, reused := range []bool{false, true} {
 		var sent *tensor.Tensor
