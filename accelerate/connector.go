@@ -229,7 +229,8 @@ func sizesOf(a *args.TrainingArguments) comm.Mesh {
 // shared are the settings that ranks must share although a run may be resumed with others:
 // their calls depend on them.
 var shared = []string{"ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_require_equal_init", "ddp_static_graph",
-	"fsdp", "fsdp_state_dict_type", "zero_stage", "load_best_model_at_end", "per_device_eval_batch_size",
+	"fsdp", "fsdp_state_dict_type", "zero_stage", "pp_size", "dp_replicate_size", "dp_shard_size", "cp_size", "sp_size",
+	"tp_size", "load_best_model_at_end", "per_device_eval_batch_size",
 	"prediction_loss_only"}
 
 // sameSettings names the first setting that matters and differs.

@@ -3,7 +3,6 @@
 package accelerate
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
@@ -27,9 +26,6 @@ func (a *Accelerator) DescribeSharding() string {
 		return ""
 	}
 	words := []string{p.Describe()}
-	if n := a.ReplicaRanks().WorldSize(); n > 1 {
-		words = append(words, fmt.Sprintf("%d replicas", n))
-	}
 	if a.plan.disk.params {
 		words = append(words, "parameters on disk")
 	}

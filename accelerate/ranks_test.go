@@ -389,6 +389,8 @@ func TestRanksThatDiffer(t *testing.T) {
 			want: "accelerate: learning_rate is 5e-05 on rank 0 and 0.001 on rank 2: want the same value on all ranks"},
 		{name: "buckets", args: func(a *args.TrainingArguments) { a.DDPBucketCapMB = 3 },
 			want: "accelerate: ddp_bucket_cap_mb is 0 on rank 0 and 3 on rank 2: want the same value on all ranks"},
+		{name: "mesh", args: func(a *args.TrainingArguments) { a.DPShardSize = 3 },
+			want: "accelerate: dp_shard_size is 0 on rank 0 and 3 on rank 2: want the same value on all ranks"},
 		{name: "compression", args: func(a *args.TrainingArguments) { a.DDPCommHook = args.CommHookBF16 },
 			want: "accelerate: the communication hook is no on rank 0 and bf16 on rank 2: want the same on all ranks"},
 		{name: "kernels", rank: func(acc *accelerate.Accelerator) { accelerate.SetKernels(acc, "abacus") },

@@ -123,6 +123,8 @@ func TestExitCodes(t *testing.T) {
 		{"parse", []string{"--max_steps", "3"}, 0, "parsed\n", ""},
 		{"parse", []string{"--torch_compile"}, 0, "--torch_compile has no effect", ""},
 		{"parse", []string{"--help"}, 0, "--max_steps", ""},
+		{"parse", []string{"--dp_shard_size", "2", "--num_replicas", "4"}, 0, "parsed\n", ""},
+		{"parse", []string{"--dp_shard_size", "2"}, program.ExitUsage, "", "mesh dp_shard=2 does not fit 1 rank: want"},
 		{"parse", []string{"--report_to", "nobody", "--learning_rat", "1"}, program.ExitUsage, "", "report_to is"},
 	} {
 		t.Run(c.role+" "+strings.Join(c.argv, " "), func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/internal/unbuilt"
 )
 
@@ -110,7 +111,7 @@ func MeshFor(world int, sizes comm.Mesh, sharded bool) (comm.Mesh, error) {
 		return fitted, built(sizes)
 	}
 	product := sizes.Size(^comm.Axes(0))
-	want := fmt.Sprintf("%d ranks, or sizes whose product is %d", product, world)
+	want := fmt.Sprintf("%s, or sizes whose product is %d", quantity.Of(product, "rank"), world)
 	if rest {
 		want = fmt.Sprintf("a multiple of %d ranks, or sizes whose product divides %d (%s)", product, world,
 			divisors(world))
@@ -118,7 +119,7 @@ func MeshFor(world int, sizes comm.Mesh, sharded bool) (comm.Mesh, error) {
 		want += fmt.Sprintf("; or dp_shard_size %d, which shards the model", world/product)
 	}
 	return m, errors.Join(built(sizes),
-		fmt.Errorf("accelerate: mesh %v does not fit %d ranks: want %s", sizes, world, want))
+		fmt.Errorf("accelerate: mesh %v does not fit %s: want %s", sizes, quantity.Of(world, "rank"), want))
 }
 
 // divisors lists those of a number of ranks.

@@ -19,8 +19,9 @@ import (
 const configUsage = `usage: lockstep config FILE [FLAGS]
 
 Shows what the keys of a configuration file mean here: one of DeepSpeed (--deepspeed FILE of a
-training program), of FSDP in HuggingFace's form (--fsdp_config FILE), or of accelerate
-(lockstep launch --config_file FILE). Each key is used, has no effect here, or is refused
+training program), of FSDP in HuggingFace's form (--fsdp_config FILE), of accelerate
+(lockstep launch --config_file FILE), accelerate's ParallelismConfig (--parallelism_config FILE) or
+transformers' DistributedConfig (--distributed_config FILE). Each key is used, has no effect here, or is refused
 because ignoring it would change the result. A key that the file does not have is listed as
 "default" where the other tool's default changes the result. "auto" stands for what the
 arguments say. The exit code is 1 if a key is refused or unknown.

@@ -15,10 +15,12 @@ import (
 	"github.com/lockstep-ml/lockstep/comm/env"
 )
 
-// sizes are the arguments of a training program that are sizes of the mesh, and strategies those that say what is left.
+// meshSettings are the arguments of a training program that give the mesh sizes, one word each, and shardSettings those
+// that say along which axis the other ranks lie.
 var (
-	sizes = []string{"pp_size", "dp_replicate_size", "dp_shard_size", "cp_size", "sp_size", "tp_size"}
-	other = []string{"fsdp", "zero_stage", "parallelism_config", "distributed_config"}
+	meshSettings = []string{"pp_size", "dp_replicate_size", "dp_shard_size", "cp_size", "sp_size", "tp_size",
+		"parallelism_config", "distributed_config"}
+	shardSettings = []string{"fsdp", "zero_stage"}
 )
 
 // meshArguments are the arguments of a training program that words and variables say of its mesh.
@@ -26,7 +28,7 @@ func meshArguments(words []string, lookup env.Lookup) (*args.TrainingArguments, 
 	a := args.Default("")
 	loader := args.Bind(pflag.NewFlagSet("", pflag.ContinueOnError), a)
 	loader.Environ = func() (variables []string) {
-		for _, key := range slices.Concat(sizes, other) {
+		for _, key := range slices.Concat(meshSettings, shardSettings) {
 			for _, prefix := range []string{args.EnvPrefix, args.MeshEnvPrefix} {
 				name := prefix + strings.ToUpper(key)
 				if value, ok := lookup(name); ok {
@@ -39,7 +41,8 @@ func meshArguments(words []string, lookup env.Lookup) (*args.TrainingArguments, 
 	var own []string
 	for i, w := range words {
 		flag, _, whole := strings.Cut(w, "=")
-		if name, ok := strings.CutPrefix(flag, "--"); ok && slices.Contains(sizes, string(underscores(nil, name))) {
+		name, ok := strings.CutPrefix(flag, "--")
+		if ok && slices.Contains(meshSettings, string(underscores(nil, name))) {
 			own = append(own, w)
 			if !whole && i+1 < len(words) {
 				own = append(own, words[i+1])

@@ -34,6 +34,7 @@ parallelism_config: {parallelism_config_dp_replicate_size: 1, parallelism_config
 		{nil, []string{"--config_file", file, "none"}, misfit + "3 ranks, or sizes whose product is 4"},
 		{nil, []string{"--nproc_per_node=4", "none", "--pp_size=2", "--tp_size=2"},
 			"pp_size 2: pipelines are not built yet: want 1\naccelerate: tp_size 2: "},
+		{nil, []string{"--nproc_per_node=4", "none", "--distributed_config", `{"fsdp_size": 3}`}, misfit},
 		// the program's to judge: its files may say more, and its words may be wrong
 		{nil, []string{"--nproc_per_node=4", "none", "--dp_replicate_size=2"}, "none"},
 		{nil, []string{"--nproc_per_node=4", "none", "--dp_shard_size=x"}, "none"},
