@@ -4,6 +4,8 @@ package trainer_test
 
 import (
 	"encoding/json"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
@@ -45,10 +48,10 @@ func resumableOptions() []trainer.Option {
 		trainer.WithCallbacks(&callbacks.EarlyStopping{Patience: 2})}
 }
 
-// resumeWith resumes for a step from that checkpoint with one file replaced and the hashes computed again, as anybody
-// can do. No evaluation comes before the best model is loaded.
-func resumeWith(t testing.TB, parts map[string][]byte, order []string, name string, text []byte) (*callbacks.State,
-	error) {
+// resumeWith resumes from that checkpoint with one file replaced and the hashes computed again, as anybody can do. It
+// resumes for a step, or at the end of the run, where the best model is loaded and nothing comes before.
+func resumeWith(t testing.TB, parts map[string][]byte, order []string, name string, text []byte,
+	atEnd bool) (*callbacks.State, error) {
 	disk := vfs.NewMem()
 	content := checkpoint.Content{RunID: "run"}
 	for _, n := range order {
@@ -63,24 +66,37 @@ func resumeWith(t testing.TB, parts map[string][]byte, order []string, name stri
 	a := lineArgs(func(a *args.TrainingArguments) {
 		a.ResumeFromCheckpoint, a.MaxSteps = "last", 2
 		a.SaveStrategy, a.SaveSteps, a.EvalStrategy, a.EvalSteps = args.StrategySteps, 9, args.StrategySteps, new(9.0)
+		if atEnd {
+			a.MaxSteps = 1
+		}
 	}, watched)
 	tr := newTrainer(disk, newMLP(t, 1, 1), a, resumableOptions()...)
 	_, err = tr.Train()
 	return tr.State(), err
 }
 
-// FuzzResume: whatever a file of a checkpoint says, the run is refused or goes on to its end.
+// FuzzResume: whatever a file of a checkpoint says, the run is refused without a panic or goes on to its end.
 func FuzzResume(f *testing.F) {
 	parts, order := resumable(f)
 	for i, name := range order {
 		f.Add(uint8(i), parts[name])
+		f.Add(uint8(i+len(order)), parts[name])
 	}
 	f.Fuzz(func(t *testing.T, which uint8, text []byte) {
-		name := order[int(which)%len(order)]
-		if state, err := resumeWith(t, parts, order, name, text); err == nil {
-			require.GreaterOrEqual(t, state.GlobalStep, int64(0))
-		}
+		name, atEnd := order[int(which)%len(order)], int(which)/len(order)%2 == 1
+		requireNoPanic(t, parts, order, name, text, atEnd)
 	})
+}
+
+// requireNoPanic requires that a resume is refused, without a panic, or goes on to its end.
+func requireNoPanic(t testing.TB, parts map[string][]byte, order []string, name string, text []byte, atEnd bool) {
+	state, err := resumeWith(t, parts, order, name, text, atEnd)
+	if fault := (*tensor.PanicError)(nil); errors.As(err, &fault) {
+		require.NoError(t, err, "%s: %s: %s", name, text, fault.Stack)
+	}
+	if err == nil {
+		require.GreaterOrEqual(t, state.GlobalStep, int64(0))
+	}
 }
 
 // Numbers of a checkpoint that no run writes are refused, before memory is taken for them.
@@ -117,7 +133,49 @@ func TestResumeRefusesImpossibleNumbers(t *testing.T) {
 		fields[c.key] = json.RawMessage(c.value)
 		text, err := json.Marshal(fields)
 		require.NoError(t, err)
-		_, err = resumeWith(t, parts, order, c.file, text)
+		_, err = resumeWith(t, parts, order, c.file, text, true)
 		require.ErrorContains(t, err, c.want, "%s: %s", c.file, c.key)
+	}
+}
+
+// nulled calls f with what value is with a null in each place, at any depth.
+func nulled(value any, f func(whole any)) {
+	f(nil)
+	switch v := value.(type) {
+	case map[string]any:
+		for key, old := range v {
+			nulled(old, func(whole any) {
+				v[key] = whole
+				f(v)
+				v[key] = old
+			})
+		}
+	case []any:
+		for i, old := range v {
+			nulled(old, func(whole any) {
+				v[i] = whole
+				f(v)
+				v[i] = old
+			})
+		}
+	}
+}
+
+// A checkpoint with a null in any place is refused without a panic, or resumed.
+func TestResumeWithNulls(t *testing.T) {
+	parts, order := resumable(t)
+	for _, name := range order {
+		if !strings.HasSuffix(name, ".json") {
+			continue
+		}
+		var value any
+		require.NoError(t, json.Unmarshal(parts[name], &value))
+		nulled(value, func(whole any) {
+			text, err := json.Marshal(whole)
+			require.NoError(t, err)
+			for _, atEnd := range []bool{false, true} {
+				requireNoPanic(t, parts, order, name, text, atEnd)
+			}
+		})
 	}
 }
