@@ -111,7 +111,7 @@ func TestFaultsOfMeshes(t *testing.T) {
 		`--distributed_config {"tp_plan":"auto"}`: {`want "auto", with tp_size beside it`},
 		`--cp_size 2 --sp_size 2`:                 {"sp_size is 2 (flag --sp_size): want 1, or cp_size 1"},
 		`--pp_size -1 --dp_shard_size 5000`:       {"pp_size is -1", "dp_shard_size is 5000"},
-		`--fsdp no_shard --dp_shard_size 2`:       {"dp_shard_size is 2"},
+		`--fsdp no_shard --dp_shard_size 2`:       {"dp_shard_size is 2 (flag --dp_shard_size): want 0, or fsdp "},
 	} {
 		p := newProgram(nil, nil).parse(strings.Fields(text)...)
 		require.Error(t, p.err, text)
@@ -133,6 +133,10 @@ func TestShardsOfAMesh(t *testing.T) {
 	p := newProgram(nil, nil).parse("--dp_shard_size", "2", "--fsdp_config", `{"reshard_after_forward": false}`)
 	require.NoError(t, p.err)
 	require.Equal(t, args.ShardGradOp, p.train.ShardStrategy())
+	p = newProgram(nil, map[string]string{"a.json": `{"fsdp": false, "distributed_config": {"fsdp_size": 2}}`}).
+		parse("a.json")
+	require.NoError(t, p.err)
+	require.Equal(t, args.FullShard, p.train.ShardStrategy())
 	p = newProgram(nil, nil).parse("--dp_shard_size", "2", "--zero_stage", "2")
 	require.NoError(t, p.err)
 	require.Equal(t, args.ShardGradients, p.train.ShardStrategy())

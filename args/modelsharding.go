@@ -108,9 +108,9 @@ func (a *TrainingArguments) checkMesh(c *Checker) {
 	between(c, "sp_size", a.SPSize, 0, maxAxis)
 	between(c, "tp_size", a.TPSize, 0, maxAxis)
 	c.Require(a.CPSize <= 1 || a.SPSize <= 1, "sp_size", a.SPSize, "1, or cp_size 1: both divide the tokens")
-	if s, want := a.fsdpStrategy(); want == "" && s == NoShard && len(a.FSDP) > 0 {
+	if s, want := a.fsdpStrategy(); want == "" && s == NoShard && fsdpOn(a.FSDP) { // no_shard
 		c.Require(a.DPShardSize <= 1 || a.ZeroStage > 0, "dp_shard_size", a.DPShardSize,
-			"0, or fsdp with a strategy, or without any")
+			"0, or fsdp without no_shard")
 	}
 }
 
