@@ -45,7 +45,10 @@ func RunRanks(ctx context.Context, accs []*Accelerator, body func(acc *Accelerat
 			panic(p)
 		}
 	}
-	return rootCause(errs)
+	if r := comm.RootCause(errs); r >= 0 {
+		return errs[r]
+	}
+	return nil
 }
 
 // errGoexit is the error of a rank whose body ended its goroutine by runtime.Goexit, as
@@ -86,23 +89,4 @@ func runRank(ctx context.Context, a *Accelerator, body func(acc *Accelerator) er
 	}
 	returned = true
 	return err
-}
-
-// rootCause is the first error that is a rank's own, else the first.
-func rootCause(errs []error) error {
-	var first error
-	for rank, err := range errs {
-		if err == nil {
-			continue
-		}
-		_, lost := errors.AsType[*comm.RankLostError](err)
-		abort, aborted := errors.AsType[*comm.AbortError](err)
-		if !lost && (!aborted || abort.Rank == rank) {
-			return err
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	return first
 }

@@ -11,11 +11,6 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Element is a Go type with the layout of a dtype.
-type Element interface {
-	float32 | float64 | dtype.BF16 | dtype.F16 | int32 | int64 | uint8 | bool
-}
-
 // Buffer is a piece of the caller's memory and the type of its elements. It is a view: calls read and write the memory
 // itself, which must not be touched until the call's handle is done.
 type Buffer struct {
@@ -44,29 +39,8 @@ func (b Buffer) Via(staging []byte) Buffer {
 }
 
 // Of returns s as a Buffer.
-func Of[T Element](s []T) Buffer {
-	var zero T
-	var d dtype.DType
-	switch any(zero).(type) {
-	case float32:
-		d = dtype.Float32
-	case float64:
-		d = dtype.Float64
-	case dtype.BF16:
-		d = dtype.BFloat16
-	case dtype.F16:
-		d = dtype.Float16
-	case int32:
-		d = dtype.Int32
-	case int64:
-		d = dtype.Int64
-	case uint8:
-		d = dtype.Uint8
-	case bool:
-		d = dtype.Bool
-	}
-	return Buffer{data: unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(zero))),
-		dtype: d}
+func Of[T tensor.Element](s []T) Buffer {
+	return Buffer{data: dtype.Bytes(s), dtype: dtype.Of[T]()}
 }
 
 // Bytes returns b, which holds elements of dtype d in the host's byte order, as a Buffer. Its length must be a multiple
@@ -136,10 +110,7 @@ func (m *Memory) Free() error {
 }
 
 // View returns the memory as elements of type T.
-func View[T Element](m *Memory) []T {
-	var zero T
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(m.Bytes))), len(m.Bytes)/int(unsafe.Sizeof(zero)))
-}
+func View[T tensor.Element](m *Memory) []T { return dtype.Elements[T](m.Bytes) }
 
 // Aligned returns n bytes of ordinary memory at an address that is a multiple of 64. It is for engines; programs use
 // Group.Alloc. Memory of several large pages is put in such: messages between processes then look up a few hundred

@@ -168,6 +168,19 @@ func DecodeError(b []byte, rank, groupRank int) error {
 	return &AbortError{Rank: rank, GroupRank: groupRank, Message: message}
 }
 
+// RootCause returns the first rank whose error is not about another rank, else the first that has one; −1: none has. It
+// is for packages that start ranks.
+func RootCause(errs []error) (rank int) {
+	for rank, err := range errs {
+		var abort *AbortError
+		var lost *RankLostError
+		if err != nil && !errors.As(err, &lost) && (!errors.As(err, &abort) || abort.Rank == rank) {
+			return rank
+		}
+	}
+	return slices.IndexFunc(errs, func(err error) bool { return err != nil })
+}
+
 // Compare is for engines: it returns nil if the encoded signatures of c on all ranks are equal, else the *MismatchError
 // that all ranks return. Entries without bytes are left out. The side called wrong is the one that fewer ranks are on.
 func Compare(c *Call, signatures [][]byte) error {

@@ -59,25 +59,14 @@ func ParseMesh(text string) (Mesh, error) {
 			return Mesh{}, fmt.Errorf("comm: mesh %q: axis %q comes twice: want each once", text, name)
 		}
 		seen |= 1 << i
-		*m.field(1 << i) = n
+		*m.size(i) = n
 	}
 	return m, nil
 }
 
-// field is the size of one axis.
-func (m *Mesh) field(axis Axes) *int {
-	switch axis {
-	case PP:
-		return &m.PP
-	case DPReplicate:
-		return &m.DPReplicate
-	case DPShard:
-		return &m.DPShard
-	case CP:
-		return &m.CP
-	default:
-		return &m.TP
-	}
+// size is that of the axis of a number.
+func (m *Mesh) size(axis int) *int {
+	return [...]*int{&m.PP, &m.DPReplicate, &m.DPShard, &m.CP, &m.TP}[axis]
 }
 
 // Of resolves the mesh for a job of world ranks: no size is 0 or −1 afterwards. The product of the sizes must be world.
@@ -85,7 +74,7 @@ func (m Mesh) Of(world int) (Mesh, error) {
 	given, product := m, 1
 	open := (*int)(nil)
 	for i := range numAxes {
-		n := m.field(1 << i)
+		n := m.size(i)
 		switch {
 		case *n == 0:
 			*n = 1
@@ -114,7 +103,7 @@ func (m Mesh) Of(world int) (Mesh, error) {
 func (m Mesh) String() string {
 	var parts []string
 	for i, name := range axisNames {
-		if n := *m.field(1 << i); n != 0 && n != 1 {
+		if n := *m.size(i); n != 0 && n != 1 {
 			parts = append(parts, fmt.Sprintf("%s=%d", name, n))
 		}
 	}
@@ -154,7 +143,7 @@ func (m Mesh) draw(rank int, axes Axes) string {
 func (m Mesh) Axes() Axes {
 	var axes Axes
 	for i := range numAxes {
-		if n := *m.field(1 << i); n != 0 && n != 1 {
+		if n := *m.size(i); n != 0 && n != 1 {
 			axes |= 1 << i
 		}
 	}
@@ -166,7 +155,7 @@ func (m Mesh) Size(axes Axes) int {
 	size := 1
 	for i := range numAxes {
 		if axes&(1<<i) != 0 {
-			size *= max(1, *m.field(1 << i))
+			size *= max(1, *m.size(i))
 		}
 	}
 	return size
@@ -177,7 +166,7 @@ func (m Mesh) Size(axes Axes) int {
 func (m Mesh) Coord(rank int, axes Axes) int {
 	at, stride := 0, 1
 	for i := numAxes - 1; i >= 0; i-- {
-		size := max(1, *m.field(1 << i))
+		size := max(1, *m.size(i))
 		if axes&(1<<i) != 0 {
 			at += rank % size * stride
 			stride *= size

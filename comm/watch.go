@@ -35,7 +35,7 @@ var patience = struct {
 // watch names, in this rank's log, the ranks that keep its collective calls waiting, long before the calls' deadline:
 // who does not answer stands still, who does computes. It ends with the group.
 func (g *Group) watch(ctx context.Context, p Prober) {
-	w := watchdog{group: g, prober: p, silent: map[int]time.Time{}}
+	w := watchdog{group: g, log: g.opts.Log.With("group", g.opts.Name), prober: p, silent: map[int]time.Time{}}
 	ticker := time.NewTicker(patience.tick)
 	defer ticker.Stop()
 	for {
@@ -51,6 +51,7 @@ func (g *Group) watch(ctx context.Context, p Prober) {
 // watchdog is what one rank has said of the others.
 type watchdog struct {
 	group  *Group
+	log    *slog.Logger
 	prober Prober
 	silent map[int]time.Time // ranks that did not answer, and when that was said
 	call   uint64            // that busy ranks are told of
@@ -84,7 +85,10 @@ func (w *watchdog) look(ctx context.Context) {
 		case r == w.group.Rank():
 		case !ok && w.silent[r].IsZero():
 			w.silent[r] = time.Now()
-			w.log(slog.LevelWarn, "a rank does not answer: its process stands still, or its host is out of reach", r, h)
+			host, pid := w.prober.Process(r)
+			w.log.Warn("a rank does not answer: its process stands still, or its host is out of reach", "rank",
+				w.group.JobRank(r), "process", pid, "host", host, "waiting_in", h.call.Signature.String(),
+				"since", h.waited().Round(time.Second), "timeout", h.call.Timeout)
 		case ok && at < h.call.Seq:
 			busy = append(busy, r)
 		}
@@ -99,8 +103,8 @@ func (w *watchdog) answered(answers map[int]uint64) {
 	for r, since := range w.silent {
 		if _, ok := answers[r]; ok || answers == nil {
 			delete(w.silent, r)
-			w.group.opts.Log.Warn("the rank answers again", "group", w.group.opts.Name, "rank", w.group.JobRank(r),
-				"after", time.Since(since).Round(time.Second))
+			w.log.Warn("the rank answers again", "rank", w.group.JobRank(r), "after",
+				time.Since(since).Round(time.Second))
 		}
 	}
 }
@@ -116,16 +120,8 @@ func (w *watchdog) sayBusy(h *Handle, ranks []int) {
 	w.next *= 2
 	ranks = JobRanks(w.group.members, ranks)
 	slices.Sort(ranks)
-	w.group.opts.Log.Info("waiting for ranks that are alive and have not come to the call yet", "group",
-		w.group.opts.Name, "ranks", ranks,
-		"call", h.call.Signature.String(), "since", h.waited().Round(time.Second), "timeout", h.call.Timeout)
-}
-
-func (w *watchdog) log(level slog.Level, message string, rank int, h *Handle) {
-	host, pid := w.prober.Process(rank)
-	w.group.opts.Log.Log(context.Background(), level, message, "group", w.group.opts.Name, "rank",
-		w.group.JobRank(rank), "process", pid, "host", host,
-		"waiting_in", h.call.Signature.String(), "since", h.waited().Round(time.Second), "timeout", h.call.Timeout)
+	w.log.Info("waiting for ranks that are alive and have not come to the call yet", "ranks", ranks, "call",
+		h.call.Signature.String(), "since", h.waited().Round(time.Second), "timeout", h.call.Timeout)
 }
 
 // waited is how long the engine has had a collective call.

@@ -28,27 +28,6 @@ type Element interface {
 	float32 | float64 | BF16 | F16 | int32 | int64 | uint8 | bool
 }
 
-// dtypeOf is the dtype that T stores.
-func dtypeOf[T Element]() DType {
-	switch any(*new(T)).(type) {
-	case float32:
-		return Float32
-	case float64:
-		return Float64
-	case dtype.BF16:
-		return BFloat16
-	case dtype.F16:
-		return Float16
-	case int32:
-		return Int32
-	case int64:
-		return Int64
-	case uint8:
-		return Uint8
-	}
-	return Bool
-}
-
 // rawBytes shows a slice's memory; every platform that Lockstep builds for is little-endian.
 func rawBytes[T Element](s []T) []byte {
 	if len(s) == 0 {
@@ -59,7 +38,7 @@ func rawBytes[T Element](s []T) []byte {
 
 // FromSlice copies data, in row-major order, into a new tensor.
 func FromSlice[T Element](c *Ctx, data []T, shape ...int) *Tensor {
-	dt := dtypeOf[T]()
+	dt := dtype.Of[T]()
 	if n := c.checkShape("FromSlice", dt, shape); n != len(data) {
 		c.fail("FromSlice", nil, "%d elements do not fill shape %v of %d", len(data), append([]int(nil), shape...), n)
 	}
@@ -72,7 +51,7 @@ func FromSlice[T Element](c *Ctx, data []T, shape ...int) *Tensor {
 // dtype. It waits for the device.
 func ToSlice[T Element](c *Ctx, t *Tensor) []T {
 	t.check(c, "ToSlice")
-	if dt := dtypeOf[T](); dt != t.dtype {
+	if dt := dtype.Of[T](); dt != t.dtype {
 		c.fail("ToSlice", []*Tensor{t}, "elements are %v, not %v: convert with Cast", t.dtype, dt)
 	}
 	out := make([]T, t.Numel())

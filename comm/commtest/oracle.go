@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
@@ -23,9 +22,9 @@ func Combine(inputs [][]byte, d dtype.DType, op comm.ReduceOp) []byte {
 	case dtype.Float64:
 		return serial[float64](inputs, op, same, same)
 	case dtype.BFloat16:
-		return serial[float32](inputs, op, widen(dtype.BF16.Float32), narrow(dtype.ToBF16))
+		return serial[float32](inputs, op, convert(dtype.BF16.Float32), convert(dtype.ToBF16))
 	case dtype.Float16:
-		return serial[float32](inputs, op, widen(dtype.F16.Float32), narrow(dtype.ToF16))
+		return serial[float32](inputs, op, convert(dtype.F16.Float32), convert(dtype.ToF16))
 	case dtype.Int32:
 		return serial[int32](inputs, op, same, same)
 	case dtype.Int64:
@@ -45,14 +44,14 @@ type number interface {
 func serial[T number](inputs [][]byte, op comm.ReduceOp, into, from func([]byte) []byte) []byte {
 	rows := make([][]T, len(inputs))
 	for r, in := range inputs {
-		rows[r] = elements[T](into(in))
+		rows[r] = dtype.Elements[T](into(in))
 	}
 	for distance := 1; distance < len(rows); distance *= 2 {
 		for r := 0; r+distance < len(rows); r += 2 * distance {
 			combine(rows[r], rows[r+distance], op)
 		}
 	}
-	return from(raw(rows[0]))
+	return from(dtype.Bytes(rows[0]))
 }
 
 // combine sets a to its combination with b.
@@ -77,36 +76,16 @@ func combine[T number](a, b []T, op comm.ReduceOp) {
 	}
 }
 
-func widen[H any](value func(H) float32) func([]byte) []byte {
+// convert returns a function that converts bytes of elements, one by one.
+func convert[From, To any](value func(From) To) func([]byte) []byte {
 	return func(b []byte) []byte {
-		halves := elements[H](b)
-		wide := make([]float32, len(halves))
-		for i, h := range halves {
-			wide[i] = value(h)
+		from := dtype.Elements[From](b)
+		to := make([]To, len(from))
+		for i, v := range from {
+			to[i] = value(v)
 		}
-		return raw(wide)
+		return dtype.Bytes(to)
 	}
-}
-
-func narrow[H any](round func(float32) H) func([]byte) []byte {
-	return func(b []byte) []byte {
-		wide := elements[float32](b)
-		halves := make([]H, len(wide))
-		for i, v := range wide {
-			halves[i] = round(v)
-		}
-		return raw(halves)
-	}
-}
-
-func elements[T any](b []byte) []T {
-	var zero T
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(zero)))
-}
-
-func raw[T any](s []T) []byte {
-	var zero T
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(zero)))
 }
 
 var magnitudes = [...]float64{1e-4, 1e-3, 1e-2, 1e-1, 1, 1e1, 1e2}

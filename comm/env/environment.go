@@ -10,8 +10,12 @@ import (
 // Lookup finds an environment variable; os.LookupEnv is one.
 type Lookup func(name string) (value string, ok bool)
 
-// Get is a variable's value without spaces around it, "" where it is not set.
-func (l Lookup) Get(name string) string { return get(l, name) }
+// Get is a variable's value without spaces around it, "" where it is not set. One that is set to nothing counts as not
+// set.
+func (l Lookup) Get(name string) string {
+	v, _ := l(name)
+	return strings.TrimSpace(v)
+}
 
 // Map is a Lookup in a map.
 func Map(variables map[string]string) Lookup {

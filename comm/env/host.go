@@ -26,7 +26,7 @@ type Host struct {
 func ReadHost(lookup Lookup) Host {
 	h := Host{Cores: runtime.GOMAXPROCS(0), CoresSource: "processors that this process may use"}
 	switch {
-	case get(lookup, "GOMAXPROCS") != "":
+	case lookup.Get("GOMAXPROCS") != "":
 		h.CoresSource = "GOMAXPROCS"
 	case h.Cores < runtime.NumCPU():
 		h.CoresSource = "the cgroup's limit of " + strconv.Itoa(runtime.NumCPU()) + " processors"

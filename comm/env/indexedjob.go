@@ -24,7 +24,7 @@ var indexedJobLauncher = launcher{
 					"completions and %s to <job>-0.<service>",
 					varCompletionIndex, VarWorldSize, VarWorldSize, VarMasterAddr)
 		}
-		if get(l, VarWorldSize) == "1" {
+		if l.Get(VarWorldSize) == "1" {
 			return "", fmt.Sprintf("%s is set, and %s is 1: this pod runs alone", varCompletionIndex, VarWorldSize)
 		}
 		return varCompletionIndex, ""
@@ -39,7 +39,7 @@ var indexedJobLauncher = launcher{
 
 // podZero is the name of the Job's first pod, as far as this pod's name gives it away.
 func podZero(l Lookup) string {
-	job, ok := strings.CutSuffix(get(l, "HOSTNAME"), "-"+get(l, varCompletionIndex))
+	job, ok := strings.CutSuffix(l.Get("HOSTNAME"), "-"+l.Get(varCompletionIndex))
 	if !ok {
 		job = "<job>"
 	}

@@ -27,7 +27,7 @@ var jsrunLauncher = launcher{
 // rankFile takes the master from LSF's list of hosts: the first is the launch node, the
 // second runs rank 0.
 func (r *reader) rankFile() {
-	path := get(r.lookup, "LSB_DJOB_RANKFILE")
+	path := r.lookup.Get("LSB_DJOB_RANKFILE")
 	if path == "" {
 		return
 	}

@@ -60,10 +60,10 @@ func (e *Environment) JobToken() (string, error) { return Token(e.lookup) }
 
 // Token is JobToken for a process whose place is not known, such as a launcher. It is for package launch.
 func Token(lookup Lookup) (string, error) {
-	if t := get(lookup, VarJobToken); t != "" {
+	if t := lookup.Get(VarJobToken); t != "" {
 		return t, nil
 	}
-	path := get(lookup, VarJobTokenFile)
+	path := lookup.Get(VarJobTokenFile)
 	if t, err := handed(lookup); err == nil && t != "" || err != nil && path == "" {
 		return t, err
 	}
@@ -98,7 +98,7 @@ var tokens struct {
 
 // descriptor is the number that a variable has, 0 if it is not set.
 func descriptor(lookup Lookup, name string) (int, error) {
-	text := get(lookup, name)
+	text := lookup.Get(name)
 	if text == "" {
 		return 0, nil
 	}
@@ -117,7 +117,7 @@ func handed(lookup Lookup) (string, error) {
 	}
 	tokens.mu.Lock()
 	defer tokens.mu.Unlock()
-	name := fmt.Sprintf("%s/%d", get(lookup, VarLaunchID), fd)
+	name := fmt.Sprintf("%s/%d", lookup.Get(VarLaunchID), fd)
 	if t := tokens.of[name]; t != "" {
 		return t, nil
 	}

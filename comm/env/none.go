@@ -12,10 +12,10 @@ func readNone(r *reader) {
 	r.set(fieldWorldSize, &r.e.WorldSize, 1, rule)
 	r.alone(rule)
 	r.hosts()
-	if n := get(r.lookup, VarWorldSize); n != "" && n != "1" {
+	if n := r.lookup.Get(VarWorldSize); n != "" && n != "1" {
 		r.fault("%s is %s, but no %s is set: set both, or neither", VarWorldSize, n, VarRank)
 	}
-	if n := get(r.lookup, VarLocalRank); n != "" && n != "0" {
+	if n := r.lookup.Get(VarLocalRank); n != "" && n != "0" {
 		r.fault("%s is %s, but no %s is set: set %s, %s, %s, %s and %s, or none of them",
 			VarLocalRank, strconv.Quote(n), VarRank, VarRank, VarWorldSize, VarLocalRank, VarMasterAddr, VarMasterPort)
 	}

@@ -63,17 +63,10 @@ func (r *reader) fault(format string, a ...any) {
 	r.faults = append(r.faults, fmt.Sprintf(format, a...))
 }
 
-// get is a variable's value without spaces around it; one that is set to nothing counts as
-// not set.
-func get(lookup Lookup, name string) string {
-	v, _ := lookup(name)
-	return strings.TrimSpace(v)
-}
-
 // has returns the first of the names that is set, or "".
 func has(lookup Lookup, names ...string) string {
 	for _, n := range names {
-		if get(lookup, n) != "" {
+		if lookup.Get(n) != "" {
 			return n
 		}
 	}
@@ -86,9 +79,9 @@ func (r *reader) number(field string, to *int, names ...string) bool {
 	if name == "" {
 		return false
 	}
-	n, err := strconv.Atoi(get(r.lookup, name))
+	n, err := strconv.Atoi(r.lookup.Get(name))
 	if err != nil || n < 0 {
-		r.fault("%s is %q: want a number from 0", name, get(r.lookup, name))
+		r.fault("%s is %q: want a number from 0", name, r.lookup.Get(name))
 		return true
 	}
 	*to = n
@@ -137,7 +130,7 @@ func (r *reader) text(field string, to *string, names ...string) bool {
 	if name == "" {
 		return false
 	}
-	*to = get(r.lookup, name)
+	*to = r.lookup.Get(name)
 	r.say(field, *to, name)
 	return true
 }
@@ -276,7 +269,7 @@ func (r *reader) where(field string) string {
 
 // worldSizeAgrees refuses a WORLD_SIZE that contradicts the launcher's own number.
 func (r *reader) worldSizeAgrees() {
-	text := get(r.lookup, VarWorldSize)
+	text := r.lookup.Get(VarWorldSize)
 	if text == "" || r.inner || len(r.faults) > 0 || text == strconv.Itoa(r.e.WorldSize) {
 		return
 	}

@@ -47,12 +47,12 @@ func (r *reader) slurmTasksHere() {
 	name := has(r.lookup, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
 	switch {
 	case name != "" && r.e.NodeRank != Unknown:
-		counts, err := expandCounts(get(r.lookup, name))
+		counts, err := expandCounts(r.lookup.Get(name))
 		if err == nil && r.e.NodeRank >= len(counts) {
 			err = fmt.Errorf("it has %d nodes, and this is node %d (SLURM_NODEID)", len(counts), r.e.NodeRank)
 		}
 		if err != nil {
-			r.fault("%s is %q: %v", name, get(r.lookup, name), err)
+			r.fault("%s is %q: %v", name, r.lookup.Get(name), err)
 			return
 		}
 		r.set(fieldLocalWorldSize, &r.e.LocalWorldSize, counts[r.e.NodeRank], name)
@@ -70,9 +70,9 @@ func (r *reader) slurmJob() {
 	if job == "" {
 		return
 	}
-	id, source := get(r.lookup, job), job
+	id, source := r.lookup.Get(job), job
 	if step := has(r.lookup, "SLURM_STEP_ID", "SLURM_STEPID"); step != "" {
-		id, source = id+"."+get(r.lookup, step), job+", "+step
+		id, source = id+"."+r.lookup.Get(step), job+", "+step
 	}
 	r.e.JobID = id
 	r.say(fieldJobID, id, source)
@@ -85,7 +85,7 @@ func (r *reader) slurmMaster() {
 	if name == "" || r.e.WorldSize <= 1 || r.e.Nodes == 1 || has(r.lookup, VarMasterAddr) != "" {
 		return
 	}
-	hosts, err := ExpandHostList(get(r.lookup, name))
+	hosts, err := ExpandHostList(r.lookup.Get(name))
 	if err != nil {
 		r.fault("%s: %v", name, err)
 		return

@@ -53,7 +53,7 @@ func readTorchrun(r *reader) {
 	} else if r.e.MasterPort > 65535 || r.e.MasterPort == 0 {
 		r.fault("%s is %d: want 1..65535", VarMasterPort, r.e.MasterPort)
 	}
-	if has(r.lookup, VarRunID) != "" && get(r.lookup, VarAgentStore) == "True" {
+	if has(r.lookup, VarRunID) != "" && r.lookup.Get(VarAgentStore) == "True" {
 		r.e.AgentStore = true
 		r.say(fieldAgentStore, "True", VarAgentStore)
 	}

@@ -10,7 +10,7 @@ var trainJobLauncher = launcher{
 		if has(l, VarRank, VarLaunchID) != "" {
 			return "", "" // a launcher has read them
 		}
-		if n := get(l, "PET_NNODES"); n != "" && n != "1" && n != "1:1" {
+		if n := l.Get("PET_NNODES"); n != "" && n != "1" && n != "1:1" {
 			return "PET_NNODES", ""
 		}
 		return has(l, "PET_NODE_RANK"), ""
@@ -18,7 +18,7 @@ var trainJobLauncher = launcher{
 	read: func(r *reader) {
 		r.need(fieldRank, &r.e.Rank, "PET_NODE_RANK")
 		r.need(fieldWorldSize, &r.e.WorldSize, "PET_NNODES")
-		if n := get(r.lookup, "PET_NPROC_PER_NODE"); n != "" && n != "1" {
+		if n := r.lookup.Get("PET_NPROC_PER_NODE"); n != "" && n != "1" {
 			r.fault("PET_NPROC_PER_NODE is %q, so that the pod wants a launcher: run lockstep launch -- PROGRAM, "+
 				"which reads the PET_ variables", n)
 		}

@@ -61,7 +61,10 @@ func Run(n int, opts comm.Options, body func(g *comm.Group) error) error {
 			panic(p)
 		}
 	}
-	return rootCause(errs)
+	if r := comm.RootCause(errs); r >= 0 {
+		return fmt.Errorf("rank %d: %w", r, errs[r])
+	}
+	return nil
 }
 
 // errGoexit is the error of a rank whose body ended its goroutine by runtime.Goexit, as t.FailNow does.
@@ -85,26 +88,6 @@ func runRank(g *comm.Group, body func(g *comm.Group) error, panicked *any) (err 
 	}
 	returned = true
 	return err
-}
-
-// rootCause returns the first error that is not about another rank, else the first.
-func rootCause(errs []error) error {
-	var first error
-	for r, err := range errs {
-		if err == nil {
-			continue
-		}
-		named := fmt.Errorf("rank %d: %w", r, err)
-		var abort *comm.AbortError
-		var lost *comm.RankLostError
-		if !errors.As(err, &lost) && (!errors.As(err, &abort) || abort.Rank == r) {
-			return named
-		}
-		if first == nil {
-			first = named
-		}
-	}
-	return first
 }
 
 // hub is what the ranks of one group share.

@@ -56,16 +56,24 @@ func (c *communicator) settle(name string, over func() error) error {
 
 // look returns the communicator's state, or its error as one of the call that name names.
 func (c *communicator) look(name string) (state int32, err error) {
+	now := new(int32)
+	err = c.with(func() error {
+		if err := c.lib.call("ncclCommGetAsyncError", c.lib.asyncError, c.handle, clib.Address(now)); err != nil {
+			return err
+		}
+		return c.lib.result(name, c.handle, *now)
+	})
+	return *now, err
+}
+
+// with calls f unless the communicator was given up, which does not happen meanwhile.
+func (c *communicator) with(f func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.handle == 0 {
-		return 0, errGivenUp
+		return errGivenUp
 	}
-	now := new(int32)
-	if err := c.lib.call("ncclCommGetAsyncError", c.lib.asyncError, c.handle, clib.Address(now)); err != nil {
-		return 0, err
-	}
-	return *now, c.lib.result(name, c.handle, *now)
+	return f()
 }
 
 // AsyncError is what went wrong in work that was queued.
@@ -76,7 +84,7 @@ func (c *communicator) AsyncError() error {
 
 // Group makes the calls of f one.
 func (c *communicator) Group(f func() error) error {
-	if err := c.group(f); err != nil {
+	if err := c.with(func() error { return c.group(f) }); err != nil {
 		return err
 	}
 	return c.queued("ncclGroupEnd")
@@ -84,11 +92,6 @@ func (c *communicator) Group(f func() error) error {
 
 // group is Group up to the end of the calls. The library counts groups by thread.
 func (c *communicator) group(f func() error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.handle == 0 {
-		return errGivenUp
-	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := c.lib.call("ncclGroupStart", c.lib.groupStart); err != nil {
@@ -117,16 +120,16 @@ func (c *communicator) on(name string, f uintptr, args ...uintptr) error {
 	return c.dev.Do(func() error { return c.lib.call(name, f, args...) })
 }
 
-// alone is a call that is no part of a group; args makes its arguments of the communicator.
-func (c *communicator) alone(name string, f uintptr, args func(handle uintptr) []uintptr) error {
-	err := func() error {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.handle == 0 {
-			return errGivenUp
+// alone is a call that is no part of a group. The communicator follows its arguments, and then the stream, unless that is
+// nil.
+func (c *communicator) alone(name string, f uintptr, s cuda.Stream, args ...uintptr) error {
+	err := c.with(func() error {
+		args = append(args, c.handle)
+		if s != nil {
+			args = append(args, s.Handle())
 		}
-		return c.on(name, f, args(c.handle)...)
-	}()
+		return c.on(name, f, args...)
+	})
 	if err != nil {
 		return err
 	}
@@ -145,31 +148,26 @@ func (c *communicator) Recv(s cuda.Stream, p cuda.Ptr, count int, dt nccl.DataTy
 
 // AllReduce queues a sum.
 func (c *communicator) AllReduce(s cuda.Stream, out, in cuda.Ptr, count int, dt nccl.DataType, op nccl.RedOp) error {
-	return c.alone("ncclAllReduce", c.lib.allReduce, func(handle uintptr) []uintptr {
-		return []uintptr{uintptr(in), uintptr(out), uintptr(count), uintptr(dt), uintptr(op), handle, s.Handle()}
-	})
+	return c.alone("ncclAllReduce", c.lib.allReduce, s, uintptr(in), uintptr(out), uintptr(count), uintptr(dt),
+		uintptr(op))
 }
 
 // ReduceScatter queues a sum of which each rank keeps a part.
 func (c *communicator) ReduceScatter(s cuda.Stream, out, in cuda.Ptr, count int, dt nccl.DataType,
 	op nccl.RedOp) error {
-	return c.alone("ncclReduceScatter", c.lib.reduceScatter, func(handle uintptr) []uintptr {
-		return []uintptr{uintptr(in), uintptr(out), uintptr(count), uintptr(dt), uintptr(op), handle, s.Handle()}
-	})
+	return c.alone("ncclReduceScatter", c.lib.reduceScatter, s, uintptr(in), uintptr(out), uintptr(count), uintptr(dt),
+		uintptr(op))
 }
 
 // AllGather queues putting parts side by side.
 func (c *communicator) AllGather(s cuda.Stream, out, in cuda.Ptr, count int, dt nccl.DataType) error {
-	return c.alone("ncclAllGather", c.lib.allGather, func(handle uintptr) []uintptr {
-		return []uintptr{uintptr(in), uintptr(out), uintptr(count), uintptr(dt), handle, s.Handle()}
-	})
+	return c.alone("ncclAllGather", c.lib.allGather, s, uintptr(in), uintptr(out), uintptr(count), uintptr(dt))
 }
 
 // Broadcast queues a copy of the root's.
 func (c *communicator) Broadcast(s cuda.Stream, p cuda.Ptr, count int, dt nccl.DataType, root int) error {
-	return c.alone("ncclBroadcast", c.lib.broadcast, func(handle uintptr) []uintptr {
-		return []uintptr{uintptr(p), uintptr(p), uintptr(count), uintptr(dt), uintptr(root), handle, s.Handle()}
-	})
+	return c.alone("ncclBroadcast", c.lib.broadcast, s, uintptr(p), uintptr(p), uintptr(count), uintptr(dt),
+		uintptr(root))
 }
 
 // Abort ends queued work and gives the communicator up. It waits for a call of the library that is under way; calls
@@ -193,7 +191,7 @@ func (c *communicator) end(name string, f uintptr) error {
 
 // Close waits for queued work and gives the communicator back.
 func (c *communicator) Close() error {
-	err := c.alone("ncclCommFinalize", c.lib.finalize, func(handle uintptr) []uintptr { return []uintptr{handle} })
+	err := c.alone("ncclCommFinalize", c.lib.finalize, nil)
 	if errors.Is(err, errGivenUp) {
 		return nil
 	}

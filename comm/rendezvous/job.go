@@ -44,7 +44,7 @@ type Job struct {
 	given     []byte    // the configuration's token
 	announced bool      // rank 0's place stands where the others look for it
 
-	probes    map[uint64]*probe
+	probes    map[uint64]chan answer // that wait
 	lastProbe uint64
 
 	wanted  atomic.Pointer[func() string] // what is waited for while joining; "" if nothing
@@ -66,7 +66,7 @@ func Join(ctx context.Context, c Config) (*Job, error) {
 	j := &Job{
 		Config: c, links: make([]*link, c.World), lost: make([]departure, c.World),
 		gone: make([]chan struct{}, c.World), groups: map[string]*Membership{}, early: map[string][]early{},
-		waiting: map[wire.Hello]chan net.Conn{}, holds: 1, probes: map[uint64]*probe{}, given: c.Token,
+		waiting: map[wire.Hello]chan net.Conn{}, holds: 1, probes: map[uint64]chan answer{}, given: c.Token,
 	}
 	for r := range j.gone {
 		j.gone[r] = make(chan struct{})
@@ -185,15 +185,13 @@ func (j *Job) openStore(ctx context.Context) error {
 		return j.openMeeting(ctx)
 	}
 	var err error
-	if j.key, err = j.TLS.key(j.Token); err != nil {
-		return err
-	}
 	if j.Rank == 0 && j.Server == nil && !j.External {
-		s, err := Serve(j.Address, j.Token, j.TLS)
-		if err != nil {
-			return err
-		}
-		j.server, j.Server = s, s
+		err = j.serve()
+	} else {
+		j.key, err = j.TLS.key(j.Token)
+	}
+	if err != nil {
+		return err
 	}
 	if j.Server != nil {
 		j.Address = j.Server.Addr().String()
@@ -205,6 +203,17 @@ func (j *Job) openStore(ctx context.Context) error {
 		listenFor(j.Store.conn, j.Silence)
 	} else if j.Server == nil && !j.External && ctx.Err() != nil {
 		err = absent(err, 0)
+	}
+	return err
+}
+
+// serve serves the store.
+func (j *Job) serve() (err error) {
+	if j.key, err = j.TLS.key(j.Token); err != nil {
+		return err
+	}
+	if j.server, err = Serve(j.Address, j.Token, j.TLS); err == nil {
+		j.Server = j.server
 	}
 	return err
 }
@@ -286,10 +295,7 @@ func (j *Job) departed(rank int) error {
 
 // meet exchanges what the ranks know of themselves.
 func (j *Job) meet(ctx context.Context, me Peer) error {
-	text, err := json.Marshal(me)
-	if err != nil {
-		return fmt.Errorf("rendezvous: %w", err)
-	}
+	text, _ := json.Marshal(me) // strings and numbers cannot fail
 	server := j.Server
 	j.want(func() string { return server.missing("peers") })
 	waiting, stop := context.WithCancel(ctx)

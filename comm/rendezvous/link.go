@@ -236,40 +236,36 @@ func (j *Job) tellLost(m *Membership, jobRank int) {
 	})
 }
 
-// probe is a question that some ranks have yet to answer.
-type probe struct {
-	seqs    map[int]uint64 // by rank of the job
-	waiting int
-	done    chan struct{}
+// answer is what a rank of the job says to a probe.
+type answer struct {
+	rank int
+	seq  uint64
 }
 
 // Probe asks the processes of the other members how far they are, and returns the answers that come before ctx ends, by
 // rank of the group. Those that stand still do not answer. It implements part of [comm.Prober].
 func (m *Membership) Probe(ctx context.Context) map[int]uint64 {
-	p := &probe{seqs: map[int]uint64{}, done: make(chan struct{})}
-	j := m.job
+	j, heard := m.job, make(chan answer, 2*len(m.members))
 	j.mu.Lock()
 	j.lastProbe++
 	id := j.lastProbe
-	j.probes[id] = p
-	for _, r := range m.members {
-		if j.links[r] != nil {
-			p.waiting++
-		}
-	}
+	j.probes[id] = heard
 	j.mu.Unlock()
+	defer func() {
+		j.mu.Lock()
+		delete(j.probes, id)
+		j.mu.Unlock()
+	}()
 	m.post(notice{Kind: "probe", ID: id})
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	delete(j.probes, id)
 	answers := map[int]uint64{}
-	for i, r := range m.members {
-		if seq, ok := p.seqs[r]; ok {
-			answers[i] = seq
+	for len(answers) < len(m.members)-1 {
+		select {
+		case a := <-heard:
+			if r := slices.Index(m.members, a.rank); r >= 0 {
+				answers[r] = a.seq
+			}
+		case <-ctx.Done():
+			return answers
 		}
 	}
 	return answers
@@ -287,15 +283,8 @@ func (j *Job) probed(rank int, l *link, n notice) {
 		go func() { _ = l.send(reply) }() // its end is noticed by the reader, which must not wait for a full connection
 		return
 	}
-	p := j.probes[n.ID]
-	if p == nil {
-		return
-	}
-	if _, twice := p.seqs[rank]; twice {
-		return
-	}
-	p.seqs[rank] = n.Seq
-	if p.waiting--; p.waiting == 0 {
-		close(p.done)
+	select {
+	case j.probes[n.ID] <- answer{rank, n.Seq}:
+	default: // nobody asks any more, or it has answered often enough
 	}
 }

@@ -49,12 +49,9 @@ const lookAgain = 500 * time.Millisecond
 const maxPlace = 4 << 10
 
 // encode returns the place as JSON.
-func (p *Place) encode() ([]byte, error) {
-	text, err := json.Marshal(p)
-	if err != nil {
-		return nil, fmt.Errorf("rendezvous: %w", err)
-	}
-	return text, nil
+func (p *Place) encode() []byte {
+	text, _ := json.Marshal(p) // strings cannot fail
+	return text
 }
 
 // decodePlace reads what somebody announced.
@@ -105,14 +102,9 @@ func (j *Job) announce(ctx context.Context) error {
 		j.Token = NewToken()
 		j.Place.Token = j.Token
 	}
-	var err error
-	if j.key, err = j.TLS.key(j.Token); err != nil {
+	if err := j.serve(); err != nil {
 		return err
 	}
-	if j.server, err = Serve(j.Address, j.Token, j.TLS); err != nil {
-		return err
-	}
-	j.Server = j.server
 	j.Place.Address = j.Server.Addr().String()
 	if err := j.Meeting.Announce(ctx, &j.Place); err != nil {
 		return fmt.Errorf("rendezvous: rank 0 cannot say where it listens, by %s: %w", j.Meeting, err)

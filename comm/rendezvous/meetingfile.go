@@ -38,15 +38,11 @@ func (f *meetingFile) String() string { return "the file " + f.path }
 
 // Announce implements Meeting.
 func (f *meetingFile) Announce(_ context.Context, p *Place) error {
-	text, err := p.encode()
-	if err != nil {
-		return err
-	}
 	if _, err := usertemp.Make(); err != nil {
 		return orToken(err)
 	}
-	f.text = text
-	return vfs.Replace(f.path, text)
+	f.text = p.encode()
+	return vfs.Replace(f.path, f.text)
 }
 
 // Look implements Meeting.

@@ -16,7 +16,7 @@ func tokenBits(token []byte) float64 { return min(varietyBits(token), partBits(t
 func varietyBits(token []byte) float64 {
 	n := len(token)
 	for period := 1; period <= n/2; period++ {
-		if repeats(token, period) {
+		if bytes.Equal(token[period:], token[:n-period]) { // all of it repeats its beginning
 			n = period
 			break
 		}
@@ -26,16 +26,6 @@ func varietyBits(token []byte) float64 {
 		steps[i] = token[i] - token[(i+n-1)%n]
 	}
 	return float64(n) * min(variety(token[:n]), variety(steps))
-}
-
-// repeats reports whether all of b repeats its beginning.
-func repeats(b []byte, period int) bool {
-	for i := period; i < len(b); i++ {
-		if b[i] != b[i-period] {
-			return false
-		}
-	}
-	return true
 }
 
 // variety is the entropy of the bytes' frequencies, in bits.

@@ -63,10 +63,7 @@ func (t *torchStore) Announce(ctx context.Context, p *Place) (err error) {
 		return err
 	}
 	p.Launch, p.Restarted = string(launch), !bytes.Equal(launch, mine)
-	text, err := p.encode()
-	if err != nil {
-		return err
-	}
+	text := p.encode()
 	if err := c.Set(ctx, t.prefix+"rank0", text); err != nil {
 		return err
 	}

@@ -13,19 +13,19 @@ type writer struct {
 	conn net.Conn
 
 	mu     sync.Mutex
-	cond   *sync.Cond
+	cond   sync.Cond
 	queue  [][]byte
 	queued int // buffers ever queued
 	sent   int // buffers that are the caller's again
 	err    error
 	closed bool
-	ended  chan struct{}
+	sender sync.WaitGroup // the goroutine
 }
 
 func newWriter(c net.Conn) *writer {
-	w := &writer{conn: c, ended: make(chan struct{})}
-	w.cond = sync.NewCond(&w.mu)
-	go w.loop()
+	w := &writer{conn: c}
+	w.cond.L = &w.mu
+	w.sender.Go(w.loop)
 	return w
 }
 
@@ -60,7 +60,6 @@ func (w *writer) flush() error {
 }
 
 func (w *writer) loop() {
-	defer close(w.ended)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for {
@@ -92,5 +91,5 @@ func (w *writer) close() {
 	w.closed = true
 	w.cond.Broadcast()
 	w.mu.Unlock()
-	<-w.ended
+	w.sender.Wait()
 }

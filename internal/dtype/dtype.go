@@ -7,7 +7,10 @@
 // backends map their own names onto DType.
 package dtype
 
-import "fmt"
+import (
+	"fmt"
+	"unsafe"
+)
 
 // DType is the element type of a tensor, known at run time.
 type DType uint8
@@ -40,6 +43,39 @@ var table = [count]struct {
 	Int64:    {"int64", 8},
 	Uint8:    {"uint8", 1},
 	Bool:     {"bool", 1},
+}
+
+// Of is the dtype that the Go type T stores; Invalid: none.
+func Of[T any]() DType {
+	switch any(*new(T)).(type) {
+	case float32:
+		return Float32
+	case float64:
+		return Float64
+	case BF16:
+		return BFloat16
+	case F16:
+		return Float16
+	case int32:
+		return Int32
+	case int64:
+		return Int64
+	case uint8:
+		return Uint8
+	case bool:
+		return Bool
+	}
+	return Invalid
+}
+
+// Elements returns the memory of b as elements of T.
+func Elements[T any](b []byte) []T {
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(*new(T))))
+}
+
+// Bytes is the inverse of Elements.
+func Bytes[T any](s []T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(*new(T))))
 }
 
 // All lists every valid dtype, in order.

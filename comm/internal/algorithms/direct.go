@@ -14,8 +14,8 @@ const ahead = 2
 // shareUnit is what shares of a buffer are multiples of, in elements.
 const shareUnit = 16
 
-// slices is the part of a reduction in which each rank gets what it is to combine of a chunk.
-type slices struct {
+// shares is the part of a reduction in which each rank gets what it is to combine of a chunk.
+type shares struct {
 	x      *exchange
 	part   func(chunk, rank int) []byte // of this rank's buffer, what rank combines of a chunk
 	count  int                          // of chunks
@@ -23,9 +23,9 @@ type slices struct {
 	rounds []Round
 }
 
-func (x *exchange) slices(count, most int, part func(chunk, rank int) []byte) *slices {
+func (x *exchange) shares(count, most int, part func(chunk, rank int) []byte) *shares {
 	x.r.room(x.n * most)
-	s := &slices{x: x, part: part, count: count, most: most, rounds: make([]Round, count)}
+	s := &shares{x: x, part: part, count: count, most: most, rounds: make([]Round, count)}
 	for k := range ahead {
 		s.begin(k)
 	}
@@ -33,14 +33,14 @@ func (x *exchange) slices(count, most int, part func(chunk, rank int) []byte) *s
 }
 
 // begin sends the parts of a chunk, if there is one.
-func (s *slices) begin(k int) {
+func (s *shares) begin(k int) {
 	if k < s.count {
 		s.rounds[k] = s.x.begin(func(r int) []byte { return s.part(k, r) }, func(r int) []byte { return s.place(k, r) })
 	}
 }
 
 // place is where a rank's part of a chunk comes, or lies.
-func (s *slices) place(k, rank int) []byte {
+func (s *shares) place(k, rank int) []byte {
 	own := s.part(k, s.x.me)
 	if rank == s.x.me {
 		return own
@@ -50,7 +50,7 @@ func (s *slices) place(k, rank int) []byte {
 }
 
 // combine sets dst to the combination of what all ranks have of this rank's part of a chunk.
-func (s *slices) combine(k int, dst []byte) error {
+func (s *shares) combine(k int, dst []byte) error {
 	if err := s.rounds[k].Received(); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (s *slices) combine(k int, dst []byte) error {
 func (x *exchange) reduceScatter() error {
 	block, chunk := x.c.Count*x.size, x.r.ChunkBytes
 	count := (block + chunk - 1) / chunk
-	s := x.slices(count, min(chunk, block), func(k, r int) []byte {
+	s := x.shares(count, min(chunk, block), func(k, r int) []byte {
 		return x.c.In[r*block+k*chunk : r*block+min((k+1)*chunk, block)]
 	})
 	for k := range count {
@@ -84,7 +84,7 @@ func (x *exchange) reduce() error {
 	each := x.r.ChunkBytes / x.size
 	chunk := each * x.n
 	count := (x.c.Count + chunk - 1) / chunk
-	s := x.slices(count, (min(each, x.c.Count)+shareUnit)*x.size, func(k, r int) []byte {
+	s := x.shares(count, (min(each, x.c.Count)+shareUnit)*x.size, func(k, r int) []byte {
 		from, to := x.bounds(k, chunk, r)
 		return x.c.In[from*x.size : to*x.size]
 	})
@@ -131,7 +131,7 @@ func (x *exchange) place(k, chunk, rank int) []byte {
 
 // add combines this rank's share of a chunk, and returns the result, which lies where it belongs if this rank is to
 // have it.
-func (x *exchange) add(s *slices, k, chunk int) ([]byte, error) {
+func (x *exchange) add(s *shares, k, chunk int) ([]byte, error) {
 	result := s.part(k, x.me)
 	if !x.gets(x.me) {
 		result = make([]byte, len(result)) // the buffer keeps what it held

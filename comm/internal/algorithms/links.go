@@ -6,6 +6,8 @@
 // It is NOT an engine: it neither compares signatures nor explains errors.
 package algorithms
 
+import "slices"
+
 // Part is what goes to or comes from one rank.
 type Part struct {
 	Rank  int
@@ -34,11 +36,5 @@ type Round interface {
 func round(l Links, send, receive []Part) Round { return l.Begin(filled(send), filled(receive)) }
 
 func filled(parts []Part) []Part {
-	list := parts[:0]
-	for _, p := range parts {
-		if len(p.Bytes) > 0 {
-			list = append(list, p)
-		}
-	}
-	return list
+	return slices.DeleteFunc(parts, func(p Part) bool { return len(p.Bytes) == 0 })
 }

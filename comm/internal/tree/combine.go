@@ -15,25 +15,26 @@ func combine(dst, a, b []byte, d dtype.DType, op comm.ReduceOp) {
 	switch d {
 	case dtype.Float32:
 		if op == comm.Sum {
-			cpu.AddHost(of[float32](dst), of[float32](a), of[float32](b))
+			cpu.AddHost(dtype.Elements[float32](dst), dtype.Elements[float32](a), dtype.Elements[float32](b))
 			return
 		}
-		number(of[float32](dst), of[float32](a), of[float32](b), op)
+		number[float32](dst, a, b, op)
 	case dtype.Float64:
-		number(of[float64](dst), of[float64](a), of[float64](b), op)
+		number[float64](dst, a, b, op)
 	case dtype.Int32:
-		number(of[int32](dst), of[int32](a), of[int32](b), op)
+		number[int32](dst, a, b, op)
 	case dtype.Int64:
-		number(of[int64](dst), of[int64](a), of[int64](b), op)
+		number[int64](dst, a, b, op)
 	case dtype.Uint8, dtype.Bool:
-		number(dst, a, b, op)
+		number[uint8](dst, a, b, op)
 	default:
 		panic(fmt.Sprintf("tree: no accumulator of dtype %v", d))
 	}
 }
 
-func number[T float32 | float64 | int32 | int64 | uint8](dst, a, b []T, op comm.ReduceOp) {
-	a, b = a[:len(dst)], b[:len(dst)]
+func number[T float32 | float64 | int32 | int64 | uint8](out, left, right []byte, op comm.ReduceOp) {
+	dst := dtype.Elements[T](out)
+	a, b := dtype.Elements[T](left)[:len(dst)], dtype.Elements[T](right)[:len(dst)]
 	switch op {
 	case comm.Sum:
 		for i := range dst {

@@ -13,7 +13,6 @@ package tree
 import (
 	"fmt"
 	"math/bits"
-	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/backend/cpu"
@@ -44,29 +43,30 @@ func Accumulator(d dtype.DType) dtype.DType {
 // Combine sets dst to the combination of inputs, all of dtype d and equally long. dst may be one of the inputs, but
 // must not overlap them otherwise. fast permits another order (rank by rank). It panics if the lengths differ.
 func (c *Combiner) Combine(dst []byte, inputs [][]byte, d dtype.DType, op comm.ReduceOp, fast bool) {
-	c.run(dst, inputs, d, op, fast, d.IsHalf(), d.IsHalf())
+	c.run(dst, inputs, d, op, fast, d.IsHalf())
 }
 
 // Partial is Combine, but dst has the dtype Accumulator(d): half-precision results are not rounded yet.
 func (c *Combiner) Partial(dst []byte, inputs [][]byte, d dtype.DType, op comm.ReduceOp, fast bool) {
-	c.run(dst, inputs, d, op, fast, d.IsHalf(), false)
+	c.run(dst, inputs, d, op, fast, false)
 }
 
 // Finish rounds a partial result, of dtype Accumulator(d), to d.
 func Finish(dst, partial []byte, d dtype.DType) {
 	switch d {
 	case dtype.BFloat16, dtype.Float16:
-		cpu.RoundHost(dst, of[float32](partial), d)
+		cpu.RoundHost(dst, dtype.Elements[float32](partial), d)
 	default:
 		copy(dst, partial)
 	}
 }
 
 // run goes through the buffers block by block.
-func (c *Combiner) run(dst []byte, inputs [][]byte, d dtype.DType, op comm.ReduceOp, fast, widen, narrow bool) {
+func (c *Combiner) run(dst []byte, inputs [][]byte, d dtype.DType, op comm.ReduceOp, fast, narrow bool) {
 	size := d.Size()
 	n := len(inputs[0]) / size
-	outSize := Accumulator(d).Size()
+	acc := Accumulator(d)
+	outSize := acc.Size()
 	if narrow {
 		outSize = size
 	}
@@ -78,7 +78,6 @@ func (c *Combiner) run(dst []byte, inputs [][]byte, d dtype.DType, op comm.Reduc
 			panic(fmt.Sprintf("tree: inputs of %d and %d bytes", len(inputs[0]), len(in)))
 		}
 	}
-	acc := Accumulator(d)
 	step := blockBytes / acc.Size()
 	levels := bits.Len(uint(len(inputs))) + 1
 	if need := levels * blockBytes; len(c.scratch) < need {
@@ -86,13 +85,11 @@ func (c *Combiner) run(dst []byte, inputs [][]byte, d dtype.DType, op comm.Reduc
 	}
 	for lo := 0; lo < n; lo += step {
 		hi := min(lo+step, n)
-		b := block{c: c, inputs: inputs, lo: lo, hi: hi, dtype: d, acc: acc, op: op, widen: widen,
-			bytes: (hi - lo) * acc.Size()}
+		b := block{c: c, inputs: inputs, lo: lo, hi: hi, dtype: d, acc: acc, op: op, bytes: (hi - lo) * acc.Size()}
 		out := dst[lo*outSize : hi*outSize]
-		switch {
-		case narrow:
+		if narrow {
 			Finish(out, b.combine(nil, fast), d)
-		default:
+		} else {
 			b.combine(out, fast)
 		}
 	}
@@ -105,7 +102,6 @@ type block struct {
 	lo, hi     int
 	dtype, acc dtype.DType
 	op         comm.ReduceOp
-	widen      bool
 	bytes      int // of one partial result
 }
 
@@ -114,11 +110,11 @@ func (b *block) level(i int) []byte { return b.c.scratch[i*blockBytes : i*blockB
 // leaf returns rank i's elements in the accumulator's dtype, using scratch level at if they must be converted.
 func (b *block) leaf(i, at int) []byte {
 	in := b.inputs[i][b.lo*b.dtype.Size() : b.hi*b.dtype.Size()]
-	if !b.widen {
+	if b.acc == b.dtype {
 		return in
 	}
 	wide := b.level(at)
-	cpu.WidenHost(of[float32](wide), in, b.dtype)
+	cpu.WidenHost(dtype.Elements[float32](wide), in, b.dtype)
 	return wide
 }
 
@@ -159,9 +155,3 @@ func (b *block) combine(out []byte, fast bool) []byte {
 // last reports whether a subtree of so many ranks is the whole tree: only then may the output, which may be an input,
 // be written.
 func (b *block) last(ranks int) bool { return ranks == len(b.inputs) }
-
-// of returns the bytes as elements of T.
-func of[T any](b []byte) []T {
-	var zero T
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(zero)))
-}
