@@ -49,20 +49,16 @@ func (s *Signature) Encode(dst []byte) {
 	le := binary.LittleEndian
 	n := min(len(s.Label), MaxLabel)
 	le.PutUint32(dst[0:], signatureMagic)
-	dst[4], dst[5], dst[6], dst[7] = byte(s.Op), byte(s.Reduce)|fastBit(s.Fast), byte(s.DType), byte(n)
+	dst[4], dst[5], dst[6], dst[7] = byte(s.Op), byte(s.Reduce), byte(s.DType), byte(n)
+	if s.Fast {
+		dst[5] |= 0x80
+	}
 	le.PutUint64(dst[8:], s.Seq)
 	le.PutUint64(dst[16:], Hash(s.Group))
 	le.PutUint64(dst[24:], uint64(s.Count))
 	le.PutUint64(dst[32:], uint64(s.Root))
 	le.PutUint64(dst[40:], s.Layout)
 	clear(dst[48+copy(dst[48:SignatureBytes], s.Label[:n]) : SignatureBytes])
-}
-
-func fastBit(fast bool) byte {
-	if fast {
-		return 0x80
-	}
-	return 0
 }
 
 // DecodeSignature is the inverse of Encode, except that the group's name, of which only a hash travels, and its members

@@ -32,12 +32,7 @@ var opNames = [numOps]string{"invalid", "all-reduce", "reduce-scatter", "all-gat
 	"scatter", "all-to-all", "barrier", "send", "recv"}
 
 // String returns the name as it stands in errors: "all-reduce".
-func (o Op) String() string {
-	if o < numOps {
-		return opNames[o]
-	}
-	return fmt.Sprintf("op(%d)", uint8(o))
-}
+func (o Op) String() string { return nameOf(o, opNames[:], "op") }
 
 // MarshalText is String, for JSON.
 func (o Op) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
@@ -72,12 +67,7 @@ const (
 var reduceNames = [numReduceOps]string{"sum", "min", "max", "product"}
 
 // String returns the name: "sum".
-func (r ReduceOp) String() string {
-	if r < numReduceOps {
-		return reduceNames[r]
-	}
-	return fmt.Sprintf("reduce-op(%d)", uint8(r))
-}
+func (r ReduceOp) String() string { return nameOf(r, reduceNames[:], "reduce-op") }
 
 // MarshalText is String, for JSON.
 func (r ReduceOp) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
@@ -85,6 +75,13 @@ func (r ReduceOp) MarshalText() ([]byte, error) { return []byte(r.String()), nil
 // UnmarshalText is the inverse of MarshalText.
 func (r *ReduceOp) UnmarshalText(text []byte) error {
 	return byName(r, reduceNames[:], string(text), "reduction")
+}
+
+func nameOf[T ~uint8](v T, names []string, kind string) string {
+	if int(v) < len(names) {
+		return names[v]
+	}
+	return fmt.Sprintf("%s(%d)", kind, uint8(v))
 }
 
 func byName[T ~uint8](to *T, names []string, name, kind string) error {

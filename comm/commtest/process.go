@@ -43,12 +43,10 @@ func Main(m *testing.M, join Join) {
 	}
 	if err := play(name, join); err != nil {
 		say("error", err.Error())
-		var lost *comm.RankLostError
-		if errors.As(err, &lost) {
+		if lost, ok := errors.AsType[*comm.RankLostError](err); ok {
 			say("lost", fmt.Sprint(lost.Rank, " ", lost.PID))
 		}
-		var timeout *comm.TimeoutError
-		if errors.As(err, &timeout) {
+		if timeout, ok := errors.AsType[*comm.TimeoutError](err); ok {
 			say("missing", fmt.Sprint(timeout.Missing))
 		}
 	}

@@ -23,8 +23,7 @@ func (e *AbsentError) Unwrap() error { return e.err }
 
 // absent makes err name a rank, unless it names one already.
 func absent(err error, rank int) error {
-	var named *AbsentError
-	if errors.As(err, &named) {
+	if _, named := errors.AsType[*AbsentError](err); named {
 		return err
 	}
 	return &AbsentError{Ranks: []int{rank}, err: err}

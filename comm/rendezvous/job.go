@@ -479,12 +479,8 @@ func (j *Job) shutdown() error {
 		j.withdraw(context.Background()) // if the ranks have not met
 		errs = append(errs, j.server.Close())
 	}
-	return ignoreClosed(errors.Join(errs...))
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, net.ErrClosed) {
-		return nil
+	if err := errors.Join(errs...); !errors.Is(err, net.ErrClosed) {
+		return err
 	}
-	return err
+	return nil
 }

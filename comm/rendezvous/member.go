@@ -95,17 +95,16 @@ func (m *Member) Events() <-chan HostEvent { return m.events }
 
 // Report is the state of a host between two rounds.
 type Report struct {
-	Port      int    // at Member.Address, where rank 0 can be met
-	Ranks     int    // of this host in each round
-	Outcome   string // of the round before, "" if there was none
-	Why       string // it failed
-	Permanent bool   // and would fail again
+	Port      int    `json:"port,omitempty"`      // at Member.Address, where rank 0 can be met
+	Ranks     int    `json:"ranks,omitempty"`     // of this host in each round
+	Outcome   string `json:"outcome,omitempty"`   // of the round before, "" if there was none
+	Why       string `json:"why,omitempty"`       // it failed
+	Permanent bool   `json:"permanent,omitempty"` // and would fail again
 }
 
 // Ready says that a round can begin.
 func (m *Member) Ready(r Report) error {
-	return m.say(hostReport{Op: "ready", Address: m.Address(), Port: r.Port, Ranks: r.Ranks, Outcome: r.Outcome,
-		Why: r.Why, Permanent: r.Permanent})
+	return m.say(hostReport{Op: "ready", Address: m.Address(), Report: r})
 }
 
 // Leave says that this host will take part in no further round.

@@ -74,13 +74,9 @@ const (
 
 // hostReport is what a host says.
 type hostReport struct {
-	Op        string `json:"op"` // ready, leave
-	Address   string `json:"address,omitempty"`
-	Port      int    `json:"port,omitempty"` // which rank 0 can be met at, if it comes to live here
-	Ranks     int    `json:"ranks,omitempty"`
-	Outcome   string `json:"outcome,omitempty"` // of the round before
-	Why       string `json:"why,omitempty"`
-	Permanent bool   `json:"permanent,omitempty"` // it would fail again
+	Op      string `json:"op"` // ready, leave
+	Address string `json:"address,omitempty"`
+	Report
 }
 
 // The kinds of a HostEvent.

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"strings"
 	"sync"
 	"time"
 )
@@ -115,12 +116,7 @@ func secret(token string) ([]byte, error) {
 
 // generated reports whether a token has the form of those that programs make: at least 256 bits in hexadecimal digits.
 func generated(token string) bool {
-	for _, c := range []byte(token) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return len(token) >= 64
+	return len(token) >= 64 && strings.Trim(token, "0123456789abcdef") == ""
 }
 
 // ownCertificate is a certificate of a key that nobody else has.
