@@ -120,8 +120,8 @@ func (c *communicator) on(name string, f uintptr, args ...uintptr) error {
 	return c.dev.Do(func() error { return c.lib.call(name, f, args...) })
 }
 
-// alone is a call that is no part of a group. The communicator follows its arguments, and then the stream, unless that is
-// nil.
+// alone is a call that is no part of a group. The communicator follows its arguments, and then the stream, unless that
+// is nil.
 func (c *communicator) alone(name string, f uintptr, s cuda.Stream, args ...uintptr) error {
 	err := c.with(func() error {
 		args = append(args, c.handle)
