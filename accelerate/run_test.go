@@ -14,7 +14,7 @@ import (
 
 func TestRunEndsAllRanks(t *testing.T) {
 	a := rankArgs(4)
-	wait := func(acc *accelerate.Accelerator) error { return acc.WaitForEveryone(context.Background()) }
+	wait := func(acc *accelerate.Accelerator) error { return acc.Barrier(context.Background()) }
 	boom := fmt.Errorf("rank 2 had enough")
 	err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
 		if acc.Rank() == 2 {

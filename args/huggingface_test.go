@@ -614,9 +614,6 @@ func TestKnow(t *testing.T) {
 	require.True(t, *debug)
 	require.Equal(t, 3, p.data.BlockSize)
 	require.Equal(t, "--auto_find_batch_size has no effect: this program's own reason", p.resolved.Notices[0].String())
-	var b strings.Builder
-	require.NoError(t, p.resolved.WriteNotices(&b, "test: "))
-	require.Equal(t, "test: --auto_find_batch_size has no effect: this program's own reason\n", b.String())
 
 	p = newProgram(nil, nil)
 	p.loader.Know(args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed,

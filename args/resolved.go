@@ -58,14 +58,4 @@ func (r *Resolved) WriteTable(w io.Writer) error {
 	return tw.Flush()
 }
 
-// WriteNotices writes Notices, each in a line that begins with before.
-func (r *Resolved) WriteNotices(w io.Writer, before string) error {
-	for _, n := range r.Notices {
-		if _, err := fmt.Fprintf(w, "%s%s\n", before, n); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

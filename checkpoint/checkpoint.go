@@ -141,7 +141,7 @@ func (c *Checkpoint) ReadJSON(name string, v any) error {
 }
 
 // OpenTensors opens base.safetensors, or the files that its index names. The caller
-// closes the set. It is for package trainer; programs use ReadTensors.
+// closes the set.
 func (c *Checkpoint) OpenTensors(base string) (*safetensors.Set, error) {
 	set, err := safetensors.OpenSet(c.fsys, c.Path, base)
 	if err != nil {

@@ -39,10 +39,17 @@ func Example() {
 	if err := newest.ReadJSON("state.json", &state); err != nil {
 		panic(err)
 	}
-	loaded, err := newest.ReadTensors(c, "model")
+	set, err := newest.OpenTensors("model")
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(newest.Name(), state.Epoch, tensor.ToSlice[float32](c, loaded[0].Tensor))
+	defer set.Close()
+	saved, _ := set.Lookup("w")
+	data, err := saved.Read()
+	if err != nil {
+		panic(err)
+	}
+	w := tensor.FromBytes(c, data, saved.DType, saved.Shape...)
+	fmt.Println(newest.Name(), state.Epoch, tensor.ToSlice[float32](c, w))
 	// Output: checkpoint-500 2 [1 2 3]
 }

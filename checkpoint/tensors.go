@@ -3,8 +3,6 @@
 package checkpoint
 
 import (
-	"errors"
-	"fmt"
 	"io"
 
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
@@ -42,31 +40,4 @@ func SetPart(name string, set *safetensors.Set) Part {
 		}
 		return safetensors.Write(w, list, safetensors.PyTorchMetadata())
 	}}
-}
-
-// ReadTensors makes a tensor of each in base.safetensors, or the files of its index,
-// sorted by name.
-func (ck *Checkpoint) ReadTensors(c *tensor.Ctx, base string) (tensors []tensor.Named, err error) {
-	set, err := ck.OpenTensors(base)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, set.Close()) }()
-	for _, name := range set.Names() {
-		e, _ := set.Lookup(name)
-		if e.DType.Size() == 0 {
-			return nil, fmt.Errorf("%s: tensor %q has elements of type %s, which are not supported", ck.Path, name,
-				e.Raw)
-		}
-		data, err := e.Read()
-		if err != nil {
-			return nil, err
-		}
-		var t *tensor.Tensor
-		if err := tensor.Try(func() { t = tensor.FromBytes(c, data, e.DType, e.Shape...) }); err != nil {
-			return nil, fmt.Errorf("%s: tensor %q: %w", ck.Path, name, err)
-		}
-		tensors = append(tensors, tensor.Named{Name: name, Tensor: t})
-	}
-	return tensors, nil
 }

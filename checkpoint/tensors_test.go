@@ -7,8 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"math"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -38,6 +36,21 @@ func bits(c *tensor.Ctx, list []tensor.Named) map[string]string {
 	return m
 }
 
+// savedBits is bits of the tensors of a set.
+func savedBits(t *testing.T, ck *checkpoint.Checkpoint, base string) map[string]string {
+	set, err := ck.OpenTensors(base)
+	require.NoError(t, err)
+	m := map[string]string{}
+	for _, name := range set.Names() {
+		a, _ := set.Lookup(name)
+		data, err := a.Read()
+		require.NoError(t, err)
+		m[name] = fmt.Sprintf("%v %v %x", a.DType, a.Shape, data)
+	}
+	require.NoError(t, set.Close())
+	return m
+}
+
 func TestTensorsRoundTrip(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
 	want := model(c)
@@ -49,26 +62,8 @@ func TestTensorsRoundTrip(t *testing.T) {
 	require.NoError(t, err)
 	ck, err := s.Latest(ctx)
 	require.NoError(t, err)
-	got, err := ck.ReadTensors(c, "model")
-	require.NoError(t, err)
-	require.Equal(t, bits(c, want), bits(c, got))
-	_, err = ck.ReadTensors(c, "optimizer")
+	require.Equal(t, bits(c, want), savedBits(t, ck, "model"))
+	_, err = ck.OpenTensors("optimizer")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.ErrorContains(t, checkpoint.SaveTensors(c, io.Discard, append(want, want[0])), "given twice")
-}
-
-// Parameters of transformers' own files, of types that the engine lacks, are told.
-func TestForeignElementTypes(t *testing.T) {
-	c := tensor.NewCtx(tensor.CPU())
-	foreign, err := os.ReadFile(filepath.Join("..", "internal", "safetensors", "testdata", "foreign.safetensors"))
-	require.NoError(t, err)
-	s := quiet(vfs.NewMem(), "out")
-	_,
-		err = s.Save(ctx, 1,
-		checkpoint.Content{Parts: []checkpoint.Part{checkpoint.BytesPart("model.safetensors", foreign)}})
-	require.NoError(t, err)
-	ck, err := s.Latest(ctx)
-	require.NoError(t, err)
-	_, err = ck.ReadTensors(c, "model")
-	require.ErrorContains(t, err, `tensor "i8" has elements of type I8`)
 }

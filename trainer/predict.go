@@ -10,7 +10,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
@@ -132,35 +131,34 @@ type eachFunc func(*nn.Ctx, models.Output, *data.Batch) error
 func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string, each eachFunc) (map[string]float64,
 	error) {
 	begin := time.Now()
-	batches, err := t.evalBatches(ctx, set)
+	pass, err := t.newEvaluation(ctx, set)
 	if err != nil {
 		return nil, err
 	}
-	defer batches.Close()
+	defer pass.Close()
 	for _, m := range t.activeMetrics() {
 		m.Reset()
 	}
-	shared := &evalShare{batchSize: int64(batches.Layout().BatchSize)}
-	if err := t.predictBatches(ctx, batches, shared, each); err != nil {
+	if err := t.predictBatches(ctx, pass, each); err != nil {
 		return nil, err
 	}
-	if err := shared.sum(context.WithoutCancel(ctx), t.acc, batches.batches); err != nil {
+	loss, labelled, err := pass.loss(context.WithoutCancel(ctx), t.acc.DataRanks())
+	if err != nil {
 		return nil, err
 	}
 	if err := t.mergeMetrics(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}
-	loss, labelled := shared.total()
-	return t.evalMetrics(prefix, loss, labelled, time.Since(begin), batches.samples, batches.batches), nil
+	return t.evalMetrics(prefix, loss, labelled, time.Since(begin), pass.samples, pass.batches), nil
 }
 
 // predictBatches runs this rank's batches. If ctx ends on one rank, or one cannot read its data, all stop.
-func (t *Trainer) predictBatches(ctx context.Context, batches *evalBatches, shared *evalShare, each eachFunc) error {
+func (t *Trainer) predictBatches(ctx context.Context, pass *evaluation, each eachFunc) error {
 	var interrupted, unread bool
 	var dataErr error
-	total := batches.MicroBatches()
+	total := pass.MicroBatches()
 	for n := int64(1); ; n++ {
-		b, err := batches.Next()
+		b, err := pass.Next()
 		if err != nil && err != io.EOF { // not a source's error about the end of a file
 			if interrupted = ctx.Err() != nil && errors.Is(err, context.Cause(ctx)); !interrupted {
 				unread, dataErr = true, err
@@ -178,7 +176,7 @@ func (t *Trainer) predictBatches(ctx context.Context, batches *evalBatches, shar
 			}
 			break
 		}
-		err = t.predictionStep(b, shared, each)
+		err = t.predictionStep(b, pass, each)
 		b.Free()
 		if err != nil {
 			return err
@@ -206,55 +204,9 @@ func (t *Trainer) predictBatches(ctx context.Context, batches *evalBatches, shar
 	return fmt.Errorf("trainer: evaluation after step %d: %w", t.state.GlobalStep, err)
 }
 
-// evalShare is what the ranks exchange about an evaluation: for each batch its loss sum and
-// count, and whether there was a loss. A rank fills in its own batches.
-type evalShare struct {
-	batchSize int64
-	losses    []float64 // sum and count, batch by batch
-	labelled  bool
-}
-
-// set enters the loss of the batch that begins at a position of the set.
-func (s *evalShare) set(position int64, sum float64, count float64) {
-	batch := position / s.batchSize
-	s.grow(batch + 1)
-	s.losses[2*batch], s.losses[2*batch+1], s.labelled = sum, count, true
-}
-
-// grow makes room for so many batches.
-func (s *evalShare) grow(batches int64) {
-	if missing := 2*batches - int64(len(s.losses)); missing > 0 {
-		s.losses = append(s.losses, make([]float64, missing)...)
-	}
-}
-
-// sum completes the losses of all batches from all ranks.
-func (s *evalShare) sum(ctx context.Context, acc *accelerate.Accelerator, batches int64) error {
-	s.grow(batches)
-	labelled := 0.0
-	if s.labelled {
-		labelled = 1
-	}
-	all := append(s.losses, labelled)
-	if err := acc.DataRanks().SumFloats(ctx, all, "losses of an evaluation"); err != nil {
-		return err
-	}
-	s.losses, s.labelled = all[:len(all)-1], all[len(all)-1] > 0
-	return nil
-}
-
-// total adds the batches in order, so that its bits do not depend on the ranks.
-func (s *evalShare) total() (loss EvalLoss, labelled bool) {
-	for i := 0; i < len(s.losses); i += 2 {
-		loss.Sum += s.losses[i]
-		loss.Count += s.losses[i+1]
-	}
-	return loss, s.labelled
-}
-
-// predictionStep runs one batch and shares its loss, if it has one. One that repeats another rank's is run for the
+// predictionStep runs one batch and enters its loss, if it has one. One that repeats another rank's is run for the
 // others' sake alone.
-func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc) (err error) {
+func (t *Trainer) predictionStep(b *data.Batch, pass *evaluation, each eachFunc) (err error) {
 	eval := t.acc.EvalCtx()
 	if each == nil && t.loss == nil && t.stepFunc == nil && (len(t.metrics) == 0 || t.args.PredictionLossOnly) {
 		eval = eval.WithLossOnly()
@@ -273,7 +225,7 @@ func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc
 				if err != nil {
 					return nil, fmt.Errorf("trainer: evaluation: %w", err)
 				}
-				shared.set(b.Position, tensor.Item(c.Ctx, sum), count)
+				pass.setLoss(b, tensor.Item(c.Ctx, sum), count)
 			}
 			if t.logits != nil && out.Logits != nil && !t.args.PredictionLossOnly {
 				out.Logits = t.logits(c, out.Logits, b)

@@ -39,16 +39,13 @@ func (p *Peers) WorldSize() int { return p.size }
 // Group is the peers' group; nil of a rank that is alone, or not connected.
 func (p *Peers) Group() *comm.Group { return p.group }
 
-// Barrier waits until all peers have called it.
+// Barrier waits until all peers have called it, as accelerate's wait_for_everyone does.
 func (p *Peers) Barrier(ctx context.Context) error {
 	if p.group == nil {
 		return nil
 	}
 	return p.group.Barrier().Wait(ctx)
 }
-
-// WaitForEveryone returns when all peers have called it: accelerate's name for Barrier.
-func (p *Peers) WaitForEveryone(ctx context.Context) error { return p.Barrier(ctx) }
 
 // Agree makes all peers take the same decisions: each flag becomes true on every rank if
 // it is true on one. Decisions to stop, save or evaluate must go through it; otherwise

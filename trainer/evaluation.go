@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/lockstep-ml/lockstep/accelerate/feed"
+	"github.com/lockstep-ml/lockstep/accelerate/ranks"
+	"github.com/lockstep-ml/lockstep/data"
+)
+
+// evaluation is a pass over a set. Its batches are this rank's, every ranks-th one. Where the ranks gather parameters,
+// all have as many: the last batch is repeated, with MicroBatch −1, on those that would be without.
+type evaluation struct {
+	*feed.Windows
+	name             string
+	samples, batches int64 // so far, over all ranks
+	ended            bool
+	losses           map[int64]EvalLoss // of this rank's batches that have one
+}
+
+// newEvaluation begins to load a set.
+func (t *Trainer) newEvaluation(ctx context.Context, set evalSet) (e *evaluation, err error) {
+	e = &evaluation{name: set.name, losses: map[int64]EvalLoss{}}
+	if set.stream != nil {
+		e.Windows, err = t.acc.IterableBatches(ctx, set.stream)
+	} else {
+		e.Windows, err = t.acc.Batches(ctx, t.checked(set.src))
+	}
+	return e, err
+}
+
+// Next gives the next batch, or io.EOF after the last one.
+func (e *evaluation) Next() (*data.Batch, error) {
+	if e.ended {
+		return nil, io.EOF
+	}
+	w, err := e.Windows.Next()
+	switch {
+	case err == io.EOF:
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("evaluation set %q: %w", e.name, err)
+	}
+	e.samples, e.batches, e.ended = e.samples+w.Samples, e.batches+int64(w.MicroBatches), w.LastOfEpoch
+	if len(w.Batches) == 0 { // the last window has batches of other ranks alone
+		return nil, io.EOF
+	}
+	return w.Batches[0], nil
+}
+
+// setLoss enters the loss of a batch.
+func (e *evaluation) setLoss(b *data.Batch, sum, count float64) {
+	e.losses[b.Position/int64(e.Layout().BatchSize)] = EvalLoss{sum, count}
+}
+
+// loss adds the losses of all ranks' batches in their order, so that its bits do not depend on the ranks. labelled
+// reports whether there were any. It is collective.
+func (e *evaluation) loss(ctx context.Context, peers *ranks.Peers) (total EvalLoss, labelled bool, err error) {
+	all := make([]float64, 2*e.batches+1) // sum and count, batch by batch, and whether there are any
+	for batch, l := range e.losses {
+		all[2*batch], all[2*batch+1], all[2*e.batches] = l.Sum, l.Count, 1
+	}
+	if err := peers.SumFloats(ctx, all, "losses of an evaluation"); err != nil {
+		return total, false, err
+	}
+	for batch := range e.batches {
+		total.Sum += all[2*batch]
+		total.Count += all[2*batch+1]
+	}
+	return total, all[2*e.batches] > 0, nil
+}
