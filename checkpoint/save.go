@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
@@ -19,10 +20,7 @@ import (
 )
 
 // Part is one file of a checkpoint: its name and what writes it. Write is called once.
-type Part struct {
-	Name  string
-	Write func(w io.Writer) error
-}
+type Part = vfs.Part
 
 // BytesPart is a part with the given contents.
 func BytesPart(name string, data []byte) Part {
@@ -30,6 +28,15 @@ func BytesPart(name string, data []byte) Part {
 		_, err := w.Write(data)
 		return err
 	}}
+}
+
+// JSONPart is a part with a value as indented JSON, which Checkpoint.ReadJSON reads.
+func JSONPart(name string, v any) (Part, error) {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return Part{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return BytesPart(name, append(text, '\n')), nil
 }
 
 // Content is what a checkpoint holds.

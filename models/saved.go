@@ -13,15 +13,13 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// WeightFile is one file of a saved model's weights.
-type WeightFile struct {
-	Name  string
-	Write func(w io.Writer) error // called once, in the order of the files
-}
+// WeightFile is one file of a saved model's weights, a checkpoint.Part. Write is called once, in the order of the files.
+type WeightFile = vfs.Part
 
 // WeightFiles are the files of a model's weights as transformers saves them: model.safetensors alone or, if that has
 // more than maxShardSize bytes of elements, model-00001-of-0000n.safetensors and so on, cut where huggingface_hub cuts,
@@ -189,12 +187,12 @@ func (l WeightsLayout) files(maxShardSize int64, from source) ([]WeightFile, err
 	}
 	var files []WeightFile
 	for _, s := range shards {
-		files = append(files, WeightFile{s.File, func(w io.Writer) error {
+		files = append(files, WeightFile{Name: s.File, Write: func(w io.Writer) error {
 			return safetensors.Write(w, s.Tensors, safetensors.PyTorchMetadata())
 		}})
 	}
 	if index != nil {
-		files = append(files, WeightFile{safetensors.IndexFile(WeightsBase), func(w io.Writer) error {
+		files = append(files, WeightFile{Name: safetensors.IndexFile(WeightsBase), Write: func(w io.Writer) error {
 			_, err := w.Write(index)
 			return err
 		}})
@@ -260,19 +258,15 @@ func shapesOf(list []tensor.Named) (shapes [][]int) {
 
 var shardName = regexp.MustCompile(`^` + WeightsBase + `-\d{5}-of-\d{5}\.safetensors$`)
 
-// StaleWeights says which files of a model saved before must go when files take their place in the same folder: before
+// StaleWeights says which files of a model saved before must go when others take their place in the same folder: before
 // they are written, so that shards of two models are never taken for one, and after. It is for package trainer.
-func StaleWeights(existing []string, files []WeightFile) (before, after []string) {
-	names := map[string]bool{}
-	for _, f := range files {
-		names[f.Name] = true
-	}
+func StaleWeights(existing, names []string) (before, after []string) {
 	index := safetensors.IndexFile(WeightsBase)
 	for _, name := range existing {
 		switch {
-		case name == index && !names[WeightsFile]:
+		case name == index && !slices.Contains(names, WeightsFile):
 			before = append(before, name)
-		case !names[name] && (name == WeightsFile || name == index || shardName.MatchString(name)):
+		case !slices.Contains(names, name) && (name == WeightsFile || name == index || shardName.MatchString(name)):
 			after = append(after, name)
 		}
 	}

@@ -220,12 +220,6 @@ func TestReadParts(t *testing.T) {
 }
 
 func TestStaleWeights(t *testing.T) {
-	files := func(names ...string) (list []models.WeightFile) {
-		for _, n := range names {
-			list = append(list, models.WeightFile{Name: n})
-		}
-		return list
-	}
 	one, two := "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 	index, single, third := "model.safetensors.index.json", "model.safetensors", "model-00003-of-00003.safetensors"
 	for _, c := range []struct{ existing, files, before, after string }{
@@ -235,7 +229,7 @@ func TestStaleWeights(t *testing.T) {
 		{third + " " + single, one + " " + two + " " + index, "", single + " " + third},
 		{third + " " + index, one + " " + two + " " + index, index, third},
 	} {
-		before, after := models.StaleWeights(strings.Fields(c.existing), files(strings.Fields(c.files)...))
+		before, after := models.StaleWeights(strings.Fields(c.existing), strings.Fields(c.files))
 		require.Equal(t, c.before, strings.Join(before, " "), c)
 		require.Equal(t, c.after, strings.Join(after, " "), c)
 	}

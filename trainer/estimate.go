@@ -57,16 +57,7 @@ type MemoryEstimate struct {
 func EstimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int,
 	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
 ) (*MemoryEstimate, error) {
-	sharded := ranks > 1 && a.ShardStrategy() != args.NoShard
-	if a.OffloadParams == args.OffloadDisk && !sharded {
-		return nil, errors.New("trainer: estimate of memory: offload_params disk without sharded parameters is not " +
-			"estimated: want fsdp full_shard or zero_stage 3 on several ranks, or none")
-	}
-	e, err := estimateMemory(a, on, ranks, sharded, model, batch)
-	if err == nil {
-		e.offload(a)
-	}
-	return e, err
+	return estimateMemory(a, on, ranks, ranks > 1 && a.ShardStrategy() != args.NoShard, false, model, batch)
 }
 
 // EstimateSharedMemory is EstimateMemory under full_shard for ranks of one host that have the parameters once, in
@@ -74,25 +65,7 @@ func EstimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int,
 func EstimateSharedMemory(a *args.TrainingArguments, on *tensor.Device, ranks int,
 	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
 ) (*MemoryEstimate, error) {
-	b, each, err := sharing(a, ranks)
-	if err != nil {
-		return nil, err
-	}
-	e, err := EstimateMemory(b, on, ranks, model, batch)
-	if err != nil || each == 1 {
-		return e, err
-	}
-	e.share(int64(each))
-	return e, nil
-}
-
-// sharing are the arguments under which ranks have whole parameters, and all else as ranks that share them, and the
-// ranks that do.
-func sharing(a *args.TrainingArguments, ranks int) (b *args.TrainingArguments, each int, err error) {
-	b = a.Clone()
-	b.FSDP, b.ZeroStage = nil, 2
-	each, err = sharers(b, ranks)
-	return b, each, err
+	return estimateMemory(a, on, ranks, ranks > 1, true, model, batch)
 }
 
 // sharers is over how many of so many ranks a sharded model is spread.
@@ -128,9 +101,19 @@ func (e *MemoryEstimate) offload(a *args.TrainingArguments) {
 	}
 }
 
-func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int, sharded bool,
+// estimateMemory is EstimateMemory, or with shared EstimateSharedMemory: ranks that share whole parameters have all else
+// as under stage 2 of ZeRO.
+func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int, sharded, shared bool,
 	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
 	opts ...Option) (*MemoryEstimate, error) {
+	if a.OffloadParams == args.OffloadDisk && !sharded {
+		return nil, errors.New("trainer: estimate of memory: offload_params disk without sharded parameters is not " +
+			"estimated: want fsdp full_shard or zero_stage 3 on several ranks, or none")
+	}
+	if shared {
+		a = a.Clone()
+		a.FSDP, a.ZeroStage = nil, 2
+	}
 	gas, err := a.AccumulationSteps(ranks)
 	if err != nil {
 		return nil, err
@@ -190,6 +173,10 @@ func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int, sha
 	// The sharder adds up the most of each kind, which are not there at the same time; all are at most what the peak
 	// leaves beside what stays.
 	e.Gathered = min(e.Gathered, e.Peak-e.Parameters-e.OptimizerState)
+	e.offload(a)
+	if shared && each > 1 {
+		e.share(int64(each))
+	}
 	return e, nil
 }
 
@@ -227,7 +214,9 @@ func shadow(a *args.TrainingArguments, gas, ranks, each int, sharded bool) *args
 }
 
 // withGroup makes the trainer a rank of g and ignores the environment.
-func withGroup(g *comm.Group) Option { return func(t *Trainer) { t.group = g } }
+func withGroup(g *comm.Group) Option {
+	return func(t *Trainer) { t.ranks = append(t.ranks, accelerate.WithGroup(g)) }
+}
 
 // stateWatch measures what the optimizer allocates, the peaks, and what a sharder holds.
 type stateWatch struct {

@@ -104,6 +104,10 @@ func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, d tim
 
 // evaluate evaluates during training, until ctx ends, and keeps track of the best.
 func (r *run) evaluate(ctx context.Context) error {
+	defer r.region("evaluate")()
+	if err := r.acc.AverageParameters(r.ctx); err != nil {
+		return fmt.Errorf("trainer: %w", err)
+	}
 	records := len(r.state.LogHistory)
 	metrics, err := r.evaluateRank(ctx)
 	failed := is[*accelerate.DataError](err)
@@ -117,7 +121,7 @@ func (r *run) evaluate(ctx context.Context) error {
 		return err
 	}
 	if failed {
-		return errors.Join(err, r.saveEarly(r.ctx))
+		return errors.Join(err, r.saveEarly())
 	}
 	return r.interrupt(ctx)
 }

@@ -42,14 +42,11 @@ func (t *Trainer) gatherPredictions(ctx context.Context, mine []Prediction) ([]P
 
 // row is what ranks tell each other of a prediction: its logits and, if it has them, its labels.
 func (p Prediction) row() ranks.Row {
-	r := ranks.Row{Index: p.Index, Arrays: []ranks.Array{
-		{DType: tensor.Float32, Shape: p.Shape, Data: bytesOf(p.Logits)},
-	}}
+	arrays := []ranks.Array{{DType: tensor.Float32, Shape: p.Shape, Data: bytesOf(p.Logits)}}
 	if p.Labels != nil {
-		r.Arrays = append(r.Arrays, ranks.Array{DType: tensor.Float64, Shape: p.LabelShape,
-			Data: bytesOf(p.Labels)})
+		arrays = append(arrays, ranks.Array{DType: tensor.Float64, Shape: p.LabelShape, Data: bytesOf(p.Labels)})
 	}
-	return r
+	return ranks.Row{Index: p.Index, Arrays: arrays}
 }
 
 func predictionOf(r ranks.Row) (Prediction, error) {

@@ -104,18 +104,10 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 		}
 		return b
 	}
-	a, each, err := r.args, 1, error(nil)
-	if r.acc.ShardMemory().Shared {
-		if a, each, err = sharing(r.args, r.acc.DataRanks().WorldSize()); err != nil {
-			return nil, err
-		}
-	}
-	sharded := r.acc.ShardMemory().Parameters > 0
-	e, err := estimateMemory(a, r.acc.Device(), r.acc.DataRanks().WorldSize(), sharded, fresh, batch, func(t *Trainer) {
-		t.loss, t.stepFunc, t.newOptim, t.options = r.loss, r.stepFunc, r.newOptim, r.options
-	})
-	if err == nil && each > 1 {
-		e.share(int64(each))
-	}
-	return e, err
+	held := r.acc.ShardMemory()
+	ranks := r.acc.DataRanks().WorldSize()
+	return estimateMemory(r.args, r.acc.Device(), ranks, held.Parameters > 0, held.Shared, fresh, batch,
+		func(t *Trainer) {
+			t.loss, t.stepFunc, t.newOptim, t.options = r.loss, r.stepFunc, r.newOptim, r.options
+		})
 }

@@ -5,6 +5,7 @@ package trainer
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
@@ -28,13 +29,10 @@ func (t *Trainer) activeMetrics() []Metric {
 	if !t.args.PredictionLossOnly {
 		return t.metrics
 	}
-	var list []Metric
-	for _, m := range t.metrics {
-		if _, ok := m.(LossMetric); ok {
-			list = append(list, m)
-		}
-	}
-	return list
+	return slices.DeleteFunc(slices.Clone(t.metrics), func(m Metric) bool {
+		_, ok := m.(LossMetric)
+		return !ok
+	})
 }
 
 // MergeableMetric is a Metric for several ranks. Each rank sees some of the batches and

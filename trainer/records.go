@@ -3,6 +3,7 @@
 package trainer
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,7 +14,7 @@ import (
 )
 
 // logStep writes a record of the steps since the last one; nothing if there were none.
-func (r *run) logStep() error {
+func (r *run) logStep(context.Context) error {
 	if r.logged.Steps == 0 {
 		r.control.ShouldLog = false
 		return nil

@@ -23,13 +23,7 @@ var errOtherInterrupted = errors.New("trainer: another rank was interrupted")
 // model and state.
 func (t *Trainer) buildRanks() error {
 	opts := []accelerate.Option{accelerate.WithLogger(t.levelLogger(t.args.SlogLevel()))}
-	if t.device != nil {
-		opts = append(opts, accelerate.WithDevice(t.device))
-	}
 	opts = append(append(opts, t.options...), t.ranks...)
-	if t.group != nil {
-		opts = append(opts, accelerate.WithGroup(t.group))
-	}
 	ranks, err := accelerate.Replicas(t.args, t.args.NumReplicas, opts...)
 	if err != nil {
 		return err

@@ -111,7 +111,13 @@ func (r *run) compareRates(ck *checkpoint.Checkpoint) error {
 // restorePlace reads counters and position, and seeks to the position.
 func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) {
 	var rng rngState
-	for name, v := range map[string]any{rngFile: &rng, checkpointer.ProgressFile: &r.progress} {
+	var place feed.Place
+	var scale precision.Scaler
+	files := map[string]any{rngFile: &rng, checkpointer.ProgressFile: &r.progress, samplerFile: &place}
+	if r.acc.Scaler() != nil {
+		files[scalerFile] = &scale
+	}
+	for name, v := range files {
 		if err := ck.ReadJSON(name, v); err != nil {
 			return nil, err
 		}
@@ -120,20 +126,12 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 		return nil, err
 	}
 	if s := r.acc.Scaler(); s != nil {
-		var saved precision.Scaler
-		if err := ck.ReadJSON(scalerFile, &saved); err != nil {
-			return nil, err
-		}
-		if err := s.Restore(saved); err != nil {
+		if err := s.Restore(scale); err != nil {
 			return nil, fmt.Errorf("%s: %w", scalerFile, err)
 		}
 	}
 	if rng.Generator != generator {
 		return nil, fmt.Errorf("%s: the random number generator is %q: want %q", rngFile, rng.Generator, generator)
-	}
-	var place feed.Place
-	if err := ck.ReadJSON(samplerFile, &place); err != nil {
-		return nil, err
 	}
 	if err := r.windows.Restore(place); err != nil {
 		return nil, fmt.Errorf("the training set or its order has changed: %w", err)

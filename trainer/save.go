@@ -82,8 +82,10 @@ func (r *run) files() map[string]any {
 	return files
 }
 
-// save writes a checkpoint, rotates the old ones and tells the callbacks.
+// save writes a checkpoint, even if ctx has ended, rotates the old ones and tells the callbacks.
 func (r *run) save(ctx context.Context) error {
+	defer r.region("save")()
+	ctx = context.WithoutCancel(ctx)
 	step := r.state.GlobalStep
 	r.saved[step] = true
 	if s := r.state.BestGlobalStep; s != nil && r.saved[*s] {
@@ -156,11 +158,11 @@ func (t *Trainer) SaveMetrics(split string, metrics map[string]float64) error {
 		name string
 		rec  callbacks.Record
 	}{{split + "_results.json", mine}, {"all_results.json", all}} {
-		text, err := json.MarshalIndent(file.rec, "", "  ")
+		part, err := checkpoint.JSONPart(file.name, file.rec)
 		if err != nil {
-			return fmt.Errorf("trainer: %s: %w", file.name, err)
+			return fmt.Errorf("trainer: %w", err)
 		}
-		parts = append(parts, checkpoint.BytesPart(file.name, append(text, '\n')))
+		parts = append(parts, part)
 	}
 	return t.store.WriteFiles(context.Background(), parts)
 }

@@ -82,7 +82,7 @@ func (r *run) saveUnread(err error) error {
 	if e := r.windows.Undo(); e != nil {
 		return errors.Join(err, e)
 	}
-	return errors.Join(err, r.saveEarly(r.ctx))
+	return errors.Join(err, r.saveEarly())
 }
 
 // forwardBackward runs the window's micro-batches on all ranks. dataErr is why this one has none.

@@ -186,33 +186,19 @@ func (r *run) act(ctx context.Context) error {
 	if err := r.agree(ctx); err != nil {
 		return err
 	}
-	if c.ShouldLog {
-		if err := r.logStep(); err != nil {
+	for _, work := range []struct {
+		due *bool
+		do  func(context.Context) error
+	}{{&c.ShouldLog, r.logStep}, {&c.ShouldEvaluate, r.evaluate}, {&c.ShouldSave, r.save}} {
+		if !*work.due {
+			continue
+		}
+		if err := work.do(ctx); err != nil {
 			return err
 		}
 		if err := r.agree(ctx); err != nil {
 			return err
 		}
-	}
-	if c.ShouldEvaluate {
-		end := r.region("evaluate")
-		if err := r.acc.AverageParameters(r.ctx); err != nil {
-			return fmt.Errorf("trainer: %w", err)
-		}
-		if err := r.evaluate(ctx); err != nil {
-			return err
-		}
-		end()
-		if err := r.agree(ctx); err != nil {
-			return err
-		}
-	}
-	if c.ShouldSave {
-		defer r.region("save")()
-		if err := r.save(context.WithoutCancel(ctx)); err != nil {
-			return err
-		}
-		return r.agree(ctx)
 	}
 	return nil
 }
@@ -251,16 +237,16 @@ func (r *run) interrupt(ctx context.Context) error {
 		r.control.StopReason.Detail = strings.TrimPrefix(cause.Error(), "trainer: ")
 	}
 	return errors.Join(fmt.Errorf("%w after step %d: %w", ErrInterrupted, r.state.GlobalStep, cause),
-		r.saveEarly(context.WithoutCancel(ctx)))
+		r.saveEarly())
 }
 
 // saveEarly saves before a run ends that all ranks agreed to end, if asked to and unless there is nothing new.
-func (r *run) saveEarly(ctx context.Context) error {
+func (r *run) saveEarly() error {
 	if !r.args.SaveOnInterrupt || r.savedAt == r.state.GlobalStep {
 		return nil
 	}
 	// mpirun and srun kill all ranks when the first has failed: none leaves while another is saving.
-	return errors.Join(r.save(ctx), r.acc.Barrier(r.ctx))
+	return errors.Join(r.save(r.ctx), r.acc.Barrier(r.ctx))
 }
 
 // causeOf is the reason why ctx ended, or an error that says that another rank's did.

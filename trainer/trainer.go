@@ -46,11 +46,9 @@ type Trainer struct {
 	parts      []checkpoint.Part
 	user       []callbacks.Callback
 	display    io.Writer // nil: none
-	device     *tensor.Device
 	options    []accelerate.Option // what the model's parts compute in, and how it is spread
 	ranks      []accelerate.Option // where they compute, and how they are arranged
 	sharing    int                 // ranks of this process on this rank's device
-	group      *comm.Group         // the group in which the trainer is a rank; nil: decided by the environment
 	newOptim   OptimizerFunc
 	stepFunc   StepFunc
 	dataloader DataloaderFunc
@@ -178,7 +176,9 @@ func WithLogger(l *slog.Logger) Option {
 }
 
 // WithDevice runs on dev instead of the device that the arguments name. New moves the model there.
-func WithDevice(dev *tensor.Device) Option { return func(t *Trainer) { t.device = dev } }
+func WithDevice(dev *tensor.Device) Option {
+	return func(t *Trainer) { t.ranks = append(t.ranks, accelerate.WithDevice(dev)) }
+}
 
 // WithSharding spreads the model over the ranks, in place of what the arguments say: for units of one's own.
 func WithSharding(s accelerate.Sharding) Option {

@@ -138,6 +138,12 @@ func removeFolder(fsys FS, name string) error {
 	return errors.Join(append(errs, fsys.Remove(name))...)
 }
 
+// Part is a file to be written: its name and what writes it. Write is called once.
+type Part struct {
+	Name  string
+	Write func(w io.Writer) error
+}
+
 // WriteFile creates the named file with the given contents and syncs it; not its name.
 func WriteFile(fsys FS, name string, data []byte) error {
 	f, err := fsys.Create(name)

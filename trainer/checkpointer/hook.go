@@ -4,7 +4,6 @@ package checkpointer
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -48,11 +47,11 @@ func (c *Checkpointer) hookTensors() (*checkpoint.Content, error) {
 	if !ok || c.Args.SaveOnlyModel {
 		return nil, nil
 	}
-	text, err := json.MarshalIndent(hookState{name, own.Steps, c.Data.WorldSize()}, "", "  ")
+	head, err := checkpoint.JSONPart(hookFile, hookState{name, own.Steps, c.Data.WorldSize()})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", hookFile, err)
+		return nil, err
 	}
-	content := &checkpoint.Content{Parts: []checkpoint.Part{checkpoint.BytesPart(hookFile, append(text, '\n'))}}
+	content := &checkpoint.Content{Parts: []checkpoint.Part{head}}
 	add := func(where string, of map[string][]float32) {
 		for _, name := range sortedKeys(of) {
 			content.Placed = append(content.Placed, hookVector(where+"/"+name, of[name]))

@@ -56,11 +56,10 @@ func MergeWeights(ctx context.Context, from, to string, o MergeOptions) (names [
 			return nil, err
 		}
 	}
-	weights, err := mergedFiles(dir, set, o.MaxShardSize)
+	parts, err := mergedFiles(dir, set, o.MaxShardSize)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	parts := weightParts(weights)
 	kept := append([]string{models.ConfigFile, ArgsFile}, models.SidecarNames...)
 	if o.Optimizer {
 		state, err := safetensors.OpenSet(vfs.OS, dir, optimizerTensors)
@@ -76,13 +75,10 @@ func MergeWeights(ctx context.Context, from, to string, o MergeOptions) (names [
 		return nil, err
 	}
 	parts = append(parts, others...)
-	for _, p := range parts {
-		names = append(names, p.Name)
-	}
-	if err := requireOwn(ctx, to, names, weights); err != nil {
+	if err := requireOwn(ctx, to, namesOf(parts)); err != nil {
 		return nil, err
 	}
-	return names, writeMerged(ctx, to, parts, weights)
+	return namesOf(parts), writeMerged(ctx, to, parts)
 }
 
 // keptParts are the files of a folder that are copied, of those of the given names.

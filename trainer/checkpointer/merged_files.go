@@ -27,24 +27,22 @@ type mergedList struct {
 }
 
 // writeMerged writes the files of a merged model into a folder and, last, MergedFile with their sizes and hashes.
-func writeMerged(ctx context.Context, dir string, parts []checkpoint.Part, weights []models.WeightFile) error {
+func writeMerged(ctx context.Context, dir string, parts []checkpoint.Part) error {
 	store := &checkpoint.Store{Dir: dir}
-	files, err := store.ReplaceFiles(ctx, parts, func(existing []string) (before, after []string) {
-		return models.StaleWeights(existing, weights)
-	})
+	files, err := replaceModel(ctx, store, parts)
 	if err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(mergedList{mergedFormat, files}, "", "  ")
+	list, err := checkpoint.JSONPart(MergedFile, mergedList{mergedFormat, files})
 	if err != nil {
 		return err
 	}
-	return store.WriteFiles(ctx, []checkpoint.Part{checkpoint.BytesPart(MergedFile, append(text, '\n'))})
+	return store.WriteFiles(ctx, []checkpoint.Part{list})
 }
 
 // requireOwn is an error if the folder holds a file that would be replaced or deleted and that MergeWeights did not
 // write, or that was changed since.
-func requireOwn(ctx context.Context, dir string, names []string, weights []models.WeightFile) error {
+func requireOwn(ctx context.Context, dir string, names []string) error {
 	entries, err := vfs.OS.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -56,7 +54,7 @@ func requireOwn(ctx context.Context, dir string, names []string, weights []model
 	for _, e := range entries {
 		existing = append(existing, e.Name())
 	}
-	before, after := models.StaleWeights(existing, weights)
+	before, after := models.StaleWeights(existing, names)
 	touched := slices.Concat(names, before, after)
 	own, err := readMerged(filepath.Join(dir, MergedFile))
 	if err != nil {

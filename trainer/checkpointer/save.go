@@ -4,8 +4,6 @@ package checkpointer
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"io"
 	"slices"
 
@@ -58,7 +56,7 @@ func (c *Checkpointer) attend(gathered []checkpoint.Part) error {
 
 // parts are all files of a checkpoint in which each tensor is whole. Ranks other than 0 get those that are gathered.
 func (c *Checkpointer) parts(ctx context.Context, loop Loop, opt Optimizer) ([]checkpoint.Part, error) {
-	parts, _, err := c.modelParts()
+	parts, err := c.modelParts()
 	if err != nil {
 		return nil, err
 	}
@@ -82,29 +80,18 @@ func (c *Checkpointer) parts(ctx context.Context, loop Loop, opt Optimizer) ([]c
 	return slices.Concat(parts, states, optimizer, heads), err
 }
 
-// modelParts are the files of a saved model, and those of its weights alone. Ranks other than 0 get the weights.
-func (c *Checkpointer) modelParts() (parts []checkpoint.Part, weights []models.WeightFile, err error) {
+// modelParts are the files of a saved model. Ranks other than 0 get those of the weights.
+func (c *Checkpointer) modelParts() ([]checkpoint.Part, error) {
 	size, err := c.Args.ShardBytes()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if weights, err = models.WeightFiles(c.Model, size); err != nil {
-		return nil, nil, err
-	}
-	parts = weightParts(weights)
-	if c.Ranks.Rank() != 0 {
-		return parts, weights, nil
+	weights, err := models.WeightFiles(c.Model, size)
+	if err != nil || c.Ranks.Rank() != 0 {
+		return weights, err
 	}
 	beside, err := c.partsBeside()
-	return append(parts, beside...), weights, err
-}
-
-// weightParts are files of weights as parts.
-func weightParts(weights []models.WeightFile) (parts []checkpoint.Part) {
-	for _, f := range weights {
-		parts = append(parts, checkpoint.Part(f))
-	}
-	return parts
+	return append(weights, beside...), err
 }
 
 // partsBeside are the files beside a model's weights.
@@ -137,11 +124,11 @@ func resumeParts(loop Loop, opt Optimizer, steps map[string]int64) (parts []chec
 	files := loop.Files()
 	files[optimizerFile] = optimizerState{opt.Name(), steps}
 	for _, name := range sortedKeys(files) {
-		text, err := json.MarshalIndent(files[name], "", "  ")
+		part, err := checkpoint.JSONPart(name, files[name])
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, err
 		}
-		parts = append(parts, checkpoint.BytesPart(name, append(text, '\n')))
+		parts = append(parts, part)
 	}
 	return parts, nil
 }
@@ -153,7 +140,7 @@ func (c *Checkpointer) SaveModel(dir string) error {
 	if c.Ranks.Rank() != 0 && c.Shards == nil {
 		return nil
 	}
-	parts, weights, err := c.modelParts()
+	parts, err := c.modelParts()
 	if err != nil {
 		return err
 	}
@@ -165,10 +152,23 @@ func (c *Checkpointer) SaveModel(dir string) error {
 		return err
 	}
 	return c.Ranks.Summon(false, func() error {
-		_, err := c.at(dir).ReplaceFiles(context.Background(), append(parts, checkpoint.BytesPart(ArgsFile, saved)),
-			func(existing []string) (before, after []string) { return models.StaleWeights(existing, weights) })
+		_, err := replaceModel(context.Background(), c.at(dir), append(parts, checkpoint.BytesPart(ArgsFile, saved)))
 		return err
 	})
+}
+
+// replaceModel writes the files of a saved model in place of another's.
+func replaceModel(ctx context.Context, to *checkpoint.Store, parts []checkpoint.Part) ([]checkpoint.File, error) {
+	return to.ReplaceFiles(ctx, parts, func(existing []string) (before, after []string) {
+		return models.StaleWeights(existing, namesOf(parts))
+	})
+}
+
+func namesOf(parts []checkpoint.Part) (names []string) {
+	for _, p := range parts {
+		names = append(names, p.Name)
+	}
+	return names
 }
 
 // Rotate deletes old checkpoints except the best. A checkpoint that cannot be deleted does not end the run: the next
