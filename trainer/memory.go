@@ -3,8 +3,6 @@
 package trainer
 
 import (
-	"maps"
-
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
@@ -16,11 +14,9 @@ import (
 // memory holds the memory figures of the last record, unless skip_memory_metrics leaves
 // them out.
 type memory struct {
-	rss     int64                     // resident memory when training began
-	largest int                       // elements of the largest batch
-	batch   map[string]*tensor.Tensor // of that batch: tensors without values
-	samples int
-	count   float64
+	rss     int64       // resident memory when training began
+	largest int         // elements of the largest batch
+	batch   *data.Batch // that batch, with tensors without values
 	meta    *tensor.Ctx // of the tensors; nil: no figures are wanted
 }
 
@@ -45,10 +41,16 @@ func (m *memory) see(b *data.Batch) {
 	if elements <= m.largest {
 		return
 	}
-	m.largest, m.samples, m.count, m.batch = elements, b.Size, b.Count, map[string]*tensor.Tensor{}
+	m.largest, m.batch = elements, zeros(m.meta, b)
+}
+
+// zeros is a batch like b, on c's device.
+func zeros(c *tensor.Ctx, b *data.Batch) *data.Batch {
+	like := &data.Batch{Tensors: map[string]*tensor.Tensor{}, Size: b.Size, Count: b.Count}
 	for name, t := range b.Tensors {
-		m.batch[name] = tensor.Zeros(m.meta, t.DType(), t.Shape()...)
+		like.Tensors[name] = tensor.Zeros(c, t.DType(), t.Shape()...)
 	}
+	return like
 }
 
 // memoryMetrics returns the memory that training took, with HuggingFace's keys for resident memory:
@@ -97,13 +99,7 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 		}
 		return models.FromConfig(in, config)
 	}
-	batch := func(c *tensor.Ctx, samples int) *data.Batch {
-		b := &data.Batch{Tensors: maps.Clone(r.memory.batch), Size: r.memory.samples, Count: r.memory.count}
-		for name, t := range b.Tensors {
-			b.Tensors[name] = tensor.Zeros(c, t.DType(), t.Shape()...)
-		}
-		return b
-	}
+	batch := func(c *tensor.Ctx, _ int) *data.Batch { return zeros(c, r.memory.batch) }
 	held := r.acc.ShardMemory()
 	ranks := r.acc.DataRanks().WorldSize()
 	return estimateMemory(r.args, r.acc.Device(), ranks, held.Parameters > 0, held.Shared, fresh, batch,

@@ -78,7 +78,7 @@ func (t *Trainer) predictRank(ctx context.Context, set evalSet) (*PredictionOutp
 	out := &PredictionOutput{}
 	var err error
 	out.Metrics, err = t.predictionLoop(ctx, set, "test_", func(c *nn.Ctx, o models.Output, b *data.Batch) error {
-		if t.args.PredictionLossOnly || o.Logits == nil {
+		if o.Logits == nil {
 			return nil
 		}
 		p, err := predictions(c, o.Logits, b)
@@ -123,7 +123,7 @@ func labelsOf(b *data.Batch) *tensor.Tensor {
 	return cmp.Or(b.Tensors[data.Labels], b.Tensors[data.ShiftLabels])
 }
 
-// eachFunc receives the output of a batch.
+// eachFunc receives the output of a batch, unless the arguments ask for the loss alone.
 type eachFunc func(*nn.Ctx, models.Output, *data.Batch) error
 
 // predictionLoop runs the model over a set, every sample once, without gradients. The
@@ -227,7 +227,10 @@ func (t *Trainer) predictionStep(b *data.Batch, pass *evaluation, each eachFunc)
 				}
 				pass.setLoss(b, tensor.Item(c.Ctx, sum), count)
 			}
-			if t.logits != nil && out.Logits != nil && !t.args.PredictionLossOnly {
+			if t.args.PredictionLossOnly {
+				return nil, nil
+			}
+			if t.logits != nil && out.Logits != nil {
 				out.Logits = t.logits(c, out.Logits, b)
 			}
 			if each != nil {
@@ -236,9 +239,6 @@ func (t *Trainer) predictionStep(b *data.Batch, pass *evaluation, each eachFunc)
 				}
 			}
 			for _, m := range t.metrics {
-				if t.args.PredictionLossOnly {
-					break
-				}
 				if err := m.Update(c, out, b); err != nil {
 					return nil, fmt.Errorf("trainer: metric %T: %w", m, err)
 				}

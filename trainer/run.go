@@ -4,6 +4,7 @@ package trainer
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -140,7 +141,7 @@ func (l lossSum) mean() float64 {
 func (t *Trainer) begin(ctx context.Context) (*run, error) {
 	a, state := t.args.Clone(), t.state
 	r := &run{Trainer: t, ctx: context.WithoutCancel(ctx), saved: map[int64]bool{},
-		progress: progress{Origin: checkpointer.Origin{RunID: newRunID()}}}
+		progress: progress{Origin: checkpointer.Origin{RunID: rand.Text()}}}
 	setUp := func() error { return protect(func() error { return r.setUp(ctx) }) }
 	if err := t.acc.Starting(setUp); err != nil {
 		*t.args, t.state = *a, state

@@ -4,8 +4,6 @@ package trainer
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -42,12 +40,6 @@ type rngState struct {
 	Generator string `json:"generator"`
 	Seed      uint64 `json:"seed"`
 	Position  int64  `json:"position"`
-}
-
-func newRunID() string {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
 }
 
 // checkpointer saves and restores this rank's model and runs, as the model lies now.

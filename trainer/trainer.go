@@ -45,7 +45,7 @@ type Trainer struct {
 	sampler    samplers.Sampler
 	parts      []checkpoint.Part
 	user       []callbacks.Callback
-	display    io.Writer // nil: none
+	display    io.Writer           // nil: none
 	options    []accelerate.Option // what the model's parts compute in, and how it is spread
 	ranks      []accelerate.Option // where they compute, and how they are arranged
 	sharing    int                 // ranks of this process on this rank's device
@@ -295,19 +295,17 @@ func (t *Trainer) buildCallbacks() error {
 	if err != nil {
 		return err
 	}
-	list := []callbacks.Callback{&callbacks.Flow{}, &callbacks.Speed{}, &callbacks.Memory{}}
-	list = append(append(list, callbacks.NewDefaults(t.user)...), reporters...)
-	if t.display == nil {
-		list = append(list, t.user...)
-	} else {
+	own := []callbacks.Callback{&callbacks.Flow{}, &callbacks.Speed{}, &callbacks.Memory{}}
+	user := slices.Clone(t.user)
+	if t.display != nil {
 		show := callbacks.Display(t.args, t.display)
-		user := t.user
 		if bar, ok := show.(*callbacks.Progress); ok {
 			user = bar.HideBar(user...)
 		}
-		list = append(append(list, user...), show)
+		user = append(user, show)
 	}
-	t.callbacks = callbacks.NewHandler(t.log, t.acc.Rank(), list...)
+	t.callbacks = callbacks.NewHandler(t.log, t.acc.Rank(),
+		slices.Concat(own, callbacks.NewDefaults(t.user), reporters, user)...)
 	return nil
 }
 

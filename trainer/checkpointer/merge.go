@@ -122,40 +122,37 @@ func savedFolder(ctx context.Context, from string) (string, error) {
 		_, err := vfs.OS.Stat(filepath.Join(from, name))
 		return err == nil
 	}
+	var ck *checkpoint.Checkpoint
+	var err error
 	switch {
 	case has(checkpoint.ManifestFile):
-		ck, err := checkpoint.Open(ctx, from)
-		if err != nil {
-			return "", err
-		}
-		return ck.Path, nil
+		ck, err = checkpoint.Open(ctx, from)
 	case has(checkpoint.LatestFile):
-		ck, err := (&checkpoint.Store{Dir: from}).Latest(ctx)
-		if err != nil {
-			return "", err
-		}
-		return ck.Path, nil
+		ck, err = (&checkpoint.Store{Dir: from}).Latest(ctx)
 	case has(models.WeightsFile), has(safetensors.IndexFile(models.WeightsBase)):
 		return from, nil
+	default:
+		if _, err = vfs.OS.Stat(from); err == nil {
+			err = fmt.Errorf("%s has no weights: want a checkpoint's folder, a run's, or a saved model's", from)
+		}
 	}
-	if _, err := vfs.OS.Stat(from); err != nil {
+	if err != nil {
 		return "", err
 	}
-	return "", fmt.Errorf("%s has no weights: want a checkpoint's folder, a run's, or a saved model's", from)
+	return ck.Path, nil
 }
 
 // mergedFiles are the files of the saved model's weights.
 func mergedFiles(dir string, set *safetensors.Set, maxShardSize int64) ([]models.WeightFile, error) {
-	if !set.Scattered() {
-		return models.MergeSet(set, models.PlainWeightsLayout(set), maxShardSize)
-	}
-	text, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, models.WeightsLayoutFile), maxKept)
-	if err != nil {
-		return nil, err
-	}
-	layout, err := models.ParseWeightsLayout(text)
-	if err != nil {
-		return nil, err
+	layout := models.PlainWeightsLayout(set)
+	if set.Scattered() {
+		text, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, models.WeightsLayoutFile), maxKept)
+		if err == nil {
+			layout, err = models.ParseWeightsLayout(text)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	return models.MergeSet(set, layout, maxShardSize)
 }
