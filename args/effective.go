@@ -40,11 +40,14 @@ func (a *TrainingArguments) EvalInterval(total int) int {
 // steps; it counts with SaveStrategy steps only.
 func (a *TrainingArguments) SaveInterval(total int) int { return ResolveSteps(a.SaveSteps, total) }
 
-func (a *TrainingArguments) evalStepsOrLogging() float64 {
-	if a.EvalSteps == nil {
-		return a.LoggingSteps
+func (a *TrainingArguments) evalStepsOrLogging() float64 { return or(a.EvalSteps, a.LoggingSteps) }
+
+// or is what p points to, or else the other value.
+func or[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
 	}
-	return *a.EvalSteps
+	return *p
 }
 
 // EvaluationWanted reports whether do_eval is set, or implied by an eval_strategy.
@@ -74,10 +77,7 @@ func (a *TrainingArguments) BestMetric() string {
 
 // BestIsGreater is the direction of BestMetric.
 func (a *TrainingArguments) BestIsGreater() bool {
-	if a.GreaterIsBetter != nil {
-		return *a.GreaterIsBetter
-	}
-	return !strings.HasSuffix(a.BestMetric(), "loss")
+	return or(a.GreaterIsBetter, !strings.HasSuffix(a.BestMetric(), "loss"))
 }
 
 // levelCritical is above slog's levels, as Python's critical is above its error.
@@ -104,11 +104,8 @@ func (l LogLevel) slog() (level slog.Level, set bool) {
 // ProgressDisabled reports whether plain lines replace the progress bar: as
 // DisableTQDM says, else if LogLevel is above warning.
 func (a *TrainingArguments) ProgressDisabled() bool {
-	if a.DisableTQDM != nil {
-		return *a.DisableTQDM
-	}
 	level, set := a.SlogLevel()
-	return set && level > slog.LevelWarn
+	return or(a.DisableTQDM, set && level > slog.LevelWarn)
 }
 
 // Reporters is ReportTo expanded over the names of the reporters that the program
@@ -143,23 +140,15 @@ func (a *TrainingArguments) ResumePath() (path string, last bool) {
 }
 
 // SamplerSeed is the seed of the order of samples.
-func (a *TrainingArguments) SamplerSeed() uint64 {
-	if a.DataSeed != nil {
-		return *a.DataSeed
-	}
-	return a.Seed
-}
+func (a *TrainingArguments) SamplerSeed() uint64 { return or(a.DataSeed, a.Seed) }
 
 // PrefetchBatches is the number of batches that each worker reads ahead; 0
 // without workers.
 func (a *TrainingArguments) PrefetchBatches() int {
-	switch {
-	case a.DataloaderNumWorkers == 0:
+	if a.DataloaderNumWorkers == 0 {
 		return 0
-	case a.DataloaderPrefetchFactor != nil:
-		return *a.DataloaderPrefetchFactor
 	}
-	return 2
+	return or(a.DataloaderPrefetchFactor, 2)
 }
 
 // AccumulationSteps is the number of micro-batches of each of ranks ranks that

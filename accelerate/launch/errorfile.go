@@ -77,26 +77,15 @@ func writeErrorFile(path string, f errorFile) error {
 	}
 	temporary, err := os.CreateTemp(filepath.Dir(path), ".error-*")
 	if err != nil { // as beside a file without a name, which the launcher holds open and reads when the rank has ended
-		return overwrite(path, text)
-	}
-	_, err = temporary.Write(text)
-	err = errors.Join(err, temporary.Close())
-	if err == nil {
-		err = os.Rename(temporary.Name(), path)
-	}
-	if err != nil {
-		os.Remove(temporary.Name()) // the error before counts
-		return fmt.Errorf("launch: error file: %w", err)
-	}
-	return nil
-}
-
-// overwrite writes a file in its place.
-func overwrite(path string, text []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
-	if err == nil {
-		_, err = f.Write(text)
-		err = errors.Join(err, f.Close())
+		err = os.WriteFile(path, text, 0o600)
+	} else {
+		_, err = temporary.Write(text)
+		if err = errors.Join(err, temporary.Close()); err == nil {
+			err = os.Rename(temporary.Name(), path)
+		}
+		if err != nil {
+			os.Remove(temporary.Name()) // the error before counts
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("launch: error file: %w", err)

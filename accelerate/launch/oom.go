@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/hostmemory"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
 
 // oomKills counts processes that the kernel killed for want of memory: in this process's
@@ -47,19 +48,12 @@ func (before oomKills) hint(after oomKills) string {
 	switch {
 	case after.cgroupKnown && after.cgroup > before.cgroup:
 		return fmt.Sprintf("out of memory: the kernel killed %s of this job's cgroup since the ranks were started",
-			processes(after.cgroup-before.cgroup))
+			quantity.Of(int64(after.cgroup-before.cgroup), "process"))
 	case after.hostKnown && after.host > before.host:
 		return fmt.Sprintf("probably out of memory: the kernel killed %s on this host since the ranks were started",
-			processes(after.host-before.host))
+			quantity.Of(int64(after.host-before.host), "process"))
 	case after.cgroupKnown || after.hostKnown:
 		return "not out of memory by the kernel's count: somebody or the scheduler sent the signal"
 	}
 	return "perhaps out of memory; the kernel's count cannot be read here"
-}
-
-func processes(n uint64) string {
-	if n == 1 {
-		return "1 process"
-	}
-	return strconv.FormatUint(n, 10) + " processes"
 }

@@ -158,7 +158,7 @@ func (p *Profiler) finish() error {
 		pprof.StopCPUProfile()
 		errs = append(errs, p.cpu.Close())
 	}
-	errs = append(errs, p.writeTrace(), p.writeTable())
+	errs = append(errs, p.write("trace", "json", p.trace), p.write("ops", "txt", p.table))
 	p.events = nil
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("profile: %w", err)

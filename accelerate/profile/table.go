@@ -4,11 +4,9 @@ package profile
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,15 +14,6 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
-
-// writeTable writes the table of phases and kernels.
-func (p *Profiler) writeTable() error {
-	f, err := os.Create(p.path("ops", "txt"))
-	if err != nil {
-		return err
-	}
-	return errors.Join(p.table(f), f.Close())
-}
 
 // steps is the number of recorded steps.
 func (p *Profiler) steps() int { return max(p.step-p.o.SkipFirst, 0) }

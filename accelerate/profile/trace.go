@@ -38,19 +38,19 @@ type traceEvent struct {
 	Args  map[string]any `json:"args,omitempty"`
 }
 
-// writeTrace writes the events. Times count from 0:00 UTC of the day on which the profile began, so that the traces of
-// several ranks lie on one axis.
-func (p *Profiler) writeTrace() error {
-	f, err := os.Create(p.path("trace", "json"))
+// write writes a file of this rank.
+func (p *Profiler) write(what, extension string, f func(w io.Writer) error) error {
+	file, err := os.Create(p.path(what, extension))
 	if err != nil {
 		return err
 	}
-	w := bufio.NewWriter(f)
-	err = p.encodeTrace(w)
-	return errors.Join(err, w.Flush(), f.Close())
+	w := bufio.NewWriter(file)
+	return errors.Join(f(w), w.Flush(), file.Close())
 }
 
-func (p *Profiler) encodeTrace(w io.Writer) error {
+// trace writes the events. Times count from 0:00 UTC of the day on which the profile began, so that the traces of
+// several ranks lie on one axis.
+func (p *Profiler) trace(w io.Writer) error {
 	midnight := p.begin.UTC().Truncate(24 * time.Hour)
 	offset := time.Duration(p.begin.UnixNano() - midnight.UnixNano())
 	list := []traceEvent{{Name: "process_name", Phase: "M", PID: p.o.Rank,
@@ -59,10 +59,8 @@ func (p *Profiler) encodeTrace(w io.Writer) error {
 		list = append(list, traceEvent{Name: "thread_name", Phase: "M", PID: p.o.Rank, TID: i,
 			Args: map[string]any{"name": name}})
 	}
-	if _,
-		err := fmt.Fprintf(w,
-		"{\"displayTimeUnit\":\"ms\",\"otherData\":{\"begin\":%q,\"dropped_events\":%d},\"traceEvents\":[\n",
-		p.begin.UTC().Format(time.RFC3339Nano), p.dropped); err != nil {
+	const head = "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"begin\":%q,\"dropped_events\":%d},\"traceEvents\":[\n"
+	if _, err := fmt.Fprintf(w, head, p.begin.UTC().Format(time.RFC3339Nano), p.dropped); err != nil {
 		return err
 	}
 	for i := range len(list) + len(p.events) {

@@ -7,8 +7,18 @@ import (
 	"strings"
 )
 
+// accelerateAlike are keys of accelerate's configuration file that share a rule.
+var accelerateAlike = []alike{
+	{only("the run is not on a TPU"), "", "tpu_name tpu_zone tpu_vm"},
+	{only("the run is not on a TPU", false), "", "tpu_use_cluster tpu_use_sudo"},
+	{only("the program is named on the command line"), "", "command_file commands"},
+	{setsNVMe, "deepspeed_config.", "offload_optimizer_nvme_path offload_param_nvme_path"},
+	{ignore("lockstep launch runs on each host"), "deepspeed_config.", `
+		deepspeed_multinode_launcher deepspeed_hostfile deepspeed_inclusion_filter deepspeed_exclusion_filter`},
+}
+
 // accelerateRules are the keys of accelerate's configuration file, as `accelerate config` writes it.
-var accelerateRules = withFSDP(withParallelism(map[string]rule{
+var accelerateRules = withFSDP(withParallelism(withAlike(accelerateAlike, map[string]rule{
 	"compute_environment":         only("ranks run on the hosts of lockstep launch", "LOCAL_MACHINE"),
 	"distributed_type":            setsDistribution,
 	"mixed_precision":             setsPrecision,
@@ -29,13 +39,6 @@ var accelerateRules = withFSDP(withParallelism(map[string]rule{
 	"num_cpu_threads_per_process": ignore("the cores of a host are divided among its ranks"),
 	"downcast_bf16":               only("it is a mode of TPUs", "no", false),
 	"tpu_env":                     ignore("the run is not on a TPU"),
-	"tpu_name":                    only("the run is not on a TPU"),
-	"tpu_zone":                    only("the run is not on a TPU"),
-	"tpu_vm":                      only("the run is not on a TPU"),
-	"tpu_use_cluster":             only("the run is not on a TPU", false),
-	"tpu_use_sudo":                only("the run is not on a TPU", false),
-	"command_file":                only("the program is named on the command line"),
-	"commands":                    only("the program is named on the command line"),
 	"dynamo_config":               ignore("there is nothing to compile"),
 	"ipex_config":                 ignore("kernels are Lockstep's own"),
 	"mpirun_config":               ignore("mpirun starts the program itself"),
@@ -48,16 +51,10 @@ var accelerateRules = withFSDP(withParallelism(map[string]rule{
 	"deepspeed_config.gradient_clipping":             sets("max_grad_norm", nil),
 	"deepspeed_config.offload_optimizer_device":      sets("offload_optimizer", offloadDevice),
 	"deepspeed_config.offload_param_device":          sets("offload_params", offloadDevice),
-	"deepspeed_config.offload_optimizer_nvme_path":   setsNVMe,
-	"deepspeed_config.offload_param_nvme_path":       setsNVMe,
 	"deepspeed_config.zero3_init_flag":               ignore("making a model changes no result"),
 	"deepspeed_config.zero3_save_16bit_model":        ignore("saved models are whole"),
-	"deepspeed_config.deepspeed_multinode_launcher":  ignore("lockstep launch runs on each host"),
-	"deepspeed_config.deepspeed_hostfile":            ignore("lockstep launch runs on each host"),
-	"deepspeed_config.deepspeed_inclusion_filter":    ignore("lockstep launch runs on each host"),
-	"deepspeed_config.deepspeed_exclusion_filter":    ignore("lockstep launch runs on each host"),
 	"deepspeed_config.deepspeed_moe_layer_cls_names": only("units are the model's blocks", ""),
-}, "parallelism_config."), "fsdp_config.")
+}), "parallelism_config."), "fsdp_config.")
 
 // Accelerate reads accelerate's file.
 func Accelerate(doc map[string]any) *Config {

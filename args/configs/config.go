@@ -78,6 +78,22 @@ func (s Setting) Want(value, name string) string {
 // A rule says what a value of a key means, and may set something.
 type rule func(c *Config, key string, v any) (Use, string)
 
+// alike are keys of a section that share a rule. The section ends in a dot; spaces divide the names.
+type alike struct {
+	rule           rule
+	section, names string
+}
+
+// withAlike adds keys that share rules.
+func withAlike(groups []alike, rules map[string]rule) map[string]rule {
+	for _, g := range groups {
+		for name := range strings.FieldsSeq(g.names) {
+			rules[g.section+name] = g.rule
+		}
+	}
+	return rules
+}
+
 // autoValue stands in a file for whatever the arguments say.
 const autoValue = "auto"
 

@@ -12,46 +12,66 @@ import (
 
 // Reasons that several keys of DeepSpeed share.
 const (
-	dsBuckets   = "buffers have ddp_bucket_cap_mb, or a unit's size"
 	dsPrefetch  = "the parameters of the next unit are fetched while one computes"
-	dsRecompute = "gradient_checkpointing decides; recomputing never changes the bits"
 	dsOffloadIO = "offloaded tensors are in mapped files"
-	dsReports   = "report_to decides"
-	dsProfile   = "--profile decides"
 	dsLossy     = "gradients and parameters are exchanged exactly"
-	dsMean      = "gradients are summed in float32 and divided once, by the number of loss terms"
-	dsWhole     = "saved models are whole; fsdp_state_dict_type decides for checkpoints"
-	dsOff       = "the section is not enabled"
 )
 
 // deepSpeedVersion is the release whose keys are all among the rules (args/testdata/tools/deepspeed_keys.tsv), beside
 // those that releases before it had.
 const deepSpeedVersion = "0.19.8"
 
+// deepSpeedAlike are keys of DeepSpeed's configuration that share a rule.
+var deepSpeedAlike = []alike{
+	{ignore("--profile decides"), "", "wall_clock_breakdown memory_breakdown timers flops_profiler comms_logger"},
+	{ignore("gradients are summed in float32 and divided once, by the number of loss terms"), "", `
+		prescale_gradients gradient_predivide_factor`},
+	{ignore("torch_autocast is not there"), "torch_autocast.", "dtype lower_precision_safe_modules"},
+	{ignore("amp is not there"), "amp.", "opt_level loss_scale"},
+	{setsOptimArg, "optimizer.params.", "momentum dampening nesterov"},
+	{ignore("there is one implementation"), "optimizer.params.", "torch_adam fused"},
+	{setsScheduleKwarg, "scheduler.params.", `
+		warmup_min_lr warmup_type total_num_steps warmup_min_ratio cos_min_ratio`},
+	{ignore("parameters are gathered as the engine likes"), "zero_optimization.", `
+		allgather_partitions stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential`},
+	{ignore("buffers have ddp_bucket_cap_mb, or a unit's size"), "zero_optimization.", `
+		reduce_bucket_size allgather_bucket_size use_multi_rank_bucket_allreduce`},
+	{setsOldOffload("offload_params"), "zero_optimization.", "cpu_offload_param cpu_offload_params"},
+	{ignore(dsPrefetch), "zero_optimization.", "stage3_max_live_parameters stage3_prefetch_bucket_size"},
+	{ignore("saved models are whole; fsdp_state_dict_type decides for checkpoints"), "zero_optimization.", `
+		stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save`},
+	{only(dsLossy, false), "zero_optimization.", `
+		zero_quantized_weights zero_quantized_gradients zero_quantized_nontrainable_weights`},
+	{ignore(dsOffloadIO), "zero_optimization.offload_optimizer.", `
+		pin_memory buffer_count buffer_size fast_init pipeline pipeline_read pipeline_write super_offload
+		cpuadam_cores_perc`},
+	{ignore(dsOffloadIO), "zero_optimization.offload_param.", "pin_memory buffer_count buffer_size max_in_cpu"},
+	{ignore("report_to decides"), "", "tensorboard wandb comet csv_monitor monitor_config"},
+	{ignore("checkpoints are safetensors"), "checkpoint.", "checkpoint_serialization writer"},
+	{off("samples come in the sampler's order", false), "", "curriculum_learning data_efficiency"},
+	{only("a model says how its layers are divided"), "tensor_parallel.", "partition_config injection_policy_tuple"},
+	{only("kernels are Lockstep's own", false), "tensor_parallel.", "replace_with_kernel_inject kernel_inject"},
+}
+
 // deepSpeedRules are the keys of DeepSpeed's configuration.
-var deepSpeedRules = withAliases(map[string]rule{
+var deepSpeedRules = withAliases(withAlike(deepSpeedAlike, map[string]rule{
 	"train_micro_batch_size_per_gpu": sets("per_device_train_batch_size", nil),
 	"gradient_accumulation_steps":    sets("gradient_accumulation_steps", nil),
 	"train_batch_size":               sets("global_train_batch_size", nil),
 	"gradient_clipping":              sets("max_grad_norm", nil),
 	"dataloader_drop_last":           sets("dataloader_drop_last", nil),
 	"steps_per_print":                ignore("logging_steps decides"),
-	"wall_clock_breakdown":           ignore(dsProfile),
-	"memory_breakdown":               ignore(dsProfile),
 	"dump_state":                     ignore("lockstep config shows the keys"),
 	"seed":                           sets("seed", nil),
 
 	"disable_python_gc":                    ignore("there is no Python"),
 	"log_level":                            ignore("log_level decides"),
-	"timers":                               ignore(dsProfile),
 	"vocabulary_size":                      ignore("the model has it"),
 	"graph_harvesting":                     ignore("it computes the same"),
 	"datastates_ckpt":                      ignore("checkpoints are written by the ranks"),
 	"use_data_before_expert_parallelism":   ignore("there are no experts"),
 	"managed_gradient_accumulation":        only("a step ends with its window of micro-batches", true),
 	"gradient_allreduce_op":                only("the loss is a mean over the terms of all ranks", "mean"),
-	"prescale_gradients":                   ignore(dsMean),
-	"gradient_predivide_factor":            ignore(dsMean),
 	"sparse_gradients":                     only("gradients are dense", false),
 	"fp32_allreduce":                       ignore("sums are in float32"),
 	"communication_data_type":              setsReduceDType,
@@ -81,157 +101,94 @@ var deepSpeedRules = withAliases(map[string]rule{
 	"fp16.min_loss_scale":                sets("fp16_min_scale", nil),
 	"fp16.fp16_master_weights_and_grads": only("parameters and gradients are float32, or dtype bfloat16", false),
 	"torch_autocast.enabled":             only("want fp16 or bf16 instead", false),
-	"torch_autocast.dtype":               ignore("torch_autocast is not there"),
-	"torch_autocast.lower_precision_safe_modules": ignore(
-		"torch_autocast is not there"),
-	"amp.enabled":    only("want fp16 or bf16 instead", false),
-	"amp.opt_level":  ignore("amp is not there"),
-	"amp.loss_scale": ignore("amp is not there"),
+	"amp.enabled":                        only("want fp16 or bf16 instead", false),
 
 	"optimizer.type":                 setsOptimizer,
 	"optimizer.params.lr":            sets("learning_rate", nil),
 	"optimizer.params.betas":         setsBetas,
 	"optimizer.params.eps":           sets("adam_epsilon", nil),
 	"optimizer.params.weight_decay":  sets("weight_decay", nil),
-	"optimizer.params.momentum":      setsOptimArg,
-	"optimizer.params.dampening":     setsOptimArg,
-	"optimizer.params.nesterov":      setsOptimArg,
 	"optimizer.params.set_grad_none": ignore("a gradient holds memory in backward only"),
 	"optimizer.params.fp32_optimizer_states": ignore(
 		"the optimizer's state is float32"),
-	"optimizer.params.torch_adam":      ignore("there is one implementation"),
 	"optimizer.params.adam_w_mode":     ignore("optimizer.type counts with it"),
 	"optimizer.params.bias_correction": only("both moments are corrected", true),
 	"optimizer.params.amsgrad":         only("amsgrad is not built", false),
-	"optimizer.params.fused":           ignore("there is one implementation"),
 	"optimizer.legacy_fusion":          ignore("there is one implementation"),
 
 	"scheduler.type":                        setsScheduler,
 	"scheduler.params.warmup_max_lr":        sets("learning_rate", nil),
 	"scheduler.params.warmup_num_steps":     sets("warmup_steps", nil),
-	"scheduler.params.warmup_min_lr":        setsScheduleKwarg,
-	"scheduler.params.warmup_type":          setsScheduleKwarg,
-	"scheduler.params.total_num_steps":      setsScheduleKwarg,
-	"scheduler.params.warmup_min_ratio":     setsScheduleKwarg,
-	"scheduler.params.cos_min_ratio":        setsScheduleKwarg,
 	"scheduler.params.last_batch_iteration": only("a resume goes on where the checkpoint is", -1),
 
-	"zero_optimization.stage":                           sets("zero_stage", nil),
-	"zero_optimization.overlap_comm":                    ignore("exchanges always overlap with the backward pass"),
-	"zero_optimization.contiguous_gradients":            ignore("gradients always lie side by side"),
-	"zero_optimization.allgather_partitions":            ignore("parameters are gathered as the engine likes"),
-	"zero_optimization.reduce_scatter":                  ignore("each shard's sum goes to its owner alone"),
-	"zero_optimization.reduce_bucket_size":              ignore(dsBuckets),
-	"zero_optimization.allgather_bucket_size":           ignore(dsBuckets),
-	"zero_optimization.sub_group_size":                  ignore("the optimizer's state is updated piece by piece"),
-	"zero_optimization.round_robin_gradients":           ignore("shards are equal"),
-	"zero_optimization.use_multi_rank_bucket_allreduce": ignore(dsBuckets),
-	"zero_optimization.elastic_checkpoint":              ignore("any number of ranks can resume"),
-	"zero_optimization.load_from_fp32_weights":          ignore("checkpoints have the parameters as they are"),
-	"zero_optimization.ignore_unused_parameters":        ignore("ddp_find_unused_parameters decides"),
-	"zero_optimization.legacy_stage1":                   ignore("there is one stage 1"),
-	"zero_optimization.cpu_offload":                     setsOldOffload("offload_optimizer"),
-	"zero_optimization.cpu_offload_param":               setsOldOffload("offload_params"),
-	"zero_optimization.cpu_offload_params":              setsOldOffload("offload_params"),
-	"zero_optimization.cpu_offload_use_pin_memory":      ignore("nothing is copied to a GPU"),
-	"zero_optimization.override_module_apply":           ignore("modules are whole where they compute"),
-	"zero_optimization.memory_efficient_linear":         ignore("linear layers save only what backward needs"),
-	"zero_optimization.log_trace_cache_warnings":        ignore("there is no such cache"),
-	"zero_optimization.pipeline_loading_checkpoint":     ignore("each rank reads what it owns"),
-	"zero_optimization.leaf_module":                     ignore("units are the model's blocks"),
-	"zero_optimization.compute_grad_norm":               ignore("the norm is always measured"),
-	"zero_optimization.enable_sanity_checks":            ignore("collective calls are always checked"),
-	"zero_optimization.parameter_alignment":             ignore("it changes where parameters lie"),
+	"zero_optimization.stage":                       sets("zero_stage", nil),
+	"zero_optimization.overlap_comm":                ignore("exchanges always overlap with the backward pass"),
+	"zero_optimization.contiguous_gradients":        ignore("gradients always lie side by side"),
+	"zero_optimization.reduce_scatter":              ignore("each shard's sum goes to its owner alone"),
+	"zero_optimization.sub_group_size":              ignore("the optimizer's state is updated piece by piece"),
+	"zero_optimization.round_robin_gradients":       ignore("shards are equal"),
+	"zero_optimization.elastic_checkpoint":          ignore("any number of ranks can resume"),
+	"zero_optimization.load_from_fp32_weights":      ignore("checkpoints have the parameters as they are"),
+	"zero_optimization.ignore_unused_parameters":    ignore("ddp_find_unused_parameters decides"),
+	"zero_optimization.legacy_stage1":               ignore("there is one stage 1"),
+	"zero_optimization.cpu_offload":                 setsOldOffload("offload_optimizer"),
+	"zero_optimization.cpu_offload_use_pin_memory":  ignore("nothing is copied to a GPU"),
+	"zero_optimization.override_module_apply":       ignore("modules are whole where they compute"),
+	"zero_optimization.memory_efficient_linear":     ignore("linear layers save only what backward needs"),
+	"zero_optimization.log_trace_cache_warnings":    ignore("there is no such cache"),
+	"zero_optimization.pipeline_loading_checkpoint": ignore("each rank reads what it owns"),
+	"zero_optimization.leaf_module":                 ignore("units are the model's blocks"),
+	"zero_optimization.compute_grad_norm":           ignore("the norm is always measured"),
+	"zero_optimization.enable_sanity_checks":        ignore("collective calls are always checked"),
+	"zero_optimization.parameter_alignment":         ignore("it changes where parameters lie"),
 	"zero_optimization.save_muon_momentum_buffer_in_memory": ignore(
 		"offload_optimizer decides"),
 	"zero_optimization.zenflow":                            off("every gradient counts in its own step", false),
-	"zero_optimization.stage3_max_live_parameters":         ignore(dsPrefetch),
 	"zero_optimization.stage3_max_reuse_distance":          ignore("parameters go when their unit's pass ends"),
-	"zero_optimization.stage3_prefetch_bucket_size":        ignore(dsPrefetch),
 	"zero_optimization.stage3_param_persistence_threshold": sets("fsdp_persistence_threshold", nil),
 	"zero_optimization.stage3_model_persistence_threshold": ignore(
 		"small parameters come and go with the others of their unit"),
 	"zero_optimization.stage3_module_granularity_threshold": ignore(
 		"units are the model's blocks, or fsdp_min_num_params'"),
-	"zero_optimization.stage3_use_all_reduce_for_fetch_params": ignore(
-		"parameters are gathered as the engine likes"),
-	"zero_optimization.stage3_allgather_sequential": ignore(
-		"parameters are gathered as the engine likes"),
-	"zero_optimization.stage3_gather_16bit_weights_on_model_save": ignore(dsWhole),
-	"zero_optimization.stage3_gather_fp16_weights_on_model_save":  ignore(dsWhole),
 	"zero_optimization.zero_hpz_partition_size": ignore(
 		"it changes who sends what, and no result: want dp_replicate_size"),
-	"zero_optimization.mics_shard_size":                     only("want dp_replicate_size instead", -1),
-	"zero_optimization.mics_hierarchical_params_gather":     ignore("want dp_replicate_size instead"),
-	"zero_optimization.zeropp_loco_param":                   only(dsLossy, map[string]any{}),
-	"zero_optimization.zero_quantized_weights":              only(dsLossy, false),
-	"zero_optimization.zero_quantized_gradients":            only(dsLossy, false),
-	"zero_optimization.zero_quantized_nontrainable_weights": only(dsLossy, false),
+	"zero_optimization.mics_shard_size":                 only("want dp_replicate_size instead", -1),
+	"zero_optimization.mics_hierarchical_params_gather": ignore("want dp_replicate_size instead"),
+	"zero_optimization.zeropp_loco_param":               only(dsLossy, map[string]any{}),
 
-	"zero_optimization.offload_optimizer.device":         sets("offload_optimizer", offloadDevice),
-	"zero_optimization.offload_optimizer.nvme_path":      setsNVMe,
-	"zero_optimization.offload_optimizer.pin_memory":     ignore(dsOffloadIO),
-	"zero_optimization.offload_optimizer.buffer_count":   ignore(dsOffloadIO),
-	"zero_optimization.offload_optimizer.buffer_size":    ignore(dsOffloadIO),
-	"zero_optimization.offload_optimizer.fast_init":      ignore(dsOffloadIO),
-	"zero_optimization.offload_optimizer.pipeline":       ignore(dsOffloadIO),
-	"zero_optimization.offload_optimizer.pipeline_read":  ignore(dsOffloadIO),
-	"zero_optimization.offload_optimizer.pipeline_write": ignore(dsOffloadIO),
-	"zero_optimization.offload_optimizer.super_offload":  ignore(dsOffloadIO),
-	"zero_optimization.offload_optimizer.cpuadam_cores_perc": ignore(
-		dsOffloadIO),
-	"zero_optimization.offload_optimizer.ratio":    only("the whole state is offloaded", 1),
-	"zero_optimization.offload_param.device":       sets("offload_params", offloadDevice),
-	"zero_optimization.offload_param.nvme_path":    setsNVMe,
-	"zero_optimization.offload_param.pin_memory":   ignore(dsOffloadIO),
-	"zero_optimization.offload_param.buffer_count": ignore(dsOffloadIO),
-	"zero_optimization.offload_param.buffer_size":  ignore(dsOffloadIO),
-	"zero_optimization.offload_param.max_in_cpu":   ignore(dsOffloadIO),
+	"zero_optimization.offload_optimizer.device":    sets("offload_optimizer", offloadDevice),
+	"zero_optimization.offload_optimizer.nvme_path": setsNVMe,
+	"zero_optimization.offload_optimizer.ratio":     only("the whole state is offloaded", 1),
+	"zero_optimization.offload_param.device":        sets("offload_params", offloadDevice),
+	"zero_optimization.offload_param.nvme_path":     setsNVMe,
 
-	"activation_checkpointing":  ignore(dsRecompute),
-	"aio":                       ignore(dsOffloadIO),
-	"flops_profiler":            ignore(dsProfile),
-	"comms_logger":              ignore(dsProfile),
-	"tensorboard":               ignore(dsReports),
-	"wandb":                     ignore(dsReports),
-	"comet":                     ignore(dsReports),
-	"csv_monitor":               ignore(dsReports),
-	"monitor_config":            ignore(dsReports),
-	"nebula":                    off("checkpoints are written by the ranks", false),
-	"checkpoint.tag_validation": ignore("all ranks save the same step"),
-	"checkpoint.checkpoint_serialization": ignore(
-		"checkpoints are safetensors"),
-	"checkpoint.writer":                 ignore("checkpoints are safetensors"),
-	"checkpoint.load_universal":         ignore("any number of ranks can resume"),
-	"checkpoint.parallel_write":         ignore("fsdp_state_dict_type sharded_state_dict writes in parallel"),
-	"checkpoint.use_node_local_storage": only("output_dir is a folder that all hosts share", false),
-	"elasticity":                        off("the number of ranks is the launcher's", false),
-	"autotuning":                        off("sizes are the arguments'", false),
-	"progressive_layer_drop":            off("every layer computes in every step", false),
-	"curriculum_learning":               off("samples come in the sampler's order", false),
-	"data_efficiency":                   off("samples come in the sampler's order", false),
-	"compression_training":              only("quantisation and pruning are not built", map[string]any{}),
-	"sparse_attention":                  only("attention is dense", map[string]any{}),
-	"quantize_training":                 off("quantisation is not built", false),
-	"weight_quantization":               off("quantisation is not built", true),
-	"hybrid_engine":                     off("generation needs no engine of its own", false),
-	"eigenvalue":                        off("eigenvalues are not built", false),
-	"expert_parallel":                   off("experts are not spread over ranks", true),
-	"compile":                           ignore("there is nothing to compile"),
-	"tensor_parallel.autotp_size":       setsAutoTP(0),
-	"tensor_parallel.dtype":             ignore("bf16 and fp16 decide"),
-	"tensor_parallel.tp_overlap_comm":   ignore("exchanges always overlap with the backward pass"),
-	"tensor_parallel.tp.tp_size":        setsAutoTP(1),
-	"tensor_parallel.tp.tp_grain_size":  ignore("DeepSpeed does not read it in training"),
-	"tensor_parallel.preset_model":      ignore("a model says how its layers are divided"),
-	"tensor_parallel.partition_config":  only("a model says how its layers are divided"),
-	"tensor_parallel.injection_policy_tuple": only(
-		"a model says how its layers are divided"),
-	"tensor_parallel.keep_module_on_host":        ignore("loading changes no result"),
-	"tensor_parallel.replace_with_kernel_inject": only("kernels are Lockstep's own", false),
-	"tensor_parallel.kernel_inject":              only("kernels are Lockstep's own", false),
-	"pipeline":                                   ignore("it is for models in stages, which are not built"),
-})
+	"activation_checkpointing":            ignore("gradient_checkpointing decides; recomputing never changes the bits"),
+	"aio":                                 ignore(dsOffloadIO),
+	"nebula":                              off("checkpoints are written by the ranks", false),
+	"checkpoint.tag_validation":           ignore("all ranks save the same step"),
+	"checkpoint.load_universal":           ignore("any number of ranks can resume"),
+	"checkpoint.parallel_write":           ignore("fsdp_state_dict_type sharded_state_dict writes in parallel"),
+	"checkpoint.use_node_local_storage":   only("output_dir is a folder that all hosts share", false),
+	"elasticity":                          off("the number of ranks is the launcher's", false),
+	"autotuning":                          off("sizes are the arguments'", false),
+	"progressive_layer_drop":              off("every layer computes in every step", false),
+	"compression_training":                only("quantisation and pruning are not built", map[string]any{}),
+	"sparse_attention":                    only("attention is dense", map[string]any{}),
+	"quantize_training":                   off("quantisation is not built", false),
+	"weight_quantization":                 off("quantisation is not built", true),
+	"hybrid_engine":                       off("generation needs no engine of its own", false),
+	"eigenvalue":                          off("eigenvalues are not built", false),
+	"expert_parallel":                     off("experts are not spread over ranks", true),
+	"compile":                             ignore("there is nothing to compile"),
+	"tensor_parallel.autotp_size":         setsAutoTP(0),
+	"tensor_parallel.dtype":               ignore("bf16 and fp16 decide"),
+	"tensor_parallel.tp_overlap_comm":     ignore("exchanges always overlap with the backward pass"),
+	"tensor_parallel.tp.tp_size":          setsAutoTP(1),
+	"tensor_parallel.tp.tp_grain_size":    ignore("DeepSpeed does not read it in training"),
+	"tensor_parallel.preset_model":        ignore("a model says how its layers are divided"),
+	"tensor_parallel.keep_module_on_host": ignore("loading changes no result"),
+	"pipeline":                            ignore("it is for models in stages, which are not built"),
+}))
 
 // withAliases adds the other names of keys: DeepSpeed's fields of stage 3 have a name and an alias with stage3_ before
 // it, and the section bf16 was called bfloat16.
@@ -374,7 +331,7 @@ func deepSpeedStage(doc map[string]any) int {
 
 // disable leaves the keys of a section out of account, but for the one that says so.
 func (c *Config) disable(prefix string) {
-	c.without(prefix, dsOff)
+	c.without(prefix, "the section is not enabled")
 	c.without(prefix+"enabled", "")
 }
 
