@@ -3,7 +3,6 @@
 package models
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,23 +32,18 @@ func WeightFiles(m nn.Module, maxShardSize int64) ([]WeightFile, error) {
 	}
 	named := byName(nn.Walk(m))
 	synced := map[*tensor.Device]bool{} // whoever wrote the weights
-	return l.files(maxShardSize, source{
-		describe: func(name string) (tensor.DType, []int, bool) {
-			p, ok := named[name]
-			if !ok {
-				return 0, nil, false
-			}
-			return p.DType(), p.Shape(), true
-		},
-		device: func(name string) *tensor.Device { return named[name].Device() },
-		read: func(_ *tensor.Ctx, name string) (*tensor.Tensor, error) {
-			p := named[name]
+	return l.files(maxShardSize, func(name string) (piece, bool) {
+		p, ok := named[name]
+		if !ok {
+			return piece{}, false
+		}
+		return piece{p.DType(), p.Shape(), p.Device(), func(*tensor.Ctx) (*tensor.Tensor, error) {
 			if dev := p.Device(); !synced[dev] {
 				dev.Sync()
 				synced[dev] = true
 			}
 			return p.Tensor, nil
-		},
+		}}, true
 	})
 }
 
@@ -98,8 +92,8 @@ func layoutOf(m nn.Module) (WeightsLayout, error) {
 		if _, err := a.tensors(named); err != nil {
 			return WeightsLayout{}, err
 		}
-		if a.params[0] == p.Name { // it is written with the first
-			l.Arrays = append(l.Arrays, SavedArray{a.name, a.params, a.rule.Dim, a.rule.Transpose})
+		if a.Params[0] == p.Name { // it is written with the first
+			l.Arrays = append(l.Arrays, a)
 		}
 	}
 	return l, nil
@@ -129,11 +123,12 @@ func ParseWeightsLayout(text []byte) (WeightsLayout, error) {
 	return l, nil
 }
 
-// source is where the parameters and buffers of a layout come from.
-type source struct {
-	describe func(name string) (tensor.DType, []int, bool)
-	device   func(name string) *tensor.Device
-	read     func(c *tensor.Ctx, name string) (*tensor.Tensor, error)
+// piece is a parameter or buffer of a layout.
+type piece struct {
+	dtype  tensor.DType
+	shape  []int
+	device *tensor.Device
+	read   func(c *tensor.Ctx) (*tensor.Tensor, error)
 }
 
 // MergeSet makes the files of a model's weights, as WeightFiles does, of the parameters of a set that several ranks
@@ -150,31 +145,26 @@ func MergeSet(set *safetensors.Set, l WeightsLayout, maxShardSize int64) ([]Weig
 			return nil, fmt.Errorf("models: %s does not say what becomes of %s", WeightsLayoutFile, name)
 		}
 	}
-	return l.files(maxShardSize, source{
-		describe: func(name string) (tensor.DType, []int, bool) {
-			a, ok := set.Lookup(name)
-			if !ok {
-				return 0, nil, false
-			}
-			return a.DType, a.Shape, true
-		},
-		device: func(string) *tensor.Device { return tensor.CPU() },
-		read: func(c *tensor.Ctx, name string) (*tensor.Tensor, error) {
-			a, _ := set.Lookup(name)
+	return l.files(maxShardSize, func(name string) (piece, bool) {
+		a, ok := set.Lookup(name)
+		if !ok {
+			return piece{}, false
+		}
+		return piece{a.DType, a.Shape, tensor.CPU(), func(c *tensor.Ctx) (*tensor.Tensor, error) {
 			data, err := a.Read()
 			if err != nil {
 				return nil, err
 			}
 			return tensor.FromBytes(c, data, a.DType, a.Shape...), nil
-		},
+		}}, true
 	})
 }
 
 // files are those of the layout's arrays.
-func (l WeightsLayout) files(maxShardSize int64, from source) ([]WeightFile, error) {
+func (l WeightsLayout) files(maxShardSize int64, find func(name string) (piece, bool)) ([]WeightFile, error) {
 	var ts []safetensors.Tensor
 	for _, s := range l.Arrays {
-		t, err := s.tensor(from)
+		t, err := s.tensor(find)
 		if err != nil {
 			return nil, err
 		}
@@ -201,51 +191,47 @@ func (l WeightsLayout) files(maxShardSize int64, from source) ([]WeightFile, err
 }
 
 // tensor is the array to be written.
-func (s SavedArray) tensor(from source) (safetensors.Tensor, error) {
-	a := array{name: s.Name, rule: WeightRule{Dim: s.Dim, Transpose: s.Transpose}, params: s.Params}
+func (a SavedArray) tensor(find func(name string) (piece, bool)) (safetensors.Tensor, error) {
+	var pieces []piece
 	var shapes [][]int
-	var dt tensor.DType
-	for i, name := range s.Params {
-		d, shape, ok := from.describe(name)
+	for i, name := range a.Params {
+		p, ok := find(name)
 		switch {
 		case !ok:
-			return safetensors.Tensor{}, fmt.Errorf("models: %s is made of %s, which is missing", s.Name, name)
-		case i > 0 && d != dt:
-			return safetensors.Tensor{}, fmt.Errorf("models: %s is made of %s of %v and %s of %v", s.Name, s.Params[0],
-				dt,
-				name, d)
-		case i > 0 && (s.Dim < 0 || s.Dim >= len(shape) || len(shape) != len(shapes[0])):
-			return safetensors.Tensor{}, fmt.Errorf("models: %s%v and %s%v do not fit along dim %d of %s", s.Params[0],
-				shapes[0], name, shape, s.Dim, s.Name)
+			return safetensors.Tensor{}, fmt.Errorf("models: %s is made of %s, which is missing", a.Name, name)
+		case i > 0 && p.dtype != pieces[0].dtype:
+			return safetensors.Tensor{}, fmt.Errorf("models: %s is made of %s of %v and %s of %v", a.Name, a.Params[0],
+				pieces[0].dtype, name, p.dtype)
+		case i > 0 && (a.Dim < 0 || a.Dim >= len(p.shape) || len(p.shape) != len(shapes[0])):
+			return safetensors.Tensor{}, fmt.Errorf("models: %s%v and %s%v do not fit along dim %d of %s", a.Params[0],
+				shapes[0], name, p.shape, a.Dim, a.Name)
 		}
-		dt = d
-		shapes = append(shapes, shape)
+		pieces, shapes = append(pieces, p), append(shapes, p.shape)
 	}
-	if len(shapes) == 0 {
-		return safetensors.Tensor{}, fmt.Errorf("models: %s is made of no parameters", s.Name)
+	if len(pieces) == 0 {
+		return safetensors.Tensor{}, fmt.Errorf("models: %s is made of no parameters", a.Name)
 	}
-	return safetensors.Tensor{Name: s.Name, DType: dt, Shape: a.shape(shapes...), Write: func(w io.Writer) error {
-		var data []byte
-		c := tensor.NewCtx(from.device(s.Params[0])).NoGrad()
-		var err error
-		tried := tensor.Try(func() {
-			c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-				params := make([]*tensor.Tensor, len(s.Params))
-				for i, name := range s.Params {
-					if params[i], err = from.read(c, name); err != nil {
-						return nil
+	return safetensors.Tensor{Name: a.Name, DType: pieces[0].dtype, Shape: a.shape(shapes...),
+		Write: func(w io.Writer) (err error) {
+			var data []byte
+			tried := tensor.Try(func() {
+				tensor.NewCtx(pieces[0].device).NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+					params := make([]*tensor.Tensor, len(pieces))
+					for i, p := range pieces {
+						if params[i], err = p.read(c); err != nil {
+							return nil
+						}
 					}
-				}
-				data = a.bytes(c, params)
-				return nil
+					data = a.bytes(c, params)
+					return nil
+				})
 			})
-		})
-		if err := errors.Join(err, tried); err != nil {
+			if err := errors.Join(err, tried); err != nil {
+				return err
+			}
+			_, err = w.Write(data)
 			return err
-		}
-		_, err = io.Copy(w, bytes.NewReader(data))
-		return err
-	}}, nil
+		}}, nil
 }
 
 // shapesOf are the shapes of tensors.

@@ -19,7 +19,7 @@ import (
 // SavedWeights are saved weights that fit a model and of which parts are read, so that a rank reads only what it holds.
 type SavedWeights struct {
 	set     *safetensors.Set
-	arrays  map[string]array
+	arrays  map[string]SavedArray
 	named   map[string]tensor.Named
 	buffers map[string]bool
 	options loadOptions
@@ -70,8 +70,8 @@ func (w *SavedWeights) read(c *tensor.Ctx, p tensor.Placed) (tensor.Census, erro
 	if err != nil {
 		return tensor.Census{}, err
 	}
-	e, _ := w.set.Lookup(a.name)
-	if a.rule.Transpose && len(p.Shape) == 2 {
+	e, _ := w.set.Lookup(a.Name)
+	if a.Transpose && len(p.Shape) == 2 {
 		return a.readTransposed(c, e, params, p)
 	}
 	section, err := e.Section(a.placed(e, params, p.Placement))
@@ -83,9 +83,9 @@ func (w *SavedWeights) read(c *tensor.Ctx, p tensor.Placed) (tensor.Census, erro
 
 // placed is the part of the saved array that a part of one of its parameters is. It has the order of a transposed
 // matrix as the array has it.
-func (a array) placed(e *safetensors.Array, params []tensor.Named, p tensor.Placement) tensor.Placement {
+func (a SavedArray) placed(e *safetensors.Array, params []tensor.Named, p tensor.Placement) tensor.Placement {
 	box := slices.Clone(p.Box)
-	if a.rule.Transpose && len(box) == 2 {
+	if a.Transpose && len(box) == 2 {
 		slices.Reverse(box)
 	}
 	at := 0 // where the parameter begins in the array, along the rule's dim
@@ -93,11 +93,11 @@ func (a array) placed(e *safetensors.Array, params []tensor.Named, p tensor.Plac
 		if before.Name == p.Name {
 			break
 		}
-		at += a.shape(before.Shape())[a.rule.Dim]
+		at += a.shape(before.Shape())[a.Dim]
 	}
 	q := e.Placement()
 	for d, ranges := range box {
-		if at > 0 && d == a.rule.Dim {
+		if at > 0 && d == a.Dim {
 			ranges = slices.Clone(ranges)
 			for i := range ranges {
 				ranges[i].Start, ranges[i].Stop = ranges[i].Start+at, ranges[i].Stop+at
@@ -111,7 +111,7 @@ func (a array) placed(e *safetensors.Array, params []tensor.Named, p tensor.Plac
 
 // readTransposed reads a part of a matrix of which the array has the transpose: the rows of the parameter's box that
 // have elements of the part.
-func (a array) readTransposed(c *tensor.Ctx, e *safetensors.Array, params []tensor.Named,
+func (a SavedArray) readTransposed(c *tensor.Ctx, e *safetensors.Array, params []tensor.Named,
 	p tensor.Placed) (tensor.Census, error) {
 	rows := p.Box[0]
 	columns := p.BoxNumel() / placement.Len(rows)
@@ -153,7 +153,7 @@ func (w *SavedWeights) check(c *tensor.Ctx, p tensor.Placed, bad *[]string) erro
 	if err != nil {
 		return err
 	}
-	name, saved := p.Name, w.arrays[p.Name].name
+	name, saved := p.Name, w.arrays[p.Name].Name
 	if saved != name {
 		name += " (" + saved + " in the file)"
 	}

@@ -35,13 +35,6 @@ type WeightRule struct {
 	ReadOnly bool
 }
 
-// array is a saved array and what it holds.
-type array struct {
-	name   string
-	rule   WeightRule
-	params []string
-}
-
 // matched returns what the *s of pattern stand for in name.
 func matched(pattern, name string) (texts []string, ok bool) {
 	parts := strings.Split(pattern, "*")
@@ -72,21 +65,21 @@ func rules(m nn.Module) []WeightRule {
 }
 
 // arrayOf is the array of a saved name.
-func arrayOf(rules []WeightRule, saved string) array {
+func arrayOf(rules []WeightRule, saved string) SavedArray {
 	for _, r := range rules {
 		if texts, ok := matched(r.Saved, saved); ok {
-			a := array{name: saved, rule: r}
+			a := SavedArray{Name: saved, Dim: r.Dim, Transpose: r.Transpose}
 			for _, p := range r.Params {
-				a.params = append(a.params, filled(p, texts))
+				a.Params = append(a.Params, filled(p, texts))
 			}
 			return a
 		}
 	}
-	return array{name: saved, params: []string{saved}}
+	return SavedArray{Name: saved, Params: []string{saved}}
 }
 
 // arrayFor is the array in which a parameter is written.
-func arrayFor(rules []WeightRule, param string) array {
+func arrayFor(rules []WeightRule, param string) SavedArray {
 	for _, r := range rules {
 		for _, p := range r.Params {
 			if texts, ok := matched(p, param); ok && !r.ReadOnly {
@@ -94,7 +87,7 @@ func arrayFor(rules []WeightRule, param string) array {
 			}
 		}
 	}
-	return array{name: param, params: []string{param}}
+	return SavedArray{Name: param, Params: []string{param}}
 }
 
 // byName are the parameters and buffers of a model.
@@ -107,12 +100,12 @@ func byName(tree *nn.Tree) map[string]tensor.Named {
 }
 
 // tensors are the parameters of the array.
-func (a array) tensors(named map[string]tensor.Named) ([]tensor.Named, error) {
+func (a SavedArray) tensors(named map[string]tensor.Named) ([]tensor.Named, error) {
 	var list []tensor.Named
-	for _, name := range a.params {
+	for _, name := range a.Params {
 		p, ok := named[name]
 		if !ok {
-			return nil, fmt.Errorf("models: the weight map puts %s into %s, which the model does not have", a.name,
+			return nil, fmt.Errorf("models: the weight map puts %s into %s, which the model does not have", a.Name,
 				name)
 		}
 		list = append(list, p)
@@ -121,33 +114,33 @@ func (a array) tensors(named map[string]tensor.Named) ([]tensor.Named, error) {
 }
 
 // shape is that of the array of parameters of the given shapes, in their order.
-func (a array) shape(params ...[]int) []int {
+func (a SavedArray) shape(params ...[]int) []int {
 	var total []int
 	for _, p := range params {
 		shape := slices.Clone(p)
-		if a.rule.Transpose && len(shape) == 2 {
+		if a.Transpose && len(shape) == 2 {
 			slices.Reverse(shape)
 		}
 		if total == nil {
 			total = shape
-		} else if a.rule.Dim < len(total) && a.rule.Dim < len(shape) {
-			total[a.rule.Dim] += shape[a.rule.Dim]
+		} else if a.Dim < len(total) && a.Dim < len(shape) {
+			total[a.Dim] += shape[a.Dim]
 		}
 	}
 	return total
 }
 
 // bytes are the elements of the array of parameters.
-func (a array) bytes(c *tensor.Ctx, params []*tensor.Tensor) []byte {
+func (a SavedArray) bytes(c *tensor.Ctx, params []*tensor.Tensor) []byte {
 	parts := make([]*tensor.Tensor, len(params))
 	for i, p := range params {
-		if parts[i] = p; a.rule.Transpose {
+		if parts[i] = p; a.Transpose {
 			parts[i] = tensor.Transpose(c, p, 0, 1)
 		}
 	}
 	whole := parts[0]
 	if len(parts) > 1 {
-		whole = tensor.Concat(c, a.rule.Dim, parts...)
+		whole = tensor.Concat(c, a.Dim, parts...)
 	}
 	return tensor.ReadBytes(c, whole)
 }

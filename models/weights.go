@@ -143,7 +143,7 @@ func ReadWeights(set *safetensors.Set, m nn.Module, opts ...LoadOption) error {
 }
 
 // fit finds the saved array of each parameter and buffer. The error lists all that does not fit.
-func fit(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[string]array, err error) {
+func fit(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[string]SavedArray, err error) {
 	saved, bad := savedArrays(set, m, tree)
 	named := byName(tree)
 	for _, p := range tree.State() {
@@ -156,11 +156,11 @@ func fit(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[string]arr
 		if err != nil {
 			return nil, err
 		}
-		e, _ := set.Lookup(a.name)
+		e, _ := set.Lookup(a.Name)
 		want := a.shape(shapesOf(params)...)
 		fits := slices.Equal(e.Shape, want) && (e.DType == p.DType() || e.DType.IsFloat() && p.DType().IsFloat())
-		if !fits && a.params[0] == p.Name {
-			bad = append(bad, fmt.Sprintf("%s is %s%v: want %v%v", a.name, e.TypeName(), e.Shape, p.DType(), want))
+		if !fits && a.Params[0] == p.Name {
+			bad = append(bad, fmt.Sprintf("%s is %s%v: want %v%v", a.Name, e.TypeName(), e.Shape, p.DType(), want))
 		}
 	}
 	if len(bad) > 0 {
@@ -181,33 +181,33 @@ func some(bad []string) string {
 // savedArrays finds the saved array of each parameter and buffer, and lists saved arrays that are not expected. Of a
 // parameter that several modules share, any of its names will do: transformers saves the first, safetensors.torch's
 // save_model another one.
-func savedArrays(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[string]array, bad []string) {
-	saved = map[string]array{}
-	others := map[string]array{} // arrays of shared parameters, under another of their names
+func savedArrays(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[string]SavedArray, bad []string) {
+	saved = map[string]SavedArray{}
+	others := map[string]SavedArray{} // arrays of shared parameters, under another of their names
 	named, list := byName(tree), rules(m)
 	if set.Scattered() {
 		list = nil // they were not renamed
 	}
 	for _, name := range set.Names() {
 		a := arrayOf(list, name)
-		for i, to := range a.params {
+		for i, to := range a.Params {
 			first, tied := tree.Aliases()[to]
 			_, known := named[to]
 			switch {
 			case tied:
-				a.params[i] = first
+				a.Params[i] = first
 				others[first] = a
 			case !known:
 				bad = append(bad, fmt.Sprintf("%s is not expected", name))
-			case saved[to].name != "":
-				bad = append(bad, fmt.Sprintf("%s and %s are both %s", saved[to].name, name, to))
+			case saved[to].Name != "":
+				bad = append(bad, fmt.Sprintf("%s and %s are both %s", saved[to].Name, name, to))
 			default:
 				saved[to] = a
 			}
 		}
 	}
 	for first, a := range others {
-		if saved[first].name == "" {
+		if saved[first].Name == "" {
 			saved[first] = a
 		}
 	}
