@@ -212,18 +212,7 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 	if err := a.leave(true); err != nil {
 		return err
 	}
-	a.model, a.tree, a.opt, a.units, a.torn = model, nn.Walk(model), nil, nil, nil
-	if a.plan.recompute {
-		if len(units) == 0 {
-			return fmt.Errorf("accelerate: gradient_checkpointing is on, but %T names no units to recompute "+
-				"(models.Recomputable)", model)
-		}
-		a.units = units
-	}
-	if err := a.findTrained(); err != nil {
-		return err
-	}
-	if err := a.own.Check(a.tree); err != nil {
+	if err := a.take(model, units); err != nil {
 		return err
 	}
 	a.scaler, a.norm = precision.NewScaler(a.plan.scaling), -1
@@ -240,9 +229,32 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 	if err := a.offloadParams(); err != nil {
 		return err
 	}
+	if err := a.checkConnected(); err != nil || a.WorldSize() == 1 {
+		return err
+	}
+	return a.join(ctx, units)
+}
+
+// take makes a model the accelerator's, if it can be trained.
+func (a *Accelerator) take(model nn.Module, units []nn.Module) error {
+	a.model, a.tree, a.opt, a.units, a.torn = model, nn.Walk(model), nil, nil, nil
+	if a.plan.recompute {
+		if len(units) == 0 {
+			return fmt.Errorf("accelerate: gradient_checkpointing is on, but %T names no units to recompute "+
+				"(models.Recomputable)", model)
+		}
+		a.units = units
+	}
+	if err := a.findTrained(); err != nil {
+		return err
+	}
+	return a.own.Check(a.tree)
+}
+
+// checkConnected is an error if the ranks have no groups.
+func (a *Accelerator) checkConnected() error {
 	switch {
 	case a.WorldSize() == 1:
-		return nil
 	case a.Group() == nil:
 		return fmt.Errorf("accelerate: rank %d of %d is not connected: want Connect before Prepare", a.Rank(),
 			a.WorldSize())
@@ -250,7 +262,7 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 		return fmt.Errorf("accelerate: rank %d of %d has no groups of its mesh: want Open before Prepare", a.Rank(),
 			a.WorldSize())
 	}
-	return a.join(ctx, units)
+	return nil
 }
 
 // findTrained finds the parameters that are trained and refuses a model that cannot be.
