@@ -40,13 +40,9 @@ func (t *Trainer) EvaluateContext(ctx context.Context) (map[string]float64, erro
 	return onEvery(ctx, t, func(rank *Trainer) (map[string]float64, error) { return rank.evaluateAlone(ctx) })
 }
 
-// evaluateAlone evaluates outside a training run: the ranks first take rank 0's
-// parameters, which the caller may have changed.
+// evaluateAlone evaluates outside a training run.
 func (t *Trainer) evaluateAlone(ctx context.Context) (map[string]float64, error) {
-	if err := t.usable(); err != nil {
-		return nil, err
-	}
-	if err := t.acc.SyncParameters(context.WithoutCancel(ctx), t.model); err != nil {
+	if err := t.ready(ctx); err != nil {
 		return nil, err
 	}
 	out, err := t.evaluateRank(ctx)

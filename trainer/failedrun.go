@@ -3,6 +3,8 @@
 package trainer
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -59,12 +61,16 @@ func (t *Trainer) whole() error {
 	return nil
 }
 
-// usable returns an error if the ranks cannot compute with the model.
-func (t *Trainer) usable() error {
+// ready returns an error if the ranks cannot compute with the model. They take rank 0's parameters, which the caller may
+// have changed.
+func (t *Trainer) ready(ctx context.Context) error {
 	if err := t.connected(); err != nil {
 		return err
 	}
-	return t.whole()
+	if err := t.whole(); err != nil {
+		return err
+	}
+	return t.acc.SyncParameters(context.WithoutCancel(ctx), t.model)
 }
 
 func (t *Trainer) afterFailure(weights bool, cause error) error {
@@ -72,8 +78,6 @@ func (t *Trainer) afterFailure(weights bool, cause error) error {
 	if t.failed != nil {
 		e.Step, e.Checkpoint, e.Err = t.failed.Step, t.failed.Checkpoint, t.failed.Err
 	}
-	if e.Err == nil {
-		e.Err = errOtherFailed
-	}
+	e.Err = cmp.Or(e.Err, errOtherFailed)
 	return e
 }

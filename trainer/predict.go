@@ -69,10 +69,7 @@ func (t *Trainer) predict(ctx context.Context, set evalSet) (*PredictionOutput, 
 
 // predictRank is this rank's part of a prediction; the result is the same on every rank.
 func (t *Trainer) predictRank(ctx context.Context, set evalSet) (*PredictionOutput, error) {
-	if err := t.usable(); err != nil {
-		return nil, err
-	}
-	if err := t.acc.SyncParameters(context.WithoutCancel(ctx), t.model); err != nil {
+	if err := t.ready(ctx); err != nil {
 		return nil, err
 	}
 	out := &PredictionOutput{}

@@ -156,13 +156,13 @@ func (r *run) adopt(saved *callbacks.State, ck *checkpoint.Checkpoint) {
 	saved.MaxSteps, saved.NumTrainEpochs = planned.MaxSteps, planned.NumTrainEpochs
 	saved.LoggingSteps, saved.EvalSteps, saved.SaveSteps = planned.LoggingSteps, planned.EvalSteps, planned.SaveSteps
 	saved.TrainBatchSize = planned.TrainBatchSize
-	if best, dir := saved.BestModelCheckpoint,
-		filepath.Dir(ck.Path); best != nil && !checkpointer.SameFolder(dir, r.args.OutputDir) {
-		path := filepath.Join(dir, filepath.Base(*best)) // beside the checkpoint, not in output_dir
-		saved.BestModelCheckpoint = &path
+	dir := filepath.Dir(ck.Path)
+	ours := checkpointer.SameFolder(dir, r.args.OutputDir)
+	if best := saved.BestModelCheckpoint; best != nil && !ours { // it is beside the checkpoint, not in output_dir
+		saved.BestModelCheckpoint = new(filepath.Join(dir, filepath.Base(*best)))
 	}
 	r.Trainer.state = saved
-	r.saved[saved.GlobalStep] = checkpointer.SameFolder(filepath.Dir(ck.Path), r.args.OutputDir)
+	r.saved[saved.GlobalStep] = ours
 	c := r.control
 	r.pending = pending{evaluate: c.ShouldEvaluate, save: c.ShouldEvaluate && c.ShouldSave}
 	r.pending.epochEnd = !r.progress.EpochEnded && saved.GlobalStep > 0 &&

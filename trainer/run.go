@@ -43,7 +43,7 @@ type run struct {
 	prof     *profile.Profiler // nil: no profile is wanted
 	unlisten func()            // ends the profiler's spans
 	memory   memory
-	release  func() // gives output_dir up; nil where this process does not hold it
+	release  func() // gives output_dir up
 
 	print         *string         // of the training data, once it was asked for
 	lastNonfinite *NonfiniteError // the last step that was left out
@@ -140,12 +140,12 @@ func (l lossSum) mean() float64 {
 // begin creates everything that a run needs and, if asked to, restores a checkpoint.
 func (t *Trainer) begin(ctx context.Context) (*run, error) {
 	a, state := t.args.Clone(), t.state
-	r := &run{Trainer: t, ctx: context.WithoutCancel(ctx), saved: map[int64]bool{},
+	r := &run{Trainer: t, ctx: context.WithoutCancel(ctx), saved: map[int64]bool{}, release: func() {},
 		progress: progress{Origin: checkpointer.Origin{RunID: rand.Text()}}}
 	setUp := func() error { return protect(func() error { return r.setUp(ctx) }) }
 	if err := t.acc.Starting(setUp); err != nil {
 		*t.args, t.state = *a, state
-		r.unclaim()
+		r.release()
 		return nil, err
 	}
 	return r, nil
@@ -194,10 +194,11 @@ func (r *run) open(ctx context.Context) (*checkpoint.Checkpoint, error) {
 			return nil, err
 		}
 	}
-	r.release, err = r.checkpointer().Claim(ctx, ck != nil || r.trained && !r.args.OverwriteOutputDir)
+	release, err := r.checkpointer().Claim(ctx, ck != nil || r.trained && !r.args.OverwriteOutputDir)
 	if err != nil {
 		return nil, fmt.Errorf("trainer: %w", err)
 	}
+	r.release = release
 	return ck, nil
 }
 
@@ -407,15 +408,9 @@ func (r *run) epochHasSteps() bool {
 	return r.windows.Epoch() <= r.progress.Epoch
 }
 
-func (r *run) unclaim() {
-	if r.release != nil {
-		r.release()
-	}
-}
-
 func (r *run) close() {
 	r.windows.Close()
-	r.unclaim()
+	r.release()
 }
 
 // info says what is about to run.

@@ -3,6 +3,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -250,12 +251,7 @@ func (r *run) saveEarly() error {
 }
 
 // causeOf is the reason why ctx ended, or an error that says that another rank's did.
-func causeOf(ctx context.Context) error {
-	if err := context.Cause(ctx); err != nil {
-		return err
-	}
-	return errOtherInterrupted
-}
+func causeOf(ctx context.Context) error { return cmp.Or(context.Cause(ctx), errOtherInterrupted) }
 
 // end writes the final record, loads the best model if asked to, and fires the last
 // event.

@@ -111,19 +111,17 @@ func (u *Usage) Agree(ctx context.Context) error {
 func (u *Usage) refuseMissing(missing []uint8) error {
 	const listed = 3
 	var names []string
-	count := 0
 	for i, m := range missing {
 		if m == 1 {
-			if count++; count <= listed {
-				names = append(names, u.params[i].Name)
-			}
+			names = append(names, u.params[i].Name)
 		}
 	}
+	count := len(names)
 	if count == 0 {
 		return nil
 	}
 	if count > listed {
-		names = append(names, "…")
+		names = append(names[:listed], "…")
 	}
 	return fmt.Errorf("ddp: %d of %d parameters had no gradient in a step: %s: want a loss that uses every "+
 		"parameter, or ddp_find_unused_parameters on",

@@ -12,12 +12,12 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 )
 
-// Claim keeps other processes from writing into output_dir until release is called, nil where this run writes nothing
-// there. A run that does not go on with checkpoints of the folder does not start in one that has checkpoints of another
-// run, unless overwrite_output_dir says so: then they are renamed.
+// Claim keeps other processes from writing into output_dir, if this run writes there, until release is called. A run
+// that does not go on with checkpoints of the folder does not start in one that has checkpoints of another run, unless
+// overwrite_output_dir says so: then they are renamed.
 func (c *Checkpointer) Claim(ctx context.Context, goesOn bool) (release func(), err error) {
 	if c.Ranks.Rank() != 0 || c.Args.SaveStrategy == args.StrategyNo {
-		return nil, nil
+		return func() {}, nil
 	}
 	if release, err = c.Store.Acquire(ctx); err != nil {
 		return nil, fmt.Errorf("output_dir: %w", err)
