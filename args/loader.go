@@ -3,6 +3,7 @@
 package args
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -502,9 +503,7 @@ func (l *Loader) Usage() string { return l.UsageWrapped(usageColumns) }
 
 // UsageWrapped is Usage with flags that fit into columns, broken between words; 0 is as many as Usage has.
 func (l *Loader) UsageWrapped(columns int) string {
-	if columns == 0 {
-		columns = usageColumns
-	}
+	columns = cmp.Or(columns, usageColumns)
 	groups := make([]*pflag.FlagSet, len(l.structs)+1)
 	for i := range groups {
 		groups[i] = pflag.NewFlagSet("", pflag.ContinueOnError)

@@ -38,10 +38,7 @@ func (r *Resolved) Table() [][3]string {
 		if f.key == configKey && origin == "" {
 			continue
 		}
-		if origin == "" {
-			origin = "default"
-		}
-		rows = append(rows, [3]string{f.key, f.masked(f.of(r.structs)), origin})
+		rows = append(rows, [3]string{f.key, f.masked(f.of(r.structs)), cmp.Or(origin, "default")})
 	}
 	return rows
 }

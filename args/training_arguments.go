@@ -2,6 +2,8 @@
 
 package args
 
+import "cmp"
+
 // TrainingArguments holds all settings of a training run. Steps are always
 // optimizer steps, never micro-batches. Default returns the defaults; Validate
 // reports what is wrong. The zero value is not usable. Fields that may be unset are
@@ -316,11 +318,8 @@ const defaultOutputDir = "trainer_output"
 // folder. Settings that HuggingFace does not have are neutral, except nonfinite_loss:
 // stop.
 func Default(outputDir string) *TrainingArguments {
-	if outputDir == "" {
-		outputDir = defaultOutputDir
-	}
 	return &TrainingArguments{
-		OutputDir:                 expandHome(outputDir),
+		OutputDir:                 expandHome(cmp.Or(outputDir, defaultOutputDir)),
 		PerDeviceTrainBatchSize:   8,
 		PerDeviceEvalBatchSize:    8,
 		GradientAccumulationSteps: 1,

@@ -3,6 +3,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -179,12 +180,7 @@ func (s *Store) beat(lock vfs.Lock, me Holder) (stop func()) {
 	}
 }
 
-func (s *Store) interval() time.Duration {
-	if s.beatInterval > 0 {
-		return s.beatInterval
-	}
-	return beatInterval
-}
+func (s *Store) interval() time.Duration { return cmp.Or(s.beatInterval, beatInterval) }
 
 // readHolder is the zero Holder if the lock file does not say who.
 func readHolder(lock vfs.Lock) Holder {

@@ -81,19 +81,9 @@ type Info struct {
 // Name is the last element of the path: "checkpoint-500".
 func (i Info) Name() string { return filepath.Base(i.Path) }
 
-func (s *Store) fs() vfs.FS {
-	if s.FS == nil {
-		return vfs.OS
-	}
-	return s.FS
-}
+func (s *Store) fs() vfs.FS { return cmp.Or(s.FS, vfs.OS) }
 
-func (s *Store) log() *slog.Logger {
-	if s.Log == nil {
-		return slog.Default()
-	}
-	return s.Log
-}
+func (s *Store) log() *slog.Logger { return cmp.Or(s.Log, slog.Default()) }
 
 func (s *Store) dir() string { return filepath.Clean(s.Dir) }
 

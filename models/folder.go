@@ -3,6 +3,7 @@
 package models
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -88,22 +89,18 @@ func noWeights(dir string, config []byte, err error) error {
 
 // convert is how to write safetensors in place of a pickle.
 func convert(dir string, config []byte) string {
-	class := architecture(config)
-	if class == "" {
-		class = "AutoModel"
-	}
+	class := cmp.Or(architecture(config), "AutoModel")
 	return fmt.Sprintf("python3 -c \"from transformers import %[1]s as M; M.from_pretrained('%[2]s')"+
 		".save_pretrained('%[2]s')\" writes %[3]s", class, dir, WeightsFile)
 }
 
 // Architecture is the class of transformers as which a model is saved, such as GPT2LMHeadModel, or else its model type.
 func Architecture(m Configured) string {
-	if text, err := json.Marshal(m.Config()); err == nil {
-		if name := architecture(text); name != "" {
-			return name
-		}
+	text, err := json.Marshal(m.Config())
+	if err != nil {
+		return m.ModelType()
 	}
-	return m.ModelType()
+	return cmp.Or(architecture(text), m.ModelType())
 }
 
 // architecture is the class of transformers that a config.json names; "" if it names none.

@@ -17,19 +17,16 @@ import (
 // Factory makes a model of one architecture from its config.json.
 type Factory func(in *nn.Init, config []byte) (Configured, error)
 
-var registry struct {
+var registry = struct {
 	sync.Mutex
 	factories map[string]Factory
-}
+}{factories: map[string]Factory{}}
 
 // Register makes an architecture known under its model_type. Packages call it from
 // init. Registering a model_type twice panics.
 func Register(modelType string, f Factory) {
 	registry.Lock()
 	defer registry.Unlock()
-	if registry.factories == nil {
-		registry.factories = map[string]Factory{}
-	}
 	if _, dup := registry.factories[modelType]; dup {
 		panic(fmt.Sprintf("models: model_type %q registered twice", modelType))
 	}

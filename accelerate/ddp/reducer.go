@@ -3,6 +3,7 @@
 package ddp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -63,9 +64,7 @@ func New(c *tensor.Ctx, g *comm.Group, params []tensor.Named, o Options) (*Reduc
 	if o.BucketBytes <= 0 {
 		o.BucketBytes = BucketBytes
 	}
-	if o.Hook == nil {
-		o.Hook = AllReduce
-	}
+	o.Hook = cmp.Or(o.Hook, AllReduce)
 	n := len(params)
 	r := &Reducer{
 		c: c.NoGrad(), group: g, params: params, limit: o.BucketBytes, hook: o.Hook, trace: o.Trace,

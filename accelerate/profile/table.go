@@ -4,6 +4,7 @@ package profile
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -82,13 +83,7 @@ func (p *Profiler) logTable() {
 // longest sorts by time, then by name.
 func longest(totals map[string]*total) []*total {
 	return slices.SortedFunc(maps.Values(totals), func(a, b *total) int {
-		switch {
-		case a.time != b.time:
-			return int(b.time - a.time)
-		case a.name < b.name:
-			return -1
-		}
-		return 1
+		return cmp.Or(cmp.Compare(b.time, a.time), cmp.Compare(a.name, b.name))
 	})
 }
 

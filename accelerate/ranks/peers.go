@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/comm"
 )
@@ -108,10 +109,7 @@ func (p *Peers) GatherBytes(ctx context.Context, mine []byte) ([][]byte, error) 
 		comm.Label("sizes")).Wait(ctx); err != nil {
 		return nil, err
 	}
-	longest := int64(0)
-	for _, n := range sizes {
-		longest = max(longest, n)
-	}
+	longest := slices.Max(sizes)
 	in, out := make([]byte, longest), make([]byte, longest*int64(len(sizes)))
 	copy(in, mine)
 	if err := p.group.AllGather(comm.Of(out), comm.Of(in), comm.Label("gathered bytes")).Wait(ctx); err != nil {

@@ -3,6 +3,7 @@
 package ranks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,11 +101,8 @@ func (r *Ranks) Job() (id string, restarted bool) {
 			return job.Place.Launch, restarted
 		}
 	}
-	id = os.Getenv(env.VarLaunchID) // unlike a job's name, no other launch has it
-	if id == "" {
-		id = r.place.JobID
-	}
-	return id, restarted
+	// unlike a job's name, no other launch has its number
+	return cmp.Or(os.Getenv(env.VarLaunchID), r.place.JobID), restarted
 }
 
 // Open joins the other processes of the job if a launcher started this process as one of

@@ -8,6 +8,7 @@
 package generation
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -45,22 +46,13 @@ type Options struct {
 
 // Validate reports all faults at once.
 func (o Options) Validate() error {
-	var bad []string
-	if o.MaxNewTokens < 0 {
-		bad = append(bad, fmt.Sprintf("max_new_tokens = %d: want at least 0", o.MaxNewTokens))
-	}
-	if o.Temperature < 0 || math.IsNaN(o.Temperature) || math.IsInf(o.Temperature, 0) {
-		bad = append(bad, fmt.Sprintf("temperature = %g: want a number ≥ 0", o.Temperature))
-	}
-	if o.TopK < 0 {
-		bad = append(bad, fmt.Sprintf("top_k = %d: want at least 0", o.TopK))
-	}
-	if !(o.TopP >= 0 && o.TopP <= 1) {
-		bad = append(bad, fmt.Sprintf("top_p = %g: want a probability in [0, 1]", o.TopP))
-	}
-	if !(o.RepetitionPenalty >= 0) || math.IsInf(o.RepetitionPenalty, 0) {
-		bad = append(bad, fmt.Sprintf("repetition_penalty = %g: want a number ≥ 0", o.RepetitionPenalty))
-	}
+	var bad models.Faults
+	positive := func(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
+	bad.Want(o.MaxNewTokens >= 0, "max_new_tokens = %d: want at least 0", o.MaxNewTokens)
+	bad.Want(positive(o.Temperature), "temperature = %g: want a number ≥ 0", o.Temperature)
+	bad.Want(o.TopK >= 0, "top_k = %d: want at least 0", o.TopK)
+	bad.Want(o.TopP >= 0 && o.TopP <= 1, "top_p = %g: want a probability in [0, 1]", o.TopP)
+	bad.Want(positive(o.RepetitionPenalty), "repetition_penalty = %g: want a number ≥ 0", o.RepetitionPenalty)
 	if len(bad) > 0 {
 		return fmt.Errorf("generation: %s", strings.Join(bad, "; "))
 	}
@@ -162,15 +154,7 @@ func choose(logits []float32, opt Options, draws *rng.Stream) int {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		switch {
-		case logits[a] > logits[b]:
-			return -1
-		case logits[a] < logits[b]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(logits[b], logits[a]) })
 	if opt.TopK > 0 {
 		order = order[:min(opt.TopK, len(order))]
 	}

@@ -3,6 +3,7 @@
 package gpt2
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -118,9 +119,7 @@ func (m *Classifier) RecomputeUnits() []nn.Module { return m.Transformer.units()
 
 // ExampleBatch is size texts of length tokens, n_positions for 0.
 func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
-	if length == 0 {
-		length = m.Cfg.NPositions
-	}
+	length = cmp.Or(length, m.Cfg.NPositions)
 	ids, labels := tensor.Zeros(c, tensor.Int64, size, length), tensor.Zeros(c, tensor.Int64, size)
 	tensors := map[string]*tensor.Tensor{data.InputIDs: ids, data.Labels: labels}
 	return &data.Batch{Tensors: tensors, Size: size, Count: float64(size)}

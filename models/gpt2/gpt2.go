@@ -10,6 +10,7 @@
 package gpt2
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -122,9 +123,7 @@ func (m *Model) FLOPsPerToken(t int) float64 {
 
 // ExampleBatch is size sequences of length tokens, n_positions for 0.
 func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
-	if length == 0 {
-		length = m.Cfg.NPositions
-	}
+	length = cmp.Or(length, m.Cfg.NPositions)
 	ids, labels := tensor.Zeros(c, tensor.Int64, size, length), tensor.Zeros(c, tensor.Int64, size, length)
 	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: ids, data.ShiftLabels: labels}, Size: size,
 		Count: float64(size * (length - 1))}

@@ -10,6 +10,7 @@
 package resnet
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 
@@ -120,9 +121,7 @@ func (m *Model) RecomputeUnits() []nn.Module {
 
 // ExampleBatch is size black squares of length pixels a side, 224 for 0.
 func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
-	if length == 0 {
-		length = 224
-	}
+	length = cmp.Or(length, 224)
 	pixels := tensor.Zeros(c, tensor.Float32, size, m.Cfg.NumChannels, length, length)
 	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.PixelValues: pixels,
 		data.Labels: tensor.Zeros(c, tensor.Int64, size)}, Size: size, Count: float64(size)}
