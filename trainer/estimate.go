@@ -68,15 +68,6 @@ func EstimateSharedMemory(a *args.TrainingArguments, on *tensor.Device, ranks in
 	return estimateMemory(a, on, ranks, ranks > 1, true, model, batch)
 }
 
-// sharers is over how many of so many ranks a sharded model is spread.
-func sharers(a *args.TrainingArguments, n int) (int, error) {
-	mesh, err := accelerate.MeshOf(a, n)
-	if err != nil {
-		return 0, fmt.Errorf("trainer: estimate of memory: %w", err)
-	}
-	return mesh.DPShard, nil
-}
-
 // share divides whole parameters among ranks, and their rounded copies, which then stay: at the peak those of a rank
 // alone are gone.
 func (e *MemoryEstimate) share(ranks int64) {
@@ -120,9 +111,11 @@ func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int, sha
 	}
 	each := ranks // of a replica
 	if sharded {
-		if each, err = sharers(a, ranks); err != nil {
-			return nil, err
+		mesh, err := accelerate.MeshOf(a, ranks)
+		if err != nil {
+			return nil, fmt.Errorf("trainer: estimate of memory: %w", err)
 		}
+		each = mesh.DPShard
 		sharded = each > 1 || ranks == 1
 	}
 	counter := meta.Like(joint.Backend(cmp.Or(on, tensor.CPU())))
