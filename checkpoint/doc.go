@@ -12,8 +12,8 @@
 //
 // A checkpoint is a folder checkpoint-<step> with files named as HuggingFace names them: each is a [Part].
 // [SaveTensors] writes tensors, which [Checkpoint.OpenTensors] finds, and [BytesPart] holds what is in memory. State is
-// kept in global terms (positions in the stream of samples, whole parameters by name), never per rank, so that a run can
-// go on with another number of ranks.
+// kept in global terms (positions in the stream of samples, whole parameters by name), never per rank, so that a run
+// can go on with another number of ranks.
 // The trainer's parts are JSON and safetensors alone; nothing that is read is executed.
 //
 // The package does not decide when to save or what, and it does not save a model for inference:

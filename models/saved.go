@@ -17,7 +17,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// WeightFile is one file of a saved model's weights, a checkpoint.Part. Write is called once, in the order of the files.
+// WeightFile is one file of a saved model's weights, a checkpoint.Part. Write is called once, in the order of the
+// files.
 type WeightFile = vfs.Part
 
 // WeightFiles are the files of a model's weights as transformers saves them: model.safetensors alone or, if that has

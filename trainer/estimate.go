@@ -92,8 +92,8 @@ func (e *MemoryEstimate) offload(a *args.TrainingArguments) {
 	}
 }
 
-// estimateMemory is EstimateMemory, or with shared EstimateSharedMemory: ranks that share whole parameters have all else
-// as under stage 2 of ZeRO.
+// estimateMemory is EstimateMemory, or with shared EstimateSharedMemory: ranks that share whole parameters have all
+// else as under stage 2 of ZeRO.
 func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int, sharded, shared bool,
 	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
 	opts ...Option) (*MemoryEstimate, error) {

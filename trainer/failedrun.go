@@ -61,8 +61,8 @@ func (t *Trainer) whole() error {
 	return nil
 }
 
-// ready returns an error if the ranks cannot compute with the model. They take rank 0's parameters, which the caller may
-// have changed.
+// ready returns an error if the ranks cannot compute with the model. They take rank 0's parameters, which the caller
+// may have changed.
 func (t *Trainer) ready(ctx context.Context) error {
 	if err := t.connected(); err != nil {
 		return err
