@@ -14,8 +14,9 @@ stage_nvml() {
 }
 
 # NVIDIA's own compiler and libraries, from PyPI, as far as they go without a device: the committed PTX is what the pinned
-# compiler makes of the sources, and the libraries take what Lockstep asks for. Then the programs: static and without
-# CUDA, or with the tag cuda and without a driver. Installs Debian's g++ and python3-venv where they are missing, and the
+# compiler makes of the sources, and the libraries take what Lockstep asks for. The sources, compiled for the CPU by g++,
+# pass the suite that their PTX passes in the interpreter. Then the programs: static and without CUDA, or with the tag
+# cuda and without a driver. Installs Debian's g++ and python3-venv where they are missing, and the
 # wheels (2 GB) in a folder that it deletes.
 stage_nvidia() {
 	local venv=$work/nvidia site missing=()
@@ -24,7 +25,7 @@ stage_nvidia() {
 	python3 -m venv "$venv" 2>/dev/null || { install python3-venv && python3 -m venv --clear "$venv"; } || return 1
 	"$venv/bin/python" -m pip install --quiet --no-deps --only-binary :all: "${nvidia[@]}" || return 1
 	site=$(echo "$venv"/lib/python3*/site-packages/nvidia)
-	export LOCKSTEP_REQUIRE_TOOLS=nvcc,cublaslt,nccl,cudnn CGO_ENABLED=0
+	export LOCKSTEP_REQUIRE_TOOLS=nvcc,cublaslt,nccl,cudnn,g++ CGO_ENABLED=0
 	export LOCKSTEP_NVCC LOCKSTEP_CUBLASLT LOCKSTEP_NCCL_LIBRARY LOCKSTEP_CUDNN
 	LOCKSTEP_NVCC=$(echo "$site"/*/bin/nvcc)
 	LOCKSTEP_CUBLASLT=$(echo "$site"/*/lib/libcublasLt.so.*)
@@ -33,6 +34,7 @@ stage_nvidia() {
 	# cuDNN is several libraries, which want cuBLAS.
 	LD_LIBRARY_PATH=$(dirname "$LOCKSTEP_CUDNN"):$(dirname "$LOCKSTEP_CUBLASLT") \
 		go test -count=1 -tags cuda ./internal/cuda/libcuda ./comm/nccl ./internal/cuda/kernels || return 1
+	go test -count=1 -timeout 30m -tags cuda -run '^TestCompiledKernels$' ./internal/backend/cuda || return 1
 	passes ./tests/arch TestProgramsAreStatic && passes ./tests/e2e TestCUDA
 }
 

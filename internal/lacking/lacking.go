@@ -20,7 +20,7 @@ const (
 	Hosts    = "hosts"    // namespaces: two network namespaces that stand for two hosts
 	Clusters = "clusters" // launchers that are installed: openmpi,mpich,slurm
 	Cgroups  = "cgroups"  // memory: groups whose memory is limited
-	Tools    = "tools"    // compilers, libraries and devices: cc,nvcc,cublaslt,nccl,gpu
+	Tools    = "tools"    // compilers, libraries and devices: cc,g++,nvcc,cublaslt,nccl,gpu
 )
 
 // File names an environment variable: the file to which each skipped test adds a line.

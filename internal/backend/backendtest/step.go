@@ -158,8 +158,8 @@ func testFlagBehindFault(t *testing.T, b backend.Backend, stream backend.Stream)
 }
 
 // testLists launches samples together, with the bits of each alone.
-func testLists(t *testing.T, b backend.Backend, stream backend.Stream) {
-	for _, op := range listedOps {
+func testLists(t *testing.T, b backend.Backend, stream backend.Stream, ops []backend.Op) {
+	for _, op := range ops {
 		var want [][][]byte
 		var list []*launch
 		var calls []backend.Call

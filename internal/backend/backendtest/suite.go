@@ -47,16 +47,22 @@ func Run(t *testing.T, open func(t *testing.T) backend.Backend) {
 		t.Run("conditional", func(t *testing.T) { testConditional(t, b, stream) })
 		t.Run("flag behind a fault", func(t *testing.T) { testFlagBehindFault(t, b, stream) })
 	}
-	t.Run("lists", func(t *testing.T) { testLists(t, b, stream) })
+	t.Run("lists", func(t *testing.T) { testLists(t, b, stream, listedOps) })
 	require.Zero(t, b.Stats().InUse, "memory that the suite freed is still in use")
 }
 
-// RunOps tests some ops alone: for a backend that has a second way to compute them. The suite does not close b.
+// RunOps tests some ops alone, one by one and in lists: for a backend that has a second way to compute them. The suite
+// does not close b.
 func RunOps(t *testing.T, b backend.Backend, ops ...backend.Op) {
 	stream := b.NewStream()
+	var listed []backend.Op
 	for _, op := range ops {
 		runOp(t, b, stream, op)
+		if slices.Contains(listedOps, op) {
+			listed = append(listed, op)
+		}
 	}
+	testLists(t, b, stream, listed)
 }
 
 func runOp(t *testing.T, b backend.Backend, stream backend.Stream, op backend.Op) {
