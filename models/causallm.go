@@ -10,14 +10,20 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Hidden maps ids [B,T] to the hidden states [B,T,C] below a language model's head.
-type Hidden func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor
+// Hidden maps ids [B,T] to the hidden states [B,T,C] below a language model's head. A later stage of a pipeline maps
+// the hidden states that it has received.
+type Hidden func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor
 
 // CausalLM is the Forward of language model m. It reads input_ids [B,T], position_ids [B,T] (optional) and, for the
 // loss, shift_labels [B,T], the label of the next token at each place, or labels [B,T], which it shifts by one to make
-// them; both at once are an error. With either under LossOnly it computes no logits.
+// them; both at once are an error. With either under LossOnly it computes no logits. head is in the model's last Part.
 func CausalLM(c *nn.Ctx, m nn.Module, head *nn.LMHead, b *data.Batch, hidden Hidden) Output {
-	c, labels := WithPositions(c, b), shiftLabels(c, b)
+	c = WithPositions(c, b)
+	in := c.Received(b.Required(data.InputIDs))
+	if !c.Runs(head) {
+		return Output{Hidden: []*tensor.Tensor{nn.Unit1(c, m, hidden, in[0])}}
+	}
+	labels := shiftLabels(c, b)
 	alone := labels != nil && c.LossOnly
 	out := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		h := hidden(c, in[0])
@@ -25,7 +31,7 @@ func CausalLM(c *nn.Ctx, m nn.Module, head *nn.LMHead, b *data.Batch, hidden Hid
 			return []*tensor.Tensor{head.LossSum(c, h, labels)}
 		}
 		return LogitsAndLoss(c, head.Forward(c, h), labels)
-	}, b.Required(data.InputIDs))
+	}, in...)
 	if alone {
 		return Output{Loss: out[0]}
 	}

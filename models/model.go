@@ -38,6 +38,9 @@ type Output struct {
 	// Logits are the predictions, before any softmax. Dim 0 counts samples. Nil if the model left them out because the
 	// context says that the loss is all that counts (nn.Ctx.LossOnly).
 	Logits *tensor.Tensor
+	// Hidden is what the next stage of a pipeline continues with; nil unless the context has a stage that is not the
+	// model's last (nn.Ctx.WithStage). Then there are neither logits nor loss.
+	Hidden []*tensor.Tensor
 }
 
 // NewOutput is the Output of a Unit that returns logits and, if the batch has labels, the loss.
@@ -72,6 +75,26 @@ type Configured interface {
 type Recomputable interface {
 	// RecomputeUnits lists the modules to run again during backward, as a rule the blocks.
 	RecomputeUnits() []nn.Module
+}
+
+// Pipelined is implemented by models that pipeline parallelism can cut into stages.
+type Pipelined interface {
+	Model
+	// Parts lists what can be on different ranks, in the order in which Forward runs it: the first part (embeddings),
+	// the blocks, and the last part (the head and the loss). All parameters are in a part; those of tied modules are in
+	// several. Forward runs each part by nn.RunPart. In a context with a stage (nn.Ctx.WithStage) it takes its input
+	// from nn.Ctx.Received, and returns Output.Hidden if the stage is not the last. What all stages read, such as masks
+	// and positions, it takes from the batch.
+	Parts() []nn.Part
+}
+
+// BlockParts are the parts of a model of blocks.
+func BlockParts[B nn.Module](first nn.Part, blocks []B, last nn.Part) []nn.Part {
+	parts := []nn.Part{first}
+	for _, b := range blocks {
+		parts = append(parts, nn.Part{b})
+	}
+	return append(parts, last)
 }
 
 // NonEmbeddingParameters is the number of a model's parameters without those of its embeddings (those of a tied head

@@ -29,6 +29,7 @@ type Ctx struct {
 	params    []ParamFunc
 	precision map[string]tensor.DType // of modules, by path
 	again     bool                    // a forward pass is being run again for its gradient
+	stage     *stage                  // of a pipeline; nil: the whole model
 }
 
 // NewCtx returns a context for running modules. tree is Walk(model), which avoids walking

@@ -95,6 +95,13 @@ func (c *Ctx) Sub(path string) *Ctx {
 	return &d
 }
 
+// Draws is the number of random ops and parts so far in c and the contexts that share its random stream.
+func (c *Ctx) Draws() int { return int(*c.draws) }
+
+// SkipDraws counts n random ops and parts that another context runs. What follows draws the numbers that it would draw
+// behind them.
+func (c *Ctx) SkipDraws(n int) { *c.draws += uint64(n) }
+
 // nextKey derives the key of the next random op or part.
 func (c *Ctx) nextKey(name string) uint64 {
 	k := rng.Derive(c.key, name, *c.draws)

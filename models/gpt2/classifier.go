@@ -135,11 +135,21 @@ func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 		panic(&tensor.Error{Op: "gpt2.Forward", Msg: why, Where: c.Path()})
 	}
 	c = models.WithPositions(c, b)
-	return models.NewOutput(nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
+	out := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		h := m.Transformer.forward(c, in[0], b.Tensors[data.AttentionMask], nil)
-		return models.LogitsAndLoss(c, m.Score.Forward(c, m.last(c, in[0], h)), b.Tensors[data.Labels])
-	}, ids))
+		if !c.Runs(m.Score) {
+			return []*tensor.Tensor{h}
+		}
+		return models.LogitsAndLoss(c, m.Score.Forward(c, m.last(c, ids, h)), b.Tensors[data.Labels])
+	}, c.Received(ids)...)
+	if !c.Runs(m.Score) {
+		return models.Output{Hidden: out}
+	}
+	return models.NewOutput(out)
 }
+
+// Parts are the embeddings, the blocks, and the last norm with the head.
+func (m *Classifier) Parts() []nn.Part { return m.Transformer.parts(m.Score) }
 
 // last picks the hidden states [B,C] out of h [B,T,C] at the last token that is no padding. Of a text that is nothing
 // else it is the first.

@@ -131,26 +131,41 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 
 // Forward reads input_ids [B,T], attention_mask (optional) and what models.CausalLM reads.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
-	return models.CausalLM(c, m, m.LMHead, b, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
-		return m.Transformer.forward(c, ids, b.Tensors[data.AttentionMask], nil)
+	return models.CausalLM(c, m, m.LMHead, b, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return m.Transformer.forward(c, x, b.Tensors[data.AttentionMask], nil)
 	})
 }
 
-// forward maps ids [B,T] to hidden states [B,T,C]. With a cache, ids continue what the
-// cache holds.
-func (t *Transformer) forward(c *nn.Ctx, ids, mask *tensor.Tensor, cache *nn.KVCache) *tensor.Tensor {
-	return nn.Unit1(c, t, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
-		t.check(c, ids, cache)
-		pos := c.TokenPositions(ids, cache.Len())
-		x := tensor.Add(c.Ctx, t.WTE.Forward(c, ids), t.WPE.Forward(c, pos))
-		x = t.Drop.Forward(c, x)
+// Parts are the embeddings, the blocks, and the last norm with the head.
+func (m *Model) Parts() []nn.Part { return m.Transformer.parts(m.LMHead) }
+
+func (t *Transformer) parts(head nn.Module) []nn.Part {
+	return models.BlockParts(t.first(), t.H, nn.Part{t.LNF, head})
+}
+
+func (t *Transformer) first() nn.Part { return nn.Part{t.WTE, t.WPE, t.Drop} }
+
+// forward maps ids [B,T], or what a stage of a pipeline has received, to hidden states [B,T,C]. With a cache, ids
+// continue what the cache holds.
+func (t *Transformer) forward(c *nn.Ctx, x, mask *tensor.Tensor, cache *nn.KVCache) *tensor.Tensor {
+	return nn.Unit1(c, t, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		x = nn.RunPart1(c, t.first(), func(ids *tensor.Tensor) *tensor.Tensor { return t.embed(c, ids, cache) }, x)
 		keys := nn.KeyMask(c, mask)
 		for i, b := range t.H {
-			x = b.Forward(c, x, nn.AttentionInput{Mask: keys, Cache: cache.Layer(i)})
+			x = nn.RunPart1(c, nn.Part{b}, func(x *tensor.Tensor) *tensor.Tensor {
+				return b.Forward(c, x, nn.AttentionInput{Mask: keys, Cache: cache.Layer(i)})
+			}, x)
 		}
-		cache.Advance(ids.Size(1))
-		return t.LNF.Lowered(c, x)
-	}, ids)
+		cache.Advance(x.Size(1))
+		return nn.RunPart1(c, nn.Part{t.LNF}, func(x *tensor.Tensor) *tensor.Tensor { return t.LNF.Lowered(c, x) }, x)
+	}, x)
+}
+
+// embed maps ids [B,T] to the input [B,T,C] of the blocks.
+func (t *Transformer) embed(c *nn.Ctx, ids *tensor.Tensor, cache *nn.KVCache) *tensor.Tensor {
+	t.check(c, ids, cache)
+	pos := c.TokenPositions(ids, cache.Len())
+	return t.Drop.Forward(c, tensor.Add(c.Ctx, t.WTE.Forward(c, ids), t.WPE.Forward(c, pos)))
 }
 
 // check refuses ids that are no [B,T], that no cache has room for, or that have no positions.

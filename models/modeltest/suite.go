@@ -3,7 +3,7 @@
 // Package modeltest is the test suite that every architecture passes. Use it to test a model of your own: call [Run]
 // from its tests with a small configuration. It checks what a model promises to the trainer and to saved files: that
 // all parameters get gradients, that configurations and weights survive saving, and that recomputation, delayed weight
-// gradients, copies, a loss without logits and a key-value cache change no result.
+// gradients, copies, stages of a pipeline, a loss without logits and a key-value cache change no result.
 //
 // It does not compare a model with transformers; golden files beside the model do.
 package modeltest
@@ -30,8 +30,8 @@ func Run(t *testing.T, config string, length int) {
 		name string
 		run  func(t *testing.T, r *rig)
 	}{
-		{"Config", configuration}, {"Parameters", parameters}, {"SameBits", sameBits}, {"LossOnly", lossOnly},
-		{"Saved", saved},
+		{"Config", configuration}, {"Parameters", parameters}, {"SameBits", sameBits}, {"Stages", stages},
+		{"LossOnly", lossOnly}, {"Saved", saved},
 		{"Memory", memory}, {"Cache", cache}, {"Precision", precision},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newRig(t, config, length)) })
@@ -43,7 +43,8 @@ type rig struct {
 	models.Configured
 	dev   *tensor.Device
 	batch *data.Batch
-	delay bool // steps compute weight gradients in a pass of their own
+	delay bool        // steps compute weight gradients in a pass of their own
+	cut   [][]nn.Part // the stages in which a step runs; nil: it runs the model as a whole
 }
 
 func newRig(t *testing.T, config string, length int) *rig {
@@ -77,7 +78,7 @@ func (r *rig) step(c *nn.Ctx, m models.Model) (loss float64, bits map[string][]b
 		opts = append(opts, tensor.DelayWeightGrads(&store))
 	}
 	c.With(c.WithRandom(3, 0)).Scope(func(c *nn.Ctx) []*tensor.Tensor { // every step draws the same numbers
-		out := m.Forward(c, r.batch)
+		out := r.forward(c, m)
 		loss = tensor.Item(c.Ctx, out.Loss)
 		bits["loss"] = tensor.ReadBytes(c.Ctx, out.Loss)
 		tensor.Backward(c.Ctx, []*tensor.Tensor{out.Loss}, nil, nil, opts...)
@@ -93,6 +94,17 @@ func (r *rig) step(c *nn.Ctx, m models.Model) (loss float64, bits map[string][]b
 		}
 	}
 	return loss, bits
+}
+
+// forward runs each stage with the random stream of its own, as on a rank of its own.
+func (r *rig) forward(c *nn.Ctx, m models.Model) (out models.Output) {
+	if r.cut == nil {
+		return m.Forward(c, r.batch)
+	}
+	for _, parts := range r.cut {
+		out = m.Forward(c.With(c.WithRandom(3, 0)).WithStage(parts, out.Hidden...), r.batch)
+	}
+	return out
 }
 
 // logits are those of an evaluation.
@@ -176,6 +188,43 @@ func sameBits(t *testing.T, r *rig) {
 	twin, err := nn.Clone(r.Configured, r.dev)
 	require.NoError(t, err)
 	same(r.ctx(twin, true), twin, "a copy")
+}
+
+// stages cuts a Pipelined model in front of each part, and everywhere.
+func stages(t *testing.T, r *rig) {
+	m, ok := r.Configured.(models.Pipelined)
+	if !ok {
+		return
+	}
+	parts := m.Parts()
+	of := map[*tensor.Tensor]bool{}
+	for _, p := range parts {
+		for _, sub := range p {
+			for _, q := range nn.NamedParameters(sub) {
+				of[q.Tensor] = true
+			}
+		}
+	}
+	for _, p := range nn.NamedParameters(m) {
+		require.True(t, of[p.Tensor], "%s is in no part", p.Name)
+	}
+	cuts := [][][]nn.Part{nil}
+	for i := range parts {
+		cuts[0] = append(cuts[0], parts[i:i+1])
+		if i > 0 {
+			cuts = append(cuts, [][]nn.Part{parts[:i], parts[i:]})
+		}
+	}
+	c := r.ctx(m, true)
+	_, want := r.step(c, m)
+	for _, r.cut = range cuts {
+		_, got := r.step(c, m)
+		require.Equal(t, want, got, "%d stages, the first of %d parts", len(r.cut), len(r.cut[0]))
+		if again, ok := r.Configured.(models.Recomputable); ok {
+			_, got = r.step(c.WithRecompute(again.RecomputeUnits()), m)
+			require.Equal(t, want, got, "with recomputation")
+		}
+	}
 }
 
 // lossOnly leaves out what is not the loss.
