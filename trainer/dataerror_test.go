@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data"
@@ -123,7 +124,7 @@ func TestDataErrorOfOneRank(t *testing.T) {
 
 // sampleOfRank1 is the first sample that rank 1 reads after so many steps.
 func sampleOfRank1(ranks int, steps int64, set func(*args.TrainingArguments)) int64 {
-	if a := failingRun(ranks, set); len(a.FSDP) > 0 || a.ZeroStage > 1 { // ranks take turns
+	if shard.Strategy(failingRun(ranks, set).ShardStrategy()).ShardsGradients() { // ranks take turns
 		return 16*steps + 2
 	}
 	return 16*steps + 16/int64(ranks)
