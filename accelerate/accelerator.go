@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
@@ -32,6 +33,7 @@ import (
 type Accelerator struct {
 	*ranks.Ranks
 	plan     plan
+	next     plan // from the next Prepare on, and of the data before
 	log      *slog.Logger
 	kernels  string   // the variant, which ranks compare
 	versions []string // see Environment
@@ -40,20 +42,21 @@ type Accelerator struct {
 	dev     *tensor.Device
 	ctx     *tensor.Ctx
 
-	model  nn.Module
-	tree   *nn.Tree
-	units  []nn.Module
-	params []tensor.Named
-	frozen []tensor.Named // at Prepare
-	opt    *optim.Optimizer
-	disk   offload.Disk
-	scaler *precision.Scaler   // nil: not with fp16
-	norm   float64             // of the window's gradients as ClipGradNorm measured it; −1 before
-	empty  emptiness           // of the window
-	stats  *statistics.Reports // nil: the model tracks none
-	torn   *nn.Tree            // see Incomplete; nil: nothing was
-	sealed bool                // the last was: gradients are on their way
-	noSync int                 // nested calls of NoSync
+	model   nn.Module
+	tree    *nn.Tree
+	units   []nn.Module
+	params  []tensor.Named
+	frozen  []tensor.Named // at Prepare
+	opt     *optim.Optimizer
+	disk    offload.Disk
+	scaler  *precision.Scaler   // nil: not with fp16
+	norm    float64             // of the window's gradients as ClipGradNorm measured it; −1 before
+	empty   emptiness           // of the window
+	pending *PendingStep        // of the window; nil: none was started
+	stats   *statistics.Reports // nil: the model tracks none
+	torn    *nn.Tree            // see Incomplete; nil: nothing was
+	sealed  bool                // the last was: gradients are on their way
+	noSync  int                 // nested calls of NoSync
 
 	sharding Sharding
 	layout   samplers.WindowLayout // of the training stream, as of Prepare
@@ -105,7 +108,7 @@ func WithMesh(m comm.Mesh) Option { return func(a *Accelerator) { a.mesh = m } }
 // newRank makes rank replica of n goroutines of this process, or its only rank: −1. on are the devices without
 // WithDevices.
 func newRank(p plan, on devices, opts []Option, replica, n int) (*Accelerator, error) {
-	acc := &Accelerator{plan: p, devices: on, sharding: p.sharding, log: slog.Default(),
+	acc := &Accelerator{plan: p, next: p, devices: on, sharding: p.sharding, log: slog.Default(),
 		kernels: kernels.Active().String()}
 	for _, o := range opts {
 		o(acc)
@@ -152,12 +155,12 @@ func (a *Accelerator) Ctx() *tensor.Ctx { return a.ctx }
 // Layout describes how the training stream is divided for this rank.
 func (a *Accelerator) Layout() (samplers.WindowLayout, error) {
 	peers := a.DataRanks()
-	gas, err := a.plan.batches.accumulation(peers.WorldSize())
+	gas, err := a.next.batches.accumulation(peers.WorldSize())
 	if err != nil {
 		return samplers.WindowLayout{}, err
 	}
 	layout := samplers.WindowLayout{
-		BatchSize: a.plan.batches.train, DropLast: a.plan.batches.dropLast,
+		BatchSize: a.next.batches.train, DropLast: a.next.batches.dropLast,
 		AccumulationSteps: gas, WorldSize: peers.WorldSize(), Rank: peers.Rank(),
 		Interleaved: peers.WorldSize() > 1 && (a.sharding.Strategy.ShardsGradients() || a.factory.Interleaved),
 	}
@@ -212,6 +215,7 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 	if err := a.leave(true); err != nil {
 		return err
 	}
+	a.plan = a.next
 	if err := a.take(model, units); err != nil {
 		return err
 	}
@@ -237,7 +241,14 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 
 // take makes a model the accelerator's, if it can be trained.
 func (a *Accelerator) take(model nn.Module, units []nn.Module) error {
-	a.model, a.tree, a.opt, a.units, a.torn = model, nn.Walk(model), nil, nil, nil
+	a.model, a.tree, a.opt, a.units, a.torn, a.pending = model, nn.Walk(model), nil, nil, nil, nil
+	known := map[nn.Module]bool{}
+	a.tree.Modules(func(_ string, m nn.Module) { known[m] = true })
+	for _, u := range slices.Concat(units, a.sharding.Modules) {
+		if !known[u] {
+			return fmt.Errorf("accelerate: a unit of type %T is no module of the model: want modules of %T", u, model)
+		}
+	}
 	if a.plan.recompute {
 		if len(units) == 0 {
 			return fmt.Errorf("accelerate: gradient_checkpointing is on, but %T names no units to recompute "+
@@ -473,7 +484,7 @@ func (a *Accelerator) GradientSets() int {
 // gradients, which the next window allocates again as needed; several ranks keep the memory in which they exchange
 // them. After the last backward pass of a window, call Reduce first, because its gradients are being exchanged.
 func (a *Accelerator) ZeroGrad() {
-	a.norm, a.empty = -1, emptiness{}
+	a.norm, a.empty, a.pending = -1, emptiness{}, nil
 	if a.opt != nil {
 		a.opt.ScaleGrads(1)
 	}

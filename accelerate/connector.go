@@ -61,8 +61,9 @@ func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelera
 }
 
 // SetArguments makes a rank follow other arguments from its next Prepare on, as a run does that resumes with those of
-// its checkpoint. The device, the ranks, their engine and the sharding stay as New chose them.
-func (acc *Accelerator) SetArguments(a *args.TrainingArguments) { acc.plan = planOf(a) }
+// its checkpoint. Until then the model trains by the old ones; Layout and the windows and batches that are made for the
+// next follow the new ones. The device, the ranks, their engine and the sharding stay as New chose them.
+func (acc *Accelerator) SetArguments(a *args.TrainingArguments) { acc.next = planOf(a) }
 
 // plan is what the arguments come to, in the words of this package and of those below it.
 type plan struct {

@@ -28,7 +28,7 @@ func (a *Accelerator) Windows(ctx context.Context, source data.Source, s sampler
 
 // newStream is the order of samples as data_sharding shares it out.
 func (a *Accelerator) newStream(s samplers.Sampler, layout samplers.WindowLayout) (*samplers.Stream, error) {
-	switch b := a.plan.batches; b.dealing {
+	switch b := a.next.batches; b.dealing {
 	case wholeBatches:
 		return samplers.NewShardedStream(s, layout, b.shard)
 	case singles:
@@ -46,10 +46,10 @@ func (a *Accelerator) IterableWindows(ctx context.Context, src data.IterableSour
 		return nil, err
 	}
 	var rule *samplers.IterableDatasetShard
-	if a.plan.batches.dealing != microBatches && layout.WorldSize > 1 {
+	if a.next.batches.dealing != microBatches && layout.WorldSize > 1 {
 		rule, err = samplers.NewIterableDatasetShard(layout.BatchSize,
 			samplers.Shard{Rank: layout.Rank, WorldSize: layout.WorldSize},
-			samplers.IterableDatasetShardOptions{SplitBatches: a.plan.batches.shard.SplitBatches,
+			samplers.IterableDatasetShardOptions{SplitBatches: a.next.batches.shard.SplitBatches,
 				DropLast: layout.DropLast})
 		if err != nil {
 			return nil, err
@@ -78,11 +78,11 @@ func (a *Accelerator) IterableBatches(ctx context.Context, src data.IterableSour
 // batchLayout is that of windows with a batch of each rank.
 func (a *Accelerator) batchLayout() samplers.WindowLayout {
 	peers := a.DataRanks()
-	return samplers.WindowLayout{BatchSize: a.plan.batches.eval, AccumulationSteps: 1, WorldSize: peers.WorldSize(),
+	return samplers.WindowLayout{BatchSize: a.next.batches.eval, AccumulationSteps: 1, WorldSize: peers.WorldSize(),
 		Rank: peers.Rank(), Interleaved: a.GathersParameters()}
 }
 
 // feeding are the options of windows.
 func (a *Accelerator) feeding(steps int64) feed.Options {
-	return feed.Options{Ctx: a.ctx.NoGrad(), Loading: a.plan.loading, Steps: steps}
+	return feed.Options{Ctx: a.ctx.NoGrad(), Loading: a.next.loading, Steps: steps}
 }

@@ -4,6 +4,7 @@ package accelerate
 
 import (
 	"context"
+	"fmt"
 	"math"
 
 	"github.com/lockstep-ml/lockstep/data"
@@ -13,8 +14,9 @@ import (
 )
 
 // PendingStep is the rest of an optimizer step after the last backward pass of a window: Clip, Step and Read, in this
-// order. What the device can do by itself is only queued: Read, at the end, is the one place where the host waits for
-// it. It skips a step whose loss or gradients are not finite, and one without loss terms.
+// order, before ZeroGrad and the next window; all else is an error. What the device can do by itself is only queued:
+// Read, at the end, is the one place where the host waits for it. It skips a step whose loss or gradients are not
+// finite, and one without loss terms.
 //
 // Where the device cannot, the numbers are read earlier, with the same bits in the end: losses in StartWindow if ranks
 // exchange them, or if a micro-batch has no loss terms; norms in Clip where gradients are sharded, ranks step on their
@@ -32,12 +34,36 @@ type PendingStep struct {
 
 	numbers   Numbers
 	maxNorm   float64
-	clipped   bool // Clip was called
+	stage     stage
 	rescaled  bool // gradients are those of the counts of the loss function
 	summed    bool // the losses are known
 	known     bool // all numbers are
 	onDevice  bool // the device decides whether to step
 	unsettled bool // it was told to, and settle was not called
+}
+
+// stage is how far a step came.
+type stage int
+
+const (
+	summed stage = iota
+	clipped
+	stepped
+)
+
+func (s stage) String() string { return [...]string{"before Clip", "after Clip", "after Step"}[s] }
+
+// enter refuses a method out of order: it comes at a stage from first to last of the accelerator's window.
+func (s *PendingStep) enter(method string, first, last stage) error {
+	switch {
+	case s.a.pending != s:
+		return s.a.reject(fmt.Errorf("accelerate: PendingStep.%s after its window: want it before Free, ZeroGrad, "+
+			"Prepare and the next window", method))
+	case s.stage < first || s.stage > last:
+		return s.a.reject(fmt.Errorf("accelerate: PendingStep.%s %v: want Clip, Step and Read in this order, and "+
+			"only Read again", method, s.stage))
+	}
+	return nil
 }
 
 // Numbers are what a step computed, the same on all ranks.
@@ -119,7 +145,10 @@ func (s *PendingStep) rescale(counted float64) {
 
 // Clip is Accelerator.ClipGradNorm, which it calls where it has to wait.
 func (s *PendingStep) Clip(ctx context.Context, maxNorm float64) error {
-	s.maxNorm, s.clipped = maxNorm, true
+	if err := s.enter("Clip", summed, summed); err != nil {
+		return err
+	}
+	s.maxNorm, s.stage = maxNorm, clipped
 	a := s.a
 	if scaler := a.scaler; scaler != nil {
 		s.numbers.LossScale = scaler.Scale
@@ -173,11 +202,15 @@ func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 // does not clip, and is collective where the model is sharded.
 func (s *PendingStep) Step(ctx context.Context) error {
 	a := s.a
-	if !s.clipped {
+	if err := s.enter("Step", summed, clipped); err != nil {
+		return err
+	}
+	if s.stage == summed {
 		if err := s.Clip(ctx, 0); err != nil {
 			return err
 		}
 	}
+	s.stage = stepped
 	if !s.onDevice {
 		step := a.Step
 		if !s.numbers.Finite && !s.numbers.Overflow {
@@ -200,6 +233,9 @@ func (s *PendingStep) Step(ctx context.Context) error {
 // the numbers before may call it there too, and makes the host wait there. An overflow at the smallest loss scale of
 // fp16 is a *LossScaleError, on all ranks.
 func (s *PendingStep) Read(ctx context.Context) (Numbers, error) {
+	if err := s.enter("Read", clipped, stepped); err != nil {
+		return Numbers{}, err
+	}
 	if !s.known {
 		done := false
 		defer func() {
@@ -246,6 +282,9 @@ func (s *PendingStep) settle() {
 
 // Free gives up what the step keeps on the device.
 func (s *PendingStep) Free() {
+	if s.a.pending == s {
+		s.a.pending = nil
+	}
 	if s.block != nil {
 		s.block.Free()
 		s.block = nil

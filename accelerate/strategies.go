@@ -51,7 +51,7 @@ func (a *Accelerator) choose(hook ddp.Hook, j strategy.Job) (strategy.Strategy, 
 			return nil, errors.New("accelerate: the factory of WithStrategy made no strategy: want one, or an error")
 		}
 		return s, err
-	case sharded && j.Peers.Shards != nil:
+	case sharded:
 		s, err := shard.New(j, a.shardOptions())
 		if err != nil {
 			return nil, fmt.Errorf("accelerate: %w", err)
@@ -82,7 +82,10 @@ func (a *Accelerator) checkStrategy(hook ddp.Hook, sharded bool) error {
 	case local > 0 && own:
 		return fmt.Errorf("accelerate: local_sgd_steps %d with ddp_comm_hook %s: want no hook, since ranks that step "+
 			"on their own exchange no gradients, or 0", local, hook.Name())
-	case sharded && own && a.ShardRanks().WorldSize() > 1:
+	case sharded && a.ShardRanks().WorldSize() == 1:
+		return fmt.Errorf("accelerate: sharding %q with mesh %v, which has no ranks to spread the model over: want "+
+			"dp_shard_size of at least 2, or no sharding", a.sharding.Strategy, a.Mesh())
+	case sharded && own:
 		return fmt.Errorf("accelerate: ddp_comm_hook %s with a model that is sharded (%s): want no hook, since "+
 			"shards of gradients are summed exactly, or no sharding", hook.Name(), a.sharding.Strategy)
 	case stateful && a.scaler != nil:
@@ -97,24 +100,19 @@ func (a *Accelerator) checkStrategy(hook ddp.Hook, sharded bool) error {
 
 // checkOptimizer refuses an optimizer that does not fit the parts of parameters that this rank updates.
 func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
-	s := a.strategy.Shards()
-	if s == nil {
-		return nil
-	}
-	cut := a.cut()
-	if names := opt.NeedsWhole(); cut && len(names) > 0 {
+	if names := opt.NeedsWhole(); len(names) > 0 && a.cut() {
 		return fmt.Errorf(
 			"accelerate: optimizer %s: %s needs whole parameters, and they are sharded: want no fsdp and "+
 				"zero_stage, or transforms that are optim.Traits.Elementwise", opt.Name(), strings.Join(names, ", "))
 	}
 	mine := map[*tensor.Tensor]bool{}
-	for _, p := range a.Trained() {
+	for _, p := range slices.Concat(a.Trained(), a.frozen) {
 		mine[p.Tensor] = true
 	}
 	for _, p := range opt.Params() {
 		if !mine[p.Tensor] {
-			return fmt.Errorf("accelerate: the optimizer has the whole parameter %s, which is sharded: want one over "+
-				"the parameters that Prepare passes to its OptimizerFunc", p.Name)
+			return fmt.Errorf("accelerate: the optimizer has parameter %s, which this rank does not train: want one "+
+				"over the parameters that Prepare passes to its OptimizerFunc", p.Name)
 		}
 	}
 	return nil

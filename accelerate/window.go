@@ -82,14 +82,11 @@ func (a *Accelerator) StartWindow(ctx context.Context, batches []*data.Batch, o 
 
 // run checks a window, runs its passes and completes its gradients.
 func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (*PendingStep, error) {
-	layout, err := a.Layout()
-	if err != nil {
+	layout := a.layout
+	if err := o.check(a, batches); err != nil {
 		return nil, err
 	}
-	if len(batches) > layout.AccumulationSteps {
-		return nil, fmt.Errorf("accelerate: %d micro-batches for one step of rank %d: want at most %d "+
-			"(gradient_accumulation_steps)", len(batches), a.Rank(), layout.AccumulationSteps)
-	}
+	var err error
 	if err := a.BeginWindow(ctx); err != nil {
 		return nil, err
 	}
@@ -121,8 +118,49 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 	} else if err := s.readLosses(ctx); err != nil {
 		return nil, err
 	}
-	complete = true
+	complete, a.pending = true, s
 	return s, nil
+}
+
+// check refuses what no window can be made of.
+func (o WindowOptions) check(a *Accelerator, batches []*data.Batch) error {
+	switch steps := a.layout.AccumulationSteps; {
+	case a.tree == nil:
+		return errors.New("accelerate: a window before Prepare: want a prepared model")
+	case o.Loss == nil:
+		return errors.New("accelerate: WindowOptions.Loss is nil: want the loss of a micro-batch")
+	case len(batches) > steps:
+		return fmt.Errorf("accelerate: %d micro-batches for one step of rank %d: want at most %d "+
+			"(gradient_accumulation_steps)", len(batches), a.Rank(), steps)
+	}
+	for i, b := range batches {
+		err := errors.New("the batch is nil: want fewer batches where there is no data")
+		if b != nil {
+			err = checkCount("the batch", b.Count)
+		}
+		if err != nil {
+			return &MicroBatchError{Rank: a.Rank(), MicroBatch: a.layout.MicroBatch(i), Err: err}
+		}
+	}
+	return nil
+}
+
+// CheckLoss refuses what is no sum of so many loss terms.
+func CheckLoss(sum *tensor.Tensor, count float64) error {
+	switch {
+	case sum == nil:
+		return errors.New("the loss function returned no loss: want the sum of the batch's loss terms")
+	case sum.Numel() != 1:
+		return fmt.Errorf("the loss has shape %v: want the sum over the batch, one element", sum.Shape())
+	}
+	return checkCount("the loss", count)
+}
+
+func checkCount(whose string, count float64) error {
+	if !(count >= 0) || !finite(count) {
+		return fmt.Errorf("%s counts %g terms: want a finite number of at least 0", whose, count)
+	}
+	return nil
 }
 
 // passes runs the forward and backward passes of this rank's micro-batches.
@@ -218,6 +256,9 @@ func (o WindowOptions) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Te
 	fault := tensor.Recover(func() { // the caller's loss may panic with whatever it likes
 		_, err = a.TrainCtx(b.Position).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
 			sum, n, err := o.Loss(c, b)
+			if err == nil {
+				err = CheckLoss(sum, n)
+			}
 			if err != nil {
 				return nil, err
 			}

@@ -162,12 +162,8 @@ func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, count float64, b *data.
 	case loss == nil:
 		return nil, 0, fmt.Errorf("%T returned no loss: want %s in the batch, which has %s, or WithLoss", t.model,
 			data.Labels, b.Names())
-	case loss.Numel() != 1:
-		return nil, 0, fmt.Errorf("the loss has shape %v: want the sum over the batch, one element", loss.Shape())
-	case !(count >= 0) || !finite(count):
-		return nil, 0, fmt.Errorf("the loss counts %g terms: want a finite number of at least 0", count)
 	}
-	return loss, count, nil
+	return loss, count, accelerate.CheckLoss(loss, count)
 }
 
 // update clips gradients and steps the optimizer, unless loss or gradient is not finite. All of it is queued before the

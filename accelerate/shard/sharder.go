@@ -108,7 +108,9 @@ type unit struct {
 // New moves the parameters of the units into flat buffers and cuts them into shards. It is collective. Options.Factory
 // asks for the ranks and the layout that it needs.
 func New(j strategy.Job, o Options) (*Sharder, error) {
-	switch {
+	switch known := []Strategy{Optimizer, Gradients, GradOp, Full}; {
+	case !slices.Contains(known, o.Strategy):
+		return nil, fmt.Errorf("shard: no strategy is called %q: want one of %q", o.Strategy, known)
 	case j.Peers.Shards == nil:
 		return nil, errors.New("shard: the job has no ranks to spread the model over (strategy.Peers.Shards): want " +
 			"Options.Factory, and a mesh with dp_shard of at least 2")
@@ -169,7 +171,9 @@ func (s *Sharder) choose() (units []Unit, err error) {
 		return nil, err
 	}
 	if s.shared = o.Zeros == nil && !o.Gather && s.group.SharesMemory() && s.host; s.shared {
-		j.Log.Info("parameters are in memory that the ranks share", "engine", s.group.Describe().Name)
+		if j.Main {
+			j.Log.Info("parameters are in memory that the ranks share", "engine", s.group.Describe().Name)
+		}
 		return buckets, nil
 	}
 	s.parameters = true
