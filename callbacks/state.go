@@ -35,16 +35,16 @@ type State struct {
 	BestGlobalStep      *int64   `json:"best_global_step"`
 	BestModelCheckpoint *string  `json:"best_model_checkpoint"`
 
-	IsLocalProcessZero bool           `json:"is_local_process_zero"`
-	IsWorldProcessZero bool           `json:"is_world_process_zero"`
+	IsLocalProcessZero bool           `json:"is_local_process_zero"` // this rank is the first of its host
+	IsWorldProcessZero bool           `json:"is_world_process_zero"` // this is rank 0, the one that logs and saves
 	IsHyperParamSearch bool           `json:"is_hyper_param_search"`
 	TrialName          *string        `json:"trial_name"`
 	TrialParams        map[string]any `json:"trial_params"`
 	StatefulCallbacks  map[string]any `json:"stateful_callbacks"` // see Handler.ExportStates
 }
 
-// NewState gives the state of a run of maxSteps steps before its first, on rank 0, with the intervals of logging,
-// evaluation and saving that the arguments resolve to. It is for package trainer.
+// NewState gives the state of a run of maxSteps steps before its first, on rank 0 of a job, with the intervals of
+// logging, evaluation and saving that the arguments resolve to. It is for package trainer.
 func NewState(a *args.TrainingArguments, maxSteps int64) *State {
 	eval := int64(500) // what HuggingFace's state says where nothing is evaluated by steps
 	if a.EvalSteps != nil || a.EvalStrategy == args.StrategySteps {

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -404,4 +405,36 @@ func TestCallbacksOfRankZeroSteerAllRanks(t *testing.T) {
 		})).Train()
 	require.NoError(t, err)
 	require.NotEmpty(t, contents(t, disk, 2), "saved")
+}
+
+// The state of each rank says which it is, also after a resume from a checkpoint, which rank 0 wrote.
+func TestStateSaysWhichRankItIs(t *testing.T) {
+	disk := vfs.NewMem()
+	for _, resumed := range []bool{false, true} {
+		var mu sync.Mutex
+		zero, local, other := 0, 0, 0
+		log := trainer.WithLog(func(s *callbacks.State, _ callbacks.Record) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if s.IsLocalProcessZero {
+				local++
+			}
+			if s.IsWorldProcessZero {
+				zero++
+			} else {
+				other++
+			}
+			return nil
+		})
+		a := rankArgs(2)
+		if resumed {
+			resumeFrom(2)(a)
+		}
+		_, err := newTrainer(disk, wideGPT2(t, ""), a, log, trainer.WithTrainData(raggedTexts(35)),
+			trainer.WithEvalData(raggedTexts(4))).Train()
+		require.NoError(t, err)
+		require.Positive(t, zero)
+		require.Equal(t, zero, local, "rank 0 is the first of its host")
+		require.Equal(t, zero, other, "rank 1")
+	}
 }

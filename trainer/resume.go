@@ -156,6 +156,7 @@ func (r *run) adopt(saved *callbacks.State, ck *checkpoint.Checkpoint) {
 	saved.MaxSteps, saved.NumTrainEpochs = planned.MaxSteps, planned.NumTrainEpochs
 	saved.LoggingSteps, saved.EvalSteps, saved.SaveSteps = planned.LoggingSteps, planned.EvalSteps, planned.SaveSteps
 	saved.TrainBatchSize = planned.TrainBatchSize
+	saved.IsLocalProcessZero, saved.IsWorldProcessZero = planned.IsLocalProcessZero, planned.IsWorldProcessZero
 	dir := filepath.Dir(ck.Path)
 	ours := checkpointer.SameFolder(dir, r.args.OutputDir)
 	if best := saved.BestModelCheckpoint; best != nil && !ours { // it is beside the checkpoint, not in output_dir

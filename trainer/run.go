@@ -205,7 +205,7 @@ func (r *run) open(ctx context.Context) (*checkpoint.Checkpoint, error) {
 // start begins with the counters of a checkpoint, or of a new run for nil.
 func (r *run) start(ck *checkpoint.Checkpoint) error {
 	t := r.Trainer
-	t.state = callbacks.NewState(t.args, r.steps.MaxSteps)
+	t.state = t.newState(r.steps.MaxSteps)
 	t.state.NumTrainEpochs = r.steps.Epochs
 	t.control = callbacks.Control{}
 	if ck != nil {

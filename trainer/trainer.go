@@ -254,11 +254,18 @@ func (t *Trainer) build() error {
 // buildRank creates the parts that each rank has of its own.
 func (t *Trainer) buildRank() error {
 	t.store = &checkpoint.Store{Dir: t.args.OutputDir, FS: t.fsys, Log: t.log}
-	t.state = callbacks.NewState(t.args, 0)
+	t.state = t.newState(0)
 	if err := t.buildCallbacks(); err != nil {
 		return err
 	}
 	return t.callbacks.Fire(callbacks.InitEnd, t.event())
+}
+
+// newState is the state of this rank before the first step.
+func (t *Trainer) newState(maxSteps int64) *callbacks.State {
+	s := callbacks.NewState(t.args, maxSteps)
+	s.IsLocalProcessZero, s.IsWorldProcessZero = t.acc.IsLocalMain(), t.acc.IsMain()
+	return s
 }
 
 // checkOptions rejects nil and duplicate options.
