@@ -188,18 +188,29 @@ func (r *rank) step(ctx context.Context) error {
 			tensor.ScaleInto(r.job.Ctx.NoGrad(), g, scale)
 		}
 	}
-	norm, err := r.s.Norm(ctx)
+	norm, err := r.norm(ctx)
 	if err != nil {
 		return err
 	}
 	r.out.norms = append(r.out.norms, norm)
-	if r.window == skipped {
-		return r.s.Stepped(ctx, false)
+	changed := r.window != skipped
+	if changed {
+		r.opt.ScaleGrads(optim.ClipFactor(norm, 0.5))
+		r.opt.Step(r.job.Ctx)
+		r.opt.ScaleGrads(1)
 	}
-	r.opt.ScaleGrads(optim.ClipFactor(norm, 0.5))
-	r.opt.Step(r.job.Ctx)
-	r.opt.ScaleGrads(1)
-	return r.s.Stepped(ctx, true)
+	if r.s.Local() { // the accelerator may leave the call out
+		return nil
+	}
+	return r.s.Stepped(ctx, changed)
+}
+
+// norm is measured here where the strategy says that it may be.
+func (r *rank) norm(ctx context.Context) (float64, error) {
+	if r.s.Local() {
+		return optim.GradNorm(r.job.Ctx, r.s.Trained()), nil
+	}
+	return r.s.Norm(ctx)
 }
 
 // summed have the window's gradients when they are complete: see strategy.Strategy.
