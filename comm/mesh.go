@@ -48,7 +48,7 @@ func ParseMesh(text string) (Mesh, error) {
 		name, size, ok := strings.Cut(strings.TrimSpace(part), "=")
 		n, err := strconv.Atoi(size)
 		if !ok || name == "" || err != nil {
-			return Mesh{}, fmt.Errorf("comm: mesh %q: got %q, want axes as dp_shard=2,tp=4", text, part)
+			return Mesh{}, fmt.Errorf("comm: mesh %q has %q: want axes as dp_shard=2,tp=4", text, part)
 		}
 		i := slices.Index(axisNames[:], name)
 		switch {

@@ -94,7 +94,7 @@ type rowReader struct {
 func (r *rowReader) number(most uint64) uint64 {
 	v, n := binary.Uvarint(r.rest)
 	if r.err == nil && (n <= 0 || v > most) {
-		r.err = fmt.Errorf("got %d, want at most %d, %d bytes before the end", v, most, len(r.rest))
+		r.err = fmt.Errorf("%d, %d bytes before the end: want at most %d", v, len(r.rest), most)
 	}
 	if r.err != nil {
 		return 0

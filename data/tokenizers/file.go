@@ -70,7 +70,7 @@ func decodeList[T any](data []byte, most int) ([]T, error) {
 	case start == nil:
 		return nil, nil
 	case start != json.Delim('['):
-		return nil, fmt.Errorf("got %v, want a list", start)
+		return nil, fmt.Errorf("it is %v: want a list", start)
 	}
 	list := []T{}
 	for d.More() {

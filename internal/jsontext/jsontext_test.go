@@ -50,14 +50,14 @@ func TestRecords(t *testing.T) {
 		require.Equal(t, want, texts, "%.50q", file)
 	}
 	for file, want := range map[string]string{
-		"[{}\n{}]":        "line 2: got '{' in the JSON array, want a comma or ]",
-		"[{},\n3]":        "line 2: got '3', want a JSON object",
-		"[{},]":           "line 1: got ']', want a JSON object",
+		"[{}\n{}]":        "line 2: the JSON array has '{': want a comma or ]",
+		"[{},\n3]":        "line 2 has '3': want a JSON object",
+		"[{},]":           "line 1 has ']': want a JSON object",
 		"[{}":             "line 1: the JSON array ends too early",
 		"[{},\n":          "line 2: the JSON array ends too early",
 		"[\n{\"a\":\n":    "line 2: the JSON object that begins here ends too early",
 		"[]\n[]":          "line 2: there is more after the JSON array",
-		"{\n\"a\": 1}\n7": "line 3: got '7', want a JSON object",
+		"{\n\"a\": 1}\n7": "line 3 has '7': want a JSON object",
 	} {
 		_, err := all(t, file)
 		require.EqualError(t, err, want, file)

@@ -189,7 +189,7 @@ func (s *scanner) next(inArray bool, n int) (more bool, err error) {
 		return false, nil
 	case inArray && n > 0:
 		if c != ',' {
-			return false, fmt.Errorf("line %d: got %q in the JSON array, want a comma or ]", s.line, c)
+			return false, fmt.Errorf("line %d: the JSON array has %q: want a comma or ]", s.line, c)
 		}
 		s.advance(c)
 		if err := s.blanks(); err != nil {
@@ -200,7 +200,7 @@ func (s *scanner) next(inArray bool, n int) (more bool, err error) {
 		}
 	}
 	if c != '{' {
-		return false, fmt.Errorf("line %d: got %q, want a JSON object", s.line, c)
+		return false, fmt.Errorf("line %d has %q: want a JSON object", s.line, c)
 	}
 	return true, nil
 }

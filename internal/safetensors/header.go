@@ -135,7 +135,7 @@ func (p parser) token() (json.Token, error) {
 func (p parser) delim(what string, want json.Delim) error {
 	t, err := p.token()
 	if err == nil && t != want {
-		err = fmt.Errorf("%s: got %v, want %v", what, clip(fmt.Sprint(t)), want)
+		err = fmt.Errorf("%s has %v: want %v", what, clip(fmt.Sprint(t)), want)
 	}
 	return err
 }
@@ -177,7 +177,7 @@ func (p parser) ints(what string) ([]int64, error) {
 		num, ok := t.(json.Number)
 		n, err := strconv.ParseUint(string(num), 10, 63)
 		if !ok || err != nil {
-			return nil, fmt.Errorf("%s: got %s, want an integer from 0 to %d", what, clip(fmt.Sprint(t)),
+			return nil, fmt.Errorf("%s is %s: want an integer from 0 to %d", what, clip(fmt.Sprint(t)),
 				int64(math.MaxInt64))
 		}
 		if len(list) == maxDims {
@@ -195,7 +195,7 @@ func (p parser) string(what string) (string, error) {
 	}
 	s, ok := t.(string)
 	if !ok {
-		return "", fmt.Errorf("%s: got %s, want a string", what, clip(fmt.Sprint(t)))
+		return "", fmt.Errorf("%s is %s: want a string", what, clip(fmt.Sprint(t)))
 	}
 	return s, nil
 }

@@ -264,7 +264,7 @@ func parsePlacements(text []byte) (Placements, error) {
 		case "format_version":
 			t, err := p.token()
 			if _, ok := t.(json.Number); err == nil && !ok {
-				return fmt.Errorf("format_version: got %s, want a number", clip(fmt.Sprint(t)))
+				return fmt.Errorf("format_version is %s: want a number", clip(fmt.Sprint(t)))
 			}
 			version = fmt.Sprint(t)
 			if n, ok := number(t); err == nil && (!ok || n < flatVersion || n > boxVersion) {
