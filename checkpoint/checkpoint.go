@@ -3,6 +3,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -128,11 +129,14 @@ func (c *Checkpoint) ReadPart(name string) ([]byte, error) {
 	return data, nil
 }
 
-// ReadJSON decodes a part into v, verified as by ReadPart.
+// ReadJSON decodes a part into v, verified as by ReadPart. A null is refused.
 func (c *Checkpoint) ReadJSON(name string, v any) error {
 	data, err := c.ReadPart(name)
 	if err != nil {
 		return err
+	}
+	if string(bytes.TrimSpace(data)) == "null" {
+		return fmt.Errorf("%s is null: want a value", filepath.Join(c.Path, name))
 	}
 	if err := json.Unmarshal(data, v); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(c.Path, name), err)

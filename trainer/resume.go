@@ -94,11 +94,8 @@ func (r *run) compareEnvironment(ck *checkpoint.Checkpoint) {
 // those that the checkpoint was saved under. The program's count. A change of learning_rate
 // has been told with the arguments.
 func (r *run) compareRates(ck *checkpoint.Checkpoint) error {
-	if r.newOptim == nil {
-		return nil
-	}
 	var saved schedulerState
-	if err := ck.ReadJSON(schedulerFile, &saved); err != nil {
+	if err := ck.ReadJSON(schedulerFile, &saved); err != nil || r.newOptim == nil {
 		return err
 	}
 	if now := r.opt.BaseLRs(); saved.BaseLRs != nil && !slices.Equal(saved.BaseLRs, now) {
@@ -136,6 +133,9 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 	if err := r.windows.Restore(place); err != nil {
 		return nil, fmt.Errorf("the training set or its order has changed: %w", err)
 	}
+	if err := r.checkPlace(ck.Step); err != nil {
+		return nil, fmt.Errorf("%s: %w", checkpointer.ProgressFile, err)
+	}
 	text, err := ck.ReadPart(checkpointer.StateFile)
 	if err != nil {
 		return nil, err
@@ -148,6 +148,24 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 		return nil, fmt.Errorf("%s: %w", checkpointer.StateFile, err)
 	}
 	return state, nil
+}
+
+// checkPlace compares the progress with the place in the data and the step of its checkpoint. A program's own loader
+// counts samples and epochs in its own way.
+func (r *run) checkPlace(step int64) error {
+	if r.dataloader != nil {
+		return nil
+	}
+	p := &r.progress
+	if e := r.windows.Epoch(); p.Epoch < e-1 || p.Epoch > e+1 { // the epoch has ended early, or is about to end
+		return fmt.Errorf("epoch = %d, but the data are in epoch %d: want at most one between them", p.Epoch, e)
+	}
+	l := r.windows.Layout()
+	if most := step * l.MicroBatches() * int64(l.BatchSize); p.Samples > most {
+		return fmt.Errorf("samples = %d: want at most %d, of %d steps with %d micro-batches of %d", p.Samples, most,
+			step, l.MicroBatches(), l.BatchSize)
+	}
+	return nil
 }
 
 // adopt makes the saved state the run's, except for what depends on the arguments.

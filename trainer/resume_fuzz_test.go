@@ -107,7 +107,9 @@ func TestResumeRefusesImpossibleNumbers(t *testing.T) {
 		{"progress.json", "leaves", "-8", "leaves = -8"},
 		{"progress.json", "epoch", "-1", "epoch = -1"},
 		{"progress.json", "epoch", "9223372036854775807", "epoch = 9223372036854775807: want 0 to"},
+		{"progress.json", "epoch", "999", "progress.json: epoch = 999, but the data are in epoch 0: want at most"},
 		{"progress.json", "samples", "-1", "samples = -1"},
+		{"progress.json", "samples", "9", "samples = 9: want at most 8, of 1 steps with 1 micro-batches of 8"},
 		{"progress.json", "tokens", "9223372036854775807", "tokens = 9223372036854775807"},
 		{"progress.json", "nonfinite_steps", "-1", "nonfinite_steps = -1"},
 		{"progress.json", "loss", `{"sum": 1, "count": -1, "steps": 1}`, "loss.count = -1"},
@@ -115,6 +117,8 @@ func TestResumeRefusesImpossibleNumbers(t *testing.T) {
 		{"sampler.json", "position", "9223372036854775807", "is not in epoch 0"},
 		{"optimizer.json", "steps", `{"layers.0.weight": 9223372036854775807, "layers.0.bias": 1}`,
 			"the step count of layers.0.weight is 9223372036854775807"},
+		{"optimizer.json", "steps", `{"layers.0.weight": 1, "layers.0.bias": 2}`,
+			"optimizer.json: the step count of layers.0.bias is 2: want at most the checkpoint's step, 1"},
 		{"training_args.json", "per_device_train_batch_size", "1000000000000000000",
 			"per_device_train_batch_size is 1000000000000000000: want at most"},
 		{"training_args.json", "deterministic_ranks", "1000000000000", "deterministic_ranks is 1000000000000"},
@@ -135,6 +139,15 @@ func TestResumeRefusesImpossibleNumbers(t *testing.T) {
 		require.NoError(t, err)
 		_, err = resumeWith(t, parts, order, c.file, text, true)
 		require.ErrorContains(t, err, c.want, "%s: %s", c.file, c.key)
+	}
+}
+
+func TestResumeRefusesFilesThatAreNull(t *testing.T) {
+	parts, order := resumable(t)
+	for _, name := range []string{"progress.json", "sampler.json", "rng_state.json", "optimizer.json",
+		"scheduler.json"} {
+		_, err := resumeWith(t, parts, order, name, []byte("null\n"), false)
+		require.ErrorContains(t, err, name+" is null: want a value")
 	}
 }
 

@@ -199,6 +199,12 @@ func (c *Checkpointer) Restore(ctx context.Context, ck *checkpoint.Checkpoint, o
 	if head.Name != opt.Name() {
 		return fmt.Errorf("it was saved by optimizer %q, this run has %q", head.Name, opt.Name())
 	}
+	for name, n := range head.Steps {
+		if n > ck.Step {
+			return fmt.Errorf("%s: the step count of %s is %d: want at most the checkpoint's step, %d", optimizerFile,
+				name, n, ck.Step)
+		}
+	}
 	if err := c.ReadModel(ctx, ck); err != nil {
 		return err
 	}
