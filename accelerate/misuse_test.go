@@ -9,7 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
@@ -141,6 +143,16 @@ func TestShardingThatCannotBe(t *testing.T) {
 			require.ErrorContains(t, err, c.want)
 		})
 	}
+}
+
+// A strategy that cannot be used, and panics when it is closed, does so in the caller, where all ranks ended.
+func TestStrategyThatPanics(t *testing.T) {
+	none := func(strategy.Job) (strategy.Strategy, error) { return (*ddp.Strategy)(nil), nil }
+	require.Panics(t, func() {
+		_ = accelerate.Run(t.Context(), rankArgs(2), func(acc *accelerate.Accelerator) error {
+			return acc.Prepare(t.Context(), newNet(acc.Device(), 1), adamW)
+		}, accelerate.WithLogger(quiet), accelerate.WithStrategy(strategy.Factory{New: none}))
+	})
 }
 
 // A model that is prepared trains by the arguments of that time.

@@ -74,7 +74,9 @@ func runRank(ctx context.Context, a *Accelerator, body func(acc *Accelerator) er
 		if err != nil {
 			a.Abort(err)
 		}
-		if e := a.Close(); e != nil {
+		var closed error
+		fault := tensor.Recover(func() { closed = a.Close() }) // of a strategy of the program's, say
+		if e := errors.Join(closed, fault); e != nil {
 			err = errors.Join(err, e)
 		}
 		switch {
