@@ -57,7 +57,23 @@ type MemoryEstimate struct {
 func EstimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int,
 	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
 ) (*MemoryEstimate, error) {
-	return estimateMemory(a, on, ranks, ranks > 1 && a.ShardStrategy() != args.NoShard, false, model, batch)
+	each, err := spreadOver(a, ranks)
+	if err != nil {
+		return nil, err
+	}
+	return estimateMemory(a, on, ranks, each, false, model, batch)
+}
+
+// spreadOver is how many of the ranks have the model together; 1 if each has all of it.
+func spreadOver(a *args.TrainingArguments, ranks int) (int, error) {
+	if ranks == 1 || a.ShardStrategy() == args.NoShard {
+		return 1, nil
+	}
+	mesh, err := accelerate.MeshOf(a, ranks)
+	if err != nil {
+		return 0, fmt.Errorf("trainer: estimate of memory: %w", err)
+	}
+	return mesh.DPShard, nil
 }
 
 // EstimateSharedMemory is EstimateMemory under full_shard for ranks of one host that have the parameters once, in
@@ -65,7 +81,13 @@ func EstimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int,
 func EstimateSharedMemory(a *args.TrainingArguments, on *tensor.Device, ranks int,
 	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
 ) (*MemoryEstimate, error) {
-	return estimateMemory(a, on, ranks, ranks > 1, true, model, batch)
+	stage2 := a.Clone()
+	stage2.FSDP, stage2.ZeroStage = nil, 2
+	each, err := spreadOver(stage2, ranks)
+	if err != nil {
+		return nil, err
+	}
+	return estimateMemory(a, on, ranks, each, true, model, batch)
 }
 
 // share divides whole parameters among ranks, and their rounded copies, which then stay: at the peak those of a rank
@@ -93,10 +115,11 @@ func (e *MemoryEstimate) offload(a *args.TrainingArguments) {
 }
 
 // estimateMemory is EstimateMemory, or with shared EstimateSharedMemory: ranks that share whole parameters have all
-// else as under stage 2 of ZeRO.
-func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int, sharded, shared bool,
+// else as under stage 2 of ZeRO. The model is spread over each of the ranks, or 1.
+func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks, each int, shared bool,
 	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
 	opts ...Option) (*MemoryEstimate, error) {
+	sharded := each > 1
 	if a.OffloadParams == args.OffloadDisk && !sharded {
 		return nil, errors.New("trainer: estimate of memory: offload_params disk without sharded parameters is not " +
 			"estimated: want fsdp full_shard or zero_stage 3 on several ranks, or none")
@@ -108,15 +131,6 @@ func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int, sha
 	gas, err := a.AccumulationSteps(ranks)
 	if err != nil {
 		return nil, err
-	}
-	each := ranks // of a replica
-	if sharded {
-		mesh, err := accelerate.MeshOf(a, ranks)
-		if err != nil {
-			return nil, fmt.Errorf("trainer: estimate of memory: %w", err)
-		}
-		each = mesh.DPShard
-		sharded = each > 1 || ranks == 1
 	}
 	counter := meta.Like(joint.Backend(cmp.Or(on, tensor.CPU())))
 	dev := joint.Device[*tensor.Device](counter)
@@ -146,7 +160,7 @@ func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int, sha
 		})
 	opts = append(opts, withGroup(group), WithDevice(dev), WithTrainData(set), WithCallbacks(watch), WithDisplay(nil),
 		WithLogger(quiet))
-	t := New(m, shadow(a, gas, ranks, each, sharded), opts...)
+	t := New(m, shadow(a, gas, ranks, each), opts...)
 	watch.t = t
 	_, err = t.Train()
 	if err = errors.Join(err, t.Close()); err != nil {
@@ -187,16 +201,13 @@ func keepGradients(dev *tensor.Device, m models.Model) {
 // shadow returns the arguments of a run that allocates what a's run would, without files, evaluations and other
 // ranks. Without shards, one of many ranks holds as many sums at once as a single rank with fewer deterministic ranks;
 // so does a replica of each ranks, as if there were no other.
-func shadow(a *args.TrainingArguments, gas, ranks, each int, sharded bool) *args.TrainingArguments {
+func shadow(a *args.TrainingArguments, gas, ranks, each int) *args.TrainingArguments {
 	s := args.Default(a.OutputDir)
 	s.PerDeviceTrainBatchSize, s.GradientAccumulationSteps = a.PerDeviceTrainBatchSize, gas
 	s.DeterministicRanks = max(1, a.DeterministicRanks/(ranks/each))
-	if !sharded {
-		s.DeterministicRanks = max(1, a.DeterministicRanks/ranks)
-	}
 	s.FSDP, s.ZeroStage, s.DDPBucketCapMB = a.FSDP, a.ZeroStage, a.DDPBucketCapMB
 	s.FSDPIgnoredModules, s.FSDPPersistenceThreshold = a.FSDPIgnoredModules, a.FSDPPersistenceThreshold
-	if sharded {
+	if each > 1 {
 		s.FSDPReduceDType = a.FSDPReduceDType
 	}
 	s.FSDPTransformerLayerClsToWrap, s.FSDPMinNumParams = a.FSDPTransformerLayerClsToWrap, a.FSDPMinNumParams

@@ -101,8 +101,11 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 	}
 	batch := func(c *tensor.Ctx, _ int) *data.Batch { return zeros(c, r.memory.batch) }
 	held := r.acc.ShardMemory()
-	ranks := r.acc.DataRanks().WorldSize()
-	return estimateMemory(r.args, r.acc.Device(), ranks, held.Parameters > 0, held.Shared, fresh, batch,
+	each := 1
+	if held.Parameters > 0 {
+		each = r.acc.ShardRanks().WorldSize()
+	}
+	return estimateMemory(r.args, r.acc.Device(), r.acc.DataRanks().WorldSize(), each, held.Shared, fresh, batch,
 		func(t *Trainer) {
 			t.loss, t.stepFunc, t.newOptim, t.options = r.loss, r.stepFunc, r.newOptim, r.options
 		})
