@@ -5,6 +5,8 @@ package trainer_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -139,6 +141,22 @@ func TestResumeRefusesImpossibleNumbers(t *testing.T) {
 		require.NoError(t, err)
 		_, err = resumeWith(t, parts, order, c.file, text, true)
 		require.ErrorContains(t, err, c.want, "%s: %s", c.file, c.key)
+	}
+}
+
+// A batch size that is no size is named itself, not the product that a resume makes of it.
+func TestResumeRefusesBatchSizes(t *testing.T) {
+	parts, order := resumable(t)
+	var fields map[string]any
+	require.NoError(t, json.Unmarshal(parts["training_args.json"], &fields))
+	fields["global_train_batch_size"] = 8
+	for _, size := range []int64{-4, math.MaxInt64} {
+		fields["per_device_train_batch_size"] = size
+		text, err := json.Marshal(fields)
+		require.NoError(t, err)
+		_, err = resumeWith(t, parts, order, "training_args.json", text, false)
+		require.ErrorContains(t, err,
+			fmt.Sprintf("training_args.json: arguments: per_device_train_batch_size is %d: want", size))
 	}
 }
 

@@ -146,6 +146,9 @@ func (c *Checkpointer) settleArgs(ck *checkpoint.Checkpoint) error {
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = old.PerDeviceTrainBatchSize, old.GradientAccumulationSteps
 	a.GlobalTrainBatchSize, a.DeterministicRanks = old.GlobalTrainBatchSize, old.DeterministicRanks
 	a.DataSharding, a.AcceleratorConfig = old.DataSharding, old.AcceleratorConfig
+	if err := a.Validate(); err != nil { // before numbers of it are multiplied
+		return fmt.Errorf("%s: %w", ArgsFile, err)
+	}
 	if err := c.keepMicroBatches(ck, a); err != nil {
 		return err
 	}
