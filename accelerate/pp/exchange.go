@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pp
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// label names the tensors of a message after its send, so that both ends have the same.
+func label(send schedule.Action, i int) comm.CallOption {
+	if i == 0 {
+		return comm.Label(send.String())
+	}
+	return comm.Label(fmt.Sprint(send, ".", i))
+}
+
+// send sends a parcel, which is given up when it has arrived.
+func (r *runner) send(p *parcel, a schedule.Action) error {
+	for i, t := range p.tensors {
+		h := r.cfg.Group.Send(comm.OfTensor(r.root, t), r.schedule.Peer(a), label(a, i))
+		p.calls = append(p.calls, h)
+	}
+	r.sent = append(r.sent, p)
+	return nil
+}
+
+// receive begins to receive what flows over a border.
+func (r *runner) receive(into map[place]*parcel, at place, number int, a schedule.Action) error {
+	borders, err := r.borders(r.batches[at.microBatch])
+	if err != nil {
+		return err
+	}
+	send := schedule.Action{Op: schedule.SendF, Stage: a.Stage - 1, MicroBatch: a.MicroBatch}
+	if a.Op == schedule.RecvB {
+		send.Op, send.Stage = schedule.SendB, a.Stage+1
+	}
+	p, c := &parcel{}, r.open(at).c.NoGrad()
+	into[at] = p
+	for i, b := range borders[number] {
+		t := tensor.Empty(c, b.dtype, b.shape...)
+		p.tensors = append(p.tensors, t)
+		p.calls = append(p.calls, r.cfg.Group.Recv(comm.OfTensor(r.root, t), r.schedule.Peer(a), label(send, i)))
+	}
+	return nil
+}
+
+// take waits for a parcel and takes it out of the map.
+func (r *runner) take(from map[place]*parcel, at place) (*parcel, error) {
+	p := from[at]
+	if p == nil {
+		return &parcel{}, nil
+	}
+	if err := p.wait(r.ctx); err != nil {
+		return nil, err // the calls have the buffers until they end
+	}
+	delete(from, at)
+	return p, nil
+}
+
+// reap frees what has been sent.
+func (r *runner) reap() {
+	left := r.sent[:0]
+	for _, p := range r.sent {
+		if !p.done() {
+			left = append(left, p)
+			continue
+		}
+		p.free()
+	}
+	r.sent = left
+}
+
+// reset forgets the gradients of the step before.
+func (r *runner) reset() {
+	for _, t := range r.ties {
+		if t.sum != nil {
+			t.sum.Reset()
+		}
+		if slices.Contains(t.ranks[:], r.rank) {
+			if old := t.param.SwapGrad(nil, false); old != nil {
+				old.Free()
+			}
+		}
+	}
+	for _, s := range r.stages {
+		if s != nil {
+			s.sum.Reset()
+		}
+	}
+}
+
+// clear frees what the step has made. Calls that are under way own their buffers until they end.
+func (r *runner) clear() {
+	free := func(p *parcel) {
+		_ = p.wait(context.Background()) // after an error the group is dead, which ends all calls
+		p.free()
+	}
+	for _, p := range r.sent {
+		free(p)
+	}
+	for _, list := range []map[place]*parcel{r.inputs, r.grads} {
+		for _, p := range list {
+			free(p)
+		}
+	}
+	for _, p := range r.tied {
+		free(p)
+	}
+	for _, p := range r.passes { // none, unless there was an error
+		_ = p.store.Close()
+		if p.close != nil {
+			p.close()
+		}
+		for _, q := range []*parcel{p.received, p.grads} {
+			if q != nil {
+				q.free()
+			}
+		}
+	}
+	for _, s := range r.stages {
+		if s != nil {
+			s.queue = nil
+			for _, q := range s.params {
+				q.DropLowered()
+			}
+			for _, t := range s.ties {
+				t.param.DropLowered()
+			}
+		}
+	}
+	if r.block != nil {
+		r.block.Free()
+	}
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pp_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
+	"github.com/lockstep-ml/lockstep/accelerate/pp"
+	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// settings are what a run of steps is like.
+type settings struct {
+	layers        int
+	tied          bool
+	recompute     bool
+	lower         tensor.DType
+	dtype         tensor.DType // of the parameters
+	deterministic int
+	steps         int
+	micro         int
+}
+
+const (
+	rows, length = 2, 6
+	vocabulary   = 29
+)
+
+func (s settings) model(in *nn.Init) *gpt2.Model {
+	cfg := gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = vocabulary, length, 16, s.layers, 2
+	cfg.TieWordEmbeddings = s.tied
+	if s.dtype != tensor.Invalid {
+		in = in.As(s.dtype)
+	}
+	m, err := gpt2.New(in, cfg)
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
+// batches are those of a step: micro-batches of different lengths.
+func (s settings) batches(c *tensor.Ctx, step int) (list []*data.Batch) {
+	for i := range s.micro {
+		n := length - i%3
+		ids := make([]int64, rows*n)
+		for j := range ids {
+			ids[j] = int64((step*31 + i*17 + j*j*7 + j) % vocabulary)
+		}
+		t := tensor.FromSlice(c.NoGrad(), ids, rows, n)
+		list = append(list, &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t}, Size: rows,
+			Count: float64(rows * (n - 1)), Position: int64((step*s.micro + i) * rows), MicroBatch: i})
+	}
+	return list
+}
+
+func (s settings) context(m *gpt2.Model) func(*tensor.Ctx, *nn.Tree, *data.Batch, bool) *nn.Ctx {
+	return func(c *tensor.Ctx, tree *nn.Tree, b *data.Batch, training bool) *nn.Ctx {
+		d := nn.NewCtx(c.WithRandom(5, b.Position).Autocast(s.lower), tree, training).WithLossOnly()
+		if s.recompute {
+			d = d.WithRecompute(m.RecomputeUnits())
+		}
+		return d
+	}
+}
+
+const scale = 0.0125
+
+// bits are those of the losses and the gradients of steps, by name.
+type bits map[string][]byte
+
+// alone runs the steps in one process.
+func (s settings) alone(t *testing.T) bits {
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	m := s.model(nn.NewInit(dev, 7))
+	c, tree, out := tensor.NewCtx(dev), nn.Walk(m), bits{}
+	sum := accumulation.New(c.NoGrad(), tree.Parameters(), s.micro, s.deterministic)
+	for step := range s.steps {
+		sum.Reset()
+		for i, b := range s.batches(c, step) {
+			s.context(m)(c, tree, b, true).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+				loss := m.Forward(c, b).Loss
+				out[fmt.Sprintf("step %d loss %d", step, i)] = fmt.Append(nil, tensor.Item(c.Ctx, loss))
+				sum.Begin(i)
+				tensor.Backward(c.Ctx, []*tensor.Tensor{loss},
+					[]*tensor.Tensor{tensor.Full(c.NoGrad(), loss.DType(), scale, loss.Shape()...)}, nil)
+				return nil
+			})
+		}
+		sum.Finish()
+		for _, p := range tree.Parameters() {
+			out[fmt.Sprintf("step %d %s", step, p.Name)] = tensor.ReadBytes(c.NoGrad(), p.Grad())
+		}
+	}
+	return out
+}
+
+func forward(c *nn.Ctx, m pp.Model, b *data.Batch) (pp.Output, error) {
+	out := m.(models.Model).Forward(c, b)
+	return pp.Output{Hidden: out.Hidden, Loss: out.Loss, Count: b.Count}, nil
+}
+
+// rank is one rank of a pipeline.
+type rank struct {
+	*pp.Pipeline
+	c   *tensor.Ctx
+	dev *tensor.Device
+}
+
+// rank makes one. The schedule's whole step has s.micro micro-batches, or whole.
+func (s settings) rank(g *comm.Group, name string, whole int) (*rank, error) {
+	sched, err := schedule.Load(name, schedule.Shape{Ranks: g.Size(), MicroBatches: max(whole, s.micro)})
+	if err != nil {
+		return nil, err
+	}
+	dev := tensor.NewCPU(1)
+	m := s.model(nn.NewInit(dev, 7).Deferred())
+	costs, err := pp.Measure(m, forward, m.ExampleBatch(tensor.NewCtx(tensor.CPU()), 1, 0))
+	if err != nil {
+		return nil, err
+	}
+	split, err := pp.Partition(costs, sched.Stages())
+	if err != nil {
+		return nil, err
+	}
+	stages, err := pp.Stages(m.Parts(), split)
+	if err != nil {
+		return nil, err
+	}
+	r := &rank{c: tensor.NewCtx(dev), dev: dev}
+	r.Pipeline, err = pp.New(pp.Config{Ctx: r.c, Model: m, Tree: nn.Walk(m), Group: g, Schedule: sched, Stages: stages,
+		Forward: forward, Context: s.context(m), DeterministicRanks: s.deterministic})
+	return r, err
+}
+
+// pipeline runs the steps on ranks.
+func (s settings) pipeline(t *testing.T, ranks int, name string, whole int) bits {
+	var mu sync.Mutex
+	out := bits{}
+	put := func(step int, what string, b []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		key := fmt.Sprintf("step %d %s", step, what)
+		if old, ok := out[key]; ok && string(old) != string(b) { // a tied one, on two ranks
+			b = nil
+		}
+		out[key] = b
+	}
+	require.NoError(t, local.Run(ranks, comm.Options{}, func(g *comm.Group) error {
+		r, err := s.rank(g, name, whole)
+		if err != nil {
+			return err
+		}
+		for step := range s.steps {
+			losses, err := r.Step(context.Background(), s.batches(r.c, step), scale)
+			if err != nil {
+				return err
+			}
+			for i, loss := range losses {
+				put(step, fmt.Sprintf("loss %d", i), fmt.Append(nil, loss.Sum))
+			}
+			for _, p := range r.Params() {
+				if p.Grad() == nil {
+					return fmt.Errorf("%s has no gradient", p.Name)
+				}
+				put(step, p.Name, tensor.ReadBytes(r.c.NoGrad(), p.Grad()))
+			}
+		}
+		return r.Close()
+	}))
+	return out
+}
+
+func (s settings) same(t *testing.T, ranks int, name string, whole int) {
+	t.Helper()
+	want, got := s.alone(t), s.pipeline(t, ranks, name, whole)
+	require.Len(t, got, len(want))
+	for key, b := range want {
+		require.Equal(t, b, got[key], "%s on %d ranks, %+v: %s", name, ranks, s, key)
+	}
+}
+
+// Every schedule on 2 and 4 ranks, with as many micro-batches as ranks and more, has the bits of one process, dropout
+// and tied weights included. The other settings take turns.
+func TestBitsOfOneProcess(t *testing.T) {
+	i := 0
+	for _, ranks := range []int{2, 4} {
+		for _, name := range schedule.Names() {
+			for _, times := range []int{1, 2, 4} {
+				s := settings{layers: 2, tied: i%3 != 2, recompute: i%2 == 1, deterministic: 1 + i%4, steps: 1, micro: times * ranks}
+				if ranks == 4 {
+					s.layers = 6
+				}
+				if i/2%2 == 1 {
+					s.lower = tensor.BFloat16
+				}
+				i++
+				if name == "dualpipev" && times == 1 {
+					continue
+				}
+				s.same(t, ranks, name, 0)
+			}
+		}
+	}
+}
+
+// Weight gradients in descending order have other bits, and the validator names them: what the bits above rest on.
+func TestDescendingBackwardPassesDiffer(t *testing.T) {
+	s := settings{layers: 2, tied: true, deterministic: 1, steps: 1, micro: 4}
+	want := s.alone(t)
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	m := s.model(nn.NewInit(dev, 7))
+	c, tree := tensor.NewCtx(dev), nn.Walk(m)
+	for i := s.micro - 1; i >= 0; i-- {
+		b := s.batches(c, 0)[i]
+		s.context(m)(c, tree, b, true).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			loss := m.Forward(c, b).Loss
+			tensor.Backward(c.Ctx, []*tensor.Tensor{loss},
+				[]*tensor.Tensor{tensor.Full(c.NoGrad(), loss.DType(), scale, loss.Shape()...)}, nil)
+			return nil
+		})
+	}
+	differ := 0
+	for _, p := range tree.Parameters() {
+		if string(want["step 0 "+p.Name]) != string(tensor.ReadBytes(c.NoGrad(), p.Grad())) {
+			differ++
+		}
+	}
+	require.Greater(t, differ, len(tree.Parameters())/2)
+}
+
+// Steps leave nothing behind but gradients, also those whose window is shorter than the schedule's, and evaluations.
+func TestStepsAndMemory(t *testing.T) {
+	for _, name := range schedule.Names() {
+		s := settings{layers: 2, tied: true, deterministic: 4, steps: 2, micro: 3}
+		s.same(t, 2, name, 4)
+		s.micro = 4
+		require.NoError(t, local.Run(2, comm.Options{}, func(g *comm.Group) error {
+			r, err := s.rank(g, name, 0)
+			if err != nil {
+				return err
+			}
+			held := int64(0)
+			for _, p := range r.Params() {
+				held += int64(2 * p.Bytes())
+			}
+			batches := s.batches(r.c, 0)
+			for _, b := range batches {
+				held += int64(b.Tensors[data.InputIDs].Bytes())
+			}
+			for step := range 3 {
+				if _, err := r.Step(context.Background(), batches, scale); err != nil {
+					return err
+				}
+				if n := r.dev.MemStats().InUse; n != held {
+					return fmt.Errorf("%s, step %d, rank %d: %d bytes, want %d", name, step, g.Rank(), n, held)
+				}
+				losses, err := r.Evaluate(context.Background(), batches)
+				if err != nil {
+					return err
+				}
+				if n := r.dev.MemStats().InUse; n != held {
+					return fmt.Errorf("%s, evaluation, rank %d: %d bytes, want %d: %v", name, g.Rank(), n, held, losses)
+				}
+			}
+			return r.Close()
+		}))
+	}
+}
