@@ -103,7 +103,8 @@ func Measure(m Model, forward Forward, b *data.Batch) ([]float64, error) {
 	stages := s.stages(slices.Repeat([]int{1}, len(s.model.Parts())))
 	costs, part := make([]float64, len(stages)), 0
 	defer s.c.Trace(context.Background(), func(k tensor.KernelSpan) { costs[part] += k.FLOPs })()
-	err = s.run(nn.NewCtx(s.c, s.tree, false).WithLossOnly(), stages, s.batch(b), func(i int, _ Output) { part = i + 1 })
+	c := nn.NewCtx(s.c, s.tree, false).WithLossOnly()
+	err = s.run(c, stages, s.batch(b), func(i int, _ Output) { part = i + 1 })
 	return costs, err
 }
 

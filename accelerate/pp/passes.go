@@ -111,7 +111,8 @@ func (r *runner) backward(at place, whole bool) error {
 func (r *runner) seeds(p *pass) (roots []*tensor.Tensor, grads *parcel, err error) {
 	if r.last(p.place) {
 		loss := p.out[0]
-		return p.out, &parcel{tensors: []*tensor.Tensor{tensor.Full(p.c.NoGrad(), loss.DType(), r.scale, loss.Shape()...)}}, nil
+		seed := tensor.Full(p.c.NoGrad(), loss.DType(), r.scale, loss.Shape()...)
+		return p.out, &parcel{tensors: []*tensor.Tensor{seed}}, nil
 	}
 	all, err := r.take(r.grads, p.place)
 	if err != nil {
@@ -266,7 +267,8 @@ func (r *runner) sendTied(s *stage, microBatch int) error {
 			if len(p.tensors) == 0 {
 				p.tensors = append(p.tensors, tensor.Zeros(r.root, t.param.GradDType(), t.param.Shape()...))
 			}
-			p.calls = append(p.calls, t.group.Send(comm.OfTensor(r.root, p.tensors[0]), t.peer(), comm.Label(t.param.Name)))
+			h := t.group.Send(comm.OfTensor(r.root, p.tensors[0]), t.peer(), comm.Label(t.param.Name))
+			p.calls = append(p.calls, h)
 			r.sent = append(r.sent, p)
 		}
 	}

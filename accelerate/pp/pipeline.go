@@ -85,7 +85,8 @@ func New(cfg Config) (*Pipeline, error) {
 	case len(s.Ranks) != cfg.Group.Size():
 		return nil, fmt.Errorf("pp: schedule %s is for %d ranks: want %d", s.Name, len(s.Ranks), cfg.Group.Size())
 	case s.Stages() != len(cfg.Stages):
-		return nil, fmt.Errorf("pp: schedule %s has %d stages: want %d, as the model", s.Name, s.Stages(), len(cfg.Stages))
+		return nil, fmt.Errorf("pp: schedule %s has %d stages: want %d, as the model", s.Name, s.Stages(),
+			len(cfg.Stages))
 	}
 	if err := errors.Join(CheckParts(cfg.Model), s.Validate()); err != nil {
 		return nil, err
@@ -126,7 +127,11 @@ func (p *Pipeline) own() {
 		s.sum = accumulation.New(p.root, s.params, p.cfg.Schedule.MicroBatches, p.cfg.DeterministicRanks)
 		p.stages[n] = s
 	}
-	p.params = slices.DeleteFunc(slices.Clone(p.cfg.Tree.Parameters()), func(q tensor.Named) bool { return !mine[q.Tensor] })
+	for _, q := range p.cfg.Tree.Parameters() {
+		if mine[q.Tensor] {
+			p.params = append(p.params, q)
+		}
+	}
 }
 
 // Params are the parameters of this rank's stages, in the order and under the names of the whole model.
@@ -135,9 +140,12 @@ func (p *Pipeline) Params() []tensor.Named { return p.params }
 // Owned are the parameters whose gradients count on this rank in a norm over the model: all of Params, except tied ones
 // that an earlier rank of the pipeline has too.
 func (p *Pipeline) Owned() []tensor.Named {
-	return slices.DeleteFunc(slices.Clone(p.params), func(q tensor.Named) bool {
-		return slices.ContainsFunc(p.ties, func(t *tie) bool { return t.param.Tensor == q.Tensor && t.ranks[0] != p.rank })
-	})
+	elsewhere := func(q tensor.Named) bool {
+		return slices.ContainsFunc(p.ties, func(t *tie) bool {
+			return t.param.Tensor == q.Tensor && t.ranks[0] != p.rank
+		})
+	}
+	return slices.DeleteFunc(slices.Clone(p.params), elsewhere)
 }
 
 // plan is the schedule of a step, as the ranks run it.
@@ -213,7 +221,8 @@ func (p *Pipeline) run(ctx context.Context, batches []*data.Batch, training bool
 		return nil, err
 	}
 	r := &runner{Pipeline: p, ctx: ctx, schedule: s, batches: batches, training: training, scale: scale,
-		passes: map[place]*pass{}, inputs: map[place]*parcel{}, grads: map[place]*parcel{}, tied: map[tiedPlace]*parcel{}}
+		passes: map[place]*pass{}, inputs: map[place]*parcel{}, grads: map[place]*parcel{},
+		tied: map[tiedPlace]*parcel{}}
 	losses, err := r.step()
 	if err != nil {
 		p.cfg.Group.Abort(err)

@@ -4,6 +4,7 @@ package pp_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -32,7 +34,13 @@ type settings struct {
 	deterministic int
 	steps         int
 	micro         int
+	logits        bool       // compute them as a whole
+	on            ranks      // nil: goroutines
+	forward       pp.Forward // nil: forward
 }
+
+// ranks runs body on ranks, each with its group.
+type ranks func(n int, opts comm.Options, body func(g *comm.Group) error) error
 
 const (
 	rows, length = 2, 6
@@ -62,15 +70,19 @@ func (s settings) batches(c *tensor.Ctx, step int) (list []*data.Batch) {
 			ids[j] = int64((step*31 + i*17 + j*j*7 + j) % vocabulary)
 		}
 		t := tensor.FromSlice(c.NoGrad(), ids, rows, n)
-		list = append(list, &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t}, Size: rows,
-			Count: float64(rows * (n - 1)), Position: int64((step*s.micro + i) * rows), MicroBatch: i})
+		tensors := map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t}
+		list = append(list, &data.Batch{Tensors: tensors, Size: rows, Count: float64(rows * (n - 1)),
+			Position: int64((step*s.micro + i) * rows), MicroBatch: i})
 	}
 	return list
 }
 
 func (s settings) context(m *gpt2.Model) func(*tensor.Ctx, *nn.Tree, *data.Batch, bool) *nn.Ctx {
 	return func(c *tensor.Ctx, tree *nn.Tree, b *data.Batch, training bool) *nn.Ctx {
-		d := nn.NewCtx(c.WithRandom(5, b.Position).Autocast(s.lower), tree, training).WithLossOnly()
+		d := nn.NewCtx(c.WithRandom(5, b.Position).Autocast(s.lower), tree, training)
+		if !s.logits {
+			d = d.WithLossOnly()
+		}
 		if s.recompute {
 			d = d.WithRecompute(m.RecomputeUnits())
 		}
@@ -80,8 +92,15 @@ func (s settings) context(m *gpt2.Model) func(*tensor.Ctx, *nn.Tree, *data.Batch
 
 const scale = 0.0125
 
-// bits are those of the losses and the gradients of steps, by name.
+// bits are those of the losses, gradients and weights of steps, by name.
 type bits map[string][]byte
+
+// adamW makes an optimizer.
+func adamW(c *tensor.Ctx, params []tensor.Named) *optim.Optimizer {
+	group := &optim.Group{LR: 1e-2, WeightDecay: 0.01}
+	group.Params = params
+	return optim.DefaultAdamW().New(c, []*optim.Group{group})
+}
 
 // alone runs the steps in one process.
 func (s settings) alone(t *testing.T) bits {
@@ -89,6 +108,7 @@ func (s settings) alone(t *testing.T) bits {
 	defer dev.Close()
 	m := s.model(nn.NewInit(dev, 7))
 	c, tree, out := tensor.NewCtx(dev), nn.Walk(m), bits{}
+	opt := adamW(c, tree.Parameters())
 	sum := accumulation.New(c.NoGrad(), tree.Parameters(), s.micro, s.deterministic)
 	for step := range s.steps {
 		sum.Reset()
@@ -105,6 +125,11 @@ func (s settings) alone(t *testing.T) bits {
 		sum.Finish()
 		for _, p := range tree.Parameters() {
 			out[fmt.Sprintf("step %d %s", step, p.Name)] = tensor.ReadBytes(c.NoGrad(), p.Grad())
+		}
+		opt.Step(c)
+		for _, p := range tree.Parameters() {
+			p.DropLowered()
+			out[fmt.Sprintf("step %d weights %s", step, p.Name)] = tensor.ReadBytes(c.NoGrad(), p.Tensor)
 		}
 	}
 	return out
@@ -142,9 +167,13 @@ func (s settings) rank(g *comm.Group, name string, whole int) (*rank, error) {
 	if err != nil {
 		return nil, err
 	}
+	run := s.forward
+	if run == nil {
+		run = forward
+	}
 	r := &rank{c: tensor.NewCtx(dev), dev: dev}
 	r.Pipeline, err = pp.New(pp.Config{Ctx: r.c, Model: m, Tree: nn.Walk(m), Group: g, Schedule: sched, Stages: stages,
-		Forward: forward, Context: s.context(m), DeterministicRanks: s.deterministic})
+		Forward: run, Context: s.context(m), DeterministicRanks: s.deterministic})
 	return r, err
 }
 
@@ -161,11 +190,16 @@ func (s settings) pipeline(t *testing.T, ranks int, name string, whole int) bits
 		}
 		out[key] = b
 	}
-	require.NoError(t, local.Run(ranks, comm.Options{}, func(g *comm.Group) error {
+	run := s.on
+	if run == nil {
+		run = local.Run
+	}
+	require.NoError(t, run(ranks, comm.Options{}, func(g *comm.Group) error {
 		r, err := s.rank(g, name, whole)
 		if err != nil {
 			return err
 		}
+		opt := adamW(r.c, r.Params())
 		for step := range s.steps {
 			losses, err := r.Step(context.Background(), s.batches(r.c, step), scale)
 			if err != nil {
@@ -180,6 +214,10 @@ func (s settings) pipeline(t *testing.T, ranks int, name string, whole int) bits
 				}
 				put(step, p.Name, tensor.ReadBytes(r.c.NoGrad(), p.Grad()))
 			}
+			opt.Step(r.c)
+			for _, p := range r.Params() {
+				put(step, "weights "+p.Name, tensor.ReadBytes(r.c.NoGrad(), p.Tensor))
+			}
 		}
 		return r.Close()
 	}))
@@ -190,6 +228,7 @@ func (s settings) same(t *testing.T, ranks int, name string, whole int) {
 	t.Helper()
 	want, got := s.alone(t), s.pipeline(t, ranks, name, whole)
 	require.Len(t, got, len(want))
+	require.Greater(t, len(want), 20)
 	for key, b := range want {
 		require.Equal(t, b, got[key], "%s on %d ranks, %+v: %s", name, ranks, s, key)
 	}
@@ -202,7 +241,8 @@ func TestBitsOfOneProcess(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		for _, name := range schedule.Names() {
 			for _, times := range []int{1, 2, 4} {
-				s := settings{layers: 2, tied: i%3 != 2, recompute: i%2 == 1, deterministic: 1 + i%4, steps: 1, micro: times * ranks}
+				s := settings{layers: 2, tied: i%3 != 2, recompute: i%2 == 1, deterministic: 1 + i%4, steps: 1,
+					micro: times * ranks, logits: i%5 == 4}
 				if ranks == 4 {
 					s.layers = 6
 				}
@@ -245,10 +285,40 @@ func TestDescendingBackwardPassesDiffer(t *testing.T) {
 	require.Greater(t, differ, len(tree.Parameters())/2)
 }
 
+// Evaluations have the losses of one process, without dropout.
+func TestEvaluate(t *testing.T) {
+	s := settings{layers: 2, tied: true, deterministic: 1, micro: 5}
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	m := s.model(nn.NewInit(dev, 7))
+	c := tensor.NewCtx(dev).NoGrad()
+	var want []pp.Loss
+	for _, b := range s.batches(c, 0) {
+		loss := m.Forward(s.context(m)(c, nn.Walk(m), b, false), b).Loss
+		want = append(want, pp.Loss{Sum: tensor.Item(c, loss), Count: b.Count})
+	}
+	for _, name := range []string{"1f1b", "looped_bfs", "zbv"} {
+		require.NoError(t, local.Run(2, comm.Options{}, func(g *comm.Group) error {
+			r, err := s.rank(g, name, 8)
+			if err != nil {
+				return err
+			}
+			got, err := r.Evaluate(context.Background(), s.batches(r.c, 0))
+			if err == nil && got != nil {
+				require.Equal(t, want, got, name)
+			}
+			return errors.Join(err, r.Close())
+		}))
+	}
+}
+
 // Steps leave nothing behind but gradients, also those whose window is shorter than the schedule's, and evaluations.
 func TestStepsAndMemory(t *testing.T) {
-	for _, name := range schedule.Names() {
-		s := settings{layers: 2, tied: true, deterministic: 4, steps: 2, micro: 3}
+	for i, name := range schedule.Names() {
+		s := settings{layers: 2, tied: true, deterministic: 4, steps: 3, micro: 3}
+		if i%2 == 1 {
+			s.lower = tensor.BFloat16
+		}
 		s.same(t, 2, name, 4)
 		s.micro = 4
 		require.NoError(t, local.Run(2, comm.Options{}, func(g *comm.Group) error {
@@ -269,14 +339,13 @@ func TestStepsAndMemory(t *testing.T) {
 					return err
 				}
 				if n := r.dev.MemStats().InUse; n != held {
-					return fmt.Errorf("%s, step %d, rank %d: %d bytes, want %d", name, step, g.Rank(), n, held)
+					return fmt.Errorf("%s, step %d, rank %d has %d bytes: want %d", name, step, g.Rank(), n, held)
 				}
-				losses, err := r.Evaluate(context.Background(), batches)
-				if err != nil {
+				if _, err := r.Evaluate(context.Background(), batches); err != nil {
 					return err
 				}
 				if n := r.dev.MemStats().InUse; n != held {
-					return fmt.Errorf("%s, evaluation, rank %d: %d bytes, want %d: %v", name, g.Rank(), n, held, losses)
+					return fmt.Errorf("%s, evaluation on rank %d: %d bytes are held: want %d", name, g.Rank(), n, held)
 				}
 			}
 			return r.Close()
