@@ -259,7 +259,7 @@ func TestBitsOfOneProcess(t *testing.T) {
 	}
 }
 
-// Weight gradients in descending order have other bits, and the validator names them: what the bits above rest on.
+// Weight gradients in descending order have other bits, so the comparison above can fail.
 func TestDescendingBackwardPassesDiffer(t *testing.T) {
 	s := settings{layers: 2, tied: true, deterministic: 1, steps: 1, micro: 4}
 	want := s.alone(t)
