@@ -34,7 +34,7 @@ type PendingStep struct {
 
 	numbers   Numbers
 	maxNorm   float64
-	stage     stage
+	phase     phase
 	rescaled  bool // gradients are those of the counts of the loss function
 	summed    bool // the losses are known
 	known     bool // all numbers are
@@ -42,26 +42,26 @@ type PendingStep struct {
 	unsettled bool // it was told to, and settle was not called
 }
 
-// stage is how far a step came.
-type stage int
+// phase is how far a step came.
+type phase int
 
 const (
-	summed stage = iota
-	clipped
-	stepped
+	beforeClip phase = iota
+	afterClip
+	afterStep
 )
 
-func (s stage) String() string { return [...]string{"before Clip", "after Clip", "after Step"}[s] }
+func (p phase) String() string { return [...]string{"before Clip", "after Clip", "after Step"}[p] }
 
-// enter refuses a method out of order: it comes at a stage from first to last of the accelerator's window.
-func (s *PendingStep) enter(method string, first, last stage) error {
+// enter refuses a method out of order: it comes in a phase from first to last of the accelerator's window.
+func (s *PendingStep) enter(method string, first, last phase) error {
 	switch {
 	case s.a.pending != s:
 		return s.a.reject(fmt.Errorf("accelerate: PendingStep.%s after its window: want it before Free, ZeroGrad, "+
 			"Prepare and the next window", method))
-	case s.stage < first || s.stage > last:
+	case s.phase < first || s.phase > last:
 		return s.a.reject(fmt.Errorf("accelerate: PendingStep.%s %v: want Clip, Step and Read in this order, and "+
-			"only Read again", method, s.stage))
+			"only Read again", method, s.phase))
 	}
 	return nil
 }
@@ -145,10 +145,10 @@ func (s *PendingStep) rescale(counted float64) {
 
 // Clip is Accelerator.ClipGradNorm, which it calls where it has to wait.
 func (s *PendingStep) Clip(ctx context.Context, maxNorm float64) error {
-	if err := s.enter("Clip", summed, summed); err != nil {
+	if err := s.enter("Clip", beforeClip, beforeClip); err != nil {
 		return err
 	}
-	s.maxNorm, s.stage = maxNorm, clipped
+	s.maxNorm, s.phase = maxNorm, afterClip
 	a := s.a
 	if scaler := a.scaler; scaler != nil {
 		s.numbers.LossScale = scaler.Scale
@@ -202,15 +202,15 @@ func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 // does not clip, and is collective where the model is sharded.
 func (s *PendingStep) Step(ctx context.Context) error {
 	a := s.a
-	if err := s.enter("Step", summed, clipped); err != nil {
+	if err := s.enter("Step", beforeClip, afterClip); err != nil {
 		return err
 	}
-	if s.stage == summed {
+	if s.phase == beforeClip {
 		if err := s.Clip(ctx, 0); err != nil {
 			return err
 		}
 	}
-	s.stage = stepped
+	s.phase = afterStep
 	if !s.onDevice {
 		step := a.Step
 		if !s.numbers.Finite && !s.numbers.Overflow {
@@ -233,7 +233,7 @@ func (s *PendingStep) Step(ctx context.Context) error {
 // the numbers before may call it there too, and makes the host wait there. An overflow at the smallest loss scale of
 // fp16 is a *LossScaleError, on all ranks.
 func (s *PendingStep) Read(ctx context.Context) (Numbers, error) {
-	if err := s.enter("Read", clipped, stepped); err != nil {
+	if err := s.enter("Read", afterClip, afterStep); err != nil {
 		return Numbers{}, err
 	}
 	if !s.known {
