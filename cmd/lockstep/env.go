@@ -118,7 +118,7 @@ func (p *program) look() *report {
 
 // arrange finds the mesh, and this rank's place in it.
 func (r *report) arrange(lookup env.Lookup) {
-	a, err := meshArguments(nil, lookup)
+	a, err := meshArguments(lookup)
 	if err != nil {
 		r.Error = err.Error()
 		return

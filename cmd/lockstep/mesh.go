@@ -23,8 +23,8 @@ var (
 	shardSettings = []string{"fsdp", "zero_stage"}
 )
 
-// meshArguments are the arguments of a training program that words and variables say of its mesh.
-func meshArguments(words []string, lookup env.Lookup) (*args.TrainingArguments, error) {
+// meshArguments are the arguments of a training program that variables say of its mesh.
+func meshArguments(lookup env.Lookup) (*args.TrainingArguments, error) {
 	a := args.Default("")
 	loader := args.Bind(pflag.NewFlagSet("", pflag.ContinueOnError), a)
 	loader.Environ = func() (variables []string) {
@@ -38,28 +38,26 @@ func meshArguments(words []string, lookup env.Lookup) (*args.TrainingArguments, 
 		}
 		return variables
 	}
-	var own []string
-	for i, w := range words {
-		flag, _, whole := strings.Cut(w, "=")
-		name, ok := strings.CutPrefix(flag, "--")
-		if ok && slices.Contains(meshSettings, string(underscores(nil, name))) {
-			own = append(own, w)
-			if !whole && i+1 < len(words) {
-				own = append(own, words[i+1])
-			}
-		}
-	}
-	_, err := loader.Parse(own)
+	_, err := loader.Parse(nil)
 	return a, err
 }
 
-// checkMesh refuses a mesh that the ranks cannot form, whatever else the program is told: what it reads in files of
-// settings is its own to check, and so are words that are wrong.
+// namesMesh reports whether words of a program may set sizes of a mesh.
+func namesMesh(words []string) bool {
+	return slices.ContainsFunc(words, func(w string) bool {
+		flag, _, _ := strings.Cut(w, "=")
+		name, ok := strings.CutPrefix(flag, "--")
+		return ok && slices.Contains(meshSettings, string(underscores(nil, name)))
+	})
+}
+
+// checkMesh refuses a mesh that the ranks cannot form, by the variables that they get. Words and files of settings are
+// the program's own: it may have flags of these names for something else, and one of ours refuses the mesh itself.
 func checkMesh(c *launch.Config, lookup env.Lookup) error {
-	if c.Elastic != nil {
+	if c.Elastic != nil || namesMesh(c.Args) {
 		return nil
 	}
-	a, err := meshArguments(c.Args, lookup)
+	a, err := meshArguments(lookup)
 	if err != nil {
 		return nil //nolint:nilerr // the program says so
 	}

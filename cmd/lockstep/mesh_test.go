@@ -26,18 +26,20 @@ parallelism_config: {parallelism_config_dp_replicate_size: 1, parallelism_config
 		argv      []string
 		want      string
 	}{
-		{nil, []string{"--nproc_per_node=4", "none", "--dp_shard_size", "3"}, misfit + "a multiple of 3 ranks"},
-		{map[string]string{"LOCKSTEP_JOB_TOKEN": "a long text that nobody guesses"}, []string{"--nproc_per_node=2",
-			"--nnodes=2", "--master_addr=a", "none", "--dp-shard-size=3"}, misfit + "a multiple of 3 ranks"},
-		{map[string]string{"LOCKSTEP_DP_SHARD_SIZE": "3"}, []string{"--nproc_per_node=4", "none"}, misfit},
+		{map[string]string{"LOCKSTEP_DP_SHARD_SIZE": "3"}, []string{"--nproc_per_node=4", "none"},
+			misfit + "a multiple of 3 ranks"},
+		{map[string]string{"LOCKSTEP_DP_SHARD_SIZE": "3", "LOCKSTEP_JOB_TOKEN": "a long text that nobody guesses"},
+			[]string{"--nproc_per_node=2", "--nnodes=2", "--master_addr=a", "none"}, misfit + "a multiple of 3 ranks"},
 		{map[string]string{"PARALLELISM_CONFIG_DP_SHARD_SIZE": "3"}, []string{"--nproc_per_node=4", "none"}, misfit},
 		{nil, []string{"--config_file", file, "none"}, misfit + "3 ranks, or sizes whose product is 4"},
-		{nil, []string{"--nproc_per_node=4", "none", "--pp_size=2", "--tp_size=2"},
+		{map[string]string{"LOCKSTEP_PP_SIZE": "2", "LOCKSTEP_TP_SIZE": "2"}, []string{"--nproc_per_node=4", "none"},
 			"pp_size 2: pipelines are not built yet: want 1\naccelerate: tp_size 2: "},
-		{nil, []string{"--nproc_per_node=4", "none", "--distributed_config", `{"fsdp_size": 3}`}, misfit},
-		// the program's to judge: its files may say more, and its words may be wrong
-		{nil, []string{"--nproc_per_node=4", "none", "--dp_replicate_size=2"}, "none"},
-		{nil, []string{"--nproc_per_node=4", "none", "--dp_shard_size=x"}, "none"},
+		{map[string]string{"LOCKSTEP_DISTRIBUTED_CONFIG": `{"fsdp_size": 3}`}, []string{"--nproc_per_node=4", "none"},
+			misfit},
+		// the program's to judge: it may have a flag of this name for something else
+		{nil, []string{"--nproc_per_node=4", "none", "--tp_size=2"}, "none"},
+		{map[string]string{"LOCKSTEP_DP_SHARD_SIZE": "3"}, []string{"--nproc_per_node=4", "none", "--dp-shard-size", "4"},
+			"none"},
 		{map[string]string{"LOCKSTEP_DP_SHARD_SIZE": "4"}, []string{"--config_file", file, "none"}, "none"},
 	} {
 		code, _, stderr := output(c.variables, append([]string{"launch"}, c.argv...)...)
