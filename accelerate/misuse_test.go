@@ -122,9 +122,9 @@ func TestShardingThatCannotBe(t *testing.T) {
 	}{
 		"zero_stage 3, all replicas": {
 			set:  func(a *args.TrainingArguments) { a.ZeroStage, a.DPReplicateSize = 3, 2 },
-			want: `sharding "full_shard" with mesh dp_replicate=2`},
+			want: "mesh dp_replicate=2 has no ranks to spread the model over"},
 		"the program's mesh": {opts: []accelerate.Option{accelerate.WithMesh(comm.Mesh{DPReplicate: 2}),
-			accelerate.WithSharding(full)}, want: `sharding "full_shard" with mesh dp_replicate=2`},
+			accelerate.WithSharding(full)}, want: "mesh dp_replicate=2 has no ranks to spread the model over"},
 		"unknown": {opts: []accelerate.Option{accelerate.WithSharding(accelerate.Sharding{Strategy: "nope"})},
 			want: `no strategy is called "nope"`},
 		"another model's module": {opts: []accelerate.Option{accelerate.WithSharding(foreign)},

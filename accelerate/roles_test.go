@@ -132,7 +132,8 @@ func TestMeshThatDoesNotFitTheRanks(t *testing.T) {
 	a.FSDP, a.DPReplicateSize = []string{"full_shard"}, 2
 	err = accelerate.Run(t.Context(), a, body, accelerate.WithMesh(comm.Mesh{DPReplicate: 4}))
 	require.EqualError(t, err, "accelerate: mesh dp_replicate=4 of the program, and dp_replicate_size is 2: want "+
-		"one of both, or the same")
+		"one of both, or the same\naccelerate: mesh dp_replicate=4 has no ranks to spread the model over: want "+
+		"dp_shard_size of at least 2, or no sharding (fsdp, zero_stage)")
 }
 
 // A mesh of arguments takes the ranks that its sizes leave, and one that does not fit says what would.
@@ -152,6 +153,9 @@ func TestMeshOfArguments(t *testing.T) {
 		{sizes{DPReplicateSize: 2, ZeroStage: 1}, 8, comm.Mesh{DPReplicate: 2, DPShard: 4}, ""},
 		{sizes{DPShardSize: 4}, 8, comm.Mesh{DPReplicate: 2, DPShard: 4}, ""},
 		{sizes{DPReplicateSize: 2, DPShardSize: 2}, 4, comm.Mesh{DPReplicate: 2, DPShard: 2}, ""},
+		{sizes{DPReplicateSize: 4, ZeroStage: 3}, 4, comm.Mesh{}, "accelerate: mesh dp_replicate=4 has no ranks to " +
+			"spread the model over: want dp_shard_size of at least 2, or no sharding (fsdp, zero_stage)"},
+		{sizes{ZeroStage: 3}, 1, comm.Mesh{}, ""},
 		{sizes{DPShardSize: 3}, 4, comm.Mesh{}, "accelerate: mesh dp_shard=3 does not fit 4 ranks: want a multiple " +
 			"of 3 ranks, or sizes whose product divides 4 (1, 2, 4)"},
 		{sizes{DPReplicateSize: 2, DPShardSize: 3}, 4, comm.Mesh{}, "accelerate: mesh dp_replicate=2,dp_shard=3 does " +

@@ -82,9 +82,6 @@ func (a *Accelerator) checkStrategy(hook ddp.Hook, sharded bool) error {
 	case local > 0 && own:
 		return fmt.Errorf("accelerate: local_sgd_steps %d with ddp_comm_hook %s: want no hook, since ranks that step "+
 			"on their own exchange no gradients, or 0", local, hook.Name())
-	case sharded && a.ShardRanks().WorldSize() == 1:
-		return fmt.Errorf("accelerate: sharding %q with mesh %v, which has no ranks to spread the model over: want "+
-			"dp_shard_size of at least 2, or no sharding", a.sharding.Strategy, a.Mesh())
 	case sharded && own:
 		return fmt.Errorf("accelerate: ddp_comm_hook %s with a model that is sharded (%s): want no hook, since "+
 			"shards of gradients are summed exactly, or no sharding", hook.Name(), a.sharding.Strategy)

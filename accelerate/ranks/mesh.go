@@ -108,7 +108,7 @@ func MeshFor(world int, sizes comm.Mesh, sharded bool) (comm.Mesh, error) {
 		rest = false
 	}
 	if fitted, err := m.Of(world); err == nil {
-		return fitted, built(sizes)
+		return fitted, errors.Join(built(sizes), spreads(fitted, sharded))
 	}
 	product := sizes.Size(^comm.Axes(0))
 	want := fmt.Sprintf("%s, or sizes whose product is %d", quantity.Of(product, "rank"), world)
@@ -147,7 +147,7 @@ func (r *Ranks) arrange() error {
 	} else if r.mesh, err = given.Of(r.size); err != nil {
 		err = fmt.Errorf("accelerate: %w", err)
 	} else {
-		err = errors.Join(built(r.mesh), agree(r.mesh, sizes))
+		err = errors.Join(built(r.mesh), agree(r.mesh, sizes), spreads(r.mesh, r.options.Sharded))
 	}
 	if err != nil {
 		return err
@@ -160,6 +160,15 @@ func (r *Ranks) arrange() error {
 		}
 	}
 	return nil
+}
+
+// spreads refuses a mesh whose ranks all have the whole of a model that is to be sharded.
+func spreads(m comm.Mesh, sharded bool) error {
+	if !sharded || m.Axes() == 0 || m.DPShard > 1 {
+		return nil
+	}
+	return fmt.Errorf("accelerate: mesh %v has no ranks to spread the model over: want dp_shard_size of at least 2, or "+
+		"no sharding (fsdp, zero_stage)", m)
 }
 
 // agree refuses a mesh of the program that has other sizes than those asked for.

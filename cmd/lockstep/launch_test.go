@@ -59,7 +59,7 @@ func requireFits(t *testing.T, width int, text string) {
 // The help of every command fits a terminal of 80 columns.
 func TestHelpFits(t *testing.T) {
 	for _, argv := range [][]string{{"help"}, {"help", "launch"}, {"help", "env"}, {"help", "estimate-memory"},
-		{"help", "config"}, {"help", "merge-weights"}, {"help", "debug"}, {"help", "version"}} {
+		{"help", "config"}, {"help", "simulate"}, {"help", "merge-weights"}, {"help", "debug"}, {"help", "version"}} {
 		cmd, stderr := lockstep(t, argv...)
 		cmd.Env = append(cmd.Env, terminal.EnvColumns+"=79")
 		out, err := cmd.Output()
@@ -78,7 +78,9 @@ func TestTablesFit(t *testing.T) {
 	require.NoError(t, os.WriteFile(model, []byte(`{"model_type": "gpt2", "vocab_size": 50257, "n_layer": 2,
 		"n_embd": 1024, "n_head": 16, "n_positions": 64}`), 0o600))
 	for last, argv := range map[string][]string{"decides": {"config", deepspeed},
-		"full_shard, shared": {"estimate-memory", model, "--ranks", "4"}} {
+		"full_shard, shared": {"estimate-memory", model, "--ranks", "4"},
+		"dualpipev":          {"simulate", "--micro_batches", "64"},
+		"rank 3":             {"simulate", "--pp_schedule", "zbv", "--micro_batches", "20"}} {
 		cmd, stderr := lockstep(t, argv...)
 		cmd.Env = append(cmd.Env, terminal.EnvColumns+"=79")
 		out, err := cmd.Output()

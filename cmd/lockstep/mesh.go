@@ -42,12 +42,13 @@ func meshArguments(lookup env.Lookup) (*args.TrainingArguments, error) {
 	return a, err
 }
 
-// namesMesh reports whether words of a program may set sizes of a mesh.
+// namesMesh reports whether words of a program may say something of its mesh.
 func namesMesh(words []string) bool {
 	return slices.ContainsFunc(words, func(w string) bool {
 		flag, _, _ := strings.Cut(w, "=")
 		name, ok := strings.CutPrefix(flag, "--")
-		return ok && slices.Contains(meshSettings, string(underscores(nil, name)))
+		name = string(underscores(nil, name))
+		return ok && (slices.Contains(meshSettings, name) || slices.Contains(shardSettings, name))
 	})
 }
 
@@ -61,10 +62,12 @@ func checkMesh(c *launch.Config, lookup env.Lookup) error {
 	if err != nil {
 		return nil //nolint:nilerr // the program says so
 	}
-	if a.ShardStrategy() == args.NoShard {
-		a.FSDP = []string{string(args.FullShard)} // it may be sharded
+	world := c.ProcsPerNode * max(1, c.Nodes)
+	if _, err = accelerate.MeshOf(a, world); err != nil && a.ShardStrategy() == args.NoShard {
+		a.FSDP = []string{string(args.FullShard)} // the program may shard its model
+		_, err = accelerate.MeshOf(a, world)
 	}
-	if _, err = accelerate.MeshOf(a, c.ProcsPerNode*max(1, c.Nodes)); err != nil {
+	if err != nil {
 		return fmt.Errorf("launch: %w", err)
 	}
 	return nil

@@ -68,7 +68,18 @@ func (p *program) simulate(argv []string) int {
 	if code, done := p.noWords(fs); done {
 		return code
 	}
+	for _, size := range []struct {
+		name      string
+		of, least int
+	}{{"pp_size", f.of.Ranks, 1}, {"micro_batches", f.of.MicroBatches, 1}, {"stages_per_rank", f.of.StagesPerRank, 0}} {
+		if size.of < size.least && fs.Changed(size.name) {
+			return p.usageError("simulate: %s is %d: want at least %d", size.name, size.of, size.least)
+		}
+	}
+	bad := func(x float64) bool { return !(x >= 0) || math.IsInf(x, 0) }
 	switch {
+	case slices.ContainsFunc(f.costs, bad) || bad(f.transfer):
+		return p.usageError("simulate: costs are %v, and transfer is %v: want times of at least 0", f.costs, f.transfer)
 	case len(f.costs) != 3:
 		return p.usageError("simulate: costs: %d numbers: want three, F,I,W", len(f.costs))
 	case !slices.Contains(formats, f.format):
@@ -113,10 +124,7 @@ func (f *simulateFlags) simulated(s *schedule.Schedule) (*schedule.Simulation, e
 
 // compare prints a table of all schedules.
 func (p *program) compare(f *simulateFlags) error {
-	fmt.Fprintf(p.stdout, "%s, %s of a step\n", quantity.Of(f.of.Ranks, "rank"), microBatches(f.of.MicroBatches))
-	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "schedule\tstages\ttime\tidle\tpeak\t")
-	var refused []string
+	var table, refused []string
 	for _, name := range schedule.Names() {
 		s, err := schedule.Load(name, f.of)
 		if err != nil {
@@ -127,14 +135,17 @@ func (p *program) compare(f *simulateFlags) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%.1f %%\t%s\t\n", name, s.Stages(), figure(sim.Time), 100*sim.Idle(),
-			figure(sim.Peak()))
+		table = append(table, fmt.Sprintf("%s\t%d\t%s\t%.1f %%\t%s\t", name, s.Stages(), figure(sim.Time),
+			100*sim.Idle(), figure(sim.Peak())))
 	}
+	if len(table) == 0 {
+		return fmt.Errorf("no schedule has this shape:\n%s", strings.Join(refused, "\n"))
+	}
+	fmt.Fprintf(p.stdout, "%s, %s of a step\n", quantity.Of(f.of.Ranks, "rank"), microBatches(f.of.MicroBatches))
+	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "schedule\tstages\ttime\tidle\tpeak\t\n%s\n", strings.Join(table, "\n"))
 	if err := w.Flush(); err != nil {
 		return err
-	}
-	if len(refused) == len(schedule.Names()) {
-		return fmt.Errorf("no schedule has this shape:\n%s", strings.Join(refused, "\n"))
 	}
 	for _, text := range refused {
 		fmt.Fprint(p.stdout, terminal.Lines(text+"\n", terminal.Width(p.stdout)))

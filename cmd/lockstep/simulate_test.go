@@ -85,12 +85,17 @@ func TestSimulateRefuses(t *testing.T) {
 		{"--format json", exitUsage, "simulate: format is json, of one schedule: want pp_schedule"},
 		{"--pp_schedule zbw", exitError, `unknown schedule "zbw"; did you mean zbv?`},
 		{"--pp_schedule none.csv", exitError, "none.csv"},
-		{"--pp_size 0", exitError, "no schedule has this shape:"},
-		{"--pp_schedule zbv --costs -1,1,1", exitError, "stage 0: {-0.5 0.5 0.5 0.5}: want numbers from 0 to 1e+18"},
-		{"--costs NaN,1,1", exitError, "want numbers from 0 to 1e+18"},
+		{"--pp_size 0", exitUsage, "simulate: pp_size is 0: want at least 1"},
+		{"--micro_batches -2", exitUsage, "simulate: micro_batches is -2: want at least 1"},
+		{"--pp_size 20000", exitError, "no schedule has this shape:"},
+		{"--costs -1,1,1", exitUsage, "simulate: costs are [-1 1 1], and transfer is 0: want times of at least 0"},
+		{"--costs NaN,1,1", exitUsage, "want times of at least 0"},
+		{"--transfer -1", exitUsage, "want times of at least 0"},
+		{"--pp_schedule zbv --costs 1e300,1,1", exitError, "want numbers from 0 to 1e+18"},
 	} {
-		code, _, text := output(nil, append([]string{"simulate"}, strings.Fields(row.argv)...)...)
+		code, stdout, text := output(nil, append([]string{"simulate"}, strings.Fields(row.argv)...)...)
 		require.Equal(t, row.code, code, row.argv)
+		require.Empty(t, stdout, "nothing is printed before all is checked")
 		require.Contains(t, text, row.want)
 	}
 }
