@@ -123,3 +123,15 @@ func (g *Group) sub(name string, number int, members []int) (*Group, error) {
 	}
 	return newGroup(e, unique, JobRanks(g.members, members), opts, g.family), nil
 }
+
+// EndTogether ends two groups of a rank with the error that ends one of them: a sub-group does not end with the group
+// that it was divided from. It returns when one has ended, or done is closed.
+func EndTogether(a, b *Group, done <-chan struct{}) {
+	select {
+	case <-a.Dead():
+		b.Abort(a.Err())
+	case <-b.Dead():
+		a.Abort(b.Err())
+	case <-done:
+	}
+}

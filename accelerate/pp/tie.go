@@ -67,21 +67,10 @@ func (p *Pipeline) tie() error {
 	p.ended = make(chan struct{})
 	for i, g := range groups {
 		if apart[i].group = g; g != nil {
-			go together(p.cfg.Group, g, p.ended)
+			go comm.EndTogether(p.cfg.Group, g, p.ended)
 		}
 	}
 	return nil
-}
-
-// together ends two groups of a rank with the error that ends one of them.
-func together(a, b *comm.Group, ended <-chan struct{}) {
-	select {
-	case <-a.Dead():
-		b.Abort(a.Err())
-	case <-b.Dead():
-		a.Abort(b.Err())
-	case <-ended:
-	}
 }
 
 // peer is the rank, in the tie's group, of the other end.

@@ -211,20 +211,9 @@ func (r *Ranks) split() error {
 	}
 	for i, axes := range sets {
 		r.peers[axes].group = groups[i]
-		go together(r.group, groups[i], r.ended)
+		go comm.EndTogether(r.group, groups[i], r.ended)
 	}
 	return nil
-}
-
-// together ends two groups of a rank with the error that ends one of them.
-func together(a, b *comm.Group, ended <-chan struct{}) {
-	select {
-	case <-a.Dead():
-		b.Abort(a.Err())
-	case <-b.Dead():
-		a.Abort(b.Err())
-	case <-ended:
-	}
 }
 
 func (r *roles) abort(err error) {
