@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/lockstep-ml/lockstep/comm/tcp"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // connected runs ranks that share nothing but segments or sockets.
@@ -89,6 +91,35 @@ func TestFailureNamesTheAction(t *testing.T) {
 		}
 		require.Regexp(t, `^pp: rank \d, \dF2: no more paper$`, errs[holder].Error())
 	}
+}
+
+// A rank that fails after its last message of the pipeline does not leave the other waiting for a tied gradient.
+func TestFailureInTheLastWeightGradients(t *testing.T) {
+	s := settings{layers: 2, tied: true, deterministic: 1, steps: 1, micro: 4}
+	errs := make([]error, 2)
+	var both sync.WaitGroup // a rank that closes its groups ends the wait, too
+	both.Add(2)
+	err := local.Run(2, comm.Options{Timeout: 5 * time.Second}, func(g *comm.Group) error {
+		r, err := s.rank(g, "zb_h1", 0)
+		if err != nil {
+			return err
+		}
+		if passes := 0; g.Rank() == 1 {
+			last := r.Params()[len(r.Params())-1]
+			last.OnGrad(func(*tensor.Ctx, *tensor.Tensor) {
+				if passes++; passes == s.micro {
+					time.Sleep(200 * time.Millisecond) // until the other rank waits
+					panic(errors.New("no more paper"))
+				}
+			})
+		}
+		_, errs[g.Rank()] = r.Step(context.Background(), s.batches(r.c, 0), scale)
+		both.Done()
+		both.Wait()
+		return errors.Join(errs[g.Rank()], r.Close())
+	})
+	require.ErrorContains(t, err, "no more paper")
+	require.ErrorContains(t, errs[0], "no more paper", "not the end of the time that a call may take")
 }
 
 // What does not fit is refused on all ranks, before a step.
