@@ -38,13 +38,13 @@ parallelism_config: {parallelism_config_dp_replicate_size: 1, parallelism_config
 			misfit},
 		// the program's to judge: it may have a flag of this name for something else
 		{nil, []string{"--nproc_per_node=4", "none", "--tp_size=2"}, "none"},
-		{map[string]string{"LOCKSTEP_DP_SHARD_SIZE": "3"}, []string{"--nproc_per_node=4", "none", "--dp-shard-size", "4"},
+		{map[string]string{"LOCKSTEP_DP_SHARD_SIZE": "3"}, []string{"--nproc_per_node=4", "none", "--dp-shard-size=4"},
 			"none"},
 		{map[string]string{"LOCKSTEP_DP_REPLICATE_SIZE": "4"}, []string{"--nproc_per_node=4", "none"}, "none"},
-		{map[string]string{"LOCKSTEP_DP_REPLICATE_SIZE": "4", "LOCKSTEP_ZERO_STAGE": "3"}, []string{"--nproc_per_node=4",
-			"none"}, "dp_replicate=4 has no ranks to spread the model over: want "},
-		{map[string]string{"LOCKSTEP_DP_REPLICATE_SIZE": "4", "LOCKSTEP_ZERO_STAGE": "3"}, []string{"--nproc_per_node=4",
-			"none", "--zero_stage", "0"}, "none"},
+		{map[string]string{"LOCKSTEP_DP_REPLICATE_SIZE": "4", "LOCKSTEP_ZERO_STAGE": "3"},
+			[]string{"--nproc_per_node=4", "none"}, "dp_replicate=4 has no ranks to spread the model over: want "},
+		{map[string]string{"LOCKSTEP_DP_REPLICATE_SIZE": "4", "LOCKSTEP_ZERO_STAGE": "3"},
+			[]string{"--nproc_per_node=4", "none", "--zero_stage", "0"}, "none"},
 		{map[string]string{"LOCKSTEP_DP_SHARD_SIZE": "4"}, []string{"--config_file", file, "none"}, "none"},
 	} {
 		code, _, stderr := output(c.variables, append([]string{"launch"}, c.argv...)...)
