@@ -167,8 +167,8 @@ func spreads(m comm.Mesh, sharded bool) error {
 	if !sharded || m.Axes() == 0 || m.DPShard > 1 {
 		return nil
 	}
-	return fmt.Errorf("accelerate: mesh %v has no ranks to spread the model over: want dp_shard_size of at least 2, or "+
-		"no sharding (fsdp, zero_stage)", m)
+	return fmt.Errorf("accelerate: mesh %v has no ranks to spread the model over: want dp_shard_size of at least 2, "+
+		"or no sharding (fsdp, zero_stage)", m)
 }
 
 // agree refuses a mesh of the program that has other sizes than those asked for.
