@@ -144,7 +144,7 @@ correctness() {
         skip nccl "the fake's run is part of go test ./..."
     else
         step ops 150 env LOCKSTEP_REQUIRE_TOOLS=gpu ./tensor_optest.test -test.run '^TestDevice$'
-        if [ -n "${LOCKSTEP_NCCL_LIBRARY:-}" ]; then tests nccl 30 ./comm_nccl.test Library; else skip nccl "no libnccl.so.2"; fi
+        if [ -n "${LOCKSTEP_NCCL_LIBRARY:-}" ]; then tests nccl 30 ./comm_nccl.test '^TestLibrary'; else skip nccl "no libnccl.so.2"; fi
     fi
     gpt2 train --steps 30
     gpt2 train-again --steps 30
