@@ -44,8 +44,8 @@ type Content struct {
 	RunID string // names the run in the manifest; resuming keeps it. Rank 0's counts
 	// Parts are the files, in the order of writing. Rank 0's count.
 	Parts []Part
-	// Placed are the parts of tensors that this rank writes beside them. Those of all ranks must make up whole tensors,
-	// without gaps and without elements that two ranks write.
+	// Placed are the parts of tensors that this rank has. Those of all ranks must make up whole tensors, without gaps.
+	// Several ranks may have the same part, of which one is saved; parts that overlap otherwise are an error.
 	Placed []Placed
 }
 

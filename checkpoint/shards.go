@@ -22,20 +22,23 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Placed is a part of a tensor that one rank writes.
+// Placed is a part of a tensor that a rank has.
 type Placed struct {
 	tensor.Placement
 	Set   string // the set of tensors that it belongs to, "model" or "optimizer": the base name for OpenTensors
 	DType tensor.DType
-	// Write writes the elements, little-endian. It is called once, if the part is not empty.
+	// Write writes the elements, little-endian. It is called at most once: not for an empty part, nor for one that a
+	// rank before has too.
 	Write func(w io.Writer) error
 }
 
 // NewPlaced is a part of a tensor of the set whose elements are those of p.Tensor. It is copied to the host when it is
 // written.
 func NewPlaced(c *tensor.Ctx, set string, p tensor.Placed) Placed {
-	return Placed{Placement: p.Placement, Set: set, DType: p.Tensor.DType(), Write: func(w io.Writer) error {
-		_, err := w.Write(tensor.ReadBytes(c, p.Tensor))
+	return Placed{Placement: p.Placement, Set: set, DType: p.Tensor.DType(), Write: func(w io.Writer) (err error) {
+		if fault := tensor.Try(func() { _, err = w.Write(tensor.ReadBytes(c, p.Tensor)) }); fault != nil {
+			return fault
+		}
 		return err
 	}}
 }
@@ -105,11 +108,12 @@ type shardSave struct {
 	name    string
 	content Content
 
-	info  Info   // of the checkpoint; complete on rank 0 alone until the end
-	tmp   string // name of the temporary folder
-	index safetensors.Placements
-	mine  string // name of this rank's file, "" if it has no elements
-	short bool   // this rank's writing was cut short
+	info   Info   // of the checkpoint; complete on rank 0 alone until the end
+	tmp    string // name of the temporary folder
+	index  safetensors.Placements
+	mine   string // name of this rank's file, "" if it writes no elements
+	writes []bool // which of content.Placed
+	short  bool   // this rank's writing was cut short
 }
 
 func (sv *shardSave) rank() int {
@@ -138,6 +142,21 @@ type placedEntry struct {
 	tensor.Placement
 	Set   string
 	DType string
+}
+
+// entries are the parts of a rank, checked, without their elements.
+func entries(parts []Placed) (list []placedEntry, err error) {
+	for _, p := range parts {
+		if err := p.Validate(); err != nil {
+			return nil, fmt.Errorf("%s of %s: %w", p.Name, p.Set, err)
+		}
+		if p.Write == nil && p.Numel() > 0 {
+			return nil, fmt.Errorf("%v of %s has no Write: want a function that writes its elements", p.Placement,
+				p.Set)
+		}
+		list = append(list, placedEntry{p.Placement, p.Set, p.DType.String()})
+	}
+	return list, nil
 }
 
 func (sv *shardSave) save(ctx context.Context) (info Info, err error) {
@@ -193,15 +212,8 @@ func (sv *shardSave) open(ctx context.Context) (open opening, release func(), er
 	if sv.step < 0 {
 		return open, release, fmt.Errorf("checkpoint of step %d: want a step of at least 0", sv.step)
 	}
-	for _, p := range sv.content.Placed {
-		if err := p.Validate(); err != nil {
-			return open, release, fmt.Errorf("%s of %s: %w", p.Name, p.Set, err)
-		}
-		if p.Write == nil && p.Numel() > 0 {
-			return open, release, fmt.Errorf("%v of %s has no Write: want a function that writes its elements",
-				p.Placement, p.Set)
-		}
-		open.Placed = append(open.Placed, placedEntry{p.Placement, p.Set, p.DType.String()})
+	if open.Placed, err = entries(sv.content.Placed); err != nil {
+		return open, release, err
 	}
 	if !sv.first() {
 		return open, release, ctx.Err()
@@ -232,54 +244,79 @@ func (sv *shardSave) open(ctx context.Context) (open opening, release func(), er
 
 // plan puts together what all ranks write. All ranks come to the same result.
 func (sv *shardSave) plan(all []opening) error {
-	writers := 0
+	var lists [][]placedEntry
 	for r, open := range all {
 		if open.Step != sv.step {
 			return fmt.Errorf("rank %d saves step %d, rank %d step %d: want the same", sv.g.JobRank(r), open.Step,
 				sv.g.JobRank(sv.g.Rank()), sv.step)
 		}
-		if open.writes() {
+		lists = append(lists, open.Placed)
+	}
+	turns := firsts(lists)
+	writers := 0
+	for _, mine := range turns {
+		if slices.Contains(mine, true) {
 			writers++
 		}
 	}
-	sv.index = safetensors.Placements{}
+	files := make([]string, len(lists))
 	k := 0
-	for r, open := range all {
-		file := ""
-		if open.writes() {
-			file = shardFile(k, writers)
+	for r, mine := range turns {
+		if slices.Contains(mine, true) {
+			files[r] = shardFile(k, writers)
 			k++
 		}
-		if r == sv.rank() {
-			sv.mine = file
-		}
-		for _, p := range open.Placed {
-			if err := add(sv.index, p, file); err != nil && sv.g != nil {
-				return fmt.Errorf("rank %d: %w", sv.g.JobRank(r), err)
-			} else if err != nil {
-				return err
+	}
+	sv.mine, sv.writes = files[sv.rank()], turns[sv.rank()]
+	var err error
+	sv.index, err = indexOf(sv.g, lists, turns, files)
+	return err
+}
+
+// indexOf says where the parts of tensors are: those that are a rank's turn in its file.
+func indexOf(g *comm.Group, lists [][]placedEntry, turns [][]bool, files []string) (safetensors.Placements, error) {
+	index := safetensors.Placements{}
+	for r, list := range lists {
+		for i, p := range list {
+			err := add(index, p, files[r], turns[r][i])
+			switch {
+			case err == nil:
+			case g != nil:
+				return nil, fmt.Errorf("rank %d: %w", g.JobRank(r), err)
+			default:
+				return nil, err
 			}
 		}
 	}
-	for _, set := range sv.index {
+	for _, set := range index {
 		for _, a := range set {
 			slices.SortFunc(a.Stored, func(a, b safetensors.Stored) int {
 				return placement.Compare(a.Placement, b.Placement)
 			})
 		}
 	}
-	return sv.index.Check()
+	return index, index.Check()
 }
 
 func shardFile(k, n int) string { return fmt.Sprintf("shard-%05d-of-%05d.safetensors", k+1, n) }
 
-// writes reports whether the rank has elements to write.
-func (o opening) writes() bool {
-	return slices.ContainsFunc(o.Placed, func(p placedEntry) bool { return p.Numel() > 0 })
+// firsts marks, of the parts that each rank has, those that no rank before it has. They are what it writes: a part that
+// several ranks have is written once. Empty parts are not.
+func firsts(lists [][]placedEntry) [][]bool {
+	seen, marks := map[string]bool{}, make([][]bool, len(lists))
+	for r, list := range lists {
+		marks[r] = make([]bool, len(list))
+		for i, p := range list {
+			key := p.Set + "/" + p.String()
+			marks[r][i] = p.Numel() > 0 && !seen[key]
+			seen[key] = true
+		}
+	}
+	return marks
 }
 
-// add puts a part of a tensor, which file has, into the index.
-func add(index safetensors.Placements, p placedEntry, file string) error {
+// add puts a part of a tensor into the index, as one that file has if it is written.
+func add(index safetensors.Placements, p placedEntry, file string, written bool) error {
 	dt, err := dtype.Parse(p.DType)
 	if err != nil {
 		return fmt.Errorf("%s of %s: %w", p.Name, p.Set, err)
@@ -292,7 +329,7 @@ func add(index safetensors.Placements, p placedEntry, file string) error {
 		return fmt.Errorf("%s of %s is %v%v here, %v%v on a rank before", p.Name, p.Set, dt, p.Shape, a.DType, a.Shape)
 	}
 	a.DType, a.Shape = dt, p.Shape
-	if p.Numel() > 0 {
+	if written {
 		a.Stored = append(a.Stored, safetensors.Stored{Placement: p.Placement, File: file})
 	}
 	index[p.Set][p.Name] = a
@@ -351,8 +388,8 @@ func (sv *shardSave) writeMine(ctx context.Context) (files []File, err error) {
 
 func (sv *shardSave) writePlaced(w io.Writer) error {
 	var list []safetensors.Tensor
-	for _, p := range sv.content.Placed {
-		if p.Numel() > 0 {
+	for i, p := range sv.content.Placed {
+		if sv.writes[i] {
 			list = append(list, safetensors.StoredTensor(p.Set, p.DType, p.Placement, p.Write))
 		}
 	}

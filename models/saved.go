@@ -24,9 +24,10 @@ type WeightFile = vfs.Part
 // WeightFiles are the files of a model's weights as transformers saves them: model.safetensors alone or, if that has
 // more than maxShardSize bytes of elements, model-00001-of-0000n.safetensors and so on, cut where huggingface_hub cuts,
 // and model.safetensors.index.json last. 0 means no limit. The weights are all parameters, tied ones once, and buffers;
-// each is read from the device when its turn comes, in the same order on all ranks. It is for package trainer, whose
-// SaveModel calls it.
-func WeightFiles(m nn.Module, maxShardSize int64) ([]WeightFile, error) {
+// each is read when its turn comes, in the same order on all ranks: from the device, or by read if it is not nil, which
+// returns the elements of a parameter or buffer, little-endian. It is for package trainer, whose SaveModel calls it.
+func WeightFiles(m nn.Module, maxShardSize int64,
+	read func(p tensor.Named) ([]byte, error)) ([]WeightFile, error) {
 	l, err := layoutOf(m)
 	if err != nil {
 		return nil, err
@@ -38,6 +39,9 @@ func WeightFiles(m nn.Module, maxShardSize int64) ([]WeightFile, error) {
 		if !ok {
 			return piece{}, false
 		}
+		if read != nil {
+			return gathered(p.DType(), p.Shape(), func() ([]byte, error) { return read(p) }), true
+		}
 		return piece{p.DType(), p.Shape(), p.Device(), func(*tensor.Ctx) (*tensor.Tensor, error) {
 			if dev := p.Device(); !synced[dev] {
 				dev.Sync()
@@ -46,6 +50,17 @@ func WeightFiles(m nn.Module, maxShardSize int64) ([]WeightFile, error) {
 			return p.Tensor, nil
 		}}, true
 	})
+}
+
+// gathered is a piece whose elements are read into host memory.
+func gathered(dt tensor.DType, shape []int, read func() ([]byte, error)) piece {
+	return piece{dt, shape, tensor.CPU(), func(c *tensor.Ctx) (*tensor.Tensor, error) {
+		data, err := read()
+		if err != nil {
+			return nil, err
+		}
+		return tensor.FromBytes(c, data, dt, shape...), nil
+	}}
 }
 
 // WeightsLayoutFile is the part of a sharded checkpoint with the WeightsLayout of its model.
@@ -151,13 +166,7 @@ func MergeSet(set *safetensors.Set, l WeightsLayout, maxShardSize int64) ([]Weig
 		if !ok {
 			return piece{}, false
 		}
-		return piece{a.DType, a.Shape, tensor.CPU(), func(c *tensor.Ctx) (*tensor.Tensor, error) {
-			data, err := a.Read()
-			if err != nil {
-				return nil, err
-			}
-			return tensor.FromBytes(c, data, a.DType, a.Shape...), nil
-		}}, true
+		return gathered(a.DType, a.Shape, a.Read), true
 	})
 }
 

@@ -96,7 +96,7 @@ func equalModels(t testing.TB, want, got models.Model) {
 func TestWeightsInSeveralFiles(t *testing.T) {
 	m := newApart(1)
 	disk := vfs.NewMem()
-	files, err := models.WeightFiles(m, 150)
+	files, err := models.WeightFiles(m, 150, nil)
 	require.NoError(t, err)
 	names := put(t, disk, files)
 	require.Greater(t, len(names), 3)
@@ -112,14 +112,14 @@ func TestWeightsInSeveralFiles(t *testing.T) {
 	require.NoError(t, models.ReadWeights(openSet(t, disk), again))
 	equalModels(t, m, again)
 
-	whole, err := models.WeightFiles(m, 1<<30)
+	whole, err := models.WeightFiles(m, 1<<30, nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"model.safetensors"}, put(t, vfs.NewMem(), whole))
 }
 
 // safetensorsOf is the model.safetensors of a model.
 func safetensorsOf(t *testing.T, m nn.Module) []byte {
-	files, err := models.WeightFiles(m, 0)
+	files, err := models.WeightFiles(m, 0, nil)
 	require.NoError(t, err)
 	require.Len(t, files, 1)
 	var b bytes.Buffer
@@ -167,7 +167,7 @@ func TestScatteredModel(t *testing.T) {
 func TestReadParts(t *testing.T) {
 	m := newApart(1)
 	shards := vfs.NewMem()
-	files, err := models.WeightFiles(m, 150)
+	files, err := models.WeightFiles(m, 150, nil)
 	require.NoError(t, err)
 	put(t, shards, files)
 	for from, disk := range map[string]vfs.FS{"shards": shards, "3 ranks": scattered(t, m, 3),

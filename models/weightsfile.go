@@ -47,7 +47,7 @@ func SaveWeights(m nn.Module, path string) error {
 	}
 	var files []WeightFile
 	var err error
-	if tried := tensor.Try(func() { files, err = WeightFiles(m, 0) }); tried != nil {
+	if tried := tensor.Try(func() { files, err = WeightFiles(m, 0, nil) }); tried != nil {
 		err = tried
 	}
 	if err == nil {

@@ -45,7 +45,7 @@ func TestLoadWeightsOfAModule(t *testing.T) {
 		return nn.NewLinear(nn.NewInit(tensor.CPU(), seed), nn.LinearConfig{In: 3, Out: out})
 	}
 	dir := t.TempDir()
-	files, err := models.WeightFiles(layer(1, 2), 25)
+	files, err := models.WeightFiles(layer(1, 2), 25, nil)
 	require.NoError(t, err)
 	require.Len(t, files, 3)
 	for _, f := range files {

@@ -45,8 +45,8 @@ type rngState struct {
 // checkpointer saves and restores this rank's model and runs, as the model lies now.
 func (t *Trainer) checkpointer() *checkpointer.Checkpointer {
 	return &checkpointer.Checkpointer{Args: t.args, Model: t.model, Beside: t.parts, Store: t.store, Log: t.jobLog(),
-		Ranks: t.acc, Data: t.acc.DataRanks(), Hook: t.acc, Params: t.acc.Params(),
-		Shards: t.acc.Shards(), Holders: t.acc.LossRanks(), Replica: t.acc.ReplicaRanks().Rank()}
+		Ctx: t.acc.Ctx(), Ranks: t.acc, Data: t.acc.DataRanks(), Hook: t.acc, Params: t.acc.Params(),
+		Shards: t.acc.Shards()}
 }
 
 // savedState is the state of the run as a checkpoint has it.

@@ -8,12 +8,12 @@ import (
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/comm"
-	"github.com/lockstep-ml/lockstep/internal/placement"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Placed implements strategy.Shards.
+// Placed implements strategy.Shards. Whole parameters that are here go.
 func (s *Sharder) Placed() []tensor.Placed {
+	_ = tensor.Try(s.leaveAll) // a group that has failed says so in the next call
 	if s.placed != nil {
 		return s.placed
 	}
@@ -24,6 +24,11 @@ func (s *Sharder) Placed() []tensor.Placed {
 					s.placed = append(s.placed, tensor.Placed{Placement: f.placement(i, s.group.Rank()), Tensor: own})
 				}
 			}
+		}
+	}
+	for _, p := range s.job.Placed() {
+		if !s.Cut(p.Name) {
+			s.placed = append(s.placed, p)
 		}
 	}
 	return s.placed
@@ -54,44 +59,6 @@ func (s *Sharder) Cut(name string) bool {
 
 func (s *Sharder) index(name string) int {
 	return slices.IndexFunc(s.params, func(p tensor.Named) bool { return p.Name == name })
-}
-
-// Gather implements strategy.Shards.
-func (s *Sharder) Gather(ctx context.Context, name string, dt tensor.DType, mine *tensor.Tensor) (whole []byte,
-	err error) {
-	i := s.index(name)
-	if i < 0 {
-		return nil, fmt.Errorf("shard: there is no trained parameter %q", name)
-	}
-	var parts []tensor.Placement // of the ranks
-	longest := 0
-	for r := range s.group.Size() {
-		parts = append(parts, s.slots[i].flat.placement(s.slots[i].at, r))
-		longest = max(longest, parts[r].Numel())
-	}
-	in := comm.Aligned(longest * dt.Size())
-	if mine != nil {
-		if err := tensor.Try(func() { copy(in, tensor.ReadBytes(s.c, mine)) }); err != nil {
-			return nil, err
-		}
-	}
-	var out []byte
-	if s.group.Rank() == 0 {
-		out = comm.Aligned(len(in) * len(parts))
-	}
-	if err := s.group.Gather(comm.Bytes(out, dt), comm.Bytes(in, dt), 0,
-		comm.Label("state of "+name)).Wait(ctx); err != nil {
-		return nil, fmt.Errorf("shard: gathering the state of %s: %w", name, err)
-	}
-	all := tensor.WholePlacement(name, s.params[i].Shape()...)
-	whole = make([]byte, all.Numel()*dt.Size())
-	if out == nil {
-		return whole, nil
-	}
-	for r, p := range parts {
-		placement.Copy(whole, all, out[r*len(in):], p, dt.Size())
-	}
-	return whole, nil
 }
 
 // Publish implements strategy.Shards: the whole parameters on every rank become what the ranks made of their local

@@ -10,17 +10,15 @@ import (
 
 // Shards is a rank's part of a model that is spread over the ranks, for those who save and load it.
 type Shards interface {
-	// Placed lists what this rank owns of the parameters that are cut: of the trained ones and, where parameters come
-	// and go, of the frozen ones. The tensors are vectors. Parameters of which it owns nothing are not there.
+	// Placed lists what this rank has of the parameters and buffers, to be read and written. What several ranks have,
+	// all of them list. Of parameters that are cut it is vectors, without what this rank gathered of the others'; of
+	// parameters of which this rank has nothing there is no entry.
 	Placed() []tensor.Placed
-	// Cut reports whether ranks own a part each of the parameter of a name; of others, every rank has the whole.
+	// Cut reports whether ranks own a part each of the parameter of a name. Of others this rank has all or nothing.
 	Cut(name string) bool
 	// Placement is what this rank owns of the trained parameter of a name, and of what its optimizer keeps for it; ok
 	// is false if there is no such parameter.
 	Placement(name string) (p tensor.Placement, ok bool)
-	// Gather gives rank 0 the whole of a vector that is cut as the trained parameter of a name is, such as an
-	// optimizer's state; mine is this rank's part, nil if it owns nothing. Other ranks get zeros. It is collective.
-	Gather(ctx context.Context, name string, dt tensor.DType, mine *tensor.Tensor) (whole []byte, err error)
 	// Publish makes the parameters of all ranks what each made of Placed. It is collective.
 	Publish(ctx context.Context) error
 }

@@ -60,6 +60,14 @@ func (j *Job) Accumulator() *accumulation.Accumulator {
 	return accumulation.New(j.Ctx.NoGrad(), j.Params, int(j.Layout.MicroBatches()), j.DeterministicRanks)
 }
 
+// Placed is all that this rank has of the model, whole.
+func (j *Job) Placed() (list []tensor.Placed) {
+	for _, p := range j.Tree.State() {
+		list = append(list, p.Placed())
+	}
+	return list
+}
+
 // Peers are the ranks of a job by what they have to do with this one; nil stands for this rank alone. A Factory gets a
 // job with Loss.
 type Peers struct {

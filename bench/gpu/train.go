@@ -210,7 +210,7 @@ func (t *training) run() (rate float64, err error) {
 		return 0, err
 	}
 	result(t.row+"_memory_estimate", float64(estimate.Peak)/(1<<30), "GiB")
-	weights, err := models.WeightFiles(m, 0)
+	weights, err := models.WeightFiles(m, 0, nil)
 	if err != nil {
 		return 0, err
 	}

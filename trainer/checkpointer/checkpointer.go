@@ -40,33 +40,21 @@ type Checkpointer struct {
 	Store  *checkpoint.Store // of output_dir
 	Log    *slog.Logger
 
-	Ranks  Ranks
+	Ctx    *tensor.Ctx    // what this rank computes in
+	Ranks  Peers          // all ranks of the job
 	Data   Peers          // the ranks that see different data
 	Hook   Hook           // the ranks' communication hook
 	Params []tensor.Named // trained, in the order of registration
 
-	Shards  strategy.Shards // nil: the model is not sharded
-	Holders Peers           // the ranks that have the sharded model, in all its replicas
-	Replica int             // that this rank belongs to; the others have the same as the first
+	Shards strategy.Shards // nil: every rank has all of the model
 }
 
-// Ranks are all ranks of a job, and this one among them.
-type Ranks interface {
-	Rank() int
-	WorldSize() int
-	// Ctx is what this rank computes in.
-	Ctx() *tensor.Ctx
-	// Summon calls f, which may read whole parameters of a sharded model; with write they keep what f makes of them.
-	Summon(write bool, f func() error) error
-	// GatherBytes returns the bytes of all ranks on every rank. It is collective.
-	GatherBytes(ctx context.Context, mine []byte) ([][]byte, error)
-}
-
-// Peers are some of the ranks, and this one among them.
+// Peers are ranks of a job, and this one among them.
 type Peers interface {
 	Rank() int
 	WorldSize() int
 	Group() *comm.Group // nil of a rank that is alone
+	// GatherBytes returns the bytes of all ranks on every rank. It is collective.
 	GatherBytes(ctx context.Context, mine []byte) ([][]byte, error)
 }
 

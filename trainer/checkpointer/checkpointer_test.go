@@ -24,17 +24,12 @@ import (
 	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
 )
 
-// alone is the only rank of a job, as Ranks and as Peers.
-type alone struct {
-	c *tensor.Ctx
-	g *comm.Group
-}
+// alone is the only rank of a job.
+type alone struct{ g *comm.Group }
 
-func (alone) Rank() int                           { return 0 }
-func (alone) WorldSize() int                      { return 1 }
-func (a alone) Group() *comm.Group                { return a.g }
-func (a alone) Ctx() *tensor.Ctx                  { return a.c }
-func (alone) Summon(_ bool, f func() error) error { return f() }
+func (alone) Rank() int            { return 0 }
+func (alone) WorldSize() int       { return 1 }
+func (a alone) Group() *comm.Group { return a.g }
 func (alone) GatherBytes(_ context.Context, mine []byte) ([][]byte, error) {
 	return [][]byte{mine}, nil
 }
@@ -67,15 +62,15 @@ func counter(steps int64) checkpointer.Loop {
 func newRun(t *testing.T, disk vfs.FS, seed uint64) (*checkpointer.Checkpointer, *optim.Optimizer) {
 	m, err := mlp.New(nn.NewInit(tensor.CPU(), seed), mlp.Config{Sizes: []int{2, 3, 1}})
 	require.NoError(t, err)
-	rank := alone{tensor.NewCtx(tensor.CPU()), local.New(1, comm.Options{})[0]}
+	c, rank := tensor.NewCtx(tensor.CPU()), alone{local.New(1, comm.Options{})[0]}
 	params := nn.NamedParameters(m)
-	opt := optim.AdamW{}.New(rank.c, []*optim.Group{{Params: params, LR: 1}})
+	opt := optim.AdamW{}.New(c, []*optim.Group{{Params: params, LR: 1}})
 	for _, p := range params {
-		p.SwapGrad(tensor.Full(rank.c.NoGrad(), p.DType(), float64(seed), p.Shape()...), false)
+		p.SwapGrad(tensor.Full(c.NoGrad(), p.DType(), float64(seed), p.Shape()...), false)
 	}
-	opt.Step(rank.c)
+	opt.Step(c)
 	return &checkpointer.Checkpointer{Args: args.Default("out"), Model: m, Log: slog.New(slog.DiscardHandler),
-		Store: &checkpoint.Store{Dir: "out", FS: disk}, Ranks: rank, Data: rank, Hook: &residual{},
+		Store: &checkpoint.Store{Dir: "out", FS: disk}, Ctx: c, Ranks: rank, Data: rank, Hook: &residual{},
 		Params: params}, opt
 }
 
@@ -83,10 +78,10 @@ func newRun(t *testing.T, disk vfs.FS, seed uint64) (*checkpointer.Checkpointer,
 func values(c *checkpointer.Checkpointer, opt *optim.Optimizer) map[string][]byte {
 	all := map[string][]byte{}
 	for _, p := range nn.NamedParameters(c.Model) {
-		all[p.Name] = tensor.ReadBytes(c.Ranks.Ctx(), p.Tensor)
+		all[p.Name] = tensor.ReadBytes(c.Ctx, p.Tensor)
 	}
 	for name, s := range opt.State().Tensors {
-		all[name] = tensor.ReadBytes(c.Ranks.Ctx(), s)
+		all[name] = tensor.ReadBytes(c.Ctx, s)
 	}
 	return all
 }

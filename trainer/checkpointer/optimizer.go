@@ -8,7 +8,6 @@ import (
 	"errors"
 	"io"
 	"maps"
-	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -23,53 +22,42 @@ type optimizerState struct {
 	Steps map[string]int64 `json:"steps"`
 }
 
-// optimizerPart are the steps of the optimizer's parameters and the file of its state. Where that is sharded, all
-// ranks write the file together, see attend.
-func (c *Checkpointer) optimizerPart(ctx context.Context, o Optimizer) (steps map[string]int64, file checkpoint.Part,
-	err error) {
-	opt := o.State()
+// optimizerPart is the file of the optimizer's state. all is what is gathered of it; nil: this rank has it whole.
+func (c *Checkpointer) optimizerPart(ctx context.Context, all *checkpoint.Gathered,
+	state optim.StateDict) (file checkpoint.Part) {
 	file.Name = optimizerTensors + ".safetensors"
-	if c.Shards == nil {
-		file.Write = func(w io.Writer) error { return checkpoint.SaveTensors(c.Ranks.Ctx(), w, named(opt.Tensors)) }
-		return opt.Steps, file, nil
+	if all == nil {
+		file.Write = func(w io.Writer) error { return checkpoint.SaveTensors(c.Ctx, w, named(state.Tensors)) }
+		return file
 	}
-	if steps, err = c.gatherSteps(ctx, opt.Steps); err != nil {
-		return nil, file, err
-	}
-	var list []safetensors.Tensor
-	for _, p := range c.stepped(steps) {
-		for _, st := range o.Describe(p) {
-			name := p.Name + "." + st.Name
-			list = append(list, safetensors.Tensor{Name: name, DType: st.DType, Shape: st.Shape,
+	file.Write = func(w io.Writer) error {
+		var list []safetensors.Tensor
+		for _, name := range all.Names(optimizerTensors) {
+			dt, shape, _ := all.Describe(optimizerTensors, name)
+			list = append(list, safetensors.Tensor{Name: name, DType: dt, Shape: shape,
 				Write: func(w io.Writer) error {
-					whole, err := c.Shards.Gather(ctx, p.Name, st.DType, opt.Tensors[name])
+					whole, err := all.Read(ctx, optimizerTensors, name)
 					if err == nil {
 						_, err = w.Write(whole)
 					}
 					return err
 				}})
 		}
+		return safetensors.Write(w, list, safetensors.PyTorchMetadata())
 	}
-	slices.SortFunc(list, func(a, b safetensors.Tensor) int { return strings.Compare(a.Name, b.Name) })
-	file.Write = func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorchMetadata()) }
-	return steps, file, nil
+	return file
 }
 
-// stepped are the parameters that the optimizer has a state of.
-func (c *Checkpointer) stepped(steps map[string]int64) []tensor.Named {
-	return slices.DeleteFunc(slices.Clone(c.Params), func(p tensor.Named) bool {
-		_, ok := steps[p.Name]
-		return !ok
-	})
-}
-
-// gatherSteps gives all ranks the steps of all parameters. It is collective.
+// gatherSteps gives all ranks the steps of all parameters. It is collective where each has those of its own alone.
 func (c *Checkpointer) gatherSteps(ctx context.Context, mine map[string]int64) (steps map[string]int64, err error) {
+	if c.Shards == nil {
+		return mine, nil
+	}
 	text, err := json.Marshal(mine)
 	if err != nil {
 		return nil, err
 	}
-	all, err := c.Data.GatherBytes(ctx, text)
+	all, err := c.Ranks.GatherBytes(ctx, text)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +85,7 @@ func (c *Checkpointer) restoreOptimizer(ck *checkpoint.Checkpoint, opt Optimizer
 		return err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
-	ctx := c.Ranks.Ctx().NoGrad()
+	ctx := c.Ctx.NoGrad()
 	saved := map[string]optim.Saved{}
 	for _, name := range set.Names() {
 		e, _ := set.Lookup(name)
@@ -130,18 +118,20 @@ func (c *Checkpointer) restoreOptimizer(ck *checkpoint.Checkpoint, opt Optimizer
 }
 
 // partOf is what this rank has of a saved tensor of the optimizer's, and the shape of that; mine is false if it has
-// nothing. All that is not cut is every rank's.
+// nothing.
 func (c *Checkpointer) partOf(saved tensor.Placement) (at tensor.Placement, shape []int, mine bool) {
 	if c.Shards == nil {
 		return saved, saved.Shape, true
 	}
 	name := saved.Name[:max(0, strings.LastIndexByte(saved.Name, '.'))]
 	at, ok := c.Shards.Placement(name)
-	if !ok || tensor.WholePlacement(saved.Name, at.Shape...).Numel() != saved.Numel() {
+	switch {
+	case !ok:
 		return saved, saved.Shape, true // the optimizer finds what is wrong with it
-	}
-	if !c.Shards.Cut(name) { // one rank has all of it
+	case !c.Shards.Cut(name): // this rank has all of it, or nothing
 		return saved, saved.Shape, at.Numel() > 0
+	case tensor.WholePlacement(saved.Name, at.Shape...).Numel() != saved.Numel():
+		return saved, saved.Shape, true // as above
 	}
 	return at.Of(saved.Name, saved.Shape...), []int{at.Numel()}, at.Numel() > 0
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // Save writes a checkpoint of a run. It is collective for a sharded model and for a communication hook with a state;
@@ -32,42 +34,41 @@ func (c *Checkpointer) Save(ctx context.Context, loop Loop, opt Optimizer) (info
 		hook.RunID, hook.Parts = loop.RunID, append(parts, hook.Parts...)
 		return c.Store.SaveShards(ctx, c.Data.Group(), loop.Step, *hook)
 	case c.Ranks.Rank() == 0:
-		err = c.Ranks.Summon(false, func() (err error) {
-			info, err = c.Store.Save(ctx, loop.Step, checkpoint.Content{RunID: loop.RunID, Parts: parts})
-			return err
-		})
-	case c.Shards != nil:
-		err = c.attend(parts)
+		return c.Store.Save(ctx, loop.Step, checkpoint.Content{RunID: loop.RunID, Parts: parts})
 	}
-	return info, err
+	return info, attend(parts)
 }
 
 // attend takes part in gathering what rank 0 writes of a sharded model.
-func (c *Checkpointer) attend(gathered []checkpoint.Part) error {
-	return c.Ranks.Summon(false, func() error {
-		for _, p := range gathered {
-			if err := p.Write(io.Discard); err != nil {
-				return err
-			}
+func attend(gathered []checkpoint.Part) error {
+	for _, p := range gathered {
+		if err := p.Write(io.Discard); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // parts are all files of a checkpoint in which each tensor is whole. Ranks other than 0 get those that are gathered.
 func (c *Checkpointer) parts(ctx context.Context, loop Loop, opt Optimizer) ([]checkpoint.Part, error) {
-	parts, err := c.modelParts()
+	var state optim.StateDict
+	if !c.Args.SaveOnlyModel {
+		state = opt.State()
+	}
+	all, err := c.gather(ctx, opt, state)
 	if err != nil {
 		return nil, err
 	}
-	var steps map[string]int64
+	parts, err := c.modelParts(ctx, all)
+	if err != nil {
+		return nil, err
+	}
 	var optimizer []checkpoint.Part
 	if !c.Args.SaveOnlyModel {
-		file := checkpoint.Part{}
-		if steps, file, err = c.optimizerPart(ctx, opt); err != nil {
+		if state.Steps, err = c.gatherSteps(ctx, state.Steps); err != nil {
 			return nil, err
 		}
-		optimizer = []checkpoint.Part{file}
+		optimizer = []checkpoint.Part{c.optimizerPart(ctx, all, state)}
 	}
 	if c.Ranks.Rank() != 0 {
 		return append(parts, optimizer...), nil
@@ -76,17 +77,21 @@ func (c *Checkpointer) parts(ctx context.Context, loop Loop, opt Optimizer) ([]c
 	if err != nil || c.Args.SaveOnlyModel {
 		return append(parts, states...), err
 	}
-	heads, err := resumeParts(loop, opt, steps)
+	heads, err := resumeParts(loop, opt, state.Steps)
 	return slices.Concat(parts, states, optimizer, heads), err
 }
 
 // modelParts are the files of a saved model. Ranks other than 0 get those of the weights.
-func (c *Checkpointer) modelParts() ([]checkpoint.Part, error) {
+func (c *Checkpointer) modelParts(ctx context.Context, all *checkpoint.Gathered) ([]checkpoint.Part, error) {
 	size, err := c.Args.ShardBytes()
 	if err != nil {
 		return nil, err
 	}
-	weights, err := models.WeightFiles(c.Model, size)
+	var read func(p tensor.Named) ([]byte, error)
+	if all != nil {
+		read = func(p tensor.Named) ([]byte, error) { return all.Read(ctx, models.WeightsBase, p.Name) }
+	}
+	weights, err := models.WeightFiles(c.Model, size, read)
 	if err != nil || c.Ranks.Rank() != 0 {
 		return weights, err
 	}
@@ -140,21 +145,24 @@ func (c *Checkpointer) SaveModel(dir string) error {
 	if c.Ranks.Rank() != 0 && c.Shards == nil {
 		return nil
 	}
-	parts, err := c.modelParts()
+	ctx := context.Background()
+	all, err := c.gather(ctx, nil, optim.StateDict{})
+	if err != nil {
+		return err
+	}
+	parts, err := c.modelParts(ctx, all)
 	if err != nil {
 		return err
 	}
 	if c.Ranks.Rank() != 0 {
-		return c.attend(parts)
+		return attend(parts)
 	}
 	saved, err := c.Args.JSON()
 	if err != nil {
 		return err
 	}
-	return c.Ranks.Summon(false, func() error {
-		_, err := replaceModel(context.Background(), c.at(dir), append(parts, checkpoint.BytesPart(ArgsFile, saved)))
-		return err
-	})
+	_, err = replaceModel(ctx, c.at(dir), append(parts, checkpoint.BytesPart(ArgsFile, saved)))
+	return err
 }
 
 // replaceModel writes the files of a saved model in place of another's.

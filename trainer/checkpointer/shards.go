@@ -6,22 +6,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/models"
-	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // scatters reports whether each rank writes what it owns of the model into its own file of a checkpoint.
 func (c *Checkpointer) scatters() bool {
-	return c.Shards != nil && c.Args.FSDPStateDictType == args.ShardedStateDict &&
-		c.Holders.WorldSize() == c.Ranks.WorldSize()
+	return c.Shards != nil && c.Args.FSDPStateDictType == args.ShardedStateDict
 }
 
 // CheckShared makes it an error of the start, and not of the first save, if the ranks will write a checkpoint together
@@ -31,7 +28,7 @@ func (c *Checkpointer) CheckShared(ctx context.Context) error {
 	switch {
 	case c.Args.SaveStrategy == args.StrategyNo:
 	case c.scatters():
-		group = c.Holders.Group()
+		group = c.Ranks.Group()
 	case !c.Args.SaveOnlyModel:
 		if _, _, ok := c.Hook.HookState(); ok {
 			group = c.Data.Group()
@@ -74,49 +71,43 @@ func (c *Checkpointer) saveShards(ctx context.Context, loop Loop, opt Optimizer)
 			return info, err
 		}
 		content.Parts = append(content.Parts, heads...)
-		if c.Replica == 0 {
-			content.Placed = append(content.Placed, c.optimizerShards(opt, mine, steps)...)
-		}
+		content.Placed = append(content.Placed, c.optimizerShards(opt, mine)...)
 	}
-	return c.Store.SaveShards(ctx, c.Holders.Group(), loop.Step, content)
+	return c.Store.SaveShards(ctx, c.Ranks.Group(), loop.Step, content)
 }
 
-// modelShards is what this rank writes of parameters and buffers. What every rank has is rank 0's to write.
+// gather readies what ranks have of a sharded model, and of the optimizer's state, for rank 0; nil if each has all of
+// it. It is collective.
+func (c *Checkpointer) gather(ctx context.Context, opt Optimizer, state optim.StateDict) (*checkpoint.Gathered, error) {
+	if c.Shards == nil {
+		return nil, nil
+	}
+	return checkpoint.Gather(ctx, c.Ranks.Group(), append(c.modelShards(), c.optimizerShards(opt, state)...))
+}
+
+// modelShards is what this rank has of parameters and buffers.
 func (c *Checkpointer) modelShards() (list []checkpoint.Placed) {
-	if c.Replica != 0 {
-		return nil
-	}
-	placed := c.Shards.Placed()
-	if c.Ranks.Rank() == 0 {
-		placed = append(slices.Clip(placed), c.uncut()...)
-	}
-	for _, p := range placed {
-		list = append(list, checkpoint.NewPlaced(c.Ranks.Ctx(), models.WeightsBase, p))
+	for _, p := range c.Shards.Placed() {
+		list = append(list, checkpoint.NewPlaced(c.Ctx, models.WeightsBase, p))
 	}
 	return list
 }
 
-// optimizerShards is what this rank writes of the optimizer's state.
-func (c *Checkpointer) optimizerShards(opt Optimizer, mine optim.StateDict,
-	steps map[string]int64) (list []checkpoint.Placed) {
-	for _, p := range c.stepped(steps) {
+// optimizerShards is what this rank has of the optimizer's state.
+func (c *Checkpointer) optimizerShards(opt Optimizer, state optim.StateDict) (list []checkpoint.Placed) {
+	for _, p := range c.Params {
+		if _, ok := state.Steps[p.Name]; !ok {
+			continue
+		}
 		at, _ := c.Shards.Placement(p.Name)
 		for _, st := range opt.Describe(p) {
 			name := p.Name + "." + st.Name
-			if t := mine.Tensors[name]; t != nil {
-				list = append(list, checkpoint.NewPlaced(c.Ranks.Ctx(), optimizerTensors,
-					tensor.Placed{Placement: at.Of(name, st.Shape...), Tensor: t}))
+			part := tensor.WholePlacement(name, st.Shape...)
+			if c.Shards.Cut(p.Name) {
+				part = at.Of(name, st.Shape...)
 			}
-		}
-	}
-	return list
-}
-
-// uncut are the parameters and buffers that every rank has.
-func (c *Checkpointer) uncut() (list []tensor.Placed) {
-	for _, p := range nn.Walk(c.Model).State() {
-		if !c.Shards.Cut(p.Name) {
-			list = append(list, p.Placed())
+			list = append(list, checkpoint.NewPlaced(c.Ctx, optimizerTensors,
+				tensor.Placed{Placement: part, Tensor: state.Tensors[name]}))
 		}
 	}
 	return list
@@ -128,15 +119,12 @@ func (c *Checkpointer) ReadModel(ctx context.Context, ck *checkpoint.Checkpoint)
 	if c.Shards == nil {
 		return withWeights(ck, func(set *safetensors.Set) error { return models.ReadWeights(set, c.Model) })
 	}
-	if err := c.Ranks.Summon(false, func() error { return nil }); err != nil { // whole parameters go
-		return err
-	}
 	err := withWeights(ck, func(set *safetensors.Set) error {
 		saved, err := models.FitWeights(set, c.Model)
 		if err != nil {
 			return err
 		}
-		return saved.ReadAll(c.Ranks.Ctx().NoGrad(), append(slices.Clip(c.Shards.Placed()), c.uncut()...))
+		return saved.ReadAll(c.Ctx.NoGrad(), c.Shards.Placed())
 	})
 	if err := c.failTogether(ctx, err); err != nil {
 		return err

@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/local"
+	"github.com/lockstep-ml/lockstep/internal/placement"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/samplers"
@@ -64,8 +65,15 @@ type result struct {
 	norms   []float64
 	params  map[string][]byte // whole
 	sharded bool
-	trained int               // elements that its optimizer updates
-	owned   map[string][]byte // by Shards.Gather, on rank 0, before the parameters became whole
+	trained int             // elements that its optimizer updates
+	owned   map[string]part // by Shards.Placement and Trained, before the parameters became whole
+	placed  map[string]part // by Shards.Placed
+}
+
+// part is what a rank has of a parameter.
+type part struct {
+	at   tensor.Placement
+	data []byte
 }
 
 // checkShards compares what the ranks owned with what they have now.
@@ -83,7 +91,22 @@ func checkShards(t *testing.T, got []result) {
 		return
 	}
 	require.Equal(t, whole, trained, "elements that the ranks update, together: want each once")
-	require.Equal(t, got[0].params, got[0].owned, "what Shards.Gather gives of the parameters, by Trained")
+	for what, of := range map[string]func(r result) map[string]part{
+		"what the ranks update":  func(r result) map[string]part { return r.owned },
+		"what Shards.Placed has": func(r result) map[string]part { return r.placed },
+	} {
+		whole := map[string][]byte{}
+		for _, r := range got {
+			for name, p := range of(r) {
+				all := tensor.WholePlacement(name, p.at.Shape...)
+				if whole[name] == nil {
+					whole[name] = make([]byte, all.Numel()*tensor.Float32.Size())
+				}
+				placement.Copy(whole[name], all, p.data, p.at, tensor.Float32.Size())
+			}
+		}
+		require.Equal(t, got[0].params, whole, what)
+	}
 }
 
 // train runs the training on n ranks.
@@ -270,7 +293,10 @@ func (r *rank) finish(ctx context.Context) error {
 		r.out.trained += p.Numel()
 	}
 	if shards := r.s.Shards(); shards != nil {
-		r.out.sharded, r.out.owned = true, map[string][]byte{}
+		r.out.sharded, r.out.owned, r.out.placed = true, map[string]part{}, map[string]part{}
+		for _, p := range shards.Placed() {
+			r.out.placed[p.Name] = part{p.Placement, tensor.ReadBytes(r.job.Ctx, p.Tensor)}
+		}
 		mine := map[string]*tensor.Tensor{}
 		for _, p := range r.s.Trained() {
 			mine[p.Name] = p.Tensor
@@ -280,11 +306,9 @@ func (r *rank) finish(ctx context.Context) error {
 			if own := mine[p.Name]; !ok || own == nil && at.Numel() > 0 || own != nil && own.Numel() != at.Numel() {
 				return fmt.Errorf("the placement of %s is %v, %v: want what Trained has of it", p.Name, at, ok)
 			}
-			whole, err := shards.Gather(ctx, p.Name, tensor.Float32, mine[p.Name])
-			if err != nil {
-				return err
+			if own := mine[p.Name]; own != nil {
+				r.out.owned[p.Name] = part{at, tensor.ReadBytes(r.job.Ctx, own)}
 			}
-			r.out.owned[p.Name] = whole
 		}
 	}
 	r.s.Reset()
