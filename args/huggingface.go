@@ -2,7 +2,11 @@
 
 package args
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/internal/catalog"
+)
 
 // HuggingFace lists the arguments of HuggingFace's TrainingArguments (transformers 4.1 to 5.24) for which the
 // TrainingArguments here have no field, and says what happens to each. The parser and the tables in docs/arguments.md
@@ -177,15 +181,9 @@ func warmupRatio() Known {
 
 // plannedValues lists values of settings that HuggingFace's have. A fault says that those that are not built are not.
 var plannedValues = map[string][]string{
-	"optim": {
-		"adafactor", "adagrad", "adalomo", "adamw_8bit", "adamw_anyprecision", "adamw_bnb_8bit", "adamw_hf",
-		"adamw_torch_4bit", "adamw_torch_8bit", "ademamix", "ademamix_8bit", "apollo_adamw",
-		"apollo_adamw_layerwise", "galore_adafactor", "galore_adafactor_layerwise", "galore_adamw", "galore_adamw_8bit",
-		"galore_adamw_8bit_layerwise", "galore_adamw_layerwise", "grokadamw", "lion_32bit", "lion_8bit", "lomo",
-		"paged_adamw_32bit", "paged_adamw_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "paged_lion_32bit",
-		"paged_lion_8bit", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit", "rmsprop_bnb_8bit", "schedule_free_adamw",
-		"schedule_free_radam", "schedule_free_sgd", "stable_adamw",
-	},
+	"optim": append(catalog.RefusedOptimizers(), "adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit", "adafactor",
+		"ademamix_8bit", "lion_8bit", "paged_adamw_8bit", "paged_ademamix_8bit", "paged_lion_8bit", "rmsprop_bnb_8bit",
+		"schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd", "stable_adamw"),
 	"lr_scheduler_type":             {"greedy", "reduce_lr_on_plateau"},
 	"train_sampling_strategy":       {"batch_rebalance"},
 	"include_num_input_tokens_seen": {"non_padding"},
@@ -201,6 +199,9 @@ var plannedValues = map[string][]string{
 // choiceHint says that a value is not built yet, or which one was likely meant.
 func choiceHint(key, value string, choices []string) string {
 	if slices.Contains(plannedValues[key], value) {
+		if instead := catalog.InsteadOf(value); key == "optim" && instead != "" {
+			return "; " + value + " is not built yet: " + instead
+		}
 		return "; " + value + " is not built yet"
 	}
 	return hint(value, choices)

@@ -24,10 +24,19 @@ type Optimizer struct {
 
 // Optimizers is the table of all optimizers. Each has a file in package optim with a struct of its settings.
 var Optimizers = []Optimizer{
-	{Name: "adamw", Names: "adamw_torch adamw_torch_fused adamw_torch_xla adamw_torch_npu_fused", Arguments: adam},
+	{Name: "adamw", Names: "adamw_torch adamw_torch_fused adamw_torch_xla adamw_torch_npu_fused adamw_apex_fused " +
+		"adamw_hf adamw_anyprecision paged_adamw_32bit", Arguments: adam},
 	{Name: "adam", Arguments: adam},
 	{Name: "sgd", Settings: Settings{{"momentum", 0.0, NonNegative}, {"dampening", 0.0, UnitRatio},
 		{"nesterov", false, Switch}}, Want: wantNesterov},
+	{Name: "adagrad", Settings: Settings{{"lr_decay", 0.0, NonNegative}, {"eps", 1e-10, NonNegative}}},
+	{Name: "rmsprop", Names: "rmsprop rmsprop_bnb rmsprop_bnb_32bit", Settings: Settings{{"alpha", 0.99, UnitRatio},
+		{"eps", 1e-8, NonNegative}, {"momentum", 0.0, NonNegative}, {"centered", false, Switch}}},
+	{Name: "lion", Names: "lion_32bit paged_lion_32bit", Arguments: Settings{{"adam_beta1", 0.9, DecayRate},
+		{"adam_beta2", 0.99, DecayRate}}},
+	{Name: "ademamix", Names: "ademamix paged_ademamix_32bit", Arguments: adam, Settings: Settings{
+		{"beta3", 0.9999, DecayRate}, {"alpha", 5.0, NonNegative}, {"t_alpha", 0.0, Count}, {"t_beta3", 0.0, Count}},
+		Want: wantMeans},
 }
 
 // adam are the arguments of optimizers with two moments.
@@ -42,8 +51,45 @@ func wantNesterov(given Values) string {
 	return ""
 }
 
-// names are the values of optim that mean the optimizer.
-func (o Optimizer) names() []string {
+// wantMeans: beta3 rises from adam_beta1 by the logarithms of both.
+func wantMeans(given Values) string {
+	if given.Number("t_beta3", 0) > 0 && (given.Number("beta3", 0) == 0 || given.Number("adam_beta1", 1) == 0) {
+		return "adam_beta1 and beta3 > 0 with t_beta3"
+	}
+	return ""
+}
+
+// Refused lists HuggingFace's values of optim that are not built, and what takes their place.
+var Refused = []struct{ Names, Instead string }{
+	{"lomo adalomo", "it steps within the backward pass, so that nothing clips or accumulates; adafactor keeps as " +
+		"little memory"},
+	{"galore_adamw galore_adamw_8bit galore_adafactor apollo_adamw", "adafactor keeps less memory"},
+	{"galore_adamw_layerwise galore_adamw_8bit_layerwise galore_adafactor_layerwise apollo_adamw_layerwise",
+		"it steps within the backward pass, so that nothing clips or accumulates; adafactor keeps less memory"},
+	{"grokadamw", "adamw_torch is what it adds a filter of gradients to"},
+	{"adamw_torch_4bit", "adafactor keeps less memory"},
+}
+
+// RefusedOptimizers lists these values.
+func RefusedOptimizers() (names []string) {
+	for _, r := range Refused {
+		names = append(names, strings.Fields(r.Names)...)
+	}
+	return names
+}
+
+// InsteadOf says what takes the place of a value that is not built; empty: the value is not one of these.
+func InsteadOf(name string) string {
+	for _, r := range Refused {
+		if slices.Contains(strings.Fields(r.Names), name) {
+			return r.Instead
+		}
+	}
+	return ""
+}
+
+// AllNames are the values of optim that mean the optimizer.
+func (o Optimizer) AllNames() []string {
 	if o.Names == "" {
 		return []string{o.Name}
 	}
@@ -53,14 +99,14 @@ func (o Optimizer) names() []string {
 // OptimizerNames lists the values of optim, in the table's order.
 func OptimizerNames() (names []string) {
 	for _, o := range Optimizers {
-		names = append(names, o.names()...)
+		names = append(names, o.AllNames()...)
 	}
 	return names
 }
 
 // OptimizerNamed finds the row of a value of optim.
 func OptimizerNamed(name string) (o Optimizer, ok bool) {
-	i := slices.IndexFunc(Optimizers, func(o Optimizer) bool { return slices.Contains(o.names(), name) })
+	i := slices.IndexFunc(Optimizers, func(o Optimizer) bool { return slices.Contains(o.AllNames(), name) })
 	if i < 0 {
 		return o, false
 	}
@@ -84,7 +130,7 @@ func OptimizerUsage() string {
 	var words []string
 	for _, o := range Optimizers {
 		if len(o.Settings) > 0 {
-			words = append(words, o.names()[0]+": "+o.Settings.usage())
+			words = append(words, o.AllNames()[0]+": "+o.Settings.usage())
 		}
 	}
 	return strings.Join(words, "; ")

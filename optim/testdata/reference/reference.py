@@ -1,0 +1,136 @@
+"""Makes NAME.safetensors and NAME.json for each optimizer NAME: 50 steps of three models by its reference implementation.
+
+The models are lists of parameters. The gradient of a parameter p is p/4 plus noise of an integer hash, so that a test
+makes the same without a file. Gradients are clipped to a norm of 1, the learning rate rises for five steps and falls
+to zero, and matrices have a weight decay of 0.1, vectors none.
+
+Tensors: CASE/MODEL/STEP/P is every STRIDE-th element of parameter P after step 10 and 50. The manifest has the case's
+settings (the names of HuggingFace's arguments) and the sums of the absolute values of the parameters after step 50.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests" / "parity"))
+import golden  # noqa: E402
+
+OUT = golden.start(__file__, __doc__)
+STEPS, STORED, MAX_NORM, DECAY = 50, (10, 50), 1.0, 0.1
+MODELS = {
+    "mlp": {"fc1.weight": (12, 20), "fc1.bias": (12,), "fc2.weight": (3, 12), "fc2.bias": (3,)},
+    "conv": {"conv.weight": (4, 3, 3, 3), "conv.bias": (4,), "norm.weight": (4,), "head.weight": (5, 16), "scale": ()},
+    "wide": {"embed.weight": (80, 64), "proj.weight": (64, 72), "proj.bias": (72,)},
+}
+STRIDE = {"mlp": 1, "conv": 1, "wide": 29}
+EMBEDDINGS = {"embed.weight"}
+
+
+def noise(key, shape):
+    """Numbers in [-1, 1) of 24 bits: a hash of key and index."""
+    with np.errstate(over="ignore"):
+        x = np.arange(int(np.prod(shape)), dtype=np.uint32) + np.uint32(key * 1_000_003 % 2**32)
+        for multiplier, shift in ((0x7FEB352D, 15), (0x846CA68B, 16)):
+            x ^= x >> np.uint32(16 if shift == 15 else shift)
+            x *= np.uint32(multiplier)
+            x ^= x >> np.uint32(15)
+    return torch.from_numpy(((x >> np.uint32(8)).astype(np.float32) / np.float32(2**23)) - np.float32(1)).reshape(shape)
+
+
+def rate(lr, step):
+    return lr * min(step / 5, (STEPS - step) / (STEPS - 5))
+
+
+def train(make, model, lr):
+    """Yields the parameters after each step; make takes the groups."""
+    names = MODELS[model]
+    params = {}
+    for i, (name, shape) in enumerate(names.items()):
+        params[name] = torch.nn.Parameter(noise(i + 1, shape).clone())
+    groups = [
+        {"params": [p for p in params.values() if p.ndim >= 2], "weight_decay": DECAY},
+        {"params": [p for p in params.values() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    opts = make(groups, {p: n for n, p in params.items()})
+    for step in range(1, STEPS + 1):
+        for i, (name, p) in enumerate(params.items()):
+            p.grad = noise(1000 * step + i, p.shape) + p.detach() / 4
+        torch.nn.utils.clip_grad_norm_(params.values(), MAX_NORM)
+        for opt in opts:
+            if hasattr(opt, "train"):
+                opt.train()
+            for group in opt.param_groups:
+                group["lr"] = rate(lr, step) if lr is not None else None
+            opt.step()
+            if hasattr(opt, "eval") and step in STORED:
+                opt.eval()
+        yield step, params, opts
+
+
+def write(name, made_by, cases):
+    """cases: name -> (settings, lr, make)."""
+    tensors, manifest = {}, []
+    for case, (settings, lr, make) in cases.items():
+        sums = {}
+        for model in MODELS:
+            for step, params, _ in train(make, model, lr):
+                if step in STORED:
+                    for p, t in params.items():
+                        tensors[f"{case}/{model}/{step}/{p}"] = t.detach().flatten()[:: STRIDE[model]].clone()
+            sums[model] = {p: t.detach().double().abs().sum().item() for p, t in params.items()}
+        manifest.append({"name": case, "settings": settings, "lr": lr or 0, "sums": sums})
+    golden.save_tensors(OUT / f"{name}.safetensors", tensors, made_by)
+    golden.save_json(OUT / f"{name}.json", {"made_by": made_by, "cases": manifest})
+
+
+def one(cls, **options):
+    return lambda groups, names: [cls(groups, lr=1e-3, **options)]
+
+
+def of(package):
+    from importlib.metadata import version
+
+    return {**golden.versions(), package: version(package)}
+
+
+def adagrad():
+    opt = torch.optim.Adagrad
+    write("adagrad", golden.versions(), {
+        "plain": ({}, 0.05, one(opt, foreach=False)),
+        "decayed": ({"lr_decay": 0.05, "eps": 1e-4}, 0.1, one(opt, lr_decay=0.05, eps=1e-4, foreach=False)),
+    })
+
+
+def rmsprop():
+    opt = torch.optim.RMSprop
+    write("rmsprop", golden.versions(), {
+        "plain": ({}, 0.01, one(opt, foreach=False)),
+        "momentum": ({"momentum": 0.9, "alpha": 0.9}, 0.003, one(opt, momentum=0.9, alpha=0.9, foreach=False)),
+        "centered": ({"centered": True, "eps": 1e-4, "momentum": 0.5}, 0.01, one(opt, centered=True, eps=1e-4, momentum=0.5, foreach=False)),
+    })
+
+
+def lion():
+    from lion_pytorch import Lion
+
+    write("lion", of("lion-pytorch"), {
+        "plain": ({}, 0.01, one(Lion, betas=(0.9, 0.99))),
+        "betas": ({"adam_beta1": 0.95, "adam_beta2": 0.98}, 0.003, one(Lion, betas=(0.95, 0.98))),
+    })
+
+
+def ademamix():
+    from bitsandbytes.optim import AdEMAMix
+
+    write("ademamix", of("bitsandbytes"), {
+        "plain": ({}, 0.01, one(AdEMAMix)),
+        "scheduled": (
+            {"adam_beta1": 0.8, "adam_beta2": 0.99, "beta3": 0.999, "alpha": 3, "adam_epsilon": 1e-6, "t_alpha": 30, "t_beta3": 40},
+            0.01, one(AdEMAMix, betas=(0.8, 0.99, 0.999), alpha=3.0, eps=1e-6, t_alpha=30, t_beta3=40)),
+    })
+
+
+for make in (adagrad, rmsprop, lion, ademamix):
+    make()
