@@ -30,8 +30,12 @@ func WithStrategy(f strategy.Factory) Option {
 
 // strategyJob is what a strategy works with.
 func (a *Accelerator) strategyJob(units []nn.Module) strategy.Job {
-	return strategy.Job{Ctx: a.ctx, Tree: a.tree, Model: a.model, Params: a.params, Units: units, Layout: a.layout,
-		Exchange: a.plan.exchange.Exchange, Main: a.IsMain(), Log: a.log, Trace: a.Trace(),
+	var held []tensor.Named
+	if a.tree != nil {
+		held = a.tree.Parameters()
+	}
+	return strategy.Job{Ctx: a.ctx, Tree: a.tree, Model: a.model, Held: held, Params: a.params, Units: units,
+		Layout: a.layout, Exchange: a.plan.exchange.Exchange, Main: a.IsMain(), Log: a.log, Trace: a.Trace(),
 		Peers: strategy.Peers{Data: a.DataRanks().Group(), Loss: a.LossRanks().Group(), Shards: a.ShardRanks().Group(),
 			Replicas: a.ReplicaRanks().Group()}}
 }

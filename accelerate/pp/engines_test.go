@@ -78,7 +78,7 @@ func TestFailureNamesTheAction(t *testing.T) {
 				return err
 			}
 			_, errs[g.Rank()] = r.Step(context.Background(), s.batches(r.c, 0), scale)
-			return errors.Join(errs[g.Rank()], r.Close())
+			return errors.Join(errs[g.Rank()], r.Close(true))
 		})
 		require.ErrorContains(t, err, "no more paper")
 		for rank, err := range errs {
@@ -116,7 +116,7 @@ func TestFailureInTheLastWeightGradients(t *testing.T) {
 		_, errs[g.Rank()] = r.Step(context.Background(), s.batches(r.c, 0), scale)
 		both.Done()
 		both.Wait()
-		return errors.Join(errs[g.Rank()], r.Close())
+		return errors.Join(errs[g.Rank()], r.Close(true))
 	})
 	require.ErrorContains(t, err, "no more paper")
 	require.ErrorContains(t, errs[0], "no more paper", "not the end of the time that a call may take")

@@ -5,7 +5,6 @@ package pp
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -23,7 +22,7 @@ func label(send schedule.Action, i int) comm.CallOption {
 // send sends a parcel, which is given up when it has arrived.
 func (r *runner) send(p *parcel, a schedule.Action) error {
 	for i, t := range p.tensors {
-		h := r.cfg.Group.Send(comm.OfTensor(r.root, t), r.schedule.Peer(a), label(a, i))
+		h := r.cfg.Group.Send(comm.OfTensor(r.root, t), r.step.Peer(a), label(a, i))
 		p.calls = append(p.calls, h)
 	}
 	r.sent = append(r.sent, p)
@@ -45,7 +44,7 @@ func (r *runner) receive(into map[place]*parcel, at place, number int, a schedul
 	for i, b := range borders[number] {
 		t := tensor.Empty(c, b.dtype, b.shape...)
 		p.tensors = append(p.tensors, t)
-		p.calls = append(p.calls, r.cfg.Group.Recv(comm.OfTensor(r.root, t), r.schedule.Peer(a), label(send, i)))
+		p.calls = append(p.calls, r.cfg.Group.Recv(comm.OfTensor(r.root, t), r.step.Peer(a), label(send, i)))
 	}
 	return nil
 }
@@ -77,20 +76,16 @@ func (r *runner) reap() {
 }
 
 // reset forgets the gradients of the step before.
-func (r *runner) reset() {
-	for _, t := range r.ties {
-		if t.sum != nil {
-			t.sum.Reset()
-		}
-		if slices.Contains(t.ranks[:], r.rank) {
-			if old := t.param.SwapGrad(nil, false); old != nil {
-				old.Free()
-			}
-		}
+func (p *Pipeline) reset() {
+	for _, t := range p.ties {
+		t.forget()
 	}
-	for _, s := range r.stages {
+	for _, t := range p.all() {
+		t.Reset()
+	}
+	for _, s := range p.stages {
 		if s != nil {
-			s.sum.Reset()
+			s.queue, s.resharding, s.complete = nil, false, false
 		}
 	}
 }

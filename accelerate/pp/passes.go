@@ -85,7 +85,7 @@ func (r *runner) backward(at place, whole bool) error {
 	apart := !whole || slices.ContainsFunc(s.ties, func(t *tie) bool { return t.first == at.stage })
 	option := tensor.DelayWeightGrads(&p.store)
 	if !apart {
-		s.sum.Begin(at.microBatch)
+		r.beginWeights(s, at.microBatch, nil)
 		option = tensor.Accumulating()
 	}
 	var found []*tensor.Tensor
@@ -100,7 +100,7 @@ func (r *runner) backward(at place, whole bool) error {
 	case !apart:
 		grads.free()
 		delete(r.passes, at)
-		return r.sendTied(s, at.microBatch)
+		r.endWeights(s, at.microBatch)
 	case whole:
 		return r.weights(p)
 	}
@@ -179,28 +179,75 @@ func (r *runner) drain(s *stage, wait bool) error {
 		if !wait && !r.tiedHere(s, p.microBatch) {
 			return nil
 		}
-		if err := r.takeTied(s, p.microBatch); err != nil {
+		tied, err := r.takeTied(s, p.microBatch)
+		if err != nil {
 			return err
 		}
 		s.queue = s.queue[1:]
-		s.sum.Begin(p.microBatch)
+		r.beginWeights(s, p.microBatch, tied)
 		p.store.Pop(r.root)
 		p.grads.free()
 		delete(r.passes, p.place)
-		if err := r.sendTied(s, p.microBatch); err != nil {
-			return err
-		}
+		r.endWeights(s, p.microBatch)
+	}
+	if s.resharding {
+		r.reshard(s)
 	}
 	return nil
 }
 
-// reduce ends the gradients of a stage.
-func (r *runner) reduce(s *stage) error {
-	if err := r.drain(s, true); err != nil {
-		return err
+// beginWeights readies a stage for the weight gradients of a micro-batch. Those of tied parameters are added to what
+// tied has.
+func (r *runner) beginWeights(s *stage, microBatch int, tied map[*tie]*tensor.Tensor) {
+	for _, t := range s.ties {
+		if s.number == t.first {
+			t.begin(r.batches[microBatch].MicroBatch, false)
+		}
+		t.setApart(tied[t])
 	}
-	s.sum.Finish()
-	return nil
+	s.begin(r.batches[microBatch].MicroBatch, r.whole() && microBatch == len(r.batches)-1 && !r.late(s.number))
+}
+
+// endWeights ends beginWeights.
+func (r *runner) endWeights(s *stage, microBatch int) {
+	s.end()
+	for _, t := range s.ties {
+		g := t.takeApart()
+		if s.number == t.first {
+			t.add(r.root, g)
+			t.end()
+		} else {
+			r.sendTied(t, microBatch, g)
+		}
+	}
+}
+
+// unshard brings the parameters of a stage.
+func (r *runner) unshard(s *stage) {
+	s.unshard()
+	for _, t := range s.ties {
+		t.unshard()
+	}
+}
+
+// reshard gives up the parameters of a stage, when no pass needs them any more.
+func (r *runner) reshard(s *stage) {
+	if s.resharding = len(s.queue) > 0; s.resharding {
+		return
+	}
+	s.reshard()
+	for _, t := range s.ties {
+		t.reshard()
+	}
+}
+
+// reduce completes the gradients of a stage.
+func (r *runner) reduce(s *stage) error {
+	if !r.whole() || r.late(s.number) {
+		return nil
+	}
+	s.complete = true
+	return s.Finish(r.ctx)
 }
 
 // expectTied begins to receive the gradients of tied parameters for a micro-batch.
@@ -221,15 +268,17 @@ func (r *runner) expectTied(s *stage, microBatch int) {
 // tiedHere reports whether a stage can go on with the weight gradients of a micro-batch.
 func (r *runner) tiedHere(s *stage, microBatch int) bool {
 	for _, t := range s.ties {
-		if p := r.tied[tiedPlace{t, microBatch}]; s.number == t.first && (p == nil || !p.done()) {
+		if s.number == t.first && t.group == nil && r.tied[tiedPlace{t, microBatch}] == nil {
 			return false
 		}
 	}
-	return true
+	due := r.step.due[s.number]
+	return due == nil || microBatch < due[r.at]
 }
 
-// takeTied waits for the last stage's gradients of tied parameters, and makes this stage's be added to them.
-func (r *runner) takeTied(s *stage, microBatch int) error {
+// takeTied waits for the last stage's gradients of tied parameters.
+func (r *runner) takeTied(s *stage, microBatch int) (map[*tie]*tensor.Tensor, error) {
+	tied := map[*tie]*tensor.Tensor{}
 	for _, t := range s.ties {
 		if s.number != t.first {
 			continue
@@ -237,66 +286,90 @@ func (r *runner) takeTied(s *stage, microBatch int) error {
 		at := tiedPlace{t, microBatch}
 		p := r.tied[at]
 		if err := p.wait(r.ctx); err != nil {
-			return err
+			return nil, err
 		}
 		delete(r.tied, at)
 		if len(p.tensors) > 0 { // none: no gradient came
-			t.param.SwapGrad(p.tensors[0], true)
+			tied[t] = p.tensors[0]
 		}
 	}
 	r.expectTied(s, microBatch+1)
-	return nil
+	return tied, nil
 }
 
-// sendTied takes the gradients of tied parameters out of a pass's.
-func (r *runner) sendTied(s *stage, microBatch int) error {
-	for _, t := range s.ties {
-		p := &parcel{owned: true}
-		if g := t.param.Grad(); g != nil {
-			p.tensors = append(p.tensors, t.param.SwapGrad(nil, false))
-		}
-		switch {
-		case s.number == t.first:
-			if len(p.tensors) > 0 {
-				t.sum.Add(microBatch, p.tensors[0])
-				p.free()
-			}
-		case t.group == nil:
-			r.tied[tiedPlace{t, microBatch}] = p
-		default:
-			if len(p.tensors) == 0 {
-				p.tensors = append(p.tensors, tensor.Zeros(r.root, t.param.GradDType(), t.param.Shape()...))
-			}
-			h := t.group.Send(comm.OfTensor(r.root, p.tensors[0]), t.peer(), comm.Label(t.param.Name))
-			p.calls = append(p.calls, h)
-			r.sent = append(r.sent, p)
-		}
+// sendTied passes the last stage's gradient of a tied parameter on; nil stands for none.
+func (r *runner) sendTied(t *tie, microBatch int, g *tensor.Tensor) {
+	p := &parcel{owned: true}
+	if g != nil {
+		p.tensors = append(p.tensors, g)
 	}
-	return nil
+	if t.group == nil {
+		r.tied[tiedPlace{t, microBatch}] = p
+		return
+	}
+	if g == nil {
+		p.tensors = append(p.tensors, tensor.Zeros(r.root, t.param.GradDType(), t.param.Shape()...))
+	}
+	h := t.group.Send(comm.OfTensor(r.root, p.tensors[0]), t.peer(), comm.Label(t.param.Name))
+	p.calls = append(p.calls, h)
+	r.sent = append(r.sent, p)
 }
 
-// finish gives both ends of a tie the total of its gradients.
+// finish completes the gradients that are not, and gives the other end of each tie its total.
 func (r *runner) finish() error {
 	if !r.training {
 		return nil
 	}
-	var calls []*comm.Handle
-	for _, t := range r.ties {
-		switch r.rank {
-		case t.ranks[0]:
-			total := t.sum.Total()
-			if total == nil {
-				total = tensor.Zeros(r.root, t.param.GradDType(), t.param.Shape()...)
+	for _, s := range r.stages {
+		if s != nil {
+			if err := r.drain(s, true); err != nil {
+				return err
 			}
-			t.param.SwapGrad(total, true)
-			if t.group != nil {
-				calls = append(calls, t.group.Send(comm.OfTensor(r.root, total), t.peer(), comm.Label(t.param.Name)))
-			}
-		case t.ranks[1]:
-			g := tensor.Empty(r.root, t.param.GradDType(), t.param.Shape()...)
-			t.param.SwapGrad(g, true)
-			calls = append(calls, t.group.Recv(comm.OfTensor(r.root, g), t.peer(), comm.Label(t.param.Name)))
 		}
 	}
+	for _, n := range r.order {
+		if s := r.stages[n]; !s.complete {
+			if err := s.Finish(r.ctx); err != nil {
+				return err
+			}
+		}
+	}
+	var calls []*comm.Handle
+	for _, t := range r.ties {
+		h, err := r.finishTie(t)
+		if err != nil {
+			return err
+		}
+		calls = append(calls, h...)
+	}
 	return comm.WaitAll(r.ctx, calls...)
+}
+
+// finishTie completes the gradient of a tied parameter: what this rank trains of it.
+func (r *runner) finishTie(t *tie) (calls []*comm.Handle, err error) {
+	first := r.rank == t.ranks[0]
+	if !first && r.rank != t.ranks[1] {
+		return nil, nil
+	}
+	if first {
+		if err := t.Finish(r.ctx); err != nil {
+			return nil, err
+		}
+	}
+	for _, q := range t.Trained() {
+		switch {
+		case !first:
+			t.receive(q, tensor.Empty(r.root, q.GradDType(), q.Shape()...))
+		case q.Grad() == nil:
+			t.receive(q, tensor.Zeros(r.root, q.GradDType(), q.Shape()...))
+		}
+		switch g := comm.OfTensor(r.root, q.Grad()); {
+		case t.group == nil:
+		case first:
+			calls = append(calls, t.group.Send(g, t.peer(), comm.Label(t.param.Name)))
+		default:
+			calls = append(calls, t.group.Recv(g, t.peer(), comm.Label(t.param.Name)))
+		}
+	}
+	return calls, nil
 }

@@ -10,20 +10,24 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Config describes a pipeline. All ranks give the same, apart from Ctx, Tree and Group.
+// Config describes a pipeline. All ranks give the same, apart from Job and Group.
 type Config struct {
-	Ctx   *tensor.Ctx // of the rank, without a memory scope
 	Model Model
-	Tree  *nn.Tree    // of Model
 	Group *comm.Group // the ranks of the pipeline, in the order of the schedule's
+	// Job is that of a rank which has the whole model; its Params and Held are not read. Its peers are ranks of other
+	// pipelines that hold the same stages, and see other samples.
+	Job strategy.Job
+	// Strategy makes the strategy by which these ranks train the parameters that Job.Params lists: those of a stage, or
+	// one that two stages have. nil: this rank trains them by itself.
+	Strategy func(strategy.Job) (strategy.Strategy, error)
 
 	Schedule *schedule.Schedule // of a whole step; see schedule.Load
 	Stages   [][]nn.Part        // see Stages
@@ -31,8 +35,6 @@ type Config struct {
 	// Context derives the context of a forward pass of b from c: its random stream, dtypes and recomputation. tree is
 	// that of the model which runs.
 	Context func(c *tensor.Ctx, tree *nn.Tree, b *data.Batch, training bool) *nn.Ctx
-	// DeterministicRanks is as in package accumulation.
-	DeterministicRanks int
 }
 
 // Loss is the loss of a micro-batch.
@@ -51,19 +53,21 @@ type Pipeline struct {
 	ties   []*tie
 	sketch *sketch
 	known  map[string][]border
-	plans  map[plan]*schedule.Schedule
+	plans  map[plan]*step
+	order  []int // see sort
 	params []tensor.Named
 	ended  chan struct{} // closed by Close; nil: the pipeline has no groups
 }
 
 // stage is what a rank has of a stage.
 type stage struct {
-	number int
-	parts  []nn.Part
-	params []tensor.Named // that are trained and not tied
-	sum    *accumulation.Accumulator
-	ties   []*tie  // those with an end here
-	queue  []*pass // backward passes whose weight gradients wait for those of the tie's other end
+	*trained
+	number     int
+	parts      []nn.Part
+	ties       []*tie  // those with an end here
+	queue      []*pass // backward passes whose weight gradients wait for those of the tie's other end
+	resharding bool    // when the queue is empty
+	complete   bool    // the gradients of this step are
 }
 
 // border is what flows between two stages.
@@ -91,25 +95,28 @@ func New(cfg Config) (*Pipeline, error) {
 	if err := errors.Join(CheckParts(cfg.Model), s.Validate()); err != nil {
 		return nil, err
 	}
-	p := &Pipeline{cfg: cfg, rank: cfg.Group.Rank(), root: cfg.Ctx.NoGrad(), stages: make([]*stage, len(cfg.Stages)),
-		known: map[string][]border{}, plans: map[plan]*schedule.Schedule{}}
-	if _, err := p.plan(plan{s.MicroBatches, true}); err != nil {
-		return nil, err
-	}
-	var err error
-	if p.sketch, err = newSketch(cfg.Model, cfg.Forward); err != nil {
-		return nil, err
-	}
+	p := &Pipeline{cfg: cfg, rank: cfg.Group.Rank(), root: cfg.Job.Ctx.NoGrad(),
+		stages: make([]*stage, len(cfg.Stages)), known: map[string][]border{}, plans: map[plan]*step{}}
 	if err := p.tie(); err != nil {
 		return nil, err
 	}
-	p.own()
-	return p, nil
+	whole, err := p.plan(plan{s.MicroBatches, true})
+	if err != nil {
+		return nil, err
+	}
+	p.sort(whole)
+	if p.sketch, err = newSketch(cfg.Model, cfg.Forward); err != nil {
+		return nil, err
+	}
+	return p, p.own()
 }
 
-// own finds what this rank trains.
-func (p *Pipeline) own() {
+// own finds what this rank trains, and makes its strategies: those of the stages, then those of the ties.
+func (p *Pipeline) own() error {
 	mine := map[*tensor.Tensor]bool{}
+	for _, t := range p.ties {
+		mine[t.param.Tensor] = true
+	}
 	for _, n := range p.cfg.Schedule.StagesOf(p.rank) {
 		s := &stage{number: n, parts: p.cfg.Stages[n]}
 		for _, t := range p.ties {
@@ -117,21 +124,36 @@ func (p *Pipeline) own() {
 				s.ties = append(s.ties, t)
 			}
 		}
-		for _, q := range Parameters(p.cfg.Tree, s.parts) {
-			mine[q.Tensor] = true
-			tied := slices.ContainsFunc(s.ties, func(t *tie) bool { return t.param.Tensor == q.Tensor })
-			if q.IsLeaf() && !tied {
-				s.params = append(s.params, q)
+		var held []tensor.Named // a frozen parameter may be in two stages
+		for _, q := range Parameters(p.cfg.Job.Tree, s.parts) {
+			if !mine[q.Tensor] {
+				mine[q.Tensor] = true
+				held = append(held, q)
 			}
 		}
-		s.sum = accumulation.New(p.root, s.params, p.cfg.Schedule.MicroBatches, p.cfg.DeterministicRanks)
+		var err error
+		if s.trained, err = p.train(held, s.parts); err != nil {
+			return fmt.Errorf("pp: stage %d: %w", n, err)
+		}
+		s.hook()
 		p.stages[n] = s
 	}
-	for _, q := range p.cfg.Tree.Parameters() {
+	for _, t := range p.ties {
+		if !slices.Contains(t.ranks[:], p.rank) {
+			delete(mine, t.param.Tensor)
+			continue
+		}
+		var err error
+		if t.trained, err = p.train([]tensor.Named{t.param}, nil); err != nil {
+			return fmt.Errorf("pp: parameter %s of stages %d and %d: %w", t.param.Name, t.first, t.last, err)
+		}
+	}
+	for _, q := range p.cfg.Job.Tree.Parameters() {
 		if mine[q.Tensor] {
 			p.params = append(p.params, q)
 		}
 	}
+	return nil
 }
 
 // Params are the parameters of this rank's stages, in the order and under the names of the whole model.
@@ -148,8 +170,14 @@ func (p *Pipeline) Owned() []tensor.Named {
 	return slices.DeleteFunc(slices.Clone(p.params), elsewhere)
 }
 
-// plan is the schedule of a step, as the ranks run it.
-func (p *Pipeline) plan(of plan) (*schedule.Schedule, error) {
+// step is the schedule of a step, as the ranks run it.
+type step struct {
+	*schedule.Schedule
+	due map[int][]int // see Pipeline.due
+}
+
+// plan is the schedule of a kind of step.
+func (p *Pipeline) plan(of plan) (*step, error) {
 	if s := p.plans[of]; s != nil {
 		return s, nil
 	}
@@ -167,11 +195,12 @@ func (p *Pipeline) plan(of plan) (*schedule.Schedule, error) {
 		return nil, err
 	}
 	unit := schedule.Uniform(s.Stages(), schedule.StageCosts{Forward: 1, Input: 1, Weight: 1}, 1)
-	if _, err := s.Simulate(unit); err != nil {
+	sim, err := s.Simulate(unit)
+	if err != nil {
 		return nil, err
 	}
-	p.plans[of] = s
-	return s, nil
+	p.plans[of] = &step{s, p.due(sim)}
+	return p.plans[of], nil
 }
 
 // borders are the tensors that flow between the stages for a batch.
@@ -203,9 +232,10 @@ func (p *Pipeline) borders(b *data.Batch) ([]border, error) {
 	return list, err
 }
 
-// Step runs the forward and backward passes of a training step. Every rank passes the same micro-batches. The gradients
-// of the loss sums, times scale, become those of Params. The rank of the last stage returns the losses of the
-// micro-batches, the others nil. It is collective.
+// Step runs the forward and backward passes of a training step. Every rank of the pipeline passes the same
+// micro-batches, by their numbers in the window (data.Batch.MicroBatch); ranks of other pipelines pass others, or none.
+// The gradients of the loss sums, times scale and summed over all pipelines, become those of Trained. The rank of the
+// last stage returns the losses of the micro-batches, the others nil. It is collective.
 func (p *Pipeline) Step(ctx context.Context, batches []*data.Batch, scale float64) ([]Loss, error) {
 	return p.run(ctx, batches, true, scale)
 }
@@ -216,14 +246,17 @@ func (p *Pipeline) Evaluate(ctx context.Context, batches []*data.Batch) ([]Loss,
 }
 
 func (p *Pipeline) run(ctx context.Context, batches []*data.Batch, training bool, scale float64) ([]Loss, error) {
-	s, err := p.plan(plan{len(batches), training})
-	if err != nil {
-		return nil, err
+	s := &step{Schedule: &schedule.Schedule{Ranks: make([][]schedule.Action, p.cfg.Group.Size())}}
+	if len(batches) > 0 {
+		var err error
+		if s, err = p.plan(plan{len(batches), training}); err != nil {
+			return nil, err
+		}
 	}
-	r := &runner{Pipeline: p, ctx: ctx, schedule: s, batches: batches, training: training, scale: scale,
+	r := &runner{Pipeline: p, ctx: ctx, step: s, batches: batches, training: training, scale: scale,
 		passes: map[place]*pass{}, inputs: map[place]*parcel{}, grads: map[place]*parcel{},
 		tied: map[tiedPlace]*parcel{}}
-	losses, err := r.step()
+	losses, err := r.run()
 	if err != nil {
 		p.cfg.Group.Abort(err)
 	}

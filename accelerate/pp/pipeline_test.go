@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/pp"
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/data"
@@ -21,6 +22,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -37,6 +39,12 @@ type settings struct {
 	logits        bool       // compute them as a whole
 	on            ranks      // nil: goroutines
 	forward       pp.Forward // nil: forward
+
+	// of a pipeline whose stages are trained by several ranks
+	window   int // micro-batches
+	job      func(*strategy.Job, nn.Module)
+	strategy func(strategy.Job) (strategy.Strategy, error)
+	ended    chan struct{}
 }
 
 // ranks runs body on ranks, each with its group.
@@ -172,8 +180,13 @@ func (s settings) rank(g *comm.Group, name string, whole int) (*rank, error) {
 		run = forward
 	}
 	r := &rank{c: tensor.NewCtx(dev), dev: dev}
-	r.Pipeline, err = pp.New(pp.Config{Ctx: r.c, Model: m, Tree: nn.Walk(m), Group: g, Schedule: sched, Stages: stages,
-		Forward: run, Context: s.context(m), DeterministicRanks: s.deterministic})
+	job := strategy.Job{Ctx: r.c, Tree: nn.Walk(m), Exchange: strategy.Exchange{DeterministicRanks: s.deterministic},
+		Layout: samplers.WindowLayout{AccumulationSteps: max(whole, s.micro), WorldSize: 1}}
+	if s.job != nil {
+		s.job(&job, m)
+	}
+	r.Pipeline, err = pp.New(pp.Config{Job: job, Strategy: s.strategy, Model: m, Group: g, Schedule: sched,
+		Stages: stages, Forward: run, Context: s.context(m)})
 	return r, err
 }
 
@@ -219,7 +232,7 @@ func (s settings) pipeline(t *testing.T, ranks int, name string, whole int) bits
 				put(step, "weights "+p.Name, tensor.ReadBytes(r.c.NoGrad(), p.Tensor))
 			}
 		}
-		return r.Close()
+		return r.Close(true)
 	}))
 	return out
 }
@@ -307,7 +320,7 @@ func TestEvaluate(t *testing.T) {
 			if err == nil && got != nil {
 				require.Equal(t, want, got, name)
 			}
-			return errors.Join(err, r.Close())
+			return errors.Join(err, r.Close(true))
 		}))
 	}
 }
@@ -348,7 +361,7 @@ func TestStepsAndMemory(t *testing.T) {
 					return fmt.Errorf("%s, evaluation on rank %d: %d bytes are held: want %d", name, g.Rank(), n, held)
 				}
 			}
-			return r.Close()
+			return r.Close(true)
 		}))
 	}
 }

@@ -17,11 +17,12 @@ import (
 type runner struct {
 	*Pipeline
 	ctx      context.Context
-	schedule *schedule.Schedule
+	step     *step
 	batches  []*data.Batch
 	training bool
 	scale    float64
 
+	at     int            // action
 	block  *tensor.Tensor // the losses of the micro-batches
 	losses []Loss
 	passes map[place]*pass
@@ -83,19 +84,15 @@ type pass struct {
 	store    tensor.WeightGradStore
 }
 
-// step runs the rank's actions.
-func (r *runner) step() (losses []Loss, err error) {
+// run runs the rank's actions.
+func (r *runner) run() (losses []Loss, err error) {
 	n := len(r.batches)
-	r.block, r.losses = tensor.Zeros(r.root, tensor.Float64, n), make([]Loss, n)
-	if r.training {
-		r.reset()
-		for _, s := range r.stages {
-			if s != nil {
-				r.expectTied(s, 0)
-			}
-		}
+	r.block, r.losses = tensor.Zeros(r.root, tensor.Float64, max(n, 1)), make([]Loss, n)
+	if err := r.attempt("begin of a step", r.begin); err != nil {
+		return nil, err
 	}
-	for _, a := range r.schedule.Ranks[r.rank] {
+	for i, a := range r.step.Ranks[r.rank] {
+		r.at = i
 		var err error
 		if fault := tensor.Recover(func() { err = r.do(a) }); fault != nil {
 			err = r.batches[a.MicroBatch].Explain(fault)
@@ -105,19 +102,46 @@ func (r *runner) step() (losses []Loss, err error) {
 		}
 		r.reap()
 	}
-	if fault := tensor.Recover(func() { err = r.finish() }); fault != nil {
-		err = fault
-	}
-	if err != nil {
-		return nil, fmt.Errorf("pp: rank %d, end of a step: %w", r.cfg.Group.JobRank(r.rank), err)
+	if err := r.attempt("end of a step", r.finish); err != nil {
+		return nil, err
 	}
 	if r.stages[len(r.stages)-1] == nil {
 		return nil, nil
 	}
-	for i, sum := range tensor.ToSlice[float64](r.root, r.block) {
+	for i, sum := range tensor.ToSlice[float64](r.root, r.block)[:n] {
 		r.losses[i].Sum = sum
 	}
 	return r.losses, nil
+}
+
+// attempt calls f, which may panic with an error.
+func (r *runner) attempt(what string, f func() error) (err error) {
+	if fault := tensor.Recover(func() { err = f() }); fault != nil {
+		err = fault
+	}
+	if err != nil {
+		err = fmt.Errorf("pp: rank %d, %s: %w", r.cfg.Group.JobRank(r.rank), what, err)
+	}
+	return err
+}
+
+// begin readies what this rank trains for a step.
+func (r *runner) begin() error {
+	if !r.training {
+		return nil
+	}
+	r.reset()
+	for _, t := range r.all() {
+		if err := t.Open(r.ctx); err != nil {
+			return err
+		}
+	}
+	for _, s := range r.stages {
+		if s != nil {
+			r.expectTied(s, 0)
+		}
+	}
+	return nil
 }
 
 // open is the pass at a place, which the first action there begins.
@@ -126,18 +150,25 @@ func (r *runner) open(at place) *pass {
 	if p != nil {
 		return p
 	}
-	root := r.cfg.Ctx
+	root := r.cfg.Job.Ctx
 	if !r.training {
 		root = r.root
 	}
 	p = &pass{place: at}
 	r.passes[at] = p
-	p.c, p.close = r.cfg.Context(root, r.cfg.Tree, r.batches[at.microBatch], r.training).OpenScope()
+	p.c, p.close = r.cfg.Context(root, r.cfg.Job.Tree, r.batches[at.microBatch], r.training).OpenScope()
 	return p
 }
 
-// do runs an action.
+// do runs an action, behind the weight gradients that could wait no longer.
 func (r *runner) do(a schedule.Action) error {
+	for _, s := range r.stages {
+		if s != nil {
+			if err := r.drain(s, false); err != nil {
+				return err
+			}
+		}
+	}
 	at := place{a.Stage, a.MicroBatch}
 	switch a.Op {
 	case schedule.F:
@@ -154,8 +185,17 @@ func (r *runner) do(a schedule.Action) error {
 		return r.receive(r.inputs, at, a.Stage-1, a)
 	case schedule.RecvB:
 		return r.receive(r.grads, at, a.Stage, a)
+	case schedule.Unshard:
+		r.unshard(r.stages[a.Stage])
+	case schedule.Reshard:
+		r.reshard(r.stages[a.Stage])
 	case schedule.ReduceGrad:
 		return r.reduce(r.stages[a.Stage])
 	}
-	return nil // parameters are not sharded
+	return nil
 }
+
+// whole reports whether the step has as many micro-batches as the schedule was made for. Then gradients are exchanged
+// while others are computed; else ranks of other pipelines may have other numbers of micro-batches, and all wait for
+// the end.
+func (r *runner) whole() bool { return len(r.batches) == r.cfg.Schedule.MicroBatches }

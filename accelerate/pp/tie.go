@@ -3,36 +3,93 @@
 package pp
 
 import (
+	"errors"
 	"fmt"
 
-	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // tie is a trained parameter that two stages have, such as the table of a tied embedding. One process adds, for each
 // micro-batch, what the later stage computes of its gradient and then what the earlier one does. So the later stage
-// sends its part for each micro-batch, the earlier stage adds its own to it, and adds up the micro-batches. At the end
-// of a step the other rank gets the total.
+// sends its part for each micro-batch, and the earlier stage adds its own to it; the sum of the micro-batches is made
+// there. At the end of a step the other rank gets the total, or the part of it that it trains.
 type tie struct {
+	*trained    // nil on ranks without an end
 	param       tensor.Named
 	first, last int         // stages
 	ranks       [2]int      // of them
 	group       *comm.Group // of the two ranks; nil on others, and if they are one
-	sum         *accumulation.Shard
+
+	sum    *tensor.Tensor // the parameter's gradient, while another is in its place
+	filled bool           // sum is a gradient, not only memory for one
+	got    []received     // gradients that did not come from the strategy
+}
+
+// received is a gradient that is freed at the end.
+type received struct {
+	of         tensor.Named
+	grad, home *tensor.Tensor // home is what was in its place
+}
+
+// setApart puts g, which may be nil, in the place of the parameter's gradient.
+func (t *tie) setApart(g *tensor.Tensor) {
+	t.filled = t.param.Grad() != nil
+	t.sum = t.param.SwapGrad(g, g != nil)
+}
+
+// takeApart ends setApart and gives the gradient that was there, nil if there was none.
+func (t *tie) takeApart() *tensor.Tensor {
+	g := t.param.Grad()
+	t.param.SwapGrad(t.sum, t.filled)
+	t.sum = nil
+	return g
+}
+
+// add adds the gradient of a micro-batch, which may be nil, to the parameter's.
+func (t *tie) add(c *tensor.Ctx, g *tensor.Tensor) {
+	if g == nil {
+		return
+	}
+	sum := t.param.SwapGrad(nil, false)
+	switch {
+	case sum == nil:
+		t.param.SwapGrad(g, true)
+		return
+	case t.filled:
+		tensor.AddInto(c, sum, g)
+	default:
+		tensor.CopyInto(c, sum, g)
+	}
+	t.param.SwapGrad(sum, true)
+	g.Free()
+}
+
+// receive makes g the gradient of what this rank trains of the parameter.
+func (t *tie) receive(q tensor.Named, g *tensor.Tensor) {
+	t.got = append(t.got, received{q, g, q.SwapGrad(g, true)})
+}
+
+// forget frees what receive was given.
+func (t *tie) forget() {
+	for _, g := range t.got {
+		g.of.SwapGrad(g.home, false)
+		g.grad.Free()
+	}
+	t.got = nil
 }
 
 // tie finds the ties, and connects their ranks.
 func (p *Pipeline) tie() error {
 	of := map[*tensor.Tensor][]int{}
 	for n, parts := range p.cfg.Stages {
-		for _, q := range Parameters(p.cfg.Tree, parts) {
+		for _, q := range Parameters(p.cfg.Job.Tree, parts) {
 			of[q.Tensor] = append(of[q.Tensor], n)
 		}
 	}
 	var apart []*tie
 	var partitions []comm.Partition
-	for _, q := range p.cfg.Tree.Parameters() {
+	for _, q := range p.cfg.Job.Tree.Parameters() {
 		stages := of[q.Tensor]
 		if len(stages) < 2 || !q.IsLeaf() {
 			continue
@@ -42,9 +99,6 @@ func (p *Pipeline) tie() error {
 		}
 		t := &tie{param: q, first: stages[0], last: stages[1]}
 		t.ranks = [2]int{p.cfg.Schedule.StageToRank[t.first], p.cfg.Schedule.StageToRank[t.last]}
-		if t.ranks[0] == p.rank {
-			t.sum = accumulation.NewShard(p.root, p.cfg.Schedule.MicroBatches, p.cfg.DeterministicRanks)
-		}
 		p.ties = append(p.ties, t)
 		if t.ranks[0] != t.ranks[1] {
 			color := make([]int, p.cfg.Group.Size())
@@ -76,21 +130,23 @@ func (p *Pipeline) tie() error {
 // peer is the rank, in the tie's group, of the other end.
 func (t *tie) peer() int { return 1 - t.group.Rank() }
 
-// Close closes the groups that New made.
-func (p *Pipeline) Close() error {
+// Close ends the strategies, with whole as strategy.Strategy has it, and closes the groups that New made.
+func (p *Pipeline) Close(whole bool) error {
 	if p.ended != nil {
 		close(p.ended)
 		p.ended = nil
 	}
+	var errs []error
 	for _, t := range p.ties {
-		if t.sum != nil {
-			t.sum.Reset()
-		}
+		t.forget()
 		if t.group != nil {
-			if err := t.group.Close(); err != nil {
-				return err
-			}
+			errs = append(errs, t.group.Close())
 		}
 	}
-	return nil
+	for _, t := range p.all() {
+		t.Reset()
+		t.unhook()
+		errs = append(errs, t.Close(whole))
+	}
+	return errors.Join(errs...)
 }

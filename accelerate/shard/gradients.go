@@ -44,9 +44,8 @@ func (s *Sharder) Begin(microBatch int, last bool) (sends bool) {
 // beginPass readies the backward pass of this rank's micro-batch number round. A phantom repeats one of another rank:
 // it makes this rank take part in what the others exchange, and leaves no gradient.
 func (s *Sharder) beginPass(round int, phantom bool) {
-	if s.parameters && !s.checked { // backward passes that differ would gather other parameters than the others
-		s.checked = true
-		if err := ddp.CheckFrozen(context.Background(), s.job.Peers.Loss, s.params); err != nil {
+	if !s.checked {
+		if err := s.check(context.Background()); err != nil {
 			panic(&tensor.Error{Op: "shard", Msg: err.Error(), Cause: err})
 		}
 	}
@@ -55,9 +54,19 @@ func (s *Sharder) beginPass(round int, phantom bool) {
 	s.openNext()
 }
 
+// check is an error if the ranks differ in what they train: backward passes that differ would gather other parameters
+// than the others. It is collective, and comes once in a window.
+func (s *Sharder) check(ctx context.Context) error {
+	s.checked = true
+	if !s.parameters {
+		return nil
+	}
+	return ddp.CheckFrozen(ctx, s.job.Peers.Loss, s.params)
+}
+
 // openNext makes the buffers that gradients come to next, where no unit's pass does so.
 func (s *Sharder) openNext() {
-	if !s.gradients || s.parameters {
+	if !s.gradients || s.parameters && !s.staged {
 		return
 	}
 	for _, f := range s.flats[s.next:min(s.next+ring, len(s.flats))] {
@@ -227,7 +236,7 @@ func (s *Sharder) Finish(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	s.rounds = 0
+	s.rounds, s.checked = 0, false
 	if err := s.usage.Send(s.job.Peers.Loss, s.took); err != nil {
 		return err
 	}
@@ -289,7 +298,7 @@ func (s *Sharder) Reset() {
 		_ = x.handle.Wait(context.Background()) // the memory is theirs until then; the error came, or does not matter
 		x.free()
 	}
-	s.flying, s.rounds, s.sends, s.took, s.phantom, s.checked = nil, 0, false, false, false, false
+	s.flying, s.rounds, s.sends, s.took, s.phantom, s.pins = nil, 0, false, false, false, 0
 	clear(s.usage.Here)
 	for _, own := range s.local {
 		if own != nil {

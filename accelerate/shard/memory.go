@@ -5,6 +5,7 @@ package shard
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
@@ -15,7 +16,7 @@ import (
 // cells.
 func (s *Sharder) Memory() (m strategy.Memory) {
 	m.Sums, m.Allocated, m.Shared = s.sets(), s.group.Allocated(), s.shared
-	for _, p := range s.job.Tree.State() {
+	for _, p := range slices.Concat(s.job.Held, s.job.Tree.Buffers()) {
 		if !s.Cut(p.Name) {
 			m.Uncut += int64(p.Bytes())
 		}
@@ -52,7 +53,7 @@ func (s *Sharder) Memory() (m strategy.Memory) {
 		}
 	}
 	if s.parameters {
-		m.Gathered += s.most(params, s.keep, 2) // that of a pass and that of the next
+		m.Gathered += s.most(params, s.keep || s.staged, 2) // that of a pass and that of the next
 	}
 	if s.gradients {
 		m.Gathered += s.most(grads, false, s.opened())
@@ -62,6 +63,7 @@ func (s *Sharder) Memory() (m strategy.Memory) {
 	}
 	m.Together = m.Parameters + m.Gradients + m.Gathered
 	switch last := m.Gradients / int64(m.Sums); {
+	case s.staged: // other micro-batches have made theirs
 	case s.keep:
 		m.Together -= last
 	case s.parameters:
@@ -73,6 +75,7 @@ func (s *Sharder) Memory() (m strategy.Memory) {
 // opened is how many units have buffers of gradients at a time: those that passes fill, and those on their way.
 func (s *Sharder) opened() int {
 	switch {
+	case s.staged:
 	case s.keep: // as much as comes then, goes of parameters
 		return 1
 	case s.parameters:

@@ -2,12 +2,14 @@
 
 package shard
 
-import "github.com/lockstep-ml/lockstep/tensor"
+import (
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
 
-// Cell is the grid of cuts: a shard begins at a multiple of so many elements of a parameter, or takes it whole. The
-// squared norm of a gradient is added up from float64 partials of as many elements (tensor.SumSquares), so that each
-// partial is formed by one rank, and clipping has the bits of one rank.
-const Cell = 4096
+// Cell is the grid of cuts: a shard begins at a multiple of so many elements of a parameter, or takes it whole. So each
+// partial of a norm is formed by one rank, and clipping has the bits of one rank.
+const Cell = strategy.Cell
 
 // align is the grid, in elements, on which small parameters begin: kernels like it.
 const align = 16

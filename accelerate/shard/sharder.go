@@ -56,6 +56,7 @@ type Sharder struct {
 
 	gradients  bool                      // ranks exchange gradients after each pass and keep the sum of their shard
 	parameters bool                      // whole parameters come for the pass of their unit and go after it
+	staged     bool                      // they come by Unshard alone: the passes are those of a stage
 	shared     bool                      // parameters are in memory that all ranks have together
 	keep       bool                      // what came for the forward pass stays until the backward pass is done
 	stay       func(p tensor.Named) bool // whether a parameter is whole at all times; nil: none is
@@ -82,6 +83,7 @@ type Sharder struct {
 	took    bool                      // this rank had a backward pass in this window
 	phantom bool                      // the pass under way repeats another's micro-batch, and counts nowhere
 	checked bool                      // that all ranks train the same parameters in this window
+	pins    int                       // calls of Unshard without their Reshard
 	alone   bool                      // this rank runs what the others do not, see Alone
 	flying  []*exchange
 	guests  []*unit // that something used outside of their passes
@@ -121,7 +123,7 @@ func New(j strategy.Job, o Options) (*Sharder, error) {
 	s := &Sharder{c: j.Ctx.NoGrad(), job: j, group: j.Peers.Shards, options: o, params: j.Params, seen: map[*unit]int{},
 		host: j.Ctx.Device().HostMemory(), gradients: o.Strategy.ShardsGradients(), keep: o.Strategy == GradOp,
 		slots: make([]slot, len(j.Params)), local: make([]*tensor.Tensor, len(j.Params)),
-		usage: ddp.NewUsage(j.Params, j.Exchange)}
+		usage: ddp.NewUsage(j.Params, j.Exchange), staged: j.Model == nil}
 	replicas := 1
 	if g := j.Peers.Replicas; g != nil {
 		replicas = g.Size()
@@ -141,7 +143,7 @@ func New(j strategy.Job, o Options) (*Sharder, error) {
 		return nil, err
 	}
 	switch {
-	case s.parameters:
+	case s.parameters && !s.staged:
 		s.watch()
 	case s.shared:
 		if err := s.shareAll(); err != nil {
@@ -178,10 +180,27 @@ func (s *Sharder) choose() (units []Unit, err error) {
 	}
 	s.parameters = true
 	units, moved, err := Units(j.Tree, j.Model, modules)
+	units = s.held(units)
 	if len(moved) > 0 && j.Main {
 		j.Log.Info("parameters that several units use belong to the unit around them", "parameters", moved)
 	}
 	return units, err
+}
+
+// held keeps of units what the rank holds.
+func (s *Sharder) held(units []Unit) (list []Unit) {
+	for i, u := range units {
+		u.Params = slices.DeleteFunc(u.Params, func(p tensor.Named) bool { return !s.holds(p) })
+		if i == 0 || len(u.Params) > 0 {
+			list = append(list, u)
+		}
+	}
+	return list
+}
+
+// holds reports whether the rank has a parameter of the model.
+func (s *Sharder) holds(p tensor.Named) bool {
+	return slices.ContainsFunc(s.job.Held, func(q tensor.Named) bool { return q.Tensor == p.Tensor })
 }
 
 // addUp makes the sum of this rank's micro-batches, in the buffers that are exchanged.
@@ -331,7 +350,7 @@ func (s *Sharder) Trained() []tensor.Named { return s.trained }
 func (s *Sharder) Local() bool { return false }
 
 // Open implements strategy.Strategy.
-func (s *Sharder) Open(context.Context) error { return nil }
+func (s *Sharder) Open(ctx context.Context) error { return s.check(ctx) }
 
 // Stepped implements strategy.Strategy.
 func (s *Sharder) Stepped(ctx context.Context, changed bool) error {

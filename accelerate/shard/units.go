@@ -67,7 +67,7 @@ func (s *Sharder) done(u *unit) {
 
 // release gives up the parameters of a unit that no pass needs.
 func (s *Sharder) release(u *unit) {
-	if !s.parameters || u.users > 0 {
+	if !s.parameters || u.users > 0 || s.pins > 0 {
 		return
 	}
 	for _, f := range u.flats {
@@ -86,7 +86,7 @@ func (s *Sharder) late(u *unit, f *flat, w *form) {
 		f.refuse()
 	}
 	f.arrive(s, w)
-	if u.users > 0 {
+	if u.users > 0 || s.pins > 0 {
 		return
 	}
 	s.guests = append(s.guests, u)
@@ -112,6 +112,23 @@ func (s *Sharder) Summon(write bool, f func() error) (err error) {
 		return fault
 	}
 	return err
+}
+
+// Unshard implements strategy.Parameters. Each parameter is waited for when something uses it.
+func (s *Sharder) Unshard() {
+	if s.pins++; s.pins > 1 {
+		return
+	}
+	for _, f := range s.all() {
+		f.fetch(s, f.form(s.options.Lower))
+	}
+}
+
+// Reshard implements strategy.Parameters.
+func (s *Sharder) Reshard() {
+	if s.pins--; s.pins == 0 {
+		s.leaveAll()
+	}
 }
 
 // leaveAll gives up the parameters of all units that no pass needs.

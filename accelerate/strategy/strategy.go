@@ -17,10 +17,11 @@ import (
 
 // Job is what a strategy works with: the model on this rank, and the ranks.
 type Job struct {
-	Ctx    *tensor.Ctx // of the rank, without a memory scope
-	Tree   *nn.Tree    // of the model; all ranks have the same values
-	Model  nn.Module
-	Params []tensor.Named        // those that are trained, in registration order
+	Ctx    *tensor.Ctx           // of the rank, without a memory scope
+	Tree   *nn.Tree              // of the model; all ranks have the same values
+	Model  nn.Module             // nil: Held are those of a stage, and come by Access.Unshard alone
+	Held   []tensor.Named        // what the ranks train or spread of the model, in registration order
+	Params []tensor.Named        // those of Held that are trained
 	Units  []nn.Module           // the model's blocks, such as its layers
 	Layout samplers.WindowLayout // how samples are cut into windows
 	Peers  Peers
@@ -140,9 +141,22 @@ type Features interface {
 
 // Parameters are those of a model that are not at all times whole in a rank's memory.
 type Parameters interface {
+	Access
 	// Gathers reports whether all ranks must compute at the same time, since they gather parameters: a rank without a
 	// batch of its own then repeats another.
 	Gathers() bool
+	// Memory is what the rank holds of the model.
+	Memory() Memory
+	// Describe says how the model is spread, in a few words for a log.
+	Describe() string
+}
+
+// Access is the use of parameters outside of the passes of their units.
+type Access interface {
+	// Unshard begins to gather the parameters, which stay until as many calls of Reshard, whatever passes come and go
+	// meanwhile. On every rank both come in the same order.
+	Unshard()
+	Reshard()
 	// Summon calls f, which may use parameters outside of forward passes: they are gathered when f uses them, and go
 	// after a while. With write the parameters keep what f makes of them; it must make the same on every rank. It is
 	// collective: on every rank f uses the same parameters in the same order.
@@ -150,10 +164,6 @@ type Parameters interface {
 	// Alone calls f, which other ranks do not call. It must not use parameters that other ranks have parts of: f ends
 	// with an error then.
 	Alone(f func() error) error
-	// Memory is what the rank holds of the model.
-	Memory() Memory
-	// Describe says how the model is spread, in a few words for a log.
-	Describe() string
 }
 
 // Averages are what ranks that step on their own do together: they average parameters every so many steps.

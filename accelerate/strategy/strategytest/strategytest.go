@@ -142,8 +142,9 @@ func (r *rank) run(ctx context.Context, f strategy.Factory, l samplers.WindowLay
 	c := tensor.NewCtx(tensor.CPU())
 	r.model = newModel(c.Device())
 	tree := nn.Walk(r.model)
-	r.job = strategy.Job{Ctx: c, Tree: tree, Model: r.model, Params: tree.Parameters(), Layout: l,
-		Units: []nn.Module{r.model.First, r.model.Second}, Peers: strategy.Peers{Data: r.g, Loss: r.g, Replicas: r.g},
+	r.job = strategy.Job{Ctx: c, Tree: tree, Model: r.model, Held: tree.Parameters(), Params: tree.Parameters(),
+		Layout: l,
+		Units:  []nn.Module{r.model.First, r.model.Second}, Peers: strategy.Peers{Data: r.g, Loss: r.g, Replicas: r.g},
 		Main: l.Rank == 0, Log: slog.New(slog.DiscardHandler),
 		Exchange: strategy.Exchange{DeterministicRanks: microBatches}}
 	if f.Sharded {

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pp_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/placement"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/samplers"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// spread is how stages are sharded.
+type spread struct {
+	mesh    comm.Mesh
+	options shard.Options
+	short   int // micro-batches that a window lacks
+}
+
+// pieces are the results of all ranks, put together from what each owns.
+type pieces struct {
+	mu    sync.Mutex
+	whole bits
+	seen  map[string]map[int][]byte
+}
+
+func (p *pieces) put(key string, at tensor.Placement, piece []byte) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := tensor.WholePlacement(at.Name, at.Shape...)
+	width := len(piece) / at.Numel()
+	if p.whole[key] == nil {
+		p.whole[key], p.seen[key] = make([]byte, all.Numel()*width), map[int][]byte{}
+	}
+	if old, ok := p.seen[key][at.Flat.Start]; ok && !bytes.Equal(old, piece) {
+		return fmt.Errorf("%s from element %d differs between two ranks", key, at.Flat.Start)
+	}
+	p.seen[key][at.Flat.Start] = piece
+	placement.Copy(p.whole[key], all, piece, at, width)
+	return nil
+}
+
+// clipped is alone with clipping, and with the norm.
+func (s settings) clipped(t *testing.T) bits {
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	m := s.model(nn.NewInit(dev, 7))
+	c, tree, out := tensor.NewCtx(dev), nn.Walk(m), bits{}
+	opt := adamW(c, tree.Parameters())
+	sum := accumulation.New(c.NoGrad(), tree.Parameters(), s.window, s.deterministic)
+	for step := range s.steps {
+		sum.Reset()
+		for i, b := range s.batches(c, step) {
+			s.context(m)(c, tree, b, true).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+				loss := m.Forward(c, b).Loss
+				out[fmt.Sprintf("step %d loss %d", step, i)] = fmt.Append(nil, tensor.Item(c.Ctx, loss))
+				sum.Begin(i)
+				tensor.Backward(c.Ctx, []*tensor.Tensor{loss},
+					[]*tensor.Tensor{tensor.Full(c.NoGrad(), loss.DType(), scale, loss.Shape()...)}, nil)
+				return nil
+			})
+		}
+		sum.Finish()
+		norm := optim.GradNorm(c, tree.Parameters())
+		out[fmt.Sprintf("step %d norm", step)] = fmt.Append(nil, norm)
+		opt.ScaleGrads(optim.ClipFactor(norm, norm/2))
+		for _, p := range tree.Parameters() {
+			out[fmt.Sprintf("step %d %s", step, p.Name)] = tensor.ReadBytes(c.NoGrad(), p.Grad())
+		}
+		opt.Step(c)
+		for _, p := range tree.Parameters() {
+			p.DropLowered()
+			out[fmt.Sprintf("step %d weights %s", step, p.Name)] = tensor.ReadBytes(c.NoGrad(), p.Tensor)
+		}
+	}
+	return out
+}
+
+// member is a rank of a mesh.
+type member struct {
+	*rank
+	layout samplers.WindowLayout
+	groups []*comm.Group
+}
+
+// member makes one. s.window are the micro-batches of a whole window over all ranks.
+func (s settings) member(g *comm.Group, name string, how spread) (*member, error) {
+	mesh, err := how.mesh.Of(g.Size())
+	if err != nil {
+		return nil, err
+	}
+	dp := comm.DPReplicate | comm.DPShard
+	groups, err := mesh.Groups(g, comm.PP, dp, comm.DPShard, comm.DPReplicate)
+	if err != nil {
+		return nil, err
+	}
+	n := mesh.Size(dp)
+	m := &member{groups: groups, layout: samplers.WindowLayout{AccumulationSteps: s.window / n, WorldSize: n,
+		Rank: mesh.Coord(g.Rank(), dp), Interleaved: how.options.Strategy.ShardsGradients(),
+		Replicas: mesh.Size(comm.DPReplicate)}}
+	peers := strategy.Peers{Data: groups[1], Loss: groups[1], Shards: groups[2]}
+	if mesh.Size(comm.DPReplicate) > 1 {
+		peers.Replicas = groups[3]
+	}
+	s.job = func(j *strategy.Job, model nn.Module) {
+		j.Layout, j.Peers, j.Main, j.Log = m.layout, peers, g.Rank() == 0, slog.New(slog.DiscardHandler)
+		j.Units = model.(interface{ RecomputeUnits() []nn.Module }).RecomputeUnits()
+	}
+	how.options.Lower = s.lower
+	s.strategy = func(j strategy.Job) (strategy.Strategy, error) {
+		o := how.options
+		o.Projected = j.Tree.Projected()
+		return shard.New(j, o)
+	}
+	for _, h := range groups {
+		go comm.EndTogether(g, h, s.ended)
+	}
+	s.micro = s.window / n
+	m.rank, err = s.rank(groups[0], name, 0)
+	return m, err
+}
+
+// batches are those of this rank, and what each repeats of another's if it lacks one.
+func (m *member) batches(all []*data.Batch) (mine []*data.Batch) {
+	rounds := (len(all) + m.layout.WorldSize - 1) / m.layout.WorldSize
+	if !m.layout.Interleaved {
+		rounds = m.layout.AccumulationSteps
+	}
+	for i := range rounds {
+		switch n := m.layout.MicroBatch(i); {
+		case n < len(all):
+			mine = append(mine, all[n])
+		case m.layout.Interleaved:
+			again := *all[0]
+			again.MicroBatch = -1
+			mine = append(mine, &again)
+		}
+	}
+	return mine
+}
+
+// sharded runs the steps on the ranks of a mesh.
+func (s settings) sharded(t *testing.T, name string, how spread) (bits, error) {
+	out := &pieces{whole: bits{}, seen: map[string]map[int][]byte{}}
+	s.ended = make(chan struct{})
+	defer close(s.ended)
+	run := s.on
+	if run == nil {
+		run = local.Run
+	}
+	err := run(max(how.mesh.PP, 1)*max(how.mesh.DPReplicate, 1)*how.mesh.DPShard, comm.Options{},
+		func(g *comm.Group) error {
+			m, err := s.member(g, name, how)
+			if err != nil {
+				return err
+			}
+			opt := adamW(m.c, m.Trained())
+			for step := range s.steps {
+				if err := m.step(step, s.batches(m.c, step), opt, out); err != nil {
+					return err
+				}
+			}
+			err = m.Close(true)
+			for _, p := range m.Params() {
+				if e := out.put("weights at the end "+p.Name, p.Placed().Placement,
+					tensor.ReadBytes(m.c.NoGrad(), p.Tensor)); err == nil {
+					err = e
+				}
+			}
+			return err
+		})
+	return out.whole, err
+}
+
+// step is a training step with clipping.
+func (m *member) step(step int, all []*data.Batch, opt *optim.Optimizer, out *pieces) error {
+	ctx, c := context.Background(), m.c.NoGrad()
+	losses, err := m.Step(ctx, m.batches(all), scale)
+	if err != nil {
+		return err
+	}
+	for i, loss := range losses {
+		if b := m.batches(all)[i]; b.MicroBatch >= 0 {
+			out.mu.Lock()
+			out.whole[fmt.Sprintf("step %d loss %d", step, b.MicroBatch)] = fmt.Append(nil, loss.Sum)
+			out.mu.Unlock()
+		}
+	}
+	norm, err := m.Norm(ctx)
+	if err != nil {
+		return err
+	}
+	out.mu.Lock()
+	key := fmt.Sprintf("step %d norm", step)
+	if old, ok := out.whole[key]; ok && string(old) != fmt.Sprint(norm) {
+		err = fmt.Errorf("norm %v on rank %d: want %s", norm, m.layout.Rank, old)
+	}
+	out.whole[key] = fmt.Append(nil, norm)
+	out.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	opt.ScaleGrads(optim.ClipFactor(norm, norm/2))
+	put := func(what string, of func(tensor.Named) *tensor.Tensor) error {
+		for _, p := range m.Trained() {
+			at, ok := m.Placement(p.Name)
+			if !ok {
+				return fmt.Errorf("%s has no placement", p.Name)
+			}
+			if err := out.put(fmt.Sprintf("step %d %s%s", step, what, p.Name), at,
+				tensor.ReadBytes(c, of(p))); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := put("", func(p tensor.Named) *tensor.Tensor { return p.Grad() }); err != nil {
+		return err
+	}
+	opt.Step(m.c)
+	if err := put("weights ", func(p tensor.Named) *tensor.Tensor { return p.Tensor }); err != nil {
+		return err
+	}
+	return m.Stepped(ctx, true)
+}
+
+// sameSharded compares a mesh with one process.
+func (s settings) sameSharded(t *testing.T, name string, how spread) {
+	t.Helper()
+	s.window = s.micro
+	s.micro -= how.short
+	want := s.clipped(t)
+	got, err := s.sharded(t, name, how)
+	require.NoError(t, err)
+	last := fmt.Sprintf("step %d weights ", s.steps-1)
+	for key, b := range want {
+		require.Equal(t, b, got[key], "%s on %v by %s, %+v: %s", name, how.mesh, how.options.Strategy, s, key)
+		if p, ok := strings.CutPrefix(key, last); ok {
+			require.Equal(t, b, got["weights at the end "+p], p)
+		}
+	}
+	require.Greater(t, len(want), 20)
+}
+
+// Stages whose parameters, gradients or optimizer states are sharded have the bits of one process, with clipping, under
+// every schedule, also in windows that are not full.
+func TestBitsOfShardedStages(t *testing.T) {
+	strategies := []shard.Strategy{shard.Full, shard.Gradients, shard.GradOp, shard.Optimizer, shard.Full}
+	i := 0
+	for _, mesh := range []comm.Mesh{{PP: 2, DPShard: 2}, {PP: 2, DPReplicate: 2, DPShard: 2}} {
+		for _, name := range []string{"gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zbv", "dualpipev"} {
+			n := mesh.DPShard * max(mesh.DPReplicate, 1)
+			s := settings{layers: 2, tied: i%3 != 2, recompute: i%2 == 1, deterministic: n, steps: 2, micro: 4 * n,
+				logits: i%5 == 4}
+			how := spread{mesh: mesh, options: shard.Options{Strategy: strategies[i%5], Gather: i%5 != 4,
+				Prefetch: i%2 == 0}}
+			if i%4 == 1 {
+				s.lower = tensor.BFloat16
+			}
+			if i%3 == 1 {
+				how.short = 1
+			}
+			i++
+			t.Run(fmt.Sprintf("%v/%s/%s", mesh, name, how.options.Strategy), func(t *testing.T) {
+				s.sameSharded(t, name, how)
+			})
+		}
+	}
+}
