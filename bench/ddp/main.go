@@ -30,7 +30,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -44,6 +43,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/bench/internal/picture"
 	"github.com/lockstep-ml/lockstep/bench/internal/stats"
+	"github.com/lockstep-ml/lockstep/bench/internal/workers"
 )
 
 // settings are what is measured; workers get them as JSON.
@@ -114,7 +114,7 @@ type measured struct {
 
 // run measures and prints.
 func (b *bench) run(w io.Writer) error {
-	free := allowedCores()
+	free := workers.Cores()
 	for i := len(b.cores); i < b.Ranks; i++ {
 		b.cores = append(b.cores, free[i%len(free)])
 	}
@@ -201,10 +201,10 @@ func (b *bench) present(w io.Writer) []string {
 	var list []string
 	var torch, deepSpeed error
 	if slices.ContainsFunc(b.contenders, isTorch) {
-		torch = checkTorch("torch, transformers")
+		torch = workers.CheckPython("torch, transformers")
 	}
 	if slices.Contains(b.contenders, "torch-deepspeed3") {
-		deepSpeed = checkTorch("deepspeed")
+		deepSpeed = workers.CheckPython("deepspeed")
 	}
 	for _, name := range b.contenders {
 		switch {
@@ -321,15 +321,4 @@ type span struct {
 	Name, Detail       string
 	Bytes              int
 	Queued, Start, End time.Time
-}
-
-func parseReport(text []byte) (report, error) {
-	var r report
-	if err := json.Unmarshal(text, &r); err != nil {
-		return r, fmt.Errorf("a worker wrote %q: %w", text, err)
-	}
-	if len(r.Seconds) == 0 {
-		return r, errors.New("a worker timed no step")
-	}
-	return r, nil
 }

@@ -16,12 +16,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/bench/internal/workers"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -104,7 +104,7 @@ func (j *job) train(acc *accelerate.Accelerator) error {
 		}
 	}
 	if acc.Rank() == j.first {
-		if err := j.await(); err != nil {
+		if err := workers.Await(j.in, j.out); err != nil {
 			return err
 		}
 	}
@@ -112,7 +112,7 @@ func (j *job) train(acc *accelerate.Accelerator) error {
 		return err
 	}
 	r := &j.reports[acc.Rank()-j.first]
-	used := cpuSeconds()
+	used := workers.CPUSeconds()
 	for range j.Steps {
 		j.rec.begin(acc.Rank())
 		start := time.Now()
@@ -121,7 +121,7 @@ func (j *job) train(acc *accelerate.Accelerator) error {
 		}
 		r.Seconds = append(r.Seconds, time.Since(start).Seconds())
 	}
-	r.CPU = (cpuSeconds() - used) / float64(j.Steps*len(j.reports))
+	r.CPU = (workers.CPUSeconds() - used) / float64(j.Steps*len(j.reports))
 	if err := acc.Barrier(ctx); err != nil {
 		return err
 	}
@@ -140,24 +140,6 @@ func (j *job) train(acc *accelerate.Accelerator) error {
 		r.Fit = f
 	}
 	return err
-}
-
-// await says that the worker has warmed up, and waits for its turn.
-func (j *job) await() error {
-	if _, err := io.WriteString(j.out, "ready\n"); err != nil {
-		return err
-	}
-	_, err := j.in.ReadString('\n')
-	return err
-}
-
-// cpuSeconds is the processor time that the process has used.
-func cpuSeconds() float64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
 // processMemory reads what the process holds now, and the most that it held; 0 where Linux does not tell.
