@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/accelerate/pp"
+	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
+	"github.com/lockstep-ml/lockstep/bench/internal/torchrun"
+	"github.com/lockstep-ml/lockstep/bench/internal/workers"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// envWorker holds a worker's settings.
+const envWorker = "BENCH_MESH_WORKER"
+
+// usual are the contenders that run unless others are named, in the order in which they take turns.
+var usual = []string{"one", "1f1b", "zb_h1", "zbv", "interleaved_1f1b", "torch-one", "torch-1f1b"}
+
+func isTorch(name string) bool { return strings.HasPrefix(name, "torch-") }
+
+// alone reports whether a contender is one process.
+func alone(name string) bool { return strings.TrimPrefix(name, "torch-") == "one" }
+
+// schedule is that of a contender.
+func (s *settings) schedule(contender string) (*schedule.Schedule, error) {
+	shape := schedule.Shape{Ranks: s.Ranks, MicroBatches: s.MicroBatches}
+	return schedule.Load(strings.TrimPrefix(contender, "torch-"), shape)
+}
+
+// split cuts the model into a contender's stages.
+func (s *settings) split(contender string) ([]int, error) {
+	if alone(contender) {
+		return nil, nil
+	}
+	of, err := s.schedule(contender)
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.model(nn.NewInit(tensor.CPU(), 1).Deferred())
+	if err != nil {
+		return nil, err
+	}
+	costs, err := pp.Measure(m, forward, s.batches(tensor.NewCtx(tensor.CPU()))[0])
+	if err != nil {
+		return nil, err
+	}
+	return pp.Partition(costs, of.Stages())
+}
+
+// model makes the GPT-2.
+func (s *settings) model(in *nn.Init) (*gpt2.Model, error) {
+	cfg := gpt2.DefaultConfig()
+	cfg.NLayer, cfg.NEmbd, cfg.NHead, cfg.VocabSize, cfg.NPositions = s.Layers, s.Width, s.Heads, s.Vocabulary, s.Block
+	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = 0, 0, 0
+	return gpt2.New(in, cfg)
+}
+
+// round runs a contender once and returns what each of its ranks reports.
+func (b *bench) round(name string) ([]report, error) {
+	s := b.settings
+	s.Contender = name
+	var err error
+	if s.Split, err = b.split(name); err != nil {
+		return nil, err
+	}
+	ranks, env := b.Ranks, []string(nil)
+	if alone(name) {
+		ranks = 1
+	} else if env, err = torchrun.Environment(b.Ranks); err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	argv := []string{self}
+	if isTorch(name) {
+		_, here, _, _ := runtime.Caller(0)
+		argv = []string{workers.Python(), filepath.Join(filepath.Dir(here), "peer", "mesh.py")}
+	}
+	list := make([]*workers.Worker, ranks)
+	defer func() {
+		for _, w := range list {
+			w.Kill()
+		}
+	}()
+	for rank := range list {
+		s.Rank = rank
+		text, err := json.Marshal(s)
+		if err != nil {
+			return nil, err
+		}
+		own := append(slices.Clip(env), envWorker+"="+string(text), fmt.Sprint("RANK=", rank),
+			fmt.Sprint("LOCAL_RANK=", rank))
+		if list[rank], err = workers.Start(rank, fmt.Sprint(b.cores[rank]), argv, own); err != nil {
+			return nil, err
+		}
+	}
+	return workers.Reports[report](list, 1)
+}

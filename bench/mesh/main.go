@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+// Mesh measures what pipelines make of a step: GPT-2 on one rank and as the stages of a pipeline, whose ranks are
+// processes that share memory, each pinned to a core (by taskset, on Linux) with one compute thread. A step is the
+// forward and backward passes of all micro-batches and the update of AdamW. Contenders take turns, so that medians and
+// ratios are of one time:
+//
+//	one          one process, micro-batch by micro-batch
+//	SCHEDULE     a pipeline by one of the schedules of package accelerate/pp/schedule, such as 1f1b
+//	torch-one, torch-SCHEDULE
+//	             the same with PyTorch (peer/mesh.py under $PYTHON, with $MKL_PRELOAD, see ../peers.sh), whose
+//	             pipelines are those of torch.distributed.pipelining over gloo
+//
+// All contenders cut the model into the same stages.
+//
+//	bench/mesh/run.sh --rounds 5
+package main
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/stats"
+	"github.com/lockstep-ml/lockstep/bench/internal/workers"
+)
+
+// settings are what is measured; workers get them as JSON.
+type settings struct {
+	Layers, Width, Heads, Vocabulary int
+	Batch, Block                     int
+	MicroBatches                     int
+	Ranks                            int
+	Steps                            int
+	Contender                        string // that a worker belongs to
+	Rank                             int    // of a worker
+	Split                            []int  // the parts of the model in each stage; nil on one rank
+}
+
+// bench is a comparison.
+type bench struct {
+	settings
+	rounds     int
+	contenders []string
+	cores      []int
+}
+
+func main() {
+	log.SetFlags(0)
+	if text := os.Getenv(envWorker); text != "" {
+		if err := work(text, os.Stdin, os.Stdout); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
+	var b bench
+	pflag.IntVar(&b.Layers, "n_layer", 12, "layers")
+	pflag.IntVar(&b.Width, "n_embd", 768, "width")
+	pflag.IntVar(&b.Heads, "n_head", 12, "heads")
+	pflag.IntVar(&b.Vocabulary, "vocab_size", 50257, "tokens of the vocabulary")
+	pflag.IntVar(&b.Batch, "batch", 1, "samples of a micro-batch")
+	pflag.IntVar(&b.Block, "block", 64, "tokens per sample")
+	pflag.IntVar(&b.MicroBatches, "micro_batches", 8, "micro-batches of a step")
+	pflag.IntVar(&b.Ranks, "ranks", 2, "ranks of a pipeline")
+	pflag.IntVar(&b.Steps, "steps", 2, "timed steps of a turn, after one other")
+	pflag.IntVar(&b.rounds, "rounds", 3, "turns of each contender")
+	pflag.StringSliceVar(&b.contenders, "contenders", usual, "who runs, in this order")
+	pflag.IntSliceVar(&b.cores, "cores", nil, "a core for each rank (default: the first that this process may use)")
+	pflag.Parse()
+	if err := b.run(os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// report is what a worker prints at its end.
+type report struct {
+	Seconds []float64 // of each timed step
+	CPU     float64   // seconds of CPU per timed step
+	Loss    float64   // mean of the last step, on the rank of the last stage
+}
+
+// measured is what one contender did in all rounds.
+type measured struct {
+	steps []float64 // median step of each round, in seconds
+	cpu   []float64 // seconds of CPU per step, of all ranks
+	loss  float64
+}
+
+// run measures and prints.
+func (b *bench) run(w io.Writer) error {
+	free := workers.Cores()
+	for i := len(b.cores); i < b.Ranks; i++ {
+		b.cores = append(b.cores, free[i%len(free)])
+	}
+	present, err := b.present(w)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "GPT-2 of %d layers of width %d, %d tokens in the vocabulary; %d micro-batches of %d × %d tokens\n",
+		b.Layers, b.Width, b.Vocabulary, b.MicroBatches, b.Batch, b.Block)
+	all := map[string]*measured{}
+	for range b.rounds {
+		for _, name := range present {
+			reports, err := b.round(name)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			m := all[name]
+			if m == nil {
+				m = &measured{}
+				all[name] = m
+			}
+			cpu := 0.0
+			for _, r := range reports {
+				cpu, m.loss = cpu+r.CPU, max(m.loss, r.Loss)
+			}
+			m.steps, m.cpu = append(m.steps, stats.Median(reports[0].Seconds)), append(m.cpu, cpu)
+		}
+	}
+	b.print(w, present, all)
+	return nil
+}
+
+// present are the contenders that can run here; what is missing is reported.
+func (b *bench) present(w io.Writer) (list []string, err error) {
+	var torch error
+	if slices.ContainsFunc(b.contenders, isTorch) {
+		torch = workers.CheckPython("torch, transformers")
+	}
+	for _, name := range b.contenders {
+		if _, err := b.split(name); err != nil {
+			return nil, err
+		}
+		if isTorch(name) && torch != nil {
+			fmt.Fprintf(w, "%s is missing: %v\n", name, torch)
+			continue
+		}
+		list = append(list, name)
+	}
+	return list, nil
+}
+
+// print writes the table: steps, and ratios taken round by round.
+func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
+	for _, name := range present {
+		m := all[name]
+		line := fmt.Sprintf("%-22s %7.0f ms a step (%.0f to %.0f), %6.0f ms of CPU, loss %.6f", name,
+			stats.Median(m.steps)*1e3, slices.Min(m.steps)*1e3, slices.Max(m.steps)*1e3, stats.Median(m.cpu)*1e3, m.loss)
+		one := "one"
+		if isTorch(name) {
+			one = "torch-one"
+		}
+		for _, other := range []string{one, "1f1b", strings.TrimPrefix(name, "torch-")} {
+			if o := all[other]; o != nil && o != m && (other != "1f1b" || !isTorch(name)) {
+				line += fmt.Sprintf("  %.2f × %s", stats.Median(stats.Ratios(m.steps, o.steps)), other)
+			}
+		}
+		if o := all[one]; o != nil && o != m {
+			line += fmt.Sprintf(" (%.2f × faster)", stats.Median(stats.Ratios(o.steps, m.steps)))
+		}
+		fmt.Fprintln(w, line)
+	}
+}

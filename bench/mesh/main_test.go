@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"log"
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain is the workers' program too: the comparison starts this binary again.
+func TestMain(m *testing.M) {
+	if text := os.Getenv(envWorker); text != "" {
+		if err := work(text, os.Stdin, os.Stdout); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// small is a comparison that takes no time.
+func small(contenders ...string) *bench {
+	return &bench{settings: settings{Layers: 2, Width: 32, Heads: 2, Vocabulary: 100, Batch: 1, Block: 8, MicroBatches: 4,
+		Ranks: 2, Steps: 2}, rounds: 1, contenders: contenders}
+}
+
+// A small run prints a line for each contender, and all have the loss of one rank.
+func TestRun(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, small("one", "1f1b", "zbv").run(&out))
+	lines := regexp.MustCompile(`(?m)^(one|1f1b|zbv) +\d+ ms a step .* loss ([\d.]+)`).FindAllStringSubmatch(out.String(), -1)
+	require.Len(t, lines, 3, out.String())
+	for _, line := range lines {
+		require.Equal(t, lines[0][2], line[2], out.String())
+	}
+	require.Regexp(t, `(?m)^zbv .*[\d.]+ × one  [\d.]+ × 1f1b \([\d.]+ × faster\)$`, out.String())
+}
+
+func TestRefuses(t *testing.T) {
+	var out bytes.Buffer
+	require.ErrorContains(t, small("one", "2f2b").run(&out), `unknown schedule "2f2b"`)
+	b := small("dualpipev")
+	b.MicroBatches = 2
+	require.ErrorContains(t, b.run(&out), "want at least 4")
+	require.Empty(t, out.String())
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
+	"github.com/lockstep-ml/lockstep/accelerate/pp"
+	"github.com/lockstep-ml/lockstep/bench/internal/workers"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/rendezvous"
+	"github.com/lockstep-ml/lockstep/comm/shm"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// deterministicRanks is the default of the trainer's argument.
+const deterministicRanks = 8
+
+// work is a worker's life: it trains as its settings say, waits for a line once it has warmed up, and prints a report.
+func work(text string, in io.Reader, out io.Writer) error {
+	var s settings
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return err
+	}
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	var t trainer
+	var err error
+	if alone(s.Contender) {
+		t, err = s.one(dev)
+	} else {
+		t, err = s.pipeline(dev)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := t.step(); err != nil {
+		return err
+	}
+	if err := workers.Await(bufio.NewReader(in), out); err != nil {
+		return err
+	}
+	if err := t.ready(); err != nil {
+		return err
+	}
+	var r report
+	used := workers.CPUSeconds()
+	for range s.Steps {
+		start := time.Now()
+		loss, err := t.step()
+		if err != nil {
+			return err
+		}
+		r.Seconds, r.Loss = append(r.Seconds, time.Since(start).Seconds()), loss
+	}
+	r.CPU = (workers.CPUSeconds() - used) / float64(s.Steps)
+	if err := json.NewEncoder(out).Encode(r); err != nil {
+		return err
+	}
+	return t.close()
+}
+
+// trainer runs steps.
+type trainer struct {
+	step  func() (loss float64, err error) // 0 on ranks without the last stage
+	ready func() error                     // waits for the other ranks
+	close func() error
+}
+
+// batches are the micro-batches of a step, of made-up tokens.
+func (s *settings) batches(c *tensor.Ctx) (list []*data.Batch) {
+	n := s.Batch * s.Block
+	for i := range s.MicroBatches {
+		ids := make([]int32, n)
+		for j := range ids {
+			ids[j] = int32((i*n + j) * 7919 % s.Vocabulary)
+		}
+		t := tensor.FromSlice(c.NoGrad(), ids, s.Batch, s.Block)
+		list = append(list, &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t},
+			Count: float64(s.Batch * (s.Block - 1)), Size: s.Batch, MicroBatch: i})
+	}
+	return list
+}
+
+// scale makes the sums of a step's loss terms their mean.
+func (s *settings) scale() float64 { return 1 / float64(s.MicroBatches*s.Batch*(s.Block-1)) }
+
+func adamW(c *tensor.Ctx, params []tensor.Named) *optim.Optimizer {
+	return optim.DefaultAdamW().New(c, []*optim.Group{{LR: 1e-4, WeightDecay: 0.01, Params: params}})
+}
+
+// one trains in this process alone.
+func (s *settings) one(dev *tensor.Device) (trainer, error) {
+	m, err := s.model(nn.NewInit(dev, 1))
+	if err != nil {
+		return trainer{}, err
+	}
+	c, tree := tensor.NewCtx(dev), nn.Walk(m)
+	params := tree.Parameters()
+	opt, sum := adamW(c, params), accumulation.New(c.NoGrad(), params, s.MicroBatches, deterministicRanks)
+	batches := s.batches(c)
+	step := func() (loss float64, err error) {
+		sum.Reset()
+		for i, b := range batches {
+			contextOf(c, tree, b, true).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+				out := m.Forward(c, b).Loss
+				loss += tensor.Item(c.Ctx, out)
+				sum.Begin(i)
+				seed := tensor.Full(c.NoGrad(), out.DType(), s.scale(), out.Shape()...)
+				tensor.Backward(c.Ctx, []*tensor.Tensor{out}, []*tensor.Tensor{seed}, nil)
+				return nil
+			})
+		}
+		sum.Finish()
+		opt.Step(c)
+		c.Sync()
+		return loss * s.scale(), nil
+	}
+	nothing := func() error { return nil }
+	return trainer{step, nothing, nothing}, nil
+}
+
+// contextOf is the context of a forward pass.
+func contextOf(c *tensor.Ctx, tree *nn.Tree, b *data.Batch, training bool) *nn.Ctx {
+	return nn.NewCtx(c.WithRandom(1, b.Position), tree, training).WithLossOnly()
+}
+
+func forward(c *nn.Ctx, m pp.Model, b *data.Batch) (pp.Output, error) {
+	out := m.(models.Model).Forward(c, b)
+	return pp.Output{Hidden: out.Hidden, Loss: out.Loss, Count: b.Count}, nil
+}
+
+// pipeline trains this rank's stages.
+func (s *settings) pipeline(dev *tensor.Device) (trainer, error) {
+	ctx := context.Background()
+	place, err := rendezvous.FromEnv()
+	if err != nil {
+		return trainer{}, err
+	}
+	g, err := shm.Join(ctx, place, comm.Options{})
+	if err != nil {
+		return trainer{}, err
+	}
+	of, err := s.schedule(s.Contender)
+	if err != nil {
+		return trainer{}, err
+	}
+	m, err := s.model(nn.NewInit(dev, 1).Deferred())
+	if err != nil {
+		return trainer{}, err
+	}
+	stages, err := pp.Stages(m.Parts(), s.Split)
+	if err != nil {
+		return trainer{}, err
+	}
+	c := tensor.NewCtx(dev)
+	p, err := pp.New(pp.Config{Ctx: c, Model: m, Tree: nn.Walk(m), Group: g, Schedule: of, Stages: stages,
+		Forward: forward, Context: contextOf, DeterministicRanks: deterministicRanks})
+	if err != nil {
+		return trainer{}, err
+	}
+	opt, batches := adamW(c, p.Params()), s.batches(c)
+	step := func() (loss float64, err error) {
+		losses, err := p.Step(ctx, batches, s.scale())
+		if err != nil {
+			return 0, err
+		}
+		for _, l := range losses {
+			loss += l.Sum
+		}
+		opt.Step(c)
+		c.Sync()
+		return loss * s.scale(), nil
+	}
+	return trainer{step, func() error { return g.Barrier().Wait(ctx) }, func() error {
+		if err := p.Close(); err != nil {
+			return err
+		}
+		return g.Close()
+	}}, nil
+}
