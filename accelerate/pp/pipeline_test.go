@@ -39,6 +39,7 @@ type settings struct {
 	logits        bool       // compute them as a whole
 	on            ranks      // nil: goroutines
 	forward       pp.Forward // nil: forward
+	pretrained    string     // a folder; "": weights by a seed
 
 	// of a pipeline whose stages are trained by several ranks
 	window   int // micro-batches
@@ -155,6 +156,18 @@ type rank struct {
 	dev *tensor.Device
 }
 
+// deferred makes the model of a rank, whose parameters have no memory yet, or loads it.
+func (s settings) deferred(dev *tensor.Device) (*gpt2.Model, error) {
+	if s.pretrained == "" {
+		return s.model(nn.NewInit(dev, 7).Deferred()), nil
+	}
+	m, err := models.LoadPretrained(dev, s.pretrained)
+	if err != nil {
+		return nil, err
+	}
+	return m.(*gpt2.Model), nil
+}
+
 // rank makes one. The schedule's whole step has s.micro micro-batches, or whole.
 func (s settings) rank(g *comm.Group, name string, whole int) (*rank, error) {
 	sched, err := schedule.Load(name, schedule.Shape{Ranks: g.Size(), MicroBatches: max(whole, s.micro)})
@@ -162,7 +175,10 @@ func (s settings) rank(g *comm.Group, name string, whole int) (*rank, error) {
 		return nil, err
 	}
 	dev := tensor.NewCPU(1)
-	m := s.model(nn.NewInit(dev, 7).Deferred())
+	m, err := s.deferred(dev)
+	if err != nil {
+		return nil, err
+	}
 	costs, err := pp.Measure(m, forward, m.ExampleBatch(tensor.NewCtx(tensor.CPU()), 1, 0))
 	if err != nil {
 		return nil, err

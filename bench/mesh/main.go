@@ -152,7 +152,8 @@ func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
 	for _, name := range present {
 		m := all[name]
 		line := fmt.Sprintf("%-22s %7.0f ms a step (%.0f to %.0f), %6.0f ms of CPU, loss %.6f", name,
-			stats.Median(m.steps)*1e3, slices.Min(m.steps)*1e3, slices.Max(m.steps)*1e3, stats.Median(m.cpu)*1e3, m.loss)
+			stats.Median(m.steps)*1e3, slices.Min(m.steps)*1e3, slices.Max(m.steps)*1e3,
+			stats.Median(m.cpu)*1e3, m.loss)
 		one := "one"
 		if isTorch(name) {
 			one = "torch-one"

@@ -27,15 +27,16 @@ func TestMain(m *testing.M) {
 
 // small is a comparison that takes no time.
 func small(contenders ...string) *bench {
-	return &bench{settings: settings{Layers: 2, Width: 32, Heads: 2, Vocabulary: 100, Batch: 1, Block: 8, MicroBatches: 4,
-		Ranks: 2, Steps: 2}, rounds: 1, contenders: contenders}
+	return &bench{settings: settings{Layers: 2, Width: 32, Heads: 2, Vocabulary: 100, Batch: 1, Block: 8,
+		MicroBatches: 4, Ranks: 2, Steps: 2}, rounds: 1, contenders: contenders}
 }
 
 // A small run prints a line for each contender, and all have the loss of one rank.
 func TestRun(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, small("one", "1f1b", "zbv").run(&out))
-	lines := regexp.MustCompile(`(?m)^(one|1f1b|zbv) +\d+ ms a step .* loss ([\d.]+)`).FindAllStringSubmatch(out.String(), -1)
+	line := regexp.MustCompile(`(?m)^(one|1f1b|zbv) +\d+ ms a step .* loss ([\d.]+)`)
+	lines := line.FindAllStringSubmatch(out.String(), -1)
 	require.Len(t, lines, 3, out.String())
 	for _, line := range lines {
 		require.Equal(t, lines[0][2], line[2], out.String())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/pp"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/bench/internal/workers"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
@@ -21,6 +22,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -165,8 +167,10 @@ func (s *settings) pipeline(dev *tensor.Device) (trainer, error) {
 		return trainer{}, err
 	}
 	c := tensor.NewCtx(dev)
-	p, err := pp.New(pp.Config{Ctx: c, Model: m, Tree: nn.Walk(m), Group: g, Schedule: of, Stages: stages,
-		Forward: forward, Context: contextOf, DeterministicRanks: deterministicRanks})
+	job := strategy.Job{Ctx: c, Tree: nn.Walk(m), Exchange: strategy.Exchange{DeterministicRanks: deterministicRanks},
+		Layout: samplers.WindowLayout{AccumulationSteps: s.MicroBatches, WorldSize: 1}}
+	p, err := pp.New(pp.Config{Job: job, Model: m, Group: g, Schedule: of, Stages: stages, Forward: forward,
+		Context: contextOf})
 	if err != nil {
 		return trainer{}, err
 	}
@@ -184,7 +188,7 @@ func (s *settings) pipeline(dev *tensor.Device) (trainer, error) {
 		return loss * s.scale(), nil
 	}
 	return trainer{step, func() error { return g.Barrier().Wait(ctx) }, func() error {
-		if err := p.Close(); err != nil {
+		if err := p.Close(true); err != nil {
 			return err
 		}
 		return g.Close()

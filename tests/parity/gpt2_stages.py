@@ -9,7 +9,8 @@ SCHEDULES = {
     "gpipe": (S.ScheduleGPipe, 1, False),
     "1f1b": (S.Schedule1F1B, 1, False),
     "interleaved_1f1b": (S.ScheduleInterleaved1F1B, 2, False),
-    "interleaved_zb": (S.ScheduleInterleavedZeroBubble, 2, False),
+    "looped_bfs": (S.ScheduleLoopedBFS, 2, False),
+    "zb_h1": (S.ScheduleInterleavedZeroBubble, 1, False),
     "zbv": (S.ScheduleZBVZeroBubble, 2, True),
     "dualpipev": (S.ScheduleDualPipeV, 2, True),
 }
@@ -49,7 +50,10 @@ def schedule(name, model, split, rank, ranks, micro_batches):
     for n in numbers:
         first = sum(split[:n])
         stages.append(pipelining.PipelineStage(Stage(model, first, first + split[n]), n, ranks * each, torch.device("cpu")))
-    return cls(stages if each > 1 else stages[0], n_microbatches=micro_batches, loss_fn=loss), stages
+    one = issubclass(cls, S.PipelineScheduleSingle)
+    # With scale_grads, a table that two stages of one rank share would be scaled twice.
+    share = lambda logits, ids: loss(logits, ids) / micro_batches  # noqa: E731
+    return cls(stages[0] if one else stages, n_microbatches=micro_batches, loss_fn=share, scale_grads=False), stages
 
 
 def step(of, stages, ids):
@@ -58,7 +62,7 @@ def step(of, stages, ids):
     args = (ids,) if any(s.is_first for s in stages) else ()
     last = any(s.is_last for s in stages)
     of.step(*args, **({"target": ids, "losses": losses} if last else {}))
-    return [x.item() for x in losses] if last else None
+    return [x.item() * len(losses) for x in losses] if last else None
 
 
 def tie(model, stages):
