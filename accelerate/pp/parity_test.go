@@ -64,7 +64,7 @@ func TestLossesOfPyTorch(t *testing.T) {
 				for i, loss := range losses {
 					for _, of := range []string{name, "one"} {
 						want := golden.Losses[of][step][i]
-						require.InDelta(t, 1, loss.Sum/loss.Count/want, 1e-6, "%s, step %d, micro-batch %d", of, step, i)
+						require.InDelta(t, 1, loss.Sum/loss.Count/want, 1e-6, "%s, step %d, batch %d", of, step, i)
 					}
 				}
 			}
