@@ -425,7 +425,7 @@ func TestKnownFlagForms(t *testing.T) {
 		{[]string{"--no_bf16"}, "", "unknown flag --no_bf16"},
 		{[]string{"--logging_dir", "--seed", "7"}, "", "missing value of flag --logging_dir: want string"},
 		{[]string{"--logging_dir"}, "", "missing value of flag --logging_dir: want string"},
-		{[]string{"--adafactor"}, "", `optim is "adafactor" (flag --adafactor): want one of adamw_torch`},
+		{[]string{"--adafactor"}, "adafactor", ""},
 		{[]string{"--hub_token", "secret", "--hub_private_repo", "7"}, "", `unexpected argument "7"`},
 		{[]string{"--per-device-train-batch-size", "4", "--seed=7"}, "", ""},
 		{[]string{"--no-save-on-interrupt"}, "", ""},

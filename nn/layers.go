@@ -65,6 +65,9 @@ func NewEmbedding(in *Init, cfg EmbeddingConfig) *Embedding {
 	return &Embedding{Weight: in.Normal("weight", or(cfg.Std, 1), cfg.Rows, cfg.Dim)}
 }
 
+// Traits marks the table.
+func (*Embedding) Traits() Traits { return Traits{Embedding: true} }
+
 // Forward maps ids of any shape to ids' shape with C appended.
 func (e *Embedding) Forward(c *Ctx, ids *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, e, func(c *Ctx, ids *tensor.Tensor) *tensor.Tensor {

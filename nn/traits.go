@@ -11,6 +11,8 @@ type Traits struct {
 	// those of [Linear]. Under tensor.Ctx.Autocast their rounded copies are all that a step needs, so ranks that gather
 	// parameters send those. A module that reads one in float32 all the same gets it, at the cost of another exchange.
 	Projection bool
+	// Embedding: the parameters are tables whose rows are looked up, as that of [Embedding]; see [Tree.Embeddings].
+	Embedding bool
 }
 
 // with adds what a module within states.
@@ -19,6 +21,7 @@ func (t Traits) with(m Module) Traits {
 		own := s.Traits()
 		t.Norm = t.Norm || own.Norm
 		t.Projection = t.Projection || own.Projection
+		t.Embedding = t.Embedding || own.Embedding
 	}
 	return t
 }
@@ -33,6 +36,17 @@ func (t *Tree) Projected() map[string]bool {
 	for _, p := range t.params {
 		if t.traits[p.Name].Projection && !tied[p.Name] {
 			names[p.Name] = true
+		}
+	}
+	return names
+}
+
+// Embeddings lists the names of the parameters that are tables of embeddings. Optimizers treat them differently from
+// other matrices, see optim.Group.
+func (t *Tree) Embeddings() (names []string) {
+	for _, p := range t.params {
+		if t.traits[p.Name].Embedding {
+			names = append(names, p.Name)
 		}
 	}
 	return names

@@ -250,4 +250,5 @@ func TestTraits(t *testing.T) {
 	require.Equal(t, map[string]bool{"before.weight": true, "after.weight": true}, nn.DecayNames(m))
 	require.Equal(t, map[string]bool{"before.weight": true, "scaled.linear.weight": true, "scaled.linear.bias": true},
 		nn.Walk(m).Projected())
+	require.Equal(t, []string{"after.weight"}, nn.Walk(m).Embeddings())
 }

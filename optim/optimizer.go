@@ -22,6 +22,9 @@ type Group struct {
 	LR float64
 	// WeightDecay is the decay coefficient, coupled or decoupled as the optimizer says.
 	WeightDecay float64
+	// Embeddings are the names of the parameters, of any group, that are tables of embeddings. Some optimizers treat
+	// them differently from other matrices.
+	Embeddings []string
 }
 
 // NeedsWhole names the transforms of the chain that may not be given parts of parameters.
@@ -50,6 +53,7 @@ type Optimizer struct {
 	name   string
 	groups []*Group
 	chain  []Transform
+	moves  bool   // the chain makes the step too
 	fused  *Fused // in place of the chain; nil: none
 	slots  map[string]*Slot
 	keep   *tensor.Ctx // of the state, which lives in no scope
@@ -71,6 +75,12 @@ func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optim
 	o := &Optimizer{
 		name: name, groups: groups, chain: chain, fused: fusedPass(chain), slots: map[string]*Slot{},
 		keep: tensor.NewCtx(c.Device()).NoGrad(), factor: 1, half: HalfKahan,
+	}
+	for i, t := range chain {
+		if o.moves = t.Traits().Moves; o.moves && i != len(chain)-1 {
+			panic(&tensor.Error{Op: "optim.New",
+				Msg: fmt.Sprintf("transform %T moves parameters: want it at the end of the chain", t)})
+		}
 	}
 	names := map[*tensor.Tensor]string{}
 	for _, g := range groups {
@@ -268,7 +278,9 @@ func (o *Optimizer) apply(c *tensor.Ctx, w *work, p tensor.Named) {
 	for _, t := range o.chain {
 		t.Apply(c, p, w.g, w.s, u)
 	}
-	tensor.AxpbyInto(c, p.Tensor, 1, p.Tensor, -w.g.LR, u)
+	if !o.moves {
+		tensor.AxpbyInto(c, p.Tensor, 1, p.Tensor, -w.g.LR, u)
+	}
 }
 
 // scales reports whether the step's gradients may have to be multiplied by a factor.

@@ -76,6 +76,7 @@ func referenceRun(c *tensor.Ctx, model string, lr float64, cfg optim.Config,
 		}
 		group.Params = append(group.Params, named)
 	}
+	groups[0].Embeddings = []string{"embed.weight"}
 	opt := cfg.New(c, groups)
 	for step := 1; step <= referenceSteps; step++ {
 		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
@@ -103,7 +104,9 @@ type referenceCase struct {
 }
 
 // referenceTolerance is how far a parameter may be from the reference's, where 1e-5 is not enough.
-var referenceTolerance = map[string]float64{}
+var referenceTolerance = map[string]float64{
+	"muon/bfloat16": 0.003, // of a movement of about 0.5: products of bfloat16 against float32
+}
 
 // Fifty steps of three models, with groups that decay, clipping and a schedule, end where the reference implementation
 // of the optimizer ends.

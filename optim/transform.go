@@ -29,6 +29,9 @@ type Traits struct {
 	// are finite: if they are not, the device leaves parameters and state unchanged. With any other transform in the
 	// chain the host waits for the gradients' norm before each step.
 	OnDevice bool
+	// Moves: Apply changes the parameter by itself, and no step of the learning rate follows. Only the last transform
+	// of a chain may.
+	Moves bool
 	// Fused is one pass for a chain that ends with the transform; nil: there is none.
 	Fused *Fused
 }

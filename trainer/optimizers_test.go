@@ -9,13 +9,15 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/internal/catalog"
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-// Every optimizer ends with the same weights and state on 1, 2 and 3 ranks, and when a run is resumed on another number
-// of ranks under another strategy. Those that need whole parameters share them out only where ranks own whole ones.
+// Every optimizer ends with the same weights and state on 1, 2 and 3 ranks (4 where it needs whole parameters), and
+// when a run is resumed on another number of ranks under another strategy.
 func TestEveryOptimizerOnAnyNumberOfRanks(t *testing.T) {
 	for _, row := range catalog.Optimizers {
 		name := row.AllNames()[0]
@@ -28,14 +30,14 @@ func TestEveryOptimizerOnAnyNumberOfRanks(t *testing.T) {
 			}
 			cfg, err := optim.ByName(name, nil, nil)
 			require.NoError(t, err)
-			whole, sharded := cfg.New(tensor.NewCtx(tensor.CPU()), nil).NeedsWhole(), fullShard
-			if whole != nil {
-				sharded = zero(0)
+			many, spread := 3, fullShard
+			if cfg.New(tensor.NewCtx(tensor.CPU()), nil).NeedsWhole() != nil {
+				many, spread = 4, func(*args.TrainingArguments) {} // DDP's sums have one order on 1, 2, 4 and 8 ranks
 			}
 			first := train(vfs.NewMem(), 1)
-			three := train(vfs.NewMem(), 3, sharded)
-			require.Equal(t, first.weights, three.weights, "3 ranks")
-			resumed := three.disk.CrashClone(nil)
+			others := train(vfs.NewMem(), many, spread)
+			require.Equal(t, first.weights, others.weights, "%d ranks", many)
+			resumed := others.disk.CrashClone(nil)
 			two := train(resumed, 2, zero(0), func(a *args.TrainingArguments) {
 				a.ResumeFromCheckpoint = out + "/checkpoint-2"
 			})
@@ -45,5 +47,42 @@ func TestEveryOptimizerOnAnyNumberOfRanks(t *testing.T) {
 				require.Equal(t, content(t, first.disk, path), content(t, resumed, path), part)
 			}
 		})
+	}
+}
+
+// Muon moves matrices by their momentum, and the embeddings by AdamW: the trainer says which tables are.
+func TestMuonLeavesEmbeddingsToAdamW(t *testing.T) {
+	run := trainWide(t, vfs.NewMem(), 1, "", false, func(a *args.TrainingArguments) {
+		a.Optim, a.MaxSteps = "muon", 2
+	})
+	names := tensorNames(t, run.disk, out+"/checkpoint-2/optimizer.safetensors")
+	for _, name := range []string{"transformer.wte.weight.exp_avg", "transformer.wpe.weight.exp_avg",
+		"transformer.ln_f.bias.exp_avg", "transformer.h.0.attn.c_attn.weight.momentum_buffer"} {
+		require.Contains(t, names, name)
+	}
+	require.NotContains(t, names, "transformer.wte.weight.momentum_buffer")
+}
+
+func tensorNames(t *testing.T, disk *vfs.Mem, path string) (names []string) {
+	r, err := safetensors.Open(disk, path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, r.Close()) }()
+	for _, e := range r.Entries() {
+		names = append(names, e.Name)
+	}
+	return names
+}
+
+// A sharded run refuses an optimizer that needs whole parameters, by name.
+func TestOptimizersOfWholeParametersRefuseShards(t *testing.T) {
+	for _, name := range []string{"adafactor", "lamb", "muon", "stable_adamw"} {
+		a := rankArgs(2)
+		shardsArgs(a)
+		fullShard(a)
+		a.Optim = args.Optim(name)
+		_, err := newTrainer(vfs.NewMem(), wideGPT2(t, ""), a, trainer.WithTrainData(raggedTexts(51)),
+			trainer.WithEvalData(raggedTexts(13))).Train()
+		require.ErrorContains(t, err, "optimizer "+name+": ")
+		require.ErrorContains(t, err, "needs whole parameters, and they are sharded: want no fsdp and zero_stage")
 	}
 }

@@ -347,7 +347,8 @@ func (r *run) prepare() error {
 // newOptimizer creates the optimizer of this rank's parameters.
 func (r *run) newOptimizer(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
 	decay := nn.DecayNames(r.model)
-	groups := []*optim.Group{{LR: r.args.LearningRate, WeightDecay: r.args.WeightDecay}, {LR: r.args.LearningRate}}
+	groups := []*optim.Group{{LR: r.args.LearningRate, WeightDecay: r.args.WeightDecay,
+		Embeddings: nn.Walk(r.model).Embeddings()}, {LR: r.args.LearningRate}}
 	for _, p := range params {
 		i := 1
 		if decay[p.Name] {

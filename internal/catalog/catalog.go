@@ -38,12 +38,15 @@ const maxExact = 1 << 53
 var (
 	NonNegative  = Rule{OK: func(v float64) bool { return v >= 0 }, Want: "a number ≥ 0"}
 	Positive     = Rule{OK: func(v float64) bool { return v > 0 }, Want: "a number > 0"}
+	Negative     = Rule{OK: func(v float64) bool { return v < 0 }, Want: "a number < 0"}
 	UnitRatio    = Rule{OK: func(v float64) bool { return v >= 0 && v <= 1 }, Want: "a number in [0, 1]"}
 	PositivePart = Rule{OK: func(v float64) bool { return v > 0 && v <= 1 }, Want: "a number in (0, 1]"}
 	DecayRate    = Rule{OK: func(v float64) bool { return v >= 0 && v < 1 }, Want: "a number in [0, 1)"}
 	Count        = Rule{OK: func(v float64) bool { return v >= 0 && whole(v) }, Want: "a whole number ≥ 0"}
 	PositiveInt  = Rule{OK: func(v float64) bool { return v >= 1 && whole(v) }, Want: "a whole number ≥ 1"}
-	Switch       = Rule{Switch: true, Want: "true or false"}
+	Rounds       = Rule{OK: func(v float64) bool { return v >= 1 && v < 100 && whole(v) },
+		Want: "a whole number from 1 to 99"}
+	Switch = Rule{Switch: true, Want: "true or false"}
 )
 
 func whole(v float64) bool { return v <= maxExact && v == math.Trunc(v) }

@@ -37,6 +37,16 @@ var Optimizers = []Optimizer{
 	{Name: "ademamix", Names: "ademamix paged_ademamix_32bit", Arguments: adam, Settings: Settings{
 		{"beta3", 0.9999, DecayRate}, {"alpha", 5.0, NonNegative}, {"t_alpha", 0.0, Count}, {"t_beta3", 0.0, Count}},
 		Want: wantMeans},
+	{Name: "adafactor", Settings: Settings{{"scale_parameter", false, Switch}, {"relative_step", false, Switch},
+		{"warmup_init", false, Switch}, {"eps1", 1e-30, NonNegative}, {"eps2", 1e-3, NonNegative},
+		{"clip_threshold", 1.0, Positive}, {"decay_rate", -0.8, Negative}, {"beta1", 0.0, DecayRate}},
+		Want: wantRelative},
+	{Name: "lamb", Arguments: Settings{adam[0], adam[1], {"adam_epsilon", 1e-6, NonNegative}}, Settings: Settings{
+		{"always_adapt", false, Switch}, {"trust_clip", false, Switch}}},
+	{Name: "muon", Arguments: adam, Settings: Settings{{"muon_momentum", 0.95, DecayRate}, {"nesterov", true, Switch},
+		{"ns_steps", 5.0, Rounds}, {"adjust_lr_fn", "match_rms_adamw", oneOf("match_rms_adamw", "original")}}},
+	{Name: "stable_adamw", Arguments: adam, Settings: Settings{{"decouple_lr", false, Switch},
+		{"max_lr", 0.0, NonNegative}}},
 }
 
 // adam are the arguments of optimizers with two moments.
@@ -55,6 +65,14 @@ func wantNesterov(given Values) string {
 func wantMeans(given Values) string {
 	if given.Number("t_beta3", 0) > 0 && (given.Number("beta3", 0) == 0 || given.Number("adam_beta1", 1) == 0) {
 		return "adam_beta1 and beta3 > 0 with t_beta3"
+	}
+	return ""
+}
+
+// wantRelative: as in transformers' Adafactor.
+func wantRelative(given Values) string {
+	if given["warmup_init"] == true && given["relative_step"] != true {
+		return "relative_step true with warmup_init"
 	}
 	return ""
 }

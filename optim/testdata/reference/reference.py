@@ -132,5 +132,92 @@ def ademamix():
     })
 
 
-for make in (adagrad, rmsprop, lion, ademamix):
+def adafactor():
+    from transformers import Adafactor
+
+    def make(**options):
+        return lambda groups, names: [Adafactor(groups, **options)]
+
+    write("adafactor", of("transformers"), {
+        "trainer": ({}, 0.01, make(scale_parameter=False, relative_step=False, lr=1e-3)),
+        "scaled": ({"scale_parameter": True, "beta1": 0.9}, 0.05, make(scale_parameter=True, relative_step=False, beta1=0.9, lr=1e-3)),
+        "relative": ({"scale_parameter": True, "relative_step": True}, None, make()),
+        "warmup": (
+            {"scale_parameter": True, "relative_step": True, "warmup_init": True, "eps2": 0.1, "clip_threshold": 0.5, "decay_rate": -0.7},
+            None, make(warmup_init=True, eps=(1e-30, 0.1), clip_threshold=0.5, decay_rate=-0.7)),
+    })
+
+
+def lamb():
+    import types
+    from importlib.util import find_spec
+
+    # timm's package imports torchvision; its optimizers need torch alone.
+    root = Path(find_spec("timm").submodule_search_locations[0])
+    for name, folder in (("timm", root), ("timm.optim", root / "optim")):
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__path__ = [str(folder)]
+    from timm.optim.lamb import Lamb
+
+    write("lamb", of("timm"), {
+        "plain": ({"adam_epsilon": 1e-6}, 0.05, one(Lamb, max_grad_norm=None, foreach=False)),
+        "all": ({"adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-3, "always_adapt": True, "trust_clip": True}, 0.1,
+                one(Lamb, betas=(0.8, 0.95), eps=1e-3, max_grad_norm=None, always_adapt=True, trust_clip=True, foreach=False)),
+    })
+
+
+class Wide:
+    """An optimizer whose products are of float32."""
+
+    def __init__(self, opt):
+        self.opt, self.param_groups = opt, opt.param_groups
+
+    def step(self):
+        from unittest.mock import patch
+
+        with patch.object(torch.Tensor, "bfloat16", torch.Tensor.clone):
+            self.opt.step()
+
+
+def wide(make):
+    return lambda groups, names: [Wide(opt) for opt in make(groups, names)]
+
+
+def muon():
+    def make(adam, **options):
+        def groups_of(groups, names):
+            muon, rest = [], []
+            for g in groups:
+                hidden = [p for p in g["params"] if p.ndim == 2 and names[p] not in EMBEDDINGS]
+                muon.append({**g, "params": hidden})
+                rest.append({**g, "params": [p for p in g["params"] if all(p is not h for h in hidden)]})
+            return [torch.optim.Muon(muon, lr=1e-3, **options), torch.optim.AdamW(rest, lr=1e-3, foreach=False, **adam)]
+
+        return groups_of
+
+    original = {"adjust_lr_fn": "original"}
+    cases = {
+        "bfloat16": (original, 0.02, make({})),  # as it is, with products in bfloat16
+        "plain": (original, 0.02, wide(make({}))),
+        "matched": (
+            {"muon_momentum": 0.9, "nesterov": False, "ns_steps": 4, "adam_beta2": 0.99},
+            0.01, wide(make({"betas": (0.9, 0.99)}, momentum=0.9, nesterov=False, ns_steps=4, adjust_lr_fn="match_rms_adamw"))),
+    }
+    write("muon", golden.versions(), cases)
+
+
+def stable_adamw():
+    from optimi import StableAdamW
+
+    def make(**options):
+        return one(StableAdamW, triton=False, foreach=False, kahan_sum=False, **options)
+
+    write("stable_adamw", of("torch-optimi"), {
+        "plain": ({}, 0.01, make(betas=(0.9, 0.999), eps=1e-8)),
+        "decoupled": ({"adam_beta2": 0.95, "adam_epsilon": 1e-4, "decouple_lr": True, "max_lr": 0.02}, 0.01,
+                      make(betas=(0.9, 0.95), eps=1e-4, decouple_lr=True, max_lr=0.02)),
+    })
+
+
+for make in (adagrad, rmsprop, lion, ademamix, adafactor, lamb, muon, stable_adamw):
     make()
