@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
+	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -158,34 +160,41 @@ func (m *member) batches(all []*data.Batch) (mine []*data.Batch) {
 // sharded runs the steps on the ranks of a mesh.
 func (s settings) sharded(t *testing.T, name string, how spread) (bits, error) {
 	out := &pieces{whole: bits{}, seen: map[string]map[int][]byte{}}
+	err := s.members(name, how, func(m *member) error {
+		opt := adamW(m.c, m.Trained())
+		for step := range s.steps {
+			if err := m.step(step, s.batches(m.c, step), opt, out); err != nil {
+				return err
+			}
+		}
+		err := m.Close(true)
+		for _, p := range m.Params() {
+			if e := out.put("weights at the end "+p.Name, p.Placed().Placement,
+				tensor.ReadBytes(m.c.NoGrad(), p.Tensor)); err == nil {
+				err = e
+			}
+		}
+		return err
+	})
+	return out.whole, err
+}
+
+// members runs body on all ranks of a mesh.
+func (s settings) members(name string, how spread, body func(*member) error) error {
 	s.ended = make(chan struct{})
 	defer close(s.ended)
 	run := s.on
 	if run == nil {
 		run = local.Run
 	}
-	err := run(max(how.mesh.PP, 1)*max(how.mesh.DPReplicate, 1)*how.mesh.DPShard, comm.Options{},
-		func(g *comm.Group) error {
-			m, err := s.member(g, name, how)
-			if err != nil {
-				return err
-			}
-			opt := adamW(m.c, m.Trained())
-			for step := range s.steps {
-				if err := m.step(step, s.batches(m.c, step), opt, out); err != nil {
-					return err
-				}
-			}
-			err = m.Close(true)
-			for _, p := range m.Params() {
-				if e := out.put("weights at the end "+p.Name, p.Placed().Placement,
-					tensor.ReadBytes(m.c.NoGrad(), p.Tensor)); err == nil {
-					err = e
-				}
-			}
+	n := how.mesh.PP * max(how.mesh.DPReplicate, 1) * how.mesh.DPShard
+	return run(n, comm.Options{}, func(g *comm.Group) error {
+		m, err := s.member(g, name, how)
+		if err != nil {
 			return err
-		})
-	return out.whole, err
+		}
+		return body(m)
+	})
 }
 
 // step is a training step with clipping.
@@ -280,6 +289,62 @@ func TestBitsOfShardedStages(t *testing.T) {
 			t.Run(fmt.Sprintf("%v/%s/%s", mesh, name, how.options.Strategy), func(t *testing.T) {
 				s.sameSharded(t, name, how)
 			})
+		}
+	}
+}
+
+// The parameters of each unit of a stage are gathered once in a step and once in an evaluation, and the gradients of each
+// micro-batch are exchanged, whatever the order of the passes.
+func TestStagesGatherOnce(t *testing.T) {
+	for _, name := range schedule.Names() {
+		for _, strategy := range []shard.Strategy{shard.GradOp, shard.Full} {
+			const local = 4
+			s := settings{layers: 2, tied: true, recompute: true, deterministic: 2, micro: local, window: 2 * local}
+			how := spread{mesh: comm.Mesh{PP: 2, DPShard: 2}, options: shard.Options{Strategy: strategy, Gather: true,
+				Prefetch: true}}
+			require.NoError(t, s.members(name, how, func(m *member) error {
+				units := map[string]int{} // gathers by label
+				count := func() (gradients int) {
+					clear(units)
+					for _, e := range m.groups[2].Flight().Entries {
+						switch {
+						case e.Op == comm.AllGather:
+							units[e.Label]++
+						case strings.HasPrefix(e.Label, "gradients"):
+							gradients++
+						}
+					}
+					return gradients
+				}
+				count()
+				before := maps.Clone(units)
+				batches := m.batches(settings{micro: s.window}.batches(m.c, 0))
+				if _, err := m.Step(t.Context(), batches, scale); err != nil {
+					return err
+				}
+				gradients := count()
+				for label, n := range units {
+					if n -= before[label]; n != 1 {
+						return fmt.Errorf("%s, %s: %s %d times in a step: want once", name, strategy, label, n)
+					}
+				}
+				// a tied table is gathered on both ranks, and its gradients are exchanged on the first stage's
+				if want := local * len(units); gradients != want && gradients != want-local || len(units) < 2 {
+					return fmt.Errorf("%s, %s: %d units, gradients exchanged %d times: want %d", name, strategy,
+						len(units), gradients, want)
+				}
+				if _, err := m.Evaluate(t.Context(), batches); err != nil {
+					return err
+				}
+				count()
+				for label, n := range units {
+					if n -= before[label]; n != 2 {
+						return fmt.Errorf("%s, %s: %s %d times in a step and an evaluation: want twice", name, strategy,
+							label, n)
+					}
+				}
+				return m.Close(false)
+			}))
 		}
 	}
 }

@@ -187,11 +187,16 @@ func (s *Sharder) choose() (units []Unit, err error) {
 	return units, err
 }
 
-// held keeps of units what the rank holds.
+// held keeps of units what the rank holds. What lies in none of the modules goes by its first parameter in a stage,
+// since a rank may have several.
 func (s *Sharder) held(units []Unit) (list []Unit) {
 	for i, u := range units {
 		u.Params = slices.DeleteFunc(u.Params, func(p tensor.Named) bool { return !s.holds(p) })
-		if i == 0 || len(u.Params) > 0 {
+		root := i == 0 && !s.staged
+		if i == 0 && len(u.Params) > 0 && s.staged {
+			u.Name = u.Params[0].Name
+		}
+		if root || len(u.Params) > 0 {
 			list = append(list, u)
 		}
 	}
