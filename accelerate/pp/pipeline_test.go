@@ -3,6 +3,7 @@
 package pp_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ import (
 // settings are what a run of steps is like.
 type settings struct {
 	layers        int
+	width         int // 0: 16
 	tied          bool
 	recompute     bool
 	lower         tensor.DType
@@ -59,7 +61,7 @@ const (
 func (s settings) model(in *nn.Init) *gpt2.Model {
 	cfg := gpt2.DefaultConfig()
 	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = vocabulary, length, 16, s.layers, 2
-	cfg.TieWordEmbeddings = s.tied
+	cfg.NEmbd, cfg.TieWordEmbeddings = cmp.Or(s.width, cfg.NEmbd), s.tied
 	if s.dtype != tensor.Invalid {
 		in = in.As(s.dtype)
 	}

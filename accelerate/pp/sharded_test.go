@@ -97,8 +97,9 @@ func (s settings) clipped(t *testing.T) bits {
 // member is a rank of a mesh.
 type member struct {
 	*rank
-	layout samplers.WindowLayout
-	groups []*comm.Group
+	layout   samplers.WindowLayout
+	groups   []*comm.Group
+	sharders []*shard.Sharder
 }
 
 // member makes one. s.window are the micro-batches of a whole window over all ranks.
@@ -122,13 +123,16 @@ func (s settings) member(g *comm.Group, name string, how spread) (*member, error
 	}
 	s.job = func(j *strategy.Job, model nn.Module) {
 		j.Layout, j.Peers, j.Main, j.Log = m.layout, peers, g.Rank() == 0, slog.New(slog.DiscardHandler)
+		j.BucketBytes = 1 << 20
 		j.Units = model.(interface{ RecomputeUnits() []nn.Module }).RecomputeUnits()
 	}
 	how.options.Lower = s.lower
 	s.strategy = func(j strategy.Job) (strategy.Strategy, error) {
 		o := how.options
 		o.Projected = j.Tree.Projected()
-		return shard.New(j, o)
+		sharder, err := shard.New(j, o)
+		m.sharders = append(m.sharders, sharder)
+		return sharder, err
 	}
 	for _, h := range groups {
 		go comm.EndTogether(g, h, s.ended)
@@ -342,6 +346,50 @@ func TestStagesGatherOnce(t *testing.T) {
 						return fmt.Errorf("%s, %s: %s %d times in a step and an evaluation: want twice", name, strategy,
 							label, n)
 					}
+				}
+				return m.Close(false)
+			}))
+		}
+	}
+}
+
+// A rank never holds more than its shards, the whole parameters of its stages, and gradients of a few units: what other
+// ranks have, and what is not cut yet, is never there as a whole.
+func TestPeaksOfShardedStages(t *testing.T) {
+	if testing.Short() {
+		t.Skip("large matrices: not under the race detector")
+	}
+	for _, name := range []string{"1f1b", "zbv"} {
+		for _, strategy := range []shard.Strategy{shard.Gradients, shard.Full} {
+			s := settings{layers: 8, width: 256, deterministic: 2, micro: 2, window: 4}
+			how := spread{mesh: comm.Mesh{PP: 2, DPShard: 2}, options: shard.Options{Strategy: strategy, Gather: true}}
+			require.NoError(t, s.members(name, how, func(m *member) error {
+				opt := adamW(m.c, m.Trained())
+				batches := m.batches(settings{micro: s.window}.batches(m.c, 0))
+				for range 2 {
+					if _, err := m.Step(t.Context(), batches, scale); err != nil {
+						return err
+					}
+					opt.Step(m.c)
+					if err := m.Stepped(t.Context(), true); err != nil {
+						return err
+					}
+				}
+				var together, params float64
+				for _, q := range m.Params() {
+					params += float64(q.Numel())
+				}
+				for _, sharder := range m.sharders {
+					together += float64(sharder.Memory().Together)
+				}
+				for _, q := range m.Trained() {
+					together += float64(8 * q.Numel())
+				}
+				peak := float64(m.dev.MemStats().Peak + m.groups[2].Allocated())
+				t.Logf("%s, %s, rank %d: %.1f bytes per parameter of its stages, %.3f of the formula", name, strategy,
+					m.layout.Rank, peak/params, peak/together)
+				if peak > 1.05*together {
+					return fmt.Errorf("%s, %s: a peak of %.0f bytes: want at most %.0f", name, strategy, peak, together)
 				}
 				return m.Close(false)
 			}))
