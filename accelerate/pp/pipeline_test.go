@@ -47,6 +47,7 @@ type settings struct {
 	window   int // micro-batches
 	job      func(*strategy.Job, nn.Module)
 	strategy func(strategy.Job) (strategy.Strategy, error)
+	wrap     func(strategy.Job, strategy.Strategy) strategy.Strategy
 	ended    chan struct{}
 }
 

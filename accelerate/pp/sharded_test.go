@@ -5,6 +5,7 @@ package pp_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -100,6 +101,7 @@ type member struct {
 	layout   samplers.WindowLayout
 	groups   []*comm.Group
 	sharders []*shard.Sharder
+	job      int // rank of the job
 }
 
 // member makes one. s.window are the micro-batches of a whole window over all ranks.
@@ -114,7 +116,7 @@ func (s settings) member(g *comm.Group, name string, how spread) (*member, error
 		return nil, err
 	}
 	n := mesh.Size(dp)
-	m := &member{groups: groups, layout: samplers.WindowLayout{AccumulationSteps: s.window / n, WorldSize: n,
+	m := &member{groups: groups, job: g.Rank(), layout: samplers.WindowLayout{AccumulationSteps: s.window / n, WorldSize: n,
 		Rank: mesh.Coord(g.Rank(), dp), Interleaved: how.options.Strategy.ShardsGradients(),
 		Replicas: mesh.Size(comm.DPReplicate)}}
 	peers := strategy.Peers{Data: groups[1], Loss: groups[1], Shards: groups[2]}
@@ -132,6 +134,9 @@ func (s settings) member(g *comm.Group, name string, how spread) (*member, error
 		o.Projected = j.Tree.Projected()
 		sharder, err := shard.New(j, o)
 		m.sharders = append(m.sharders, sharder)
+		if err == nil && s.wrap != nil {
+			return s.wrap(j, sharder), nil
+		}
 		return sharder, err
 	}
 	for _, h := range groups {
@@ -393,6 +398,41 @@ func TestPeaksOfShardedStages(t *testing.T) {
 				}
 				return m.Close(false)
 			}))
+		}
+	}
+}
+
+// failing fails as it gathers parameters.
+type failing struct{ strategy.Strategy }
+
+func (f failing) Parameters() strategy.Parameters { return unread{f.Strategy.Parameters()} }
+
+type unread struct{ strategy.Parameters }
+
+func (unread) Unshard() { panic(errors.New("no more paper")) }
+
+// A rank that fails before a gather ends those that gather with it, and those of the other stages, and their errors name
+// actions and ranks of the job.
+func TestFailureInAGather(t *testing.T) {
+	for _, name := range []string{"1f1b", "zbv"} {
+		s := settings{layers: 2, tied: true, deterministic: 2, micro: 2, window: 4}
+		s.wrap = func(j strategy.Job, of strategy.Strategy) strategy.Strategy {
+			if j.Peers.Shards.JobRank(j.Peers.Shards.Rank()) == 3 {
+				return failing{of}
+			}
+			return of
+		}
+		errs := make([]error, 4)
+		err := s.members(name, spread{mesh: comm.Mesh{PP: 2, DPShard: 2}, options: shard.Options{Strategy: shard.Full,
+			Gather: true}}, func(m *member) error {
+			_, err := m.Step(t.Context(), m.batches(settings{micro: s.window}.batches(m.c, 0)), scale)
+			errs[m.job] = err
+			return err
+		})
+		require.Error(t, err)
+		for r, err := range errs {
+			t.Log(err)
+			require.Regexp(t, fmt.Sprintf(`^pp: rank %d, \d[A-Z_]+\d*: .*no more paper`, r), err.Error())
 		}
 	}
 }
