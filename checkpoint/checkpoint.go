@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
-// Checkpoint is a checkpoint whose every byte has been verified.
+// Checkpoint is a checkpoint whose every byte has been verified, here or on another rank.
 type Checkpoint struct {
 	Info
 	fsys vfs.FS
@@ -51,6 +51,20 @@ func (s *Store) Open(ctx context.Context, name string) (*Checkpoint, error) {
 		return nil, err
 	}
 	return &Checkpoint{Info: Info{Path: path, Manifest: m}, fsys: s.fs()}, nil
+}
+
+// OpenVerified opens a checkpoint that another rank has verified: the manifest must be the same, to which the hash sum
+// belongs, and the files must have its sizes. Their contents are not read.
+func (s *Store) OpenVerified(name, sum string) (*Checkpoint, error) {
+	info, err := s.inspect(name)
+	if err != nil {
+		return nil, err
+	}
+	if info.SHA256 != sum {
+		return nil, corrupt(filepath.Join(info.Path, ManifestFile), "its hash is %s: want that of the checkpoint that "+
+			"was verified, %s", info.SHA256, sum)
+	}
+	return &Checkpoint{Info: info, fsys: s.fs()}, nil
 }
 
 // openManifest reads the manifest of what must be a folder.

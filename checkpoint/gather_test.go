@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/internal/vfs/errorfs"
 )
 
 // counted are parts that count how often each is written.
@@ -105,4 +108,28 @@ func TestGatherRefusesWhatIsNotWhole(t *testing.T) {
 	})
 	require.ErrorIs(t, errs[1], errFails)
 	require.ErrorContains(t, errs[0], "gathering a of model")
+}
+
+// A rank that opens what another has verified reads the manifest alone, and sees if it is not the same checkpoint.
+func TestOpenVerifiedReadsNoFiles(t *testing.T) {
+	m, st := vfs.NewMem(), state{5, "one"}
+	info, err := quiet(m, "out").Save(ctx, 5, st.sharded(0, 1))
+	require.NoError(t, err)
+	read := map[string]bool{}
+	watch := errorfs.Wrap(m, func(op errorfs.Op) error {
+		if op.Kind == errorfs.Read {
+			read[filepath.Base(op.Path)] = true
+		}
+		return nil
+	})
+	ck, err := quiet(watch, "out").OpenVerified(info.Name(), info.SHA256)
+	require.NoError(t, err)
+	require.Equal(t, map[string]bool{"manifest.json": true}, read)
+	require.Equal(t, st, wholeShards(t, ck))
+
+	_, err = quiet(m, "out").OpenVerified(info.Name(), strings.Repeat("0", 64))
+	require.ErrorContains(t, err, "want that of the checkpoint that was verified, 0000")
+	require.NoError(t, m.Remove("out/checkpoint-5/shard-00001-of-00001.safetensors"))
+	_, err = quiet(m, "out").OpenVerified(info.Name(), info.SHA256)
+	require.ErrorContains(t, err, "shard-00001-of-00001.safetensors: missing")
 }

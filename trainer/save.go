@@ -45,8 +45,8 @@ type rngState struct {
 // checkpointer saves and restores this rank's model and runs, as the model lies now.
 func (t *Trainer) checkpointer() *checkpointer.Checkpointer {
 	return &checkpointer.Checkpointer{Args: t.args, Model: t.model, Beside: t.parts, Store: t.store, Log: t.jobLog(),
-		Ctx: t.acc.Ctx(), Ranks: t.acc, Data: t.acc.DataRanks(), Hook: t.acc, Params: t.acc.Params(),
-		Shards: t.acc.Shards()}
+		Ctx: t.acc.Ctx(), Ranks: t.acc, Mesh: t.acc.Mesh(), First: t.acc.IsLocalMain(), Data: t.acc.DataRanks(),
+		Hook: t.acc, Params: t.acc.Params(), Shards: t.acc.Shards()}
 }
 
 // savedState is the state of the run as a checkpoint has it.
@@ -59,6 +59,7 @@ func (r *run) savedState() *callbacks.State {
 func (r *run) files() map[string]any {
 	p := &r.progress
 	p.Job, _ = r.acc.Job()
+	p.Mesh = r.acc.Mesh().String()
 	p.Data, p.Environment = r.fingerprint(), r.acc.Environment()
 	p.Unlogged, p.MicroBatches = r.logged, r.windows.Layout().MicroBatches()
 	files := map[string]any{

@@ -42,6 +42,8 @@ type Checkpointer struct {
 
 	Ctx    *tensor.Ctx    // what this rank computes in
 	Ranks  Peers          // all ranks of the job
+	Mesh   comm.Mesh      // how they are arranged
+	First  bool           // of its host: it verifies the checkpoints that ranks of the host read
 	Data   Peers          // the ranks that see different data
 	Hook   Hook           // the ranks' communication hook
 	Params []tensor.Named // trained, in the order of registration
@@ -81,6 +83,8 @@ type Origin struct {
 	// Job is the launcher's, "" without one: a restart continues from its own checkpoints.
 	Job          string `json:"job"`
 	MicroBatches int64  `json:"leaves"` // of an optimizer step, over all ranks
+	// Mesh is how the ranks were arranged, as comm.ParseMesh reads it; "" in older checkpoints.
+	Mesh string `json:"mesh,omitempty"`
 }
 
 // at is the store of a folder; "" is output_dir.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -65,25 +66,53 @@ func (c *Checkpointer) open(ctx context.Context, path string) (*checkpoint.Check
 	return c.at(filepath.Dir(path)).Open(ctx, filepath.Base(path))
 }
 
+// shared is what rank 0 tells of the checkpoint that it found.
+type shared struct {
+	Path string `json:"path"`
+	Sum  string `json:"sum"` // of the manifest
+}
+
 // share opens the checkpoint that rank 0 found on the other ranks. If each rank searched by itself, it could find a
 // different one: a launcher on another host has its own number, and a shared folder may show new files a little later.
+// One rank of each host reads every byte, to verify it; the others read what they need. If one fails, all do.
 func (c *Checkpointer) share(ctx context.Context, found *checkpoint.Checkpoint) (*checkpoint.Checkpoint, error) {
-	var mine []byte
+	var mine shared
 	if found != nil {
-		mine = []byte(found.Path)
+		mine = shared{found.Path, found.SHA256}
 	}
-	all, err := c.Ranks.GatherBytes(context.WithoutCancel(ctx), mine)
+	text, err := json.Marshal(mine)
 	if err != nil {
 		return nil, err
 	}
-	path := string(all[0])
-	if c.Ranks.Rank() == 0 || path == "" {
-		return found, nil
-	}
-	ck, err := c.open(ctx, path)
+	ctx = context.WithoutCancel(ctx)
+	all, err := c.Ranks.GatherBytes(ctx, text)
 	if err != nil {
-		return nil, fmt.Errorf("rank %d cannot open the checkpoint that rank 0 resumes from: want the same output "+
-			"folder on all hosts: %w", c.Ranks.Rank(), err)
+		return nil, err
+	}
+	if err := json.Unmarshal(all[0], &mine); err != nil || mine.Path == "" {
+		return nil, err
+	}
+	ck := found
+	if c.Ranks.Rank() != 0 {
+		ck, err = c.follow(ctx, mine)
+	}
+	return ck, c.failTogether(ctx, err)
+}
+
+// follow opens the checkpoint that rank 0 has opened.
+func (c *Checkpointer) follow(ctx context.Context, s shared) (*checkpoint.Checkpoint, error) {
+	store := c.at(filepath.Dir(s.Path))
+	var err error
+	if c.First {
+		_, err = store.Open(ctx, filepath.Base(s.Path))
+	}
+	var ck *checkpoint.Checkpoint
+	if err == nil {
+		ck, err = store.OpenVerified(filepath.Base(s.Path), s.Sum)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("this rank cannot open the checkpoint that rank 0 has opened: want the same output "+
+			"folder on all hosts: %w", err)
 	}
 	return ck, nil
 }
@@ -149,11 +178,19 @@ func (c *Checkpointer) settleArgs(ck *checkpoint.Checkpoint) error {
 	if err := a.Validate(); err != nil { // before numbers of it are multiplied
 		return fmt.Errorf("%s: %w", ArgsFile, err)
 	}
-	if err := c.keepMicroBatches(ck, a); err != nil {
+	var saved Origin
+	if err := ck.ReadJSON(ProgressFile, &saved); err != nil {
+		return err
+	}
+	if err := c.keepMicroBatches(saved.MicroBatches, a); err != nil {
 		return err
 	}
 	if err := a.Validate(); err != nil {
 		return fmt.Errorf("%s: %w", ArgsFile, err)
+	}
+	if now := c.Mesh.String(); saved.Mesh != "" && saved.Mesh != now {
+		c.Log.Info("resuming on another mesh: each rank reads what it has of the model now", "checkpoint", saved.Mesh,
+			"now", now)
 	}
 	*c.Args = *a
 	return nil
@@ -164,12 +201,7 @@ const mostMicroBatches = 1 << 20
 
 // keepMicroBatches keeps the number of micro-batches of an optimizer step on a different number of ranks: each rank
 // then accumulates more or fewer of them.
-func (c *Checkpointer) keepMicroBatches(ck *checkpoint.Checkpoint, a *args.TrainingArguments) error {
-	var saved Origin
-	if err := ck.ReadJSON(ProgressFile, &saved); err != nil {
-		return err
-	}
-	n := saved.MicroBatches
+func (c *Checkpointer) keepMicroBatches(n int64, a *args.TrainingArguments) error {
 	if n < 0 || n > mostMicroBatches {
 		return fmt.Errorf("%s: leaves = %d: want 0 to %d", ProgressFile, n, mostMicroBatches)
 	}
@@ -223,8 +255,14 @@ func (c *Checkpointer) ReadBest(ctx context.Context, best string) (path string, 
 	if filepath.Base(best) != best {
 		store = c.at(filepath.Dir(best))
 	}
-	ck, err := store.Open(ctx, filepath.Base(best))
-	if err != nil {
+	var ck *checkpoint.Checkpoint
+	if c.Ranks.Rank() == 0 {
+		ck, err = store.Open(ctx, filepath.Base(best))
+	}
+	if err := c.failTogether(ctx, err); err != nil {
+		return "", err
+	}
+	if ck, err = c.share(ctx, ck); err != nil {
 		return "", err
 	}
 	if err := c.ReadModel(ctx, ck); err != nil {

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpointer_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate/ranks"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/internal/vfs/errorfs"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
+)
+
+// twoStages is a model of two stages. The first table is tied to the head, which the last stage has, and the last stage
+// has buffers.
+type twoStages struct {
+	First  *nn.Embedding `nn:"first"`
+	Middle *nn.Linear    `nn:"middle"`
+	Norm   *nn.BatchNorm `nn:"norm"`
+	Last   *nn.Linear    `nn:"last"`
+	Head   *nn.LMHead    `nn:"head"`
+}
+
+func (*twoStages) Forward(*nn.Ctx, *data.Batch) models.Output { return models.Output{} }
+
+func newTwoStages() *twoStages {
+	in := nn.NewInit(tensor.CPU(), 1).Deferred()
+	first := nn.NewEmbedding(in.Sub("first"), nn.EmbeddingConfig{Rows: 96, Dim: 64})
+	return &twoStages{First: first, Middle: nn.NewLinear(in.Sub("middle"), nn.LinearConfig{In: 64, Out: 64}),
+		Norm: nn.NewBatchNorm(in.Sub("norm"), nn.BatchNormConfig{Channels: 64}),
+		Last: nn.NewLinear(in.Sub("last"), nn.LinearConfig{In: 64, Out: 64}), Head: &nn.LMHead{Weight: first.Weight}}
+}
+
+// stageOf are the stages that have a parameter or buffer.
+func stageOf(name string) []int {
+	switch module, _, _ := strings.Cut(name, "."); module {
+	case "first":
+		return []int{0, 1}
+	case "middle":
+		return []int{0}
+	}
+	return []int{1}
+}
+
+// rankOn is a rank's place on a mesh, as the strategy that would spread a twoStages over it: strategy.Shards.
+type rankOn struct {
+	mesh  comm.Mesh
+	coord comm.Mesh
+	c     *tensor.Ctx
+	tree  *nn.Tree
+	local map[string]*tensor.Tensor
+}
+
+// onMesh makes the model of a rank, with memory for what it has.
+func onMesh(mesh comm.Mesh, rank int, m *twoStages) *rankOn {
+	shards, replicas := max(1, mesh.DPShard), max(1, mesh.DPReplicate)
+	r := &rankOn{mesh: mesh, c: tensor.NewCtx(tensor.CPU()).NoGrad(), tree: nn.Walk(m),
+		local: map[string]*tensor.Tensor{}, coord: comm.Mesh{DPShard: rank % shards,
+			DPReplicate: rank / shards % replicas, PP: rank / shards / replicas}}
+	for _, p := range r.tree.State() {
+		at := r.at(p)
+		switch {
+		case at.Numel() == 0 && at.BoxNumel() > 0:
+		case r.Cut(p.Name):
+			r.local[p.Name] = tensor.Zeros(r.c, p.DType(), at.Numel()).SetRequiresGrad(true)
+		default:
+			r.local[p.Name] = p.Tensor
+		}
+	}
+	return r
+}
+
+func (r *rankOn) at(p tensor.Named) tensor.Placement {
+	at := p.Placed().Placement
+	switch n := at.Numel(); {
+	case r.mesh.PP > 1 && !slices.Contains(stageOf(p.Name), r.coord.PP):
+		return at.Slice(0, 0)
+	case r.Cut(p.Name):
+		return at.Slice(n*r.coord.DPShard/r.mesh.DPShard, n*(r.coord.DPShard+1)/r.mesh.DPShard)
+	default:
+		return at
+	}
+}
+
+func (r *rankOn) Placed() (list []tensor.Placed) {
+	for _, p := range r.tree.State() {
+		if t := r.local[p.Name]; t != nil {
+			list = append(list, tensor.Placed{Placement: r.at(p), Tensor: t})
+		}
+	}
+	return list
+}
+
+func (r *rankOn) Cut(name string) bool {
+	return r.mesh.DPShard > 1 && strings.HasSuffix(name, ".weight")
+}
+
+func (r *rankOn) Placement(name string) (at tensor.Placement, ok bool) {
+	for _, p := range r.tree.Parameters() {
+		if p.Name == name {
+			return r.at(p), true
+		}
+	}
+	return at, false
+}
+
+func (*rankOn) Publish(context.Context) error { return nil }
+
+// trained is what the rank's optimizer updates.
+func (r *rankOn) trained() (list []tensor.Named) {
+	for _, p := range r.tree.Parameters() {
+		if t := r.local[p.Name]; t != nil {
+			list = append(list, tensor.Named{Name: p.Name, Tensor: t})
+		}
+	}
+	return list
+}
+
+// elements are those of a tensor of a run that a placement has.
+func elements(dt tensor.DType, at tensor.Placement) (text []byte) {
+	h := fnv.New32()
+	fmt.Fprint(h, at.Name)
+	for i := at.Flat.Start; i < at.Flat.Stop; i++ {
+		switch x := float32((h.Sum32()+uint32(i)*2654435761)>>8) / (1 << 24); dt {
+		case tensor.Float32:
+			text = binary.LittleEndian.AppendUint32(text, math.Float32bits(x))
+		default:
+			text = binary.LittleEndian.AppendUint64(text, uint64(x*1000))
+		}
+	}
+	return text
+}
+
+// state lists all that a rank has of a run: of the model and of the optimizer.
+func (r *rankOn) state(opt *optim.Optimizer) (list []tensor.Placed) {
+	list = r.Placed()
+	for name, t := range opt.State().Tensors {
+		at, _ := r.Placement(name[:strings.LastIndexByte(name, '.')])
+		list = append(list, tensor.Placed{Placement: at.Of(name, at.Shape...), Tensor: t})
+	}
+	return list
+}
+
+// meshRun is the checkpointer of a rank on a mesh.
+func meshRun(disk vfs.FS, mesh comm.Mesh, g *comm.Group) (*checkpointer.Checkpointer, *rankOn, *optim.Optimizer) {
+	m := newTwoStages()
+	r := onMesh(mesh, g.Rank(), m)
+	opt := optim.AdamW{}.New(r.c, []*optim.Group{{Params: r.trained(), LR: 1}})
+	for _, p := range r.trained() {
+		p.SwapGrad(tensor.Zeros(r.c, p.DType(), p.Shape()...), false)
+	}
+	opt.Step(r.c)
+	c := &checkpointer.Checkpointer{Args: args.Default("out"), Model: m, Log: slog.New(slog.DiscardHandler),
+		Store: &checkpoint.Store{Dir: "out", FS: disk, Log: slog.New(slog.DiscardHandler)}, Ctx: r.c,
+		Ranks: peersOf(g), Mesh: mesh, Data: alone{}, First: g.Rank() == 0, Hook: &residual{}}
+	for _, p := range r.tree.Parameters() { // as the accelerator has it, those of the rank's stage
+		if r.local[p.Name] != nil {
+			c.Params = append(c.Params, p)
+		}
+	}
+	if g.Size() > 1 {
+		c.Shards = r
+	}
+	return c, r, opt
+}
+
+func peersOf(g *comm.Group) checkpointer.Peers {
+	if g.Size() == 1 {
+		return alone{}
+	}
+	return new(ranks.PeersOf(g))
+}
+
+// onRanks runs f as the ranks of a mesh.
+func onRanks(t *testing.T, mesh comm.Mesh, f func(g *comm.Group) error) {
+	t.Helper()
+	n := mesh.Size(^comm.Axes(0))
+	opts := comm.Options{Timeout: 30 * time.Second, Log: slog.New(slog.DiscardHandler)}
+	errs := make([]error, n)
+	err := local.Run(n, opts, func(g *comm.Group) error {
+		errs[g.Rank()] = f(g)
+		return errs[g.Rank()]
+	})
+	require.NoError(t, errors.Join(append(errs, err)...))
+}
+
+// saveOn saves a run on a mesh.
+func saveOn(t *testing.T, disk vfs.FS, mesh comm.Mesh, set func(a *args.TrainingArguments)) {
+	t.Helper()
+	onRanks(t, mesh, func(g *comm.Group) error {
+		c, r, opt := meshRun(disk, mesh, g)
+		set(c.Args)
+		for _, p := range r.state(opt) {
+			tensor.CopyInto(r.c, p.Tensor, tensor.FromBytes(r.c, elements(p.Tensor.DType(), p.Placement),
+				p.Tensor.DType(), p.Tensor.Shape()...))
+		}
+		_, err := c.Save(t.Context(), counter(7), opt)
+		return err
+	})
+}
+
+var (
+	meshes = []comm.Mesh{{}, {DPShard: 4}, {PP: 2}, {PP: 2, DPReplicate: 2}, {PP: 2, DPShard: 2},
+		{PP: 2, DPReplicate: 2, DPShard: 2}}
+	whole     = func(*args.TrainingArguments) {}
+	scattered = func(a *args.TrainingArguments) { a.FSDPStateDictType = args.ShardedStateDict }
+)
+
+// read is the content of a file.
+func read(t *testing.T, disk vfs.FS, path string) string {
+	text, err := vfs.ReadFile(disk, path, 1<<24)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// exported copies a folder to the machine's disk.
+func exported(t *testing.T, disk vfs.FS, path string) string {
+	dir := t.TempDir()
+	entries, err := disk.ReadDir(path)
+	require.NoError(t, err)
+	for _, e := range entries {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, e.Name()), []byte(read(t, disk, path+"/"+e.Name())), 0o644))
+	}
+	return dir
+}
+
+// On any mesh a run saves the files of one rank, and from its shards the same are made. On any other mesh it resumes,
+// and each rank reads the elements that it has and no others.
+func TestCheckpointsOverMeshes(t *testing.T) {
+	const path = "out/checkpoint-7"
+	files := []string{"model.safetensors", "optimizer.safetensors", "optimizer.json"}
+	one := vfs.NewMem()
+	saveOn(t, one, comm.Mesh{}, whole)
+	for _, mesh := range meshes {
+		resumeOn(t, one, mesh)
+		disk := vfs.NewMem()
+		saveOn(t, disk, mesh, whole)
+		for _, name := range files {
+			require.Equal(t, read(t, one, path+"/"+name), read(t, disk, path+"/"+name), "%v: %s", mesh, name)
+		}
+		disk = vfs.NewMem()
+		saveOn(t, disk, mesh, scattered)
+		merged := t.TempDir()
+		_, err := checkpointer.MergeWeights(t.Context(), exported(t, disk, path), merged,
+			checkpointer.MergeOptions{Optimizer: true})
+		require.NoError(t, err)
+		for _, name := range files {
+			require.Equal(t, read(t, one, path+"/"+name), read(t, vfs.OS, filepath.Join(merged, name)),
+				"%v, merged: %s", mesh, name)
+		}
+		for _, other := range meshes {
+			if !testing.Short() || other == (comm.Mesh{PP: 2, DPReplicate: 2}) {
+				resumeOn(t, disk, other)
+			}
+		}
+	}
+}
+
+// counts counts the bytes that are read of files of tensors.
+type counts struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (n *counts) fs(disk vfs.FS) vfs.FS {
+	return errorfs.Wrap(disk, func(op errorfs.Op) error {
+		if op.Kind == errorfs.Read && strings.HasSuffix(op.Path, ".safetensors") {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.n += op.Size
+		}
+		return nil
+	})
+}
+
+// resumeOn resumes a run on a mesh, and checks what each rank has and has read.
+func resumeOn(t *testing.T, disk vfs.FS, mesh comm.Mesh) {
+	t.Helper()
+	headers := headersOf(t, disk)
+	onRanks(t, mesh, func(g *comm.Group) error {
+		var n counts
+		c, r, opt := meshRun(n.fs(disk), mesh, g)
+		c.Args.ResumeFromCheckpoint = "last"
+		ck, err := c.Open(t.Context(), "", false)
+		if err != nil {
+			return err
+		}
+		verified := n.n
+		if err := c.Restore(t.Context(), ck, opt); err != nil {
+			return err
+		}
+		own := 0
+		for _, p := range r.state(opt) {
+			want := elements(p.Tensor.DType(), p.Placement)
+			if string(want) != string(tensor.ReadBytes(r.c, p.Tensor)) {
+				return fmt.Errorf("%v, rank %d: %v has other elements", mesh, g.Rank(), p.Placement)
+			}
+			own += len(want)
+		}
+		if verified > 0 != (g.Rank() == 0) {
+			return fmt.Errorf("%v, rank %d read %d bytes to verify: want rank 0 to do so", mesh, g.Rank(), verified)
+		}
+		if got := n.n - verified; got < own || got > own+2*headers {
+			return fmt.Errorf("%v, rank %d read %d bytes: want the %d that it has, and headers of at most %d", mesh,
+				g.Rank(), got, own, 2*headers)
+		}
+		for _, p := range r.tree.Parameters() {
+			if r.local[p.Name] == nil && p.Deferred() == nil {
+				return fmt.Errorf("%v, rank %d: %s takes memory where it is not held", mesh, g.Rank(), p.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// headersOf is the number of bytes of the files of tensors that are no elements.
+func headersOf(t *testing.T, disk vfs.FS) (n int) {
+	entries, err := disk.ReadDir("out/checkpoint-7")
+	require.NoError(t, err)
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".safetensors") {
+			text := read(t, disk, "out/checkpoint-7/"+e.Name())
+			n += 8 + int(binary.LittleEndian.Uint64([]byte(text)))
+		}
+	}
+	return n
+}
+
+func TestAResumeSaysThatTheMeshIsAnother(t *testing.T) {
+	for saved, want := range map[string]string{"": "", "dp_shard=1": "", "pp=2": "resuming on another mesh"} {
+		disk := vfs.NewMem()
+		c, opt := newRun(t, disk, 1)
+		loop := counter(7)
+		loop.Files = func() map[string]any {
+			return map[string]any{checkpointer.ProgressFile: checkpointer.Origin{MicroBatches: 1, Mesh: saved}}
+		}
+		_, err := c.Save(t.Context(), loop, opt)
+		require.NoError(t, err)
+		var log strings.Builder
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		c.Args.ResumeFromCheckpoint = "last"
+		_, err = c.Open(t.Context(), "", false)
+		require.NoError(t, err)
+		require.Contains(t, log.String(), want)
+		require.Equal(t, want != "", strings.Contains(log.String(), "now=\"dp_shard=1\""), log.String())
+	}
+}
