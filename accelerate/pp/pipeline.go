@@ -57,6 +57,8 @@ type Pipeline struct {
 	order  []int // see sort
 	params []tensor.Named
 	ended  chan struct{} // closed by Close; nil: the pipeline has no groups
+	// observe is called before each action of a training step and, with ended, behind it; nil: nobody listens.
+	observe func(r *runner, a schedule.Action, ended bool)
 }
 
 // stage is what a rank has of a stage.

@@ -163,12 +163,29 @@ func (r *runner) open(at place) *pass {
 // do runs an action, behind the weight gradients that could wait no longer.
 func (r *runner) do(a schedule.Action) error {
 	for _, s := range r.stages {
-		if s != nil {
-			if err := r.drain(s, false); err != nil {
+		if s != nil && len(s.queue) > 0 {
+			late := schedule.Action{Op: schedule.W, Stage: s.number, MicroBatch: s.queue[0].microBatch}
+			if err := r.observed(late, func() error { return r.drain(s, false) }); err != nil {
 				return err
 			}
 		}
 	}
+	return r.observed(a, func() error { return r.act(a) })
+}
+
+// observed calls f, which runs an action.
+func (r *runner) observed(a schedule.Action, f func() error) error {
+	if r.observe == nil {
+		return f()
+	}
+	r.observe(r, a, false)
+	err := f()
+	r.observe(r, a, true)
+	return err
+}
+
+// act runs an action.
+func (r *runner) act(a schedule.Action) error {
 	at := place{a.Stage, a.MicroBatch}
 	switch a.Op {
 	case schedule.F:

@@ -39,8 +39,8 @@ func (o Op) String() string {
 	return opNames[o]
 }
 
-// computes reports whether the op takes a rank's time.
-func (o Op) computes() bool { return o >= F && o <= B }
+// Computes reports whether the op takes a rank's time.
+func (o Op) Computes() bool { return o >= F && o <= B }
 
 // moves reports whether the op is an end of a message between two stages.
 func (o Op) moves() bool { return o >= SendF && o <= RecvB }

@@ -16,6 +16,7 @@ type clock struct {
 	// When something is there, by stage and micro-batch, or never: a stage's output, the gradient of its input, and the
 	// messages with its input and with the gradient of its output.
 	output, gradient, gotInput, gotGradient []float64
+	gathered                                []float64 // when the parameters of a stage are there
 }
 
 const never = -1
@@ -25,6 +26,7 @@ type runner struct {
 	next       int // action
 	now, busy  float64
 	held, peak float64 // activations
+	shared     float64 // when the last UNSHARD or REDUCE_GRAD has ended
 	queued     bool
 	spans      []Span
 }
@@ -49,6 +51,7 @@ func newClock(s *Schedule, c Costs) *clock {
 	for _, times := range []*[]float64{&k.output, &k.gradient, &k.gotInput, &k.gotGradient} {
 		*times = slices.Repeat([]float64{never}, n)
 	}
+	k.gathered = make([]float64, s.Stages())
 	for r, list := range s.Ranks {
 		k.ranks[r].spans = make([]Span, len(list))
 		k.wake(r)
@@ -88,17 +91,31 @@ func (k *clock) advance(rank int) {
 		*span = Span{start, start + takes}
 		if a.Op.moves() {
 			k.meet(rank, end{start, a, span})
-		} else if a.Op.computes() {
+		} else if a.Op.Computes() {
 			r.now, r.busy = span.End, r.busy+takes
 			k.hold(r, a)
 			k.made(a, span.End)
+		} else {
+			k.share(r, a, span)
 		}
+	}
+}
+
+// share runs an action of the ranks that have the stage together.
+func (k *clock) share(r *runner, a Action, span *Span) {
+	times := map[Op][]float64{Unshard: k.costs.Unshard, ReduceGrad: k.costs.Reduce}[a.Op]
+	if times == nil {
+		return
+	}
+	r.shared = max(r.shared, span.Start) + times[a.Stage]
+	if span.End = r.shared; a.Op == Unshard {
+		k.gathered[a.Stage] = span.End
 	}
 }
 
 // takes is how long an action keeps its rank busy.
 func (k *clock) takes(a Action) float64 {
-	if !a.Op.computes() {
+	if !a.Op.Computes() {
 		return 0
 	}
 	return k.costs.Stages[a.Stage].of(a.Op)
@@ -114,11 +131,11 @@ func (k *clock) since(a Action) float64 {
 	case F:
 		switch {
 		case a.Stage == 0:
-			return 0
+			return k.gathered[a.Stage]
 		case k.s.StageToRank[a.Stage-1] == k.s.StageToRank[a.Stage]:
-			return k.output[at-k.s.MicroBatches]
+			return k.withParameters(a, k.output[at-k.s.MicroBatches])
 		}
-		return k.gotInput[at]
+		return k.withParameters(a, k.gotInput[at])
 	case I, B:
 		switch {
 		case k.output[at] == never:
@@ -135,6 +152,14 @@ func (k *clock) since(a Action) float64 {
 		return k.output[at]
 	}
 	return 0
+}
+
+// withParameters is when a stage's input and its parameters are there, or never.
+func (k *clock) withParameters(a Action, input float64) float64 {
+	if input == never {
+		return never
+	}
+	return max(input, k.gathered[a.Stage])
 }
 
 // hold counts the activations of a pass.
@@ -221,7 +246,7 @@ func (k *clock) move(l *link) {
 func (k *clock) result() *Simulation {
 	sim := &Simulation{Schedule: k.s, Ranks: make([]Usage, len(k.ranks)), Timeline: make([][]Span, len(k.ranks))}
 	for _, r := range k.ranks {
-		sim.Time = max(sim.Time, r.now)
+		sim.Time = max(sim.Time, r.now, r.shared)
 	}
 	for i, r := range k.ranks {
 		sim.Ranks[i] = Usage{Busy: r.busy, Idle: sim.Time - r.busy, Peak: r.peak}

@@ -124,7 +124,7 @@ func appendCell(list []Action, cell string) ([]Action, error) {
 		if err != nil {
 			return list, err
 		}
-		if !a.Op.computes() {
+		if !a.Op.Computes() {
 			return list, fmt.Errorf("%s: %v overlaps with another action: want F, I, W or B", quoted(cell), a)
 		}
 		a.Overlap = i+1 < len(parts)

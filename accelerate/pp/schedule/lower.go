@@ -23,7 +23,7 @@ func (s *Schedule) Lower() (*Schedule, error) {
 	if s.Lowered() {
 		return s, nil
 	}
-	t := s.filter(func(a Action) bool { return a.Op.computes() })
+	t := s.filter(func(a Action) bool { return a.Op.Computes() })
 	sim, err := t.Simulate(Uniform(t.Stages(), StageCosts{Forward: 1, Input: 1, Weight: 1}, 1))
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func sharded(list []Action, forwardOnly bool) []Action {
 	gather, last := map[int][]Action{}, map[int]int{} // by place in the list, and by stage
 	previous := 0                                     // pass
 	for i, a := range list {
-		if !a.Op.computes() {
+		if !a.Op.Computes() {
 			continue
 		}
 		if _, seen := last[a.Stage]; !seen {
@@ -105,7 +105,7 @@ func sharded(list []Action, forwardOnly bool) []Action {
 			out, done = append(out, done...), nil
 		}
 		out = append(append(out, gather[i]...), a)
-		if a.Op.computes() && last[a.Stage] == i {
+		if a.Op.Computes() && last[a.Stage] == i {
 			if !forwardOnly {
 				done = append(done, Action{Op: ReduceGrad, Stage: a.Stage})
 			}

@@ -16,11 +16,16 @@ type StageCosts struct {
 type Costs struct {
 	Stages   []StageCosts
 	Transfer []float64 // time of a message between stage i and stage i + 1, in each direction; nil: none
+	// Unshard and Reduce are the times of the actions UNSHARD and REDUCE_GRAD of each stage, which a lowered schedule
+	// lists; nil: none. They take a rank no time, and run one after the other. A pass waits for the UNSHARD of its
+	// stage, and a step ends behind its last REDUCE_GRAD.
+	Unshard, Reduce []float64
 }
 
 // Uniform are costs of stages that are all alike.
 func Uniform(stages int, each StageCosts, transfer float64) Costs {
-	return Costs{slices.Repeat([]StageCosts{each}, stages), slices.Repeat([]float64{transfer}, max(stages-1, 0))}
+	return Costs{Stages: slices.Repeat([]StageCosts{each}, stages),
+		Transfer: slices.Repeat([]float64{transfer}, max(stages-1, 0))}
 }
 
 // check reports costs that are not those of a number of stages.
@@ -31,6 +36,19 @@ func (c Costs) check(stages int) error {
 	}
 	if c.Transfer != nil && len(c.Transfer) != stages-1 {
 		f.add("%d transfers: want %d, one for each two neighbouring stages", len(c.Transfer), stages-1)
+	}
+	for _, of := range []struct {
+		what  string
+		times []float64
+	}{{"unshards", c.Unshard}, {"reductions", c.Reduce}} {
+		if of.times != nil && len(of.times) != stages {
+			f.add("%d %s: want %d, one for each stage", len(of.times), of.what, stages)
+		}
+		for i, x := range of.times {
+			if !isCost(x) {
+				f.add("%s %d: %v: want a number from 0 to %g", of.what, i, x, maxCost)
+			}
+		}
 	}
 	for i, stage := range c.Stages {
 		for _, x := range []float64{stage.Forward, stage.Input, stage.Weight, stage.Activation} {
@@ -71,7 +89,7 @@ func (c StageCosts) of(op Op) float64 {
 // Simulation is a step of a schedule on a clock.
 type Simulation struct {
 	Schedule *Schedule
-	Time     float64  // from the start of the first pass to the end of the last
+	Time     float64  // from the start of the first action to the end of the last
 	Ranks    []Usage  // of each rank
 	Timeline [][]Span // of each rank: when each action of its list starts and ends
 }
@@ -82,8 +100,8 @@ type Usage struct {
 	Peak       float64 // of activations
 }
 
-// Span is the time of an action. That of a send or a receive ends when the message has arrived, and the rank runs its
-// next actions meanwhile.
+// Span is the time of an action. That of a send or a receive ends when the message has arrived, that of UNSHARD and
+// REDUCE_GRAD when the ranks have exchanged all, and the rank runs its next actions meanwhile.
 type Span struct{ Start, End float64 }
 
 // Idle is the part of the ranks' time in which they wait, 0 to 1: the pipeline's bubble.

@@ -313,3 +313,26 @@ func BenchmarkSimulate(b *testing.B) {
 		require.NoError(b, err)
 	}
 }
+
+// Ranks that share a stage gather its parameters before its first pass and reduce its gradients behind its last.
+func TestSimulateSharded(t *testing.T) {
+	s := generate(t, "gpipe", 2, 1, 0)
+	low, err := s.Lower()
+	require.NoError(t, err)
+	costs := schedule.Uniform(2, schedule.StageCosts{Forward: 1, Input: 1, Weight: 1}, 0)
+	costs.Unshard, costs.Reduce = []float64{5, 7}, []float64{3, 4}
+	sim := simulate(t, low, costs)
+	for i, a := range low.Ranks[1] {
+		switch a.Op { // 7 for the parameters, longer than the 5 + 1 of the input; F and B take 3
+		case schedule.F:
+			require.Equal(t, schedule.Span{Start: 7, End: 8}, sim.Timeline[1][i])
+		case schedule.ReduceGrad:
+			require.Equal(t, schedule.Span{Start: 10, End: 14}, sim.Timeline[1][i])
+		}
+	}
+	require.Equal(t, 15.0, sim.Time, "rank 0: B ends at 12, and then 3 for its gradients")
+	require.Equal(t, 3.0, sim.Ranks[0].Busy)
+	costs.Reduce = []float64{1}
+	_, err = low.Simulate(costs)
+	require.ErrorContains(t, err, "1 reductions: want 2, one for each stage")
+}

@@ -37,6 +37,47 @@ func (s *Simulation) Text(columns int) string {
 	return out.String()
 }
 
+// Bars draws the step in so many columns, however long it is: a row for each rank, and in each column the pass that
+// takes most of its time, or a dot where the rank is idle for most of it.
+func (s *Simulation) Bars(columns int) string {
+	head := len("rank ") + len(strconv.Itoa(len(s.Timeline)-1)) + len(" ")
+	cells := max(columns-head, 1)
+	var out strings.Builder
+	for r, spans := range s.Timeline {
+		fmt.Fprintf(&out, "rank %-*d", head-len("rank "), r)
+		shares := make([][ops]float64, cells)
+		for i, a := range s.Schedule.Ranks[r] {
+			if a.Op.Computes() && spans[i].End > spans[i].Start {
+				s.share(shares, a.Op, spans[i])
+			}
+		}
+		for _, share := range shares {
+			best := Idle
+			for op := F; op <= B; op++ {
+				if share[op] > share[best] {
+					best = op
+				}
+			}
+			out.WriteString(map[bool]string{true: ".", false: best.String()}[best == Idle])
+		}
+		out.WriteByte('\n')
+	}
+	return out.String()
+}
+
+// share adds a span to the columns that it touches. What is left of a column is idle.
+func (s *Simulation) share(columns [][ops]float64, op Op, span Span) {
+	width := s.Time / float64(len(columns))
+	for i := int(span.Start / width); i < len(columns) && float64(i)*width < span.End; i++ {
+		part := min(span.End, float64(i+1)*width) - max(span.Start, float64(i)*width)
+		columns[i][op] += part
+		if columns[i][Idle] == 0 {
+			columns[i][Idle] = width
+		}
+		columns[i][Idle] -= part
+	}
+}
+
 // grid are the cells of the ranks, and how wide they are with the blank between them.
 func (s *Simulation) grid() (rows [][]string, width int) {
 	tick := s.tick()
@@ -49,7 +90,7 @@ func (s *Simulation) grid() (rows [][]string, width int) {
 			row[i] = "."
 		}
 		for i, a := range s.Schedule.Ranks[r] {
-			if !a.Op.computes() {
+			if !a.Op.Computes() {
 				continue
 			}
 			from, to := int(math.Round(spans[i].Start/tick)), int(math.Round(spans[i].End/tick))
@@ -70,7 +111,7 @@ func (s *Simulation) tick() float64 {
 	tick := s.Time
 	for r, spans := range s.Timeline {
 		for i, span := range spans {
-			if d := span.End - span.Start; d > 0 && s.Schedule.Ranks[r][i].Op.computes() {
+			if d := span.End - span.Start; d > 0 && s.Schedule.Ranks[r][i].Op.Computes() {
 				tick = min(tick, d)
 			}
 		}

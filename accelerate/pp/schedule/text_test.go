@@ -66,3 +66,13 @@ func TestTextOfOddCosts(t *testing.T) {
 		}
 	}
 }
+
+// TestBars: a step fits into any columns, each with the pass that takes most of it.
+func TestBars(t *testing.T) {
+	s := generate(t, "1f1b", 2, 2, 0)
+	sim := simulate(t, s, schedule.Uniform(2, schedule.StageCosts{Forward: 1, Input: 1, Weight: 1}, 0))
+	require.Equal(t, 9.0, sim.Time)
+	require.Equal(t, "rank 0 FF..BB.BB\nrank 1 .FBBFBB..\n", sim.Bars(len("rank 0 ")+9))
+	require.Equal(t, "rank 0 F.BB\nrank 1 .BB.\n", sim.Bars(len("rank 0 ")+4))
+	require.Equal(t, "rank 0 B\nrank 1 B\n", sim.Bars(0))
+}

@@ -115,7 +115,7 @@ func (v *validator) index() {
 				v.unsoundly("rank %d, action %d: %v %s", r, i+1, a, fault)
 				continue
 			}
-			if a.Overlap && (!a.Op.computes() || i+1 == len(list) || !list[i+1].Op.computes()) {
+			if a.Overlap && (!a.Op.Computes() || i+1 == len(list) || !list[i+1].Op.Computes()) {
 				v.add("rank %d, action %d: %v overlaps with no pass behind it: want two passes", r, i+1, a)
 			}
 			if a.Op.hasMicroBatch() {
@@ -271,7 +271,7 @@ func (v *validator) sharding() {
 		for i, a := range list {
 			fault := ""
 			switch {
-			case a.Op.computes() && gathers[a.Stage] && !gathered[a.Stage]:
+			case a.Op.Computes() && gathers[a.Stage] && !gathered[a.Stage]:
 				fault = "the parameters of stage %d are not gathered: want UNSHARD in front"
 			case a.Op.isBackward() && reduced[a.Stage]:
 				fault = "the gradients of stage %d have been reduced: want REDUCE_GRAD behind"
