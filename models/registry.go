@@ -20,7 +20,8 @@ type Factory func(in *nn.Init, config []byte) (Configured, error)
 var registry = struct {
 	sync.Mutex
 	factories map[string]Factory
-}{factories: map[string]Factory{}}
+	configs   map[string]string // by name
+}{factories: map[string]Factory{}, configs: map[string]string{}}
 
 // Register makes an architecture known under its model_type. Packages call it from
 // init. Registering a model_type twice panics.
@@ -31,6 +32,24 @@ func Register(modelType string, f Factory) {
 		panic(fmt.Sprintf("models: model_type %q registered twice", modelType))
 	}
 	registry.factories[modelType] = f
+}
+
+// RegisterConfig makes the config.json of a published model known under the name that it has on the Hub. Packages call
+// it from init. Registering a name twice panics.
+func RegisterConfig(name, config string) {
+	registry.Lock()
+	defer registry.Unlock()
+	if _, dup := registry.configs[name]; dup {
+		panic(fmt.Sprintf("models: configuration %q registered twice", name))
+	}
+	registry.configs[name] = config
+}
+
+// Configs lists the names of the published models whose configurations are built in.
+func Configs() []string {
+	registry.Lock()
+	defer registry.Unlock()
+	return slices.Sorted(maps.Keys(registry.configs))
 }
 
 // Types lists the model_types that are built in.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -217,16 +218,25 @@ func savedArrays(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[st
 // maxConfig is the largest config.json, in bytes.
 const maxConfig = 1 << 20
 
-// ReadConfig reads the config.json of a saved model's folder, or the file itself: a regular file of at most a MiB.
+// ReadConfig reads the config.json of a saved model's folder, or the file itself: a regular file of at most a MiB. If
+// there is none, the path may be the name of a published model (see [Configs]).
 func ReadConfig(path string) ([]byte, error) {
+	file := path
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, ConfigFile)
+		file = filepath.Join(path, ConfigFile)
 	}
-	text, err := vfs.ReadFile(vfs.OS, path, maxConfig)
-	if err != nil {
-		return nil, fmt.Errorf("models: %w", err)
+	text, err := vfs.ReadFile(vfs.OS, file, maxConfig)
+	if err == nil {
+		return text, nil
 	}
-	return text, nil
+	registry.Lock()
+	config, known := registry.configs[path]
+	registry.Unlock()
+	if known && errors.Is(err, fs.ErrNotExist) {
+		return []byte(config), nil
+	}
+	return nil, fmt.Errorf("models: %w: want a folder, a %s, or one of %s", err, ConfigFile,
+		strings.Join(Configs(), ", "))
 }
 
 // LoadPretrained makes the model that a folder holds, ours or one that transformers

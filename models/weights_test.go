@@ -252,6 +252,15 @@ func TestLoadPretrainedErrors(t *testing.T) {
 
 func TestRegistry(t *testing.T) {
 	require.Equal(t, []string{"gpt2", "mlp", "resnet"}, models.Types())
+	for name, parameters := range map[string]int{"gpt2": 124_439_808, "gpt2-medium": 354_823_168,
+		"gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200} {
+		require.Contains(t, models.Configs(), name)
+		config, err := models.ReadConfig(name)
+		require.NoError(t, err)
+		m, err := models.FromConfig(nn.NewInit(tensor.NewMeta(), 0), config)
+		require.NoError(t, err)
+		require.Equal(t, parameters, nn.NumParameters(m), name)
+	}
 	require.PanicsWithValue(t, `models: model_type "mlp" registered twice`, func() { models.Register("mlp", nil) })
 }
 

@@ -22,6 +22,14 @@ import (
 )
 
 func init() {
+	for name, size := range map[string]string{ // Radford et al. 2019; 124M, 355M, 774M and 1.56B parameters
+		"gpt2":        `"n_embd": 768, "n_layer": 12, "n_head": 12`,
+		"gpt2-medium": `"n_embd": 1024, "n_layer": 24, "n_head": 16`,
+		"gpt2-large":  `"n_embd": 1280, "n_layer": 36, "n_head": 20`,
+		"gpt2-xl":     `"n_embd": 1600, "n_layer": 48, "n_head": 25`,
+	} {
+		models.RegisterConfig(name, `{"model_type": "gpt2", `+size+`}`)
+	}
 	models.Register("gpt2", func(in *nn.Init, config []byte) (models.Configured, error) {
 		if isClassifier(config) {
 			cfg, err := ParseClassifierConfig(config)
