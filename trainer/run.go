@@ -373,6 +373,11 @@ func (r *run) optimizer(c *tensor.Ctx, groups []*optim.Group) (*optim.Optimizer,
 		}
 		return nil, errors.New("trainer: the function passed to WithOptimizer returned no optimizer")
 	}
+	return namedOptimizer(a, c, groups)
+}
+
+// namedOptimizer creates the optimizer that the arguments name.
+func namedOptimizer(a *args.TrainingArguments, c *tensor.Ctx, groups []*optim.Group) (*optim.Optimizer, error) {
 	own, err := a.OptimSettings()
 	if err != nil {
 		return nil, err

@@ -3,8 +3,6 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"text/tabwriter"
@@ -12,12 +10,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/internal/terminal"
-	"github.com/lockstep-ml/lockstep/models"
-	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it knows
-	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
@@ -25,9 +19,9 @@ import (
 const estimateUsage = `usage: lockstep estimate-memory MODEL [FLAGS]
 
 Says how much memory the tensors of a training run need on each rank. MODEL is a saved
-model's folder, or a config.json; weights are not read. The run is gone through without
-computing anything, so that what it says is what a run allocates; beside tensors a process
-needs some ten MiB, and a few percent more for free memory between blocks. The peak is less
+model's folder, a config.json, or the name of a published model, as gpt2; weights are not read.
+The run is gone through without computing anything, so that what it says is what a run allocates;
+beside tensors a process needs some ten MiB, and a few percent more for free memory between blocks. The peak is less
 than gradients and all that backward needs together: it makes the one as it frees the other.
 "activations" is what there is beyond the other rows at the peak. "gradients" are as many partial
 sums as the tree over micro-batches keeps at a time, which deterministic_ranks decides. With --fsdp or --zero_stage
@@ -37,21 +31,20 @@ there at the peak a part of "activations"; "shared" is full_shard for ranks of o
 the parameters once. "start" is the peak before the first step, when the
 model is whole and is cut. With several ranks a table compares the strategies. --deepspeed and
 --fsdp_config read the files that a training program reads; "auto" in them is what the flags say.
+With --pp_size above 1 a table has each rank of a pipeline. Its steps are gone through rank by rank,
+with as many micro-batches as gradient_accumulation_steps; "activations" are the most that the
+schedule makes the rank hold.
 
 `
 
 // estimateSettings are those of the command beside TrainingArguments.
 type estimateSettings struct {
-	Model  string `json:"model_name_or_path" usage:"the MODEL, instead of a word"`
-	Length int    `json:"length" usage:"tokens per sample, or pixels per side; 0: as many as the model has"`
-	Ranks  int    `json:"ranks" usage:"ranks of the run; several ranks sum their gradients; 0: num_replicas"`
-	DType  string `json:"dtype" choices:"float32,bfloat16,float16,float64" usage:"dtype of the parameters"`
-	JSON   bool   `json:"json" usage:"print JSON"`
+	Ranks int  `json:"ranks" usage:"ranks of the run; several ranks sum their gradients; 0: num_replicas"`
+	JSON  bool `json:"json" usage:"print JSON"`
 }
 
 // Check implements args.Checked.
 func (s *estimateSettings) Check(c *args.Checker) {
-	c.Require(s.Length >= 0, "length", s.Length, "at least 0")
 	c.Require(s.Ranks >= 0, "ranks", s.Ranks, "at least 0")
 }
 
@@ -83,81 +76,55 @@ var strategies = []struct {
 }
 
 func (p *program) estimateMemory(argv []string) int {
-	a, s := args.Default(""), &estimateSettings{DType: tensor.Float32.String()}
+	a, s, of, cut := args.Default(""), &estimateSettings{}, &modelSettings{DType: tensor.Float32.String()},
+		&pipelineSettings{}
 	fs := pflag.NewFlagSet("estimate-memory", pflag.ContinueOnError)
-	loader := args.Bind(fs, a, s)
-	loader.AllowArgs = true
-	_, err := loader.Parse(argv)
-	if errors.Is(err, args.ErrHelp) {
-		columns := terminal.Width(p.stdout)
-		fmt.Fprint(p.stdout, terminal.Paragraphs(estimateUsage, columns),
-			terminal.Lines(loader.UsageWrapped(columns), columns))
-		return exitOK
+	loader := args.Bind(fs, a, of, cut, s)
+	if code, done := p.load(loader, argv, "estimate-memory", estimateUsage); done {
+		return code
 	}
+	m, err := of.load(fs.Args())
 	if err != nil {
-		return p.usageError("estimate-memory: %v", err)
+		return p.failed("estimate-memory", err)
 	}
-	words := fs.Args()
-	if s.Model != "" {
-		words = append(words, s.Model)
-	}
-	if len(words) != 1 {
-		return p.usageError("estimate-memory: %d words: want one MODEL, a folder or a config.json", len(words))
-	}
-	config, err := models.ReadConfig(words[0])
-	if err != nil {
-		p.complain("lockstep: estimate-memory: %v", err)
-		return exitError
-	}
-	if s.Ranks == 0 {
+	if s.Ranks == 0 && a.PPSize <= 1 {
 		s.Ranks = a.NumReplicas
 	}
-	e, err := s.estimate(a, config)
+	if a.PPSize > 1 {
+		err = p.estimateStages(a, s, cut, m, of.DType)
+	} else {
+		err = p.estimateRank(a, s, m, of.DType)
+	}
 	if err != nil {
-		p.complain("lockstep: estimate-memory: %v", err)
-		return exitError
+		return p.failed("estimate-memory", err)
 	}
-	if s.JSON {
-		encoder := json.NewEncoder(p.stdout)
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(e); err != nil {
-			p.complain("lockstep: estimate-memory: %v", err)
-			return exitError
-		}
-		return exitOK
-	}
-	p.showEstimate(e, a, s)
 	return exitOK
 }
 
-// dtypes are those of parameters.
-var dtypes = []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16, tensor.Float64}
+// estimateRank estimates the memory of one rank of many that all have all layers.
+func (p *program) estimateRank(a *args.TrainingArguments, s *estimateSettings, m *sampleModel, dtype string) error {
+	e, err := s.estimate(a, m)
+	if err != nil {
+		return err
+	}
+	if s.JSON {
+		return p.json(e)
+	}
+	p.showEstimate(e, a, s, dtype)
+	return nil
+}
 
-func (s *estimateSettings) estimate(a *args.TrainingArguments, config []byte) (*estimate, error) {
-	i := slices.IndexFunc(dtypes, func(dt tensor.DType) bool { return dt.String() == s.DType })
-	var model models.Configured
-	fresh := func(in *nn.Init) (models.Model, error) {
-		m, err := models.FromConfig(in.As(dtypes[i]), config)
-		model = m
-		return m, err
-	}
-	if _, err := fresh(nn.NewInit(tensor.NewMeta(), 0)); err != nil {
-		return nil, err
-	}
-	example, ok := model.(models.Example)
-	if !ok {
-		return nil, fmt.Errorf("model_type %s does not describe its batches (models.Example)", model.ModelType())
-	}
+func (s *estimateSettings) estimate(a *args.TrainingArguments, m *sampleModel) (*estimate, error) {
 	on, err := device(a.Device)
 	if err != nil {
 		return nil, err
 	}
-	batch := func(c *tensor.Ctx, n int) *data.Batch { return example.ExampleBatch(c, n, s.Length) }
+	fresh, batch := m.fresh, m.batch
 	e, err := trainer.EstimateMemory(a, on, s.Ranks, fresh, batch)
 	if err != nil {
 		return nil, err
 	}
-	all := &estimate{model.ModelType(), nn.NumParameters(model), e, nil}
+	all := &estimate{m.modelType, m.parameters, e, nil}
 	if s.Ranks == 1 {
 		return all, nil
 	}
@@ -202,11 +169,11 @@ func device(name string) (*tensor.Device, error) {
 }
 
 // showEstimate prints the estimate as a table.
-func (p *program) showEstimate(e *estimate, a *args.TrainingArguments, s *estimateSettings) {
+func (p *program) showEstimate(e *estimate, a *args.TrainingArguments, s *estimateSettings, dtype string) {
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	columns := terminal.Width(p.stdout)
 	fmt.Fprint(p.stdout, terminal.Lines(fmt.Sprintf("%s, %d parameters in %s, %s per micro-batch, %s\n", e.ModelType,
-		e.Count, s.DType, quantity.Of(a.PerDeviceTrainBatchSize, "sample"), a.Optim), columns))
+		e.Count, dtype, quantity.Of(a.PerDeviceTrainBatchSize, "sample"), a.Optim), columns))
 	type row struct {
 		name  string
 		bytes int64

@@ -59,7 +59,7 @@ func commands() []command {
 		{"launch", "start a program as several ranks on this host and monitor them", (*program).launch},
 		{"env", "show the rank of this process, where it comes from, and what the machine offers", (*program).env},
 		{"estimate-memory", "estimate how much memory training a model takes", (*program).estimateMemory},
-		{"simulate", "predict time, idle ranks and memory of a pipeline's step, and draw it", (*program).simulate},
+		{"simulate", "predict the step of a pipeline, or of a whole job", (*program).simulate},
 		{"config", "show what a configuration file of DeepSpeed, FSDP or accelerate means here", (*program).config},
 		{"merge-weights", "make a saved model of the pieces of a sharded checkpoint", (*program).mergeWeights},
 		{"debug", "find the rank that made a job fail, from the flight records", (*program).debug},

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -19,6 +18,7 @@ import (
 )
 
 const simulateUsage = `usage: lockstep simulate [FLAGS]
+       lockstep simulate MODEL [FLAGS]: a whole job, see lockstep simulate gpt2 --help
 
 Predicts one step of a pipeline: its time, how long each rank is idle, the most activations that
 it holds, and a drawing of the passes. Nothing is computed. --pp_schedule is the name of a
@@ -60,6 +60,9 @@ func (f *simulateFlags) flagSet() *pflag.FlagSet {
 }
 
 func (p *program) simulate(argv []string) int {
+	if simulatesJob(argv) {
+		return p.simulateJob(argv)
+	}
 	var f simulateFlags
 	fs := f.flagSet()
 	if code, done := p.parse(fs, argv, simulateUsage); done {
@@ -200,9 +203,7 @@ func (p *program) simulationJSON(sim *schedule.Simulation) error {
 	for rank, u := range sim.Ranks {
 		out.Ranks = append(out.Ranks, rankUsage{s.StagesOf(rank), u.Busy, u.Idle, u.Peak})
 	}
-	encoder := json.NewEncoder(p.stdout)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(out)
+	return p.json(out)
 }
 
 // mostLines is how many lines a drawing has at most if it was not asked for.
@@ -216,8 +217,8 @@ func (p *program) showSimulation(sim *schedule.Simulation, draw bool) error {
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "rank\tstages\tbusy\tidle\tpeak\t")
 	for rank, u := range sim.Ranks {
-		stages := strings.ReplaceAll(strings.Trim(fmt.Sprint(s.StagesOf(rank)), "[]"), " ", ", ")
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t\n", rank, stages, figure(u.Busy), figure(u.Idle), figure(u.Peak))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t\n", rank, numbers(s.StagesOf(rank)), figure(u.Busy),
+			figure(u.Idle), figure(u.Peak))
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -12,22 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSimulateDocumented: the document shows what the command prints.
 func TestSimulateDocumented(t *testing.T) {
-	document, err := os.ReadFile("../../docs/three-dimensions.md")
-	require.NoError(t, err)
-	for _, argv := range []string{
-		"simulate --pp_schedule zb_h1 --pp_size 3 --micro_batches 4",
-		"simulate --pp_size 4 --micro_batches 6 --costs 1,1.2,0.8 --transfer 0.1",
-	} {
-		code, out, text := output(nil, strings.Fields(argv)...)
-		require.Zero(t, code, text)
-		want := "    $ lockstep " + argv + "\n"
-		for line := range strings.Lines(out) {
-			want += strings.TrimRight("    "+line, " \n") + "\n"
-		}
-		require.Contains(t, string(document), want)
-	}
+	documented(t, "three-dimensions.md", "simulate --pp_schedule zb_h1 --pp_size 3 --micro_batches 4")
+	documented(t, "three-dimensions.md", "simulate --pp_size 4 --micro_batches 6 --costs 1,1.2,0.8 --transfer 0.1")
 }
 
 func TestSimulate(t *testing.T) {
@@ -79,7 +66,7 @@ func TestSimulateRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{"x", exitUsage, `simulate: unexpected word "x"`},
+		{"--pp_size 2 x", exitUsage, `simulate: unexpected word "x"`},
 		{"--costs 1,2", exitUsage, "simulate: costs: 2 numbers: want three, F,I,W"},
 		{"--format xml", exitUsage, `simulate: format is "xml": want text, json, csv, lowered_csv`},
 		{"--format json", exitUsage, "simulate: format is json, of one schedule: want pp_schedule"},

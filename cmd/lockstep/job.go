@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/terminal"
+	"github.com/lockstep-ml/lockstep/models"
+	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it knows
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// modelSettings name a model and its samples.
+type modelSettings struct {
+	Model  string `json:"model_name_or_path" usage:"the MODEL, instead of a word"`
+	Length int    `json:"length" usage:"tokens per sample, or pixels per side; 0: as many as the model has"`
+	DType  string `json:"dtype" choices:"float32,bfloat16,float16,float64" usage:"dtype of the parameters"`
+}
+
+// Check implements args.Checked.
+func (s *modelSettings) Check(c *args.Checker) {
+	c.Require(s.Length >= 0, "length", s.Length, "at least 0")
+}
+
+// dtypes are those of parameters.
+var dtypes = []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16, tensor.Float64}
+
+// sampleModel makes a model and its batches.
+type sampleModel struct {
+	modelType  string
+	parameters int
+	fresh      func(in *nn.Init) (models.Model, error)
+	batch      func(c *tensor.Ctx, n int) *data.Batch
+}
+
+// load reads the model's configuration.
+func (s *modelSettings) load(words []string) (*sampleModel, error) {
+	if s.Model != "" {
+		words = append(words, s.Model)
+	}
+	if len(words) != 1 {
+		return nil, &usageFault{fmt.Sprintf("%d words: want one MODEL, a folder, a config.json or a name", len(words))}
+	}
+	config, err := models.ReadConfig(words[0])
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(dtypes, func(dt tensor.DType) bool { return dt.String() == s.DType })
+	model, err := models.FromConfig(nn.NewInit(tensor.NewMeta(), 0), config)
+	if err != nil {
+		return nil, err
+	}
+	example, ok := model.(models.Example)
+	if !ok {
+		return nil, fmt.Errorf("model_type %s does not describe its batches (models.Example)", model.ModelType())
+	}
+	return &sampleModel{model.ModelType(), nn.NumParameters(model),
+		func(in *nn.Init) (models.Model, error) { return models.FromConfig(in.As(dtypes[i]), config) },
+		func(c *tensor.Ctx, n int) *data.Batch { return example.ExampleBatch(c, n, s.Length) }}, nil
+}
+
+// usageFault is an error in how a command is called.
+type usageFault struct{ text string }
+
+func (e *usageFault) Error() string { return e.text }
+
+// pipelineSettings cut a model into stages.
+type pipelineSettings struct {
+	Schedule      string `json:"pp_schedule" usage:"the order of a pipeline: see lockstep simulate --help"`
+	StagesPerRank int    `json:"stages_per_rank" usage:"stages of each rank; 0: as few as the schedule permits"`
+	Split         string `json:"pp_split" usage:"parts of the model in each stage, as 5,4,4,1"`
+}
+
+// play is a run of the arguments on a mesh.
+func (s *pipelineSettings) play(a *args.TrainingArguments, on *tensor.Device, mesh comm.Mesh, m *sampleModel) (
+	*trainer.Play, error) {
+	p := &trainer.Play{Args: a, On: on, Mesh: mesh, Schedule: scheduleOf(s.Schedule), StagesPerRank: s.StagesPerRank,
+		Model: m.fresh, Batch: m.batch}
+	if s.Split == "" {
+		return p, nil
+	}
+	for text := range strings.SplitSeq(s.Split, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil {
+			return nil, &usageFault{fmt.Sprintf("pp_split has %q: want numbers of parts, as 5,4,4,1", text)}
+		}
+		p.Split = append(p.Split, n)
+	}
+	return p, nil
+}
+
+// meshOf is the mesh of the arguments' sizes, for so many ranks, or 0 for their product.
+func meshOf(a *args.TrainingArguments, world int) (comm.Mesh, error) {
+	pipeline := max(a.PPSize, 1)
+	if world == 0 {
+		world = pipeline * max(a.DPReplicateSize, 1) * max(a.DPShardSize, 1) * max(a.CPSize, a.SPSize, 1) *
+			max(a.TPSize, 1)
+	}
+	if world%pipeline != 0 {
+		return comm.Mesh{}, fmt.Errorf("%d ranks in pipelines of %d: want a multiple of %d", world, pipeline, pipeline)
+	}
+	rest := a.Clone()
+	rest.PPSize = 1
+	mesh, err := accelerate.MeshOf(rest, world/pipeline)
+	mesh.PP = pipeline
+	return mesh, err
+}
+
+// setMesh puts the sizes of a mesh into the arguments.
+func setMesh(a *args.TrainingArguments, text string) error {
+	mesh, err := comm.ParseMesh(text)
+	if err != nil {
+		return &usageFault{err.Error()}
+	}
+	for _, axis := range []struct {
+		size int
+		into *int
+		name string
+	}{{mesh.PP, &a.PPSize, "pp"}, {mesh.DPReplicate, &a.DPReplicateSize, "dp_replicate"},
+		{mesh.DPShard, &a.DPShardSize, "dp_shard"}, {mesh.CP, &a.CPSize, "cp"}, {mesh.TP, &a.TPSize, "tp"}} {
+		if axis.size == 0 {
+			continue
+		}
+		if *axis.into > 1 && *axis.into != axis.size {
+			return &usageFault{fmt.Sprintf("mesh has %s=%d, and %s_size is %d: want one of both", axis.name, axis.size,
+				axis.name, *axis.into)}
+		}
+		*axis.into = axis.size
+	}
+	return nil
+}
+
+// scheduleOf is the schedule that is used where none is named.
+func scheduleOf(name string) string {
+	if name == "" {
+		return schedule.Names()[1] // 1f1b
+	}
+	return name
+}
+
+// load reads the settings of a command. done says that code is the exit code.
+func (p *program) load(loader *args.Loader, argv []string, name, usage string) (code int, done bool) {
+	loader.AllowArgs = true
+	_, err := loader.Parse(argv)
+	switch {
+	case errors.Is(err, args.ErrHelp):
+		columns := terminal.Width(p.stdout)
+		fmt.Fprint(p.stdout, terminal.Paragraphs(usage, columns), terminal.Lines(loader.UsageWrapped(columns), columns))
+		return exitOK, true
+	case err != nil:
+		return p.usageError("%s: %v", name, err), true
+	}
+	return exitOK, false
+}
+
+// failed reports the error of a command.
+func (p *program) failed(name string, err error) int {
+	if fault, ok := errors.AsType[*usageFault](err); ok {
+		return p.usageError("%s: %v", name, fault)
+	}
+	p.complain("lockstep: %s: %v", name, err)
+	return exitError
+}
+
+// json prints a value.
+func (p *program) json(v any) error {
+	encoder := json.NewEncoder(p.stdout)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// documented checks that a page shows what a command prints.
+func documented(t *testing.T, page, argv string) {
+	document, err := os.ReadFile("../../docs/" + page)
+	require.NoError(t, err)
+	code, out, text := output(nil, strings.Fields(argv)...)
+	require.Zero(t, code, text)
+	want := "    $ lockstep " + argv + "\n"
+	for line := range strings.Lines(out) {
+		want += strings.TrimRight("    "+line, " \n") + "\n"
+	}
+	require.True(t, strings.Contains(string(document), want), "%s has:\n%s", page, want)
+}
+
+const jobOf8 = "simulate gpt2 --mesh dp_replicate=2,pp=4 --gradient_accumulation_steps 8 --bf16"
+
+func TestSimulateJobDocumented(t *testing.T) {
+	documented(t, "three-dimensions.md", jobOf8)
+	documented(t, "three-dimensions.md", "estimate-memory gpt2 --pp_size 4 --gradient_accumulation_steps 8 "+
+		"--per_device_train_batch_size 1")
+	code, out, text := output(nil, strings.Fields(jobOf8+" --kill rank=5,at=1.5s --save_steps 4")...)
+	require.Zero(t, code, text)
+	document, err := os.ReadFile("../../docs/three-dimensions.md")
+	require.NoError(t, err)
+	_, death, _ := strings.Cut(out, "\n\nrank 5 dies ")
+	want := "    rank 5 dies " + strings.ReplaceAll(strings.TrimSpace(death), "\n", "\n    ")
+	require.True(t, strings.Contains(string(document), want), "the page has:\n%s", want)
+}
+
+// A job of 64 ranks, each with its memory and traffic, and a death in it.
+func TestSimulateJob(t *testing.T) {
+	argv := "simulate --mesh=dp_replicate=2,dp_shard=2,pp=16 gpt2-medium --length 64 --per_device_train_batch_size 1 " +
+		"--gradient_accumulation_steps 16 --pp_schedule zb_h1 --kill rank=13,at=1.5s --save_steps 2 --json"
+	code, out, text := output(nil, strings.Fields(argv)...)
+	require.Zero(t, code, text)
+	var job jobReport
+	require.NoError(t, json.Unmarshal([]byte(out), &job))
+	require.Len(t, job.Ranks, 64)
+	require.Equal(t, "gpt2", job.ModelType)
+	parameters := int64(0)
+	for i, r := range job.Ranks {
+		require.InDelta(t, job.Time, r.Busy+r.Bubble+r.Exchange, 1e-9)
+		require.Equal(t, i/8, r.Host)
+		require.Equal(t, []int{i / 4}, r.Stages)
+		require.Positive(t, r.Sent.Gradients+r.Sent.Parameters)
+		if i%4 < 2 {
+			parameters += r.Memory.Parameters
+		}
+	}
+	tied := int64(4 * 50257 * 1024)
+	require.Equal(t, int64(4*job.Count)+tied, parameters, "two ranks of a stage have it, and the embedding is on two")
+	d := job.Death
+	require.Equal(t, []int{13}, d.Dead)
+	require.Len(t, d.Survivors, 63)
+	require.Equal(t, (d.Step-1)/2*2, d.LastSaved)
+	require.InDelta(t, d.LostSeconds+d.Detection+d.Restart, d.Total, 1e-9)
+	require.InDelta(t, 1.5, float64(d.Step-1)*job.Time+d.Into, 1e-9)
+}
+
+func TestSimulateJobRefuses(t *testing.T) {
+	for _, row := range []struct {
+		argv string
+		code int
+		want string
+	}{
+		{"gpt3", exitError, "want a folder, a config.json, or one of gpt2, gpt2-large, gpt2-medium, gpt2-xl"},
+		{"gpt2 gpt2", exitUsage, "2 words: want one MODEL"},
+		{"--mesh pp=2,foo=2", exitUsage, `unknown axis "foo": want axes among pp`},
+		{"--mesh pp=2 --pp_size 4", exitUsage, "mesh has pp=2, and pp_size is 4: want one of both"},
+		{"--mesh pp=2,tp=2,cp=2", exitError, "tp_size 2: tensor parallelism is not built yet: want 1"},
+		{"--mesh pp=2,tp=2,cp=2", exitError, "cp_size 2: context parallelism (cp_size, sp_size) is not built yet"},
+		{"--mesh pp=4 --ranks 6", exitError, "6 ranks in pipelines of 4: want a multiple of 4"},
+		{"--mesh pp=16 --length 8", exitError, "16 stages of a model of 14 parts"},
+		{"--mesh pp=2 --pp_split 4,x", exitUsage, `pp_split has "x": want numbers of parts`},
+		{"--mesh pp=2 --pp_split 4,4 --length 8", exitError, "14 in all"},
+		{"--mesh pp=2 --kill rank=1", exitUsage, `kill is "rank=1": want a rank or a host and a time`},
+		{"--mesh pp=2 --kill rank=7,at=1s --length 8", exitError, "rank 7 dies: want one of 2"},
+		{"--mesh pp=2 --flops 0", exitError, "flops is 0: want a number of at least 1"},
+		{"--mesh pp=2 --pp_schedule zbw", exitError, `unknown schedule "zbw"; did you mean zbv?`},
+	} {
+		code, stdout, text := output(nil, append([]string{"simulate"}, strings.Fields(row.argv)...)...)
+		require.Equal(t, row.code, code, "%s: %s", row.argv, text)
+		require.Empty(t, stdout, "nothing is printed before all is checked")
+		require.Contains(t, text, row.want)
+	}
+}
+
+// With pipelines, estimate-memory has each rank of one.
+func TestEstimateMemoryOfStages(t *testing.T) {
+	estimate := func(argv string) (e stagesEstimate) {
+		code, out, text := output(nil, strings.Fields("estimate-memory gpt2 --length 64 --json "+
+			"--per_device_train_batch_size 1 --gradient_accumulation_steps 8 --pp_size 2 "+argv)...)
+		require.Zero(t, code, text)
+		require.NoError(t, json.Unmarshal([]byte(out), &e))
+		return e
+	}
+	plain, sharded := estimate("--dp_replicate_size 2"), estimate("--dp_shard_size 2")
+	gpipe := estimate("--dp_replicate_size 2 --pp_schedule gpipe")
+	require.Equal(t, []int{10, 4}, plain.Split)
+	require.Equal(t, "pp=2,dp_shard=2", sharded.Mesh)
+	for i, r := range plain.Ranks {
+		require.Equal(t, []int{i}, r.Stages)
+		require.Equal(t, 2*r.Parameters, r.OptimizerState)
+		require.Equal(t, r.Parameters/2, sharded.Ranks[i].Parameters)
+		require.Equal(t, r.Parameters, sharded.Ranks[i].Gathered)
+		require.Equal(t, r.OptimizerState/2, sharded.Ranks[i].OptimizerState)
+		require.Equal(t, r.Peak-r.Parameters/2, sharded.Ranks[i].Peak, "a shard more, and half the state")
+		require.Greater(t, gpipe.Ranks[i].Activations, r.Activations)
+	}
+	recomputed := estimate("--dp_replicate_size 2 --gradient_checkpointing")
+	require.Less(t, recomputed.Ranks[0].Activations, plain.Ranks[0].Activations)
+	require.Equal(t, []int{4, 10}, estimate("--pp_split 4,10").Split)
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
+	"github.com/lockstep-ml/lockstep/accelerate/pp"
+	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/samplers"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Rehearsal is a training step of the ranks of one pipeline that was run without values.
+type Rehearsal struct {
+	Schedule *schedule.Schedule
+	Split    []int           // parts of the model in each stage
+	Ranks    []*pp.Rehearsal // of the pipeline
+}
+
+// Play is a run to be rehearsed, or whose memory is estimated.
+type Play struct {
+	Args *args.TrainingArguments
+	On   *tensor.Device // of the real run; nil is the CPU. On a GPU some ops take more memory to take less time
+	Mesh comm.Mesh      // of all ranks
+	// Schedule is that of the pipelines: a name, or a table (see schedule.Load).
+	Schedule      string
+	StagesPerRank int   // 0: as few as the schedule permits
+	Split         []int // parts of each stage; nil: cut by operations
+
+	Model func(in *nn.Init) (models.Model, error)      // creates the model
+	Batch func(c *tensor.Ctx, samples int) *data.Batch // makes a batch of so many samples
+	Cost  func(k tensor.KernelSpan) float64            // the time of a kernel; nil: no time
+}
+
+// Rehearse runs two training steps of each rank of a pipeline on a device without values (see pp.Rehearse): it
+// allocates, computes and sends what a real run would, on one goroutine. A mesh without pipelines has one of one rank.
+func (p *Play) Rehearse() (*Rehearsal, error) {
+	r, err := p.rehearse()
+	if err != nil {
+		return nil, fmt.Errorf("trainer: rehearsal: %w", err)
+	}
+	return r, nil
+}
+
+func (p *Play) rehearse() (*Rehearsal, error) {
+	micro, err := p.Args.AccumulationSteps(p.replicas())
+	if err != nil {
+		return nil, err
+	}
+	r := &Rehearsal{}
+	shape := schedule.Shape{Ranks: max(p.Mesh.PP, 1), StagesPerRank: p.StagesPerRank, MicroBatches: micro}
+	if r.Schedule, err = schedule.Load(p.Schedule, shape); err != nil {
+		return nil, err
+	}
+	if r.Split, err = p.split(r.Schedule.Stages()); err != nil {
+		return nil, err
+	}
+	cost := p.Cost
+	if cost == nil {
+		cost = func(tensor.KernelSpan) float64 { return 0 }
+	}
+	for rank := range r.Schedule.Ranks {
+		of, err := pp.Rehearse(p.On, rank, cost, func(dev *tensor.Device) (pp.Scene, error) {
+			return p.scene(dev, r.Schedule, r.Split)
+		})
+		if err != nil {
+			return nil, err
+		}
+		r.Ranks = append(r.Ranks, of)
+	}
+	return r, nil
+}
+
+// pipelined creates the model on a device without values.
+func (p *Play) pipelined(dev *tensor.Device) (m models.Pipelined, err error) {
+	var made models.Model
+	if tried := tensor.Try(func() { made, err = p.Model(nn.NewInit(dev, p.Args.Seed).Deferred()) }); tried != nil ||
+		err != nil {
+		return nil, errors.Join(tried, err)
+	}
+	m, ok := made.(models.Pipelined)
+	if !ok {
+		return nil, fmt.Errorf("%T lists no parts: want a model that can be cut into stages (models.Pipelined)", made)
+	}
+	return m, nil
+}
+
+// split is how many parts each stage has.
+func (p *Play) split(stages int) ([]int, error) {
+	dev := tensor.NewMeta()
+	defer dev.Close()
+	m, err := p.pipelined(dev)
+	if err != nil {
+		return nil, err
+	}
+	split := p.Split
+	if split == nil {
+		costs, err := pp.Measure(m, forwardStage, p.Batch(tensor.NewCtx(dev), p.Args.PerDeviceTrainBatchSize))
+		if err != nil {
+			return nil, err
+		}
+		if split, err = pp.Partition(costs, stages); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := pp.Stages(m.Parts(), split); err != nil {
+		return nil, err
+	}
+	if len(split) != stages {
+		return nil, fmt.Errorf("a split into %d stages: want %d, as the schedule has", len(split), stages)
+	}
+	return split, nil
+}
+
+// forwardStage is the training forward pass of a stage.
+func forwardStage(c *nn.Ctx, m pp.Model, b *data.Batch) (pp.Output, error) {
+	out := m.(models.Model).Forward(c, b)
+	return pp.Output{Hidden: out.Hidden, Loss: out.Loss, Count: b.Count}, nil
+}
+
+// scene is a rank of the pipeline on a device without values.
+func (p *Play) scene(dev *tensor.Device, s *schedule.Schedule, split []int) (sc pp.Scene, err error) {
+	m, err := p.pipelined(dev)
+	if err != nil {
+		return sc, err
+	}
+	a, c := p.Args, tensor.NewCtx(dev)
+	sc.Config = pp.Config{Model: m, Schedule: s, Forward: forwardStage, Context: p.context(m), Job: strategy.Job{
+		Ctx: c, Tree: nn.Walk(m), Exchange: strategy.Exchange{DeterministicRanks: p.deterministicRanks()},
+		Layout: samplers.WindowLayout{AccumulationSteps: s.MicroBatches, WorldSize: 1}}}
+	if sc.Stages, err = pp.Stages(m.Parts(), split); err != nil {
+		return sc, err
+	}
+	for i := range s.MicroBatches {
+		b := p.Batch(c, a.PerDeviceTrainBatchSize)
+		b.Position, b.MicroBatch = int64(i*a.PerDeviceTrainBatchSize), i
+		sc.Batches = append(sc.Batches, b)
+	}
+	sc.Optimizer = func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
+		opt, err := namedOptimizer(a, c, []*optim.Group{{LR: a.LearningRate, Params: params}})
+		if err == nil {
+			opt.SetHalfUpdate(optim.HalfUpdate(a.HalfUpdate), a.Seed)
+		}
+		return opt, err
+	}
+	return sc, nil
+}
+
+// context makes the contexts of forward passes.
+func (p *Play) context(m models.Model) func(*tensor.Ctx, *nn.Tree, *data.Batch, bool) *nn.Ctx {
+	return func(c *tensor.Ctx, tree *nn.Tree, b *data.Batch, training bool) *nn.Ctx {
+		c = c.WithRandom(p.Args.Seed, b.Position)
+		switch {
+		case p.Args.BF16:
+			c = c.Autocast(tensor.BFloat16)
+		case p.Args.FP16:
+			c = c.Autocast(tensor.Float16)
+		}
+		d := nn.NewCtx(c, tree, training).WithLossOnly()
+		if of, ok := m.(models.Recomputable); ok && p.Args.GradientCheckpointing {
+			d = d.WithRecompute(of.RecomputeUnits())
+		}
+		return d
+	}
+}
+
+// EstimateMemory estimates the memory of the tensors of each rank of a pipeline. Gradients and activations are the most
+// that there is of each, at different times: the peak is less than the sum. Where ranks along dp_shard spread the
+// model, the parameters of a rank's stages are whole from the first pass of a step to the last, and their gradients
+// until they are reduced.
+func (p *Play) EstimateMemory() ([]*MemoryEstimate, *Rehearsal, error) {
+	r, err := p.Rehearse()
+	if err != nil {
+		return nil, nil, err
+	}
+	list := make([]*MemoryEstimate, len(r.Ranks))
+	for i := range list {
+		list[i] = p.estimate(r.Ranks[i], r.Schedule.MicroBatches)
+	}
+	return list, r, nil
+}
+
+func (p *Play) estimate(r *pp.Rehearsal, microBatches int) *MemoryEstimate {
+	strategy, shards := p.Args.ShardStrategy(), int64(max(p.Mesh.DPShard, 1))
+	e := &MemoryEstimate{Parameters: r.Parameters, Gradients: r.Sums, OptimizerState: r.State, Activations: r.Held,
+		GradientSums: bits.Len(uint(accumulation.Groups(microBatches, p.deterministicRanks()))), Peak: r.Peak}
+	if strategy != args.NoShard {
+		e.OptimizerState /= shards
+		e.Peak += e.OptimizerState - r.State
+	}
+	if strategy == args.FullShard || strategy == args.ShardGradOp {
+		e.Gathered, e.Parameters = r.Parameters, r.Parameters/shards
+		e.Peak += e.Parameters
+	}
+	return e
+}
+
+// deterministicRanks are those of each replica of the pipeline.
+func (p *Play) deterministicRanks() int {
+	return max(1, p.Args.DeterministicRanks/p.replicas())
+}
+
+// replicas is how many pipelines the mesh has.
+func (p *Play) replicas() int { return max(p.Mesh.DPReplicate, 1) * max(p.Mesh.DPShard, 1) }
