@@ -156,6 +156,11 @@ var attentionCases = []attentionCase{
 	// Heads as wide as a matrix unit's kernels take, and narrower ones.
 	{b: 1, h: 2, hkv: 1, tq: 20, tk: 40, d: 72, dv: 128, causal: 1, qoff: 20, lay: tokenMajor},
 	{b: 1, h: 1, hkv: 1, tq: 70, tk: 75, d: 128, dv: 88, p: 0.1, lay: rowMajor},
+	{b: 1, h: 2, hkv: 1, tq: 45, tk: 67, d: 24, dv: 40, causal: 1, qoff: 22, p: 0.15, lay: tokenMajor},
+	{b: 2, h: 1, hkv: 1, tq: 20, tk: 40, d: 64, dv: 64, p: 0.5, lay: rowMajor},
+	{b: 1, h: 1, hkv: 1, tq: 9, tk: 10, d: 8, dv: 8, p: 1, lay: rowMajor}, // one of three in a row is given delta
+	{b: 1, h: 1, hkv: 1, tq: 10, tk: 9, d: 8, dv: 8, p: 1, lay: rowMajor},
+	{b: 1, h: 1, hkv: 1, tq: 9, tk: 9, d: 16, dv: 8, p: 1, lay: rowMajor},
 }
 
 // attentions are the cases, but for those of a size for a matrix unit in a short run: the portable kernels have none.

@@ -27,8 +27,9 @@ type attention struct {
 // attentionArgs are operands of AttentionArgs (kernels/attention.cuh) beside q, k and v, those that a kernel has no use
 // for nil or 0.
 type attentionArgs struct {
-	out, dout, dq, dk, dv *backend.View
-	lse, delta, dbias     cuda.Ptr
+	out, dout, dq, dk, dv   *backend.View
+	lse, delta, dbias, keep cuda.Ptr
+	first                   int
 }
 
 // newAttention looks at what both ops have; the mask is input maskAt.
@@ -124,6 +125,7 @@ func (s *stream) packAttention(c *backend.Call, a *attention, draws bool) *args 
 		p.ptr(at(v))
 	}
 	p.ptr(a.args.dbias)
+	p.ptr(a.args.keep)
 	for _, v := range views {
 		var strides [3]int
 		if v != nil {
@@ -157,7 +159,8 @@ func (s *stream) packAttention(c *backend.Call, a *attention, draws bool) *args 
 		keep = 1 / (1 - drop)
 	}
 	p.f64(keep)
-	for _, n := range [...]int{a.batch, a.heads, a.kvHeads, a.tq, a.tk, a.d, a.dv, a.lower, a.upper, kind} {
+	for _, n := range [...]int{a.batch, a.heads, a.kvHeads, a.tq, a.tk, a.d, a.dv, a.lower, a.upper, kind,
+		a.args.first} {
 		p.i32(n)
 	}
 	p.u32(threshold)
@@ -169,8 +172,11 @@ const (
 	attentionColumns = 64  // of results that a block of attention.cu computes
 	attentionThreads = 256 // of its blocks
 	attentionFew     = 16  // queries up to which it has tiles of so many
-	flashThreads     = 128 // of a block of flash.cu
+	flashThreads     = 128 // of a block of flash.cuh
 )
+
+// keepBytes is Device.keepBytes, except in tests.
+const keepBytes = 64 << 20
 
 // attentionTile is the number of queries and of keys of a tile of attention.cu.
 func attentionTile(dt dtype.DType) int {
@@ -180,10 +186,10 @@ func attentionTile(dt dtype.DType) int {
 	return 64
 }
 
-// flashKernel is a kernel of flash.cu and its tiles: rows that stay, of two operands or in the forward pass of one, and
-// rows that pass by, of which there are two operands in two tiles, each with numbers of 4 bytes beside its rows.
+// flashKernel is a kernel of flash.cuh and its tiles: rows that stay, of two operands or in the forward pass of one,
+// and rows that pass by, of which there are two operands in two tiles, each with numbers of 4 bytes beside its rows.
 type flashKernel struct {
-	names                        names
+	names, dropout               names // without dropout and with it
 	stay, operands, pass, beside int
 }
 
@@ -192,21 +198,33 @@ func (f *flashKernel) shared(d int) int {
 	return 2*d*(f.stay*f.operands+4*f.pass) + 2*4*f.pass*f.beside
 }
 
-// The kernels: forward, gradient of queries, gradient of keys and values. Those of flash.cu are for heads of up to 64
+func newFlashKernel(name string, stay, operands, pass, beside int) flashKernel {
+	return flashKernel{namesOf("flash"+name, "", halfTypes), namesOf("flash_dropout"+name, "", halfTypes), stay,
+		operands, pass, beside}
+}
+
+// Which of the kernels.
+const (
+	forwardPass = iota
+	queryGrad
+	keyGrad
+)
+
+// The kernels: forward, gradient of queries, gradient of keys and values. Those of flash.cuh are for heads of up to 64
 // elements, then for those of up to 128.
 var (
 	attentionKernels = [3]names{namesOf("attention", "", floats), namesOf("attention_dq", "", floats),
 		namesOf("attention_dkdv", "", floats)}
 	fewAttention, attentionDelta = namesOf("attention_few", "", floats), namesOf("attention_delta", "", floats)
 	flashKernels                 = [2][3]flashKernel{
-		{{namesOf("flash_64", "", halfTypes), 128, 1, 64, 0}, {namesOf("flash_dq_64", "", halfTypes), 128, 2, 32, 0},
-			{namesOf("flash_dkdv_64", "", halfTypes), 128, 2, 32, 2}},
-		{{namesOf("flash_128", "", halfTypes), 128, 1, 32, 0}, {namesOf("flash_dq_128", "", halfTypes), 64, 2, 64, 0},
-			{namesOf("flash_dkdv_128", "", halfTypes), 64, 2, 32, 2}},
+		{newFlashKernel("_64", 128, 1, 64, 0), newFlashKernel("_dq_64", 128, 2, 32, 0),
+			newFlashKernel("_dkdv_64", 128, 2, 32, 2)},
+		{newFlashKernel("_128", 128, 1, 32, 0), newFlashKernel("_dq_128", 64, 2, 64, 0),
+			newFlashKernel("_dkdv_128", 64, 2, 32, 2)},
 	}
 )
 
-// flash is the number of elements of heads that flash.cu's kernels have for the launch, 0 if it is none for them. All
+// flash is the number of elements of heads that flash.cuh's kernels have for the launch, 0 if it is none for them. All
 // of it follows from the call, so that a launch has the same bits each time.
 func (s *stream) flash(c *backend.Call, a *attention, views ...*backend.View) int {
 	dt, widest := c.In[0].DType, max(a.d, a.dv)
@@ -254,17 +272,51 @@ func attentionForward(s *stream, c *backend.Call) {
 		return
 	}
 	a.args.out, a.args.lse = out, s.addr(&c.Out[1])
-	p, dt := s.packAttention(c, a, true), out.DType
+	dt := out.DType
 	if d := s.flash(c, a, out); d > 0 {
-		k := &flashKernels[d/128][0]
-		s.kernel(k.names[dt], s.attentionGrid(c, heads, a.tq, k.stay, 1), flashBlock, k.shared(d), p)
+		s.launchFlash(c, a, d, forwardPass)
 		return
 	}
-	kernel, tile := &attentionKernels[0], attentionTile(dt)
+	kernel, tile := &attentionKernels[forwardPass], attentionTile(dt)
 	if a.tq <= attentionFew {
 		kernel, tile = &fewAttention, attentionFew
 	}
-	s.kernel(kernel[dt], s.attentionGrid(c, heads, a.tq, tile, chunksOf(a.dv)), attentionBlock, 0, p)
+	s.kernel(kernel[dt], s.attentionGrid(c, heads, a.tq, tile, chunksOf(a.dv)), attentionBlock, 0,
+		s.packAttention(c, a, true))
+}
+
+// launchFlash launches kernels of flash.cuh, for heads of up to d elements. Dropout's decisions are drawn before, by
+// flash_keep, for so many groups of heads that they take at most the device's keepBytes.
+func (s *stream) launchFlash(c *backend.Call, a *attention, d int, which ...int) {
+	groups, group, dt := a.batch*a.kvHeads, a.heads/a.kvHeads, c.In[0].DType
+	dropout := rng.KeepThreshold(c.Floats[1]) > 0
+	step, rows, words := groups, (a.tq+127)/128*128, (a.tk+127)/128*4
+	if dropout {
+		bytes := 4 * group * rows * words
+		step = max(1, min(groups, s.d.keepBytes/max(1, bytes)))
+		a.args.keep = s.scratch(step * bytes)
+	}
+	for a.args.first = 0; a.args.first < groups; a.args.first += step {
+		n := min(step, groups-a.args.first)
+		if dropout {
+			s.kernel("flash_keep", s.attentionGrid(c, n*group, rows, 128, words/4), flashBlock, 0,
+				s.packAttention(c, a, true))
+		}
+		p := s.packAttention(c, a, false)
+		for _, w := range which {
+			k, heads, stay := &flashKernels[d/128][w], n*group, a.tq
+			if w == keyGrad {
+				heads, stay = n, a.tk
+			}
+			name := k.names[dt]
+			if dropout {
+				name = k.dropout[dt]
+			}
+			if heads*stay > 0 {
+				s.kernel(name, s.attentionGrid(c, heads, stay, k.stay, 1), flashBlock, k.shared(d), p)
+			}
+		}
+	}
 }
 
 var (
@@ -312,22 +364,20 @@ func deltaLanes(n int, dt dtype.DType) int {
 
 // attentionGrads makes the gradients from delta.
 func (s *stream) attentionGrads(c *backend.Call, a *attention) {
-	p, dt, d := s.packAttention(c, a, true), c.In[0].DType, 0
 	if c.NOut < 4 {
-		d = s.flash(c, a, &c.In[4], &c.Out[0], &c.Out[1], &c.Out[2])
-	}
-	launch := func(which, n, rows, columns int) {
-		if n*rows == 0 {
+		if d := s.flash(c, a, &c.In[4], &c.Out[0], &c.Out[1], &c.Out[2]); d > 0 {
+			s.launchFlash(c, a, d, queryGrad, keyGrad)
 			return
 		}
-		if d > 0 {
-			k := &flashKernels[d/128][which]
-			s.kernel(k.names[dt], s.attentionGrid(c, n, rows, k.stay, 1), flashBlock, k.shared(d), p)
+	}
+	p, dt := s.packAttention(c, a, true), c.In[0].DType
+	launch := func(which, n, rows, columns int) {
+		if n*rows == 0 {
 			return
 		}
 		s.kernel(attentionKernels[which][dt], s.attentionGrid(c, n, rows, attentionTile(dt), chunksOf(columns)),
 			attentionBlock, 0, p)
 	}
-	launch(1, a.batch*a.heads, a.tq, a.d)
-	launch(2, a.batch*a.kvHeads, a.tk, max(a.d, a.dv))
+	launch(queryGrad, a.batch*a.heads, a.tq, a.d)
+	launch(keyGrad, a.batch*a.kvHeads, a.tk, max(a.d, a.dv))
 }

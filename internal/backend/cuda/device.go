@@ -38,6 +38,8 @@ type Device struct {
 	blas    blas
 	dnn     dnn
 
+	keepBytes int // of memory for dropout's decisions of a launch, unless those of one group of heads take more
+
 	mu      sync.Mutex
 	streams []*stream
 	idle    []*stream    // of those, for who borrows one
@@ -66,7 +68,8 @@ func Open(driver cuda.Driver, i int) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cuda:%d: %w", i, err)
 	}
-	d := &Device{name: fmt.Sprintf("cuda:%d", i), driver: driver, dev: dev, info: dev.Info(), graphs: Graphs{Off: !on}}
+	d := &Device{name: fmt.Sprintf("cuda:%d", i), driver: driver, dev: dev, info: dev.Info(), graphs: Graphs{Off: !on},
+		keepBytes: keepBytes}
 	d.mem.d = d
 	d.modules.d = d
 	return d, nil

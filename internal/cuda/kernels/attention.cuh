@@ -19,12 +19,14 @@ struct AttentionArgs {
   const void *dout;
   void *delta; // likewise
   void *dq, *dk, *dv, *dbias;
+  void *keep; // dropout's decisions, of flash.cuh alone
   i64 qs[3], ks[3], vs[3], os[3], dos[3], dqs[3], dks[3], dvs[3], ms[4];
   u64 key, position; // of dropout; position of sample 0
   double scale, keepScale;          // keepScale is 1/(1−p), 0 for p = 1
   int batch, heads, kvHeads, tq, tk, d, dvalue;
   int lower, upper;       // query i sees key j if i+lower ≤ j < i+upper
   int maskKind;           // 0 none, 1 bool, 2 of q's dtype
+  int first;              // the first head of keys of flash.cuh's launch, all samples' counted
   u32 threshold; // an element is kept if its upper 24 random bits are at least this; 0: no dropout
 };
 

@@ -22,6 +22,7 @@ struct b8 { u8 bits; };  // bool: 0 or 1
 
 #define KERNEL extern "C" __global__ void
 #define DEVICE static __device__ __forceinline__
+#define MEMBER __device__ __forceinline__ // of an object
 
 // Wide is the type that T computes in.
 template <class T> struct WideOf { typedef T type; };

@@ -80,3 +80,11 @@ DEVICE f32 power2(f32 x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+
+// permute takes four bytes of y:x by the selector's four digits; with the digit's bit 3 set, eight times the sign of the
+// byte.
+DEVICE u32 permute(u32 x, u32 y, u32 selector) {
+  u32 z;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(y), "r"(selector));
+  return z;
+}

@@ -131,6 +131,7 @@ static inline void __syncwarp(unsigned = 0xffffffffu) { shim::pause(shim::FOR_WA
 template <class T> static inline T __shfl_xor_sync(unsigned mask, T x, int d) {
   return shim::from(x, mask, shim::current->lane ^ d);
 }
+template <class T> static inline T __shfl_sync(unsigned mask, T x, int lane) { return shim::from(x, mask, lane); }
 template <class T> static inline T __shfl_up_sync(unsigned mask, T x, int d) {
   int lane = shim::current->lane;
   return shim::from(x, mask, lane < d ? lane : lane - d);
@@ -195,6 +196,15 @@ static inline void cvt_rn_f16x2_f32(unsigned &y, float high, float low) {
 static inline void ex2_approx_ftz_f32(float &y, float x) {
   y = exp2f(x);
   if (y < 0x1p-126f) y = 0;
+}
+static inline void prmt_b32(unsigned &z, unsigned x, unsigned y, unsigned selector) {
+  uint64_t bytes = (uint64_t)y << 32 | x;
+  z = 0;
+  for (int k = 0; k < 4; k++) {
+    unsigned byte = bytes >> (selector >> 4 * k & 7) * 8 & 0xff;
+    if (selector >> 4 * k & 8) byte = byte >> 7 ? 0xff : 0;
+    z |= byte << 8 * k;
+  }
 }
 static inline void max_NaN_f32(float &z, float x, float y) {
   z = x != x || y != y ? NAN : x == y ? (signbit(x) ? y : x) : x > y ? x : y;
