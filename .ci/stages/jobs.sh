@@ -2,11 +2,12 @@
 # Jobs under faults, and under real launchers.
 
 # Kills, stops, cut links, full disks, strangers and clocks for CHAOS_SECONDS (600): tests/chaos says how to repeat it.
-# Before it, 200 kills inside sharded saves. Installs Debian's iproute2 where it is missing; if that fails it runs without
-# it, and says what it leaves out.
+# Before it, 200 kills inside sharded saves, and 200 inside those of a mesh. Installs Debian's iproute2
+# where it is missing; if that fails it runs without it, and says what it leaves out.
 stage_chaos() {
 	[[ $(uname) != Linux ]] || command -v ip || install iproute2
-	LOCKSTEP_CHECKPOINT_KILLS=200 CGO_ENABLED=0 go test -count=1 -run RanksKilledInsideShardedSaves ./checkpoint || return 1
+	LOCKSTEP_CHECKPOINT_KILLS=200 CGO_ENABLED=0 go test -count=1 -run KilledInside ./checkpoint ./trainer/checkpointer ||
+		return 1
 	CGO_ENABLED=0 go build -o "$work/chaos" ./tests/chaos && "$work/chaos"
 }
 

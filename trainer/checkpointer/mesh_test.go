@@ -140,10 +140,10 @@ func (r *rankOn) trained() (list []tensor.Named) {
 	return list
 }
 
-// elements are those of a tensor of a run that a placement has.
-func elements(dt tensor.DType, at tensor.Placement) (text []byte) {
+// elements are those that a placement has of a tensor, as a save of a number has them.
+func elements(save int64, dt tensor.DType, at tensor.Placement) (text []byte) {
 	h := fnv.New32()
-	fmt.Fprint(h, at.Name)
+	fmt.Fprint(h, save, at.Name)
 	for i := at.Flat.Start; i < at.Flat.Stop; i++ {
 		switch x := float32((h.Sum32()+uint32(i)*2654435761)>>8) / (1 << 24); dt {
 		case tensor.Float32:
@@ -165,8 +165,16 @@ func (r *rankOn) state(opt *optim.Optimizer) (list []tensor.Placed) {
 	return list
 }
 
+// folder is where a run saves.
+type folder struct {
+	disk vfs.FS
+	dir  string
+}
+
+func inMemory() folder { return folder{vfs.NewMem(), "out"} }
+
 // meshRun is the checkpointer of a rank on a mesh.
-func meshRun(disk vfs.FS, mesh comm.Mesh, g *comm.Group) (*checkpointer.Checkpointer, *rankOn, *optim.Optimizer) {
+func meshRun(to folder, mesh comm.Mesh, g *comm.Group) (*checkpointer.Checkpointer, *rankOn, *optim.Optimizer) {
 	m := newTwoStages()
 	r := onMesh(mesh, g.Rank(), m)
 	opt := optim.AdamW{}.New(r.c, []*optim.Group{{Params: r.trained(), LR: 1}})
@@ -174,8 +182,8 @@ func meshRun(disk vfs.FS, mesh comm.Mesh, g *comm.Group) (*checkpointer.Checkpoi
 		p.SwapGrad(tensor.Zeros(r.c, p.DType(), p.Shape()...), false)
 	}
 	opt.Step(r.c)
-	c := &checkpointer.Checkpointer{Args: args.Default("out"), Model: m, Log: slog.New(slog.DiscardHandler),
-		Store: &checkpoint.Store{Dir: "out", FS: disk, Log: slog.New(slog.DiscardHandler)}, Ctx: r.c,
+	c := &checkpointer.Checkpointer{Args: args.Default(to.dir), Model: m, Log: slog.New(slog.DiscardHandler),
+		Store: &checkpoint.Store{Dir: to.dir, FS: to.disk, Log: slog.New(slog.DiscardHandler)}, Ctx: r.c,
 		Ranks: peersOf(g), Mesh: mesh, Data: alone{}, First: g.Rank() == 0, Hook: &residual{}}
 	for _, p := range r.tree.Parameters() { // as the accelerator has it, those of the rank's stage
 		if r.local[p.Name] != nil {
@@ -208,17 +216,34 @@ func onRanks(t *testing.T, mesh comm.Mesh, f func(g *comm.Group) error) {
 	require.NoError(t, errors.Join(append(errs, err)...))
 }
 
+// fill gives a rank its part of the state that a save of a number has.
+func (r *rankOn) fill(save int64, opt *optim.Optimizer) {
+	for _, p := range r.state(opt) {
+		tensor.CopyInto(r.c, p.Tensor, tensor.FromBytes(r.c, elements(save, p.Tensor.DType(), p.Placement),
+			p.Tensor.DType(), p.Tensor.Shape()...))
+	}
+}
+
+// numbered is a training loop at a step, whose save has a number.
+func numbered(step, save int64) checkpointer.Loop {
+	loop := counter(step)
+	files := loop.Files
+	loop.Files = func() map[string]any {
+		list := files()
+		list["save.json"] = save
+		return list
+	}
+	return loop
+}
+
 // saveOn saves a run on a mesh.
-func saveOn(t *testing.T, disk vfs.FS, mesh comm.Mesh, set func(a *args.TrainingArguments)) {
+func saveOn(t *testing.T, to folder, mesh comm.Mesh, set func(a *args.TrainingArguments)) {
 	t.Helper()
 	onRanks(t, mesh, func(g *comm.Group) error {
-		c, r, opt := meshRun(disk, mesh, g)
+		c, r, opt := meshRun(to, mesh, g)
 		set(c.Args)
-		for _, p := range r.state(opt) {
-			tensor.CopyInto(r.c, p.Tensor, tensor.FromBytes(r.c, elements(p.Tensor.DType(), p.Placement),
-				p.Tensor.DType(), p.Tensor.Shape()...))
-		}
-		_, err := c.Save(t.Context(), counter(7), opt)
+		r.fill(1, opt)
+		_, err := c.Save(t.Context(), numbered(7, 1), opt)
 		return err
 	})
 }
@@ -253,23 +278,23 @@ func exported(t *testing.T, disk vfs.FS, path string) string {
 func TestCheckpointsOverMeshes(t *testing.T) {
 	const path = "out/checkpoint-7"
 	files := []string{"model.safetensors", "optimizer.safetensors", "optimizer.json"}
-	one := vfs.NewMem()
+	one := inMemory()
 	saveOn(t, one, comm.Mesh{}, whole)
 	for _, mesh := range meshes {
 		resumeOn(t, one, mesh)
-		disk := vfs.NewMem()
+		disk := inMemory()
 		saveOn(t, disk, mesh, whole)
 		for _, name := range files {
-			require.Equal(t, read(t, one, path+"/"+name), read(t, disk, path+"/"+name), "%v: %s", mesh, name)
+			require.Equal(t, read(t, one.disk, path+"/"+name), read(t, disk.disk, path+"/"+name), "%v: %s", mesh, name)
 		}
-		disk = vfs.NewMem()
+		disk = inMemory()
 		saveOn(t, disk, mesh, scattered)
 		merged := t.TempDir()
-		_, err := checkpointer.MergeWeights(t.Context(), exported(t, disk, path), merged,
+		_, err := checkpointer.MergeWeights(t.Context(), exported(t, disk.disk, path), merged,
 			checkpointer.MergeOptions{Optimizer: true})
 		require.NoError(t, err)
 		for _, name := range files {
-			require.Equal(t, read(t, one, path+"/"+name), read(t, vfs.OS, filepath.Join(merged, name)),
+			require.Equal(t, read(t, one.disk, path+"/"+name), read(t, vfs.OS, filepath.Join(merged, name)),
 				"%v, merged: %s", mesh, name)
 		}
 		for _, other := range meshes {
@@ -298,24 +323,31 @@ func (n *counts) fs(disk vfs.FS) vfs.FS {
 }
 
 // resumeOn resumes a run on a mesh, and checks what each rank has and has read.
-func resumeOn(t *testing.T, disk vfs.FS, mesh comm.Mesh) {
+func resumeOn(t *testing.T, from folder, mesh comm.Mesh) {
 	t.Helper()
-	headers := headersOf(t, disk)
 	onRanks(t, mesh, func(g *comm.Group) error {
 		var n counts
-		c, r, opt := meshRun(n.fs(disk), mesh, g)
+		c, r, opt := meshRun(folder{n.fs(from.disk), from.dir}, mesh, g)
 		c.Args.ResumeFromCheckpoint = "last"
 		ck, err := c.Open(t.Context(), "", false)
 		if err != nil {
 			return err
 		}
 		verified := n.n
+		var save int64
+		if err := ck.ReadJSON("save.json", &save); err != nil {
+			return err
+		}
+		headers, err := headersOf(from.disk, ck)
+		if err != nil {
+			return err
+		}
 		if err := c.Restore(t.Context(), ck, opt); err != nil {
 			return err
 		}
 		own := 0
 		for _, p := range r.state(opt) {
-			want := elements(p.Tensor.DType(), p.Placement)
+			want := elements(save, p.Tensor.DType(), p.Placement)
 			if string(want) != string(tensor.ReadBytes(r.c, p.Tensor)) {
 				return fmt.Errorf("%v, rank %d: %v has other elements", mesh, g.Rank(), p.Placement)
 			}
@@ -338,16 +370,17 @@ func resumeOn(t *testing.T, disk vfs.FS, mesh comm.Mesh) {
 }
 
 // headersOf is the number of bytes of the files of tensors that are no elements.
-func headersOf(t *testing.T, disk vfs.FS) (n int) {
-	entries, err := disk.ReadDir("out/checkpoint-7")
-	require.NoError(t, err)
-	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), ".safetensors") {
-			text := read(t, disk, "out/checkpoint-7/"+e.Name())
-			n += 8 + int(binary.LittleEndian.Uint64([]byte(text)))
+func headersOf(disk vfs.FS, ck *checkpoint.Checkpoint) (n int, err error) {
+	for _, f := range ck.Files {
+		if strings.HasSuffix(f.Name, ".safetensors") {
+			text, err := vfs.ReadFile(disk, filepath.Join(ck.Path, f.Name), 1<<24)
+			if err != nil {
+				return 0, err
+			}
+			n += 8 + int(binary.LittleEndian.Uint64(text))
 		}
 	}
-	return n
+	return n, nil
 }
 
 func TestAResumeSaysThatTheMeshIsAnother(t *testing.T) {
