@@ -181,9 +181,8 @@ func warmupRatio() Known {
 
 // plannedValues lists values of settings that HuggingFace's have. A fault says that those that are not built are not.
 var plannedValues = map[string][]string{
-	"optim": append(catalog.RefusedOptimizers(), "adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit",
-		"ademamix_8bit", "lion_8bit", "paged_adamw_8bit", "paged_ademamix_8bit", "paged_lion_8bit", "rmsprop_bnb_8bit",
-		"schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd"),
+	"optim": append(catalog.RefusedOptimizers(), "schedule_free_adamw", "schedule_free_radam",
+		"schedule_free_sgd"),
 	"lr_scheduler_type":             {"greedy", "reduce_lr_on_plateau"},
 	"train_sampling_strategy":       {"batch_rebalance"},
 	"include_num_input_tokens_seen": {"non_padding"},

@@ -44,8 +44,9 @@ var optimizers = []optimtest.Case{
 }
 
 func TestOptimizers(t *testing.T) {
-	rates := map[string]float64{"adagrad": 2}                       // where 0.1 is not enough
-	faster := map[string]map[string]any{"ademamix": {"beta3": 0.9}} // means of more than 300 steps
+	// Where 0.1 is not enough, and where means are of more than 300 steps.
+	rates := map[string]float64{"adagrad": 2}
+	faster := map[string]map[string]any{"ademamix": {"beta3": 0.9}, "ademamix_8bit": {"beta3": 0.9}}
 	cases, seen := optimizers, map[string]bool{}
 	for _, name := range catalog.OptimizerNames() {
 		row, _ := catalog.OptimizerNamed(name)

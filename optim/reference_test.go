@@ -36,8 +36,8 @@ var referenceModels = map[string]struct {
 		{"fc2.bias", []int{3}}}},
 	"conv": {1, []referenceParam{{"conv.weight", []int{4, 3, 3, 3}}, {"conv.bias", []int{4}},
 		{"norm.weight", []int{4}}, {"head.weight", []int{5, 16}}, {"scale", []int{}}}},
-	"wide": {29, []referenceParam{{"embed.weight", []int{80, 64}}, {"proj.weight", []int{64, 72}},
-		{"proj.bias", []int{72}}}},
+	"wide": {29, []referenceParam{{"embed.weight", []int{80, 64}}, {"proj.weight", []int{65, 71}},
+		{"proj.bias", []int{71}}}},
 }
 
 const referenceSteps = 50
@@ -103,9 +103,12 @@ type referenceCase struct {
 	Sums     map[string]map[string]float64 `json:"sums"`
 }
 
-// referenceTolerance is how far a parameter may be from the reference's, where 1e-5 is not enough.
-var referenceTolerance = map[string]float64{
-	"muon/bfloat16": 0.003, // of a movement of about 0.5: products of bfloat16 against float32
+// referenceTolerance is how far parameters may be from the reference's, where 1e-5 is not enough for all: the share of
+// elements that are farther, and how far they may be. They have moved by about 0.5.
+var referenceTolerance = map[string]struct{ share, most float64 }{
+	"muon/bfloat16":          {1, 0.003},    // products of bfloat16 against float32
+	"adamw_8bit/library":     {0.08, 0.003}, // codes from a table, some of which are not the nearest
+	"adamw_torch_8bit/plain": {0.01, 0.001}, // a quotient that rounding puts on the other side of a middle
 }
 
 // Fifty steps of three models, with groups that decay, clipping and a schedule, end where the reference implementation
@@ -150,15 +153,13 @@ func requireReference(t *testing.T, r *safetensors.Reader, k referenceCase, name
 			shared[key] = v
 		}
 	}
-	if name == "lion" && shared["adam_beta2"] == 0.999 {
+	if strings.HasPrefix(name, "lion") && shared["adam_beta2"] == 0.999 {
 		shared["adam_beta2"] = 0.99 // lion-pytorch's
 	}
 	cfg, err := optim.ByName(row.AllNames()[0], shared, own)
 	require.NoError(t, err)
-	tolerance := 1e-5
-	if wider, ok := referenceTolerance[name+"/"+k.Name]; ok {
-		tolerance = wider
-	}
+	far, all, wider := 0, 0, referenceTolerance[name+"/"+k.Name]
+	tolerance := max(1e-5, wider.most)
 	stride := referenceModels[model].stride
 	referenceRun(c, model, k.LR, cfg, func(step int, _ *optim.Optimizer, params []tensor.Named) {
 		for _, p := range params {
@@ -172,6 +173,9 @@ func requireReference(t *testing.T, r *safetensors.Reader, k referenceCase, name
 					require.Less(t, off, tolerance, "step %d: %s[%d] is %v: want %v", step, p.Name, i*stride,
 						values[i*stride], w)
 					worst = max(worst, off)
+					if all++; off > 1e-5 {
+						far++
+					}
 				}
 			}
 			if step == referenceSteps {
@@ -183,5 +187,6 @@ func requireReference(t *testing.T, r *safetensors.Reader, k referenceCase, name
 			}
 		}
 	})
+	require.LessOrEqual(t, float64(far), wider.share*float64(all), "elements farther than 1e-5, of %d", all)
 	return worst
 }

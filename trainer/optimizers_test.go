@@ -11,6 +11,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/catalog"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -75,7 +77,7 @@ func tensorNames(t *testing.T, disk *vfs.Mem, path string) (names []string) {
 
 // A sharded run refuses an optimizer that needs whole parameters, by name.
 func TestOptimizersOfWholeParametersRefuseShards(t *testing.T) {
-	for _, name := range []string{"adafactor", "lamb", "muon", "stable_adamw"} {
+	for _, name := range []string{"adafactor", "lamb", "muon", "stable_adamw", "adamw_8bit", "adamw_torch_8bit"} {
 		a := rankArgs(2)
 		shardsArgs(a)
 		fullShard(a)
@@ -85,4 +87,38 @@ func TestOptimizersOfWholeParametersRefuseShards(t *testing.T) {
 		require.ErrorContains(t, err, "optimizer "+name+": ")
 		require.ErrorContains(t, err, "needs whole parameters, and they are sharded: want no fsdp and zero_stage")
 	}
+}
+
+// The state of large matrices is saved in 8 bits, that of embeddings and of small parameters in float32; torchao's
+// optimizer has no exception for embeddings.
+func TestEightBitStateInCheckpoints(t *testing.T) {
+	state := func(optim args.Optim) []safetensors.Entry {
+		cfg := gpt2.DefaultConfig()
+		cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = 128, 8, 64, 1, 2
+		cfg.BosTokenID, cfg.EosTokenID = nil, nil
+		m, err := gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)
+		require.NoError(t, err)
+		run := trainModel(t, m, vfs.NewMem(), 1, shardsArgs, func(a *args.TrainingArguments) {
+			a.Optim, a.MaxSteps = optim, 2
+		})
+		r, err := safetensors.Open(run.disk, out+"/checkpoint-2/optimizer.safetensors")
+		require.NoError(t, err)
+		defer func() { require.NoError(t, r.Close()) }()
+		return r.Entries()
+	}
+	const matrix, table = "transformer.h.0.attn.c_attn.weight.", "transformer.wte.weight."
+	bits := map[string]tensor.DType{}
+	for _, e := range state("paged_adamw_8bit") {
+		bits[e.Name] = e.DType
+	}
+	require.Equal(t, tensor.Uint8, bits[matrix+"exp_avg_8bit"])
+	require.Equal(t, tensor.Float32, bits[matrix+"exp_avg_sq_absmax"])
+	require.Zero(t, bits[matrix+"exp_avg"])
+	require.Equal(t, tensor.Float32, bits[table+"exp_avg"])
+	require.Equal(t, tensor.Float32, bits["transformer.h.0.ln_1.weight.exp_avg_sq"])
+	names := map[string]bool{}
+	for _, e := range state("adamw_torch_8bit") {
+		names[e.Name] = true
+	}
+	require.True(t, names[table+"exp_avg_8bit"])
 }

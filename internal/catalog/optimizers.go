@@ -30,12 +30,10 @@ var Optimizers = []Optimizer{
 	{Name: "sgd", Settings: Settings{{"momentum", 0.0, NonNegative}, {"dampening", 0.0, UnitRatio},
 		{"nesterov", false, Switch}}, Want: wantNesterov},
 	{Name: "adagrad", Settings: Settings{{"lr_decay", 0.0, NonNegative}, {"eps", 1e-10, NonNegative}}},
-	{Name: "rmsprop", Names: "rmsprop rmsprop_bnb rmsprop_bnb_32bit", Settings: Settings{{"alpha", 0.99, UnitRatio},
-		{"eps", 1e-8, NonNegative}, {"momentum", 0.0, NonNegative}, {"centered", false, Switch}}},
-	{Name: "lion", Names: "lion_32bit paged_lion_32bit", Arguments: Settings{{"adam_beta1", 0.9, DecayRate},
-		{"adam_beta2", 0.99, DecayRate}}},
-	{Name: "ademamix", Names: "ademamix paged_ademamix_32bit", Arguments: adam, Settings: Settings{
-		{"beta3", 0.9999, DecayRate}, {"alpha", 5.0, NonNegative}, {"t_alpha", 0.0, Count}, {"t_beta3", 0.0, Count}},
+	{Name: "rmsprop", Names: "rmsprop rmsprop_bnb rmsprop_bnb_32bit", Settings: Settings{rms[0], rms[1],
+		{"momentum", 0.0, NonNegative}, {"centered", false, Switch}}},
+	{Name: "lion", Names: "lion_32bit paged_lion_32bit", Arguments: lion},
+	{Name: "ademamix", Names: "ademamix paged_ademamix_32bit", Arguments: adam, Settings: slowMean,
 		Want: wantMeans},
 	{Name: "adafactor", Settings: Settings{{"scale_parameter", false, Switch}, {"relative_step", false, Switch},
 		{"warmup_init", false, Switch}, {"eps1", 1e-30, NonNegative}, {"eps2", 1e-3, NonNegative},
@@ -47,11 +45,25 @@ var Optimizers = []Optimizer{
 		{"ns_steps", 5.0, Rounds}, {"adjust_lr_fn", "match_rms_adamw", oneOf("match_rms_adamw", "original")}}},
 	{Name: "stable_adamw", Arguments: adam, Settings: Settings{{"decouple_lr", false, Switch},
 		{"max_lr", 0.0, NonNegative}}},
+	{Name: "adamw_8bit", Names: "adamw_bnb_8bit adamw_8bit paged_adamw_8bit", Arguments: adam},
+	{Name: "lion_8bit", Names: "lion_8bit paged_lion_8bit", Arguments: lion},
+	{Name: "ademamix_8bit", Names: "ademamix_8bit paged_ademamix_8bit", Arguments: adam, Settings: slowMean,
+		Want: wantMeans},
+	{Name: "rmsprop_8bit", Names: "rmsprop_bnb_8bit", Settings: rms},
+	{Name: "adamw_torch_8bit", Arguments: adam},
 }
 
 // adam are the arguments of optimizers with two moments.
 var adam = Settings{{"adam_beta1", 0.9, DecayRate}, {"adam_beta2", 0.999, DecayRate},
 	{"adam_epsilon", 1e-8, NonNegative}}
+
+// The settings that optimizers share with their form in 8 bits.
+var (
+	lion     = Settings{{"adam_beta1", 0.9, DecayRate}, {"adam_beta2", 0.99, DecayRate}}
+	rms      = Settings{{"alpha", 0.99, UnitRatio}, {"eps", 1e-8, NonNegative}}
+	slowMean = Settings{{"beta3", 0.9999, DecayRate}, {"alpha", 5.0, NonNegative}, {"t_alpha", 0.0, Count},
+		{"t_beta3", 0.0, Count}}
+)
 
 // wantNesterov: as in torch.optim.SGD.
 func wantNesterov(given Values) string {

@@ -22,7 +22,7 @@ STEPS, STORED, MAX_NORM, DECAY = 50, (10, 50), 1.0, 0.1
 MODELS = {
     "mlp": {"fc1.weight": (12, 20), "fc1.bias": (12,), "fc2.weight": (3, 12), "fc2.bias": (3,)},
     "conv": {"conv.weight": (4, 3, 3, 3), "conv.bias": (4,), "norm.weight": (4,), "head.weight": (5, 16), "scale": ()},
-    "wide": {"embed.weight": (80, 64), "proj.weight": (64, 72), "proj.bias": (72,)},
+    "wide": {"embed.weight": (80, 64), "proj.weight": (65, 71), "proj.bias": (71,)},
 }
 STRIDE = {"mlp": 1, "conv": 1, "wide": 29}
 EMBEDDINGS = {"embed.weight"}
@@ -62,7 +62,10 @@ def train(make, model, lr):
             if hasattr(opt, "train"):
                 opt.train()
             for group in opt.param_groups:
-                group["lr"] = rate(lr, step) if lr is not None else None
+                if isinstance(group["lr"], torch.Tensor):
+                    group["lr"].fill_(rate(lr, step))
+                else:
+                    group["lr"] = rate(lr, step) if lr is not None else None
             opt.step()
             if hasattr(opt, "eval") and step in STORED:
                 opt.eval()
@@ -219,5 +222,70 @@ def stable_adamw():
     })
 
 
-for make in (adagrad, rmsprop, lion, ademamix, adafactor, lamb, muon, stable_adamw):
+def nearest(x, code, absmax, codes, blocksize):
+    """bitsandbytes' quantize_blockwise for other dtypes, which is exact: that of float32 looks codes up in a table."""
+    blocks = [b for b in x.flatten().split(blocksize)]
+    absmax.copy_(torch.stack([b.abs().max() for b in blocks]))
+    scaled = torch.cat([b * (1 / m) if m > 0 else b for b, m in zip(blocks, absmax)])
+    diff = torch.abs(scaled.unsqueeze(-1) - code)
+    codes.copy_(torch.argmin(diff, dim=-1).to(torch.uint8).reshape(codes.shape))
+
+
+class Registered:
+    """An optimizer of bitsandbytes with embeddings in 32 bits, as the Trainer registers them."""
+
+    def __init__(self, cls, groups, names, exact, **options):
+        from bitsandbytes.optim import GlobalOptimManager
+
+        manager = GlobalOptimManager.get_instance()
+        manager.initialize()
+        self.opt, self.exact = cls(groups, lr=1e-3, **options), exact
+        self.param_groups = self.opt.param_groups
+        for p, name in names.items():
+            if name in EMBEDDINGS:
+                module = torch.nn.Embedding(*p.shape)
+                module.weight = p
+                manager.register_module_override(module, "weight", {"optim_bits": 32})
+
+    def step(self):
+        from unittest.mock import patch
+
+        from bitsandbytes.backends.cpu import ops
+
+        with patch.object(ops, "_quant_blockwise_fp32_direct", nearest if self.exact else ops._quant_blockwise_fp32_direct):
+            self.opt.step()
+
+
+def eight_bit():
+    import bitsandbytes.optim as bnb
+
+    def case(settings, lr, cls, exact=True, **options):
+        return settings, lr, lambda groups, names: [Registered(cls, groups, names, exact, **options)]
+
+    made_by = of("bitsandbytes")
+    write("adamw_8bit", made_by, {
+        "plain": case({}, 0.01, bnb.AdamW8bit),
+        "betas": case({"adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-4}, 0.02, bnb.AdamW8bit, betas=(0.8, 0.95), eps=1e-4),
+        "library": case({}, 0.01, bnb.AdamW8bit, exact=False),  # codes from the table
+    })
+    write("lion_8bit", made_by, {"plain": case({}, 0.003, bnb.Lion8bit, betas=(0.9, 0.99))})
+    write("ademamix_8bit", made_by, {
+        "plain": case({}, 0.01, bnb.AdEMAMix8bit),
+        "scheduled": case({"beta3": 0.999, "alpha": 3, "t_alpha": 30, "t_beta3": 40}, 0.01, bnb.AdEMAMix8bit,
+                          betas=(0.9, 0.999, 0.999), alpha=3.0, t_alpha=30, t_beta3=40),
+    })
+    write("rmsprop_8bit", made_by, {"plain": case({"alpha": 0.9}, 0.01, bnb.RMSprop8bit, alpha=0.9)})
+
+
+def torch_8bit():
+    from torchao.optim import AdamW8bit
+
+    torch.compiler.set_stance("force_eager")
+    write("adamw_torch_8bit", of("torchao"), {
+        "plain": ({}, 0.01, one(AdamW8bit)),
+        "betas": ({"adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-4}, 0.02, one(AdamW8bit, betas=(0.8, 0.95), eps=1e-4)),
+    })
+
+
+for make in (adagrad, rmsprop, lion, ademamix, adafactor, lamb, muon, stable_adamw, eight_bit, torch_8bit):
     make()

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package blockwise stores float32 numbers in 8 bits: each block of 256 is divided by its largest magnitude, and each
+// quotient becomes the nearest of 256 numbers of a fixed map (Dettmers et al. 2022, "8-bit Optimizers via Block-wise
+// Quantization"). It is what bitsandbytes and torchao do with the state of optimizers.
+package blockwise
+
+import (
+	"math"
+	"slices"
+	"sync"
+)
+
+// Block is the number of elements that share a scale.
+const Block = 256
+
+// Blocks is the number of blocks of n elements; the last may be shorter.
+func Blocks(n int) int { return (n + Block - 1) / Block }
+
+// Map is a list of 256 ascending numbers in [-1, 1], with 0 and 1 among them.
+type Map struct {
+	values [256]float32
+	// middles[i] lies between values i and i+1; numbers from there on are nearer to the latter.
+	middles [256]float32
+	// lowest is the code of the smallest number of each cell, first of positive numbers: a cell has all numbers whose
+	// upper 16 bits are equal, and at most one middle.
+	lowest [2 * cells]uint8
+}
+
+// Cells begin at 2⁻²⁴, below which all numbers are nearest to 0, and reach beyond 1.
+const (
+	firstCell = (127 - 24) << 7
+	cells     = 1 << 12
+)
+
+// Signed is bitsandbytes' create_dynamic_map(signed=True), and Unsigned that of False, which has no negative numbers.
+var (
+	Signed   = sync.OnceValue(func() *Map { return newMap(true) })
+	Unsigned = sync.OnceValue(func() *Map { return newMap(false) })
+)
+
+func newMap(signed bool) *Map {
+	var list []float32
+	decade := 1e-6
+	for exponent := range 7 {
+		n := 1 << exponent
+		if !signed {
+			n *= 2
+		}
+		bounds := linspace(n + 1)
+		for i := range n {
+			mean := (bounds[i] + bounds[i+1]) / 2
+			list = append(list, float32(decade)*mean)
+			if signed {
+				list = append(list, -float32(decade)*mean)
+			}
+		}
+		decade = math.Pow10(exponent - 5)
+	}
+	list = append(list, 0, 1)
+	slices.Sort(list)
+	m := &Map{values: [256]float32(list)}
+	for i := range 255 {
+		m.middles[i] = (m.values[i] + m.values[i+1]) / 2
+	}
+	m.middles[255] = float32(math.Inf(1))
+	for cell := range cells {
+		at := uint32(cell+firstCell) << 16
+		m.lowest[cell] = m.search(math.Float32frombits(at))
+		m.lowest[cells+cell] = m.search(math.Float32frombits(1<<31 | at | (1<<16 - 1)))
+	}
+	return m
+}
+
+// linspace is torch.linspace(0.1, 1, n) in float32.
+func linspace(n int) []float32 {
+	list := make([]float32, n)
+	first, last := float32(0.1), float32(1)
+	step := (last - first) / float32(n-1)
+	for i := range list {
+		if i < n/2 {
+			list[i] = float32(float64(first) + float64(step)*float64(i)) // rounded once
+		} else {
+			list[i] = float32(float64(last) - float64(step)*float64(n-1-i))
+		}
+	}
+	return list
+}
+
+// search is the code of x.
+func (m *Map) search(x float32) uint8 {
+	i := 0
+	for m.middles[i] <= x {
+		i++
+	}
+	return uint8(i)
+}
+
+// Values are the 256 numbers.
+func (m *Map) Values() []float32 { return slices.Clone(m.values[:]) }
+
+// Quantize writes the code of each element of x, and the scale of each block. A block of zeros has the scale 0.
+func (m *Map) Quantize(codes []uint8, scales, x []float32) {
+	for b := range Blocks(len(x)) {
+		lo, hi := b*Block, min((b+1)*Block, len(x))
+		most := uint32(0)
+		for _, v := range x[lo:hi] {
+			most = max(most, math.Float32bits(v)&0x7fffffff)
+		}
+		scale := math.Float32frombits(most)
+		scales[b] = scale
+		if scale == 0 {
+			scale = 1
+		}
+		m.encode(codes[lo:hi], x[lo:hi], scale)
+	}
+}
+
+// encode is search for quotients in [-1, 1], without branches.
+func (m *Map) encode(codes []uint8, x []float32, scale float32) {
+	x = x[:len(codes)]
+	for i := range codes {
+		v := x[i] / scale
+		bits := math.Float32bits(v)
+		cell := max(int(bits&0x7fffffff>>16)-firstCell, 0)
+		code := m.lowest[(cell|int(bits>>31)*cells)&(2*cells-1)]
+		codes[i] = code + uint8(^math.Float32bits(v-m.middles[code])>>31) // 1 if v is not below the middle
+	}
+}
+
+// Dequantize writes the numbers that codes and scales stand for.
+func (m *Map) Dequantize(x []float32, codes []uint8, scales []float32) {
+	for b := range Blocks(len(x)) {
+		lo, hi := b*Block, min((b+1)*Block, len(x))
+		scale, in, out := scales[b], codes[lo:hi], x[lo:hi]
+		for i, code := range in[:len(out)] {
+			out[i] = m.values[code] * scale
+		}
+	}
+}
