@@ -262,10 +262,12 @@ type run struct {
 	delayed     *weightPass      // takes the gradients of leaves that wrt does not name; nil: they are computed now
 	wrtDelayed  []*Tensor        // leaves whose gradients results returns in the weight pass, when they are complete
 	leaves      map[*Tensor]int  // pending contributions of each wanted leaf
-	sums        map[*Tensor]*pending
-	order       []*Node
-	spans       []span
-	back        Back // what gradient functions work with, one after the other: its context and scope are used again
+	// what takes the gradients of tables, see SparseGrads
+	sparse map[*Tensor]func(rows, values *Tensor)
+	sums   map[*Tensor]*pending
+	order  []*Node
+	spans  []span
+	back   Back // what gradient functions work with, one after the other: its context and scope are used again
 }
 
 // pending is the gradient of a leaf or of a wrt tensor as it is put together.
@@ -608,6 +610,10 @@ func (r *run) contributed(t *Tensor) {
 	p := r.sums[t]
 	if p == nil {
 		return
+	}
+	if r.sparse[t] != nil {
+		r.c.fail("Backward", []*Tensor{t}, "a table of SparseGrads has a gradient from another op than Embedding, or "+
+			"from a Checkpoint")
 	}
 	delete(r.sums, t)
 	switch {

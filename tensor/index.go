@@ -25,6 +25,10 @@ func Embedding(c *Ctx, table, ids *Tensor) *Tensor {
 	out := y.reshaped(append(slices.Clone(ids.Shape()), table.shape[1]))
 	c.record("Embedding", []*Tensor{out}, []*Tensor{table}, []*Tensor{flat}, func(b *Back) {
 		g := b.materialize("Embedding", b.Grad(0)).reshaped(y.Shape())
+		if take := b.sparse(0); take != nil {
+			take(flat, b.convert("Embedding", g, table.GradDType()))
+			return
+		}
 		b.separate(0, func(b *Back) {
 			sum, filled := b.into(0)
 			d := sum

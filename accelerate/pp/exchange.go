@@ -31,7 +31,7 @@ func (r *runner) send(p *parcel, a schedule.Action) error {
 
 // receive begins to receive what flows over a border.
 func (r *runner) receive(into map[place]*parcel, at place, number int, a schedule.Action) error {
-	borders, err := r.borders(r.batches[at.microBatch])
+	f, err := r.flow(r.batches[at.microBatch])
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (r *runner) receive(into map[place]*parcel, at place, number int, a schedul
 	}
 	p, c := &parcel{}, r.open(at).c.NoGrad()
 	into[at] = p
-	for i, b := range borders[number] {
+	for i, b := range f.borders[number] {
 		t := tensor.Empty(c, b.dtype, b.shape...)
 		p.tensors = append(p.tensors, t)
 		p.calls = append(p.calls, r.cfg.Group.Recv(comm.OfTensor(r.root, t), r.step.Peer(a), label(send, i)))
@@ -85,7 +85,7 @@ func (p *Pipeline) reset() {
 	}
 	for _, s := range p.stages {
 		if s != nil {
-			s.queue, s.resharding, s.complete = nil, false, false
+			s.complete = false
 		}
 	}
 }
@@ -104,8 +104,8 @@ func (r *runner) clear() {
 			free(p)
 		}
 	}
-	for _, p := range r.tied {
-		free(p)
+	for _, w := range r.tied {
+		w.free(free)
 	}
 	for _, p := range r.passes { // none, unless there was an error
 		_ = p.store.Close()
@@ -120,7 +120,6 @@ func (r *runner) clear() {
 	}
 	for _, s := range r.stages {
 		if s != nil {
-			s.queue = nil
 			for _, q := range s.params {
 				q.DropLowered()
 			}

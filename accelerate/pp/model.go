@@ -44,10 +44,10 @@ func newSketch(m Model, forward Forward) (*sketch, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sketch{tensor.NewCtx(dev).NoGrad(), twin, nn.Walk(twin), forward}
+	s := &sketch{tensor.NewCtx(dev), twin, nn.Walk(twin), forward}
 	for _, p := range s.tree.Parameters() {
 		if p.Deferred() != nil {
-			p.Defer(func(c *tensor.Ctx) *tensor.Tensor { return tensor.Empty(c, p.DType(), p.Shape()...) })
+			p.Defer(func(c *tensor.Ctx) *tensor.Tensor { return tensor.Empty(c.NoGrad(), p.DType(), p.Shape()...) })
 		}
 	}
 	return s, nil
@@ -64,7 +64,7 @@ func (s *sketch) batch(b *data.Batch) *data.Batch {
 	twin := *b
 	twin.Tensors = map[string]*tensor.Tensor{}
 	for name, t := range b.Tensors {
-		twin.Tensors[name] = tensor.Empty(s.c, t.DType(), t.Shape()...)
+		twin.Tensors[name] = tensor.Empty(s.c.NoGrad(), t.DType(), t.Shape()...)
 	}
 	return &twin
 }
@@ -89,6 +89,25 @@ func (s *sketch) run(c *nn.Ctx, stages [][]nn.Part, b *data.Batch, after func(st
 	return err
 }
 
+// lookups counts the rows of a table that a stage's backward pass would change.
+func (s *sketch) lookups(table string, out Output) (rows int) {
+	i := slices.IndexFunc(s.tree.Parameters(), func(q tensor.Named) bool { return q.Name == table })
+	var roots, grads []*tensor.Tensor
+	for _, t := range out.Hidden {
+		if t.RequiresGrad() {
+			roots, grads = append(roots, t), append(grads, tensor.Empty(s.c.NoGrad(), t.DType(), t.Shape()...))
+		}
+	}
+	if len(roots) == 0 {
+		return 0
+	}
+	var store tensor.WeightGradStore
+	defer store.Close()
+	count := tensor.SparseGrads(s.tree.Parameters()[i].Tensor, func(r, _ *tensor.Tensor) { rows += r.Numel() })
+	tensor.Backward(s.c, roots, grads, nil, tensor.DelayWeightGrads(&store), tensor.RetainGraph(), count)
+	return rows
+}
+
 // Measure counts the floating-point operations of each part of a model in the forward pass of a batch, those of the
 // head and the loss with the last part. Backward passes take about twice as many, of each part. b may have any values:
 // nothing is computed.
@@ -103,7 +122,7 @@ func Measure(m Model, forward Forward, b *data.Batch) ([]float64, error) {
 	stages := s.stages(slices.Repeat([]int{1}, len(s.model.Parts())))
 	costs, part := make([]float64, len(stages)), 0
 	defer s.c.Trace(context.Background(), func(k tensor.KernelSpan) { costs[part] += k.FLOPs })()
-	c := nn.NewCtx(s.c, s.tree, false).WithLossOnly()
+	c := nn.NewCtx(s.c.NoGrad(), s.tree, false).WithLossOnly()
 	err = s.run(c, stages, s.batch(b), func(i int, _ Output) { part = i + 1 })
 	return costs, err
 }

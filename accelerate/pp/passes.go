@@ -3,8 +3,6 @@
 package pp
 
 import (
-	"slices"
-
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -82,29 +80,36 @@ func (r *runner) backward(at place, whole bool) error {
 			wrt = append(wrt, t)
 		}
 	}
-	apart := !whole || slices.ContainsFunc(s.ties, func(t *tie) bool { return t.first == at.stage })
-	option := tensor.DelayWeightGrads(&p.store)
-	if !apart {
-		r.beginWeights(s, at.microBatch, nil)
-		option = tensor.Accumulating()
+	options := []tensor.BackwardOption{tensor.DelayWeightGrads(&p.store)}
+	if whole {
+		r.beginWeights(s, at.microBatch)
+		options[0] = tensor.Accumulating()
 	}
+	lookups := r.lookups(s, &options)
 	var found []*tensor.Tensor
 	if len(roots) > 0 {
-		found = tensor.Backward(p.c.Ctx, roots, grads.tensors, wrt, option)
+		found = tensor.Backward(p.c.Ctx, roots, grads.tensors, wrt, options...)
 	}
 	if err := r.passBack(p, found); err != nil {
 		return err
 	}
-	p.grads = grads
-	switch {
-	case !apart:
-		grads.free()
-		delete(r.passes, at)
-		r.endWeights(s, at.microBatch)
-	case whole:
-		return r.weights(p)
+	for _, l := range lookups {
+		if err := r.sendLookup(l, at.microBatch); err != nil {
+			return err
+		}
 	}
+	if p.grads = grads; !whole {
+		return nil
+	}
+	r.endPass(p)
 	return nil
+}
+
+// endPass ends a pass whose gradients are all computed.
+func (r *runner) endPass(p *pass) {
+	p.grads.free()
+	delete(r.passes, p.place)
+	r.endWeights(r.stages[p.stage], p.microBatch)
 }
 
 // seeds are the outputs of a pass that gradients flow to, and these gradients.
@@ -164,60 +169,28 @@ func (p *pass) end(out ...*tensor.Tensor) {
 	p.close, p.in, p.out, p.c = nil, nil, nil, nil
 }
 
-// weights computes the weight gradients of a pass, or puts it into the stage's queue while the gradient of a tied
-// parameter has not come.
+// weights computes the weight gradients of a pass.
 func (r *runner) weights(p *pass) error {
-	s := r.stages[p.stage]
-	s.queue = append(s.queue, p)
-	return r.drain(s, false)
-}
-
-// drain computes the weight gradients in the queue. If it may not wait, it stops at those that have to.
-func (r *runner) drain(s *stage, wait bool) error {
-	for len(s.queue) > 0 {
-		p := s.queue[0]
-		if !wait && !r.tiedHere(s, p.microBatch) {
-			return nil
-		}
-		tied, err := r.takeTied(s, p.microBatch)
-		if err != nil {
-			return err
-		}
-		s.queue = s.queue[1:]
-		r.beginWeights(s, p.microBatch, tied)
-		p.store.Pop(r.root)
-		p.grads.free()
-		delete(r.passes, p.place)
-		r.endWeights(s, p.microBatch)
-	}
-	if s.resharding {
-		r.reshard(s)
-	}
+	r.beginWeights(r.stages[p.stage], p.microBatch)
+	p.store.Pop(r.root)
+	r.endPass(p)
 	return nil
 }
 
-// beginWeights readies a stage for the weight gradients of a micro-batch. Those of tied parameters are added to what
-// tied has.
-func (r *runner) beginWeights(s *stage, microBatch int, tied map[*tie]*tensor.Tensor) {
+// beginWeights readies a stage for the weight gradients of a micro-batch. Those of tied parameters stay apart.
+func (r *runner) beginWeights(s *stage, microBatch int) {
 	for _, t := range s.ties {
-		if s.number == t.first {
-			t.begin(r.batches[microBatch].MicroBatch, false)
-		}
-		t.setApart(tied[t])
+		t.setApart()
 	}
-	s.begin(r.batches[microBatch].MicroBatch, r.whole() && microBatch == len(r.batches)-1 && !r.late(s.number))
+	s.begin(r.batches[microBatch].MicroBatch, r.whole() && microBatch == len(r.batches)-1)
 }
 
 // endWeights ends beginWeights.
 func (r *runner) endWeights(s *stage, microBatch int) {
 	s.end()
 	for _, t := range s.ties {
-		g := t.takeApart()
-		if s.number == t.first {
-			t.add(r.root, g)
-			t.end()
-		} else {
-			r.sendTied(t, microBatch, g)
+		if g := t.takeApart(); s.number == t.last {
+			r.tied[t].head[microBatch] = g
 		}
 	}
 }
@@ -230,89 +203,25 @@ func (r *runner) unshard(s *stage) {
 	}
 }
 
-// reshard gives up the parameters of a stage, when no pass needs them any more.
+// reshard gives up the parameters of a stage, tied ones when their gradients are complete.
 func (r *runner) reshard(s *stage) {
-	if s.resharding = len(s.queue) > 0; s.resharding {
-		return
-	}
 	s.reshard()
 	for _, t := range s.ties {
-		t.reshard()
+		if w := r.tied[t]; w != nil && w.next < len(r.batches) && r.training {
+			w.resharding++
+		} else {
+			t.reshard()
+		}
 	}
 }
 
 // reduce completes the gradients of a stage.
 func (r *runner) reduce(s *stage) error {
-	if !r.whole() || r.late(s.number) {
+	if !r.whole() {
 		return nil
 	}
 	s.complete = true
 	return s.Finish(r.ctx)
-}
-
-// expectTied begins to receive the gradients of tied parameters for a micro-batch.
-func (r *runner) expectTied(s *stage, microBatch int) {
-	if microBatch >= len(r.batches) {
-		return
-	}
-	for _, t := range s.ties {
-		if s.number != t.first || t.group == nil {
-			continue
-		}
-		g := tensor.Empty(r.root, t.param.GradDType(), t.param.Shape()...)
-		h := t.group.Recv(comm.OfTensor(r.root, g), t.peer(), comm.Label(t.param.Name))
-		r.tied[tiedPlace{t, microBatch}] = &parcel{tensors: []*tensor.Tensor{g}, calls: []*comm.Handle{h}, owned: true}
-	}
-}
-
-// tiedHere reports whether a stage can go on with the weight gradients of a micro-batch.
-func (r *runner) tiedHere(s *stage, microBatch int) bool {
-	for _, t := range s.ties {
-		if s.number == t.first && t.group == nil && r.tied[tiedPlace{t, microBatch}] == nil {
-			return false
-		}
-	}
-	due := r.step.due[s.number]
-	return due == nil || microBatch < due[r.at]
-}
-
-// takeTied waits for the last stage's gradients of tied parameters.
-func (r *runner) takeTied(s *stage, microBatch int) (map[*tie]*tensor.Tensor, error) {
-	tied := map[*tie]*tensor.Tensor{}
-	for _, t := range s.ties {
-		if s.number != t.first {
-			continue
-		}
-		at := tiedPlace{t, microBatch}
-		p := r.tied[at]
-		if err := p.wait(r.ctx); err != nil {
-			return nil, err
-		}
-		delete(r.tied, at)
-		if len(p.tensors) > 0 { // none: no gradient came
-			tied[t] = p.tensors[0]
-		}
-	}
-	r.expectTied(s, microBatch+1)
-	return tied, nil
-}
-
-// sendTied passes the last stage's gradient of a tied parameter on; nil stands for none.
-func (r *runner) sendTied(t *tie, microBatch int, g *tensor.Tensor) {
-	p := &parcel{owned: true}
-	if g != nil {
-		p.tensors = append(p.tensors, g)
-	}
-	if t.group == nil {
-		r.tied[tiedPlace{t, microBatch}] = p
-		return
-	}
-	if g == nil {
-		p.tensors = append(p.tensors, tensor.Zeros(r.root, t.param.GradDType(), t.param.Shape()...))
-	}
-	h := t.group.Send(comm.OfTensor(r.root, p.tensors[0]), t.peer(), comm.Label(t.param.Name))
-	p.calls = append(p.calls, h)
-	r.sent = append(r.sent, p)
 }
 
 // finish completes the gradients that are not, and gives the other end of each tie its total.
@@ -320,12 +229,8 @@ func (r *runner) finish() error {
 	if !r.training {
 		return nil
 	}
-	for _, s := range r.stages {
-		if s != nil {
-			if err := r.drain(s, true); err != nil {
-				return err
-			}
-		}
+	if err := r.addTied(true); err != nil {
+		return err
 	}
 	for _, n := range r.order {
 		if s := r.stages[n]; !s.complete {
@@ -343,33 +248,4 @@ func (r *runner) finish() error {
 		calls = append(calls, h...)
 	}
 	return comm.WaitAll(r.ctx, calls...)
-}
-
-// finishTie completes the gradient of a tied parameter: what this rank trains of it.
-func (r *runner) finishTie(t *tie) (calls []*comm.Handle, err error) {
-	first := r.rank == t.ranks[0]
-	if !first && r.rank != t.ranks[1] {
-		return nil, nil
-	}
-	if first {
-		if err := t.Finish(r.ctx); err != nil {
-			return nil, err
-		}
-	}
-	for _, q := range t.Trained() {
-		switch {
-		case !first:
-			t.receive(q, tensor.Empty(r.root, q.GradDType(), q.Shape()...))
-		case q.Grad() == nil:
-			t.receive(q, tensor.Zeros(r.root, q.GradDType(), q.Shape()...))
-		}
-		switch g := comm.OfTensor(r.root, q.Grad()); {
-		case t.group == nil:
-		case first:
-			calls = append(calls, t.group.Send(g, t.peer(), comm.Label(t.param.Name)))
-		default:
-			calls = append(calls, t.group.Recv(g, t.peer(), comm.Label(t.param.Name)))
-		}
-	}
-	return calls, nil
 }

@@ -52,7 +52,7 @@ type Pipeline struct {
 	stages []*stage    // by number; nil on other ranks
 	ties   []*tie
 	sketch *sketch
-	known  map[string][]border
+	known  map[string]flow
 	plans  map[plan]*step
 	order  []int // see sort
 	params []tensor.Named
@@ -64,12 +64,10 @@ type Pipeline struct {
 // stage is what a rank has of a stage.
 type stage struct {
 	*trained
-	number     int
-	parts      []nn.Part
-	ties       []*tie  // those with an end here
-	queue      []*pass // backward passes whose weight gradients wait for those of the tie's other end
-	resharding bool    // when the queue is empty
-	complete   bool    // the gradients of this step are
+	number   int
+	parts    []nn.Part
+	ties     []*tie // those with an end here
+	complete bool   // the gradients of this step are
 }
 
 // border is what flows between two stages.
@@ -98,7 +96,7 @@ func New(cfg Config) (*Pipeline, error) {
 		return nil, err
 	}
 	p := &Pipeline{cfg: cfg, rank: cfg.Group.Rank(), root: cfg.Job.Ctx.NoGrad(),
-		stages: make([]*stage, len(cfg.Stages)), known: map[string][]border{}, plans: map[plan]*step{}}
+		stages: make([]*stage, len(cfg.Stages)), known: map[string]flow{}, plans: map[plan]*step{}}
 	if err := p.tie(); err != nil {
 		return nil, err
 	}
@@ -175,7 +173,7 @@ func (p *Pipeline) Owned() []tensor.Named {
 // step is the schedule of a step, as the ranks run it.
 type step struct {
 	*schedule.Schedule
-	due map[int][]int // see Pipeline.due
+	due map[*tie][]int // see Pipeline.due
 }
 
 // plan is the schedule of a kind of step.
@@ -205,33 +203,44 @@ func (p *Pipeline) plan(of plan) (*step, error) {
 	return p.plans[of], nil
 }
 
-// borders are the tensors that flow between the stages for a batch.
-func (p *Pipeline) borders(b *data.Batch) ([]border, error) {
+// flow is what ranks send each other for a batch.
+type flow struct {
+	borders []border     // between the stages
+	rows    map[*tie]int // of lookups
+}
+
+// flow finds it by the shapes of a batch.
+func (p *Pipeline) flow(b *data.Batch) (flow, error) {
 	var key strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(b.Tensors)) {
 		fmt.Fprint(&key, name, b.Tensors[name].DType(), b.Tensors[name].Shape())
 	}
-	if list, ok := p.known[key.String()]; ok {
-		return list, nil
+	if f, ok := p.known[key.String()]; ok {
+		return f, nil
 	}
-	list := make([]border, len(p.cfg.Stages)-1)
-	c := p.cfg.Context(p.sketch.c, p.sketch.tree, b, true)
-	c.Training = false // modules report nothing
+	f := flow{make([]border, len(p.cfg.Stages)-1), map[*tie]int{}}
 	var split []int
 	for _, parts := range p.cfg.Stages {
 		split = append(split, len(parts))
 	}
+	c := p.cfg.Context(p.sketch.c, p.sketch.tree, b, true)
+	c.Training = false // modules report nothing
 	stages := p.sketch.stages(split)
-	err := p.sketch.run(c, stages[:len(list)], p.sketch.batch(b), func(i int, out Output) {
+	err := p.sketch.run(c, stages[:len(f.borders)], p.sketch.batch(b), func(i int, out Output) {
 		for _, t := range out.Hidden {
-			list[i] = append(list[i], struct {
+			f.borders[i] = append(f.borders[i], struct {
 				dtype tensor.DType
 				shape []int
 			}{t.DType(), t.Shape()})
 		}
+		for _, t := range p.ties {
+			if t.first == i {
+				f.rows[t] = p.sketch.lookups(t.param.Name, out)
+			}
+		}
 	})
-	p.known[key.String()] = list
-	return list, err
+	p.known[key.String()] = f
+	return f, err
 }
 
 // Step runs the forward and backward passes of a training step. Every rank of the pipeline passes the same
@@ -257,7 +266,7 @@ func (p *Pipeline) run(ctx context.Context, batches []*data.Batch, training bool
 	}
 	r := &runner{Pipeline: p, ctx: ctx, step: s, batches: batches, training: training, scale: scale,
 		passes: map[place]*pass{}, inputs: map[place]*parcel{}, grads: map[place]*parcel{},
-		tied: map[tiedPlace]*parcel{}}
+		tied: map[*tie]*tiedSum{}}
 	losses, err := r.run()
 	if err != nil {
 		p.cfg.Group.Abort(err)

@@ -34,7 +34,7 @@ type Rehearsal struct {
 	State      int64       // bytes of the optimizer's state
 	Peak       int64       // the most bytes in use at a time, all of these included
 	// Outputs, Inputs and Tied are the bytes that the rank sends: outputs of its stages, gradients of their inputs, and
-	// gradients of parameters that are on two ranks.
+	// gradients of parameters that are on two ranks, or of rows of them.
 	Outputs, Inputs, Tied int64
 }
 
@@ -75,8 +75,7 @@ type rehearsal struct {
 // Rehearse runs two training steps as a rank of a pipeline on a device without values, over an engine that moves
 // nothing, and reports the second. on is the device of the real run, nil for the CPU. scene gives the scene for the
 // device without values, and cost is the time of a kernel. Messages arrive at once: a real rank may hold some for
-// longer, and the first rank of a model with tied embeddings the activations of micro-batches whose tied gradient is
-// late.
+// longer.
 func Rehearse(on *tensor.Device, rank int, cost func(tensor.KernelSpan) float64,
 	scene func(dev *tensor.Device) (Scene, error)) (*Rehearsal, error) {
 	counter := meta.Like(joint.Backend(cmp.Or(on, tensor.CPU())))
@@ -178,7 +177,7 @@ func (r *rehearsal) observe(run *runner, a schedule.Action, ended bool) {
 		s.Activation += float64(used - r.used)
 	case schedule.I, schedule.B:
 		s.Input += r.spent
-	case schedule.W, schedule.ReduceGrad: // which ends what waited for tied gradients
+	case schedule.W:
 		s.Weight += r.spent
 	case schedule.SendF:
 		s.Output += sent - r.sent
@@ -200,8 +199,8 @@ func (r *rehearsal) gradients(run *runner, a schedule.Action) (n int64) {
 	for _, w := range r.Stages {
 		n += r.alive[w.Stage] * w.Gradients
 	}
-	for _, t := range run.ties { // which the first of its stages adds up
-		n -= r.alive[t.last] * int64(t.param.Numel()*t.param.GradDType().Size())
+	for _, t := range run.ties { // which the last of its stages adds up
+		n -= r.alive[t.first] * int64(t.param.Numel()*t.param.GradDType().Size())
 	}
 	return n
 }
@@ -209,8 +208,12 @@ func (r *rehearsal) gradients(run *runner, a schedule.Action) (n int64) {
 // settle waits for all messages that are under way and frees those that were sent, so that memory does not depend on
 // how fast they are.
 func (r *runner) settle() {
-	list := slices.Concat(r.sent, slices.Collect(maps.Values(r.inputs)), slices.Collect(maps.Values(r.grads)),
-		slices.Collect(maps.Values(r.tied)))
+	list := slices.Concat(r.sent, slices.Collect(maps.Values(r.inputs)), slices.Collect(maps.Values(r.grads)))
+	for _, w := range r.tied {
+		for _, l := range w.lookup {
+			list = append(list, l.rows, l.values)
+		}
+	}
 	for _, p := range list {
 		_ = p.wait(r.ctx)
 	}

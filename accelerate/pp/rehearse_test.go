@@ -81,6 +81,7 @@ func TestRehearsal(t *testing.T) {
 		}
 	}
 	tied := settings{layers: 2, tied: true, micro: 4}
-	require.Equal(t, int64(4*4*vocabulary*16), tied.rehearse(t, 1, ranks, "1f1b").Tied, "the head's gradients")
-	require.Equal(t, int64(4*vocabulary*16), tied.rehearse(t, 0, ranks, "1f1b").Tied, "their total")
+	tokens := int64(rows * (length + length - 1 + length - 2 + length))
+	require.Equal(t, tokens*(8+4*16), tied.rehearse(t, 0, ranks, "1f1b").Tied, "rows and their gradients")
+	require.Equal(t, int64(4*vocabulary*16), tied.rehearse(t, 1, ranks, "1f1b").Tied, "the total")
 }

@@ -26,20 +26,14 @@ type runner struct {
 	block  *tensor.Tensor // the losses of the micro-batches
 	losses []Loss
 	passes map[place]*pass
-	inputs map[place]*parcel     // of a stage
-	grads  map[place]*parcel     // of a stage's outputs
-	tied   map[tiedPlace]*parcel // gradients of tied parameters, from the last stage
+	inputs map[place]*parcel // of a stage
+	grads  map[place]*parcel // of a stage's outputs
+	tied   map[*tie]*tiedSum // those that are summed here
 	sent   []*parcel
 }
 
 // place is a stage and a micro-batch.
 type place struct{ stage, microBatch int }
-
-// tiedPlace is the gradient of a tie for a micro-batch.
-type tiedPlace struct {
-	*tie
-	microBatch int
-}
 
 // parcel is what flows from one stage to another, maybe on its way.
 type parcel struct {
@@ -136,12 +130,7 @@ func (r *runner) begin() error {
 			return err
 		}
 	}
-	for _, s := range r.stages {
-		if s != nil {
-			r.expectTied(s, 0)
-		}
-	}
-	return nil
+	return r.beginTied()
 }
 
 // open is the pass at a place, which the first action there begins.
@@ -160,15 +149,10 @@ func (r *runner) open(at place) *pass {
 	return p
 }
 
-// do runs an action, behind the weight gradients that could wait no longer.
+// do runs an action, behind the sums of tied gradients that are due.
 func (r *runner) do(a schedule.Action) error {
-	for _, s := range r.stages {
-		if s != nil && len(s.queue) > 0 {
-			late := schedule.Action{Op: schedule.W, Stage: s.number, MicroBatch: s.queue[0].microBatch}
-			if err := r.observed(late, func() error { return r.drain(s, false) }); err != nil {
-				return err
-			}
-		}
+	if err := r.addTied(false); err != nil {
+		return err
 	}
 	return r.observed(a, func() error { return r.act(a) })
 }

@@ -180,54 +180,12 @@ func (p *Pipeline) Stepped(ctx context.Context, changed bool) error {
 	return nil
 }
 
-// late reports whether the weight gradients of a stage on this rank wait for those of another rank.
-func (p *Pipeline) late(stage int) bool {
-	return slices.ContainsFunc(p.ties, func(t *tie) bool { return t.first == stage && t.ranks[0] != t.ranks[1] })
-}
-
 // sort finds the order in which a whole step completes the gradients of this rank's stages. All ranks that train a
 // stage together keep it, also in steps of fewer micro-batches, so that their calls match.
 func (p *Pipeline) sort(s *step) {
 	for _, a := range s.Ranks[p.rank] {
-		if a.Op == schedule.ReduceGrad && !p.late(a.Stage) {
+		if a.Op == schedule.ReduceGrad {
 			p.order = append(p.order, a.Stage)
 		}
 	}
-	for _, n := range p.cfg.Schedule.StagesOf(p.rank) {
-		if !slices.Contains(p.order, n) {
-			p.order = append(p.order, n)
-		}
-	}
-}
-
-// due is, for each stage of this rank whose weight gradients wait for those of another rank, and each action: of how
-// many micro-batches they have come by then. They have when a clock on which each pass takes one tick has them: so no
-// two ranks wait for each other, and ranks that train the stage together compute and exchange in the same order.
-func (p *Pipeline) due(sim *schedule.Simulation) map[int][]int {
-	due := map[int][]int{}
-	for _, n := range p.cfg.Schedule.StagesOf(p.rank) {
-		if !p.late(n) || sim.Schedule.ForwardOnly {
-			continue
-		}
-		came := make([]float64, sim.Schedule.MicroBatches)
-		for _, t := range p.ties {
-			if t.first != n || t.ranks[0] == t.ranks[1] {
-				continue
-			}
-			for i, a := range sim.Schedule.Ranks[t.ranks[1]] {
-				if a.Stage == t.last && (a.Op == schedule.W || a.Op == schedule.B) {
-					came[a.MicroBatch] = max(came[a.MicroBatch], sim.Timeline[t.ranks[1]][i].End+1)
-				}
-			}
-		}
-		now, count := 0.0, 0
-		for _, span := range sim.Timeline[p.rank] {
-			now = max(now, span.Start)
-			for count < len(came) && came[count] <= now {
-				count++
-			}
-			due[n] = append(due[n], count)
-		}
-	}
-	return due
 }

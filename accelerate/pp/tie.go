@@ -10,10 +10,11 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// tie is a trained parameter that two stages have, such as the table of a tied embedding. One process adds, for each
-// micro-batch, what the later stage computes of its gradient and then what the earlier one does. So the later stage
-// sends its part for each micro-batch, and the earlier stage adds its own to it; the sum of the micro-batches is made
-// there. At the end of a step the other rank gets the total, or the part of it that it trains.
+// tie is a trained parameter that two stages have: a table that the earlier one looks up, by tensor.Embedding alone,
+// and the later one multiplies by. One process adds, for each micro-batch, what the later stage computes of its
+// gradient and then what the earlier one adds to some rows. So the earlier stage sends these rows for each micro-batch,
+// and the later stage adds them to its own; the sum of the micro-batches is made there. At the end of a step the other
+// rank gets the total, or the part of it that it trains.
 type tie struct {
 	*trained    // nil on ranks without an end
 	param       tensor.Named
@@ -32,13 +33,13 @@ type received struct {
 	grad, home *tensor.Tensor // home is what was in its place
 }
 
-// setApart puts g, which may be nil, in the place of the parameter's gradient.
-func (t *tie) setApart(g *tensor.Tensor) {
+// setApart takes the parameter's gradient away, so that another comes in its place.
+func (t *tie) setApart() {
 	t.filled = t.param.Grad() != nil
-	t.sum = t.param.SwapGrad(g, g != nil)
+	t.sum = t.param.SwapGrad(nil, false)
 }
 
-// takeApart ends setApart and gives the gradient that was there, nil if there was none.
+// takeApart ends setApart and gives the gradient that came, nil if there was none.
 func (t *tie) takeApart() *tensor.Tensor {
 	g := t.param.Grad()
 	t.param.SwapGrad(t.sum, t.filled)
@@ -51,18 +52,20 @@ func (t *tie) add(c *tensor.Ctx, g *tensor.Tensor) {
 	if g == nil {
 		return
 	}
-	sum := t.param.SwapGrad(nil, false)
+	t.setApart()
 	switch {
-	case sum == nil:
-		t.param.SwapGrad(g, true)
-		return
+	case t.sum == nil:
+		t.sum, g = g, nil
 	case t.filled:
-		tensor.AddInto(c, sum, g)
+		tensor.AddInto(c, t.sum, g)
 	default:
-		tensor.CopyInto(c, sum, g)
+		tensor.CopyInto(c, t.sum, g)
 	}
-	t.param.SwapGrad(sum, true)
-	g.Free()
+	t.filled = true
+	t.takeApart()
+	if g != nil {
+		g.Free()
+	}
 }
 
 // receive makes g the gradient of what this rank trains of the parameter.

@@ -168,25 +168,30 @@ func (s *Step) lastPass() (end float64) {
 	return end
 }
 
-// tied is when both ends of the tied parameters have their gradients, 0 if there are none. The last stage sends its
-// gradient of each micro-batch behind the pass that computes it, one after the other, and gets their sum back.
+// tied is when both ends of the tied parameters have their gradients, 0 if there are none. The first stage sends the
+// rows that a micro-batch looks up behind the pass that computes their gradients, one after the other, and gets the sum
+// back.
 func (s *Step) tied() (end float64) {
 	j := s.Job
 	first, last := j.Schedule.StageToRank[0], j.Schedule.StageToRank[j.Schedule.Stages()-1]
-	bytes := float64(j.Pipeline[first].Tied) // the sum, which the first sends back
-	if bytes == 0 || first == last {
+	sum := j.Pipeline[last].Tied
+	if sum == 0 || first == last {
 		return 0
 	}
-	takes := 0.0
-	for column := range j.Mesh.Size(shared) {
-		takes = max(takes, j.Hardware.link(j.rank(first, column), j.rank(last, column)).time(bytes))
+	takes := func(bytes int64) (longest float64) {
+		for column := range j.Mesh.Size(shared) {
+			link := j.Hardware.link(j.rank(first, column), j.rank(last, column))
+			longest = max(longest, link.time(float64(bytes)))
+		}
+		return longest
 	}
-	for i, a := range s.Passes.Schedule.Ranks[last] {
-		if a.Stage == j.Schedule.Stages()-1 && (a.Op == schedule.W || a.Op == schedule.B) {
-			end = max(end, s.Passes.Timeline[last][i].End) + takes
+	rows := takes(j.Pipeline[first].Tied / int64(j.Schedule.MicroBatches))
+	for i, a := range s.Passes.Schedule.Ranks[first] {
+		if a.Stage == 0 && (a.Op == schedule.I || a.Op == schedule.B) {
+			end = max(end, s.Passes.Timeline[first][i].End) + rows
 		}
 	}
-	return max(end, s.PassesEnd) + takes
+	return max(end, s.PassesEnd) + takes(sum)
 }
 
 // update is the time of the optimizer's step on a rank of a pipeline, which reads and writes parameters and state.
