@@ -19,8 +19,17 @@ type Cloner interface {
 // parameters stay tied. A module is copied by its Cloner, otherwise field by field. A
 // func, chan or unexported pointer field cannot be copied and is an error that names it.
 func Clone[M Module](m M, dev *tensor.Device) (M, error) {
+	return clone(m, &cloner{c: tensor.NewCtx(dev).NoGrad(), dev: dev, seen: map[any]reflect.Value{}})
+}
+
+// CloneDeferred is Clone, but the copy's parameters have no memory until something uses them. Then they get the values
+// that m's have by that time; no other goroutine may write those meanwhile.
+func CloneDeferred[M Module](m M, dev *tensor.Device) (M, error) {
+	return clone(m, &cloner{c: tensor.NewCtx(dev).NoGrad(), dev: dev, seen: map[any]reflect.Value{}, later: true})
+}
+
+func clone[M Module](m M, cl *cloner) (M, error) {
 	var zero M
-	cl := &cloner{c: tensor.NewCtx(dev).NoGrad(), dev: dev, seen: map[any]reflect.Value{}}
 	if in := reflect.ValueOf(m); in.Kind() != reflect.Pointer || in.IsNil() {
 		return zero, fmt.Errorf("nn.Clone: a module must be a non-nil pointer to a struct, not %T", m)
 	}
@@ -33,9 +42,10 @@ func Clone[M Module](m M, dev *tensor.Device) (M, error) {
 }
 
 type cloner struct {
-	c    *tensor.Ctx
-	dev  *tensor.Device
-	seen map[any]reflect.Value // pointer → its copy
+	c     *tensor.Ctx
+	dev   *tensor.Device
+	seen  map[any]reflect.Value // pointer → its copy
+	later bool                  // parameters get their values when they are used
 }
 
 func (cl *cloner) value(v reflect.Value, path string) (reflect.Value, error) {
@@ -89,10 +99,15 @@ func (cl *cloner) pointer(v reflect.Value, path string) (reflect.Value, error) {
 	}
 	switch p := v.Interface().(type) {
 	case *Parameter:
-		if fill := p.Deferred(); fill != nil {
-			out := reflect.ValueOf(deferred(cl.c, p.DType(), p.Shape(), fill))
-			cl.seen[v.Interface()] = out
-			return out, nil
+		fill := p.Deferred()
+		if _, done := cl.seen[p.Tensor]; fill == nil && cl.later && !done {
+			fill = func(c *tensor.Ctx) *tensor.Tensor { return copied(c, p.Tensor) }
+		}
+		if fill != nil {
+			q := deferred(cl.c, p.DType(), p.Shape(), fill)
+			q.SetRequiresGrad(p.IsLeaf())
+			cl.seen[v.Interface()], cl.seen[p.Tensor] = reflect.ValueOf(q), reflect.ValueOf(q.Tensor)
+			return reflect.ValueOf(q), nil
 		}
 		t, err := cl.value(reflect.ValueOf(p.Tensor), path) // several Parameters may share one tensor
 		out := reflect.ValueOf(&Parameter{Tensor: t.Interface().(*tensor.Tensor)})
@@ -128,9 +143,14 @@ func (cl *cloner) pointer(v reflect.Value, path string) (reflect.Value, error) {
 
 // tensor copies values and the wish for gradients, not gradients or hooks.
 func (cl *cloner) tensor(t *tensor.Tensor) *tensor.Tensor {
+	return copied(cl.c, t).SetRequiresGrad(t.IsLeaf())
+}
+
+// copied copies values.
+func copied(c *tensor.Ctx, t *tensor.Tensor) *tensor.Tensor {
 	t.Device().Sync() // whoever wrote it
 	host := tensor.ReadBytes(tensor.NewCtx(t.Device()).NoGrad(), t)
-	return tensor.FromBytes(cl.c, host, t.DType(), t.Shape()...).SetRequiresGrad(t.IsLeaf())
+	return tensor.FromBytes(c, host, t.DType(), t.Shape()...)
 }
 
 func (cl *cloner) fields(v, out reflect.Value, path string) error {

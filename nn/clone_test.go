@@ -156,3 +156,24 @@ func TestCloneRefuses(t *testing.T) {
 	_, err = nn.Clone(3, tensor.CPU())
 	require.EqualError(t, err, "nn.Clone: a module must be a non-nil pointer to a struct, not int")
 }
+
+// A deferred copy takes memory, and the values that the original has by then, when something uses it.
+func TestCloneDeferred(t *testing.T) {
+	dev := tensor.NewCPU(1)
+	defer func() { require.NoError(t, dev.Close()) }()
+	m := &cloned{Layers: []*nn.Linear{linear()}}
+	m.Tied, m.Size = m.Layers[0], new(3)
+	m.Layers[0].Bias.SetRequiresGrad(false)
+	c := tensor.NewCtx(tensor.CPU()).NoGrad()
+	twin, err := nn.CloneDeferred(m, dev)
+	require.NoError(t, err)
+	require.Zero(t, dev.MemStats().InUse)
+	require.Same(t, twin.Layers[0].Weight, twin.Tied.Weight)
+	require.True(t, twin.Tied.Weight.IsLeaf())
+	require.False(t, twin.Tied.Bias.IsLeaf())
+	tensor.FillInto(c, m.Tied.Weight.Tensor, 7)
+	own := tensor.NewCtx(dev).NoGrad()
+	require.Equal(t, tensor.ToSlice[float32](c, m.Tied.Weight.Tensor),
+		tensor.ToSlice[float32](own, twin.Tied.Weight.Tensor))
+	require.EqualValues(t, m.Tied.Weight.Bytes(), dev.MemStats().InUse)
+}

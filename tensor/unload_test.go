@@ -94,3 +94,26 @@ func TestUnloadRefuses(t *testing.T) {
 	require.Equal(t, []float32{0, 0, 0, 0}, tensor.ToSlice[float32](c, w))
 	require.ErrorContains(t, tensor.Try(func() { tensor.Sum(c, half, nil, false) }), "used after it was freed")
 }
+
+// Memory that was withdrawn is another tensor's until it comes back, and nothing is copied or freed.
+func TestWithdraw(t *testing.T) {
+	dev := tensor.NewCPU(1)
+	defer func() { require.NoError(t, dev.Close()) }()
+	c := tensor.NewCtx(dev).NoGrad()
+	w := tensor.FromSlice(c, []float32{1, 2, 3, 4, 5, 6}, 2, 3)
+	before := dev.MemStats().InUse
+	kept := w.Withdraw()
+	require.True(t, w.Unloaded())
+	require.Equal(t, before, dev.MemStats().InUse)
+	require.Equal(t, []float32{1, 2, 3, 4, 5, 6}, tensor.ToSlice[float32](c, kept))
+	require.ErrorContains(t, tensor.Try(func() { w.Withdraw() }), "Withdraw")
+	came := 0
+	w.OnMissing(func() {
+		came++
+		w.Reload(kept)
+	})
+	require.Equal(t, []float32{1, 2, 3, 4, 5, 6}, tensor.ToSlice[float32](c, w))
+	require.Equal(t, 1, came)
+	require.Equal(t, before, dev.MemStats().InUse)
+	require.Error(t, tensor.Try(func() { tensor.ToSlice[float32](c, kept) }))
+}
