@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/offload"
+	"github.com/lockstep-ml/lockstep/accelerate/pp"
 	"github.com/lockstep-ml/lockstep/accelerate/precision"
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/accelerate/statistics"
@@ -62,6 +63,8 @@ type Accelerator struct {
 	layout   samplers.WindowLayout // of the training stream, as of Prepare
 
 	strategy strategy.Strategy // strategy.Single before Prepare, and after it ended
+	pipeline *pp.Strategy      // the strategy, where it is a pipeline; nil otherwise
+	stages   Stages            // of WithStages
 	factory  strategy.Factory  // of WithStrategy; without New the plan decides
 	world    *comm.Group       // nil: New finds the ranks
 	mesh     comm.Mesh
@@ -100,9 +103,9 @@ func WithPrecision(module string, dt tensor.DType) Option {
 }
 
 // WithMesh arranges the ranks along the axes of a mesh, as the arguments dp_replicate_size, dp_shard_size, pp_size,
-// cp_size and tp_size do, which must agree with it: see MeshOf. dp_replicate and dp_shard are built: ranks that differ
-// along them see different data and sum their gradients, and a sharded model is spread over dp_shard. pp, cp and tp of
-// more than one rank are an error until they are built.
+// cp_size and tp_size do, which must agree with it: see MeshOf. Ranks that differ along dp_replicate and dp_shard see
+// different data and sum their gradients, and a sharded model is spread over dp_shard. Ranks along pp are a pipeline:
+// see WithStages. cp and tp of more than one rank are an error until they are built.
 func WithMesh(m comm.Mesh) Option { return func(a *Accelerator) { a.mesh = m } }
 
 // newRank makes rank replica of n goroutines of this process, or its only rank: −1. on are the devices without
@@ -123,6 +126,11 @@ func newRank(p plan, on devices, opts []Option, replica, n int) (*Accelerator, e
 	acc.ctx, acc.versions = tensor.NewCtx(acc.dev), acc.ownVersions()
 	acc.strategy = strategy.NewSingle(strategy.Job{Ctx: acc.ctx})
 	acc.allowTF32()
+	if acc.PipelineRanks().WorldSize() > 1 {
+		if _, err := acc.loadSchedule(); err != nil { // before anybody reads data
+			return nil, err
+		}
+	}
 	return acc, acc.chooseDeviceEngine()
 }
 
@@ -317,8 +325,13 @@ func (a *Accelerator) Trained() []tensor.Named { return a.strategy.Trained() }
 // position in the training stream.
 func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 	a.trace.beginForward()
-	root := a.ctx.WithRandom(a.plan.seed, position).Autocast(a.plan.lower.Train).CountDTypes(a.ran)
-	c := a.own.Apply(nn.NewCtx(root, a.tree, true))
+	return a.trainCtx(a.ctx, a.tree, position)
+}
+
+// trainCtx derives the context of a training forward pass from a device's. tree is that of the model or of a copy.
+func (a *Accelerator) trainCtx(root *tensor.Ctx, tree *nn.Tree, position int64) *nn.Ctx {
+	root = root.WithRandom(a.plan.seed, position).Autocast(a.plan.lower.Train).CountDTypes(a.ran)
+	c := a.own.Apply(nn.NewCtx(root, tree, true))
 	if len(a.units) > 0 {
 		c = c.WithRecompute(a.units)
 	}
@@ -329,8 +342,11 @@ func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 }
 
 // EvalCtx is the context of a forward pass without gradients and dropout.
-func (a *Accelerator) EvalCtx() *nn.Ctx {
-	return a.own.Apply(nn.NewCtx(a.ctx.NoGrad().Autocast(a.plan.lower.Eval), a.tree, false))
+func (a *Accelerator) EvalCtx() *nn.Ctx { return a.evalCtx(a.ctx.NoGrad(), a.tree) }
+
+// evalCtx is EvalCtx for a root as trainCtx takes it.
+func (a *Accelerator) evalCtx(root *tensor.Ctx, tree *nn.Tree) *nn.Ctx {
+	return a.own.Apply(nn.NewCtx(root.Autocast(a.plan.lower.Eval), tree, false))
 }
 
 // Scaler is the loss scaling of fp16, nil without it.
@@ -342,6 +358,10 @@ func (a *Accelerator) Scaler() *precision.Scaler { return a.scaler }
 // of the micro-batches are added in the tree of docs/numerics.md. During the pass of the last
 // micro-batch they are sent as soon as they are complete, unless NoSync forbids it.
 func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64, microBatch int, last bool) {
+	if a.pipeline != nil {
+		panic(&tensor.Error{Op: "accelerate.Backward", Msg: "a backward pass of one micro-batch under pp_size: want " +
+			"RunWindow or StartWindow, which send the micro-batches of a window through the stages"})
+	}
 	if a.sealed {
 		panic(&tensor.Error{Op: "accelerate.Backward", Msg: fmt.Sprintf(
 			"micro-batch %d comes after the rank's last of the window: want last in one backward pass alone, and "+

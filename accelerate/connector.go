@@ -78,11 +78,12 @@ type plan struct {
 	loading   data.LoaderOptions
 	job       job
 	mesh      comm.Mesh // sizes that are asked for; 0 leaves an axis open
-	exchange  exchange
-	local     localsgd.Options
-	sharding  Sharding
-	wrap      shard.Wrap // by class or size
-	disk      diskRule
+	pipelining
+	exchange exchange
+	local    localsgd.Options
+	sharding Sharding
+	wrap     shard.Wrap // by class or size
+	disk     diskRule
 
 	settings func() ([]byte, error) // the arguments as JSON, which ranks compare
 }
@@ -157,6 +158,8 @@ func planOf(a *args.TrainingArguments) plan {
 			host: a.OffloadParams == args.OffloadCPU || a.OffloadOptimizer == args.OffloadCPU,
 			dir:  cmp.Or(a.OffloadDir, filepath.Join(a.OutputDir, "offload"))},
 	}
+	p.pipelining.schedule = a.PPSchedule
+	p.pipelining.split, _ = a.PipelineSplit() // Validate has checked it
 	if a.Device != args.DeviceAuto {
 		p.device = a.Device
 	}
@@ -230,8 +233,8 @@ func sizesOf(a *args.TrainingArguments) comm.Mesh {
 // shared are the settings that ranks must share although a run may be resumed with others:
 // their calls depend on them.
 var shared = []string{"ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_require_equal_init", "ddp_static_graph",
-	"fsdp", "fsdp_state_dict_type", "zero_stage", "pp_size", "dp_replicate_size", "dp_shard_size", "cp_size", "sp_size",
-	"tp_size", "load_best_model_at_end", "per_device_eval_batch_size",
+	"fsdp", "fsdp_state_dict_type", "zero_stage", "pp_size", "pp_schedule", "pp_split", "dp_replicate_size",
+	"dp_shard_size", "cp_size", "sp_size", "tp_size", "load_best_model_at_end", "per_device_eval_batch_size",
 	"prediction_loss_only"}
 
 // sameSettings names the first setting that matters and differs.

@@ -46,7 +46,7 @@ const maxCause = 4096
 // ShareDataError makes a *DataError of what kept each rank from reading its data; own is nil on ranks that could.
 // It is collective: call it once all ranks know that one failed. RunWindow does so by itself.
 func (a *Accelerator) ShareDataError(ctx context.Context, own error) error {
-	peers := a.DataRanks()
+	peers := a.LossRanks()
 	if peers.WorldSize() < a.WorldSize() { // ranks that see the same data hear of nothing
 		if own == nil {
 			own = errors.New("accelerate: another rank could not read its data")

@@ -23,11 +23,17 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	if err := a.compare(ctx, hook); err != nil {
 		return err
 	}
-	if err := a.equalize(ctx); err != nil {
+	if err := a.checkStrategy(hook); err != nil {
 		return err
 	}
 	if a.IsMain() {
 		a.warn(hook)
+	}
+	if a.PipelineRanks().WorldSize() > 1 {
+		return a.joinPipeline(ctx, hook, a.strategyJob(units))
+	}
+	if err := a.equalize(ctx); err != nil {
+		return err
 	}
 	s, err := a.choose(hook, a.strategyJob(units))
 	if err != nil {
@@ -112,7 +118,7 @@ func (a *Accelerator) leave(whole bool) error {
 		a.torn = a.tree
 	}
 	err := a.strategy.Close(whole)
-	a.strategy, a.active = strategy.NewSingle(a.strategyJob(nil)), nil
+	a.strategy, a.pipeline, a.active = strategy.NewSingle(a.strategyJob(nil)), nil, nil
 	return errors.Join(err, a.disk.Close(a.ctx.NoGrad()))
 }
 

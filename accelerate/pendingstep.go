@@ -27,6 +27,7 @@ type PendingStep struct {
 	shared   windowFigures
 	figures  []float64
 	batches  []*data.Batch
+	sums     []float64 // losses of the micro-batches that a pipeline ran; nil: they are in block
 	layout   samplers.WindowLayout
 	expected float64 // loss terms by the collators, of all ranks: what passes divide by before losses are known
 	onOwn    bool
@@ -109,7 +110,10 @@ func (s *PendingStep) readLosses(ctx context.Context) error {
 	if s.summed {
 		return nil
 	}
-	sums := tensor.ToSlice[float64](s.a.ctx.NoGrad(), s.block)[tensor.ClipLen:]
+	sums := s.sums
+	if sums == nil {
+		sums = tensor.ToSlice[float64](s.a.ctx.NoGrad(), s.block)[tensor.ClipLen:]
+	}
 	if err := s.takeLosses(sums); err != nil {
 		return err
 	}

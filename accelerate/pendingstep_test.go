@@ -88,7 +88,7 @@ func updates(t *testing.T, ranks int, set func(*args.TrainingArguments), byHost 
 			first := batches[0]
 			acc.Ctx().Sync()
 			before := be.HostWaits()
-			lossOf := func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
+			lossOf := func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
 				loss := m.loss(c, b)
 				if b == first && acc.Rank() == 0 {
 					switch s {
@@ -98,7 +98,7 @@ func updates(t *testing.T, ranks int, set func(*args.TrainingArguments), byHost 
 						loss = cliff(c.Ctx, loss)
 					}
 				}
-				return loss, b.Count, nil
+				return accelerate.Output{Loss: loss, Count: b.Count}, nil
 			}
 			step, err := acc.StartWindow(t.Context(), batches, accelerate.WindowOptions{Loss: lossOf})
 			if err != nil {

@@ -32,7 +32,7 @@ func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
 	})
 	require.NoError(t, err)
 	for ranks, meshes := range map[int][]string{
-		4: {"dp_replicate=2,tp=2", "pp=2,dp_replicate=-1", "tp=4", "dp_replicate=4", "dp_shard=4", "dp_shard=2,cp=2"},
+		4: {"dp_replicate=2,tp=2", "tp=4", "dp_replicate=4", "dp_shard=4", "dp_shard=2,cp=2"},
 		8: {"dp_replicate=2,dp_shard=2,tp=2", "dp_replicate=2,cp=2,tp=2"},
 	} {
 		for _, text := range meshes {
@@ -162,10 +162,10 @@ func TestMeshOfArguments(t *testing.T) {
 			"not fit 4 ranks: want 6 ranks, or sizes whose product is 4"},
 		{sizes{DPReplicateSize: 2}, 4, comm.Mesh{}, "accelerate: mesh dp_replicate=2 does not fit 4 ranks: want 2 " +
 			"ranks, or sizes whose product is 4; or dp_shard_size 2, which shards the model"},
-		{sizes{PPSize: 2, SPSize: 2, TPSize: 3}, 8, comm.Mesh{}, "accelerate: pp_size 2: pipelines are not built " +
-			"yet: want 1\naccelerate: cp_size 2: context parallelism (cp_size, sp_size) is not built yet: want 1\n" +
-			"accelerate: tp_size 3: tensor parallelism is not built yet: want 1\naccelerate: mesh pp=2,cp=2,tp=3 " +
-			"does not fit 8 ranks: want a multiple of 12 ranks, or sizes whose product divides 8 (1, 2, 4, 8)"},
+		{sizes{PPSize: 2, SPSize: 2, TPSize: 3}, 8, comm.Mesh{}, "accelerate: cp_size 2: context parallelism " +
+			"(cp_size, sp_size) is not built yet: want 1\naccelerate: tp_size 3: tensor parallelism is not built " +
+			"yet: want 1\naccelerate: mesh pp=2,cp=2,tp=3 does not fit 8 ranks: want a multiple of 12 ranks, or " +
+			"sizes whose product divides 8 (1, 2, 4, 8)"},
 	} {
 		m, err := accelerate.MeshOf(&c.set, c.ranks)
 		if c.fault != "" {
@@ -185,7 +185,6 @@ func TestMeshWithAxesThatAreNotBuilt(t *testing.T) {
 	body := func(*accelerate.Accelerator) error { return errors.New("not reached") }
 	for mesh, want := range map[comm.Mesh]string{
 		{TP: 2, DPShard: 2}: "accelerate: tp_size 2: tensor parallelism is not built yet: want 1",
-		{PP: -1}:            "accelerate: pp_size 4: pipelines are not built yet: want 1",
 		{CP: 2, TP: 2}: "accelerate: cp_size 2: context parallelism (cp_size, sp_size) is not built yet: want 1\n" +
 			"accelerate: tp_size 2: tensor parallelism is not built yet: want 1",
 	} {

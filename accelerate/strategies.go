@@ -36,16 +36,13 @@ func (a *Accelerator) strategyJob(units []nn.Module) strategy.Job {
 	}
 	return strategy.Job{Ctx: a.ctx, Tree: a.tree, Model: a.model, Held: held, Params: a.params, Units: units,
 		Layout: a.layout, Exchange: a.plan.exchange.Exchange, Main: a.IsMain(), Log: a.log, Trace: a.Trace(),
-		Peers: strategy.Peers{Data: a.DataRanks().Group(), Loss: a.LossRanks().Group(), Shards: a.ShardRanks().Group(),
-			Replicas: a.ReplicaRanks().Group()}}
+		Peers: strategy.Peers{Data: a.DataRanks().Group(), Loss: a.SamePartRanks().Group(),
+			Shards: a.ShardRanks().Group(), Replicas: a.ReplicaRanks().Group()}}
 }
 
-// choose makes the strategy of several ranks.
+// choose makes the strategy of ranks that have the same part of the model.
 func (a *Accelerator) choose(hook ddp.Hook, j strategy.Job) (strategy.Strategy, error) {
 	sharded := a.sharding.Strategy != shard.None
-	if err := a.checkStrategy(hook, sharded); err != nil {
-		return nil, err
-	}
 	switch {
 	case j.Peers.Loss == nil: // all ranks see the same data
 		return strategy.NewSingle(j), nil
@@ -73,7 +70,8 @@ func (a *Accelerator) choose(hook ddp.Hook, j strategy.Job) (strategy.Strategy, 
 }
 
 // checkStrategy refuses what does not go together.
-func (a *Accelerator) checkStrategy(hook ddp.Hook, sharded bool) error {
+func (a *Accelerator) checkStrategy(hook ddp.Hook) error {
+	sharded := a.sharding.Strategy != shard.None
 	own, local := hook.Lossy() || hook.Name() != ddp.AllReduce.Name(), a.plan.local.Every
 	_, stateful := hook.(ddp.Stateful)
 	switch {

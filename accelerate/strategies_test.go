@@ -38,8 +38,8 @@ func (c ownStrategy) Local() bool { return false }
 func startWindow(t *testing.T, acc *accelerate.Accelerator, m *net, terms float64) (*accelerate.PendingStep, error) {
 	batches := []*data.Batch{batch(acc.Ctx(), acc.Rank(), true)}
 	return acc.StartWindow(t.Context(), batches, accelerate.WindowOptions{
-		Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
-			return m.loss(c, b), b.Count * terms, nil
+		Loss: func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
+			return accelerate.Output{Loss: m.loss(c, b), Count: b.Count * terms}, nil
 		}})
 }
 
@@ -189,7 +189,7 @@ func TestStrategiesHearOfEveryStep(t *testing.T) {
 			for _, wrong := range []string{"", "gradient", "loss", ""} {
 				batches := []*data.Batch{batch(acc.Ctx(), acc.Rank(), true)}
 				u, err := acc.StartWindow(t.Context(), batches, accelerate.WindowOptions{
-					Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
+					Loss: func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
 						loss := m.loss(c, b)
 						switch wrong {
 						case "gradient":
@@ -197,7 +197,7 @@ func TestStrategiesHearOfEveryStep(t *testing.T) {
 						case "loss":
 							loss = tensor.Affine(c.Ctx, loss, math.NaN(), 0)
 						}
-						return loss, b.Count, nil
+						return accelerate.Output{Loss: loss, Count: b.Count}, nil
 					}})
 				if err != nil {
 					return err

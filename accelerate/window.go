@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/accelerate/pp"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -24,15 +25,21 @@ type WindowLoss struct {
 // Mean is the mean loss; NaN if there was no term.
 func (w WindowLoss) Mean() float64 { return w.Sum / w.Count }
 
-// LossFunc gives the sum of a batch's loss terms, a tensor of one element, and their number, or the sum of their
-// weights. The sum is read after the last backward pass of the window: until then the host need not wait for the
-// device.
-type LossFunc func(c *nn.Ctx, b *data.Batch) (sum *tensor.Tensor, count float64, err error)
+// Output is what a loss function computes: the sum of a batch's loss terms, a tensor of one element, and their number,
+// or the sum of their weights. In a stage of a pipeline that is not the last (nn.Ctx.WithStage) it is what the model
+// passes on.
+type Output = pp.Output
+
+// LossFunc computes the loss of a batch. Its sum is read after the last backward pass of the window: until then the
+// host need not wait for the device. In a pipeline the first rank has another stage than the last: each calls it, with
+// the context of a stage, for every micro-batch and each of its stages.
+type LossFunc func(c *nn.Ctx, b *data.Batch) (Output, error)
 
 // WindowOptions are what RunWindow and StartWindow do with the micro-batches of a window.
 type WindowOptions struct {
 	Loss LossFunc
-	// Between is called between two micro-batches of this rank; nil stands for nothing.
+	// Between is called between two micro-batches of this rank; nil stands for nothing. In a pipeline, whose
+	// micro-batches overlap, the calls come after the last of them.
 	Between func() error
 	// Figures of this rank are replaced by their sums over all ranks, beside the losses.
 	Figures []float64
@@ -41,10 +48,17 @@ type WindowOptions struct {
 	DataErr error
 }
 
-// Accumulate is RunWindow with a loss that has Batch.Count terms.
+// Accumulate is RunWindow with a loss that has Batch.Count terms. It does not serve pipelines: their stages pass on
+// other things than a loss.
 func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch,
 	loss func(c *nn.Ctx, b *data.Batch) *tensor.Tensor) (WindowLoss, error) {
-	counted := func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) { return loss(c, b), b.Count, nil }
+	if a.pipeline != nil {
+		return WindowLoss{}, a.reject(errors.New("accelerate: Accumulate under pp_size: want RunWindow, whose loss " +
+			"function gives what a stage passes on"))
+	}
+	counted := func(c *nn.Ctx, b *data.Batch) (Output, error) {
+		return Output{Loss: loss(c, b), Count: b.Count}, nil
+	}
 	return a.RunWindow(ctx, batches, WindowOptions{Loss: counted})
 }
 
@@ -94,7 +108,11 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 	if batches, err = o.padBatches(ctx, a, batches); err != nil {
 		return nil, err
 	}
-	s := &PendingStep{a: a, shared: newWindowFigures(int(layout.MicroBatches()), o.Figures), figures: o.Figures,
+	figures := o.Figures
+	if a.PipelineRanks().Rank() > 0 { // whose first rank has the same
+		figures = make([]float64, len(figures))
+	}
+	s := &PendingStep{a: a, shared: newWindowFigures(int(layout.MicroBatches()), figures), figures: o.Figures,
 		batches: batches, layout: layout, dataErr: o.DataErr,
 		block: tensor.Zeros(a.ctx.NoGrad(), tensor.Float64, tensor.ClipLen+len(batches))}
 	complete := false
@@ -106,7 +124,11 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 	if err := s.expect(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.passes(o); err != nil {
+	passes := s.passes
+	if a.pipeline != nil {
+		passes = s.pipelined
+	}
+	if err := passes(ctx, o); err != nil {
 		return nil, err
 	}
 	if err := a.Reduce(ctx); err != nil {
@@ -163,8 +185,37 @@ func checkCount(whose string, count float64) error {
 	return nil
 }
 
+// checked is the loss function with a check of what it returns.
+func (o WindowOptions) checked(c *nn.Ctx, b *data.Batch) (out Output, err error) {
+	if out, err = o.Loss(c, b); err == nil && out.Hidden == nil {
+		err = CheckLoss(out.Loss, out.Count)
+	}
+	return out, err
+}
+
+// pipelined is passes where the micro-batches go through the stages of a pipeline.
+func (s *PendingStep) pipelined(ctx context.Context, o WindowOptions) error {
+	a := s.a
+	run := func(c *nn.Ctx, _ pp.Model, b *data.Batch) (Output, error) { return o.checked(c, b) }
+	losses, err := a.pipeline.WithForward(run).Step(ctx, s.batches, a.scaler.Factor()/divisor(s.expected))
+	if err != nil {
+		return err
+	}
+	s.sums = make([]float64, len(s.batches))
+	for i, loss := range losses { // of the last stage's rank
+		s.sums[i] = loss.Sum
+		s.shared.setCount(s.layout.MicroBatch(i), loss.Count)
+	}
+	for i := 1; i < len(s.batches) && o.Between != nil; i++ {
+		if err := o.Between(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // passes runs the forward and backward passes of this rank's micro-batches.
-func (s *PendingStep) passes(o WindowOptions) error {
+func (s *PendingStep) passes(_ context.Context, o WindowOptions) error {
 	for i, b := range s.batches {
 		microBatch := s.layout.MicroBatch(i)
 		if b.MicroBatch < 0 {
@@ -199,7 +250,7 @@ func (s *PendingStep) expect(ctx context.Context) error {
 		s.shared.setUnread()
 	}
 	for i, b := range s.batches {
-		if b.MicroBatch >= 0 {
+		if b.MicroBatch >= 0 && s.a.PipelineRanks().Rank() == 0 {
 			counts[s.layout.MicroBatch(i)] = b.Count
 		}
 	}
@@ -255,17 +306,14 @@ func (o WindowOptions) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Te
 	last bool) (count float64, err error) {
 	fault := tensor.Recover(func() { // the caller's loss may panic with whatever it likes
 		_, err = a.TrainCtx(b.Position).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
-			sum, n, err := o.Loss(c, b)
-			if err == nil {
-				err = CheckLoss(sum, n)
-			}
+			out, err := o.checked(c, b)
 			if err != nil {
 				return nil, err
 			}
-			count = n
+			count = out.Count
 			host := c.Ctx.NoGrad()
-			tensor.CopyInto(host, tensor.Reshape(host, slot, sum.Shape()...), sum)
-			a.Backward(c, sum, expected, microBatch, last)
+			tensor.CopyInto(host, tensor.Reshape(host, slot, out.Loss.Shape()...), out.Loss)
+			a.Backward(c, out.Loss, expected, microBatch, last)
 			return nil, nil
 		})
 	})

@@ -42,7 +42,7 @@ func unusual() *args.TrainingArguments {
 		ResumeFromCheckpoint: "last", OverwriteOutputDir: true, ResumeOnOtherData: true,
 		OffloadOptimizer: args.OffloadDisk, OffloadParams: args.OffloadCPU, OffloadDir: "files",
 		FSDP: []string{"no_shard"}, FSDPStateDictType: args.ShardedStateDict, DPReplicateSize: 1,
-		DPShardSize: 1, PPSize: 2, CPSize: 3, SPSize: 0, TPSize: 4,
+		DPShardSize: 1, PPSize: 2, PPSchedule: "zbv", PPSplit: []string{"2", "3"}, CPSize: 3, SPSize: 0, TPSize: 4,
 		ParallelismConfig: `{"tp_size":4}`, DistributedConfig: `{"pp_size":2}`,
 		FSDPConfig: `{"version":2}`, DeepSpeed: `{"gradient_clipping":"auto"}`,
 		FSDPTransformerLayerClsToWrap: []string{"Block"},
@@ -115,11 +115,11 @@ func TestEverySourceCarriesEveryValue(t *testing.T) {
 			value = s
 		}
 		environ = append(environ, "LOCKSTEP_"+strings.ToUpper(key)+"="+value)
-		if key != "report_to" && !strings.HasPrefix(key, "fsdp") {
+		if key != "report_to" && key != "pp_split" && !strings.HasPrefix(key, "fsdp") {
 			argv = append(argv, "--"+key+"="+value)
 		}
 	}
-	argv = append(argv, "--report_to", "jsonl,tensorboard", "--fsdp", "no_shard",
+	argv = append(argv, "--report_to", "jsonl,tensorboard", "--pp_split", "2,3", "--fsdp", "no_shard",
 		"--fsdp_state_dict_type", "sharded_state_dict", "--fsdp_transformer_layer_cls_to_wrap", "Block",
 		"--fsdp_share_parameters=false",
 		"--fsdp_ignored_modules", "head", "--fsdp_persistence_threshold=9",

@@ -5,6 +5,7 @@ package args
 import (
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -97,11 +98,25 @@ func (a *TrainingArguments) Hybrid() bool {
 	return strings.Contains(strings.ToLower(strings.Join(a.FSDP, " ")), "hybrid_shard")
 }
 
+// PipelineSplit is PPSplit as numbers; nil if there are none.
+func (a *TrainingArguments) PipelineSplit() (split []int, err error) {
+	for _, text := range a.PPSplit {
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("args: pp_split has %q: want numbers of at least 1", text)
+		}
+		split = append(split, n)
+	}
+	return split, nil
+}
+
 // maxAxis is the most ranks along an axis of the mesh.
 const maxAxis = 1 << 12
 
 func (a *TrainingArguments) checkMesh(c *Checker) {
 	between(c, "pp_size", a.PPSize, 0, maxAxis)
+	_, err := a.PipelineSplit()
+	c.Require(err == nil, "pp_split", a.PPSplit, "numbers of parts, each at least 1")
 	between(c, "dp_replicate_size", a.DPReplicateSize, 0, maxAxis)
 	between(c, "dp_shard_size", a.DPShardSize, 0, maxAxis)
 	between(c, "cp_size", a.CPSize, 0, maxAxis)

@@ -232,7 +232,12 @@ type TrainingArguments struct {
 	ZeroStage int `json:"zero_stage" usage:"stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the parameters too; 0: none"`
 	// PPSize, DPReplicateSize, DPShardSize, CPSize or SPSize, and TPSize are the sizes of the mesh that the ranks form.
 	// Their product is the number of ranks; see accelerate.MeshOf for what 0 leaves open.
-	PPSize int `json:"pp_size" usage:"ranks that divide the layers (pipelines); above 1 not built yet"`
+	PPSize int `json:"pp_size" usage:"ranks that divide the layers (pipelines)"`
+	// PPSchedule is the order of a pipeline's passes, see docs/three-dimensions.md. The micro-batches of a step are
+	// those of GradientAccumulationSteps. PPSplit is the number of parts of the model (models.Pipelined) that each
+	// stage has; by default it follows from what the parts cost.
+	PPSchedule string   `json:"pp_schedule" usage:"order of a pipeline's passes; see lockstep simulate"`
+	PPSplit    []string `json:"pp_split" split:"," usage:"parts of each stage, as 3,2,2; empty: by their cost"`
 	// DPReplicateSize is how many times the ranks have the model, each spread over DPShardSize ranks: as by
 	// FullShard, unless FSDP or ZeroStage says otherwise. With hybrid_shard, and neither size, each host has it once.
 	DPReplicateSize int `json:"dp_replicate_size" usage:"replicas of the model; 0: those that the other sizes leave"`
@@ -359,6 +364,7 @@ func Default(outputDir string) *TrainingArguments {
 		Device:                    DeviceAuto,
 		NumReplicas:               1,
 		PPSize:                    1,
+		PPSchedule:                "1f1b",
 		CPSize:                    1,
 		SPSize:                    1,
 		TPSize:                    1,

@@ -52,6 +52,24 @@ func (e *evaluation) Next() (*data.Batch, error) {
 	return w.Batches[0], nil
 }
 
+// take gives the next batches, at most n, or an error and none; after the last ones there are none.
+func (e *evaluation) take(n int) (list []*data.Batch, err error) {
+	for len(list) < n {
+		b, err := e.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			for _, b := range list {
+				b.Free()
+			}
+			return nil, err
+		}
+		list = append(list, b)
+	}
+	return list, nil
+}
+
 // setLoss enters the loss of a batch.
 func (e *evaluation) setLoss(b *data.Batch, sum, count float64) {
 	e.losses[b.Position/int64(e.Layout().BatchSize)] = EvalLoss{sum, count}

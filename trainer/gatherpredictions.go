@@ -15,14 +15,14 @@ import (
 
 // gatherPredictions collects the predictions of all ranks, in the dataset's order.
 func (t *Trainer) gatherPredictions(ctx context.Context, mine []Prediction) ([]Prediction, error) {
-	if t.acc.DataRanks().WorldSize() == 1 {
+	if t.acc.LossRanks().WorldSize() == 1 {
 		return mine, nil
 	}
 	rows := make([]ranks.Row, len(mine))
 	for i, p := range mine {
 		rows[i] = p.row()
 	}
-	parts, err := t.acc.DataRanks().GatherRows(ctx, rows)
+	parts, err := t.acc.LossRanks().GatherRows(ctx, rows)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/feed"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
@@ -35,21 +36,16 @@ func (r *run) checkLoss(w *feed.Window) error {
 			break
 		}
 	}
-	if r.acc.GathersParameters() { // all ranks compute at the same time, or none
-		skip := b == nil
-		if err := r.acc.Agree(r.ctx, &skip); err != nil || skip {
-			return err
-		}
-	}
-	if b == nil {
-		return nil
+	skip := b == nil
+	if err := r.acc.ComputingRanks().Agree(r.ctx, &skip); err != nil || skip {
+		return err
 	}
 	n := min(b.Size, probeSamples)
 	var found [3]probe
 	for i, part := range [3][2]int{{0, n}, {0, n / 2}, {n / 2, n}} {
 		var err error
 		if found[i], err = r.probeLoss(b, part[0], part[1]); err != nil {
-			if r.acc.GathersParameters() {
+			if r.acc.ComputingRanks().Group() != nil {
 				return fmt.Errorf("trainer: step %d: the loss of the first %s: %w", r.state.GlobalStep+1,
 					quantity.Of(part[1]-part[0], "sample"), err)
 			}
@@ -80,28 +76,29 @@ func divisible(b *data.Batch) bool {
 
 // probeLoss computes the loss of the samples from lo to hi of a batch.
 func (r *run) probeLoss(b *data.Batch, lo, hi int) (p probe, err error) {
+	part := &data.Batch{Tensors: map[string]*tensor.Tensor{}, Size: hi - lo, Position: b.Position + int64(lo),
+		Count: b.Count * float64(hi-lo) / float64(b.Size), MicroBatch: b.MicroBatch}
+	if len(b.Indices) == b.Size {
+		part.Indices = b.Indices[lo:hi]
+	}
 	if fault := tensor.Try(func() {
-		r.acc.EvalCtx().Scope(func(c *nn.Ctx) []*tensor.Tensor {
-			part := &data.Batch{Tensors: map[string]*tensor.Tensor{}, Size: hi - lo, Position: b.Position + int64(lo),
-				Count: b.Count * float64(hi-lo) / float64(b.Size), MicroBatch: b.MicroBatch}
-			if len(b.Indices) == b.Size {
-				part.Indices = b.Indices[lo:hi]
-			}
-			for name, t := range b.Tensors {
-				part.Tensors[name] = tensor.Slice(c.Ctx, t, 0, lo, hi)
-			}
-			var sum *tensor.Tensor
-			if sum, p.count, err = r.trainLoss(c, part); err == nil {
-				p.sum = tensor.Item(c.Ctx, sum)
-			}
-			return nil
-		})
+		for name, t := range b.Tensors {
+			part.Tensors[name] = tensor.Slice(r.acc.Ctx().NoGrad(), t, 0, lo, hi)
+		}
 	}); fault != nil {
 		return p, b.Explain(fault)
 	}
-	if errors.Is(err, errNoStepLoss) {
-		p.none, err = true, nil
-	}
+	p.none = true // until this rank has a loss
+	err = r.acc.Evaluate(r.ctx, []*data.Batch{part}, func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
+		out, err := r.trainLoss(c, b)
+		if errors.Is(err, errNoStepLoss) {
+			return out, nil
+		}
+		if err == nil && out.Hidden == nil {
+			p.sum, p.count, p.none = tensor.Item(c.Ctx, out.Loss), out.Count, false
+		}
+		return out, err
+	})
 	return p, err
 }
 

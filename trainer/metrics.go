@@ -67,6 +67,15 @@ func (m LossMetric) Compute(loss EvalLoss) map[string]float64 { return m(loss) }
 // checkMetrics gives each additional rank its own metrics, and refuses metrics that do
 // not work on several ranks.
 func (t *Trainer) checkMetrics() error {
+	if t.acc.PipelineRanks().WorldSize() > 1 { // the first rank gets no outputs, and reports what the last one knows
+		for _, m := range t.activeMetrics() {
+			_, loss := m.(LossMetric)
+			if _, merges := m.(MergeableMetric); !loss && !merges {
+				return fmt.Errorf("trainer: metric %T cannot be computed in a pipeline: want a LossMetric, or a "+
+					"MergeableMetric", m)
+			}
+		}
+	}
 	for _, rank := range t.replicas {
 		rank.metrics = nil
 		for _, m := range t.metrics {
@@ -87,7 +96,7 @@ func (t *Trainer) checkMetrics() error {
 
 // mergeMetrics merges the ranks' parts of each metric.
 func (t *Trainer) mergeMetrics(ctx context.Context) error {
-	if t.acc.DataRanks().WorldSize() == 1 || t.args.PredictionLossOnly {
+	if t.acc.LossRanks().WorldSize() == 1 || t.args.PredictionLossOnly {
 		return nil
 	}
 	for _, m := range t.metrics {
@@ -99,7 +108,7 @@ func (t *Trainer) mergeMetrics(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("trainer: metric %T: %w", m, err)
 		}
-		parts, err := t.acc.DataRanks().GatherBytes(ctx, part)
+		parts, err := t.acc.LossRanks().GatherBytes(ctx, part)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
@@ -139,7 +140,7 @@ func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string
 	if err := t.predictBatches(ctx, pass, each); err != nil {
 		return nil, err
 	}
-	loss, labelled, err := pass.loss(context.WithoutCancel(ctx), t.acc.DataRanks())
+	loss, labelled, err := pass.loss(context.WithoutCancel(ctx), t.acc.LossRanks())
 	if err != nil {
 		return nil, err
 	}
@@ -154,97 +155,111 @@ func (t *Trainer) predictBatches(ctx context.Context, pass *evaluation, each eac
 	var interrupted, unread bool
 	var dataErr error
 	total := pass.MicroBatches()
-	for n := int64(1); ; n++ {
-		b, err := pass.Next()
+	for n := int64(0); ; {
+		list, err := pass.take(t.acc.EvaluatesTogether())
 		if err != nil && err != io.EOF { // not a source's error about the end of a file
 			if interrupted = ctx.Err() != nil && errors.Is(err, context.Cause(ctx)); !interrupted {
 				unread, dataErr = true, err
 			}
 		}
-		more := err == nil
-		if t.acc.GathersParameters() { // all compute at the same time, or none
-			if err := t.acc.Agree(context.WithoutCancel(ctx), &interrupted, &unread); err != nil {
+		if err := t.acc.ComputingRanks().Agree(context.WithoutCancel(ctx), &interrupted, &unread); err != nil {
+			return err
+		}
+		ended := len(list) == 0 || interrupted || unread
+		if !ended {
+			err = t.predictionStep(ctx, list, pass, each)
+		}
+		for _, b := range list {
+			b.Free()
+		}
+		switch {
+		case ended:
+			return t.endBatches(context.WithoutCancel(ctx), interrupted, unread, dataErr, causeOf(ctx))
+		case err != nil:
+			return err
+		}
+		for range list {
+			n++
+			e := t.event()
+			e.Batch, e.Batches = n*int64(t.acc.DataRanks().WorldSize()), total
+			if total > 0 {
+				e.Batch = min(e.Batch, total)
+			}
+			if err := t.callbacks.Fire(callbacks.PredictionStep, e); err != nil {
 				return err
 			}
 		}
-		if !more || interrupted || unread {
-			if b != nil {
-				b.Free()
-			}
-			break
-		}
-		err = t.predictionStep(b, pass, each)
-		b.Free()
-		if err != nil {
-			return err
-		}
-		e := t.event()
-		e.Batch, e.Batches = n*int64(t.acc.DataRanks().WorldSize()), total
-		if total > 0 {
-			e.Batch = min(e.Batch, total)
-		}
-		if err := t.callbacks.Fire(callbacks.PredictionStep, e); err != nil {
-			return err
-		}
 	}
-	err := t.acc.Agree(context.WithoutCancel(ctx), &interrupted, &unread)
+}
+
+// endBatches is how an evaluation ended on all ranks.
+func (t *Trainer) endBatches(ctx context.Context, interrupted, unread bool, dataErr, cause error) error {
+	err := t.acc.Agree(ctx, &interrupted, &unread)
 	switch {
 	case err != nil:
 		return err
 	case unread:
-		err = t.acc.ShareDataError(context.WithoutCancel(ctx), dataErr)
+		err = t.acc.ShareDataError(ctx, dataErr)
 	case interrupted:
-		err = causeOf(ctx)
+		err = cause
 	default:
 		return nil
 	}
 	return fmt.Errorf("trainer: evaluation after step %d: %w", t.state.GlobalStep, err)
 }
 
-// predictionStep runs one batch and enters its loss, if it has one. One that repeats another rank's is run for the
-// others' sake alone.
-func (t *Trainer) predictionStep(b *data.Batch, pass *evaluation, each eachFunc) (err error) {
-	eval := t.acc.EvalCtx()
-	if each == nil && t.loss == nil && t.stepFunc == nil && (len(t.metrics) == 0 || t.args.PredictionLossOnly) {
-		eval = eval.WithLossOnly()
+// predictionStep runs batches and enters their losses, if they have any.
+func (t *Trainer) predictionStep(ctx context.Context, list []*data.Batch, pass *evaluation, each eachFunc) error {
+	if t.acc.Repeats() {
+		return nil
 	}
-	if p := tensor.Recover(func() {
-		_, err = eval.TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
-			out, count, err := t.output(c, b)
-			if err != nil {
-				return nil, fmt.Errorf("trainer: evaluation: %w", err)
-			}
-			if b.MicroBatch < 0 {
-				return nil, nil
-			}
-			if out.Loss != nil || t.loss != nil && (each == nil || labelsOf(b) != nil) {
-				sum, count, err := t.lossFrom(c, out, count, b)
-				if err != nil {
-					return nil, fmt.Errorf("trainer: evaluation: %w", err)
-				}
-				pass.setLoss(b, tensor.Item(c.Ctx, sum), count)
-			}
-			if t.args.PredictionLossOnly {
-				return nil, nil
-			}
-			if t.logits != nil && out.Logits != nil {
-				out.Logits = t.logits(c, out.Logits, b)
-			}
-			if each != nil {
-				if err := each(c, out, b); err != nil {
-					return nil, err
-				}
-			}
-			for _, m := range t.metrics {
-				if err := m.Update(c, out, b); err != nil {
-					return nil, fmt.Errorf("trainer: metric %T: %w", m, err)
-				}
-			}
-			return nil, nil
-		})
-	}); p != nil {
-		return fmt.Errorf("trainer: evaluation after step %d, rank %d: %w", t.state.GlobalStep, t.acc.Rank(),
-			b.Explain(p))
+	lossOnly := each == nil && t.loss == nil && t.stepFunc == nil && (len(t.metrics) == 0 || t.args.PredictionLossOnly)
+	refused := false
+	err := t.acc.Evaluate(context.WithoutCancel(ctx), list, func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
+		if lossOnly {
+			c = c.WithLossOnly()
+		}
+		out, count, err := t.output(c, b)
+		switch {
+		case err != nil:
+			err = fmt.Errorf("trainer: evaluation: %w", err)
+		case out.Hidden == nil && b.MicroBatch >= 0: // one that repeats another rank's is run for the others alone
+			err = t.take(c, out, count, b, pass, each)
+		}
+		refused = err != nil
+		return accelerate.Output{Hidden: out.Hidden}, err
+	})
+	if err != nil && !refused {
+		return fmt.Errorf("trainer: evaluation after step %d, rank %d: %w", t.state.GlobalStep, t.acc.Rank(), err)
 	}
 	return err
+}
+
+// take enters the loss of an output, and gives it to metrics and to each.
+func (t *Trainer) take(c *nn.Ctx, out models.Output, count float64, b *data.Batch, pass *evaluation,
+	each eachFunc) error {
+	if out.Loss != nil || t.loss != nil && (each == nil || labelsOf(b) != nil) {
+		sum, count, err := t.lossFrom(c, out, count, b)
+		if err != nil {
+			return fmt.Errorf("trainer: evaluation: %w", err)
+		}
+		pass.setLoss(b, tensor.Item(c.Ctx, sum), count)
+	}
+	if t.args.PredictionLossOnly {
+		return nil
+	}
+	if t.logits != nil && out.Logits != nil {
+		out.Logits = t.logits(c, out.Logits, b)
+	}
+	if each != nil {
+		if err := each(c, out, b); err != nil {
+			return err
+		}
+	}
+	for _, m := range t.metrics {
+		if err := m.Update(c, out, b); err != nil {
+			return fmt.Errorf("trainer: metric %T: %w", m, err)
+		}
+	}
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -23,6 +24,7 @@ var errOtherInterrupted = errors.New("trainer: another rank was interrupted")
 // model and state.
 func (t *Trainer) buildRanks() error {
 	opts := []accelerate.Option{accelerate.WithLogger(t.levelLogger(t.args.SlogLevel()))}
+	opts = append(opts, accelerate.WithStages(accelerate.Stages{Forward: stageOf, Example: exampleOf}))
 	opts = append(append(opts, t.options...), t.ranks...)
 	ranks, err := accelerate.Replicas(t.args, t.args.NumReplicas, opts...)
 	if err != nil {
@@ -49,10 +51,30 @@ func (t *Trainer) buildRanks() error {
 		t.replicas = append(t.replicas, &replica)
 	}
 	t.log = t.rankLogger(t.acc)
+	if n := t.acc.PipelineRanks().WorldSize(); n > 1 && t.stepFunc != nil {
+		return fmt.Errorf("trainer: pp_size %d: a step function (WithStep) computes the whole model: want WithLoss, "+
+			"which gets the output of the last stage", n)
+	}
 	if err := t.acc.MoveModel(t.model); err != nil {
 		return err
 	}
 	return t.checkMetrics()
+}
+
+// stageOf runs a stage of a model.
+func stageOf(c *nn.Ctx, m nn.Module, b *data.Batch) (accelerate.Output, error) {
+	out := m.(models.Model).Forward(c.WithLossOnly(), b)
+	return accelerate.Output{Hidden: out.Hidden, Loss: out.Loss, Count: b.Count}, nil
+}
+
+// exampleOf makes a batch to measure a model's parts with.
+func exampleOf(c *tensor.Ctx, m nn.Module) (*data.Batch, error) {
+	example, ok := m.(models.Example)
+	if !ok {
+		return nil, fmt.Errorf("trainer: pp_size: %T makes no batch to measure its parts with (models.Example): want "+
+			"pp_split, the number of parts of each stage", m)
+	}
+	return example.ExampleBatch(c, 1, 0), nil
 }
 
 // cloneModel creates the model of another rank.
@@ -63,6 +85,9 @@ func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) 
 			return nil, fmt.Errorf("trainer: WithModelInit, rank %d: %w", acc.Rank(), err)
 		}
 		return m, acc.MoveModel(m)
+	}
+	if acc.PipelineRanks().WorldSize() > 1 { // a rank has memory for its stages alone
+		return nn.CloneDeferred(t.model, acc.Device())
 	}
 	return nn.Clone(t.model, acc.Device())
 }

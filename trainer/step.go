@@ -136,15 +136,16 @@ func (r *run) placed(err error) error {
 }
 
 // trainLoss is the loss of a micro-batch. Without a function of the user's, models may leave out all else.
-func (r *run) trainLoss(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, float64, error) {
+func (r *run) trainLoss(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
 	if r.loss == nil && r.stepFunc == nil {
 		c = c.WithLossOnly()
 	}
 	out, count, err := r.output(c, b)
-	if err != nil {
-		return nil, 0, err
+	if err != nil || out.Hidden != nil {
+		return accelerate.Output{Hidden: out.Hidden}, err
 	}
-	return r.lossFrom(c, out, count, b)
+	sum, count, err := r.lossFrom(c, out, count, b)
+	return accelerate.Output{Loss: sum, Count: count}, err
 }
 
 var errNoStepLoss = errors.New("the step function returned no loss: want the sum of the batch's loss terms in out.Loss")

@@ -17,7 +17,8 @@ type Strategy struct {
 	reducer *Reducer
 }
 
-// NewStrategy makes the strategy of the ranks of the job whose losses are summed, with a hook or nil. It is collective.
+// NewStrategy makes the strategy of the ranks of the job whose gradients are summed, with a hook or nil. It is
+// collective.
 func NewStrategy(j strategy.Job, h Hook) (*Strategy, error) {
 	if j.Peers.Loss == nil {
 		return nil, errors.New("ddp: the job has no ranks that sum losses (strategy.Peers.Loss): want several")

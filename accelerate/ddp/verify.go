@@ -5,6 +5,7 @@ package ddp
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/lockstep-ml/lockstep/comm"
@@ -39,7 +40,9 @@ func Verify(ctx context.Context, c *tensor.Ctx, g *comm.Group, params []tensor.N
 		}
 	}
 	for _, p := range params {
-		changed, err := adopt(ctx, c.NoGrad(), g, p)
+		changed, err := Adopt(ctx, c.NoGrad(), g.CountsOnly(), p, func(b comm.Buffer) *comm.Handle {
+			return g.Broadcast(b, 0, comm.Label(p.Name))
+		})
 		if err != nil {
 			return differed, fmt.Errorf("ddp: broadcasting %s: %w", p.Name, err)
 		}
@@ -70,8 +73,10 @@ func difference(one, other []string, r, rank int) string {
 // adoptBytes is how much of a parameter is in host memory at a time, twice.
 const adoptBytes = 16 << 20
 
-// adopt overwrites p with rank 0's values and reports whether that changed a bit.
-func adopt(ctx context.Context, c *tensor.Ctx, g *comm.Group, p tensor.Named) (changed bool, err error) {
+// Adopt overwrites p with the values that bring gives, and reports whether that changed a bit. bring is called with a
+// copy of p, piece by piece; with uncompared, once with p itself. It is for packages that ranks agree by.
+func Adopt(ctx context.Context, c *tensor.Ctx, uncompared bool, p tensor.Named,
+	bring func(comm.Buffer) *comm.Handle) (changed bool, err error) {
 	if p.Unloaded() { // it goes again, if it is as it would be made
 		defer func() {
 			if !changed && err == nil {
@@ -79,10 +84,8 @@ func adopt(ctx context.Context, c *tensor.Ctx, g *comm.Group, p tensor.Named) (c
 			}
 		}()
 	}
-	if g.CountsOnly() { // there is nothing to compare
-		return false, tensor.Try(func() {
-			err = g.Broadcast(comm.OfTensor(c, p.Tensor), 0, comm.Label(p.Name)).Wait(ctx)
-		})
+	if uncompared {
+		return false, errors.Join(tensor.Try(func() { err = bring(comm.OfTensor(c, p.Tensor)).Wait(ctx) }), err)
 	}
 	n, step := p.Numel(), adoptBytes/p.DType().Size()
 	after := comm.Aligned(min(n, step) * p.DType().Size())
@@ -97,7 +100,7 @@ func adopt(ctx context.Context, c *tensor.Ctx, g *comm.Group, p tensor.Named) (c
 		}
 		after = after[:len(before)]
 		copy(after, before)
-		if err := g.Broadcast(comm.Bytes(after, p.DType()), 0, comm.Label(p.Name)).Wait(ctx); err != nil {
+		if err := bring(comm.Bytes(after, p.DType())).Wait(ctx); err != nil {
 			return changed, err
 		}
 		if bytes.Equal(before, after) {

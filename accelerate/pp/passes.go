@@ -27,7 +27,7 @@ func (r *runner) forward(at place) error {
 	if err != nil {
 		return err
 	}
-	if p.out = out.Hidden; r.last(at) {
+	if p.out = out.Hidden; r.last(at) && (r.training || out.Loss != nil) {
 		p.out = []*tensor.Tensor{out.Loss}
 		r.losses[at.microBatch].Count = out.Count
 		slot := tensor.Slice(r.root, r.block, 0, at.microBatch, at.microBatch+1)

@@ -251,10 +251,22 @@ func (p *Pipeline) Step(ctx context.Context, batches []*data.Batch, scale float6
 	return p.run(ctx, batches, true, scale)
 }
 
-// Evaluate runs forward passes alone, and returns what Step returns. It is collective.
+// Evaluate runs forward passes alone, and returns what Step returns. The last stage's output may lack a loss. It is
+// collective over the pipeline.
 func (p *Pipeline) Evaluate(ctx context.Context, batches []*data.Batch) ([]Loss, error) {
 	return p.run(ctx, batches, false, 0)
 }
+
+// WithForward is the pipeline with another function that runs the stages, in steps and evaluations. It must pass on the
+// tensors that Config.Forward does.
+func (p *Pipeline) WithForward(f Forward) *Pipeline {
+	q := *p
+	q.cfg.Forward = f
+	return &q
+}
+
+// MicroBatches is how many micro-batches a step may have, and an evaluation.
+func (p *Pipeline) MicroBatches() int { return p.cfg.Schedule.MicroBatches }
 
 func (p *Pipeline) run(ctx context.Context, batches []*data.Batch, training bool, scale float64) ([]Loss, error) {
 	s := &step{Schedule: &schedule.Schedule{Ranks: make([][]schedule.Action, p.cfg.Group.Size())}}

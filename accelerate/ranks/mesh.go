@@ -25,10 +25,10 @@ type roles struct {
 // The axes that ranks of a role differ by.
 const (
 	dataAxes  = comm.DPReplicate | comm.DPShard
-	lossAxes  = dataAxes | comm.CP
+	partAxes  = dataAxes | comm.CP // any but those that cut the model
+	lossAxes  = partAxes | comm.PP
 	shardAxes = comm.DPShard | comm.CP
 	modelAxes = comm.PP | comm.CP | comm.TP
-	partAxes  = lossAxes // any but those that cut the model
 )
 
 // built names the axes that no step honours: the ranks along one would all do the same work.
@@ -40,7 +40,7 @@ func built(m comm.Mesh) error {
 	for _, k := range []struct {
 		axis comm.Axes
 		are  string
-	}{{comm.PP, "pipelines are"}, {comm.CP, "context parallelism (cp_size, sp_size) is"},
+	}{{comm.CP, "context parallelism (cp_size, sp_size) is"},
 		{comm.TP, "tensor parallelism is"}} {
 		if n := m.Size(k.axis); n > 1 {
 			faults = append(faults, fmt.Errorf("accelerate: %v_size %d: %s not built yet: want 1", k.axis, n, k.are))
@@ -52,7 +52,8 @@ func built(m comm.Mesh) error {
 // DataRanks are the ranks that see different samples: the training stream is divided among them.
 func (r *Ranks) DataRanks() *Peers { return r.along(dataAxes) }
 
-// LossRanks are the ranks that see different tokens: loss terms and gradients are summed over them.
+// LossRanks are the ranks that compute different loss terms, or none where another stage of their pipeline does: loss
+// terms are summed over them.
 func (r *Ranks) LossRanks() *Peers { return r.along(lossAxes) }
 
 // ModelRanks are the ranks that share the work on the same samples.
@@ -68,7 +69,7 @@ func (r *Ranks) PipelineRanks() *Peers { return r.along(comm.PP) }
 func (r *Ranks) ContextRanks() *Peers { return r.along(comm.CP) }
 
 // SamePartRanks are the ranks that hold the same part of the model before it is sharded: all but those of other layers
-// and of other parts of a layer.
+// and of other parts of a layer. Gradients are summed over them.
 func (r *Ranks) SamePartRanks() *Peers { return r.along(partAxes) }
 
 // ShardRanks are the ranks over which a sharded model is spread.
@@ -153,8 +154,8 @@ func (r *Ranks) arrange() error {
 		return err
 	}
 	r.all, r.peers = &r.Peers, map[comm.Axes]*Peers{}
-	for _, axes := range []comm.Axes{dataAxes, lossAxes, modelAxes, shardAxes, comm.DPReplicate, comm.TP, comm.PP,
-		comm.CP} {
+	for _, axes := range []comm.Axes{dataAxes, partAxes, lossAxes, modelAxes, shardAxes, comm.DPReplicate, comm.TP,
+		comm.PP, comm.CP} {
 		if axes &= r.mesh.Axes(); axes != 0 && axes != r.mesh.Axes() {
 			r.peers[axes] = &Peers{rank: r.mesh.Coord(r.rank, axes), size: r.mesh.Size(axes)}
 		}

@@ -73,7 +73,7 @@ func (j *Job) Placed() (list []tensor.Placed) {
 // job with Loss.
 type Peers struct {
 	Data     *comm.Group // those that see other samples
-	Loss     *comm.Group // those whose loss terms and gradients are summed
+	Loss     *comm.Group // those whose gradients are summed: they have the same stages, and see other tokens
 	Shards   *comm.Group // those over which a sharded model is spread
 	Replicas *comm.Group // those that own the same shard as this one
 }

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/pp"
+	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
+	"github.com/lockstep-ml/lockstep/accelerate/ranks"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Stages say how stages of a model run in a pipeline (pp_size), before there is data.
+type Stages struct {
+	// Forward runs the stage of a context (nn.Ctx.WithStage) of m, which is the prepared model or a copy of it on a
+	// device without values: so the ranks learn what each part costs, and what flows from stage to stage.
+	Forward func(c *nn.Ctx, m nn.Module, b *data.Batch) (Output, error)
+	// Example makes a batch to measure the parts of m with. nil: pp_split says where the model is cut.
+	Example func(c *tensor.Ctx, m nn.Module) (*data.Batch, error)
+}
+
+func (s Stages) forward(c *nn.Ctx, m pp.Model, b *data.Batch) (Output, error) {
+	return s.Forward(c, m, b)
+}
+
+// WithStages says how the stages of the model run in a pipeline. Package trainer does.
+func WithStages(s Stages) Option { return func(a *Accelerator) { a.stages = s } }
+
+// pipelining is what the arguments say of pipelines.
+type pipelining struct {
+	schedule string // a name, or a file
+	split    []int  // parts of each stage; nil: by their costs
+}
+
+// joinPipeline makes this rank part of a pipeline, and of the pipelines that share a window.
+func (a *Accelerator) joinPipeline(ctx context.Context, hook ddp.Hook, j strategy.Job) error {
+	if err := a.checkPipeline(hook); err != nil {
+		return err
+	}
+	model, _ := a.model.(pp.Model)
+	sched, err := a.loadSchedule()
+	if err != nil {
+		return err
+	}
+	split, err := a.split(ctx, model, sched.Stages())
+	if err != nil {
+		return err
+	}
+	stages, err := pp.Stages(model.Parts(), split)
+	if err != nil {
+		return fmt.Errorf("accelerate: pp_split: %w", err)
+	}
+	s, differed, err := pp.NewStrategy(ctx, pp.Config{Model: model, Group: a.PipelineRanks().Group(), Job: j,
+		Strategy: func(j strategy.Job) (strategy.Strategy, error) { return a.choose(hook, j) },
+		Schedule: sched, Stages: stages, Forward: a.stages.forward, Context: a.stageCtx})
+	if err != nil {
+		return fmt.Errorf("accelerate: %w", err)
+	}
+	a.strategy, a.pipeline = s, s
+	buffers, err := ddp.Verify(ctx, a.ctx, a.Group(), a.tree.Buffers())
+	if err != nil {
+		return err
+	}
+	params, err := a.verify(ctx, s.Params())
+	if err != nil {
+		return err
+	}
+	if err := a.reportDiffering(ctx, differed+buffers+params, len(a.tree.Buffers())+len(s.Params())); err != nil {
+		return err
+	}
+	return s.GiveUp()
+}
+
+// loadSchedule is that of the windows from the next Prepare on.
+func (a *Accelerator) loadSchedule() (*schedule.Schedule, error) {
+	layout, err := a.Layout()
+	if err != nil {
+		return nil, err
+	}
+	s, err := schedule.Load(a.next.pipelining.schedule, schedule.Shape{Ranks: a.PipelineRanks().WorldSize(),
+		MicroBatches: layout.AccumulationSteps})
+	if err != nil {
+		return nil, fmt.Errorf("accelerate: pp_schedule, with pp_size %d and %d micro-batches of a rank "+
+			"(gradient_accumulation_steps): %w", a.PipelineRanks().WorldSize(), layout.AccumulationSteps, err)
+	}
+	return s, nil
+}
+
+// checkPipeline refuses what does not go together with a pipeline.
+func (a *Accelerator) checkPipeline(hook ddp.Hook) error {
+	size := fmt.Sprintf("accelerate: pp_size %d: ", a.PipelineRanks().WorldSize())
+	_, staged := a.model.(pp.Model)
+	switch disk := a.plan.disk; {
+	case !staged:
+		return fmt.Errorf("%s%T lists no parts (models.Pipelined): want a model that does, or pp_size 1", size, a.model)
+	case a.stages.Forward == nil:
+		return errors.New(size + "nothing says how a stage runs: want WithStages")
+	case a.sharded():
+		return errors.New(size + "a sharded model is not built in pipelines yet: want no fsdp and zero_stage")
+	case a.factory.New != nil:
+		return errors.New(size + "a strategy of the program (WithStrategy) has passes of its own: want one of both")
+	case a.plan.local.Every > 0:
+		return fmt.Errorf("%slocal_sgd_steps %d: want 0: the ranks of a pipeline step together", size,
+			a.plan.local.Every)
+	case hook.Name() != ddp.AllReduce.Name():
+		return fmt.Errorf("%sddp_comm_hook %s is not built in pipelines: want no", size, hook.Name())
+	case a.stats != nil:
+		return fmt.Errorf("%sthe model tracks statistics of its batches (batch norm), which the ranks of a pipeline "+
+			"do not exchange: want pp_size 1, or a model without", size)
+	case disk.params || disk.state:
+		return errors.New(size + "offload to disk is not built in pipelines: want offload_params and " +
+			"offload_optimizer none")
+	}
+	return nil
+}
+
+// split is how many parts each stage has: what pp_split says, or what the first rank finds.
+func (a *Accelerator) split(ctx context.Context, m pp.Model, stages int) (split []int, err error) {
+	if split = a.plan.pipelining.split; split != nil {
+		if len(split) != stages {
+			return nil, fmt.Errorf("accelerate: pp_split %v is of %d stages: want %d numbers, as %s has stages", split,
+				len(split), stages, a.plan.pipelining.schedule)
+		}
+		return split, nil
+	}
+	if a.stages.Example == nil {
+		return nil, fmt.Errorf("accelerate: pp_size %d: %T makes no batch to measure its parts with: want pp_split, "+
+			"the number of parts of each of %d stages", a.PipelineRanks().WorldSize(), m, stages)
+	}
+	b, err := a.stages.Example(tensor.NewCtx(tensor.NewMeta()).NoGrad(), m)
+	if err != nil {
+		return nil, err
+	}
+	costs, err := pp.Measure(m, a.stages.forward, b)
+	if err == nil {
+		split, err = pp.Partition(costs, stages)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("accelerate: %w", err)
+	}
+	err = comm.BroadcastObject(ctx, a.Group(), &split, 0)
+	return split, err
+}
+
+// Evaluate calls run for each batch, in the context of a forward pass without gradients and dropout. In a pipeline it
+// is called for every batch and stage, on the rank that has the stage; only that of the last stage gets the model's
+// output. There all ranks of the pipeline pass the same batches, at most EvaluatesTogether, and an error of one is an
+// error on all. It is collective over ComputingRanks.
+func (a *Accelerator) Evaluate(ctx context.Context, batches []*data.Batch, run LossFunc) (err error) {
+	if a.pipeline != nil {
+		f := func(c *nn.Ctx, _ pp.Model, b *data.Batch) (Output, error) { return run(c, b) }
+		_, err = a.pipeline.WithForward(f).Evaluate(ctx, batches)
+		return err
+	}
+	for _, b := range batches {
+		if fault := tensor.Recover(func() {
+			_, err = a.EvalCtx().TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
+				_, err := run(c, b)
+				return nil, err
+			})
+		}); fault != nil {
+			return b.Explain(fault)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// EvaluatesTogether is how many batches Evaluate takes at once: as many as keep a pipeline busy, else 1.
+func (a *Accelerator) EvaluatesTogether() int {
+	if a.pipeline != nil {
+		return a.pipeline.MicroBatches()
+	}
+	return 1
+}
+
+// ComputingRanks are the ranks that must compute at the same time as this one: those of its pipeline, or all if they
+// gather the parameters of a sharded model.
+func (a *Accelerator) ComputingRanks() *ranks.Peers {
+	switch {
+	case a.GathersParameters():
+		return &a.Peers
+	case a.pipeline != nil:
+		return a.PipelineRanks()
+	}
+	return new(ranks.Peers)
+}
+
+// Repeats reports whether another rank has the outputs of this one's forward passes too, and counts them: ranks along
+// pp each have the whole model before and after they are a pipeline.
+func (a *Accelerator) Repeats() bool { return a.pipeline == nil && a.PipelineRanks().Rank() > 0 }
+
+// stageCtx is pp.Config.Context.
+func (a *Accelerator) stageCtx(c *tensor.Ctx, tree *nn.Tree, b *data.Batch, training bool) *nn.Ctx {
+	if training {
+		return a.trainCtx(c, tree, b.Position)
+	}
+	return a.evalCtx(c, tree)
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// pipelined is a run of AdamW steps with clipping, dropout and evaluations: its weights, and its records.
+func pipelined(t *testing.T, set ...func(*args.TrainingArguments)) (map[string][]byte, map[string]float64) {
+	a := args.Default(out)
+	a.LearningRate, a.WeightDecay, a.MaxGradNorm, a.MaxSteps = 0.05, 0.01, 0.1, 20
+	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.PerDeviceEvalBatchSize = 1, 4, 3
+	a.SaveStrategy, a.LoggingSteps, a.EvalStrategy, a.EvalSteps = args.StrategyNo, 5, args.StrategySteps, new(10.0)
+	for _, f := range set {
+		f(a)
+	}
+	m := newGPT2(t, 0.1)
+	tr := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(texts(30)), trainer.WithEvalData(texts(7)))
+	result, err := tr.Train()
+	require.NoError(t, err)
+	figures := map[string]float64{"training": result.TrainingLoss}
+	for _, r := range tr.State().LogHistory {
+		for _, key := range []string{"loss", "grad_norm", "eval_loss"} {
+			if x, ok := r[key].(float64); ok {
+				figures[key] += x
+			}
+		}
+	}
+	return weights(m), figures
+}
+
+func pipeline(ranks, pp int, schedule string) func(*args.TrainingArguments) {
+	return func(a *args.TrainingArguments) { a.NumReplicas, a.PPSize, a.PPSchedule = ranks, pp, schedule }
+}
+
+// A pipeline ends with the bits of one rank, and has its records. The settings take turns.
+func TestPipeline(t *testing.T) {
+	micro := func(n int) func(*args.TrainingArguments) {
+		return func(a *args.TrainingArguments) { a.GradientAccumulationSteps = n }
+	}
+	bf16 := func(a *args.TrainingArguments) { a.BF16, a.BF16FullEval = true, true }
+	fp16 := func(a *args.TrainingArguments) { a.FP16 = true }
+	recompute := func(a *args.TrainingArguments) { a.GradientCheckpointing = true }
+	grouped := func(n int) func(*args.TrainingArguments) {
+		return func(a *args.TrainingArguments) { a.DeterministicRanks = n }
+	}
+	type settings []func(*args.TrainingArguments)
+	for name, c := range map[string]struct {
+		common, ranks settings
+	}{
+		"gpipe":            {settings{}, settings{pipeline(2, 2, "gpipe")}},
+		"1f1b":             {settings{bf16}, settings{pipeline(2, 2, "1f1b")}},
+		"interleaved":      {settings{fp16}, settings{pipeline(2, 2, "interleaved_1f1b")}},
+		"looped bfs":       {settings{recompute}, settings{pipeline(2, 2, "looped_bfs")}},
+		"zb_h1":            {settings{grouped(1), bf16, recompute}, settings{pipeline(2, 2, "zb_h1")}},
+		"zbv":              {settings{micro(8)}, settings{pipeline(2, 2, "zbv")}},
+		"dualpipev":        {settings{}, settings{pipeline(2, 2, "dualpipev")}},
+		"of 4":             {settings{}, settings{pipeline(4, 4, "1f1b")}},
+		"one micro-batch":  {settings{micro(1)}, settings{pipeline(2, 2, "1f1b")}},
+		"two":              {settings{}, settings{micro(2), pipeline(4, 2, "1f1b")}},
+		"two zbv":          {settings{micro(8), bf16}, settings{micro(4), pipeline(4, 2, "zbv")}},
+		"two zb_h1, fewer": {settings{micro(8), fp16}, settings{micro(4), pipeline(4, 2, "zb_h1")}},
+		"two, two groups":  {settings{grouped(2), recompute, micro(8)}, settings{micro(4), pipeline(4, 2, "gpipe")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want, records := pipelined(t, c.common...)
+			got, logged := pipelined(t, append(c.common, c.ranks...)...)
+			require.Len(t, got, len(want))
+			for name, bits := range want {
+				require.True(t, bytes.Equal(bits, got[name]), name)
+			}
+			require.Equal(t, records, logged)
+		})
+	}
+}
