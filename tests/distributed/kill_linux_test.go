@@ -92,7 +92,7 @@ func TestKilledRanksAreRestarted(t *testing.T) {
 		"--save_total_limit", "3"}
 	whole := filepath.Join(dir, "whole")
 	succeed(t, plain(tiny(whole, flags...)))
-	kinds := [][]string{{"shm", "--fsdp", "full_shard"}}
+	kinds := [][]string{{"shm", "--fsdp", "full_shard"}, {"shm", "--pp_size", "2"}}
 	for _, backend := range backends() {
 		kinds = append(kinds, []string{backend})
 	}
