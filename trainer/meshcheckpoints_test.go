@@ -66,7 +66,8 @@ func TestCheckpointsOverMeshes(t *testing.T) {
 			if save.form == args.ShardedStateDict {
 				require.NotContains(t, filesOf(t, saved.disk, half), files[0])
 				merged := t.TempDir()
-				_, err := checkpointer.MergeWeights(t.Context(), dir, merged, checkpointer.MergeOptions{Optimizer: true})
+				_, err := checkpointer.MergeWeights(t.Context(), dir, merged,
+					checkpointer.MergeOptions{Optimizer: true})
 				require.NoError(t, err)
 				dir = merged
 			}
