@@ -69,11 +69,7 @@ func (a *Accelerator) joinPipeline(ctx context.Context, hook ddp.Hook, j strateg
 	if err != nil {
 		return err
 	}
-	params, err := a.verify(ctx, s.Params())
-	if err != nil {
-		return err
-	}
-	if err := a.reportDiffering(ctx, differed+buffers+params, len(a.tree.Buffers())+len(s.Params())); err != nil {
+	if err := a.reportDiffering(ctx, differed+buffers, len(a.tree.Buffers())+len(s.Params())); err != nil {
 		return err
 	}
 	return s.GiveUp()
@@ -103,8 +99,6 @@ func (a *Accelerator) checkPipeline(hook ddp.Hook) error {
 		return fmt.Errorf("%s%T lists no parts (models.Pipelined): want a model that does, or pp_size 1", size, a.model)
 	case a.stages.Forward == nil:
 		return errors.New(size + "nothing says how a stage runs: want WithStages")
-	case a.sharded():
-		return errors.New(size + "a sharded model is not built in pipelines yet: want no fsdp and zero_stage")
 	case a.factory.New != nil:
 		return errors.New(size + "a strategy of the program (WithStrategy) has passes of its own: want one of both")
 	case a.plan.local.Every > 0:

@@ -203,8 +203,9 @@ func (s *PendingStep) pipelined(ctx context.Context, o WindowOptions) error {
 	}
 	s.sums = make([]float64, len(s.batches))
 	for i, loss := range losses { // of the last stage's rank
-		s.sums[i] = loss.Sum
-		s.shared.setCount(s.layout.MicroBatch(i), loss.Count)
+		if s.sums[i] = loss.Sum; s.batches[i].MicroBatch >= 0 {
+			s.shared.setCount(s.layout.MicroBatch(i), loss.Count)
+		}
 	}
 	for i := 1; i < len(s.batches) && o.Between != nil; i++ {
 		if err := o.Between(); err != nil {

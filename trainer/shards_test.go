@@ -53,13 +53,20 @@ func shardsArgs(a *args.TrainingArguments) {
 func trainWide(t *testing.T, disk *vfs.Mem, ranks int, frozen string, gather bool,
 	set ...func(*args.TrainingArguments)) rankRun {
 	t.Helper()
+	return trainWideOn(t, disk, 51, ranks, frozen, gather, set...)
+}
+
+// trainWideOn is trainWide on so many samples.
+func trainWideOn(t *testing.T, disk *vfs.Mem, samples, ranks int, frozen string, gather bool,
+	set ...func(*args.TrainingArguments)) rankRun {
+	t.Helper()
 	a := rankArgs(ranks)
 	shardsArgs(a)
 	for _, f := range set {
 		f(a)
 	}
 	m := wideGPT2(t, frozen)
-	opts := []trainer.Option{trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13))}
+	opts := []trainer.Option{trainer.WithTrainData(raggedTexts(samples)), trainer.WithEvalData(raggedTexts(13))}
 	if gather {
 		opts = append(opts, trainer.WithSharding(accelerate.Sharding{
 			Strategy: shard.Strategy(a.ShardStrategy()), Gather: true}))

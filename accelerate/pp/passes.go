@@ -182,7 +182,15 @@ func (r *runner) beginWeights(s *stage, microBatch int) {
 	for _, t := range s.ties {
 		t.setApart()
 	}
-	s.begin(r.batches[microBatch].MicroBatch, r.whole() && microBatch == len(r.batches)-1)
+	s.begin(r.number(microBatch), microBatch == len(r.batches)-1 && r.exchangesEarly(s))
+}
+
+// number is that of a micro-batch in the window, −1 if it repeats another rank's.
+func (r *runner) number(microBatch int) int {
+	if r.batches[microBatch].MicroBatch < 0 {
+		return -1
+	}
+	return r.cfg.Job.Layout.MicroBatch(microBatch)
 }
 
 // endWeights ends beginWeights.
@@ -217,7 +225,7 @@ func (r *runner) reshard(s *stage) {
 
 // reduce completes the gradients of a stage.
 func (r *runner) reduce(s *stage) error {
-	if !r.whole() {
+	if !r.exchangesEarly(s) {
 		return nil
 	}
 	s.complete = true

@@ -54,7 +54,8 @@ type Pipeline struct {
 	sketch *sketch
 	known  map[string]flow
 	plans  map[plan]*step
-	order  []int // see sort
+	order  []int        // see sort
+	early  map[int]bool // stages whose gradients are exchanged in the passes of a whole step
 	params []tensor.Named
 	ended  chan struct{} // closed by Close; nil: the pipeline has no groups
 	// observe is called before each action of a training step and, with ended, behind it; nil: nobody listens.
@@ -84,6 +85,18 @@ type plan struct {
 
 // New makes a pipeline. It is collective. The schedule is validated, with its messages and without, and simulated.
 func New(cfg Config) (*Pipeline, error) {
+	p, err := newPipeline(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.own(); err != nil {
+		return nil, errors.Join(err, p.Close(false))
+	}
+	return p, nil
+}
+
+// newPipeline makes a pipeline that trains nothing yet: own follows.
+func newPipeline(cfg Config) (*Pipeline, error) {
 	s := cfg.Schedule
 	switch {
 	case len(s.Ranks) != cfg.Group.Size():
@@ -108,7 +121,7 @@ func New(cfg Config) (*Pipeline, error) {
 	if p.sketch, err = newSketch(cfg.Model, cfg.Forward); err != nil {
 		return nil, err
 	}
-	return p, p.own()
+	return p, nil
 }
 
 // own finds what this rank trains, and makes its strategies: those of the stages, then those of the ties.

@@ -196,7 +196,9 @@ func (r *runner) act(a schedule.Action) error {
 	return nil
 }
 
-// whole reports whether the step has as many micro-batches as the schedule was made for. Then gradients are exchanged
-// while others are computed; else ranks of other pipelines may have other numbers of micro-batches, and all wait for
-// the end.
-func (r *runner) whole() bool { return len(r.batches) == r.cfg.Schedule.MicroBatches }
+// exchangesEarly reports whether the gradients of a stage are exchanged in its last pass, and completed behind it. In
+// steps of fewer micro-batches than the schedule's, of which other pipelines may have more or none, that waits for the
+// end.
+func (r *runner) exchangesEarly(s *stage) bool {
+	return len(r.batches) == r.cfg.Schedule.MicroBatches && r.early[s.number]
+}

@@ -3,19 +3,19 @@
 package pp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
-	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Strategy is a pipeline as a strategy: each rank has, and updates, whole parameters, those of its stages. Parameters
-// of other stages have no memory here; using one is an error outside of Summon.
+// Strategy is a pipeline as a strategy: each rank has, and updates, the parameters of its stages, or its shards of them.
+// Parameters of other stages have no memory here; using one is an error outside of Summon.
 type Strategy struct {
 	*Pipeline
 	held []held
@@ -23,10 +23,10 @@ type Strategy struct {
 	late []int // parameters of other stages that still have memory
 }
 
-// NewStrategy makes the strategy of a pipeline. All ranks begin with the values of
-// the pipeline's first; differed is how many parameters had others here. It is collective. GiveUp follows it.
+// NewStrategy makes the strategy of a pipeline. All ranks begin with the values of the first rank; differed is how many
+// parameters had others here. It is collective. GiveUp follows it.
 func NewStrategy(ctx context.Context, cfg Config) (s *Strategy, differed int, err error) {
-	p, err := New(cfg)
+	p, err := newPipeline(cfg)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -34,6 +34,9 @@ func NewStrategy(ctx context.Context, cfg Config) (s *Strategy, differed int, er
 	s.away = newVisits(s)
 	if fault := tensor.Try(func() { differed, err = s.begin(ctx) }); fault != nil {
 		err = fault
+	}
+	if err == nil { // a strategy may cut the parameters
+		err = p.own()
 	}
 	if err != nil {
 		return nil, differed, errors.Join(err, p.Close(false))
@@ -75,14 +78,30 @@ func (s *Strategy) Averages() strategy.Averages { return nil }
 
 // Placed implements strategy.Shards.
 func (s *Strategy) Placed() (list []tensor.Placed) {
-	for _, p := range append(s.Params(), s.cfg.Job.Tree.Buffers()...) {
-		list = append(list, p.Placed())
+	for _, t := range s.all() {
+		if of := t.Shards(); of != nil {
+			list = append(list, of.Placed()...)
+			continue
+		}
+		for _, p := range t.held {
+			list = append(list, p.Placed())
+		}
+	}
+	for _, b := range s.cfg.Job.Tree.Buffers() {
+		list = append(list, b.Placed())
 	}
 	return list
 }
 
+// sharded reports whether the stages of this rank are spread over several.
+func (s *Strategy) sharded() bool {
+	return slices.ContainsFunc(s.all(), func(t *trained) bool { return t.Shards() != nil })
+}
+
 // Cut implements strategy.Shards.
-func (s *Strategy) Cut(string) bool { return false }
+func (s *Strategy) Cut(name string) bool {
+	return slices.ContainsFunc(s.all(), func(t *trained) bool { return t.Shards() != nil && t.Shards().Cut(name) })
+}
 
 // Placement implements strategy.Shards.
 func (s *Strategy) Placement(name string) (p tensor.Placement, ok bool) {
@@ -96,33 +115,16 @@ func (s *Strategy) Placement(name string) (p tensor.Placement, ok bool) {
 	return s.held[i].Placed().Placement.Slice(0, 0), true
 }
 
-// Publish implements strategy.Shards: ranks that have the same parameter get the owner's.
+// Publish implements strategy.Shards.
 func (s *Strategy) Publish(ctx context.Context) error {
-	for _, h := range s.held {
-		for _, r := range slices.Compact(slices.Sorted(slices.Values(h.ranks))) {
-			if r == h.ranks[0] {
-				continue
-			}
-			if err := s.pass(ctx, h, h.ranks[0], r); err != nil {
-				return fmt.Errorf("pp: publishing %s: %w", h.Name, err)
+	for _, t := range s.all() {
+		if of := t.Shards(); of != nil {
+			if err := of.Publish(ctx); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
-}
-
-// pass gives the values of a parameter to another rank that has it.
-func (s *Strategy) pass(ctx context.Context, h held, from, to int) (err error) {
-	fault := tensor.Try(func() {
-		switch label := comm.Label(h.Name); s.rank {
-		case from:
-			err = s.cfg.Group.Send(comm.OfTensor(s.root, h.Tensor), to, label).Wait(ctx)
-		case to:
-			err = s.cfg.Group.Recv(comm.OfTensor(s.root, h.Tensor), from, label).Wait(ctx)
-			h.Written()
-		}
-	})
-	return errors.Join(err, fault)
 }
 
 // held is a parameter of the model, and which ranks of the pipeline have it. The first of them has the earliest stage
@@ -146,35 +148,67 @@ func holders(cfg *Config) (list []held) {
 	return list
 }
 
-// Unshard implements strategy.Parameters. A pipeline's parameters come in its steps.
-func (s *Strategy) Unshard() {}
+// Unshard implements strategy.Parameters. Steps and evaluations do it by themselves.
+func (s *Strategy) Unshard() {
+	for _, t := range s.all() {
+		t.unshard()
+	}
+}
 
 // Reshard implements strategy.Parameters.
-func (s *Strategy) Reshard() {}
+func (s *Strategy) Reshard() {
+	for _, t := range s.all() {
+		t.reshard()
+	}
+}
 
 // Gathers implements strategy.Parameters.
-func (s *Strategy) Gathers() bool { return false }
+func (s *Strategy) Gathers() bool {
+	return slices.ContainsFunc(s.all(), func(t *trained) bool { return t.Parameters() != nil && t.Parameters().Gathers() })
+}
 
 // Memory implements strategy.Parameters.
 func (s *Strategy) Memory() (m strategy.Memory) {
-	for _, p := range s.Params() {
-		m.Parameters += int64(p.Bytes())
-	}
-	for _, p := range s.Trained() {
-		m.Gradients += int64(p.Numel() * p.GradDType().Size())
+	for _, t := range s.all() {
+		one := t.memory()
+		m.Parameters += one.Parameters
+		m.Uncut += one.Uncut
+		m.Gradients += one.Gradients
+		m.Gathered += one.Gathered
+		m.Together += one.Together
+		m.Sums = max(m.Sums, one.Sums)
+		m.Shared = m.Shared || one.Shared
 	}
 	for _, p := range s.cfg.Job.Tree.Buffers() {
 		m.Uncut += int64(p.Bytes())
 	}
-	m.Together = m.Parameters + m.Gradients
-	if g := s.cfg.Job.Peers.Loss; g != nil {
+	if g := cmp.Or(s.cfg.Job.Peers.Shards, s.cfg.Job.Peers.Loss); g != nil {
 		m.Allocated = g.Allocated()
 	}
 	return m
 }
 
+// memory is what the rank holds of the parameters.
+func (t *trained) memory() (m strategy.Memory) {
+	if p := t.Parameters(); p != nil {
+		return p.Memory()
+	}
+	for _, p := range t.held {
+		m.Parameters += int64(p.Bytes())
+	}
+	for _, p := range t.Trained() {
+		m.Gradients += int64(p.Numel() * p.GradDType().Size())
+	}
+	m.Together, m.Sums = m.Parameters+m.Gradients, 1
+	return m
+}
+
 // Describe implements strategy.Parameters.
 func (s *Strategy) Describe() string {
-	return fmt.Sprintf("%s, %s, %.1f MB of parameters per rank", s.cfg.Schedule.Name,
+	words := fmt.Sprintf("%s, %s, %.1f MB of parameters per rank", s.cfg.Schedule.Name,
 		quantity.Of(len(s.cfg.Stages), "stage"), float64(s.Memory().Parameters)/1e6)
+	if s.Gathers() {
+		words += ", gathered"
+	}
+	return words
 }

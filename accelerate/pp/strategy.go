@@ -16,8 +16,9 @@ import (
 // trained are the parameters of a stage, or one of two stages, under the strategy of the ranks that train them.
 type trained struct {
 	strategy.Strategy
-	params []tensor.Named
-	sends  bool // the pass under way announces gradients
+	held   []tensor.Named
+	params []tensor.Named // of held, that are trained
+	sends  bool           // the pass under way announces gradients
 	hooks  []func()
 }
 
@@ -30,7 +31,7 @@ func (p *Pipeline) train(held []tensor.Named, parts []nn.Part) (*trained, error)
 			j.Params = append(j.Params, q)
 		}
 	}
-	t := &trained{params: j.Params}
+	t := &trained{held: held, params: j.Params}
 	if p.cfg.Strategy == nil || len(held) == 0 {
 		t.Strategy = strategy.NewSingle(j)
 		return t, nil
@@ -180,12 +181,29 @@ func (p *Pipeline) Stepped(ctx context.Context, changed bool) error {
 	return nil
 }
 
-// sort finds the order in which a whole step completes the gradients of this rank's stages. All ranks that train a
-// stage together keep it, also in steps of fewer micro-batches, so that their calls match.
+// sort finds the order in which a whole step completes the gradients of this rank's stages: first those that are
+// reduced right behind their last pass. All ranks that train a stage together keep it, also in steps of fewer
+// micro-batches, so that their calls match.
 func (p *Pipeline) sort(s *step) {
+	p.early = map[int]bool{}
+	last := -1 // the stage of the last pass
 	for _, a := range s.Ranks[p.rank] {
-		if a.Op == schedule.ReduceGrad {
-			p.order = append(p.order, a.Stage)
+		switch a.Op {
+		case schedule.W, schedule.B:
+			last = a.Stage
+		case schedule.F, schedule.I:
+			last = -1
+		case schedule.ReduceGrad:
+			if a.Stage == last {
+				p.early[a.Stage] = true
+				p.order = append(p.order, a.Stage)
+			}
+			last = -1
+		}
+	}
+	for _, n := range p.cfg.Schedule.StagesOf(p.rank) {
+		if !p.early[n] {
+			p.order = append(p.order, n)
 		}
 	}
 }

@@ -134,22 +134,33 @@ func (p *Pipeline) tie() error {
 func (t *tie) peer() int { return 1 - t.group.Rank() }
 
 // Close ends the strategies, with whole as strategy.Strategy has it, and closes the groups that New made.
-func (p *Pipeline) Close(whole bool) error {
+func (p *Pipeline) Close(whole bool) error { return errors.Join(p.release(whole), p.disconnect()) }
+
+// release ends the strategies.
+func (p *Pipeline) release(whole bool) error {
+	for _, t := range p.ties {
+		t.forget()
+	}
+	var errs []error
+	for _, t := range p.all() {
+		t.Reset()
+		t.unhook()
+		errs = append(errs, t.Close(whole))
+	}
+	return errors.Join(errs...)
+}
+
+// disconnect closes the groups.
+func (p *Pipeline) disconnect() error {
 	if p.ended != nil {
 		close(p.ended)
 		p.ended = nil
 	}
 	var errs []error
 	for _, t := range p.ties {
-		t.forget()
 		if t.group != nil {
 			errs = append(errs, t.group.Close())
 		}
-	}
-	for _, t := range p.all() {
-		t.Reset()
-		t.unhook()
-		errs = append(errs, t.Close(whole))
 	}
 	return errors.Join(errs...)
 }

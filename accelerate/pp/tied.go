@@ -172,7 +172,7 @@ func (r *runner) addNext(t *tie, w *tiedSum) error {
 		tensor.AddRowsInto(r.root, g, l.rows.tensors[0], l.values.tensors[0])
 		l.free()
 	}
-	t.begin(r.batches[w.next].MicroBatch, false)
+	t.begin(r.number(w.next), false)
 	t.add(r.root, g)
 	t.end()
 	w.next++

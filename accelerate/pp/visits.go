@@ -72,7 +72,16 @@ func (s *Strategy) begin(ctx context.Context) (differed int, err error) {
 			s.late = append(s.late, i)
 		}
 	}
-	return differed, nil
+	g := s.cfg.Job.Peers.Loss
+	if g == nil {
+		return differed, nil
+	}
+	more, err := ddp.Verify(ctx, s.cfg.Job.Ctx, g, s.Params())
+	if err != nil {
+		return differed, err
+	}
+	// a rank that is a goroutine may copy parameters from another one's model, which moves them next
+	return differed + more, errors.Join(s.cfg.Group.Barrier().Wait(ctx), g.Barrier().Wait(ctx))
 }
 
 // GiveUp gives up the memory of what other ranks have. It comes when all ranks of the job have their strategy: those
@@ -139,6 +148,10 @@ func (v *visits) send(t *tensor.Tensor, i int) {
 
 // Summon implements strategy.Parameters.
 func (s *Strategy) Summon(_ bool, f func() error) (err error) {
+	if s.sharded() {
+		return errors.New("pp: use of a model outside of steps and evaluations, as generation needs, is not built for " +
+			"pipelines of sharded stages: want pp_size 1, or no fsdp and zero_stage")
+	}
 	v := s.away
 	if v.open {
 		return f()
@@ -182,8 +195,8 @@ func (s *Strategy) Alone(f func() error) (err error) {
 
 // Close implements strategy.Strategy. Without whole, other stages' parameters stay where they are.
 func (s *Strategy) Close(whole bool) error {
-	var err error
-	if whole {
+	err := s.release(whole)
+	if whole && err == nil {
 		err = tensor.Try(func() {
 			v := s.away
 			v.open = true
@@ -199,5 +212,5 @@ func (s *Strategy) Close(whole bool) error {
 			}
 		})
 	}
-	return errors.Join(err, s.Pipeline.Close(whole))
+	return errors.Join(err, s.disconnect())
 }

@@ -5,6 +5,7 @@ package strategy
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -61,9 +62,13 @@ func (j *Job) Accumulator() *accumulation.Accumulator {
 	return accumulation.New(j.Ctx.NoGrad(), j.Params, int(j.Layout.MicroBatches()), j.DeterministicRanks)
 }
 
-// Placed is all that this rank has of the model, whole.
+// Placed is all that this rank has, whole: Held and, of a model, its buffers.
 func (j *Job) Placed() (list []tensor.Placed) {
-	for _, p := range j.Tree.State() {
+	all := j.Held
+	if j.Model != nil {
+		all = slices.Concat(all, j.Tree.Buffers())
+	}
+	for _, p := range all {
 		list = append(list, p.Placed())
 	}
 	return list

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+)
+
+// A model that is sharded in the stages of pipelines is trained with the bits of one rank: weights, moments, losses and
+// norms, with evaluations, whatever the strategy and the schedule. The last window of an epoch has three micro-batches,
+// so that a rank repeats another's.
+func TestShardedPipelines(t *testing.T) {
+	const samples = 53
+	whole := trainWideOn(t, vfs.NewMem(), samples, 1, "", false, evaluating)
+	for i, k := range []struct {
+		mesh     [3]int // pp, dp_replicate, dp_shard
+		schedule string
+		set      func(*args.TrainingArguments)
+	}{
+		{[3]int{2, 1, 2}, "1f1b", fullShard},
+		{[3]int{2, 1, 2}, "zbv", fullShard},
+		{[3]int{2, 1, 2}, "zb_h1", zero(1)},
+		{[3]int{2, 1, 2}, "looped_bfs", zero(2)},
+		{[3]int{2, 2, 2}, "interleaved_1f1b", fullShard},
+		{[3]int{2, 2, 2}, "1f1b", zero(2)},
+	} {
+		t.Run(fmt.Sprint(k.mesh, k.schedule, i), func(t *testing.T) {
+			mesh := meshOf(k.mesh[0], k.mesh[1], k.mesh[2], k.schedule)
+			for _, gather := range []bool{true, false} {
+				run := trainWideOn(t, vfs.NewMem(), samples, k.mesh[0]*k.mesh[1]*k.mesh[2], "", gather, evaluating, k.set,
+					mesh)
+				require.Equal(t, whole.history, run.history)
+				require.Equal(t, whole.weights, run.weights)
+			}
+		})
+	}
+}
+
+func evaluating(a *args.TrainingArguments) { a.EvalStrategy, a.EvalSteps = args.StrategyEpoch, nil }
+
+// meshOf has ranks along pp, dp_replicate and dp_shard.
+func meshOf(pp, replicate, shard int, schedule string) func(*args.TrainingArguments) {
+	return func(a *args.TrainingArguments) {
+		a.PPSize, a.DPReplicateSize, a.DPShardSize, a.PPSchedule = pp, replicate, shard, schedule
+	}
+}
+
+// A checkpoint of sharded stages has the bytes of one rank's, whole or in parts, and any other mesh goes on from it with
+// the bits of a run that was never interrupted.
+func TestCheckpointsOfShardedPipelines(t *testing.T) {
+	const first, last = out + "/checkpoint-2", out + "/checkpoint-6"
+	files := []string{"model.safetensors", "optimizer.safetensors", "optimizer.json"}
+	one := trainWide(t, vfs.NewMem(), 1, "", false)
+	whole := trainWide(t, vfs.NewMem(), 4, "", true, fullShard, meshOf(2, 1, 2, "1f1b"))
+	for _, name := range files {
+		require.Equal(t, content(t, one.disk, last+"/"+name), content(t, whole.disk, last+"/"+name), name)
+	}
+	parts := trainWide(t, vfs.NewMem(), 8, "", true, fullShard, scattered, meshOf(2, 2, 2, "zbv"))
+	require.NotContains(t, filesOf(t, parts.disk, first), files[0])
+	for name, k := range map[string]struct {
+		from  rankRun
+		ranks int
+		set   []func(*args.TrainingArguments)
+	}{
+		"one rank":            {parts, 1, nil},
+		"8 × 1":               {parts, 8, []func(*args.TrainingArguments){fullShard}},
+		"1 × 4 of a pipeline": {parts, 4, []func(*args.TrainingArguments){meshOf(4, 1, 1, "1f1b")}},
+		"2 × 2, from one":     {one, 4, []func(*args.TrainingArguments){fullShard, meshOf(2, 1, 2, "looped_bfs")}},
+		"2 × 2, stage 1":      {whole, 4, []func(*args.TrainingArguments){zero(1), meshOf(2, 1, 2, "zb_h1")}},
+		"2 × 2 × 2":           {whole, 8, []func(*args.TrainingArguments){fullShard, meshOf(2, 2, 2, "1f1b")}},
+	} {
+		fork := k.from.disk.CrashClone(nil)
+		resumed := trainWide(t, fork, k.ranks, "", true, append(k.set, func(a *args.TrainingArguments) {
+			a.ResumeFromCheckpoint = first
+		})...)
+		require.Equal(t, one.weights, resumed.weights, name)
+		for _, file := range files {
+			require.Equal(t, content(t, one.disk, last+"/"+file), content(t, fork, last+"/"+file), "%s: %s", name, file)
+		}
+	}
+}
