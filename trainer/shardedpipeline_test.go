@@ -33,8 +33,8 @@ func TestShardedPipelines(t *testing.T) {
 		t.Run(fmt.Sprint(k.mesh, k.schedule, i), func(t *testing.T) {
 			mesh := meshOf(k.mesh[0], k.mesh[1], k.mesh[2], k.schedule)
 			for _, gather := range []bool{true, false} {
-				run := trainWideOn(t, vfs.NewMem(), samples, k.mesh[0]*k.mesh[1]*k.mesh[2], "", gather, evaluating, k.set,
-					mesh)
+				ranks := k.mesh[0] * k.mesh[1] * k.mesh[2]
+				run := trainWideOn(t, vfs.NewMem(), samples, ranks, "", gather, evaluating, k.set, mesh)
 				require.Equal(t, whole.history, run.history)
 				require.Equal(t, whole.weights, run.weights)
 			}
@@ -51,8 +51,8 @@ func meshOf(pp, replicate, shard int, schedule string) func(*args.TrainingArgume
 	}
 }
 
-// A checkpoint of sharded stages has the bytes of one rank's, whole or in parts, and any other mesh goes on from it with
-// the bits of a run that was never interrupted.
+// A checkpoint of sharded stages has the bytes of one rank's, whole or in parts, and any other mesh goes on from it
+// with the bits of a run that was never interrupted.
 func TestCheckpointsOfShardedPipelines(t *testing.T) {
 	const first, last = out + "/checkpoint-2", out + "/checkpoint-6"
 	files := []string{"model.safetensors", "optimizer.safetensors", "optimizer.json"}

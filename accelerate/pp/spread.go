@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Strategy is a pipeline as a strategy: each rank has, and updates, the parameters of its stages, or its shards of them.
-// Parameters of other stages have no memory here; using one is an error outside of Summon.
+// Strategy is a pipeline as a strategy: each rank has, and updates, the parameters of its stages, or its shards of
+// them. Parameters of other stages have no memory here; using one is an error outside of Summon.
 type Strategy struct {
 	*Pipeline
 	held []held
@@ -164,7 +164,10 @@ func (s *Strategy) Reshard() {
 
 // Gathers implements strategy.Parameters.
 func (s *Strategy) Gathers() bool {
-	return slices.ContainsFunc(s.all(), func(t *trained) bool { return t.Parameters() != nil && t.Parameters().Gathers() })
+	return slices.ContainsFunc(s.all(), func(t *trained) bool {
+		p := t.Parameters()
+		return p != nil && p.Gathers()
+	})
 }
 
 // Memory implements strategy.Parameters.

@@ -149,7 +149,7 @@ func (v *visits) send(t *tensor.Tensor, i int) {
 // Summon implements strategy.Parameters.
 func (s *Strategy) Summon(_ bool, f func() error) (err error) {
 	if s.sharded() {
-		return errors.New("pp: use of a model outside of steps and evaluations, as generation needs, is not built for " +
+		return errors.New("pp: use of a model outside of steps and evaluations, as for generation, is not built for " +
 			"pipelines of sharded stages: want pp_size 1, or no fsdp and zero_stage")
 	}
 	v := s.away
