@@ -104,6 +104,10 @@ func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
 			"accelerate: optimizer %s: %s needs whole parameters, and they are sharded: want no fsdp and "+
 				"zero_stage, or transforms that are optim.Traits.Elementwise", opt.Name(), strings.Join(names, ", "))
 	}
+	if opt.Averages() && (a.strategy.Shards() != nil || a.plan.local.Every > 0) {
+		return fmt.Errorf("accelerate: optimizer %s averages weights, of which each rank needs all: want no fsdp, "+
+			"zero_stage and local_sgd_steps", opt.Name())
+	}
 	mine := map[*tensor.Tensor]bool{}
 	for _, p := range slices.Concat(a.Trained(), a.frozen) {
 		mine[p.Tensor] = true

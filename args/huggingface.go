@@ -181,8 +181,7 @@ func warmupRatio() Known {
 
 // plannedValues lists values of settings that HuggingFace's have. A fault says that those that are not built are not.
 var plannedValues = map[string][]string{
-	"optim": append(catalog.RefusedOptimizers(), "schedule_free_adamw", "schedule_free_radam",
-		"schedule_free_sgd"),
+	"optim":                         catalog.RefusedOptimizers(),
 	"lr_scheduler_type":             {"greedy", "reduce_lr_on_plateau"},
 	"train_sampling_strategy":       {"batch_rebalance"},
 	"include_num_input_tokens_seen": {"non_padding"},

@@ -55,17 +55,20 @@ type Optimizer struct {
 	chain  []Transform
 	moves  bool   // the chain makes the step too
 	fused  *Fused // in place of the chain; nil: none
-	slots  map[string]*Slot
-	keep   *tensor.Ctx // of the state, which lives in no scope
-	zeros  Zeros       // makes it; nil: in the device's memory
-	base   []float64   // learning rates of the groups before a schedule
-	factor float64     // of the next step's gradients
-	by     *deviceStep // of the step under way; nil: its numbers are the host's
-	work   []work      // of the step under way
-	taken  []*Slot     // that the last step counted up
-	passed []FusedUpdate
-	half   HalfUpdate
-	seed   uint64 // of stochastic rounding
+	// average is Traits.Average of the chain; evaluating: between Eval and Train.
+	average    func(c *tensor.Ctx, p tensor.Named, s *Slot)
+	evaluating bool
+	slots      map[string]*Slot
+	keep       *tensor.Ctx // of the state, which lives in no scope
+	zeros      Zeros       // makes it; nil: in the device's memory
+	base       []float64   // learning rates of the groups before a schedule
+	factor     float64     // of the next step's gradients
+	by         *deviceStep // of the step under way; nil: its numbers are the host's
+	work       []work      // of the step under way
+	taken      []*Slot     // that the last step counted up
+	passed     []FusedUpdate
+	half       HalfUpdate
+	seed       uint64 // of stochastic rounding
 }
 
 // New makes an optimizer of a user's own chain. name identifies it in checkpoints. It
@@ -77,6 +80,9 @@ func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optim
 		keep: tensor.NewCtx(c.Device()).NoGrad(), factor: 1, half: HalfKahan,
 	}
 	for i, t := range chain {
+		if average := t.Traits().Average; average != nil {
+			o.average = average
+		}
 		if o.moves = t.Traits().Moves; o.moves && i != len(chain)-1 {
 			panic(&tensor.Error{Op: "optim.New",
 				Msg: fmt.Sprintf("transform %T moves parameters: want it at the end of the chain", t)})
@@ -124,6 +130,9 @@ func (o *Optimizer) Describe(p tensor.Named) (list []StateTensor) {
 	if o.compensates(p) {
 		list = append(list, StateTensor{Name: compensation, Shape: p.Shape(), DType: p.DType()})
 	}
+	if o.evaluating {
+		list = append(list, StateTensor{Name: trainWeight, Shape: p.Shape(), DType: p.DType()})
+	}
 	return list
 }
 
@@ -146,7 +155,7 @@ func (o *Optimizer) fillOne(s *Slot) {
 	for _, t := range o.Describe(s.param) {
 		zeros := o.zeroState(s, t)
 		s.Tensors[t.Name] = zeros
-		if t.Name != compensation {
+		if t.Name != compensation && t.Name != trainWeight {
 			s.chain = append(s.chain, zeros)
 		}
 	}
@@ -218,6 +227,10 @@ type work struct {
 
 // begin lists the parameters that have a gradient, and counts their step.
 func (o *Optimizer) begin() {
+	if o.evaluating {
+		panic(&tensor.Error{Op: "optim.Step",
+			Msg: "the weights of evaluation are in place: want a call of Train before"})
+	}
 	o.taken = o.taken[:0]
 	for _, g := range o.groups {
 		for _, p := range g.Params {

@@ -45,8 +45,10 @@ var optimizers = []optimtest.Case{
 
 func TestOptimizers(t *testing.T) {
 	// Where 0.1 is not enough, and where means are of more than 300 steps.
-	rates := map[string]float64{"adagrad": 2}
+	rates := map[string]float64{"adagrad": 2, "schedule_free_adamw": 1, "schedule_free_radam": 5,
+		"schedule_free_sgd": 0.3}
 	faster := map[string]map[string]any{"ademamix": {"beta3": 0.9}, "ademamix_8bit": {"beta3": 0.9}}
+	silent := map[string]int{"schedule_free_radam": 5}
 	cases, seen := optimizers, map[string]bool{}
 	for _, name := range catalog.OptimizerNames() {
 		row, _ := catalog.OptimizerNamed(name)
@@ -61,7 +63,8 @@ func TestOptimizers(t *testing.T) {
 		if !ok {
 			lr = 0.1
 		}
-		cases = append(cases, optimtest.Case{Name: name, LR: lr, Allocs: 60, New: cfg.New})
+		cases = append(cases, optimtest.Case{Name: name, LR: lr, Silent: silent[row.Name], Allocs: 60,
+			New: cfg.New})
 	}
 	for _, k := range cases {
 		t.Run(k.Name, func(t *testing.T) { optimtest.Run(t, k) })

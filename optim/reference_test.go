@@ -64,7 +64,7 @@ func referenceNoise(c *tensor.Ctx, key int, shape []int) *tensor.Tensor {
 
 // referenceRun trains a model; see is called after each step.
 func referenceRun(c *tensor.Ctx, model string, lr float64, cfg optim.Config,
-	see func(step int, opt *optim.Optimizer, params []tensor.Named)) {
+	see func(step int, params []tensor.Named)) {
 	groups := []*optim.Group{{WeightDecay: 0.1}, {}}
 	var params []tensor.Named
 	for i, p := range referenceModels[model].params {
@@ -92,7 +92,9 @@ func referenceRun(c *tensor.Ctx, model string, lr float64, cfg optim.Config,
 			g.LR = lr * min(float64(step)/5, float64(referenceSteps-step)/(referenceSteps-5))
 		}
 		opt.Step(c)
-		see(step, opt, params)
+		opt.Eval(c)
+		see(step, params)
+		opt.Train(c)
 	}
 }
 
@@ -161,7 +163,7 @@ func requireReference(t *testing.T, r *safetensors.Reader, k referenceCase, name
 	far, all, wider := 0, 0, referenceTolerance[name+"/"+k.Name]
 	tolerance := max(1e-5, wider.most)
 	stride := referenceModels[model].stride
-	referenceRun(c, model, k.LR, cfg, func(step int, _ *optim.Optimizer, params []tensor.Named) {
+	referenceRun(c, model, k.LR, cfg, func(step int, params []tensor.Named) {
 		for _, p := range params {
 			values := tensor.ToSlice[float32](c, p.Tensor)
 			if _, stored := r.Lookup(fmt.Sprintf("%s/%s/%d/%s", k.Name, model, step, p.Name)); stored {

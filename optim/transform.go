@@ -32,6 +32,9 @@ type Traits struct {
 	// Moves: Apply changes the parameter by itself, and no step of the learning rate follows. Only the last transform
 	// of a chain may.
 	Moves bool
+	// Average replaces a parameter by what evaluation and saved weights take, from it and its state; nil: the parameter
+	// itself. See Optimizer.Eval.
+	Average func(c *tensor.Ctx, p tensor.Named, s *Slot)
 	// Fused is one pass for a chain that ends with the transform; nil: there is none.
 	Fused *Fused
 }

@@ -104,6 +104,7 @@ func (r *run) evaluate(ctx context.Context) error {
 	if err := r.acc.AverageParameters(r.ctx); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
+	r.opt.Eval(r.acc.Ctx())
 	records := len(r.state.LogHistory)
 	metrics, err := r.evaluateRank(ctx)
 	failed := is[*accelerate.DataError](err)

@@ -77,7 +77,8 @@ func tensorNames(t *testing.T, disk *vfs.Mem, path string) (names []string) {
 
 // A sharded run refuses an optimizer that needs whole parameters, by name.
 func TestOptimizersOfWholeParametersRefuseShards(t *testing.T) {
-	for _, name := range []string{"adafactor", "lamb", "muon", "stable_adamw", "adamw_8bit", "adamw_torch_8bit"} {
+	for _, name := range []string{"adafactor", "lamb", "muon", "stable_adamw", "adamw_8bit", "adamw_torch_8bit",
+		"schedule_free_sgd"} {
 		a := rankArgs(2)
 		shardsArgs(a)
 		fullShard(a)
@@ -121,4 +122,52 @@ func TestEightBitStateInCheckpoints(t *testing.T) {
 		names[e.Name] = true
 	}
 	require.True(t, names[table+"exp_avg_8bit"])
+}
+
+// A schedule-free optimizer evaluates and saves the average of its weights, leaves it in the model at the end, and
+// trains with the bits of a run that never evaluated or saved.
+func TestScheduleFreeEvaluatesAverages(t *testing.T) {
+	for _, optim := range []args.Optim{"schedule_free_adamw", "schedule_free_sgd"} {
+		train := func(set ...func(*args.TrainingArguments)) (*trainer.Trainer, rankRun) {
+			a := rankArgs(1)
+			shardsArgs(a)
+			a.Optim, a.MaxSteps, a.LRSchedulerType, a.WarmupSteps = optim, 4, "constant", 2
+			a.LearningRate, a.EvalStrategy, a.EvalSteps = 0.01, args.StrategySteps, new(2.0)
+			for _, f := range set {
+				f(a)
+			}
+			disk, m := vfs.NewMem(), wideGPT2(t, "")
+			tr := newTrainer(disk, m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)))
+			_, err := tr.Train()
+			require.NoError(t, err)
+			return tr, rankRun{weights(m), nil, disk}
+		}
+		tr, run := train()
+		_, quiet := train(func(a *args.TrainingArguments) {
+			a.EvalStrategy, a.EvalSteps, a.SaveStrategy = args.StrategyNo, nil, args.StrategyNo
+		})
+		require.Equal(t, quiet.weights, run.weights)
+
+		last := 0.0
+		for _, record := range tr.State().LogHistory {
+			if loss, ok := record.Number("eval_loss"); ok {
+				last = loss
+			}
+		}
+		again, err := tr.Evaluate()
+		require.NoError(t, err)
+		require.Equal(t, last, again["eval_loss"])
+
+		read := func(file, name string) []byte {
+			r, err := safetensors.Open(run.disk, out+"/checkpoint-4/"+file)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, r.Close()) }()
+			raw, err := r.ReadTensor(name)
+			require.NoError(t, err)
+			return raw
+		}
+		const name = "transformer.h.0.attn.c_attn.weight"
+		require.Equal(t, run.weights[name], read("model.safetensors", name))
+		require.NotEqual(t, run.weights[name], read("optimizer.safetensors", name+".train_weight"))
+	}
 }

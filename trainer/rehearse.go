@@ -148,7 +148,7 @@ func (p *Play) scene(dev *tensor.Device, s *schedule.Schedule, split []int) (sc 
 		sc.Batches = append(sc.Batches, b)
 	}
 	sc.Optimizer = func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
-		opt, err := namedOptimizer(a, c, []*optim.Group{{LR: a.LearningRate, Params: params}})
+		opt, err := namedOptimizer(a, 1, c, []*optim.Group{{LR: a.LearningRate, Params: params}})
 		if err == nil {
 			opt.SetHalfUpdate(optim.HalfUpdate(a.HalfUpdate), a.Seed)
 		}

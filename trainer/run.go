@@ -373,16 +373,18 @@ func (r *run) optimizer(c *tensor.Ctx, groups []*optim.Group) (*optim.Optimizer,
 		}
 		return nil, errors.New("trainer: the function passed to WithOptimizer returned no optimizer")
 	}
-	return namedOptimizer(a, c, groups)
+	return namedOptimizer(a, r.steps.MaxSteps, c, groups)
 }
 
-// namedOptimizer creates the optimizer that the arguments name.
-func namedOptimizer(a *args.TrainingArguments, c *tensor.Ctx, groups []*optim.Group) (*optim.Optimizer, error) {
+// namedOptimizer creates the optimizer that the arguments name, for a run of maxSteps.
+func namedOptimizer(a *args.TrainingArguments, maxSteps int64, c *tensor.Ctx,
+	groups []*optim.Group) (*optim.Optimizer, error) {
 	own, err := a.OptimSettings()
 	if err != nil {
 		return nil, err
 	}
-	shared := map[string]any{"adam_beta1": a.AdamBeta1, "adam_beta2": a.AdamBeta2, "adam_epsilon": a.AdamEpsilon}
+	shared := map[string]any{"adam_beta1": a.AdamBeta1, "adam_beta2": a.AdamBeta2, "adam_epsilon": a.AdamEpsilon,
+		"warmup_steps": a.NumWarmupSteps(int(maxSteps))}
 	cfg, err := optim.ByName(string(a.Optim), shared, own)
 	if err != nil {
 		return nil, fmt.Errorf("trainer: %w", err)

@@ -87,6 +87,7 @@ func (r *run) save(ctx context.Context) error {
 	if err := r.acc.AverageState(ctx); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
+	r.opt.Eval(r.acc.Ctx())
 	c := r.checkpointer()
 	info, err := c.Save(ctx, checkpointer.Loop{RunID: r.progress.RunID, Step: step, State: r.savedState,
 		Files: r.files}, r.opt)

@@ -33,6 +33,7 @@ func (r *run) step() (more bool, err error) {
 		return false, err
 	}
 	r.acc.Ctx().SetStep(r.state.GlobalStep + 1)
+	r.opt.Train(r.acc.Ctx())
 	if r.state.GlobalStep == r.resumed.GlobalStep {
 		if err := r.checkLoss(w); err != nil {
 			return false, r.blamed(err, w)

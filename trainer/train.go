@@ -259,6 +259,7 @@ func (r *run) end(interrupted bool) error {
 	if err := r.acc.AverageParameters(r.ctx); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
+	r.opt.Eval(r.acc.Ctx())
 	r.used = r.memoryMetrics()
 	maps.Copy(r.used, r.trafficMetrics())
 	if err := r.record(r.finalRecord()); err != nil {

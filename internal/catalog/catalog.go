@@ -41,6 +41,7 @@ var (
 	Negative     = Rule{OK: func(v float64) bool { return v < 0 }, Want: "a number < 0"}
 	UnitRatio    = Rule{OK: func(v float64) bool { return v >= 0 && v <= 1 }, Want: "a number in [0, 1]"}
 	PositivePart = Rule{OK: func(v float64) bool { return v > 0 && v <= 1 }, Want: "a number in (0, 1]"}
+	Share        = Rule{OK: func(v float64) bool { return v > 0 && v < 1 }, Want: "a number between 0 and 1"}
 	DecayRate    = Rule{OK: func(v float64) bool { return v >= 0 && v < 1 }, Want: "a number in [0, 1)"}
 	Count        = Rule{OK: func(v float64) bool { return v >= 0 && whole(v) }, Want: "a whole number ≥ 0"}
 	PositiveInt  = Rule{OK: func(v float64) bool { return v >= 1 && whole(v) }, Want: "a whole number ≥ 1"}

@@ -51,6 +51,12 @@ var Optimizers = []Optimizer{
 		Want: wantMeans},
 	{Name: "rmsprop_8bit", Names: "rmsprop_bnb_8bit", Settings: rms},
 	{Name: "adamw_torch_8bit", Arguments: adam},
+	{Name: "schedule_free_adamw", Arguments: Settings{{"adam_beta1", 0.9, Share}, adam[1], adam[2],
+		{"warmup_steps", 0.0, NonNegative}}, Settings: averaging},
+	{Name: "schedule_free_radam", Arguments: Settings{{"adam_beta1", 0.9, Share}, adam[1], adam[2]},
+		Settings: averaging},
+	{Name: "schedule_free_sgd", Arguments: Settings{{"warmup_steps", 0.0, NonNegative}}, Settings: Settings{
+		averaging[0], averaging[1], {"momentum", 0.9, Share}}},
 }
 
 // adam are the arguments of optimizers with two moments.
@@ -64,6 +70,9 @@ var (
 	slowMean = Settings{{"beta3", 0.9999, DecayRate}, {"alpha", 5.0, NonNegative}, {"t_alpha", 0.0, Count},
 		{"t_beta3", 0.0, Count}}
 )
+
+// averaging are the settings of schedule-free optimizers: the powers of step and learning rate in the average.
+var averaging = Settings{{"r", 0.0, NonNegative}, {"weight_lr_power", 2.0, NonNegative}}
 
 // wantNesterov: as in torch.optim.SGD.
 func wantNesterov(given Values) string {

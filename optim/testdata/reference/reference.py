@@ -4,6 +4,8 @@ The models are lists of parameters. The gradient of a parameter p is p/4 plus no
 makes the same without a file. Gradients are clipped to a norm of 1, the learning rate rises for five steps and falls
 to zero, and matrices have a weight decay of 0.1, vectors none.
 
+Optimizers that average weights are in evaluation mode when their parameters are stored.
+
 Tensors: CASE/MODEL/STEP/P is every STRIDE-th element of parameter P after step 10 and 50. The manifest has the case's
 settings (the names of HuggingFace's arguments) and the sums of the absolute values of the parameters after step 50.
 """
@@ -55,12 +57,13 @@ def train(make, model, lr):
     ]
     opts = make(groups, {p: n for n, p in params.items()})
     for step in range(1, STEPS + 1):
+        for opt in opts:
+            if hasattr(opt, "train"):
+                opt.train()
         for i, (name, p) in enumerate(params.items()):
             p.grad = noise(1000 * step + i, p.shape) + p.detach() / 4
         torch.nn.utils.clip_grad_norm_(params.values(), MAX_NORM)
         for opt in opts:
-            if hasattr(opt, "train"):
-                opt.train()
             for group in opt.param_groups:
                 if isinstance(group["lr"], torch.Tensor):
                     group["lr"].fill_(rate(lr, step))
@@ -287,5 +290,26 @@ def torch_8bit():
     })
 
 
-for make in (adagrad, rmsprop, lion, ademamix, adafactor, lamb, muon, stable_adamw, eight_bit, torch_8bit):
+def schedule_free():
+    from schedulefree import AdamWScheduleFree, RAdamScheduleFree, SGDScheduleFree
+
+    made_by = of("schedulefree")
+    adamw, radam, sgd = ({"foreach": False, **o} for o in ({}, {"betas": (0.9, 0.95)}, {}))
+    write("schedule_free_adamw", made_by, {
+        "plain": ({}, 0.02, one(AdamWScheduleFree, **adamw)),
+        "weighted": ({"adam_beta1": 0.8, "warmup_steps": 10, "r": 1, "weight_lr_power": 1}, 0.05,
+                     one(AdamWScheduleFree, betas=(0.8, 0.999), warmup_steps=10, r=1.0, weight_lr_power=1.0, **adamw)),
+    })
+    write("schedule_free_radam", made_by, {
+        "plain": ({"adam_beta2": 0.95}, 0.05, one(RAdamScheduleFree, **radam)),
+        "weighted": ({"adam_beta2": 0.95, "r": 1}, 0.05, one(RAdamScheduleFree, r=1.0, **radam)),
+    })
+    write("schedule_free_sgd", made_by, {
+        "plain": ({}, 0.5, one(SGDScheduleFree, **sgd)),
+        "weighted": ({"momentum": 0.7, "warmup_steps": 20, "r": 2, "weight_lr_power": 0}, 0.3,
+                     one(SGDScheduleFree, momentum=0.7, warmup_steps=20, r=2.0, weight_lr_power=0.0, **sgd)),
+    })
+
+
+for make in (adagrad, rmsprop, lion, ademamix, adafactor, lamb, muon, stable_adamw, eight_bit, torch_8bit, schedule_free):
     make()
