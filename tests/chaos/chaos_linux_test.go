@@ -36,6 +36,7 @@ func TestScenariosRepeat(t *testing.T) {
 		}
 		require.NotEmpty(t, s.faults)
 		require.LessOrEqual(t, s.ranks, 4)
+		require.Zero(t, s.ranks%s.stages, s)
 		require.True(t, s.layout.launchers() < 2 || s.ranks%2 == 0, s)
 	}
 	require.Greater(t, differ, 250)

@@ -4,7 +4,7 @@
 // guards, cuts links, fills disks, connects as a stranger to every port, and moves clocks. Whatever happens, a job,
 // which is resumed as often as it needs, must end with the bits of a run that nobody disturbed, and leave nothing
 // behind: no process, no file, no lock, no shared memory. What does no harm, such as a stranger or a clock, must not
-// even make a job start again.
+// even make a job start again. Some jobs are pipelines in every other try, so that they go on on another mesh.
 //
 //	go run ./tests/chaos
 //	CHAOS_SECONDS=60 go run ./tests/chaos

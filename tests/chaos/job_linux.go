@@ -327,6 +327,9 @@ func (j *job) lines() [][]string {
 	if newest(j.out()) > 0 {
 		program = append(program, "--resume_from_checkpoint", "last")
 	}
+	if j.stages > 1 && j.counts.tries%2 == 1 { // the tries between go on without
+		program = append(program, "--pp_size", strconv.Itoa(j.stages))
+	}
 	if j.has(freezeRank) {
 		program = append(program, "--ddp_timeout", "6")
 	}

@@ -133,6 +133,7 @@ type scenario struct {
 	layout   layout
 	ranks    int
 	restarts int // that launchers make by themselves
+	stages   int // of the pipelines of every other try; 1: none
 	faults   []fault
 }
 
@@ -142,7 +143,8 @@ func (s scenario) String() string {
 	for _, f := range s.faults {
 		list = append(list, f.String())
 	}
-	return fmt.Sprintf("%d %s×%d restarts=%d %s", s.index, s.layout, s.ranks, s.restarts, strings.Join(list, " "))
+	return fmt.Sprintf("%d %s×%d restarts=%d stages=%d %s", s.index, s.layout, s.ranks, s.restarts, s.stages,
+		strings.Join(list, " "))
 }
 
 // harmless tells whether the job must end without starting again.
@@ -204,6 +206,9 @@ func (p plan) scenario(index int) scenario {
 	}
 	if s.has(freezeRank) || s.layout == shm || s.layout == tcp {
 		s.ranks = max(s.ranks, 2) // somebody must notice, and there must be something to share
+	}
+	if s.stages = 1; s.ranks%2 == 0 && r.IntN(2) == 0 {
+		s.stages = 2
 	}
 	return s
 }
