@@ -18,7 +18,9 @@ type Span struct {
 	// Name is data (the batches of the step are waited for), forward (from TrainCtx to Backward), backward, bucket (a
 	// bucket's exchange with the other ranks, beside the rank's own work), wait (Reduce, where the rank
 	// waits for what is not exchanged yet), clip (ClipGradNorm), optimizer (Step), collective (any other call of the
-	// group, told at the end of Step), evaluate, save, or a name of the program's own (Listeners.Region).
+	// group, told at the end of Step), evaluate, save, or a name of the program's own (Listeners.Region). In a pipeline
+	// forward, backward, input_gradient, weight_gradient, unshard and reduce_gradient are actions of its schedule, and
+	// Detail is the action: 0F3.
 	Name   string
 	Detail string    // the micro-batch, the bucket, or the call
 	Bytes  int       // of a bucket or call

@@ -29,16 +29,21 @@ func (r *runner) send(p *parcel, a schedule.Action) error {
 	return nil
 }
 
+// sendOf is the send of a receive.
+func sendOf(a schedule.Action) schedule.Action {
+	if a.Op == schedule.RecvB {
+		return schedule.Action{Op: schedule.SendB, Stage: a.Stage + 1, MicroBatch: a.MicroBatch}
+	}
+	return schedule.Action{Op: schedule.SendF, Stage: a.Stage - 1, MicroBatch: a.MicroBatch}
+}
+
 // receive begins to receive what flows over a border.
 func (r *runner) receive(into map[place]*parcel, at place, number int, a schedule.Action) error {
 	f, err := r.flow(r.batches[at.microBatch])
 	if err != nil {
 		return err
 	}
-	send := schedule.Action{Op: schedule.SendF, Stage: a.Stage - 1, MicroBatch: a.MicroBatch}
-	if a.Op == schedule.RecvB {
-		send.Op, send.Stage = schedule.SendB, a.Stage+1
-	}
+	send := sendOf(a)
 	p, c := &parcel{}, r.open(at).c.NoGrad()
 	into[at] = p
 	for i, b := range f.borders[number] {
@@ -55,7 +60,7 @@ func (r *runner) take(from map[place]*parcel, at place) (*parcel, error) {
 	if p == nil {
 		return &parcel{}, nil
 	}
-	if err := p.wait(r.ctx); err != nil {
+	if err := r.wait(p); err != nil {
 		return nil, err // the calls have the buffers until they end
 	}
 	delete(from, at)

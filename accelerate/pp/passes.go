@@ -124,7 +124,7 @@ func (r *runner) seeds(p *pass) (roots []*tensor.Tensor, grads *parcel, err erro
 		return nil, nil, err
 	}
 	if p.sent != nil { // the scope that it lies in ends soon
-		if err := p.sent.wait(r.ctx); err != nil {
+		if err := r.wait(p.sent); err != nil {
 			return nil, nil, err
 		}
 	}

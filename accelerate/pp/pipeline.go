@@ -60,6 +60,7 @@ type Pipeline struct {
 	early  map[int]bool // stages whose gradients are exchanged in the passes of a whole step
 	params []tensor.Named
 	ended  chan struct{} // closed by Close; nil: the pipeline has no groups
+	latest *record       // of the last step that was recorded
 	// observe is called before each action of a training step and, with ended, behind it; nil: nobody listens.
 	observe func(r *runner, a schedule.Action, ended bool)
 }

@@ -30,6 +30,7 @@ type runner struct {
 	grads  map[place]*parcel // of a stage's outputs
 	tied   map[*tie]*tiedSum // those that are summed here
 	sent   []*parcel
+	record *record // nil: nobody listens
 }
 
 // place is a stage and a micro-batch.
@@ -85,10 +86,12 @@ func (r *runner) run() (losses []Loss, err error) {
 	if err := r.attempt("begin of a step", r.begin); err != nil {
 		return nil, err
 	}
+	r.beginRecord()
 	for i, a := range r.step.Ranks[r.rank] {
 		r.at = i
 		var err error
-		if fault := tensor.Recover(func() { err = r.do(a) }); fault != nil {
+		act := func() error { return r.do(a) }
+		if fault := tensor.Recover(func() { err = r.recorded(i, a, act) }); fault != nil {
 			err = r.batches[a.MicroBatch].Explain(fault)
 		}
 		if err != nil {
@@ -96,8 +99,10 @@ func (r *runner) run() (losses []Loss, err error) {
 		}
 		r.reap()
 	}
-	if err := r.attempt("end of a step", r.finish); err != nil {
-		return nil, err
+	for _, f := range []func() error{r.finish, r.endRecord} {
+		if err := r.attempt("end of a step", f); err != nil {
+			return nil, err
+		}
 	}
 	if r.stages[len(r.stages)-1] == nil {
 		return nil, nil

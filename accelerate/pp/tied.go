@@ -130,7 +130,7 @@ func (r *runner) takeLookup(w *tiedSum) (*lookup, error) {
 		return nil, nil
 	}
 	for _, p := range []*parcel{l.rows, l.values} {
-		if err := p.wait(r.ctx); err != nil {
+		if err := r.wait(p); err != nil {
 			return nil, err
 		}
 	}

@@ -41,9 +41,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/lockstep-ml/lockstep/bench/internal/picture"
 	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 	"github.com/lockstep-ml/lockstep/bench/internal/workers"
+	"github.com/lockstep-ml/lockstep/internal/picture"
 )
 
 // settings are what is measured; workers get them as JSON.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/bench/internal/picture"
+	"github.com/lockstep-ml/lockstep/internal/picture"
 )
 
 // overlap is how much of rank 0's bucket exchange lies within its backward passes, and how

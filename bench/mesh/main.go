@@ -13,7 +13,8 @@
 //	             the same with PyTorch (peer/mesh.py under $PYTHON, with $MKL_PRELOAD, see ../peers.sh), whose
 //	             pipelines are those of torch.distributed.pipelining over gloo
 //
-// All contenders cut the model into the same stages.
+// All contenders cut the model into the same stages. Of our pipelines it prints how long ranks were idle in the passes
+// of a step, and how long the simulator has them idle; --timeline writes such a step as a Chrome trace and a picture.
 //
 //	bench/mesh/run.sh --rounds 5
 package main
@@ -42,6 +43,7 @@ type settings struct {
 	Contender                        string // that a worker belongs to
 	Rank                             int    // of a worker
 	Split                            []int  // the parts of the model in each stage; nil on one rank
+	Timeline                         string // folder for that of each pipeline; "": none is written
 }
 
 // bench is a comparison.
@@ -69,9 +71,10 @@ func main() {
 	pflag.IntVar(&b.Block, "block", 64, "tokens per sample")
 	pflag.IntVar(&b.MicroBatches, "micro_batches", 8, "micro-batches of a step")
 	pflag.IntVar(&b.Ranks, "ranks", 2, "ranks of a pipeline")
-	pflag.IntVar(&b.Steps, "steps", 2, "timed steps of a turn, after one other")
+	pflag.IntVar(&b.Steps, "steps", 2, "timed steps of a turn, after two others")
 	pflag.IntVar(&b.rounds, "rounds", 3, "turns of each contender")
 	pflag.StringSliceVar(&b.contenders, "contenders", usual, "who runs, in this order")
+	pflag.StringVar(&b.Timeline, "timeline", "", "folder for a timeline of a step of each of our pipelines")
 	pflag.IntSliceVar(&b.cores, "cores", nil, "a core for each rank (default: the first that this process may use)")
 	pflag.Parse()
 	if err := b.run(os.Stdout); err != nil {
@@ -84,12 +87,17 @@ type report struct {
 	Seconds []float64 // of each timed step
 	CPU     float64   // seconds of CPU per timed step
 	Loss    float64   // mean of the last step, on the rank of the last stage
+	// Idle and Predicted are the parts of the last step's passes in which ranks of a pipeline wait, as measured and as
+	// the simulator has it with the passes' times; from rank 0.
+	Idle, Predicted float64 `json:",omitempty"`
 }
 
 // measured is what one contender did in all rounds.
 type measured struct {
 	steps []float64 // median step of each round, in seconds
 	cpu   []float64 // seconds of CPU per step, of all ranks
+	idle  []float64 // of each round, and as predicted
+	plan  []float64
 	loss  float64
 }
 
@@ -122,6 +130,7 @@ func (b *bench) run(w io.Writer) error {
 				cpu, m.loss = cpu+r.CPU, max(m.loss, r.Loss)
 			}
 			m.steps, m.cpu = append(m.steps, stats.Median(reports[0].Seconds)), append(m.cpu, cpu)
+			m.idle, m.plan = append(m.idle, reports[0].Idle), append(m.plan, reports[0].Predicted)
 		}
 	}
 	b.print(w, present, all)
@@ -165,6 +174,9 @@ func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
 		}
 		if o := all[one]; o != nil && o != m {
 			line += fmt.Sprintf(" (%.2f × faster)", stats.Median(stats.Ratios(o.steps, m.steps)))
+		}
+		if idle := stats.Median(m.idle); idle > 0 {
+			line += fmt.Sprintf("  %.1f %% idle, predicted %.1f %%", 100*idle, 100*stats.Median(m.plan))
 		}
 		fmt.Fprintln(w, line)
 	}

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"log"
 	"os"
+	"path/filepath"
 	"regexp"
 	"testing"
 
@@ -34,14 +35,19 @@ func small(contenders ...string) *bench {
 // A small run prints a line for each contender, and all have the loss of one rank.
 func TestRun(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, small("one", "1f1b", "zbv").run(&out))
+	b := small("one", "1f1b", "zbv")
+	b.Timeline = t.TempDir()
+	require.NoError(t, b.run(&out))
+	require.FileExists(t, filepath.Join(b.Timeline, "zbv.json"))
 	line := regexp.MustCompile(`(?m)^(one|1f1b|zbv) +\d+ ms a step .* loss ([\d.]+)`)
 	lines := line.FindAllStringSubmatch(out.String(), -1)
 	require.Len(t, lines, 3, out.String())
 	for _, line := range lines {
 		require.Equal(t, lines[0][2], line[2], out.String())
 	}
-	require.Regexp(t, `(?m)^zbv .*[\d.]+ × one  [\d.]+ × 1f1b \([\d.]+ × faster\)$`, out.String())
+	require.Regexp(t,
+		`(?m)^zbv .*[\d.]+ × one  [\d.]+ × 1f1b \([\d.]+ × faster\)  [\d.]+ % idle, predicted [\d.]+ %$`,
+		out.String())
 }
 
 func TestRefuses(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"path/filepath"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
@@ -24,10 +25,15 @@ import (
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trace"
 )
 
 // deterministicRanks is the default of the trainer's argument.
 const deterministicRanks = 8
+
+// warmUps are the steps before the timed ones: in the second one the optimizer's state and the sums of gradients are
+// all there for the first time.
+const warmUps = 2
 
 // work is a worker's life: it trains as its settings say, waits for a line once it has warmed up, and prints a report.
 func work(text string, in io.Reader, out io.Writer) error {
@@ -47,8 +53,10 @@ func work(text string, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if _, err := t.step(); err != nil {
-		return err
+	for range warmUps {
+		if _, err := t.step(); err != nil {
+			return err
+		}
 	}
 	if err := workers.Await(bufio.NewReader(in), out); err != nil {
 		return err
@@ -67,6 +75,9 @@ func work(text string, in io.Reader, out io.Writer) error {
 		r.Seconds, r.Loss = append(r.Seconds, time.Since(start).Seconds()), loss
 	}
 	r.CPU = (workers.CPUSeconds() - used) / float64(s.Steps)
+	if err := t.finish(&r); err != nil {
+		return err
+	}
 	if err := json.NewEncoder(out).Encode(r); err != nil {
 		return err
 	}
@@ -77,7 +88,9 @@ func work(text string, in io.Reader, out io.Writer) error {
 type trainer struct {
 	step  func() (loss float64, err error) // 0 on ranks without the last stage
 	ready func() error                     // waits for the other ranks
-	close func() error
+	// finish adds what a pipeline has recorded since ready to a report.
+	finish func(*report) error
+	close  func() error
 }
 
 // batches are the micro-batches of a step, of made-up tokens.
@@ -130,7 +143,7 @@ func (s *settings) one(dev *tensor.Device) (trainer, error) {
 		return loss * s.scale(), nil
 	}
 	nothing := func() error { return nil }
-	return trainer{step, nothing, nothing}, nil
+	return trainer{step, nothing, func(*report) error { return nil }, nothing}, nil
 }
 
 // contextOf is the context of a forward pass.
@@ -167,8 +180,10 @@ func (s *settings) pipeline(dev *tensor.Device) (trainer, error) {
 		return trainer{}, err
 	}
 	c := tensor.NewCtx(dev)
-	job := strategy.Job{Ctx: c, Tree: nn.Walk(m), Exchange: strategy.Exchange{DeterministicRanks: deterministicRanks},
-		Layout: samplers.WindowLayout{AccumulationSteps: s.MicroBatches, WorldSize: 1}}
+	listeners := &trace.Listeners{}
+	job := strategy.Job{Ctx: c, Trace: listeners, Tree: nn.Walk(m),
+		Exchange: strategy.Exchange{DeterministicRanks: deterministicRanks},
+		Layout:   samplers.WindowLayout{AccumulationSteps: s.MicroBatches, WorldSize: 1}}
 	p, err := pp.New(pp.Config{Job: job, Model: m, Group: g, Schedule: of, Stages: stages, Forward: forward,
 		Context: contextOf})
 	if err != nil {
@@ -187,10 +202,25 @@ func (s *settings) pipeline(dev *tensor.Device) (trainer, error) {
 		c.Sync()
 		return loss * s.scale(), nil
 	}
-	return trainer{step, func() error { return g.Barrier().Wait(ctx) }, func() error {
+	ready := func() error {
+		listeners.Listen(func(trace.Span) {})
+		return g.Barrier().Wait(ctx)
+	}
+	finish := func(r *report) error {
+		line, err := p.Timeline(ctx)
+		if err != nil || line == nil {
+			return err
+		}
+		if r.Idle, r.Predicted = line.Measured.Idle(), line.Predicted.Idle(); s.Timeline == "" {
+			return nil
+		}
+		return line.Write(filepath.Join(s.Timeline, s.Contender))
+	}
+	end := func() error {
 		if err := p.Close(true); err != nil {
 			return err
 		}
 		return g.Close()
-	}}, nil
+	}
+	return trainer{step, ready, finish, end}, nil
 }

@@ -10,7 +10,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/lockstep-ml/lockstep/bench/internal/picture"
+	"github.com/lockstep-ml/lockstep/internal/picture"
 )
 
 // point is a loss after a number of steps.

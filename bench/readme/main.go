@@ -22,7 +22,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/lockstep-ml/lockstep/bench/internal/picture"
+	"github.com/lockstep-ml/lockstep/internal/picture"
 )
 
 // options are the program's flags.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/bench/internal/picture"
+	"github.com/lockstep-ml/lockstep/internal/picture"
 )
 
 func text(lines [][]span) (out []string) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/lockstep-ml/lockstep/bench/internal/picture"
+	"github.com/lockstep-ml/lockstep/internal/picture"
 )
 
 // window is the picture of a terminal after a command.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/bench/internal/picture"
+	"github.com/lockstep-ml/lockstep/internal/picture"
 )
 
 const printed = `# 1 threads

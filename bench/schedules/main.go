@@ -14,7 +14,8 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
-	"github.com/lockstep-ml/lockstep/bench/internal/picture"
+	"github.com/lockstep-ml/lockstep/accelerate/pp/timeline"
+	"github.com/lockstep-ml/lockstep/internal/picture"
 )
 
 func main() {
@@ -76,29 +77,12 @@ func table() (string, error) {
 	return out.String(), nil
 }
 
-// The picture's measures, in pixels.
-const (
-	left   = 76.0
-	right  = picture.Width - picture.Margin
-	lane   = 17.0 // of a rank
-	header = 24.0 // above the lanes of a schedule
-	gap    = 16.0 // below them
-)
-
-// styles are those of passes: the class of their boxes, and their key.
-var styles = map[schedule.Op][2]string{
-	schedule.F: {"fill1", "forward (F)"}, schedule.B: {"fill2", "whole backward (B)"},
-	schedule.I: {"fill4", "input gradient (I)"}, schedule.W: {"fill3", "weight gradient (W)"},
-}
-
 // draw draws a step of every schedule on one scale.
 func draw(ranks, microBatches int, how string) (*picture.Picture, error) {
 	p := picture.New(fmt.Sprintf("A step of %d micro-batches on %d ranks", microBatches, ranks),
 		"F = I = W = 1 for a rank's part. Numbers are micro-batches; a bar marks a rank's second stage.",
 		how)
-	for _, op := range []schedule.Op{schedule.F, schedule.B, schedule.I, schedule.W} {
-		p.Key(styles[op][1], func(p *picture.Picture, x, y float64) { p.Box(x-6, y-6, 12, 12, styles[op][0], "") })
-	}
+	timeline.Key(p, func(schedule.Op) bool { return true })
 	longest := 0.0
 	var sims []*schedule.Simulation
 	for _, name := range schedule.Names() {
@@ -110,30 +94,9 @@ func draw(ranks, microBatches int, how string) (*picture.Picture, error) {
 	}
 	y := picture.Top
 	for _, sim := range sims {
-		drawStep(p, sim, y, (right-left)/longest)
-		y += header + lane*float64(ranks) + gap
+		y = timeline.Draw(p, sim, y, longest, sim.Schedule.Name, fmt.Sprintf(
+			"%.1f %% idle, activations of %g micro-batches", 100*sim.Idle(), sim.Peak()))
 	}
 	p.Height = y
 	return p, nil
-}
-
-// drawStep draws a schedule's ranks below y.
-func drawStep(p *picture.Picture, sim *schedule.Simulation, y, scale float64) {
-	p.Text(picture.Margin, y+12, "text bold", sim.Schedule.Name)
-	p.Text(right, y+12, "muted end", fmt.Sprintf("%.1f %% idle, activations of %g micro-batches", 100*sim.Idle(),
-		sim.Peak()))
-	for rank, spans := range sim.Timeline {
-		top := y + header - 4 + lane*float64(rank)
-		p.Text(picture.Margin, top+12, "muted small", fmt.Sprint("rank ", rank))
-		p.Line(left, top+lane-1, right, top+lane-1, "grid")
-		first := sim.Schedule.StagesOf(rank)[0]
-		for i, a := range sim.Schedule.Ranks[rank] {
-			x, width := left+spans[i].Start*scale, (spans[i].End-spans[i].Start)*scale
-			p.Box(x+.4, top, width-.8, lane-2, styles[a.Op][0]+" pale", "")
-			if a.Stage != first {
-				p.Box(x+.4, top+lane-4, width-.8, 2, styles[a.Op][0], "")
-			}
-			p.Text(x+width/2, top+11.5, "text small middle", fmt.Sprint(a.MicroBatch))
-		}
-	}
 }

@@ -60,7 +60,8 @@ def cpu():
     return u.ru_utime + u.ru_stime
 
 
-step()
+for _ in range(2):
+    step()
 print("ready", flush=True)
 sys.stdin.readline()
 if pipeline:
