@@ -152,7 +152,8 @@ func (l late) Unshard() {
 // sayInside says on standard output that this rank waits in a call whose label begins so.
 func sayInside(g *comm.Group, label string) {
 	inside := func(e comm.FlightEntry) bool {
-		return strings.HasPrefix(e.Label, label) && e.State == comm.Started && time.Since(e.QueuedAt) > 200*time.Millisecond
+		return strings.HasPrefix(e.Label, label) && e.State == comm.Started &&
+			time.Since(e.QueuedAt) > 200*time.Millisecond
 	}
 	for !slices.ContainsFunc(g.Flight().Entries, inside) {
 		time.Sleep(time.Millisecond)
