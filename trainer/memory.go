@@ -107,6 +107,7 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 	}
 	return estimateMemory(r.args, r.acc.Device(), r.acc.DataRanks().WorldSize(), each, held.Shared, fresh, batch,
 		func(t *Trainer) {
-			t.loss, t.stepFunc, t.newOptim, t.options = r.loss, r.stepFunc, r.newOptim, r.options
+			t.loss, t.stepFunc, t.options = r.loss, r.stepFunc, r.options
+			t.newOptim, t.newSched = r.newOptim, r.newSched
 		})
 }

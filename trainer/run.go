@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/catalog"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -332,16 +333,28 @@ func (r *run) prepare() error {
 		return err
 	}
 	r.acc.ZeroGrad() // a run that failed, or its caller, may have left gradients
-	if r.args.LRSchedulerType == args.SchedulerConstant && r.args.WarmupSteps > 0 {
-		r.jobLog().Warn("lr_scheduler_type constant has no warm-up, as in HuggingFace: warmup_steps has no effect; "+
-			"constant_with_warmup has one",
-			"warmup_steps", r.args.WarmupSteps)
-	}
-	total := r.steps.MaxSteps
 	var err error
-	r.schedule, err = optim.NewSchedule(string(r.args.LRSchedulerType), int64(r.args.NumWarmupSteps(int(total))), total,
-		r.args.LearningRate, r.args.LRSchedulerKwargs)
+	r.schedule, err = r.newSchedule()
 	return err
+}
+
+// newSchedule creates the schedule that the arguments name, or the user's.
+func (r *run) newSchedule() (optim.Schedule, error) {
+	a, total := r.args, r.steps.MaxSteps
+	warmup := int64(a.NumWarmupSteps(int(total)))
+	if r.newSched != nil {
+		if own := r.newSched(warmup, total); own != nil {
+			return own, nil
+		}
+		return nil, errors.New("trainer: the function passed to WithSchedule returned no schedule")
+	}
+	row, _ := catalog.OptimizerNamed(string(a.Optim))
+	_, warmsUp := row.Arguments.Lookup("warmup_steps")
+	if a.LRSchedulerType == args.SchedulerConstant && a.WarmupSteps > 0 && !warmsUp {
+		r.jobLog().Warn("lr_scheduler_type constant has no warm-up, as in HuggingFace: warmup_steps has no effect; "+
+			"constant_with_warmup has one", "warmup_steps", a.WarmupSteps)
+	}
+	return optim.NewSchedule(string(a.LRSchedulerType), warmup, total, a.LearningRate, a.LRSchedulerKwargs)
 }
 
 // newOptimizer creates the optimizer of this rank's parameters.

@@ -62,8 +62,12 @@ func (r *run) files() map[string]any {
 	p.Mesh = r.acc.Mesh().String()
 	p.Data, p.Environment = r.fingerprint(), r.acc.Environment()
 	p.Unlogged, p.MicroBatches = r.logged, r.windows.Layout().MicroBatches()
+	kind := string(r.args.LRSchedulerType)
+	if r.newSched != nil {
+		kind = "custom"
+	}
 	files := map[string]any{
-		schedulerFile: schedulerState{string(r.args.LRSchedulerType), r.state.GlobalStep, r.learningRate(),
+		schedulerFile: schedulerState{kind, r.state.GlobalStep, r.learningRate(),
 			r.opt.BaseLRs()},
 		rngFile:                   rngState{generator, r.args.Seed, r.windows.Position()},
 		samplerFile:               r.windows.Place(),

@@ -199,7 +199,11 @@ func (r *run) update(u *accelerate.PendingStep, stats *callbacks.StepStats) (los
 		return loss, err
 	}
 	if err := r.tryStep(func() error {
-		r.opt.ScaleLR(r.schedule.Factor(r.scheduled()))
+		factor := r.schedule.Factor(r.scheduled())
+		if !finite(factor) || factor < 0 {
+			return fmt.Errorf("the schedule's factor is %g: want a finite number of at least 0", factor)
+		}
+		r.opt.ScaleLR(factor)
 		return u.Step(r.ctx)
 	}); err != nil {
 		return loss, err

@@ -50,6 +50,7 @@ type Trainer struct {
 	ranks      []accelerate.Option // where they compute, and how they are arranged
 	sharing    int                 // ranks of this process on this rank's device
 	newOptim   OptimizerFunc
+	newSched   ScheduleFunc
 	stepFunc   StepFunc
 	dataloader DataloaderFunc
 	logFunc    LogFunc
@@ -80,6 +81,10 @@ type LogitsFunc func(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) *tensor.Te
 // the parameters that decay and those that do not, at learning_rate. It may make groups of its
 // own: each keeps the learning rate it is given here, and the schedule multiplies it.
 type OptimizerFunc func(c *tensor.Ctx, groups []*optim.Group) *optim.Optimizer
+
+// ScheduleFunc makes a schedule in place of the one that the arguments name. warmup is the number of warm-up steps
+// (warmup_steps), and total that of the run.
+type ScheduleFunc func(warmup, total int64) optim.Schedule
 
 // Option passes Go values to the trainer: data, callbacks, functions. Plain settings,
 // which are printed, saved and restored, are fields of args.TrainingArguments instead.
@@ -136,6 +141,10 @@ func WithCallbacks(c ...callbacks.Callback) Option {
 
 // WithOptimizer replaces the optimizer that the arguments name.
 func WithOptimizer(f OptimizerFunc) Option { return func(t *Trainer) { t.newOptim = f } }
+
+// WithSchedule replaces the schedule that the arguments name. It is called when a run begins or resumes. Its factors
+// follow from the step alone, so that a resumed run goes on at the same rate.
+func WithSchedule(f ScheduleFunc) Option { return func(t *Trainer) { t.newSched = f } }
 
 // WithParts adds files, such as a tokenizer's, to every checkpoint and to the final
 // model.
