@@ -78,25 +78,17 @@ func table() (string, error) {
 }
 
 // draw draws a step of every schedule on one scale.
-func draw(ranks, microBatches int, how string) (*picture.Picture, error) {
-	p := picture.New(fmt.Sprintf("A step of %d micro-batches on %d ranks", microBatches, ranks),
-		"F = I = W = 1 for a rank's part. Numbers are micro-batches; a bar marks a rank's second stage.",
-		how)
-	timeline.Key(p, func(schedule.Op) bool { return true })
-	longest := 0.0
-	var sims []*schedule.Simulation
+func draw(ranks, microBatches int, how string) (*timeline.Drawing, error) {
+	d := &timeline.Drawing{Title: fmt.Sprintf("A step of %d micro-batches on %d ranks", microBatches, ranks),
+		Note:    "F = I = W = 1 for a rank's part. Numbers are micro-batches; a bar marks a rank's second stage.",
+		Command: how}
 	for _, name := range schedule.Names() {
 		sim, err := simulate(name, ranks, microBatches)
 		if err != nil {
 			return nil, err
 		}
-		sims, longest = append(sims, sim), max(longest, sim.Time)
+		d.Steps = append(d.Steps, timeline.Step{Name: name, Simulation: sim, Note: fmt.Sprintf(
+			"%.1f %% idle, activations of %g micro-batches", 100*sim.Idle(), sim.Peak())})
 	}
-	y := picture.Top
-	for _, sim := range sims {
-		y = timeline.Draw(p, sim, y, longest, sim.Schedule.Name, fmt.Sprintf(
-			"%.1f %% idle, activations of %g micro-batches", 100*sim.Idle(), sim.Peak()))
-	}
-	p.Height = y
-	return p, nil
+	return d, nil
 }

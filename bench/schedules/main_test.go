@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/lockstep-ml/lockstep/internal/picture"
 )
 
 // TestTablesAreCurrent: the document has the tables that the program prints.
@@ -37,7 +35,7 @@ func TestPublishedBubbles(t *testing.T) {
 func TestDraw(t *testing.T) {
 	p, err := draw(2, 4, "it")
 	require.NoError(t, err)
-	require.Contains(t, p.SVG(&picture.Themes[0]), "4.0 % idle, activations of 2 micro-batches") // zbv: 0.5 of 12.5
+	require.Contains(t, p.SVG(), "4.0 % idle, activations of 2 micro-batches") // zbv: 0.5 of 12.5
 	_, err = draw(4, 4, "it")
 	require.ErrorContains(t, err, "schedule dualpipev: 4 micro-batches on 4 ranks")
 }

@@ -27,27 +27,60 @@ var styles = map[schedule.Op][2]string{
 	schedule.I: {"fill4", "input gradient (I)"}, schedule.W: {"fill3", "weight gradient (W)"},
 }
 
-// Key adds the passes to a picture's legend.
-func Key(p *picture.Picture, used func(schedule.Op) bool) {
+// Drawing is a picture of steps below each other, on one scale.
+type Drawing struct {
+	Title, Note string
+	Command     string // that draws the picture; "": a program's run
+	Steps       []Step
+}
+
+// Step is a step in a drawing, with a name and a note above it.
+type Step struct {
+	Name, Note string
+	*schedule.Simulation
+}
+
+// Write writes the drawing as NAME-light.svg and NAME-dark.svg.
+func (d *Drawing) Write(name string) error { return d.picture().Write(name) }
+
+// SVG is the drawing for light pages.
+func (d *Drawing) SVG() string { return d.picture().SVG(&picture.Themes[0]) }
+
+func (d *Drawing) picture() *picture.Picture {
+	p := picture.New(d.Title, d.Note, d.Command)
+	used, longest := map[schedule.Op]bool{}, 0.0
+	for _, step := range d.Steps {
+		longest = max(longest, step.Time)
+		for _, list := range step.Schedule.Ranks {
+			for _, a := range list {
+				used[a.Op] = true
+			}
+		}
+	}
 	for _, op := range []schedule.Op{schedule.F, schedule.B, schedule.I, schedule.W} {
-		if used(op) {
+		if used[op] {
 			p.Key(styles[op][1], func(p *picture.Picture, x, y float64) { p.Box(x-6, y-6, 12, 12, styles[op][0], "") })
 		}
 	}
+	y := picture.Top
+	for _, step := range d.Steps {
+		step.draw(p, y, (right-left)/longest)
+		y += header + lane*float64(len(step.Timeline)) + gap
+	}
+	p.Height = y
+	return p
 }
 
-// Draw draws a step below y, in a width that stands for a time, with a name and a note above it. It returns where the
-// next may begin.
-func Draw(p *picture.Picture, sim *schedule.Simulation, y, width float64, name, note string) float64 {
-	p.Text(picture.Margin, y+12, "text bold", name)
-	p.Text(right, y+12, "muted end", note)
-	scale := (right - left) / width
-	for rank, spans := range sim.Timeline {
+// draw draws a step below y.
+func (s *Step) draw(p *picture.Picture, y, scale float64) {
+	p.Text(picture.Margin, y+12, "text bold", s.Name)
+	p.Text(right, y+12, "muted end", s.Note)
+	for rank, spans := range s.Timeline {
 		top := y + header - 4 + lane*float64(rank)
 		p.Text(picture.Margin, top+12, "muted small", fmt.Sprint("rank ", rank))
 		p.Line(left, top+lane-1, right, top+lane-1, "grid")
-		first := sim.Schedule.StagesOf(rank)[0]
-		for i, a := range sim.Schedule.Ranks[rank] {
+		first := s.Schedule.StagesOf(rank)[0]
+		for i, a := range s.Schedule.Ranks[rank] {
 			if !a.Op.Computes() {
 				continue
 			}
@@ -61,7 +94,6 @@ func Draw(p *picture.Picture, sim *schedule.Simulation, y, width float64, name, 
 			}
 		}
 	}
-	return y + header + lane*float64(len(sim.Timeline)) + gap
 }
 
 // lanes are the rows of a rank in a Chrome trace.

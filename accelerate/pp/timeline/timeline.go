@@ -13,7 +13,6 @@ import (
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
-	"github.com/lockstep-ml/lockstep/internal/picture"
 )
 
 // Timeline is a step, in seconds from the start of its first pass.
@@ -167,29 +166,16 @@ func (t *Timeline) Write(name string) error {
 	if err := cmp.Or(t.Trace(f), f.Close()); err != nil {
 		return fmt.Errorf("timeline: %w", err)
 	}
-	return t.draw().Write(name)
+	return t.drawing().Write(name)
 }
 
-// draw draws the measured step above the predicted one, on one scale.
-func (t *Timeline) draw() *picture.Picture {
-	p := picture.New(fmt.Sprintf("A step of %s on %d ranks, %d micro-batches", t.Measured.Schedule.Name,
+// drawing has the measured step above the predicted one.
+func (t *Timeline) drawing() *Drawing {
+	note := func(s *schedule.Simulation) string {
+		return fmt.Sprintf("%s, %.1f %% idle", seconds(s.Time), 100*s.Idle())
+	}
+	return &Drawing{Title: fmt.Sprintf("A step of %s on %d ranks, %d micro-batches", t.Measured.Schedule.Name,
 		len(t.Measured.Ranks), t.Measured.Schedule.MicroBatches),
-		"Above as measured, below as predicted from the passes' mean times. Numbers are micro-batches.", "")
-	used := map[schedule.Op]bool{}
-	for _, list := range t.Measured.Schedule.Ranks {
-		for _, a := range list {
-			used[a.Op] = true
-		}
-	}
-	Key(p, func(op schedule.Op) bool { return used[op] })
-	y, longest := picture.Top, max(t.Measured.Time, t.Predicted.Time)
-	for _, step := range []struct {
-		name string
-		*schedule.Simulation
-	}{{"measured", t.Measured}, {"predicted", t.Predicted}} {
-		y = Draw(p, step.Simulation, y, longest, step.name,
-			fmt.Sprintf("%s, %.1f %% idle", seconds(step.Time), 100*step.Idle()))
-	}
-	p.Height = y
-	return p
+		Note:  "Above as measured, below as predicted from the passes' mean times. Numbers are micro-batches.",
+		Steps: []Step{{"measured", note(t.Measured), t.Measured}, {"predicted", note(t.Predicted), t.Predicted}}}
 }
