@@ -10,6 +10,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/pp"
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
+	"github.com/lockstep-ml/lockstep/accelerate/pp/timeline"
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -168,6 +169,16 @@ func (a *Accelerator) Evaluate(ctx context.Context, batches []*data.Batch, run L
 		}
 	}
 	return nil
+}
+
+// Timeline lays the last step of this rank's pipeline over the predicted one, while every rank of it has a listener
+// (Trace). The first rank of the pipeline gets it, the others nil, and all where there is no pipeline. It is collective
+// over PipelineRanks.
+func (a *Accelerator) Timeline(ctx context.Context) (*timeline.Timeline, error) {
+	if a.pipeline == nil {
+		return nil, nil
+	}
+	return a.pipeline.Timeline(ctx)
 }
 
 // EvaluatesTogether is how many batches Evaluate takes at once: as many as keep a pipeline busy, else 1.

@@ -4,6 +4,9 @@ package trainer_test
 
 import (
 	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -79,5 +82,25 @@ func TestPipeline(t *testing.T) {
 			}
 			require.Equal(t, records, logged)
 		})
+	}
+}
+
+// A profile of a pipeline has a timeline of each pipeline, and changes no bit.
+func TestPipelineProfile(t *testing.T) {
+	want, _ := pipelined(t)
+	dir := t.TempDir()
+	got, _ := pipelined(t, pipeline(4, 2, "1f1b"), func(a *args.TrainingArguments) {
+		a.GradientAccumulationSteps = 2
+		a.Profile, a.ProfileSkipFirst, a.ProfileSteps = dir, 1, 2
+	})
+	require.Equal(t, want, got)
+	files, err := filepath.Glob(filepath.Join(dir, "pipeline_*"))
+	require.NoError(t, err)
+	require.Len(t, files, 6, "two pipelines, a trace and two pictures each")
+	for rank := range 4 {
+		text, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("ops_rank%d.txt", rank)))
+		require.NoError(t, err)
+		require.Regexp(t, `(?m)^forward +4 `, string(text), "two micro-batches of two steps")
+		require.Regexp(t, `(?m)^reduce_gradient +2 `, string(text))
 	}
 }

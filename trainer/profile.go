@@ -4,6 +4,8 @@ package trainer
 
 import (
 	"errors"
+	"fmt"
+	"path/filepath"
 
 	"github.com/lockstep-ml/lockstep/accelerate/profile"
 )
@@ -18,6 +20,22 @@ func (r *run) watch() {
 		Log: r.log,
 	})
 	r.unlisten = r.acc.Trace().Listen(r.prof.Span)
+}
+
+// profileStep tells the profiler of a step. With the last one a pipeline's timeline is written beside the profile.
+func (r *run) profileStep() error {
+	done := r.prof.Done()
+	if err := r.prof.Step(); err != nil || done || !r.prof.Done() {
+		return err
+	}
+	line, err := r.acc.Timeline(r.ctx)
+	if line != nil {
+		err = line.Write(filepath.Join(r.args.Profile, fmt.Sprintf("pipeline_rank%d", r.acc.Rank())))
+		r.log.Info("step of the pipeline", "schedule", line.Measured.Schedule.Name,
+			"seconds", line.Measured.Time, "idle", line.Measured.Idle(),
+			"predicted_seconds", line.Predicted.Time, "predicted_idle", line.Predicted.Idle())
+	}
+	return err
 }
 
 // region begins a span of the run's own, which the returned function ends.

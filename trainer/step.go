@@ -52,7 +52,7 @@ func (r *run) step() (more bool, err error) {
 	if err != nil {
 		return false, r.blamed(err, w)
 	}
-	if err := r.prof.Step(); err != nil {
+	if err := r.profileStep(); err != nil {
 		return false, err
 	}
 	r.count(w, loss, &stats, r.now().Sub(begin))

@@ -48,19 +48,19 @@ type Loss struct {
 // Pipeline runs training steps on the ranks of a group, each of which has stages of the model. It belongs to one
 // goroutine. After an error the group is dead, and so is the pipeline.
 type Pipeline struct {
-	cfg    Config
-	rank   int
-	root   *tensor.Ctx // without gradients
-	stages []*stage    // by number; nil on other ranks
-	ties   []*tie
-	sketch *sketch
-	known  map[string]flow
-	plans  map[plan]*step
-	order  []int        // see sort
-	early  map[int]bool // stages whose gradients are exchanged in the passes of a whole step
-	params []tensor.Named
-	ended  chan struct{} // closed by Close; nil: the pipeline has no groups
-	latest *record       // of the last step that was recorded
+	cfg     Config
+	rank    int
+	root    *tensor.Ctx // without gradients
+	stages  []*stage    // by number; nil on other ranks
+	ties    []*tie
+	sketch  *sketch
+	known   map[string]flow
+	plans   map[plan]*step
+	order   []int        // see sort
+	early   map[int]bool // stages whose gradients are exchanged in the passes of a whole step
+	params  []tensor.Named
+	ended   chan struct{} // closed by Close; nil: the pipeline has no groups
+	records *records
 	// observe is called before each action of a training step and, with ended, behind it; nil: nobody listens.
 	observe func(r *runner, a schedule.Action, ended bool)
 }
@@ -117,7 +117,7 @@ func newPipeline(cfg Config) (*Pipeline, error) {
 	}
 	spareProcessor()
 	p := &Pipeline{cfg: cfg, rank: cfg.Group.Rank(), root: cfg.Job.Ctx.NoGrad(),
-		stages: make([]*stage, len(cfg.Stages)), known: map[string]flow{}, plans: map[plan]*step{}}
+		stages: make([]*stage, len(cfg.Stages)), known: map[string]flow{}, plans: map[plan]*step{}, records: &records{}}
 	if err := p.tie(); err != nil {
 		return nil, err
 	}

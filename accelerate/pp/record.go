@@ -20,6 +20,9 @@ type record struct {
 	waited   time.Duration
 }
 
+// records has the record of the last step that was recorded, nil before.
+type records struct{ latest *record }
+
 // moment is when an action ran, without what it waited for, or when a message was under way.
 type moment struct{ start, end time.Time }
 
@@ -95,7 +98,7 @@ func (r *runner) endRecord() error {
 				Bytes: e.Count * e.DType.Size(), Queued: e.QueuedAt, Start: e.StartedAt, End: e.EndedAt})
 		}
 	}
-	r.latest = r.record
+	r.records.latest = r.record
 	return nil
 }
 
@@ -109,8 +112,8 @@ func (p *Pipeline) Timeline(ctx context.Context) (*timeline.Timeline, error) {
 	g := p.cfg.Group
 	ranks := int64(g.Size())
 	microBatches := make([]int64, ranks)
-	if p.latest != nil {
-		microBatches[g.Rank()] = int64(p.latest.schedule.MicroBatches)
+	if p.records.latest != nil {
+		microBatches[g.Rank()] = int64(p.records.latest.schedule.MicroBatches)
 	}
 	mine := func(list []int64) []int64 {
 		each := int64(len(list)) / ranks
@@ -125,14 +128,14 @@ func (p *Pipeline) Timeline(ctx context.Context) (*timeline.Timeline, error) {
 			return nil, errors.New("pp: a timeline of a step that not every rank has recorded: want a listener on each")
 		}
 	}
-	s, longest := p.latest.schedule, 0
+	s, longest := p.records.latest.schedule, 0
 	for _, list := range s.Ranks {
 		longest = max(longest, len(list))
 	}
 	all := make([]int64, ranks*int64(1+2*longest)) // nanoseconds: now, and start and end of each action
 	own := mine(all)
 	own[0] = now.UnixNano()
-	for i, m := range p.latest.spans {
+	for i, m := range p.records.latest.spans {
 		own[1+2*i], own[2+2*i] = m.start.UnixNano(), m.end.UnixNano()
 	}
 	if err := g.AllGather(comm.Of(all), comm.Of(own)).Wait(ctx); err != nil || g.Rank() > 0 {

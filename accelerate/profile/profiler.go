@@ -122,6 +122,9 @@ func (p *Profiler) Step() error {
 	return nil
 }
 
+// Done reports whether all steps were recorded, and the files written.
+func (p *Profiler) Done() bool { return p != nil && p.written }
+
 // Close ends a profile whose steps have not all come, and writes what there is.
 func (p *Profiler) Close() error {
 	if p == nil || p.written || !p.on {
