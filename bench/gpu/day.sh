@@ -150,6 +150,11 @@ correctness() {
     gpt2 train-again --steps 30
     LOCKSTEP_CUDA_GRAPHS=0 gpt2 train-no-graphs --steps 30
     same same-bits train train-again train-no-graphs
+    if grep -q 'refuses compiled kernels' "$out"/*.log; then # by the backend's log, which then has the reason
+        row cubins - "FAILED: $(grep -hm1 'refuses compiled kernels' "$out"/*.log | cut -c1-100)" && failed=$((failed + 1))
+    else
+        row cubins - held && held=$((held + 1))
+    fi
     [ -n "$fake" ] && skip clm "the program has no fake device" && return
     local clm=(./clm --device cuda --bf16 --train_file text --n_layer 6 --n_embd 384 --n_head 6 --block_size 256 --max_steps 40 --save_strategy steps
         --save_steps 20 --eval_strategy steps --eval_steps 20 --report_to none --disable_tqdm --global_train_batch_size 32)

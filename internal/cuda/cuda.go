@@ -66,8 +66,8 @@ type Device interface {
 	FreeHost([]byte) error
 	NewStream() (Stream, error)
 	NewEvent() (Event, error)
-	// Load loads a module from PTX.
-	Load(ptx []byte) (Module, error)
+	// Load loads a module from PTX or a cubin.
+	Load(image []byte) (Module, error)
 	// Blas opens the library of matrix products on the device.
 	Blas() (Blas, error)
 	// Dnn opens the library of convolutions on the device. The error is ErrNotFound if the machine has none.

@@ -15,18 +15,20 @@ import (
 // those of the job's owner. All others read by internal/vfs or internal/gzipped, which open nothing but regular files
 // and have a bound (docs/limits.md).
 var plainReaders = map[string]string{
-	"internal/vfs":           "is what the others read by",
-	"internal/hostmemory":    "reads /proc",
-	"internal/procfs":        "reads /proc",
-	"internal/screen":        "opens a terminal",
-	"callbacks":              "reads /proc",
-	"accelerate/launch":      "reads /proc",
-	"comm/env":               "reads the owner's token",
-	"comm/rendezvous":        "reads the owner's token and meeting",
-	"data/text":              "reads the source of Go",
-	"internal/cuda/compiled": "reads the source of the kernels",
-	"comm/commtest":          "reads /proc",
-	"comm/internal/wire":     "reads /proc",
+	"internal/vfs":                   "is what the others read by",
+	"internal/hostmemory":            "reads /proc",
+	"internal/procfs":                "reads /proc",
+	"internal/screen":                "opens a terminal",
+	"callbacks":                      "reads /proc",
+	"accelerate/launch":              "reads /proc",
+	"comm/env":                       "reads the owner's token",
+	"comm/rendezvous":                "reads the owner's token and meeting",
+	"data/text":                      "reads the source of Go",
+	"internal/cuda/compiled":         "reads the source of the kernels",
+	"internal/cuda/kernels/compile":  "reads what the assembler made",
+	"internal/cuda/kernels/generate": "reads the committed PTX",
+	"comm/commtest":                  "reads /proc",
+	"comm/internal/wire":             "reads /proc",
 }
 
 var opens = []string{"Open", "ReadFile"}

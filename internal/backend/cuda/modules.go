@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"github.com/lockstep-ml/lockstep/internal/cuda"
@@ -55,7 +56,7 @@ func (m *modules) find(name string) (*function, error) {
 	mod := m.families[family.Name]
 	if mod == nil {
 		var err error
-		if mod, err = m.d.dev.Load(family.PTX); err != nil {
+		if mod, err = m.load(family); err != nil {
 			return nil, fmt.Errorf("loading the kernels of %s: %w%s", family.Name, err, cuda.CompilerAdvice(err))
 		}
 		if m.families == nil {
@@ -70,6 +71,20 @@ func (m *modules) find(name string) (*function, error) {
 	f = &function{f: found, params: found.ParamBytes(), shared: freeShared}
 	m.functions[name] = f
 	return f, nil
+}
+
+// load loads a family: its cubin for the device, or where there is none, or the driver refuses it, its PTX, which the
+// driver compiles.
+func (m *modules) load(f *kernels.Family) (cuda.Module, error) {
+	if cubin := f.For(m.d.info.Capability); cubin != nil {
+		mod, err := m.d.dev.Load(cubin)
+		if err == nil {
+			return mod, nil
+		}
+		slog.Warn("the driver refuses compiled kernels, and compiles them itself, which takes seconds",
+			"device", m.d.name, "kernels", f.Name, "error", err)
+	}
+	return m.d.dev.Load(f.PTX())
 }
 
 // allow lets launches have n bytes of dynamic shared memory.

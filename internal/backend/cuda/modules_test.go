@@ -3,6 +3,8 @@
 package cuda
 
 import (
+	"bytes"
+	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,11 +16,14 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
+// noCubin is a compute capability that the program has no cubins for: kernels are loaded as PTX.
+var noCubin = [2]int{13, 0}
+
 // TestDriverWithoutACompiler holds that the error of a driver that cannot compile kernels says what it lacks.
 func TestDriverWithoutACompiler(t *testing.T) {
 	t.Setenv("NVIDIA_DRIVER_CAPABILITIES", "utility")
 	launch := func(code int) string {
-		d := simulated(t, fake.Options{NoCompiler: code})
+		d := simulated(t, fake.Options{NoCompiler: code, Capability: noCubin})
 		fault := backendtest.Launch(d, d.NewStream(), backend.OpSoftmax, dtype.Float32)
 		require.NotNil(t, fault)
 		return fault.Error()
@@ -32,4 +37,30 @@ func TestDriverWithoutACompiler(t *testing.T) {
 	require.Contains(t, message, "CUDA_ERROR_JIT_COMPILATION_DISABLED (223)")
 	require.Contains(t, message, `CUDA_DISABLE_PTX_JIT is "1": want it unset`)
 	require.NotContains(t, message, "ptxjitcompiler")
+}
+
+// TestCubins holds that a device gets the cubin of its architecture, which needs no compiler, and the PTX where the
+// driver refuses the cubin.
+func TestCubins(t *testing.T) {
+	var log bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	t.Cleanup(func() { slog.SetDefault(before) })
+	launch := func(o fake.Options) error {
+		d := simulated(t, o)
+		if fault := backendtest.Launch(d, d.NewStream(), backend.OpSoftmax, dtype.Float32); fault != nil {
+			return fault
+		}
+		return nil
+	}
+	for _, capability := range [][2]int{{8, 0}, {8, 6}, {8, 7}, {9, 0}, {10, 3}, {12, 0}} {
+		require.NoError(t, launch(fake.Options{NoCompiler: cuda.NoCompiler, Capability: capability}), "%v", capability)
+	}
+	require.Empty(t, log.String())
+	require.NoError(t, launch(fake.Options{NoCubins: true}))
+	require.Contains(t, log.String(), "the driver refuses compiled kernels")
+	require.Contains(t, log.String(), "device=cuda:0 kernels=softmax")
+	require.Contains(t, log.String(), "CUDA_ERROR_NO_BINARY_FOR_GPU (209)")
+	require.ErrorContains(t, launch(fake.Options{NoCubins: true, NoCompiler: cuda.NoCompiler}),
+		"CUDA_ERROR_JIT_COMPILER_NOT_FOUND (221)")
 }

@@ -30,7 +30,7 @@ var entries = regexp.MustCompile(`(?m)^\.visible \.entry (\w+)\(`)
 
 // alone is a kernel's text without the others of its family.
 func alone(t *testing.T, kernel string) string {
-	text := string(kernels.Find(kernel).PTX)
+	text := string(kernels.Find(kernel).PTX())
 	found := entries.FindAllStringSubmatchIndex(text, -1)
 	at := slices.IndexFunc(found, func(m []int) bool { return text[m[2]:m[3]] == kernel })
 	require.GreaterOrEqual(t, at, 0)
@@ -141,7 +141,7 @@ type mutated struct {
 
 // try says what is found to be wrong with a text of the kernel.
 func (m *mutated) try(text []byte) error {
-	driver := fake.New(fake.Options{CheckRaces: true, Budget: 4e6})
+	driver := fake.New(fake.Options{CheckRaces: true, Budget: 4e6, Capability: noCubin})
 	d, err := Open(&mutating{driver, m.kernel, text}, 0)
 	if err != nil {
 		return err

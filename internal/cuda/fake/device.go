@@ -3,6 +3,7 @@
 package fake
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lockstep-ml/lockstep/internal/cuda"
+	"github.com/lockstep-ml/lockstep/internal/cuda/kernels"
 	"github.com/lockstep-ml/lockstep/internal/ptx"
 )
 
@@ -66,10 +68,10 @@ func (d *device) lost() error {
 	return d.broken
 }
 
-// Info describes a small device of capability 9.0.
+// Info describes a small device.
 func (d *device) Info() cuda.Info {
-	return cuda.Info{Name: "fake", Capability: [2]int{9, 0}, SMs: d.driver.options.SMs, SharedOpt: 227 << 10,
-		Memory: d.driver.options.Memory, UUID: fmt.Sprintf("GPU-fake-%d", d.number),
+	return cuda.Info{Name: "fake", Capability: d.driver.options.Capability, SMs: d.driver.options.SMs,
+		SharedOpt: 227 << 10, Memory: d.driver.options.Memory, UUID: fmt.Sprintf("GPU-fake-%d", d.number),
 		PCI: fmt.Sprintf("0000:%02x:00.0", d.number)}
 }
 
@@ -173,7 +175,12 @@ func (d *device) Load(text []byte) (cuda.Module, error) {
 	if err := errors.Join(d.lost(), d.uncaptured("cuModuleLoadDataEx")); err != nil {
 		return nil, err
 	}
-	if code := d.driver.options.NoCompiler; code != 0 {
+	if bytes.HasPrefix(text, []byte("\x7fELF")) {
+		var err error
+		if text, err = d.assembled(text); err != nil {
+			return nil, err
+		}
+	} else if code := d.driver.options.NoCompiler; code != 0 {
 		return nil, failed("cuModuleLoadDataEx", code, "no compiler")
 	}
 	m, err := parse(text)
@@ -184,6 +191,19 @@ func (d *device) Load(text []byte) (cuda.Module, error) {
 		return nil, failed("cuModuleLoadDataEx", outOfMemory, "%v", err)
 	}
 	return &module{d, m}, nil
+}
+
+// assembled is the PTX that a cubin was made of.
+func (d *device) assembled(cubin []byte) ([]byte, error) {
+	f, architecture := kernels.OfCubin(cubin)
+	c := d.Info().Capability
+	switch {
+	case f == nil:
+		return nil, failed("cuModuleLoadDataEx", invalidImage, "an unknown cubin")
+	case d.driver.options.NoCubins || architecture/10 != c[0] || architecture%10 > c[1]:
+		return nil, failed("cuModuleLoadDataEx", noBinary, "a cubin of sm_%d", architecture)
+	}
+	return f.PTX(), nil
 }
 
 var parsed struct {

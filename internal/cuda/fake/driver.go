@@ -37,7 +37,9 @@ type Options struct {
 	NoDnn      bool          // the machine has no cuDNN
 	// NoAlgorithm makes cuDNN find no algorithm for convolutions of more kernels than this; 0: it finds one for all.
 	NoAlgorithm int
-	NoCompiler  int                 // the code with which modules cannot be loaded, as cuda.NoCompiler; 0: they can
+	NoCompiler  int                 // the code with which PTX cannot be loaded, as cuda.NoCompiler; 0: it can
+	NoCubins    bool                // cubins cannot be loaded
+	Capability  [2]int              // compute capability; 0.0 stands for 9.0
 	Ran         func(kernel string) // is told of each kernel that has run, by the goroutines of streams; nil: nobody is
 }
 
@@ -46,7 +48,9 @@ const (
 	invalidValue   = 1
 	outOfMemory    = cuda.OutOfMemory
 	invalidDevice  = 101
+	invalidImage   = 200
 	invalidContext = 201
+	noBinary       = 209
 	invalidPTX     = 218
 	invalidHandle  = 400
 	notFound       = 500
@@ -58,6 +62,7 @@ const (
 
 var names = map[int]string{invalidValue: "CUDA_ERROR_INVALID_VALUE", outOfMemory: "CUDA_ERROR_OUT_OF_MEMORY",
 	invalidDevice: "CUDA_ERROR_INVALID_DEVICE", invalidContext: "CUDA_ERROR_INVALID_CONTEXT",
+	invalidImage: "CUDA_ERROR_INVALID_IMAGE", noBinary: "CUDA_ERROR_NO_BINARY_FOR_GPU",
 	invalidPTX: "CUDA_ERROR_INVALID_PTX", invalidHandle: "CUDA_ERROR_INVALID_HANDLE", notFound: "CUDA_ERROR_NOT_FOUND",
 	illegalAddress: "CUDA_ERROR_ILLEGAL_ADDRESS", launchFailed: "CUDA_ERROR_LAUNCH_FAILED",
 	unsupported: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", invalidated: "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
@@ -89,6 +94,9 @@ func New(o Options) *Driver {
 	}
 	if o.SMs == 0 {
 		o.SMs = 4
+	}
+	if o.Capability == [2]int{} {
+		o.Capability = [2]int{9, 0}
 	}
 	if o.Workers == 0 {
 		o.Workers = 1

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kernels holds the CUDA kernels as PTX, which a driver compiles for its device when a module is loaded.
+// Package kernels holds the CUDA kernels: as PTX, which a driver compiles for its device when a module is loaded, and
+// those that training uses as cubins too, which are compiled for the devices of an architecture.
 //
-// The sources are the *.cu files; each is a family and becomes one module, ptx/*.ptx, so that a program compiles the
-// families that it uses. The compiler's version is pinned, and what it makes is committed: building Lockstep takes no
-// CUDA. After a change of a source:
+// The sources are the *.cu files; each is a family and becomes one module, ptx/*.ptx, so that a program loads the
+// families that it uses. archive.zip, which programs embed, has all modules and the cubins. The compiler's version is
+// pinned, and what it makes is committed: building Lockstep takes no CUDA. After a change of a source:
 //
 //	go run ./internal/cuda/kernels/generate --nvcc PATH
 //
@@ -12,12 +13,17 @@
 package kernels
 
 import (
-	"embed"
-	"io/fs"
-	"path"
-	"regexp"
+	"archive/zip"
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"io"
 	"strings"
 	"sync"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 // Compiler is the version of nvcc that makes the PTX.
@@ -31,38 +37,115 @@ const ISA = "8.0"
 // is fused with an addition unless the source says so: that would be the assembler's choice, which differs by device.
 var Flags = []string{"-ptx", "-arch=compute_80", "-fmad=false", "-O3", "-std=c++17"}
 
-//go:embed ptx/*.ptx
-var files embed.FS
+// Architectures are those that cubins are made for: 80 is compute capability 8.0.
+var Architectures = []int{80, 86, 89, 90, 100, 120}
 
-// Family is a module: the kernels of one source file.
-type Family struct {
-	Name    string // of the source, without .cu
-	PTX     []byte
-	Kernels []string // in the order of the file
+// Assembled reports whether a family has cubins: those that training uses, apart from float64's.
+func Assembled(family string) bool {
+	return family != "scan" && !strings.HasSuffix(family, "_f64")
 }
 
-var entry = regexp.MustCompile(`(?m)^\.visible \.entry (\w+)\(`)
+//go:embed archive.zip
+var archive string
+
+// Method is how the archive's files are compressed: by Zstandard, since the cubins of a family have much in common,
+// which is too far apart for Deflate.
+const Method = zstd.ZipMethodWinZip
+
+// Contents are the parts of a family's file in the archive, in order: its comment, as JSON.
+type Contents struct {
+	Kernels []string // in the order of the source
+	Sum     string   // SHA-256 of the PTX that the cubins were made of
+	Parts   []Part
+}
+
+// Part is a module.
+type Part struct {
+	Architecture int // of the cubin; 0: PTX
+	Bytes        int
+	CRC32        uint32
+}
+
+// Family is the kernels of one source file.
+type Family struct {
+	Name string // of the source, without .cu
+	Contents
+	file *zip.File
+}
+
+// PTX is the module as text.
+func (f *Family) PTX() []byte { return f.Cubin(0) }
+
+// Cubin is the module for exactly an architecture, nil if there is none.
+func (f *Family) Cubin(architecture int) []byte {
+	from := 0
+	for _, p := range f.Parts {
+		if p.Architecture == architecture {
+			return f.content()[from : from+p.Bytes]
+		}
+		from += p.Bytes
+	}
+	return nil
+}
+
+// For is the cubin for devices of a compute capability, nil if there is none for them: that of the newest architecture
+// with the same first number which is not newer than the device.
+func (f *Family) For(capability [2]int) []byte {
+	best := 0
+	for _, p := range f.Parts {
+		if a := p.Architecture; a/10 == capability[0] && a%10 <= capability[1] {
+			best = max(best, a)
+		}
+	}
+	if best == 0 {
+		return nil
+	}
+	return f.Cubin(best)
+}
+
+// content decompresses the file, which cannot fail unless the program is damaged.
+func (f *Family) content() []byte {
+	r, err := f.file.Open()
+	if err == nil {
+		defer r.Close() //nolint:errcheck // of a reader in memory
+		var b []byte
+		if b, err = io.ReadAll(r); err == nil {
+			return b
+		}
+	}
+	panic(fmt.Errorf("kernels: %s in the archive: %w", f.Name, err))
+}
 
 // Families lists all modules by name.
 var Families = sync.OnceValue(func() []*Family {
-	names, err := fs.Glob(files, "ptx/*.ptx")
+	r, err := zip.NewReader(strings.NewReader(archive), int64(len(archive)))
 	if err != nil {
-		panic(err)
+		panic(fmt.Errorf("kernels: the archive: %w", err))
 	}
+	r.RegisterDecompressor(Method, zstd.ZipDecompressor())
 	var families []*Family
-	for _, name := range names {
-		text, err := files.ReadFile(name)
-		if err != nil {
-			panic(err)
-		}
-		f := &Family{Name: strings.TrimSuffix(path.Base(name), ".ptx"), PTX: text}
-		for _, m := range entry.FindAllSubmatch(text, -1) {
-			f.Kernels = append(f.Kernels, string(m[1]))
+	for _, file := range r.File {
+		f := &Family{Name: file.Name, file: file}
+		if err := json.Unmarshal([]byte(file.Comment), &f.Contents); err != nil {
+			panic(fmt.Errorf("kernels: %s in the archive: %w", f.Name, err))
 		}
 		families = append(families, f)
 	}
 	return families
 })
+
+// OfCubin finds the family and the architecture that a cubin is of, nil if it is none of the archive's.
+func OfCubin(cubin []byte) (f *Family, architecture int) {
+	sum := crc32.ChecksumIEEE(cubin)
+	for _, f := range Families() {
+		for _, p := range f.Parts {
+			if p.Architecture != 0 && p.CRC32 == sum && bytes.Equal(f.Cubin(p.Architecture), cubin) {
+				return f, p.Architecture
+			}
+		}
+	}
+	return nil, 0
+}
 
 var byKernel = sync.OnceValue(func() map[string]*Family {
 	table := map[string]*Family{}

@@ -5,7 +5,6 @@ package kernels_test
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -46,6 +45,39 @@ func TestSources(t *testing.T) {
 	require.Equal(t, families, names)
 }
 
+// The archive has the PTX, and cubins that were made of it.
+func TestArchive(t *testing.T) {
+	for _, f := range kernels.Families() {
+		text, err := os.ReadFile(filepath.Join("ptx", f.Name+".ptx"))
+		require.NoError(t, err)
+		require.True(t, string(text) == string(f.PTX()), "archive.zip has another %s.ptx: run the generator", f.Name)
+		require.Equal(t, compile.Sum(text), f.Sum, "the cubins of %s are of another PTX: run the generator", f.Name)
+		for _, a := range kernels.Architectures {
+			cubin := f.Cubin(a)
+			require.Equal(t, kernels.Assembled(f.Name), cubin != nil, "%s.sm_%d", f.Name, a)
+			if cubin != nil {
+				of, architecture := kernels.OfCubin(cubin)
+				require.Same(t, f, of)
+				require.Equal(t, a, architecture)
+			}
+		}
+	}
+}
+
+func TestCubin(t *testing.T) {
+	f := kernels.Find("flash_64_bf16")
+	for capability, architecture := range map[[2]int]int{{8, 0}: 80, {8, 7}: 86, {8, 9}: 89, {9, 0}: 90, {10, 3}: 100,
+		{12, 1}: 120, {7, 5}: 0, {11, 0}: 0} {
+		got := f.For(capability)
+		require.Equal(t, architecture == 0, got == nil, "%v", capability)
+		if got != nil {
+			_, of := kernels.OfCubin(got)
+			require.Equal(t, architecture, of, "%v", capability)
+		}
+	}
+	require.Nil(t, kernels.Find("cumsum_f32").For([2]int{9, 0}))
+}
+
 var (
 	// ptxas may fuse a product with an addition unless both are rounded by the text.
 	unrounded = regexp.MustCompile(`\b(mul|add|sub)(\.ftz)?(\.sat)?\.f(32|64)\b`)
@@ -61,7 +93,7 @@ var inLocalMemory = regexp.MustCompile(`^(sin|cos)_|^__internal_trig_reduction_s
 func TestLint(t *testing.T) {
 	for _, f := range kernels.Families() {
 		in := ""
-		for i, line := range strings.Split(string(f.PTX), "\n") {
+		for i, line := range strings.Split(string(f.PTX()), "\n") {
 			if m := function.FindStringSubmatch(line); m != nil {
 				in = m[1]
 			}
@@ -80,7 +112,8 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// The committed PTX is what the pinned compiler makes of the sources.
+// The committed PTX is what the pinned compiler makes of the sources, and the cubins of one architecture are what it
+// makes of the PTX: they stand for the others.
 func TestCurrent(t *testing.T) {
 	nvcc := os.Getenv("LOCKSTEP_NVCC")
 	if nvcc == "" {
@@ -91,15 +124,20 @@ func TestCurrent(t *testing.T) {
 	require.NoError(t, err)
 	modules, err := compile.All(context.Background(), nvcc, sources)
 	require.NoError(t, err)
-	ptxas := filepath.Join(filepath.Dir(nvcc), "ptxas")
 	for i, s := range sources {
-		name := filepath.Join("ptx", strings.TrimSuffix(s, ".cu")+".ptx")
-		committed, err := os.ReadFile(name)
+		name := strings.TrimSuffix(s, ".cu")
+		committed, err := os.ReadFile(filepath.Join("ptx", name+".ptx"))
 		require.NoError(t, err)
-		require.True(t, string(committed) == string(modules[i]), "%s is not what nvcc makes of %s: run the generator",
-			name, s)
-		out, err := exec.Command(ptxas, "-arch=sm_80", name, "-o", filepath.Join(t.TempDir(), "cubin")).CombinedOutput()
-		require.NoError(t, err, "%s: %s", name, out)
+		require.True(t, string(committed) == string(modules[i]), "%s.ptx is not what nvcc makes: run the generator",
+			name)
+		cubin, err := compile.Assemble(context.Background(), nvcc, committed, 80)
+		require.NoError(t, err, name)
+		if kernels.Assembled(name) {
+			f := kernels.Families()[i]
+			require.Equal(t, name, f.Name)
+			require.True(t, string(f.Cubin(80)) == string(cubin), "%s.sm_80 is not what ptxas makes: run the generator",
+				name)
+		}
 	}
 }
 

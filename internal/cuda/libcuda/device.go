@@ -197,9 +197,9 @@ func (v *device) NewEvent() (cuda.Event, error) {
 	return e, nil
 }
 
-// Load compiles PTX for the device. The error holds what the compiler said.
-func (v *device) Load(ptx []byte) (cuda.Module, error) {
-	text := append(append([]byte(nil), ptx...), 0)
+// Load loads a cubin, or compiles PTX for the device. The error holds what the compiler said.
+func (v *device) Load(image []byte) (cuda.Module, error) {
+	text := append(append([]byte(nil), image...), 0) // which PTX has to end with
 	log := make([]byte, 8192)
 	options := [2]int32{jitErrorLog, jitErrorLogBytes}
 	values := [2]uintptr{hostAddress(log), uintptr(len(log))}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Generate compiles the CUDA kernels to PTX.
+// Generate compiles the CUDA kernels to PTX, and PTX to cubins where they are not in the archive.
 //
 //	go run ./internal/cuda/kernels/generate --nvcc PATH
 //
@@ -65,5 +65,25 @@ func run(ctx context.Context, nvcc, dir string, families []string) error {
 		}
 		fmt.Printf("%s: %d bytes\n", name, len(modules[i]))
 	}
-	return nil
+	return archive(ctx, nvcc, dir, sources)
+}
+
+// archive writes all modules and their cubins.
+func archive(ctx context.Context, nvcc, dir string, sources []string) error {
+	var names []string
+	var modules [][]byte
+	for _, s := range sources {
+		name := strings.TrimSuffix(filepath.Base(s), ".cu")
+		text, err := os.ReadFile(filepath.Join(dir, "ptx", name+".ptx"))
+		if err != nil {
+			return err
+		}
+		names, modules = append(names, name), append(modules, text)
+	}
+	b, err := compile.Archive(ctx, nvcc, names, modules)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("archive.zip: %d bytes\n", len(b))
+	return os.WriteFile(filepath.Join(dir, "archive.zip"), b, 0o644)
 }
