@@ -26,6 +26,7 @@ type swarm struct {
 	prefix   string // of the namespaces' names; "" for none
 	endpoint string
 	argv     []string
+	ranks    int // of each host; 0: one
 	env      []string
 	token    string // "": the test's
 }
@@ -74,7 +75,7 @@ func (s *swarm) ip(line string) error {
 // start starts a host's launcher.
 func (s *swarm) start(i int) *process {
 	s.t.Helper()
-	line := launched(1, s.argv, "--nnodes", "1:4", "--rdzv_endpoint", s.endpoint, "--last_call", "0.5",
+	line := launched(max(s.ranks, 1), s.argv, "--nnodes", "1:4", "--rdzv_endpoint", s.endpoint, "--last_call", "0.5",
 		"--max_restarts", "1", "--settle_time", "5", "--grace_period", "5")
 	if s.prefix != "" {
 		line = append([]string{"ip", "netns", "exec", s.name(i)}, line...)
@@ -150,6 +151,45 @@ func TestHostsComeAndGo(t *testing.T) {
 			requireSameWeights(t, whole, out, steps)
 		})
 	}
+}
+
+// TestHostsOfPipelinesComeAndGo wants the bits of one process from pipelines on two hosts, of which one is lost and
+// comes back: the ranks that are left are fewer along dp.
+func TestHostsOfPipelinesComeAndGo(t *testing.T) {
+	t.Parallel()
+	const steps = 200
+	flags := []string{"--max_steps", fmt.Sprint(steps), "--save_steps", "5", "--eval_strategy", "no",
+		"--save_total_limit", "3", "--logging_steps", "5"}
+	dir := t.TempDir()
+	whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
+	succeed(t, plain(tiny(whole, flags...)))
+	s := &swarm{t: t, endpoint: fmt.Sprintf("127.0.0.1:%d", 10000+os.Getpid()%10000), ranks: 2,
+		argv: tiny(out, append(flags, "--pp_size", "2")...)}
+	first := s.start(0)
+	first.awaitPrinted("a host joins") // it serves
+	second := s.start(1)
+	n := s.round(first, -1, 2)
+	progress := func() {
+		t.Helper()
+		before := newest(t, out)
+		first.await("another checkpoint", func() bool { return newest(t, out) > before })
+	}
+	progress()
+	require.NoError(t, second.cmd.Process.Kill())
+	n = s.round(first, n, 1)
+	second.wait()
+	progress()
+	second = s.start(1)
+	s.round(first, n, 2)
+	for i, p := range []*process{first, second} {
+		p.wait()
+		require.Equal(t, 0, p.code(), "host %d: %s", i, p.stderr)
+		p.requireNothingLeft()
+	}
+	for _, ranks := range []string{", 4 ranks, float32, mesh pp=2,dp_replicate=2 ", ", 2 ranks, "} {
+		require.Contains(t, first.stderr.String(), ranks)
+	}
+	requireSameWeights(t, whole, out, steps)
 }
 
 // TestHostRejoins cuts a host's link for longer than the others wait for it: they go on without it, and it takes part
