@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -20,6 +21,7 @@ type modules struct {
 	mu        sync.RWMutex
 	families  map[string]cuda.Module
 	functions map[string]*function
+	refused   bool // a cubin was: guarded by mu
 }
 
 // function is a kernel that is loaded.
@@ -81,8 +83,13 @@ func (m *modules) load(f *kernels.Family) (cuda.Module, error) {
 		if err == nil {
 			return mod, nil
 		}
-		slog.Warn("the driver refuses compiled kernels, and compiles them itself, which takes seconds",
-			"device", m.d.name, "kernels", f.Name, "error", err)
+		level := slog.LevelWarn
+		if m.refused { // by a driver that is too old, which refuses all
+			level = slog.LevelDebug
+		}
+		m.refused = true
+		slog.Log(context.Background(), level, "the driver refuses compiled kernels, and compiles them itself, which "+
+			"takes seconds", "device", m.d.name, "kernels", f.Name, "error", err)
 	}
 	return m.d.dev.Load(f.PTX())
 }

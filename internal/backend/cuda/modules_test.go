@@ -5,6 +5,7 @@ package cuda
 import (
 	"bytes"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,8 +49,10 @@ func TestCubins(t *testing.T) {
 	t.Cleanup(func() { slog.SetDefault(before) })
 	launch := func(o fake.Options) error {
 		d := simulated(t, o)
-		if fault := backendtest.Launch(d, d.NewStream(), backend.OpSoftmax, dtype.Float32); fault != nil {
-			return fault
+		for _, op := range []backend.Op{backend.OpSoftmax, backend.OpNeg} {
+			if fault := backendtest.Launch(d, d.NewStream(), op, dtype.Float32); fault != nil {
+				return fault
+			}
 		}
 		return nil
 	}
@@ -58,7 +61,7 @@ func TestCubins(t *testing.T) {
 	}
 	require.Empty(t, log.String())
 	require.NoError(t, launch(fake.Options{NoCubins: true}))
-	require.Contains(t, log.String(), "the driver refuses compiled kernels")
+	require.Equal(t, 1, strings.Count(log.String(), "the driver refuses compiled kernels"))
 	require.Contains(t, log.String(), "device=cuda:0 kernels=softmax")
 	require.Contains(t, log.String(), "CUDA_ERROR_NO_BINARY_FOR_GPU (209)")
 	require.ErrorContains(t, launch(fake.Options{NoCubins: true, NoCompiler: cuda.NoCompiler}),
