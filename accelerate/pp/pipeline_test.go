@@ -48,6 +48,7 @@ type settings struct {
 	job      func(*strategy.Job, nn.Module)
 	strategy func(strategy.Job) (strategy.Strategy, error)
 	wrap     func(strategy.Job, strategy.Strategy) strategy.Strategy
+	table    func(*schedule.Schedule) // changes the lowered schedule
 	ended    chan struct{}
 }
 
@@ -174,6 +175,11 @@ func (s settings) deferred(dev *tensor.Device) (*gpt2.Model, error) {
 // rank makes one. The schedule's whole step has s.micro micro-batches, or whole.
 func (s settings) rank(g *comm.Group, name string, whole int) (*rank, error) {
 	sched, err := schedule.Load(name, schedule.Shape{Ranks: g.Size(), MicroBatches: max(whole, s.micro)})
+	if err == nil && s.table != nil {
+		if sched, err = sched.Lower(); err == nil {
+			s.table(sched)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -355,6 +356,61 @@ func TestStagesGatherOnce(t *testing.T) {
 				return m.Close(false)
 			}))
 		}
+	}
+}
+
+// A table decides when a stage gathers: again in front of its first backward pass, or not at all, so that each
+// parameter comes when a pass uses it. Without REDUCE_GRAD gradients are complete at the end of the step.
+func TestTablesDecideWhenStagesGather(t *testing.T) {
+	again := func(s *schedule.Schedule) {
+		for r, list := range s.Ranks {
+			var changed []schedule.Action
+			seen := map[int]bool{}
+			for _, a := range list {
+				if (a.Op == schedule.I || a.Op == schedule.B) && !seen[a.Stage] {
+					seen[a.Stage] = true
+					changed = append(changed, schedule.Action{Op: schedule.Reshard, Stage: a.Stage},
+						schedule.Action{Op: schedule.Unshard, Stage: a.Stage})
+				}
+				changed = append(changed, a)
+			}
+			s.Ranks[r] = changed
+		}
+	}
+	never := func(s *schedule.Schedule) {
+		for r := range s.Ranks {
+			s.Ranks[r] = slices.DeleteFunc(s.Ranks[r], func(a schedule.Action) bool {
+				return a.Op >= schedule.Unshard
+			})
+		}
+	}
+	for i, table := range []func(*schedule.Schedule){again, never, again, never} {
+		s := settings{layers: 2, tied: true, deterministic: 2, steps: 2, micro: 8, table: table,
+			recompute: i > 1}
+		name, how := []string{"1f1b", "zbv"}[i/2], spread{mesh: comm.Mesh{PP: 2, DPShard: 2},
+			options: shard.Options{Strategy: shard.Full, Gather: true}}
+		s.sameSharded(t, name, how)
+		if i%2 == 1 {
+			continue
+		}
+		s.window = s.micro
+		require.NoError(t, s.members(name, how, func(m *member) error {
+			if _, err := m.Step(t.Context(), m.batches(settings{micro: s.window}.batches(m.c, 0)), scale); err != nil {
+				return err
+			}
+			gathers := map[string]int{}
+			for _, e := range m.groups[2].Flight().Entries {
+				if e.Op == comm.AllGather && strings.Contains(e.Label, ".h.") {
+					gathers[e.Label]++
+				}
+			}
+			for label, n := range gathers {
+				if n != 2 {
+					return fmt.Errorf("%s %d times: want twice", label, n)
+				}
+			}
+			return m.Close(false)
+		}))
 	}
 }
 
