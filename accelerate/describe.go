@@ -8,8 +8,8 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 )
 
-// DescribeSharding says how a prepared model is spread over the ranks: the strategy, and a rank's part of the
-// parameters between steps, in megabytes of 10⁶ bytes. It is "" where each rank holds everything.
+// DescribeSharding says how a prepared model is spread over the ranks: the strategy, the schedule of a pipeline, and a
+// rank's part of the parameters between steps, in megabytes of 10⁶ bytes. It is "" where each rank holds everything.
 func (a *Accelerator) DescribeSharding() string {
 	name := map[shard.Strategy]string{shard.Optimizer: "zero_stage 1", shard.Gradients: "zero_stage 2"}
 	strategy := string(a.sharding.Strategy)
@@ -18,6 +18,8 @@ func (a *Accelerator) DescribeSharding() string {
 	}
 	p := a.strategy.Parameters()
 	switch {
+	case a.sharding.Strategy == shard.None && a.pipeline != nil:
+		return a.pipeline.Describe()
 	case a.sharding.Strategy == shard.None:
 		return ""
 	case p == nil && a.DataRanks().WorldSize() == 1:

@@ -97,33 +97,40 @@ func (s *storage) holds(gen uint32) bool { return (s.buf != nil || s.away > 0) &
 // Unload gives up the memory of t until Reload brings it back, so that weights need it only while they are used. t and
 // its views stay what they are: graphs that saved them keep them, and their version does not change. Until then using
 // them panics. t must not belong to a Scope, and holds more than nothing.
-func (t *Tensor) Unload() { t.st.dev.free(t.unload("Unload")) }
-
-// Withdraw is Unload that frees nothing: the memory becomes that of the tensor that it returns, which Reload takes
-// back.
-func (t *Tensor) Withdraw() *Tensor {
-	s := t.st
-	kept := &storage{dev: s.dev, buf: t.unload("Withdraw"), refs: 1, op: s.op, step: s.step}
-	kept.give(nil)
-	out := newTensor(kept, t.dtype, t.Shape())
-	out.offset, out.stride = t.offset, t.stride
-	return out
-}
-
-// unload takes the memory of t, which it returns.
-func (t *Tensor) unload(op string) backend.Buffer {
+func (t *Tensor) Unload() {
 	s := t.st
 	switch {
 	case s.buf == nil || t.gen != s.gen:
-		panic(&Error{Op: op, Inputs: []string{describe(t)}, Msg: "its memory is not there"})
+		panic(&Error{Op: "Unload", Inputs: []string{describe(t)}, Msg: "its memory is not there"})
 	case s.owner != nil || s.buf.Bytes() == 0:
-		panic(&Error{Op: op, Inputs: []string{describe(t)},
+		panic(&Error{Op: "Unload", Inputs: []string{describe(t)},
 			Msg: "want a tensor that holds memory outside of every Scope"})
 	}
 	s.cleanup.Stop()
-	buf := s.buf
-	s.away, s.buf = buf.Bytes(), nil
-	return buf
+	s.away = s.buf.Bytes()
+	s.dev.free(s.buf)
+	s.buf = nil
+}
+
+// Withdraw makes t a tensor that is unloaded, and returns its elements as another tensor; other views of them stay what
+// they are. Return takes it back, behind OnMissing for example. t must hold more than nothing and belong to no Scope;
+// graphs that saved it are void until then.
+func (t *Tensor) Withdraw() *Tensor {
+	if t.st.owner != nil || t.Bytes() == 0 || t.node != nil {
+		panic(&Error{Op: "Withdraw", Inputs: []string{describe(t)},
+			Msg: "want a tensor that holds memory outside of every Scope, and no result of a recorded op"})
+	}
+	kept := newTensor(t.st, t.dtype, t.Shape())
+	kept.gen, kept.offset, kept.stride = t.gen, t.offset, t.stride
+	st := &storage{dev: t.st.dev, away: t.Bytes(), refs: 1, op: t.st.op, step: t.st.step}
+	away := newTensor(st, t.dtype, t.Shape())
+	t.st, t.gen, t.offset, t.stride = away.st, away.gen, away.offset, away.stride
+	return kept
+}
+
+// Return gives t the elements that Withdraw took from it.
+func (t *Tensor) Return(kept *Tensor) {
+	t.st, t.gen, t.offset, t.stride = kept.st, kept.gen, kept.offset, kept.stride
 }
 
 // Reload makes the memory of from that of an unloaded tensor, and ends from. It must hold the elements that t had, as

@@ -253,6 +253,8 @@ func TestTheStartLineSaysHowTheModelIsCut(t *testing.T) {
 			func(a *args.TrainingArguments) { gather(a, "full_shard", "auto_wrap") }},
 		`, full_shard: 0\.\d MB of parameters per rank, shared by the ranks of the host: `: {2,
 			func(a *args.TrainingArguments) { a.FSDP = []string{"full_shard"} }},
+		`, float32, zbv \(micro-batches: 8\), 4 stages, 0\.\d MB of parameters per rank: `: {2,
+			func(a *args.TrainingArguments) { a.PPSize, a.PPSchedule = 2, "zbv" }},
 		`, mesh dp_replicate=2,dp_shard=2 \[\[0 1\] \[2 3\]\], full_shard: 3 units, 0\.\d MB of parameters per rank, ` +
 			`gathered: `: {4,
 			func(a *args.TrainingArguments) {

@@ -7,12 +7,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
@@ -55,6 +60,10 @@ func TestPipeline(t *testing.T) {
 	grouped := func(n int) func(*args.TrainingArguments) {
 		return func(a *args.TrainingArguments) { a.DeterministicRanks = n }
 	}
+	zero := func(stage int) func(*args.TrainingArguments) {
+		return func(a *args.TrainingArguments) { a.ZeroStage = stage }
+	}
+	gathered := func(a *args.TrainingArguments) { a.FSDPShareParameters = false }
 	type settings []func(*args.TrainingArguments)
 	for name, c := range map[string]struct {
 		common, ranks settings
@@ -71,7 +80,13 @@ func TestPipeline(t *testing.T) {
 		"two":              {settings{}, settings{micro(2), pipeline(4, 2, "1f1b")}},
 		"two zbv":          {settings{micro(8), bf16}, settings{micro(4), pipeline(4, 2, "zbv")}},
 		"two zb_h1, fewer": {settings{micro(8), fp16}, settings{micro(4), pipeline(4, 2, "zb_h1")}},
-		"two, two groups":  {settings{grouped(2), recompute, micro(8)}, settings{micro(4), pipeline(4, 2, "gpipe")}},
+		"sharded":          {settings{}, settings{micro(2), pipeline(4, 2, "1f1b"), zero(3)}},
+		"gathered, zb_h1":  {settings{bf16}, settings{micro(2), pipeline(4, 2, "zb_h1"), zero(3), gathered}},
+		"zero 1, zbv":      {settings{recompute}, settings{micro(2), pipeline(4, 2, "zbv"), zero(1)}},
+		"zero 2":           {settings{}, settings{micro(2), pipeline(4, 2, "gpipe"), zero(2)}},
+		"three dimensions": {settings{}, settings{micro(1), pipeline(8, 2, "1f1b"), gathered,
+			func(a *args.TrainingArguments) { a.DPReplicateSize, a.DPShardSize = 2, 2 }}},
+		"two, two groups": {settings{grouped(2), recompute, micro(8)}, settings{micro(4), pipeline(4, 2, "gpipe")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want, records := pipelined(t, c.common...)
@@ -103,4 +118,88 @@ func TestPipelineProfile(t *testing.T) {
 		require.Regexp(t, `(?m)^forward +4 `, string(text), "two micro-batches of two steps")
 		require.Regexp(t, `(?m)^reduce_gradient +2 `, string(text))
 	}
+}
+
+// summoner reads all weights, and runs the model, after each step.
+type summoner struct {
+	callbacks.Base
+	t    *testing.T
+	mu   sync.Mutex // ranks are goroutines
+	seen map[int64][][]float64
+}
+
+func (*summoner) EveryRank() {}
+
+func (s *summoner) OnStepEnd(e *callbacks.Event) error {
+	return e.Summon(false, func() error {
+		var sums []float64
+		m := e.Model.(models.Model)
+		for _, p := range nn.NamedParameters(m) {
+			c := tensor.NewCtx(p.Device()).NoGrad()
+			sums = append(sums, tensor.Item(c, tensor.Sum(c, p.Tensor, nil, false)))
+		}
+		c := tensor.NewCtx(nn.NamedParameters(m)[0].Device()).NoGrad()
+		out := m.Forward(nn.NewCtx(c, nn.Walk(m), false), m.(models.Example).ExampleBatch(c, 2, 4))
+		sums = append(sums, tensor.Item(c, out.Loss))
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.seen[e.State.GlobalStep] = append(s.seen[e.State.GlobalStep], sums)
+		return nil
+	})
+}
+
+// Within Summon, callbacks of every rank read all weights and run the whole model, and training goes on as without.
+func TestSummonInAPipeline(t *testing.T) {
+	run := func(ranks int, set ...func(*args.TrainingArguments)) (*summoner, map[string][]byte) {
+		a := args.Default(out)
+		a.LearningRate, a.MaxSteps, a.PerDeviceTrainBatchSize, a.SaveStrategy = 0.05, 3, 1, args.StrategyNo
+		a.GlobalTrainBatchSize, a.NumReplicas = 4, ranks
+		for _, f := range set {
+			f(a)
+		}
+		s, m := &summoner{t: t, seen: map[int64][][]float64{}}, newGPT2(t, 0.1)
+		_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(texts(30)), trainer.WithCallbacks(s)).Train()
+		require.NoError(t, err)
+		return s, weights(m)
+	}
+	alone, want := run(1)
+	for name, c := range map[string]func(*args.TrainingArguments){
+		"zbv":      func(a *args.TrainingArguments) { a.PPSchedule = "zbv" },
+		"shared":   func(a *args.TrainingArguments) { a.ZeroStage, a.NumReplicas = 3, 4 },
+		"gathered": func(a *args.TrainingArguments) { a.ZeroStage, a.NumReplicas, a.FSDPShareParameters = 3, 4, false },
+		"zero 1":   func(a *args.TrainingArguments) { a.ZeroStage, a.NumReplicas = 1, 4 },
+	} {
+		got, end := run(2, func(a *args.TrainingArguments) { a.PPSize = 2 }, c)
+		require.Len(t, got.seen, 3, name)
+		for step, ranks := range got.seen {
+			for _, sums := range ranks {
+				require.Equal(t, alone.seen[step][0], sums, "%s: step %d", name, step)
+			}
+		}
+		for key, bits := range want {
+			require.True(t, bytes.Equal(bits, end[key]), "%s: %s", name, key)
+		}
+	}
+}
+
+// A callback of rank 0 alone cannot read what another rank has.
+func TestAloneInAPipeline(t *testing.T) {
+	a := args.Default(out)
+	a.MaxSteps, a.SaveStrategy, a.NumReplicas, a.PPSize = 1, args.StrategyNo, 2, 2
+	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = 1, 2
+	_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(texts(30)),
+		trainer.WithCallbacks(lastReader{})).Train()
+	require.ErrorContains(t, err, "parameter transformer.ln_f.weight is on rank 1, which has its stage: want Summon")
+}
+
+// lastReader reads a weight of the last stage.
+type lastReader struct{ callbacks.Base }
+
+func (lastReader) OnStepEnd(e *callbacks.Event) error {
+	for _, p := range nn.NamedParameters(e.Model) {
+		if p.Name == "transformer.ln_f.weight" {
+			tensor.ToSlice[float32](tensor.NewCtx(p.Device()).NoGrad(), p.Tensor)
+		}
+	}
+	return nil
 }

@@ -37,10 +37,10 @@ type sketch struct {
 	forward Forward
 }
 
-// newSketch copies the model. Parameters that have no memory get none.
+// newSketch copies the model, without its values.
 func newSketch(m Model, forward Forward) (*sketch, error) {
 	dev := tensor.NewMeta()
-	twin, err := nn.Clone(m, dev)
+	twin, err := nn.CloneDeferred(m, dev)
 	if err != nil {
 		return nil, err
 	}

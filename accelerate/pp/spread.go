@@ -93,11 +93,6 @@ func (s *Strategy) Placed() (list []tensor.Placed) {
 	return list
 }
 
-// sharded reports whether the stages of this rank are spread over several.
-func (s *Strategy) sharded() bool {
-	return slices.ContainsFunc(s.all(), func(t *trained) bool { return t.Shards() != nil })
-}
-
 // Cut implements strategy.Shards.
 func (s *Strategy) Cut(name string) bool {
 	return slices.ContainsFunc(s.all(), func(t *trained) bool { return t.Shards() != nil && t.Shards().Cut(name) })
@@ -208,8 +203,8 @@ func (t *trained) memory() (m strategy.Memory) {
 
 // Describe implements strategy.Parameters.
 func (s *Strategy) Describe() string {
-	words := fmt.Sprintf("%s, %s, %.1f MB of parameters per rank", s.cfg.Schedule.Name,
-		quantity.Of(len(s.cfg.Stages), "stage"), float64(s.Memory().Parameters)/1e6)
+	words := fmt.Sprintf("%s (micro-batches: %d), %s, %.1f MB of parameters per rank", s.cfg.Schedule.Name,
+		s.MicroBatches(), quantity.Of(len(s.cfg.Stages), "stage"), float64(s.Memory().Parameters)/1e6)
 	if s.Gathers() {
 		words += ", gathered"
 	}

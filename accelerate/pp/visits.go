@@ -98,7 +98,7 @@ func (s *Strategy) GiveUp() error {
 // present makes a parameter that has no memory here get it.
 func (s *Strategy) present(h held) { tensor.Reshape(s.root, h.Tensor, h.Numel()) }
 
-// leave gives up a parameter's memory; of this rank's, until it is used again.
+// leave gives up a parameter's memory; this rank's are withdrawn, until they are used again.
 func (v *visits) leave(i int) {
 	h := v.held[i]
 	if !v.mine[i] {
@@ -112,10 +112,10 @@ func (v *visits) leave(i int) {
 	})
 }
 
-// back gives a parameter of this rank its memory.
+// back ends the withdrawal of a parameter.
 func (v *visits) back(i int) {
 	if v.kept[i] != nil {
-		v.held[i].Reload(v.kept[i])
+		v.held[i].Return(v.kept[i])
 		v.kept[i] = nil
 	}
 }
@@ -147,15 +147,22 @@ func (v *visits) send(t *tensor.Tensor, i int) {
 }
 
 // Summon implements strategy.Parameters.
-func (s *Strategy) Summon(_ bool, f func() error) (err error) {
-	if s.sharded() {
-		return errors.New("pp: use of a model outside of steps and evaluations, as for generation, is not built for " +
-			"pipelines of sharded stages: want pp_size 1, or no fsdp and zero_stage")
-	}
-	v := s.away
-	if v.open {
+func (s *Strategy) Summon(write bool, f func() error) error {
+	if s.away.open {
 		return f()
 	}
+	call := func() error { return s.away.call(f) }
+	for _, t := range s.all() { // which bring what they have cut
+		if of := t.Parameters(); of != nil {
+			inner := call
+			call = func() error { return of.Summon(write, inner) }
+		}
+	}
+	return call()
+}
+
+// call calls f, which may use all parameters.
+func (v *visits) call(f func() error) (err error) {
 	fault := tensor.Try(func() {
 		v.open = true
 		defer v.end()
@@ -177,7 +184,6 @@ func (v *visits) end() {
 		case h.Numel() == 0:
 		case v.mine[i]:
 			v.back(i)
-			h.OnMissing(nil)
 		case !h.Unloaded():
 			v.leave(i)
 		}
@@ -187,7 +193,14 @@ func (v *visits) end() {
 
 // Alone implements strategy.Parameters.
 func (s *Strategy) Alone(f func() error) (err error) {
-	if fault := tensor.Try(func() { err = f() }); fault != nil {
+	call := f
+	for _, t := range s.all() {
+		if of := t.Parameters(); of != nil {
+			inner := call
+			call = func() error { return of.Alone(inner) }
+		}
+	}
+	if fault := tensor.Try(func() { err = call() }); fault != nil {
 		return fault
 	}
 	return err
