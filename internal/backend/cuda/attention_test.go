@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -98,6 +99,32 @@ func TestFlashHasTheSameBits(t *testing.T) {
 	c := flashCases[0]
 	one, other := fakeDevice(t, fake.Options{}), fakeDevice(t, fake.Options{SMs: 1, Seed: 9, Workers: 2})
 	require.Equal(t, c.run(t, one, c.dt), c.run(t, other, c.dt))
+}
+
+// Dropout's decisions are drawn once for a pass, and the kernels that use them run hardly longer.
+func TestFlashWithDropout(t *testing.T) {
+	count := func(c flashCase) map[string]int64 {
+		var mu sync.Mutex
+		ran := map[string]int64{}
+		c.run(t, fakeDevice(t, fake.Options{Ran: func(kernel string, instructions int64) {
+			mu.Lock()
+			defer mu.Unlock()
+			ran[kernel] += instructions
+		}}), c.dt)
+		return ran
+	}
+	for _, d := range []int{64, 128} {
+		c := flashCase{dt: dtype.BFloat16, b: 1, h: 1, hkv: 1, tq: 384, tk: 384, d: d, dv: d, causal: 1}
+		without := count(c)
+		c.p = 0.1
+		with := count(c)
+		for _, kernel := range []string{"", "_dq", "_dkdv"} {
+			name := fmt.Sprintf("%s_%d_bf16", kernel, d)
+			ratio := float64(with["flash_dropout"+name]) / float64(without["flash"+name])
+			require.True(t, ratio > 1 && ratio <= 1.3, "flash%s: %.3f times the instructions", name, ratio)
+		}
+		require.Positive(t, with["flash_keep"])
+	}
 }
 
 // Kernels for matrix units are launched where operands fit.

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestConformance(t *testing.T) {
 	var mu sync.Mutex
 	ran := map[string]bool{}
-	o := fake.Options{Seed: 1, Delay: 100 * time.Microsecond, Ran: func(kernel string) {
+	o := fake.Options{Seed: 1, Delay: 100 * time.Microsecond, Ran: func(kernel string, _ int64) {
 		mu.Lock()
 		defer mu.Unlock()
 		ran[kernel] = true

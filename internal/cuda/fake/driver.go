@@ -37,10 +37,12 @@ type Options struct {
 	NoDnn      bool          // the machine has no cuDNN
 	// NoAlgorithm makes cuDNN find no algorithm for convolutions of more kernels than this; 0: it finds one for all.
 	NoAlgorithm int
-	NoCompiler  int                 // the code with which PTX cannot be loaded, as cuda.NoCompiler; 0: it can
-	NoCubins    bool                // cubins cannot be loaded
-	Capability  [2]int              // compute capability; 0.0 stands for 9.0
-	Ran         func(kernel string) // is told of each kernel that has run, by the goroutines of streams; nil: nobody is
+	NoCompiler  int    // the code with which PTX cannot be loaded, as cuda.NoCompiler; 0: it can
+	NoCubins    bool   // cubins cannot be loaded
+	Capability  [2]int // compute capability; 0.0 stands for 9.0
+	// Ran is told of each kernel that has run, and of its threads' instructions, by the goroutines of streams; nil:
+	// nobody is.
+	Ran func(kernel string, instructions int64)
 }
 
 // codes of cuda.h.

@@ -134,13 +134,13 @@ func (s *stream) Launch(f cuda.Function, grid, block [3]uint32, shared int, para
 	s.count()
 	o := s.d.driver.options
 	return s.pushNode(false, node{kernel: k, params: slices.Clone(params), run: func(params []byte) error {
-		_, err := k.k.Run(s.d.mem, ptx.Launch{Grid: grid, Block: block, SharedBytes: shared, Seed: s.rng.Uint64(),
+		stats, err := k.k.Run(s.d.mem, ptx.Launch{Grid: grid, Block: block, SharedBytes: shared, Seed: s.rng.Uint64(),
 			Workers: o.Workers, CheckRaces: o.CheckRaces, MaxInstructions: o.Budget}, params)
 		if err != nil {
 			return kernelError(k.name, err)
 		}
 		if o.Ran != nil {
-			o.Ran(k.name)
+			o.Ran(k.name, stats.Instructions)
 		}
 		return nil
 	}})
