@@ -25,10 +25,10 @@ func meshRun(t *testing.T, disk *vfs.Mem, ranks int, set ...func(*args.TrainingA
 		}}, set...)...)
 }
 
-// mesh is a mesh with pipelines.
-func mesh(pp, replicas, shards int, schedule string) func(*args.TrainingArguments) {
+func fullySharded(set func(*args.TrainingArguments)) func(*args.TrainingArguments) {
 	return func(a *args.TrainingArguments) {
-		a.PPSize, a.DPReplicateSize, a.DPShardSize, a.PPSchedule = pp, replicas, shards, schedule
+		fullShard(a)
+		set(a)
 	}
 }
 
@@ -43,17 +43,19 @@ func TestCheckpointsOverMeshes(t *testing.T) {
 		ranks int
 		set   func(*args.TrainingArguments)
 	}
-	resumes := []on{{"one rank", 1, mesh(0, 0, 0, "1f1b")}, {"pp 2", 2, mesh(2, 0, 0, "interleaved_1f1b")},
-		{"dp_shard 4", 4, fullShard}, {"pp 4", 4, mesh(4, 0, 0, "zb_h1")}, {"dp 4 × pp 2", 8, mesh(2, 4, 0, "1f1b")},
+	resumes := []on{{"one rank", 1, zero(0)}, {"pp 2", 2, meshOf(2, 0, 0, "interleaved_1f1b")},
+		{"dp_shard 4", 4, fullShard}, {"pp 4", 4, meshOf(4, 0, 0, "zb_h1")}, {"dp 4 × pp 2", 8, meshOf(2, 4, 0, "1f1b")},
 		{"dp 8", 8, zero(0)}}
 	for i, save := range []struct {
 		on
 		form args.StateDictType
-	}{{on{"pp 2", 2, mesh(2, 0, 0, "zbv")}, args.FullStateDict},
-		{on{"dp 2 × pp 2", 4, mesh(2, 2, 0, "1f1b")}, args.FullStateDict},
-		{on{"dp 2 × pp 2", 4, mesh(2, 2, 0, "zb_h1")}, args.ShardedStateDict},
-		{on{"pp 4", 4, mesh(4, 0, 0, "1f1b")}, args.ShardedStateDict},
-		{on{"one rank", 1, mesh(0, 0, 0, "1f1b")}, args.FullStateDict}} {
+	}{{on{"pp 2", 2, meshOf(2, 0, 0, "zbv")}, args.FullStateDict},
+		{on{"dp 2 × pp 2", 4, meshOf(2, 2, 0, "1f1b")}, args.FullStateDict},
+		{on{"dp 2 × pp 2", 4, meshOf(2, 2, 0, "zb_h1")}, args.ShardedStateDict},
+		{on{"pp 4", 4, meshOf(4, 0, 0, "1f1b")}, args.ShardedStateDict},
+		{on{"dp_shard 2 × pp 2", 4, fullySharded(meshOf(2, 1, 2, "1f1b"))}, args.FullStateDict},
+		{on{"dp 2 × dp_shard 2 × pp 2", 8, fullySharded(meshOf(2, 2, 2, "zbv"))}, args.ShardedStateDict},
+		{on{"one rank", 1, zero(0)}, args.FullStateDict}} {
 		if testing.Short() && i != 2 {
 			continue
 		}
@@ -107,7 +109,7 @@ func TestTheBestModelOfAMesh(t *testing.T) {
 	require.NotEqual(t, fmt.Sprint(last.weights), fmt.Sprint(whole.weights), "the last is not the best")
 	for _, alone := range []bool{false, true} {
 		for _, form := range []args.StateDictType{args.FullStateDict, args.ShardedStateDict} {
-			many := run(4, mesh(2, 2, 0, "1f1b"), func(a *args.TrainingArguments) {
+			many := run(4, meshOf(2, 2, 0, "1f1b"), func(a *args.TrainingArguments) {
 				a.SaveOnlyModel, a.FSDPStateDictType = alone, form
 			})
 			require.Equal(t, whole.weights, many.weights, "save_only_model %v, %s", alone, form)
@@ -123,7 +125,7 @@ func TestARankOfAPipelineThatCannotWriteEndsTheRun(t *testing.T) {
 		disk := vfs.NewMem()
 		set := func(steps int) func(*args.TrainingArguments) {
 			return func(a *args.TrainingArguments) {
-				mesh(2, 2, 0, "1f1b")(a)
+				meshOf(2, 2, 0, "1f1b")(a)
 				a.FSDPStateDictType, a.MaxSteps, a.SaveSteps = form, steps, 2
 				if steps > 2 {
 					a.ResumeFromCheckpoint = "last"
@@ -139,6 +141,6 @@ func TestARankOfAPipelineThatCannotWriteEndsTheRun(t *testing.T) {
 		require.ErrorContains(t, err, errFull.Error())
 		require.ErrorContains(t, err, name)
 		require.NotContains(t, filesOf(t, disk, out), "checkpoint-4")
-		meshRun(t, disk, 2, set(4), mesh(2, 0, 0, "1f1b"))
+		meshRun(t, disk, 2, set(4), meshOf(2, 0, 0, "1f1b"))
 	}
 }

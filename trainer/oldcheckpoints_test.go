@@ -103,8 +103,8 @@ func TestOldCheckpoints(t *testing.T) {
 			"pieces on 1 rank":    resumed("pieces", 1),
 			"pieces on 2 ranks":   resumed("pieces", 2, fullShard, scattered),
 			"pieces on 4, zero 1": resumed("pieces", 4, zero(1)),
-			"whole on pp 2":       resumed("whole", 2, mesh(2, 0, 0, "1f1b")),
-			"pieces on 2 × pp 2":  resumed("pieces", 4, mesh(2, 2, 0, "zb_h1"), scattered),
+			"whole on pp 2":       resumed("whole", 2, meshOf(2, 0, 0, "1f1b")),
+			"pieces on 2 × pp 2":  resumed("pieces", 4, meshOf(2, 2, 0, "zb_h1"), scattered),
 		} {
 			require.Equal(t, want, got.weights, "%s: %s", file, name)
 		}
