@@ -66,7 +66,7 @@ func newRun(t *testing.T, disk vfs.FS, seed uint64) (*checkpointer.Checkpointer,
 	params := nn.NamedParameters(m)
 	opt := optim.AdamW{}.New(c, []*optim.Group{{Params: params, LR: 1}})
 	for _, p := range params {
-		p.SwapGrad(tensor.Full(c.NoGrad(), p.DType(), float64(seed), p.Shape()...), false)
+		p.SwapGrad(tensor.Full(c.NoGrad(), p.DType(), float64(seed), p.Shape()...), true)
 	}
 	opt.Step(c)
 	return &checkpointer.Checkpointer{Args: args.Default("out"), Model: m, Log: slog.New(slog.DiscardHandler),

@@ -178,10 +178,6 @@ func meshRun(to folder, mesh comm.Mesh, g *comm.Group) (*checkpointer.Checkpoint
 	m := newTwoStages()
 	r := onMesh(mesh, g.Rank(), m)
 	opt := optim.AdamW{}.New(r.c, []*optim.Group{{Params: r.trained(), LR: 1}})
-	for _, p := range r.trained() {
-		p.SwapGrad(tensor.Zeros(r.c, p.DType(), p.Shape()...), false)
-	}
-	opt.Step(r.c)
 	c := &checkpointer.Checkpointer{Args: args.Default(to.dir), Model: m, Log: slog.New(slog.DiscardHandler),
 		Store: &checkpoint.Store{Dir: to.dir, FS: to.disk, Log: slog.New(slog.DiscardHandler)}, Ctx: r.c,
 		Ranks: peersOf(g), Mesh: mesh, Data: alone{}, First: g.Rank() == 0, Hook: &residual{}}
@@ -216,8 +212,17 @@ func onRanks(t *testing.T, mesh comm.Mesh, f func(g *comm.Group) error) {
 	require.NoError(t, errors.Join(append(errs, err)...))
 }
 
-// fill gives a rank its part of the state that a save of a number has.
+// fill gives a rank its part of the state that a save of a number has, after one step.
 func (r *rankOn) fill(save int64, opt *optim.Optimizer) {
+	for _, p := range r.trained() {
+		if opt.State().Steps[p.Name] == 0 {
+			p.SwapGrad(tensor.Zeros(r.c, p.DType(), p.Shape()...), true)
+		}
+	}
+	opt.Step(r.c)
+	for _, p := range r.trained() {
+		p.SwapGrad(nil, false)
+	}
 	for _, p := range r.state(opt) {
 		tensor.CopyInto(r.c, p.Tensor, tensor.FromBytes(r.c, elements(save, p.Tensor.DType(), p.Placement),
 			p.Tensor.DType(), p.Tensor.Shape()...))
@@ -344,6 +349,11 @@ func resumeOn(t *testing.T, from folder, mesh comm.Mesh) {
 		}
 		if err := c.Restore(t.Context(), ck, opt); err != nil {
 			return err
+		}
+		for name, n := range opt.State().Steps {
+			if n != 1 {
+				return fmt.Errorf("%v, rank %d: %d steps of %s: want 1", mesh, g.Rank(), n, name)
+			}
 		}
 		own := 0
 		for _, p := range r.state(opt) {
