@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Schedules prints the tables of docs/three-dimensions.md, which compare the schedules of pipeline parallelism, and
-// draws its picture of them. Nothing is measured: both come from the simulator of accelerate/pp/schedule.
+// draws its picture of them. They come from the simulator of accelerate/pp/schedule, and measured bubbles from a record.
+// --measure FILE makes a new one in some minutes: package accelerate/pp runs the settings on goroutines, with passes
+// that sleep for the published times.
 //
 //	go run ./bench/schedules --svg docs/figures/pipeline-schedules
 package main
@@ -21,7 +23,14 @@ import (
 func main() {
 	log.SetFlags(0)
 	svg := flag.String("svg", "", "draw the pictures NAME-light.svg and NAME-dark.svg of 4 ranks and 8 micro-batches")
+	measure := flag.String("measure", "", "measure the published settings, and write this record of it")
 	flag.Parse()
+	if *measure != "" {
+		if err := measureAll(*measure); err != nil {
+			log.Fatal(err)
+		}
+		return // the tables are of the record that the program was built with
+	}
 	for _, table := range []func() (string, error){table, comparison} {
 		text, err := table()
 		if err != nil {

@@ -39,3 +39,21 @@ func TestDraw(t *testing.T) {
 	_, err = draw(4, 4, "it")
 	require.ErrorContains(t, err, "schedule dualpipev: 4 micro-batches on 4 ranks")
 }
+
+// A step whose passes sleep has a bubble. The record has one for every row.
+func TestMeasured(t *testing.T) {
+	s := zeroBubble("short", 2, 4, 2, 2, 1, 0, 0, 0)
+	for _, name := range s.names() {
+		bubble, err := s.measure(name)
+		require.NoError(t, err)
+		require.Positive(t, bubble)
+		require.Less(t, bubble, 1.0)
+	}
+	seen, err := measured()
+	require.NoError(t, err)
+	for _, s := range settings {
+		for _, name := range s.names() {
+			require.Positive(t, seen[s.key(name)], s.key(name))
+		}
+	}
+}
