@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Schedules prints the tables of docs/three-dimensions.md, which compare the schedules of pipeline parallelism, and
-// draws its picture of them. They come from the simulator of accelerate/pp/schedule, and measured bubbles from a record.
-// --measure FILE makes a new one in some minutes: package accelerate/pp runs the settings on goroutines, with passes
-// that sleep for the published times.
+// draws its picture of them. They come from the simulator of accelerate/pp/schedule, and measured bubbles from a
+// record. --measure FILE makes a new one in some minutes: package accelerate/pp runs the settings on goroutines, with
+// passes that sleep for the published times.
 //
 //	go run ./bench/schedules --svg docs/figures/pipeline-schedules
 package main
