@@ -78,6 +78,16 @@ type Numbers struct {
 	Empty      bool    // the step was left out since no rank had a loss term; the scale of fp16 stays as it is
 }
 
+// MicroBatchLosses are the sums of the loss terms of the window's micro-batches over all ranks, in their order. Call it
+// after Read.
+func (s *PendingStep) MicroBatchLosses() []float64 {
+	losses := make([]float64, s.shared.microBatches)
+	for i := range losses {
+		losses[i] = s.shared.all[2*i]
+	}
+	return losses
+}
+
 // canWait reports whether nobody needs the losses before the end of the step.
 func (s *PendingStep) canWait() bool {
 	if s.a.LossRanks().Group() != nil {

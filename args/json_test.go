@@ -51,6 +51,7 @@ func unusual() *args.TrainingArguments {
 		DDPBucketCapMB: 5,
 		DDPCommHook:    args.CommHookTopK, DDPCommStateOption: map[string]any{"density": 0.1},
 		DDPRequireEqualInit: true, DDPStaticGraph: true, DDPReductionOrder: args.OrderFast,
+		RecordHashes: args.RecordOp, RecordUntil: 4,
 		Seed: math.MaxUint64, DataSeed: new(uint64(1<<63 + 1)), DeterministicRanks: 4,
 		DataloaderDropLast: true, DataloaderNumWorkers: 2, DataloaderPrefetchFactor: new(3),
 		TrainSamplingStrategy: args.SamplingGroupByLength, LengthColumnName: "rows",

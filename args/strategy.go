@@ -120,6 +120,16 @@ const (
 	HalfUpdateStochastic HalfUpdate = "stochastic" // rounded up or down by chance
 )
 
+// RecordHashes is what of each step is recorded for lockstep diff.
+type RecordHashes string
+
+// What is recorded.
+const (
+	RecordNo   RecordHashes = "no"
+	RecordStep RecordHashes = "step" // data, losses, gradients, weights and the optimizer's state
+	RecordOp   RecordHashes = "op"   // also what each module computes
+)
+
 // TokensSeen says which input tokens are counted.
 type TokensSeen string
 

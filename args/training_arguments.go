@@ -285,6 +285,12 @@ type TrainingArguments struct {
 	// start. Otherwise they take rank 0's values, and a log line counts them.
 	DDPRequireEqualInit bool `json:"ddp_require_equal_init" usage:"fail if the initial parameters of the ranks differ, instead of using rank 0's"`
 
+	// RecordHashes records hashes of every step, for lockstep diff: of data, losses, gradients, weights and the
+	// optimizer's state, or also of the results of every module. RecordUntil ends the run behind a step; only that one
+	// then has the results of modules.
+	RecordHashes RecordHashes `json:"record_hashes" choices:"no,step,op" usage:"record hashes of each step into output_dir/hashes, for lockstep diff: no, step, or op (also of each module's results)"`
+	RecordUntil  int          `json:"record_until" usage:"with record_hashes, end the run behind this step, the only one of which op records modules; 0: none"`
+
 	// Seed is the seed of all random streams.
 	Seed uint64 `json:"seed" resume:"fixed" usage:"seed of all random streams"`
 	// DataSeed is the seed of the order of samples. nil is Seed.
@@ -346,6 +352,7 @@ func Default(outputDir string) *TrainingArguments {
 		FP16Hysteresis:            1,
 		FP16LossScaler:            LossScalerTorch,
 		HalfUpdate:                HalfUpdateKahan,
+		RecordHashes:              RecordNo,
 		NonfiniteLoss:             NonfiniteStop,
 		LoggingStrategy:           StrategySteps,
 		LoggingSteps:              500,

@@ -208,6 +208,9 @@ func (a *TrainingArguments) checkReporting(c *Checker) {
 	c.Require(want == "", "report_to", a.ReportTo, want)
 	between(c, "profile_skip_first", a.ProfileSkipFirst, 0, maxSteps)
 	between(c, "profile_steps", a.ProfileSteps, 1, maxProfiled)
+	between(c, "record_until", a.RecordUntil, 0, 1<<40)
+	c.Require(a.RecordUntil == 0 || a.RecordHashes != RecordNo, "record_until", a.RecordUntil,
+		"0, or record_hashes step or op")
 }
 
 func (a *TrainingArguments) checkData(c *Checker) {

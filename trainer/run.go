@@ -42,6 +42,7 @@ type run struct {
 	steps    samplers.Steps
 	windows  *feed.Windows
 	prof     *profile.Profiler // nil: no profile is wanted
+	hashes   *hashRecorder     // nil: no hashes are wanted
 	unlisten func()            // ends the profiler's spans
 	memory   memory
 	release  func() // gives output_dir up
@@ -179,7 +180,10 @@ func (r *run) setUp(ctx context.Context) error {
 	if err := r.checkpointer().CheckShared(r.ctx); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
-	return r.start(ck)
+	if err := r.start(ck); err != nil {
+		return err
+	}
+	return r.recordHashes()
 }
 
 // open opens the checkpoint to resume from, nil for a new run, and claims output_dir.
@@ -430,6 +434,7 @@ func (r *run) epochHasSteps() bool {
 }
 
 func (r *run) close() {
+	r.hashes.close()
 	r.windows.Close()
 	r.release()
 }

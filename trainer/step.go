@@ -90,6 +90,7 @@ func (r *run) saveUnread(err error) error {
 func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.StepStats) (*accelerate.PendingStep,
 	error) {
 	tokens, inputs := 0, 0 // HuggingFace's main input: tokens, or pixels
+	r.hashes.begin(w.Batches)
 	for _, b := range w.Batches {
 		r.memory.see(b)
 		if b.MicroBatch < 0 {
@@ -138,6 +139,7 @@ func (r *run) placed(err error) error {
 
 // trainLoss is the loss of a micro-batch. Without a function of the user's, models may leave out all else.
 func (r *run) trainLoss(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
+	r.hashes.current(b)
 	if r.loss == nil && r.stepFunc == nil {
 		c = c.WithLossOnly()
 	}
@@ -198,6 +200,7 @@ func (r *run) update(u *accelerate.PendingStep, stats *callbacks.StepStats) (los
 	if err := r.callbacks.Fire(callbacks.PreOptimizerStep, e); err != nil {
 		return loss, err
 	}
+	r.hashes.gradients(u)
 	if err := r.tryStep(func() error {
 		factor := r.schedule.Factor(r.scheduled())
 		if !finite(factor) || factor < 0 {
@@ -209,6 +212,9 @@ func (r *run) update(u *accelerate.PendingStep, stats *callbacks.StepStats) (los
 		return loss, err
 	}
 	if err := read(); err != nil {
+		return loss, err
+	}
+	if err := r.hashes.updated(stats); err != nil {
 		return loss, err
 	}
 	r.warnSkips()

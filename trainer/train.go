@@ -172,6 +172,10 @@ func (r *run) checkEnd() {
 		}
 	case r.timeIsUp():
 		r.timeUp = true
+	case r.hashes.finished():
+		c.ShouldTrainingStop = true
+		c.StopReason = callbacks.StopReason{Kind: callbacks.StopCallback, Detail: "record_until"}
+		return
 	default:
 		return
 	}
