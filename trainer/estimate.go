@@ -67,7 +67,7 @@ func EstimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int,
 // spreadOver is how many of the ranks have the model together; 1 if each has all of it.
 func spreadOver(a *args.TrainingArguments, ranks int) (int, error) {
 	if a.PPSize > 1 {
-		return 0, fmt.Errorf("trainer: the memory of a pipeline (pp_size %d) cannot be estimated: want pp_size 1",
+		return 0, fmt.Errorf("trainer: pp_size %d, and the ranks of a pipeline differ: want Play.EstimateMemory",
 			a.PPSize)
 	}
 	if ranks == 1 || a.ShardStrategy() == args.NoShard {

@@ -207,6 +207,9 @@ func (h *hashRecorder) listen() {
 		h.remove = append(h.remove, tree.AddHooks(m, &nn.Hooks{
 			Outputs: func(c *nn.Ctx, ts []*tensor.Tensor) []*tensor.Tensor { return h.outputs(c, path, ts) }}))
 	})
+	if h.r.acc.PipelineRanks().WorldSize() > 1 { // which micro-batch a gradient is of cannot be seen there
+		return
+	}
 	for _, p := range h.r.acc.Params() {
 		h.remove = append(h.remove, p.OnGrad(func(c *tensor.Ctx, t *tensor.Tensor) {
 			h.add(c, h.micro, hashes.Gradient, p.Name, t.Grad())

@@ -30,14 +30,9 @@ type Rehearsal struct {
 
 // Play is a run to be rehearsed, or whose memory is estimated.
 type Play struct {
-	Args *args.TrainingArguments
-	On   *tensor.Device // of the real run; nil is the CPU. On a GPU some ops take more memory to take less time
-	Mesh comm.Mesh      // of all ranks
-	// Schedule is that of the pipelines: a name, or a table (see schedule.Load).
-	Schedule      string
-	StagesPerRank int   // 0: as few as the schedule permits
-	Split         []int // parts of each stage; nil: cut by operations
-
+	Args  *args.TrainingArguments
+	On    *tensor.Device                               // of the real run; nil is the CPU. On a GPU some ops take more memory to take less time
+	Mesh  comm.Mesh                                    // of all ranks
 	Model func(in *nn.Init) (models.Model, error)      // creates the model
 	Batch func(c *tensor.Ctx, samples int) *data.Batch // makes a batch of so many samples
 	Cost  func(k tensor.KernelSpan) float64            // the time of a kernel; nil: no time
@@ -59,8 +54,8 @@ func (p *Play) rehearse() (*Rehearsal, error) {
 		return nil, err
 	}
 	r := &Rehearsal{}
-	shape := schedule.Shape{Ranks: max(p.Mesh.PP, 1), StagesPerRank: p.StagesPerRank, MicroBatches: micro}
-	if r.Schedule, err = schedule.Load(p.Schedule, shape); err != nil {
+	shape := schedule.Shape{Ranks: max(p.Mesh.PP, 1), MicroBatches: micro}
+	if r.Schedule, err = schedule.Load(p.Args.PPSchedule, shape); err != nil {
 		return nil, err
 	}
 	if r.Split, err = p.split(r.Schedule.Stages()); err != nil {
@@ -104,9 +99,16 @@ func (p *Play) split(stages int) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	split := p.Split
+	split, err := p.Args.PipelineSplit()
+	if err != nil {
+		return nil, err
+	}
 	if split == nil {
-		costs, err := pp.Measure(m, forwardStage, p.Batch(tensor.NewCtx(dev), p.Args.PerDeviceTrainBatchSize))
+		b, err := exampleOf(tensor.NewCtx(dev), m)
+		if err != nil {
+			return nil, err
+		}
+		costs, err := pp.Measure(m, forwardStage, b)
 		if err != nil {
 			return nil, err
 		}
@@ -124,10 +126,7 @@ func (p *Play) split(stages int) ([]int, error) {
 }
 
 // forwardStage is the training forward pass of a stage.
-func forwardStage(c *nn.Ctx, m pp.Model, b *data.Batch) (pp.Output, error) {
-	out := m.(models.Model).Forward(c, b)
-	return pp.Output{Hidden: out.Hidden, Loss: out.Loss, Count: b.Count}, nil
-}
+func forwardStage(c *nn.Ctx, m pp.Model, b *data.Batch) (pp.Output, error) { return stageOf(c, m, b) }
 
 // scene is a rank of the pipeline on a device without values.
 func (p *Play) scene(dev *tensor.Device, s *schedule.Schedule, split []int) (sc pp.Scene, err error) {

@@ -76,10 +76,9 @@ var strategies = []struct {
 }
 
 func (p *program) estimateMemory(argv []string) int {
-	a, s, of, cut := args.Default(""), &estimateSettings{}, &modelSettings{DType: tensor.Float32.String()},
-		&pipelineSettings{}
+	a, s, of := args.Default(""), &estimateSettings{}, &modelSettings{DType: tensor.Float32.String()}
 	fs := pflag.NewFlagSet("estimate-memory", pflag.ContinueOnError)
-	loader := args.Bind(fs, a, of, cut, s)
+	loader := args.Bind(fs, a, of, s)
 	if code, done := p.load(loader, argv, "estimate-memory", estimateUsage); done {
 		return code
 	}
@@ -91,7 +90,7 @@ func (p *program) estimateMemory(argv []string) int {
 		s.Ranks = a.NumReplicas
 	}
 	if a.PPSize > 1 {
-		err = p.estimateStages(a, s, cut, m, of.DType)
+		err = p.estimateStages(a, s, m, of.DType)
 	} else {
 		err = p.estimateRank(a, s, m, of.DType)
 	}

@@ -31,8 +31,8 @@ type stageEstimate struct {
 }
 
 // estimateStages estimates the memory of each rank of a pipeline.
-func (p *program) estimateStages(a *args.TrainingArguments, s *estimateSettings, cut *pipelineSettings,
-	m *sampleModel, dtype string) error {
+func (p *program) estimateStages(a *args.TrainingArguments, s *estimateSettings, m *sampleModel,
+	dtype string) error {
 	mesh, err := meshOf(a, s.Ranks)
 	if err != nil {
 		return err
@@ -41,11 +41,7 @@ func (p *program) estimateStages(a *args.TrainingArguments, s *estimateSettings,
 	if err != nil {
 		return err
 	}
-	play, err := cut.play(a, on, mesh, m)
-	if err != nil {
-		return err
-	}
-	list, r, err := play.EstimateMemory()
+	list, r, err := m.play(a, on, mesh).EstimateMemory()
 	if err != nil {
 		return err
 	}

