@@ -31,7 +31,7 @@ type Rehearsal struct {
 // Play is a run to be rehearsed, or whose memory is estimated.
 type Play struct {
 	Args  *args.TrainingArguments
-	On    *tensor.Device                               // of the real run; nil is the CPU. On a GPU some ops take more memory to take less time
+	On    *tensor.Device                               // of the real run; nil is the CPU
 	Mesh  comm.Mesh                                    // of all ranks
 	Model func(in *nn.Init) (models.Model, error)      // creates the model
 	Batch func(c *tensor.Ctx, samples int) *data.Batch // makes a batch of so many samples

@@ -4,13 +4,15 @@ package hashes
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
 // Dir is the folder of the records in the output folder of a run.
@@ -125,26 +127,33 @@ type section struct {
 	steps  map[int64]*Step
 }
 
+// maxLine bounds a line of a record, in bytes.
+const maxLine = 256 << 20
+
 // read reads the record of a rank. A last line that is not complete is left out: the run was killed in it.
 func read(path string) (list []*section, err error) {
-	f, err := os.Open(path)
+	f, err := vfs.OS.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("hashes: %w", err)
 	}
-	defer f.Close()
-	lines := bufio.NewReaderSize(f, 1<<20)
-	for n := 1; ; n++ {
-		line, err := lines.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return list, nil
+	defer func() { err = errors.Join(err, f.Close()) }()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, maxLine)
+	lines.Split(func(data []byte, _ bool) (advance int, line []byte, err error) {
+		if end := bytes.IndexByte(data, '\n'); end >= 0 {
+			return end + 1, data[:end], nil
 		}
-		if err == nil {
-			list, err = parse(list, line)
-		}
-		if err != nil {
+		return 0, nil, nil
+	})
+	for n := 1; lines.Scan(); n++ {
+		if list, err = parse(list, lines.Bytes()); err != nil {
 			return nil, fmt.Errorf("hashes: %s, line %d: %w", path, n, err)
 		}
 	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("hashes: %s: %w", path, err)
+	}
+	return list, nil
 }
 
 // parse adds a line to what was read.

@@ -15,7 +15,11 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
+
+// maxManifest bounds the size of a manifest, in bytes.
+const maxManifest = 16 << 20
 
 // prefix of the names of checkpoints.
 const prefix = "checkpoint-"
@@ -45,7 +49,7 @@ func Checkpoints(a, b string) (steps []int64, err error) {
 // tensors are the SHA-256 of the files of tensors of a checkpoint, by name.
 func tensors(run string, step int64) (map[string]string, error) {
 	path := filepath.Join(run, prefix+strconv.FormatInt(step, 10), checkpoint.ManifestFile)
-	text, err := os.ReadFile(path)
+	text, err := vfs.ReadFile(vfs.OS, path, maxManifest)
 	if err != nil {
 		return nil, fmt.Errorf("hashes: %w", err)
 	}
