@@ -288,8 +288,8 @@ type TrainingArguments struct {
 	// RecordHashes records hashes of every step, for lockstep diff: of data, losses, gradients, weights and the
 	// optimizer's state, or also of the results of every module. RecordUntil ends the run behind a step; only that one
 	// then has the results of modules.
-	RecordHashes RecordHashes `json:"record_hashes" choices:"no,step,op" usage:"record hashes of each step into output_dir/hashes, for lockstep diff: no, step, or op (also of each module's results)"`
-	RecordUntil  int          `json:"record_until" usage:"with record_hashes, end the run behind this step, the only one of which op records modules; 0: none"`
+	RecordHashes RecordHashes `json:"record_hashes" choices:"no,step,op" usage:"record hashes for lockstep diff"`
+	RecordUntil  int          `json:"record_until" usage:"end the run behind this step; 0: none"`
 
 	// Seed is the seed of all random streams.
 	Seed uint64 `json:"seed" resume:"fixed" usage:"seed of all random streams"`
