@@ -87,7 +87,8 @@ func (r *runner) backward(at place, whole bool) error {
 	}
 	lookups := r.lookups(s, &options)
 	var found []*tensor.Tensor
-	if len(roots) > 0 {
+	if len(roots) > 0 { // none: all of the stage is frozen, and all before it
+		p.delayed = !whole
 		found = tensor.Backward(p.c.Ctx, roots, grads.tensors, wrt, options...)
 	}
 	if err := r.passBack(p, found); err != nil {
@@ -172,7 +173,9 @@ func (p *pass) end(out ...*tensor.Tensor) {
 // weights computes the weight gradients of a pass.
 func (r *runner) weights(p *pass) error {
 	r.beginWeights(r.stages[p.stage], p.microBatch)
-	p.store.Pop(r.root)
+	if p.delayed {
+		p.store.Pop(r.root)
+	}
 	r.endPass(p)
 	return nil
 }

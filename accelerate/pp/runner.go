@@ -77,6 +77,7 @@ type pass struct {
 	out      []*tensor.Tensor
 	sent     *parcel // of out; nil on the last stage
 	store    tensor.WeightGradStore
+	delayed  bool // store has weight gradients
 }
 
 // run runs the rank's actions.

@@ -81,8 +81,11 @@ func (r *runner) sendLookup(l *lookup, microBatch int) error {
 	return nil
 }
 
-// rows is how many rows a lookup of a tied table has for a micro-batch.
+// rows is how many rows a lookup of a tied table has for a micro-batch: none while the table is frozen.
 func (r *runner) rows(t *tie, microBatch int) (int, error) {
+	if !t.param.IsLeaf() {
+		return 0, nil
+	}
 	f, err := r.flow(r.batches[microBatch])
 	if err != nil {
 		return 0, err
@@ -202,6 +205,9 @@ func (r *runner) finishTie(t *tie) (calls []*comm.Handle, err error) {
 		if err := t.Finish(r.ctx); err != nil {
 			return nil, err
 		}
+	}
+	if !t.param.IsLeaf() { // it was frozen after Prepare, on all ranks
+		return nil, nil
 	}
 	for _, q := range t.Trained() {
 		switch {

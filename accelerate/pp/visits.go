@@ -34,10 +34,14 @@ func newVisits(s *Strategy) *visits {
 	return v
 }
 
-// begin gives all ranks the values of the first one, parameter by parameter.
+// begin gives all ranks the values of the job's first one, parameter by parameter: the ranks of each pipeline those of
+// its first, and those with the same stages those of the first pipeline.
 func (s *Strategy) begin(ctx context.Context) (differed int, err error) {
-	v := s.away
+	v, mine := s.away, []tensor.Named(nil)
 	for i, h := range s.held {
+		if v.mine[i] {
+			mine = append(mine, h.Named)
+		}
 		if h.Numel() == 0 {
 			continue
 		}
@@ -76,7 +80,7 @@ func (s *Strategy) begin(ctx context.Context) (differed int, err error) {
 	if g == nil {
 		return differed, nil
 	}
-	more, err := ddp.Verify(ctx, s.cfg.Job.Ctx, g, s.Params())
+	more, err := ddp.Verify(ctx, s.cfg.Job.Ctx, g, mine)
 	if err != nil {
 		return differed, err
 	}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// staged makes a GPT-2 of two tiny layers, with tied embeddings and dropout, without memory.
+func staged(dev *tensor.Device, seed uint64) (*gpt2.Model, error) {
+	cfg := gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = 61, 8, 16, 2, 2
+	cfg.BosTokenID, cfg.EosTokenID = nil, nil
+	return gpt2.New(nn.NewInit(dev, seed).Deferred(), cfg)
+}
+
+func stage(c *nn.Ctx, m nn.Module, b *data.Batch) (accelerate.Output, error) {
+	out := m.(models.Model).Forward(c.WithLossOnly(), b)
+	return accelerate.Output{Hidden: out.Hidden, Loss: out.Loss, Count: b.Count}, nil
+}
+
+var withStages = accelerate.WithStages(accelerate.Stages{Forward: stage,
+	Example: func(c *tensor.Ctx, m nn.Module) (*data.Batch, error) {
+		return m.(models.Example).ExampleBatch(c, 1, 0), nil
+	}})
+
+// ids is micro-batch i.
+func ids(c *tensor.Ctx, i int) *data.Batch {
+	n := 5 + i%3
+	list := make([]int64, 2*n)
+	for j := range list {
+		list[j] = int64((i*17 + j*j*7 + j) % 61)
+	}
+	t := tensor.FromSlice(c.NoGrad(), list, 2, n)
+	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t}, Size: 2,
+		Count: float64(2 * (n - 1)), Position: int64(2 * i)}
+}
+
+// pipeline runs body on ranks with a device each, so that what they hold can be told apart.
+func pipeline(t *testing.T, ranks int, set func(*args.TrainingArguments),
+	body func(acc *accelerate.Accelerator, m *gpt2.Model) error, opts ...accelerate.Option) []error {
+	t.Helper()
+	errs, accs := make([]error, ranks), make([]*accelerate.Accelerator, ranks)
+	_ = local.Run(ranks, comm.Options{Timeout: time.Minute, Log: quiet}, func(g *comm.Group) error {
+		a := rankArgs(1)
+		if set(a); ranks > 1 {
+			a.PPSize = 2
+		}
+		rank := func() error {
+			dev := tensor.NewCPU(1)
+			usual := []accelerate.Option{accelerate.WithGroup(g), accelerate.WithDevice(dev),
+				accelerate.WithLogger(quiet), withStages}
+			acc, err := accelerate.New(a, append(usual, opts...)...)
+			if err != nil {
+				return err
+			}
+			accs[g.Rank()] = acc
+			m, err := staged(dev, uint64(g.Rank()))
+			if err != nil {
+				return err
+			}
+			if err = acc.Open(t.Context()); err == nil {
+				err = body(acc, m)
+			}
+			return err
+		}
+		errs[g.Rank()] = rank()
+		return errs[g.Rank()]
+	})
+	for _, acc := range accs {
+		if acc != nil {
+			_ = acc.Close() // of a group that is dead already
+		}
+	}
+	return errs
+}
+
+// windows trains four windows. The tied embedding and a layer are frozen in the third.
+func windows(ctx context.Context, acc *accelerate.Accelerator, m *gpt2.Model) (losses []float64, err error) {
+	if err := acc.Prepare(ctx, m, adamW); err != nil {
+		return nil, err
+	}
+	layout, err := acc.Layout()
+	if err != nil {
+		return nil, err
+	}
+	for w := range 4 {
+		for i, p := range nn.NamedParameters(m) {
+			p.SetRequiresGrad(w != 2 || i > 3)
+		}
+		var batches []*data.Batch
+		for i := range layout.AccumulationSteps {
+			if at := layout.MicroBatch(i); w != 3 || at < 3 { // the last window is short
+				batches = append(batches, ids(acc.Ctx(), 8*w+at))
+			}
+		}
+		loss, err := acc.RunWindow(ctx, batches, accelerate.WindowOptions{
+			Loss: func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) { return stage(c, m, b) }})
+		if err != nil {
+			return nil, err
+		}
+		norm, err := acc.ClipGradNorm(ctx, 0.1)
+		if err != nil {
+			return nil, err
+		}
+		if err := acc.Step(ctx); err != nil {
+			return nil, err
+		}
+		acc.ZeroGrad()
+		losses = append(losses, loss.Sum, loss.Count, norm)
+	}
+	return losses, nil
+}
+
+// A loop of one's own trains through a pipeline, with the first rank's parameters and the bits of one rank, also with
+// all of the first stage frozen. A rank has no memory for other stages, until the model is whole again.
+func TestPipelineInALoopOfOnesOwn(t *testing.T) {
+	for _, ranks := range []int{2, 4} {
+		for _, schedule := range []string{"1f1b", "zb_h1", "zbv"} {
+			run := func(ranks int) (losses [][]float64, bits []map[string]string) {
+				losses, bits = make([][]float64, ranks), make([]map[string]string, ranks)
+				errs := pipeline(t, ranks, func(a *args.TrainingArguments) { a.PPSchedule = schedule },
+					func(acc *accelerate.Accelerator, m *gpt2.Model) (err error) {
+						if losses[acc.Rank()], err = windows(t.Context(), acc, m); err != nil {
+							return err
+						}
+						held := int64(0)
+						for _, p := range acc.Trained() {
+							held += 3 * int64(p.Bytes()) // and moments
+						}
+						if in := acc.Device().MemStats().InUse; ranks == 2 && in > 2*held {
+							return fmt.Errorf("rank %d has %d bytes: want about %d", acc.Rank(), in, held)
+						}
+						if err := acc.Unshard(t.Context()); err != nil {
+							return err
+						}
+						bits[acc.Rank()] = map[string]string{}
+						for _, p := range nn.NamedParameters(m) {
+							bits[acc.Rank()][p.Name] = string(tensor.ReadBytes(acc.Ctx().NoGrad(), p.Tensor))
+						}
+						return nil
+					})
+				require.NoError(t, errors.Join(errs...), schedule)
+				return losses, bits
+			}
+			wantLosses, want := run(1)
+			losses, got := run(ranks)
+			for rank := range ranks {
+				require.Equal(t, wantLosses[0], losses[rank], "%s, %d ranks: rank %d", schedule, ranks, rank)
+				for name, bits := range want[0] {
+					require.True(t, bits == got[rank][name], "%s, %d ranks: rank %d: %s", schedule, ranks, rank, name)
+				}
+			}
+		}
+	}
+}
+
+// What a pipeline cannot do is refused by name.
+func TestPipelineRefuses(t *testing.T) {
+	own := strategy.Factory{New: func(j strategy.Job) (strategy.Strategy, error) { return strategy.NewSingle(j), nil }}
+	prepare := func(acc *accelerate.Accelerator, m *gpt2.Model) error { return acc.Prepare(t.Context(), m, adamW) }
+	for want, c := range map[string]struct {
+		set  func(*args.TrainingArguments)
+		body func(acc *accelerate.Accelerator, m *gpt2.Model) error
+		opts []accelerate.Option
+	}{
+		"accelerate: pp_schedule, with pp_size 2 and 7 micro-batches of a rank (gradient_accumulation_steps): " +
+			"schedule interleaved_1f1b": {set: func(a *args.TrainingArguments) {
+			a.GlobalTrainBatchSize, a.PPSchedule = 7, "interleaved_1f1b"
+		}},
+		"unknown schedule \"2f2b\"; did you mean 1f1b?": {
+			set: func(a *args.TrainingArguments) { a.PPSchedule = "2f2b" }},
+		"pp_split [2 2 2] is of 3 stages: want 2 numbers": {set: func(a *args.TrainingArguments) {
+			a.PPSplit = []string{"2", "2", "2"}
+		}},
+		"pp_split: pp: a split of [2 9], 11 parts: want": {set: func(a *args.TrainingArguments) {
+			a.PPSplit = []string{"2", "9"}
+		}},
+		"pp_size 2: local_sgd_steps 2: want 0": {set: func(a *args.TrainingArguments) { a.LocalSGDSteps = 2 }},
+		"pp_size 2: ddp_comm_hook fp16 is not built in pipelines": {
+			set: func(a *args.TrainingArguments) { a.DDPCommHook = "fp16" }},
+		"pp_size 2: offload to disk is not built": {
+			set: func(a *args.TrainingArguments) { a.OffloadOptimizer = args.OffloadDisk }},
+		"pp_size 2: a strategy of the program (WithStrategy)": {opts: []accelerate.Option{accelerate.WithStrategy(own)}},
+		"pp_size 2: nothing says how a stage runs: want WithStages": {
+			opts: []accelerate.Option{accelerate.WithStages(accelerate.Stages{})}},
+		"makes no batch to measure its parts with: want pp_split": {
+			opts: []accelerate.Option{accelerate.WithStages(accelerate.Stages{Forward: stage})}},
+		"pp_size 2: *accelerate_test.net lists no parts (models.Pipelined): want a model that does, or pp_size 1": {
+			body: func(acc *accelerate.Accelerator, _ *gpt2.Model) error {
+				return acc.Prepare(t.Context(), newNet(acc.Device(), 1), adamW)
+			}},
+		"Accumulate under pp_size: want RunWindow": {body: func(acc *accelerate.Accelerator, m *gpt2.Model) error {
+			if err := prepare(acc, m); err != nil {
+				return err
+			}
+			_, err := acc.Accumulate(t.Context(), nil, nil)
+			return err
+		}},
+		"a backward pass of one micro-batch under pp_size: want RunWindow": {
+			body: func(acc *accelerate.Accelerator, m *gpt2.Model) error {
+				if err := prepare(acc, m); err != nil {
+					return err
+				}
+				return tensor.Try(func() { acc.Backward(acc.TrainCtx(0), nil, 1, 0, true) })
+			}},
+	} {
+		if c.set == nil {
+			c.set = func(*args.TrainingArguments) {}
+		}
+		if c.body == nil {
+			c.body = prepare
+		}
+		for rank, err := range pipeline(t, 2, c.set, c.body, c.opts...) {
+			require.ErrorContains(t, err, want, "rank %d", rank)
+		}
+	}
+}
+
+// A loss that is not finite, and a window without loss terms, leave out the step on all ranks of a pipeline.
+func TestPipelineLeavesOutSteps(t *testing.T) {
+	for _, wrong := range []string{"loss", "terms"} {
+		numbers := make([]accelerate.Numbers, 2)
+		none := func(*args.TrainingArguments) {}
+		errs := pipeline(t, 2, none, func(acc *accelerate.Accelerator, m *gpt2.Model) error {
+			if err := acc.Prepare(t.Context(), m, adamW); err != nil {
+				return err
+			}
+			read := func() (list []string) {
+				for _, p := range acc.Trained() {
+					list = append(list, string(tensor.ReadBytes(acc.Ctx().NoGrad(), p.Tensor)))
+				}
+				return list
+			}
+			before := read()
+			s, err := acc.StartWindow(t.Context(), []*data.Batch{ids(acc.Ctx(), 0), ids(acc.Ctx(), 1)},
+				accelerate.WindowOptions{Loss: func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
+					out, err := stage(c, m, b)
+					switch {
+					case out.Loss == nil:
+					case wrong == "loss":
+						out.Loss = tensor.Affine(c.Ctx, out.Loss, 1, math.NaN())
+					default:
+						out.Loss, out.Count = tensor.Affine(c.Ctx, out.Loss, 0, 0), 0
+					}
+					return out, err
+				}})
+			if err != nil {
+				return err
+			}
+			defer s.Free()
+			if err := errors.Join(s.Clip(t.Context(), 1), s.Step(t.Context())); err != nil {
+				return err
+			}
+			if numbers[acc.Rank()], err = s.Read(t.Context()); err != nil {
+				return err
+			}
+			require.Equal(t, before, read())
+			return nil
+		})
+		require.NoError(t, errors.Join(errs...), wrong)
+		for _, n := range numbers {
+			require.Equal(t, wrong == "terms", n.Empty)
+			require.Equal(t, wrong == "terms", n.Finite)
+		}
+	}
+}
