@@ -36,7 +36,7 @@ type Picture struct {
 }
 
 // New begins a picture with a title and a note below it: what was measured, and where. The command is the one that
-// draws the picture.
+// draws the picture; "" if that is no command of this repository.
 func New(title, note, command string) *Picture {
 	p := Bare(title, command, "page")
 	p.Text(Margin, titleY, "text title", title)
@@ -143,8 +143,11 @@ func (p *Picture) SVG(t *Theme) string {
 	body := panel + "\n" + `<g class="legend">` + "\n" + p.head.String() + "</g>\n" + p.body.String()
 	const head = `<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%.0f" viewBox="0 0 %[1]g %.0[2]f" ` +
 		`font-family="%s" font-size="12.5" role="img" aria-label="%s">`
-	return fmt.Sprintf(head+"\n", Width, p.Height, sans, html.EscapeString(p.title)) +
-		"<desc>Drawn by: " + html.EscapeString(p.command) + "</desc>\n" +
+	by := ""
+	if p.command != "" {
+		by = "<desc>Drawn by: " + html.EscapeString(p.command) + "</desc>\n"
+	}
+	return fmt.Sprintf(head+"\n", Width, p.Height, sans, html.EscapeString(p.title)) + by +
 		"<style>\n" + t.style(body) + "</style>\n" + body + "</svg>\n"
 }
 

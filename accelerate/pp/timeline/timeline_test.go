@@ -112,6 +112,7 @@ func TestWrite(t *testing.T) {
 		text, err := os.ReadFile(name + "-" + theme + ".svg")
 		require.NoError(t, err)
 		require.Contains(t, string(text), "measured")
+		require.NotContains(t, string(text), "Drawn by")
 		for d := xml.NewDecoder(bytes.NewReader(text)); ; {
 			if _, err := d.Token(); errors.Is(err, io.EOF) {
 				break
