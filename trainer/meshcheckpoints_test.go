@@ -44,8 +44,8 @@ func TestCheckpointsOverMeshes(t *testing.T) {
 		set   func(*args.TrainingArguments)
 	}
 	resumes := []on{{"one rank", 1, zero(0)}, {"pp 2", 2, meshOf(2, 0, 0, "interleaved_1f1b")},
-		{"dp_shard 4", 4, fullShard}, {"pp 4", 4, meshOf(4, 0, 0, "zb_h1")}, {"dp 4 × pp 2", 8, meshOf(2, 4, 0, "1f1b")},
-		{"dp 8", 8, zero(0)}}
+		{"dp_shard 4", 4, fullShard}, {"pp 4", 4, meshOf(4, 0, 0, "zb_h1")},
+		{"dp 4 × pp 2", 8, meshOf(2, 4, 0, "1f1b")}, {"dp 8", 8, zero(0)}}
 	for i, save := range []struct {
 		on
 		form args.StateDictType
