@@ -28,7 +28,7 @@ func TestConstructionErrorsWait(t *testing.T) {
 	src := source(points(8))
 	failing := on(callbacks.InitEnd, func(*callbacks.Event) error { return errors.New("no luck") })
 	invalid := lineArgs(func(a *args.TrainingArguments) {
-		a.PerDeviceTrainBatchSize, a.MaxSteps, a.Optim = -1, 0, "adagrad"
+		a.PerDeviceTrainBatchSize, a.MaxSteps, a.Optim = -1, 0, "lomo"
 	})
 	several := lineArgs(func(a *args.TrainingArguments) {
 		a.MaxSteps, a.ReportTo, a.DDPBackend = 0, []string{"wandb"}, args.BackendNCCL
