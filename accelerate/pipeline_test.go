@@ -199,7 +199,8 @@ func TestPipelineRefuses(t *testing.T) {
 			set: func(a *args.TrainingArguments) { a.DDPCommHook = "fp16" }},
 		"pp_size 2: offload to disk is not built": {
 			set: func(a *args.TrainingArguments) { a.OffloadOptimizer = args.OffloadDisk }},
-		"pp_size 2: a strategy of the program (WithStrategy)": {opts: []accelerate.Option{accelerate.WithStrategy(own)}},
+		"pp_size 2: a strategy of the program (WithStrategy)": {
+			opts: []accelerate.Option{accelerate.WithStrategy(own)}},
 		"pp_size 2: nothing says how a stage runs: want WithStages": {
 			opts: []accelerate.Option{accelerate.WithStages(accelerate.Stages{})}},
 		"makes no batch to measure its parts with: want pp_split": {

@@ -42,6 +42,17 @@ func pipelined(t *testing.T, set ...func(*args.TrainingArguments)) (map[string][
 			}
 		}
 	}
+	evaluated, err := tr.Evaluate()
+	require.NoError(t, err)
+	predicted, err := tr.Predict(texts(5))
+	require.NoError(t, err)
+	require.Len(t, predicted.Predictions, 5)
+	figures["evaluated"], figures["predicted"] = evaluated["eval_loss"], predicted.Metrics["test_loss"]
+	for _, p := range predicted.Predictions {
+		for i, x := range p.Logits {
+			figures["logits"] += float64(x) * float64(i%7)
+		}
+	}
 	return weights(m), figures
 }
 
