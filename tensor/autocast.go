@@ -183,6 +183,22 @@ func (l *lowered) end() {
 	l.copy, l.lent = nil, false
 }
 
+// moveLoan gives another parameter's what LendLowered lent, if it did.
+func (l *lowered) moveLoan(to *lowered) {
+	l.mu.Lock()
+	loan, lent := l.copy, l.lent
+	if lent {
+		l.copy, l.lent = nil, false
+	}
+	l.mu.Unlock()
+	if lent {
+		to.end()
+		to.mu.Lock()
+		to.copy, to.lent = loan, true
+		to.mu.Unlock()
+	}
+}
+
 // stand is what ops of c read in place of t: the copy that LendLowered gave it, if that has the dtype of c's Autocast,
 // else t.
 func (c *Ctx) stand(t *Tensor) *Tensor {

@@ -112,9 +112,9 @@ func (t *Tensor) Unload() {
 	s.buf = nil
 }
 
-// Withdraw makes t a tensor that is unloaded, and returns its elements as another tensor; other views of them stay what
-// they are. Return takes it back, behind OnMissing for example. t must hold more than nothing and belong to no Scope;
-// graphs that saved it are void until then.
+// Withdraw makes t a tensor that is unloaded, and returns its elements, with what LendLowered lent, as another tensor;
+// other views of them stay what they are. Return takes it back, behind OnMissing for example. t must hold more than
+// nothing and belong to no Scope; graphs that saved it are void until then.
 func (t *Tensor) Withdraw() *Tensor {
 	if t.st.owner != nil || t.Bytes() == 0 || t.node != nil {
 		panic(&Error{Op: "Withdraw", Inputs: []string{describe(t)},
@@ -124,6 +124,10 @@ func (t *Tensor) Withdraw() *Tensor {
 	kept.gen, kept.offset, kept.stride = t.gen, t.offset, t.stride
 	st := &storage{dev: t.st.dev, away: t.Bytes(), refs: 1, op: t.st.op, step: t.st.step}
 	away := newTensor(st, t.dtype, t.Shape())
+	if t.leaf != nil {
+		kept.leaf = &leaf{frozen: true}
+		t.leaf.lowered.moveLoan(&kept.leaf.lowered)
+	}
 	t.st, t.gen, t.offset, t.stride = away.st, away.gen, away.offset, away.stride
 	return kept
 }
@@ -131,6 +135,9 @@ func (t *Tensor) Withdraw() *Tensor {
 // Return gives t the elements that Withdraw took from it.
 func (t *Tensor) Return(kept *Tensor) {
 	t.st, t.gen, t.offset, t.stride = kept.st, kept.gen, kept.offset, kept.stride
+	if t.leaf != nil && kept.leaf != nil {
+		kept.leaf.lowered.moveLoan(&t.leaf.lowered)
+	}
 }
 
 // Reload makes the memory of from that of an unloaded tensor, and ends from. It must hold the elements that t had, as

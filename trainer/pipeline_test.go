@@ -134,9 +134,10 @@ func TestPipelineProfile(t *testing.T) {
 // summoner reads all weights, and runs the model, after each step.
 type summoner struct {
 	callbacks.Base
-	t    *testing.T
-	mu   sync.Mutex // ranks are goroutines
-	seen map[int64][][]float64
+	t     *testing.T
+	lower tensor.DType
+	mu    sync.Mutex // ranks are goroutines
+	seen  map[int64][][]float64
 }
 
 func (*summoner) EveryRank() {}
@@ -149,7 +150,7 @@ func (s *summoner) OnStepEnd(e *callbacks.Event) error {
 			c := tensor.NewCtx(p.Device()).NoGrad()
 			sums = append(sums, tensor.Item(c, tensor.Sum(c, p.Tensor, nil, false)))
 		}
-		c := tensor.NewCtx(nn.NamedParameters(m)[0].Device()).NoGrad()
+		c := tensor.NewCtx(nn.NamedParameters(m)[0].Device()).NoGrad().Autocast(s.lower)
 		out := m.Forward(nn.NewCtx(c, nn.Walk(m), false), m.(models.Example).ExampleBatch(c, 2, 4))
 		sums = append(sums, tensor.Item(c, out.Loss))
 		s.mu.Lock()
@@ -169,10 +170,14 @@ func TestSummonInAPipeline(t *testing.T) {
 			f(a)
 		}
 		s, m := &summoner{t: t, seen: map[int64][][]float64{}}, newGPT2(t, 0.1)
+		if a.BF16 {
+			s.lower = tensor.BFloat16
+		}
 		_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(texts(30)), trainer.WithCallbacks(s)).Train()
 		require.NoError(t, err)
 		return s, weights(m)
 	}
+	half := func(a *args.TrainingArguments) { a.BF16 = true }
 	alone, want := run(1)
 	for name, c := range map[string]func(*args.TrainingArguments){
 		"zbv":      func(a *args.TrainingArguments) { a.PPSchedule = "zbv" },
@@ -189,6 +194,20 @@ func TestSummonInAPipeline(t *testing.T) {
 		}
 		for key, bits := range want {
 			require.True(t, bytes.Equal(bits, end[key]), "%s: %s", name, key)
+		}
+	}
+	alone, _ = run(1, half)
+	for _, c := range []struct { // products read what the ranks rounded
+		ranks, stage int
+		share        bool
+	}{{2, 0, false}, {4, 3, true}, {4, 3, false}} {
+		got, _ := run(c.ranks, half, func(a *args.TrainingArguments) {
+			a.PPSize, a.ZeroStage, a.FSDPShareParameters = 2, c.stage, c.share
+		})
+		for step, ranks := range got.seen {
+			for _, sums := range ranks {
+				require.Equal(t, alone.seen[step][0], sums, "bf16: step %d", step)
+			}
 		}
 	}
 }

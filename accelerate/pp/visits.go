@@ -106,6 +106,7 @@ func (s *Strategy) present(h held) { tensor.Reshape(s.root, h.Tensor, h.Numel())
 func (v *visits) leave(i int) {
 	h := v.held[i]
 	if !v.mine[i] {
+		h.DropLowered() // its owner's will change
 		h.Defer(func(c *tensor.Ctx) *tensor.Tensor { return v.receive(c, i) })
 		return
 	}
