@@ -27,6 +27,7 @@ func pipelined(t *testing.T, set ...func(*args.TrainingArguments)) (map[string][
 	a.LearningRate, a.WeightDecay, a.MaxGradNorm, a.MaxSteps = 0.05, 0.01, 0.1, 20
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.PerDeviceEvalBatchSize = 1, 4, 3
 	a.SaveStrategy, a.LoggingSteps, a.EvalStrategy, a.EvalSteps = args.StrategyNo, 5, args.StrategySteps, new(10.0)
+	a.IncludeNumInputTokensSeen = args.TokensSeenAll
 	for _, f := range set {
 		f(a)
 	}
@@ -42,6 +43,8 @@ func pipelined(t *testing.T, set ...func(*args.TrainingArguments)) (map[string][
 			}
 		}
 	}
+	figures["tokens"], figures["flos"] = float64(tr.State().NumInputTokensSeen), tr.State().TotalFLOPs
+	require.Positive(t, figures["tokens"])
 	evaluated, err := tr.Evaluate()
 	require.NoError(t, err)
 	predicted, err := tr.Predict(texts(5))
