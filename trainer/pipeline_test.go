@@ -8,12 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -235,4 +238,44 @@ func (lastReader) OnStepEnd(e *callbacks.Event) error {
 		}
 	}
 	return nil
+}
+
+// once fails to give one batch, whoever of the ranks asks for it.
+type once struct {
+	data.Source
+	left *atomic.Int32
+}
+
+func (s once) Batch(c *tensor.Ctx, indices []int64) (*data.Batch, error) {
+	if s.left.Add(-1) == 0 {
+		return nil, errDisk
+	}
+	return s.Source.Batch(c, indices)
+}
+
+// Data without a length are those of one rank in a pipeline. A rank that cannot read its data ends the others of its
+// pipeline in the same step, also in an evaluation.
+func TestDataInAPipeline(t *testing.T) {
+	pp := func(a *args.TrainingArguments) { a.PPSize, a.PPSchedule = 2, "zbv" }
+	one := trainOnStream(t, vfs.NewMem(), 1, true)
+	two := trainOnStream(t, vfs.NewMem(), 2, true, pp)
+	require.Equal(t, one.weights, two.weights)
+	for name, at := range map[string]int32{"training": 21, "evaluation": 4} {
+		left := new(atomic.Int32)
+		left.Store(at)
+		train, eval := texts(51), texts(13)
+		if name == "training" {
+			train = once{train, left}
+		} else {
+			eval = once{eval, left}
+		}
+		a := failingRun(2, pp)
+		a.DDPTimeout = 20
+		_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(train),
+			trainer.WithEvalData(eval)).Train()
+		var failed *accelerate.DataError
+		require.ErrorAs(t, err, &failed, name)
+		require.Len(t, failed.Failed, 1, name)
+		require.ErrorContains(t, err, errDisk.Error(), name)
+	}
 }
