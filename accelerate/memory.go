@@ -60,11 +60,14 @@ func (a *Accelerator) heldBy(opt *optim.Optimizer) (h held) {
 	if ranks == 1 {
 		strategy = shard.None
 	}
-	for _, p := range a.tree.Parameters() {
-		h.params += int64(p.Bytes())
+	params := a.tree.Parameters()
+	if a.pipeline != nil {
+		params = a.pipeline.Params()
 	}
-	for _, p := range a.params {
-		h.grads += int64(p.Numel() * p.GradDType().Size())
+	for _, p := range params {
+		if h.params += int64(p.Bytes()); p.IsLeaf() {
+			h.grads += int64(p.Numel() * p.GradDType().Size())
+		}
 	}
 	if strategy.ShardsParameters() {
 		h.params /= ranks

@@ -284,3 +284,21 @@ func TestPipelineLeavesOutSteps(t *testing.T) {
 		}
 	}
 }
+
+// A model that fits into memory only in stages is not refused.
+func TestPipelineOfAModelThatDoesNotFitAsAWhole(t *testing.T) {
+	m, err := staged(tensor.CPU(), 0)
+	require.NoError(t, err)
+	n := nn.NumParameters(m)
+	train := func(acc *accelerate.Accelerator, m *gpt2.Model) error { return acc.Prepare(t.Context(), m, adamW) }
+	for bytes, fits := range map[int]bool{20: true, 14: false} { // 16 of an element: with its gradient and moments
+		back := accelerate.SetHostLimit(uint64(bytes * n))
+		errs := pipeline(t, 2, func(*args.TrainingArguments) {}, train)
+		back()
+		if fits {
+			require.NoError(t, errors.Join(errs...))
+		} else {
+			require.ErrorContains(t, errors.Join(errs...), "each of the 2 ranks on this host needs")
+		}
+	}
+}
