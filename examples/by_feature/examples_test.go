@@ -111,6 +111,19 @@ func (r result) requireLearned(t *testing.T, i int) {
 	require.InDelta(t, 3, ab[i][1], 0.1, r.stdout)
 }
 
+var hash = regexp.MustCompile(`weights ([0-9a-f]{12})`)
+
+// launched runs the program as processes and returns what it prints, with the weights that r has on one rank.
+func (r result) launched(t *testing.T, program string, ranks int) string {
+	t.Helper()
+	launcher := filepath.Join(filepath.Dir(program), "lockstep")
+	p := run(t, launcher, nil, "launch", "--nproc_per_node", strconv.Itoa(ranks), "--", program)
+	require.Zero(t, p.code, p.stderr)
+	require.Equal(t, hash.FindStringSubmatch(r.stdout), hash.FindStringSubmatch(p.stdout))
+	require.Len(t, hash.FindAllString(p.stdout, -1), 1, "rank 0 alone prints")
+	return p.stdout
+}
+
 // examples says of each example what its output must show.
 var examples = map[string]func(t *testing.T, program string, r result){
 	"arguments": func(t *testing.T, program string, r result) {
@@ -288,12 +301,22 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.FileExists(t, filepath.Join(split, "model.safetensors.index.json"))
 		require.Equal(t, text(filepath.Join(run, "merged")), text(merge(split)), "an index is merged too")
 	},
+	"mesh": func(t *testing.T, program string, r result) {
+		require.Equal(t, 5, strings.Count(r.stdout, ", same bits as on 1 rank: true\n"), r.stdout)
+		require.Contains(t, r.launched(t, program, 4), "pp 2 × dp_replicate 1 × dp_shard 2: weights ")
+	},
 	"metrics": func(t *testing.T, _ string, r result) {
 		require.Regexp(t, `^eval_loss 0\.0\d+  eval_rmse 0\.1\d+  eval_max_error 0\.\d+  eval_r2 0\.99\d+\n`, r.stdout)
 	},
 	"no_sync": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)
 		require.Contains(t, r.stdout, "each rank: 320 backward passes, 80 exchanges\n")
+	},
+	"pipeline": func(t *testing.T, program string, r result) {
+		for _, run := range []string{"1f1b, 2 ranks", "zbv, 2 ranks", "zb_h1, 4 ranks"} {
+			require.Regexp(t, "(?m)^"+run+": weights [0-9a-f]{12}, same bits as on 1 rank: true$", r.stdout)
+		}
+		require.Contains(t, r.launched(t, program, 2), "1f1b, 2 ranks: weights ")
 	},
 	"profile": func(t *testing.T, _ string, r result) {
 		require.Regexp(t, `^rank 0: 3 steps from step 3 on, `, r.stdout)

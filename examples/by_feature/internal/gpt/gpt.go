@@ -7,6 +7,8 @@ package gpt
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"slices"
 
 	"github.com/spf13/pflag"
@@ -72,4 +74,13 @@ func SameBits(a, b nn.Module) bool {
 	return slices.EqualFunc(nn.NamedParameters(a), nn.NamedParameters(b), func(p, q tensor.Named) bool {
 		return bytes.Equal(read(p), read(q))
 	})
+}
+
+// Hash is the beginning of a hash of a model's parameters: models with the same bits have the same.
+func Hash(m nn.Module) string {
+	h := sha256.New()
+	for _, p := range nn.NamedParameters(m) {
+		h.Write(tensor.ReadBytes(tensor.NewCtx(p.Device()).NoGrad(), p.Tensor))
+	}
+	return hex.EncodeToString(h.Sum(nil)[:6])
 }
