@@ -122,15 +122,6 @@ func TestKilledRanksAreRestarted(t *testing.T) {
 	}
 }
 
-// backends are those that processes of one host can have; with -short, the one that they do
-// have unless they ask for another.
-func backends() []string {
-	if testing.Short() {
-		return []string{"shm"}
-	}
-	return []string{"shm", "tcp"}
-}
-
 // TestKilledAtTheStart kills a random rank before it has made a step, often before it has
 // met the others, and wants the others to give up and the next start to be undisturbed.
 func TestKilledAtTheStart(t *testing.T) {

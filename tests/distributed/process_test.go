@@ -142,3 +142,12 @@ func requireNoTrace(t testing.TB, texts ...string) {
 		}
 	}
 }
+
+// backends are those that processes of one host can have; with -short, the one that they do
+// have unless they ask for another.
+func backends() []string {
+	if testing.Short() {
+		return []string{"shm"}
+	}
+	return []string{"shm", "tcp"}
+}
