@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -208,6 +209,12 @@ func TestPipelineRefuses(t *testing.T) {
 		"pp_size 2: *accelerate_test.net lists no parts (models.Pipelined): want a model that does, or pp_size 1": {
 			body: func(acc *accelerate.Accelerator, _ *gpt2.Model) error {
 				return acc.Prepare(t.Context(), newNet(acc.Device(), 1), adamW)
+			}},
+		"averages weights, of which each rank needs all: want no fsdp, zero_stage, pp_size": {
+			body: func(acc *accelerate.Accelerator, m *gpt2.Model) error {
+				return acc.Prepare(t.Context(), m, func(c *tensor.Ctx, p []tensor.Named) (*optim.Optimizer, error) {
+					return optim.ScheduleFreeSGD{}.New(c, []*optim.Group{{LR: 0.1, Params: p}}), nil
+				})
 			}},
 		"Accumulate under pp_size: want RunWindow": {body: func(acc *accelerate.Accelerator, m *gpt2.Model) error {
 			if err := prepare(acc, m); err != nil {

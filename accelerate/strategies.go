@@ -106,7 +106,7 @@ func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
 	}
 	if opt.Averages() && (a.strategy.Shards() != nil || a.plan.local.Every > 0) {
 		return fmt.Errorf("accelerate: optimizer %s averages weights, of which each rank needs all: want no fsdp, "+
-			"zero_stage and local_sgd_steps", opt.Name())
+			"zero_stage, pp_size and local_sgd_steps", opt.Name())
 	}
 	mine := map[*tensor.Tensor]bool{}
 	for _, p := range slices.Concat(a.Trained(), a.frozen) {
