@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -51,7 +52,7 @@ func (a *Accelerator) joinPipeline(ctx context.Context, hook ddp.Hook, j strateg
 	if err != nil {
 		return err
 	}
-	split, err := a.split(ctx, model, sched.Stages())
+	split, costs, err := a.split(ctx, model, sched.Stages())
 	if err != nil {
 		return err
 	}
@@ -61,7 +62,7 @@ func (a *Accelerator) joinPipeline(ctx context.Context, hook ddp.Hook, j strateg
 	}
 	s, differed, err := pp.NewStrategy(ctx, pp.Config{Model: model, Group: a.PipelineRanks().Group(), Job: j,
 		Strategy: func(j strategy.Job) (strategy.Strategy, error) { return a.choose(hook, j) },
-		Schedule: sched, Stages: stages, Forward: a.stages.forward, Context: a.stageCtx})
+		Schedule: sched, Stages: stages, Costs: costs, Forward: a.stages.forward, Context: a.stageCtx})
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}
@@ -85,8 +86,9 @@ func (a *Accelerator) loadSchedule() (*schedule.Schedule, error) {
 	s, err := schedule.Load(a.next.pipelining.schedule, schedule.Shape{Ranks: a.PipelineRanks().WorldSize(),
 		MicroBatches: layout.AccumulationSteps})
 	if err != nil {
-		return nil, fmt.Errorf("accelerate: pp_schedule, with pp_size %d and %d micro-batches of a rank "+
-			"(gradient_accumulation_steps): %w", a.PipelineRanks().WorldSize(), layout.AccumulationSteps, err)
+		return nil, fmt.Errorf("accelerate: pp_schedule, with pp_size %d and %s on each rank "+
+			"(gradient_accumulation_steps): %w", a.PipelineRanks().WorldSize(),
+			quantity.Of(layout.AccumulationSteps, "micro-batch"), err)
 	}
 	return s, nil
 }
@@ -117,32 +119,46 @@ func (a *Accelerator) checkPipeline(hook ddp.Hook) error {
 	return nil
 }
 
-// split is how many parts each stage has: what pp_split says, or what the first rank finds.
-func (a *Accelerator) split(ctx context.Context, m pp.Model, stages int) (split []int, err error) {
-	if split = a.plan.pipelining.split; split != nil {
-		if len(split) != stages {
-			return nil, fmt.Errorf("accelerate: pp_split %v is of %d stages: want %d numbers, as %s has stages", split,
-				len(split), stages, a.plan.pipelining.schedule)
-		}
-		return split, nil
+// split is how many parts each stage has: what pp_split says, or what the first rank finds. costs are those of the
+// parts; nil if the model makes no batch to measure them with.
+func (a *Accelerator) split(ctx context.Context, m pp.Model, stages int) (split []int, costs []float64, err error) {
+	split = a.plan.pipelining.split
+	if split != nil && len(split) != stages {
+		return nil, nil, fmt.Errorf("accelerate: pp_split %v has %s: want %d, one for each stage of %s", split,
+			quantity.Of(len(split), "number"), stages, a.plan.pipelining.schedule)
 	}
+	if a.stages.Example == nil && split == nil {
+		return nil, nil, fmt.Errorf("accelerate: pp_size %d: %T makes no batch to measure its parts with: want "+
+			"pp_split, the number of parts of each of %d stages", a.PipelineRanks().WorldSize(), m, stages)
+	}
+	costs, err = a.partCosts(m)
+	if split != nil { // the costs only tell the predicted idle
+		return split, costs, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if split, err = pp.Partition(costs, stages); err != nil {
+		return nil, nil, fmt.Errorf("accelerate: %w", err)
+	}
+	err = comm.BroadcastObject(ctx, a.Group(), &split, 0)
+	return split, costs, err
+}
+
+// partCosts are those of each part of the model; nil if nothing makes a batch to measure them with.
+func (a *Accelerator) partCosts(m pp.Model) ([]float64, error) {
 	if a.stages.Example == nil {
-		return nil, fmt.Errorf("accelerate: pp_size %d: %T makes no batch to measure its parts with: want pp_split, "+
-			"the number of parts of each of %d stages", a.PipelineRanks().WorldSize(), m, stages)
+		return nil, nil
 	}
 	b, err := a.stages.Example(tensor.NewCtx(tensor.NewMeta()).NoGrad(), m)
 	if err != nil {
 		return nil, err
 	}
 	costs, err := pp.Measure(m, a.stages.forward, b)
-	if err == nil {
-		split, err = pp.Partition(costs, stages)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("accelerate: %w", err)
 	}
-	err = comm.BroadcastObject(ctx, a.Group(), &split, 0)
-	return split, err
+	return costs, nil
 }
 
 // Evaluate calls run for each batch, in the context of a forward pass without gradients and dropout. In a pipeline it

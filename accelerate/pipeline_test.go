@@ -183,14 +183,21 @@ func TestPipelineRefuses(t *testing.T) {
 		body func(acc *accelerate.Accelerator, m *gpt2.Model) error
 		opts []accelerate.Option
 	}{
-		"accelerate: pp_schedule, with pp_size 2 and 7 micro-batches of a rank (gradient_accumulation_steps): " +
+		"accelerate: pp_schedule, with pp_size 2 and 7 micro-batches on each rank (gradient_accumulation_steps): " +
 			"schedule interleaved_1f1b": {set: func(a *args.TrainingArguments) {
 			a.GlobalTrainBatchSize, a.PPSchedule = 7, "interleaved_1f1b"
 		}},
 		"unknown schedule \"2f2b\"; did you mean 1f1b?": {
 			set: func(a *args.TrainingArguments) { a.PPSchedule = "2f2b" }},
-		"pp_split [2 2 2] is of 3 stages: want 2 numbers": {set: func(a *args.TrainingArguments) {
+		"pp_split [2 2 2] has 3 numbers: want 2, one for each stage of 1f1b": {set: func(a *args.TrainingArguments) {
 			a.PPSplit = []string{"2", "2", "2"}
+		}},
+		"pp_split [4] has 1 number: want 2, one for each stage of 1f1b": {set: func(a *args.TrainingArguments) {
+			a.PPSplit = []string{"4"}
+		}},
+		"accelerate: pp_schedule, with pp_size 2 and 1 micro-batch on each rank (gradient_accumulation_steps): " +
+			"schedule dualpipev": {set: func(a *args.TrainingArguments) {
+			a.GlobalTrainBatchSize, a.GradientAccumulationSteps, a.PPSchedule = 1, 1, "dualpipev"
 		}},
 		"pp_split: pp: a split of [2 9], 11 parts: want": {set: func(a *args.TrainingArguments) {
 			a.PPSplit = []string{"2", "9"}
@@ -210,7 +217,7 @@ func TestPipelineRefuses(t *testing.T) {
 			body: func(acc *accelerate.Accelerator, _ *gpt2.Model) error {
 				return acc.Prepare(t.Context(), newNet(acc.Device(), 1), adamW)
 			}},
-		"averages weights, of which each rank needs all: want no fsdp, zero_stage, pp_size": {
+		"averages weights, of which each rank needs all, with pp_size 2: want pp_size 1": {
 			body: func(acc *accelerate.Accelerator, m *gpt2.Model) error {
 				return acc.Prepare(t.Context(), m, func(c *tensor.Ctx, p []tensor.Named) (*optim.Optimizer, error) {
 					return optim.ScheduleFreeSGD{}.New(c, []*optim.Group{{LR: 0.1, Params: p}}), nil

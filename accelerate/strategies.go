@@ -104,9 +104,19 @@ func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
 			"accelerate: optimizer %s: %s needs whole parameters, and they are sharded: want no fsdp and "+
 				"zero_stage, or transforms that are optim.Traits.Elementwise", opt.Name(), strings.Join(names, ", "))
 	}
-	if opt.Averages() && (a.strategy.Shards() != nil || a.plan.local.Every > 0) {
-		return fmt.Errorf("accelerate: optimizer %s averages weights, of which each rank needs all: want no fsdp, "+
-			"zero_stage, pp_size and local_sgd_steps", opt.Name())
+	if opt.Averages() {
+		for _, of := range []struct {
+			set       bool
+			key, want string
+		}{{a.pipeline != nil, fmt.Sprintf("pp_size %d", a.PipelineRanks().WorldSize()), "pp_size 1"},
+			{a.strategy.Shards() != nil, fmt.Sprintf("a model that is sharded (%s)", a.sharding.Strategy),
+				"no sharding (fsdp, zero_stage, dp_shard_size)"},
+			{a.plan.local.Every > 0, fmt.Sprintf("local_sgd_steps %d", a.plan.local.Every), "0"}} {
+			if of.set {
+				return fmt.Errorf("accelerate: optimizer %s averages weights, of which each rank needs all, with %s: "+
+					"want %s", opt.Name(), of.key, of.want)
+			}
+		}
 	}
 	mine := map[*tensor.Tensor]bool{}
 	for _, p := range slices.Concat(a.Trained(), a.frozen) {

@@ -50,7 +50,7 @@ func (r RunInfo) Machine() string {
 		device += " (" + strings.Join(details, ", ") + ")"
 	}
 	machine := fmt.Sprintf("training on %s, %s, %s", device, quantity.Of(r.Ranks, "rank"), r.Precision)
-	if strings.Contains(r.Mesh, ",") { // more than one axis
+	if strings.Contains(r.Mesh, ",") || strings.HasPrefix(r.Mesh, "pp=") { // more than one axis, or a pipeline
 		machine += ", mesh " + r.Mesh
 	}
 	if r.Sharding != "" {

@@ -253,8 +253,12 @@ func TestTheStartLineSaysHowTheModelIsCut(t *testing.T) {
 			func(a *args.TrainingArguments) { gather(a, "full_shard", "auto_wrap") }},
 		`, full_shard: 0\.\d MB of parameters per rank, shared by the ranks of the host: `: {2,
 			func(a *args.TrainingArguments) { a.FSDP = []string{"full_shard"} }},
-		`, float32, zbv \(micro-batches: 8\), 4 stages, 0\.\d MB of parameters per rank: `: {2,
+		`, float32, mesh pp=2 \[0 1\], zbv \(micro-batches: 8\), 4 stages \(parts: 1, 1, 1, 1\), ` +
+			`predicted idle \d+\.\d %, 0\.\d MB of parameters per rank: `: {2,
 			func(a *args.TrainingArguments) { a.PPSize, a.PPSchedule = 2, "zbv" }},
+		`, mesh pp=2,dp_replicate=2 \[\[0 1\] \[2 3\]\], 1f1b \(micro-batches: 4\), 2 stages \(parts: 3, 1\), ` +
+			`predicted idle \d+\.\d %, `: {4,
+			func(a *args.TrainingArguments) { a.PPSize, a.PPSplit = 2, []string{"3", "1"} }},
 		`, mesh dp_replicate=2,dp_shard=2 \[\[0 1\] \[2 3\]\], full_shard: 3 units, 0\.\d MB of parameters per rank, ` +
 			`gathered: `: {4,
 			func(a *args.TrainingArguments) {

@@ -33,6 +33,7 @@ type Config struct {
 
 	Schedule *schedule.Schedule // of a whole step; see schedule.Load
 	Stages   [][]nn.Part        // see Stages
+	Costs    []float64          // of each part, see Measure: for Strategy.Describe; nil: they are alike
 	Forward  Forward
 	// Context derives the context of a forward pass of b from c: its random stream, dtypes and recomputation. tree is
 	// that of the model which runs.
@@ -208,6 +209,9 @@ func (p *Pipeline) plan(of plan) (*step, error) {
 	}
 	if !of.training {
 		s = s.Forward()
+	} else if why := p.cfg.Schedule.Refuses(of.microBatches); why != nil && p.rank == 0 && p.cfg.Job.Log != nil {
+		p.cfg.Job.Log.Warn("a step has fewer micro-batches than the schedule takes: its passes run in the order of a "+
+			"whole step, with the same bits", "micro_batches", of.microBatches, "why", why)
 	}
 	if s, err = s.Lower(); err != nil {
 		return nil, err

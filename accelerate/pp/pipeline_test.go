@@ -3,10 +3,13 @@
 package pp_test
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 
@@ -347,6 +350,19 @@ func TestEvaluate(t *testing.T) {
 			}
 			return errors.Join(err, r.Close(true))
 		}))
+	}
+}
+
+// A step of so few micro-batches that the schedule has no order of its own for them is logged, on one rank and once.
+func TestAStepThatAScheduleCannotTakeIsLogged(t *testing.T) {
+	for name, lines := range map[string]int{"dualpipev": 1, "interleaved_1f1b": 1, "1f1b": 0} {
+		var text bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&text, nil))
+		s := settings{layers: 2, deterministic: 4, steps: 3, micro: 3,
+			job: func(j *strategy.Job, _ nn.Module) { j.Log = log }}
+		s.pipeline(t, 2, name, 4)
+		require.Equal(t, lines, strings.Count(text.String(), "\n"), text.String())
+		require.Equal(t, lines, strings.Count(text.String(), "micro_batches=3 why=\"schedule "+name), text.String())
 	}
 }
 

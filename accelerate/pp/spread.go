@@ -8,7 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
+	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -203,10 +206,41 @@ func (t *trained) memory() (m strategy.Memory) {
 
 // Describe implements strategy.Parameters.
 func (s *Strategy) Describe() string {
-	words := fmt.Sprintf("%s (micro-batches: %d), %s, %.1f MB of parameters per rank", s.cfg.Schedule.Name,
-		s.MicroBatches(), quantity.Of(len(s.cfg.Stages), "stage"), float64(s.Memory().Parameters)/1e6)
+	var parts []string
+	for _, stage := range s.cfg.Stages {
+		parts = append(parts, strconv.Itoa(len(stage)))
+	}
+	words := fmt.Sprintf("%s (micro-batches: %d), %s (parts: %s), predicted idle %.1f %%, %.1f MB of parameters per "+
+		"rank", s.cfg.Schedule.Name, s.MicroBatches(), quantity.Of(len(parts), "stage"), strings.Join(parts, ", "),
+		100*s.predictedIdle(), float64(s.Memory().Parameters)/1e6)
 	if s.Gathers() {
 		words += ", gathered"
 	}
 	return words
+}
+
+// predictedIdle is the part of the ranks' time in a whole step in which they wait, 0 to 1, by the costs of the parts:
+// Config.Costs. Messages take no time there.
+func (p *Pipeline) predictedIdle() float64 {
+	stages, from := make([]schedule.StageCosts, len(p.cfg.Stages)), 0
+	total := sum(p.cfg.Costs)
+	for i, parts := range p.cfg.Stages {
+		cost := float64(len(parts))
+		if total > 0 {
+			cost = sum(p.cfg.Costs[from:from+len(parts)]) / total
+		}
+		stages[i], from = schedule.StageCosts{Forward: cost, Input: cost, Weight: cost}, from+len(parts)
+	}
+	sim, err := p.cfg.Schedule.Simulate(schedule.Costs{Stages: stages})
+	if err != nil { // New has simulated it
+		return 0
+	}
+	return sim.Idle()
+}
+
+func sum(list []float64) (total float64) {
+	for _, x := range list {
+		total += x
+	}
+	return total
 }

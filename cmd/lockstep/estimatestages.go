@@ -54,9 +54,9 @@ func (p *program) estimateStages(a *args.TrainingArguments, s *estimateSettings,
 		return p.json(e)
 	}
 	fmt.Fprint(p.stdout, terminal.Lines(fmt.Sprintf("%s, %d parameters in %s, %s of %s, %s\nmesh %s: %s, %s of %s "+
-		"parts\nMiB on each rank of a pipeline\n", e.ModelType, e.Count, dtype, microBatches(e.MicroBatches),
-		quantity.Of(a.PerDeviceTrainBatchSize, "sample"), a.Optim, e.Mesh, e.Schedule,
-		quantity.Of(len(e.Split), "stage"), numbers(e.Split)), terminal.Width(p.stdout)))
+		"parts\nMiB on each rank of a pipeline\n", e.ModelType, e.Count, dtype,
+		quantity.Of(e.MicroBatches, "micro-batch"), quantity.Of(a.PerDeviceTrainBatchSize, "sample"), a.Optim,
+		e.Mesh, e.Schedule, quantity.Of(len(e.Split), "stage"), numbers(e.Split)), terminal.Width(p.stdout)))
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "rank\tstages\tparams\tgrads\toptim\tactivations\tgathered\tpeak\t")
 	for i, r := range e.Ranks {

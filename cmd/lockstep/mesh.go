@@ -65,7 +65,9 @@ func checkMesh(c *launch.Config, lookup env.Lookup) error {
 	world := c.ProcsPerNode * max(1, c.Nodes)
 	if _, err = accelerate.MeshOf(a, world); err != nil && a.ShardStrategy() == args.NoShard {
 		a.FSDP = []string{string(args.FullShard)} // the program may shard its model
-		_, err = accelerate.MeshOf(a, world)
+		if _, sharded := accelerate.MeshOf(a, world); sharded == nil {
+			err = nil
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("launch: %w", err)

@@ -33,7 +33,7 @@ parallelism_config: {parallelism_config_dp_replicate_size: 1, parallelism_config
 		{map[string]string{"PARALLELISM_CONFIG_DP_SHARD_SIZE": "3"}, []string{"--nproc_per_node=4", "none"}, misfit},
 		{nil, []string{"--config_file", file, "none"}, misfit + "3 ranks, or sizes whose product is 4"},
 		{map[string]string{"LOCKSTEP_PP_SIZE": "2", "LOCKSTEP_TP_SIZE": "2"}, []string{"--nproc_per_node=4", "none"},
-			"pp_size 2: pipelines are not built yet: want 1\naccelerate: tp_size 2: "},
+			"accelerate: tp_size 2: tensor parallelism is not built yet: want 1\n"},
 		{map[string]string{"LOCKSTEP_DISTRIBUTED_CONFIG": `{"fsdp_size": 3}`}, []string{"--nproc_per_node=4", "none"},
 			misfit},
 		// the program's to judge: it may have a flag of this name for something else

@@ -144,7 +144,8 @@ func (p *program) compare(f *simulateFlags) error {
 	if len(table) == 0 {
 		return fmt.Errorf("no schedule has this shape:\n%s", strings.Join(refused, "\n"))
 	}
-	fmt.Fprintf(p.stdout, "%s, %s of a step\n", quantity.Of(f.of.Ranks, "rank"), microBatches(f.of.MicroBatches))
+	fmt.Fprintf(p.stdout, "%s, %s of a step\n", quantity.Of(f.of.Ranks, "rank"),
+		quantity.Of(f.of.MicroBatches, "micro-batch"))
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "schedule\tstages\ttime\tidle\tpeak\t\n%s\n", strings.Join(table, "\n"))
 	if err := w.Flush(); err != nil {
@@ -213,7 +214,7 @@ func (p *program) showSimulation(sim *schedule.Simulation, draw bool) error {
 	s, columns := sim.Schedule, terminal.Width(p.stdout)
 	fmt.Fprint(p.stdout, terminal.Lines(fmt.Sprintf("%s: %s, %s, %s\na step takes %s, %.1f %% of it idle, with "+
 		"activations of at most %s\n\n", s.Name, quantity.Of(len(s.Ranks), "rank"), quantity.Of(s.Stages(), "stage"),
-		microBatches(s.MicroBatches), figure(sim.Time), 100*sim.Idle(), figure(sim.Peak())), columns))
+		quantity.Of(s.MicroBatches, "micro-batch"), figure(sim.Time), 100*sim.Idle(), figure(sim.Peak())), columns))
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "rank\tstages\tbusy\tidle\tpeak\t")
 	for rank, u := range sim.Ranks {
@@ -236,10 +237,3 @@ func (p *program) showSimulation(sim *schedule.Simulation, draw bool) error {
 
 // figure is a number to three places.
 func figure(x float64) string { return strconv.FormatFloat(math.Round(x*1000)/1000, 'f', -1, 64) }
-
-func microBatches(n int) string {
-	if n == 1 {
-		return "1 micro-batch"
-	}
-	return quantity.Thousands(n) + " micro-batches"
-}

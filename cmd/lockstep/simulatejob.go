@@ -283,7 +283,7 @@ func (v *jobView) head() string {
 	return fmt.Sprintf("%s, %s parameters: %s on %s, mesh %s\n", v.m.modelType, quantity.Thousands(v.m.parameters),
 		quantity.Of(len(ranks), "rank"), quantity.Of(ranks[len(ranks)-1].Host+1, "host"), j.Mesh) +
 		fmt.Sprintf("%s: %s of %s parts, %s of %s%s\n", j.Schedule.Name, quantity.Of(j.Schedule.Stages(), "stage"),
-			numbers(v.r.Split), microBatches(j.Schedule.MicroBatches),
+			numbers(v.r.Split), quantity.Of(j.Schedule.MicroBatches, "micro-batch"),
 			quantity.Of(v.a.PerDeviceTrainBatchSize, "sample"), v.sharding()) +
 		fmt.Sprintf("hardware: %sFLOP/s and %sB/s of memory for each rank; %d ranks per host,\n", metric(h.FLOPS),
 			metric(h.MemoryBandwidth), h.RanksPerHost) +

@@ -8,12 +8,13 @@ import (
 	"strings"
 )
 
-// Of is n and the noun, in the plural unless n is 1: "1 rank", "1,200 classes". It is for nouns whose plural ends in s.
+// Of is n and the noun, in the plural unless n is 1: "1 rank", "1,200 classes", "4 batches". It is for nouns whose
+// plural ends in s.
 func Of[N int | int64](n N, noun string) string {
 	switch {
 	case n == 1:
 		return "1 " + noun
-	case strings.HasSuffix(noun, "s"):
+	case strings.HasSuffix(noun, "s"), strings.HasSuffix(noun, "ch"):
 		noun += "e"
 	}
 	return Thousands(n) + " " + noun + "s"

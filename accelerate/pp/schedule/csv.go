@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
@@ -149,7 +150,7 @@ func (s *Schedule) describe() error {
 	}
 	if stages > actions/s.MicroBatches { // also bounds what checks allocate
 		return fmt.Errorf("%d actions: want at least one for each of %d stages and %s", actions, stages,
-			microBatches(s.MicroBatches))
+			quantity.Of(s.MicroBatches, "micro-batch"))
 	}
 	s.StageToRank = slices.Repeat([]int{-1}, stages)
 	for _, ops := range [][]Op{{F}, {I, W, B}} {

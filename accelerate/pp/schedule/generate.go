@@ -126,21 +126,14 @@ func wholeRounds(of Shape) error {
 	if of.MicroBatches%of.Ranks == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s on %s: want a multiple of %d", microBatches(of.MicroBatches), quantity.Of(of.Ranks, "rank"),
-		of.Ranks)
+	return fmt.Errorf("%s on %s: want a multiple of %d", quantity.Of(of.MicroBatches, "micro-batch"),
+		quantity.Of(of.Ranks, "rank"), of.Ranks)
 }
 
 func twoPerRank(of Shape) error {
 	if of.MicroBatches >= 2*of.Ranks {
 		return nil
 	}
-	return fmt.Errorf("%s on %s: want at least %d, two for each rank", microBatches(of.MicroBatches),
+	return fmt.Errorf("%s on %s: want at least %d, two for each rank", quantity.Of(of.MicroBatches, "micro-batch"),
 		quantity.Of(of.Ranks, "rank"), 2*of.Ranks)
-}
-
-func microBatches(n int) string {
-	if n == 1 {
-		return "1 micro-batch"
-	}
-	return quantity.Thousands(n) + " micro-batches"
 }

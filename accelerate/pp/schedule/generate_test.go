@@ -190,6 +190,23 @@ func randomCosts(random *rand.Rand, stages int) schedule.Costs {
 	return c
 }
 
+// A step that a schedule has no order of its own for is told from one that it has.
+func TestRefuses(t *testing.T) {
+	for name, want := range map[string][]int{"dualpipev": {1, 2, 3}, "interleaved_1f1b": {1, 3, 5, 7}, "1f1b": nil,
+		"zbv": nil} {
+		s, refused := generate(t, name, 2, 8, 0), []int(nil)
+		for n := 1; n <= 8; n++ {
+			if s.Refuses(n) != nil {
+				refused = append(refused, n)
+			}
+		}
+		require.Equal(t, want, refused, name)
+	}
+	require.ErrorContains(t, generate(t, "dualpipev", 2, 4, 0).Refuses(2),
+		"2 micro-batches on 2 ranks: want at least 4")
+	require.NoError(t, (&schedule.Schedule{Name: "a.csv", Ranks: make([][]schedule.Action, 2)}).Refuses(1))
+}
+
 func TestTruncate(t *testing.T) {
 	for _, name := range []string{"gpipe", "1f1b", "zb_h1"} {
 		short, err := generate(t, name, 4, 12, 0).Truncate(5)

@@ -34,7 +34,7 @@ func Load(name string, of Shape) (*Schedule, error) {
 		f.add("a table of %s: want %d, %d per rank", quantity.Of(s.Stages(), "stage"), want, of.StagesPerRank)
 	}
 	if of.MicroBatches > s.MicroBatches {
-		f.add("a table of %s: want at least %d", microBatches(s.MicroBatches), of.MicroBatches)
+		f.add("a table of %s: want at least %d", quantity.Of(s.MicroBatches, "micro-batch"), of.MicroBatches)
 	}
 	if err := f.err(); err != nil || of.MicroBatches == 0 {
 		return s, err

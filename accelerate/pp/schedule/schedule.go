@@ -52,6 +52,17 @@ func (s *Schedule) Truncate(n int) (*Schedule, error) {
 	return t, nil
 }
 
+// Refuses says why [New] has no schedule of this name, stages and ranks for a step of n micro-batches, for which
+// [Schedule.Truncate] has an order all the same. It is nil where New has one, and of a schedule that New does not know.
+func (s *Schedule) Refuses(n int) error {
+	i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == s.Name })
+	if i < 0 {
+		return nil
+	}
+	ranks := len(s.Ranks)
+	return kinds[i].check(Shape{Ranks: ranks, StagesPerRank: s.Stages() / ranks, MicroBatches: n})
+}
+
 // Forward is the schedule of an evaluation: the same one without the backward passes.
 func (s *Schedule) Forward() *Schedule {
 	t := s.filter(func(a Action) bool {
