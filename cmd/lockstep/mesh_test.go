@@ -34,6 +34,7 @@ parallelism_config: {parallelism_config_dp_replicate_size: 1, parallelism_config
 		{nil, []string{"--config_file", file, "none"}, misfit + "3 ranks, or sizes whose product is 4"},
 		{map[string]string{"LOCKSTEP_PP_SIZE": "2", "LOCKSTEP_TP_SIZE": "2"}, []string{"--nproc_per_node=4", "none"},
 			"accelerate: tp_size 2: tensor parallelism is not built yet: want 1\n"},
+		{map[string]string{"LOCKSTEP_PP_SIZE": "2"}, []string{"--nproc_per_node=4", "none"}, "none"},
 		{map[string]string{"LOCKSTEP_DISTRIBUTED_CONFIG": `{"fsdp_size": 3}`}, []string{"--nproc_per_node=4", "none"},
 			misfit},
 		// the program's to judge: it may have a flag of this name for something else
@@ -52,6 +53,8 @@ parallelism_config: {parallelism_config_dp_replicate_size: 1, parallelism_config
 		require.Contains(t, stderr, c.want, c.argv)
 		require.Equal(t, c.want == "none", code != exitUsage, "%v: %s", c.argv, stderr)
 	}
+	_, _, stderr := output(map[string]string{"LOCKSTEP_TP_SIZE": "2"}, "launch", "--nproc_per_node=2", "none")
+	require.NotContains(t, stderr, "no ranks to spread", "nothing shards this model")
 }
 
 // lockstep env draws the mesh of a job's variables, and says where the rank is in it.
