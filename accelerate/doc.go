@@ -15,7 +15,7 @@
 // mpirun or srun started. The loop is the same, and 1, 2, 4 and 8 ranks give the same bits: gradients are added
 // in an order that does not depend on their number.
 //
-// The package knows nothing of schedules, logs or checkpoints (see packages optim, callbacks and checkpoint),
+// The package has no learning-rate schedules, logs or checkpoints (see packages optim, callbacks and checkpoint),
 // and it starts no processes (see accelerate/launch).
 //
 // # For packages that train
