@@ -35,6 +35,7 @@ func AddRowsInto(c *Ctx, dst, rows, values *Tensor) {
 	c.wantWritable(name, dst)
 	c.wantFloat(name, dst)
 	c.wantIndex(name, rows)
+	values.check(c, name)
 	c.sameDType(name, dst, values)
 	if dst.ndim != 2 || rows.ndim != 1 || values.ndim != 2 || values.Size(0) != rows.Numel() ||
 		values.Size(1) != dst.Size(1) {
