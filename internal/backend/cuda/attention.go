@@ -217,7 +217,7 @@ var (
 		namesOf("attention_dkdv", "", floats)}
 	fewAttention, attentionDelta = namesOf("attention_few", "", floats), namesOf("attention_delta", "", floats)
 	flashKernels                 = [2][3]flashKernel{
-		{newFlashKernel("_64", 128, 1, 64, 0), newFlashKernel("_dq_64", 128, 2, 32, 0),
+		{newFlashKernel("_64", 128, 1, 64, 0), newFlashKernel("_dq_64", 64, 2, 32, 0),
 			newFlashKernel("_dkdv_64", 128, 2, 32, 2)},
 		{newFlashKernel("_128", 128, 1, 32, 0), newFlashKernel("_dq_128", 64, 2, 64, 0),
 			newFlashKernel("_dkdv_128", 64, 2, 32, 2)},

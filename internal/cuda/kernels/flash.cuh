@@ -149,8 +149,8 @@ template <bool DROP, int MT, int NT> struct Kept {
     if (!DROP) return;
     int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int x = 0; x < MT * NT / 8; x++)
-      words[x] = keep[(i64)(j / 32 + (lane + 32 * x) / (16 * MT)) * keepRows(a)];
+    for (int x = 0; x < (MT * NT + 7) / 8; x++)
+      words[x] = keep[(i64)(j / 32 + (lane + 32 * x) / (16 * MT) % (NT / 4)) * keepRows(a)];
   }
   // masks is of rows g + 8·r of the m-th 16, and of the four products from the n-th on: by the sign of its byte k,
   // columns 2t (even) and 2t+1 (odd) of product n+k.
@@ -547,14 +547,15 @@ template <class T, bool DROP, int D, int MT, int NT, bool HELD> DEVICE void grad
   }
 }
 
-#define FLASH_KERNELS(name, T, DROP, D, FM, FN, FH, QM, QN, QH, KM, KN, KH)                                       \
-  KERNEL __launch_bounds__(128) name##_##D##_##T(AttentionArgs a) { forward<T, DROP, D, FM, FN, FH>(a); }         \
-  KERNEL __launch_bounds__(128) name##_dq_##D##_##T(AttentionArgs a) { gradQuery<T, DROP, D, QM, QN, QH>(a); }    \
+// QB is how many blocks of the gradient of queries shall fit on a multiprocessor at least, by their registers.
+#define FLASH_KERNELS(name, T, DROP, D, FM, FN, FH, QM, QN, QH, QB, KM, KN, KH)                                       \
+  KERNEL __launch_bounds__(128) name##_##D##_##T(AttentionArgs a) { forward<T, DROP, D, FM, FN, FH>(a); }             \
+  KERNEL __launch_bounds__(128, QB) name##_dq_##D##_##T(AttentionArgs a) { gradQuery<T, DROP, D, QM, QN, QH>(a); }    \
   KERNEL __launch_bounds__(128) name##_dkdv_##D##_##T(AttentionArgs a) { gradKey<T, DROP, D, KM, KN, KH>(a); }
 
 // What stays has 16·4·M rows; what passes by 8·N.
-#define FLASH(name, DROP)                                                         \
-  FLASH_KERNELS(name, bf16, DROP, 64, 2, 8, true, 2, 4, false, 2, 4, false)       \
-  FLASH_KERNELS(name, f16, DROP, 64, 2, 8, true, 2, 4, false, 2, 4, false)        \
-  FLASH_KERNELS(name, bf16, DROP, 128, 2, 4, false, 1, 8, false, 1, 4, false)     \
-  FLASH_KERNELS(name, f16, DROP, 128, 2, 4, false, 1, 8, false, 1, 4, false)
+#define FLASH(name, DROP)                                                            \
+  FLASH_KERNELS(name, bf16, DROP, 64, 2, 8, true, 1, 4, true, 3, 2, 4, false)        \
+  FLASH_KERNELS(name, f16, DROP, 64, 2, 8, true, 1, 4, true, 3, 2, 4, false)         \
+  FLASH_KERNELS(name, bf16, DROP, 128, 2, 4, false, 1, 8, false, 2, 1, 4, false)     \
+  FLASH_KERNELS(name, f16, DROP, 128, 2, 4, false, 1, 8, false, 2, 1, 4, false)

@@ -6,30 +6,40 @@
 FLASH(flash_dropout, true)
 
 // flash_keep draws dropout's decisions for the heads of a launch, for all three kernels above. Blocks are [head, 128
-// queries, 128 keys], a thread for each query: the lanes of a warp see nearly the same keys, and write side by side.
-// What is not seen gets zeros and draws nothing.
+// queries, 128 keys], a thread for each query: the lanes of a warp see nearly the same keys, and write side by side. A
+// thread draws for 32 elements at a time from a multiple of 32 on, so that a row's words may lie across two of them.
+// Blocks of which nothing is seen are left as they are: the kernels above do not read them. In the others what is not
+// seen is drawn only where the 32 elements have something that is.
 KERNEL __launch_bounds__(128) flash_keep(const __grid_constant__ AttentionArgs a) {
-  int rowTiles = keepRows(a) / 128, tiles = rowTiles * (keepWords(a) / 4);
-  Head head = headOf(a, blockIdx.x, tiles, a.heads);
-  int i = blockIdx.x % rowTiles * 128 + threadIdx.x, word = blockIdx.x / rowTiles % (keepWords(a) / 4) * 4;
-  u32 *out = keepOf(a, head.number) + (i64)word * keepRows(a) + i;
-  u32 least = a.threshold << 8; // bits are at least it if the upper 24 are at least the threshold
-  bool none = a.threshold >> 24;
+  int rowTiles = keepRows(a) / 128, keyTiles = keepWords(a) / 4, block = blockIdx.x / rowTiles;
+  int i0 = blockIdx.x % rowTiles * 128, j0 = block % keyTiles * 128, i = i0 + threadIdx.x;
+  if (j0 >= endKey(a, i0 + 128) || j0 + 128 <= firstKey(a, i0)) return;
+  Head head = headOf(a, block, keyTiles, a.heads);
+  u32 *out = keepOf(a, head.number) + (i64)(j0 / 32) * keepRows(a) + i;
+  int begin = firstKey(a, i), end = lesser(endKey(a, i + 1), j0 + 128);
+  if (i >= a.tq || a.threshold >> 24) end = -32; // before all j
+  u32 least = a.threshold << 8; // numbers are at least it if their upper 24 bits are at least the threshold
+  u64 element = elementOf(a, head.h, i) + (u32)j0, position = a.position + head.b;
+  u32 shift = (u32)element % 32, before = 0;
 #pragma unroll 1
-  for (int k = 0; k < 4; k++, out += keepRows(a)) {
-    int j = (word + k) * 32;
+  for (int k = 0; k <= 4; k++, element += 32) {
+    int j = j0 + 32 * k - (int)shift;
     u32 bits = 0;
-    if (!none && i < a.tq && j < endKey(a, i + 1) && j + 32 > firstKey(a, i)) {
-      u64 e = elementOf(a, head.h, i) + (u32)j, block = e / 4;
-      u32 shift = (u32)e % 4; // a block of Philox may begin before the word
-      auto four = [&](u64 block) {
-        uint4 x = philox(a.key, a.position + head.b, block);
-        return (u32)(x.x >= least) | (u32)(x.y >= least) << 1 | (u32)(x.z >= least) << 2 | (u32)(x.w >= least) << 3;
-      };
-#pragma unroll 2
-      for (int x = 0; x < 8; x++) bits |= four(block + x) << 4 * x;
-      if (shift != 0) bits = bits >> shift | four(block + 8) << (32 - shift);
+    if (j < end && j + 32 > begin) {
+      u64 block = element / 32 * 8;
+#pragma unroll
+      for (int x = 0; x < 8; x++) {
+        uint4 words = philox(a.key, position, block | x);
+        if (words.x >= least) bits |= 1u << 4 * x;
+        if (words.y >= least) bits |= 2u << 4 * x;
+        if (words.z >= least) bits |= 4u << 4 * x;
+        if (words.w >= least) bits |= 8u << 4 * x;
+      }
     }
-    *out = bits;
+    if (k > 0) {
+      *out = (u32)(((u64)bits << 32 | before) >> shift);
+      out += keepRows(a);
+    }
+    before = bits;
   }
 }

@@ -96,11 +96,12 @@ DEVICE uint4 philox(u64 key, u64 position, u64 block) {
   u32 c0 = (u32)block, c1 = (u32)(block >> 32), c2 = (u32)position, c3 = (u32)(position >> 32);
 #pragma unroll
   for (int round = 0; round < 10; round++) {
-    u64 p0 = 0xD2511F53ull * c0, p1 = 0xCD9E8D57ull * c2;
-    c0 = (u32)(p1 >> 32) ^ c1 ^ k0;
-    c1 = (u32)p1;
-    c2 = (u32)(p0 >> 32) ^ c3 ^ k1;
-    c3 = (u32)p0;
+    u32 high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
+    u32 high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
+    c0 = high1 ^ c1 ^ k0;
+    c1 = low1;
+    c2 = high0 ^ c3 ^ k1;
+    c3 = low0;
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
