@@ -29,10 +29,21 @@ func (c *Checker) Require(ok bool, key string, value any, want string) bool {
 	if c.bad[key] {
 		return false
 	}
-	if ok {
-		return true
+	if !ok {
+		c.fault(Fault{Key: key, Value: quote(value), Want: want})
 	}
-	fault := Fault{Key: key, Value: quote(value), Want: want}
+	return ok
+}
+
+// refuse is Require for a value that something else has refused, with a reason that says what it wants.
+func (c *Checker) refuse(key string, value any, reason string) {
+	if !c.bad[key] {
+		c.fault(Fault{Key: key, Value: quote(value), Reason: reason})
+	}
+}
+
+func (c *Checker) fault(fault Fault) {
+	key := fault.Key
 	if strings.HasSuffix(key, "token") {
 		fault.Value = "<" + strings.ToUpper(key) + ">"
 	}
@@ -40,7 +51,6 @@ func (c *Checker) Require(ok bool, key string, value any, want string) bool {
 		fault.Origin = c.origin(key)
 	}
 	c.add(fault)
-	return false
 }
 
 // Given reports whether a flag, a variable or a file set the key. It is false for values of the program, and where no
@@ -60,7 +70,9 @@ func (c *Checker) add(f Fault) {
 	if c.bad == nil {
 		c.bad = map[string]bool{}
 	}
-	c.bad[f.Key] = true
+	if f.Key != "" {
+		c.bad[f.Key] = true
+	}
 	c.faults = append(c.faults, f)
 }
 

@@ -316,7 +316,7 @@ func (m *merge) accelerateEnvironment() {
 		name, _, _ := strings.Cut(e, "=")
 		if rest, ok := strings.CutPrefix(name, MeshEnvPrefix); ok && !slices.Contains(known, name) &&
 			!slices.Contains(known, rest) && m.loader.TrainingArguments() != nil {
-			m.fault(Fault{Problem: "unknown variable", Key: name, Want: "want those of accelerate's ParallelismConfig"})
+			m.fault(Fault{Problem: "unknown variable", Key: name, Want: m.meshHint(rest)})
 		}
 	}
 	for key, name := range accelerateEnv {
@@ -325,6 +325,14 @@ func (m *merge) accelerateEnvironment() {
 		}
 	}
 	m.mustLoad(values, func(key string) string { return "env " + accelerateEnv[key] })
+}
+
+// meshHint says what to take for a variable that accelerate does not read.
+func (m *merge) meshHint(rest string) string {
+	if key := strings.ToLower(rest); m.loader.schema.byKey[key] != nil {
+		return "want " + envName(key) + ": accelerate's ParallelismConfig has no " + key
+	}
+	return "want those of accelerate's ParallelismConfig"
 }
 
 // settings is a koanf.Provider of values by key.

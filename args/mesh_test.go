@@ -110,6 +110,7 @@ func TestFaultsOfMeshes(t *testing.T) {
 			"ep_size is 2 (distributed_config): want 1: experts", "ep_plan is"},
 		`--distributed_config {"tp_plan":"auto"}`: {`want "auto", with tp_size beside it`},
 		`--cp_size 2 --sp_size 2`:                 {"sp_size is 2 (flag --sp_size): want 1, or cp_size 1"},
+		`--pp_size 0 --cp_size 0 --tp_size 0`:     {"pp_size is 0 (flag --pp_size)", "cp_size is 0", "tp_size is 0"},
 		`--pp_size -1 --dp_shard_size 5000`:       {"pp_size is -1", "dp_shard_size is 5000"},
 		`--fsdp no_shard --dp_shard_size 2`:       {"dp_shard_size is 2 (flag --dp_shard_size): want 0, or fsdp "},
 	} {
@@ -122,6 +123,9 @@ func TestFaultsOfMeshes(t *testing.T) {
 	}
 	p := newProgram([]string{"PARALLELISM_CONFIG_TP=2"}, nil).parse()
 	require.ErrorContains(t, p.err, "unknown variable PARALLELISM_CONFIG_TP")
+	p = newProgram([]string{"PARALLELISM_CONFIG_PP_SIZE=2"}, nil).parse()
+	require.ErrorContains(t, p.err, "unknown variable PARALLELISM_CONFIG_PP_SIZE: want LOCKSTEP_PP_SIZE: accelerate's "+
+		"ParallelismConfig has no pp_size")
 	p = newProgram([]string{"PARALLELISM_CONFIG_TP_SIZE=2"}, nil).parse("--parallelism_config", `{"tp_size": 4}`)
 	require.ErrorContains(t, p.err, "tp_size is 2 (env PARALLELISM_CONFIG_TP_SIZE): want 4, which parallelism_config")
 	p = newProgram([]string{"PARALLELISM_CONFIG_TP_SIZE=two"}, nil).parse()

@@ -114,14 +114,14 @@ func (a *TrainingArguments) PipelineSplit() (split []int, err error) {
 const maxAxis = 1 << 12
 
 func (a *TrainingArguments) checkMesh(c *Checker) {
-	between(c, "pp_size", a.PPSize, 0, maxAxis)
+	between(c, "pp_size", a.PPSize, 1, maxAxis)
 	_, err := a.PipelineSplit()
 	c.Require(err == nil, "pp_split", a.PPSplit, "numbers of parts, each at least 1")
 	between(c, "dp_replicate_size", a.DPReplicateSize, 0, maxAxis)
 	between(c, "dp_shard_size", a.DPShardSize, 0, maxAxis)
-	between(c, "cp_size", a.CPSize, 0, maxAxis)
+	between(c, "cp_size", a.CPSize, 1, maxAxis)
 	between(c, "sp_size", a.SPSize, 0, maxAxis)
-	between(c, "tp_size", a.TPSize, 0, maxAxis)
+	between(c, "tp_size", a.TPSize, 1, maxAxis)
 	c.Require(a.CPSize <= 1 || a.SPSize <= 1, "sp_size", a.SPSize, "1, or cp_size 1: both divide the tokens")
 	if s, want := a.fsdpStrategy(); want == "" && s == NoShard && fsdpOn(a.FSDP) { // no_shard
 		c.Require(a.DPShardSize <= 1 || a.ZeroStage > 0, "dp_shard_size", a.DPShardSize,

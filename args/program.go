@@ -18,6 +18,13 @@ type Program struct {
 	// Devices are the names that device can choose from besides auto and cpu: of kinds, as cuda, or with an index, as
 	// cuda:0.
 	Devices []string
+	// Processes is how many the job has, 0 if that is not known: Mesh is not asked then.
+	Processes int
+	// Mesh says what is wrong with the mesh of so many ranks; nil: nothing.
+	Mesh func(a *TrainingArguments, ranks int) error
+	// Stages is how many stages the schedule of a name, or a file, has on the ranks of a pipeline, or what is wrong
+	// with it for so many micro-batches, 0 if their number is not known. nil: nobody knows.
+	Stages func(schedule string, ranks, microBatches int) (int, error)
 }
 
 // DeviceAuto is an accelerator if the machine and the program have one, and the CPU otherwise.
@@ -60,6 +67,64 @@ func (a *TrainingArguments) checkProgram(c *Checker, p Program) {
 		want += "; cuda needs a GPU and a program that imports tensor/cuda and is built with -tags cuda (docs/gpu.md)"
 	}
 	c.Require(slices.Contains(have, a.Device), "device", a.Device, want)
+	a.checkMeshOf(c, p)
+	a.checkPipeline(c, p)
+}
+
+// ranks is how many the job has, 0 if that is not known.
+func (a *TrainingArguments) ranks(p Program) int {
+	if p.Processes == 0 {
+		return 0
+	}
+	return max(p.Processes, a.NumReplicas)
+}
+
+// checkMeshOf checks that the ranks of the job can form the mesh.
+func (a *TrainingArguments) checkMeshOf(c *Checker, p Program) {
+	ranks := a.ranks(p)
+	if p.Mesh == nil || ranks == 0 || !c.OK("num_replicas", "pp_size", "dp_replicate_size", "dp_shard_size", "cp_size",
+		"sp_size", "tp_size", "fsdp", "zero_stage") {
+		return
+	}
+	faults := []error{p.Mesh(a, ranks)}
+	if all, ok := faults[0].(interface{ Unwrap() []error }); ok {
+		faults = all.Unwrap()
+	}
+	for _, err := range faults {
+		if err != nil {
+			c.add(Fault{Problem: strings.TrimPrefix(err.Error(), "accelerate: ")})
+		}
+	}
+}
+
+// checkPipeline checks the schedule against the size of the pipeline, the micro-batches and the split.
+func (a *TrainingArguments) checkPipeline(c *Checker, p Program) {
+	if !c.OK("pp_size", "pp_split", "cp_size", "sp_size", "tp_size") {
+		return
+	}
+	if a.PPSize == 1 {
+		const want = "it left out, or pp_size of at least 2 beside it"
+		unset := a.PPSchedule == "" || a.PPSchedule == Default("").PPSchedule
+		c.Require(unset && !c.Given("pp_schedule"), "pp_schedule", a.PPSchedule, want)
+		c.Require(len(a.PPSplit) == 0, "pp_split", a.PPSplit, want)
+		return
+	}
+	if p.Stages == nil || !c.OK("per_device_train_batch_size", "gradient_accumulation_steps",
+		"global_train_batch_size") {
+		return
+	}
+	micro := 0
+	others := a.PPSize * max(a.CPSize, a.SPSize) * a.TPSize // ranks that share samples
+	if ranks := a.ranks(p); a.GlobalTrainBatchSize == 0 || ranks > 0 && ranks%others == 0 {
+		micro, _ = a.AccumulationSteps(ranks / others) // the trainer reports what does not divide
+	}
+	stages, err := p.Stages(a.PPSchedule, a.PPSize, micro)
+	if err != nil {
+		c.refuse("pp_schedule", a.PPSchedule, strings.Join(strings.Fields(err.Error()), " "))
+		return
+	}
+	c.Require(len(a.PPSplit) == 0 || len(a.PPSplit) == stages, "pp_split", a.PPSplit,
+		fmt.Sprintf("%d numbers, one for each stage of %s with pp_size %d", stages, a.PPSchedule, a.PPSize))
 }
 
 func (p Program) hasEngine(b Backend) bool {

@@ -231,7 +231,8 @@ type TrainingArguments struct {
 	// parameters too, as fsdp full_shard does.
 	ZeroStage int `json:"zero_stage" usage:"stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the parameters too; 0: none"`
 	// PPSize, DPReplicateSize, DPShardSize, CPSize or SPSize, and TPSize are the sizes of the mesh that the ranks form.
-	// Their product is the number of ranks; see accelerate.MeshOf for what 0 leaves open.
+	// Their product is the number of ranks; see accelerate.MeshOf for what 0 leaves open along
+	// dp_replicate and dp_shard.
 	PPSize int `json:"pp_size" usage:"ranks that divide the layers (pipelines)"`
 	// PPSchedule is the order of a pipeline's passes, see docs/three-dimensions.md. The micro-batches of a step are
 	// those of GradientAccumulationSteps. PPSplit is the number of parts of the model (models.Pipelined) that each

@@ -114,7 +114,12 @@ func (p *Process) Flags() *pflag.FlagSet { return pflag.NewFlagSet(p.Name, pflag
 // prints the settings and returns args.ErrHelp, which Run takes for success. Under a launcher it also returns an error
 // if this process cannot join the other ranks, or they cannot form the mesh that is asked for, before any data is read.
 func (p *Process) Parse(l *args.Loader) (*args.Resolved, error) {
-	l.ForProgram(trainer.Program())
+	place, located := ranks.Locate()
+	of := trainer.Program()
+	if located == nil {
+		of.Processes = max(place.WorldSize, 1)
+	}
+	l.ForProgram(of)
 	resolved, err := l.Parse(p.Args)
 	if errors.Is(err, args.ErrHelp) {
 		columns := terminal.Width(p.Stdout)
@@ -130,14 +135,8 @@ func (p *Process) Parse(l *args.Loader) (*args.Resolved, error) {
 			p.log(level)
 		}
 	}
-	place, err := ranks.Locate()
-	if err != nil {
-		return nil, err
-	}
-	if a != nil {
-		if _, err := accelerate.MeshOf(a, max(place.WorldSize, a.NumReplicas)); err != nil {
-			return nil, &environmentError{err}
-		}
+	if located != nil {
+		return nil, located
 	}
 	for _, notice := range resolved.Notices {
 		p.Printf("%s\n", notice)

@@ -125,6 +125,21 @@ func TestExitCodes(t *testing.T) {
 		{"parse", []string{"--help"}, 0, "--max_steps", ""},
 		{"parse", []string{"--dp_shard_size", "2", "--num_replicas", "4"}, 0, "parsed\n", ""},
 		{"parse", []string{"--dp_shard_size", "2"}, program.ExitUsage, "", "mesh dp_shard=2 does not fit 1 rank: want"},
+		{"parse", []string{"--dp_shard_size", "2", "--pp_schedule", "zbv"}, program.ExitUsage, "",
+			"arguments: 2 faults:\n  - mesh dp_shard=2 does not fit 1 rank: want a multiple of 2 ranks, or sizes " +
+				"whose product divides 1 (1)\n  - pp_schedule is \"zbv\" (flag --pp_schedule): want it left out, or " +
+				"pp_size of at least 2 beside it\n"},
+		{"parse", []string{"--pp_size", "2", "--num_replicas", "2", "--pp_schedule", "dualpipev"},
+			program.ExitUsage, "", "pp_schedule is \"dualpipev\" (flag --pp_schedule); schedule dualpipev: 1 " +
+				"micro-batch on 2 ranks: want at "},
+		{"parse", []string{"--pp_size", "2", "--num_replicas", "4", "--pp_schedule", "interleaved_1f1b",
+			"--global_train_batch_size", "48"}, program.ExitUsage, "",
+			"3 micro-batches on 2 ranks: want a multiple of 2"},
+		{"parse", []string{"--pp_size", "2", "--num_replicas", "2", "--pp_schedule", "zbv", "--pp_split", "1,1,1"},
+			program.ExitUsage, "", "pp_split is [\"1\",\"1\",\"1\"] (flag --pp_split): want 4 numbers, one for " +
+				"each stage of zbv with pp_size 2\n"},
+		{"parse", []string{"--pp_size", "3", "--num_replicas", "4", "--pp_schedule", "none.csv"}, program.ExitUsage, "",
+			"none.csv: no such file"},
 		{"parse", []string{"--report_to", "nobody", "--learning_rat", "1"}, program.ExitUsage, "", "report_to is"},
 	} {
 		t.Run(c.role+" "+strings.Join(c.argv, " "), func(t *testing.T) {

@@ -3,6 +3,10 @@
 package trainer
 
 import (
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -18,6 +22,20 @@ import (
 func Program() args.Program {
 	p := args.Program{Reporters: callbacks.ReporterNames(), Engines: rendezvous.EngineNames(),
 		Devices: tensor.DeviceNames()}
+	p.Mesh = func(a *args.TrainingArguments, ranks int) error {
+		_, err := accelerate.MeshOf(a, ranks)
+		return err
+	}
+	p.Stages = func(name string, ranks, microBatches int) (int, error) {
+		if microBatches == 0 && slices.Contains(schedule.Names(), name) {
+			microBatches = 2 * ranks // which all of them take
+		}
+		s, err := schedule.Load(name, schedule.Shape{Ranks: ranks, MicroBatches: microBatches})
+		if err != nil {
+			return 0, err
+		}
+		return s.Stages(), nil
+	}
 	if comm.HasDeviceEngine(string(args.BackendNCCL)) {
 		p.Engines = append(p.Engines, string(args.BackendNCCL))
 	}

@@ -110,7 +110,7 @@ func (p *program) look() *report {
 		r.Error = err.Error()
 	}
 	r.Environment = e
-	if e != nil && e.Distributed() {
+	if e != nil {
 		r.arrange(p.lookup)
 	}
 	return r
@@ -123,14 +123,18 @@ func (r *report) arrange(lookup env.Lookup) {
 		r.Error = err.Error()
 		return
 	}
-	m, err := accelerate.MeshOf(a, r.Environment.WorldSize)
+	ranks := max(r.Environment.WorldSize, a.NumReplicas)
+	m, err := accelerate.MeshOf(a, ranks)
 	if err != nil {
 		r.Error = err.Error()
 		return
 	}
+	if ranks == 1 {
+		return
+	}
 	var place []string
 	for axis := comm.PP; axis <= comm.TP; axis <<= 1 {
-		if m.Size(axis) > 1 {
+		if m.Size(axis) > 1 && r.Environment.Distributed() {
 			place = append(place, fmt.Sprintf("%v %d", axis, m.Coord(r.Environment.Rank, axis)))
 		}
 	}
@@ -169,7 +173,11 @@ func (p *program) show(r *report) {
 		}
 	}
 	if r.Mesh != "" {
-		fmt.Fprintf(w, "mesh\t%s\tthis rank: %s\n", r.Mesh, r.Place)
+		place := "of the ranks of one process (num_replicas)"
+		if r.Place != "" {
+			place = "this rank: " + r.Place
+		}
+		fmt.Fprintf(w, "mesh\t%s\t%s\n", r.Mesh, place)
 	}
 	w.Flush() // as writes to stdout elsewhere, without a way to report failure
 	if r.Environment != nil {

@@ -21,6 +21,7 @@ var (
 	meshSettings = []string{"pp_size", "dp_replicate_size", "dp_shard_size", "cp_size", "sp_size", "tp_size",
 		"parallelism_config", "distributed_config"}
 	shardSettings = []string{"fsdp", "zero_stage"}
+	rankSettings  = []string{"num_replicas"} // of a program that no launcher started
 )
 
 // meshArguments are the arguments of a training program that variables say of its mesh.
@@ -28,7 +29,7 @@ func meshArguments(lookup env.Lookup) (*args.TrainingArguments, error) {
 	a := args.Default("")
 	loader := args.Bind(pflag.NewFlagSet("", pflag.ContinueOnError), a)
 	loader.Environ = func() (variables []string) {
-		for _, key := range slices.Concat(meshSettings, shardSettings) {
+		for _, key := range slices.Concat(meshSettings, shardSettings, rankSettings) {
 			for _, prefix := range []string{args.EnvPrefix, args.MeshEnvPrefix} {
 				name := prefix + strings.ToUpper(key)
 				if value, ok := lookup(name); ok {

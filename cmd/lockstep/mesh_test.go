@@ -79,4 +79,14 @@ func TestEnvDrawsTheMesh(t *testing.T) {
 	require.NotContains(t, stdout, "mesh")
 	_, stdout, _ = output(nil, "env")
 	require.NotContains(t, stdout, "mesh")
+	// without a launcher
+	code, stdout, stderr = output(map[string]string{"LOCKSTEP_PP_SIZE": "2", "LOCKSTEP_NUM_REPLICAS": "4"}, "env")
+	require.Zero(t, code, stderr)
+	require.Regexp(t, `(?m)^mesh +pp=2,dp_replicate=2 \[\[0 1\] \[2 3\]\] +of the ranks of one process`, stdout)
+	for name, want := range map[string]string{"LOCKSTEP_PP_SIZE": "mesh pp=2 does not fit 1 rank: want a multiple of 2",
+		"PARALLELISM_CONFIG_PP_SIZE": "unknown variable PARALLELISM_CONFIG_PP_SIZE: want LOCKSTEP_PP_SIZE"} {
+		code, _, stderr = output(map[string]string{name: "2"}, "env")
+		require.Equal(t, exitError, code)
+		require.Contains(t, stderr, want)
+	}
 }
