@@ -26,7 +26,7 @@ func TestErrorsTravel(t *testing.T) {
 		&comm.MismatchError{Group: "world", A: comm.Side{Rank: 0, Call: "barrier #1"},
 			B: comm.Side{Rank: 3, GroupRank: 1, Call: "all-reduce #1"}},
 		&comm.RankLostError{Group: "world", Rank: 2, GroupRank: 1, Host: "node7", PID: 123, Cause: "its process ended",
-			Call: "barrier #4"},
+			Call: "barrier #4", Caller: "rank 3"},
 		&comm.TimeoutError{Group: "world/dp", Reporter: 1, Op: comm.AllReduce, Seq: 5, Label: "bucket 0",
 			Call: "all-reduce #5", After: time.Second, Missing: []int{2, 3}, GroupMissing: []int{0, 1}},
 		&comm.AbortError{Group: "world", Rank: 1, GroupRank: 1, Message: "out of memory"},
@@ -35,6 +35,11 @@ func TestErrorsTravel(t *testing.T) {
 		require.Equal(t, err, got)
 		require.Equal(t, err.Error(), got.Error())
 	}
+	// A call in which a rank was missed is that of the rank which tells of it.
+	lost := &comm.RankLostError{Group: "world", Rank: 1, GroupRank: 1, Cause: "its process ended", Call: "barrier #4"}
+	require.EqualError(t, comm.DecodeError(comm.EncodeError(lost, 4, 2), 4, 2), `comm: group "world": rank 1 is lost: `+
+		`its process ended (rank 4 (2 in the group) says so, during its barrier #4)`)
+	require.Empty(t, lost.Caller)
 	require.Equal(t, &comm.AbortError{Rank: 4, GroupRank: 2, Message: "plain"},
 		comm.DecodeError(comm.EncodeError(errors.New("plain"), 4, 2), 5, 3))
 	require.ErrorContains(t, comm.DecodeError([]byte("no json"), 4, 2),

@@ -46,7 +46,8 @@ type RankLostError struct {
 	Host      string `json:"host,omitempty"` // where it ran, if it had a process of its own
 	PID       int    `json:"pid,omitempty"`
 	Cause     string `json:"cause"`
-	Call      string `json:"call,omitempty"` // what waited for it
+	Call      string `json:"call,omitempty"`   // what waited for it
+	Caller    string `json:"caller,omitempty"` // the rank whose call that was, where another one told of it
 }
 
 // Error names the rank, its process and its host.
@@ -57,7 +58,10 @@ func (e *RankLostError) Error() string {
 		fmt.Fprintf(&b, " (process %d on %s)", e.PID, e.Host)
 	}
 	fmt.Fprintf(&b, " is lost: %s", e.Cause)
-	if e.Call != "" {
+	switch {
+	case e.Call != "" && e.Caller != "":
+		fmt.Fprintf(&b, " (%s says so, during its %s)", e.Caller, e.Call)
+	case e.Call != "":
 		fmt.Fprintf(&b, " (during %s)", e.Call)
 	}
 	return b.String()
@@ -150,6 +154,10 @@ func EncodeError(err error, rank, groupRank int) []byte {
 	var t travelling
 	if !t.find(err) {
 		t.Abort = &AbortError{Rank: rank, GroupRank: groupRank, Message: err.Error()}
+	}
+	if t.Lost != nil && t.Lost.Call != "" && t.Lost.Caller == "" {
+		told := *t.Lost
+		told.Caller, t.Lost = rankText(rank, groupRank), &told
 	}
 	b, _ := json.Marshal(t) // strings and numbers cannot fail
 	return b
