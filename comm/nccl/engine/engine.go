@@ -7,6 +7,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -94,6 +95,9 @@ func (e *Engine) named(c *comm.Call, err error) error {
 }
 
 func (e *Engine) run(c *comm.Call, in, out *tensor.Memory) error {
+	// The garbage collector frees the memory of tensors that nobody refers to, and work has spans alone.
+	defer runtime.KeepAlive(in)
+	defer runtime.KeepAlive(out)
 	if err := e.begin(c, in, out); err != nil {
 		return err
 	}
