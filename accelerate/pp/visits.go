@@ -113,7 +113,7 @@ func (v *visits) leave(i int) {
 	v.kept[i] = h.Withdraw()
 	h.OnMissing(func() {
 		v.back(i)
-		v.send(h.Tensor, i)
+		v.send(v.root, h.Tensor, i)
 	})
 }
 
@@ -133,14 +133,15 @@ func (v *visits) receive(c *tensor.Ctx, i int) *tensor.Tensor {
 			"on every rank, around what reads it", h.Name, v.cfg.Group.JobRank(h.ranks[0]))})
 	}
 	t := tensor.Empty(c, h.DType(), h.Shape()...)
-	v.send(t, i)
+	v.send(c, t, i)
 	return t
 }
 
-// send gives all ranks the owner's values of a parameter. The guest that came first goes.
-func (v *visits) send(t *tensor.Tensor, i int) {
+// send gives all ranks the owner's values of a parameter. They arrive behind the work of c, which made t: a device may
+// still use the memory for what had it before. The guest that came first goes.
+func (v *visits) send(c *tensor.Ctx, t *tensor.Tensor, i int) {
 	h := v.held[i]
-	err := v.cfg.Group.Broadcast(comm.OfTensor(v.root, t), h.ranks[0], comm.Label(h.Name)).Wait(context.Background())
+	err := v.cfg.Group.Broadcast(comm.OfTensor(c, t), h.ranks[0], comm.Label(h.Name)).Wait(context.Background())
 	if err != nil {
 		panic(&tensor.Error{Op: "pp", Msg: "parameter " + h.Name + ": " + err.Error(), Cause: err})
 	}
@@ -223,7 +224,7 @@ func (s *Strategy) Close(whole bool) error {
 				switch {
 				case h.Numel() == 0:
 				case v.mine[i]:
-					v.send(h.Tensor, i)
+					v.send(v.root, h.Tensor, i)
 				default:
 					s.present(h)
 				}

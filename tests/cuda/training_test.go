@@ -230,6 +230,29 @@ func TestBits(t *testing.T) {
 	}
 }
 
+// Stages on two devices have the bits of the whole model on one, which each rank has again when training ends. What
+// flows between stages goes through host memory, and collective calls by NCCL.
+func TestBitsOfAPipeline(t *testing.T) {
+	var first map[string][]byte
+	for i, schedule := range []string{"", "1f1b", "zbv"} {
+		ranks := min(1+i, 2)
+		_, devices := machine(t, ranks, fake.Options{Seed: uint64(i)})
+		m, calls := newGPT2(t, tensor.Float32), library.Calls()
+		_, _, bits := runWith(t, func(a *args.TrainingArguments) {
+			if a.PerDeviceTrainBatchSize = 1; ranks > 1 {
+				a.PPSize, a.PPSchedule = 2, schedule
+			}
+		}, m, 2, ranks, devicesOf(devices)...)
+		if i == 0 {
+			first = bits
+			continue
+		}
+		require.Equal(t, first, bits, schedule)
+		require.Greater(t, library.Calls(), calls, "%s: calls of NCCL", schedule)
+		require.Zero(t, library.Live(), "%s: communicators that were not given back", schedule)
+	}
+}
+
 // devicesOf gives each rank of the process a device.
 func devicesOf(devices []*tensor.Device) []trainer.Option {
 	if len(devices) == 1 {
