@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -178,6 +180,8 @@ func TestPipelineInALoopOfOnesOwn(t *testing.T) {
 func TestPipelineRefuses(t *testing.T) {
 	own := strategy.Factory{New: func(j strategy.Job) (strategy.Strategy, error) { return strategy.NewSingle(j), nil }}
 	prepare := func(acc *accelerate.Accelerator, m *gpt2.Model) error { return acc.Prepare(t.Context(), m, adamW) }
+	descending := filepath.Join(t.TempDir(), "descending.csv")
+	require.NoError(t, os.WriteFile(descending, []byte("0F0,0F1,0F2,0B2,0B1,0B0\n1F0,1F1,1F2,1B2,1B1,1B0\n"), 0o600))
 	for want, c := range map[string]struct {
 		set  func(*args.TrainingArguments)
 		body func(acc *accelerate.Accelerator, m *gpt2.Model) error
@@ -189,6 +193,8 @@ func TestPipelineRefuses(t *testing.T) {
 		}},
 		"unknown schedule \"2f2b\"; did you mean 1f1b?": {
 			set: func(a *args.TrainingArguments) { a.PPSchedule = "2f2b" }},
+		"rank 0: stage 0 adds the weight gradients of micro-batch 1 behind those of micro-batch 2: want ascending": {
+			set: func(a *args.TrainingArguments) { a.GlobalTrainBatchSize, a.PPSchedule = 3, descending }},
 		"pp_split [2 2 2] has 3 numbers: want 2, one for each stage of 1f1b": {set: func(a *args.TrainingArguments) {
 			a.PPSplit = []string{"2", "2", "2"}
 		}},
