@@ -50,6 +50,7 @@ var engineEnv = []string{
 	EnvPrefix + "CUDNN",
 	EnvPrefix + "REQUIRE_*", EnvPrefix + "SKIPPED", EnvPrefix + "TEST_DEVICE", EnvPrefix + "NVCC",
 	EnvPrefix + "MUTANTS", EnvPrefix + "ALL_MUTANTS", EnvPrefix + "OFFLOAD_STATE", EnvPrefix + "CHECKPOINT_KILLS",
+	EnvPrefix + "PIPELINES_WHOLE",
 }
 
 // Loader fills a list of structs from flags, environment and files.

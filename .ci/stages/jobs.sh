@@ -31,3 +31,15 @@ stage_clusters() {
 	done
 	go test -count=1 -v ./tests/clusters
 }
+
+# Every setting of tests/internal/pipelinetest: schedules, sizes, precisions and engines. clusters and the tests run
+# every pair of them. Installs Debian's openmpi-bin and mpich where they are missing.
+stage_pipelines() {
+	local missing=()
+	command -v mpirun.openmpi || missing+=(openmpi-bin)
+	command -v mpiexec.hydra || missing+=(mpich)
+	((${#missing[@]} == 0)) || install "${missing[@]}" || return 1
+	export LOCKSTEP_PIPELINES_WHOLE=1 LOCKSTEP_REQUIRE_CLUSTERS=openmpi,mpich CGO_ENABLED=0
+	go test -count=1 -timeout 90m -v -run '^TestPipelines$' ./tests/distributed || return 1
+	go test -count=1 -timeout 90m -v -run '^TestPipelinesOverMPI$' ./tests/clusters
+}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,7 +17,9 @@ import (
 
 // launcher is a command line of examples/clusters/mpirun, and what it calls a rank.
 type launcher struct {
-	line     []string
+	line     []string // without its number of ranks and the program
+	ranks    string   // the flag of their number
+	wrapper  []string // of each rank
 	kind     string
 	variable string
 	path     string // of the engine mpi
@@ -25,11 +28,11 @@ type launcher struct {
 
 var launchers = map[string]launcher{
 	// Root and more ranks than cores are normal in a container for tests.
-	"openmpi": {line: []string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", "4", "--mca",
-		"odls_base_sigkill_timeout", "4"}, kind: "Open MPI", variable: "OMPI_COMM_WORLD_RANK",
+	"openmpi": {line: []string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--mca",
+		"odls_base_sigkill_timeout", "4"}, ranks: "-np", kind: "Open MPI", variable: "OMPI_COMM_WORLD_RANK",
 		path: "flat: Open MPI v"},
-	"mpich": {line: []string{"mpiexec.hydra", "-n", "4", wrapper}, kind: "MPICH", variable: "PMI_RANK",
-		path: "flat: MPICH "},
+	"mpich": {line: []string{"mpiexec.hydra"}, ranks: "-n", wrapper: []string{wrapper}, kind: "MPICH",
+		variable: "PMI_RANK", path: "flat: MPICH "},
 }
 
 var wrapper, _ = filepath.Abs(filepath.Join(root, "examples/clusters/mpirun/rank.sh"))
@@ -54,13 +57,19 @@ func TestMPI(t *testing.T) {
 	}
 }
 
-// rank is the command line of a rank.
-func (l launcher) rank(out string, more ...string) []string {
+// command is the command line of a job of n ranks.
+func (l launcher) command(n int, flags ...string) []string {
 	program := clm
 	if l.engine == "mpi" {
 		program = withMPI
 	}
-	return append(slices.Clone(l.line), append([]string{program, "--ddp_backend", l.engine}, flags(out, more...)...)...)
+	return slices.Concat(l.line, []string{l.ranks, strconv.Itoa(n)}, l.wrapper,
+		[]string{program, "--ddp_backend", l.engine}, flags)
+}
+
+// rank is the command line of four ranks.
+func (l launcher) rank(out string, more ...string) []string {
+	return l.command(4, flags(out, more...)...)
 }
 
 func (l launcher) test(t *testing.T, want []byte) {

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package distributed
+
+import (
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/tests/internal/pipelinetest"
+)
+
+// pipelines starts runs of settings, and knows how one process ends.
+type pipelines struct {
+	corpus, heldOut string
+	mu              sync.Mutex
+	ends            map[pipelinetest.Setting]pipelinetest.End
+}
+
+// one runs the process whose bits settings must have.
+func (p *pipelines) one(t *testing.T, s pipelinetest.Setting) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "one")
+	r := succeed(t, plain(s.Flags(p.corpus, p.heldOut, out)))
+	m := regexp.MustCompile(`samples +(\d+) blocks`).FindStringSubmatch(r.stdout.String())
+	require.NotNil(t, m, "%s", r.stdout)
+	blocks, err := strconv.Atoi(m[1])
+	require.NoError(t, err)
+	require.NotZero(t, blocks%2, "an epoch must end in the middle of a step")
+	require.Less(t, blocks, 40, "20 steps of 2 micro-batches must reach the end of an epoch")
+	end, err := pipelinetest.ReadEnd(out)
+	require.NoError(t, err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ends[s] = end
+}
+
+func (p *pipelines) same(t *testing.T, s pipelinetest.Setting) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "out")
+	argv := s.Flags(p.corpus, p.heldOut, out)
+	if s.Engine == "goroutines" {
+		succeed(t, plain(append(argv, "--num_replicas", strconv.Itoa(s.Ranks))))
+	} else {
+		r := succeed(t, launched(s.Ranks, append(argv, "--ddp_backend", s.Engine)))
+		require.Contains(t, r.stderr.String(), "engine "+s.Engine)
+	}
+	end, err := pipelinetest.ReadEnd(out)
+	require.NoError(t, err)
+	require.Equal(t, p.ends[s.One()], end)
+	t.Log("ended as one process") // progress: results of parallel tests come when all have ended
+}
+
+// TestPipelines wants the weights, moments and losses of one process from pipelines, with each pair of settings; or
+// with all of them. The settings of the engine mpi are tests/clusters'.
+func TestPipelines(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := &pipelines{corpus: filepath.Join(dir, "corpus"), heldOut: filepath.Join(dir, "heldout"),
+		ends: map[pipelinetest.Setting]pipelinetest.End{}}
+	require.NoError(t, pipelinetest.WriteCorpora(p.corpus, p.heldOut))
+	var settings, alone []pipelinetest.Setting
+	for _, engine := range kinds {
+		settings = append(settings, pipelinetest.Over(engine, pipelinetest.Chosen())...)
+	}
+	for _, s := range settings {
+		if !slices.Contains(alone, s.One()) {
+			alone = append(alone, s.One())
+		}
+	}
+	t.Run("one process", func(t *testing.T) {
+		for _, s := range alone {
+			t.Run(s.String(), func(t *testing.T) { p.one(t, s) })
+		}
+	})
+	require.Len(t, p.ends, len(alone))
+	for _, s := range settings {
+		t.Run(s.String(), func(t *testing.T) { p.same(t, s) })
+	}
+	t.Run("refused", func(t *testing.T) {
+		s := pipelinetest.Setting{Ranks: 2, Schedule: "dualpipev", Times: 1}
+		require.False(t, s.Legal())
+		r := start(t, plain(append(s.Flags(p.corpus, p.heldOut, filepath.Join(dir, "out")), "--num_replicas", "2")))
+		r.wait()
+		require.NotZero(t, r.code())
+		require.Contains(t, r.stderr.String(), "pp_schedule")
+		require.Contains(t, r.stderr.String(), "schedule dualpipev: 2 micro-batches on 2 ranks: want at least 4")
+	})
+}
