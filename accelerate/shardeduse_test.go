@@ -3,11 +3,9 @@
 package accelerate_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,6 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -124,7 +123,7 @@ func TestOddModelsSharded(t *testing.T) {
 				if strategy == shard.None {
 					n = 1
 				}
-				var said lines
+				var said syncbuffer.Buffer
 				ranks := accelerators(t, n, set, accelerate.WithSharding(accelerate.Sharding{Strategy: strategy,
 					Gather: gather}), accelerate.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
 				what := fmt.Sprintf("%s, gathered %v, %+v", strategy, gather, flags)
@@ -147,26 +146,6 @@ func TestOddModelsSharded(t *testing.T) {
 			}
 		}
 	}
-}
-
-// lines is what several ranks log.
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(b)
-}
-
-// String is all of it.
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
 }
 
 // A text that a callback generates during training is that of one rank, and disturbs nothing.

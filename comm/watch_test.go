@@ -3,7 +3,6 @@
 package comm_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -15,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 )
 
 // waiting is the engine of rank 0 of 3, whose calls end when the test says so. Rank 1 answers, rank 2 if awake.
@@ -52,26 +52,11 @@ func (w *waiting) wake() {
 }
 
 // lines is a log that a test reads.
-type lines struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.Write(p)
-}
-
-func (l *lines) text() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.String()
-}
+type lines struct{ syncbuffer.Buffer }
 
 func (l *lines) await(t *testing.T, part string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(l.text(), part) }, 10*time.Second, time.Millisecond,
+	require.Eventually(t, func() bool { return strings.Contains(l.String(), part) }, 10*time.Second, time.Millisecond,
 		"%s", part)
 }
 
@@ -81,12 +66,12 @@ func TestAFrozenRankIsNamedWhileACallWaits(t *testing.T) {
 	g := comm.New(w, comm.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
 	h := g.Barrier(comm.Label("end of step 7"))
 	log.await(t, `a rank does not answer`)
-	require.Contains(t, log.text(), `rank=2 process=102 host=host waiting_in="barrier #1 \"end of step 7\""`)
-	require.NotContains(t, log.text(), "rank=1")
+	require.Contains(t, log.String(), `rank=2 process=102 host=host waiting_in="barrier #1 \"end of step 7\""`)
+	require.NotContains(t, log.String(), "rank=1")
 	w.wake()
 	log.await(t, `msg="the rank answers again" group=world rank=2`)
 	log.await(t, `msg="waiting for ranks that are alive and have not come to the call yet" group=world ranks="[1 2]"`)
-	require.Equal(t, 1, strings.Count(log.text(), "does not answer"), "once is enough")
+	require.Equal(t, 1, strings.Count(log.String(), "does not answer"), "once is enough")
 	w.finish <- nil
 	require.NoError(t, h.Wait(t.Context()))
 	require.NoError(t, g.Close())

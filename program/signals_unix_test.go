@@ -6,20 +6,19 @@ package program_test
 
 import (
 	"bufio"
-	"bytes"
 	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 	"github.com/lockstep-ml/lockstep/program"
 )
 
@@ -27,26 +26,8 @@ import (
 type child struct {
 	*exec.Cmd
 	stdout *bufio.Reader
-	stderr *output
+	stderr *syncbuffer.Buffer
 	ended  chan struct{}
-}
-
-// output is what a process has printed so far.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
 
 func start(t *testing.T, cmd *exec.Cmd) *child {
@@ -54,7 +35,7 @@ func start(t *testing.T, cmd *exec.Cmd) *child {
 	handled := make(chan os.Signal, 1) // under nohup a program would inherit that SIGHUP is ignored
 	signal.Notify(handled, syscall.SIGHUP)
 	t.Cleanup(func() { signal.Stop(handled) })
-	c := &child{Cmd: cmd, stderr: &output{}, ended: make(chan struct{})}
+	c := &child{Cmd: cmd, stderr: &syncbuffer.Buffer{}, ended: make(chan struct{})}
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	cmd.Stderr = c.stderr

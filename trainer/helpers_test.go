@@ -3,7 +3,6 @@
 package trainer_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -12,7 +11,6 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,6 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
@@ -209,22 +208,7 @@ func on(kind callbacks.Kind, f func(e *callbacks.Event) error) trainer.Option {
 }
 
 // messages is a logger and what it has logged.
-type messages struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (m *messages) Write(p []byte) (int, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.text.Write(p)
-}
-
-func (m *messages) String() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.text.String()
-}
+type messages struct{ syncbuffer.Buffer }
 
 func (m *messages) logger() *slog.Logger { return slog.New(slog.NewTextHandler(m, nil)) }
 

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 )
 
 // elasticBench is a launcher of a job whose hosts come and go.
@@ -33,24 +35,15 @@ func elasticBench(t *testing.T, endpoint string, least, most int, part ...string
 
 // journal is a log that a test reads while it is written.
 type journal struct {
-	mu   sync.Mutex
-	text strings.Builder
+	syncbuffer.Buffer
 	read int
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
 }
 
 // await reads on until words have been written.
 func (j *journal) await(t *testing.T, words string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		at := strings.Index(j.text.String()[j.read:], words)
+		at := strings.Index(j.String()[j.read:], words)
 		if at >= 0 {
 			j.read += at + len(words)
 		}

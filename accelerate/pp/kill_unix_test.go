@@ -30,6 +30,7 @@ import (
 	"github.com/lockstep-ml/lockstep/comm/shm"
 	"github.com/lockstep-ml/lockstep/comm/tcp"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -191,7 +192,7 @@ func TestARankKilledInsideAGather(t *testing.T) {
 func killInside(t *testing.T, scene string, held int) (said [processes]string) {
 	port := commtest.FreePort(t)
 	var procs [processes]*exec.Cmd
-	var errs [processes]output
+	var errs [processes]syncbuffer.Buffer
 	var outs [processes]*bufio.Reader
 	var in io.WriteCloser
 	for k := range procs {
@@ -229,22 +230,4 @@ func killInside(t *testing.T, scene string, held int) (said [processes]string) {
 	}
 	require.Less(t, time.Since(killed), 2*time.Second)
 	return said
-}
-
-// output is what a process has written so far.
-type output struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }

@@ -3,35 +3,23 @@
 package rendezvous
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 )
 
 // page is a log that goroutines may write to.
-type page struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (p *page) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.Write(b)
-}
+type page struct{ syncbuffer.Buffer }
 
 func (p *page) has(text string) func() bool {
-	return func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return bytes.Contains(p.text.Bytes(), []byte(text))
-	}
+	return func() bool { return strings.Contains(p.String(), text) }
 }
 
 // Who waits long says for whom: rank 0 for ranks, the others for the store.

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/tests/internal/twohosts"
+
+	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 )
 
 const (
@@ -47,7 +49,7 @@ type job struct {
 	port       int
 	began      time.Time
 	background sync.WaitGroup // peers
-	log        *output
+	log        *syncbuffer.Buffer
 	grace      time.Duration // for processes to go
 	sabotage   func() error  // of a drill, before the check
 
@@ -64,7 +66,7 @@ func (h *harness) newJob(s scenario) (*job, error) {
 	j := &job{
 		scenario: s, h: h, dir: filepath.Join(h.dir, "job"), marker: fmt.Sprintf("CHAOS_JOB=%016x", rand.Uint64()),
 		port: 20000 + rand.IntN(9000),
-		log:  &output{}, grace: grace, began: time.Now(), counts: counts{applied: map[kind]int{}},
+		log:  &syncbuffer.Buffer{}, grace: grace, began: time.Now(), counts: counts{applied: map[kind]int{}},
 	}
 	if err := os.Mkdir(j.dir, 0o755); err != nil {
 		return nil, err

@@ -10,22 +10,24 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 )
 
 // program is a process that the harness has started, in a process group of its own.
 type program struct {
 	name    string
 	cmd     *exec.Cmd
-	printed *output
+	printed *syncbuffer.Buffer
 	ended   chan struct{}
 }
 
 // start starts a command line.
 func start(name string, line []string, dir string, environ []string) (*program, error) {
-	p := &program{name: name, cmd: exec.Command(line[0], line[1:]...), printed: &output{}, ended: make(chan struct{})}
+	p := &program{name: name, cmd: exec.Command(line[0], line[1:]...), printed: &syncbuffer.Buffer{},
+		ended: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Env = dir, environ
 	p.cmd.Stdout, p.cmd.Stderr = p.printed, p.printed
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -58,26 +60,6 @@ func (p *program) code() int {
 		return 128 + int(s.Signal())
 	}
 	return p.cmd.ProcessState.ExitCode()
-}
-
-// output is what a process has printed so far.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(b)
-}
-
-// String is all of it.
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
 }
 
 // found is a living process.

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/internal/lacking"
+	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 	"github.com/lockstep-ml/lockstep/tests/internal/clmtest"
 )
 
@@ -74,7 +74,7 @@ func flags(out string, more ...string) []string {
 type process struct {
 	t      *testing.T
 	cmd    *exec.Cmd
-	out    *output
+	out    *syncbuffer.Buffer
 	marker string // in the environment of all that it starts
 	ended  chan struct{}
 }
@@ -82,7 +82,7 @@ type process struct {
 // start starts a command line with more variables.
 func start(t *testing.T, line []string, env ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(line[0], line[1:]...), out: &output{}, ended: make(chan struct{}),
+	p := &process{t: t, cmd: exec.Command(line[0], line[1:]...), out: &syncbuffer.Buffer{}, ended: make(chan struct{}),
 		marker: fmt.Sprintf("CLUSTERS_TEST=%016x", rand.Uint64())}
 	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "LOCKSTEP_") })
 	p.cmd.Env = append(append(p.cmd.Env, p.marker, "GOMAXPROCS=1", "TMPDIR="+t.TempDir()), env...)
@@ -179,24 +179,4 @@ func weights(t *testing.T, out string) []byte {
 	b, err := os.ReadFile(filepath.Join(out, "model.safetensors"))
 	require.NoError(t, err)
 	return b
-}
-
-// output is what a process has printed so far.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(b)
-}
-
-// String is all of it.
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
 }

@@ -3,13 +3,11 @@
 package cuda
 
 import (
-	"bytes"
 	"encoding/json"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,21 +15,10 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
+	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
-
-// lines is a log that several ranks write.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
 
 // Checkpoints record what ranks compute on and exchange with. A run that goes on elsewhere says so once.
 func TestVersionsInCheckpoints(t *testing.T) {
@@ -48,13 +35,13 @@ func TestVersionsInCheckpoints(t *testing.T) {
 		if steps > 1 {
 			a.ResumeFromCheckpoint = "last"
 		}
-		var log lines
+		var log syncbuffer.Buffer
 		tr := trainer.New(newGPT2(t, tensor.Float32), a, append(opts, trainer.WithDisplay(nil),
 			trainer.WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
 			trainer.WithTrainData(texts(64)))...)
 		_, err := tr.Train()
 		require.NoError(t, err)
-		for line := range strings.Lines(log.text.String()) {
+		for line := range strings.Lines(log.String()) {
 			if strings.Contains(line, "other devices or versions") {
 				require.Contains(t, line, "level=WARN")
 				told = append(told, line)

@@ -5,7 +5,6 @@
 package distributed
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -13,12 +12,13 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 )
 
 // patience is when a test gives up on something that takes a second on an idle machine.
@@ -28,7 +28,7 @@ const patience = 120 * time.Second
 type process struct {
 	t              testing.TB
 	cmd            *exec.Cmd
-	stdout, stderr *output
+	stdout, stderr *syncbuffer.Buffer
 	marker         string // a variable in the environment of it and all that it starts
 	tmp            string // its temporary folder
 	ended          chan struct{}
@@ -39,7 +39,8 @@ type process struct {
 func start(t testing.TB, line []string, env ...string) *process {
 	t.Helper()
 	p := &process{
-		t: t, cmd: exec.Command(line[0], line[1:]...), stdout: &output{}, stderr: &output{}, ended: make(chan struct{}),
+		t: t, cmd: exec.Command(line[0], line[1:]...), stdout: &syncbuffer.Buffer{},
+		stderr: &syncbuffer.Buffer{}, ended: make(chan struct{}),
 		marker: fmt.Sprintf("DISTRIBUTED_TEST=%016x", rand.Uint64()), tmp: t.TempDir(),
 	}
 	p.cmd.Dir = t.TempDir()
@@ -111,26 +112,6 @@ func (p *process) await(what string, holds func() bool) {
 func (p *process) awaitPrinted(text string) {
 	p.t.Helper()
 	p.await(text, func() bool { return strings.Contains(p.stderr.String(), text) })
-}
-
-// output is what a process has printed so far.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(b)
-}
-
-// String is all of it.
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
 }
 
 // requireNoTrace checks that what failed did so in words.
