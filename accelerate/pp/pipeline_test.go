@@ -42,6 +42,7 @@ type settings struct {
 	steps         int
 	micro         int
 	logits        bool       // compute them as a whole
+	clip          bool       // alone clips gradients
 	on            ranks      // nil: goroutines
 	forward       pp.Forward // nil: forward
 	pretrained    string     // a folder; "": weights by a seed
@@ -125,7 +126,7 @@ func (s settings) alone(t *testing.T) bits {
 	m := s.model(nn.NewInit(dev, 7))
 	c, tree, out := tensor.NewCtx(dev), nn.Walk(m), bits{}
 	opt := adamW(c, tree.Parameters())
-	sum := accumulation.New(c.NoGrad(), tree.Parameters(), s.micro, s.deterministic)
+	sum := accumulation.New(c.NoGrad(), tree.Parameters(), max(s.micro, s.window), s.deterministic)
 	for step := range s.steps {
 		sum.Reset()
 		for i, b := range s.batches(c, step) {
@@ -139,6 +140,11 @@ func (s settings) alone(t *testing.T) bits {
 			})
 		}
 		sum.Finish()
+		if s.clip {
+			norm := optim.GradNorm(c, tree.Parameters())
+			out[fmt.Sprintf("step %d norm", step)] = fmt.Append(nil, norm)
+			opt.ScaleGrads(optim.ClipFactor(norm, norm/2))
+		}
 		for _, p := range tree.Parameters() {
 			out[fmt.Sprintf("step %d %s", step, p.Name)] = tensor.ReadBytes(c.NoGrad(), p.Grad())
 		}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
@@ -58,42 +57,6 @@ func (p *pieces) put(key string, at tensor.Placement, piece []byte) error {
 	p.seen[key][at.Flat.Start] = piece
 	placement.Copy(p.whole[key], all, piece, at, width)
 	return nil
-}
-
-// clipped is alone with clipping, and with the norm.
-func (s settings) clipped(t *testing.T) bits {
-	dev := tensor.NewCPU(1)
-	defer dev.Close()
-	m := s.model(nn.NewInit(dev, 7))
-	c, tree, out := tensor.NewCtx(dev), nn.Walk(m), bits{}
-	opt := adamW(c, tree.Parameters())
-	sum := accumulation.New(c.NoGrad(), tree.Parameters(), s.window, s.deterministic)
-	for step := range s.steps {
-		sum.Reset()
-		for i, b := range s.batches(c, step) {
-			s.context(m)(c, tree, b, true).Scope(func(c *nn.Ctx) []*tensor.Tensor {
-				loss := m.Forward(c, b).Loss
-				out[fmt.Sprintf("step %d loss %d", step, i)] = fmt.Append(nil, tensor.Item(c.Ctx, loss))
-				sum.Begin(i)
-				tensor.Backward(c.Ctx, []*tensor.Tensor{loss},
-					[]*tensor.Tensor{tensor.Full(c.NoGrad(), loss.DType(), scale, loss.Shape()...)}, nil)
-				return nil
-			})
-		}
-		sum.Finish()
-		norm := optim.GradNorm(c, tree.Parameters())
-		out[fmt.Sprintf("step %d norm", step)] = fmt.Append(nil, norm)
-		opt.ScaleGrads(optim.ClipFactor(norm, norm/2))
-		for _, p := range tree.Parameters() {
-			out[fmt.Sprintf("step %d %s", step, p.Name)] = tensor.ReadBytes(c.NoGrad(), p.Grad())
-		}
-		opt.Step(c)
-		for _, p := range tree.Parameters() {
-			p.DropLowered()
-			out[fmt.Sprintf("step %d weights %s", step, p.Name)] = tensor.ReadBytes(c.NoGrad(), p.Tensor)
-		}
-	}
-	return out
 }
 
 // member is a rank of a mesh.
@@ -264,7 +227,8 @@ func (s settings) sameSharded(t *testing.T, name string, how spread) {
 	t.Helper()
 	s.window = s.micro
 	s.micro -= how.short
-	want := s.clipped(t)
+	s.clip = true
+	want := s.alone(t)
 	got, err := s.sharded(t, name, how)
 	require.NoError(t, err)
 	last := fmt.Sprintf("step %d weights ", s.steps-1)
