@@ -5,6 +5,7 @@ package hashes
 import (
 	"encoding/binary"
 	"hash/fnv"
+	"runtime"
 	"strconv"
 
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -36,6 +37,7 @@ func mix(x uint64) uint64 {
 // Of is the hash of a tensor that holds a part of an array.
 func Of(c *tensor.Ctx, t *tensor.Tensor, part tensor.Placement) (s Sum) {
 	c = c.NoGrad()
+	defer runtime.KeepAlive(t) // whose memory it reads
 	mem, ok := tensor.HostBytes(c, t)
 	if !ok {
 		mem = tensor.ReadBytes(c, t)

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
 	"unsafe"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -197,6 +199,39 @@ func TestConformance(t *testing.T) {
 		},
 	})
 	require.Positive(t, m.lib.Calls())
+}
+
+// Nobody but the call refers to its tensors, and the garbage collector runs all the time.
+func TestTensorsLiveUntilTheirCallEnds(t *testing.T) {
+	const ranks, calls, count = 2, 30, 33
+	m, stop := newMachine(t, ranks), make(chan struct{})
+	var collector, all sync.WaitGroup
+	collector.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	})
+	for r, e := range local.Engines(ranks) {
+		g := comm.New(m.wrap(t, e, m.devices[r], "world"), comm.Options{Timeout: time.Minute})
+		all.Go(func() {
+			defer func() { assert.NoError(t, g.Close()) }()
+			for range calls {
+				in, out := make([]byte, 2*ranks*count), make([]byte, 2*count)
+				h := g.ReduceScatter(comm.Bytes(out, tensor.BFloat16), comm.Bytes(in, tensor.BFloat16), comm.Sum)
+				if !assert.NoError(t, h.Wait(context.Background())) {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	close(stop)
+	collector.Wait()
 }
 
 var register sync.Once
