@@ -5,17 +5,12 @@
 package pp_test
 
 import (
-	"bufio"
 	"context"
-	"fmt"
 	"io"
-	"log/slog"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,25 +20,13 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/commtest"
-	"github.com/lockstep-ml/lockstep/comm/env"
-	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/comm/shm"
 	"github.com/lockstep-ml/lockstep/comm/tcp"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// killVariable makes the test binary a rank of a test whose processes are killed: it names the engine and the scene.
-const killVariable = "LOCKSTEP_TEST_PIPELINE_KILL"
-
-func TestMain(m *testing.M) {
-	if name := os.Getenv(killVariable); name != "" {
-		fmt.Fprintln(os.Stderr, rankOfProcess(name))
-		os.Exit(3)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { commtest.Play(m, rankOfProcess) }
 
 // The ranks of a job, of which one is killed.
 const (
@@ -51,18 +34,10 @@ const (
 	victim    = 1
 )
 
-// rankOfProcess is a rank of the job that ends with an error.
-func rankOfProcess(name string) error {
-	c, err := rendezvous.FromEnv()
-	if err != nil {
-		return err
-	}
-	c.Timeout = time.Minute
-	engine, scene, _ := strings.Cut(name, " ")
-	join := map[string]func(context.Context, rendezvous.Config, comm.Options) (*comm.Group, error){
-		"shm": shm.Join, "tcp": tcp.Join}[engine]
-	world, err := join(context.Background(), c, comm.Options{Timeout: time.Minute,
-		Log: slog.New(slog.DiscardHandler)})
+// rankOfProcess is a rank of the job that ends with an error. The scenario is the engine and the scene.
+func rankOfProcess(scenario string) error {
+	engine, scene, _ := strings.Cut(scenario, " ")
+	world, err := commtest.JoinProcesses(map[string]commtest.Join{"shm": shm.Join, "tcp": tcp.Join}[engine])
 	if err != nil {
 		return err
 	}
@@ -128,7 +103,7 @@ func gatherInAStage(world *comm.Group) error {
 
 // hold waits until standard input ends.
 func hold() {
-	fmt.Println("ready")
+	commtest.Say("ready", "")
 	_, _ = io.ReadAll(os.Stdin)
 }
 
@@ -159,7 +134,7 @@ func sayInside(g *comm.Group, label string) {
 	for !slices.ContainsFunc(g.Flight().Entries, inside) {
 		time.Sleep(time.Millisecond)
 	}
-	fmt.Println("inside")
+	commtest.Say("inside", "")
 }
 
 // The process of a rank is killed while it is in a send. The others end within two seconds, those of the pipeline with
@@ -187,47 +162,21 @@ func TestARankKilledInsideAGather(t *testing.T) {
 	}
 }
 
-// killInside runs the ranks of a scene, kills one that waits inside a call for another, which is held, and gives what
-// the others say. They end within two seconds.
-func killInside(t *testing.T, scene string, held int) (said [processes]string) {
-	port := commtest.FreePort(t)
-	var procs [processes]*exec.Cmd
-	var errs [processes]syncbuffer.Buffer
-	var outs [processes]*bufio.Reader
-	var in io.WriteCloser
-	for k := range procs {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), killVariable+"="+scene, fmt.Sprint("RANK=", k),
-			fmt.Sprint("WORLD_SIZE=", processes), "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port,
-			env.VarJobToken+"="+string(commtest.Token))
-		cmd.Stderr = &errs[k]
-		out, err := cmd.StdoutPipe()
-		require.NoError(t, err)
-		outs[k] = bufio.NewReader(out)
-		if k == held {
-			in, err = cmd.StdinPipe()
-			require.NoError(t, err)
-		}
-		require.NoError(t, cmd.Start())
-		t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended, if all went well
-		procs[k] = cmd
-	}
-	for k, want := range map[int]string{held: "ready\n", victim: "inside\n"} {
-		line, _ := outs[k].ReadString('\n')
-		require.Equal(t, want, line, "rank %d: %s", k, errs[k].String())
-	}
-	require.NoError(t, procs[victim].Process.Kill())
+// killInside runs the ranks of a scene, kills one that waits inside a call for another, which is held, and gives the
+// errors of the others. They end within two seconds.
+func killInside(t *testing.T, scenario string, held int) (errs [processes]string) {
+	procs := commtest.Processes(t, processes, scenario, nil)
+	procs[held].Await(t, "ready", time.Minute)
+	procs[victim].Await(t, "inside", time.Minute)
+	procs[victim].Kill(t)
 	killed := time.Now()
-	require.NoError(t, in.Close())
-	for k, cmd := range procs {
-		_ = cmd.Wait()
-		status := cmd.ProcessState.Sys().(syscall.WaitStatus)
-		require.Equal(t, k == victim, status.Signaled(), "rank %d: %s", k, errs[k].String())
-		if said[k] = errs[k].String(); k != victim {
-			require.Equal(t, 3, status.ExitStatus(), "rank %d: %s", k, said[k])
-			require.Regexp(t, `rank 1 .*is lost`, said[k], "rank %d", k)
+	procs[held].EndInput(t)
+	for k, p := range procs {
+		p.Ended(t, k == victim)
+		if errs[k] = p.Said("error"); k != victim {
+			require.Regexp(t, `rank 1 .*is lost`, errs[k], "rank %d", k)
 		}
 	}
 	require.Less(t, time.Since(killed), 2*time.Second)
-	return said
+	return errs
 }

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -33,42 +34,53 @@ const envScenario = "LOCKSTEP_COMMTEST_SCENARIO"
 // Join makes the group of a process, as shm.Join and tcp.Join do.
 type Join func(ctx context.Context, c rendezvous.Config, opts comm.Options) (*comm.Group, error)
 
-// Main is for TestMain of an engine whose ranks are processes: a process that [Processes] started plays its rank and
+// Play is for TestMain: a process that [Processes] started plays its scenario, prints the error that it ends with, and
 // ends; any other runs the tests.
-func Main(m *testing.M, join Join) {
+func Play(m *testing.M, play func(scenario string) error) {
 	name := os.Getenv(envScenario)
 	if name == "" {
 		m.Run() // whose code the process ends with when TestMain returns
 		return
 	}
-	if err := play(name, join); err != nil {
-		say("error", err.Error())
+	if err := play(name); err != nil {
+		Say("error", err.Error())
 		if lost, ok := errors.AsType[*comm.RankLostError](err); ok {
-			say("lost", fmt.Sprint(lost.Rank, " ", lost.PID))
+			Say("lost", fmt.Sprint(lost.Rank, " ", lost.PID))
 		}
 		if timeout, ok := errors.AsType[*comm.TimeoutError](err); ok {
-			say("missing", fmt.Sprint(timeout.Missing))
+			Say("missing", fmt.Sprint(timeout.Missing))
 		}
 	}
-	say("end", "")
+	Say("end", "")
 }
 
-func say(what, text string) {
+// Main is [Play] for an engine whose ranks are processes, with the scenarios of this package.
+func Main(m *testing.M, join Join) {
+	Play(m, func(name string) error { return play(name, join) })
+}
+
+// JoinProcesses joins a process that [Processes] started with the others.
+func JoinProcesses(join Join) (*comm.Group, error) {
+	c, err := rendezvous.FromEnv()
+	if err != nil {
+		return nil, err
+	}
+	c.Timeout = time.Minute
+	return join(context.Background(), c, comm.Options{Timeout: time.Minute})
+}
+
+// Say prints a line that [Proc.Await] waits for.
+func Say(what, text string) {
 	line, _ := json.Marshal([2]string{what, text}) // strings cannot fail
 	_, _ = os.Stdout.Write(append(line, '\n'))
 }
 
 func play(name string, join Join) error {
-	c, err := rendezvous.FromEnv()
+	g, err := JoinProcesses(join)
 	if err != nil {
 		return err
 	}
-	c.Timeout = 20 * time.Second
-	g, err := join(context.Background(), c, comm.Options{Timeout: time.Minute})
-	if err != nil {
-		return err
-	}
-	say("path", g.Describe().Path)
+	Say("path", g.Describe().Path)
 	switch name {
 	case "sums":
 		err = sums(g)
@@ -101,7 +113,7 @@ func endless(g *comm.Group, deadline time.Duration) error {
 			return err
 		}
 		if i == 3 {
-			say("ready", "")
+			Say("ready", "")
 		}
 	}
 }
@@ -151,12 +163,13 @@ func sums(g *comm.Group) error {
 // Proc is a rank in a process of its own.
 type Proc struct {
 	cmd   *exec.Cmd
+	in    io.Closer
 	lines chan [2]string
 	seen  map[string]string
 }
 
-// Processes starts n ranks that play a scenario of this package: "sums", "kill" or "stop". extra, if not nil, returns
-// variables to add for a rank.
+// Processes starts n ranks that play a scenario: what [Play] is given, or with [Main] one of this package, "sums",
+// "kill" or "stop". extra, if not nil, returns variables to add for a rank.
 func Processes(t *testing.T, n int, scenario string, extra func(rank int) []string) []*Proc {
 	port := FreePort(t)
 	list := make([]*Proc, n)
@@ -167,15 +180,15 @@ func Processes(t *testing.T, n int, scenario string, extra func(rank int) []stri
 		if extra != nil {
 			cmd.Env = append(cmd.Env, extra(r)...)
 		}
+		stdin, err := cmd.StdinPipe()
+		require.NoError(t, err)
 		stdout, err := cmd.StdoutPipe()
 		require.NoError(t, err)
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		require.NoError(t, cmd.Start())
-		p := &Proc{cmd: cmd, lines: make(chan [2]string, 64), seen: map[string]string{}}
-		read := make(chan struct{})
+		p := &Proc{cmd: cmd, in: stdin, lines: make(chan [2]string, 1024), seen: map[string]string{}}
 		go func() {
-			defer close(read)
 			defer close(p.lines)
 			for s := bufio.NewScanner(stdout); s.Scan(); {
 				var line [2]string
@@ -186,8 +199,7 @@ func Processes(t *testing.T, n int, scenario string, extra func(rank int) []stri
 		}()
 		t.Cleanup(func() {
 			_ = cmd.Process.Kill() // it has ended, if all went well
-			<-read
-			_ = cmd.Wait()
+			p.wait()
 			if t.Failed() {
 				t.Logf("rank %d: %s", r, stderr.String())
 			}
@@ -227,6 +239,34 @@ func (p *Proc) PID() int { return p.cmd.Process.Pid }
 func (p *Proc) Kill(t *testing.T) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Kill())
+}
+
+// EndInput ends the standard input of the process.
+func (p *Proc) EndInput(t *testing.T) {
+	t.Helper()
+	require.NoError(t, p.in.Close())
+}
+
+// wait reads all lines and waits for the end of the process.
+func (p *Proc) wait() {
+	for line := range p.lines {
+		p.seen[line[0]] = line[1]
+	}
+	_ = p.cmd.Wait() // how it has ended is in ProcessState
+}
+
+// Ended waits for the end of the process, which must have been killed, or must have played its scenario. Then Said
+// returns the last lines.
+func (p *Proc) Ended(t *testing.T, killed bool) {
+	t.Helper()
+	p.wait()
+	if status := p.cmd.ProcessState.Sys().(syscall.WaitStatus); killed {
+		require.True(t, status.Signaled(), "process %d ended by itself: it said %v", p.PID(), p.seen)
+		require.Equal(t, syscall.SIGKILL, status.Signal())
+	} else {
+		require.Zero(t, status, "process %d: it said %v", p.PID(), p.seen)
+		require.Contains(t, p.seen, "end", "process %d", p.PID())
+	}
 }
 
 // Stop sends SIGSTOP.
