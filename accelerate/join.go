@@ -41,7 +41,7 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	}
 	a.strategy = s
 	for i, p := range a.params {
-		a.unhook = append(a.unhook, p.OnGrad(func(*tensor.Ctx, *tensor.Tensor) {
+		a.unhook = append(a.unhook, p.AfterGrad(func(*tensor.Ctx, *tensor.Tensor) {
 			if a.sends {
 				a.strategy.Ready(i)
 			}

@@ -239,8 +239,11 @@ func TestReductionUnderBackward(t *testing.T) {
 		if err := acc.Prepare(t.Context(), m, adamW); err != nil {
 			return err
 		}
-		before := -1
+		before, last := -1, -1
 		defer m.Layers[0].Weight.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { before = sent() })()
+		for _, p := range acc.Params() {
+			defer p.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { last = sent() })()
+		}
 		x := &data.Batch{Tensors: map[string]*tensor.Tensor{
 			data.Inputs: tensor.Ones(acc.Ctx().NoGrad(), tensor.Float32, 2, 512)}, Count: 2, Size: 2}
 		for range 2 {
@@ -249,6 +252,7 @@ func TestReductionUnderBackward(t *testing.T) {
 				return err
 			}
 			require.Greater(t, before, at, "when the first layer's gradient came")
+			require.Less(t, last, sent(), "hooks see a gradient before other ranks do")
 		}
 		return nil
 	})

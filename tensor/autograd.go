@@ -628,9 +628,11 @@ func (r *run) contributed(t *Tensor) {
 	if r.dropLowered {
 		t.leaf.lowered.drop()
 	}
-	for _, hook := range t.leaf.hooks {
-		if hook != nil {
-			hook(r.c, t)
+	for _, hooks := range [][]func(*Ctx, *Tensor){t.leaf.hooks, t.leaf.after} {
+		for _, hook := range hooks {
+			if hook != nil {
+				hook(r.c, t)
+			}
 		}
 	}
 }

@@ -139,6 +139,7 @@ func TestHooksFireOnceWhenComplete(t *testing.T) {
 			seen = append(seen, gradOf(c, p)...)
 		}
 	}
+	behind := tied.AfterGrad(hook("behind"))
 	remove := tied.OnGrad(hook("tied"))
 	other.OnGrad(hook("other"))
 	loss := func() *tensor.Tensor {
@@ -146,8 +147,9 @@ func TestHooksFireOnceWhenComplete(t *testing.T) {
 		return tensor.Mul(c, tensor.Mul(c, y, other), tied) // tied³·other
 	}
 	backward(c, loss())
-	require.Equal(t, []string{"other", "tied"}, order)
-	require.Equal(t, []float64{8, 60}, seen)
+	require.Equal(t, []string{"other", "tied", "behind"}, order)
+	require.Equal(t, []float64{8, 60, 60}, seen)
+	behind()
 
 	order, seen = nil, nil
 	backward(c, loss())

@@ -15,7 +15,8 @@ type leaf struct {
 	filled bool    // grad holds a gradient (else its next write overwrites)
 	frozen bool    // SetRequiresGrad(false) was called last: not a leaf at present
 	hooks  []func(c *Ctx, t *Tensor)
-	inner  bool // stands for the result of an op: its gradient has its own dtype, see GradDType
+	after  []func(c *Ctx, t *Tensor) // hooks, behind those
+	inner  bool                      // stands for the result of an op: its gradient has its own dtype, see GradDType
 
 	lowered lowered
 }
@@ -123,14 +124,29 @@ func (t *Tensor) HasGradBuffer() bool { return t.leaf != nil && t.leaf.hasMemory
 
 // OnGrad registers hook to be called during Backward, or with [DelayWeightGrads] during Pop, as soon as the gradient of
 // the leaf t is complete for that Backward. Hooks run in the order in which gradients are
-// completed and must not block. The returned function removes the hook.
+// completed and must not block. They may read and change the gradient. The returned function removes the hook.
 func (t *Tensor) OnGrad(hook func(c *Ctx, t *Tensor)) (remove func()) {
-	if t.leaf == nil {
-		panic(&Error{Op: "OnGrad", Inputs: []string{describe(t)}, Msg: "not a leaf: call SetRequiresGrad(true) first"})
-	}
-	l, i := t.leaf, len(t.leaf.hooks)
+	l := t.hooked("OnGrad")
+	i := len(l.hooks)
 	l.hooks = append(l.hooks, hook)
 	return func() { l.hooks[i] = nil }
+}
+
+// AfterGrad is OnGrad for a hook that gives the gradient away, to other ranks for instance: it runs behind all hooks of
+// OnGrad, whichever came first.
+func (t *Tensor) AfterGrad(hook func(c *Ctx, t *Tensor)) (remove func()) {
+	l := t.hooked("AfterGrad")
+	i := len(l.after)
+	l.after = append(l.after, hook)
+	return func() { l.after[i] = nil }
+}
+
+// hooked is the leaf that a hook is registered with.
+func (t *Tensor) hooked(op string) *leaf {
+	if t.leaf == nil {
+		panic(&Error{Op: op, Inputs: []string{describe(t)}, Msg: "not a leaf: call SetRequiresGrad(true) first"})
+	}
+	return t.leaf
 }
 
 // accumulate adds g to the leaf's gradient; the first write after ZeroGrad overwrites.

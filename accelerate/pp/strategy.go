@@ -55,7 +55,7 @@ func unitsOf(units []nn.Module, parts []nn.Part) []nn.Module {
 // hook makes the strategy hear of gradients, until unhook.
 func (t *trained) hook() {
 	for i, q := range t.params {
-		t.hooks = append(t.hooks, q.OnGrad(func(*tensor.Ctx, *tensor.Tensor) {
+		t.hooks = append(t.hooks, q.AfterGrad(func(*tensor.Ctx, *tensor.Tensor) {
 			if t.sends {
 				t.Ready(i)
 			}

@@ -138,9 +138,15 @@ func (v *visits) receive(c *tensor.Ctx, i int) *tensor.Tensor {
 }
 
 // send gives all ranks the owner's values of a parameter. They arrive behind the work of c, which made t: a device may
-// still use the memory for what had it before. The guest that came first goes.
+// still use the memory for what had it before. The guest that came first goes. The stage at the other end of a tie has
+// these values, in memory that other ranks may read: there they go.
 func (v *visits) send(c *tensor.Ctx, t *tensor.Tensor, i int) {
 	h := v.held[i]
+	if v.mine[i] && h.ranks[0] != v.rank {
+		v.present(h)
+		t = tensor.Empty(v.root, t.DType(), t.Shape()...)
+		defer t.Free()
+	}
 	err := v.cfg.Group.Broadcast(comm.OfTensor(c, t), h.ranks[0], comm.Label(h.Name)).Wait(context.Background())
 	if err != nil {
 		panic(&tensor.Error{Op: "pp", Msg: "parameter " + h.Name + ": " + err.Error(), Cause: err})

@@ -154,7 +154,7 @@ func (r *rank) run(ctx context.Context, f strategy.Factory, l samplers.WindowLay
 		return err
 	}
 	for i, p := range r.job.Params {
-		defer p.OnGrad(func(*tensor.Ctx, *tensor.Tensor) {
+		defer p.AfterGrad(func(*tensor.Ctx, *tensor.Tensor) {
 			if r.sends {
 				r.s.Ready(i)
 			}
