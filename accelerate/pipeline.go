@@ -99,11 +99,12 @@ func (a *Accelerator) checkPipeline(hook ddp.Hook) error {
 	_, staged := a.model.(pp.Model)
 	switch disk := a.plan.disk; {
 	case !staged:
-		return fmt.Errorf("%s%T lists no parts (models.Pipelined): want a model that does, or pp_size 1", size, a.model)
+		return errors.New(size + "the model cannot be cut into stages: want one that lists its parts " +
+			"(models.Pipelined), or pp_size 1")
 	case a.stages.Forward == nil:
-		return errors.New(size + "nothing says how a stage runs: want WithStages")
+		return errors.New(size + "want WithStages, which defines how a stage runs")
 	case a.factory.New != nil:
-		return errors.New(size + "a strategy of the program (WithStrategy) has passes of its own: want one of both")
+		return errors.New(size + "WithStrategy is not supported in pipelines: want pp_size 1, or no WithStrategy")
 	case a.plan.local.Every > 0:
 		return fmt.Errorf("%slocal_sgd_steps %d: want 0: the ranks of a pipeline step together", size,
 			a.plan.local.Every)
@@ -128,8 +129,8 @@ func (a *Accelerator) split(ctx context.Context, m pp.Model, stages int) (split 
 			quantity.Of(len(split), "number"), stages, a.plan.pipelining.schedule)
 	}
 	if a.stages.Example == nil && split == nil {
-		return nil, nil, fmt.Errorf("accelerate: pp_size %d: %T makes no batch to measure its parts with: want "+
-			"pp_split, the number of parts of each of %d stages", a.PipelineRanks().WorldSize(), m, stages)
+		return nil, nil, fmt.Errorf("accelerate: pp_size %d: no example batch to measure the model's parts with: "+
+			"want pp_split, the number of parts in each of %d stages", a.PipelineRanks().WorldSize(), stages)
 	}
 	costs, err = a.partCosts(m)
 	if split != nil { // the costs only tell the predicted idle

@@ -193,7 +193,7 @@ func TestPipelineRefuses(t *testing.T) {
 		}},
 		"unknown schedule \"2f2b\"; did you mean 1f1b?": {
 			set: func(a *args.TrainingArguments) { a.PPSchedule = "2f2b" }},
-		"rank 0: stage 0 adds the weight gradients of micro-batch 1 behind those of micro-batch 2: want ascending": {
+		"rank 0: stage 0 adds the weight gradients of micro-batch 1 after those of micro-batch 2: want ascending": {
 			set: func(a *args.TrainingArguments) { a.GlobalTrainBatchSize, a.PPSchedule = 3, descending }},
 		"pp_split [2 2 2] has 3 numbers: want 2, one for each stage of 1f1b": {set: func(a *args.TrainingArguments) {
 			a.PPSplit = []string{"2", "2", "2"}
@@ -213,13 +213,13 @@ func TestPipelineRefuses(t *testing.T) {
 			set: func(a *args.TrainingArguments) { a.DDPCommHook = "fp16" }},
 		"pp_size 2: offload to disk is not built": {
 			set: func(a *args.TrainingArguments) { a.OffloadOptimizer = args.OffloadDisk }},
-		"pp_size 2: a strategy of the program (WithStrategy)": {
+		"pp_size 2: WithStrategy is not supported in pipelines": {
 			opts: []accelerate.Option{accelerate.WithStrategy(own)}},
-		"pp_size 2: nothing says how a stage runs: want WithStages": {
+		"pp_size 2: want WithStages, which defines how a stage runs": {
 			opts: []accelerate.Option{accelerate.WithStages(accelerate.Stages{})}},
-		"makes no batch to measure its parts with: want pp_split": {
+		"no example batch to measure the model's parts with: want pp_split": {
 			opts: []accelerate.Option{accelerate.WithStages(accelerate.Stages{Forward: stage})}},
-		"pp_size 2: *accelerate_test.net lists no parts (models.Pipelined): want a model that does, or pp_size 1": {
+		"pp_size 2: the model cannot be cut into stages: want one that lists its parts": {
 			body: func(acc *accelerate.Accelerator, _ *gpt2.Model) error {
 				return acc.Prepare(t.Context(), newNet(acc.Device(), 1), adamW)
 			}},

@@ -368,9 +368,8 @@ func TestOptimizersThatNeedWholeParametersAreRefused(t *testing.T) {
 		}
 		return acc.Prepare(t.Context(), m, lamb, m.RecomputeUnits()...)
 	}, accelerate.WithSharding(accelerate.Sharding{Strategy: shard.Full}), accelerate.WithLogger(quiet))
-	require.ErrorContains(t, err, "accelerate: optimizer lamb: accelerate_test.byNorm needs whole parameters, and "+
-		"they are "+
-		"sharded: want no fsdp and zero_stage, or transforms that are optim.Traits.Elementwise")
+	require.ErrorContains(t, err, "accelerate: optimizer lamb needs whole parameters, and they are sharded: want no "+
+		"fsdp, zero_stage and dp_shard_size, or an optimizer whose transforms are all elementwise (optim.Traits)")
 }
 
 // Shards of gradients are summed exactly: a model that is sharded takes no communication hook.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/localsgd"
@@ -99,10 +98,10 @@ func (a *Accelerator) checkStrategy(hook ddp.Hook) error {
 
 // checkOptimizer refuses an optimizer that does not fit the parts of parameters that this rank updates.
 func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
-	if names := opt.NeedsWhole(); len(names) > 0 && a.cut() {
-		return fmt.Errorf(
-			"accelerate: optimizer %s: %s needs whole parameters, and they are sharded: want no fsdp and "+
-				"zero_stage, or transforms that are optim.Traits.Elementwise", opt.Name(), strings.Join(names, ", "))
+	if opt.NeedsWhole() && a.cut() {
+		return fmt.Errorf("accelerate: optimizer %s needs whole parameters, and they are sharded: want no fsdp, "+
+			"zero_stage and dp_shard_size, or an optimizer whose transforms are all elementwise (optim.Traits)",
+			opt.Name())
 	}
 	if opt.Averages() {
 		for _, of := range []struct {

@@ -290,7 +290,7 @@ type TrainingArguments struct {
 	// optimizer's state, or also of the results of every module. RecordUntil ends the run behind a step; only that one
 	// then has the results of modules.
 	RecordHashes RecordHashes `json:"record_hashes" choices:"no,step,op" usage:"record hashes for lockstep diff"`
-	RecordUntil  int          `json:"record_until" usage:"end the run behind this step; 0: none"`
+	RecordUntil  int          `json:"record_until" usage:"end the run after this step; 0: none"`
 
 	// Seed is the seed of all random streams.
 	Seed uint64 `json:"seed" resume:"fixed" usage:"seed of all random streams"`

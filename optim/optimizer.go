@@ -27,14 +27,9 @@ type Group struct {
 	Embeddings []string
 }
 
-// NeedsWhole names the transforms of the chain that may not be given parts of parameters.
-func (o *Optimizer) NeedsWhole() (names []string) {
-	for _, t := range o.chain {
-		if !t.Traits().Elementwise {
-			names = append(names, fmt.Sprintf("%T", t))
-		}
-	}
-	return names
+// NeedsWhole reports whether a transform of the chain may not be given parts of parameters.
+func (o *Optimizer) NeedsWhole() bool {
+	return slices.ContainsFunc(o.chain, func(t Transform) bool { return !t.Traits().Elementwise })
 }
 
 // Slot is what an optimizer remembers of one parameter.

@@ -99,7 +99,7 @@ func TestWhereRunsPart(t *testing.T) {
 	require.Equal(t, hashes.Gradients, c.Found.Kind)
 	require.Equal(t, int64(4), c.Found.Step)
 	require.Equal(t, []string{name}, c.Found.Params)
-	require.Contains(t, c.Found.String(), "the runs part in step 4, in the gradient of parameter "+name+" (1 of 28)")
+	require.Contains(t, c.Found.String(), "the runs diverge in step 4, in the gradient of parameter "+name+" (1 of 28)")
 	require.True(t, c.Found.Computed())
 }
 
@@ -134,7 +134,7 @@ func TestRankThatDiffers(t *testing.T) {
 		require.Equal(t, hashes.Gradients, c.Found.Kind)
 		require.Equal(t, []string{name}, c.Found.Params)
 		require.Len(t, c.Found.Alone[1], 1)
-		require.Contains(t, c.Found.String(), "of the second run has another than its other ranks")
+		require.Contains(t, c.Found.String(), "of the second run disagrees with the other ranks of that run")
 		wrong, right := c.Found.Alone[1][0], 1-c.Found.Alone[1][0]
 		require.NotEqual(t, gradients(t, one, 0), gradients(t, run, wrong))
 		require.Equal(t, gradients(t, one, 0), gradients(t, run, right))

@@ -86,7 +86,7 @@ func (p *Play) pipelined(dev *tensor.Device) (m models.Pipelined, err error) {
 	}
 	m, ok := made.(models.Pipelined)
 	if !ok {
-		return nil, fmt.Errorf("%T lists no parts: want a model that can be cut into stages (models.Pipelined)", made)
+		return nil, errors.New("the model cannot be cut into stages: want one that lists its parts (models.Pipelined)")
 	}
 	return m, nil
 }

@@ -71,8 +71,8 @@ func stageOf(c *nn.Ctx, m nn.Module, b *data.Batch) (accelerate.Output, error) {
 func exampleOf(c *tensor.Ctx, m nn.Module) (*data.Batch, error) {
 	example, ok := m.(models.Example)
 	if !ok {
-		return nil, fmt.Errorf("trainer: pp_size: %T makes no batch to measure its parts with (models.Example): want "+
-			"pp_split, the number of parts of each stage", m)
+		return nil, errors.New("trainer: pp_size: the model has no ExampleBatch to measure its parts with " +
+			"(models.Example): want one, or pp_split, the number of parts in each stage")
 	}
 	return example.ExampleBatch(c, 1, 0), nil
 }

@@ -50,7 +50,7 @@ type Outcome struct {
 	LastSaved int `json:"last_saved"`
 	LostSteps int `json:"lost_steps"`
 	// Seconds: of work that is lost; from the death until the last survivor has ended; of the restart, its checkpoint
-	// included; and all together, until the job is where it was.
+	// included; and all together, until the job is back where it was.
 	LostSeconds, Detection, Restart, Total float64 `json:"-"`
 }
 

@@ -19,14 +19,14 @@ import (
 
 const diffUsage = `usage: lockstep diff RUN RUN [FLAGS]
 
-Finds the first step in which two runs part, and in what: the data, the losses, the gradients, the
+Finds the first step in which two runs diverge, and in what: the data, the losses, the gradients, the
 learning rate, the optimizer's state or the weights, of which parameters and on which ranks. RUN is
 the output folder of a run with --record_hashes step. The runs may have had any number of ranks.
 Settings that differ are listed.
 
-Then it prints the commands that run both programs again, from the last checkpoint before that step
-that both have, and that record what each module computes in it; with --replay it runs them, and
-names the first module whose result differs. Of runs without hashes it compares the checkpoints.
+Then it prints the commands that rerun both programs, from the last checkpoint before that step that
+both have, and record what each module computes in it. With --replay it runs them and names the
+first module whose result differs. If the runs have no hashes, it compares their checkpoints.
 
 The exit code is 0 if the runs have the same bits, 1 if they do not, and 2 after an error.
 
@@ -47,7 +47,7 @@ type differ struct {
 func (p *program) diff(argv []string) int {
 	d := &differ{program: p}
 	fs := pflag.NewFlagSet("diff", pflag.ContinueOnError)
-	fs.BoolVar(&d.replay, "replay", false, "run both programs again up to the step in which they part")
+	fs.BoolVar(&d.replay, "replay", false, "rerun both programs up to the step in which they diverge")
 	fs.StringVar(&d.into, "replay_dir", "", "new folder for what the replays write (default: lockstep-diff)")
 	fs.BoolVar(&d.json, "json", false, "print JSON")
 	if code, done := p.parse(fs, argv, diffUsage); done {
@@ -127,8 +127,8 @@ func (d *differ) checkpoints(c *hashes.Comparison, steps []int64) error {
 	case err != nil:
 		return err
 	case !ok:
-		return errors.New("the runs saved their tensors in other files: want checkpoints of one form, or runs with " +
-			"--record_hashes step")
+		return errors.New("the runs saved their tensors in different files: want checkpoints of one form, or runs " +
+			"with --record_hashes step")
 	}
 	if c.Parted = parted; parted == 0 {
 		d.say(fmt.Sprintf("the checkpoints of %d steps have the same bits, up to step %d; no hashes of steps were "+
@@ -139,8 +139,8 @@ func (d *differ) checkpoints(c *hashes.Comparison, steps []int64) error {
 	if equal > 0 {
 		from = fmt.Sprintf("that of step %d is equal", equal)
 	}
-	d.say(fmt.Sprintf("the runs part before the checkpoint of step %d (%s)\nrun both from there with --record_hashes "+
-		"step to find the step\n", parted, from))
+	d.say(fmt.Sprintf("the runs diverge before the checkpoint of step %d (%s)\nrun both from there with "+
+		"--record_hashes step to find the step\n", parted, from))
 	return nil
 }
 
@@ -188,11 +188,11 @@ func (d *differ) again(c *hashes.Comparison, runs [2]*hashes.Run, steps []int64)
 	replayed := hashes.Compare(found[0], found[1])
 	switch {
 	case replayed.Found == nil:
-		d.say("the replays have the same bits: what parted the runs did not come back. It may be a fault of a " +
-			"machine, or something outside of the program\n")
+		d.say("the replays have the same bits: the difference did not recur. It may come from a faulty machine, " +
+			"or from outside of the program\n")
 	case replayed.Found.Op == nil:
-		d.say("replayed: " + replayed.Found.String() + "all modules compute the same: what differs is added up, " +
-			"exchanged or changed behind the backward passes\n")
+		d.say("replayed: " + replayed.Found.String() + "all modules compute the same: the difference arises when " +
+			"gradients are added up or exchanged, or after the backward passes\n")
 	default:
 		c.Found.Op = replayed.Found.Op
 		d.say(c.Found.Op.String())
@@ -203,7 +203,7 @@ func (d *differ) again(c *hashes.Comparison, runs [2]*hashes.Run, steps []int64)
 // runAgain runs a program again. What it prints goes to the error stream.
 func (d *differ) runAgain(r *hashes.Replay) error {
 	if _, err := os.Stat(r.Out); err == nil {
-		return fmt.Errorf("%s is there: want a new folder for the replays, see --replay_dir", r.Out)
+		return fmt.Errorf("%s exists: want a new folder for the replays, see --replay_dir", r.Out)
 	}
 	d.say(fmt.Sprintf("running %s\n", strings.Join(r.Argv, " ")))
 	cmd := exec.Command(r.Argv[0], r.Argv[1:]...)

@@ -71,7 +71,7 @@ func TestDiff(t *testing.T) {
 	code, out, text = output(nil, "diff", a, other, "--replay_dir", "again")
 	require.Equal(t, exitError, code, text)
 	require.Contains(t, out, "only in the second command line: --width 7\n"+
-		"the runs part in step 5, in the gradient of parameter b (1 of 2)\n")
+		"the runs diverge in step 5, in the gradient of parameter b (1 of 2)\n")
 	require.Regexp(t, `\(cd \S+ && train --width 7 --output_dir \S+/again/second --record_hashes op --record_until 5 `+
 		`--save_strategy no --eval_strategy no --load_best_model_at_end=false --report_to none `+
 		`--resume_from_checkpoint \S+/checkpoint-4\)`, out)
@@ -89,7 +89,7 @@ func TestDiff(t *testing.T) {
 	}
 	code, out, _ = output(nil, "diff", a, other)
 	require.Equal(t, exitError, code)
-	require.Contains(t, out, "the runs part before the checkpoint of step 6 (that of step 4 is equal)\n")
+	require.Contains(t, out, "the runs diverge before the checkpoint of step 6 (that of step 4 is equal)\n")
 	withCheckpoint(t, other, 6, "x")
 	code, out, _ = output(nil, "diff", a, other)
 	require.Zero(t, code)
@@ -116,7 +116,7 @@ func TestDiffReplays(t *testing.T) {
 	again := filepath.Join(dir, "again")
 	code, out, text := output(nil, "diff", a, b, "--replay", "--replay_dir", again)
 	require.Equal(t, exitError, code, text)
-	require.Contains(t, out, "the runs part in step 3, in the loss of micro-batch 0 (1 of 1)\n"+
+	require.Contains(t, out, "the runs diverge in step 3, in the loss of micro-batch 0 (1 of 1)\n"+
 		"  2.5 in the first, 2.75 in the second\n")
 	require.Contains(t, out, "the first op: forward pass of second, micro-batch 0 (rank 0 of the first run, rank 0 "+
 		"of the second)\n")

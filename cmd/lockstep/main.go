@@ -61,7 +61,7 @@ func commands() []command {
 		{"env", "show the rank of this process, where it comes from, and what the machine offers", (*program).env},
 		{"estimate-memory", "estimate how much memory training a model takes", (*program).estimateMemory},
 		{"simulate", "predict the step of a pipeline, or of a whole job", (*program).simulate},
-		{"diff", "find the first step, op and rank in which two runs part", (*program).diff},
+		{"diff", "find the first step, op and rank in which two runs diverge", (*program).diff},
 		{"config", "show what a configuration file of DeepSpeed, FSDP or accelerate means here", (*program).config},
 		{"merge-weights", "make a saved model of the pieces of a sharded checkpoint", (*program).mergeWeights},
 		{"debug", "find the rank that made a job fail, from the flight records", (*program).debug},

@@ -56,7 +56,7 @@ func TestSimulate(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(table), 0o644))
 	code, _, text := output(nil, "simulate", "--pp_schedule", file)
 	require.Equal(t, exitError, code)
-	require.Contains(t, text, "stage 1 adds the weight gradients of micro-batch 0 behind those of micro-batch 1")
+	require.Contains(t, text, "stage 1 adds the weight gradients of micro-batch 0 after those of micro-batch 1")
 	require.Contains(t, text, "deadlock: rank 0 waits in 0B0 for 1B0 of rank 1; rank 1 waits in 1F2 for 0F2 of rank 0")
 }
 

@@ -28,13 +28,13 @@ memory and what it sends. MODEL is a saved model's folder, a config.json, or the
 published model, by default gpt2; weights are not read. The mesh is given as
 --mesh dp_replicate=2,dp_shard=2,pp=4, or by --pp_size, --dp_replicate_size and --dp_shard_size.
 A pipeline has gradient_accumulation_steps micro-batches of per_device_train_batch_size samples.
-Each rank of a pipeline goes through two steps without computing anything; so memory and bytes are
-those of a run. Times are those of the hardware that the flags describe: a kernel takes the time of
-its operations or that of its bytes, whichever is longer.
+Each rank of a pipeline runs two steps on a meta device, which has shapes and no values, so memory
+and bytes are those of a run. Times follow from the hardware that the flags describe: a kernel takes
+the time of its FLOPs or of its bytes, whichever is longer.
 
---kill rank=13,at=1.5s ends a rank at a moment of the run, and --kill host=1,at=1.5s all ranks of a
-host: which action it was in, who notices first, when the others end, which steps are lost
-(save_steps), and how long it takes until the job is where it was.
+--kill rank=13,at=1.5s kills a rank during the run, and --kill host=1,at=1.5s all ranks of a host. It
+prints which action the rank was in, who notices first, when the others end, which steps are lost
+(save_steps), and how long it takes until the job is back where it was.
 
 `
 
@@ -388,7 +388,7 @@ func (p *program) showDeath(v *jobView) {
 	if o.LastSaved > 0 {
 		saved = fmt.Sprintf("the last checkpoint is of step %d", o.LastSaved)
 	}
-	text += fmt.Sprintf("%s: %s lost, %s of work\nthe restart takes %s; after %s the job is where it was\n", saved,
+	text += fmt.Sprintf("%s: %s lost, %s of work\nthe restart takes %s; after %s the job is back where it was\n", saved,
 		quantity.Of(o.LostSteps, "step"), shortTime(o.LostSeconds), shortTime(o.Restart), shortTime(o.Total))
 	fmt.Fprint(p.stdout, terminal.Lines(text, terminal.Width(p.stdout)))
 }
@@ -429,7 +429,7 @@ func ending(set []simulation.Survivor, verb string) string {
 	case m.Waits:
 		return fmt.Sprintf("%s %s, in %s", ranksOf(list), verb, m.Action)
 	}
-	return fmt.Sprintf("%s %s, behind %s", ranksOf(list), verb, m.Action)
+	return fmt.Sprintf("%s %s, after %s", ranksOf(list), verb, m.Action)
 }
 
 // doing is what a rank does, in words.

@@ -100,13 +100,14 @@ func wantRelative(given Values) string {
 
 // Refused lists HuggingFace's values of optim that are not built, and what takes their place.
 var Refused = []struct{ Names, Instead string }{
-	{"lomo adalomo", "it steps within the backward pass, so that nothing clips or accumulates; adafactor keeps as " +
-		"little memory"},
-	{"galore_adamw galore_adamw_8bit galore_adafactor apollo_adamw", "adafactor keeps less memory"},
+	{"lomo adalomo", "it updates parameters during the backward pass, so gradients can be neither clipped nor " +
+		"accumulated; adafactor needs as little memory"},
+	{"galore_adamw galore_adamw_8bit galore_adafactor apollo_adamw", "adafactor needs less memory"},
 	{"galore_adamw_layerwise galore_adamw_8bit_layerwise galore_adafactor_layerwise apollo_adamw_layerwise",
-		"it steps within the backward pass, so that nothing clips or accumulates; adafactor keeps less memory"},
-	{"grokadamw", "adamw_torch is what it adds a filter of gradients to"},
-	{"adamw_torch_4bit", "adafactor keeps less memory"},
+		"it updates parameters during the backward pass, so gradients can be neither clipped nor accumulated; " +
+			"adafactor needs less memory"},
+	{"grokadamw", "it is adamw_torch with a filter of gradients: take adamw_torch"},
+	{"adamw_torch_4bit", "adafactor needs less memory"},
 }
 
 // RefusedOptimizers lists these values.

@@ -189,7 +189,7 @@ func (c *Checkpointer) settleArgs(ck *checkpoint.Checkpoint) error {
 		return fmt.Errorf("%s: %w", ArgsFile, err)
 	}
 	if now := c.Mesh.String(); saved.Mesh != "" && saved.Mesh != now {
-		c.Log.Info("resuming on another mesh: each rank reads what it has of the model now", "checkpoint", saved.Mesh,
+		c.Log.Info("resuming on another mesh: each rank reads its part of the model", "checkpoint", saved.Mesh,
 			"now", now)
 	}
 	*c.Args = *a

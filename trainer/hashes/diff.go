@@ -271,9 +271,9 @@ func (d *Difference) op(a, b *view) {
 func (d *Difference) String() string {
 	var out strings.Builder
 	if d.Kind == Start {
-		fmt.Fprintf(&out, "the runs part before step %d, in the weights", d.Step+1)
+		fmt.Fprintf(&out, "the runs diverge before step %d, in the weights", d.Step+1)
 	} else {
-		fmt.Fprintf(&out, "the runs part in step %d, in the %s", d.Step, d.Kind)
+		fmt.Fprintf(&out, "the runs diverge in step %d, in the %s", d.Step, d.Kind)
 	}
 	switch {
 	case len(d.MicroBatches) > 0:
@@ -283,7 +283,7 @@ func (d *Difference) String() string {
 	}
 	for run, alone := range d.Alone {
 		if len(alone) > 0 {
-			fmt.Fprintf(&out, "\n  %s of the %s run has another than its other ranks", ranks(alone),
+			fmt.Fprintf(&out, "\n  %s of the %s run disagrees with the other ranks of that run", ranks(alone),
 				[]string{"first", "second"}[run])
 		}
 	}

@@ -29,7 +29,7 @@ func (e *DeadlockError) Error() string {
 			break
 		}
 		if w.OfRank == w.Rank {
-			list = append(list, fmt.Sprintf("rank %d waits in %v for %v, which is behind it in the rank's list", w.Rank,
+			list = append(list, fmt.Sprintf("rank %d waits in %v for %v, which is later in the rank's list", w.Rank,
 				w.Action, w.For))
 		} else {
 			list = append(list, fmt.Sprintf("rank %d waits in %v for %v of rank %d", w.Rank, w.Action, w.For, w.OfRank))

@@ -37,7 +37,7 @@ func TestLoad(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(file, []byte("0F0,0F1,0B1,0B0"), 0o644))
 	_, err = schedule.Load(file, schedule.Shape{})
-	require.ErrorContains(t, err, "stage 0 adds the weight gradients of micro-batch 0 behind those of micro-batch 1")
+	require.ErrorContains(t, err, "stage 0 adds the weight gradients of micro-batch 0 after those of micro-batch 1")
 	_, err = schedule.Load(file+".csv", schedule.Shape{})
 	require.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -255,7 +255,7 @@ func TestDeadlock(t *testing.T) {
 	// receives that are listed too late, in a schedule with messages
 	s = parse(t, "0F0,0SEND_F0,0B0,0RECV_B0\n1RECV_F0,1F0,1B0,1SEND_B0")
 	_, err = s.Simulate(schedule.Uniform(2, unit, 0))
-	require.EqualError(t, err, "deadlock: rank 0 waits in 0B0 for 0RECV_B0, which is behind it in the rank's list")
+	require.EqualError(t, err, "deadlock: rank 0 waits in 0B0 for 0RECV_B0, which is later in the rank's list")
 	s = parse(t, "0F0,0SEND_F0,0RECV_B0,0B0,0F1,0SEND_F1,0RECV_B1,0B1\n"+
 		"1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1")
 	_, err = s.Simulate(schedule.Uniform(2, unit, 0))

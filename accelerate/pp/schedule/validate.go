@@ -116,7 +116,7 @@ func (v *validator) index() {
 				continue
 			}
 			if a.Overlap && (!a.Op.Computes() || i+1 == len(list) || !list[i+1].Op.Computes()) {
-				v.add("rank %d, action %d: %v overlaps with no pass behind it: want two passes", r, i+1, a)
+				v.add("rank %d, action %d: %v overlaps with no pass after it: want two passes", r, i+1, a)
 			}
 			if a.Op.hasMicroBatch() {
 				v.place(r, i, a)
@@ -192,7 +192,7 @@ func (v *validator) follows(first, then Op, stage, microBatch int) {
 		v.unsoundly("rank %d: no %v: want it once", rank, a)
 	} else if at < before {
 		a.Op = first
-		v.add("rank %d: %v is action %d, behind action %d, which needs it: want it in front", rank, a, before, at)
+		v.add("rank %d: %v is action %d, after action %d, which needs it: want it before", rank, a, before, at)
 	}
 }
 
@@ -206,7 +206,7 @@ func (v *validator) ascending() {
 			}
 			if before := last[a.Stage]; before > a.MicroBatch {
 				faulty[a.Stage] = true
-				v.add("rank %d: stage %d adds the weight gradients of micro-batch %d behind those of micro-batch %d: "+
+				v.add("rank %d: stage %d adds the weight gradients of micro-batch %d after those of micro-batch %d: "+
 					"want ascending micro-batches, which give the bits of one process", r, a.Stage, a.MicroBatch,
 					before)
 			}
@@ -272,15 +272,15 @@ func (v *validator) sharding() {
 			fault := ""
 			switch {
 			case a.Op.Computes() && gathers[a.Stage] && !gathered[a.Stage]:
-				fault = "the parameters of stage %d are not gathered: want UNSHARD in front"
+				fault = "the parameters of stage %d are not gathered: want UNSHARD before it"
 			case a.Op.isBackward() && reduced[a.Stage]:
-				fault = "the gradients of stage %d have been reduced: want REDUCE_GRAD behind"
+				fault = "the gradients of stage %d have been reduced: want REDUCE_GRAD after it"
 			case a.Op == ReduceGrad && reduced[a.Stage]:
 				fault = "the gradients of stage %d have been reduced: want REDUCE_GRAD once"
 			case a.Op == Unshard && gathered[a.Stage]:
-				fault = "the parameters of stage %d are gathered: want RESHARD in front"
+				fault = "the parameters of stage %d are gathered: want RESHARD before it"
 			case a.Op == Reshard && !gathered[a.Stage]:
-				fault = "the parameters of stage %d are not gathered: want UNSHARD in front"
+				fault = "the parameters of stage %d are not gathered: want UNSHARD before it"
 			}
 			if fault != "" {
 				v.add("rank %d, action %d: %v, but "+fault, r, i+1, a, a.Stage)
@@ -294,7 +294,7 @@ func (v *validator) sharding() {
 		}
 		for _, stage := range slices.Sorted(maps.Keys(gathered)) {
 			if gathered[stage] {
-				v.add("rank %d: the parameters of stage %d stay gathered: want RESHARD behind its last pass", r, stage)
+				v.add("rank %d: the parameters of stage %d stay gathered: want RESHARD after its last pass", r, stage)
 			}
 		}
 	}

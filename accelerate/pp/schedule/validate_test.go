@@ -37,9 +37,9 @@ func TestDescendingBackward(t *testing.T) {
 	slices.Reverse(s.Ranks[1][4:])
 	slices.Reverse(s.Ranks[0][4:])
 	require.EqualError(t, s.Validate(), "schedule gpipe:\n"+
-		"  rank 0: stage 0 adds the weight gradients of micro-batch 2 behind those of micro-batch 3: want ascending "+
+		"  rank 0: stage 0 adds the weight gradients of micro-batch 2 after those of micro-batch 3: want ascending "+
 		"micro-batches, which give the bits of one process\n"+
-		"  rank 1: stage 1 adds the weight gradients of micro-batch 2 behind those of micro-batch 3: want ascending "+
+		"  rank 1: stage 1 adds the weight gradients of micro-batch 2 after those of micro-batch 3: want ascending "+
 		"micro-batches, which give the bits of one process")
 	simulate(t, s, schedule.Uniform(2, unit, 0)) // no reason not to know its time
 }
@@ -57,15 +57,15 @@ func TestValidateFinds(t *testing.T) {
 		{one, "1I0", "1B0", "stage 1, micro-batch 0: both B and I or W: want B, or I and W"},
 		{one, "0F0", "0F0,,0F0", "rank 0: 0F0 twice, as actions 1 and 3: want it once"},
 		{one, "0F0", "0F0,1W0", "rank 0, action 2: 1W0 is on rank 0: want rank 1, which holds stage 1"},
-		{one, "1I0,1W0", "1W0,1I0", "rank 1: 1I0 is action 3, behind action 2, which needs it: want it in front"},
-		{one, "1I0,1W0", "1W0,1I0", "deadlock: rank 1 waits in 1W0 for 1I0, which is behind it in the rank's list"},
-		{one, "0F0,0B0", "0B0,0F0", "rank 0: 0F0 is action 2, behind action 1, which needs it: want it in front"},
-		{one, "0F0", "0F0,0UNSHARD", "the parameters of stage 0 stay gathered: want RESHARD behind its last pass"},
+		{one, "1I0,1W0", "1W0,1I0", "rank 1: 1I0 is action 3, after action 2, which needs it: want it before"},
+		{one, "1I0,1W0", "1W0,1I0", "deadlock: rank 1 waits in 1W0 for 1I0, which is later in the rank's list"},
+		{one, "0F0,0B0", "0B0,0F0", "rank 0: 0F0 is action 2, after action 1, which needs it: want it before"},
+		{one, "0F0", "0F0,0UNSHARD", "the parameters of stage 0 stay gathered: want RESHARD after its last pass"},
 		{one, "\n", "\n\n", "rank 1 holds no stage: want at least one"},
 		{low, "0SEND_F0,", "", "rank 0: no 0SEND_F0: want it once"},
 		{low, "1RECV_F0,", "", "rank 1: no 1RECV_F0: want it once"},
-		{low, "0F0,0SEND_F0", "0SEND_F0,0F0", "rank 0: 0F0 is action 3, behind action 2, which needs it"},
-		{low, "0RECV_B0,0B0", "0B0,0RECV_B0", "rank 0: 0RECV_B0 is action 5, behind action 4, which needs it"},
+		{low, "0F0,0SEND_F0", "0SEND_F0,0F0", "rank 0: 0F0 is action 3, after action 2, which needs it"},
+		{low, "0RECV_B0,0B0", "0B0,0RECV_B0", "rank 0: 0RECV_B0 is action 5, after action 4, which needs it"},
 		{low, "1B0,1SEND_B0", "1B0,1SEND_B0,1SEND_F0",
 			"rank 1, action 5: 1SEND_F0 has no other rank at its other end: want no message"},
 		{low, "0UNSHARD,0F0", "0F0,0UNSHARD", "rank 0, action 1: 0F0, but the parameters of stage 0 are not gathered"},
@@ -98,7 +98,7 @@ func TestValidateMadeSchedules(t *testing.T) {
 	err := s.Validate()
 	for _, want := range []string{"rank 0, action 1: 0Op(99) is unknown: want an op of this package",
 		"rank 0, action 2: 0F-1 is of micro-batch -1: want 0 to 1", "rank 1, action 1: 2F0 is of stage 2: want 0 to 1",
-		"rank 1, action 2: 1B0 overlaps with no pass behind it: want two passes"} {
+		"rank 1, action 2: 1B0 overlaps with no pass after it: want two passes"} {
 		require.ErrorContains(t, err, want)
 	}
 	s = generate(t, "1f1b", 2, 2, 0)
