@@ -5,6 +5,6 @@
 // [Job] takes the work of each rank of a pipeline from a rehearsal (see package accelerate/pp), runs the pipeline's
 // schedule on a clock, and adds the exchanges of the ranks that share stages.
 //
-// It predicts ranks that are all alike and messages that do not slow each other down. Gradients are exchanged behind
-// the last backward pass of a stage.
+// The prediction assumes ranks of equal speed and messages that do not slow each other down. Gradients are exchanged
+// after the last backward pass of a stage.
 package simulation

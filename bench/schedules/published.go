@@ -22,7 +22,7 @@ type setting struct {
 }
 
 // zeroBubble is a setting of Qi et al., "Zero Bubble Pipeline Parallelism" (arXiv:2401.10241): the times that they
-// measured on their GPUs, and the bubbles that they give for them.
+// measured on their GPUs (Table 9), and the bubbles that they calculated from them (Table 5).
 func zeroBubble(model string, ranks, microBatches int, f, i, w, transfer, oneF1B, zbH1 float64) setting {
 	return setting{"Qi et al.", model, ranks, microBatches, 1, schedule.StageCosts{Forward: f, Input: i, Weight: w},
 		transfer, map[string]float64{"1f1b": oneF1B, "zb_h1": zbH1}}

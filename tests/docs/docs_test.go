@@ -338,6 +338,40 @@ func TestNames(t *testing.T) {
 	require.Greater(t, checked, 300)
 }
 
+// TestTree: ARCHITECTURE.md lists the folders of two levels that have Go code, and no others. Benchmarks and examples
+// are listed as a whole.
+func TestTree(t *testing.T) {
+	_, section, ok := strings.Cut(read(t, "docs/ARCHITECTURE.md"), "\n## The tree\n")
+	require.True(t, ok)
+	section, _, _ = strings.Cut(section, "\n## ")
+	listed := map[string]bool{}
+	for _, name := range spans(section) {
+		listed[strings.TrimSuffix(name, "/")] = true
+	}
+	checked := map[string]bool{}
+	for _, pattern := range []string{"*/*/*.go", "*/*/*/*.go"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		require.NoError(t, err)
+		for _, file := range files {
+			rel, err := filepath.Rel(root, file)
+			require.NoError(t, err)
+			parts := strings.Split(filepath.ToSlash(rel), "/")
+			if parts[0] == "bench" || parts[0] == "examples" || parts[1] == "testdata" {
+				continue
+			}
+			folder := parts[0] + "/" + parts[1]
+			checked[folder] = true
+			require.True(t, listed[folder], "%s is not in the tree of docs/ARCHITECTURE.md", folder)
+		}
+	}
+	require.Greater(t, len(checked), 80)
+	for name := range listed {
+		if top, _, _ := strings.Cut(name, "/"); top != name && !strings.Contains(name, ".") {
+			require.DirExists(t, filepath.Join(root, filepath.FromSlash(name)))
+		}
+	}
+}
+
 var row = regexp.MustCompile("(?m)^\\| `([a-z]+)` \\| (.*) \\|$")
 
 // TestLattice: the table in ARCHITECTURE.md is the one that tests/arch holds.

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 )
 
-// Kind is what two runs part in first, in the order in which a step computes it.
+// Kind is what two runs first differ in, in the order in which a step computes it.
 type Kind string
 
 // The kinds. A step reads its data, computes losses, gradients and their norm, and updates state and weights.
@@ -27,7 +27,7 @@ const (
 	Weights   Kind = "weights"
 )
 
-// Difference is where two runs part. Before it they have the same bits.
+// Difference is where two runs diverge. Before it they have the same bits.
 type Difference struct {
 	Step int64 `json:"step"`
 	Kind Kind  `json:"kind"`
@@ -77,7 +77,7 @@ type Setting struct {
 // mostNamed is how many parameters and micro-batches a difference names.
 const mostNamed = 8
 
-// Compare finds the first step in which two runs part, and in what. Ranks may differ in number.
+// Compare finds the first step in which two runs diverge, and in what. Ranks may differ in number.
 func Compare(a, b *Run) *Comparison {
 	c := &Comparison{Runs: [2]string{a.Path, b.Path}}
 	if ha, hb := a.Header(), b.Header(); ha != nil && hb != nil {
@@ -267,7 +267,7 @@ func (d *Difference) op(a, b *view) {
 	}
 }
 
-// String says in a few lines where the runs part.
+// String says in a few lines where the runs diverge.
 func (d *Difference) String() string {
 	var out strings.Builder
 	if d.Kind == Start {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hashes records hashes of what each step of a run reads, computes and leaves, and finds where two runs part.
+// Package hashes records hashes of what each step of a run reads and computes, and finds where two runs diverge.
 // A run with the argument record_hashes writes a line for each step and rank into the folder hashes of its output
 // folder ([Create]); the command lockstep diff compares two of them ([Load], [Compare]).
 //
