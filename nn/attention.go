@@ -71,6 +71,10 @@ func (cfg AttentionConfig) Attend(c *Ctx, q, k, v *tensor.Tensor, in AttentionIn
 	if c.Training {
 		opt.Dropout = cfg.DropoutP
 	}
+	if opt.Dropout > 0 && cfg.Heads > 0 && q.Size(1) != cfg.Heads {
+		refuse(c, "nn.Attend", "dropout %g of attention weights with %d of %d heads: heads of other ranks would be "+
+			"dropped alike: want 0", opt.Dropout, q.Size(1), cfg.Heads)
+	}
 	if in.Cos != nil {
 		q, k = rotate(c, q, in), rotate(c, k, in)
 	}
@@ -128,6 +132,9 @@ func (m *MultiheadAttention) Forward(c *Ctx, x *tensor.Tensor, in AttentionInput
 		return m.Out.Forward(c, m.Config.Attend(c, q, k, m.heads(c, m.V, nil, x), in))
 	}, x, in)
 }
+
+// Traits give the size of a head.
+func (m *MultiheadAttention) Traits() Traits { return Traits{HeadDim: m.Config.HeadDim} }
 
 // heads projects x, and normalises each head of the result if there is a norm.
 func (m *MultiheadAttention) heads(c *Ctx, project *Linear, norm *RMSNorm, x *tensor.Tensor) *tensor.Tensor {

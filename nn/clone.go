@@ -99,6 +99,9 @@ func (cl *cloner) pointer(v reflect.Value, path string) (reflect.Value, error) {
 	}
 	switch p := v.Interface().(type) {
 	case *Parameter:
+		if p.whole != nil {
+			return v, fmt.Errorf("nn.Clone: %s is divided among ranks: want Parameter.Join first", path)
+		}
 		fill := p.Deferred()
 		if _, done := cl.seen[p.Tensor]; fill == nil && cl.later && !done {
 			fill = func(c *tensor.Ctx) *tensor.Tensor { return copied(c, p.Tensor) }

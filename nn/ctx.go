@@ -30,6 +30,7 @@ type Ctx struct {
 	precision map[string]tensor.DType // of modules, by path
 	again     bool                    // a forward pass is being run again for its gradient
 	stage     *stage                  // of a pipeline; nil: the whole model
+	divides   bool                    // the unit computes with parts of parameters
 }
 
 // NewCtx returns a context for running modules. tree is Walk(model), which avoids walking
@@ -100,6 +101,10 @@ func (c *Ctx) WithParam(f ParamFunc) *Ctx {
 func (c *Ctx) Param(p *Parameter) *tensor.Tensor {
 	if p == nil {
 		return nil
+	}
+	if p.whole != nil && !c.divides {
+		refuse(c, "nn.Param", "the parameter is divided among ranks, of which this one has %v of %v: want a context with "+
+			"the tree of the divided model, whose hooks combine the parts", p.Shape(), p.whole.Shape())
 	}
 	t := p.Tensor
 	for _, f := range c.params {

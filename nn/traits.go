@@ -13,6 +13,12 @@ type Traits struct {
 	Projection bool
 	// Embedding: the parameters are tables whose rows are looked up, as that of [Embedding]; see [Tree.Embeddings].
 	Embedding bool
+	// InOut: the weight of a linear layer is [in, out], as GPT-2's checkpoints have it, and not [out, in] as in [Linear].
+	InOut bool
+	// HeadDim is how many features of a linear layer are a head of attention: of the outputs of a projection to queries,
+	// keys or values, and of the inputs of one behind attention. Tensor parallelism does not divide a head. 0: any
+	// feature stands alone.
+	HeadDim int
 }
 
 // with adds what a module within states.
@@ -22,9 +28,16 @@ func (t Traits) with(m Module) Traits {
 		t.Norm = t.Norm || own.Norm
 		t.Projection = t.Projection || own.Projection
 		t.Embedding = t.Embedding || own.Embedding
+		t.InOut = t.InOut || own.InOut
+		if own.HeadDim > 0 {
+			t.HeadDim = own.HeadDim
+		}
 	}
 	return t
 }
+
+// Traits are what the modules around the parameter of a name state about it.
+func (t *Tree) Traits(name string) Traits { return t.traits[name] }
 
 // Projected is the set of the parameters, by name, that lie in a Projection and have no other use.
 func (t *Tree) Projected() map[string]bool {

@@ -11,6 +11,9 @@ import (
 // Hooks are called around a module's Unit. Any of them may be nil; none may block. Of several hooks of a module, those
 // before run in the order in which they were added, those behind in the reverse order.
 type Hooks struct {
+	// Context derives the tensor context in which the module itself runs, not the modules within it. With it, the module
+	// may read parameters that are divided among ranks: see Parameter.Divide.
+	Context     func(c *tensor.Ctx) *tensor.Ctx
 	PreForward  func(c *Ctx)
 	PostForward func(c *Ctx)
 	// Inputs replaces the inputs of the module (nil where one is not there), Outputs its results. Their ops are part of
@@ -34,6 +37,11 @@ type forwardFunc = func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor
 func Unit(c *Ctx, m Module, forward forwardFunc, in ...*tensor.Tensor) []*tensor.Tensor {
 	u := c.unit(m)
 	hooks := u.tree.hooks[m]
+	for _, h := range hooks {
+		if h.Context != nil {
+			u.Ctx, u.divides = h.Context(u.Ctx), true
+		}
+	}
 	for _, h := range hooks {
 		if h.PreForward != nil {
 			h.PreForward(u)
@@ -109,7 +117,7 @@ func (c *Ctx) unit(m Module) *Ctx {
 		d.tree = Walk(m)
 	}
 	path := d.tree.path(m)
-	d.Ctx = c.Ctx.Sub(path)
+	d.Ctx, d.divides = c.Ctx.Sub(path), false
 	if dt, ok := c.precision[path]; ok {
 		d.Ctx = d.Autocast(dt)
 	}

@@ -19,11 +19,31 @@ type Module any
 // (weight tying); it then counts once, under the first path.
 type Parameter struct {
 	*tensor.Tensor
+	whole *tensor.Tensor // nil: Tensor is
 }
 
 // NewParameter makes t a trainable parameter.
 func NewParameter(t *tensor.Tensor) *Parameter {
 	return &Parameter{Tensor: t.SetRequiresGrad(true)}
+}
+
+// Divide makes part, what a rank has of p under tensor parallelism, the parameter's tensor. Trees of the model that were
+// walked before have the whole one. Modules can read the part only in units with a Hooks.Context: others would not
+// combine it with those of other ranks. Join ends it.
+func (p *Parameter) Divide(part *tensor.Tensor) {
+	if p.whole != nil {
+		panic(&tensor.Error{Op: "nn.Divide", Msg: "the parameter is divided already: want Join first"})
+	}
+	p.whole, p.Tensor = p.Tensor, part.SetRequiresGrad(p.IsLeaf())
+}
+
+// Join gives p the tensor back that it had before Divide; false if it was not divided.
+func (p *Parameter) Join() (was bool) {
+	if p.whole == nil {
+		return false
+	}
+	p.Tensor, p.whole = p.whole, nil
+	return true
 }
 
 // Buffer is a tensor that belongs to a module's state but is not trained, such as running
@@ -40,6 +60,7 @@ func NewBuffer(t *tensor.Tensor) *Buffer { return &Buffer{Tensor: t} }
 // once, by Walk, and passed to NewCtx.
 type Tree struct {
 	params  []tensor.Named
+	owners  []*Parameter // of params
 	buffers []tensor.Named
 	traits  map[string]Traits // of the parameters
 	aliases map[string]string // path of a tied parameter → the path it counts under
@@ -108,6 +129,13 @@ func (t *Tree) Aliases() map[string]string { return t.aliases }
 func (t *Tree) Modules(f func(path string, m Module)) {
 	for _, n := range t.modules {
 		f(n.name, n.module)
+	}
+}
+
+// EachParameter calls f for each parameter in registration order, tied ones once.
+func (t *Tree) EachParameter(f func(name string, p *Parameter)) {
+	for _, p := range t.owners {
+		f(t.names[p], p)
 	}
 }
 

@@ -104,7 +104,7 @@ func (w *walker) pointer(v reflect.Value, path string) {
 			badModule("parameter %s has no tensor: make it with NewParameter, or leave the field nil", path)
 		}
 		w.names[p] = path
-		w.params = append(w.params, tensor.Named{Name: path, Tensor: p.Tensor})
+		w.params, w.owners = append(w.params, tensor.Named{Name: path, Tensor: p.Tensor}), append(w.owners, p)
 		w.traits[path] = w.within
 	case *Buffer:
 		if p.Tensor == nil {

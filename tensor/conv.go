@@ -39,6 +39,7 @@ type Conv2DOptions struct {
 func Conv2D(c *Ctx, x, weight, bias *Tensor, opt Conv2DOptions) *Tensor {
 	const name = "Conv2D"
 	x.check(c, name)
+	c.wantWhole(name, x, weight)
 	lower := c.lower != Invalid && x.dtype.IsFloat() && x.dtype != Float64
 	if lower {
 		c.autocast(name, &x)

@@ -22,6 +22,7 @@ type Ctx struct {
 
 	counts *DTypeCounts // nil: nobody counts
 	onlyIf *Tensor      // of If; nil: always
+	parted *PartedSum   // of linear layers; nil: their weights are whole
 
 	key   uint64  // of the random stream
 	pos   int64   // stream position of the micro-batch's first sample
@@ -91,7 +92,7 @@ func (c *Ctx) WithRandom(seed uint64, position int64) *Ctx {
 // draws and parts came before it in c.
 func (c *Ctx) Sub(path string) *Ctx {
 	d := *c
-	d.path, d.key, d.draws = path, c.nextKey(path), new(uint64)
+	d.path, d.key, d.draws, d.parted = path, c.nextKey(path), new(uint64), nil
 	return &d
 }
 

@@ -14,6 +14,7 @@ func Embedding(c *Ctx, table, ids *Tensor) *Tensor {
 	table.check(c, "Embedding")
 	c.wantIndex("Embedding", ids)
 	ins := []*Tensor{table, ids}
+	c.wantWhole("Embedding", ins...)
 	c.wantFloat("Embedding", table)
 	if table.ndim != 2 || ids.ndim+1 > MaxDims {
 		c.fail("Embedding", ins, "want a table [V C] and ids of at most %d dims", MaxDims-1)

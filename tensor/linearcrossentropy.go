@@ -75,6 +75,7 @@ type head struct {
 
 func newHead(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *head {
 	const op = "LinearCrossEntropy"
+	c.wantWhole(op, x, weight)
 	c.wantFloat(op, x, c.stand(weight))
 	c.wantIndex(op, targets)
 	c.autocast(op, &x)

@@ -11,9 +11,10 @@ import (
 // MatMul is the matrix product over the last two dims, [B…,M,K]·[B…,K,N] → [B…,M,N];
 // the batch dims broadcast. Operands may be strided: a Transpose costs nothing.
 func MatMul(c *Ctx, x, y *Tensor) *Tensor {
-	if c.lower != Invalid && x != nil && y != nil && y.ndim == 2 && x.ndim > 2 {
-		return AddMM(c, nil, x, y) // lowers its weight
+	if (c.lower != Invalid && x != nil && x.ndim > 2 || c.parted != nil) && y != nil && y.ndim == 2 {
+		return AddMM(c, nil, x, y) // lowers its weight, and knows a part of one
 	}
+	c.wantWhole("MatMul", x, y)
 	c.wantFloat("MatMul", x, y)
 	if c.lower != Invalid {
 		plain, x, y, _ := c.cast("MatMul", x, y, nil)
@@ -71,6 +72,7 @@ type linear struct {
 	wLow, biasLow *Tensor
 
 	rows, m *Tensor // x as a matrix, wLow as [K,N]
+	parted  *PartedSum
 	source  *Node   // computes x again for the gradient of w, instead of keeping it; nil: rows are kept
 	saved   *Tensor // what the activation's gradient reads, as a matrix
 }
@@ -84,17 +86,12 @@ func (c *Ctx) linear(l *linear) *Tensor {
 	k, n := l.m.shape[0], l.m.shape[1]
 	l.rows = c.rows(l.op, l.x, k)
 	ins := []*Tensor{l.x, l.w, l.bias}
-	y := c.empty(l.op, l.x.dtype, l.rows.shape[0], n)
-	outs := []*Tensor{y}
-	l.saved = y
-	if f := activations[l.f]; f.op == backend.OpInvalid {
-		l.saved = nil
-	} else if !f.grad.useY && c.records(ins) {
-		l.saved = c.empty(l.op, l.x.dtype, l.rows.shape[0], n)
-		outs = append(outs, l.saved)
+	var y *Tensor
+	if l.parted != nil && l.parted.Rowwise {
+		y = l.sumOfParts(c)
+	} else {
+		y = l.product(c, c.records(ins))
 	}
-	a := ints(int(activations[l.f].op))
-	c.launchMulti(backend.OpLinear, &a, outs, l.rows, l.m, l.biasLow)
 	out := y.reshaped(append(slices.Clone(l.x.Shape()[:l.x.ndim-1]), n))
 	kept := l.rows
 	if l.source = l.x.recomputable(); l.source != nil {
@@ -108,6 +105,48 @@ func (c *Ctx) linear(l *linear) *Tensor {
 		}
 	}
 	return out
+}
+
+// product computes the outputs, and what is saved of them if the op is recorded.
+func (l *linear) product(c *Ctx, recorded bool) (y *Tensor) {
+	y = c.empty(l.op, l.x.dtype, l.rows.shape[0], l.m.shape[1])
+	outs := []*Tensor{y}
+	l.saved = y
+	if f := activations[l.f]; f.op == backend.OpInvalid {
+		l.saved = nil
+	} else if !f.grad.useY && recorded {
+		l.saved = c.emptyLike(l.op, y)
+		outs = append(outs, l.saved)
+	}
+	a := ints(int(activations[l.f].op))
+	c.launchMulti(backend.OpLinear, &a, outs, l.rows, l.m, l.biasLow)
+	return y
+}
+
+// sumOfParts is product for a rowwise layer whose sum is added in parts.
+func (l *linear) sumOfParts(c *Ctx) (y *Tensor) {
+	z := l.parted.rowwise(c, l)
+	if l.biasLow != nil {
+		c.elementwise(backend.OpAdd, &attrs{}, z, z, c.convert(l.op, l.biasLow, z.dtype))
+	}
+	z = c.convert(l.op, z, l.x.dtype)
+	f := activations[l.f]
+	if f.op == backend.OpInvalid {
+		return z
+	}
+	y = c.applied(l.op, f.op, &attrs{}, z)
+	if l.saved = z; f.grad.useY {
+		l.saved = y
+	}
+	return y
+}
+
+// inputGrad is the gradient of x as a matrix.
+func (l *linear) inputGrad(b *Back, g *Tensor) *Tensor {
+	if l.parted == nil || l.parted.Rowwise {
+		return b.matmul(l.op, g, swapLast(l.m))
+	}
+	return b.convert(l.op, l.parted.colwise(b.Ctx, l, g), g.dtype)
 }
 
 // applyBoth applies the activation once more, and its gradient to g, in place.
@@ -144,7 +183,7 @@ func (l *linear) grad(b *Back) (g *Tensor) {
 // inputs hands in the gradient of x, if it is wanted, and returns x as a matrix, if the gradient of w is.
 func (l *linear) inputs(b *Back, g *Tensor) (x *Tensor) {
 	if b.Need(0) {
-		dx := b.matmul(l.op, g, swapLast(l.m)).reshaped(l.x.Shape())
+		dx := l.inputGrad(b, g).reshaped(l.x.Shape())
 		if l.source != nil && b.Need(1) {
 			if x, ok := b.recomputeAndStep(l.source, 0, dx); ok {
 				return x.reshaped(l.rows.Shape())
@@ -196,6 +235,9 @@ func (l *linear) check(c *Ctx) {
 		if l.bias.ndim != 1 || l.bias.shape[0] != l.m.shape[1] {
 			c.fail(l.op, []*Tensor{l.x, l.w, l.bias}, "want a bias of shape [%d]", l.m.shape[1])
 		}
+	}
+	if l.parted = c.parted; l.parted != nil {
+		l.parted.check(c, l)
 	}
 	if int(l.f) >= len(activations) {
 		c.fail(l.op, ins, "unknown activation %d", l.f)

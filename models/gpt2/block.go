@@ -54,6 +54,9 @@ func newAttention(in *nn.Init, cfg Config) *Attention {
 	return a
 }
 
+// Traits give the size of a head.
+func (a *Attention) Traits() nn.Traits { return nn.Traits{HeadDim: a.Config.HeadDim} }
+
 // Forward keeps x's shape.
 func (a *Attention) Forward(c *nn.Ctx, x *tensor.Tensor, in nn.AttentionInput) *tensor.Tensor {
 	return nn.AttentionUnit(c, a, func(c *nn.Ctx, x *tensor.Tensor, in nn.AttentionInput) *tensor.Tensor {
@@ -107,7 +110,7 @@ type Conv1D struct {
 }
 
 // Traits marks parameters that only products read.
-func (*Conv1D) Traits() nn.Traits { return nn.Traits{Projection: true} }
+func (*Conv1D) Traits() nn.Traits { return nn.Traits{Projection: true, InOut: true} }
 
 func newConv1D(in *nn.Init, nin, nout int, std float64) *Conv1D {
 	return &Conv1D{Weight: in.Normal("weight", std, nin, nout), Bias: in.Full("bias", 0, nout)}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tensor
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+// PartedSum says how a linear layer computes a sum that tensor parallelism divides among ranks. The sum is cut into
+// parts of equal length. Each part is a product of its own, and the parts are added in a binary tree. So the bits do
+// not depend on how many ranks share the parts: neighbours at distance 1, 2, 4, … are added, and one without a
+// neighbour is carried up, as ranks are in comm.Group.AllReduce. Parts of half types are added in float32 and rounded
+// once.
+type PartedSum struct {
+	// Rowwise divides the inputs' features: x·w is the sum of x's columns times the rows of w. The bias is added to the
+	// whole sum. Otherwise the layer is colwise and divides the outputs' features: the gradient of x is a sum over them.
+	Rowwise bool
+	// Parts is how many parts this rank has, at least 1.
+	Parts int
+	// Fused is how many matrices lie one behind the other in the outputs of a colwise layer, such as those of queries,
+	// keys and values. Each is cut into Parts; 0 stands for 1.
+	Fused int
+	// Ranks adds t, which is contiguous, over the ranks, in place. nil: this rank has all parts.
+	Ranks func(c *Ctx, t *Tensor)
+}
+
+// WithPartedSum returns a context in which linear layers (Linear, AddMM, and MatMul with a matrix on the right) compute
+// as s says; nil as usual. Sub ends it. Other ops that sum over a weight's rows or columns refuse such a context.
+func (c *Ctx) WithPartedSum(s *PartedSum) *Ctx {
+	if s != nil && (s.Parts < 1 || s.Fused < 0 || s.Rowwise && s.Fused > 1) {
+		panic(&Error{Op: "WithPartedSum", Where: c.where(), Msg: fmt.Sprintf("%d parts of %d fused matrices, rowwise %v: "+
+			"want at least 1 part, and fused matrices in colwise layers only", s.Parts, s.Fused, s.Rowwise)})
+	}
+	d := *c
+	d.parted = s
+	return &d
+}
+
+// wantWhole panics for an op that cannot compute with a part of its weight.
+func (c *Ctx) wantWhole(op string, ins ...*Tensor) {
+	if c.parted != nil {
+		c.fail(op, ins, "its weight is divided among ranks: want a linear layer, or a weight that every rank has")
+	}
+}
+
+// check panics unless n features divide into the parts.
+func (s *PartedSum) check(c *Ctx, l *linear) {
+	n := l.m.shape[1]
+	if s.Rowwise {
+		n = l.m.shape[0]
+	}
+	if of := s.Parts * max(1, s.Fused); n%of != 0 {
+		c.fail(l.op, []*Tensor{l.x, l.wLow}, "%d features: want a multiple of %d, parts of a divided sum", n, of)
+	}
+}
+
+// rowwise is the product of a rowwise layer without its bias, in the dtype of sums.
+func (s *PartedSum) rowwise(c *Ctx, l *linear) *Tensor {
+	n := l.m.shape[0] / s.Parts
+	return s.add(c, func(c *Ctx, i int) *Tensor {
+		return c.matmulAs(l.op, statDType(l.x), l.rows.narrow(1, i*n, n), l.m.narrow(0, i*n, n))
+	})
+}
+
+// colwise is the gradient of the inputs of a colwise layer, for that of its outputs.
+func (s *PartedSum) colwise(c *Ctx, l *linear, g *Tensor) *Tensor {
+	fused, w := max(1, s.Fused), swapLast(l.m)
+	n := l.m.shape[1] / fused / s.Parts
+	return s.add(c, func(c *Ctx, i int) (sum *Tensor) {
+		for f := range fused {
+			at := (f*s.Parts + i) * n
+			sum = c.plus(sum, c.matmulAs(l.op, statDType(l.x), g.narrow(1, at, n), w.narrow(0, at, n)))
+		}
+		return sum
+	})
+}
+
+// plus adds y to x, which may be nil, in place.
+func (c *Ctx) plus(x, y *Tensor) *Tensor {
+	if x == nil {
+		return y
+	}
+	c.elementwise(backend.OpAdd, &attrs{}, x, x, y)
+	return x
+}
+
+// add adds the parts of all ranks.
+func (s *PartedSum) add(c *Ctx, part func(c *Ctx, i int) *Tensor) *Tensor {
+	sum := treeSum(c.NoGrad(), 0, s.Parts, part)
+	if s.Ranks != nil {
+		s.Ranks(c.NoGrad().plain(), sum)
+	}
+	return sum
+}
+
+// treeSum adds parts first to first+n in a tree, and holds no more of them than it is high.
+func treeSum(c *Ctx, first, n int, part func(c *Ctx, i int) *Tensor) *Tensor {
+	return c.Scope(func(c *Ctx) []*Tensor {
+		if n == 1 {
+			return []*Tensor{part(c, first)}
+		}
+		left := 1 << (bits.Len(uint(n-1)) - 1)
+		x := treeSum(c, first, left, part)
+		return []*Tensor{c.plus(x, treeSum(c, first+left, n-left, part))}
+	})[0]
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tensor_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// pairs adds parts as ranks are added: neighbours at distance 1, 2, 4, …
+func pairs(c *tensor.Ctx, parts []*tensor.Tensor) *tensor.Tensor {
+	for d := 1; d < len(parts); d *= 2 {
+		for i := 0; i+d < len(parts); i += 2 * d {
+			parts[i] = tensor.Add(c, parts[i], parts[i+d])
+		}
+	}
+	return parts[0]
+}
+
+// A sum in parts has the bits of its parts, each a product of its own, added in a tree, and Ranks gets it before
+// anything is added to it.
+func TestPartedSumIsATreeOfProducts(t *testing.T) {
+	const rows, narrow = 7, 5
+	for _, parts := range []int{1, 2, 3, 4, 7} {
+		for _, f := range []tensor.Activation{tensor.ActivationNone, tensor.ActivationReLU, tensor.ActivationGELUTanh} {
+			for _, fused := range []int{0, 1, 3} { // 0: rowwise
+				t.Run(fmt.Sprintf("%d parts, %d fused, %v", parts, fused, f), func(t *testing.T) {
+					c := newCtx(t)
+					in, out, n := 300*parts, narrow, 300
+					if fused > 0 {
+						in, out = narrow, fused*300*parts
+					}
+					draw := func(key uint64, shape ...int) *tensor.Tensor {
+						return tensor.Normal(c.NoGrad(), tensor.Float32, key, 0, 1, shape...)
+					}
+					x, w, bias := draw(1, rows, in), draw(2, in, out), draw(3, out)
+					for _, leaf := range []*tensor.Tensor{x, w, bias} {
+						leaf.SetRequiresGrad(true)
+					}
+					given := 0
+					twice := func(c *tensor.Ctx, t *tensor.Tensor) { // as two ranks of the same values
+						given++
+						tensor.ScaleInto(c, t, 2)
+					}
+					parted := c.WithPartedSum(&tensor.PartedSum{Rowwise: fused == 0, Parts: parts, Fused: fused, Ranks: twice})
+					y := tensor.AddMMActivated(parted, bias, x, w, f)
+					dy := draw(4, rows, out)
+					all := func(y *tensor.Tensor) (list [][]byte) {
+						list = append(list, tensor.ReadBytes(c, y))
+						for _, g := range tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{dy},
+							[]*tensor.Tensor{x, w, bias}) {
+							list = append(list, tensor.ReadBytes(c, tensor.Contiguous(c.NoGrad(), g)))
+						}
+						return list
+					}
+					got := all(y)
+					require.Equal(t, 1, given)
+
+					var list []*tensor.Tensor
+					if fused == 0 {
+						for i := range parts {
+							list = append(list, tensor.MatMul(c, tensor.Slice(c, x, 1, i*n, (i+1)*n),
+								tensor.Slice(c, w, 0, i*n, (i+1)*n)))
+						}
+						sum := tensor.Affine(c.NoGrad(), pairs(c.NoGrad(), list), 2, 0)
+						z := tensor.Add(c.NoGrad(), sum, bias)
+						want := map[tensor.Activation]*tensor.Tensor{tensor.ActivationNone: z,
+							tensor.ActivationReLU: tensor.ReLU(c.NoGrad(), z), tensor.ActivationGELUTanh: tensor.GELUTanh(c.NoGrad(), z)}[f]
+						require.Equal(t, tensor.ReadBytes(c, want), got[0])
+						return
+					}
+					whole := all(tensor.AddMMActivated(c, bias, x, w, f))
+					require.Equal(t, whole[0], got[0], "only the gradient of x is a divided sum")
+					require.Equal(t, whole[2:], got[2:])
+					dz := dy // through the activation
+					if f != tensor.ActivationNone {
+						z := tensor.AddMM(c.NoGrad(), bias, x, w).SetRequiresGrad(true)
+						a := map[tensor.Activation]func(*tensor.Ctx, *tensor.Tensor) *tensor.Tensor{
+							tensor.ActivationReLU: tensor.ReLU, tensor.ActivationGELUTanh: tensor.GELUTanh}[f](c, z)
+						dz = tensor.Backward(c, []*tensor.Tensor{a}, []*tensor.Tensor{dy}, []*tensor.Tensor{z})[0]
+					}
+					c = c.NoGrad()
+					for i := range parts {
+						var part *tensor.Tensor
+						for k := range fused {
+							at := (k*parts + i) * n
+							p := tensor.MatMul(c, tensor.Slice(c, dz, 1, at, at+n),
+								tensor.Transpose(c, tensor.Slice(c, w, 1, at, at+n), 0, 1))
+							if part == nil {
+								part = p
+							} else {
+								part = tensor.Add(c, part, p)
+							}
+						}
+						list = append(list, part)
+					}
+					require.Equal(t, tensor.ReadBytes(c, tensor.Affine(c, pairs(c, list), 2, 0)), got[1])
+				})
+			}
+		}
+	}
+}
+
+func TestPartedSumMisuse(t *testing.T) {
+	c := newCtx(t)
+	x, w := tensor.Zeros(c, tensor.Float32, 4, 6), tensor.Zeros(c, tensor.Float32, 6, 6)
+	ids := tensor.Zeros(c, tensor.Int64, 4)
+	parted := c.WithPartedSum(&tensor.PartedSum{Parts: 4})
+	require.ErrorContains(t, tensor.Try(func() { tensor.Linear(parted, x, w, nil) }),
+		"6 features: want a multiple of 4")
+	const refused = "its weight is divided among ranks: want a linear layer"
+	require.ErrorContains(t, tensor.Try(func() { tensor.Embedding(parted, w, ids) }), refused)
+	require.ErrorContains(t, tensor.Try(func() { tensor.LinearCrossEntropy(parted, x, w, nil, ids, -100) }), refused)
+	require.ErrorContains(t, tensor.Try(func() {
+		tensor.MatMul(parted, tensor.Unsqueeze(c, x, 0), tensor.Unsqueeze(c, w, 0))
+	}), refused)
+	require.NoError(t, tensor.Try(func() { tensor.Embedding(parted.Sub("part"), w, ids) }), "Sub ends it")
+	require.ErrorContains(t, tensor.Try(func() { c.WithPartedSum(&tensor.PartedSum{}) }), "want at least 1 part")
+	require.ErrorContains(t, tensor.Try(func() {
+		c.WithPartedSum(&tensor.PartedSum{Rowwise: true, Parts: 1, Fused: 2})
+	}), "fused matrices in colwise layers only")
+}
