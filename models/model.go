@@ -88,6 +88,14 @@ type Pipelined interface {
 	Parts() []nn.Part
 }
 
+// TensorParallel is implemented by models that come with a plan for tensor parallelism.
+type TensorParallel interface {
+	Model
+	// TPPlan is how the layers are divided among ranks: styles by the paths of modules, in which * stands for one
+	// element, as transformers' base_model_tp_plan. Package accelerate/tp lists the styles. Each matrix has a rule.
+	TPPlan() map[string]string
+}
+
 // BlockParts are the parts of a model of blocks.
 func BlockParts[B nn.Module](first nn.Part, blocks []B, last nn.Part) []nn.Part {
 	parts := []nn.Part{first}

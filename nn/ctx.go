@@ -103,8 +103,8 @@ func (c *Ctx) Param(p *Parameter) *tensor.Tensor {
 		return nil
 	}
 	if p.whole != nil && !c.divides {
-		refuse(c, "nn.Param", "the parameter is divided among ranks, of which this one has %v of %v: want a context with "+
-			"the tree of the divided model, whose hooks combine the parts", p.Shape(), p.whole.Shape())
+		refuse(c, "nn.Param", "the parameter is divided among ranks, of which this one has %v of %v: want a context "+
+			"with the tree of the divided model, whose hooks combine the parts", p.Shape(), p.whole.Shape())
 	}
 	t := p.Tensor
 	for _, f := range c.params {

@@ -52,7 +52,7 @@ func TestDividedParametersNeedTheirHooks(t *testing.T) {
 		contexts++
 		return c.WithPartedSum(&tensor.PartedSum{Parts: 1})
 	}})
-	require.ErrorContains(t, tensor.Try(func() { o.Forward(nn.NewCtx(c, before, true), x) }), refused, "of another tree")
+	require.ErrorContains(t, tensor.Try(func() { o.Forward(nn.NewCtx(c, before, true), x) }), refused, "another tree")
 	bias := o.Inner.Bias
 	o.Inner.Bias = nil
 	y := tensor.ToSlice[float32](c, o.Forward(nn.NewCtx(c, tree, true), x))

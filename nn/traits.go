@@ -13,11 +13,11 @@ type Traits struct {
 	Projection bool
 	// Embedding: the parameters are tables whose rows are looked up, as that of [Embedding]; see [Tree.Embeddings].
 	Embedding bool
-	// InOut: the weight of a linear layer is [in, out], as GPT-2's checkpoints have it, and not [out, in] as in [Linear].
+	// InOut: the weight of a linear layer is [in, out], as in GPT-2's checkpoints, and not [out, in] as in [Linear].
 	InOut bool
-	// HeadDim is how many features of a linear layer are a head of attention: of the outputs of a projection to queries,
-	// keys or values, and of the inputs of one behind attention. Tensor parallelism does not divide a head. 0: any
-	// feature stands alone.
+	// HeadDim is how many features of a linear layer are a head of attention: of the outputs of a projection to
+	// queries, keys or values, and of the inputs of one behind attention. Tensor parallelism does not divide a head.
+	// 0: there are no heads.
 	HeadDim int
 }
 

@@ -11,8 +11,8 @@ import (
 // Hooks are called around a module's Unit. Any of them may be nil; none may block. Of several hooks of a module, those
 // before run in the order in which they were added, those behind in the reverse order.
 type Hooks struct {
-	// Context derives the tensor context in which the module itself runs, not the modules within it. With it, the module
-	// may read parameters that are divided among ranks: see Parameter.Divide.
+	// Context derives the tensor context in which the module itself runs, not the modules within it. With it, the
+	// module may read parameters that are divided among ranks: see Parameter.Divide.
 	Context     func(c *tensor.Ctx) *tensor.Ctx
 	PreForward  func(c *Ctx)
 	PostForward func(c *Ctx)

@@ -27,8 +27,8 @@ func NewParameter(t *tensor.Tensor) *Parameter {
 	return &Parameter{Tensor: t.SetRequiresGrad(true)}
 }
 
-// Divide makes part, what a rank has of p under tensor parallelism, the parameter's tensor. Trees of the model that were
-// walked before have the whole one. Modules can read the part only in units with a Hooks.Context: others would not
+// Divide makes part, what a rank has of p under tensor parallelism, the parameter's tensor. Trees of the model that
+// were walked before have the whole one. Modules can read the part only in units with a Hooks.Context: others would not
 // combine it with those of other ranks. Join ends it.
 func (p *Parameter) Divide(part *tensor.Tensor) {
 	if p.whole != nil {
@@ -36,6 +36,9 @@ func (p *Parameter) Divide(part *tensor.Tensor) {
 	}
 	p.whole, p.Tensor = p.Tensor, part.SetRequiresGrad(p.IsLeaf())
 }
+
+// Whole is the tensor that p had before Divide; nil if it is not divided.
+func (p *Parameter) Whole() *tensor.Tensor { return p.whole }
 
 // Join gives p the tensor back that it had before Divide; false if it was not divided.
 func (p *Parameter) Join() (was bool) {

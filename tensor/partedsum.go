@@ -16,7 +16,8 @@ import (
 // once.
 type PartedSum struct {
 	// Rowwise divides the inputs' features: x·w is the sum of x's columns times the rows of w. The bias is added to the
-	// whole sum. Otherwise the layer is colwise and divides the outputs' features: the gradient of x is a sum over them.
+	// whole sum. Otherwise the layer is colwise and divides the outputs' features: the gradient of x is a sum over
+	// them.
 	Rowwise bool
 	// Parts is how many parts this rank has, at least 1.
 	Parts int
@@ -31,8 +32,9 @@ type PartedSum struct {
 // as s says; nil as usual. Sub ends it. Other ops that sum over a weight's rows or columns refuse such a context.
 func (c *Ctx) WithPartedSum(s *PartedSum) *Ctx {
 	if s != nil && (s.Parts < 1 || s.Fused < 0 || s.Rowwise && s.Fused > 1) {
-		panic(&Error{Op: "WithPartedSum", Where: c.where(), Msg: fmt.Sprintf("%d parts of %d fused matrices, rowwise %v: "+
-			"want at least 1 part, and fused matrices in colwise layers only", s.Parts, s.Fused, s.Rowwise)})
+		panic(&Error{Op: "WithPartedSum", Where: c.where(), Msg: fmt.Sprintf("%d parts of %d fused matrices, "+
+			"rowwise %v: want at least 1 part, and fused matrices in colwise layers only", s.Parts, s.Fused,
+			s.Rowwise)})
 	}
 	d := *c
 	d.parted = s

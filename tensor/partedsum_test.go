@@ -46,7 +46,8 @@ func TestPartedSumIsATreeOfProducts(t *testing.T) {
 						given++
 						tensor.ScaleInto(c, t, 2)
 					}
-					parted := c.WithPartedSum(&tensor.PartedSum{Rowwise: fused == 0, Parts: parts, Fused: fused, Ranks: twice})
+					parted := c.WithPartedSum(&tensor.PartedSum{Rowwise: fused == 0, Parts: parts, Fused: fused,
+						Ranks: twice})
 					y := tensor.AddMMActivated(parted, bias, x, w, f)
 					dy := draw(4, rows, out)
 					all := func(y *tensor.Tensor) (list [][]byte) {
@@ -69,7 +70,8 @@ func TestPartedSumIsATreeOfProducts(t *testing.T) {
 						sum := tensor.Affine(c.NoGrad(), pairs(c.NoGrad(), list), 2, 0)
 						z := tensor.Add(c.NoGrad(), sum, bias)
 						want := map[tensor.Activation]*tensor.Tensor{tensor.ActivationNone: z,
-							tensor.ActivationReLU: tensor.ReLU(c.NoGrad(), z), tensor.ActivationGELUTanh: tensor.GELUTanh(c.NoGrad(), z)}[f]
+							tensor.ActivationReLU:     tensor.ReLU(c.NoGrad(), z),
+							tensor.ActivationGELUTanh: tensor.GELUTanh(c.NoGrad(), z)}[f]
 						require.Equal(t, tensor.ReadBytes(c, want), got[0])
 						return
 					}

@@ -148,6 +148,13 @@ func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	return models.NewOutput(out)
 }
 
+// TPPlan is that of the language model, with the whole head on each rank.
+func (m *Classifier) TPPlan() map[string]string {
+	plan := tpPlan()
+	plan["score"] = "replicate"
+	return plan
+}
+
 // Parts are the embeddings, the blocks, and the last norm with the head.
 func (m *Classifier) Parts() []nn.Part { return m.Transformer.parts(m.Score) }
 

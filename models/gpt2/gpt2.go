@@ -147,6 +147,26 @@ func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 // Parts are the embeddings, the blocks, and the last norm with the head.
 func (m *Model) Parts() []nn.Part { return m.Transformer.parts(m.LMHead) }
 
+// TPPlan divides attention by its heads and the feed-forward part by its inner features.
+func (m *Model) TPPlan() map[string]string {
+	plan := tpPlan()
+	if !m.Cfg.TieWordEmbeddings {
+		plan["lm_head"] = "replicate"
+	}
+	return plan
+}
+
+func tpPlan() map[string]string {
+	return map[string]string{
+		"transformer.wte":             "replicate",
+		"transformer.wpe":             "replicate",
+		"transformer.h.*.attn.c_attn": "packed_colwise:3",
+		"transformer.h.*.attn.c_proj": "rowwise",
+		"transformer.h.*.mlp.c_fc":    "colwise",
+		"transformer.h.*.mlp.c_proj":  "rowwise",
+	}
+}
+
 func (t *Transformer) parts(head nn.Module) []nn.Part {
 	return models.BlockParts(t.first(), t.H, nn.Part{t.LNF, head})
 }

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tp
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/quantity"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Cut is how a parameter is divided: along a dim, which holds Fused matrices one behind the other, each into Parts of
+// equal length. Ranks have neighbouring parts.
+type Cut struct {
+	Name  string // of the parameter
+	Shape []int  // of the whole
+	Dim   int
+	Fused int
+	Parts int
+}
+
+// Of is what a rank has: its parts of each matrix.
+func (c Cut) Of(rank, ranks int) tensor.Placement {
+	own := c.Parts / ranks
+	var strips []tensor.Range
+	for f := range c.Fused {
+		start := c.at(f, rank*own)
+		strips = append(strips, tensor.Range{Start: start, Stop: start + own*c.length()})
+	}
+	return tensor.WholePlacement(c.Name, c.Shape...).Along(c.Dim, strips...)
+}
+
+// length is how many indices of the dim a part of a matrix has.
+func (c Cut) length() int { return c.Shape[c.Dim] / c.Fused / c.Parts }
+
+// at is the first index of a part of a matrix.
+func (c Cut) at(matrix, part int) int { return (matrix*c.Parts + part) * c.length() }
+
+// Size is how a model is divided.
+type Size struct {
+	Ranks int
+	Parts int // of each sum that ranks share; a multiple of Ranks
+}
+
+// Validate checks that ranks can share the parts and add them in one tree.
+func (s Size) Validate() error {
+	own := s.Parts / max(1, s.Ranks)
+	if s.Ranks >= 1 && s.Parts >= 1 && s.Parts%s.Ranks == 0 && (s.Ranks == 1 || own&(own-1) == 0) {
+		return nil
+	}
+	return fmt.Errorf("tp: tp_parts %d on %s: want tp_parts %d, or %d times 2, 4, 8, …, so that ranks add their "+
+		"parts in the tree of one rank", s.Parts, quantity.Of(s.Ranks, "rank"), s.Ranks, s.Ranks)
+}
+
+// layer is a module with parameters of its own, and how it is divided.
+type layer struct {
+	path   string
+	module nn.Module
+	params []tensor.Named // by their names in the model
+	traits nn.Traits
+	rule   Rule
+	tied   string // the parameter that it shares with another layer; "": none
+}
+
+// layers lists the modules with parameters of their own.
+func layers(tree *nn.Tree) (list []*layer) {
+	modules := map[string]nn.Module{}
+	tree.Modules(func(path string, m nn.Module) { modules[path] = m })
+	at := map[string]*layer{}
+	of := func(name string) *layer {
+		path := name[:max(0, strings.LastIndexByte(name, '.'))]
+		if at[path] == nil {
+			at[path] = &layer{path: path, module: modules[path]}
+			list = append(list, at[path])
+		}
+		return at[path]
+	}
+	for _, p := range tree.Parameters() {
+		l := of(p.Name)
+		l.params, l.traits = append(l.params, p), tree.Traits(p.Name)
+	}
+	for alias, name := range tree.Aliases() {
+		of(alias).tied = name
+		of(name).tied = name
+	}
+	return list
+}
+
+// Resolve finds how each parameter of a model is divided, whole ones left out. The error has all faults: rules that
+// match nothing, matrices without a rule, and what does not divide.
+func (p Plan) Resolve(tree *nn.Tree, size Size) ([]Cut, error) {
+	_, cuts, err := p.resolve(tree, size)
+	return cuts, err
+}
+
+// resolve is Resolve that lists the layers too.
+func (p Plan) resolve(tree *nn.Tree, size Size) (list []*layer, cuts []Cut, err error) {
+	faults := faults{}
+	misfit := faults.add("", size.Validate())
+	list, used := layers(tree), map[string]bool{}
+	for _, l := range list {
+		kind := patternOf(l.path)
+		l.rule, err = p.ruleOf(l, used)
+		if faults.add(kind, err) || misfit {
+			continue
+		}
+		own, err := l.cuts(size.Parts)
+		faults.add(kind, err)
+		cuts = append(cuts, own...)
+	}
+	for _, pattern := range slices.Sorted(maps.Keys(p)) {
+		if !used[pattern] {
+			faults.add(pattern, fmt.Errorf("tp: rule %q of the plan matches no module: want one of %s", pattern,
+				strings.Join(kinds(list), ", ")))
+		}
+	}
+	return list, cuts, errors.Join(faults.list...)
+}
+
+// faults are those of a plan.
+type faults struct {
+	list  []error
+	kinds map[string]bool // that have one
+}
+
+// add adds a fault, unless a layer of the same kind has one; it reports whether err is one.
+func (f *faults) add(kind string, err error) bool {
+	if err != nil && !f.kinds[kind] {
+		if f.kinds == nil {
+			f.kinds = map[string]bool{}
+		}
+		f.list, f.kinds[kind] = append(f.list, err), true
+	}
+	return err != nil
+}
+
+// ruleOf is that of a layer; it notes whose pattern it is.
+func (p Plan) ruleOf(l *layer, used map[string]bool) (r Rule, err error) {
+	var found []string
+	for _, pattern := range slices.Sorted(maps.Keys(p)) {
+		if matches(pattern, l.path) {
+			found, used[pattern] = append(found, pattern), true
+		}
+	}
+	switch {
+	case len(found) > 1:
+		return r, fmt.Errorf("tp: rules %s match %s: want one", strings.Join(found, " and "), l.path)
+	case len(found) == 0 && l.hasMatrix():
+		return r, fmt.Errorf("tp: the plan has no rule for %s, which has a matrix: want one, such as %q: %q", l.path,
+			patternOf(l.path), Replicate)
+	case len(found) == 0:
+		return r, nil
+	}
+	r = p[found[0]]
+	switch {
+	case r.divides() && l.tied != "":
+		return r, fmt.Errorf("tp: %s is %s, and %s is tied to another module: dividing it is not built: want %s",
+			l.path, r, l.tied, Replicate)
+	case r.divides() && l.module == nil:
+		return r, fmt.Errorf("tp: %s is %s, and is no module: want a linear layer", l.path, r)
+	}
+	return r, nil
+}
+
+// hasMatrix reports whether the layer has a parameter of two dims or more.
+func (l *layer) hasMatrix() bool {
+	return slices.ContainsFunc(l.params, func(q tensor.Named) bool { return q.Dim() > 1 })
+}
+
+// kinds are the patterns of layers with matrices.
+func kinds(list []*layer) (patterns []string) {
+	for _, l := range list {
+		if k := patternOf(l.path); l.hasMatrix() && !slices.Contains(patterns, k) {
+			patterns = append(patterns, k)
+		}
+	}
+	return patterns
+}
+
+// divides reports whether a rule divides parameters.
+func (r Rule) divides() bool { return r.Style != Replicate && r.Style != "" }
+
+// rowwise reports whether a rule divides inputs.
+func (r Rule) rowwise() bool { return r.Style == Rowwise || r.Style == RowwiseSplitInput }
+
+// cuts are those of the layer's parameters: of the matrix, and of a colwise layer's bias.
+func (l *layer) cuts(parts int) (list []Cut, err error) {
+	if !l.rule.divides() || parts == 1 {
+		return nil, nil
+	}
+	weight := slices.IndexFunc(l.params, func(p tensor.Named) bool { return p.Dim() == 2 })
+	if weight < 0 {
+		return nil, fmt.Errorf("tp: %s is %s, and has no matrix: want a linear layer", l.path, l.rule)
+	}
+	w := l.params[weight]
+	out := 0
+	if l.traits.InOut {
+		out = 1
+	}
+	dim := out
+	if l.rule.rowwise() {
+		dim = 1 - out
+	}
+	if err := l.divisible(w.Size(dim), parts); err != nil {
+		return nil, err
+	}
+	for i, p := range l.params {
+		switch {
+		case i == weight:
+			list = append(list, Cut{p.Name, slices.Clone(p.Shape()), dim, l.rule.fused(), parts})
+		case p.Dim() != 1 || p.Size(0) != w.Size(out):
+			return nil, fmt.Errorf("tp: %s is %s, and its %s of shape %v is no bias of %d outputs: want a linear layer",
+				l.path, l.rule, p.Name, p.Shape(), w.Size(out))
+		case !l.rule.rowwise():
+			list = append(list, Cut{p.Name, slices.Clone(p.Shape()), 0, l.rule.fused(), parts})
+		}
+	}
+	return list, nil
+}
+
+// divisible is an error if the layer's features, or the heads that they form, do not divide into parts.
+func (l *layer) divisible(features, parts int) error {
+	n, of := features, "feature"
+	switch fused := l.rule.fused(); {
+	case n%fused != 0:
+		return fmt.Errorf("tp: %s is %s, and its %d features are not %d matrices of equal size", l.path, l.rule, n,
+			fused)
+	default:
+		n /= fused
+	}
+	if d := l.traits.HeadDim; d > 0 && n%d == 0 {
+		n, of = n/d, "head"
+	}
+	if n%parts == 0 {
+		return nil
+	}
+	return fmt.Errorf("tp: %s has %s: they do not divide into %d parts: want tp_parts among %s, and a tp_size that "+
+		"divides it", l.path, quantity.Of(n, of), parts, divisors(n))
+}
+
+// divisors lists those of n that could be numbers of parts.
+func divisors(n int) string {
+	var list []string
+	for d := 1; d <= min(n, 128); d++ {
+		if n%d == 0 {
+			list = append(list, fmt.Sprint(d))
+		}
+	}
+	return strings.Join(list, ", ")
+}

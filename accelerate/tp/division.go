@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Config is what a model is divided with.
+type Config struct {
+	Group *comm.Group // of the ranks that share the model; nil: one rank
+	Plan  Plan
+	// Parts (tp_parts) is how many parts each sum has that ranks share, on any number of ranks the same for the same
+	// bits. 0 stands for the number of ranks; 1 leaves all sums, and the model, whole.
+	Parts int
+}
+
+// Division is a model whose matrices are divided.
+type Division struct {
+	group *comm.Group
+	size  Size
+	tree  *nn.Tree
+	cuts  map[string]Cut
+	whole []tensor.Named           // parameters as they were
+	owner map[string]*nn.Parameter // of those that this rank has a part of
+}
+
+// Divide divides the matrices of a model, which has the same values on each rank, and the biases that go with them. The
+// memory of whole ones is freed, and the model computes with the parts in contexts with Division.Tree. Nothing is
+// changed if the plan has faults; the error has all of them. Parameters that are not divided stay what they are.
+func Divide(c *tensor.Ctx, m nn.Module, cfg Config) (*Division, error) {
+	d := &Division{group: cfg.Group, size: Size{1, cfg.Parts}, cuts: map[string]Cut{},
+		owner: map[string]*nn.Parameter{}}
+	if cfg.Group != nil {
+		d.size.Ranks = cfg.Group.Size()
+	}
+	if d.size.Ranks == 1 {
+		d.group = nil
+	}
+	if d.size.Parts == 0 {
+		d.size.Parts = d.size.Ranks
+	}
+	before := nn.Walk(m)
+	layers, cuts, err := cfg.Plan.resolve(before, d.size)
+	if err != nil {
+		return nil, err
+	}
+	for _, cut := range cuts {
+		d.cuts[cut.Name] = cut
+	}
+	d.whole = before.Parameters()
+	before.EachParameter(func(name string, p *nn.Parameter) {
+		if cut, ok := d.cuts[name]; ok && d.group != nil {
+			d.owner[name] = p
+			p.Divide(d.partOf(c, p.Tensor, cut))
+			p.Whole().Unload()
+		}
+	})
+	c.Sync()
+	d.tree = nn.Walk(m)
+	for _, l := range layers {
+		d.hook(l)
+	}
+	return d, nil
+}
+
+// rank is this rank among those that share the model.
+func (d *Division) rank() int {
+	if d.group == nil {
+		return 0
+	}
+	return d.group.Rank()
+}
+
+// partOf copies this rank's part of a parameter.
+func (d *Division) partOf(c *tensor.Ctx, t *tensor.Tensor, cut Cut) *tensor.Tensor {
+	var out *tensor.Tensor
+	c = c.NoGrad()
+	c.Scope(func(in *tensor.Ctx) []*tensor.Tensor {
+		var strips []*tensor.Tensor
+		for _, r := range d.own(cut).Box[cut.Dim] {
+			strips = append(strips, tensor.Slice(in, t, cut.Dim, r.Start, r.Stop))
+		}
+		joined := tensor.Concat(in, cut.Dim, strips...)
+		out = tensor.Empty(c, t.DType(), joined.Shape()...)
+		tensor.CopyInto(in, out, joined)
+		return nil
+	})
+	return out
+}
+
+// own is what this rank has of a parameter.
+func (d *Division) own(cut Cut) tensor.Placement { return cut.Of(d.rank(), d.size.Ranks) }
+
+// hook makes a divided layer compute with its part.
+func (d *Division) hook(l *layer) {
+	if d.size.Parts == 1 || !l.rule.divides() {
+		return
+	}
+	a := &across{d.group, l.path}
+	sum := &tensor.PartedSum{Rowwise: l.rule.rowwise(), Parts: d.size.Parts / d.size.Ranks}
+	if !sum.Rowwise {
+		sum.Fused = l.rule.fused()
+	}
+	h := &nn.Hooks{Context: func(c *tensor.Ctx) *tensor.Ctx { return c.WithPartedSum(sum) }}
+	if d.group != nil {
+		sum.Ranks = a.sum
+		switch l.rule.Style {
+		case ColwiseGatherOutput:
+			h.Outputs = a.gather()
+		case RowwiseSplitInput:
+			h.Inputs = a.split()
+		}
+	}
+	d.tree.AddHooks(l.module, h)
+}
+
+// Tree is that of the divided model, with the hooks of its layers.
+func (d *Division) Tree() *nn.Tree { return d.tree }
+
+// Placement is what this rank has of a parameter; ok is false if there is none of the name.
+func (d *Division) Placement(name string) (p tensor.Placement, ok bool) {
+	if cut, ok := d.cuts[name]; ok {
+		return d.own(cut), true
+	}
+	i := slices.IndexFunc(d.whole, func(q tensor.Named) bool { return q.Name == name })
+	if i < 0 {
+		return p, false
+	}
+	return d.whole[i].Placed().Placement, true
+}
+
+// Norm is the L2 norm of the gradients of those parameters of Tree that are trained. Squares are added in blocks of
+// strategy.Cell elements, which begin anew with each part, and then in the order of the parameters and of their parts:
+// so the bits are those of any number of ranks with the same parts. A parameter that all ranks have counts once. It is
+// collective.
+func (d *Division) Norm(ctx context.Context, c *tensor.Ctx) (norm float64, err error) {
+	err = tensor.Try(func() {
+		c.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			list, mine := d.strips(c)
+			norm, err = strategy.Norm(ctx, c, list, func(i int) (*tensor.Tensor, int) { return mine[i], 0 }, d.group)
+			return nil
+		})
+	})
+	return norm, err
+}
+
+// strips lists the gradients of parameters, and of the parts of those that are divided, of all ranks. mine are those
+// that this rank counts, nil elsewhere; list has their sizes.
+func (d *Division) strips(c *tensor.Ctx) (list []tensor.Named, mine []*tensor.Tensor) {
+	own := d.size.Parts / d.size.Ranks
+	for _, p := range d.tree.Parameters() {
+		if !p.IsLeaf() {
+			continue
+		}
+		g := p.Grad()
+		cut, divided := d.cuts[p.Name]
+		if !divided {
+			if d.rank() > 0 {
+				g = nil
+			}
+			list, mine = append(list, p), append(mine, g)
+			continue
+		}
+		n := cut.length()
+		for part := range cut.Parts {
+			for f := range cut.Fused {
+				at := (f*own + part%own) * n
+				var strip *tensor.Tensor
+				if g != nil && part/own == d.rank() {
+					strip = tensor.Slice(c, g, cut.Dim, at, at+n)
+				}
+				size := tensor.Slice(c, p.Tensor, cut.Dim, at, at+n)
+				list, mine = append(list, tensor.Named{Name: p.Name, Tensor: size}), append(mine, strip)
+			}
+		}
+	}
+	return list, mine
+}
+
+// Join makes the model whole again, with the values that the ranks have. Tree and its hooks are void then. It is
+// collective.
+func (d *Division) Join(ctx context.Context, c *tensor.Ctx) error {
+	for _, q := range d.whole {
+		p := d.owner[q.Name]
+		if p == nil {
+			continue
+		}
+		whole, err := d.gather(ctx, c.NoGrad(), p.Tensor, d.cuts[q.Name])
+		if err != nil {
+			return err
+		}
+		q.Reload(whole)
+		p.Join()
+	}
+	c.Sync()
+	return nil
+}
+
+// Whole puts together what ranks have of a tensor that is divided as the parameter of a name, such as the optimizer's
+// state of it. It is collective. The result is the caller's.
+func (d *Division) Whole(ctx context.Context, c *tensor.Ctx, name string, part *tensor.Tensor) (*tensor.Tensor, error) {
+	cut, ok := d.cuts[name]
+	if !ok {
+		return nil, fmt.Errorf("tp: parameter %s is not divided: want one of %v", name,
+			slices.Sorted(maps.Keys(d.cuts)))
+	}
+	return d.gather(ctx, c.NoGrad(), part, cut)
+}
+
+// gather puts a divided tensor together.
+func (d *Division) gather(ctx context.Context, c *tensor.Ctx, part *tensor.Tensor, cut Cut) (whole *tensor.Tensor,
+	err error) {
+	whole = tensor.Empty(c, part.DType(), cut.Shape...)
+	fault := tensor.Try(func() {
+		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			all := tensor.Reshape(c, tensor.Contiguous(c, part), append([]int{1}, part.Shape()...)...)
+			if d.group != nil {
+				from := all
+				all = tensor.Empty(c, part.DType(), append([]int{d.size.Ranks}, part.Shape()...)...)
+				if err = d.group.AllGather(comm.OfTensor(c, all), comm.OfTensor(c, from), comm.Label(cut.Name)).Wait(
+					ctx); err != nil {
+					return nil
+				}
+			}
+			for r := range d.size.Ranks {
+				of := tensor.Squeeze(c, tensor.Slice(c, all, 0, r, r+1), 0)
+				at := 0
+				for _, strip := range cut.Of(r, d.size.Ranks).Box[cut.Dim] {
+					tensor.CopyInto(c, tensor.Slice(c, whole, cut.Dim, strip.Start, strip.Stop),
+						tensor.Slice(c, of, cut.Dim, at, at+strip.Len()))
+					at += strip.Len()
+				}
+			}
+			return nil
+		})
+	})
+	return whole, errors.Join(err, fault)
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tp
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// across is the exchange of a layer between the ranks that share it. Its methods panic with a *tensor.Error if a rank
+// is lost.
+type across struct {
+	group *comm.Group // nil: one rank
+	path  string      // of the layer's module, which the calls are labelled with
+}
+
+// wait waits for a call.
+func (a *across) wait(c *tensor.Ctx, what string, h *comm.Handle) {
+	if err := h.Wait(context.Background()); err != nil {
+		panic(&tensor.Error{Op: "tp." + what, Msg: fmt.Sprintf("%s: %v", a.path, err), Where: c.Path(), Cause: err})
+	}
+}
+
+// sum adds t over the ranks, in place.
+func (a *across) sum(c *tensor.Ctx, t *tensor.Tensor) {
+	a.wait(c, "Sum", a.group.AllReduce(comm.OfTensor(c, t), comm.Sum, comm.Label(a.path)))
+}
+
+// gathered puts together what ranks have of the last dim.
+func (a *across) gathered(c *tensor.Ctx, t *tensor.Tensor) *tensor.Tensor {
+	ranks, shape := a.group.Size(), t.Shape()
+	n := shape[len(shape)-1]
+	t = tensor.Contiguous(c, t)
+	all := tensor.Empty(c, t.DType(), ranks, t.Numel()/max(1, n), n)
+	a.wait(c, "Gather", a.group.AllGather(comm.OfTensor(c, all), comm.OfTensor(c, t), comm.Label(a.path)))
+	return tensor.Reshape(c, tensor.Transpose(c, all, 0, 1), append(shape[:len(shape)-1:len(shape)-1], ranks*n)...)
+}
+
+// own is what this rank has of the last dim.
+func (a *across) own(c *tensor.Ctx, t *tensor.Tensor) *tensor.Tensor {
+	n := t.Size(-1) / a.group.Size()
+	return tensor.Contiguous(c, tensor.Slice(c, t, t.Dim()-1, a.group.Rank()*n, (a.group.Rank()+1)*n))
+}
+
+// op is a differentiable op of one operand.
+func (a *across) op(name string, forward, backward func(c *tensor.Ctx, t *tensor.Tensor) *tensor.Tensor) func(*nn.Ctx,
+	[]*tensor.Tensor) []*tensor.Tensor {
+	return func(c *nn.Ctx, ts []*tensor.Tensor) []*tensor.Tensor {
+		return tensor.Custom(c.Ctx, tensor.CustomOp{
+			Name: name,
+			Forward: func(c *tensor.Ctx, in []*tensor.Tensor) (out, saved []*tensor.Tensor) {
+				return []*tensor.Tensor{forward(c, in[0])}, nil
+			},
+			Backward: func(c *tensor.Ctx, _, grads []*tensor.Tensor, need []bool) []*tensor.Tensor {
+				if !need[0] || grads[0] == nil {
+					return []*tensor.Tensor{nil}
+				}
+				return []*tensor.Tensor{backward(c, grads[0])}
+			},
+		}, ts[0])
+	}
+}
+
+// gather gives each rank the whole output; each computes the same gradient of it and keeps its part.
+func (a *across) gather() func(*nn.Ctx, []*tensor.Tensor) []*tensor.Tensor {
+	return a.op("tp.gather", a.gathered, a.own)
+}
+
+// split gives each rank its part of an input that all have. The parts of the gradient are put together.
+func (a *across) split() func(*nn.Ctx, []*tensor.Tensor) []*tensor.Tensor {
+	return a.op("tp.split", a.own, a.gathered)
+}
