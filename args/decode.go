@@ -236,7 +236,7 @@ func (f *field) splitText(s string) []string {
 
 // decodeObject leaves out the entries of plain, and nulls where there is a plain; nothing else is "not set".
 func decodeObject(raw any, plain map[string]any) (any, string) {
-	const want = "a JSON object of numbers, texts and booleans"
+	const want = "a JSON object of numbers, texts, booleans and lists of numbers"
 	if text, ok := raw.(string); ok {
 		m, duplicates, err := parseJSON([]byte(text))
 		if err != nil {
@@ -268,8 +268,8 @@ func decodeObject(raw any, plain map[string]any) (any, string) {
 			out[k] = v
 			continue
 		}
-		number, bad := decodeFloat(v)
-		if bad != "" {
+		number, ok := decodeNumbers(v)
+		if !ok {
 			return nil, want
 		}
 		out[k] = number
@@ -282,6 +282,24 @@ func decodeObject(raw any, plain map[string]any) (any, string) {
 		return nil, ""
 	}
 	return out, ""
+}
+
+// decodeNumbers reads a number, or a list of numbers.
+func decodeNumbers(v any) (any, bool) {
+	list, isList := v.([]any)
+	if !isList {
+		number, bad := decodeFloat(v)
+		return number, bad == ""
+	}
+	numbers := make([]any, len(list))
+	for i, one := range list {
+		number, bad := decodeFloat(one)
+		if bad != "" {
+			return nil, false
+		}
+		numbers[i] = number
+	}
+	return numbers, true
 }
 
 // text is the field's value as a flag, --help and tables show it.

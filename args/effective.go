@@ -8,6 +8,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/internal/catalog"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 )
 
@@ -67,12 +68,18 @@ func (a *TrainingArguments) followEvalStrategy() { a.DoEval = a.EvaluationWanted
 func (a *TrainingArguments) BestMetric() string {
 	name := a.MetricForBestModel
 	if name == "" {
-		if !a.LoadBestModelAtEnd {
+		if !a.LoadBestModelAtEnd && !a.FollowsMetric() {
 			return ""
 		}
 		name = "loss"
 	}
 	return "eval_" + strings.TrimPrefix(name, "eval_")
+}
+
+// FollowsMetric reports whether the schedule follows BestMetric in place of the steps.
+func (a *TrainingArguments) FollowsMetric() bool {
+	row, _ := catalog.ScheduleNamed(string(a.LRSchedulerType))
+	return row.ByMetric
 }
 
 // BestIsGreater is the direction of BestMetric.

@@ -182,7 +182,6 @@ func warmupRatio() Known {
 // plannedValues lists values of settings that HuggingFace's have. A fault says that those that are not built are not.
 var plannedValues = map[string][]string{
 	"optim":                         catalog.RefusedOptimizers(),
-	"lr_scheduler_type":             {"greedy", "reduce_lr_on_plateau"},
 	"train_sampling_strategy":       {"batch_rebalance"},
 	"include_num_input_tokens_seen": {"non_padding"},
 	"log_level":                     {"detail"},

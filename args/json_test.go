@@ -304,7 +304,7 @@ func TestFileValues(t *testing.T) {
 		{"x.yaml", "lr_scheduler_kwargs: {a: !!binary wyg=}", nil, nil, "want a text in UTF-8"},
 		{"x.yaml", "report_to: [1]", nil, nil, "want a list of texts"},
 		{"x.yaml", "eval_steps: often", nil, nil, "want a finite number, or none"},
-		{"x.yaml", "lr_scheduler_kwargs: {a: [1]}", nil, nil, "want a JSON object of numbers, texts and booleans"},
+		{"x.yaml", "lr_scheduler_kwargs: {a: [1, b]}", nil, nil, "numbers, texts, booleans and lists of numbers"},
 		{"x.json", `{"lr_scheduler_kwargs": "{\"a\": 1, \"a\": 2}"}`, nil, nil, "without the same key twice (a)"},
 		{"x.json", `{"seed": 1, "seed": 2, "seed": 3}`, nil, nil, "duplicate key seed in x.json: want it once"},
 		{"x.yaml", "seed: 1\nseed: 2\n", nil, nil, "already defined at line 1"},

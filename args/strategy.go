@@ -35,6 +35,10 @@ const (
 	SchedulerCosineWarmupWithMinLR SchedulerType = "cosine_warmup_with_min_lr"
 	SchedulerWarmupStableDecay     SchedulerType = "warmup_stable_decay"
 
+	// after each evaluation, by metric_for_best_model
+	SchedulerReduceLROnPlateau SchedulerType = "reduce_lr_on_plateau"
+	SchedulerGreedy            SchedulerType = "greedy"
+
 	// DeepSpeed's, by the names of its classes
 	SchedulerWarmupLR       SchedulerType = "WarmupLR"
 	SchedulerWarmupDecayLR  SchedulerType = "WarmupDecayLR"

@@ -158,7 +158,8 @@ type TrainingArguments struct {
 	// LoadBestModelAtEnd loads the best checkpoint's weights when training ends.
 	LoadBestModelAtEnd bool `json:"load_best_model_at_end" usage:"load the best checkpoint when training ends"`
 	// MetricForBestModel is the metric that selects the best checkpoint, with or
-	// without the prefix eval_. Empty is none, or loss with LoadBestModelAtEnd.
+	// without the prefix eval_, and that reduce_lr_on_plateau and greedy follow. Empty is none, or loss with
+	// LoadBestModelAtEnd or these schedules.
 	MetricForBestModel string `json:"metric_for_best_model" usage:"metric that selects the best checkpoint (loss, if load_best_model_at_end needs one)"`
 	// GreaterIsBetter is the metric's direction. nil: less is better for names
 	// that end in loss, otherwise greater.

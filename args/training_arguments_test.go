@@ -146,6 +146,17 @@ func TestValidate(t *testing.T) {
 			"lr_scheduler_kwargs: num_cycles for cosine, not cycles"},
 		{"cosine text", schedule(args.SchedulerCosine, "num_cycles", "half"),
 			"lr_scheduler_kwargs: num_cycles to be a number"},
+		{"plateau", schedule(args.SchedulerReduceLROnPlateau, "patience", 2),
+			"lr_scheduler_type: an eval_strategy other than no"},
+		{"greedy", func(a *arguments) {
+			a.LRSchedulerType, a.EvalStrategy = args.SchedulerGreedy, args.StrategyEpoch
+			a.LRSchedulerKwargs = map[string]any{"max_lr": []any{0.1, 0.2}, "smooth": true}
+		}, ""},
+		{"greedy limits", func(a *arguments) {
+			a.LRSchedulerType, a.EvalStrategy = args.SchedulerGreedy, args.StrategyEpoch
+			a.LRSchedulerKwargs = map[string]any{"factor": []any{0.5}, "max_lr": []any{}}
+		}, "lr_scheduler_kwargs: factor to be a number between 0 and 1",
+		},
 		{"restarts", schedule(args.SchedulerCosineWithRestarts, "num_cycles", 2), ""},
 		{"restarts fraction", schedule(args.SchedulerCosineWithRestarts, "num_cycles", 1.5), ""},
 		{"restarts below 0", schedule(args.SchedulerCosineWithRestarts, "num_cycles", -1.0),
@@ -295,6 +306,9 @@ func TestEffectiveValues(t *testing.T) {
 	require.True(t, a.BestIsGreater())
 	a.GreaterIsBetter = new(false)
 	require.False(t, a.BestIsGreater())
+	a = args.Default("out")
+	a.LRSchedulerType = args.SchedulerReduceLROnPlateau
+	require.Equal(t, "eval_loss", a.BestMetric())
 
 	a.LogLevel = args.LogLevelError
 	level, set := a.SlogLevel()

@@ -123,6 +123,10 @@ func (a *TrainingArguments) checkSchedule(c *Checker) {
 	if !c.OK("learning_rate") {
 		lr = math.NaN()
 	}
+	if c.OK("eval_strategy") {
+		c.Require(!schedule.ByMetric || a.EvalStrategy != StrategyNo, "lr_scheduler_type", a.LRSchedulerType,
+			"a schedule that follows the steps, or an eval_strategy other than no, whose metric it follows")
+	}
 	for _, want := range schedule.Wants(a.LRSchedulerKwargs, lr) {
 		c.Require(false, "lr_scheduler_kwargs", a.LRSchedulerKwargs, want)
 	}
@@ -153,7 +157,7 @@ func (a *TrainingArguments) checkBest(c *Checker) {
 	if a.SaveStrategy == StrategyBest {
 		c.Require(a.EvalStrategy != StrategyNo, "save_strategy", a.SaveStrategy,
 			"another strategy, or an eval_strategy other than no")
-		c.Require(a.MetricForBestModel != "" || a.LoadBestModelAtEnd, "metric_for_best_model", a.MetricForBestModel,
+		c.Require(a.BestMetric() != "", "metric_for_best_model", a.MetricForBestModel,
 			"a metric for save_strategy best, such as loss")
 	}
 	if !a.LoadBestModelAtEnd || a.SaveStrategy == StrategyBest {

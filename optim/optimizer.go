@@ -184,6 +184,18 @@ func (o *Optimizer) ScaleLR(factor float64) {
 	}
 }
 
+// SetRates sets the learning rates of the groups, in their order, as a MetricSchedule has them. It leaves the base
+// rates alone.
+func (o *Optimizer) SetRates(rates []float64) {
+	if len(rates) != len(o.groups) {
+		panic(&tensor.Error{Op: "optim.SetRates",
+			Msg: fmt.Sprintf("%d rates: want one for each of %d groups", len(rates), len(o.groups))})
+	}
+	for i, g := range o.groups {
+		g.LR = rates[i]
+	}
+}
+
 // BaseLRs are the base learning rates of the groups, in their order.
 func (o *Optimizer) BaseLRs() []float64 { return slices.Clone(o.base) }
 

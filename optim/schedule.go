@@ -45,8 +45,9 @@ var schedules = map[string]func(*scheduleSpec) Schedule{
 }
 
 func init() {
-	if names := catalog.ScheduleNames(); !slices.Equal(slices.Sorted(slices.Values(names)), sortedKeys(schedules)) {
-		panic(fmt.Sprintf("optim: the schedules are %q, and the rows in internal/catalog %q", ScheduleNames(), names))
+	made := slices.Sorted(slices.Values(append(ScheduleNames(), sortedKeys(metricSchedules)...)))
+	if names := catalog.ScheduleNames(); !slices.Equal(slices.Sorted(slices.Values(names)), made) {
+		panic(fmt.Sprintf("optim: the schedules are %q, and the rows in internal/catalog %q", made, names))
 	}
 }
 
@@ -68,6 +69,10 @@ func ScheduleNames() []string { return sortedKeys(schedules) }
 // The error lists every fault: an unknown name or key, a value of a wrong type or out of range.
 func NewSchedule(name string, warmup, total int64, baseLR float64, kwargs map[string]any) (Schedule, error) {
 	row, known := catalog.ScheduleNamed(name)
+	if row.ByMetric {
+		return nil, fmt.Errorf("optim: schedule %s follows a metric of evaluations, not the steps: want "+
+			"NewMetricSchedule", name)
+	}
 	if !known {
 		return nil, fmt.Errorf("optim: schedule is %q: want one of %s", name, strings.Join(ScheduleNames(), ", "))
 	}

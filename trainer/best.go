@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 )
 
-// watchBest keeps the best value of the watched metric. An evaluation before the first step is no
-// candidate.
+// watchBest keeps the best value of the watched metric, and shows the metric to the schedule. An evaluation before the
+// first step is no candidate.
 func (r *run) watchBest(metrics map[string]float64) error {
 	name := r.args.BestMetric()
 	if name == "" {
@@ -28,7 +28,7 @@ func (r *run) watchBest(metrics map[string]float64) error {
 			r.control.ShouldSave = true
 		}
 	}
-	return nil
+	return r.observe(v)
 }
 
 // checkBest refuses a metric_for_best_model that no evaluation can have, before training.

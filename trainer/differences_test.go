@@ -93,11 +93,12 @@ var differences = []difference{
 				c.Args[m.key] != c.Resume.Args[m.key]
 		}},
 	{"Resuming", "The learning rate of a resume is that of its arguments", func(c *randomCase) bool {
-		return c.Resume != nil && c.Args["learning_rate"] != c.Resume.Args["learning_rate"]
+		return c.Resume != nil && (c.Args["learning_rate"] != c.Resume.Args["learning_rate"] ||
+			c.Args["weight_decay"] != c.Resume.Args["weight_decay"])
 	},
 		func(c *randomCase, _ outcome, m mismatch) bool {
-			return m.place == "weights" || m.place == "record" || m.place == "returned" || m.place == "checkpoint" &&
-				(m.key == "a" || m.key == "b")
+			return m.key == "best_metric" || m.place == "weights" || m.place == "record" || m.place == "returned" ||
+				m.place == "checkpoint" && (m.key == "a" || m.key == "b")
 		}},
 	{"Arguments", "A metric that the evaluation does not have is refused", func(c *randomCase) bool {
 		return c.Args["eval_strategy"] == "no"

@@ -514,15 +514,15 @@ func (d *differ) checkpoint(name string, want, got savedCheckpoint) {
 	d.value("checkpoint", step, "early_stopping", want.EarlyStopping, got.EarlyStopping)
 }
 
-func readRandomGoldens(t *testing.T) *randomGoldens {
-	f, err := os.Open("testdata/differential.json.gz")
+func readRandomGoldens(t *testing.T, name string, cases int) *randomGoldens {
+	f, err := os.Open(filepath.Join("testdata", name))
 	require.NoError(t, err)
 	defer f.Close()
 	z, err := gzip.NewReader(f)
 	require.NoError(t, err)
 	g := &randomGoldens{}
 	require.NoError(t, json.NewDecoder(z).Decode(g))
-	require.Len(t, g.Cases, 360)
+	require.Len(t, g.Cases, cases)
 	return g
 }
 
@@ -530,7 +530,21 @@ func readRandomGoldens(t *testing.T) *randomGoldens {
 // compares events, records, state, checkpoints, weights and what the methods return. Where they differ, one of the
 // known differences must explain it; and each of those must be found.
 func TestRandomRunsOfTransformers(t *testing.T) {
-	g := readRandomGoldens(t)
+	found := readRandomGoldens(t, "differential.json.gz", 360).compareAll(t)
+	for _, d := range differences {
+		require.True(t, found[d.row] || t.Failed() || testing.Short(),
+			"no run shows the difference %q: is it still one?", d.row)
+	}
+}
+
+// TestMetricSchedulesOfTransformers does so with 60 runs and 20 resumes of testdata/metric_schedules.py, whose learning
+// rates follow a metric.
+func TestMetricSchedulesOfTransformers(t *testing.T) {
+	readRandomGoldens(t, "metric_schedules.json.gz", 80).compareAll(t)
+}
+
+// compareAll runs all cases and returns the rows of the differences that it found.
+func (g *randomGoldens) compareAll(t *testing.T) map[string]bool {
 	var mu sync.Mutex
 	found := map[string]bool{}
 	t.Run("cases", func(t *testing.T) {
@@ -561,8 +575,5 @@ func TestRandomRunsOfTransformers(t *testing.T) {
 			})
 		}
 	})
-	for _, d := range differences {
-		require.True(t, found[d.row] || t.Failed() || testing.Short(),
-			"no run shows the difference %q: is it still one?", d.row)
-	}
+	return found
 }

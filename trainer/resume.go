@@ -5,7 +5,6 @@ package trainer
 import (
 	"fmt"
 	"path/filepath"
-	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate/feed"
 	"github.com/lockstep-ml/lockstep/accelerate/precision"
@@ -62,7 +61,7 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 		return err
 	}
 	r.compareEnvironment(ck)
-	if err := r.compareRates(ck); err != nil {
+	if err := r.restoreSchedule(ck); err != nil {
 		return err
 	}
 	r.opt.Eval(r.acc.Ctx()) // as the state was saved; the first step takes the weights of training from it
@@ -89,21 +88,6 @@ func (r *run) compareEnvironment(ck *checkpoint.Checkpoint) {
 		r.jobLog().Warn("resuming on other devices or versions: bits may differ from those of an uninterrupted run",
 			"checkpoint", ck.Path, "saved", was, "now", now)
 	}
-}
-
-// compareRates warns if the groups of the program's own optimizer have other base learning rates than
-// those that the checkpoint was saved under. The program's count. A change of learning_rate
-// has been told with the arguments.
-func (r *run) compareRates(ck *checkpoint.Checkpoint) error {
-	var saved schedulerState
-	if err := ck.ReadJSON(schedulerFile, &saved); err != nil || r.newOptim == nil {
-		return err
-	}
-	if now := r.opt.BaseLRs(); saved.BaseLRs != nil && !slices.Equal(saved.BaseLRs, now) {
-		r.jobLog().Warn("resuming with changed learning rates of the optimizer's groups: the result will differ from "+
-			"that of an uninterrupted run", "checkpoint", saved.BaseLRs, "now", now)
-	}
-	return nil
 }
 
 // restorePlace reads counters and position, and seeks to the position.

@@ -5,13 +5,11 @@ package trainer
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,7 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/internal/catalog"
+	"github.com/lockstep-ml/lockstep/internal/jsonfloat"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -38,7 +36,8 @@ type run struct {
 	ctx      context.Context // of collective calls: an interrupt does not cancel them; their deadline is ddp_timeout
 	opt      *optim.Optimizer
 	schedule optim.Schedule
-	samples  int64 // of an epoch
+	byMetric optim.MetricSchedule // in place of schedule; nil: the rates follow the steps
+	samples  int64                // of an epoch
 	steps    samplers.Steps
 	windows  *feed.Windows
 	prof     *profile.Profiler // nil: no profile is wanted
@@ -96,40 +95,22 @@ type progress struct {
 
 // lastStep is the part of a record that shows only the last step.
 type lastStep struct {
-	GradNorm     number  `json:"grad_norm"`
-	LearningRate float64 `json:"learning_rate"`
-	Skipped      bool    `json:"skipped"` // since it was not finite
-	Empty        bool    `json:"empty"`
-	LossScale    float64 `json:"loss_scale"` // of fp16; 0 without
+	GradNorm     jsonfloat.Float `json:"grad_norm"`
+	LearningRate float64         `json:"learning_rate"`
+	Skipped      bool            `json:"skipped"` // since it was not finite
+	Empty        bool            `json:"empty"`
+	LossScale    float64         `json:"loss_scale"` // of fp16; 0 without
 }
 
 // lossSum is a loss as sum and count, added in float64 in the order of micro-batches.
 type lossSum struct {
-	Sum   number  `json:"sum"`
-	Count float64 `json:"count"`
-	Steps int64   `json:"steps"`
-}
-
-// number is a float64 that is a text in JSON where it is not finite.
-type number float64
-
-// MarshalJSON implements json.Marshaler.
-func (n number) MarshalJSON() ([]byte, error) {
-	if x := float64(n); !finite(x) {
-		return json.Marshal(strconv.FormatFloat(x, 'g', -1, 64))
-	}
-	return json.Marshal(float64(n))
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (n *number) UnmarshalJSON(text []byte) error {
-	x, err := strconv.ParseFloat(strings.Trim(string(text), `"`), 64)
-	*n = number(x)
-	return err
+	Sum   jsonfloat.Float `json:"sum"`
+	Count float64         `json:"count"`
+	Steps int64           `json:"steps"`
 }
 
 func (l *lossSum) add(sum float64, count float64) {
-	l.Sum += number(sum)
+	l.Sum += jsonfloat.Float(sum)
 	l.Count += count
 	l.Steps++
 }
@@ -337,28 +318,7 @@ func (r *run) prepare() error {
 		return err
 	}
 	r.acc.ZeroGrad() // a run that failed, or its caller, may have left gradients
-	var err error
-	r.schedule, err = r.newSchedule()
-	return err
-}
-
-// newSchedule creates the schedule that the arguments name, or the user's.
-func (r *run) newSchedule() (optim.Schedule, error) {
-	a, total := r.args, r.steps.MaxSteps
-	warmup := int64(a.NumWarmupSteps(int(total)))
-	if r.newSched != nil {
-		if own := r.newSched(warmup, total); own != nil {
-			return own, nil
-		}
-		return nil, errors.New("trainer: the function passed to WithSchedule returned no schedule")
-	}
-	row, _ := catalog.OptimizerNamed(string(a.Optim))
-	_, warmsUp := row.Arguments.Lookup("warmup_steps")
-	if a.LRSchedulerType == args.SchedulerConstant && a.WarmupSteps > 0 && !warmsUp {
-		r.jobLog().Warn("lr_scheduler_type constant has no warm-up, as in HuggingFace: warmup_steps has no effect; "+
-			"constant_with_warmup has one", "warmup_steps", a.WarmupSteps)
-	}
-	return optim.NewSchedule(string(a.LRSchedulerType), warmup, total, a.LearningRate, a.LRSchedulerKwargs)
+	return r.makeSchedule()
 }
 
 // newOptimizer creates the optimizer of this rank's parameters.

@@ -23,15 +23,6 @@ const (
 	scalerFile    = "scaler.json" // of fp16
 )
 
-// schedulerState is scheduler.json. A schedule is a function of the step: what is saved
-// lets a reader, and a resume, check it.
-type schedulerState struct {
-	Type     string    `json:"lr_scheduler_type"`
-	LastStep int64     `json:"last_step"`
-	LastLR   float64   `json:"last_lr"`  // of the first group
-	BaseLRs  []float64 `json:"base_lrs"` // of all groups, before the schedule
-}
-
 // rngState is rng_state.json. Random numbers are counted, not streamed: seed and position
 // determine what comes next.
 const generator = "philox4x32-10"
@@ -62,13 +53,8 @@ func (r *run) files() map[string]any {
 	p.Mesh = r.acc.Mesh().String()
 	p.Data, p.Environment = r.fingerprint(), r.acc.Environment()
 	p.Unlogged, p.MicroBatches = r.logged, r.windows.Layout().MicroBatches()
-	kind := string(r.args.LRSchedulerType)
-	if r.newSched != nil {
-		kind = "custom"
-	}
 	files := map[string]any{
-		schedulerFile: schedulerState{kind, r.state.GlobalStep, r.learningRate(),
-			r.opt.BaseLRs()},
+		schedulerFile:             r.scheduleToSave(),
 		rngFile:                   rngState{generator, r.args.Seed, r.windows.Position()},
 		samplerFile:               r.windows.Place(),
 		checkpointer.ProgressFile: p,

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models/mlp"
@@ -109,5 +112,52 @@ func TestWithSchedule(t *testing.T) {
 	} {
 		_, err := newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), data, trainer.WithSchedule(f)).Train()
 		require.ErrorContains(t, err, want)
+	}
+}
+
+// rateWatch has the rates of each step, of all ranks.
+type rateWatch struct {
+	callbacks.Base
+	mu    sync.Mutex
+	rates map[int64][]float64
+}
+
+func (*rateWatch) EveryRank() {}
+
+func (w *rateWatch) OnStepEnd(e *callbacks.Event) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rates[e.State.GlobalStep] = append(w.rates[e.State.GlobalStep], e.Step.LearningRate)
+	return nil
+}
+
+// Where the ranks' metrics differ, all go on at the rates that follow from rank 0's.
+func TestMetricSchedulesTakeRankZerosMetric(t *testing.T) {
+	log, watch := &messages{}, &rateWatch{rates: map[int64][]float64{}}
+	calls := new(atomic.Int64) // better on every second rank that computes it, worse on the others
+	split := trainer.LossMetric(func(trainer.EvalLoss) map[string]float64 {
+		n := calls.Add(1)
+		return map[string]float64{"split": float64(n * (n%2*2 - 1))}
+	})
+	a := lineArgs(func(a *args.TrainingArguments) {
+		a.NumReplicas, a.PerDeviceTrainBatchSize = 2, 4
+		a.EvalStrategy, a.EvalSteps, a.MetricForBestModel = args.StrategySteps, new(2.0), "split"
+		a.LRSchedulerType = args.SchedulerGreedy
+		a.LRSchedulerKwargs = map[string]any{"patience": 0, "verbose": true, "min_lr": 0.4}
+	})
+	points := source(points(64))
+	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(points), trainer.WithEvalData(points),
+		trainer.WithMetrics(split), trainer.WithCallbacks(watch), trainer.WithLogger(log.logger()))
+	_, err := tr.Train()
+	require.NoError(t, err)
+	require.NoError(t, tr.Close())
+	require.Len(t, watch.rates, 24)
+	for step, rates := range watch.rates {
+		require.Len(t, rates, 2)
+		require.Equal(t, rates[0], rates[1], "step %d", step)
+	}
+	for _, want := range []string{"the schedule changed the learning rates", "below the schedule's min_lr",
+		"opposite directions"} {
+		require.Contains(t, log.String(), want)
 	}
 }

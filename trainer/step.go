@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/jsonfloat"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -183,7 +184,7 @@ func (r *run) update(u *accelerate.PendingStep, stats *callbacks.StepStats) (los
 				return r.placed(err)
 			}
 			loss = n.Loss
-			stats.Loss = lossSum{Sum: number(loss.Sum), Count: loss.Count}.mean()
+			stats.Loss = lossSum{Sum: jsonfloat.Float(loss.Sum), Count: loss.Count}.mean()
 			stats.GradNorm, stats.ClipFactor, stats.LossScale = n.GradNorm, n.ClipFactor, n.LossScale
 			stats.Skipped, stats.Overflow, stats.Empty = !n.Finite || n.Empty, n.Overflow, n.Empty
 			return nil
@@ -202,11 +203,9 @@ func (r *run) update(u *accelerate.PendingStep, stats *callbacks.StepStats) (los
 	}
 	r.hashes.gradients(u)
 	if err := r.tryStep(func() error {
-		factor := r.schedule.Factor(r.scheduled())
-		if !finite(factor) || factor < 0 {
-			return fmt.Errorf("the schedule's factor is %g: want a finite number of at least 0", factor)
+		if err := r.setRates(); err != nil {
+			return err
 		}
-		r.opt.ScaleLR(factor)
 		return u.Step(r.ctx)
 	}); err != nil {
 		return loss, err
@@ -231,11 +230,6 @@ func (r *run) update(u *accelerate.PendingStep, stats *callbacks.StepStats) (los
 	return loss, nil
 }
 
-// learningRate is that of the step to come, of the first group, as HuggingFace logs it.
-func (r *run) learningRate() float64 {
-	return r.opt.BaseLRs()[0] * r.schedule.Factor(r.scheduled())
-}
-
 // spoiled reports whether a step was left out as loss or gradients were not finite, other than by an overflow of fp16.
 func spoiled(s *callbacks.StepStats) bool { return s.Skipped && !s.Overflow && !s.Empty }
 
@@ -253,7 +247,7 @@ func (r *run) count(w *feed.Window, loss accelerate.WindowLoss, stats *callbacks
 	p.Samples += w.Samples
 	p.Tokens += stats.Tokens
 	p.Seconds += spent.Seconds()
-	p.LastStep = lastStep{number(stats.GradNorm), stats.LearningRate, spoiled(stats), stats.Empty,
+	p.LastStep = lastStep{jsonfloat.Float(stats.GradNorm), stats.LearningRate, spoiled(stats), stats.Empty,
 		stats.LossScale}
 	if r.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
 		s.NumInputTokensSeen += stats.Tokens

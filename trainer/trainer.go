@@ -143,7 +143,8 @@ func WithCallbacks(c ...callbacks.Callback) Option {
 func WithOptimizer(f OptimizerFunc) Option { return func(t *Trainer) { t.newOptim = f } }
 
 // WithSchedule replaces the schedule that the arguments name. It is called when a run begins or resumes. Its factors
-// follow from the step alone, so that a resumed run goes on at the same rate.
+// follow from the step alone, so that a resumed run goes on at the same rate. Schedules that follow a metric are values
+// of lr_scheduler_type.
 func WithSchedule(f ScheduleFunc) Option { return func(t *Trainer) { t.newSched = f } }
 
 // WithParts adds files, such as a tokenizer's, to every checkpoint and to the final

@@ -23,9 +23,10 @@ type Setting struct {
 }
 
 // Rule is what a setting may hold: a boolean with Switch, one of Texts if there are any, otherwise a number that OK
-// accepts. Want words it.
+// accepts, or a list of such numbers with Lists. Want words it.
 type Rule struct {
 	Switch bool
+	Lists  bool
 	Texts  []string
 	OK     func(v float64) bool
 	Want   string
@@ -48,6 +49,8 @@ var (
 	Rounds       = Rule{OK: func(v float64) bool { return v >= 1 && v < 100 && whole(v) },
 		Want: "a whole number from 1 to 99"}
 	Switch = Rule{Switch: true, Want: "true or false"}
+	// Rates are learning rates: one for all groups of parameters, or one for each.
+	Rates = Rule{Lists: true, OK: NonNegative.OK, Want: "a number ≥ 0, or a list with one for each parameter group"}
 )
 
 func whole(v float64) bool { return v <= maxExact && v == math.Trunc(v) }
@@ -66,8 +69,35 @@ func (r Rule) accepts(value any) bool {
 		text, ok := value.(string)
 		return ok && slices.Contains(r.Texts, text)
 	}
-	v, ok := Number(value)
-	return ok && !math.IsInf(v, 0) && !math.IsNaN(v) && r.OK(v)
+	list, numbers := Numbers(value)
+	if _, one := Number(value); !numbers || !one && (!r.Lists || len(list) == 0) {
+		return false
+	}
+	for _, v := range list {
+		if math.IsInf(v, 0) || math.IsNaN(v) || !r.OK(v) {
+			return false
+		}
+	}
+	return true
+}
+
+// Numbers reads a list of Go or JSON numbers; a number is a list of one.
+func Numbers(v any) (list []float64, ok bool) {
+	if one, ok := Number(v); ok {
+		return []float64{one}, true
+	}
+	r := reflect.ValueOf(v)
+	if r.Kind() != reflect.Slice {
+		return nil, false
+	}
+	for i := range r.Len() {
+		one, ok := Number(r.Index(i).Interface())
+		if !ok {
+			return nil, false
+		}
+		list = append(list, one)
+	}
+	return list, true
 }
 
 // Number reads any Go or JSON number.
@@ -157,6 +187,21 @@ func (v Values) Number(key string, missing float64) float64 {
 		return f
 	}
 	return missing
+}
+
+// Numbers are n numbers: those of a list, or one number n times. ok is false if the list has another length.
+func (v Values) Numbers(key string, n int) (list []float64, ok bool) {
+	list, _ = Numbers(v[key])
+	if _, one := Number(v[key]); one {
+		list = slices.Repeat(list, n)
+	}
+	return list, len(list) == n
+}
+
+// On reports whether a switch is given and true.
+func (v Values) On(key string) bool {
+	on, _ := v[key].(bool)
+	return on
 }
 
 // Text is a text; empty where it is not given.

@@ -11,6 +11,8 @@ import (
 // Schedule is a row of Schedules.
 type Schedule struct {
 	Name string // HuggingFace's value of lr_scheduler_type, or the name of DeepSpeed's class
+	// ByMetric: the schedule follows a metric of evaluations in place of the steps.
+	ByMetric bool
 	// Settings are those of lr_scheduler_kwargs.
 	Settings Settings
 	// Want completes the phrase "want …" if the settings do not fit each other or the learning rate lr, which is NaN
@@ -34,6 +36,15 @@ var Schedules = []Schedule{
 	{Name: "warmup_stable_decay", Settings: Settings{{"num_decay_steps", nil, Count}, {"num_stable_steps", nil, Count},
 		{"warmup_type", "linear", curves}, {"decay_type", "cosine", curves}, {"min_lr_ratio", 0.0, UnitRatio},
 		{"num_cycles", 0.5, NonNegative}}, Want: wantDecaySteps},
+	{Name: "reduce_lr_on_plateau", ByMetric: true, Settings: Settings{{"mode", "min", modes},
+		{"factor", 0.1, DecayRate}, {"patience", 10.0, Count}, {"threshold", 1e-4, NonNegative},
+		{"threshold_mode", "rel", thresholds}, {"cooldown", 0.0, Count}, {"min_lr", 0.0, Rates},
+		{"eps", 1e-8, NonNegative}}},
+	{Name: "greedy", ByMetric: true, Settings: Settings{{"mode", "min", modes}, {"factor", 0.95, Share},
+		{"patience", 10.0, Count}, {"threshold", 1e-6, NonNegative}, {"threshold_mode", "abs", thresholds},
+		{"cooldown", 0.0, Count}, {"warmup", 0.0, Count}, {"min_lr", 1e-3, Rates}, {"max_lr", 1.0, Rates},
+		{"eps", 1e-8, NonNegative}, {"verbose", false, Switch}, {"smooth", false, Switch},
+		{"window_size", 50.0, PositiveInt}, {"reset_start", 500.0, Count}}},
 
 	{Name: "WarmupLR", Settings: warmupLR, Want: wantWarmupMinLR},
 	{Name: "WarmupDecayLR", Settings: append(warmupLR, Setting{"total_num_steps", nil, Count}), Want: wantWarmupMinLR},
@@ -43,9 +54,11 @@ var Schedules = []Schedule{
 
 // Rules and settings that several schedules share.
 var (
-	rises  = oneOf("linear", "log")
-	curves = oneOf("linear", "cosine", "1-sqrt")
-	minLR  = Settings{{"min_lr", nil, NonNegative}, {"min_lr_rate", nil, NonNegative},
+	rises      = oneOf("linear", "log")
+	curves     = oneOf("linear", "cosine", "1-sqrt")
+	modes      = oneOf("min", "max")
+	thresholds = oneOf("rel", "abs")
+	minLR      = Settings{{"min_lr", nil, NonNegative}, {"min_lr_rate", nil, NonNegative},
 		{"num_cycles", 0.5, NonNegative}}
 	warmupLR = Settings{{"warmup_min_lr", 0.0, NonNegative}, {"warmup_type", "log", rises}}
 )

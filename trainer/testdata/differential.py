@@ -372,18 +372,18 @@ def resumes(seed, count):
     return out
 
 
-def main():
-    folder = golden.start(__file__, __doc__)
+def main(script, description, name, made):
+    folder = golden.start(script, description)
     document = {
         "made_by": golden.versions(transformers, accelerate),
         "model": events.START,
         "train": {"x": [s["input_x"] for s in TRAIN], "y": [s["labels"] for s in TRAIN]},
         "eval": {"x": [s["input_x"] for s in EVAL], "y": [s["labels"] for s in EVAL]},
         "events": {letter: name for name, letter in LETTERS.items()},
-        "cases": cases(1, 300) + resumes(2, 60),
+        "cases": made(),
     }
     text = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
-    path = folder / "differential.json.gz"
+    path = folder / name
     with path.open("wb") as f, gzip.GzipFile("", "wb", fileobj=f, mtime=0) as z:
         z.write(text)
     errors = sum("error" in c for c in document["cases"])
@@ -391,4 +391,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(__file__, __doc__, "differential.json.gz", lambda: cases(1, 300) + resumes(2, 60))
