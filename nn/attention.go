@@ -79,8 +79,7 @@ func (cfg AttentionConfig) Attend(c *Ctx, q, k, v *tensor.Tensor, in AttentionIn
 		q, k = rotate(c, q, in), rotate(c, k, in)
 	}
 	k, v = in.Cache.Extend(c, k, v)
-	y, _ := tensor.Attention(c.Ctx, q, k, v, opt)
-	return MergeHeads(c, y)
+	return MergeHeads(c, c.attend(q, k, v, opt))
 }
 
 // MultiheadAttention is self-attention with separate projections of queries, keys,

@@ -309,3 +309,37 @@ func TestMissingInputs(t *testing.T) {
 	require.Equal(t, want, run(c))
 	require.Equal(t, []string{"m pre-forward", "m post-forward", "m pre-backward", "m post-backward"}, log)
 }
+
+// A context may replace the attention of all modules: it gets rotated queries and keys and the options, also when a
+// module is recomputed.
+func TestWithAttention(t *testing.T) {
+	const batch, length, width, heads = 2, 5, 12, 6
+	m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3),
+		nn.AttentionConfig{Width: width, Heads: heads, KVHeads: 3, Causal: true, Window: 3})
+	root := tensor.NewCtx(tensor.CPU())
+	x := tensor.Normal(root.NoGrad(), tensor.Float32, 4, 0, 1, batch, length, width).SetRequiresGrad(true)
+	run := func(change func(c *nn.Ctx) *nn.Ctx) (out [][]byte) {
+		change(nn.NewCtx(root, nn.Walk(m), true)).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			y := m.Forward(c, x, nn.AttentionInput{})
+			tensor.Backward(c.Ctx, []*tensor.Tensor{tensor.Sum(c.Ctx, y, nil, false)}, nil, nil)
+			out = [][]byte{tensor.ReadBytes(root, y), tensor.ReadBytes(root, x.Grad())}
+			return nil
+		})
+		x.ZeroGrad()
+		return out
+	}
+	want, calls := run(func(c *nn.Ctx) *nn.Ctx { return c }), 0
+	replaced := func(c *nn.Ctx, q, k, v *tensor.Tensor, opt tensor.AttentionOptions) *tensor.Tensor {
+		calls++
+		require.Equal(t, tensor.AttentionOptions{Causal: true, Window: 3}, opt)
+		require.Equal(t, []int{batch, 3, length, 2}, k.Shape())
+		y, _ := tensor.Attention(c.Ctx, q, k, v, opt)
+		return y
+	}
+	require.Equal(t, want, run(func(c *nn.Ctx) *nn.Ctx { return c.WithAttention(replaced) }))
+	require.Equal(t, 1, calls)
+	require.Equal(t, want, run(func(c *nn.Ctx) *nn.Ctx {
+		return c.WithAttention(replaced).WithRecompute([]nn.Module{m})
+	}))
+	require.Equal(t, 3, calls)
+}

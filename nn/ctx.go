@@ -27,6 +27,7 @@ type Ctx struct {
 	recompute map[Module]bool
 	observers []Observer
 	params    []ParamFunc
+	attention AttentionFunc           // nil: tensor.Attention
 	precision map[string]tensor.DType // of modules, by path
 	again     bool                    // a forward pass is being run again for its gradient
 	stage     *stage                  // of a pipeline; nil: the whole model
@@ -111,6 +112,28 @@ func (c *Ctx) Param(p *Parameter) *tensor.Tensor {
 		t = f(c, c.tree.name(p), t)
 	}
 	return t
+}
+
+// AttentionFunc computes what tensor.Attention does, of queries q [B,H,T,D] over keys k and values v [B,Hkv,T,D], where
+// a context has only some of a sequence's tokens. The options are those without it: positions are counted from the
+// first token of the context. It is called again when a forward pass is run again for its gradient.
+type AttentionFunc func(c *Ctx, q, k, v *tensor.Tensor, opt tensor.AttentionOptions) *tensor.Tensor
+
+// WithAttention returns a context in which f takes the place of tensor.Attention in AttentionConfig.Attend: the
+// attention of a model whose tokens are divided among ranks.
+func (c *Ctx) WithAttention(f AttentionFunc) *Ctx {
+	d := *c
+	d.attention = f
+	return &d
+}
+
+// attend is the attention of c.
+func (c *Ctx) attend(q, k, v *tensor.Tensor, opt tensor.AttentionOptions) *tensor.Tensor {
+	if c.attention != nil {
+		return c.attention(c, q, k, v, opt)
+	}
+	y, _ := tensor.Attention(c.Ctx, q, k, v, opt)
+	return y
 }
 
 // WithPrecision returns a context in which the module of a path, and all within it, autocasts to dt whatever the
