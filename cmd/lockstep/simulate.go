@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
+	"github.com/lockstep-ml/lockstep/accelerate/pp/timeline"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
@@ -41,7 +42,7 @@ type simulateFlags struct {
 }
 
 // formats are what simulate prints.
-var formats = []string{"text", "json", "csv", "lowered_csv"}
+var formats = []string{"text", "json", "csv", "lowered_csv", "svg"}
 
 func (f *simulateFlags) flagSet() *pflag.FlagSet {
 	fs := pflag.NewFlagSet("simulate", pflag.ContinueOnError)
@@ -54,7 +55,7 @@ func (f *simulateFlags) flagSet() *pflag.FlagSet {
 	fs.Float64SliceVar(&f.costs, "costs", []float64{1, 1, 1}, "F,I,W: the times of a rank's three passes")
 	fs.Float64Var(&f.transfer, "transfer", 0, "the time of a message between two stages")
 	fs.StringVar(&f.format, "format", formats[0],
-		"text; json; csv: the schedule's table; lowered_csv: the same with messages")
+		"text; json; csv: the schedule's table; lowered_csv: the same with messages; svg: a picture")
 	fs.BoolVar(&f.draw, "draw", false, "draw the step even if that takes more than 200 lines")
 	return fs
 }
@@ -87,7 +88,7 @@ func (p *program) simulate(argv []string) int {
 		return p.usageError("simulate: costs: %d numbers: want three, F,I,W", len(f.costs))
 	case !slices.Contains(formats, f.format):
 		return p.usageError("simulate: format is %q: want %s", f.format, strings.Join(formats, ", "))
-	case f.schedule == "" && f.format != "text":
+	case f.schedule == "" && f.format != "text" && f.format != "svg":
 		return p.usageError("simulate: format is %s, of one schedule: want pp_schedule", f.format)
 	}
 	if !strings.HasSuffix(f.schedule, ".csv") { // a file has its own
@@ -128,6 +129,7 @@ func (f *simulateFlags) simulated(s *schedule.Schedule) (*schedule.Simulation, e
 // compare prints a table of all schedules.
 func (p *program) compare(f *simulateFlags) error {
 	var table, refused []string
+	var sims []*schedule.Simulation
 	for _, name := range schedule.Names() {
 		s, err := schedule.Load(name, f.of)
 		if err != nil {
@@ -138,11 +140,15 @@ func (p *program) compare(f *simulateFlags) error {
 		if err != nil {
 			return err
 		}
+		sims = append(sims, sim)
 		table = append(table, fmt.Sprintf("%s\t%d\t%s\t%.1f %%\t%s\t", name, s.Stages(), figure(sim.Time),
 			100*sim.Idle(), figure(sim.Peak())))
 	}
 	if len(table) == 0 {
 		return fmt.Errorf("no schedule has this shape:\n%s", strings.Join(refused, "\n"))
+	}
+	if f.format == "svg" {
+		return p.drawSimulations(sims)
 	}
 	fmt.Fprintf(p.stdout, "%s, %s of a step\n", quantity.Of(f.of.Ranks, "rank"),
 		quantity.Of(f.of.MicroBatches, "micro-batch"))
@@ -176,10 +182,39 @@ func (p *program) predict(f *simulateFlags) error {
 	if err != nil {
 		return err
 	}
-	if f.format == "json" {
+	switch f.format {
+	case "json":
 		return p.simulationJSON(sim)
+	case "svg":
+		return p.drawSimulations([]*schedule.Simulation{sim})
 	}
 	return p.showSimulation(sim, f.draw)
+}
+
+// mostPasses is how many passes a picture has at most: more are too narrow to be seen, and take browsers long.
+const mostPasses = 50_000
+
+// drawSimulations writes a picture of steps below each other, on one scale.
+func (p *program) drawSimulations(sims []*schedule.Simulation) error {
+	s, passes := sims[0].Schedule, 0
+	d := &timeline.Drawing{Title: fmt.Sprintf("A step of %s on %s", quantity.Of(s.MicroBatches, "micro-batch"),
+		quantity.Of(len(s.Ranks), "rank")),
+		Note: "As simulated. Numbers are micro-batches; a bar marks a rank's second stage."}
+	for _, sim := range sims {
+		for _, list := range sim.Schedule.Ranks {
+			passes += len(list)
+		}
+		if sim.Time == 0 {
+			return fmt.Errorf("a picture of a step of %s that takes no time: want costs above 0", sim.Schedule.Name)
+		}
+		d.Steps = append(d.Steps, timeline.Step{Name: sim.Schedule.Name, Simulation: sim, Note: fmt.Sprintf(
+			"%s, %.1f %% idle, activations of at most %s", figure(sim.Time), 100*sim.Idle(), figure(sim.Peak()))})
+	}
+	if passes > mostPasses {
+		return fmt.Errorf("a picture of %d passes: want at most %d, see --format json", passes, mostPasses)
+	}
+	_, err := fmt.Fprint(p.stdout, d.SVG())
+	return err
 }
 
 // rankUsage is what a rank does in a step.

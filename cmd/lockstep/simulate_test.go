@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"encoding/xml"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,6 +45,18 @@ func TestSimulate(t *testing.T) {
 	require.Equal(t, []int{1, 6}, out.Ranks[1].Stages)
 	require.Equal(t, 4.5, out.Ranks[0].Peak)
 
+	for argv, want := range map[string][]string{
+		"--pp_schedule zbv --format svg": {"A step of 8 micro-batches on 4 ranks",
+			"25.5, 5.9 % idle, activations of at most 4<"},
+		"--format svg --micro_batches 6": {">gpipe<", ">1f1b<", ">zbv<"},
+	} {
+		picture := run(strings.Fields(argv)...)
+		require.NoError(t, xml.Unmarshal([]byte(picture), new(struct{})), argv)
+		for _, text := range want {
+			require.Contains(t, picture, text, argv)
+		}
+	}
+
 	// A table can be written, changed and read.
 	file := filepath.Join(t.TempDir(), "mine.csv")
 	table := run("--pp_schedule", "1f1b", "--pp_size", "2", "--micro_batches", "3", "--format", "csv")
@@ -68,7 +81,10 @@ func TestSimulateRefuses(t *testing.T) {
 	}{
 		{"--pp_size 2 x", exitUsage, `simulate: unexpected word "x"`},
 		{"--costs 1,2", exitUsage, "simulate: costs: 2 numbers: want three, F,I,W"},
-		{"--format xml", exitUsage, `simulate: format is "xml": want text, json, csv, lowered_csv`},
+		{"--format xml", exitUsage, `simulate: format is "xml": want text, json, csv, lowered_csv, svg`},
+		{"--format svg --costs 0,0,0", exitError, "a picture of a step of gpipe that takes no time: want costs above 0"},
+		{"--format svg --pp_schedule gpipe --micro_batches 20000", exitError,
+			"a picture of 160000 passes: want at most"},
 		{"--format json", exitUsage, "simulate: format is json, of one schedule: want pp_schedule"},
 		{"--pp_schedule zbw", exitError, `unknown schedule "zbw"; did you mean zbv?`},
 		{"--pp_schedule none.csv", exitError, "none.csv"},
