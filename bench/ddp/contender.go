@@ -5,22 +5,13 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
-	"github.com/lockstep-ml/lockstep/bench/internal/torchrun"
 	"github.com/lockstep-ml/lockstep/bench/internal/workers"
 )
-
-// envWorker holds a worker's settings.
-const envWorker = "BENCH_DDP_WORKER"
 
 // usual are the contenders that run unless others are named, in the order in which they take turns.
 var usual = []string{"one", "apart", "shm", "tcp", "goroutines", "torch-one", "torch-apart", "torch-ddp"}
@@ -57,65 +48,26 @@ func connected(name string) bool {
 
 // round runs a contender once and returns what each of its ranks reports.
 func (b *bench) round(name string) ([]report, error) {
-	n, each := b.Ranks, 1
+	j := workers.Job{Cores: slices.Collect(slices.Chunk(b.cores[:b.Ranks], 1)), Connected: connected(name)}
 	switch name {
 	case "one", "torch-one":
-		n = 1
+		j.Cores = j.Cores[:1]
 	case "goroutines":
-		n, each = 1, b.Ranks
+		j.Cores = [][]int{b.cores[:b.Ranks]}
 	}
-	var env []string
-	if connected(name) {
-		var err error
-		if env, err = torchrun.Environment(b.Ranks); err != nil {
-			return nil, err
-		}
+	if isTorch(name) {
+		j.Script = "ddp/peer/ddp.py"
 	}
-	list := make([]*workers.Worker, n)
-	defer func() {
-		for _, w := range list {
-			w.Kill()
-		}
-	}()
-	for rank := range list {
-		cores := fmt.Sprint(b.cores[rank])
-		if name == "goroutines" {
-			cores = strings.Trim(strings.ReplaceAll(fmt.Sprint(b.cores[:b.Ranks]), " ", ","), "[]")
-		}
-		var err error
-		if list[rank], err = b.start(name, rank, cores, env); err != nil {
-			return nil, err
-		}
+	j.Settings = func(rank int) any {
+		s := b.settings
+		s.Contender, s.Rank = name, rank
+		return s
 	}
-	reports, err := workers.Reports[report](list, each)
+	reports, err := workers.Run[report](j)
 	for _, r := range reports {
 		if err == nil && len(r.Seconds) == 0 {
 			err = errors.New("a worker timed no step")
 		}
 	}
 	return reports, err
-}
-
-// start begins a worker, pinned to cores.
-func (b *bench) start(name string, rank int, cores string, env []string) (*workers.Worker, error) {
-	s := b.settings
-	s.Contender, s.Rank = name, rank
-	text, err := json.Marshal(s)
-	if err != nil {
-		return nil, err
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	argv := []string{self}
-	if isTorch(name) {
-		_, here, _, _ := runtime.Caller(0)
-		argv = []string{workers.Python(), filepath.Join(filepath.Dir(here), "peer", "ddp.py")}
-	}
-	env = append(slices.Clip(env), envWorker+"="+string(text))
-	if connected(name) {
-		env = append(env, fmt.Sprint("RANK=", rank), fmt.Sprint("LOCAL_RANK=", rank))
-	}
-	return workers.Start(rank, cores, argv, env)
 }

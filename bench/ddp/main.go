@@ -71,10 +71,7 @@ type bench struct {
 }
 
 func main() {
-	if text := os.Getenv(envWorker); text != "" {
-		if err := work(text, os.Stdin, os.Stdout); err != nil {
-			log.Fatal(err)
-		}
+	if workers.Play(work) {
 		return
 	}
 	b := bench{how: picture.Command("./bench/ddp", os.Args[1:])}
@@ -114,10 +111,7 @@ type measured struct {
 
 // run measures and prints.
 func (b *bench) run(w io.Writer) error {
-	free := workers.Cores()
-	for i := len(b.cores); i < b.Ranks; i++ {
-		b.cores = append(b.cores, free[i%len(free)])
-	}
+	b.cores = workers.Pin(b.Ranks, b.cores)
 	present := b.present(w)
 	all := map[string]*measured{}
 	for range b.rounds {

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,19 +18,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/bench/internal/workers"
 	"github.com/lockstep-ml/lockstep/internal/picture"
 	"github.com/lockstep-ml/lockstep/trace"
 )
 
 // TestMain is the workers' program too: the comparison starts this binary again.
 func TestMain(m *testing.M) {
-	if text := os.Getenv(envWorker); text != "" {
-		if err := work(text, os.Stdin, os.Stdout); err != nil {
-			log.Fatal(err)
-		}
-		return
+	if !workers.Play(work) {
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
 }
 
 // small is a comparison that takes no time.

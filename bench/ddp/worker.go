@@ -5,9 +5,7 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"io"
 	"log/slog"
 	"os"
@@ -33,13 +31,9 @@ import (
 // warmUps are the steps before the timed ones: buckets are rebuilt after the first.
 const warmUps = 3
 
-// work is a worker's life: it trains as its settings say, waits for a line once it has warmed
-// up, and prints a report for each of its ranks.
-func work(text string, in io.Reader, out io.Writer) error {
-	var s settings
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		return err
-	}
+// work is a worker's life: it trains as its settings say, waits for the others once it has warmed up, and reports what
+// each of its ranks did.
+func work(s settings) ([]report, error) {
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.DDPBucketCapMB, a.DDPCommHook, a.DDPTimeout, a.BF16 = s.Batch, s.BucketMB,
 		args.CommHook(s.Hook), 60, s.BF16
@@ -53,9 +47,9 @@ func work(text string, in io.Reader, out io.Writer) error {
 	}
 	hook, err := ddp.HookByName(s.Hook, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	j := &job{settings: s, hook: &groups{Hook: hook}, in: bufio.NewReader(in), out: out, reports: make([]report, ranks)}
+	j := &job{settings: s, hook: &groups{Hook: hook}, reports: make([]report, ranks)}
 	if connected(s.Contender) {
 		j.first = s.Rank
 	}
@@ -68,16 +62,7 @@ func work(text string, in io.Reader, out io.Writer) error {
 		defer dev.Close()
 		opts = append(opts, accelerate.WithDevice(dev))
 	}
-	if err := accelerate.Run(context.Background(), a, j.train, opts...); err != nil {
-		return err
-	}
-	enc := json.NewEncoder(out)
-	for _, r := range j.reports {
-		if err := enc.Encode(r); err != nil {
-			return err
-		}
-	}
-	return nil
+	return j.reports, accelerate.Run(context.Background(), a, j.train, opts...)
 }
 
 // job is what a worker's ranks share.
@@ -85,8 +70,6 @@ type job struct {
 	settings
 	rec     recorder
 	hook    *groups
-	in      *bufio.Reader
-	out     io.Writer
 	reports []report
 	first   int // the rank of reports[0]
 }
@@ -104,7 +87,7 @@ func (j *job) train(acc *accelerate.Accelerator) error {
 		}
 	}
 	if acc.Rank() == j.first {
-		if err := workers.Await(j.in, j.out); err != nil {
+		if err := workers.Await(); err != nil {
 			return err
 		}
 	}

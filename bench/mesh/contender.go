@@ -5,25 +5,16 @@
 package main
 
 import (
-	"encoding/json"
-	"fmt"
-	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate/pp"
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
-	"github.com/lockstep-ml/lockstep/bench/internal/torchrun"
 	"github.com/lockstep-ml/lockstep/bench/internal/workers"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
-
-// envWorker holds a worker's settings.
-const envWorker = "BENCH_MESH_WORKER"
 
 // usual are the contenders that run unless others are named, in the order in which they take turns.
 var usual = []string{"one", "1f1b", "zb_h1", "zbv", "interleaved_1f1b", "torch-one", "torch-1f1b"}
@@ -69,44 +60,21 @@ func (s *settings) model(in *nn.Init) (*gpt2.Model, error) {
 
 // round runs a contender once and returns what each of its ranks reports.
 func (b *bench) round(name string) ([]report, error) {
-	s := b.settings
-	s.Contender = name
-	var err error
-	if s.Split, err = b.split(name); err != nil {
-		return nil, err
-	}
-	ranks, env := b.Ranks, []string(nil)
-	if alone(name) {
-		ranks = 1
-	} else if env, err = torchrun.Environment(b.Ranks); err != nil {
-		return nil, err
-	}
-	self, err := os.Executable()
+	split, err := b.split(name)
 	if err != nil {
 		return nil, err
 	}
-	argv := []string{self}
+	j := workers.Job{Cores: slices.Collect(slices.Chunk(b.cores[:b.Ranks], 1)), Connected: !alone(name)}
+	if alone(name) {
+		j.Cores = j.Cores[:1]
+	}
 	if isTorch(name) {
-		_, here, _, _ := runtime.Caller(0)
-		argv = []string{workers.Python(), filepath.Join(filepath.Dir(here), "peer", "mesh.py")}
+		j.Script = "mesh/peer/mesh.py"
 	}
-	list := make([]*workers.Worker, ranks)
-	defer func() {
-		for _, w := range list {
-			w.Kill()
-		}
-	}()
-	for rank := range list {
-		s.Rank = rank
-		text, err := json.Marshal(s)
-		if err != nil {
-			return nil, err
-		}
-		own := append(slices.Clip(env), envWorker+"="+string(text), fmt.Sprint("RANK=", rank),
-			fmt.Sprint("LOCAL_RANK=", rank))
-		if list[rank], err = workers.Start(rank, fmt.Sprint(b.cores[rank]), argv, own); err != nil {
-			return nil, err
-		}
+	j.Settings = func(rank int) any {
+		s := b.settings
+		s.Contender, s.Rank, s.Split = name, rank, split
+		return s
 	}
-	return workers.Reports[report](list, 1)
+	return workers.Run[report](j)
 }

@@ -56,10 +56,7 @@ type bench struct {
 
 func main() {
 	log.SetFlags(0)
-	if text := os.Getenv(envWorker); text != "" {
-		if err := work(text, os.Stdin, os.Stdout); err != nil {
-			log.Fatal(err)
-		}
+	if workers.Play(work) {
 		return
 	}
 	var b bench
@@ -103,10 +100,7 @@ type measured struct {
 
 // run measures and prints.
 func (b *bench) run(w io.Writer) error {
-	free := workers.Cores()
-	for i := len(b.cores); i < b.Ranks; i++ {
-		b.cores = append(b.cores, free[i%len(free)])
-	}
+	b.cores = workers.Pin(b.Ranks, b.cores)
 	present, err := b.present(w)
 	if err != nil {
 		return err

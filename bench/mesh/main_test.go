@@ -6,24 +6,21 @@ package main
 
 import (
 	"bytes"
-	"log"
 	"os"
 	"path/filepath"
 	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/workers"
 )
 
 // TestMain is the workers' program too: the comparison starts this binary again.
 func TestMain(m *testing.M) {
-	if text := os.Getenv(envWorker); text != "" {
-		if err := work(text, os.Stdin, os.Stdout); err != nil {
-			log.Fatal(err)
-		}
-		return
+	if !workers.Play(work) {
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
 }
 
 // small is a comparison that takes no time.

@@ -5,10 +5,7 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"io"
 	"path/filepath"
 	"time"
 
@@ -35,12 +32,8 @@ const deterministicRanks = 8
 // all there for the first time.
 const warmUps = 2
 
-// work is a worker's life: it trains as its settings say, waits for a line once it has warmed up, and prints a report.
-func work(text string, in io.Reader, out io.Writer) error {
-	var s settings
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		return err
-	}
+// work is a worker's life: it trains as its settings say, waits for the others once it has warmed up, and reports.
+func work(s settings) ([]report, error) {
 	dev := tensor.NewCPU(1)
 	defer dev.Close()
 	var t trainer
@@ -51,18 +44,18 @@ func work(text string, in io.Reader, out io.Writer) error {
 		t, err = s.pipeline(dev)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for range warmUps {
 		if _, err := t.step(); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if err := workers.Await(bufio.NewReader(in), out); err != nil {
-		return err
+	if err := workers.Await(); err != nil {
+		return nil, err
 	}
 	if err := t.ready(); err != nil {
-		return err
+		return nil, err
 	}
 	var r report
 	used := workers.CPUSeconds()
@@ -70,18 +63,15 @@ func work(text string, in io.Reader, out io.Writer) error {
 		start := time.Now()
 		loss, err := t.step()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		r.Seconds, r.Loss = append(r.Seconds, time.Since(start).Seconds()), loss
 	}
 	r.CPU = (workers.CPUSeconds() - used) / float64(s.Steps)
 	if err := t.finish(&r); err != nil {
-		return err
+		return nil, err
 	}
-	if err := json.NewEncoder(out).Encode(r); err != nil {
-		return err
-	}
-	return t.close()
+	return []report{r}, t.close()
 }
 
 // trainer runs steps.

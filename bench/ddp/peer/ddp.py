@@ -1,7 +1,7 @@
 """The PyTorch side of bench/ddp: training steps of the same GPT-2 on one thread, alone or as a rank of DistributedDataParallel or fully_shard over gloo, or of DeepSpeed's
 stage 3.
 
-Settings come in BENCH_DDP_WORKER as JSON; "ready" is printed after warming up, a line is awaited, and a report in JSON is printed at the end.
+Settings come in BENCH_WORKER as JSON; "ready" is printed after warming up, a line is awaited, and a list of one report is printed at the end, in JSON.
 """
 
 import json
@@ -10,14 +10,14 @@ import resource
 import sys
 import time
 
-if "deepspeed" in os.environ["BENCH_DDP_WORKER"]:
+if "deepspeed" in os.environ["BENCH_WORKER"]:
     os.environ["DS_ACCELERATOR"] = "cpu"  # before it is imported
     os.environ["LOCAL_SIZE"] = os.environ["WORLD_SIZE"]  # all are on this host: its shared memory
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 WARM_UPS = 3
-s = json.loads(os.environ["BENCH_DDP_WORKER"])
+s = json.loads(os.environ["BENCH_WORKER"])
 torch.set_num_threads(1)
 torch.manual_seed(1)
 ddp, fsdp = s["Contender"] == "torch-ddp", s["Contender"] == "torch-fsdp2"
@@ -93,6 +93,6 @@ for _ in range(s["Steps"]):
     seconds.append(time.perf_counter() - start)
 used = (cpu() - used) / s["Steps"]
 pss, peak = memory()
-print(json.dumps({"Seconds": seconds, "CPU": used, "PSS": pss, "Peak": peak}), flush=True)
+print(json.dumps([{"Seconds": seconds, "CPU": used, "PSS": pss, "Peak": peak}]), flush=True)
 if ddp or fsdp or deepspeed3:
     torch.distributed.destroy_process_group()

@@ -2,11 +2,11 @@
 
 bench/mesh starts it. By hand, for two ranks:
 
-    export BENCH_MESH_WORKER='{"Contender":"torch-1f1b","Layers":12,"Width":768,"Heads":12,"Vocabulary":50257,"Batch":1,"Block":64,"MicroBatches":8,
+    export BENCH_WORKER='{"Contender":"torch-1f1b","Layers":12,"Width":768,"Heads":12,"Vocabulary":50257,"Batch":1,"Block":64,"MicroBatches":8,
         "Ranks":2,"Steps":2,"Split":[9,5]}'
     yes '' | OMP_NUM_THREADS=1 torchrun --nproc_per_node 2 bench/mesh/peer/mesh.py
 
-Settings come in BENCH_MESH_WORKER as JSON; "ready" is printed after warming up, a line is awaited, and a report in JSON is printed at the end.
+Settings come in BENCH_WORKER as JSON; "ready" is printed after warming up, a line is awaited, and a list of one report is printed at the end, in JSON.
 """
 
 import json
@@ -24,7 +24,7 @@ from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests" / "parity"))
 import gpt2_stages  # noqa: E402
 
-s = json.loads(os.environ["BENCH_MESH_WORKER"])
+s = json.loads(os.environ["BENCH_WORKER"])
 torch.set_num_threads(1)
 torch.manual_seed(1)
 model = GPT2LMHeadModel(GPT2Config(n_layer=s["Layers"], n_embd=s["Width"], n_head=s["Heads"], vocab_size=s["Vocabulary"], n_positions=s["Block"], resid_pdrop=0,
@@ -71,6 +71,6 @@ for _ in range(s["Steps"]):
     start = time.perf_counter()
     loss = step()
     seconds.append(time.perf_counter() - start)
-print(json.dumps({"Seconds": seconds, "CPU": (cpu() - used) / s["Steps"], "Loss": loss}), flush=True)
+print(json.dumps([{"Seconds": seconds, "CPU": (cpu() - used) / s["Steps"], "Loss": loss}]), flush=True)
 if pipeline:
     torch.distributed.destroy_process_group()
