@@ -26,7 +26,10 @@ type swarm struct {
 	prefix   string // of the namespaces' names; "" for none
 	endpoint string
 	argv     []string
-	ranks    int // of each host; 0: one
+	steps    int    // of the run that the hosts train,
+	out      string // its folder,
+	whole    string // and that of the same run by one process
+	ranks    int    // of each host; 0: one
 	env      []string
 	token    string // "": the test's
 }
@@ -35,13 +38,12 @@ type swarm struct {
 var swarms atomic.Int32
 
 // newSwarm makes so many namespaces; the test is skipped where that cannot be done.
-func newSwarm(t testing.TB, hosts int, argv []string) *swarm {
+func newSwarm(t testing.TB, hosts int) *swarm {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		lacking.Skip(t, lacking.Hosts, "namespaces", "hosts are network namespaces, which only root can make")
 	}
-	s := &swarm{t: t, prefix: fmt.Sprintf("lse%dn%d", os.Getpid()%100000, swarms.Add(1)), endpoint: "10.77.0.1:29618",
-		argv: argv}
+	s := &swarm{t: t, prefix: fmt.Sprintf("lse%dn%d", os.Getpid()%100000, swarms.Add(1)), endpoint: "10.77.0.1:29618"}
 	if err := s.ip("netns add " + s.prefix + "hub"); err != nil {
 		lacking.Skip(t, lacking.Hosts, "namespaces", err.Error())
 	}
@@ -99,56 +101,70 @@ func (s *swarm) round(p *process, after, hosts int) (number int) {
 	return number
 }
 
+// train sets what the hosts train, with further flags, and trains it in one process.
+func (s *swarm) train(steps int, flags ...string) {
+	s.t.Helper()
+	dir := s.t.TempDir()
+	s.steps, s.out, s.whole = steps, filepath.Join(dir, "out"), filepath.Join(dir, "whole")
+	base := []string{"--max_steps", fmt.Sprint(steps), "--save_steps", "5", "--eval_strategy", "no",
+		"--save_total_limit", "3", "--logging_steps", "5"}
+	succeed(s.t, plain(tiny(s.whole, base...)))
+	s.argv = tiny(s.out, append(base, flags...)...)
+}
+
+// progress waits for another checkpoint.
+func (s *swarm) progress(p *process) {
+	s.t.Helper()
+	before := newest(s.t, s.out)
+	p.await("another checkpoint", func() bool { return newest(s.t, s.out) > before })
+}
+
+// requireBitsOfOne waits until the hosts have ended, and wants the bits of one process.
+func (s *swarm) requireBitsOfOne(hosts ...*process) {
+	s.t.Helper()
+	for i, p := range hosts {
+		p.wait()
+		require.Equal(s.t, 0, p.code(), "host %d: %s", i, p.stderr)
+		p.requireNothingLeft()
+	}
+	requireSameWeights(s.t, s.whole, s.out, s.steps)
+}
+
 // TestHostsComeAndGo wants the bits of one process from a job of 4 hosts, of which one is lost and one leaves, to which
 // two come back, and on one of which a rank is killed.
 func TestHostsComeAndGo(t *testing.T) {
 	t.Parallel()
-	const steps = 600
-	flags := []string{"--max_steps", fmt.Sprint(steps), "--save_steps", "5", "--eval_strategy", "no",
-		"--save_total_limit", "3", "--logging_steps", "5"}
 	for _, mode := range []string{"one address", "namespaces"} {
 		t.Run(mode, func(t *testing.T) {
 			if mode == "namespaces" && testing.Short() {
 				t.Skip("it takes seconds")
 			}
-			dir := t.TempDir()
-			whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
-			succeed(t, plain(tiny(whole, flags...)))
-			s := &swarm{t: t, endpoint: fmt.Sprintf("127.0.0.1:%d", 20000+os.Getpid()%10000), argv: tiny(out, flags...)}
+			s := &swarm{t: t, endpoint: fmt.Sprintf("127.0.0.1:%d", 20000+os.Getpid()%10000)}
 			if mode == "namespaces" {
-				s = newSwarm(t, 4, s.argv)
+				s = newSwarm(t, 4)
 			}
+			s.train(600)
 			first := s.start(0)
 			first.awaitPrinted("a host joins") // it serves
 			second, third, fourth := s.start(1), s.start(2), s.start(3)
 			n := s.round(first, -1, 4)
-			progress := func() {
-				t.Helper()
-				before := newest(t, out)
-				first.await("another checkpoint", func() bool { return newest(t, out) > before })
-			}
-			progress()
+			s.progress(first)
 			require.NoError(t, fourth.cmd.Process.Kill())
 			third.signal(syscall.SIGTERM)
 			n = s.round(first, n, 2)
 			third.wait()
 			require.Equal(t, 128+int(syscall.SIGTERM), third.code(), "%s", third.stderr)
 			fourth.wait()
-			progress()
+			s.progress(first)
 			third, fourth = s.start(2), s.start(3)
 			n = s.round(first, n, 4)
-			progress()
+			s.progress(first)
 			for rank, pid := range second.ranks(n) {
 				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL), "rank %d must still run", rank)
 			}
 			s.round(first, n, 4)
-			for i, p := range []*process{first, second, third, fourth} {
-				p.wait()
-				require.Equal(t, 0, p.code(), "host %d: %s", i, p.stderr)
-				p.requireNothingLeft()
-			}
+			s.requireBitsOfOne(first, second, third, fourth)
 			require.Contains(t, first.stderr.String(), "the job goes on in another round")
-			requireSameWeights(t, whole, out, steps)
 		})
 	}
 }
@@ -157,53 +173,32 @@ func TestHostsComeAndGo(t *testing.T) {
 // comes back: the ranks that are left are fewer along dp.
 func TestHostsOfPipelinesComeAndGo(t *testing.T) {
 	t.Parallel()
-	const steps = 200
-	flags := []string{"--max_steps", fmt.Sprint(steps), "--save_steps", "5", "--eval_strategy", "no",
-		"--save_total_limit", "3", "--logging_steps", "5"}
-	dir := t.TempDir()
-	whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
-	succeed(t, plain(tiny(whole, flags...)))
-	s := &swarm{t: t, endpoint: fmt.Sprintf("127.0.0.1:%d", 10000+os.Getpid()%10000), ranks: 2,
-		argv: tiny(out, append(flags, "--pp_size", "2")...)}
+	s := &swarm{t: t, endpoint: fmt.Sprintf("127.0.0.1:%d", 10000+os.Getpid()%10000), ranks: 2}
+	s.train(200, "--pp_size", "2")
 	first := s.start(0)
 	first.awaitPrinted("a host joins") // it serves
 	second := s.start(1)
 	n := s.round(first, -1, 2)
-	progress := func() {
-		t.Helper()
-		before := newest(t, out)
-		first.await("another checkpoint", func() bool { return newest(t, out) > before })
-	}
-	progress()
+	s.progress(first)
 	require.NoError(t, second.cmd.Process.Kill())
 	n = s.round(first, n, 1)
 	second.wait()
-	progress()
+	s.progress(first)
 	second = s.start(1)
 	s.round(first, n, 2)
-	for i, p := range []*process{first, second} {
-		p.wait()
-		require.Equal(t, 0, p.code(), "host %d: %s", i, p.stderr)
-		p.requireNothingLeft()
-	}
+	s.requireBitsOfOne(first, second)
 	for _, ranks := range []string{", 4 ranks, float32, mesh pp=2,dp_replicate=2 ", ", 2 ranks, "} {
 		require.Contains(t, first.stderr.String(), ranks)
 	}
-	requireSameWeights(t, whole, out, steps)
 }
 
 // TestHostRejoins cuts a host's link for longer than the others wait for it: they go on without it, and it takes part
 // again once the link is back. The bits are those of one process.
 func TestHostRejoins(t *testing.T) {
 	t.Parallel()
-	const steps = 400
-	flags := []string{"--max_steps", fmt.Sprint(steps), "--save_steps", "5", "--eval_strategy", "no",
-		"--save_total_limit", "3", "--logging_steps", "5"}
-	dir := t.TempDir()
-	whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
-	s := newSwarm(t, 2, tiny(out, flags...))
+	s := newSwarm(t, 2)
 	s.env = []string{"LOCKSTEP_SILENCE=1s"}
-	succeed(t, plain(tiny(whole, flags...)))
+	s.train(400)
 	here := s.start(0)
 	here.awaitPrinted("a host joins") // it serves
 	there := s.start(1)
@@ -226,19 +221,15 @@ func TestHostRejoins(t *testing.T) {
 	ranks(syscall.SIGCONT)
 	n = s.round(here, n, 2)
 	require.Equal(t, n, s.round(there, n-1, 2))
-	for i, p := range []*process{here, there} {
-		p.wait()
-		require.Equal(t, 0, p.code(), "host %d: %s", i, p.stderr)
-		p.requireNothingLeft()
-	}
-	requireSameWeights(t, whole, out, steps)
+	s.requireBitsOfOne(here, there)
 }
 
 // TestHostWithAWrongToken starts a host whose token is mistyped beside one that serves and trains: it ends at once, the
 // other names it and trains on. A host whose loopback interface is down says so, whether it serves or not.
 func TestHostWithAWrongToken(t *testing.T) {
 	t.Parallel()
-	s := newSwarm(t, 2, tiny(filepath.Join(t.TempDir(), "out"), "--max_steps", "1000000", "--eval_strategy", "no"))
+	s := newSwarm(t, 2)
+	s.argv = tiny(filepath.Join(t.TempDir(), "out"), "--max_steps", "1000000", "--eval_strategy", "no")
 	lo := func(host int, state string) { require.NoError(t, s.ip("-n "+s.name(host)+" link set lo "+state)) }
 	isDown := func(host int) {
 		t.Helper()
