@@ -33,20 +33,16 @@ type stageEstimate struct {
 // estimateStages estimates the memory of each rank of a pipeline.
 func (p *program) estimateStages(a *args.TrainingArguments, s *estimateSettings, m *sampleModel,
 	dtype string) error {
-	mesh, err := meshOf(a, s.Ranks)
+	play, err := m.play(a, s.Ranks)
 	if err != nil {
 		return err
 	}
-	on, err := device(a.Device)
+	list, r, err := play.EstimateMemory()
 	if err != nil {
 		return err
 	}
-	list, r, err := m.play(a, on, mesh).EstimateMemory()
-	if err != nil {
-		return err
-	}
-	e := &stagesEstimate{ModelType: m.modelType, Count: m.parameters, Mesh: mesh.String(), Schedule: r.Schedule.Name,
-		MicroBatches: r.Schedule.MicroBatches, Split: r.Split}
+	e := &stagesEstimate{ModelType: m.modelType, Count: m.parameters, Mesh: play.Mesh.String(),
+		Schedule: r.Schedule.Name, MicroBatches: r.Schedule.MicroBatches, Split: r.Split}
 	for i, of := range list {
 		e.Ranks = append(e.Ranks, stageEstimate{r.Schedule.StagesOf(i), of})
 	}

@@ -74,18 +74,18 @@ type usageFault struct{ text string }
 
 func (e *usageFault) Error() string { return e.text }
 
-// play is a run of the arguments on a mesh.
-func (m *sampleModel) play(a *args.TrainingArguments, on *tensor.Device, mesh comm.Mesh) *trainer.Play {
-	return &trainer.Play{Args: a, On: on, Mesh: mesh, Model: m.fresh, Batch: m.batch}
-}
-
-// meshOf is the mesh of the arguments' sizes, for so many ranks, or 0 for their product.
-func meshOf(a *args.TrainingArguments, world int) (comm.Mesh, error) {
+// play is a run of the arguments on so many ranks, or 0 for as many as the sizes of its mesh make.
+func (m *sampleModel) play(a *args.TrainingArguments, world int) (*trainer.Play, error) {
 	if world == 0 {
 		world = max(a.PPSize, 1) * max(a.DPReplicateSize, 1) * max(a.DPShardSize, 1) * max(a.CPSize, a.SPSize, 1) *
 			max(a.TPSize, 1)
 	}
-	return accelerate.MeshOf(a, world)
+	mesh, err := accelerate.MeshOf(a, world)
+	if err != nil {
+		return nil, err
+	}
+	on, err := device(a.Device)
+	return &trainer.Play{Args: a, On: on, Mesh: mesh, Model: m.fresh, Batch: m.batch}, err
 }
 
 // setMesh puts the sizes of a mesh into the arguments.

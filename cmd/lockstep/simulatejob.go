@@ -112,25 +112,20 @@ func (p *program) runJob(a *args.TrainingArguments, m *sampleModel, s *jobSettin
 	if err != nil {
 		return err
 	}
-	mesh, err := meshOf(a, s.Ranks)
-	if err != nil {
-		return err
-	}
 	h := s.hardware()
 	if err := h.Check(); err != nil {
 		return err
 	}
-	on, err := device(a.Device)
+	play, err := m.play(a, s.Ranks)
 	if err != nil {
 		return err
 	}
-	play := m.play(a, on, mesh)
 	play.Cost = h.Kernel
 	memory, r, err := play.EstimateMemory()
 	if err != nil {
 		return err
 	}
-	strategy := a.ShardStrategy()
+	strategy, mesh := a.ShardStrategy(), play.Mesh
 	job := &simulation.Job{Hardware: h, Mesh: mesh, Schedule: r.Schedule, Pipeline: r.Ranks,
 		Sharding: simulation.Sharding{Optimizer: strategy != args.NoShard && mesh.DPShard > 1,
 			Parameters: (strategy == args.FullShard || strategy == args.ShardGradOp) && mesh.DPShard > 1}}
