@@ -150,22 +150,6 @@ func (r *flagRecorder) see(e *callbacks.Event) error {
 	return r.note(e)
 }
 
-func (r *flagRecorder) OnInitEnd(e *callbacks.Event) error          { return r.see(e) }
-func (r *flagRecorder) OnTrainBegin(e *callbacks.Event) error       { return r.see(e) }
-func (r *flagRecorder) OnEpochBegin(e *callbacks.Event) error       { return r.see(e) }
-func (r *flagRecorder) OnStepBegin(e *callbacks.Event) error        { return r.see(e) }
-func (r *flagRecorder) OnSubstepEnd(e *callbacks.Event) error       { return r.see(e) }
-func (r *flagRecorder) OnPreOptimizerStep(e *callbacks.Event) error { return r.see(e) }
-func (r *flagRecorder) OnOptimizerStep(e *callbacks.Event) error    { return r.see(e) }
-func (r *flagRecorder) OnStepEnd(e *callbacks.Event) error          { return r.see(e) }
-func (r *flagRecorder) OnLog(e *callbacks.Event) error              { return r.see(e) }
-func (r *flagRecorder) OnPredictionStep(e *callbacks.Event) error   { return r.see(e) }
-func (r *flagRecorder) OnEvaluate(e *callbacks.Event) error         { return r.see(e) }
-func (r *flagRecorder) OnSave(e *callbacks.Event) error             { return r.see(e) }
-func (r *flagRecorder) OnEpochEnd(e *callbacks.Event) error         { return r.see(e) }
-func (r *flagRecorder) OnTrainEnd(e *callbacks.Event) error         { return r.see(e) }
-func (r *flagRecorder) OnPredict(e *callbacks.Event) error          { return r.see(e) }
-
 // absoluteError is the metric "mae".
 type absoluteError struct {
 	sum float64
@@ -202,8 +186,8 @@ func (g *randomGoldens) trainer(c *randomCase, given map[string]any, disk vfs.FS
 	if err := args.UnmarshalJSON(text, a); err != nil {
 		return nil, err
 	}
-	opts := []trainer.Option{trainer.WithTrainData(g.Train.rows(0, c.TrainSize)), trainer.WithCallbacks(rec),
-		trainer.WithLoss(rec.loss)}
+	opts := []trainer.Option{trainer.WithTrainData(g.Train.rows(0, c.TrainSize)),
+		trainer.WithCallbacks(&every{rec.see}), trainer.WithLoss(rec.loss)}
 	if c.EvalSets == 2 {
 		half := c.EvalSize / 2
 		opts = append(opts, trainer.WithNamedEvalData("first", g.Eval.rows(0, half)),

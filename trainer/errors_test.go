@@ -179,7 +179,7 @@ func TestCallbackFailures(t *testing.T) {
 					return errTired
 				}))
 			_, err := tr.Train()
-			requireOneError(t, err, "callback at", string(kind), "tired")
+			requireOneError(t, err, "callback every", string(kind), "tired")
 			require.ErrorIs(t, err, errTired)
 			var failure *callbacks.Error
 			require.ErrorAs(t, err, &failure)

@@ -73,13 +73,9 @@ func TestEstimateMemory(t *testing.T) {
 			defer dev.Close()
 			m, err := gpt2.New(nn.NewInit(dev, 1).As(dt), k.cfg)
 			require.NoError(t, err)
-			list := make(data.Slice[[]int32], 60)
-			for i := range list {
-				list[i] = make([]int32, k.cfg.NPositions)
-			}
 			a.SkipMemoryMetrics = false
 			tr := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev),
-				trainer.WithTrainData(data.NewSource(list, data.CausalLM(0))))
+				trainer.WithTrainData(blank(60, k.cfg)))
 			res, err := tr.Train()
 			require.NoError(t, err)
 			measured := dev.MemStats().Peak
@@ -157,10 +153,6 @@ func TestEstimateOfShardedMemory(t *testing.T) {
 		dev := tensor.NewCPU(1)
 		m, err := gpt2.New(nn.NewInit(dev, 1), cfg)
 		require.NoError(t, err)
-		list := make(data.Slice[[]int32], 40)
-		for i := range list {
-			list[i] = make([]int32, cfg.NPositions)
-		}
 		a := args.Default(out)
 		a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy, a.NumReplicas = 2, 2, args.StrategyNo, k.ranks
 		a.SkipMemoryMetrics = false
@@ -168,7 +160,7 @@ func TestEstimateOfShardedMemory(t *testing.T) {
 		sharding := accelerate.Sharding{Strategy: shard.Strategy(a.ShardStrategy()), Gather: true}
 		a.FSDP, a.ZeroStage = nil, 0
 		res, err := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev), trainer.WithSharding(sharding),
-			trainer.WithTrainData(data.NewSource(list, data.CausalLM(0)))).Train()
+			trainer.WithTrainData(blank(40, cfg))).Train()
 		require.NoError(t, err)
 		measured, estimated := res.Metrics["train_mem_peak"], res.Metrics["train_mem_peak_estimated"]
 		t.Logf("%d ranks, %s: estimated %+v, measured %.0f", k.ranks, sharding.Strategy, *e, measured)
@@ -190,10 +182,6 @@ func TestEstimateOfSharedMemory(t *testing.T) {
 		dev := tensor.NewCPU(1)
 		m, err := gpt2.New(nn.NewInit(dev, 1), cfg)
 		require.NoError(t, err)
-		list := make(data.Slice[[]int32], 40)
-		for i := range list {
-			list[i] = make([]int32, cfg.NPositions)
-		}
 		a := args.Default(out)
 		a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy, a.NumReplicas, a.BF16 = 1, 3, args.StrategyNo, 2, bf16
 		a.FSDP, a.SkipMemoryMetrics, a.DDPBucketCapMB = []string{"full_shard"}, false, 1
@@ -208,7 +196,7 @@ func TestEstimateOfSharedMemory(t *testing.T) {
 		}
 		require.InEpsilon(t, bytes*n, e.Parameters, 0.05)
 		res, err := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev),
-			trainer.WithTrainData(data.NewSource(list, data.CausalLM(0)))).Train()
+			trainer.WithTrainData(blank(40, cfg))).Train()
 		require.NoError(t, err)
 		measured, estimated := res.Metrics["train_mem_peak"], res.Metrics["train_mem_peak_estimated"]
 		t.Logf("bf16 %v: estimated %+v, measured %.0f", bf16, *e, measured)
@@ -224,6 +212,15 @@ func example(t *testing.T, cfg gpt2.Config) func(c *tensor.Ctx, samples int) *da
 	m, err := gpt2.New(nn.NewInit(tensor.NewMeta(), 1), cfg)
 	require.NoError(t, err)
 	return func(c *tensor.Ctx, samples int) *data.Batch { return m.ExampleBatch(c, samples, 0) }
+}
+
+// blank are samples as long as the model of cfg takes.
+func blank(samples int, cfg gpt2.Config) data.Source {
+	list := make(data.Slice[[]int32], samples)
+	for i := range list {
+		list[i] = make([]int32, cfg.NPositions)
+	}
+	return data.NewSource(list, data.CausalLM(0))
 }
 
 // On two ranks each needs what one alone does; a model that is not made from a configuration has no estimate.

@@ -69,7 +69,10 @@ type text struct{ InputIDs, Labels []int32 }
 const vocabulary = 13
 
 // texts are n random sequences of 6 tokens.
-func texts(n int) data.Source {
+func texts(n int) data.Source { return data.NewSource(equalTexts(n), data.Stack[text]) }
+
+// equalTexts are the samples of texts.
+func equalTexts(n int) data.Slice[text] {
 	r := rand.New(rand.NewPCG(8, 1))
 	list := make(data.Slice[text], n)
 	for i := range list {
@@ -79,7 +82,7 @@ func texts(n int) data.Source {
 		}
 		list[i] = text{ids, ids}
 	}
-	return data.NewSource(list, data.Stack[text])
+	return list
 }
 
 // newGPT2 is a GPT-2 of two tiny layers with the given dropout.
@@ -175,36 +178,35 @@ func steady(history []callbacks.Record) []callbacks.Record {
 	return list
 }
 
-// at calls f at every event of a kind.
-type at struct {
-	callbacks.Base
-	kind callbacks.Kind
-	f    func(e *callbacks.Event) error
+// every calls f at every event.
+type every struct {
+	f func(e *callbacks.Event) error
 }
 
-func (a *at) see(e *callbacks.Event) error {
-	if e.Kind == a.kind {
-		return a.f(e)
-	}
-	return nil
-}
-
-func (a *at) OnInitEnd(e *callbacks.Event) error          { return a.see(e) }
-func (a *at) OnTrainBegin(e *callbacks.Event) error       { return a.see(e) }
-func (a *at) OnStepBegin(e *callbacks.Event) error        { return a.see(e) }
-func (a *at) OnSubstepEnd(e *callbacks.Event) error       { return a.see(e) }
-func (a *at) OnPreOptimizerStep(e *callbacks.Event) error { return a.see(e) }
-func (a *at) OnStepEnd(e *callbacks.Event) error          { return a.see(e) }
-func (a *at) OnPredictionStep(e *callbacks.Event) error   { return a.see(e) }
-func (a *at) OnEvaluate(e *callbacks.Event) error         { return a.see(e) }
-func (a *at) OnSave(e *callbacks.Event) error             { return a.see(e) }
-func (a *at) OnEpochEnd(e *callbacks.Event) error         { return a.see(e) }
-func (a *at) OnLog(e *callbacks.Event) error              { return a.see(e) }
-func (a *at) OnTrainEnd(e *callbacks.Event) error         { return a.see(e) }
+func (c *every) OnInitEnd(e *callbacks.Event) error          { return c.f(e) }
+func (c *every) OnTrainBegin(e *callbacks.Event) error       { return c.f(e) }
+func (c *every) OnEpochBegin(e *callbacks.Event) error       { return c.f(e) }
+func (c *every) OnStepBegin(e *callbacks.Event) error        { return c.f(e) }
+func (c *every) OnSubstepEnd(e *callbacks.Event) error       { return c.f(e) }
+func (c *every) OnPreOptimizerStep(e *callbacks.Event) error { return c.f(e) }
+func (c *every) OnOptimizerStep(e *callbacks.Event) error    { return c.f(e) }
+func (c *every) OnStepEnd(e *callbacks.Event) error          { return c.f(e) }
+func (c *every) OnLog(e *callbacks.Event) error              { return c.f(e) }
+func (c *every) OnPredictionStep(e *callbacks.Event) error   { return c.f(e) }
+func (c *every) OnEvaluate(e *callbacks.Event) error         { return c.f(e) }
+func (c *every) OnSave(e *callbacks.Event) error             { return c.f(e) }
+func (c *every) OnEpochEnd(e *callbacks.Event) error         { return c.f(e) }
+func (c *every) OnTrainEnd(e *callbacks.Event) error         { return c.f(e) }
+func (c *every) OnPredict(e *callbacks.Event) error          { return c.f(e) }
 
 // on is a callback that calls f at every event of a kind.
 func on(kind callbacks.Kind, f func(e *callbacks.Event) error) trainer.Option {
-	return trainer.WithCallbacks(&at{kind: kind, f: f})
+	return trainer.WithCallbacks(&every{func(e *callbacks.Event) error {
+		if e.Kind == kind {
+			return f(e)
+		}
+		return nil
+	}})
 }
 
 // messages is a logger and what it has logged.

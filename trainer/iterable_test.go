@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"io"
 	"iter"
-	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 
@@ -53,19 +52,6 @@ type seekingCursor[T any] struct{ *streamedCursor[T] }
 
 func (c *seekingCursor[T]) Place() (json.RawMessage, error)  { return json.Marshal(c.next) }
 func (c *seekingCursor[T]) Seek(place json.RawMessage) error { return json.Unmarshal(place, &c.next) }
-
-// sequences are the samples of raggedTexts.
-func sequences(n int) data.Slice[[]int32] {
-	r := rand.New(rand.NewPCG(4, 2))
-	list := make(data.Slice[[]int32], n)
-	for i := range list {
-		list[i] = make([]int32, 2+r.IntN(6))
-		for j := range list[i] {
-			list[i][j] = r.Int32N(vocabulary)
-		}
-	}
-	return list
-}
 
 func streamOf(n int, seeks bool) data.IterableSource {
 	return data.NewIterableSource[[]int32](streamed[[]int32]{sequences(n), seeks}, data.CausalLM(0))
@@ -149,11 +135,10 @@ func TestIterableEpochs(t *testing.T) {
 	tr := newTrainer(vfs.NewMem(), m, a,
 		trainer.WithIterableTrainData(data.NewIterableSource[point](streamed[point]{points(20), false},
 			data.Stack[point])),
-		trainer.WithCallbacks(&at{kind: callbacks.StepEnd, f: func(e *callbacks.Event) error {
+		on(callbacks.StepEnd, func(e *callbacks.Event) error {
 			epochs = append(epochs, e.State.Epoch)
 			return nil
-		}},
-			&at{kind: callbacks.EpochEnd, f: func(*callbacks.Event) error { begins++; return nil }}))
+		}), on(callbacks.EpochEnd, func(*callbacks.Event) error { begins++; return nil }))
 	_, err := tr.Train()
 	require.NoError(t, err)
 	require.InDeltaSlice(t, []float64{1. / 7, 2. / 7, 1, 1 + 1./7, 1 + 2./7, 2, 2 + 1./7}, epochs, 1e-12)
@@ -223,19 +208,6 @@ func TestIterableEvaluation(t *testing.T) {
 	_, err := tr.Evaluate()
 	require.ErrorContains(t, err, "epoch 0 of the iterable dataset has no samples")
 	require.ErrorContains(t, err, "evaluation")
-}
-
-func equalTexts(n int) data.Slice[text] {
-	r := rand.New(rand.NewPCG(8, 1))
-	list := make(data.Slice[text], n)
-	for i := range list {
-		ids := make([]int32, 6)
-		for j := range ids {
-			ids[j] = r.Int32N(vocabulary)
-		}
-		list[i] = text{ids, ids}
-	}
-	return list
 }
 
 func TestIterableFaults(t *testing.T) {

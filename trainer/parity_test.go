@@ -87,7 +87,6 @@ func (m *line) values(t *testing.T) (a, b float32) {
 
 // recorder notes every event and sets the flags that a run asks for.
 type recorder struct {
-	callbacks.Base
 	events []string
 	steps  []int64
 	wanted map[string][]int
@@ -109,22 +108,6 @@ func (r *recorder) note(e *callbacks.Event) error {
 	}
 	return nil
 }
-
-func (r *recorder) OnInitEnd(e *callbacks.Event) error          { return r.note(e) }
-func (r *recorder) OnTrainBegin(e *callbacks.Event) error       { return r.note(e) }
-func (r *recorder) OnEpochBegin(e *callbacks.Event) error       { return r.note(e) }
-func (r *recorder) OnStepBegin(e *callbacks.Event) error        { return r.note(e) }
-func (r *recorder) OnSubstepEnd(e *callbacks.Event) error       { return r.note(e) }
-func (r *recorder) OnPreOptimizerStep(e *callbacks.Event) error { return r.note(e) }
-func (r *recorder) OnOptimizerStep(e *callbacks.Event) error    { return r.note(e) }
-func (r *recorder) OnStepEnd(e *callbacks.Event) error          { return r.note(e) }
-func (r *recorder) OnLog(e *callbacks.Event) error              { return r.note(e) }
-func (r *recorder) OnPredictionStep(e *callbacks.Event) error   { return r.note(e) }
-func (r *recorder) OnEvaluate(e *callbacks.Event) error         { return r.note(e) }
-func (r *recorder) OnSave(e *callbacks.Event) error             { return r.note(e) }
-func (r *recorder) OnEpochEnd(e *callbacks.Event) error         { return r.note(e) }
-func (r *recorder) OnTrainEnd(e *callbacks.Event) error         { return r.note(e) }
-func (r *recorder) OnPredict(e *callbacks.Event) error          { return r.note(e) }
 
 // columns are samples, x and y apart.
 type columns struct{ X, Y []float32 }
@@ -161,7 +144,7 @@ func (g *goldens) trainer(t *testing.T, run goldenRun, disk vfs.FS, m *line, rec
 	if run.TrainSize > 0 {
 		size = run.TrainSize
 	}
-	opts := []trainer.Option{trainer.WithTrainData(g.Train.rows(0, size)), trainer.WithCallbacks(rec)}
+	opts := []trainer.Option{trainer.WithTrainData(g.Train.rows(0, size)), trainer.WithCallbacks(&every{rec.note})}
 	if strings.Contains(a.MetricForBestModel, "first_loss") {
 		opts = append(opts, trainer.WithNamedEvalData("first", g.Eval.rows(0, 12)),
 			trainer.WithNamedEvalData("second", g.Eval.rows(12, 20)))

@@ -71,14 +71,10 @@ func TestPipeline(t *testing.T) {
 	micro := func(n int) func(*args.TrainingArguments) {
 		return func(a *args.TrainingArguments) { a.GradientAccumulationSteps = n }
 	}
-	bf16 := func(a *args.TrainingArguments) { a.BF16, a.BF16FullEval = true, true }
-	fp16 := func(a *args.TrainingArguments) { a.FP16 = true }
+	half := func(a *args.TrainingArguments) { a.BF16, a.BF16FullEval = true, true }
 	recompute := func(a *args.TrainingArguments) { a.GradientCheckpointing = true }
 	grouped := func(n int) func(*args.TrainingArguments) {
 		return func(a *args.TrainingArguments) { a.DeterministicRanks = n }
-	}
-	zero := func(stage int) func(*args.TrainingArguments) {
-		return func(a *args.TrainingArguments) { a.ZeroStage = stage }
 	}
 	gathered := func(a *args.TrainingArguments) { a.FSDPShareParameters = false }
 	type settings []func(*args.TrainingArguments)
@@ -86,19 +82,19 @@ func TestPipeline(t *testing.T) {
 		common, ranks settings
 	}{
 		"gpipe":            {settings{}, settings{pipeline(2, 2, "gpipe")}},
-		"1f1b":             {settings{bf16}, settings{pipeline(2, 2, "1f1b")}},
+		"1f1b":             {settings{half}, settings{pipeline(2, 2, "1f1b")}},
 		"interleaved":      {settings{fp16}, settings{pipeline(2, 2, "interleaved_1f1b")}},
 		"looped bfs":       {settings{recompute}, settings{pipeline(2, 2, "looped_bfs")}},
-		"zb_h1":            {settings{grouped(1), bf16, recompute}, settings{pipeline(2, 2, "zb_h1")}},
+		"zb_h1":            {settings{grouped(1), half, recompute}, settings{pipeline(2, 2, "zb_h1")}},
 		"zbv":              {settings{micro(8)}, settings{pipeline(2, 2, "zbv")}},
 		"dualpipev":        {settings{}, settings{pipeline(2, 2, "dualpipev")}},
 		"of 4":             {settings{}, settings{pipeline(4, 4, "1f1b")}},
 		"one micro-batch":  {settings{micro(1)}, settings{pipeline(2, 2, "1f1b")}},
 		"two":              {settings{}, settings{micro(2), pipeline(4, 2, "1f1b")}},
-		"two zbv":          {settings{micro(8), bf16}, settings{micro(4), pipeline(4, 2, "zbv")}},
+		"two zbv":          {settings{micro(8), half}, settings{micro(4), pipeline(4, 2, "zbv")}},
 		"two zb_h1, fewer": {settings{micro(8), fp16}, settings{micro(4), pipeline(4, 2, "zb_h1")}},
 		"sharded":          {settings{}, settings{micro(2), pipeline(4, 2, "1f1b"), zero(3)}},
-		"gathered, zb_h1":  {settings{bf16}, settings{micro(2), pipeline(4, 2, "zb_h1"), zero(3), gathered}},
+		"gathered, zb_h1":  {settings{half}, settings{micro(2), pipeline(4, 2, "zb_h1"), zero(3), gathered}},
 		"zero 1, zbv":      {settings{recompute}, settings{micro(2), pipeline(4, 2, "zbv"), zero(1)}},
 		"zero 2":           {settings{}, settings{micro(2), pipeline(4, 2, "gpipe"), zero(2)}},
 		"three dimensions": {settings{}, settings{micro(1), pipeline(8, 2, "1f1b"), gathered,
@@ -183,7 +179,6 @@ func TestSummonInAPipeline(t *testing.T) {
 		require.NoError(t, err)
 		return s, weights(m)
 	}
-	half := func(a *args.TrainingArguments) { a.BF16 = true }
 	alone, want := run(1)
 	for name, c := range map[string]func(*args.TrainingArguments){
 		"zbv":      func(a *args.TrainingArguments) { a.PPSchedule = "zbv" },
@@ -202,12 +197,12 @@ func TestSummonInAPipeline(t *testing.T) {
 			require.True(t, bytes.Equal(bits, end[key]), "%s: %s", name, key)
 		}
 	}
-	alone, _ = run(1, half)
+	alone, _ = run(1, bf16)
 	for _, c := range []struct { // products read what the ranks rounded
 		ranks, stage int
 		share        bool
 	}{{2, 0, false}, {4, 3, true}, {4, 3, false}} {
-		got, _ := run(c.ranks, half, func(a *args.TrainingArguments) {
+		got, _ := run(c.ranks, bf16, func(a *args.TrainingArguments) {
 			a.PPSize, a.ZeroStage, a.FSDPShareParameters = 2, c.stage, c.share
 		})
 		for step, ranks := range got.seen {

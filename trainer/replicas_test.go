@@ -29,7 +29,10 @@ import (
 )
 
 // raggedTexts are n sequences of 2 to 7 tokens.
-func raggedTexts(n int) data.Source {
+func raggedTexts(n int) data.Source { return data.NewSource(sequences(n), data.CausalLM(0)) }
+
+// sequences are the samples of raggedTexts.
+func sequences(n int) data.Slice[[]int32] {
 	r := rand.New(rand.NewPCG(4, 2))
 	list := make(data.Slice[[]int32], n)
 	for i := range list {
@@ -38,7 +41,7 @@ func raggedTexts(n int) data.Source {
 			list[i][j] = r.Int32N(vocabulary)
 		}
 	}
-	return data.NewSource(list, data.CausalLM(0))
+	return list
 }
 
 // rankArgs is a run whose optimizer steps have 8 micro-batches of 2, on any number of
