@@ -14,8 +14,9 @@ import (
 )
 
 func TestSimulateDocumented(t *testing.T) {
-	documented(t, "three-dimensions.md", "simulate --pp_schedule zb_h1 --pp_size 3 --micro_batches 4")
-	documented(t, "three-dimensions.md", "simulate --pp_size 4 --micro_batches 6 --costs 1,1.2,0.8 --transfer 0.1")
+	documented(t, "docs/three-dimensions.md", "simulate --pp_schedule zb_h1 --pp_size 3 --micro_batches 4")
+	documented(t, "docs/three-dimensions.md", "simulate --pp_size 4 --micro_batches 6 --costs 1,1.2,0.8 --transfer 0.1")
+	documented(t, "README.md", "simulate --pp_schedule zb_h1 --pp_size 4 --micro_batches 8")
 }
 
 func TestSimulate(t *testing.T) {

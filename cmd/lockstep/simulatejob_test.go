@@ -13,11 +13,11 @@ import (
 
 // documented checks that a page shows what a command prints.
 func documented(t *testing.T, page, argv string) {
-	document, err := os.ReadFile("../../docs/" + page)
+	document, err := os.ReadFile("../../" + page)
 	require.NoError(t, err)
 	code, out, text := output(nil, strings.Fields(argv)...)
 	require.Zero(t, code, text)
-	want := "    $ lockstep " + argv + "\n"
+	want := "lockstep " + argv + "\n"
 	for line := range strings.Lines(out) {
 		want += strings.TrimRight("    "+line, " \n") + "\n"
 	}
@@ -27,8 +27,8 @@ func documented(t *testing.T, page, argv string) {
 const jobOf8 = "simulate gpt2 --mesh dp_replicate=2,pp=4 --gradient_accumulation_steps 8 --bf16"
 
 func TestSimulateJobDocumented(t *testing.T) {
-	documented(t, "three-dimensions.md", jobOf8)
-	documented(t, "three-dimensions.md", "estimate-memory gpt2 --pp_size 4 --gradient_accumulation_steps 8 "+
+	documented(t, "docs/three-dimensions.md", jobOf8)
+	documented(t, "docs/three-dimensions.md", "estimate-memory gpt2 --pp_size 4 --gradient_accumulation_steps 8 "+
 		"--per_device_train_batch_size 1")
 	code, out, text := output(nil, strings.Fields(jobOf8+" --kill rank=5,at=1.5s --save_steps 4")...)
 	require.Zero(t, code, text)
