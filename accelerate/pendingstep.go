@@ -199,7 +199,7 @@ func (s *PendingStep) meanLoss() float64 {
 	return s.numbers.Loss.Mean()
 }
 
-// know enters the norm, behind the losses.
+// know enters the norm, after the losses.
 func (s *PendingStep) know(norm float64) {
 	n, loss := &s.numbers, finite(s.meanLoss())
 	n.GradNorm = norm

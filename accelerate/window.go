@@ -337,7 +337,7 @@ func (e *MicroBatchError) Error() string {
 // Unwrap gives Err.
 func (e *MicroBatchError) Unwrap() error { return e.Err }
 
-// windowFigures is what the ranks tell each other about a window: for each micro-batch its loss sum and count, behind
+// windowFigures is what the ranks tell each other about a window: for each micro-batch its loss sum and count, after
 // them how many ranks could not read their data, and then the caller's figures. A rank fills in its own micro-batches
 // and leaves zeros elsewhere.
 type windowFigures struct {

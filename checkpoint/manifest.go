@@ -140,7 +140,7 @@ func decodeVersioned(text []byte, v any) error {
 		return err
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return errors.New("more text behind the JSON object: want the object alone")
+		return errors.New("more text after the JSON object: want the object alone")
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func TestErrorsTravel(t *testing.T) {
 	// A call in which a rank was missed is that of the rank which tells of it.
 	lost := &comm.RankLostError{Group: "world", Rank: 1, GroupRank: 1, Cause: "its process ended", Call: "barrier #4"}
 	require.EqualError(t, comm.DecodeError(comm.EncodeError(lost, 4, 2), 4, 2), `comm: group "world": rank 1 is lost: `+
-		`its process ended (rank 4 (2 in the group) says so, during its barrier #4)`)
+		`its process ended (reported by rank 4 (2 in the group) during its barrier #4)`)
 	require.Empty(t, lost.Caller)
 	require.Equal(t, &comm.AbortError{Rank: 4, GroupRank: 2, Message: "plain"},
 		comm.DecodeError(comm.EncodeError(errors.New("plain"), 4, 2), 5, 3))

@@ -60,7 +60,7 @@ func (e *RankLostError) Error() string {
 	fmt.Fprintf(&b, " is lost: %s", e.Cause)
 	switch {
 	case e.Call != "" && e.Caller != "":
-		fmt.Fprintf(&b, " (%s says so, during its %s)", e.Caller, e.Call)
+		fmt.Fprintf(&b, " (reported by %s during its %s)", e.Caller, e.Call)
 	case e.Call != "":
 		fmt.Fprintf(&b, " (during %s)", e.Call)
 	}

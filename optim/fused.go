@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Fused is one pass over parameters in place of a chain of transforms and of the step behind it, with the same bits.
+// Fused is one pass over parameters in place of a chain of transforms and of the step after it, with the same bits.
 // The last transform of the chain declares it in its Traits.
 type Fused struct {
 	// Chain is the chain that the pass stands for, and its oracle. An optimizer of an equal chain takes the pass where

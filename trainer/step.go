@@ -65,7 +65,7 @@ func (r *run) step() (more bool, err error) {
 	return !w.LastOfEpoch, r.callbacks.Fire(callbacks.StepEnd, e)
 }
 
-// blamed is an error of a step, or the sample that is the reason: devices find it behind the pass that met it.
+// blamed is an error of a step, or the sample that is the reason: devices find it after the pass that met it.
 func (r *run) blamed(err error, w *feed.Window) error {
 	if is[*data.IndexError](err) {
 		return err

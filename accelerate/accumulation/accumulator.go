@@ -28,7 +28,7 @@ func New(c *tensor.Ctx, params []tensor.Named, count, ranks int) *Accumulator {
 }
 
 // Begin readies the gradients for the backward pass of a micro-batch. They come in ascending order;
-// those that never come, before, between or behind, are absent from the tree.
+// those that never come, before, between or after, are absent from the tree.
 func (a *Accumulator) Begin(microBatch int) {
 	group := microBatch / a.q
 	if microBatch < 0 || microBatch >= a.count || group < a.group {

@@ -235,7 +235,7 @@ func (c *cutter) share(w *rawWindow, samples []any) {
 	}
 }
 
-// advance goes on behind a window.
+// advance goes on after a window.
 func (c *cutter) advance(w *rawWindow, took int64) {
 	p := &c.place
 	p.Position += took

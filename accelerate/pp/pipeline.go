@@ -62,7 +62,7 @@ type Pipeline struct {
 	params  []tensor.Named
 	ended   chan struct{} // closed by Close; nil: the pipeline has no groups
 	records *records
-	// observe is called before each action of a training step and, with ended, behind it; nil: nobody listens.
+	// observe is called before each action of a training step and, with ended, after it; nil: nobody listens.
 	observe func(r *runner, a schedule.Action, ended bool)
 }
 

@@ -188,7 +188,7 @@ func (r *rehearsal) observe(run *runner, a schedule.Action, ended bool) {
 	}
 }
 
-// gradients are the bytes of this rank's gradients and their partial sums behind an action. The tree of sums has one
+// gradients are the bytes of this rank's gradients and their partial sums after an action. The tree of sums has one
 // for each bit of the number of groups of micro-batches that are complete, and the group under way has one.
 func (r *rehearsal) gradients(run *runner, a schedule.Action) (n int64) {
 	if a.Op == schedule.W || a.Op == schedule.B {

@@ -155,7 +155,7 @@ func (r *runner) open(at place) *pass {
 	return p
 }
 
-// do runs an action, behind the sums of tied gradients that are due.
+// do runs an action, after the sums of tied gradients that are due.
 func (r *runner) do(a schedule.Action) error {
 	if err := r.addTied(false); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (r *runner) act(a schedule.Action) error {
 	return nil
 }
 
-// exchangesEarly reports whether the gradients of a stage are exchanged in its last pass, and completed behind it. In
+// exchangesEarly reports whether the gradients of a stage are exchanged in its last pass, and completed after it. In
 // steps of fewer micro-batches than the schedule's, of which other pipelines may have more or none, that waits for the
 // end.
 func (r *runner) exchangesEarly(s *stage) bool {

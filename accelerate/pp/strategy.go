@@ -182,7 +182,7 @@ func (p *Pipeline) Stepped(ctx context.Context, changed bool) error {
 }
 
 // sort finds the order in which a whole step completes the gradients of this rank's stages: first those that are
-// reduced right behind their last pass. All ranks that train a stage together keep it, also in steps of fewer
+// reduced right after their last pass. All ranks that train a stage together keep it, also in steps of fewer
 // micro-batches, so that their calls match.
 func (p *Pipeline) sort(s *step) {
 	p.early = map[int]bool{}

@@ -35,7 +35,7 @@ type Moment struct {
 type Survivor struct {
 	Rank   int     `json:"rank"`
 	Moment         // when the other dies
-	End    float64 `json:"end"` // seconds behind the death, when its call fails: it ends then
+	End    float64 `json:"end"` // seconds after the death, when its call fails: it ends then
 }
 
 // Outcome is what comes of a death.

@@ -43,7 +43,7 @@ type Rank struct {
 	Host     int     //
 	Busy     float64 // seconds in passes and in the optimizer
 	Bubble   float64 // seconds in which it waits until the last pass of the pipeline has ended
-	Exchange float64 // seconds behind that in which ranks exchange gradients or parameters
+	Exchange float64 // seconds after that in which ranks exchange gradients or parameters
 	Traffic  Traffic
 }
 
@@ -55,7 +55,7 @@ type Step struct {
 	// Passes is the step of a pipeline. All pipelines take that of the one whose messages take the longest.
 	Passes *schedule.Simulation
 	// PassesEnd is when the last pass ends, GradientsEnd when all gradients have been exchanged, and UpdateEnd when the
-	// optimizers have stepped. What comes behind that gathers the parameters.
+	// optimizers have stepped. What comes after that gathers the parameters.
 	PassesEnd, GradientsEnd, UpdateEnd float64
 }
 
@@ -169,7 +169,7 @@ func (s *Step) lastPass() (end float64) {
 }
 
 // tied is when both ends of the tied parameters have their gradients, 0 if there are none. The first stage sends the
-// rows that a micro-batch looks up behind the pass that computes their gradients, one after the other, and gets the sum
+// rows that a micro-batch looks up after the pass that computes their gradients, one after the other, and gets the sum
 // back.
 func (s *Step) tied() (end float64) {
 	j := s.Job

@@ -18,22 +18,24 @@ import (
 
 const estimateUsage = `usage: lockstep estimate-memory MODEL [FLAGS]
 
-Says how much memory the tensors of a training run need on each rank. MODEL is a saved
-model's folder, a config.json, or the name of a published model, as gpt2; weights are not read.
-The run is gone through without computing anything, so that what it says is what a run allocates;
-beside tensors a process needs some ten MiB, and a few percent more for free memory between blocks. The peak is less
-than gradients and all that backward needs together: it makes the one as it frees the other.
-"activations" is what there is beyond the other rows at the peak. "gradients" are as many partial
-sums as the tree over micro-batches keeps at a time, which deterministic_ranks decides. With --fsdp or --zero_stage
-the model is spread over the ranks, and the rows are those of one of them; "gathered units" is the
-most that whole parameters and gradients of units take, which come and go, as far as they are
-there at the peak a part of "activations"; "shared" is full_shard for ranks of one host, which have
-the parameters once. "start" is the peak before the first step, when the
-model is whole and is cut. With several ranks a table compares the strategies. --deepspeed and
---fsdp_config read the files that a training program reads; "auto" in them is what the flags say.
-With --pp_size above 1 a table has each rank of a pipeline. Its steps are gone through rank by rank,
-with as many micro-batches as gradient_accumulation_steps; "activations" are the most that the
-schedule makes the rank hold.
+Prints how much memory the tensors of a training run need on each rank. MODEL is a saved model's
+folder, a config.json, or the name of a published model (gpt2); weights are not read. The command
+runs the steps on a meta device, which has shapes and no values, so it counts what a run allocates.
+A process needs some ten MiB more, and a few percent for free memory between blocks.
+
+  gradients       with the partial sums of micro-batches, whose number follows from
+                  deterministic_ranks
+  activations     what the other rows leave of the peak. The peak is less than gradients and
+                  activations together, since the backward pass frees one as it makes the other
+  gathered units  under --fsdp and --zero_stage, at most, whole parameters and gradients of units;
+                  a part of "activations" if they exist at the peak
+  start           the peak before the first step, when the model is whole and is cut
+
+With --fsdp or --zero_stage the rows are those of one rank. With several ranks a table compares the
+strategies; "shared" is full_shard for the ranks of one host, which share one copy of the parameters.
+With --pp_size above 1 a table has each rank of a pipeline, whose step has as many micro-batches as
+gradient_accumulation_steps. --deepspeed and --fsdp_config read the files that training programs
+read; "auto" in them takes the value of the flag.
 
 `
 

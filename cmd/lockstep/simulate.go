@@ -21,13 +21,12 @@ import (
 const simulateUsage = `usage: lockstep simulate [FLAGS]
        lockstep simulate MODEL [FLAGS]: a whole job, see lockstep simulate gpt2 --help
 
-Predicts one step of a pipeline: its time, how long each rank is idle, the most activations that
-it holds, and a drawing of the passes. Nothing is computed. --pp_schedule is the name of a
-schedule, or a table in PyTorch's format (a file FILE.csv), which is checked first; without it, a
-table compares all schedules. A table that cannot come to its end is an error that names the
-passes which wait for each other. --costs are the times of the forward pass, of the input
-gradient and of the weight gradient of what one rank holds, for one micro-batch, in any unit;
-activations count in micro-batches of what one rank holds.
+Predicts one step of a pipeline, without computing it: its time, the idle time and the peak
+activations of each rank, and a drawing of the passes. --pp_schedule is the name of a schedule, or
+a table in PyTorch's format (FILE.csv), which is checked first; the error of a deadlock names the
+passes that wait for each other. Without --pp_schedule a table compares all schedules. --costs are
+the times of a rank's forward pass, input gradient and weight gradient for one micro-batch, in any
+unit. Activations are counted in micro-batches.
 
 `
 

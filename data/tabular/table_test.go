@@ -98,7 +98,7 @@ func TestReadRefuses(t *testing.T) {
 		{"a.json", `{"a":{"0":1,"1":2},"b":{"0":1,"1":2}}`, `want to_json(FILE, orient="records", lines=True)`},
 		{"a.jsonl", `{"a": "\ud800"}`, "line 1: field \"a\" has an escape"},
 		{"a.jsonl", "{\"a\": \"\xff\"}", "line 1 is not UTF-8"},
-		{"a.jsonl", `{"a": 1} {`, "line 1: more text behind the JSON object"},
+		{"a.jsonl", `{"a": 1} {`, "line 1: more text after the JSON object"},
 		{"a.jsonl.gz", "this is plain text", "gzip: invalid header"},
 	} {
 		path := write(t, c[0], c[1])

@@ -78,7 +78,7 @@ func Fields(object []byte) ([]Field, error) {
 		return nil, fault(err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("more text behind the JSON object: want the object alone")
+		return nil, errors.New("more text after the JSON object: want the object alone")
 	}
 	return fields, nil
 }

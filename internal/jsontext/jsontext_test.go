@@ -89,7 +89,7 @@ func TestFields(t *testing.T) {
 		`{"a": nan}`:   "no JSON object: invalid character",
 		`{"a": 1`:      "no JSON object: it ends too early",
 		`{"a"`:         "no JSON object: it ends too early",
-		`{} {}`:        "more text behind the JSON object",
+		`{} {}`:        "more text after the JSON object",
 		`{"a": [}`:     "no JSON object: invalid character",
 		``:             "no JSON object: it ends too early",
 		`{"a": -Inf}`:  "no JSON object",

@@ -292,7 +292,7 @@ func parsePlacements(text []byte) (Placements, error) {
 	case sets == nil:
 		return nil, errors.New("no tensors: want an object of sets")
 	case len(bytes.TrimSpace(text[p.dec.InputOffset():])) > 0:
-		return nil, errors.New("more text behind the JSON object: want the object alone")
+		return nil, errors.New("more text after the JSON object: want the object alone")
 	}
 	if err := sets.Check(); err != nil {
 		return nil, err

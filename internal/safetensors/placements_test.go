@@ -130,7 +130,7 @@ func TestBrokenPieces(t *testing.T) {
 		{`"format_version": 1`, `"format_version": 0`, "format version 0: this program reads versions 1 to 2"},
 		{`"format_version": 1,`, ``, "no format_version"},
 		{`"tensors": {`, `"tensors": {}, "x": {`, `unknown key "x"`},
-		{"\n}\n", "\n} x\n", "more text behind the JSON object"},
+		{"\n}\n", "\n} x\n", "more text after the JSON object"},
 	} {
 		disk := scattered(t)
 		text, err := vfs.ReadFile(disk, safetensors.PlacementsFile, 1<<20)

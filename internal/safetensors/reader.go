@@ -95,7 +95,7 @@ func (r *Reader) readHeader(size int64) error {
 	case have < want:
 		return fmt.Errorf("file is truncated: it has %d bytes of tensors, its header describes %d", have, want)
 	case have > want:
-		return fmt.Errorf("file has %d bytes behind its last tensor", have-want)
+		return fmt.Errorf("file has %d bytes after its last tensor", have-want)
 	}
 	return nil
 }

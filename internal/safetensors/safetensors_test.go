@@ -99,7 +99,7 @@ func TestHeadersThatAreRefused(t *testing.T) {
 		{`{` + a + `,"b":{"dtype":"U8","shape":[4],"data_offsets":[3,7]}}`, 7, `"b" at bytes [3, 7) overlaps "a"`},
 		{`{` + a + `,"b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}`, 4, "overlaps"},
 		{`{` + a + `}`, 3, "truncated: it has 3 bytes of tensors, its header describes 4"},
-		{`{` + a + `}`, 5, "1 bytes behind its last tensor"},
+		{`{` + a + `}`, 5, "1 bytes after its last tensor"},
 	} {
 		_, err := parse(file(c.header, c.data))
 		require.ErrorContains(t, err, c.want, c.header)

@@ -245,7 +245,7 @@ func parseIndex(text []byte) (weightMap map[string]string, err error) {
 	case len(weightMap) == 0:
 		return nil, errors.New("no weight_map: want one with at least one tensor")
 	case len(bytes.TrimSpace(text[p.dec.InputOffset():])) > 0:
-		return nil, errors.New("more text behind the JSON object: want the object alone")
+		return nil, errors.New("more text after the JSON object: want the object alone")
 	}
 	return weightMap, nil
 }

@@ -42,7 +42,7 @@ type Param struct {
 }
 
 // Step is a line: an optimizer step as a rank sees it. Lists of hashes follow the header's parameters. The first line
-// of a process has the weights alone, behind the step at which it begins.
+// of a process has the weights alone, after the step at which it begins.
 type Step struct {
 	Step    int64    `json:"step"`
 	LR      float64  `json:"learning_rate"`
@@ -50,8 +50,8 @@ type Step struct {
 	Losses  []string `json:"losses"` // of all micro-batches of the step, as sums of their terms
 	Norm    string   `json:"grad_norm"`
 	Grads   []Sum    `json:"gradients,omitempty"` // as the optimizer reads them, before clipping
-	State   []Sum    `json:"state,omitempty"`     // of the optimizer, behind the step
-	Weights []Sum    `json:"weights"`             // behind the step
+	State   []Sum    `json:"state,omitempty"`     // of the optimizer, after the step
+	Weights []Sum    `json:"weights"`             // after the step
 	Ops     []Op     `json:"ops,omitempty"`
 }
 
@@ -82,7 +82,7 @@ func Float(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 // Writer writes the record of a rank.
 type Writer struct{ f *os.File }
 
-// Create begins the record of a rank in a run's output folder, or goes on with it if the run goes on behind a step.
+// Create begins the record of a rank in a run's output folder, or goes on with it if the run goes on after a step.
 func Create(dir string, h Header) (*Writer, error) {
 	h.Version = version
 	dir = filepath.Join(dir, Dir)

@@ -131,7 +131,7 @@ func quote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// Again is how a run is run again from a checkpoint, 0 for its beginning, until behind a step, with hashes of a kind
+// Again is how a run is run again from a checkpoint, 0 for its beginning, until after a step, with hashes of a kind
 // (see args.RecordHashes). Its programs were started by a launcher if it had several processes.
 func (r *Run) Again(from, until int64, record, out, launcher string) (*Replay, error) {
 	h := r.Header()

@@ -101,7 +101,7 @@ func needed(a Action) (list []Action) {
 
 // blocked is a cycle among the messages of a lowered schedule under the strictest library, where a send and its receive
 // wait for each other and a rank does nothing else meanwhile. Passes make no difference: what they wait
-// for is in front of them.
+// for is before them.
 func (s *Schedule) blocked() *DeadlockError {
 	next := make([]int, len(s.Ranks))
 	head := func(rank int) (a Action, ok bool) { // the rank's next message

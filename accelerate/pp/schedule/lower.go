@@ -10,15 +10,15 @@ import (
 // Lower adds what a rank does between its passes: messages to and from other ranks, and the actions of sharding. A
 // lowered schedule is returned unchanged.
 //
-// The messages are put where a clock has them on which F, I, W and a message take one tick each: the send behind the
-// pass that makes it, the receive in front of the first pass that the receiving rank starts later than that pass. So a
+// The messages are put where a clock has them on which F, I, W and a message take one tick each: the send after the
+// pass that makes it, the receive before the first pass that the receiving rank starts later than that pass. So a
 // receive is listed before its message is sent, and messages move while ranks compute. All ranks list passes and
 // messages in the order of that one clock: each pair of ranks agrees on the order of its messages, and no rank waits
-// for a message that is behind its own, even if sends and receives wait for each other. A stage that shares its rank
+// for a message that is after its own, even if sends and receives wait for each other. A stage that shares its rank
 // with the next one sends it nothing.
 //
 // A stage's parameters are gathered once per step, one pass before the stage's first so that the gathering can overlap
-// with that pass. Its gradients are reduced, and the parameters freed, behind its last pass. Passes no longer overlap.
+// with that pass. Its gradients are reduced, and the parameters freed, after its last pass. Passes no longer overlap.
 func (s *Schedule) Lower() (*Schedule, error) {
 	if s.Lowered() {
 		return s, nil
@@ -63,7 +63,7 @@ type merged struct {
 	to     []Action
 }
 
-// put adds an end of a message, behind the passes that start with the one that makes it or before.
+// put adds an end of a message, after the passes that start with the one that makes it or before.
 func (l *merged) put(a Action, at float64) {
 	for len(l.passes) > 0 && l.spans[0].Start <= at {
 		l.pass()
@@ -99,7 +99,7 @@ func sharded(list []Action, forwardOnly bool) []Action {
 		last[a.Stage], previous = i, i
 	}
 	out := make([]Action, 0, len(list)+3*len(last))
-	var done []Action // to come behind the sends of a stage's last pass
+	var done []Action // to come after the sends of a stage's last pass
 	for i, a := range list {
 		if a.Op != SendF && a.Op != SendB {
 			out, done = append(out, done...), nil

@@ -18,7 +18,7 @@ type Costs struct {
 	Transfer []float64 // time of a message between stage i and stage i + 1, in each direction; nil: none
 	// Unshard and Reduce are the times of the actions UNSHARD and REDUCE_GRAD of each stage, which a lowered schedule
 	// lists; nil: none. They take a rank no time, and run one after the other. A pass waits for the UNSHARD of its
-	// stage, and a step ends behind its last REDUCE_GRAD.
+	// stage, and a step ends after its last REDUCE_GRAD.
 	Unshard, Reduce []float64
 }
 

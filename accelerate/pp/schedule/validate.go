@@ -13,10 +13,10 @@ import (
 //
 //   - every pass is there exactly once, on the rank that holds its stage: F, and either B or I and W;
 //   - W and B of a stage ascend in their micro-batches, which makes the gradients' bits those of one process;
-//   - in a lowered schedule, every message has its two ends, behind the pass that makes it and in front of the pass
+//   - in a lowered schedule, every message has its two ends, after the pass that makes it and before the pass
 //     that needs it, and two ranks have their messages in the same order;
 //   - a stage is computed on only while its parameters are gathered, if anything gathers them, and its gradients are
-//     reduced at most once, behind its last pass;
+//     reduced at most once, after its last pass;
 //   - the ranks come to the end, even if sends and receives wait for each other: otherwise a [DeadlockError] names the
 //     cycle of actions that wait.
 //
@@ -184,7 +184,7 @@ func (v *validator) complete() {
 	}
 }
 
-// follows checks that an action is there, behind another one of the same stage and micro-batch.
+// follows checks that an action is there, after another one of the same stage and micro-batch.
 func (v *validator) follows(first, then Op, stage, microBatch int) {
 	a, rank := Action{Op: then, Stage: stage, MicroBatch: microBatch}, v.s.StageToRank[stage]
 	at, before := v.where(then, stage, microBatch), v.where(first, stage, microBatch)
