@@ -5,6 +5,7 @@ package callbacks
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -95,6 +96,45 @@ func (r Record) String() string {
 		b.WriteString(readable(key, r[key]))
 	}
 	return b.String()
+}
+
+// Metrics gives the numbers of the record except its step, in the order of Keys, under the names and in the units in
+// which reporters show them: see MetricName.
+func (r Record) Metrics() iter.Seq2[string, float64] {
+	return func(yield func(string, float64) bool) {
+		for _, key := range r.Keys() {
+			x, ok := r.Number(key)
+			if !ok || key == "step" {
+				continue
+			}
+			if isMemory(key) {
+				x /= 1 << 20
+			}
+			if !yield(MetricName(key), x) {
+				return
+			}
+		}
+	}
+}
+
+// MetricName gives the name under which reporters show a record's key: HuggingFace's. eval_x is eval/x, test_x is
+// test/x, anything else train/x. Memory, which records have in bytes, is shown in MiB, and its name ends with the unit:
+// memory_x is memory/x_mib, train_mem_x is memory/train_x_mib.
+func MetricName(key string) string {
+	if isMemory(key) {
+		return "memory/" + strings.TrimPrefix(strings.Replace(key, "train_mem_", "train_", 1), "memory_") + "_mib"
+	}
+	for _, split := range []string{"eval", "test"} {
+		if rest, ok := strings.CutPrefix(key, split+"_"); ok {
+			return split + "/" + rest
+		}
+	}
+	return "train/" + key
+}
+
+// isMemory tells a number of bytes.
+func isMemory(key string) bool {
+	return strings.HasPrefix(key, "memory_") || strings.HasPrefix(key, "train_mem_")
 }
 
 // hidden tells what no display shows.

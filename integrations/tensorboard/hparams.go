@@ -6,13 +6,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/integrations/internal/protobuf"
 )
 
 // Field numbers of tensorboard/plugins/hparams: plugin_data.proto and api.proto; of struct.proto those of Value. The
@@ -96,14 +97,14 @@ func hparams(a *args.TrainingArguments) ([]hparam, error) {
 
 // metricTags are the scalars that a table of runs compares: the losses and what the best model is chosen by.
 func metricTags(a *args.TrainingArguments) []string {
-	tags := []string{Tag("loss")}
+	tags := []string{callbacks.MetricName("loss")}
 	if a.EvalStrategy != args.StrategyNo {
-		tags = append(tags, Tag("eval_loss"))
+		tags = append(tags, callbacks.MetricName("eval_loss"))
 	}
-	if best := a.BestMetric(); best != "" && !slices.Contains(tags, Tag(best)) {
-		tags = append(tags, Tag(best))
+	if best := a.BestMetric(); best != "" && !slices.Contains(tags, callbacks.MetricName(best)) {
+		tags = append(tags, callbacks.MetricName(best))
 	}
-	return append(tags, Tag("train_loss"), Tag("train_runtime"))
+	return append(tags, callbacks.MetricName("train_loss"), callbacks.MetricName("train_runtime"))
 }
 
 // AddHParams writes what TensorBoard's HPARAMS tab needs at the beginning of a run: its settings, and the tags of the
@@ -113,24 +114,24 @@ func (w *Writer) AddHParams(at time.Time, a *args.TrainingArguments) error {
 	if err != nil {
 		return fmt.Errorf("tensorboard: the arguments as hparams: %w", err)
 	}
-	experiment := appendDouble(nil, experimentCreated, seconds(at))
+	experiment := protobuf.Double(nil, experimentCreated, seconds(at))
 	var start []byte
 	for _, p := range list {
 		value, kind := p.encode()
-		info := appendString(nil, hparamName, p.name)
-		info = appendVarint(info, hparamType, kind)
-		info = appendVarint(info, hparamDiffers, protowire.EncodeBool(p.set)) // TensorBoard shows these first
-		experiment = appendBytes(experiment, experimentHParams, info)
-		entry := appendString(nil, mapKey, p.name)
-		entry = appendBytes(entry, mapValue, value)
-		start = appendBytes(start, startHParams, entry)
+		info := protobuf.String(nil, hparamName, p.name)
+		info = protobuf.Varint(info, hparamType, kind)
+		info = protobuf.Varint(info, hparamDiffers, protowire.EncodeBool(p.set)) // TensorBoard shows these first
+		experiment = protobuf.Bytes(experiment, experimentHParams, info)
+		entry := protobuf.String(nil, mapKey, p.name)
+		entry = protobuf.Bytes(entry, mapValue, value)
+		start = protobuf.Bytes(start, startHParams, entry)
 	}
 	for _, tag := range metricTags(a) {
-		name := appendString(nil, metricNameTag, tag)
-		experiment = appendBytes(experiment, experimentMetrics, appendBytes(nil, metricName, name))
+		name := protobuf.String(nil, metricNameTag, tag)
+		experiment = protobuf.Bytes(experiment, experimentMetrics, protobuf.Bytes(nil, metricName, name))
 	}
-	start = appendString(start, startModelURI, a.OutputDir)
-	start = appendDouble(start, startTime, seconds(at))
+	start = protobuf.String(start, startModelURI, a.OutputDir)
+	start = protobuf.Double(start, startTime, seconds(at))
 	return w.add(summaryEvent(at, 0, hparamsValue(experimentTag, dataExperiment, experiment),
 		hparamsValue(sessionStartTag, dataSessionStart, start)))
 }
@@ -141,8 +142,8 @@ func (w *Writer) AddSessionEnd(at time.Time, success bool) error {
 	if success {
 		status = statusSuccess
 	}
-	end := appendVarint(nil, endStatus, status)
-	end = appendDouble(end, endTime, seconds(at))
+	end := protobuf.Varint(nil, endStatus, status)
+	end = protobuf.Double(end, endTime, seconds(at))
 	return w.add(summaryEvent(at, 0, hparamsValue(sessionEndTag, dataSessionEnd, end)))
 }
 
@@ -150,21 +151,20 @@ func (w *Writer) AddSessionEnd(at time.Time, success bool) error {
 func (p hparam) encode() (value []byte, kind uint64) {
 	switch v := p.value.(type) {
 	case float64:
-		value = protowire.AppendTag(nil, valueNumber, protowire.Fixed64Type)
-		return protowire.AppendFixed64(value, math.Float64bits(v)), typeFloat
+		return protobuf.Double(nil, valueNumber, v), typeFloat
 	case bool:
-		return appendVarint(nil, valueBool, protowire.EncodeBool(v)), typeBool
+		return protobuf.Varint(nil, valueBool, protowire.EncodeBool(v)), typeBool
 	}
-	return appendString(nil, valueString, p.value.(string)), typeString
+	return protobuf.String(nil, valueString, p.value.(string)), typeString
 }
 
 // hparamsValue encodes a summary value whose content is the plugin's message in its metadata; the tensor is empty.
 func hparamsValue(tag string, field protowire.Number, message []byte) []byte {
-	plugin := appendString(nil, pluginName, hparamsPlugin)
-	plugin = appendBytes(plugin, pluginContent, appendBytes(nil, field, message))
-	tensor := appendVarint(nil, tensorDType, dtypeFloat)
-	tensor = appendBytes(tensor, tensorShape, appendBytes(nil, shapeDim, nil)) // one dim, of size 0
-	b := appendString(nil, valueTag, tag)
-	b = appendBytes(b, valueTensor, tensor)
-	return appendBytes(b, valueMetadata, appendBytes(nil, metadataPluginData, plugin))
+	plugin := protobuf.String(nil, pluginName, hparamsPlugin)
+	plugin = protobuf.Bytes(plugin, pluginContent, protobuf.Bytes(nil, field, message))
+	tensor := protobuf.Varint(nil, tensorDType, dtypeFloat)
+	tensor = protobuf.Bytes(tensor, tensorShape, protobuf.Bytes(nil, shapeDim, nil)) // one dim, of size 0
+	b := protobuf.String(nil, valueTag, tag)
+	b = protobuf.Bytes(b, valueTensor, tensor)
+	return protobuf.Bytes(b, valueMetadata, protobuf.Bytes(nil, metadataPluginData, plugin))
 }

@@ -48,9 +48,9 @@ func plainName(run string) string {
 }
 
 // Reporter writes the records of a run: the arguments as a text and as the hyperparameters of the HPARAMS tab, the
-// model's configuration as a text, each number as a scalar, each text as a text. eval_x becomes eval/x, test_x test/x,
-// memory_x and train_mem_x memory/x_mib and memory/train_x_mib, anything else train/x. Writing never holds the run up:
-// it happens on another goroutine, and failures are counted and told in the log.
+// model's configuration as a text, each number as a scalar, each text as a text, under the names of
+// [callbacks.MetricName]. Writing never holds the run up: it happens on another goroutine, and failures are counted and
+// told in the log.
 type Reporter struct {
 	callbacks.Base
 	dir      string
@@ -102,41 +102,17 @@ func (r *Reporter) OnLog(e *callbacks.Event) error {
 	}
 	var tags []string
 	var values []float64
+	for tag, x := range e.Record.Metrics() {
+		tags, values = append(tags, tag), append(values, x)
+	}
 	for _, key := range e.Record.Keys() {
-		if key == "step" {
-			continue
-		}
-		if x, ok := e.Record.Number(key); ok {
-			if isMemory(key) {
-				x /= 1 << 20
-			}
-			tags, values = append(tags, Tag(key)), append(values, x)
-		} else if text, ok := e.Record[key].(string); ok {
-			r.text(Tag(key), step, text)
+		if text, ok := e.Record[key].(string); ok {
+			r.text(callbacks.MetricName(key), step, text)
 		}
 	}
 	now := time.Now()
 	r.put(func(w *Writer) error { return w.AddScalars(now, step, tags, values) })
 	return nil
-}
-
-// Tag gives the name under which TensorBoard shows a record's key. Memory, which records have in bytes, stands there in
-// MiB and says so.
-func Tag(key string) string {
-	if isMemory(key) {
-		return "memory/" + strings.TrimPrefix(strings.Replace(key, "train_mem_", "train_", 1), "memory_") + "_mib"
-	}
-	for _, split := range []string{"eval", "test"} {
-		if rest, ok := strings.CutPrefix(key, split+"_"); ok {
-			return split + "/" + rest
-		}
-	}
-	return "train/" + key
-}
-
-// isMemory tells a number of bytes.
-func isMemory(key string) bool {
-	return strings.HasPrefix(key, "memory_") || strings.HasPrefix(key, "train_mem_")
 }
 
 // OnEvaluate ends the file of an evaluation outside of training.

@@ -292,14 +292,6 @@ func TestUnwritable(t *testing.T) {
 	require.Contains(t, told.String(), "reporter=tensorboard failed=4 dropped=0")
 }
 
-func TestTag(t *testing.T) {
-	for key, want := range map[string]string{"eval_loss": "eval/loss", "test_a_b": "test/a_b", "loss": "train/loss",
-		"train_runtime": "train/train_runtime", "evals": "train/evals",
-		"memory_rss_peak": "memory/rss_peak_mib", "train_mem_cpu_alloc_delta": "memory/train_cpu_alloc_delta_mib"} {
-		require.Equal(t, want, tensorboard.Tag(key))
-	}
-}
-
 func TestFlushMakesEventsReadable(t *testing.T) {
 	w, err := tensorboard.NewWriter(t.TempDir())
 	require.NoError(t, err)
