@@ -14,10 +14,11 @@ import (
 type Options struct {
 	Name     string        // of the reporter, for log messages
 	Capacity int           // jobs that may wait; 0 means 4096. More are dropped
-	Flush    func() error  // called every Every if there were jobs, and before Close; may be nil
+	Flush    func() error  // called every Every, and before Close; may be nil
 	Every    time.Duration // 0 means 10 s
 	Close    func() error  // called once, last; may be nil
 	Patience time.Duration // how long Close waits for the jobs that wait; 0 means 10 s
+	Abandon  func()        // called when Close waits no longer, to end what the goroutine waits for; may be nil
 }
 
 // Sink does jobs on a goroutine of its own. Put and Close are for one goroutine.
@@ -72,6 +73,9 @@ func (s *Sink) Close() {
 	select {
 	case <-s.done:
 	case <-time.After(s.options.Patience):
+		if s.options.Abandon != nil {
+			s.options.Abandon()
+		}
 		slog.Warn("a reporter does not finish; its last records may be lost", "reporter", s.options.Name, "waiting",
 			len(s.jobs))
 		return
@@ -86,7 +90,6 @@ func (s *Sink) work() {
 	defer close(s.done)
 	tick := time.NewTicker(s.options.Every)
 	defer tick.Stop()
-	dirty := false
 	for {
 		select {
 		case job, ok := <-s.jobs:
@@ -96,12 +99,8 @@ func (s *Sink) work() {
 				return
 			}
 			s.do(job)
-			dirty = true
 		case <-tick.C:
-			if dirty {
-				s.do(s.options.Flush)
-				dirty = false
-			}
+			s.do(s.options.Flush)
 		}
 	}
 }
