@@ -3,6 +3,7 @@
 package args
 
 import (
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -23,4 +24,18 @@ func PlannedValues(key string) []string {
 	return slices.DeleteFunc(slices.Clone(plannedValues[key]), func(v string) bool {
 		return slices.Contains(built.choices, v)
 	})
+}
+
+// RefusedReporters lists the names of HuggingFace's reporters that are refused, sorted.
+func RefusedReporters() []string {
+	return slices.Sorted(maps.Keys(merged(otherTrackers, map[string]string{"codecarbon": codecarbon})))
+}
+
+// ReporterPackages lists the reporters that args knows to be in package integrations.
+func ReporterPackages() []string { return reporterPackages }
+
+func merged(a, b map[string]string) map[string]string {
+	a = maps.Clone(a)
+	maps.Copy(a, b)
+	return a
 }

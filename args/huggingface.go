@@ -187,14 +187,14 @@ var plannedValues = map[string][]string{
 	"log_level":                     {"detail"},
 	"log_level_replica":             {"detail"},
 	"ddp_backend":                   {"ccl", "cncl", "hccl", "mccl", "xccl"},
-	"report_to": {
-		"azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow", "mlflow", "neptune",
-		"swanlab", "trackio", "wandb",
-	},
+	"report_to":                     {"mlflow", "trackio"},
 }
 
 // choiceHint says that a value is not built yet, or which one was likely meant.
 func choiceHint(key, value string, choices []string) string {
+	if known := reporterHint(value, choices); key == "report_to" && known != "" {
+		return known
+	}
 	if slices.Contains(plannedValues[key], value) {
 		if instead := catalog.InsteadOf(value); key == "optim" && instead != "" {
 			return "; " + value + " is not built yet: " + instead

@@ -100,7 +100,7 @@ func Libraries() []Known {
 		planned("max_samples", TypeInt, "", "a limit on samples: want max_steps, or less data"),
 		planned("val_size", TypeFloat, "0", "a held-out share by this name: want validation_split_percentage"),
 		noEffect("plot_loss", TypeBool, "false", "report_to tensorboard draws curves"),
-		noEffect("wandb_project", TypeString, "", "only the reporter wandb reads it, which is not built"),
+		noEffect("wandb_project", TypeString, "", "the reporter wandb reads WANDB_PROJECT"),
 		noEffect("use_unsloth", TypeBool, "false", "kernels are Lockstep's own"),
 		noEffect("enable_liger_kernel", TypeBool, "false", "kernels are Lockstep's own"),
 		noEffect("flash_attn", TypeString, "auto", "attention is exact in every implementation"),

@@ -359,7 +359,14 @@ func TestReporters(t *testing.T) {
 		{[]string{"all"}, nil, []string{}, ""},
 		{[]string{"jsonl"}, []string{"jsonl", "tensorboard"}, []string{"jsonl"}, ""},
 		{[]string{"wandb"}, []string{"jsonl", "tensorboard"}, nil,
-			`report_to is "wandb": want none, all, or names from jsonl, tensorboard; wandb is not built yet`},
+			`report_to is "wandb": want none, all, or names from jsonl, tensorboard; wandb is in integrations/wandb, ` +
+				`which this program does not import`},
+		{[]string{"clearml"}, []string{"jsonl"}, nil,
+			`report_to is "clearml": want none, all, or names from jsonl; clearml is refused: report_to jsonl writes ` +
+				`log.jsonl, whose lines Logger.report_scalar of its library takes`},
+		{[]string{"codecarbon"}, []string{"jsonl"}, nil,
+			`report_to is "codecarbon": want none, all, or names from jsonl; codecarbon is refused: codecarbon ` +
+				`monitor measures a run from beside it, and records have the power of GPUs`},
 		{[]string{"jsonl"}, nil, nil, `report_to is "jsonl": want none: this program has no reporters ` +
 			`(it imports no package of integrations)`},
 	} {

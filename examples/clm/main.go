@@ -22,8 +22,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	_ "github.com/lockstep-ml/lockstep/comm/mpi"  // empty without -tags mpi
 	_ "github.com/lockstep-ml/lockstep/comm/nccl" // empty without -tags cuda
-	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
-	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
+	_ "github.com/lockstep-ml/lockstep/integrations/all"
 	"github.com/lockstep-ml/lockstep/program"
 	_ "github.com/lockstep-ml/lockstep/tensor/cuda" // empty without -tags cuda
 )

@@ -18,8 +18,7 @@ import (
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
-	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
-	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
+	_ "github.com/lockstep-ml/lockstep/integrations/all"
 	"github.com/lockstep-ml/lockstep/program"
 )
 

@@ -25,8 +25,7 @@ import (
 	_ "github.com/lockstep-ml/lockstep/comm/mpi"  // empty without -tags mpi
 	_ "github.com/lockstep-ml/lockstep/comm/nccl" // empty without -tags cuda
 	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
-	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
-	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
+	_ "github.com/lockstep-ml/lockstep/integrations/all"
 	"github.com/lockstep-ml/lockstep/program"
 	_ "github.com/lockstep-ml/lockstep/tensor/cuda" // empty without -tags cuda
 )

@@ -34,7 +34,7 @@ func TestUnknownReporterIsRefusedFirst(t *testing.T) {
 // TestFlagsOfTheScript: the script's flags are known, and all faults come at once.
 func TestFlagsOfTheScript(t *testing.T) {
 	var out bytes.Buffer
-	err := run(t.Context(), []string{"--dataset_name", "beans", "--auto_find_batch_size", "--report_to", "wandb",
+	err := run(t.Context(), []string{"--dataset_name", "beans", "--auto_find_batch_size", "--report_to", "clearml",
 		"--width", "0", "--output_dir", t.TempDir()}, &out, &out)
 	var usage *args.Error
 	require.ErrorAs(t, err, &usage)

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Do the real clients and servers of trackers take what the reporters send?
+
+    check_trackers.py PROGRAM [wandb ...]
+
+PROGRAM is a built examples/regression. It trains 30 steps and resumes to 40, with each tracker. The packages of the
+trackers (pip install wandb) are those of this Python. No network is used but the loopback interface.
+"""
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+
+BIN = os.path.dirname(sys.executable)
+KEY = "a" * 40
+CLEAN = {k: v for k, v in os.environ.items() if not re.match(r"WANDB_|MLFLOW_|TRACKIO_|TENSORBOARD_", k)}
+
+
+def train(program, out, tracker, **variables):
+    """Trains, resumes, and returns the log. The home folder is empty, so that no netrc counts."""
+    log = ""
+    for steps, more in (("30", []), ("40", ["--resume_from_checkpoint", "last"])):
+        r = subprocess.run(
+            [program, "--output_dir", out, "--max_steps", steps, "--logging_steps", "5", "--logging_strategy", "steps",
+             "--save_strategy", "steps", "--save_steps", "15", "--eval_strategy", "steps", "--eval_steps", "15",
+             "--report_to", tracker, "--run_name", "first"] + more,
+            env={**CLEAN, "HOME": out, **variables}, capture_output=True, text=True, timeout=300)
+        assert r.returncode == 0, r.stderr
+        log += r.stderr
+    assert KEY not in log
+    return log
+
+
+class WandbServer(http.server.BaseHTTPRequestHandler):
+    """As much of the server of Weights & Biases as wandb-core needs to upload a run."""
+    protocol_version = "HTTP/1.1"
+    runs, summaries, configs = {}, {}, {}
+
+    def handle(self):
+        try:
+            super().handle()
+        except ConnectionResetError:  # wandb-core ends so
+            pass
+
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        answer = self.answer(body)
+        text = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    do_GET = do_PUT = do_POST
+
+    def answer(self, body):
+        stream = re.match(r"/files/([^/]+)/([^/]+)/([^/]+)/file_stream", self.path)
+        if stream:
+            files = json.loads(body).get("files") or {}
+            if chunk := files.get("wandb-history.jsonl"):
+                self.runs[stream[3]][chunk["offset"]:] = chunk["content"]
+            if chunk := files.get("wandb-summary.json"):
+                self.summaries[stream[3]] = chunk["content"][-1]
+            return {"exitcode": None, "limits": {}}
+        if self.path != "/graphql":
+            return {}
+        query = json.loads(body)
+        text, variables = query["query"], query.get("variables") or {}
+        if "__type" in text:
+            return {"data": {n: {"fields": [], "inputFields": []} for n in
+                             ("QueryType", "MutationType", "ServerInfoType", "TypeInfo")}}
+        if "upsertBucket" not in text and "bucket(" not in text:
+            viewer = {"id": "V", "entity": "me", "username": "me", "flags": "{}", "teams": {"edges": []}}
+            files = [{"name": n, "uploadUrl": f"http://{self.headers['Host']}/up"} for n in variables.get("files") or []]
+            return {"data": {"viewer": viewer, "serverInfo": {"cliVersionInfo": {}, "features": []},
+                             "createRunFiles": {"runID": "R", "uploadHeaders": [], "files": files}}}
+        name = variables.get("name")
+        known = name in self.runs
+        lines = self.runs.get(name, [])
+        project = {"id": "P", "name": variables.get("project"), "entity": {"id": "E", "name": "me"}}
+        if "upsertBucket" in text and variables.get("config"):
+            self.configs[name] = variables["config"]
+        config = self.configs.get(name, "{}")
+        # wandb-core resumes only runs that have this
+        telemetry = json.loads(config).get("_wandb", {}).get("value", {}).get("t")
+        bucket = {"id": "R", "name": name, "displayName": variables.get("displayName"), "description": None,
+                  "config": config, "sweepName": None, "historyLineCount": len(lines),
+                  "project": project, "summaryMetrics": self.summaries.get(name, "{}"), "logLineCount": 0,
+                  "eventsLineCount": 0, "historyTail": json.dumps(lines[-1:]), "eventsTail": "[]", "tags": [],
+                  "wandbConfig": json.dumps({"t": telemetry} if telemetry else {})}
+        if "upsertBucket" in text:
+            self.runs.setdefault(name, [])
+            return {"data": {"upsertBucket": {"inserted": not known, "bucket": bucket}}}
+        return {"data": {"model": {**project, "bucket": bucket if known else None}}}
+
+
+def check_wandb(program):
+    """wandb sync uploads offline runs; a run that is sent by HTTP has the same rows."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), WandbServer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    here = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": f"http://127.0.0.1:{server.server_port}"}
+    with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as home:
+        log = train(program, out, "wandb")
+        parts = sorted(os.path.join(out, "wandb", d) for d in os.listdir(os.path.join(out, "wandb")))
+        assert len(parts) == 2 and all("wandb sync " + p in log for p in parts), log
+        r = subprocess.run([os.path.join(BIN, "wandb"), "sync"] + parts, env={**CLEAN, **here, "HOME": home},
+                           capture_output=True, text=True, timeout=300)
+        assert r.returncode == 0 and r.stderr.count("Finished syncing") == 2, r.stderr
+        offline = next(iter(WandbServer.runs.values()))
+        assert len(WandbServer.runs) == 1, WandbServer.runs.keys()
+        WandbServer.runs.clear()
+        WandbServer.summaries.clear()
+        with tempfile.TemporaryDirectory() as again:
+            train(program, again, "wandb", **here)
+        online = next(iter(WandbServer.runs.values()))
+    rows = [[json.loads(r) for r in lines] for lines in (offline, online)]
+    for o in rows[0] + rows[1]:
+        for key in [k for k in o if re.search("_per_second|runtime|_timestamp|memory", k)]:
+            del o[key]
+    assert rows[0] == rows[1], rows
+    assert [r["_step"] for r in rows[0]] == list(range(len(rows[0]))), rows[0]
+    assert rows[0][-1]["train/global_step"] == 40
+    return f"{len(offline)} rows of one run in 2 parts, by wandb sync and by HTTP alike"
+
+
+def main():
+    checks = {"wandb": check_wandb}
+    for name in sys.argv[2:] or checks:
+        print(name + ":", checks[name](os.path.abspath(sys.argv[1])), flush=True)
+    print("ok")
+
+
+main()
