@@ -112,7 +112,7 @@ def check_wandb(program):
         log = train(program, out, "wandb")
         parts = sorted(os.path.join(out, "wandb", d) for d in os.listdir(os.path.join(out, "wandb")))
         assert len(parts) == 2 and all("wandb sync " + p in log for p in parts), log
-        r = subprocess.run([os.path.join(BIN, "wandb"), "sync"] + parts, env={**CLEAN, **here, "HOME": home},
+        r = subprocess.run([os.path.join(BIN, "wandb"), "sync"] + parts, env={**CLEAN, **here, "HOME": home}, cwd=home,
                            capture_output=True, text=True, timeout=300)
         assert r.returncode == 0 and r.stderr.count("Finished syncing") == 2, r.stderr
         offline = next(iter(WandbServer.runs.values()))
