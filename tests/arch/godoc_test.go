@@ -4,7 +4,6 @@ package arch
 
 import (
 	"fmt"
-	"go/ast"
 	"go/doc"
 	"maps"
 	"path"
@@ -14,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/tests/internal/gonames"
 )
 
 // shown are the packages that have a runnable example of their most usual use.
@@ -114,62 +115,9 @@ func exports(files []file) map[string]map[string]bool {
 			names = map[string]bool{}
 			all[f.dir] = names
 		}
-		for _, d := range f.ast.Decls {
-			switch d := d.(type) {
-			case *ast.FuncDecl:
-				name := d.Name.Name
-				if d.Recv != nil {
-					name = receiver(d.Recv.List[0].Type) + "." + name
-				}
-				names[name] = true
-			case *ast.GenDecl:
-				for _, s := range d.Specs {
-					export(names, s)
-				}
-			}
-		}
+		gonames.Declared(names, f.ast)
 	}
 	return all
-}
-
-func export(names map[string]bool, s ast.Spec) {
-	switch s := s.(type) {
-	case *ast.ValueSpec:
-		for _, n := range s.Names {
-			names[n.Name] = true
-		}
-	case *ast.TypeSpec:
-		names[s.Name.Name] = true
-		var members *ast.FieldList
-		switch t := s.Type.(type) {
-		case *ast.StructType:
-			members = t.Fields
-		case *ast.InterfaceType:
-			members = t.Methods
-		default:
-			return
-		}
-		for _, m := range members.List {
-			for _, n := range m.Names {
-				names[s.Name.Name+"."+n.Name] = true
-			}
-		}
-	}
-}
-
-// receiver is the name of a method's type.
-func receiver(t ast.Expr) string {
-	switch t := t.(type) {
-	case *ast.StarExpr:
-		return receiver(t.X)
-	case *ast.IndexExpr:
-		return receiver(t.X)
-	case *ast.IndexListExpr:
-		return receiver(t.X)
-	case *ast.Ident:
-		return t.Name
-	}
-	return ""
 }
 
 var (

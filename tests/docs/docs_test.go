@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	_ "github.com/lockstep-ml/lockstep/models/mlp"
+	"github.com/lockstep-ml/lockstep/tests/internal/gonames"
 	_ "github.com/lockstep-ml/lockstep/trainer"
 )
 
@@ -255,65 +256,11 @@ func exported(t *testing.T) map[string]map[string]bool {
 		if out[f.Name.Name] == nil {
 			out[f.Name.Name] = map[string]bool{}
 		}
-		for _, d := range f.Decls {
-			addNames(out[f.Name.Name], d)
-		}
+		gonames.Declared(out[f.Name.Name], f)
 		return nil
 	})
 	require.NoError(t, err)
 	return out
-}
-
-func addNames(names map[string]bool, decl ast.Decl) {
-	switch d := decl.(type) {
-	case *ast.FuncDecl:
-		if d.Recv == nil {
-			names[d.Name.Name] = true
-			return
-		}
-		names[receiver(d.Recv.List[0].Type)+"."+d.Name.Name] = true
-	case *ast.GenDecl:
-		for _, s := range d.Specs {
-			switch s := s.(type) {
-			case *ast.TypeSpec:
-				names[s.Name.Name] = true
-				addMembers(names, s)
-			case *ast.ValueSpec:
-				for _, n := range s.Names {
-					names[n.Name] = true
-				}
-			}
-		}
-	}
-}
-
-func addMembers(names map[string]bool, s *ast.TypeSpec) {
-	var list *ast.FieldList
-	switch t := s.Type.(type) {
-	case *ast.StructType:
-		list = t.Fields
-	case *ast.InterfaceType:
-		list = t.Methods
-	default:
-		return
-	}
-	for _, f := range list.List {
-		for _, n := range f.Names {
-			names[s.Name.Name+"."+n.Name] = true
-		}
-	}
-}
-
-func receiver(e ast.Expr) string {
-	switch e := e.(type) {
-	case *ast.StarExpr:
-		return receiver(e.X)
-	case *ast.IndexExpr:
-		return receiver(e.X)
-	case *ast.Ident:
-		return e.Name
-	}
-	return ""
 }
 
 // TestNames: a name of one of the repository's packages exists in it, between backticks or not. Blocks of code have
