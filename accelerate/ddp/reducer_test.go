@@ -142,6 +142,21 @@ func check(t *testing.T, c *tensor.Ctx, params []tensor.Named, step, n int, has 
 	}
 }
 
+// exchange runs a step in which each rank has the gradients that has says, complete in the order of the parameters.
+func exchange(t *testing.T, r *Reducer, step int, has func(rank, i int) bool) error {
+	if _, err := r.Rebuild(t.Context()); err != nil {
+		return err
+	}
+	for i, p := range r.params {
+		p.ZeroGrad()
+		if has(r.group.Rank(), i) {
+			give(r.c, p, gradient(step, r.group.Rank(), i))
+			r.Ready(i)
+		}
+	}
+	return r.Finish(t.Context())
+}
+
 func always(int, int) bool { return true }
 
 // Every sum has the bits of the specified tree, in buckets of any size, before and after
@@ -192,17 +207,9 @@ func TestUnusedParameters(t *testing.T) {
 		r, err := New(c, g, params, Options{Exchange: strategy.Exchange{BucketBytes: 600}})
 		require.NoError(t, err)
 		for step, has := range uses {
-			if _, err := r.Rebuild(t.Context()); err != nil {
+			if err := exchange(t, r, step, has); err != nil {
 				return err
 			}
-			for i, p := range params {
-				p.ZeroGrad()
-				if has(g.Rank(), i) {
-					give(c, p, gradient(step, g.Rank(), i))
-					r.Ready(i)
-				}
-			}
-			require.NoError(t, r.Finish(t.Context()))
 			check(t, c, params, step, n, has)
 		}
 		return nil
@@ -310,17 +317,9 @@ func TestDeviceThatIsNotHostMemory(t *testing.T) {
 		require.False(t, r.host)
 		has := func(rank, i int) bool { return i != 2 && (rank+i)%3 != 0 }
 		for step := range 3 {
-			if _, err := r.Rebuild(t.Context()); err != nil {
+			if err := exchange(t, r, step, has); err != nil {
 				return err
 			}
-			for i, p := range params {
-				p.ZeroGrad()
-				if has(g.Rank(), i) {
-					give(c, p, gradient(step, g.Rank(), i))
-					r.Ready(i)
-				}
-			}
-			require.NoError(t, r.Finish(t.Context()))
 			check(t, c, params, step, n, has)
 		}
 		return errors.Join(g.Barrier().Wait(t.Context()), r.Close())
