@@ -39,12 +39,23 @@ func TestWrongToken(t *testing.T) {
 		require.NotContains(t, ranks[r].stderr.String(), "did not come within", "told before its patience ends")
 	}
 	t.Logf("all were told after %v", time.Since(began))
+	requireFailed(t, ranks, began)
+	for r, p := range ranks {
+		require.Contains(t, p.stderr.String(), wants[r])
+	}
+}
+
+// requireFailed waits for the ranks, which must all have failed soon and said why in those words.
+func requireFailed(t testing.TB, ranks []*process, began time.Time, words ...string) {
+	t.Helper()
 	for r, p := range ranks {
 		p.wait()
 		t.Logf("rank %d: %s", r, firstError(p))
 		require.Less(t, p.endedAt.Sub(began), soon)
 		require.Equal(t, 1, p.code(), "rank %d: %s", r, p.stderr)
-		require.Contains(t, p.stderr.String(), wants[r])
+		for _, w := range words {
+			require.Contains(t, p.stderr.String(), w)
+		}
 		requireNoTrace(t, p.stderr.String())
 	}
 }
@@ -67,14 +78,7 @@ func TestDifferentArguments(t *testing.T) {
 	ranks := startRanks(t, 4, func(rank int) (argv, env []string) {
 		return tiny(out, "--learning_rate", []string{"0.003", "0.003", "0.03", "0.003"}[rank]), nil
 	})
-	for r, p := range ranks {
-		p.wait()
-		t.Logf("rank %d: %s", r, firstError(p))
-		require.Less(t, p.endedAt.Sub(began), soon)
-		require.Equal(t, 1, p.code(), "rank %d: %s", r, p.stderr)
-		require.Contains(t, p.stderr.String(), "learning_rate is 0.003 on rank 0 and 0.03 on rank 2")
-		requireNoTrace(t, p.stderr.String())
-	}
+	requireFailed(t, ranks, began, "learning_rate is 0.003 on rank 0 and 0.03 on rank 2")
 }
 
 // TestDifferentShapes has a model on one rank that is another's in name only.
@@ -85,15 +89,7 @@ func TestDifferentShapes(t *testing.T) {
 	ranks := startRanks(t, 4, func(rank int) (argv, env []string) {
 		return tiny(out, "--n_embd", []string{"32", "64", "32", "32"}[rank]), nil
 	})
-	for r, p := range ranks {
-		p.wait()
-		t.Logf("rank %d: %s", r, firstError(p))
-		require.Less(t, p.endedAt.Sub(began), soon)
-		require.Equal(t, 1, p.code(), "rank %d: %s", r, p.stderr)
-		require.Contains(t, p.stderr.String(), "rank 1")
-		require.Contains(t, p.stderr.String(), "transformer.")
-		requireNoTrace(t, p.stderr.String())
-	}
+	requireFailed(t, ranks, began, "rank 1", "transformer.")
 }
 
 // TestStranger writes all sorts of things to the port where the ranks meet, from before
