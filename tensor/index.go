@@ -14,12 +14,17 @@ func Embedding(c *Ctx, table, ids *Tensor) *Tensor {
 	table.check(c, "Embedding")
 	c.wantIndex("Embedding", ids)
 	ins := []*Tensor{table, ids}
-	c.wantWhole("Embedding", ins...)
+	if c.parted != nil && (c.parted.Rowwise || c.parted.Vocabulary == nil) {
+		c.wantWhole("Embedding", ins...)
+	}
 	c.wantFloat("Embedding", table)
 	if table.ndim != 2 || ids.ndim+1 > MaxDims {
 		c.fail("Embedding", ins, "want a table [V C] and ids of at most %d dims", MaxDims-1)
 	}
 	table = Contiguous(c, table)
+	if c.parted != nil {
+		return partedEmbedding(c, table, ids)
+	}
 	flat := c.materialize("Embedding", ids).reshaped([]int{ids.Numel()})
 	y := c.empty("Embedding", table.dtype, flat.shape[0], table.shape[1])
 	c.launch(backend.OpEmbedding, y, table, flat)

@@ -35,7 +35,11 @@ func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex in
 	x = h.x
 	h.pad(in)
 	room := max(headBytes, int(c.eng.dev.traits.Memory/headShare))
-	rows := max(1, room/max(1, h.outputs*h.stat.Size()*headRows)) * headRows // half outputs are sums of float32 first
+	widest := h.outputs
+	if h.parted != nil { // ranks exchange figures of the same rows, whatever tokens they have
+		widest = h.parted.Parts * h.parted.Vocabulary.Length
+	}
+	rows := max(1, room/max(1, widest*h.stat.Size()*headRows)) * headRows // half outputs are sums of float32 first
 	z := in.empty(h.op, x.dtype, min(n, rows), h.outputs)
 	for lo := 0; lo < n; lo += rows {
 		m := min(rows, n-lo)
@@ -71,11 +75,14 @@ type head struct {
 	classes    int // V
 	ins        []*Tensor
 	dx, dw, db *Tensor
+	parted     *PartedSum // weight has the rows of some tokens; nil: of all
 }
 
 func newHead(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *head {
 	const op = "LinearCrossEntropy"
-	c.wantWhole(op, x, weight)
+	if c.parted != nil && (c.parted.Rowwise || c.parted.Vocabulary == nil) {
+		c.wantWhole(op, x, weight)
+	}
 	c.wantFloat(op, x, c.stand(weight))
 	c.wantIndex(op, targets)
 	c.autocast(op, &x)
@@ -98,12 +105,12 @@ func newHead(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *head {
 	x = Contiguous(c, x)
 	ins[0] = x
 	outputs, align := weight.shape[0], c.eng.dev.traits.Align
-	if align > 0 && x.dtype.IsHalf() && bias == nil {
+	if align > 0 && x.dtype.IsHalf() && bias == nil && c.parted == nil {
 		outputs = (outputs + align - 1) / align * align
 	}
 	return &head{op: op, x: x, weight: weight, bias: bias, targets: c.materialize(op, targets),
 		ignore: ints(ignoreIndex), stat: statDType(x), outputs: outputs,
-		classes: weight.shape[0], ins: ins}
+		classes: weight.shape[0], ins: ins, parted: c.parted}
 }
 
 // prepareGrads allocates the gradients that backward will want.
@@ -137,6 +144,15 @@ func (h *head) chunk(c *Ctx, lo int, z, losses, lse *Tensor) {
 		product = ints(1)
 	}
 	c.launchAttrs(backend.OpMatMul, &product, z, x, swapLast(h.weight))
+	if h.parted != nil {
+		var dx *Tensor
+		if h.dx != nil {
+			dx = h.dx.narrow(0, lo, m)
+		}
+		h.partedChunk(c, z, dx, targets, losses)
+		h.addParams(c, lo, z, x)
+		return
+	}
 	if h.dx == nil && h.dw == nil && h.db == nil {
 		c.launchMulti(backend.OpCrossEntropy, &h.ignore, []*Tensor{losses}, logits, targets)
 		return
@@ -146,6 +162,11 @@ func (h *head) chunk(c *Ctx, lo int, z, losses, lse *Tensor) {
 	if h.dx != nil {
 		c.launch(backend.OpMatMul, h.dx.narrow(0, lo, m), z, h.weight)
 	}
+	h.addParams(c, lo, z, x)
+}
+
+// addParams adds what the rows from lo on are of the gradients of weight and bias: z is their outputs' gradient.
+func (h *head) addParams(c *Ctx, lo int, z, x *Tensor) {
 	if h.dw != nil {
 		add := ints(min(lo, 1))
 		c.launchAttrs(backend.OpMatMul, &add, h.dw, swapLast(z), x)

@@ -24,6 +24,10 @@ type PartedSum struct {
 	// Fused is how many matrices lie one behind the other in the outputs of a colwise layer, such as those of queries,
 	// keys and values. Each is cut into Parts; 0 stands for 1.
 	Fused int
+	// Vocabulary says which tokens this rank has, of a table of embeddings, and of a colwise layer that scores tokens,
+	// whose outputs' features they are: for Embedding and LinearCrossEntropy, and for a Linear whose features do not
+	// divide. Else nil.
+	Vocabulary *PartedVocabulary
 	// Ranks adds t, which is contiguous, over the ranks, in place. nil: this rank has all parts.
 	Ranks func(c *Ctx, t *Tensor)
 }
@@ -31,7 +35,7 @@ type PartedSum struct {
 // WithPartedSum returns a context in which linear layers (Linear, AddMM, and MatMul with a matrix on the right) compute
 // as s says; nil as usual. Sub ends it. Other ops that sum over a weight's rows or columns refuse such a context.
 func (c *Ctx) WithPartedSum(s *PartedSum) *Ctx {
-	if s != nil && (s.Parts < 1 || s.Fused < 0 || s.Rowwise && s.Fused > 1) {
+	if s != nil && (s.Parts < 1 || s.Fused < 0 || s.Rowwise && s.Fused > 1 || s.Vocabulary != nil && s.Fused > 1) {
 		panic(&Error{Op: "WithPartedSum", Where: c.where(), Msg: fmt.Sprintf("%d parts of %d fused matrices, "+
 			"rowwise %v: want at least 1 part, and fused matrices in colwise layers only", s.Parts, s.Fused,
 			s.Rowwise)})
@@ -54,7 +58,7 @@ func (s *PartedSum) check(c *Ctx, l *linear) {
 	if s.Rowwise {
 		n = l.m.shape[0]
 	}
-	if of := s.Parts * max(1, s.Fused); n%of != 0 {
+	if of := s.Parts * max(1, s.Fused); n%of != 0 && s.Vocabulary == nil {
 		c.fail(l.op, []*Tensor{l.x, l.wLow}, "%d features: want a multiple of %d, parts of a divided sum", n, of)
 	}
 }
@@ -70,10 +74,14 @@ func (s *PartedSum) rowwise(c *Ctx, l *linear) *Tensor {
 // colwise is the gradient of the inputs of a colwise layer, for that of its outputs.
 func (s *PartedSum) colwise(c *Ctx, l *linear, g *Tensor) *Tensor {
 	fused, w := max(1, s.Fused), swapLast(l.m)
-	n := l.m.shape[1] / fused / s.Parts
+	features := l.m.shape[1] / fused
 	return s.add(c, func(c *Ctx, i int) (sum *Tensor) {
+		start, n := s.span(i, features)
+		if n == 0 {
+			return Full(c, statDType(l.x), 0, l.rows.Shape()...)
+		}
 		for f := range fused {
-			at := (f*s.Parts + i) * n
+			at := f*features + start
 			sum = c.plus(sum, c.matmulAs(l.op, statDType(l.x), g.narrow(1, at, n), w.narrow(0, at, n)))
 		}
 		return sum

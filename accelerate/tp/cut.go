@@ -15,7 +15,7 @@ import (
 )
 
 // Cut is how a parameter is divided: along a dim, which holds Fused matrices one behind the other, each into Parts of
-// equal length. Ranks have neighbouring parts.
+// equal length, of which the last may be shorter or empty in vocabularies. Ranks have neighbouring parts.
 type Cut struct {
 	Name  string // of the parameter
 	Shape []int  // of the whole
@@ -29,17 +29,27 @@ func (c Cut) Of(rank, ranks int) tensor.Placement {
 	own := c.Parts / ranks
 	var strips []tensor.Range
 	for f := range c.Fused {
-		start := c.at(f, rank*own)
-		strips = append(strips, tensor.Range{Start: start, Stop: start + own*c.length()})
+		strips = append(strips, tensor.Range{Start: c.at(f, rank*own), Stop: c.at(f, (rank+1)*own)})
 	}
 	return tensor.WholePlacement(c.Name, c.Shape...).Along(c.Dim, strips...)
 }
 
-// length is how many indices of the dim a part of a matrix has.
-func (c Cut) length() int { return c.Shape[c.Dim] / c.Fused / c.Parts }
+// size is how many indices of the dim a matrix has.
+func (c Cut) size() int { return c.Shape[c.Dim] / c.Fused }
+
+// length is how many of them a part has.
+func (c Cut) length() int { return (c.size() + c.Parts - 1) / c.Parts }
 
 // at is the first index of a part of a matrix.
-func (c Cut) at(matrix, part int) int { return (matrix*c.Parts + part) * c.length() }
+func (c Cut) at(matrix, part int) int { return matrix*c.size() + min(part*c.length(), c.size()) }
+
+// local is where a part of a matrix lies in what a rank has.
+func (c Cut) local(matrix, part, rank, ranks int) tensor.Range {
+	own := c.Parts / ranks
+	first := c.at(0, rank*own)
+	before := matrix*(c.at(0, (rank+1)*own)-first) - first
+	return tensor.Range{Start: before + c.at(0, part), Stop: before + c.at(0, part+1)}
+}
 
 // Size is how a model is divided.
 type Size struct {
@@ -109,9 +119,12 @@ func (p Plan) resolve(tree *nn.Tree, size Size) (list []*layer, cuts []Cut, err 
 		if faults.add(kind, err) || misfit {
 			continue
 		}
-		own, err := l.cuts(size.Parts)
+		own, err := l.cuts(size)
 		faults.add(kind, err)
 		cuts = append(cuts, own...)
+	}
+	if len(faults.list) == 0 {
+		faults.add("", tiedAlike(list))
 	}
 	for _, pattern := range slices.Sorted(maps.Keys(p)) {
 		if !used[pattern] {
@@ -158,18 +171,47 @@ func (p Plan) ruleOf(l *layer, used map[string]bool) (r Rule, err error) {
 	}
 	r = p[found[0]]
 	switch {
-	case r.divides() && l.tied != "":
-		return r, fmt.Errorf("tp: %s is %s, and %s is tied to another module: dividing it is not built: want %s",
-			l.path, r, l.tied, Replicate)
+	case r.divides() && l.tied != "" && !r.byVocabulary():
+		return r, fmt.Errorf("tp: %s is %s, and %s is tied to another module: want %s, %s or %s", l.path, r, l.tied,
+			EmbeddingRowwise, ColwiseGatherOutput, Replicate)
 	case r.divides() && l.module == nil:
 		return r, fmt.Errorf("tp: %s is %s, and is no module: want a linear layer", l.path, r)
 	}
 	return r, nil
 }
 
+// tiedAlike is an error if a parameter is divided for one of the layers that share it, and whole for another.
+func tiedAlike(list []*layer) error {
+	first := map[string]*layer{}
+	for _, l := range list {
+		other, tied := first[l.tied]
+		switch {
+		case l.tied == "":
+		case !tied:
+			first[l.tied] = l
+		case other.rule.divides() != l.rule.divides():
+			return fmt.Errorf("tp: %s is shared by %s (%s) and %s (%s): want it divided for both (%s, %s), or for none",
+				l.tied, other.path, other.rule, l.path, l.rule, EmbeddingRowwise, ColwiseGatherOutput)
+		}
+	}
+	return nil
+}
+
 // hasMatrix reports whether the layer has a parameter of two dims or more.
 func (l *layer) hasMatrix() bool {
 	return slices.ContainsFunc(l.params, func(q tensor.Named) bool { return q.Dim() > 1 })
+}
+
+// weight is the name of the matrix by which the layer is divided; "" if it is not.
+func (l *layer) weight() string {
+	i := slices.IndexFunc(l.params, func(p tensor.Named) bool { return p.Dim() == 2 })
+	switch {
+	case !l.rule.divides():
+		return ""
+	case i < 0:
+		return l.tied
+	}
+	return l.params[i].Name
 }
 
 // kinds are the patterns of layers with matrices.
@@ -185,12 +227,18 @@ func kinds(list []*layer) (patterns []string) {
 // divides reports whether a rule divides parameters.
 func (r Rule) divides() bool { return r.Style != Replicate && r.Style != "" }
 
+// byVocabulary reports whether a rule divides the rows of tables, which need not divide into parts of equal length.
+func (r Rule) byVocabulary() bool {
+	return r.Style == EmbeddingRowwise || r.Style == ColwiseGatherOutput
+}
+
 // rowwise reports whether a rule divides inputs.
 func (r Rule) rowwise() bool { return r.Style == Rowwise || r.Style == RowwiseSplitInput }
 
 // cuts are those of the layer's parameters: of the matrix, and of a colwise layer's bias.
-func (l *layer) cuts(parts int) (list []Cut, err error) {
-	if !l.rule.divides() || parts == 1 {
+func (l *layer) cuts(size Size) (list []Cut, err error) {
+	parts := size.Parts
+	if !l.rule.divides() || parts == 1 || len(l.params) == 0 {
 		return nil, nil
 	}
 	weight := slices.IndexFunc(l.params, func(p tensor.Named) bool { return p.Dim() == 2 })
@@ -206,7 +254,7 @@ func (l *layer) cuts(parts int) (list []Cut, err error) {
 	if l.rule.rowwise() {
 		dim = 1 - out
 	}
-	if err := l.divisible(w.Size(dim), parts); err != nil {
+	if err := l.divisible(w.Size(dim), size); err != nil {
 		return nil, err
 	}
 	for i, p := range l.params {
@@ -224,7 +272,8 @@ func (l *layer) cuts(parts int) (list []Cut, err error) {
 }
 
 // divisible is an error if the layer's features, or the heads that they form, do not divide into parts.
-func (l *layer) divisible(features, parts int) error {
+func (l *layer) divisible(features int, size Size) error {
+	parts := size.Parts
 	n, of := features, "feature"
 	switch fused := l.rule.fused(); {
 	case n%fused != 0:
@@ -236,8 +285,11 @@ func (l *layer) divisible(features, parts int) error {
 	if d := l.traits.HeadDim; d > 0 && n%d == 0 {
 		n, of = n/d, "head"
 	}
-	if n%parts == 0 {
+	switch whole := (Cut{Shape: []int{n}, Fused: 1, Parts: parts}); {
+	case n%parts == 0:
 		return nil
+	case of == "feature" && l.rule.byVocabulary() && whole.at(0, parts-parts/size.Ranks) < n:
+		return nil // the last rank has some
 	}
 	return fmt.Errorf("tp: %s has %s: they do not divide into %d parts: want tp_parts among %s, and a tp_size that "+
 		"divides it", l.path, quantity.Of(n, of), parts, divisors(n))

@@ -103,17 +103,26 @@ func (d *Division) own(cut Cut) tensor.Placement { return cut.Of(d.rank(), d.siz
 
 // hook makes a divided layer compute with its part.
 func (d *Division) hook(l *layer) {
-	if d.size.Parts == 1 || !l.rule.divides() {
+	cut, ok := d.cuts[l.weight()]
+	if !ok {
 		return
 	}
-	a := &across{d.group, l.path}
-	sum := &tensor.PartedSum{Rowwise: l.rule.rowwise(), Parts: d.size.Parts / d.size.Ranks}
-	if !sum.Rowwise {
-		sum.Fused = l.rule.fused()
+	own := d.size.Parts / d.size.Ranks
+	a := &across{group: d.group, path: l.path, width: own * cut.length(), size: cut.size()}
+	sum := &tensor.PartedSum{Rowwise: l.rule.rowwise(), Parts: own}
+	switch {
+	case l.rule.byVocabulary():
+		sum.Vocabulary = &tensor.PartedVocabulary{Size: cut.size(), First: cut.at(0, d.rank()*own),
+			Length: cut.length()}
+	case !sum.Rowwise:
+		sum.Fused = cut.Fused
 	}
 	h := &nn.Hooks{Context: func(c *tensor.Ctx) *tensor.Ctx { return c.WithPartedSum(sum) }}
 	if d.group != nil {
 		sum.Ranks = a.sum
+		if sum.Vocabulary != nil {
+			sum.Vocabulary.Gather = a.stacked
+		}
 		switch l.rule.Style {
 		case ColwiseGatherOutput:
 			h.Outputs = a.gather()
@@ -157,7 +166,7 @@ func (d *Division) Norm(ctx context.Context, c *tensor.Ctx) (norm float64, err e
 // strips lists the gradients of parameters, and of the parts of those that are divided, of all ranks. mine are those
 // that this rank counts, nil elsewhere; list has their sizes.
 func (d *Division) strips(c *tensor.Ctx) (list []tensor.Named, mine []*tensor.Tensor) {
-	own := d.size.Parts / d.size.Ranks
+	own, none := d.size.Parts/d.size.Ranks, tensor.Zeros(c, tensor.Bool)
 	for _, p := range d.tree.Parameters() {
 		if !p.IsLeaf() {
 			continue
@@ -171,16 +180,19 @@ func (d *Division) strips(c *tensor.Ctx) (list []tensor.Named, mine []*tensor.Te
 			list, mine = append(list, p), append(mine, g)
 			continue
 		}
-		n := cut.length()
 		for part := range cut.Parts {
 			for f := range cut.Fused {
-				at := (f*own + part%own) * n
+				shape := slices.Clone(cut.Shape)
+				if shape[cut.Dim] = cut.at(0, part+1) - cut.at(0, part); shape[cut.Dim] == 0 {
+					continue
+				}
 				var strip *tensor.Tensor
 				if g != nil && part/own == d.rank() {
-					strip = tensor.Slice(c, g, cut.Dim, at, at+n)
+					at := cut.local(f, part, d.rank(), d.size.Ranks)
+					strip = tensor.Slice(c, g, cut.Dim, at.Start, at.Stop)
 				}
-				size := tensor.Slice(c, p.Tensor, cut.Dim, at, at+n)
-				list, mine = append(list, tensor.Named{Name: p.Name, Tensor: size}), append(mine, strip)
+				list = append(list, tensor.Named{Name: p.Name, Tensor: tensor.Expand(c, none, shape...)})
+				mine = append(mine, strip)
 			}
 		}
 	}
@@ -223,11 +235,13 @@ func (d *Division) gather(ctx context.Context, c *tensor.Ctx, part *tensor.Tenso
 	whole = tensor.Empty(c, part.DType(), cut.Shape...)
 	fault := tensor.Try(func() {
 		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-			all := tensor.Reshape(c, tensor.Contiguous(c, part), append([]int{1}, part.Shape()...)...)
+			shape := slices.Clone(part.Shape())
+			shape[cut.Dim] = cut.Fused*cut.length()*cut.Parts/d.size.Ranks - shape[cut.Dim]
+			part = tensor.Concat(c, cut.Dim, part, tensor.Zeros(c, part.DType(), shape...)) // as long as the others
+			all := tensor.Unsqueeze(c, part, 0)
 			if d.group != nil {
-				from := all
 				all = tensor.Empty(c, part.DType(), append([]int{d.size.Ranks}, part.Shape()...)...)
-				if err = d.group.AllGather(comm.OfTensor(c, all), comm.OfTensor(c, from), comm.Label(cut.Name)).Wait(
+				if err = d.group.AllGather(comm.OfTensor(c, all), comm.OfTensor(c, part), comm.Label(cut.Name)).Wait(
 					ctx); err != nil {
 					return nil
 				}

@@ -29,10 +29,10 @@ func TestParsePlanNamesItsFaults(t *testing.T) {
 	require.EqualError(t, err, strings.Join([]string{
 		`tp: a: unknown style "colwize": did you mean colwise?`,
 		`tp: b: style "moe_tp_experts" is not built: want one of colwise, rowwise, packed_colwise, ` +
-			`colwise_gather_output, rowwise_split_input, replicate`,
+			`colwise_gather_output, rowwise_split_input, embedding_rowwise, replicate`,
 		`tp: c: style "colwise:2": want a number of at least 2 behind packed_colwise alone`,
 		`tp: d: unknown style "column": want one of colwise, rowwise, packed_colwise, colwise_gather_output, ` +
-			`rowwise_split_input, replicate`}, "\n"))
+			`rowwise_split_input, embedding_rowwise, replicate`}, "\n"))
 }
 
 // resolve divides a GPT-2 of so many heads on paper, by its plan with changes.
@@ -55,7 +55,9 @@ func resolve(t *testing.T, heads int, size tp.Size, changes map[string]string) (
 func TestPlansFitTheModel(t *testing.T) {
 	cuts, err := resolve(t, 8, tp.Size{Ranks: 2, Parts: 4}, nil)
 	require.NoError(t, err)
-	require.Len(t, cuts, 3*6)
+	require.Len(t, cuts, 1+3*6)
+	require.Equal(t, "transformer.wte.weight[6:11,0:32][0:160]", cuts[0].Of(1, 2).String(), "the last part is shorter")
+	cuts = cuts[1:]
 	require.Equal(t, tp.Cut{Name: "transformer.h.0.attn.c_attn.weight", Shape: []int{32, 96}, Dim: 1, Fused: 3,
 		Parts: 4}, cuts[0])
 	require.Equal(t, "transformer.h.0.attn.c_attn.weight[0:32,16:32+48:64+80:96][0:1536]", cuts[0].Of(1, 2).String())
@@ -84,15 +86,20 @@ func TestPlansFitTheModel(t *testing.T) {
 					`transformer.wpe, transformer.h.*.attn.c_attn, transformer.h.*.attn.c_proj`}},
 		{8, tp.Size{Ranks: 2, Parts: 2}, map[string]string{"transformer.wte": "colwise", "transformer.ln_f": "rowwise",
 			"transformer.h.*.ln_1": "colwise"},
-			[]string{"tp: transformer.wte is colwise, and transformer.wte.weight is tied to another module: " +
-				"dividing it is not built: want replicate",
+			[]string{"tp: transformer.wte is colwise, and transformer.wte.weight is tied to another module: want " +
+				"embedding_rowwise, colwise_gather_output or replicate",
 				"tp: transformer.ln_f is rowwise, and has no matrix: want a linear layer",
 				"tp: transformer.h.0.ln_1 is colwise, and has no matrix"}},
+		{8, tp.Size{Ranks: 2, Parts: 2}, map[string]string{"transformer.wte": "replicate"},
+			[]string{"tp: transformer.wte.weight is shared by transformer.wte (replicate) and lm_head " +
+				"(colwise_gather_output): want it divided for both (embedding_rowwise, colwise_gather_output), " +
+				"or for none"}},
 		{8, tp.Size{Ranks: 2, Parts: 2}, map[string]string{"transformer.h.1.mlp.c_fc": "colwise"},
 			[]string{"tp: rules transformer.h.*.mlp.c_fc and transformer.h.1.mlp.c_fc match " +
 				"transformer.h.1.mlp.c_fc: want one"}},
 		{7, tp.Size{Ranks: 7, Parts: 7}, map[string]string{"transformer.h.*.attn.c_attn": "packed_colwise:5"},
-			[]string{"its 84 features are not 5 matrices of equal size"}},
+			[]string{"transformer.wte has 11 features: they do not divide into 7 parts: want tp_parts among 1, 11, and",
+				"its 84 features are not 5 matrices of equal size"}},
 	} {
 		_, err := resolve(t, c.heads, c.size, c.changes)
 		for _, want := range c.want {
@@ -103,7 +110,7 @@ func TestPlansFitTheModel(t *testing.T) {
 	cuts, err = resolve(t, 9, tp.Size{Ranks: 3, Parts: 3}, map[string]string{"transformer.h.*.mlp.c_fc": "replicate",
 		"transformer.h.*.mlp.c_proj": "replicate"})
 	require.NoError(t, err)
-	require.Len(t, cuts, 3*3, "three ranks share nine heads")
+	require.Len(t, cuts, 1+3*3, "three ranks share nine heads")
 }
 
 // Nothing is changed if a model cannot be divided.

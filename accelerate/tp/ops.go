@@ -16,6 +16,8 @@ import (
 type across struct {
 	group *comm.Group // nil: one rank
 	path  string      // of the layer's module, which the calls are labelled with
+	width int         // features of each rank, of the last fewer
+	size  int         // of all
 }
 
 // wait waits for a call.
@@ -32,18 +34,29 @@ func (a *across) sum(c *tensor.Ctx, t *tensor.Tensor) {
 
 // gathered puts together what ranks have of the last dim.
 func (a *across) gathered(c *tensor.Ctx, t *tensor.Tensor) *tensor.Tensor {
-	ranks, shape := a.group.Size(), t.Shape()
-	n := shape[len(shape)-1]
+	shape := t.Shape()
+	if n := t.Size(-1); n < a.width { // calls have the same length on all ranks
+		t = tensor.Pad(c, t, []int{0, a.width - n}, tensor.PadConstant, 0)
+	}
+	t = tensor.Reshape(c, t, -1, a.width)
+	rows := t.Size(0)
+	all := tensor.Reshape(c, a.stacked(c, t), a.group.Size(), rows, a.width)
+	all = tensor.Reshape(c, tensor.Transpose(c, all, 0, 1), rows, -1)
+	return tensor.Reshape(c, tensor.Slice(c, all, 1, 0, a.size), append(shape[:len(shape)-1:len(shape)-1], a.size)...)
+}
+
+// stacked puts what ranks have [n,m] one below the other.
+func (a *across) stacked(c *tensor.Ctx, t *tensor.Tensor) *tensor.Tensor {
 	t = tensor.Contiguous(c, t)
-	all := tensor.Empty(c, t.DType(), ranks, t.Numel()/max(1, n), n)
+	all := tensor.Empty(c, t.DType(), a.group.Size()*t.Size(0), t.Size(1))
 	a.wait(c, "Gather", a.group.AllGather(comm.OfTensor(c, all), comm.OfTensor(c, t), comm.Label(a.path)))
-	return tensor.Reshape(c, tensor.Transpose(c, all, 0, 1), append(shape[:len(shape)-1:len(shape)-1], ranks*n)...)
+	return all
 }
 
 // own is what this rank has of the last dim.
 func (a *across) own(c *tensor.Ctx, t *tensor.Tensor) *tensor.Tensor {
-	n := t.Size(-1) / a.group.Size()
-	return tensor.Contiguous(c, tensor.Slice(c, t, t.Dim()-1, a.group.Rank()*n, (a.group.Rank()+1)*n))
+	start := a.group.Rank() * a.width
+	return tensor.Contiguous(c, tensor.Slice(c, t, t.Dim()-1, start, min(start+a.width, a.size)))
 }
 
 // op is a differentiable op of one operand.
@@ -65,9 +78,16 @@ func (a *across) op(name string, forward, backward func(c *tensor.Ctx, t *tensor
 	}
 }
 
-// gather gives each rank the whole output; each computes the same gradient of it and keeps its part.
+// gather gives each rank the whole output; each computes the same gradient of it and keeps its part. A loss is whole
+// already.
 func (a *across) gather() func(*nn.Ctx, []*tensor.Tensor) []*tensor.Tensor {
-	return a.op("tp.gather", a.gathered, a.own)
+	op := a.op("tp.gather", a.gathered, a.own)
+	return func(c *nn.Ctx, ts []*tensor.Tensor) []*tensor.Tensor {
+		if ts[0].Dim() == 0 {
+			return ts
+		}
+		return op(c, ts)
+	}
 }
 
 // split gives each rank its part of an input that all have. The parts of the gradient are put together.

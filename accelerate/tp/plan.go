@@ -25,20 +25,24 @@ const (
 	// PackedColwise is Colwise for several matrices that lie one behind the other in the outputs, each of which is
 	// divided: gate and up projection of an MLP, or "packed_colwise:3" for queries, keys and values.
 	PackedColwise Style = "packed_colwise"
-	// ColwiseGatherOutput is Colwise with the whole output on each rank.
+	// ColwiseGatherOutput is Colwise with the whole output on each rank, for features that need not divide, such as the
+	// scores of a vocabulary. The loss of a language model does without the whole scores, see nn.LMHead.LossSum.
 	ColwiseGatherOutput Style = "colwise_gather_output"
 	// RowwiseSplitInput is Rowwise with the whole input on each rank.
 	RowwiseSplitInput Style = "rowwise_split_input"
+	// EmbeddingRowwise divides the rows of a table of embeddings. Each rank looks up its own, and gets all.
+	EmbeddingRowwise Style = "embedding_rowwise"
 	// Replicate leaves the layer whole on each rank.
 	Replicate Style = "replicate"
 )
 
-var styles = []Style{Colwise, Rowwise, PackedColwise, ColwiseGatherOutput, RowwiseSplitInput, Replicate}
+var styles = []Style{Colwise, Rowwise, PackedColwise, ColwiseGatherOutput, RowwiseSplitInput,
+	EmbeddingRowwise, Replicate}
 
 // unbuilt are the other styles of transformers.
-var unbuilt = []string{"all_reduce", "colwise_rep", "embedding_colwise", "embedding_rowwise", "local_params",
-	"mla_kv_a_proj", "moe_identity_expert", "moe_tp_experts", "packed_rowwise", "replicated_with_grad_allreduce",
-	"rowwise_rep", "sequence_parallel"}
+var unbuilt = []string{"all_reduce", "colwise_rep", "embedding_colwise", "local_params", "mla_kv_a_proj",
+	"moe_identity_expert", "moe_tp_experts", "packed_rowwise", "replicated_with_grad_allreduce", "rowwise_rep",
+	"sequence_parallel"}
 
 // Rule is how the layers of a pattern are divided.
 type Rule struct {

@@ -147,18 +147,17 @@ func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 // Parts are the embeddings, the blocks, and the last norm with the head.
 func (m *Model) Parts() []nn.Part { return m.Transformer.parts(m.LMHead) }
 
-// TPPlan divides attention by its heads and the feed-forward part by its inner features.
+// TPPlan divides attention by its heads, the feed-forward part by its inner features, and the embeddings of tokens and
+// the head by tokens.
 func (m *Model) TPPlan() map[string]string {
 	plan := tpPlan()
-	if !m.Cfg.TieWordEmbeddings {
-		plan["lm_head"] = "replicate"
-	}
+	plan["lm_head"] = "colwise_gather_output"
 	return plan
 }
 
 func tpPlan() map[string]string {
 	return map[string]string{
-		"transformer.wte":             "replicate",
+		"transformer.wte":             "embedding_rowwise",
 		"transformer.wpe":             "replicate",
 		"transformer.h.*.attn.c_attn": "packed_colwise:3",
 		"transformer.h.*.attn.c_proj": "rowwise",

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tensor
+
+import (
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+// PartedVocabulary is the tokens whose rows of a table, or whose scores, a rank has: at least one. Parts have Length
+// tokens each; the last ones of the vocabulary may have fewer, or none.
+type PartedVocabulary struct {
+	Size   int // tokens of all ranks
+	First  int // this rank's first one
+	Length int
+	// Gather puts t [n,m] of all ranks one below the other, on each rank: [ranks·n,m]. nil: one rank.
+	Gather func(c *Ctx, t *Tensor) *Tensor
+}
+
+// span is which of the n features of a matrix are in part i.
+func (s *PartedSum) span(i, n int) (start, length int) {
+	if s.Vocabulary == nil {
+		return i * (n / s.Parts), n / s.Parts
+	}
+	start = min(i*s.Vocabulary.Length, n)
+	return start, min((i+1)*s.Vocabulary.Length, n) - start
+}
+
+// ownTokens are, of ids [n], the numbers of rows on this rank, instead for tokens of other ranks and where ignored is
+// true, and which are its own. An id that no rank has is a fault where the rows are used.
+func (v *PartedVocabulary) ownTokens(c *Ctx, ids *Tensor, rows, instead int, ignored *Tensor) (at, own *Tensor) {
+	number := func(n int) *Tensor { return Scalar(c, ids.dtype, float64(n)) }
+	in := func(start, stop int) *Tensor { return And(c, Ge(c, ids, number(start)), Lt(c, ids, number(stop))) }
+	own = in(v.First, v.First+rows)
+	others := Where(c, in(0, v.Size), number(instead), ids)
+	if ignored != nil {
+		others = Where(c, ignored, number(instead), others)
+	}
+	return Where(c, own, Affine(c, ids, 1, float64(-v.First)), others), own
+}
+
+// partedEmbedding is Embedding of a table of which this rank has some rows: the others are zeros here, and added by
+// Ranks, so that each row is exact.
+func partedEmbedding(c *Ctx, table, ids *Tensor) *Tensor {
+	const name = "Embedding"
+	s, plain := c.parted, c.NoGrad().plain()
+	rows, width := table.shape[0], table.shape[1]
+	flat := c.materialize(name, ids).reshaped([]int{ids.Numel()})
+	at, own := s.Vocabulary.ownTokens(plain, flat, rows, 0, nil)
+	y := c.empty(name, table.dtype, flat.shape[0], width)
+	c.Scope(func(c *Ctx) []*Tensor {
+		c = c.NoGrad().plain()
+		found := c.emptyLike(name, y)
+		c.launch(backend.OpEmbedding, found, table, at)
+		CopyInto(c, y, Where(c, Unsqueeze(c, own, 1), found, Scalar(c, y.dtype, 0)))
+		return nil
+	})
+	if s.Ranks != nil {
+		s.Ranks(plain, y)
+	}
+	out := y.reshaped(append(slices.Clone(ids.Shape()), width))
+	c.record(name, []*Tensor{out}, []*Tensor{table}, []*Tensor{flat}, func(b *Back) {
+		g := b.materialize(name, b.Grad(0)).reshaped(y.Shape())
+		b.separate(0, func(b *Back) {
+			// tokens of other ranks have a row behind the table
+			at, _ := s.Vocabulary.ownTokens(b.NoGrad(), flat, rows, rows, nil)
+			d := b.empty(name, table.GradDType(), rows+1, width)
+			b.launch(backend.OpEmbeddingGrad, d, at, b.convert(name, g, d.dtype))
+			b.Set(0, d.narrow(0, 0, rows))
+		}, flat, g)
+	})
+	return out
+}
+
+// partedChunk is chunk for the scores of some tokens of the vocabulary. z holds them, and is its own gradient
+// afterwards. Ranks exchange, for each row, the log-sum-exp of each part and the score of the target. The sum of
+// exponentials is added in a tree over all parts, and so is the gradient of x.
+func (h *head) partedChunk(c *Ctx, z, dx, targets, losses *Tensor) {
+	c = c.NoGrad().plain()
+	s, v := h.parted, h.parted.Vocabulary
+	ignored := Eq(c, targets, Scalar(c, targets.dtype, float64(h.ignore.ints[0])))
+	at, own := v.ownTokens(c, targets, h.classes, 0, ignored)
+	own = And(c, own, Not(c, ignored))
+	scores := Cast(c, z, h.stat)
+	none := Scalar(c, h.stat, 0)
+	var figures []*Tensor
+	for i := range s.Parts {
+		start, n := s.span(i, h.classes)
+		figures = append(figures, LogSumExp(c, Slice(c, scores, 1, start, start+n), []int{1}, false))
+	}
+	hit := Where(c, own, Squeeze(c, Gather(c, scores, 1, Unsqueeze(c, at, 1)), 1), none)
+	all := Stack(c, 0, append(figures, hit)...)
+	if v.Gather != nil {
+		all = v.Gather(c, all)
+	}
+	all = Reshape(c, all, -1, s.Parts+1, z.shape[0]) // rank, part, row
+	ranks := all.shape[0]
+	score := Slice(c, all, 1, s.Parts, s.Parts+1)
+	parts := Reshape(c, Slice(c, all, 1, 0, s.Parts), ranks*s.Parts, z.shape[0])
+	most := Max(c, parts, 0, true)
+	exps := Exp(c, Sub(c, parts, most))
+	sum := treeSum(c, 0, ranks*s.Parts, func(c *Ctx, i int) *Tensor {
+		return Affine(c, Slice(c, exps, 0, i, i+1), 1, 0)
+	})
+	lse := Squeeze(c, Add(c, Log(c, sum), most), 0)
+	loss := Sub(c, lse, Reshape(c, Sum(c, score, []int{0}, false), -1)) // one rank's score, and zeros
+	CopyInto(c, losses, Where(c, ignored, none, loss))
+	if h.dx == nil && h.dw == nil && h.db == nil {
+		return
+	}
+	g := Exp(c, Sub(c, scores, Unsqueeze(c, lse, 1)))
+	hits := Where(c, own, Scalar(c, h.stat, -1), none)
+	g = ScatterAdd(c, g, 1, Unsqueeze(c, at, 1), Unsqueeze(c, hits, 1))
+	CopyInto(c, z, Where(c, Unsqueeze(c, ignored, 1), none, g))
+	if dx != nil {
+		CopyInto(c, dx, s.add(c, func(c *Ctx, i int) *Tensor {
+			start, n := s.span(i, h.classes)
+			if n == 0 {
+				return Full(c, h.stat, 0, dx.Shape()...)
+			}
+			return c.matmulAs(h.op, h.stat, z.narrow(1, start, n), h.weight.narrow(0, start, n))
+		}))
+	}
+}
