@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cp
+
+import (
+	"context"
+
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// gradients are those of the parameters in the passes of a batch, which are sums over tokens: each chunk's are formed
+// apart.
+type gradients struct {
+	*Passes
+	c      *tensor.Ctx
+	params []*tensor.Tensor
+	chunks [][]*tensor.Tensor // of each of this rank's chunks, nil where there is none
+}
+
+func newGradients(p *Passes, c *tensor.Ctx) *gradients {
+	g := &gradients{Passes: p, c: c.NoGrad(), chunks: make([][]*tensor.Tensor, p.layout.PerRank())}
+	for _, q := range p.cfg.Params {
+		g.params = append(g.params, q.Tensor)
+	}
+	return g
+}
+
+// backward runs backward from the loss of a chunk, the i-th of this rank's.
+func (g *gradients) backward(c *tensor.Ctx, loss *tensor.Tensor, seed float64, i int) {
+	if len(g.params) == 0 {
+		return
+	}
+	seeds := []*tensor.Tensor{tensor.Full(c.NoGrad(), loss.DType(), seed, loss.Shape()...)}
+	g.chunks[i] = tensor.Backward(c, []*tensor.Tensor{loss}, seeds, g.params)
+	for _, t := range g.chunks[i] {
+		if t != nil {
+			c.Keep(t) // beyond the chunk's scope
+		}
+	}
+}
+
+// deliver adds the sums over the chunks of all ranks to the gradients of the parameters, as a backward pass would:
+// hooks run.
+func (g *gradients) deliver(ctx context.Context) (err error) {
+	sums := make([]*tensor.Tensor, len(g.params))
+	for i := range sums {
+		var all []*tensor.Tensor
+		for _, chunk := range g.chunks {
+			if chunk != nil && chunk[i] != nil {
+				all = append(all, chunk[i])
+			}
+		}
+		sums[i] = sumTree(g.c, all)
+	}
+	if err := g.exchange(ctx, sums); err != nil {
+		return err
+	}
+	var roots, grads []*tensor.Tensor
+	for i, sum := range sums {
+		if sum != nil {
+			roots, grads = append(roots, g.params[i]), append(grads, sum)
+		}
+	}
+	if len(roots) == 0 {
+		return nil
+	}
+	return tensor.Try(func() { tensor.Backward(g.c, roots, grads, nil) })
+}
+
+// exchange adds the sums of all ranks. A parameter that the chunks of some ranks do not use counts there as 0.
+func (g *gradients) exchange(ctx context.Context, sums []*tensor.Tensor) error {
+	group := g.cfg.Group
+	if group == nil || group.Size() == 1 {
+		return nil
+	}
+	used := make([]uint8, len(sums))
+	for i, sum := range sums {
+		if sum != nil {
+			used[i] = 1
+		}
+	}
+	if err := group.AllReduce(comm.Of(used), comm.Max, comm.Label("parameters in use")).Wait(ctx); err != nil {
+		return err
+	}
+	var calls []*comm.Handle
+	for i, p := range g.cfg.Params {
+		if used[i] == 0 {
+			continue
+		}
+		if sums[i] == nil {
+			sums[i] = tensor.Zeros(g.c, p.GradDType(), p.Shape()...)
+		}
+		calls = append(calls, group.AllReduce(comm.OfTensor(g.c, sums[i]), comm.Sum, comm.Label(p.Name)))
+	}
+	return comm.WaitAll(ctx, calls...)
+}
+
+// free frees what was made outside of scopes.
+func (g *gradients) free() {
+	for _, chunk := range g.chunks {
+		for _, t := range chunk {
+			if t != nil {
+				t.Free()
+			}
+		}
+	}
+}
+
+// sumTree adds tensors in a binary tree, in the order in which package comm adds ranks: the sum is in the first. nil
+// for none.
+func sumTree(c *tensor.Ctx, ts []*tensor.Tensor) *tensor.Tensor {
+	if len(ts) == 0 {
+		return nil
+	}
+	for d := 1; d < len(ts); d *= 2 {
+		for i := 0; i+d < len(ts); i += 2 * d {
+			tensor.AddInto(c, ts[i], ts[i+d])
+		}
+	}
+	return ts[0]
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cp
+
+import (
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Ulysses exchanges tokens for heads (Jacobs et al. 2023): each rank computes the attention of all tokens for some of
+// the heads, and sends the results back. The number of ranks must divide that of key heads. Dropout of attention
+// weights is refused on several ranks: what it draws depends on a head's number.
+var Ulysses = &Method{name: "ulysses", forward: ulyssesForward, backward: ulyssesBackward, check: checkHeads}
+
+func checkHeads(l Layout, p *part) error {
+	if n := p.k.Size(1); n%l.Size != 0 {
+		most := 1
+		for n%(2*most) == 0 {
+			most *= 2
+		}
+		return fmt.Errorf("%d heads and %d key heads on %d ranks: want a cp_size of at most %d, a power of two that "+
+			"divides the key heads, or cp_strategy gather", p.q.Size(1), n, l.Size, most)
+	}
+	if p.opt.Dropout > 0 && l.Size > 1 {
+		return fmt.Errorf("dropout %g of attention weights: want 0 with cp_strategy ulysses, or cp_strategy gather",
+			p.opt.Dropout)
+	}
+	return nil
+}
+
+func ulyssesForward(r *round, parts []*part) (err error) {
+	root := parts[0].c // the graphs are the first part's: all chunks' backward passes end in the same scope
+	r.root.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		var in [3]*tensor.Tensor // by chunks: [S,B,H/c,L,D]
+		for i, of := range []func(*part) *tensor.Tensor{
+			func(p *part) *tensor.Tensor { return p.q },
+			func(p *part) *tensor.Tensor { return p.k },
+			func(p *part) *tensor.Tensor { return p.v },
+		} {
+			if in[i], err = r.toHeads(c, parts, of, "heads"); err != nil {
+				return nil
+			}
+		}
+		var mask *tensor.Tensor
+		if mask, err = r.masks(c, parts); err != nil {
+			return nil
+		}
+		if heads := in[0].Size(2); mask != nil && mask.Size(1) > 1 {
+			mask = tensor.Slice(c, mask, 1, r.layout.Rank*heads, (r.layout.Rank+1)*heads)
+		}
+		k, v := r.join(c, in[1], 2), r.join(c, in[2], 2)
+		graphs, out := []*graph(nil), []*tensor.Tensor(nil)
+		for slot, chunk := range r.layout.Order() {
+			g := r.attend(root, chunk, tensor.Select(c, in[0], 0, slot), k, v, mask, parts[0].opt)
+			graphs, out = append(graphs, g), append(out, g.out)
+		}
+		parts[0].graph = graphs
+		err = r.toTokens(c.NoGrad(), tensor.Stack(c, 0, out...), "outputs", func(i int, y *tensor.Tensor) {
+			parts[i].y = tensor.Clone(parts[i].c.NoGrad(), y)
+		})
+		return nil
+	})
+	return err
+}
+
+func ulyssesBackward(r *round, parts []*part) (err error) {
+	r.root.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		var dy *tensor.Tensor
+		dy, err = r.toHeads(c, parts, func(p *part) *tensor.Tensor { return p.dy }, "gradients of outputs")
+		if err != nil {
+			return nil
+		}
+		var dq, dk, dv []*tensor.Tensor
+		for slot, g := range parts[0].graph {
+			grads := g.backward(c, tensor.Select(c, dy, 0, slot))
+			dq = append(dq, grads[0])
+			dk, dv = append(dk, r.spread(c, grads[1])), append(dv, r.spread(c, grads[2]))
+		}
+		for _, x := range []struct {
+			chunks *tensor.Tensor
+			give   func(p *part, g *tensor.Tensor)
+		}{
+			{tensor.Stack(c, 0, dq...), func(p *part, g *tensor.Tensor) { p.dq = g }},
+			{tensor.Cast(c, sumTree(c, dk), parts[0].k.DType()), func(p *part, g *tensor.Tensor) { p.dk = g }},
+			{tensor.Cast(c, sumTree(c, dv), parts[0].v.DType()), func(p *part, g *tensor.Tensor) { p.dv = g }},
+		} {
+			err = r.toTokens(c, x.chunks, "gradients of heads", func(i int, g *tensor.Tensor) {
+				x.give(parts[i], tensor.Clone(parts[i].c, g))
+			})
+			if err != nil {
+				return nil
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// toHeads sends each rank its share of the heads of this rank's chunks, and returns this rank's share of the heads of
+// all chunks: [S,B,H/c,L,D].
+func (r *round) toHeads(c *tensor.Ctx, parts []*part, of func(*part) *tensor.Tensor, what string) (*tensor.Tensor,
+	error) {
+	var out []*tensor.Tensor
+	for to := range r.layout.Size {
+		for _, p := range parts {
+			x := of(p)
+			n := x.Size(1) / r.layout.Size
+			out = append(out, tensor.Slice(c, x, 1, to*n, (to+1)*n))
+		}
+	}
+	return r.allToAll(c, tensor.Stack(c, 0, out...), what)
+}
+
+// toTokens is the inverse of toHeads. What give gets lives as long as c's scope.
+func (r *round) toTokens(c *tensor.Ctx, x *tensor.Tensor, what string, give func(i int, x *tensor.Tensor)) error {
+	x, err := r.allToAll(c, x, what)
+	if err != nil {
+		return err
+	}
+	n := r.layout.PerRank()
+	for i := range n {
+		heads := make([]*tensor.Tensor, r.layout.Size)
+		for from := range heads {
+			heads[from] = tensor.Select(c, x, 0, from*n+i)
+		}
+		give(i, tensor.Concat(c, 1, heads...))
+	}
+	return nil
+}
+
+// allToAll sends the k-th of c equal parts of x to rank k, and returns what the ranks sent, in their order.
+func (r *round) allToAll(c *tensor.Ctx, x *tensor.Tensor, what string) (*tensor.Tensor, error) {
+	g := r.cfg.Group
+	if g == nil || g.Size() == 1 {
+		return x, nil
+	}
+	y := tensor.Empty(c, x.DType(), x.Shape()...)
+	return y, g.AllToAll(comm.OfTensor(c, y), comm.OfTensor(c, x), comm.Label(what)).Wait(r.ctx)
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cp_test
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate/cp"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Ragged labels: the loss is the mean over all labels, and has the bits of one process. The mean of the ranks' means is
+// another.
+func TestRaggedLabels(t *testing.T) {
+	for _, method := range []*cp.Method{cp.Gather, cp.Ulysses} {
+		r := run{chunks: 4, method: method, steps: 1, noDropout: true}
+		_, want, _ := r.on(t, 1)
+		_, got, _ := r.on(t, 2)
+		require.Equal(t, want, got)
+		whole, _ := r.gradients(t, 0)
+		require.InEpsilon(t, whole, got[0].Loss, 1e-6)
+	}
+
+	var mu sync.Mutex
+	var means []float64
+	var total cp.Sum
+	r := run{chunks: 4, noDropout: true}
+	require.NoError(t, local.Run(2, comm.Options{}, func(g *comm.Group) error {
+		dev := tensor.NewCPU(1)
+		defer dev.Close()
+		c, m := tensor.NewCtx(dev), r.newModel(nn.NewInit(dev, 7))
+		b, tree := r.batch(c.NoGrad(), 0), nn.Walk(m)
+		for _, p := range tree.Parameters() {
+			tensor.ScaleInto(c.NoGrad(), p.Tensor, 3) // losses of a new model differ little
+		}
+		passes, err := cp.New(cp.Config{Group: g, Chunks: 4})
+		if err != nil {
+			return err
+		}
+		own := cp.Sum{} // of this rank
+		_, err = r.context(c, m, tree, b).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
+			sum, err := passes.Forward(t.Context(), c, b, func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+				loss, count := m.Forward(c, b).Loss, 0.0
+				for _, label := range tensor.ToSlice[int64](c.NoGrad(), b.Tensors[data.ShiftLabels]) {
+					if label != tensor.IgnoreIndex {
+						count++
+					}
+				}
+				own.Loss += tensor.Item(c.Ctx, loss)
+				own.Count += count
+				return cp.Output{Loss: loss, Count: count}, nil
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			total, means = sum, append(means, own.Loss/own.Count)
+			return nil, err
+		})
+		return err
+	}))
+	mean := total.Loss / total.Count
+	require.EqualValues(t, 23+3, total.Count)
+	require.Greater(t, math.Abs((means[0]+means[1])/2-mean), 1e-3)
+}
+
+// Every rank attends to the same number of key blocks under a causal mask. Contiguous parts of the sequence would give
+// the last rank half as much again as the mean, and more on more ranks.
+func TestBalance(t *testing.T) {
+	for _, method := range []*cp.Method{cp.Gather, cp.Ulysses, cp.Ring} {
+		for _, ranks := range []int{2, 4} {
+			_, _, work := run{chunks: 8, method: method, steps: 1, length: 32}.on(t, ranks)
+			total, contiguous := int64(0), int64(0)
+			for _, n := range work {
+				total += n
+			}
+			const heads, layers = 4, 2
+			require.EqualValues(t, heads*layers*8*9/2, total, "%v on %d ranks", method, ranks)
+			mean := float64(total) / float64(ranks)
+			require.LessOrEqual(t, float64(slices.Max(work))/mean, 1.1, "%v: %v", method, work)
+			for chunk := 8 - 8/ranks; chunk < 8; chunk++ { // of the last rank
+				contiguous += int64(heads * layers * (chunk + 1))
+			}
+			require.GreaterOrEqual(t, float64(contiguous)/mean, 1.4)
+		}
+	}
+}
+
+// step runs one pass on two ranks and returns the error of each.
+func (r run) step(t *testing.T, loss func(rank int, m models.Model, c *nn.Ctx, b *data.Batch) (cp.Output,
+	error)) (errs [2]error) {
+	t.Helper()
+	_ = local.Run(2, comm.Options{}, func(g *comm.Group) error {
+		dev := tensor.NewCPU(1)
+		defer dev.Close()
+		c, m := tensor.NewCtx(dev), r.newModel(nn.NewInit(dev, 7))
+		b, tree := r.batch(c.NoGrad(), 0), nn.Walk(m)
+		p, err := cp.New(cp.Config{Group: g, Chunks: r.chunks, Method: r.method, Params: tree.Parameters()})
+		if err != nil {
+			return err
+		}
+		_, err = r.context(c, m, tree, b).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
+			_, err := p.ForwardBackward(t.Context(), c, b, func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+				return loss(g.Rank(), m, c, b)
+			}, 1)
+			return nil, err
+		})
+		errs[g.Rank()] = err
+		return err
+	})
+	return errs
+}
+
+func plainLoss(_ int, m models.Model, c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+	return cp.Output{Loss: m.Forward(c, b).Loss, Count: b.Count}, nil
+}
+
+// What attention cannot compute by chunks is refused, with what would work.
+func TestAttentionRefuses(t *testing.T) {
+	three := func(in *nn.Init) models.Model {
+		m := newCustom(in, nn.AttentionConfig{Causal: true})
+		cfg := nn.AttentionConfig{Width: 24, Heads: 9, KVHeads: 3, HeadDim: 4}
+		m.Attn = nn.NewMultiheadAttention(in.Sub("three"), cfg)
+		return m
+	}
+	masked := func(in *nn.Init) models.Model { return &ownMask{newCustom(in, nn.AttentionConfig{})} }
+	for want, r := range map[string]run{
+		"9 heads and 3 key heads on 2 ranks: want a cp_size of at most 1, a power of two that divides the key heads, " +
+			"or cp_strategy gather": {method: cp.Ulysses, model: three},
+		"dropout 0.2 of attention weights: want 0 with cp_strategy ulysses, or cp_strategy gather": {
+			method: cp.Ulysses, attention: 0.2},
+		"dropout 0.2 of attention weights: want 0 with cp_strategy ring, or cp_strategy gather": {
+			method: cp.Ring, attention: 0.2},
+		"a mask of shape [1 1 6 6]: want one of keys, [batch, heads or 1, 1, 6], which can be divided among ranks; " +
+			"order in time is Causal, and a sliding window Window": {model: masked},
+	} {
+		r.chunks = 4
+		for _, err := range r.step(t, plainLoss) {
+			require.ErrorContains(t, err, want)
+		}
+	}
+}
+
+// ownMask is a model that makes a mask [1,1,T,T].
+type ownMask struct{ *custom }
+
+func (m *ownMask) Forward(c *nn.Ctx, b *data.Batch) models.Output {
+	return models.CausalLM(c, m.custom, m.Head, b, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
+		n := ids.Size(1)
+		x, mask := m.Embed.Forward(c, ids), tensor.Full(c.Ctx, tensor.Bool, 1, 1, 1, n, n)
+		return m.Attn.Forward(c, x, nn.AttentionInput{Mask: mask})
+	})
+}
+
+// An error or a panic in the pass of one chunk ends those of the others, and memory comes back.
+func TestErrorsOfAChunk(t *testing.T) {
+	broken := errors.New("broken")
+	for _, fail := range []func() error{func() error { return broken }, func() error { panic(broken) }} {
+		r, calls := run{chunks: 4, noDropout: true}, 0
+		dev := tensor.NewCPU(1)
+		c, m := tensor.NewCtx(dev), r.newModel(nn.NewInit(dev, 7))
+		b, tree := r.batch(c.NoGrad(), 0), nn.Walk(m)
+		p, err := cp.New(cp.Config{Chunks: 4, Params: tree.Parameters()})
+		require.NoError(t, err)
+		before := dev.MemStats().InUse
+		_, err = r.context(c, m, tree, b).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
+			_, err := p.ForwardBackward(t.Context(), c, b, func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+				if calls++; calls == 3 {
+					return cp.Output{}, fail()
+				}
+				return plainLoss(0, m, c, b)
+			}, 1)
+			return nil, err
+		})
+		require.ErrorIs(t, err, broken)
+		require.Equal(t, before, dev.MemStats().InUse)
+		require.NoError(t, dev.Close())
+	}
+}
+
+// A rank that fails in the middle of a pass ends the others'.
+func TestLostRank(t *testing.T) {
+	broken := errors.New("broken")
+	errs := run{chunks: 4}.step(t, func(rank int, m models.Model, c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+		if rank == 1 {
+			return cp.Output{}, broken
+		}
+		return plainLoss(rank, m, c, b)
+	})
+	require.ErrorIs(t, errs[1], broken)
+	require.ErrorContains(t, errs[0], "rank 1")
+}
+
+// Ring agrees with gathered keys to a millionth, and a step gives back all of its memory but the gradients.
+func TestRing(t *testing.T) {
+	for _, ranks := range []int{1, 2, 4} {
+		r := run{chunks: 8, noDropout: true, length: 64}
+		want, a := r.gradients(t, 1)
+		r.method = cp.Ring
+		got, b := r.gradients(t, ranks)
+		require.InEpsilon(t, want, got, 1e-6)
+		for i := range a {
+			off, norm := 0.0, 0.0
+			for j := range a[i] {
+				off += math.Pow(float64(a[i][j]-b[i][j]), 2)
+				norm += math.Pow(float64(a[i][j]), 2)
+			}
+			require.Less(t, math.Sqrt(off), 1e-6*math.Sqrt(norm)+1e-6, "parameter %d on %d ranks", i, ranks)
+		}
+	}
+}
