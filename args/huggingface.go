@@ -30,7 +30,6 @@ func current() []Known {
 			"optimizers for some of the modules (GaLore, APOLLO)"),
 		refused("average_tokens_across_devices", TypeBool, "true",
 			"true: the loss is the mean over the terms of all ranks, never a mean of the ranks' means"),
-		planned("label_smoothing_factor", TypeFloat, "0", "label smoothing: want 0"),
 		renamed("activation_checkpointing", TypeBool, "", "gradient_checkpointing").same("false"),
 		noEffect("activation_checkpointing_kwargs", TypeAny, "", "recomputing never changes the bits"),
 		noEffect("gradient_checkpointing_kwargs", TypeAny, "", "recomputing never changes the bits"),

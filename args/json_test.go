@@ -29,6 +29,7 @@ func unusual() *args.TrainingArguments {
 		FP16MinScale:       0.5,
 		FP16GrowthInterval: 7, FP16Hysteresis: 3, FP16ConsecutiveHysteresis: true,
 		FP16LossScaler: args.LossScalerDeepSpeed, HalfUpdate: args.HalfUpdatePlain, NonfiniteLoss: args.NonfiniteRaise,
+		LossAverage: args.LossAverageSteps, LabelSmoothingFactor: 0.25,
 		LoggingStrategy: args.StrategyEpoch, LoggingSteps: 0.125, LoggingFirstStep: true,
 		IncludeNumInputTokensSeen: args.TokensSeenAll, LogLevel: args.LogLevelError, LogLevelReplica: args.LogLevelInfo,
 		DisableTQDM: new(false),

@@ -124,6 +124,15 @@ const (
 	HalfUpdateStochastic HalfUpdate = "stochastic" // rounded up or down by chance
 )
 
+// LossAverage names what a logged loss is a mean over.
+type LossAverage string
+
+// The averages.
+const (
+	LossAverageTerms LossAverage = "terms" // all loss terms since the last record
+	LossAverageSteps LossAverage = "steps" // the steps since then, each with the mean of its terms, as in HuggingFace
+)
+
 // RecordHashes is what of each step is recorded for lockstep diff.
 type RecordHashes string
 

@@ -59,6 +59,9 @@ type TrainingArguments struct {
 	AdamBeta2 float64 `json:"adam_beta2" resume:"fixed" usage:"decay rate of Adam's second moment"`
 	// AdamEpsilon is added to the root of Adam's second moment.
 	AdamEpsilon float64 `json:"adam_epsilon" resume:"fixed" usage:"term that keeps Adam's division stable"`
+	// LabelSmoothingFactor, in [0, 1), is the share of a label's probability that is spread evenly over all classes, in
+	// training and in evaluation.
+	LabelSmoothingFactor float64 `json:"label_smoothing_factor" resume:"fixed" usage:"label smoothing, in [0, 1)"`
 	// MaxGradNorm is the global L2 norm to which gradients are clipped. 0 clips
 	// nothing; the norm is measured and logged anyway.
 	MaxGradNorm float64 `json:"max_grad_norm" resume:"fixed" usage:"global L2 norm to which gradients are clipped; 0: no clipping"`
@@ -110,6 +113,10 @@ type TrainingArguments struct {
 	HalfUpdate HalfUpdate `json:"half_update" resume:"fixed" choices:"plain,kahan,stochastic" usage:"how half-precision parameters take small updates: plain (lost), kahan (kept in a compensation), or stochastic (rounded by chance)"`
 	// NonfiniteLoss is the policy for a loss or gradient norm that is NaN or infinite.
 	NonfiniteLoss NonfiniteLoss `json:"nonfinite_loss" choices:"skip,stop,raise" usage:"what to do if loss or gradient norm is NaN or infinite; it never reaches the weights"`
+
+	// LossAverage is what a logged loss and train_loss are means over: loss terms, or optimizer steps, each with the
+	// mean over its terms, as in HuggingFace. It changes no step.
+	LossAverage LossAverage `json:"loss_average" choices:"terms,steps" usage:"logged losses are means over terms | steps"`
 
 	// LoggingStrategy says when training figures are logged.
 	LoggingStrategy Strategy `json:"logging_strategy" choices:"no,steps,epoch" usage:"when to log training figures"`
@@ -356,6 +363,7 @@ func Default(outputDir string) *TrainingArguments {
 		HalfUpdate:                HalfUpdateKahan,
 		RecordHashes:              RecordNo,
 		NonfiniteLoss:             NonfiniteStop,
+		LossAverage:               LossAverageTerms,
 		LoggingStrategy:           StrategySteps,
 		LoggingSteps:              500,
 		IncludeNumInputTokensSeen: TokensSeenNo,

@@ -23,6 +23,7 @@ type Ctx struct {
 	// counts them. See TokenPositions.
 	Positions *tensor.Tensor
 
+	smoothing *Smoothing // of labels; nil: none
 	tree      *Tree
 	recompute map[Module]bool
 	observers []Observer
@@ -57,6 +58,31 @@ func (c *Ctx) WithLossOnly() *Ctx {
 	d := *c
 	d.LossOnly = true
 	return &d
+}
+
+// Smoothing is label smoothing for the cross entropies that models compute: see Ctx.WithLabelSmoothing.
+type Smoothing struct {
+	// Factor, from 0 to 1, is the share of a label's probability that is spread evenly over all classes.
+	Factor float64
+	// Used is true once a cross entropy was smoothed.
+	Used bool
+}
+
+// WithLabelSmoothing returns a context in which CrossEntropySum, CrossEntropySumWith and LinearCrossEntropySum smooth
+// labels, unless the call itself says how much. Contexts that compute at the same time need a Smoothing each.
+func (c *Ctx) WithLabelSmoothing(s *Smoothing) *Ctx {
+	d := *c
+	d.smoothing = s
+	return &d
+}
+
+// labelSmoothing is the factor of the context.
+func (c *Ctx) labelSmoothing() float64 {
+	if c.smoothing == nil {
+		return 0
+	}
+	c.smoothing.Used = true
+	return c.smoothing.Factor
 }
 
 // WithPositions returns a context in which the batch's tokens have the positions p, integers [T] or [B,T]: where

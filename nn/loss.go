@@ -13,6 +13,9 @@ import (
 // softmax(logits)[label], for logits [..., V] and labels [...]. Divide it by the number of
 // counted labels of the whole optimizer step, never of a batch.
 func CrossEntropySum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
+	if smoothing := c.labelSmoothing(); smoothing != 0 {
+		return CrossEntropySumWith(c, logits, labels, CrossEntropyOptions{LabelSmoothing: smoothing})
+	}
 	checkLabels(c, "nn.CrossEntropySum", logits, labels)
 	rows := tensor.Reshape(c.Ctx, logits, -1, logits.Size(-1))
 	losses := tensor.CrossEntropy(c.Ctx, rows, tensor.Reshape(c.Ctx, labels, -1), tensor.IgnoreIndex)
@@ -25,7 +28,30 @@ func LinearCrossEntropySum(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, la
 	checkLabels(c, "nn.LinearCrossEntropySum", h, labels)
 	rows := tensor.Reshape(c.Ctx, h, -1, h.Size(-1))
 	ids := tensor.Reshape(c.Ctx, labels, -1)
-	return tensor.LinearCrossEntropy(c.Ctx, rows, c.Param(weight), c.Param(bias), ids, tensor.IgnoreIndex)
+	w, b := c.Param(weight), c.Param(bias)
+	loss := tensor.LinearCrossEntropy(c.Ctx, rows, w, b, ids, tensor.IgnoreIndex)
+	if smoothing := c.labelSmoothing(); smoothing != 0 {
+		excess := linearExcess(c, rows, w, b, ids)
+		loss = tensor.Add(c.Ctx, loss, tensor.Affine(c.Ctx, excess, smoothing, 0))
+	}
+	return loss
+}
+
+// linearExcess is what a label's logit has more than the mean of its row's logits, summed over all rows with a label.
+// A smoothed cross entropy is the plain one plus the factor times this: the logsumexp of both is the same. For logits
+// h·weightᵀ + bias the mean is that of h with the mean row of weight, so that no logits exist for it.
+func linearExcess(c *Ctx, h, weight, bias, ids *tensor.Tensor) *tensor.Tensor {
+	h, weight = single(c, h), single(c, weight)
+	known, counts := countedLabels(c, ids)
+	rows := tensor.Sub(c.Ctx, tensor.Embedding(c.Ctx, weight, known), tensor.Mean(c.Ctx, weight, []int{0}, false))
+	excess := tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, h, rows), []int{1}, false)
+	if bias != nil {
+		bias = single(c, bias)
+		own := tensor.Sub(c.Ctx, tensor.Gather(c.Ctx, bias, 0, known), tensor.Mean(c.Ctx, bias, []int{0}, false))
+		excess = tensor.Add(c.Ctx, excess, own)
+	}
+	none := tensor.Scalar(c.Ctx, excess.DType(), 0)
+	return tensor.Sum(c.Ctx, tensor.Where(c.Ctx, counts, excess, none), nil, false)
 }
 
 // NextTokens shifts labels [B,T] by one, so that position t has the label of t+1; the last has tensor.IgnoreIndex.
@@ -60,6 +86,9 @@ func CrossEntropySumWith(c *Ctx, logits, labels *tensor.Tensor, opt CrossEntropy
 		refuse(c, name, "label smoothing %g: want a number from 0 to 1", opt.LabelSmoothing)
 	}
 	checkLabels(c, name, logits, labels)
+	if opt.LabelSmoothing == 0 {
+		opt.LabelSmoothing = c.labelSmoothing()
+	}
 	classes := logits.Size(-1)
 	if w := opt.ClassWeights; w != nil && (w.Dim() != 1 || w.Size(0) != classes) {
 		refuse(c, name, "class weights of shape %v: want one for each of %d classes", w.Shape(), classes)

@@ -163,3 +163,39 @@ func TestLossesOfHalfTypes(t *testing.T) {
 		require.InEpsilon(t, 5000*math.Ln2*(0.5*4+0.25*(4+1)), tensor.Item(c.Ctx, loss), 1e-6)
 	}
 }
+
+// The context's label smoothing has the loss and the gradients of CrossEntropySumWith, with logits and without, in
+// chunks of rows.
+func TestLabelSmoothingOfTheContext(t *testing.T) {
+	const rows, width, classes, factor = 700, 5, 11, 0.3
+	c := env()
+	smoothing := &nn.Smoothing{Factor: factor}
+	smooth := c.WithLabelSmoothing(smoothing)
+	ids := make([]int32, rows)
+	for i := range ids {
+		ids[i] = int32(i*i%classes) - int32(i%7/6)*(int32(i*i%classes)-tensor.IgnoreIndex)
+	}
+	labels := tensor.FromSlice(c.Ctx, ids, rows)
+	normal := func(seed uint64, shape ...int) *tensor.Tensor {
+		return tensor.Normal(c.Ctx.NoGrad(), tensor.Float64, seed, 0, 1, shape...).SetRequiresGrad(true)
+	}
+	h := normal(1, rows, width)
+	head := &nn.Linear{Weight: nn.NewParameter(normal(2, classes, width)), Bias: nn.NewParameter(normal(3, classes))}
+	wrt := []*tensor.Tensor{h, head.Weight.Tensor, head.Bias.Tensor}
+	logits := func() *tensor.Tensor { return tensor.Linear(c.Ctx, h, head.Weight.Tensor, head.Bias.Tensor) }
+	want := nn.CrossEntropySumWith(c, logits(), labels, nn.CrossEntropyOptions{LabelSmoothing: factor})
+	grads := tensor.Backward(c.Ctx, []*tensor.Tensor{want}, nil, wrt)
+	require.False(t, smoothing.Used)
+	for name, loss := range map[string]*tensor.Tensor{
+		"logits":       nn.CrossEntropySum(smooth, logits(), labels),
+		"with options": nn.CrossEntropySumWith(smooth, logits(), labels, nn.CrossEntropyOptions{}),
+		"no logits":    nn.LinearCrossEntropySum(smooth, h, head.Weight, head.Bias, labels),
+	} {
+		require.InEpsilon(t, tensor.Item(c.Ctx, want), tensor.Item(c.Ctx, loss), 1e-12, name)
+		for i, g := range tensor.Backward(c.Ctx, []*tensor.Tensor{loss}, nil, wrt) {
+			require.InDeltaSlice(t, tensor.ToSlice[float64](c.Ctx, grads[i]), tensor.ToSlice[float64](c.Ctx, g), 1e-11,
+				"%s: %d", name, i)
+		}
+	}
+	require.True(t, smoothing.Used)
+}

@@ -536,6 +536,9 @@ func (g *randomGoldens) compareAll(t *testing.T) map[string]bool {
 			if testing.Short() && i%8 != 0 {
 				continue // a short run is the race detector's
 			}
+			if i%2 == 1 {
+				c.Args["loss_average"] = string(args.LossAverageSteps)
+			}
 			t.Run(c.Name, func(t *testing.T) {
 				t.Parallel()
 				got, err := g.run(c)

@@ -8,12 +8,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
 )
 
 // optionCases are arguments that change a run in the same way on any ranks.
 var optionCases = map[string]func(*args.TrainingArguments){
-	"plain": func(*args.TrainingArguments) {},
+	"plain":           func(*args.TrainingArguments) {},
+	"label smoothing": func(a *args.TrainingArguments) { a.LabelSmoothingFactor = 0.3 },
 	"plateau": func(a *args.TrainingArguments) {
+		a.LossAverage = args.LossAverageSteps
 		a.LRSchedulerType, a.EvalSteps = args.SchedulerReduceLROnPlateau, new(2.0)
 		a.LRSchedulerKwargs = map[string]any{"patience": 0, "factor": 0.5, "mode": "max"}
 	},
@@ -57,4 +66,65 @@ func TestOptionsOnRanks(t *testing.T) {
 			}
 		})
 	}
+}
+
+// With loss_average steps a record has the mean of the steps' losses, as transformers logs them, and with terms that of
+// all samples; a resume inside of an interval changes neither. The last step of an epoch has half as many samples.
+func TestLossAverage(t *testing.T) {
+	for _, over := range []args.LossAverage{args.LossAverageTerms, args.LossAverageSteps} {
+		set := func(a *args.TrainingArguments) {
+			a.LossAverage, a.GradientAccumulationSteps, a.MaxSteps, a.LoggingSteps = over, 3, 8, 4
+			a.SaveStrategy, a.SaveSteps = args.StrategySteps, 1
+		}
+		disk := vfs.NewMem()
+		var losses, samples []float64
+		tr := newTrainer(disk, newLine(0, 0), lineArgs(set), trainer.WithTrainData(columnsOf(points(60)).rows(0, 60)),
+			on(callbacks.StepEnd, func(e *callbacks.Event) error {
+				losses, samples = append(losses, e.Step.Loss), append(samples, float64(e.Step.Samples))
+				return nil
+			}))
+		res, err := tr.Train()
+		require.NoError(t, err)
+		require.Equal(t, []float64{24, 24, 12, 24, 24, 12, 24, 24}, samples)
+		mean := func(from, to int) float64 {
+			sum, n := 0.0, 0.0
+			for i := from; i < to; i++ {
+				weight := samples[i]
+				if over == args.LossAverageSteps {
+					weight = 1
+				}
+				sum, n = sum+weight*losses[i], n+weight
+			}
+			return sum / n
+		}
+		check := func(history []callbacks.Record, total float64) {
+			require.InEpsilon(t, mean(0, 4), history[0]["loss"], 1e-12)
+			require.InEpsilon(t, mean(4, 8), history[1]["loss"], 1e-12)
+			require.InEpsilon(t, mean(0, 8), history[2]["train_loss"], 1e-12)
+			require.InEpsilon(t, mean(0, 8), total, 1e-12)
+		}
+		check(tr.State().LogHistory, res.TrainingLoss)
+		again := newTrainer(disk, newLine(0, 0), lineArgs(set, resumeFrom(6)),
+			trainer.WithTrainData(columnsOf(points(60)).rows(0, 60)))
+		res, err = again.Train()
+		require.NoError(t, err)
+		check(again.State().LogHistory, res.TrainingLoss)
+	}
+}
+
+// Label smoothing without a cross entropy of package nn is refused before the first step.
+func TestLabelSmoothingIsNotIgnored(t *testing.T) {
+	set := func(a *args.TrainingArguments) { a.LabelSmoothingFactor = 0.1 }
+	samples := trainer.WithTrainData(columnsOf(points(64)).rows(0, 64))
+	m := newLine(1, 2)
+	before := weights(m)
+	_, err := newTrainer(vfs.NewMem(), m, lineArgs(set), samples).Train()
+	requireOneError(t, err, "label_smoothing_factor is 0.1", "no cross entropy of package nn")
+	require.Equal(t, before, weights(m))
+
+	own := trainer.WithLoss(func(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64) {
+		return out.Loss, b.Count
+	})
+	requireOneError(t, newTrainer(vfs.NewMem(), m, lineArgs(set), samples, own).Err(),
+		"label_smoothing_factor has no effect on WithLoss and WithStep")
 }

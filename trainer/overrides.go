@@ -5,6 +5,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/feed"
@@ -53,6 +54,9 @@ func (t *Trainer) checkOverrides() error {
 	case t.stepFunc != nil && t.loss != nil:
 		return errors.New("trainer: there are a loss function and a step function, which computes the loss too: want " +
 			"one of WithLoss and WithStep")
+	case t.args.LabelSmoothingFactor != 0 && (t.stepFunc != nil || t.loss != nil):
+		return errors.New("trainer: label_smoothing_factor has no effect on WithLoss and WithStep: want 0, and " +
+			"nn.CrossEntropyOptions in the function")
 	case t.dataloader != nil && (t.train != nil || t.stream != nil):
 		return errors.New("trainer: there are a training set and a dataloader function: want one of WithTrainData, " +
 			"WithIterableTrainData and WithTrainDataloader")
@@ -67,6 +71,15 @@ func (t *Trainer) checkOverrides() error {
 
 // output is what the model, or the step function, makes of a batch.
 func (t *Trainer) output(c *nn.Ctx, b *data.Batch) (out models.Output, count float64, err error) {
+	if t.args.LabelSmoothingFactor != 0 {
+		smoothing := &nn.Smoothing{Factor: t.args.LabelSmoothingFactor}
+		out = t.model.Forward(c.WithLabelSmoothing(smoothing), b)
+		if out.Loss != nil && !smoothing.Used {
+			err = fmt.Errorf("label_smoothing_factor is %g, but the loss of %T is no cross entropy of package nn: "+
+				"want 0", smoothing.Factor, t.model)
+		}
+		return out, b.Count, err
+	}
 	if t.stepFunc != nil {
 		return t.stepFunc(c, t.model, b)
 	}

@@ -22,7 +22,7 @@ func (r *run) logStep(context.Context) error {
 	last := r.progress.LastStep
 	rec := callbacks.Record{"learning_rate": last.LearningRate}
 	if r.logged.Count > 0 {
-		rec["loss"] = r.logged.mean()
+		rec["loss"] = r.logged.mean(r.args.LossAverage)
 	}
 	if !last.Empty {
 		rec["grad_norm"] = float64(last.GradNorm)
@@ -89,7 +89,7 @@ func (r *run) result() *Result {
 	p := r.progress
 	m := callbacks.SpeedMetrics("train", time.Since(r.started), p.Samples-r.resumedP.Samples,
 		r.state.GlobalStep-r.resumed.GlobalStep, p.Tokens-r.resumedP.Tokens)
-	loss := p.Loss.mean()
+	loss := p.Loss.mean(r.args.LossAverage)
 	if r.state.GlobalStep == 0 {
 		loss = 0
 	}

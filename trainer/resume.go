@@ -30,7 +30,8 @@ func (p *progress) check() error {
 		{"samples", p.Samples, maxCount}, {"tokens", p.Tokens, maxCount},
 		{"nonfinite_steps", p.Nonfinite, maxCount}, {"empty_steps.steps", p.Empty.Steps, maxCount},
 		{"empty_steps.in_a_row", p.Empty.Row, maxCount}, {"loss.steps", p.Loss.Steps, maxCount},
-		{"unlogged.steps", p.Unlogged.Steps, maxCount},
+		{"unlogged.steps", p.Unlogged.Steps, maxCount}, {"loss.counted_steps", p.Loss.Counted, maxCount},
+		{"unlogged.counted_steps", p.Unlogged.Counted, maxCount},
 	} {
 		if n.v < 0 || n.v > n.most {
 			return fmt.Errorf("%s: %s = %d: want 0 to %d", checkpointer.ProgressFile, n.name, n.v, n.most)
@@ -107,6 +108,8 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 	if err := r.progress.check(); err != nil {
 		return nil, err
 	}
+	r.progress.Loss.complete()
+	r.progress.Unlogged.complete()
 	if s := r.acc.Scaler(); s != nil {
 		if err := s.Restore(scale); err != nil {
 			return nil, fmt.Errorf("%s: %w", scalerFile, err)

@@ -107,17 +107,35 @@ type lossSum struct {
 	Sum   jsonfloat.Float `json:"sum"`
 	Count float64         `json:"count"`
 	Steps int64           `json:"steps"`
+	// Means is the sum of the steps' means, and Counted the number of steps that have one.
+	Means   jsonfloat.Float `json:"step_means"`
+	Counted int64           `json:"counted_steps"`
 }
 
 func (l *lossSum) add(sum float64, count float64) {
 	l.Sum += jsonfloat.Float(sum)
 	l.Count += count
 	l.Steps++
+	if count > 0 {
+		l.Means += jsonfloat.Float(sum / count)
+		l.Counted++
+	}
 }
 
-// mean is the loss per term; NaN if there are no terms.
-func (l lossSum) mean() float64 {
+// mean is the loss per term or per step; NaN if there are no terms.
+func (l lossSum) mean(over args.LossAverage) float64 {
+	if over == args.LossAverageSteps {
+		return float64(l.Means) / float64(l.Counted)
+	}
 	return float64(l.Sum) / l.Count
+}
+
+// complete adds what checkpoints did not have before loss_average: means of steps with as many terms as each other.
+func (l *lossSum) complete() {
+	if l.Counted == 0 && l.Count > 0 {
+		l.Counted = l.Steps
+		l.Means = jsonfloat.Float(float64(l.Sum) / l.Count * float64(l.Steps))
+	}
 }
 
 // begin creates everything that a run needs and, if asked to, restores a checkpoint.

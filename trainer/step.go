@@ -184,7 +184,7 @@ func (r *run) update(u *accelerate.PendingStep, stats *callbacks.StepStats) (los
 				return r.placed(err)
 			}
 			loss = n.Loss
-			stats.Loss = lossSum{Sum: jsonfloat.Float(loss.Sum), Count: loss.Count}.mean()
+			stats.Loss = loss.Mean()
 			stats.GradNorm, stats.ClipFactor, stats.LossScale = n.GradNorm, n.ClipFactor, n.LossScale
 			stats.Skipped, stats.Overflow, stats.Empty = !n.Finite || n.Empty, n.Overflow, n.Empty
 			return nil

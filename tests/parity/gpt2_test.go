@@ -102,6 +102,41 @@ func TestGPT2Positions(t *testing.T) {
 	require.Greater(t, math.Abs(counted-tensor.Item(c, out.Loss)/(8+4+8)), 1e-3, "positions matter")
 }
 
+// TestGPT2LabelSmoothing compares smoothed losses and gradients with those of transformers' LabelSmoother: with logits,
+// without them, and added up over two micro-batches.
+func TestGPT2LabelSmoothing(t *testing.T) {
+	c := tensor.NewCtx(tensor.CPU())
+	g, m := openGolden(t, c, "../../models/gpt2/testdata/smoothing.safetensors"), loadTiny(t)
+	ids, labels := g.tensor("ids"), g.tensor("labels")
+	const count = 8 + 5 + 2
+	for name, rows := range map[string][][2]int{
+		"logits": {{0, 4}}, "loss only": {{0, 4}}, "accumulated": {{0, 1}, {1, 4}},
+	} {
+		smoothing := &nn.Smoothing{Factor: 0.15}
+		nc := nn.NewCtx(c, nil, false).WithLabelSmoothing(smoothing)
+		if name != "logits" {
+			nc = nc.WithLossOnly()
+		}
+		total := 0.0
+		for _, r := range rows {
+			part := func(t *tensor.Tensor) *tensor.Tensor { return tensor.Slice(c.NoGrad(), t, 0, r[0], r[1]) }
+			loss := m.Forward(nc, lmBatch(part(ids), part(labels))).Loss
+			total += tensor.Item(c, loss)
+			tensor.Backward(c, []*tensor.Tensor{tensor.Affine(c, loss, 1.0/count, 0)}, nil, nil)
+		}
+		require.True(t, smoothing.Used)
+		require.InDelta(t, tensor.Item(c, g.tensor("loss")), total/count, 2e-6, name)
+		require.InDelta(t, tensor.Item(c, g.tensor("accumulated")), total/count, 2e-6, name)
+		for _, p := range nn.NamedParameters(m) {
+			if p.Name != "lm_head.weight" {
+				require.InDeltaSlice(t, g.floats("grad."+p.Name), tensor.ToSlice[float32](c, p.Grad()), 2e-6,
+					"%s: %s", name, p.Name)
+			}
+			p.ZeroGrad()
+		}
+	}
+}
+
 type goldenMeta struct {
 	Loss       float64   `json:"loss"`
 	LossMasked float64   `json:"loss_masked"`
