@@ -21,6 +21,7 @@ type Checker struct {
 	faults []Fault
 	bad    map[string]bool
 	origin func(key string) string
+	parts  int
 }
 
 // Require records a fault of key, whose value is value, unless ok. want completes
@@ -62,6 +63,10 @@ func (c *Checker) Given(key string) bool { return c.origin != nil && c.origin(ke
 func (c *Checker) OK(keys ...string) bool {
 	return !slices.ContainsFunc(keys, func(k string) bool { return c.bad[k] })
 }
+
+// Parts reports how many parts the model has that the settings describe: its blocks, and what is in front of them and
+// behind them. A pipeline cannot have more stages.
+func (c *Checker) Parts(n int) { c.parts = n }
 
 // Err is nil, or an *Error with every fault.
 func (c *Checker) Err() error { return asError(c.faults) }

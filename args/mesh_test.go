@@ -4,12 +4,14 @@ package args_test
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -130,6 +132,57 @@ func TestFaultsOfMeshes(t *testing.T) {
 	require.ErrorContains(t, p.err, "tp_size is 2 (env PARALLELISM_CONFIG_TP_SIZE): want 4, which parallelism_config")
 	p = newProgram([]string{"PARALLELISM_CONFIG_TP_SIZE=two"}, nil).parse()
 	require.ErrorContains(t, p.err, `tp_size is "two" (env PARALLELISM_CONFIG_TP_SIZE)`)
+}
+
+// modelOf are settings that describe a model of so many parts.
+type modelOf struct {
+	NLayer int `json:"n_layer" usage:"blocks"`
+}
+
+func (m *modelOf) Check(c *args.Checker) { c.Parts(m.NLayer + 2) }
+
+// All that is wrong with a pipeline comes in one list: a setting that is wrong by itself hides no fault of others.
+func TestFaultsOfPipelines(t *testing.T) {
+	for text, want := range map[string][]string{
+		`--pp_size 2 --pp_schedule wavy --pp_split 1,x --gradient_accumulation_steps 0`: {
+			"gradient_accumulation_steps is 0", `pp_split is ["1","x"]`,
+			`pp_schedule is "wavy" (flag --pp_schedule); unknown: this; that`},
+		`--pp_size 2 --pp_schedule wavy --cp_size 2 --sp_size 2`: {
+			`sp_size is 2 (flag --sp_size): want 1, or cp_size 1`, `pp_schedule is "wavy"`},
+		`--pp_size 2 --optim schedule_free_adamw --ddp_comm_hook fp16 --local_sgd_steps 2 --offload_params disk ` +
+			`--offload_optimizer disk`: {
+			`optim is "schedule_free_adamw" (flag --optim): want another one, or pp_size 1`,
+			"ddp_comm_hook is \"fp16\" (flag --ddp_comm_hook): want no", "local_sgd_steps is 2", "offload_params is",
+			"offload_optimizer is"},
+		`--pp_size 8`: {"pp_size is 8 (flag --pp_size): want at most 4 stages, as many as the model has parts; 1f1b " +
+			"with pp_size 8 has 8"},
+		`--pp_size 2 --pp_split 1,1`: {`pp_split is ["1","1"] (flag --pp_split): want 4 parts in all, those of the ` +
+			`model; these are 2`},
+		`--pp_size 8 --pp_split 1,1`: {"pp_size is 8", `pp_split is ["1","1"] (flag --pp_split): want 8 numbers, one ` +
+			`for each stage of 1f1b with pp_size 8`},
+		`--pp_size 2 --n_layer 9 --pp_split 4,7`: nil,
+		`--pp_size 4`:                            nil,
+	} {
+		flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		loader := args.Bind(flags, args.Default("out"), &modelOf{NLayer: 2})
+		loader.Environ = func() []string { return nil }
+		loader.ForProgram(args.Program{Engines: []string{}, Stages: func(name string, ranks, _ int) (int, error) {
+			if name == "wavy" {
+				return 0, errors.New("unknown:\n  this\n  that")
+			}
+			return ranks, nil
+		}})
+		_, err := loader.Parse(strings.Fields(text))
+		if want == nil {
+			require.NoError(t, err, text)
+			continue
+		}
+		require.Error(t, err, text)
+		require.Len(t, faultLines(t, err), len(want), text)
+		for _, w := range want {
+			require.ErrorContains(t, err, w, text)
+		}
+	}
 }
 
 // fsdp_config says how a model is spread that dp_shard_size spreads.

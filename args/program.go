@@ -3,6 +3,7 @@
 package args
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,6 +26,9 @@ type Program struct {
 	// Stages is how many stages the schedule of a name, or a file, has on the ranks of a pipeline, or what is wrong
 	// with it for so many micro-batches, 0 if their number is not known. nil: nobody knows.
 	Stages func(schedule string, ranks, microBatches int) (int, error)
+	// Parts is how many parts the model has, each of which can be a stage; 0 if that is not known. Settings that
+	// describe a model report it by [Checker.Parts].
+	Parts int
 }
 
 // DeviceAuto is an accelerator if the machine and the program have one, and the CPU otherwise.
@@ -97,9 +101,9 @@ func (a *TrainingArguments) checkMeshOf(c *Checker, p Program) {
 	}
 }
 
-// checkPipeline checks the schedule against the size of the pipeline, the micro-batches and the split.
+// checkPipeline checks the schedule against the size of the pipeline, the micro-batches, the split and the model.
 func (a *TrainingArguments) checkPipeline(c *Checker, p Program) {
-	if !c.OK("pp_size", "pp_split", "cp_size", "sp_size", "tp_size") {
+	if !c.OK("pp_size") {
 		return
 	}
 	if a.PPSize == 1 {
@@ -109,22 +113,74 @@ func (a *TrainingArguments) checkPipeline(c *Checker, p Program) {
 		c.Require(len(a.PPSplit) == 0, "pp_split", a.PPSplit, want)
 		return
 	}
-	if p.Stages == nil || !c.OK("per_device_train_batch_size", "gradient_accumulation_steps",
-		"global_train_batch_size") {
+	a.checkPipelined(c)
+	if p.Stages == nil {
 		return
 	}
-	micro := 0
-	others := a.PPSize * max(a.CPSize, a.SPSize) * a.TPSize // ranks that share samples
-	if ranks := a.ranks(p); a.GlobalTrainBatchSize == 0 || ranks > 0 && ranks%others == 0 {
-		micro, _ = a.AccumulationSteps(ranks / others) // the trainer reports what does not divide
-	}
-	stages, err := p.Stages(a.PPSchedule, a.PPSize, micro)
+	stages, err := p.Stages(a.PPSchedule, a.PPSize, a.microBatches(c, p))
 	if err != nil {
-		c.refuse("pp_schedule", a.PPSchedule, strings.Join(strings.Fields(err.Error()), " "))
+		c.refuse("pp_schedule", a.PPSchedule, inOneLine(err.Error()))
 		return
 	}
-	c.Require(len(a.PPSplit) == 0 || len(a.PPSplit) == stages, "pp_split", a.PPSplit,
-		fmt.Sprintf("%d numbers, one for each stage of %s with pp_size %d", stages, a.PPSchedule, a.PPSize))
+	a.checkStages(c, stages, cmp.Or(p.Parts, c.parts))
+}
+
+// checkPipelined checks what does not go together with a pipeline.
+func (a *TrainingArguments) checkPipelined(c *Checker) {
+	c.Require(!strings.HasPrefix(string(a.Optim), "schedule_free_"), "optim", a.Optim,
+		"another one, or pp_size 1: it averages weights, of which each rank needs all")
+	c.Require(a.DDPCommHook == CommHookNo, "ddp_comm_hook", a.DDPCommHook, "no: hooks are not built in pipelines")
+	c.Require(a.LocalSGDSteps == 0, "local_sgd_steps", a.LocalSGDSteps, "0: the ranks of a pipeline step together")
+	c.Require(a.OffloadParams != OffloadDisk, "offload_params", a.OffloadParams,
+		"none or cpu: offload to disk is not built in pipelines")
+	c.Require(a.OffloadOptimizer != OffloadDisk, "offload_optimizer", a.OffloadOptimizer,
+		"none or cpu: offload to disk is not built in pipelines")
+}
+
+// microBatches is how many a pipeline's step has, 0 if that is not known.
+func (a *TrainingArguments) microBatches(c *Checker, p Program) int {
+	if !c.OK("per_device_train_batch_size", "gradient_accumulation_steps", "global_train_batch_size", "num_replicas",
+		"cp_size", "sp_size", "tp_size") {
+		return 0
+	}
+	others := a.PPSize * max(a.CPSize, a.SPSize) * a.TPSize // ranks that share samples
+	ranks := a.ranks(p)
+	if a.GlobalTrainBatchSize > 0 && (ranks == 0 || ranks%others > 0) {
+		return 0
+	}
+	micro, _ := a.AccumulationSteps(ranks / others) // the trainer reports what does not divide
+	return micro
+}
+
+// checkStages checks that a model of so many parts, 0 if that is not known, can be cut into the stages.
+func (a *TrainingArguments) checkStages(c *Checker, stages, parts int) {
+	if parts > 0 {
+		c.Require(stages <= parts, "pp_size", a.PPSize, fmt.Sprintf("at most %d stages, as many as the model has "+
+			"parts; %s with pp_size %d has %d", parts, a.PPSchedule, a.PPSize, stages))
+	}
+	split, err := a.PipelineSplit()
+	if err != nil || split == nil {
+		return
+	}
+	each := fmt.Sprintf("%d numbers, one for each stage of %s with pp_size %d", stages, a.PPSchedule, a.PPSize)
+	if !c.Require(len(split) == stages, "pp_split", a.PPSplit, each) || parts == 0 {
+		return
+	}
+	sum := 0
+	for _, n := range split {
+		sum += n
+	}
+	c.Require(sum == parts, "pp_split", a.PPSplit,
+		fmt.Sprintf("%d parts in all, those of the model; these are %d", parts, sum))
+}
+
+// inOneLine joins the lines of a text that lists faults.
+func inOneLine(text string) string {
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }
 
 func (p Program) hasEngine(b Backend) bool {

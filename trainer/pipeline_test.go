@@ -274,3 +274,13 @@ func TestDataInAPipeline(t *testing.T) {
 		require.ErrorContains(t, err, errDisk.Error(), name)
 	}
 }
+
+// New refuses a pipeline that the model cannot be cut into, as a fault of the arguments, which no launcher tries again.
+func TestNewComparesStagesWithParts(t *testing.T) {
+	a := args.Default(out)
+	a.NumReplicas, a.PPSize = 16, 16
+	_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(texts(30))).Train()
+	var usage *args.Error
+	require.ErrorAs(t, err, &usage)
+	require.ErrorContains(t, err, "pp_size is 16: want at most 4 stages, as many as the model has parts")
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -38,6 +39,16 @@ func Program() args.Program {
 	}
 	if comm.HasDeviceEngine(string(args.BackendNCCL)) {
 		p.Engines = append(p.Engines, string(args.BackendNCCL))
+	}
+	return p
+}
+
+// ProgramFor is Program for the training of the model: args.TrainingArguments.ValidateFor then also compares the stages
+// of a pipeline with the model's parts. New does that too; a program that reads much data first may do it before.
+func ProgramFor(model models.Model) args.Program {
+	p := Program()
+	if m, ok := model.(models.Pipelined); ok {
+		p.Parts = len(m.Parts())
 	}
 	return p
 }

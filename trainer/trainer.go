@@ -236,7 +236,7 @@ func (t *Trainer) build() error {
 	if err := t.args.ReadConfigs(); err != nil {
 		return err
 	}
-	if err := t.args.ValidateFor(Program()); err != nil {
+	if err := t.args.ValidateFor(ProgramFor(t.model)); err != nil {
 		return err
 	}
 	if err := t.checkOptions(); err != nil {

@@ -33,6 +33,9 @@ func (m *ModelArguments) Check(c *args.Checker) {
 	c.Require(m.Dropout >= 0 && m.Dropout < 1, "dropout", m.Dropout, "a probability in [0, 1)")
 	c.Require(m.VocabSize >= 258 && m.VocabSize <= 1<<20, "vocab_size", m.VocabSize,
 		"258 to 1048576: 256 bytes, the end of text and padding at least")
+	if m.ModelNameOrPath == "" {
+		c.Parts(m.NLayer + 2) // of a pipeline: the embeddings, the blocks, and the head
+	}
 }
 
 // DataArguments say what texts to use.

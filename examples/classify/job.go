@@ -64,6 +64,9 @@ func (j *job) run(ctx context.Context) error {
 		if j.base, err = open(j.model.ModelNameOrPath); err != nil {
 			return err
 		}
+		if err := j.args.ValidateFor(trainer.ProgramFor(j.base.Model)); err != nil {
+			return err
+		}
 	}
 	if !training && !j.args.DoEval {
 		if err := j.load(nil); err != nil {

@@ -66,6 +66,7 @@ func (m *ModelArguments) Check(c *args.Checker) {
 	c.Require(m.VocabSize >= 257 && m.VocabSize <= most, "vocab_size", m.VocabSize,
 		fmt.Sprintf("257 to %d: 256 bytes and the end of text at least", most))
 	if m.ModelNameOrPath == "" {
+		c.Parts(m.NLayer + 2) // of a pipeline: the embeddings, the blocks, and the head
 		return
 	}
 	for key, value := range map[string]any{"n_layer": m.NLayer, "n_embd": m.NEmbd, "n_head": m.NHead,

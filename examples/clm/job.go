@@ -132,6 +132,9 @@ func (j *job) load(dir string) error {
 		return err
 	}
 	j.net, j.tok, j.beside = saved.Model, saved.Tokenizer, trainer.WithSidecars(saved.Files...)
+	if err := j.args.ValidateFor(trainer.ProgramFor(j.net)); err != nil {
+		return err
+	}
 	if g, ok := j.net.(*gpt2.Model); ok {
 		switch {
 		case j.data.BlockSize == 0:

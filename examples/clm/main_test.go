@@ -35,6 +35,33 @@ func TestUnknownReporterIsRefusedFirst(t *testing.T) {
 	require.Empty(t, out.String())
 }
 
+// A pipeline that does not fit the model is refused before text is read: by n_layer, or by the saved model.
+func TestStagesAreRefusedFirst(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text.txt")
+	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("all work and no play\n", 50)), 0o600))
+	saved := filepath.Join(dir, "saved")
+	var out bytes.Buffer
+	require.NoError(t, run(t.Context(), []string{"--train_file", text, "--output_dir", saved, "--max_steps", "1",
+		"--report_to", "none", "--block_size", "8", "--n_layer", "1", "--n_embd", "8", "--n_head", "2", "--vocab_size",
+		"260", "--max_new_tokens", "0"}, &out, &out))
+	for want, argv := range map[string][]string{
+		"pp_size is 8 (flag --pp_size): want at most 4 stages, as many as the model has parts": {
+			"--n_layer", "2", "--num_replicas", "8", "--pp_size", "8"},
+		"pp_split is [\"1\",\"1\"] (flag --pp_split): want 4 parts in all": {
+			"--n_layer", "2", "--num_replicas", "2", "--pp_size", "2", "--pp_split", "1,1"},
+		"pp_size is 4: want at most 3 stages, as many as the model has parts": {
+			"--model_name_or_path", saved, "--num_replicas", "4", "--pp_size", "4"},
+	} {
+		var out bytes.Buffer
+		err := run(t.Context(), append(argv, "--train_file", filepath.Join(dir, "none.txt"), "--output_dir",
+			filepath.Join(dir, "refused")), &out, &out)
+		var usage *args.Error
+		require.ErrorAs(t, err, &usage)
+		require.ErrorContains(t, err, want)
+	}
+}
+
 // TestFlagsOfTheScript: the script's flags are known, and all faults come at once.
 func TestFlagsOfTheScript(t *testing.T) {
 	var out bytes.Buffer
