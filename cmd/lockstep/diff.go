@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 	"github.com/lockstep-ml/lockstep/trainer/hashes"
 )
@@ -83,7 +84,7 @@ func (d *differ) compare() (*hashes.Comparison, error) {
 	}
 	c := hashes.Compare(runs[0], runs[1])
 	if c.Steps == 0 {
-		return c, d.checkpoints(c, steps)
+		return c, errors.Join(d.checkpoints(c, steps), missing(runs[0]), missing(runs[1]))
 	}
 	d.say(c.Changed())
 	if c.Found == nil {
@@ -95,6 +96,15 @@ func (d *differ) compare() (*hashes.Comparison, error) {
 		return c, nil
 	}
 	return c, d.again(c, runs, steps)
+}
+
+// missing says which ranks have no record.
+func missing(r *hashes.Run) error {
+	if list := r.Missing(); len(list) > 0 {
+		return fmt.Errorf("%s: no records of ranks %v of %d: want those of all ranks in one folder", r.Path, list,
+			r.Header().Ranks)
+	}
+	return nil
 }
 
 func loadRuns(dirs [2]string) (runs [2]*hashes.Run, err error) {
@@ -131,8 +141,8 @@ func (d *differ) checkpoints(c *hashes.Comparison, steps []int64) error {
 			"with --record_hashes step")
 	}
 	if c.Parted = parted; parted == 0 {
-		d.say(fmt.Sprintf("the checkpoints of %d steps have the same bits, up to step %d; no hashes of steps were "+
-			"recorded\n", len(steps), equal))
+		d.say(fmt.Sprintf("the checkpoints of %s have the same bits, up to step %d; no hashes of the same steps were "+
+			"recorded\n", quantity.Of(len(steps), "step"), equal))
 		return nil
 	}
 	from := "which is the first"

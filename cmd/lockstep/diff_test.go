@@ -18,7 +18,8 @@ import (
 // record writes the record of a run of one rank. In a step on, change changes what it has.
 func record(t *testing.T, dir string, program []string, from int64, change func(s *hashes.Step)) {
 	w, err := hashes.Create(dir, hashes.Header{Ranks: 1, Launched: 1, Program: program, Dir: t.TempDir(),
-		Settings: map[string]any{"seed": 42, "output_dir": dir}, Params: []hashes.Param{{Name: "a"}, {Name: "b"}}})
+		Settings: map[string]any{"seed": 42, "output_dir": dir, "report_to": "x"},
+		Params:   []hashes.Param{{Name: "a"}, {Name: "b"}}})
 	require.NoError(t, err)
 	for n := from + 1; n <= 8; n++ {
 		sums := func(k hashes.Sum) []hashes.Sum { return []hashes.Sum{k + hashes.Sum(n), k - hashes.Sum(n)} }
@@ -63,7 +64,7 @@ func TestDiff(t *testing.T) {
 			s.Weights[1]++
 		}
 	}
-	record(t, other, []string{"train", "--width", "7"}, 0, plain(parts))
+	record(t, other, []string{"train", "--report_to", "jsonl", "--width", "7", "--report-to=none"}, 0, plain(parts))
 	for _, step := range []int{2, 4, 6} {
 		withCheckpoint(t, a, step, "x")
 		withCheckpoint(t, other, step, map[bool]string{true: "x", false: "y"}[step < 5])
@@ -94,6 +95,47 @@ func TestDiff(t *testing.T) {
 	code, out, _ = output(nil, "diff", a, other)
 	require.Zero(t, code)
 	require.Contains(t, out, "the checkpoints of 3 steps have the same bits, up to step 6")
+}
+
+// ranked writes records of the ranks of a run behind a step, each up to a step of its own.
+func ranked(t *testing.T, dir string, from int64, until ...int64) {
+	for rank, last := range until {
+		w, err := hashes.Create(dir, hashes.Header{Rank: rank, Ranks: len(until), FromStep: from,
+			Params: []hashes.Param{{Name: "a", Part: strconv.Itoa(rank) + "/" + strconv.Itoa(len(until))}}})
+		require.NoError(t, err)
+		for n := from + 1; n <= last; n++ {
+			part := []hashes.Sum{hashes.Sum(int(n) * 12 / len(until))}
+			require.NoError(t, w.Write(&hashes.Step{Step: n, Grads: part, State: part, Weights: part}))
+		}
+		require.NoError(t, w.Close())
+	}
+}
+
+// A step that a killed rank has not recorded, or that was done again on fewer ranks, makes no runs part.
+func TestDiffOfIncompleteRecords(t *testing.T) {
+	one, killed, again := t.TempDir(), t.TempDir(), t.TempDir()
+	ranked(t, one, 0, 8)
+	ranked(t, killed, 0, 6, 5, 6)
+	code, out, text := output(nil, "diff", one, killed)
+	require.Zero(t, code, out+text)
+	require.Contains(t, out, "the runs have the same bits in the 5 steps that both recorded, 1 to 5\n")
+
+	ranked(t, again, 0, 6, 6, 6, 6)
+	file := filepath.Join(again, hashes.Dir, "rank-1.jsonl")
+	record, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, record[:len(record)-9], 0o600)) // killed in the line of step 6
+	ranked(t, again, 3, 8, 8)
+	code, out, text = output(nil, "diff", one, again)
+	require.Zero(t, code, out+text)
+	require.Contains(t, out, "the runs have the same bits in the 8 steps that both recorded, 1 to 8\n")
+
+	for _, rank := range []string{"1", "2"} {
+		require.NoError(t, os.Remove(filepath.Join(killed, hashes.Dir, "rank-"+rank+".jsonl")))
+	}
+	code, _, text = output(nil, "diff", one, killed)
+	require.Equal(t, exitTrouble, code)
+	require.Contains(t, text, "no records of ranks [1 2] of 3: want those of all ranks in one folder")
 }
 
 // A replay runs both programs and names the first module. The programs here are shells that copy a record.
@@ -140,8 +182,9 @@ func TestDiffRefuses(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(a, hashes.Dir), 0o755))
 	file := filepath.Join(a, hashes.Dir, "rank-0.jsonl")
 	for line, want := range map[string]string{
-		"{\"step\":1}\n":    "line 1: a step without a header",
-		"{\"version\":9}\n": "line 1: version 9: want 1",
+		"{\"step\":1}\n":                             "line 1: a step without a header",
+		"{\"version\":9}\n":                          "line 1: version 9: want 1",
+		"{\"version\":1,\"rank\":3}\n":               "rank-0.jsonl is of rank 3: want its record in rank-3.jsonl",
 		"{\"version\":1}\n{\"gradients\":[\"1\"]}\n": "line 2: step 0 has 1, 0 and 0 hashes: want 0 of each",
 		"{\"version\":1}\nx\n":                       "line 2: invalid character",
 		"{\"version\":1}\n{\"weights\":[\"zz\"]}\n":  "line 2: ",

@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -89,11 +91,15 @@ func Create(dir string, h Header) (*Writer, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("hashes: %w", err)
 	}
+	path := filepath.Join(dir, fmt.Sprintf("rank-%d.jsonl", h.Rank))
 	flags := os.O_CREATE | os.O_WRONLY | os.O_TRUNC
 	if h.FromStep > 0 {
 		flags = os.O_CREATE | os.O_WRONLY | os.O_APPEND
+		if err := dropPartialLine(path); err != nil {
+			return nil, fmt.Errorf("hashes: %w", err)
+		}
 	}
-	f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("rank-%d.jsonl", h.Rank)), flags, 0o666)
+	f, err := os.OpenFile(path, flags, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("hashes: %w", err)
 	}
@@ -102,6 +108,34 @@ func Create(dir string, h Header) (*Writer, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return w, nil
+}
+
+// dropPartialLine cuts off the line in which the process was killed that wrote the file, if there is one.
+func dropPartialLine(path string) (err error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	end, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	block := make([]byte, 64<<10)
+	for at := end; at > 0; {
+		n := min(at, int64(len(block)))
+		at -= n
+		if _, err := f.ReadAt(block[:n], at); err != nil {
+			return err
+		}
+		if i := bytes.LastIndexByte(block[:n], '\n'); i >= 0 {
+			return f.Truncate(at + int64(i) + 1)
+		}
+	}
+	return f.Truncate(0)
 }
 
 // Write adds a step.

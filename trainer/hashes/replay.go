@@ -131,6 +131,21 @@ func quote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
+// without leaves out a flag of a list, which takes a value and would be added to one that comes later.
+func without(argv []string, list string) (rest []string) {
+	for i := 0; i < len(argv); i++ {
+		flag, isFlag := strings.CutPrefix(argv[i], "--")
+		name, _, joined := strings.Cut(flag, "=")
+		switch {
+		case !isFlag || strings.ReplaceAll(name, "-", "_") != list:
+			rest = append(rest, argv[i])
+		case !joined:
+			i++
+		}
+	}
+	return rest
+}
+
 // Again is how a run is run again from a checkpoint, 0 for its beginning, until after a step, with hashes of a kind
 // (see args.RecordHashes). Its programs were started by a launcher if it had several processes.
 func (r *Run) Again(from, until int64, record, out, launcher string) (*Replay, error) {
@@ -142,7 +157,7 @@ func (r *Run) Again(from, until int64, record, out, launcher string) (*Replay, e
 	if h.Launched > 1 {
 		argv = []string{launcher, "launch", "--nproc_per_node", strconv.Itoa(h.Launched), "--"}
 	}
-	argv = append(argv, h.Program...)
+	argv = append(argv, without(h.Program, "report_to")...)
 	out, err := filepath.Abs(out)
 	if err != nil {
 		return nil, fmt.Errorf("hashes: %w", err)

@@ -4,6 +4,7 @@ package hashes
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,7 +18,7 @@ type Run struct {
 }
 
 // Load reads the records in the output folder of a run, or in its folder of records. Without any there is no error, and
-// no step.
+// no step. A step counts if all ranks have recorded it.
 func Load(dir string) (*Run, error) {
 	r := &Run{Path: dir, ranks: map[int][]*section{}}
 	for _, pattern := range []string{filepath.Join(dir, Dir, "rank-*.jsonl"), filepath.Join(dir, "rank-*.jsonl")} {
@@ -33,6 +34,12 @@ func Load(dir string) (*Run, error) {
 			}
 			if r.ranks[rank], err = read(file); err != nil {
 				return nil, err
+			}
+			for _, s := range r.ranks[rank] {
+				if s.header.Rank != rank {
+					return nil, fmt.Errorf("hashes: %s is of rank %d: want its record in rank-%[2]d.jsonl", file,
+						s.header.Rank)
+				}
 			}
 		}
 	}
@@ -127,38 +134,83 @@ func (h ranked) add(rank int, part string, sum Sum) ranked {
 	return h
 }
 
-// steps lists those that any rank has recorded.
+// steps lists those that all ranks have recorded.
 func (r *Run) steps() []int64 {
 	set := map[int64]bool{}
 	for _, list := range r.ranks {
 		for _, s := range list {
 			for n := range s.steps {
-				set[n] = true
+				if !set[n] {
+					of, missing := r.sections(n)
+					set[n] = len(of) > 0 && len(missing) == 0
+				}
 			}
 		}
 	}
 	var all []int64
-	for n := range set {
-		all = append(all, n)
+	for n, complete := range set {
+		if complete {
+			all = append(all, n)
+		}
 	}
 	slices.Sort(all)
 	return all
 }
 
-// step is a step of all ranks. The last process that did it counts.
+// sections are the processes that did a step, by rank, and the ranks whose record of it is missing: the run was killed,
+// or their files are elsewhere. A step that was done again, after a resume, is that of the last processes, however many
+// ranks there were before.
+func (r *Run) sections(n int64) (of map[int]*section, missing []int) {
+	of = map[int]*section{}
+	var like *Header
+	for _, rank := range r.sorted() {
+		for _, s := range r.ranks[rank] {
+			step := s.steps[n]
+			if step == nil || like != nil && (s.header.Ranks != like.Ranks || s.header.FromStep != like.FromStep) {
+				continue
+			}
+			if of[rank] == nil || len(step.Grads) > 0 {
+				of[rank] = s
+			}
+		}
+		if s := of[rank]; s != nil && like == nil {
+			like = &s.header
+		}
+	}
+	for rank := range like.ranks() {
+		if of[rank] == nil {
+			missing = append(missing, rank)
+		}
+	}
+	maps.DeleteFunc(of, func(rank int, _ *section) bool { return rank >= like.ranks() })
+	return of, missing
+}
+
+// ranks is how many the job had.
+func (h *Header) ranks() int {
+	if h == nil {
+		return 0
+	}
+	return h.Ranks
+}
+
+// Missing lists the ranks of the run's last processes without any record.
+func (r *Run) Missing() (list []int) {
+	for rank := range r.Header().ranks() {
+		if len(r.ranks[rank]) == 0 {
+			list = append(list, rank)
+		}
+	}
+	return list
+}
+
+// step is a step of all ranks.
 func (r *Run) step(n int64) *view {
 	v := &view{data: map[int]ranked{}, grads: map[string]ranked{}, state: map[string]ranked{},
 		weights: map[string]ranked{}, ops: map[opKey]ranked{}}
-	for _, rank := range r.sorted() {
-		var of *section
-		for _, s := range r.ranks[rank] {
-			if step := s.steps[n]; step != nil && (of == nil || len(step.Grads) > 0) {
-				of = s
-			}
-		}
-		if of != nil {
-			v.add(rank, &of.header, of.steps[n])
-		}
+	of, _ := r.sections(n)
+	for _, rank := range slices.Sorted(maps.Keys(of)) {
+		v.add(rank, &of[rank].header, of[rank].steps[n])
 	}
 	return v
 }
