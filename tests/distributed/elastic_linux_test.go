@@ -122,10 +122,8 @@ func (s *swarm) progress(p *process) {
 // requireBitsOfOne waits until the hosts have ended, and wants the bits of one process.
 func (s *swarm) requireBitsOfOne(hosts ...*process) {
 	s.t.Helper()
-	for i, p := range hosts {
-		p.wait()
-		require.Equal(s.t, 0, p.code(), "host %d: %s", i, p.stderr)
-		p.requireNothingLeft()
+	for _, p := range hosts {
+		p.requireEnd(0)
 	}
 	requireSameWeights(s.t, s.whole, s.out, s.steps)
 }
@@ -254,7 +252,5 @@ func TestHostWithAWrongToken(t *testing.T) {
 	require.Len(t, first.ranks(n), 1, "its round goes on")
 	isDown(1)
 	first.signal(syscall.SIGTERM)
-	first.wait()
-	require.Equal(t, 128+int(syscall.SIGTERM), first.code(), "%s", first.stderr)
-	first.requireNothingLeft()
+	first.requireEnd(128 + int(syscall.SIGTERM))
 }

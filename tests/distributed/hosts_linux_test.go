@@ -124,8 +124,7 @@ func TestTwoHosts(t *testing.T) {
 			out := filepath.Join(dir, wire.name)
 			launchers := h.start(tiny(out, "--log_level", "info"), nil, wire.env...)
 			for host, p := range launchers {
-				p.wait()
-				require.Equal(t, 0, p.code(), "host %d: %s", host, p.stderr)
+				p.requireEnd(0)
 				require.Equal(t, wire.rate != "", h.held(host) > 0, "the rate is what holds frames back")
 			}
 			require.Regexp(t, `engine tcp  path hierarchical: shared memory of 2 processes on each of 2 hosts`,
@@ -136,9 +135,6 @@ func TestTwoHosts(t *testing.T) {
 				h.relay.requireSecret(t)
 			}
 			requireSameEnd(t, whole, out, 24)
-			for _, p := range launchers {
-				p.requireNothingLeft()
-			}
 		})
 	}
 }
@@ -177,19 +173,15 @@ func TestCutLink(t *testing.T) {
 	cut := time.Now()
 	h.Wire.Set(twohosts.Lose)
 	for i, p := range launchers {
-		p.wait()
-		text := p.stderr.String()
+		text := p.requireEnd(1)
 		t.Logf("host %d ended %v after the cut", i, p.endedAt.Sub(cut))
 		require.Less(t, p.endedAt.Sub(cut), silence+limit)
-		require.Equal(t, 1, p.code(), "%s", text)
 		for _, rank := range []int{2 * i, 2*i + 1} {
 			m := regexp.MustCompile(fmt.Sprintf(`(?m)^\[%d\] clm: .*`, rank)).FindString(text)
 			t.Log(m)
 			require.Regexp(t, fmt.Sprintf(`rank [%d%d] \(process \d+ on %s\) is lost`, 2-2*i, 3-2*i, h.Names[1-i]), m,
 				"%s", text)
 		}
-		requireNoTrace(t, text)
-		p.requireNothingLeft()
 	}
 }
 
@@ -214,13 +206,9 @@ func TestKilledRankOnOneOfTwoHosts(t *testing.T) {
 		require.NoError(t, syscall.Kill(pids[2*host+attempt], syscall.SIGKILL), "the run must still be under way")
 	}
 	for host, p := range launchers {
-		p.wait()
-		text := p.stderr.String()
-		require.Equal(t, 0, p.code(), "host %d: %s", host, text)
+		text := p.requireEnd(0)
 		require.Equal(t, 2, strings.Count(text, "all ranks are started again"), "host %d: %s", host, text)
 		require.Equal(t, 1, strings.Count(text, `cause killed by SIGKILL`), "host %d: %s", host, text)
-		requireNoTrace(t, text)
-		p.requireNothingLeft()
 	}
 	requireSameEnd(t, whole, out, steps)
 }
@@ -236,13 +224,8 @@ func TestInterruptOnOneOfTwoHosts(t *testing.T) {
 	launchers[0].awaitPrinted("step 5 ")
 	launchers[1].signal(syscall.SIGINT)
 	for i, p := range launchers {
-		p.wait()
-		text := p.stderr.String()
-		require.Equal(t, 130, p.code(), "%s", text)
-		require.Contains(t, text, []string{"interrupted by SIGINT that another process or host was sent",
+		require.Contains(t, p.requireEnd(130), []string{"interrupted by SIGINT that another process or host was sent",
 			"interrupted by SIGINT"}[i])
-		requireNoTrace(t, text)
-		p.requireNothingLeft()
 	}
 	require.NotNil(t, latest(t, out))
 }
@@ -269,11 +252,8 @@ func TestLinkThatComesBack(t *testing.T) {
 		p.awaitPrinted("all ranks are started again")
 	}
 	h.Wire.Set(nil)
-	for i, p := range launchers {
-		p.wait()
-		require.Equal(t, 0, p.code(), "host %d: %s", i, p.stderr)
-		requireNoTrace(t, p.stderr.String())
-		p.requireNothingLeft()
+	for _, p := range launchers {
+		p.requireEnd(0)
 	}
 	requireSameEnd(t, whole, out, steps)
 }
@@ -287,12 +267,7 @@ func TestFlippedBitOnTheLink(t *testing.T) {
 	launchers[0].awaitPrinted("step 5 ")
 	h.relay.flip.Store(true)
 	for _, p := range launchers {
-		p.wait()
-		text := p.stderr.String()
-		require.Equal(t, 1, p.code(), "%s", text)
-		require.Contains(t, text, "bad record MAC")
-		requireNoTrace(t, text)
-		p.requireNothingLeft()
+		require.Contains(t, p.requireEnd(1), "bad record MAC")
 	}
 	require.False(t, h.relay.flip.Load(), "a bit was changed")
 }

@@ -110,14 +110,11 @@ func TestKilledRanksAreRestarted(t *testing.T) {
 				time.Sleep(time.Duration(r.IntN(30_000)) * time.Microsecond)
 				require.NoError(t, syscall.Kill(pids[r.IntN(4)], syscall.SIGKILL), "the run must still be under way")
 			}
-			p.wait()
-			require.Equal(t, 0, p.code(), "%s", p.stderr)
-			require.Equal(t, 3, strings.Count(p.stderr.String(), "all ranks are started again"), "%s", p.stderr)
-			require.Equal(t, 3, strings.Count(p.stderr.String(), `cause killed by SIGKILL`),
-				"the root cause is the rank that was killed\n%s", p.stderr)
-			requireNoTrace(t, p.stderr.String())
+			text := p.requireEnd(0)
+			require.Equal(t, 3, strings.Count(text, "all ranks are started again"), "%s", text)
+			require.Equal(t, 3, strings.Count(text, `cause killed by SIGKILL`),
+				"the root cause is the rank that was killed\n%s", text)
 			requireSameEnd(t, whole, out, steps)
-			p.requireNothingLeft()
 		})
 	}
 }
@@ -144,15 +141,11 @@ func TestKilledAtTheStart(t *testing.T) {
 		time.Sleep(time.Duration(r.IntN(60_000)) * time.Microsecond)
 		began := time.Now()
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-		p.wait()
-		text := p.stderr.String()
-		require.Equal(t, 0, p.code(), "%s", text)
+		text := p.requireEnd(0)
 		require.Equal(t, 1, strings.Count(text, "all ranks are started again"), "%s", text)
 		require.Contains(t, text, fmt.Sprintf(`rank %d  cause killed by SIGKILL`, victim))
 		require.Less(t, p.endedAt.Sub(began), 10*time.Second, "the others gave up at once\n%s", text)
-		requireNoTrace(t, text)
 		requireSameEnd(t, whole, out, 24)
-		p.requireNothingLeft()
 	}
 }
 
@@ -174,11 +167,9 @@ func TestKilledRankUnderLauncher(t *testing.T) {
 			p := start(t, launched(4, long(t.TempDir(), append([]string{"--ddp_backend"}, flags...)...)))
 			p.awaitPrinted("step 5 ")
 			struck := p.strike(2, syscall.SIGKILL)
-			p.wait()
+			text := p.requireEnd(128 + int(syscall.SIGKILL))
 			t.Logf("the launcher ended %v after the kill", p.endedAt.Sub(struck))
 			require.Less(t, p.endedAt.Sub(struck), 2*limit)
-			require.Equal(t, 128+int(syscall.SIGKILL), p.code())
-			text := p.stderr.String()
 			require.Equal(t, 1, strings.Count(text, "failed first"), "%s", text)
 			require.Contains(t, text, "rank 2 failed first: killed by SIGKILL")
 			require.Regexp(t, `then: rank 0 exit code 1, rank 1 exit code 1, rank 3 exit code 1`, text)
@@ -187,8 +178,6 @@ func TestKilledRankUnderLauncher(t *testing.T) {
 			for _, rank := range []int{0, 1, 3} {
 				require.Regexp(t, fmt.Sprintf(`(?m)^\[%d\] clm: .*`+lost, rank, reported(text)), text)
 			}
-			requireNoTrace(t, text)
-			p.requireNothingLeft()
 		})
 	}
 }
@@ -251,12 +240,10 @@ func TestStoppedRank(t *testing.T) {
 				"--settle_time", "0.5", "--grace_period", "0.5"))
 			p.awaitPrinted("step 5 ")
 			struck := p.strike(1, syscall.SIGSTOP)
-			p.wait()
+			text := p.requireEnd(1)
 			t.Logf("the launcher ended %v after the stop", p.endedAt.Sub(struck))
 			require.Greater(t, p.endedAt.Sub(struck), 2*time.Second)
 			require.Less(t, p.endedAt.Sub(struck), 8*time.Second)
-			require.Equal(t, 1, p.code())
-			text := p.stderr.String()
 			require.Contains(t, text, "rank 1 failed first: its process was stopped, so that the others waited in vain")
 			require.Regexp(t,
 				`(?m)^  flight record: group "world": ranks 0, 2, 3 did not finish .* after 3.*s; there is no record of rank 1$`, text)
@@ -264,8 +251,6 @@ func TestStoppedRank(t *testing.T) {
 				require.Regexp(t, fmt.Sprintf(`(?m)^\[%d\] clm: .*timed out after 3s on rank \d: rank 1 did not arrive`,
 					rank), text)
 			}
-			requireNoTrace(t, text)
-			p.requireNothingLeft()
 		})
 	}
 }
@@ -338,9 +323,7 @@ func TestAFrozenRankIsNamedLongBeforeTheDeadline(t *testing.T) {
 			p.strike(1, syscall.SIGCONT)
 			p.awaitPrinted("the rank answers again")
 			p.signal(syscall.SIGINT)
-			p.wait()
-			require.Equal(t, 130, p.code(), "%s", p.stderr)
-			p.requireNothingLeft()
+			p.requireEnd(130)
 		})
 	}
 }

@@ -25,6 +25,18 @@ func shared(t testing.TB) []string {
 	return found
 }
 
+// requireEnd waits until a job has ended, which it must with that exit code, in words, and with nothing left. It
+// returns what the job wrote to its standard error.
+func (p *process) requireEnd(code int) string {
+	p.t.Helper()
+	p.wait()
+	text := p.stderr.String()
+	require.Equal(p.t, code, p.code(), "%s", text)
+	requireNoTrace(p.t, text)
+	p.requireNothingLeft()
+	return text
+}
+
 // requireNothingLeft checks that a job which has ended left no process and no file in the
 // folders for temporary ones, but flight records. Names in /dev/shm may be another test's, which soon go.
 func (p *process) requireNothingLeft() {

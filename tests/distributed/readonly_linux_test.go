@@ -34,9 +34,7 @@ func TestReadOnlyRoot(t *testing.T) {
 	}
 	succeed(t, plain(tiny(whole)))
 	p := start(t, append(inside, launched(2, tiny(out))...))
-	p.wait()
-	require.Equal(t, 0, p.code(), "%s", p.stderr)
-	p.requireNothingLeft()
+	p.requireEnd(0)
 	requireSameEnd(t, whole, out, 24)
 
 	bad := start(t, append(inside, launched(2, tiny(out, "--learning_rate", "-1"))...))
