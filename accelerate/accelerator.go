@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
+	"github.com/lockstep-ml/lockstep/accelerate/cp"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/offload"
 	"github.com/lockstep-ml/lockstep/accelerate/pp"
@@ -64,6 +65,8 @@ type Accelerator struct {
 
 	strategy strategy.Strategy // strategy.Single before Prepare, and after it ended
 	pipeline *pp.Strategy      // the strategy, where it is a pipeline; nil otherwise
+	divided  *ContextParallel  // of WithContextParallel; nil without
+	context  *cp.Passes        // of micro-batches whose tokens are divided; nil: they run as a whole
 	stages   Stages            // of WithStages
 	factory  strategy.Factory  // of WithStrategy; without New the plan decides
 	world    *comm.Group       // nil: New finds the ranks
@@ -241,7 +244,10 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 	if err := a.offloadParams(); err != nil {
 		return err
 	}
-	if err := a.checkConnected(); err != nil || a.WorldSize() == 1 {
+	if err := a.checkConnected(); err != nil {
+		return err
+	}
+	if err := a.divideTokens(); err != nil || a.WorldSize() == 1 {
 		return err
 	}
 	return a.join(ctx, units)
@@ -362,6 +368,16 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64,
 		panic(&tensor.Error{Op: "accelerate.Backward", Msg: "a backward pass of one micro-batch under pp_size: want " +
 			"RunWindow or StartWindow, which send the micro-batches of a window through the stages"})
 	}
+	if a.context != nil {
+		panic(&tensor.Error{Op: "accelerate.Backward", Msg: "a backward pass of one micro-batch whose tokens are " +
+			"divided: want RunWindow or StartWindow, which run its chunks"})
+	}
+	seed := tensor.Full(c.Ctx, lossSum.DType(), a.scaler.Factor()/divisor(count), lossSum.Shape()...)
+	a.backward(c.Ctx, []*tensor.Tensor{lossSum}, []*tensor.Tensor{seed}, microBatch, last)
+}
+
+// backward is Backward from roots with the given gradients.
+func (a *Accelerator) backward(c *tensor.Ctx, roots, grads []*tensor.Tensor, microBatch int, last bool) {
 	if a.sealed {
 		panic(&tensor.Error{Op: "accelerate.Backward", Msg: fmt.Sprintf(
 			"micro-batch %d comes after the rank's last of the window: want last in one backward pass alone, and "+
@@ -374,7 +390,6 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64,
 	}
 	defer func() { a.sealed = last }()
 	defer a.trace.backward(a.Rank(), microBatch, time.Now())
-	seed := tensor.Full(c.Ctx, lossSum.DType(), a.scaler.Factor()/divisor(count), lossSum.Shape()...)
 	var opts []tensor.BackwardOption
 	if last {
 		opts = append(opts, tensor.DroppingLowered())
@@ -396,7 +411,7 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64,
 		a.strategy.End()
 		a.sends = false
 	}()
-	tensor.Backward(c.Ctx, []*tensor.Tensor{lossSum}, []*tensor.Tensor{seed}, nil, opts...)
+	tensor.Backward(c, roots, grads, nil, opts...)
 }
 
 // Reduce ends a window. Afterwards the gradients of the parameters are the sums over all

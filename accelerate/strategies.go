@@ -35,7 +35,7 @@ func (a *Accelerator) strategyJob(units []nn.Module) strategy.Job {
 	}
 	return strategy.Job{Ctx: a.ctx, Tree: a.tree, Model: a.model, Held: held, Params: a.params, Units: units,
 		Layout: a.layout, Exchange: a.plan.exchange.Exchange, Main: a.IsMain(), Log: a.log, Trace: a.Trace(),
-		Peers: strategy.Peers{Data: a.DataRanks().Group(), Loss: a.SamePartRanks().Group(),
+		Peers: strategy.Peers{Data: a.DataRanks().Group(), Loss: a.gradientRanks().Group(),
 			Shards: a.ShardRanks().Group(), Replicas: a.ReplicaRanks().Group()}}
 }
 

@@ -109,7 +109,7 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 		return nil, err
 	}
 	figures := o.Figures
-	if a.PipelineRanks().Rank() > 0 { // whose first rank has the same
+	if !a.speaks() { // another has the same
 		figures = make([]float64, len(figures))
 	}
 	s := &PendingStep{a: a, shared: newWindowFigures(int(layout.MicroBatches()), figures), figures: o.Figures,
@@ -216,7 +216,7 @@ func (s *PendingStep) pipelined(ctx context.Context, o WindowOptions) error {
 }
 
 // passes runs the forward and backward passes of this rank's micro-batches.
-func (s *PendingStep) passes(_ context.Context, o WindowOptions) error {
+func (s *PendingStep) passes(ctx context.Context, o WindowOptions) error {
 	for i, b := range s.batches {
 		microBatch := s.layout.MicroBatch(i)
 		if b.MicroBatch < 0 {
@@ -229,7 +229,13 @@ func (s *PendingStep) passes(_ context.Context, o WindowOptions) error {
 		}
 		last, at := i == len(s.batches)-1, tensor.ClipLen+i
 		loss := tensor.Slice(s.a.ctx.NoGrad(), s.block, 0, at, at+1)
-		count, err := o.microBatch(s.a, b, loss, s.expected, microBatch, last)
+		var count float64
+		var err error
+		if s.a.context != nil {
+			count, err = o.dividedMicroBatch(ctx, s.a, b, loss, s.expected, microBatch, last)
+		} else {
+			count, err = o.microBatch(s.a, b, loss, s.expected, microBatch, last)
+		}
 		if err != nil {
 			return &MicroBatchError{Rank: s.a.Rank(), MicroBatch: microBatch, Err: err}
 		}
@@ -251,7 +257,7 @@ func (s *PendingStep) expect(ctx context.Context) error {
 		s.shared.setUnread()
 	}
 	for i, b := range s.batches {
-		if b.MicroBatch >= 0 && s.a.PipelineRanks().Rank() == 0 {
+		if b.MicroBatch >= 0 && s.a.speaks() {
 			counts[s.layout.MicroBatch(i)] = b.Count
 		}
 	}
@@ -268,6 +274,12 @@ func (s *PendingStep) expect(ctx context.Context) error {
 		s.expected += n
 	}
 	return nil
+}
+
+// speaks reports whether this rank reports the counts and figures of its batches: of ranks that share them, the first
+// does.
+func (a *Accelerator) speaks() bool {
+	return a.PipelineRanks().Rank() == 0 && a.ContextRanks().Rank() == 0
 }
 
 // divisor is what the sum of so many loss terms is divided by: 1 where there are none.

@@ -80,8 +80,8 @@ func TestCutRefuses(t *testing.T) {
 	for want, tensors := range map[string]map[string]*tensor.Tensor{
 		"cp: the batch has inputs: want input_ids of shape [batch, tokens], whose tokens can be divided among " +
 			"ranks": {data.Inputs: zeros(2, 8)},
-		"cp: cannot divide the tokens of attention_mask of shape [2 1 8 8] and labels of shape [2]: want shape [2 8], " +
-			"that of input_ids (cp_size 1 has no such limit)": {
+		"cp: cannot divide the tokens of attention_mask of shape [2 1 8 8] and labels of shape [2]: want shape " +
+			"[2 8], that of input_ids (cp_size 1 has no such limit)": {
 			data.InputIDs: zeros(2, 8), data.Labels: zeros(2), data.AttentionMask: zeros(2, 1, 8, 8)},
 		"cp: the batch has labels and shift_labels: want one of them": {
 			data.InputIDs: zeros(2, 8), data.Labels: zeros(2, 8), data.ShiftLabels: zeros(2, 8)},

@@ -40,9 +40,8 @@ func (g *gradients) backward(c *tensor.Ctx, loss *tensor.Tensor, seed float64, i
 	}
 }
 
-// deliver adds the sums over the chunks of all ranks to the gradients of the parameters, as a backward pass would:
-// hooks run.
-func (g *gradients) deliver(ctx context.Context) (err error) {
+// deliver gives the sums over the chunks of all ranks to use.
+func (g *gradients) deliver(ctx context.Context, use func(c *tensor.Ctx, params, grads []*tensor.Tensor)) error {
 	sums := make([]*tensor.Tensor, len(g.params))
 	for i := range sums {
 		var all []*tensor.Tensor
@@ -56,16 +55,13 @@ func (g *gradients) deliver(ctx context.Context) (err error) {
 	if err := g.exchange(ctx, sums); err != nil {
 		return err
 	}
-	var roots, grads []*tensor.Tensor
+	var params, grads []*tensor.Tensor
 	for i, sum := range sums {
 		if sum != nil {
-			roots, grads = append(roots, g.params[i]), append(grads, sum)
+			params, grads = append(params, g.params[i]), append(grads, sum)
 		}
 	}
-	if len(roots) == 0 {
-		return nil
-	}
-	return tensor.Try(func() { tensor.Backward(g.c, roots, grads, nil) })
+	return tensor.Try(func() { use(g.c, params, grads) })
 }
 
 // exchange adds the sums of all ranks. A parameter that the chunks of some ranks do not use counts there as 0.

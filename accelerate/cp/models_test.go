@@ -66,7 +66,7 @@ func (r run) gradients(t *testing.T, ranks int) (loss float64, grads [][]float32
 			}
 			sum, err := p.ForwardBackward(t.Context(), c, b, func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
 				return plainLoss(0, m, c, b)
-			}, 1)
+			}, 1, cp.Accumulate)
 			if g == nil || g.Rank() == 0 {
 				loss = sum.Loss
 			}

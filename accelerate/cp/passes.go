@@ -69,9 +69,10 @@ func (p *Passes) Forward(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Los
 	return p.run(ctx, c.With(c.NoGrad()), b, loss, nil)
 }
 
-// ForwardBackward computes the loss of b and adds seed times its gradients to those of the parameters, the same on
-// every rank.
-func (p *Passes) ForwardBackward(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss, seed float64) (Sum, error) {
+// ForwardBackward computes the loss of b, and seed times its gradients, which it gives to use: those of the parameters
+// that have one, the same on every rank. They end with the call. Accumulate adds them to what the parameters have.
+func (p *Passes) ForwardBackward(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss, seed float64,
+	use func(c *tensor.Ctx, params, grads []*tensor.Tensor)) (Sum, error) {
 	gradients := newGradients(p, c.Ctx)
 	defer gradients.free()
 	sum, err := p.run(ctx, c, b, loss, func(c *nn.Ctx, loss *tensor.Tensor, i int) {
@@ -80,7 +81,12 @@ func (p *Passes) ForwardBackward(ctx context.Context, c *nn.Ctx, b *data.Batch, 
 	if err != nil {
 		return Sum{}, err
 	}
-	return sum, gradients.deliver(ctx)
+	return sum, gradients.deliver(ctx, use)
+}
+
+// Accumulate adds gradients to those of the parameters, as a backward pass does: hooks run.
+func Accumulate(c *tensor.Ctx, params, grads []*tensor.Tensor) {
+	tensor.Backward(c, params, grads, nil)
 }
 
 // run runs the passes of this rank's chunks, and adds up the losses of all.

@@ -118,7 +118,7 @@ func (r run) train(g *comm.Group) (out bits, sums []cp.Sum, blocks int64, err er
 	for step := range cmp.Or(r.steps, 2) {
 		b := r.batch(c.NoGrad(), step)
 		_, err := r.context(c, m, tree, b).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
-			sum, err := passes.ForwardBackward(context.Background(), c, b, forward, 1/b.Count)
+			sum, err := passes.ForwardBackward(context.Background(), c, b, forward, 1/b.Count, cp.Accumulate)
 			sums = append(sums, sum)
 			return nil, err
 		})

@@ -111,7 +111,7 @@ func (r run) step(t *testing.T, loss func(rank int, m models.Model, c *nn.Ctx, b
 		_, err = r.context(c, m, tree, b).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
 			_, err := p.ForwardBackward(t.Context(), c, b, func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
 				return loss(g.Rank(), m, c, b)
-			}, 1)
+			}, 1, cp.Accumulate)
 			return nil, err
 		})
 		errs[g.Rank()] = err
@@ -178,7 +178,7 @@ func TestErrorsOfAChunk(t *testing.T) {
 					return cp.Output{}, fail()
 				}
 				return plainLoss(0, m, c, b)
-			}, 1)
+			}, 1, cp.Accumulate)
 			return nil, err
 		})
 		require.ErrorIs(t, err, broken)

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/accelerate/cp"
+	"github.com/lockstep-ml/lockstep/accelerate/ranks"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// ContextParallel is how the tokens of sequences are divided: see package cp.
+type ContextParallel struct {
+	// Chunks is how many a sequence is cut into, a power of two; 0: two for each rank along cp. Runs with the same
+	// number have the same bits on any number of ranks along cp, one included.
+	Chunks int
+	// Method is how attention gets the keys and values of other chunks; nil: cp.Gather.
+	Method *cp.Method
+}
+
+// WithContextParallel computes the micro-batches of a window by chunks of their tokens. Loss functions get a chunk as
+// batch, once for each: its labels are shifted (data.ShiftLabels), and it has the Count of the micro-batch if it is the
+// first chunk, otherwise 0.
+func WithContextParallel(o ContextParallel) Option { return func(a *Accelerator) { a.divided = &o } }
+
+// divideTokens readies the passes of micro-batches if their tokens are divided.
+func (a *Accelerator) divideTokens() error {
+	peers, o := a.ContextRanks(), a.divided
+	if a.context = nil; o == nil {
+		return nil
+	}
+	for _, of := range []struct {
+		set       bool
+		key, want string
+	}{
+		{a.PipelineRanks().WorldSize() > 1, fmt.Sprintf("pp_size %d", a.PipelineRanks().WorldSize()), "pp_size 1"},
+		{a.TensorRanks().WorldSize() > 1, fmt.Sprintf("tp_size %d", a.TensorRanks().WorldSize()), "tp_size 1"},
+		{a.sharding.Strategy != shard.None, fmt.Sprintf("a model that is sharded (%s)", a.sharding.Strategy),
+			"no sharding (fsdp, zero_stage)"},
+		{a.plan.local.Every > 0, fmt.Sprintf("local_sgd_steps %d", a.plan.local.Every), "0"},
+		{a.stats != nil, "batch norms, whose statistics are those of all tokens", "a model without"},
+	} {
+		if of.set {
+			return fmt.Errorf("accelerate: sequences whose tokens are divided (cp_size %d, %d chunks) with %s: want %s",
+				peers.WorldSize(), o.Chunks, of.key, of.want)
+		}
+	}
+	var err error
+	a.context, err = cp.New(cp.Config{Group: peers.Group(), Chunks: o.Chunks, Method: o.Method, Params: a.params})
+	if err != nil {
+		return fmt.Errorf("accelerate: %w", err)
+	}
+	return nil
+}
+
+// gradientRanks are the ranks over which a strategy sums gradients. Those of the ranks along cp are summed in each pass
+// already.
+func (a *Accelerator) gradientRanks() *ranks.Peers {
+	if a.divided != nil {
+		return a.DataRanks()
+	}
+	return a.SamePartRanks()
+}
+
+// dividedMicroBatch is microBatch where the tokens are divided. The first rank along cp reports loss and count.
+func (o WindowOptions) dividedMicroBatch(ctx context.Context, a *Accelerator, b *data.Batch, slot *tensor.Tensor,
+	expected float64, microBatch int, last bool) (count float64, err error) {
+	loss := func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+		out, err := o.checked(c, b)
+		return cp.Output{Loss: out.Loss, Count: out.Count}, err
+	}
+	use := func(c *tensor.Ctx, params, grads []*tensor.Tensor) {
+		a.backward(c, params, grads, microBatch, last)
+	}
+	fault := tensor.Recover(func() {
+		_, err = a.TrainCtx(b.Position).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
+			sum, err := a.context.ForwardBackward(ctx, c, b, loss, a.scaler.Factor()/divisor(expected), use)
+			if err != nil || !a.speaks() {
+				return nil, err
+			}
+			count = sum.Count
+			host := c.Ctx.NoGrad()
+			tensor.CopyInto(host, slot, tensor.FromSlice(host, []float64{sum.Loss}, 1))
+			return nil, nil
+		})
+	})
+	if fault != nil {
+		err = b.Explain(fault)
+	}
+	return count, err
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/cp"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/unbuilt"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// divided runs four windows on ranks of a mesh whose sequences have four chunks, and returns what each rank ended with:
+// the losses, counts and norms of its windows, and its weights.
+func divided(t *testing.T, mesh string, set func(*args.TrainingArguments), body func(acc *accelerate.Accelerator,
+	m *gpt2.Model) ([]float64, error), opts ...accelerate.Option) (out []string, errs []error) {
+	t.Helper()
+	t.Cleanup(unbuilt.AllowAxes())
+	m, err := comm.ParseMesh(mesh)
+	require.NoError(t, err)
+	ranks := m.Size(^comm.Axes(0))
+	out, errs = make([]string, ranks), make([]error, ranks)
+	_ = local.Run(ranks, comm.Options{Timeout: time.Minute, Log: quiet}, func(g *comm.Group) (err error) {
+		defer func() { errs[g.Rank()] = err }()
+		a := rankArgs(1)
+		set(a)
+		dev := tensor.NewCPU(1)
+		usual := []accelerate.Option{accelerate.WithGroup(g), accelerate.WithDevice(dev), accelerate.WithLogger(quiet),
+			accelerate.WithMesh(m), accelerate.WithContextParallel(accelerate.ContextParallel{Chunks: 4})}
+		acc, err := accelerate.New(a, append(usual, opts...)...)
+		if err != nil {
+			return err
+		}
+		model, err := whole(dev, uint64(g.Rank()))
+		if err != nil {
+			return err
+		}
+		if err := acc.Open(t.Context()); err != nil {
+			return err
+		}
+		figures, err := body(acc, model)
+		if err != nil {
+			return err
+		}
+		out[g.Rank()] = fmt.Sprint(figures)
+		for _, p := range nn.NamedParameters(model) {
+			out[g.Rank()] += fmt.Sprintf("%s %x\n", p.Name, tensor.ReadBytes(acc.Ctx().NoGrad(), p.Tensor))
+		}
+		return acc.Close()
+	})
+	return out, errs
+}
+
+// whole is staged with memory.
+func whole(dev *tensor.Device, seed uint64) (*gpt2.Model, error) {
+	cfg := gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = 61, 8, 16, 2, 2
+	return gpt2.New(nn.NewInit(dev, seed), cfg)
+}
+
+func unchanged(*args.TrainingArguments) {}
+
+func fourWindows(acc *accelerate.Accelerator, m *gpt2.Model) ([]float64, error) {
+	return windows(context.Background(), acc, m)
+}
+
+// Windows have the bits of one process with the same chunks, whichever ranks share tokens and samples: losses, counts
+// and norms with accumulation, a short window, frozen parameters, and parameters that differed at first.
+func TestContextParallelWindows(t *testing.T) {
+	for name, set := range map[string]func(*args.TrainingArguments){
+		"float32": unchanged,
+		"bf16":    func(a *args.TrainingArguments) { a.BF16 = true },
+	} {
+		want, errs := divided(t, "cp=1", set, fourWindows)
+		require.NoError(t, errors.Join(errs...), name)
+		for _, mesh := range []string{"cp=2", "dp_replicate=2", "dp_replicate=2,cp=2"} {
+			got, errs := divided(t, mesh, set, fourWindows)
+			require.NoError(t, errors.Join(errs...), "%s %s", name, mesh)
+			for rank := range got {
+				require.Equal(t, want[0], got[rank], "%s %s: rank %d", name, mesh, rank)
+			}
+		}
+	}
+}
+
+// The count of a window is that of its labels, not once for each rank along cp, and figures are those of the samples.
+func TestContextParallelCounts(t *testing.T) {
+	figures := func(acc *accelerate.Accelerator, m *gpt2.Model) ([]float64, error) {
+		if err := acc.Prepare(context.Background(), m, adamW); err != nil {
+			return nil, err
+		}
+		own := []float64{3}
+		loss, err := acc.RunWindow(context.Background(), []*data.Batch{ids(acc.Ctx(), 0)}, accelerate.WindowOptions{
+			Figures: own, Loss: func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) { return stage(c, m, b) }})
+		return []float64{loss.Count, own[0], loss.Mean()}, err
+	}
+	want, errs := divided(t, "cp=1", unchanged, figures)
+	require.NoError(t, errors.Join(errs...))
+	require.Contains(t, want[0], "[8 3 4.")
+	got, errs := divided(t, "cp=2", unchanged, figures)
+	require.NoError(t, errors.Join(errs...))
+	require.Equal(t, want[0], got[0])
+	require.Equal(t, want[0], got[1])
+}
+
+// What is not built for divided tokens is refused at Prepare, and a pass of one micro-batch too.
+func TestContextParallelRefuses(t *testing.T) {
+	prepare := func(acc *accelerate.Accelerator, m *gpt2.Model) ([]float64, error) {
+		return nil, acc.Prepare(context.Background(), m, adamW)
+	}
+	for want, set := range map[string]func(*args.TrainingArguments){
+		"accelerate: sequences whose tokens are divided (cp_size 2, 4 chunks) with local_sgd_steps 2: want 0": func(
+			a *args.TrainingArguments) {
+			a.LocalSGDSteps = 2
+		},
+	} {
+		_, errs := divided(t, "cp=2", set, prepare)
+		require.EqualError(t, errs[0], want)
+	}
+	_, errs := divided(t, "cp=2", unchanged, prepare,
+		accelerate.WithContextParallel(accelerate.ContextParallel{Chunks: 2, Method: cp.Ulysses}))
+	require.ErrorContains(t, errs[0], "cp_chunks 2 with cp_size 2: want a power of two that is at least 4")
+	_, errs = divided(t, "cp=1", unchanged, func(acc *accelerate.Accelerator, m *gpt2.Model) ([]float64, error) {
+		if _, err := prepare(acc, m); err != nil {
+			return nil, err
+		}
+		return nil, tensor.Try(func() {
+			acc.Backward(acc.TrainCtx(0), tensor.Zeros(acc.Ctx(), tensor.Float32), 1, 0, true)
+		})
+	})
+	require.ErrorContains(t, errs[0], "whose tokens are divided: want RunWindow")
+}
