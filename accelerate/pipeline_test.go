@@ -133,9 +133,9 @@ func windows(ctx context.Context, acc *accelerate.Accelerator, m *gpt2.Model) (l
 	return losses, nil
 }
 
-// A loop of one's own trains through a pipeline, with the first rank's parameters and the bits of one rank, also with
-// all of the first stage frozen. A rank has no memory for other stages, until the model is whole again.
-func TestPipelineInALoopOfOnesOwn(t *testing.T) {
+// A training loop without the Trainer trains through a pipeline, with the first rank's parameters and the bits of one
+// rank, also with all of the first stage frozen. A rank has no memory for other stages, until the model is whole again.
+func TestPipelineInATrainingLoop(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		for _, schedule := range []string{"1f1b", "zb_h1", "zbv"} {
 			run := func(ranks int) (losses [][]float64, bits []map[string]string) {

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// A loop of one's own has the same bits on 1, 2, 4 and 8 ranks: with dropout, clipping,
+// A training loop without the Trainer has the same bits on 1, 2, 4 and 8 ranks: with dropout, clipping,
 // ragged batches, tails, and a layer that only some micro-batches use; on a device that is
 // not host memory too.
 func TestAccumulateHasTheSameBitsOnAnyNumberOfRanks(t *testing.T) {

@@ -246,7 +246,7 @@ type TrainingArguments struct {
 	// those of GradientAccumulationSteps. PPSplit is the number of parts of the model (models.Pipelined) that each
 	// stage has; by default it follows from what the parts cost.
 	PPSchedule string   `json:"pp_schedule" usage:"order of a pipeline's passes; see lockstep simulate"`
-	PPSplit    []string `json:"pp_split" split:"," usage:"parts of each stage, as 3,2,2; empty: by their cost"`
+	PPSplit    []string `json:"pp_split" split:"," usage:"parts in each stage, such as 3,2,2; empty: by FLOPs"`
 	// DPReplicateSize is how many times the ranks have the model, each spread over DPShardSize ranks: as by
 	// FullShard, unless FSDP or ZeroStage says otherwise. With hybrid_shard, and neither size, each host has it once.
 	DPReplicateSize int `json:"dp_replicate_size" usage:"replicas of the model; 0: those that the other sizes leave"`

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Save weights and a state, and load the newest checkpoint, as a training loop of one's own does.
+// Save weights and a state, and load the newest checkpoint, as a training loop without the Trainer does.
 func Example() {
 	dir, err := os.MkdirTemp("", "lockstep")
 	if err != nil {

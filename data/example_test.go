@@ -17,7 +17,7 @@ type exampleFlower struct {
 	Labels int64
 }
 
-// A Slice and Stack make a Source, which is all that a trainer needs. A loop of one's own reads it with a Loader.
+// A Slice and Stack make a Source, which is all that a trainer needs. A training loop reads it with a Loader.
 func Example() {
 	flowers := data.Slice[exampleFlower]{
 		{[2]float32{5.1, 3.5}, 0},

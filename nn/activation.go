@@ -4,7 +4,7 @@ package nn
 
 import "github.com/lockstep-ml/lockstep/tensor"
 
-// The activations as modules, for Sequential; a Forward of one's own calls the functions of package tensor. Their blank
+// The activations as modules, for Sequential; your Forward calls the functions of package tensor. Their blank
 // fields make each of them a variable of its own, with a path of its own.
 
 // ReLU is max(x, 0).

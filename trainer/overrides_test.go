@@ -155,7 +155,7 @@ func (l *counting) EpochAfter(w samplers.Window, planned int64) float64 {
 	return float64(w.Number+1) / float64(planned)
 }
 
-func TestTrainDataloaderOfOnesOwn(t *testing.T) {
+func TestWithTrainDataloader(t *testing.T) {
 	disk, closed, log := vfs.NewMem(), 0, &messages{}
 	load := func(_ context.Context, acc *accelerate.Accelerator) (*feed.Windows, error) {
 		return feed.New(&counting{ctx: acc.Ctx().NoGrad(), closed: &closed}, samplers.WindowLayout{BatchSize: 1,

@@ -190,7 +190,7 @@ func WithDevice(dev *tensor.Device) Option {
 	return func(t *Trainer) { t.ranks = append(t.ranks, accelerate.WithDevice(dev)) }
 }
 
-// WithSharding spreads the model over the ranks, in place of what the arguments say: for units of one's own.
+// WithSharding shards the model over the ranks, in place of the arguments' sharding: for units of your choice.
 func WithSharding(s accelerate.Sharding) Option {
 	return func(t *Trainer) { t.options = append(t.options, accelerate.WithSharding(s)) }
 }

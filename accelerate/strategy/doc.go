@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package strategy is what package accelerate and its strategies know of each other. A [Strategy] is how the ranks of a
+// Package strategy is the interface between package accelerate and its strategies. A [Strategy] is how the ranks of a
 // job train one model together: which part of the parameters each has, how gradients are added up, and what an
-// optimizer updates. It gets a [Job] and knows nothing of the accelerator, so that it can be tested without one (see
-// accelerate/strategy/strategytest). accelerate/ddp, accelerate/shard and accelerate/localsgd are strategies; programs
-// add their own by accelerate.WithStrategy. Start with [Single], on which most of them are built.
+// optimizer updates. It gets a [Job] and does not depend on the accelerator, so it can be tested without one (see
+// accelerate/strategy/strategytest). accelerate/ddp, accelerate/shard, accelerate/localsgd and accelerate/pp are
+// strategies; programs add their own by accelerate.WithStrategy. Start with [Single], on which most of them are built.
 //
-// Programs that save and load a model whose parameters are spread over the ranks use [Shards].
+// Programs that save and load a model whose parameters are divided among ranks use [Shards].
 package strategy

@@ -2,10 +2,9 @@
 
 //go:build unix
 
-// Mesh measures what pipelines make of a step: GPT-2 on one rank and as the stages of a pipeline, whose ranks are
-// processes that share memory, each pinned to a core (by taskset, on Linux) with one compute thread. A step is the
-// forward and backward passes of all micro-batches and the update of AdamW. Contenders take turns, so that medians and
-// ratios are of one time:
+// Mesh measures training steps of GPT-2 on one rank and in pipelines, whose ranks are processes that share memory, each
+// pinned to a core (by taskset, on Linux) with one compute thread. A step is the forward and backward passes of all
+// micro-batches and the update of AdamW. Contenders alternate, so that changes of the machine's speed affect all:
 //
 //	one          one process, micro-batch by micro-batch
 //	SCHEDULE     a pipeline by one of the schedules of package accelerate/pp/schedule, such as 1f1b
@@ -13,8 +12,8 @@
 //	             the same with PyTorch (peer/mesh.py under $PYTHON, with $MKL_PRELOAD, see ../peers.sh), whose
 //	             pipelines are those of torch.distributed.pipelining over gloo
 //
-// All contenders cut the model into the same stages. Of our pipelines it prints how long ranks were idle in the passes
-// of a step, and how long the simulator has them idle; --timeline writes such a step as a Chrome trace and a picture.
+// All contenders cut the model into the same stages. For our pipelines it prints how long ranks were idle in the passes
+// of a step, measured and predicted; --timeline writes such a step as a Chrome trace and a picture.
 //
 //	bench/mesh/run.sh --rounds 5
 package main

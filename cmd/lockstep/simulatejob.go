@@ -40,7 +40,7 @@ prints which action the rank was in, who notices first, when the others end, whi
 
 // jobSettings are those of a simulated job beside TrainingArguments.
 type jobSettings struct {
-	Mesh  string `json:"mesh" usage:"the sizes of the mesh, as dp_replicate=2,dp_shard=2,pp=4"`
+	Mesh  string `json:"mesh" usage:"the sizes of the mesh, for example dp_replicate=2,dp_shard=2,pp=4"`
 	Ranks int    `json:"ranks" usage:"ranks of the job; 0: the product of the mesh's sizes"`
 
 	FLOPS           float64 `json:"flops" usage:"floating-point operations per second that a rank reaches in products"`

@@ -120,7 +120,7 @@ func TestDiamonds(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// A table of one's own, with a number that is missing, a constant and a column that is no use; on two ranks the result
+// A user's table, with a number that is missing, a constant and a column that is no use; on two ranks the result
 // is the same.
 func TestOwnTable(t *testing.T) {
 	dir := t.TempDir()

@@ -2,7 +2,7 @@
 
 // Package blockwise stores float32 numbers in 8 bits: each block of 256 is divided by its largest magnitude, and each
 // quotient becomes the nearest of 256 numbers of a fixed map (Dettmers et al. 2022, "8-bit Optimizers via Block-wise
-// Quantization"). It is what bitsandbytes and torchao do with the state of optimizers.
+// Quantization"). bitsandbytes and torchao store the state of optimizers in this way.
 package blockwise
 
 import (
