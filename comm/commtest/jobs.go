@@ -4,6 +4,7 @@ package commtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -51,6 +52,25 @@ func Jobs(t *testing.T, n int, change func(*rendezvous.Config)) []*rendezvous.Jo
 		require.NoError(t, err, "rank %d", r)
 	}
 	return jobs
+}
+
+// Open makes what a rank has of an engine, such as a group, of each of n jobs at the same time. change is as for
+// [Jobs].
+func Open[T any](t *testing.T, n int, change func(*rendezvous.Config), open func(job *rendezvous.Job) (T, error)) []T {
+	made, errs := make([]T, n), make([]error, n)
+	var opening sync.WaitGroup
+	for r, job := range Jobs(t, n, change) {
+		opening.Go(func() {
+			var err error
+			made[r], err = open(job)
+			errs[r] = errors.Join(err, job.Close()) // what was made holds the job
+		})
+	}
+	opening.Wait()
+	for r, err := range errs {
+		require.NoError(t, err, "rank %d", r)
+	}
+	return made
 }
 
 // Leftovers lists this process's sockets and shared memory, mapped or with a name: what an engine must not leave

@@ -48,21 +48,7 @@ func TestMain(m *testing.M) {
 
 // start makes ranks that live in the test's process, a job of one MPI process: it sends its messages to itself.
 func start(t *testing.T, n int, opts comm.Options) []*comm.Group {
-	groups, errs, done := make([]*comm.Group, n), make([]error, n), make(chan struct{})
-	for r, job := range commtest.Jobs(t, n, nil) {
-		go func() {
-			defer func() { done <- struct{}{} }()
-			groups[r], errs[r] = New(job, opts)
-			_ = job.Close()
-		}()
-	}
-	for range n {
-		<-done
-	}
-	for r, err := range errs {
-		require.NoError(t, err, "rank %d", r)
-	}
-	return groups
+	return commtest.Open(t, n, nil, func(job *rendezvous.Job) (*comm.Group, error) { return New(job, opts) })
 }
 
 func TestConformance(t *testing.T) {

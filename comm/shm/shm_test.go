@@ -20,21 +20,9 @@ func TestMain(m *testing.M) { commtest.Main(m, Join) }
 // start makes ranks that live in the test's process but share nothing except segments and sockets.
 func start(k kind) func(t *testing.T, n int, opts comm.Options) []*comm.Group {
 	return func(t *testing.T, n int, opts comm.Options) []*comm.Group {
-		groups, errs, done := make([]*comm.Group, n), make([]error, n), make(chan struct{})
-		for r, job := range commtest.Jobs(t, n, nil) {
-			go func() {
-				defer func() { done <- struct{}{} }()
-				groups[r], errs[r] = newGroup(job, opts, k)
-				_ = job.Close()
-			}()
-		}
-		for range n {
-			<-done
-		}
-		for r, err := range errs {
-			require.NoError(t, err, "rank %d", r)
-		}
-		return groups
+		return commtest.Open(t, n, nil, func(job *rendezvous.Job) (*comm.Group, error) {
+			return newGroup(job, opts, k)
+		})
 	}
 }
 

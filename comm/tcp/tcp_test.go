@@ -36,23 +36,11 @@ func startWith(t *testing.T, n int, opts comm.Options, change func(*rendezvous.C
 // startOver is startWith over a transport that is altered.
 func startOver(t *testing.T, n int, opts comm.Options, change func(*rendezvous.Config),
 	alter func(rank int, over *Transport)) []*comm.Group {
-	groups, errs, done := make([]*comm.Group, n), make([]error, n), make(chan struct{})
-	for r, job := range commtest.Jobs(t, n, change) {
-		go func() {
-			defer func() { done <- struct{}{} }()
-			over := connections(job)
-			alter(r, &over)
-			groups[r], errs[r] = NewOver(job, over, opts)
-			_ = job.Close()
-		}()
-	}
-	for range n {
-		<-done
-	}
-	for r, err := range errs {
-		require.NoError(t, err, "rank %d", r)
-	}
-	return groups
+	return commtest.Open(t, n, change, func(job *rendezvous.Job) (*comm.Group, error) {
+		over := connections(job)
+		alter(job.Rank, &over)
+		return NewOver(job, over, opts)
+	})
 }
 
 func TestConformance(t *testing.T) {

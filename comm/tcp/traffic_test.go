@@ -42,27 +42,13 @@ func countTo(w *writer, n *atomic.Int64) {
 // enginesOn makes the engines of a group on so many hosts.
 func enginesOn(t *testing.T, hosts, perHost int) []*engine {
 	n := hosts * perHost
-	engines, errs, done := make([]*engine, n), make([]error, n), make(chan struct{})
 	members := make([]int, n)
 	for r := range members {
 		members[r] = r
 	}
-	for r, job := range commtest.Jobs(t, n, func(c *rendezvous.Config) {
-		c.HostID = fmt.Sprint("host ", c.Rank/perHost)
-	}) {
-		go func() {
-			defer func() { done <- struct{}{} }()
-			engines[r], errs[r] = newEngine(job, connections(job), "world", members)
-			_ = job.Close()
-		}()
-	}
-	for range n {
-		<-done
-	}
-	for r, err := range errs {
-		require.NoError(t, err, "rank %d", r)
-	}
-	return engines
+	return commtest.Open(t, n, onHosts(perHost), func(job *rendezvous.Job) (*engine, error) {
+		return newEngine(job, connections(job), "world", members)
+	})
 }
 
 // hierarchy makes groups on so many hosts, and counts what each host sends to others.
