@@ -31,9 +31,13 @@ type part struct {
 
 	q, k, v *tensor.Tensor
 	opt     tensor.AttentionOptions
+	again   bool // a forward pass is run again for its gradient
 	y       *tensor.Tensor
-	graph   []*graph         // of what this rank computed, for the backward pass
-	saved   []*tensor.Tensor // for the backward pass
+
+	// for the backward pass
+	graph []*graph // of what this rank computed
+	whole *whole   // of Gather
+	saved []*tensor.Tensor
 
 	dy, dq, dk, dv *tensor.Tensor
 }
@@ -47,7 +51,8 @@ type graph struct {
 // attention is what the models compute in place of tensor.Attention.
 func (r *round) attention(chunk int, meet func(*part)) nn.AttentionFunc {
 	return func(c *nn.Ctx, q, k, v *tensor.Tensor, opt tensor.AttentionOptions) *tensor.Tensor {
-		p := &part{c: c.Ctx, path: c.Path(), chunk: chunk, q: q, k: k, v: v, opt: opt}
+		p := &part{c: c.Ctx, path: c.Path(), chunk: chunk, q: q, k: k, v: v, opt: opt,
+			again: c.Recomputing()}
 		if err := r.check(p); err != nil {
 			panic(&tensor.Error{Op: "cp.Attention", Msg: err.Error(), Where: c.Path(), Cause: err})
 		}

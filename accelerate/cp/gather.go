@@ -8,28 +8,46 @@ import (
 )
 
 // Gather gathers the keys and values of all chunks on each rank, as Llama 3 was trained (Dubey et al. 2024, section
-// 3.3.2). Their gradients are summed over the chunks of all ranks, in float32 for half types.
+// 3.3.2). A rank holds them for one layer at a time: it gathers them again for the backward pass. Their gradients are
+// summed over the chunks of all ranks, in float32 for half types.
 var Gather = &Method{name: "gather", forward: gatherForward, backward: gatherBackward}
 
+// whole is the keys and values of all chunks.
+type whole struct{ k, v *tensor.Tensor }
+
+// gatherWhole gathers them.
+func (r *round) gatherWhole(c *tensor.Ctx, parts []*part) (w whole, err error) {
+	var keys, values []*tensor.Tensor
+	for _, p := range parts {
+		keys, values = append(keys, p.k), append(values, p.v)
+	}
+	if w.k, err = r.gather(c, keys, 2, "keys"); err == nil {
+		w.v, err = r.gather(c, values, 2, "values")
+	}
+	return w, err
+}
+
 func gatherForward(r *round, parts []*part) (err error) {
-	r.root.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor { // graphs keep what they save
-		var keys, values []*tensor.Tensor
-		for _, p := range parts {
-			keys, values = append(keys, p.k), append(values, p.v)
-		}
-		var k, v, mask *tensor.Tensor
-		if k, err = r.gather(c, keys, 2, "keys"); err != nil {
+	r.root.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		var w whole
+		if w, err = r.gatherWhole(c, parts); err != nil {
 			return nil
 		}
-		if v, err = r.gather(c, values, 2, "values"); err != nil {
-			return nil
-		}
+		var mask *tensor.Tensor
 		if mask, err = r.masks(c, parts); err != nil {
 			return nil
 		}
 		for _, p := range parts {
-			g := r.attend(p.c, p.chunk, p.q, k, v, mask, p.opt)
-			p.graph, p.y = []*graph{g}, g.out
+			g := r.attend(p.c, p.chunk, p.q, w.k, w.v, mask, p.opt)
+			p.graph, p.y, p.saved = []*graph{g}, g.out, []*tensor.Tensor{p.k, p.v}
+		}
+		if parts[0].c.Grad() && !parts[0].again { // else the backward pass comes next, or never
+			for _, t := range []*tensor.Tensor{w.k, w.v} {
+				c.Keep(t).Unload()
+			}
+			for _, p := range parts {
+				p.whole = &w
+			}
 		}
 		return nil
 	})
@@ -38,6 +56,16 @@ func gatherForward(r *round, parts []*part) (err error) {
 
 func gatherBackward(r *round, parts []*part) (err error) {
 	r.root.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		if old := parts[0].whole; old != nil {
+			var w whole
+			if w, err = r.gatherWhole(c, parts); err != nil {
+				return nil
+			}
+			old.k.Reload(c.Keep(w.k))
+			old.v.Reload(c.Keep(w.v))
+			defer old.k.Free()
+			defer old.v.Free()
+		}
 		var dk, dv []*tensor.Tensor
 		for _, p := range parts {
 			grads := p.graph[0].backward(p.c, p.dy)

@@ -34,6 +34,7 @@ type run struct {
 	method    *cp.Method
 	model     func(in *nn.Init) models.Model // nil: GPT-2
 	length    int                            // 0: 24
+	layers    int                            // of GPT-2; 0: 2
 	steps     int                            // 0: 2
 	attention float64                        // dropout of attention weights
 	noDropout bool
@@ -49,7 +50,8 @@ func (r run) newModel(in *nn.Init) models.Model {
 		return r.model(in)
 	}
 	cfg := gpt2.DefaultConfig()
-	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = vocabulary, r.tokens(), 16, 2, 4
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = vocabulary, r.tokens(), 16,
+		cmp.Or(r.layers, 2), 4
 	cfg.AttnPdrop = r.attention
 	if r.noDropout {
 		cfg.ResidPdrop, cfg.EmbdPdrop = 0, 0

@@ -218,3 +218,28 @@ func TestRing(t *testing.T) {
 		}
 	}
 }
+
+// Between the passes a layer holds no keys and values of other chunks: with gathered keys a layer takes no more memory
+// than with a ring, which never has them.
+func TestGatherHoldsOneLayer(t *testing.T) {
+	held := func(method *cp.Method, layers, length int) int64 {
+		r := run{chunks: 4, method: method, length: length, noDropout: true, layers: layers}
+		var after int64
+		var mu sync.Mutex
+		errs := r.step(t, func(rank int, m models.Model, c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+			out, err := plainLoss(rank, m, c, b)
+			mu.Lock()
+			defer mu.Unlock()
+			if rank == 0 {
+				after = c.Device().MemStats().InUse
+			}
+			return out, err
+		})
+		require.NoError(t, errors.Join(errs[:]...))
+		return after
+	}
+	layer := func(method *cp.Method) float64 {
+		return float64(held(method, 3, 64) - held(method, 2, 64))
+	}
+	require.LessOrEqual(t, layer(cp.Gather), layer(cp.Ring))
+}
