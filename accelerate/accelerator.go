@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/accelerate/statistics"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/accelerate/tp"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -68,6 +69,8 @@ type Accelerator struct {
 	divided  *ContextParallel  // of WithContextParallel; nil without
 	context  *cp.Passes        // of micro-batches whose tokens are divided; nil: they run as a whole
 	stages   Stages            // of WithStages
+	tensor   *TensorParallel   // of WithTensorParallel; nil: matrices are whole
+	division *tp.Division      // of the model, while it is divided; nil: it is whole
 	factory  strategy.Factory  // of WithStrategy; without New the plan decides
 	world    *comm.Group       // nil: New finds the ranks
 	mesh     comm.Mesh
@@ -247,7 +250,7 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 	if err := a.checkConnected(); err != nil {
 		return err
 	}
-	if err := a.divideTokens(); err != nil || a.WorldSize() == 1 {
+	if err := a.divideTokens(); err != nil || a.WorldSize() == 1 && !a.divides() {
 		return err
 	}
 	return a.join(ctx, units)

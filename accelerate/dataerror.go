@@ -47,6 +47,9 @@ const maxCause = 4096
 // It is collective: call it once all ranks know that one failed. RunWindow does so by itself.
 func (a *Accelerator) ShareDataError(ctx context.Context, own error) error {
 	peers := a.LossRanks()
+	if a.division != nil { // all have heard of it
+		peers = &a.Peers
+	}
 	if peers.WorldSize() < a.WorldSize() { // ranks that see the same data hear of nothing
 		if own == nil {
 			own = errors.New("accelerate: another rank could not read its data")

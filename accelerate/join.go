@@ -20,8 +20,10 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	if err != nil {
 		return err
 	}
-	if err := a.compare(ctx, hook); err != nil {
-		return err
+	if a.Group() != nil {
+		if err := a.compare(ctx, hook); err != nil {
+			return err
+		}
 	}
 	if err := a.checkStrategy(hook); err != nil {
 		return err
@@ -32,14 +34,14 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	if a.PipelineRanks().WorldSize() > 1 {
 		return a.joinPipeline(ctx, hook, a.strategyJob(units))
 	}
-	if err := a.equalize(ctx); err != nil {
-		return err
+	if a.divides() {
+		err = a.joinTensor(ctx, hook, units)
+	} else if err = a.equalize(ctx); err == nil {
+		a.strategy, err = a.choose(hook, a.strategyJob(units))
 	}
-	s, err := a.choose(hook, a.strategyJob(units))
 	if err != nil {
 		return err
 	}
-	a.strategy = s
 	for i, p := range a.params {
 		a.unhook = append(a.unhook, p.AfterGrad(func(*tensor.Ctx, *tensor.Tensor) {
 			if a.sends {
@@ -118,7 +120,11 @@ func (a *Accelerator) leave(whole bool) error {
 		a.torn = a.tree
 	}
 	err := a.strategy.Close(whole)
-	a.strategy, a.pipeline, a.active = strategy.NewSingle(a.strategyJob(nil)), nil, nil
+	if a.division != nil && whole && err == nil {
+		a.tree = nn.Walk(a.model)
+		err = a.findTrained()
+	}
+	a.strategy, a.pipeline, a.active, a.division = strategy.NewSingle(a.strategyJob(nil)), nil, nil, nil
 	return errors.Join(err, a.disk.Close(a.ctx.NoGrad()))
 }
 

@@ -206,14 +206,16 @@ func (a *Accelerator) EvaluatesTogether() int {
 	return 1
 }
 
-// ComputingRanks are the ranks that must compute at the same time as this one: those of its pipeline, or all if they
-// gather the parameters of a sharded model.
+// ComputingRanks are the ranks that must compute at the same time as this one: those of its pipeline, those that share
+// its matrices, or all if they gather the parameters of a sharded model.
 func (a *Accelerator) ComputingRanks() *ranks.Peers {
 	switch {
 	case a.GathersParameters():
 		return &a.Peers
 	case a.pipeline != nil:
 		return a.PipelineRanks()
+	case a.division != nil:
+		return a.TensorRanks()
 	}
 	return new(ranks.Peers)
 }

@@ -98,6 +98,10 @@ func (a *Accelerator) checkStrategy(hook ddp.Hook) error {
 
 // checkOptimizer refuses an optimizer that does not fit the parts of parameters that this rank updates.
 func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
+	if opt.NeedsWhole() && a.cut() && a.division != nil {
+		return fmt.Errorf("accelerate: optimizer %s needs whole parameters, and they are divided (tp_size): want "+
+			"tp_size 1, or an optimizer whose transforms are all elementwise (optim.Traits)", opt.Name())
+	}
 	if opt.NeedsWhole() && a.cut() {
 		return fmt.Errorf("accelerate: optimizer %s needs whole parameters, and they are sharded: want no fsdp, "+
 			"zero_stage and dp_shard_size, or an optimizer whose transforms are all elementwise (optim.Traits)",
@@ -108,6 +112,7 @@ func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
 			set       bool
 			key, want string
 		}{{a.pipeline != nil, fmt.Sprintf("pp_size %d", a.PipelineRanks().WorldSize()), "pp_size 1"},
+			{a.division != nil, fmt.Sprintf("tp_size %d", a.TensorRanks().WorldSize()), "tp_size 1"},
 			{a.strategy.Shards() != nil, fmt.Sprintf("a model that is sharded (%s)", a.sharding.Strategy),
 				"no sharding (fsdp, zero_stage, dp_shard_size)"},
 			{a.plan.local.Every > 0, fmt.Sprintf("local_sgd_steps %d", a.plan.local.Every), "0"}} {

@@ -266,7 +266,11 @@ func (s *PendingStep) expect(ctx context.Context) error {
 		if err := s.a.LossRanks().SumFloats(ctx, counts, "loss terms"); err != nil {
 			return err
 		}
-		if counts[microBatches] > 0 {
+		unread := counts[microBatches] > 0
+		if err := s.a.TensorRanks().Agree(ctx, &unread); err != nil { // they read the same data, each by itself
+			return err
+		}
+		if unread {
 			return s.a.ShareDataError(ctx, s.dataErr)
 		}
 	}

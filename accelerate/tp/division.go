@@ -32,13 +32,15 @@ type Division struct {
 	cuts  map[string]Cut
 	whole []tensor.Named           // parameters as they were
 	owner map[string]*nn.Parameter // of those that this rank has a part of
+
+	summoned bool // the model is whole for a while
 }
 
 // Divide divides the matrices of a model, which has the same values on each rank, and the biases that go with them. The
 // memory of whole ones is freed, and the model computes with the parts in contexts with Division.Tree. Nothing is
 // changed if the plan has faults; the error has all of them. Parameters that are not divided stay what they are.
-func Divide(c *tensor.Ctx, m nn.Module, cfg Config) (*Division, error) {
-	d := &Division{group: cfg.Group, size: Size{1, cfg.Parts}, cuts: map[string]Cut{},
+func Divide(c *tensor.Ctx, m nn.Module, cfg Config) (d *Division, err error) {
+	d = &Division{group: cfg.Group, size: Size{1, cfg.Parts}, cuts: map[string]Cut{},
 		owner: map[string]*nn.Parameter{}}
 	if cfg.Group != nil {
 		d.size.Ranks = cfg.Group.Size()
@@ -50,6 +52,14 @@ func Divide(c *tensor.Ctx, m nn.Module, cfg Config) (*Division, error) {
 		d.size.Parts = d.size.Ranks
 	}
 	before := nn.Walk(m)
+	before.EachParameter(func(name string, p *nn.Parameter) {
+		if p.Whole() != nil {
+			err = fmt.Errorf("tp: %s is divided already: want Join first", name)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
 	layers, cuts, err := cfg.Plan.resolve(before, d.size)
 	if err != nil {
 		return nil, err
@@ -81,21 +91,29 @@ func (d *Division) rank() int {
 	return d.group.Rank()
 }
 
-// partOf copies this rank's part of a parameter.
+// partOf is a copy of this rank's part of a parameter.
 func (d *Division) partOf(c *tensor.Ctx, t *tensor.Tensor, cut Cut) *tensor.Tensor {
-	var out *tensor.Tensor
-	c = c.NoGrad()
-	c.Scope(func(in *tensor.Ctx) []*tensor.Tensor {
-		var strips []*tensor.Tensor
+	shape := slices.Clone(cut.Shape)
+	shape[cut.Dim] = 0
+	for _, r := range d.own(cut).Box[cut.Dim] {
+		shape[cut.Dim] += r.Len()
+	}
+	part := tensor.Empty(c.NoGrad(), t.DType(), shape...)
+	d.copyPart(c, part, t, cut)
+	return part
+}
+
+// copyPart sets part to this rank's part of a whole parameter.
+func (d *Division) copyPart(c *tensor.Ctx, part, whole *tensor.Tensor, cut Cut) {
+	c.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		at := 0
 		for _, r := range d.own(cut).Box[cut.Dim] {
-			strips = append(strips, tensor.Slice(in, t, cut.Dim, r.Start, r.Stop))
+			tensor.CopyInto(c, tensor.Slice(c, part, cut.Dim, at, at+r.Len()),
+				tensor.Slice(c, whole, cut.Dim, r.Start, r.Stop))
+			at += r.Len()
 		}
-		joined := tensor.Concat(in, cut.Dim, strips...)
-		out = tensor.Empty(c, t.DType(), joined.Shape()...)
-		tensor.CopyInto(in, out, joined)
 		return nil
 	})
-	return out
 }
 
 // own is what this rank has of a parameter.
@@ -117,7 +135,12 @@ func (d *Division) hook(l *layer) {
 	case !sum.Rowwise:
 		sum.Fused = cut.Fused
 	}
-	h := &nn.Hooks{Context: func(c *tensor.Ctx) *tensor.Ctx { return c.WithPartedSum(sum) }}
+	h := &nn.Hooks{Context: func(c *tensor.Ctx) *tensor.Ctx {
+		if d.summoned {
+			return c
+		}
+		return c.WithPartedSum(sum)
+	}}
 	if d.group != nil {
 		sum.Ranks = a.sum
 		if sum.Vocabulary != nil {
@@ -125,12 +148,25 @@ func (d *Division) hook(l *layer) {
 		}
 		switch l.rule.Style {
 		case ColwiseGatherOutput:
-			h.Outputs = a.gather()
+			h.Outputs = d.unlessSummoned(a.gather())
 		case RowwiseSplitInput:
-			h.Inputs = a.split()
+			h.Inputs = d.unlessSummoned(a.split())
 		}
 	}
 	d.tree.AddHooks(l.module, h)
+}
+
+// transform is what a hook makes of a module's inputs or outputs.
+type transform = func(c *nn.Ctx, ts []*tensor.Tensor) []*tensor.Tensor
+
+// unlessSummoned is f while the model is divided.
+func (d *Division) unlessSummoned(f transform) transform {
+	return func(c *nn.Ctx, ts []*tensor.Tensor) []*tensor.Tensor {
+		if d.summoned {
+			return ts
+		}
+		return f(c, ts)
+	}
 }
 
 // Tree is that of the divided model, with the hooks of its layers.
@@ -202,6 +238,15 @@ func (d *Division) strips(c *tensor.Ctx) (list []tensor.Named, mine []*tensor.Te
 // Join makes the model whole again, with the values that the ranks have. Tree and its hooks are void then. It is
 // collective.
 func (d *Division) Join(ctx context.Context, c *tensor.Ctx) error {
+	if err := d.join(ctx, c); err != nil {
+		return err
+	}
+	clear(d.owner)
+	return nil
+}
+
+// join is Join of a model that may be divided again.
+func (d *Division) join(ctx context.Context, c *tensor.Ctx) error {
 	for _, q := range d.whole {
 		p := d.owner[q.Name]
 		if p == nil {
@@ -211,6 +256,7 @@ func (d *Division) Join(ctx context.Context, c *tensor.Ctx) error {
 		if err != nil {
 			return err
 		}
+		q.DropLowered()
 		q.Reload(whole)
 		p.Join()
 	}
