@@ -40,6 +40,7 @@ func TestDividedParametersNeedTheirHooks(t *testing.T) {
 	require.ErrorContains(t, tensor.Try(func() { o.Inner.Weight.Divide(half) }), "divided already")
 	tree := nn.Walk(o)
 	require.Equal(t, []int{3, 4}, tree.Parameters()[1].Shape())
+	require.Same(t, whole, tree.State()[1].Tensor, "what is saved is whole")
 	const refused = "the parameter is divided among ranks, of which this one has [3 4] of [6 4]"
 	require.ErrorContains(t, tensor.Try(func() { o.Forward(nn.NewCtx(c, tree, true), x) }), refused)
 	_, err := nn.Clone(o, tensor.CPU())

@@ -45,6 +45,7 @@ func (p *Parameter) Join() (was bool) {
 	if p.whole == nil {
 		return false
 	}
+	p.whole.SetRequiresGrad(p.IsLeaf()) // it may have been frozen since
 	p.Tensor, p.whole = p.whole, nil
 	return true
 }
@@ -119,9 +120,16 @@ func (t *Tree) Parameters() []tensor.Named { return t.params }
 // Buffers lists the buffers in registration order, shared ones once.
 func (t *Tree) Buffers() []tensor.Named { return t.buffers }
 
-// State lists the tensors of a saved model: the parameters, then the buffers.
+// State lists the tensors of a saved model: the parameters, then the buffers. Of a parameter that is divided among
+// ranks (Parameter.Divide) it has the whole tensor, whose memory may be given up.
 func (t *Tree) State() []tensor.Named {
-	return slices.Concat(t.params, t.buffers)
+	list := slices.Concat(t.params, t.buffers)
+	for i, p := range t.owners {
+		if p.whole != nil {
+			list[i].Tensor = p.whole
+		}
+	}
+	return list
 }
 
 // Aliases maps the path of each additional use of a tied parameter or shared buffer to the

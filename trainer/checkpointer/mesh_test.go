@@ -77,26 +77,46 @@ type rankOn struct {
 
 // onMesh makes the model of a rank, with memory for what it has.
 func onMesh(mesh comm.Mesh, rank int, m *twoStages) *rankOn {
-	shards, replicas := max(1, mesh.DPShard), max(1, mesh.DPReplicate)
+	full, err := mesh.Of(mesh.Size(^comm.Axes(0)))
+	if err != nil {
+		panic(err)
+	}
 	r := &rankOn{mesh: mesh, c: tensor.NewCtx(tensor.CPU()).NoGrad(), tree: nn.Walk(m),
-		local: map[string]*tensor.Tensor{}, coord: comm.Mesh{DPShard: rank % shards,
-			DPReplicate: rank / shards % replicas, PP: rank / shards / replicas}}
+		local: map[string]*tensor.Tensor{}, coord: comm.Mesh{DPShard: full.Coord(rank, comm.DPShard),
+			PP: full.Coord(rank, comm.PP), TP: full.Coord(rank, comm.TP)}}
 	for _, p := range r.tree.State() {
 		at := r.at(p)
 		switch {
 		case at.Numel() == 0 && at.BoxNumel() > 0:
 		case r.Cut(p.Name):
-			r.local[p.Name] = tensor.Zeros(r.c, p.DType(), at.Numel()).SetRequiresGrad(true)
+			r.local[p.Name] = tensor.Zeros(r.c, p.DType(), at.OwnShape()...).SetRequiresGrad(true)
 		default:
 			r.local[p.Name] = p.Tensor
 		}
 	}
+	if mesh.TP > 1 {
+		r.tree.EachParameter(func(name string, p *nn.Parameter) {
+			if r.Cut(name) {
+				p.Divide(r.local[name])
+			}
+		})
+		r.tree = nn.Walk(m)
+	}
 	return r
 }
+
+// divided are the dims along which tensor parallelism divides parameters.
+var divided = map[string]int{"first.weight": 0, "middle.weight": 0, "middle.bias": 0, "last.weight": 1}
 
 func (r *rankOn) at(p tensor.Named) tensor.Placement {
 	at := p.Placed().Placement
 	switch n := at.Numel(); {
+	case r.mesh.TP > 1 && r.Cut(p.Name): // as of two matrices one behind the other, of which each is divided
+		d := divided[p.Name]
+		half := p.Size(d) / 2
+		own := half / r.mesh.TP
+		return at.Along(d, tensor.Range{Start: r.coord.TP * own, Stop: (r.coord.TP + 1) * own},
+			tensor.Range{Start: half + r.coord.TP*own, Stop: half + (r.coord.TP+1)*own})
 	case r.mesh.PP > 1 && !slices.Contains(stageOf(p.Name), r.coord.PP):
 		return at.Slice(0, 0)
 	case r.Cut(p.Name):
@@ -116,12 +136,13 @@ func (r *rankOn) Placed() (list []tensor.Placed) {
 }
 
 func (r *rankOn) Cut(name string) bool {
-	return r.mesh.DPShard > 1 && strings.HasSuffix(name, ".weight")
+	_, ok := divided[name]
+	return r.mesh.DPShard > 1 && strings.HasSuffix(name, ".weight") || r.mesh.TP > 1 && ok
 }
 
 func (r *rankOn) Placement(name string) (at tensor.Placement, ok bool) {
-	for _, p := range r.tree.Parameters() {
-		if p.Name == name {
+	for i, p := range r.tree.State() {
+		if p.Name == name && i < len(r.tree.Parameters()) {
 			return r.at(p), true
 		}
 	}
@@ -144,12 +165,14 @@ func (r *rankOn) trained() (list []tensor.Named) {
 func elements(save int64, dt tensor.DType, at tensor.Placement) (text []byte) {
 	h := fnv.New32()
 	fmt.Fprint(h, save, at.Name)
-	for i := at.Flat.Start; i < at.Flat.Stop; i++ {
-		switch x := float32((h.Sum32()+uint32(i)*2654435761)>>8) / (1 << 24); dt {
-		case tensor.Float32:
-			text = binary.LittleEndian.AppendUint32(text, math.Float32bits(x))
-		default:
-			text = binary.LittleEndian.AppendUint64(text, uint64(x*1000))
+	for run := range at.Intersect(tensor.WholePlacement(at.Name, at.Shape...)) {
+		for i := run.Other; i < run.Other+run.Len; i++ {
+			switch x := float32((h.Sum32()+uint32(i)*2654435761)>>8) / (1 << 24); dt {
+			case tensor.Float32:
+				text = binary.LittleEndian.AppendUint32(text, math.Float32bits(x))
+			default:
+				text = binary.LittleEndian.AppendUint64(text, uint64(x*1000))
+			}
 		}
 	}
 	return text
@@ -255,7 +278,7 @@ func saveOn(t *testing.T, to folder, mesh comm.Mesh, set func(a *args.TrainingAr
 
 var (
 	meshes = []comm.Mesh{{}, {DPShard: 4}, {PP: 2}, {PP: 2, DPReplicate: 2}, {PP: 2, DPShard: 2},
-		{PP: 2, DPReplicate: 2, DPShard: 2}}
+		{PP: 2, DPReplicate: 2, DPShard: 2}, {TP: 4}, {DPReplicate: 2, TP: 2}}
 	whole     = func(*args.TrainingArguments) {}
 	scattered = func(a *args.TrainingArguments) { a.FSDPStateDictType = args.ShardedStateDict }
 )

@@ -133,5 +133,5 @@ func (c *Checkpointer) partOf(saved tensor.Placement) (at tensor.Placement, shap
 	case tensor.WholePlacement(saved.Name, at.Shape...).Numel() != saved.Numel():
 		return saved, saved.Shape, true // as above
 	}
-	return at.Of(saved.Name, saved.Shape...), []int{at.Numel()}, at.Numel() > 0
+	return at.Of(saved.Name, saved.Shape...), at.OwnShape(), at.Numel() > 0
 }

@@ -103,7 +103,10 @@ func (c *Checkpointer) optimizerShards(opt Optimizer, state optim.StateDict) (li
 		for _, st := range opt.Describe(p) {
 			name := p.Name + "." + st.Name
 			part := tensor.WholePlacement(name, st.Shape...)
-			if c.Shards.Cut(p.Name) {
+			switch {
+			case c.Shards.Cut(p.Name) && !at.WholeBox(): // st is that of the rank's part
+				part = at.Of(name, at.Shape...)
+			case c.Shards.Cut(p.Name):
 				part = at.Of(name, st.Shape...)
 			}
 			list = append(list, checkpoint.NewPlaced(c.Ctx, optimizerTensors,
