@@ -108,11 +108,11 @@ func (s *Step) Kill(d Death) (*Outcome, error) {
 // dead lists the ranks that die.
 func (s *Step) dead(d Death) (list []int, err error) {
 	if !(d.At >= 0) || math.IsInf(d.At, 0) || d.At/s.Time > 1e15 {
-		return nil, fmt.Errorf("simulation: a death at %v seconds: want a time of the run", d.At)
+		return nil, fmt.Errorf("simulation: a kill at %v s: want a time of at least 0", d.At)
 	}
 	if d.Rank >= 0 {
 		if d.Rank >= len(s.Ranks) {
-			return nil, fmt.Errorf("simulation: rank %d dies: want one of %d", d.Rank, len(s.Ranks))
+			return nil, fmt.Errorf("simulation: no rank %d to kill: want 0 to %d", d.Rank, len(s.Ranks)-1)
 		}
 		return []int{d.Rank}, nil
 	}
@@ -122,7 +122,7 @@ func (s *Step) dead(d Death) (list []int, err error) {
 		}
 	}
 	if list == nil {
-		return nil, fmt.Errorf("simulation: host %d dies: want one of %d", d.Host, s.Ranks[len(s.Ranks)-1].Host+1)
+		return nil, fmt.Errorf("simulation: no host %d to kill: want 0 to %d", d.Host, s.Ranks[len(s.Ranks)-1].Host)
 	}
 	return list, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/args/configs"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 )
 
@@ -36,7 +37,7 @@ func (p *program) config(argv []string) int {
 		return code
 	}
 	if fs.NArg() != 1 {
-		return p.usageError("config: %d words: want one FILE", fs.NArg())
+		return p.usageError("config: %s: want one FILE", quantity.Of(fs.NArg(), "word"))
 	}
 	path := fs.Arg(0)
 	c, err := args.ReadToolConfig(path)

@@ -55,7 +55,7 @@ func (p *program) diff(argv []string) int {
 		return code
 	}
 	if fs.NArg() != 2 {
-		return p.usageError("diff: %d words: want two, the output folders of two runs", fs.NArg())
+		return p.usageError("diff: %s: want two, the output folders of two runs", quantity.Of(fs.NArg(), "word"))
 	}
 	d.dirs = [2]string(fs.Args())
 	c, err := d.compare()

@@ -171,7 +171,7 @@ func TestDiffRefuses(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	code, _, text := output(nil, "diff", a)
 	require.Equal(t, exitUsage, code)
-	require.Contains(t, text, "diff: 1 words: want two")
+	require.Contains(t, text, "diff: 1 word: want two")
 	code, _, text = output(nil, "diff", a, filepath.Join(b, "none"))
 	require.Equal(t, exitTrouble, code)
 	require.Contains(t, text, "none")

@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it knows
@@ -49,7 +50,8 @@ func (s *modelSettings) load(words []string) (*sampleModel, error) {
 		words = append(words, s.Model)
 	}
 	if len(words) != 1 {
-		return nil, &usageFault{fmt.Sprintf("%d words: want one MODEL, a folder, a config.json or a name", len(words))}
+		return nil, &usageFault{quantity.Of(len(words), "word") +
+			": want one MODEL, a folder, a config.json or a name"}
 	}
 	config, err := models.ReadConfig(words[0])
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
 )
@@ -48,7 +49,8 @@ func (p *program) mergeWeights(argv []string) int {
 		return code
 	}
 	if fs.NArg() != 2 {
-		return p.usageError("merge-weights: %d words: want two, a CHECKPOINT and an OUTPUT folder", fs.NArg())
+		return p.usageError("merge-weights: %s: want two, a CHECKPOINT and an OUTPUT folder",
+			quantity.Of(fs.NArg(), "word"))
 	}
 	o := checkpointer.MergeOptions{Optimizer: f.optimizer, AllowNonfinite: f.nonfinite}
 	if f.maxShardSize != "" {

@@ -86,7 +86,7 @@ func TestSimulateJobRefuses(t *testing.T) {
 		{"--mesh pp=2 --pp_split 4,x", exitUsage, `pp_split`},
 		{"--mesh pp=2 --pp_split 4,4 --length 8", exitError, "14 in all"},
 		{"--mesh pp=2 --kill rank=1", exitUsage, `kill is "rank=1": want a rank or a host and a time`},
-		{"--mesh pp=2 --kill rank=7,at=1s --length 8", exitError, "rank 7 dies: want one of 2"},
+		{"--mesh pp=2 --kill rank=7,at=1s --length 8", exitError, "no rank 7 to kill: want 0 to 1"},
 		{"--mesh pp=2 --flops 0", exitError, "flops is 0: want a number of at least 1"},
 		{"--mesh pp=2 --pp_schedule zbw", exitError, `unknown schedule "zbw"; did you mean zbv?`},
 	} {
