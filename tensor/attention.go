@@ -159,6 +159,9 @@ func swap12(x *Tensor) *Tensor {
 func (c *Ctx) checkAttention(q, k, v *Tensor, opt AttentionOptions) {
 	const name = "Attention"
 	ins := []*Tensor{q, k, v}
+	if c.noAttention != "" {
+		c.fail(name, ins, "%s", c.noAttention)
+	}
 	for _, t := range ins {
 		t.check(c, name)
 		if t.ndim != 4 {

@@ -59,3 +59,16 @@ func TestPaddingIsNotRead(t *testing.T) {
 		}
 	}
 }
+
+// A context that refuses attention names its reason; those derived from it refuse it too.
+func TestWithoutAttention(t *testing.T) {
+	c := tensor.NewCtx(tensor.CPU())
+	x := tensor.Zeros(c, tensor.Float32, 1, 1, 2, 4)
+	attend := func(c *tensor.Ctx) error {
+		return tensor.Try(func() { tensor.Attention(c, x, x, x, tensor.AttentionOptions{}) })
+	}
+	refusing := c.WithoutAttention("some tokens are elsewhere")
+	require.ErrorContains(t, attend(refusing.NoGrad().Sub("block")), "some tokens are elsewhere")
+	require.NoError(t, attend(refusing.WithoutAttention("")))
+	require.NoError(t, attend(c))
+}

@@ -20,6 +20,8 @@ type Ctx struct {
 	path  string // dotted module path, "" at the root
 	lower DType  // of Autocast; Invalid: none
 
+	noAttention string // why Attention is refused; "": it is not
+
 	counts *DTypeCounts // nil: nobody counts
 	onlyIf *Tensor      // of If; nil: always
 	parted *PartedSum   // of linear layers; nil: their weights are whole
@@ -93,6 +95,14 @@ func (c *Ctx) WithRandom(seed uint64, position int64) *Ctx {
 func (c *Ctx) Sub(path string) *Ctx {
 	d := *c
 	d.path, d.key, d.draws, d.parted = path, c.nextKey(path), new(uint64), nil
+	return &d
+}
+
+// WithoutAttention returns a context that refuses Attention, for the reason why: where a context has only some of a
+// sequence's tokens, attention among them would be another function. With "" it computes it again.
+func (c *Ctx) WithoutAttention(why string) *Ctx {
+	d := *c
+	d.noAttention = why
 	return &d
 }
 

@@ -51,7 +51,7 @@ type graph struct {
 // attention is what the models compute in place of tensor.Attention.
 func (r *round) attention(chunk int, meet func(*part)) nn.AttentionFunc {
 	return func(c *nn.Ctx, q, k, v *tensor.Tensor, opt tensor.AttentionOptions) *tensor.Tensor {
-		p := &part{c: c.Ctx, path: c.Path(), chunk: chunk, q: q, k: k, v: v, opt: opt,
+		p := &part{c: c.WithoutAttention(""), path: c.Path(), chunk: chunk, q: q, k: k, v: v, opt: opt,
 			again: c.Recomputing()}
 		if err := r.check(p); err != nil {
 			panic(&tensor.Error{Op: "cp.Attention", Msg: err.Error(), Where: c.Path(), Cause: err})

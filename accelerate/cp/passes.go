@@ -107,6 +107,8 @@ func (p *Passes) run(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss,
 		chunk, own := chunks[i], l.Own()[i]
 		d, close := contexts[own].WithPositions(chunk.Tensors[data.PositionIDs]).OpenScope()
 		defer close()
+		d = d.With(d.WithoutAttention("the tokens of sequences are divided, and only a chunk of them is here: want " +
+			"nn.AttentionConfig.Attend, which attends to all"))
 		out, err := loss(d.WithAttention(r.attention(own, meet)), chunk)
 		switch {
 		case err != nil:

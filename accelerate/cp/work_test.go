@@ -132,6 +132,7 @@ func TestAttentionRefuses(t *testing.T) {
 		m.Attn = nn.NewMultiheadAttention(in.Sub("three"), cfg)
 		return m
 	}
+	direct := func(in *nn.Init) models.Model { return &ownAttention{newCustom(in, nn.AttentionConfig{})} }
 	masked := func(in *nn.Init) models.Model { return &ownMask{newCustom(in, nn.AttentionConfig{})} }
 	for want, r := range map[string]run{
 		"9 heads and 3 key heads on 2 ranks: want a cp_size of at most 1, a power of two that divides the key heads, " +
@@ -142,6 +143,7 @@ func TestAttentionRefuses(t *testing.T) {
 			method: cp.Ring, attention: 0.2},
 		"a mask of shape [1 1 6 6]: want one of keys, [batch, heads or 1, 1, 6], which can be divided among ranks; " +
 			"order in time is Causal, and a sliding window Window": {model: masked},
+		"only a chunk of them is here: want nn.AttentionConfig.Attend": {model: direct},
 	} {
 		r.chunks = 4
 		for _, err := range r.step(t, plainLoss) {
@@ -158,6 +160,17 @@ func (m *ownMask) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 		n := ids.Size(1)
 		x, mask := m.Embed.Forward(c, ids), tensor.Full(c.Ctx, tensor.Bool, 1, 1, 1, n, n)
 		return m.Attn.Forward(c, x, nn.AttentionInput{Mask: mask})
+	})
+}
+
+// ownAttention is a model that attends by itself, to the tokens that it gets.
+type ownAttention struct{ *custom }
+
+func (m *ownAttention) Forward(c *nn.Ctx, b *data.Batch) models.Output {
+	return models.CausalLM(c, m.custom, m.Head, b, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
+		x := nn.SplitHeads(c, m.Embed.Forward(c, ids), 4)
+		y, _ := tensor.Attention(c.Ctx, x, x, x, tensor.AttentionOptions{Causal: true})
+		return nn.MergeHeads(c, y)
 	})
 }
 
