@@ -27,15 +27,7 @@ func PlannedValues(key string) []string {
 }
 
 // RefusedReporters lists the names of HuggingFace's reporters that are refused, sorted.
-func RefusedReporters() []string {
-	return slices.Sorted(maps.Keys(merged(otherTrackers, map[string]string{"codecarbon": codecarbon})))
-}
+func RefusedReporters() []string { return slices.Sorted(maps.Keys(otherReporters)) }
 
 // ReporterPackages lists the reporters that args knows to be in package integrations.
 func ReporterPackages() []string { return reporterPackages }
-
-func merged(a, b map[string]string) map[string]string {
-	a = maps.Clone(a)
-	maps.Copy(a, b)
-	return a
-}

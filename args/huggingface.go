@@ -186,7 +186,7 @@ var plannedValues = map[string][]string{
 	"log_level":                     {"detail"},
 	"log_level_replica":             {"detail"},
 	"ddp_backend":                   {"ccl", "cncl", "hccl", "mccl", "xccl"},
-	"report_to":                     {"mlflow", "trackio"},
+	"report_to":                     {"trackio"},
 }
 
 // choiceHint says that a value is not built yet, or which one was likely meant.

@@ -2,19 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do the real clients and servers of trackers take what the reporters send?
 
-    check_trackers.py PROGRAM [wandb ...]
+    check_trackers.py PROGRAM [wandb | mlflow ...]
 
 PROGRAM is a built examples/regression. It trains 30 steps and resumes to 40, with each tracker. The packages of the
-trackers (pip install wandb) are those of this Python. No network is used but the loopback interface.
+trackers (pip install wandb mlflow) are those of this Python. No network is used but the loopback interface.
 """
 import http.server
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
+import urllib.request
 
 BIN = os.path.dirname(sys.executable)
 KEY = "a" * 40
@@ -132,8 +136,68 @@ def check_wandb(program):
     return f"{len(offline)} rows of one run in 2 parts, by wandb sync and by HTTP alike"
 
 
+def ask(url, data=None, **headers):
+    """Returns the JSON that a server answers."""
+    body = None if data is None else json.dumps(data).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers})
+    return json.load(urllib.request.urlopen(request, timeout=60))
+
+
+def serve(command, path, home, **variables):
+    """Starts a server with {port} in its command, and waits until it answers a path."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    log = open(os.path.join(home, "server.log"), "w")
+    server = subprocess.Popen([c.format(port=port) for c in command], env={**CLEAN, "HOME": home, **variables}, cwd=home,
+                              stdout=log, stderr=log, start_new_session=True)
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5)
+            return server, f"http://127.0.0.1:{port}"
+        except OSError:
+            assert server.poll() is None, open(log.name).read()
+            time.sleep(0.5)
+    raise AssertionError("the server does not answer")
+
+
+def stop(server):
+    os.killpg(server.pid, signal.SIGTERM)
+    server.wait(60)
+
+
+def records(out):
+    """Returns the numbers of log.jsonl by key and step."""
+    lines = [json.loads(line) for line in open(os.path.join(out, "log.jsonl"))]
+    return {(k, r["step"]): v for r in lines for k, v in r.items() if k != "step" and isinstance(v, (int, float))}
+
+
+def check_mlflow(program):
+    """MLflow's server has every number of the run that was resumed, under one run."""
+    with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as home:
+        server, url = serve([os.path.join(BIN, "mlflow"), "server", "--port", "{port}", "--workers", "1", "--backend-store-uri",
+                             f"sqlite:///{home}/db", "--artifacts-destination", home], "/health", home)
+        try:
+            api = url + "/api/2.0/mlflow/"
+            ask(api + "experiments/search", {"max_results": 1})  # the first request takes long
+            log = train(program, out, "mlflow,jsonl", MLFLOW_TRACKING_URI=url, MLFLOW_EXPERIMENT_NAME="mine")
+            assert "WARN a reporter" not in log, log
+            ids = [e["experiment_id"] for e in ask(api + "experiments/search", {"max_results": 9})["experiments"]]
+            runs = ask(api + "runs/search", {"experiment_ids": ids})["runs"]
+            assert len(runs) == 1 and runs[0]["info"]["status"] == "FINISHED", runs
+            run, points = runs[0]["info"]["run_id"], {}
+            for key in {k for k, _ in records(out)}:
+                query = f"metrics/get-history?run_id={run}&metric_key={key}"
+                for m in ask(api + query)["metrics"]:
+                    points[key, int(m.get("step", 0))] = m["value"]
+            assert points == records(out), (points, records(out))
+            return f"{len(points)} points and {len(runs[0]['data']['params'])} parameters of one run"
+        finally:
+            stop(server)
+
+
 def main():
-    checks = {"wandb": check_wandb}
+    checks = {"wandb": check_wandb, "mlflow": check_mlflow}
     for name in sys.argv[2:] or checks:
         print(name + ":", checks[name](os.path.abspath(sys.argv[1])), flush=True)
     print("ok")

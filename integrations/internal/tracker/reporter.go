@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
+	"sync"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/callbacks"
@@ -34,6 +35,7 @@ type Reporter struct {
 	resumed  bool
 	training bool
 	queues   []*queue
+	ending   sync.WaitGroup // of queues that have been closed
 }
 
 // New gives a reporter. It opens nothing before the first training or record.
@@ -112,47 +114,46 @@ func (r *Reporter) OnEvaluate(*callbacks.Event) error { return r.pause() }
 // OnPredict ends what a prediction sent.
 func (r *Reporter) OnPredict(*callbacks.Event) error { return r.pause() }
 
-// OnTrainEnd ends the run.
+// OnTrainEnd begins to end the run, for which Close waits, so that all reporters end theirs at the same time.
 func (r *Reporter) OnTrainEnd(e *callbacks.Event) error {
 	switch e.Control.StopReason.Kind {
 	case callbacks.StopInterrupted:
-		r.close(Interrupted)
+		r.end(Interrupted)
 	case callbacks.StopNonfinite:
-		r.close(Failed)
+		r.end(Failed)
 	default:
-		r.close(Finished)
+		r.end(Finished)
 	}
 	return nil
 }
 
-// Close ends a run that broke off. A later record continues it.
+// Close ends a run that broke off, and waits for the end. A later record continues the run.
 func (r *Reporter) Close() error {
-	r.close(Failed)
+	r.end(Failed)
+	r.ending.Wait()
 	return nil
 }
 
 func (r *Reporter) pause() error {
 	if !r.training {
-		r.close(Finished)
+		r.end(Finished)
+		r.ending.Wait()
 	}
 	return nil
 }
 
-// close ends the run with all destinations at the same time, since each may keep the program waiting.
-func (r *Reporter) close(status Status) {
+// end ends the run with all destinations at the same time, since each may keep the program waiting.
+func (r *Reporter) end(status Status) {
 	r.training = false
-	closed := make(chan struct{})
 	for _, q := range r.queues {
 		q.sink.Put(func() error { q.status = status; return nil })
-		go func() { q.sink.Close(); closed <- struct{}{} }()
-	}
-	for range r.queues {
-		<-closed
+		r.ending.Go(q.sink.Close)
 	}
 	r.queues = nil
 }
 
 func (r *Reporter) open(e *callbacks.Event) error {
+	r.ending.Wait()
 	run := Run{ID: r.id, Resumed: r.resumed, Name: r.options.RunName, Project: r.options.Project, Begin: time.Now()}
 	if run.Name == "" && e.Args != nil {
 		run.Name = e.Args.RunName

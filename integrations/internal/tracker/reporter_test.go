@@ -127,6 +127,39 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// meeting is a destination that ends when another one does.
+type meeting struct {
+	notes
+	here  chan<- struct{}
+	there <-chan struct{}
+}
+
+func (m *meeting) End(ctx context.Context, at time.Time, s tracker.Status) error {
+	close(m.here)
+	select {
+	case <-m.there:
+		return m.notes.End(ctx, at, s)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func TestReportersEndTogether(t *testing.T) {
+	one, other := make(chan struct{}), make(chan struct{})
+	both := []*meeting{{here: one, there: other}, {here: other, there: one}}
+	var reporters []callbacks.Callback
+	for _, m := range both {
+		reporters = append(reporters, tracker.New(tracker.Options{Name: "meeting", Callback: "Meeting",
+			Open: func(tracker.Run) []tracker.Destination { return []tracker.Destination{m} }}))
+	}
+	r := trackertest.New(t, args.Default("out"), reporters...)
+	r.Begin()
+	r.End("")
+	for _, m := range both {
+		require.Equal(t, []string{"begin", "end 0", "close"}, m.did)
+	}
+}
+
 func TestState(t *testing.T) {
 	r := tracker.New(tracker.Options{})
 	for _, bad := range []any{nil, 3.0, "", "a b", "../x"} {

@@ -27,16 +27,16 @@ func Logged(t *testing.T) *syncbuffer.Buffer {
 	return &b
 }
 
-// Run fires the events of trainings at one reporter, as a trainer does.
+// Run fires the events of trainings at reporters, as a trainer does.
 type Run struct {
 	t       *testing.T
 	handler *callbacks.Handler
 	event   *callbacks.Event
 }
 
-// New gives the runs of a reporter under the arguments of a test.
-func New(t *testing.T, a *args.TrainingArguments, c callbacks.Callback) *Run {
-	return &Run{t, callbacks.NewHandler(slog.New(slog.DiscardHandler), 0, c), &callbacks.Event{Args: a,
+// New gives the runs of reporters under the arguments of a test.
+func New(t *testing.T, a *args.TrainingArguments, reporters ...callbacks.Callback) *Run {
+	return &Run{t, callbacks.NewHandler(slog.New(slog.DiscardHandler), 0, reporters...), &callbacks.Event{Args: a,
 		State: &callbacks.State{}, Control: &callbacks.Control{}, Run: &callbacks.RunInfo{Parameters: 12}}}
 }
 
