@@ -73,6 +73,8 @@ func (a *TrainingArguments) checkProgram(c *Checker, p Program) {
 	c.Require(slices.Contains(have, a.Device), "device", a.Device, want)
 	a.checkMeshOf(c, p)
 	a.checkPipeline(c, p)
+	c.Require(a.LabelSmoothingFactor == 0 || a.TPSize <= 1, "label_smoothing_factor", a.LabelSmoothingFactor,
+		"0 with tp_size above 1")
 }
 
 // ranks is how many the job has, 0 if that is not known.

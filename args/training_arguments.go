@@ -74,6 +74,13 @@ type TrainingArguments struct {
 	LRSchedulerType SchedulerType `json:"lr_scheduler_type" resume:"fixed" usage:"learning-rate schedule"`
 	// LRSchedulerKwargs holds the schedule's own settings: numbers and texts.
 	LRSchedulerKwargs map[string]any `json:"lr_scheduler_kwargs" resume:"fixed" usage:"the schedule's own settings, a JSON object"`
+	// ParamGroups has settings of parameters by regular expressions for their names: texts of lr=…, lr_factor=…,
+	// weight_decay=… and frozen_steps=…. Each expression must match a parameter, and no two may give a parameter the
+	// same setting.
+	ParamGroups map[string]any `json:"param_groups" resume:"fixed" usage:"JSON: settings by parameter name"`
+	// LayerwiseLRDecay lowers the learning rate from layer to layer: of n layers, the last has it as a factor once, the
+	// first n times, what comes before the layers once more, and what comes behind them never.
+	LayerwiseLRDecay float64 `json:"layerwise_lr_decay" resume:"fixed" usage:"factor of the rate from layer to layer"`
 	// WarmupSteps is the length of the warm-up: a whole number of steps, or a ratio
 	// of all steps in (0, 1). See NumWarmupSteps.
 	WarmupSteps float64 `json:"warmup_steps" resume:"fixed" usage:"warm-up steps, or a ratio of all steps below 1"`
@@ -355,6 +362,7 @@ func Default(outputDir string) *TrainingArguments {
 		MaxGradNorm:               1,
 		Optim:                     OptimAdamWFused,
 		LRSchedulerType:           SchedulerLinear,
+		LayerwiseLRDecay:          1,
 		FP16InitialScale:          65536,
 		FP16MinScale:              1,
 		FP16GrowthInterval:        2000,

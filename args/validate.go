@@ -104,6 +104,10 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 		"a power of two with fp16_loss_scaler deepspeed, which takes the factor there")
 	between(c, "fp16_growth_interval", a.FP16GrowthInterval, 1, maxSteps)
 	between(c, "fp16_hysteresis", a.FP16Hysteresis, 1, maxSteps)
+	c.Require(a.LayerwiseLRDecay > 0 && a.LayerwiseLRDecay <= 1, "layerwise_lr_decay", a.LayerwiseLRDecay,
+		"a number in (0, 1]")
+	_, wantGroups := a.paramGroups()
+	c.Require(wantGroups == "", "param_groups", a.ParamGroups, wantGroups)
 	if c.OK("optim") {
 		_, want := a.optimSettings()
 		c.Require(want == "", "optim_args", a.OptimArgs, want)

@@ -4,6 +4,7 @@ package trainer_test
 
 import (
 	"bytes"
+	"strings"
 	"sync"
 	"testing"
 
@@ -12,7 +13,9 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/models/mlp"
+	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
@@ -84,5 +87,69 @@ func TestWhatIsFrozenBeforeTrainingCannotBeUnfrozen(t *testing.T) {
 		_, err := tr.Train()
 		requireOneError(t, err, "layers.0.weight", "frozen at Prepare")
 		require.NoError(t, tr.Close())
+	}
+}
+
+// What was frozen in the run of a checkpoint and is trained after a resume begins without moments, and the others keep
+// theirs: as if it had been thawed between two steps. The other way round, the moments are forgotten.
+func TestResumeWithOtherFrozenParameters(t *testing.T) {
+	const layer = "transformer.h.0."
+	freeze := func(m *gpt2.Model) {
+		for _, p := range nn.NamedParameters(m) {
+			if strings.HasPrefix(p.Name, layer) {
+				p.SetRequiresGrad(false)
+			}
+		}
+	}
+	for name, ranks := range map[string]func(*args.TrainingArguments){
+		"one rank": func(*args.TrainingArguments) {},
+		"zero 1":   func(a *args.TrainingArguments) { a.ZeroStage = 1 },
+		"sharded": func(a *args.TrainingArguments) {
+			a.ZeroStage, a.FSDPStateDictType = 3, args.ShardedStateDict
+		},
+		"pipeline": func(a *args.TrainingArguments) { a.PPSize = 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			set := func(a *args.TrainingArguments) {
+				a.MaxSteps, a.SaveStrategy, a.SaveSteps, a.GlobalTrainBatchSize = 8, args.StrategySteps, 4, 8
+				a.PerDeviceTrainBatchSize, a.LearningRate, a.OverwriteOutputDir = 2, 0.01, true
+				if ranks(a); name != "one rank" {
+					a.NumReplicas = 2
+				}
+			}
+			train := func(disk vfs.FS, m *gpt2.Model, log *messages, more ...func(*args.TrainingArguments)) {
+				a := lineArgs(append([]func(*args.TrainingArguments){set}, more...)...)
+				tr := newTrainer(disk, m, a, trainer.WithTrainData(texts(30)), trainer.WithLogger(log.logger()))
+				_, err := tr.Train()
+				require.NoError(t, err)
+				require.NoError(t, tr.Close())
+			}
+			log, quiet := &messages{}, &messages{}
+			want := newGPT2(t, 0)
+			whole := vfs.NewMem()
+			train(whole, want, quiet, func(a *args.TrainingArguments) {
+				a.ParamGroups = map[string]any{"^transformer[.]h[.]0[.]": "frozen_steps=4"}
+			})
+			disk := vfs.NewMem()
+			first := newGPT2(t, 0)
+			freeze(first)
+			train(disk, first, quiet)
+			got := newGPT2(t, 0)
+			train(disk, got, log, resumeFrom(4))
+			require.Equal(t, weights(want), weights(got))
+			require.Contains(t, log.String(), "other frozen parameters")
+			require.NotContains(t, quiet.String(), "other frozen parameters")
+
+			again := newGPT2(t, 0)
+			freeze(again)
+			train(whole, again, log, resumeFrom(4))
+			before, after := weights(first), weights(again)
+			for name := range before {
+				if strings.HasPrefix(name, layer) {
+					require.True(t, bytes.Equal(before[name], after[name]), "frozen, %s stays", name)
+				}
+			}
+		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -108,4 +109,73 @@ func TestPreOptimizerStepSeesGradientsAndTheirClipFactor(t *testing.T) {
 		})).Train()
 	require.NoError(t, err)
 	require.Equal(t, 3, steps)
+}
+
+// param_groups and layerwise_lr_decay multiply what a step of SGD changes, and weight_decay adds its share.
+func TestParamGroups(t *testing.T) {
+	moved := func(decay float64, groups map[string]any) map[string][]float32 {
+		m := newGPT2(t, 0)
+		a := lineArgs(func(a *args.TrainingArguments) {
+			a.MaxSteps, a.MaxGradNorm, a.Optim, a.LearningRate = 1, 0, args.OptimSGD, 0.5
+			a.ParamGroups, a.LayerwiseLRDecay = groups, decay
+		})
+		read := func() map[string][]float32 {
+			all, c := map[string][]float32{}, tensor.NewCtx(tensor.CPU())
+			for _, p := range nn.NamedParameters(m) {
+				all[p.Name] = tensor.ToSlice[float32](c, p.Tensor)
+			}
+			return all
+		}
+		before := read()
+		_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(texts(8))).Train()
+		require.NoError(t, err)
+		after := read()
+		for name, x := range after {
+			for i := range x {
+				x[i] -= before[name][i]
+			}
+		}
+		return after
+	}
+	plain := moved(1, nil)
+	layered := moved(0.5, nil)
+	ruled := moved(0.5, map[string]any{`^transformer\.wte`: "lr=4", `h\.1\.`: "lr_factor=6"})
+	for name, x := range plain {
+		factor, own := float32(1), float32(1)
+		switch {
+		case name == "transformer.wpe.weight":
+			factor, own = 0.125, 0.125
+		case strings.HasPrefix(name, "transformer.h.0."):
+			factor, own = 0.25, 0.25
+		case strings.HasPrefix(name, "transformer.h.1."):
+			factor, own = 0.5, 3
+		case name == "transformer.wte.weight":
+			factor, own = 0.125, 8
+		}
+		for i := range x {
+			require.InDelta(t, factor*x[i], layered[name][i], 1e-6, name)
+			require.InDelta(t, own*x[i], ruled[name][i], 1e-5, name)
+		}
+	}
+}
+
+func TestParamGroupsRefuse(t *testing.T) {
+	for want, groups := range map[string]map[string]any{
+		`no parameter of *gpt2.Model matches "head"`:                     {"head": "lr=1"},
+		`transformer.wte.weight matches "weight" and "wte": want one pa`: {"wte": "lr=1", "weight": "lr_factor=2"},
+		`want a regular expression in place of "("`:                      {"(": "lr=1"},
+		`want one of lr and lr_factor for "wte"`:                         {"wte": "lr=1,lr_factor=2"},
+		`want lr to be a number ≥ 0 for "wte"`:                           {"wte": "lr=fast"},
+		`want lr=…, lr_factor=…, weight_decay=… or frozen_steps=…, n`:    {"wte": "speed=1"},
+		`want texts like lr_factor=0.1,weight_decay=0 by regular`:        {"wte": 0.5},
+	} {
+		_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), lineArgs(func(a *args.TrainingArguments) {
+			a.ParamGroups = groups
+		}), trainer.WithTrainData(texts(8))).Train()
+		require.ErrorContains(t, err, want)
+	}
+	_, err := newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(func(a *args.TrainingArguments) {
+		a.LayerwiseLRDecay = 0.9
+	}), trainer.WithTrainData(columnsOf(points(64)).rows(0, 64))).Train()
+	requireOneError(t, err, "layerwise_lr_decay is 0.9", "has no layers")
 }

@@ -19,7 +19,12 @@ import (
 
 // optionCases are arguments that change a run in the same way on any ranks.
 var optionCases = map[string]func(*args.TrainingArguments){
-	"plain":           func(*args.TrainingArguments) {},
+	"plain": func(*args.TrainingArguments) {},
+	"groups": func(a *args.TrainingArguments) {
+		a.ParamGroups = map[string]any{"wpe": "lr=0.5", "bias$": "weight_decay=0.3", "mlp.*weight": "lr_factor=3",
+			"h[.]0[.]": "frozen_steps=7", "wte": "frozen_steps=12"}
+		a.LayerwiseLRDecay = 0.5
+	},
 	"label smoothing": func(a *args.TrainingArguments) { a.LabelSmoothingFactor = 0.3 },
 	"plateau": func(a *args.TrainingArguments) {
 		a.LossAverage = args.LossAverageSteps

@@ -40,9 +40,10 @@ type run struct {
 	samples  int64                // of an epoch
 	steps    samplers.Steps
 	windows  *feed.Windows
-	prof     *profile.Profiler // nil: no profile is wanted
-	hashes   *hashRecorder     // nil: no hashes are wanted
-	unlisten func()            // ends the profiler's spans
+	thaw     map[int64][]*nn.Parameter // frozen for so many steps
+	prof     *profile.Profiler         // nil: no profile is wanted
+	hashes   *hashRecorder             // nil: no hashes are wanted
+	unlisten func()                    // ends the profiler's spans
 	memory   memory
 	release  func() // gives output_dir up
 
@@ -146,6 +147,7 @@ func (t *Trainer) begin(ctx context.Context) (*run, error) {
 	setUp := func() error { return protect(func() error { return r.setUp(ctx) }) }
 	if err := t.acc.Starting(setUp); err != nil {
 		*t.args, t.state = *a, state
+		r.thawAfter(endOfRun)
 		r.release()
 		return nil, err
 	}
@@ -227,6 +229,7 @@ func (r *run) start(ck *checkpoint.Checkpoint) error {
 	r.windows.Limit(r.steps.MaxSteps - r.state.GlobalStep)
 	r.resumed, r.resumedP, r.logged, r.started = *t.state, r.progress, r.progress.Unlogged, time.Now()
 	r.sent = r.sentBytes()
+	r.freeze()
 	return nil
 }
 
@@ -341,17 +344,10 @@ func (r *run) prepare() error {
 
 // newOptimizer creates the optimizer of this rank's parameters.
 func (r *run) newOptimizer(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
-	decay := nn.DecayNames(r.model)
-	groups := []*optim.Group{{LR: r.args.LearningRate, WeightDecay: r.args.WeightDecay,
-		Embeddings: nn.Walk(r.model).Embeddings()}, {LR: r.args.LearningRate}}
-	for _, p := range params {
-		i := 1
-		if decay[p.Name] {
-			i = 0
-		}
-		groups[i].Params = append(groups[i].Params, p)
+	groups, err := r.groups(params)
+	if err != nil {
+		return nil, err
 	}
-	var err error
 	if r.opt, err = r.optimizer(c, groups); err != nil {
 		return nil, err
 	}
@@ -412,6 +408,7 @@ func (r *run) epochHasSteps() bool {
 }
 
 func (r *run) close() {
+	r.thawAfter(endOfRun)
 	r.hashes.close()
 	r.windows.Close()
 	r.release()

@@ -237,6 +237,7 @@ func spoiled(s *callbacks.StepStats) bool { return s.Skipped && !s.Overflow && !
 func (r *run) count(w *feed.Window, loss accelerate.WindowLoss, stats *callbacks.StepStats, spent time.Duration) {
 	s, p := r.state, &r.progress
 	s.GlobalStep++
+	r.thawAfter(s.GlobalStep)
 	s.Epoch = r.windows.EpochAfter(w.Window, r.steps.MaxSteps)
 	p.EpochEnded = false
 	if !stats.Skipped {

@@ -77,9 +77,9 @@ type LossFunc func(c *nn.Ctx, out models.Output, b *data.Batch) (sum *tensor.Ten
 // preprocess_logits_for_metrics. Predict wants one row for each sample.
 type LogitsFunc func(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) *tensor.Tensor
 
-// OptimizerFunc makes an optimizer in place of the one that the arguments name. groups are
-// the parameters that decay and those that do not, at learning_rate. It may make groups of its
-// own: each keeps the learning rate it is given here, and the schedule multiplies it.
+// OptimizerFunc makes an optimizer in place of the one that the arguments name. groups are the parameters that decay
+// and those that do not, at learning_rate, and those to which param_groups and layerwise_lr_decay give other rates. It
+// may make other groups: each keeps the learning rate that it has here, and the schedule multiplies it.
 type OptimizerFunc func(c *tensor.Ctx, groups []*optim.Group) *optim.Optimizer
 
 // ScheduleFunc makes a schedule in place of the one that the arguments name. warmup is the number of warm-up steps

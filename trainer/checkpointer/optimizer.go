@@ -8,10 +8,12 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
+	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -110,6 +112,7 @@ func (c *Checkpointer) restoreOptimizer(ck *checkpoint.Checkpoint, opt Optimizer
 			return ok && at.BoxNumel() > 0 && at.Numel() == 0
 		})
 	}
+	steps = c.followFreezing(opt, steps, saved)
 	if p := tensor.Try(func() { err = opt.ReadState(head.Name, steps, saved) }); p != nil {
 		return p
 	}
@@ -117,13 +120,52 @@ func (c *Checkpointer) restoreOptimizer(ck *checkpoint.Checkpoint, opt Optimizer
 	return err
 }
 
+// followFreezing completes a saved state for a model of which other parameters are frozen than when it was saved: the
+// optimizer begins with those that it did not have, and forgets those that are frozen now.
+func (c *Checkpointer) followFreezing(opt Optimizer, steps map[string]int64,
+	saved map[string]optim.Saved) map[string]int64 {
+	steps = maps.Clone(steps)
+	had := map[string]bool{}
+	for key := range saved {
+		had[parameterOf(key)] = true
+	}
+	mine := opt.State()
+	var begun, frozen []string
+	for _, name := range sortedKeys(mine.Steps) {
+		if _, counted := steps[name]; !counted && !had[name] {
+			begun, steps[name] = append(begun, name), 0
+		}
+	}
+	for key, t := range mine.Tensors {
+		if slices.Contains(begun, parameterOf(key)) {
+			saved[key] = optim.Saved{DType: t.DType(), Shape: t.Shape(),
+				Read: func(*tensor.Tensor) (census tensor.Census, err error) { return census, nil }}
+		}
+	}
+	for _, p := range nn.NamedParameters(c.Model) {
+		if _, counted := steps[p.Name]; counted && !p.RequiresGrad() {
+			frozen = append(frozen, p.Name)
+			delete(steps, p.Name)
+			maps.DeleteFunc(saved, func(key string, _ optim.Saved) bool { return parameterOf(key) == p.Name })
+		}
+	}
+	if len(begun)+len(frozen) > 0 {
+		c.Log.Warn("resuming with other frozen parameters than the checkpoint's", "trained from now on", begun,
+			"frozen now", frozen)
+	}
+	return steps
+}
+
+// parameterOf is the name of the parameter that a tensor of the optimizer's state belongs to.
+func parameterOf(key string) string { return key[:max(0, strings.LastIndexByte(key, '.'))] }
+
 // partOf is what this rank has of a saved tensor of the optimizer's, and the shape of that; mine is false if it has
 // nothing.
 func (c *Checkpointer) partOf(saved tensor.Placement) (at tensor.Placement, shape []int, mine bool) {
 	if c.Shards == nil {
 		return saved, saved.Shape, true
 	}
-	name := saved.Name[:max(0, strings.LastIndexByte(saved.Name, '.'))]
+	name := parameterOf(saved.Name)
 	at, ok := c.Shards.Placement(name)
 	switch {
 	case !ok:
