@@ -79,17 +79,86 @@ func (g *gradients) exchange(ctx context.Context, sums []*tensor.Tensor) error {
 	if err := group.AllReduce(comm.Of(used), comm.Max, comm.Label("parameters in use")).Wait(ctx); err != nil {
 		return err
 	}
-	var calls []*comm.Handle
 	for i, p := range g.cfg.Params {
-		if used[i] == 0 {
-			continue
-		}
-		if sums[i] == nil {
+		if used[i] != 0 && sums[i] == nil {
 			sums[i] = tensor.Zeros(g.c, p.GradDType(), p.Shape()...)
 		}
-		calls = append(calls, group.AllReduce(comm.OfTensor(g.c, sums[i]), comm.Sum, comm.Label(p.Name)))
 	}
-	return comm.WaitAll(ctx, calls...)
+	return g.sum(ctx, sums)
+}
+
+// bucketBytes is how much of several gradients is sent together. Larger gradients are sent alone, from where they are.
+const bucketBytes = 1 << 20
+
+// bucket is gradients of one dtype that are sent together.
+type bucket struct {
+	tensors []*tensor.Tensor
+	flat    *tensor.Tensor // of all
+	bytes   int
+}
+
+// buckets puts tensors, without those that are nil, into buckets, in their order.
+func buckets(ts []*tensor.Tensor) (list []*bucket) {
+	for _, t := range ts {
+		if t == nil {
+			continue
+		}
+		size := t.Numel() * t.DType().Size()
+		var b *bucket
+		if n := len(list); n > 0 {
+			b = list[n-1]
+		}
+		if b == nil || b.tensors[0].DType() != t.DType() || b.bytes+size > bucketBytes {
+			b = &bucket{}
+			list = append(list, b)
+		}
+		b.tensors, b.bytes = append(b.tensors, t), b.bytes+size
+	}
+	return list
+}
+
+// pack makes flat, of one tensor without a copy.
+func (b *bucket) pack(c *tensor.Ctx) {
+	rows := make([]*tensor.Tensor, len(b.tensors))
+	for i, t := range b.tensors {
+		rows[i] = tensor.Reshape(c, t, -1)
+	}
+	if b.flat = rows[0]; len(rows) > 1 {
+		b.flat = tensor.Concat(c, 0, rows...)
+	}
+}
+
+// unpack sets the tensors to what flat has.
+func (b *bucket) unpack(c *tensor.Ctx) {
+	if len(b.tensors) == 1 {
+		return
+	}
+	at := 0
+	for _, t := range b.tensors {
+		part := tensor.Slice(c, b.flat, 0, at, at+t.Numel())
+		tensor.CopyInto(c, t, tensor.Reshape(c, part, t.Shape()...))
+		at += t.Numel()
+	}
+}
+
+// sum adds the tensors of all ranks; those that are nil are so on all.
+func (g *gradients) sum(ctx context.Context, ts []*tensor.Tensor) (err error) {
+	g.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		list, calls := buckets(ts), []*comm.Handle(nil)
+		for _, b := range list {
+			b.pack(c)
+			calls = append(calls, g.cfg.Group.AllReduce(comm.OfTensor(c, b.flat), comm.Sum,
+				comm.Label("gradients of chunks")))
+		}
+		if err = comm.WaitAll(ctx, calls...); err != nil {
+			return nil
+		}
+		for _, b := range list {
+			b.unpack(c)
+		}
+		return nil
+	})
+	return err
 }
 
 // free frees what was made outside of scopes.

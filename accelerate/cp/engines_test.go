@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cp_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate/cp"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/commtest"
+	"github.com/lockstep-ml/lockstep/comm/rendezvous"
+	"github.com/lockstep-ml/lockstep/comm/shm"
+	"github.com/lockstep-ml/lockstep/comm/tcp"
+)
+
+// Engines between processes give the same bits, and the ring runs on them.
+func TestEngines(t *testing.T) {
+	for name, open := range map[string]func(*rendezvous.Job, comm.Options) (*comm.Group, error){
+		"shm": shm.New, "tcp": tcp.New} {
+		for _, method := range []*cp.Method{cp.Gather, cp.Ulysses, cp.Ring} {
+			t.Run(name+"/"+method.String(), func(t *testing.T) {
+				r := run{chunks: 4, method: method, length: 21}
+				want, _, _ := r.on(t, 2)
+				groups := commtest.Open(t, 2, nil, func(job *rendezvous.Job) (*comm.Group, error) {
+					return open(job, comm.Options{})
+				})
+				got, errs := make([]bits, 2), make([]error, 2)
+				var wait sync.WaitGroup
+				for rank, g := range groups {
+					wait.Go(func() {
+						if got[rank], _, _, errs[rank] = r.train(g); errs[rank] != nil {
+							g.Abort(errs[rank])
+						}
+						_ = g.Close()
+					})
+				}
+				wait.Wait()
+				require.NoError(t, errors.Join(errs...))
+				for rank := range got {
+					require.Equal(t, want, got[rank], "rank %d", rank)
+				}
+			})
+		}
+	}
+}
