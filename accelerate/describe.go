@@ -20,6 +20,8 @@ func (a *Accelerator) DescribeSharding() string {
 	switch {
 	case a.sharding.Strategy == shard.None && a.pipeline != nil:
 		return a.pipeline.Describe()
+	case p != nil && a.division != nil:
+		return p.Describe()
 	case a.sharding.Strategy == shard.None:
 		return ""
 	case p == nil && a.DataRanks().WorldSize() == 1:

@@ -24,6 +24,9 @@ type TensorParallel struct {
 // WithTensorParallel divides the model's matrices among the ranks along tp. On one rank it forms sums in parts.
 func WithTensorParallel(t TensorParallel) Option { return func(a *Accelerator) { a.tensor = &t } }
 
+// Divided reports whether the prepared model is divided, or on one rank its sums.
+func (a *Accelerator) Divided() bool { return a.division != nil }
+
 // divides reports whether Prepare divides the model, or its sums.
 func (a *Accelerator) divides() bool {
 	return a.tensor != nil && (a.TensorRanks().WorldSize() > 1 || a.tensor.Parts > 1)

@@ -102,6 +102,10 @@ func TestDividedModelInALoopOfOnesOwn(t *testing.T) {
 					if err != nil {
 						return err
 					}
+					if sharing > 1 {
+						require.Regexp(t, `^4 parts of each sum over [24] ranks, 0\.0 MB of parameters per rank$`,
+							acc.DescribeSharding())
+					}
 					if held := acc.ShardMemory().Parameters; sharing > 1 {
 						require.Less(t, held, int64(4*wholeSize/sharing+4*30*16), "positions and norms are whole")
 					}

@@ -26,6 +26,12 @@ import (
 
 // pipelined is a run of AdamW steps with clipping, dropout and evaluations: its weights, and its records.
 func pipelined(t *testing.T, set ...func(*args.TrainingArguments)) (map[string][]byte, map[string]float64) {
+	return evaluatedRun(t, newGPT2(t, 0.1), set)
+}
+
+// evaluatedRun is pipelined for a model, with options.
+func evaluatedRun(t *testing.T, m models.Model, set []func(*args.TrainingArguments), opts ...trainer.Option) (
+	map[string][]byte, map[string]float64) {
 	a := args.Default(out)
 	a.LearningRate, a.WeightDecay, a.MaxGradNorm, a.MaxSteps = 0.05, 0.01, 0.1, 20
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.PerDeviceEvalBatchSize = 1, 4, 3
@@ -34,8 +40,8 @@ func pipelined(t *testing.T, set ...func(*args.TrainingArguments)) (map[string][
 	for _, f := range set {
 		f(a)
 	}
-	m := newGPT2(t, 0.1)
-	tr := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(texts(30)), trainer.WithEvalData(texts(7)))
+	tr := newTrainer(vfs.NewMem(), m, a, append(opts, trainer.WithTrainData(texts(30)),
+		trainer.WithEvalData(texts(7)))...)
 	result, err := tr.Train()
 	require.NoError(t, err)
 	figures := map[string]float64{"training": result.TrainingLoss}

@@ -292,7 +292,8 @@ func (r *run) end(interrupted bool) error {
 // leaveExchange gives each rank the whole parameters of a model that was spread over the ranks, or lay on disk, and
 // takes the gradients out of the memory of their exchange: what a run took is given back without Close.
 func (r *run) leaveExchange() error {
-	if r.acc.WorldSize() == 1 && r.acc.Shards() == nil && r.args.OffloadParams != args.OffloadDisk {
+	if r.acc.WorldSize() == 1 && r.acc.Shards() == nil && !r.acc.Divided() &&
+		r.args.OffloadParams != args.OffloadDisk {
 		return nil
 	}
 	return r.acc.Unshard(r.ctx)

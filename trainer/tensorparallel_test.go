@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/unbuilt"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
+)
+
+// fourHeads is a GPT-2 whose attention has no dropout.
+func fourHeads(t testing.TB) *gpt2.Model {
+	cfg := gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = vocabulary, 8, 8, 2, 4
+	cfg.AttnPdrop, cfg.BosTokenID, cfg.EosTokenID = 0, nil, nil
+	m, err := gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)
+	require.NoError(t, err)
+	return m
+}
+
+// A divided model ends with the bits of one rank with the same parts, and has its records: evaluations, predictions,
+// tokens and operations are those of one rank.
+func TestTensorParallel(t *testing.T) {
+	t.Cleanup(unbuilt.AllowAxes())
+	type settings []func(*args.TrainingArguments)
+	tensors := func(ranks, tp int) func(*args.TrainingArguments) {
+		return func(a *args.TrainingArguments) {
+			a.NumReplicas, a.TPSize = ranks, tp
+			a.GradientAccumulationSteps /= ranks / tp
+		}
+	}
+	half := func(a *args.TrainingArguments) { a.BF16, a.BF16FullEval = true, true }
+	recompute := func(a *args.TrainingArguments) { a.GradientCheckpointing = true }
+	for name, c := range map[string]struct {
+		common settings
+		ranks  func(*args.TrainingArguments)
+	}{
+		"2":                {settings{}, tensors(2, 2)},
+		"4, bf16":          {settings{half}, tensors(4, 4)},
+		"2, fp16":          {settings{fp16}, tensors(2, 2)},
+		"2 × 2":            {settings{}, tensors(4, 2)},
+		"2 × 2 recomputed": {settings{recompute, half}, tensors(4, 2)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			parts := trainer.WithTensorParallel(accelerate.TensorParallel{Parts: 4})
+			want, records := evaluatedRun(t, fourHeads(t), c.common, parts)
+			got, logged := evaluatedRun(t, fourHeads(t), append(c.common, c.ranks), parts)
+			require.Len(t, got, len(want))
+			for name, bits := range want {
+				require.True(t, bytes.Equal(bits, got[name]), name)
+			}
+			require.Equal(t, records, logged)
+		})
+	}
+}
+
+// A run that saves on a mesh goes on, on any other, to the bits of one rank with the same parts; in between lie the
+// files of one rank. The best checkpoint is loaded at the end.
+func TestCheckpointsOfDividedModels(t *testing.T) {
+	t.Cleanup(unbuilt.AllowAxes())
+	const half, last = out + "/checkpoint-10", out + "/checkpoint-20"
+	files := []string{"model.safetensors", "optimizer.safetensors", "optimizer.json"}
+	run := func(disk *vfs.Mem, ranks, tp int, set ...func(*args.TrainingArguments)) rankRun {
+		a := rankArgs(ranks / tp)
+		shardsArgs(a)
+		a.NumReplicas, a.TPSize = ranks, tp
+		a.GlobalTrainBatchSize, a.MaxSteps, a.SaveSteps, a.LoggingSteps = 16, 20, 10, 10
+		for _, f := range set {
+			f(a)
+		}
+		m := fourHeads(t)
+		tr := newTrainer(disk, m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)),
+			trainer.WithTensorParallel(accelerate.TensorParallel{Parts: 4}))
+		_, err := tr.Train()
+		require.NoError(t, err)
+		return rankRun{weights(m), untimed(tr.State().LogHistory), disk}
+	}
+	whole := run(vfs.NewMem(), 1, 1)
+	for _, save := range []struct {
+		ranks, tp int
+		form      args.StateDictType
+	}{{2, 2, args.FullStateDict}, {4, 2, args.ShardedStateDict}, {1, 1, args.FullStateDict}} {
+		saved := run(vfs.NewMem(), save.ranks, save.tp, func(a *args.TrainingArguments) {
+			a.FSDPStateDictType = save.form
+		})
+		require.Equal(t, whole.weights, saved.weights)
+		require.Equal(t, whole.history, saved.history)
+		dir := exported(t, saved.disk, half)
+		if save.form == args.ShardedStateDict {
+			merged := t.TempDir()
+			_, err := checkpointer.MergeWeights(t.Context(), dir, merged, checkpointer.MergeOptions{Optimizer: true})
+			require.NoError(t, err)
+			dir = merged
+		}
+		for _, name := range files {
+			text, err := os.ReadFile(filepath.Join(dir, name))
+			require.NoError(t, err)
+			require.Equal(t, content(t, whole.disk, half+"/"+name), string(text), name)
+		}
+		for _, resume := range [][2]int{{1, 1}, {4, 4}, {4, 2}} {
+			fork := saved.disk.CrashClone(nil)
+			resumed := run(fork, resume[0], resume[1], func(a *args.TrainingArguments) {
+				a.ResumeFromCheckpoint = half
+			})
+			require.Equal(t, whole.weights, resumed.weights, "%v", resume)
+			for _, name := range files {
+				require.Equal(t, content(t, whole.disk, last+"/"+name), content(t, fork, last+"/"+name), "%v: %s",
+					resume, name)
+			}
+		}
+	}
+	best := func(a *args.TrainingArguments) {
+		a.EvalStrategy, a.EvalSteps, a.SaveSteps, a.MaxSteps = args.StrategySteps, new(2.0), 2, 8
+		a.LoadBestModelAtEnd, a.GreaterIsBetter = true, new(true) // of losses: the last is not the best
+	}
+	one, many := run(vfs.NewMem(), 1, 1, best), run(vfs.NewMem(), 4, 2, best)
+	require.Equal(t, one.weights, many.weights)
+	require.Equal(t, one.history, many.history)
+	require.NotEqual(t, run(vfs.NewMem(), 1, 1, best, func(a *args.TrainingArguments) {
+		a.LoadBestModelAtEnd = false
+	}).weights, one.weights, "the last is not the best")
+}
