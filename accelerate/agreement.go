@@ -4,12 +4,15 @@ package accelerate
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/nn"
 )
 
 // fingerprint is what all ranks must have in common before they train together.
@@ -18,6 +21,13 @@ type fingerprint struct {
 	Kernels  string          `json:"kernels"`
 	Hook     string          `json:"hook"`
 	Versions []string        `json:"versions"` // of the device, which ranks tell each other and need not share
+	pipelined
+}
+
+// pipelined is what the ranks of pipelines must have in common besides their settings; empty without pipelines.
+type pipelined struct {
+	Schedule string `json:"schedule"` // hash of its table, which may be a file
+	Model    string `json:"model"`    // hash of the parameters' names, shapes and dtypes
 }
 
 // compare checks that all ranks run with the same settings and kernels: with others, bits
@@ -27,10 +37,20 @@ func (a *Accelerator) compare(ctx context.Context, hook ddp.Hook) error {
 	if err != nil {
 		return err
 	}
-	all, err := comm.AllGatherObject(ctx, a.Group(), fingerprint{text, a.kernels, hook.Name(), a.versions})
+	mine := fingerprint{text, a.kernels, hook.Name(), a.versions, a.pipelined()}
+	all, err := comm.AllGatherObject(ctx, a.Group(), mine)
 	if err != nil {
 		return fmt.Errorf("accelerate: comparing the ranks' settings: %w", err)
 	}
+	if err := disagreement(all); err != nil {
+		return err
+	}
+	a.versions = allVersions(all)
+	return nil
+}
+
+// disagreement is what the first rank that differs from rank 0 has otherwise.
+func disagreement(all []fingerprint) error {
 	for rank, f := range all {
 		if f.Kernels != all[0].Kernels {
 			return fmt.Errorf("accelerate: rank 0 computes with %s kernels, rank %d with %s: set %s to the same "+
@@ -43,9 +63,37 @@ func (a *Accelerator) compare(ctx context.Context, hook ddp.Hook) error {
 		if err := sameSettings(all[0].Args, f.Args, rank); err != nil {
 			return err
 		}
+		if f.Model != all[0].Model {
+			return fmt.Errorf("accelerate: the model of rank %d has other parameters than that of rank 0 (names, "+
+				"shapes or dtypes): want the same model on all ranks", rank)
+		}
+		if f.Schedule != all[0].Schedule {
+			return fmt.Errorf("accelerate: pp_schedule: the file has another table on rank %d than on rank 0: want "+
+				"the same on all ranks", rank)
+		}
 	}
-	a.versions = allVersions(all)
 	return nil
+}
+
+// pipelined is what the other ranks must have too. What cannot be read is reported behind the comparison.
+func (a *Accelerator) pipelined() (p pipelined) {
+	if a.PipelineRanks().WorldSize() == 1 {
+		return p
+	}
+	if s, err := a.loadSchedule(); err == nil {
+		p.Schedule = hashed(s.Ranks)
+	}
+	var params []any
+	for _, q := range nn.NamedParameters(a.model) {
+		params = append(params, q.Name, q.Tensor.Shape(), q.Tensor.DType().String())
+	}
+	p.Model = hashed(params)
+	return p
+}
+
+func hashed(v any) string {
+	sum := sha256.Sum256(fmt.Append(nil, v))
+	return hex.EncodeToString(sum[:16])
 }
 
 // reportDiffering says how many parameters had to be overwritten with rank 0's values, and

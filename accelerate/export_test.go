@@ -19,3 +19,11 @@ func SetAccelerators(kinds ...string) { accelerators = kinds }
 
 // SetRan makes n what the ops of the first window computed in.
 func SetRan(a *Accelerator, n *tensor.DTypeCounts) { a.ran = n }
+
+// Disagreement is what the second of two ranks has otherwise whose pipelines have tables with these hashes.
+func Disagreement(table, other string) error {
+	a := fingerprint{Args: []byte("{}"), pipelined: pipelined{Schedule: table}}
+	b := a
+	b.Schedule = other
+	return disagreement([]fingerprint{a, b})
+}

@@ -256,6 +256,24 @@ func TestPipelineRefuses(t *testing.T) {
 	}
 }
 
+// Ranks of a pipeline whose models or schedules differ do not begin: each would wait for what no other sends.
+func TestPipelineComparesModelsAndTables(t *testing.T) {
+	other := func(acc *accelerate.Accelerator, m *gpt2.Model) error {
+		cfg := m.Cfg
+		cfg.NLayer += acc.Rank()
+		m, err := gpt2.New(nn.NewInit(acc.Device(), 1).Deferred(), cfg)
+		if err != nil {
+			return err
+		}
+		return acc.Prepare(t.Context(), m, adamW)
+	}
+	for rank, err := range pipeline(t, 2, func(*args.TrainingArguments) {}, other) {
+		require.ErrorContains(t, err, "the model of rank 1 has other parameters than that of rank 0", "rank %d", rank)
+	}
+	require.NoError(t, accelerate.Disagreement("a", "a"))
+	require.ErrorContains(t, accelerate.Disagreement("a", "b"), "pp_schedule: the file has another table on rank 1")
+}
+
 // A loss that is not finite, and a window without loss terms, leave out the step on all ranks of a pipeline.
 func TestPipelineLeavesOutSteps(t *testing.T) {
 	for _, wrong := range []string{"loss", "terms"} {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -37,6 +38,25 @@ func (r *run) checkData(ck *checkpoint.Checkpoint) error {
 	}
 	return fmt.Errorf("changed since the checkpoint: %s: want what it was saved with, or resume_on_other_data true",
 		strings.Join(changed, ", "))
+}
+
+// sameData refuses pipelines whose processes have other training data than each other: one would compute the loss of what
+// another has read with the labels of other samples.
+func (r *run) sameData() error {
+	if r.acc.PipelineRanks().WorldSize() == 1 || r.args.NumReplicas > 1 {
+		return nil
+	}
+	all, err := comm.AllGatherObject(r.ctx, r.acc.Group(), r.fingerprint())
+	if err != nil {
+		return fmt.Errorf("trainer: comparing the ranks' data: %w", err)
+	}
+	for rank, print := range all {
+		if print != all[0] && print != "" && all[0] != "" {
+			return fmt.Errorf("trainer: the training data of rank %d have fingerprint %s, those of rank 0 %s: want the "+
+				"same data on all ranks", rank, print, all[0])
+		}
+	}
+	return nil
 }
 
 // fingerprint tells the training data from others, "" where nothing can be said. It is computed when it is first asked

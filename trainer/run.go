@@ -181,6 +181,9 @@ func (r *run) setUp(ctx context.Context) error {
 	if err := r.checkpointer().CheckShared(r.ctx); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
+	if err := r.sameData(); err != nil {
+		return err
+	}
 	if err := r.start(ck); err != nil {
 		return err
 	}

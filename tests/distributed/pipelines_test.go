@@ -5,6 +5,8 @@
 package distributed
 
 import (
+	"bytes"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -93,4 +95,19 @@ func TestPipelines(t *testing.T) {
 		require.Contains(t, r.stderr.String(), "pp_schedule")
 		require.Contains(t, r.stderr.String(), "schedule dualpipev: 2 micro-batches on 2 ranks: want at least 4")
 	})
+}
+
+// Processes of a pipeline that read other data than each other end before the first step, and say so.
+func TestDataOfAPipelineDiffer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	more := filepath.Join(dir, "more.txt")
+	require.NoError(t, os.WriteFile(more, bytes.Repeat([]byte("all work and no play\n"), 100), 0o600))
+	line := []string{lockstep, "launch", "--nproc_per_node", "2", "--", "sh", "-c",
+		`test $RANK = 0 || set -- "$@" --train_file "` + more + `"; exec "$0" "$@"`, clm}
+	r := start(t, append(line, tiny(filepath.Join(dir, "out"), "--pp_size", "2")...))
+	r.wait()
+	require.NotZero(t, r.code())
+	require.Contains(t, r.stderr.String(), "trainer: the training data of rank 1 have fingerprint ")
+	require.NotContains(t, r.stdout.String(), "step 1")
 }
