@@ -47,7 +47,7 @@ func ParseMesh(text string) (Mesh, error) {
 	for part := range strings.SplitSeq(text, ",") {
 		name, size, ok := strings.Cut(strings.TrimSpace(part), "=")
 		n, err := strconv.Atoi(size)
-		if !ok || name == "" || err != nil {
+		if !ok || name == "" || err != nil || n == 0 {
 			return Mesh{}, fmt.Errorf("comm: mesh %q has %q: want axes as dp_shard=2,tp=4", text, part)
 		}
 		i := slices.Index(axisNames[:], name)

@@ -187,7 +187,7 @@ var deepSpeedRules = withAliases(withAlike(deepSpeedAlike, map[string]rule{
 	"tensor_parallel.tp.tp_grain_size":    ignore("DeepSpeed does not read it in training"),
 	"tensor_parallel.preset_model":        ignore("a model says how its layers are divided"),
 	"tensor_parallel.keep_module_on_host": ignore("loading changes no result"),
-	"pipeline":                            ignore("it is for models in stages, which are not built"),
+	"pipeline":                            ignore("it is for DeepSpeed's PipelineModule; here pp_size makes stages"),
 }))
 
 // withAliases adds the other names of keys: DeepSpeed's fields of stage 3 have a name and an alias with stage3_ before

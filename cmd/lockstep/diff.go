@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -43,6 +44,7 @@ type differ struct {
 	json   bool
 	into   string // folder of the replays
 	dirs   [2]string
+	unsaid error // of the first text that could not be printed
 }
 
 func (p *program) diff(argv []string) int {
@@ -59,6 +61,7 @@ func (p *program) diff(argv []string) int {
 	}
 	d.dirs = [2]string(fs.Args())
 	c, err := d.compare()
+	err = cmp.Or(err, d.unsaid)
 	if err == nil && d.json {
 		err = p.json(c)
 	}
@@ -122,7 +125,8 @@ func loadRuns(dirs [2]string) (runs [2]*hashes.Run, err error) {
 // say prints text, unless JSON is asked for.
 func (d *differ) say(text string) {
 	if !d.json {
-		fmt.Fprint(d.stdout, terminal.Lines(text, terminal.Width(d.stdout)))
+		_, err := fmt.Fprint(d.stdout, terminal.Lines(text, terminal.Width(d.stdout)))
+		d.unsaid = cmp.Or(d.unsaid, err)
 	}
 }
 

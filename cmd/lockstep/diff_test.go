@@ -3,15 +3,19 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/comm/env"
 	"github.com/lockstep-ml/lockstep/trainer/hashes"
 )
 
@@ -165,6 +169,23 @@ func TestDiffReplays(t *testing.T) {
 	code, _, text = output(nil, "diff", a, b, "--replay", "--replay_dir", again)
 	require.Equal(t, exitTrouble, code)
 	require.Contains(t, text, "want a new folder for the replays")
+}
+
+// full is a file on a disk that is full.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
+
+// An answer that could not be printed is no answer: the exit code is that of an error.
+func TestDiffThatCannotPrint(t *testing.T) {
+	a := t.TempDir()
+	record(t, a, []string{"train"}, 0, plain(nothing))
+	for _, flags := range [][]string{nil, {"--json"}} {
+		var complaint bytes.Buffer
+		p := &program{stdin: strings.NewReader(""), stdout: full{}, stderr: &complaint, lookup: env.Map(nil)}
+		require.Equal(t, exitTrouble, p.run(append([]string{"diff", a, a}, flags...)))
+		require.Contains(t, complaint.String(), "no space left")
+	}
 }
 
 func TestDiffRefuses(t *testing.T) {

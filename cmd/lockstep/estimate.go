@@ -88,8 +88,8 @@ func (p *program) estimateMemory(argv []string) int {
 	if err != nil {
 		return p.failed("estimate-memory", err)
 	}
-	if s.Ranks == 0 && a.PPSize <= 1 {
-		s.Ranks = a.NumReplicas
+	if s.Ranks == 0 {
+		s.Ranks = worldOf(a)
 	}
 	if a.PPSize > 1 {
 		err = p.estimateStages(a, s, m, of.DType)

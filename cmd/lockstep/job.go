@@ -76,11 +76,10 @@ type usageFault struct{ text string }
 
 func (e *usageFault) Error() string { return e.text }
 
-// play is a run of the arguments on so many ranks, or 0 for as many as the sizes of its mesh make.
+// play is a run of the arguments on so many ranks, or 0 for those of the arguments.
 func (m *sampleModel) play(a *args.TrainingArguments, world int) (*trainer.Play, error) {
 	if world == 0 {
-		world = max(a.PPSize, 1) * max(a.DPReplicateSize, 1) * max(a.DPShardSize, 1) * max(a.CPSize, a.SPSize, 1) *
-			max(a.TPSize, 1)
+		world = worldOf(a)
 	}
 	mesh, err := accelerate.MeshOf(a, world)
 	if err != nil {
@@ -88,6 +87,12 @@ func (m *sampleModel) play(a *args.TrainingArguments, world int) (*trainer.Play,
 	}
 	on, err := device(a.Device)
 	return &trainer.Play{Args: a, On: on, Mesh: mesh, Model: m.fresh, Batch: m.batch}, err
+}
+
+// worldOf is how many ranks the arguments have: as many as the sizes of their mesh make, or num_replicas.
+func worldOf(a *args.TrainingArguments) int {
+	return max(a.NumReplicas, max(a.PPSize, 1)*max(a.DPReplicateSize, 1)*max(a.DPShardSize, 1)*
+		max(a.CPSize, a.SPSize, 1)*max(a.TPSize, 1))
 }
 
 // setMesh puts the sizes of a mesh into the arguments.
@@ -104,6 +109,9 @@ func setMesh(a *args.TrainingArguments, text string) error {
 		{mesh.DPShard, &a.DPShardSize, "dp_shard"}, {mesh.CP, &a.CPSize, "cp"}, {mesh.TP, &a.TPSize, "tp"}} {
 		if axis.size == 0 {
 			continue
+		}
+		if axis.size < 0 {
+			return &usageFault{fmt.Sprintf("mesh has %s=%d: want sizes of at least 1", axis.name, axis.size)}
 		}
 		if *axis.into > 1 && *axis.into != axis.size {
 			return &usageFault{fmt.Sprintf("mesh has %s=%d, and %s_size is %d: want one of both", axis.name, axis.size,

@@ -432,6 +432,6 @@ func TestAResumeSaysThatTheMeshIsAnother(t *testing.T) {
 		_, err = c.Open(t.Context(), "", false)
 		require.NoError(t, err)
 		require.Contains(t, log.String(), want)
-		require.Equal(t, want != "", strings.Contains(log.String(), "now=\"dp_shard=1\""), log.String())
+		require.Equal(t, want != "", strings.Contains(log.String(), "checkpoint=\"pp=2\" now=\"one rank\""), log.String())
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/models"
 )
 
@@ -189,11 +190,19 @@ func (c *Checkpointer) settleArgs(ck *checkpoint.Checkpoint) error {
 		return fmt.Errorf("%s: %w", ArgsFile, err)
 	}
 	if now := c.Mesh.String(); saved.Mesh != "" && saved.Mesh != now {
-		c.Log.Info("resuming on another mesh: each rank reads its part of the model", "checkpoint", saved.Mesh,
-			"now", now)
+		c.Log.Info("resuming on another mesh: each rank reads its part of the model", "checkpoint",
+			described(saved.Mesh), "now", described(now))
 	}
 	*c.Args = *a
 	return nil
+}
+
+// described is a mesh for a reader.
+func described(mesh string) string {
+	if mesh == (comm.Mesh{}).String() {
+		return "one rank"
+	}
+	return mesh
 }
 
 // mostMicroBatches is far above the micro-batches of any step, and far below where their products overflow.

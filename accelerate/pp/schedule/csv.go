@@ -60,6 +60,7 @@ func read(text []byte) (*Schedule, error) {
 	if n := bytes.Count(text, []byte{','}); n >= maxCells {
 		return nil, fmt.Errorf("%d commas: want at most %d cells", n, maxCells)
 	}
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // which spreadsheets write
 	t := table{rest: strings.TrimSuffix(string(text), "\n")}
 	s := &Schedule{}
 	for !t.end && len(s.Ranks) < maxRanks {

@@ -46,7 +46,7 @@ func TestTablesOfPyTorchRoundTrip(t *testing.T) {
 }
 
 func TestReadCSV(t *testing.T) {
-	s := parse(t, "0F0,, 0B0 \n\"1F0\",1B0\n")
+	s := parse(t, "\ufeff0F0,, 0B0 \n\"1F0\",1B0\n") // with a mark of the byte order, as spreadsheets write it
 	require.Equal(t, 1, s.MicroBatches)
 	require.Equal(t, []int{0, 1}, s.StageToRank)
 	require.Equal(t, [][]schedule.Action{{{Op: schedule.F}, {}, {Op: schedule.B}},

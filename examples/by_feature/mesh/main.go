@@ -39,7 +39,9 @@ func run(ctx context.Context, p *program.Process) error {
 	sharded := mesh{pp: 2, replicas: 1, shards: 2}
 	if place.Distributed() {
 		weights, err := train(ctx, 1, sharded, false, "")
-		p.Printf("%s: weights %s\n", sharded, weights)
+		if err == nil {
+			p.Printf("%s: weights %s\n", sharded, weights)
+		}
 		return err
 	}
 	one, err := train(ctx, 1, mesh{1, 1, 1}, false, "")

@@ -28,7 +28,9 @@ func run(ctx context.Context, p *program.Process) error {
 	}
 	if place.Distributed() {
 		weights, err := train(ctx, 1, place.WorldSize, "1f1b")
-		p.Printf("1f1b, %d ranks: weights %s\n", place.WorldSize, weights)
+		if err == nil {
+			p.Printf("1f1b, %d ranks: weights %s\n", place.WorldSize, weights)
+		}
 		return err
 	}
 	one, err := train(ctx, 1, 1, "1f1b")
