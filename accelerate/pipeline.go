@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -62,7 +63,8 @@ func (a *Accelerator) joinPipeline(ctx context.Context, hook ddp.Hook, j strateg
 	}
 	s, differed, err := pp.NewStrategy(ctx, pp.Config{Model: model, Group: a.PipelineRanks().Group(), Job: j,
 		Strategy: func(j strategy.Job) (strategy.Strategy, error) { return a.choose(hook, j) },
-		Schedule: sched, Stages: stages, Costs: costs, Forward: a.stages.forward, Context: a.stageCtx})
+		Schedule: sched, Stages: stages, Costs: costs, Forward: a.stages.forward, Context: a.stageCtx,
+		LogsTail: a.logsTail(j.Layout)})
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}
@@ -75,6 +77,21 @@ func (a *Accelerator) joinPipeline(ctx context.Context, hook ddp.Hook, j strateg
 		return err
 	}
 	return s.GiveUp()
+}
+
+// logsTail reports whether this rank logs that its pipeline has too few micro-batches for the schedule. One rank does of
+// all whose pipelines have as few: of consecutive micro-batches only one pipeline's end early, and otherwise all of
+// those that take turns have as many.
+func (a *Accelerator) logsTail(l samplers.WindowLayout) bool {
+	switch {
+	case a.PipelineRanks().Rank() > 0:
+		return false
+	case a.next.batches.dealing != microBatches:
+		return a.IsMain()
+	case l.Interleaved:
+		return l.MicroBatch(0) == l.Round(0)
+	}
+	return true
 }
 
 // loadSchedule is that of the windows from the next Prepare on.

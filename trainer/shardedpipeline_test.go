@@ -4,12 +4,14 @@ package trainer_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/trainer"
 )
 
 // A model that is sharded in the stages of pipelines is trained with the bits of one rank: weights, moments, losses and
@@ -83,5 +85,28 @@ func TestCheckpointsOfShardedPipelines(t *testing.T) {
 		for _, file := range files {
 			require.Equal(t, content(t, one.disk, last+"/"+file), content(t, fork, last+"/"+file), "%s: %s", name, file)
 		}
+	}
+}
+
+// That a step has fewer micro-batches than the schedule takes is logged once, whatever the number of pipelines.
+func TestTailIsLoggedOnce(t *testing.T) {
+	for name, set := range map[string]func(*args.TrainingArguments){
+		"sharded": func(a *args.TrainingArguments) { a.DPShardSize, a.FSDP = 2, []string{"full_shard"} },
+		"torch":   func(a *args.TrainingArguments) { a.DPReplicateSize, a.DataSharding = 2, args.ShardingTorch },
+		"one":     func(a *args.TrainingArguments) { a.DPReplicateSize = 2 },
+	} {
+		a := args.Default(out)
+		a.NumReplicas, a.PPSize, a.PPSchedule, a.MaxSteps, a.SaveStrategy = 4, 2, "interleaved_1f1b", 8, args.StrategyNo
+		a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = 1, 4
+		set(a)
+		var log messages
+		samples := 30 // 3 micro-batches of each pipeline in the last step, or
+		if name == "one" {
+			samples = 29 // 1 of the second one's
+		}
+		_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(texts(samples)),
+			trainer.WithLogger(log.logger())).Train()
+		require.NoError(t, err, name)
+		require.Equal(t, 1, strings.Count(log.String(), "a step has fewer micro-batches"), "%s: %s", name, log.String())
 	}
 }

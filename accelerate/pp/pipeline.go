@@ -35,6 +35,7 @@ type Config struct {
 	Stages   [][]nn.Part        // see Stages
 	Costs    []float64          // of each part, see Measure: for Strategy.Describe; nil: they are alike
 	Forward  Forward
+	LogsTail bool // this rank logs that a step has fewer micro-batches than the schedule takes
 	// Context derives the context of a forward pass of b from c: its random stream, dtypes and recomputation. tree is
 	// that of the model which runs.
 	Context func(c *tensor.Ctx, tree *nn.Tree, b *data.Batch, training bool) *nn.Ctx
@@ -209,7 +210,7 @@ func (p *Pipeline) plan(of plan) (*step, error) {
 	}
 	if !of.training {
 		s = s.Forward()
-	} else if why := p.cfg.Schedule.Refuses(of.microBatches); why != nil && p.rank == 0 && p.cfg.Job.Log != nil {
+	} else if why := p.cfg.Schedule.Refuses(of.microBatches); why != nil && p.cfg.LogsTail {
 		p.cfg.Job.Log.Warn("a step has fewer micro-batches than the schedule takes: its passes run in the order of a "+
 			"whole step, with the same bits", "micro_batches", of.microBatches, "why", why)
 	}
