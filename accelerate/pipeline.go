@@ -79,8 +79,8 @@ func (a *Accelerator) joinPipeline(ctx context.Context, hook ddp.Hook, j strateg
 	return s.GiveUp()
 }
 
-// logsTail reports whether this rank logs that its pipeline has too few micro-batches for the schedule. One rank does of
-// all whose pipelines have as few: of consecutive micro-batches only one pipeline's end early, and otherwise all of
+// logsTail reports whether this rank logs that its pipeline has too few micro-batches for the schedule. One rank does
+// of all whose pipelines have as few: of consecutive micro-batches only one pipeline's end early, and otherwise all of
 // those that take turns have as many.
 func (a *Accelerator) logsTail(l samplers.WindowLayout) bool {
 	switch {

@@ -40,8 +40,8 @@ func (r *run) checkData(ck *checkpoint.Checkpoint) error {
 		strings.Join(changed, ", "))
 }
 
-// sameData refuses pipelines whose processes have other training data than each other: one would compute the loss of what
-// another has read with the labels of other samples.
+// sameData refuses pipelines whose processes have different training data: one would compute the loss with the labels
+// of samples that another has not read.
 func (r *run) sameData() error {
 	if r.acc.PipelineRanks().WorldSize() == 1 || r.args.NumReplicas > 1 {
 		return nil

@@ -432,6 +432,7 @@ func TestAResumeSaysThatTheMeshIsAnother(t *testing.T) {
 		_, err = c.Open(t.Context(), "", false)
 		require.NoError(t, err)
 		require.Contains(t, log.String(), want)
-		require.Equal(t, want != "", strings.Contains(log.String(), "checkpoint=\"pp=2\" now=\"one rank\""), log.String())
+		require.Equal(t, want != "", strings.Contains(log.String(), "checkpoint=\"pp=2\" now=\"one rank\""),
+			log.String())
 	}
 }
