@@ -40,7 +40,6 @@ func current() []Known {
 		noEffect("liger_kernel_config", TypeAny, "", "Liger's kernels are for GPUs and compute the same"),
 		noEffect("use_cache", TypeBool, "false",
 			"training and evaluation have no use for a cache of keys and values"),
-		planned("neftune_noise_alpha", TypeFloat, "", "NEFTune's noise on embeddings"),
 		noEffect("torch_empty_cache_steps", TypeInt, "", "memory of a step is freed as soon as it is not needed"),
 		planned("auto_find_batch_size", TypeBool, "false",
 			"the search for a batch size that fits: want per_device_train_batch_size (see lockstep estimate-memory)"),

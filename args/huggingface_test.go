@@ -328,8 +328,6 @@ func TestKnownNames(t *testing.T) {
 		{"auto_find_batch_size", "true", "not built yet: the search for a batch size that fits", ""},
 		{"auto_find_batch_size", "false", "", ""},
 		{"auto_find_batch_size", "maybe", "want true or false", ""},
-		{"neftune_noise_alpha", "none", "", ""},
-		{"neftune_noise_alpha", "5", "not built yet: NEFTune", ""},
 		{"push_to_hub", "true", "not built yet: uploads to the Hub", ""},
 		{"deepspeed", `{"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}`, "",
 			"is read: keys used 2, without effect here 0"},

@@ -73,6 +73,10 @@ func (a *TrainingArguments) checkProgram(c *Checker, p Program) {
 	c.Require(slices.Contains(have, a.Device), "device", a.Device, want)
 	a.checkMeshOf(c, p)
 	a.checkPipeline(c, p)
+	if alpha := a.NeftuneNoiseAlpha; alpha != nil {
+		c.Require(max(a.TPSize, a.CPSize, a.SPSize) <= 1, "neftune_noise_alpha", *alpha,
+			"none with tp_size, cp_size or sp_size above 1")
+	}
 	c.Require(a.LabelSmoothingFactor == 0 || a.TPSize <= 1, "label_smoothing_factor", a.LabelSmoothingFactor,
 		"0 with tp_size above 1")
 }

@@ -62,6 +62,9 @@ type TrainingArguments struct {
 	// LabelSmoothingFactor, in [0, 1), is the share of a label's probability that is spread evenly over all classes, in
 	// training and in evaluation.
 	LabelSmoothingFactor float64 `json:"label_smoothing_factor" resume:"fixed" usage:"label smoothing, in [0, 1)"`
+	// NeftuneNoiseAlpha scales NEFTune's noise on the embeddings of tokens, in training: uniform up to
+	// NeftuneNoiseAlpha/√(tokens·width) of a sample. nil: none.
+	NeftuneNoiseAlpha *float64 `json:"neftune_noise_alpha" resume:"fixed" usage:"noise on embeddings; none: off"`
 	// MaxGradNorm is the global L2 norm to which gradients are clipped. 0 clips
 	// nothing; the norm is measured and logged anyway.
 	MaxGradNorm float64 `json:"max_grad_norm" resume:"fixed" usage:"global L2 norm to which gradients are clipped; 0: no clipping"`

@@ -90,6 +90,9 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 	c.Require(a.AdamBeta2 >= 0 && a.AdamBeta2 < 1, "adam_beta2", a.AdamBeta2, "a number in [0, 1)")
 	nonNegative(c, "adam_epsilon", a.AdamEpsilon)
 	nonNegative(c, "max_grad_norm", a.MaxGradNorm)
+	if alpha := a.NeftuneNoiseAlpha; alpha != nil {
+		nonNegative(c, "neftune_noise_alpha", *alpha)
+	}
 	c.Require(a.LabelSmoothingFactor >= 0 && a.LabelSmoothingFactor < 1, "label_smoothing_factor",
 		a.LabelSmoothingFactor, "a number in [0, 1)")
 	c.Require(!a.BF16 || !a.FP16, "fp16", a.FP16, "one of bf16 and fp16")

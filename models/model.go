@@ -77,6 +77,12 @@ type Recomputable interface {
 	RecomputeUnits() []nn.Module
 }
 
+// Embedded is implemented by models of tokens.
+type Embedded interface {
+	// InputEmbeddings is the table of the tokens' embeddings, to which neftune_noise_alpha adds noise.
+	InputEmbeddings() *nn.Embedding
+}
+
 // Pipelined is implemented by models that pipeline parallelism can cut into stages.
 type Pipelined interface {
 	Model

@@ -23,7 +23,8 @@ type Ctx struct {
 	// counts them. See TokenPositions.
 	Positions *tensor.Tensor
 
-	smoothing *Smoothing // of labels; nil: none
+	smoothing *Smoothing      // of labels; nil: none
+	noise     *EmbeddingNoise // nil: none
 	tree      *Tree
 	recompute map[Module]bool
 	observers []Observer

@@ -71,7 +71,7 @@ func (*Embedding) Traits() Traits { return Traits{Embedding: true} }
 // Forward maps ids of any shape to ids' shape with C appended.
 func (e *Embedding) Forward(c *Ctx, ids *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, e, func(c *Ctx, ids *tensor.Tensor) *tensor.Tensor {
-		return tensor.Embedding(c.Ctx, c.Param(e.Weight), ids)
+		return e.disturbed(c, tensor.Embedding(c.Ctx, c.Param(e.Weight), ids))
 	}, ids)
 }
 

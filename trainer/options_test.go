@@ -25,6 +25,7 @@ var optionCases = map[string]func(*args.TrainingArguments){
 			"h[.]0[.]": "frozen_steps=7", "wte": "frozen_steps=12"}
 		a.LayerwiseLRDecay = 0.5
 	},
+	"neftune":         func(a *args.TrainingArguments) { a.NeftuneNoiseAlpha = new(5.0) },
 	"label smoothing": func(a *args.TrainingArguments) { a.LabelSmoothingFactor = 0.3 },
 	"plateau": func(a *args.TrainingArguments) {
 		a.LossAverage = args.LossAverageSteps
@@ -132,4 +133,28 @@ func TestLabelSmoothingIsNotIgnored(t *testing.T) {
 	})
 	requireOneError(t, newTrainer(vfs.NewMem(), m, lineArgs(set), samples, own).Err(),
 		"label_smoothing_factor has no effect on WithLoss and WithStep")
+}
+
+// NEFTune's noise is that of a sample's position: a resumed run ends with the bits of an uninterrupted one. Models
+// without embeddings of tokens are refused.
+func TestNeftune(t *testing.T) {
+	set := func(a *args.TrainingArguments) {
+		a.NeftuneNoiseAlpha, a.MaxSteps, a.SaveStrategy, a.SaveSteps = new(5.0), 6, args.StrategySteps, 3
+	}
+	train := func(disk vfs.FS, more ...func(*args.TrainingArguments)) map[string][]byte {
+		m := newGPT2(t, 0)
+		a := lineArgs(append([]func(*args.TrainingArguments){set}, more...)...)
+		_, err := newTrainer(disk, m, a, trainer.WithTrainData(texts(30))).Train()
+		require.NoError(t, err)
+		return weights(m)
+	}
+	disk := vfs.NewMem()
+	want := train(disk)
+	require.Equal(t, want, train(disk.CrashClone(nil), resumeFrom(3)))
+	require.NotEqual(t, want, train(vfs.NewMem(), func(a *args.TrainingArguments) { a.NeftuneNoiseAlpha = nil }))
+	require.NotEqual(t, want, train(vfs.NewMem(), func(a *args.TrainingArguments) { a.NeftuneNoiseAlpha = new(4.0) }))
+
+	samples := trainer.WithTrainData(columnsOf(points(64)).rows(0, 64))
+	requireOneError(t, newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(set), samples).Err(),
+		"neftune_noise_alpha is 5", "no embeddings of tokens (models.Embedded)")
 }

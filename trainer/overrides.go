@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/rng"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 )
@@ -54,6 +55,9 @@ func (t *Trainer) checkOverrides() error {
 	case t.stepFunc != nil && t.loss != nil:
 		return errors.New("trainer: there are a loss function and a step function, which computes the loss too: want " +
 			"one of WithLoss and WithStep")
+	case t.args.NeftuneNoiseAlpha != nil && !embedded(t.model):
+		return fmt.Errorf("trainer: neftune_noise_alpha is %g, but %T has no embeddings of tokens (models.Embedded): "+
+			"want none", *t.args.NeftuneNoiseAlpha, t.model)
 	case t.args.LabelSmoothingFactor != 0 && (t.stepFunc != nil || t.loss != nil):
 		return errors.New("trainer: label_smoothing_factor has no effect on WithLoss and WithStep: want 0, and " +
 			"nn.CrossEntropyOptions in the function")
@@ -69,8 +73,26 @@ func (t *Trainer) checkOverrides() error {
 	return t.checkIterable()
 }
 
+// embedded reports whether a model has embeddings of tokens.
+func embedded(m models.Model) bool {
+	_, ok := m.(models.Embedded)
+	return ok
+}
+
+// withNoise returns a context with the noise of neftune_noise_alpha. The draws of a sample follow from its position in
+// the training stream, on any rank and after a resume.
+func (t *Trainer) withNoise(c *nn.Ctx, b *data.Batch) *nn.Ctx {
+	key := rng.Key(t.args.Seed, "neftune", 0)
+	return c.WithEmbeddingNoise(&nn.EmbeddingNoise{Of: t.model.(models.Embedded).InputEmbeddings(),
+		Alpha: *t.args.NeftuneNoiseAlpha,
+		Key:   func(sample int) uint64 { return rng.Derive(key, "sample", uint64(b.Position)+uint64(sample)) }})
+}
+
 // output is what the model, or the step function, makes of a batch.
 func (t *Trainer) output(c *nn.Ctx, b *data.Batch) (out models.Output, count float64, err error) {
+	if t.args.NeftuneNoiseAlpha != nil && c.Training {
+		c = t.withNoise(c, b)
+	}
 	if t.args.LabelSmoothingFactor != 0 {
 		smoothing := &nn.Smoothing{Factor: t.args.LabelSmoothingFactor}
 		out = t.model.Forward(c.WithLabelSmoothing(smoothing), b)

@@ -117,6 +117,9 @@ func (m *Classifier) Labels() []string { return m.Cfg.ID2Label.Names() }
 // RecomputeUnits are the blocks.
 func (m *Classifier) RecomputeUnits() []nn.Module { return m.Transformer.units() }
 
+// InputEmbeddings implements models.Embedded.
+func (m *Classifier) InputEmbeddings() *nn.Embedding { return m.Transformer.WTE }
+
 // ExampleBatch is size texts of length tokens, n_positions for 0.
 func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 	length = cmp.Or(length, m.Cfg.NPositions)

@@ -111,6 +111,9 @@ func (m *Model) Config() any {
 // RecomputeUnits are the blocks.
 func (m *Model) RecomputeUnits() []nn.Module { return m.Transformer.units() }
 
+// InputEmbeddings implements models.Embedded.
+func (m *Model) InputEmbeddings() *nn.Embedding { return m.Transformer.WTE }
+
 func (t *Transformer) units() []nn.Module {
 	units := make([]nn.Module, len(t.H))
 	for i, b := range t.H {
