@@ -82,6 +82,7 @@ func (g *gradients) exchange(ctx context.Context, sums []*tensor.Tensor) error {
 	for i, p := range g.cfg.Params {
 		if used[i] != 0 && sums[i] == nil {
 			sums[i] = tensor.Zeros(g.c, p.GradDType(), p.Shape()...)
+			g.chunks = append(g.chunks, []*tensor.Tensor{sums[i]}) // to be freed
 		}
 	}
 	return g.sum(ctx, sums)

@@ -256,3 +256,46 @@ func TestGatherHoldsOneLayer(t *testing.T) {
 	}
 	require.LessOrEqual(t, layer(cp.Gather), layer(cp.Ring))
 }
+
+// A step gives back all of its memory except the gradients, also where one rank alone uses a parameter, whose gradient
+// is then the same on all.
+func TestMemoryOfAStep(t *testing.T) {
+	for _, method := range []*cp.Method{cp.Gather, cp.Ulysses, cp.Ring} {
+		grads := make([][]byte, 2)
+		require.NoError(t, local.Run(2, comm.Options{}, func(g *comm.Group) error {
+			r := run{chunks: 4, noDropout: true}
+			dev := tensor.NewCPU(1)
+			defer dev.Close()
+			c, m := tensor.NewCtx(dev), r.newModel(nn.NewInit(dev, 7))
+			b, tree := r.batch(c.NoGrad(), 0), nn.Walk(m)
+			extra := tensor.Named{Name: "extra", Tensor: tensor.Ones(c, tensor.Float32, 3).SetRequiresGrad(true)}
+			params := append(tree.Parameters(), extra)
+			p, err := cp.New(cp.Config{Group: g, Chunks: 4, Method: method, Params: params})
+			if err != nil {
+				return err
+			}
+			before := dev.MemStats().InUse
+			_, err = r.context(c, m, tree, b).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
+				_, err := p.ForwardBackward(t.Context(), c, b, func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+					out, err := plainLoss(0, m, c, b)
+					if g.Rank() == 1 {
+						out.Loss = tensor.Add(c.Ctx, out.Loss, tensor.Sum(c.Ctx, extra.Tensor, nil, false))
+					}
+					return out, err
+				}, 1, cp.Accumulate)
+				return nil, err
+			})
+			if err != nil {
+				return err
+			}
+			grads[g.Rank()] = tensor.ReadBytes(c.NoGrad(), extra.Grad())
+			for _, q := range params {
+				q.ZeroGrad()
+			}
+			require.Equal(t, before, dev.MemStats().InUse)
+			return nil
+		}))
+		require.Equal(t, grads[0], grads[1])
+		require.NotEmpty(t, grads[0])
+	}
+}
