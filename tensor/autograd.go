@@ -250,6 +250,11 @@ func DroppingLowered() BackwardOption { return func(r *run) { r.dropLowered = tr
 // weights in one walk this way.
 func Accumulating() BackwardOption { return func(r *run) { r.accumulate = true } }
 
+// Completing gives the gradients of leaves that wrt names to f, by their place in wrt, as soon as each is complete; the
+// result of Backward has nil in their place. They live until they are freed. With it the gradients of several graphs of
+// the same leaves, whose Backwards take turns, need not all be held until the ends.
+func Completing(f func(i int, grad *Tensor)) BackwardOption { return func(r *run) { r.completing = f } }
+
 // run is one Backward under way.
 type run struct {
 	c           *Ctx
@@ -257,6 +262,7 @@ type run struct {
 	accumulate  bool // gradients of leaves that wrt does not name are accumulated in them
 	dropLowered bool
 	reaching    func(reached func(leaf *Tensor) bool)
+	completing  func(i int, grad *Tensor)
 	wrt         []*Tensor
 	store       *WeightGradStore // gets delayed when the walk ends; nil: an outer run has it
 	delayed     *weightPass      // takes the gradients of leaves that wrt does not name; nil: they are computed now
@@ -604,11 +610,15 @@ func (r *run) announce(n *Node) {
 // contributed counts one contribution to a leaf; after the last one the gradient is
 // complete, is added to the leaf's and announced.
 func (r *run) contributed(t *Tensor) {
-	if r.leaves[t]--; r.leaves[t] > 0 || !r.accumulates(t) {
+	if r.leaves[t]--; r.leaves[t] > 0 {
 		return
 	}
 	p := r.sums[t]
-	if p == nil {
+	switch {
+	case p == nil:
+		return
+	case !r.accumulates(t):
+		r.complete(t, p)
 		return
 	}
 	if r.sparse[t] != nil {
@@ -635,6 +645,18 @@ func (r *run) contributed(t *Tensor) {
 			}
 		}
 	}
+}
+
+// complete gives the gradient p of a leaf that wrt names away.
+func (r *run) complete(t *Tensor, p *pending) {
+	i := slices.Index(r.wrt, t)
+	if r.completing == nil || i < 0 {
+		return
+	}
+	delete(r.sums, t)
+	c := *r.c
+	c.scope = nil
+	r.completing(i, p.adopt(&c))
 }
 
 // into returns the buffer, contiguous, into which a gradient function may write the gradient of input i instead of

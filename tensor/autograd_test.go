@@ -188,6 +188,34 @@ func TestReaching(t *testing.T) {
 	require.Nil(t, y.Grad())
 }
 
+// Gradients of wrt are given away as soon as each is complete, with the values that Backward returns otherwise, and do
+// not belong to its scope.
+func TestCompleting(t *testing.T) {
+	c := newCtx(t)
+	x, y, z := leaf(c, 1, 2), leaf(c, 3, 4), leaf(c, 5, 6)
+	loss := func(c *tensor.Ctx) []*tensor.Tensor {
+		return []*tensor.Tensor{total(c, tensor.Mul(c, tensor.Exp(c, tensor.Mul(c, x, y)), x))}
+	}
+	wrt := []*tensor.Tensor{z, x, y}
+	want := tensor.Backward(c, loss(c), nil, wrt)
+	var order []int
+	got := make([]*tensor.Tensor, 3)
+	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		rest := tensor.Backward(c, loss(c), nil, wrt, tensor.Completing(func(i int, g *tensor.Tensor) {
+			order, got[i] = append(order, i), g
+		}))
+		require.Equal(t, make([]*tensor.Tensor, 3), rest)
+		return nil
+	})
+	require.ElementsMatch(t, []int{1, 2}, order)
+	require.Nil(t, got[0])
+	for _, i := range order {
+		require.Equal(t, values(c, want[i]), values(c, got[i]))
+		require.Nil(t, wrt[i].Grad())
+		got[i].Free()
+	}
+}
+
 func TestRootsThatAreLeaves(t *testing.T) {
 	c := newCtx(t)
 	x := leaf(c, 1, 2)

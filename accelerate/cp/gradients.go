@@ -4,53 +4,61 @@ package cp
 
 import (
 	"context"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // gradients are those of the parameters in the passes of a batch, which are sums over tokens: each chunk's are formed
-// apart.
+// apart, and added when all of this rank's chunks have one.
 type gradients struct {
 	*Passes
 	c      *tensor.Ctx
 	params []*tensor.Tensor
-	chunks [][]*tensor.Tensor // of each of this rank's chunks, nil where there is none
+	chunks [][]*tensor.Tensor // of each parameter: those of this rank's chunks, nil where there is none yet; or the sum
 }
 
 func newGradients(p *Passes, c *tensor.Ctx) *gradients {
-	g := &gradients{Passes: p, c: c.NoGrad(), chunks: make([][]*tensor.Tensor, p.layout.PerRank())}
-	for _, q := range p.cfg.Params {
-		g.params = append(g.params, q.Tensor)
+	g := &gradients{Passes: p, c: c.NoGrad(), chunks: make([][]*tensor.Tensor, len(p.cfg.Params))}
+	for i, q := range p.cfg.Params {
+		g.params, g.chunks[i] = append(g.params, q.Tensor), make([]*tensor.Tensor, p.layout.PerRank())
 	}
 	return g
 }
 
-// backward runs backward from the loss of a chunk, the i-th of this rank's.
-func (g *gradients) backward(c *tensor.Ctx, loss *tensor.Tensor, seed float64, i int) {
+// backward runs backward from the loss of a chunk, this rank's of the given number.
+func (g *gradients) backward(c *tensor.Ctx, loss *tensor.Tensor, seed float64, chunk int) {
 	if len(g.params) == 0 {
 		return
 	}
 	seeds := []*tensor.Tensor{tensor.Full(c.NoGrad(), loss.DType(), seed, loss.Shape()...)}
-	g.chunks[i] = tensor.Backward(c, []*tensor.Tensor{loss}, seeds, g.params)
-	for _, t := range g.chunks[i] {
-		if t != nil {
-			c.Keep(t) // beyond the chunk's scope
+	tensor.Backward(c, []*tensor.Tensor{loss}, seeds, g.params, tensor.Completing(func(i int, t *tensor.Tensor) {
+		if g.chunks[i][chunk] = t; !slices.Contains(g.chunks[i], nil) {
+			g.add(i)
 		}
+	}))
+}
+
+// add adds the gradients of a parameter over this rank's chunks, and returns the sum; nil if there is none.
+func (g *gradients) add(i int) *tensor.Tensor {
+	list := slices.DeleteFunc(g.chunks[i], func(t *tensor.Tensor) bool { return t == nil })
+	if g.chunks[i] = list; len(list) == 0 {
+		return nil
 	}
+	sum := sumTree(g.c, list)
+	for _, t := range list[1:] {
+		t.Free()
+	}
+	g.chunks[i] = list[:1]
+	return sum
 }
 
 // deliver gives the sums over the chunks of all ranks to use.
 func (g *gradients) deliver(ctx context.Context, use func(c *tensor.Ctx, params, grads []*tensor.Tensor)) error {
 	sums := make([]*tensor.Tensor, len(g.params))
 	for i := range sums {
-		var all []*tensor.Tensor
-		for _, chunk := range g.chunks {
-			if chunk != nil && chunk[i] != nil {
-				all = append(all, chunk[i])
-			}
-		}
-		sums[i] = sumTree(g.c, all)
+		sums[i] = g.add(i)
 	}
 	if err := g.exchange(ctx, sums); err != nil {
 		return err
@@ -82,7 +90,7 @@ func (g *gradients) exchange(ctx context.Context, sums []*tensor.Tensor) error {
 	for i, p := range g.cfg.Params {
 		if used[i] != 0 && sums[i] == nil {
 			sums[i] = tensor.Zeros(g.c, p.GradDType(), p.Shape()...)
-			g.chunks = append(g.chunks, []*tensor.Tensor{sums[i]}) // to be freed
+			g.chunks[i] = []*tensor.Tensor{sums[i]}
 		}
 	}
 	return g.sum(ctx, sums)
@@ -164,8 +172,8 @@ func (g *gradients) sum(ctx context.Context, ts []*tensor.Tensor) (err error) {
 
 // free frees what was made outside of scopes.
 func (g *gradients) free() {
-	for _, chunk := range g.chunks {
-		for _, t := range chunk {
+	for _, list := range g.chunks {
+		for _, t := range list {
 			if t != nil {
 				t.Free()
 			}

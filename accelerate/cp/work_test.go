@@ -299,3 +299,31 @@ func TestMemoryOfAStep(t *testing.T) {
 		require.NotEmpty(t, grads[0])
 	}
 }
+
+// However many chunks a rank has, the gradients of a parameter exist once, except while they are added.
+func TestGradientsOfChunksAreNotHeld(t *testing.T) {
+	peak := func(chunks int) (above, params int64) {
+		r := run{chunks: chunks, noDropout: true, layers: 6, length: 16}
+		dev := tensor.NewCPU(1)
+		defer dev.Close()
+		c, m := tensor.NewCtx(dev), r.newModel(nn.NewInit(dev, 7))
+		b, tree := r.batch(c.NoGrad(), 0), nn.Walk(m)
+		for _, p := range tree.Parameters() {
+			params += int64(p.Numel()) * 4
+		}
+		p, err := cp.New(cp.Config{Chunks: chunks, Params: tree.Parameters()})
+		require.NoError(t, err)
+		before := dev.MemStats().InUse
+		r.context(c, m, tree, b).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			_, err = p.ForwardBackward(t.Context(), c, b, func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+				return plainLoss(0, m, c, b)
+			}, 1, func(*tensor.Ctx, []*tensor.Tensor, []*tensor.Tensor) { above = dev.MemStats().Peak - before })
+			require.NoError(t, err)
+			return nil
+		})
+		return above, params
+	}
+	few, params := peak(2)
+	many, _ := peak(8)
+	require.Less(t, many-few, params/2, "%d of 8 chunks, %d of 2; parameters %d", many, few, params)
+}
