@@ -15,12 +15,12 @@ func HuggingFace() []Known { return slices.Concat(current(), older()) }
 
 // Reasons that several names share.
 const (
-	noHub        = "uploads to the Hub; leave it out (hf upload can send output_dir)"
-	hubReads     = "only an upload to the Hub reads it, which is not built"
-	trackioReads = "only the reporter trackio reads it, which is not built"
-	compiled     = "programs and kernels are compiled before the run"
-	fp16Reads    = "it chose apex or torch.amp; fp16 and bf16 are built in"
-	goroutines   = "workers are goroutines"
+	noHub      = "uploads to the Hub; leave it out (hf upload can send output_dir)"
+	hubReads   = "only an upload to the Hub reads it, which is not built"
+	ownServer  = "trackio gets runs at TRACKIO_SERVER_URL"
+	compiled   = "programs and kernels are compiled before the run"
+	fp16Reads  = "it chose apex or torch.amp; fp16 and bf16 are built in"
+	goroutines = "workers are goroutines"
 )
 
 // current lists the arguments of transformers 5.24, in its order.
@@ -45,10 +45,9 @@ func current() []Known {
 			"the search for a batch size that fits: want per_device_train_batch_size (see lockstep estimate-memory)"),
 		noEffect("logging_nan_inf_filter", TypeBool, "true",
 			"losses are shown as they are; nonfinite_loss decides"),
-		noEffect("project", TypeString, "huggingface", trackioReads),
-		noEffect("trackio_space_id", TypeString, "", trackioReads).same("trackio"),
-		noEffect("trackio_bucket_id", TypeString, "", trackioReads),
-		noEffect("trackio_static_space_id", TypeAny, "", trackioReads),
+		noEffect("trackio_space_id", TypeString, "", ownServer).same("trackio"),
+		noEffect("trackio_bucket_id", TypeString, "", ownServer),
+		noEffect("trackio_static_space_id", TypeAny, "", ownServer),
 		noEffect("eval_do_concat_batches", TypeBool, "true", "metrics are updated batch by batch (trainer.Metric)"),
 		noEffect("eval_use_gather_object", TypeBool, "false",
 			"each rank updates its own metrics (trainer.Metric)"),
@@ -185,7 +184,6 @@ var plannedValues = map[string][]string{
 	"log_level":                     {"detail"},
 	"log_level_replica":             {"detail"},
 	"ddp_backend":                   {"ccl", "cncl", "hccl", "mccl", "xccl"},
-	"report_to":                     {"trackio"},
 }
 
 // choiceHint says that a value is not built yet, or which one was likely meant.

@@ -148,6 +148,8 @@ type TrainingArguments struct {
 	DisableTQDM *bool `json:"disable_tqdm" usage:"plain lines instead of a progress bar; none: decided by log_level"`
 	// ReportTo names the reporters of training figures; none and all must be the only entry.
 	ReportTo []string `json:"report_to" split:"," usage:"reporters of training figures, or none, or all"`
+	// Project is the project of the run in the reporters wandb and trackio. WANDB_PROJECT replaces it for wandb.
+	Project string `json:"project" usage:"project of the run in the reporters wandb and trackio"`
 	// RunName is the run's name in reporters. Empty: each reporter chooses one.
 	RunName string `json:"run_name" usage:"name of the run in reporters"`
 	// SkipMemoryMetrics leaves the memory of the run and its estimate out of the last record.
@@ -382,6 +384,7 @@ func Default(outputDir string) *TrainingArguments {
 		LogLevelReplica:           LogLevelWarning,
 		LogOnEachNode:             true,
 		ReportTo:                  []string{ReportNone},
+		Project:                   "huggingface",
 		SkipMemoryMetrics:         true,
 		ProfileSkipFirst:          2,
 		ProfileSteps:              3,

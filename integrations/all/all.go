@@ -8,5 +8,6 @@ import (
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/mlflow"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
+	_ "github.com/lockstep-ml/lockstep/integrations/trackio"
 	_ "github.com/lockstep-ml/lockstep/integrations/wandb"
 )

@@ -35,7 +35,7 @@ type Config struct {
 	BaseURL string // of the server; WANDB_BASE_URL
 	// APIKey is WANDB_API_KEY, or the password of the server in the netrc file (NETRC, ~/.netrc or ~/_netrc)
 	APIKey  string
-	Project string // by default huggingface, as HuggingFace's reporter has it; WANDB_PROJECT
+	Project string // WANDB_PROJECT, or the argument project; by default huggingface
 	Entity  string // the user or team; WANDB_ENTITY
 	Name    string // of the run, instead of run_name; WANDB_NAME
 	// RunID is that of a run to continue, by default the one of the checkpoint that is resumed; WANDB_RUN_ID
@@ -49,6 +49,7 @@ type Config struct {
 func init() {
 	callbacks.RegisterReporter("wandb", func(a *args.TrainingArguments) (callbacks.Callback, error) {
 		c, err := FromEnvironment(a.OutputDir)
+		c.Project = cmp.Or(c.Project, a.Project)
 		if err != nil {
 			return nil, err
 		}

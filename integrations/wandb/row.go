@@ -5,7 +5,6 @@ package wandb
 import (
 	"encoding/json"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,27 +15,20 @@ import (
 // pair is a value as JSON text, in which numbers that are not finite are the words NaN, Infinity and -Infinity.
 type pair struct{ name, value string }
 
-// singular are the keys of the last record that HuggingFace's reporter puts into the summary alone.
-var singular = []string{"train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss",
-	"total_flos"}
-
 // columns gives a row of the history, and what goes into the summary besides.
 func columns(r tracker.Row, step int64, begin time.Time) (history, summary []pair) {
-	rest := callbacks.Record{}
-	for key, v := range r.Record {
-		if x, ok := r.Record.Number(key); ok && slices.Contains(singular, key) {
-			summary = append(summary, pair{key, jsonText(x)})
-		} else {
-			rest[key] = v
-		}
-	}
-	for name, x := range rest.Metrics() {
+	curves, figures := r.Split()
+	for name, x := range curves.Metrics() {
 		history = append(history, pair{name, jsonText(x)})
 	}
-	for _, key := range rest.Keys() {
-		if text, ok := rest[key].(string); ok {
+	for _, key := range curves.Keys() {
+		if text, ok := curves[key].(string); ok {
 			history = append(history, pair{callbacks.MetricName(key), jsonText(text)})
 		}
+	}
+	for _, key := range figures.Keys() {
+		x, _ := figures.Number(key)
+		summary = append(summary, pair{key, jsonText(x)})
 	}
 	return append(history, pair{stepMetric, jsonText(r.Step)}, pair{"_step", jsonText(step)},
 		pair{"_runtime", jsonText(r.Time.Sub(begin).Seconds())},

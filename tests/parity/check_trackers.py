@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do the real clients and servers of trackers take what the reporters send?
 
-    check_trackers.py PROGRAM [wandb | mlflow ...]
+    check_trackers.py PROGRAM [wandb | mlflow | trackio ...]
 
 PROGRAM is a built examples/regression. It trains 30 steps and resumes to 40, with each tracker. The packages of the
-trackers (pip install wandb mlflow) are those of this Python. No network is used but the loopback interface.
+trackers (pip install wandb mlflow trackio) are those of this Python. No network is used but the loopback interface.
 """
 import http.server
 import json
@@ -196,8 +196,28 @@ def check_mlflow(program):
             stop(server)
 
 
+def check_trackio(program):
+    """trackio's server has every row of the run that was resumed, under one run."""
+    with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as home:
+        server, url = serve(["env", "GRADIO_SERVER_PORT={port}", os.path.join(BIN, "trackio"), "show"], "/version", home,
+                            TRACKIO_DIR=home, TRACKIO_WRITE_TOKEN=KEY, BROWSER="true")
+        try:
+            log = train(program, out, "trackio,jsonl", TRACKIO_SERVER_URL=url + "?write_token=" + KEY)
+            assert "WARN a reporter" not in log, log
+            runs = ask(url + "/api/get_runs_for_project", {"project": "huggingface"})["data"]
+            assert [r["name"] for r in runs] == ["first"], runs
+            rows = ask(url + "/api/get_logs", {"project": "huggingface", "run": "first"})["data"]
+            got = {(k, r["step"]): r[k] for r in rows for k in ("train/loss", "eval/loss", "train/grad_norm") if k in r}
+            want = {("eval/loss" if k == "eval_loss" else "train/" + k, s): v
+                    for (k, s), v in records(out).items() if k in ("loss", "eval_loss", "grad_norm")}
+            assert got == want, (got, want)
+            return f"{len(rows)} rows of one run"
+        finally:
+            stop(server)
+
+
 def main():
-    checks = {"wandb": check_wandb, "mlflow": check_mlflow}
+    checks = {"wandb": check_wandb, "mlflow": check_mlflow, "trackio": check_trackio}
     for name in sys.argv[2:] or checks:
         print(name + ":", checks[name](os.path.abspath(sys.argv[1])), flush=True)
     print("ok")

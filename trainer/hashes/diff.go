@@ -140,8 +140,8 @@ func texts(m map[string]string) map[string]any {
 }
 
 // aside are settings that say where a run writes, and change no bit.
-var aside = []string{"output_dir", "run_name", "logging_dir", "record_hashes", "record_until", "resume_from_checkpoint",
-	"overwrite_output_dir"}
+var aside = []string{"output_dir", "project", "run_name", "logging_dir", "record_hashes", "record_until",
+	"resume_from_checkpoint", "overwrite_output_dir"}
 
 // different lists the settings that differ, by name.
 func different(a, b map[string]any) (list []Setting) {

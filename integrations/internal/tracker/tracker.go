@@ -31,6 +31,23 @@ type Row struct {
 	Record callbacks.Record
 }
 
+// Split gives the part of a record that is drawn as curves, and the figures of a whole run that HuggingFace's reporters
+// put into its summary.
+func (r Row) Split() (curves, summary callbacks.Record) {
+	curves, summary = callbacks.Record{}, callbacks.Record{}
+	for key, v := range r.Record {
+		switch _, number := r.Record.Number(key); key {
+		case "train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos":
+			if number {
+				summary[key] = v
+				continue
+			}
+		}
+		curves[key] = v
+	}
+	return curves, summary
+}
+
 // Status says how a run ended.
 type Status int
 
