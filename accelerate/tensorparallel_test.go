@@ -24,11 +24,11 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// dividable makes a GPT-2 of four heads with dropout, but for attention's.
+// dividable makes a GPT-2 of four heads with dropout.
 func dividable(dev *tensor.Device, seed uint64) (*gpt2.Model, error) {
 	cfg := gpt2.DefaultConfig()
 	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = 61, 8, 16, 2, 4
-	cfg.BosTokenID, cfg.EosTokenID, cfg.AttnPdrop = nil, nil, 0
+	cfg.BosTokenID, cfg.EosTokenID = nil, nil
 	return gpt2.New(nn.NewInit(dev, seed), cfg)
 }
 

@@ -71,9 +71,12 @@ func (cfg AttentionConfig) Attend(c *Ctx, q, k, v *tensor.Tensor, in AttentionIn
 	if c.Training {
 		opt.Dropout = cfg.DropoutP
 	}
-	if opt.Dropout > 0 && cfg.Heads > 0 && q.Size(1) != cfg.Heads {
-		refuse(c, "nn.Attend", "dropout %g of attention weights with %d of %d heads: heads of other ranks would be "+
-			"dropped alike: want 0", opt.Dropout, q.Size(1), cfg.Heads)
+	if part := q.Size(1); opt.Dropout > 0 && cfg.Heads > 0 && part != cfg.Heads {
+		if c.headPart < 0 {
+			refuse(c, "nn.Attend", "dropout %g of attention weights with %d of %d heads: want a hook with the number "+
+				"of the part (Hooks.HeadPart), or no dropout", opt.Dropout, part, cfg.Heads)
+		}
+		opt.FirstHead = c.headPart * part
 	}
 	if in.Cos != nil {
 		q, k = rotate(c, q, in), rotate(c, k, in)

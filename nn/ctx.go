@@ -34,12 +34,13 @@ type Ctx struct {
 	again     bool                    // a forward pass is being run again for its gradient
 	stage     *stage                  // of a pipeline; nil: the whole model
 	divides   bool                    // the unit computes with parts of parameters
+	headPart  int                     // which part of the heads the unit's attention computes; −1: nobody said
 }
 
 // NewCtx returns a context for running modules. tree is Walk(model), which avoids walking
 // the model at every call; with nil the first Unit walks its module.
 func NewCtx(c *tensor.Ctx, tree *Tree, training bool) *Ctx {
-	return &Ctx{Ctx: c, Training: training, tree: tree}
+	return &Ctx{Ctx: c, Training: training, tree: tree, headPart: -1}
 }
 
 // With returns c on another tensor context.

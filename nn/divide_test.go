@@ -67,8 +67,8 @@ func TestDividedParametersNeedTheirHooks(t *testing.T) {
 	require.Equal(t, want, tensor.ToSlice[float32](c, o.Forward(nn.NewCtx(c, nn.Walk(o), true), x)))
 }
 
-// Each head of attention draws its own dropout, so that a part of the heads cannot draw by itself.
-func TestDropoutOfSomeHeadsIsRefused(t *testing.T) {
+// Each head of attention draws its own dropout, so that a part of the heads cannot draw without its number.
+func TestDropoutOfSomeHeadsNeedsTheirPart(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
 	q := tensor.Ones(c, tensor.Float32, 1, 2, 3, 4)
 	cfg := nn.AttentionConfig{Width: 16, Heads: 4, DropoutP: 0.1}

@@ -13,7 +13,10 @@ import (
 type Hooks struct {
 	// Context derives the tensor context in which the module itself runs, not the modules within it. With it, the
 	// module may read parameters that are divided among ranks: see Parameter.Divide.
-	Context     func(c *tensor.Ctx) *tensor.Ctx
+	Context func(c *tensor.Ctx) *tensor.Ctx
+	// HeadPart is which part of its heads the module's attention computes, where they are divided: dropout draws what
+	// it draws for them in the whole module. nil: all heads.
+	HeadPart    *int
 	PreForward  func(c *Ctx)
 	PostForward func(c *Ctx)
 	// Inputs replaces the inputs of the module (nil where one is not there), Outputs its results. Their ops are part of
@@ -40,6 +43,9 @@ func Unit(c *Ctx, m Module, forward forwardFunc, in ...*tensor.Tensor) []*tensor
 	for _, h := range hooks {
 		if h.Context != nil {
 			u.Ctx, u.divides = h.Context(u.Ctx), true
+		}
+		if h.HeadPart != nil {
+			u.headPart = *h.HeadPart
 		}
 	}
 	for _, h := range hooks {
@@ -117,7 +123,7 @@ func (c *Ctx) unit(m Module) *Ctx {
 		d.tree = Walk(m)
 	}
 	path := d.tree.path(m)
-	d.Ctx, d.divides = c.Ctx.Sub(path), false
+	d.Ctx, d.divides, d.headPart = c.Ctx.Sub(path), false, -1
 	if dt, ok := c.precision[path]; ok {
 		d.Ctx = d.Autocast(dt)
 	}

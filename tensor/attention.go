@@ -30,6 +30,9 @@ type AttentionOptions struct {
 	Bias *Tensor
 	// Dropout is the probability with which attention weights are zeroed.
 	Dropout float64
+	// FirstHead is the number of q's first head among all heads of the layer, where the heads are divided among ranks:
+	// dropout then draws what it draws for these heads of all. CPUs only.
+	FirstHead int
 }
 
 // Attention is scaled dot-product attention, softmax(scale·QKᵀ)V, as one op (Vaswani et
@@ -134,11 +137,17 @@ func (c *Ctx) attentionAttrs(q *Tensor, opt AttentionOptions) attrs {
 		a.ints[0] = 1
 	}
 	a.ints[1], a.ints[2], a.ints[3] = opt.QueryOffset, opt.KeyOffset, int(c.pos)
-	a.ints[4] = opt.Window
+	a.ints[4], a.ints[5] = opt.Window, opt.FirstHead
 	if opt.Dropout > 0 {
 		a.key = c.nextKey("attention")
 	}
 	return a
+}
+
+// countsHeads reports whether the device's attention draws dropout by AttentionOptions.FirstHead: the CPU's kernels do,
+// and neither those of GPUs nor an attention that is composed of other ops.
+func (c *Ctx) countsHeads(dt DType) bool {
+	return c.eng.dev.traits.Memory == 0 && c.eng.dev.be.Supports(backend.OpAttention, dt)
 }
 
 // dense makes the last dim of x have stride 1, copying only if it must.
@@ -181,6 +190,12 @@ func (c *Ctx) checkAttention(q, k, v *Tensor, opt AttentionOptions) {
 		c.fail(name, ins, "window %d: want a number of keys, or 0 for all", opt.Window)
 	case !(opt.Dropout >= 0 && opt.Dropout < 1):
 		c.fail(name, ins, "dropout %g: want a probability in [0, 1)", opt.Dropout)
+	case opt.FirstHead < 0:
+		c.fail(name, ins, "first head %d: want none negative", opt.FirstHead)
+	case opt.FirstHead > 0 && opt.Dropout > 0 && !c.countsHeads(q.dtype):
+		c.fail(name, ins, "dropout %g of attention weights from head %d on: the kernels of %s count heads from 0: "+
+			"want no dropout of attention weights where heads are divided among ranks", opt.Dropout, opt.FirstHead,
+			c.eng.dev.Name())
 	}
 	shape := []int{q.shape[0], q.shape[1], q.shape[2], k.shape[2]}
 	fits := func(m *Tensor, dt DType, what string) {

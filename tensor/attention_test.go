@@ -3,6 +3,8 @@
 package tensor_test
 
 import (
+	"fmt"
+	"maps"
 	"math"
 	"testing"
 
@@ -71,4 +73,43 @@ func TestWithoutAttention(t *testing.T) {
 	require.ErrorContains(t, attend(refusing.NoGrad().Sub("block")), "some tokens are elsewhere")
 	require.NoError(t, attend(refusing.WithoutAttention("")))
 	require.NoError(t, attend(c))
+}
+
+// A part of the heads drops what attention of all heads drops for them, forward and backward.
+func TestDropoutOfAPartOfTheHeads(t *testing.T) {
+	for _, dt := range []tensor.DType{tensor.Float32, tensor.Float64, tensor.BFloat16} {
+		for _, keys := range []int{4, 2} {
+			root := newCtx(t)
+			// attend is attention of heads first to first+heads of 4: the bits of outputs and gradients, head by head.
+			attend := func(first, heads int) map[string][]byte {
+				c, off := root.WithRandom(7, 30), root.NoGrad()
+				part := func(key uint64, all int) *tensor.Tensor {
+					x := tensor.Normal(off, dt, key, 0, 1, 2, all, 9, 8)
+					from, n := first*all/4, heads*all/4
+					return tensor.Contiguous(off, tensor.Slice(off, x, 1, from, from+n)).SetRequiresGrad(true)
+				}
+				q, k, v := part(1, 4), part(2, keys), part(3, keys)
+				y, _ := tensor.Attention(c, q, k, v, tensor.AttentionOptions{Causal: true, Dropout: 0.4,
+					FirstHead: first})
+				ones := tensor.Full(off, dt, 1, y.Shape()...)
+				g := tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{ones}, []*tensor.Tensor{q, k, v})
+				bits := map[string][]byte{}
+				for i, x := range append(g, y) {
+					for h := range x.Size(1) {
+						at := fmt.Sprint(i, first*x.Size(1)/heads+h)
+						bits[at] = tensor.ReadBytes(off, tensor.Contiguous(off, tensor.Slice(off, x, 1, h, h+1)))
+					}
+				}
+				return bits
+			}
+			whole, halves := attend(0, 4), attend(0, 2)
+			maps.Copy(halves, attend(2, 2))
+			require.Equal(t, whole, halves, "%v, %d key heads", dt, keys)
+		}
+	}
+	c := newCtx(t)
+	q := tensor.Zeros(c, tensor.Float32, 1, 2, 3, 4)
+	require.ErrorContains(t, tensor.Try(func() {
+		tensor.Attention(c, q, q, q, tensor.AttentionOptions{FirstHead: -1})
+	}), "first head -1")
 }

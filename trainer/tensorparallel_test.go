@@ -21,11 +21,11 @@ import (
 	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
 )
 
-// fourHeads is a GPT-2 whose attention has no dropout.
+// fourHeads is a GPT-2 with dropout.
 func fourHeads(t testing.TB) *gpt2.Model {
 	cfg := gpt2.DefaultConfig()
 	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = vocabulary, 8, 8, 2, 4
-	cfg.AttnPdrop, cfg.BosTokenID, cfg.EosTokenID = 0, nil, nil
+	cfg.BosTokenID, cfg.EosTokenID = nil, nil
 	m, err := gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)
 	require.NoError(t, err)
 	return m

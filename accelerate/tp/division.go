@@ -80,6 +80,13 @@ func Divide(c *tensor.Ctx, m nn.Module, cfg Config) (d *Division, err error) {
 	for _, l := range layers {
 		d.hook(l)
 	}
+	if part := d.rank(); d.group != nil {
+		d.tree.Modules(func(_ string, m nn.Module) {
+			if s, ok := m.(interface{ Traits() nn.Traits }); ok && s.Traits().HeadDim > 0 {
+				d.tree.AddHooks(m, &nn.Hooks{HeadPart: &part})
+			}
+		})
+	}
 	return d, nil
 }
 

@@ -196,9 +196,10 @@ const (
 	// with strides 0 where broadcast (NIn 3: none): bool, true = attend, or of q's dtype, added to the scaled products.
 	// q, k, v strided with stride 1 in the last dim. Floats[0] = scale, Floats[1] = dropout probability. Ints: [0]
 	// causal (key j is seen by query i if koff+j ≤ qoff+i), [1] qoff, [2] koff, [3] stream position of sample 0
-	// (dropout; element = index in [H,Tq,Tk] of the sample), [4] window (if above 0, key j is seen only if |qoff+i −
-	// koff−j| < window). Out0 [B,H,Tq,Dv] strided with stride 1 in the last dim, Out1 log-sum-exp [B,H,Tq] (float32,
-	// float64 for float64), contiguous: before dropout; −Inf where no key is seen, and then the output row is 0.
+	// (dropout; element = index in [H,Tq,Tk] of the sample, behind the [5] heads of other ranks, which GPUs do not
+	// count), [4] window (if above 0, key j is seen only if |qoff+i − koff−j| < window). Out0 [B,H,Tq,Dv] strided with
+	// stride 1 in the last dim, Out1 log-sum-exp [B,H,Tq] (float32, float64 for float64), contiguous: before dropout;
+	// −Inf where no key is seen, and then the output row is 0.
 	OpAttention
 	// OpAttentionGrad: In0 q, In1 k, In2 v, In3 lse, In4 dout, In5 out [B,H,Tq,Dv], or delta [B,H,Tq] (dtype of lse) =
 	// Σ dout·out − dlse over the last dim, In6 mask (NIn 6: none); attributes as above. Out0 dq, Out1 dk, Out2 dv: of

@@ -94,9 +94,10 @@ func (w *attentionHead[T]) addBias(a *attention, i, j int, scores []T) {
 	}
 }
 
-// draw draws the random bits of query i and n keys from j on: element ((h·Tq)+i)·Tk + j of sample b.
+// draw draws the random bits of query i and n keys from j on: element ((h·Tq)+i)·Tk + j of sample b, where heads of
+// other ranks count.
 func (w *attentionHead[T]) draw(a *attention, c *backend.Call, i, j, n int) []uint32 {
-	rng.FillUint32(w.bits[:n], c.Key, uint64(c.Ints[3]+w.b), uint64((w.h*a.tq+i)*a.tk+j))
+	rng.FillUint32(w.bits[:n], c.Key, uint64(c.Ints[3]+w.b), uint64(((c.Ints[5]+w.h)*a.tq+i)*a.tk+j))
 	return w.bits[:n]
 }
 
