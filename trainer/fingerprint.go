@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -40,20 +41,34 @@ func (r *run) checkData(ck *checkpoint.Checkpoint) error {
 		strings.Join(changed, ", "))
 }
 
-// sameData refuses pipelines whose processes have different training data: one would compute the loss with the labels
-// of samples that another has not read.
+// sameData refuses pipelines whose processes have different data: one would compute the loss with the labels of samples
+// that another has not read.
 func (r *run) sameData() error {
 	if r.acc.PipelineRanks().WorldSize() == 1 || r.args.NumReplicas > 1 {
 		return nil
 	}
-	all, err := comm.AllGatherObject(r.ctx, r.acc.Group(), r.fingerprint())
+	names, mine := []string{"the training data"}, []string{r.fingerprint()}
+	for _, set := range r.evals {
+		print := ""
+		if set.src != nil {
+			_ = tensor.Recover(func() { print, _ = data.Fingerprint(r.acc.Ctx(), set.src) }) // evaluations report it
+		}
+		names, mine = append(names, "the evaluation data ("+set.prefix()+"loss)"), append(mine, print)
+	}
+	all, err := comm.AllGatherObject(r.ctx, r.acc.Group(), mine)
 	if err != nil {
 		return fmt.Errorf("trainer: comparing the ranks' data: %w", err)
 	}
-	for rank, print := range all {
-		if print != all[0] && print != "" && all[0] != "" {
-			return fmt.Errorf("trainer: the training data of rank %d have fingerprint %s, those of rank 0 %s: want the "+
-				"same data on all ranks", rank, print, all[0])
+	for rank, prints := range all {
+		if len(prints) != len(all[0]) {
+			return fmt.Errorf("trainer: rank %d has %d evaluation sets, rank 0 has %d: want the same data on all ranks",
+				rank, len(prints)-1, len(all[0])-1)
+		}
+		for i, print := range prints {
+			if other := all[0][i]; print != other && print != "" && other != "" {
+				return fmt.Errorf("trainer: %s of rank %d have fingerprint %s, those of rank 0 %s: want the same data "+
+					"on all ranks", names[i], rank, print, other)
+			}
 		}
 	}
 	return nil

@@ -103,11 +103,16 @@ func TestDataOfAPipelineDiffer(t *testing.T) {
 	dir := t.TempDir()
 	more := filepath.Join(dir, "more.txt")
 	require.NoError(t, os.WriteFile(more, bytes.Repeat([]byte("all work and no play\n"), 100), 0o600))
-	line := []string{lockstep, "launch", "--nproc_per_node", "2", "--", "sh", "-c",
-		`test $RANK = 0 || set -- "$@" --train_file "` + more + `"; exec "$0" "$@"`, clm}
-	r := start(t, append(line, tiny(filepath.Join(dir, "out"), "--pp_size", "2")...))
-	r.wait()
-	require.NotZero(t, r.code())
-	require.Contains(t, r.stderr.String(), "trainer: the training data of rank 1 have fingerprint ")
-	require.NotContains(t, r.stdout.String(), "step 1")
+	for flag, want := range map[string]string{
+		"--train_file":      "trainer: the training data of rank 1 have fingerprint ",
+		"--validation_file": "trainer: the evaluation data (eval_loss) of rank 1 have fingerprint ",
+	} {
+		line := []string{lockstep, "launch", "--nproc_per_node", "2", "--", "sh", "-c",
+			`test $RANK = 0 || set -- "$@" ` + flag + ` "` + more + `"; exec "$0" "$@"`, clm}
+		r := start(t, append(line, tiny(filepath.Join(dir, flag), "--pp_size", "2", "--eval_strategy", "epoch")...))
+		r.wait()
+		require.NotZero(t, r.code())
+		require.Contains(t, r.stderr.String(), want)
+		require.NotContains(t, r.stdout.String(), "step 1")
+	}
 }
