@@ -3,10 +3,12 @@
 package callbacks
 
 import (
+	"context"
 	"log/slog"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/trace"
 )
 
@@ -73,6 +75,14 @@ type Event struct {
 	// accelerator.
 	Trace *trace.Listeners
 
+	// Optimizer is this rank's, and Schedule and Windows are those of the run, from train_begin to train_end; elsewhere
+	// they are nil. Schedule is nil too where the rates follow a metric. A callback reads them and changes nothing.
+	Optimizer *optim.Optimizer
+	Schedule  optim.Schedule
+	Windows   Windows
+	// Ranks are all ranks of the run; nil in a loop that has none.
+	Ranks Ranks
+
 	Record  Record             // log: the record, already the last of State.LogHistory
 	Metrics map[string]float64 // evaluate, predict: with their prefix, as eval_loss
 	// save: the checkpoint's folder; train_end: the one to resume from, "" if there is none
@@ -87,6 +97,26 @@ func (e *Event) logger() *slog.Logger {
 		return slog.Default()
 	}
 	return e.Log
+}
+
+// Windows are the training data of a rank, an optimizer step at a time: *feed.Windows.
+type Windows interface {
+	Epoch() int64        // the one that the next step is of, from 0
+	Position() int64     // samples that all ranks have had
+	MicroBatches() int64 // of an epoch, over all ranks; 0 for data without a length
+	Fingerprint() string // of their source; "" if it has none
+}
+
+// Ranks are ranks that run together, and this one among them: *accelerate.Accelerator. Methods with a context are
+// collective: only callbacks with EveryRank may call them, on every rank in the same order.
+type Ranks interface {
+	Rank() int
+	WorldSize() int
+	Barrier(ctx context.Context) error
+	// GatherBytes returns the bytes of all ranks on every rank.
+	GatherBytes(ctx context.Context, mine []byte) ([][]byte, error)
+	// Agree sets each flag that is set on any rank.
+	Agree(ctx context.Context, flags ...*bool) error
 }
 
 // StepStats is what one optimizer step did, over all ranks.

@@ -67,17 +67,6 @@ func (h *Handler) warn(message string, facts ...any) {
 	}
 }
 
-// Remove takes the first callback of a name out and gives it, or nil if there is none.
-func (h *Handler) Remove(name string) Callback {
-	i := slices.Index(h.Names(), name)
-	if i < 0 {
-		return nil
-	}
-	c := h.callbacks[i]
-	h.callbacks = slices.Delete(h.callbacks, i, i+1)
-	return c
-}
-
 // Names gives the names of the callbacks in order.
 func (h *Handler) Names() []string {
 	names := make([]string, len(h.callbacks))

@@ -3,6 +3,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
 )
 
 // EvalLoss is the loss of an evaluation: sum and count of the terms over all batches in order.
@@ -37,15 +39,45 @@ func (t *Trainer) EvaluateContext(ctx context.Context) (map[string]float64, erro
 	if len(t.evals) == 0 {
 		return nil, errors.New("trainer: there is no evaluation set: want WithEvalData")
 	}
-	return onEvery(ctx, t, func(rank *Trainer) (map[string]float64, error) { return rank.evaluateAlone(ctx) })
+	return t.evaluateSets(ctx, t.evals...)
+}
+
+// EvaluateOn evaluates another set than those of WithEvalData, as HuggingFace's evaluate does with an eval_dataset and
+// a metric_key_prefix. Names of its metrics begin with prefix and "_"; "" stands for "eval". It is logged as every
+// evaluation is, and does not count for the best model. During a run WithNamedEvalData evaluates several sets.
+func (t *Trainer) EvaluateOn(ctx context.Context, src data.Source, prefix string) (map[string]float64, error) {
+	return t.evaluateOn(ctx, evalSet{src: src, key: prefix})
+}
+
+// EvaluateIterableOn is EvaluateOn for data without a length.
+func (t *Trainer) EvaluateIterableOn(ctx context.Context, src data.IterableSource,
+	prefix string) (map[string]float64, error) {
+	return t.evaluateOn(ctx, evalSet{stream: src, key: prefix})
+}
+
+func (t *Trainer) evaluateOn(ctx context.Context, set evalSet) (map[string]float64, error) {
+	switch {
+	case t.err != nil:
+		return nil, t.err
+	case set.src == nil && set.stream == nil:
+		return nil, errors.New("trainer: EvaluateOn has no data: want a source")
+	case t.busy:
+		return nil, errors.New("trainer: EvaluateOn during a run: want WithNamedEvalData, whose sets each " +
+			"evaluation has")
+	}
+	return t.evaluateSets(ctx, set)
+}
+
+func (t *Trainer) evaluateSets(ctx context.Context, sets ...evalSet) (map[string]float64, error) {
+	return onEvery(ctx, t, func(rank *Trainer) (map[string]float64, error) { return rank.evaluateAlone(ctx, sets) })
 }
 
 // evaluateAlone evaluates outside a training run.
-func (t *Trainer) evaluateAlone(ctx context.Context) (map[string]float64, error) {
+func (t *Trainer) evaluateAlone(ctx context.Context, sets []evalSet) (map[string]float64, error) {
 	if err := t.ready(ctx); err != nil {
 		return nil, err
 	}
-	out, err := t.evaluateRank(ctx)
+	out, err := t.evaluateRank(ctx, sets)
 	if err != nil {
 		return nil, errors.Join(err, t.callbacks.Close())
 	}
@@ -53,11 +85,11 @@ func (t *Trainer) evaluateAlone(ctx context.Context) (map[string]float64, error)
 }
 
 // evaluateRank is this rank's part of an evaluation; the result is the same on every rank.
-func (t *Trainer) evaluateRank(ctx context.Context) (map[string]float64, error) {
+func (t *Trainer) evaluateRank(ctx context.Context, sets []evalSet) (map[string]float64, error) {
 	all := map[string]float64{}
-	for _, set := range t.evals {
+	for _, set := range sets {
 		if set.stream == nil && set.src.Len() == 0 {
-			return nil, fmt.Errorf("trainer: evaluation set %q is empty", set.name)
+			return nil, fmt.Errorf("trainer: evaluation set %q is empty", cmp.Or(set.name, set.key))
 		}
 		m, err := t.evaluateSet(ctx, set)
 		if err != nil {
@@ -106,7 +138,7 @@ func (r *run) evaluate(ctx context.Context) error {
 	}
 	r.opt.Eval(r.acc.Ctx())
 	records := len(r.state.LogHistory)
-	metrics, err := r.evaluateRank(ctx)
+	metrics, err := r.evaluateRank(ctx, r.evals)
 	failed := is[*accelerate.DataError](err)
 	switch {
 	case err == nil:

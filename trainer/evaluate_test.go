@@ -24,11 +24,15 @@ import (
 type exact struct{ Inputs, Labels float64 }
 
 func exactly(list data.Slice[point]) data.Source {
+	return data.NewSource(exacts(list), data.Stack[exact])
+}
+
+func exacts(list data.Slice[point]) data.Slice[exact] {
 	rows := make(data.Slice[exact], len(list))
 	for i, p := range list {
 		rows[i] = exact{float64(p.Inputs[0]), float64(p.Labels)}
 	}
-	return data.NewSource(rows, data.Stack[exact])
+	return rows
 }
 
 // newExactLine is a line in float64.

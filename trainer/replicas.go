@@ -108,6 +108,8 @@ func onEvery[T any](ctx context.Context, t *Trainer, f func(rank *Trainer) (T, e
 // all have ended. A rank that fails aborts the others, because they would wait for it; its
 // error is returned instead of theirs. ctx ends only the waiting for other processes.
 func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error {
+	t.busy = true
+	defer func() { t.busy = false }()
 	defer t.acc.Device().Sync() // the caller reads the model with a context of its own
 	unprotected := f
 	f = func(rank *Trainer) error { return protect(func() error { return unprotected(rank) }) }

@@ -62,6 +62,8 @@ func (t *Trainer) trainRank(ctx context.Context) (*Result, error) {
 		return nil, errors.Join(err, t.callbacks.Close())
 	}
 	defer r.close()
+	t.running = r
+	defer func() { t.running = nil }()
 	if err = r.prof.Start(r.ctx, r.acc.Ctx()); err == nil {
 		err = r.endProfile(protect(func() error { return r.loop(ctx) }))
 	}

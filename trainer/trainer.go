@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
@@ -45,15 +46,19 @@ type Trainer struct {
 	sampler    samplers.Sampler
 	parts      []checkpoint.Part
 	user       []callbacks.Callback
-	display    io.Writer           // nil: none
-	options    []accelerate.Option // what the model's parts compute in, and how it is spread
-	ranks      []accelerate.Option // where they compute, and how they are arranged
-	sharing    int                 // ranks of this process on this rank's device
+	first      []callbacks.Callback // the trainer's own, before the user's
+	last       []callbacks.Callback // the display, after them
+	display    io.Writer            // nil: none
+	options    []accelerate.Option  // what the model's parts compute in, and how it is spread
+	ranks      []accelerate.Option  // where they compute, and how they are arranged
+	sharing    int                  // ranks of this process on this rank's device
 	newOptim   OptimizerFunc
 	newSched   ScheduleFunc
 	stepFunc   StepFunc
 	dataloader DataloaderFunc
 	logFunc    LogFunc
+	busy       bool            // the ranks are at work: see every
+	running    *run            // from train_begin to train_end
 	trained    bool            // output_dir is this trainer's
 	failed     *FailedRunError // why the last run failed; nil: it did not
 
@@ -107,14 +112,18 @@ type evalSet struct {
 	name   string
 	src    data.Source         // nil where stream is set
 	stream data.IterableSource // a set without a length
+	key    string              // of EvaluateOn: what its metrics begin with
 }
 
 // prefix is what the set's metrics begin with.
 func (s evalSet) prefix() string {
-	if s.name == "" {
-		return "eval_"
+	switch {
+	case s.key != "":
+		return strings.TrimSuffix(s.key, "_") + "_"
+	case s.name != "":
+		return "eval_" + s.name + "_"
 	}
-	return "eval_" + s.name + "_"
+	return "eval_"
 }
 
 // WithLoss replaces the model's loss.
@@ -313,23 +322,22 @@ func (t *Trainer) buildCallbacks() error {
 		return err
 	}
 	own := []callbacks.Callback{&callbacks.Flow{}, &callbacks.Speed{}, &callbacks.Memory{}}
-	user := slices.Clone(t.user)
+	t.first, t.last = slices.Concat(own, callbacks.NewDefaults(t.user), reporters), nil
 	if t.display != nil {
-		show := callbacks.Display(t.args, t.display)
-		if bar, ok := show.(*callbacks.Progress); ok {
-			user = bar.HideBar(user...)
-		}
-		user = append(user, show)
+		t.last = []callbacks.Callback{callbacks.Display(t.args, t.display)}
 	}
-	t.callbacks = callbacks.NewHandler(t.log, t.acc.Rank(),
-		slices.Concat(own, callbacks.NewDefaults(t.user), reporters, user)...)
+	t.arrangeCallbacks()
 	return nil
 }
 
 // event is an Event for the present state.
 func (t *Trainer) event() *callbacks.Event {
-	return &callbacks.Event{Args: t.args, State: t.state, Control: &t.control, Model: t.model, Summon: t.acc.Summon,
-		Alone: t.acc.Alone, Trace: t.acc.Trace()}
+	e := &callbacks.Event{Args: t.args, State: t.state, Control: &t.control, Model: t.model, Summon: t.acc.Summon,
+		Alone: t.acc.Alone, Trace: t.acc.Trace(), Ranks: t.acc}
+	if r := t.running; r != nil {
+		e.Optimizer, e.Schedule, e.Windows = r.opt, r.schedule, r.windows
+	}
+	return e
 }
 
 // fire tells the callbacks about an event that carries nothing but the state.
