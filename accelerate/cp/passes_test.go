@@ -203,6 +203,13 @@ func TestBitsOfOneProcess(t *testing.T) {
 	}
 }
 
+// Gathered keys and Ulysses have the same bits.
+func TestMethodsAgree(t *testing.T) {
+	want, _, _ := run{chunks: 4, recompute: true}.on(t, 2)
+	got, _, _ := run{chunks: 4, method: cp.Ulysses}.on(t, 2)
+	require.Equal(t, want, got)
+}
+
 // Another number of chunks has other bits: the comparison sees the order of sums.
 func TestChunksAreInTheBits(t *testing.T) {
 	four, _, _ := run{chunks: 4, noDropout: true}.on(t, 2)

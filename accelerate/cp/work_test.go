@@ -5,6 +5,7 @@ package cp_test
 import (
 	"errors"
 	"math"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -196,6 +197,7 @@ func TestErrorsOfAChunk(t *testing.T) {
 		})
 		require.ErrorIs(t, err, broken)
 		require.Equal(t, before, dev.MemStats().InUse)
+		runtime.KeepAlive([]any{b, m})
 		require.NoError(t, dev.Close())
 	}
 }
@@ -293,6 +295,7 @@ func TestMemoryOfAStep(t *testing.T) {
 				q.ZeroGrad()
 			}
 			require.Equal(t, before, dev.MemStats().InUse)
+			runtime.KeepAlive([]any{b, m})
 			return nil
 		}))
 		require.Equal(t, grads[0], grads[1])
