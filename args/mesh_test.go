@@ -110,6 +110,8 @@ func TestFaultsOfMeshes(t *testing.T) {
 			"unknown key dp_shard in parallelism_config; did you mean dp_shard_size?"},
 		`--distributed_config {"ep_size":2,"ep_plan":{"a":"b"}}`: {
 			"ep_size is 2 (distributed_config): want 1: experts", "ep_plan is"},
+		`--parallelism_config {"pp_size":2}`: {
+			"pp_size is 2 (parallelism_config): want 1: accelerate has no pipelines: set pp_size beside it"},
 		`--distributed_config {"tp_plan":"auto"}`: {`want "auto", with tp_size beside it`},
 		`--cp_size 2 --sp_size 2`:                 {"sp_size is 2 (flag --sp_size): want 1, or cp_size 1"},
 		`--pp_size 0 --cp_size 0 --tp_size 0`:     {"pp_size is 0 (flag --pp_size)", "cp_size is 0", "tp_size is 0"},

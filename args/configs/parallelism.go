@@ -16,6 +16,7 @@ func withParallelism(rules map[string]rule, prefix string) map[string]rule {
 		"tp_size":                   sets("tp_size", nil),
 		"cp_size":                   sets("cp_size", nil),
 		"sp_size":                   sets("sp_size", nil),
+		"pp_size":                   only("accelerate has no pipelines: set pp_size beside it", 1),
 		"cp_backend":                ignore(onlyCut),
 		"cp_comm_strategy":          ignore(onlyCut),
 		"sp_backend":                ignore(onlyCut),
