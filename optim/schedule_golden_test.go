@@ -3,6 +3,7 @@
 package optim_test
 
 import (
+	"compress/gzip"
 	"encoding/json"
 	"os"
 	"testing"
@@ -45,6 +46,39 @@ func TestSchedulesAgainstTransformers(t *testing.T) {
 			end = 1e-7
 		}
 		require.InDelta(t, end, c.LR*got.Factor(c.Total), 1e-18)
+	}
+}
+
+// 100 random settings of each of transformers' schedules (testdata/random_schedules.py).
+func TestRandomSchedulesAgainstTransformers(t *testing.T) {
+	f, err := os.Open("testdata/random_schedules.json.gz")
+	require.NoError(t, err)
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	require.NoError(t, err)
+	var golden struct {
+		Cases []struct {
+			Type          string
+			LR            float64
+			Warmup, Total int64
+			Kwargs        map[string]any
+			Steps         []int64
+			Rates         []float64
+		}
+	}
+	require.NoError(t, json.NewDecoder(z).Decode(&golden))
+	seen := map[string]int{}
+	for _, c := range golden.Cases {
+		s, err := optim.NewSchedule(c.Type, c.Warmup, c.Total, c.LR, c.Kwargs)
+		require.NoError(t, err, "%+v", c)
+		for i, step := range c.Steps {
+			require.InDelta(t, c.Rates[i], c.LR*s.Factor(step), 1e-13*c.LR, "step %d of %+v", step, c)
+		}
+		seen[c.Type]++
+	}
+	require.Len(t, seen, len(optim.ScheduleNames())-3, "the others are DeepSpeed's")
+	for name, n := range seen {
+		require.Equal(t, 100, n, name)
 	}
 }
 

@@ -3,6 +3,7 @@
 package trainer_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -68,6 +69,26 @@ func ExampleWithSchedule() {
 	// step 3: 0.500
 	// step 6: 0.306
 	// step 9: 0.025
+}
+
+// The example has the factors of torch's OneCycleLR (testdata/one_cycle.py).
+func TestOneCycle(t *testing.T) {
+	text, err := os.ReadFile("testdata/one_cycle.json")
+	require.NoError(t, err)
+	var golden struct {
+		Runs []struct {
+			Total   int64
+			Factors []float64
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &golden))
+	require.Len(t, golden.Runs, 3)
+	for _, run := range golden.Runs {
+		schedule := oneCycle(0, run.Total)
+		for step, want := range run.Factors {
+			require.InDelta(t, want, schedule.Factor(int64(step)), 1e-15, "step %d of %d", step, run.Total)
+		}
+	}
 }
 
 // The schedule of a program decides every step's rate, is asked with the run's numbers of steps, and a resumed run goes
