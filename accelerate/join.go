@@ -37,7 +37,7 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	if a.divides() {
 		err = a.joinTensor(ctx, hook, units)
 	} else if err = a.equalize(ctx); err == nil {
-		a.strategy, err = a.choose(hook, a.strategyJob(units))
+		err = a.chooseStrategy(hook, units)
 	}
 	if err != nil {
 		return err
@@ -108,6 +108,15 @@ func (a *Accelerator) verify(ctx context.Context, state []tensor.Named) (differe
 		return 0, nil
 	}
 	return ddp.Verify(ctx, a.ctx, peers.Group(), state)
+}
+
+// chooseStrategy sets the strategy; after an error it is the one before.
+func (a *Accelerator) chooseStrategy(hook ddp.Hook, units []nn.Module) error {
+	s, err := a.choose(hook, a.strategyJob(units))
+	if err == nil {
+		a.strategy = s
+	}
+	return err
 }
 
 // leave ends the strategy; see strategy.Strategy for whole.
