@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do the real clients and servers of trackers take what the reporters send?
 
-    check_trackers.py PROGRAM [wandb | mlflow | trackio ...]
+    check_trackers.py PROGRAM [wandb | mlflow | trackio | plugs ...]
 
 PROGRAM is a built examples/regression. It trains 30 steps and resumes to 40, with each tracker. The packages of the
-trackers (pip install wandb mlflow trackio) are those of this Python. No network is used but the loopback interface.
+trackers (pip install wandb mlflow trackio prometheus_client) are those of this Python. No network is used but the
+loopback interface.
 """
 import http.server
 import json
@@ -44,6 +45,7 @@ class WandbServer(http.server.BaseHTTPRequestHandler):
     """As much of the server of Weights & Biases as wandb-core needs to upload a run."""
     protocol_version = "HTTP/1.1"
     runs, summaries, configs = {}, {}, {}
+    dead = False
 
     def handle(self):
         try:
@@ -56,6 +58,9 @@ class WandbServer(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.dead:
+            self.close_connection = True
+            return
         answer = self.answer(body)
         text = json.dumps(answer).encode()
         self.send_response(200)
@@ -84,7 +89,8 @@ class WandbServer(http.server.BaseHTTPRequestHandler):
                              ("QueryType", "MutationType", "ServerInfoType", "TypeInfo")}}
         if "upsertBucket" not in text and "bucket(" not in text:
             viewer = {"id": "V", "entity": "me", "username": "me", "flags": "{}", "teams": {"edges": []}}
-            files = [{"name": n, "uploadUrl": f"http://{self.headers['Host']}/up"} for n in variables.get("files") or []]
+            url = f"http://{self.headers['Host']}/up"
+            files = [{"name": n, "uploadUrl": url} for n in variables.get("files") or []]
             return {"data": {"viewer": viewer, "serverInfo": {"cliVersionInfo": {}, "features": []},
                              "createRunFiles": {"runID": "R", "uploadHeaders": [], "files": files}}}
         name = variables.get("name")
@@ -149,8 +155,8 @@ def serve(command, path, home, **variables):
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     log = open(os.path.join(home, "server.log"), "w")
-    server = subprocess.Popen([c.format(port=port) for c in command], env={**CLEAN, "HOME": home, **variables}, cwd=home,
-                              stdout=log, stderr=log, start_new_session=True)
+    server = subprocess.Popen([c.format(port=port) for c in command], env={**CLEAN, "HOME": home, **variables},
+                              cwd=home, stdout=log, stderr=log, start_new_session=True)
     for _ in range(600):
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5)
@@ -175,8 +181,9 @@ def records(out):
 def check_mlflow(program):
     """MLflow's server has every number of the run that was resumed, under one run."""
     with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as home:
-        server, url = serve([os.path.join(BIN, "mlflow"), "server", "--port", "{port}", "--workers", "1", "--backend-store-uri",
-                             f"sqlite:///{home}/db", "--artifacts-destination", home], "/health", home)
+        server, url = serve([os.path.join(BIN, "mlflow"), "server", "--port", "{port}", "--workers", "1",
+                             "--backend-store-uri", f"sqlite:///{home}/db", "--artifacts-destination", home],
+                            "/health", home)
         try:
             api = url + "/api/2.0/mlflow/"
             ask(api + "experiments/search", {"max_results": 1})  # the first request takes long
@@ -199,8 +206,8 @@ def check_mlflow(program):
 def check_trackio(program):
     """trackio's server has every row of the run that was resumed, under one run."""
     with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as home:
-        server, url = serve(["env", "GRADIO_SERVER_PORT={port}", os.path.join(BIN, "trackio"), "show"], "/version", home,
-                            TRACKIO_DIR=home, TRACKIO_WRITE_TOKEN=KEY, BROWSER="true")
+        server, url = serve(["env", "GRADIO_SERVER_PORT={port}", os.path.join(BIN, "trackio"), "show"], "/version",
+                            home, TRACKIO_DIR=home, TRACKIO_WRITE_TOKEN=KEY, BROWSER="true")
         try:
             log = train(program, out, "trackio,jsonl", TRACKIO_SERVER_URL=url + "?write_token=" + KEY)
             assert "WARN a reporter" not in log, log
@@ -216,8 +223,58 @@ def check_trackio(program):
             stop(server)
 
 
+def check_plugs(program):
+    """A run with all reporters goes on when the servers die, and its endpoint has what Prometheus reads."""
+    from prometheus_client.parser import text_string_to_metric_families
+    fake = http.server.ThreadingHTTPServer(("127.0.0.1", 0), WandbServer)
+    threading.Thread(target=fake.serve_forever, daemon=True).start()
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as home:
+        mlflow, at_mlflow = serve([os.path.join(BIN, "mlflow"), "server", "--port", "{port}", "--workers", "1",
+                                   "--backend-store-uri", f"sqlite:///{home}/db"], "/health", home)
+        ask(at_mlflow + "/api/2.0/mlflow/experiments/search", {"max_results": 1})
+        trackio, at_trackio = serve(["env", "GRADIO_SERVER_PORT={port}", os.path.join(BIN, "trackio"), "show"],
+                                    "/version", home, TRACKIO_DIR=home, TRACKIO_WRITE_TOKEN=KEY, BROWSER="true")
+        run = subprocess.Popen(
+            [program, "--output_dir", out, "--max_steps", "1000000", "--max_train_seconds", "25", "--logging_steps",
+             "2000", "--logging_strategy", "steps", "--eval_strategy", "steps", "--eval_steps", "1000000",
+             "--save_strategy", "no", "--load_best_model_at_end=false", "--report_to",
+             "wandb,mlflow,trackio,prometheus,tensorboard,jsonl"],
+            env={**CLEAN, "HOME": out, "WANDB_API_KEY": KEY, "WANDB_BASE_URL": f"http://127.0.0.1:{fake.server_port}",
+                 "MLFLOW_TRACKING_URI": at_mlflow, "TRACKIO_SERVER_URL": at_trackio, "TRACKIO_WRITE_TOKEN": KEY,
+                 "OTEL_EXPORTER_PROMETHEUS_PORT": str(port)},
+            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        try:
+            scraped = ""
+            while "lockstep_loss" not in scraped or not WandbServer.summaries:
+                assert run.poll() is None, run.communicate()
+                time.sleep(1)
+                try:
+                    scraped = urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=5).read().decode()
+                except OSError:
+                    pass
+            gauges = {f.name: f.samples[0].value for f in text_string_to_metric_families(scraped)}
+            assert gauges["lockstep_step"] > 0 and 0 < gauges["lockstep_loss"] < 10, gauges
+        finally:
+            os.killpg(mlflow.pid, signal.SIGKILL)
+            os.killpg(trackio.pid, signal.SIGKILL)
+            WandbServer.dead = True
+        log = run.communicate(timeout=120)[1]
+        assert run.returncode == 0, log
+        warnings = [line for line in log.splitlines() if " WARN " in line]
+        for name in ("wandb", "mlflow", "trackio"):
+            assert any("cannot send" in w and "reporter " + name in w for w in warnings), warnings
+        assert KEY not in log
+        last = int(re.findall(r"^step (\d+)", log, re.M)[-1])
+        folder = os.listdir(os.path.join(out, "wandb"))[0]
+        assert last == max(s for _, s in records(out)), last
+        return f"{last} steps, {len(gauges)} gauges, {len(warnings)} warnings, all records in {folder} and log.jsonl"
+
+
 def main():
-    checks = {"wandb": check_wandb, "mlflow": check_mlflow, "trackio": check_trackio}
+    checks = {"wandb": check_wandb, "mlflow": check_mlflow, "trackio": check_trackio, "plugs": check_plugs}
     for name in sys.argv[2:] or checks:
         print(name + ":", checks[name](os.path.abspath(sys.argv[1])), flush=True)
     print("ok")
