@@ -82,7 +82,7 @@ lockstep_memory_rss_bytes 1.048576e\+06
 # TYPE lockstep_record_timestamp_seconds gauge
 lockstep_record_timestamp_seconds 1\.\d+e\+09
 # TYPE lockstep_step gauge
-lockstep_step \d00
+lockstep_step \d+
 $`, plain)
 	r.End("")
 	_, err := net.Dial("tcp", address)
