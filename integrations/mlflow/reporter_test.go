@@ -313,3 +313,21 @@ func TestParameters(t *testing.T) {
 		}
 	}
 }
+
+// MLflow takes a thousand metrics in a request.
+func TestManyMetrics(t *testing.T) {
+	trackertest.Logged(t)
+	s, _, c := start(t)
+	r := begin(t, c, same)
+	r.Begin()
+	record := callbacks.Record{}
+	for i := range 25 {
+		record[fmt.Sprint("eval_metric_", i)] = float64(i)
+	}
+	for step := range int64(100) {
+		r.Log(step, record)
+	}
+	r.End("")
+	require.Len(t, s.runs[0].metrics, 2500)
+	require.LessOrEqual(t, s.largest, 1000)
+}
