@@ -44,7 +44,6 @@ type differ struct {
 	json   bool
 	into   string // folder of the replays
 	dirs   [2]string
-	unsaid error // of the first text that could not be printed
 }
 
 func (p *program) diff(argv []string) int {
@@ -61,10 +60,10 @@ func (p *program) diff(argv []string) int {
 	}
 	d.dirs = [2]string(fs.Args())
 	c, err := d.compare()
-	err = cmp.Or(err, d.unsaid)
 	if err == nil && d.json {
 		err = p.json(c)
 	}
+	err = cmp.Or(err, p.unprinted())
 	switch {
 	case err != nil:
 		p.complain("lockstep: diff: %v", err)
@@ -125,8 +124,7 @@ func loadRuns(dirs [2]string) (runs [2]*hashes.Run, err error) {
 // say prints text, unless JSON is asked for.
 func (d *differ) say(text string) {
 	if !d.json {
-		_, err := fmt.Fprint(d.stdout, terminal.Lines(text, terminal.Width(d.stdout)))
-		d.unsaid = cmp.Or(d.unsaid, err)
+		fmt.Fprint(d.stdout, terminal.Lines(text, terminal.Width(d.stdout)))
 	}
 }
 

@@ -179,7 +179,7 @@ func (p *program) show(r *report) {
 		}
 		fmt.Fprintf(w, "mesh\t%s\t%s\n", r.Mesh, place)
 	}
-	w.Flush() // as writes to stdout elsewhere, without a way to report failure
+	w.Flush()
 	if r.Environment != nil {
 		for _, n := range r.Environment.Notes {
 			fmt.Fprintln(p.stdout, "note:", n)

@@ -190,7 +190,7 @@ func (p *program) showEstimate(e *estimate, a *args.TrainingArguments, s *estima
 	for _, row := range rows {
 		fmt.Fprintf(w, "%s\t%s MiB\t\n", row.name, mebibytes(row.bytes))
 	}
-	w.Flush() // as writes to stdout elsewhere, without a way to report failure
+	w.Flush()
 	if n := e.GradientSums; n > 1 {
 		fmt.Fprint(p.stdout, terminal.Lines(fmt.Sprintf("gradients: %d sums of %s MiB at a time, the tree of "+
 			"deterministic_ranks %d\n", n, mebibytes(e.Gradients/int64(n)), a.DeterministicRanks), columns))

@@ -14,6 +14,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -33,6 +34,9 @@ const (
 	exitError = 1
 	exitUsage = 2
 )
+
+// launchCommand starts jobs.
+const launchCommand = "launch"
 
 func main() {
 	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv}
@@ -57,7 +61,7 @@ type command struct {
 // commands are shown in this order.
 func commands() []command {
 	return []command{
-		{"launch", "start a program as several ranks on this host and monitor them", (*program).launch},
+		{launchCommand, "start a program as several ranks on this host and monitor them", (*program).launch},
 		{"env", "show the rank of this process, where it comes from, and what the machine offers", (*program).env},
 		{"estimate-memory", "estimate how much memory training a model takes", (*program).estimateMemory},
 		{"simulate", "predict the step of a pipeline, or of a whole job", (*program).simulate},
@@ -96,7 +100,45 @@ func (p *program) run(argv []string) int {
 	if !ok {
 		return p.unknownCommand(argv[0])
 	}
-	return c.run(p, argv[1:])
+	if c.name == launchCommand || c.name == guardCommand { // what a job prints is not theirs
+		return c.run(p, argv[1:])
+	}
+	out := &printed{Writer: p.stdout}
+	p.stdout = out
+	code := c.run(p, argv[1:])
+	if out.err != nil && code == exitOK {
+		p.complain("lockstep: %s: %v", c.name, out.err)
+		return exitError
+	}
+	return code
+}
+
+// printed remembers the first error in printing a result, which is then not there.
+type printed struct {
+	io.Writer
+	err error
+}
+
+func (p *printed) Write(text []byte) (int, error) {
+	n, err := p.Writer.Write(text)
+	p.err = cmp.Or(p.err, err)
+	return n, err
+}
+
+// Fd is that of the file, if it is one.
+func (p *printed) Fd() uintptr {
+	if f, ok := p.Writer.(interface{ Fd() uintptr }); ok {
+		return f.Fd()
+	}
+	return ^uintptr(0)
+}
+
+// unprinted is the first error in printing.
+func (p *program) unprinted() error {
+	if out, ok := p.stdout.(*printed); ok {
+		return out.err
+	}
+	return nil
 }
 
 // help shows the commands, or one's own help.

@@ -211,6 +211,17 @@ func TestLaunchFlags(t *testing.T) {
 		`PET_MONITOR_INTERVAL is "0": "0" is not a duration: want seconds above 0, or a form such as 500ms`)
 }
 
+// What could not be printed, to a full disk for instance, is not there: the exit code says so.
+func TestResultsThatCannotBePrinted(t *testing.T) {
+	for _, argv := range []string{"version", "env", "env --json", "simulate", "simulate --format svg --pp_schedule zbv",
+		"estimate-memory gpt2", "help"} {
+		var complaint bytes.Buffer
+		p := &program{stdin: strings.NewReader(""), stdout: full{}, stderr: &complaint, lookup: env.Map(nil)}
+		require.Equal(t, exitError, p.run(strings.Fields(argv)), argv)
+		require.Contains(t, complaint.String(), "no space left", argv)
+	}
+}
+
 func TestEnv(t *testing.T) {
 	slurm := map[string]string{"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0",
 		"SLURM_NNODES": "1", "SLURM_JOB_ID": "7"}
