@@ -469,6 +469,40 @@ func (a *Accelerator) ClipGradNorm(ctx context.Context, maxNorm float64) (norm f
 	return norm, nil
 }
 
+// ClipGradValue limits each element of the gradients to [−limit, limit], without the scale of fp16, as accelerate's
+// clip_grad_value_ does. Unlike ClipGradNorm it changes the gradients, and comes before it. Gradients of fp16 that
+// overflowed stay unchanged, so that Step leaves the window out. It is collective, as Step is.
+func (a *Accelerator) ClipGradValue(ctx context.Context, limit float64) error {
+	switch {
+	case a.tree == nil:
+		return a.reject(errors.New("accelerate: ClipGradValue before Prepare: want a prepared model"))
+	case !(limit > 0):
+		return a.reject(fmt.Errorf("accelerate: ClipGradValue by %g: want a limit above 0", limit))
+	case a.norm >= 0:
+		return a.reject(errors.New("accelerate: ClipGradValue after ClipGradNorm, which measured other gradients: " +
+			"want it before"))
+	}
+	scale := a.scaler.Factor()
+	if a.scaler != nil {
+		norm, err := a.strategy.Norm(ctx)
+		if err != nil {
+			return fmt.Errorf("accelerate: norm of the gradients: %w", err)
+		}
+		if !finite(norm) {
+			return nil
+		}
+	}
+	for _, p := range a.summed() {
+		if g := p.Grad(); g != nil {
+			a.ctx.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+				tensor.CopyInto(c, g, tensor.Clamp(c, g, -limit*scale, limit*scale))
+				return nil
+			})
+		}
+	}
+	return nil
+}
+
 // Step updates the parameters, and updates running statistics (batch norm's) with each micro-batch
 // of the window, in order. If Step is not called, both stay as they were; so do they under fp16
 // if the gradients overflowed, which changes the scale instead, and after a window without loss terms, which would move

@@ -30,6 +30,50 @@ func (a *Accelerator) GatherForMetrics(ctx context.Context, indices []int64, t *
 	return ranks.JoinRows(a.ctx.NoGrad(), parts)
 }
 
+// GatherTensor joins the tensors of all ranks along dim 0, in rank order, on every rank, as accelerate's gather does.
+// Dim 0 may differ from rank to rank, the other dims and the dtype may not. A tensor without dims counts as one of one
+// element. The result belongs to no scope and is nil if no rank has an element of dim 0. It is collective.
+func (a *Accelerator) GatherTensor(ctx context.Context, t *tensor.Tensor) (*tensor.Tensor, error) {
+	c := a.ctx.NoGrad()
+	if len(t.Shape()) == 0 {
+		t = tensor.Reshape(c, t, 1)
+	}
+	order := make([]int64, t.Size(0))
+	for i := range order {
+		order[i] = int64(a.Rank())<<32 | int64(i)
+	}
+	mine, err := ranks.RowsOf(c, order, t)
+	if err != nil {
+		return nil, a.reject(err)
+	}
+	parts, err := a.GatherRows(ctx, mine)
+	if err != nil {
+		return nil, err
+	}
+	all, _, err := ranks.JoinRows(c, parts)
+	return all, err
+}
+
+// ReduceTensor combines the tensors of all ranks element by element and returns the result on every rank, with the same
+// bits on all, as accelerate's reduce does. All have the same shape and dtype. The result belongs to no scope. It is
+// collective.
+func (a *Accelerator) ReduceTensor(ctx context.Context, t *tensor.Tensor, op comm.ReduceOp) (*tensor.Tensor, error) {
+	c := a.ctx.NoGrad()
+	var raw []byte
+	if err := tensor.Try(func() { raw = tensor.ReadBytes(c, t) }); err != nil {
+		return nil, a.reject(err)
+	}
+	if a.Group() != nil {
+		elements := comm.Aligned(len(raw))
+		copy(elements, raw)
+		if err := a.Group().AllReduce(comm.Bytes(elements, t.DType()), op, comm.Label("tensor")).Wait(ctx); err != nil {
+			return nil, err
+		}
+		raw = elements
+	}
+	return tensor.FromBytes(c, raw, t.DType(), t.Shape()...), nil
+}
+
 // Peers are ranks that do something together: those of an Accelerator, or of its DataRanks.
 type Peers interface {
 	Rank() int

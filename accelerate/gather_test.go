@@ -13,7 +13,10 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -148,36 +151,46 @@ func TestSplitBetweenProcesses(t *testing.T) {
 // Rank 0 goes first; where it fails nobody else tries.
 func TestMainProcessFirst(t *testing.T) {
 	for _, failing := range []int{-1, 0, 2} {
-		var mu sync.Mutex
-		var order []int
-		gone := errors.New("the disk is full")
-		errs := job(t, accelerators(t, 4, nil), func(acc *accelerate.Accelerator) error {
-			return acc.MainProcessFirst(t.Context(), func() error {
-				mu.Lock()
-				defer mu.Unlock()
-				order = append(order, acc.Rank())
-				if acc.Rank() == failing {
-					return gone
-				}
-				return nil
-			})
-		})
-		require.Equal(t, 0, order[0])
-		for rank, err := range errs {
-			switch {
-			case rank == failing:
-				require.ErrorIs(t, err, gone)
-			case failing == 0:
-				require.EqualError(t, err, "accelerate: rank 0, which runs first, failed: the disk is full")
-			default:
-				require.NoError(t, err)
-			}
+		for _, local := range []bool{false, true} { // the ranks of one host
+			firstOf(t, failing, local)
 		}
-		require.Len(t, order, map[int]int{-1: 4, 0: 1, 2: 4}[failing])
 	}
 	acc, err := accelerate.New(args.Default(""))
 	require.NoError(t, err)
 	require.EqualError(t, acc.MainProcessFirst(t.Context(), func() error { return fmt.Errorf("alone") }), "alone")
+}
+
+func firstOf(t *testing.T, failing int, local bool) {
+	var mu sync.Mutex
+	var order []int
+	gone := errors.New("the disk is full")
+	errs := job(t, accelerators(t, 4, nil), func(acc *accelerate.Accelerator) error {
+		first := acc.MainProcessFirst
+		if local {
+			first = acc.LocalMainProcessFirst
+		}
+		return first(t.Context(), func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, acc.Rank())
+			if acc.Rank() == failing {
+				return gone
+			}
+			return nil
+		})
+	})
+	require.Equal(t, 0, order[0])
+	for rank, err := range errs {
+		switch {
+		case rank == failing:
+			require.ErrorIs(t, err, gone)
+		case failing == 0:
+			require.EqualError(t, err, "accelerate: rank 0, which runs first, failed: the disk is full")
+		default:
+			require.NoError(t, err)
+		}
+	}
+	require.Len(t, order, map[int]int{-1: 4, 0: 1, 2: 4}[failing])
 }
 
 func TestPrint(t *testing.T) {
@@ -189,4 +202,118 @@ func TestPrint(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, "rank 0 of 3\n", out.String())
+}
+
+// Tensors of all ranks are joined in rank order, whatever their dim 0, and combined element by element.
+func TestGatherAndReduceTensors(t *testing.T) {
+	for _, n := range []int{1, 2, 3} {
+		for _, err := range job(t, accelerators(t, n, func(_ int, a *args.TrainingArguments) {
+			a.GlobalTrainBatchSize = 0
+		}), func(acc *accelerate.Accelerator) error {
+			c, rank := acc.Ctx().NoGrad(), acc.Rank()
+			var mine, want []float32
+			for i := range 2 * rank { // rank 0 has no row
+				mine = append(mine, float32(10*rank+i))
+			}
+			for r := range n {
+				for i := range 2 * r {
+					want = append(want, float32(10*r+i))
+				}
+			}
+			all, err := acc.GatherTensor(t.Context(), tensor.FromSlice(c, mine, rank, 2))
+			if err != nil {
+				return err
+			}
+			if n == 1 {
+				require.Nil(t, all)
+			} else {
+				require.Equal(t, []int{len(want) / 2, 2}, all.Shape())
+				require.Equal(t, want, tensor.ToSlice[float32](c, all))
+			}
+			ranks, err := acc.GatherTensor(t.Context(), tensor.Reshape(c, tensor.FromSlice(c, []int64{int64(rank)}, 1)))
+			if err != nil {
+				return err
+			}
+			require.Equal(t, []int64{0, 1, 2}[:n], tensor.ToSlice[int64](c, ranks))
+
+			x := tensor.FromSlice(c, []float64{1, float64(rank)}, 1, 2)
+			sum, err := acc.ReduceTensor(t.Context(), x, comm.Sum)
+			if err != nil {
+				return err
+			}
+			require.Equal(t, []int{1, 2}, sum.Shape())
+			require.Equal(t, []float64{float64(n), float64(n * (n - 1) / 2)}, tensor.ToSlice[float64](c, sum))
+			most, err := acc.ReduceTensor(t.Context(), x, comm.Max)
+			if err != nil {
+				return err
+			}
+			require.Equal(t, []float64{1, float64(n - 1)}, tensor.ToSlice[float64](c, most))
+			require.Equal(t, []float64{1, float64(rank)}, tensor.ToSlice[float64](c, x), "the own one stays")
+			return nil
+		}) {
+			require.NoError(t, err)
+		}
+	}
+}
+
+// The elements of gradients are limited, on any number of ranks alike.
+func TestClipGradValue(t *testing.T) {
+	var want map[string]string
+	for _, ranks := range []int{1, 2} {
+		err := accelerate.Run(t.Context(), rankArgs(ranks), func(acc *accelerate.Accelerator) error {
+			m := netOf(nn.NewInit(acc.Device(), 1))
+			if err := acc.Prepare(t.Context(), m, adamW); err != nil {
+				return err
+			}
+			own, c := 8/acc.WorldSize(), acc.Ctx().NoGrad()
+			var batches []*data.Batch
+			for i := range own {
+				batches = append(batches, batch(acc.Ctx(), own*acc.Rank()+i, true))
+			}
+			if _, err := acc.Accumulate(t.Context(), batches, m.loss); err != nil {
+				return err
+			}
+			limited, limit, all := map[string][]float32{}, float32(0.01), 0
+			for _, p := range acc.Params() {
+				before := tensor.ToSlice[float32](c, p.Grad())
+				for i, g := range before {
+					if before[i] = min(max(g, -limit), limit); before[i] != g {
+						all++
+					}
+				}
+				limited[p.Name] = before
+			}
+			require.NotZero(t, all)
+			if err := acc.ClipGradValue(t.Context(), float64(limit)); err != nil {
+				return err
+			}
+			for _, p := range acc.Params() {
+				require.Equal(t, limited[p.Name], tensor.ToSlice[float32](c, p.Grad()))
+			}
+			require.NoError(t, acc.Step(t.Context()))
+			if acc.IsMain() && want == nil {
+				want = weights(acc, m)
+			}
+			if acc.IsMain() {
+				require.Equal(t, want, weights(acc, m), "%d ranks", ranks)
+			}
+			return nil
+		}, accelerate.WithLogger(quiet))
+		require.NoError(t, err)
+	}
+}
+
+// Gradients are limited before their norm is measured, and by something.
+func TestClipGradValueRefused(t *testing.T) {
+	acc, err := accelerate.New(rankArgs(1), accelerate.WithLogger(quiet))
+	require.NoError(t, err)
+	require.EqualError(t, acc.ClipGradValue(t.Context(), 1),
+		"accelerate: ClipGradValue before Prepare: want a prepared model")
+	m := netOf(nn.NewInit(acc.Device(), 1))
+	require.NoError(t, acc.Prepare(t.Context(), m, adamW))
+	_, err = acc.Accumulate(t.Context(), []*data.Batch{batch(acc.Ctx(), 0, true)}, m.loss)
+	require.NoError(t, err)
+	require.EqualError(t, acc.ClipGradValue(t.Context(), 0), "accelerate: ClipGradValue by 0: want a limit above 0")
+	clip(t, acc, 1)
+	require.ErrorContains(t, acc.ClipGradValue(t.Context(), 1), "ClipGradValue after ClipGradNorm")
 }

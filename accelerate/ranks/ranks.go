@@ -177,24 +177,34 @@ func (r *Ranks) Join(ctx context.Context, have bool) (more bool, err error) {
 // return an error; if it fails on another rank, only that rank returns an error. It is
 // collective, and f must end within ddp_timeout.
 func (r *Ranks) MainProcessFirst(ctx context.Context, f func() error) error {
+	return r.first(ctx, r.IsMain(), f)
+}
+
+// LocalMainProcessFirst is MainProcessFirst where the first rank of each host (IsLocalMain) calls f before the others,
+// for files that hosts do not share. If it fails on one host, the others do not call it on any.
+func (r *Ranks) LocalMainProcessFirst(ctx context.Context, f func() error) error {
+	return r.first(ctx, r.IsLocalMain(), f)
+}
+
+func (r *Ranks) first(ctx context.Context, mine bool, f func() error) error {
 	if r.group == nil {
 		return f()
 	}
 	var own error
 	failure := ""
-	if r.IsMain() {
+	if mine {
 		if own = f(); own != nil {
 			failure = own.Error()
 		}
 	}
-	if err := comm.BroadcastObject(ctx, r.group, &failure, 0); err != nil {
-		return err
+	all, err := r.GatherBytes(ctx, []byte(failure))
+	if err != nil || mine {
+		return cmp.Or(own, err)
 	}
-	switch {
-	case r.IsMain():
-		return own
-	case failure != "":
-		return fmt.Errorf("accelerate: rank 0, which runs first, failed: %s", failure)
+	for rank, failure := range all {
+		if len(failure) > 0 {
+			return fmt.Errorf("accelerate: rank %d, which runs first, failed: %s", rank, failure)
+		}
 	}
 	return f()
 }

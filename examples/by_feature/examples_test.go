@@ -173,12 +173,20 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		r.requireLearned(t, 1)
 		require.Greater(t, r.lines(t)[0][1], 4.0, "the squared error is drawn to the wild labels")
 	},
-	"custom_training_loop": func(t *testing.T, _ string, r result) {
+	"custom_training_loop": func(t *testing.T, program string, r result) {
 		r.requireLearned(t, 0)
 		require.Regexp(t, `(?m)^step 80  loss 0\.0`, r.stdout)
 		require.Contains(t, r.stdout, " on 2 ranks\n")
 		require.Len(t, r.lines(t), 1, "rank 0 alone prints")
-		require.NoDirExists(t, filepath.Join(r.dir, "out"))
+		out := filepath.Join(r.dir, "out", "custom_training_loop")
+		log, err := os.ReadFile(filepath.Join(out, "log.jsonl"))
+		require.NoError(t, err)
+		require.Equal(t, 4, bytes.Count(log, []byte("\n")))
+
+		require.NoError(t, os.RemoveAll(filepath.Join(out, "checkpoint-80")))
+		again := runIn(t, r.dir, program, nil, "-resume")
+		_, end, _ := strings.Cut(r.stdout, "\nstep 60")
+		require.Equal(t, "step 60"+end, again.stdout, "from step 40 on")
 	},
 	"early_stopping": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/comm"
-	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -35,7 +35,7 @@ const (
 // all ranks call the same methods.
 type Checkpointer struct {
 	Args   *args.TrainingArguments // a resume changes them
-	Model  models.Model
+	Model  nn.Module
 	Beside []checkpoint.Part // files beside the weights, such as a tokenizer's
 	Store  *checkpoint.Store // of output_dir
 	Log    *slog.Logger

@@ -21,6 +21,17 @@ import (
 // Open opens the checkpoint to resume from, nil for a new run, and settles the arguments with those of the checkpoint.
 // job is the launcher's, "" without one, and restarted tells whether it started this process again. All ranks call it.
 func (c *Checkpointer) Open(ctx context.Context, job string, restarted bool) (ck *checkpoint.Checkpoint, err error) {
+	if ck, err = c.Find(ctx, job, restarted); ck == nil || err != nil {
+		return nil, err
+	}
+	if err := c.settleArgs(ck); err != nil {
+		return nil, fmt.Errorf("resume from %s: %w", ck.Path, err)
+	}
+	return ck, nil
+}
+
+// Find is Open that leaves the arguments unchanged.
+func (c *Checkpointer) Find(ctx context.Context, job string, restarted bool) (ck *checkpoint.Checkpoint, err error) {
 	if c.Ranks.Rank() == 0 {
 		if ck, err = c.find(ctx, job, restarted); err != nil {
 			return nil, err
@@ -31,9 +42,6 @@ func (c *Checkpointer) Open(ctx context.Context, job string, restarted bool) (ck
 	}
 	if !ck.Has(ProgressFile) {
 		return nil, fmt.Errorf("%s holds only a model (save_only_model): a run cannot resume from it", ck.Path)
-	}
-	if err := c.settleArgs(ck); err != nil {
-		return nil, fmt.Errorf("resume from %s: %w", ck.Path, err)
 	}
 	return ck, nil
 }

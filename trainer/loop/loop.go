@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package loop saves and resumes training loops that a program writes by hand over an accelerate.Accelerator: what
+// accelerate's save_state, load_state and register_for_checkpointing do. Package trainer has a loop of its own and does
+// not use it. Checkpoints are those of package checkpoint: atomic, verified, and of any number of ranks. They hold the
+// model, the optimizer, the loss scale of fp16, the place in the data and what the program registers.
+package loop
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/feed"
+	"github.com/lockstep-ml/lockstep/accelerate/precision"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
+)
+
+// Names of the files of a checkpoint beside those of package checkpointer.
+const (
+	registeredFile = "registered.json"
+	samplerFile    = "sampler.json"
+	scalerFile     = "scaler.json" // of fp16
+)
+
+// State is what a loop saves and resumes on one rank. Its methods with a context are collective. Load comes first.
+type State struct {
+	Accelerator *accelerate.Accelerator // that has prepared the model, with an optimizer
+	Args        *args.TrainingArguments // checkpoints are written into output_dir
+	Model       nn.Module
+	Windows     *feed.Windows // the loop's data, before their first step; nil: the program keeps its place in them
+
+	saver      *checkpointer.Checkpointer // nil before Load
+	registered map[string]any
+	origin     checkpointer.Origin
+	release    func() // of output_dir; nil before Load, and after Close
+}
+
+// open readies the state for Load.
+func (s *State) open() error {
+	acc := s.Accelerator
+	if acc.Optimizer() == nil {
+		return errors.New("loop: the accelerator has no optimizer: want Prepare with an OptimizerFunc before Load")
+	}
+	layout, err := acc.Layout()
+	if err != nil {
+		return err
+	}
+	job, _ := acc.Job()
+	a, log := s.Args.Clone(), slog.Default() // ranks of one process have the same arguments
+	s.saver = &checkpointer.Checkpointer{Args: a, Model: s.Model, Log: log, Ctx: acc.Ctx(), Ranks: acc,
+		Store: &checkpoint.Store{Dir: a.OutputDir, Log: log}, Mesh: acc.Mesh(), First: acc.IsLocalMain(),
+		Data: acc.DataRanks(), Hook: acc, Params: acc.Params(), Shards: acc.Shards()}
+	s.origin = checkpointer.Origin{RunID: rand.Text(), Job: job, MicroBatches: layout.MicroBatches(),
+		Mesh: acc.Mesh().String()}
+	return nil
+}
+
+var errNotLoaded = errors.New("loop: the state is saved before Load: want Load first, which also begins new runs")
+
+// Register adds a value to every checkpoint, as accelerate's register_for_checkpointing does: a pointer, or another
+// value into which JSON can be read. Save writes rank 0's, and Load reads it on all ranks.
+func (s *State) Register(name string, v any) error {
+	if kind := reflect.ValueOf(v).Kind(); kind != reflect.Pointer || reflect.ValueOf(v).IsNil() {
+		return fmt.Errorf("loop: Register %q got a %T: want a pointer that is not nil", name, v)
+	}
+	if _, ok := s.registered[name]; ok {
+		return fmt.Errorf("loop: %q is registered already: want a name for each value", name)
+	}
+	if s.registered == nil {
+		s.registered = map[string]any{}
+	}
+	s.registered[name] = v
+	return nil
+}
+
+// Load resumes from the checkpoint that resume_from_checkpoint names, or after a restart by the launcher from the
+// newest, and returns the optimizer steps done. Without one it begins a new run, at 0. It comes before the first step,
+// and before Save: it claims output_dir for the run. A checkpoint resumes on any number of ranks, with as many
+// micro-batches in a step as before.
+func (s *State) Load(ctx context.Context) (step int64, err error) {
+	err = s.Accelerator.Starting(func() error {
+		if err := s.open(); err != nil {
+			return err
+		}
+		job, restarted := s.Accelerator.Job()
+		ck, err := s.saver.Find(ctx, job, restarted)
+		if err != nil {
+			return fmt.Errorf("loop: %w", err)
+		}
+		release, err := s.saver.Claim(ctx, ck != nil)
+		if err != nil {
+			return fmt.Errorf("loop: %w", err)
+		}
+		s.Close()
+		if s.release = release; ck == nil {
+			return nil
+		}
+		if err := s.restore(ctx, ck); err != nil {
+			s.Close()
+			return fmt.Errorf("loop: resume from %s: %w", ck.Path, err)
+		}
+		step = ck.Step
+		return nil
+	})
+	return step, err
+}
+
+// restore reads a checkpoint: what can be refused first, then the model and the optimizer.
+func (s *State) restore(ctx context.Context, ck *checkpoint.Checkpoint) error {
+	var was checkpointer.Origin
+	if err := ck.ReadJSON(checkpointer.ProgressFile, &was); err != nil {
+		return err
+	}
+	if was.MicroBatches != s.origin.MicroBatches {
+		return fmt.Errorf("a step of the run has %d micro-batches, and of this one %d: want the same "+
+			"global_train_batch_size and per_device_train_batch_size", was.MicroBatches, s.origin.MicroBatches)
+	}
+	if !ck.Has(registeredFile) {
+		return fmt.Errorf("it has no %s: want a checkpoint that loop.State saved", registeredFile)
+	}
+	if err := s.readRegistered(ck); err != nil {
+		return fmt.Errorf("%s: %w", registeredFile, err)
+	}
+	if err := s.readPlace(ck); err != nil {
+		return err
+	}
+	opt := s.Accelerator.Optimizer()
+	opt.Eval(s.Accelerator.Ctx()) // as the state was saved
+	if err := s.saver.Restore(ctx, ck, opt); err != nil {
+		return err
+	}
+	opt.Train(s.Accelerator.Ctx())
+	s.origin.RunID = was.RunID
+	return s.Accelerator.SetSteps(ctx, ck.Step)
+}
+
+// readRegistered reads the registered values, if they are those that were saved.
+func (s *State) readRegistered(ck *checkpoint.Checkpoint) error {
+	var saved map[string]json.RawMessage
+	if err := ck.ReadJSON(registeredFile, &saved); err != nil {
+		return err
+	}
+	want, got := slices.Sorted(maps.Keys(s.registered)), slices.Sorted(maps.Keys(saved))
+	if !slices.Equal(want, got) {
+		return fmt.Errorf("it holds [%s], and registered are [%s]: want the same", strings.Join(got, ", "),
+			strings.Join(want, ", "))
+	}
+	for _, name := range want {
+		if err := json.Unmarshal(saved[name], s.registered[name]); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// readPlace reads the place in the data and the loss scale.
+func (s *State) readPlace(ck *checkpoint.Checkpoint) error {
+	if s.Windows != nil {
+		var place feed.Place
+		if err := ck.ReadJSON(samplerFile, &place); err != nil {
+			return err
+		}
+		if err := s.Windows.Restore(place); err != nil {
+			return fmt.Errorf("the training set or its order has changed: %w", err)
+		}
+	}
+	if scaler := s.Accelerator.Scaler(); scaler != nil {
+		var saved precision.Scaler
+		if err := ck.ReadJSON(scalerFile, &saved); err != nil {
+			return err
+		}
+		return scaler.Restore(saved)
+	}
+	return nil
+}
+
+// Save writes a checkpoint after so many optimizer steps, between two windows, and deletes old ones as
+// save_total_limit says. It returns the checkpoint's folder on rank 0, "" on others.
+func (s *State) Save(ctx context.Context, step int64) (path string, err error) {
+	if s.saver == nil {
+		return "", errNotLoaded
+	}
+	ctx = context.WithoutCancel(ctx)
+	if err := s.Accelerator.AverageState(ctx); err != nil {
+		return "", fmt.Errorf("loop: %w", err)
+	}
+	opt := s.Accelerator.Optimizer()
+	opt.Eval(s.Accelerator.Ctx())
+	defer opt.Train(s.Accelerator.Ctx())
+	state := callbacks.NewState(s.saver.Args, step)
+	state.GlobalStep = step
+	info, err := s.saver.Save(ctx, checkpointer.Loop{RunID: s.origin.RunID, Step: step, Files: s.files,
+		State: func() *callbacks.State { return state }}, opt)
+	if err != nil {
+		return "", fmt.Errorf("loop: %w", err)
+	}
+	if !s.Accelerator.IsMain() {
+		return "", nil
+	}
+	s.saver.Rotate(s.origin.RunID, nil)
+	return info.Path, nil
+}
+
+func (s *State) files() map[string]any {
+	files := map[string]any{checkpointer.ProgressFile: s.origin, registeredFile: s.registered}
+	if s.Windows != nil {
+		files[samplerFile] = s.Windows.Place()
+	}
+	if scaler := s.Accelerator.Scaler(); scaler != nil {
+		files[scalerFile] = scaler
+	}
+	return files
+}
+
+// SaveModel writes the weights and config.json alone into dir, as accelerate's save_model does; "" is output_dir. It is
+// collective where the model is sharded.
+func (s *State) SaveModel(dir string) error {
+	if s.saver == nil {
+		return errNotLoaded
+	}
+	return s.saver.SaveModel(dir)
+}
+
+// Close gives output_dir up.
+func (s *State) Close() {
+	if s.release != nil {
+		s.release()
+	}
+	s.release = nil
+}

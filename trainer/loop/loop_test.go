@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loop_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
+	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
+	"github.com/lockstep-ml/lockstep/models/mlp"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/samplers"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer/loop"
+)
+
+type point struct{ Inputs, Labels [3]float32 }
+
+func points() data.Source {
+	list := make(data.Slice[point], 37)
+	for i := range list {
+		x := float32(i%11) / 7
+		list[i] = point{[3]float32{x, 1 - x, x * x}, [3]float32{x, 2 * x, 3}}
+	}
+	return data.NewSource(list, data.Stack[point])
+}
+
+func adamW(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
+	return optim.DefaultAdamW().New(c, []*optim.Group{{LR: 0.05, Params: params}}), nil
+}
+
+// arguments cut steps of four micro-batches.
+func arguments(dir string, ranks int) *args.TrainingArguments {
+	a := args.Default(dir)
+	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas = 2, 8, ranks
+	return a
+}
+
+// outcome is what a loop left on rank 0.
+type outcome struct {
+	weights map[string]string
+	losses  []float64 // registered: of all steps, those before a resume included
+	began   int64
+}
+
+// train trains up to a step, and saves every third.
+func train(t *testing.T, a *args.TrainingArguments, until int64) (out outcome, err error) {
+	err = accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
+		model, err := mlp.New(nn.NewInit(acc.Device(), 7), mlp.Config{Sizes: []int{3, 5, 3}})
+		if err != nil {
+			return err
+		}
+		if err := acc.Prepare(t.Context(), model, adamW, model.Layers[0]); err != nil {
+			return err
+		}
+		windows, err := acc.Windows(t.Context(), points(), samplers.NewRandom(37, 3), 0)
+		if err != nil {
+			return err
+		}
+		defer windows.Close()
+		state := &loop.State{Accelerator: acc, Args: a, Model: model, Windows: windows}
+		defer state.Close()
+		var losses []float64
+		if err := state.Register("losses", &losses); err != nil {
+			return err
+		}
+		step, err := state.Load(t.Context())
+		if err != nil {
+			return err
+		}
+		began := step
+		windows.Limit(until - step)
+		for w, err := range windows.All() {
+			if err != nil {
+				return err
+			}
+			loss, err := acc.Accumulate(t.Context(), w.Batches, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
+				return model.Forward(c, b).Loss
+			})
+			if err != nil {
+				return err
+			}
+			if err := acc.ClipGradValue(t.Context(), 0.01); err != nil {
+				return err
+			}
+			if err := acc.Step(t.Context()); err != nil {
+				return err
+			}
+			step, losses = step+1, append(losses, loss.Mean())
+			if step%3 == 0 {
+				if _, err := state.Save(t.Context(), step); err != nil {
+					return err
+				}
+			}
+		}
+		return acc.Summon(false, func() error {
+			w := map[string]string{}
+			for _, p := range nn.NamedParameters(model) {
+				w[p.Name] = string(tensor.ReadBytes(acc.Ctx(), p.Tensor))
+			}
+			if acc.IsMain() {
+				out = outcome{w, losses, began}
+			}
+			return nil
+		})
+	})
+	return out, err
+}
+
+// A loop that resumes on any number of ranks ends with the bits of one that never stopped; sharded too.
+func TestResume(t *testing.T) {
+	want, err := train(t, arguments(t.TempDir(), 1), 8)
+	require.NoError(t, err)
+	require.Len(t, want.losses, 8)
+	for _, strategy := range []string{"", "full_shard"} {
+		for _, ranks := range [][2]int{{1, 1}, {1, 2}, {2, 1}, {2, 2}} {
+			dir := t.TempDir()
+			set := func(ranks int) *args.TrainingArguments {
+				a := arguments(dir, ranks)
+				if ranks > 1 {
+					a.FSDP = strings.Fields(strategy)
+				}
+				return a
+			}
+			first, err := train(t, set(ranks[0]), 4)
+			require.NoError(t, err)
+			require.Zero(t, first.began)
+			a := set(ranks[1])
+			a.ResumeFromCheckpoint = "last"
+			got, err := train(t, a, 8)
+			require.NoError(t, err)
+			require.EqualValues(t, 3, got.began)
+			require.Equal(t, want.losses, got.losses, "%v %s", ranks, strategy)
+			require.Equal(t, want.weights, got.weights, "%v %s", ranks, strategy)
+		}
+	}
+}
+
+// What cannot be resumed is refused.
+func TestRefused(t *testing.T) {
+	dir := t.TempDir()
+	_, err := train(t, arguments(dir, 1), 3)
+	require.NoError(t, err)
+	_, err = train(t, arguments(dir, 2), 3)
+	require.ErrorContains(t, err, "holds checkpoints of another run (checkpoint-3): want resume_from_checkpoint last")
+
+	resume := arguments(dir, 2)
+	resume.GlobalTrainBatchSize, resume.ResumeFromCheckpoint = 4, "last"
+	_, err = train(t, resume, 4)
+	require.ErrorContains(t, err, "a step of the run has 4 micro-batches, and of this one 2")
+
+	a := arguments(dir, 1)
+	a.ResumeFromCheckpoint = filepath.Join(dir, "checkpoint-3")
+	with(t, a, func(acc *accelerate.Accelerator, state *loop.State) {
+		_, err := state.Load(t.Context())
+		require.ErrorContains(t, err, "registered.json: it holds [losses], and registered are []: want the same")
+		v := 1
+		require.EqualError(t, state.Register("v", v), `loop: Register "v" got a int: want a pointer that is not nil`)
+		require.Error(t, state.Register("v", nil))
+		require.NoError(t, state.Register("v", &v))
+		require.EqualError(t, state.Register("v", &v), `loop: "v" is registered already: want a name for each value`)
+	})
+	acc, err := accelerate.New(a)
+	require.NoError(t, err)
+	_, err = (&loop.State{Accelerator: acc, Args: a}).Load(t.Context())
+	require.ErrorContains(t, err, "the accelerator has no optimizer")
+}
+
+// with calls f with the state of a prepared model on one rank.
+func with(t *testing.T, a *args.TrainingArguments, f func(acc *accelerate.Accelerator, state *loop.State)) {
+	acc, err := accelerate.New(a)
+	require.NoError(t, err)
+	model, err := mlp.New(nn.NewInit(acc.Device(), 7), mlp.Config{Sizes: []int{3, 5, 3}})
+	require.NoError(t, err)
+	require.NoError(t, acc.Prepare(t.Context(), model, adamW))
+	state := &loop.State{Accelerator: acc, Args: a, Model: model}
+	_, err = state.Save(t.Context(), 1)
+	require.ErrorContains(t, err, "before Load")
+	require.ErrorContains(t, state.SaveModel(""), "before Load")
+	defer state.Close()
+	f(acc, state)
+}
+
+// Trackers get records from rank 0 alone, and a resumed loop goes on with them.
+func TestTrackers(t *testing.T) {
+	for _, ranks := range []int{1, 2} {
+		a := arguments(t.TempDir(), ranks)
+		a.ReportTo = []string{"jsonl"}
+		for _, steps := range [][2]int64{{0, 2}, {2, 4}} {
+			err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
+				trackers, err := loop.NewTrackers(acc, a, nil)
+				if err != nil {
+					return err
+				}
+				saved, err := trackers.MarshalJSON()
+				if err := errors.Join(err, trackers.UnmarshalJSON(saved), trackers.Begin(steps[0])); err != nil {
+					return err
+				}
+				for step := steps[0] + 1; step <= steps[1]; step++ {
+					if err := trackers.Log(step, callbacks.Record{"loss": 0.5}); err != nil {
+						return err
+					}
+				}
+				return trackers.End()
+			})
+			require.NoError(t, err)
+		}
+		text, err := os.ReadFile(filepath.Join(a.OutputDir, "log.jsonl"))
+		require.NoError(t, err)
+		require.Equal(t, `{"loss":0.5,"step":1}
+{"loss":0.5,"step":2}
+{"loss":0.5,"step":3}
+{"loss":0.5,"step":4}
+`, string(text))
+	}
+}
