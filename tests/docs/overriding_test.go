@@ -55,8 +55,8 @@ func TestOverriding(t *testing.T) {
 }
 
 func TestOverridingBites(t *testing.T) {
-	names, bad := tabled("| you | | we |\n|---|---|---|\n| `a`, `b(c=1)` | works | `trainer.New` |\n| `d` | works | x |\n" +
-		"| `e` | maybe | `trainer.New` |\n")
+	names, bad := tabled("| you | | we |\n|---|---|---|\n| `a`, `b(c=1)` | works | `trainer.New` |\n" +
+		"| `d` | works | x |\n| `e` | maybe | `trainer.New` |\n")
 	require.Equal(t, map[string]bool{"a": true, "b": true, "d": true, "e": true}, names)
 	require.Equal(t, []string{"| `d` | works | x |", "| `e` | maybe | `trainer.New` |"}, bad)
 }
