@@ -32,10 +32,10 @@ func (r *run) watchBest(metrics map[string]float64) error {
 }
 
 // checkBest refuses a metric_for_best_model that no evaluation can have, before training.
-// The names of metrics from WithMetrics are only known after the first evaluation.
+// The names of metrics from WithMetrics and WithComputeMetrics are only known after the first evaluation.
 func (t *Trainer) checkBest() error {
 	name := t.args.BestMetric()
-	if name == "" || len(t.evals) == 0 || len(t.activeMetrics()) > 0 {
+	if name == "" || len(t.evals) == 0 || len(t.activeMetrics()) > 0 || t.compute != nil && !t.args.PredictionLossOnly {
 		return nil
 	}
 	var known []string

@@ -16,7 +16,7 @@
 // What people override of HuggingFace's Trainer is an option here: compute_loss, training_step and prediction_step
 // ([WithStep], or [WithLoss] for the loss alone), get_train_dataloader ([WithTrainDataloader], or [WithSampler] for the
 // order alone), create_optimizer ([WithOptimizer]), log ([WithLog]), compute_metrics and
-// preprocess_logits_for_metrics ([WithMetrics], [WithLogitsForMetrics]). The rest are callbacks.
+// preprocess_logits_for_metrics ([WithComputeMetrics], [WithLogitsForMetrics]). The rest are callbacks.
 //
 // The package is the loop and nothing else. For a loop of your own, use package accelerate. To run a saved
 // model without training it, [models.LoadPretrained] is enough.

@@ -102,7 +102,7 @@ func (t *Trainer) evaluateRank(ctx context.Context, sets []evalSet) (map[string]
 
 // evaluateSet evaluates one set, logs the figures and tells the callbacks.
 func (t *Trainer) evaluateSet(ctx context.Context, set evalSet) (map[string]float64, error) {
-	metrics, err := t.predictionLoop(ctx, set, set.prefix(), nil)
+	metrics, _, err := t.predictionLoop(ctx, set, set.prefix(), false)
 	if err != nil {
 		return nil, err
 	}
@@ -116,14 +116,18 @@ func (t *Trainer) evaluateSet(ctx context.Context, set evalSet) (map[string]floa
 }
 
 // evalMetrics collects the figures of an evaluation, all with the prefix.
-func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, d time.Duration, samples,
-	steps int64) map[string]float64 {
-	out := callbacks.SpeedMetrics(strings.TrimSuffix(prefix, "_"), d, samples, steps, 0)
+func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, computed map[string]float64,
+	d time.Duration, pass *evaluation) map[string]float64 {
+	out := callbacks.SpeedMetrics(strings.TrimSuffix(prefix, "_"), d, pass.samples, pass.batches, 0)
 	if labelled {
 		out[prefix+"loss"] = loss.Mean()
 	}
+	figures := []map[string]float64{computed}
 	for _, m := range t.activeMetrics() {
-		for k, v := range m.Compute(loss) {
+		figures = append(figures, m.Compute(loss))
+	}
+	for _, f := range figures {
+		for k, v := range f {
 			out[prefix+strings.TrimPrefix(k, prefix)] = v
 		}
 	}

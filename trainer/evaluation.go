@@ -20,6 +20,8 @@ type evaluation struct {
 	samples, batches int64 // so far, over all ranks
 	ended            bool
 	losses           map[int64]EvalLoss // of this rank's batches that have one
+	predicts         bool               // for Predict
+	predictions      []Prediction       // of this rank's batches; empty where nothing needs them
 }
 
 // newEvaluation begins to load a set.

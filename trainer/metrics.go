@@ -13,7 +13,8 @@ import (
 )
 
 // Metric computes figures over an evaluation batch by batch, so that predictions need not
-// be kept. The names in the result get the prefix of the evaluation.
+// be kept. Where they fit in memory, a function (WithComputeMetrics) is simpler and works on any number of ranks.
+// The names in the result get the prefix of the evaluation.
 type Metric interface {
 	// Reset begins an evaluation.
 	Reset()
@@ -67,12 +68,12 @@ func (m LossMetric) Compute(loss EvalLoss) map[string]float64 { return m(loss) }
 // checkMetrics gives each additional rank its own metrics, and refuses metrics that do
 // not work on several ranks.
 func (t *Trainer) checkMetrics() error {
-	if t.acc.PipelineRanks().WorldSize() > 1 { // the first rank gets no outputs, and reports what the last one knows
+	if n := t.acc.LossRanks().WorldSize(); n > 1 { // each rank gets some of the outputs, the first of a pipeline none
 		for _, m := range t.activeMetrics() {
 			_, loss := m.(LossMetric)
 			if _, merges := m.(MergeableMetric); !loss && !merges {
-				return fmt.Errorf("trainer: metric %T cannot be computed in a pipeline: want a LossMetric, or a "+
-					"MergeableMetric", m)
+				return fmt.Errorf("trainer: metric %T cannot be computed on %d ranks: want a function "+
+					"(WithComputeMetrics), a LossMetric, or a MergeableMetric", m, n)
 			}
 		}
 	}
@@ -85,8 +86,8 @@ func (t *Trainer) checkMetrics() error {
 			}
 			per, ok := m.(MetricRanks)
 			if _, merges := m.(MergeableMetric); !ok || !merges {
-				return fmt.Errorf("trainer: metric %T cannot be computed on %d ranks: want a LossMetric, or "+
-					"MergeableMetric and MetricRanks", m, t.acc.WorldSize())
+				return fmt.Errorf("trainer: metric %T cannot be computed on %d ranks of one process: want a function "+
+					"(WithComputeMetrics), a LossMetric, or MergeableMetric and MetricRanks", m, t.acc.WorldSize())
 			}
 			rank.metrics = append(rank.metrics, per.ForRank())
 		}

@@ -75,19 +75,9 @@ func (t *Trainer) predictRank(ctx context.Context, set evalSet) (*PredictionOutp
 	}
 	out := &PredictionOutput{}
 	var err error
-	out.Metrics, err = t.predictionLoop(ctx, set, "test_", func(c *nn.Ctx, o models.Output, b *data.Batch) error {
-		if o.Logits == nil {
-			return nil
-		}
-		p, err := predictions(c, o.Logits, b)
-		out.Predictions = append(out.Predictions, p...)
-		return err
-	})
+	out.Metrics, out.Predictions, err = t.predictionLoop(ctx, set, "test_", true)
 	if err != nil {
 		return nil, errors.Join(err, t.callbacks.Close())
-	}
-	if out.Predictions, err = t.gatherPredictions(context.WithoutCancel(ctx), out.Predictions); err != nil {
-		return nil, err
 	}
 	e := t.event()
 	e.Metrics = out.Metrics
@@ -121,37 +111,52 @@ func labelsOf(b *data.Batch) *tensor.Tensor {
 	return cmp.Or(b.Tensors[data.Labels], b.Tensors[data.ShiftLabels])
 }
 
-// eachFunc receives the output of a batch, unless the arguments ask for the loss alone.
-type eachFunc func(*nn.Ctx, models.Output, *data.Batch) error
-
 // predictionLoop runs the model over a set, every sample once, without gradients. The
-// batches are distributed to the ranks in turn; the loss is added in their order.
-func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string, each eachFunc) (map[string]float64,
-	error) {
+// batches are distributed to the ranks in turn; the loss is added in their order. The predictions are those of all
+// ranks if the caller predicts or a function computes metrics from them.
+func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string, predicts bool) (map[string]float64,
+	[]Prediction, error) {
 	begin := time.Now()
 	pass, err := t.newEvaluation(ctx, set)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer pass.Close()
+	pass.predicts = predicts
 	for _, m := range t.activeMetrics() {
 		m.Reset()
 	}
-	if err := t.predictBatches(ctx, pass, each); err != nil {
-		return nil, err
+	if err := t.predictBatches(ctx, pass); err != nil {
+		return nil, nil, err
 	}
-	loss, labelled, err := pass.loss(context.WithoutCancel(ctx), t.acc.LossRanks())
+	ctx = context.WithoutCancel(ctx)
+	loss, labelled, err := pass.loss(ctx, t.acc.LossRanks())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if err := t.mergeMetrics(context.WithoutCancel(ctx)); err != nil {
-		return nil, err
+	if err := t.mergeMetrics(ctx); err != nil {
+		return nil, nil, err
 	}
-	return t.evalMetrics(prefix, loss, labelled, time.Since(begin), pass.samples, pass.batches), nil
+	var all []Prediction
+	if t.keepsPredictions(pass) {
+		if all, err = t.gatherPredictions(ctx, pass.predictions); err != nil {
+			return nil, nil, err
+		}
+	}
+	figures, err := t.computeMetrics(ctx, EvalPrediction{all, loss})
+	if err != nil {
+		return nil, nil, err
+	}
+	return t.evalMetrics(prefix, loss, labelled, figures, time.Since(begin), pass), all, nil
+}
+
+// keepsPredictions reports whether something needs the predictions of all batches.
+func (t *Trainer) keepsPredictions(pass *evaluation) bool {
+	return (pass.predicts || t.compute != nil) && !t.args.PredictionLossOnly
 }
 
 // predictBatches runs this rank's batches. If ctx ends on one rank, or one cannot read its data, all stop.
-func (t *Trainer) predictBatches(ctx context.Context, pass *evaluation, each eachFunc) error {
+func (t *Trainer) predictBatches(ctx context.Context, pass *evaluation) error {
 	var interrupted, unread bool
 	var dataErr error
 	total := pass.MicroBatches()
@@ -167,7 +172,7 @@ func (t *Trainer) predictBatches(ctx context.Context, pass *evaluation, each eac
 		}
 		ended := len(list) == 0 || interrupted || unread
 		if !ended {
-			err = t.predictionStep(ctx, list, pass, each)
+			err = t.predictionStep(ctx, list, pass)
 		}
 		for _, b := range list {
 			b.Free()
@@ -209,11 +214,12 @@ func (t *Trainer) endBatches(ctx context.Context, interrupted, unread bool, data
 }
 
 // predictionStep runs batches and enters their losses, if they have any.
-func (t *Trainer) predictionStep(ctx context.Context, list []*data.Batch, pass *evaluation, each eachFunc) error {
+func (t *Trainer) predictionStep(ctx context.Context, list []*data.Batch, pass *evaluation) error {
 	if t.acc.Repeats() {
 		return nil
 	}
-	lossOnly := each == nil && t.loss == nil && t.stepFunc == nil && (len(t.metrics) == 0 || t.args.PredictionLossOnly)
+	lossOnly := !pass.predicts && !t.keepsPredictions(pass) && t.loss == nil && t.stepFunc == nil &&
+		(len(t.metrics) == 0 || t.args.PredictionLossOnly)
 	refused := false
 	err := t.acc.Evaluate(context.WithoutCancel(ctx), list, func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
 		if lossOnly {
@@ -224,7 +230,7 @@ func (t *Trainer) predictionStep(ctx context.Context, list []*data.Batch, pass *
 		case err != nil:
 			err = fmt.Errorf("trainer: evaluation: %w", err)
 		case out.Hidden == nil && b.MicroBatch >= 0: // one that repeats another rank's is run for the others alone
-			err = t.take(c, out, count, b, pass, each)
+			err = t.take(c, out, count, b, pass)
 		}
 		refused = err != nil
 		return accelerate.Output{Hidden: out.Hidden}, err
@@ -235,10 +241,9 @@ func (t *Trainer) predictionStep(ctx context.Context, list []*data.Batch, pass *
 	return err
 }
 
-// take enters the loss of an output, and gives it to metrics and to each.
-func (t *Trainer) take(c *nn.Ctx, out models.Output, count float64, b *data.Batch, pass *evaluation,
-	each eachFunc) error {
-	if out.Loss != nil || t.loss != nil && (each == nil || labelsOf(b) != nil) {
+// take enters the loss of an output and its predictions, and gives it to metrics.
+func (t *Trainer) take(c *nn.Ctx, out models.Output, count float64, b *data.Batch, pass *evaluation) error {
+	if out.Loss != nil || t.loss != nil && (!pass.predicts || labelsOf(b) != nil) {
 		sum, count, err := t.lossFrom(c, out, count, b)
 		if err != nil {
 			return fmt.Errorf("trainer: evaluation: %w", err)
@@ -251,10 +256,12 @@ func (t *Trainer) take(c *nn.Ctx, out models.Output, count float64, b *data.Batc
 	if t.logits != nil && out.Logits != nil {
 		out.Logits = t.logits(c, out.Logits, b)
 	}
-	if each != nil {
-		if err := each(c, out, b); err != nil {
+	if t.keepsPredictions(pass) && out.Logits != nil {
+		list, err := predictions(c, out.Logits, b)
+		if err != nil {
 			return err
 		}
+		pass.predictions = append(pass.predictions, list...)
 	}
 	for _, m := range t.metrics {
 		if err := m.Update(c, out, b); err != nil {

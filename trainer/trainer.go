@@ -42,6 +42,7 @@ type Trainer struct {
 	evals      []evalSet
 	loss       LossFunc
 	metrics    []Metric
+	compute    ComputeMetricsFunc
 	logits     LogitsFunc
 	sampler    samplers.Sampler
 	parts      []checkpoint.Part
@@ -128,6 +129,10 @@ func (s evalSet) prefix() string {
 
 // WithLoss replaces the model's loss.
 func WithLoss(f LossFunc) Option { return func(t *Trainer) { t.loss = f } }
+
+// WithComputeMetrics computes metrics of every evaluation from the predictions of all its samples: HuggingFace's
+// compute_metrics. WithMetrics is for metrics that see the batches one by one.
+func WithComputeMetrics(f ComputeMetricsFunc) Option { return func(t *Trainer) { t.compute = f } }
 
 // WithMetrics adds metrics to every evaluation.
 func WithMetrics(m ...Metric) Option {

@@ -25,6 +25,7 @@ var lattice = map[string][]string{
 	"trace":        {"internal"},
 	"samplers":     {"internal"},
 	"tensor":       {"internal"},
+	"metrics":      {"tensor"},
 	"optim":        {"tensor", "internal"},
 	"comm":         {"tensor", "internal"},
 	"nn":           {"tensor", "internal"},

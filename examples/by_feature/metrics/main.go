@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Metrics adds figures of its own to every evaluation, and lets one of them decide which
-// checkpoint is the best. A metric sees batch by batch: predictions are never kept.
+// checkpoint is the best. They are one function of the predictions, on any number of ranks.
 package main
 
 import (
@@ -10,42 +10,32 @@ import (
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
-	"github.com/lockstep-ml/lockstep/models"
-	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/metrics"
 	"github.com/lockstep-ml/lockstep/program"
-	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-// fit measures the largest absolute error and the share of the variance of the labels
-// that the model explains.
-type fit struct {
-	worst         float64
-	n, sum, sumSq float64 // of the labels
-	residual      float64 // Σ (prediction − label)²
-}
-
-func (m *fit) Reset() { *m = fit{} }
-
-func (m *fit) Update(c *nn.Ctx, out models.Output, b *data.Batch) error {
-	got := tensor.ToSlice[float32](c.Ctx, out.Logits)
-	for i, want := range tensor.ToSlice[float32](c.Ctx, b.Required(data.Labels)) {
-		d, w := float64(got[i]-want), float64(want)
-		m.worst = max(m.worst, math.Abs(d))
-		m.n, m.sum, m.sumSq, m.residual = m.n+1, m.sum+w, m.sumSq+w*w, m.residual+d*d
+// fit measures the largest absolute error, the root of the mean squared one, and the share of the variance of the
+// labels that the model explains. It gives the names without the prefix eval_, which the trainer adds.
+func fit(p trainer.EvalPrediction) (map[string]float64, error) {
+	labels, values, err := p.Values()
+	if err != nil {
+		return nil, err
 	}
-	return nil
-}
-
-// Compute gives the names without the prefix eval_, which the trainer adds.
-func (m *fit) Compute(loss trainer.EvalLoss) map[string]float64 {
-	return map[string]float64{
-		"rmse":      math.Sqrt(loss.Mean()),
-		"max_error": m.worst,
-		"r2":        1 - m.residual/(m.sumSq-m.sum*m.sum/m.n),
+	mse, err := metrics.MSE(labels, values)
+	if err != nil {
+		return nil, err
 	}
+	r2, err := metrics.R2(labels, values)
+	if err != nil {
+		return nil, err
+	}
+	worst := 0.0
+	for i, label := range labels {
+		worst = max(worst, math.Abs(values[i]-label))
+	}
+	return map[string]float64{"rmse": math.Sqrt(mse), "max_error": worst, "r2": r2}, nil
 }
 
 func main() { os.Exit(program.Run(run)) }
@@ -57,7 +47,7 @@ func run(ctx context.Context, p *program.Process) error {
 	a.LoadBestModelAtEnd, a.MetricForBestModel, a.GreaterIsBetter = true, "r2", new(true)
 
 	t := trainer.New(line.Model(), a, trainer.WithTrainData(line.Train()), trainer.WithEvalData(line.Eval()),
-		trainer.WithMetrics(&fit{}))
+		trainer.WithComputeMetrics(fit))
 	if _, err := t.TrainContext(ctx); err != nil {
 		return err
 	}

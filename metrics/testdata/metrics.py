@@ -1,0 +1,107 @@
+"""Makes metrics.json: metrics of random and of special labels and predictions, by scikit-learn and SciPy.
+
+A result that is not finite is a string ("nan"); an error is null. The Matthews correlation, precision and the others
+are those of scikit-learn, Pearson and Spearman those of SciPy.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import platform
+import warnings
+
+import numpy as np
+import scipy
+import sklearn
+from scipy import stats
+from sklearn import metrics
+
+warnings.simplefilter("ignore")
+
+
+def result(function, *arguments, **settings):
+    """What a function returns, as JSON has it."""
+    try:
+        value = function(*arguments, **settings)
+    except ValueError:
+        return None
+    if isinstance(value, tuple):
+        return [None if v is None else float(v) for v in value]
+    value = float(value)
+    return value if math.isfinite(value) else str(value)
+
+
+def classification(labels, predictions):
+    scores = metrics.precision_recall_fscore_support
+    kept = [(y, p) for y, p in zip(labels, predictions) if y != -100]
+    y, p = [k[0] for k in kept], [k[1] for k in kept]
+    classes = sorted(set(y + p))
+    out = {"labels": labels, "predictions": predictions, "classes": classes}
+    out["accuracy"] = result(metrics.accuracy_score, y, p)
+    out["matthews"] = result(metrics.matthews_corrcoef, y, p)
+    for average in ("macro", "micro", "weighted"):
+        out[average] = result(scores, y, p, average=average, zero_division=0)
+    if set(classes) <= {0, 1}:
+        out["binary"] = result(scores, y, p, average="binary", zero_division=0)
+    out["each"] = [result(scores, y, p, labels=[k], average="macro", zero_division=0) for k in classes]
+    return out
+
+
+def numbers(labels, predictions):
+    return {
+        "labels": [x if math.isfinite(x) else str(x) for x in labels],
+        "predictions": [x if math.isfinite(x) else str(x) for x in predictions],
+        "mse": result(metrics.mean_squared_error, labels, predictions),
+        "mae": result(metrics.mean_absolute_error, labels, predictions),
+        "r2": result(metrics.r2_score, labels, predictions),
+        "pearson": result(lambda: stats.pearsonr(labels, predictions).statistic),
+        "spearman": result(lambda: stats.spearmanr(labels, predictions).statistic),
+    }
+
+
+def all_classifications(rng):
+    special = [([0, 0], [0, 0]), ([1, 1], [1, 1]), ([1], [0]), ([0, 0], [1, 1]), ([0, 1, 2], [0, 0, 0]),
+               ([0, 1, 1, 0], [1, 0, 0, 1]), ([2, 7, 7], [9, 7, 2]), ([-100, 1, 0, -100], [1, 1, 1, 0])]
+    cases = [classification(y, p) for y, p in special]
+    for n, classes, wrong in ((10, 2, 0.3), (200, 2, 0.1), (37, 3, 0.5), (500, 7, 0.2), (100, 20, 0.9)):
+        y = rng.integers(classes, size=n)
+        p = np.where(rng.random(n) < wrong, rng.integers(classes, size=n), y)
+        y = np.where(rng.random(n) < 0.1, -100, y)
+        cases.append(classification(y.tolist(), p.tolist()))
+    return cases
+
+
+def all_numbers(rng):
+    nan, inf = math.nan, math.inf
+    special = [([1.0], [2.0]), ([1.0, 2.0], [2.0, 1.0]), ([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]), ([1.0, 1.0], [1.0, 1.0]),
+               ([1.0, 2.0, 3.0], [5.0, 5.0, 5.0]), ([1.0, nan, 2.0], [1.0, 2.0, 3.0]), ([1.0, 3.0, 2.0], [1.0, 2.0, inf]),
+               ([1.0, 2.0, 2.0, 3.0], [1.0, 1.0, 4.0, 4.0]), ([1e200, 2e200, -1e200], [1.0, 3.0, 2.0]),
+               ([1e8 + 1, 1e8 + 2, 1e8 + 3], [3.0, 1.0, 2.0])]
+    cases = [numbers(y, p) for y, p in special]
+    for n, noise in ((3, 0.5), (10, 0.1), (100, 1.0), (1000, 3.0)):
+        y = rng.normal(size=n)
+        cases.append(numbers(y.tolist(), (2 * y - 1 + noise * rng.normal(size=n)).tolist()))
+    y = rng.integers(5, size=60).astype(float)
+    cases.append(numbers(y.tolist(), (y + rng.integers(-1, 2, size=60)).tolist()))
+    return cases
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent)
+    out = parser.parse_args().out
+    rng = np.random.default_rng(0)
+    document = {
+        "made_by": {"python": platform.python_version(), "numpy": np.__version__, "scikit-learn": sklearn.__version__,
+                    "scipy": scipy.__version__},
+        "classification": all_classifications(rng),
+        "numbers": all_numbers(rng),
+    }
+    lines = [f'"made_by": {json.dumps(document.pop("made_by"))}']
+    lines += [f'"{name}": [\n' + ",\n".join(json.dumps(c, ensure_ascii=False, allow_nan=False) for c in cases) + "\n]"
+              for name, cases in document.items()]
+    (out / "metrics.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+main()
