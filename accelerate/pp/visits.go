@@ -129,7 +129,7 @@ func (v *visits) back(i int) {
 func (v *visits) receive(c *tensor.Ctx, i int) *tensor.Tensor {
 	h := v.held[i]
 	if !v.open {
-		panic(&tensor.Error{Op: "pp.Param", Msg: fmt.Sprintf("parameter %s is on rank %d, which has its stage: want "+
+		panic(&tensor.Error{Op: "pp.Strategy", Msg: fmt.Sprintf("parameter %s is on rank %d, which has its stage: want "+
 			"Summon on every rank, around the code that reads it", h.Name, v.cfg.Group.JobRank(h.ranks[0]))})
 	}
 	t := tensor.Empty(c, h.DType(), h.Shape()...)
@@ -149,7 +149,7 @@ func (v *visits) send(c *tensor.Ctx, t *tensor.Tensor, i int) {
 	}
 	err := v.cfg.Group.Broadcast(comm.OfTensor(c, t), h.ranks[0], comm.Label(h.Name)).Wait(context.Background())
 	if err != nil {
-		panic(&tensor.Error{Op: "pp.Param", Msg: "parameter " + h.Name + ": " + err.Error(), Cause: err})
+		panic(&tensor.Error{Op: "pp.Strategy", Msg: "parameter " + h.Name + ": " + err.Error(), Cause: err})
 	}
 	v.guests = append(v.guests, i)
 	if len(v.guests) > mostGuests {

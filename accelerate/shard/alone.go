@@ -15,7 +15,7 @@ var errAlone = errors.New("the parameter is sharded, and this rank alone uses it
 
 // refuse panics, since the other ranks do not gather the parameters of the buffer.
 func (f *flat) refuse() {
-	panic(&tensor.Error{Op: "shard.Alone", Msg: fmt.Sprintf("%s: %v", f.name, errAlone), Cause: errAlone})
+	panic(&tensor.Error{Op: "shard.Sharder.Alone", Msg: fmt.Sprintf("%s: %v", f.name, errAlone), Cause: errAlone})
 }
 
 // Alone implements strategy.Parameters. Where ranks share parameters f could use them, and is refused all the same, so
