@@ -26,6 +26,10 @@ type goldens struct {
 		Labels, Predictions             []jsonfloat.Float
 		MSE, MAE, R2, Pearson, Spearman *jsonfloat.Float // nil: an error
 	}
+	Texts []struct {
+		References, Predictions []string
+		ChrF                    float64
+	}
 }
 
 func read(t *testing.T) (g goldens) {
@@ -115,4 +119,16 @@ func floats(list []jsonfloat.Float) []float64 {
 		out[i] = float64(x)
 	}
 	return out
+}
+
+func TestTextsOfSacrebleu(t *testing.T) {
+	list := read(t).Texts
+	require.Len(t, list, 12)
+	for i, g := range list {
+		got, err := metrics.ChrF(g.References, g.Predictions)
+		require.NoError(t, err)
+		requireClose(t, g.ChrF, got, "chrF of %d", i)
+	}
+	_, err := metrics.ChrF(nil, nil)
+	require.EqualError(t, err, "metrics: there are no labels: want at least one")
 }

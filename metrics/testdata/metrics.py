@@ -1,4 +1,4 @@
-"""Makes metrics.json: metrics of random and of special labels and predictions, by scikit-learn and SciPy.
+"""Makes metrics.json: metrics of random and of special labels and predictions, by scikit-learn, SciPy and sacrebleu.
 
 A result that is not finite is a string ("nan"); an error is null. The Matthews correlation, precision and the others
 are those of scikit-learn, Pearson and Spearman those of SciPy.
@@ -12,6 +12,7 @@ import platform
 import warnings
 
 import numpy as np
+import sacrebleu
 import scipy
 import sklearn
 from scipy import stats
@@ -87,6 +88,14 @@ def all_numbers(rng):
     return cases
 
 
+def all_texts():
+    pairs = [("The cat sat on the mat.", "A cat sat on the mat!"), ("", "something"), ("something", ""),
+             ("Größe 10 €", "größe 10€"), ("a b", "ab"), ("猫は マット の上", "猫 はマットに座る"), ("abc", "xyz"),
+             ("one two three", "one two three"), ("to be or not to be", "be be be to or"), ("x", "xxxxxxxx")]
+    cases = [([r], [p]) for r, p in pairs] + [tuple(map(list, zip(*pairs))), tuple(map(list, zip(*pairs[1:4])))]
+    return [{"references": r, "predictions": p, "chrf": sacrebleu.corpus_chrf(p, [r]).score} for r, p in cases]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent)
@@ -94,9 +103,10 @@ def main():
     rng = np.random.default_rng(0)
     document = {
         "made_by": {"python": platform.python_version(), "numpy": np.__version__, "scikit-learn": sklearn.__version__,
-                    "scipy": scipy.__version__},
+                    "scipy": scipy.__version__, "sacrebleu": sacrebleu.__version__},
         "classification": all_classifications(rng),
         "numbers": all_numbers(rng),
+        "texts": all_texts(),
     }
     lines = [f'"made_by": {json.dumps(document.pop("made_by"))}']
     lines += [f'"{name}": [\n' + ",\n".join(json.dumps(c, ensure_ascii=False, allow_nan=False) for c in cases) + "\n]"
