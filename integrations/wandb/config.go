@@ -95,7 +95,7 @@ func New(c Config) (callbacks.Callback, error) {
 		return nil, err
 	}
 	if strings.ContainsAny(c.Project, `/\#?%:`) {
-		return nil, fmt.Errorf(`project is %q (WANDB_PROJECT): want a name without / \ # ? %% :`, c.Project)
+		return nil, fmt.Errorf(`project is %q (WANDB_PROJECT): want a name without any of :%%?#\/`, c.Project)
 	}
 	if c.RunID != "" && !tracker.ValidID(c.RunID) {
 		return nil, fmt.Errorf("the run's ID is %q (WANDB_RUN_ID): want up to 64 letters, digits, hyphens and "+
