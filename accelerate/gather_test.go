@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 
@@ -301,6 +302,40 @@ func TestClipGradValue(t *testing.T) {
 		}, accelerate.WithLogger(quiet))
 		require.NoError(t, err)
 	}
+}
+
+// Under fp16 the limit is that of the gradients without their scale. What overflowed stays, and the step is left out.
+func TestClipGradValueOfFP16(t *testing.T) {
+	a := rankArgs(1)
+	a.FP16 = true
+	acc, err := accelerate.New(a, accelerate.WithLogger(quiet))
+	require.NoError(t, err)
+	m := netOf(nn.NewInit(acc.Device(), 1))
+	require.NoError(t, acc.Prepare(t.Context(), m, adamW))
+	c, first := acc.Ctx().NoGrad(), acc.Params()[0]
+	step := func() []float32 {
+		_, err := acc.Accumulate(t.Context(), []*data.Batch{batch(acc.Ctx(), 0, true)}, m.loss)
+		require.NoError(t, err)
+		return tensor.ToSlice[float32](c, first.Grad())
+	}
+	acc.Scaler().Scale = 8
+	const scale = float32(8)
+	want := step()
+	for i, g := range want {
+		want[i] = min(max(g, -0.01*scale), 0.01*scale)
+	}
+	require.NoError(t, acc.ClipGradValue(t.Context(), 0.01))
+	require.InDeltaSlice(t, want, tensor.ToSlice[float32](c, first.Grad()), 1e-3)
+
+	before := weights(acc, m)
+	over := step()
+	over[0] = float32(math.Inf(1))
+	tensor.CopyInto(c, first.Grad(), tensor.FromSlice(c, over, first.Shape()...))
+	require.NoError(t, acc.ClipGradValue(t.Context(), 0.01))
+	require.Equal(t, over, tensor.ToSlice[float32](c, first.Grad()))
+	require.NoError(t, acc.Step(t.Context()))
+	require.Equal(t, before, weights(acc, m))
+	require.Equal(t, scale/2, float32(acc.Scaler().Scale))
 }
 
 // Gradients are limited before their norm is measured, and by something.

@@ -122,12 +122,21 @@ func TestResume(t *testing.T) {
 	want, err := train(t, arguments(t.TempDir(), 1), 8)
 	require.NoError(t, err)
 	require.Len(t, want.losses, 8)
-	for _, strategy := range []string{"", "full_shard"} {
+	half := arguments(t.TempDir(), 1)
+	half.FP16 = true
+	scaled, err := train(t, half, 8)
+	require.NoError(t, err)
+	require.NotEqual(t, want.weights, scaled.weights)
+	for _, strategy := range []string{"", "full_shard", "fp16"} {
+		want := want
+		if strategy == "fp16" {
+			want = scaled
+		}
 		for _, ranks := range [][2]int{{1, 1}, {1, 2}, {2, 1}, {2, 2}} {
 			dir := t.TempDir()
 			set := func(ranks int) *args.TrainingArguments {
 				a := arguments(dir, ranks)
-				if ranks > 1 {
+				if a.FP16 = strategy == "fp16"; ranks > 1 && !a.FP16 {
 					a.FSDP = strings.Fields(strategy)
 				}
 				return a
