@@ -220,7 +220,7 @@ func (s settings) rank(g *comm.Group, name string, whole int) (*rank, error) {
 		s.job(&job, m)
 	}
 	r.Pipeline, err = pp.New(pp.Config{Job: job, Strategy: s.strategy, Model: m, Group: g, Schedule: sched,
-		Stages: stages, Forward: run, Context: s.context(m)})
+		Stages: stages, Forward: run, Context: s.context(m), LogsTail: g.Rank() == 0 && job.Log != nil})
 	return r, err
 }
 
@@ -359,7 +359,8 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// A step of so few micro-batches that the schedule has no order of its own for them is logged, on one rank and once.
+// A step of so few micro-batches that the schedule has no order of its own for them is logged once, on the rank
+// that logs it.
 func TestAStepThatAScheduleCannotTakeIsLogged(t *testing.T) {
 	for name, lines := range map[string]int{"dualpipev": 1, "interleaved_1f1b": 1, "1f1b": 0} {
 		var text bytes.Buffer

@@ -129,8 +129,8 @@ func (v *visits) back(i int) {
 func (v *visits) receive(c *tensor.Ctx, i int) *tensor.Tensor {
 	h := v.held[i]
 	if !v.open {
-		panic(&tensor.Error{Op: "pp.Strategy", Msg: fmt.Sprintf("parameter %s is on rank %d, which has its stage: want "+
-			"Summon on every rank, around the code that reads it", h.Name, v.cfg.Group.JobRank(h.ranks[0]))})
+		panic(&tensor.Error{Op: "pp.Strategy", Msg: fmt.Sprintf("parameter %s is on rank %d, which has its stage: "+
+			"want Summon on every rank, around the code that reads it", h.Name, v.cfg.Group.JobRank(h.ranks[0]))})
 	}
 	t := tensor.Empty(c, h.DType(), h.Shape()...)
 	v.send(c, t, i)

@@ -38,7 +38,7 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"--n_head", "3"}, []string{"n_embd is 32", "want a positive multiple of n_head"}},
 		{[]string{"--top_p", "1.5"}, []string{"top_p is 1.5", "want a probability"}},
 		{[]string{"--report_to", "nowhere"}, []string{`report_to is "nowhere"`,
-			"want none, all, or names from jsonl, tensorboard"}},
+			"want none, all, or names from jsonl, mlflow"}},
 		{[]string{"--seed"}, []string{"missing value of flag --seed"}},
 		{[]string{"text.txt"}, []string{`unexpected argument "text.txt": want flags only`}},
 		{[]string{"--config", "absent.yaml"}, []string{"config file", "absent.yaml"}},
