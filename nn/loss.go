@@ -31,6 +31,10 @@ func LinearCrossEntropySum(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, la
 	w, b := c.Param(weight), c.Param(bias)
 	loss := tensor.LinearCrossEntropy(c.Ctx, rows, w, b, ids, tensor.IgnoreIndex)
 	if smoothing := c.labelSmoothing(); smoothing != 0 {
+		if whole := weight.Whole(); whole != nil && whole.Size(0) != w.Size(0) {
+			refuse(c, "nn.LinearCrossEntropySum", "label smoothing %g, and ranks divide the vocabulary (tp_size): "+
+				"want none, or CrossEntropySumWith of the logits", smoothing)
+		}
 		excess := linearExcess(c, rows, w, b, ids)
 		loss = tensor.Add(c.Ctx, loss, tensor.Affine(c.Ctx, excess, smoothing, 0))
 	}

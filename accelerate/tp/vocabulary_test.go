@@ -186,3 +186,23 @@ func TestTokensOutsideTheVocabulary(t *testing.T) {
 	_, err := cut.Resolve(nn.Walk(m), tp.Size{Ranks: 4, Parts: 4})
 	require.ErrorContains(t, err, "embed has 5 features: they do not divide into 4 parts", "the last rank has none")
 }
+
+// The loss that never forms the scores refuses to smooth labels where ranks divide the vocabulary: a rank has no mean
+// of all rows.
+func TestSmoothedLossOfADividedVocabulary(t *testing.T) {
+	require.NoError(t, local.Run(2, comm.Options{}, func(g *comm.Group) error {
+		c := tensor.NewCtx(tensor.CPU())
+		m := &tokens{Embed: nn.NewEmbedding(nn.NewInit(tensor.CPU(), 1), nn.EmbeddingConfig{Rows: 8, Dim: tokensWidth})}
+		m.Head = &nn.LMHead{Weight: m.Embed.Weight}
+		d, err := tp.Divide(c, m, tp.Config{Group: g, Parts: 2, Plan: tp.Plan{"embed": {Style: tp.EmbeddingRowwise},
+			"head": {Style: tp.ColwiseGatherOutput}}})
+		if err != nil {
+			return err
+		}
+		ids := tensor.FromSlice(c, []int64{1, 7, 3}, 1, 3)
+		nc := nn.NewCtx(c, d.Tree(), true).WithLabelSmoothing(&nn.Smoothing{Factor: 0.1})
+		err = tensor.Try(func() { m.loss(nc, ids, ids, nil) })
+		require.ErrorContains(t, err, "label smoothing 0.1, and ranks divide the vocabulary (tp_size): want none")
+		return nil
+	}))
+}
