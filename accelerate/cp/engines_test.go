@@ -3,8 +3,6 @@
 package cp_test
 
 import (
-	"errors"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,21 +23,11 @@ func TestEngines(t *testing.T) {
 			t.Run(name+"/"+method.String(), func(t *testing.T) {
 				r := run{chunks: 4, method: method, length: 21}
 				want, _, _ := r.on(t, 2)
-				groups := commtest.Open(t, 2, nil, func(job *rendezvous.Job) (*comm.Group, error) {
-					return open(job, comm.Options{})
-				})
-				got, errs := make([]bits, 2), make([]error, 2)
-				var wait sync.WaitGroup
-				for rank, g := range groups {
-					wait.Go(func() {
-						if got[rank], _, _, errs[rank] = r.train(g); errs[rank] != nil {
-							g.Abort(errs[rank])
-						}
-						_ = g.Close()
-					})
-				}
-				wait.Wait()
-				require.NoError(t, errors.Join(errs...))
+				got := make([]bits, 2)
+				require.NoError(t, commtest.Connected(t, open)(2, comm.Options{}, func(g *comm.Group) (err error) {
+					got[g.Rank()], _, _, err = r.train(g)
+					return err
+				}))
 				for rank := range got {
 					require.Equal(t, want, got[rank], "rank %d", rank)
 				}

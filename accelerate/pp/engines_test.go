@@ -25,36 +25,13 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// connected runs ranks that share nothing but segments or sockets.
-func connected(t *testing.T, open func(*rendezvous.Job, comm.Options) (*comm.Group, error)) ranks {
-	return func(n int, opts comm.Options, body func(g *comm.Group) error) error {
-		errs := make([]error, n)
-		var wait sync.WaitGroup
-		for r, job := range commtest.Jobs(t, n, nil) {
-			wait.Go(func() {
-				g, err := open(job, opts)
-				_ = job.Close()
-				if err == nil {
-					if err = body(g); err != nil {
-						g.Abort(err)
-					}
-					_ = g.Close()
-				}
-				errs[r] = err
-			})
-		}
-		wait.Wait()
-		return errors.Join(errs...)
-	}
-}
-
 // Engines between processes give the same bits.
 func TestEngines(t *testing.T) {
 	for name, open := range map[string]func(*rendezvous.Job, comm.Options) (*comm.Group, error){
 		"shm": shm.New, "tcp": tcp.New} {
 		for i, s := range []string{"interleaved_1f1b", "zb_h1", "zbv"} {
 			of := settings{layers: 2, tied: true, recompute: i == 1, deterministic: 4, steps: 2, micro: 4}
-			of.on = connected(t, open)
+			of.on = commtest.Connected(t, open)
 			t.Run(name+"/"+s, func(t *testing.T) { of.same(t, 2, s, 0) })
 		}
 	}

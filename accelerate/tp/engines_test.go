@@ -3,8 +3,6 @@
 package tp_test
 
 import (
-	"errors"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,29 +18,6 @@ import (
 // onRanks runs body on ranks, each with its group.
 type onRanks func(n int, opts comm.Options, body func(g *comm.Group) error) error
 
-// connected runs ranks that share nothing but segments or sockets.
-func connected(t *testing.T, open func(*rendezvous.Job, comm.Options) (*comm.Group, error)) onRanks {
-	return func(n int, opts comm.Options, body func(g *comm.Group) error) error {
-		errs := make([]error, n)
-		var wait sync.WaitGroup
-		for r, job := range commtest.Jobs(t, n, nil) {
-			wait.Go(func() {
-				g, err := open(job, opts)
-				_ = job.Close()
-				if err == nil {
-					if err = body(g); err != nil {
-						g.Abort(err)
-					}
-					_ = g.Close()
-				}
-				errs[r] = err
-			})
-		}
-		wait.Wait()
-		return errors.Join(errs...)
-	}
-}
-
 // Engines between processes give the same bits.
 func TestEngines(t *testing.T) {
 	s := settings{parts: 4, inner: 2048, dropout: 0.1, recompute: true, steps: 4}
@@ -51,7 +26,7 @@ func TestEngines(t *testing.T) {
 		one := s.run(t, 1)
 		for name, open := range map[string]func(*rendezvous.Job, comm.Options) (*comm.Group, error){"shm": shm.New,
 			"tcp": tcp.New} {
-			s.on = connected(t, open)
+			s.on = commtest.Connected(t, open)
 			for _, ranks := range []int{2, 4} {
 				require.Equal(t, one.hash, s.run(t, ranks).hash, "%s, %d ranks, %v", name, ranks, lower)
 			}

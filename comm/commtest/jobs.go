@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 )
 
@@ -71,6 +72,30 @@ func Open[T any](t *testing.T, n int, change func(*rendezvous.Config), open func
 		require.NoError(t, err, "rank %d", r)
 	}
 	return made
+}
+
+// Connected is local.Run for ranks that share nothing but what open connects them by, segments or sockets.
+func Connected(t *testing.T, open func(*rendezvous.Job, comm.Options) (*comm.Group, error)) func(n int,
+	opts comm.Options, body func(g *comm.Group) error) error {
+	return func(n int, opts comm.Options, body func(g *comm.Group) error) error {
+		errs := make([]error, n)
+		var wait sync.WaitGroup
+		for r, job := range Jobs(t, n, nil) {
+			wait.Go(func() {
+				g, err := open(job, opts)
+				_ = job.Close()
+				if err == nil {
+					if err = body(g); err != nil {
+						g.Abort(err)
+					}
+					_ = g.Close()
+				}
+				errs[r] = err
+			})
+		}
+		wait.Wait()
+		return errors.Join(errs...)
+	}
 }
 
 // Leftovers lists this process's sockets and shared memory, mapped or with a name: what an engine must not leave
