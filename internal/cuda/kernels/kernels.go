@@ -3,11 +3,13 @@
 // Package kernels holds the CUDA kernels: as PTX, which a driver compiles for its device when a module is loaded, and
 // those that training uses as cubins too, which are compiled for the devices of an architecture.
 //
-// The sources are the *.cu files; each is a family and becomes one module, ptx/*.ptx, so that a program loads the
-// families that it uses. archive.zip, which programs embed, has all modules and the cubins. The compiler's version is
-// pinned, and what it makes is committed: building Lockstep takes no CUDA. After a change of a source:
+// The sources are the *.cu files; each is a family and becomes one module, so that a program loads the families that it
+// uses. archive.zip, which programs embed, has all modules and the cubins. The compiler's version is pinned, and what
+// it makes is committed: building Lockstep takes no CUDA. After a change of a source:
 //
 //	go run ./internal/cuda/kernels/generate --nvcc PATH
+//
+// With --print FAMILY it prints the PTX that the archive has.
 //
 // Find names the module of a kernel. The package knows neither drivers nor tensors: internal/backend/cuda launches.
 package kernels
