@@ -41,6 +41,11 @@ func Libraries() []Known {
 		renamed("parallelism_config_cp_size", TypeInt, "1", "cp_size"),
 		renamed("parallelism_config_sp_size", TypeInt, "1", "sp_size"),
 
+		// transformers' Seq2SeqTrainingArguments, beside predict_with_generate and generation_max_length
+		refused("generation_num_beams", TypeInt, "", "1: search with beams is not built").same("1"),
+		refused("generation_config", TypeString, "", "trainer.WithGeneration with generation.Options in the program"),
+		refused("sortish_sampler", TypeBool, "false", "train_sampling_strategy group_by_length"),
+
 		// trl's and peft's names of adapters and quantized weights
 		planned("task_type", TypeString, "", adapters).same("CAUSAL_LM"),
 		planned("lora_r", TypeInt, "", adapters).same("16"),

@@ -174,6 +174,11 @@ type TrainingArguments struct {
 	EvalOnStart bool `json:"eval_on_start" usage:"also evaluate before the first step"`
 	// PredictionLossOnly keeps only the loss in evaluation and prediction.
 	PredictionLossOnly bool `json:"prediction_loss_only" usage:"keep only the loss in evaluation and prediction"`
+	// PredictWithGenerate lets evaluation and prediction continue each sample's prompt, the tokens before its first
+	// label: metrics and Predict get these tokens in place of logits. It needs trainer.WithGeneration.
+	PredictWithGenerate bool `json:"predict_with_generate" usage:"predictions are the tokens that the model generates"`
+	// GenerationMaxLength is the most tokens of a prompt and its continuation. nil leaves it to trainer.WithGeneration.
+	GenerationMaxLength *int `json:"generation_max_length" usage:"most tokens of prompt and continuation"`
 	// LoadBestModelAtEnd loads the best checkpoint's weights when training ends.
 	LoadBestModelAtEnd bool `json:"load_best_model_at_end" usage:"load the best checkpoint when training ends"`
 	// MetricForBestModel is the metric that selects the best checkpoint, with or

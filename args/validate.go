@@ -31,6 +31,7 @@ func (a *TrainingArguments) Check(c *Checker) {
 	a.checkSchedule(c)
 	a.checkIntervals(c)
 	a.checkBest(c)
+	a.checkGeneration(c)
 	a.checkSaving(c)
 	a.checkRanks(c)
 	a.checkSharding(c)
@@ -155,6 +156,14 @@ func (a *TrainingArguments) checkIntervals(c *Checker) {
 		c.Require(a.EvalStrategy != StrategySteps || a.LoggingSteps != 0, "eval_steps", nil,
 			positive+", since logging_steps is 0 too")
 	}
+}
+
+func (a *TrainingArguments) checkGeneration(c *Checker) {
+	if n := a.GenerationMaxLength; n != nil {
+		c.Require(*n >= 1, "generation_max_length", *n, "a number of tokens, at least 1")
+	}
+	c.Require(!a.PredictWithGenerate || max(a.CPSize, a.SPSize) <= 1, "predict_with_generate", true,
+		"false with cp_size or sp_size above 1: ranks that share a sequence do not generate")
 }
 
 // checkBest holds HuggingFace's rules: the best checkpoint must have been written

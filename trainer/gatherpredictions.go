@@ -40,34 +40,53 @@ func (t *Trainer) gatherPredictions(ctx context.Context, mine []Prediction) ([]P
 	return all, nil
 }
 
-// row is what ranks tell each other of a prediction: its logits and, if it has them, its labels.
+// row is what ranks tell each other of a prediction: its logits and, if it has them, its labels, and its prompt with
+// what was generated. Without logits they are empty.
 func (p Prediction) row() ranks.Row {
 	arrays := []ranks.Array{{DType: tensor.Float32, Shape: p.Shape, Data: bytesOf(p.Logits)}}
 	if p.Labels != nil {
 		arrays = append(arrays, ranks.Array{DType: tensor.Float64, Shape: p.LabelShape, Data: bytesOf(p.Labels)})
 	}
+	if p.Generated != nil {
+		arrays[0].Shape = []int{0}
+		arrays = append(arrays, tokensOf(p.Prompt), tokensOf(p.Generated))
+	}
 	return ranks.Row{Index: p.Index, Arrays: arrays}
 }
 
 func predictionOf(r ranks.Row) (Prediction, error) {
-	p, n := Prediction{Index: r.Index}, len(r.Arrays)
-	if n < 1 || n > 2 || r.Arrays[0].DType != tensor.Float32 || n == 2 && r.Arrays[1].DType != tensor.Float64 {
-		return p, fmt.Errorf("sample %d: want logits in float32 and, if there are any, labels in float64", r.Index)
+	p, rest := Prediction{Index: r.Index}, r.Arrays
+	next := func(dt tensor.DType) (a ranks.Array, ok bool) {
+		if ok = len(rest) > 0 && rest[0].DType == dt; ok {
+			a, rest = rest[0], rest[1:]
+		}
+		return a, ok
 	}
-	p.Shape, p.Logits = r.Arrays[0].Shape, elementsOf[float32](r.Arrays[0])
-	if n == 2 {
-		p.LabelShape, p.Labels = r.Arrays[1].Shape, elementsOf[float64](r.Arrays[1])
+	logits, ok := next(tensor.Float32)
+	if p.Shape, p.Logits = logits.Shape, elementsOf[float32](logits); ok {
+		if labels, found := next(tensor.Float64); found {
+			p.LabelShape, p.Labels = labels.Shape, elementsOf[float64](labels)
+		}
+		if prompt, found := next(tensor.Int64); found {
+			var made ranks.Array
+			made, ok = next(tensor.Int64)
+			p.Shape, p.Logits, p.Prompt, p.Generated = nil, nil, integersOf(prompt), integersOf(made)
+		}
+	}
+	if !ok || len(rest) > 0 {
+		return Prediction{Index: r.Index}, fmt.Errorf("sample %d: want logits in float32 and, if there are any, "+
+			"labels in float64, and a prompt and generated tokens in int64", r.Index)
 	}
 	return p, nil
 }
 
-func bytesOf[T float32 | float64](list []T) []byte {
+func bytesOf[T float32 | float64 | int64](list []T) []byte {
 	raw, _ := binary.Append(nil, binary.LittleEndian, list) // it takes these types
 	return raw
 }
 
-func elementsOf[T float32 | float64](a ranks.Array) []T {
-	list := make([]T, len(a.Data)/a.DType.Size())
+func elementsOf[T float32 | float64 | int64](a ranks.Array) []T {
+	list := make([]T, len(a.Data)/max(a.DType.Size(), 1))
 	_, _ = binary.Decode(a.Data, binary.LittleEndian, list) // it takes these types
 	return list
 }

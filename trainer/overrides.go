@@ -70,7 +70,7 @@ func (t *Trainer) checkOverrides() error {
 		return errors.New("trainer: train_sampling_strategy group_by_length has no effect on WithTrainDataloader: " +
 			"want random, and the order in the function")
 	}
-	return t.checkIterable()
+	return errors.Join(t.checkGeneration(), t.checkIterable())
 }
 
 // embedded reports whether a model has embeddings of tokens.

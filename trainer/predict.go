@@ -29,6 +29,12 @@ type Prediction struct {
 	// with a row for each sample.
 	Labels     []float64
 	LabelShape []int
+
+	// Under predict_with_generate there are tokens in place of logits. Prompt are those of the sample before the first
+	// label that counts, all of them if it has no labels, and without padding. Generated are those that the model
+	// continues it with; never nil.
+	Prompt    []int
+	Generated []int
 }
 
 // PredictionOutput is the result of Predict, with samples in the dataset's order.
@@ -92,9 +98,18 @@ func predictions(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) ([]Prediction,
 	}
 	flat := tensor.ToSlice[float32](c.Ctx, tensor.Cast(c.Ctx, logits, tensor.Float32))
 	n := len(flat) / max(b.Size, 1)
+	out := labelled(c, b)
+	for i := range out {
+		out[i].Shape, out[i].Logits = logits.Shape()[1:], flat[i*n:(i+1)*n:(i+1)*n]
+	}
+	return out, nil
+}
+
+// labelled are the samples of a batch with their labels, if they have any.
+func labelled(c *nn.Ctx, b *data.Batch) []Prediction {
 	out := make([]Prediction, b.Size)
 	for i := range out {
-		out[i] = Prediction{Index: b.Indices[i], Shape: logits.Shape()[1:], Logits: flat[i*n : (i+1)*n : (i+1)*n]}
+		out[i].Index = b.Indices[i]
 	}
 	if labels := labelsOf(b); labels != nil && len(labels.Shape()) > 0 && labels.Shape()[0] == b.Size {
 		flat := tensor.ToSlice[float64](c.Ctx, tensor.Cast(c.Ctx, labels, tensor.Float64))
@@ -103,7 +118,7 @@ func predictions(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) ([]Prediction,
 			out[i].Labels, out[i].LabelShape = flat[i*n:(i+1)*n:(i+1)*n], labels.Shape()[1:]
 		}
 	}
-	return out, nil
+	return out
 }
 
 // labelsOf is what the batch has of labels, shift_labels for a language model; nil if it has none.
@@ -128,6 +143,11 @@ func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string
 	}
 	if err := t.predictBatches(ctx, pass); err != nil {
 		return nil, nil, err
+	}
+	if t.generates(pass) {
+		if err := t.generate(ctx, pass); err != nil {
+			return nil, nil, err
+		}
 	}
 	ctx = context.WithoutCancel(ctx)
 	loss, labelled, err := pass.loss(ctx, t.acc.LossRanks())
@@ -218,7 +238,8 @@ func (t *Trainer) predictionStep(ctx context.Context, list []*data.Batch, pass *
 	if t.acc.Repeats() {
 		return nil
 	}
-	lossOnly := !pass.predicts && !t.keepsPredictions(pass) && t.loss == nil && t.stepFunc == nil &&
+	logits := (pass.predicts || t.keepsPredictions(pass)) && !t.generates(pass)
+	lossOnly := !logits && t.loss == nil && t.stepFunc == nil &&
 		(len(t.metrics) == 0 || t.args.PredictionLossOnly)
 	refused := false
 	err := t.acc.Evaluate(context.WithoutCancel(ctx), list, func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
@@ -256,12 +277,8 @@ func (t *Trainer) take(c *nn.Ctx, out models.Output, count float64, b *data.Batc
 	if t.logits != nil && out.Logits != nil {
 		out.Logits = t.logits(c, out.Logits, b)
 	}
-	if t.keepsPredictions(pass) && out.Logits != nil {
-		list, err := predictions(c, out.Logits, b)
-		if err != nil {
-			return err
-		}
-		pass.predictions = append(pass.predictions, list...)
+	if err := t.keep(c, out, b, pass); err != nil {
+		return err
 	}
 	for _, m := range t.metrics {
 		if err := m.Update(c, out, b); err != nil {
@@ -269,4 +286,17 @@ func (t *Trainer) take(c *nn.Ctx, out models.Output, count float64, b *data.Batc
 		}
 	}
 	return nil
+}
+
+// keep copies what the pass needs of a batch and its output.
+func (t *Trainer) keep(c *nn.Ctx, out models.Output, b *data.Batch, pass *evaluation) (err error) {
+	var list []Prediction
+	switch {
+	case t.generates(pass):
+		list, err = prompts(c, b)
+	case t.keepsPredictions(pass) && out.Logits != nil:
+		list, err = predictions(c, out.Logits, b)
+	}
+	pass.predictions = append(pass.predictions, list...)
+	return err
 }

@@ -44,6 +44,7 @@ type Trainer struct {
 	metrics    []Metric
 	compute    ComputeMetricsFunc
 	logits     LogitsFunc
+	generator  GenerateFunc
 	sampler    samplers.Sampler
 	parts      []checkpoint.Part
 	user       []callbacks.Callback

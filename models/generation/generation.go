@@ -10,6 +10,7 @@ package generation
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -110,6 +111,20 @@ func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, 
 		return out, fault
 	}
 	return out, context.Cause(ctx)
+}
+
+// Continue is Generate with the signature of trainer.WithGeneration: maxLength, if it is not 0, bounds the tokens of
+// prompt and continuation together, beside MaxNewTokens, of which 0 then is no bound.
+func (o Options) Continue(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, maxLength int) ([]int,
+	error) {
+	switch room := maxLength - len(prompt); {
+	case maxLength > 0 && (o.MaxNewTokens == 0 || room < o.MaxNewTokens):
+		o.MaxNewTokens = max(room, 0)
+	case o.MaxNewTokens == 0:
+		return nil, errors.New("generation: there is no bound for the number of tokens: want MaxNewTokens, or " +
+			"generation_max_length")
+	}
+	return Generate(ctx, c, m, prompt, o)
 }
 
 // next returns the logits of the token that follows ids.
