@@ -5,10 +5,10 @@
 stage_arm64() {
 	local package qemu
 	qemu=$(emulator aarch64) || return 1
-	for package in internal/kernels/gemm internal/kernels/vecmath internal/kernels/winograd internal/rng internal/backend/cpu; do
+	for package in $(go list ./internal/kernels/{gemm,vecmath,winograd} ./internal/rng ./internal/backend/cpu | touched); do
 		echo "$package"
-		CGO_ENABLED=0 GOARCH=arm64 go test -c -o "$work/arm64.test" "./$package" || return 1
-		(cd "$package" && "$qemu" "$work/arm64.test" -test.short -test.timeout=10m) || return 1
+		CGO_ENABLED=0 GOARCH=arm64 go test -c -o "$work/arm64.test" "$package" || return 1
+		(cd "$(go list -f '{{.Dir}}' "$package")" && "$qemu" "$work/arm64.test" -test.short -test.timeout=10m) || return 1
 	done
 }
 
@@ -16,6 +16,7 @@ stage_arm64() {
 # runs its instructions in kernels of AVX2. All kernels of AVX2 must have run. Then two steps of a training.
 stage_emulated() {
 	local qemu cpu variant package said
+	[[ -n $(go list ./internal/kernels/{gemm,vecmath,winograd} | touched) ]] || return 0
 	qemu=$(emulator x86_64) && emulated_tests && CGO_ENABLED=0 GOOS=linux GOARCH=amd64 \
 		go build -o "$work/emulated/clm" ./examples/clm || return 1
 	for _ in {1..400}; do echo 'func add(a, b int) int { return a + b }'; done >"$work/emulated/text"
@@ -25,7 +26,7 @@ stage_emulated() {
 		emulated_test kernels "$cpu" '' -test.run 'Host|Available|Choose|Caches' || return 1
 		if [[ $variant == avx2 ]]; then
 			emulated_test gemm "$cpu" log -test.run '^TestEveryKernel$' &&
-				emulated_test vecmath "$cpu" log -test.skip 'PastTheCaches|KeepsItsTail|EveryFloat16' &&
+				emulated_test vecmath "$cpu" log -test.skip 'NonTemporalStores|KeepsItsTail|EveryFloat16' &&
 				emulated_test winograd "$cpu" log || return 1
 		fi
 		said=$("$qemu" -cpu "$cpu" "$work/emulated/clm" --train_file "$work/emulated/text" --max_steps 2 --logging_steps 1 \
