@@ -3,14 +3,16 @@
 
 # The bindings of NVIDIA's libraries, over libraries in C that behave like them. They need no GPU.
 stage_bindings() {
-	LOCKSTEP_REQUIRE_TOOLS=cc CGO_ENABLED=0 go test -tags cuda ./comm/nccl ./internal/cuda/libcuda ./internal/nvml
+	export LOCKSTEP_REQUIRE_TOOLS=cc CGO_ENABLED=0
+	go list -tags cuda ./comm/nccl ./internal/cuda/libcuda ./internal/nvml | tested -tags cuda
 }
 
 # NVIDIA's binding of its management library, with its own mock of eight GPUs.
 # And clm with the tags cuda and nvml, over a library in C that behaves like NVIDIA's.
 stage_nvml() {
-	CGO_ENABLED=1 go test -tags nvml ./internal/nvml ./integrations/nvml &&
-		LOCKSTEP_REQUIRE_TOOLS=cc CGO_ENABLED=1 go test -tags 'cuda nvml' -run '^TestNVML$' ./tests/e2e
+	export CGO_ENABLED=1
+	go list -tags nvml ./internal/nvml ./integrations/nvml | tested -tags nvml || return 1
+	go list ./tests/e2e | LOCKSTEP_REQUIRE_TOOLS=cc tested -tags 'cuda nvml' -run '^TestNVML$'
 }
 
 # NVIDIA's own compiler and libraries, from PyPI, as far as they go without a device: the committed PTX is what the pinned
