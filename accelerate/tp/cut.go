@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -49,6 +50,21 @@ func (c Cut) local(matrix, part, rank, ranks int) tensor.Range {
 	first := c.at(0, rank*own)
 	before := matrix*(c.at(0, (rank+1)*own)-first) - first
 	return tensor.Range{Start: before + c.at(0, part), Stop: before + c.at(0, part+1)}
+}
+
+// grain is how many elements of the parameter no cut separates, by whichever ranks: a divisor of strategy.Cell.
+func (c Cut) grain() int {
+	inner := 1
+	for _, n := range c.Shape[c.Dim+1:] {
+		inner *= n
+	}
+	grain := strategy.Cell
+	for _, n := range []int{c.length(), c.size()} {
+		for (n*inner)%grain != 0 {
+			grain /= 2
+		}
+	}
+	return grain
 }
 
 // Size is how a model is divided.

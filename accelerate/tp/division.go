@@ -191,55 +191,21 @@ func (d *Division) Placement(name string) (p tensor.Placement, ok bool) {
 	return d.whole[i].Placed().Placement, true
 }
 
-// Norm is the L2 norm of the gradients of those parameters of Tree that are trained. Squares are added in blocks of
-// strategy.Cell elements, which begin anew with each part, and then in the order of the parameters and of their parts:
-// so the bits are those of any number of ranks with the same parts. A parameter that all ranks have counts once. It is
-// collective.
-func (d *Division) Norm(ctx context.Context, c *tensor.Ctx) (norm float64, err error) {
-	err = tensor.Try(func() {
-		c.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-			list, mine := d.strips(c)
-			norm, err = strategy.Norm(ctx, c, list, func(i int) (*tensor.Tensor, int) { return mine[i], 0 }, d.group)
-			return nil
-		})
-	})
-	return norm, err
-}
-
-// strips lists the gradients of parameters, and of the parts of those that are divided, of all ranks. mine are those
-// that this rank counts, nil elsewhere; list has their sizes.
-func (d *Division) strips(c *tensor.Ctx) (list []tensor.Named, mine []*tensor.Tensor) {
-	own, none := d.size.Parts/d.size.Ranks, tensor.Zeros(c, tensor.Bool)
+// Norm is the L2 norm of the gradients of those parameters of Tree that are trained, with the same bits on any number
+// of ranks that share the same parts. A parameter that all ranks have counts once. It is collective.
+func (d *Division) Norm(ctx context.Context, c *tensor.Ctx) (float64, error) {
+	var mine []strategy.CutGradient
 	for _, p := range d.tree.Parameters() {
-		if !p.IsLeaf() {
-			continue
-		}
-		g := p.Grad()
 		cut, divided := d.cuts[p.Name]
-		if !divided {
-			if d.rank() > 0 {
-				g = nil
-			}
-			list, mine = append(list, p), append(mine, g)
-			continue
-		}
-		for part := range cut.Parts {
-			for f := range cut.Fused {
-				shape := slices.Clone(cut.Shape)
-				if shape[cut.Dim] = cut.at(0, part+1) - cut.at(0, part); shape[cut.Dim] == 0 {
-					continue
-				}
-				var strip *tensor.Tensor
-				if g != nil && part/own == d.rank() {
-					at := cut.local(f, part, d.rank(), d.size.Ranks)
-					strip = tensor.Slice(c, g, cut.Dim, at.Start, at.Stop)
-				}
-				list = append(list, tensor.Named{Name: p.Name, Tensor: tensor.Expand(c, none, shape...)})
-				mine = append(mine, strip)
-			}
+		switch {
+		case !p.IsLeaf():
+		case divided:
+			mine = append(mine, strategy.CutGradient{Grad: p.Grad(), Grain: cut.grain()})
+		case d.rank() == 0:
+			mine = append(mine, strategy.CutGradient{Grad: p.Grad(), Grain: strategy.Cell})
 		}
 	}
-	return list, mine
+	return strategy.NormOfAnyCut(ctx, c, mine, d.group)
 }
 
 // Join makes the model whole again, with the values that the ranks have. Tree and its hooks are void then. It is

@@ -10,7 +10,7 @@
 //
 // The bits do not depend on the number of ranks. A sum that ranks share is formed in fixed parts ([Config].Parts),
 // which are added in a binary tree (tensor.PartedSum): a rank adds its neighbouring parts, and comm.Group.AllReduce
-// those of the ranks, in the same tree. Squares of gradients are added part by part too, see [Division.Norm]. So parts
+// those of the ranks, in the same tree. The norm of gradients does not depend on cuts (strategy.NormOfAnyCut). So parts
 // are to tensor parallelism what leaves are to data parallelism. One rank with parts walks the trees by itself.
 //
 // Parameters keep their names. A rank's part is a tensor of its own, and [Division.Placement] tells which of the whole
