@@ -66,7 +66,7 @@ type Accelerator struct {
 
 	strategy strategy.Strategy // strategy.Single before Prepare, and after it ended
 	pipeline *pp.Strategy      // the strategy, where it is a pipeline; nil otherwise
-	divided  *ContextParallel  // of WithContextParallel; nil without
+	divided  *ContextParallel  // of WithContextParallel; nil: as the plan says
 	context  *cp.Passes        // of micro-batches whose tokens are divided; nil: they run as a whole
 	stages   Stages            // of WithStages
 	tensor   *TensorParallel   // of WithTensorParallel; nil: matrices are whole
@@ -111,7 +111,8 @@ func WithPrecision(module string, dt tensor.DType) Option {
 // WithMesh arranges the ranks along the axes of a mesh, as the arguments dp_replicate_size, dp_shard_size, pp_size,
 // cp_size and tp_size do, which must agree with it: see MeshOf. Ranks that differ along dp_replicate and dp_shard see
 // different data and sum their gradients, and a sharded model is spread over dp_shard. Ranks along pp are a pipeline:
-// see WithStages. cp and tp of more than one rank are an error until they are built.
+// see WithStages. Those along cp divide the tokens of sequences: see WithContextParallel. tp of more than one rank is
+// an error until it is built.
 func WithMesh(m comm.Mesh) Option { return func(a *Accelerator) { a.mesh = m } }
 
 // newRank makes rank replica of n goroutines of this process, or its only rank: −1. on are the devices without

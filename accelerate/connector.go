@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockstep-ml/lockstep/accelerate/cp"
 	"github.com/lockstep-ml/lockstep/accelerate/localsgd"
 	"github.com/lockstep-ml/lockstep/accelerate/precision"
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
@@ -79,6 +80,7 @@ type plan struct {
 	job       job
 	mesh      comm.Mesh // sizes that are asked for; 0 leaves an axis open
 	pipelining
+	context  *ContextParallel // nil: sequences are whole
 	exchange exchange
 	local    localsgd.Options
 	sharding Sharding
@@ -145,6 +147,7 @@ func planOf(a *args.TrainingArguments) plan {
 	p := plan{
 		replicas: a.NumReplicas, seed: a.Seed, recompute: a.GradientCheckpointing, tf32: a.TF32,
 		batches: batchesOf(a), job: jobOf(a), mesh: sizesOf(a), sharding: shardingOf(a), settings: a.JSON,
+		context: contextOf(a),
 		loading: data.LoaderOptions{Workers: a.DataloaderNumWorkers, PrefetchFactor: a.PrefetchBatches()},
 		exchange: exchange{
 			Exchange: strategy.Exchange{DeterministicRanks: a.DeterministicRanks, BucketBytes: a.DDPBucketCapMB << 20,
@@ -218,6 +221,16 @@ func shardingOf(a *args.TrainingArguments) Sharding {
 		Rounded: a.FSDPReduceDType == args.ReduceBFloat16}
 }
 
+// contextOf says how the tokens of sequences are divided; nil: they are not.
+func contextOf(a *args.TrainingArguments) *ContextParallel {
+	chunks := a.ContextChunks()
+	if chunks <= 1 {
+		return nil
+	}
+	methods := map[args.CPStrategy]*cp.Method{args.CPUlysses: cp.Ulysses, args.CPRing: cp.Ring}
+	return &ContextParallel{Chunks: chunks, Method: methods[a.ContextStrategy()]}
+}
+
 // MeshOf is the mesh that so many ranks form under the arguments: of their sizes, and the ranks that these leave. Its
 // error says all that is wrong, and what would do. Of hybrid_shard it does not know the hosts.
 func MeshOf(a *args.TrainingArguments, world int) (comm.Mesh, error) {
@@ -234,7 +247,8 @@ func sizesOf(a *args.TrainingArguments) comm.Mesh {
 // their calls depend on them.
 var shared = []string{"ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_require_equal_init", "ddp_static_graph",
 	"fsdp", "fsdp_state_dict_type", "zero_stage", "pp_size", "pp_schedule", "pp_split", "dp_replicate_size",
-	"dp_shard_size", "cp_size", "sp_size", "tp_size", "load_best_model_at_end", "per_device_eval_batch_size",
+	"dp_shard_size", "cp_size", "sp_size", "cp_strategy",
+	"tp_size", "load_best_model_at_end", "per_device_eval_batch_size",
 	"prediction_loss_only"}
 
 // sameSettings names the first setting that matters and differs.

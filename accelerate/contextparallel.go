@@ -4,6 +4,7 @@ package accelerate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/lockstep-ml/lockstep/accelerate/cp"
@@ -23,17 +24,48 @@ type ContextParallel struct {
 	Method *cp.Method
 }
 
-// WithContextParallel computes the micro-batches of a window by chunks of their tokens. Loss functions get a chunk as
-// batch, once for each: its labels are shifted (data.ShiftLabels), and it has the Count of the micro-batch if it is the
-// first chunk, otherwise 0.
+// WithContextParallel computes the micro-batches of a window by chunks of their tokens, in place of what cp_size,
+// cp_strategy and cp_chunks say. Loss functions get a chunk as batch, once for each: its labels are shifted
+// (data.ShiftLabels), and it has the Count of the micro-batch if it is the first chunk, otherwise 0.
 func WithContextParallel(o ContextParallel) Option { return func(a *Accelerator) { a.divided = &o } }
+
+// contextParallel is how the tokens of sequences are divided; nil: they are not.
+func (a *Accelerator) contextParallel() *ContextParallel {
+	switch {
+	case a.divided != nil:
+		return a.divided
+	case a.plan.context != nil:
+		return a.plan.context
+	case a.ContextRanks().WorldSize() > 1: // of WithMesh
+		return new(ContextParallel)
+	}
+	return nil
+}
+
+// DividesTokens reports whether sequences are computed by chunks of their tokens, on several ranks or on one.
+func (a *Accelerator) DividesTokens() bool { return a.contextParallel() != nil }
 
 // divideTokens readies the passes of micro-batches if their tokens are divided.
 func (a *Accelerator) divideTokens() error {
-	peers, o := a.ContextRanks(), a.divided
-	if a.context = nil; o == nil {
+	a.context = nil
+	if !a.DividesTokens() {
 		return nil
 	}
+	if err := a.checkContext(); err != nil {
+		return err
+	}
+	var err error
+	a.context, err = a.passes(a.params)
+	return err
+}
+
+// checkContext refuses what does not go together with divided tokens.
+func (a *Accelerator) checkContext() error {
+	ranks, chunks := a.ContextRanks().WorldSize(), a.contextParallel().Chunks
+	if chunks == 0 {
+		chunks = 2 * ranks
+	}
+	var faults []error
 	for _, of := range []struct {
 		set       bool
 		key, want string
@@ -43,25 +75,54 @@ func (a *Accelerator) divideTokens() error {
 		{a.sharding.Strategy != shard.None, fmt.Sprintf("a model that is sharded (%s)", a.sharding.Strategy),
 			"no sharding (fsdp, zero_stage)"},
 		{a.plan.local.Every > 0, fmt.Sprintf("local_sgd_steps %d", a.plan.local.Every), "0"},
+		{a.plan.disk.params && ranks > 1, "offload_params disk", "none"},
 		{a.stats != nil, "batch norms, whose statistics are those of all tokens", "a model without"},
 	} {
 		if of.set {
-			return fmt.Errorf("accelerate: sequences whose tokens are divided (cp_size %d, %d chunks) with %s: want %s",
-				peers.WorldSize(), o.Chunks, of.key, of.want)
+			faults = append(faults, fmt.Errorf("accelerate: sequences whose tokens are divided (cp_size %d, %d "+
+				"chunks) with %s: want %s", ranks, chunks, of.key, of.want))
 		}
 	}
-	var err error
-	a.context, err = cp.New(cp.Config{Group: peers.Group(), Chunks: o.Chunks, Method: o.Method, Params: a.params})
+	return errors.Join(faults...)
+}
+
+// passes are those of batches whose tokens are divided, with gradients of params.
+func (a *Accelerator) passes(params []tensor.Named) (*cp.Passes, error) {
+	o := a.contextParallel()
+	p, err := cp.New(cp.Config{Group: a.ContextRanks().Group(), Chunks: o.Chunks, Method: o.Method, Params: params})
 	if err != nil {
-		return fmt.Errorf("accelerate: %w", err)
+		return nil, fmt.Errorf("accelerate: %w", err)
 	}
-	return nil
+	return p, nil
+}
+
+// EvaluateTokens is Evaluate of one batch whose tokens are divided (DividesTokens). run is called for each of this
+// rank's chunks, and take once on every rank, with what the chunks of all ranks come to. It is collective over
+// ContextRanks; an error of one rank is an error on all only once it aborts them.
+func (a *Accelerator) EvaluateTokens(ctx context.Context, b *data.Batch, run cp.Loss,
+	take func(c *nn.Ctx, all cp.Result) error) error {
+	passes, err := a.passes(nil)
+	if err != nil {
+		return err
+	}
+	if fault := tensor.Recover(func() {
+		_, err = a.EvalCtx().TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
+			all, err := passes.Evaluate(ctx, c, b, run)
+			if err == nil {
+				err = take(c, all)
+			}
+			return nil, err
+		})
+	}); fault != nil {
+		return b.Explain(fault)
+	}
+	return err
 }
 
 // gradientRanks are the ranks over which a strategy sums gradients. Those of the ranks along cp are summed in each pass
 // already.
 func (a *Accelerator) gradientRanks() *ranks.Peers {
-	if a.divided != nil {
+	if a.DividesTokens() {
 		return a.DataRanks()
 	}
 	return a.SamePartRanks()

@@ -224,7 +224,7 @@ func (a *Accelerator) EvaluatesTogether() int {
 }
 
 // ComputingRanks are the ranks that must compute at the same time as this one: those of its pipeline, those that share
-// its matrices, or all if they gather the parameters of a sharded model.
+// its matrices or its sequences, or all if they gather the parameters of a sharded model.
 func (a *Accelerator) ComputingRanks() *ranks.Peers {
 	switch {
 	case a.GathersParameters():
@@ -233,6 +233,8 @@ func (a *Accelerator) ComputingRanks() *ranks.Peers {
 		return a.PipelineRanks()
 	case a.division != nil:
 		return a.TensorRanks()
+	case a.DividesTokens():
+		return a.ContextRanks()
 	}
 	return new(ranks.Peers)
 }

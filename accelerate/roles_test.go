@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Only the ranks along the axes of the data divide the training stream; those of its tokens sum gradients with them.
-// The others do the same work, with parameters of their own, and those of the first part end with the bits of one rank.
+// Only the ranks along the axes of the data divide the training stream. The others do the same work, with parameters of
+// their own, and those of the first part end with the bits of one rank.
 func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
 	t.Cleanup(unbuilt.AllowAxes())
 	var want map[string]string
@@ -32,8 +32,8 @@ func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
 	})
 	require.NoError(t, err)
 	for ranks, meshes := range map[int][]string{
-		4: {"dp_replicate=2,tp=2", "tp=4", "dp_replicate=4", "dp_shard=4", "dp_shard=2,cp=2"},
-		8: {"dp_replicate=2,dp_shard=2,tp=2", "dp_replicate=2,cp=2,tp=2"},
+		4: {"dp_replicate=2,tp=2", "tp=4", "dp_replicate=4", "dp_shard=4"},
+		8: {"dp_replicate=2,dp_shard=2,tp=2"},
 	} {
 		for _, text := range meshes {
 			mesh, err := comm.ParseMesh(text)
@@ -52,20 +52,29 @@ func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
 				require.Equal(t, part == 0, maps.Equal(want, w), "%s: rank %d", text, rank)
 				require.Equal(t, got[slices.Min(mesh.Peers(rank, ^(comm.PP|comm.TP)))], w, "%s: rank %d", text, rank)
 			}
-			if text == "dp_replicate=2,cp=2,tp=2" {
-				require.Equal(t, []string{
-					"data 0/2 loss 0/4 model 0/4 tensor 0/2 pipe 0/1 context 0/2",
-					"data 0/2 loss 0/4 model 1/4 tensor 1/2 pipe 0/1 context 0/2",
-					"data 0/2 loss 1/4 model 2/4 tensor 0/2 pipe 0/1 context 1/2",
-					"data 0/2 loss 1/4 model 3/4 tensor 1/2 pipe 0/1 context 1/2",
-					"data 1/2 loss 2/4 model 0/4 tensor 0/2 pipe 0/1 context 0/2",
-					"data 1/2 loss 2/4 model 1/4 tensor 1/2 pipe 0/1 context 0/2",
-					"data 1/2 loss 3/4 model 2/4 tensor 0/2 pipe 0/1 context 1/2",
-					"data 1/2 loss 3/4 model 3/4 tensor 1/2 pipe 0/1 context 1/2",
-				}, places)
-			}
 		}
 	}
+}
+
+// The peers of a rank follow from its place in the mesh.
+func TestRolesOfRanks(t *testing.T) {
+	t.Cleanup(unbuilt.AllowAxes())
+	places := make([]string, 8)
+	err := accelerate.Run(t.Context(), rankArgs(8), func(acc *accelerate.Accelerator) error {
+		places[acc.Rank()] = roles(acc)
+		return nil
+	}, accelerate.WithLogger(quiet), accelerate.WithMesh(comm.Mesh{DPReplicate: 2, CP: 2, TP: 2}))
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"data 0/2 loss 0/4 model 0/4 tensor 0/2 pipe 0/1 context 0/2",
+		"data 0/2 loss 0/4 model 1/4 tensor 1/2 pipe 0/1 context 0/2",
+		"data 0/2 loss 1/4 model 2/4 tensor 0/2 pipe 0/1 context 1/2",
+		"data 0/2 loss 1/4 model 3/4 tensor 1/2 pipe 0/1 context 1/2",
+		"data 1/2 loss 2/4 model 0/4 tensor 0/2 pipe 0/1 context 0/2",
+		"data 1/2 loss 2/4 model 1/4 tensor 1/2 pipe 0/1 context 0/2",
+		"data 1/2 loss 3/4 model 2/4 tensor 0/2 pipe 0/1 context 1/2",
+		"data 1/2 loss 3/4 model 3/4 tensor 1/2 pipe 0/1 context 1/2",
+	}, places)
 }
 
 // roles are a rank's numbers among its peers.
@@ -162,10 +171,11 @@ func TestMeshOfArguments(t *testing.T) {
 			"not fit 4 ranks: want 6 ranks, or sizes whose product is 4"},
 		{sizes{DPReplicateSize: 2}, 4, comm.Mesh{}, "accelerate: mesh dp_replicate=2 does not fit 4 ranks: want 2 " +
 			"ranks, or sizes whose product is 4; or dp_shard_size 2, which shards the model"},
-		{sizes{PPSize: 2, SPSize: 2, TPSize: 3}, 8, comm.Mesh{}, "accelerate: cp_size 2: context parallelism " +
-			"(cp_size, sp_size) is not built yet: want 1\naccelerate: tp_size 3: tensor parallelism is not built " +
-			"yet: want 1\naccelerate: mesh pp=2,cp=2,tp=3 does not fit 8 ranks: want a multiple of 12 ranks, or " +
-			"sizes whose product divides 8 (1, 2, 4, 8)"},
+		{sizes{CPSize: 2}, 4, comm.Mesh{DPReplicate: 2, CP: 2}, ""},
+		{sizes{SPSize: 4}, 4, comm.Mesh{CP: 4}, ""},
+		{sizes{PPSize: 2, SPSize: 2, TPSize: 3}, 8, comm.Mesh{}, "accelerate: tp_size 3: tensor parallelism is " +
+			"not built yet: want 1\naccelerate: mesh pp=2,cp=2,tp=3 does not fit 8 ranks: want a multiple of 12 " +
+			"ranks, or sizes whose product divides 8 (1, 2, 4, 8)"},
 	} {
 		m, err := accelerate.MeshOf(&c.set, c.ranks)
 		if c.fault != "" {
@@ -185,8 +195,7 @@ func TestMeshWithAxesThatAreNotBuilt(t *testing.T) {
 	body := func(*accelerate.Accelerator) error { return errors.New("not reached") }
 	for mesh, want := range map[comm.Mesh]string{
 		{TP: 2, DPShard: 2}: "accelerate: tp_size 2: tensor parallelism is not built yet: want 1",
-		{CP: 2, TP: 2}: "accelerate: cp_size 2: context parallelism (cp_size, sp_size) is not built yet: want 1\n" +
-			"accelerate: tp_size 2: tensor parallelism is not built yet: want 1",
+		{CP: 2, TP: 2}:      "accelerate: tp_size 2: tensor parallelism is not built yet: want 1",
 	} {
 		require.EqualError(t, accelerate.Run(t.Context(), rankArgs(4), body, accelerate.WithMesh(mesh)), want)
 		_, err := accelerate.Replicas(rankArgs(4), 4, accelerate.WithMesh(mesh))

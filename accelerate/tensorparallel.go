@@ -83,7 +83,7 @@ func (a *Accelerator) checkTensor(hook ddp.Hook) error {
 	switch disk := a.plan.disk; {
 	case a.PipelineRanks().WorldSize() > 1:
 		return errors.New(size + "with pp_size it is not built: want pp_size 1")
-	case a.divided != nil:
+	case a.DividesTokens():
 		return errors.New(size + "with divided tokens (cp_size, cp_chunks) it is not built: want none of them")
 	case a.sharded():
 		return errors.New(size + "with a sharded model (fsdp, zero_stage) it is not built: want no sharding")

@@ -187,6 +187,55 @@ func TestFaultsOfPipelines(t *testing.T) {
 	}
 }
 
+// All that does not go together with divided tokens comes in one list, with what would.
+func TestFaultsOfContextParallel(t *testing.T) {
+	for text, want := range map[string][]string{
+		`--cp_size 2 --pp_size 2 --tp_size 2 --fsdp full_shard --dp_shard_size 2 --offload_params disk ` +
+			`--ddp_comm_hook top_k`: {
+			"pp_size is 2 (flag --pp_size): want 1, or cp_size 1: they are not built together", "tp_size is 2",
+			`fsdp is "full_shard" (flag --fsdp): want none, or cp_size 1`,
+			"dp_shard_size is 2 (flag --dp_shard_size): want dp_replicate_size in its place, or cp_size 1",
+			`offload_params is "disk"`, `ddp_comm_hook is "top_k"`},
+		`--cp_size 2 --ddp_comm_hook power_sgd --offload_params disk`: {
+			`ddp_comm_hook is "power_sgd" (flag --ddp_comm_hook): want no, fp16, bf16 or int8, or cp_size 1`,
+			`offload_params is "disk" (flag --offload_params): want none or cpu, or cp_size 1`},
+		`--sp_size 4 --local_sgd_steps 2 --zero_stage 0`: {
+			"local_sgd_steps is 2 (flag --local_sgd_steps): want 0, or sp_size 1"},
+		`--cp_chunks 4 --zero_stage 1`:          {"zero_stage is 1 (flag --zero_stage): want 0, or cp_chunks 0"},
+		`--cp_size 3`:                           {"cp_size is 3 (flag --cp_size): want a power of two"},
+		`--cp_size 4 --cp_chunks 4`:             {"cp_chunks is 4 (flag --cp_chunks): want a power of two from 8, two"},
+		`--cp_chunks 6 --tp_size 2`:             {"cp_chunks is 6 (flag --cp_chunks): want a power of two from 1,"},
+		`--sp_size 2 --cp_strategy ring`:        {`cp_strategy is "ring" (flag --cp_strategy): want ulysses`},
+		`--sp_size 2 --cp_strategy gather`:      {"cp_strategy is \"gather\""},
+		`--sp_size 2 --cp_strategy ulysses`:     nil,
+		`--cp_size 2 --cp_chunks 16 --bf16`:     nil,
+		`--cp_chunks 4 --offload_params disk`:   nil,
+		`--cp_size 4 --dp_replicate_size 2`:     nil,
+		`--cp_size 2 --ddp_comm_hook bf16`:      nil,
+		`--cp_size 2 --optim schedule_free_sgd`: nil,
+	} {
+		flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		loader := args.Bind(flags, args.Default("out"))
+		loader.Environ = func() []string { return nil }
+		loader.ForProgram(args.Program{Engines: []string{}})
+		_, err := loader.Parse(strings.Fields(text))
+		if want == nil {
+			require.NoError(t, err, text)
+			continue
+		}
+		require.Error(t, err, text)
+		require.Len(t, faultLines(t, err), len(want), text)
+		for _, w := range want {
+			require.ErrorContains(t, err, w, text)
+		}
+	}
+	a := args.Default("out")
+	require.Zero(t, a.ContextChunks())
+	a.SPSize = 4
+	require.Equal(t, 8, a.ContextChunks())
+	require.Equal(t, args.CPUlysses, a.ContextStrategy())
+}
+
 // fsdp_config says how a model is spread that dp_shard_size spreads.
 func TestShardsOfAMesh(t *testing.T) {
 	p := newProgram(nil, nil).parse("--dp_shard_size", "2", "--fsdp_config", `{"reshard_after_forward": false}`)

@@ -123,10 +123,52 @@ func (a *TrainingArguments) checkMesh(c *Checker) {
 	between(c, "sp_size", a.SPSize, 0, maxAxis)
 	between(c, "tp_size", a.TPSize, 1, maxAxis)
 	c.Require(a.CPSize <= 1 || a.SPSize <= 1, "sp_size", a.SPSize, "1, or cp_size 1: both divide the tokens")
+	a.checkChunks(c)
 	if s, want := a.fsdpStrategy(); want == "" && s == NoShard && fsdpOn(a.FSDP) { // no_shard
 		c.Require(a.DPShardSize <= 1 || a.ZeroStage > 0, "dp_shard_size", a.DPShardSize,
 			"0, or fsdp without no_shard")
 	}
+}
+
+// ContextChunks is how many chunks sequences are cut into: cp_chunks, or what 0 stands for. Up to 1 they are whole.
+func (a *TrainingArguments) ContextChunks() int {
+	if n := a.contextRanks(); a.CPChunks == 0 && n > 1 {
+		return 2 * n
+	}
+	return a.CPChunks
+}
+
+// ContextStrategy is cp_strategy, or what sp_size stands for.
+func (a *TrainingArguments) ContextStrategy() CPStrategy {
+	if a.SPSize > 1 {
+		return CPUlysses
+	}
+	return a.CPStrategy
+}
+
+// contextRanks is how many ranks divide the tokens: sp_size is another name, and one of both is 1.
+func (a *TrainingArguments) contextRanks() int { return max(a.CPSize, a.SPSize, 1) }
+
+// maxChunks is the most chunks of a sequence.
+const maxChunks = 2 * maxAxis
+
+// checkChunks checks how sequences are cut.
+func (a *TrainingArguments) checkChunks(c *Checker) {
+	if !c.OK("cp_size", "sp_size") {
+		return
+	}
+	const power = "a power of two, so that the sums of the ranks form a tree"
+	n, least := a.contextRanks(), 1
+	c.Require(a.CPSize <= 1 || powerOf2(float64(n)), "cp_size", a.CPSize, power)
+	c.Require(a.SPSize <= 1 || powerOf2(float64(n)), "sp_size", a.SPSize, power)
+	if n > 1 {
+		least = 2 * n
+	}
+	chunks := a.CPChunks
+	c.Require(chunks == 0 || chunks >= least && chunks <= maxChunks && powerOf2(float64(chunks)), "cp_chunks", chunks,
+		fmt.Sprintf("a power of two from %d, two for each rank along cp, to %d; or 0", least, maxChunks))
+	c.Require(a.SPSize <= 1 || a.CPStrategy == CPUlysses || a.CPStrategy == CPGather && !c.Given("cp_strategy"),
+		"cp_strategy", a.CPStrategy, "ulysses with sp_size above 1, or cp_size in its place")
 }
 
 func (a *TrainingArguments) checkSharding(c *Checker) {

@@ -73,6 +73,7 @@ func (a *TrainingArguments) checkProgram(c *Checker, p Program) {
 	c.Require(slices.Contains(have, a.Device), "device", a.Device, want)
 	a.checkMeshOf(c, p)
 	a.checkPipeline(c, p)
+	a.checkContext(c)
 	if alpha := a.NeftuneNoiseAlpha; alpha != nil {
 		c.Require(max(a.TPSize, a.CPSize, a.SPSize) <= 1, "neftune_noise_alpha", *alpha,
 			"none with tp_size, cp_size or sp_size above 1")
@@ -141,6 +142,35 @@ func (a *TrainingArguments) checkPipelined(c *Checker) {
 		"none or cpu: offload to disk is not built in pipelines")
 	c.Require(a.OffloadOptimizer != OffloadDisk, "offload_optimizer", a.OffloadOptimizer,
 		"none or cpu: offload to disk is not built in pipelines")
+}
+
+// checkContext checks what does not go together with sequences whose tokens are divided.
+func (a *TrainingArguments) checkContext(c *Checker) {
+	if a.ContextChunks() <= 1 || !c.OK("cp_size", "sp_size", "cp_chunks") {
+		return
+	}
+	off := "cp_size 1"
+	switch {
+	case a.contextRanks() == 1:
+		off = "cp_chunks 0"
+	case a.SPSize > 1:
+		off = "sp_size 1"
+	}
+	without := func(ok bool, key string, value any, want string) {
+		c.Require(ok, key, value, want+", or "+off+": they are not built together")
+	}
+	without(a.PPSize <= 1, "pp_size", a.PPSize, "1")
+	without(a.TPSize <= 1, "tp_size", a.TPSize, "1")
+	s, _ := a.fsdpStrategy()
+	without(s == NoShard, "fsdp", a.FSDP, "none")
+	without(a.ZeroStage == 0, "zero_stage", a.ZeroStage, "0")
+	without(a.DPShardSize <= 1, "dp_shard_size", a.DPShardSize, "dp_replicate_size in its place")
+	without(a.LocalSGDSteps == 0, "local_sgd_steps", a.LocalSGDSteps, "0")
+	if a.contextRanks() > 1 {
+		without(a.OffloadParams != OffloadDisk, "offload_params", a.OffloadParams, "none or cpu")
+		stateful := a.DDPCommHook == CommHookPowerSGD || a.DDPCommHook == CommHookTopK
+		without(!stateful, "ddp_comm_hook", a.DDPCommHook, "no, fp16, bf16 or int8")
+	}
 }
 
 // microBatches is how many a pipeline's step has, 0 if that is not known.

@@ -82,6 +82,16 @@ const (
 	OrderFast ReductionOrder = "fast" // whatever is fastest for the engine
 )
 
+// CPStrategy names how attention gets the keys and values of other ranks along cp.
+type CPStrategy string
+
+// The strategies of context parallelism: see package accelerate/cp.
+const (
+	CPGather  CPStrategy = "gather"
+	CPUlysses CPStrategy = "ulysses"
+	CPRing    CPStrategy = "ring"
+)
+
 // Offload names where tensors are that the device's memory need not hold between steps.
 type Offload string
 

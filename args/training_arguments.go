@@ -268,9 +268,15 @@ type TrainingArguments struct {
 	// FullShard, unless FSDP or ZeroStage says otherwise. With hybrid_shard, and neither size, each host has it once.
 	DPReplicateSize int `json:"dp_replicate_size" usage:"replicas of the model; 0: those that the other sizes leave"`
 	DPShardSize     int `json:"dp_shard_size" usage:"ranks that share a replica, as full_shard or what fsdp says"`
-	CPSize          int `json:"cp_size" usage:"ranks that divide the tokens (context); above 1 not built yet"`
-	SPSize          int `json:"sp_size" usage:"cp_size by an exchange of heads (Ulysses)"`
-	TPSize          int `json:"tp_size" usage:"ranks that divide each layer (tensors); above 1 not built yet"`
+	CPSize          int `json:"cp_size" usage:"ranks that divide the tokens of sequences (context parallelism)"`
+	SPSize          int `json:"sp_size" usage:"accelerate's name for cp_size with cp_strategy ulysses"`
+	// CPStrategy is how attention gets the keys and values of other ranks along cp, see docs/three-dimensions.md.
+	// CPChunks is how many chunks the tokens of a sequence are cut into, a power of two, on one rank too; 0: two for
+	// each rank along cp. Runs with the same number have the same bits on any number of them, except by ring. A
+	// checkpoint keeps it.
+	CPStrategy CPStrategy `json:"cp_strategy" choices:"gather,ulysses,ring" usage:"how ranks exchange keys"`
+	CPChunks   int        `json:"cp_chunks" resume:"fixed" usage:"chunks of a sequence; 0: 2 per rank along cp"`
+	TPSize     int        `json:"tp_size" usage:"ranks that divide each layer (tensors); above 1 not built yet"`
 	// ParallelismConfig is accelerate's object of that name, and DistributedConfig that of transformers: a JSON or YAML
 	// file, or a JSON object. They set sizes as FSDPConfig fills other arguments.
 	ParallelismConfig string `json:"parallelism_config" usage:"accelerate's ParallelismConfig: a file or object"`
@@ -403,6 +409,7 @@ func Default(outputDir string) *TrainingArguments {
 		PPSchedule:                "1f1b",
 		CPSize:                    1,
 		SPSize:                    1,
+		CPStrategy:                CPGather,
 		TPSize:                    1,
 		DDPBackend:                BackendAuto,
 		DDPTimeout:                1800,

@@ -64,11 +64,18 @@ func EstimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int,
 	return estimateMemory(a, on, ranks, each, false, model, batch)
 }
 
+// errDividedTokens is why a run is neither estimated nor rehearsed.
+var errDividedTokens = errors.New("trainer: estimates of runs that divide the tokens of sequences are not built: " +
+	"want cp_size and sp_size 1, and cp_chunks 0")
+
 // spreadOver is how many of the ranks have the model together; 1 if each has all of it.
 func spreadOver(a *args.TrainingArguments, ranks int) (int, error) {
 	if a.PPSize > 1 {
 		return 0, fmt.Errorf("trainer: pp_size %d, and the ranks of a pipeline differ: want Play.EstimateMemory",
 			a.PPSize)
+	}
+	if a.ContextChunks() > 1 {
+		return 0, errDividedTokens
 	}
 	if ranks == 1 || a.ShardStrategy() == args.NoShard {
 		return 1, nil

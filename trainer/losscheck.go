@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/cp"
 	"github.com/lockstep-ml/lockstep/accelerate/feed"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
@@ -89,6 +90,9 @@ func (r *run) probeLoss(b *data.Batch, lo, hi int) (p probe, err error) {
 		return p, b.Explain(fault)
 	}
 	p.none = true // until this rank has a loss
+	if r.acc.DividesTokens() {
+		return r.probeTokens(part)
+	}
 	err = r.acc.Evaluate(r.ctx, []*data.Batch{part}, func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
 		out, err := r.trainLoss(c, b)
 		if errors.Is(err, errNoStepLoss) {
@@ -98,6 +102,21 @@ func (r *run) probeLoss(b *data.Batch, lo, hi int) (p probe, err error) {
 			p.sum, p.count, p.none = tensor.Item(c.Ctx, out.Loss), out.Count, false
 		}
 		return out, err
+	})
+	return p, err
+}
+
+// probeTokens is probeLoss for a batch whose tokens are divided. All ranks that share them find the same.
+func (r *run) probeTokens(b *data.Batch) (p probe, err error) {
+	err = r.acc.EvaluateTokens(r.ctx, b, func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+		out, err := r.trainLoss(c, b)
+		if errors.Is(err, errNoStepLoss) {
+			return cp.Output{}, nil
+		}
+		return cp.Output{Loss: out.Loss, Count: out.Count}, err
+	}, func(_ *nn.Ctx, all cp.Result) error {
+		p = probe{all.Loss, all.Count, !all.Labelled}
+		return nil
 	})
 	return p, err
 }

@@ -82,11 +82,13 @@ func (r *run) memoryMetrics() map[string]float64 {
 }
 
 // estimate is EstimateMemory for this run and its largest batch; nil for a model that is not made from a configuration,
-// for a run that keeps something on disk or is a pipeline, or whose model is divided, or if there was no batch.
+// for a run that keeps something on disk or is a pipeline, or whose model or tokens are divided, or if there was no
+// batch.
 func (r *run) estimate() (*MemoryEstimate, error) {
 	m, ok := r.model.(models.Configured)
 	disk := r.args.OffloadOptimizer == args.OffloadDisk || r.args.OffloadParams == args.OffloadDisk
-	if !ok || r.memory.batch == nil || disk || r.acc.PipelineRanks().WorldSize() > 1 || r.acc.Divided() {
+	if !ok || r.memory.batch == nil || disk || r.acc.PipelineRanks().WorldSize() > 1 || r.acc.Divided() ||
+		r.acc.DividesTokens() {
 		return nil, nil
 	}
 	config, err := models.ConfigJSON(m)

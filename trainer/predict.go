@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/cp"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
@@ -241,6 +242,14 @@ func (t *Trainer) predictionStep(ctx context.Context, list []*data.Batch, pass *
 	logits := (pass.predicts || t.keepsPredictions(pass)) && !t.generates(pass)
 	lossOnly := !logits && t.loss == nil && t.stepFunc == nil &&
 		(len(t.metrics) == 0 || t.args.PredictionLossOnly)
+	if t.acc.DividesTokens() {
+		for _, b := range list {
+			if err := t.predictTokens(context.WithoutCancel(ctx), b, pass, lossOnly); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	refused := false
 	err := t.acc.Evaluate(context.WithoutCancel(ctx), list, func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
 		if lossOnly {
@@ -262,15 +271,60 @@ func (t *Trainer) predictionStep(ctx context.Context, list []*data.Batch, pass *
 	return err
 }
 
+// predictTokens is predictionStep for a batch whose tokens are divided: chunks have losses, and the first of the ranks
+// that share them has what the batch comes to.
+func (t *Trainer) predictTokens(ctx context.Context, b *data.Batch, pass *evaluation, lossOnly bool) error {
+	err := t.acc.EvaluateTokens(ctx, b, func(c *nn.Ctx, chunk *data.Batch) (o cp.Output, err error) {
+		if lossOnly {
+			c = c.WithLossOnly()
+		}
+		out, count, err := t.output(c, chunk)
+		if err != nil {
+			return o, err
+		}
+		if !t.args.PredictionLossOnly {
+			o.Logits = out.Logits
+		}
+		if t.hasLoss(out, chunk, pass) {
+			o.Loss, o.Count, err = t.lossFrom(c, out, count, chunk)
+		}
+		return o, err
+	}, func(c *nn.Ctx, all cp.Result) error {
+		if t.acc.ContextRanks().Rank() > 0 || b.MicroBatch < 0 {
+			return nil
+		}
+		out := models.Output{Logits: all.Logits}
+		if all.Labelled {
+			out.Loss = tensor.Scalar(c.Ctx, tensor.Float32, all.Loss)
+			pass.setLoss(b, all.Loss, all.Count)
+		}
+		return t.takeOutput(c, out, b, pass)
+	})
+	if err != nil {
+		return fmt.Errorf("trainer: evaluation after step %d, rank %d: %w", t.state.GlobalStep, t.acc.Rank(), err)
+	}
+	return nil
+}
+
+// hasLoss reports whether an output has a loss, or the user's function computes one.
+func (t *Trainer) hasLoss(out models.Output, b *data.Batch, pass *evaluation) bool {
+	return out.Loss != nil || t.loss != nil && (!pass.predicts || labelsOf(b) != nil)
+}
+
 // take enters the loss of an output and its predictions, and gives it to metrics.
 func (t *Trainer) take(c *nn.Ctx, out models.Output, count float64, b *data.Batch, pass *evaluation) error {
-	if out.Loss != nil || t.loss != nil && (!pass.predicts || labelsOf(b) != nil) {
+	if t.hasLoss(out, b, pass) {
 		sum, count, err := t.lossFrom(c, out, count, b)
 		if err != nil {
 			return fmt.Errorf("trainer: evaluation: %w", err)
 		}
 		pass.setLoss(b, tensor.Item(c.Ctx, sum), count)
 	}
+	return t.takeOutput(c, out, b, pass)
+}
+
+// takeOutput enters the predictions of an output, and gives it to metrics.
+func (t *Trainer) takeOutput(c *nn.Ctx, out models.Output, b *data.Batch, pass *evaluation) error {
 	if t.args.PredictionLossOnly {
 		return nil
 	}

@@ -49,6 +49,9 @@ func (p *Play) Rehearse() (*Rehearsal, error) {
 }
 
 func (p *Play) rehearse() (*Rehearsal, error) {
+	if p.Mesh.CP > 1 || p.Args.ContextChunks() > 1 {
+		return nil, errDividedTokens
+	}
 	micro, err := p.Args.AccumulationSteps(p.replicas())
 	if err != nil {
 		return nil, err

@@ -24,8 +24,10 @@ type Config struct {
 
 // Output is what a loss function computes of a batch.
 type Output struct {
-	Loss  *tensor.Tensor // the sum of the loss terms, one element
+	Loss  *tensor.Tensor // the sum of the loss terms, one element; Evaluate takes nil, too
 	Count float64        // of the terms, or the sum of their weights
+	// Logits of the tokens, [batch, tokens, ...], which Evaluate joins; nil: they are not wanted.
+	Logits *tensor.Tensor
 }
 
 // Loss computes the loss of a batch, such as a chunk.
@@ -66,7 +68,67 @@ func (p *Passes) KeyBlocks() int64 { return p.keys }
 
 // Forward computes the loss of b, the same on every rank. c has a memory scope, and b is the whole batch.
 func (p *Passes) Forward(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss) (Sum, error) {
-	return p.run(ctx, c.With(c.NoGrad()), b, loss, nil)
+	sum, _, err := p.run(ctx, c.With(c.NoGrad()), b, loss, func(_ *nn.Ctx, out Output, _ int) error {
+		return out.check()
+	})
+	return sum, err
+}
+
+// Result is what Evaluate computes of a batch.
+type Result struct {
+	Sum           // the same on every rank
+	Labelled bool // the loss function gave a loss
+	// Logits of all tokens, [batch, tokens, ...], on the first rank along cp; nil on the others, and if the function
+	// gave none.
+	Logits *tensor.Tensor
+}
+
+// Evaluate is Forward for functions that may give logits, or no loss. What it returns belongs to c's scope.
+func (p *Passes) Evaluate(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss) (all Result, err error) {
+	c = c.With(c.NoGrad())
+	own := make([]*tensor.Tensor, p.layout.PerRank())
+	all.Sum, all.Labelled, err = p.run(ctx, c, b, loss, func(_ *nn.Ctx, out Output, i int) error {
+		if x := out.Logits; x != nil {
+			if x.Dim() < 3 || x.Size(0) != b.Size || x.Size(1) != p.layout.Length(b.Tensors[data.InputIDs].Size(1)) {
+				return fmt.Errorf("cp: logits of shape %v: want some of each token of a chunk, [batch, tokens, ...]: "+
+					"a model whose logits are those of sequences needs all tokens (cp_size 1, cp_chunks 0)", x.Shape())
+			}
+			own[i] = tensor.Clone(c.Ctx, x)
+		}
+		return nil
+	})
+	if err == nil && own[0] != nil {
+		all.Logits, err = p.joinLogits(ctx, c.Ctx, own, b.Tensors[data.InputIDs].Size(1))
+	}
+	return all, err
+}
+
+// joinLogits gathers logits of chunks on the first rank, without those of padding.
+func (p *Passes) joinLogits(ctx context.Context, c *tensor.Ctx, own []*tensor.Tensor, tokens int) (*tensor.Tensor,
+	error) {
+	r := &round{Passes: p, ctx: ctx, root: c, tokens: tokens}
+	var err error
+	joined := c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		mine := tensor.Stack(c, 0, own...)
+		all := mine
+		if g := p.cfg.Group; g != nil && g.Size() > 1 {
+			if g.Rank() == 0 {
+				all = tensor.Empty(c, mine.DType(), append([]int{p.layout.Chunks}, mine.Shape()[1:]...)...)
+			}
+			call := g.Gather(comm.OfTensor(c, all), comm.OfTensor(c, mine), 0, comm.Label("logits"))
+			if err = call.Wait(ctx); err != nil || g.Rank() > 0 {
+				return nil
+			}
+		}
+		return []*tensor.Tensor{r.join(c, all, 1)}
+	})
+	for _, t := range own {
+		t.Free()
+	}
+	if len(joined) == 0 {
+		return nil, err
+	}
+	return tensor.Slice(c, joined[0], 1, 0, tokens), nil
 }
 
 // ForwardBackward computes the loss of b, and seed times its gradients, which it gives to use: those of the parameters
@@ -75,8 +137,12 @@ func (p *Passes) ForwardBackward(ctx context.Context, c *nn.Ctx, b *data.Batch, 
 	use func(c *tensor.Ctx, params, grads []*tensor.Tensor)) (Sum, error) {
 	gradients := newGradients(p, c.Ctx)
 	defer gradients.free()
-	sum, err := p.run(ctx, c, b, loss, func(c *nn.Ctx, loss *tensor.Tensor, i int) {
-		gradients.backward(c.Ctx, loss, seed, i)
+	sum, _, err := p.run(ctx, c, b, loss, func(c *nn.Ctx, out Output, i int) error {
+		if err := out.check(); err != nil {
+			return err
+		}
+		gradients.backward(c.Ctx, out.Loss, seed, i)
+		return nil
 	})
 	if err != nil {
 		return Sum{}, err
@@ -89,15 +155,16 @@ func Accumulate(c *tensor.Ctx, params, grads []*tensor.Tensor) {
 	tensor.Backward(c, params, grads, nil)
 }
 
-// run runs the passes of this rank's chunks, and adds up the losses of all.
+// run runs the passes of this rank's chunks, each of which ends with done, and adds up the losses of all. labelled
+// reports whether there was a loss.
 func (p *Passes) run(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss,
-	backward func(c *nn.Ctx, loss *tensor.Tensor, i int)) (Sum, error) {
+	done func(c *nn.Ctx, out Output, i int) error) (total Sum, labelled bool, err error) {
 	chunks, err := Cut(c.Ctx, b, p.layout)
 	if err != nil {
-		return Sum{}, err
+		return Sum{}, false, err
 	}
 	l, tokens := p.layout, b.Tensors[data.InputIDs].Size(1)
-	shares := make([]float64, 2*l.Chunks) // the loss and the count of each chunk
+	shares := make([]figures, l.Chunks)
 	contexts := make([]*nn.Ctx, l.Chunks)
 	for i := range contexts {
 		contexts[i] = c.With(c.Sub(fmt.Sprintf("chunk%d", i))) // all of them, so that a chunk draws the same anywhere
@@ -110,32 +177,51 @@ func (p *Passes) run(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss,
 		d = d.With(d.WithoutAttention("the tokens of sequences are divided, and only a chunk of them is here: want " +
 			"nn.AttentionConfig.Attend, which attends to all"))
 		out, err := loss(d.WithAttention(r.attention(own, meet)), chunk)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case out.Loss == nil || out.Loss.Numel() != 1:
-			return errors.New("cp: the loss function returned no sum of one element")
 		}
-		shares[2*own], shares[2*own+1] = tensor.Item(d.Ctx, out.Loss), out.Count
-		if backward != nil {
-			backward(d, out.Loss, i)
+		if out.Loss != nil {
+			if err := out.check(); err != nil {
+				return err
+			}
+			shares[own] = figures{tensor.Item(d.Ctx, out.Loss), out.Count, 1}
 		}
-		return nil
+		return done(d, out, i)
 	})
 	if err != nil {
-		return Sum{}, err
+		return Sum{}, false, err
+	}
+	return p.total(ctx, shares)
+}
+
+// check refuses an output without loss.
+func (o Output) check() error {
+	if o.Loss == nil || o.Loss.Numel() != 1 {
+		return errors.New("cp: the loss function returned no sum of one element")
+	}
+	return nil
+}
+
+// figures are what a chunk has of a loss, zeros on the ranks that have other chunks.
+type figures struct{ loss, count, labelled float64 }
+
+// total adds up the shares of all ranks' chunks in their order.
+func (p *Passes) total(ctx context.Context, shares []figures) (total Sum, labelled bool, err error) {
+	all := make([]float64, 0, 3*len(shares))
+	for _, s := range shares {
+		all = append(all, s.loss, s.count, s.labelled)
 	}
 	if g := p.cfg.Group; g != nil {
-		if err := g.AllReduce(comm.Of(shares), comm.Sum, comm.Label("losses of chunks")).Wait(ctx); err != nil {
-			return Sum{}, err
+		if err := g.AllReduce(comm.Of(all), comm.Sum, comm.Label("losses of chunks")).Wait(ctx); err != nil {
+			return Sum{}, false, err
 		}
 	}
-	var total Sum
-	for i := range l.Chunks {
-		total.Loss += shares[2*i]
-		total.Count += shares[2*i+1]
+	for i := range shares {
+		total.Loss += all[3*i]
+		total.Count += all[3*i+1]
+		labelled = labelled || all[3*i+2] > 0
 	}
-	return total, nil
+	return total, labelled, nil
 }
 
 // round is the passes of a batch.

@@ -40,8 +40,7 @@ func built(m comm.Mesh) error {
 	for _, k := range []struct {
 		axis comm.Axes
 		are  string
-	}{{comm.CP, "context parallelism (cp_size, sp_size) is"},
-		{comm.TP, "tensor parallelism is"}} {
+	}{{comm.TP, "tensor parallelism is"}} {
 		if n := m.Size(k.axis); n > 1 {
 			faults = append(faults, fmt.Errorf("accelerate: %v_size %d: %s not built yet: want 1", k.axis, n, k.are))
 		}

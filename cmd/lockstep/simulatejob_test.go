@@ -80,7 +80,7 @@ func TestSimulateJobRefuses(t *testing.T) {
 		{"--mesh pp=2,foo=2", exitUsage, `unknown axis "foo": want axes among pp`},
 		{"--mesh pp=2 --pp_size 4", exitUsage, "mesh has pp=2, and pp_size is 4: want one of both"},
 		{"--mesh pp=2,tp=2,cp=2", exitError, "tp_size 2: tensor parallelism is not built yet: want 1"},
-		{"--mesh pp=2,tp=2,cp=2", exitError, "cp_size 2: context parallelism (cp_size, sp_size) is not built yet"},
+		{"--mesh pp=2,cp=2", exitError, "runs that divide the tokens of sequences are not built: want cp_size and"},
 		{"--mesh pp=0", exitUsage, `has "pp=0": want axes as dp_shard=2,tp=4`},
 		{"--mesh pp=2,dp_shard=-1", exitUsage, "mesh has dp_shard=-1: want sizes of at least 1"},
 		{"--mesh pp=4 --num_replicas 6", exitError, "mesh pp=4 does not fit 6 ranks: want a multiple of 4 ranks"},

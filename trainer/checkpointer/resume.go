@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -167,6 +168,7 @@ func (c *Checkpointer) settleArgs(ck *checkpoint.Checkpoint) error {
 		return fmt.Errorf("%s: %w", ArgsFile, err)
 	}
 	a := c.Args.Clone()
+	c.settleChunks(old, a)
 	for _, d := range old.Diff(a) {
 		switch {
 		case slices.Contains(streamKeys, d.Key):
@@ -176,7 +178,7 @@ func (c *Checkpointer) settleArgs(ck *checkpoint.Checkpoint) error {
 		case slices.Contains(recordKeys, d.Key):
 			c.Log.Warn("resuming with a changed setting: the run logs, evaluates or saves at other steps than before",
 				"key", d.Key, "checkpoint", d.Old, "now", d.New)
-		case d.Fixed:
+		case d.Fixed, strings.HasPrefix(d.Key, "cp_") && rings(old, a):
 			c.Log.Warn("resuming with a changed setting: the result will differ from that of an uninterrupted run",
 				"key", d.Key, "checkpoint", d.Old, "now", d.New)
 		}
@@ -205,12 +207,35 @@ func (c *Checkpointer) settleArgs(ck *checkpoint.Checkpoint) error {
 	return nil
 }
 
+// settleChunks makes a cut sequences into as many chunks as old did, unless that is too few for the ranks.
+func (c *Checkpointer) settleChunks(old, a *args.TrainingArguments) {
+	was, now, ranks := old.ContextChunks(), a.ContextChunks(), max(a.CPSize, a.SPSize, 1)
+	if was == now || max(was, now) <= 1 {
+		old.CPChunks = a.CPChunks // 0 may stand for it
+		return
+	}
+	if ranks == 1 || was >= 2*ranks {
+		if a.CPChunks > 0 {
+			c.Log.Warn("resume keeps the checkpoint's value", "key", "cp_chunks", "checkpoint", was, "ignored", now)
+		}
+		a.CPChunks = was
+	} else {
+		a.CPChunks = now
+	}
+	old.CPChunks = was
+}
+
 // described is a mesh for a reader.
 func described(mesh string) string {
 	if mesh == (comm.Mesh{}).String() {
 		return "one rank"
 	}
 	return mesh
+}
+
+// rings reports whether one of two runs forms sums in an order that depends on its ranks along cp.
+func rings(old, a *args.TrainingArguments) bool {
+	return slices.Contains([]args.CPStrategy{old.ContextStrategy(), a.ContextStrategy()}, args.CPRing)
 }
 
 // mostMicroBatches is far above the micro-batches of any step, and far below where their products overflow.

@@ -117,11 +117,18 @@ func (c *Checkpointer) stateParts(loop Loop) ([]checkpoint.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	saved, err := c.Args.JSON()
+	saved, err := c.settledArgs()
 	if err != nil {
 		return nil, err
 	}
 	return []checkpoint.Part{checkpoint.BytesPart(StateFile, state), checkpoint.BytesPart(ArgsFile, saved)}, nil
+}
+
+// settledArgs are the arguments with the number of chunks that cp_chunks 0 stands for.
+func (c *Checkpointer) settledArgs() ([]byte, error) {
+	a := c.Args.Clone()
+	a.CPChunks = a.ContextChunks()
+	return a.JSON()
 }
 
 // resumeParts are the files of a checkpoint that a resume needs, beside the tensors. steps are the optimizer's.
@@ -157,7 +164,7 @@ func (c *Checkpointer) SaveModel(dir string) error {
 	if c.Ranks.Rank() != 0 {
 		return attend(parts)
 	}
-	saved, err := c.Args.JSON()
+	saved, err := c.settledArgs()
 	if err != nil {
 		return err
 	}

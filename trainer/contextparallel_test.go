@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// tokens divides the tokens of sequences among cp of so many ranks.
+func tokens(ranks, cp int) func(*args.TrainingArguments) {
+	return func(a *args.TrainingArguments) {
+		a.NumReplicas, a.CPSize = ranks, cp
+		a.GradientAccumulationSteps /= ranks / cp
+	}
+}
+
+// Ranks that divide the tokens end with the bits of one rank with the same chunks, and have its records: losses,
+// norms, evaluations, predictions, tokens and operations are those of one rank.
+func TestContextParallel(t *testing.T) {
+	type settings []func(*args.TrainingArguments)
+	half := func(a *args.TrainingArguments) { a.BF16, a.BF16FullEval = true, true }
+	recompute := func(a *args.TrainingArguments) { a.GradientCheckpointing = true }
+	smooth := func(a *args.TrainingArguments) { a.LabelSmoothingFactor = 0.1 }
+	for name, c := range map[string]struct {
+		common settings
+		ranks  func(*args.TrainingArguments)
+	}{
+		"2":                {settings{}, tokens(2, 2)},
+		"4, bf16":          {settings{half}, tokens(4, 4)},
+		"2, fp16":          {settings{fp16, smooth}, tokens(2, 2)},
+		"2 × 2":            {settings{}, tokens(4, 2)},
+		"2 × 2 recomputed": {settings{recompute, half}, tokens(4, 2)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			chunks := func(a *args.TrainingArguments) { a.CPChunks = 8 }
+			want, records := evaluatedRun(t, fourHeads(t), append(c.common, chunks))
+			got, logged := evaluatedRun(t, fourHeads(t), append(c.common, chunks, c.ranks))
+			require.Len(t, got, len(want))
+			for name, bits := range want {
+				require.True(t, bytes.Equal(bits, got[name]), name)
+			}
+			require.Equal(t, records, logged)
+		})
+	}
+}
+
+// A run that saves on a mesh goes on, on any other, to the bits of one rank with the same chunks; in between lie the
+// files of one rank. Nobody need repeat cp_chunks: the checkpoint has the number that 0 stood for.
+func TestCheckpointsOfDividedTokens(t *testing.T) {
+	const half = out + "/checkpoint-10"
+	run := func(disk *vfs.Mem, ranks, cp int, set ...func(*args.TrainingArguments)) rankRun {
+		a := rankArgs(ranks / cp)
+		a.NumReplicas, a.CPSize = ranks, cp
+		a.GlobalTrainBatchSize, a.MaxSteps, a.SaveSteps, a.LoggingSteps = 16, 20, 10, 10
+		for _, f := range set {
+			f(a)
+		}
+		m := fourHeads(t)
+		tr := newTrainer(disk, m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)))
+		_, err := tr.Train()
+		require.NoError(t, err)
+		return rankRun{weights(m), untimed(tr.State().LogHistory), disk}
+	}
+	chunks := func(a *args.TrainingArguments) { a.CPChunks = 4 }
+	whole := run(vfs.NewMem(), 1, 1, chunks)
+	saved := run(vfs.NewMem(), 2, 2)
+	require.Equal(t, whole.weights, saved.weights)
+	require.Equal(t, whole.history, saved.history)
+	for _, name := range []string{"model.safetensors", "optimizer.safetensors", "optimizer.json"} {
+		require.Equal(t, content(t, whole.disk, half+"/"+name), content(t, saved.disk, half+"/"+name), name)
+	}
+	for _, resume := range [][2]int{{1, 1}, {4, 2}, {2, 1}} {
+		resumed := run(saved.disk.CrashClone(nil), resume[0], resume[1], func(a *args.TrainingArguments) {
+			a.ResumeFromCheckpoint = half
+		})
+		require.Equal(t, whole.weights, resumed.weights, "%v", resume)
+	}
+	control := run(vfs.NewMem(), 1, 1)
+	require.NotEqual(t, whole.weights, control.weights, "without chunks")
+}
