@@ -54,7 +54,10 @@ type AttentionConfig struct {
 	NoQKVBias    bool
 	NoOutBias    bool
 	QKNorm       bool    // queries and keys pass an RMSNorm, head by head
-	NormEps      float64 // of QKNorm; 0: RMSNorm's
+	WideQKNorm   bool    // they pass one over all heads together, as in OLMo 2
+	NormEps      float64 // of these norms; 0: RMSNorm's
+	NormOffset   float64 // of these norms; see RMSNorm
+	Std          float64 // of the weights at first; see LinearConfig
 	Causal       bool
 	Window       int     // only keys less than this many positions away are seen; 0: all
 	Scale        float64 // of the scores; 0: 1/√HeadDim
@@ -67,7 +70,7 @@ type AttentionConfig struct {
 // computes a part of the heads. It belongs into the Unit of a module.
 func (cfg AttentionConfig) Attend(c *Ctx, q, k, v *tensor.Tensor, in AttentionInput) *tensor.Tensor {
 	opt := tensor.AttentionOptions{Scale: cfg.Scale, Causal: cfg.Causal, Window: cfg.Window, Mask: in.Mask,
-		QueryOffset: in.Cache.Len()}
+		QueryOffset: in.Cache.Len(), KeyOffset: in.Cache.Start(q.Size(2))}
 	if c.Training {
 		opt.Dropout = cfg.DropoutP
 	}
@@ -80,6 +83,9 @@ func (cfg AttentionConfig) Attend(c *Ctx, q, k, v *tensor.Tensor, in AttentionIn
 	}
 	if in.Cos != nil {
 		q, k = rotate(c, q, in), rotate(c, k, in)
+	}
+	if opt.Mask != nil && opt.KeyOffset > 0 && opt.Mask.Size(-1) > 1 {
+		opt.Mask = tensor.Slice(c.Ctx, opt.Mask, -1, opt.KeyOffset, opt.Mask.Size(-1))
 	}
 	k, v = in.Cache.Extend(c, k, v)
 	return MergeHeads(c, c.attend(q, k, v, opt))
@@ -115,14 +121,21 @@ func NewMultiheadAttention(in *Init, cfg AttentionConfig) *MultiheadAttention {
 			cfg.Heads, cfg.KVHeads)})
 	}
 	project := func(name string, heads int) *Linear {
-		return NewLinear(in.Sub(name), LinearConfig{In: cfg.Width, Out: heads * cfg.HeadDim, NoBias: cfg.NoQKVBias})
+		return NewLinear(in.Sub(name), LinearConfig{In: cfg.Width, Out: heads * cfg.HeadDim, NoBias: cfg.NoQKVBias,
+			Std: cfg.Std})
 	}
 	m := &MultiheadAttention{Config: cfg, Q: project("q_proj", cfg.Heads), K: project("k_proj", cfg.KVHeads),
 		V: project("v_proj", cfg.KVHeads), Out: NewLinear(in.Sub("o_proj"),
-			LinearConfig{In: cfg.Heads * cfg.HeadDim, Out: cfg.Width, NoBias: cfg.NoOutBias})}
-	if cfg.QKNorm {
-		norm := RMSNormConfig{Dim: cfg.HeadDim, Eps: cfg.NormEps}
-		m.QNorm, m.KNorm = NewRMSNorm(in.Sub("q_norm"), norm), NewRMSNorm(in.Sub("k_norm"), norm)
+			LinearConfig{In: cfg.Heads * cfg.HeadDim, Out: cfg.Width, NoBias: cfg.NoOutBias, Std: cfg.Std})}
+	norm := func(name string, heads int) *RMSNorm {
+		return NewRMSNorm(in.Sub(name), RMSNormConfig{Dim: heads * cfg.HeadDim, Eps: cfg.NormEps,
+			Offset: cfg.NormOffset})
+	}
+	switch {
+	case cfg.WideQKNorm:
+		m.QNorm, m.KNorm = norm("q_norm", cfg.Heads), norm("k_norm", cfg.KVHeads)
+	case cfg.QKNorm:
+		m.QNorm, m.KNorm = norm("q_norm", 1), norm("k_norm", 1)
 	}
 	return m
 }
@@ -138,10 +151,13 @@ func (m *MultiheadAttention) Forward(c *Ctx, x *tensor.Tensor, in AttentionInput
 // Traits give the size of a head.
 func (m *MultiheadAttention) Traits() Traits { return Traits{HeadDim: m.Config.HeadDim} }
 
-// heads projects x, and normalises each head of the result if there is a norm.
+// heads projects x, and normalises the result, or each head of it, if there is a norm.
 func (m *MultiheadAttention) heads(c *Ctx, project *Linear, norm *RMSNorm, x *tensor.Tensor) *tensor.Tensor {
 	y := project.Forward(c, x)
-	if norm != nil {
+	switch {
+	case norm != nil && m.Config.WideQKNorm:
+		y = norm.Forward(c, y)
+	case norm != nil:
 		y = norm.Forward(c, tensor.Reshape(c.Ctx, y, x.Size(0), x.Size(1), -1, m.Config.HeadDim))
 		y = tensor.Flatten(c.Ctx, y, 2, 3)
 	}

@@ -186,6 +186,52 @@ func TestMultiheadAttentionCache(t *testing.T) {
 	}
 }
 
+// A layer with a window sees the same through a cache that has dropped what no window reaches any more, a hidden token
+// included, and the cache of one layer of two does not grow with the text.
+func TestMultiheadAttentionWindowCache(t *testing.T) {
+	c := env()
+	const batch, length, width, window = 1, 290, 4, 40
+	layers := [2]*nn.MultiheadAttention{}
+	for i, w := range []int{window, 0} {
+		layers[i] = nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64),
+			nn.AttentionConfig{Width: width, Heads: 2, KVHeads: 1, Causal: true, Window: w})
+	}
+	x := tensor.Normal(c.Ctx, tensor.Float64, 8, 0, 1, batch, length, width)
+	seen := make([]int32, batch*length)
+	for i := range seen {
+		seen[i] = int32(i % 9)
+	}
+	mask := tensor.FromSlice(c.Ctx, seen, batch, length)
+	run := func(x *tensor.Tensor, cache *nn.KVCache) *tensor.Tensor {
+		keys := nn.KeyMask(c, tensor.Slice(c.Ctx, mask, 1, 0, cache.Len()+x.Size(1)))
+		for i, m := range layers {
+			x = m.Forward(c, x, nn.AttentionInput{Cache: cache.Layer(i), Mask: keys})
+		}
+		cache.Advance(x.Size(1))
+		return x
+	}
+	want := tensor.ToSlice[float64](c.Ctx, run(x, nil))
+	cache := nn.NewKVCache(c, nn.KVCacheConfig{Layers: 2, Batch: batch, Heads: 1, Tokens: length, Dim: 2,
+		DType: tensor.Float64, Windows: []int{window, 0}})
+	for _, part := range []int{1, 7, 150} {
+		cache.Reset()
+		var ys []*tensor.Tensor
+		for at := 0; at < length; at += part {
+			ys = append(ys, run(tensor.Slice(c.Ctx, x, 1, at, min(at+part, length)), cache))
+		}
+		got := tensor.ToSlice[float64](c.Ctx, tensor.Concat(c.Ctx, 1, ys...))
+		require.InDeltaSlice(t, want, got, 1e-12, "parts of %d", part)
+		if part == 1 {
+			require.InDelta(t, length-64, cache.Layer(0).Start(1), 64, "128 tokens are kept at most")
+			require.Zero(t, cache.Layer(1).Start(1))
+		}
+	}
+	require.ErrorContains(t, tensor.Try(func() {
+		layers[0].Forward(c, tensor.Slice(c.Ctx, x, 1, 0, 1), nn.AttentionInput{Cache: cache.Layer(0)})
+	}), "291 tokens: the cache has room for 290")
+	cache.Free()
+}
+
 // A module whose projections are slices, heads of them, computes these heads: the parts' sum is the whole. That is what
 // tensor parallelism relies on.
 func TestMultiheadAttentionOfSlices(t *testing.T) {

@@ -155,6 +155,9 @@ func (c *Ctx) WithAttention(f AttentionFunc) *Ctx {
 	return &d
 }
 
+// Divided reports whether the context has only some of a sequence's tokens: see WithAttention.
+func (c *Ctx) Divided() bool { return c.attention != nil }
+
 // attend is the attention of c.
 func (c *Ctx) attend(q, k, v *tensor.Tensor, opt tensor.AttentionOptions) *tensor.Tensor {
 	if c.attention != nil {

@@ -5,17 +5,21 @@ package nn
 import "github.com/lockstep-ml/lockstep/tensor"
 
 // KVCache holds the keys and values of the tokens that a model has seen so far, for generation. A model passes Layer(i)
-// to its i-th attention, and calls Advance when all layers have extended theirs.
+// to its i-th attention, and calls Advance when all layers have extended theirs. It takes memory for the tokens that it
+// holds; of a layer with a window, for twice the window or as many as come at once.
 type KVCache struct {
+	cfg    KVCacheConfig
 	layers []KVLayer
 	length int
-	limit  int
 }
 
-// KVLayer is one layer's part of a KVCache: keys and values [B,H,limit,D], of which the first Len rows are filled.
+// KVLayer is one layer's part of a KVCache: keys and values [B,H,room,D], of which the rows from its start on are
+// filled.
 type KVLayer struct {
-	cache *KVCache
-	k, v  *tensor.Tensor
+	cache  *KVCache
+	k, v   *tensor.Tensor // nil: none yet
+	window int            // 0: all tokens are kept
+	start  int            // the position of the first token that is kept
 }
 
 // KVCacheConfig is the size of a KVCache.
@@ -25,16 +29,24 @@ type KVCacheConfig struct {
 	Tokens        int // there is room for
 	Dim           int // of a head
 	DType         tensor.DType
+	// Windows are those of the layers (AttentionConfig.Window), 0 for one that sees all tokens; nil: all are 0.
+	Windows []int
 }
+
+// firstTokens is how many tokens there is memory for at first.
+const firstTokens = 128
 
 // NewKVCache makes room for keys and values. It lives until Free.
 func NewKVCache(c *Ctx, cfg KVCacheConfig) *KVCache {
-	k := &KVCache{limit: cfg.Tokens, layers: make([]KVLayer, cfg.Layers)}
-	room := func() *tensor.Tensor {
-		return c.Keep(tensor.Zeros(c.Ctx, cfg.DType, cfg.Batch, cfg.Heads, cfg.Tokens, cfg.Dim))
+	if cfg.Windows != nil && len(cfg.Windows) != cfg.Layers {
+		refuse(c, "nn.NewKVCache", "%d windows for %d layers: want one for each", len(cfg.Windows), cfg.Layers)
 	}
+	k := &KVCache{cfg: cfg, layers: make([]KVLayer, cfg.Layers)}
 	for i := range k.layers {
-		k.layers[i] = KVLayer{k, room(), room()}
+		k.layers[i].cache = k
+		if cfg.Windows != nil {
+			k.layers[i].window = cfg.Windows[i]
+		}
 	}
 	return k
 }
@@ -48,16 +60,28 @@ func (k *KVCache) Len() int {
 }
 
 // Cap is the number of tokens that there is room for.
-func (k *KVCache) Cap() int { return k.limit }
+func (k *KVCache) Cap() int { return k.cfg.Tokens }
 
 // Reset forgets all tokens and keeps the memory.
-func (k *KVCache) Reset() { k.length = 0 }
+func (k *KVCache) Reset() {
+	k.length = 0
+	for i := range k.layers {
+		k.layers[i].start = 0
+	}
+}
 
 // Free gives back the memory.
 func (k *KVCache) Free() {
-	for _, l := range k.layers {
+	for i := range k.layers {
+		k.layers[i].free()
+	}
+}
+
+func (l *KVLayer) free() {
+	if l.k != nil {
 		l.k.Free()
 		l.v.Free()
+		l.k, l.v = nil, nil
 	}
 }
 
@@ -84,15 +108,73 @@ func (l *KVLayer) Len() int {
 	return l.cache.length
 }
 
-// Extend stores new keys and values [B,H,T,D] and returns all so far; those that it is given for nil.
+// Start is the position of the first of the keys that Extend returns for n new tokens; 0 for nil. Those before it are
+// in no window of the new tokens.
+func (l *KVLayer) Start(n int) int {
+	if l == nil {
+		return 0
+	}
+	if l.full(n) {
+		return l.kept()
+	}
+	return l.start
+}
+
+// full reports whether n new tokens need room, and earlier ones are in no window any more.
+func (l *KVLayer) full(n int) bool {
+	held := l.cache.length - l.start
+	return l.window > 0 && held+n > max(2*l.window, firstTokens) && l.kept() > l.start
+}
+
+// kept is the position of the first token in the window of the next one.
+func (l *KVLayer) kept() int { return max(l.start, l.cache.length-l.window+1) }
+
+// Extend stores new keys and values [B,H,T,D] and returns those from Start on; those that it is given for nil.
 func (l *KVLayer) Extend(c *Ctx, k, v *tensor.Tensor) (keys, values *tensor.Tensor) {
 	if l == nil {
 		return k, v
 	}
-	at, end := l.cache.length, l.cache.length+k.Size(2)
+	if n, most := l.cache.length+k.Size(2), l.cache.Cap(); n > most {
+		refuse(c, "nn.KVLayer", "%d tokens: the cache has room for %d", n, most)
+	}
+	from := l.Start(k.Size(2)) - l.start // rows that go
+	held := l.cache.length - l.start
+	end := held - from + k.Size(2)
+	l.k, l.v = l.moved(c, l.k, from, held, end), l.moved(c, l.v, from, held, end)
+	l.start += from
 	store := func(all, part *tensor.Tensor) *tensor.Tensor {
-		tensor.CopyInto(c.Ctx, tensor.Slice(c.Ctx, all, 2, at, end), part)
+		tensor.CopyInto(c.Ctx, tensor.Slice(c.Ctx, all, 2, end-part.Size(2), end), part)
 		return tensor.Slice(c.Ctx, all, 2, 0, end)
 	}
 	return store(l.k, k), store(l.v, v)
+}
+
+// moved is the memory all with its rows from..held at the beginning, and room for end rows.
+func (l *KVLayer) moved(c *Ctx, all *tensor.Tensor, from, held, end int) *tensor.Tensor {
+	fits := all != nil && all.Size(2) >= end
+	if fits && from == 0 {
+		return all
+	}
+	next := all
+	if cfg := l.cache.cfg; !fits {
+		room := firstTokens
+		for room < end {
+			room *= 2
+		}
+		next = c.Keep(tensor.Zeros(c.Ctx, cfg.DType, cfg.Batch, cfg.Heads, max(end, min(room, cfg.Tokens)), cfg.Dim))
+	}
+	if held > from {
+		c.Scope(func(c *Ctx) []*tensor.Tensor {
+			rows := tensor.Slice(c.Ctx, all, 2, from, held)
+			if fits {
+				rows = tensor.Clone(c.Ctx, rows) // they overlap with their new place
+			}
+			tensor.CopyInto(c.Ctx, tensor.Slice(c.Ctx, next, 2, 0, held-from), rows)
+			return nil
+		})
+	}
+	if all != nil && !fits {
+		all.Free()
+	}
+	return next
 }

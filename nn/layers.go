@@ -18,11 +18,20 @@ type Linear struct {
 type LinearConfig struct {
 	In, Out int
 	NoBias  bool
+	Std     float64 // 0, or the deviation of a normal distribution that weights are drawn from, with biases 0
 }
 
-// NewLinear makes a Linear with torch.nn.Linear's initialisation, U(±1/√in). It panics unless the sizes are positive.
+// NewLinear makes a Linear with torch.nn.Linear's initialisation, U(±1/√in), unless cfg has a Std. It panics unless the
+// sizes are positive.
 func NewLinear(in *Init, cfg LinearConfig) *Linear {
 	wantPositive(in, "NewLinear", size{"In", cfg.In}, size{"Out", cfg.Out})
+	if cfg.Std > 0 {
+		l := &Linear{Weight: in.Normal("weight", cfg.Std, cfg.Out, cfg.In)}
+		if !cfg.NoBias {
+			l.Bias = in.Full("bias", 0, cfg.Out)
+		}
+		return l
+	}
 	l := &Linear{Weight: in.KaimingUniform("weight", cfg.Out, cfg.In)}
 	if !cfg.NoBias {
 		l.Bias = in.Uniform("bias", 1/math.Sqrt(float64(cfg.In)), cfg.Out)
@@ -112,22 +121,24 @@ func (l *LayerNorm) Lowered(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	}, x)
 }
 
-// RMSNorm divides the last dim by its root mean square (Zhang & Sennrich 2019).
+// RMSNorm divides the last dim by its root mean square and scales it by Offset + Weight (Zhang & Sennrich 2019).
 type RMSNorm struct {
 	Weight *Parameter `nn:"weight"`
 	Eps    float64
+	Offset float64
 }
 
 // RMSNormConfig is the size of an RMSNorm. What is not set is as in transformers' LlamaRMSNorm.
 type RMSNormConfig struct {
-	Dim int     // the size of the last dim
-	Eps float64 // 0 stands for 1e-6
+	Dim    int     // the size of the last dim
+	Eps    float64 // 0 stands for 1e-6
+	Offset float64 // what is added to weights: 1 in Gemma, whose weights begin at 0
 }
 
-// NewRMSNorm makes an RMSNorm with weights 1. It panics unless Dim is positive.
+// NewRMSNorm makes an RMSNorm that scales by 1. It panics unless Dim is positive.
 func NewRMSNorm(in *Init, cfg RMSNormConfig) *RMSNorm {
 	wantPositive(in, "NewRMSNorm", size{"Dim", cfg.Dim})
-	return &RMSNorm{Weight: in.Full("weight", 1, cfg.Dim), Eps: or(cfg.Eps, 1e-6)}
+	return &RMSNorm{Weight: in.Full("weight", 1-cfg.Offset, cfg.Dim), Eps: or(cfg.Eps, 1e-6), Offset: cfg.Offset}
 }
 
 // Traits marks a normalization layer.
@@ -136,15 +147,29 @@ func (*RMSNorm) Traits() Traits { return Traits{Norm: true} }
 // Forward keeps x's shape.
 func (l *RMSNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.RMSNorm(c.Ctx, x, c.Param(l.Weight), l.Eps)
+		return l.norm(c, x, tensor.RMSNorm)
 	}, x)
 }
 
 // Lowered is Forward for a result that only products read, as LayerNorm's Lowered.
 func (l *RMSNorm) Lowered(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.RMSNormLowered(c.Ctx, x, c.Param(l.Weight), l.Eps)
+		return l.norm(c, x, tensor.RMSNormLowered)
 	}, x)
+}
+
+// norm computes f. With an Offset, half types are computed in float32, where weights near 0 are not lost beside it.
+func (l *RMSNorm) norm(c *Ctx, x *tensor.Tensor,
+	f func(c *tensor.Ctx, x, weight *tensor.Tensor, eps float64) *tensor.Tensor) *tensor.Tensor {
+	w := c.Param(l.Weight)
+	if l.Offset == 0 {
+		return f(c.Ctx, x, w, l.Eps)
+	}
+	scale := tensor.Affine(c.Ctx, single(c, w), 1, l.Offset)
+	if !x.DType().IsHalf() || c.Lower() != tensor.Invalid {
+		return f(c.Ctx, x, scale, l.Eps)
+	}
+	return tensor.Cast(c.Ctx, f(c.Ctx, single(c, x), scale, l.Eps), x.DType())
 }
 
 // Dropout zeroes elements with probability P while training. Dim 0 of its input must

@@ -37,6 +37,16 @@ var layers = []nntest.Case{
 	{Name: "RMSNorm", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer {
 		return nn.NewRMSNorm(in, nn.RMSNormConfig{Dim: 5, Eps: 1e-5})
 	}},
+	{Name: "RMSNormOffset", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer {
+		return nn.NewRMSNorm(in, nn.RMSNormConfig{Dim: 5, Offset: 1})
+	}},
+	{Name: "GatedMLP", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer {
+		return nn.NewGatedMLP(in, nn.GatedMLPConfig{Width: 5, Inner: 7, Std: 0.5})
+	}},
+	{Name: "GatedMLPGELU", In: []int{3, 5}, New: func(in *nn.Init) nn.Layer {
+		return nn.NewGatedMLP(in, nn.GatedMLPConfig{Width: 5, Inner: 7, NoBias: true,
+			Activation: tensor.ActivationGELUTanh})
+	}},
 	{Name: "GroupNorm", In: []int{3, 4, 3}, New: func(in *nn.Init) nn.Layer {
 		return nn.NewGroupNorm(in, nn.GroupNormConfig{Groups: 2, Channels: 4})
 	}},
@@ -109,6 +119,7 @@ var constructors = map[string]func(in *nn.Init){
 		nn.NewMultiheadAttention(in, nn.AttentionConfig{Heads: 2})
 	},
 	"NewBatchNorm": func(in *nn.Init) { nn.NewBatchNorm(in, nn.BatchNormConfig{Channels: -2}) },
+	"NewGatedMLP":  func(in *nn.Init) { nn.NewGatedMLP(in, nn.GatedMLPConfig{Width: 3}) },
 	"NewGroupNorm": func(in *nn.Init) { nn.NewGroupNorm(in, nn.GroupNormConfig{Groups: 1}) },
 }
 
