@@ -129,26 +129,11 @@ func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 }
 
 // Forward reads input_ids [B,T], attention_mask, position_ids [B,T] and labels, the classes [B] (all three are
-// optional). Logits are [B,classes], of the hidden state at each text's last token that is not pad_token_id, as in
-// transformers. The loss terms are texts: labels that are not tensor.IgnoreIndex.
+// optional). See models.ClassifyTexts.
 func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
-	ids := b.Required(data.InputIDs)
-	if m.Cfg.PadTokenID == nil && ids.Size(0) > 1 {
-		why := fmt.Sprintf("%d texts and no pad_token_id: want it in the configuration, or one text", ids.Size(0))
-		panic(&tensor.Error{Op: "gpt2.Forward", Msg: why, Where: c.Path()})
-	}
-	c = models.WithPositions(c, b)
-	out := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
-		h := m.Transformer.forward(c, in[0], b.Tensors[data.AttentionMask], nil)
-		if !c.Runs(m.Score) {
-			return []*tensor.Tensor{h}
-		}
-		return models.LogitsAndLoss(c, m.Score.Forward(c, m.last(c, ids, h)), b.Tensors[data.Labels])
-	}, c.Received(ids)...)
-	if !c.Runs(m.Score) {
-		return models.Output{Hidden: out}
-	}
-	return models.NewOutput(out)
+	return models.ClassifyTexts(c, m, m.Score, m.Cfg.PadTokenID, b, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return m.Transformer.forward(c, x, b.Tensors[data.AttentionMask], nil)
+	})
 }
 
 // TPPlan is that of the language model, with the whole head on each rank.
@@ -160,21 +145,6 @@ func (m *Classifier) TPPlan() map[string]string {
 
 // Parts are the embeddings, the blocks, and the last norm with the head.
 func (m *Classifier) Parts() []nn.Part { return m.Transformer.parts(m.Score) }
-
-// last picks the hidden states [B,C] out of h [B,T,C] at the last token that is no padding. Of a text that is nothing
-// else it is the first.
-func (m *Classifier) last(c *nn.Ctx, ids, h *tensor.Tensor) *tensor.Tensor {
-	rows, length := ids.Size(0), ids.Size(1)
-	if m.Cfg.PadTokenID == nil {
-		return tensor.Select(c.Ctx, h, 1, -1)
-	}
-	pad := tensor.Full(c.Ctx, ids.DType(), float64(*m.Cfg.PadTokenID))
-	real := tensor.Cast(c.Ctx, tensor.Ne(c.Ctx, ids, pad), tensor.Int64)
-	places := tensor.Mul(c.Ctx, real, tensor.Arange(c.Ctx, tensor.Int64, 0, 1, length))
-	last := tensor.ArgMax(c.Ctx, places, 1, false)
-	first := tensor.Arange(c.Ctx, tensor.Int64, 0, float64(length), rows) // of each text, in the table of all tokens
-	return tensor.Embedding(c.Ctx, tensor.Reshape(c.Ctx, h, rows*length, h.Size(2)), tensor.Add(c.Ctx, first, last))
-}
 
 // isClassifier reports whether a config.json is a Classifier's.
 func isClassifier(config []byte) bool {

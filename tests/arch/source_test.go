@@ -42,7 +42,8 @@ func callsUnit(f file, body ast.Node) bool {
 		case *ast.SelectorExpr:
 			x, ok := fun.X.(*ast.Ident)
 			found = found || ok && isUnit(fun.Sel.Name) && names[x.Name] == module+"/nn" ||
-				ok && fun.Sel.Name == "CausalLM" && names[x.Name] == module+"/models" // which has a Unit
+				ok && (fun.Sel.Name == "CausalLM" || fun.Sel.Name == "ClassifyTexts") &&
+					names[x.Name] == module+"/models" // which have a Unit
 		}
 		return true
 	})
