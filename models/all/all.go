@@ -9,4 +9,5 @@ import (
 	_ "github.com/lockstep-ml/lockstep/models/gpt2"
 	_ "github.com/lockstep-ml/lockstep/models/mlp"
 	_ "github.com/lockstep-ml/lockstep/models/resnet"
+	_ "github.com/lockstep-ml/lockstep/models/transformer"
 )

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transformer
+
+import "math"
+
+// Gemma 3 (Gemma Team 2025), the text model: norms before and behind attention and MLP, of weights that begin at 0,
+// norms of queries and keys, and five layers with a window for each one without, with a RoPE of their own.
+func init() {
+	register("gemma3_text", family{
+		causal: "Gemma3ForCausalLM", classifier: "Gemma3TextForSequenceClassification",
+		defaults: `{"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+			"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "hidden_act": "",
+			"hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 131072, "rope_theta": 1000000,
+			"rope_local_base_freq": 10000, "tie_word_embeddings": true, "bos_token_id": 2, "eos_token_id": 1,
+			"pad_token_id": 0, "attention_bias": false, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+			"layer_types": null, "sliding_window_pattern": 6}`,
+		harmless: []string{"attn_logit_softcapping", "_sliding_window_pattern", "cache_implementation"},
+		only: map[string][]string{"use_bidirectional_attention": {"false", "null"},
+			"final_logit_softcapping": {"null"}},
+		resolve: func(c *Config) {
+			c.HiddenAct = "" // files have both names, and the model reads the other
+			c.fillLayerTypes(func(layer int) bool { return (layer+1)%max(c.SlidingPattern, 1) != 0 })
+		},
+		spec: func(c *Config) spec {
+			return spec{norms: sandwichNorm, normOffset: 1, qkNorm: true, qkvBias: c.AttentionBias,
+				outBias: c.AttentionBias, embedScale: math.Sqrt(float64(c.HiddenSize)),
+				attnScale: 1 / math.Sqrt(c.QueryScalar), windows: c.slidingWindows()}
+		},
+	})
+}
