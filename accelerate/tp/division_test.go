@@ -37,6 +37,7 @@ type settings struct {
 	lower     tensor.DType
 	recompute bool
 	dropout   float64
+	config    string                                                                      // "": a GPT-2
 	on        onRanks                                                                     // nil: goroutines
 	norm      func(d *tp.Division, c *tensor.Ctx, params []tensor.Named) (float64, error) // nil: Division.Norm
 }
@@ -46,7 +47,12 @@ const (
 	micro                    = 2 // micro-batches of a step
 )
 
-func (s settings) model(t testing.TB) *gpt2.Model {
+func (s settings) model(t testing.TB) models.TensorParallel {
+	if s.config != "" {
+		m, err := models.FromConfig(nn.NewInit(tensor.CPU(), 1), []byte(s.config))
+		require.NoError(t, err)
+		return m.(models.TensorParallel)
+	}
 	cfg := gpt2.DefaultConfig()
 	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = vocabulary, length, cmp.Or(s.width, 32), 2, 8
 	inner := cmp.Or(s.inner, 64)
@@ -147,10 +153,10 @@ func (s settings) rank(t *testing.T, g *comm.Group) (r result, err error) {
 }
 
 // pass runs forward and backward for a micro-batch.
-func (s settings) pass(root *tensor.Ctx, d *tp.Division, m *gpt2.Model, step int) (loss float64) {
+func (s settings) pass(root *tensor.Ctx, d *tp.Division, m models.TensorParallel, step int) (loss float64) {
 	c := nn.NewCtx(root.WithRandom(3, int64(step*rows)).Autocast(s.lower), d.Tree(), true).WithLossOnly()
 	if s.recompute {
-		c = c.WithRecompute(m.RecomputeUnits())
+		c = c.WithRecompute(m.(models.Recomputable).RecomputeUnits())
 	}
 	c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
 		b := batch(c.Ctx, step)

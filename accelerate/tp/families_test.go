@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tp_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	_ "github.com/lockstep-ml/lockstep/models/transformer"
+)
+
+// The families of models/transformer train to the same bits on any number of ranks: those with grouped queries, with
+// biases, with norms of queries and keys, and with an embedding that is scaled and tied.
+func TestFamiliesKeepTheBits(t *testing.T) {
+	for name, more := range map[string]string{
+		"llama":       `"attention_bias": true, "mlp_bias": true, "tie_word_embeddings": true, "attention_dropout": 0.1`,
+		"qwen2":       `"use_sliding_window": true, "sliding_window": 3, "max_window_layers": 1`,
+		"qwen3":       `"attention_dropout": 0.1`,
+		"gemma3_text": `"sliding_window": 3`,
+		"olmo2":       `"head_dim": 4`,
+	} {
+		s := settings{parts: 4, steps: 4, recompute: true, config: fmt.Sprintf(`{"model_type": %q, "vocab_size": %d,
+			"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
+			"num_key_value_heads": 4, "head_dim": 6, "max_position_embeddings": 7, %s}`, name, vocabulary, more)}
+		one := s.run(t, 1)
+		for _, ranks := range []int{2, 4} {
+			require.Equal(t, one, s.run(t, ranks), "%s on %d ranks", name, ranks)
+		}
+		s.parts = 2
+		require.NotEqual(t, one.hash, s.run(t, 2).hash, "%s: a control: other parts", name)
+	}
+}
