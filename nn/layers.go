@@ -21,8 +21,8 @@ type LinearConfig struct {
 	Std     float64 // 0, or the deviation of a normal distribution that weights are drawn from, with biases 0
 }
 
-// NewLinear makes a Linear with torch.nn.Linear's initialisation, U(±1/√in), unless cfg has a Std. It panics unless the
-// sizes are positive.
+// NewLinear makes a Linear with torch.nn.Linear's initialisation, U(±1/√in), unless cfg has a Std. It panics unless
+// the sizes are positive.
 func NewLinear(in *Init, cfg LinearConfig) *Linear {
 	wantPositive(in, "NewLinear", size{"In", cfg.In}, size{"Out", cfg.Out})
 	if cfg.Std > 0 {

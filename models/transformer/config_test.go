@@ -65,23 +65,23 @@ func TestRealConfigs(t *testing.T) {
 
 // The ledger names all keys that the family does not know, and all values that it does not compute.
 func TestLedger(t *testing.T) {
-	for config, want := range map[string]string{
-		`"shared_layers": 2, "altup": {}`: "config.json of llama: unknown: altup = {}, shared_layers = 2: this family has " +
-			"no such key, and it may change what is computed: want a configuration without it",
-		`"quantization_config": {"bits": 4}`:                                       `quantization_config = {"bits": 4} is not supported: want null`,
-		`"rope_scaling": {"rope_type": "yarn", "factor": 2, "mrope_section": [1]}`: `unknown field "mrope_section"`,
-		`"rope_scaling": {"rope_type": "spiral"}`:                                  `rope_type = "spiral": want default, linear`,
-		`"rope_scaling": {"type": "linear"}`:                                       "linear's factor = 0: want a positive number",
-		`"hidden_act": "xielu"`:                                                    `hidden_act = "xielu": want one of gelu`,
-		`"architectures": ["LlamaForTokenClassification"]`:                         `want ["LlamaForCausalLM"] or ["LlamaForSeq`,
-		`"use_sliding_window": true`:                                               "unknown: use_sliding_window",
-		`"num_key_value_heads": 5`:                                                 "want a multiple",
-		`"vocab_size": "many"`:                                                     "cannot unmarshal",
-		`"num_hidden_layers": 1000000000`:                                          "want 1 to 10000",
-		`"partial_rotary_factor": 0.01`:                                            "want an even number",
+	for _, k := range [][2]string{
+		{`"shared_layers": 2, "altup": {}`, "config.json of llama: unknown: altup = {}, shared_layers = 2: this " +
+			"family has no such key, and it may change what is computed: want a configuration without it"},
+		{`"quantization_config": {"bits": 4}`, `quantization_config = {"bits": 4} is not supported: want null`},
+		{`"rope_scaling": {"type": "yarn", "mrope_section": [1]}`, `unknown field "mrope_section"`},
+		{`"rope_scaling": {"rope_type": "spiral"}`, `rope_type = "spiral": want default, linear`},
+		{`"rope_scaling": {"type": "linear"}`, "linear's factor = 0: want a positive number"},
+		{`"hidden_act": "xielu"`, `hidden_act = "xielu": want one of gelu`},
+		{`"architectures": ["LlamaForTokenClassification"]`, `want ["LlamaForCausalLM"] or ["LlamaForSeq`},
+		{`"use_sliding_window": true`, "unknown: use_sliding_window"},
+		{`"num_key_value_heads": 5`, "want a multiple"},
+		{`"vocab_size": "many"`, "cannot unmarshal"},
+		{`"num_hidden_layers": 1000000000`, "want 1 to 10000"},
+		{`"partial_rotary_factor": 0.01`, "want an even number"},
 	} {
-		_, err := transformer.ParseConfig([]byte(`{"model_type": "llama", ` + config + `}`))
-		require.ErrorContains(t, err, want)
+		_, err := transformer.ParseConfig([]byte(`{"model_type": "llama", ` + k[0] + `}`))
+		require.ErrorContains(t, err, k[1])
 	}
 	_, err := transformer.ParseConfig([]byte(`{"model_type": "bart"}`))
 	require.EqualError(t, err, `transformer: config.json: model_type "bart": want one of `+strings.Join(families, ", "))
