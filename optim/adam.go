@@ -5,6 +5,7 @@ package optim
 import (
 	"math"
 
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -44,7 +45,7 @@ type ScaleByAdam struct{ Beta1, Beta2, Eps float64 }
 func (a ScaleByAdam) Traits() Traits {
 	return Traits{Elementwise: true, OnDevice: true, Fused: &Fused{Chain: []Transform{DecoupledDecay{}, a},
 		Numbers: func(g *Group, step int64) []float64 { n := a.numbers(g, step); return n[:] },
-		Run:     a.adamW}}
+		Run:     a.adamW}, host: a.host}
 }
 
 // State is the two moments.
@@ -78,4 +79,10 @@ func (a ScaleByAdam) adamW(c *tensor.Ctx, updates []FusedUpdate) {
 				LR: n[2], WeightDecay: n[3], GradScale: u.Factor, Scale: u.Scale, Numbers: u.Numbers}}
 	}
 	tensor.AdamWAll(c, list)
+}
+
+func (a ScaleByAdam) host(_ *Group, step int64) func(e *elements) {
+	t := float64(step)
+	by := vecmath.NewAdam(a.Beta1, a.Beta2, a.Eps, 1-math.Pow(a.Beta1, t), 1-math.Pow(a.Beta2, t))
+	return func(e *elements) { by.Moments(e.state[0], e.state[1], e.u, e.u) }
 }

@@ -5,6 +5,7 @@ package optim
 import (
 	"math"
 
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -36,7 +37,9 @@ func (o AdEMAMix) New(c *tensor.Ctx, groups []*Group) *Optimizer {
 type ScaleByAdEMAMix AdEMAMix
 
 // Traits promises all.
-func (ScaleByAdEMAMix) Traits() Traits { return Traits{Elementwise: true, OnDevice: true} }
+func (o ScaleByAdEMAMix) Traits() Traits {
+	return Traits{Elementwise: true, OnDevice: true, host: o.host}
+}
 
 // State is the three means.
 func (ScaleByAdEMAMix) State(p tensor.Named) []StateTensor {
@@ -68,4 +71,19 @@ func (o ScaleByAdEMAMix) at(t float64) (alpha, beta3 float64) {
 		beta3 = min(math.Exp(first*last/((1-x)*last+x*first)), beta3)
 	}
 	return alpha, beta3
+}
+
+func (o ScaleByAdEMAMix) host(_ *Group, step int64) func(e *elements) {
+	t := float64(step)
+	alpha, beta3 := o.at(t)
+	first, second := 1/(1-math.Pow(o.Beta1, t)), 1/math.Sqrt(1-math.Pow(o.Beta2, t))
+	return func(e *elements) {
+		fast, slow, v := e.state[0], e.state[1], e.state[2]
+		vecmath.Axpby(fast, float32(o.Beta1), fast, float32(1-o.Beta1), e.u)
+		vecmath.Axpby(slow, float32(beta3), slow, float32(1-beta3), e.u)
+		vecmath.Mul(e.free, e.u, e.u)
+		vecmath.Axpby(v, float32(o.Beta2), v, float32(1-o.Beta2), e.free)
+		vecmath.Axpby(e.u, float32(first), fast, float32(alpha), slow)
+		e.divideByRoot(v, second, o.Eps)
+	}
 }

@@ -22,7 +22,8 @@ func DefaultAdamW8bit() AdamW8bit { return defaultAdamW8bit }
 
 // New makes the optimizer over groups.
 func (a AdamW8bit) New(c *tensor.Ctx, groups []*Group) *Optimizer {
-	return New(c, "adamw_8bit", groups, DecoupledDecay{}, quantize(ScaleByAdam(a), groups))
+	by := quantize(ScaleByAdam(a), groups)
+	return by.optimizer(c, "adamw_8bit", groups, DecoupledDecay{}, by)
 }
 
 // Lion8bit is Lion that stores its state as AdamW8bit, as bitsandbytes' Lion8bit.
@@ -33,7 +34,8 @@ func DefaultLion8bit() Lion8bit { return defaultLion8bit }
 
 // New makes the optimizer over groups.
 func (o Lion8bit) New(c *tensor.Ctx, groups []*Group) *Optimizer {
-	return New(c, "lion_8bit", groups, DecoupledDecay{}, quantize(ScaleByLion(o), groups), Sign{})
+	by := quantize(ScaleByLion(o), groups)
+	return by.optimizer(c, "lion_8bit", groups, DecoupledDecay{}, by, Sign{})
 }
 
 // AdEMAMix8bit is AdEMAMix that stores its state as AdamW8bit, as bitsandbytes' AdEMAMix8bit.
@@ -44,7 +46,8 @@ func DefaultAdEMAMix8bit() AdEMAMix8bit { return defaultAdEMAMix8bit }
 
 // New makes the optimizer over groups.
 func (o AdEMAMix8bit) New(c *tensor.Ctx, groups []*Group) *Optimizer {
-	return New(c, "ademamix_8bit", groups, DecoupledDecay{}, quantize(ScaleByAdEMAMix(o), groups))
+	by := quantize(ScaleByAdEMAMix(o), groups)
+	return by.optimizer(c, "ademamix_8bit", groups, DecoupledDecay{}, by)
 }
 
 // RMSprop8bit is RMSprop that stores its state as AdamW8bit, as bitsandbytes' RMSprop8bit.
@@ -57,7 +60,7 @@ type RMSprop8bit struct {
 func (o RMSprop8bit) New(c *tensor.Ctx, groups []*Group) *Optimizer {
 	by := quantize(ScaleByRMS{Alpha: o.Alpha, Eps: o.Eps}, groups)
 	by.signed = true
-	return New(c, "rmsprop_8bit", groups, L2{}, by)
+	return by.optimizer(c, "rmsprop_8bit", groups, L2{}, by)
 }
 
 // AdamWTorch8bit is AdamW that stores its state in 8 bits as torchao's AdamW8bit: that of embeddings too, and none
@@ -66,5 +69,6 @@ type AdamWTorch8bit AdamW
 
 // New makes the optimizer over groups.
 func (a AdamWTorch8bit) New(c *tensor.Ctx, groups []*Group) *Optimizer {
-	return New(c, "adamw_torch_8bit", groups, DecoupledDecay{}, &quantized{of: ScaleByAdam(a), wholeBlocks: true})
+	by := &quantized{of: ScaleByAdam(a), wholeBlocks: true}
+	return by.optimizer(c, "adamw_torch_8bit", groups, DecoupledDecay{}, by)
 }

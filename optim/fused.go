@@ -9,7 +9,7 @@ import (
 )
 
 // Fused is one pass over parameters in place of a chain of transforms and of the step after it, with the same bits.
-// The last transform of the chain declares it in its Traits.
+// A transform of the chain declares it in its Traits.
 type Fused struct {
 	// Chain is the chain that the pass stands for, and its oracle. An optimizer of an equal chain takes the pass where
 	// it can, the transforms of any other run one by one. Each transform keeps no state, or tensors like the parameter.
@@ -17,6 +17,8 @@ type Fused struct {
 	// Numbers are what the pass reads of a group's rates and of a step count, always as many. One copy brings those of
 	// all parameters to the device, where Run finds them in FusedUpdate.Numbers. nil: there are none.
 	Numbers func(g *Group, step int64) []float64
+	// Takes reports whether the pass can make a step of a parameter, whose chain runs otherwise; nil: of any.
+	Takes func(c *tensor.Ctx, u *FusedUpdate) bool
 	// Run makes a step of parameters.
 	Run func(c *tensor.Ctx, updates []FusedUpdate)
 }
@@ -39,23 +41,26 @@ type FusedUpdate struct {
 // Scaled is the gradient times the factor: Grad itself if there is none.
 func (u *FusedUpdate) Scaled(c *tensor.Ctx) *tensor.Tensor { return u.opt.scaled(c, u.Grad) }
 
-// fusedPass is the pass that the last transform of a chain has for it; nil: none.
+// fusedPass is the pass that a transform of a chain has for it; nil: none.
 func fusedPass(chain []Transform) *Fused {
-	if len(chain) == 0 {
-		return nil
+	for _, t := range chain {
+		if f := t.Traits().Fused; f != nil && slices.Equal(f.Chain, chain) {
+			return f
+		}
 	}
-	f := chain[len(chain)-1].Traits().Fused
-	if f == nil || !slices.Equal(f.Chain, chain) {
-		return nil
-	}
-	return f
+	return nil
 }
 
-// fusible reports whether the pass can take a parameter: the dtype computes in itself, the layouts are plain.
-func (o *Optimizer) fusible(p, grad *tensor.Tensor) bool {
+// fusible is the part of w in the pass with p in place of its parameter, if the pass can take it: the dtype computes in
+// itself, the layouts are plain.
+func (o *Optimizer) fusible(c *tensor.Ctx, w *work, p *tensor.Tensor) (u FusedUpdate, ok bool) {
 	dt := p.DType()
-	return o.fused != nil && (dt == tensor.Float32 || dt == tensor.Float64) && grad.DType() == dt &&
-		p.IsContiguous() && grad.IsContiguous()
+	if o.fused == nil || dt != tensor.Float32 && dt != tensor.Float64 || w.grad.DType() != dt ||
+		!p.IsContiguous() || !w.grad.IsContiguous() {
+		return u, false
+	}
+	u = o.fusedUpdate(w, p, w.grad, w.s.chain)
+	return u, o.fused.Takes == nil || o.fused.Takes(c, &u)
 }
 
 // fusedUpdate is the part of w in the pass.
@@ -75,7 +80,11 @@ func (u *FusedUpdate) part(c *tensor.Ctx, lo, hi int) FusedUpdate {
 	v := *u
 	v.P, v.Grad, v.State = flatPart(c, u.P, lo, hi), flatPart(c, u.Grad, lo, hi), make([]*tensor.Tensor, len(u.State))
 	for i, t := range u.State {
-		v.State[i] = flatPart(c, t, lo, hi)
+		if v.State[i] = t; t.Numel() == u.P.Numel() {
+			v.State[i] = flatPart(c, t, lo, hi)
+		} else {
+			v.State[i] = blocksPart(c, t, lo, hi)
+		}
 	}
 	return v
 }

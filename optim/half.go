@@ -59,13 +59,15 @@ func (o *Optimizer) compensates(p tensor.Named) bool {
 func (o *Optimizer) updateHalf(c *tensor.Ctx, w *work) {
 	p, s, grad := w.p, w.s, w.grad
 	u := halfUpdate{o: o, p: p, s: s, comp: s.Tensors[compensation]}
-	if o.fused == nil || !p.IsContiguous() || !grad.IsContiguous() {
+	whole := o.fusedUpdate(w, p.Tensor, grad, s.chain)
+	if o.fused == nil || !p.IsContiguous() || !grad.IsContiguous() ||
+		o.fused.Takes != nil && !o.fused.Takes(c, &whole) {
 		u.run(c, p.Tensor, u.comp, 0, func(c *tensor.Ctx, wide *tensor.Tensor) {
 			o.apply(c, w, tensor.Named{Name: p.Name, Tensor: wide})
 		})
 		return
 	}
-	whole, n := o.fusedUpdate(w, p.Tensor, grad, s.chain), p.Numel()
+	n := p.Numel()
 	for lo := 0; lo < n; lo += piece {
 		hi := min(lo+piece, n)
 		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {

@@ -2,7 +2,10 @@
 
 package optim
 
-import "github.com/lockstep-ml/lockstep/tensor"
+import (
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
 
 var defaultLion = register("lion", Lion{})
 
@@ -25,7 +28,7 @@ func (o Lion) New(c *tensor.Ctx, groups []*Group) *Optimizer {
 type ScaleByLion struct{ Beta1, Beta2 float64 }
 
 // Traits promises all.
-func (ScaleByLion) Traits() Traits { return Traits{Elementwise: true, OnDevice: true} }
+func (o ScaleByLion) Traits() Traits { return Traits{Elementwise: true, OnDevice: true, host: o.host} }
 
 // State is the mean of gradients.
 func (ScaleByLion) State(p tensor.Named) []StateTensor { return Like(p, "exp_avg") }
@@ -41,7 +44,7 @@ func (o ScaleByLion) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, s *Slot, u *
 type Sign struct{}
 
 // Traits promises all.
-func (Sign) Traits() Traits { return Traits{Elementwise: true, OnDevice: true} }
+func (Sign) Traits() Traits { return Traits{Elementwise: true, OnDevice: true, host: sign} }
 
 // State is empty.
 func (Sign) State(tensor.Named) []StateTensor { return nil }
@@ -51,4 +54,29 @@ func (Sign) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, _ *Slot, u *tensor.Te
 	zero := tensor.Scalar(c, u.DType(), 0)
 	positive, negative := tensor.Gt(c, u, zero), tensor.Lt(c, u, zero)
 	tensor.AxpbyInto(c, u, 1, tensor.Cast(c, positive, u.DType()), -1, tensor.Cast(c, negative, u.DType()))
+}
+
+func (o ScaleByLion) host(*Group, int64) func(e *elements) {
+	b1, a1, b2, a2 := float32(o.Beta1), float32(1-o.Beta1), float32(o.Beta2), float32(1-o.Beta2)
+	return func(e *elements) {
+		m := e.state[0]
+		vecmath.Axpby(e.free, b1, m, a1, e.u)
+		vecmath.Axpby(m, b2, m, a2, e.u)
+		copy(e.u, e.free)
+	}
+}
+
+func sign(*Group, int64) func(e *elements) {
+	return func(e *elements) {
+		for i, v := range e.u {
+			switch {
+			case v > 0:
+				e.u[i] = 1
+			case v < 0:
+				e.u[i] = -1
+			default:
+				e.u[i] = 0
+			}
+		}
+	}
 }

@@ -263,8 +263,8 @@ func (o *Optimizer) end() {
 func (o *Optimizer) updateAll(c *tensor.Ctx) {
 	for i := range o.work {
 		w := &o.work[i]
-		if o.fusible(w.p.Tensor, w.grad) {
-			o.passed = append(o.passed, o.fusedUpdate(w, w.p.Tensor, w.grad, w.s.chain))
+		if u, ok := o.fusible(c, w, w.p.Tensor); ok {
+			o.passed = append(o.passed, u)
 			continue
 		}
 		o.update(c, w)
@@ -287,8 +287,8 @@ func (o *Optimizer) update(c *tensor.Ctx, w *work) {
 
 // apply changes p, the parameter of w or a copy of it.
 func (o *Optimizer) apply(c *tensor.Ctx, w *work, p tensor.Named) {
-	if o.fusible(p.Tensor, w.grad) {
-		o.fused.Run(c, []FusedUpdate{o.fusedUpdate(w, p.Tensor, w.grad, w.s.chain)})
+	if u, ok := o.fusible(c, w, p.Tensor); ok {
+		o.fused.Run(c, []FusedUpdate{u})
 		return
 	}
 	u := o.scaled(c, w.grad)

@@ -3,9 +3,8 @@
 package optim
 
 import (
-	"github.com/lockstep-ml/lockstep/internal/blockwise"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
-	"github.com/lockstep-ml/lockstep/internal/parallel"
+	"github.com/lockstep-ml/lockstep/internal/kernels/blockwise"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -23,6 +22,7 @@ type quantized struct {
 	signed bool
 	// wholeBlocks leaves parameters whose last block would be short in float32 too.
 	wholeBlocks bool
+	chain       []Transform // of the optimizer
 }
 
 // quantize stores the state of a transform as bitsandbytes does, except that of embeddings, as the Trainer registers
@@ -43,8 +43,26 @@ func (q *quantized) holds(p tensor.Named) bool {
 	return n >= smallest && !q.wide[p.Name] && (!q.wholeBlocks || n%blockwise.Block == 0)
 }
 
+// optimizer makes the optimizer of a chain that the transform is in.
+func (q *quantized) optimizer(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optimizer {
+	q.chain = chain
+	return New(c, name, groups, chain...)
+}
+
 // Traits: a part of a parameter has other blocks, and the host converts.
-func (*quantized) Traits() Traits { return Traits{} }
+func (q *quantized) Traits() Traits { return Traits{Fused: q.fused()} }
+
+// maps are those of the states of p.
+func (q *quantized) maps(p tensor.Named) (list []*blockwise.Map) {
+	for _, s := range q.of.State(p) {
+		if s.NonNegative && !q.signed {
+			list = append(list, blockwise.Unsigned())
+		} else {
+			list = append(list, blockwise.Signed())
+		}
+	}
+	return list
+}
 
 // State is codes and scales of each state of the transform.
 func (q *quantized) State(p tensor.Named) []StateTensor {
@@ -65,89 +83,54 @@ func codesOf(s StateTensor) string { return s.Name + "_8bit" }
 
 func scalesOf(s StateTensor) string { return s.Name + "_absmax" }
 
-// Apply is the transform's, on pieces of the state in float32 that stay in the cache.
+// Apply is the transform's, on pieces of the state in float32.
 func (q *quantized) Apply(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, u *tensor.Tensor) {
 	if !q.holds(p) {
 		q.of.Apply(c, p, g, s, u)
 		return
 	}
-	pool := parallel.New(c.Device().Workers())
-	defer pool.Close()
-	states := q.of.State(p)
+	states, maps := q.of.State(p), q.maps(p)
 	for lo, n := 0, u.Numel(); lo < n; lo += piece {
 		hi := min(lo+piece, n)
 		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 			part := Slot{Step: s.Step, Tensors: map[string]*tensor.Tensor{}}
-			stored := make([]storedState, len(states))
+			codes, scales := make([]*tensor.Tensor, len(states)), make([]*tensor.Tensor, len(states))
 			for i, st := range states {
-				first, last := lo/blockwise.Block, blockwise.Blocks(hi)
-				stored[i] = storedState{codes: flatPart(c, s.Tensors[codesOf(st)], lo, hi),
-					scales: tensor.Slice(c, s.Tensors[scalesOf(st)], 0, first, last), by: blockwise.Signed()}
-				if st.NonNegative && !q.signed {
-					stored[i].by = blockwise.Unsigned()
-				}
-				stored[i].wide = tensor.Empty(c, tensor.Float32, hi-lo)
-				stored[i].read(c, pool)
-				part.Tensors[st.Name] = tensor.Cast(c, stored[i].wide, st.DType)
+				codes[i] = flatPart(c, s.Tensors[codesOf(st)], lo, hi)
+				scales[i] = blocksPart(c, s.Tensors[scalesOf(st)], lo, hi)
+				stored := storedState{codes: tensor.ReadBytes(c, codes[i]), by: maps[i],
+					scales: dtype.Elements[float32](tensor.ReadBytes(c, scales[i]))}
+				part.Tensors[st.Name] = tensor.Cast(c, stored.read(c), st.DType)
 			}
 			q.of.Apply(c, p, g, &part, flatPart(c, u, lo, hi))
 			for i, st := range states {
-				stored[i].wide = tensor.Cast(c, part.Tensors[st.Name], tensor.Float32)
-				stored[i].write(c, pool)
+				wide := tensor.ToSlice[float32](c, tensor.Cast(c, part.Tensors[st.Name], tensor.Float32))
+				stored := storedState{codes: make([]byte, len(wide)), by: maps[i],
+					scales: make([]float32, blockwise.Blocks(len(wide)))}
+				stored.by.Quantize(stored.codes, stored.scales, wide)
+				tensor.WriteBytes(c, codes[i], stored.codes)
+				tensor.WriteBytes(c, scales[i], dtype.Bytes(stored.scales))
 			}
 			return nil
 		})
 	}
 }
 
-// storedState is a piece of a state: as it is stored, and in float32.
+// blocksPart are the scales of the elements from lo, where a block begins, to hi.
+func blocksPart(c *tensor.Ctx, scales *tensor.Tensor, lo, hi int) *tensor.Tensor {
+	return tensor.Slice(c, scales, 0, lo/blockwise.Block, blockwise.Blocks(hi))
+}
+
+// storedState is a state, or some blocks of it, as it is stored.
 type storedState struct {
-	codes, scales, wide *tensor.Tensor
-	by                  *blockwise.Map
+	codes  []byte
+	scales []float32
+	by     *blockwise.Map
 }
 
-// chunk is how many elements a worker converts at a time.
-const chunk = 32 * blockwise.Block
-
-// read makes wide.
-func (s *storedState) read(c *tensor.Ctx, pool *parallel.Pool) {
-	codes, scales := hostBytes(c, s.codes), dtype.Elements[float32](hostBytes(c, s.scales))
-	s.change(c, s.wide, func(mem []byte) {
-		wide := dtype.Elements[float32](mem)
-		pool.ForChunks(len(codes), chunk, func(lo, hi int) {
-			s.by.Dequantize(wide[lo:hi], codes[lo:hi], scales[lo/blockwise.Block:blockwise.Blocks(hi)])
-		})
-	})
-}
-
-// write makes codes and scales.
-func (s *storedState) write(c *tensor.Ctx, pool *parallel.Pool) {
-	wide := dtype.Elements[float32](hostBytes(c, s.wide))
-	s.change(c, s.codes, func(codes []byte) {
-		s.change(c, s.scales, func(mem []byte) {
-			scales := dtype.Elements[float32](mem)
-			pool.ForChunks(len(codes), chunk, func(lo, hi int) {
-				s.by.Quantize(codes[lo:hi], scales[lo/blockwise.Block:blockwise.Blocks(hi)], wide[lo:hi])
-			})
-		})
-	})
-}
-
-// hostBytes is a tensor's memory, or a copy if it is not in the host's.
-func hostBytes(c *tensor.Ctx, t *tensor.Tensor) []byte {
-	if mem, ok := tensor.HostBytes(c, t); ok {
-		return mem
-	}
-	return tensor.ReadBytes(c, t)
-}
-
-// change fills a tensor's memory, or a copy that is written to it.
-func (*storedState) change(c *tensor.Ctx, t *tensor.Tensor, fill func(mem []byte)) {
-	if mem, ok := tensor.HostBytes(c, t); ok {
-		fill(mem)
-		return
-	}
-	mem := make([]byte, t.Bytes())
-	fill(mem)
-	tensor.WriteBytes(c, t, mem)
+// read is the state in float32.
+func (s *storedState) read(c *tensor.Ctx) *tensor.Tensor {
+	wide := make([]float32, len(s.codes))
+	s.by.Dequantize(wide, s.codes, s.scales)
+	return tensor.FromSlice(c, wide, len(wide))
 }

@@ -2,7 +2,10 @@
 
 package optim
 
-import "github.com/lockstep-ml/lockstep/tensor"
+import (
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
 
 var _ = register("rmsprop", RMSprop{})
 
@@ -33,7 +36,7 @@ type ScaleByRMS struct {
 }
 
 // Traits promises all.
-func (ScaleByRMS) Traits() Traits { return Traits{Elementwise: true, OnDevice: true} }
+func (r ScaleByRMS) Traits() Traits { return Traits{Elementwise: true, OnDevice: true, host: r.host} }
 
 // State is the running mean of squares, and that of gradients.
 func (r ScaleByRMS) State(p tensor.Named) []StateTensor {
@@ -54,4 +57,20 @@ func (r ScaleByRMS) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, s *Slot, u *t
 		v = tensor.Sub(c, v, tensor.Mul(c, m, m))
 	}
 	divideByRoot(c, u, v, r.Eps)
+}
+
+func (r ScaleByRMS) host(*Group, int64) func(e *elements) {
+	return func(e *elements) {
+		v := e.state[0]
+		vecmath.Mul(e.free, e.u, e.u)
+		vecmath.Axpby(v, float32(r.Alpha), v, float32(1-r.Alpha), e.free)
+		if r.Centered {
+			m := e.state[1]
+			vecmath.Axpby(m, float32(r.Alpha), m, float32(1-r.Alpha), e.u)
+			vecmath.Mul(e.free, m, m)
+			vecmath.Sub(e.free, v, e.free)
+			v = e.free
+		}
+		e.divideByRoot(v, 1, r.Eps)
+	}
 }

@@ -3,6 +3,7 @@
 package optim
 
 import (
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -35,8 +36,11 @@ type Traits struct {
 	// Average replaces a parameter by what evaluation and saved weights take, from it and its state; nil: the parameter
 	// itself. See Optimizer.Eval.
 	Average func(c *tensor.Ctx, p tensor.Named, s *Slot)
-	// Fused is one pass for a chain that ends with the transform; nil: there is none.
+	// Fused is one pass for a chain that the transform is in; nil: there is none.
 	Fused *Fused
+
+	// host readies a step of float32 in host memory: what it returns has the bits of Apply. nil: there is none.
+	host func(g *Group, step int64) func(e *elements)
 }
 
 // StateTensor describes a tensor that a transform keeps for a parameter.
@@ -76,11 +80,19 @@ type L2 struct{}
 
 // Traits has a pass for gradient descent without momentum.
 func (L2) Traits() Traits {
-	return Traits{Elementwise: true, OnDevice: true, Fused: descend([]Transform{L2{}}, nil)}
+	return Traits{Elementwise: true, OnDevice: true, Fused: descend([]Transform{L2{}}, nil), host: l2}
 }
 
 // State is empty.
 func (L2) State(tensor.Named) []StateTensor { return nil }
+
+func l2(g *Group, _ int64) func(e *elements) {
+	return func(e *elements) {
+		if g.WeightDecay != 0 {
+			vecmath.Axpby(e.u, 1, e.u, float32(g.WeightDecay), e.p)
+		}
+	}
+}
 
 // Apply adds the decay term.
 func (L2) Apply(c *tensor.Ctx, p tensor.Named, g *Group, _ *Slot, u *tensor.Tensor) {
@@ -94,10 +106,18 @@ func (L2) Apply(c *tensor.Ctx, p tensor.Named, g *Group, _ *Slot, u *tensor.Tens
 type DecoupledDecay struct{}
 
 // Traits promises all.
-func (DecoupledDecay) Traits() Traits { return Traits{Elementwise: true, OnDevice: true} }
+func (DecoupledDecay) Traits() Traits { return Traits{Elementwise: true, OnDevice: true, host: decay} }
 
 // State is empty.
 func (DecoupledDecay) State(tensor.Named) []StateTensor { return nil }
+
+func decay(g *Group, _ int64) func(e *elements) {
+	return func(e *elements) {
+		if g.WeightDecay != 0 {
+			vecmath.Affine(e.p, e.p, float32(1-g.LR*g.WeightDecay), 0)
+		}
+	}
+}
 
 // Apply shrinks p.
 func (DecoupledDecay) Apply(c *tensor.Ctx, p tensor.Named, g *Group, _ *Slot, _ *tensor.Tensor) {

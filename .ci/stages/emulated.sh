@@ -5,7 +5,7 @@
 stage_arm64() {
 	local package qemu
 	qemu=$(emulator aarch64) || return 1
-	for package in $(go list ./internal/kernels/{gemm,vecmath,winograd} ./internal/rng ./internal/backend/cpu | touched); do
+	for package in $(go list ./internal/kernels/{blockwise,gemm,vecmath,winograd} ./internal/rng ./internal/backend/cpu | touched); do
 		echo "$package"
 		CGO_ENABLED=0 GOARCH=arm64 go test -c -o "$work/arm64.test" "$package" || return 1
 		(cd "$(go list -f '{{.Dir}}' "$package")" && "$qemu" "$work/arm64.test" -test.short -test.timeout=10m) || return 1
@@ -16,7 +16,7 @@ stage_arm64() {
 # runs its instructions in kernels of AVX2. All kernels of AVX2 must have run. Then two steps of a training.
 stage_emulated() {
 	local qemu cpu variant package said
-	[[ -n $(go list ./internal/kernels/{gemm,vecmath,winograd} | touched) ]] || return 0
+	[[ -n $(go list ./internal/kernels/{blockwise,gemm,vecmath,winograd} | touched) ]] || return 0
 	qemu=$(emulator x86_64) && emulated_tests && CGO_ENABLED=0 GOOS=linux GOARCH=amd64 \
 		go build -o "$work/emulated/clm" ./examples/clm || return 1
 	for _ in {1..400}; do echo 'func add(a, b int) int { return a + b }'; done >"$work/emulated/text"
@@ -27,7 +27,8 @@ stage_emulated() {
 		if [[ $variant == avx2 ]]; then
 			emulated_test gemm "$cpu" log -test.run '^TestEveryKernel$' &&
 				emulated_test vecmath "$cpu" log -test.skip 'NonTemporalStores|KeepsItsTail|EveryFloat16' &&
-				emulated_test winograd "$cpu" log || return 1
+				emulated_test winograd "$cpu" log &&
+				emulated_test blockwise "$cpu" log || return 1
 		fi
 		said=$("$qemu" -cpu "$cpu" "$work/emulated/clm" --train_file "$work/emulated/text" --max_steps 2 --logging_steps 1 \
 			--per_device_train_batch_size 2 --block_size 32 --n_layer 2 --n_embd 64 --n_head 2 --vocab_size 300 \
@@ -42,7 +43,7 @@ stage_emulated_all() {
 	local package
 	emulator x86_64 2>/dev/null || install qemu-user || return 1
 	emulated_tests || return 1
-	for package in kernels vecmath winograd gemm; do
+	for package in kernels blockwise vecmath winograd gemm; do
 		emulated_test $package Haswell-v1 '' -test.v -test.skip AssemblyIsCurrent || return 1
 	done
 }
@@ -57,7 +58,7 @@ declare -rA emulated=(
 emulated_tests() {
 	local package
 	mkdir "$work/emulated" || return 1
-	for package in . gemm vecmath winograd; do
+	for package in . blockwise gemm vecmath winograd; do
 		CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go test -c -o "$work/emulated/" "./internal/kernels/$package" || return 1
 	done
 }

@@ -36,7 +36,7 @@ func TestAssemblyIsCurrent(t *testing.T) {
 		require.NoError(t, err, "%s", out)
 	}
 	run("test", "-vet=off", "./assemble")
-	for _, pkg := range []string{"gemm", "vecmath", "winograd"} {
+	for _, pkg := range []string{"blockwise", "gemm", "vecmath", "winograd"} {
 		dir := t.TempDir()
 		run("run", "./"+pkg, "-dir", dir)
 		written, err := filepath.Glob(filepath.Join(dir, "*"))

@@ -4,8 +4,8 @@
 // to the instructions of its variant, and the output.
 //
 // The generators are a separate module, so that the main module does not depend on avo; the folder's name hides it from
-// ./... patterns. Run them by go generate in internal/kernels/gemm, vecmath and winograd. A test of package kernels
-// fails if their output differs from the committed files.
+// ./... patterns. Run them by go generate in internal/kernels/blockwise, gemm, vecmath and winograd. A test of package
+// kernels fails if their output differs from the committed files.
 package assemble
 
 import (

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/internal/blockwise"
+	"github.com/lockstep-ml/lockstep/internal/kernels/blockwise"
 )
 
 func maps() map[string]*blockwise.Map {
