@@ -123,7 +123,7 @@ func (m *module) touches(c *change, p *pkg) bool {
 
 // seenBy reports whether files with these uses see a change otherwise than by imports.
 func (c *change) seenBy(u uses) bool {
-	if u.builds && len(c.own) > 0 {
+	if u.builds() && len(c.own) > 0 {
 		return true
 	}
 	names := c.names

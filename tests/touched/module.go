@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -31,7 +32,7 @@ type pkg struct {
 type uses struct {
 	imports map[string]bool // folders of packages
 	reads   map[string]bool // files and folders that they name by paths with "..", relative to the module
-	builds  bool            // they run the go command, whose builds may be of any program
+	words   map[string]bool // string literals that say how a go command is run: "go", "build"
 	pages   bool            // they name documents
 }
 
@@ -82,7 +83,9 @@ func (m *module) add(files fs.FS, name string) error {
 	dir := path.Dir(name)
 	p := m.packages[dir]
 	if p == nil {
-		none := func() uses { return uses{imports: map[string]bool{}, reads: map[string]bool{}} }
+		none := func() uses {
+			return uses{imports: map[string]bool{}, reads: map[string]bool{}, words: map[string]bool{}}
+		}
 		p = &pkg{dir: dir, files: map[string]*ast.File{}, own: none(), tests: none()}
 		m.packages[dir] = p
 	}
@@ -102,7 +105,14 @@ func (m *module) add(files fs.FS, name string) error {
 	return nil
 }
 
-// see notes a path with "..", the name of a document, and a call of the go command.
+// builds reports whether the files may run the go command, whose builds may be of any program: they have its name, and
+// that of one of its commands, as strings.
+func (u *uses) builds() bool {
+	return u.words["go"] && slices.ContainsFunc([]string{"build", "test", "run", "list", "vet", "install"},
+		func(word string) bool { return u.words[word] })
+}
+
+// see notes a path with "..", the name of a document, and words.
 func (u *uses) see(dir string, n ast.Node) {
 	switch n := n.(type) {
 	case *ast.BasicLit:
@@ -110,17 +120,17 @@ func (u *uses) see(dir string, n ast.Node) {
 		if place, _, _ := strings.Cut(text, "*"); strings.HasPrefix(place, "../") {
 			u.reads[path.Join(dir, place)] = true
 		}
+		if len(text) < len("install")+1 {
+			u.words[text] = true
+		}
 		u.pages = u.pages || strings.Contains(text, ".md") || strings.Contains(text, "docs")
 	case *ast.CallExpr:
 		selector, ok := n.Fun.(*ast.SelectorExpr)
 		if !ok {
 			return
 		}
-		for i, argument := range n.Args {
-			switch text := literal(argument); {
-			case strings.HasPrefix(selector.Sel.Name, "Command") && text == "go":
-				u.builds = u.builds || i+1 == len(n.Args) || literal(n.Args[i+1]) != "env"
-			case selector.Sel.Name == "Join" && text == "..": // what of is not known here
+		for _, argument := range n.Args {
+			if selector.Sel.Name == "Join" && literal(argument) == ".." { // what of is not known here
 				u.reads["."] = true
 			}
 		}
