@@ -43,7 +43,7 @@ func programs(t *testing.T) string {
 		require.NoError(t, err)
 	}
 	dir := t.TempDir()
-	build := exec.Command("go", "build", "-o", dir, "./...", "../../cmd/lockstep")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir, "./...", "../../cmd/lockstep")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)

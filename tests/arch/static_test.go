@@ -54,8 +54,8 @@ func TestProgramsAreStatic(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(overlay, text, 0o600))
 
-	build := exec.Command("go", "build", "-overlay", overlay, "-o", binary, "./cmd/static")
-	build.Dir, build.Env = here, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-overlay", overlay, "-o", binary, "./cmd/static")
+	build.Dir, build.Env = here, append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 

@@ -75,7 +75,7 @@ func (r *repository) command(t *testing.T, line string) {
 	switch words[1] {
 	case "test":
 		require.Equal(t, "-run", words[3], line)
-		r.run(t, root, "go", "test", "-c", "-vet=off", "-overlay", r.overlay, "-o", program, words[2])
+		r.run(t, root, "go", "test", "-c", "-ldflags=-s -w", "-vet=off", "-overlay", r.overlay, "-o", program, words[2])
 		dir := filepath.Join(root, words[2])
 		if _, err := os.Stat(dir); err != nil { // the folder is new
 			dir = r.dir
@@ -83,7 +83,7 @@ func (r *repository) command(t *testing.T, line string) {
 		out := r.run(t, dir, program, "-test.v", "-test.run", words[4])
 		require.Contains(t, out, "--- PASS", "%s runs no test", line)
 	case "run":
-		r.run(t, root, "go", "build", "-overlay", r.overlay, "-o", program, words[2])
+		r.run(t, root, "go", "build", "-ldflags=-s -w", "-overlay", r.overlay, "-o", program, words[2])
 		r.run(t, r.dir, append([]string{program}, words[3:]...)...)
 	default:
 		require.Fail(t, "what does this command do?", line)

@@ -70,7 +70,7 @@ func TestReadmeOutput(t *testing.T) {
 	// an input of this test for go test's cache, as are the packages imported above
 	read(t, "examples/quickstart/main.go")
 	program := filepath.Join(t.TempDir(), "quickstart.exe")
-	build := exec.Command("go", "build", "-o", program, "./examples/quickstart")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "./examples/quickstart")
 	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)

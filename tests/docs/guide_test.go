@@ -62,7 +62,7 @@ func (g *guide) build(t *testing.T, pkg, to string) {
 		_, err := os.ReadFile(s)
 		require.NoError(t, err)
 	}
-	cmd := exec.Command("go", "build", "-o", to, pkg)
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", to, pkg)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)

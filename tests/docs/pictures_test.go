@@ -84,7 +84,7 @@ func TestPicturesAreCurrent(t *testing.T) {
 		argv := words(command)[2:] // without go run
 		program := filepath.Join(programs, filepath.Base(argv[0])+".exe")
 		if _, err := os.Stat(program); err != nil {
-			build := exec.Command("go", "build", "-o", program, argv[0])
+			build := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, argv[0])
 			build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 			out, err := build.CombinedOutput()
 			require.NoError(t, err, "%s", out)

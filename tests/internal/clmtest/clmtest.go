@@ -55,7 +55,9 @@ func Build(root, pkg, dir string, flags ...string) (string, error) {
 	if runtime.GOOS == "windows" {
 		name += ".exe"
 	}
-	cmd := exec.Command("go", append(append([]string{"build", "-o", name}, flags...), "./"+pkg)...)
+	// without what a debugger reads, which takes a third of a link's time
+	argv := slices.Concat([]string{"build", "-ldflags=-s -w", "-o", name}, flags, []string{"./" + pkg})
+	cmd := exec.Command("go", argv...)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building %s: %w\n%s", pkg, err, out)
