@@ -145,11 +145,11 @@ func TestShardedModelWithUnusedParameters(t *testing.T) {
 func TestShardedFailures(t *testing.T) {
 	broken := errors.New("a block failed")
 	for name, c := range map[string]struct {
-		trouble func(step, block int) bool // of rank 1
+		trouble func(step, block int, others *sync.WaitGroup) bool // of rank 1
 		check   func(t *testing.T, rank int, err error)
 	}{
 		"a block panics": {
-			func(step, block int) bool {
+			func(step, block int, _ *sync.WaitGroup) bool {
 				if step == 1 && block == 2 {
 					panic(broken)
 				}
@@ -160,7 +160,7 @@ func TestShardedFailures(t *testing.T) {
 			},
 		},
 		"blocks are skipped": {
-			func(step, block int) bool { return step == 0 || block == 0 || block == 3 },
+			func(step, block int, _ *sync.WaitGroup) bool { return step == 0 || block == 0 || block == 3 },
 			func(t *testing.T, rank int, err error) {
 				var mismatch *comm.MismatchError
 				require.ErrorAs(t, err, &mismatch, "rank %d", rank)
@@ -169,15 +169,15 @@ func TestShardedFailures(t *testing.T) {
 			},
 		},
 		"a block hangs": {
-			func(step, block int) bool {
+			func(step, block int, others *sync.WaitGroup) bool {
 				if step == 1 && block == 2 {
-					time.Sleep(1500 * time.Millisecond)
+					others.Wait() // until they have given up
 				}
 				return true
 			},
 			func(t *testing.T, rank int, err error) {
 				if rank != 1 {
-					require.ErrorContains(t, err, "timed out after 500ms", "rank %d", rank)
+					require.ErrorContains(t, err, "timed out after 2s", "rank %d", rank)
 					require.ErrorContains(t, err, "rank 1 did not arrive")
 				}
 				require.Error(t, err)
@@ -188,15 +188,19 @@ func TestShardedFailures(t *testing.T) {
 			t.Run(fmt.Sprint(name, ", ", strategy), func(t *testing.T) {
 				sharding := accelerate.WithSharding(accelerate.Sharding{Strategy: strategy, Gather: true})
 				errs := make([]error, 4)
-				var ranks sync.WaitGroup
-				for r, g := range local.New(4, comm.Options{Timeout: 500 * time.Millisecond, Log: quiet}) {
+				var ranks, others sync.WaitGroup
+				others.Add(3)
+				// which a rank that does not hang must meet on a busy machine
+				for r, g := range local.New(4, comm.Options{Timeout: 2 * time.Second, Log: quiet}) {
 					ranks.Go(func() {
 						acc, err := accelerate.New(rankArgs(4), sharding, accelerate.WithGroup(g),
 							accelerate.WithLogger(quiet))
 						require.NoError(t, err)
-						trouble := c.trouble
-						if r != 1 {
-							trouble = nil
+						var trouble func(step, block int) bool
+						if r == 1 {
+							trouble = func(step, block int) bool { return c.trouble(step, block, &others) }
+						} else {
+							defer others.Done()
 						}
 						defer func() { require.NoError(t, acc.Close()) }()
 						defer func() {
