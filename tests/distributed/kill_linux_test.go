@@ -19,8 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// limit is how long losing a rank may take to be noticed, by the ranks and the launcher.
-const limit = 2 * time.Second
+// limit is how long losing a rank may take to be noticed, by the ranks and the launcher: moments, but for a machine
+// that is busy with other tests. Who waits for a deadline takes longer: --ddp_timeout is half an hour.
+const limit = 20 * time.Second
 
 // environs are the environments of the living processes that p has started, and its own.
 func (p *process) environs() map[int][]string {
@@ -86,7 +87,7 @@ func newest(t testing.TB, out string) int {
 // of a run that nobody disturbed, which has one process.
 func TestKilledRanksAreRestarted(t *testing.T) {
 	t.Parallel()
-	const steps = 200
+	const steps = 100
 	dir := t.TempDir()
 	flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", "5", "--eval_steps", "50",
 		"--save_total_limit", "3"}
@@ -144,7 +145,7 @@ func TestKilledAtTheStart(t *testing.T) {
 		text := p.requireEnd(0)
 		require.Equal(t, 1, strings.Count(text, "all ranks are started again"), "%s", text)
 		require.Contains(t, text, fmt.Sprintf(`rank %d  cause killed by SIGKILL`, victim))
-		require.Less(t, p.endedAt.Sub(began), 10*time.Second, "the others gave up at once\n%s", text)
+		require.Less(t, p.endedAt.Sub(began), limit, "the others gave up at once\n%s", text)
 		requireSameEnd(t, whole, out, 24)
 	}
 }
@@ -243,7 +244,7 @@ func TestStoppedRank(t *testing.T) {
 			text := p.requireEnd(1)
 			t.Logf("the launcher ended %v after the stop", p.endedAt.Sub(struck))
 			require.Greater(t, p.endedAt.Sub(struck), 2*time.Second)
-			require.Less(t, p.endedAt.Sub(struck), 8*time.Second)
+			require.Less(t, p.endedAt.Sub(struck), 3*time.Second+limit)
 			require.Contains(t, text, "rank 1 failed first: its process was stopped, so that the others waited in vain")
 			require.Regexp(t,
 				`(?m)^  flight record: group "world": ranks 0, 2, 3 did not finish .* after 3.*s; there is no record of rank 1$`, text)

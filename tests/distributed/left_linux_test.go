@@ -53,7 +53,7 @@ func (p *process) requireNothingLeft() {
 		}
 	}
 	names := shared(p.t)
-	for deadline := time.Now().Add(5 * time.Second); len(names) > 0; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(limit); len(names) > 0; time.Sleep(10 * time.Millisecond) {
 		now := shared(p.t)
 		names = slices.DeleteFunc(names, func(n string) bool { return !slices.Contains(now, n) })
 		require.True(p.t, time.Now().Before(deadline), "%s is left in /dev/shm", names)

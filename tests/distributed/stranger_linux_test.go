@@ -16,8 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// soon is how long a mistake may take to be told.
-const soon = 5 * time.Second
+// soon is how long a mistake may take to be told on a busy machine, with what its ranks wait for one that is refused.
+const soon = limit + refused
+
+// refused is how long ranks wait for one that is refused: they must all have come by then.
+const refused = 10 * time.Second
 
 // TestWrongToken wants the rank that has it refused at once, the others to be told of it long before their patience
 // ends, and to say then who is missing.
@@ -29,7 +32,7 @@ func TestWrongToken(t *testing.T) {
 		if rank == 1 {
 			env = append(env, "LOCKSTEP_JOB_TOKEN=a token of quite another job")
 		}
-		return tiny(out, "--ddp_timeout", "4"), env
+		return tiny(out, "--ddp_timeout", strconv.Itoa(int(refused.Seconds()))), env
 	})
 	wants := []string{"that did not know the job token", "belongs to another job", "rank 1",
 		"rank 1"}
