@@ -40,6 +40,12 @@ func Libraries() []Known {
 		renamed("parallelism_config_tp_size", TypeInt, "1", "tp_size"),
 		renamed("parallelism_config_cp_size", TypeInt, "1", "cp_size"),
 		renamed("parallelism_config_sp_size", TypeInt, "1", "sp_size"),
+		refused("parallelism_config_cp_comm_strategy", TypeString, "allgather", "cp_strategy gather or ring"),
+		noEffect("parallelism_config_cp_backend", TypeString, "torch", ownTokens),
+		noEffect("parallelism_config_sp_backend", TypeString, "deepspeed", ownTokens),
+		noEffect("parallelism_config_sp_attn_implementation", TypeString, "sdpa", "there is one attention"),
+		noEffect("parallelism_config_sp_seq_length", TypeInt, "", "sequences may have any length"),
+		noEffect("parallelism_config_sp_seq_length_is_variable", TypeBool, "true", "sequences may have any length"),
 
 		// transformers' Seq2SeqTrainingArguments, beside predict_with_generate and generation_max_length
 		refused("generation_num_beams", TypeInt, "", "1: search with beams is not built").same("1"),
@@ -153,6 +159,7 @@ var launcherFlags = []string{
 
 // Reasons that several names share.
 const (
+	ownTokens = "the tokens of sequences are divided by accelerate/cp"
 	adapters  = "LoRA and other adapters; all parameters are trained"
 	quantized = "quantized weights: want dtype bfloat16"
 	chats     = "conversations and their templates: want texts"

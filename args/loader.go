@@ -305,9 +305,12 @@ var accelerateEnv = map[string]string{"fsdp_state_dict_type": "FSDP_STATE_DICT_T
 // MeshEnvPrefix starts the names of the variables of accelerate's ParallelismConfig.
 const MeshEnvPrefix = "PARALLELISM_CONFIG_"
 
-// meshUnread are those that only cp_size and sp_size above 1 need.
-const meshUnread = "CP_BACKEND CP_COMM_STRATEGY SP_BACKEND SP_SEQ_LENGTH SP_SEQ_LENGTH_IS_VARIABLE " +
-	"SP_ATTN_IMPLEMENTATION"
+// meshUnread are those that change nothing here, and exchangeVariable that of cp_strategy.
+const (
+	meshUnread = "CP_BACKEND CP_COMM_STRATEGY SP_BACKEND SP_SEQ_LENGTH SP_SEQ_LENGTH_IS_VARIABLE " +
+		"SP_ATTN_IMPLEMENTATION"
+	exchangeVariable = MeshEnvPrefix + "CP_COMM_STRATEGY"
+)
 
 // accelerateEnvironment loads them; as in HuggingFace, every other source beats them.
 func (m *merge) accelerateEnvironment() {
@@ -325,7 +328,16 @@ func (m *merge) accelerateEnvironment() {
 			values[key] = text
 		}
 	}
-	m.mustLoad(values, func(key string) string { return "env " + accelerateEnv[key] })
+	if m.loader.TrainingArguments() != nil {
+		switch text, _ := m.loader.lookupEnv(exchangeVariable); text {
+		case "", "allgather": // which accelerate sets whether it is read or not
+		case "alltoall":
+			values["cp_strategy"] = string(CPRing)
+		default:
+			m.fault(Fault{Key: exchangeVariable, Value: quote(text), Want: "allgather or alltoall"})
+		}
+	}
+	m.mustLoad(values, func(key string) string { return "env " + cmp.Or(accelerateEnv[key], exchangeVariable) })
 }
 
 // meshHint says what to take for a variable that accelerate does not read.

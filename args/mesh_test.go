@@ -229,6 +229,18 @@ func TestFaultsOfContextParallel(t *testing.T) {
 			require.ErrorContains(t, err, w, text)
 		}
 	}
+	for _, given := range [][2]string{{`{"cp_size":2,"cp_handler":{"cp_comm_strategy":"alltoall"}}`, "ring"},
+		{`{"cp_size":2,"cp_handler":{"cp_comm_strategy":"allgather"}}`, "gather"},
+		{`{"sp_size":2,"sp_backend":"deepspeed","sp_handler":{"sp_seq_length":512}}`, "ulysses"}} {
+		p := newProgram(nil, nil).parse("--parallelism_config", given[0])
+		require.NoError(t, p.err, given[0])
+		require.EqualValues(t, given[1], p.train.ContextStrategy())
+	}
+	p := newProgram([]string{"PARALLELISM_CONFIG_CP_COMM_STRATEGY=alltoall"}, nil).parse("--cp_size", "2")
+	require.NoError(t, p.err)
+	require.Equal(t, args.CPRing, p.train.CPStrategy)
+	p = newProgram([]string{"PARALLELISM_CONFIG_CP_COMM_STRATEGY=ring"}, nil).parse()
+	require.ErrorContains(t, p.err, `PARALLELISM_CONFIG_CP_COMM_STRATEGY is "ring": want allgather or alltoall`)
 	a := args.Default("out")
 	require.Zero(t, a.ContextChunks())
 	a.SPSize = 4

@@ -118,7 +118,4 @@ var unreadFlags = []struct{ reader, names string }{
 		fp8_amax_compute_algo fp8_amax_history_len fp8_backend fp8_enable_fsdp_float8_all_gather fp8_format
 		fp8_interval fp8_margin fp8_opt_level fp8_override_linear_precision fp8_pad_inner_dim
 		fp8_use_autocast_during_eval`},
-	{"parallelism_config_cp_size or sp_size", `
-		parallelism_config_cp_backend parallelism_config_cp_comm_strategy parallelism_config_sp_attn_implementation
-		parallelism_config_sp_backend parallelism_config_sp_seq_length parallelism_config_sp_seq_length_is_variable`},
 }

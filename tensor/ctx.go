@@ -113,6 +113,19 @@ func (c *Ctx) Draws() int { return int(*c.draws) }
 // behind them.
 func (c *Ctx) SkipDraws(n int) { *c.draws += uint64(n) }
 
+// RandomState is a place in a random stream. Ranks that compute what another one would exchange it.
+type RandomState struct{ Key, Draws uint64 }
+
+// RandomState is the place from which c draws next.
+func (c *Ctx) RandomState() RandomState { return RandomState{c.key, *c.draws} }
+
+// WithRandomState returns a context that draws what a context in the state s would draw next, for the same samples.
+func (c *Ctx) WithRandomState(s RandomState) *Ctx {
+	d := *c
+	d.key, d.draws = s.Key, &s.Draws
+	return &d
+}
+
 // nextKey derives the key of the next random op or part.
 func (c *Ctx) nextKey(name string) uint64 {
 	k := rng.Derive(c.key, name, *c.draws)

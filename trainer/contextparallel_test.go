@@ -32,14 +32,17 @@ func TestContextParallel(t *testing.T) {
 		common settings
 		ranks  func(*args.TrainingArguments)
 	}{
-		"2":                {settings{}, tokens(2, 2)},
-		"4, bf16":          {settings{half}, tokens(4, 4)},
+		"2":       {settings{}, tokens(2, 2)},
+		"4, bf16": {settings{half}, tokens(4, 4)},
+		"4, ulysses": {settings{recompute}, func(a *args.TrainingArguments) {
+			a.NumReplicas, a.SPSize = 4, 4 // with dropout of attention weights
+		}},
 		"2, fp16":          {settings{fp16, smooth}, tokens(2, 2)},
 		"2 × 2":            {settings{}, tokens(4, 2)},
 		"2 × 2 recomputed": {settings{recompute, half}, tokens(4, 2)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			chunks := func(a *args.TrainingArguments) { a.CPChunks = 8 }
+			chunks := func(a *args.TrainingArguments) { a.CPChunks, a.MaxSteps, a.EvalSteps = 8, 8, new(4.0) }
 			want, records := evaluatedRun(t, fourHeads(t), append(c.common, chunks))
 			got, logged := evaluatedRun(t, fourHeads(t), append(c.common, chunks, c.ranks))
 			require.Len(t, got, len(want))

@@ -34,6 +34,8 @@ type part struct {
 	again   bool // a forward pass is run again for its gradient
 	y       *tensor.Tensor
 
+	random tensor.RandomState // of Ring, before it draws
+
 	// for the backward pass
 	graph []*graph // of what this rank computed
 	whole *whole   // of Gather

@@ -205,8 +205,8 @@ func TestBitsOfOneProcess(t *testing.T) {
 
 // Gathered keys and Ulysses have the same bits.
 func TestMethodsAgree(t *testing.T) {
-	want, _, _ := run{chunks: 4, recompute: true}.on(t, 2)
-	got, _, _ := run{chunks: 4, method: cp.Ulysses}.on(t, 2)
+	want, _, _ := run{chunks: 4, attention: 0.2, recompute: true}.on(t, 2)
+	got, _, _ := run{chunks: 4, attention: 0.2, method: cp.Ulysses}.on(t, 2)
 	require.Equal(t, want, got)
 }
 
@@ -233,6 +233,7 @@ func TestBitsWithSettings(t *testing.T) {
 		"ragged length":     {length: 21},
 		"padded rows":       {mask: true},
 		"attention dropout": {attention: 0.2},
+		"ulysses dropout":   {attention: 0.2, method: cp.Ulysses, recompute: true},
 		"bf16":              {lower: tensor.BFloat16},
 		"ulysses bf16":      {lower: tensor.BFloat16, method: cp.Ulysses, recompute: true, length: 19, mask: true},
 	} {

@@ -3,8 +3,6 @@
 package cp
 
 import (
-	"fmt"
-
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -12,14 +10,9 @@ import (
 // Ring sends keys and values round the ranks (Liu et al. 2023): in each hop a rank attends to the chunks of one rank,
 // and merges the result with the earlier ones by their log-sum-exps. It holds the keys and values of two ranks at most;
 // its backward pass computes each partial result again. Sums are formed in the order in which keys arrive, so results
-// agree with the other methods to rounding. Dropout of attention weights is refused.
-var Ring = &Method{name: "ring", forward: ringForward, backward: ringBackward, check: func(_ Layout, p *part) error {
-	if p.opt.Dropout > 0 {
-		return fmt.Errorf("dropout %g of attention weights: want 0 with cp_strategy ring, or cp_strategy gather",
-			p.opt.Dropout)
-	}
-	return nil
-}}
+// agree with the other methods to rounding. Dropout of attention weights draws other numbers than for them, the same
+// on any number of ranks.
+var Ring = &Method{name: "ring", forward: ringForward, backward: ringBackward}
 
 // never stands for −Inf, the log-sum-exp of a query that has seen no key, in differences.
 const never = -1e30
@@ -91,6 +84,9 @@ func (r *round) real(chunk int) int {
 // partial is the attention of p's queries q over the keys of one chunk.
 func (r *round) partial(c *tensor.Ctx, p *part, chunk int, q, k, v, mask *tensor.Tensor) (out, lse *tensor.Tensor) {
 	opt, length, n := p.opt, r.layout.Length(r.tokens), r.real(chunk)
+	if opt.Dropout > 0 { // each pair of chunks draws its own
+		c = c.WithRandomState(tensor.RandomState{Key: p.random.Key, Draws: p.random.Draws + uint64(chunk)})
+	}
 	opt.QueryOffset, opt.KeyOffset, opt.Mask = p.chunk*length, chunk*length, nil
 	if mask != nil {
 		opt.Mask = tensor.Slice(c.NoGrad(), tensor.Cast(c.NoGrad(), mask, tensor.Bool), 3, 0, n)
@@ -132,6 +128,11 @@ func share(c *tensor.Ctx, lse, total *tensor.Tensor) *tensor.Tensor {
 func ringForward(r *round, parts []*part) (err error) {
 	r.root.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 		sums := make([]merged, len(parts))
+		for _, p := range parts {
+			if p.random = p.c.RandomState(); p.opt.Dropout > 0 {
+				p.c.SkipDraws(r.layout.Chunks)
+			}
+		}
 		err = r.hops(c, ringBlocks(c, parts), false, func(chunk int, b *block) {
 			for i, p := range parts {
 				if r.sees(p, chunk) {

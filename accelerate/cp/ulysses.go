@@ -10,8 +10,8 @@ import (
 )
 
 // Ulysses exchanges tokens for heads (Jacobs et al. 2023): each rank computes the attention of all tokens for some of
-// the heads, and sends the results back. The number of ranks must divide that of key heads. Dropout of attention
-// weights is refused on several ranks: what it draws depends on a head's number.
+// the heads, and sends the results back. The number of ranks must divide that of key heads. Dropout draws what it draws
+// for Gather; on several ranks only a CPU does, see tensor.AttentionOptions.FirstHead.
 var Ulysses = &Method{name: "ulysses", forward: ulyssesForward, backward: ulyssesBackward, check: checkHeads}
 
 func checkHeads(l Layout, p *part) error {
@@ -22,10 +22,6 @@ func checkHeads(l Layout, p *part) error {
 		}
 		return fmt.Errorf("%d heads and %d key heads on %d ranks: want a cp_size of at most %d, a power of two that "+
 			"divides the key heads, or cp_strategy gather", p.q.Size(1), n, l.Size, most)
-	}
-	if p.opt.Dropout > 0 && l.Size > 1 {
-		return fmt.Errorf("dropout %g of attention weights: want 0 with cp_strategy ulysses, or cp_strategy gather",
-			p.opt.Dropout)
 	}
 	return nil
 }
@@ -51,9 +47,15 @@ func ulyssesForward(r *round, parts []*part) (err error) {
 			mask = tensor.Slice(c, mask, 1, r.layout.Rank*heads, (r.layout.Rank+1)*heads)
 		}
 		k, v := r.join(c, in[1], 2), r.join(c, in[2], 2)
+		var states []tensor.RandomState
+		if states, err = r.randomStates(parts); err != nil {
+			return nil
+		}
+		opt := parts[0].opt
+		opt.FirstHead += r.layout.Rank * in[0].Size(2)
 		graphs, out := []*graph(nil), []*tensor.Tensor(nil)
 		for slot, chunk := range r.layout.Order() {
-			g := r.attend(root, chunk, tensor.Select(c, in[0], 0, slot), k, v, mask, parts[0].opt)
+			g := r.attend(root.WithRandomState(states[slot]), chunk, tensor.Select(c, in[0], 0, slot), k, v, mask, opt)
 			graphs, out = append(graphs, g), append(out, g.out)
 		}
 		parts[0].graph = graphs
@@ -63,6 +65,31 @@ func ulyssesForward(r *round, parts []*part) (err error) {
 		return nil
 	})
 	return err
+}
+
+// randomStates are those of all chunks, in the order of Layout.Order, where dropout draws; the ranks tell each other.
+func (r *round) randomStates(parts []*part) ([]tensor.RandomState, error) {
+	states := make([]tensor.RandomState, r.layout.Chunks)
+	if parts[0].opt.Dropout == 0 {
+		return states, nil
+	}
+	var mine []int64
+	for _, p := range parts {
+		s := p.c.RandomState()
+		mine = append(mine, int64(s.Key), int64(s.Draws))
+		p.c.SkipDraws(1) // of the attention, which another context computes
+	}
+	all := mine
+	if g := r.cfg.Group; g != nil && g.Size() > 1 {
+		all = make([]int64, 2*len(states))
+		if err := g.AllGather(comm.Of(all), comm.Of(mine), comm.Label("random states")).Wait(r.ctx); err != nil {
+			return nil, err
+		}
+	}
+	for i := range states {
+		states[i] = tensor.RandomState{Key: uint64(all[2*i]), Draws: uint64(all[2*i+1])}
+	}
+	return states, nil
 }
 
 func ulyssesBackward(r *round, parts []*part) (err error) {

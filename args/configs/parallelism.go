@@ -2,8 +2,11 @@
 
 package configs
 
-// onlyCut is why a key of context parallelism sets nothing.
-const onlyCut = "only cp_size or sp_size above 1 reads it, which is not built"
+// Why keys of context parallelism set nothing.
+const (
+	ownTokens  = "the tokens of sequences are divided by accelerate/cp"
+	ownLengths = "sequences may have any length"
+)
 
 // parallelismRules are the keys of accelerate's ParallelismConfig.
 var parallelismRules = withParallelism(map[string]rule{}, "")
@@ -11,25 +14,38 @@ var parallelismRules = withParallelism(map[string]rule{}, "")
 // withParallelism adds them behind a prefix, in both spellings: the object's and the file's.
 func withParallelism(rules map[string]rule, prefix string) map[string]rule {
 	for key, rule := range map[string]rule{
-		"dp_replicate_size":         sets("dp_replicate_size", nil),
-		"dp_shard_size":             sets("dp_shard_size", nil),
-		"tp_size":                   sets("tp_size", nil),
-		"cp_size":                   sets("cp_size", nil),
-		"sp_size":                   sets("sp_size", nil),
-		"pp_size":                   only("accelerate has no pipelines: set pp_size beside it", 1),
-		"cp_backend":                ignore(onlyCut),
-		"cp_comm_strategy":          ignore(onlyCut),
-		"sp_backend":                ignore(onlyCut),
-		"sp_seq_length":             ignore(onlyCut),
-		"sp_seq_length_is_variable": ignore(onlyCut),
-		"sp_attn_implementation":    ignore(onlyCut),
-		"tp_handler":                ignore("only tp_size above 1 reads it, which is not built"),
-		"cp_handler":                ignore(onlyCut),
-		"sp_handler":                ignore(onlyCut),
+		"dp_replicate_size":           sets("dp_replicate_size", nil),
+		"dp_shard_size":               sets("dp_shard_size", nil),
+		"tp_size":                     sets("tp_size", nil),
+		"cp_size":                     sets("cp_size", nil),
+		"sp_size":                     sets("sp_size", nil),
+		"pp_size":                     only("accelerate has no pipelines: set pp_size beside it", 1),
+		"cp_backend":                  ignore(ownTokens),
+		"cp_comm_strategy":            setsExchange,
+		"sp_backend":                  ignore(ownTokens),
+		"sp_seq_length":               ignore(ownLengths),
+		"sp_seq_length_is_variable":   ignore(ownLengths),
+		"sp_attn_implementation":      ignore("there is one attention"),
+		"tp_handler":                  ignore("only tp_size above 1 reads it, which is not built"),
+		"cp_handler":                  ignore("cp_size and cp_strategy decide"),
+		"cp_handler.cp_comm_strategy": setsExchange,
+		"sp_handler":                  ignore(ownLengths),
 	} {
 		rules[prefix+key], rules[prefix+"parallelism_config_"+key] = rule, rule
 	}
 	return rules
+}
+
+// setsExchange is the rule of cp_comm_strategy. "allgather", which accelerate writes whether it is read or not, is
+// cp_strategy's default; with "alltoall" keys go round the ranks.
+func setsExchange(c *Config, key string, v any) (Use, string) {
+	switch {
+	case v == nil || sameValue(v, "allgather"):
+		return NoEffect, "cp_strategy decides, by default gather"
+	case sameValue(v, "alltoall"):
+		return c.set("cp_strategy", "ring", key)
+	}
+	return Refused, `"allgather" (cp_strategy gather) or "alltoall" (cp_strategy ring)`
 }
 
 // Parallelism reads accelerate's ParallelismConfig.

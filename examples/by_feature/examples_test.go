@@ -162,6 +162,17 @@ var examples = map[string]func(t *testing.T, program string, r result){
 			require.Less(t, sent[how], 0.75*sent["no compression"], how)
 		}
 	},
+	"context_parallel": func(t *testing.T, program string, r result) {
+		for run, same := range map[string]string{"2 ranks, cp_size 2 by ring": "false",
+			"4 ranks, cp_size 4 by ulysses": "true", "4 ranks, cp_size 2 by gather": "true"} {
+			require.Regexp(t, "(?m)^"+run+": .*, same bits as on 1 rank: "+same+"$", r.stdout)
+		}
+		losses := r.numbers(t, `(?m)^(.*): weights .* loss ([\d.]+)`)
+		for run, loss := range losses {
+			require.InDelta(t, losses["1 rank"], loss, 1e-3, run)
+		}
+		require.Contains(t, r.launched(t, program, 2), "cp_size 2 by gather: weights ")
+	},
 	"custom_callback": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)
 		require.Regexp(t, `(?m)^epoch  1: worst step [1-9]`, r.stdout)
