@@ -98,7 +98,8 @@ func (a *Accelerator) checkStrategy(hook ddp.Hook) error {
 
 // checkOptimizer refuses an optimizer that does not fit the parts of parameters that this rank updates.
 func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
-	if opt.NeedsWhole() && a.cut() && a.division != nil {
+	blocks := opt.Blocks()
+	if (opt.NeedsWhole() || blocks > 1) && a.cut() && a.division != nil {
 		return fmt.Errorf("accelerate: optimizer %s needs whole parameters, and they are divided (tp_size): want "+
 			"tp_size 1, or an optimizer whose transforms are all elementwise (optim.Traits)", opt.Name())
 	}
@@ -106,6 +107,19 @@ func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
 		return fmt.Errorf("accelerate: optimizer %s needs whole parameters, and they are sharded: want no fsdp, "+
 			"zero_stage and dp_shard_size, or an optimizer whose transforms are all elementwise (optim.Traits)",
 			opt.Name())
+	}
+	if a.cut() && strategy.Cell%blocks != 0 {
+		return fmt.Errorf("accelerate: optimizer %s computes blocks of %d elements, and shards begin at multiples of "+
+			"%d: want a divisor of that", opt.Name(), blocks, strategy.Cell)
+	}
+	if s := a.strategy.Shards(); s != nil {
+		numel := map[string]int{}
+		for _, p := range a.params {
+			if at, ok := s.Placement(p.Name); ok {
+				numel[p.Name] = at.BoxNumel()
+			}
+		}
+		opt.DescribeParts(numel)
 	}
 	if opt.Averages() {
 		for _, of := range []struct {

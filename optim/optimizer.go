@@ -29,7 +29,37 @@ type Group struct {
 
 // NeedsWhole reports whether a transform of the chain may not be given parts of parameters.
 func (o *Optimizer) NeedsWhole() bool {
-	return slices.ContainsFunc(o.chain, func(t Transform) bool { return !t.Traits().Elementwise })
+	return slices.ContainsFunc(o.chain, func(t Transform) bool {
+		return !t.Traits().Elementwise && t.Traits().Blocks == 0
+	})
+}
+
+// Blocks is a number of which parts of parameters must begin at a multiple: 1 if all transforms are elementwise.
+func (o *Optimizer) Blocks() int {
+	n := 1
+	for _, t := range o.chain {
+		if b := t.Traits().Blocks; b > 0 {
+			n = n / gcd(n, b) * b
+		}
+	}
+	return n
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// DescribeParts says how many elements the parameters have of which the optimizer was given a part: some transforms
+// treat large ones differently. It comes before the first step.
+func (o *Optimizer) DescribeParts(numel map[string]int) {
+	for _, t := range o.chain {
+		if f := t.Traits().parts; f != nil {
+			f(numel)
+		}
+	}
 }
 
 // Slot is what an optimizer remembers of one parameter.

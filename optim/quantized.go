@@ -23,6 +23,8 @@ type quantized struct {
 	// wholeBlocks leaves parameters whose last block would be short in float32 too.
 	wholeBlocks bool
 	chain       []Transform // of the optimizer
+	// numel are the elements of parameters of which there may be a part.
+	numel map[string]int
 }
 
 // quantize stores the state of a transform as bitsandbytes does, except that of embeddings, as the Trainer registers
@@ -39,7 +41,10 @@ func quantize(of Transform, groups []*Group) *quantized {
 
 // holds reports whether the state of p is stored in 8 bits.
 func (q *quantized) holds(p tensor.Named) bool {
-	n := p.Numel()
+	n, ok := q.numel[p.Name]
+	if !ok {
+		n = p.Numel()
+	}
 	return n >= smallest && !q.wide[p.Name] && (!q.wholeBlocks || n%blockwise.Block == 0)
 }
 
@@ -49,8 +54,11 @@ func (q *quantized) optimizer(c *tensor.Ctx, name string, groups []*Group, chain
 	return New(c, name, groups, chain...)
 }
 
-// Traits: a part of a parameter has other blocks, and the host converts.
-func (q *quantized) Traits() Traits { return Traits{Fused: q.fused()} }
+// Traits: the host converts.
+func (q *quantized) Traits() Traits {
+	return Traits{Blocks: blockwise.Block, Fused: q.fused(),
+		parts: func(numel map[string]int) { q.numel = numel }}
+}
 
 // maps are those of the states of p.
 func (q *quantized) maps(p tensor.Named) (list []*blockwise.Map) {
@@ -74,7 +82,7 @@ func (q *quantized) State(p tensor.Named) []StateTensor {
 	for _, s := range list {
 		stored = append(stored, StateTensor{Name: codesOf(s), Shape: s.Shape, DType: tensor.Uint8},
 			StateTensor{Name: scalesOf(s), Shape: []int{blockwise.Blocks(p.Numel())}, DType: tensor.Float32,
-				NonNegative: true})
+				NonNegative: true, Block: blockwise.Block})
 	}
 	return stored
 }

@@ -25,6 +25,9 @@ type Traits struct {
 	// may be given a part of a parameter, as a vector. Where parameters are sharded, all transforms must be so: one
 	// that needs whole matrices or norms of parameters is refused.
 	Elementwise bool
+	// Blocks: each block of so many elements of a parameter is computed by itself, so that Apply may be given a part of
+	// a parameter, as a vector, that begins at a multiple of them. See Optimizer.DescribeParts. 0: there are none.
+	Blocks int
 	// OnDevice: Apply changes tensors alone, by operations on the context that it is given, reads no number of theirs,
 	// and keeps nothing else from step to step. Then a step may be queued before anybody knows whether its gradients
 	// are finite: if they are not, the device leaves parameters and state unchanged. With any other transform in the
@@ -39,6 +42,8 @@ type Traits struct {
 	// Fused is one pass for a chain that the transform is in; nil: there is none.
 	Fused *Fused
 
+	// parts tells the transform how many elements the parameters have of which it may be given a part.
+	parts func(numel map[string]int)
 	// host readies a step of float32 in host memory: what it returns has the bits of Apply. nil: there is none.
 	host func(g *Group, step int64) func(e *elements)
 }
@@ -50,6 +55,26 @@ type StateTensor struct {
 	DType tensor.DType
 	// NonNegative: no element is ever below zero, as a mean of squares. A saved state that breaks this is refused.
 	NonNegative bool
+	// Block: each element stands for so many elements of the parameter, in their order; the last may stand for fewer.
+	// 0: the tensor is like the parameter, or belongs to all of it.
+	Block int
+}
+
+// Place is what belongs to a part of the parameter, as name; the tensor described is that of the whole parameter.
+func (s StateTensor) Place(name string, at tensor.Placement) tensor.Placement {
+	switch {
+	case s.Block > 1:
+		up := func(n int) int { return (n + s.Block - 1) / s.Block }
+		whole := tensor.WholePlacement(name, up(at.BoxNumel()))
+		if at.Numel() == 0 { // it may lie at an end inside of a block
+			return whole.Slice(0, 0)
+		}
+		return whole.Slice(at.Flat.Start/s.Block, up(at.Flat.Stop))
+	case !at.WholeBox():
+		return at.Of(name, at.Shape...)
+	default:
+		return at.Of(name, s.Shape...)
+	}
 }
 
 // Bytes is the memory that the tensor takes.

@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer/hashes"
 )
@@ -184,14 +185,25 @@ func (h *hashRecorder) weights() []hashes.Sum {
 // state are the hashes of the optimizer's state of each parameter.
 func (h *hashRecorder) state() []hashes.Sum {
 	all, list, c := h.r.opt.State().Tensors, make([]hashes.Sum, len(h.parts)), h.r.acc.Ctx()
-	at := map[string]int{}
+	at, blocks := map[string]int{}, map[string]optim.StateTensor{}
 	for i, q := range h.parts {
 		at[q.Placement.Name] = i
+	}
+	for _, p := range h.r.opt.Params() {
+		for _, st := range h.r.opt.Describe(p) {
+			if st.Block > 1 {
+				blocks[p.Name+"."+st.Name] = st
+			}
+		}
 	}
 	for name, t := range all {
 		dot := strings.LastIndexByte(name, '.')
 		if i, ok := at[name[:dot]]; ok {
-			list[i] = list[i].Add(name[dot:], hashes.Of(c, t, h.parts[i].Placement))
+			place := h.parts[i].Placement
+			if st, ok := blocks[name]; ok {
+				place = st.Place(name, place)
+			}
+			list[i] = list[i].Add(name[dot:], hashes.Of(c, t, place))
 		}
 	}
 	return list

@@ -87,11 +87,11 @@ func (c *Checkpointer) restoreOptimizer(ck *checkpoint.Checkpoint, opt Optimizer
 		return err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
-	ctx := c.Ctx.NoGrad()
+	ctx, blocks := c.Ctx.NoGrad(), c.blocks(opt)
 	saved := map[string]optim.Saved{}
 	for _, name := range set.Names() {
 		e, _ := set.Lookup(name)
-		at, shape, mine := c.partOf(e.Placement())
+		at, shape, mine := c.partOf(e.Placement(), blocks[name])
 		if !mine {
 			continue
 		}
@@ -159,14 +159,31 @@ func (c *Checkpointer) followFreezing(opt Optimizer, steps map[string]int64,
 // parameterOf is the name of the parameter that a tensor of the optimizer's state belongs to.
 func parameterOf(key string) string { return key[:max(0, strings.LastIndexByte(key, '.'))] }
 
-// partOf is what this rank has of a saved tensor of the optimizer's, and the shape of that; mine is false if it has
-// nothing.
-func (c *Checkpointer) partOf(saved tensor.Placement) (at tensor.Placement, shape []int, mine bool) {
+// blocks are how many elements of its parameter an element of a tensor of the optimizer's state stands for, by name,
+// where that is more than one.
+func (c *Checkpointer) blocks(opt Optimizer) map[string]int {
+	list := map[string]int{}
+	for _, p := range c.Params {
+		for _, st := range opt.Describe(p) {
+			if st.Block > 1 {
+				list[p.Name+"."+st.Name] = st.Block
+			}
+		}
+	}
+	return list
+}
+
+// partOf is what this rank has of a saved tensor of the optimizer's, each element of which stands for a block of the
+// parameter's, and the shape of that; mine is false if it has nothing.
+func (c *Checkpointer) partOf(saved tensor.Placement, block int) (at tensor.Placement, shape []int, mine bool) {
 	if c.Shards == nil {
 		return saved, saved.Shape, true
 	}
 	name := parameterOf(saved.Name)
 	at, ok := c.Shards.Placement(name)
+	if ok && block > 1 && c.Shards.Cut(name) {
+		at = optim.StateTensor{Block: block}.Place(saved.Name, at)
+	}
 	switch {
 	case !ok:
 		return saved, saved.Shape, true // the optimizer finds what is wrong with it

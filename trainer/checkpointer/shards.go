@@ -103,11 +103,8 @@ func (c *Checkpointer) optimizerShards(opt Optimizer, state optim.StateDict) (li
 		for _, st := range opt.Describe(p) {
 			name := p.Name + "." + st.Name
 			part := tensor.WholePlacement(name, st.Shape...)
-			switch {
-			case c.Shards.Cut(p.Name) && !at.WholeBox(): // st is that of the rank's part
-				part = at.Of(name, at.Shape...)
-			case c.Shards.Cut(p.Name):
-				part = at.Of(name, st.Shape...)
+			if c.Shards.Cut(p.Name) {
+				part = st.Place(name, at)
 			}
 			list = append(list, checkpoint.NewPlaced(c.Ctx, optimizerTensors,
 				tensor.Placed{Placement: part, Tensor: state.Tensors[name]}))
