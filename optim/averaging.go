@@ -3,6 +3,7 @@
 package optim
 
 import (
+	"fmt"
 	"maps"
 
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -12,12 +13,60 @@ import (
 // place.
 const trainWeight = "train_weight"
 
+// ema is the name of the state of SetAverage: the average of the weights before the last step.
+const ema = "ema"
+
+// SetAverage makes evaluation, saved weights and saved states take an exponential moving average of the weights (Polyak
+// & Juditsky 1992; the "EMA" of image models): average ← decay·average + (1−decay)·weights after each step that changes
+// a parameter, from its initial value on. It is float32 for parameters of a half type. See Eval. It panics if the
+// optimizer averages weights already, or has its state.
+func (o *Optimizer) SetAverage(decay float64) {
+	for _, s := range o.slots {
+		if s.Tensors != nil {
+			panic(&tensor.Error{Op: "optim.SetAverage",
+				Msg: "the optimizer has its state already: want the call before its first step"})
+		}
+	}
+	if o.average != nil || !(decay > 0 && decay < 1) {
+		panic(&tensor.Error{Op: "optim.SetAverage",
+			Msg: fmt.Sprintf("decay %g for %s: want a number in (0, 1) and an optimizer that does not average weights",
+				decay, o.name)})
+	}
+	o.decay = decay
+	o.average = func(c *tensor.Ctx, p tensor.Named, s *Slot) {
+		mean := s.Tensors[ema]
+		sum := tensor.Add(c, tensor.Affine(c, mean, decay, 0), tensor.Affine(c, wide(c, p, mean), 1-decay, 0))
+		tensor.CopyInto(c, p.Tensor, tensor.Cast(c, sum, p.DType()))
+	}
+}
+
+// wide is a parameter in the dtype of its average.
+func wide(c *tensor.Ctx, p tensor.Named, mean *tensor.Tensor) *tensor.Tensor {
+	return tensor.Cast(c, p.Tensor, mean.DType())
+}
+
+// follow enters a parameter, before the step changes it, into its average.
+func (o *Optimizer) follow(c *tensor.Ctx, w *work) {
+	if o.decay == 0 {
+		return
+	}
+	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		mean := w.s.Tensors[ema]
+		if w.s.Step == 1 {
+			tensor.CopyInto(c, mean, wide(c, w.p, mean))
+		} else {
+			tensor.AxpbyInto(c, mean, o.decay, mean, 1-o.decay, wide(c, w.p, mean))
+		}
+		return nil
+	})
+}
+
 // Averages reports whether evaluation takes other weights than training, see Eval.
 func (o *Optimizer) Averages() bool { return o.average != nil }
 
 // Eval puts the weights in place that evaluation, saved weights and saved states take: for an optimizer that averages
-// them, such as ScheduleFreeAdamW, the average. The state then holds the weights of training too, and a state is loaded
-// after Eval. For other optimizers it does nothing, and so does a second call.
+// them, such as ScheduleFreeAdamW or any after SetAverage, the average. The state then holds the weights of training
+// too, and a state is loaded after Eval. For other optimizers it does nothing, and so does a second call.
 func (o *Optimizer) Eval(c *tensor.Ctx) {
 	if o.average == nil || o.evaluating {
 		return

@@ -83,6 +83,7 @@ type Optimizer struct {
 	// average is Traits.Average of the chain; evaluating: between Eval and Train.
 	average    func(c *tensor.Ctx, p tensor.Named, s *Slot)
 	evaluating bool
+	decay      float64 // of SetAverage; 0: none
 	slots      map[string]*Slot
 	keep       *tensor.Ctx // of the state, which lives in no scope
 	zeros      Zeros       // makes it; nil: in the device's memory
@@ -155,6 +156,9 @@ func (o *Optimizer) Describe(p tensor.Named) (list []StateTensor) {
 	if o.compensates(p) {
 		list = append(list, StateTensor{Name: compensation, Shape: p.Shape(), DType: p.DType()})
 	}
+	if o.decay > 0 {
+		list = append(list, Like(p, ema)...)
+	}
 	if o.evaluating {
 		list = append(list, StateTensor{Name: trainWeight, Shape: p.Shape(), DType: p.DType()})
 	}
@@ -180,7 +184,7 @@ func (o *Optimizer) fillOne(s *Slot) {
 	for _, t := range o.Describe(s.param) {
 		zeros := o.zeroState(s, t)
 		s.Tensors[t.Name] = zeros
-		if t.Name != compensation && t.Name != trainWeight {
+		if t.Name != compensation && t.Name != trainWeight && t.Name != ema {
 			s.chain = append(s.chain, zeros)
 		}
 	}
@@ -293,6 +297,7 @@ func (o *Optimizer) end() {
 func (o *Optimizer) updateAll(c *tensor.Ctx) {
 	for i := range o.work {
 		w := &o.work[i]
+		o.follow(c, w)
 		if u, ok := o.fusible(c, w, w.p.Tensor); ok {
 			o.passed = append(o.passed, u)
 			continue

@@ -378,3 +378,27 @@ func TestStateIsMadeWhenItIsNeeded(t *testing.T) {
 	require.EqualError(t, third.LoadState(c, saved),
 		"optim: the saved state does not fit: w.row_sum is float32[300]: want float64[300]")
 }
+
+// The average is that of the weights after each step, and Train puts the weights back.
+func TestSetAverage(t *testing.T) {
+	c := tensor.NewCtx(tensor.CPU())
+	p := tensor.Named{Name: "w", Tensor: tensor.FromSlice(c, []float64{1, -2, 3}, 3).SetRequiresGrad(true)}
+	opt := optim.DefaultAdamW().New(c, []*optim.Group{{Params: []tensor.Named{p}, LR: 0.1}})
+	opt.SetAverage(0.75)
+	require.True(t, opt.Averages())
+	want := tensor.ToSlice[float64](c.NoGrad(), p.Tensor)
+	for range 3 {
+		tensor.Backward(c, []*tensor.Tensor{tensor.Sum(c, tensor.Mul(c, p.Tensor, p.Tensor), nil, false)}, nil, nil)
+		opt.Step(c)
+		opt.ZeroGrad()
+		now := tensor.ToSlice[float64](c.NoGrad(), p.Tensor)
+		for i, x := range now {
+			want[i] = 0.75*want[i] + 0.25*x
+		}
+		opt.Eval(c)
+		require.InDeltaSlice(t, want, tensor.ToSlice[float64](c.NoGrad(), p.Tensor), 1e-14)
+		opt.Train(c)
+		require.Equal(t, now, tensor.ToSlice[float64](c.NoGrad(), p.Tensor))
+	}
+	require.Panics(t, func() { opt.SetAverage(0.5) }, "it has its state")
+}
