@@ -131,8 +131,8 @@ func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
 				"no sharding (fsdp, zero_stage, dp_shard_size)"},
 			{a.plan.local.Every > 0, fmt.Sprintf("local_sgd_steps %d", a.plan.local.Every), "0"}} {
 			if of.set {
-				return fmt.Errorf("accelerate: optimizer %s averages weights, of which each rank needs all, with %s: "+
-					"want %s", opt.Name(), of.key, of.want)
+				return fmt.Errorf("accelerate: optimizer %s, or ema_decay, averages weights, of which each rank "+
+					"needs all, with %s: want %s", opt.Name(), of.key, of.want)
 			}
 		}
 	}

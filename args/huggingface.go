@@ -178,12 +178,11 @@ func warmupRatio() Known {
 
 // plannedValues lists values of settings that HuggingFace's have. A fault says that those that are not built are not.
 var plannedValues = map[string][]string{
-	"optim":                         catalog.RefusedOptimizers(),
-	"train_sampling_strategy":       {"batch_rebalance"},
-	"include_num_input_tokens_seen": {"non_padding"},
-	"log_level":                     {"detail"},
-	"log_level_replica":             {"detail"},
-	"ddp_backend":                   {"ccl", "cncl", "hccl", "mccl", "xccl"},
+	"optim":                   catalog.RefusedOptimizers(),
+	"train_sampling_strategy": {"batch_rebalance"},
+	"log_level":               {"detail"},
+	"log_level_replica":       {"detail"},
+	"ddp_backend":             {"ccl", "cncl", "hccl", "mccl", "xccl"},
 }
 
 // choiceHint says that a value is not built yet, or which one was likely meant.

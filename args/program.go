@@ -78,6 +78,8 @@ func (a *TrainingArguments) checkProgram(c *Checker, p Program) {
 		c.Require(max(a.TPSize, a.CPSize, a.SPSize) <= 1, "neftune_noise_alpha", *alpha,
 			"none with tp_size, cp_size or sp_size above 1")
 	}
+	c.Require(!a.PredictWithGenerate || max(a.CPSize, a.SPSize) <= 1, "predict_with_generate", true,
+		"false with cp_size or sp_size above 1: ranks that share a sequence do not generate")
 	c.Require(a.LabelSmoothingFactor == 0 || a.TPSize <= 1, "label_smoothing_factor", a.LabelSmoothingFactor,
 		"0 with tp_size above 1")
 }

@@ -158,8 +158,9 @@ type TokensSeen string
 
 // What is counted.
 const (
-	TokensSeenNo  TokensSeen = "no"
-	TokensSeenAll TokensSeen = "all" // every token of every batch, padding too
+	TokensSeenNo         TokensSeen = "no"
+	TokensSeenAll        TokensSeen = "all"         // every token of every batch, padding too
+	TokensSeenNonPadding TokensSeen = "non_padding" // those that the attention mask has; all without a mask
 )
 
 // UnmarshalText accepts HuggingFace's booleans too: true is all, false is no.

@@ -65,6 +65,11 @@ type TrainingArguments struct {
 	// NeftuneNoiseAlpha scales NEFTune's noise on the embeddings of tokens, in training: uniform up to
 	// NeftuneNoiseAlpha/√(tokens·width) of a sample. nil: none.
 	NeftuneNoiseAlpha *float64 `json:"neftune_noise_alpha" resume:"fixed" usage:"noise on embeddings; none: off"`
+	// EMADecay lets evaluation, checkpoints and the saved model have an exponential moving average of the weights in
+	// place of the last ones, average ← EMADecay·average + (1 − EMADecay)·weights after each step, from the initial
+	// weights on. Training goes on with the weights themselves, which checkpoints have among the optimizer's state.
+	// 0: none.
+	EMADecay float64 `json:"ema_decay" resume:"fixed" usage:"decay of the average of weights that is evaluated and saved"`
 	// MaxGradNorm is the global L2 norm to which gradients are clipped. 0 clips
 	// nothing; the norm is measured and logged anyway.
 	MaxGradNorm float64 `json:"max_grad_norm" resume:"fixed" usage:"global L2 norm to which gradients are clipped; 0: no clipping"`
@@ -135,8 +140,8 @@ type TrainingArguments struct {
 	LoggingSteps float64 `json:"logging_steps" usage:"steps between logs, or a ratio of all steps below 1"`
 	// LoggingFirstStep also logs step 1.
 	LoggingFirstStep bool `json:"logging_first_step" usage:"also log step 1"`
-	// IncludeNumInputTokensSeen counts the tokens of the model's main input.
-	IncludeNumInputTokensSeen TokensSeen `json:"include_num_input_tokens_seen" choices:"no,all" usage:"count and log input tokens"`
+	// IncludeNumInputTokensSeen counts the tokens of the model's main input, all or those that the attention mask has.
+	IncludeNumInputTokensSeen TokensSeen `json:"include_num_input_tokens_seen" choices:"no,all,non_padding" usage:"count and log input tokens, with padding or without"`
 	// LogLevel is the level of log messages.
 	LogLevel LogLevel `json:"log_level" choices:"passive,debug,info,warning,error,critical" usage:"level of log messages; passive leaves the logger alone"`
 	// LogLevelReplica is the level of the messages of the other ranks.
@@ -197,6 +202,15 @@ type TrainingArguments struct {
 	// SaveTotalLimit is the number of checkpoints to keep, including the newest and
 	// the best. nil keeps all.
 	SaveTotalLimit *int `json:"save_total_limit" usage:"number of checkpoints to keep, including the newest and the best; none: all"`
+	// SaveKeepBest is the number of checkpoints with the best metric_for_best_model that are kept, and SaveKeepEvery
+	// the number of steps whose multiples are kept, beside those of SaveTotalLimit: the newest alone if that is nil.
+	// 0 keeps none of them.
+	SaveKeepBest  int `json:"save_keep_best" usage:"checkpoints to keep for the best metric_for_best_model"`
+	SaveKeepEvery int `json:"save_keep_every" usage:"keep checkpoints of steps that are a multiple of it"`
+	// AsyncSave writes checkpoints while training goes on. A save then copies the state into the host's memory, where
+	// it is until it is written, and waits for the one before. An error of the disk ends the run at the next step. The
+	// folder of a checkpoint appears when it is complete; the event save comes before and names the one before.
+	AsyncSave bool `json:"async_save" usage:"write checkpoints while training goes on"`
 	// SaveOnlyModel leaves out what only a resume needs.
 	SaveOnlyModel bool `json:"save_only_model" usage:"save only the model, not the state that a resume needs"`
 	// MaxShardSize is the most bytes that one file of saved weights may hold, as "5GB" or a number: a model with more

@@ -63,8 +63,7 @@ var notBuilt = map[string]string{
 	"report_to":                     "want none, all, or names from jsonl",
 	"log_level":                     "is not built yet", "log_level_replica": "is not built yet",
 	"train_sampling_strategy": "is not built yet", "ddp_backend": "is not built yet",
-	"include_num_input_tokens_seen": "is not built yet",
-	"accelerator_config":            "no gradient_accumulation_kwargs: the setting is gradient_accumulation_steps",
+	"accelerator_config": "no gradient_accumulation_kwargs: the setting is gradient_accumulation_steps",
 }
 
 // Every file that transformers writes loads, with the value in its place, or with an error that names the argument

@@ -96,6 +96,9 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 	}
 	c.Require(a.LabelSmoothingFactor >= 0 && a.LabelSmoothingFactor < 1, "label_smoothing_factor",
 		a.LabelSmoothingFactor, "a number in [0, 1)")
+	c.Require(a.EMADecay >= 0 && a.EMADecay < 1, "ema_decay", a.EMADecay, "a number in [0, 1)")
+	c.Require(a.EMADecay == 0 || !strings.HasPrefix(string(a.Optim), "schedule_free_"), "ema_decay", a.EMADecay,
+		"0, or another optim, which does not average weights by itself")
 	c.Require(!a.BF16 || !a.FP16, "fp16", a.FP16, "one of bf16 and fp16")
 	c.Require(!a.BF16FullEval || !a.FP16FullEval, "fp16_full_eval", a.FP16FullEval,
 		"one of bf16_full_eval and fp16_full_eval")
@@ -162,8 +165,6 @@ func (a *TrainingArguments) checkGeneration(c *Checker) {
 	if n := a.GenerationMaxLength; n != nil {
 		c.Require(*n >= 1, "generation_max_length", *n, "a number of tokens, at least 1")
 	}
-	c.Require(!a.PredictWithGenerate || max(a.CPSize, a.SPSize) <= 1, "predict_with_generate", true,
-		"false with cp_size or sp_size above 1: ranks that share a sequence do not generate")
 }
 
 // checkBest holds HuggingFace's rules: the best checkpoint must have been written
@@ -214,6 +215,12 @@ func (a *TrainingArguments) checkSaving(c *Checker) {
 	if a.SaveTotalLimit != nil {
 		c.Require(*a.SaveTotalLimit >= 1, "save_total_limit", *a.SaveTotalLimit,
 			"a number ≥ 1, or none to keep all checkpoints")
+	}
+	between(c, "save_keep_best", a.SaveKeepBest, 0, maxSteps)
+	between(c, "save_keep_every", a.SaveKeepEvery, 0, maxSteps)
+	if a.SaveKeepBest > 0 && c.OK("save_keep_best", "eval_strategy") {
+		c.Require(a.EvalStrategy != StrategyNo && a.BestMetric() != "", "save_keep_best", a.SaveKeepBest,
+			"0, or an eval_strategy other than no and a metric_for_best_model")
 	}
 }
 

@@ -85,7 +85,8 @@ type Event struct {
 
 	Record  Record             // log: the record, already the last of State.LogHistory
 	Metrics map[string]float64 // evaluate, predict: with their prefix, as eval_loss
-	// save: the checkpoint's folder; train_end: the one to resume from, "" if there is none
+	// save: the checkpoint's folder, under async_save that of the newest complete one; train_end: the one to resume
+	// from, "" if there is none
 	Checkpoint string
 	Batch      int64 // prediction_step: batches done
 	Batches    int64 // prediction_step: batches in all, or 0 if unknown
@@ -127,6 +128,7 @@ type StepStats struct {
 	LearningRate float64 // that the step used
 	Samples      int64
 	Tokens       int64   // input tokens, or 0 where samples have none
+	TokensSeen   int64   // those of Tokens that include_num_input_tokens_seen counts
 	Skipped      bool    // the optimizer left the parameters alone: loss or gradient were not finite, or Empty
 	LossScale    float64 // what the loss was multiplied by under fp16; 0 without
 	Overflow     bool    // Skipped, as the gradients were too large for fp16; the scale of the loss is halved

@@ -41,7 +41,7 @@ func (r *run) logStep(context.Context) error {
 // callbacks.
 func (t *Trainer) record(rec callbacks.Record) error {
 	rec["epoch"], rec["step"] = t.state.Epoch, t.state.GlobalStep
-	if t.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
+	if t.args.IncludeNumInputTokensSeen != args.TokensSeenNo {
 		rec["num_input_tokens_seen"] = t.state.NumInputTokensSeen
 	}
 	if t.logFunc != nil {

@@ -153,6 +153,9 @@ func (p *Play) scene(dev *tensor.Device, s *schedule.Schedule, split []int) (sc 
 		opt, err := namedOptimizer(a, 1, c, []*optim.Group{{LR: a.LearningRate, Params: params}})
 		if err == nil {
 			opt.SetHalfUpdate(optim.HalfUpdate(a.HalfUpdate), a.Seed)
+			if a.EMADecay > 0 {
+				opt.SetAverage(a.EMADecay)
+			}
 		}
 		return opt, err
 	}

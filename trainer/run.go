@@ -3,6 +3,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -59,14 +60,16 @@ type run struct {
 	checkpoint  string               // the folder of the last one that this run wrote or began with
 	stopReason  callbacks.StopReason // at the end: why steps are missing
 
-	progress progress
-	pending  pending
-	saved    map[int64]bool // the steps of the checkpoints that this run wrote into output_dir
-	savedAt  int64          // the step of the last checkpoint, or at which this process began
-	logged   lossSum        // since the last train record
-	started  time.Time
-	resumed  callbacks.State // the counters that this process began with
-	resumedP progress
+	progress  progress
+	pending   pending
+	saved     map[int64]bool // the steps of the checkpoints that this run wrote into output_dir
+	writing   *background    // the checkpoint that is being written; nil: none
+	completed string         // the folder of the last that was written in the background
+	savedAt   int64          // the step of the last checkpoint, or at which this process began
+	logged    lossSum        // since the last train record
+	started   time.Time
+	resumed   callbacks.State // the counters that this process began with
+	resumedP  progress
 }
 
 // pending is the work that was due when a checkpoint was written; a resume begins with it.
@@ -178,7 +181,7 @@ func (r *run) setUp(ctx context.Context) error {
 	if err := r.prepare(); err != nil {
 		return err
 	}
-	if err := r.checkpointer().CheckShared(r.ctx); err != nil {
+	if err := cmp.Or(r.checkpointer().CheckLater(), r.checkpointer().CheckShared(r.ctx)); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
 	if err := r.sameData(); err != nil {
@@ -355,6 +358,13 @@ func (r *run) newOptimizer(c *tensor.Ctx, params []tensor.Named) (*optim.Optimiz
 		return nil, err
 	}
 	r.opt.SetHalfUpdate(optim.HalfUpdate(r.args.HalfUpdate), r.args.Seed)
+	if r.args.EMADecay > 0 {
+		if r.opt.Averages() {
+			return nil, fmt.Errorf("trainer: ema_decay is %g, but the optimizer %s averages weights by itself: want 0",
+				r.args.EMADecay, r.opt.Name())
+		}
+		r.opt.SetAverage(r.args.EMADecay)
+	}
 	return r.opt, r.checkRates()
 }
 
@@ -411,6 +421,9 @@ func (r *run) epochHasSteps() bool {
 }
 
 func (r *run) close() {
+	if err := r.settle(true); err != nil { // of a run that a panic of the end has left
+		r.log.Warn("a checkpoint could not be written", "err", err)
+	}
 	r.thawAfter(endOfRun)
 	r.hashes.close()
 	r.windows.Close()

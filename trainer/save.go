@@ -69,6 +69,9 @@ func (r *run) files() map[string]any {
 func (r *run) save(ctx context.Context) error {
 	defer r.region("save")()
 	ctx = context.WithoutCancel(ctx)
+	if err := r.settle(true); err != nil {
+		return err
+	}
 	step := r.state.GlobalStep
 	r.saved[step] = true
 	if s := r.state.BestGlobalStep; s != nil && r.saved[*s] {
@@ -78,19 +81,36 @@ func (r *run) save(ctx context.Context) error {
 		return fmt.Errorf("trainer: %w", err)
 	}
 	r.opt.Eval(r.acc.Ctx())
-	c := r.checkpointer()
-	info, err := c.Save(ctx, checkpointer.Loop{RunID: r.progress.RunID, Step: step, State: r.savedState,
-		Files: r.files}, r.opt)
+	path, err := r.write(ctx, checkpointer.Loop{RunID: r.progress.RunID, Step: step, State: r.savedState,
+		Files: r.files})
 	if err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
 	r.savedAt = step
 	e := r.event()
 	if r.acc.IsMain() {
-		r.checkpoint, e.Checkpoint = info.Path, info.Path
-		c.Rotate(r.progress.RunID, r.state.BestModelCheckpoint)
+		e.Checkpoint = path
 	}
 	return r.callbacks.Fire(callbacks.Save, e)
+}
+
+// write writes a checkpoint, or begins to (async_save). On rank 0 it returns the path of the newest one of this run
+// that is complete.
+func (r *run) write(ctx context.Context, loop checkpointer.Loop) (path string, err error) {
+	c := r.checkpointer()
+	if r.args.AsyncSave {
+		write, err := c.Copy(ctx, loop, r.opt)
+		if write != nil {
+			r.writeLater(write)
+		}
+		return r.completed, err
+	}
+	info, err := c.Save(ctx, loop, r.opt)
+	if err == nil && r.acc.IsMain() {
+		r.checkpoint = info.Path
+		c.Rotate(loop.RunID, c.Keep(r.state))
+	}
+	return info.Path, err
 }
 
 // SaveModel writes weights, config.json and the parts of WithParts into dir, each file

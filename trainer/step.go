@@ -90,7 +90,7 @@ func (r *run) saveUnread(err error) error {
 // forwardBackward runs the window's micro-batches on all ranks. dataErr is why this one has none.
 func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.StepStats) (*accelerate.PendingStep,
 	error) {
-	tokens, inputs := 0, 0 // HuggingFace's main input: tokens, or pixels
+	tokens, inputs, seen := 0, 0, 0.0 // HuggingFace's main input: tokens, or pixels
 	r.hashes.begin(w.Batches)
 	for _, b := range w.Batches {
 		r.memory.see(b)
@@ -100,11 +100,12 @@ func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.St
 		if ids := b.Tensors[data.InputIDs]; ids != nil {
 			tokens += ids.Numel()
 			inputs += ids.Numel()
+			seen += r.seen(b)
 		} else if pixels := b.Tensors[data.PixelValues]; pixels != nil {
 			inputs += pixels.Numel()
 		}
 	}
-	figures := []float64{float64(tokens), float64(inputs)}
+	figures := []float64{float64(tokens), float64(inputs), seen}
 	if r.train == nil {
 		figures = append(figures, windowShape(w.Window)...)
 	}
@@ -116,12 +117,12 @@ func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.St
 		return nil, r.placed(err)
 	}
 	if r.train == nil {
-		if err := r.checkStreams(w.Window, figures[2:]); err != nil {
+		if err := r.checkStreams(w.Window, figures[3:]); err != nil {
 			u.Free()
 			return nil, err
 		}
 	}
-	stats.Tokens = int64(figures[0])
+	stats.Tokens, stats.TokensSeen = int64(figures[0]), int64(figures[2])
 	r.state.TotalFLOPs += 6 * figures[1] * float64(r.flopParams)
 	return u, nil
 }
@@ -250,7 +251,23 @@ func (r *run) count(w *feed.Window, loss accelerate.WindowLoss, stats *callbacks
 	p.Seconds += spent.Seconds()
 	p.LastStep = lastStep{jsonfloat.Float(stats.GradNorm), stats.LearningRate, spoiled(stats), stats.Empty,
 		stats.LossScale}
-	if r.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
-		s.NumInputTokensSeen += stats.Tokens
+	s.NumInputTokensSeen += stats.TokensSeen
+}
+
+// seen is the number of tokens of a batch that include_num_input_tokens_seen counts.
+func (r *run) seen(b *data.Batch) float64 {
+	mask := b.Tensors[data.AttentionMask]
+	switch {
+	case r.args.IncludeNumInputTokensSeen == args.TokensSeenNo:
+		return 0
+	case r.args.IncludeNumInputTokensSeen == args.TokensSeenAll || mask == nil:
+		return float64(b.Tensors[data.InputIDs].Numel())
 	}
+	kept := 0.0
+	for _, x := range integers(nn.NewCtx(r.acc.Ctx().NoGrad(), nil, false), mask) {
+		if x != 0 {
+			kept++
+		}
+	}
+	return kept
 }

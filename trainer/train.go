@@ -67,6 +67,7 @@ func (t *Trainer) trainRank(ctx context.Context) (*Result, error) {
 	if err = r.prof.Start(r.ctx, r.acc.Ctx()); err == nil {
 		err = r.endProfile(protect(func() error { return r.loop(ctx) }))
 	}
+	err = errors.Join(err, r.settle(true))
 	var end error
 	if interrupted := errors.Is(err, ErrInterrupted); err == nil || interrupted {
 		end = protect(func() error { return r.end(interrupted) })
@@ -136,6 +137,9 @@ func (r *run) runEpoch(ctx context.Context) error {
 		}
 		var err error
 		if more, err = r.step(); err != nil {
+			return err
+		}
+		if err := r.settle(false); err != nil {
 			return err
 		}
 		r.checkEnd()
@@ -249,11 +253,16 @@ func (r *run) interrupt(ctx context.Context) error {
 
 // saveEarly saves before a run ends that all ranks agreed to end, if asked to and unless there is nothing new.
 func (r *run) saveEarly() error {
-	if !r.args.SaveOnInterrupt || r.savedAt == r.state.GlobalStep {
+	fresh := r.savedAt == r.state.GlobalStep
+	if !r.args.SaveOnInterrupt || fresh && !r.args.AsyncSave {
 		return nil
 	}
+	var err error
+	if !fresh {
+		err = r.save(r.ctx)
+	}
 	// mpirun and srun kill all ranks when the first has failed: none leaves while another is saving.
-	return errors.Join(r.save(r.ctx), r.acc.Barrier(r.ctx))
+	return errors.Join(err, r.settle(true), r.acc.Barrier(r.ctx))
 }
 
 // causeOf is the reason why ctx ended, or an error that says that another rank's did.

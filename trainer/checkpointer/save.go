@@ -186,18 +186,17 @@ func namesOf(parts []checkpoint.Part) (names []string) {
 	return names
 }
 
-// Rotate deletes old checkpoints except the best. A checkpoint that cannot be deleted does not end the run: the next
-// save tries again.
-func (c *Checkpointer) Rotate(runID string, best *string) {
-	limit := c.Args.SaveTotalLimit
-	if limit == nil {
+// Rotate deletes old checkpoints except those to keep. A checkpoint that cannot be deleted does not end the run: the
+// next save tries again.
+func (c *Checkpointer) Rotate(runID string, keep []string) {
+	limit := 1
+	switch {
+	case c.Args.SaveTotalLimit != nil:
+		limit = *c.Args.SaveTotalLimit
+	case c.Args.SaveKeepBest == 0 && c.Args.SaveKeepEvery == 0:
 		return
 	}
-	var keep []string
-	if best != nil {
-		keep = append(keep, *best)
-	}
-	if _, err := c.Store.Rotate(*limit, runID, keep...); err != nil {
-		c.Log.Warn("save_total_limit: old checkpoints could not be deleted", "limit", *limit, "err", err)
+	if _, err := c.Store.Rotate(limit, runID, keep...); err != nil {
+		c.Log.Warn("save_total_limit: old checkpoints could not be deleted", "limit", limit, "err", err)
 	}
 }
