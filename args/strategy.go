@@ -163,6 +163,10 @@ const (
 	TokensSeenNonPadding TokensSeen = "non_padding" // those that the attention mask has; all without a mask
 )
 
+func (TokensSeen) choices() []string {
+	return []string{string(TokensSeenNo), string(TokensSeenAll), string(TokensSeenNonPadding)}
+}
+
 // UnmarshalText accepts HuggingFace's booleans too: true is all, false is no.
 func (t *TokensSeen) UnmarshalText(text []byte) error {
 	switch strings.ToLower(string(text)) {

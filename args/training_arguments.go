@@ -69,7 +69,7 @@ type TrainingArguments struct {
 	// place of the last ones, average ← EMADecay·average + (1 − EMADecay)·weights after each step, from the initial
 	// weights on. Training goes on with the weights themselves, which checkpoints have among the optimizer's state.
 	// 0: none.
-	EMADecay float64 `json:"ema_decay" resume:"fixed" usage:"decay of the average of weights that is evaluated and saved"`
+	EMADecay float64 `json:"ema_decay" resume:"fixed" usage:"decay of an average of the weights"`
 	// MaxGradNorm is the global L2 norm to which gradients are clipped. 0 clips
 	// nothing; the norm is measured and logged anyway.
 	MaxGradNorm float64 `json:"max_grad_norm" resume:"fixed" usage:"global L2 norm to which gradients are clipped; 0: no clipping"`
@@ -141,7 +141,7 @@ type TrainingArguments struct {
 	// LoggingFirstStep also logs step 1.
 	LoggingFirstStep bool `json:"logging_first_step" usage:"also log step 1"`
 	// IncludeNumInputTokensSeen counts the tokens of the model's main input, all or those that the attention mask has.
-	IncludeNumInputTokensSeen TokensSeen `json:"include_num_input_tokens_seen" choices:"no,all,non_padding" usage:"count and log input tokens, with padding or without"`
+	IncludeNumInputTokensSeen TokensSeen `json:"include_num_input_tokens_seen" usage:"count and log input tokens"`
 	// LogLevel is the level of log messages.
 	LogLevel LogLevel `json:"log_level" choices:"passive,debug,info,warning,error,critical" usage:"level of log messages; passive leaves the logger alone"`
 	// LogLevelReplica is the level of the messages of the other ranks.
