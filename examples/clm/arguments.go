@@ -17,6 +17,8 @@ import (
 type ModelArguments struct {
 	// ModelNameOrPath is a saved model's folder; empty trains a new model.
 	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model to start from; empty makes a new one"`
+	// ConfigName is what a new model is like, by run_clm.py's name.
+	ConfigName string `json:"config_name" path:"true" usage:"config.json, or the folder of one, that a new model follows, such as Qwen 3's or Llama's; empty makes a GPT-2 of the sizes below"`
 	// DType is the dtype of the parameters, by run_clm.py's names. "auto" takes that of the saved weights.
 	DType DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the parameters: float32, bfloat16, float16, or auto for that of the saved weights; see half_update"`
 	// The size of a new model.
@@ -65,13 +67,17 @@ func (m *ModelArguments) Check(c *args.Checker) {
 	c.Require(m.Dropout >= 0 && m.Dropout < 1, "dropout", m.Dropout, "a probability in [0, 1)")
 	c.Require(m.VocabSize >= 257 && m.VocabSize <= most, "vocab_size", m.VocabSize,
 		fmt.Sprintf("257 to %d: 256 bytes and the end of text at least", most))
-	if m.ModelNameOrPath == "" {
+	if m.ModelNameOrPath == "" && m.ConfigName == "" {
 		c.Parts(m.NLayer + 2) // of a pipeline: the embeddings, the blocks, and the head
 		return
 	}
-	for key, value := range map[string]any{"n_layer": m.NLayer, "n_embd": m.NEmbd, "n_head": m.NHead,
-		"dropout": m.Dropout, "vocab_size": m.VocabSize} {
-		c.Require(!c.Given(key), key, value, "it left out: the model of model_name_or_path has its own")
+	owner, own := "the model of config_name", map[string]any{"n_layer": m.NLayer, "n_embd": m.NEmbd, "n_head": m.NHead,
+		"dropout": m.Dropout}
+	if m.ModelNameOrPath != "" {
+		owner, own["vocab_size"], own["config_name"] = "the model of model_name_or_path", m.VocabSize, m.ConfigName
+	}
+	for key, value := range own {
+		c.Require(!c.Given(key), key, value, "it left out: "+owner+" has its own")
 	}
 }
 

@@ -29,6 +29,7 @@ const endOfText = "<|endoftext|>"
 // corpus is the text of a run: documents for training and held-out ones.
 type corpus struct {
 	train, eval []text.Document
+	ends        []int // tokens by which the texts of a saved model end
 }
 
 // String says how much text there is.
@@ -315,12 +316,23 @@ func (c *corpus) trainTokenizer(ctx context.Context, p *program.Process, vocab i
 		SpecialTokens: []string{endOfText}})
 }
 
+// end is the token that stands between documents: endOfText, or the first by which the model's texts end.
+func (c *corpus) end(tok *tokenizers.BPE) (int32, error) {
+	if id, ok := tok.TokenID(endOfText); ok {
+		return id, nil
+	}
+	if len(c.ends) == 0 {
+		return 0, fmt.Errorf("the tokenizer has no %s token, and the model no eos_token_id: want one of them", endOfText)
+	}
+	return int32(c.ends[0]), nil
+}
+
 // encode turns documents into one stream of tokens.
-func encode(ctx context.Context, p *program.Process, tok *tokenizers.BPE, docs []text.Document) (data.TokenSlice,
-	error) {
-	eot, ok := tok.TokenID(endOfText)
-	if !ok {
-		return nil, fmt.Errorf("the tokenizer has no %s token", endOfText)
+func (c *corpus) encode(ctx context.Context, p *program.Process, tok *tokenizers.BPE, docs []text.Document,
+) (data.TokenSlice, error) {
+	eot, err := c.end(tok)
+	if err != nil {
+		return nil, err
 	}
 	ids, err := tokens.Encode(ctx, p, tok, texts(docs))
 	if err != nil {
@@ -333,7 +345,7 @@ func encode(ctx context.Context, p *program.Process, tok *tokenizers.BPE, docs [
 func (c *corpus) blocks(ctx context.Context, p *program.Process, tok *tokenizers.BPE, blockSize int, d *DataArguments,
 ) (train, eval data.Source, err error) {
 	if len(c.train) > 0 {
-		ids, err := encode(ctx, p, tok, c.train)
+		ids, err := c.encode(ctx, p, tok, c.train)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -344,14 +356,14 @@ func (c *corpus) blocks(ctx context.Context, p *program.Process, tok *tokenizers
 		train = data.NewSource(first{blocks, d.MaxTrainSamples}, data.CausalLM(0))
 	}
 	if len(c.eval) > 0 {
-		ids, err := encode(ctx, p, tok, c.eval)
+		ids, err := c.encode(ctx, p, tok, c.eval)
 		if err != nil {
 			return nil, nil, err
 		}
 		if most := d.MaxEvalSamples; most != nil {
 			if n := *most*(blockSize-1) + 1; n < len(ids) { // each block begins with the last token of the one before
 				ids = ids[:n]
-				c.eval = decode(tok, ids)
+				c.eval = c.decode(tok, ids)
 			}
 		}
 		blocks, err := data.EvalBlocks(ids, blockSize)
@@ -364,8 +376,8 @@ func (c *corpus) blocks(ctx context.Context, p *program.Process, tok *tokenizers
 }
 
 // decode is the documents of a stream that encode made.
-func decode(tok *tokenizers.BPE, ids data.TokenSlice) (docs []text.Document) {
-	eot, _ := tok.TokenID(endOfText)
+func (c *corpus) decode(tok *tokenizers.BPE, ids data.TokenSlice) (docs []text.Document) {
+	eot, _ := c.end(tok) // encode found it
 	var doc []byte
 	for i, id := range ids {
 		if id != eot {

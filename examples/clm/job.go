@@ -13,12 +13,14 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/examples/internal/final"
 	"github.com/lockstep-ml/lockstep/models"
+	_ "github.com/lockstep-ml/lockstep/models/all"
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -31,6 +33,8 @@ import (
 type languageModel interface {
 	models.Configured
 	models.Generator
+	ContextLength() int // tokens that it can read
+	EndTokens() []int   // those that end a text
 }
 
 // job is one run of the program.
@@ -115,6 +119,7 @@ func (j *job) prepare(ctx context.Context, training bool) error {
 		return errors.New("there is no training text: want --train_file")
 	}
 	if j.net != nil {
+		j.corpus.ends = j.net.EndTokens()
 		return nil
 	}
 	return j.create(ctx)
@@ -132,19 +137,22 @@ func (j *job) load(dir string) error {
 		return err
 	}
 	j.net, j.tok, j.beside = saved.Model, saved.Tokenizer, trainer.WithSidecars(saved.Files...)
-	if err := j.args.ValidateFor(trainer.ProgramFor(j.net)); err != nil {
-		return err
+	if j.data.BlockSize == 0 {
+		j.data.BlockSize = min(j.net.ContextLength(), 1024)
 	}
-	if g, ok := j.net.(*gpt2.Model); ok {
-		switch {
-		case j.data.BlockSize == 0:
-			j.data.BlockSize = min(g.Cfg.NPositions, 1024)
-		case j.data.BlockSize > g.Cfg.NPositions:
-			return fmt.Errorf("block_size %d is more than the model's %d positions", j.data.BlockSize, g.Cfg.NPositions)
-		}
+	if err := j.fits(); err != nil {
+		return err
 	}
 	j.Line("model", j.net.ModelType()+" from "+dir, program.Count(nn.NumParameters(j.net), "parameter"))
 	return nil
+}
+
+// fits compares the settings with the model.
+func (j *job) fits() error {
+	if n := j.net.ContextLength(); j.data.BlockSize > n {
+		return fmt.Errorf("block_size %d is more than the model's %d positions", j.data.BlockSize, n)
+	}
+	return j.args.ValidateFor(trainer.ProgramFor(j.net))
 }
 
 // create trains a tokenizer and makes a new model.
@@ -162,15 +170,18 @@ func (j *job) create(ctx context.Context) error {
 		return err
 	}
 	eot, _ := j.tok.TokenID(endOfText)
+	in := nn.NewInit(tensor.CPU(), j.args.Seed).As(j.model.DType.dtype())
+	if j.args.ShardStrategy() != args.NoShard { // it may not fit before it is spread
+		in = in.Deferred()
+	}
+	if j.model.ConfigName != "" {
+		return j.follow(in, int(eot))
+	}
 	cfg := gpt2.DefaultConfig()
 	cfg.VocabSize, cfg.NPositions = j.tok.VocabSize(), j.data.BlockSize
 	cfg.NLayer, cfg.NEmbd, cfg.NHead = j.model.NLayer, j.model.NEmbd, j.model.NHead
 	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = j.model.Dropout, j.model.Dropout, j.model.Dropout
 	cfg.BosTokenID, cfg.EosTokenID = new(int(eot)), new(int(eot))
-	in := nn.NewInit(tensor.CPU(), j.args.Seed).As(j.model.DType.dtype())
-	if j.args.ShardStrategy() != args.NoShard { // it may not fit before it is spread
-		in = in.Deferred()
-	}
 	net, err := gpt2.New(in, cfg)
 	if err != nil {
 		return err
@@ -178,12 +189,43 @@ func (j *job) create(ctx context.Context) error {
 	j.net = net
 	j.Line("model", "gpt2 of "+program.Count(cfg.NLayer, "layer"), fmt.Sprintf("width %d", cfg.NEmbd),
 		program.Count(cfg.NHead, "head"), program.Count(nn.NumParameters(net), "parameter"))
-	return j.describe(cfg)
+	return j.describe(int(eot))
+}
+
+// follow makes a new model by a config.json, with the tokens of the tokenizer.
+func (j *job) follow(in *nn.Init, eot int) error {
+	text, err := models.ReadConfig(j.model.ConfigName)
+	if err != nil {
+		return err
+	}
+	var cfg map[string]any
+	if err := json.Unmarshal(text, &cfg); err != nil {
+		return fmt.Errorf("%s: %w", j.model.ConfigName, err)
+	}
+	maps.Copy(cfg, map[string]any{"vocab_size": j.tok.VocabSize(), "bos_token_id": eot, "eos_token_id": eot,
+		"pad_token_id": nil})
+	if text, err = json.Marshal(cfg); err != nil {
+		return err
+	}
+	net, err := models.FromConfig(in, text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", j.model.ConfigName, err)
+	}
+	var ok bool
+	if j.net, ok = net.(languageModel); !ok {
+		return fmt.Errorf("%s is of a %s: want a language model's, such as LlamaForCausalLM", j.model.ConfigName,
+			models.Architecture(net))
+	}
+	if err := j.fits(); err != nil {
+		return err
+	}
+	j.Line("model", net.ModelType()+" as "+j.model.ConfigName, program.Count(nn.NumParameters(net), "parameter"))
+	return j.describe(eot)
 }
 
 // describe makes the files with which transformers, and others that read its folders, continue a text as this
 // program does.
-func (j *job) describe(cfg gpt2.Config) error {
+func (j *job) describe(eot int) error {
 	parts := []checkpoint.Part{{Name: models.TokenizerFile, Write: func(w io.Writer) error {
 		_, err := j.tok.WriteTo(w)
 		return err
@@ -193,9 +235,9 @@ func (j *job) describe(cfg gpt2.Config) error {
 			"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": endOfText, "eos_token": endOfText,
 			"unk_token":     endOfText,
 			"add_bos_token": true, "add_eos_token": false, // llama.cpp reads these
-			"model_max_length": cfg.NPositions, "clean_up_tokenization_spaces": false,
+			"model_max_length": j.net.ContextLength(), "clean_up_tokenization_spaces": false,
 		},
-		"generation_config.json": map[string]any{"bos_token_id": *cfg.BosTokenID, "eos_token_id": *cfg.EosTokenID},
+		"generation_config.json": map[string]any{"bos_token_id": eot, "eos_token_id": eot},
 	} {
 		var text bytes.Buffer
 		e := json.NewEncoder(&text)
@@ -279,7 +321,8 @@ func (j *job) write(ctx context.Context) error {
 
 // continued prints what the model writes after a prompt.
 func (j *job) continued(ctx context.Context, prompt string) error {
-	eot, _ := j.tok.TokenID(endOfText)
+	eot, _ := j.corpus.end(j.tok)
+	ends := append([]int{int(eot)}, j.net.EndTokens()...)
 	var ids []int
 	for _, id := range j.tok.EncodeWithSpecial(prompt) {
 		ids = append(ids, int(id))
@@ -292,9 +335,9 @@ func (j *job) continued(ctx context.Context, prompt string) error {
 	_, err := generation.Generate(ctx, c, j.net, ids, generation.Options{
 		MaxNewTokens: j.sample.MaxNewTokens, Temperature: j.sample.Temperature, TopK: j.sample.TopK,
 		TopP:              j.sample.TopP,
-		RepetitionPenalty: j.sample.RepetitionPenalty, EOS: []int{int(eot)}, Seed: j.args.Seed,
+		RepetitionPenalty: j.sample.RepetitionPenalty, EOS: ends, Seed: j.args.Seed,
 		OnToken: func(id int) {
-			if id != int(eot) {
+			if !slices.Contains(ends, id) {
 				text, _ = j.tok.AppendToken(text[:0], int32(id)) // the model knows no other tokens
 				_, _ = j.Stdout.Write(text)                      // a broken pipe ends the program elsewhere
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // What is wrong with a saved model is found before the text is read: there is none here.
@@ -51,4 +52,44 @@ func TestSavedModelIsLookedAtFirst(t *testing.T) {
 	}
 	_, err = clm("--model_name_or_path", small, "--train_file", filepath.Join(dir, "absent.txt"))
 	require.ErrorContains(t, err, "absent.txt")
+}
+
+// A new model follows a config.json, with the tokens of its tokenizer, and training goes on from what it is saved as.
+func TestModelFollowsAConfig(t *testing.T) {
+	dir := t.TempDir()
+	out, text := filepath.Join(dir, "out"), filepath.Join(dir, "text.txt")
+	require.NoError(t, os.WriteFile(text, bytes.Repeat([]byte("One text, and another one.\n"), 20), 0o600))
+	config := filepath.Join(dir, "config.json")
+	require.NoError(t, os.WriteFile(config, []byte(`{"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24,
+		"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+		"max_position_embeddings": 16, "tie_word_embeddings": true, "vocab_size": 99999, "eos_token_id": [5, 6]}`), 0o600))
+	clm := func(argv ...string) (string, error) {
+		var printed bytes.Buffer
+		err := run(t.Context(), append(argv, "--train_file", text, "--max_steps", "2", "--report_to", "none",
+			"--output_dir", out, "--overwrite_output_dir", "--max_new_tokens", "20"), &printed, &printed)
+		return printed.String(), err
+	}
+	printed, err := clm("--config_name", config, "--vocab_size", "260", "--block_size", "16")
+	require.NoError(t, err, printed)
+	require.Contains(t, printed, "qwen3 as "+config)
+	saved, err := models.OpenPretrained[languageModel](tensor.CPU(), out, "")
+	require.NoError(t, err)
+	require.Equal(t, "Qwen3ForCausalLM", models.Architecture(saved.Model))
+	require.Equal(t, 260, saved.Tokenizer.VocabSize())
+	eot, _ := saved.Tokenizer.TokenID(endOfText)
+	require.Equal(t, []int{int(eot)}, saved.Model.EndTokens())
+
+	first := filepath.Join(dir, "first")
+	require.NoError(t, os.Rename(out, first))
+	printed, err = clm("--model_name_or_path", first)
+	require.NoError(t, err, printed)
+	require.Contains(t, printed, "16 tokens", "the model's positions")
+
+	_, err = clm("--config_name", config, "--n_layer", "3")
+	require.ErrorContains(t, err, "the model of config_name has its own")
+	_, err = clm("--config_name", config, "--vocab_size", "260", "--block_size", "17")
+	require.ErrorContains(t, err, "block_size 17 is more than the model's 16 positions")
+	require.NoError(t, os.WriteFile(config, []byte(`{"model_type": "resnet"}`), 0o600))
+	_, err = clm("--config_name", config, "--vocab_size", "260")
+	require.ErrorContains(t, err, "config.json")
 }

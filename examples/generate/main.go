@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/models"
+	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it can load
 	"github.com/lockstep-ml/lockstep/models/generation"
-	_ "github.com/lockstep-ml/lockstep/models/gpt2" // the architectures that it can load
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -53,6 +53,7 @@ func (g *GenerationArguments) Check(c *args.Checker) {
 type languageModel interface {
 	models.Configured
 	models.Generator
+	EndTokens() []int // those that end a text
 }
 
 func main() { os.Exit(program.Run(generate)) }
@@ -76,8 +77,9 @@ func generate(ctx context.Context, p *program.Process) error {
 }
 
 // write prints the prompt and what follows, token by token.
-func (g *GenerationArguments) write(ctx context.Context, lm models.Generator, tok *tokenizers.BPE, w io.Writer) error {
-	var prompt, eos []int
+func (g *GenerationArguments) write(ctx context.Context, lm languageModel, tok *tokenizers.BPE, w io.Writer) error {
+	var prompt []int
+	eos := slices.Clone(lm.EndTokens())
 	if id, ok := tok.TokenID("<|endoftext|>"); ok {
 		eos = append(eos, int(id))
 	}
@@ -85,7 +87,7 @@ func (g *GenerationArguments) write(ctx context.Context, lm models.Generator, to
 		prompt = append(prompt, int(id))
 	}
 	if len(prompt) == 0 {
-		prompt = eos
+		prompt = eos[:min(1, len(eos))]
 	}
 	if _, err := io.WriteString(w, g.Prompt); err != nil {
 		return err

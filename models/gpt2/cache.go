@@ -10,6 +10,17 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
+// ContextLength is the number of tokens that the model can read, n_positions.
+func (m *Model) ContextLength() int { return m.Cfg.NPositions }
+
+// EndTokens are the tokens that end a text, eos_token_id.
+func (m *Model) EndTokens() []int {
+	if m.Cfg.EosTokenID == nil {
+		return nil
+	}
+	return []int{*m.Cfg.EosTokenID}
+}
+
 // NewCache makes room for n_positions tokens of batch sequences. It lives until Free.
 func (m *Model) NewCache(c *nn.Ctx, batch int) models.Cache {
 	cfg := m.Cfg

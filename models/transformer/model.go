@@ -45,6 +45,12 @@ func (m *Model) ModelType() string { return m.Cfg.ModelType }
 // VocabSize is the number of tokens.
 func (m *Model) VocabSize() int { return m.Cfg.VocabSize }
 
+// ContextLength is the number of tokens that the model was made for, max_position_embeddings.
+func (m *Model) ContextLength() int { return m.Cfg.MaxPositions }
+
+// EndTokens are the tokens that end a text, eos_token_id.
+func (m *Model) EndTokens() []int { return m.Cfg.EosTokenID }
+
 // Config marshals to a config.json that transformers reads.
 func (m *Model) Config() any { return m.Cfg.document(m.Decoder.Embed.Weight.DType()) }
 

@@ -5,7 +5,11 @@
 // that was written for the script then says what is missing, or runs. Programs give a table to args.Loader.Know.
 package scripts
 
-import "github.com/lockstep-ml/lockstep/args"
+import (
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/args"
+)
 
 // Reasons that several flags share.
 const (
@@ -45,9 +49,10 @@ func text(modelType string) []args.Known {
 
 // RunCLM lists the flags of run_clm.py.
 func RunCLM() []args.Known {
-	return append(text("gpt2"),
+	known := slices.DeleteFunc(text("gpt2"), func(k args.Known) bool { return k.Name == "config_name" }) // clm's own
+	return append(known,
 		planned("config_overrides", args.TypeString, "",
-			"other settings of a new model: want n_layer, n_embd, n_head and dropout"),
+			"other settings of a new model: want config_name, or n_layer, n_embd, n_head and dropout"),
 		args.Known{Name: "torch_dtype", Type: args.TypeString, Status: args.StatusRenamed, Target: "dtype"},
 		noEffect("low_cpu_mem_usage", args.TypeBool, "false", "it changes how weights are loaded, not which"),
 		planned("streaming", args.TypeBool, "false", "data larger than memory: want smaller files"),

@@ -29,6 +29,7 @@ var tables = map[string]func() []args.Known{
 // own are the settings that the programs have themselves.
 type own struct {
 	ModelNameOrPath           string   `json:"model_name_or_path" usage:"x"`
+	ConfigName                string   `json:"config_name" usage:"x"`
 	TrainFile                 []string `json:"train_file" usage:"x"`
 	ValidationFile            []string `json:"validation_file" usage:"x"`
 	BlockSize                 int      `json:"block_size" usage:"x"`
