@@ -322,7 +322,8 @@ func (c *corpus) end(tok *tokenizers.BPE) (int32, error) {
 		return id, nil
 	}
 	if len(c.ends) == 0 {
-		return 0, fmt.Errorf("the tokenizer has no %s token, and the model no eos_token_id: want one of them", endOfText)
+		return 0, fmt.Errorf("the tokenizer has no %s token, and the model no eos_token_id: want one of them",
+			endOfText)
 	}
 	return int32(c.ends[0]), nil
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Export writes what a saved GPT-2 computes and how its tokenizer cuts a text, for the
+// Export writes what a saved language model computes and how its tokenizer cuts a text, for the
 // scripts of tests/parity to compare with transformers and tokenizers:
 //
 //	go run ./tests/parity/export out/clm /tmp/parity
-//	VENV/bin/python tests/parity/check_gpt2.py out/clm --ids /tmp/parity/ids.json --logits /tmp/parity/logits.safetensors
+//	VENV/bin/python tests/parity/check_model.py out/clm --ids /tmp/parity/ids.json --logits /tmp/parity/logits.safetensors
 //	VENV/bin/python tests/parity/check_generation.py out/clm /tmp/parity/generation.json
 //	VENV/bin/python tests/parity/check_tokenizer.py out/clm/tokenizer.json /tmp/parity/lines.json /tmp/parity/lines.txt
 package main
@@ -25,8 +25,8 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/models"
+	_ "github.com/lockstep-ml/lockstep/models/all"
 	"github.com/lockstep-ml/lockstep/models/generation"
-	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -47,6 +47,12 @@ func main() {
 	}
 }
 
+// languageModel is what can be exported.
+type languageModel interface {
+	models.Generator
+	ContextLength() int // tokens that it can read
+}
+
 // export writes ids.json, logits.safetensors, generation.json, lines.txt and lines.json into out.
 func export(dir, out, from string, n, rows int) error {
 	lines, err := readLines(from, n)
@@ -61,11 +67,11 @@ func export(dir, out, from string, n, rows int) error {
 	if err != nil {
 		return err
 	}
-	m, ok := model.(*gpt2.Model)
+	m, ok := model.(languageModel)
 	if !ok {
-		return fmt.Errorf("%s holds a %s: want a gpt2", dir, model.ModelType())
+		return fmt.Errorf("%s holds a %s: want a language model", dir, model.ModelType())
 	}
-	ids, err := cut(tok.Encode(strings.Join(lines, "\n")), rows, m.Cfg.NPositions)
+	ids, err := cut(tok.Encode(strings.Join(lines, "\n")), rows, m.ContextLength())
 	if err != nil {
 		return err
 	}
@@ -104,7 +110,7 @@ func cut(stream []int32, rows, length int) ([][]int32, error) {
 }
 
 // writeLogits writes the logits [rows, length, vocabulary] of ids in the safetensors format.
-func writeLogits(w *bytes.Buffer, m *gpt2.Model, ids [][]int32) error {
+func writeLogits(w *bytes.Buffer, m languageModel, ids [][]int32) error {
 	c := tensor.NewCtx(tensor.CPU()).NoGrad()
 	var flat []int64
 	for _, row := range ids {
@@ -135,7 +141,7 @@ type continued struct {
 var prompts = []string{"func main() {", "// Package", " leading space", "für 世界\n", "", "one<|endoftext|>two"}
 
 // continueAll continues each prompt by 24 tokens at most, and by no more than there are positions for.
-func continueAll(tok *tokenizers.BPE, m *gpt2.Model) ([]continued, error) {
+func continueAll(tok *tokenizers.BPE, m languageModel) ([]continued, error) {
 	end, ok := tok.TokenID("<|endoftext|>")
 	if !ok {
 		return nil, errors.New("the tokenizer has no token <|endoftext|>")
@@ -153,7 +159,7 @@ func continueAll(tok *tokenizers.BPE, m *gpt2.Model) ([]continued, error) {
 		var err error
 		c.New, err = generation.Generate(context.Background(), nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), m,
 			ids,
-			generation.Options{MaxNewTokens: min(24, m.Cfg.NPositions-len(ids)), EOS: []int{int(end)}})
+			generation.Options{MaxNewTokens: min(24, m.ContextLength()-len(ids)), EOS: []int{int(end)}})
 		if err != nil {
 			return nil, err
 		}

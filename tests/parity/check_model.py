@@ -1,10 +1,10 @@
 """Checks that transformers loads a folder that we saved, and computes the same logits.
 
-    check_gpt2.py DIR [--ids IDS.json --logits LOGITS.safetensors] [--tolerance 1e-4]
+    check_model.py DIR [--ids IDS.json --logits LOGITS.safetensors] [--tolerance 1e-4]
 
 DIR has model.safetensors and config.json, and maybe tokenizer.json. IDS.json is a list of rows of token ids of one
 length; LOGITS.safetensors has our logits [rows, length, vocabulary] under the name "logits". Checked: every tensor of
-model.safetensors opens in the safetensors library and is finite; GPT2LMHeadModel.from_pretrained reports no missing,
+model.safetensors opens in the safetensors library and is finite; AutoModelForCausalLM.from_pretrained reports no missing,
 unexpected or mismatched key; the weights in the model are the file's, bit for bit; the logits agree; tokenizer.json
 loads and its ids fit the vocabulary. Exits 1 on any violation.
 """
@@ -34,7 +34,7 @@ def check_file(path):
 
 def check_load(folder, tensors):
     """Loads the model with transformers; returns it and what is wrong."""
-    model, info = transformers.GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True, dtype=torch.float32)
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, dtype=torch.float32)
     faults = []
     for kind in ["missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"]:
         found = sorted(info.get(kind) or [])
