@@ -158,3 +158,32 @@ func TestClassifierOn(t *testing.T) {
 	_, err = transformer.ClassifierOn(in, m, models.Labels("no", "yes"), &pad)
 	require.ErrorContains(t, err, fmt.Sprintf("pad_token_id = %d", pad))
 }
+
+// FuzzParseConfig wants an error or a model of any text, and the same configuration of what the model saves.
+func FuzzParseConfig(f *testing.F) {
+	for _, name := range families {
+		f.Add(`{"model_type": "` + name + `", "num_hidden_layers": 2, "rope_scaling": {"type": "yarn", "factor": 2}}`)
+		f.Add(`{"model_type": "` + name + `", "layer_types": ["sliding_attention"], "num_hidden_layers": 1}`)
+	}
+	f.Add(`{"model_type": "gemma3_text", "rope_parameters": {"full_attention": null}, "eos_token_id": [1, 2]}`)
+	f.Add(`{"model_type": "phi3", "rope_scaling": {"type": "su", "short_factor": [1]}, "hidden_size": 4}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		cfg, err := transformer.ParseConfig([]byte(text))
+		if err != nil {
+			return
+		}
+		require.NoError(t, cfg.Validate())
+		if cfg.NumHiddenLayers > 8 || cfg.Labels != nil {
+			return
+		}
+		m, err := transformer.New(nn.NewInit(tensor.NewMeta(), 1), cfg)
+		if err != nil {
+			return // it is too large
+		}
+		again, err := models.ConfigJSON(m)
+		require.NoError(t, err)
+		same, err := transformer.ParseConfig(again)
+		require.NoError(t, err)
+		require.Equal(t, cfg, same)
+	})
+}

@@ -271,3 +271,27 @@ func TestSavedAsTransformersHasIt(t *testing.T) {
 		})
 	}
 }
+
+// A row that is padded on the left, with the positions of its tokens, has the logits of the row alone.
+func TestLeftPadding(t *testing.T) {
+	for name, g := range goldens(t) {
+		m, c := load(t, g), evaluation()
+		const pad, n = 3, 12
+		ids := tokens("padded", n)
+		alone := tensor.ToSlice[float32](c.Ctx, m.Forward(c, batch(c.Ctx, ids, 1)).Logits)
+		b := batch(c.Ctx, append(make([]int64, pad), ids...), 1)
+		mask, positions := make([]int64, pad+n), make([]int64, pad+n)
+		for i := range n {
+			mask[pad+i], positions[pad+i] = 1, int64(i)
+		}
+		b.Tensors[data.AttentionMask] = tensor.FromSlice(c.Ctx, mask, 1, pad+n)
+		b.Tensors[data.PositionIDs] = tensor.FromSlice(c.Ctx, positions, 1, pad+n)
+		padded := tensor.ToSlice[float32](c.Ctx, m.Forward(c, b).Logits)[pad*vocabulary:]
+		require.InDeltaSlice(t, alone, padded, 1e-6*largest(alone)+1e-6, name)
+		delete(b.Tensors, data.PositionIDs)
+		if name == "rope-dynamic" { // its angles depend on the longest position
+			other := tensor.ToSlice[float32](c.Ctx, m.Forward(c, b).Logits)[pad*vocabulary:]
+			require.NotEqual(t, padded, other, "a control: positions that count the padding")
+		}
+	}
+}
