@@ -17,7 +17,8 @@ import (
 func TestFamiliesTrainToTheSameBits(t *testing.T) {
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text.txt")
-	require.NoError(t, os.WriteFile(text, bytes.Repeat([]byte("A line, and another one that follows it.\n"), 60), 0o600))
+	lines := bytes.Repeat([]byte("A line, and another one that follows it.\n"), 60)
+	require.NoError(t, os.WriteFile(text, lines, 0o600))
 	for _, family := range []string{"llama", "qwen3"} {
 		config := filepath.Join(dir, family+".json")
 		require.NoError(t, os.WriteFile(config, []byte(`{"model_type": "`+family+`", "hidden_size": 16,
@@ -46,7 +47,8 @@ func TestFamiliesTrainToTheSameBits(t *testing.T) {
 			one := train(precision)
 			seen[string(one)] = true
 			for _, flags := range ways {
-				require.True(t, bytes.Equal(one, train(append(flags, precision)...)), "%s %s %v", family, precision, flags)
+				other := train(append(flags, precision)...)
+				require.True(t, bytes.Equal(one, other), "%s %s %v", family, precision, flags)
 			}
 		}
 		require.Len(t, seen, 2, "a control: bf16 has other bits")
