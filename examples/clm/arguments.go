@@ -18,7 +18,7 @@ type ModelArguments struct {
 	// ModelNameOrPath is a saved model's folder; empty trains a new model.
 	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model to start from; empty makes a new one"`
 	// ConfigName is what a new model is like, by run_clm.py's name.
-	ConfigName string `json:"config_name" path:"true" usage:"config.json, or the folder of one, that a new model follows, such as Qwen 3's or Llama's; empty makes a GPT-2 of the sizes below"`
+	ConfigName string `json:"config_name" path:"true" usage:"config.json that a new model follows, or its folder"`
 	// DType is the dtype of the parameters, by run_clm.py's names. "auto" takes that of the saved weights.
 	DType DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the parameters: float32, bfloat16, float16, or auto for that of the saved weights; see half_update"`
 	// The size of a new model.

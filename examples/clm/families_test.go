@@ -23,7 +23,8 @@ func TestFamiliesTrainToTheSameBits(t *testing.T) {
 		config := filepath.Join(dir, family+".json")
 		require.NoError(t, os.WriteFile(config, []byte(`{"model_type": "`+family+`", "hidden_size": 16,
 			"intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-			"head_dim": 6, "max_position_embeddings": 16, "attention_dropout": 0.1, "tie_word_embeddings": true}`), 0o600))
+			"head_dim": 6, "max_position_embeddings": 16, "attention_dropout": 0.1,
+			"tie_word_embeddings": true}`), 0o600))
 		train := func(flags ...string) []byte {
 			out := filepath.Join(dir, "out")
 			var printed bytes.Buffer

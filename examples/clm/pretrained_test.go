@@ -62,7 +62,8 @@ func TestModelFollowsAConfig(t *testing.T) {
 	config := filepath.Join(dir, "config.json")
 	require.NoError(t, os.WriteFile(config, []byte(`{"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24,
 		"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-		"max_position_embeddings": 16, "tie_word_embeddings": true, "vocab_size": 99999, "eos_token_id": [5, 6]}`), 0o600))
+		"max_position_embeddings": 16, "tie_word_embeddings": true, "vocab_size": 99999,
+		"eos_token_id": [5, 6]}`), 0o600))
 	clm := func(argv ...string) (string, error) {
 		var printed bytes.Buffer
 		err := run(t.Context(), append(argv, "--train_file", text, "--max_steps", "2", "--report_to", "none",

@@ -4,7 +4,8 @@
 // scripts of tests/parity to compare with transformers and tokenizers:
 //
 //	go run ./tests/parity/export out/clm /tmp/parity
-//	VENV/bin/python tests/parity/check_model.py out/clm --ids /tmp/parity/ids.json --logits /tmp/parity/logits.safetensors
+//	VENV/bin/python tests/parity/check_model.py out/clm \
+//		--ids /tmp/parity/ids.json --logits /tmp/parity/logits.safetensors
 //	VENV/bin/python tests/parity/check_generation.py out/clm /tmp/parity/generation.json
 //	VENV/bin/python tests/parity/check_tokenizer.py out/clm/tokenizer.json /tmp/parity/lines.json /tmp/parity/lines.txt
 package main
