@@ -47,10 +47,11 @@ func ChrF(references, predictions []string) (float64, error) {
 	return 100 * (1 + chrFBeta2) * precision * recall / (chrFBeta2*precision + recall), nil
 }
 
-// characters are those of a text that are not white space.
+// characters are those of a text that are not white space. Python counts the four separators of ASCII as white space,
+// Unicode does not.
 func characters(s string) []rune {
 	return []rune(strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) {
+		if unicode.IsSpace(r) || '\x1c' <= r && r <= '\x1f' {
 			return -1
 		}
 		return r

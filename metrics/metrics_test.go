@@ -4,6 +4,7 @@ package metrics_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,4 +40,21 @@ func TestExactMatchAndPerplexity(t *testing.T) {
 	require.InDelta(t, 20.085536923187668, metrics.Perplexity(3), 1e-12)
 	require.True(t, math.IsInf(metrics.Perplexity(1e3), 1))
 	require.True(t, math.IsNaN(metrics.Perplexity(math.NaN())))
+}
+
+// The mean of numbers that do not vary is exact, as is that of numbers that hardly do: a residue of rounding would be
+// taken for their variance.
+func TestNumbersThatHardlyVary(t *testing.T) {
+	for _, x := range []float64{0.1, 1.0 / 3, 123.456, 1e-100} {
+		labels, others := slices.Repeat([]float64{x}, 10), slices.Repeat([]float64{2 * x}, 10)
+		got, err := metrics.R2(labels, others)
+		require.NoError(t, err)
+		require.Zero(t, got, x)
+		got, err = metrics.R2(labels, labels)
+		require.NoError(t, err)
+		require.Equal(t, 1.0, got, x)
+	}
+	got, err := metrics.Pearson([]float64{1e8 + 95e-8, 1e8 + 4e-8}, []float64{1.5, -0.6})
+	require.NoError(t, err)
+	require.InDelta(t, 1, got, 1e-15)
 }

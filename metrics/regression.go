@@ -20,17 +20,16 @@ func MAE(labels, predictions []float64) (float64, error) {
 }
 
 // R2 is the share of the labels' variance that the predictions explain: scikit-learn's r2_score. If the labels do not
-// vary it is 1 for exact predictions and 0 for others; for one sample it is NaN. Numbers that are not finite are an
-// error.
+// vary it is 1 for exact predictions and 0 for others, also where the rounding of their mean gives scikit-learn a
+// variance; for one sample it is NaN. Numbers that are not finite are an error.
 func R2(labels, predictions []float64) (float64, error) {
 	residual, err := MSE(labels, predictions)
 	if err != nil || len(labels) < 2 {
 		return math.NaN(), err
 	}
-	center := mean(labels)
-	var variance float64
-	for _, x := range labels {
-		variance += (x - center) * (x - center)
+	var variance float64 // exactly 0 if the labels do not vary
+	for _, d := range deviations(labels) {
+		variance += d * d
 	}
 	variance /= float64(len(labels))
 	switch {
@@ -66,6 +65,19 @@ func mean(list []float64) float64 {
 	return sum / float64(len(list))
 }
 
+// deviations is the list minus its mean. Their own mean, which is the rounding of the first, is taken away too: it
+// matters where the numbers hardly vary.
+func deviations(list []float64) []float64 {
+	out := slices.Clone(list)
+	for range 2 {
+		center := mean(out)
+		for i := range out {
+			out[i] -= center
+		}
+	}
+	return out
+}
+
 // Pearson is the Pearson correlation: the statistic of SciPy's pearsonr. It is NaN if the labels or the predictions do
 // not vary, or if one of them is not finite. Fewer than two are an error.
 func Pearson(labels, predictions []float64) (float64, error) {
@@ -92,11 +104,9 @@ func constant(list []float64) bool {
 
 // centered is the list minus its mean, in units of its norm.
 func centered(list []float64) []float64 {
-	center, largest := mean(list), 0.0
-	out := make([]float64, len(list))
-	for i, x := range list {
-		out[i] = x - center
-		largest = max(largest, math.Abs(out[i]))
+	out, largest := deviations(list), 0.0
+	for _, x := range out {
+		largest = max(largest, math.Abs(x))
 	}
 	var squares float64
 	for _, x := range out {

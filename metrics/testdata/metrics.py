@@ -93,6 +93,7 @@ def all_texts():
              ("Größe 10 €", "größe 10€"), ("a b", "ab"), ("猫は マット の上", "猫 はマットに座る"), ("abc", "xyz"),
              ("one two three", "one two three"), ("to be or not to be", "be be be to or"), ("x", "xxxxxxxx")]
     cases = [([r], [p]) for r, p in pairs] + [tuple(map(list, zip(*pairs))), tuple(map(list, zip(*pairs[1:4])))]
+    cases.append((["a\x1cb\x1fc d"], ["ab\x1ec\x1dd\u2003e"]))  # white space of Python, not all of it Unicode's
     return [{"references": r, "predictions": p, "chrf": sacrebleu.corpus_chrf(p, [r]).score} for r, p in cases]
 
 
