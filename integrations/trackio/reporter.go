@@ -110,11 +110,16 @@ func (r *run) Log(ctx context.Context, rows []tracker.Row) error {
 		}
 		logs = append(logs, e)
 	}
-	err := r.client.Post(ctx, "/api/bulk_log", map[string]any{"logs": logs, "hf_token": nil}, nil)
-	if err == nil {
-		r.rows += len(rows)
+	var answer map[string]any
+	err := r.client.Post(ctx, "/api/bulk_log", map[string]any{"logs": logs, "hf_token": nil}, &answer)
+	if err != nil {
+		return err
 	}
-	return err
+	if _, ok := answer["data"]; !ok { // {"data": null}, unless it is another server
+		return r.client.Refuse("the answer has no data: want a trackio server")
+	}
+	r.rows += len(rows)
+	return nil
 }
 
 // metrics gives a row's values by name. HuggingFace's reporter leaves out the figures of a run's summary.

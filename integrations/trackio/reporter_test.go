@@ -143,3 +143,19 @@ func TestFailures(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, list, 1)
 }
+
+// Another server that answers everything is no trackio server.
+func TestOtherServers(t *testing.T) {
+	for _, answer := range []string{`{}`, `null`, `<html>`, `[`} {
+		told := trackertest.Logged(t)
+		other := trackertest.NewServer(t, nil)
+		other.Fail.Store(100)
+		other.Code.Store(http.StatusOK)
+		other.Answer.Store(answer)
+		r := begin(t, trackio.Config{ServerURL: other.URL})
+		r.Begin()
+		r.Log(1, callbacks.Record{"loss": 0.5})
+		r.End("")
+		require.Contains(t, told.String(), `msg="a reporter lost records" reporter=trackio records=1`, answer)
+	}
+}

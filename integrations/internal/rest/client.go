@@ -13,6 +13,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -57,6 +58,7 @@ func (c *Client) Basic(user, password string) {
 	r := http.Request{Header: c.header}
 	r.SetBasicAuth(user, password)
 	c.secret(password)
+	c.secret(strings.TrimPrefix(c.header.Get("Authorization"), "Basic ")) // a server may repeat what it was sent
 }
 
 // Bearer authorizes by a token.
@@ -68,9 +70,16 @@ func (c *Client) Secret(name, prefix, secret string) {
 	c.secret(secret)
 }
 
+// secret hides a text, and the forms in which a server may repeat it.
 func (c *Client) secret(text string) {
-	if text != "" {
-		c.secrets = append(c.secrets, text)
+	if text == "" {
+		return
+	}
+	quoted, _ := json.Marshal(text) // which cannot fail
+	for _, form := range []string{text, strings.Trim(string(quoted), `"`), url.QueryEscape(text), url.PathEscape(text)} {
+		if !slices.Contains(c.secrets, form) {
+			c.secrets = append(c.secrets, form)
+		}
 	}
 }
 
@@ -138,7 +147,8 @@ func (e *StatusError) Refused() bool {
 
 func (c *Client) status(what string, response *http.Response, text []byte) error {
 	body := string(text[:min(len(text), 1024)])
-	line := strings.Join(strings.Fields(body), " ")
+	line := c.masked(string(text[:min(len(text), 1<<16)])) // before it is cut, since half a secret is one too
+	line = strings.Join(strings.Fields(line), " ")
 	line = strings.ToValidUTF8(line[:min(len(line), 200)], "")
 	if to := response.Header.Get("Location"); to != "" {
 		line = "it redirects to " + to + ": want the address that answers"

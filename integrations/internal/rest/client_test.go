@@ -3,6 +3,7 @@
 package rest_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -83,5 +84,28 @@ func TestErrors(t *testing.T) {
 		_, err := rest.New(bad)
 		require.ErrorContains(t, err, "want the address of a server")
 		require.NotContains(t, err.Error(), secret)
+	}
+}
+
+// Of what a server repeats, no error has a secret: not a part of it where the text is cut, nor another form of it.
+func TestErrorsHideWhatServersRepeat(t *testing.T) {
+	const password = `pa"ss/wo<rd `
+	for _, blanks := range []int{0, 190, 5000} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusUnauthorized)
+			quoted, _ := json.Marshal(password)
+			fmt.Fprint(w, strings.Repeat(" -", blanks/2), r.Header.Get("Authorization"), string(quoted),
+				url.QueryEscape(password), url.PathEscape(password), password)
+		}))
+		t.Cleanup(s.Close)
+		c, err := rest.New(s.URL)
+		require.NoError(t, err)
+		c.Basic("me", password)
+		t.Cleanup(c.Close)
+		err = c.Post(t.Context(), "/", nil, nil)
+		require.ErrorContains(t, err, "401 Unauthorized")
+		for _, part := range []string{"pa", "bWU", "rd"} {
+			require.NotContains(t, strings.Replace(err.Error(), "Unauthorized", "", 1), part, blanks)
+		}
 	}
 }
