@@ -79,6 +79,14 @@ func (s *State) Register(name string, v any) error {
 	if _, ok := s.registered[name]; ok {
 		return fmt.Errorf("loop: %q is registered already: want a name for each value", name)
 	}
+	switch text, err := json.Marshal(v); {
+	case err != nil:
+		return notJSON(name, v, err)
+	case string(text) == "{}" && reflect.TypeOf(v).Elem().Kind() == reflect.Struct &&
+		reflect.TypeOf(v).Elem().NumField() > 0:
+		return fmt.Errorf("loop: Register %q: JSON writes nothing of a %T: want exported fields, or MarshalJSON and "+
+			"UnmarshalJSON", name, v)
+	}
 	if s.registered == nil {
 		s.registered = map[string]any{}
 	}
@@ -197,12 +205,17 @@ func (s *State) Save(ctx context.Context, step int64) (path string, err error) {
 	if err := s.Accelerator.AverageState(ctx); err != nil {
 		return "", fmt.Errorf("loop: %w", err)
 	}
+	registered, err := s.writeRegistered()
+	if err != nil {
+		return "", err
+	}
 	opt := s.Accelerator.Optimizer()
 	opt.Eval(s.Accelerator.Ctx())
 	defer opt.Train(s.Accelerator.Ctx())
 	state := callbacks.NewState(s.saver.Args, step)
 	state.GlobalStep = step
-	info, err := s.saver.Save(ctx, checkpointer.Loop{RunID: s.origin.RunID, Step: step, Files: s.files,
+	info, err := s.saver.Save(ctx, checkpointer.Loop{RunID: s.origin.RunID, Step: step,
+		Files: func() map[string]any { return s.files(registered) },
 		State: func() *callbacks.State { return state }}, opt)
 	if err != nil {
 		return "", fmt.Errorf("loop: %w", err)
@@ -214,8 +227,27 @@ func (s *State) Save(ctx context.Context, step int64) (path string, err error) {
 	return info.Path, nil
 }
 
-func (s *State) files() map[string]any {
-	files := map[string]any{checkpointer.ProgressFile: s.origin, registeredFile: s.registered}
+// notJSON is the error of a registered value that JSON cannot write.
+func notJSON(name string, v any, err error) error {
+	return fmt.Errorf("loop: registered %q, a %T: %w: want what JSON can write, which has no NaN and no infinities", name,
+		v, err)
+}
+
+// writeRegistered gives the registered values as JSON.
+func (s *State) writeRegistered() (map[string]json.RawMessage, error) {
+	all := map[string]json.RawMessage{}
+	for name, v := range s.registered {
+		text, err := json.Marshal(v)
+		if err != nil {
+			return nil, notJSON(name, v, err)
+		}
+		all[name] = text
+	}
+	return all, nil
+}
+
+func (s *State) files(registered map[string]json.RawMessage) map[string]any {
+	files := map[string]any{checkpointer.ProgressFile: s.origin, registeredFile: registered}
 	if s.Windows != nil {
 		files[samplerFile] = s.Windows.Place()
 	}

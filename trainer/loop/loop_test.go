@@ -4,6 +4,9 @@ package loop_test
 
 import (
 	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -179,6 +182,23 @@ func TestRefused(t *testing.T) {
 		require.NoError(t, state.Register("v", &v))
 		require.EqualError(t, state.Register("v", &v), `loop: "v" is registered already: want a name for each value`)
 	})
+	with(t, arguments(t.TempDir(), 1), func(_ *accelerate.Accelerator, state *loop.State) {
+		best, hidden, mean := math.Inf(-1), struct{ sum, count float64 }{1, 2}, 0.0
+		require.EqualError(t, state.Register("best", &best), `loop: registered "best", a *float64: json: unsupported `+
+			"value: -Inf: want what JSON can write, which has no NaN and no infinities")
+		require.ErrorContains(t, state.Register("hidden", &hidden), `loop: Register "hidden": JSON writes nothing of a`)
+		require.ErrorContains(t, state.Register("random", rand.NewPCG(1, 2)), "want exported fields, or MarshalJSON")
+		require.NoError(t, state.Register("nothing", &struct{}{}))
+		require.NoError(t, state.Register("mean", &mean))
+		_, err := state.Load(t.Context())
+		require.NoError(t, err)
+		mean = math.NaN()
+		_, err = state.Save(t.Context(), 1)
+		require.ErrorContains(t, err, `loop: registered "mean", a *float64: json: unsupported value: NaN`)
+		mean = 1
+		_, err = state.Save(t.Context(), 1)
+		require.NoError(t, err)
+	})
 	acc, err := accelerate.New(a)
 	require.NoError(t, err)
 	_, err = (&loop.State{Accelerator: acc, Args: a}).Load(t.Context())
@@ -220,7 +240,7 @@ func TestTrackers(t *testing.T) {
 						return err
 					}
 				}
-				return trackers.End()
+				return trackers.End(nil)
 			})
 			require.NoError(t, err)
 		}
@@ -231,5 +251,57 @@ func TestTrackers(t *testing.T) {
 {"loss":0.5,"step":3}
 {"loss":0.5,"step":4}
 `, string(text))
+	}
+}
+
+// kept notes what happens to it.
+type kept struct {
+	callbacks.Base
+	did []string
+}
+
+func (k *kept) OnTrainBegin(*callbacks.Event) error { k.did = append(k.did, "begin"); return nil }
+
+func (k *kept) OnLog(e *callbacks.Event) error {
+	k.did = append(k.did, fmt.Sprint("log ", e.Record["step"]))
+	return nil
+}
+
+func (k *kept) OnTrainEnd(e *callbacks.Event) error {
+	k.did = append(k.did, "end "+string(e.Control.StopReason.Kind))
+	return nil
+}
+
+func (k *kept) Close() error { k.did = append(k.did, "close"); return nil }
+
+// How a loop ends is how its trackers note the run. They keep to themselves what they are given, and what comes before
+// Begin or after End is an error.
+func TestTrackersEnd(t *testing.T) {
+	var k *kept
+	callbacks.RegisterReporter("kept", func(*args.TrainingArguments) (callbacks.Callback, error) {
+		k = &kept{}
+		return k, nil
+	})
+	boom := errors.New("boom")
+	stopped := fmt.Errorf("%w after step 1", accelerate.ErrInterrupted)
+	for end, cause := range map[string]error{"end ,close": nil, "end interrupted,close": stopped, "close": boom} {
+		a := arguments(t.TempDir(), 1)
+		a.ReportTo = []string{"kept"}
+		acc, err := accelerate.New(a)
+		require.NoError(t, err)
+		trackers, err := loop.NewTrackers(acc, a, nil)
+		require.NoError(t, err)
+		require.ErrorContains(t, trackers.Log(1, nil), "between Begin and End")
+		require.NoError(t, trackers.End(nil))
+		require.NoError(t, trackers.Begin(0))
+		require.ErrorContains(t, trackers.Begin(0), "want End first")
+		require.NoError(t, trackers.Log(1, nil))
+		r := callbacks.Record{"loss": 1.0, "step": 7}
+		require.NoError(t, trackers.Log(2, r))
+		require.Equal(t, callbacks.Record{"loss": 1.0, "step": 7}, r)
+		require.ErrorIs(t, trackers.End(cause), cause)
+		require.ErrorIs(t, trackers.End(cause), cause)
+		require.ErrorContains(t, trackers.Log(3, r), "between Begin and End")
+		require.Equal(t, "begin,log 1,log 2,"+end, strings.Join(k.did, ","))
 	}
 }

@@ -22,6 +22,7 @@ type Trackers struct {
 	args    *args.TrainingArguments
 	model   nn.Module
 	state   *callbacks.State
+	open    bool // between Begin and End
 }
 
 // NewTrackers makes the trackers of a loop. The program imports their packages, such as integrations/all.
@@ -34,22 +35,48 @@ func NewTrackers(p accelerate.Peers, a *args.TrainingArguments, model nn.Module)
 		model: model, state: callbacks.NewState(a, 0)}, nil
 }
 
-// Begin opens them for a loop that has done so many steps. It comes after State.Load.
+// Begin opens them for a loop that has done so many steps. It comes after State.Load, and End after it:
+//
+//	defer func() { err = trackers.End(err) }()
 func (t *Trackers) Begin(step int64) error {
+	if t.open {
+		return errors.New("loop: trackers begin again: want End first")
+	}
+	t.open = true
 	t.state.GlobalStep = step
 	return t.fire(callbacks.TrainBegin, nil)
 }
 
-// Log hands a record to all trackers. It gets the key step.
+// Log hands a record to all trackers, which get the key step too.
 func (t *Trackers) Log(step int64, r callbacks.Record) error {
+	if !t.open {
+		return errors.New("loop: trackers log between Begin and End")
+	}
 	t.state.GlobalStep = step
-	r["step"] = step
-	return t.fire(callbacks.Log, r)
+	own := callbacks.Record{"step": step}
+	for key, v := range r {
+		if key != "step" {
+			own[key] = v
+		}
+	}
+	return t.fire(callbacks.Log, own)
 }
 
-// End closes them, and waits until they have sent what they hold.
-func (t *Trackers) End() error {
-	return errors.Join(t.fire(callbacks.TrainEnd, nil), t.handler.Close())
+// End closes them, and waits until they have sent what they hold. err is what the loop returns: the run is noted as
+// finished if it is nil, as interrupted if it is accelerate.ErrInterrupted, else as failed. End returns it, joined with
+// its own. After the first call it only does that.
+func (t *Trackers) End(err error) error {
+	if !t.open {
+		return err
+	}
+	t.open = false
+	if err == nil || errors.Is(err, accelerate.ErrInterrupted) {
+		if t.control.StopReason = (callbacks.StopReason{}); err != nil {
+			t.control.StopReason.Kind = callbacks.StopInterrupted
+		}
+		err = errors.Join(err, t.fire(callbacks.TrainEnd, nil))
+	}
+	return errors.Join(err, t.handler.Close()) // which ends a run without train_end as a failed one
 }
 
 func (t *Trackers) fire(k callbacks.Kind, r callbacks.Record) error {

@@ -79,7 +79,7 @@ func train(signals context.Context, acc *accelerate.Accelerator, a *args.Trainin
 	if err := trackers.Begin(step); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, trackers.End()) }()
+	defer func() { err = trackers.End(err) }()
 	windows.Limit(steps - step)
 	for window, err := range windows.All() { // each is this rank's part of one optimizer step
 		if err != nil {
