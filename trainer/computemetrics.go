@@ -10,11 +10,13 @@ import (
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/jsonfloat"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // ComputeMetricsFunc computes metrics from all predictions of an evaluation: HuggingFace's compute_metrics. The names
 // in its result get the prefix of the evaluation. It is called on rank 0 alone, whose figures every rank reports, and
-// only if the samples have labels. It is not called under prediction_loss_only.
+// only if the samples have labels, of which at least one is not tensor.IgnoreIndex (−100) where none makes a loss term.
+// It is not called under prediction_loss_only.
 type ComputeMetricsFunc func(p EvalPrediction) (map[string]float64, error)
 
 // EvalPrediction is what a ComputeMetricsFunc gets.
@@ -97,7 +99,9 @@ func (t *Trainer) computeMetrics(ctx context.Context, p EvalPrediction) (map[str
 	if t.compute == nil || t.args.PredictionLossOnly {
 		return nil, nil
 	}
-	labelled := slices.ContainsFunc(p.Predictions, func(s Prediction) bool { return s.Labels != nil })
+	labelled := slices.ContainsFunc(p.Predictions, func(s Prediction) bool {
+		return slices.ContainsFunc(s.Labels, func(x float64) bool { return x != tensor.IgnoreIndex || p.Loss.Count > 0 })
+	})
 	figures := map[string]jsonfloat.Float{}
 	if labelled && t.acc.Rank() == 0 {
 		computed, err := t.compute(p)

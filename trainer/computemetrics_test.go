@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -102,6 +103,24 @@ func TestComputeMetricsIsLeftOut(t *testing.T) {
 	_, err = tr.Evaluate()
 	require.NoError(t, err)
 	require.Zero(t, calls)
+}
+
+// Samples to predict whose collator requires labels have -100: they are as those without.
+func TestPredictWithoutKnownLabels(t *testing.T) {
+	list := equalTexts(5)
+	for i, s := range list {
+		list[i].Labels = slices.Repeat([]int32{tensor.IgnoreIndex}, len(s.Labels))
+	}
+	for _, n := range []int{1, 2} {
+		a := lineArgs()
+		a.NumReplicas, a.PerDeviceEvalBatchSize = n, 2
+		p, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithComputeMetrics(
+			func(trainer.EvalPrediction) (map[string]float64, error) { return nil, errors.New("no luck") })).
+			Predict(data.NewSource(list, data.Stack[text]))
+		require.NoError(t, err)
+		require.Len(t, p.Predictions, 5)
+		require.NotContains(t, p.Metrics, "test_loss")
+	}
 }
 
 // An error of the function ends the evaluation on all ranks, with its text.

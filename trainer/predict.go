@@ -45,7 +45,7 @@ type PredictionOutput struct {
 }
 
 // Predict runs the model over src. If its batches have labels, the predictions have them too, and the metrics include
-// test_loss.
+// test_loss, unless all labels are tensor.IgnoreIndex.
 func (t *Trainer) Predict(src data.Source) (*PredictionOutput, error) {
 	return t.PredictContext(context.Background(), src)
 }
@@ -168,6 +168,7 @@ func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string
 	if err != nil {
 		return nil, nil, err
 	}
+	labelled = labelled && (loss.Count > 0 || !predicts) // samples to predict may have labels that are all -100
 	return t.evalMetrics(prefix, loss, labelled, figures, time.Since(begin), pass), all, nil
 }
 
