@@ -100,7 +100,9 @@ func (t *Trainer) computeMetrics(ctx context.Context, p EvalPrediction) (map[str
 		return nil, nil
 	}
 	labelled := slices.ContainsFunc(p.Predictions, func(s Prediction) bool {
-		return slices.ContainsFunc(s.Labels, func(x float64) bool { return x != tensor.IgnoreIndex || p.Loss.Count > 0 })
+		return slices.ContainsFunc(s.Labels, func(x float64) bool {
+			return x != tensor.IgnoreIndex || p.Loss.Count > 0
+		})
 	})
 	figures := map[string]jsonfloat.Float{}
 	if labelled && t.acc.Rank() == 0 {

@@ -229,8 +229,8 @@ func (s *State) Save(ctx context.Context, step int64) (path string, err error) {
 
 // notJSON is the error of a registered value that JSON cannot write.
 func notJSON(name string, v any, err error) error {
-	return fmt.Errorf("loop: registered %q, a %T: %w: want what JSON can write, which has no NaN and no infinities", name,
-		v, err)
+	return fmt.Errorf("loop: registered %q, a %T: %w: want what JSON can write, which has no NaN and no infinities",
+		name, v, err)
 }
 
 // writeRegistered gives the registered values as JSON.
