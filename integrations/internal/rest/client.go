@@ -76,7 +76,8 @@ func (c *Client) secret(text string) {
 		return
 	}
 	quoted, _ := json.Marshal(text) // which cannot fail
-	for _, form := range []string{text, strings.Trim(string(quoted), `"`), url.QueryEscape(text), url.PathEscape(text)} {
+	for _, form := range []string{text, strings.Trim(string(quoted), `"`), url.QueryEscape(text),
+		url.PathEscape(text)} {
 		if !slices.Contains(c.secrets, form) {
 			c.secrets = append(c.secrets, form)
 		}
