@@ -25,7 +25,9 @@ func (r *run) groups(params []tensor.Named) ([]*optim.Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.planThaw(rules)
+	if err := r.planThaw(rules); err != nil {
+		return nil, err
+	}
 	layers, err := r.layerFactors()
 	if err != nil {
 		return nil, err
@@ -149,17 +151,25 @@ func (r *run) layerFactors() (map[string]float64, error) {
 }
 
 // planThaw notes after how many steps which parameters are trained that are frozen at first. Those that do not train at
-// all are none of them.
-func (r *run) planThaw(rules []args.ParamGroup) {
+// all are none of them. It is an error if no parameter is left for the first step.
+func (r *run) planThaw(rules []args.ParamGroup) error {
 	r.thaw = map[int64][]*nn.Parameter{}
+	first := false // whether one trains from the first step on
 	nn.Walk(r.model).EachParameter(func(name string, p *nn.Parameter) {
+		trains := p.RequiresGrad()
 		for _, rule := range rules {
 			if rule.FrozenSteps != nil && *rule.FrozenSteps > 0 && rule.Pattern.MatchString(name) && p.RequiresGrad() {
 				n := int64(*rule.FrozenSteps)
-				r.thaw[n] = append(r.thaw[n], p)
+				r.thaw[n], trains = append(r.thaw[n], p), false
 			}
 		}
+		first = first || trains
 	})
+	if len(r.thaw) > 0 && !first {
+		return fmt.Errorf("trainer: param_groups: frozen_steps freeze all parameters of %T that are trained: want at "+
+			"least one that is trained from the first step on", r.model)
+	}
+	return nil
 }
 
 // freeze freezes the parameters that are to be trained from a later step on.

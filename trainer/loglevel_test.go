@@ -75,3 +75,19 @@ func TestConstantIgnoresTheWarmUp(t *testing.T) {
 	require.Equal(t, []float64{0.3, 0.3}, rates)
 	require.Contains(t, log.String(), "warmup_steps has no effect")
 }
+
+// TestScheduleFreeWantsConstant: another schedule than constant, such as the default, is taken as in HuggingFace, and
+// warned of.
+func TestScheduleFreeWantsConstant(t *testing.T) {
+	for schedule, warns := range map[args.SchedulerType]bool{args.SchedulerLinear: true, args.SchedulerConstant: false,
+		args.SchedulerConstantWithWarmup: false} {
+		log := &messages{}
+		a := lineArgs(func(a *args.TrainingArguments) {
+			a.Optim, a.LRSchedulerType, a.MaxSteps = "schedule_free_sgd", schedule, 1
+		})
+		_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(16))),
+			trainer.WithLogger(log.logger())).Train()
+		require.NoError(t, err)
+		require.Equal(t, warns, strings.Contains(log.String(), "want lr_scheduler_type constant"), schedule)
+	}
+}

@@ -253,6 +253,14 @@ func TestOverridesThatAreIncomplete(t *testing.T) {
 	})
 	require.ErrorContains(t, train(other, func(*args.TrainingArguments) {}),
 		"the loss reaches no trained parameter of the prepared model: want a loss of the model that was prepared")
+	detached := trainer.WithStep(func(c *nn.Ctx, m models.Model, b *data.Batch) (models.Output, float64, error) {
+		out := m.Forward(c, b)
+		out.Loss = tensor.Detach(out.Loss)
+		return out, b.Count, nil
+	})
+	for _, set := range []func(*args.TrainingArguments){func(*args.TrainingArguments) {}, sharded} {
+		require.ErrorContains(t, train(detached, set), "no parameter that requires a gradient leads to the loss: want")
+	}
 	require.ErrorContains(t, train(step(true), func(*args.TrainingArguments) {}),
 		"the step function returned no loss: want")
 	load := trainer.WithTrainDataloader(func(_ context.Context, acc *accelerate.Accelerator) (*feed.Windows, error) {

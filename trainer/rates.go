@@ -38,6 +38,11 @@ func (r *run) makeSchedule() (err error) {
 	if warms := a.LRSchedulerType != args.SchedulerConstant && !a.FollowsMetric(); !warms && a.WarmupSteps > 0 {
 		r.warnNoWarmup()
 	}
+	if constant := a.LRSchedulerType == args.SchedulerConstant ||
+		a.LRSchedulerType == args.SchedulerConstantWithWarmup; r.opt.Averages() && !constant {
+		r.jobLog().Warn("a schedule-free optimizer averages weights in place of lowering the learning rate: want "+
+			"lr_scheduler_type constant", "optim", a.Optim, "lr_scheduler_type", a.LRSchedulerType)
+	}
 	if a.FollowsMetric() {
 		r.byMetric, err = optim.NewMetricSchedule(string(a.LRSchedulerType), r.opt.BaseLRs(), a.LRSchedulerKwargs)
 		r.warnMetric()
