@@ -388,9 +388,9 @@ func (a *Accelerator) backward(c *tensor.Ctx, roots, grads []*tensor.Tensor, mic
 				"Reduce behind it", microBatch)})
 	}
 	if !slices.ContainsFunc(roots, (*tensor.Tensor).RequiresGrad) {
-		panic(&tensor.Error{Op: "accelerate.Backward", Msg: "no parameter that requires a gradient leads to the loss: " +
-			"want a loss that is computed in the context that the loss function gets, by a model of which not all is " +
-			"frozen"})
+		panic(&tensor.Error{Op: "accelerate.Backward", Msg: "no parameter that requires a gradient leads to " +
+			"the loss: want a loss that is computed in the context that the loss function gets, by a model of which " +
+			"not all is frozen"})
 	}
 	last = last && a.noSync == 0
 	a.sends = a.strategy.Begin(microBatch, last)
