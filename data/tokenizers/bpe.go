@@ -1,53 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tokenizers turns text into token ids and back. Use it to feed a language model: [Load] reads the
-// tokenizer.json of a GPT-2-like model from HuggingFace, and [Train] learns a new tokenizer from texts.
-// [BPE.Encode] and [BPE.Decode] convert, and [BPE.Save] writes a tokenizer.json that transformers reads.
-//
-// The tokenizer is byte-level byte-pair encoding as in GPT-2. A text is split into pre-tokens by GPT-2's
-// regular expression, each pre-token is taken as bytes, and neighbouring tokens are merged in the order in
-// which training found the merges (Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword
-// Units"). Every byte has a token, so every text has an encoding, and decoding gives exactly the bytes back.
-//
-// The package does not read corpora (see package data/text), and it is not a general engine for tokenizer.json:
-// a component that would change an id and is not a byte-level one is an error, never ignored.
 package tokenizers
 
 import (
 	"fmt"
-	"slices"
-	"sync"
+	"strings"
 )
 
-// BPE is a byte-level byte-pair tokenizer. It does not change once it is made and is
-// safe for concurrent use. Train, Load and Read make one.
-type BPE struct {
-	tokens  [][]byte         // the bytes of each id
-	spelled []string         // the name of each id in tokenizer.json
-	ids     map[string]int32 // the inverse of spelled
-	vocab   int              // ids below vocab belong to the model, the others to added alone
-	bytes   [256]int32       // the id of each single byte
-	merges  []pair           // by rank
-	merged  map[pair]merge   // the inverse of merges
-	added   []AddedToken     // by id
-	groups  [2][]AddedToken  // added tokens in the two rounds in which HuggingFace looks for them
-	states  sync.Pool        // *encoder
+// bpe is byte-pair encoding, over the bytes of a pre-token or over its characters.
+type bpe struct {
+	spelled []string
+	ids     map[string]int32
+	merges  []pair // by rank, for what is trained
+	merged  mergeTable
+	unk     int32 // the token for what has none; -1: it is left out
+	fuse    bool  // one unknown token for neighbours
 
-	postprocess postprocess // around a text
-	kept        kept        // what else the file has
+	byteLevel bool
+	bytes     [256]int32 // byte-level: the id of each byte, -1 if it has none; else of the tokens <0x00> …
+	fallback  bool
+
+	prefix, suffix string // of symbols inside a word, and at its end
 	// whole has the tokens that a whole pre-token may be, whatever merges make of it (ignore_merges); nil: none.
 	whole map[string]int32
-}
-
-// AddedToken is a token that is found in the text before it is split, as a whole, and
-// is never the result of a merge: "<|endoftext|>" for example.
-type AddedToken struct {
-	ID      int32
-	Content string
-	// Special tokens carry meaning for the model and no text of their own.
-	Special bool
-	// Normalized tokens are looked for after those that are not.
-	Normalized bool
 }
 
 // pair is two neighbouring tokens, the left one in the upper half, so that pairs
@@ -65,151 +40,169 @@ type merge struct {
 	id   int32
 }
 
-// newBPE checks the parts and puts them together. vocab spells the model's tokens by
-// id; merges names pairs of ids by rank; added is sorted by id, and those of its
-// tokens that the vocabulary lacks follow it without holes.
-func newBPE(vocab []string, merges []pair, added []AddedToken) (*BPE, error) {
-	t := &BPE{
-		spelled: slices.Clone(vocab),
-		ids:     make(map[string]int32, len(vocab)),
-		vocab:   len(vocab),
-		merges:  merges,
-		merged:  make(map[pair]merge, len(merges)),
-		added:   added,
+// mergeTable maps pairs to merges, by open addressing: the map of Go takes most of the time of encoding.
+type mergeTable struct {
+	entries []mergeEntry // a power of two, at most half of them taken
+	shift   uint
+}
+
+type mergeEntry struct {
+	key uint64 // the pair, plus one; 0: free
+	merge
+}
+
+func newMergeTable(n int) mergeTable {
+	bits := uint(4)
+	for 1<<bits < 2*n {
+		bits++
 	}
-	for id, token := range vocab {
-		if old, ok := t.ids[token]; ok {
-			return nil, fmt.Errorf("tokenizers: token %q has two ids, %d and %d", token, old, id)
+	return mergeTable{entries: make([]mergeEntry, 1<<bits), shift: 64 - bits}
+}
+
+// slot is where p is, or where it would be.
+func (t *mergeTable) slot(p pair) *mergeEntry {
+	mask := uint64(len(t.entries) - 1)
+	for i := uint64(p) * 0x9E3779B97F4A7C15 >> t.shift; ; i = (i + 1) & mask {
+		if e := &t.entries[i]; e.key == 0 || e.key == uint64(p)+1 {
+			return e
 		}
-		t.ids[token] = int32(id)
-		t.tokens = append(t.tokens, tokenBytes(token))
 	}
-	if err := t.addTokens(); err != nil {
-		return nil, err
-	}
-	for b, r := range byteRunes {
-		id, ok := t.ids[string(r)]
+}
+
+func (t *mergeTable) find(p pair) (merge, bool) {
+	e := t.slot(p)
+	return e.merge, e.key != 0
+}
+
+// addMerges enters the merges, by rank. Of a pair that appears twice the last one counts.
+func (m *bpe) addMerges(merges []pair) error {
+	m.merges, m.merged = merges, newMergeTable(len(merges))
+	for rank, p := range merges {
+		left, right := m.spelled[p.left()], m.spelled[p.right()]
+		name := left + strings.TrimPrefix(right, m.prefix)
+		id, ok := m.ids[name]
 		if !ok {
-			return nil,
-				fmt.Errorf("tokenizers: the vocabulary has no token %q for byte 0x%02X; a byte-level vocabulary has "+
-					"all 256", string(r), b)
+			return fmt.Errorf("tokenizers: merge %d produces %q, which is not in the vocabulary", rank, name)
 		}
-		t.bytes[b] = id
-		if err := t.checkText(id); err != nil {
-			return nil, err
-		}
+		*m.merged.slot(p) = mergeEntry{uint64(p) + 1, merge{int32(rank), id}}
 	}
-	if err := t.indexMerges(); err != nil {
-		return nil, err
-	}
-	t.states.New = func() any { return newEncoder(t) }
-	return t, nil
+	return nil
 }
 
-// tokenBytes is what a token of the vocabulary stands for. A token with characters
-// outside the alphabet stands for its own text, as in HuggingFace's decoder.
-func tokenBytes(token string) []byte {
-	if b, ok := unspell(token); ok {
-		return b
+// readBytes looks for the tokens of the bytes.
+func (m *bpe) readBytes() {
+	for b := range m.bytes {
+		name := fmt.Sprintf("<0x%02X>", b)
+		if m.byteLevel {
+			name = string(byteRunes[b])
+		}
+		id, ok := m.ids[name]
+		if !ok {
+			id = -1
+		}
+		m.bytes[b] = id
 	}
-	return []byte(token)
 }
 
-// addTokens enters the added tokens, which stand for their text.
-func (t *BPE) addTokens() error {
-	for i, a := range t.added {
-		if a.Content == "" {
-			return fmt.Errorf("tokenizers: added token %d is empty", a.ID)
+// readWhole prepares ignore_merges.
+func (m *bpe) readWhole() {
+	m.whole = make(map[string]int32, len(m.ids))
+	for name, id := range m.ids {
+		if !m.byteLevel {
+			m.whole[name] = id
+		} else if b, ok := unspell(name); ok {
+			m.whole[string(b)] = id
 		}
-		if i > 0 && t.added[i-1].ID >= a.ID {
-			return fmt.Errorf("tokenizers: added tokens must have ascending ids, %d follows %d", a.ID, t.added[i-1].ID)
-		}
-		switch id, ok := t.ids[a.Content]; {
-		case ok && id != a.ID:
-			return fmt.Errorf("tokenizers: added token %q has id %d, but the vocabulary gives it %d", a.Content, a.ID,
-				id)
-		case ok:
-			t.tokens[id] = []byte(a.Content)
-		case int(a.ID) != len(t.tokens):
-			return fmt.Errorf("tokenizers: added token %q has id %d: want %d, the next free one", a.Content, a.ID,
-				len(t.tokens))
-		default:
-			t.ids[a.Content] = a.ID
-			t.spelled = append(t.spelled, a.Content)
-			t.tokens = append(t.tokens, []byte(a.Content))
-		}
-		if a.Normalized {
-			t.groups[1] = append(t.groups[1], a)
+	}
+}
+
+// tokenize implements model.
+func (m *bpe) tokenize(e *encoder, dst []token, word string) []token {
+	if tokens, ok := e.cache[word]; ok {
+		return append(dst, tokens...)
+	}
+	start := len(dst)
+	if id, ok := m.whole[word]; ok {
+		dst = append(dst, token{id, int32(len(word))})
+	} else {
+		e.word = m.symbols(e.word[:0], word)
+		if len(e.word) < heapFrom {
+			e.word = m.mergeShort(e.word)
 		} else {
-			t.groups[0] = append(t.groups[0], a)
+			e.word = e.mergeLong(m, e.word)
 		}
+		dst = append(dst, e.word...)
 	}
-	return nil
+	e.remember(word, dst[start:])
+	return dst
 }
 
-// checkText refuses an added token that stands for its own text, as "Ġ" would, although
-// the encoder makes it out of other bytes.
-func (t *BPE) checkText(id int32) error {
-	if string(t.tokens[id]) != string(tokenBytes(t.spelled[id])) {
-		return fmt.Errorf("tokenizers: added token %q has id %d, which merges also produce, from other bytes",
-			t.spelled[id], id)
-	}
-	return nil
-}
-
-func (t *BPE) indexMerges() error {
-	for rank, p := range t.merges {
-		if _, ok := t.merged[p]; ok {
-			return fmt.Errorf("tokenizers: merge %d (%q %q) appears twice", rank, t.spelled[p.left()],
-				t.spelled[p.right()])
-		}
-		token := t.spelled[p.left()] + t.spelled[p.right()]
-		id, ok := t.ids[token]
-		if !ok || int(id) >= t.vocab {
-			return fmt.Errorf("tokenizers: merge %d produces %q, which is not in the vocabulary", rank, token)
-		}
-		t.merged[p] = merge{rank: int32(rank), id: id}
-		if err := t.checkText(id); err != nil {
-			return err
+// symbols appends the tokens of the bytes or characters of a word. What has no token counts to the next one's size.
+func (m *bpe) symbols(dst []token, word string) []token {
+	unknown := token{id: -1} // not yet appended
+	lost := int32(0)
+	flush := func() {
+		if unknown.id >= 0 {
+			dst, unknown.id = append(dst, unknown), -1
 		}
 	}
-	return nil
-}
-
-// VocabSize is the number of tokens, added ones included: ids run from 0 to
-// VocabSize()-1.
-func (t *BPE) VocabSize() int { return len(t.tokens) }
-
-// AddedTokens returns the added tokens by ascending id.
-func (t *BPE) AddedTokens() []AddedToken { return slices.Clone(t.added) }
-
-// TokenID returns the id of a token, spelled as in tokenizer.json: "<|endoftext|>",
-// or "Ġthe" for " the".
-func (t *BPE) TokenID(token string) (id int32, ok bool) {
-	id, ok = t.ids[token]
-	return id, ok
-}
-
-// AppendToken appends the bytes of one token to dst. A token may end in the middle of
-// a UTF-8 character, so a stream of text should be checked before it is shown. The
-// error names an id outside the vocabulary.
-func (t *BPE) AppendToken(dst []byte, id int32) ([]byte, error) {
-	if id < 0 || int(id) >= len(t.tokens) {
-		return dst, fmt.Errorf("tokenizers: token id %d is outside the vocabulary of %d", id, len(t.tokens))
-	}
-	return append(dst, t.tokens[id]...), nil
-}
-
-// Decode returns the bytes of the tokens, one after the other; added tokens give their
-// own text. Decode(Encode(s)) is s for every string, valid UTF-8 or not. The error names
-// an id outside the vocabulary.
-func (t *BPE) Decode(ids []int32) (string, error) {
-	var out []byte
-	for i, id := range ids {
-		var err error
-		if out, err = t.AppendToken(out, id); err != nil {
-			return "", fmt.Errorf("%w (at position %d)", err, i)
+	for i := 0; i < len(word); {
+		size := 1
+		if !m.byteLevel {
+			_, size = decodeRune(word, i)
+		}
+		id := m.symbol(word, i, size)
+		i += size
+		switch {
+		case id >= 0:
+			flush()
+			dst, lost = append(dst, token{id, int32(size) + lost}), 0
+		case m.fallback && m.hasBytes(word[i-size:i]):
+			for j := i - size; j < i; j++ {
+				dst, lost = append(dst, token{m.bytes[word[j]], 1 + lost}), 0
+			}
+		case m.unk < 0:
+			lost += int32(size)
+		case unknown.id >= 0 && m.fuse:
+			unknown.size += int32(size)
+		default:
+			flush()
+			unknown = token{m.unk, int32(size)}
 		}
 	}
-	return string(out), nil
+	flush()
+	if n := len(dst); n > 0 {
+		dst[n-1].size += lost
+	}
+	return dst
+}
+
+// symbol is the id of the byte or character of so many bytes at word[i], -1 if it has none.
+func (m *bpe) symbol(word string, i, size int) int32 {
+	if m.byteLevel && m.prefix == "" && m.suffix == "" {
+		return m.bytes[word[i]]
+	}
+	name := word[i : i+size]
+	if m.byteLevel {
+		name = string(byteRunes[word[i]])
+	}
+	if i > 0 && m.prefix != "" {
+		name = m.prefix + name
+	}
+	if i+size == len(word) && m.suffix != "" {
+		name += m.suffix
+	}
+	if id, ok := m.ids[name]; ok {
+		return id
+	}
+	return -1
+}
+
+func (m *bpe) hasBytes(s string) bool {
+	for i := range len(s) {
+		if m.bytes[s[i]] < 0 {
+			return false
+		}
+	}
+	return true
 }

@@ -69,25 +69,22 @@ func TestComponentsAreThoseOfHuggingFace(t *testing.T) {
 // All faults of a file come at once, the kind of the model first.
 func TestReadRefusesWithAllFaults(t *testing.T) {
 	tree := written(t)
-	tree["model"] = map[string]any{"type": "WordPiece", "vocab": map[string]any{"a": 0},
-		"max_input_chars_per_word": 100}
-	tree["normalizer"] = map[string]any{"type": "BertNormalizer", "lowercase": true}
-	tree["pre_tokenizer"] = map[string]any{"type": "BertPreTokenizer"}
-	tree["decoder"] = map[string]any{"type": "WordPiece"}
-	tree["post_processor"] = map[string]any{"type": "BertProcessing"}
+	tree["model"] = map[string]any{"type": "Unigram", "vocab": []any{}}
+	tree["normalizer"] = map[string]any{"type": "Precompiled", "precompiled_charsmap": ""}
+	tree["pre_tokenizer"] = map[string]any{"type": "UnicodeScripts"}
+	tree["decoder"] = map[string]any{"type": "CTC"}
+	tree["post_processor"] = map[string]any{"type": "Sequence", "processors": []any{map[string]any{"type": "More"}}}
 	_, err := read(t, tree)
-	require.EqualError(t, err, `tokenizers: tokenizer.json: model: type is "WordPiece", which is not supported: want BPE; `+
-		`pre_tokenizer is "BertPreTokenizer", which is not supported: want ByteLevel; `+
-		`normalizer is set, "BertNormalizer", which is not supported: want null; `+
-		`decoder is "WordPiece", which is not supported: want ByteLevel; `+
-		`post_processor is "BertProcessing", which is not supported: want ByteLevel, TemplateProcessing or a Sequence of them`)
+	require.EqualError(t, err, `tokenizers: tokenizer.json: model: type is "Unigram", which is not supported: `+
+		`want BPE or WordPiece; pre_tokenizer "UnicodeScripts" is not supported; `+
+		`normalizer "Precompiled" is not supported; `+
+		`decoder "CTC" is not supported; post_processor "More" is not supported`)
 
 	tree = written(t)
 	model := tree["model"].(map[string]any)
-	model["dropout"], model["end_of_word_suffix"] = 0.1, "</w>"
+	model["dropout"], tree["version"] = 0.1, "2"
 	_, err = read(t, tree)
-	require.ErrorContains(t, err, "dropout is 0.1")
-	require.ErrorContains(t, err, `end_of_word_suffix is "</w>"`)
+	require.ErrorContains(t, err, `dropout is 0.1, which is not supported: want null; version is "2"`)
 }
 
 // A file that is no tokenizer.json is named, and one that lies beside it in another form.
@@ -99,8 +96,8 @@ func TestLoadSaysWhatThereIs(t *testing.T) {
 	}{
 		"pointer": {nil, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"},
 		"slow":    {[]string{"vocab.json", "merges.txt"}, "", "save_pretrained(FOLDER) writes tokenizer.json"},
-		"bert":    {[]string{"vocab.txt"}, "", "WordPiece, which is not supported"},
-		"llama":   {[]string{"tokenizer.model"}, "", "SentencePiece, which is not supported"},
+		"bert":    {[]string{"vocab.txt"}, "", "WordPiece: in Python"},
+		"llama":   {[]string{"tokenizer.model"}, "", "SentencePiece: in Python"},
 	} {
 		dir := t.TempDir()
 		for _, b := range c.beside {

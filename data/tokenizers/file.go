@@ -9,11 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/foreign"
 	"github.com/lockstep-ml/lockstep/internal/jsontext"
@@ -96,53 +94,9 @@ type fileAdded struct {
 	Special    bool   `json:"special"`
 }
 
-// fileByteLevel is the ByteLevel component, which occurs as pre-tokenizer, decoder and
-// post-processor; missing keys have their default, true.
-type fileByteLevel struct {
-	Type           string `json:"type"`
-	AddPrefixSpace bool   `json:"add_prefix_space"`
-	TrimOffsets    bool   `json:"trim_offsets"`
-	UseRegex       bool   `json:"use_regex"`
-}
-
-type fileModel struct {
-	Type                    string          `json:"type"`
-	Dropout                 *float64        `json:"dropout"`
-	UnkToken                *string         `json:"unk_token"`
-	ContinuingSubwordPrefix *string         `json:"continuing_subword_prefix"`
-	EndOfWordSuffix         *string         `json:"end_of_word_suffix"`
-	FuseUnk                 bool            `json:"fuse_unk"`
-	ByteFallback            bool            `json:"byte_fallback"`
-	IgnoreMerges            bool            `json:"ignore_merges"`
-	Vocab                   json.RawMessage `json:"vocab"`
-	Merges                  mergeList       `json:"merges"`
-}
-
-// fileMerge is ["a", "b"], or "a b" in older files.
-type fileMerge [2]string
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (m *fileMerge) UnmarshalJSON(data []byte) error {
-	var line string
-	if json.Unmarshal(data, &line) == nil {
-		left, right, ok := strings.Cut(line, " ")
-		if !ok || strings.Contains(right, " ") {
-			return fmt.Errorf("merge %q is not two tokens with a space between", line)
-		}
-		*m = fileMerge{left, right}
-		return nil
-	}
-	var list []string
-	if err := json.Unmarshal(data, &list); err != nil || len(list) != 2 {
-		return fmt.Errorf("merge %s is not a list of two tokens", data)
-	}
-	*m = fileMerge{list[0], list[1]}
-	return nil
-}
-
 // Load reads HuggingFace's tokenizer.json. The error names the path and what is wrong
 // with the file; see Read.
-func Load(path string) (*BPE, error) {
+func Load(path string) (*Tokenizer, error) {
 	data, err := vfs.ReadFile(vfs.OS, path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizers: %w%s", err, otherForm(path))
@@ -168,22 +122,22 @@ func otherForm(path string) string {
 		return "; there are vocab.json and merges.txt: in Python, " +
 			"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes tokenizer.json"
 	case has("vocab.txt"):
-		return "; there is vocab.txt, of WordPiece, which is not supported: want byte-level BPE"
+		return "; there is vocab.txt, of WordPiece: in Python, " +
+			"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes tokenizer.json"
 	case has("tokenizer.model"), has("spiece.model"), has("sentencepiece.bpe.model"):
-		return "; there is a tokenizer of SentencePiece, which is not supported: want byte-level BPE"
+		return "; there is a tokenizer of SentencePiece: in Python, " +
+			"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes tokenizer.json"
 	}
 	return ""
 }
 
-// Read reads a tokenizer in the format of HuggingFace's tokenizer.json, version 1.0: a byte-level BPE model, GPT-2's
-// way of splitting a text, added tokens, and a post-processor that puts tokens around a text or none. Components that
-// change no id, as an empty Sequence, are accepted in any number. So are truncation and padding, which a file has if
-// its tokenizer was used with them last: as in transformers they do not apply, since the caller of Encode decides about
-// both. All of these are written back as they were.
+// Read reads a tokenizer in the format of HuggingFace's tokenizer.json, version 1.0. Truncation and padding, which a
+// file has if its tokenizer was used with them last, are kept and not applied: as in transformers, the caller decides
+// about both. WriteTo writes the file back byte for byte.
 //
 // A component or setting that this package does not have, or a key that it does not know, is an error. It names all
 // that the file has, the greatest obstacle first.
-func Read(r io.Reader) (*BPE, error) {
+func Read(r io.Reader) (*Tokenizer, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("tokenizers: reading tokenizer.json: %w", err)
@@ -194,7 +148,7 @@ func Read(r io.Reader) (*BPE, error) {
 	return parse(data)
 }
 
-func parse(data []byte) (*BPE, error) {
+func parse(data []byte) (*Tokenizer, error) {
 	if jsontext.LoneSurrogate(data) {
 		return nil, errors.New(
 			`tokenizers: tokenizer.json has an escape \uD800 to \uDFFF that is not half of a pair`)
@@ -203,33 +157,11 @@ func parse(data []byte) (*BPE, error) {
 	if err := strict(data, &f); err != nil {
 		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
 	}
-	m, err := f.check()
-	if err != nil {
-		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
-	}
-	vocab, ids, err := parseVocab(m.Vocab, maxTokens)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizers: tokenizer.json: vocab: %w", err)
-	}
-	merges := make([]pair, len(m.Merges))
-	for rank, tokens := range m.Merges {
-		left, okLeft := ids[tokens[0]]
-		right, okRight := ids[tokens[1]]
-		if !okLeft || !okRight {
-			return nil,
-				fmt.Errorf("tokenizers: tokenizer.json: merge %d (%q %q) uses tokens that are not in the vocabulary",
-					rank, tokens[0], tokens[1])
-		}
-		merges[rank] = makePair(left, right)
-	}
-	t, err := newBPE(vocab, merges, f.added())
+	t, err := f.build()
 	if err != nil {
 		return nil, err
 	}
-	t.keep(f, m)
-	if t.postprocess, err = parsePostprocess("post_processor", f.PostProcessor, t.VocabSize()); err != nil {
-		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
-	}
+	t.file = data
 	return t, nil
 }
 
@@ -251,44 +183,35 @@ func strict(data []byte, to any) error {
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
-// parseVocab reads the object {token: id} into a list by id and its inverse.
-func parseVocab(raw json.RawMessage, most int) ([]string, map[string]int32, error) {
+// parseVocab reads the object {token: id}.
+func parseVocab(raw json.RawMessage, most int) (map[string]int32, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {
-		return nil, nil, errors.New("it is not an object of tokens and their ids")
+		return nil, errors.New("it is not an object of tokens and their ids")
 	}
 	ids := map[string]int32{}
 	for d.More() {
 		key, err := d.Token()
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		token := key.(string) // the keys of an object are strings, or Token fails
 		if len(ids) == most {
-			return nil, nil, fmt.Errorf("it has more than %d tokens", most)
+			return nil, fmt.Errorf("it has more than %d tokens", most)
 		}
 		var id int64
 		if err := d.Decode(&id); err != nil {
-			return nil, nil, fmt.Errorf("token %q: %w", token, err)
+			return nil, fmt.Errorf("token %q: %w", token, err)
 		}
 		if _, ok := ids[token]; ok {
-			return nil, nil, fmt.Errorf("token %q is given twice", token)
+			return nil, fmt.Errorf("token %q is given twice", token)
 		}
-		if id < 0 || id > math.MaxInt32 {
-			return nil, nil, fmt.Errorf("token %q has id %d: want 0 or more", token, id)
+		if id < 0 || id > maxID {
+			return nil, fmt.Errorf("token %q has id %d: want 0 to %d", token, id, maxID)
 		}
 		ids[token] = int32(id)
 	}
-	vocab := make([]string, len(ids))
-	taken := make([]bool, len(ids))
-	for token, id := range ids {
-		if int(id) >= len(ids) || taken[id] {
-			return nil, nil, fmt.Errorf("token %q has id %d; %d tokens must have the ids 0 to %d, each once", token, id,
-				len(ids), len(ids)-1)
-		}
-		vocab[id], taken[id] = token, true
-	}
-	return vocab, ids, nil
+	return ids, nil
 }
 
 // added sorts the added tokens, which check has seen, by id.
@@ -296,7 +219,7 @@ func (f *file) added() []AddedToken {
 	var added []AddedToken
 	for _, a := range f.AddedTokens {
 		added = append(added, AddedToken{ID: int32(a.ID), Content: a.Content, Special: a.Special,
-			Normalized: a.Normalized})
+			Normalized: a.Normalized, SingleWord: a.SingleWord, LStrip: a.LStrip, RStrip: a.RStrip})
 	}
 	slices.SortStableFunc(added, func(a, b AddedToken) int { return cmp.Compare(a.ID, b.ID) })
 	return added
@@ -304,7 +227,7 @@ func (f *file) added() []AddedToken {
 
 // Save writes HuggingFace's tokenizer.json to path. It replaces the file in place:
 // a checkpoint, which must be all or nothing, writes into a folder of its own first.
-func (t *BPE) Save(path string) error {
+func (t *Tokenizer) Save(path string) error {
 	var b bytes.Buffer
 	if _, err := t.WriteTo(&b); err != nil {
 		return err
@@ -316,46 +239,51 @@ func (t *BPE) Save(path string) error {
 }
 
 // WriteTo writes the tokenizer in the format of tokenizer.json, which Python's
-// tokenizers and transformers load, and which Read reads back. The same tokenizer gives
-// the same bytes.
-func (t *BPE) WriteTo(w io.Writer) (int64, error) {
-	null := json.RawMessage("null")
-	level := fileByteLevel{Type: "ByteLevel", TrimOffsets: true, UseRegex: true}
-	f := file{
-		Version: "1.0", Truncation: null, Padding: null, Normalizer: null, AddedTokens: addedList{},
-		PreTokenizer: encodeJSON(level), PostProcessor: encodeJSON(level),
-	}
-	level.AddPrefixSpace = true // means nothing to a decoder; HuggingFace's has it
-	f.Decoder = encodeJSON(level)
-	m := fileModel{Type: "BPE", Vocab: t.vocabJSON(), Merges: mergeList{}}
-	t.kept.restore(&f, &m)
-	if t.postprocess.raw != nil {
-		f.PostProcessor = t.postprocess.raw
-	}
-	for _, a := range t.added {
-		f.AddedTokens = append(f.AddedTokens,
-			fileAdded{ID: int64(a.ID), Content: a.Content, Normalized: a.Normalized, Special: a.Special})
-	}
-	for _, p := range t.merges {
-		m.Merges = append(m.Merges, fileMerge{t.spelled[p.left()], t.spelled[p.right()]})
-	}
-	f.Model = encodeJSON(m)
-	var out bytes.Buffer
-	if err := json.Indent(&out, encodeJSON(f), "", "  "); err != nil {
-		return 0, fmt.Errorf("tokenizers: writing tokenizer.json: %w", err)
-	}
-	n, err := w.Write(out.Bytes())
+// tokenizers and transformers load, and which Read reads back. What was read is written byte for byte, unless BeginWith
+// changed it.
+func (t *Tokenizer) WriteTo(w io.Writer) (int64, error) {
+	n, err := w.Write(t.file)
 	if err != nil {
 		err = fmt.Errorf("tokenizers: writing tokenizer.json: %w", err)
 	}
 	return int64(n), err
 }
 
-// vocabJSON lists the model's vocabulary by id, which a Go map cannot.
-func (t *BPE) vocabJSON() json.RawMessage {
+// format writes the file as HuggingFace's tokenizers do.
+func (f *file) format() json.RawMessage {
+	var out bytes.Buffer
+	if err := json.Indent(&out, encodeJSON(f), "", "  "); err != nil {
+		panic(fmt.Sprintf("tokenizers: encoding tokenizer.json: %v", err)) // it was made here
+	}
+	return out.Bytes()
+}
+
+// trainedFile is the file of a byte-level BPE of the given vocabulary, merges by rank and special tokens.
+func trainedFile(vocab []string, merges []pair, special []string) *file {
+	null := json.RawMessage("null")
+	level := fileByteLevel{Type: "ByteLevel", TrimOffsets: true, UseRegex: true}
+	f := &file{
+		Version: "1.0", Truncation: null, Padding: null, Normalizer: null, AddedTokens: addedList{},
+		PreTokenizer: encodeJSON(level), PostProcessor: encodeJSON(level),
+	}
+	level.AddPrefixSpace = true // means nothing to a decoder; HuggingFace's has it
+	f.Decoder = encodeJSON(level)
+	for id, s := range special {
+		f.AddedTokens = append(f.AddedTokens, fileAdded{ID: int64(id), Content: s, Special: true})
+	}
+	m := fileModel{Type: "BPE", Vocab: vocabJSON(vocab), Merges: mergeList{}}
+	for _, p := range merges {
+		m.Merges = append(m.Merges, fileMerge{vocab[p.left()], vocab[p.right()]})
+	}
+	f.Model = encodeJSON(m)
+	return f
+}
+
+// vocabJSON lists a vocabulary by id, which a Go map cannot.
+func vocabJSON(vocab []string) json.RawMessage {
 	var b bytes.Buffer
 	b.WriteByte('{')
-	for id, token := range t.spelled[:t.vocab] {
+	for id, token := range vocab {
 		if id > 0 {
 			b.WriteByte(',')
 		}

@@ -38,17 +38,17 @@ func readGolden(t *testing.T) golden {
 func TestTrainGolden(t *testing.T) {
 	g := readGolden(t)
 	for _, run := range g.Runs {
-		bpe, err := Train(context.Background(), documents(g.Documents...), TrainOptions{
+		tok, err := Train(context.Background(), documents(g.Documents...), TrainOptions{
 			VocabSize: run.VocabSize, MinFrequency: run.MinFrequency, SpecialTokens: g.Special,
 		})
 		require.NoError(t, err)
 		var merges []string
-		for _, p := range bpe.merges {
-			merges = append(merges, bpe.spelled[p.left()]+" "+bpe.spelled[p.right()])
+		for _, p := range tok.model.(*bpe).merges {
+			merges = append(merges, tok.spelled[p.left()]+" "+tok.spelled[p.right()])
 		}
 		require.Equal(t, run.Merges, merges, "vocabulary of %d", run.VocabSize)
 		for i, text := range g.Texts {
-			require.Equal(t, run.IDs[i], append([]int32{}, bpe.Encode(text)...), "vocabulary of %d, %q", run.VocabSize,
+			require.Equal(t, run.IDs[i], append([]int32{}, tok.Encode(text)...), "vocabulary of %d, %q", run.VocabSize,
 				text)
 		}
 	}

@@ -9,30 +9,38 @@ import (
 	"slices"
 )
 
-// postprocess is what a post-processor puts around a text.
-type postprocess struct {
-	before, after []int32
-	raw           json.RawMessage // as it was read; nil for ByteLevel, which adds nothing
+// processor is the post-processor: what is put around a text, or a pair of texts.
+type processor struct {
+	before, after []int32   // around one text
+	single, pair  []section // the template of the one post-processor that has one
+	templates     int
+	trims         []bool // for each step that trims offsets: whether a space was put before the text
 }
 
-// fileTemplate is the post-processor TemplateProcessing. Templates of pairs are kept, and not used.
+// section is a part of a template: tokens, or the first or second text.
+type section struct {
+	ids      []int32
+	sequence int32 // -1: tokens
+	typeID   int32
+}
+
+// fileTemplate is the post-processor TemplateProcessing.
 type fileTemplate struct {
 	Type          string                 `json:"type"`
 	Single        []filePiece            `json:"single"`
-	Pair          json.RawMessage        `json:"pair"`
+	Pair          []filePiece            `json:"pair"`
 	SpecialTokens map[string]fileSpecial `json:"special_tokens"`
 }
 
 // filePiece is one of the two.
 type filePiece struct {
-	SpecialToken *struct {
-		ID     string `json:"id"`
-		TypeID int    `json:"type_id"`
-	} `json:"SpecialToken"`
-	Sequence *struct {
-		ID     string `json:"id"`
-		TypeID int    `json:"type_id"`
-	} `json:"Sequence"`
+	SpecialToken *fileSection `json:"SpecialToken"`
+	Sequence     *fileSection `json:"Sequence"`
+}
+
+type fileSection struct {
+	ID     string `json:"id"`
+	TypeID int32  `json:"type_id"`
 }
 
 type fileSpecial struct {
@@ -50,117 +58,210 @@ const (
 
 var errTemplate = fmt.Errorf("the template puts more than %d tokens around a text", maxTemplate)
 
-// parsePostprocess reads a post-processor: ByteLevel (which moves offsets only), TemplateProcessing, or a Sequence
-// of such.
-func parsePostprocess(name string, raw json.RawMessage, vocab int) (postprocess, error) {
-	return parseProcessor(name, raw, vocab, 0)
+// parseProcessor reads the post-processor of a vocabulary of so many tokens.
+func parseProcessor(raw json.RawMessage, vocab int) (p processor, bad []string) {
+	list, err := flat("post_processor", raw)
+	if err != nil {
+		return p, []string{err.Error()}
+	}
+	for _, c := range list {
+		if err := p.add(c, vocab); err != nil {
+			bad = append(bad, fault(c, err))
+		}
+	}
+	return p, bad
 }
 
-func parseProcessor(name string, raw json.RawMessage, vocab, depth int) (postprocess, error) {
-	t := postprocess{}
-	if depth > maxSequences {
-		return t, fmt.Errorf("post_processor has more than %d Sequences in each other", maxSequences)
-	}
-	if isNull(raw) {
-		return postprocess{raw: json.RawMessage("null")}, nil
-	}
-	var kind struct {
-		Type       string            `json:"type"`
-		Processors []json.RawMessage `json:"processors"`
-	}
-	if err := json.Unmarshal(raw, &kind); err != nil {
-		return t, fmt.Errorf("%s: %w", name, err)
-	}
-	switch kind.Type {
+func (p *processor) add(c component, vocab int) error {
+	switch c.Type {
 	case "ByteLevel":
-		_, err := byteLevel(name, raw)
-		return t, err
+		b, err := readByteLevel(c.raw)
+		if b.TrimOffsets {
+			p.trims = append(p.trims, b.AddPrefixSpace)
+		}
+		return err
+	case "BertProcessing", "RobertaProcessing":
+		return p.addPair(c, vocab)
 	case "TemplateProcessing":
-		var err error
-		t.before, t.after, err = single(raw, vocab)
+		var f fileTemplate
+		if err := strict(c.raw, &f); err != nil {
+			return err
+		}
+		single, err := f.sections(f.Single, 1, vocab)
 		if err != nil {
-			return t, fmt.Errorf("%s: %w", name, err)
+			return err
 		}
-	case "Sequence":
-		if n := len(kind.Processors); n > maxProcessors {
-			return t, fmt.Errorf("%s is a Sequence of %d processors: want at most %d", name, n, maxProcessors)
+		pair, err := f.sections(f.Pair, 2, vocab)
+		if err != nil && len(f.Pair) > 0 {
+			return fmt.Errorf("pair: %w", err)
 		}
-		for i, p := range kind.Processors {
-			inner, err := parseProcessor(fmt.Sprintf("%s.processors[%d]", name, i), p, vocab, depth+1)
-			if err == nil && len(inner.before)+len(inner.after)+len(t.before)+len(t.after) > maxTemplate {
-				err = fmt.Errorf("%s: %w", name, errTemplate)
-			}
-			if err != nil {
-				return t, err
-			}
-			t.before, t.after = append(inner.before, t.before...), append(t.after, inner.after...)
-		}
-	default:
-		return t,
-			fmt.Errorf("%s is %q, which is not supported: want ByteLevel, TemplateProcessing or a Sequence of them",
-				name, kind.Type)
+		return p.addTemplate(single, pair)
 	}
-	t.raw = slices.Clone(raw)
-	return t, nil
+	return errUnknown
 }
 
-// single reads the template of one text.
-func single(raw json.RawMessage, vocab int) (before, after []int32, err error) {
-	var f fileTemplate
-	if err := strict(raw, &f); err != nil {
-		return nil, nil, err
+// addPair reads the processors that have a token before the texts and one that ends each: BERT's, and RoBERTa's, which
+// has two between the texts and one segment.
+func (p *processor) addPair(c component, vocab int) error {
+	s := struct {
+		Type           string
+		Sep, Cls       fileNamed
+		TrimOffsets    bool `json:"trim_offsets"`
+		AddPrefixSpace bool `json:"add_prefix_space"`
+	}{TrimOffsets: c.Type == "RobertaProcessing", AddPrefixSpace: true}
+	if err := strict(c.raw, &s); err != nil {
+		return err
 	}
-	texts := 0
-	for _, piece := range f.Single {
+	for _, id := range []int32{s.Sep.id, s.Cls.id} {
+		if id < 0 || int(id) >= vocab {
+			return fmt.Errorf("a token has id %d: want one of the %d tokens", id, vocab)
+		}
+	}
+	cls, sep := section{[]int32{s.Cls.id}, -1, 0}, section{[]int32{s.Sep.id}, -1, 0}
+	single := []section{cls, {sequence: 0}, sep}
+	if c.Type == "BertProcessing" {
+		second := sep
+		second.typeID = 1
+		return p.addTemplate(single, []section{cls, {sequence: 0}, sep, {sequence: 1, typeID: 1}, second})
+	}
+	if s.TrimOffsets {
+		p.trims = append(p.trims, s.AddPrefixSpace)
+	}
+	return p.addTemplate(single, []section{cls, {sequence: 0}, sep, sep, {sequence: 1}, sep})
+}
+
+// fileNamed is ["<s>", 0].
+type fileNamed struct {
+	name string
+	id   int32
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *fileNamed) UnmarshalJSON(data []byte) error {
+	list := []any{&n.name, &n.id}
+	if err := json.Unmarshal(data, &list); err != nil || len(list) != 2 {
+		return fmt.Errorf("%.100s is not a token and its id", data)
+	}
+	return nil
+}
+
+// sections reads a template of so many texts.
+func (f *fileTemplate) sections(pieces []filePiece, texts, vocab int) (list []section, err error) {
+	total, seen := 0, 0
+	for _, piece := range pieces {
 		switch {
 		case piece.Sequence != nil && piece.SpecialToken == nil:
-			texts++
+			s := section{typeID: piece.Sequence.TypeID}
+			if piece.Sequence.ID == "B" {
+				s.sequence = 1
+			}
+			seen++
+			list = append(list, s)
 		case piece.SpecialToken != nil && piece.Sequence == nil:
 			special, ok := f.SpecialTokens[piece.SpecialToken.ID]
 			if !ok {
-				return nil, nil, fmt.Errorf("the template has the token %q, which is not in special_tokens",
+				return nil, fmt.Errorf("the template has the token %q, which is not in special_tokens",
 					piece.SpecialToken.ID)
 			}
-			if len(before)+len(after)+len(special.IDs) > maxTemplate {
-				return nil, nil, errTemplate
+			if total += len(special.IDs); total > maxTemplate {
+				return nil, errTemplate
 			}
 			for _, id := range special.IDs {
 				if id < 0 || int(id) >= vocab {
-					return nil, nil, fmt.Errorf("special token %q has id %d: want one of the %d tokens", special.ID, id,
+					return nil, fmt.Errorf("special token %q has id %d: want one of the %d tokens", special.ID, id,
 						vocab)
 				}
 			}
-			if texts == 0 {
-				before = append(before, special.IDs...)
-			} else {
-				after = append(after, special.IDs...)
-			}
+			list = append(list, section{special.IDs, -1, piece.SpecialToken.TypeID})
 		default:
-			return nil, nil, errors.New("a piece of the template is neither a SpecialToken nor a Sequence")
+			return nil, errors.New("a piece of the template is neither a SpecialToken nor a Sequence")
 		}
 	}
-	if texts != 1 {
-		return nil, nil, fmt.Errorf("the template of one text has %d texts: want 1", texts)
+	if seen != texts {
+		return nil, fmt.Errorf("the template of %d text(s) has %d texts: want %d", texts, seen, texts)
 	}
-	return before, after, nil
+	return list, nil
+}
+
+// addTemplate puts a template around those before it.
+func (p *processor) addTemplate(single, pair []section) error {
+	var before, after []int32
+	side := &before
+	for _, s := range single {
+		if s.sequence >= 0 {
+			side = &after
+		}
+		*side = append(*side, s.ids...)
+	}
+	if len(before)+len(after)+len(p.before)+len(p.after) > maxTemplate {
+		return errTemplate
+	}
+	p.before, p.after = append(before, p.before...), append(p.after, after...)
+	p.single, p.pair = single, pair
+	p.templates++
+	return nil
+}
+
+// size is how many tokens are put around a text or a pair.
+func (p *processor) size(pair bool) int {
+	if !pair {
+		return len(p.before) + len(p.after)
+	}
+	n := 0
+	for _, s := range p.pair {
+		n += len(s.ids)
+	}
+	return n
+}
+
+// around puts the tokens around the texts.
+func (p *processor) around(first, second *Encoding) (*Encoding, error) {
+	template := p.single
+	if second != nil {
+		template = p.pair
+	}
+	switch {
+	case p.templates == 0:
+		return join(first, second), nil
+	case p.templates > 1:
+		if second != nil {
+			return nil, errors.New("tokenizers: the post-processor has several templates: they are for single texts")
+		}
+		template = []section{{p.before, -1, 0}, {sequence: 0}, {p.after, -1, 0}}
+	case len(template) == 0:
+		return nil, errors.New("tokenizers: the post-processor has no template for pairs")
+	}
+	out := &Encoding{}
+	for _, s := range template {
+		switch s.sequence {
+		case 0:
+			out.appendAll(first, 0, s.typeID)
+		case 1:
+			out.appendAll(second, 1, s.typeID)
+		}
+		for _, id := range s.ids {
+			out.append(id, Offset{}, -1, -1, s.typeID, true)
+		}
+	}
+	return out, nil
 }
 
 // EncodeWithSpecial is Encode with the tokens that the tokenizer's post-processor puts around a text, as
 // the one of beginning: what transformers gives a model for a text by default (add_special_tokens).
-func (t *BPE) EncodeWithSpecial(text string) []int32 { return t.AddSpecialTokens(t.Encode(text)) }
+func (t *Tokenizer) EncodeWithSpecial(text string) []int32 { return t.AddSpecialTokens(t.Encode(text)) }
 
 // AddSpecialTokens puts the tokens of the post-processor around the ids of a text. To cut texts as transformers does,
 // cut the ids to NumSpecialTokens less than the length first.
-func (t *BPE) AddSpecialTokens(ids []int32) []int32 {
-	return slices.Concat(t.postprocess.before, ids, t.postprocess.after)
+func (t *Tokenizer) AddSpecialTokens(ids []int32) []int32 {
+	return slices.Concat(t.process.before, ids, t.process.after)
 }
 
 // NumSpecialTokens is how many tokens AddSpecialTokens adds, transformers' num_special_tokens_to_add.
-func (t *BPE) NumSpecialTokens() int { return len(t.postprocess.before) + len(t.postprocess.after) }
+func (t *Tokenizer) NumSpecialTokens() int { return t.process.size(false) }
 
 // BeginWith makes EncodeWithSpecial, and whoever reads the saved tokenizer.json, put an added token before
 // each text. It replaces what the post-processor put around texts before.
-func (t *BPE) BeginWith(token string) error {
+func (t *Tokenizer) BeginWith(token string) error {
 	id, ok := t.TokenID(token)
 	if !ok {
 		return fmt.Errorf("tokenizers: there is no token %q to begin with", token)
@@ -168,7 +269,7 @@ func (t *BPE) BeginWith(token string) error {
 	piece := func(kind, id string, typeID int) map[string]any {
 		return map[string]any{kind: map[string]any{"id": id, "type_id": typeID}}
 	}
-	t.postprocess = postprocess{before: []int32{id}, raw: encodeJSON(map[string]any{
+	raw := encodeJSON(map[string]any{
 		"type": "Sequence",
 		"processors": []any{
 			fileByteLevel{Type: "ByteLevel", TrimOffsets: true, UseRegex: true},
@@ -181,6 +282,13 @@ func (t *BPE) BeginWith(token string) error {
 					token: fileSpecial{ID: token, IDs: []int32{id}, Tokens: []string{token}}},
 			},
 		},
-	})}
+	})
+	var f file
+	if err := json.Unmarshal(t.file, &f); err != nil {
+		return fmt.Errorf("tokenizers: tokenizer.json: %w", err)
+	}
+	f.PostProcessor = raw
+	t.file = f.format()
+	t.process, _ = parseProcessor(raw, t.VocabSize())
 	return nil
 }

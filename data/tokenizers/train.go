@@ -65,7 +65,7 @@ func (o *TrainOptions) check() error {
 //
 // The error is the first one that texts yields, the context's, or one that names a bad
 // option; a corpus without text is an error too.
-func Train(ctx context.Context, texts iter.Seq2[string, error], o TrainOptions) (*BPE, error) {
+func Train(ctx context.Context, texts iter.Seq2[string, error], o TrainOptions) (*Tokenizer, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -80,11 +80,13 @@ func Train(ctx context.Context, texts iter.Seq2[string, error], o TrainOptions) 
 	if err := t.run(ctx); err != nil {
 		return nil, err
 	}
-	added := make([]AddedToken, len(o.SpecialTokens))
-	for i, s := range o.SpecialTokens {
-		added[i] = AddedToken{ID: int32(i), Content: s, Special: true}
+	f := trainedFile(t.vocab, t.rankedMerges(), o.SpecialTokens)
+	tok, err := f.build()
+	if err != nil {
+		return nil, err
 	}
-	return newBPE(t.vocab, t.rankedMerges(), added)
+	tok.file = f.format()
+	return tok, nil
 }
 
 // countWords counts the pre-tokens of all texts.
@@ -134,7 +136,7 @@ func countWords(ctx context.Context, texts iter.Seq2[string, error], workers int
 
 func countText(counts map[string]int64, text string) {
 	for i := 0; i < len(text); {
-		end := splitNext(text, i)
+		end := gpt2(text, i)
 		word := text[i:end]
 		if n, ok := counts[word]; ok {
 			counts[word] = n + 1

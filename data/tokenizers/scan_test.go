@@ -41,7 +41,7 @@ func splitOracle(text string) []string {
 func split(text string) []string {
 	var words []string
 	for i := 0; i < len(text); {
-		end := splitNext(text, i)
+		end := gpt2(text, i)
 		words = append(words, text[i:end])
 		i = end
 	}
