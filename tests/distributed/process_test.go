@@ -22,7 +22,7 @@ import (
 )
 
 // patience is when a test gives up on something that takes a second on an idle machine.
-const patience = 120 * time.Second
+const patience = 5 * time.Minute
 
 // process is a program under way, in a process group of its own as a shell would have it.
 type process struct {
@@ -93,10 +93,11 @@ func (p *process) code() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// await waits until a condition holds, which it must before the process ends.
+// await waits until a condition holds, which it must before the process ends. It asks 100 times a second: some
+// conditions look at every process of the machine.
 func (p *process) await(what string, holds func() bool) {
 	p.t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(10 * time.Millisecond) {
 		select {
 		case <-p.ended:
 			require.FailNow(p.t, "it ended before "+what, "stdout:\n%s\nstderr:\n%s", p.stdout, p.stderr)
