@@ -34,6 +34,7 @@ type Ctx struct {
 	again     bool                    // a forward pass is being run again for its gradient
 	stage     *stage                  // of a pipeline; nil: the whole model
 	divides   bool                    // the unit computes with parts of parameters
+	chunk     int                     // of the batch's sequences, from 1; 0: they are whole
 	headPart  int                     // which part of the heads the unit's attention computes; −1: nobody said
 }
 
@@ -141,6 +142,16 @@ func (c *Ctx) Param(p *Parameter) *tensor.Tensor {
 	}
 	return t
 }
+
+// WithChunk returns a context for the n-th chunk of the batch's sequences, from 0, where their tokens are divided.
+func (c *Ctx) WithChunk(n int) *Ctx {
+	d := *c
+	d.chunk = n + 1
+	return &d
+}
+
+// Chunk is the number of the chunk that the context is for, from 0; ok is false where sequences are whole.
+func (c *Ctx) Chunk() (n int, ok bool) { return c.chunk - 1, c.chunk > 0 }
 
 // AttentionFunc computes what tensor.Attention does, of queries q [B,H,T,D] over keys k and values v [B,Hkv,T,D], where
 // a context has only some of a sequence's tokens. The options are those without it: positions are counted from the

@@ -235,6 +235,9 @@ func (h *hashRecorder) outputs(c *nn.Ctx, path string, ts []*tensor.Tensor) []*t
 		return ts
 	}
 	micro := h.micro
+	if n, ok := c.Chunk(); ok {
+		path = strings.TrimSpace(fmt.Sprintf("%s chunk %d", path, n))
+	}
 	h.add(c.Ctx, micro, hashes.Forward, path, ts...)
 	return tensor.Custom(c.Ctx, tensor.CustomOp{Name: "record_hashes",
 		Forward: func(_ *tensor.Ctx, in []*tensor.Tensor) (out, saved []*tensor.Tensor) { return in, nil },

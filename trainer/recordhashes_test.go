@@ -221,3 +221,21 @@ func TestRecordOfAResumedRun(t *testing.T) {
 	require.Equal(t, int64(5), c.Found.Step)
 	require.Equal(t, hashes.Rate, c.Found.Kind)
 }
+
+// Ranks that divide the tokens record the ops of their chunks, and a comparison names the chunk that differs first.
+func TestHashesOfDividedTokens(t *testing.T) {
+	chunks := func(a *args.TrainingArguments) { a.MaxSteps, a.CPChunks = 2, 4 }
+	one := recorded(t, 1, nil, ops, chunks)
+	two := func(strategy args.CPStrategy) *hashes.Comparison {
+		return hashes.Compare(one, recorded(t, 2, nil, ops, chunks, func(a *args.TrainingArguments) {
+			a.CPSize, a.CPStrategy = 2, strategy
+		}))
+	}
+	c := two(args.CPUlysses)
+	require.Nil(t, c.Found, "%v", c.Found)
+	require.Equal(t, 3, c.Steps, "the weights at first, and 2 steps")
+	c = two(args.CPRing)
+	require.NotNil(t, c.Found)
+	require.Contains(t, fmt.Sprintf("%+v", *c.Found), "transformer.h.0.attn")
+	require.Contains(t, fmt.Sprintf("%+v", *c.Found), " chunk ")
+}

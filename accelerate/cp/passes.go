@@ -172,7 +172,7 @@ func (p *Passes) run(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss,
 	r := &round{Passes: p, ctx: ctx, root: c.Ctx, tokens: tokens}
 	err = r.each(len(chunks), func(i int, meet func(*part)) error {
 		chunk, own := chunks[i], l.Own()[i]
-		d, close := contexts[own].WithPositions(chunk.Tensors[data.PositionIDs]).OpenScope()
+		d, close := contexts[own].WithChunk(own).WithPositions(chunk.Tensors[data.PositionIDs]).OpenScope()
 		defer close()
 		d = d.With(d.WithoutAttention("the tokens of sequences are divided, and only a chunk of them is here: want " +
 			"nn.AttentionConfig.Attend, which attends to all"))
