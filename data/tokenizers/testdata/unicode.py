@@ -17,6 +17,10 @@ CATEGORIES = [r"\p{Lu}", r"\p{Ll}", r"\p{Lt}", r"\p{Lm}", r"\p{Lo}", r"\p{M}", r
 CHARACTERS = [chr(c) for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
 
 
+# What Unicode 15, Go's, has of normal forms beyond Python 3.11's unicodedata, which knows Unicode 14.
+UNICODE_15 = [(0x10EFD, 0x10EFF), (0x11F41, 0x11F42), (0x1E030, 0x1E06D), (0x1E08F, 0x1E08F), (0x1E4EC, 0x1E4EF)]
+
+
 def matched(pattern):
     """The characters that a regular expression matches."""
     text = "".join(CHARACTERS)
@@ -42,6 +46,7 @@ def properties():
     yield that(lambda c: strip.normalize_str(c) == "")
     # Of a later Unicode than the library's normal forms, which leave them alone. U+0345 has the highest class, 240.
     yield that(lambda c: nfkd.normalize_str(c) == c and unicodedata.normalize("NFKD", c) != c
+               or any(first <= ord(c) <= last for first, last in UNICODE_15)
                or 0 < unicodedata.combining(c) < 240 and nfd.normalize_str("\u0345" + c) == "\u0345" + c)
 
 
