@@ -76,22 +76,21 @@ func answer(tok *tokenizers.Tokenizer, first, second string, room int) (map[stri
 	if streamed += stream.Flush(); streamed != shown {
 		return nil, fmt.Errorf("%q: the stream gives %q, and Decode %q", first, streamed, shown)
 	}
-	a := map[string]any{"IDs": one.IDs, "Offsets": pairs(one.Offsets), "Words": one.Words, "Types": one.TypeIDs,
+	a := map[string]any{"IDs": list(one.IDs), "Offsets": pairs(one.Offsets), "Words": list(one.Words),
+		"Types":   list(one.TypeIDs),
 		"Special": special, "Text": text, "Shown": shown, "Pair": nil}
 	if with := tok.EncodeWithSpecial(first); fmt.Sprint(with) != fmt.Sprint(one.IDs) {
 		return nil, fmt.Errorf("%q: EncodeWithSpecial gives %v, and Tokenize %v", first, with, one.IDs)
 	}
 	pair, err := tok.TokenizePair(first, second, tokenizers.EncodeOptions{MaxLength: room})
 	if err == nil {
-		a["Pair"] = []any{pair.IDs, pairs(pair.Offsets), pair.TypeIDs}
-	}
-	for key, value := range a { // a list, not null
-		if ids, ok := value.([]int32); ok && ids == nil {
-			a[key] = []int32{}
-		}
+		a["Pair"] = []any{list(pair.IDs), pairs(pair.Offsets), list(pair.TypeIDs)}
 	}
 	return a, nil
 }
+
+// list is never null in JSON.
+func list(ids []int32) []int32 { return append([]int32{}, ids...) }
 
 func pairs(offsets []tokenizers.Offset) [][2]int {
 	out := make([][2]int, len(offsets))
