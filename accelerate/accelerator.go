@@ -69,7 +69,6 @@ type Accelerator struct {
 	divided  *ContextParallel  // of WithContextParallel; nil: as the plan says
 	context  *cp.Passes        // of micro-batches whose tokens are divided; nil: they run as a whole
 	stages   Stages            // of WithStages
-	tensor   *TensorParallel   // of WithTensorParallel; nil: matrices are whole
 	division *tp.Division      // of the model, while it is divided; nil: it is whole
 	factory  strategy.Factory  // of WithStrategy; without New the plan decides
 	world    *comm.Group       // nil: New finds the ranks
@@ -111,8 +110,8 @@ func WithPrecision(module string, dt tensor.DType) Option {
 // WithMesh arranges the ranks along the axes of a mesh, as the arguments dp_replicate_size, dp_shard_size, pp_size,
 // cp_size and tp_size do, which must agree with it: see MeshOf. Ranks that differ along dp_replicate and dp_shard see
 // different data and sum their gradients, and a sharded model is spread over dp_shard. Ranks along pp are a pipeline:
-// see WithStages. Those along cp divide the tokens of sequences: see WithContextParallel. tp of more than one rank is
-// an error until it is built.
+// see WithStages. Those along cp divide the tokens of sequences: see WithContextParallel. Those along tp divide the
+// model's matrices.
 func WithMesh(m comm.Mesh) Option { return func(a *Accelerator) { a.mesh = m } }
 
 // newRank makes rank replica of n goroutines of this process, or its only rank: −1. on are the devices without

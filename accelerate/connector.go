@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -17,9 +18,11 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/accelerate/tp"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -81,6 +84,7 @@ type plan struct {
 	mesh      comm.Mesh // sizes that are asked for; 0 leaves an axis open
 	pipelining
 	context  *ContextParallel // nil: sequences are whole
+	tensors  tensors
 	exchange exchange
 	local    localsgd.Options
 	sharding Sharding
@@ -163,6 +167,7 @@ func planOf(a *args.TrainingArguments) plan {
 	}
 	p.pipelining.schedule = a.PPSchedule
 	p.pipelining.split, _ = a.PipelineSplit() // Validate has checked it
+	p.tensors = tensorsOf(a)
 	if a.Device != args.DeviceAuto {
 		p.device = a.Device
 	}
@@ -237,6 +242,24 @@ func MeshOf(a *args.TrainingArguments, world int) (comm.Mesh, error) {
 	return ranks.MeshFor(world, sizesOf(a), a.ShardStrategy() != args.NoShard)
 }
 
+func tensorsOf(a *args.TrainingArguments) tensors {
+	t := tensors{parts: a.TPParts, most: a.DeterministicRanks}
+	t.plan, _ = a.TensorPlan() // Validate has checked it
+	return t
+}
+
+// CheckTensors says what is wrong with how the arguments divide the matrices of a model (tp_size, tp_plan, tp_parts).
+// Its error has all faults. A nil model leaves out those of the model.
+func CheckTensors(a *args.TrainingArguments, model nn.Module) error {
+	t := tensorsOf(a)
+	if model == nil {
+		_, err := tp.ParsePlan(t.plan)
+		return errors.Join(err, tp.Size{Ranks: a.TPSize, Parts: cmp.Or(a.TPParts, a.TPSize)}.Validate())
+	}
+	_, _, err := t.settle(nn.Walk(model), model, a.TPSize)
+	return err
+}
+
 func sizesOf(a *args.TrainingArguments) comm.Mesh {
 	// sp is cp by another exchange, and one of both is 1
 	return comm.Mesh{PP: a.PPSize, DPReplicate: a.DPReplicateSize, DPShard: a.DPShardSize, CP: max(a.CPSize, a.SPSize),
@@ -247,8 +270,8 @@ func sizesOf(a *args.TrainingArguments) comm.Mesh {
 // their calls depend on them.
 var shared = []string{"ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_require_equal_init", "ddp_static_graph",
 	"fsdp", "fsdp_state_dict_type", "zero_stage", "pp_size", "pp_schedule", "pp_split", "dp_replicate_size",
-	"dp_shard_size", "cp_size", "sp_size", "cp_strategy",
-	"tp_size", "load_best_model_at_end", "per_device_eval_batch_size",
+	"dp_shard_size", "cp_size", "sp_size", "cp_strategy", "tp_size", "tp_plan", "load_best_model_at_end",
+	"per_device_eval_batch_size",
 	"prediction_loss_only"}
 
 // sameSettings names the first setting that matters and differs.

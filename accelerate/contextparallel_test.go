@@ -17,7 +17,6 @@ import (
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/internal/unbuilt"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -28,7 +27,6 @@ import (
 func divided(t *testing.T, mesh string, set func(*args.TrainingArguments), body func(acc *accelerate.Accelerator,
 	m *gpt2.Model) ([]float64, error), opts ...accelerate.Option) (out []string, errs []error) {
 	t.Helper()
-	t.Cleanup(unbuilt.AllowAxes())
 	m, err := comm.ParseMesh(mesh)
 	require.NoError(t, err)
 	ranks := m.Size(^comm.Axes(0))

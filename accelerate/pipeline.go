@@ -122,6 +122,9 @@ func (a *Accelerator) checkPipeline(hook ddp.Hook) error {
 		return errors.New(size + "want WithStages, which defines how a stage runs")
 	case a.factory.New != nil:
 		return errors.New(size + "WithStrategy is not supported in pipelines: want pp_size 1, or no WithStrategy")
+	case a.divides():
+		return errors.New(size + "with tp_size or tp_parts it is not built: want pp_size 1, or tp_size 1 and " +
+			"tp_parts 1")
 	case a.plan.local.Every > 0:
 		return fmt.Errorf("%slocal_sgd_steps %d: want 0: the ranks of a pipeline step together", size,
 			a.plan.local.Every)

@@ -61,22 +61,32 @@ func ids(c *tensor.Ctx, i int) *data.Batch {
 func pipeline(t *testing.T, ranks int, set func(*args.TrainingArguments),
 	body func(acc *accelerate.Accelerator, m *gpt2.Model) error, opts ...accelerate.Option) []error {
 	t.Helper()
-	errs, accs := make([]error, ranks), make([]*accelerate.Accelerator, ranks)
-	_ = local.Run(ranks, comm.Options{Timeout: time.Minute, Log: quiet}, func(g *comm.Group) error {
-		a := rankArgs(1)
+	return onDevices(t, ranks, func(a *args.TrainingArguments) {
 		if set(a); ranks > 1 {
 			a.PPSize = 2
 		}
+	}, staged, body, append([]accelerate.Option{withStages}, opts...)...)
+}
+
+// onDevices runs body on ranks with a device each, and a model that the rank's number is the seed of.
+func onDevices(t *testing.T, ranks int, set func(*args.TrainingArguments),
+	model func(dev *tensor.Device, seed uint64) (*gpt2.Model, error),
+	body func(acc *accelerate.Accelerator, m *gpt2.Model) error, opts ...accelerate.Option) []error {
+	t.Helper()
+	errs, accs := make([]error, ranks), make([]*accelerate.Accelerator, ranks)
+	_ = local.Run(ranks, comm.Options{Timeout: time.Minute, Log: quiet}, func(g *comm.Group) error {
+		a := rankArgs(1)
+		set(a)
 		rank := func() error {
 			dev := tensor.NewCPU(1)
 			usual := []accelerate.Option{accelerate.WithGroup(g), accelerate.WithDevice(dev),
-				accelerate.WithLogger(quiet), withStages}
+				accelerate.WithLogger(quiet)}
 			acc, err := accelerate.New(a, append(usual, opts...)...)
 			if err != nil {
 				return err
 			}
 			accs[g.Rank()] = acc
-			m, err := staged(dev, uint64(g.Rank()))
+			m, err := model(dev, uint64(g.Rank()))
 			if err != nil {
 				return err
 			}
@@ -209,6 +219,8 @@ func TestPipelineRefuses(t *testing.T) {
 			a.PPSplit = []string{"2", "9"}
 		}},
 		"pp_size 2: local_sgd_steps 2: want 0": {set: func(a *args.TrainingArguments) { a.LocalSGDSteps = 2 }},
+		"pp_size 2: with tp_size or tp_parts it is not built: want pp_size 1, or tp_size 1 and tp_parts 1": {
+			set: func(a *args.TrainingArguments) { a.TPParts = 2 }},
 		"pp_size 2: ddp_comm_hook fp16 is not built in pipelines": {
 			set: func(a *args.TrainingArguments) { a.DDPCommHook = "fp16" }},
 		"pp_size 2: offload to disk is not built": {

@@ -5,8 +5,6 @@ package accelerate_test
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 
@@ -16,15 +14,13 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
-	"github.com/lockstep-ml/lockstep/internal/unbuilt"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Only the ranks along the axes of the data divide the training stream. The others do the same work, with parameters of
-// their own, and those of the first part end with the bits of one rank.
+// Only the ranks along the axes of the data divide the training stream. The others do the same work, and all end with
+// the bits of one rank.
 func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
-	t.Cleanup(unbuilt.AllowAxes())
 	var want map[string]string
 	err := accelerate.Run(t.Context(), rankArgs(1), func(acc *accelerate.Accelerator) (err error) {
 		want, _, err = train(t, acc, 3, everywhere, nowhere)
@@ -39,18 +35,16 @@ func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
 			mesh, err := comm.ParseMesh(text)
 			require.NoError(t, err)
 			got, places := make([]map[string]string, ranks), make([]string, ranks)
-			err = accelerate.Run(t.Context(), rankArgs(ranks), func(acc *accelerate.Accelerator) error {
+			a := rankArgs(ranks)
+			a.TPPlan = map[string]any{"first": "replicate", "second": "replicate", "extra": "replicate"}
+			err = accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
 				w, _, err := train(t, acc, 3, everywhere, nowhere)
 				got[acc.Rank()], places[acc.Rank()] = w, roles(acc)
 				return err
 			}, accelerate.WithLogger(quiet), accelerate.WithMesh(mesh))
 			require.NoError(t, err, text)
-			mesh, err = mesh.Of(ranks)
-			require.NoError(t, err)
 			for rank, w := range got {
-				part := mesh.Coord(rank, comm.PP|comm.TP)
-				require.Equal(t, part == 0, maps.Equal(want, w), "%s: rank %d", text, rank)
-				require.Equal(t, got[slices.Min(mesh.Peers(rank, ^(comm.PP|comm.TP)))], w, "%s: rank %d", text, rank)
+				require.Equal(t, want, w, "%s: rank %d", text, rank)
 			}
 		}
 	}
@@ -58,7 +52,6 @@ func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
 
 // The peers of a rank follow from its place in the mesh.
 func TestRolesOfRanks(t *testing.T) {
-	t.Cleanup(unbuilt.AllowAxes())
 	places := make([]string, 8)
 	err := accelerate.Run(t.Context(), rankArgs(8), func(acc *accelerate.Accelerator) error {
 		places[acc.Rank()] = roles(acc)
@@ -92,7 +85,6 @@ func roles(acc *accelerate.Accelerator) string {
 
 // Ranks that hold other parts of the model have other parameters, which rank 0's do not replace.
 func TestRanksOfAnotherPartKeepTheirParameters(t *testing.T) {
-	t.Cleanup(unbuilt.AllowAxes())
 	for _, mesh := range []comm.Mesh{{DPReplicate: 2, TP: 2}, {PP: 2, DPReplicate: 2}} {
 		part := func(acc *accelerate.Accelerator) int { return acc.TensorRanks().Rank() + acc.PipelineRanks().Rank() }
 		values := make([][]float32, 4)
@@ -117,7 +109,6 @@ func TestRanksOfAnotherPartKeepTheirParameters(t *testing.T) {
 }
 
 func TestRanksOfOnePartMustAgree(t *testing.T) {
-	t.Cleanup(unbuilt.AllowAxes())
 	errs := make([]error, 4)
 	_ = accelerate.Run(t.Context(), rankArgs(4), func(acc *accelerate.Accelerator) error {
 		if err := acc.Open(t.Context()); err != nil {
@@ -173,9 +164,9 @@ func TestMeshOfArguments(t *testing.T) {
 			"ranks, or sizes whose product is 4; or dp_shard_size 2, which shards the model"},
 		{sizes{CPSize: 2}, 4, comm.Mesh{DPReplicate: 2, CP: 2}, ""},
 		{sizes{SPSize: 4}, 4, comm.Mesh{CP: 4}, ""},
-		{sizes{PPSize: 2, SPSize: 2, TPSize: 3}, 8, comm.Mesh{}, "accelerate: tp_size 3: tensor parallelism is " +
-			"not built yet: want 1\naccelerate: mesh pp=2,cp=2,tp=3 does not fit 8 ranks: want a multiple of 12 " +
-			"ranks, or sizes whose product divides 8 (1, 2, 4, 8)"},
+		{sizes{TPSize: 2}, 4, comm.Mesh{DPReplicate: 2, TP: 2}, ""},
+		{sizes{PPSize: 2, SPSize: 2, TPSize: 3}, 8, comm.Mesh{}, "accelerate: mesh pp=2,cp=2,tp=3 does not fit 8 " +
+			"ranks: want a multiple of 12 ranks, or sizes whose product divides 8 (1, 2, 4, 8)"},
 	} {
 		m, err := accelerate.MeshOf(&c.set, c.ranks)
 		if c.fault != "" {
@@ -189,28 +180,8 @@ func TestMeshOfArguments(t *testing.T) {
 	}
 }
 
-// An axis that no step honours is refused by name: its ranks would do the same work, and one would overwrite the
-// weights of the other.
-func TestMeshWithAxesThatAreNotBuilt(t *testing.T) {
-	body := func(*accelerate.Accelerator) error { return errors.New("not reached") }
-	for mesh, want := range map[comm.Mesh]string{
-		{TP: 2, DPShard: 2}: "accelerate: tp_size 2: tensor parallelism is not built yet: want 1",
-		{CP: 2, TP: 2}:      "accelerate: tp_size 2: tensor parallelism is not built yet: want 1",
-	} {
-		require.EqualError(t, accelerate.Run(t.Context(), rankArgs(4), body, accelerate.WithMesh(mesh)), want)
-		_, err := accelerate.Replicas(rankArgs(4), 4, accelerate.WithMesh(mesh))
-		require.EqualError(t, err, want)
-	}
-	err := accelerate.Run(t.Context(), rankArgs(2), func(acc *accelerate.Accelerator) error {
-		require.Equal(t, 2, acc.DataRanks().WorldSize())
-		return nil
-	}, accelerate.WithLogger(quiet), accelerate.WithMesh(comm.Mesh{TP: 1, DPReplicate: 2}))
-	require.NoError(t, err)
-}
-
 // A rank that fails ends the work of ranks that wait for others than it.
 func TestFailureEndsAllGroupsOfAMesh(t *testing.T) {
-	t.Cleanup(unbuilt.AllowAxes())
 	ranks := accelerators(t, 4, func(_ int, a *args.TrainingArguments) {},
 		accelerate.WithMesh(comm.Mesh{DPShard: 2, TP: 2}))
 	errs := job(t, ranks, func(acc *accelerate.Accelerator) error {

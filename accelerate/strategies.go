@@ -126,7 +126,7 @@ func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
 			set       bool
 			key, want string
 		}{{a.pipeline != nil, fmt.Sprintf("pp_size %d", a.PipelineRanks().WorldSize()), "pp_size 1"},
-			{a.division != nil, fmt.Sprintf("tp_size %d", a.TensorRanks().WorldSize()), "tp_size 1"},
+			{a.division != nil && a.cut(), fmt.Sprintf("tp_size %d", a.TensorRanks().WorldSize()), "tp_size 1"},
 			{a.strategy.Shards() != nil, fmt.Sprintf("a model that is sharded (%s)", a.sharding.Strategy),
 				"no sharding (fsdp, zero_stage, dp_shard_size)"},
 			{a.plan.local.Every > 0, fmt.Sprintf("local_sgd_steps %d", a.plan.local.Every), "0"}} {

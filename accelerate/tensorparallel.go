@@ -6,30 +6,61 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/tp"
 	"github.com/lockstep-ml/lockstep/nn"
 )
 
-// TensorParallel is how a model's matrices are divided among the ranks along tp.
-type TensorParallel struct {
-	// Plan is styles by the paths of modules, see tp.ParsePlan; nil: that of the model (models.TensorParallel).
-	Plan map[string]string
-	// Parts is how many parts each sum has that ranks share: the same number has the same bits on any number of ranks
-	// along tp, one included. 0 stands for the number of ranks.
-	Parts int
+// tensors is what the arguments say of divided matrices.
+type tensors struct {
+	plan  map[string]string // styles by the paths of modules, in place of the model's of the same path
+	parts int               // of each sum that ranks share; 0: as many as most, or fewer
+	most  int
 }
 
-// WithTensorParallel divides the model's matrices among the ranks along tp. On one rank it forms sums in parts.
-func WithTensorParallel(t TensorParallel) Option { return func(a *Accelerator) { a.tensor = &t } }
+// settle finds the plan of a model and the number of parts on so many ranks. The error has all that is wrong.
+func (t tensors) settle(tree *nn.Tree, model nn.Module, ranks int) (plan tp.Plan, parts int, err error) {
+	text := map[string]string{}
+	if planned, ok := model.(interface{ TPPlan() map[string]string }); ok {
+		text = maps.Clone(planned.TPPlan())
+	}
+	if maps.Copy(text, t.plan); len(text) == 0 {
+		return nil, 0, fmt.Errorf("tp_plan is auto, and %T has no plan (models.TensorParallel): want a style for each "+
+			"matrix, as --tp_plan '{%s}', of %s", model, strings.Join(tp.Example(tree), ", "), tp.StyleNames())
+	}
+	if len(tree.Trackers()) > 0 {
+		err = errors.New("the model tracks statistics of its batches (batch norm), which is not built with divided " +
+			"matrices: want a model without, or tp_size 1 and tp_parts 1")
+	}
+	plan, wrong := tp.ParsePlan(text)
+	if wrong != nil {
+		return nil, 0, errors.Join(err, wrong)
+	}
+	if parts = t.parts; parts == 0 {
+		parts = plan.Parts(tree, ranks, t.most)
+	}
+	_, wrong = plan.Resolve(tree, tp.Size{Ranks: ranks, Parts: parts})
+	return plan, parts, errors.Join(err, wrong)
+}
 
 // Divided reports whether the prepared model is divided, or on one rank its sums.
 func (a *Accelerator) Divided() bool { return a.division != nil }
 
+// TensorParts is how many parts each sum of the prepared model has that ranks along tp share (tp_parts); 0 if it is not
+// divided.
+func (a *Accelerator) TensorParts() int {
+	if a.division == nil {
+		return 0
+	}
+	return a.division.Parts()
+}
+
 // divides reports whether Prepare divides the model, or its sums.
 func (a *Accelerator) divides() bool {
-	return a.tensor != nil && (a.TensorRanks().WorldSize() > 1 || a.tensor.Parts > 1)
+	return a.TensorRanks().WorldSize() > 1 || a.plan.tensors.parts > 1
 }
 
 // joinTensor divides the model, which has the first rank's values, and makes this rank part of those with the same
@@ -38,15 +69,7 @@ func (a *Accelerator) joinTensor(ctx context.Context, hook ddp.Hook, units []nn.
 	if err := a.checkTensor(hook); err != nil {
 		return err
 	}
-	text := a.tensor.Plan
-	if planned, ok := a.model.(interface{ TPPlan() map[string]string }); ok && text == nil {
-		text = planned.TPPlan()
-	}
-	if text == nil {
-		return fmt.Errorf("accelerate: tp_size %d: %T has no plan (models.TensorParallel): want a model with one, or "+
-			"a plan", a.TensorRanks().WorldSize(), a.model)
-	}
-	plan, err := tp.ParsePlan(text)
+	plan, parts, err := a.plan.tensors.settle(a.tree, a.model, a.TensorRanks().WorldSize())
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}
@@ -61,7 +84,7 @@ func (a *Accelerator) joinTensor(ctx context.Context, hook ddp.Hook, units []nn.
 			return err
 		}
 	}
-	d, err := tp.Divide(a.ctx, a.model, tp.Config{Group: a.TensorRanks().Group(), Plan: plan, Parts: a.tensor.Parts})
+	d, err := tp.Divide(a.ctx, a.model, tp.Config{Group: a.TensorRanks().Group(), Plan: plan, Parts: parts})
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}
@@ -80,24 +103,24 @@ func (a *Accelerator) joinTensor(ctx context.Context, hook ddp.Hook, units []nn.
 // checkTensor refuses what does not go together with tensor parallelism.
 func (a *Accelerator) checkTensor(hook ddp.Hook) error {
 	size := fmt.Sprintf("accelerate: tp_size %d: ", a.TensorRanks().WorldSize())
+	if a.TensorRanks().WorldSize() == 1 {
+		size = fmt.Sprintf("accelerate: tp_parts %d: ", a.plan.tensors.parts)
+	}
+	const whole = ", or tp_size 1 and tp_parts 1"
 	switch disk := a.plan.disk; {
-	case a.PipelineRanks().WorldSize() > 1:
-		return errors.New(size + "with pp_size it is not built: want pp_size 1")
 	case a.DividesTokens():
-		return errors.New(size + "with divided tokens (cp_size, cp_chunks) it is not built: want none of them")
+		return errors.New(size + "with divided tokens (cp_size, cp_chunks) it is not built: want none of them" + whole)
 	case a.sharded():
-		return errors.New(size + "with a sharded model (fsdp, zero_stage) it is not built: want no sharding")
+		return errors.New(size + "with a sharded model (fsdp, zero_stage) it is not built: want no sharding" + whole)
 	case a.factory.New != nil:
 		return errors.New(size + "with a strategy of the program (WithStrategy) it is not built: want one of both")
 	case a.plan.local.Every > 0:
-		return fmt.Errorf("%slocal_sgd_steps %d: want 0: the ranks step together", size, a.plan.local.Every)
+		return fmt.Errorf("%slocal_sgd_steps %d: want 0%s: the ranks step together", size, a.plan.local.Every, whole)
 	case hook.Name() != ddp.AllReduce.Name():
-		return fmt.Errorf("%sddp_comm_hook %s is not built with it: want no", size, hook.Name())
-	case a.stats != nil:
-		return fmt.Errorf("%sthe model tracks statistics of its batches (batch norm): not built with it: want a model "+
-			"without, or tp_size 1", size)
+		return fmt.Errorf("%sddp_comm_hook %s is not built with it: want no%s", size, hook.Name(), whole)
 	case disk.params || disk.state:
-		return errors.New(size + "offload to disk is not built with it: want offload_params and offload_optimizer none")
+		return errors.New(size + "offload to disk is not built with it: want offload_params and offload_optimizer " +
+			"none" + whole)
 	}
 	return nil
 }

@@ -8,16 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/comm"
-	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/internal/unbuilt"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
@@ -32,43 +28,14 @@ func dividable(dev *tensor.Device, seed uint64) (*gpt2.Model, error) {
 	return gpt2.New(nn.NewInit(dev, seed), cfg)
 }
 
-// tensorRanks runs body on ranks of which so many share the model.
+// tensorRanks runs body on ranks of which so many share the model, whose sums have four parts.
 func tensorRanks(t *testing.T, ranks, sharing int, set func(*args.TrainingArguments),
 	body func(acc *accelerate.Accelerator, m *gpt2.Model) error, opts ...accelerate.Option) []error {
 	t.Helper()
-	t.Cleanup(unbuilt.AllowAxes())
-	errs, accs := make([]error, ranks), make([]*accelerate.Accelerator, ranks)
-	_ = local.Run(ranks, comm.Options{Timeout: time.Minute, Log: quiet}, func(g *comm.Group) error {
-		a := rankArgs(1)
-		a.TPSize = sharing
+	return onDevices(t, ranks, func(a *args.TrainingArguments) {
+		a.TPSize, a.TPParts = sharing, 4
 		set(a)
-		rank := func() error {
-			dev := tensor.NewCPU(1)
-			usual := []accelerate.Option{accelerate.WithGroup(g), accelerate.WithDevice(dev),
-				accelerate.WithLogger(quiet), accelerate.WithTensorParallel(accelerate.TensorParallel{Parts: 4})}
-			acc, err := accelerate.New(a, append(usual, opts...)...)
-			if err != nil {
-				return err
-			}
-			accs[g.Rank()] = acc
-			m, err := dividable(dev, uint64(g.Rank()))
-			if err != nil {
-				return err
-			}
-			if err = acc.Open(t.Context()); err == nil {
-				err = body(acc, m)
-			}
-			return err
-		}
-		errs[g.Rank()] = rank()
-		return errs[g.Rank()]
-	})
-	for _, acc := range accs {
-		if acc != nil {
-			_ = acc.Close()
-		}
-	}
-	return errs
+	}, dividable, body, opts...)
 }
 
 func usually(*args.TrainingArguments) {}
@@ -121,7 +88,7 @@ func TestDividedModelInALoopOfOnesOwn(t *testing.T) {
 				return ends
 			}
 			one := run(1, 1)[0]
-			for _, mesh := range [][2]int{{2, 2}, {4, 4}, {4, 2}} {
+			for _, mesh := range [][2]int{{2, 2}, {4, 4}, {4, 2}, {2, 1}} {
 				for rank, got := range run(mesh[0], mesh[1]) {
 					require.Equal(t, one, got, "mesh %v, rank %d", mesh, rank)
 				}
@@ -198,11 +165,11 @@ func TestWhatDoesNotGoWithADividedModel(t *testing.T) {
 		"with a sharded model (fsdp, zero_stage) it is not built": func(a *args.TrainingArguments) {
 			a.FSDP, a.DPShardSize = []string{"full_shard"}, 2
 		},
-		"local_sgd_steps 2: want 0":               func(a *args.TrainingArguments) { a.LocalSGDSteps = 2 },
-		"ddp_comm_hook bf16 is not built with it": func(a *args.TrainingArguments) { a.DDPCommHook = "bf16" },
-		"want a model with one, or a plan":        usually,
+		"local_sgd_steps 2: want 0, or tp_size 1 and tp_pa": func(a *args.TrainingArguments) { a.LocalSGDSteps = 2 },
+		"ddp_comm_hook bf16 is not built with it":           func(a *args.TrainingArguments) { a.DDPCommHook = "bf16" },
+		`as --tp_plan '{"wte": "replicate", "wpe": `:        usually,
 	} {
-		noPlan := strings.HasPrefix(want, "want a model")
+		noPlan := strings.HasPrefix(want, "as --tp_plan")
 		errs := tensorRanks(t, 4, 2, set, func(acc *accelerate.Accelerator, m *gpt2.Model) error {
 			if noPlan {
 				return acc.Prepare(t.Context(), m.Transformer, adamW)
@@ -213,15 +180,20 @@ func TestWhatDoesNotGoWithADividedModel(t *testing.T) {
 			return err != nil && strings.Contains(err.Error(), want)
 		}), "%s: %v", want, errs)
 	}
-	for want, opt := range map[string]accelerate.TensorParallel{
-		"accelerate: tp: tp_parts 2 on 4 ranks":                      {Parts: 2},
-		"4 heads: they do not divide into 8 parts":                   {Parts: 8},
-		`accelerate: tp: a: unknown style "column"`:                  {Plan: map[string]string{"a": "column"}},
-		`the plan has no rule for transformer.wte, which has a matr`: {Plan: map[string]string{"lm_head": "replicate"}},
+	plan := func(text map[string]any) func(*args.TrainingArguments) {
+		return func(a *args.TrainingArguments) { a.TPPlan = text }
+	}
+	parts := func(n int) func(*args.TrainingArguments) {
+		return func(a *args.TrainingArguments) { a.TPParts = n }
+	}
+	for want, set := range map[string]func(*args.TrainingArguments){
+		"accelerate: tp: tp_parts 2 on 4 ranks":                      parts(2),
+		"4 heads: they do not divide into 8 parts":                   parts(8),
+		`accelerate: tp: a: unknown style "column"`:                  plan(map[string]any{"a": "column"}),
+		`transformer.wte.weight is shared by transformer.wte (embed`: plan(map[string]any{"lm_head": "replicate"}),
 	} {
-		errs := tensorRanks(t, 4, 4, usually,
-			func(acc *accelerate.Accelerator, m *gpt2.Model) error { return acc.Prepare(t.Context(), m, adamW) },
-			accelerate.WithTensorParallel(opt))
+		errs := tensorRanks(t, 4, 4, set,
+			func(acc *accelerate.Accelerator, m *gpt2.Model) error { return acc.Prepare(t.Context(), m, adamW) })
 		require.ErrorContains(t, errs[0], want)
 	}
 	errs := tensorRanks(t, 2, 2, usually,
@@ -232,6 +204,21 @@ func TestWhatDoesNotGoWithADividedModel(t *testing.T) {
 		})
 	require.ErrorContains(t, errs[0], "they are divided (tp_size): want "+
 		"tp_size 1")
+}
+
+// Without tp_parts, sums have as many parts as deterministic_ranks, or as many as the model divides into.
+func TestPartsFollowFromRanksAndModel(t *testing.T) {
+	type size struct{ ranks, deterministic, want int }
+	for _, c := range []size{{2, 8, 4}, {4, 8, 4}, {2, 2, 2}, {2, 1, 2}, {1, 8, 0}} {
+		errs := tensorRanks(t, c.ranks, c.ranks, func(a *args.TrainingArguments) {
+			a.TPParts, a.DeterministicRanks = 0, c.deterministic
+		}, func(acc *accelerate.Accelerator, m *gpt2.Model) error {
+			err := acc.Prepare(t.Context(), m, adamW)
+			require.Equal(t, c.want, acc.TensorParts(), "%v", c)
+			return err
+		})
+		require.NoError(t, errors.Join(errs...))
+	}
 }
 
 // Ranks that share a model read the same data, each by itself: if one cannot, the window ends on all.

@@ -22,6 +22,7 @@ type Checker struct {
 	bad    map[string]bool
 	origin func(key string) string
 	parts  int
+	model  func() any
 }
 
 // Require records a fault of key, whose value is value, unless ok. want completes
@@ -67,6 +68,11 @@ func (c *Checker) OK(keys ...string) bool {
 // Parts reports how many parts the model has that the settings describe: its blocks, and what is in front of them and
 // behind them. A pipeline cannot have more stages.
 func (c *Checker) Parts(n int) { c.parts = n }
+
+// Model reports what makes a model such as the settings describe, which needs no values: its matrices are checked
+// against tp_size and tp_plan before the program reads data. It is called at most once, after all settings were
+// checked, and may return nil.
+func (c *Checker) Model(made func() any) { c.model = made }
 
 // Err is nil, or an *Error with every fault.
 func (c *Checker) Err() error { return asError(c.faults) }

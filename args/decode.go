@@ -3,6 +3,7 @@
 package args
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -55,7 +56,7 @@ func (f *field) isUnset(raw any) bool {
 	nullable := f.optional || f.kind == reflect.Map
 	if text, ok := raw.(string); ok && f.kind != reflect.String {
 		word := strings.ToLower(text)
-		return nullable && (word == "none" || word == "null")
+		return nullable && (word == "none" || word == "null" || word != "" && word == f.unset)
 	}
 	return raw == nil && (nullable || f.kind == reflect.String)
 }
@@ -321,7 +322,7 @@ func (f *field) text(v reflect.Value) string {
 		return strings.Join(parts, ",")
 	case reflect.Map:
 		if v.Len() == 0 {
-			return "none"
+			return cmp.Or(f.unset, "none")
 		}
 		return jsonText(v.Interface())
 	}

@@ -39,6 +39,7 @@ func (a *TrainingArguments) Clone() *TrainingArguments {
 	c.LRSchedulerKwargs = maps.Clone(a.LRSchedulerKwargs)
 	c.DDPCommStateOption = maps.Clone(a.DDPCommStateOption)
 	c.AcceleratorConfig = maps.Clone(a.AcceleratorConfig)
+	c.TPPlan, c.ParamGroups = maps.Clone(a.TPPlan), maps.Clone(a.ParamGroups)
 	c.ReportTo, c.FSDP = slices.Clone(a.ReportTo), slices.Clone(a.FSDP)
 	c.FSDPTransformerLayerClsToWrap = slices.Clone(a.FSDPTransformerLayerClsToWrap)
 	v := reflect.ValueOf(&c).Elem()

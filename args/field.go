@@ -23,6 +23,7 @@ type field struct {
 	path       bool   // a leading ~ is the home folder
 	number     bool   // a text that may be written as a number
 	toggle     bool   // a list that may be a switch: true, false, or a flag without a value
+	unset      string // a word for "not set" besides none
 	fixed      bool   // changing it makes it another run
 	owner      int    // which struct of the list
 	index      int    // which field of that struct
@@ -93,6 +94,7 @@ func newField(t reflect.Type, i int) *field {
 		path:   sf.Tag.Get("path") == "true",
 		number: sf.Tag.Get("number") == "true",
 		toggle: sf.Tag.Get("toggle") == "true",
+		unset:  sf.Tag.Get("unset"),
 		fixed:  sf.Tag.Get("resume") == "fixed",
 		index:  i,
 		kind:   sf.Type.Kind(),

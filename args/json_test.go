@@ -47,7 +47,7 @@ func unusual() *args.TrainingArguments {
 		OffloadOptimizer: args.OffloadDisk, OffloadParams: args.OffloadCPU, OffloadDir: "files",
 		FSDP: []string{"no_shard"}, FSDPStateDictType: args.ShardedStateDict, DPReplicateSize: 1,
 		DPShardSize: 1, PPSize: 2, PPSchedule: "zbv", PPSplit: []string{"2", "3"}, CPSize: 4, SPSize: 0, TPSize: 4,
-		CPStrategy: args.CPRing, CPChunks: 16,
+		CPStrategy: args.CPRing, CPChunks: 16, TPPlan: map[string]any{"a.*": "colwise"}, TPParts: 8,
 		ParallelismConfig: `{"tp_size":4}`, DistributedConfig: `{"pp_size":2}`,
 		FSDPConfig: `{"version":2}`, DeepSpeed: `{"gradient_clipping":"auto"}`,
 		FSDPTransformerLayerClsToWrap: []string{"Block"},

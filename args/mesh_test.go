@@ -141,7 +141,10 @@ type modelOf struct {
 	NLayer int `json:"n_layer" usage:"blocks"`
 }
 
-func (m *modelOf) Check(c *args.Checker) { c.Parts(m.NLayer + 2) }
+func (m *modelOf) Check(c *args.Checker) {
+	c.Parts(m.NLayer + 2)
+	c.Model(func() any { return m.NLayer })
+}
 
 // All that is wrong with a pipeline comes in one list: a setting that is wrong by itself hides no fault of others.
 func TestFaultsOfPipelines(t *testing.T) {
@@ -246,6 +249,61 @@ func TestFaultsOfContextParallel(t *testing.T) {
 	a.SPSize = 4
 	require.Equal(t, 8, a.ContextChunks())
 	require.Equal(t, args.CPUlysses, a.ContextStrategy())
+}
+
+// tp_plan is a JSON object or auto, and all that is wrong with divided matrices comes in one list.
+func TestFaultsOfDividedMatrices(t *testing.T) {
+	parse := func(argv ...string) (*args.TrainingArguments, error) {
+		flags, a := pflag.NewFlagSet("test", pflag.ContinueOnError), args.Default("out")
+		loader := args.Bind(flags, a, &modelOf{NLayer: 2})
+		loader.Environ = func() []string { return nil }
+		loader.ForProgram(args.Program{Engines: []string{}, Tensors: func(_ *args.TrainingArguments, model any) error {
+			require.Equal(t, 2, model, "what the settings describe")
+			return errors.Join(errors.New("tp: a has 9 heads"), errors.New("tp: b has none"))
+		}})
+		_, err := loader.Parse(argv)
+		return a, err
+	}
+	a, err := parse("--tp_plan", `{"h.*.up": "colwise"}`)
+	require.NoError(t, err)
+	plan, _ := a.TensorPlan()
+	require.Equal(t, map[string]string{"h.*.up": "colwise"}, plan)
+	a, err = parse("--distributed_config", `{"tp_size": 1, "tp_plan": {"h.*.up": "colwise"}}`)
+	require.NoError(t, err)
+	require.Equal(t, map[string]any{"h.*.up": "colwise"}, a.TPPlan)
+	_, err = parse("--distributed_config", `{"tp_plan": {}}`)
+	require.ErrorContains(t, err, "tp_plan is {} (distributed_config): want null, or styles")
+	a, err = parse("--tp_plan", "auto", "--tp_parts", "1")
+	require.NoError(t, err)
+	require.Nil(t, a.TPPlan)
+	for text, want := range map[string][]string{
+		"--tp_plan column":          {`tp_plan is "column" (flag --tp_plan): want a JSON object`},
+		`--tp_plan {"a":1}`:         {`tp_plan is {"a":1} (flag --tp_plan): want auto, or styles`},
+		"--tp_parts -1 --pp_size 2": {"tp_parts is -1 (flag --tp_parts): want a whole number"},
+		"--tp_parts 4 --zero_stage 1": {"a has 9 heads", "b has none", "zero_stage is 1 (flag --zero_stage): want 0, " +
+			"or tp_size 1 and tp_parts 1: sharding of divided matrices is not built"},
+		"--tp_size 2 --pp_size 2 --fsdp full_shard --optim lamb --offload_params disk --offload_optimizer " +
+			"disk --label_smoothing_factor 0.1 --neftune_noise_alpha 5 --record_hashes op " +
+			"--ema_decay 0.9 --predict_with_generate": {"ema_decay is 0.9", "predict_with_generate is true",
+			"a has 9 heads", "b has none", "pp_size is 2", "fsdp is",
+			"optim is \"lamb\" (flag --optim): want an optimizer",
+			"offload_params is", "offload_optimizer is", "label_smoothing_factor is 0.1", "neftune_noise_alpha is 5",
+			"record_hashes is \"op\" (flag --record_hashes): want step, or tp_size 1"},
+		"--tp_size 2 --ddp_comm_hook fp16 --optim schedule_free_sgd": {"a has 9 heads", "b has none",
+			`ddp_comm_hook is "fp16"`, `optim is "schedule_free_sgd"`},
+		"--tp_size 2 --cp_size 2 --optim lamb": {"tp_size is 2 (flag --tp_size): want 1, or cp_size 1",
+			`optim is "lamb"`},
+		"--tp_parts 2 --sp_size 2": {"a has 9 heads", "b has none", "tp_parts is 2 (flag --tp_parts): want 1, or no " +
+			"cp_size, sp_size and cp_chunks"},
+		"--tp_size 2 --local_sgd_steps 2": {"a has 9 heads", "b has none", "local_sgd_steps is 2"},
+	} {
+		_, err := parse(strings.Fields(text)...)
+		require.Error(t, err, text)
+		require.Len(t, faultLines(t, err), len(want), text)
+		for _, w := range want {
+			require.ErrorContains(t, err, w, text)
+		}
+	}
 }
 
 // fsdp_config says how a model is spread that dp_shard_size spreads.

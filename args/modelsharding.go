@@ -110,6 +110,22 @@ func (a *TrainingArguments) PipelineSplit() (split []int, err error) {
 	return split, nil
 }
 
+// TensorPlan is TPPlan as texts; nil if it changes nothing. want is empty, or says what was wanted.
+func (a *TrainingArguments) TensorPlan() (plan map[string]string, want string) {
+	if len(a.TPPlan) == 0 {
+		return nil, ""
+	}
+	plan = map[string]string{}
+	for path, style := range a.TPPlan {
+		text, ok := style.(string)
+		if !ok {
+			return nil, fmt.Sprintf("auto, or styles such as colwise by paths of modules; %s has none", path)
+		}
+		plan[path] = text
+	}
+	return plan, ""
+}
+
 // maxAxis is the most ranks along an axis of the mesh.
 const maxAxis = 1 << 12
 
@@ -122,6 +138,9 @@ func (a *TrainingArguments) checkMesh(c *Checker) {
 	between(c, "cp_size", a.CPSize, 1, maxAxis)
 	between(c, "sp_size", a.SPSize, 0, maxAxis)
 	between(c, "tp_size", a.TPSize, 1, maxAxis)
+	between(c, "tp_parts", a.TPParts, 0, maxAxis)
+	_, want := a.TensorPlan()
+	c.Require(want == "", "tp_plan", a.TPPlan, want)
 	c.Require(a.CPSize <= 1 || a.SPSize <= 1, "sp_size", a.SPSize, "1, or cp_size 1: both divide the tokens")
 	a.checkChunks(c)
 	if s, want := a.fsdpStrategy(); want == "" && s == NoShard && fsdpOn(a.FSDP) { // no_shard

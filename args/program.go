@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/catalog"
 )
 
 // Program says what the running program has of the things that settings name. What it has depends on the packages
@@ -29,6 +31,9 @@ type Program struct {
 	// Parts is how many parts the model has, each of which can be a stage; 0 if that is not known. Settings that
 	// describe a model report it by [Checker.Parts].
 	Parts int
+	// Tensors says what is wrong with how the matrices of a model are divided (tp_size, tp_plan, tp_parts); nil:
+	// nothing. It is asked if they are. The model is what settings report by [Checker.Model], nil if they do not.
+	Tensors func(a *TrainingArguments, model any) error
 }
 
 // DeviceAuto is an accelerator if the machine and the program have one, and the CPU otherwise.
@@ -74,14 +79,13 @@ func (a *TrainingArguments) checkProgram(c *Checker, p Program) {
 	a.checkMeshOf(c, p)
 	a.checkPipeline(c, p)
 	a.checkContext(c)
+	a.checkTensors(c, p)
 	if alpha := a.NeftuneNoiseAlpha; alpha != nil {
 		c.Require(max(a.TPSize, a.CPSize, a.SPSize) <= 1, "neftune_noise_alpha", *alpha,
 			"none with tp_size, cp_size or sp_size above 1")
 	}
 	c.Require(!a.PredictWithGenerate || max(a.CPSize, a.SPSize) <= 1, "predict_with_generate", true,
 		"false with cp_size or sp_size above 1: ranks that share a sequence do not generate")
-	c.Require(a.LabelSmoothingFactor == 0 || a.TPSize <= 1, "label_smoothing_factor", a.LabelSmoothingFactor,
-		"0 with tp_size above 1")
 }
 
 // ranks is how many the job has, 0 if that is not known.
@@ -99,15 +103,71 @@ func (a *TrainingArguments) checkMeshOf(c *Checker, p Program) {
 		"sp_size", "tp_size", "fsdp", "zero_stage") {
 		return
 	}
-	faults := []error{p.Mesh(a, ranks)}
-	if all, ok := faults[0].(interface{ Unwrap() []error }); ok {
+	c.addAll(p.Mesh(a, ranks))
+}
+
+// addAll adds a fault for each error that one joins.
+func (c *Checker) addAll(err error) {
+	faults := []error{err}
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		faults = all.Unwrap()
 	}
 	for _, err := range faults {
 		if err != nil {
-			c.add(Fault{Problem: strings.TrimPrefix(err.Error(), "accelerate: ")})
+			c.add(Fault{Problem: strings.TrimPrefix(strings.TrimPrefix(err.Error(), "accelerate: "), "tp: ")})
 		}
 	}
+}
+
+// checkTensors checks what does not go together with divided matrices, or with sums in parts on one rank.
+func (a *TrainingArguments) checkTensors(c *Checker, p Program) {
+	if !c.OK("tp_parts", "tp_plan") || max(a.TPSize, a.TPParts) <= 1 {
+		return
+	}
+	a.checkBesideTensors(c, "tp_size 1 and tp_parts 1: ")
+	if a.TPSize > 1 {
+		o, _ := catalog.OptimizerNamed(string(a.Optim))
+		c.Require(!o.Whole, "optim", a.Optim, "an optimizer that computes each element by itself, such as "+
+			"adamw_torch, or tp_size 1: ranks have parts of matrices, and it needs whole ones")
+		c.Require(a.EMADecay == 0, "ema_decay", a.EMADecay, "0, or tp_size 1: ranks have parts of the weights")
+		c.Require(!a.PredictWithGenerate, "predict_with_generate", true, "false, or tp_size 1: ranks that divide "+
+			"matrices do not generate during training")
+		c.Require(a.LabelSmoothingFactor == 0, "label_smoothing_factor", a.LabelSmoothingFactor,
+			"0, or tp_size 1: ranks divide the vocabulary")
+		c.Require(a.RecordHashes != RecordOp, "record_hashes", a.RecordHashes,
+			"step, or tp_size 1: ranks have parts of what modules compute")
+	}
+	if p.Tensors != nil && c.OK("tp_size") {
+		var model any
+		if c.model != nil {
+			model = c.model()
+		}
+		c.addAll(p.Tensors(a, model))
+	}
+}
+
+// checkBesideTensors checks what is not built together with divided matrices. without completes what is wanted.
+func (a *TrainingArguments) checkBesideTensors(c *Checker, without string) {
+	without = ", or " + without
+	c.Require(a.PPSize <= 1, "pp_size", a.PPSize, "1"+without+"pipelines of divided layers are not built")
+	c.Require(a.ContextChunks() <= 1 || a.TPSize > 1, "tp_parts", a.TPParts, // checkContext refuses a tp_size
+		"1, or no cp_size, sp_size and cp_chunks: they are not built together")
+	const sharding = "sharding of divided matrices is not built"
+	switch {
+	case !c.OK("fsdp", "zero_stage", "dp_shard_size") || a.ShardStrategy() == NoShard:
+	case fsdpOn(a.FSDP):
+		c.Require(false, "fsdp", a.FSDP, "none"+without+sharding)
+	case a.ZeroStage > 0:
+		c.Require(false, "zero_stage", a.ZeroStage, "0"+without+sharding)
+	default:
+		c.Require(false, "dp_shard_size", a.DPShardSize, "dp_replicate_size"+without+sharding)
+	}
+	c.Require(a.LocalSGDSteps == 0, "local_sgd_steps", a.LocalSGDSteps,
+		"0"+without+"the ranks of a model step together")
+	c.Require(a.DDPCommHook == CommHookNo, "ddp_comm_hook", a.DDPCommHook, "no"+without+"hooks are not built there")
+	const disk = "offload to disk is not built there"
+	c.Require(a.OffloadParams != OffloadDisk, "offload_params", a.OffloadParams, "none or cpu"+without+disk)
+	c.Require(a.OffloadOptimizer != OffloadDisk, "offload_optimizer", a.OffloadOptimizer, "none or cpu"+without+disk)
 }
 
 // checkPipeline checks the schedule against the size of the pipeline, the micro-batches, the split and the model.

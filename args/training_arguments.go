@@ -290,7 +290,17 @@ type TrainingArguments struct {
 	// checkpoint keeps it.
 	CPStrategy CPStrategy `json:"cp_strategy" choices:"gather,ulysses,ring" usage:"how ranks exchange keys"`
 	CPChunks   int        `json:"cp_chunks" resume:"fixed" usage:"chunks of a sequence; 0: 2 per rank along cp"`
-	TPSize     int        `json:"tp_size" usage:"ranks that divide each layer (tensors); above 1 not built yet"`
+	TPSize     int        `json:"tp_size" usage:"ranks that divide the matrices of each layer (tensors)"`
+	// TPPlan says how the layers are divided among the ranks along tp: styles by the paths of modules, in which *
+	// stands for one element, as in transformers' base_model_tp_plan; see docs/three-dimensions.md. They take the place
+	// of those that the model's own plan (models.TensorParallel) has for the same path. nil, or the text auto, changes
+	// none.
+	TPPlan map[string]any `json:"tp_plan" resume:"fixed" unset:"auto" usage:"JSON: styles by module; auto: the model's"`
+	// TPParts is how many parts each sum has that the ranks along tp share. Runs with the same number have the same
+	// bits on any TPSize that divides it; one rank then forms the parts by itself. 0 with a TPSize above 1 is
+	// DeterministicRanks, or fewer where the model's heads or features do not divide into as many; on one rank it
+	// leaves the sums whole. A resume keeps those of the checkpoint unless another number is given.
+	TPParts int `json:"tp_parts" resume:"fixed" usage:"parts of each sum that ranks share; 0: by tp_size and model"`
 	// ParallelismConfig is accelerate's object of that name, and DistributedConfig that of transformers: a JSON or YAML
 	// file, or a JSON object. They set sizes as FSDPConfig fills other arguments.
 	ParallelismConfig string `json:"parallelism_config" usage:"accelerate's ParallelismConfig: a file or object"`

@@ -8,10 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/internal/joint"
-	"github.com/lockstep-ml/lockstep/internal/unbuilt"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -115,18 +113,4 @@ func TestMemoryOfRanksOnDevicesOfTheirOwn(t *testing.T) {
 		require.GreaterOrEqual(t, peak[device], of)
 		require.Less(t, peak[device], 1.5*of, "its gradients lie in the memory of the group")
 	}
-}
-
-// Ranks along an axis that is not the data's see the same samples: a mesh of two by two has the bits of two ranks.
-func TestMesh(t *testing.T) {
-	t.Cleanup(unbuilt.AllowAxes())
-	want := trainOnRanks(t, 2)
-	m := newGPT2(t, 0.2)
-	tr := newTrainer(vfs.NewMem(), m, rankArgs(4), trainer.WithTrainData(raggedTexts(51)),
-		trainer.WithEvalData(raggedTexts(13)),
-		trainer.WithMesh(comm.Mesh{DPReplicate: 2, TP: 2}))
-	_, err := tr.Train()
-	require.NoError(t, err)
-	require.Equal(t, want.weights, weights(m))
-	require.Equal(t, want.history, untimed(tr.State().LogHistory))
 }

@@ -70,6 +70,10 @@ var errDividedTokens = errors.New("trainer: estimates of runs that divide the to
 
 // spreadOver is how many of the ranks have the model together; 1 if each has all of it.
 func spreadOver(a *args.TrainingArguments, ranks int) (int, error) {
+	if a.TPSize > 1 {
+		return 0, fmt.Errorf("trainer: tp_size %d: the memory of ranks that divide matrices is not estimated: want 1",
+			a.TPSize)
+	}
 	if a.PPSize > 1 {
 		return 0, fmt.Errorf("trainer: pp_size %d, and the ranks of a pipeline differ: want Play.EstimateMemory",
 			a.PPSize)

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
@@ -24,8 +23,3 @@ var PredictionOf = predictionOf
 
 // WithGroup makes the trainer a rank of a group.
 var WithGroup = withGroup
-
-// WithTensorParallel divides the model among the ranks along tp.
-func WithTensorParallel(o accelerate.TensorParallel) Option {
-	return func(t *Trainer) { t.options = append(t.options, accelerate.WithTensorParallel(o)) }
-}

@@ -33,7 +33,9 @@ func TestEveryOptimizerOnAnyNumberOfRanks(t *testing.T) {
 			cfg, err := optim.ByName(name, nil, nil)
 			require.NoError(t, err)
 			many, spread := 3, fullShard
-			if cfg.New(tensor.NewCtx(tensor.CPU()), nil).NeedsWhole() {
+			opt := cfg.New(tensor.NewCtx(tensor.CPU()), nil)
+			require.Equal(t, row.Whole, opt.NeedsWhole() || opt.Blocks() > 1)
+			if opt.NeedsWhole() {
 				many, spread = 4, func(*args.TrainingArguments) {} // DDP's sums have one order on 1, 2, 4 and 8 ranks
 			}
 			first := train(vfs.NewMem(), 1)

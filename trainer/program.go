@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -26,6 +27,10 @@ func Program() args.Program {
 	p.Mesh = func(a *args.TrainingArguments, ranks int) error {
 		_, err := accelerate.MeshOf(a, ranks)
 		return err
+	}
+	p.Tensors = func(a *args.TrainingArguments, model any) error {
+		m, _ := model.(nn.Module)
+		return accelerate.CheckTensors(a, m)
 	}
 	p.Stages = func(name string, ranks, microBatches int) (int, error) {
 		if microBatches == 0 && slices.Contains(schedule.Names(), name) {
@@ -44,11 +49,13 @@ func Program() args.Program {
 }
 
 // ProgramFor is Program for the training of the model: args.TrainingArguments.ValidateFor then also compares the stages
-// of a pipeline with the model's parts. New does that too; a program that reads much data first may do it before.
+// of a pipeline with the model's parts, and tp_size, tp_plan and tp_parts with its matrices. New does that too; a
+// program that reads much data first may do it before.
 func ProgramFor(model models.Model) args.Program {
 	p := Program()
 	if m, ok := model.(models.Pipelined); ok {
 		p.Parts = len(m.Parts())
 	}
+	p.Tensors = func(a *args.TrainingArguments, _ any) error { return accelerate.CheckTensors(a, model) }
 	return p
 }

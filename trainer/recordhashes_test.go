@@ -73,6 +73,15 @@ func TestSameHashesOnAnyRanks(t *testing.T) {
 		require.Equal(t, 7, c.Steps, "the weights at first, and 6 steps")
 		require.NotEmpty(t, c.Settings)
 	}
+	one = recorded(t, 1, nil, func(a *args.TrainingArguments) { a.TPParts = 2 })
+	for ranks, tp := range map[int]int{2: 2, 4: 2} {
+		c := hashes.Compare(one, recorded(t, ranks, nil, func(a *args.TrainingArguments) {
+			a.TPSize, a.TPParts = tp, 2
+		}))
+		require.Nil(t, c.Found, "%v", c.Found)
+		require.Equal(t, 7, c.Steps)
+	}
+	one = recorded(t, 1, nil)
 	other := recorded(t, 1, nil, func(a *args.TrainingArguments) { a.Seed = 7 })
 	c := hashes.Compare(one, other)
 	require.Equal(t, []hashes.Setting{{Name: "seed", Of: [2]string{"42", "7"}}}, c.Settings)

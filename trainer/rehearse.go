@@ -52,6 +52,9 @@ func (p *Play) rehearse() (*Rehearsal, error) {
 	if p.Mesh.CP > 1 || p.Args.ContextChunks() > 1 {
 		return nil, errDividedTokens
 	}
+	if p.Mesh.TP > 1 {
+		return nil, fmt.Errorf("tp_size %d: steps of ranks that divide matrices are not rehearsed: want 1", p.Mesh.TP)
+	}
 	micro, err := p.Args.AccumulationSteps(p.replicas())
 	if err != nil {
 		return nil, err

@@ -4,15 +4,15 @@ package trainer_test
 
 import (
 	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/internal/unbuilt"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -31,10 +31,12 @@ func fourHeads(t testing.TB) *gpt2.Model {
 	return m
 }
 
+// inParts forms sums in as many parts as a GPT-2 of four heads has on several ranks.
+func inParts(a *args.TrainingArguments) { a.TPParts = 4 }
+
 // A divided model ends with the bits of one rank with the same parts, and has its records: evaluations, predictions,
 // tokens and operations are those of one rank.
 func TestTensorParallel(t *testing.T) {
-	t.Cleanup(unbuilt.AllowAxes())
 	type settings []func(*args.TrainingArguments)
 	tensors := func(ranks, tp int) func(*args.TrainingArguments) {
 		return func(a *args.TrainingArguments) {
@@ -55,9 +57,8 @@ func TestTensorParallel(t *testing.T) {
 		"2 × 2 recomputed": {settings{recompute, half}, tensors(4, 2)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			parts := trainer.WithTensorParallel(accelerate.TensorParallel{Parts: 4})
-			want, records := evaluatedRun(t, fourHeads(t), c.common, parts)
-			got, logged := evaluatedRun(t, fourHeads(t), append(c.common, c.ranks), parts)
+			want, records := evaluatedRun(t, fourHeads(t), append(c.common, inParts))
+			got, logged := evaluatedRun(t, fourHeads(t), append(c.common, c.ranks))
 			require.Len(t, got, len(want))
 			for name, bits := range want {
 				require.True(t, bytes.Equal(bits, got[name]), name)
@@ -70,7 +71,6 @@ func TestTensorParallel(t *testing.T) {
 // A run that saves on a mesh goes on, on any other, to the bits of one rank with the same parts; in between lie the
 // files of one rank. The best checkpoint is loaded at the end.
 func TestCheckpointsOfDividedModels(t *testing.T) {
-	t.Cleanup(unbuilt.AllowAxes())
 	const half, last = out + "/checkpoint-10", out + "/checkpoint-20"
 	files := []string{"model.safetensors", "optimizer.safetensors", "optimizer.json"}
 	run := func(disk *vfs.Mem, ranks, tp int, set ...func(*args.TrainingArguments)) rankRun {
@@ -78,12 +78,14 @@ func TestCheckpointsOfDividedModels(t *testing.T) {
 		shardsArgs(a)
 		a.NumReplicas, a.TPSize = ranks, tp
 		a.GlobalTrainBatchSize, a.MaxSteps, a.SaveSteps, a.LoggingSteps = 16, 20, 10, 10
+		if a.TPSize == 1 {
+			inParts(a)
+		}
 		for _, f := range set {
 			f(a)
 		}
 		m := fourHeads(t)
-		tr := newTrainer(disk, m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)),
-			trainer.WithTensorParallel(accelerate.TensorParallel{Parts: 4}))
+		tr := newTrainer(disk, m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)))
 		_, err := tr.Train()
 		require.NoError(t, err)
 		return rankRun{weights(m), untimed(tr.State().LogHistory), disk}
@@ -113,7 +115,7 @@ func TestCheckpointsOfDividedModels(t *testing.T) {
 		for _, resume := range [][2]int{{1, 1}, {4, 4}, {4, 2}} {
 			fork := saved.disk.CrashClone(nil)
 			resumed := run(fork, resume[0], resume[1], func(a *args.TrainingArguments) {
-				a.ResumeFromCheckpoint = half
+				a.ResumeFromCheckpoint, a.TPParts = half, 0 // those of the checkpoint
 			})
 			require.Equal(t, whole.weights, resumed.weights, "%v", resume)
 			for _, name := range files {
@@ -132,4 +134,75 @@ func TestCheckpointsOfDividedModels(t *testing.T) {
 	require.NotEqual(t, run(vfs.NewMem(), 1, 1, best, func(a *args.TrainingArguments) {
 		a.LoadBestModelAtEnd = false
 	}).weights, one.weights, "the last is not the best")
+}
+
+// A resumed run keeps the parts of its checkpoint, unless it is given others, and says what does not fit.
+func TestResumeKeepsParts(t *testing.T) {
+	run := func(disk *vfs.Mem, tp, parts int, log *slog.Logger, set ...func(*args.TrainingArguments)) (
+		map[string][]byte, error) {
+		a := rankArgs(1)
+		a.NumReplicas, a.TPSize, a.TPParts, a.GlobalTrainBatchSize, a.MaxSteps, a.SaveSteps = tp, tp, parts, 4, 4, 2
+		a.EvalStrategy = args.StrategyNo
+		for _, f := range set {
+			f(a)
+		}
+		m := fourHeads(t)
+		_, err := newTrainer(disk, m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithLogger(log)).Train()
+		return weights(m), err
+	}
+	resume := func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = out + "/checkpoint-2" }
+	quiet := slog.New(slog.DiscardHandler)
+	plain := vfs.NewMem()
+	_, err := run(plain, 1, 0, quiet)
+	require.NoError(t, err)
+	divided := vfs.NewMem()
+	want, err := run(divided, 2, 0, quiet)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		disk      *vfs.Mem
+		tp, parts int
+		set       func(*args.TrainingArguments)
+		logged    string
+		fault     string
+	}{
+		{disk: divided, tp: 1},
+		{disk: divided, tp: 4, parts: 4},
+		{disk: divided, tp: 1, parts: 1, logged: "resuming with other parts of sums: the result will differ"},
+		{disk: divided, tp: 2, parts: 2, logged: "resuming with other parts of sums: the result will differ"},
+		{disk: plain, tp: 2, logged: "resuming with other parts of sums: the result will differ"},
+		{disk: divided, tp: 1, set: func(a *args.TrainingArguments) { a.NumReplicas, a.ZeroStage = 2, 1 },
+			fault: "accelerate: tp_parts 4: with a sharded model (fsdp, zero_stage) it is not built: want no " +
+				"sharding, or tp_size 1 and tp_parts 1"},
+		{disk: divided, tp: 1, parts: 1, logged: "the result will differ",
+			set: func(a *args.TrainingArguments) { a.NumReplicas, a.ZeroStage = 2, 1 }},
+		{disk: divided, tp: 3, set: func(a *args.TrainingArguments) { a.TPPlan = replicated(t) },
+			fault: "the run has 4 parts of each sum, which tp_size 3 does not divide: want a tp_size that does, or " +
+				"tp_parts 3, with which the result will differ"},
+	} {
+		var text bytes.Buffer
+		set := []func(*args.TrainingArguments){resume}
+		if c.set != nil {
+			set = append(set, c.set)
+		}
+		got, err := run(c.disk.CrashClone(nil), c.tp, c.parts, slog.New(slog.NewTextHandler(&text, nil)), set...)
+		if c.fault != "" {
+			require.ErrorContains(t, err, c.fault)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, c.logged != "", strings.Contains(text.String(), "parts of sums"), "%v: %s", c, text.String())
+		require.Contains(t, text.String(), c.logged)
+		if c.logged == "" {
+			require.Equal(t, want, got)
+		}
+	}
+}
+
+// replicated is a plan that leaves all matrices of fourHeads whole.
+func replicated(t *testing.T) map[string]any {
+	plan := map[string]any{}
+	for path := range fourHeads(t).TPPlan() {
+		plan[path] = "replicate"
+	}
+	return plan
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
-	"github.com/lockstep-ml/lockstep/internal/unbuilt"
 )
 
 // roles are the peers of a rank by what they do together. They follow from the axes of the mesh alone.
@@ -30,23 +29,6 @@ const (
 	shardAxes = comm.DPShard | comm.CP
 	modelAxes = comm.PP | comm.CP | comm.TP
 )
-
-// built names the axes that no step honours: the ranks along one would all do the same work.
-func built(m comm.Mesh) error {
-	if unbuilt.Axes() {
-		return nil
-	}
-	var faults []error
-	for _, k := range []struct {
-		axis comm.Axes
-		are  string
-	}{{comm.TP, "tensor parallelism is"}} {
-		if n := m.Size(k.axis); n > 1 {
-			faults = append(faults, fmt.Errorf("accelerate: %v_size %d: %s not built yet: want 1", k.axis, n, k.are))
-		}
-	}
-	return errors.Join(faults...)
-}
 
 // DataRanks are the ranks that see different samples: the training stream is divided among them.
 func (r *Ranks) DataRanks() *Peers { return r.along(dataAxes) }
@@ -108,7 +90,7 @@ func MeshFor(world int, sizes comm.Mesh, sharded bool) (comm.Mesh, error) {
 		rest = false
 	}
 	if fitted, err := m.Of(world); err == nil {
-		return fitted, errors.Join(built(sizes), spreads(fitted, sharded))
+		return fitted, spreads(fitted, sharded)
 	}
 	product := sizes.Size(^comm.Axes(0))
 	want := fmt.Sprintf("%s, or sizes whose product is %d", quantity.Of(product, "rank"), world)
@@ -118,8 +100,7 @@ func MeshFor(world int, sizes comm.Mesh, sharded bool) (comm.Mesh, error) {
 	} else if world%product == 0 && m.DPShard == 0 {
 		want += fmt.Sprintf("; or dp_shard_size %d, which shards the model", world/product)
 	}
-	return m, errors.Join(built(sizes),
-		fmt.Errorf("accelerate: mesh %v does not fit %s: want %s", sizes, quantity.Of(world, "rank"), want))
+	return m, fmt.Errorf("accelerate: mesh %v does not fit %s: want %s", sizes, quantity.Of(world, "rank"), want)
 }
 
 // divisors lists those of a number of ranks.
@@ -147,7 +128,7 @@ func (r *Ranks) arrange() error {
 	} else if r.mesh, err = given.Of(r.size); err != nil {
 		err = fmt.Errorf("accelerate: %w", err)
 	} else {
-		err = errors.Join(built(r.mesh), agree(r.mesh, sizes), spreads(r.mesh, r.options.Sharded))
+		err = errors.Join(agree(r.mesh, sizes), spreads(r.mesh, r.options.Sharded))
 	}
 	if err != nil {
 		return err

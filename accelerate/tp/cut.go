@@ -124,6 +124,30 @@ func (p Plan) Resolve(tree *nn.Tree, size Size) ([]Cut, error) {
 	return cuts, err
 }
 
+// Parts is how many parts sums get where nothing says how many: so many ranks times a power of two, up to most, as far
+// as the model divides.
+func (p Plan) Parts(tree *nn.Tree, ranks, most int) int {
+	parts := ranks
+	for 2*parts <= most {
+		parts *= 2
+	}
+	for ; parts > ranks; parts /= 2 {
+		if _, err := p.Resolve(tree, Size{Ranks: ranks, Parts: parts}); err == nil {
+			break
+		}
+	}
+	return parts
+}
+
+// Example lists the entries of a plan for a model that has none, in JSON: the patterns of its layers with matrices, all
+// replicated.
+func Example(tree *nn.Tree) (entries []string) {
+	for _, pattern := range kinds(layers(tree)) {
+		entries = append(entries, fmt.Sprintf("%q: %q", pattern, Replicate))
+	}
+	return entries
+}
+
 // resolve is Resolve that lists the layers too.
 func (p Plan) resolve(tree *nn.Tree, size Size) (list []*layer, cuts []Cut, err error) {
 	faults := faults{}

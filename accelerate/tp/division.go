@@ -176,6 +176,9 @@ func (d *Division) unlessSummoned(f transform) transform {
 	}
 }
 
+// Parts is how many parts each sum has that ranks share.
+func (d *Division) Parts() int { return d.size.Parts }
+
 // Tree is that of the divided model, with the hooks of its layers.
 func (d *Division) Tree() *nn.Tree { return d.tree }
 

@@ -39,6 +39,15 @@ const (
 var styles = []Style{Colwise, Rowwise, PackedColwise, ColwiseGatherOutput, RowwiseSplitInput,
 	EmbeddingRowwise, Replicate}
 
+// StyleNames lists the styles for a reader.
+func StyleNames() string {
+	names := make([]string, len(styles))
+	for i, s := range styles {
+		names[i] = string(s)
+	}
+	return strings.Join(names, ", ")
+}
+
 // unbuilt are the other styles of transformers.
 var unbuilt = []string{"all_reduce", "colwise_rep", "embedding_colwise", "local_params", "mla_kv_a_proj",
 	"moe_identity_expert", "moe_tp_experts", "packed_rowwise", "replicated_with_grad_allreduce", "rowwise_rep",
@@ -92,16 +101,13 @@ func ParsePlan(text map[string]string) (Plan, error) {
 
 func parseRule(text string) (Rule, error) {
 	name, count, counted := strings.Cut(text, ":")
-	names := make([]string, len(styles))
-	for i, s := range styles {
-		names[i] = string(s)
-	}
+	names := strings.Split(StyleNames(), ", ")
 	switch rule := (Rule{Style: Style(name)}); {
 	case slices.Contains(unbuilt, name):
-		return Rule{}, fmt.Errorf("style %q is not built: want one of %s", name, strings.Join(names, ", "))
+		return Rule{}, fmt.Errorf("style %q is not built: want one of %s", name, StyleNames())
 	case !slices.Contains(names, name):
 		return Rule{}, fmt.Errorf("unknown style %q: %s", name,
-			misspelt.Suggestion(name, "", names, "want one of "+strings.Join(names, ", ")))
+			misspelt.Suggestion(name, "", names, "want one of "+StyleNames()))
 	case counted:
 		n, err := strconv.Atoi(count)
 		if err != nil || n < 2 || rule.Style != PackedColwise {

@@ -26,7 +26,7 @@ func withParallelism(rules map[string]rule, prefix string) map[string]rule {
 		"sp_seq_length":               ignore(ownLengths),
 		"sp_seq_length_is_variable":   ignore(ownLengths),
 		"sp_attn_implementation":      ignore("there is one attention"),
-		"tp_handler":                  ignore("only tp_size above 1 reads it, which is not built"),
+		"tp_handler":                  ignore("its only setting, enable_async_tp, changes no result"),
 		"cp_handler":                  ignore("cp_size and cp_strategy decide"),
 		"cp_handler.cp_comm_strategy": setsExchange,
 		"sp_handler":                  ignore(ownLengths),
@@ -83,9 +83,14 @@ func Distributed(doc map[string]any) *Config {
 }
 
 // setsPlan: without a size, a plan asks for as many ranks as the other sizes leave.
-func setsPlan(_ *Config, _ string, v any) (Use, string) {
-	if v == nil {
+func setsPlan(c *Config, key string, v any) (Use, string) {
+	switch plan, styles := v.(map[string]any); {
+	case v == nil:
 		return NoEffect, "a model says how its layers are divided"
+	case styles && len(plan) == 0:
+		return Refused, "null, or styles: without any, ranks would do the same work"
+	case styles:
+		return c.set("tp_plan", plan, key)
 	}
 	return Refused, "\"auto\", with tp_size beside it: a model says how its layers are divided"
 }

@@ -113,15 +113,15 @@ func TestEstimateMemory(t *testing.T) {
 		require.Contains(t, out, model+", ")
 	}
 	for want, argv := range map[string][]string{
-		"0 words: want one MODEL":                        {},
-		"no such file":                                   {filepath.Join(dir, "none")},
-		`dtype is "int8" (flag --dtype): want one of`:    {config, "--dtype", "int8"},
-		"per_device_train_batch_size is 0":               {config, "--per_device_train_batch_size", "0"},
-		"unknown flag --lenght; did you mean --length?":  {config, "--lenght", "1"},
-		"ranks is -1 (flag --ranks): want at least 0":    {config, "--ranks", "-1"},
-		"zero_stage is 4 (flag --zero_stage): want":      {config, "--zero_stage", "4", "--ranks", "2"},
-		"tp_size 2: tensor parallelism is not built yet": {config, "--tp_size", "2"},
-		"mesh pp=2 does not fit 3 ranks":                 {config, "--pp_size", "2", "--num_replicas", "3"},
+		"0 words: want one MODEL":                       {},
+		"no such file":                                  {filepath.Join(dir, "none")},
+		`dtype is "int8" (flag --dtype): want one of`:   {config, "--dtype", "int8"},
+		"per_device_train_batch_size is 0":              {config, "--per_device_train_batch_size", "0"},
+		"unknown flag --lenght; did you mean --length?": {config, "--lenght", "1"},
+		"ranks is -1 (flag --ranks): want at least 0":   {config, "--ranks", "-1"},
+		"zero_stage is 4 (flag --zero_stage): want":     {config, "--zero_stage", "4", "--ranks", "2"},
+		"tp_size 2: the memory of ranks that divide":    {config, "--tp_size", "2"},
+		"mesh pp=2 does not fit 3 ranks":                {config, "--pp_size", "2", "--num_replicas", "3"},
 		"mesh dp_replicate=3 does not fit 4 ranks: want a multiple of 3 ranks, or sizes": {
 			config, "--zero_stage", "3", "--ranks", "4", "--dp_replicate_size", "3"},
 	} {

@@ -32,8 +32,7 @@ parallelism_config: {parallelism_config_dp_replicate_size: 1, parallelism_config
 			[]string{"--nproc_per_node=2", "--nnodes=2", "--master_addr=a", "none"}, misfit + "a multiple of 3 ranks"},
 		{map[string]string{"PARALLELISM_CONFIG_DP_SHARD_SIZE": "3"}, []string{"--nproc_per_node=4", "none"}, misfit},
 		{nil, []string{"--config_file", file, "none"}, misfit + "3 ranks, or sizes whose product is 4"},
-		{map[string]string{"LOCKSTEP_PP_SIZE": "2", "LOCKSTEP_TP_SIZE": "2"}, []string{"--nproc_per_node=4", "none"},
-			"accelerate: tp_size 2: tensor parallelism is not built yet: want 1\n"},
+		{map[string]string{"LOCKSTEP_TP_SIZE": "2"}, []string{"--nproc_per_node=4", "none"}, "none"},
 		{map[string]string{"LOCKSTEP_PP_SIZE": "2"}, []string{"--nproc_per_node=4", "none"}, "none"},
 		{map[string]string{"LOCKSTEP_DISTRIBUTED_CONFIG": `{"fsdp_size": 3}`}, []string{"--nproc_per_node=4", "none"},
 			misfit},
@@ -73,9 +72,12 @@ func TestEnvDrawsTheMesh(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
 	require.Equal(t, "dp_replicate=2,dp_shard=2 [[0 1] [2 3]]", r.Mesh)
 	job["PARALLELISM_CONFIG_TP_SIZE"] = "2"
+	_, stdout, _ = output(job, "env")
+	require.Regexp(t, `(?m)^mesh +dp_shard=2,tp=2 \[\[0 1\] \[2 3\]\] +this rank: dp_shard 1, tp 0$`, stdout)
+	job["PARALLELISM_CONFIG_TP_SIZE"] = "4"
 	code, stdout, stderr = output(job, "env")
 	require.Equal(t, exitError, code)
-	require.Contains(t, stderr, "lockstep: env: accelerate: tp_size 2: tensor parallelism is not built yet: want 1\n")
+	require.Contains(t, stderr, "lockstep: env: accelerate: mesh dp_shard=2,tp=4 does not fit 4 ranks: want ")
 	require.NotContains(t, stdout, "mesh")
 	_, stdout, _ = output(nil, "env")
 	require.NotContains(t, stdout, "mesh")

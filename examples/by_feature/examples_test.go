@@ -358,6 +358,12 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.Contains(t, r.stdout, "2 ranks: trainer: interrupted after step 45: ")
 		require.Contains(t, r.stdout, "same bits: true\n")
 	},
+	"tensor_parallel": func(t *testing.T, program string, r result) {
+		require.Equal(t, 5, strings.Count(r.stdout, ", same bits: true\n"), r.stdout)
+		require.Regexp(t, "(?m)^tp 1 × dp_replicate 1, whole sums: weights [0-9a-f]{12}, same bits: false$", r.stdout)
+		weights := regexp.MustCompile("weights ([0-9a-f]{12})").FindString(r.stdout)
+		require.Contains(t, r.launched(t, program, 2), "tp 2 × dp_replicate 1, sums in 4 parts: "+weights+"\n")
+	},
 	"uneven_inputs": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)
 		require.Contains(t, r.stdout, "batches of the ranks [13 5 8]: 13 steps, 99 samples\n")

@@ -2,7 +2,13 @@
 
 package main
 
-import "github.com/lockstep-ml/lockstep/args"
+import (
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
 
 // settings are all settings of the program.
 type settings struct {
@@ -35,7 +41,29 @@ func (m *ModelArguments) Check(c *args.Checker) {
 		"258 to 1048576: 256 bytes, the end of text and padding at least")
 	if m.ModelNameOrPath == "" {
 		c.Parts(m.NLayer + 2) // of a pipeline: the embeddings, the blocks, and the head
+		if c.OK("n_layer", "n_embd", "n_head", "vocab_size") {
+			c.Model(m.outline)
+		}
 	}
+}
+
+// config is that of a new model, but for what follows from its tokenizer and texts.
+func (m *ModelArguments) config() gpt2.Config {
+	cfg := gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NLayer, cfg.NEmbd, cfg.NHead = m.VocabSize, m.NLayer, m.NEmbd, m.NHead
+	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = m.Dropout, m.Dropout, m.Dropout
+	cfg.BosTokenID, cfg.EosTokenID = nil, nil
+	return cfg
+}
+
+// outline is a new model without values.
+func (m *ModelArguments) outline() any {
+	cfg := gpt2.ClassifierConfig{Config: m.config(), ID2Label: models.Labels("a", "b"), PadTokenID: new(0)}
+	net, err := gpt2.NewClassifier(nn.NewInit(tensor.NewMeta(), 0), cfg)
+	if err != nil {
+		return nil // the program says so when it makes the model
+	}
+	return net
 }
 
 // DataArguments say what texts to use.

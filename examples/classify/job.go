@@ -137,11 +137,9 @@ func (j *job) create(ctx context.Context, train *texts) error {
 	end, _ := j.tok.TokenID(endOfText)
 	pad, _ := j.tok.TokenID(padding)
 	j.length = j.data.MaxSeqLength
-	cfg := gpt2.ClassifierConfig{Config: gpt2.DefaultConfig(), ID2Label: models.Labels(train.classes()...),
+	cfg := gpt2.ClassifierConfig{Config: j.model.config(), ID2Label: models.Labels(train.classes()...),
 		PadTokenID: new(int(pad))}
 	cfg.VocabSize, cfg.NPositions = j.tok.VocabSize(), j.length
-	cfg.NLayer, cfg.NEmbd, cfg.NHead = j.model.NLayer, j.model.NEmbd, j.model.NHead
-	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = j.model.Dropout, j.model.Dropout, j.model.Dropout
 	cfg.BosTokenID, cfg.EosTokenID = new(int(end)), new(int(end))
 	if j.net, err = gpt2.NewClassifier(nn.NewInit(tensor.CPU(), j.args.Seed), cfg); err != nil {
 		return err

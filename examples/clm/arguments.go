@@ -10,6 +10,8 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
 	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -69,6 +71,9 @@ func (m *ModelArguments) Check(c *args.Checker) {
 		fmt.Sprintf("257 to %d: 256 bytes and the end of text at least", most))
 	if m.ModelNameOrPath == "" && m.ConfigName == "" {
 		c.Parts(m.NLayer + 2) // of a pipeline: the embeddings, the blocks, and the head
+		if c.OK("n_layer", "n_embd", "n_head", "vocab_size") {
+			c.Model(m.outline)
+		}
 		return
 	}
 	owner, own := "the model of config_name", map[string]any{"n_layer": m.NLayer, "n_embd": m.NEmbd, "n_head": m.NHead,
@@ -79,6 +84,24 @@ func (m *ModelArguments) Check(c *args.Checker) {
 	for key, value := range own {
 		c.Require(!c.Given(key), key, value, "it left out: "+owner+" has its own")
 	}
+}
+
+// config is that of a new model, but for what follows from its tokenizer and text.
+func (m *ModelArguments) config() gpt2.Config {
+	cfg := gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NLayer, cfg.NEmbd, cfg.NHead = m.VocabSize, m.NLayer, m.NEmbd, m.NHead
+	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = m.Dropout, m.Dropout, m.Dropout
+	cfg.BosTokenID, cfg.EosTokenID = nil, nil
+	return cfg
+}
+
+// outline is a new model without values.
+func (m *ModelArguments) outline() any {
+	net, err := gpt2.New(nn.NewInit(tensor.NewMeta(), 0), m.config())
+	if err != nil {
+		return nil // the program says so when it makes the model
+	}
+	return net
 }
 
 // DataArguments say what text to use. Without files it is the functions of the Go standard library.

@@ -177,10 +177,8 @@ func (j *job) create(ctx context.Context) error {
 	if j.model.ConfigName != "" {
 		return j.follow(in, int(eot))
 	}
-	cfg := gpt2.DefaultConfig()
+	cfg := j.model.config()
 	cfg.VocabSize, cfg.NPositions = j.tok.VocabSize(), j.data.BlockSize
-	cfg.NLayer, cfg.NEmbd, cfg.NHead = j.model.NLayer, j.model.NEmbd, j.model.NHead
-	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = j.model.Dropout, j.model.Dropout, j.model.Dropout
 	cfg.BosTokenID, cfg.EosTokenID = new(int(eot)), new(int(eot))
 	net, err := gpt2.New(in, cfg)
 	if err != nil {

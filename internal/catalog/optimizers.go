@@ -17,6 +17,8 @@ type Optimizer struct {
 	Arguments Settings
 	// Settings are those of optim_args.
 	Settings Settings
+	// Whole: it does not compute each element by itself, so ranks cannot own parts of matrices.
+	Whole bool
 	// Want completes the phrase "want …" if the settings do not fit each other; nil: they always do. given
 	// has the defaults too.
 	Want func(given Values) string
@@ -35,28 +37,29 @@ var Optimizers = []Optimizer{
 	{Name: "lion", Names: "lion_32bit paged_lion_32bit", Arguments: lion},
 	{Name: "ademamix", Names: "ademamix paged_ademamix_32bit", Arguments: adam, Settings: slowMean,
 		Want: wantMeans},
-	{Name: "adafactor", Settings: Settings{{"scale_parameter", false, Switch}, {"relative_step", false, Switch},
-		{"warmup_init", false, Switch}, {"eps1", 1e-30, NonNegative}, {"eps2", 1e-3, NonNegative},
-		{"clip_threshold", 1.0, Positive}, {"decay_rate", -0.8, Negative}, {"beta1", 0.0, DecayRate}},
-		Want: wantRelative},
-	{Name: "lamb", Arguments: Settings{adam[0], adam[1], {"adam_epsilon", 1e-6, NonNegative}}, Settings: Settings{
-		{"always_adapt", false, Switch}, {"trust_clip", false, Switch}}},
-	{Name: "muon", Arguments: adam, Settings: Settings{{"muon_momentum", 0.95, DecayRate}, {"nesterov", true, Switch},
-		{"ns_steps", 5.0, Rounds}, {"adjust_lr_fn", "match_rms_adamw", oneOf("match_rms_adamw", "original")}}},
-	{Name: "stable_adamw", Arguments: adam, Settings: Settings{{"decouple_lr", false, Switch},
+	{Name: "adafactor", Whole: true, Settings: Settings{{"scale_parameter", false, Switch},
+		{"relative_step", false, Switch}, {"warmup_init", false, Switch}, {"eps1", 1e-30, NonNegative},
+		{"eps2", 1e-3, NonNegative}, {"clip_threshold", 1.0, Positive}, {"decay_rate", -0.8, Negative},
+		{"beta1", 0.0, DecayRate}}, Want: wantRelative},
+	{Name: "lamb", Whole: true, Arguments: Settings{adam[0], adam[1], {"adam_epsilon", 1e-6, NonNegative}},
+		Settings: Settings{{"always_adapt", false, Switch}, {"trust_clip", false, Switch}}},
+	{Name: "muon", Whole: true, Arguments: adam, Settings: Settings{{"muon_momentum", 0.95, DecayRate},
+		{"nesterov", true, Switch}, {"ns_steps", 5.0, Rounds},
+		{"adjust_lr_fn", "match_rms_adamw", oneOf("match_rms_adamw", "original")}}},
+	{Name: "stable_adamw", Whole: true, Arguments: adam, Settings: Settings{{"decouple_lr", false, Switch},
 		{"max_lr", 0.0, NonNegative}}},
-	{Name: "adamw_8bit", Names: "adamw_bnb_8bit adamw_8bit paged_adamw_8bit", Arguments: adam},
-	{Name: "lion_8bit", Names: "lion_8bit paged_lion_8bit", Arguments: lion},
-	{Name: "ademamix_8bit", Names: "ademamix_8bit paged_ademamix_8bit", Arguments: adam, Settings: slowMean,
-		Want: wantMeans},
-	{Name: "rmsprop_8bit", Names: "rmsprop_bnb_8bit", Settings: rms},
-	{Name: "adamw_torch_8bit", Arguments: adam},
-	{Name: "schedule_free_adamw", Arguments: Settings{{"adam_beta1", 0.9, Share}, adam[1], adam[2],
+	{Name: "adamw_8bit", Whole: true, Names: "adamw_bnb_8bit adamw_8bit paged_adamw_8bit", Arguments: adam},
+	{Name: "lion_8bit", Whole: true, Names: "lion_8bit paged_lion_8bit", Arguments: lion},
+	{Name: "ademamix_8bit", Whole: true, Names: "ademamix_8bit paged_ademamix_8bit", Arguments: adam,
+		Settings: slowMean, Want: wantMeans},
+	{Name: "rmsprop_8bit", Whole: true, Names: "rmsprop_bnb_8bit", Settings: rms},
+	{Name: "adamw_torch_8bit", Whole: true, Arguments: adam},
+	{Name: "schedule_free_adamw", Whole: true, Arguments: Settings{{"adam_beta1", 0.9, Share}, adam[1], adam[2],
 		{"warmup_steps", 0.0, NonNegative}}, Settings: averaging},
-	{Name: "schedule_free_radam", Arguments: Settings{{"adam_beta1", 0.9, Share}, adam[1], adam[2]},
+	{Name: "schedule_free_radam", Whole: true, Arguments: Settings{{"adam_beta1", 0.9, Share}, adam[1], adam[2]},
 		Settings: averaging},
-	{Name: "schedule_free_sgd", Arguments: Settings{{"warmup_steps", 0.0, NonNegative}}, Settings: Settings{
-		averaging[0], averaging[1], {"momentum", 0.9, Share}}},
+	{Name: "schedule_free_sgd", Whole: true, Arguments: Settings{{"warmup_steps", 0.0, NonNegative}},
+		Settings: Settings{averaging[0], averaging[1], {"momentum", 0.9, Share}}},
 }
 
 // adam are the arguments of optimizers with two moments.

@@ -141,6 +141,16 @@ func TestSameBitsOfPipelines(t *testing.T) {
 	}
 }
 
+// TestSameBitsOfDividedMatrices is TestSameBits for matrices that two ranks share, alone and with others that see other
+// samples. One rank has as many parts of each sum.
+func TestSameBitsOfDividedMatrices(t *testing.T) {
+	t.Parallel()
+	one := filepath.Join(t.TempDir(), "one")
+	succeed(t, plain(tiny(one, "--tp_parts", "2")))
+	requireSameBitsOver(t, kinds[:1], one, 2, "--tp_size", "2")
+	requireSameBitsOver(t, kinds[1:], one, 4, "--tp_size", "2")
+}
+
 // kinds are the ways in which ranks exchange.
 var kinds = []string{"goroutines", "shm", "tcp"}
 

@@ -93,13 +93,15 @@ func TestKilledRanksAreRestarted(t *testing.T) {
 		"--save_total_limit", "3"}
 	whole := filepath.Join(dir, "whole")
 	succeed(t, plain(tiny(whole, flags...)))
-	kinds := [][]string{{"shm", "--fsdp", "full_shard"}, {"shm", "--pp_size", "2"}}
+	inParts := filepath.Join(dir, "parts")
+	succeed(t, plain(tiny(inParts, append(flags, "--tp_parts", "2")...)))
+	kinds := [][]string{{"shm", "--fsdp", "full_shard"}, {"shm", "--pp_size", "2"}, {"shm", "--tp_size", "2"}}
 	for _, backend := range backends() {
 		kinds = append(kinds, []string{backend})
 	}
 	for _, kind := range kinds {
 		t.Run(strings.Join(kind, " "), func(t *testing.T) {
-			out := filepath.Join(dir, strings.Join(kind, ""))
+			whole, out := whole, filepath.Join(dir, strings.Join(kind, ""))
 			argv := tiny(out, slices.Concat(flags, []string{"--ddp_backend"}, kind)...)
 			p := start(t, launched(4, argv, "--max_restarts", "3", "--restart_delay", "0.1"))
 			r := rand.New(rand.NewPCG(7, uint64(len(kind[0]))))
@@ -115,6 +117,9 @@ func TestKilledRanksAreRestarted(t *testing.T) {
 			require.Equal(t, 3, strings.Count(text, "all ranks are started again"), "%s", text)
 			require.Equal(t, 3, strings.Count(text, `cause killed by SIGKILL`),
 				"the root cause is the rank that was killed\n%s", text)
+			if slices.Contains(kind, "--tp_size") {
+				whole = inParts
+			}
 			requireSameEnd(t, whole, out, steps)
 		})
 	}
@@ -207,7 +212,7 @@ func (p *process) strike(rank int, s syscall.Signal) time.Time {
 func TestKilledRankWithoutLauncher(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{{"shm"}, {"tcp"}, {"shm", "--pp_size", "2"},
-		{"tcp", "--pp_size", "4", "--n_layer", "2"}} {
+		{"tcp", "--pp_size", "4", "--n_layer", "2"}, {"tcp", "--tp_size", "2"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			out := t.TempDir()
 			ranks := startRanks(t, 4, func(int) ([]string, []string) {

@@ -85,6 +85,8 @@ type Origin struct {
 	MicroBatches int64  `json:"leaves"` // of an optimizer step, over all ranks
 	// Mesh is how the ranks were arranged, as comm.ParseMesh reads it; "" in older checkpoints.
 	Mesh string `json:"mesh,omitempty"`
+	// TensorParts is how many parts each sum has that ranks along tp share (tp_parts); 0: sums are whole.
+	TensorParts int `json:"tp_parts,omitempty"`
 }
 
 // at is the store of a folder; "" is output_dir.

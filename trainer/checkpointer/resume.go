@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/models"
 )
 
@@ -173,6 +174,7 @@ func (c *Checkpointer) settleArgs(ck *checkpoint.Checkpoint) error {
 		switch {
 		case slices.Contains(streamKeys, d.Key):
 			c.Log.Warn("resume keeps the checkpoint's value", "key", d.Key, "checkpoint", d.Old, "ignored", d.New)
+		case d.Key == "tp_parts" || d.Key == "tp_plan" && len(a.TPPlan) == 0: // see keepTensors
 		case d.Key == "num_train_epochs" && old.MaxSteps > 0 && a.MaxSteps == old.MaxSteps:
 			// max_steps decides
 		case slices.Contains(recordKeys, d.Key):
@@ -194,6 +196,9 @@ func (c *Checkpointer) settleArgs(ck *checkpoint.Checkpoint) error {
 		return err
 	}
 	if err := c.keepMicroBatches(saved.MicroBatches, a); err != nil {
+		return err
+	}
+	if err := c.keepTensors(saved.TensorParts, old, a); err != nil {
 		return err
 	}
 	if err := a.Validate(); err != nil {
@@ -263,6 +268,28 @@ func (c *Checkpointer) keepMicroBatches(n int64, a *args.TrainingArguments) erro
 	}
 	c.Log.Warn("resuming on a different number of ranks keeps the micro-batches of a step", "micro_batches", n, "ranks",
 		world, "accumulation", perRank)
+	return nil
+}
+
+// keepTensors keeps the parts of sums, whichever ranks share them now, and the plan, unless the arguments have others.
+func (c *Checkpointer) keepTensors(parts int, old, a *args.TrainingArguments) error {
+	if parts < 0 || parts > mostMicroBatches {
+		return fmt.Errorf("%s: tp_parts = %d: want 0 to %d", ProgressFile, parts, mostMicroBatches)
+	}
+	if len(a.TPPlan) == 0 {
+		a.TPPlan = old.TPPlan
+	}
+	switch now := a.TPParts; {
+	case now == 0 && parts > 0:
+		if a.TPParts = parts; parts%a.TPSize != 0 {
+			return fmt.Errorf("the run has %s of each sum, which tp_size %d does not divide: want a tp_size that "+
+				"does, or tp_parts %d, with which the result will differ from that of an uninterrupted run",
+				quantity.Of(parts, "part"), a.TPSize, a.TPSize)
+		}
+	case max(now, 1) != max(parts, 1), parts == 0 && a.TPSize > 1:
+		c.Log.Warn("resuming with other parts of sums: the result will differ from that of an uninterrupted run", "key",
+			"tp_parts", "checkpoint", parts, "now", now, "tp_size", a.TPSize)
+	}
 	return nil
 }
 

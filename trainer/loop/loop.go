@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/trainer/checkpointer"
 )
@@ -64,7 +65,7 @@ func (s *State) open() error {
 		Store: &checkpoint.Store{Dir: a.OutputDir, Log: log}, Mesh: acc.Mesh(), First: acc.IsLocalMain(),
 		Data: acc.DataRanks(), Hook: acc, Params: acc.Params(), Shards: acc.Shards()}
 	s.origin = checkpointer.Origin{RunID: rand.Text(), Job: job, MicroBatches: layout.MicroBatches(),
-		Mesh: acc.Mesh().String()}
+		Mesh: acc.Mesh().String(), TensorParts: acc.TensorParts()}
 	return nil
 }
 
@@ -135,6 +136,10 @@ func (s *State) restore(ctx context.Context, ck *checkpoint.Checkpoint) error {
 	if was.MicroBatches != s.origin.MicroBatches {
 		return fmt.Errorf("a step of the run has %d micro-batches, and of this one %d: want the same "+
 			"global_train_batch_size and per_device_train_batch_size", was.MicroBatches, s.origin.MicroBatches)
+	}
+	if was.TensorParts != s.origin.TensorParts {
+		return fmt.Errorf("sums of the run that ranks share have %s, and of this one %d: want tp_parts %d",
+			quantity.Of(max(1, was.TensorParts), "part"), max(1, s.origin.TensorParts), max(1, was.TensorParts))
 	}
 	if !ck.Has(registeredFile) {
 		return fmt.Errorf("it has no %s: want a checkpoint that loop.State saved", registeredFile)
