@@ -65,6 +65,7 @@ func commands() []command {
 		{"env", "show the rank of this process, where it comes from, and what the machine offers", (*program).env},
 		{"estimate-memory", "estimate how much memory training a model takes", (*program).estimateMemory},
 		{"simulate", "predict the step of a pipeline, or of a whole job", (*program).simulate},
+		{"prove", "train a small model on many arrangements of ranks, and compare their bits", (*program).prove},
 		{"diff", "find the first step, op and rank in which two runs diverge", (*program).diff},
 		{"config", "show what a configuration file of DeepSpeed, FSDP or accelerate means here", (*program).config},
 		{"merge-weights", "make a saved model of the pieces of a sharded checkpoint", (*program).mergeWeights},
@@ -72,6 +73,7 @@ func commands() []command {
 		{"version", "show the version", (*program).version},
 		{"help", "show this text, or the help of a command", (*program).help},
 		{guardCommand, "", (*program).guard},
+		{rankCommand, "", (*program).proveRank},
 	}
 }
 
@@ -100,7 +102,7 @@ func (p *program) run(argv []string) int {
 	if !ok {
 		return p.unknownCommand(argv[0])
 	}
-	if c.name == launchCommand || c.name == guardCommand { // what a job prints is not theirs
+	if c.summary == "" || c.name == launchCommand { // what a job prints is not theirs
 		return c.run(p, argv[1:])
 	}
 	out := &printed{Writer: p.stdout}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proof
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/accelerate/launch"
+	"github.com/lockstep-ml/lockstep/trainer/hashes"
+)
+
+// Steps are those of each run.
+const Steps = 24
+
+const (
+	samplesOfStep = 8 // one micro-batch each
+)
+
+// Arrangement is how a run is spread over ranks.
+type Arrangement struct {
+	Name string
+	// Parts is how many parts the sums have that ranks along tp share. The bits are those of all runs with as many.
+	Parts int
+	// Phases follow each other; each goes on from the last one's checkpoint.
+	Phases []Phase
+}
+
+// Phase is a part of a run, on ranks that are goroutines of one process or processes.
+type Phase struct {
+	Ranks     int
+	Processes bool
+	Until     int // the step after which it ends
+	Kill      int // the step after which rank 1 is killed; 0: none
+	Args      []string
+}
+
+// Arrangements are those of the proof, in runs of so many steps, a multiple of 6. The first with each number of parts
+// has one rank, with whose bits the others are compared. The last number is a control: only one run has it.
+func Arrangements(steps int) []Arrangement {
+	whole := func(p Phase) []Phase {
+		p.Until = steps
+		return []Phase{p}
+	}
+	third, kill := steps/3, steps/2+2
+	return []Arrangement{
+		{"1 rank", 1, whole(Phase{Ranks: 1})},
+		{"4 goroutines", 1, whole(Phase{Ranks: 4})},
+		{fmt.Sprintf("4 processes, rank 1 killed after step %d", kill), 1,
+			whole(Phase{Ranks: 4, Processes: true, Kill: kill})},
+		{"4, then 2, then 8 goroutines", 1, []Phase{{Ranks: 4, Until: third}, {Ranks: 2, Until: 2 * third},
+			{Ranks: 8, Until: steps}}},
+		{"fsdp on 4 processes, then pp 4, then zero 2", 1, []Phase{
+			{Ranks: 4, Processes: true, Until: third, Args: []string{"--fsdp", "full_shard"}},
+			{Ranks: 4, Until: 2 * third, Args: []string{"--pp_size", "4"}},
+			{Ranks: 2, Until: steps, Args: []string{"--zero_stage", "2"}}}},
+		{"1 rank", 4, whole(Phase{Ranks: 1})},
+		{"tp 4 processes, rank 1 killed after step " + strconv.Itoa(kill), 4,
+			whole(Phase{Ranks: 4, Processes: true, Kill: kill, Args: []string{"--tp_size", "4"}})},
+		{"tp 2, then dp 2 × tp 4, then 1 rank", 4, []Phase{
+			{Ranks: 2, Until: third, Args: []string{"--tp_size", "2"}},
+			{Ranks: 8, Until: 2 * third, Args: []string{"--tp_size", "4"}},
+			{Ranks: 1, Until: steps}}},
+		{"1 rank", 2, whole(Phase{Ranks: 1})},
+	}
+}
+
+// Result is what a run ended with.
+type Result struct {
+	Arrangement
+	Digest hashes.Sum
+	Time   time.Duration
+}
+
+// Job says how the runs are started.
+type Job struct {
+	Dir   string
+	Steps int
+	// Program is this program, with the words that make it call Rank.
+	Program []string
+	Guard   []string // see launch.Config
+}
+
+// Run does an arrangement's run.
+func (j *Job) Run(ctx context.Context, a Arrangement) (r Result, err error) {
+	r.Arrangement = a
+	began := time.Now()
+	dir, err := os.MkdirTemp(j.Dir, "run-")
+	if err != nil {
+		return r, err
+	}
+	for i, p := range a.Phases {
+		if err := j.phase(ctx, dir, a.Parts, p, i > 0); err != nil {
+			return r, fmt.Errorf("%s: %w", a.Name, err)
+		}
+	}
+	run, err := hashes.Load(dir)
+	if err != nil {
+		return r, err
+	}
+	digest, done, err := run.Digest()
+	switch last := a.Phases[len(a.Phases)-1]; {
+	case err != nil:
+	case done != j.Steps:
+		err = fmt.Errorf("%s: %d steps are recorded, want %d", a.Name, done, j.Steps)
+	case last.Kill > 0 && run.Header().FromStep == 0:
+		err = fmt.Errorf("%s: the run was not started again: want it killed", a.Name)
+	}
+	r.Digest, r.Time = digest, time.Since(began)
+	return r, errors.Join(err, os.RemoveAll(dir))
+}
+
+// phase does a part of a run.
+func (j *Job) phase(ctx context.Context, dir string, parts int, p Phase, goesOn bool) error {
+	argv := append(append([]string{}, j.Program[1:]...), "--output_dir", dir, "--max_steps", strconv.Itoa(j.Steps),
+		"--save_strategy", "steps", "--save_steps", strconv.Itoa(j.Steps/6), "--report_to", "none", "--disable_tqdm", "true",
+		"--tp_parts", strconv.Itoa(parts))
+	argv = append(argv, p.Args...)
+	if p.Until < j.Steps {
+		argv = append(argv, "--stop_after", strconv.Itoa(p.Until))
+	}
+	if p.Kill > 0 {
+		argv = append(argv, "--kill_after", strconv.Itoa(p.Kill), "--kill_rank", "1")
+	}
+	if goesOn {
+		argv = append(argv, "--resume_from_checkpoint", "last")
+	}
+	var output bytes.Buffer
+	if err := j.start(ctx, p, argv, &output); err != nil {
+		return fmt.Errorf("%w\n%s", err, bytes.TrimSpace(output.Bytes()))
+	}
+	return nil
+}
+
+// start runs a phase's processes to their end.
+func (j *Job) start(ctx context.Context, p Phase, argv []string, output *bytes.Buffer) error {
+	if !p.Processes {
+		cmd := exec.CommandContext(ctx, j.Program[0], append(argv, "--num_replicas", strconv.Itoa(p.Ranks))...)
+		cmd.Stdout, cmd.Stderr = output, output
+		return cmd.Run()
+	}
+	c := launch.Config{Program: j.Program[0], Args: argv, ProcsPerNode: p.Ranks, Stdout: output, Stderr: output,
+		Guard: j.Guard, RestartDelay: 100 * time.Millisecond, Settle: 100 * time.Millisecond,
+		Grace: 5 * time.Second}
+	if p.Kill > 0 {
+		c.MaxRestarts = 1
+	}
+	return launch.Run(ctx, c)
+}
+
+// Same reports whether runs have the same bits if, and only if, their sums have as many parts.
+func Same(all []Result) bool {
+	of, parts := map[int]hashes.Sum{}, map[hashes.Sum]int{}
+	for _, r := range all {
+		if first, ok := of[r.Parts]; ok && first != r.Digest {
+			return false
+		}
+		if first, ok := parts[r.Digest]; ok && first != r.Parts {
+			return false
+		}
+		of[r.Parts], parts[r.Digest] = r.Digest, r.Parts
+	}
+	return len(all) > 0
+}
