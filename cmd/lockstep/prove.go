@@ -66,7 +66,8 @@ func (p *program) proof(in string) (same bool, err error) {
 		return false, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // what is left is of no use
-	job := &proof.Job{Dir: dir, Steps: proof.Steps, Program: []string{self, rankCommand}, Guard: []string{self, guardCommand}}
+	job := &proof.Job{Dir: dir, Steps: proof.Steps, Program: []string{self, rankCommand},
+		Guard: []string{self, guardCommand}}
 	var results []proof.Result
 	parts := 0
 	for _, a := range proof.Arrangements(job.Steps) {

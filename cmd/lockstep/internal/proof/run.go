@@ -108,7 +108,7 @@ func (j *Job) Run(ctx context.Context, a Arrangement) (r Result, err error) {
 	switch last := a.Phases[len(a.Phases)-1]; {
 	case err != nil:
 	case done != j.Steps:
-		err = fmt.Errorf("%s: %d steps are recorded, want %d", a.Name, done, j.Steps)
+		err = fmt.Errorf("%s: %d steps are recorded: want %d", a.Name, done, j.Steps)
 	case last.Kill > 0 && run.Header().FromStep == 0:
 		err = fmt.Errorf("%s: the run was not started again: want it killed", a.Name)
 	}
@@ -119,8 +119,8 @@ func (j *Job) Run(ctx context.Context, a Arrangement) (r Result, err error) {
 // phase does a part of a run.
 func (j *Job) phase(ctx context.Context, dir string, parts int, p Phase, goesOn bool) error {
 	argv := append(append([]string{}, j.Program[1:]...), "--output_dir", dir, "--max_steps", strconv.Itoa(j.Steps),
-		"--save_strategy", "steps", "--save_steps", strconv.Itoa(j.Steps/6), "--report_to", "none", "--disable_tqdm", "true",
-		"--tp_parts", strconv.Itoa(parts))
+		"--save_strategy", "steps", "--save_steps", strconv.Itoa(j.Steps/6), "--report_to", "none",
+		"--disable_tqdm", "true", "--tp_parts", strconv.Itoa(parts))
 	argv = append(argv, p.Args...)
 	if p.Until < j.Steps {
 		argv = append(argv, "--stop_after", strconv.Itoa(p.Until))
