@@ -44,14 +44,6 @@ func (c Cut) length() int { return (c.size() + c.Parts - 1) / c.Parts }
 // at is the first index of a part of a matrix.
 func (c Cut) at(matrix, part int) int { return matrix*c.size() + min(part*c.length(), c.size()) }
 
-// local is where a part of a matrix lies in what a rank has.
-func (c Cut) local(matrix, part, rank, ranks int) tensor.Range {
-	own := c.Parts / ranks
-	first := c.at(0, rank*own)
-	before := matrix*(c.at(0, (rank+1)*own)-first) - first
-	return tensor.Range{Start: before + c.at(0, part), Stop: before + c.at(0, part+1)}
-}
-
 // grain is how many elements of the parameter no cut separates, by whichever ranks: a divisor of strategy.Cell.
 func (c Cut) grain() int {
 	inner := 1

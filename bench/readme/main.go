@@ -7,6 +7,11 @@
 //	go run ./bench/readme --transcript bench/readme/testdata/clm.txt --state bench/readme/testdata/clm.json \
 //		--out docs/figures
 //
+// With an empty --state it draws the terminal alone, as that of lockstep prove:
+//
+//	go run ./bench/readme --transcript bench/readme/testdata/prove.txt --state '' --name prove --head 20 \
+//		--command 'lockstep prove' --out docs/figures
+//
 // With --compare it draws the loss curves of several runs in one picture instead:
 //
 //	go run ./bench/readme --compare float32=a/trainer_state.json --compare --bf16=b/trainer_state.json \
@@ -40,7 +45,8 @@ func main() {
 	log.SetFlags(0)
 	o := options{how: picture.Command("./bench/readme", os.Args[1:])}
 	pflag.StringVar(&o.transcript, "transcript", "bench/readme/testdata/clm.txt", "the terminal's output, by script(1)")
-	pflag.StringVar(&o.state, "state", "bench/readme/testdata/clm.json", "the run's trainer_state.json")
+	pflag.StringVar(&o.state, "state", "bench/readme/testdata/clm.json",
+		"the run's trainer_state.json; empty: no loss curve")
 	pflag.StringVar(&o.out, "out", "docs/figures", "the folder of NAME-run-*.svg and NAME-loss-*.svg")
 	pflag.StringVar(&o.command, "command", "go run ./examples/clm", "the command to show at the prompt")
 	pflag.StringVar(&o.title, "title", "Loss of examples/clm", "the title of the loss curve")
@@ -83,13 +89,18 @@ func (o options) draw() (map[string]*picture.Picture, error) {
 		return nil, fmt.Errorf("%s: the text %q of --until does not appear", o.transcript, o.until)
 	}
 	lines, cut := excerpt(s.lines(), o.head, o.tail)
+	w := window{columns: o.columns, command: o.command, lines: lines, cut: cut}
+	run := map[string]*picture.Picture{o.name + "-run": w.draw(o.how)}
+	if o.state == "" {
+		return run, nil
+	}
 	h, err := readHistory(o.state)
 	if err != nil {
 		return nil, err
 	}
-	w := window{columns: o.columns, command: o.command, lines: lines, cut: cut}
 	c := curve{title: o.title, note: o.note, unit: o.unit, series: h.series()}
-	return map[string]*picture.Picture{o.name + "-run": w.draw(o.how), o.name + "-loss": c.draw(o.how)}, nil
+	run[o.name+"-loss"] = c.draw(o.how)
+	return run, nil
 }
 
 // drawComparison returns the picture of several runs' losses by name.

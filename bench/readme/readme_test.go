@@ -144,6 +144,12 @@ func TestPictures(t *testing.T) {
 			[]string{"Loss & more", "of it", "training", "evaluation", "step", "loss", "2.50", "2.75", "2.4", "3.6"})
 	}
 
+	alone := o
+	alone.state = ""
+	pictures, err = alone.draw()
+	require.NoError(t, err)
+	require.Len(t, pictures, 1)
+
 	o.head, o.tail = 2, 0
 	pictures, err = o.draw()
 	require.NoError(t, err)

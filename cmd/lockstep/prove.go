@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/cmd/lockstep/internal/proof"
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 	training "github.com/lockstep-ml/lockstep/program"
 )
 
@@ -73,7 +74,7 @@ func (p *program) proof(in string) (same bool, err error) {
 	for _, a := range proof.Arrangements(job.Steps) {
 		if a.Parts != parts {
 			parts = a.Parts
-			fmt.Fprintf(p.stdout, "%s\n", heading(parts))
+			fmt.Fprintln(p.stdout, terminal.Paint(p.stdout, terminal.Bold, heading(parts)))
 		}
 		fmt.Fprintf(p.stdout, "  %-50s", a.Name)
 		r, err := job.Run(ctx, a)
@@ -82,14 +83,18 @@ func (p *program) proof(in string) (same bool, err error) {
 			return false, err
 		}
 		results = append(results, r)
-		fmt.Fprintf(p.stdout, "%s  %4.1f s\n", hash(r), r.Time.Seconds())
+		colour := terminal.Green
+		if !proof.Same(results) {
+			colour = terminal.Red
+		}
+		fmt.Fprintf(p.stdout, "%s  %4.1f s\n", terminal.Paint(p.stdout, colour, hash(r)), r.Time.Seconds())
 	}
 	same = proof.Same(results)
-	verdict := "the same bits, wherever sums have as many parts"
+	verdict, colour := "the same bits, wherever sums have as many parts", terminal.Green
 	if !same {
-		verdict = "NOT the same bits"
+		verdict, colour = "NOT the same bits", terminal.Red
 	}
-	fmt.Fprintf(p.stdout, "%s\n", verdict)
+	fmt.Fprintln(p.stdout, terminal.Paint(p.stdout, colour, verdict))
 	return same, p.unprinted()
 }
 

@@ -62,7 +62,7 @@ func flatten(list []component, part string, raw json.RawMessage, depth int) ([]c
 				return nil, err
 			}
 		default:
-			return nil, fmt.Errorf("Sequence has an unknown field %q", key)
+			return nil, fmt.Errorf("a Sequence has an unknown field %q", key)
 		}
 	}
 	for _, p := range parts {
