@@ -47,16 +47,18 @@ func ChrF(references, predictions []string) (float64, error) {
 	return 100 * (1 + chrFBeta2) * precision * recall / (chrFBeta2*precision + recall), nil
 }
 
-// characters are those of a text that are not white space. Python counts the four separators of ASCII as white space,
-// Unicode does not.
+// characters are those of a text that are not white space.
 func characters(s string) []rune {
 	return []rune(strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) || '\x1c' <= r && r <= '\x1f' {
+		if isSpace(r) {
 			return -1
 		}
 		return r
 	}, s))
 }
+
+// isSpace reports white space as Python does, which counts the four separators of ASCII, as Unicode does not.
+func isSpace(r rune) bool { return unicode.IsSpace(r) || '\x1c' <= r && r <= '\x1f' }
 
 // ngrams counts the n-grams of a text.
 func ngrams(s []rune, n int) map[string]int {

@@ -2,8 +2,8 @@
 
 // Package metrics computes the usual metrics of predictions: those of classes ([Classify]: accuracy, precision,
 // recall, F1, Matthews' correlation), of numbers ([MSE], [MAE], [R2], [Pearson], [Spearman]), of a language model
-// ([Perplexity]) and of texts ([ExactMatch], [ChrF]).
-// They are plain functions of labels and predictions. With trainer.WithComputeMetrics they work on any number of ranks:
+// ([Perplexity]) and of texts ([ExactMatch], [ChrF], [BLEU], [ROUGE]). They are plain functions of labels and
+// predictions. With trainer.WithComputeMetrics they work on any number of ranks:
 //
 //	trainer.WithComputeMetrics(func(p trainer.EvalPrediction) (map[string]float64, error) {
 //		labels, classes, err := p.Classes()
@@ -17,8 +17,8 @@
 //		return map[string]float64{"accuracy": c.Accuracy(), "f1": c.Macro().F1}, nil
 //	})
 //
-// Labels, or references, come first, as in scikit-learn. The results are those of scikit-learn, SciPy and
-// sacrebleu, whose functions are named.
+// Labels, or references, come first, as in scikit-learn. The results are those of scikit-learn, SciPy,
+// sacrebleu and rouge_score, whose functions are named.
 package metrics
 
 import "fmt"

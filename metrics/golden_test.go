@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,8 +29,12 @@ type goldens struct {
 	}
 	Texts []struct {
 		References, Predictions []string
-		ChrF                    float64
+		ChrF, BLEU              float64
+		BLEUOfTwo               float64   `json:"bleu_of_two"` // with a second reference for each text
+		Rouge                   []float64 // 1, 2, L and Lsum
+		RougeStemmed            []float64 `json:"rouge_stemmed"`
 	}
+	Stems [][2]string // a word, and its stem
 }
 
 func read(t *testing.T) (g goldens) {
@@ -121,14 +126,43 @@ func floats(list []jsonfloat.Float) []float64 {
 	return out
 }
 
-func TestTextsOfSacrebleu(t *testing.T) {
+func TestTextsOfSacrebleuAndRougeScore(t *testing.T) {
 	list := read(t).Texts
-	require.Len(t, list, 13)
+	require.Len(t, list, 17)
 	for i, g := range list {
 		got, err := metrics.ChrF(g.References, g.Predictions)
 		require.NoError(t, err)
 		requireClose(t, g.ChrF, got, "chrF of %d", i)
+		got, err = metrics.BLEU(g.References, g.Predictions)
+		require.NoError(t, err)
+		requireClose(t, g.BLEU, got, "BLEU of %d", i)
+		further := slices.Concat(g.References[1:], g.References[:1])
+		got, err = metrics.BLEU(g.References, g.Predictions, further)
+		require.NoError(t, err)
+		requireClose(t, g.BLEUOfTwo, got, "BLEU of %d with two references", i)
+		for stem, want := range map[bool][]float64{false: g.Rouge, true: g.RougeStemmed} {
+			r, err := metrics.ROUGE(g.References, g.Predictions, metrics.RougeOptions{Stem: stem})
+			require.NoError(t, err)
+			for k, got := range []float64{r.Rouge1, r.Rouge2, r.RougeL, r.RougeLsum} {
+				requireClose(t, want[k], got, "ROUGE %d of %d, stem %t", k, i, stem)
+			}
+		}
 	}
+	const none = "metrics: there are no labels: want at least one"
 	_, err := metrics.ChrF(nil, nil)
-	require.EqualError(t, err, "metrics: there are no labels: want at least one")
+	require.EqualError(t, err, none)
+	_, err = metrics.BLEU(nil, nil)
+	require.EqualError(t, err, none)
+	_, err = metrics.ROUGE(nil, nil, metrics.RougeOptions{})
+	require.EqualError(t, err, none)
+	_, err = metrics.BLEU([]string{"a"}, []string{"a"}, []string{"a", "b"})
+	require.ErrorContains(t, err, "2 labels")
+}
+
+func TestStemsOfNLTK(t *testing.T) {
+	list := read(t).Stems
+	require.Greater(t, len(list), 1000)
+	for _, pair := range list {
+		require.Equal(t, pair[1], metrics.Stem(pair[0]), "%s", pair[0])
+	}
 }
