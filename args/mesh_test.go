@@ -178,15 +178,21 @@ func TestFaultsOfPipelines(t *testing.T) {
 			return ranks, nil
 		}})
 		_, err := loader.Parse(strings.Fields(text))
-		if want == nil {
-			require.NoError(t, err, text)
-			continue
-		}
-		require.Error(t, err, text)
-		require.Len(t, faultLines(t, err), len(want), text)
-		for _, w := range want {
-			require.ErrorContains(t, err, w, text)
-		}
+		requireFaults(t, want, err, text)
+	}
+}
+
+// requireFaults wants as many faults as there are texts, which they contain; no error for nil.
+func requireFaults(t *testing.T, want []string, err error, given string) {
+	t.Helper()
+	if want == nil {
+		require.NoError(t, err, given)
+		return
+	}
+	require.Error(t, err, given)
+	require.Len(t, faultLines(t, err), len(want), given)
+	for _, w := range want {
+		require.ErrorContains(t, err, w, given)
 	}
 }
 
@@ -222,15 +228,7 @@ func TestFaultsOfContextParallel(t *testing.T) {
 		loader.Environ = func() []string { return nil }
 		loader.ForProgram(args.Program{Engines: []string{}})
 		_, err := loader.Parse(strings.Fields(text))
-		if want == nil {
-			require.NoError(t, err, text)
-			continue
-		}
-		require.Error(t, err, text)
-		require.Len(t, faultLines(t, err), len(want), text)
-		for _, w := range want {
-			require.ErrorContains(t, err, w, text)
-		}
+		requireFaults(t, want, err, text)
 	}
 	for _, given := range [][2]string{{`{"cp_size":2,"cp_handler":{"cp_comm_strategy":"alltoall"}}`, "ring"},
 		{`{"cp_size":2,"cp_handler":{"cp_comm_strategy":"allgather"}}`, "gather"},

@@ -56,7 +56,7 @@ func (p *program) prove(argv []string) int {
 
 // proof does all runs in a folder.
 func (p *program) proof(in string) (same bool, err error) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), p.endings()...)
 	defer stop()
 	self, err := os.Executable()
 	if err != nil {
@@ -88,6 +88,9 @@ func (p *program) proof(in string) (same bool, err error) {
 			colour = terminal.Red
 		}
 		fmt.Fprintf(p.stdout, "%s  %4.1f s\n", terminal.Paint(p.stdout, colour, hash(r)), r.Time.Seconds())
+		if err := p.unprinted(); err != nil {
+			return false, err
+		}
 	}
 	same = proof.Same(results)
 	verdict, colour := "the same bits, wherever sums have as many parts", terminal.Green
@@ -96,6 +99,15 @@ func (p *program) proof(in string) (same bool, err error) {
 	}
 	fmt.Fprintln(p.stdout, terminal.Paint(p.stdout, colour, verdict))
 	return same, p.unprinted()
+}
+
+// endings are the signals upon which the proof ends and cleans up, a closed pipe among them.
+func (p *program) endings() []os.Signal {
+	list := []os.Signal{os.Interrupt}
+	for _, s := range signalNames {
+		list = append(list, s)
+	}
+	return append(list, pipes...)
 }
 
 // heading is that of the runs whose sums have so many parts.

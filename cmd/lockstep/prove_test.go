@@ -5,8 +5,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"os"
+	"os/exec"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,6 +20,8 @@ import (
 // All arrangements of ranks have the bits of one rank, and a run with other bits shows.
 func TestProve(t *testing.T) {
 	t.Setenv(asProgram, "1")
+	t.Setenv("RANK", "0") // as in a shell of another job
+	t.Setenv("WORLD_SIZE", "2")
 	job := &proof.Job{Dir: t.TempDir(), Steps: 6, Program: []string{os.Args[0], rankCommand}}
 	var results []proof.Result
 	for _, a := range proof.Arrangements(job.Steps) {
@@ -30,6 +35,34 @@ func TestProve(t *testing.T) {
 	require.False(t, proof.Same(results))
 	results[1].Digest = results[len(results)-1].Digest
 	require.False(t, proof.Same(results))
+}
+
+// A proof that cannot print its results, or is interrupted, ends and leaves nothing behind.
+func TestProveEnds(t *testing.T) {
+	dir := t.TempDir()
+	closed, w, err := os.Pipe()
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	cmd, stderr := lockstep(t, "prove", "--dir", dir)
+	cmd.Stdout = w
+	require.ErrorAs(t, cmd.Run(), new(*exec.ExitError))
+	require.Equal(t, exitError, cmd.ProcessState.ExitCode(), stderr)
+	require.Contains(t, stderr.String(), "broken pipe")
+	require.NoError(t, w.Close())
+
+	cmd, stderr = lockstep(t, "prove", "--dir", dir)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	_, err = bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.ErrorAs(t, cmd.Wait(), new(*exec.ExitError))
+	require.Equal(t, exitError, cmd.ProcessState.ExitCode(), stderr)
+	require.Contains(t, stderr.String(), "terminated signal received")
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left)
 }
 
 func TestProveRefuses(t *testing.T) {

@@ -4,11 +4,12 @@ package proof
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"os/exec"
 	"strconv"
 	"time"
 
@@ -132,22 +133,23 @@ func (j *Job) phase(ctx context.Context, dir string, parts int, p Phase, goesOn 
 		argv = append(argv, "--resume_from_checkpoint", "last")
 	}
 	var output bytes.Buffer
-	if err := j.start(ctx, p, argv, &output); err != nil {
+	err := j.start(ctx, p, argv, &output)
+	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("%w\n%s", err, bytes.TrimSpace(output.Bytes()))
 	}
-	return nil
+	return cmp.Or(context.Cause(ctx), err)
 }
 
-// start runs a phase's processes to their end.
-func (j *Job) start(ctx context.Context, p Phase, argv []string, output *bytes.Buffer) error {
-	if !p.Processes {
-		cmd := exec.CommandContext(ctx, j.Program[0], append(argv, "--num_replicas", strconv.Itoa(p.Ranks))...)
-		cmd.Stdout, cmd.Stderr = output, output
-		return cmd.Run()
+// start runs a phase's processes to their end. The launcher replaces what another left in the environment, and ends the
+// processes with this one.
+func (j *Job) start(ctx context.Context, p Phase, argv []string, output io.Writer) error {
+	c := launch.Config{Program: j.Program[0], Args: argv, ProcsPerNode: 1, Stdout: output, Stderr: output,
+		Guard: j.Guard, RestartDelay: 100 * time.Millisecond, Settle: 100 * time.Millisecond, Grace: time.Second}
+	if p.Processes {
+		c.ProcsPerNode = p.Ranks
+	} else {
+		c.Args = append(c.Args, "--num_replicas", strconv.Itoa(p.Ranks))
 	}
-	c := launch.Config{Program: j.Program[0], Args: argv, ProcsPerNode: p.Ranks, Stdout: output, Stderr: output,
-		Guard: j.Guard, RestartDelay: 100 * time.Millisecond, Settle: 100 * time.Millisecond,
-		Grace: 5 * time.Second}
 	if p.Kill > 0 {
 		c.MaxRestarts = 1
 	}
