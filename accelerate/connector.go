@@ -226,7 +226,7 @@ func shardingOf(a *args.TrainingArguments) Sharding {
 		Rounded: a.FSDPReduceDType == args.ReduceBFloat16}
 }
 
-// contextOf says how the tokens of sequences are divided; nil: they are not.
+// contextOf is how the tokens of sequences are divided; nil: they are not.
 func contextOf(a *args.TrainingArguments) *ContextParallel {
 	chunks := a.ContextChunks()
 	if chunks <= 1 {
@@ -248,7 +248,7 @@ func tensorsOf(a *args.TrainingArguments) tensors {
 	return t
 }
 
-// CheckTensors says what is wrong with how the arguments divide the matrices of a model (tp_size, tp_plan, tp_parts).
+// CheckTensors returns what is wrong with how the arguments divide the matrices of a model (tp_size, tp_plan, tp_parts).
 // Its error has all faults. A nil model leaves out those of the model.
 func CheckTensors(a *args.TrainingArguments, model nn.Module) error {
 	t := tensorsOf(a)

@@ -182,7 +182,7 @@ func TestFaultsOfPipelines(t *testing.T) {
 	}
 }
 
-// requireFaults wants as many faults as there are texts, which they contain; no error for nil.
+// requireFaults requires one fault for each text, which contains it, and no error for nil.
 func requireFaults(t *testing.T, want []string, err error, given string) {
 	t.Helper()
 	if want == nil {

@@ -31,7 +31,7 @@ type Program struct {
 	// Parts is how many parts the model has, each of which can be a stage; 0 if that is not known. Settings that
 	// describe a model report it by [Checker.Parts].
 	Parts int
-	// Tensors says what is wrong with how the matrices of a model are divided (tp_size, tp_plan, tp_parts); nil:
+	// Tensors returns what is wrong with how the matrices of a model are divided (tp_size, tp_plan, tp_parts); nil:
 	// nothing. It is asked if they are. The model is what settings report by [Checker.Model], nil if they do not.
 	Tensors func(a *TrainingArguments, model any) error
 }

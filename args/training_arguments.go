@@ -291,7 +291,7 @@ type TrainingArguments struct {
 	CPStrategy CPStrategy `json:"cp_strategy" choices:"gather,ulysses,ring" usage:"how ranks exchange keys"`
 	CPChunks   int        `json:"cp_chunks" resume:"fixed" usage:"chunks of a sequence; 0: 2 per rank along cp"`
 	TPSize     int        `json:"tp_size" usage:"ranks that divide the matrices of each layer (tensors)"`
-	// TPPlan says how the layers are divided among the ranks along tp: styles by the paths of modules, in which *
+	// TPPlan is how the layers are divided among the ranks along tp: styles by the paths of modules, in which *
 	// stands for one element, as in transformers' base_model_tp_plan; see docs/three-dimensions.md. They take the place
 	// of those that the model's own plan (models.TensorParallel) has for the same path. nil, or the text auto, changes
 	// none.

@@ -15,8 +15,8 @@ import (
 type Pretrained[M Configured] struct {
 	Dir       string
 	Model     M
-	Tokenizer *tokenizers.BPE // nil if the model reads no tokens (TokenReader)
-	Files     []Sidecar       // what training leaves unchanged: for trainer.WithSidecars
+	Tokenizer *tokenizers.Tokenizer // nil if the model reads no tokens (TokenReader)
+	Files     []Sidecar             // what training leaves unchanged: for trainer.WithSidecars
 }
 
 // OpenPretrained loads a saved model as LoadPretrained does, with its tokenizer and the files beside its weights, for

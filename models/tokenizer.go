@@ -23,7 +23,7 @@ type TokenReader interface {
 
 // loadTokenizer reads the tokenizer in the folder of a saved model, which r was loaded from. A tokenizer of more tokens
 // than r knows is an error that names them: it has been extended, and the model has not.
-func loadTokenizer(dir string, r TokenReader) (*tokenizers.BPE, error) {
+func loadTokenizer(dir string, r TokenReader) (*tokenizers.Tokenizer, error) {
 	path := filepath.Join(dir, TokenizerFile)
 	tok, err := tokenizers.Load(path)
 	if err != nil {
@@ -33,7 +33,7 @@ func loadTokenizer(dir string, r TokenReader) (*tokenizers.BPE, error) {
 }
 
 // fits compares the sizes of a tokenizer and of a model.
-func fits(path string, tok *tokenizers.BPE, size int) error {
+func fits(path string, tok *tokenizers.Tokenizer, size int) error {
 	if tok.VocabSize() <= size {
 		return nil
 	}

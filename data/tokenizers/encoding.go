@@ -62,13 +62,13 @@ type EncodeOptions struct {
 	NoSpecialTokens bool
 	// MaxLength is the largest number of tokens, those around the text included; 0: any number.
 	MaxLength int
-	// Truncation says which text of a pair is cut: "longest_first" (the default), "only_first" or "only_second".
+	// Truncation is which text of a pair is cut: "longest_first" (the default), "only_first" or "only_second".
 	Truncation string
 	// TruncateLeft cuts the beginning.
 	TruncateLeft bool
 }
 
-// Tokenize encodes a text and says where its tokens lie.
+// Tokenize encodes a text, with the places of its tokens.
 func (t *Tokenizer) Tokenize(text string, o EncodeOptions) (*Encoding, error) {
 	return t.tokenize(t.encodeText(text), nil, o)
 }
@@ -194,7 +194,7 @@ func (e *Encoding) cut(n int, left bool) {
 	}
 }
 
-// Padding says how Pad makes encodings as long as each other.
+// Padding is how Pad makes encodings equally long.
 type Padding struct {
 	ID     int32
 	TypeID int32

@@ -44,9 +44,6 @@ type Tokenizer struct {
 	file         json.RawMessage // tokenizer.json
 }
 
-// BPE is the former name of Tokenizer.
-type BPE = Tokenizer
-
 // model gives a pre-token its tokens.
 type model interface {
 	tokenize(e *encoder, dst []token, word string) []token

@@ -43,7 +43,7 @@ type job struct {
 	*program.Process
 
 	base      *models.Pretrained[textModel] // the saved model that was named; nil: a new one
-	tok       *tokenizers.BPE
+	tok       *tokenizers.Tokenizer
 	tokConfig []byte // tokenizer_config.json, by which transformers knows the padding
 	net       *gpt2.Classifier
 	length    int // tokens of a text that are read

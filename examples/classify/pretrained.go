@@ -33,7 +33,7 @@ func tokenizerConfig(p *models.Pretrained[textModel]) []byte {
 }
 
 // padToken is the token that tokenizer_config.json names for padding; nil if it names none.
-func padToken(tok *tokenizers.BPE, tokConfig []byte) *int {
+func padToken(tok *tokenizers.Tokenizer, tokConfig []byte) *int {
 	var config struct {
 		PadToken json.RawMessage `json:"pad_token"`
 	}
@@ -52,12 +52,12 @@ func padToken(tok *tokenizers.BPE, tokConfig []byte) *int {
 
 // reader makes a model's inputs as transformers' tokenizer does: cut to a length, with the tokenizer's special tokens.
 type reader struct {
-	tok  *tokenizers.BPE
+	tok  *tokenizers.Tokenizer
 	pad  int32
 	left bool // long texts lose their beginning (truncation_side)
 }
 
-func newReader(m *gpt2.Classifier, tok *tokenizers.BPE, tokConfig []byte) reader {
+func newReader(m *gpt2.Classifier, tok *tokenizers.Tokenizer, tokConfig []byte) reader {
 	var config struct {
 		TruncationSide string `json:"truncation_side"`
 	}

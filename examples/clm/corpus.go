@@ -311,13 +311,13 @@ func texts(docs []text.Document) []string {
 }
 
 // trainTokenizer learns a byte-level BPE from the training text.
-func (c *corpus) trainTokenizer(ctx context.Context, p *program.Process, vocab int) (*tokenizers.BPE, error) {
+func (c *corpus) trainTokenizer(ctx context.Context, p *program.Process, vocab int) (*tokenizers.Tokenizer, error) {
 	return tokens.Train(ctx, p, texts(c.train), tokenizers.TrainOptions{VocabSize: vocab,
 		SpecialTokens: []string{endOfText}})
 }
 
 // end is the token that stands between documents: endOfText, or the first by which the model's texts end.
-func (c *corpus) end(tok *tokenizers.BPE) (int32, error) {
+func (c *corpus) end(tok *tokenizers.Tokenizer) (int32, error) {
 	if id, ok := tok.TokenID(endOfText); ok {
 		return id, nil
 	}
@@ -329,7 +329,7 @@ func (c *corpus) end(tok *tokenizers.BPE) (int32, error) {
 }
 
 // encode turns documents into one stream of tokens.
-func (c *corpus) encode(ctx context.Context, p *program.Process, tok *tokenizers.BPE, docs []text.Document,
+func (c *corpus) encode(ctx context.Context, p *program.Process, tok *tokenizers.Tokenizer, docs []text.Document,
 ) (data.TokenSlice, error) {
 	eot, err := c.end(tok)
 	if err != nil {
@@ -343,7 +343,7 @@ func (c *corpus) encode(ctx context.Context, p *program.Process, tok *tokenizers
 }
 
 // blocks makes the sources of training and evaluation, nil where there is no text.
-func (c *corpus) blocks(ctx context.Context, p *program.Process, tok *tokenizers.BPE, blockSize int, d *DataArguments,
+func (c *corpus) blocks(ctx context.Context, p *program.Process, tok *tokenizers.Tokenizer, blockSize int, d *DataArguments,
 ) (train, eval data.Source, err error) {
 	if len(c.train) > 0 {
 		ids, err := c.encode(ctx, p, tok, c.train)
@@ -377,7 +377,7 @@ func (c *corpus) blocks(ctx context.Context, p *program.Process, tok *tokenizers
 }
 
 // decode is the documents of a stream that encode made.
-func (c *corpus) decode(tok *tokenizers.BPE, ids data.TokenSlice) (docs []text.Document) {
+func (c *corpus) decode(tok *tokenizers.Tokenizer, ids data.TokenSlice) (docs []text.Document) {
 	eot, _ := c.end(tok) // encode found it
 	var doc []byte
 	for i, id := range ids {

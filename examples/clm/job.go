@@ -43,7 +43,7 @@ type job struct {
 	*program.Process
 
 	corpus *corpus
-	tok    *tokenizers.BPE
+	tok    *tokenizers.Tokenizer
 	net    languageModel
 	beside trainer.Option // files beside the weights: the tokenizer's, generation's
 	last   final.Evaluation

@@ -77,7 +77,8 @@ func generate(ctx context.Context, p *program.Process) error {
 }
 
 // write prints the prompt and what follows, token by token.
-func (g *GenerationArguments) write(ctx context.Context, lm languageModel, tok *tokenizers.BPE, w io.Writer) error {
+func (g *GenerationArguments) write(ctx context.Context, lm languageModel, tok *tokenizers.Tokenizer,
+	w io.Writer) error {
 	var prompt []int
 	eos := slices.Clone(lm.EndTokens())
 	if id, ok := tok.TokenID("<|endoftext|>"); ok {

@@ -63,7 +63,7 @@ func ParseConfig(raw []byte) (Config, error) {
 	return cfg, cfg.Validate()
 }
 
-// Validate reports all fields that no model can have, at once.
+// Validate reports all impossible fields together.
 func (c Config) Validate() error {
 	var bad models.Faults
 	want := bad.Want

@@ -68,7 +68,7 @@ var activations = map[string]func(*tensor.Ctx, *tensor.Tensor) *tensor.Tensor{
 // reduction is how many times fewer channels a bottleneck's 3×3 convolution has.
 const reduction = 4
 
-// Validate reports all fields that no model can have, at once.
+// Validate reports all impossible fields together.
 func (c Config) Validate() error {
 	var bad models.Faults
 	want := bad.Want

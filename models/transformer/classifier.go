@@ -51,7 +51,7 @@ func ClassifierOn(in *nn.Init, m *Model, labels models.ID2Label, pad *int) (*Cla
 	return &Classifier{Decoder: m.Decoder, Score: newScore(in, cfg), Cfg: cfg}, nil
 }
 
-// ModelType is the family; it is the architectures entry of config.json that tells a classifier.
+// ModelType is the family. Classifiers differ in the entry architectures of config.json.
 func (m *Classifier) ModelType() string { return m.Cfg.ModelType }
 
 // VocabSize is the number of tokens.

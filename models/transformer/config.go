@@ -206,7 +206,7 @@ func (c *Config) activation() string {
 	return c.HiddenAct
 }
 
-// Validate reports all fields that no model can have, at once.
+// Validate reports all impossible fields together.
 func (c Config) Validate() error {
 	f := families[c.ModelType]
 	if f == nil {

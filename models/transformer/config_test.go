@@ -159,7 +159,7 @@ func TestClassifierOn(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf("pad_token_id = %d", pad))
 }
 
-// FuzzParseConfig wants an error or a model of any text, and the same configuration of what the model saves.
+// FuzzParseConfig requires an error or a model of any text, and the same configuration of what the model saves.
 func FuzzParseConfig(f *testing.F) {
 	for _, name := range families {
 		f.Add(`{"model_type": "` + name + `", "num_hidden_layers": 2, "rope_scaling": {"type": "yarn", "factor": 2}}`)

@@ -27,7 +27,7 @@ type family struct {
 	only map[string][]string
 	// resolve fills in what follows from other fields; nil: nothing does.
 	resolve func(c *Config)
-	// spec says what the stack computes.
+	// spec is what the stack computes.
 	spec func(c *Config) spec
 	// fused: queries, keys and values are saved as one array, and so are gate and up.
 	fused bool

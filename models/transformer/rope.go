@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/nn"
 )
 
-// RoPE says how positions rotate queries and keys: rope_parameters of transformers 5's config.json, which are
+// RoPE is how positions rotate queries and keys: rope_parameters of transformers 5's config.json, which are
 // rope_scaling and rope_theta in files of transformers 4. The formulas are those of its modeling_rope_utils.
 type RoPE struct {
 	Type    string  `json:"rope_type"`                       // default, linear, dynamic, yarn, longrope or llama3

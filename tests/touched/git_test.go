@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/lacking"
 )
 
 // repository is a folder with the small module, committed on main.
@@ -21,7 +23,7 @@ type repository struct {
 func newRepository(t *testing.T) repository {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("no git")
+		lacking.Skip(t, lacking.Tools, "git", "no git")
 	}
 	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
 	t.Setenv("CI_ALL", "")

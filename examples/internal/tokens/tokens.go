@@ -16,7 +16,7 @@ import (
 const piece = 1 << 20
 
 // Encode encodes every text. p shows how far it is; it may be nil.
-func Encode(ctx context.Context, p *program.Process, tok *tokenizers.BPE, texts []string) ([][]int32, error) {
+func Encode(ctx context.Context, p *program.Process, tok *tokenizers.Tokenizer, texts []string) ([][]int32, error) {
 	phase := p.Phase("tokenizing", Size(texts), callbacks.Bytes)
 	defer phase.Close()
 	all := make([][]int32, 0, len(texts))
@@ -36,7 +36,7 @@ func Encode(ctx context.Context, p *program.Process, tok *tokenizers.BPE, texts 
 }
 
 // Train trains a byte-level BPE on texts. p shows how far it is; it may be nil.
-func Train(ctx context.Context, p *program.Process, texts []string, o tokenizers.TrainOptions) (*tokenizers.BPE,
+func Train(ctx context.Context, p *program.Process, texts []string, o tokenizers.TrainOptions) (*tokenizers.Tokenizer,
 	error) {
 	phase := p.Phase("tokenizer", int64(o.VocabSize), callbacks.Items)
 	defer phase.Close()

@@ -142,7 +142,7 @@ type continued struct {
 var prompts = []string{"func main() {", "// Package", " leading space", "für 世界\n", "", "one<|endoftext|>two"}
 
 // continueAll continues each prompt by 24 tokens at most, and by no more than there are positions for.
-func continueAll(tok *tokenizers.BPE, m languageModel) ([]continued, error) {
+func continueAll(tok *tokenizers.Tokenizer, m languageModel) ([]continued, error) {
 	end, ok := tok.TokenID("<|endoftext|>")
 	if !ok {
 		return nil, errors.New("the tokenizer has no token <|endoftext|>")
@@ -178,7 +178,7 @@ type cutLine struct {
 // cutLines encodes every line. A tokenizer shows its tokens and not the pieces, so those are
 // taken from a second one: trained on these lines until no pair is left to merge, it has each
 // piece as one token.
-func cutLines(tok *tokenizers.BPE, lines []string) ([]cutLine, error) {
+func cutLines(tok *tokenizers.Tokenizer, lines []string) ([]cutLine, error) {
 	texts := func(yield func(string, error) bool) {
 		for _, l := range lines {
 			if !yield(l, nil) {

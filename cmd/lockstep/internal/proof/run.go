@@ -79,7 +79,7 @@ type Result struct {
 	Time   time.Duration
 }
 
-// Job says how the runs are started.
+// Job is how the runs are started.
 type Job struct {
 	Dir   string
 	Steps int

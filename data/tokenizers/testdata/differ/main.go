@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command differ says what the tokenizer of a file makes of texts, for differ.py to compare.
+// Command differ prints what the tokenizer of a file makes of texts, for differ.py to compare.
 package main
 
 import (
