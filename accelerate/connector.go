@@ -248,7 +248,7 @@ func tensorsOf(a *args.TrainingArguments) tensors {
 	return t
 }
 
-// CheckTensors returns what is wrong with how the arguments divide the matrices of a model (tp_size, tp_plan, tp_parts).
+// CheckTensors lists what is wrong with how the arguments divide the matrices of a model (tp_size, tp_plan, tp_parts).
 // Its error has all faults. A nil model leaves out those of the model.
 func CheckTensors(a *args.TrainingArguments, model nn.Module) error {
 	t := tensorsOf(a)

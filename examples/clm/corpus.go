@@ -343,8 +343,8 @@ func (c *corpus) encode(ctx context.Context, p *program.Process, tok *tokenizers
 }
 
 // blocks makes the sources of training and evaluation, nil where there is no text.
-func (c *corpus) blocks(ctx context.Context, p *program.Process, tok *tokenizers.Tokenizer, blockSize int, d *DataArguments,
-) (train, eval data.Source, err error) {
+func (c *corpus) blocks(ctx context.Context, p *program.Process, tok *tokenizers.Tokenizer, blockSize int,
+	d *DataArguments) (train, eval data.Source, err error) {
 	if len(c.train) > 0 {
 		ids, err := c.encode(ctx, p, tok, c.train)
 		if err != nil {
