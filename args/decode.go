@@ -41,7 +41,9 @@ func (f *field) decode(raw any) (canonical any, want string) {
 	case reflect.Float64:
 		canonical, want = decodeFloat(raw)
 	case reflect.Map:
-		canonical, want = decodeObject(raw, f.plain)
+		if canonical, want = decodeObject(raw, f.plain); want != "" {
+			want = f.objectWanted(raw, want)
+		}
 	default:
 		canonical, want = f.decodeString(raw)
 	}
@@ -235,9 +237,12 @@ func (f *field) splitText(s string) []string {
 	return parts
 }
 
+// wantObject is what settings with settings of their own may be.
+const wantObject = "a JSON object of numbers, texts, booleans and lists of numbers"
+
 // decodeObject leaves out the entries of plain, and nulls where there is a plain; nothing else is "not set".
 func decodeObject(raw any, plain map[string]any) (any, string) {
-	const want = "a JSON object of numbers, texts, booleans and lists of numbers"
+	const want = wantObject
 	if text, ok := raw.(string); ok {
 		m, duplicates, err := parseJSON([]byte(text))
 		if err != nil {
@@ -283,6 +288,22 @@ func decodeObject(raw any, plain map[string]any) (any, string) {
 		return nil, ""
 	}
 	return out, ""
+}
+
+// objectWanted is what is wanted where a text, or something else, is no object.
+func (f *field) objectWanted(raw any, want string) string {
+	text, isText := raw.(string)
+	begun := isText && strings.HasPrefix(strings.TrimSpace(text), "{")
+	if f.key == "tp_plan" {
+		if begun {
+			return planWanted() + "; " + want
+		}
+		return planWanted()
+	}
+	if isText && !begun {
+		return wantObject + ", or a .json or .yaml file of one"
+	}
+	return want
 }
 
 // decodeNumbers reads a number, or a list of numbers.

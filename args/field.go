@@ -147,6 +147,21 @@ func (f *field) supported(t reflect.Type) bool {
 	return false
 }
 
+// namesFile reports whether a value of an object's setting is the name of a file that has the object.
+func (f *field) namesFile(raw any) (path string, ok bool) {
+	if f.kind != reflect.Map {
+		return "", false
+	}
+	if list, isList := raw.([]string); isList { // of a repeated flag the last text counts
+		raw = list[len(list)-1]
+	}
+	path, _ = raw.(string)
+	if strings.HasPrefix(strings.TrimSpace(path), "{") || !isConfigFile(path) {
+		return "", false
+	}
+	return expandHome(path), true
+}
+
 // typeName is the kind of value, as --help shows it.
 func (f *field) typeName() string {
 	switch f.kind {

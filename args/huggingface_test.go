@@ -345,7 +345,7 @@ func TestKnownNames(t *testing.T) {
 		{"accelerator_config", `{"split_batch": true}`, "want keys from dispatch_batches, even_batches, ", ""},
 		{"accelerator_config", `{"split_batches": 1}`, "want split_batches to be true or false", ""},
 		{"accelerator_config", `{"gradient_accumulation_kwargs": null, "non_blocking": true}`, "", ""},
-		{"accelerator_config", "accelerate.json", "want a JSON object", ""},
+		{"accelerator_config", "accelerate.json", "want a readable JSON or YAML file: accelerate.json", ""},
 		{"split_batches", "true", "want accelerator_config with split_batches", ""},
 		{"torch_compile", "true", "", "has no effect: programs and kernels are compiled before the run"},
 		{"torch_compile", "false", "", ""},

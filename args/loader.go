@@ -203,6 +203,15 @@ func (m *merge) set(dest map[string]any, key string, raw any, origin string) {
 			return
 		}
 	}
+	if path, ok := f.namesFile(raw); ok {
+		doc, err := readToolFile(path, m.loader.readFile)
+		if err != nil {
+			m.checker.add(Fault{Key: key, Value: quote(path), Origin: origin,
+				Want: "a readable JSON or YAML file: " + err.Error()})
+			return
+		}
+		raw = doc
+	}
 	canonical, want := f.decode(raw)
 	if want != "" {
 		if list, ok := raw.([]string); ok && f.kind != reflect.Slice {

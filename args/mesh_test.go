@@ -257,7 +257,7 @@ func TestFaultsOfDividedMatrices(t *testing.T) {
 		loader.Environ = func() []string { return nil }
 		loader.ForProgram(args.Program{Engines: []string{}, Tensors: func(_ *args.TrainingArguments, model any) error {
 			require.Equal(t, 2, model, "what the settings describe")
-			return errors.Join(errors.New("tp: a has 9 heads"), errors.New("tp: b has none"))
+			return errors.Join(errors.New("a has 9 heads"), errors.Join(errors.New("b has none")))
 		}})
 		_, err := loader.Parse(argv)
 		return a, err
@@ -269,14 +269,24 @@ func TestFaultsOfDividedMatrices(t *testing.T) {
 	a, err = parse("--distributed_config", `{"tp_size": 1, "tp_plan": {"h.*.up": "colwise"}}`)
 	require.NoError(t, err)
 	require.Equal(t, map[string]any{"h.*.up": "colwise"}, a.TPPlan)
+	file := filepath.Join(t.TempDir(), "plan.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"h.*.up": "colwise"}`), 0o600))
+	a, err = parse("--tp_plan", file)
+	require.NoError(t, err)
+	require.Equal(t, map[string]any{"h.*.up": "colwise"}, a.TPPlan)
 	_, err = parse("--distributed_config", `{"tp_plan": {}}`)
 	require.ErrorContains(t, err, "tp_plan is {} (distributed_config): want null, or styles")
 	a, err = parse("--tp_plan", "auto", "--tp_parts", "1")
 	require.NoError(t, err)
 	require.Nil(t, a.TPPlan)
 	for text, want := range map[string][]string{
-		"--tp_plan column":          {`tp_plan is "column" (flag --tp_plan): want a JSON object`},
-		`--tp_plan {"a":1}`:         {`tp_plan is {"a":1} (flag --tp_plan): want auto, or styles`},
+		"--tp_plan column": {`tp_plan is "column" (flag --tp_plan): want auto, a JSON object of styles by paths of ` +
+			"modules, or a .json or .yaml file of one; the styles are colwise, rowwise, "},
+		"--tp_plan=":      {`tp_plan is "" (flag --tp_plan): want auto, a JSON object of styles`},
+		`--tp_plan {"a":`: {"too early: want all its brackets and quotes closed"},
+		"--tp_plan none.json": {`tp_plan is "none.json" (flag --tp_plan): want a readable JSON or YAML file: ` +
+			"none.json: no such file"},
+		`--tp_plan {"a":1}`:         {`tp_plan is {"a":1} (flag --tp_plan): want auto, a JSON object of styles`},
 		"--tp_parts -1 --pp_size 2": {"tp_parts is -1 (flag --tp_parts): want a whole number"},
 		"--tp_parts 4 --zero_stage 1": {"a has 9 heads", "b has none", "zero_stage is 1 (flag --zero_stage): want 0, " +
 			"or tp_size 1 and tp_parts 1: sharding of divided matrices is not built"},

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/catalog"
 )
 
 // ShardStrategy says of what each rank has a part only, instead of the whole.
@@ -119,11 +121,17 @@ func (a *TrainingArguments) TensorPlan() (plan map[string]string, want string) {
 	for path, style := range a.TPPlan {
 		text, ok := style.(string)
 		if !ok {
-			return nil, fmt.Sprintf("auto, or styles such as colwise by paths of modules; %s has none", path)
+			return nil, planWanted() + "; " + path + " has none"
 		}
 		plan[path] = text
 	}
 	return plan, ""
+}
+
+// planWanted is what tp_plan may be.
+func planWanted() string {
+	return "auto, a JSON object of styles by paths of modules, or a .json or .yaml file of one; the styles are " +
+		strings.Join(catalog.TensorStyles, ", ")
 }
 
 // maxAxis is the most ranks along an axis of the mesh.

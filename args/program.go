@@ -106,17 +106,18 @@ func (a *TrainingArguments) checkMeshOf(c *Checker, p Program) {
 	c.addAll(p.Mesh(a, ranks))
 }
 
-// addAll adds a fault for each error that one joins.
+// addAll adds a fault for each error that one joins, at any depth.
 func (c *Checker) addAll(err error) {
-	faults := []error{err}
+	if err == nil {
+		return
+	}
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
-		faults = all.Unwrap()
-	}
-	for _, err := range faults {
-		if err != nil {
-			c.add(Fault{Problem: strings.TrimPrefix(strings.TrimPrefix(err.Error(), "accelerate: "), "tp: ")})
+		for _, err := range all.Unwrap() {
+			c.addAll(err)
 		}
+		return
 	}
+	c.add(Fault{Problem: strings.TrimPrefix(err.Error(), "accelerate: ")})
 }
 
 // checkTensors checks what does not go together with divided matrices, or with sums in parts on one rank.

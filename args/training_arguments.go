@@ -295,7 +295,7 @@ type TrainingArguments struct {
 	// stands for one element, as in transformers' base_model_tp_plan; see docs/three-dimensions.md. They take the place
 	// of those that the model's own plan (models.TensorParallel) has for the same path. nil, or the text auto, changes
 	// none.
-	TPPlan map[string]any `json:"tp_plan" resume:"fixed" unset:"auto" usage:"JSON: styles by module; auto: the model's"`
+	TPPlan map[string]any `json:"tp_plan" resume:"fixed" unset:"auto" usage:"styles by module: JSON, or its file"`
 	// TPParts is how many parts each sum has that the ranks along tp share. Runs with the same number have the same
 	// bits on any TPSize that divides it; one rank then forms the parts by itself. 0 with a TPSize above 1 is
 	// DeterministicRanks, or fewer where the model's heads or features do not divide into as many; on one rank it

@@ -3,7 +3,6 @@
 package tp
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -67,11 +66,18 @@ type Size struct {
 
 // Validate checks that ranks can share the parts and add them in one tree.
 func (s Size) Validate() error {
+	if err := s.fault(); err != nil {
+		return Faults{err}
+	}
+	return nil
+}
+
+func (s Size) fault() error {
 	own := s.Parts / max(1, s.Ranks)
 	if s.Ranks >= 1 && s.Parts >= 1 && s.Parts%s.Ranks == 0 && (s.Ranks == 1 || own&(own-1) == 0) {
 		return nil
 	}
-	return fmt.Errorf("tp: tp_parts %d on %s: want tp_parts %d, or %d times 2, 4, 8, …, so that ranks add their "+
+	return fmt.Errorf("tp_parts %d on %s: want tp_parts %d, or %d times 2, 4, 8, …, so that ranks add their "+
 		"parts in the tree of one rank", s.Parts, quantity.Of(s.Ranks, "rank"), s.Ranks, s.Ranks)
 }
 
@@ -83,6 +89,7 @@ type layer struct {
 	traits nn.Traits
 	rule   Rule
 	tied   string // the parameter that it shares with another layer; "": none
+	units  int    // heads or features that have to divide into parts; 0: none
 }
 
 // layers lists the modules with parameters of their own.
@@ -142,8 +149,8 @@ func Example(tree *nn.Tree) (entries []string) {
 
 // resolve is Resolve that lists the layers too.
 func (p Plan) resolve(tree *nn.Tree, size Size) (list []*layer, cuts []Cut, err error) {
-	faults := faults{}
-	misfit := faults.add("", size.Validate())
+	faults := collected{size: size}
+	misfit := faults.add("", size.fault())
 	list, used := layers(tree), map[string]bool{}
 	for _, l := range list {
 		kind := patternOf(l.path)
@@ -155,33 +162,17 @@ func (p Plan) resolve(tree *nn.Tree, size Size) (list []*layer, cuts []Cut, err 
 		faults.add(kind, err)
 		cuts = append(cuts, own...)
 	}
+	faults.addUndivided(list)
 	if len(faults.list) == 0 {
 		faults.add("", tiedAlike(list))
 	}
 	for _, pattern := range slices.Sorted(maps.Keys(p)) {
 		if !used[pattern] {
-			faults.add(pattern, fmt.Errorf("tp: rule %q of the plan matches no module: want one of %s", pattern,
+			faults.add(pattern, fmt.Errorf("rule %q of the plan matches no module: want one of %s", pattern,
 				strings.Join(kinds(list), ", ")))
 		}
 	}
-	return list, cuts, errors.Join(faults.list...)
-}
-
-// faults are those of a plan.
-type faults struct {
-	list  []error
-	kinds map[string]bool // that have one
-}
-
-// add adds a fault, unless a layer of the same kind has one; it reports whether err is one.
-func (f *faults) add(kind string, err error) bool {
-	if err != nil && !f.kinds[kind] {
-		if f.kinds == nil {
-			f.kinds = map[string]bool{}
-		}
-		f.list, f.kinds[kind] = append(f.list, err), true
-	}
-	return err != nil
+	return list, cuts, faults.list.err()
 }
 
 // ruleOf is that of a layer; it notes whose pattern it is.
@@ -194,9 +185,9 @@ func (p Plan) ruleOf(l *layer, used map[string]bool) (r Rule, err error) {
 	}
 	switch {
 	case len(found) > 1:
-		return r, fmt.Errorf("tp: rules %s match %s: want one", strings.Join(found, " and "), l.path)
+		return r, fmt.Errorf("rules %s match %s: want one", strings.Join(found, " and "), l.path)
 	case len(found) == 0 && l.hasMatrix():
-		return r, fmt.Errorf("tp: the plan has no rule for %s, which has a matrix: want one, such as %q: %q", l.path,
+		return r, fmt.Errorf("the plan has no rule for %s, which has a matrix: want one, such as %q: %q", l.path,
 			patternOf(l.path), Replicate)
 	case len(found) == 0:
 		return r, nil
@@ -204,10 +195,10 @@ func (p Plan) ruleOf(l *layer, used map[string]bool) (r Rule, err error) {
 	r = p[found[0]]
 	switch {
 	case r.divides() && l.tied != "" && !r.byVocabulary():
-		return r, fmt.Errorf("tp: %s is %s, and %s is tied to another module: want %s, %s or %s", l.path, r, l.tied,
+		return r, fmt.Errorf("%s is %s, and %s is tied to another module: want %s, %s or %s", l.path, r, l.tied,
 			EmbeddingRowwise, ColwiseGatherOutput, Replicate)
 	case r.divides() && l.module == nil:
-		return r, fmt.Errorf("tp: %s is %s, and is no module: want a linear layer", l.path, r)
+		return r, fmt.Errorf("%s is %s, and is no module: want a linear layer", l.path, r)
 	}
 	return r, nil
 }
@@ -222,7 +213,7 @@ func tiedAlike(list []*layer) error {
 		case !tied:
 			first[l.tied] = l
 		case other.rule.divides() != l.rule.divides():
-			return fmt.Errorf("tp: %s is shared by %s (%s) and %s (%s): want it divided for both (%s, %s), or for none",
+			return fmt.Errorf("%s is shared by %s (%s) and %s (%s): want it divided for both (%s, %s), or for none",
 				l.tied, other.path, other.rule, l.path, l.rule, EmbeddingRowwise, ColwiseGatherOutput)
 		}
 	}
@@ -275,7 +266,7 @@ func (l *layer) cuts(size Size) (list []Cut, err error) {
 	}
 	weight := slices.IndexFunc(l.params, func(p tensor.Named) bool { return p.Dim() == 2 })
 	if weight < 0 {
-		return nil, fmt.Errorf("tp: %s is %s, and has no matrix: want a linear layer", l.path, l.rule)
+		return nil, fmt.Errorf("%s is %s, and has no matrix: want a linear layer", l.path, l.rule)
 	}
 	w := l.params[weight]
 	out := 0
@@ -294,7 +285,7 @@ func (l *layer) cuts(size Size) (list []Cut, err error) {
 		case i == weight:
 			list = append(list, Cut{p.Name, slices.Clone(p.Shape()), dim, l.rule.fused(), parts})
 		case p.Dim() != 1 || p.Size(0) != w.Size(out):
-			return nil, fmt.Errorf("tp: %s is %s, and its %s of shape %v is no bias of %d outputs: want a linear layer",
+			return nil, fmt.Errorf("%s is %s, and its %s of shape %v is no bias of %d outputs: want a linear layer",
 				l.path, l.rule, p.Name, p.Shape(), w.Size(out))
 		case !l.rule.rowwise():
 			list = append(list, Cut{p.Name, slices.Clone(p.Shape()), 0, l.rule.fused(), parts})
@@ -303,37 +294,25 @@ func (l *layer) cuts(size Size) (list []Cut, err error) {
 	return list, nil
 }
 
-// divisible is an error if the layer's features, or the heads that they form, do not divide into parts.
+// divisible is an *undivided if the layer's features, or the heads that they form, do not divide into parts.
 func (l *layer) divisible(features int, size Size) error {
-	parts := size.Parts
 	n, of := features, "feature"
 	switch fused := l.rule.fused(); {
 	case n%fused != 0:
-		return fmt.Errorf("tp: %s is %s, and its %d features are not %d matrices of equal size", l.path, l.rule, n,
-			fused)
+		return fmt.Errorf("%s is %s, and its %d features are not %d matrices of equal size", l.path, l.rule, n, fused)
 	default:
 		n /= fused
 	}
 	if d := l.traits.HeadDim; d > 0 && n%d == 0 {
 		n, of = n/d, "head"
 	}
-	switch whole := (Cut{Shape: []int{n}, Fused: 1, Parts: parts}); {
-	case n%parts == 0:
-		return nil
-	case of == "feature" && l.rule.byVocabulary() && whole.at(0, parts-parts/size.Ranks) < n:
+	parts := size.Parts
+	whole := Cut{Shape: []int{n}, Fused: 1, Parts: parts}
+	if of == "feature" && l.rule.byVocabulary() && whole.at(0, parts-parts/size.Ranks) < n {
 		return nil // the last rank has some
 	}
-	return fmt.Errorf("tp: %s has %s: they do not divide into %d parts: want tp_parts among %s, and a tp_size that "+
-		"divides it", l.path, quantity.Of(n, of), parts, divisors(n))
-}
-
-// divisors lists those of n that could be numbers of parts.
-func divisors(n int) string {
-	var list []string
-	for d := 1; d <= min(n, 128); d++ {
-		if n%d == 0 {
-			list = append(list, fmt.Sprint(d))
-		}
+	if l.units = n; n%parts != 0 {
+		return &undivided{l.path, n, of}
 	}
-	return strings.Join(list, ", ")
+	return nil
 }

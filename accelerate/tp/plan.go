@@ -3,17 +3,18 @@
 package tp
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/internal/catalog"
 	"github.com/lockstep-ml/lockstep/internal/misspelt"
 )
 
-// Style is how a layer is divided. The names are those of transformers' base_model_tp_plan.
+// Style is how a layer is divided. The names are those of transformers' base_model_tp_plan, which package catalog lists
+// for the arguments.
 type Style string
 
 // The styles.
@@ -36,22 +37,8 @@ const (
 	Replicate Style = "replicate"
 )
 
-var styles = []Style{Colwise, Rowwise, PackedColwise, ColwiseGatherOutput, RowwiseSplitInput,
-	EmbeddingRowwise, Replicate}
-
 // StyleNames lists the styles for a reader.
-func StyleNames() string {
-	names := make([]string, len(styles))
-	for i, s := range styles {
-		names[i] = string(s)
-	}
-	return strings.Join(names, ", ")
-}
-
-// unbuilt are the other styles of transformers.
-var unbuilt = []string{"all_reduce", "colwise_rep", "embedding_colwise", "local_params", "mla_kv_a_proj",
-	"moe_identity_expert", "moe_tp_experts", "packed_rowwise", "replicated_with_grad_allreduce", "rowwise_rep",
-	"sequence_parallel"}
+func StyleNames() string { return strings.Join(catalog.TensorStyles, ", ") }
 
 // Rule is how the layers of a pattern are divided.
 type Rule struct {
@@ -85,25 +72,25 @@ type Plan map[string]Rule
 // ParsePlan reads the styles of a map from paths to styles, such as the base_model_tp_plan of a config. The error has
 // all faults.
 func ParsePlan(text map[string]string) (Plan, error) {
-	plan, faults := Plan{}, []error(nil)
+	plan, faults := Plan{}, Faults(nil)
 	for _, path := range slices.Sorted(maps.Keys(text)) {
 		rule, err := parseRule(text[path])
 		if err != nil {
-			faults = append(faults, fmt.Errorf("tp: %s: %w", path, err))
+			faults = append(faults, fmt.Errorf("%s: %w", path, err))
 		}
 		plan[path] = rule
 	}
-	if len(faults) > 0 {
-		return nil, errors.Join(faults...)
+	if err := faults.err(); err != nil {
+		return nil, err
 	}
 	return plan, nil
 }
 
 func parseRule(text string) (Rule, error) {
 	name, count, counted := strings.Cut(text, ":")
-	names := strings.Split(StyleNames(), ", ")
+	names := catalog.TensorStyles
 	switch rule := (Rule{Style: Style(name)}); {
-	case slices.Contains(unbuilt, name):
+	case slices.Contains(catalog.UnbuiltTensorStyles, name):
 		return Rule{}, fmt.Errorf("style %q is not built: want one of %s", name, StyleNames())
 	case !slices.Contains(names, name):
 		return Rule{}, fmt.Errorf("unknown style %q: %s", name,
