@@ -315,9 +315,10 @@ func TestRunInfo(t *testing.T) {
 	}
 	require.Equal(t, "training on cpu (avx2, 1 thread), 4 ranks, float32: 124M parameters, 1 sample, 1 step of 8",
 		info.String())
+	info.Resumed = "out/checkpoint-1200"
 	info.Trainable, info.FromStep, info.Steps, info.TotalBatch, info.Samples = 1536, 1200, 12_000, 1024, 1_234_567
 	require.Equal(t, "1.54k of 124M parameters trainable, 1,234,567 samples, 12,000 steps of 1,024 (batches of 8) "+
-		"from step 1,200", info.Work())
+		"from step 1,200 (out/checkpoint-1200)", info.Work())
 	require.Equal(t, "training on gpu, 1 rank, bfloat16",
 		callbacks.RunInfo{Device: "gpu", Ranks: 1, Precision: "bfloat16"}.Machine())
 }

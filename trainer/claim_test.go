@@ -58,6 +58,7 @@ func TestNewRunInAUsedFolderWantsToBeTold(t *testing.T) {
 		return err
 	}
 	require.NoError(t, train())
+	requirePermanent(t, train())
 	requireOneError(t, train(), "holds checkpoints of another run (checkpoint-24)", "resume_from_checkpoint last",
 		"overwrite_output_dir")
 	require.NoError(t, train(func(a *args.TrainingArguments) { a.SaveStrategy = args.StrategyNo }),

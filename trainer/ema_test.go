@@ -4,6 +4,7 @@ package trainer_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -87,6 +88,21 @@ func TestAverageOfWeightsIsResumed(t *testing.T) {
 			require.Equal(t, want, weights(m), "%v from step %d", dt, step)
 			require.Equal(t, contents(t, disk, 9), contents(t, fork, 9))
 		}
+	}
+}
+
+// The advice for schedule-free optimizers, which need no schedule, is none for an average beside the schedule.
+func TestAverageOfWeightsKeepsTheSchedule(t *testing.T) {
+	for optim, advised := range map[args.Optim]bool{args.OptimAdamWFused: false, "schedule_free_adamw": true} {
+		var log messages
+		a := rankArgs(1)
+		if a.MaxSteps, a.Optim = 1, optim; !advised {
+			a.EMADecay = 0.9
+		}
+		_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(raggedTexts(51)),
+			trainer.WithEvalData(raggedTexts(5)), trainer.WithLogger(log.logger())).Train()
+		require.NoError(t, err)
+		require.Equal(t, advised, strings.Contains(log.String(), "a schedule-free optimizer averages"), "%s", optim)
 	}
 }
 

@@ -3,6 +3,7 @@
 package trainer_test
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/accelerate/launch"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -357,6 +359,7 @@ func TestResumeRefusals(t *testing.T) {
 			before := weights(m)
 			res, err := tr.Train()
 			requireOneError(t, err, append(c.words, "trainer: resume")...)
+			requirePermanent(t, err)
 			require.Nil(t, res)
 			require.Equal(t, before, weights(m), "the model is as it was")
 		})
@@ -371,11 +374,20 @@ func TestResumeLastWithoutCheckpoints(t *testing.T) {
 	require.ErrorIs(t, err, checkpoint.ErrNone)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	requireOneError(t, err, "resume_from_checkpoint = last", "no checkpoint", out)
+	requirePermanent(t, err)
 
 	require.NoError(t, disk.Mkdir(out))
 	tr, _ = recipe{}.trainer(t, disk, last)
 	_, err = tr.Train()
 	require.ErrorIs(t, err, checkpoint.ErrNone)
+	requirePermanent(t, err)
+}
+
+// requirePermanent says that a launcher that may restart the run will not do so.
+func requirePermanent(t testing.TB, err error) {
+	t.Helper()
+	p, ok := errors.AsType[launch.Permanent](err)
+	require.True(t, ok && p.Permanent(), "%v", err)
 }
 
 func TestResumeLastTakesTheNewestUndamaged(t *testing.T) {

@@ -222,7 +222,7 @@ func (r *run) start(ck *checkpoint.Checkpoint) error {
 	t.control = callbacks.Control{}
 	if ck != nil {
 		if err := r.restore(ck); err != nil {
-			return fmt.Errorf("trainer: resume from %s: %w", ck.Path, err)
+			return checkpointer.Refused(fmt.Errorf("trainer: resume from %s: %w", ck.Path, err))
 		}
 		r.checkpoint = ck.Path
 		if err := r.acc.SetSteps(r.ctx, t.state.GlobalStep); err != nil {
@@ -280,7 +280,7 @@ func (r *run) checkLayout() error {
 func (r *run) planSized() error {
 	n := int64(r.train.Len())
 	if n == 0 {
-		return errors.New("trainer: the training set has 0 samples: want at least one")
+		return checkpointer.Refuse("trainer: the training set has 0 samples: want at least one")
 	}
 	if r.sampler != nil {
 		if n = r.sampler.Len(); n <= 0 {
@@ -294,7 +294,7 @@ func (r *run) planSized() error {
 	}
 	r.windows, err = r.acc.Windows(r.ctx, r.checked(r.train), order, 0)
 	if err == nil && r.windows.MicroBatches() == 0 {
-		err = fmt.Errorf("trainer: nothing to train on: the data have %s, a batch has %d, and "+
+		err = checkpointer.Refuse("trainer: nothing to train on: the data have %s, a batch has %d, and "+
 			"dataloader_drop_last drops incomplete batches", quantity.Of(n, "sample"), r.args.PerDeviceTrainBatchSize)
 	}
 	return err
@@ -438,7 +438,7 @@ func (r *run) info() *callbacks.RunInfo {
 		Ranks:      r.acc.WorldSize(),
 		Sharding:   r.acc.DescribeSharding(),
 		Parameters: int64(nn.NumParameters(r.model)), Samples: r.samples, Steps: r.steps.MaxSteps,
-		FromStep:  r.state.GlobalStep,
+		FromStep: r.state.GlobalStep, Resumed: r.checkpoint,
 		BatchSize: r.args.PerDeviceTrainBatchSize, TotalBatch: total,
 	}
 	if info.Ranks > 1 {
@@ -481,7 +481,7 @@ func (r *run) announce(i *callbacks.RunInfo) {
 	}
 	r.log.Log(r.ctx, level, "training", append(line, "precision", i.Precision,
 		"parameters", i.Parameters, "trainable", i.Trainable, "samples", i.Samples, "steps", i.Steps, "from_step",
-		i.FromStep,
+		i.FromStep, "resumed", i.Resumed,
 		"batch", i.BatchSize, "total_batch", i.TotalBatch)...)
 }
 

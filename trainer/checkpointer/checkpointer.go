@@ -5,7 +5,6 @@ package checkpointer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -116,7 +115,7 @@ func (c *Checkpointer) failTogether(ctx context.Context, err error) error {
 	}
 	for rank, text := range all {
 		if len(text) > 0 {
-			return fmt.Errorf("rank %d: %s", rank, text)
+			return &peerError{rank, string(text)}
 		}
 	}
 	return nil

@@ -4,7 +4,6 @@ package checkpointer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -53,11 +52,15 @@ func (c *Checkpointer) makeWay() error {
 		return nil
 	}
 	dir, last := c.Args.OutputDir, used[len(used)-1]
-	if own, err := c.Store.Own(); err != nil || len(own) == 0 {
-		return errors.Join(err, fmt.Errorf("output_dir %s holds checkpoints of another program (%s), which cannot be "+
-			"resumed here: want another output_dir, and to start from their weights model_name_or_path %s; or "+
-			"overwrite_output_dir true, which renames those whose names it needs", dir, last, filepath.Join(dir, last)))
+	own, err := c.Store.Own()
+	if err != nil {
+		return fmt.Errorf("output_dir: %w", err)
 	}
-	return fmt.Errorf("output_dir %s holds checkpoints of another run (%s): want resume_from_checkpoint last to go on "+
-		"with it, overwrite_output_dir true to start a new run, or another output_dir", dir, last)
+	if len(own) == 0 {
+		return Refuse("output_dir %s holds checkpoints of another program (%s), which cannot be "+
+			"resumed here: want another output_dir, and to start from their weights model_name_or_path %s; or "+
+			"overwrite_output_dir true, which renames those whose names it needs", dir, last, filepath.Join(dir, last))
+	}
+	return Refuse("output_dir %s holds checkpoints of another run (%s): want resume_from_checkpoint last to "+
+		"go on with it, overwrite_output_dir true to start a new run, or another output_dir", dir, last)
 }

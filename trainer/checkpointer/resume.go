@@ -27,7 +27,7 @@ func (c *Checkpointer) Open(ctx context.Context, job string, restarted bool) (ck
 		return nil, err
 	}
 	if err := c.settleArgs(ck); err != nil {
-		return nil, fmt.Errorf("resume from %s: %w", ck.Path, err)
+		return nil, Refused(fmt.Errorf("resume from %s: %w", ck.Path, err))
 	}
 	return ck, nil
 }
@@ -36,14 +36,14 @@ func (c *Checkpointer) Open(ctx context.Context, job string, restarted bool) (ck
 func (c *Checkpointer) Find(ctx context.Context, job string, restarted bool) (ck *checkpoint.Checkpoint, err error) {
 	if c.Ranks.Rank() == 0 {
 		if ck, err = c.find(ctx, job, restarted); err != nil {
-			return nil, err
+			return nil, Refused(err)
 		}
 	}
 	if ck, err = c.share(ctx, ck); ck == nil || err != nil {
 		return nil, err
 	}
 	if !ck.Has(ProgressFile) {
-		return nil, fmt.Errorf("%s holds only a model (save_only_model): a run cannot resume from it", ck.Path)
+		return nil, Refuse("%s holds only a model (save_only_model): a run cannot resume from it", ck.Path)
 	}
 	return ck, nil
 }

@@ -119,7 +119,7 @@ func (s *State) Load(ctx context.Context) (step int64, err error) {
 		}
 		if err := s.restore(ctx, ck); err != nil {
 			s.Close()
-			return fmt.Errorf("loop: resume from %s: %w", ck.Path, err)
+			return checkpointer.Refused(fmt.Errorf("loop: resume from %s: %w", ck.Path, err))
 		}
 		step = ck.Step
 		return nil
