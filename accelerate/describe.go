@@ -18,16 +18,12 @@ func (a *Accelerator) DescribeSharding() string {
 	}
 	p := a.strategy.Parameters()
 	switch {
-	case a.sharding.Strategy == shard.None && a.pipeline != nil:
-		return a.pipeline.Describe()
-	case p != nil && a.division != nil:
-		return p.Describe()
-	case a.sharding.Strategy == shard.None:
-		return ""
-	case p == nil && a.DataRanks().WorldSize() == 1:
+	case p == nil && a.sharding.Strategy != shard.None && a.DataRanks().WorldSize() == 1:
 		return strategy + " has no effect on one rank"
 	case p == nil:
 		return ""
+	case a.sharding.Strategy == shard.None:
+		return p.Describe()
 	}
 	words := []string{p.Describe()}
 	if a.plan.disk.params {

@@ -133,7 +133,8 @@ func (a *Accelerator) leave(whole bool) error {
 		a.tree = nn.Walk(a.model)
 		err = a.findTrained()
 	}
-	a.strategy, a.pipeline, a.active, a.division = strategy.NewSingle(a.strategyJob(nil)), nil, nil, nil
+	a.pipeline, a.active, a.division = nil, nil, nil
+	a.strategy = strategy.NewSingle(a.strategyJob(nil))
 	return errors.Join(err, a.disk.Close(a.ctx.NoGrad()))
 }
 

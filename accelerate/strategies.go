@@ -33,8 +33,13 @@ func (a *Accelerator) strategyJob(units []nn.Module) strategy.Job {
 	if a.tree != nil {
 		held = a.tree.Parameters()
 	}
+	var divided *strategy.Divided
+	if a.division != nil {
+		divided = a.division.Divided()
+	}
 	return strategy.Job{Ctx: a.ctx, Tree: a.tree, Model: a.model, Held: held, Params: a.params, Units: units,
-		Layout: a.layout, Exchange: a.plan.exchange.Exchange, Main: a.IsMain(), Log: a.log, Trace: a.Trace(),
+		Divided: divided,
+		Layout:  a.layout, Exchange: a.plan.exchange.Exchange, Main: a.IsMain(), Log: a.log, Trace: a.Trace(),
 		Peers: strategy.Peers{Data: a.DataRanks().Group(), Loss: a.gradientRanks().Group(),
 			Shards: a.ShardRanks().Group(), Replicas: a.ReplicaRanks().Group()}}
 }
@@ -99,7 +104,8 @@ func (a *Accelerator) checkStrategy(hook ddp.Hook) error {
 // checkOptimizer refuses an optimizer that does not fit the parts of parameters that this rank updates.
 func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
 	blocks := opt.Blocks()
-	if (opt.NeedsWhole() || blocks > 1) && a.cut() && a.division != nil {
+	divided := a.division != nil && a.TensorRanks().WorldSize() > 1
+	if (opt.NeedsWhole() || blocks > 1) && divided && a.cut() {
 		return fmt.Errorf("accelerate: optimizer %s needs whole parameters, and they are divided (tp_size): want "+
 			"tp_size 1, or an optimizer whose transforms are all elementwise (optim.Traits)", opt.Name())
 	}
@@ -126,7 +132,7 @@ func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
 			set       bool
 			key, want string
 		}{{a.pipeline != nil, fmt.Sprintf("pp_size %d", a.PipelineRanks().WorldSize()), "pp_size 1"},
-			{a.division != nil && a.cut(), fmt.Sprintf("tp_size %d", a.TensorRanks().WorldSize()), "tp_size 1"},
+			{divided && a.cut(), fmt.Sprintf("tp_size %d", a.TensorRanks().WorldSize()), "tp_size 1"},
 			{a.strategy.Shards() != nil, fmt.Sprintf("a model that is sharded (%s)", a.sharding.Strategy),
 				"no sharding (fsdp, zero_stage, dp_shard_size)"},
 			{a.plan.local.Every > 0, fmt.Sprintf("local_sgd_steps %d", a.plan.local.Every), "0"}} {

@@ -92,11 +92,13 @@ func (a *Accelerator) joinTensor(ctx context.Context, hook ddp.Hook, units []nn.
 	if err := a.findTrained(); err != nil {
 		return err
 	}
+	a.division = d
 	inner, err := a.choose(hook, a.strategyJob(units))
 	if err != nil {
+		a.division = nil
 		return err
 	}
-	a.strategy, a.division = tp.NewStrategy(a.ctx, d, inner), d
+	a.strategy = tp.NewStrategy(a.ctx, d, inner)
 	return nil
 }
 
@@ -110,8 +112,6 @@ func (a *Accelerator) checkTensor(hook ddp.Hook) error {
 	switch disk := a.plan.disk; {
 	case a.DividesTokens():
 		return errors.New(size + "with divided tokens (cp_size, cp_chunks) it is not built: want none of them" + whole)
-	case a.sharded():
-		return errors.New(size + "with a sharded model (fsdp, zero_stage) it is not built: want no sharding" + whole)
 	case a.factory.New != nil:
 		return errors.New(size + "with a strategy of the program (WithStrategy) it is not built: want one of both")
 	case a.plan.local.Every > 0:

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
@@ -58,12 +59,8 @@ func TestDividedModelInALoopOfOnesOwn(t *testing.T) {
 		"fp16":    func(a *args.TrainingArguments) { a.FP16 = true },
 	} {
 		t.Run(name, func(t *testing.T) {
-			type end struct {
-				weights map[string]string
-				losses  []float64
-			}
-			run := func(ranks, sharing int) []end {
-				ends := make([]end, ranks)
+			run := func(ranks, sharing int) []ended {
+				ends := make([]ended, ranks)
 				body := func(acc *accelerate.Accelerator, m *gpt2.Model) error {
 					losses, err := windows(t.Context(), acc, m)
 					if err != nil {
@@ -79,7 +76,7 @@ func TestDividedModelInALoopOfOnesOwn(t *testing.T) {
 					if err := acc.Unshard(t.Context()); err != nil {
 						return err
 					}
-					ends[acc.Rank()] = end{weightsOf(acc, m), losses}
+					ends[acc.Rank()] = ended{weightsOf(acc, m), losses}
 					return nil
 				}
 				for rank, err := range tensorRanks(t, ranks, sharing, set, body) {
@@ -100,11 +97,70 @@ func TestDividedModelInALoopOfOnesOwn(t *testing.T) {
 // wholeSize is the number of parameters of dividable.
 const wholeSize = 61*16 + 8*16 + 2*(12*16*16+13*16) + 2*16
 
+// Parts of matrices are sharded as whole ones are, over the ranks that see other samples: whatever the strategy, with
+// the bits of one rank with the same parts, one rank along tp included.
+func TestShardedParts(t *testing.T) {
+	run := func(ranks, sharing int, set func(*args.TrainingArguments), opts ...accelerate.Option) (end []ended) {
+		end = make([]ended, ranks)
+		for rank, err := range tensorRanks(t, ranks, sharing, set,
+			func(acc *accelerate.Accelerator, m *gpt2.Model) (err error) {
+				if end[acc.Rank()].losses, err = windows(t.Context(), acc, m); err != nil {
+					return err
+				}
+				if err = acc.Unshard(t.Context()); err == nil {
+					end[acc.Rank()].weights = weightsOf(acc, m)
+				}
+				return err
+			}, opts...) {
+			require.NoError(t, err, "rank %d of %d", rank, ranks)
+		}
+		return end
+	}
+	for name, precision := range map[string]func(*args.TrainingArguments){
+		"float32": usually,
+		"bf16":    func(a *args.TrainingArguments) { a.BF16 = true },
+	} {
+		one := run(1, 1, precision)[0]
+		for _, c := range []struct {
+			ranks, sharing int
+			strategy       shard.Strategy
+			gather         bool
+		}{{4, 2, shard.Full, true}, {4, 2, shard.Full, false}, {4, 2, shard.GradOp, true},
+			{4, 2, shard.Gradients, false}, {4, 2, shard.Optimizer, false}, {8, 2, shard.Full, true},
+			{8, 4, shard.Full, true}, {2, 1, shard.Full, true}} {
+			set := func(a *args.TrainingArguments) {
+				precision(a)
+				if c.ranks == 8 && c.sharing == 2 {
+					a.DPReplicateSize = 2
+				}
+			}
+			for rank, got := range run(c.ranks, c.sharing, set, accelerate.WithSharding(accelerate.Sharding{
+				Strategy: c.strategy, Gather: c.gather})) {
+				require.Equal(t, one, got, "%s %v, rank %d", name, c, rank)
+			}
+		}
+	}
+}
+
+// ended is what a run in a loop of one's own ended with.
+type ended struct {
+	weights map[string]string
+	losses  []float64
+}
+
 // Callbacks of every rank read the whole model within Summon, and may change it. One rank alone is refused, and so is a
 // rank's own context of another tree.
 func TestWholeModelWithinSummon(t *testing.T) {
 	var want map[string]string
-	for _, sharing := range []int{1, 2} {
+	whole := []accelerate.Option{accelerate.WithSharding(accelerate.Sharding{})}
+	sharded := func(gather bool) []accelerate.Option {
+		return []accelerate.Option{accelerate.WithSharding(accelerate.Sharding{Strategy: shard.Full, Gather: gather})}
+	}
+	for _, mesh := range []struct {
+		ranks, sharing int
+		opts           []accelerate.Option
+	}{{1, 1, whole}, {2, 2, whole}, {4, 2, sharded(true)}, {4, 2, sharded(false)}} {
+		ranks, sharing := mesh.ranks, mesh.sharing
 		body := func(acc *accelerate.Accelerator, m *gpt2.Model) error {
 			ctx := t.Context()
 			if err := acc.Prepare(ctx, m, adamW); err != nil {
@@ -154,17 +210,14 @@ func TestWholeModelWithinSummon(t *testing.T) {
 			require.NotEqual(t, parted, after)
 			return err
 		}
-		for rank, err := range tensorRanks(t, sharing, sharing, usually, body) {
-			require.NoError(t, err, "rank %d of %d", rank, sharing)
+		for rank, err := range tensorRanks(t, ranks, sharing, usually, body, mesh.opts...) {
+			require.NoError(t, err, "rank %d of %d", rank, ranks)
 		}
 	}
 }
 
 func TestWhatDoesNotGoWithADividedModel(t *testing.T) {
 	for want, set := range map[string]func(*args.TrainingArguments){
-		"with a sharded model (fsdp, zero_stage) it is not built": func(a *args.TrainingArguments) {
-			a.FSDP, a.DPShardSize = []string{"full_shard"}, 2
-		},
 		"local_sgd_steps 2: want 0, or tp_size 1 and tp_pa": func(a *args.TrainingArguments) { a.LocalSGDSteps = 2 },
 		"ddp_comm_hook bf16 is not built with it":           func(a *args.TrainingArguments) { a.DDPCommHook = "bf16" },
 		`as --tp_plan '{"wte": "replicate", "wpe": `:        usually,

@@ -153,16 +153,6 @@ func (a *TrainingArguments) checkBesideTensors(c *Checker, without string) {
 	c.Require(a.PPSize <= 1, "pp_size", a.PPSize, "1"+without+"pipelines of divided layers are not built")
 	c.Require(a.ContextChunks() <= 1 || a.TPSize > 1, "tp_parts", a.TPParts, // checkContext refuses a tp_size
 		"1, or no cp_size, sp_size and cp_chunks: they are not built together")
-	const sharding = "sharding of divided matrices is not built"
-	switch {
-	case !c.OK("fsdp", "zero_stage", "dp_shard_size") || a.ShardStrategy() == NoShard:
-	case fsdpOn(a.FSDP):
-		c.Require(false, "fsdp", a.FSDP, "none"+without+sharding)
-	case a.ZeroStage > 0:
-		c.Require(false, "zero_stage", a.ZeroStage, "0"+without+sharding)
-	default:
-		c.Require(false, "dp_shard_size", a.DPShardSize, "dp_replicate_size"+without+sharding)
-	}
 	c.Require(a.LocalSGDSteps == 0, "local_sgd_steps", a.LocalSGDSteps,
 		"0"+without+"the ranks of a model step together")
 	c.Require(a.DDPCommHook == CommHookNo, "ddp_comm_hook", a.DDPCommHook, "no"+without+"hooks are not built there")

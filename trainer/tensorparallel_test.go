@@ -45,6 +45,12 @@ func TestTensorParallel(t *testing.T) {
 		}
 	}
 	half := func(a *args.TrainingArguments) { a.BF16, a.BF16FullEval = true, true }
+	sharded := func(strategy string) func(*args.TrainingArguments) {
+		return func(a *args.TrainingArguments) {
+			tensors(4, 2)(a)
+			a.FSDP, a.FSDPShareParameters = []string{strategy}, false
+		}
+	}
 	recompute := func(a *args.TrainingArguments) { a.GradientCheckpointing = true }
 	for name, c := range map[string]struct {
 		common settings
@@ -55,6 +61,8 @@ func TestTensorParallel(t *testing.T) {
 		"2, fp16":          {settings{fp16}, tensors(2, 2)},
 		"2 × 2":            {settings{}, tensors(4, 2)},
 		"2 × 2 recomputed": {settings{recompute, half}, tensors(4, 2)},
+		"2 × 2 sharded":    {settings{recompute}, sharded("full_shard")},
+		"2 × 2 kept, bf16": {settings{half}, sharded("shard_grad_op")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want, records := evaluatedRun(t, fourHeads(t), append(c.common, inParts))
@@ -73,10 +81,15 @@ func TestTensorParallel(t *testing.T) {
 func TestCheckpointsOfDividedModels(t *testing.T) {
 	const half, last = out + "/checkpoint-10", out + "/checkpoint-20"
 	files := []string{"model.safetensors", "optimizer.safetensors", "optimizer.json"}
-	run := func(disk *vfs.Mem, ranks, tp int, set ...func(*args.TrainingArguments)) rankRun {
-		a := rankArgs(ranks / tp)
+	type mesh struct {
+		ranks, tp int
+		fsdp      []string
+	}
+	one, full := mesh{1, 1, nil}, []string{"full_shard"}
+	run := func(disk *vfs.Mem, on mesh, set ...func(*args.TrainingArguments)) rankRun {
+		a := rankArgs(on.ranks / on.tp)
 		shardsArgs(a)
-		a.NumReplicas, a.TPSize = ranks, tp
+		a.NumReplicas, a.TPSize, a.FSDP, a.FSDPShareParameters = on.ranks, on.tp, on.fsdp, false
 		a.GlobalTrainBatchSize, a.MaxSteps, a.SaveSteps, a.LoggingSteps = 16, 20, 10, 10
 		if a.TPSize == 1 {
 			inParts(a)
@@ -90,12 +103,14 @@ func TestCheckpointsOfDividedModels(t *testing.T) {
 		require.NoError(t, err)
 		return rankRun{weights(m), untimed(tr.State().LogHistory), disk}
 	}
-	whole := run(vfs.NewMem(), 1, 1)
+	whole := run(vfs.NewMem(), one)
 	for _, save := range []struct {
-		ranks, tp int
-		form      args.StateDictType
-	}{{2, 2, args.FullStateDict}, {4, 2, args.ShardedStateDict}, {1, 1, args.FullStateDict}} {
-		saved := run(vfs.NewMem(), save.ranks, save.tp, func(a *args.TrainingArguments) {
+		mesh
+		form args.StateDictType
+	}{{mesh{2, 2, nil}, args.FullStateDict}, {mesh{4, 2, nil}, args.ShardedStateDict},
+		{mesh{4, 2, full}, args.ShardedStateDict}, {mesh{4, 2, full}, args.FullStateDict},
+		{one, args.FullStateDict}} {
+		saved := run(vfs.NewMem(), save.mesh, func(a *args.TrainingArguments) {
 			a.FSDPStateDictType = save.form
 		})
 		require.Equal(t, whole.weights, saved.weights)
@@ -112,9 +127,9 @@ func TestCheckpointsOfDividedModels(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, content(t, whole.disk, half+"/"+name), string(text), name)
 		}
-		for _, resume := range [][2]int{{1, 1}, {4, 4}, {4, 2}} {
+		for _, resume := range []mesh{one, {4, 4, nil}, {4, 2, nil}, {4, 2, full}, {2, 1, full}} {
 			fork := saved.disk.CrashClone(nil)
-			resumed := run(fork, resume[0], resume[1], func(a *args.TrainingArguments) {
+			resumed := run(fork, resume, func(a *args.TrainingArguments) {
 				a.ResumeFromCheckpoint, a.TPParts = half, 0 // those of the checkpoint
 			})
 			require.Equal(t, whole.weights, resumed.weights, "%v", resume)
@@ -128,12 +143,15 @@ func TestCheckpointsOfDividedModels(t *testing.T) {
 		a.EvalStrategy, a.EvalSteps, a.SaveSteps, a.MaxSteps = args.StrategySteps, new(2.0), 2, 8
 		a.LoadBestModelAtEnd, a.GreaterIsBetter = true, new(true) // of losses: the last is not the best
 	}
-	one, many := run(vfs.NewMem(), 1, 1, best), run(vfs.NewMem(), 4, 2, best)
-	require.Equal(t, one.weights, many.weights)
-	require.Equal(t, one.history, many.history)
-	require.NotEqual(t, run(vfs.NewMem(), 1, 1, best, func(a *args.TrainingArguments) {
+	loaded := run(vfs.NewMem(), one, best)
+	for _, on := range []mesh{{4, 2, nil}, {4, 2, full}} {
+		many := run(vfs.NewMem(), on, best)
+		require.Equal(t, loaded.weights, many.weights)
+		require.Equal(t, loaded.history, many.history)
+	}
+	require.NotEqual(t, run(vfs.NewMem(), one, best, func(a *args.TrainingArguments) {
 		a.LoadBestModelAtEnd = false
-	}).weights, one.weights, "the last is not the best")
+	}).weights, loaded.weights, "the last is not the best")
 }
 
 // A resumed run keeps the parts of its checkpoint, unless it is given others, and says what does not fit.
@@ -170,9 +188,7 @@ func TestResumeKeepsParts(t *testing.T) {
 		{disk: divided, tp: 1, parts: 1, logged: "resuming with other parts of sums: the result will differ"},
 		{disk: divided, tp: 2, parts: 2, logged: "resuming with other parts of sums: the result will differ"},
 		{disk: plain, tp: 2, logged: "resuming with other parts of sums: the result will differ"},
-		{disk: divided, tp: 1, set: func(a *args.TrainingArguments) { a.NumReplicas, a.ZeroStage = 2, 1 },
-			fault: "accelerate: tp_parts 4: with a sharded model (fsdp, zero_stage) it is not built: want no " +
-				"sharding, or tp_size 1 and tp_parts 1"},
+		{disk: divided, tp: 1, set: func(a *args.TrainingArguments) { a.NumReplicas, a.ZeroStage = 2, 1 }},
 		{disk: divided, tp: 1, parts: 1, logged: "the result will differ",
 			set: func(a *args.TrainingArguments) { a.NumReplicas, a.ZeroStage = 2, 1 }},
 		{disk: divided, tp: 3, set: func(a *args.TrainingArguments) { a.TPPlan = replicated(t) },

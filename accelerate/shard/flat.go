@@ -124,10 +124,10 @@ func (f *flat) shard(s *Sharder, buffer *tensor.Tensor) *tensor.Tensor {
 	return tensor.Slice(s.c, buffer, 0, lo, lo+f.pack.shard)
 }
 
-// placement is what a rank owns of parameter i.
-func (f *flat) placement(i, rank int) tensor.Placement {
-	own := f.pack.within(i, rank)
-	return tensor.WholePlacement(f.params[i].Name, f.params[i].Shape()...).Slice(own.Start, own.Stop)
+// placement is what this rank owns of parameter i.
+func (f *flat) placement(s *Sharder, i int) tensor.Placement {
+	own := f.pack.within(i, s.group.Rank())
+	return s.job.Place(f.params[i]).Slice(own.Start, own.Stop)
 }
 
 // local is what this rank owns of parameter i, as part of a buffer of a shard's size; nil if that is nothing.

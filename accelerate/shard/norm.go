@@ -5,14 +5,13 @@ package shard
 import (
 	"context"
 
-	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // Norm implements strategy.Strategy: it adds up the squares of the local gradients over all ranks, with the bits of one
 // rank.
 func (s *Sharder) Norm(ctx context.Context) (float64, error) {
-	return strategy.Norm(ctx, s.c, s.params, func(i int) (*tensor.Tensor, int) {
+	return s.job.Norm(ctx, s.params, func(i int) (*tensor.Tensor, int) {
 		if s.local[i] == nil {
 			return nil, 0
 		}

@@ -21,7 +21,7 @@ func (s *Sharder) Placed() []tensor.Placed {
 		for _, f := range u.flats {
 			for i := range f.params {
 				if own := f.local(s, f.own, i); own != nil {
-					s.placed = append(s.placed, tensor.Placed{Placement: f.placement(i, s.group.Rank()), Tensor: own})
+					s.placed = append(s.placed, tensor.Placed{Placement: f.placement(s, i), Tensor: own})
 				}
 			}
 		}
@@ -40,7 +40,7 @@ func (s *Sharder) Placement(name string) (p tensor.Placement, ok bool) {
 	if i < 0 {
 		return p, false
 	}
-	return s.slots[i].flat.placement(s.slots[i].at, s.group.Rank()), true
+	return s.slots[i].flat.placement(s, s.slots[i].at), true
 }
 
 // Cut implements strategy.Shards.

@@ -45,12 +45,15 @@ func (s *Single) Reset() { s.Sum.Reset() }
 func (s *Single) Trained() []tensor.Named { return s.Job.Params }
 
 // Norm implements Strategy.
-func (s *Single) Norm(context.Context) (float64, error) {
-	return optim.GradNorm(s.Job.Ctx, s.Job.Params), nil
+func (s *Single) Norm(ctx context.Context) (float64, error) {
+	if s.Job.Divided == nil {
+		return optim.GradNorm(s.Job.Ctx, s.Job.Params), nil
+	}
+	return s.Job.Norm(ctx, s.Job.Params, func(i int) (*tensor.Tensor, int) { return s.Job.Params[i].Grad(), 0 })
 }
 
 // Local implements Strategy.
-func (s *Single) Local() bool { return true }
+func (s *Single) Local() bool { return s.Job.Divided == nil }
 
 // Stepped implements Strategy.
 func (s *Single) Stepped(context.Context, bool) error { return nil }

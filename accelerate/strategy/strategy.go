@@ -5,7 +5,6 @@ package strategy
 import (
 	"context"
 	"log/slog"
-	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -18,17 +17,19 @@ import (
 
 // Job is what a strategy works with: the model on this rank, and the ranks.
 type Job struct {
-	Ctx    *tensor.Ctx           // of the rank, without a memory scope
-	Tree   *nn.Tree              // of the model; all ranks have the same values
-	Model  nn.Module             // nil: Held are those of a stage, and come by Access.Unshard alone
-	Held   []tensor.Named        // what the ranks train or spread of the model, in registration order
-	Params []tensor.Named        // those of Held that are trained
-	Units  []nn.Module           // the model's blocks, such as its layers
-	Layout samplers.WindowLayout // how samples are cut into windows
-	Peers  Peers
-	Main   bool // the rank logs for all of them
-	Log    *slog.Logger
-	Trace  *trace.Listeners // of the rank's steps; nil: nobody listens
+	Ctx    *tensor.Ctx    // of the rank, without a memory scope
+	Tree   *nn.Tree       // of the model; all ranks have the same values
+	Model  nn.Module      // nil: Held are those of a stage, and come by Access.Unshard alone
+	Held   []tensor.Named // what the ranks train or spread of the model, in registration order
+	Params []tensor.Named // those of Held that are trained
+	Units  []nn.Module    // the model's blocks, such as its layers
+	// Divided says which part of its matrices the rank has; nil: all.
+	Divided *Divided
+	Layout  samplers.WindowLayout // how samples are cut into windows
+	Peers   Peers
+	Main    bool // the rank logs for all of them
+	Log     *slog.Logger
+	Trace   *trace.Listeners // of the rank's steps; nil: nobody listens
 	Exchange
 }
 
@@ -62,14 +63,16 @@ func (j *Job) Accumulator() *accumulation.Accumulator {
 	return accumulation.New(j.Ctx.NoGrad(), j.Params, int(j.Layout.MicroBatches()), j.DeterministicRanks)
 }
 
-// Placed is all that this rank has, whole: Held and, of a model, its buffers.
+// Placed is all that this rank has before a strategy cuts it: Held and, of a model, its buffers.
 func (j *Job) Placed() (list []tensor.Placed) {
-	all := j.Held
-	if j.Model != nil {
-		all = slices.Concat(all, j.Tree.Buffers())
+	for _, p := range j.Held {
+		list = append(list, tensor.Placed{Placement: j.Place(p), Tensor: p.Tensor})
 	}
-	for _, p := range all {
-		list = append(list, p.Placed())
+	if j.Model == nil {
+		return list
+	}
+	for _, b := range j.Tree.Buffers() {
+		list = append(list, b.Placed())
 	}
 	return list
 }

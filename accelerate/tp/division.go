@@ -194,21 +194,30 @@ func (d *Division) Placement(name string) (p tensor.Placement, ok bool) {
 	return d.whole[i].Placed().Placement, true
 }
 
+// Divided is what this rank has of the model, for the strategy of a job.
+func (d *Division) Divided() *strategy.Divided {
+	parts := map[string]strategy.Part{}
+	for _, q := range d.whole {
+		part := strategy.Part{Placement: q.Placed().Placement, Grain: strategy.Cell, Counts: d.rank() == 0}
+		if cut, divided := d.cuts[q.Name]; divided {
+			part = strategy.Part{Placement: d.own(cut), Grain: cut.grain(), Counts: true}
+		}
+		parts[q.Name] = part
+	}
+	return &strategy.Divided{Group: d.group, Of: parts}
+}
+
 // Norm is the L2 norm of the gradients of those parameters of Tree that are trained, with the same bits on any number
 // of ranks that share the same parts. A parameter that all ranks have counts once. It is collective.
 func (d *Division) Norm(ctx context.Context, c *tensor.Ctx) (float64, error) {
-	var mine []strategy.CutGradient
+	var trained []tensor.Named
 	for _, p := range d.tree.Parameters() {
-		cut, divided := d.cuts[p.Name]
-		switch {
-		case !p.IsLeaf():
-		case divided:
-			mine = append(mine, strategy.CutGradient{Grad: p.Grad(), Grain: cut.grain()})
-		case d.rank() == 0:
-			mine = append(mine, strategy.CutGradient{Grad: p.Grad(), Grain: strategy.Cell})
+		if p.IsLeaf() {
+			trained = append(trained, p)
 		}
 	}
-	return strategy.NormOfAnyCut(ctx, c, mine, d.group)
+	j := strategy.Job{Ctx: c, Divided: d.Divided()}
+	return j.Norm(ctx, trained, func(i int) (*tensor.Tensor, int) { return trained[i].Grad(), 0 })
 }
 
 // Join makes the model whole again, with the values that the ranks have. Tree and its hooks are void then. It is

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Strategy is a divided model as a strategy: each rank has, and updates, its parts. The strategy of the ranks that have
-// the same parts and see other samples sums the gradients.
+// Strategy is a divided model as a strategy: each rank has, and updates, its parts, or what another strategy leaves it
+// of them. That is the one of the ranks that have the same parts, or other stages, of a job with Divided.
 type Strategy struct {
 	strategy.Strategy
 	*Division
@@ -21,22 +21,18 @@ type Strategy struct {
 	buffers []tensor.Named
 }
 
-// NewStrategy makes the strategy of a divided model. inner is that of the ranks with the same parts, of a job with the
-// parameters of the division's tree; it spreads nothing.
+// NewStrategy makes the strategy of a divided model. inner is that of a job with the parameters of the division's tree.
 func NewStrategy(c *tensor.Ctx, d *Division, inner strategy.Strategy) *Strategy {
 	return &Strategy{inner, d, c.NoGrad(), d.tree.Buffers()}
 }
 
 // Norm implements strategy.Strategy.
-func (s *Strategy) Norm(ctx context.Context) (float64, error) { return s.Division.Norm(ctx, s.c) }
-
-// Local implements strategy.Strategy.
-func (s *Strategy) Local() bool { return false }
+func (s *Strategy) Norm(ctx context.Context) (float64, error) { return s.Strategy.Norm(ctx) }
 
 // Shards implements strategy.Strategy.
 func (s *Strategy) Shards() strategy.Shards {
 	if s.group == nil {
-		return nil
+		return s.Strategy.Shards()
 	}
 	return s
 }
@@ -44,7 +40,7 @@ func (s *Strategy) Shards() strategy.Shards {
 // Parameters implements strategy.Strategy.
 func (s *Strategy) Parameters() strategy.Parameters {
 	if s.group == nil {
-		return nil
+		return s.Strategy.Parameters()
 	}
 	return s
 }
@@ -60,6 +56,9 @@ func (s *Strategy) Close(whole bool) error {
 
 // Placed implements strategy.Shards.
 func (s *Strategy) Placed() (list []tensor.Placed) {
+	if inner := s.Strategy.Shards(); inner != nil {
+		return inner.Placed()
+	}
 	for _, p := range s.tree.Parameters() {
 		at, _ := s.Placement(p.Name)
 		list = append(list, tensor.Placed{Placement: at, Tensor: p.Tensor})
@@ -71,22 +70,54 @@ func (s *Strategy) Placed() (list []tensor.Placed) {
 }
 
 // Cut implements strategy.Shards.
-func (s *Strategy) Cut(name string) bool { return s.owner[name] != nil }
+func (s *Strategy) Cut(name string) bool {
+	inner := s.Strategy.Shards()
+	return s.owner[name] != nil || inner != nil && inner.Cut(name)
+}
 
-// Publish implements strategy.Shards. What Placed has are the parameters.
-func (s *Strategy) Publish(context.Context) error { return nil }
+// Placement implements strategy.Shards.
+func (s *Strategy) Placement(name string) (p tensor.Placement, ok bool) {
+	if inner := s.Strategy.Shards(); inner != nil {
+		return inner.Placement(name)
+	}
+	return s.Division.Placement(name)
+}
 
-// Unshard implements strategy.Parameters. A rank has its parts at all times.
-func (s *Strategy) Unshard() {}
+// Publish implements strategy.Shards. Without another strategy, what Placed has are the parameters.
+func (s *Strategy) Publish(ctx context.Context) error {
+	if inner := s.Strategy.Shards(); inner != nil {
+		return inner.Publish(ctx)
+	}
+	return nil
+}
+
+// Unshard implements strategy.Parameters. A rank has its parts at all times, unless another strategy cuts them.
+func (s *Strategy) Unshard() {
+	if inner := s.Strategy.Parameters(); inner != nil {
+		inner.Unshard()
+	}
+}
 
 // Reshard implements strategy.Parameters.
-func (s *Strategy) Reshard() {}
+func (s *Strategy) Reshard() {
+	if inner := s.Strategy.Parameters(); inner != nil {
+		inner.Reshard()
+	}
+}
 
-// Gathers implements strategy.Parameters. The ranks that compute at the same time see the same batches.
-func (s *Strategy) Gathers() bool { return false }
+// Gathers implements strategy.Parameters. The ranks that share the model see the same batches.
+func (s *Strategy) Gathers() bool {
+	inner := s.Strategy.Parameters()
+	return inner != nil && inner.Gathers()
+}
 
 // Memory implements strategy.Parameters.
 func (s *Strategy) Memory() (m strategy.Memory) {
+	if inner := s.Strategy.Parameters(); inner != nil {
+		m = inner.Memory()
+		m.Allocated += s.group.Allocated()
+		return m
+	}
 	for _, p := range s.tree.Parameters() {
 		if m.Parameters += int64(p.Bytes()); p.IsLeaf() {
 			m.Gradients += int64(p.Numel() * p.GradDType().Size())
@@ -101,8 +132,12 @@ func (s *Strategy) Memory() (m strategy.Memory) {
 
 // Describe implements strategy.Parameters.
 func (s *Strategy) Describe() string {
-	return fmt.Sprintf("%s of each sum over %s, %.1f MB of parameters per rank", quantity.Of(s.size.Parts, "part"),
-		quantity.Of(s.size.Ranks, "rank"), float64(s.Memory().Parameters)/1e6)
+	words := fmt.Sprintf("%.1f MB of parameters per rank", float64(s.Memory().Parameters)/1e6)
+	if inner := s.Strategy.Parameters(); inner != nil {
+		words = inner.Describe()
+	}
+	return fmt.Sprintf("%s of each sum over %s, %s", quantity.Of(s.size.Parts, "part"),
+		quantity.Of(s.size.Ranks, "rank"), words)
 }
 
 // errAlone is what is wrong with the use of a part on one rank.
@@ -110,7 +145,16 @@ var errAlone = errors.New("the parameter is divided among ranks (tp_size), and t
 	"same on every rank (a callback has the method EveryRank for that), within Summon")
 
 // Alone implements strategy.Parameters.
-func (s *Strategy) Alone(f func() error) (err error) {
+func (s *Strategy) Alone(f func() error) error {
+	call := func() error { return s.alone(f) }
+	if inner := s.Strategy.Parameters(); inner != nil {
+		return inner.Alone(call)
+	}
+	return call()
+}
+
+// alone calls f without the parameters that this rank has parts of.
+func (s *Strategy) alone(f func() error) (err error) {
 	kept := map[string]*tensor.Tensor{}
 	for name, p := range s.owner {
 		t := p.Tensor
@@ -131,10 +175,19 @@ func (s *Strategy) Alone(f func() error) (err error) {
 }
 
 // Summon implements strategy.Parameters. The whole model is in the rank's memory while f runs.
-func (s *Strategy) Summon(write bool, f func() error) (err error) {
+func (s *Strategy) Summon(write bool, f func() error) error {
 	if s.summoned {
 		return f()
 	}
+	call := func() error { return s.summon(write, f) }
+	if inner := s.Strategy.Parameters(); inner != nil {
+		return inner.Summon(write, call)
+	}
+	return call()
+}
+
+// summon is Summon where all of this rank's parts can be used.
+func (s *Strategy) summon(write bool, f func() error) (err error) {
 	parts := map[string]*tensor.Tensor{}
 	for name, p := range s.owner {
 		parts[name] = p.Tensor

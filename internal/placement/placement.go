@@ -93,19 +93,6 @@ func (p Placement) Bytes(width int) Placement {
 	return p
 }
 
-// OwnShape is the shape of p's own elements as an array: that of the box if p has all of a box that is not the whole
-// array, as the part of a matrix that ranks divide, else a vector's.
-func (p Placement) OwnShape() []int {
-	if p.WholeBox() || p.Numel() < p.BoxNumel() {
-		return []int{p.Numel()}
-	}
-	shape := make([]int, len(p.Box))
-	for d, ranges := range p.Box {
-		shape[d] = Len(ranges)
-	}
-	return shape
-}
-
 // Numel is the number of elements that p has.
 func (p Placement) Numel() int { return p.Flat.Len() }
 

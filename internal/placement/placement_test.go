@@ -241,12 +241,3 @@ func TestSub(t *testing.T) {
 		}
 	}
 }
-
-func TestOwnShape(t *testing.T) {
-	whole := placement.Whole("w", 6, 8)
-	columns := whole.Along(1, placement.Range{Start: 0, Stop: 2}, placement.Range{Start: 4, Stop: 6})
-	require.Equal(t, []int{48}, whole.OwnShape())
-	require.Equal(t, []int{10}, whole.Slice(5, 15).OwnShape())
-	require.Equal(t, []int{6, 4}, columns.OwnShape())
-	require.Equal(t, []int{7}, columns.Slice(5, 12).OwnShape())
-}

@@ -86,17 +86,22 @@ func onMesh(mesh comm.Mesh, rank int, m *twoStages) *rankOn {
 			PP: full.Coord(rank, comm.PP), TP: full.Coord(rank, comm.TP)}}
 	for _, p := range r.tree.State() {
 		at := r.at(p)
-		switch {
+		switch d, tp := divided[p.Name]; {
 		case at.Numel() == 0 && at.BoxNumel() > 0:
 		case r.Cut(p.Name):
-			r.local[p.Name] = tensor.Zeros(r.c, p.DType(), at.OwnShape()...).SetRequiresGrad(true)
+			shape := []int{at.Numel()}
+			if tp && mesh.TP > 1 && mesh.DPShard <= 1 {
+				shape = slices.Clone(p.Shape())
+				shape[d] /= mesh.TP
+			}
+			r.local[p.Name] = tensor.Zeros(r.c, p.DType(), shape...).SetRequiresGrad(true)
 		default:
 			r.local[p.Name] = p.Tensor
 		}
 	}
 	if mesh.TP > 1 {
 		r.tree.EachParameter(func(name string, p *nn.Parameter) {
-			if r.Cut(name) {
+			if _, ok := divided[name]; ok && r.local[name] != nil {
 				p.Divide(r.local[name])
 			}
 		})
@@ -110,16 +115,16 @@ var divided = map[string]int{"first.weight": 0, "middle.weight": 0, "middle.bias
 
 func (r *rankOn) at(p tensor.Named) tensor.Placement {
 	at := p.Placed().Placement
-	switch n := at.Numel(); {
-	case r.mesh.TP > 1 && r.Cut(p.Name): // as of two matrices one behind the other, of which each is divided
-		d := divided[p.Name]
+	if d, ok := divided[p.Name]; ok && r.mesh.TP > 1 { // as of two matrices one behind the other, each divided
 		half := p.Size(d) / 2
 		own := half / r.mesh.TP
-		return at.Along(d, tensor.Range{Start: r.coord.TP * own, Stop: (r.coord.TP + 1) * own},
+		at = at.Along(d, tensor.Range{Start: r.coord.TP * own, Stop: (r.coord.TP + 1) * own},
 			tensor.Range{Start: half + r.coord.TP*own, Stop: half + (r.coord.TP+1)*own})
+	}
+	switch n := at.Numel(); {
 	case r.mesh.PP > 1 && !slices.Contains(stageOf(p.Name), r.coord.PP):
 		return at.Slice(0, 0)
-	case r.Cut(p.Name):
+	case r.mesh.DPShard > 1 && r.Cut(p.Name):
 		return at.Slice(n*r.coord.DPShard/r.mesh.DPShard, n*(r.coord.DPShard+1)/r.mesh.DPShard)
 	default:
 		return at
@@ -278,7 +283,8 @@ func saveOn(t *testing.T, to folder, mesh comm.Mesh, set func(a *args.TrainingAr
 
 var (
 	meshes = []comm.Mesh{{}, {DPShard: 4}, {PP: 2}, {PP: 2, DPReplicate: 2}, {PP: 2, DPShard: 2},
-		{PP: 2, DPReplicate: 2, DPShard: 2}, {TP: 4}, {DPReplicate: 2, TP: 2}}
+		{PP: 2, DPReplicate: 2, DPShard: 2}, {TP: 4}, {DPReplicate: 2, TP: 2}, {DPShard: 2, TP: 2}, {PP: 2, TP: 2},
+		{PP: 2, DPShard: 2, TP: 2}}
 	whole     = func(*args.TrainingArguments) {}
 	scattered = func(a *args.TrainingArguments) { a.FSDPStateDictType = args.ShardedStateDict }
 )

@@ -87,11 +87,11 @@ func (c *Checkpointer) restoreOptimizer(ck *checkpoint.Checkpoint, opt Optimizer
 		return err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
-	ctx, blocks := c.Ctx.NoGrad(), c.blocks(opt)
+	ctx, blocks, own := c.Ctx.NoGrad(), c.blocks(opt), opt.State().Tensors
 	saved := map[string]optim.Saved{}
 	for _, name := range set.Names() {
 		e, _ := set.Lookup(name)
-		at, shape, mine := c.partOf(e.Placement(), blocks[name])
+		at, shape, mine := c.partOf(e.Placement(), blocks[name], own[name])
 		if !mine {
 			continue
 		}
@@ -174,8 +174,9 @@ func (c *Checkpointer) blocks(opt Optimizer) map[string]int {
 }
 
 // partOf is what this rank has of a saved tensor of the optimizer's, each element of which stands for a block of the
-// parameter's, and the shape of that; mine is false if it has nothing.
-func (c *Checkpointer) partOf(saved tensor.Placement, block int) (at tensor.Placement, shape []int, mine bool) {
+// parameter's, and the shape of that, which is own's; mine is false if it has nothing.
+func (c *Checkpointer) partOf(saved tensor.Placement, block int, own *tensor.Tensor) (at tensor.Placement, shape []int,
+	mine bool) {
 	if c.Shards == nil {
 		return saved, saved.Shape, true
 	}
@@ -192,5 +193,9 @@ func (c *Checkpointer) partOf(saved tensor.Placement, block int) (at tensor.Plac
 	case tensor.WholePlacement(saved.Name, at.Shape...).Numel() != saved.Numel():
 		return saved, saved.Shape, true // as above
 	}
-	return at.Of(saved.Name, saved.Shape...), at.OwnShape(), at.Numel() > 0
+	shape = []int{at.Numel()}
+	if own != nil && own.Numel() == at.Numel() { // a part of a matrix, unless that is cut again
+		shape = own.Shape()
+	}
+	return at.Of(saved.Name, saved.Shape...), shape, at.Numel() > 0
 }
