@@ -122,6 +122,11 @@ func startsWithWord(text string) bool {
 func (t *Tokenizer) addTokens(added []AddedToken, size int) error {
 	next := int32(size)
 	var groups [2][]AddedToken
+	total := 0
+	for _, a := range added {
+		total += len(a.Content)
+	}
+	run := newRun(total)
 	for i, a := range added {
 		if a.Content == "" {
 			return fmt.Errorf("tokenizers: added token %d is empty", a.ID)
@@ -144,7 +149,10 @@ func (t *Tokenizer) addTokens(added []AddedToken, size int) error {
 		t.setToken(a.ID, a.Content)
 		find := a
 		if a.Normalized {
-			find.Content = t.normalize(piece{text: a.Content}).text
+			find.Content = t.normalize(piece{text: a.Content, run: run}).text
+			if run.room -= len(find.Content); run.err != nil {
+				return fmt.Errorf("%w (in added token %q)", run.err, a.Content)
+			}
 			groups[1] = append(groups[1], find)
 			t.spelled[a.ID] = find.Content // so it is decoded, too
 		} else {

@@ -37,7 +37,7 @@ func flatten(list []component, part string, raw json.RawMessage, depth int) ([]c
 		return list, nil
 	}
 	c := component{part: part, raw: raw}
-	if err := json.Unmarshal(raw, &c); err != nil {
+	if err := loose(raw, &c); err != nil {
 		return nil, err
 	}
 	if c.Type != "Sequence" {
@@ -50,7 +50,7 @@ func flatten(list []component, part string, raw json.RawMessage, depth int) ([]c
 		return nil, fmt.Errorf("want at most %d Sequences in each other", maxSequences)
 	}
 	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &keys); err != nil {
+	if err := loose(raw, &keys); err != nil {
 		return nil, err
 	}
 	var parts []json.RawMessage
@@ -58,11 +58,11 @@ func flatten(list []component, part string, raw json.RawMessage, depth int) ([]c
 		switch key {
 		case "type":
 		case sequenceKeys[part]:
-			if err := json.Unmarshal(value, &parts); err != nil {
-				return nil, err
+			if err := loose(value, &parts); err != nil {
+				return nil, fmt.Errorf("%s: %w", key, err)
 			}
 		default:
-			return nil, fmt.Errorf("a Sequence has an unknown field %q", key)
+			return nil, fmt.Errorf("it has the key %q, which is unknown", key)
 		}
 	}
 	for _, p := range parts {

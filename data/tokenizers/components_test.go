@@ -50,7 +50,7 @@ func TestComponentsAreThoseOfHuggingFace(t *testing.T) {
 		tok, err := read(t, tree)
 		require.NoError(t, err, c.Name)
 		for i, text := range golden.Texts {
-			require.Equal(t, c.IDs[i], append([]int32{}, tok.Encode(text)...), "%s: %q", c.Name, text)
+			require.Equal(t, c.IDs[i], append([]int32{}, must(t, tok.Encode)(text)...), "%s: %q", c.Name, text)
 			back, err := tok.Decode(c.IDs[i])
 			require.NoError(t, err)
 			require.Equal(t, c.Texts[i], back, c.Name)

@@ -13,7 +13,10 @@ import (
 
 // decoder makes texts of the spellings of tokens, one step of the file's decoder after the other. The text is what
 // they give, joined.
-type decoder []func([]string) []string
+type decoder []decodeStep
+
+// decodeStep may fail by its run.
+type decodeStep func(*run, []string) []string
 
 // parseDecoder reads the decoder. Without one, tokens are words with a space between.
 func parseDecoder(raw json.RawMessage) (d decoder, bad []string) {
@@ -29,12 +32,12 @@ func parseDecoder(raw json.RawMessage) (d decoder, bad []string) {
 		d = append(d, step)
 	}
 	if isNull(raw) {
-		d = decoder{func(tokens []string) []string { return []string{strings.Join(tokens, " ")} }}
+		d = decoder{func(_ *run, tokens []string) []string { return []string{strings.Join(tokens, " ")} }}
 	}
 	return d, bad
 }
 
-func parseStep(c component) (func([]string) []string, error) {
+func parseStep(c component) (decodeStep, error) {
 	switch c.Type {
 	case "ByteLevel":
 		_, err := readByteLevel(c.raw)
@@ -47,7 +50,7 @@ func parseStep(c component) (func([]string) []string, error) {
 	case "ByteFallback":
 		return bytesFallback, onlyType(c)
 	case "Fuse":
-		return func(tokens []string) []string { return []string{strings.Join(tokens, "")} }, onlyType(c)
+		return func(_ *run, tokens []string) []string { return []string{strings.Join(tokens, "")} }, onlyType(c)
 	case "Replace":
 		s := struct {
 			Type, Content string
@@ -57,7 +60,17 @@ func parseStep(c component) (func([]string) []string, error) {
 			return nil, err
 		}
 		match, err := s.Pattern.matcher()
-		return each(func(_ int, token string) string { return piece{text: token}.replace(match, s.Content).text }), err
+		return func(r *run, tokens []string) []string {
+			for i, token := range tokens {
+				p := piece{text: token, run: r}.replace(match, s.Content)
+				tokens[i] = p.text
+				r.room -= len(p.text)
+			}
+			for _, token := range tokens {
+				r.room += len(token)
+			}
+			return tokens
+		}, err
 	case "Strip":
 		s := struct {
 			Type, Content string
@@ -100,7 +113,7 @@ func parseStep(c component) (func([]string) []string, error) {
 		if err == nil && s.Suffix == "" {
 			err = errors.New("suffix is empty")
 		}
-		return func(tokens []string) []string {
+		return func(_ *run, tokens []string) []string {
 			for i, t := range tokens {
 				space := " "
 				if i == len(tokens)-1 {
@@ -114,8 +127,8 @@ func parseStep(c component) (func([]string) []string, error) {
 	return nil, errUnknown
 }
 
-func each(f func(i int, token string) string) func([]string) []string {
-	return func(tokens []string) []string {
+func each(f func(i int, token string) string) decodeStep {
+	return func(_ *run, tokens []string) []string {
 		for i, t := range tokens {
 			tokens[i] = f(i, t)
 		}
@@ -142,7 +155,7 @@ func joinPiece(i int, token, prefix string, cleanup bool) string {
 }
 
 // bytesFallback joins runs of byte tokens. A run that is not UTF-8 becomes a replacement character for each byte.
-func bytesFallback(tokens []string) []string {
+func bytesFallback(_ *run, tokens []string) []string {
 	var out []string
 	var run []byte
 	flush := func() {
@@ -181,17 +194,27 @@ func byteToken(s string) (byte, bool) {
 
 // text decodes ids that are known to be in the vocabulary. It leaves out those without a token, and special ones if
 // asked to.
-func (t *Tokenizer) text(ids []int32, skipSpecial bool) string {
+func (t *Tokenizer) text(ids []int32, skipSpecial bool) (string, error) {
 	tokens := make([]string, 0, len(ids))
 	for _, id := range ids {
 		if t.has[id] && !(skipSpecial && t.special[id]) {
 			tokens = append(tokens, t.spelled[id])
 		}
 	}
-	for _, step := range t.decode {
-		tokens = step(tokens)
+	return t.decode.text(tokens)
+}
+
+// text is what the steps make of the tokens.
+func (d decoder) text(tokens []string) (string, error) {
+	size := 0
+	for _, t := range tokens {
+		size += len(t)
 	}
-	return strings.Join(tokens, "")
+	r := newRun(size)
+	for _, step := range d {
+		tokens = step(r, tokens)
+	}
+	return strings.Join(tokens, ""), r.err
 }
 
 // Decode returns the text of the tokens; added tokens give their own. Of a byte-level vocabulary it is the bytes of the
@@ -208,7 +231,7 @@ func (t *Tokenizer) decodeIDs(ids []int32, skipSpecial bool) (string, error) {
 			return "", fmt.Errorf("%w (at position %d)", err, i)
 		}
 	}
-	return t.text(ids, skipSpecial), nil
+	return t.text(ids, skipSpecial)
 }
 
 // AppendToken appends the text of one token to dst, as it is in the middle of others. A token may end in the middle of
@@ -221,9 +244,9 @@ func (t *Tokenizer) AppendToken(dst []byte, id int32) ([]byte, error) {
 		return append(dst, b), nil
 	}
 	const before = "." // some decoders take the first token for the beginning of a text
-	tokens := []string{before, t.spelled[id]}
-	for _, step := range t.decode {
-		tokens = step(tokens)
+	text, err := t.decode.text([]string{before, t.spelled[id]})
+	if err != nil {
+		return dst, err
 	}
-	return append(dst, strings.TrimPrefix(strings.Join(tokens, ""), before)...), nil
+	return append(dst, strings.TrimPrefix(text, before)...), nil
 }

@@ -4,6 +4,7 @@ package tokenizers
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,32 +26,40 @@ const (
 // included, become one id each, as in HuggingFace's tokenizers; EncodeOrdinary takes
 // them as text. Nothing is put around the text: see EncodeWithSpecial. Bytes that are not valid UTF-8 are encoded like
 // any others by byte-level vocabularies and by those with a token for each byte; others do not know them.
-func (t *Tokenizer) Encode(text string) []int32 { return t.encodeIDs(text, true) }
+//
+// The error is of a tokenizer.json whose own settings fail on the text: a regular expression that takes too long, or
+// replacements that make it many times as long.
+func (t *Tokenizer) Encode(text string) ([]int32, error) { return t.encodeIDs(text, true) }
 
 // EncodeOrdinary is Encode for text in which added tokens have no meaning, such as
 // text from a source that is not trusted.
-func (t *Tokenizer) EncodeOrdinary(text string) []int32 { return t.encodeIDs(text, false) }
+func (t *Tokenizer) EncodeOrdinary(text string) ([]int32, error) { return t.encodeIDs(text, false) }
 
-func (t *Tokenizer) encodeIDs(text string, added bool) []int32 {
+func (t *Tokenizer) encodeIDs(text string, added bool) ([]int32, error) {
 	e := t.states.Get().(*encoder)
 	defer t.states.Put(e)
 	e.ids, e.encoding = nil, nil
+	p := piece{text: text, track: t.whereMatters, run: newRun(len(text))}
 	if added {
-		e.encode(piece{text: text, track: t.whereMatters})
+		e.encode(p)
 	} else {
-		e.plain(piece{text: text, track: t.whereMatters}, false)
+		e.plain(p, false)
 	}
 	ids := e.ids
 	e.ids = nil
-	return ids
+	if p.run.err != nil {
+		return nil, p.run.err
+	}
+	return ids, nil
 }
 
 // EncodeAll encodes every text as Encode does, on the given number of goroutines
 // (0: one per processor). The result does not depend on that number. The error is the
-// context's.
+// context's, or Encode's with the number of the text.
 func (t *Tokenizer) EncodeAll(ctx context.Context, texts []string, workers int) ([][]int32, error) {
 	type job struct {
 		text string
+		of   int // the number of the text
 		ids  []int32
 	}
 	var jobs []job
@@ -59,22 +68,26 @@ func (t *Tokenizer) EncodeAll(ctx context.Context, texts []string, workers int) 
 		if t.cuttable {
 			t.groups[0].split(text, func(start, end int, id int32) {
 				if id >= 0 {
-					jobs = append(jobs, job{ids: []int32{id}})
+					jobs = append(jobs, job{ids: []int32{id}, of: i})
 					return
 				}
 				for _, part := range pieces(text[start:end], pieceSize) {
-					jobs = append(jobs, job{text: part})
+					jobs = append(jobs, job{text: part, of: i})
 				}
 			})
 		} else {
-			jobs = append(jobs, job{text: text})
+			jobs = append(jobs, job{text: text, of: i})
 		}
 		first[i+1] = len(jobs)
 	}
-	err := parallel(ctx, len(jobs), workers, func(i int) {
+	err := parallel(ctx, len(jobs), workers, func(i int) (err error) {
 		if jobs[i].ids == nil {
-			jobs[i].ids = t.Encode(jobs[i].text)
+			jobs[i].ids, err = t.Encode(jobs[i].text)
 		}
+		if err != nil {
+			return fmt.Errorf("%w (in text %d)", err, jobs[i].of)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -89,7 +102,7 @@ func (t *Tokenizer) EncodeAll(ctx context.Context, texts []string, workers int) 
 }
 
 // parallel calls f for 0 … n-1 on several goroutines until the context ends.
-func parallel(ctx context.Context, n, workers int, f func(i int)) error {
+func parallel(ctx context.Context, n, workers int, f func(i int) error) error {
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
@@ -98,7 +111,9 @@ func parallel(ctx context.Context, n, workers int, f func(i int)) error {
 	for range min(workers, n) {
 		group.Go(func() error {
 			for i := range next {
-				f(i)
+				if err := f(i); err != nil {
+					return err
+				}
 			}
 			return nil
 		})
@@ -184,6 +199,9 @@ func (e *encoder) encode(p piece) {
 // plain encodes a part of the text without tokens of the first round.
 func (e *encoder) plain(p piece, added bool) {
 	p = e.t.normalize(p)
+	if p.run.room -= len(p.text); p.run.err != nil {
+		return
+	}
 	if !added {
 		e.words(p.cut(0, len(p.text)))
 		return
@@ -198,7 +216,7 @@ func (e *encoder) plain(p piece, added bool) {
 }
 
 func (e *encoder) words(p piece) {
-	if p.text != "" {
+	if p.text != "" && p.run.err == nil {
 		e.split(p)
 	}
 }

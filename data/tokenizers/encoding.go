@@ -70,25 +70,41 @@ type EncodeOptions struct {
 
 // Tokenize encodes a text, with the places of its tokens.
 func (t *Tokenizer) Tokenize(text string, o EncodeOptions) (*Encoding, error) {
-	return t.tokenize(t.encodeText(text), nil, o)
+	e, err := t.encodeText(text)
+	if err != nil {
+		return nil, err
+	}
+	return t.tokenize(e, nil, o)
 }
 
 // TokenizePair encodes two texts as one: a question and its context, or two sentences.
 func (t *Tokenizer) TokenizePair(first, second string, o EncodeOptions) (*Encoding, error) {
-	return t.tokenize(t.encodeText(first), t.encodeText(second), o)
+	one, err := t.encodeText(first)
+	if err != nil {
+		return nil, err
+	}
+	two, err := t.encodeText(second)
+	if err != nil {
+		return nil, err
+	}
+	return t.tokenize(one, two, o)
 }
 
-func (t *Tokenizer) encodeText(text string) *Encoding {
+func (t *Tokenizer) encodeText(text string) (*Encoding, error) {
 	e := t.states.Get().(*encoder)
 	defer t.states.Put(e)
 	e.encoding = &Encoding{}
-	e.encode(piece{text: text, track: true})
+	p := piece{text: text, track: true, run: newRun(len(text))}
+	e.encode(p)
 	out := e.encoding
 	e.encoding = nil
+	if p.run.err != nil {
+		return nil, p.run.err
+	}
 	for _, prefixSpace := range t.process.trims {
 		t.trimSpaces(out, text, prefixSpace)
 	}
-	return out
+	return out, nil
 }
 
 func (t *Tokenizer) tokenize(first, second *Encoding, o EncodeOptions) (*Encoding, error) {

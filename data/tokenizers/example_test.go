@@ -18,7 +18,10 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	ids := tokenizer.Encode("newest slower lowest")
+	ids, err := tokenizer.Encode("newest slower lowest")
+	if err != nil {
+		panic(err)
+	}
 	for _, id := range ids {
 		token, err := tokenizer.Decode([]int32{id})
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/foreign"
-	"github.com/lockstep-ml/lockstep/internal/jsontext"
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
@@ -26,7 +26,7 @@ type file struct {
 	Version       string          `json:"version"`
 	Truncation    json.RawMessage `json:"truncation"`
 	Padding       json.RawMessage `json:"padding"`
-	AddedTokens   addedList       `json:"added_tokens"`
+	AddedTokens   []fileAdded     `json:"added_tokens" max:"65536"`
 	Normalizer    json.RawMessage `json:"normalizer"`
 	PreTokenizer  json.RawMessage `json:"pre_tokenizer"`
 	PostProcessor json.RawMessage `json:"post_processor"`
@@ -35,54 +35,7 @@ type file struct {
 }
 
 // What a file may hold besides: lists of hardly any bytes take thirty times as many in memory.
-const (
-	maxTokens = 1 << 21 // and merges
-	maxAdded  = 1 << 16
-)
-
-type (
-	addedList []fileAdded
-	mergeList []fileMerge
-)
-
-// UnmarshalJSON reads the list up to maxAdded.
-func (l *addedList) UnmarshalJSON(data []byte) (err error) {
-	*l, err = decodeList[fileAdded](data, maxAdded)
-	return err
-}
-
-// UnmarshalJSON reads the list up to maxTokens.
-func (l *mergeList) UnmarshalJSON(data []byte) (err error) {
-	*l, err = decodeList[fileMerge](data, maxTokens)
-	return err
-}
-
-// decodeList reads a list of at most so many values, or null.
-func decodeList[T any](data []byte, most int) ([]T, error) {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	start, err := d.Token()
-	switch {
-	case err != nil:
-		return nil, err
-	case start == nil:
-		return nil, nil
-	case start != json.Delim('['):
-		return nil, fmt.Errorf("it is %v: want a list", start)
-	}
-	list := []T{}
-	for d.More() {
-		if len(list) == most {
-			return nil, fmt.Errorf("a list has more than %d values", most)
-		}
-		var v T
-		if err := d.Decode(&v); err != nil {
-			return nil, err
-		}
-		list = append(list, v)
-	}
-	return list, nil
-}
+const maxTokens = 1 << 21 // and merges
 
 type fileAdded struct {
 	ID         int64  `json:"id"`
@@ -149,12 +102,8 @@ func Read(r io.Reader) (*Tokenizer, error) {
 }
 
 func parse(data []byte) (*Tokenizer, error) {
-	if jsontext.LoneSurrogate(data) {
-		return nil, errors.New(
-			`tokenizers: tokenizer.json has an escape \uD800 to \uDFFF that is not half of a pair`)
-	}
 	f := file{Version: "1.0"}
-	if err := strict(data, &f); err != nil {
+	if err := jsonfile.Strict(data, &f); err != nil {
 		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
 	}
 	t, err := f.build()
@@ -165,51 +114,32 @@ func parse(data []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// strict decodes JSON and refuses unknown keys and trailing data.
-func strict(data []byte, to any) error {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(to); err != nil {
-		if errors.Is(err, io.EOF) {
-			return errors.New("an empty text: want JSON")
-		}
-		return err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return errors.New("there is text after the end of the JSON object")
-	}
-	return nil
+// strict decodes a part of the file and refuses unknown keys.
+func strict(part []byte, to any) error {
+	return jsonfile.Options{KnownKeys: true, Checked: true}.Unmarshal(part, to)
 }
+
+// loose is strict with any keys.
+func loose(part []byte, to any) error { return jsonfile.Options{Checked: true}.Unmarshal(part, to) }
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
 // parseVocab reads the object {token: id}.
-func parseVocab(raw json.RawMessage, most int) (map[string]int32, error) {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	if start, err := d.Token(); err != nil || start != json.Delim('{') {
-		return nil, errors.New("it is not an object of tokens and their ids")
-	}
+func parseVocab(raw json.RawMessage) (map[string]int32, error) {
 	ids := map[string]int32{}
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return nil, err
-		}
-		token := key.(string) // the keys of an object are strings, or Token fails
-		if len(ids) == most {
-			return nil, fmt.Errorf("it has more than %d tokens", most)
-		}
-		var id int64
-		if err := d.Decode(&id); err != nil {
-			return nil, fmt.Errorf("token %q: %w", token, err)
-		}
-		if _, ok := ids[token]; ok {
-			return nil, fmt.Errorf("token %q is given twice", token)
-		}
+	if err := strict(raw, &ids); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(ids) == 0:
+		return nil, errors.New("it has no tokens")
+	case len(ids) > maxTokens:
+		return nil, fmt.Errorf("it has more than %d tokens", maxTokens)
+	}
+	for token, id := range ids {
 		if id < 0 || id > maxID {
 			return nil, fmt.Errorf("token %q has id %d: want 0 to %d", token, id, maxID)
 		}
-		ids[token] = int32(id)
 	}
 	return ids, nil
 }
@@ -263,7 +193,7 @@ func trainedFile(vocab []string, merges []pair, special []string) *file {
 	null := json.RawMessage("null")
 	level := fileByteLevel{Type: "ByteLevel", TrimOffsets: true, UseRegex: true}
 	f := &file{
-		Version: "1.0", Truncation: null, Padding: null, Normalizer: null, AddedTokens: addedList{},
+		Version: "1.0", Truncation: null, Padding: null, Normalizer: null, AddedTokens: []fileAdded{},
 		PreTokenizer: encodeJSON(level), PostProcessor: encodeJSON(level),
 	}
 	level.AddPrefixSpace = true // means nothing to a decoder; HuggingFace's has it
@@ -271,7 +201,7 @@ func trainedFile(vocab []string, merges []pair, special []string) *file {
 	for id, s := range special {
 		f.AddedTokens = append(f.AddedTokens, fileAdded{ID: int64(id), Content: s, Special: true})
 	}
-	m := fileModel{Type: "BPE", Vocab: vocabJSON(vocab), Merges: mergeList{}}
+	m := fileModel{Type: "BPE", Vocab: vocabJSON(vocab), Merges: []fileMerge{}}
 	for _, p := range merges {
 		m.Merges = append(m.Merges, fileMerge{vocab[p.left()], vocab[p.right()]})
 	}

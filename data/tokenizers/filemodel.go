@@ -20,7 +20,7 @@ type fileModel struct {
 	ByteFallback            bool            `json:"byte_fallback"`
 	IgnoreMerges            bool            `json:"ignore_merges"`
 	Vocab                   json.RawMessage `json:"vocab"`
-	Merges                  mergeList       `json:"merges"`
+	Merges                  []fileMerge     `json:"merges" max:"2097152"`
 }
 
 // fileWordPiece is a WordPiece model.
@@ -44,14 +44,14 @@ func (m *fileMerge) UnmarshalJSON(data []byte) error {
 		}
 		left, right, ok := strings.Cut(line, " ")
 		if !ok || strings.Contains(right, " ") {
-			return fmt.Errorf("merge %q is not two tokens with a space between", line)
+			return errors.New("want two tokens with a space between")
 		}
 		*m = fileMerge{left, right}
 		return nil
 	}
 	var list []string
 	if err := json.Unmarshal(data, &list); err != nil || len(list) != 2 {
-		return fmt.Errorf("merge %s is not a list of two tokens", data)
+		return errors.New("want a list of two tokens")
 	}
 	*m = fileMerge{list[0], list[1]}
 	return nil
@@ -89,7 +89,7 @@ func (f *file) readModel() (m modelFiller, bad []string) {
 // modelType names the type of a model. Older files leave out BPE's.
 func modelType(raw json.RawMessage) string {
 	kind := component{Type: "BPE"}
-	if err := json.Unmarshal(raw, &kind); err != nil {
+	if err := loose(raw, &kind); err != nil {
 		return "BPE" // which then says what is wrong
 	}
 	return kind.Type
@@ -104,7 +104,7 @@ func (m *fileModel) check() (bad []string) {
 
 // fillVocab enters the vocabulary.
 func (t *Tokenizer) fillVocab(raw json.RawMessage) error {
-	ids, err := parseVocab(raw, maxTokens)
+	ids, err := parseVocab(raw)
 	if err != nil {
 		return fmt.Errorf("tokenizers: tokenizer.json: vocab: %w", err)
 	}

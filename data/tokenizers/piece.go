@@ -8,7 +8,8 @@ import "unicode/utf8"
 type piece struct {
 	text  string
 	track bool // whether offsets are wanted
-	base  int  // where the piece begins in the text that was given
+	run   *run
+	base  int // where the piece begins in the text that was given
 	// spans has, for each byte of text, the bytes of the given text that its character stands for. It is nil as long as
 	// nothing was changed, or if offsets are not wanted.
 	spans []span
@@ -19,7 +20,7 @@ type span struct{ start, end int }
 
 // cut is a part of the piece.
 func (p piece) cut(i, j int) piece {
-	q := piece{text: p.text[i:j], track: p.track, base: p.base + i}
+	q := piece{text: p.text[i:j], track: p.track, run: p.run, base: p.base + i}
 	if p.spans != nil {
 		q.spans, q.base = p.spans[i:j], p.base
 		if i < j {
@@ -54,6 +55,9 @@ type change struct {
 // transform replaces the text of a piece, whose first characters, so many, are gone. It keeps spans as HuggingFace's
 // NormalizedString does.
 func (p piece) transform(changes []change, removed int) piece {
+	if !p.run.fits(len(changes)) {
+		return p
+	}
 	out := make([]byte, 0, len(p.text)+8)
 	if !p.track {
 		for _, c := range changes {
@@ -93,7 +97,7 @@ func (p piece) transform(changes []change, removed int) piece {
 
 // prepend puts s before a piece that is not empty.
 func (p piece) prepend(s string) piece {
-	if p.text == "" {
+	if p.text == "" || !p.run.fits(len(s)+len(p.text)) {
 		return p
 	}
 	if p.track {
@@ -123,7 +127,10 @@ func (p piece) replace(match matcher, s string) piece {
 		}
 	}
 	found := false
-	match(p.text, func(start, end int) {
+	match(p.run, p.text, func(start, end int) {
+		if !p.run.fits(len(out) + len(s) + len(p.text) - end) {
+			return
+		}
 		found = true
 		keep(start)
 		out, done = append(out, s...), end
@@ -137,7 +144,7 @@ func (p piece) replace(match matcher, s string) piece {
 			}
 		}
 	})
-	if found {
+	if found && p.run.err == nil {
 		keep(len(p.text))
 		p.text, p.spans = string(out), spans
 	}

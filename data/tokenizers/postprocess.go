@@ -140,7 +140,7 @@ type fileNamed struct {
 func (n *fileNamed) UnmarshalJSON(data []byte) error {
 	list := []any{&n.name, &n.id}
 	if err := json.Unmarshal(data, &list); err != nil || len(list) != 2 {
-		return fmt.Errorf("%.100s is not a token and its id", data)
+		return errors.New("want a token and its id")
 	}
 	return nil
 }
@@ -248,7 +248,13 @@ func (p *processor) around(first, second *Encoding) (*Encoding, error) {
 
 // EncodeWithSpecial is Encode with the tokens that the tokenizer's post-processor puts around a text, as
 // the one of beginning: what transformers gives a model for a text by default (add_special_tokens).
-func (t *Tokenizer) EncodeWithSpecial(text string) []int32 { return t.AddSpecialTokens(t.Encode(text)) }
+func (t *Tokenizer) EncodeWithSpecial(text string) ([]int32, error) {
+	ids, err := t.Encode(text)
+	if err != nil {
+		return nil, err
+	}
+	return t.AddSpecialTokens(ids), nil
+}
 
 // AddSpecialTokens puts the tokens of the post-processor around the ids of a text. To cut texts as transformers does,
 // cut the ids to NumSpecialTokens less than the length first.

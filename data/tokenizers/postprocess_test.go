@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package tokenizers_test
+package tokenizers
 
 import (
 	"bytes"
@@ -9,12 +9,10 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/lockstep-ml/lockstep/data/tokenizers"
 )
 
 // withProcessor is trained/tokenizer.json with another post-processor.
-func withProcessor(t *testing.T, processor json.RawMessage) (*tokenizers.Tokenizer, error) {
+func withProcessor(t *testing.T, processor json.RawMessage) (*Tokenizer, error) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/trained/tokenizer.json")
 	require.NoError(t, err)
@@ -23,15 +21,15 @@ func withProcessor(t *testing.T, processor json.RawMessage) (*tokenizers.Tokeniz
 	tree["post_processor"] = processor
 	text, err = json.Marshal(tree)
 	require.NoError(t, err)
-	return tokenizers.Read(bytes.NewReader(text))
+	return Read(bytes.NewReader(text))
 }
 
-func again(t *testing.T, tok *tokenizers.Tokenizer) *tokenizers.Tokenizer {
+func again(t *testing.T, tok *Tokenizer) *Tokenizer {
 	t.Helper()
 	var b bytes.Buffer
 	_, err := tok.WriteTo(&b)
 	require.NoError(t, err)
-	tok, err = tokenizers.Read(&b)
+	tok, err = Read(&b)
 	require.NoError(t, err)
 	return tok
 }
@@ -53,17 +51,17 @@ func TestTemplatesAreThoseOfHuggingFace(t *testing.T) {
 	for _, c := range golden.Cases {
 		tok, err := withProcessor(t, c.Processor)
 		require.NoError(t, err, c.Name)
-		require.Equal(t, c.IDs, tok.EncodeWithSpecial(golden.Text), c.Name)
-		require.Equal(t, c.IDs, again(t, tok).EncodeWithSpecial(golden.Text), "%s, written and read", c.Name)
-		require.Equal(t, golden.Cases[0].IDs, tok.Encode(golden.Text), c.Name)
+		require.Equal(t, c.IDs, must(t, tok.EncodeWithSpecial)(golden.Text), c.Name)
+		require.Equal(t, c.IDs, must(t, again(t, tok).EncodeWithSpecial)(golden.Text), "%s, written and read", c.Name)
+		require.Equal(t, golden.Cases[0].IDs, must(t, tok.Encode)(golden.Text), c.Name)
 		require.Equal(t, len(c.IDs)-len(golden.Cases[0].IDs), tok.NumSpecialTokens(), c.Name)
 	}
 
-	tok, err := tokenizers.Load("testdata/trained/tokenizer.json")
+	tok, err := Load("testdata/trained/tokenizer.json")
 	require.NoError(t, err)
 	require.NoError(t, tok.BeginWith("<|endoftext|>"))
-	require.Equal(t, golden.Cases[6].IDs, tok.EncodeWithSpecial(golden.Text))
-	require.Equal(t, golden.Cases[6].IDs, again(t, tok).EncodeWithSpecial(golden.Text))
+	require.Equal(t, golden.Cases[6].IDs, must(t, tok.EncodeWithSpecial)(golden.Text))
+	require.Equal(t, golden.Cases[6].IDs, must(t, again(t, tok).EncodeWithSpecial)(golden.Text))
 	require.ErrorContains(t, tok.BeginWith("<s>"), `no token "<s>"`)
 }
 

@@ -17,32 +17,65 @@ import (
 type splitter func(p piece, emit func(piece))
 
 // filePattern is the pattern of a Split or a Replace.
-type filePattern struct{ Regex, String *string }
+type filePattern struct {
+	Regex  *string `json:"Regex"`
+	String *string `json:"String"`
+}
 
-// maxMatch is how long one match of a regular expression that has no scanner may take.
-const maxMatch = 2 * time.Second
+// What a regular expression of a file may have. Those of real files have some 600 bytes and 10 groups in each other;
+// deeper ones overflow the stack of package regexp2.
+const (
+	maxExpression = 1 << 14 // bytes
+	maxNesting    = 100     // of groups and classes
+)
 
 // matcher makes a matcher of the pattern.
 func (f filePattern) matcher() (matcher, error) {
 	switch {
-	case f.String != nil && f.Regex == nil && *f.String != "":
+	case (f.Regex == nil) == (f.String == nil):
+		return nil, errors.New(`pattern: want either {"Regex": …} or {"String": …}`)
+	case f.String != nil && *f.String == "":
+		return nil, errors.New(`pattern.String is "": want a text to look for`)
+	case f.String != nil:
 		return matchString(*f.String), nil
-	case f.Regex == nil || f.String != nil:
-		return nil, errors.New("pattern is neither a Regex nor a String")
 	}
 	if scan, ok := scanners[*f.Regex]; ok {
 		return scan.match, nil
 	}
-	expr, err := translate(*f.Regex)
+	re, err := compile(*f.Regex)
 	if err != nil {
 		return nil, fmt.Errorf("the regular expression %.200q: %w", *f.Regex, err)
 	}
-	re, err := regexp2.Compile(expr)
-	if err != nil {
-		return nil, fmt.Errorf("the regular expression %.200q: %w", *f.Regex, err)
+	return func(r *run, text string, each func(start, end int)) { matchRegexp(r, re, text, each) }, nil
+}
+
+// compile compiles an expression of Oniguruma's.
+func compile(expr string) (*regexp2.Regexp, error) {
+	if len(expr) > maxExpression {
+		return nil, fmt.Errorf("it has %d bytes: want at most %d", len(expr), maxExpression)
 	}
-	re.MatchTimeout = maxMatch
-	return func(text string, each func(start, end int)) { matchRegexp(re, text, each) }, nil
+	depth := 0
+	for i := 0; i < len(expr); i++ {
+		switch expr[i] {
+		case '\\':
+			i++
+		case '(', '[':
+			if depth++; depth > maxNesting {
+				return nil, fmt.Errorf("it has more than %d groups in each other: want at most so many", maxNesting)
+			}
+		case ')', ']':
+			depth--
+		}
+	}
+	translated, err := translate(expr)
+	if err != nil {
+		return nil, err
+	}
+	re, err := regexp2.Compile(translated)
+	if err == nil {
+		re.MatchTimeout = maxMatching
+	}
+	return re, err
 }
 
 // wordSet is Oniguruma's \w as a part of a class: regexp2's has no marks with a width, for example.
@@ -80,7 +113,7 @@ func translate(expr string) (string, error) {
 }
 
 func matchString(s string) matcher {
-	return func(text string, each func(start, end int)) {
+	return func(_ *run, text string, each func(start, end int)) {
 		for i := 0; ; i += len(s) {
 			n := strings.Index(text[i:], s)
 			if n < 0 {
@@ -92,28 +125,38 @@ func matchString(s string) matcher {
 	}
 }
 
-// matchRegexp counts in bytes, where package regexp2 counts in characters. What takes too long does not match.
-func matchRegexp(re *regexp2.Regexp, text string, each func(start, end int)) {
+// matchRegexp counts in bytes, where package regexp2 counts in characters.
+func matchRegexp(r *run, re *regexp2.Regexp, text string, each func(start, end int)) {
 	var runes []rune
 	starts := make([]int, 0, len(text)+1)
 	for i := 0; i < len(text); {
-		r, size := decodeRune(text, i)
-		runes, starts = append(runes, min(r, utf8.MaxRune)), append(starts, i)
+		c, size := decodeRune(text, i)
+		runes, starts = append(runes, min(c, utf8.MaxRune)), append(starts, i)
 		i += size
 	}
 	starts = append(starts, len(text))
-	matches, err := re.FindAllRunesIndex(runes, -1)
-	if err != nil {
-		return
-	}
-	for _, m := range matches {
-		each(starts[m[0]], starts[m[1]])
+	last, begin := -1, time.Now()
+	err := re.FindRunesMatches(runes, 0, func(m regexp2.MatchView) bool {
+		now := time.Now()
+		ok := r.spend(re.String(), now.Sub(begin))
+		begin = now
+		start, size, _ := m.GroupRange(0)
+		if ok && (size > 0 || start != last) { // an empty match behind another is none
+			each(starts[start], starts[start+size])
+			last = start + size
+		}
+		return ok
+	})
+	if spent := time.Since(begin); err != nil {
+		r.spend(re.String(), max(spent, r.time+1))
+	} else {
+		r.spend(re.String(), spent)
 	}
 }
 
 // matchRune matches characters one by one.
 func matchRune(is func(rune) bool) matcher {
-	return func(text string, each func(start, end int)) {
+	return func(_ *run, text string, each func(start, end int)) {
 		for i := 0; i < len(text); {
 			r, size := decodeRune(text, i)
 			if is(r) {
@@ -242,9 +285,9 @@ func splitBy(match matcher, behavior string) splitter {
 
 // segments calls each for the matches in a text and for what lies between them, in order. An empty match ends what
 // lies before it.
-func segments(match matcher, text string, each func(start, end int, match bool)) {
+func segments(match matcher, p piece, each func(start, end int, match bool)) {
 	done := 0
-	match(text, func(start, end int) {
+	match(p.run, p.text, func(start, end int) {
 		if start > done {
 			each(done, start, false)
 		}
@@ -253,20 +296,20 @@ func segments(match matcher, text string, each func(start, end int, match bool))
 		}
 		done = end
 	})
-	if done < len(text) {
-		each(done, len(text), false)
+	if done < len(p.text) {
+		each(done, len(p.text), false)
 	}
 }
 
 func isolated(match matcher) splitter {
 	return func(p piece, emit func(piece)) {
-		segments(match, p.text, func(start, end int, _ bool) { emit(p.cut(start, end)) })
+		segments(match, p, func(start, end int, _ bool) { emit(p.cut(start, end)) })
 	}
 }
 
 func removed(match matcher) splitter {
 	return func(p piece, emit func(piece)) {
-		segments(match, p.text, func(start, end int, isMatch bool) {
+		segments(match, p, func(start, end int, isMatch bool) {
 			if !isMatch {
 				emit(p.cut(start, end))
 			}
@@ -276,7 +319,7 @@ func removed(match matcher) splitter {
 
 func matched(match matcher) splitter {
 	return func(p piece, emit func(piece)) {
-		segments(match, p.text, func(start, end int, isMatch bool) {
+		segments(match, p, func(start, end int, isMatch bool) {
 			if isMatch {
 				emit(p.cut(start, end))
 			}
@@ -288,7 +331,7 @@ func matched(match matcher) splitter {
 func grouped(match matcher, joins func(last, next bool) bool) splitter {
 	return func(p piece, emit func(piece)) {
 		start, end, last := 0, 0, false
-		segments(match, p.text, func(from, to int, isMatch bool) {
+		segments(match, p, func(from, to int, isMatch bool) {
 			if end > start && !joins(last, isMatch) {
 				emit(p.cut(start, end))
 				start = from

@@ -5,12 +5,12 @@ package tokenizers
 import "strings"
 
 // matcher calls each for the matches of a pattern in a text, in order.
-type matcher func(text string, each func(start, end int))
+type matcher func(r *run, text string, each func(start, end int))
 
 // scanner matches a pattern at text[i], i < len(text), and returns the end of the match, i if there is none.
 type scanner func(text string, i int) int
 
-func (scan scanner) match(text string, each func(start, end int)) {
+func (scan scanner) match(_ *run, text string, each func(start, end int)) {
 	for i := 0; i < len(text); {
 		if end := scan(text, i); end > i {
 			each(i, end)

@@ -28,7 +28,10 @@ func (s *Stream) Next(id int32) (string, error) {
 		return "", nil
 	}
 	s.ids = append(s.ids, id)
-	text := s.rest()
+	text, err := s.rest()
+	if err != nil {
+		return "", err
+	}
 	if len(s.ids)-s.read < utf8.UTFMax && s.endsInside(text) {
 		return "", nil
 	}
@@ -36,7 +39,10 @@ func (s *Stream) Next(id int32) (string, error) {
 }
 
 // Flush returns what is left when no token follows.
-func (s *Stream) Flush() string { return s.give(s.rest()) }
+func (s *Stream) Flush() string {
+	text, _ := s.rest() // Next had no error for the same tokens
+	return s.give(text)
+}
 
 func (s *Stream) give(text string) string {
 	s.ids = s.ids[s.read:]
@@ -45,10 +51,17 @@ func (s *Stream) give(text string) string {
 }
 
 // rest is the text that has not been given.
-func (s *Stream) rest() string {
-	given, all := s.t.text(s.ids[:s.read], true), s.t.text(s.ids, true)
+func (s *Stream) rest() (string, error) {
+	given, err := s.t.text(s.ids[:s.read], true)
+	if err != nil {
+		return "", err
+	}
+	all, err := s.t.text(s.ids, true)
+	if err != nil {
+		return "", err
+	}
 	if rest, ok := strings.CutPrefix(all, given); ok {
-		return rest
+		return rest, nil
 	}
 	return s.t.text(s.ids[s.read:], true)
 }

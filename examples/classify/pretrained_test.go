@@ -38,7 +38,9 @@ func TestFolderOfHuggingFacesTrainer(t *testing.T) {
 	r := newReader(m, saved.Tokenizer, tokenizerConfig(saved))
 	samples := make([]data.LabelledTokens, len(golden.Texts))
 	for i, text := range golden.Texts {
-		samples[i].InputIDs = r.fit(saved.Tokenizer.Encode(text), m.Cfg.NPositions)
+		ids, err := saved.Tokenizer.Encode(text)
+		require.NoError(t, err)
+		samples[i].InputIDs = r.fit(ids, m.Cfg.NPositions)
 		require.Equal(t, golden.IDs[i], samples[i].InputIDs, text)
 	}
 	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()).NoGrad(), nn.Walk(m), false)

@@ -39,7 +39,11 @@ func newPredictor(m *gpt2.Classifier, r reader) *predictor {
 func (p *predictor) predict(texts []string) (out []prediction, err error) {
 	samples := make([]data.LabelledTokens, len(texts))
 	for i, t := range texts {
-		samples[i].InputIDs = p.reader.fit(p.reader.tok.EncodeOrdinary(t), p.model.Cfg.NPositions)
+		ids, err := p.reader.tok.EncodeOrdinary(t)
+		if err != nil {
+			return nil, err
+		}
+		samples[i].InputIDs = p.reader.fit(ids, p.model.Cfg.NPositions)
 	}
 	// frees the batch and all that Forward makes
 	_, err = p.c.TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {

@@ -322,7 +322,11 @@ func (j *job) continued(ctx context.Context, prompt string) error {
 	eot, _ := j.corpus.end(j.tok)
 	ends := append([]int{int(eot)}, j.net.EndTokens()...)
 	var ids []int
-	for _, id := range j.tok.EncodeWithSpecial(prompt) {
+	encoded, err := j.tok.EncodeWithSpecial(prompt)
+	if err != nil {
+		return err
+	}
+	for _, id := range encoded {
 		ids = append(ids, int(id))
 	}
 	if len(ids) == 0 {
@@ -330,7 +334,7 @@ func (j *job) continued(ctx context.Context, prompt string) error {
 	}
 	var text []byte
 	c := nn.NewCtx(tensor.NewCtx(nn.NamedParameters(j.net)[0].Device()), nil, false) // where it was trained
-	_, err := generation.Generate(ctx, c, j.net, ids, generation.Options{
+	_, err = generation.Generate(ctx, c, j.net, ids, generation.Options{
 		MaxNewTokens: j.sample.MaxNewTokens, Temperature: j.sample.Temperature, TopK: j.sample.TopK,
 		TopP:              j.sample.TopP,
 		RepetitionPenalty: j.sample.RepetitionPenalty, EOS: ends, Seed: j.args.Seed,

@@ -84,7 +84,11 @@ func (g *GenerationArguments) write(ctx context.Context, lm languageModel, tok *
 	if id, ok := tok.TokenID("<|endoftext|>"); ok {
 		eos = append(eos, int(id))
 	}
-	for _, id := range tok.EncodeWithSpecial(g.Prompt) { // the ids that transformers gives the model for the prompt
+	ids, err := tok.EncodeWithSpecial(g.Prompt) // the ids that transformers gives the model for the prompt
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
 		prompt = append(prompt, int(id))
 	}
 	if len(prompt) == 0 {
@@ -95,7 +99,7 @@ func (g *GenerationArguments) write(ctx context.Context, lm languageModel, tok *
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), lm, prompt,
+	_, err = generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), lm, prompt,
 		generation.Options{
 			MaxNewTokens: g.MaxNewTokens, Temperature: g.Temperature, TopK: g.TopK, TopP: g.TopP,
 			RepetitionPenalty: g.RepetitionPenalty, EOS: eos, Seed: g.Seed,

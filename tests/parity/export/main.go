@@ -72,7 +72,11 @@ func export(dir, out, from string, n, rows int) error {
 	if !ok {
 		return fmt.Errorf("%s holds a %s: want a language model", dir, model.ModelType())
 	}
-	ids, err := cut(tok.Encode(strings.Join(lines, "\n")), rows, m.ContextLength())
+	all, err := tok.Encode(strings.Join(lines, "\n"))
+	if err != nil {
+		return err
+	}
+	ids, err := cut(all, rows, m.ContextLength())
 	if err != nil {
 		return err
 	}
@@ -149,7 +153,11 @@ func continueAll(tok *tokenizers.Tokenizer, m languageModel) ([]continued, error
 	}
 	var all []continued
 	for _, prompt := range prompts {
-		c := continued{Prompt: prompt, IDs: append([]int32{}, tok.EncodeWithSpecial(prompt)...)}
+		encoded, err := tok.EncodeWithSpecial(prompt)
+		if err != nil {
+			return nil, err
+		}
+		c := continued{Prompt: prompt, IDs: append([]int32{}, encoded...)}
 		var ids []int
 		for _, id := range c.IDs {
 			ids = append(ids, int(id))
@@ -157,7 +165,6 @@ func continueAll(tok *tokenizers.Tokenizer, m languageModel) ([]continued, error
 		if len(ids) == 0 {
 			continue // transformers' generate wants a token
 		}
-		var err error
 		c.New, err = generation.Generate(context.Background(), nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), m,
 			ids,
 			generation.Options{MaxNewTokens: min(24, m.ContextLength()-len(ids)), EOS: []int{int(end)}})
@@ -192,9 +199,17 @@ func cutLines(tok *tokenizers.Tokenizer, lines []string) ([]cutLine, error) {
 	}
 	out := make([]cutLine, len(lines))
 	for i, line := range lines {
-		out[i].IDs = append([]int32{}, tok.Encode(line)...) // an empty list, not null
+		ids, err := tok.Encode(line)
+		if err != nil {
+			return nil, err
+		}
+		out[i].IDs = append([]int32{}, ids...) // an empty list, not null
 		out[i].Splits = []string{}
-		for _, id := range whole.EncodeOrdinary(line) {
+		pieces, err := whole.EncodeOrdinary(line)
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range pieces {
 			piece, err := whole.AppendToken(nil, id)
 			if err != nil {
 				return nil, err
