@@ -381,27 +381,14 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count float64,
 
 // backward is Backward from roots with the given gradients.
 func (a *Accelerator) backward(c *tensor.Ctx, roots, grads []*tensor.Tensor, microBatch int, last bool) {
-	if a.sealed {
-		panic(&tensor.Error{Op: "accelerate.Backward", Msg: fmt.Sprintf(
-			"micro-batch %d comes after the rank's last of the window: want last in one backward pass alone, and "+
-				"Reduce behind it", microBatch)})
-	}
 	if !slices.ContainsFunc(roots, (*tensor.Tensor).RequiresGrad) {
 		panic(&tensor.Error{Op: "accelerate.Backward", Msg: "no parameter that requires a gradient leads to " +
 			"the loss: want a loss that is computed in the context that the loss function gets, by a model of which " +
 			"not all is frozen"})
 	}
-	last = last && a.noSync == 0
-	a.sends = a.strategy.Begin(microBatch, last)
-	if a.stats != nil {
-		a.stats.Own(microBatch)
-	}
-	defer func() { a.sealed = last }()
+	opts, seal := a.beginPass(microBatch, last)
+	defer seal()
 	defer a.trace.backward(a.Rank(), microBatch, time.Now())
-	var opts []tensor.BackwardOption
-	if last {
-		opts = append(opts, tensor.DroppingLowered())
-	}
 	opts = append(opts, tensor.Reaching(func(reached func(*tensor.Tensor) bool) {
 		any := false
 		for i, p := range a.params {
@@ -411,8 +398,7 @@ func (a *Accelerator) backward(c *tensor.Ctx, roots, grads []*tensor.Tensor, mic
 			}
 		}
 		if !any {
-			panic(&tensor.Error{Op: "accelerate.Backward", Msg: "the loss reaches no trained parameter of the " +
-				"prepared model: want a loss of the model that was prepared on this rank"})
+			panic(&tensor.Error{Op: "accelerate.Backward", Msg: reachesNone})
 		}
 	}))
 	defer func() {
@@ -420,6 +406,28 @@ func (a *Accelerator) backward(c *tensor.Ctx, roots, grads []*tensor.Tensor, mic
 		a.sends = false
 	}()
 	tensor.Backward(c, roots, grads, nil, opts...)
+}
+
+// reachesNone is what is wrong with a loss of another model.
+const reachesNone = "the loss reaches no trained parameter of the prepared model: want a loss of the model that was " +
+	"prepared on this rank"
+
+// beginPass begins the backward pass of a micro-batch. seal is called at its end.
+func (a *Accelerator) beginPass(microBatch int, last bool) (opts []tensor.BackwardOption, seal func()) {
+	if a.sealed {
+		panic(&tensor.Error{Op: "accelerate.Backward", Msg: fmt.Sprintf(
+			"micro-batch %d comes after the rank's last of the window: want last in one backward pass alone, and "+
+				"Reduce behind it", microBatch)})
+	}
+	last = last && a.noSync == 0
+	a.sends = a.strategy.Begin(microBatch, last)
+	if a.stats != nil {
+		a.stats.Own(microBatch)
+	}
+	if last {
+		opts = append(opts, tensor.DroppingLowered())
+	}
+	return opts, func() { a.sealed = last }
 }
 
 // Reduce ends a window. Afterwards the gradients of the parameters are the sums over all

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/cp"
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
@@ -72,8 +73,8 @@ func (a *Accelerator) checkContext() error {
 	}{
 		{a.PipelineRanks().WorldSize() > 1, fmt.Sprintf("pp_size %d", a.PipelineRanks().WorldSize()), "pp_size 1"},
 		{a.TensorRanks().WorldSize() > 1, fmt.Sprintf("tp_size %d", a.TensorRanks().WorldSize()), "tp_size 1"},
-		{a.sharding.Strategy != shard.None, fmt.Sprintf("a model that is sharded (%s)", a.sharding.Strategy),
-			"no sharding (fsdp, zero_stage)"},
+		{a.factory.Sharded && ranks > 1, "a strategy of the program that shards the model (WithStrategy)",
+			"fsdp or zero_stage"},
 		{a.plan.local.Every > 0, fmt.Sprintf("local_sgd_steps %d", a.plan.local.Every), "0"},
 		{a.plan.disk.params && ranks > 1, "offload_params disk", "none"},
 		{a.stats != nil, "batch norms, whose statistics are those of all tokens", "a model without"},
@@ -120,9 +121,9 @@ func (a *Accelerator) EvaluateTokens(ctx context.Context, b *data.Batch, run cp.
 }
 
 // gradientRanks are the ranks over which a strategy sums gradients. Those of the ranks along cp are summed in each pass
-// already.
+// already, unless they have parts of the model.
 func (a *Accelerator) gradientRanks() *ranks.Peers {
-	if a.DividesTokens() {
+	if a.DividesTokens() && a.sharding.Strategy == shard.None {
 		return a.DataRanks()
 	}
 	return a.SamePartRanks()
@@ -135,12 +136,20 @@ func (o WindowOptions) dividedMicroBatch(ctx context.Context, a *Accelerator, b 
 		out, err := o.checked(c, b)
 		return cp.Output{Loss: out.Loss, Count: out.Count}, err
 	}
-	use := func(c *tensor.Ctx, params, grads []*tensor.Tensor) {
-		a.backward(c, params, grads, microBatch, last)
+	pass := func(c *nn.Ctx) (cp.Sum, error) {
+		seed := a.scaler.Factor() / divisor(expected)
+		if a.sharding.Strategy.ShardsGradients() && a.strategy.Shards() != nil {
+			return a.shardedPass(ctx, c, microBatch, last, func(take func(int, *tensor.Tensor)) (cp.Sum, error) {
+				return a.context.ForwardBackwardParts(ctx, c, b, loss, seed, take)
+			})
+		}
+		return a.context.ForwardBackward(ctx, c, b, loss, seed, func(c *tensor.Ctx, params, grads []*tensor.Tensor) {
+			a.backward(c, params, grads, microBatch, last)
+		})
 	}
 	fault := tensor.Recover(func() {
 		_, err = a.TrainCtx(b.Position).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
-			sum, err := a.context.ForwardBackward(ctx, c, b, loss, a.scaler.Factor()/divisor(expected), use)
+			sum, err := pass(c)
 			if err != nil || !a.speaks() {
 				return nil, err
 			}
@@ -154,4 +163,32 @@ func (o WindowOptions) dividedMicroBatch(ctx context.Context, a *Accelerator, b 
 		err = b.Explain(fault)
 	}
 	return count, err
+}
+
+// shardedPass is backward where gradients are sharded: the strategy gets each as soon as the chunks of this rank have
+// it, and adds up those of the ranks along cp as it does those of other samples. A pass that fails leaves its window
+// without an end, so that no rank waits here for others that wait for this one in an attention.
+func (a *Accelerator) shardedPass(ctx context.Context, c *nn.Ctx, microBatch int, last bool,
+	passes func(take func(i int, grad *tensor.Tensor)) (cp.Sum, error)) (cp.Sum, error) {
+	opts, seal := a.beginPass(microBatch, last)
+	defer seal()
+	defer func() { a.sends = false }()
+	defer a.trace.backward(a.Rank(), microBatch, time.Now())
+	any := false
+	sum, err := passes(func(i int, grad *tensor.Tensor) {
+		if grad == nil {
+			a.strategy.Ready(i)
+			return
+		}
+		any = true
+		tensor.Backward(c.Ctx, []*tensor.Tensor{a.params[i].Tensor}, []*tensor.Tensor{grad}, nil, opts...)
+	})
+	switch {
+	case err != nil:
+		return sum, err
+	case !any:
+		return sum, &tensor.Error{Op: "accelerate.Backward", Msg: reachesNone}
+	}
+	a.strategy.End()
+	return sum, nil
 }

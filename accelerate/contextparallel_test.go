@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/cp"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/local"
@@ -51,6 +52,9 @@ func divided(t *testing.T, mesh string, set func(*args.TrainingArguments), body 
 		}
 		figures, err := body(acc, model)
 		if err != nil {
+			return err
+		}
+		if err := acc.Unshard(t.Context()); err != nil {
 			return err
 		}
 		out[g.Rank()] = fmt.Sprint(figures)
@@ -93,6 +97,43 @@ func TestContextParallelWindows(t *testing.T) {
 		}
 	}
 }
+
+// A sharded model has the bits of one process with the same chunks, whatever is sharded, over ranks that see other
+// tokens and over those that see other samples; and so it has if gradients are added one by one, since the tree of few
+// deterministic ranks is not the group's.
+func TestContextParallelSharded(t *testing.T) {
+	few := func(a *args.TrainingArguments) { a.DeterministicRanks = 2 }
+	twelve := func(a *args.TrainingArguments) { a.GlobalTrainBatchSize = 12 }
+	full := accelerate.Sharding{Strategy: shard.Full, Gather: true}
+	kept := accelerate.Sharding{Strategy: shard.GradOp, Gather: true}
+	for name, c := range map[string]struct {
+		mesh     string
+		sharding accelerate.Sharding
+		set      func(*args.TrainingArguments)
+	}{
+		"zero 1 over tokens": {"cp=2", accelerate.Sharding{Strategy: shard.Optimizer}, unchanged},
+		"zero 1":             {"dp_shard=2,cp=2", accelerate.Sharding{Strategy: shard.Optimizer}, unchanged},
+		"zero 2":             {"dp_shard=2,cp=2", accelerate.Sharding{Strategy: shard.Gradients}, unchanged},
+		"shared":             {"dp_shard=2,cp=2", accelerate.Sharding{Strategy: shard.Full}, unchanged},
+		"full":               {"dp_shard=2,cp=2", full, unchanged},
+		"full over tokens":   {"cp=4", full, unchanged},
+		"full, few":          {"dp_shard=2,cp=2", full, few},
+		"replicas":           {"dp_replicate=2,cp=2", kept, unchanged},
+		"three":              {"dp_shard=3,cp=2", full, twelve},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want, errs := divided(t, "cp=1", c.set, fourWindows, eightChunks)
+			require.NoError(t, errors.Join(errs...))
+			got, errs := divided(t, c.mesh, c.set, fourWindows, eightChunks, accelerate.WithSharding(c.sharding))
+			require.NoError(t, errors.Join(errs...))
+			for rank := range got {
+				require.Equal(t, want[0], got[rank], "rank %d", rank)
+			}
+		})
+	}
+}
+
+var eightChunks = accelerate.WithContextParallel(accelerate.ContextParallel{Chunks: 8})
 
 // The count of a window is that of its labels, not once for each rank along cp, and figures are those of the samples.
 func TestContextParallelCounts(t *testing.T) {

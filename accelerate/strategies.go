@@ -41,7 +41,7 @@ func (a *Accelerator) strategyJob(units []nn.Module) strategy.Job {
 		Divided: divided,
 		Layout:  a.layout, Exchange: a.plan.exchange.Exchange, Main: a.IsMain(), Log: a.log, Trace: a.Trace(),
 		Peers: strategy.Peers{Data: a.DataRanks().Group(), Loss: a.gradientRanks().Group(),
-			Shards: a.ShardRanks().Group(), Replicas: a.ReplicaRanks().Group()}}
+			Shards: a.ShardRanks().Group(), Tokens: a.ContextRanks().Group(), Replicas: a.ReplicaRanks().Group()}}
 }
 
 // choose makes the strategy of ranks that have the same part of the model.

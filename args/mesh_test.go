@@ -199,18 +199,19 @@ func requireFaults(t *testing.T, want []string, err error, given string) {
 // All that does not go together with divided tokens comes in one list, with what would.
 func TestFaultsOfContextParallel(t *testing.T) {
 	for text, want := range map[string][]string{
-		`--cp_size 2 --pp_size 2 --tp_size 2 --fsdp full_shard --dp_shard_size 2 --offload_params disk ` +
+		`--cp_size 2 --pp_size 2 --tp_size 2 --offload_params disk ` +
 			`--ddp_comm_hook top_k`: {
 			"pp_size is 2 (flag --pp_size): want 1, or cp_size 1: they are not built together", "tp_size is 2",
-			`fsdp is "full_shard" (flag --fsdp): want none, or cp_size 1`,
-			"dp_shard_size is 2 (flag --dp_shard_size): want dp_replicate_size in its place, or cp_size 1",
 			`offload_params is "disk"`, `ddp_comm_hook is "top_k"`},
 		`--cp_size 2 --ddp_comm_hook power_sgd --offload_params disk`: {
 			`ddp_comm_hook is "power_sgd" (flag --ddp_comm_hook): want no, fp16, bf16 or int8, or cp_size 1`,
 			`offload_params is "disk" (flag --offload_params): want none or cpu, or cp_size 1`},
 		`--sp_size 4 --local_sgd_steps 2 --zero_stage 0`: {
 			"local_sgd_steps is 2 (flag --local_sgd_steps): want 0, or sp_size 1"},
-		`--cp_chunks 4 --zero_stage 1`:          {"zero_stage is 1 (flag --zero_stage): want 0, or cp_chunks 0"},
+		`--cp_chunks 4 --pp_size 2`:             {"pp_size is 2 (flag --pp_size): want 1, or cp_chunks 0"},
+		`--cp_size 2 --zero_stage 1`:            nil,
+		`--cp_size 2 --fsdp full_shard`:         nil,
+		`--dp_shard_size 2 --cp_size 2`:         nil,
 		`--cp_size 3`:                           {"cp_size is 3 (flag --cp_size): want a power of two"},
 		`--cp_size 4 --cp_chunks 4`:             {"cp_chunks is 4 (flag --cp_chunks): want a power of two from 8, two"},
 		`--cp_chunks 6 --tp_size 2`:             {"cp_chunks is 6 (flag --cp_chunks): want a power of two from 1,"},

@@ -214,10 +214,6 @@ func (a *TrainingArguments) checkContext(c *Checker) {
 	}
 	without(a.PPSize <= 1, "pp_size", a.PPSize, "1")
 	without(a.TPSize <= 1, "tp_size", a.TPSize, "1")
-	s, _ := a.fsdpStrategy()
-	without(s == NoShard, "fsdp", a.FSDP, "none")
-	without(a.ZeroStage == 0, "zero_stage", a.ZeroStage, "0")
-	without(a.DPShardSize <= 1, "dp_shard_size", a.DPShardSize, "dp_replicate_size in its place")
 	without(a.LocalSGDSteps == 0, "local_sgd_steps", a.LocalSGDSteps, "0")
 	if a.contextRanks() > 1 {
 		without(a.OffloadParams != OffloadDisk, "offload_params", a.OffloadParams, "none or cpu")

@@ -21,6 +21,14 @@ func tokens(ranks, cp int) func(*args.TrainingArguments) {
 	}
 }
 
+// shardedTokens are four ranks, two by two, over which a model is spread.
+func shardedTokens(zero int, share bool) func(*args.TrainingArguments) {
+	return func(a *args.TrainingArguments) {
+		tokens(4, 2)(a)
+		a.ZeroStage, a.FSDPShareParameters = zero, share
+	}
+}
+
 // Ranks that divide the tokens end with the bits of one rank with the same chunks, and have its records: losses,
 // norms, evaluations, predictions, tokens and operations are those of one rank.
 func TestContextParallel(t *testing.T) {
@@ -40,6 +48,13 @@ func TestContextParallel(t *testing.T) {
 		"2, fp16":          {settings{fp16, smooth}, tokens(2, 2)},
 		"2 × 2":            {settings{}, tokens(4, 2)},
 		"2 × 2 recomputed": {settings{recompute, half}, tokens(4, 2)},
+		"2 × 2 zero 1":     {settings{half}, shardedTokens(1, false)},
+		"2 × 2 shared":     {settings{}, shardedTokens(3, true)},
+		"2 × 2 gathered":   {settings{recompute, half}, shardedTokens(3, false)},
+		"dp_shard 2 × cp 2": {settings{fp16}, func(a *args.TrainingArguments) {
+			tokens(4, 2)(a)
+			a.DPShardSize = 2 // which shards the model as fsdp does
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			chunks := func(a *args.TrainingArguments) { a.CPChunks, a.MaxSteps, a.EvalSteps = 8, 8, new(4.0) }
@@ -72,18 +87,32 @@ func TestCheckpointsOfDividedTokens(t *testing.T) {
 		return rankRun{weights(m), untimed(tr.State().LogHistory), disk}
 	}
 	chunks := func(a *args.TrainingArguments) { a.CPChunks = 4 }
+	gathered := func(a *args.TrainingArguments) { gather(a, "full_shard", "auto_wrap") }
 	whole := run(vfs.NewMem(), 1, 1, chunks)
 	saved := run(vfs.NewMem(), 2, 2)
 	require.Equal(t, whole.weights, saved.weights)
 	require.Equal(t, whole.history, saved.history)
+	sharded := run(vfs.NewMem(), 4, 2, chunks, gathered)
+	require.Equal(t, whole.weights, sharded.weights)
+	require.Equal(t, whole.history, sharded.history)
 	for _, name := range []string{"model.safetensors", "optimizer.safetensors", "optimizer.json"} {
 		require.Equal(t, content(t, whole.disk, half+"/"+name), content(t, saved.disk, half+"/"+name), name)
+		require.Equal(t, content(t, whole.disk, half+"/"+name), content(t, sharded.disk, half+"/"+name), name)
 	}
-	for _, resume := range [][2]int{{1, 1}, {4, 2}, {2, 1}} {
-		resumed := run(saved.disk.CrashClone(nil), resume[0], resume[1], func(a *args.TrainingArguments) {
-			a.ResumeFromCheckpoint = half
-		})
-		require.Equal(t, whole.weights, resumed.weights, "%v", resume)
+	scattered := run(vfs.NewMem(), 4, 2, chunks, gathered, func(a *args.TrainingArguments) {
+		a.FSDPStateDictType = args.ShardedStateDict
+	})
+	for _, resume := range []struct {
+		from      *vfs.Mem
+		ranks, cp int
+		set       func(*args.TrainingArguments)
+	}{
+		{saved.disk, 1, 1, chunks}, {saved.disk, 4, 2, chunks}, {saved.disk, 2, 1, chunks},
+		{saved.disk, 4, 2, gathered}, {scattered.disk, 2, 2, gathered}, {scattered.disk, 1, 1, chunks},
+	} {
+		resumed := run(resume.from.CrashClone(nil), resume.ranks, resume.cp, resume.set,
+			func(a *args.TrainingArguments) { a.ResumeFromCheckpoint, a.CPChunks = half, 0 })
+		require.Equal(t, whole.weights, resumed.weights, "%d ranks, cp %d", resume.ranks, resume.cp)
 	}
 	control := run(vfs.NewMem(), 1, 1)
 	require.NotEqual(t, whole.weights, control.weights, "without chunks")

@@ -4,9 +4,12 @@ package cp
 
 import (
 	"context"
+	"math"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -17,14 +20,31 @@ type gradients struct {
 	c      *tensor.Ctx
 	params []*tensor.Tensor
 	chunks [][]*tensor.Tensor // of each parameter: those of this rank's chunks, nil where there is none yet; or the sum
+	left   []int              // of each parameter: the chunks whose passes are to come
+	// take gets the sum over this rank's chunks, and the sum ends; nil: it is kept
+	take func(i int, sum *tensor.Tensor)
 }
 
 func newGradients(p *Passes, c *tensor.Ctx) *gradients {
-	g := &gradients{Passes: p, c: c.NoGrad(), chunks: make([][]*tensor.Tensor, len(p.cfg.Params))}
+	n := len(p.cfg.Params)
+	g := &gradients{Passes: p, c: c.NoGrad(), chunks: make([][]*tensor.Tensor, n), left: make([]int, n)}
 	for i, q := range p.cfg.Params {
-		g.params, g.chunks[i] = append(g.params, q.Tensor), make([]*tensor.Tensor, p.layout.PerRank())
+		g.left[i] = p.layout.PerRank()
+		g.params, g.chunks[i] = append(g.params, q.Tensor), make([]*tensor.Tensor, g.left[i])
 	}
 	return g
+}
+
+// passes runs the forward and backward passes of this rank's chunks.
+func (g *gradients) passes(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss, seed float64) (Sum, error) {
+	sum, _, err := g.run(ctx, c, b, loss, func(c *nn.Ctx, out Output, i int) error {
+		if err := out.check(); err != nil {
+			return err
+		}
+		g.backward(c.Ctx, out.Loss, seed, i)
+		return nil
+	})
+	return sum, err
 }
 
 // backward runs backward from the loss of a chunk, this rank's of the given number.
@@ -33,11 +53,39 @@ func (g *gradients) backward(c *tensor.Ctx, loss *tensor.Tensor, seed float64, c
 		return
 	}
 	seeds := []*tensor.Tensor{tensor.Full(c.NoGrad(), loss.DType(), seed, loss.Shape()...)}
-	tensor.Backward(c, []*tensor.Tensor{loss}, seeds, g.params, tensor.Completing(func(i int, t *tensor.Tensor) {
-		if g.chunks[i][chunk] = t; !slices.Contains(g.chunks[i], nil) {
-			g.add(i)
+	came := make([]bool, len(g.params))
+	arrive := func(i int, t *tensor.Tensor) {
+		if !came[i] {
+			came[i] = true
+			g.arrive(i, chunk, t)
 		}
-	}))
+	}
+	tensor.Backward(c, []*tensor.Tensor{loss}, seeds, g.params, tensor.Completing(arrive),
+		tensor.Reaching(func(reached func(*tensor.Tensor) bool) {
+			for i, p := range g.params {
+				if !reached(p) {
+					arrive(i, nil) // so that nothing waits for it until the end
+				}
+			}
+		}))
+	for i := range g.params {
+		arrive(i, nil)
+	}
+}
+
+// arrive enters the gradient of a parameter in the pass of a chunk, nil if that has none.
+func (g *gradients) arrive(i, chunk int, t *tensor.Tensor) {
+	g.chunks[i][chunk] = t
+	if g.left[i]--; g.left[i] > 0 {
+		return
+	}
+	sum := g.add(i)
+	if g.take != nil {
+		g.take(i, sum)
+		if g.chunks[i] = nil; sum != nil {
+			sum.Free()
+		}
+	}
 }
 
 // add adds the gradients of a parameter over this rank's chunks, and returns the sum; nil if there is none.
@@ -72,7 +120,7 @@ func (g *gradients) deliver(ctx context.Context, use func(c *tensor.Ctx, params,
 	return tensor.Try(func() { use(g.c, params, grads) })
 }
 
-// exchange adds the sums of all ranks. A parameter that the chunks of some ranks do not use counts there as 0.
+// exchange adds the sums of all ranks. A parameter that the chunks of some ranks do not use counts there as −0.
 func (g *gradients) exchange(ctx context.Context, sums []*tensor.Tensor) error {
 	group := g.cfg.Group
 	if group == nil || group.Size() == 1 {
@@ -89,7 +137,7 @@ func (g *gradients) exchange(ctx context.Context, sums []*tensor.Tensor) error {
 	}
 	for i, p := range g.cfg.Params {
 		if used[i] != 0 && sums[i] == nil {
-			sums[i] = tensor.Zeros(g.c, p.GradDType(), p.Shape()...)
+			sums[i] = tensor.Full(g.c, p.GradDType(), math.Copysign(0, -1), p.Shape()...) // which changes no sum
 			g.chunks[i] = []*tensor.Tensor{sums[i]}
 		}
 	}

@@ -137,17 +137,22 @@ func (p *Passes) ForwardBackward(ctx context.Context, c *nn.Ctx, b *data.Batch, 
 	use func(c *tensor.Ctx, params, grads []*tensor.Tensor)) (Sum, error) {
 	gradients := newGradients(p, c.Ctx)
 	defer gradients.free()
-	sum, _, err := p.run(ctx, c, b, loss, func(c *nn.Ctx, out Output, i int) error {
-		if err := out.check(); err != nil {
-			return err
-		}
-		gradients.backward(c.Ctx, out.Loss, seed, i)
-		return nil
-	})
+	sum, err := gradients.passes(ctx, c, b, loss, seed)
 	if err != nil {
 		return Sum{}, err
 	}
 	return sum, gradients.deliver(ctx, use)
+}
+
+// ForwardBackwardParts is ForwardBackward for a caller who adds up the gradients of the ranks along cp: take gets the
+// gradients over this rank's chunks, by the parameter's place in Config.Params, each as soon as the passes of all of
+// them have it; nil where they have none. It ends with the call of take.
+func (p *Passes) ForwardBackwardParts(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss, seed float64,
+	take func(i int, grad *tensor.Tensor)) (Sum, error) {
+	gradients := newGradients(p, c.Ctx)
+	gradients.take = take
+	defer gradients.free()
+	return gradients.passes(ctx, c, b, loss, seed)
 }
 
 // Accumulate adds gradients to those of the parameters, as a backward pass does: hooks run.

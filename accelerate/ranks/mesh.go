@@ -145,7 +145,7 @@ func (r *Ranks) arrange() error {
 
 // spreads refuses a mesh whose ranks all have the whole of a model that is to be sharded.
 func spreads(m comm.Mesh, sharded bool) error {
-	if !sharded || m.Axes() == 0 || m.DPShard > 1 {
+	if !sharded || m.Axes() == 0 || m.Size(shardAxes) > 1 {
 		return nil
 	}
 	return fmt.Errorf("accelerate: mesh %v has no ranks to spread the model over: want dp_shard_size of at least 2, "+

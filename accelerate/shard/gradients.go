@@ -24,7 +24,7 @@ func (s *Sharder) begin() {
 func (s *Sharder) Begin(microBatch int, last bool) (sends bool) {
 	if s.sum != nil {
 		if s.sum.Begin(microBatch); last {
-			s.beginPass(0, false)
+			s.beginPass(0, s.repeats())
 		}
 		s.sends = last
 		return last
@@ -40,6 +40,10 @@ func (s *Sharder) Begin(microBatch int, last bool) (sends bool) {
 	s.sends = true
 	return true
 }
+
+// repeats reports whether this rank's sums are those of another rank, too: of ranks that share the tokens of
+// micro-batches, and have added up what they have of them, the first counts.
+func (s *Sharder) repeats() bool { return s.tokens > 1 && s.job.Peers.Tokens.Rank() > 0 }
 
 // beginPass readies the backward pass of this rank's micro-batch number round. A phantom repeats one of another rank:
 // it makes this rank take part in what the others exchange, and leaves no gradient.
@@ -181,7 +185,7 @@ func (s *Sharder) land() {
 	}
 	switch f := x.flat; {
 	case f.sum == nil && x.parts != nil:
-		sum := accumulation.NewShard(s.c, s.group.Size(), s.group.Size())
+		sum := accumulation.NewShard(s.c, s.samples(), s.samples())
 		s.addParts(sum, 0, x)
 		total := sum.Total()
 		f.total = f.shard(s, f.grads)
@@ -192,23 +196,33 @@ func (s *Sharder) land() {
 	case x.parts == nil:
 		f.sum.Add(x.round, f.shard(s, x.grads))
 	default:
-		s.addParts(f.sum, x.round*s.group.Size(), x)
+		s.addParts(f.sum, x.round*s.samples(), x)
 	}
 	x.free()
 }
 
-// addParts adds what the ranks sent for this rank's shard, one after the other, in float32.
+// addParts adds what the ranks sent for this rank's shard, micro-batch by micro-batch, in float32.
 func (s *Sharder) addParts(sum *accumulation.Shard, first int, x *exchange) {
-	for r := range s.group.Size() {
-		lo := r * x.flat.pack.shard
-		part := tensor.Slice(s.c, x.parts, 0, lo, lo+x.flat.pack.shard)
-		if !s.options.Reduce.IsHalf() {
-			sum.Add(first+r, part)
-			continue
+	for microBatch := range s.samples() {
+		parts := make([]*tensor.Tensor, s.tokens)
+		for i := range parts {
+			lo := (microBatch*s.tokens + i) * x.flat.pack.shard
+			parts[i] = tensor.Slice(s.c, x.parts, 0, lo, lo+x.flat.pack.shard)
+			if s.options.Reduce.IsHalf() {
+				parts[i] = tensor.Cast(s.c, parts[i], tensor.Float32)
+			}
 		}
-		exact := tensor.Cast(s.c, part, tensor.Float32)
-		sum.Add(first+r, exact)
-		exact.Free()
+		for d := 1; d < len(parts); d *= 2 { // in the order of the group's own sums
+			for i := 0; i+d < len(parts); i += 2 * d {
+				tensor.AddInto(s.c, parts[i], parts[i+d])
+			}
+		}
+		sum.Add(first+microBatch, parts[0])
+		if s.options.Reduce.IsHalf() {
+			for _, p := range parts {
+				p.Free()
+			}
+		}
 	}
 }
 

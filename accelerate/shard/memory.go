@@ -89,9 +89,9 @@ func (s *Sharder) sets() int {
 	groups := accumulation.Groups(s.microBatches, s.ranks)
 	switch {
 	case !s.gradients:
-		groups = max(1, groups/s.group.Size())
-	case s.summed():
-		groups = s.microBatches / s.group.Size()
+		groups = max(1, groups/s.samples())
+	case s.summed() && s.samples() > 1:
+		groups = s.microBatches / s.samples()
 	}
 	return bits.Len(uint(groups))
 }

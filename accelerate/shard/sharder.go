@@ -60,6 +60,7 @@ type Sharder struct {
 	shared     bool                      // parameters are in memory that all ranks have together
 	keep       bool                      // what came for the forward pass stays until the backward pass is done
 	stay       func(p tensor.Named) bool // whether a parameter is whole at all times; nil: none is
+	tokens     int                       // ranks of the group that share each micro-batch, see strategy.Peers.Tokens
 	// microBatches are those of a window over the group's ranks; on up to so many ranks their sums have the same bits
 	microBatches int
 	ranks        int
@@ -116,18 +117,15 @@ func New(j strategy.Job, o Options) (*Sharder, error) {
 	case j.Peers.Shards == nil:
 		return nil, errors.New("shard: the job has no ranks to spread the model over (strategy.Peers.Shards): want " +
 			"Options.Factory, and a mesh with dp_shard of at least 2")
-	case o.Strategy.ShardsGradients() && !j.Layout.Interleaved:
+	case o.Strategy.ShardsGradients() && !j.Layout.Interleaved && j.Layout.WorldSize != 1:
 		return nil, fmt.Errorf("shard: %s exchanges the gradients of each micro-batch, and the ranks take no turns: "+
 			"want Options.Factory, which asks for an interleaved layout", o.Strategy)
 	}
 	s := &Sharder{c: j.Ctx.NoGrad(), job: j, group: j.Peers.Shards, options: o, params: j.Params, seen: map[*unit]int{},
 		host: j.Ctx.Device().HostMemory(), gradients: o.Strategy.ShardsGradients(), keep: o.Strategy == GradOp,
 		slots: make([]slot, len(j.Params)), local: make([]*tensor.Tensor, len(j.Params)),
-		usage: ddp.NewUsage(j.Params, j.Exchange), staged: j.Model == nil}
-	replicas := 1
-	if g := j.Peers.Replicas; g != nil {
-		replicas = g.Size()
-	}
+		usage: ddp.NewUsage(j.Params, j.Exchange), staged: j.Model == nil, tokens: sizeOf(j.Peers.Tokens)}
+	replicas := sizeOf(j.Peers.Replicas)
 	s.microBatches, s.ranks = int(j.Layout.MicroBatches())/replicas, max(1, j.DeterministicRanks/replicas)
 	units, err := s.choose()
 	if err != nil {
@@ -157,6 +155,17 @@ func New(j strategy.Job, o Options) (*Sharder, error) {
 	s.begin()
 	return s, nil
 }
+
+// sizeOf is the number of ranks of a group; nil stands for this rank alone.
+func sizeOf(g *comm.Group) int {
+	if g == nil {
+		return 1
+	}
+	return g.Size()
+}
+
+// samples is how many ranks of the group see different samples.
+func (s *Sharder) samples() int { return s.group.Size() / s.tokens }
 
 // choose chooses the units, and whether parameters come and go or are shared.
 func (s *Sharder) choose() (units []Unit, err error) {
@@ -304,17 +313,18 @@ func (s *Sharder) cut() {
 
 // newSum makes the sum of a flat's gradients.
 func (s *Sharder) newSum() *accumulation.Shard {
-	if s.summed() {
-		return accumulation.NewShard(s.c, s.microBatches/s.group.Size(), s.microBatches/s.group.Size())
+	if n := s.samples(); n > 1 && s.summed() {
+		return accumulation.NewShard(s.c, s.microBatches/n, s.microBatches/n)
 	}
 	return accumulation.NewShard(s.c, s.microBatches, s.ranks)
 }
 
 // summed reports whether the group's own tree over the ranks is the part of the micro-batches' tree that a round makes:
-// then gradients are summed on their way.
+// then gradients are summed on their way. Below it is the tree over the ranks that share a micro-batch.
 func (s *Sharder) summed() bool {
-	n, m := s.group.Size(), s.microBatches
-	return !s.options.Reduce.IsHalf() && n&(n-1) == 0 && m%n == 0 && accumulation.Groups(m, s.ranks) == m
+	n, m := s.samples(), s.microBatches
+	return !s.options.Reduce.IsHalf() &&
+		(n == 1 || n&(n-1) == 0 && m%n == 0 && accumulation.Groups(m, s.ranks) == m)
 }
 
 // freeOld frees the memory that the parameters had before, if nothing of the model lies there any more.

@@ -83,6 +83,7 @@ type Peers struct {
 	Data     *comm.Group // those that see other samples
 	Loss     *comm.Group // those whose gradients are summed: they have the same stages, and see other tokens
 	Shards   *comm.Group // those over which a sharded model is spread
+	Tokens   *comm.Group // those of Shards that see other tokens of the same samples: their numbers follow each other
 	Replicas *comm.Group // those that own the same shard as this one
 }
 

@@ -151,6 +151,23 @@ func TestSameBitsOfDividedMatrices(t *testing.T) {
 	requireSameBitsOver(t, kinds[1:], one, 4, "--tp_size", "2")
 }
 
+// TestSameBitsOfDividedTokens is TestSameBits for sequences that two ranks share, with others that see other samples,
+// and with a model that is spread over all of them. One rank has as many chunks.
+func TestSameBitsOfDividedTokens(t *testing.T) {
+	t.Parallel()
+	one := filepath.Join(t.TempDir(), "one")
+	succeed(t, plain(tiny(one, "--cp_chunks", "4")))
+	chunks := []string{"--cp_chunks", "4", "--cp_size", "2"}
+	requireSameBitsOver(t, kinds[1:2], one, 2, append(chunks, "--cp_strategy", "ulysses")...)
+	requireSameBitsOver(t, kinds[2:], one, 4, chunks...)
+	requireSameBitsOver(t, kinds[1:2], one, 4, append(chunks, "--dp_shard_size", "2")...)
+	requireSameBitsOver(t, kinds[2:], one, 4, append(chunks, "--fsdp", "full_shard")...)
+	whole := filepath.Join(t.TempDir(), "whole")
+	succeed(t, plain(tiny(whole)))
+	require.False(t, bytes.Equal(read(t, one, "model.safetensors"), read(t, whole, "model.safetensors")),
+		"chunks must matter")
+}
+
 // kinds are the ways in which ranks exchange.
 var kinds = []string{"goroutines", "shm", "tcp"}
 
