@@ -3,9 +3,10 @@
 package models
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
+
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 )
 
 // ID2Label names the classes of a classifier in its config.json, "0" and so on.
@@ -32,7 +33,7 @@ func ParseID2Label(config []byte) (ID2Label, error) {
 		NumLabels   *int     `json:"num_labels"`
 		ProblemType *string  `json:"problem_type"`
 	}{NumLabels: &n}
-	if err := json.Unmarshal(config, &cfg); err != nil {
+	if err := jsonfile.Unmarshal(config, &cfg); err != nil {
 		return nil, fmt.Errorf("config.json: %w", err)
 	}
 	if cfg.ID2Label == nil {

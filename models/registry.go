@@ -3,13 +3,13 @@
 package models
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -99,7 +99,7 @@ func factory(config []byte) (Factory, error) {
 	var head struct {
 		ModelType string `json:"model_type"`
 	}
-	if err := json.Unmarshal(config, &head); err != nil {
+	if err := jsonfile.Unmarshal(config, &head); err != nil {
 		return nil, fmt.Errorf("models: config.json: %w", err)
 	}
 	registry.Lock()

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -128,7 +129,7 @@ func inModules(tree *nn.Tree) (list []tensor.Named) {
 // ParseWeightsLayout reads a WeightsLayoutFile.
 func ParseWeightsLayout(text []byte) (WeightsLayout, error) {
 	var l WeightsLayout
-	if err := json.Unmarshal(text, &l); err != nil {
+	if err := jsonfile.Unmarshal(text, &l); err != nil {
 		return l, fmt.Errorf("models: %s: %w", WeightsLayoutFile, err)
 	}
 	if l.FormatVersion != layoutVersion {

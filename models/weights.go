@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -79,7 +80,7 @@ func (o *loadOptions) dtypeOf(config []byte, set *safetensors.Set) (tensor.DType
 		DType      string `json:"dtype"`
 		TorchDType string `json:"torch_dtype"`
 	}
-	if err := json.Unmarshal(config, &named); err != nil {
+	if err := (jsonfile.Options{Nulls: true}).Unmarshal(config, &named); err != nil {
 		return 0, fmt.Errorf("models: config.json: %w", err)
 	}
 	if name := cmp.Or(named.DType, named.TorchDType); name != "" {

@@ -44,7 +44,7 @@ type job struct {
 
 	base      *models.Pretrained[textModel] // the saved model that was named; nil: a new one
 	tok       *tokenizers.Tokenizer
-	tokConfig []byte // tokenizer_config.json, by which transformers knows the padding
+	tokConfig tokenizerConfig // by which transformers knows the padding
 	net       *gpt2.Classifier
 	length    int // tokens of a text that are read
 }
@@ -144,7 +144,7 @@ func (j *job) create(ctx context.Context, train *texts) error {
 	if j.net, err = gpt2.NewClassifier(nn.NewInit(tensor.CPU(), j.args.Seed), cfg); err != nil {
 		return err
 	}
-	j.tokConfig, err = json.MarshalIndent(map[string]any{
+	j.tokConfig.text, err = json.MarshalIndent(map[string]any{
 		"tokenizer_class": "GPT2Tokenizer", "bos_token": endOfText, "eos_token": endOfText, "unk_token": endOfText,
 		"pad_token": padding, "padding_side": "right", "model_max_length": j.length,
 	}, "", "  ")
@@ -157,7 +157,11 @@ func (j *job) create(ctx context.Context, train *texts) error {
 // load takes the saved model with its tokenizer. A language model gets a new head for the given classes.
 func (j *job) load(classes []string) error {
 	dir := j.base.Dir
-	j.tok, j.tokConfig = j.base.Tokenizer, tokenizerConfig(j.base)
+	var err error
+	if j.tokConfig, err = readTokenizerConfig(j.base); err != nil {
+		return err
+	}
+	j.tok = j.base.Tokenizer
 	head := "its head"
 	switch m := j.base.Model.(type) {
 	case *gpt2.Classifier:
@@ -167,7 +171,7 @@ func (j *job) load(classes []string) error {
 			return fmt.Errorf("%s is a language model, without a classifier's head: want a --train_file to learn "+
 				"one from", dir)
 		}
-		pad := padToken(j.tok, j.tokConfig)
+		pad := j.tokConfig.padToken(j.tok)
 		if pad == nil {
 			pad = m.Cfg.EosTokenID // as is usual with GPT-2, which has no token for padding
 		}
@@ -176,7 +180,6 @@ func (j *job) load(classes []string) error {
 				tokenizerConfigFile)
 		}
 		head = "a new head"
-		var err error
 		if j.net, err = gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), j.args.Seed), m,
 			gpt2.ClassifierConfig{ID2Label: models.Labels(classes...), PadTokenID: pad}); err != nil {
 			return err
@@ -201,8 +204,8 @@ func (j *job) beside() trainer.Option {
 		_, err := j.tok.WriteTo(w)
 		return err
 	}}}
-	if j.tokConfig != nil {
-		parts = append(parts, checkpoint.BytesPart(tokenizerConfigFile, j.tokConfig))
+	if j.tokConfig.text != nil {
+		parts = append(parts, checkpoint.BytesPart(tokenizerConfigFile, j.tokConfig.text))
 	}
 	return trainer.WithParts(parts...)
 }

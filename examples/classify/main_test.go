@@ -212,6 +212,16 @@ func TestClassifyFromALanguageModel(t *testing.T) {
 		require.True(t, ok)
 		require.EqualValues(t, want, *loaded.(*gpt2.Classifier).Cfg.PadTokenID)
 	}
+	for config, want := range map[string]string{
+		`{"pad_token": 3}`:  tokenizerConfigFile + ": pad_token is 3: want a token's text",
+		`{"pad_token": "a"`: tokenizerConfigFile + ": line 1, column 18: the text ends too early",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(lm, tokenizerConfigFile), []byte(config), 0o600))
+		_, err = classify("--model_name_or_path", lm, "--train_file", writeMoods(t, dir, "jsonl", 30),
+			"--label_column", "sentiment", "--text_column", "sentence")
+		require.ErrorContains(t, err, want)
+	}
+	require.NoError(t, os.Remove(filepath.Join(lm, tokenizerConfigFile)))
 	_, err = classify("--do_eval", "--model_name_or_path", lm, "--label_column", "sentiment", "--validation_file",
 		writeMoods(t, dir, "jsonl", 31))
 	require.ErrorContains(t, err, "without a classifier's head")

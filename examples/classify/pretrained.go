@@ -4,8 +4,12 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
 
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -23,28 +27,44 @@ func open(dir string) (*models.Pretrained[textModel], error) {
 		"GPT2ForSequenceClassification or GPT2LMHeadModel")
 }
 
-// tokenizerConfig is tokenizer_config.json; nil if the folder has none.
-func tokenizerConfig(p *models.Pretrained[textModel]) []byte {
-	text, err := p.File(tokenizerConfigFile)
-	if err != nil {
-		return nil
-	}
-	return text
+// tokenizerConfig is what this program reads of tokenizer_config.json.
+type tokenizerConfig struct {
+	PadToken       *tokenName `json:"pad_token"`
+	TruncationSide string     `json:"truncation_side" null:"ok"`
+
+	text []byte // nil if the folder has none
 }
 
-// padToken is the token that tokenizer_config.json names for padding; nil if it names none.
-func padToken(tok *tokenizers.Tokenizer, tokConfig []byte) *int {
-	var config struct {
-		PadToken json.RawMessage `json:"pad_token"`
+// tokenName is a token by its text, or by an object with it.
+type tokenName string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *tokenName) UnmarshalJSON(text []byte) error {
+	var token struct{ Content string }
+	if json.Unmarshal(text, &token.Content) != nil && json.Unmarshal(text, &token) != nil {
+		return errors.New("want a token's text")
 	}
-	if json.Unmarshal(tokConfig, &config) != nil {
-		return nil // none, or not read by transformers either
+	*n = tokenName(token.Content)
+	return nil
+}
+
+func readTokenizerConfig(p *models.Pretrained[textModel]) (c tokenizerConfig, err error) {
+	c.text, err = p.File(tokenizerConfigFile)
+	if err != nil {
+		return c, nil // there is none
 	}
-	var token struct{ Content string } // or a string
-	if json.Unmarshal(config.PadToken, &token.Content) != nil && json.Unmarshal(config.PadToken, &token) != nil {
+	if err := jsonfile.Unmarshal(c.text, &c); err != nil {
+		return c, fmt.Errorf("%s: %w", filepath.Join(p.Dir, tokenizerConfigFile), err)
+	}
+	return c, nil
+}
+
+// padToken is the token for padding; nil if none is named that the tokenizer has.
+func (c *tokenizerConfig) padToken(tok *tokenizers.Tokenizer) *int {
+	if c.PadToken == nil {
 		return nil
 	}
-	if id, ok := tok.TokenID(token.Content); ok {
+	if id, ok := tok.TokenID(string(*c.PadToken)); ok {
 		return new(int(id))
 	}
 	return nil
@@ -57,11 +77,7 @@ type reader struct {
 	left bool // long texts lose their beginning (truncation_side)
 }
 
-func newReader(m *gpt2.Classifier, tok *tokenizers.Tokenizer, tokConfig []byte) reader {
-	var config struct {
-		TruncationSide string `json:"truncation_side"`
-	}
-	_ = json.Unmarshal(tokConfig, &config) // there may be none
+func newReader(m *gpt2.Classifier, tok *tokenizers.Tokenizer, config tokenizerConfig) reader {
 	return reader{tok, int32(*m.Cfg.PadTokenID), config.TruncationSide == "left"}
 }
 

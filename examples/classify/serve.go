@@ -73,7 +73,11 @@ func serve(ctx context.Context, dir string, s *ServeArguments, out io.Writer) er
 	if !ok || net.Cfg.PadTokenID == nil {
 		return fmt.Errorf("%s is no text classifier with a pad_token_id: want what this program has saved", dir)
 	}
-	r := newReader(net, saved.Tokenizer, tokenizerConfig(saved))
+	config, err := readTokenizerConfig(saved)
+	if err != nil {
+		return err
+	}
+	r := newReader(net, saved.Tokenizer, config)
 	b := service.NewBatcher(s.MaxBatchSize, newPredictor(net, r).predict)
 	defer b.Close()
 	return service.Serve(ctx, s.Serve, service.Handler(b, decode), out)

@@ -14,11 +14,13 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strconv"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/examples/internal/final"
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all"
 	"github.com/lockstep-ml/lockstep/models/generation"
@@ -196,9 +198,19 @@ func (j *job) follow(in *nn.Init, eot int) error {
 	if err != nil {
 		return err
 	}
-	var cfg map[string]any
-	if err := json.Unmarshal(text, &cfg); err != nil {
+	cfg := map[string]any{}
+	if err := (jsonfile.Options{Numbers: true}).Unmarshal(text, &cfg); err != nil {
 		return fmt.Errorf("%s: %w", j.model.ConfigName, err)
+	}
+	if v, ok := cfg["vocab_size"]; ok { // it gives way to the tokenizer's, and must be one all the same
+		const most = 1 << 22
+		if n, err := strconv.Atoi(fmt.Sprint(v)); err != nil || n < 1 || n > most {
+			return fmt.Errorf("%s: vocab_size = %v: want 1 to %d", j.model.ConfigName, v, most)
+		}
+		if fmt.Sprint(v) != strconv.Itoa(j.tok.VocabSize()) {
+			j.Line("vocab_size", fmt.Sprintf("%d, of the tokenizer: %s has %v", j.tok.VocabSize(), j.model.ConfigName,
+				v))
+		}
 	}
 	maps.Copy(cfg, map[string]any{"vocab_size": j.tok.VocabSize(), "bos_token_id": eot, "eos_token_id": eot,
 		"pad_token_id": nil})

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -73,6 +74,8 @@ func TestModelFollowsAConfig(t *testing.T) {
 	printed, err := clm("--config_name", config, "--vocab_size", "260", "--block_size", "16")
 	require.NoError(t, err, printed)
 	require.Contains(t, printed, "qwen3 as "+config)
+	require.Contains(t, printed, "260, of the tokenizer: "+config+" has 99999")
+	hostile := filepath.Join(dir, "hostile.json")
 	saved, err := models.OpenPretrained[languageModel](tensor.CPU(), out, "")
 	require.NoError(t, err)
 	require.Equal(t, "Qwen3ForCausalLM", models.Architecture(saved.Model))
@@ -86,6 +89,11 @@ func TestModelFollowsAConfig(t *testing.T) {
 	require.NoError(t, err, printed)
 	require.Contains(t, printed, "16 tokens", "the model's positions")
 
+	for _, size := range []string{"-1", "0", "1000000000000", `"x"`} {
+		require.NoError(t, os.WriteFile(hostile, []byte(`{"model_type": "llama", "vocab_size": `+size+`}`), 0o600))
+		_, err = clm("--config_name", hostile, "--vocab_size", "260", "--block_size", "16")
+		require.ErrorContains(t, err, "vocab_size = "+strings.Trim(size, `"`)+": want 1 to 4194304")
+	}
 	_, err = clm("--config_name", config, "--n_layer", "3")
 	require.ErrorContains(t, err, "the model of config_name has its own")
 	_, err = clm("--config_name", config, "--vocab_size", "260", "--block_size", "17")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/tabular"
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 )
 
 // featuresFile is where a saved model's folder says how rows become inputs.
@@ -210,7 +211,7 @@ func loadFeatures(dir string) (*features, error) {
 		return nil, err
 	}
 	f := &features{}
-	if err := json.Unmarshal(text, f); err != nil {
+	if err := jsonfile.Unmarshal(text, f); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	for _, c := range append(slices.Clone(f.Columns), f.Label) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data/images"
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/resnet"
 )
@@ -55,7 +56,7 @@ func loadPreprocessor(saved *models.Pretrained[*resnet.Model]) (n images.Normali
 		return n, size, err
 	}
 	var p preprocessor
-	if err := json.Unmarshal(text, &p); err != nil {
+	if err := jsonfile.Unmarshal(text, &p); err != nil {
 		return n, size, fmt.Errorf("%s: %w", path, err)
 	}
 	if len(p.ImageMean) != len(p.ImageStd) {

@@ -18,6 +18,7 @@ package vfs
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"path/filepath"
@@ -167,7 +168,8 @@ func ReadFile(fsys FS, name string, limit int64) (data []byte, err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	data, err = io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(data)) > limit {
-		return nil, &fs.PathError{Op: "read", Path: name, Err: errTooLarge}
+		err = fmt.Errorf("file is too large: want at most %d bytes", limit)
+		return nil, &fs.PathError{Op: "read", Path: name, Err: err}
 	}
 	return data, err
 }
@@ -176,7 +178,6 @@ var (
 	errNotDir    = errors.New("not a folder")
 	errIsDir     = errors.New("is a folder")
 	errNotEmpty  = errors.New("folder is not empty")
-	errTooLarge  = errors.New("file is too large")
 	errIrregular = errors.New("neither a file nor a folder: want a file")
 	errWriteRO   = errors.New("file was opened for reading")
 	errReadWO    = errors.New("file was opened for writing")

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -34,7 +35,7 @@ func ParseClassifierConfig(raw []byte) (ClassifierConfig, error) {
 	if err != nil {
 		return cfg, err
 	}
-	if err := json.Unmarshal(raw, &cfg); err != nil {
+	if err := jsonfile.Unmarshal(raw, &cfg); err != nil {
 		return cfg, fmt.Errorf("gpt2: config.json: %w", err)
 	}
 	if cfg.ID2Label, err = models.ParseID2Label(raw); err != nil {

@@ -80,7 +80,7 @@ func TestClassifierConfig(t *testing.T) {
 	require.Equal(t, models.Labels("LABEL_0", "LABEL_1", "LABEL_2"), cfg.ID2Label)
 	require.Nil(t, cfg.PadTokenID)
 	for text, want := range map[string]string{
-		`{`:                              "gpt2: config.json: unexpected end of JSON input",
+		`{`:                              "gpt2: config.json: line 1, column 2: the text ends too early: want }",
 		`{"problem_type":"regression"}`:  `gpt2: config.json: problem_type = "regression" is not supported: want single_label_classification`,
 		`{"num_labels":1}`:               "gpt2: config: id2label names 1 classes: want at least 2",
 		`{"id2label":{"0":"a","2":"b"}}`: `gpt2: config: id2label has no "1": want the classes numbered from 0`,

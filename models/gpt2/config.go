@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/models"
 )
 
@@ -48,16 +49,16 @@ var unsupported = []string{"scale_attn_by_inverse_layer_idx", "reorder_and_upcas
 // that would change the computation and is not supported is an error.
 func ParseConfig(raw []byte) (Config, error) {
 	cfg := DefaultConfig()
-	if err := json.Unmarshal(raw, &cfg); err != nil {
+	if err := jsonfile.Unmarshal(raw, &cfg); err != nil {
 		return cfg, fmt.Errorf("gpt2: config.json: %w", err)
 	}
-	var all map[string]any
-	if err := json.Unmarshal(raw, &all); err != nil {
+	all := map[string]json.RawMessage{}
+	if err := jsonfile.Unmarshal(raw, &all); err != nil {
 		return cfg, fmt.Errorf("gpt2: config.json: %w", err)
 	}
 	for _, key := range unsupported {
-		if on, _ := all[key].(bool); on {
-			return cfg, fmt.Errorf("gpt2: config.json: %s = true is not supported: want false", key)
+		if v := all[key]; v != nil && string(v) != "false" && string(v) != "null" {
+			return cfg, fmt.Errorf("gpt2: config.json: %s = %.40s is not supported: want false", key, v)
 		}
 	}
 	return cfg, cfg.Validate()

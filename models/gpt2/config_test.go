@@ -34,10 +34,11 @@ func TestParseConfigDefaults(t *testing.T) {
 
 func TestParseConfigErrors(t *testing.T) {
 	for _, k := range []struct{ text, want string }{
-		{`{`, "gpt2: config.json: unexpected end of JSON input"},
-		{`[]`, "gpt2: config.json: json: cannot unmarshal array into Go value of type gpt2.Config"},
-		{`{"n_layer": "two"}`, "gpt2: config.json: json: cannot unmarshal string into Go struct field Config.n_layer " +
-			"of type int"},
+		{`{`, "gpt2: config.json: line 1, column 2: the text ends too early: want }"},
+		{`[]`, "gpt2: config.json: it is a list: want an object"},
+		{`{"n_layer": "two"}`, `gpt2: config.json: n_layer is "two": want a whole number`},
+		{`{"n_layer": null}`, "gpt2: config.json: n_layer is null: want a whole number"},
+		{`{"n_layer": 1, "n_layer": 2}`, `gpt2: config.json: it has the key "n_layer" twice`},
 		{`{"scale_attn_by_inverse_layer_idx": true}`,
 			"gpt2: config.json: scale_attn_by_inverse_layer_idx = true is not supported: want false"},
 		{`{"reorder_and_upcast_attn": true}`,

@@ -8,11 +8,11 @@
 package mlp
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -21,7 +21,7 @@ import (
 func init() {
 	models.Register("mlp", func(in *nn.Init, config []byte) (models.Configured, error) {
 		var cfg Config
-		if err := json.Unmarshal(config, &cfg); err != nil {
+		if err := jsonfile.Unmarshal(config, &cfg); err != nil {
 			return nil, fmt.Errorf("mlp: config.json: %w", err)
 		}
 		return New(in, cfg)

@@ -3,9 +3,9 @@
 package resnet
 
 import (
-	"encoding/json"
 	"fmt"
 
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -51,7 +51,7 @@ func ResNet18(classes ...string) Config {
 // stands for names of classes that are missing. A head that is no classifier is an error.
 func ParseConfig(raw []byte) (Config, error) {
 	cfg := DefaultConfig()
-	err := json.Unmarshal(raw, &cfg)
+	err := jsonfile.Unmarshal(raw, &cfg)
 	if err != nil {
 		return cfg, fmt.Errorf("resnet: config.json: %w", err)
 	}

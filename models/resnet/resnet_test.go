@@ -96,7 +96,7 @@ func TestParseConfig(t *testing.T) {
 
 func TestParseConfigErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		`{`:                              "resnet: config.json: unexpected end of JSON input",
+		`{`:                              "resnet: config.json: line 1, column 2: the text ends too early: want }",
 		`{"problem_type":"regression"}`:  `resnet: config.json: problem_type = "regression" is not supported: want single_label_classification`,
 		`{"num_labels":1}`:               "resnet: config: id2label names 1 classes: want at least 2",
 		`{"id2label":{"0":"a","2":"b"}}`: `resnet: config: id2label has no "1": want the classes numbered from 0`,

@@ -5,11 +5,14 @@ package transformer
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -23,10 +26,10 @@ type Config struct {
 	IntermediateSize  int      `json:"intermediate_size"`
 	NumHiddenLayers   int      `json:"num_hidden_layers"`
 	NumAttentionHeads int      `json:"num_attention_heads"`
-	NumKeyValueHeads  int      `json:"num_key_value_heads"` // 0: NumAttentionHeads
-	HeadDim           int      `json:"head_dim"`            // 0: HiddenSize/NumAttentionHeads
+	NumKeyValueHeads  int      `json:"num_key_value_heads" null:"ok"` // 0: NumAttentionHeads
+	HeadDim           int      `json:"head_dim" null:"ok"`            // 0: HiddenSize/NumAttentionHeads
 	HiddenAct         string   `json:"hidden_act"`
-	HiddenActivation  string   `json:"hidden_activation"` // Gemma's name of HiddenAct
+	HiddenActivation  string   `json:"hidden_activation" null:"ok"` // Gemma's name of HiddenAct
 	MaxPositions      int      `json:"max_position_embeddings"`
 	InitializerRange  float64  `json:"initializer_range"`
 	RMSNormEps        float64  `json:"rms_norm_eps"`
@@ -67,10 +70,13 @@ type TokenIDs []int
 func (t *TokenIDs) UnmarshalJSON(text []byte) error {
 	*t = nil
 	if text[0] == '[' || bytes.Equal(text, []byte("null")) {
-		return json.Unmarshal(text, (*[]int)(t))
+		return jsonfile.Unmarshal(text, (*[]int)(t))
 	}
 	*t = make(TokenIDs, 1)
-	return json.Unmarshal(text, &(*t)[0])
+	if err := json.Unmarshal(text, &(*t)[0]); err != nil {
+		return errors.New("want a token's number or a list of them")
+	}
+	return nil
 }
 
 // MarshalJSON writes one token as a number.
@@ -94,7 +100,7 @@ func DefaultConfig(modelType string) (Config, error) {
 // family does not know, and all switches that would change what is computed and are not supported.
 func ParseConfig(text []byte) (Config, error) {
 	given := map[string]json.RawMessage{}
-	if err := json.Unmarshal(text, &given); err != nil {
+	if err := jsonfile.Unmarshal(text, &given); err != nil {
 		return Config{}, fmt.Errorf("transformer: config.json: %w", err)
 	}
 	var name string
@@ -125,7 +131,10 @@ func (f *family) parse(text []byte, given map[string]json.RawMessage) (Config, e
 	if err != nil {
 		return cfg, err
 	}
-	if err := json.Unmarshal(merged, &cfg); err != nil {
+	if err := jsonfile.Unmarshal(merged, &cfg); err != nil {
+		return cfg, err
+	}
+	if err := refuseZeros("", given); err != nil {
 		return cfg, err
 	}
 	head, err := f.head(given["architectures"])
@@ -144,11 +153,30 @@ func (f *family) parse(text []byte, given map[string]json.RawMessage) (Config, e
 	return cfg, nil
 }
 
+// positive are keys that stand for something else when they are missing, which 0 does not.
+var positive = []string{"num_key_value_heads", "head_dim", "rope_theta", "rope_local_base_freq",
+	"partial_rotary_factor", "factor", "original_max_position_embeddings", "beta_fast", "beta_slow",
+	"query_pre_attn_scalar"}
+
+// refuseZeros refuses 0 as the value of such a key.
+func refuseZeros(in string, given map[string]json.RawMessage) error {
+	var bad []string
+	for _, key := range positive {
+		if x, err := strconv.ParseFloat(string(given[key]), 64); err == nil && x == 0 {
+			bad = append(bad, fmt.Sprintf("%s%s = %s: want a positive number", in, key, given[key]))
+		}
+	}
+	if bad == nil {
+		return nil
+	}
+	return errors.New(strings.Join(bad, "; "))
+}
+
 // head is the class of transformers that config.json names, the language model's by default.
 func (f *family) head(text json.RawMessage) (string, error) {
 	var names []string
 	if text != nil {
-		if err := json.Unmarshal(text, &names); err != nil {
+		if err := jsonfile.Unmarshal(text, &names); err != nil {
 			return "", fmt.Errorf("architectures: %w", err)
 		}
 	}

@@ -3,11 +3,11 @@
 package transformer
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
 
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 )
@@ -54,11 +54,16 @@ func (r *RoPE) parse(key string, text json.RawMessage) error {
 		*RoPE
 		Old string `json:"type"` // its name until transformers 4.42
 	}{RoPE: r}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
 	r.Type = ""
-	if err := d.Decode(&old); err != nil {
+	if err := (jsonfile.Options{KnownKeys: true, Nulls: true}).Unmarshal(text, &old); err != nil {
 		return fmt.Errorf("%s: %w", key, err)
+	}
+	given := map[string]json.RawMessage{}
+	if err := jsonfile.Unmarshal(text, &given); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	if err := refuseZeros(key+".", given); err != nil {
+		return err
 	}
 	if r.Type == "" {
 		r.Type = old.Old
@@ -104,9 +109,7 @@ func (c *Config) readTwoRoPEs(given map[string]json.RawMessage) error {
 		Sliding json.RawMessage `json:"sliding_attention"`
 	}{}
 	if text := given["rope_parameters"]; text != nil {
-		d := json.NewDecoder(bytes.NewReader(text))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&kinds); err != nil {
+		if err := jsonfile.Strict(text, &kinds); err != nil {
 			return fmt.Errorf("rope_parameters: %w: want %s and %s", err, FullAttention, SlidingAttention)
 		}
 	}
@@ -138,7 +141,7 @@ func (c *Config) readTwoRoPEs(given map[string]json.RawMessage) error {
 // fallBack sets x, if it is 0, to the value of a key, or else to what it stands for.
 func fallBack(x *float64, given map[string]json.RawMessage, key string, otherwise float64) error {
 	if text := given[key]; *x == 0 && text != nil {
-		if err := json.Unmarshal(text, x); err != nil {
+		if err := (jsonfile.Options{Nulls: true}).Unmarshal(text, x); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
