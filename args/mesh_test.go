@@ -290,11 +290,10 @@ func TestFaultsOfDividedMatrices(t *testing.T) {
 		`--tp_plan {"a":1}`:         {`tp_plan is {"a":1} (flag --tp_plan): want auto, a JSON object of styles`},
 		"--tp_parts -1 --pp_size 2": {"tp_parts is -1 (flag --tp_parts): want a whole number"},
 		"--tp_size 2 --pp_size 2 --fsdp full_shard --optim lamb --offload_params disk --offload_optimizer " +
-			"disk --label_smoothing_factor 0.1 --neftune_noise_alpha 5 --record_hashes op " +
-			"--ema_decay 0.9 --predict_with_generate": {"ema_decay is 0.9", "predict_with_generate is true",
+			"disk --neftune_noise_alpha 5 --record_hashes op --ema_decay 0.9": {"ema_decay is 0.9",
 			"a has 9 heads", "b has none", "pp_size is 2",
 			"optim is \"lamb\" (flag --optim): want an optimizer",
-			"offload_params is", "offload_optimizer is", "label_smoothing_factor is 0.1", "neftune_noise_alpha is 5",
+			"offload_params is", "offload_optimizer is", "neftune_noise_alpha is 5",
 			"record_hashes is \"op\" (flag --record_hashes): want step, or tp_size 1"},
 		"--tp_size 2 --ddp_comm_hook fp16 --optim schedule_free_sgd": {"a has 9 heads", "b has none",
 			`ddp_comm_hook is "fp16"`, `optim is "schedule_free_sgd"`},

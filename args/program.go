@@ -131,10 +131,6 @@ func (a *TrainingArguments) checkTensors(c *Checker, p Program) {
 		c.Require(!o.Whole, "optim", a.Optim, "an optimizer that computes each element by itself, such as "+
 			"adamw_torch, or tp_size 1: ranks have parts of matrices, and it needs whole ones")
 		c.Require(a.EMADecay == 0, "ema_decay", a.EMADecay, "0, or tp_size 1: ranks have parts of the weights")
-		c.Require(!a.PredictWithGenerate, "predict_with_generate", true, "false, or tp_size 1: ranks that divide "+
-			"matrices do not generate during training")
-		c.Require(a.LabelSmoothingFactor == 0, "label_smoothing_factor", a.LabelSmoothingFactor,
-			"0, or tp_size 1: ranks divide the vocabulary")
 		c.Require(a.RecordHashes != RecordOp, "record_hashes", a.RecordHashes,
 			"step, or tp_size 1: ranks have parts of what modules compute")
 	}

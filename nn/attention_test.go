@@ -168,7 +168,7 @@ func TestMultiheadAttentionCache(t *testing.T) {
 		nn.AttentionConfig{Width: width, Heads: 4, KVHeads: 2, Causal: true})
 	x := tensor.Normal(c.Ctx, tensor.Float64, 8, 0, 1, batch, length, width)
 	want := tensor.ToSlice[float64](c.Ctx, m.Forward(c, x, nn.AttentionInput{}))
-	cache := nn.NewKVCache(c, nn.KVCacheConfig{Layers: 1, Batch: batch, Heads: 2, Tokens: length, Dim: 2,
+	cache := nn.NewKVCache(c, nn.KVCacheConfig{Layers: 1, Batch: batch, Tokens: length, Dim: 2,
 		DType: tensor.Float64})
 	defer cache.Free()
 	for _, parts := range [][]int{{6}, {1, 2, 3}, {5, 1}} {
@@ -211,7 +211,7 @@ func TestMultiheadAttentionWindowCache(t *testing.T) {
 		return x
 	}
 	want := tensor.ToSlice[float64](c.Ctx, run(x, nil))
-	cache := nn.NewKVCache(c, nn.KVCacheConfig{Layers: 2, Batch: batch, Heads: 1, Tokens: length, Dim: 2,
+	cache := nn.NewKVCache(c, nn.KVCacheConfig{Layers: 2, Batch: batch, Tokens: length, Dim: 2,
 		DType: tensor.Float64, Windows: []int{window, 0}})
 	for _, part := range []int{1, 7, 150} {
 		cache.Reset()

@@ -25,7 +25,6 @@ type KVLayer struct {
 // KVCacheConfig is the size of a KVCache.
 type KVCacheConfig struct {
 	Layers, Batch int
-	Heads         int // of keys and values
 	Tokens        int // there is room for
 	Dim           int // of a head
 	DType         tensor.DType
@@ -138,9 +137,8 @@ func (l *KVLayer) Extend(c *Ctx, k, v *tensor.Tensor) (keys, values *tensor.Tens
 		refuse(c, "nn.KVLayer", "%d tokens: the cache has room for %d", n, most)
 	}
 	from := l.Start(k.Size(2)) - l.start // rows that go
-	held := l.cache.length - l.start
-	end := held - from + k.Size(2)
-	l.k, l.v = l.moved(c, l.k, from, held, end), l.moved(c, l.v, from, held, end)
+	end := l.cache.length - l.start - from + k.Size(2)
+	l.k, l.v = l.moved(c, l.k, from, k), l.moved(c, l.v, from, v)
 	l.start += from
 	store := func(all, part *tensor.Tensor) *tensor.Tensor {
 		tensor.CopyInto(c.Ctx, tensor.Slice(c.Ctx, all, 2, end-part.Size(2), end), part)
@@ -149,8 +147,11 @@ func (l *KVLayer) Extend(c *Ctx, k, v *tensor.Tensor) (keys, values *tensor.Tens
 	return store(l.k, k), store(l.v, v)
 }
 
-// moved is the memory all with its rows from..held at the beginning, and room for end rows.
-func (l *KVLayer) moved(c *Ctx, all *tensor.Tensor, from, held, end int) *tensor.Tensor {
+// moved is the memory all with the rows that it holds, without the first ones, at the beginning, and room for more. Of
+// heads it has as many as more: ranks may divide them.
+func (l *KVLayer) moved(c *Ctx, all *tensor.Tensor, from int, more *tensor.Tensor) *tensor.Tensor {
+	held := l.cache.length - l.start
+	end := held - from + more.Size(2)
 	fits := all != nil && all.Size(2) >= end
 	if fits && from == 0 {
 		return all
@@ -161,7 +162,8 @@ func (l *KVLayer) moved(c *Ctx, all *tensor.Tensor, from, held, end int) *tensor
 		for room < end {
 			room *= 2
 		}
-		next = c.Keep(tensor.Zeros(c.Ctx, cfg.DType, cfg.Batch, cfg.Heads, max(end, min(room, cfg.Tokens)), cfg.Dim))
+		next = c.Keep(tensor.Zeros(c.Ctx, cfg.DType, cfg.Batch, more.Size(1), max(end, min(room, cfg.Tokens)),
+			cfg.Dim))
 	}
 	if held > from {
 		c.Scope(func(c *Ctx) []*tensor.Tensor {

@@ -31,10 +31,6 @@ func LinearCrossEntropySum(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, la
 	w, b := c.Param(weight), c.Param(bias)
 	loss := tensor.LinearCrossEntropy(c.Ctx, rows, w, b, ids, tensor.IgnoreIndex)
 	if smoothing := c.labelSmoothing(); smoothing != 0 {
-		if whole := weight.Whole(); whole != nil && whole.Size(0) != w.Size(0) {
-			refuse(c, "nn.LinearCrossEntropySum", "label smoothing %g, and ranks divide the vocabulary (tp_size): "+
-				"want none, or CrossEntropySumWith of the logits", smoothing)
-		}
 		excess := linearExcess(c, rows, w, b, ids)
 		loss = tensor.Add(c.Ctx, loss, tensor.Affine(c.Ctx, excess, smoothing, 0))
 	}
@@ -47,12 +43,12 @@ func LinearCrossEntropySum(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, la
 func linearExcess(c *Ctx, h, weight, bias, ids *tensor.Tensor) *tensor.Tensor {
 	h, weight = single(c, h), single(c, weight)
 	known, counts := countedLabels(c, ids)
-	rows := tensor.Sub(c.Ctx, tensor.Embedding(c.Ctx, weight, known), tensor.Mean(c.Ctx, weight, []int{0}, false))
+	rows := tensor.Sub(c.Ctx, tensor.Embedding(c.Ctx, weight, known), tensor.RowMean(c.Ctx, weight))
 	excess := tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, h, rows), []int{1}, false)
 	if bias != nil {
-		bias = single(c, bias)
-		own := tensor.Sub(c.Ctx, tensor.Gather(c.Ctx, bias, 0, known), tensor.Mean(c.Ctx, bias, []int{0}, false))
-		excess = tensor.Add(c.Ctx, excess, own)
+		table := tensor.Reshape(c.Ctx, single(c, bias), -1, 1)
+		own := tensor.Sub(c.Ctx, tensor.Embedding(c.Ctx, table, known), tensor.RowMean(c.Ctx, table))
+		excess = tensor.Add(c.Ctx, excess, tensor.Squeeze(c.Ctx, own, 1))
 	}
 	none := tensor.Scalar(c.Ctx, excess.DType(), 0)
 	return tensor.Sum(c.Ctx, tensor.Where(c.Ctx, counts, excess, none), nil, false)

@@ -31,7 +31,7 @@ var precisions = map[string]Precision{
 
 	"Softmax": Wide, "LogSoftmax": Wide, "CrossEntropy": Wide, "BCEWithLogits": Wide, "LayerNorm": Wide,
 	"RMSNorm": Wide, "LayerNormLowered": Wide, "RMSNormLowered": Wide,
-	"GroupNorm": Wide, "Sum": Wide, "Mean": Wide, "LogSumExp": Wide, "Var": Wide, "Std": Wide,
+	"GroupNorm": Wide, "Sum": Wide, "Mean": Wide, "RowMean": Wide, "LogSumExp": Wide, "Var": Wide, "Std": Wide,
 	"CumSum": Wide, "SumSquares": Wide, "Exp": Wide, "Log": Wide, "Rsqrt": Wide, "Erf": Wide, "Pow": Wide,
 	"PowScalar": Wide, "Softplus": Wide,
 

@@ -73,6 +73,41 @@ func partedEmbedding(c *Ctx, table, ids *Tensor) *Tensor {
 	return out
 }
 
+// RowMean is the mean of the rows of a table [V,C]: [C]. Of a table whose rows are divided among ranks it is that of all,
+// with parts that are added in a tree.
+func RowMean(c *Ctx, table *Tensor) *Tensor {
+	const name = "RowMean"
+	table.check(c, name)
+	c.wantFloat(name, table)
+	if table.ndim != 2 {
+		c.fail(name, []*Tensor{table}, "want a table [V C]")
+	}
+	if c.parted == nil {
+		return Mean(c, table, []int{0}, false)
+	}
+	if c.parted.Rowwise || c.parted.Vocabulary == nil {
+		c.wantWhole(name, table)
+	}
+	c.autocast(name, &table)
+	if table.dtype.IsHalf() {
+		return Cast(c, RowMean(c, Cast(c, table, Float32)), table.dtype)
+	}
+	s, shape := c.parted, table.Shape()
+	share, plain := 1/float64(s.Vocabulary.Size), c.NoGrad().plain()
+	y := Affine(plain, s.add(plain, func(c *Ctx, i int) *Tensor {
+		start, n := s.span(i, shape[0])
+		if n == 0 {
+			return Full(c, table.dtype, 0, shape[1])
+		}
+		return c.reduce(backend.OpSum, name, table.narrow(0, start, n), []int{0}, table.dtype).reshaped(shape[1:])
+	}), share, 0)
+	c.record(name, []*Tensor{y}, []*Tensor{table}, nil, func(b *Back) {
+		g := Affine(b.NoGrad(), b.materialize(name, b.Grad(0)), share, 0)
+		b.Set(0, Expand(b.Ctx, g, shape...))
+	})
+	return y
+}
+
 // partedChunk is chunk for the scores of some tokens of the vocabulary. z holds them, and is its own gradient
 // afterwards. Ranks exchange, for each row, the log-sum-exp of each part and the score of the target. The sum of
 // exponentials is added in a tree over all parts, and so is the gradient of x.

@@ -108,7 +108,11 @@ func (t *Trainer) generate(ctx context.Context, pass *evaluation) error {
 		return err
 	}
 	made, interrupted := map[int64][]int{}, false
-	err = t.acc.Summon(false, func() error {
+	whole := t.acc.Summon
+	if t.acc.Divided() && !t.acc.GathersParameters() { // ranks that share matrices compute each token together
+		whole = func(_ bool, f func() error) error { return f() }
+	}
+	err = whole(false, func() error {
 		for _, p := range all {
 			interrupted = ctx.Err() != nil
 			if err := peers.Agree(context.WithoutCancel(ctx), &interrupted); err != nil || interrupted {

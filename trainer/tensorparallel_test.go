@@ -56,10 +56,12 @@ func TestTensorParallel(t *testing.T) {
 		common settings
 		ranks  func(*args.TrainingArguments)
 	}{
-		"2":                {settings{}, tensors(2, 2)},
-		"4, bf16":          {settings{half}, tensors(4, 4)},
-		"2, fp16":          {settings{fp16}, tensors(2, 2)},
-		"2 × 2":            {settings{}, tensors(4, 2)},
+		"2":       {settings{}, tensors(2, 2)},
+		"4, bf16": {settings{half}, tensors(4, 4)},
+		"2, fp16": {settings{fp16}, tensors(2, 2)},
+		"2 × 2":   {settings{}, tensors(4, 2)},
+		"2, smoothed": {settings{func(a *args.TrainingArguments) { a.LabelSmoothingFactor = 0.1 }},
+			tensors(2, 2)},
 		"2 × 2 recomputed": {settings{recompute, half}, tensors(4, 2)},
 		"2 × 2 sharded":    {settings{recompute}, sharded("full_shard")},
 		"2 × 2 kept, bf16": {settings{half}, sharded("shard_grad_op")},

@@ -44,6 +44,7 @@ type vocabularyCase struct {
 	ids     []int64
 	labels  []int64
 	lower   tensor.DType
+	smooth  float64                                // of the loss without logits
 	through func(labels *tensor.Tensor) logitsLoss // nil: there are no logits
 }
 
@@ -75,7 +76,11 @@ func (v vocabularyCase) rank(g *comm.Group, parts int) (o outcome, err error) {
 			if v.through != nil {
 				through = v.through(labels)
 			}
-			loss := m.loss(nn.NewCtx(c.Autocast(v.lower), d.Tree(), true), ids, labels, through)
+			nc := nn.NewCtx(c.Autocast(v.lower), d.Tree(), true)
+			if v.smooth > 0 {
+				nc = nc.WithLabelSmoothing(&nn.Smoothing{Factor: v.smooth})
+			}
+			loss := m.loss(nc, ids, labels, through)
 			o.loss = tensor.Item(c, loss)
 			tensor.Backward(c, []*tensor.Tensor{loss}, nil, nil)
 			return nil
@@ -139,6 +144,9 @@ func TestVocabularyOnAnyNumberOfRanks(t *testing.T) {
 		"bf16":           {size: 61, ids: draw(70, 61, 5), labels: draw(70, 61, 11), lower: tensor.BFloat16},
 		"label smoothing": {size: 61, tied: true, ids: draw(60, 61, 5), labels: ignored[:60],
 			through: smoothed},
+		"label smoothing without logits": {size: 61, ids: draw(60, 61, 5), labels: ignored[:60], smooth: 0.1},
+		"label smoothing, tied and bf16": {size: 13, tied: true, ids: draw(40, 13, 5), labels: draw(40, 13, 3),
+			smooth: 0.2, lower: tensor.BFloat16},
 		"many rows":                {size: 29, tied: true, ids: draw(1000, 29, 5), labels: draw(1000, 29, 11)},
 		"labels of the last token": {size: 61, ids: draw(9, 61, 5), labels: last},
 	} {
@@ -185,24 +193,4 @@ func TestTokensOutsideTheVocabulary(t *testing.T) {
 	m.Head = &nn.LMHead{Weight: m.Embed.Weight}
 	_, err := cut.Resolve(nn.Walk(m), tp.Size{Ranks: 4, Parts: 4})
 	require.ErrorContains(t, err, "embed has 5 features: they do not divide into 4 parts", "the last rank has none")
-}
-
-// The loss that never forms the scores refuses to smooth labels where ranks divide the vocabulary: a rank has no mean
-// of all rows.
-func TestSmoothedLossOfADividedVocabulary(t *testing.T) {
-	require.NoError(t, local.Run(2, comm.Options{}, func(g *comm.Group) error {
-		c := tensor.NewCtx(tensor.CPU())
-		m := &tokens{Embed: nn.NewEmbedding(nn.NewInit(tensor.CPU(), 1), nn.EmbeddingConfig{Rows: 8, Dim: tokensWidth})}
-		m.Head = &nn.LMHead{Weight: m.Embed.Weight}
-		d, err := tp.Divide(c, m, tp.Config{Group: g, Parts: 2, Plan: tp.Plan{"embed": {Style: tp.EmbeddingRowwise},
-			"head": {Style: tp.ColwiseGatherOutput}}})
-		if err != nil {
-			return err
-		}
-		ids := tensor.FromSlice(c, []int64{1, 7, 3}, 1, 3)
-		nc := nn.NewCtx(c, d.Tree(), true).WithLabelSmoothing(&nn.Smoothing{Factor: 0.1})
-		err = tensor.Try(func() { m.loss(nc, ids, ids, nil) })
-		require.ErrorContains(t, err, "label smoothing 0.1, and ranks divide the vocabulary (tp_size): want none")
-		return nil
-	}))
 }

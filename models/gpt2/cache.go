@@ -24,7 +24,7 @@ func (m *Model) EndTokens() []int {
 // NewCache makes room for n_positions tokens of batch sequences. It lives until Free.
 func (m *Model) NewCache(c *nn.Ctx, batch int) models.Cache {
 	cfg := m.Cfg
-	return nn.NewKVCache(c, nn.KVCacheConfig{Layers: cfg.NLayer, Batch: batch, Heads: cfg.NHead, Tokens: cfg.NPositions,
+	return nn.NewKVCache(c, nn.KVCacheConfig{Layers: cfg.NLayer, Batch: batch, Tokens: cfg.NPositions,
 		Dim: cfg.NEmbd / cfg.NHead, DType: m.Transformer.WTE.Weight.DType()})
 }
 

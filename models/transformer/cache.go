@@ -48,8 +48,7 @@ func (m *Model) NewCache(c *nn.Ctx, batch int) models.Cache {
 		room = int(float64(room) * min(cfg.RoPE.Factor, maxExtension))
 	}
 	return &cache{KVCache: nn.NewKVCache(c, nn.KVCacheConfig{Layers: cfg.NumHiddenLayers, Batch: batch,
-		Heads: cfg.NumKeyValueHeads, Tokens: room, Dim: cfg.HeadDim,
-		DType: m.Decoder.Embed.Weight.DType(), Windows: m.Decoder.spec().windows})}
+		Tokens: room, Dim: cfg.HeadDim, DType: m.Decoder.Embed.Weight.DType(), Windows: m.Decoder.spec().windows})}
 }
 
 // Next feeds ids [B,T], which continue what cache holds, and returns the logits [B,V] of the token after the last one.

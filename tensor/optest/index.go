@@ -9,7 +9,9 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-func indexOps() []Op { return []Op{embeddingRow(), oneHotRow(), gatherRow(), scatterAddRow()} }
+func indexOps() []Op {
+	return []Op{embeddingRow(), rowMeanRow(), oneHotRow(), gatherRow(), scatterAddRow()}
+}
 
 func embeddingRow() Op {
 	op := Op{Name: "Embedding", DTypes: floats, Misuse: []Misuse{
@@ -46,6 +48,19 @@ func embeddingRow() Op {
 			Apply: binary(tensor.Embedding), Want: want},
 		Sample{Name: "large", Large: true, In: []Input{diff(normal, 53, 67), index64(below(53), 1301)},
 			Apply: binary(tensor.Embedding)})
+	return op
+}
+
+func rowMeanRow() Op {
+	op := Op{Name: "RowMean", DTypes: floats, Misuse: []Misuse{{Name: "table", Want: "float32[3]): want a table [V C]",
+		Call: func(c *tensor.Ctx) { tensor.RowMean(c, zeros(c, 3)) }}}}
+	for _, shape := range [][]int{{3, 5}, {1, 2}, {4, 1}, {3, 0}} {
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), In: []Input{diff(normal, shape...)},
+			Want:  reduced([]int{0}, false, func(v []float64) float64 { return total(v) / float64(len(v)) }),
+			Apply: unary(tensor.RowMean)})
+	}
+	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{diff(normal, 1301, 67)},
+		Apply: unary(tensor.RowMean)})
 	return op
 }
 
