@@ -165,9 +165,17 @@ func TestGeneratedTextsOnRanks(t *testing.T) {
 		require.Equal(t, predictions, list, name)
 	}
 	want, predictions = run(func(a *args.TrainingArguments) { a.TPParts = 2 })
-	got, list := run(func(a *args.TrainingArguments) { a.NumReplicas, a.TPSize, a.TPParts = 4, 2, 2 })
-	require.Equal(t, want, got, "tp")
-	require.Equal(t, predictions, list, "tp")
+	for name, set := range map[string]func(a *args.TrainingArguments){
+		"tp":           func(*args.TrainingArguments) {},
+		"tp, gathered": func(a *args.TrainingArguments) { gather(a, "full_shard", "auto_wrap") },
+	} {
+		got, list := run(func(a *args.TrainingArguments) {
+			a.NumReplicas, a.TPSize, a.TPParts = 4, 2, 2
+			set(a)
+		})
+		require.Equal(t, want, got, name)
+		require.Equal(t, predictions, list, name)
+	}
 }
 
 func TestPromptsEndBeforeTheFirstLabel(t *testing.T) {
