@@ -73,8 +73,8 @@ func partedEmbedding(c *Ctx, table, ids *Tensor) *Tensor {
 	return out
 }
 
-// RowMean is the mean of the rows of a table [V,C]: [C]. Of a table whose rows are divided among ranks it is that of all,
-// with parts that are added in a tree.
+// RowMean is the mean of the rows of a table [V,C]: [C]. Of a table whose rows are divided among ranks it is that of
+// all, with parts that are added in a tree.
 func RowMean(c *Ctx, table *Tensor) *Tensor {
 	const name = "RowMean"
 	table.check(c, name)

@@ -117,8 +117,8 @@ func greedy(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, mo
 	return generation.Options{MaxNewTokens: 1 + prompt[0]%4}.Continue(ctx, c, m, prompt, most)
 }
 
-// Metrics of generated texts are the same on any number of ranks, and where ranks gather parameters, share matrices or are a
-// pipeline.
+// Metrics of generated texts are the same on any number of ranks, and where ranks gather parameters, share matrices or
+// are a pipeline.
 func TestGeneratedTextsOnRanks(t *testing.T) {
 	decode := func(ids []int) (string, error) { return strings.Trim(fmt.Sprint(ids), "[]"), nil }
 	run := func(set func(a *args.TrainingArguments)) (map[string]float64, []trainer.Prediction) {
