@@ -46,6 +46,10 @@ type WindowOptions struct {
 	// DataErr is why this rank could not read its batches, and passes none. The window then ends on all ranks with a
 	// *DataError, before it changes anything.
 	DataErr error
+	// TryMemory ends the window on all ranks with a *MemoryError, in place of an abort, if a pass of some rank runs out
+	// of memory. The ranks then exchange gradients after the last pass, not during it. It is not for sharded models,
+	// pipelines, divided matrices or tokens, whose ranks exchange something in each pass.
+	TryMemory bool
 }
 
 // Accumulate is RunWindow with a loss that has Batch.Count terms. It does not serve pipelines: their stages pass on
@@ -88,10 +92,14 @@ func (a *Accelerator) RunWindow(ctx context.Context, batches []*data.Batch, o Wi
 // PendingStep.
 func (a *Accelerator) StartWindow(ctx context.Context, batches []*data.Batch, o WindowOptions) (*PendingStep, error) {
 	s, err := o.run(ctx, a, batches)
-	if _, unread := errors.AsType[*DataError](err); err != nil && !unread { // that is an error on all ranks already
-		return nil, a.reject(err)
+	if err == nil {
+		return s, nil
 	}
-	return s, err
+	_, unread := errors.AsType[*DataError](err)
+	if _, short := errors.AsType[*MemoryError](err); !unread && !short { // those are errors on all ranks already
+		a.Abort(err)
+	}
+	return nil, err
 }
 
 // run checks a window, runs its passes and completes its gradients.
@@ -128,7 +136,12 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 	if a.pipeline != nil {
 		passes = s.pipelined
 	}
-	if err := passes(ctx, o); err != nil {
+	if o.TryMemory {
+		err = s.tryPasses(ctx, o, passes)
+	} else {
+		err = passes(ctx, o)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := a.Reduce(ctx); err != nil {

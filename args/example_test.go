@@ -64,13 +64,13 @@ func ExampleLoader_Know() {
 
 	loader = args.Bind(pflag.NewFlagSet("clm", pflag.ContinueOnError), train)
 	loader.Environ = func() []string { return nil }
-	_, err = loader.Parse([]string{"--auto_find_batch_size", "--past_index", "2"})
+	_, err = loader.Parse([]string{"--model_parallel", "--past_index", "2"})
 	fmt.Println(err)
 	// Output:
 	// --cache_dir has no effect: nothing is downloaded
 	// --evaluation_strategy is taken as eval_strategy epoch
 	// --torch_compile has no effect: programs and kernels are compiled before the run
 	// arguments: 2 faults:
-	//   - auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: the search for a batch size that fits: want per_device_train_batch_size (see lockstep estimate-memory)
+	//   - model_parallel is true (flag --model_parallel); not built yet: models split over devices; leave it out
 	//   - past_index is 2 (flag --past_index): want -1: models with a memory between batches are not built
 }

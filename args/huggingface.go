@@ -41,8 +41,6 @@ func current() []Known {
 		noEffect("use_cache", TypeBool, "false",
 			"training and evaluation have no use for a cache of keys and values"),
 		noEffect("torch_empty_cache_steps", TypeInt, "", "memory of a step is freed as soon as it is not needed"),
-		planned("auto_find_batch_size", TypeBool, "false",
-			"the search for a batch size that fits: want per_device_train_batch_size (see lockstep estimate-memory)"),
 		noEffect("logging_nan_inf_filter", TypeBool, "true",
 			"losses are shown as they are; nonfinite_loss decides"),
 		noEffect("trackio_space_id", TypeString, "", ownServer).same("trackio"),

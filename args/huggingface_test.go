@@ -325,9 +325,8 @@ func TestKnownNames(t *testing.T) {
 		fault       string // what follows "name is value (origin); "
 		notice      string // what follows "name (origin) "
 	}{
-		{"auto_find_batch_size", "true", "not built yet: the search for a batch size that fits", ""},
-		{"auto_find_batch_size", "false", "", ""},
-		{"auto_find_batch_size", "maybe", "want true or false", ""},
+		{"push_to_hub", "false", "", ""},
+		{"push_to_hub", "maybe", "want true or false", ""},
 		{"push_to_hub", "true", "not built yet: uploads to the Hub", ""},
 		{"deepspeed", `{"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}`, "",
 			"is read: keys used 2, without effect here 0"},
@@ -528,13 +527,11 @@ func TestFaultsOfAllKindsAtOnce(t *testing.T) {
 	p := newProgram([]string{"LOCKSTEP_PUSH_TO_HUB=1"},
 		map[string]string{"x.yaml": "deepspeed: ds.json\nblock_size: 0\n"})
 	p.loader.ForProgram(args.Program{Reporters: []string{"jsonl", "tensorboard"}})
-	p.parse("--config", "x.yaml", "--auto_find_batch_size", "--report_to", "wandb", "--average_tokens_across_devices",
+	p.parse("--config", "x.yaml", "--report_to", "wandb", "--average_tokens_across_devices",
 		"false", "--torch_compile", "--learning_rate=-1", "--stray_name=1")
 	require.Equal(t, []string{
 		"unknown flag --stray_name; --help lists the flags",
 		`deepspeed is "ds.json" (file x.yaml): want a readable JSON or YAML file: ds.json: file does not exist`,
-		"auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: the search for a batch size that " +
-			"fits: want per_device_train_batch_size (see lockstep estimate-memory)",
 		"average_tokens_across_devices is false (flag --average_tokens_across_devices): want true: the loss is the " +
 			"mean over the terms of all ranks, never a mean of the ranks' means",
 		"push_to_hub is true (env LOCKSTEP_PUSH_TO_HUB); not built yet: uploads to the Hub; leave it out (hf upload " +
@@ -610,14 +607,14 @@ func TestKnow(t *testing.T) {
 		args.Known{Name: "dataset_name", Type: args.TypeString, Status: args.StatusPlanned,
 			Reason: "data sets of the Hub: want train_file"},
 		args.Known{Name: "job", Type: args.TypeString, Status: args.StatusRefused, Reason: "never"},
-		args.Known{Name: "auto_find_batch_size", Type: args.TypeBool, Status: args.StatusNoEffect,
+		args.Known{Name: "push_to_hub", Type: args.TypeBool, Status: args.StatusNoEffect,
 			Reason: "this program's own reason"},
 	)
-	p.parse("--debug", "--block_size", "3", "--auto_find_batch_size")
+	p.parse("--debug", "--block_size", "3", "--push_to_hub")
 	require.NoError(t, p.err)
 	require.True(t, *debug)
 	require.Equal(t, 3, p.data.BlockSize)
-	require.Equal(t, "--auto_find_batch_size has no effect: this program's own reason", p.resolved.Notices[0].String())
+	require.Equal(t, "--push_to_hub has no effect: this program's own reason", p.resolved.Notices[0].String())
 
 	p = newProgram(nil, nil)
 	p.loader.Know(args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed,
@@ -636,7 +633,7 @@ func TestKnow(t *testing.T) {
 func TestUsageSaysWhereKnownNamesAre(t *testing.T) {
 	usage := newProgram(nil, nil).loader.Usage()
 	require.Contains(t, usage, "docs/arguments.md")
-	require.NotContains(t, usage, "--auto_find_batch_size")
+	require.NotContains(t, usage, "--push_to_hub")
 	require.NotContains(t, usage, "--torch_compile")
 }
 

@@ -31,7 +31,7 @@ func unusual() *args.TrainingArguments {
 		FP16LossScaler: args.LossScalerDeepSpeed, HalfUpdate: args.HalfUpdatePlain, NonfiniteLoss: args.NonfiniteRaise,
 		LossAverage: args.LossAverageSteps, LabelSmoothingFactor: 0.25, NeftuneNoiseAlpha: new(5.0),
 		LayerwiseLRDecay: 0.75, EMADecay: 0.9, PredictWithGenerate: true, GenerationMaxLength: new(32),
-		SaveKeepBest: 2, SaveKeepEvery: 5, AsyncSave: true,
+		SaveKeepBest: 2, SaveKeepEvery: 5, AsyncSave: true, AutoFindBatchSize: true,
 		ParamGroups:     map[string]any{"wte$": "lr=0.5"},
 		LoggingStrategy: args.StrategyEpoch, LoggingSteps: 0.125, LoggingFirstStep: true,
 		IncludeNumInputTokensSeen: args.TokensSeenAll, LogLevel: args.LogLevelError, LogLevelReplica: args.LogLevelInfo,

@@ -295,6 +295,8 @@ func TestFaultsOfDividedMatrices(t *testing.T) {
 			"optim is \"lamb\" (flag --optim): want an optimizer",
 			"offload_params is", "offload_optimizer is", "neftune_noise_alpha is 5",
 			"record_hashes is \"op\" (flag --record_hashes): want step, or tp_size 1"},
+		"--auto_find_batch_size --zero_stage 1 --pp_size 2": {"auto_find_batch_size is true (flag " +
+			"--auto_find_batch_size): want false, or a run without fsdp, zero_stage or dp_shard_size, pp_size"},
 		"--tp_size 2 --ddp_comm_hook fp16 --optim schedule_free_sgd": {"a has 9 heads", "b has none",
 			`ddp_comm_hook is "fp16"`, `optim is "schedule_free_sgd"`},
 		"--tp_size 2 --cp_size 2 --optim lamb": {"tp_size is 2 (flag --tp_size): want 1, or cp_size 1",

@@ -80,6 +80,7 @@ func (a *TrainingArguments) checkProgram(c *Checker, p Program) {
 	a.checkPipeline(c, p)
 	a.checkContext(c)
 	a.checkTensors(c, p)
+	a.checkBatchSearch(c)
 	if alpha := a.NeftuneNoiseAlpha; alpha != nil {
 		c.Require(max(a.TPSize, a.CPSize, a.SPSize) <= 1, "neftune_noise_alpha", *alpha,
 			"none with tp_size, cp_size or sp_size above 1")
@@ -94,6 +95,29 @@ func (a *TrainingArguments) ranks(p Program) int {
 		return 0
 	}
 	return max(p.Processes, a.NumReplicas)
+}
+
+// checkBatchSearch refuses auto_find_batch_size where ranks exchange something in each pass, or have a state of their
+// own beside the optimizer's.
+func (a *TrainingArguments) checkBatchSearch(c *Checker) {
+	if !a.AutoFindBatchSize || !c.OK("fsdp", "zero_stage") {
+		return
+	}
+	var beside []string
+	for _, other := range []struct {
+		set bool
+		key string
+	}{
+		{a.ShardStrategy() != NoShard, "fsdp, zero_stage or dp_shard_size"}, {a.PPSize > 1, "pp_size"},
+		{max(a.CPSize, a.SPSize) > 1, "cp_size or sp_size"}, {max(a.TPSize, a.TPParts) > 1, "tp_size or tp_parts"},
+		{a.OffloadParams != OffloadNone, "offload_params"}, {a.OffloadOptimizer != OffloadNone, "offload_optimizer"},
+		{a.DDPCommHook != CommHookNo, "ddp_comm_hook"}, {a.LocalSGDSteps > 0, "local_sgd_steps"},
+	} {
+		if other.set {
+			beside = append(beside, other.key)
+		}
+	}
+	c.Require(len(beside) == 0, "auto_find_batch_size", true, "false, or a run without "+strings.Join(beside, ", "))
 }
 
 // checkMeshOf checks that the ranks of the job can form the mesh.

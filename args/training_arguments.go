@@ -25,6 +25,10 @@ type TrainingArguments struct {
 
 	// PerDeviceTrainBatchSize is the number of samples in one micro-batch of one rank.
 	PerDeviceTrainBatchSize int `json:"per_device_train_batch_size" resume:"fixed" usage:"training samples per micro-batch and rank"`
+	// AutoFindBatchSize halves PerDeviceTrainBatchSize each time that the passes of a step run out of memory, on any
+	// rank, and tries the step again. GradientAccumulationSteps grows as much, so that a step has the same samples as
+	// before. Later steps and checkpoints keep the size that was found.
+	AutoFindBatchSize bool `json:"auto_find_batch_size" usage:"halve the batch size when memory runs out"`
 	// PerDeviceEvalBatchSize is the number of samples in one batch of one rank in
 	// evaluation and prediction.
 	PerDeviceEvalBatchSize int `json:"per_device_eval_batch_size" usage:"samples per batch and rank in evaluation and prediction"`

@@ -83,6 +83,17 @@ type MemStats struct {
 // MemStats returns the device memory in use.
 func (d *Device) MemStats() MemStats { return MemStats(d.be.Stats()) }
 
+// SetMemoryLimit sets how many bytes the device's tensors may hold: an allocation beyond it is an *OutOfMemoryError. It
+// reports whether the device has such a limit, as the CPU does: at first fifteen sixteenths of what the machine or the
+// cgroup has. 0 takes it away.
+func (d *Device) SetMemoryLimit(bytes int64) bool {
+	b, ok := d.be.(interface{ SetMemoryLimit(int64) })
+	if ok {
+		b.SetMemoryLimit(bytes)
+	}
+	return ok
+}
+
 // HostMemory reports whether tensors of the device lie in host memory, see HostBytes.
 func (d *Device) HostMemory() bool {
 	_, ok := d.be.(backend.HostMemory)

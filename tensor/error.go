@@ -46,6 +46,10 @@ func (e *Error) Error() string {
 // ErrNilOperand is the Cause of the Error for an operand that is nil, as the tensor of a name is that a batch lacks.
 var ErrNilOperand = errors.New("an operand is nil")
 
+// OutOfMemoryError is among the causes of an error that a device has no memory for: of a GPU whose memory is used up,
+// of the CPU where tensors hold what the machine or the cgroup has (see Device.SetMemoryLimit).
+type OutOfMemoryError = backend.OutOfMemoryError
+
 // describe is the form in which operands appear in errors.
 func describe(t *Tensor) string {
 	if t == nil {

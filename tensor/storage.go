@@ -37,7 +37,7 @@ func (c *Ctx) newStorage(op string, n int) *storage {
 	owner := c.memory(op)
 	buf, err := c.eng.stream.Alloc(n)
 	if err != nil {
-		c.fail(op, nil, "%v", err)
+		panic(&Error{Op: op, Msg: err.Error(), Where: c.where(), Cause: err})
 	}
 	s := &storage{dev: c.eng.dev, buf: buf, refs: 1, op: op, step: c.eng.step}
 	s.give(owner)
@@ -253,7 +253,7 @@ func (t *Tensor) MoveTo(to, from *Ctx) {
 	from.eng.stream.Read(bytes, s.buf, 0)
 	buf, err := to.eng.stream.Alloc(len(bytes))
 	if err != nil {
-		to.fail(op, []*Tensor{t}, "%v", err)
+		panic(&Error{Op: op, Inputs: []string{describe(t)}, Msg: err.Error(), Where: to.where(), Cause: err})
 	}
 	to.eng.stream.Write(buf, 0, bytes)
 	to.eng.stream.Sync()

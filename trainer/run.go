@@ -337,15 +337,23 @@ func (r *run) order(n int64) (samplers.Sampler, error) {
 
 // prepare spreads the model over the ranks and creates optimizer and schedule.
 func (r *run) prepare() error {
+	if err := r.spread(r.newOptimizer); err != nil {
+		return err
+	}
+	return r.makeSchedule()
+}
+
+// spread spreads the model over the ranks.
+func (r *run) spread(newOptimizer accelerate.OptimizerFunc) error {
 	var units []nn.Module
 	if m, ok := r.model.(models.Recomputable); ok {
 		units = m.RecomputeUnits()
 	}
-	if err := r.acc.Prepare(r.ctx, r.model, r.newOptimizer, units...); err != nil {
+	if err := r.acc.Prepare(r.ctx, r.model, newOptimizer, units...); err != nil {
 		return err
 	}
 	r.acc.ZeroGrad() // a run that failed, or its caller, may have left gradients
-	return r.makeSchedule()
+	return nil
 }
 
 // newOptimizer creates the optimizer of this rank's parameters.

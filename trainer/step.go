@@ -29,7 +29,7 @@ func (r *run) step() (more bool, err error) {
 	if dataErr != nil { // the other ranks learn it in the pass
 		w = new(feed.Window)
 	}
-	defer w.Free()
+	defer func() { w.Free() }()
 	if err := r.fire(callbacks.StepBegin); err != nil {
 		return false, err
 	}
@@ -41,7 +41,7 @@ func (r *run) step() (more bool, err error) {
 		}
 	}
 	stats := callbacks.StepStats{Samples: w.Samples, LearningRate: r.learningRate()}
-	u, err := r.forwardBackward(w, dataErr, &stats)
+	w, u, err := r.passes(w, dataErr, &stats)
 	switch {
 	case is[*accelerate.DataError](err):
 		return false, r.saveUnread(fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err))
@@ -111,7 +111,7 @@ func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.St
 	}
 	u, err := r.acc.StartWindow(r.ctx, w.Batches, accelerate.WindowOptions{
 		Loss: r.trainLoss, Between: func() error { return r.fire(callbacks.SubstepEnd) }, Figures: figures,
-		DataErr: dataErr,
+		DataErr: dataErr, TryMemory: r.args.AutoFindBatchSize,
 	})
 	if err != nil {
 		return nil, r.placed(err)
@@ -129,6 +129,9 @@ func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.St
 
 // placed says where a micro-batch failed, and at which step the loss scale did.
 func (r *run) placed(err error) error {
+	if is[*accelerate.MemoryError](err) {
+		return fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err)
+	}
 	if failed, ok := errors.AsType[*accelerate.MicroBatchError](err); ok {
 		return fmt.Errorf("trainer: step %d, rank %d, micro-batch %d: %w", r.state.GlobalStep+1, failed.Rank,
 			failed.MicroBatch, failed.Err)

@@ -60,7 +60,7 @@ type Stream interface {
 	// Alloc returns a buffer of n bytes, n ≥ 0, with undefined contents, which belongs to the stream. Its memory may be
 	// that of a buffer of the same stream that was freed, while earlier work of the stream still uses that: so
 	// another stream must wait for an event that was recorded after Alloc before it uses the buffer. The error says
-	// how much was requested and how much is in use.
+	// how much was requested and how much is in use; for want of memory it is an *OutOfMemoryError.
 	Alloc(n int) (Buffer, error)
 	// Launch queues a kernel. The call is read before Launch returns, so the
 	// caller may reuse it; the buffers it names must stay alive (Free waits).
@@ -220,6 +220,17 @@ func (f *Fault) Error() string { return fmt.Sprintf("%s: %s: %s", f.Backend, f.O
 
 // Unwrap gives Cause.
 func (f *Fault) Unwrap() error { return f.Cause }
+
+// OutOfMemoryError is the error of an Alloc, or the cause of a fault, that the device has no memory for.
+type OutOfMemoryError struct {
+	Bytes int // asked for
+	Err   error
+}
+
+func (e *OutOfMemoryError) Error() string { return e.Err.Error() }
+
+// Unwrap gives Err.
+func (e *OutOfMemoryError) Unwrap() error { return e.Err }
 
 // IndexError is the cause of a kernel's fault: an element of a tensor of indices, such as labels or token ids, that is
 // not below the size of what it chooses from.

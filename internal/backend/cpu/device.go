@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/hostmemory"
 	variants "github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
@@ -40,6 +41,9 @@ func New(workers int) *Device {
 	d := &Device{pool: parallel.New(workers)}
 	d.kept = make([]*workspace, d.pool.Workers())
 	d.mem.name = d.Name()
+	if host, _ := hostmemory.Limit(); host > 0 { // beyond it the system ends processes instead of refusing memory
+		d.mem.limit = int64(host - host/16)
+	}
 	return d
 }
 
@@ -81,6 +85,13 @@ func (d *Device) SetPoison(on bool) {
 	d.mem.mu.Lock()
 	defer d.mem.mu.Unlock()
 	d.mem.poison = on
+}
+
+// SetMemoryLimit sets how many bytes tensors may hold; Alloc refuses more. 0: any number.
+func (d *Device) SetMemoryLimit(n int64) {
+	d.mem.mu.Lock()
+	defer d.mem.mu.Unlock()
+	d.mem.limit = n
 }
 
 // Trim returns cached free blocks of a mebibyte or more to the system.

@@ -54,6 +54,7 @@ type memory struct {
 	// for good
 	lasting arena
 	stats   backend.Stats
+	limit   int64 // of what tensors may hold; 0: none
 	poison  bool
 }
 
@@ -90,14 +91,16 @@ func (m *memory) alloc(n int, use purpose) (*buffer, error) {
 	defer m.mu.Unlock()
 	var b *buffer
 	var err error
-	if n >= largeBytes {
+	if m.limit > 0 && use == forTensor && m.stats.InUse+int64(n) > m.limit {
+		err = fmt.Errorf("tensors may hold %d bytes", m.limit)
+	} else if n >= largeBytes {
 		b, err = m.takeLarge(n, m.arenaOf(use))
 	} else {
 		b, err = m.take(classOf(n))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: cannot allocate %d bytes (%d in use, %d reserved): %w", m.name, n, m.stats.InUse,
-			m.reserved(), err)
+		return nil, &backend.OutOfMemoryError{Bytes: n, Err: fmt.Errorf("%s: out of memory: cannot allocate %d bytes "+
+			"(%d in use, %d reserved): %w", m.name, n, m.stats.InUse, m.reserved(), err)}
 	}
 	b.n, b.live, b.use = n, true, use
 	if m.poison {

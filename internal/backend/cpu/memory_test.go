@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/hostmemory"
 )
 
 func TestSizeClasses(t *testing.T) {
@@ -174,4 +175,31 @@ func TestSmallBlocksOfOtherSizesAreUsedAgain(t *testing.T) {
 		}
 	}
 	require.Less(t, m.lasting.taken-int64(len(m.slab)), 2*m.stats.Peak)
+}
+
+// What tensors hold is limited, by what the host has unless somebody says otherwise; the kernels' own memory is not.
+func TestMemoryLimit(t *testing.T) {
+	d := New(1)
+	defer func() { require.NoError(t, d.Close()) }()
+	if host, _ := hostmemory.Limit(); host > 0 {
+		require.Less(t, d.mem.limit, int64(host))
+		require.Greater(t, d.mem.limit, int64(host/2))
+	}
+	d.SetMemoryLimit(3 << 20)
+	a, err := d.Alloc(2 << 20)
+	require.NoError(t, err)
+	_, err = d.Alloc(1<<20 + 1)
+	var short *backend.OutOfMemoryError
+	require.ErrorAs(t, err, &short)
+	require.Equal(t, 1<<20+1, short.Bytes)
+	require.ErrorContains(t, err, "cpu: out of memory: cannot allocate 1048577 bytes (2097152 in use")
+	d.Free(d.scratch(4 << 20))
+	d.Free(a)
+	a, err = d.Alloc(3 << 20)
+	require.NoError(t, err)
+	d.SetMemoryLimit(0)
+	b, err := d.Alloc(1 << 20)
+	require.NoError(t, err)
+	d.Free(a)
+	d.Free(b)
 }

@@ -182,7 +182,7 @@ func (d *Device) scratch(n int) *buffer { return d.scratchFor(forCall, n) }
 func (d *Device) scratchFor(use purpose, n int) *buffer {
 	b, err := d.mem.alloc(n, use)
 	if err != nil {
-		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpInvalid, Msg: err.Error()})
+		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpInvalid, Msg: err.Error(), Cause: err})
 	}
 	return b
 }

@@ -193,7 +193,7 @@ func (d *Device) broken(op backend.Op, err error) *backend.Fault {
 	if e, ok := errors.AsType[*opError](err); ok {
 		op = e.op
 	}
-	return &backend.Fault{Backend: d.name, Op: op, Msg: err.Error()}
+	return &backend.Fault{Backend: d.name, Op: op, Msg: err.Error(), Cause: err}
 }
 
 // takeEvent finds or makes an event of the driver.

@@ -261,9 +261,9 @@ func (m *memory) full(n int, err error) error {
 	if free, all, err := m.d.dev.MemInfo(); err == nil {
 		total = fmt.Sprintf("; the device has %s free of %s", size(free), size(all))
 	}
-	return fmt.Errorf("%s: out of memory: cannot allocate %s (%d bytes): %s are in use by tensors (%s), %s more are "+
-		"cached%s: %w", m.d.name, size(int64(n)), n, size(m.stats.InUse), m.largest(),
-		size(m.stats.Reserved-m.stats.InUse), total, err)
+	return &backend.OutOfMemoryError{Bytes: n, Err: fmt.Errorf("%s: out of memory: cannot allocate %s (%d bytes): %s "+
+		"are in use by tensors (%s), %s more are cached%s: %w", m.d.name, size(int64(n)), n, size(m.stats.InUse),
+		m.largest(), size(m.stats.Reserved-m.stats.InUse), total, err)}
 }
 
 // largest says which buffers hold the memory.

@@ -217,6 +217,9 @@ func TestOutOfMemory(t *testing.T) {
 	require.EqualError(t, err, "cuda:0: out of memory: cannot allocate 30.0 MiB (31457280 bytes): 40.0 MiB are in use "+
 		"by tensors (2 of 20.0 MiB, 1 of 1000 bytes), 2.0 MiB more are cached; the device has 22.0 MiB free of "+
 		"64.0 MiB: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)")
+	var short *backend.OutOfMemoryError
+	require.ErrorAs(t, err, &short)
+	require.Equal(t, 30<<20, short.Bytes)
 	require.EqualValues(t, 40<<20+1000, d.Stats().InUse)
 	d.Free(a)
 	c := get(t, two, 30<<20) // what the other stream had cached

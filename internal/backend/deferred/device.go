@@ -44,6 +44,9 @@ func New(workers int) *Device {
 	return d
 }
 
+// SetMemoryLimit sets how many bytes tensors may hold; Alloc refuses more. 0: any number.
+func (d *Device) SetMemoryLimit(n int64) { d.cpu.SetMemoryLimit(n) }
+
 // buffer is a handle. What it stands for is the business of the device's goroutines.
 type buffer struct {
 	owner *Device
