@@ -23,12 +23,17 @@ type Hooks struct {
 	// the graph. When the module runs again for its gradient they do not: a collective in Outputs is not repeated.
 	Inputs  func(c *Ctx, ts []*tensor.Tensor) []*tensor.Tensor
 	Outputs func(c *Ctx, ts []*tensor.Tensor) []*tensor.Tensor
+	// Around runs the module by calls of run, between Inputs and Outputs: on parts of its inputs, say. nil: once.
+	Around func(c *Ctx, run RunFunc, in []*tensor.Tensor) []*tensor.Tensor
 	// PreBackward runs before the first op of the Unit runs backward.
 	PreBackward func(c *tensor.Ctx)
 	// PostBackward runs when all ops of the Unit have run backward: the gradients of its inputs are known, and those
 	// of its parameters, except what other modules add to them and what tensor.DelayWeightGrads leaves to a later pass.
 	PostBackward func(c *tensor.Ctx)
 }
+
+// RunFunc runs a module in a context, which is that of its Unit or derived from it.
+type RunFunc func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor
 
 // forwardFunc is what a module computes in its Unit.
 type forwardFunc = func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor
@@ -68,8 +73,16 @@ func Unit(c *Ctx, m Module, forward forwardFunc, in ...*tensor.Tensor) []*tensor
 
 // transformed runs m between the transforms of its inputs and outputs. c is m's own context.
 func (c *Ctx) transformed(m Module, hooks []*Hooks, forward forwardFunc, in []*tensor.Tensor) []*tensor.Tensor {
-	if !slices.ContainsFunc(hooks, func(h *Hooks) bool { return h.Inputs != nil || h.Outputs != nil }) {
-		return c.run(m, forward, in)
+	run := func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor { return c.run(m, forward, in) }
+	if !slices.ContainsFunc(hooks, func(h *Hooks) bool {
+		return h.Inputs != nil || h.Outputs != nil || h.Around != nil
+	}) {
+		return run(c, in)
+	}
+	for _, h := range hooks {
+		if inner := run; h.Around != nil {
+			run = func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor { return h.Around(c, inner, in) }
+		}
 	}
 	return c.scoped(func(c *Ctx) []*tensor.Tensor {
 		for _, h := range hooks {
@@ -77,7 +90,7 @@ func (c *Ctx) transformed(m Module, hooks []*Hooks, forward forwardFunc, in []*t
 				in = h.Inputs(c, in)
 			}
 		}
-		out := c.run(m, forward, in)
+		out := run(c, in)
 		for _, h := range slices.Backward(hooks) {
 			if h.Outputs != nil {
 				out = h.Outputs(c, out)

@@ -199,6 +199,8 @@ func (p Plan) ruleOf(l *layer, used map[string]bool) (r Rule, err error) {
 			EmbeddingRowwise, ColwiseGatherOutput, Replicate)
 	case r.divides() && l.module == nil:
 		return r, fmt.Errorf("%s is %s, and is no module: want a linear layer", l.path, r)
+	case r.byRows() && (l.module == nil || l.hasMatrix() || l.tied != ""):
+		return r, fmt.Errorf("%s is %s: want a layer without matrices, such as a norm, or %s", l.path, r, Replicate)
 	}
 	return r, nil
 }
@@ -248,7 +250,12 @@ func kinds(list []*layer) (patterns []string) {
 }
 
 // divides reports whether a rule divides parameters.
-func (r Rule) divides() bool { return r.Style != Replicate && r.Style != "" }
+func (r Rule) divides() bool { return r.Style != Replicate && r.Style != "" && !r.byRows() }
+
+// byRows reports whether ranks compute some rows of a whole layer, and add the gradients of its parameters.
+func (r Rule) byRows() bool {
+	return r.Style == SequenceParallel || r.Style == ReplicatedWithGradAllReduce
+}
 
 // byVocabulary reports whether a rule divides the rows of tables, which need not divide into parts of equal length.
 func (r Rule) byVocabulary() bool {

@@ -128,6 +128,10 @@ func (d *Division) own(cut Cut) tensor.Placement { return cut.Of(d.rank(), d.siz
 
 // hook makes a divided layer compute with its part.
 func (d *Division) hook(l *layer) {
+	if l.rule.byRows() && d.size.Parts > 1 {
+		d.hookRows(l)
+		return
+	}
 	cut, ok := d.cuts[l.weight()]
 	if !ok {
 		return
@@ -161,6 +165,21 @@ func (d *Division) hook(l *layer) {
 		}
 	}
 	d.tree.AddHooks(l.module, h)
+}
+
+// hookRows makes a whole layer compute this rank's rows.
+func (d *Division) hookRows(l *layer) {
+	p := &pieces{across: across{group: d.group, path: l.path}, own: d.size.Parts / d.size.Ranks, ranks: d.size.Ranks,
+		tokens: l.rule.Style == SequenceParallel, names: map[string]bool{}}
+	for _, q := range l.params {
+		p.names[q.Name] = true
+	}
+	d.tree.AddHooks(l.module, &nn.Hooks{Around: func(c *nn.Ctx, run nn.RunFunc, in []*tensor.Tensor) []*tensor.Tensor {
+		if d.summoned {
+			return run(c, in)
+		}
+		return p.around(c, run, in)
+	}})
 }
 
 // transform is what a hook makes of a module's inputs or outputs.

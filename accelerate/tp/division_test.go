@@ -37,6 +37,7 @@ type settings struct {
 	lower     tensor.DType
 	recompute bool
 	dropout   float64
+	plan      map[string]string                                                           // in place of the model's for the same paths
 	config    string                                                                      // "": a GPT-2
 	on        onRanks                                                                     // nil: goroutines
 	norm      func(d *tp.Division, c *tensor.Ctx, params []tensor.Named) (float64, error) // nil: Division.Norm
@@ -101,7 +102,9 @@ func (s settings) run(t *testing.T, ranks int) result {
 
 func (s settings) rank(t *testing.T, g *comm.Group) (r result, err error) {
 	ctx, m, root := context.Background(), s.model(t), tensor.NewCtx(tensor.CPU())
-	plan, err := tp.ParsePlan(m.TPPlan())
+	styles := m.TPPlan()
+	maps.Copy(styles, s.plan)
+	plan, err := tp.ParsePlan(styles)
 	if err != nil {
 		return r, err
 	}
@@ -171,16 +174,22 @@ func (s settings) pass(root *tensor.Ctx, d *tp.Division, m models.TensorParallel
 
 var _ models.TensorParallel = (*gpt2.Model)(nil)
 
+// normsByTokens are styles of a GPT-2's norms.
+var normsByTokens = map[string]string{"transformer.h.*.ln_1": "sequence_parallel",
+	"transformer.h.*.ln_2": "sequence_parallel", "transformer.ln_f": "sequence_parallel"}
+
 // The same parts have the same bits on any number of ranks: losses, norms, weights and moments of 20 steps.
 func TestAnyNumberOfRanksHasTheBitsOfOne(t *testing.T) {
 	for name, s := range map[string]settings{
-		"float32":     {parts: 4, inner: 2048},
-		"eight parts": {parts: 8},
-		"dropout":     {parts: 4, dropout: 0.1},
-		"recomputed":  {parts: 4, recompute: true, dropout: 0.1},
-		"bf16":        {parts: 4, lower: tensor.BFloat16},
-		"bf16, wide":  {parts: 4, lower: tensor.BFloat16, inner: 2048, recompute: true, dropout: 0.1},
-		"wide heads":  {parts: 4, width: 384, steps: 2, inner: 1536},
+		"float32":             {parts: 4, inner: 2048},
+		"eight parts":         {parts: 8},
+		"dropout":             {parts: 4, dropout: 0.1},
+		"recomputed":          {parts: 4, recompute: true, dropout: 0.1},
+		"bf16":                {parts: 4, lower: tensor.BFloat16},
+		"bf16, wide":          {parts: 4, lower: tensor.BFloat16, inner: 2048, recompute: true, dropout: 0.1},
+		"tokens":              {parts: 4, plan: normsByTokens, dropout: 0.1},
+		"tokens, empty parts": {parts: 8, plan: normsByTokens, lower: tensor.BFloat16, recompute: true},
+		"wide heads":          {parts: 4, width: 384, steps: 2, inner: 1536},
 	} {
 		t.Run(name, func(t *testing.T) {
 			one := s.run(t, 1)

@@ -4,10 +4,13 @@ package tp_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
 	_ "github.com/lockstep-ml/lockstep/models/transformer"
 )
 
@@ -19,7 +22,7 @@ func TestFamiliesKeepTheBits(t *testing.T) {
 		"qwen2":       `"use_sliding_window": true, "sliding_window": 3, "max_window_layers": 1`,
 		"qwen3":       `"attention_dropout": 0.1`,
 		"gemma3_text": `"sliding_window": 3`,
-		"olmo2":       `"head_dim": 4`,
+		"olmo2":       `"rms_norm_eps": 1e-6`,
 	} {
 		s := settings{parts: 4, steps: 4, recompute: true, config: fmt.Sprintf(`{"model_type": %q, "vocab_size": %d,
 			"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
@@ -31,4 +34,22 @@ func TestFamiliesKeepTheBits(t *testing.T) {
 		s.parts = 2
 		require.NotEqual(t, one.hash, s.run(t, 2).hash, "%s: a control: other parts", name)
 	}
+}
+
+// Ranks that do not add their gradients of norms of queries and keys, each of its heads, end with different weights.
+func TestGradientsOfHeadsAreSums(t *testing.T) {
+	s := settings{parts: 2, steps: 2, config: fmt.Sprintf(`{"model_type": "qwen3", "vocab_size": %d, "hidden_size": 32,
+		"intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+		"head_dim": 6, "max_position_embeddings": 7}`, vocabulary)}
+	require.Equal(t, s.run(t, 1), s.run(t, 2))
+	s.plan = map[string]string{"model.layers.*.self_attn.q_norm": "replicate"}
+	hashes, mu := map[string]bool{}, sync.Mutex{}
+	require.NoError(t, local.Run(2, comm.Options{}, func(g *comm.Group) error {
+		r, err := s.rank(t, g)
+		mu.Lock()
+		defer mu.Unlock()
+		hashes[r.hash] = true
+		return err
+	}))
+	require.Len(t, hashes, 2)
 }

@@ -29,10 +29,11 @@ func TestParsePlanNamesItsFaults(t *testing.T) {
 	require.EqualError(t, err, strings.Join([]string{"tp: 4 faults:",
 		`a: unknown style "colwize": did you mean colwise?`,
 		`b: style "moe_tp_experts" is not built: want one of colwise, rowwise, packed_colwise, ` +
-			`colwise_gather_output, rowwise_split_input, embedding_rowwise, replicate`,
+			`colwise_gather_output, rowwise_split_input, embedding_rowwise, sequence_parallel, ` +
+			`replicated_with_grad_allreduce, replicate`,
 		`c: style "colwise:2": want a number of at least 2 behind packed_colwise alone`,
 		`d: unknown style "column": want one of colwise, rowwise, packed_colwise, colwise_gather_output, ` +
-			`rowwise_split_input, embedding_rowwise, replicate`}, "\n  - "))
+			`rowwise_split_input, embedding_rowwise, sequence_parallel, replicated_with_grad_allreduce, replicate`}, "\n  - "))
 }
 
 // resolve divides a GPT-2 of so many heads on paper, by its plan with changes.
@@ -97,6 +98,8 @@ func TestPlansFitTheModel(t *testing.T) {
 		{8, tp.Size{Ranks: 2, Parts: 2}, map[string]string{"transformer.h.1.mlp.c_fc": "colwise"},
 			[]string{"tp: rules transformer.h.*.mlp.c_fc and transformer.h.1.mlp.c_fc match " +
 				"transformer.h.1.mlp.c_fc: want one"}},
+		{8, tp.Size{Ranks: 2, Parts: 2}, map[string]string{"transformer.h.*.attn.c_proj": "sequence_parallel"},
+			[]string{"c_proj is sequence_parallel: want a layer without matrices, such as a norm, or replicate"}},
 		{7, tp.Size{Ranks: 7, Parts: 7}, map[string]string{"transformer.h.*.attn.c_attn": "packed_colwise:5"},
 			[]string{"transformer.wte has 11 features: they do not divide into 7 parts: want tp_parts among 1, and",
 				"its 84 features are not 5 matrices of equal size"}},

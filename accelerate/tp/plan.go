@@ -33,6 +33,13 @@ const (
 	RowwiseSplitInput Style = "rowwise_split_input"
 	// EmbeddingRowwise divides the rows of a table of embeddings. Each rank looks up its own, and gets all.
 	EmbeddingRowwise Style = "embedding_rowwise"
+	// SequenceParallel leaves a layer without matrices, such as a norm, whole on each rank. Each computes some of the
+	// tokens, which lie along the last dim but one, and gets the whole output; the gradients of parameters are added.
+	SequenceParallel Style = "sequence_parallel"
+	// ReplicatedWithGradAllReduce leaves a layer without matrices whole on each rank, which computes its heads, along
+	// the last dim but one: norms of queries and keys behind colwise projections. The gradients of parameters are
+	// added.
+	ReplicatedWithGradAllReduce Style = "replicated_with_grad_allreduce"
 	// Replicate leaves the layer whole on each rank.
 	Replicate Style = "replicate"
 )

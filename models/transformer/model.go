@@ -64,7 +64,7 @@ func (m *Model) InputEmbeddings() *nn.Embedding { return m.Decoder.Embed }
 func (m *Model) Parts() []nn.Part { return m.Decoder.parts(m.LMHead) }
 
 // TPPlan divides attention by its heads, the feed-forward part by its inner features, and embeddings and head by
-// tokens. Where queries and keys have norms, the projections are divided and each rank has all heads.
+// tokens. Where one norm has all heads of queries or keys, the projections are divided and each rank has all heads.
 func (m *Model) TPPlan() map[string]string { return m.Decoder.plan("lm_head", "colwise_gather_output") }
 
 // WeightMap reads and writes the names that transformers has.

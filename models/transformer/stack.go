@@ -132,17 +132,21 @@ func (d *Decoder) parts(head nn.Module) []nn.Part {
 // plan divides attention by its heads, the feed-forward part by its inner features, and the embeddings by tokens.
 func (d *Decoder) plan(head, style string) map[string]string {
 	s := d.spec()
-	normed := s.qkNorm || s.wideQKNorm
 	plan := map[string]string{"model.embed_tokens": "embedding_rowwise", head: style}
 	for _, name := range []string{"q_proj", "k_proj", "v_proj"} {
 		plan["model.layers.*.self_attn."+name] = "colwise"
-		if normed { // all ranks have the gradients of these norms, so they have all heads
+		if s.wideQKNorm { // all heads are in one norm
 			plan["model.layers.*.self_attn."+name] = "colwise_gather_output"
 		}
 	}
 	plan["model.layers.*.self_attn.o_proj"] = "rowwise"
-	if normed {
+	switch {
+	case s.wideQKNorm:
 		plan["model.layers.*.self_attn.o_proj"] = "rowwise_split_input"
+	case s.qkNorm:
+		for _, name := range []string{"q_norm", "k_norm"} {
+			plan["model.layers.*.self_attn."+name] = "replicated_with_grad_allreduce"
+		}
 	}
 	plan["model.layers.*.mlp.gate_proj"], plan["model.layers.*.mlp.up_proj"] = "colwise", "colwise"
 	plan["model.layers.*.mlp.down_proj"] = "rowwise"
