@@ -37,10 +37,11 @@ type settings struct {
 	lower     tensor.DType
 	recompute bool
 	dropout   float64
-	plan      map[string]string                                                           // in place of the model's for the same paths
-	config    string                                                                      // "": a GPT-2
-	on        onRanks                                                                     // nil: goroutines
-	norm      func(d *tp.Division, c *tensor.Ctx, params []tensor.Named) (float64, error) // nil: Division.Norm
+	plan      map[string]string // in place of the model's
+	config    string            // "": a GPT-2
+	on        onRanks           // nil: goroutines
+	// norm is of the gradients; nil: Division.Norm
+	norm func(d *tp.Division, c *tensor.Ctx, params []tensor.Named) (float64, error)
 }
 
 const (

@@ -33,7 +33,8 @@ func TestParsePlanNamesItsFaults(t *testing.T) {
 			`replicated_with_grad_allreduce, replicate`,
 		`c: style "colwise:2": want a number of at least 2 behind packed_colwise alone`,
 		`d: unknown style "column": want one of colwise, rowwise, packed_colwise, colwise_gather_output, ` +
-			`rowwise_split_input, embedding_rowwise, sequence_parallel, replicated_with_grad_allreduce, replicate`}, "\n  - "))
+			`rowwise_split_input, embedding_rowwise, sequence_parallel, replicated_with_grad_allreduce, ` +
+			`replicate`}, "\n  - "))
 }
 
 // resolve divides a GPT-2 of so many heads on paper, by its plan with changes.
