@@ -3,11 +3,13 @@
 # most ten minutes:
 #
 #   correctness  the driver, every op, the bits of training runs
+#   settings     families of models, optimizers, precisions and ways to divide a run, beside the CPU
 #   speed        training, products and attention
 #   peers        the same by PyTorch, torch.compile and HuggingFace's Trainer, with the same weights and tokens
+#   decoders     training of published models' sizes, and the same by PyTorch
 #   tools        compute-sanitizer and ncu
 #
-# Usage: day.sh correctness|speed|peers|tools [--device fake] [--out DIR]
+# Usage: day.sh correctness|settings|speed|peers|decoders|tools [--device fake] [--out DIR]
 #
 # cuBLASLt, cuDNN and NCCL are taken from the wheels of PyTorch that PYTHON, by default python3, has, or from the loader's path. A table says what held, what
 # failed and what did not run; DIR, by default out beside this script, gets it, every log, and both in WORD.tar.gz. --device fake takes the kernels' interpreter
@@ -17,7 +19,7 @@ set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 usage() { sed -n 's/^# Usage/usage/p' "$here/day.sh" >&2; exit 2; }
 what=${1:-} fake='' out=$here/out
-case $what in correctness | speed | peers | tools) shift ;; *) usage ;; esac
+case $what in correctness | settings | speed | peers | decoders | tools) shift ;; *) usage ;; esac
 while [ $# -gt 0 ]; do
     case $1 in
     --device) [ "${2:-}" = fake ] || [ "${2:-}" = cuda:0 ] || usage; [ "$2" = fake ] && fake=1; shift 2 ;;
@@ -166,6 +168,12 @@ correctness() {
     for run in b c d; do step "clm-same-bits-$run" 10 cmp a/model.safetensors $run/model.safetensors; done
 }
 
+settings() {
+    [ -n "$fake" ] && skip settings "the program has no fake device" && return
+    step settings 500 "$python" settings.py ./clm text golden.json cuda
+    grep '^WRONG' "$out/settings.log" | cut -c1-300
+}
+
 speed() {
     for i in 1 2; do gpt2 "gpt2-$i" --steps 60 --row gpt2 || return; done
     LOCKSTEP_CUDA_GRAPHS=0 gpt2 gpt2-no-graphs --steps 60 --row gpt2_no_graphs
@@ -189,6 +197,25 @@ peers() {
     peer resnet-eager 90 resnet --who torch_eager --batch 128
     gpu resnet 90 resnet --batch 128
     peer resnet-compile 150 resnet --who torch_compile --batch 128
+}
+
+# decoder NAME MODEL ARGUMENTS… trains a model of a published size, by PyTorch too.
+decoder() {
+    local name=$1
+    "$python" -c 'import json, sys; json.dump(json.load(open("configs.json"))[sys.argv[1]]["config"], open(sys.argv[2], "w"))' "$2" "$name.json" || exit 2
+    local run=(decoder --row "$name" "${@:3}")
+    gpu "$name-1" 90 "${run[@]}" --model_config "$name.json" --save "$name" --curve "$out/curve-$name-lockstep.txt" || return
+    peer "$name-compile" 200 "${run[@]}" --who torch_compile --load "$name" --curve "$out/curve-$name-torch_compile.txt"
+    gpu "$name-2" 90 "${run[@]}" --model_config "$name.json"
+    same "$name-same-bits" "$name-1" "$name-2"
+    peer "$name-eager" 90 "${run[@]}" --who torch_eager --load "$name"
+    rm -rf "$name"
+}
+
+decoders() {
+    [ -n "$fake" ] && skip decoders "minutes in the interpreter" && return
+    decoder smollm2-135m HuggingFaceTB/SmolLM2-135M-Instruct --steps 40
+    decoder qwen3-0.6b Qwen/Qwen3-0.6B --steps 24 --batch 8
 }
 
 # standin TOOL PATTERN… puts a program in the path that wants these words among its arguments, and then runs the program that they name.

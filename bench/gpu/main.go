@@ -12,7 +12,8 @@
 //	gpu devices                     opens the devices and says what they are
 //	gpu products                    the rate of matrix products, which is the ceiling of all else
 //	gpu attention                   attention alone, forward and backward
-//	gpu gpt2, gpu resnet            training steps by the Trainer
+//	gpu gpt2, gpu decoder, gpu resnet
+//	                                training steps by the Trainer; a decoder is of --model_config
 //	gpu table FILE                  makes the table of lines RESULT
 //
 // Lines RESULT have a row, who measured, a value and its unit; the rest is for readers.
@@ -48,11 +49,12 @@ type settings struct {
 	float32          bool
 	curve, save, row string
 	text             string  // folder
+	config           string  // file config.json
 	rate             float64 // learning rate
 }
 
 var commands = map[string]func(*settings, []string) error{
-	"devices": devices, "products": products, "attention": attention, "gpt2": trainGPT2, "resnet": trainResNet,
+	"devices": devices, "products": products, "attention": attention, "gpt2": trainGPT2, "decoder": trainDecoder, "resnet": trainResNet,
 	"table": func(_ *settings, files []string) error { return table(os.Stdout, files) },
 }
 
@@ -75,6 +77,7 @@ func main() {
 	pflag.StringVar(&s.curve, "curve", "", "write the loss of each step to this file")
 	pflag.StringVar(&s.save, "save", "", "save the model to this folder before training, for a peer to begin with")
 	pflag.StringVar(&s.text, "text", "", "train on the files of this folder; default: the Go standard library's source")
+	pflag.StringVar(&s.config, "model_config", "", "config.json of the model that decoder trains")
 	pflag.StringVar(&s.row, "row", "", "name of the row; default: the command's")
 	pflag.Parse()
 	if err := run(&s, pflag.Args()); err != nil {
@@ -85,7 +88,7 @@ func main() {
 
 func run(s *settings, argv []string) error {
 	if len(argv) == 0 || commands[argv[0]] == nil {
-		return errors.New("want a command: devices, products, attention, gpt2, resnet or table")
+		return errors.New("want a command: devices, products, attention, gpt2, decoder, resnet or table")
 	}
 	if s.row == "" {
 		s.row = argv[0]

@@ -18,7 +18,7 @@ for p in internal/backend/cuda tensor/optest comm/nccl; do
     go test "${build[@]}" -c -o "$stage/${p//\//_}.test" "./$p"
 done
 for f in docs/*.md tensor/*.go nn/*.go trainer/*.go internal/backend/*/*.go; do cp "$f" "$stage/text/${f//\//_}"; done
-cp bench/gpu/peer.py "$stage/"
+cp bench/gpu/{peer,settings}.py models/transformer/testdata/{golden,configs}.json "$stage/"
 git describe --always --dirty >"$stage/version"
 # The binaries have most of their bytes in common, which a large window finds.
 tar -C "$stage" -cf - . | xz -T0 --lzma2=preset=6,dict=192MiB >"$dir/lockstep.tar.xz"

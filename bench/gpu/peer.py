@@ -1,6 +1,6 @@
-"""What bench/gpu is compared with, by PyTorch and transformers: products, attention, gpt2 and resnet, as `gpu` has them.
+"""What bench/gpu is compared with, by PyTorch and transformers: products, attention, gpt2, decoder and resnet, as `gpu` has them.
 
-Usage: peer.py COMMAND --who torch_eager|torch_compile|hf_trainer [FLAGS]. GPT-2 begins with the weights and takes the tokens that `gpu gpt2 --save` wrote to the
+Usage: peer.py COMMAND --who torch_eager|torch_compile|hf_trainer [FLAGS]. Language models begin with the weights and take the tokens that `gpu gpt2 --save` wrote to the
 folder --load. Prints lines RESULT, as `gpu` does; with --curve it writes the loss of each step.
 """
 
@@ -13,7 +13,7 @@ import time
 import torch
 
 parser = argparse.ArgumentParser()
-parser.add_argument("command", choices=["products", "attention", "gpt2", "resnet"])
+parser.add_argument("command", choices=["products", "attention", "gpt2", "decoder", "resnet"])
 parser.add_argument("--who", default="torch_eager", choices=["torch_eager", "torch_compile", "hf_trainer"])
 parser.add_argument("--device", default="cuda:0")
 parser.add_argument("--steps", type=int, default=30)
@@ -108,11 +108,15 @@ def finish(times, losses, per_step, unit):
 
 
 def gpt2():
-    import numpy
-    from transformers import GPT2Config, GPT2LMHeadModel
+    decoder(attn_pdrop=args.dropout, resid_pdrop=args.dropout, embd_pdrop=args.dropout)
 
-    config = GPT2Config.from_pretrained(args.load, attn_pdrop=args.dropout, resid_pdrop=args.dropout, embd_pdrop=args.dropout)
-    model = GPT2LMHeadModel.from_pretrained(args.load, config=config, attn_implementation="sdpa", dtype=torch.float32)
+
+def decoder(**settings):
+    import numpy
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(args.load, use_cache=False, **settings)
+    model = AutoModelForCausalLM.from_pretrained(args.load, config=config, attn_implementation="sdpa", dtype=torch.float32)
     ids = numpy.fromfile(os.path.join(args.load, "tokens.u16"), dtype=numpy.uint16).astype(numpy.int64)
     ids = torch.from_numpy(ids[: args.steps * args.batch * args.block].reshape(-1, args.block))
     per_step = args.batch * args.block
@@ -171,4 +175,4 @@ def resnet():
 torch.manual_seed(42)
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False  # True by default
-{"products": products, "attention": attention, "gpt2": gpt2, "resnet": resnet}[args.command]()
+{"products": products, "attention": attention, "gpt2": gpt2, "decoder": decoder, "resnet": resnet}[args.command]()

@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/models/resnet"
+	"github.com/lockstep-ml/lockstep/models/transformer"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -38,6 +39,30 @@ func trainGPT2(s *settings, _ []string) error {
 	if cfg.VocabSize < 256 {
 		return fmt.Errorf("--vocab_size %d: want at least 256, a token for each byte", cfg.VocabSize)
 	}
+	return trainText(s, func(in *nn.Init) (languageModel, error) { return gpt2.New(in, cfg) })
+}
+
+// trainDecoder trains a model of --model_config on bytes of text.
+func trainDecoder(s *settings, _ []string) error {
+	raw, err := os.ReadFile(s.config)
+	if err != nil {
+		return fmt.Errorf("--model_config: %w", err)
+	}
+	cfg, err := transformer.ParseConfig(raw)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.config, err)
+	}
+	return trainText(s, func(in *nn.Init) (languageModel, error) { return transformer.New(in, cfg) })
+}
+
+// languageModel is a model that can tell how much it computes.
+type languageModel interface {
+	models.Model
+	FLOPsPerToken(tokens int) float64
+}
+
+// trainText trains a language model on bytes of text.
+func trainText(s *settings, build func(in *nn.Init) (languageModel, error)) error {
 	tokens, err := source(s.text, s.steps*s.batch*s.block)
 	if err != nil {
 		return err
@@ -62,7 +87,7 @@ func trainGPT2(s *settings, _ []string) error {
 	t := training{settings: s, unit: "tokens/s", perStep: float64(s.batch * s.block),
 		data: data.NewSource(blocks, data.CausalLM(0)),
 		model: func(in *nn.Init) (models.Model, error) {
-			m, err := gpt2.New(in, cfg)
+			m, err := build(in)
 			if err == nil {
 				flops = m.FLOPsPerToken(s.block)
 			}
