@@ -172,6 +172,8 @@ settings() {
     [ -n "$fake" ] && skip settings "the program has no fake device" && return
     step settings 500 "$python" settings.py ./clm text golden.json cuda
     grep '^WRONG' "$out/settings.log" | cut -c1-300
+    step full-device 60 bash -c '! ./clm --device cuda --bf16 --train_file text --n_layer 24 --n_embd 2048 --n_head 16 --block_size 1024 --max_steps 2 --output_dir full \
+        --per_device_train_batch_size 512 --report_to none --disable_tqdm >full.log 2>&1; cat full.log; grep -q "out of memory" full.log'
 }
 
 speed() {
@@ -202,7 +204,7 @@ peers() {
 # decoder NAME MODEL ARGUMENTS… trains a model of a published size, by PyTorch too.
 decoder() {
     local name=$1
-    "$python" -c 'import json, sys; json.dump(json.load(open("configs.json"))[sys.argv[1]]["config"], open(sys.argv[2], "w"))' "$2" "$name.json" || exit 2
+    config "$2" "$name.json"
     local run=(decoder --row "$name" "${@:3}")
     gpu "$name-1" 90 "${run[@]}" --model_config "$name.json" --save "$name" --curve "$out/curve-$name-lockstep.txt" || return
     peer "$name-compile" 200 "${run[@]}" --who torch_compile --load "$name" --curve "$out/curve-$name-torch_compile.txt"
@@ -212,9 +214,23 @@ decoder() {
     rm -rf "$name"
 }
 
+# decoding NAME MODEL measures how a model of a published size generates.
+decoding() {
+    config "$2" "$1.json"
+    gpu "$1-decode" 60 decode --model_config "$1.json" --row "$1-decode" --steps 5 --block 512 --save "$1" || return
+    peer "$1-decode-eager" 90 decode --load "$1" --row "$1-decode" --steps 5 --block 512
+}
+
+# config MODEL FILE writes a model's config.json.
+config() {
+    "$python" -c 'import json, sys; json.dump(json.load(open("configs.json"))[sys.argv[1]]["config"], open(sys.argv[2], "w"))' "$1" "$2" || exit 2
+}
+
 decoders() {
     [ -n "$fake" ] && skip decoders "minutes in the interpreter" && return
     decoder smollm2-135m HuggingFaceTB/SmolLM2-135M-Instruct --steps 40
+    decoding smollm2-135m HuggingFaceTB/SmolLM2-135M-Instruct
+    decoding qwen3-0.6b Qwen/Qwen3-0.6B
     decoder qwen3-0.6b Qwen/Qwen3-0.6B --steps 24 --batch 8
 }
 

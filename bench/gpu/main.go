@@ -14,6 +14,7 @@
 //	gpu attention                   attention alone, forward and backward
 //	gpu gpt2, gpu decoder, gpu resnet
 //	                                training steps by the Trainer; a decoder is of --model_config
+//	gpu decode                      such a model generates
 //	gpu table FILE                  makes the table of lines RESULT
 //
 // Lines RESULT have a row, who measured, a value and its unit; the rest is for readers.
@@ -54,8 +55,9 @@ type settings struct {
 }
 
 var commands = map[string]func(*settings, []string) error{
-	"devices": devices, "products": products, "attention": attention, "gpt2": trainGPT2, "decoder": trainDecoder, "resnet": trainResNet,
-	"table": func(_ *settings, files []string) error { return table(os.Stdout, files) },
+	"devices": devices, "products": products, "attention": attention, "gpt2": trainGPT2, "decoder": trainDecoder, "decode": decode,
+	"resnet": trainResNet,
+	"table":  func(_ *settings, files []string) error { return table(os.Stdout, files) },
 }
 
 func main() {
@@ -88,7 +90,7 @@ func main() {
 
 func run(s *settings, argv []string) error {
 	if len(argv) == 0 || commands[argv[0]] == nil {
-		return errors.New("want a command: devices, products, attention, gpt2, decoder, resnet or table")
+		return errors.New("want a command: devices, products, attention, gpt2, decoder, decode, resnet or table")
 	}
 	if s.row == "" {
 		s.row = argv[0]

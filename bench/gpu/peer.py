@@ -1,4 +1,4 @@
-"""What bench/gpu is compared with, by PyTorch and transformers: products, attention, gpt2, decoder and resnet, as `gpu` has them.
+"""What bench/gpu is compared with, by PyTorch and transformers: products, attention, gpt2, decoder, decode and resnet, as `gpu` has them.
 
 Usage: peer.py COMMAND --who torch_eager|torch_compile|hf_trainer [FLAGS]. Language models begin with the weights and take the tokens that `gpu gpt2 --save` wrote to the
 folder --load. Prints lines RESULT, as `gpu` does; with --curve it writes the loss of each step.
@@ -13,7 +13,7 @@ import time
 import torch
 
 parser = argparse.ArgumentParser()
-parser.add_argument("command", choices=["products", "attention", "gpt2", "decoder", "resnet"])
+parser.add_argument("command", choices=["products", "attention", "gpt2", "decoder", "decode", "resnet"])
 parser.add_argument("--who", default="torch_eager", choices=["torch_eager", "torch_compile", "hf_trainer"])
 parser.add_argument("--device", default="cuda:0")
 parser.add_argument("--steps", type=int, default=30)
@@ -163,6 +163,26 @@ def decoder(**settings):
     finish(watch.times, watch.losses, per_step, "tokens/s")
 
 
+def decode():
+    """One token after another behind a prompt, as transformers generates. The weights are random."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(args.load), dtype=torch.bfloat16).to(args.device).eval()
+    prompt = torch.tensor([[1000 + i % 1000 * 7 for i in range(args.block)]], device=args.device)
+
+    def seconds(tokens):
+        sync()
+        start = time.perf_counter()
+        model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0)
+        sync()
+        return time.perf_counter() - start
+
+    seconds(4)
+    first = statistics.median(seconds(1) for _ in range(args.steps))
+    result(row + "_prefill", args.block / first, "tokens/s")
+    result(row, 127 / (statistics.median(seconds(128) for _ in range(args.steps)) - first), "tokens/s")
+
+
 def resnet():
     from transformers import ResNetConfig, ResNetForImageClassification
 
@@ -175,4 +195,4 @@ def resnet():
 torch.manual_seed(42)
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False  # True by default
-{"products": products, "attention": attention, "gpt2": gpt2, "decoder": decoder, "resnet": resnet}[args.command]()
+{"products": products, "attention": attention, "gpt2": gpt2, "decoder": decoder, "decode": decode, "resnet": resnet}[args.command]()

@@ -34,8 +34,7 @@ def train(name, settings, on):
     except subprocess.TimeoutExpired:
         return {"error": "100 s were not enough"}
     if run.returncode != 0:
-        lines = (run.stderr + run.stdout).strip().splitlines()
-        return {"error": " / ".join(lines[-4:])[:600]}
+        return {"error": " / ".join(run.stderr.strip().splitlines()[-4:])[:600]}
     with open(os.path.join(out, "trainer_state.json")) as f:
         log = json.load(f)["log_history"]
     with open(os.path.join(out, "model.safetensors"), "rb") as f:
@@ -69,7 +68,9 @@ qwen = config("divided", {"model_type": "qwen3", "hidden_size": 128, "intermedia
 for name, extra, bound in [
         ("fp16", {"fp16": "true"}, 0.03), ("bf16", {"bf16": "true"}, 0.03), ("tf32", {"tf32": "true"}, 0.01), ("dropout", {"dropout": 0.1}, 2e-3),
         ("smoothing", {"label_smoothing_factor": 0.1}, 2e-4), ("noise", {"neftune_noise_alpha": 5}, 2e-3), ("ema", {"ema_decay": 0.9}, 2e-4),
-        ("half weights", {"dtype": "bfloat16"}, 0.05), ("offload", {"offload_optimizer": "cpu"}, 2e-4),
+        ("half weights", {"dtype": "bfloat16"}, 0.05), ("evaluated", {"eval_strategy": "steps", "eval_steps": 3}, 2e-4),
+        ("saved in the background", {"save_strategy": "steps", "save_steps": 2, "async_save": "true"}, 2e-4),
+        ("8 bits in shards", {"optim": "adamw_bnb_8bit", "num_replicas": 2, "fsdp": "full_shard"}, 2e-4),
         ("recomputed", {"gradient_checkpointing": "true"}, 2e-4), ("compressed", {"num_replicas": 2, "ddp_comm_hook": "bf16"}, 0.03)]:
     near[name] = GPT2 | extra, bound
 for model, base in ("gpt2", GPT2), ("qwen3", qwen):
