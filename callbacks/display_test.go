@@ -320,7 +320,7 @@ func TestRunInfo(t *testing.T) {
 	require.Equal(t, "1.54k of 124M parameters trainable, 1,234,567 samples, 12,000 steps of 1,024 (batches of 8) "+
 		"from step 1,200 (out/checkpoint-1200)", info.Work())
 	require.Equal(t, "training on gpu, 1 rank, bfloat16",
-		callbacks.RunInfo{Device: "gpu", Ranks: 1, Precision: "bfloat16"}.Machine())
+		callbacks.RunInfo{Device: "gpu", Kernels: "amx", Ranks: 1, Precision: "bfloat16"}.Machine())
 }
 
 // TestRemainingTime shows the share and the remaining time of what ends the run first, its steps or max_train_seconds,

@@ -40,10 +40,10 @@ func (r RunInfo) String() string { return r.Machine() + ": " + r.Work() }
 // float32".
 func (r RunInfo) Machine() string {
 	var details []string
-	if r.Kernels != "" {
-		details = append(details, r.Kernels)
-	}
-	if r.Threads > 0 {
+	if r.Threads > 0 { // of a device that computes with the CPU's kernels
+		if r.Kernels != "" {
+			details = append(details, r.Kernels)
+		}
 		details = append(details, quantity.Of(r.Threads, "thread"))
 	}
 	device := r.Device

@@ -105,6 +105,13 @@ def judge(name, fault):
         print(f"WRONG {name}: {fault}", flush=True)
 
 
+def alike(run, first, loosely):
+    """Whether a run has the bits of the first; loosely, whether it has its losses."""
+    if loosely and "losses" in first:
+        return max(abs(x - y) for x, y in zip(run["losses"], first["losses"])) < 1e-3
+    return run["hash"] == first.get("hash")
+
+
 for name, (_, bound) in near.items():
     mine, cpu = runs[name, device], runs[name, "cpu"]
     fault = mine.get("error") or (cpu.get("error") and "the CPU: " + cpu["error"])
@@ -116,9 +123,11 @@ for name, (_, bound) in near.items():
     judge(name, fault)
 for name, group in same.items():
     results = [runs[f"{name} {i}", device] for i in range(len(group))]
+    # A GPU's products of other sizes may have other algorithms, and divided matrices have other sizes.
+    loosely = device != "cpu" and name.endswith("tp")
     for i, result in enumerate(results):
         extra = {key: value for key, value in group[i].items() if key not in group[0]}
-        judge(f"{name} {extra}", result.get("error") or (result["hash"] != results[0].get("hash") and
-              f"losses {result['losses']}, want the bits of {results[0].get('losses')}"))
+        judge(f"{name} {extra}", result.get("error") or (not alike(result, results[0], loosely) and
+              f"losses {result['losses']}, want those of {results[0].get('losses')}"))
 print(f"{held} held, {wrong} wrong")
 sys.exit(wrong > 0)

@@ -8,7 +8,7 @@ import (
 )
 
 // Stream decodes tokens as they come. It gives whole characters, and its texts make up what DecodeText gives for all
-// tokens, unless they hold bytes that make up no character.
+// tokens. For bytes that make up no character it gives U+FFFD.
 type Stream struct {
 	t    *Tokenizer
 	ids  []int32 // the tokens of the last text, which the decoder may look at, and those whose text is held back
@@ -47,7 +47,7 @@ func (s *Stream) Flush() string {
 func (s *Stream) give(text string) string {
 	s.ids = s.ids[s.read:]
 	s.read = len(s.ids)
-	return text
+	return strings.ToValidUTF8(text, string(utf8.RuneError))
 }
 
 // rest is the text that has not been given.

@@ -344,7 +344,8 @@ func (j *job) continued(ctx context.Context, prompt string) error {
 	if len(ids) == 0 {
 		ids = []int{int(eot)}
 	}
-	var text []byte
+	text := j.tok.NewStream()
+	show := func(s string) { _, _ = io.WriteString(j.Stdout, s) } // a broken pipe ends the program elsewhere
 	c := nn.NewCtx(tensor.NewCtx(nn.NamedParameters(j.net)[0].Device()), nil, false) // where it was trained
 	_, err = generation.Generate(ctx, c, j.net, ids, generation.Options{
 		MaxNewTokens: j.sample.MaxNewTokens, Temperature: j.sample.Temperature, TopK: j.sample.TopK,
@@ -352,10 +353,11 @@ func (j *job) continued(ctx context.Context, prompt string) error {
 		RepetitionPenalty: j.sample.RepetitionPenalty, EOS: ends, Seed: j.args.Seed,
 		OnToken: func(id int) {
 			if !slices.Contains(ends, id) {
-				text, _ = j.tok.AppendToken(text[:0], int32(id)) // the model knows no other tokens
-				_, _ = j.Stdout.Write(text)                      // a broken pipe ends the program elsewhere
+				piece, _ := text.Next(int32(id)) // the model knows no other tokens
+				show(piece)
 			}
 		},
 	})
+	show(text.Flush())
 	return err
 }

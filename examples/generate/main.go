@@ -99,20 +99,26 @@ func (g *GenerationArguments) write(ctx context.Context, lm languageModel, tok *
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	text := tok.NewStream()
+	show := func(piece string, err error) {
+		if err == nil {
+			_, err = io.WriteString(w, piece)
+		}
+		if err != nil {
+			stop(err)
+		}
+	}
 	_, err = generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), lm, prompt,
 		generation.Options{
 			MaxNewTokens: g.MaxNewTokens, Temperature: g.Temperature, TopK: g.TopK, TopP: g.TopP,
 			RepetitionPenalty: g.RepetitionPenalty, EOS: eos, Seed: g.Seed,
 			OnToken: func(id int) {
-				text, err := tok.AppendToken(nil, int32(id))
-				if !slices.Contains(eos, id) && err == nil {
-					_, err = w.Write(text)
-				}
-				if err != nil {
-					stop(err)
+				if !slices.Contains(eos, id) {
+					show(text.Next(int32(id)))
 				}
 			},
 		})
+	show(text.Flush(), nil)
 	if _, nl := fmt.Fprintln(w); err == nil {
 		err = nl
 	}
