@@ -55,9 +55,9 @@ type settings struct {
 }
 
 var commands = map[string]func(*settings, []string) error{
-	"devices": devices, "products": products, "attention": attention, "gpt2": trainGPT2, "decoder": trainDecoder, "decode": decode,
-	"resnet": trainResNet,
-	"table":  func(_ *settings, files []string) error { return table(os.Stdout, files) },
+	"devices": devices, "products": products, "attention": attention, "gpt2": trainGPT2,
+	"decoder": trainDecoder, "decode": decode, "resnet": trainResNet,
+	"table": func(_ *settings, files []string) error { return table(os.Stdout, files) },
 }
 
 func main() {

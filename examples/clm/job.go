@@ -345,7 +345,9 @@ func (j *job) continued(ctx context.Context, prompt string) error {
 		ids = []int{int(eot)}
 	}
 	text := j.tok.NewStream()
-	show := func(s string) { _, _ = io.WriteString(j.Stdout, s) } // a broken pipe ends the program elsewhere
+	show := func(s string) {
+		_, _ = io.WriteString(j.Stdout, s) // a broken pipe ends the program elsewhere
+	}
 	c := nn.NewCtx(tensor.NewCtx(nn.NamedParameters(j.net)[0].Device()), nil, false) // where it was trained
 	_, err = generation.Generate(ctx, c, j.net, ids, generation.Options{
 		MaxNewTokens: j.sample.MaxNewTokens, Temperature: j.sample.Temperature, TopK: j.sample.TopK,
