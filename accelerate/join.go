@@ -32,7 +32,7 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 		a.warn(hook)
 	}
 	if a.PipelineRanks().WorldSize() > 1 {
-		return a.joinPipeline(ctx, hook, a.strategyJob(units))
+		return a.joinPipeline(ctx, hook, units)
 	}
 	if a.divides() {
 		err = a.joinTensor(ctx, hook, units)

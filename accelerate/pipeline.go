@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/pp/timeline"
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/accelerate/tp"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
@@ -44,7 +45,7 @@ type pipelining struct {
 }
 
 // joinPipeline makes this rank part of a pipeline, and of the pipelines that share a window.
-func (a *Accelerator) joinPipeline(ctx context.Context, hook ddp.Hook, j strategy.Job) error {
+func (a *Accelerator) joinPipeline(ctx context.Context, hook ddp.Hook, units []nn.Module) error {
 	if err := a.checkPipeline(hook); err != nil {
 		return err
 	}
@@ -61,14 +62,28 @@ func (a *Accelerator) joinPipeline(ctx context.Context, hook ddp.Hook, j strateg
 	if err != nil {
 		return fmt.Errorf("accelerate: pp_split: %w", err)
 	}
-	s, differed, err := pp.NewStrategy(ctx, pp.Config{Model: model, Group: a.PipelineRanks().Group(), Job: j,
-		Strategy: func(j strategy.Job) (strategy.Strategy, error) { return a.choose(hook, j) },
-		Schedule: sched, Stages: stages, Costs: costs, Forward: a.stages.forward, Context: a.stageCtx,
-		LogsTail: a.logsTail(j.Layout)})
+	sketch, err := pp.NewSketch(model, a.stages.forward)
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}
-	a.strategy, a.pipeline = s, s
+	if a.divides() {
+		if err := a.divide(ctx, hook, func() error { return a.Barrier(ctx) }); err != nil {
+			return err
+		}
+	}
+	j := a.strategyJob(units)
+	s, differed, err := pp.NewStrategy(ctx, pp.Config{Model: model, Group: a.PipelineRanks().Group(), Job: j,
+		Meet:     a.Barrier,
+		Strategy: func(j strategy.Job) (strategy.Strategy, error) { return a.choose(hook, j) },
+		Schedule: sched, Stages: stages, Costs: costs, Sketch: sketch, Forward: a.stages.forward,
+		Context: a.stageCtx, LogsTail: a.logsTail(j.Layout)})
+	if err != nil {
+		a.division = nil
+		return fmt.Errorf("accelerate: %w", err)
+	}
+	if a.strategy, a.pipeline = s, s; a.division != nil {
+		a.strategy = tp.NewStrategy(a.ctx, a.division, s)
+	}
 	buffers, err := ddp.Verify(ctx, a.ctx, a.Group(), a.tree.Buffers())
 	if err != nil {
 		return err
@@ -122,9 +137,6 @@ func (a *Accelerator) checkPipeline(hook ddp.Hook) error {
 		return errors.New(size + "want WithStages, which defines how a stage runs")
 	case a.factory.New != nil:
 		return errors.New(size + "WithStrategy is not supported in pipelines: want pp_size 1, or no WithStrategy")
-	case a.divides():
-		return errors.New(size + "with tp_size or tp_parts it is not built: want pp_size 1, or tp_size 1 and " +
-			"tp_parts 1")
 	case a.plan.local.Every > 0:
 		return fmt.Errorf("%slocal_sgd_steps %d: want 0: the ranks of a pipeline step together", size,
 			a.plan.local.Every)
@@ -226,18 +238,14 @@ func (a *Accelerator) EvaluatesTogether() int {
 	return 1
 }
 
-// ComputingRanks are the ranks that must compute at the same time as this one: those of its pipeline, those that share
-// its matrices or its sequences, or all if they gather the parameters of a sharded model.
+// ComputingRanks are the ranks that must compute at the same time as this one: those that share the work on the same
+// samples, or all if they gather the parameters of a sharded model.
 func (a *Accelerator) ComputingRanks() *ranks.Peers {
 	switch {
 	case a.GathersParameters():
 		return &a.Peers
-	case a.pipeline != nil:
-		return a.PipelineRanks()
-	case a.division != nil:
-		return a.TensorRanks()
-	case a.DividesTokens():
-		return a.ContextRanks()
+	case a.pipeline != nil, a.division != nil, a.DividesTokens():
+		return a.ModelRanks()
 	}
 	return new(ranks.Peers)
 }

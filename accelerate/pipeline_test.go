@@ -219,8 +219,6 @@ func TestPipelineRefuses(t *testing.T) {
 			a.PPSplit = []string{"2", "9"}
 		}},
 		"pp_size 2: local_sgd_steps 2: want 0": {set: func(a *args.TrainingArguments) { a.LocalSGDSteps = 2 }},
-		"pp_size 2: with tp_size or tp_parts it is not built: want pp_size 1, or tp_size 1 and tp_parts 1": {
-			set: func(a *args.TrainingArguments) { a.TPParts = 2 }},
 		"pp_size 2: ddp_comm_hook fp16 is not built in pipelines": {
 			set: func(a *args.TrainingArguments) { a.DDPCommHook = "fp16" }},
 		"pp_size 2: offload to disk is not built": {

@@ -63,9 +63,22 @@ func (a *Accelerator) divides() bool {
 	return a.TensorRanks().WorldSize() > 1 || a.plan.tensors.parts > 1
 }
 
-// joinTensor divides the model, which has the first rank's values, and makes this rank part of those with the same
-// parts.
+// joinTensor divides the model and makes this rank part of those with the same parts.
 func (a *Accelerator) joinTensor(ctx context.Context, hook ddp.Hook, units []nn.Module) error {
+	if err := a.divide(ctx, hook, nil); err != nil {
+		return err
+	}
+	inner, err := a.choose(hook, a.strategyJob(units))
+	if err != nil {
+		a.division = nil
+		return err
+	}
+	a.strategy = tp.NewStrategy(a.ctx, a.division, inner)
+	return nil
+}
+
+// divide divides the model, which gets the first rank's values. See tp.Config for made.
+func (a *Accelerator) divide(ctx context.Context, hook ddp.Hook, made func() error) error {
 	if err := a.checkTensor(hook); err != nil {
 		return err
 	}
@@ -84,7 +97,8 @@ func (a *Accelerator) joinTensor(ctx context.Context, hook ddp.Hook, units []nn.
 			return err
 		}
 	}
-	d, err := tp.Divide(a.ctx, a.model, tp.Config{Group: a.TensorRanks().Group(), Plan: plan, Parts: parts})
+	d, err := tp.Divide(a.ctx, a.model, tp.Config{Group: a.TensorRanks().Group(), Plan: plan, Parts: parts,
+		Made: made})
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}
@@ -93,12 +107,6 @@ func (a *Accelerator) joinTensor(ctx context.Context, hook ddp.Hook, units []nn.
 		return err
 	}
 	a.division = d
-	inner, err := a.choose(hook, a.strategyJob(units))
-	if err != nil {
-		a.division = nil
-		return err
-	}
-	a.strategy = tp.NewStrategy(a.ctx, d, inner)
 	return nil
 }
 

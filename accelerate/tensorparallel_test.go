@@ -97,51 +97,6 @@ func TestDividedModelInALoopOfOnesOwn(t *testing.T) {
 // wholeSize is the number of parameters of dividable.
 const wholeSize = 61*16 + 8*16 + 2*(12*16*16+13*16) + 2*16
 
-// Parts of matrices are sharded as whole ones are, over the ranks that see other samples: whatever the strategy, with
-// the bits of one rank with the same parts, one rank along tp included.
-func TestShardedParts(t *testing.T) {
-	run := func(ranks, sharing int, set func(*args.TrainingArguments), opts ...accelerate.Option) (end []ended) {
-		end = make([]ended, ranks)
-		for rank, err := range tensorRanks(t, ranks, sharing, set,
-			func(acc *accelerate.Accelerator, m *gpt2.Model) (err error) {
-				if end[acc.Rank()].losses, err = windows(t.Context(), acc, m); err != nil {
-					return err
-				}
-				if err = acc.Unshard(t.Context()); err == nil {
-					end[acc.Rank()].weights = weightsOf(acc, m)
-				}
-				return err
-			}, opts...) {
-			require.NoError(t, err, "rank %d of %d", rank, ranks)
-		}
-		return end
-	}
-	for name, precision := range map[string]func(*args.TrainingArguments){
-		"float32": usually,
-		"bf16":    func(a *args.TrainingArguments) { a.BF16 = true },
-	} {
-		one := run(1, 1, precision)[0]
-		for _, c := range []struct {
-			ranks, sharing int
-			strategy       shard.Strategy
-			gather         bool
-		}{{4, 2, shard.Full, true}, {4, 2, shard.Full, false}, {4, 2, shard.GradOp, true},
-			{4, 2, shard.Gradients, false}, {4, 2, shard.Optimizer, false}, {8, 2, shard.Full, true},
-			{8, 4, shard.Full, true}, {2, 1, shard.Full, true}} {
-			set := func(a *args.TrainingArguments) {
-				precision(a)
-				if c.ranks == 8 && c.sharing == 2 {
-					a.DPReplicateSize = 2
-				}
-			}
-			for rank, got := range run(c.ranks, c.sharing, set, accelerate.WithSharding(accelerate.Sharding{
-				Strategy: c.strategy, Gather: c.gather})) {
-				require.Equal(t, one, got, "%s %v, rank %d", name, c, rank)
-			}
-		}
-	}
-}
-
 // ended is what a run in a loop of one's own ended with.
 type ended struct {
 	weights map[string]string

@@ -291,7 +291,7 @@ func TestFaultsOfDividedMatrices(t *testing.T) {
 		"--tp_parts -1 --pp_size 2": {"tp_parts is -1 (flag --tp_parts): want a whole number"},
 		"--tp_size 2 --pp_size 2 --fsdp full_shard --optim lamb --offload_params disk --offload_optimizer " +
 			"disk --neftune_noise_alpha 5 --record_hashes op --ema_decay 0.9": {"ema_decay is 0.9",
-			"a has 9 heads", "b has none", "pp_size is 2",
+			"a has 9 heads", "b has none",
 			"optim is \"lamb\" (flag --optim): want an optimizer",
 			"offload_params is", "offload_optimizer is", "neftune_noise_alpha is 5",
 			"record_hashes is \"op\" (flag --record_hashes): want step, or tp_size 1"},

@@ -170,7 +170,6 @@ func (a *TrainingArguments) checkTensors(c *Checker, p Program) {
 // checkBesideTensors checks what is not built together with divided matrices. without completes what is wanted.
 func (a *TrainingArguments) checkBesideTensors(c *Checker, without string) {
 	without = ", or " + without
-	c.Require(a.PPSize <= 1, "pp_size", a.PPSize, "1"+without+"pipelines of divided layers are not built")
 	c.Require(a.ContextChunks() <= 1 || a.TPSize > 1, "tp_parts", a.TPParts, // checkContext refuses a tp_size
 		"1, or no cp_size, sp_size and cp_chunks: they are not built together")
 	c.Require(a.LocalSGDSteps == 0, "local_sgd_steps", a.LocalSGDSteps,

@@ -62,9 +62,16 @@ func partedEmbedding(c *Ctx, table, ids *Tensor) *Tensor {
 	out := y.reshaped(append(slices.Clone(ids.Shape()), width))
 	c.record(name, []*Tensor{out}, []*Tensor{table}, []*Tensor{flat}, func(b *Back) {
 		g := b.materialize(name, b.Grad(0)).reshaped(y.Shape())
+		own := func(c *Ctx) *Tensor { // tokens of other ranks have a row behind the table
+			at, _ := s.Vocabulary.ownTokens(c.NoGrad(), flat, rows, rows, nil)
+			return at
+		}
+		if take := b.sparse(0); take != nil {
+			take(own(b.Ctx), b.convert(name, g, table.GradDType()))
+			return
+		}
 		b.separate(0, func(b *Back) {
-			// tokens of other ranks have a row behind the table
-			at, _ := s.Vocabulary.ownTokens(b.NoGrad(), flat, rows, rows, nil)
+			at := own(b.Ctx)
 			d := b.empty(name, table.GradDType(), rows+1, width)
 			b.launch(backend.OpEmbeddingGrad, d, at, b.convert(name, g, d.dtype))
 			b.Set(0, d.narrow(0, 0, rows))

@@ -8,7 +8,9 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 // alone: values [n,C], of the table's GradDType, are to be added to the rows [n] of the gradient, in their order:
 // [AddRowsInto] does it with the bits of Backward. take is called during Backward, also with [DelayWeightGrads], for
 // each Embedding of the table, and rows and values are gone when it returns. A table that other ops use, or one that a
-// [Checkpoint] looks up, is a fault.
+// [Checkpoint] looks up, is a fault. Backward sums the values of a table that is computed in parts
+// (PartedSum.Vocabulary) apart from its gradient, and then adds all rows; row V, behind the table, stands for those of
+// other ranks.
 //
 // The stages of a pipeline exchange the gradients of a tied embedding this way: few rows instead of the whole table.
 func SparseGrads(table *Tensor, take func(rows, values *Tensor)) BackwardOption {

@@ -169,9 +169,9 @@ func (t *Tensor) OnMissing(bring func()) { t.st.bring = bring }
 
 // Defer gives up the memory of t until something uses it. Then fill makes its elements, as often as t is unloaded and
 // used: a tensor of t's shape and dtype that nothing else refers to, outside of every Scope. t holds more than nothing
-// and belongs to no Scope; one goroutine uses it first. A tensor that is deferred gets another fill.
+// and belongs to no Scope; one goroutine uses it first. A tensor that is deferred, or unloaded, gets another fill.
 func (t *Tensor) Defer(fill func(c *Ctx) *Tensor) {
-	if t.Deferred() == nil {
+	if !t.Unloaded() {
 		t.Unload()
 	}
 	t.st.fill = fill

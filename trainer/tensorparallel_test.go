@@ -45,6 +45,15 @@ func TestTensorParallel(t *testing.T) {
 		}
 	}
 	half := func(a *args.TrainingArguments) { a.BF16, a.BF16FullEval = true, true }
+	staged := func(schedule string, shards int) func(*args.TrainingArguments) {
+		return func(a *args.TrainingArguments) {
+			a.NumReplicas, a.PPSize, a.TPSize, a.PPSchedule = 4*shards, 2, 2, schedule
+			if shards > 1 {
+				a.FSDP, a.FSDPShareParameters = []string{"full_shard"}, false
+			}
+			a.GradientAccumulationSteps /= shards
+		}
+	}
 	sharded := func(strategy string) func(*args.TrainingArguments) {
 		return func(a *args.TrainingArguments) {
 			tensors(4, 2)(a)
@@ -65,6 +74,8 @@ func TestTensorParallel(t *testing.T) {
 		"2 × 2 recomputed": {settings{recompute, half}, tensors(4, 2)},
 		"2 × 2 sharded":    {settings{recompute}, sharded("full_shard")},
 		"2 × 2 kept, bf16": {settings{half}, sharded("shard_grad_op")},
+		"2 × 2 staged":     {settings{recompute}, staged("1f1b", 1)},
+		"2 × 2 × 2, bf16":  {settings{half}, staged("zbv", 2)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want, records := evaluatedRun(t, fourHeads(t), append(c.common, inParts))
@@ -86,12 +97,14 @@ func TestCheckpointsOfDividedModels(t *testing.T) {
 	type mesh struct {
 		ranks, tp int
 		fsdp      []string
+		pp        int
 	}
-	one, full := mesh{1, 1, nil}, []string{"full_shard"}
+	one, full := mesh{1, 1, nil, 1}, []string{"full_shard"}
 	run := func(disk *vfs.Mem, on mesh, set ...func(*args.TrainingArguments)) rankRun {
-		a := rankArgs(on.ranks / on.tp)
+		a := rankArgs(on.ranks / on.tp / on.pp)
 		shardsArgs(a)
 		a.NumReplicas, a.TPSize, a.FSDP, a.FSDPShareParameters = on.ranks, on.tp, on.fsdp, false
+		a.PPSize = on.pp
 		a.GlobalTrainBatchSize, a.MaxSteps, a.SaveSteps, a.LoggingSteps = 16, 20, 10, 10
 		if a.TPSize == 1 {
 			inParts(a)
@@ -108,10 +121,14 @@ func TestCheckpointsOfDividedModels(t *testing.T) {
 	whole := run(vfs.NewMem(), one)
 	for _, save := range []struct {
 		mesh
-		form args.StateDictType
-	}{{mesh{2, 2, nil}, args.FullStateDict}, {mesh{4, 2, nil}, args.ShardedStateDict},
-		{mesh{4, 2, full}, args.ShardedStateDict}, {mesh{4, 2, full}, args.FullStateDict},
-		{one, args.FullStateDict}} {
+		form    args.StateDictType
+		resumes []mesh
+	}{{mesh{4, 2, nil, 1}, args.ShardedStateDict, []mesh{{4, 4, nil, 1}}},
+		{mesh{4, 2, full, 1}, args.ShardedStateDict, []mesh{one, {4, 2, nil, 2}}},
+		{mesh{4, 2, full, 1}, args.FullStateDict, []mesh{{2, 1, full, 1}}},
+		{mesh{4, 2, nil, 2}, args.FullStateDict, []mesh{{4, 2, full, 1}}},
+		{mesh{8, 2, full, 2}, args.ShardedStateDict, []mesh{one, {8, 2, full, 2}}},
+		{one, args.FullStateDict, []mesh{{4, 4, nil, 1}, {8, 2, full, 2}}}} {
 		saved := run(vfs.NewMem(), save.mesh, func(a *args.TrainingArguments) {
 			a.FSDPStateDictType = save.form
 		})
@@ -129,7 +146,7 @@ func TestCheckpointsOfDividedModels(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, content(t, whole.disk, half+"/"+name), string(text), name)
 		}
-		for _, resume := range []mesh{one, {4, 4, nil}, {4, 2, nil}, {4, 2, full}, {2, 1, full}} {
+		for _, resume := range save.resumes {
 			fork := saved.disk.CrashClone(nil)
 			resumed := run(fork, resume, func(a *args.TrainingArguments) {
 				a.ResumeFromCheckpoint, a.TPParts = half, 0 // those of the checkpoint
@@ -146,7 +163,7 @@ func TestCheckpointsOfDividedModels(t *testing.T) {
 		a.LoadBestModelAtEnd, a.GreaterIsBetter = true, new(true) // of losses: the last is not the best
 	}
 	loaded := run(vfs.NewMem(), one, best)
-	for _, on := range []mesh{{4, 2, nil}, {4, 2, full}} {
+	for _, on := range []mesh{{4, 2, full, 1}, {4, 2, nil, 2}} {
 		many := run(vfs.NewMem(), on, best)
 		require.Equal(t, loaded.weights, many.weights)
 		require.Equal(t, loaded.history, many.history)

@@ -29,22 +29,22 @@ type Output struct {
 // Forward runs the stage of c (nn.Ctx.WithStage) on a batch.
 type Forward func(c *nn.Ctx, m Model, b *data.Batch) (Output, error)
 
-// sketch is a model on a device without values, which computes shapes and costs.
-type sketch struct {
+// Sketch is a model on a device without values, which computes shapes and costs.
+type Sketch struct {
 	c       *tensor.Ctx
 	model   Model
 	tree    *nn.Tree
 	forward Forward
 }
 
-// newSketch copies the model, without its values.
-func newSketch(m Model, forward Forward) (*sketch, error) {
+// NewSketch copies a model, which is whole, without its values.
+func NewSketch(m Model, forward Forward) (*Sketch, error) {
 	dev := tensor.NewMeta()
 	twin, err := nn.CloneDeferred(m, dev)
 	if err != nil {
 		return nil, err
 	}
-	s := &sketch{tensor.NewCtx(dev), twin, nn.Walk(twin), forward}
+	s := &Sketch{tensor.NewCtx(dev), twin, nn.Walk(twin), forward}
 	for _, p := range s.tree.Parameters() {
 		if p.Deferred() != nil {
 			p.Defer(func(c *tensor.Ctx) *tensor.Tensor { return tensor.Empty(c.NoGrad(), p.DType(), p.Shape()...) })
@@ -54,13 +54,13 @@ func newSketch(m Model, forward Forward) (*sketch, error) {
 }
 
 // stages cuts the copy. split is a valid one.
-func (s *sketch) stages(split []int) [][]nn.Part {
+func (s *Sketch) stages(split []int) [][]nn.Part {
 	stages, _ := Stages(s.model.Parts(), split)
 	return stages
 }
 
 // batch is b without its values.
-func (s *sketch) batch(b *data.Batch) *data.Batch {
+func (s *Sketch) batch(b *data.Batch) *data.Batch {
 	twin := *b
 	twin.Tensors = map[string]*tensor.Tensor{}
 	for name, t := range b.Tensors {
@@ -70,7 +70,7 @@ func (s *sketch) batch(b *data.Batch) *data.Batch {
 }
 
 // run runs stages, one after the other, in a context, and calls after with the output of each.
-func (s *sketch) run(c *nn.Ctx, stages [][]nn.Part, b *data.Batch, after func(stage int, out Output)) (err error) {
+func (s *Sketch) run(c *nn.Ctx, stages [][]nn.Part, b *data.Batch, after func(stage int, out Output)) (err error) {
 	fault := tensor.Recover(func() {
 		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			var out Output
@@ -90,7 +90,7 @@ func (s *sketch) run(c *nn.Ctx, stages [][]nn.Part, b *data.Batch, after func(st
 }
 
 // lookups counts the rows of a table that a stage's backward pass would change.
-func (s *sketch) lookups(table string, out Output) (rows int) {
+func (s *Sketch) lookups(table string, out Output) (rows int) {
 	i := slices.IndexFunc(s.tree.Parameters(), func(q tensor.Named) bool { return q.Name == table })
 	var roots, grads []*tensor.Tensor
 	for _, t := range out.Hidden {
@@ -112,7 +112,7 @@ func (s *sketch) lookups(table string, out Output) (rows int) {
 // head and the loss with the last part. Backward passes take about twice as many, of each part. b may have any values:
 // nothing is computed.
 func Measure(m Model, forward Forward, b *data.Batch) ([]float64, error) {
-	s, err := newSketch(m, forward)
+	s, err := NewSketch(m, forward)
 	if err != nil {
 		return nil, err
 	}

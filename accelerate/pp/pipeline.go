@@ -27,6 +27,9 @@ type Config struct {
 	// Job is that of a rank which has the whole model; its Params and Held are not read. Its peers are ranks of other
 	// pipelines that hold the same stages, and see other samples.
 	Job strategy.Job
+	// Meet waits for all ranks whose models are copies of one another's, which get their values when they are used; nil:
+	// they are those of Group and Job.Peers.Loss.
+	Meet func(ctx context.Context) error
 	// Strategy makes the strategy by which these ranks train the parameters that Job.Params lists: those of a stage, or
 	// one that two stages have. nil: this rank trains them by itself.
 	Strategy func(strategy.Job) (strategy.Strategy, error)
@@ -34,6 +37,7 @@ type Config struct {
 	Schedule *schedule.Schedule // of a whole step; see schedule.Load
 	Stages   [][]nn.Part        // see Stages
 	Costs    []float64          // of each part, see Measure: for Strategy.Describe; nil: they are alike
+	Sketch   *Sketch            // of Model before its matrices were divided; nil: they are whole
 	Forward  Forward
 	LogsTail bool // this rank logs that a step has fewer micro-batches than the schedule takes
 	// Context derives the context of a forward pass of b from c: its random stream, dtypes and recomputation. tree is
@@ -55,7 +59,7 @@ type Pipeline struct {
 	root    *tensor.Ctx // without gradients
 	stages  []*stage    // by number; nil on other ranks
 	ties    []*tie
-	sketch  *sketch
+	sketch  *Sketch
 	known   map[string]flow
 	plans   map[plan]*step
 	order   []int        // see sort
@@ -128,7 +132,10 @@ func newPipeline(cfg Config) (*Pipeline, error) {
 		return nil, err
 	}
 	p.sort(whole)
-	if p.sketch, err = newSketch(cfg.Model, cfg.Forward); err != nil {
+	if p.sketch = cfg.Sketch; p.sketch != nil {
+		return p, nil
+	}
+	if p.sketch, err = NewSketch(cfg.Model, cfg.Forward); err != nil {
 		return nil, err
 	}
 	return p, nil

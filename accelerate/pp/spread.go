@@ -87,7 +87,7 @@ func (s *Strategy) Placed() (list []tensor.Placed) {
 			continue
 		}
 		for _, p := range t.held {
-			list = append(list, p.Placed())
+			list = append(list, tensor.Placed{Placement: s.cfg.Job.Place(p), Tensor: p.Tensor})
 		}
 	}
 	for _, b := range s.cfg.Job.Tree.Buffers() {
@@ -110,7 +110,7 @@ func (s *Strategy) Placement(name string) (p tensor.Placement, ok bool) {
 	if i < 0 {
 		return p, false
 	}
-	return s.held[i].Placed().Placement.Slice(0, 0), true
+	return s.cfg.Job.Place(s.held[i].Named).Slice(0, 0), true
 }
 
 // Publish implements strategy.Shards.

@@ -129,7 +129,7 @@ func (p *Pipeline) Placement(name string) (at tensor.Placement, ok bool) {
 				return at, true
 			}
 		} else if i := slices.IndexFunc(t.params, func(q tensor.Named) bool { return q.Name == name }); i >= 0 {
-			return t.params[i].Placed().Placement, true
+			return p.cfg.Job.Place(t.params[i]), true
 		}
 	}
 	return at, false
@@ -157,7 +157,7 @@ func (p *Pipeline) Norm(ctx context.Context) (float64, error) {
 	}
 	all := slices.Clone(p.cfg.Job.Tree.Parameters())
 	all = slices.DeleteFunc(all, func(q tensor.Named) bool { return !q.IsLeaf() })
-	return strategy.Norm(ctx, p.root, all, func(i int) (*tensor.Tensor, int) {
+	return p.cfg.Job.Norm(ctx, all, func(i int) (*tensor.Tensor, int) {
 		q, ok := mine[all[i].Name]
 		if !ok {
 			return nil, 0

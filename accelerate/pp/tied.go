@@ -172,7 +172,7 @@ func (r *runner) addNext(t *tie, w *tiedSum) error {
 		if g == nil {
 			g = tensor.Zeros(r.root, t.param.GradDType(), t.param.Shape()...)
 		}
-		tensor.AddRowsInto(r.root, g, l.rows.tensors[0], l.values.tensors[0])
+		r.addRows(g, l)
 		l.free()
 	}
 	t.begin(r.number(w.next), false)
@@ -180,6 +180,22 @@ func (r *runner) addNext(t *tie, w *tiedSum) error {
 	t.end()
 	w.next++
 	return r.expect(t, w)
+}
+
+// addRows adds a lookup to the gradient of a tie, with the bits of a backward pass: see tensor.SparseGrads.
+func (r *runner) addRows(g *tensor.Tensor, l *lookup) {
+	rows, values := l.rows.tensors[0], l.values.tensors[0]
+	if d := r.cfg.Job.Divided; d == nil || !d.Of[l.param.Name].Parted {
+		tensor.AddRowsInto(r.root, g, rows, values)
+		return
+	}
+	r.root.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		n := g.Size(0)
+		sum := tensor.Zeros(c, g.DType(), n+1, g.Size(1))
+		tensor.AddRowsInto(c, sum, rows, values)
+		tensor.AddInto(c, g, tensor.Slice(c, sum, 0, 0, n))
+		return nil
+	})
 }
 
 // free gives up what a step that failed has left.

@@ -85,6 +85,9 @@ func (s *Strategy) begin(ctx context.Context) (differed int, err error) {
 		return differed, err
 	}
 	// a rank that is a goroutine may copy parameters from another one's model, which moves them next
+	if meet := s.cfg.Meet; meet != nil {
+		return differed + more, meet(ctx)
+	}
 	return differed + more, errors.Join(s.cfg.Group.Barrier().Wait(ctx), g.Barrier().Wait(ctx))
 }
 

@@ -23,6 +23,8 @@ type Part struct {
 	// Grain is how many elements of the parameter no cut separates, whichever ranks share it: a divisor of Cell. So a
 	// strategy may cut the part at multiples of Cell.
 	Grain int
+	// Parted is true if sums over the parameter are formed in parts, on one rank too.
+	Parted bool
 	// Counts is true on one of the ranks of the group that have the same elements, for sums over the model.
 	Counts bool
 }

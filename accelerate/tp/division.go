@@ -22,6 +22,9 @@ type Config struct {
 	// Parts (tp_parts) is how many parts each sum has that ranks share, on any number of ranks the same for the same
 	// bits. 0 stands for the number of ranks; 1 leaves all sums, and the model, whole.
 	Parts int
+	// Made is called when this rank's parts are made, before the model changes: ranks that are goroutines may make
+	// theirs from one another's models. nil: each part takes the place of its whole at once, which takes less memory.
+	Made func() error
 }
 
 // Division is a model whose matrices are divided.
@@ -68,14 +71,9 @@ func Divide(c *tensor.Ctx, m nn.Module, cfg Config) (d *Division, err error) {
 		d.cuts[cut.Name] = cut
 	}
 	d.whole = before.Parameters()
-	before.EachParameter(func(name string, p *nn.Parameter) {
-		if cut, ok := d.cuts[name]; ok && d.group != nil {
-			d.owner[name] = p
-			p.Divide(d.partOf(c, p.Tensor, cut))
-			p.Whole().Unload()
-		}
-	})
-	c.Sync()
+	if err := d.divide(c, before, cfg.Made); err != nil {
+		return nil, err
+	}
 	d.tree = nn.Walk(m)
 	for _, l := range layers {
 		d.hook(l)
@@ -88,6 +86,48 @@ func Divide(c *tensor.Ctx, m nn.Module, cfg Config) (d *Division, err error) {
 		})
 	}
 	return d, nil
+}
+
+// divide gives the parameters of a model their parts, if there are several ranks.
+func (d *Division) divide(c *tensor.Ctx, tree *nn.Tree, made func() error) error {
+	if d.group == nil {
+		return nil
+	}
+	parts := map[string]*tensor.Tensor{}
+	put := func(name string, p *nn.Parameter) {
+		p.Divide(parts[name])
+		if whole := p.Whole(); !whole.Unloaded() {
+			whole.Unload()
+		}
+		p.Whole().OnMissing(nil) // what made it is of no use any more
+		d.owner[name] = p
+	}
+	tree.EachParameter(func(name string, p *nn.Parameter) {
+		cut, ok := d.cuts[name]
+		if !ok {
+			return
+		}
+		deferred := p.Unloaded()
+		parts[name] = d.partOf(c, p.Tensor, cut)
+		if c.Sync(); deferred {
+			p.Unload()
+		}
+		if made == nil {
+			put(name, p)
+		}
+	})
+	if made == nil {
+		return nil
+	}
+	if err := made(); err != nil {
+		return err
+	}
+	tree.EachParameter(func(name string, p *nn.Parameter) {
+		if parts[name] != nil {
+			put(name, p)
+		}
+	})
+	return nil
 }
 
 // rank is this rank among those that share the model.
@@ -219,7 +259,7 @@ func (d *Division) Divided() *strategy.Divided {
 	for _, q := range d.whole {
 		part := strategy.Part{Placement: q.Placed().Placement, Grain: strategy.Cell, Counts: d.rank() == 0}
 		if cut, divided := d.cuts[q.Name]; divided {
-			part = strategy.Part{Placement: d.own(cut), Grain: cut.grain(), Counts: true}
+			part = strategy.Part{Placement: d.own(cut), Grain: cut.grain(), Parted: true, Counts: true}
 		}
 		parts[q.Name] = part
 	}
