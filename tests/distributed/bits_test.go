@@ -168,6 +168,19 @@ func TestSameBitsOfDividedTokens(t *testing.T) {
 		"chunks must matter")
 }
 
+// TestSameBitsOfThreeDimensions is TestSameBits for pipelines of divided layers, whose parts are sharded over ranks that
+// see other samples.
+func TestSameBitsOfThreeDimensions(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("8 processes")
+	}
+	one, flags := filepath.Join(t.TempDir(), "one"), []string{"--global_train_batch_size", "24", "--n_layer", "2"}
+	succeed(t, plain(tiny(one, append(flags, "--tp_parts", "2")...)))
+	requireSameBitsOver(t, kinds[2:], one, 8, append(flags, "--pp_size", "2", "--tp_size", "2", "--fsdp",
+		"full_shard")...)
+}
+
 // kinds are the ways in which ranks exchange.
 var kinds = []string{"goroutines", "shm", "tcp"}
 
