@@ -109,7 +109,8 @@ func (t *Trainer) generate(ctx context.Context, pass *evaluation) error {
 	}
 	made, interrupted := map[int64][]int{}, false
 	whole := t.acc.Summon
-	if t.acc.Divided() && !t.acc.GathersParameters() { // ranks that share matrices compute each token together
+	staged := t.acc.PipelineRanks().WorldSize() > 1
+	if t.acc.Divided() && !t.acc.GathersParameters() && !staged { // they compute each token together
 		whole = func(_ bool, f func() error) error { return f() }
 	}
 	err = whole(false, func() error {

@@ -168,6 +168,7 @@ func TestGeneratedTextsOnRanks(t *testing.T) {
 	for name, set := range map[string]func(a *args.TrainingArguments){
 		"tp":           func(*args.TrainingArguments) {},
 		"tp, gathered": func(a *args.TrainingArguments) { gather(a, "full_shard", "auto_wrap") },
+		"tp, pp":       func(a *args.TrainingArguments) { a.PPSize = 2 },
 	} {
 		got, list := run(func(a *args.TrainingArguments) {
 			a.NumReplicas, a.TPSize, a.TPParts = 4, 2, 2

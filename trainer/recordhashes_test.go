@@ -74,9 +74,15 @@ func TestSameHashesOnAnyRanks(t *testing.T) {
 		require.NotEmpty(t, c.Settings)
 	}
 	one = recorded(t, 1, nil, func(a *args.TrainingArguments) { a.TPParts = 2 })
-	for ranks, tp := range map[int]int{2: 2, 4: 2} {
-		c := hashes.Compare(one, recorded(t, ranks, nil, func(a *args.TrainingArguments) {
-			a.TPSize, a.TPParts = tp, 2
+	for _, set := range []func(*args.TrainingArguments){
+		func(a *args.TrainingArguments) { a.NumReplicas = 2 },
+		func(a *args.TrainingArguments) { a.NumReplicas = 4 },
+		func(a *args.TrainingArguments) { a.NumReplicas, a.FSDP = 4, []string{"full_shard"} },
+		func(a *args.TrainingArguments) { a.NumReplicas, a.PPSize = 4, 2 },
+	} {
+		c := hashes.Compare(one, recorded(t, 2, nil, func(a *args.TrainingArguments) {
+			a.TPSize, a.TPParts = 2, 2
+			set(a)
 		}))
 		require.Nil(t, c.Found, "%v", c.Found)
 		require.Equal(t, 7, c.Steps)
