@@ -27,8 +27,8 @@ type Config struct {
 	// Job is that of a rank which has the whole model; its Params and Held are not read. Its peers are ranks of other
 	// pipelines that hold the same stages, and see other samples.
 	Job strategy.Job
-	// Meet waits for all ranks whose models are copies of one another's, which get their values when they are used; nil:
-	// they are those of Group and Job.Peers.Loss.
+	// Meet waits for all ranks whose models are copies of one another's, which get their values when they are used;
+	// nil: they are those of Group and Job.Peers.Loss.
 	Meet func(ctx context.Context) error
 	// Strategy makes the strategy by which these ranks train the parameters that Job.Params lists: those of a stage, or
 	// one that two stages have. nil: this rank trains them by itself.

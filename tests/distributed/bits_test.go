@@ -168,8 +168,8 @@ func TestSameBitsOfDividedTokens(t *testing.T) {
 		"chunks must matter")
 }
 
-// TestSameBitsOfThreeDimensions is TestSameBits for pipelines of divided layers, whose parts are sharded over ranks that
-// see other samples.
+// TestSameBitsOfThreeDimensions is TestSameBits for pipelines of divided layers, whose parts are sharded over ranks
+// that see other samples.
 func TestSameBitsOfThreeDimensions(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
