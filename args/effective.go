@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/catalog"
@@ -132,6 +133,16 @@ func (a *TrainingArguments) ShardBytes() (int64, error) {
 	}
 	return n, nil
 }
+
+// DetectsOverflow reports whether debug has underflow_overflow.
+func (a *TrainingArguments) DetectsOverflow() bool {
+	return slices.Contains(a.debugWords(), debugOverflow)
+}
+
+// debugOverflow is what debug may have.
+const debugOverflow = "underflow_overflow"
+
+func (a *TrainingArguments) debugWords() []string { return strings.Fields(strings.Join(a.Debug, " ")) }
 
 // ResumePath says where to go on from: last asks for the newest checkpoint of
 // OutputDir, path is a checkpoint's folder; neither starts anew. To resume from a

@@ -75,8 +75,6 @@ func current() []Known {
 		noEffect("remove_unused_columns", TypeBool, "true",
 			"a model takes the tensors that it needs from a batch"),
 		noEffect("label_names", TypeList, "", "a model takes the tensors that it needs from a batch"),
-		planned("debug", TypeAny, "",
-			"overflow detection; nonfinite_loss decides what happens to a loss that is not finite"),
 		noEffect("local_rank", TypeInt, "-1", "the rank comes from the launcher's variables (LOCAL_RANK)"),
 	}
 }

@@ -518,7 +518,7 @@ func TestFileOfTransformers(t *testing.T) {
 	require.NoError(t, p.err)
 	require.Empty(t, p.resolved.Notices)
 	want := args.Default("out")
-	want.DisableTQDM, want.ReportTo = new(false), []string{}
+	want.DisableTQDM, want.ReportTo, want.Debug = new(false), []string{}, []string{}
 	require.Equal(t, want, p.train)
 }
 
@@ -600,7 +600,7 @@ func TestDevices(t *testing.T) {
 // A program makes names of its own known. A setting or flag of the program comes first.
 func TestKnow(t *testing.T) {
 	p := newProgram([]string{"LOCKSTEP_JOB=7"}, nil)
-	debug := p.flags.Bool("debug", false, "print more")
+	chatty := p.flags.Bool("chatty", false, "print more")
 	p.loader.ReserveEnv("LOCKSTEP_JOB")
 	p.loader.Know(
 		args.Known{Name: "block_size", Type: args.TypeBool, Status: args.StatusRefused, Reason: "never"},
@@ -610,9 +610,9 @@ func TestKnow(t *testing.T) {
 		args.Known{Name: "push_to_hub", Type: args.TypeBool, Status: args.StatusNoEffect,
 			Reason: "this program's own reason"},
 	)
-	p.parse("--debug", "--block_size", "3", "--push_to_hub")
+	p.parse("--chatty", "--block_size", "3", "--push_to_hub")
 	require.NoError(t, p.err)
-	require.True(t, *debug)
+	require.True(t, *chatty)
 	require.Equal(t, 3, p.data.BlockSize)
 	require.Equal(t, "--push_to_hub has no effect: this program's own reason", p.resolved.Notices[0].String())
 

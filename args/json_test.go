@@ -32,6 +32,7 @@ func unusual() *args.TrainingArguments {
 		LossAverage: args.LossAverageSteps, LabelSmoothingFactor: 0.25, NeftuneNoiseAlpha: new(5.0),
 		LayerwiseLRDecay: 0.75, EMADecay: 0.9, PredictWithGenerate: true, GenerationMaxLength: new(32),
 		SaveKeepBest: 2, SaveKeepEvery: 5, AsyncSave: true, AutoFindBatchSize: true,
+		Debug:           []string{"underflow_overflow"},
 		ParamGroups:     map[string]any{"wte$": "lr=0.5"},
 		LoggingStrategy: args.StrategyEpoch, LoggingSteps: 0.125, LoggingFirstStep: true,
 		IncludeNumInputTokensSeen: args.TokensSeenAll, LogLevel: args.LogLevelError, LogLevelReplica: args.LogLevelInfo,
@@ -121,12 +122,12 @@ func TestEverySourceCarriesEveryValue(t *testing.T) {
 			value = s
 		}
 		environ = append(environ, "LOCKSTEP_"+strings.ToUpper(key)+"="+value)
-		if key != "report_to" && key != "pp_split" && !strings.HasPrefix(key, "fsdp") {
+		if key != "report_to" && key != "pp_split" && key != "debug" && !strings.HasPrefix(key, "fsdp") {
 			argv = append(argv, "--"+key+"="+value)
 		}
 	}
-	argv = append(argv, "--report_to", "jsonl,tensorboard", "--pp_split", "2,3", "--fsdp", "no_shard",
-		"--fsdp_state_dict_type", "sharded_state_dict", "--fsdp_transformer_layer_cls_to_wrap", "Block",
+	argv = append(argv, "--report_to", "jsonl,tensorboard", "--pp_split", "2,3", "--debug", "underflow_overflow",
+		"--fsdp", "no_shard", "--fsdp_state_dict_type", "sharded_state_dict", "--fsdp_transformer_layer_cls_to_wrap", "Block",
 		"--fsdp_share_parameters=false",
 		"--fsdp_ignored_modules", "head", "--fsdp_persistence_threshold=9",
 		"--fsdp_config", `{"version":2}`)

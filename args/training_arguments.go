@@ -130,6 +130,9 @@ type TrainingArguments struct {
 	// HalfUpdate is how parameters of bfloat16 or float16 take updates that are smaller than their precision. It has no
 	// effect on others.
 	HalfUpdate HalfUpdate `json:"half_update" resume:"fixed" choices:"plain,kahan,stochastic" usage:"how half-precision parameters take small updates: plain (lost), kahan (kept in a compensation), or stochastic (rounded by chance)"`
+	// Debug has underflow_overflow, or nothing: then a run ends with a trainer.OverflowError at the first weight, input
+	// or output of a module that is NaN or infinite. Looking at them takes far more time than training.
+	Debug []string `json:"debug" split:"," usage:"underflow_overflow: name the module that is first not finite; slow"`
 	// NonfiniteLoss is the policy for a loss or gradient norm that is NaN or infinite.
 	NonfiniteLoss NonfiniteLoss `json:"nonfinite_loss" choices:"skip,stop,raise" usage:"what to do if loss or gradient norm is NaN or infinite; it never reaches the weights"`
 

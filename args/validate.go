@@ -123,6 +123,9 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 		want := a.commHookFault()
 		c.Require(want == "", "ddp_comm_state_option", a.DDPCommStateOption, want)
 	}
+	for _, word := range a.debugWords() {
+		c.Require(word == debugOverflow, "debug", a.Debug, debugOverflow+", or nothing")
+	}
 	a.checkLocalSGD(c)
 }
 

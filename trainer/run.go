@@ -44,6 +44,7 @@ type run struct {
 	thaw     map[int64][]*nn.Parameter // frozen for so many steps
 	prof     *profile.Profiler         // nil: no profile is wanted
 	hashes   *hashRecorder             // nil: no hashes are wanted
+	overflow *overflowWatch            // nil: debug does not ask for it
 	unlisten func()                    // ends the profiler's spans
 	memory   memory
 	release  func() // gives output_dir up
@@ -190,6 +191,7 @@ func (r *run) setUp(ctx context.Context) error {
 	if err := r.start(ck); err != nil {
 		return err
 	}
+	r.watchOverflow()
 	return r.recordHashes()
 }
 
@@ -434,6 +436,7 @@ func (r *run) close() {
 	}
 	r.thawAfter(endOfRun)
 	r.hashes.close()
+	r.overflow.end()
 	r.windows.Close()
 	r.release()
 }

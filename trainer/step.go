@@ -133,6 +133,9 @@ func (r *run) placed(err error) error {
 		return fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err)
 	}
 	if failed, ok := errors.AsType[*accelerate.MicroBatchError](err); ok {
+		if overflow, ok := errors.AsType[*OverflowError](err); ok {
+			failed.Err = overflow
+		}
 		return fmt.Errorf("trainer: step %d, rank %d, micro-batch %d: %w", r.state.GlobalStep+1, failed.Rank,
 			failed.MicroBatch, failed.Err)
 	}
