@@ -2,10 +2,11 @@
 
 // Package tensorboard writes the records of a run as event files that TensorBoard shows. Import the package for
 // its side effect, and set the argument report_to to tensorboard. Use [NewWriter] in a training loop of your
-// own.
+// own. A callback of a run adds histograms and images to those of a [Reporter]: [Reporter.AddHistogram],
+// [Reporter.AddImage].
 //
 // The files are TFRecords of tensorflow.Event messages, encoded here by hand with protowire: the format has
 // been frozen for years, and a generated copy of TensorFlow's schema would be the larger part of the binary.
-// The package knows scalars, texts and hyper-parameters; it has no histograms, images or graphs, and it reads
+// The package knows scalars, texts, histograms, images and hyper-parameters; it has no graphs, and it reads
 // nothing back.
 package tensorboard

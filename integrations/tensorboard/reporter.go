@@ -5,6 +5,7 @@ package tensorboard
 import (
 	"encoding/json"
 	"fmt"
+	"image"
 	"os"
 	"path/filepath"
 	"strings"
@@ -159,6 +160,28 @@ func (r *Reporter) open() {
 func (r *Reporter) text(tag string, step int64, text string) {
 	now := time.Now()
 	r.put(func(w *Writer) error { return w.AddText(now, step, tag, text) })
+}
+
+// AddHistogram writes how values are distributed, such as those of a weight at a step: see Writer.AddHistogram. The
+// values belong to the reporter from here on. Call it from a callback, while the run goes on.
+func (r *Reporter) AddHistogram(step int64, tag string, values []float64) {
+	now := time.Now()
+	r.add(func(w *Writer) error { return w.AddHistogram(now, step, tag, values) })
+}
+
+// AddImage writes an image, which belongs to the reporter from here on: see Writer.AddImage. Call it from a callback,
+// while the run goes on.
+func (r *Reporter) AddImage(step int64, tag string, m image.Image) {
+	now := time.Now()
+	r.add(func(w *Writer) error { return w.AddImage(now, step, tag, m) })
+}
+
+// add queues a job of a caller.
+func (r *Reporter) add(job func(*Writer) error) {
+	if r.sink == nil {
+		r.open()
+	}
+	r.put(job)
 }
 
 // lazyFile is an event file that is made when there is something to write.
