@@ -127,7 +127,8 @@ func TestEverySourceCarriesEveryValue(t *testing.T) {
 		}
 	}
 	argv = append(argv, "--report_to", "jsonl,tensorboard", "--pp_split", "2,3", "--debug", "underflow_overflow",
-		"--fsdp", "no_shard", "--fsdp_state_dict_type", "sharded_state_dict", "--fsdp_transformer_layer_cls_to_wrap", "Block",
+		"--fsdp", "no_shard", "--fsdp_state_dict_type", "sharded_state_dict",
+		"--fsdp_transformer_layer_cls_to_wrap", "Block",
 		"--fsdp_share_parameters=false",
 		"--fsdp_ignored_modules", "head", "--fsdp_persistence_threshold=9",
 		"--fsdp_config", `{"version":2}`)

@@ -42,8 +42,8 @@ func (*OverflowError) Permanent() bool { return true }
 // Error names module and value in its first line; the last frames follow, the newest at the end.
 func (e *OverflowError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "debug underflow_overflow: %s of %s has %s; the last %d modules, least and largest absolute values:",
-		e.Value, Frame{Module: e.Module, Type: e.Type}.name(), e.Kind, len(e.Frames))
+	fmt.Fprintf(&b, "debug underflow_overflow: %s of %s has %s; the last %d modules, with least and "+
+		"largest absolute values:", e.Value, Frame{Module: e.Module, Type: e.Type}.name(), e.Kind, len(e.Frames))
 	for _, f := range e.Frames {
 		fmt.Fprintf(&b, "\n  %s", f.name())
 		for _, v := range f.Values {

@@ -35,8 +35,8 @@ var bucketLimits = sync.OnceValue(func() []float64 {
 	return limits
 })
 
-// AddHistogram writes how values of one step are distributed, such as those of a weight, in TensorFlow's buckets. Values
-// that are NaN, infinite or beyond ±1e20 are an error, since no bucket has them.
+// AddHistogram writes how values of one step are distributed, such as those of a weight, in TensorFlow's buckets.
+// Values that are NaN, infinite or beyond ±1e20 are an error, since no bucket has them.
 func (w *Writer) AddHistogram(at time.Time, step int64, tag string, values []float64) error {
 	h, err := histogramOf(values)
 	if err != nil {
