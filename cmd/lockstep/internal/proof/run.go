@@ -27,8 +27,9 @@ const (
 // Arrangement is how a run is spread over ranks.
 type Arrangement struct {
 	Name string
-	// Parts is how many parts the sums have that ranks along tp share. The bits are those of all runs with as many.
-	Parts int
+	// Control is true of a run whose bits must differ from those of all others: one rank forms its sums as a whole, and
+	// not in the parts that ranks along tp share.
+	Control bool
 	// Phases follow each other; each goes on from the last one's checkpoint.
 	Phases []Phase
 }
@@ -42,35 +43,39 @@ type Phase struct {
 	Args      []string
 }
 
-// Arrangements are those of the proof, in runs of so many steps, a multiple of 6. The first with each number of parts
-// has one rank, with whose bits the others are compared. The last number is a control: only one run has it.
+// Arrangements are those of the proof, in runs of so many steps, a multiple of 6. The first has one rank, and the last
+// is the control.
 func Arrangements(steps int) []Arrangement {
 	whole := func(p Phase) []Phase {
 		p.Until = steps
 		return []Phase{p}
 	}
 	third, kill := steps/3, steps/2+2
+	killed := fmt.Sprintf(", rank 1 killed after step %d", kill)
+	cube := []string{"--pp_size", "2", "--fsdp", "full_shard", "--tp_size", "2"}
 	return []Arrangement{
-		{"1 rank", 1, whole(Phase{Ranks: 1})},
-		{"4 goroutines", 1, whole(Phase{Ranks: 4})},
-		{fmt.Sprintf("4 processes, rank 1 killed after step %d", kill), 1,
-			whole(Phase{Ranks: 4, Processes: true, Kill: kill})},
-		{"4, then 2, then 8 goroutines", 1, []Phase{{Ranks: 4, Until: third}, {Ranks: 2, Until: 2 * third},
+		{"1 rank", false, whole(Phase{Ranks: 1})},
+		{"4 goroutines", false, whole(Phase{Ranks: 4})},
+		{"4 processes" + killed, false, whole(Phase{Ranks: 4, Processes: true, Kill: kill})},
+		{"4, then 2, then 8 goroutines", false, []Phase{{Ranks: 4, Until: third}, {Ranks: 2, Until: 2 * third},
 			{Ranks: 8, Until: steps}}},
-		{"fsdp on 4 processes, then pp 4, then zero 2", 1, []Phase{
+		{"fsdp 4 on processes, then tp 4, then pp 4", false, []Phase{
 			{Ranks: 4, Processes: true, Until: third, Args: []string{"--fsdp", "full_shard"}},
-			{Ranks: 4, Until: 2 * third, Args: []string{"--pp_size", "4"}},
-			{Ranks: 2, Until: steps, Args: []string{"--zero_stage", "2"}}}},
-		{"1 rank", 4, whole(Phase{Ranks: 1})},
-		{"tp 4 processes, rank 1 killed after step " + strconv.Itoa(kill), 4,
-			whole(Phase{Ranks: 4, Processes: true, Kill: kill, Args: []string{"--tp_size", "4"}})},
-		{"tp 2, then dp 2 × tp 4, then 1 rank", 4, []Phase{
-			{Ranks: 2, Until: third, Args: []string{"--tp_size", "2"}},
-			{Ranks: 8, Until: 2 * third, Args: []string{"--tp_size", "4"}},
+			{Ranks: 4, Until: 2 * third, Args: []string{"--tp_size", "4"}},
+			{Ranks: 4, Until: steps, Args: []string{"--pp_size", "4"}}}},
+		{"tp 4 processes", false, whole(Phase{Ranks: 4, Processes: true, Args: []string{"--tp_size", "4"}})},
+		{"pp 2 × fsdp 2 × tp 2" + killed, false,
+			whole(Phase{Ranks: 8, Processes: true, Kill: kill, Args: cube})},
+		{"dp 2 × tp 4, then fsdp 2 × tp 2, then 1 rank", false, []Phase{
+			{Ranks: 8, Until: third, Args: []string{"--tp_size", "4"}},
+			{Ranks: 4, Until: 2 * third, Args: []string{"--fsdp", "full_shard", "--tp_size", "2"}},
 			{Ranks: 1, Until: steps}}},
-		{"1 rank", 2, whole(Phase{Ranks: 1})},
+		{"control: 1 rank, sums not in parts", true, whole(Phase{Ranks: 1})},
 	}
 }
+
+// Parts is how many parts the sums of all runs have, but those of the control (tp_parts).
+const Parts = 4
 
 // Result is what a run ended with.
 type Result struct {
@@ -97,7 +102,11 @@ func (j *Job) Run(ctx context.Context, a Arrangement) (r Result, err error) {
 		return r, err
 	}
 	for i, p := range a.Phases {
-		if err := j.phase(ctx, dir, a.Parts, p, i > 0); err != nil {
+		parts := Parts
+		if a.Control {
+			parts = 1
+		}
+		if err := j.phase(ctx, dir, parts, p, i > 0); err != nil {
 			return r, fmt.Errorf("%s: %w", a.Name, err)
 		}
 	}
@@ -156,17 +165,12 @@ func (j *Job) start(ctx context.Context, p Phase, argv []string, output io.Write
 	return launch.Run(ctx, c)
 }
 
-// Same reports whether runs have the same bits if, and only if, their sums have as many parts.
+// Same reports whether all runs have the bits of the first, but the controls, which have others.
 func Same(all []Result) bool {
-	of, parts := map[int]hashes.Sum{}, map[hashes.Sum]int{}
 	for _, r := range all {
-		if first, ok := of[r.Parts]; ok && first != r.Digest {
+		if (r.Digest == all[0].Digest) == r.Control {
 			return false
 		}
-		if first, ok := parts[r.Digest]; ok && first != r.Parts {
-			return false
-		}
-		of[r.Parts], parts[r.Digest] = r.Digest, r.Parts
 	}
 	return len(all) > 0
 }
