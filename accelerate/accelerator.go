@@ -68,6 +68,7 @@ type Accelerator struct {
 	pipeline *pp.Strategy      // the strategy, where it is a pipeline; nil otherwise
 	divided  *ContextParallel  // of WithContextParallel; nil: as the plan says
 	context  *cp.Passes        // of micro-batches whose tokens are divided; nil: they run as a whole
+	fits     bool              // the first sequences were found to have as many tokens as chunks
 	stages   Stages            // of WithStages
 	division *tp.Division      // of the model, while it is divided; nil: it is whole
 	factory  strategy.Factory  // of WithStrategy; without New the plan decides

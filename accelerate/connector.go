@@ -260,6 +260,16 @@ func CheckTensors(a *args.TrainingArguments, model nn.Module) error {
 	return err
 }
 
+// CheckTokens is what is wrong with how the arguments divide the tokens of the sequences that a model reads (cp_size,
+// sp_size, cp_strategy, cp_chunks). Its error has all faults.
+func CheckTokens(a *args.TrainingArguments, model nn.Module) error {
+	o := contextOf(a)
+	if o == nil || model == nil {
+		return nil
+	}
+	return o.check(nn.Walk(model), model, sizesOf(a).CP)
+}
+
 func sizesOf(a *args.TrainingArguments) comm.Mesh {
 	// sp is cp by another exchange, and one of both is 1
 	return comm.Mesh{PP: a.PPSize, DPReplicate: a.DPReplicateSize, DPShard: a.DPShardSize, CP: max(a.CPSize, a.SPSize),

@@ -3,6 +3,7 @@
 package accelerate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -23,6 +25,22 @@ type ContextParallel struct {
 	Chunks int
 	// Method is how attention gets the keys and values of other chunks; nil: cp.Gather.
 	Method *cp.Method
+}
+
+// method is Method, or what nil stands for.
+func (o *ContextParallel) method() *cp.Method { return cmp.Or(o.Method, cp.Gather) }
+
+// check is what is wrong with so many ranks along cp for a model.
+func (o *ContextParallel) check(tree *nn.Tree, model nn.Module, ranks int) error {
+	err := o.method().CheckModel(tree, ranks)
+	if err != nil {
+		err = fmt.Errorf("accelerate: %w", err)
+	}
+	if m, ok := model.(interface{ ContextLength() int }); ok && m.ContextLength() < o.Chunks {
+		err = errors.Join(err, fmt.Errorf("accelerate: the model reads %s, in %d chunks (cp_chunks): want at most %d "+
+			"chunks", quantity.Of(m.ContextLength(), "token"), o.Chunks, m.ContextLength()))
+	}
+	return err
 }
 
 // WithContextParallel computes the micro-batches of a window by chunks of their tokens, in place of what cp_size,
@@ -48,7 +66,7 @@ func (a *Accelerator) DividesTokens() bool { return a.contextParallel() != nil }
 
 // divideTokens readies the passes of micro-batches if their tokens are divided.
 func (a *Accelerator) divideTokens() error {
-	a.context = nil
+	a.context, a.fits = nil, false
 	if !a.DividesTokens() {
 		return nil
 	}
@@ -56,7 +74,7 @@ func (a *Accelerator) divideTokens() error {
 		return err
 	}
 	var err error
-	a.context, err = a.passes(a.params)
+	a.context, err = a.passes(a.params, 0)
 	return err
 }
 
@@ -66,7 +84,7 @@ func (a *Accelerator) checkContext() error {
 	if chunks == 0 {
 		chunks = 2 * ranks
 	}
-	var faults []error
+	faults := []error{a.contextParallel().check(a.tree, a.model, ranks)}
 	for _, of := range []struct {
 		set       bool
 		key, want string
@@ -87,22 +105,52 @@ func (a *Accelerator) checkContext() error {
 	return errors.Join(faults...)
 }
 
-// passes are those of batches whose tokens are divided, with gradients of params.
-func (a *Accelerator) passes(params []tensor.Named) (*cp.Passes, error) {
+// passes are those of batches whose tokens are divided, into so many chunks or as usual (0), with gradients of params.
+func (a *Accelerator) passes(params []tensor.Named, chunks int) (*cp.Passes, error) {
 	o := a.contextParallel()
-	p, err := cp.New(cp.Config{Group: a.ContextRanks().Group(), Chunks: o.Chunks, Method: o.Method, Params: params})
+	p, err := cp.New(cp.Config{Group: a.ContextRanks().Group(), Chunks: cmp.Or(chunks, o.Chunks), Method: o.Method,
+		Params: params})
 	if err != nil {
 		return nil, fmt.Errorf("accelerate: %w", err)
 	}
 	return p, nil
 }
 
-// EvaluateTokens is Evaluate of one batch whose tokens are divided (DividesTokens). run is called for each of this
-// rank's chunks, and take once on every rank, with what the chunks of all ranks come to. It is collective over
-// ContextRanks; an error of one rank is an error on all only once it aborts them.
-func (a *Accelerator) EvaluateTokens(ctx context.Context, b *data.Batch, run cp.Loss,
+// checkLengths refuses twice as many chunks as the longest of the first sequences has tokens, or more. Others may be
+// longer or shorter, as texts are.
+func (a *Accelerator) checkLengths(batches []*data.Batch) error {
+	if a.context == nil || a.fits || len(batches) == 0 {
+		return nil
+	}
+	chunks, most := a.context.Layout().Chunks, 0
+	for _, b := range batches {
+		ids := b.Tensors[data.InputIDs]
+		if ids == nil || ids.Dim() != 2 {
+			return nil // which the pass refuses
+		}
+		most = max(most, ids.Size(1))
+	}
+	if a.fits = chunks < 2*most; !a.fits {
+		return fmt.Errorf("accelerate: the sequences of the first step have %s at most, in %d chunks (cp_chunks, or "+
+			"two for each rank along cp): want at most %d chunks", quantity.Of(most, "token"), chunks, most)
+	}
+	return nil
+}
+
+// TokenChunks is how many chunks sequences are cut into; 0 if they are whole.
+func (a *Accelerator) TokenChunks() int {
+	if a.context == nil {
+		return 0
+	}
+	return a.context.Layout().Chunks
+}
+
+// EvaluateTokens is Evaluate of one batch whose tokens are divided (DividesTokens), into so many chunks; 0: as usual.
+// run is called for each of this rank's chunks, and take once on every rank, with what the chunks of all ranks come to.
+// It is collective over ContextRanks; an error of one rank is an error on all only once it aborts them.
+func (a *Accelerator) EvaluateTokens(ctx context.Context, b *data.Batch, chunks int, run cp.Loss,
 	take func(c *nn.Ctx, all cp.Result) error) error {
-	passes, err := a.passes(nil)
+	passes, err := a.passes(nil, chunks)
 	if err != nil {
 		return err
 	}

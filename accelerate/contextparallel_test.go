@@ -3,6 +3,7 @@
 package accelerate_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,6 +51,7 @@ func divided(t *testing.T, mesh string, set func(*args.TrainingArguments), body 
 		if err := acc.Open(t.Context()); err != nil {
 			return err
 		}
+		defer func() { err = cmp.Or(err, acc.Close()) }()
 		figures, err := body(acc, model)
 		if err != nil {
 			return err
@@ -61,7 +63,7 @@ func divided(t *testing.T, mesh string, set func(*args.TrainingArguments), body 
 		for _, p := range nn.NamedParameters(model) {
 			out[g.Rank()] += fmt.Sprintf("%s %x\n", p.Name, tensor.ReadBytes(acc.Ctx().NoGrad(), p.Tensor))
 		}
-		return acc.Close()
+		return nil
 	})
 	return out, errs
 }
@@ -116,15 +118,15 @@ func TestContextParallelSharded(t *testing.T) {
 		"zero 2":             {"dp_shard=2,cp=2", accelerate.Sharding{Strategy: shard.Gradients}, unchanged},
 		"shared":             {"dp_shard=2,cp=2", accelerate.Sharding{Strategy: shard.Full}, unchanged},
 		"full":               {"dp_shard=2,cp=2", full, unchanged},
-		"full over tokens":   {"cp=4", full, unchanged},
+		"full over tokens":   {"cp=2", full, unchanged},
 		"full, few":          {"dp_shard=2,cp=2", full, few},
 		"replicas":           {"dp_replicate=2,cp=2", kept, unchanged},
 		"three":              {"dp_shard=3,cp=2", full, twelve},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want, errs := divided(t, "cp=1", c.set, fourWindows, eightChunks)
+			want, errs := divided(t, "cp=1", c.set, fourWindows)
 			require.NoError(t, errors.Join(errs...))
-			got, errs := divided(t, c.mesh, c.set, fourWindows, eightChunks, accelerate.WithSharding(c.sharding))
+			got, errs := divided(t, c.mesh, c.set, fourWindows, accelerate.WithSharding(c.sharding))
 			require.NoError(t, errors.Join(errs...))
 			for rank := range got {
 				require.Equal(t, want[0], got[rank], "rank %d", rank)
@@ -132,8 +134,6 @@ func TestContextParallelSharded(t *testing.T) {
 		})
 	}
 }
-
-var eightChunks = accelerate.WithContextParallel(accelerate.ContextParallel{Chunks: 8})
 
 // The count of a window is that of its labels, not once for each rank along cp, and figures are those of the samples.
 func TestContextParallelCounts(t *testing.T) {
@@ -155,6 +155,65 @@ func TestContextParallelCounts(t *testing.T) {
 	require.Equal(t, want[0], got[1])
 }
 
+// Far more chunks than the first sequences have tokens are refused. Sequences that are shorter may come later.
+func TestContextParallelLengths(t *testing.T) {
+	lengths := func(first, then int) error {
+		_, errs := divided(t, "cp=2", unchanged, func(acc *accelerate.Accelerator, m *gpt2.Model) ([]float64, error) {
+			if err := acc.Prepare(context.Background(), m, adamW); err != nil {
+				return nil, err
+			}
+			for _, n := range []int{first, then} {
+				b := ids(acc.Ctx(), 0)
+				for name, of := range b.Tensors {
+					b.Tensors[name] = tensor.Slice(acc.Ctx().NoGrad(), of, 1, 0, n)
+				}
+				if _, err := acc.RunWindow(context.Background(), []*data.Batch{b}, accelerate.WindowOptions{
+					Loss: func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) { return stage(c, m, b) },
+				}); err != nil {
+					return nil, err
+				}
+			}
+			return nil, nil
+		}, accelerate.WithContextParallel(accelerate.ContextParallel{Chunks: 8}))
+		return errors.Join(errs...)
+	}
+	require.NoError(t, lengths(5, 4))
+	require.ErrorContains(t, lengths(4, 5), "accelerate: the sequences of the first step have 4 tokens at most, in 8 "+
+		"chunks (cp_chunks, or two for each rank along cp): want at most 4 chunks")
+}
+
+// A rank that fails while others wait for it in an attention ends them all, and is named by its number in the job. So
+// it is where they would also wait for its gradients, and have not sent theirs.
+func TestContextParallelFailure(t *testing.T) {
+	broken := errors.New("out of memory")
+	for _, opts := range [][]accelerate.Option{
+		nil, {accelerate.WithSharding(accelerate.Sharding{Strategy: shard.Full, Gather: true})}} {
+		_, errs := divided(t, "dp_replicate=2,cp=2", unchanged,
+			func(acc *accelerate.Accelerator, m *gpt2.Model) ([]float64, error) {
+				if err := acc.Prepare(context.Background(), m, adamW); err != nil {
+					return nil, err
+				}
+				chunks := 0
+				loss := func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
+					out, err := stage(c, m, b)
+					if chunks++; acc.Rank() == 3 && chunks == 2 {
+						err = broken // the other chunk's backward pass is in an attention
+					}
+					return out, err
+				}
+				layout, _ := acc.Layout()
+				b := ids(acc.Ctx(), layout.MicroBatch(0))
+				_, err := acc.RunWindow(context.Background(), []*data.Batch{b}, accelerate.WindowOptions{Loss: loss})
+				return nil, err
+			}, opts...)
+		require.ErrorIs(t, errs[3], broken)
+		for _, err := range errs[:3] {
+			require.ErrorContains(t, err, "rank 3")
+			require.ErrorContains(t, err, "out of memory")
+		}
+	}
+}
+
 // What is not built for divided tokens is refused at Prepare, and a pass of one micro-batch too.
 func TestContextParallelRefuses(t *testing.T) {
 	prepare := func(acc *accelerate.Accelerator, m *gpt2.Model) ([]float64, error) {
@@ -172,6 +231,11 @@ func TestContextParallelRefuses(t *testing.T) {
 	_, errs := divided(t, "cp=2", unchanged, prepare,
 		accelerate.WithContextParallel(accelerate.ContextParallel{Chunks: 2, Method: cp.Ulysses}))
 	require.ErrorContains(t, errs[0], "cp_chunks 2 with cp_size 2: want a power of two that is at least 4")
+	_, errs = divided(t, "cp=4", unchanged, prepare,
+		accelerate.WithContextParallel(accelerate.ContextParallel{Chunks: 16, Method: cp.Ulysses}))
+	require.EqualError(t, errs[0], "accelerate: transformer.h.0.attn has 2 key heads on 4 ranks: want a cp_size "+
+		"(sp_size) among 1, 2, powers of two that divide the key heads, or cp_strategy gather\naccelerate: the model "+
+		"reads 8 tokens, in 16 chunks (cp_chunks): want at most 8 chunks")
 	_, errs = divided(t, "cp=1", unchanged, func(acc *accelerate.Accelerator, m *gpt2.Model) ([]float64, error) {
 		if _, err := prepare(acc, m); err != nil {
 			return nil, err

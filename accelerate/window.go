@@ -108,6 +108,9 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 	if err := o.check(a, batches); err != nil {
 		return nil, err
 	}
+	if err := a.checkLengths(batches); err != nil {
+		return nil, err
+	}
 	var err error
 	if err := a.BeginWindow(ctx); err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ package args
 import (
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/lockstep-ml/lockstep/internal/misspelt"
 )
@@ -70,9 +71,17 @@ func (c *Checker) OK(keys ...string) bool {
 func (c *Checker) Parts(n int) { c.parts = n }
 
 // Model reports what makes a model such as the settings describe, which needs no values: its matrices are checked
-// against tp_size and tp_plan before the program reads data. It is called at most once, after all settings were
-// checked, and may return nil.
-func (c *Checker) Model(made func() any) { c.model = made }
+// against tp_size and tp_plan, and its attentions against sp_size, before the program reads data. It is called at most
+// once, after all settings were checked, and may return nil.
+func (c *Checker) Model(made func() any) { c.model = sync.OnceValue(made) }
+
+// described is the model that settings describe; nil: they describe none.
+func (c *Checker) described() any {
+	if c.model == nil {
+		return nil
+	}
+	return c.model()
+}
 
 // Err is nil, or an *Error with every fault.
 func (c *Checker) Err() error { return asError(c.faults) }

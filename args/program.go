@@ -34,6 +34,8 @@ type Program struct {
 	// Tensors returns what is wrong with how the matrices of a model are divided (tp_size, tp_plan, tp_parts); nil:
 	// nothing. It is asked if they are. The model is what settings report by [Checker.Model], nil if they do not.
 	Tensors func(a *TrainingArguments, model any) error
+	// Tokens is Tensors for the tokens of the sequences that a model reads (cp_size, sp_size, cp_strategy, cp_chunks).
+	Tokens func(a *TrainingArguments, model any) error
 }
 
 // DeviceAuto is an accelerator if the machine and the program have one, and the CPU otherwise.
@@ -78,7 +80,7 @@ func (a *TrainingArguments) checkProgram(c *Checker, p Program) {
 	c.Require(slices.Contains(have, a.Device), "device", a.Device, want)
 	a.checkMeshOf(c, p)
 	a.checkPipeline(c, p)
-	a.checkContext(c)
+	a.checkContext(c, p)
 	a.checkTensors(c, p)
 	a.checkBatchSearch(c)
 	if alpha := a.NeftuneNoiseAlpha; alpha != nil {
@@ -159,11 +161,7 @@ func (a *TrainingArguments) checkTensors(c *Checker, p Program) {
 			"step, or tp_size 1: ranks have parts of what modules compute")
 	}
 	if p.Tensors != nil && c.OK("tp_size") {
-		var model any
-		if c.model != nil {
-			model = c.model()
-		}
-		c.addAll(p.Tensors(a, model))
+		c.addAll(p.Tensors(a, c.described()))
 	}
 }
 
@@ -217,7 +215,7 @@ func (a *TrainingArguments) checkPipelined(c *Checker) {
 }
 
 // checkContext checks what does not go together with sequences whose tokens are divided.
-func (a *TrainingArguments) checkContext(c *Checker) {
+func (a *TrainingArguments) checkContext(c *Checker, p Program) {
 	if a.ContextChunks() <= 1 || !c.OK("cp_size", "sp_size", "cp_chunks") {
 		return
 	}
@@ -238,6 +236,9 @@ func (a *TrainingArguments) checkContext(c *Checker) {
 		without(a.OffloadParams != OffloadDisk, "offload_params", a.OffloadParams, "none or cpu")
 		stateful := a.DDPCommHook == CommHookPowerSGD || a.DDPCommHook == CommHookTopK
 		without(!stateful, "ddp_comm_hook", a.DDPCommHook, "no, fp16, bf16 or int8")
+	}
+	if p.Tokens != nil && c.OK("cp_strategy") {
+		c.addAll(p.Tokens(a, c.described()))
 	}
 }
 

@@ -149,7 +149,9 @@ func (m *MultiheadAttention) Forward(c *Ctx, x *tensor.Tensor, in AttentionInput
 }
 
 // Traits give the size of a head.
-func (m *MultiheadAttention) Traits() Traits { return Traits{HeadDim: m.Config.HeadDim} }
+func (m *MultiheadAttention) Traits() Traits {
+	return Traits{HeadDim: m.Config.HeadDim, KVHeads: m.Config.KVHeads}
+}
 
 // heads projects x, and normalises the result, or each head of it, if there is a norm.
 func (m *MultiheadAttention) heads(c *Ctx, project *Linear, norm *RMSNorm, x *tensor.Tensor) *tensor.Tensor {

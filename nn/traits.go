@@ -19,6 +19,8 @@ type Traits struct {
 	// queries, keys or values, and of the inputs of one behind attention. Tensor parallelism does not divide a head.
 	// 0: there are no heads.
 	HeadDim int
+	// KVHeads is how many heads of keys an attention has, which ranks may divide among them; 0: the module is none.
+	KVHeads int
 }
 
 // with adds what a module within states.

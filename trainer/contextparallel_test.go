@@ -9,7 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
@@ -116,4 +121,56 @@ func TestCheckpointsOfDividedTokens(t *testing.T) {
 	}
 	control := run(vfs.NewMem(), 1, 1)
 	require.NotEqual(t, whole.weights, control.weights, "without chunks")
+}
+
+// A loss function gets the tokens of one chunk at a time. One that gives a mean of them is refused in the first step,
+// also with one sample in a micro-batch; one that gives their sum has the loss of one rank.
+func TestLossFunctionsOfDividedTokens(t *testing.T) {
+	sum := func(c *nn.Ctx, out models.Output, b *data.Batch) *tensor.Tensor {
+		labels := b.Tensors[data.ShiftLabels]
+		if labels == nil {
+			labels = nn.NextTokens(c, b.Tensors[data.Labels])
+		}
+		return nn.CrossEntropySum(c, out.Logits, labels)
+	}
+	scaled := func(c *nn.Ctx, out models.Output, b *data.Batch) *tensor.Tensor {
+		return tensor.Affine(c.Ctx, sum(c, out, b), 1/float64(out.Logits.Size(1)), 0)
+	}
+	losses := map[string]trainer.LossFunc{
+		"sum": func(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64) {
+			return sum(c, out, b), b.Count
+		},
+		"mean as one term": func(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64) {
+			return scaled(c, out, b), 1
+		},
+		"mean, batch's count": func(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, float64) {
+			return scaled(c, out, b), b.Count
+		},
+	}
+	for name, loss := range losses {
+		train := func(ranks, cp int) (*callbacks.Record, error) {
+			a := rankArgs(ranks / cp)
+			a.NumReplicas, a.CPSize, a.PerDeviceTrainBatchSize, a.MaxSteps, a.LoggingSteps = ranks, cp, 1, 1, 1
+			if name == "sum" {
+				a.CPChunks = 4 // on one rank too, where dropout draws the same then
+			}
+			a.EvalStrategy, a.SaveStrategy = args.StrategyNo, args.StrategyNo
+			tr := newTrainer(vfs.NewMem(), fourHeads(t), a, trainer.WithTrainData(texts(16)), trainer.WithLoss(loss))
+			if _, err := tr.Train(); err != nil {
+				return nil, err
+			}
+			return &tr.State().LogHistory[0], nil
+		}
+		whole, err := train(1, 1)
+		require.NoError(t, err, name)
+		for _, on := range [][2]int{{2, 2}, {4, 2}} {
+			got, err := train(on[0], on[1])
+			if name != "sum" {
+				require.ErrorContains(t, err, "want a loss function that gives the SUM of the terms", name)
+				continue
+			}
+			require.NoError(t, err)
+			require.Equal(t, (*whole)["loss"], (*got)["loss"], "%v", on)
+		}
+	}
 }

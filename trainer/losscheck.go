@@ -30,6 +30,9 @@ type probe struct {
 // nothing of losses that it cannot tell apart: of one sample, of batches that cannot be cut, of halves that differ too
 // much, and of a loss that counts as much as that of each half (a mean per micro-batch, with count 1).
 func (r *run) checkLoss(w *feed.Window) error {
+	if err := r.checkChunks(w); err != nil {
+		return err
+	}
 	var b *data.Batch
 	for _, candidate := range w.Batches {
 		if candidate.MicroBatch >= 0 && divisible(candidate) {
@@ -65,6 +68,38 @@ func (r *run) checkLoss(w *feed.Window) error {
 	return nil
 }
 
+// checkChunks compares the loss of the first micro-batch by chunks of its tokens with that by twice as many. A sum of
+// the terms of tokens is the same, whichever tokens a loss function gets at a time. A mean of them is not.
+func (r *run) checkChunks(w *feed.Window) error {
+	skip := !r.acc.DividesTokens() || len(w.Batches) == 0 || w.Batches[0].MicroBatch < 0
+	if err := r.acc.ComputingRanks().Agree(r.ctx, &skip); err != nil || skip {
+		return err
+	}
+	chunks := r.acc.TokenChunks()
+	var found [2]probe
+	for i := range found {
+		var err error
+		if found[i], err = r.probeTokens(w.Batches[0], chunks<<i); err != nil {
+			return fmt.Errorf("trainer: step %d: the loss in %s: %w", r.state.GlobalStep+1,
+				quantity.Of(chunks<<i, "chunk"), err)
+		}
+	}
+	one, two := found[0], found[1]
+	const most = 0.1 // far above what dtypes of half precision round, and far below twice as much
+	if one.none || two.none || near(one.sum, two.sum, most) && near(one.count, two.count, 1e-6) {
+		return nil
+	}
+	return fmt.Errorf("trainer: step %d: the loss of a micro-batch in %d chunks is %.6g for %g terms, and in %d "+
+		"chunks %.6g for %g, and should be the same: want a loss function that gives the SUM of the terms of the "+
+		"tokens that it gets, such as nn.CrossEntropySum, with their number or weights, or cp_size 1 and cp_chunks 0",
+		r.state.GlobalStep+1, chunks, one.sum, one.count, 2*chunks, two.sum, two.count)
+}
+
+// near reports whether numbers differ by so small a fraction; those that are not finite are the step's to refuse.
+func near(a, b, fraction float64) bool {
+	return !finite(a, b) || math.Abs(a-b) <= fraction*max(math.Abs(a), math.Abs(b))
+}
+
 // divisible reports whether each tensor of a batch has a row for each of several samples.
 func divisible(b *data.Batch) bool {
 	for _, t := range b.Tensors {
@@ -91,7 +126,7 @@ func (r *run) probeLoss(b *data.Batch, lo, hi int) (p probe, err error) {
 	}
 	p.none = true // until this rank has a loss
 	if r.acc.DividesTokens() {
-		return r.probeTokens(part)
+		return r.probeTokens(part, 0)
 	}
 	err = r.acc.Evaluate(r.ctx, []*data.Batch{part}, func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
 		out, err := r.trainLoss(c, b)
@@ -106,9 +141,10 @@ func (r *run) probeLoss(b *data.Batch, lo, hi int) (p probe, err error) {
 	return p, err
 }
 
-// probeTokens is probeLoss for a batch whose tokens are divided. All ranks that share them find the same.
-func (r *run) probeTokens(b *data.Batch) (p probe, err error) {
-	err = r.acc.EvaluateTokens(r.ctx, b, func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+// probeTokens is probeLoss for a batch whose tokens are divided, into so many chunks or as usual (0). All ranks that
+// share them find the same.
+func (r *run) probeTokens(b *data.Batch, chunks int) (p probe, err error) {
+	err = r.acc.EvaluateTokens(r.ctx, b, chunks, func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
 		out, err := r.trainLoss(c, b)
 		if errors.Is(err, errNoStepLoss) {
 			return cp.Output{}, nil

@@ -275,7 +275,7 @@ func (t *Trainer) predictionStep(ctx context.Context, list []*data.Batch, pass *
 // predictTokens is predictionStep for a batch whose tokens are divided: chunks have losses, and the first of the ranks
 // that share them has what the batch comes to.
 func (t *Trainer) predictTokens(ctx context.Context, b *data.Batch, pass *evaluation, lossOnly bool) error {
-	err := t.acc.EvaluateTokens(ctx, b, func(c *nn.Ctx, chunk *data.Batch) (o cp.Output, err error) {
+	err := t.acc.EvaluateTokens(ctx, b, 0, func(c *nn.Ctx, chunk *data.Batch) (o cp.Output, err error) {
 		if lossOnly {
 			c = c.WithLossOnly()
 		}

@@ -32,6 +32,10 @@ func Program() args.Program {
 		m, _ := model.(nn.Module)
 		return accelerate.CheckTensors(a, m)
 	}
+	p.Tokens = func(a *args.TrainingArguments, model any) error {
+		m, _ := model.(nn.Module)
+		return accelerate.CheckTokens(a, m)
+	}
 	p.Stages = func(name string, ranks, microBatches int) (int, error) {
 		if microBatches == 0 && slices.Contains(schedule.Names(), name) {
 			microBatches = 2 * ranks // which all of them take
@@ -49,13 +53,14 @@ func Program() args.Program {
 }
 
 // ProgramFor is Program for the training of the model: args.TrainingArguments.ValidateFor then also compares the stages
-// of a pipeline with the model's parts, and tp_size, tp_plan and tp_parts with its matrices. New does that too; a
-// program that reads much data first may do it before.
+// of a pipeline with the model's parts, tp_size, tp_plan and tp_parts with its matrices, and cp_strategy and cp_chunks
+// with its attentions. New does that too; a program that reads much data first may do it before.
 func ProgramFor(model models.Model) args.Program {
 	p := Program()
 	if m, ok := model.(models.Pipelined); ok {
 		p.Parts = len(m.Parts())
 	}
 	p.Tensors = func(a *args.TrainingArguments, _ any) error { return accelerate.CheckTensors(a, model) }
+	p.Tokens = func(a *args.TrainingArguments, _ any) error { return accelerate.CheckTokens(a, model) }
 	return p
 }

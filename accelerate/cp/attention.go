@@ -15,11 +15,29 @@ type Method struct {
 	name     string
 	forward  func(r *round, parts []*part) error // sets y
 	backward func(r *round, parts []*part) error // sets dq, dk and dv
-	check    func(l Layout, p *part) error       // nil: it computes everything
+	divide   func(keyHeads, ranks int) error     // what is wrong with so many; nil: any do
 }
 
 // String is the method's name.
 func (m *Method) String() string { return m.name }
+
+// CheckModel is an error if the method cannot divide a model's attentions among so many ranks, as far as their modules
+// state how many heads they have (nn.Traits).
+func (m *Method) CheckModel(tree *nn.Tree, ranks int) (err error) {
+	if m.divide == nil {
+		return nil
+	}
+	tree.Modules(func(path string, module nn.Module) {
+		s, ok := module.(interface{ Traits() nn.Traits })
+		if !ok || s.Traits().KVHeads == 0 || err != nil {
+			return
+		}
+		if err = m.divide(s.Traits().KVHeads, ranks); err != nil {
+			err = fmt.Errorf("%s has %w", path, err)
+		}
+	})
+	return err
+}
 
 // part is the attention of a chunk, forward and later backward. Tensors are [B,H,L,D].
 type part struct {
@@ -90,8 +108,8 @@ func (r *round) check(p *part) error {
 		return fmt.Errorf("a mask of shape %v: want one of keys, [batch, heads or 1, 1, %d], which can be divided "+
 			"among ranks; order in time is Causal, and a sliding window Window", m.Shape(), length)
 	}
-	if check := r.cfg.Method.check; check != nil {
-		return check(r.layout, p)
+	if divide := r.cfg.Method.divide; divide != nil {
+		return divide(p.k.Size(1), r.layout.Size)
 	}
 	return nil
 }

@@ -4,26 +4,29 @@ package cp
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // Ulysses exchanges tokens for heads (Jacobs et al. 2023): each rank computes the attention of all tokens for some of
 // the heads, and sends the results back. The number of ranks must divide that of key heads. Dropout draws what it draws
 // for Gather; on several ranks only a CPU does, see tensor.AttentionOptions.FirstHead.
-var Ulysses = &Method{name: "ulysses", forward: ulyssesForward, backward: ulyssesBackward, check: checkHeads}
+var Ulysses = &Method{name: "ulysses", forward: ulyssesForward, backward: ulyssesBackward, divide: divideHeads}
 
-func checkHeads(l Layout, p *part) error {
-	if n := p.k.Size(1); n%l.Size != 0 {
-		most := 1
-		for n%(2*most) == 0 {
-			most *= 2
-		}
-		return fmt.Errorf("%d heads and %d key heads on %d ranks: want a cp_size of at most %d, a power of two that "+
-			"divides the key heads, or cp_strategy gather", p.q.Size(1), n, l.Size, most)
+func divideHeads(keyHeads, ranks int) error {
+	if keyHeads%ranks == 0 {
+		return nil
 	}
-	return nil
+	fit := []string{"1"}
+	for n := 2; keyHeads%n == 0; n *= 2 {
+		fit = append(fit, strconv.Itoa(n))
+	}
+	return fmt.Errorf("%s on %d ranks: want a cp_size (sp_size) among %s, powers of two that divide the key heads, or "+
+		"cp_strategy gather", quantity.Of(keyHeads, "key head"), ranks, strings.Join(fit, ", "))
 }
 
 func ulyssesForward(r *round, parts []*part) (err error) {

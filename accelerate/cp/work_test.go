@@ -137,8 +137,8 @@ func TestAttentionRefuses(t *testing.T) {
 	direct := func(in *nn.Init) models.Model { return &ownAttention{newCustom(in, nn.AttentionConfig{})} }
 	masked := func(in *nn.Init) models.Model { return &ownMask{newCustom(in, nn.AttentionConfig{})} }
 	for want, r := range map[string]run{
-		"9 heads and 3 key heads on 2 ranks: want a cp_size of at most 1, a power of two that divides the key heads, " +
-			"or cp_strategy gather": {method: cp.Ulysses, model: three},
+		"3 key heads on 2 ranks: want a cp_size (sp_size) among 1, powers of two that divide the key heads, or " +
+			"cp_strategy gather": {method: cp.Ulysses, model: three},
 		"a mask of shape [1 1 6 6]: want one of keys, [batch, heads or 1, 1, 6], which can be divided among ranks; " +
 			"order in time is Causal, and a sliding window Window": {model: masked},
 		"only a chunk of them is here: want nn.AttentionConfig.Attend": {model: direct},

@@ -53,6 +53,8 @@ func TestMisfitsAreRefusedFirst(t *testing.T) {
 			"--n_layer", "2", "--num_replicas", "2", "--pp_size", "2", "--pp_split", "1,1"},
 		"pp_size is 4: want at most 3 stages, as many as the model has parts": {
 			"--model_name_or_path", saved, "--num_replicas", "4", "--pp_size", "4"},
+		"transformer.h.0.attn has 1 key head on 2 ranks: want a cp_size (sp_size) among 1": {"--n_head", "1",
+			"--num_replicas", "2", "--sp_size", "2"},
 		"9 heads: they do not divide into 2 parts: want tp_parts among 1, 3, 9, and a tp_size that divides it": {
 			"--n_head", "9", "--n_embd", "72", "--num_replicas", "2", "--tp_size", "2"},
 		"2 heads: they do not divide into 4 parts": {"--model_name_or_path", saved,

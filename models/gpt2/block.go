@@ -55,7 +55,9 @@ func newAttention(in *nn.Init, cfg Config) *Attention {
 }
 
 // Traits give the size of a head.
-func (a *Attention) Traits() nn.Traits { return nn.Traits{HeadDim: a.Config.HeadDim} }
+func (a *Attention) Traits() nn.Traits {
+	return nn.Traits{HeadDim: a.Config.HeadDim, KVHeads: a.Config.KVHeads}
+}
 
 // Forward keeps x's shape.
 func (a *Attention) Forward(c *nn.Ctx, x *tensor.Tensor, in nn.AttentionInput) *tensor.Tensor {

@@ -168,7 +168,8 @@ const lost = `rank 2 (\(\d in the group\) )?\(process %d on .*\) is lost`
 func TestKilledRankUnderLauncher(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{{"shm"}, {"tcp"}, {"shm", "--fsdp", "full_shard"}, {"tcp", "--fsdp", "full_shard"},
-		{"shm", "--fsdp", "full_shard", "--fsdp_share_parameters", "false"}, {"shm", "--pp_size", "2"}} {
+		{"shm", "--fsdp", "full_shard", "--fsdp_share_parameters", "false"}, {"shm", "--pp_size", "2"},
+		{"shm", "--cp_size", "4"}, {"tcp", "--cp_size", "2", "--dp_shard_size", "2"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			p := start(t, launched(4, long(t.TempDir(), append([]string{"--ddp_backend"}, flags...)...)))
 			p.awaitPrinted("step 5 ")
@@ -212,7 +213,8 @@ func (p *process) strike(rank int, s syscall.Signal) time.Time {
 func TestKilledRankWithoutLauncher(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{{"shm"}, {"tcp"}, {"shm", "--pp_size", "2"},
-		{"tcp", "--pp_size", "4", "--n_layer", "2"}, {"tcp", "--tp_size", "2"}} {
+		{"tcp", "--pp_size", "4", "--n_layer", "2"}, {"tcp", "--tp_size", "2"},
+		{"shm", "--cp_size", "2", "--cp_strategy", "ring"}, {"tcp", "--cp_size", "2", "--cp_strategy", "ulysses"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			out := t.TempDir()
 			ranks := startRanks(t, 4, func(int) ([]string, []string) {
