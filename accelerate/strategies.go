@@ -133,8 +133,6 @@ func (a *Accelerator) checkOptimizer(opt *optim.Optimizer) error {
 			key, want string
 		}{{a.pipeline != nil, fmt.Sprintf("pp_size %d", a.PipelineRanks().WorldSize()), "pp_size 1"},
 			{divided && a.cut(), fmt.Sprintf("tp_size %d", a.TensorRanks().WorldSize()), "tp_size 1"},
-			{a.strategy.Shards() != nil, fmt.Sprintf("a model that is sharded (%s)", a.sharding.Strategy),
-				"no sharding (fsdp, zero_stage, dp_shard_size)"},
 			{a.plan.local.Every > 0, fmt.Sprintf("local_sgd_steps %d", a.plan.local.Every), "0"}} {
 			if of.set {
 				return fmt.Errorf("accelerate: optimizer %s, or ema_decay, averages weights, of which each rank "+
@@ -214,6 +212,28 @@ func (a *Accelerator) Summon(write bool, f func() error) error {
 func (a *Accelerator) AverageParameters(ctx context.Context) error {
 	if s := a.strategy.Averages(); s != nil {
 		return s.Average(ctx)
+	}
+	return nil
+}
+
+// EvalWeights puts the weights in place that evaluation and checkpoints take (optim.Optimizer.Eval), on all ranks of a
+// sharded model too. It is collective. Where the optimizer averages nothing it does nothing.
+func (a *Accelerator) EvalWeights(ctx context.Context) error {
+	return a.exchangeWeights(ctx, true, (*optim.Optimizer).Eval)
+}
+
+// TrainWeights undoes EvalWeights. It is collective.
+func (a *Accelerator) TrainWeights(ctx context.Context) error {
+	return a.exchangeWeights(ctx, false, (*optim.Optimizer).Train)
+}
+
+func (a *Accelerator) exchangeWeights(ctx context.Context, eval bool, put func(*optim.Optimizer, *tensor.Ctx)) error {
+	if a.opt == nil || !a.opt.Averages() || a.opt.Evaluating() == eval {
+		return nil
+	}
+	put(a.opt, a.ctx)
+	if s := a.strategy.Shards(); s != nil { // each rank has put its part there
+		return s.Publish(ctx)
 	}
 	return nil
 }

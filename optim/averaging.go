@@ -64,6 +64,9 @@ func (o *Optimizer) follow(c *tensor.Ctx, w *work) {
 // Averages reports whether evaluation takes other weights than training, see Eval.
 func (o *Optimizer) Averages() bool { return o.average != nil }
 
+// Evaluating reports whether the weights of Eval are in place.
+func (o *Optimizer) Evaluating() bool { return o.evaluating }
+
 // Eval puts the weights in place that evaluation, saved weights and saved states take: for an optimizer that averages
 // them, such as ScheduleFreeAdamW or any after SetAverage, the average. The state then holds the weights of training
 // too, and a state is loaded after Eval. For other optimizers it does nothing, and so does a second call.

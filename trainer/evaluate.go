@@ -140,7 +140,9 @@ func (r *run) evaluate(ctx context.Context) error {
 	if err := r.acc.AverageParameters(r.ctx); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
-	r.opt.Eval(r.acc.Ctx())
+	if err := r.acc.EvalWeights(r.ctx); err != nil {
+		return fmt.Errorf("trainer: %w", err)
+	}
 	records := len(r.state.LogHistory)
 	metrics, err := r.evaluateRank(ctx, r.evals)
 	failed := is[*accelerate.DataError](err)

@@ -65,7 +65,10 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 	if err := r.restoreSchedule(ck); err != nil {
 		return err
 	}
-	r.opt.Eval(r.acc.Ctx()) // as the state was saved; the first step takes the weights of training from it
+	// as the state was saved; the first step takes the weights of training from it
+	if err := r.acc.EvalWeights(r.ctx); err != nil {
+		return err
+	}
 	if err := r.checkpointer().Restore(r.ctx, ck, r.opt); err != nil {
 		return err
 	}

@@ -80,7 +80,9 @@ func (r *run) save(ctx context.Context) error {
 	if err := r.acc.AverageState(ctx); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
-	r.opt.Eval(r.acc.Ctx())
+	if err := r.acc.EvalWeights(ctx); err != nil {
+		return fmt.Errorf("trainer: %w", err)
+	}
 	path, err := r.write(ctx, checkpointer.Loop{RunID: r.progress.RunID, Step: step, State: r.savedState,
 		Files: r.files})
 	if err != nil {

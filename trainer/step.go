@@ -34,7 +34,9 @@ func (r *run) step() (more bool, err error) {
 		return false, err
 	}
 	r.acc.Ctx().SetStep(r.state.GlobalStep + 1)
-	r.opt.Train(r.acc.Ctx())
+	if err := r.acc.TrainWeights(r.ctx); err != nil {
+		return false, fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err)
+	}
 	if r.state.GlobalStep == r.resumed.GlobalStep {
 		if err := r.checkLoss(w); err != nil {
 			return false, r.blamed(err, w)

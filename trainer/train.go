@@ -274,7 +274,9 @@ func (r *run) end(interrupted bool) error {
 	if err := r.acc.AverageParameters(r.ctx); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
-	r.opt.Eval(r.acc.Ctx())
+	if err := r.acc.EvalWeights(r.ctx); err != nil {
+		return fmt.Errorf("trainer: %w", err)
+	}
 	r.used = r.memoryMetrics()
 	maps.Copy(r.used, r.trafficMetrics())
 	if err := r.record(r.finalRecord()); err != nil {

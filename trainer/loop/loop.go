@@ -150,12 +150,15 @@ func (s *State) restore(ctx context.Context, ck *checkpoint.Checkpoint) error {
 	if err := s.readPlace(ck); err != nil {
 		return err
 	}
-	opt := s.Accelerator.Optimizer()
-	opt.Eval(s.Accelerator.Ctx()) // as the state was saved
-	if err := s.saver.Restore(ctx, ck, opt); err != nil {
+	if err := s.Accelerator.EvalWeights(ctx); err != nil { // as the state was saved
 		return err
 	}
-	opt.Train(s.Accelerator.Ctx())
+	if err := s.saver.Restore(ctx, ck, s.Accelerator.Optimizer()); err != nil {
+		return err
+	}
+	if err := s.Accelerator.TrainWeights(ctx); err != nil {
+		return err
+	}
 	s.origin.RunID = was.RunID
 	return s.Accelerator.SetSteps(ctx, ck.Step)
 }
@@ -214,14 +217,19 @@ func (s *State) Save(ctx context.Context, step int64) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	opt := s.Accelerator.Optimizer()
-	opt.Eval(s.Accelerator.Ctx())
-	defer opt.Train(s.Accelerator.Ctx())
+	if err := s.Accelerator.EvalWeights(ctx); err != nil {
+		return "", fmt.Errorf("loop: %w", err)
+	}
+	defer func() {
+		if e := s.Accelerator.TrainWeights(ctx); e != nil && err == nil {
+			path, err = "", fmt.Errorf("loop: %w", e)
+		}
+	}()
 	state := callbacks.NewState(s.saver.Args, step)
 	state.GlobalStep = step
 	info, err := s.saver.Save(ctx, checkpointer.Loop{RunID: s.origin.RunID, Step: step,
 		Files: func() map[string]any { return s.files(registered) },
-		State: func() *callbacks.State { return state }}, opt)
+		State: func() *callbacks.State { return state }}, s.Accelerator.Optimizer())
 	if err != nil {
 		return "", fmt.Errorf("loop: %w", err)
 	}
