@@ -364,6 +364,21 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		weights := regexp.MustCompile("weights ([0-9a-f]{12})").FindString(r.stdout)
 		require.Contains(t, r.launched(t, program, 2), "tp 2 × dp_replicate 1, sums in 4 parts: "+weights+"\n")
 	},
+	"three_dimensions": func(t *testing.T, program string, r result) {
+		as := regexp.MustCompile(": as on 1 rank in each step, weights [0-9a-f]{12}\n")
+		require.Len(t, as.FindAllString(r.stdout, -1), 4, r.stdout)
+		require.Contains(t, r.launched(t, program, 8), "pp=2,dp_shard=2,tp=2"+as.FindString(r.stdout))
+		for spoil, want := range map[string]string{
+			"samples":    `step 2: ranks \d and \d share the work on the same samples, and have others`,
+			"gradients":  `step 2: rank 7 differs from 1 rank in the gradient of transformer\.`,
+			"weights":    `step 2: rank 7 differs from 1 rank in the weights of transformer\.`,
+			"checkpoint": `mesh dp_shard=2,tp=2, from the checkpoint: .*shard-0000`,
+		} {
+			spoiled := run(t, program, nil, "-spoil", spoil)
+			require.NotZero(t, spoiled.code, spoil)
+			require.Regexp(t, want, spoiled.stderr)
+		}
+	},
 	"uneven_inputs": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)
 		require.Contains(t, r.stdout, "batches of the ranks [13 5 8]: 13 steps, 99 samples\n")
