@@ -180,6 +180,26 @@ func TestTF32(t *testing.T) {
 	require.InDeltaSlice(t, losses[false], losses[true], 1e-2)
 }
 
+// A run that the device's memory is too small for goes on with micro-batches that fit, and has the bits of a run that
+// began with them.
+func TestBatchSizeThatFitsTheDevice(t *testing.T) {
+	const sample = 5 << 20 // elements that the step of a sample takes
+	step := trainer.WithStep(func(c *nn.Ctx, m models.Model, b *data.Batch) (models.Output, float64, error) {
+		if c.Training {
+			tensor.Zeros(c.Ctx, tensor.Float32, b.Size*sample)
+		}
+		return m.Forward(c, b), b.Count, nil
+	})
+	bits := map[int]map[string][]byte{}
+	for batch, memory := range map[int]int64{2: 1 << 30, 4: 72 << 20} {
+		_, devices := machine(t, 1, fake.Options{Seed: 1, Memory: memory})
+		_, _, bits[batch] = runWith(t, func(a *args.TrainingArguments) {
+			a.PerDeviceTrainBatchSize, a.AutoFindBatchSize = batch, batch == 4
+		}, newGPT2(t, tensor.Float32), 2, 1, trainer.WithDevice(devices[0]), step)
+	}
+	require.Equal(t, bits[2], bits[4])
+}
+
 // The same in bfloat16, on the matrix units, to what bfloat16 rounds.
 func TestTrainingInBFloat16(t *testing.T) {
 	if testing.Short() {
