@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "github.com/lockstep-ml/lockstep/args"
+
+// FinetuneArguments are the program's settings beside those of training, by the names of TRL.
+type FinetuneArguments struct {
+	// ModelNameOrPath is empty for the tiny model of the demonstration.
+	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model and its tokenizer"`
+	// TrainFile has rows in a form that chat.ParseRow reads.
+	TrainFile []string `json:"train_file" usage:"rows to learn, as JSON or JSON Lines; repeatable"`
+	// ChatTemplate takes the place of the model's.
+	ChatTemplate string `json:"chat_template" path:"true" usage:"file of a chat template"`
+
+	AssistantOnlyLoss  bool `json:"assistant_only_loss" usage:"learn what the template has in {% generation %}"`
+	CompletionOnlyLoss bool `json:"completion_only_loss" usage:"learn completions without their prompts"`
+	// MaxLength is at most what the model reads.
+	MaxLength int `json:"max_length" usage:"tokens at which rows are cut; 0 for what the model reads"`
+	// EOSToken is the tokenizer's if it is empty.
+	EOSToken string `json:"eos_token" usage:"token that ends an answer"`
+	// MaxNewTokens is of the three answers after training.
+	MaxNewTokens int `json:"max_new_tokens" usage:"length of the answers after training; 0 for none"`
+}
+
+// defaults are those of TRL's SFTConfig, except that numbers are float32.
+func defaults() (*args.TrainingArguments, *FinetuneArguments) {
+	a := args.Default("out/finetune")
+	a.LearningRate, a.LoggingSteps = 2e-5, 10
+	return a, &FinetuneArguments{CompletionOnlyLoss: true, MaxLength: 1024, MaxNewTokens: 64}
+}
+
+// Check reports all faults at once.
+func (f *FinetuneArguments) Check(c *args.Checker) {
+	c.Require(f.MaxLength == 0 || f.MaxLength > 1, "max_length", f.MaxLength, "at least 2, or 0")
+	c.Require(f.MaxNewTokens >= 0, "max_new_tokens", f.MaxNewTokens, "at least 0")
+	c.Require((f.ModelNameOrPath == "") == (len(f.TrainFile) == 0), "train_file", f.TrainFile,
+		"both model_name_or_path and train_file, or none for the demonstration")
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/models"
+	_ "github.com/lockstep-ml/lockstep/models/all"
+	"github.com/lockstep-ml/lockstep/models/generation"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/program"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// languageModel is a model that is trained and then answers.
+type languageModel interface {
+	models.Configured
+	models.Generator
+	ContextLength() int // tokens that it can read
+	EndTokens() []int   // those that end a text
+}
+
+// job is one run of the program.
+type job struct {
+	*FinetuneArguments
+	*program.Process
+	args *args.TrainingArguments
+
+	base    *models.Pretrained[languageModel]
+	rows    []chat.Row
+	encoder chat.Encoder
+	pad     int32
+}
+
+// run trains, saves, and answers.
+func (j *job) run(ctx context.Context) error {
+	if err := j.open(); err != nil {
+		return err
+	}
+	samples, err := j.samples()
+	if err != nil {
+		return err
+	}
+	t := trainer.New(j.base.Model, j.args, trainer.WithTrainData(data.NewSource(samples, chat.Collate(j.pad))),
+		trainer.WithSidecars(j.base.Files...), trainer.WithDisplay(j.Stderr))
+	defer t.Close() // what went wrong before is the error to report
+	res, err := t.TrainContext(ctx)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(t.SaveMetrics("train", res.Metrics), t.SaveState(), t.SaveModel("")); err != nil {
+		return err
+	}
+	if !t.IsMain() {
+		return nil
+	}
+	j.Line("model", "saved to "+j.args.OutputDir)
+	return j.answer(ctx)
+}
+
+// demonstration is a tiny model and conversations.
+//
+//go:embed testdata/model testdata/chats.jsonl
+var demonstration embed.FS
+
+// unpack writes the demonstration beside the results.
+func (j *job) unpack() error {
+	dir := filepath.Join(j.args.OutputDir, "demonstration")
+	j.ModelNameOrPath, j.TrainFile = filepath.Join(dir, "model"), []string{filepath.Join(dir, "chats.jsonl")}
+	inner, err := fs.Sub(demonstration, "testdata")
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	return os.CopyFS(dir, inner)
+}
+
+// open reads the model, its chat template and the rows.
+func (j *job) open() (err error) {
+	if j.ModelNameOrPath == "" {
+		if err := j.unpack(); err != nil {
+			return err
+		}
+	}
+	if j.rows, err = chat.ReadRows(j.TrainFile...); err != nil {
+		return err
+	}
+	j.Line("rows", program.Count(len(j.rows), "row"), j.rows[0].Form.Description())
+	j.base, err = models.OpenPretrained[languageModel](tensor.CPU(), j.ModelNameOrPath, "a language model, such as "+
+		"LlamaForCausalLM")
+	if err != nil {
+		return err
+	}
+	j.Line("model", j.base.Model.ModelType(), program.Count(nn.NumParameters(j.base.Model), "parameter"))
+	template, err := chat.LoadTemplate(j.ModelNameOrPath)
+	if err != nil && !errors.Is(err, chat.ErrNoTemplate) {
+		return err
+	}
+	if j.ChatTemplate != "" {
+		source, err := os.ReadFile(j.ChatTemplate)
+		if err != nil {
+			return err
+		}
+		own, err := chat.ParseTemplate(string(source))
+		if err != nil {
+			return fmt.Errorf("%w (in %s)", err, j.ChatTemplate)
+		}
+		if template != nil {
+			own.Special = template.Special
+		}
+		template = own
+		j.replace(models.Sidecar{Name: chat.TemplateFile, Data: source})
+	}
+	return j.setEncoder(template)
+}
+
+// replace puts a file in place of the one that the model had.
+func (j *job) replace(file models.Sidecar) {
+	j.base.Files = slices.DeleteFunc(j.base.Files, func(f models.Sidecar) bool { return f.Name == file.Name })
+	j.base.Files = append(j.base.Files, file)
+}
+
+func (j *job) setEncoder(template *chat.Template) error {
+	tok := j.base.Tokenizer
+	e := chat.Encoder{Tokenizer: tok, Template: template, EOS: j.EOSToken, AssistantOnly: j.AssistantOnlyLoss,
+		AllTokens: !j.CompletionOnlyLoss, MaxLength: j.MaxLength}
+	for _, id := range j.base.Model.EndTokens() {
+		e.Ends = append(e.Ends, int32(id))
+	}
+	special := map[string]string{}
+	if template != nil {
+		special = template.Special
+	}
+	if e.EOS == "" {
+		e.EOS = special["eos_token"]
+	}
+	if e.EOS == "" && len(e.Ends) > 0 {
+		e.EOS, _ = tok.Token(e.Ends[0])
+	}
+	id, ok := tok.TokenID(e.EOS)
+	if !ok {
+		return fmt.Errorf("eos_token is %q: want a token of %s", e.EOS, filepath.Join(j.ModelNameOrPath,
+			models.TokenizerFile))
+	}
+	if !slices.Contains(e.Ends, id) {
+		return fmt.Errorf("eos_token %q has id %d, and the model stops at %v alone (eos_token_id of config.json): "+
+			"want a token at which it stops", e.EOS, id, e.Ends)
+	}
+	j.pad = id // what is padding is no label, whatever token it is
+	if pad, ok := tok.TokenID(special["pad_token"]); ok {
+		j.pad = pad
+	}
+	if n := j.base.Model.ContextLength(); e.MaxLength == 0 || e.MaxLength > n {
+		e.MaxLength = n
+	}
+	j.encoder = e
+	return nil
+}
+
+// samples encodes the rows, and shows one of them as the model will see it.
+func (j *job) samples() (data.Slice[chat.Sample], error) {
+	samples, tokens, learned, cut := make(data.Slice[chat.Sample], len(j.rows)), 0, 0, 0
+	for i, row := range j.rows {
+		s, err := j.encoder.Encode(row)
+		if err != nil {
+			return nil, fmt.Errorf("row %d: %w", i+1, err)
+		}
+		samples[i] = s
+		tokens += len(s.IDs)
+		if s.Cut > 0 {
+			cut++
+		}
+		for _, yes := range s.Learned {
+			if yes {
+				learned++
+			}
+		}
+	}
+	j.Line("tokens", program.Count(tokens, "token"), fmt.Sprintf("%d are learned", learned))
+	if cut > 0 {
+		j.Line("cut", fmt.Sprintf("%s longer than max_length = %d", program.Count(cut, "row"), j.encoder.MaxLength))
+	}
+	text, err := j.encoder.Marked(samples[0])
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(j.Stdout, "the first row, with what is learned in ⟦⟧:\n%s\n", text)
+	return samples, nil
+}
+
+// continuation is how the model goes on after a prompt.
+type continuation struct {
+	PromptIDs []int  `json:"prompt_ids"`
+	NewIDs    []int  `json:"new_ids"`
+	Text      string `json:"text"`
+	Stopped   bool   `json:"stopped"` // at an end token
+}
+
+// continuationsFile keeps the answers beside the model.
+const continuationsFile = "continuations.json"
+
+// answer continues the prompts of three rows greedily.
+func (j *job) answer(ctx context.Context) error {
+	var all []continuation
+	for _, row := range j.rows {
+		if len(all) == 3 || j.MaxNewTokens == 0 {
+			break
+		}
+		prompt, err := j.encoder.Prompt(row)
+		if err != nil {
+			return err
+		}
+		room := j.base.Model.ContextLength() - len(prompt)
+		if len(prompt) == 0 || room < 1 {
+			continue
+		}
+		c := continuation{}
+		for _, id := range prompt {
+			c.PromptIDs = append(c.PromptIDs, int(id))
+		}
+		dev := nn.NamedParameters(j.base.Model)[0].Device() // where it was trained
+		net := nn.NewCtx(tensor.NewCtx(dev), nil, false)
+		c.NewIDs, err = generation.Generate(ctx, net, j.base.Model, c.PromptIDs, generation.Options{
+			MaxNewTokens: min(j.MaxNewTokens, room), EOS: j.base.Model.EndTokens()})
+		if err != nil {
+			return err
+		}
+		if err := j.show(&c); err != nil {
+			return err
+		}
+		all = append(all, c)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	text, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(j.args.OutputDir, continuationsFile), append(text, '\n'), 0o666)
+}
+
+// show prints an answer.
+func (j *job) show(c *continuation) error {
+	var ids []int32
+	for _, id := range c.NewIDs {
+		ids = append(ids, int32(id))
+		c.Stopped = c.Stopped || slices.Contains(j.base.Model.EndTokens(), id)
+	}
+	prompt := make([]int32, len(c.PromptIDs))
+	for i, id := range c.PromptIDs {
+		prompt[i] = int32(id)
+	}
+	asked, err := j.base.Tokenizer.Decode(prompt)
+	if err != nil {
+		return err
+	}
+	if c.Text, err = j.base.Tokenizer.DecodeText(ids); err != nil {
+		return err
+	}
+	end := ""
+	if !c.Stopped {
+		end = " … (it did not stop)"
+	}
+	fmt.Fprintf(j.Stdout, "%s%s%s\n", asked, c.Text, end)
+	return nil
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/program"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+const folder = "testdata/model"
+
+// finetune runs the program, and returns what it printed.
+func finetune(t *testing.T, argv ...string) (string, error) {
+	var out bytes.Buffer
+	argv = append(argv, "--report_to", "none")
+	err := train(t.Context(), &program.Process{Name: "finetune", Args: argv, Stdout: &out, Stderr: &out})
+	return out.String(), err
+}
+
+type step struct {
+	Loss         *float64 `json:"loss"`
+	GradNorm     float64  `json:"grad_norm"`
+	LearningRate float64  `json:"learning_rate"`
+}
+
+type golden struct {
+	Forms map[string]struct {
+		Rows    []json.RawMessage
+		Options struct {
+			AssistantOnly bool  `json:"assistant_only_loss"`
+			Completion    *bool `json:"completion_only_loss"`
+		}
+		IDs, Labels [][]int32
+	}
+	Steps []step
+}
+
+func readGolden(t *testing.T) (g golden) {
+	text, err := os.ReadFile("testdata/golden.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &g))
+	return g
+}
+
+// Rows of all forms have the tokens and labels of TRL's SFTTrainer.
+func TestSamplesAreThoseOfTRL(t *testing.T) {
+	g := readGolden(t)
+	require.Len(t, g.Forms, 6)
+	_, f := defaults()
+	f.ModelNameOrPath = folder
+	j := &job{FinetuneArguments: f, Process: &program.Process{}}
+	var err error
+	j.base, err = models.OpenPretrained[languageModel](tensor.CPU(), folder, "")
+	require.NoError(t, err)
+	template, err := chat.LoadTemplate(folder)
+	require.NoError(t, err)
+	require.NoError(t, j.setEncoder(template))
+	for name, form := range g.Forms {
+		e := j.encoder
+		e.AssistantOnly, e.MaxLength = form.Options.AssistantOnly, 64
+		e.AllTokens = form.Options.Completion != nil && !*form.Options.Completion
+		for i, text := range form.Rows {
+			row, err := chat.ParseRow(text)
+			require.NoError(t, err)
+			s, err := e.Encode(row)
+			require.NoError(t, err, "%s %d", name, i)
+			labels := make([]int32, len(s.IDs))
+			for k, id := range s.IDs {
+				labels[k] = -100
+				if s.Learned[k] {
+					labels[k] = id
+				}
+			}
+			require.Equal(t, form.IDs[i], s.IDs, "%s %d", name, i)
+			require.Equal(t, form.Labels[i], labels, "%s %d", name, i)
+		}
+	}
+}
+
+// Losses, norms and rates of 50 steps are those of TRL's SFTTrainer.
+func TestStepsAreThoseOfTRL(t *testing.T) {
+	g, out := readGolden(t), t.TempDir()
+	printed, err := finetune(t, "--model_name_or_path", folder, "--train_file", "testdata/chats.jsonl", "--output_dir",
+		out, "--assistant_only_loss", "--max_length", "64", "--learning_rate", "2e-3", "--max_steps", "50",
+		"--logging_steps", "1", "--save_strategy", "no", "--train_sampling_strategy", "sequential",
+		"--per_device_train_batch_size", "4", "--max_new_tokens", "4")
+	require.NoError(t, err, printed)
+	require.Contains(t, printed, "Who is Ada 0?<|im_end|>\n<|im_start|>assistant\n⟦Ada is number 0.<|im_end|>⟧\n")
+	text, err := os.ReadFile(filepath.Join(out, "trainer_state.json"))
+	require.NoError(t, err)
+	var state struct {
+		LogHistory []step `json:"log_history"`
+	}
+	require.NoError(t, json.Unmarshal(text, &state))
+	n := 0
+	for _, got := range state.LogHistory {
+		if got.Loss == nil {
+			continue
+		}
+		want := g.Steps[n]
+		require.InEpsilon(t, *want.Loss, *got.Loss, 1e-4, "loss of step %d", n+1)
+		require.InEpsilon(t, want.GradNorm, got.GradNorm, 1e-4, "norm of step %d", n+1)
+		require.InEpsilon(t, want.LearningRate, got.LearningRate, 1e-9, "rate of step %d", n+1)
+		n++
+	}
+	require.Equal(t, len(g.Steps), n)
+	require.Equal(t, 50, n)
+	for _, name := range []string{"tokenizer.json", chat.TemplateFile, "generation_config.json", continuationsFile} {
+		require.FileExists(t, filepath.Join(out, name))
+	}
+}
+
+// A model that has learned the ends of answers stops.
+func TestDemonstration(t *testing.T) {
+	out := t.TempDir()
+	printed, err := finetune(t, "--output_dir", out)
+	require.NoError(t, err, printed)
+	text, err := os.ReadFile(filepath.Join(out, continuationsFile))
+	require.NoError(t, err)
+	var answers []continuation
+	require.NoError(t, json.Unmarshal(text, &answers))
+	require.Len(t, answers, 3)
+	for _, a := range answers {
+		require.True(t, a.Stopped, a.Text)
+	}
+	require.Equal(t, "Bo is number 0.", answers[1].Text)
+	require.Contains(t, printed, "Bo is number 0.")
+}
+
+// What would teach a model not to stop, or nothing, is refused before the first step.
+func TestRefusals(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	const row = `{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]}`
+	rows := write("rows.jsonl", row)
+	outside := write("outside.jinja", `{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}`+
+		`<|im_end|>{% endfor %}`)
+	bare := filepath.Join(dir, "bare")
+	require.NoError(t, os.CopyFS(bare, os.DirFS(folder)))
+	require.NoError(t, os.Remove(filepath.Join(bare, chat.TemplateFile)))
+	for _, c := range []struct {
+		want string
+		argv []string
+	}{
+		{"does not end on a token at which the model stops (<|im_end|>)",
+			[]string{"--train_file", rows, "--chat_template", outside, "--assistant_only_loss"}},
+		{"there is no chat template", []string{"--train_file", rows, "--model_name_or_path", bare}},
+		{`eos_token "<|endoftext|>" has id 0, and the model stops at [2] alone`,
+			[]string{"--train_file", rows, "--eos_token", "<|endoftext|>"}},
+		{`eos_token is "<x>": want a token of`, []string{"--train_file", rows, "--eos_token", "<x>"}},
+		{"rows.json: line 2: the row has text, and those before it messages: want one form",
+			[]string{"--train_file", write("rows.json", row+"\n"+`{"text": "a"}`)}},
+		{"broken.jinja)", []string{"--train_file", rows, "--chat_template", write("broken.jinja", "{% if %}")}},
+		{"line 1: the row has the keys", []string{"--train_file", write("keys.jsonl", `{"chat": []}`)}},
+		{"no rows in", []string{"--train_file", write("empty.jsonl", "")}},
+		{"both model_name_or_path and train_file", []string{"--train_file", rows, "--model_name_or_path", ""}},
+	} {
+		argv := append([]string{"--model_name_or_path", folder, "--output_dir", filepath.Join(dir, "out")}, c.argv...)
+		printed, err := finetune(t, argv...)
+		require.ErrorContains(t, err, c.want)
+		require.NotContains(t, printed, "step 1")
+	}
+}
