@@ -118,7 +118,9 @@ func factory(config []byte) (Factory, error) {
 type Cache interface {
 	Len() int // tokens held
 	Cap() int // tokens there is room for
-	Reset()
+	// Pad says at which token each row of a batch begins, before the first tokens come: what is before it is padding.
+	Pad(first []int)
+	Reset() // forgets tokens and padding
 	Free()
 }
 

@@ -2,7 +2,12 @@
 
 package nn
 
-import "github.com/lockstep-ml/lockstep/tensor"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
 
 // KVCache holds the keys and values of the tokens that a model has seen so far, for generation. A model passes Layer(i)
 // to its i-th attention, and calls Advance when all layers have extended theirs. It takes memory for the tokens that it
@@ -11,6 +16,7 @@ type KVCache struct {
 	cfg    KVCacheConfig
 	layers []KVLayer
 	length int
+	first  []int32 // of each row: tokens before it are padding; nil: none are
 }
 
 // KVLayer is one layer's part of a KVCache: keys and values [B,H,room,D], of which the rows from its start on are
@@ -61,8 +67,42 @@ func (k *KVCache) Len() int {
 // Cap is the number of tokens that there is room for.
 func (k *KVCache) Cap() int { return k.cfg.Tokens }
 
-// Reset forgets all tokens and keeps the memory.
+// Pad says at which token each row begins: no token sees those before it, and positions count from there. It belongs
+// before the first tokens, and holds until Reset.
+func (k *KVCache) Pad(first []int) {
+	if k.length > 0 || len(first) != k.cfg.Batch {
+		panic(&tensor.Error{Op: "nn.KVCache.Pad", Msg: fmt.Sprintf("%d rows of a cache of %d that holds %d tokens: want "+
+			"all rows, and no tokens yet", len(first), k.cfg.Batch, k.length)})
+	}
+	if k.first = nil; slices.Max(first) == 0 {
+		return
+	}
+	for _, n := range first {
+		k.first = append(k.first, int32(n))
+	}
+}
+
+// Padded returns what n tokens more need if rows are padded: a context with their positions, and the mask [B,T] of all
+// tokens, the new ones included; c and nil if they are not.
+func (k *KVCache) Padded(c *Ctx, n int) (*Ctx, *tensor.Tensor) {
+	if k.first == nil {
+		return c, nil
+	}
+	first := tensor.FromSlice(c.Ctx, k.first, len(k.first), 1)
+	all := tensor.Unsqueeze(c.Ctx, tensor.Arange(c.Ctx, tensor.Int32, 0, 1, k.length+n), 0)
+	positions := tensor.Sub(c.Ctx, tensor.Slice(c.Ctx, all, 1, k.length, k.length+n), first)
+	none := tensor.Scalar(c.Ctx, tensor.Int32, 0)
+	return c.WithPositions(tensor.Maximum(c.Ctx, positions, none)), tensor.Ge(c.Ctx, all, first)
+}
+
+// Reset forgets all tokens, and the padding, and keeps the memory.
 func (k *KVCache) Reset() {
+	k.Rewind()
+	k.first = nil
+}
+
+// Rewind forgets all tokens, which come again.
+func (k *KVCache) Rewind() {
 	k.length = 0
 	for i := range k.layers {
 		k.layers[i].start = 0

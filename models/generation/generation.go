@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package generation continues sequences of tokens with a language model: greedily, or by sampling with
-// temperature, top-k and top-p. Use it to write text with a trained model, such as that of models/gpt2:
-// [Generate] takes the ids of a prompt and returns those that follow.
+// Package generation continues sequences of tokens with a language model, one or a batch, as transformers' generate
+// does: greedily, or by sampling with temperature, top-k, top-p and min-p. Use it to write text with a trained model,
+// such as that of models/gpt2: [Generate] takes the ids of a prompt and returns those that follow.
 //
 // It works on token ids; package data/tokenizers turns text into ids and back.
 package generation
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,9 +22,20 @@ import (
 )
 
 // Options say how the next token is chosen. The zero value is greedy and generates
-// nothing: set MaxNewTokens.
+// nothing: set MaxNewTokens. Logits are changed in the order of the fields, as in transformers.
 type Options struct {
 	MaxNewTokens int
+	// RepetitionPenalty makes tokens that the prompt or the text already has less likely: their logits are divided by
+	// it if positive and multiplied by it if negative (Keskar et al. 2019). 0 and 1 change nothing, below 1 repeats
+	// more.
+	RepetitionPenalty float64
+	// NoRepeatNGram is the length of sequences of tokens, those of the prompt included, that come once only; 0: any may
+	// come again (no_repeat_ngram_size).
+	NoRepeatNGram int
+	// MinNewTokens is how many tokens come before one of EOS may.
+	MinNewTokens int
+	// Processors change logits by what a program wants. −Inf forbids a token.
+	Processors []Processor
 	// Temperature divides the logits; 0 chooses the likeliest token.
 	Temperature float64
 	// TopK keeps the k likeliest tokens; 0 keeps all (Fan et al. 2018).
@@ -33,27 +43,38 @@ type Options struct {
 	// TopP keeps the smallest set of likeliest tokens whose probability reaches p; 0 or 1
 	// keeps all (Holtzman et al. 2020).
 	TopP float64
-	// RepetitionPenalty makes tokens that the prompt or the text already has less likely: their logits are divided by
-	// it if positive and multiplied by it if negative (Keskar et al. 2019). 0 and 1 change nothing, below 1 repeats
-	// more.
-	RepetitionPenalty float64
+	// MinP keeps the tokens that are at least so probable, as a share of the likeliest one's probability; 0 keeps all
+	// (Nguyen et al. 2024).
+	MinP float64
+
 	// EOS are the tokens that end the text.
 	EOS []int
+	// Stop, if set, is asked after each token whether the text ends with it, and is given the new tokens: see
+	// StopStrings.
+	Stop func(tokens []int) bool
 	// Seed of the draws.
 	Seed uint64
-	// OnToken, if set, is called with each new token as it comes.
+	// OnToken, if set, is called with each new token as it comes: of a batch, with those of its first text.
 	OnToken func(id int)
+	// OnBatchToken, if set, is called with each new token of each text of a batch.
+	OnBatchToken func(text, id int)
 }
+
+// Processor changes the logits of the token that follows tokens, which begin with the prompt.
+type Processor func(tokens []int, logits []float32)
 
 // Validate reports all faults at once.
 func (o Options) Validate() error {
 	var bad models.Faults
 	positive := func(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
 	bad.Want(o.MaxNewTokens >= 0, "max_new_tokens = %d: want at least 0", o.MaxNewTokens)
+	bad.Want(o.MinNewTokens >= 0, "min_new_tokens = %d: want at least 0", o.MinNewTokens)
 	bad.Want(positive(o.Temperature), "temperature = %g: want a number ≥ 0", o.Temperature)
 	bad.Want(o.TopK >= 0, "top_k = %d: want at least 0", o.TopK)
 	bad.Want(o.TopP >= 0 && o.TopP <= 1, "top_p = %g: want a probability in [0, 1]", o.TopP)
+	bad.Want(o.MinP >= 0 && o.MinP <= 1, "min_p = %g: want a share in [0, 1]", o.MinP)
 	bad.Want(positive(o.RepetitionPenalty), "repetition_penalty = %g: want a number ≥ 0", o.RepetitionPenalty)
+	bad.Want(o.NoRepeatNGram >= 0, "no_repeat_ngram_size = %d: want at least 0", o.NoRepeatNGram)
 	if len(bad) > 0 {
 		return fmt.Errorf("generation: %s", strings.Join(bad, "; "))
 	}
@@ -64,46 +85,46 @@ func (o Options) Validate() error {
 // model's context is full it goes on from the last half of it. A canceled context ends
 // it with what was generated and the context's cause.
 func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, opt Options) ([]int, error) {
+	out, err := Batch(ctx, c, m, [][]int{prompt}, opt)
+	if len(out) == 0 {
+		return nil, err
+	}
+	return out[0], err
+}
+
+// Batch continues several prompts, of any lengths, together, and returns the new tokens of each, as Generate does. A
+// text does not depend on the others: shorter prompts are padded on the left, and each text has draws of its own, of
+// which the first text's are Generate's. Only RoPE that depends on the length, dynamic and LongRoPE, has that of the
+// longest, as in transformers. To continue a prompt several times, give it several times.
+func Batch(ctx context.Context, c *nn.Ctx, m models.Generator, prompts [][]int, opt Options) (out [][]int, err error) {
 	if err := opt.Validate(); err != nil {
 		return nil, err
 	}
-	if len(prompt) == 0 {
-		return nil, fmt.Errorf("generation: the prompt is empty: want at least one token")
+	b := &batch{opt: opt, m: m}
+	for i, prompt := range prompts {
+		if len(prompt) == 0 {
+			which := "the prompt"
+			if len(prompts) > 1 {
+				which = fmt.Sprintf("prompt %d of %d", i+1, len(prompts))
+			}
+			return nil, fmt.Errorf("generation: %s is empty: want at least one token", which)
+		}
+		b.texts = append(b.texts, &text{number: i, all: slices.Clone(prompt), prompt: len(prompt),
+			draws: rng.NewStream(rng.Key(opt.Seed, "generation", uint64(i)))})
 	}
-	var out []int
 	var fault error
-	err := tensor.Try(func() {
+	err = tensor.Try(func() {
 		c = c.With(c.NoGrad())
 		c.Training = false
-		cache := m.NewCache(c, 1)
-		defer cache.Free()
-		all := slices.Clone(prompt)
-		feed := all
-		draws := rng.NewStream(rng.Key(opt.Seed, "generation", 0))
-		for len(out) < opt.MaxNewTokens && ctx.Err() == nil {
-			if cache.Len()+len(feed) > cache.Cap() {
-				cache.Reset()
-				feed = all[max(0, len(all)-max(1, cache.Cap()/2)):]
-			}
-			logits := next(c, m, feed, cache)
-			if best := logits[argmax(logits)]; math.IsNaN(float64(best)) || math.IsInf(float64(best), 0) {
-				fault = fmt.Errorf(
-					"generation: the largest logit of token %d is %g: the model's weights are not finite", len(all),
-					best)
-				return
-			}
-			penalize(logits, all, opt.RepetitionPenalty)
-			id := choose(logits, opt, draws)
-			out, all = append(out, id), append(all, id)
-			feed = all[len(all)-1:]
-			if opt.OnToken != nil {
-				opt.OnToken(id)
-			}
-			if slices.Contains(opt.EOS, id) {
-				return
-			}
+		b.cache = m.NewCache(c, len(prompts))
+		defer b.cache.Free()
+		for fault == nil && b.goesOn() && ctx.Err() == nil {
+			fault = b.step(c)
 		}
 	})
+	for _, t := range b.texts {
+		out = append(out, t.new())
+	}
 	switch {
 	case err != nil:
 		return out, err
@@ -127,82 +148,96 @@ func (o Options) Continue(ctx context.Context, c *nn.Ctx, m models.Generator, pr
 	return Generate(ctx, c, m, prompt, o)
 }
 
-// next returns the logits of the token that follows ids.
-func next(c *nn.Ctx, m models.Generator, ids []int, cache models.Cache) []float32 {
-	in := make([]int32, len(ids))
-	for i, id := range ids {
-		in[i] = int32(id)
+// text is one text of a batch.
+type text struct {
+	number int
+	all    []int // prompt, and what came after it
+	prompt int   // tokens of it
+	ended  bool
+	draws  *rng.Stream
+}
+
+func (t *text) new() []int { return t.all[t.prompt:] }
+
+// batch is texts that are continued together.
+type batch struct {
+	opt   Options
+	m     models.Generator
+	cache models.Cache
+	texts []*text
+}
+
+// goesOn reports whether a text wants another token.
+func (b *batch) goesOn() bool {
+	return slices.ContainsFunc(b.texts, func(t *text) bool { return !t.ended && len(t.new()) < b.opt.MaxNewTokens })
+}
+
+// step adds a token to each text that has not ended.
+func (b *batch) step(c *nn.Ctx) error {
+	logits := b.next(c)
+	vocabulary := len(logits) / len(b.texts)
+	for i, t := range b.texts {
+		if t.ended {
+			continue
+		}
+		own := logits[i*vocabulary:][:vocabulary]
+		if best := own[argmax(own)]; math.IsNaN(float64(best)) || math.IsInf(float64(best), 0) {
+			return fmt.Errorf("generation: the largest logit of token %d is %g: the model's weights are not finite",
+				len(t.all), best)
+		}
+		id, err := b.opt.choose(t, own)
+		if err != nil {
+			return err
+		}
+		t.all = append(t.all, id)
+		if b.opt.OnToken != nil && i == 0 {
+			b.opt.OnToken(id)
+		}
+		if b.opt.OnBatchToken != nil {
+			b.opt.OnBatchToken(i, id)
+		}
+		t.ended = slices.Contains(b.opt.EOS, id) || b.opt.Stop != nil && b.opt.Stop(t.new())
 	}
-	var logits []float32
+	return nil
+}
+
+// next returns the logits of the texts' next tokens, one text behind the other.
+func (b *batch) next(c *nn.Ctx) (logits []float32) {
+	ids := b.feed()
 	c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
-		y := m.Next(c, tensor.FromSlice(c.Ctx, in, 1, len(in)), cache)
+		y := b.m.Next(c, tensor.FromSlice(c.Ctx, ids, len(b.texts), len(ids)/len(b.texts)), b.cache)
 		logits = tensor.ToSlice[float32](c.Ctx, tensor.Cast(c.Ctx, y, tensor.Float32))
 		return nil
 	})
 	return logits
 }
 
-// penalize makes the tokens of seen less likely, each once however often it is there.
-func penalize(logits []float32, seen []int, penalty float64) {
-	if penalty == 0 || penalty == 1 {
-		return
-	}
-	done := map[int]bool{}
-	for _, id := range seen {
-		switch x := logits[id]; {
-		case done[id]:
-		case x < 0:
-			logits[id] = x * float32(penalty)
-		default:
-			logits[id] = x / float32(penalty)
+// feed is what the model has not seen of the texts, with padding on the left. If there is no room in its context, that
+// is the last half of it.
+func (b *batch) feed() (ids []int32) {
+	if held := b.cache.Len(); held > 0 && held < b.cache.Cap() {
+		for _, t := range b.texts {
+			ids = append(ids, int32(t.all[len(t.all)-1])) // of one that has ended anything will do
 		}
-		done[id] = true
+		return ids
 	}
-}
-
-// choose picks a token from logits.
-func choose(logits []float32, opt Options, draws *rng.Stream) int {
-	if opt.Temperature == 0 {
-		return argmax(logits)
+	longest := 0
+	for _, t := range b.texts {
+		longest = max(longest, len(t.all))
 	}
-	order := make([]int, len(logits))
-	for i := range order {
-		order[i] = i
+	if longest > b.cache.Cap() || b.cache.Len() > 0 {
+		longest = max(1, b.cache.Cap()/2)
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(logits[b], logits[a]) })
-	if opt.TopK > 0 {
-		order = order[:min(opt.TopK, len(order))]
-	}
-	p, total := make([]float64, len(order)), 0.0
-	for i, id := range order {
-		p[i] = math.Exp((float64(logits[id]) - float64(logits[order[0]])) / opt.Temperature)
-		total += p[i]
-	}
-	if opt.TopP > 0 && opt.TopP < 1 {
-		sum := 0.0
-		for i := range p {
-			if sum += p[i]; sum >= opt.TopP*total {
-				order, total = order[:i+1], sum
-				break
-			}
+	b.cache.Reset()
+	first := make([]int, len(b.texts))
+	for i, t := range b.texts {
+		seen := t.all[max(0, len(t.all)-longest):]
+		first[i] = longest - len(seen)
+		ids = append(ids, make([]int32, first[i])...)
+		for _, id := range seen {
+			ids = append(ids, int32(id))
 		}
 	}
-	u := draws.Float64() * total
-	for i, id := range order {
-		if u -= p[i]; u < 0 {
-			return id
-		}
-	}
-	return order[len(order)-1]
-}
-
-// argmax is the first index of the largest element, or of a NaN.
-func argmax(x []float32) int {
-	best := 0
-	for i, v := range x {
-		if v > x[best] || v != v {
-			best = i
-		}
-	}
-	return best
+	b.cache.Pad(first)
+	return ids
 }

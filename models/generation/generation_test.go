@@ -70,25 +70,125 @@ func TestGreedyGolden(t *testing.T) {
 	require.Equal(t, got, seen)
 }
 
-// A repetition penalty does what transformers' does.
-func TestRepetitionPenaltyGolden(t *testing.T) {
-	text, err := os.ReadFile("testdata/repetition.json")
+// TestOptionsGolden: options do what transformers' do, and a batch of prompts of several lengths has its texts.
+func TestOptionsGolden(t *testing.T) {
+	text, err := os.ReadFile("testdata/options.json")
 	require.NoError(t, err)
 	var golden struct {
 		Prompt []int
 		Runs   []struct {
-			Penalty float64
-			New     []int
+			Options struct {
+				RepetitionPenalty float64 `json:"repetition_penalty"`
+				NoRepeatNGram     int     `json:"no_repeat_ngram_size"`
+				MinNewTokens      int     `json:"min_new_tokens"`
+				EOS               *int    `json:"eos_token_id"`
+			}
+			Prompts [][]int
+			New     [][]int
 		}
 	}
 	require.NoError(t, json.Unmarshal(text, &golden))
 	m, different := loadTiny(t), map[string]bool{}
 	for _, run := range golden.Runs {
-		require.Equal(t, run.New, generate(t, m, golden.Prompt,
-			generation.Options{MaxNewTokens: len(run.New), RepetitionPenalty: run.Penalty}), run.Penalty)
+		opt := generation.Options{MaxNewTokens: 24, RepetitionPenalty: run.Options.RepetitionPenalty,
+			NoRepeatNGram: run.Options.NoRepeatNGram, MinNewTokens: run.Options.MinNewTokens}
+		if end := run.Options.EOS; end != nil {
+			opt.EOS = []int{*end}
+		}
+		if run.Prompts == nil {
+			run.Prompts = [][]int{golden.Prompt}
+		}
+		got, err := generation.Batch(t.Context(), training(), m, run.Prompts, opt)
+		require.NoError(t, err)
+		require.Equal(t, run.New, got, "%+v", run.Options)
 		different[fmt.Sprint(run.New)] = true
 	}
-	require.Len(t, different, len(golden.Runs), "penalties that change nothing test nothing")
+	require.Len(t, different, len(golden.Runs), "options that change nothing test nothing")
+}
+
+// TestBatch: each text of a batch is what it is alone, whatever ends the others, also where the context is full.
+func TestBatch(t *testing.T) {
+	m := loadTiny(t)
+	prompts := [][]int{{5, 3, 5, 9, 3}, {7}, {1, 2, 1, 2, 1, 2, 1}, {7}}
+	for _, opt := range []generation.Options{
+		{MaxNewTokens: 150},
+		{MaxNewTokens: 30, EOS: []int{generate(t, m, prompts[0], generation.Options{MaxNewTokens: 5})[4]}},
+		{MaxNewTokens: 20, NoRepeatNGram: 2, MinNewTokens: 3},
+	} {
+		seen := make([][]int, len(prompts))
+		opt.OnBatchToken = func(text, id int) { seen[text] = append(seen[text], id) }
+		got, err := generation.Batch(t.Context(), training(), m, prompts, opt)
+		require.NoError(t, err)
+		require.Equal(t, seen, got)
+		if opt.OnBatchToken = nil; opt.MaxNewTokens > 100 {
+			continue // the texts go on from the last half of the context at one time, not each at its own
+		}
+		for i, prompt := range prompts {
+			require.Equal(t, generate(t, m, prompt, opt), got[i], "text %d", i)
+		}
+	}
+	sampled := generation.Options{MaxNewTokens: 12, Temperature: 1.5, Seed: 3}
+	got, err := generation.Batch(t.Context(), training(), m, [][]int{{7}, {7}}, sampled)
+	require.NoError(t, err)
+	require.Equal(t, generate(t, m, []int{7}, sampled), got[0])
+	require.NotEqual(t, got[0], got[1], "each text has its own draws")
+	_, err = generation.Batch(t.Context(), training(), m, [][]int{{7}, {}}, sampled)
+	require.EqualError(t, err, "generation: prompt 2 of 2 is empty: want at least one token")
+	got, err = generation.Batch(t.Context(), training(), m, nil, sampled)
+	require.NoError(t, err)
+	require.Empty(t, got)
+}
+
+// letters is a tokenizer whose tokens are pieces of text.
+type letters []string
+
+func (l letters) DecodeText(ids []int32) (text string, err error) {
+	for _, id := range ids {
+		text += l[id]
+	}
+	return text, nil
+}
+
+// TestStopStrings: a string that ends a text may lie across tokens, in one, or behind tokens without text.
+func TestStopStrings(t *testing.T) {
+	words := letters{"a", "STO", "P now", "", "xEN", "D.", "OP"}
+	stop := generation.StopStrings(words, "STOP", "END")
+	for _, c := range []struct {
+		tokens []int
+		want   bool
+	}{
+		{[]int{0, 1}, false}, {[]int{0, 1, 2}, true}, {[]int{1, 3, 3, 3, 3, 3, 3, 3, 2}, true},
+		{[]int{4, 5}, true}, {[]int{4, 0, 5}, false}, {[]int{0, 0, 0, 0, 0, 0, 0, 6}, false}, {[]int{3}, false},
+	} {
+		require.Equal(t, c.want, stop(c.tokens), c.tokens)
+	}
+	require.Equal(t, "say ", generation.CutStop("say END or STOP", "STOP", "END", ""))
+	require.Equal(t, "all", generation.CutStop("all"))
+	chain := make([][]float32, len(words))
+	for i := range chain {
+		chain[i] = make([]float32, len(words))
+		chain[i][(i+1)%len(words)] = 1
+	}
+	require.Equal(t, []int{1, 2}, generate(t, &table{logits: chain, limit: 9}, []int{0},
+		generation.Options{MaxNewTokens: 9, Stop: stop}))
+}
+
+// TestProcessors: a program's own rules see the text so far, and may not forbid everything.
+func TestProcessors(t *testing.T) {
+	m := &table{logits: [][]float32{{1, 3, 2}}, limit: 8}
+	forbid := func(ids ...int) generation.Processor {
+		return func(tokens []int, logits []float32) {
+			require.NotEmpty(t, tokens)
+			for _, id := range ids {
+				logits[id] = float32(math.Inf(-1))
+			}
+		}
+	}
+	opt := generation.Options{MaxNewTokens: 2, Processors: []generation.Processor{forbid(1)}}
+	require.Equal(t, []int{2, 2}, generate(t, m, []int{0}, opt))
+	opt.Processors = append(opt.Processors, forbid(0, 2))
+	_, err := generation.Generate(t.Context(), training(), m, []int{0}, opt)
+	require.ErrorContains(t, err, "no token may follow token 1")
 }
 
 func TestGreedyEOS(t *testing.T) {
@@ -114,10 +214,11 @@ type tableCache struct {
 	length int
 }
 
-func (k *tableCache) Len() int { return k.length }
-func (k *tableCache) Cap() int { return k.t.limit }
-func (k *tableCache) Reset()   { k.length = 0 }
-func (k *tableCache) Free()    { k.t.freed = true }
+func (k *tableCache) Len() int  { return k.length }
+func (k *tableCache) Cap() int  { return k.t.limit }
+func (k *tableCache) Reset()    { k.length = 0 }
+func (k *tableCache) Pad([]int) {}
+func (k *tableCache) Free()     { k.t.freed = true }
 
 func (*table) Forward(*nn.Ctx, *data.Batch) models.Output { return models.Output{} }
 
@@ -130,10 +231,13 @@ func (m *table) Next(c *nn.Ctx, ids *tensor.Tensor, cache models.Cache) *tensor.
 	in := tensor.ToSlice[int32](c.Ctx, ids)
 	m.fed = append(m.fed, in)
 	k := cache.(*tableCache)
-	k.length += len(in)
+	k.length += ids.Size(1)
 	m.maxLen = max(m.maxLen, k.length)
-	row := m.logits[int(in[len(in)-1])%len(m.logits)]
-	return tensor.FromSlice(c.Ctx, row, 1, len(row))
+	var rows []float32
+	for i := range ids.Size(0) {
+		rows = append(rows, m.logits[int(in[(i+1)*ids.Size(1)-1])%len(m.logits)]...)
+	}
+	return tensor.FromSlice(c.Ctx, rows, ids.Size(0), len(rows)/ids.Size(0))
 }
 
 // draw counts which tokens come after token 0 in n draws.
@@ -191,6 +295,11 @@ func TestSampling(t *testing.T) {
 	// Together, top-p works on what top-k left: p[1] is 0.62 of the two.
 	near([]float64{0, 1, 0, 0, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopK: 2, TopP: 0.6}),
 		"top-k, then top-p")
+
+	near([]float64{0, p[1] / two, 0, p[3] / two, 0}, draw(t, logits, n, generation.Options{Temperature: 1, MinP: 0.2}),
+		"min-p") // 1, e^-0.5, e^-2, …: 0.14 is too little
+	near([]float64{0, 1, 0, 0, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopP: 0.99, MinP: 1}),
+		"min-p of 1 keeps the likeliest")
 
 	near([]float64{0, 1, 0}, draw(t, []float32{-1e30, 5, float32(math.Inf(-1))}, n, generation.Options{Temperature: 1}),
 		"impossible tokens")

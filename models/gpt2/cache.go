@@ -36,7 +36,8 @@ func (m *Model) Next(c *nn.Ctx, ids *tensor.Tensor, cache models.Cache) *tensor.
 		panic(&tensor.Error{Op: "gpt2.Next", Msg: fmt.Sprintf("a cache of type %T: want one that NewCache made", cache),
 			Where: c.Path()})
 	}
+	c, mask := own.Padded(c, ids.Size(1))
 	return models.NextLogits(c, m, m.LMHead, ids, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
-		return m.Transformer.forward(c, ids, nil, own)
+		return m.Transformer.forward(c, ids, mask, own)
 	})
 }

@@ -57,10 +57,11 @@ func TestCacheEqualsForward(t *testing.T) {
 // otherCache is a cache that gpt2 did not make.
 type otherCache struct{}
 
-func (otherCache) Len() int { return 0 }
-func (otherCache) Cap() int { return 0 }
-func (otherCache) Reset()   {}
-func (otherCache) Free()    {}
+func (otherCache) Len() int  { return 0 }
+func (otherCache) Cap() int  { return 0 }
+func (otherCache) Reset()    {}
+func (otherCache) Pad([]int) {}
+func (otherCache) Free()     {}
 
 func TestCacheRefuses(t *testing.T) {
 	c := evaluation()

@@ -276,6 +276,46 @@ func cache(t *testing.T, r *rig) {
 		return logits
 	}
 	require.InDeltaSlice(t, next(shape[1]), next(1), 1e-4)
+	padded(t, c, m, shape[1]/2)
+}
+
+// padded feeds a Generator texts of several lengths, padded on the left, in one batch and each alone. They are short:
+// RoPE that depends on the length has that of the longest.
+func padded(t *testing.T, c *nn.Ctx, m models.Generator, most int) {
+	lengths := []int{most - 1, most/2 + 1, 1}
+	text := func(i int) (ids []int64) {
+		for at := range lengths[i] + 1 {
+			ids = append(ids, int64(at+i))
+		}
+		return ids
+	}
+	// Two steps: the last token comes by itself.
+	steps := func(k models.Cache, ids []int64, rows int) (logits []float32) {
+		defer k.Free()
+		all := tensor.FromSlice(c.Ctx, ids, rows, len(ids)/rows)
+		for _, part := range []*tensor.Tensor{tensor.Slice(c.Ctx, all, 1, 0, all.Size(1)-1),
+			tensor.Slice(c.Ctx, all, 1, all.Size(1)-1, all.Size(1))} {
+			logits = append(logits, tensor.ToSlice[float32](c.Ctx, m.Next(c, part, k))...)
+		}
+		return logits
+	}
+	var batch []int64
+	first := make([]int, len(lengths))
+	for i := range lengths {
+		first[i] = lengths[0] - lengths[i]
+		batch = append(append(batch, make([]int64, first[i])...), text(i)...)
+	}
+	k := m.NewCache(c, len(lengths))
+	k.Pad(first)
+	together := steps(k, batch, len(lengths))
+	width := len(together) / 2 / len(lengths)
+	for i := range lengths {
+		alone := steps(m.NewCache(c, 1), text(i), 1)
+		for step := range 2 {
+			require.InDeltaSlice(t, alone[step*width:][:width], together[(step*len(lengths)+i)*width:][:width], 1e-4,
+				"text %d of %v tokens, step %d", i, lengths, step)
+		}
+	}
 }
 
 // precision holds that each class of ops computes in its dtype under autocast, and that float32 parameters get float32

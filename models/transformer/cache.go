@@ -59,8 +59,10 @@ func (m *Model) Next(c *nn.Ctx, ids *tensor.Tensor, held models.Cache) *tensor.T
 		panic(&tensor.Error{Op: "transformer.Next", Where: c.Path(),
 			Msg: fmt.Sprintf("a cache of type %T: want one that NewCache made", held)})
 	}
-	return models.NextLogits(c, m, m.LMHead, m.feed(c, ids, own), func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
-		return m.Decoder.forward(c, ids, ids, nil, own.KVCache)
+	ids = m.feed(c, ids, own)
+	c, mask := own.Padded(c, ids.Size(1))
+	return models.NextLogits(c, m, m.LMHead, ids, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
+		return m.Decoder.forward(c, ids, ids, mask, own.KVCache)
 	})
 }
 
@@ -76,7 +78,7 @@ func (m *Model) feed(c *nn.Ctx, ids *tensor.Tensor, k *cache) *tensor.Tensor {
 	}
 	k.forget()
 	if all.Size(1) > r.OriginalPositions {
-		k.KVCache.Reset()
+		k.Rewind()
 		return all
 	}
 	k.tokens = c.Keep(tensor.Clone(c.Ctx, all))
