@@ -158,6 +158,21 @@ type SampleArguments struct {
 	RepetitionPenalty float64 `json:"repetition_penalty" usage:"above 1 tokens that are there already become less likely"`
 }
 
+// config is the generation_config.json of a model that writes as the samples are written.
+func (s *SampleArguments) config(end int) map[string]any {
+	cfg := map[string]any{"bos_token_id": end, "eos_token_id": end}
+	if s.RepetitionPenalty != 1 {
+		cfg["repetition_penalty"] = s.RepetitionPenalty
+	}
+	if s.Temperature > 0 {
+		cfg["do_sample"], cfg["temperature"], cfg["top_k"] = true, s.Temperature, s.TopK
+		if s.TopP > 0 {
+			cfg["top_p"] = s.TopP
+		}
+	}
+	return cfg
+}
+
 // Check reports faults together with those of the training arguments.
 func (s *SampleArguments) Check(c *args.Checker) {
 	c.Require(s.MaxNewTokens >= 0, "max_new_tokens", s.MaxNewTokens, "at least 0")

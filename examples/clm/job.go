@@ -247,7 +247,7 @@ func (j *job) describe(eot int) error {
 			"add_bos_token": true, "add_eos_token": false, // llama.cpp reads these
 			"model_max_length": j.net.ContextLength(), "clean_up_tokenization_spaces": false,
 		},
-		"generation_config.json": map[string]any{"bos_token_id": eot, "eos_token_id": eot},
+		generation.ConfigFile: j.sample.config(eot),
 	} {
 		var text bytes.Buffer
 		e := json.NewEncoder(&text)

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -71,4 +72,50 @@ func TestReaderLeaves(t *testing.T) {
 	require.NoError(t, cmd.Run(), stderr)
 	require.NoError(t, w.Close())
 	require.Empty(t, stderr.String())
+}
+
+// Several prompts come together, by the settings of the model's folder where no flag says otherwise.
+func TestSeveralPrompts(t *testing.T) {
+	dir := saved(t)
+	run := func(argv ...string) (string, error) {
+		cmd := exec.Command(os.Args[0], append([]string{"--model_name_or_path", dir}, argv...)...)
+		cmd.Env = append(os.Environ(), asProgram+"=1")
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "generation_config.json"),
+		[]byte(`{"do_sample": true, "max_new_tokens": 5}`), 0o600))
+	out, err := run("--prompt", "some", "--prompt", "text and more")
+	require.NoError(t, err, out)
+	require.Regexp(t, `(?s)^1 of 2: some.*\n2 of 2: text and more.*\n$`, out)
+	again, err := run("--prompt", "some", "--prompt", "text and more")
+	require.NoError(t, err)
+	require.Equal(t, out, again)
+	greedy, err := run("--prompt", "some", "--prompt", "text and more", "--temperature", "0")
+	require.NoError(t, err)
+	require.NotEqual(t, out, greedy)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte(`{"num_beams": 4}`), 0o600))
+	out, err = run("--prompt", "some")
+	require.Error(t, err)
+	require.Contains(t, out, "generation_config.json: num_beams is 4: want none of it, which is not built")
+}
+
+// What may begin a stop is held back until it is known, and the stop is not printed.
+func TestStopsAreNotShown(t *testing.T) {
+	for _, c := range []struct {
+		pieces []string
+		want   string
+	}{
+		{[]string{"a S", "T", "OP b"}, "a "}, {[]string{"ST", "OK"}, "STOK"}, {[]string{"日本S", "T"}, "日本ST"},
+		{[]string{"no stop at all"}, "no stop at all"}, {[]string{"STOP"}, ""},
+	} {
+		var out bytes.Buffer
+		w := &writer{out: &out, stops: []string{"STOP", "END."}}
+		for _, piece := range c.pieces {
+			require.NoError(t, w.show(piece, false))
+			require.True(t, utf8.ValidString(out.String()))
+		}
+		require.NoError(t, w.show("", true))
+		require.Equal(t, c.want, out.String(), c.pieces)
+	}
 }
