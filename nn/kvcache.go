@@ -71,8 +71,8 @@ func (k *KVCache) Cap() int { return k.cfg.Tokens }
 // before the first tokens, and holds until Reset.
 func (k *KVCache) Pad(first []int) {
 	if k.length > 0 || len(first) != k.cfg.Batch {
-		panic(&tensor.Error{Op: "nn.KVCache.Pad", Msg: fmt.Sprintf("%d rows of a cache of %d that holds %d tokens: want "+
-			"all rows, and no tokens yet", len(first), k.cfg.Batch, k.length)})
+		panic(&tensor.Error{Op: "nn.KVCache.Pad", Msg: fmt.Sprintf("%d rows of a cache of %d that holds %d tokens: "+
+			"want all rows, and no tokens yet", len(first), k.cfg.Batch, k.length)})
 	}
 	if k.first = nil; slices.Max(first) == 0 {
 		return

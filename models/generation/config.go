@@ -7,16 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/jsonfile"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
 // ConfigFile is the file of a saved model that says how it wants to generate.
 const ConfigFile = "generation_config.json"
+
+// maxConfig bounds the file in bytes.
+const maxConfig = 1 << 20
 
 // config is what of the file concerns us.
 type config struct {
@@ -47,7 +50,7 @@ var neutral = map[string][]string{
 // greedy. As in transformers, temperature 1 and top_k 50 stand for what a file that samples does not say. MaxNewTokens
 // is 0 if the file does not say. Settings that would change the text, and that are not built, are an error.
 func Saved(dir string) (o Options, err error) {
-	text, err := os.ReadFile(filepath.Join(dir, ConfigFile))
+	text, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, ConfigFile), maxConfig)
 	if errors.Is(err, fs.ErrNotExist) {
 		return o, nil
 	}

@@ -26,9 +26,9 @@ func TestSaved(t *testing.T) {
 			Temperature: 0.6, TopK: 20, TopP: 0.95, EOS: []int{151645, 151643}},
 		`{"_from_model_config": true, "eos_token_id": 2, "max_length": 4096, "num_beams": 1, "top_h": null}`: {
 			EOS: []int{2}},
-		`{"do_sample": true, "eos_token_id": null}`:                               {Temperature: 1, TopK: 50},
-		`{"do_sample": false, "temperature": 0.6, "top_p": 0.9}`:                  {},
-		`{"max_new_tokens": 7, "min_new_tokens": 2, "no_repeat_ngram_size": 3}`:   {
+		`{"do_sample": true, "eos_token_id": null}`:              {Temperature: 1, TopK: 50},
+		`{"do_sample": false, "temperature": 0.6, "top_p": 0.9}`: {},
+		`{"max_new_tokens": 7, "min_new_tokens": 2, "no_repeat_ngram_size": 3}`: {
 			MaxNewTokens: 7, MinNewTokens: 2, NoRepeatNGram: 3},
 		`{"repetition_penalty": 1.05, "do_sample": true, "top_k": 0, "min_p": 1}`: {
 			RepetitionPenalty: 1.05, Temperature: 1, MinP: 1},

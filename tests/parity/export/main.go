@@ -84,7 +84,7 @@ func export(dir, out, from string, n, rows int) error {
 	if err != nil {
 		return err
 	}
-	texts, err := continueAll(tok, m)
+	texts, err := continueAll(dir, tok, m)
 	if err != nil {
 		return err
 	}
@@ -146,11 +146,17 @@ type continued struct {
 var prompts = []string{"func main() {", "// Package", " leading space", "für 世界\n", "", "one<|endoftext|>two"}
 
 // continueAll continues each prompt by 24 tokens at most, and by no more than there are positions for.
-func continueAll(tok *tokenizers.Tokenizer, m languageModel) ([]continued, error) {
+func continueAll(dir string, tok *tokenizers.Tokenizer, m languageModel) ([]continued, error) {
 	end, ok := tok.TokenID("<|endoftext|>")
 	if !ok {
 		return nil, errors.New("the tokenizer has no token <|endoftext|>")
 	}
+	opt, err := generation.Saved(dir)
+	if err != nil {
+		return nil, err
+	}
+	opt.Temperature = 0
+	opt.EOS = append(opt.EOS, int(end))
 	var all []continued
 	for _, prompt := range prompts {
 		encoded, err := tok.EncodeWithSpecial(prompt)
@@ -165,9 +171,9 @@ func continueAll(tok *tokenizers.Tokenizer, m languageModel) ([]continued, error
 		if len(ids) == 0 {
 			continue // transformers' generate wants a token
 		}
+		opt.MaxNewTokens = min(24, m.ContextLength()-len(ids))
 		c.New, err = generation.Generate(context.Background(), nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), m,
-			ids,
-			generation.Options{MaxNewTokens: min(24, m.ContextLength()-len(ids)), EOS: []int{int(end)}})
+			ids, opt)
 		if err != nil {
 			return nil, err
 		}
