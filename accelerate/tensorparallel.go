@@ -86,19 +86,7 @@ func (a *Accelerator) divide(ctx context.Context, hook ddp.Hook, made func() err
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}
-	if a.Group() != nil {
-		state := a.tree.State()
-		differed, err := ddp.Verify(ctx, a.ctx, a.Group(), state)
-		if err == nil {
-			err = a.reportDiffering(ctx, differed, len(state))
-		}
-		// a rank that is a goroutine may copy parameters from another one's model, which is divided next
-		if err = errors.Join(err, a.Barrier(ctx)); err != nil {
-			return err
-		}
-	}
-	d, err := tp.Divide(a.ctx, a.model, tp.Config{Group: a.TensorRanks().Group(), Plan: plan, Parts: parts,
-		Made: made})
+	d, err := a.parts(ctx, tp.Config{Group: a.TensorRanks().Group(), Plan: plan, Parts: parts, Made: made})
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}

@@ -3,6 +3,7 @@
 package models
 
 import (
+	"github.com/lockstep-ml/lockstep/internal/placement"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -21,33 +22,38 @@ func readLater(set *safetensors.Set, m Model, o loadOptions) error {
 	for _, b := range tree.Buffers() {
 		buffers = append(buffers, b.Placed())
 	}
-	for _, p := range tree.Parameters() {
+	tree.EachParameter(func(name string, p *nn.Parameter) {
 		if p.Deferred() == nil { // it has no elements
-			continue
+			return
 		}
-		name, dt, shape := p.Name, p.DType(), p.Shape()
-		p.Defer(func(c *tensor.Ctx) *tensor.Tensor {
-			t := tensor.Empty(c, dt, shape...)
-			if err := saved.fill(c, name, t); err != nil {
-				t.Free()
-				panic(&tensor.Error{Op: "models.LoadPretrained", Msg: err.Error(), Cause: err})
-			}
-			return t
-		})
-	}
+		dt, whole := p.DType(), tensor.WholePlacement(name, p.Shape()...)
+		part := func(c *tensor.Ctx, at tensor.Placement) *tensor.Tensor { return saved.make(c, dt, at) }
+		p.DeferPart(part)
+		p.Defer(func(c *tensor.Ctx) *tensor.Tensor { return part(c, whole) })
+	})
 	if len(buffers) == 0 {
 		return nil
 	}
 	return saved.ReadAll(tensor.NewCtx(buffers[0].Tensor.Device()).NoGrad(), buffers)
 }
 
-// fill reads a whole parameter.
-func (w *SavedWeights) fill(c *tensor.Ctx, name string, into *tensor.Tensor) error {
-	var bad []string
-	if err := w.check(c, tensor.Named{Name: name, Tensor: into}.Placed(), &bad); err != nil {
-		return err
+// make reads a box of a parameter. It panics with a *tensor.Error if it cannot.
+func (w *SavedWeights) make(c *tensor.Ctx, dt tensor.DType, at tensor.Placement) *tensor.Tensor {
+	shape := make([]int, len(at.Box))
+	for d, ranges := range at.Box {
+		shape[d] = placement.Len(ranges)
 	}
-	return notFinite(bad)
+	t := tensor.Empty(c, dt, shape...)
+	var bad []string
+	err := w.check(c, tensor.Placed{Placement: at, Tensor: t}, &bad)
+	if err == nil {
+		err = notFinite(bad)
+	}
+	if err != nil {
+		t.Free()
+		panic(&tensor.Error{Op: "models.LoadPretrained", Msg: err.Error(), Cause: err})
+	}
+	return t
 }
 
 // closed closes a set that nothing will read.

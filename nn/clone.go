@@ -102,12 +102,15 @@ func (cl *cloner) pointer(v reflect.Value, path string) (reflect.Value, error) {
 		if p.whole != nil {
 			return v, fmt.Errorf("nn.Clone: %s is divided among ranks: want Parameter.Join first", path)
 		}
-		fill := p.Deferred()
+		fill, part := p.Deferred(), p.DeferredPart()
 		if _, done := cl.seen[p.Tensor]; fill == nil && cl.later && !done {
-			fill = func(c *tensor.Ctx) *tensor.Tensor { return copied(c, p.Tensor) }
+			whole := p.Tensor // p may be divided later
+			fill = func(c *tensor.Ctx) *tensor.Tensor { return copied(c, whole) }
+			part = func(c *tensor.Ctx, at tensor.Placement) *tensor.Tensor { return partOf(c, whole, at) }
 		}
 		if fill != nil {
 			q := deferred(cl.c, p.DType(), p.Shape(), fill)
+			q.DeferPart(part)
 			q.SetRequiresGrad(p.IsLeaf())
 			cl.seen[v.Interface()], cl.seen[p.Tensor] = reflect.ValueOf(q), reflect.ValueOf(q.Tensor)
 			return reflect.ValueOf(q), nil
@@ -154,6 +157,28 @@ func copied(c *tensor.Ctx, t *tensor.Tensor) *tensor.Tensor {
 	t.Device().Sync() // whoever wrote it
 	host := tensor.ReadBytes(tensor.NewCtx(t.Device()).NoGrad(), t)
 	return tensor.FromBytes(c, host, t.DType(), t.Shape()...)
+}
+
+// partOf copies the values of a box.
+func partOf(c *tensor.Ctx, t *tensor.Tensor, at tensor.Placement) *tensor.Tensor {
+	t.Device().Sync() // whoever wrote it
+	var host []byte
+	var shape []int
+	tensor.NewCtx(t.Device()).NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		part := t
+		for d, ranges := range at.Box {
+			var strips []*tensor.Tensor
+			for _, r := range ranges {
+				strips = append(strips, tensor.Slice(c, part, d, r.Start, r.Stop))
+			}
+			if part = strips[0]; len(strips) > 1 {
+				part = tensor.Concat(c, d, strips...)
+			}
+		}
+		host, shape = tensor.ReadBytes(c, part), part.Shape()
+		return nil
+	})
+	return tensor.FromBytes(c, host, t.DType(), shape...)
 }
 
 func (cl *cloner) fields(v, out reflect.Value, path string) error {

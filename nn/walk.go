@@ -20,7 +20,12 @@ type Module any
 type Parameter struct {
 	*tensor.Tensor
 	whole *tensor.Tensor // nil: Tensor is
+	part  PartFunc       // nil: none
 }
+
+// PartFunc makes the elements of a box of a parameter, Flat of which is all of it: a tensor that nothing else refers
+// to, outside of every Scope.
+type PartFunc func(c *tensor.Ctx, at tensor.Placement) *tensor.Tensor
 
 // NewParameter makes t a trainable parameter.
 func NewParameter(t *tensor.Tensor) *Parameter {
@@ -35,6 +40,18 @@ func (p *Parameter) Divide(part *tensor.Tensor) {
 		panic(&tensor.Error{Op: "nn.Divide", Msg: "the parameter is divided already: want Join first"})
 	}
 	p.whole, p.Tensor = p.Tensor, part.SetRequiresGrad(p.IsLeaf())
+}
+
+// DeferPart says how ranks that divide p, which is deferred (tensor.Tensor.Defer), make their parts of it without the
+// whole.
+func (p *Parameter) DeferPart(part PartFunc) { p.part = part }
+
+// DeferredPart is what DeferPart was given, until something has used p; nil otherwise.
+func (p *Parameter) DeferredPart() PartFunc {
+	if p.Deferred() == nil {
+		return nil
+	}
+	return p.part
 }
 
 // Whole is the tensor that p had before Divide; nil if it is not divided.

@@ -164,8 +164,12 @@ func (t *Tensor) Reload(from *Tensor) {
 func (t *Tensor) Unloaded() bool { return t.st.away > 0 && t.gen == t.st.gen }
 
 // OnMissing makes bring be called when something uses t, or a view of it, while it is unloaded. It is to Reload the
-// memory, on the goroutine that uses it. nil ends that.
-func (t *Tensor) OnMissing(bring func()) { t.st.bring = bring }
+// memory, on the goroutine that uses it. nil ends that, and what Defer began.
+func (t *Tensor) OnMissing(bring func()) {
+	if t.st.bring = bring; bring == nil {
+		t.st.fill = nil
+	}
+}
 
 // Defer gives up the memory of t until something uses it. Then fill makes its elements, as often as t is unloaded and
 // used: a tensor of t's shape and dtype that nothing else refers to, outside of every Scope. t holds more than nothing

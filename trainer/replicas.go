@@ -86,7 +86,7 @@ func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) 
 		}
 		return m, acc.MoveModel(m)
 	}
-	if acc.PipelineRanks().WorldSize() > 1 { // a rank has memory for its stages alone
+	if max(acc.PipelineRanks().WorldSize(), acc.TensorRanks().WorldSize()) > 1 { // a rank has memory for its part alone
 		return nn.CloneDeferred(t.model, acc.Device())
 	}
 	return nn.Clone(t.model, acc.Device())

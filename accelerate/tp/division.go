@@ -25,6 +25,8 @@ type Config struct {
 	// Made is called when this rank's parts are made, before the model changes: ranks that are goroutines may make
 	// theirs from one another's models. nil: each part takes the place of its whole at once, which takes less memory.
 	Made func() error
+	// Compare makes fingerprints of what the rank and the next one have: see Division.Fingerprints.
+	Compare bool
 }
 
 // Division is a model whose matrices are divided.
@@ -37,6 +39,7 @@ type Division struct {
 	owner map[string]*nn.Parameter // of those that this rank has a part of
 
 	summoned bool // the model is whole for a while
+	prints   []Prints
 }
 
 // Divide divides the matrices of a model, which has the same values on each rank, and the biases that go with them. The
@@ -71,7 +74,7 @@ func Divide(c *tensor.Ctx, m nn.Module, cfg Config) (d *Division, err error) {
 		d.cuts[cut.Name] = cut
 	}
 	d.whole = before.Parameters()
-	if err := d.divide(c, before, cfg.Made); err != nil {
+	if err := d.divide(c.NoGrad(), before, cfg); err != nil {
 		return nil, err
 	}
 	d.tree = nn.Walk(m)
@@ -89,7 +92,7 @@ func Divide(c *tensor.Ctx, m nn.Module, cfg Config) (d *Division, err error) {
 }
 
 // divide gives the parameters of a model their parts, if there are several ranks.
-func (d *Division) divide(c *tensor.Ctx, tree *nn.Tree, made func() error) error {
+func (d *Division) divide(c *tensor.Ctx, tree *nn.Tree, cfg Config) (err error) {
 	if d.group == nil {
 		return nil
 	}
@@ -104,22 +107,18 @@ func (d *Division) divide(c *tensor.Ctx, tree *nn.Tree, made func() error) error
 	}
 	tree.EachParameter(func(name string, p *nn.Parameter) {
 		cut, ok := d.cuts[name]
-		if !ok {
+		if !ok || err != nil {
 			return
 		}
-		deferred := p.Unloaded()
-		parts[name] = d.partOf(c, p.Tensor, cut)
-		if c.Sync(); deferred {
-			p.Unload()
-		}
-		if made == nil {
+		parts[name], err = d.make(c, p, cut, cfg.Compare)
+		if err == nil && cfg.Made == nil {
 			put(name, p)
 		}
 	})
-	if made == nil {
-		return nil
+	if err != nil || cfg.Made == nil {
+		return err
 	}
-	if err := made(); err != nil {
+	if err := cfg.Made(); err != nil {
 		return err
 	}
 	tree.EachParameter(func(name string, p *nn.Parameter) {
@@ -128,6 +127,25 @@ func (d *Division) divide(c *tensor.Ctx, tree *nn.Tree, made func() error) error
 		}
 	})
 	return nil
+}
+
+// make makes this rank's part of a parameter: of the whole, or without it where a part can be made alone.
+func (d *Division) make(c *tensor.Ctx, p *nn.Parameter, cut Cut, compare bool) (part *tensor.Tensor, err error) {
+	source, deferred := p.DeferredPart(), p.Unloaded()
+	err = tensor.Try(func() {
+		if source == nil {
+			part = d.partOf(c, p.Tensor, cut)
+		} else {
+			part = source(c, d.own(cut))
+		}
+		if compare {
+			d.prints = append(d.prints, d.printsOf(c, part, source, cut))
+		}
+		if c.Sync(); deferred && !p.Unloaded() {
+			p.Unload()
+		}
+	})
+	return part, err
 }
 
 // rank is this rank among those that share the model.

@@ -130,7 +130,7 @@ func (j *job) prepare(ctx context.Context, training bool) error {
 // load takes a saved model with its tokenizer. What lies beside it and is not trained is kept unchanged.
 func (j *job) load(dir string) error {
 	options := []models.LoadOption{j.model.DType.loading()}
-	if j.args.ShardStrategy() != args.NoShard {
+	if j.args.ShardStrategy() != args.NoShard || j.args.TPSize > 1 {
 		options = append(options, models.Deferred()) // it may not fit before it is spread
 	}
 	saved, err := models.OpenPretrained[languageModel](tensor.CPU(), dir, "a language model such as GPT2LMHeadModel",
@@ -173,7 +173,7 @@ func (j *job) create(ctx context.Context) error {
 	}
 	eot, _ := j.tok.TokenID(endOfText)
 	in := nn.NewInit(tensor.CPU(), j.args.Seed).As(j.model.DType.dtype())
-	if j.args.ShardStrategy() != args.NoShard { // it may not fit before it is spread
+	if j.args.ShardStrategy() != args.NoShard || j.args.TPSize > 1 { // it may not fit before it is spread
 		in = in.Deferred()
 	}
 	if j.model.ConfigName != "" {
