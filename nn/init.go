@@ -129,12 +129,12 @@ func (in *Init) parameter(name string, shape []int, fill func(c *tensor.Ctx) *te
 
 // deferred makes a parameter without memory, which fill gives it when it is used.
 func deferred(c *tensor.Ctx, dt tensor.DType, shape []int, fill func(c *tensor.Ctx) *tensor.Tensor) *Parameter {
-	p := NewParameter(tensor.Empty(c, dt, shape...))
-	if p.Numel() == 0 {
-		return p
+	for _, n := range shape {
+		if n <= 0 {
+			return NewParameter(tensor.Empty(c, dt, shape...)) // it has no elements
+		}
 	}
-	p.Defer(fill)
-	return p
+	return NewParameter(tensor.NewDeferred(c.Device(), dt, shape, fill))
 }
 
 // Full makes a parameter whose elements are all v.

@@ -23,8 +23,8 @@ type Parameter struct {
 	part  PartFunc       // nil: none
 }
 
-// PartFunc makes the elements of a box of a parameter, Flat of which is all of it: a tensor that nothing else refers
-// to, outside of every Scope.
+// PartFunc makes the elements of a box of a parameter, as a tensor of the box's shape that nothing else refers to,
+// outside of every Scope.
 type PartFunc func(c *tensor.Ctx, at tensor.Placement) *tensor.Tensor
 
 // NewParameter makes t a trainable parameter.

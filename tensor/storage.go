@@ -188,6 +188,20 @@ func (t *Tensor) Defer(fill func(c *Ctx) *Tensor) {
 	})
 }
 
+// NewDeferred makes a tensor without memory until something uses it: see Tensor.Defer. It holds more than nothing.
+func NewDeferred(dev *Device, dt DType, shape []int, fill func(c *Ctx) *Tensor) *Tensor {
+	bytes := dt.Size()
+	for _, n := range shape {
+		bytes *= n
+	}
+	if bytes <= 0 {
+		panic(&Error{Op: "NewDeferred", Msg: fmt.Sprintf("shape %v: want positive sizes", shape)})
+	}
+	t := newTensor(&storage{dev: dev, away: bytes, refs: 1, op: "NewDeferred"}, dt, shape)
+	t.Defer(fill)
+	return t
+}
+
 // Deferred gives what Defer was given, until something has used t; nil otherwise.
 func (t *Tensor) Deferred() func(c *Ctx) *Tensor {
 	if !t.Unloaded() {

@@ -44,8 +44,11 @@ func Differing(all [][]Prints, at []int, ranks int) string {
 	return ""
 }
 
-// blockBytes is about how much of a part is made at a time to see what another rank has.
-const blockBytes = 1 << 20
+// blockBytes, or a blockShare of it, is how much of a part is made at a time to see what another rank has.
+const (
+	blockBytes = 1 << 20
+	blockShare = 32
+)
 
 // printsOf are those of a part that source has made, which is nil if the whole was there.
 func (d *Division) printsOf(c *tensor.Ctx, part *tensor.Tensor, source nn.PartFunc, cut Cut) Prints {
@@ -76,7 +79,7 @@ func rowBytes(t *tensor.Tensor) int { return t.Bytes() / max(1, t.Size(0)) }
 
 // hashOf is the hash of rows, which read reads some at a time.
 func hashOf(rows, width int, read func(start, stop int) []byte) string {
-	h, step := sha256.New(), max(1, blockBytes/max(1, width))
+	h, step := sha256.New(), max(1, min(blockBytes/max(1, width), rows/blockShare))
 	for start := 0; start < rows; start += step {
 		h.Write(read(start, min(start+step, rows)))
 	}
