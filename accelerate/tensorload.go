@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// divide divides the model, of which all ranks have the same values.
-func (a *Accelerator) divide(ctx context.Context, cfg tp.Config) (d *tp.Division, err error) {
+// parts divides the model, which gets the first rank's values.
+func (a *Accelerator) parts(ctx context.Context, cfg tp.Config) (d *tp.Division, err error) {
 	if a.Group() == nil {
 		return tp.Divide(a.ctx, a.model, cfg)
 	}
@@ -39,7 +39,7 @@ func (a *Accelerator) divide(ctx context.Context, cfg tp.Config) (d *tp.Division
 	if err == nil {
 		err = a.reportDiffering(ctx, differed, len(state))
 	}
-	if err == nil {
+	if err == nil && a.PipelineRanks().WorldSize() == 1 { // pipelines bring those of their stages
 		err = tensor.Try(func() { a.bring(slices.DeleteFunc(state, isCut)) })
 	}
 	// a rank that is a goroutine may copy parameters from another one's model, which is divided next
@@ -47,7 +47,7 @@ func (a *Accelerator) divide(ctx context.Context, cfg tp.Config) (d *tp.Division
 		return nil, err
 	}
 	if alone {
-		cfg.Compare, cfg.Copied = true, func() error { return a.Barrier(ctx) }
+		cfg.Compare, cfg.Made = true, func() error { return a.Barrier(ctx) }
 	}
 	if d, err = tp.Divide(a.ctx, a.model, cfg); err == nil && alone {
 		err = a.samePartsOf(ctx, d.Fingerprints())
