@@ -251,15 +251,21 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 	if err := a.checkConnected(); err != nil {
 		return err
 	}
-	if err := a.divideTokens(); err != nil || a.WorldSize() == 1 && !a.divides() {
+	if err := a.checkContext(); err != nil {
 		return err
 	}
-	return a.join(ctx, units)
+	if a.WorldSize() > 1 || a.divides() {
+		if err := a.join(ctx, units); err != nil {
+			return err
+		}
+	}
+	return a.divideTokens()
 }
 
 // take makes a model the accelerator's, if it can be trained.
 func (a *Accelerator) take(model nn.Module, units []nn.Module) error {
 	a.model, a.tree, a.opt, a.units, a.torn, a.pending = model, nn.Walk(model), nil, nil, nil, nil
+	a.context, a.fits = nil, false
 	known := map[nn.Module]bool{}
 	a.tree.Modules(func(_ string, m nn.Module) { known[m] = true })
 	for _, u := range slices.Concat(units, a.sharding.Modules) {

@@ -267,7 +267,7 @@ func CheckTokens(a *args.TrainingArguments, model nn.Module) error {
 	if o == nil || model == nil {
 		return nil
 	}
-	return o.check(nn.Walk(model), model, sizesOf(a).CP)
+	return o.check(nn.Walk(model), model, sizesOf(a).CP, a.TPSize)
 }
 
 func sizesOf(a *args.TrainingArguments) comm.Mesh {

@@ -30,11 +30,12 @@ type ContextParallel struct {
 // method is Method, or what nil stands for.
 func (o *ContextParallel) method() *cp.Method { return cmp.Or(o.Method, cp.Gather) }
 
-// check is what is wrong with so many ranks along cp for a model.
-func (o *ContextParallel) check(tree *nn.Tree, model nn.Module, ranks int) error {
-	err := o.method().CheckModel(tree, ranks)
-	if err != nil {
-		err = fmt.Errorf("accelerate: %w", err)
+// check is what is wrong with so many ranks along cp and tp for a model.
+func (o *ContextParallel) check(tree *nn.Tree, model nn.Module, ranks, tensorRanks int) (err error) {
+	if tensorRanks == 1 { // else a pass finds which heads a rank has
+		if err = o.method().CheckModel(tree, ranks); err != nil {
+			err = fmt.Errorf("accelerate: %w", err)
+		}
 	}
 	if m, ok := model.(interface{ ContextLength() int }); ok && m.ContextLength() < o.Chunks {
 		err = errors.Join(err, fmt.Errorf("accelerate: the model reads %s, in %d chunks (cp_chunks): want at most %d "+
@@ -65,32 +66,28 @@ func (a *Accelerator) contextParallel() *ContextParallel {
 func (a *Accelerator) DividesTokens() bool { return a.contextParallel() != nil }
 
 // divideTokens readies the passes of micro-batches if their tokens are divided.
-func (a *Accelerator) divideTokens() error {
-	a.context, a.fits = nil, false
-	if !a.DividesTokens() {
-		return nil
+func (a *Accelerator) divideTokens() (err error) {
+	if a.DividesTokens() {
+		a.context, err = a.passes(a.params, 0)
 	}
-	if err := a.checkContext(); err != nil {
-		return err
-	}
-	var err error
-	a.context, err = a.passes(a.params, 0)
 	return err
 }
 
 // checkContext refuses what does not go together with divided tokens.
 func (a *Accelerator) checkContext() error {
+	if !a.DividesTokens() {
+		return nil
+	}
 	ranks, chunks := a.ContextRanks().WorldSize(), a.contextParallel().Chunks
 	if chunks == 0 {
 		chunks = 2 * ranks
 	}
-	faults := []error{a.contextParallel().check(a.tree, a.model, ranks)}
+	faults := []error{a.contextParallel().check(a.tree, a.model, ranks, a.TensorRanks().WorldSize())}
 	for _, of := range []struct {
 		set       bool
 		key, want string
 	}{
 		{a.PipelineRanks().WorldSize() > 1, fmt.Sprintf("pp_size %d", a.PipelineRanks().WorldSize()), "pp_size 1"},
-		{a.TensorRanks().WorldSize() > 1, fmt.Sprintf("tp_size %d", a.TensorRanks().WorldSize()), "tp_size 1"},
 		{a.factory.Sharded && ranks > 1, "a strategy of the program that shards the model (WithStrategy)",
 			"fsdp or zero_stage"},
 		{a.plan.local.Every > 0, fmt.Sprintf("local_sgd_steps %d", a.plan.local.Every), "0"},

@@ -106,8 +106,6 @@ func (a *Accelerator) checkTensor(hook ddp.Hook) error {
 	}
 	const whole = ", or tp_size 1 and tp_parts 1"
 	switch disk := a.plan.disk; {
-	case a.DividesTokens():
-		return errors.New(size + "with divided tokens (cp_size, cp_chunks) it is not built: want none of them" + whole)
 	case a.factory.New != nil:
 		return errors.New(size + "with a strategy of the program (WithStrategy) it is not built: want one of both")
 	case a.plan.local.Every > 0:

@@ -168,8 +168,6 @@ func (a *TrainingArguments) checkTensors(c *Checker, p Program) {
 // checkBesideTensors checks what is not built together with divided matrices. without completes what is wanted.
 func (a *TrainingArguments) checkBesideTensors(c *Checker, without string) {
 	without = ", or " + without
-	c.Require(a.ContextChunks() <= 1 || a.TPSize > 1, "tp_parts", a.TPParts, // checkContext refuses a tp_size
-		"1, or no cp_size, sp_size and cp_chunks: they are not built together")
 	c.Require(a.LocalSGDSteps == 0, "local_sgd_steps", a.LocalSGDSteps,
 		"0"+without+"the ranks of a model step together")
 	c.Require(a.DDPCommHook == CommHookNo, "ddp_comm_hook", a.DDPCommHook, "no"+without+"hooks are not built there")
@@ -230,7 +228,6 @@ func (a *TrainingArguments) checkContext(c *Checker, p Program) {
 		c.Require(ok, key, value, want+", or "+off+": they are not built together")
 	}
 	without(a.PPSize <= 1, "pp_size", a.PPSize, "1")
-	without(a.TPSize <= 1, "tp_size", a.TPSize, "1")
 	without(a.LocalSGDSteps == 0, "local_sgd_steps", a.LocalSGDSteps, "0")
 	if a.contextRanks() > 1 {
 		without(a.OffloadParams != OffloadDisk, "offload_params", a.OffloadParams, "none or cpu")

@@ -34,6 +34,9 @@ func shardedTokens(zero int, share bool) func(*args.TrainingArguments) {
 	}
 }
 
+// tensorsOfTokens are four ranks that divide the tokens, and the matrices, by two.
+func tensorsOfTokens(a *args.TrainingArguments) { a.NumReplicas, a.CPSize, a.TPSize = 4, 2, 2 }
+
 // Ranks that divide the tokens end with the bits of one rank with the same chunks, and have its records: losses,
 // norms, evaluations, predictions, tokens and operations are those of one rank.
 func TestContextParallel(t *testing.T) {
@@ -50,12 +53,22 @@ func TestContextParallel(t *testing.T) {
 		"4, ulysses": {settings{recompute}, func(a *args.TrainingArguments) {
 			a.NumReplicas, a.SPSize = 4, 4 // with dropout of attention weights
 		}},
-		"2, fp16":          {settings{fp16, smooth}, tokens(2, 2)},
-		"2 × 2":            {settings{}, tokens(4, 2)},
-		"2 × 2 recomputed": {settings{recompute, half}, tokens(4, 2)},
-		"2 × 2 zero 1":     {settings{half}, shardedTokens(1, false)},
-		"2 × 2 shared":     {settings{}, shardedTokens(3, true)},
-		"2 × 2 gathered":   {settings{recompute, half}, shardedTokens(3, false)},
+		"2, fp16":                 {settings{fp16, smooth}, tokens(2, 2)},
+		"2 × 2":                   {settings{}, tokens(4, 2)},
+		"2 × 2 recomputed":        {settings{recompute, half}, tokens(4, 2)},
+		"cp 2 × tp 2":             {settings{inParts}, tensorsOfTokens},
+		"cp 2 × tp 2, recomputed": {settings{inParts, recompute, half}, tensorsOfTokens},
+		"cp 2 × tp 2 ulysses": {settings{inParts, fp16}, func(a *args.TrainingArguments) {
+			tensorsOfTokens(a)
+			a.CPStrategy = args.CPUlysses
+		}},
+		"dp_shard 2 × cp 2 × tp 2": {settings{inParts}, func(a *args.TrainingArguments) {
+			tokens(8, 2)(a)
+			a.TPSize, a.DPShardSize, a.FSDPShareParameters, a.GradientAccumulationSteps = 2, 2, false, 2
+		}},
+		"2 × 2 zero 1":   {settings{half}, shardedTokens(1, false)},
+		"2 × 2 shared":   {settings{}, shardedTokens(3, true)},
+		"2 × 2 gathered": {settings{recompute, half}, shardedTokens(3, false)},
 		"dp_shard 2 × cp 2": {settings{fp16}, func(a *args.TrainingArguments) {
 			tokens(4, 2)(a)
 			a.DPShardSize = 2 // which shards the model as fsdp does
