@@ -3,16 +3,16 @@
 package args
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strings"
 
 	"github.com/knadh/koanf/parsers/yaml"
 	"github.com/knadh/koanf/v2"
+
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 )
 
 // document parses one config file for koanf. Faults that leave the file readable
@@ -93,89 +93,13 @@ func severalDocuments(data []byte) bool {
 	return false
 }
 
-// maxDepth bounds nesting; settings need 2.
-const maxDepth = 32
-
-// parseJSON reads one JSON object with its numbers as json.Number. A key that
-// occurs twice in one object is listed, and its first value kept.
+// parseJSON reads one JSON object with its numbers as json.Number. Keys that occur twice in one object are listed.
 func parseJSON(data []byte) (m map[string]any, duplicates []string, err error) {
-	r := jsonReader{dec: json.NewDecoder(bytes.NewReader(data))}
-	r.dec.UseNumber()
-	v, err := r.value(0)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, nil, errors.New("the JSON text ends too early: want all its brackets and quotes closed")
+	err = jsonfile.Options{Numbers: true, Duplicates: &duplicates}.Unmarshal(data, &m)
+	if err == nil && m == nil {
+		err = errors.New("it is null: want an object")
 	}
-	if err != nil {
-		return nil, nil, err
-	}
-	m, ok := v.(map[string]any)
-	if !ok {
-		return nil, nil, errors.New("want a JSON object")
-	}
-	if _, err := r.dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, nil, errors.New("want nothing after the JSON object")
-	}
-	return m, r.duplicates, nil
-}
-
-type jsonReader struct {
-	dec        *json.Decoder
-	duplicates []string
-}
-
-func (r *jsonReader) value(depth int) (any, error) {
-	if depth > maxDepth {
-		return nil, fmt.Errorf("want at most %d levels of nesting", maxDepth)
-	}
-	tok, err := r.dec.Token()
-	if err != nil {
-		return nil, err
-	}
-	switch tok {
-	case json.Delim('{'):
-		return r.object(depth)
-	case json.Delim('['):
-		return r.array(depth)
-	}
-	return tok, nil
-}
-
-func (r *jsonReader) object(depth int) (any, error) {
-	m := map[string]any{}
-	for r.dec.More() {
-		tok, err := r.dec.Token()
-		if err != nil {
-			return nil, err
-		}
-		key, ok := tok.(string)
-		if !ok {
-			return nil, fmt.Errorf("want a JSON key, not %v", tok)
-		}
-		v, err := r.value(depth + 1)
-		if err != nil {
-			return nil, err
-		}
-		if _, twice := m[key]; twice {
-			r.duplicates = append(r.duplicates, key)
-			continue
-		}
-		m[key] = v
-	}
-	_, err := r.dec.Token()
-	return m, err
-}
-
-func (r *jsonReader) array(depth int) (any, error) {
-	list := []any{}
-	for r.dec.More() {
-		v, err := r.value(depth + 1)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, v)
-	}
-	_, err := r.dec.Token()
-	return list, err
+	return m, duplicates, err
 }
 
 // jsonText is compact JSON, or Go's own form of what JSON cannot hold.

@@ -213,13 +213,15 @@ func TestFromJSONFaults(t *testing.T) {
 		`weight_decay is [1]: want a finite number`,
 	}, faultLines(t, err))
 	for text, want := range map[string]string{
-		``:                                 "ends too early",
+		``:                                 "it is empty: want JSON",
+		"\ufeff{}":                         "byte order mark",
 		`{"seed": 1`:                       "ends too early",
-		`[]`:                               "want a JSON object",
-		`{"seed": 1} {}`:                   "nothing after",
-		`{"seed": tru}`:                    "invalid character",
-		strings.Repeat(`{"a":`, 100000):    "levels of nesting",
-		`{"a":` + strings.Repeat(`[`, 1e5): "levels of nesting",
+		`[]`:                               "it is a list: want an object",
+		`null`:                             "it is null: want an object",
+		`{"seed": 1} {}`:                   "more behind the end",
+		`{"seed": tru}`:                    "seed: tru: want a value in JSON",
+		strings.Repeat(`{"a":`, 100000):    "nested more than 100 deep",
+		`{"a":` + strings.Repeat(`[`, 1e5): "nested more than 100 deep",
 	} {
 		_, err := args.FromJSON([]byte(text))
 		require.Len(t, faultLines(t, err), 1)
@@ -319,7 +321,7 @@ func TestFileValues(t *testing.T) {
 		{"x.yaml", "seed: 1\n...\nseed: 2\n", nil, nil, "want one YAML document"},
 		{"x.yaml", "- seed", nil, nil, "cannot read config file x.yaml"},
 		{"x.yaml", "seed: [", nil, nil, "cannot read config file x.yaml"},
-		{"x.json", "{", nil, nil, "cannot read config file x.json; the JSON text ends too early"},
+		{"x.json", "{", nil, nil, "cannot read config file x.json; line 1, column 2: the text ends too early"},
 		{"x.yaml", "a.b: 1", nil, nil, "unknown key a.b in x.yaml"},
 		{"x.yaml", "3: 1", nil, nil, "unknown key 3 in x.yaml"},
 	} {

@@ -284,7 +284,7 @@ func TestFaultsOfDividedMatrices(t *testing.T) {
 		"--tp_plan column": {`tp_plan is "column" (flag --tp_plan): want auto, a JSON object of styles by paths of ` +
 			"modules, or a .json or .yaml file of one; the styles are colwise, rowwise, "},
 		"--tp_plan=":      {`tp_plan is "" (flag --tp_plan): want auto, a JSON object of styles`},
-		`--tp_plan {"a":`: {"too early: want all its brackets and quotes closed"},
+		`--tp_plan {"a":`: {"too early: want a value"},
 		"--tp_plan none.json": {`tp_plan is "none.json" (flag --tp_plan): want a readable JSON or YAML file: ` +
 			"none.json: no such file"},
 		`--tp_plan {"a":1}`:         {`tp_plan is {"a":1} (flag --tp_plan): want auto, a JSON object of styles`},

@@ -207,7 +207,7 @@ func (c *checker) object(t reflect.Type) error {
 		}
 		c.at++
 		if (t != nil || !c.Checked) && !seen.add(key) {
-			c.fault(fmt.Sprintf("has the key %.100q twice", key))
+			c.twice(key)
 		}
 		member, tag := c.member(t, key)
 		c.path = append(c.path, step{key, -1})
@@ -215,6 +215,16 @@ func (c *checker) object(t reflect.Type) error {
 			return err
 		}
 		c.path = c.path[:len(c.path)-1]
+	}
+}
+
+// twice notes a key that occurs twice.
+func (c *checker) twice(key string) {
+	switch {
+	case c.Duplicates == nil:
+		c.fault(fmt.Sprintf("has the key %.100q twice", key))
+	case !c.probe:
+		*c.Duplicates = append(*c.Duplicates, key)
 	}
 }
 

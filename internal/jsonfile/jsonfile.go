@@ -21,6 +21,9 @@ type Options struct {
 	Nulls     bool // allow null everywhere: the Go value keeps what it has
 	Checked   bool // the text is a part of a file that Unmarshal has seen: raw values need no second look
 	Numbers   bool // numbers of interface values become json.Number
+
+	// Duplicates, if it is not nil, gets the keys that occur twice, which are then no error.
+	Duplicates *[]string
 }
 
 // Unmarshal reads a whole JSON text into v, a pointer, as json.Unmarshal does. The error has all that is wrong with
