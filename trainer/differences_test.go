@@ -58,6 +58,28 @@ var differences = []difference{
 		}},
 	{"Evaluation and data", "`dataloader_drop_last` does not affect evaluation", (*randomCase).dropsEvaluation,
 		evaluatedMore},
+	{"Evaluation and data", "Training data of which `dataloader_drop_last` leaves nothing are refused",
+		func(c *randomCase) bool {
+			return c.Args["dataloader_drop_last"] == true && c.TrainSize < c.integer("per_device_train_batch_size", 8)
+		}, anything},
+	{"Saving", "`save_total_limit` 1 keeps two checkpoints", func(c *randomCase) bool {
+		return c.integer("save_total_limit", 0) == 1
+	},
+		func(_ *randomCase, _ outcome, m mismatch) bool { return m.place == "checkpoints" }},
+	{"Callbacks and logs", "What a callback asks to be saved is saved under `save_strategy` best too",
+		func(c *randomCase) bool {
+			return c.Args["save_strategy"] == "best" && slices.ContainsFunc(c.Flags, func(f randomFlag) bool {
+				return f.flag == "should_save"
+			})
+		},
+		func(_ *randomCase, _ outcome, m mismatch) bool {
+			return m.place == "events" || m.place == "checkpoints"
+		}},
+	{"Resuming", "An epoch that a callback has ended is over for a resume", func(c *randomCase) bool {
+		return c.Resume != nil && slices.ContainsFunc(c.Resume.Flags, func(f randomFlag) bool {
+			return f.flag == "should_epoch_stop"
+		})
+	}, anything},
 	{"Resuming", "A second call of Train is a new run", func(c *randomCase) bool {
 		return slices.Equal(c.Calls, []string{"train", "train"})
 	},
@@ -84,7 +106,16 @@ var differences = []difference{
 	}, startedAlready},
 	{"Resuming", "A checkpoint at the last step of an epoch", func(c *randomCase) bool { return c.Resume != nil },
 		func(c *randomCase, _ outcome, m mismatch) bool {
-			return m.place == "events" && strings.Replace(m.got.(string), "abe", "ab", 1) == m.want
+			switch m.place {
+			case "events":
+				return epochEnd.ReplaceAllString(m.got.(string), "ab") == m.want
+			case "log": // logging_strategy epoch
+				extra := fmt.Sprintf("loss@%d", c.Resume.From)
+				return slices.Equal(slices.DeleteFunc(slices.Clone(m.got.([]string)), func(s string) bool {
+					return s == extra
+				}), m.want.([]string))
+			}
+			return m.key == "records" && c.Args["logging_strategy"] == "epoch"
 		}},
 	{"Resuming", "States of callbacks are always restored", func(c *randomCase) bool {
 		return c.Resume != nil && c.EarlyStopping != nil
@@ -93,22 +124,19 @@ var differences = []difference{
 		return c.Resume != nil
 	},
 		func(c *randomCase, _ outcome, m mismatch) bool {
-			return (m.place == "state" || m.place == "checkpoint") && strings.HasSuffix(m.key, "_steps") &&
-				c.Args[m.key] != c.Resume.Args[m.key]
+			interval := (m.place == "state" || m.place == "checkpoint") && strings.HasSuffix(m.key, "_steps")
+			if c.otherRatios() { // what happens when, too
+				return interval || m.place == "events" || m.place == "log" || m.key == "records"
+			}
+			return interval && c.Args[m.key] != c.Resume.Args[m.key]
 		}},
 	{"Resuming", "The learning rate of a resume is that of its arguments", func(c *randomCase) bool {
-		return c.Resume != nil && (c.Args["learning_rate"] != c.Resume.Args["learning_rate"] ||
-			c.Args["weight_decay"] != c.Resume.Args["weight_decay"])
+		return c.Resume != nil && c.changes("learning_rate", "weight_decay", "warmup_steps", "max_steps",
+			"num_train_epochs")
 	},
 		func(c *randomCase, _ outcome, m mismatch) bool {
 			return m.key == "best_metric" || m.place == "weights" || m.place == "record" || m.place == "returned" ||
 				m.place == "checkpoint" && (m.key == "a" || m.key == "b")
-		}},
-	{"Arguments", "A metric that the evaluation does not have is refused", func(c *randomCase) bool {
-		return c.Args["eval_strategy"] == "no"
-	},
-		func(c *randomCase, _ outcome, m mismatch) bool {
-			return m.place == "error" && m.want == "" && strings.Contains(m.got.(string), "metric_for_best_model")
 		}},
 	{"Callbacks and logs", "A flag for what has been done is cleared", nil,
 		func(c *randomCase, _ outcome, m mismatch) bool {
@@ -144,14 +172,14 @@ func (c *randomCase) dropsEvaluation() bool {
 		slices.ContainsFunc(sizes, func(n int) bool { return n%batch != 0 })
 }
 
-var batches = regexp.MustCompile("o+")
-
 // evaluatedMore explains what an evaluation of more samples changes: its batches, its figures, and what is best by
 // them.
 func evaluatedMore(c *randomCase, _ outcome, m mismatch) bool {
 	switch m.place {
 	case "events":
-		return batches.ReplaceAllString(m.want.(string), "o") == batches.ReplaceAllString(m.got.(string), "o")
+		return strings.ReplaceAll(m.want.(string), "o", "") == strings.ReplaceAll(m.got.(string), "o", "")
+	case "error": // an evaluation of nothing has no metric
+		return m.want == "KeyError"
 	case "record":
 		return strings.HasPrefix(m.key, "eval_")
 	case "returned":
@@ -162,6 +190,23 @@ func evaluatedMore(c *randomCase, _ outcome, m mismatch) bool {
 	return strings.HasPrefix(m.key, "best_")
 }
 
+// changes reports whether a resume has other values of some arguments.
+func (c *randomCase) changes(keys ...string) bool {
+	return slices.ContainsFunc(keys, func(key string) bool { return c.Args[key] != c.Resume.Args[key] })
+}
+
+// otherRatios reports whether a resume has intervals that are parts of another number of steps.
+func (c *randomCase) otherRatios() bool {
+	return c.changes("max_steps", "num_train_epochs") &&
+		slices.ContainsFunc([]string{"logging_steps", "eval_steps", "save_steps"}, func(key string) bool {
+			n, ok := c.Args[key].(float64)
+			return ok && n < 1
+		})
+}
+
+// epochEnd is the end of an epoch that a resume begins with, and the record of logging_strategy epoch.
+var epochEnd = regexp.MustCompile(`^aben?`)
+
 var firstEvaluation = regexp.MustCompile(`^ab(o*nk)+`)
 
 // startedAlready explains the lack of an evaluation at the start of a resume: its events and records, and what is best
@@ -169,8 +214,8 @@ var firstEvaluation = regexp.MustCompile(`^ab(o*nk)+`)
 func startedAlready(c *randomCase, _ outcome, m mismatch) bool {
 	switch m.place {
 	case "events":
-		return firstEvaluation.ReplaceAllString(m.want.(string), "ab") == strings.Replace(m.got.(string), "abe", "ab",
-			1)
+		return firstEvaluation.ReplaceAllString(m.want.(string), "ab") ==
+			epochEnd.ReplaceAllString(m.got.(string), "ab")
 	case "log":
 		extra := fmt.Sprintf("eval@%d", c.Resume.From)
 		return slices.Contains(m.want.([]string), extra)

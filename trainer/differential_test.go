@@ -510,11 +510,11 @@ func readRandomGoldens(t *testing.T, name string, cases int) *randomGoldens {
 	return g
 }
 
-// TestRandomRunsOfTransformers repeats 300 runs and 60 resumes of transformers' Trainer with random arguments, and
+// TestRandomRunsOfTransformers repeats 400 runs and 100 resumes of transformers' Trainer with random arguments, and
 // compares events, records, state, checkpoints, weights and what the methods return. Where they differ, one of the
 // known differences must explain it; and each of those must be found.
 func TestRandomRunsOfTransformers(t *testing.T) {
-	found := readRandomGoldens(t, "differential.json.gz", 360).compareAll(t)
+	found := readRandomGoldens(t, "differential.json.gz", 500).compareAll(t)
 	for _, d := range differences {
 		require.True(t, found[d.row] || t.Failed() || testing.Short(),
 			"no run shows the difference %q: is it still one?", d.row)

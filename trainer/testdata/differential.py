@@ -1,6 +1,6 @@
 """Makes differential.json.gz: what transformers' Trainer does with random arguments, to compare a trainer with.
 
-300 runs and 60 resumes, drawn with a fixed seed. The model is y = a·x + b with the squared error, trained on samples in
+400 runs and 100 resumes, drawn with a fixed seed. The model is y = a·x + b with the squared error, trained on samples in
 their order. A case has
   name          run-000 … or resume-00 …
   args          the TrainingArguments given (all others have their default; output_dir is left out)
@@ -391,4 +391,4 @@ def main(script, description, name, made):
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__, "differential.json.gz", lambda: cases(1, 300) + resumes(2, 60))
+    main(__file__, __doc__, "differential.json.gz", lambda: cases(11, 400) + resumes(12, 100))
