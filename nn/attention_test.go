@@ -186,6 +186,30 @@ func TestMultiheadAttentionCache(t *testing.T) {
 	}
 }
 
+// A model that does not ask for the padding of its rows would compute with it: the cache refuses that.
+func TestPaddedRowsAreNotOverlooked(t *testing.T) {
+	c := env()
+	m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3), nn.AttentionConfig{Width: 4, Heads: 2, Causal: true})
+	cache := nn.NewKVCache(c, nn.KVCacheConfig{Layers: 1, Batch: 2, Tokens: 8, Dim: 2, DType: tensor.Float32})
+	defer cache.Free()
+	x := tensor.Normal(c.Ctx, tensor.Float32, 8, 0, 1, 2, 2, 4)
+	run := func(mask *tensor.Tensor) error {
+		return tensor.Try(func() {
+			m.Forward(c, x, nn.AttentionInput{Cache: cache.Layer(0), Mask: nn.KeyMask(c, mask)})
+			cache.Advance(2)
+		})
+	}
+	cache.Pad([]int{0, 1})
+	require.ErrorContains(t, run(nil), "rows of the batch are padded: want a model that computes with")
+	for range 2 {
+		_, mask := cache.Padded(c, 2)
+		require.NoError(t, run(mask))
+		require.ErrorContains(t, run(nil), "rows of the batch are padded", "each step needs its own")
+	}
+	cache.Reset()
+	require.NoError(t, run(nil))
+}
+
 // A layer with a window sees the same through a cache that has dropped what no window reaches any more, a hidden token
 // included, and the cache of one layer of two does not grow with the text.
 func TestMultiheadAttentionWindowCache(t *testing.T) {

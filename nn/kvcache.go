@@ -17,6 +17,7 @@ type KVCache struct {
 	layers []KVLayer
 	length int
 	first  []int32 // of each row: tokens before it are padding; nil: none are
+	asked  bool    // what the next tokens need of the padding has been asked for
 }
 
 // KVLayer is one layer's part of a KVCache: keys and values [B,H,room,D], of which the rows from its start on are
@@ -88,6 +89,7 @@ func (k *KVCache) Padded(c *Ctx, n int) (*Ctx, *tensor.Tensor) {
 	if k.first == nil {
 		return c, nil
 	}
+	k.asked = true
 	first := tensor.FromSlice(c.Ctx, k.first, len(k.first), 1)
 	all := tensor.Unsqueeze(c.Ctx, tensor.Arange(c.Ctx, tensor.Int32, 0, 1, k.length+n), 0)
 	positions := tensor.Sub(c.Ctx, tensor.Slice(c.Ctx, all, 1, k.length, k.length+n), first)
@@ -136,6 +138,7 @@ func (k *KVCache) Layer(i int) *KVLayer {
 func (k *KVCache) Advance(n int) {
 	if k != nil {
 		k.length += n
+		k.asked = false
 	}
 }
 
@@ -175,6 +178,10 @@ func (l *KVLayer) Extend(c *Ctx, k, v *tensor.Tensor) (keys, values *tensor.Tens
 	}
 	if n, most := l.cache.length+k.Size(2), l.cache.Cap(); n > most {
 		refuse(c, "nn.KVLayer", "%d tokens: the cache has room for %d", n, most)
+	}
+	if l.cache.first != nil && !l.cache.asked {
+		refuse(c, "nn.KVLayer", "rows of the batch are padded: want a model that computes with the positions and the mask "+
+			"of KVCache.Padded")
 	}
 	from := l.Start(k.Size(2)) - l.start // rows that go
 	end := l.cache.length - l.start - from + k.Size(2)
