@@ -210,11 +210,11 @@ func floatRepr(f float64) string {
 	case math.IsInf(f, 0):
 		return strings.TrimPrefix(strings.ToLower(strconv.FormatFloat(f, 'g', -1, 64)), "+")
 	}
-	s := strconv.FormatFloat(f, 'g', -1, 64)
-	if exp := math.Abs(f); exp != 0 && (exp < 1e-4 || exp >= 1e16) {
+	if size := math.Abs(f); size != 0 && (size < 1e-4 || size >= 1e16) {
 		return strconv.FormatFloat(f, 'e', -1, 64)
 	}
-	if s = strconv.FormatFloat(f, 'f', -1, 64); !strings.Contains(s, ".") {
+	s := strconv.FormatFloat(f, 'f', -1, 64)
+	if !strings.Contains(s, ".") {
 		s += ".0"
 	}
 	return s
