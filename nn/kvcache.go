@@ -180,8 +180,8 @@ func (l *KVLayer) Extend(c *Ctx, k, v *tensor.Tensor) (keys, values *tensor.Tens
 		refuse(c, "nn.KVLayer", "%d tokens: the cache has room for %d", n, most)
 	}
 	if l.cache.first != nil && !l.cache.asked {
-		refuse(c, "nn.KVLayer", "rows of the batch are padded: want a model that computes with the positions and the mask "+
-			"of KVCache.Padded")
+		refuse(c, "nn.KVLayer", "rows of the batch are padded: want a model that computes with the positions and the "+
+			"mask of KVCache.Padded")
 	}
 	from := l.Start(k.Size(2)) - l.start // rows that go
 	end := l.cache.length - l.start - from + k.Size(2)
