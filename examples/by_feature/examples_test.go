@@ -144,11 +144,10 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.Zero(t, r.code, r.stderr)
 		require.Contains(t, r.stdout, "--torch_compile has no effect: ")
 		require.Contains(t, r.stdout, "--warmup_ratio is taken as warmup_steps 0.1\n")
-		r = run(t, program, nil, "--auto_find_batch_size", "--report_to", "wandb", "--num_samples=0")
+		r = run(t, program, nil, "--push_to_hub", "--report_to", "wandb", "--num_samples=0")
 		require.Equal(t, 2, r.code)
 		require.Contains(t, r.stderr, "3 faults")
-		require.Contains(t, r.stderr, "auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: "+
-			"the search for a batch size that fits")
+		require.Contains(t, r.stderr, "push_to_hub is true (flag --push_to_hub); not built yet: uploads to the Hub")
 		require.Contains(t, r.stderr, `report_to is "wandb" (flag --report_to): want none`)
 	},
 	"compression": func(t *testing.T, _ string, r result) {

@@ -34,7 +34,7 @@ func TestUnknownReporterIsRefusedFirst(t *testing.T) {
 // TestFlagsOfTheScript: the script's flags are known, and all faults come at once.
 func TestFlagsOfTheScript(t *testing.T) {
 	var out bytes.Buffer
-	err := run(t.Context(), []string{"--dataset_name", "beans", "--auto_find_batch_size", "--report_to", "clearml",
+	err := run(t.Context(), []string{"--dataset_name", "beans", "--push_to_hub", "--report_to", "clearml",
 		"--width", "0", "--output_dir", t.TempDir()}, &out, &out)
 	var usage *args.Error
 	require.ErrorAs(t, err, &usage)
@@ -42,7 +42,7 @@ func TestFlagsOfTheScript(t *testing.T) {
 	for _, f := range usage.Faults {
 		keys = append(keys, f.Key)
 	}
-	require.ElementsMatch(t, []string{"dataset_name", "auto_find_batch_size", "report_to", "width"}, keys)
+	require.ElementsMatch(t, []string{"dataset_name", "push_to_hub", "report_to", "width"}, keys)
 	require.ErrorContains(t, err, "not built yet: data sets of the Hub")
 	require.Empty(t, out.String())
 }

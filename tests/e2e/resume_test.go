@@ -89,7 +89,7 @@ func TestResume(t *testing.T) {
 		"other": filepath.Join(whole, "checkpoint-15")} {
 		out := filepath.Join(dir, name)
 		r := succeed(t, tiny(t, out, "--dropout", "0.1", "--resume_from_checkpoint", from)...)
-		require.NotContains(t, r.stderr, "step 5 ", "it does not begin anew")
+		require.NotContains(t, r.stderr, "\nstep 5 ", "it does not begin anew")
 		requireSameEnd(t, whole, out, 20)
 	}
 
@@ -98,7 +98,7 @@ func TestResume(t *testing.T) {
 	require.NoError(t, os.CopyFS(filepath.Join(out, "checkpoint-5"), os.DirFS(filepath.Join(whole, "checkpoint-5"))))
 	require.NoError(t, os.CopyFS(filepath.Join(out, "checkpoint-10"), os.DirFS(filepath.Join(whole, "checkpoint-10"))))
 	r := succeed(t, tiny(t, out, "--dropout", "0.1", "--resume_from_checkpoint", "last")...)
-	require.NotContains(t, r.stderr, "step 10 ")
+	require.NotContains(t, r.stderr, "\nstep 10 ")
 	require.Contains(t, r.stderr, "step 15 ")
 	requireSameEnd(t, whole, out, 20)
 
