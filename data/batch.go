@@ -31,6 +31,7 @@ import (
 const (
 	InputIDs      = "input_ids"      // token ids [B,T], int32 or int64
 	AttentionMask = "attention_mask" // [B,T], 1 where a token is real, 0 where it is padding
+	SegmentIDs    = "segment_ids"    // [B,T]: a token sees those of its number alone, so that texts can share a row
 	Labels        = "labels"         // what the model is to predict; a language model shifts them by one
 	PositionIDs   = "position_ids"   // positions of the tokens [B,T]; without it they are 0, 1 and so on
 	ShiftLabels   = "shift_labels"   // a language model's labels [B,T], shifted: at t that of the token at t+1

@@ -46,6 +46,12 @@ func WithPositions(c *nn.Ctx, b *data.Batch) *nn.Ctx {
 	return c
 }
 
+// AttentionMask is what the tokens of a batch may see: attention_mask hides padding, and with segment_ids a token sees
+// those of its own text alone. nil: all. The positions of such texts (position_ids) should begin again with each.
+func AttentionMask(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
+	return nn.SegmentMask(c, b.Tensors[data.AttentionMask], b.Tensors[data.SegmentIDs])
+}
+
 // shiftLabels is the label of the next token at each place of the batch; nil if it has no labels.
 func shiftLabels(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
 	labels, shifted := b.Tensors[data.Labels], b.Tensors[data.ShiftLabels]

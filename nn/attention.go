@@ -31,6 +31,34 @@ func KeyMask(c *Ctx, mask *tensor.Tensor) *tensor.Tensor {
 	return tensor.Reshape(c.Ctx, tensor.Cast(c.Ctx, mask, tensor.Bool), mask.Size(0), 1, 1, mask.Size(1))
 }
 
+// SegmentMask is KeyMask where texts share the rows of a batch: a token sees only those whose number in segments [B,T]
+// is its own. mask [B,T] may be nil, and so may segments. The result is [B,1,T,T]. In a context with some of the tokens
+// alone it is [B,1,1,T], int32, and has the numbers, from 1 on, of the tokens that may be seen: what computes attention
+// there compares them.
+func SegmentMask(c *Ctx, mask, segments *tensor.Tensor) *tensor.Tensor {
+	keys := KeyMask(c, mask)
+	if segments == nil {
+		return keys
+	}
+	if segments.Dim() != 2 {
+		refuse(c, "nn.SegmentMask", "segment_ids of shape %v: want [batch, tokens]", segments.Shape())
+	}
+	b, t := segments.Size(0), segments.Size(1)
+	if c.Divided() {
+		number := tensor.Reshape(c.Ctx, tensor.Cast(c.Ctx, segments, tensor.Int32), b, 1, 1, t)
+		number = tensor.Add(c.Ctx, number, tensor.Scalar(c.Ctx, tensor.Int32, 1))
+		if keys == nil {
+			return number
+		}
+		return tensor.Mul(c.Ctx, number, tensor.Cast(c.Ctx, keys, tensor.Int32))
+	}
+	same := tensor.Eq(c.Ctx, tensor.Reshape(c.Ctx, segments, b, 1, t, 1), tensor.Reshape(c.Ctx, segments, b, 1, 1, t))
+	if keys == nil {
+		return same
+	}
+	return tensor.And(c.Ctx, same, keys)
+}
+
 // AttentionInput is what the attentions of a model read beside their x. Its fields may be nil.
 type AttentionInput struct {
 	Mask     *tensor.Tensor // Bool, broadcasts to [B,H,T,T], true where attention is allowed: see KeyMask

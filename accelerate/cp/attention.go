@@ -127,8 +127,11 @@ func (r *round) visible(chunk int, causal bool) int {
 func (r *round) attend(c *tensor.Ctx, chunk int, q, k, v, mask *tensor.Tensor, opt tensor.AttentionOptions) *graph {
 	n, host := r.visible(chunk, opt.Causal), c.NoGrad()
 	opt.QueryOffset = chunk * r.layout.Length(r.tokens)
-	if opt.Mask = mask; mask != nil {
-		opt.Mask = tensor.Slice(host, mask, 3, 0, n)
+	if own := opt.Mask; own != nil {
+		if own.DType() != tensor.Bool { // of the chunk, which need not be one of this rank's
+			own = tensor.Slice(host, mask, 3, opt.QueryOffset, opt.QueryOffset+q.Size(2))
+		}
+		opt.Mask = visibleTo(host, own, mask, n)
 	}
 	g := &graph{in: [3]*tensor.Tensor{q, tensor.Slice(host, k, 2, 0, n), tensor.Slice(host, v, 2, 0, n)}}
 	for i := range g.in {
@@ -167,7 +170,7 @@ func (r *round) gather(c *tensor.Ctx, own []*tensor.Tensor, d int, what string) 
 	return r.join(c, all, d), nil
 }
 
-// masks gathers the masks of the chunks' keys; nil if there are none.
+// masks gathers the masks of the chunks' keys, int32; nil if there are none.
 func (r *round) masks(c *tensor.Ctx, parts []*part) (*tensor.Tensor, error) {
 	if parts[0].opt.Mask == nil {
 		return nil, nil
@@ -176,11 +179,18 @@ func (r *round) masks(c *tensor.Ctx, parts []*part) (*tensor.Tensor, error) {
 	for _, p := range parts {
 		own = append(own, tensor.Cast(c, p.opt.Mask, tensor.Int32))
 	}
-	whole, err := r.gather(c, own, 3, "attention mask")
-	if err != nil {
-		return nil, err
+	return r.gather(c, own, 3, "attention mask")
+}
+
+// visibleTo is the mask of n keys for queries whose own mask is own, [B,H or 1,1,L]: keys has those of the keys, which
+// are 0 where a key is hidden. Numbers of segments (nn.SegmentMask) must be the same.
+func visibleTo(c *tensor.Ctx, own, keys *tensor.Tensor, n int) *tensor.Tensor {
+	keys = tensor.Slice(c, keys, 3, 0, n)
+	seen := tensor.Cast(c, keys, tensor.Bool)
+	if own.DType() == tensor.Bool {
+		return seen
 	}
-	return tensor.Cast(c, whole, tensor.Bool), nil
+	return tensor.And(c, seen, tensor.Eq(c, tensor.Transpose(c, own, 2, 3), keys))
 }
 
 // spread puts the gradient g of the first keys, [B,H,n,D], into zeros for the keys of all chunks in the order of

@@ -38,7 +38,7 @@ func (m *custom) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	return models.CausalLM(c, m, m.Head, b, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
 		x := m.Embed.Forward(c, ids)
 		cos, sin := nn.RoPE{Dim: 4}.Tables(c, c.TokenPositions(ids, 0))
-		in := nn.AttentionInput{Mask: nn.KeyMask(c, b.Tensors[data.AttentionMask]), Cos: cos, Sin: sin}
+		in := nn.AttentionInput{Mask: models.AttentionMask(c, b), Cos: cos, Sin: sin}
 		return m.Norm.Forward(c, tensor.Add(c.Ctx, x, m.Attn.Forward(c, x, in)))
 	})
 }
@@ -89,13 +89,14 @@ func (r run) gradients(t *testing.T, ranks int) (loss float64, grads [][]float32
 }
 
 // Losses and gradients are those of the whole sequence, for every method and for models of all kinds: causal or not,
-// with a window, with padding, and of a length that does not divide.
+// with a window, with padding, with texts that share rows, and of a length that does not divide.
 func TestGradientsOfTheWholeSequence(t *testing.T) {
 	of := func(cfg nn.AttentionConfig) run {
 		return run{model: func(in *nn.Init) models.Model { return newCustom(in, cfg) }}
 	}
 	for name, r := range map[string]run{
 		"GPT-2":        {},
+		"segments":     {segments: true},
 		"causal":       of(nn.AttentionConfig{Causal: true}),
 		"both ways":    of(nn.AttentionConfig{}),
 		"window":       of(nn.AttentionConfig{Causal: true, Window: 5}),

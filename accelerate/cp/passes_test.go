@@ -41,6 +41,7 @@ type run struct {
 	recompute bool
 	lower     tensor.DType
 	mask      bool // padding at the end of a row
+	segments  bool // texts share rows
 }
 
 func (r run) tokens() int { return cmp.Or(r.length, 24) }
@@ -85,6 +86,15 @@ func (r run) batch(c *tensor.Ctx, step int) *data.Batch {
 		data.Labels: tensor.FromSlice(c, labels, rows, n)}
 	if r.mask {
 		tensors[data.AttentionMask] = tensor.FromSlice(c, mask, rows, n)
+	}
+	if r.segments { // three texts in the first row, two in the second
+		segments, positions := make([]int64, rows*n), make([]int64, rows*n)
+		for i := range segments {
+			length := n / (3 - i/n)
+			segments[i], positions[i] = int64(i%n/length), int64(i%n%length)
+		}
+		tensors[data.SegmentIDs] = tensor.FromSlice(c, segments, rows, n)
+		tensors[data.PositionIDs] = tensor.FromSlice(c, positions, rows, n)
 	}
 	return &data.Batch{Tensors: tensors, Size: rows, Count: count, Position: int64(step * rows)}
 }
@@ -232,6 +242,8 @@ func TestBitsWithSettings(t *testing.T) {
 		"recomputation":     {recompute: true},
 		"ragged length":     {length: 21},
 		"padded rows":       {mask: true},
+		"segments":          {segments: true, length: 21, mask: true},
+		"ulysses segments":  {segments: true, method: cp.Ulysses, recompute: true},
 		"attention dropout": {attention: 0.2},
 		"ulysses dropout":   {attention: 0.2, method: cp.Ulysses, recompute: true},
 		"bf16":              {lower: tensor.BFloat16},

@@ -89,7 +89,7 @@ func (r *round) partial(c *tensor.Ctx, p *part, chunk int, q, k, v, mask *tensor
 	}
 	opt.QueryOffset, opt.KeyOffset, opt.Mask = p.chunk*length, chunk*length, nil
 	if mask != nil {
-		opt.Mask = tensor.Slice(c.NoGrad(), tensor.Cast(c.NoGrad(), mask, tensor.Bool), 3, 0, n)
+		opt.Mask = visibleTo(c.NoGrad(), p.opt.Mask, mask, n)
 	}
 	return tensor.Attention(c, q, tensor.Slice(c, k, 2, 0, n), tensor.Slice(c, v, 2, 0, n), opt)
 }

@@ -38,6 +38,6 @@ func (m *Model) Next(c *nn.Ctx, ids *tensor.Tensor, cache models.Cache) *tensor.
 	}
 	c, mask := own.Padded(c, ids.Size(1))
 	return models.NextLogits(c, m, m.LMHead, ids, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
-		return m.Transformer.forward(c, ids, mask, own)
+		return m.Transformer.forward(c, ids, nn.KeyMask(c, mask), own)
 	})
 }

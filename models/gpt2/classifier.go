@@ -133,7 +133,7 @@ func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 // optional). See models.ClassifyTexts.
 func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	return models.ClassifyTexts(c, m, m.Score, m.Cfg.PadTokenID, b, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return m.Transformer.forward(c, x, b.Tensors[data.AttentionMask], nil)
+		return m.Transformer.forward(c, x, models.AttentionMask(c, b), nil)
 	})
 }
 

@@ -143,7 +143,7 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 // Forward reads input_ids [B,T], attention_mask (optional) and what models.CausalLM reads.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	return models.CausalLM(c, m, m.LMHead, b, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return m.Transformer.forward(c, x, b.Tensors[data.AttentionMask], nil)
+		return m.Transformer.forward(c, x, models.AttentionMask(c, b), nil)
 	})
 }
 
@@ -177,10 +177,9 @@ func (t *Transformer) first() nn.Part { return nn.Part{t.WTE, t.WPE, t.Drop} }
 
 // forward maps ids [B,T], or what a stage of a pipeline has received, to hidden states [B,T,C]. With a cache, ids
 // continue what the cache holds.
-func (t *Transformer) forward(c *nn.Ctx, x, mask *tensor.Tensor, cache *nn.KVCache) *tensor.Tensor {
+func (t *Transformer) forward(c *nn.Ctx, x, keys *tensor.Tensor, cache *nn.KVCache) *tensor.Tensor {
 	return nn.Unit1(c, t, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 		x = nn.RunPart1(c, t.first(), func(ids *tensor.Tensor) *tensor.Tensor { return t.embed(c, ids, cache) }, x)
-		keys := nn.KeyMask(c, mask)
 		for i, b := range t.H {
 			x = nn.RunPart1(c, nn.Part{b}, func(x *tensor.Tensor) *tensor.Tensor {
 				return b.Forward(c, x, nn.AttentionInput{Mask: keys, Cache: cache.Layer(i)})

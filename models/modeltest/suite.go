@@ -32,7 +32,7 @@ func Run(t *testing.T, config string, length int) {
 	}{
 		{"Config", configuration}, {"Parameters", parameters}, {"SameBits", sameBits}, {"Stages", stages},
 		{"LossOnly", lossOnly}, {"Saved", saved},
-		{"Memory", memory}, {"Cache", cache}, {"Precision", precision},
+		{"Memory", memory}, {"Cache", cache}, {"Segments", segments}, {"Precision", precision},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newRig(t, config, length)) })
 	}
@@ -277,6 +277,49 @@ func cache(t *testing.T, r *rig) {
 	}
 	require.InDeltaSlice(t, next(shape[1]), next(1), 1e-4)
 	padded(t, c, m, shape[1]/2)
+}
+
+// segments puts texts behind one another into a row, where each has the logits that it has alone; without segment_ids
+// they are others.
+func segments(t *testing.T, r *rig) {
+	m, ok := r.Configured.(models.Generator)
+	if !ok {
+		return
+	}
+	c := r.ctx(m, false)
+	c = c.With(c.NoGrad())
+	lengths := []int{r.batch.Tensors[data.InputIDs].Size(1) / 2, 1, 2}
+	logits := func(drop string, lengths ...int) []float32 {
+		var ids, positions, numbers []int64
+		for i, n := range lengths {
+			for at := range n {
+				ids, positions = append(ids, int64(at+n)), append(positions, int64(at))
+				numbers = append(numbers, int64(i))
+			}
+		}
+		b := &data.Batch{Size: 1, Tensors: map[string]*tensor.Tensor{}}
+		for name, values := range map[string][]int64{data.InputIDs: ids, data.PositionIDs: positions,
+			data.SegmentIDs: numbers} {
+			if name != drop {
+				b.Tensors[name] = tensor.FromSlice(c.Ctx, values, 1, len(values))
+			}
+		}
+		return tensor.ToSlice[float32](c.Ctx, m.Forward(c, b).Logits)
+	}
+	var alone []float32
+	for _, n := range lengths {
+		alone = append(alone, logits("", n)...)
+	}
+	require.InDeltaSlice(t, alone, logits("", lengths...), 1e-5)
+	require.NotEqual(t, alone, logits(data.SegmentIDs, lengths...), "texts see each other")
+	require.Greater(t, largestDifference(alone, logits(data.SegmentIDs, lengths...)), 1e-4)
+}
+
+func largestDifference(x, y []float32) (most float64) {
+	for i := range x {
+		most = max(most, math.Abs(float64(x[i]-y[i])))
+	}
+	return most
 }
 
 // padded feeds a Generator texts of several lengths, padded on the left, in one batch and each alone. They are short:

@@ -62,7 +62,7 @@ func (m *Model) Next(c *nn.Ctx, ids *tensor.Tensor, held models.Cache) *tensor.T
 	ids = m.feed(c, ids, own)
 	c, mask := own.Padded(c, ids.Size(1))
 	return models.NextLogits(c, m, m.LMHead, ids, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
-		return m.Decoder.forward(c, ids, ids, mask, own.KVCache)
+		return m.Decoder.forward(c, ids, ids, nn.KeyMask(c, mask), own.KVCache)
 	})
 }
 

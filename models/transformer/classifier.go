@@ -90,6 +90,6 @@ func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 // optional). See models.ClassifyTexts.
 func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	return models.ClassifyTexts(c, m, m.Score, m.Cfg.PadTokenID, b, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return m.Decoder.forward(c, b.Required(data.InputIDs), x, b.Tensors[data.AttentionMask], nil)
+		return m.Decoder.forward(c, b.Required(data.InputIDs), x, models.AttentionMask(c, b), nil)
 	})
 }

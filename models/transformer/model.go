@@ -89,6 +89,6 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 // Forward reads input_ids [B,T], attention_mask (optional) and what models.CausalLM reads.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	return models.CausalLM(c, m, m.LMHead, b, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return m.Decoder.forward(c, b.Required(data.InputIDs), x, b.Tensors[data.AttentionMask], nil)
+		return m.Decoder.forward(c, b.Required(data.InputIDs), x, models.AttentionMask(c, b), nil)
 	})
 }

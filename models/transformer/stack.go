@@ -176,11 +176,11 @@ func (d *Decoder) weightMap() []models.WeightRule {
 
 // forward maps x, the ids [B,T] or what a stage of a pipeline has received, to hidden states [B,T,C]. With a cache, ids
 // continue what the cache holds.
-func (d *Decoder) forward(c *nn.Ctx, ids, x, mask *tensor.Tensor, cache *nn.KVCache) *tensor.Tensor {
+func (d *Decoder) forward(c *nn.Ctx, ids, x, keys *tensor.Tensor, cache *nn.KVCache) *tensor.Tensor {
 	return nn.Unit1(c, d, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 		d.check(c, ids, cache)
 		x = nn.RunPart1(c, nn.Part{d.Embed}, func(ids *tensor.Tensor) *tensor.Tensor { return d.embed(c, ids) }, x)
-		in := d.inputs(c, ids, nn.KeyMask(c, mask), cache.Len())
+		in := d.inputs(c, ids, keys, cache.Len())
 		for i, b := range d.Layers {
 			x = nn.RunPart1(c, nn.Part{b}, func(x *tensor.Tensor) *tensor.Tensor {
 				own := in(i)
