@@ -5,6 +5,7 @@ package jinja
 import (
 	"fmt"
 	"math"
+	"math/big"
 	"slices"
 	"strings"
 	"time"
@@ -588,6 +589,37 @@ func (s *state) join(parts ...string) string {
 	return strings.Join(parts, "")
 }
 
+// whole is arithmetic of whole numbers. Python's have any size, these have 64 bits.
+func (s *state) whole(op string, i, j int64) int64 {
+	a, b, v := big.NewInt(i), big.NewInt(j), new(big.Int)
+	switch op {
+	case "+":
+		v.Add(a, b)
+	case "-":
+		v.Sub(a, b)
+	case "*":
+		v.Mul(a, b)
+	case "//", "%":
+		rest := new(big.Int)
+		if v.DivMod(a, b, rest); j < 0 && rest.Sign() != 0 { // the rest is not negative here, Python's has the sign of b
+			v.Sub(v, big.NewInt(1))
+			rest.Add(rest, b)
+		}
+		if op == "%" {
+			v = rest
+		}
+	case "**":
+		if (i > 1 || i < -1) && j > 64 {
+			s.fail("%d ** %d: a whole number of more than 64 bits", i, j)
+		}
+		v.Exp(a, b, nil)
+	}
+	if !v.IsInt64() {
+		s.fail("%d %s %d: a whole number of more than 64 bits", i, op, j)
+	}
+	return v.Int64()
+}
+
 // calculate is arithmetic of numbers.
 func (s *state) calculate(op string, a, b any) any {
 	x, xok := number(a)
@@ -608,20 +640,7 @@ func (s *state) calculate(op string, a, b any) any {
 		if v, ok := b.(int64); ok {
 			j = v
 		}
-		switch op {
-		case "+":
-			return i + j
-		case "-":
-			return i - j
-		case "*":
-			return i * j
-		case "//":
-			return int64(math.Floor(float64(i) / float64(j)))
-		case "%":
-			return (i%j + j) % j
-		case "**":
-			return int64(math.Pow(x, y))
-		}
+		return s.whole(op, i, j)
 	}
 	switch op {
 	case "+":

@@ -138,3 +138,34 @@ func FuzzTemplate(f *testing.F) {
 		}
 	})
 }
+
+// TestWholeNumbers: those of 64 bits are Python's, and larger ones are an error.
+func TestWholeNumbers(t *testing.T) {
+	run := func(source string) (string, error) {
+		parsed, err := jinja.Parse(source)
+		if err != nil {
+			return "", err
+		}
+		text, _, err := parsed.Render(nil, jinja.Limits{})
+		return text, err
+	}
+	for source, want := range map[string]string{
+		"7 // 2": "3", "-7 // 2": "-4", "7 // -2": "-4", "-7 // -2": "3", "7 % -2": "-1", "-7 % 2": "1", "6 % -2": "0",
+		"3 ** 39": "4052555153018976267", "(-1) ** 1000001": "-1", "0 ** 0": "1",
+		"2 ** 62 - 1 + 2 ** 62": "9223372036854775807",
+		"9007199254740993 // 1": "9007199254740993",
+	} {
+		got, err := run("{{ " + source + " }}")
+		require.NoError(t, err, source)
+		require.Equal(t, want, got, source)
+	}
+	for _, source := range []string{"2 ** 63", "9 ** 9 ** 9", "10 ** 18 * 10", "9223372036854775807 + 1",
+		"0 - 2 ** 62 - 2 ** 62 - 1"} {
+		_, err := run("{{ " + source + " }}")
+		require.ErrorContains(t, err, "a whole number of more than 64 bits", source)
+	}
+	_, err := jinja.Parse("text \xff{{ 1 }}")
+	require.EqualError(t, err, "byte 6 of the template is no UTF-8")
+	_, err = jinja.Parse("a \ufffd is a character")
+	require.NoError(t, err)
+}

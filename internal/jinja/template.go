@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // maxSource is the largest template, in bytes. Real ones have up to 30,000.
@@ -48,6 +49,9 @@ func (e *Raised) Error() string { return fmt.Sprintf("the template refuses it: %
 func Parse(source string) (t *Template, err error) {
 	if len(source) > maxSource {
 		return nil, fmt.Errorf("a template of %d bytes: want at most %d", len(source), maxSource)
+	}
+	if at := invalid(source); at >= 0 {
+		return nil, fmt.Errorf("byte %d of the template is no UTF-8", at+1)
 	}
 	defer catch(&err)
 	source = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(source)
@@ -114,4 +118,14 @@ func strftime(t time.Time, format string) string {
 		b.WriteString(text)
 	}
 	return b.String()
+}
+
+// invalid is the place of the first byte that is no UTF-8, or -1.
+func invalid(text string) int {
+	for i, r := range text {
+		if r == utf8.RuneError && !strings.HasPrefix(text[i:], string(utf8.RuneError)) {
+			return i
+		}
+	}
+	return -1
 }
