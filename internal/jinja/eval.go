@@ -601,7 +601,7 @@ func (s *state) whole(op string, i, j int64) int64 {
 		v.Mul(a, b)
 	case "//", "%":
 		rest := new(big.Int)
-		if v.DivMod(a, b, rest); j < 0 && rest.Sign() != 0 { // the rest is not negative here, Python's has the sign of b
+		if v.DivMod(a, b, rest); j < 0 && rest.Sign() != 0 { // Python's rest has the sign of b
 			v.Sub(v, big.NewInt(1))
 			rest.Add(rest, b)
 		}
