@@ -73,16 +73,10 @@ func Unit(c *Ctx, m Module, forward forwardFunc, in ...*tensor.Tensor) []*tensor
 
 // transformed runs m between the transforms of its inputs and outputs. c is m's own context.
 func (c *Ctx) transformed(m Module, hooks []*Hooks, forward forwardFunc, in []*tensor.Tensor) []*tensor.Tensor {
-	run := func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor { return c.run(m, forward, in) }
 	if !slices.ContainsFunc(hooks, func(h *Hooks) bool {
 		return h.Inputs != nil || h.Outputs != nil || h.Around != nil
 	}) {
-		return run(c, in)
-	}
-	for _, h := range hooks {
-		if inner := run; h.Around != nil {
-			run = func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor { return h.Around(c, inner, in) }
-		}
+		return c.run(m, forward, in)
 	}
 	return c.scoped(func(c *Ctx) []*tensor.Tensor {
 		for _, h := range hooks {
@@ -90,7 +84,7 @@ func (c *Ctx) transformed(m Module, hooks []*Hooks, forward forwardFunc, in []*t
 				in = h.Inputs(c, in)
 			}
 		}
-		out := run(c, in)
+		out := c.around(m, hooks, forward, in)
 		for _, h := range slices.Backward(hooks) {
 			if h.Outputs != nil {
 				out = h.Outputs(c, out)
@@ -98,6 +92,17 @@ func (c *Ctx) transformed(m Module, hooks []*Hooks, forward forwardFunc, in []*t
 		}
 		return out
 	})
+}
+
+// around is run within the hooks that run m by themselves, the last of which is the outermost.
+func (c *Ctx) around(m Module, hooks []*Hooks, forward forwardFunc, in []*tensor.Tensor) []*tensor.Tensor {
+	run := func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor { return c.run(m, forward, in) }
+	for _, h := range hooks {
+		if inner := run; h.Around != nil {
+			run = func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor { return h.Around(c, inner, in) }
+		}
+	}
+	return run(c, in)
 }
 
 // run runs m, and again for its gradient if c asks for it.
