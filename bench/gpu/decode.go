@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -19,13 +18,9 @@ import (
 // decode measures how fast a model of --model_config generates: a prompt of --block tokens, and then one token after
 // another. The weights are random.
 func decode(s *settings, _ []string) error {
-	raw, err := os.ReadFile(s.config)
+	cfg, text, err := s.modelConfig()
 	if err != nil {
-		return fmt.Errorf("--model_config: %w", err)
-	}
-	cfg, err := transformer.ParseConfig(raw)
-	if err != nil {
-		return fmt.Errorf("%s: %w", s.config, err)
+		return err
 	}
 	d, err := s.open()
 	if err != nil {
@@ -40,7 +35,7 @@ func decode(s *settings, _ []string) error {
 		if err := os.MkdirAll(s.save, 0o777); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(s.save, "config.json"), raw, 0o666); err != nil {
+		if err := os.WriteFile(filepath.Join(s.save, "config.json"), text, 0o666); err != nil {
 			return err
 		}
 	}

@@ -44,15 +44,22 @@ func trainGPT2(s *settings, _ []string) error {
 
 // trainDecoder trains a model of --model_config on bytes of text.
 func trainDecoder(s *settings, _ []string) error {
-	raw, err := os.ReadFile(s.config)
+	cfg, _, err := s.modelConfig()
 	if err != nil {
-		return fmt.Errorf("--model_config: %w", err)
-	}
-	cfg, err := transformer.ParseConfig(raw)
-	if err != nil {
-		return fmt.Errorf("%s: %w", s.config, err)
+		return err
 	}
 	return trainText(s, func(in *nn.Init) (languageModel, error) { return transformer.New(in, cfg) })
+}
+
+// modelConfig reads --model_config, and returns its text too.
+func (s *settings) modelConfig() (cfg transformer.Config, text []byte, err error) {
+	if text, err = os.ReadFile(s.config); err != nil {
+		return cfg, nil, fmt.Errorf("--model_config: %w", err)
+	}
+	if cfg, err = transformer.ParseConfig(text); err != nil {
+		return cfg, nil, fmt.Errorf("%s: %w", s.config, err)
+	}
+	return cfg, text, nil
 }
 
 // languageModel is a model that can tell how much it computes.
