@@ -190,9 +190,45 @@ func TestAbsentRanksAreThoseOfTheJob(t *testing.T) {
 	closeAll(t, jobs)
 }
 
-// A rank that dies while the others wait to meet it is an error at once.
+// A rank that gives up a connection which it has not used, as one does for which the handshake was too slow, and dials
+// again is none that has died.
+func TestRankThatDialsAgain(t *testing.T) {
+	list := configs(3, address(t), commtest.Token)
+	server, err := rendezvous.Serve(list[0].Address, commtest.Token, rendezvous.TLS{})
+	require.NoError(t, err)
+	defer server.Close()
+	list[0].Server = server
+	met := make(chan error)
+	var jobs [3]*rendezvous.Job
+	for i := range 2 {
+		go func() {
+			var err error
+			jobs[i], err = rendezvous.Join(t.Context(), list[i])
+			met <- err
+		}()
+	}
+	first, err := net.Dial("tcp", list[0].Address)
+	require.NoError(t, err)
+	_, err = testKey.Greet(first, wire.Hello{Kind: "store", Rank: 2})
+	require.NoError(t, err)
+	time.Sleep(100 * time.Millisecond) // until the others wait
+	require.NoError(t, first.Close())
+	time.Sleep(100 * time.Millisecond)
+	jobs[2], err = rendezvous.Join(t.Context(), list[2])
+	require.NoError(t, err)
+	require.NoError(t, <-met)
+	require.NoError(t, <-met)
+	closeAll(t, jobs[:])
+}
+
+// A rank that dies while the others wait to meet it is an error soon.
 func TestRankThatDiesDuringTheRendezvous(t *testing.T) {
 	list := configs(3, address(t), commtest.Token)
+	server, err := rendezvous.Serve(list[0].Address, commtest.Token, rendezvous.TLS{})
+	require.NoError(t, err)
+	defer server.Close()
+	server.SetRedial(100 * time.Millisecond)
+	list[0].Server = server
 	list[0].Timeout, list[1].Timeout = time.Minute, time.Minute
 	go func() {
 		c, err := net.Dial("tcp", list[0].Address)

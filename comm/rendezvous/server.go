@@ -5,7 +5,9 @@ package rendezvous
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,12 +27,13 @@ type Server struct {
 	counters  map[string]int64
 	exchanges map[string]*exchange
 	met       map[string]bool // exchanges that come once, and have
-	conns     map[net.Conn]struct{}
+	conns     map[net.Conn]wire.Hello
 	changed   chan struct{} // closed and replaced at each change of values
 	closed    bool
 	busy      int // requests whose answers have not left
 
 	patience time.Duration // with a rank that has not come while another token claims its place
+	redial   time.Duration // for which a rank may come again that was gone before it asked for anything
 	verdicts []*time.Timer // that run
 }
 
@@ -116,8 +119,8 @@ func newServer() *Server {
 	return &Server{
 		values: map[string][]byte{}, counters: map[string]int64{}, exchanges: map[string]*exchange{},
 		met:      map[string]bool{},
-		patience: wrongTokenPatience,
-		conns:    map[net.Conn]struct{}{}, changed: make(chan struct{}),
+		patience: wrongTokenPatience, redial: wire.Patience,
+		conns: map[net.Conn]wire.Hello{}, changed: make(chan struct{}),
 	}
 }
 
@@ -215,22 +218,38 @@ func (s *Server) serve(c net.Conn, h wire.Hello) {
 		s.mu.Unlock()
 		return
 	}
-	s.conns[c] = struct{}{}
+	s.conns[c] = h
 	s.mu.Unlock()
-	polite := s.answer(c)
+	asked, polite := s.answer(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
-	if !polite && !s.closed {
-		for key := range s.exchanges {
-			s.fail(key, response{Lost: []int{h.Rank}, Error: fmt.Sprintf("(%v) went away", c.RemoteAddr())})
-		}
+	switch {
+	case polite || s.closed:
+	case asked || len(s.verdicts) >= maxVerdicts:
+		s.lose(c, h)
+	default:
+		// The other side of a handshake that was too slow for it gives up and dials again.
+		s.verdicts = append(s.verdicts, time.AfterFunc(s.redial, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if !s.closed && !slices.Contains(slices.Collect(maps.Values(s.conns)), h) {
+				s.lose(c, h)
+			}
+		}))
+	}
+}
+
+// lose ends all meetings, since a rank has died. The lock is held.
+func (s *Server) lose(c net.Conn, h wire.Hello) {
+	for key := range s.exchanges {
+		s.fail(key, response{Lost: []int{h.Rank}, Error: fmt.Sprintf("(%v) went away", c.RemoteAddr())})
 	}
 }
 
 // answer handles the requests of one client, each on a goroutine of its own, for many of them wait. It returns when the
-// client is gone and all have ended.
-func (s *Server) answer(c net.Conn) (polite bool) {
+// client is gone and all have ended, and says whether it has asked for anything.
+func (s *Server) answer(c net.Conn) (asked, polite bool) {
 	var running sync.WaitGroup
 	var writing sync.Mutex
 	gone := make(chan struct{})
@@ -240,11 +259,12 @@ func (s *Server) answer(c net.Conn) (polite bool) {
 	for {
 		var r request
 		if err := wire.Read(c, &r, wire.MaxFrame); err != nil {
-			return false
+			return asked, false
 		}
 		if r.Op == "bye" {
-			return true
+			return asked, true
 		}
+		asked = true
 		places <- struct{}{}
 		s.count(1)
 		running.Go(func() {
