@@ -134,6 +134,13 @@ func TestCheckpointsOfDividedTokens(t *testing.T) {
 	}
 	control := run(vfs.NewMem(), 1, 1)
 	require.NotEqual(t, whole.weights, control.weights, "without chunks")
+	// A pipeline has whole sequences: a run goes on there, near the others.
+	staged := run(saved.disk.CrashClone(nil), 2, 1, func(a *args.TrainingArguments) {
+		a.PPSize, a.ResumeFromCheckpoint = 2, half
+	})
+	require.Len(t, staged.history, len(whole.history))
+	last := func(r rankRun) float64 { return r.history[len(r.history)-1]["train_loss"].(float64) }
+	require.InEpsilon(t, last(whole), last(staged), 1e-2, "dropout draws for whole sequences")
 }
 
 // A loss function gets the tokens of one chunk at a time. One that gives a mean of them is refused in the first step,
