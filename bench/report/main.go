@@ -5,7 +5,7 @@
 // several machines, between two markers, and draw it. With --summary it writes one table of the most important rows of
 // several machines instead, a file for each.
 //
-//	go run ./bench/report --docs docs/performance.md --table zen5 --svg docs/figures/performance-zen5 \
+//	go run ./bench/report --docs bench/results.md --table zen5 --svg docs/figures/performance-zen5 \
 //		bench/report/testdata/zen5.txt
 //	go run ./bench/report --docs docs/performance.md --summary bench/report/testdata/*.txt
 package main

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// source is where the README's figures come from: the results of the machines, whose tables docs/performance.md has
+// source is where the README's figures come from: the results of the machines, whose tables bench/results.md has
 // (TestDocuments), and rows that people wrote in documents.
 type source struct {
 	t        *testing.T
@@ -123,13 +123,13 @@ func (s *source) claims() []string {
 			s.part("xeon", "gpt2_124m_memory"), s.part("zen4", "gpt2_124m_memory")),
 		fmt.Sprintf("`examples/clm` trains a tokenizer and finishes its first step after %s on the Xeon "+
 			"and %s on the Zen 4 (2 threads). HuggingFace's Trainer takes %s and %s from ready token ids, and %s "+
-			"and %s if it trains the tokenizer too ([start to the end of the first step](docs/performance.md#xeon)).",
+			"and %s if it trains the tokenizer too ([start to the end of the first step](bench/results.md#xeon)).",
 			xeonFirst, zenFirst, xeonIDs, zenIDs, xeonText, zenText),
 		fmt.Sprintf("with AVX512_BF16 a step of GPT-2 124M is %s / %s times as fast as in float32 "+
 			"(1 / 2 threads, Zen 4), and keeps %s for its backward pass instead of %s "+
 			"([precision](docs/precision.md#what-it-saves))",
 			bf16[0], bf16[1], kept[1], strings.TrimSuffix(kept[0], " MiB")),
-		fmt.Sprintf("[docs/performance.md](docs/performance.md) has %d rows,", len(s.results["xeon"].trips)),
+		fmt.Sprintf("[bench/results.md](bench/results.md) has all %d rows", len(s.results["xeon"].trips)),
 		"| GPT-2 124M, training step | " + s.pair("gpt2_124m") + " |",
 		"| GPT-2 124M, peak memory of the process | " + s.pair("gpt2_124m_memory") + " |",
 		"| ResNet-18, training step | " + s.pair("resnet18") + " |",
@@ -172,8 +172,8 @@ func unclaimed(text string, claims []string) (figures, missing []string) {
 	return figure.FindAllString(version.ReplaceAllString(text, ""), -1), missing
 }
 
-// TestReadme: each figure of the README is that of a row of docs/performance.md or docs/precision.md, with its
-// condition; and it has no others. The speeds of the pictured run are those that it recorded.
+// TestReadme: each figure of the README is that of a row of bench/results.md, docs/performance.md or docs/precision.md,
+// with its condition; and it has no others. The speeds of the pictured run are those that it recorded.
 func TestReadme(t *testing.T) {
 	text, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)

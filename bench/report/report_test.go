@@ -123,7 +123,7 @@ func TestReplaceTable(t *testing.T) {
 	require.ErrorContains(t, err, strings.TrimSpace(begin))
 }
 
-// TestDocuments: the document's tables and figures are those of the results that lie here, each in a file with the
+// TestDocuments: the documents' tables and figures are those of the results in testdata, each in a file with the
 // table's name.
 func TestDocuments(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -133,19 +133,21 @@ func TestDocuments(t *testing.T) {
 	require.NoError(t, err)
 	docs, err := os.ReadFile("../../docs/performance.md")
 	require.NoError(t, err)
+	results, err := os.ReadFile("../../bench/results.md")
+	require.NoError(t, err)
 	want, err := replaceTable(string(docs), "summary", table)
 	require.NoError(t, err)
 	require.Equal(t, want, string(docs), "go run ./bench/report --docs docs/performance.md --summary "+
 		"bench/report/testdata/*.txt")
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".txt")
-		command := fmt.Sprintf("go run ./bench/report --docs docs/performance.md --table %[1]s --svg "+
+		command := fmt.Sprintf("go run ./bench/report --docs bench/results.md --table %[1]s --svg "+
 			"docs/figures/performance-%[1]s bench/report/testdata/%[1]s.txt", name)
 		r, err := read([]string{file})
 		require.NoError(t, err)
-		want, err := replaceTable(string(docs), name, r.markdown())
+		want, err := replaceTable(string(results), name, r.markdown())
 		require.NoError(t, err)
-		require.Equal(t, want, string(docs), command)
+		require.Equal(t, want, string(results), command)
 	}
 }
 

@@ -58,7 +58,7 @@ func words(command string) (out []string) {
 func TestPicturesAreCurrent(t *testing.T) {
 	dir, programs := t.TempDir(), t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, figures), 0o755))
-	for _, pattern := range []string{"docs/performance.md", "bench/*/testdata/*", figures + "/*.tsv",
+	for _, pattern := range []string{"docs/performance.md", "bench/*.md", "bench/*/testdata/*", figures + "/*.tsv",
 		"bench/*/*.go", "bench/internal/*/*.go"} { // the programs are inputs of this test for go test's cache
 		names, err := filepath.Glob(filepath.Join(root, pattern))
 		require.NoError(t, err)
@@ -99,9 +99,11 @@ func TestPicturesAreCurrent(t *testing.T) {
 		require.NoError(t, err, "no command draws %s", name)
 		require.Equal(t, string(again), text, "%s is not what its command draws", name)
 	}
-	document, err := os.ReadFile(filepath.Join(dir, "docs/performance.md"))
-	require.NoError(t, err)
-	require.Equal(t, read(t, "docs/performance.md"), string(document))
+	for _, document := range []string{"docs/performance.md", "bench/results.md"} {
+		text, err := os.ReadFile(filepath.Join(dir, document))
+		require.NoError(t, err)
+		require.Equal(t, read(t, document), string(text))
+	}
 }
 
 // element is an element of a picture.

@@ -36,8 +36,8 @@ type plan[T element] struct {
 }
 
 // newPlans returns the table of plans: the first whose gate is open computes a product. All plans give the same bits,
-// but for the matrix unit's, which come first. docs/performance.md has the gains, which BenchmarkPlans measures; tables
-// in testdata say what takes what.
+// except the matrix unit's, which come first. bench/history.md has the gains, which BenchmarkPlans measures; tables in
+// testdata list which plan computes which product.
 func newPlans[T element]() []plan[T] {
 	return []plan[T]{
 		{"AMX tiles", func(q *product[T]) bool { return q.tiled && !q.splitsK() }, (*job[T]).runTiled},
