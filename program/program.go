@@ -48,6 +48,8 @@ type Process struct {
 
 	silent bool // another rank speaks for this one
 	noBars bool // disable_tqdm
+
+	signals *signals // nil in tests
 }
 
 // Func is a program. ctx ends at the first signal; context.Cause(ctx) is then a SignalError.
@@ -69,6 +71,7 @@ func Run(f Func) (code int) {
 	p.log(slog.LevelWarn)
 	ctx, signals := listen(p.messages())
 	defer signals.stop()
+	p.signals = signals
 	if err := kernels.Init(); err != nil {
 		return p.end(&environmentError{err}, nil)
 	}

@@ -49,6 +49,16 @@ var roles = map[string]program.Func{
 		<-ctx.Done()
 		return fmt.Errorf("loop: %w: %w", accelerate.ErrInterrupted, context.Cause(ctx))
 	},
+	"talk": func(ctx context.Context, p *program.Process) error {
+		answers := make(chan bool)
+		release := p.OnInterrupt(func() bool { answers <- true; return true })
+		fmt.Fprintln(p.Stdout, "ready")
+		<-answers
+		release()
+		fmt.Fprintln(p.Stderr, "the answer is stopped")
+		<-ctx.Done()
+		return context.Cause(ctx)
+	},
 	"panic": func(context.Context, *program.Process) error {
 		return tensor.Recover(func() { panic("out of luck") })
 	},

@@ -28,6 +28,21 @@ type signals struct {
 	mu    sync.Mutex
 	got   os.Signal // the first
 	since time.Time
+	takes func() bool // of OnInterrupt; nil: nobody
+}
+
+// OnInterrupt calls f upon each SIGINT, as Ctrl-C sends, until release is called. If f returns true, the signal ends
+// nothing: a program that talks to a person may stop its answer alone.
+func (p *Process) OnInterrupt(f func() bool) (release func()) {
+	set := func(f func() bool) {
+		if p.signals != nil {
+			p.signals.mu.Lock()
+			defer p.signals.mu.Unlock()
+			p.signals.takes = f
+		}
+	}
+	set(f)
+	return func() { set(nil) }
 }
 
 // listen makes the signals of interrupts() end a context.
@@ -68,6 +83,12 @@ func (s *signals) first() os.Signal {
 
 // take handles a signal.
 func (s *signals) take(sig os.Signal) {
+	s.mu.Lock()
+	takes := s.takes
+	s.mu.Unlock()
+	if sig == os.Interrupt && takes != nil && takes() {
+		return
+	}
 	s.mu.Lock()
 	first := s.got == nil
 	if first {

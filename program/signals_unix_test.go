@@ -154,6 +154,18 @@ func (c *child) repeat(s syscall.Signal) {
 	}
 }
 
+// A program that talks to a person takes Ctrl-C for its answer, and others end it as before.
+func TestAnInterruptMayStopAnAnswerAlone(t *testing.T) {
+	c := start(t, command(t, "talk"))
+	c.signal(t, syscall.SIGINT)
+	c.await(t, "the answer is stopped\n")
+	require.NotContains(t, c.stderr.String(), "SIGINT")
+	c.signal(t, syscall.SIGINT)
+	code, _ := c.wait(t)
+	require.Equal(t, program.ExitInterrupted, code)
+	require.Contains(t, c.stderr.String(), "SIGINT: stopping")
+}
+
 // A terminal that goes away after Ctrl-C must not end the save; another Ctrl-C still does.
 func TestAHangupIsNoSecondSignal(t *testing.T) {
 	c := start(t, command(t, "hang"))
