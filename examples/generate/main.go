@@ -9,6 +9,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,10 +18,10 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"unicode/utf8"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
+	"github.com/lockstep-ml/lockstep/examples/internal/sampling"
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it can load
 	"github.com/lockstep-ml/lockstep/models/generation"
@@ -29,67 +30,16 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// GenerationArguments are the program's settings. What is not given is as the model's generation_config.json has it.
+// GenerationArguments are the program's settings beside those of sampling.
 type GenerationArguments struct {
-	ModelNameOrPath   string   `json:"model_name_or_path" path:"true" usage:"folder of a saved model with its tokenizer.json"`
-	Prompt            []string `json:"prompt" usage:"what a text begins with; repeatable, for several texts at once; empty lets the model begin"`
-	MaxNewTokens      *int     `json:"max_new_tokens" usage:"length of the text in tokens; none: the model's setting, or 120"`
-	Temperature       *float64 `json:"temperature" usage:"0 takes the likeliest token, 1 samples from the model; none: the model's setting"`
-	TopK              *int     `json:"top_k" usage:"sample from the k likeliest tokens, 0 from all; none: the model's setting"`
-	TopP              *float64 `json:"top_p" usage:"sample from the likeliest tokens that make up so much probability; none: the model's setting"`
-	MinP              *float64 `json:"min_p" usage:"sample from tokens at least so likely, as a share of the likeliest; none: the model's setting"`
-	RepetitionPenalty *float64 `json:"repetition_penalty" usage:"above 1 tokens that are there already become less likely; none: the model's setting"`
-	NoRepeatNGram     *int     `json:"no_repeat_ngram_size" usage:"sequences of so many tokens come once only; none: the model's setting"`
-	Stop              []string `json:"stop" usage:"end the text before this string; repeatable"`
-	Seed              uint64   `json:"seed" usage:"seed of the draws"`
+	ModelNameOrPath string   `json:"model_name_or_path" path:"true" usage:"folder of a saved model with its tokenizer.json"`
+	Prompt          []string `json:"prompt" usage:"what a text begins with; repeatable, for several texts at once; empty lets the model begin"`
 }
 
 // Check reports all faults at once.
 func (g *GenerationArguments) Check(c *args.Checker) {
 	c.Require(g.ModelNameOrPath != "", "model_name_or_path", g.ModelNameOrPath,
 		"the folder of a saved model, as examples/clm writes to its output_dir")
-	c.Require(g.MaxNewTokens == nil || *g.MaxNewTokens >= 1, "max_new_tokens", g.MaxNewTokens, "at least 1")
-	c.Require(g.Temperature == nil || *g.Temperature >= 0, "temperature", g.Temperature, "at least 0")
-	c.Require(g.TopK == nil || *g.TopK >= 0, "top_k", g.TopK, "at least 0")
-	c.Require(g.TopP == nil || *g.TopP >= 0 && *g.TopP <= 1, "top_p", g.TopP, "a probability in [0, 1]")
-	c.Require(g.MinP == nil || *g.MinP >= 0 && *g.MinP <= 1, "min_p", g.MinP, "a share in [0, 1]")
-	c.Require(g.RepetitionPenalty == nil || *g.RepetitionPenalty > 0, "repetition_penalty", g.RepetitionPenalty,
-		"a number above 0")
-	c.Require(g.NoRepeatNGram == nil || *g.NoRepeatNGram >= 0, "no_repeat_ngram_size", g.NoRepeatNGram, "at least 0")
-	c.Require(!slices.Contains(g.Stop, ""), "stop", g.Stop, "strings that are not empty")
-}
-
-// options are the model's, changed by what is given.
-func (g *GenerationArguments) options(lm languageModel, tok *tokenizers.Tokenizer) (generation.Options, error) {
-	opt, err := generation.Saved(g.ModelNameOrPath)
-	if err != nil {
-		return opt, err
-	}
-	if opt.MaxNewTokens == 0 {
-		opt.MaxNewTokens = 120
-	}
-	give(&opt.MaxNewTokens, g.MaxNewTokens)
-	give(&opt.Temperature, g.Temperature)
-	give(&opt.TopK, g.TopK)
-	give(&opt.TopP, g.TopP)
-	give(&opt.MinP, g.MinP)
-	give(&opt.RepetitionPenalty, g.RepetitionPenalty)
-	give(&opt.NoRepeatNGram, g.NoRepeatNGram)
-	opt.Seed = g.Seed
-	opt.EOS = append(opt.EOS, lm.EndTokens()...)
-	if id, ok := tok.TokenID("<|endoftext|>"); ok {
-		opt.EOS = append(opt.EOS, int(id))
-	}
-	if len(g.Stop) > 0 {
-		opt.Stop = generation.StopStrings(tok, g.Stop...)
-	}
-	return opt, nil
-}
-
-func give[T any](setting, given *T) {
-	if given != nil {
-		*setting = *given
-	}
 }
 
 // languageModel is a saved model that generates text.
@@ -103,8 +53,8 @@ func main() { os.Exit(program.Run(generate)) }
 
 // generate is the program. Unlike a training it ends when nobody reads what it writes any more.
 func generate(ctx context.Context, p *program.Process) error {
-	g := &GenerationArguments{Seed: 42}
-	if _, err := p.Parse(args.Bind(p.Flags(), g)); err != nil {
+	g, how := &GenerationArguments{}, &sampling.Arguments{Seed: 42}
+	if _, err := p.Parse(args.Bind(p.Flags(), g, how)); err != nil {
 		return err
 	}
 	saved, err := models.OpenPretrained[languageModel](tensor.CPU(), g.ModelNameOrPath,
@@ -113,10 +63,15 @@ func generate(ctx context.Context, p *program.Process) error {
 		return err
 	}
 	w := &writer{model: saved.Model, tok: saved.Tokenizer, out: os.Stdout}
-	if w.opt, err = g.options(saved.Model, saved.Tokenizer); err != nil {
+	ends := saved.Model.EndTokens()
+	if id, ok := saved.Tokenizer.TokenID("<|endoftext|>"); ok {
+		ends = append(ends, int(id))
+	}
+	if w.opt, err = how.Options(g.ModelNameOrPath, saved.Tokenizer, ends...); err != nil {
 		return err
 	}
-	w.stops = g.Stop
+	w.opt.MaxNewTokens = cmp.Or(w.opt.MaxNewTokens, 120)
+	w.stops = how.Stop
 	if len(g.Prompt) < 2 {
 		err = w.stream(ctx, strings.Join(g.Prompt, ""))
 	} else {
@@ -135,28 +90,6 @@ type writer struct {
 	opt   generation.Options
 	stops []string // that end a text
 	out   io.Writer
-	held  string // text that may be the beginning of one of them
-}
-
-// show prints what comes of a text, up to the first of the stops.
-func (w *writer) show(piece string, last bool) error {
-	w.held += piece
-	text := generation.CutStop(w.held, w.stops...)
-	if len(text) == len(w.held) && !last {
-		longest := 1
-		for _, s := range w.stops {
-			longest = max(longest, len(s))
-		}
-		n := max(0, len(text)-longest+1)
-		for n > 0 && n < len(text) && !utf8.RuneStart(text[n]) {
-			n--
-		}
-		text, w.held = text[:n], text[n:]
-	} else {
-		w.held = ""
-	}
-	_, err := io.WriteString(w.out, text)
-	return err
 }
 
 // encode gives the ids that transformers gives the model for a prompt.
@@ -187,22 +120,19 @@ func (w *writer) stream(ctx context.Context, prompt string) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	text := w.tok.NewStream()
+	text := generation.NewTextStream(w.tok.NewStream(), w.opt.EOS, w.stops...)
 	opt := w.opt
 	opt.OnToken = func(id int) {
-		if slices.Contains(opt.EOS, id) {
-			return
-		}
-		piece, err := text.Next(int32(id))
+		piece, err := text.Next(id)
 		if err == nil {
-			err = w.show(piece, false)
+			_, err = io.WriteString(w.out, piece)
 		}
 		if err != nil {
 			stop(err)
 		}
 	}
 	_, err = generation.Generate(ctx, w.ctx(), w.model, ids, opt)
-	if last := w.show(text.Flush(), true); err == nil {
+	if _, last := io.WriteString(w.out, text.Flush()); err == nil {
 		err = last
 	}
 	if _, nl := fmt.Fprintln(w.out); err == nil {

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -98,24 +97,4 @@ func TestSeveralPrompts(t *testing.T) {
 	out, err = run("--prompt", "some")
 	require.Error(t, err)
 	require.Contains(t, out, "generation_config.json: num_beams is 4: want none of it, which is not built")
-}
-
-// What may begin a stop is held back until it is known, and the stop is not printed.
-func TestStopsAreNotShown(t *testing.T) {
-	for _, c := range []struct {
-		pieces []string
-		want   string
-	}{
-		{[]string{"a S", "T", "OP b"}, "a "}, {[]string{"ST", "OK"}, "STOK"}, {[]string{"日本S", "T"}, "日本ST"},
-		{[]string{"no stop at all"}, "no stop at all"}, {[]string{"STOP"}, ""},
-	} {
-		var out bytes.Buffer
-		w := &writer{out: &out, stops: []string{"STOP", "END."}}
-		for _, piece := range c.pieces {
-			require.NoError(t, w.show(piece, false))
-			require.True(t, utf8.ValidString(out.String()))
-		}
-		require.NoError(t, w.show("", true))
-		require.Equal(t, c.want, out.String(), c.pieces)
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -171,6 +172,38 @@ func TestStopStrings(t *testing.T) {
 	}
 	require.Equal(t, []int{1, 2}, generate(t, &table{logits: chain, limit: 9}, []int{0},
 		generation.Options{MaxNewTokens: 9, Stop: stop}))
+}
+
+// pieces are texts by their numbers, of which each is shown at once.
+type pieces []string
+
+func (p pieces) Next(id int32) (string, error) { return p[id], nil }
+func (pieces) Flush() string                   { return "" }
+
+// What may begin a stop is held back until it is known, and the stop is not shown.
+func TestTextStream(t *testing.T) {
+	for _, c := range []struct {
+		pieces pieces
+		want   string
+		stops  bool
+	}{
+		{pieces{"a S", "T", "OP b", "c"}, "a ", true}, {pieces{"ST", "OK"}, "STOK", false},
+		{pieces{"日本S", "T"}, "日本ST", false}, {pieces{"no stop at all"}, "no stop at all", false},
+		{pieces{"STOP"}, "", true},
+	} {
+		s, shown := generation.NewTextStream(c.pieces, []int{9}, "STOP", "END."), ""
+		for id := range c.pieces {
+			text, err := s.Next(id)
+			require.NoError(t, err)
+			require.True(t, utf8.ValidString(text))
+			shown += text
+		}
+		text, err := s.Next(9)
+		require.NoError(t, err)
+		require.Empty(t, text, "of a token that ends the text")
+		require.Equal(t, c.want, shown+s.Flush(), c.pieces)
+		require.Equal(t, c.stops, s.Stopped(), c.pieces)
+	}
 }
 
 // TestProcessors: a program's own rules see the text so far, and may not forbid everything.
