@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/examples/internal/sampling"
+	"github.com/lockstep-ml/lockstep/models"
+	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it can load
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// ChatArguments are the program's settings beside those of sampling.
+type ChatArguments struct {
+	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved chat model with its tokenizer"`
+	// ChatTemplate takes the place of the model's.
+	ChatTemplate string `json:"chat_template" path:"true" usage:"file of a chat template, in place of the model's"`
+	// ChatTemplateKwargs are variables of the template, as {"enable_thinking": false}.
+	ChatTemplateKwargs string `json:"chat_template_kwargs" usage:"JSON object with variables of the chat template"`
+	System             string `json:"system" usage:"system prompt, the first message of the conversation"`
+	DType              string `json:"dtype" usage:"of the weights in memory: auto, as they were saved, float32 or bfloat16"`
+}
+
+func defaults() *ChatArguments { return &ChatArguments{ModelNameOrPath: "out/finetune", DType: "auto"} }
+
+// dtypes are the values of dtype.
+var dtypes = map[string]models.LoadOption{"auto": models.WithSavedDType(), "float32": models.WithDType(tensor.Float32),
+	"bfloat16": models.WithDType(tensor.BFloat16)}
+
+// Check reports all faults at once.
+func (a *ChatArguments) Check(c *args.Checker) {
+	c.Require(a.ModelNameOrPath != "", "model_name_or_path", a.ModelNameOrPath,
+		"the folder of a saved model, as examples/finetune writes to its output_dir")
+	_, err := a.variables()
+	c.Require(err == nil, "chat_template_kwargs", a.ChatTemplateKwargs, "a JSON object")
+	c.Require(dtypes[a.DType] != nil, "dtype", a.DType, "auto, float32 or bfloat16")
+}
+
+// variables are those of chat_template_kwargs.
+func (a *ChatArguments) variables() (v map[string]json.RawMessage, err error) {
+	if a.ChatTemplateKwargs != "" {
+		err = json.Unmarshal([]byte(a.ChatTemplateKwargs), &v)
+	}
+	return v, err
+}
+
+// languageModel is a saved model that answers.
+type languageModel interface {
+	models.Configured
+	models.Generator
+	ContextLength() int // tokens that it can read
+	EndTokens() []int   // those that end a text
+}
+
+// open loads the model, its tokenizer, its chat template, and how it wants to generate.
+func open(a *ChatArguments, how *sampling.Arguments) (*conversation, error) {
+	if _, err := os.Stat(a.ModelNameOrPath); errors.Is(err, os.ErrNotExist) && *a == *defaults() {
+		return nil, fmt.Errorf("there is no model in %s: run examples/finetune first, or name a model by "+
+			"--model_name_or_path", a.ModelNameOrPath)
+	}
+	base, err := models.OpenPretrained[languageModel](tensor.CPU(), a.ModelNameOrPath, "a language model, such as "+
+		"LlamaForCausalLM", dtypes[a.DType])
+	if err != nil {
+		return nil, err
+	}
+	c := newConversation(base, a.System)
+	c.stops = how.Stop
+	if c.template, err = a.template(); err != nil {
+		return nil, err
+	}
+	if c.variables, err = a.variables(); err != nil {
+		return nil, err
+	}
+	ends := base.Model.EndTokens()
+	turn, err := c.template.TurnEnds(base.Tokenizer)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range turn {
+		ends = append(ends, int(id))
+	}
+	c.options, err = how.Options(a.ModelNameOrPath, base.Tokenizer, ends...)
+	return c, err
+}
+
+// template is the model's, or the one that is given in its place.
+func (a *ChatArguments) template() (*chat.Template, error) {
+	t, err := chat.LoadTemplate(a.ModelNameOrPath)
+	if a.ChatTemplate == "" {
+		if errors.Is(err, chat.ErrNoTemplate) {
+			err = fmt.Errorf("%w; or give a file with one by --chat_template", err)
+		}
+		return t, err
+	}
+	if err != nil && !errors.Is(err, chat.ErrNoTemplate) {
+		return nil, err
+	}
+	source, err := os.ReadFile(a.ChatTemplate)
+	if err != nil {
+		return nil, err
+	}
+	own, err := chat.ParseTemplate(string(source))
+	if err != nil {
+		return nil, fmt.Errorf("%w (in %s)", err, a.ChatTemplate)
+	}
+	if t != nil {
+		own.Special = t.Special
+	}
+	return own, nil
+}

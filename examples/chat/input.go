@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/lockstep-ml/lockstep/internal/terminal"
+)
+
+const (
+	ready    = ">>> "
+	goesOn   = "... "
+	quotes   = `"""`    // around a message of several lines
+	mostLine = 4096     // characters of a line that x/term keeps
+	maxInput = 16 << 20 // bytes of a line from a pipe
+	farewell = "Ctrl-C again, or Ctrl-D, ends"
+)
+
+// input is where messages come from: a person at a terminal, or a pipe.
+type input struct {
+	file    *os.File
+	echo    io.Writer      // shows what is typed; nil: no person types
+	lines   *bufio.Scanner // of what is no terminal, or of one that cannot move its cursor
+	editor  *term.Terminal // of a terminal
+	keys    *keys
+	cooked  *term.State // the terminal as it was, while a line is read
+	history term.History
+}
+
+// newInput reads from in. What is typed appears on out, or else on errors.
+func newInput(in, out *os.File, errors io.Writer) *input {
+	i := &input{file: in}
+	if terminal.Is(in) {
+		i.echo = errors
+		if terminal.Is(out) {
+			i.echo = out
+		}
+	}
+	if i.echo == nil || !terminal.Moves(i.echo) {
+		i.lines = bufio.NewScanner(in)
+		i.lines.Buffer(nil, maxInput)
+		return i
+	}
+	i.keys = &keys{Reader: in}
+	i.newEditor()
+	return i
+}
+
+// newEditor begins a line anew: after Ctrl-C x/term has none to go on with.
+func (i *input) newEditor() {
+	i.editor = term.NewTerminal(struct {
+		io.Reader
+		io.Writer
+	}{i.keys, i.echo}, ready)
+	if i.history == nil {
+		i.history = i.editor.History
+	}
+	i.editor.History = i.history
+}
+
+// keys are what is typed.
+type keys struct {
+	io.Reader
+	interrupted bool // the last of it was Ctrl-C
+}
+
+func (k *keys) Read(p []byte) (int, error) {
+	const ctrlC = 3
+	n, err := k.Reader.Read(p)
+	k.interrupted = n > 0 && p[n-1] == ctrlC
+	return n, err
+}
+
+// errInterrupted is Ctrl-C in place of a line.
+var errInterrupted = errors.New("interrupted")
+
+// message is the next message or command, io.EOF at the end. It may have several lines, between quotes or pasted
+// together.
+func (i *input) message() (string, error) {
+	text, err := i.line(ready)
+	rest, quoted := strings.CutPrefix(text, quotes)
+	if err != nil || !quoted {
+		return text, err
+	}
+	for text = rest; ; {
+		if inside, closed := strings.CutSuffix(strings.TrimRight(text, " \t"), quotes); closed {
+			return strings.TrimPrefix(inside, "\n"), nil
+		}
+		more, err := i.line(goesOn)
+		if errors.Is(err, io.EOF) {
+			return "", fmt.Errorf("a message that begins with %s has no end: want %[1]s behind it", quotes)
+		}
+		if err != nil {
+			return "", err
+		}
+		text += "\n" + more
+	}
+}
+
+// line reads a line, which has several if they were pasted.
+func (i *input) line(prompt string) (string, error) {
+	if i.lines == nil {
+		return i.edited(prompt)
+	}
+	if i.echo != nil {
+		fmt.Fprint(i.echo, prompt)
+	}
+	if !i.lines.Scan() {
+		if err := i.lines.Err(); err != nil {
+			return "", err
+		}
+		return "", io.EOF
+	}
+	return strings.TrimSuffix(i.lines.Text(), "\r"), nil
+}
+
+// edited reads a line from a terminal.
+func (i *input) edited(prompt string) (string, error) {
+	fd := int(i.file.Fd())
+	var err error
+	if i.cooked, err = term.MakeRaw(fd); err != nil {
+		return "", err
+	}
+	defer i.close()
+	if width, height, err := term.GetSize(fd); err == nil && width > 0 {
+		_ = i.editor.SetSize(width, height) // it writes nothing before the first line
+	}
+	i.editor.SetPrompt(prompt)
+	i.editor.SetBracketedPasteMode(true)
+	defer i.editor.SetBracketedPasteMode(false)
+	var all []string
+	for {
+		line, err := i.editor.ReadLine()
+		pasted := errors.Is(err, term.ErrPasteIndicator)
+		switch {
+		case errors.Is(err, io.EOF) && i.keys.interrupted:
+			i.newEditor()
+			fmt.Fprint(i.echo, "\r\n")
+			return "", errInterrupted
+		case err != nil && !pasted:
+			fmt.Fprint(i.echo, "\r\n")
+			return "", err
+		case len([]rune(line)) >= mostLine:
+			return "", fmt.Errorf("a line has at most %d characters here: want shorter ones, or a pipe", mostLine-1)
+		}
+		if all = append(all, line); !pasted {
+			return strings.Join(all, "\n"), nil
+		}
+		i.editor.SetPrompt(goesOn)
+	}
+}
+
+// close gives the terminal back as it was.
+func (i *input) close() {
+	if i.cooked != nil {
+		_ = term.Restore(int(i.file.Fd()), i.cooked) // there is nobody left to tell
+		i.cooked = nil
+	}
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Chat talks to a saved chat model in the terminal: it renders the conversation by the model's chat template, and
+// prints the answer as it comes. The model is what examples/finetune has saved, unless a flag names another one.
+//
+//	go run ./examples/chat
+//	go run ./examples/chat --model_name_or_path MODEL --system "Be brief."
+//	echo "Who is Ada 0?" | go run ./examples/chat
+//
+// Ctrl-C stops an answer; Ctrl-D, or Ctrl-C twice, ends the program. /help lists its commands.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/internal/sampling"
+	"github.com/lockstep-ml/lockstep/program"
+)
+
+func main() { os.Exit(program.Run(talk)) }
+
+// talk is the program.
+func talk(ctx context.Context, p *program.Process) error {
+	return talkOver(ctx, p, os.Stdin, os.Stdout)
+}
+
+// talkOver is talk with a person, or a pipe, at in and out.
+func talkOver(ctx context.Context, p *program.Process, in, out *os.File) error {
+	a, how := defaults(), newSampling()
+	if _, err := p.Parse(args.Bind(p.Flags(), a, how)); err != nil {
+		return err
+	}
+	c, err := open(a, how)
+	if err != nil {
+		return err
+	}
+	s := &session{conversation: c, process: p, in: newInput(in, out, p.Stderr), out: out}
+	defer s.in.close()
+	return s.run(ctx)
+}
+
+func newSampling() *sampling.Arguments { return &sampling.Arguments{Seed: 42} }

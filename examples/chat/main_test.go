@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/models/generation"
+	"github.com/lockstep-ml/lockstep/program"
+)
+
+// asProgram makes the test binary be the program.
+const asProgram = "CHAT_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) == "" {
+		os.Exit(m.Run())
+	}
+	main()
+}
+
+// folder is a model that knows nothing yet, and reads 128 tokens.
+const folder = "../finetune/testdata/model"
+
+// changed is a copy of the folder with another text in place of old in a file.
+func changed(t *testing.T, file, old, text string) string {
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(dir, os.DirFS(folder)))
+	content, err := os.ReadFile(filepath.Join(dir, file))
+	require.NoError(t, err)
+	require.Contains(t, string(content), old)
+	content = bytes.ReplaceAll(content, []byte(old), []byte(text))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, file), content, 0o600))
+	return dir
+}
+
+// piped runs the program on a pipe, and returns what it printed and what it said.
+func piped(t *testing.T, text string, argv ...string) (out, said string, err error) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	go func() {
+		_, _ = w.WriteString(text) // the program may end before it has read all
+		_ = w.Close()
+	}()
+	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	require.NoError(t, err)
+	var messages bytes.Buffer
+	p := &program.Process{Name: "chat", Args: append([]string{"--model_name_or_path", folder}, argv...),
+		Stdout: &messages, Stderr: &messages}
+	err = talkOver(t.Context(), p, r, file)
+	require.NoError(t, file.Close())
+	printed, failed := os.ReadFile(file.Name())
+	require.NoError(t, failed)
+	return string(printed), messages.String(), err
+}
+
+// talked is what was printed without an error.
+func talked(t *testing.T, text string, argv ...string) string {
+	out, said, err := piped(t, text, argv...)
+	require.NoError(t, err, said)
+	return out
+}
+
+// The answer is that of generation with the tokens of the chat template.
+func TestAnswer(t *testing.T) {
+	a, how := defaults(), newSampling()
+	a.ModelNameOrPath, a.System = folder, "Be brief."
+	c, err := open(a, how)
+	require.NoError(t, err)
+	require.Equal(t, []int{2}, c.options.EOS)
+	const prompt = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"
+	tokens, err := c.base.Tokenizer.Encode(prompt)
+	require.NoError(t, err)
+	var ids []int
+	for _, id := range tokens {
+		ids = append(ids, int(id))
+	}
+	out, err := generation.Generate(t.Context(), c.net, c.base.Model, ids, generation.Options{MaxNewTokens: 6})
+	require.NoError(t, err)
+	stream := generation.NewTextStream(c.base.Tokenizer.NewStream(), nil)
+	want := ""
+	for _, id := range out {
+		piece, err := stream.Next(id)
+		require.NoError(t, err)
+		want += piece
+	}
+	want += stream.Flush() + "\n"
+	require.Equal(t, want, talked(t, "Who?\n", "--system", "Be brief.", "--max_new_tokens", "6"))
+}
+
+// The model sees what was said before, until /reset; a system prompt changes what it says.
+func TestHistory(t *testing.T) {
+	short := []string{"--max_new_tokens", "8"}
+	lines := func(text string) []string { return strings.Split(talked(t, text, short...), "\n") }
+	alone := lines("two\n")
+	require.NotEqual(t, alone[0], lines("one\ntwo\n")[1])
+	require.Equal(t, alone[0], lines("one\n/reset\ntwo\n")[1])
+	system := lines("one\n/system Speak like a pirate.\ntwo\n")[1]
+	require.NotEqual(t, alone[0], system)
+	require.Equal(t, system+"\n", talked(t, "two", append(short, "--system", "Speak like a pirate.")...))
+	require.NotEqual(t, talked(t, "\"\"\"a\nb\"\"\"\n", short...), talked(t, "ab\n", short...))
+}
+
+// What is saved can be learned.
+func TestSave(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rows.jsonl")
+	out, said, err := piped(t, "one\n/save "+path+"\n/reset\n\"\"\"\ntwo\nlines\"\"\"\n/save "+path+"\n/exit\nthree",
+		"--max_new_tokens", "3", "--system", "S")
+	require.NoError(t, err)
+	require.Equal(t, 2, strings.Count(out, "\n"), out)
+	require.Contains(t, said, "(added to "+path+")\n")
+	rows, err := chat.ReadRows(path)
+	require.NoError(t, err)
+	require.Len(t, rows, 2)
+	var messages []message
+	require.NoError(t, json.Unmarshal(rows[1].Messages, &messages))
+	require.Equal(t, message{"user", "two\nlines"}, messages[1])
+	require.Equal(t, "assistant", messages[2].Role)
+	require.Equal(t, strings.Split(out, "\n")[1], messages[2].Content)
+}
+
+// A full context is said: earlier messages go first, then answers are cut, and what does not fit at all is refused.
+func TestFullContext(t *testing.T) {
+	long := strings.Repeat("x ", 25) + "\n"
+	_, said, err := piped(t, long+long+long, "--max_new_tokens", "5")
+	require.NoError(t, err)
+	require.Contains(t, said, "(the context is full: the model does not see the first 2 messages any more)\n")
+	require.Contains(t, said, "(cut at max_new_tokens)\n")
+	out, said, err := piped(t, strings.Repeat("x ", 50)+"\n", "--temperature", "3", "--seed", "1")
+	require.NoError(t, err)
+	require.NotEmpty(t, out)
+	require.Contains(t, said, "(cut: the context is full)\n")
+	_, _, err = piped(t, strings.Repeat("x ", 70)+"\n")
+	require.ErrorContains(t, err, "and the model reads 128: want a shorter one")
+}
+
+func TestErrors(t *testing.T) {
+	bare := changed(t, "tokenizer_config.json", "{", "{")
+	require.NoError(t, os.Remove(filepath.Join(bare, chat.TemplateFile)))
+	template := filepath.Join(t.TempDir(), "own.jinja")
+	require.NoError(t, os.WriteFile(template, []byte("{% for m in messages %}[{{ m.content }}]{% endfor %}"), 0o600))
+	strict := changed(t, chat.TemplateFile, "{% for", "{{ raise_exception('no such role') if messages[0].role == "+
+		"'system' }}{% for")
+	for _, c := range []struct {
+		text, want string
+		argv       []string
+	}{
+		{"a", "or give a file with one by --chat_template", []string{"--model_name_or_path", bare}},
+		{"a", "broken.jinja", []string{"--chat_template", "broken.jinja"}},
+		{"a", `chat_template_kwargs`, []string{"--chat_template_kwargs", "[]"}},
+		{"a", "dtype", []string{"--dtype", "int8"}},
+		{"a", "there is no model in out/finetune", []string{"--model_name_or_path", "out/finetune"}},
+		{"/system x\na", "no such role", []string{"--model_name_or_path", strict}},
+		{"/nix", "there is no /nix: /help lists commands", nil},
+		{"/save x", "/save wants a file, and something that was said", nil},
+		{"\"\"\"a\nb", `a message that begins with """ has no end`, nil},
+	} {
+		_, _, err := piped(t, c.text, c.argv...)
+		require.ErrorContains(t, err, c.want)
+	}
+	out, said, err := piped(t, "/usr/bin is a path", "--model_name_or_path", bare, "--chat_template", template,
+		"--max_new_tokens", "4")
+	require.NoError(t, err)
+	require.NotEmpty(t, out, "a message may begin with a path")
+	require.NotContains(t, said, "no token that ends")
+}
