@@ -70,7 +70,7 @@ func (g *guide) build(t *testing.T, pkg, to string) {
 
 // command turns a line of the guide into a command; nil if it is done already.
 func (g *guide) command(t *testing.T, line string) *exec.Cmd {
-	words := strings.Fields(line)
+	words := words(line)
 	if len(words) > 2 && words[1] == "go" && words[0] == "CGO_ENABLED=0" {
 		words = words[1:] // as build sets it
 	}
