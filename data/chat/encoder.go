@@ -3,7 +3,6 @@
 package chat
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -85,7 +84,11 @@ func (e *Encoder) render(c Conversation) (string, []Span, error) {
 		return "", nil, fmt.Errorf("it is a conversation, and %w; or give a file with one by --chat_template",
 			ErrNoTemplate)
 	}
-	return e.Template.Render(c)
+	text, spans, err := e.Template.Render(c)
+	if err == nil && strings.TrimSpace(text) == "" {
+		err = e.Template.located(errors.New("chat: the template makes an empty text of the conversation"))
+	}
+	return text, spans, err
 }
 
 func (e *Encoder) conversation(r Row) (s Sample, err error) {
@@ -152,8 +155,7 @@ func (e *Encoder) completion(r Row) (s Sample, err error) {
 			return s, err
 		}
 		c.GenerationPrompt = false
-		c.Messages = slices.Concat(bytes.TrimSuffix(r.PromptMessages, []byte("]")), []byte(","),
-			bytes.TrimPrefix(r.CompletionMessages, []byte("[")))
+		c.Messages = concat(r.PromptMessages, r.CompletionMessages)
 		if whole, _, err = e.render(c); err != nil {
 			return s, err
 		}

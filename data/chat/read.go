@@ -4,9 +4,14 @@ package chat
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/foreign"
 	"github.com/lockstep-ml/lockstep/internal/gzipped"
@@ -35,6 +40,19 @@ func ReadRows(paths ...string) ([]Row, error) {
 	return rows, nil
 }
 
+// Unread are the keys of rows that their form has no use for, sorted.
+func Unread(rows []Row) []string {
+	all := map[string]bool{}
+	for _, r := range rows {
+		for _, key := range r.Unread {
+			all[key] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+const wantedFile = "rows are read from JSON objects with " + wantedForms + ", one on each line or in an array"
+
 func readRows(path string, each func(Row) error) (err error) {
 	f, err := gzipped.OpenSniffed(path)
 	if err != nil {
@@ -47,7 +65,14 @@ func readRows(path string, each func(Row) error) (err error) {
 		return err
 	}
 	if err := foreign.Check(path, head); err != nil {
-		return err
+		return fmt.Errorf("%w; %s", err, wantedFile)
+	}
+	if ext := strings.ToLower(filepath.Ext(gzipped.TrimExt(path))); ext == ".csv" || ext == ".tsv" {
+		return fmt.Errorf("%s is a table: %s; %s", path, "in Python, pandas.read_csv(FILE).to_json(\"rows.jsonl\", "+
+			"orient=\"records\", lines=True) writes JSON Lines", wantedFile)
+	}
+	if text := bytes.TrimLeft(head, "\ufeff \t\r\n"); len(text) > 0 && text[0] != '{' && text[0] != '[' {
+		return fmt.Errorf("%s does not begin with JSON: %s", path, wantedFile)
 	}
 	for record, err := range jsontext.Records(in) {
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -19,29 +20,50 @@ type Form string
 
 // The forms, by the keys that they are recognized by.
 const (
-	Messages         Form = "messages"           // a list of objects with role and content
-	PromptCompletion Form = "prompt+completion"  // two texts, or two lists of messages
-	Text             Form = "text"               // a text
-	ShareGPT         Form = "conversations"      // a list of objects with from and value
-	Alpaca           Form = "instruction+output" // and perhaps an input
+	Messages         Form = "messages"             // a list of objects with role and content
+	PromptCompletion Form = "prompt+completion"    // two texts, or two lists of messages
+	Text             Form = "text"                 // a text
+	ShareGPT         Form = "conversations"        // a list of objects with from and value, or with role and content
+	Alpaca           Form = "instruction+output"   // and perhaps an input
+	Dolly            Form = "instruction+response" // and perhaps a context
 )
 
-// Description is what becomes of rows of the form.
-func (f Form) Description() string {
-	switch f {
-	case Messages:
-		return "messages are conversations, rendered by the chat template"
-	case PromptCompletion:
-		return "the completion follows the prompt"
-	case Text:
-		return "text is learned as it is"
-	case ShareGPT:
-		return "conversations (ShareGPT) are conversations: from is the role, value the content"
-	case Alpaca:
-		return "instruction and input (Alpaca) are the user's message, output is the answer"
-	}
-	return string(f)
+// spec is how a form is read.
+type spec struct {
+	form Form
+	// more are keys that it reads beside its own.
+	more        []string
+	description string
 }
+
+// specs are all forms. Those that are rendered by the chat template read tools and chat_template_kwargs too.
+var specs = []spec{
+	{Messages, []string{"system", "tools", "chat_template_kwargs"},
+		"messages are conversations, rendered by the chat template"},
+	{PromptCompletion, []string{"tools", "chat_template_kwargs"}, "the completion follows the prompt"},
+	{ShareGPT, []string{"conversation", "system", "tools", "chat_template_kwargs"},
+		"conversations (ShareGPT) are conversations: from or role is the role, value or content the text"},
+	{Alpaca, []string{"input", "system", "history", "tools", "chat_template_kwargs"},
+		"instruction and input (Alpaca) are the user's message, output is the answer"},
+	{Dolly, []string{"context", "system", "history", "tools", "chat_template_kwargs"},
+		"instruction and context (Dolly) are the user's message, response is the answer"},
+	{Text, nil, "text is learned as it is"},
+}
+
+// keys are those that a row of the form must have.
+func (f Form) keys() []string { return strings.Split(string(f), "+") }
+
+func (f Form) spec() spec {
+	for _, s := range specs {
+		if s.form == f {
+			return s
+		}
+	}
+	return spec{form: f, description: string(f)}
+}
+
+// Description is what becomes of rows of the form.
+func (f Form) Description() string { return f.spec().description }
 
 // Row is a row of a data set. Of Text, Messages and Prompt with Completion one is set.
 type Row struct {
@@ -54,6 +76,8 @@ type Row struct {
 	// Tools is a JSON list of functions; nil: none. Variables are further variables of the template.
 	Tools     json.RawMessage
 	Variables map[string]json.RawMessage
+	// Unread are the keys that the form has no use for, sorted.
+	Unread []string
 }
 
 // message is a message as templates read it.
@@ -62,54 +86,78 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// ParseRow reads a row, a JSON object, in the form that its keys say. Keys that no form has are ignored. It is an error
-// if the row has none of the forms or several, or if a value is not what its form has.
+// ParseRow reads a row, a JSON object, in the form that its keys say. A key whose value is null is not there, and other
+// keys are not read; see Row.Unread. Beside the keys of another form text is one of these. It is an error if the row
+// has none of the forms or several, or if a value is not what its form has.
 func ParseRow(object []byte) (Row, error) {
 	fields, err := jsontext.Fields(object)
 	if err != nil {
 		return Row{}, err
 	}
-	values, keys := map[string]json.RawMessage{}, []string{}
+	values := map[string]json.RawMessage{}
 	for _, f := range fields {
 		if _, twice := values[f.Key]; twice {
 			return Row{}, fmt.Errorf("the row has the key %.100q twice", f.Key)
 		}
 		values[f.Key] = f.Value
-		keys = append(keys, f.Key)
 	}
-	var found []Form
-	for _, f := range []Form{Messages, PromptCompletion, Text, ShareGPT, Alpaca} {
-		has := true
-		for key := range strings.SplitSeq(string(f), "+") {
-			has = has && values[key] != nil
+	keys := slices.Sorted(maps.Keys(values))
+	maps.DeleteFunc(values, func(_ string, v json.RawMessage) bool { return string(v) == "null" })
+	if one := values["conversation"]; values["conversations"] == nil && one != nil && one[0] == '[' {
+		values["conversations"] = one // as LMSYS has it
+	}
+	form, err := formOf(values, keys)
+	if err != nil {
+		return Row{}, err
+	}
+	row, read := Row{Form: form}, slices.Concat(form.keys(), form.spec().more)
+	for _, key := range keys {
+		if values[key] != nil && !slices.Contains(read, key) {
+			row.Unread = append(row.Unread, key)
 		}
-		if has {
-			found = append(found, f)
-		}
 	}
-	switch len(found) {
-	case 0:
-		return Row{}, fmt.Errorf("the row has the keys %.200q: want messages, prompt and completion, text, "+
-			"conversations, or instruction and output", keys)
-	case 1:
-	default:
-		return Row{}, fmt.Errorf("the row has several forms, %q: want one", found)
-	}
-	row := Row{Form: found[0]}
 	if err := row.parse(values); err != nil {
 		return Row{}, err
 	}
 	return row, row.settings(values)
 }
 
+// formOf is the form of a row with values.
+func formOf(values map[string]json.RawMessage, keys []string) (Form, error) {
+	var found []Form
+	for _, s := range specs {
+		if !slices.ContainsFunc(s.form.keys(), func(key string) bool { return values[key] == nil }) {
+			found = append(found, s.form)
+		}
+	}
+	if last := len(found) - 1; last > 0 && found[last] == Text {
+		found = found[:last] // it repeats the others, as in tatsu-lab/alpaca
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		return "", fmt.Errorf("the row has several forms, %q: want one, so remove the keys of the others", found)
+	case values["chosen"] != nil && values["rejected"] != nil:
+		return "", errors.New("the row has a chosen and a rejected answer: training on preferences is not built yet; " +
+			"want " + wantedForms)
+	}
+	return "", fmt.Errorf("the row has the keys %.200q: want %s", keys, wantedForms)
+}
+
+const wantedForms = "messages, prompt and completion, text, conversations, instruction and output, or instruction " +
+	"and response"
+
 func (r *Row) parse(values map[string]json.RawMessage) (err error) {
 	switch r.Form {
 	case Messages:
 		r.Messages, err = conversation("messages", values["messages"])
 	case ShareGPT:
-		r.Messages, err = shareGPT(values["conversations"], values["system"])
+		r.Messages, err = conversation("conversations", values["conversations"])
 	case Alpaca:
-		return r.alpaca(values)
+		return r.instruction(values, "input", "output")
+	case Dolly:
+		return r.instruction(values, "context", "response")
 	case Text:
 		r.Text, err = textOf("text", values["text"])
 	case PromptCompletion:
@@ -124,23 +172,26 @@ func (r *Row) parse(values map[string]json.RawMessage) (err error) {
 			r.CompletionMessages, err = conversation("completion", c)
 		}
 	}
+	if err == nil && r.Messages != nil {
+		r.Messages, err = withSystem(r.Messages, values["system"])
+	}
 	return err
 }
 
 // settings reads what the template gets besides.
 func (r *Row) settings(values map[string]json.RawMessage) error {
-	if v := values["chat_template_kwargs"]; v != nil && string(v) != "null" {
+	if v := values["chat_template_kwargs"]; v != nil {
 		if err := jsonfile.Unmarshal(v, &r.Variables); err != nil {
 			return fmt.Errorf("chat_template_kwargs: %w", err)
 		}
 	}
 	v := values["tools"]
-	if v == nil || string(v) == "null" {
+	if v == nil {
 		return nil
 	}
 	if v[0] == '"' { // JSON in a text, as columns of data sets have it
 		inner, err := textOf("tools", v)
-		if err != nil {
+		if err != nil || strings.TrimSpace(inner) == "" {
 			return err
 		}
 		v = []byte(inner)
@@ -159,98 +210,67 @@ func textOf(key string, v json.RawMessage) (string, error) {
 	return jsontext.Field{Key: key, Value: v}.Text()
 }
 
-// conversation checks a list of messages.
-func conversation(key string, v json.RawMessage) (json.RawMessage, error) {
-	var list []struct {
-		Role    *string
-		Content json.RawMessage
-		Calls   json.RawMessage `json:"tool_calls"`
+// withSystem puts the system message of a column before a conversation.
+func withSystem(messages, column json.RawMessage) (json.RawMessage, error) {
+	if column == nil {
+		return messages, nil
 	}
-	if err := jsonfile.Unmarshal(v, &list); err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
+	text, err := textOf("system", column)
+	if err != nil || text == "" {
+		return messages, err
 	}
-	if len(list) == 0 {
-		return nil, fmt.Errorf("%s is empty: want at least one message", key)
+	var list []json.RawMessage
+	var first struct{ Role, Content json.RawMessage }
+	if err := errors.Join(json.Unmarshal(messages, &list), json.Unmarshal(list[0], &first)); err != nil {
+		return nil, err
 	}
-	for i, m := range list {
-		if m.Role == nil {
-			return nil, fmt.Errorf("%s[%d] has no role: want user, assistant, system or tool", key, i)
+	if string(first.Role) == `"system"` {
+		var content string
+		if json.Unmarshal(first.Content, &content) == nil && content == text {
+			return messages, nil
 		}
-		if m.Content == nil && m.Calls == nil {
-			return nil, fmt.Errorf("%s[%d] has no content", key, i)
-		}
-		for _, kind := range []string{"image", "video", "audio"} {
-			if m.Content != nil && m.Content[0] == '[' && bytes.Contains(m.Content, []byte(`"`+kind)) {
-				return nil, fmt.Errorf("%s[%d] has content of type %s: want text, models of others are not built in",
-					key, i, kind)
-			}
-		}
+		return nil, errors.New("the row has a system message in system and another in the conversation: want one")
 	}
-	return v, nil
+	system, err := encode([]message{{"system", text}})
+	if err != nil {
+		return nil, err
+	}
+	return concat(system, messages), nil
 }
 
-// roles are those of ShareGPT's data sets.
-var roles = map[string]string{"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
-	"chatgpt": "assistant", "model": "assistant", "bing": "assistant", "system": "system", "tool": "tool",
-	"observation": "tool"}
-
-func shareGPT(v, system json.RawMessage) (json.RawMessage, error) {
-	var list []struct{ From, Value *string }
-	if err := jsonfile.Unmarshal(v, &list); err != nil {
-		return nil, fmt.Errorf("conversations: %w", err)
-	}
-	var messages []message
-	if system != nil && string(system) != "null" {
-		text, err := textOf("system", system)
-		if err != nil {
-			return nil, err
-		}
-		if text != "" {
-			messages = append(messages, message{"system", text})
-		}
-	}
-	for i, m := range list {
-		if m.From == nil || m.Value == nil {
-			return nil, fmt.Errorf("conversations[%d] has no from or no value: want both", i)
-		}
-		role, ok := roles[*m.From]
-		if !ok {
-			return nil, fmt.Errorf("conversations[%d].from is %.40q: want human, gpt, system or tool", i, *m.From)
-		}
-		messages = append(messages, message{role, *m.Value})
-	}
-	if len(list) == 0 {
-		return nil, errors.New("conversations is empty: want at least one message")
-	}
-	return encode(messages)
+// concat joins two lists.
+func concat(a, b json.RawMessage) json.RawMessage {
+	a, b = bytes.TrimSpace(a), bytes.TrimSpace(b)
+	return slices.Concat(a[:len(a)-1], []byte(","), b[1:])
 }
 
-func (r *Row) alpaca(values map[string]json.RawMessage) (err error) {
+// instruction makes a prompt and its completion of the columns instruction, input and answer.
+func (r *Row) instruction(values map[string]json.RawMessage, input, answer string) (err error) {
 	text := map[string]string{}
-	for _, key := range []string{"instruction", "input", "output", "system"} {
-		if v := values[key]; v != nil && string(v) != "null" {
+	for _, key := range []string{"instruction", input, answer, "system"} {
+		if v := values[key]; v != nil {
 			if text[key], err = textOf(key, v); err != nil {
 				return err
 			}
 		}
 	}
-	if h := values["history"]; h != nil && string(h) != "null" && string(h) != "[]" {
-		return errors.New("history is not supported in rows with instruction and output: want messages")
+	if h := values["history"]; h != nil && string(h) != "[]" {
+		return fmt.Errorf("history is not supported in rows with instruction and %s: want messages", answer)
 	}
 	var prompt []message
 	if text["system"] != "" {
 		prompt = append(prompt, message{"system", text["system"]})
 	}
-	parts := slices.DeleteFunc([]string{text["instruction"], text["input"]}, func(s string) bool { return s == "" })
+	parts := slices.DeleteFunc([]string{text["instruction"], text[input]}, func(s string) bool { return s == "" })
 	prompt = append(prompt, message{"user", strings.Join(parts, "\n")})
 	if r.PromptMessages, err = encode(prompt); err == nil {
-		r.CompletionMessages, err = encode([]message{{"assistant", text["output"]}})
+		r.CompletionMessages, err = encode([]message{{"assistant", text[answer]}})
 	}
 	return err
 }
 
 // encode writes messages as JSON.
-func encode(messages []message) (json.RawMessage, error) {
+func encode[T message | json.RawMessage](messages []T) (json.RawMessage, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)

@@ -19,7 +19,7 @@ func TestParseRow(t *testing.T) {
 		require.NoError(t, err, text)
 		return r
 	}
-	require.Equal(t, chat.Row{Form: chat.Text, Text: "a"}, row(`{"id": 3, "text": "a"}`))
+	require.Equal(t, chat.Row{Form: chat.Text, Text: "a", Unread: []string{"id"}}, row(`{"id": 3, "text": "a"}`))
 	require.Equal(t, chat.Row{Form: chat.PromptCompletion, Prompt: "a", Completion: "b"},
 		row(`{"prompt": "a", "completion": "b"}`))
 	r := row(`{"messages": [{"role": "user", "content": "a"}], "tools": "[{\"name\": \"f\"}]",
@@ -35,21 +35,54 @@ func TestParseRow(t *testing.T) {
 	require.Equal(t, `[{"role":"user","content":"Add.\n1+1"}]`, string(r.PromptMessages))
 	require.Equal(t, `[{"role":"assistant","content":"2"}]`, string(r.CompletionMessages))
 
+	// tatsu-lab/alpaca repeats the other columns in text; a missing input may be null or empty.
+	r = row(`{"instruction": "Add.", "input": "", "output": "2", "text": "Below is … Add. …", "system": null}`)
+	require.Equal(t, chat.Alpaca, r.Form)
+	require.Equal(t, `[{"role":"user","content":"Add."}]`, string(r.PromptMessages))
+	require.Equal(t, []string{"text"}, r.Unread)
+	require.Empty(t, r.Text)
+	r = row(`{"instruction": "Add.", "context": "1+1", "response": "2", "category": "qa"}`)
+	require.Equal(t, chat.Dolly, r.Form)
+	require.Equal(t, `[{"role":"user","content":"Add.\n1+1"}]`, string(r.PromptMessages))
+	require.Equal(t, `[{"role":"assistant","content":"2"}]`, string(r.CompletionMessages))
+	require.Equal(t, []string{"category"}, r.Unread)
+
+	for text, want := range map[string]string{
+		`{"conversations": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "id": 1}`: `[` +
+			`{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]`,
+		`{"conversation": [{"role": "human", "content": "a"}]}`: `[{"role":"user","content":"a"}]`,
+		`{"messages": [{"from": "human", "value": "a", "weight": 0}, {"from": "gpt", "value": "b", "n": [1]}]}`: `[` +
+			`{"role":"user","content":"a","weight":0},{"role":"assistant","content":"b","n":[1]}]`,
+		`{"messages": [{"role": "user", "content": "a"}], "system": "s", "text": "t", "conversations": null}`: `[` +
+			`{"role":"system","content":"s"},{"role": "user", "content": "a"}]`,
+		`{"messages": [{"role": "system", "content": "s"}], "system": "s"}`: `[{"role": "system", "content": "s"}]`,
+		`{"messages": [{"role": "assistant", "content": null, "tool_calls": [1]}], "system": "", "tools": ""}`: `[` +
+			`{"role": "assistant", "content": null, "tool_calls": [1]}]`,
+	} {
+		require.Equal(t, want, string(row(text).Messages))
+	}
+
 	for _, c := range [][2]string{
 		{`[]`, "want a JSON object"},
 		{`{"chat": "x"}`, `the row has the keys ["chat"]: want messages, prompt and completion, text, `},
-		{`{"text": "a", "messages": []}`, `the row has several forms, ["messages" "text"]: want one`},
+		{`{"messages": [], "prompt": "a", "completion": "b"}`, `the row has several forms, ["messages" ` +
+			`"prompt+completion"]: want one, so remove the keys of the others`},
+		{`{"chosen": "a", "rejected": "b"}`, "training on preferences is not built yet"},
+		{`{"messages": [{"role": "system", "content": "s"}], "system": "t"}`, "another in the conversation: want one"},
+		{`{"messages": [{"role": "assistant", "content": "s", "weight": 0}]}`, "messages[0] is an answer of weight 0"},
+		{`{"messages": [{"role": "user", "from": "gpt", "content": "x"}]}`, "messages[0] has role and from: want one"},
+		{`{"messages": [{"role": "user", "content": null}]}`, "messages[0] has no content"},
 		{`{"text": "a", "text": "b"}`, `the row has the key "text" twice`},
 		{`{"text": 3}`, `field "text" is 3: want a string`},
 		{`{"messages": []}`, "messages is empty"},
 		{`{"messages": "x"}`, `messages: it is "x": want a list`},
 		{`{"messages": [{"content": "x"}]}`, "messages[0] has no role: want user, assistant, system or tool"},
 		{`{"messages": [{"role": "user"}]}`, "messages[0] has no content"},
-		{`{"messages": [{"role": 3, "content": "x"}]}`, "messages: [0].role is 3: want a text"},
+		{`{"messages": [{"role": 3, "content": "x"}]}`, "messages[0].role is 3: want a text"},
 		{`{"messages": [{"role": "user", "content": [{"type": "image"}]}]}`, "messages[0] has content of type image"},
 		{`{"prompt": "a", "completion": []}`, `field "completion" is []: want a string`},
 		{`{"conversations": [{"from": "x", "value": "a"}]}`, `conversations[0].from is "x": want human, gpt, system`},
-		{`{"conversations": [{"from": "gpt"}]}`, "conversations[0] has no from or no value"},
+		{`{"conversations": [{"from": "gpt"}]}`, "conversations[0] has no content"},
 		{`{"instruction": "a", "output": "b", "history": [[1]]}`, "history is not supported"},
 	} {
 		_, err := chat.ParseRow([]byte(c[0]))

@@ -26,6 +26,8 @@ const TemplateFile = "chat_template.jinja"
 type Template struct {
 	// Source is its text.
 	Source string
+	// Path is where it was read, for errors; "" if it was not in a file.
+	Path string
 	// Special are texts that it refers to by names, such as bos_token and eos_token.
 	Special map[string]string
 	// Now is the time for templates that write a date; nil: time.Now. Give a fixed time to samples that must be the
@@ -42,6 +44,33 @@ func ParseTemplate(source string) (*Template, error) {
 		return nil, fmt.Errorf("chat: %w", err)
 	}
 	return &Template{Source: source, parsed: parsed}, nil
+}
+
+// ReadTemplate reads a file with a chat template. Errors name the file.
+func ReadTemplate(path string) (*Template, error) {
+	source, err := vfs.ReadFile(vfs.OS, path, maxFile)
+	if err != nil {
+		return nil, fmt.Errorf("chat: %w", err)
+	}
+	return parseIn(path, string(source))
+}
+
+// parseIn is ParseTemplate of what is in a place.
+func parseIn(path, source string) (*Template, error) {
+	t, err := ParseTemplate(source)
+	if err != nil {
+		return nil, (&Template{Path: path}).located(err)
+	}
+	t.Path = path
+	return t, nil
+}
+
+// located is an error with the place of the template.
+func (t *Template) located(err error) error {
+	if t.Path == "" {
+		return err
+	}
+	return fmt.Errorf("%w (in %s)", err, t.Path)
 }
 
 // ErrNoTemplate is the error of LoadTemplate for a folder without a chat template: a base model's.
@@ -111,20 +140,16 @@ func LoadTemplate(dir string) (*Template, error) {
 			return nil, fmt.Errorf("chat: %s: %w", path, err)
 		}
 	}
-	source, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, TemplateFile), maxFile)
+	t, err := ReadTemplate(filepath.Join(dir, TemplateFile))
 	switch {
-	case err == nil:
-		path = filepath.Join(dir, TemplateFile)
 	case !errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("chat: %w", err)
 	case config.Template == nil:
 		return nil, fmt.Errorf("chat: %s: %w", dir, ErrNoTemplate)
 	default:
-		source = []byte(*config.Template)
+		t, err = parseIn("chat_template of "+path, string(*config.Template))
 	}
-	t, err := ParseTemplate(string(source))
 	if err != nil {
-		return nil, fmt.Errorf("%w (in %s)", err, path)
+		return nil, err
 	}
 	t.Special = map[string]string{}
 	for name, token := range map[string]*tokenText{"bos_token": config.BOS, "eos_token": config.EOS,
@@ -173,7 +198,7 @@ func (t *Template) Render(c Conversation) (text string, assistant []Span, err er
 	}
 	text, spans, err := t.parsed.Render(vars, jinja.Limits{Now: t.Now})
 	if err != nil {
-		return "", nil, fmt.Errorf("chat: %w", err)
+		return "", nil, t.located(fmt.Errorf("chat: %w", err))
 	}
 	for _, s := range spans {
 		assistant = append(assistant, Span{s[0], s[1]})

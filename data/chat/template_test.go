@@ -60,6 +60,16 @@ func TestLoadTemplate(t *testing.T) {
 	write("chat_template.jinja", "a\n{% if %}")
 	_, err = chat.LoadTemplate(dir)
 	require.ErrorContains(t, err, `line 2 of the template: unexpected "%}": want an expression (in `+dir)
+	write("chat_template.jinja", "{{ messages[9999].content }}")
+	template, err := chat.LoadTemplate(dir)
+	require.NoError(t, err)
+	_, _, err = template.Render(chat.Conversation{Messages: json.RawMessage(`[]`)})
+	require.ErrorContains(t, err, "chat: line 1 of the template: element 9999 of a list of 0 is undefined, and has no "+
+		"content (in "+filepath.Join(dir, "chat_template.jinja"))
+	require.NoError(t, os.Remove(filepath.Join(dir, "chat_template.jinja")))
+	write("tokenizer_config.json", `{"chat_template": "{% if %}"}`)
+	_, err = chat.LoadTemplate(dir)
+	require.ErrorContains(t, err, "(in chat_template of "+filepath.Join(dir, "tokenizer_config.json"))
 	for config, want := range map[string]string{
 		`{"chat_template": 3}`:     "chat_template is 3: want a text, or a list with one that is named default",
 		`{"eos_token": {"id": 2}}`: `eos_token is {"id": 2}: want a token's text, or an object with its content`,

@@ -2,7 +2,11 @@
 
 package main
 
-import "github.com/lockstep-ml/lockstep/args"
+import (
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/args"
+)
 
 // FinetuneArguments are the program's settings beside those of training, by the names of TRL.
 type FinetuneArguments struct {
@@ -34,6 +38,7 @@ func defaults() (*args.TrainingArguments, *FinetuneArguments) {
 func (f *FinetuneArguments) Check(c *args.Checker) {
 	c.Require(f.MaxLength == 0 || f.MaxLength > 1, "max_length", f.MaxLength, "at least 2, or 0")
 	c.Require(f.MaxNewTokens >= 0, "max_new_tokens", f.MaxNewTokens, "at least 0")
+	c.Require(!slices.Contains(f.TrainFile, ""), "train_file", f.TrainFile, "names of files")
 	c.Require((f.ModelNameOrPath == "") == (len(f.TrainFile) == 0), "train_file", f.TrainFile,
 		"both model_name_or_path and train_file, or none for the demonstration")
 }

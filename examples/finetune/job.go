@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
@@ -101,6 +102,9 @@ func (j *job) open() (err error) {
 		return err
 	}
 	j.Line("rows", program.Count(len(j.rows), "row"), j.rows[0].Form.Description())
+	if unread := chat.Unread(j.rows); len(unread) > 0 {
+		j.Line("not read", strings.Join(unread, ", "))
+	}
 	j.base, err = models.OpenPretrained[languageModel](tensor.CPU(), j.ModelNameOrPath, "a language model, such as "+
 		"LlamaForCausalLM")
 	if err != nil {
@@ -112,19 +116,15 @@ func (j *job) open() (err error) {
 		return err
 	}
 	if j.ChatTemplate != "" {
-		source, err := os.ReadFile(j.ChatTemplate)
+		own, err := chat.ReadTemplate(j.ChatTemplate)
 		if err != nil {
-			return err
-		}
-		own, err := chat.ParseTemplate(string(source))
-		if err != nil {
-			return fmt.Errorf("%w (in %s)", err, j.ChatTemplate)
+			return fmt.Errorf("chat_template: %w", err)
 		}
 		if template != nil {
 			own.Special = template.Special
 		}
 		template = own
-		j.replace(models.Sidecar{Name: chat.TemplateFile, Data: source})
+		j.replace(models.Sidecar{Name: chat.TemplateFile, Data: []byte(own.Source)})
 	}
 	return j.setEncoder(template)
 }

@@ -707,6 +707,7 @@ func (s *state) get(of, key any, shown string) any {
 			if i >= 0 && i < int64(len(of.Items)) {
 				return of.Items[i]
 			}
+			return undefined{fmt.Sprintf("element %d of a list of %d", key, len(of.Items))}
 		}
 	case string:
 		if i, ok := key.(int64); ok {
