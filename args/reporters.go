@@ -8,7 +8,7 @@ import (
 )
 
 // reporterPackages are the reporters of package integrations, each in the package of its name.
-var reporterPackages = []string{"jsonl", "mlflow", "prometheus", "tensorboard", "trackio", "wandb"}
+var reporterPackages = []string{"jsonl", "mlflow", "opentelemetry", "prometheus", "tensorboard", "trackio", "wandb"}
 
 // otherReporters are reporters of HuggingFace's Trainer and Accelerate that are refused, with what takes their place.
 var otherReporters = map[string]string{

@@ -7,6 +7,7 @@ package all
 import (
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/mlflow"
+	_ "github.com/lockstep-ml/lockstep/integrations/opentelemetry"
 	_ "github.com/lockstep-ml/lockstep/integrations/prometheus"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
 	_ "github.com/lockstep-ml/lockstep/integrations/trackio"

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do the real clients and servers of trackers take what the reporters send?
 
-    check_trackers.py PROGRAM [wandb | mlflow | trackio | plugs ...]
+    check_trackers.py PROGRAM [wandb | mlflow | trackio | opentelemetry | plugs ...]
 
 PROGRAM is a built examples/regression. It trains 30 steps and resumes to 40, with each tracker. The packages of the
-trackers (pip install wandb mlflow trackio prometheus_client) are those of this Python. No network is used but the
-loopback interface.
+trackers (pip install wandb mlflow trackio prometheus_client opentelemetry-proto) are those of this Python. No network
+is used but the loopback interface.
 """
 import http.server
 import json
@@ -23,7 +23,7 @@ import urllib.request
 
 BIN = os.path.dirname(sys.executable)
 KEY = "a" * 40
-CLEAN = {k: v for k, v in os.environ.items() if not re.match(r"WANDB_|MLFLOW_|TRACKIO_|TENSORBOARD_", k)}
+CLEAN = {k: v for k, v in os.environ.items() if not re.match(r"WANDB_|MLFLOW_|TRACKIO_|TENSORBOARD_|OTEL_", k)}
 
 
 def train(program, out, tracker, **variables):
@@ -223,6 +223,49 @@ def check_trackio(program):
             stop(server)
 
 
+def check_opentelemetry(program):
+    """OpenTelemetry's own messages take each request, and have every number of the run that was resumed."""
+    from google.protobuf import json_format
+    from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+
+    received = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            assert self.path == "/v1/metrics", self.path
+            received.append(json_format.Parse(body, metrics_service_pb2.ExportMetricsServiceRequest()))
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(b'{"partialSuccess":{}}')
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with tempfile.TemporaryDirectory() as out:
+        log = train(program, out, "opentelemetry,jsonl", OTEL_SERVICE_NAME="mine",
+                    OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{server.server_port}")
+        assert "WARN a reporter" not in log, log
+        got, runs = {}, set()
+        for of in (r for request in received for r in request.resource_metrics):
+            resource = {a.key: a.value.string_value for a in of.resource.attributes}
+            runs.add((resource["service.name"], resource["service.instance.id"]))
+            for m in (m for scope in of.scope_metrics for m in scope.metrics):
+                for p in m.gauge.data_points:
+                    got.setdefault(m.name.removeprefix("lockstep."), {})[p.time_unix_nano] = p.as_double
+        want = {}
+        for (k, _), v in records(out).items():
+            want.setdefault(k, []).append(v)
+    steps = got.pop("step")
+    assert len(runs) == 1 and ("mine" in next(iter(runs))) and max(steps.values()) == 40, (runs, steps)
+    for k in ("loss", "grad_norm", "eval_loss"):
+        assert [got[k][t] for t in sorted(got[k])] == want[k], (k, got[k], want[k])
+    return f"{sum(map(len, got.values()))} points of {len(got)} gauges of one run"
+
+
 def check_plugs(program):
     """A run with all reporters goes on when the servers die, and its endpoint has what Prometheus reads."""
     from prometheus_client.parser import text_string_to_metric_families
@@ -241,10 +284,10 @@ def check_plugs(program):
             [program, "--output_dir", out, "--max_steps", "1000000", "--max_train_seconds", "25", "--logging_steps",
              "2000", "--logging_strategy", "steps", "--eval_strategy", "steps", "--eval_steps", "1000000",
              "--save_strategy", "no", "--load_best_model_at_end=false", "--report_to",
-             "wandb,mlflow,trackio,prometheus,tensorboard,jsonl"],
+             "wandb,mlflow,trackio,opentelemetry,prometheus,tensorboard,jsonl"],
             env={**CLEAN, "HOME": out, "WANDB_API_KEY": KEY, "WANDB_BASE_URL": f"http://127.0.0.1:{fake.server_port}",
                  "MLFLOW_TRACKING_URI": at_mlflow, "TRACKIO_SERVER_URL": at_trackio, "TRACKIO_WRITE_TOKEN": KEY,
-                 "OTEL_EXPORTER_PROMETHEUS_PORT": str(port)},
+                 "OTEL_EXPORTER_PROMETHEUS_PORT": str(port), "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
             stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         try:
             scraped = ""
@@ -264,7 +307,7 @@ def check_plugs(program):
         log = run.communicate(timeout=120)[1]
         assert run.returncode == 0, log
         warnings = [line for line in log.splitlines() if " WARN " in line]
-        for name in ("wandb", "mlflow", "trackio"):
+        for name in ("wandb", "mlflow", "trackio", "opentelemetry"):
             assert any("cannot send" in w and "reporter " + name in w for w in warnings), warnings
         assert KEY not in log
         last = int(re.findall(r"^step (\d+)", log, re.M)[-1])
@@ -274,7 +317,8 @@ def check_plugs(program):
 
 
 def main():
-    checks = {"wandb": check_wandb, "mlflow": check_mlflow, "trackio": check_trackio, "plugs": check_plugs}
+    checks = {"wandb": check_wandb, "mlflow": check_mlflow, "trackio": check_trackio,
+              "opentelemetry": check_opentelemetry, "plugs": check_plugs}
     for name in sys.argv[2:] or checks:
         print(name + ":", checks[name](os.path.abspath(sys.argv[1])), flush=True)
     print("ok")

@@ -64,6 +64,9 @@ func (c *Client) Basic(user, password string) {
 // Bearer authorizes by a token.
 func (c *Client) Bearer(token string) { c.Secret("Authorization", "Bearer ", token) }
 
+// Header sends a header.
+func (c *Client) Header(name, value string) { c.header.Set(name, value) }
+
 // Secret sends a header whose value, behind the prefix, is never told.
 func (c *Client) Secret(name, prefix, secret string) {
 	c.header.Set(name, prefix+secret)
