@@ -260,6 +260,28 @@ func CheckTensors(a *args.TrainingArguments, model nn.Module) error {
 	return err
 }
 
+// RehearseTensors runs a forward pass of a model that CheckTensors accepts, without values and as a rank of tp_size has
+// it, or as one of several that share the parts of one rank. Its error says which rules of the plan do not fit each
+// other. run computes the pass of the model that it gets.
+func RehearseTensors(a *args.TrainingArguments, model nn.Module, run func(c *nn.Ctx, m nn.Module)) error {
+	if max(a.TPSize, a.TPParts) <= 1 {
+		return nil
+	}
+	tree := nn.Walk(model)
+	plan, parts, err := tensorsOf(a).settle(tree, model, a.TPSize)
+	if err != nil {
+		return err
+	}
+	size := tp.Size{Ranks: a.TPSize, Parts: parts}
+	if size.Ranks == 1 {
+		size.Ranks = parts
+		if _, err := plan.Resolve(tree, size); err != nil {
+			return nil // so many ranks cannot share it
+		}
+	}
+	return plan.Rehearse(model, size, run)
+}
+
 // CheckTokens is what is wrong with how the arguments divide the tokens of the sequences that a model reads (cp_size,
 // sp_size, cp_strategy, cp_chunks). Its error has all faults.
 func CheckTokens(a *args.TrainingArguments, model nn.Module) error {

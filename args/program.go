@@ -214,20 +214,27 @@ func (a *TrainingArguments) checkPipelined(c *Checker) {
 
 // checkContext checks what does not go together with sequences whose tokens are divided.
 func (a *TrainingArguments) checkContext(c *Checker, p Program) {
-	if a.ContextChunks() <= 1 || !c.OK("cp_size", "sp_size", "cp_chunks") {
+	if a.ContextChunks() <= 1 {
 		return
 	}
-	off := "cp_size 1"
+	key, n, off := "cp_size", a.contextRanks(), "cp_size 1"
 	switch {
-	case a.contextRanks() == 1:
-		off = "cp_chunks 0"
+	case n == 1:
+		key, n, off = "cp_chunks", a.CPChunks, "cp_chunks 0"
 	case a.SPSize > 1:
-		off = "sp_size 1"
+		key, off = "sp_size", "sp_size 1"
+	}
+	if a.PPSize > 1 { // whatever else is wrong with one of both
+		c.add(Fault{Problem: fmt.Sprintf("pp_size %d and %s %d are not built together: want pp_size 1 (tp_size and "+
+			"fsdp divide a model beside %s), or %s (tp_size, fsdp and gradient_checkpointing make room for long "+
+			"sequences beside pp_size)", a.PPSize, key, n, key, off)})
+	}
+	if !c.OK("cp_size", "sp_size", "cp_chunks") {
+		return
 	}
 	without := func(ok bool, key string, value any, want string) {
 		c.Require(ok, key, value, want+", or "+off+": they are not built together")
 	}
-	without(a.PPSize <= 1, "pp_size", a.PPSize, "1")
 	without(a.LocalSGDSteps == 0, "local_sgd_steps", a.LocalSGDSteps, "0")
 	if a.contextRanks() > 1 {
 		without(a.OffloadParams != OffloadDisk, "offload_params", a.OffloadParams, "none or cpu")

@@ -3,6 +3,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -99,6 +100,7 @@ type AttentionConfig struct {
 func (cfg AttentionConfig) Attend(c *Ctx, q, k, v *tensor.Tensor, in AttentionInput) *tensor.Tensor {
 	opt := tensor.AttentionOptions{Scale: cfg.Scale, Causal: cfg.Causal, Window: cfg.Window, Mask: in.Mask,
 		QueryOffset: in.Cache.Len(), KeyOffset: in.Cache.Start(q.Size(2))}
+	cfg.checkHeads(c, q.Size(1), k.Size(1))
 	if c.Training {
 		opt.Dropout = cfg.DropoutP
 	}
@@ -117,6 +119,14 @@ func (cfg AttentionConfig) Attend(c *Ctx, q, k, v *tensor.Tensor, in AttentionIn
 	}
 	k, v = in.Cache.Extend(c, k, v)
 	return MergeHeads(c, c.attend(q, k, v, opt))
+}
+
+// checkHeads refuses a part of the queries' heads with another part of the keys': a head would read another one's keys.
+func (cfg AttentionConfig) checkHeads(c *Ctx, queries, keys int) {
+	if all := cmp.Or(cfg.KVHeads, cfg.Heads); cfg.Heads > 0 && queries*all != keys*cfg.Heads {
+		refuse(c, "nn.Attend", "%d of %d heads of queries, and %d of %d of keys: want the same part of both", queries,
+			cfg.Heads, keys, all)
+	}
 }
 
 // MultiheadAttention is self-attention with separate projections of queries, keys,
@@ -178,7 +188,7 @@ func (m *MultiheadAttention) Forward(c *Ctx, x *tensor.Tensor, in AttentionInput
 
 // Traits give the size of a head.
 func (m *MultiheadAttention) Traits() Traits {
-	return Traits{HeadDim: m.Config.HeadDim, KVHeads: m.Config.KVHeads}
+	return Traits{HeadDim: m.Config.HeadDim, Heads: m.Config.Heads, KVHeads: m.Config.KVHeads}
 }
 
 // heads projects x, and normalises the result, or each head of it, if there is a norm.

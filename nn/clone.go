@@ -28,6 +28,22 @@ func CloneDeferred[M Module](m M, dev *tensor.Device) (M, error) {
 	return clone(m, &cloner{c: tensor.NewCtx(dev).NoGrad(), dev: dev, seen: map[any]reflect.Value{}, later: true})
 }
 
+// CloneShapes is Clone for a device without values (tensor.NewMeta): nothing of m's parameters is read, and none of the
+// copy's takes memory before it is used.
+func CloneShapes[M Module](m M, dev *tensor.Device) (M, error) {
+	twin, err := CloneDeferred(m, dev)
+	if err != nil {
+		return twin, err
+	}
+	Walk(twin).EachParameter(func(_ string, p *Parameter) {
+		if p.Deferred() != nil {
+			p.DeferPart(nil)
+			p.Defer(func(c *tensor.Ctx) *tensor.Tensor { return tensor.Empty(c.NoGrad(), p.DType(), p.Shape()...) })
+		}
+	})
+	return twin, nil
+}
+
 func clone[M Module](m M, cl *cloner) (M, error) {
 	var zero M
 	if in := reflect.ValueOf(m); in.Kind() != reflect.Pointer || in.IsNil() {

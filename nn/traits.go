@@ -19,8 +19,9 @@ type Traits struct {
 	// queries, keys or values, and of the inputs of one behind attention. Tensor parallelism does not divide a head.
 	// 0: there are no heads.
 	HeadDim int
-	// KVHeads is how many heads of keys an attention has, which ranks may divide among them; 0: the module is none.
-	KVHeads int
+	// Heads and KVHeads are how many heads of queries and of keys an attention has, which ranks may divide among them;
+	// 0: the module is none.
+	Heads, KVHeads int
 }
 
 // with adds what a module within states.
@@ -32,7 +33,7 @@ func (t Traits) with(m Module) Traits {
 		t.Embedding = t.Embedding || own.Embedding
 		t.InOut = t.InOut || own.InOut
 		if own.HeadDim > 0 {
-			t.HeadDim = own.HeadDim
+			t.HeadDim, t.Heads, t.KVHeads = own.HeadDim, own.Heads, own.KVHeads
 		}
 	}
 	return t

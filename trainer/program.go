@@ -30,7 +30,7 @@ func Program() args.Program {
 	}
 	p.Tensors = func(a *args.TrainingArguments, model any) error {
 		m, _ := model.(nn.Module)
-		return accelerate.CheckTensors(a, m)
+		return checkTensors(a, m)
 	}
 	p.Tokens = func(a *args.TrainingArguments, model any) error {
 		m, _ := model.(nn.Module)
@@ -60,7 +60,23 @@ func ProgramFor(model models.Model) args.Program {
 	if m, ok := model.(models.Pipelined); ok {
 		p.Parts = len(m.Parts())
 	}
-	p.Tensors = func(a *args.TrainingArguments, _ any) error { return accelerate.CheckTensors(a, model) }
+	p.Tensors = func(a *args.TrainingArguments, _ any) error { return checkTensors(a, model) }
 	p.Tokens = func(a *args.TrainingArguments, _ any) error { return accelerate.CheckTokens(a, model) }
 	return p
+}
+
+// checkTensors is what is wrong with how the matrices of a model are divided. A model that makes an example shows
+// whether the rules of its plan fit each other.
+func checkTensors(a *args.TrainingArguments, m nn.Module) error {
+	err := accelerate.CheckTensors(a, m)
+	example, ok := m.(interface {
+		models.Model
+		models.Example
+	})
+	if err != nil || !ok {
+		return err
+	}
+	return accelerate.RehearseTensors(a, example, func(c *nn.Ctx, m nn.Module) {
+		m.(models.Model).Forward(c, example.ExampleBatch(c.Ctx, 1, 0))
+	})
 }

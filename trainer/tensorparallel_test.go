@@ -233,6 +233,19 @@ func TestResumeKeepsParts(t *testing.T) {
 	}
 }
 
+// Rules of a plan that do not fit each other are a fault of the arguments, on one rank with parts too.
+func TestRulesThatDoNotFit(t *testing.T) {
+	for _, set := range []func(*args.TrainingArguments){inParts, func(a *args.TrainingArguments) { a.TPSize = 2 }} {
+		a := args.Default("")
+		a.TPPlan = map[string]any{"transformer.h.*.mlp.c_fc": "replicate"}
+		set(a)
+		require.EqualError(t, a.ValidateFor(trainer.ProgramFor(fourHeads(t))), "arguments: "+
+			"transformer.h.*.mlp.c_proj is rowwise, which is for an input whose features are divided, and gets all of "+
+			"them from transformer.h.*.mlp.c_fc (replicate): want colwise or rowwise_split_input, or colwise in front "+
+			"of it")
+	}
+}
+
 // replicated is a plan that leaves all matrices of fourHeads whole.
 func replicated(t *testing.T) map[string]any {
 	plan := map[string]any{}

@@ -40,17 +40,11 @@ type Sketch struct {
 // NewSketch copies a model, which is whole, without its values.
 func NewSketch(m Model, forward Forward) (*Sketch, error) {
 	dev := tensor.NewMeta()
-	twin, err := nn.CloneDeferred(m, dev)
+	twin, err := nn.CloneShapes(m, dev)
 	if err != nil {
 		return nil, err
 	}
-	s := &Sketch{tensor.NewCtx(dev), twin, nn.Walk(twin), forward}
-	for _, p := range s.tree.Parameters() {
-		if p.Deferred() != nil {
-			p.Defer(func(c *tensor.Ctx) *tensor.Tensor { return tensor.Empty(c.NoGrad(), p.DType(), p.Shape()...) })
-		}
-	}
-	return s, nil
+	return &Sketch{tensor.NewCtx(dev), twin, nn.Walk(twin), forward}, nil
 }
 
 // stages cuts the copy. split is a valid one.

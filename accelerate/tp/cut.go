@@ -312,6 +312,9 @@ func (l *layer) divisible(features int, size Size) error {
 	}
 	if d := l.traits.HeadDim; d > 0 && n%d == 0 {
 		n, of = n/d, "head"
+		if err := l.fusedHeads(n); err != nil {
+			return err
+		}
 	}
 	parts := size.Parts
 	whole := Cut{Shape: []int{n}, Fused: 1, Parts: parts}
@@ -322,4 +325,19 @@ func (l *layer) divisible(features int, size Size) error {
 		return &undivided{l.path, n, of}
 	}
 	return nil
+}
+
+// fusedHeads is an error if a matrix of so many heads is none of queries or keys alone: ranks would get heads of both.
+func (l *layer) fusedHeads(n int) error {
+	queries, keys := l.traits.Heads, l.traits.KVHeads
+	all := n * l.rule.fused()
+	if queries == 0 || n == queries || n == keys {
+		return nil
+	}
+	want := "a layer for queries, keys and values each, or " + string(Replicate)
+	if queries == keys && all%queries == 0 && all > queries {
+		want = fmt.Sprintf("%s:%d", PackedColwise, all/queries)
+	}
+	return fmt.Errorf("%s is %s, and has %s in all, of an attention with %d of queries and %d of keys: want %s", l.path,
+		l.rule, quantity.Of(all, "head"), queries, keys, want)
 }

@@ -56,7 +56,7 @@ func newAttention(in *nn.Init, cfg Config) *Attention {
 
 // Traits give the size of a head.
 func (a *Attention) Traits() nn.Traits {
-	return nn.Traits{HeadDim: a.Config.HeadDim, KVHeads: a.Config.KVHeads}
+	return nn.Traits{HeadDim: a.Config.HeadDim, Heads: a.Config.Heads, KVHeads: a.Config.KVHeads}
 }
 
 // Forward keeps x's shape.
