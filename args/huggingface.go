@@ -54,8 +54,6 @@ func current() []Known {
 		noEffect("include_for_metrics", TypeList, "",
 			"metrics always see the inputs and the loss (trainer.Metric)"),
 		noEffect("batch_eval_metrics", TypeBool, "false", "metrics are updated batch by batch (trainer.Metric)"),
-		planned("save_on_each_node", TypeBool, "false",
-			"checkpoints on every host: want an output_dir that all hosts share"),
 		renamed("enable_jit_checkpoint", TypeBool, "false", "save_on_interrupt").values("true", ""),
 		planned("push_to_hub", TypeBool, "false", noHub),
 		noEffect("hub_token", TypeString, "", hubReads),

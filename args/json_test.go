@@ -31,7 +31,7 @@ func unusual() *args.TrainingArguments {
 		FP16LossScaler: args.LossScalerDeepSpeed, HalfUpdate: args.HalfUpdatePlain, NonfiniteLoss: args.NonfiniteRaise,
 		LossAverage: args.LossAverageSteps, LabelSmoothingFactor: 0.25, NeftuneNoiseAlpha: new(5.0),
 		LayerwiseLRDecay: 0.75, EMADecay: 0.9, PredictWithGenerate: true, GenerationMaxLength: new(32),
-		SaveKeepBest: 2, SaveKeepEvery: 5, AsyncSave: true, AutoFindBatchSize: true,
+		SaveKeepBest: 2, SaveKeepEvery: 5, AsyncSave: true, SaveOnEachNode: true, AutoFindBatchSize: true,
 		Debug:           []string{"underflow_overflow"},
 		ParamGroups:     map[string]any{"wte$": "lr=0.5"},
 		LoggingStrategy: args.StrategyEpoch, LoggingSteps: 0.125, LoggingFirstStep: true,

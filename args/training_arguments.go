@@ -218,6 +218,9 @@ type TrainingArguments struct {
 	// it is until it is written, and waits for the one before. An error of the disk ends the run at the next step. The
 	// folder of a checkpoint appears when it is complete; the event save comes before and names the one before.
 	AsyncSave bool `json:"async_save" usage:"write checkpoints while training goes on"`
+	// SaveOnEachNode is for hosts that share no folder: rank 0 sends what it saves (checkpoints and the final model) to
+	// the first rank of each other host, which writes it into an output_dir of the same path, so that a run can resume.
+	SaveOnEachNode bool `json:"save_on_each_node" usage:"save on each host: output_dir is a folder of its own there"`
 	// SaveOnlyModel leaves out what only a resume needs.
 	SaveOnlyModel bool `json:"save_only_model" usage:"save only the model, not the state that a resume needs"`
 	// MaxShardSize is the most bytes that one file of saved weights may hold, as "5GB" or a number: a model with more

@@ -55,7 +55,7 @@ func writtenFiles(t *testing.T) (files []writtenFile) {
 
 // notBuilt are the arguments that transformers writes with values that are an error here, with what the error says.
 var notBuilt = map[string]string{
-	"push_to_hub": "not built yet", "save_on_each_node": "not built yet",
+	"push_to_hub":                   "not built yet",
 	"debug":                         "want underflow_overflow, or nothing",
 	"optim_target_modules":          "not built yet",
 	"average_tokens_across_devices": "want true",

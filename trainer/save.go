@@ -112,12 +112,12 @@ func (r *run) write(ctx context.Context, loop checkpointer.Loop) (path string, e
 		r.checkpoint = info.Path
 		c.Rotate(loop.RunID, c.Keep(r.state))
 	}
-	return info.Path, err
+	return info.Path, c.Mirror(ctx, info, err)
 }
 
 // SaveModel writes weights, config.json and the parts of WithParts into dir, each file
 // atomically; an empty dir is output_dir. Weights of a model that was saved there before are replaced, whatever the
-// number of their files. While a sharded model trains, all ranks call it.
+// number of their files. While a sharded model trains, and under save_on_each_node, all ranks call it.
 func (t *Trainer) SaveModel(dir string) error {
 	if t.err != nil {
 		return t.err

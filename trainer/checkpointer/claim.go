@@ -15,9 +15,26 @@ import (
 // that does not go on with checkpoints of the folder does not start in one that has checkpoints of another run, unless
 // overwrite_output_dir says so: then they are renamed.
 func (c *Checkpointer) Claim(ctx context.Context, goesOn bool) (release func(), err error) {
-	if c.Ranks.Rank() != 0 || c.Args.SaveStrategy == args.StrategyNo {
+	if c.Args.SaveStrategy == args.StrategyNo {
 		return func() {}, nil
 	}
+	release = func() {}
+	if c.writes() {
+		release, err = c.claim(ctx, goesOn)
+	}
+	if !c.mirrors() {
+		return release, err
+	}
+	if together := c.failTogether(context.WithoutCancel(ctx), err); together != nil {
+		if err == nil {
+			release()
+		}
+		return nil, fmt.Errorf("save_on_each_node: %w", together)
+	}
+	return release, nil
+}
+
+func (c *Checkpointer) claim(ctx context.Context, goesOn bool) (release func(), err error) {
 	if release, err = c.Store.Acquire(ctx); err != nil {
 		return nil, fmt.Errorf("output_dir: %w", err)
 	}

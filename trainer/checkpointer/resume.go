@@ -123,7 +123,7 @@ func (c *Checkpointer) follow(ctx context.Context, s shared) (*checkpoint.Checkp
 	}
 	if err != nil {
 		return nil, fmt.Errorf("this rank cannot open the checkpoint that rank 0 has opened: want the same output "+
-			"folder on all hosts: %w", err)
+			"folder on all hosts, or the checkpoint on each (save_on_each_node): %w", err)
 	}
 	return ck, nil
 }

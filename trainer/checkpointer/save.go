@@ -147,29 +147,34 @@ func resumeParts(loop Loop, opt Optimizer, steps map[string]int64) (parts []chec
 
 // SaveModel writes weights, config.json and the files beside them into dir, each file atomically; "" is output_dir.
 // Weights of a model that was saved there before are replaced, whatever the number of their files. It is collective for
-// a sharded model.
+// a sharded model, and under save_on_each_node.
 func (c *Checkpointer) SaveModel(dir string) error {
+	ctx, to := context.Background(), c.at(dir)
+	files, err := c.saveModel(ctx, to)
+	return c.mirrorFiles(ctx, to, files, err)
+}
+
+// saveModel is SaveModel on rank 0's host.
+func (c *Checkpointer) saveModel(ctx context.Context, to *checkpoint.Store) ([]checkpoint.File, error) {
 	if c.Ranks.Rank() != 0 && c.Shards == nil {
-		return nil
+		return nil, nil
 	}
-	ctx := context.Background()
 	all, err := c.gather(ctx, nil, optim.StateDict{})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	parts, err := c.modelParts(ctx, all)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if c.Ranks.Rank() != 0 {
-		return attend(parts)
+		return nil, attend(parts)
 	}
 	saved, err := c.settledArgs()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = replaceModel(ctx, c.at(dir), append(parts, checkpoint.BytesPart(ArgsFile, saved)))
-	return err
+	return replaceModel(ctx, to, append(parts, checkpoint.BytesPart(ArgsFile, saved)))
 }
 
 // replaceModel writes the files of a saved model in place of another's.

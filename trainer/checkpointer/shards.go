@@ -22,8 +22,11 @@ func (c *Checkpointer) scatters() bool {
 }
 
 // CheckShared makes it an error of the start, and not of the first save, if the ranks will write a checkpoint together
-// and do not see one output_dir. All ranks call it.
+// and do not see one output_dir, or if save_on_each_node cannot be had. All ranks call it.
 func (c *Checkpointer) CheckShared(ctx context.Context) error {
+	if err := c.checkMirrors(); err != nil || c.mirrors() {
+		return err
+	}
 	var group *comm.Group
 	switch {
 	case c.Args.SaveStrategy == args.StrategyNo:

@@ -230,13 +230,15 @@ func (s *State) Save(ctx context.Context, step int64) (path string, err error) {
 	info, err := s.saver.Save(ctx, checkpointer.Loop{RunID: s.origin.RunID, Step: step,
 		Files: func() map[string]any { return s.files(registered) },
 		State: func() *callbacks.State { return state }}, s.Accelerator.Optimizer())
-	if err != nil {
+	if err == nil && s.Accelerator.IsMain() {
+		s.saver.Rotate(s.origin.RunID, nil)
+	}
+	if err := s.saver.Mirror(ctx, info, err); err != nil {
 		return "", fmt.Errorf("loop: %w", err)
 	}
 	if !s.Accelerator.IsMain() {
 		return "", nil
 	}
-	s.saver.Rotate(s.origin.RunID, nil)
 	return info.Path, nil
 }
 
@@ -271,7 +273,7 @@ func (s *State) files(registered map[string]json.RawMessage) map[string]any {
 }
 
 // SaveModel writes the weights and config.json alone into dir, as accelerate's save_model does; "" is output_dir. It is
-// collective where the model is sharded.
+// collective where the model is sharded, and under save_on_each_node.
 func (s *State) SaveModel(dir string) error {
 	if s.saver == nil {
 		return errNotLoaded

@@ -172,13 +172,18 @@ def run(case, folder=None):
     """A case with what came of it."""
     folder = folder or tempfile.mkdtemp()
     try:
+        return observed(case, folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def observed(case, folder):
+    try:
         return short({**case, **observe(case, folder)})
     except (ValueError, KeyError, AssertionError, TypeError) as e:
         return {**case, "error": type(e).__name__, "message": str(e)[:200].replace(folder, "")}
     except ZeroDivisionError:  # a polynomial schedule whose warm-up is as long as the run
         return None
-    finally:
-        shutil.rmtree(folder)
 
 
 def schedule(r, lr, steps):
