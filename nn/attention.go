@@ -41,6 +41,9 @@ func SegmentMask(c *Ctx, mask, segments *tensor.Tensor) *tensor.Tensor {
 	if segments == nil {
 		return keys
 	}
+	if c.segments != nil {
+		c.segments.Used = true
+	}
 	if segments.Dim() != 2 {
 		refuse(c, "nn.SegmentMask", "segment_ids of shape %v: want [batch, tokens]", segments.Shape())
 	}

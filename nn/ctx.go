@@ -24,6 +24,7 @@ type Ctx struct {
 	Positions *tensor.Tensor
 
 	smoothing *Smoothing      // of labels; nil: none
+	segments  *Segments       // nil: nobody asks whether the model computes with them
 	noise     *EmbeddingNoise // nil: none
 	tree      *Tree
 	recompute map[Module]bool
@@ -86,6 +87,20 @@ func (c *Ctx) labelSmoothing() float64 {
 	}
 	c.smoothing.Used = true
 	return c.smoothing.Factor
+}
+
+// Segments notes whether a model keeps the texts apart that share the rows of its batch.
+type Segments struct {
+	// Used is true once SegmentMask got their numbers.
+	Used bool
+}
+
+// WithSegments returns a context in which s notes the use of segment_ids. Contexts that compute at the same time need a
+// Segments each.
+func (c *Ctx) WithSegments(s *Segments) *Ctx {
+	d := *c
+	d.segments = s
+	return &d
 }
 
 // WithPositions returns a context in which the batch's tokens have the positions p, integers [T] or [B,T]: where

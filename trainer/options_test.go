@@ -3,6 +3,8 @@
 package trainer_test
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,8 +12,10 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/data/chat"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -133,6 +137,34 @@ func TestLabelSmoothingIsNotIgnored(t *testing.T) {
 	})
 	requireOneError(t, newTrainer(vfs.NewMem(), m, lineArgs(set), samples, own).Err(),
 		"label_smoothing_factor has no effect on WithLoss and WithStep")
+}
+
+// overlooking is a model whose attention sees the whole row.
+type overlooking struct{ *gpt2.Model }
+
+func (m *overlooking) Forward(c *nn.Ctx, b *data.Batch) models.Output {
+	d := *b
+	d.Tensors = maps.Clone(b.Tensors)
+	delete(d.Tensors, data.SegmentIDs)
+	return m.Model.Forward(c, &d)
+}
+
+// A model that does not keep the texts of a row apart is refused before the first step.
+func TestSegmentsAreNotOverlooked(t *testing.T) {
+	sample := chat.Sample{IDs: []int32{1, 2, 3, 4}, Learned: []bool{true, true, true, true}, Lengths: []int{2, 2}}
+	source := trainer.WithTrainData(data.NewSource(data.Slice[chat.Sample](slices.Repeat([]chat.Sample{sample}, 64)),
+		chat.Collate(0)))
+	for _, pipeline := range []int{1, 2} {
+		set := func(a *args.TrainingArguments) { a.MaxSteps, a.PPSize, a.NumReplicas = 2, pipeline, pipeline }
+		_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), lineArgs(set), source).Train()
+		require.NoError(t, err)
+	}
+	m := &overlooking{newGPT2(t, 0)}
+	before := weights(m)
+	_, err := newTrainer(vfs.NewMem(), m, lineArgs(), source).Train()
+	require.ErrorContains(t, err, "the batch has segment_ids, several texts in a row, and *trainer_test.overlooking "+
+		"does not keep them apart: want a model that computes attention with models.AttentionMask")
+	require.Equal(t, before, weights(m))
 }
 
 // NEFTune's noise is that of a sample's position: a resumed run ends with the bits of an uninterrupted one. Models

@@ -90,6 +90,18 @@ func (t *Trainer) withNoise(c *nn.Ctx, b *data.Batch) *nn.Ctx {
 
 // output is what the model, or the step function, makes of a batch.
 func (t *Trainer) output(c *nn.Ctx, b *data.Batch) (out models.Output, count float64, err error) {
+	if b.Tensors[data.SegmentIDs] == nil {
+		return t.forward(c, b)
+	}
+	segments := &nn.Segments{}
+	if out, count, err = t.forward(c.WithSegments(segments), b); err == nil && !segments.Used {
+		err = fmt.Errorf("the batch has %s, several texts in a row, and %T does not keep them apart: want a model "+
+			"that computes attention with models.AttentionMask, or a batch without", data.SegmentIDs, t.model)
+	}
+	return out, count, err
+}
+
+func (t *Trainer) forward(c *nn.Ctx, b *data.Batch) (out models.Output, count float64, err error) {
 	if t.args.NeftuneNoiseAlpha != nil && c.Training {
 		c = t.withNoise(c, b)
 	}

@@ -9,9 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
-	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // Encoder makes samples of rows, as TRL's SFTTrainer does. It is safe for concurrent use if it does not change.
@@ -38,7 +36,12 @@ type Sample struct {
 	Learned []bool
 	// Cut is how many tokens MaxLength has taken from the end.
 	Cut int
+	// Lengths are those of the texts in it, one behind the other, if it is packed; nil: it is one text.
+	Lengths []int
 }
+
+// Teaches reports whether a token is learned. Where a text was cut it may be that none is.
+func (s Sample) Teaches() bool { return slices.Contains(s.Learned, true) }
 
 // errNothing is a row that teaches nothing.
 var errNothing = errors.New("no token of it is learned")
@@ -61,7 +64,7 @@ func (e *Encoder) Encode(r Row) (s Sample, err error) {
 	if err != nil {
 		return s, err
 	}
-	if !slices.Contains(s.Learned, true) {
+	if !s.Teaches() {
 		return s, errNothing
 	}
 	if n := e.MaxLength; n > 0 && len(s.IDs) > n {
@@ -202,35 +205,6 @@ func (e *Encoder) Marked(s Sample) (string, error) {
 		i = end
 	}
 	return b.String(), nil
-}
-
-// Collate returns the Collator of samples. Shorter ones are padded on the right with the token pad. The tensors are
-// those of data.CausalLM; shift_labels has the tokens that are learned, and tensor.IgnoreIndex in place of others.
-func Collate(pad int32) data.Collator[Sample] {
-	plain := data.CausalLM(pad)
-	return func(c *tensor.Ctx, samples []Sample) (*data.Batch, error) {
-		ids, length, terms := make([][]int32, len(samples)), 0, 0
-		for i, s := range samples {
-			ids[i] = s.IDs
-			length = max(length, len(s.IDs))
-		}
-		b, err := plain(c, ids)
-		if err != nil {
-			return nil, err
-		}
-		labels := slices.Repeat([]int64{tensor.IgnoreIndex}, len(samples)*length)
-		for i, s := range samples {
-			for j := 1; j < len(s.IDs); j++ {
-				if s.Learned[j] {
-					labels[i*length+j-1] = int64(s.IDs[j])
-					terms++
-				}
-			}
-		}
-		b.Tensors[data.ShiftLabels] = tensor.FromSlice(c, labels, len(samples), length)
-		b.Count = float64(terms)
-		return b, nil
-	}
 }
 
 // Prompt is the tokens of a row up to the answer that it ends with, from which a model goes on. A text has none.

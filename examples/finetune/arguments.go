@@ -3,9 +3,11 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data/chat"
 )
 
 // FinetuneArguments are the program's settings beside those of training, by the names of TRL.
@@ -21,6 +23,9 @@ type FinetuneArguments struct {
 	CompletionOnlyLoss bool `json:"completion_only_loss" usage:"learn completions without their prompts"`
 	// MaxLength is at most what the model reads.
 	MaxLength int `json:"max_length" usage:"tokens at which rows are cut; 0 for what the model reads"`
+	// Packing puts several rows behind one another, which do not see each other.
+	Packing         bool                 `json:"packing" usage:"put short rows together, up to max_length tokens"`
+	PackingStrategy chat.PackingStrategy `json:"packing_strategy" usage:"bfd (cuts long rows), bfd_split or wrapped"`
 	// EOSToken is the tokenizer's if it is empty.
 	EOSToken string `json:"eos_token" usage:"token that ends an answer"`
 	// MaxNewTokens is of the three answers after training.
@@ -31,12 +36,15 @@ type FinetuneArguments struct {
 func defaults() (*args.TrainingArguments, *FinetuneArguments) {
 	a := args.Default("out/finetune")
 	a.LearningRate, a.LoggingSteps = 2e-5, 10
-	return a, &FinetuneArguments{CompletionOnlyLoss: true, MaxLength: 1024, MaxNewTokens: 64}
+	return a, &FinetuneArguments{CompletionOnlyLoss: true, MaxLength: 1024, MaxNewTokens: 64,
+		PackingStrategy: chat.BestFit}
 }
 
 // Check reports all faults at once.
 func (f *FinetuneArguments) Check(c *args.Checker) {
 	c.Require(f.MaxLength == 0 || f.MaxLength > 1, "max_length", f.MaxLength, "at least 2, or 0")
+	c.Require(slices.Contains(chat.PackingStrategies(), f.PackingStrategy), "packing_strategy", f.PackingStrategy,
+		fmt.Sprint("one of ", chat.PackingStrategies()))
 	c.Require(f.MaxNewTokens >= 0, "max_new_tokens", f.MaxNewTokens, "at least 0")
 	c.Require(!slices.Contains(f.TrainFile, ""), "train_file", f.TrainFile, "names of files")
 	c.Require((f.ModelNameOrPath == "") == (len(f.TrainFile) == 0), "train_file", f.TrainFile,

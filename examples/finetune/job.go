@@ -174,17 +174,59 @@ func (j *job) setEncoder(template *chat.Template) error {
 
 // samples encodes the rows, and shows one of them as the model will see it.
 func (j *job) samples() (data.Slice[chat.Sample], error) {
-	samples, tokens, learned, cut := make(data.Slice[chat.Sample], len(j.rows)), 0, 0, 0
+	e, length := j.encoder, j.encoder.MaxLength
+	if j.Packing && j.PackingStrategy != chat.BestFit {
+		e.MaxLength = 0 // longer rows are split
+	}
+	samples, cut := make([]chat.Sample, len(j.rows)), 0
 	for i, row := range j.rows {
-		s, err := j.encoder.Encode(row)
-		if err != nil {
+		var err error
+		if samples[i], err = e.Encode(row); err != nil {
 			return nil, fmt.Errorf("row %d: %w", i+1, err)
 		}
-		samples[i] = s
-		tokens += len(s.IDs)
-		if s.Cut > 0 {
+		if samples[i].Cut > 0 {
 			cut++
 		}
+	}
+	if err := j.describe(samples); err != nil {
+		return nil, err
+	}
+	if cut > 0 {
+		j.Line("cut", fmt.Sprintf("%s longer than max_length = %d", program.Count(cut, "row"), length))
+	}
+	if j.Packing {
+		return j.pack(samples, length)
+	}
+	taught := slices.DeleteFunc(samples, func(s chat.Sample) bool { return !s.Teaches() })
+	if n := len(j.rows) - len(taught); n > 0 {
+		j.Line("left out", fmt.Sprintf("%s of which nothing is learned before max_length", program.Count(n, "row")))
+	}
+	if len(taught) == 0 {
+		return nil, fmt.Errorf("nothing is learned: max_length = %d cuts all answers: want more", length)
+	}
+	return taught, nil
+}
+
+// pack puts samples together.
+func (j *job) pack(samples []chat.Sample, length int) (data.Slice[chat.Sample], error) {
+	packed, err := chat.Pack(samples, length, j.PackingStrategy)
+	if err != nil {
+		return nil, err
+	}
+	tokens := 0
+	for _, s := range packed {
+		tokens += len(s.IDs)
+	}
+	j.Line("packed", program.Count(len(packed), "row"), fmt.Sprintf("%.1f%% of their %d tokens are filled",
+		100*float64(tokens)/float64(len(packed)*length), length))
+	return packed, nil
+}
+
+// describe prints what is learned.
+func (j *job) describe(samples []chat.Sample) error {
+	tokens, learned := 0, 0
+	for _, s := range samples {
+		tokens += len(s.IDs)
 		for _, yes := range s.Learned {
 			if yes {
 				learned++
@@ -192,15 +234,12 @@ func (j *job) samples() (data.Slice[chat.Sample], error) {
 		}
 	}
 	j.Line("tokens", program.Count(tokens, "token"), fmt.Sprintf("%d are learned", learned))
-	if cut > 0 {
-		j.Line("cut", fmt.Sprintf("%s longer than max_length = %d", program.Count(cut, "row"), j.encoder.MaxLength))
-	}
 	text, err := j.encoder.Marked(samples[0])
 	if err != nil {
-		return nil, err
+		return err
 	}
 	fmt.Fprintf(j.Stdout, "the first row, with what is learned in ⟦⟧:\n%s\n", text)
-	return samples, nil
+	return nil
 }
 
 // continuation is how the model goes on after a prompt.

@@ -4,15 +4,20 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/chat"
 	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -42,7 +47,8 @@ type golden struct {
 		}
 		IDs, Labels [][]int32
 	}
-	Steps []step
+	Steps       []step
+	PackedSteps []step `json:"packed_steps"`
 }
 
 func readGolden(t *testing.T) (g golden) {
@@ -87,37 +93,102 @@ func TestSamplesAreThoseOfTRL(t *testing.T) {
 	}
 }
 
-// Losses, norms and rates of 50 steps are those of TRL's SFTTrainer.
-func TestStepsAreThoseOfTRL(t *testing.T) {
-	g, out := readGolden(t), t.TempDir()
-	printed, err := finetune(t, "--model_name_or_path", folder, "--train_file", "testdata/chats.jsonl", "--output_dir",
-		out, "--assistant_only_loss", "--max_length", "64", "--learning_rate", "2e-3", "--max_steps", "50",
-		"--logging_steps", "1", "--save_strategy", "no", "--train_sampling_strategy", "sequential",
-		"--per_device_train_batch_size", "4", "--max_new_tokens", "4")
+// run50 is a run of 50 steps, with what golden.py gives TRL.
+func run50(t *testing.T, want []step, more ...string) (out, printed string) {
+	out = t.TempDir()
+	printed, err := finetune(t, append([]string{"--model_name_or_path", folder, "--train_file", "testdata/chats.jsonl",
+		"--output_dir", out, "--assistant_only_loss", "--learning_rate", "2e-3", "--max_steps", "50", "--logging_steps",
+		"1", "--save_strategy", "no", "--train_sampling_strategy", "sequential", "--max_new_tokens", "4"}, more...)...)
 	require.NoError(t, err, printed)
-	require.Contains(t, printed, "Who is Ada 0?<|im_end|>\n<|im_start|>assistant\n⟦Ada is number 0.<|im_end|>⟧\n")
 	text, err := os.ReadFile(filepath.Join(out, "trainer_state.json"))
 	require.NoError(t, err)
 	var state struct {
 		LogHistory []step `json:"log_history"`
 	}
 	require.NoError(t, json.Unmarshal(text, &state))
-	n := 0
-	for _, got := range state.LogHistory {
-		if got.Loss == nil {
-			continue
-		}
-		want := g.Steps[n]
-		require.InEpsilon(t, *want.Loss, *got.Loss, 1e-4, "loss of step %d", n+1)
-		require.InEpsilon(t, want.GradNorm, got.GradNorm, 1e-4, "norm of step %d", n+1)
-		require.InEpsilon(t, want.LearningRate, got.LearningRate, 1e-9, "rate of step %d", n+1)
-		n++
+	got := slices.DeleteFunc(state.LogHistory, func(s step) bool { return s.Loss == nil })
+	require.Len(t, got, 50)
+	require.Len(t, want, 50)
+	for n, w := range want {
+		require.InEpsilon(t, *w.Loss, *got[n].Loss, 1e-4, "loss of step %d", n+1)
+		require.InEpsilon(t, w.GradNorm, got[n].GradNorm, 1e-4, "norm of step %d", n+1)
+		require.InEpsilon(t, w.LearningRate, got[n].LearningRate, 1e-9, "rate of step %d", n+1)
 	}
-	require.Equal(t, len(g.Steps), n)
-	require.Equal(t, 50, n)
+	return out, printed
+}
+
+// Losses, norms and rates of 50 steps are those of TRL's SFTTrainer.
+func TestStepsAreThoseOfTRL(t *testing.T) {
+	out, printed := run50(t, readGolden(t).Steps, "--max_length", "64", "--per_device_train_batch_size", "4")
+	require.Contains(t, printed, "Who is Ada 0?<|im_end|>\n<|im_start|>assistant\n⟦Ada is number 0.<|im_end|>⟧\n")
 	for _, name := range []string{"tokenizer.json", chat.TemplateFile, "generation_config.json", continuationsFile} {
 		require.FileExists(t, filepath.Join(out, name))
 	}
+}
+
+// So are they with rows put together, whose attention transformers keeps apart.
+func TestPackedStepsAreThoseOfTRL(t *testing.T) {
+	_, printed := run50(t, readGolden(t).PackedSteps, "--packing", "--max_length", "96",
+		"--per_device_train_batch_size", "2")
+	require.Regexp(t, `packed +20 rows, 86.6% of their 96 tokens are filled`, printed)
+}
+
+// A packed batch has the loss and the gradients of its texts alone. Without segment_ids it has others.
+func TestPackedRowsAreTextsAlone(t *testing.T) {
+	base, err := models.OpenPretrained[languageModel](tensor.CPU(), folder, "")
+	require.NoError(t, err)
+	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, true)
+	var weights []*tensor.Tensor
+	for _, p := range nn.NamedParameters(base.Model) {
+		weights = append(weights, p.Tensor)
+	}
+	compute := func(drop string, samples ...chat.Sample) (loss float64, grads []float32) {
+		b, err := chat.Collate(0)(c.Ctx, samples)
+		require.NoError(t, err)
+		b.Size = len(samples)
+		delete(b.Tensors, drop)
+		out := base.Model.Forward(c, b)
+		for _, g := range tensor.Backward(c.Ctx, []*tensor.Tensor{out.Loss}, nil, weights) {
+			grads = append(grads, tensor.ToSlice[float32](c.Ctx, g)...)
+		}
+		return float64(tensor.ToSlice[float32](c.Ctx, out.Loss)[0]), grads
+	}
+	var texts []chat.Sample
+	for i, n := range []int{9, 6, 11, 3, 8} {
+		s := chat.Sample{}
+		for k := range n {
+			s.IDs, s.Learned = append(s.IDs, int32((7*i+13*k*k)%300)), append(s.Learned, k%3 != 0)
+		}
+		texts = append(texts, s)
+	}
+	rows, err := chat.Pack(texts, 16, chat.BestFit)
+	require.NoError(t, err)
+	require.Len(t, rows, 3)
+	wantLoss, want := compute("", texts...)
+	loss, grads := compute("", rows...)
+	require.InEpsilon(t, wantLoss, loss, 1e-6)
+	require.InDeltaSlice(t, want, grads, 1e-5)
+	loss, _ = compute(data.SegmentIDs, rows...)
+	require.Greater(t, math.Abs(loss-wantLoss), 1e-3*wantLoss, "texts see each other")
+}
+
+// A packed run ends with the bits of one rank on two, and where it is resumed.
+func TestPackedRunsAreDeterministic(t *testing.T) {
+	run := func(out string, more ...string) [32]byte {
+		printed, err := finetune(t, append([]string{"--model_name_or_path", folder, "--train_file",
+			"testdata/chats.jsonl", "--output_dir", out, "--packing", "--packing_strategy", "wrapped", "--max_length",
+			"48", "--save_steps", "3", "--max_new_tokens", "0", "--per_device_train_batch_size", "2"}, more...)...)
+		require.NoError(t, err, printed)
+		weights, err := os.ReadFile(filepath.Join(out, "model.safetensors"))
+		require.NoError(t, err)
+		return sha256.Sum256(weights)
+	}
+	out := t.TempDir()
+	two := []string{"--gradient_accumulation_steps", "2", "--max_steps", "5"} // micro-batches
+	want := run(t.TempDir(), two...)
+	require.Equal(t, want, run(out, "--num_replicas", "2", "--max_steps", "5"))
+	require.Equal(t, want, run(out, append(two, "--resume_from_checkpoint", filepath.Join(out, "checkpoint-3"))...))
+	require.NotEqual(t, want, run(t.TempDir(), append(two, "--seed", "1")...), "another order of rows")
 }
 
 // A model that has learned the ends of answers stops.

@@ -51,9 +51,35 @@ def tokenizer():
 
 def config(**more):
     return trl.SFTConfig(output_dir="/tmp/finetune-golden", report_to=[], use_cpu=True, bf16=False,
-                         gradient_checkpointing=False, per_device_train_batch_size=4, learning_rate=2e-3, max_steps=50,
+                         gradient_checkpointing=False, learning_rate=2e-3, max_steps=50,
                          logging_steps=1, save_strategy="no", train_sampling_strategy="sequential", disable_tqdm=True,
-                         max_length=64, **more)
+                         **{"max_length": 64, "per_device_train_batch_size": 4, **more})
+
+
+def steps(fast, **more):
+    model = transformers.LlamaForCausalLM.from_pretrained(MODEL)
+    t = trl.SFTTrainer(model, args=config(assistant_only_loss=True, **more), processing_class=fast,
+                       train_dataset=datasets.Dataset.from_list(chats()))
+    t.train()
+    logs = [h for h in t.state.log_history if "loss" in h]
+    return [{k: h[k] for k in ("loss", "grad_norm", "learning_rate")} for h in logs]
+
+
+def alone(fast):
+    """The loss of the first packed batch, computed text by text."""
+    model = transformers.LlamaForCausalLM.from_pretrained(MODEL)
+    t = trl.SFTTrainer(model, args=config(assistant_only_loss=True, packing=True, max_length=96), processing_class=fast,
+                       train_dataset=datasets.Dataset.from_list(chats()))
+    loss = count = 0
+    for row in t.train_dataset.select(range(2)):
+        at = 0
+        for n in row["seq_lengths"]:
+            ids, labels = (torch.tensor(row[k][at:at + n]) for k in ("input_ids", "labels"))
+            logits = model(ids[None]).logits[0, :-1]
+            loss += torch.nn.functional.cross_entropy(logits, labels[1:], reduction="sum").item()
+            count += (labels[1:] != -100).sum().item()
+            at += n
+    return loss / count
 
 
 def main():
@@ -82,12 +108,10 @@ def main():
         data = t.train_dataset
         golden["forms"][name] = {"rows": rows, "options": more, "ids": data["input_ids"][:],
                                  "labels": data["labels"][:] if "labels" in data.column_names else data["input_ids"][:]}
-    model = transformers.LlamaForCausalLM.from_pretrained(MODEL)
-    t = trl.SFTTrainer(model, args=config(assistant_only_loss=True), processing_class=fast,
-                       train_dataset=datasets.Dataset.from_list(chats()))
-    t.train()
-    logs = [h for h in t.state.log_history if "loss" in h]
-    golden["steps"] = [{k: h[k] for k in ("loss", "grad_norm", "learning_rate")} for h in logs]
+    golden["steps"] = steps(fast)
+    # transformers keeps texts of a row apart by their positions, if there are no attention_mask and no cache.
+    golden["packed_steps"] = steps(fast, packing=True, max_length=96, per_device_train_batch_size=2)
+    torch.testing.assert_close(golden["packed_steps"][0]["loss"], alone(fast), rtol=1e-5, atol=0)
     (HERE / "golden.json").write_text(json.dumps(golden, ensure_ascii=False) + "\n")
 
 
