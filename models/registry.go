@@ -133,3 +133,21 @@ type Generator interface {
 	// after the last one.
 	Next(c *nn.Ctx, ids *tensor.Tensor, cache Cache) *tensor.Tensor
 }
+
+// Joiner is implemented by Generators that can continue texts together that began at different times.
+type Joiner interface {
+	Generator
+	// Join makes one cache of those of several sequences, each made by NewCache for one, for a call of Next with a row
+	// for each: row i continues caches[i], with the bits that it has alone. It needs no Free. It is nil if logits
+	// depend on what else is in the batch.
+	Join(caches []Cache) Cache
+}
+
+// JoinKVCaches is the Join of a model whose caches are KVCaches, or hold one.
+func JoinKVCaches(caches []Cache, of func(Cache) *nn.KVCache) *nn.KVCache {
+	all := make([]*nn.KVCache, len(caches))
+	for i, cache := range caches {
+		all[i] = of(cache)
+	}
+	return nn.JoinKVCaches(all...)
+}

@@ -101,6 +101,12 @@ type AttentionConfig struct {
 // merged: [B,T,H·D]. The numbers of heads are those of q, k and v, so that a module with a part of the projections
 // computes a part of the heads. It belongs into the Unit of a module.
 func (cfg AttentionConfig) Attend(c *Ctx, q, k, v *tensor.Tensor, in AttentionInput) *tensor.Tensor {
+	if in.Cache.joined() {
+		if in.Cos != nil {
+			q, k = rotate(c, q, in), rotate(c, k, in)
+		}
+		return cfg.attendJoined(c, q, k, v, in)
+	}
 	opt := tensor.AttentionOptions{Scale: cfg.Scale, Causal: cfg.Causal, Window: cfg.Window, Mask: in.Mask,
 		QueryOffset: in.Cache.Len(), KeyOffset: in.Cache.Start(q.Size(2))}
 	cfg.checkHeads(c, q.Size(1), k.Size(1))

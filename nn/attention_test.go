@@ -413,3 +413,25 @@ func TestWithAttention(t *testing.T) {
 	}))
 	require.Equal(t, 3, calls)
 }
+
+// Joined caches refuse what would compute with the positions or the masks of others.
+func TestJoinedCachesRefuse(t *testing.T) {
+	c := env()
+	cfg := nn.KVCacheConfig{Layers: 1, Batch: 1, Tokens: 8, Dim: 2, DType: tensor.Float32}
+	one, two := nn.NewKVCache(c, cfg), nn.NewKVCache(c, cfg)
+	m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3), nn.AttentionConfig{Width: 4, Heads: 2, Causal: true})
+	x := tensor.Normal(c.Ctx, tensor.Float32, 8, 0, 1, 2, 1, 4)
+	k := nn.JoinKVCaches(one, two)
+	run := func(x, mask *tensor.Tensor) error {
+		return tensor.Try(func() { m.Forward(c, x, nn.AttentionInput{Cache: k.Layer(0), Mask: mask}) })
+	}
+	require.ErrorContains(t, run(x, nil), "want a model that computes with the positions of KVCache.Padded")
+	k.Padded(c, 1)
+	require.ErrorContains(t, run(tensor.Slice(c.Ctx, x, 0, 0, 1), nil), "2 joined caches with a batch of 1")
+	require.ErrorContains(t, run(x, tensor.FromSlice(c.Ctx, []bool{true, true}, 2, 1, 1, 1)), "and no mask")
+	require.NoError(t, run(x, nil))
+	require.ErrorContains(t, tensor.Try(func() { nn.JoinKVCaches() }), "no caches")
+	require.ErrorContains(t, tensor.Try(func() { nn.JoinKVCaches(one, k) }), "cache 1 has 2 rows")
+	one.Free()
+	two.Free()
+}

@@ -18,6 +18,8 @@ type KVCache struct {
 	length int
 	first  []int32 // of each row: tokens before it are padding; nil: none are
 	asked  bool    // what the next tokens need of the padding has been asked for
+
+	rows []*KVCache // of JoinKVCaches; nil: it holds all rows itself
 }
 
 // KVLayer is one layer's part of a KVCache: keys and values [B,H,room,D], of which the rows from its start on are
@@ -27,6 +29,8 @@ type KVLayer struct {
 	k, v   *tensor.Tensor // nil: none yet
 	window int            // 0: all tokens are kept
 	start  int            // the position of the first token that is kept
+
+	rows []*KVLayer // of joined caches
 }
 
 // KVCacheConfig is the size of a KVCache.
@@ -84,8 +88,12 @@ func (k *KVCache) Pad(first []int) {
 }
 
 // Padded returns what n tokens more need if rows are padded: a context with their positions, and the mask [B,T] of all
-// tokens, the new ones included; c and nil if they are not.
+// tokens, the new ones included; c and nil if they are not. Rows of joined caches have positions of their own.
 func (k *KVCache) Padded(c *Ctx, n int) (*Ctx, *tensor.Tensor) {
+	if k.rows != nil {
+		k.asked = true
+		return c.WithPositions(k.ownPositions(c, n)), nil
+	}
 	if k.first == nil {
 		return c, nil
 	}
@@ -136,9 +144,13 @@ func (k *KVCache) Layer(i int) *KVLayer {
 
 // Advance counts n tokens, whose keys and values all layers have stored. It does nothing for nil.
 func (k *KVCache) Advance(n int) {
-	if k != nil {
-		k.length += n
-		k.asked = false
+	if k == nil {
+		return
+	}
+	k.length += n
+	k.asked = false
+	for _, row := range k.rows {
+		row.Advance(n)
 	}
 }
 
@@ -149,6 +161,9 @@ func (l *KVLayer) Len() int {
 	}
 	return l.cache.length
 }
+
+// joined reports whether the layer is one of joined caches.
+func (l *KVLayer) joined() bool { return l != nil && l.rows != nil }
 
 // Start is the position of the first of the keys that Extend returns for n new tokens; 0 for nil. Those before it are
 // in no window of the new tokens.

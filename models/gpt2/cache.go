@@ -41,3 +41,8 @@ func (m *Model) Next(c *nn.Ctx, ids *tensor.Tensor, cache models.Cache) *tensor.
 		return m.Transformer.forward(c, ids, nn.KeyMask(c, mask), own)
 	})
 }
+
+// Join implements models.Joiner.
+func (m *Model) Join(caches []models.Cache) models.Cache {
+	return models.JoinKVCaches(caches, func(cache models.Cache) *nn.KVCache { return cache.(*nn.KVCache) })
+}

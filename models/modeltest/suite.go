@@ -277,6 +277,7 @@ func cache(t *testing.T, r *rig) {
 	}
 	require.InDeltaSlice(t, next(shape[1]), next(1), 1e-4)
 	padded(t, c, m, shape[1]/2)
+	joined(t, c, m, shape[1])
 }
 
 // segments puts texts behind one another into a row, where each has the logits that it has alone; without segment_ids
@@ -357,6 +358,56 @@ func padded(t *testing.T, c *nn.Ctx, m models.Generator, most int) {
 		for step := range 2 {
 			require.InDeltaSlice(t, alone[step*width:][:width], together[(step*len(lengths)+i)*width:][:width], 1e-4,
 				"text %d of %v tokens, step %d", i, lengths, step)
+		}
+	}
+}
+
+// joined continues texts together that began one after the other: each has the bits that it has alone, of which also
+// those of a prompt that is fed in parts.
+func joined(t *testing.T, c *nn.Ctx, m models.Generator, most int) {
+	joiner, ok := m.(models.Joiner)
+	if !ok {
+		return
+	}
+	lengths := []int{most - 3, 1, most / 2}
+	id := func(text, at int) int64 { return int64(at*(text+1)) % int64(most) }
+	next := func(k models.Cache, n int, ids ...int64) []float32 {
+		return tensor.ToSlice[float32](c.Ctx, m.Next(c, tensor.FromSlice(c.Ctx, ids, n, len(ids)/n), k))
+	}
+	caches, alone := make([]models.Cache, len(lengths)), make([]models.Cache, len(lengths))
+	for i, n := range lengths {
+		var ids []int64
+		for at := range n {
+			ids = append(ids, id(i, at))
+		}
+		caches[i], alone[i] = m.NewCache(c, 1), m.NewCache(c, 1)
+		defer caches[i].Free()
+		defer alone[i].Free()
+		whole := next(alone[i], 1, ids...)
+		if joiner.Join(caches[i:i+1]) == nil {
+			continue // the angles of its tokens depend on those that follow
+		}
+		half := (n + 1) / 2
+		last := next(caches[i], 1, ids[:half]...)
+		if half < n {
+			last = next(caches[i], 1, ids[half:]...)
+		}
+		require.Equal(t, whole, last, "text %d in parts", i)
+	}
+	for step := range 2 {
+		var ids []int64
+		var want []float32
+		for i, n := range lengths {
+			ids = append(ids, id(i, n+step))
+			want = append(want, next(alone[i], 1, ids[i])...)
+		}
+		k := joiner.Join(caches)
+		if k == nil {
+			return
+		}
+		require.Equal(t, want, next(k, len(ids), ids...), "step %d", step)
+		for i := range caches {
+			require.Equal(t, alone[i].Len(), caches[i].Len())
 		}
 	}
 }

@@ -51,6 +51,17 @@ func (m *Model) NewCache(c *nn.Ctx, batch int) models.Cache {
 		Tokens: room, Dim: cfg.HeadDim, DType: m.Decoder.Embed.Weight.DType(), Windows: m.Decoder.spec().windows})}
 }
 
+// Join implements models.Joiner. Angles of RoPE that depend on the length are those of the longest of a batch: then there
+// is none.
+func (m *Model) Join(caches []models.Cache) models.Cache {
+	if m.Cfg.RoPE.byLength() {
+		return nil
+	}
+	return &cache{KVCache: models.JoinKVCaches(caches, func(held models.Cache) *nn.KVCache {
+		return held.(*cache).KVCache
+	})}
+}
+
 // Next feeds ids [B,T], which continue what cache holds, and returns the logits [B,V] of the token after the last one.
 // c must not record gradients.
 func (m *Model) Next(c *nn.Ctx, ids *tensor.Tensor, held models.Cache) *tensor.Tensor {
