@@ -33,6 +33,7 @@ import (
 // GenerationArguments are the program's settings beside those of sampling.
 type GenerationArguments struct {
 	ModelNameOrPath string   `json:"model_name_or_path" path:"true" usage:"folder of a saved model with its tokenizer.json"`
+	Returns         int      `json:"num_return_sequences" usage:"texts for each prompt"`
 	Prompt          []string `json:"prompt" usage:"what a text begins with; repeatable, for several texts at once; empty lets the model begin"`
 }
 
@@ -40,6 +41,7 @@ type GenerationArguments struct {
 func (g *GenerationArguments) Check(c *args.Checker) {
 	c.Require(g.ModelNameOrPath != "", "model_name_or_path", g.ModelNameOrPath,
 		"the folder of a saved model, as examples/clm writes to its output_dir")
+	c.Require(g.Returns >= 0, "num_return_sequences", g.Returns, "at least 1, or 0 for the model's setting")
 }
 
 // languageModel is a saved model that generates text.
@@ -72,10 +74,15 @@ func generate(ctx context.Context, p *program.Process) error {
 	}
 	w.opt.MaxNewTokens = cmp.Or(w.opt.MaxNewTokens, 120)
 	w.stops = how.Stop
-	if len(g.Prompt) < 2 {
-		err = w.stream(ctx, strings.Join(g.Prompt, ""))
+	w.opt.NumReturnSequences = max(1, cmp.Or(g.Returns, w.opt.NumReturnSequences))
+	prompts := g.Prompt
+	if len(prompts) == 0 {
+		prompts = []string{""}
+	}
+	if len(prompts)*w.opt.NumReturnSequences == 1 {
+		err = w.stream(ctx, prompts[0])
 	} else {
-		err = w.batch(ctx, g.Prompt)
+		err = w.batch(ctx, prompts)
 	}
 	if errors.Is(err, syscall.EPIPE) {
 		return nil // who reads has read enough
@@ -166,7 +173,7 @@ func (w *writer) batch(ctx context.Context, prompts []string) error {
 			return err
 		}
 		text = strings.ToValidUTF8(generation.CutStop(text, w.stops...), "\uFFFD")
-		if _, err := fmt.Fprintf(w.out, "%d of %d: %s%s\n", i+1, len(texts), prompts[i], text); err != nil {
+		if _, err := fmt.Fprintf(w.out, "%d of %d: %s%s\n", i+1, len(texts), prompts[i/w.opt.NumReturnSequences], text); err != nil {
 			return err
 		}
 	}

@@ -32,12 +32,14 @@ type config struct {
 	NoRepeatNGram     int             `json:"no_repeat_ngram_size"`
 	MinNewTokens      int             `json:"min_new_tokens"`
 	MaxNewTokens      int             `json:"max_new_tokens"`
+	NumReturn         int             `json:"num_return_sequences"`
+	PrefillChunk      int             `json:"prefill_chunk_size"`
 	EOS               json.RawMessage `json:"eos_token_id"`
 }
 
 // neutral are keys of transformers that change the text, and the values with which they do not.
 var neutral = map[string][]string{
-	"num_beams": {"1"}, "num_beam_groups": {"1"}, "num_return_sequences": {"1"}, "typical_p": {"1", "1.0"},
+	"num_beams": {"1"}, "num_beam_groups": {"1"}, "typical_p": {"1", "1.0"},
 	"epsilon_cutoff": {"0", "0.0"}, "eta_cutoff": {"0", "0.0"}, "penalty_alpha": {"0", "0.0"}, "top_h": nil,
 	"guidance_scale": {"1", "1.0"}, "bad_words_ids": nil, "force_words_ids": nil, "sequence_bias": nil,
 	"constraints": nil, "forced_bos_token_id": nil, "forced_eos_token_id": nil, "suppress_tokens": {"[]"},
@@ -82,7 +84,7 @@ func parse(text []byte) (o Options, err error) {
 		return o, fmt.Errorf("%s: want none of it, which is not built", strings.Join(refused, ", "))
 	}
 	o = Options{MaxNewTokens: cfg.MaxNewTokens, MinNewTokens: cfg.MinNewTokens, NoRepeatNGram: cfg.NoRepeatNGram,
-		RepetitionPenalty: cfg.RepetitionPenalty}
+		RepetitionPenalty: cfg.RepetitionPenalty, NumReturnSequences: cfg.NumReturn, PrefillChunk: cfg.PrefillChunk}
 	if cfg.DoSample {
 		o.Temperature, o.TopK, o.TopP, o.MinP = 1, 50, cfg.TopP, cfg.MinP
 		if cfg.Temperature != nil {

@@ -8,6 +8,7 @@
 package generation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,11 @@ import (
 // nothing: set MaxNewTokens. Logits are changed in the order of the fields, as in transformers.
 type Options struct {
 	MaxNewTokens int
+	// NumReturnSequences is how many texts Batch continues each prompt by, each with its own draws; 0 is 1.
+	NumReturnSequences int
+	// PrefillChunk is how many tokens of a prompt the model reads at a time, which takes less memory; 0: all
+	// (prefill_chunk_size). The bits are the same, except with dynamic RoPE, whose angles depend on the length so far.
+	PrefillChunk int
 	// RepetitionPenalty makes tokens that the prompt or the text already has less likely: their logits are divided by
 	// it if positive and multiplied by it if negative (Keskar et al. 2019). 0 and 1 change nothing, below 1 repeats
 	// more.
@@ -68,6 +74,8 @@ func (o Options) Validate() error {
 	var bad models.Faults
 	positive := func(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
 	bad.Want(o.MaxNewTokens >= 0, "max_new_tokens = %d: want at least 0", o.MaxNewTokens)
+	bad.Want(o.NumReturnSequences >= 0, "num_return_sequences = %d: want at least 0", o.NumReturnSequences)
+	bad.Want(o.PrefillChunk >= 0, "prefill_chunk_size = %d: want at least 0", o.PrefillChunk)
 	bad.Want(o.MinNewTokens >= 0, "min_new_tokens = %d: want at least 0", o.MinNewTokens)
 	bad.Want(positive(o.Temperature), "temperature = %g: want a number ≥ 0", o.Temperature)
 	bad.Want(o.TopK >= 0, "top_k = %d: want at least 0", o.TopK)
@@ -85,6 +93,7 @@ func (o Options) Validate() error {
 // model's context is full it goes on from the last half of it. A canceled context ends
 // it with what was generated and the context's cause.
 func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, opt Options) ([]int, error) {
+	opt.NumReturnSequences = 1
 	out, err := Batch(ctx, c, m, [][]int{prompt}, opt)
 	if len(out) == 0 {
 		return nil, err
@@ -95,7 +104,7 @@ func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, 
 // Batch continues several prompts, of any lengths, together, and returns the new tokens of each, as Generate does. A
 // text does not depend on the others: shorter prompts are padded on the left, and each text has draws of its own, of
 // which the first text's are Generate's. Only RoPE that depends on the length, dynamic and LongRoPE, has that of the
-// longest, as in transformers. To continue a prompt several times, give it several times.
+// longest, as in transformers. The texts of one prompt (NumReturnSequences) follow one another.
 func Batch(ctx context.Context, c *nn.Ctx, m models.Generator, prompts [][]int, opt Options) (out [][]int, err error) {
 	if err := opt.Validate(); err != nil {
 		return nil, err
@@ -107,16 +116,17 @@ func Batch(ctx context.Context, c *nn.Ctx, m models.Generator, prompts [][]int, 
 			if len(prompts) > 1 {
 				which = fmt.Sprintf("prompt %d of %d", i+1, len(prompts))
 			}
-			return nil, fmt.Errorf("generation: %s is empty: want at least one token", which)
+			return nil, errEmpty(which)
 		}
-		b.texts = append(b.texts, &text{number: i, all: slices.Clone(prompt), prompt: len(prompt),
-			draws: rng.NewStream(rng.Key(opt.Seed, "generation", uint64(i)))})
+		for range max(1, opt.NumReturnSequences) {
+			b.texts = append(b.texts, newText(len(b.texts), prompt, opt.Seed))
+		}
 	}
 	var fault error
 	err = tensor.Try(func() {
 		c = c.With(c.NoGrad())
 		c.Training = false
-		b.cache = m.NewCache(c, len(prompts))
+		b.cache = m.NewCache(c, len(b.texts))
 		defer b.cache.Free()
 		for fault == nil && b.goesOn() && ctx.Err() == nil {
 			fault = b.step(c)
@@ -148,13 +158,22 @@ func (o Options) Continue(ctx context.Context, c *nn.Ctx, m models.Generator, pr
 	return Generate(ctx, c, m, prompt, o)
 }
 
+func errEmpty(which string) error {
+	return fmt.Errorf("generation: %s is empty: want at least one token", which)
+}
+
 // text is one text of a batch.
 type text struct {
-	number int
 	all    []int // prompt, and what came after it
 	prompt int   // tokens of it
 	ended  bool
 	draws  *rng.Stream
+}
+
+// newText begins the text of a number in a batch.
+func newText(number int, prompt []int, seed uint64) *text {
+	return &text{all: slices.Clone(prompt), prompt: len(prompt),
+		draws: rng.NewStream(rng.Key(seed, "generation", uint64(number)))}
 }
 
 func (t *text) new() []int { return t.all[t.prompt:] }
@@ -180,32 +199,53 @@ func (b *batch) step(c *nn.Ctx) error {
 		if t.ended {
 			continue
 		}
-		own := logits[i*vocabulary:][:vocabulary]
-		if best := own[argmax(own)]; math.IsNaN(float64(best)) || math.IsInf(float64(best), 0) {
-			return fmt.Errorf("generation: the largest logit of token %d is %g: the model's weights are not finite",
-				len(t.all), best)
-		}
-		id, err := b.opt.choose(t, own)
+		id, err := b.opt.extend(t, logits[i*vocabulary:][:vocabulary])
 		if err != nil {
 			return err
 		}
-		t.all = append(t.all, id)
 		if b.opt.OnToken != nil && i == 0 {
 			b.opt.OnToken(id)
 		}
 		if b.opt.OnBatchToken != nil {
 			b.opt.OnBatchToken(i, id)
 		}
-		t.ended = slices.Contains(b.opt.EOS, id) || b.opt.Stop != nil && b.opt.Stop(t.new())
 	}
 	return nil
 }
 
+// extend adds the token that is chosen by logits, and sees whether the text ends with it.
+func (o *Options) extend(t *text, logits []float32) (id int, err error) {
+	if best := logits[argmax(logits)]; math.IsNaN(float64(best)) || math.IsInf(float64(best), 0) {
+		return 0, fmt.Errorf("generation: the largest logit of token %d is %g: the model's weights are not finite",
+			len(t.all), best)
+	}
+	if id, err = o.choose(t, logits); err != nil {
+		return 0, err
+	}
+	t.all = append(t.all, id)
+	t.ended = slices.Contains(o.EOS, id) || o.Stop != nil && o.Stop(t.new())
+	return id, nil
+}
+
 // next returns the logits of the texts' next tokens, one text behind the other.
 func (b *batch) next(c *nn.Ctx) (logits []float32) {
-	ids := b.feed()
+	ids, rows := b.feed(), len(b.texts)
+	n := len(ids) / rows
+	chunk := cmp.Or(b.opt.PrefillChunk, n)
+	for at := 0; at < n; at += chunk {
+		var part []int32
+		for row := range rows {
+			part = append(part, ids[row*n+at:row*n+min(at+chunk, n)]...)
+		}
+		logits = logitsOf(c, b.m, b.cache, part, rows)
+	}
+	return logits
+}
+
+// logitsOf feeds rows of ids, one behind the other, and returns the logits of what follows, one row behind the other.
+func logitsOf(c *nn.Ctx, m models.Generator, k models.Cache, ids []int32, rows int) (logits []float32) {
 	c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
-		y := b.m.Next(c, tensor.FromSlice(c.Ctx, ids, len(b.texts), len(ids)/len(b.texts)), b.cache)
+		y := m.Next(c, tensor.FromSlice(c.Ctx, ids, rows, len(ids)/rows), k)
 		logits = tensor.ToSlice[float32](c.Ctx, tensor.Cast(c.Ctx, y, tensor.Float32))
 		return nil
 	})

@@ -135,6 +135,21 @@ func TestBatch(t *testing.T) {
 	require.NotEqual(t, got[0], got[1], "each text has its own draws")
 	_, err = generation.Batch(t.Context(), training(), m, [][]int{{7}, {}}, sampled)
 	require.EqualError(t, err, "generation: prompt 2 of 2 is empty: want at least one token")
+	sampled.NumReturnSequences = 2
+	several, err := generation.Batch(t.Context(), training(), m, [][]int{{7}, {5, 3}}, sampled)
+	require.NoError(t, err)
+	require.Len(t, several, 4)
+	require.Equal(t, got, several[:2], "the texts of a prompt follow one another")
+	require.Equal(t, got[0], generate(t, m, []int{7}, sampled), "Generate has one")
+	for _, chunk := range []int{1, 3, 64} {
+		opt := generation.Options{MaxNewTokens: 100}
+		whole, err := generation.Batch(t.Context(), training(), m, prompts, opt)
+		require.NoError(t, err)
+		opt.PrefillChunk = chunk
+		parts, err := generation.Batch(t.Context(), training(), m, prompts, opt)
+		require.NoError(t, err)
+		require.Equal(t, whole, parts, "prompts in parts of %d tokens", chunk)
+	}
 	got, err = generation.Batch(t.Context(), training(), m, nil, sampled)
 	require.NoError(t, err)
 	require.Empty(t, got)
