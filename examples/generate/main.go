@@ -173,7 +173,8 @@ func (w *writer) batch(ctx context.Context, prompts []string) error {
 			return err
 		}
 		text = strings.ToValidUTF8(generation.CutStop(text, w.stops...), "\uFFFD")
-		if _, err := fmt.Fprintf(w.out, "%d of %d: %s%s\n", i+1, len(texts), prompts[i/w.opt.NumReturnSequences], text); err != nil {
+		prompt := prompts[i/w.opt.NumReturnSequences]
+		if _, err := fmt.Fprintf(w.out, "%d of %d: %s%s\n", i+1, len(texts), prompt, text); err != nil {
 			return err
 		}
 	}

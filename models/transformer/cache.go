@@ -51,8 +51,8 @@ func (m *Model) NewCache(c *nn.Ctx, batch int) models.Cache {
 		Tokens: room, Dim: cfg.HeadDim, DType: m.Decoder.Embed.Weight.DType(), Windows: m.Decoder.spec().windows})}
 }
 
-// Join implements models.Joiner. Angles of RoPE that depend on the length are those of the longest of a batch: then there
-// is none.
+// Join implements models.Joiner. Angles of RoPE that depend on the length are those of the longest of a batch: then
+// there is none.
 func (m *Model) Join(caches []models.Cache) models.Cache {
 	if m.Cfg.RoPE.byLength() {
 		return nil
