@@ -24,10 +24,19 @@ type ChatArguments struct {
 	// ChatTemplateKwargs are variables of the template, as {"enable_thinking": false}.
 	ChatTemplateKwargs string `json:"chat_template_kwargs" usage:"JSON object with variables of the chat template"`
 	System             string `json:"system" usage:"system prompt, the first message of the conversation"`
-	DType              string `json:"dtype" usage:"of the weights in memory: auto, as they were saved, float32 or bfloat16"`
+	// Serve ends the program's talk in the terminal: it answers over HTTP.
+	Serve        string `json:"serve" usage:"answer OpenAI's /v1/chat/completions at this address, as :8080, in place of the terminal"`
+	ServeRemote  bool   `json:"serve_remote" usage:"the address may be one that other machines reach"`
+	APIKey       string `json:"api_key" usage:"what requests must bear; none: nothing"`
+	MaxBatchSize int    `json:"max_batch_size" usage:"requests that share a batch"`
+	MaxWaiting   int    `json:"max_waiting" usage:"requests that wait for a place in it; more are turned away"`
+
+	DType string `json:"dtype" usage:"of the weights in memory: auto, as they were saved, float32 or bfloat16"`
 }
 
-func defaults() *ChatArguments { return &ChatArguments{ModelNameOrPath: "out/finetune", DType: "auto"} }
+func defaults() *ChatArguments {
+	return &ChatArguments{ModelNameOrPath: "out/finetune", DType: "auto", MaxBatchSize: 8, MaxWaiting: 64}
+}
 
 // dtypes are the values of dtype.
 var dtypes = map[string]models.LoadOption{"auto": models.WithSavedDType(), "float32": models.WithDType(tensor.Float32),
@@ -39,6 +48,9 @@ func (a *ChatArguments) Check(c *args.Checker) {
 		"the folder of a saved model, as examples/finetune writes to its output_dir")
 	_, err := a.variables()
 	c.Require(err == nil, "chat_template_kwargs", a.ChatTemplateKwargs, "a JSON object")
+	c.Require(a.MaxBatchSize >= 1, "max_batch_size", a.MaxBatchSize, "at least 1")
+	c.Require(a.MaxWaiting >= 0, "max_waiting", a.MaxWaiting, "at least 0")
+	c.Require(a.Serve == "" || a.System == "", "system", a.System, "none with serve: requests have their own")
 	c.Require(dtypes[a.DType] != nil, "dtype", a.DType, "auto, float32 or bfloat16")
 }
 

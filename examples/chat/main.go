@@ -5,7 +5,10 @@
 //
 //	go run ./examples/chat
 //	go run ./examples/chat --model_name_or_path MODEL --system "Be brief."
+//	go run ./examples/chat --serve :8080
 //	echo "Who is Ada 0?" | go run ./examples/chat
+//
+// With --serve it answers OpenAI's /v1/chat/completions in place of the terminal: see package models/serve.
 //
 // Ctrl-C stops an answer; Ctrl-D, or Ctrl-C twice, ends the program. /help lists its commands.
 package main
@@ -35,6 +38,9 @@ func talkOver(ctx context.Context, p *program.Process, in, out *os.File) error {
 	c, err := open(a, how)
 	if err != nil {
 		return err
+	}
+	if a.Serve != "" {
+		return answerRequests(ctx, p, a, c)
 	}
 	s := &session{conversation: c, process: p, in: newInput(in, out, p.Stderr), out: out}
 	defer s.in.close()

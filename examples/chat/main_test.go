@@ -4,15 +4,22 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/program"
 )
@@ -172,4 +179,32 @@ func TestErrors(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, out, "a message may begin with a path")
 	require.NotContains(t, said, "no token that ends")
+}
+
+// The program serves until it is interrupted, on this machine alone.
+func TestServe(t *testing.T) {
+	ctx, end := context.WithCancel(t.Context())
+	var out syncbuffer.Buffer
+	p := &program.Process{Name: "chat", Args: []string{"--model_name_or_path", folder, "--serve", ":0"}, Stdout: &out,
+		Stderr: &out}
+	ended := make(chan error, 1)
+	go func() { ended <- talkOver(ctx, p, os.Stdin, os.Stdout) }()
+	var url string
+	require.Eventually(t, func() bool {
+		url = regexp.MustCompile(`http://127\.0\.0\.1:\d+/v1`).FindString(out.String())
+		return url != ""
+	}, time.Minute, time.Millisecond)
+	r, err := http.Post(url+"/chat/completions", "application/json", strings.NewReader(
+		`{"model": "model", "messages": [{"role": "user", "content": "Who?"}], "temperature": 0, "max_tokens": 6}`))
+	require.NoError(t, err)
+	text, err := io.ReadAll(r.Body)
+	require.NoError(t, errors.Join(err, r.Body.Close()))
+	var answer struct{ Choices []struct{ Message message } }
+	require.NoError(t, json.Unmarshal(text, &answer), "%s", text)
+	require.Equal(t, talked(t, "Who?", "--max_new_tokens", "6"), answer.Choices[0].Message.Content+"\n")
+	end()
+	require.NoError(t, <-ended)
+	_, _, err = piped(t, "", "--serve", "0.0.0.0:0")
+	require.ErrorContains(t, err, "other machines reach the address: want one of this machine alone, such as :0, in "+
+		"place of 0.0.0.0:0, or --serve_remote")
 }

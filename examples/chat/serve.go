@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+
+	"github.com/lockstep-ml/lockstep/models/generation"
+	"github.com/lockstep-ml/lockstep/models/serve"
+	"github.com/lockstep-ml/lockstep/program"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// answerRequests answers over HTTP until ctx ends.
+func answerRequests(ctx context.Context, p *program.Process, a *ChatArguments, c *conversation) error {
+	dir, err := filepath.Abs(c.base.Dir)
+	if err != nil {
+		return err
+	}
+	waiting := a.MaxWaiting
+	if waiting == 0 {
+		waiting = -1 // 0 is the usual number there
+	}
+	e := generation.NewEngine(tensor.CPU(), c.base.Model, generation.EngineConfig{Rows: a.MaxBatchSize,
+		Waiting: waiting})
+	defer e.Close()
+	s := &serve.Chat{Name: filepath.Base(dir), Engine: e, Tokenizer: c.base.Tokenizer, Template: c.template,
+		Options: c.options, Context: c.base.Model.ContextLength(), APIKey: a.APIKey}
+	err = serve.Listen(ctx, a.Serve, a.ServeRemote, s.Handler(), func(addr net.Addr) {
+		p.Line("serving", s.Name, fmt.Sprintf("http://%s/v1", addr), "Ctrl-C ends")
+	})
+	if errors.Is(err, serve.ErrRemote) {
+		return fmt.Errorf("%w, or --serve_remote", err)
+	}
+	return err
+}

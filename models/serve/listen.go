@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+const shutdownTime = 30 * time.Second // for the requests that are under way at the end
+
+// ErrRemote is the error of an address that other machines reach.
+var ErrRemote = errors.New("other machines reach the address")
+
+// Listen serves h on addr until ctx ends; then it takes no more connections, and answers the requests that are under
+// way for up to half a minute. ready is called with the address when it listens. An addr without a host, as ":8080", is
+// of this machine alone; one that other machines reach is ErrRemote unless remote is set, since whoever reaches it may
+// use the model.
+func Listen(ctx context.Context, addr string, remote bool, h http.Handler, ready func(net.Addr)) error {
+	listener, err := listen(ctx, addr, remote)
+	if err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	requests, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	server := &http.Server{Handler: h, ReadHeaderTimeout: patience, IdleTimeout: 2 * time.Minute,
+		BaseContext: func(net.Listener) context.Context { return requests }}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	ready(listener.Addr())
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	last, cancel := context.WithTimeout(requests, shutdownTime)
+	defer cancel()
+	if server.Shutdown(last) != nil {
+		end() // what still generates
+		return server.Close()
+	}
+	return nil
+}
+
+// listen opens addr. Names are resolved before it is opened, so that what is checked is what listens.
+func listen(ctx context.Context, addr string, remote bool) (net.Listener, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w: want an address such as :8080 or 127.0.0.1:8080", err)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	ips, err := (&net.Resolver{}).LookupIPAddr(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	if !remote && !ips[0].IP.IsLoopback() {
+		return nil, fmt.Errorf("%w: want one of this machine alone, such as :%s, in place of %s", ErrRemote, port, addr)
+	}
+	return (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(ips[0].String(), port))
+}
