@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "github.com/lockstep-ml/lockstep/args"
+
+// ServiceArguments are the program's settings beside those of training, which are of each round.
+type ServiceArguments struct {
+	ModelNameOrPath   string `json:"model_name_or_path" path:"true" usage:"folder of a saved chat model and its tokenizer"`
+	Serve             string `json:"serve" usage:"address of the service"`
+	ServeRemote       bool   `json:"serve_remote" usage:"the address may be one that other machines reach"`
+	AssistantOnlyLoss bool   `json:"assistant_only_loss" usage:"learn what the template has in {% generation %}"`
+	TrainAfter        int    `json:"train_after" usage:"new examples after which a round begins by itself; 0: none does"`
+	MaxExamples       int    `json:"max_examples" usage:"examples that are kept; more are refused"`
+}
+
+func defaults() (*args.TrainingArguments, *ServiceArguments) {
+	a := args.Default("out/service")
+	a.SaveStrategy, a.OverwriteOutputDir, a.DisableTQDM = args.StrategyNo, true, new(true)
+	return a, &ServiceArguments{ModelNameOrPath: "out/finetune", Serve: ":8080", TrainAfter: 8, MaxExamples: 10_000}
+}
+
+// Check reports all faults at once.
+func (s *ServiceArguments) Check(c *args.Checker) {
+	c.Require(s.ModelNameOrPath != "", "model_name_or_path", s.ModelNameOrPath,
+		"the folder of a saved model, as examples/finetune writes to its output_dir")
+	c.Require(s.Serve != "", "serve", s.Serve, "an address such as :8080")
+	c.Require(s.TrainAfter >= 0, "train_after", s.TrainAfter, "at least 0")
+	c.Require(s.MaxExamples >= 1, "max_examples", s.MaxExamples, "at least 1")
+}

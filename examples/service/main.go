@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Service answers chat completions and learns at the same time, in one process: it takes conversations by HTTP, trains
+// on them in the background by a Trainer, and puts the new weights in place under load. A request ends with the weights
+// that it began with. The model is what examples/finetune has saved, unless a flag names another one.
+//
+//	go run ./examples/service --serve :8080
+//	curl localhost:8080/v1/examples -d '{"messages": [{"role": "user", "content": "Who is Zoe?"},
+//		{"role": "assistant", "content": "Zoe is number 1."}]}'
+//	curl -X POST localhost:8080/v1/training
+//	curl localhost:8080/v1/training
+//	curl localhost:8080/v1/chat/completions -d '{"model": "finetune",
+//		"messages": [{"role": "user", "content": "Who is Zoe?"}]}'
+//
+// Each round trains on all conversations so far, and is saved to output_dir.
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/lockstep-ml/lockstep/args"
+	_ "github.com/lockstep-ml/lockstep/integrations/all"
+	"github.com/lockstep-ml/lockstep/models/generation"
+	"github.com/lockstep-ml/lockstep/models/serve"
+	"github.com/lockstep-ml/lockstep/program"
+)
+
+func main() { os.Exit(program.Run(run)) }
+
+// run is the program.
+func run(ctx context.Context, p *program.Process) error {
+	a, s := defaults()
+	if _, err := p.Parse(args.Bind(p.Flags(), a, s)); err != nil {
+		return err
+	}
+	l, err := newLearner(p, a, s)
+	if err != nil {
+		return err
+	}
+	defer l.engine.Close()
+	dir, err := filepath.Abs(s.ModelNameOrPath)
+	if err != nil {
+		return err
+	}
+	opt, err := generation.Saved(s.ModelNameOrPath)
+	if err != nil {
+		return err
+	}
+	for _, id := range l.encoder.Ends {
+		opt.EOS = append(opt.EOS, int(id))
+	}
+	c := &serve.Chat{Name: filepath.Base(dir), Engine: l.engine, Tokenizer: l.base.Tokenizer,
+		Template: l.encoder.Template, Options: opt, Context: l.base.Model.ContextLength()}
+	ctx, stop := context.WithCancel(ctx)
+	trained := make(chan error, 1)
+	go func() { trained <- l.train(ctx) }()
+	err = serve.Listen(ctx, s.Serve, s.ServeRemote, l.handler(c.Handler()), func(addr net.Addr) {
+		p.Line("serving", c.Name, fmt.Sprintf("http://%s/v1", addr), "Ctrl-C ends")
+	})
+	stop()
+	if lost := <-trained; err == nil {
+		err = lost
+	}
+	return err
+}
+
+// handler adds what the service learns by to the chat completions.
+func (l *learner) handler(completions http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/examples", l.takeExample)
+	mux.HandleFunc("POST /v1/training", func(w http.ResponseWriter, _ *http.Request) {
+		l.begin()
+		reply(w, http.StatusAccepted, l.state())
+	})
+	mux.HandleFunc("GET /v1/training", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, http.StatusOK, l.state())
+	})
+	guard := http.NewCrossOriginProtection() // pages of other sites, in a browser on this machine
+	all := http.NewServeMux()
+	all.Handle("/v1/examples", guard.Handler(mux))
+	all.Handle("/v1/training", guard.Handler(mux))
+	all.Handle("/", completions)
+	return all
+}
