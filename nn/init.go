@@ -19,6 +19,7 @@ type Init struct {
 	path  string
 	dtype tensor.DType
 	later bool // parameters are made when they are used
+	empty bool // parameters get no values
 	made  *made
 }
 
@@ -100,6 +101,14 @@ func (in *Init) Deferred() *Init {
 	return &d
 }
 
+// Unfilled returns an Init whose parameters have memory and no values, which take most of the time of making a model:
+// whoever reads saved weights into all of them needs none. Buffers get their values.
+func (in *Init) Unfilled() *Init {
+	d := *in
+	d.empty = true
+	return &d
+}
+
 // Sub returns the Init of a child module.
 func (in *Init) Sub(name string) *Init {
 	d := *in
@@ -119,6 +128,9 @@ func (in *Init) key(name string) uint64 { return rng.Key(in.seed, join(in.path, 
 // parameter makes one whose values fill makes.
 func (in *Init) parameter(name string, shape []int, fill func(c *tensor.Ctx) *tensor.Tensor) *Parameter {
 	in.take(name, in.dtype, shape)
+	if in.empty {
+		fill = func(c *tensor.Ctx) *tensor.Tensor { return tensor.Empty(c, in.dtype, shape...) }
+	}
 	if in.later {
 		return deferred(in.c, in.dtype, shape, fill)
 	}
