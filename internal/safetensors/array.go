@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/placement"
 )
 
@@ -132,4 +133,35 @@ func (a *Array) read(p placement.Placement) ([]byte, error) {
 		return nil, a.fault(err)
 	}
 	return data, nil
+}
+
+// Source is an array whose elements are made when they are read, of a file of another format.
+type Source struct {
+	Name  string
+	DType dtype.DType
+	Shape []int
+	// Elements are row-major and little-endian.
+	Elements io.ReaderAt
+	In       string // the file, for errors
+}
+
+// array is the array of a source.
+func (s Source) array() (*Array, error) {
+	rank, ok := rankOf(s.DType)
+	if !ok {
+		return nil, fmt.Errorf("%s: tensor %q: dtype %v cannot be read", s.In, clip(s.Name), s.DType)
+	}
+	el := elements[rank]
+	size, err := el.size(s.Shape)
+	if err != nil {
+		return nil, fmt.Errorf("%s: tensor %q: %w", s.In, clip(s.Name), err)
+	}
+	a := &Array{Entry: Entry{Name: s.Name, DType: s.DType, Raw: el.raw, Shape: s.Shape, End: size},
+		files: []string{s.In}}
+	whole, err := a.inBytes(a.Entry.Placement())
+	if err != nil {
+		return nil, a.fault(err)
+	}
+	a.parts = []part{{whole, s.Elements, 0}}
+	return a, nil
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"math"
@@ -125,6 +126,23 @@ type Set struct {
 	where map[string]*Array  // by the array's name
 	// indexed is true if an index, or a PlacementsFile, names the arrays; scattered if the latter does.
 	indexed, scattered bool
+	closer             io.Closer // of a NewSet; nil of others
+}
+
+// NewSet is a set of arrays of another format. Closing it closes their file.
+func NewSet(arrays []Source, file io.Closer) (*Set, error) {
+	s := &Set{where: map[string]*Array{}, closer: file}
+	for _, source := range arrays {
+		a, err := source.array()
+		if err != nil {
+			return nil, err
+		}
+		if s.where[a.Name] != nil {
+			return nil, fmt.Errorf("%s: tensor %q is there twice", source.In, clip(a.Name))
+		}
+		s.where[a.Name] = a
+	}
+	return s, nil
 }
 
 // OpenSet opens base.safetensors in the folder or, if there is none, the files that
@@ -268,6 +286,9 @@ func (s *Set) Close() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		errs = append(errs, s.files[name].Close())
+	}
+	if s.closer != nil {
+		errs = append(errs, s.closer.Close())
 	}
 	return errors.Join(errs...)
 }
