@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+
+	"github.com/lockstep-ml/lockstep/internal/modelfiles"
 )
 
 // hubName is what HuggingFace's Hub calls a model: gpt2, or openai-community/gpt2.
@@ -22,6 +24,8 @@ func notSaved(path string, err error) error {
 	hint := ""
 	info, missing := os.Stat(path)
 	switch {
+	case missing == nil && modelfiles.IsGGUF(path):
+		return fmt.Errorf("models: %w", err)
 	case errors.Is(missing, fs.ErrNotExist) && hubName.MatchString(path):
 		return fmt.Errorf("models: %s is not a saved model: there is no such folder. If it is a model of "+
 			"HuggingFace's Hub: those are not downloaded yet. "+
@@ -55,10 +59,6 @@ func insteadOfConfig(dir string) string {
 		if found := first(pattern); found != "" {
 			return ": want a folder such as " + filepath.Dir(found)
 		}
-	}
-	if found := first("*.gguf"); found != "" {
-		return fmt.Sprintf("; GGUF, as %s is, is not read yet: "+
-			"use the folder with model.safetensors that it was made of", found)
 	}
 	return ""
 }

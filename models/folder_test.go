@@ -45,7 +45,7 @@ func TestLoadPretrainedSaysWhatAPathIs(t *testing.T) {
 		"adapter":      "it has an adapter of PEFT: in Python",
 		"run":          "want a folder such as run/checkpoint-9",
 		"models--gpt2": "want a folder such as models--gpt2/snapshots/607a",
-		"quantized":    "GGUF, as quantized/model.gguf is, is not read yet",
+		"quantized":    "quantized/model.gguf: file is truncated: its header ends in the middle, at byte 4",
 		"bin": `There is pytorch_model.bin, a pickle, which is a program and is never read: python3 -c "from transformers ` +
 			`import GPT2LMHeadModel as M; M.from_pretrained('bin').save_pretrained('bin')" writes model.safetensors`,
 		"tf":      "There is tf_model.h5, which is not read",

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 
-	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/internal/modelfiles"
 )
 
 // KeptConfig is what a model keeps of the config.json it was loaded from, so that what it does not read of it
@@ -55,7 +55,7 @@ type Sidecar struct {
 func Sidecars(dir string) ([]Sidecar, error) {
 	var list []Sidecar
 	for _, name := range SidecarNames {
-		data, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, name), maxSidecar)
+		data, err := modelfiles.ReadFile(filepath.Join(dir, name), maxSidecar)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

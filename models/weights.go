@@ -15,8 +15,8 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/jsonfile"
+	"github.com/lockstep-ml/lockstep/internal/modelfiles"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
-	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -219,14 +219,14 @@ func savedArrays(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[st
 // maxConfig is the largest config.json, in bytes.
 const maxConfig = 1 << 20
 
-// ReadConfig reads the config.json of a saved model's folder, or the file itself: a regular file of at most a MiB. If
-// there is none, the path may be the name of a published model (see [Configs]).
+// ReadConfig reads the config.json of a saved model's folder, or the file itself: a regular file of at most a MiB; or
+// makes it of a GGUF file. If there is none, the path may be the name of a published model (see [Configs]).
 func ReadConfig(path string) ([]byte, error) {
 	file := path
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
+	if info, err := os.Stat(path); err == nil && (info.IsDir() || modelfiles.IsGGUF(path)) {
 		file = filepath.Join(path, ConfigFile)
 	}
-	text, err := vfs.ReadFile(vfs.OS, file, maxConfig)
+	text, err := modelfiles.ReadFile(file, maxConfig)
 	if err == nil {
 		return text, nil
 	}
@@ -240,17 +240,18 @@ func ReadConfig(path string) ([]byte, error) {
 		strings.Join(Configs(), ", "))
 }
 
-// LoadPretrained makes the model that a folder holds, ours or one that transformers
-// saved: config.json, and model.safetensors or its shards with their index. Memory for the model is taken once its
-// parameters have been compared with those of the weights. Weights with NaN or infinities are an error that names them:
-// see AllowNonFinite.
+// LoadPretrained makes the model that a folder holds, ours or one that transformers saved: config.json, and
+// model.safetensors or its shards with their index. dir may also be a GGUF file of llama.cpp, or a folder with one and
+// without safetensors: then the configuration is made of its metadata, and quantized weights are dequantized as they
+// are read. Memory for the model is taken once its parameters have been compared with those of the weights. Weights
+// with NaN or infinities are an error that names them: see AllowNonFinite.
 func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configured, error) {
-	config, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, ConfigFile), maxConfig)
+	config, err := modelfiles.ReadFile(filepath.Join(dir, ConfigFile), maxConfig)
 	if err != nil {
 		return nil, notSaved(dir, err)
 	}
 	in := nn.NewInit(dev, 0)
-	set, err := safetensors.OpenSet(vfs.OS, dir, WeightsBase)
+	set, err := modelfiles.OpenSet(dir, WeightsBase)
 	if err != nil {
 		_, fault := fromConfig(in.Dry(1), config)
 		if _, tooMany := errors.AsType[*tensor.Error](fault); fault != nil && !tooMany {
@@ -278,6 +279,7 @@ func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configu
 		_, err = fit(set, dry, nn.Walk(dry))
 	}
 	var m Configured
+	in = in.Unfilled()
 	if err == nil && o.deferred {
 		in = in.Deferred()
 	}

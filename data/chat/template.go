@@ -16,7 +16,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/jinja"
 	"github.com/lockstep-ml/lockstep/internal/jsonfile"
-	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/internal/modelfiles"
 )
 
 // TemplateFile is the file of the chat template in the folder of a saved model.
@@ -48,7 +48,7 @@ func ParseTemplate(source string) (*Template, error) {
 
 // ReadTemplate reads a file with a chat template. Errors name the file.
 func ReadTemplate(path string) (*Template, error) {
-	source, err := vfs.ReadFile(vfs.OS, path, maxFile)
+	source, err := modelfiles.ReadFile(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("chat: %w", err)
 	}
@@ -130,7 +130,7 @@ func (n *tokenText) UnmarshalJSON(text []byte) error {
 func LoadTemplate(dir string) (*Template, error) {
 	var config tokenizerConfig
 	path := filepath.Join(dir, "tokenizer_config.json")
-	text, err := vfs.ReadFile(vfs.OS, path, maxFile)
+	text, err := modelfiles.ReadFile(path, maxFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:

@@ -15,7 +15,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/foreign"
 	"github.com/lockstep-ml/lockstep/internal/jsonfile"
-	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/internal/modelfiles"
 )
 
 // maxFile is the largest tokenizer.json, in bytes. That of a vocabulary of 256,000 tokens has 35 MB.
@@ -50,7 +50,7 @@ type fileAdded struct {
 // Load reads HuggingFace's tokenizer.json. The error names the path and what is wrong
 // with the file; see Read.
 func Load(path string) (*Tokenizer, error) {
-	data, err := vfs.ReadFile(vfs.OS, path, maxFile)
+	data, err := modelfiles.ReadFile(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizers: %w%s", err, otherForm(path))
 	}

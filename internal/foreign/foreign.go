@@ -50,7 +50,7 @@ var formats = []format{
 		`in Python, datasets.load_from_disk(FOLDER).to_json("rows.jsonl") writes JSON Lines`},
 	{0, "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", "a pickle of PyTorch", toWeights},
 	{0, "\x89HDF\r\n\x1a\n", "an HDF5 file", "write it as safetensors, CSV or JSON Lines"},
-	{0, "GGUF", "a GGUF file", "GGUF is not read yet: use the folder with model.safetensors that it was made of"},
+	{0, "GGUF", "a GGUF file", "what loads models reads it (models.LoadPretrained)"},
 	{0, "\x93NUMPY", "an array of NumPy", "write it as safetensors or CSV"},
 	{0, "SQLite format 3\x00", "a database of SQLite", fmt.Sprintf(toLines, "sql")},
 	{0, "\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a file of an old Office program", "save it as CSV in UTF-8"},

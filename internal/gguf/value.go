@@ -133,7 +133,7 @@ func (v Value) int(i int) (int64, bool) {
 	return 0, false
 }
 
-// Float is a number, with the digits that tell a float32 from others: 1e-05 and not 9.999999747378752e-06.
+// Float is a number that is finite, of a float32 the Shortest.
 func (v Value) Float() (float64, bool) {
 	if v.array || v.count == 0 {
 		return 0, false
@@ -144,15 +144,20 @@ func (v Value) Float() (float64, bool) {
 func (v Value) float(i int) (float64, bool) {
 	switch v.kind {
 	case kindFloat32:
-		x := math.Float32frombits(binary.LittleEndian.Uint32(v.raw[4*i:]))
-		short, err := strconv.ParseFloat(strconv.FormatFloat(float64(x), 'g', -1, 32), 64)
-		return short, err == nil && !math.IsNaN(short) && !math.IsInf(short, 0)
+		return Shortest(math.Float32frombits(binary.LittleEndian.Uint32(v.raw[4*i:])))
 	case kindFloat64:
 		x := math.Float64frombits(binary.LittleEndian.Uint64(v.raw[8*i:]))
 		return x, !math.IsNaN(x) && !math.IsInf(x, 0)
 	}
 	n, ok := v.int(i)
 	return float64(n), ok
+}
+
+// Shortest is the number of the fewest digits that is x in float32: 1e-05 and not 9.999999747378752e-06. It is false
+// for what is not finite.
+func Shortest(x float32) (float64, bool) {
+	short, err := strconv.ParseFloat(strconv.FormatFloat(float64(x), 'g', -1, 32), 64)
+	return short, err == nil && !math.IsNaN(short) && !math.IsInf(short, 0)
 }
 
 // Bool is true or false.

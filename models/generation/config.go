@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/jsonfile"
-	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/internal/modelfiles"
 )
 
 // ConfigFile is the file of a saved model that says how it wants to generate.
@@ -52,7 +52,7 @@ var neutral = map[string][]string{
 // greedy. As in transformers, temperature 1 and top_k 50 stand for what a file that samples does not say. MaxNewTokens
 // is 0 if the file does not say. Settings that would change the text, and that are not built, are an error.
 func Saved(dir string) (o Options, err error) {
-	text, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, ConfigFile), maxConfig)
+	text, err := modelfiles.ReadFile(filepath.Join(dir, ConfigFile), maxConfig)
 	if errors.Is(err, fs.ErrNotExist) {
 		return o, nil
 	}
