@@ -21,8 +21,18 @@ var usual = []string{"one", "1f1b", "zb_h1", "zbv", "interleaved_1f1b", "torch-o
 
 func isTorch(name string) bool { return strings.HasPrefix(name, "torch-") }
 
+// The contenders that divide matrices, and those of one process.
+const (
+	one     = "one"
+	divided = "tp"
+	inParts = "parts"
+)
+
 // alone reports whether a contender is one process.
-func alone(name string) bool { return strings.TrimPrefix(name, "torch-") == "one" }
+func alone(name string) bool { return strings.TrimPrefix(name, "torch-") == one || name == inParts }
+
+// whole reports whether a contender has no stages.
+func whole(name string) bool { return alone(name) || strings.TrimPrefix(name, "torch-") == divided }
 
 // schedule is that of a contender.
 func (s *settings) schedule(contender string) (*schedule.Schedule, error) {
@@ -32,7 +42,7 @@ func (s *settings) schedule(contender string) (*schedule.Schedule, error) {
 
 // split cuts the model into a contender's stages.
 func (s *settings) split(contender string) ([]int, error) {
-	if alone(contender) {
+	if whole(contender) {
 		return nil, nil
 	}
 	of, err := s.schedule(contender)

@@ -2,20 +2,25 @@
 
 //go:build unix
 
-// Mesh measures training steps of GPT-2 on one rank and in pipelines, whose ranks are processes that share memory, each
-// pinned to a core (by taskset, on Linux) with one compute thread. A step is the forward and backward passes of all
+// Mesh measures training steps of GPT-2 on one rank, in pipelines, and on ranks that divide matrices. Ranks are
+// processes that share memory, each pinned to a core (by taskset, on Linux) with one compute thread. A step is the forward and backward passes of all
 // micro-batches and the update of AdamW. Contenders alternate, so that changes of the machine's speed affect all:
 //
 //	one          one process, micro-batch by micro-batch
 //	SCHEDULE     a pipeline by one of the schedules of package accelerate/pp/schedule, such as 1f1b
-//	torch-one, torch-SCHEDULE
+//	tp           ranks with parts of each matrix (accelerate/tp), micro-batch by micro-batch, and sums in --tp_parts
+//	             parts
+//	parts        one process with such sums
+//	torch-one, torch-SCHEDULE, torch-tp
 //	             the same with PyTorch (peer/mesh.py under $PYTHON, with $MKL_PRELOAD, see ../peers.sh), whose
-//	             pipelines are those of torch.distributed.pipelining over gloo
+//	             pipelines are those of torch.distributed.pipelining over gloo, and whose matrices are DTensors
+//	             (peer/tensor.py)
 //
 // All contenders cut the model into the same stages. For our pipelines it prints how long ranks were idle in the passes
 // of a step, measured and predicted; --timeline writes such a step as a Chrome trace and a picture.
 //
 //	bench/mesh/run.sh --rounds 5
+//	bench/mesh/run.sh --rounds 5 --contenders one,tp,parts,torch-tp --micro_batches 1 --batch 8
 package main
 
 import (
@@ -37,6 +42,7 @@ type settings struct {
 	Layers, Width, Heads, Vocabulary int
 	Batch, Block                     int
 	MicroBatches                     int
+	Parts                            int // of each sum of divided matrices
 	Ranks                            int
 	Steps                            int
 	Contender                        string // that a worker belongs to
@@ -66,7 +72,8 @@ func main() {
 	pflag.IntVar(&b.Batch, "batch", 1, "samples of a micro-batch")
 	pflag.IntVar(&b.Block, "block", 64, "tokens per sample")
 	pflag.IntVar(&b.MicroBatches, "micro_batches", 8, "micro-batches of a step")
-	pflag.IntVar(&b.Ranks, "ranks", 2, "ranks of a pipeline")
+	pflag.IntVar(&b.Ranks, "ranks", 2, "ranks of a pipeline, or that divide matrices")
+	pflag.IntVar(&b.Parts, "tp_parts", 4, "parts of each sum of divided matrices")
 	pflag.IntVar(&b.Steps, "steps", 2, "timed steps of a turn, after two others")
 	pflag.IntVar(&b.rounds, "rounds", 3, "turns of each contender")
 	pflag.StringSliceVar(&b.contenders, "contenders", usual, "who runs, in this order")

@@ -12,12 +12,14 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/pp"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/accelerate/tp"
 	"github.com/lockstep-ml/lockstep/bench/internal/workers"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/rendezvous"
 	"github.com/lockstep-ml/lockstep/comm/shm"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/samplers"
@@ -36,13 +38,11 @@ const warmUps = 2
 func work(s settings) ([]report, error) {
 	dev := tensor.NewCPU(1)
 	defer dev.Close()
-	var t trainer
-	var err error
-	if alone(s.Contender) {
-		t, err = s.one(dev)
-	} else {
-		t, err = s.pipeline(dev)
+	start := s.pipeline
+	if whole(s.Contender) {
+		start = s.whole
 	}
+	t, err := start(dev)
 	if err != nil {
 		return nil, err
 	}
@@ -105,13 +105,23 @@ func adamW(c *tensor.Ctx, params []tensor.Named) *optim.Optimizer {
 	return optim.DefaultAdamW().New(c, []*optim.Group{{LR: 1e-4, WeightDecay: 0.01, Params: params}})
 }
 
-// one trains in this process alone.
-func (s *settings) one(dev *tensor.Device) (trainer, error) {
+// whole trains all layers in this process, with the others if they are divided.
+func (s *settings) whole(dev *tensor.Device) (trainer, error) {
 	m, err := s.model(nn.NewInit(dev, 1))
 	if err != nil {
 		return trainer{}, err
 	}
 	c, tree := tensor.NewCtx(dev), nn.Walk(m)
+	ready, end := func() error { return nil }, func() error { return nil }
+	if s.Contender != one {
+		d, g, err := s.divide(c, m)
+		if err != nil {
+			return trainer{}, err
+		}
+		if tree = d.Tree(); g != nil {
+			ready, end = func() error { return g.Barrier().Wait(context.Background()) }, g.Close
+		}
+	}
 	params := tree.Parameters()
 	opt, sum := adamW(c, params), accumulation.New(c.NoGrad(), params, s.MicroBatches, deterministicRanks)
 	batches := s.batches(c)
@@ -132,8 +142,32 @@ func (s *settings) one(dev *tensor.Device) (trainer, error) {
 		c.Sync()
 		return loss * s.scale(), nil
 	}
-	nothing := func() error { return nil }
-	return trainer{step, nothing, func(*report) error { return nil }, nothing}, nil
+	return trainer{step, ready, func(*report) error { return nil }, end}, nil
+}
+
+// divide divides the matrices of a model among the ranks, or the sums of one.
+func (s *settings) divide(c *tensor.Ctx, m *gpt2.Model) (*tp.Division, *comm.Group, error) {
+	plan, err := tp.ParsePlan(m.TPPlan())
+	if err != nil {
+		return nil, nil, err
+	}
+	var g *comm.Group
+	if s.Contender == divided {
+		if g, err = join(); err != nil {
+			return nil, nil, err
+		}
+	}
+	d, err := tp.Divide(c, m, tp.Config{Group: g, Plan: plan, Parts: s.Parts})
+	return d, g, err
+}
+
+// join makes this process a rank.
+func join() (*comm.Group, error) {
+	place, err := rendezvous.FromEnv()
+	if err != nil {
+		return nil, err
+	}
+	return shm.Join(context.Background(), place, comm.Options{})
 }
 
 // contextOf is the context of a forward pass.
@@ -149,11 +183,7 @@ func forward(c *nn.Ctx, m pp.Model, b *data.Batch) (pp.Output, error) {
 // pipeline trains this rank's stages.
 func (s *settings) pipeline(dev *tensor.Device) (trainer, error) {
 	ctx := context.Background()
-	place, err := rendezvous.FromEnv()
-	if err != nil {
-		return trainer{}, err
-	}
-	g, err := shm.Join(ctx, place, comm.Options{})
+	g, err := join()
 	if err != nil {
 		return trainer{}, err
 	}

@@ -1,4 +1,5 @@
-"""The PyTorch side of bench/mesh: training steps of the same GPT-2 on one thread, alone or as a rank of a pipeline of torch.distributed.pipelining over gloo.
+"""The PyTorch side of bench/mesh: training steps of the same GPT-2 on one thread, alone, as a rank of a pipeline of torch.distributed.pipelining over gloo, or
+with matrices that are DTensors.
 
 bench/mesh starts it. By hand, for two ranks:
 
@@ -23,6 +24,7 @@ from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests" / "parity"))
 import gpt2_stages  # noqa: E402
+import tensor  # noqa: E402
 
 s = json.loads(os.environ["BENCH_WORKER"])
 torch.set_num_threads(1)
@@ -30,8 +32,12 @@ torch.manual_seed(1)
 model = GPT2LMHeadModel(GPT2Config(n_layer=s["Layers"], n_embd=s["Width"], n_head=s["Heads"], vocab_size=s["Vocabulary"], n_positions=s["Block"], resid_pdrop=0,
                                    embd_pdrop=0, attn_pdrop=0, use_cache=False))
 m, name = s["MicroBatches"], s["Contender"].removeprefix("torch-")
-pipeline = name != "one"
+pipeline = name not in ("one", "tp")
 params = list(model.parameters())
+if name == "tp":
+    torch.distributed.init_process_group("gloo")
+    model = tensor.divided(s)
+    params = tensor.groups(model)
 if pipeline:
     torch.distributed.init_process_group("gloo")
     run, stages = gpt2_stages.schedule(name, model, s["Split"], torch.distributed.get_rank(), s["Ranks"], m)
@@ -44,6 +50,8 @@ def step():
     if pipeline:
         losses = gpt2_stages.step(run, stages, ids)
         gpt2_stages.tie(model, stages)
+    elif name == "tp":
+        losses = [tensor.step(model, part, m) for part in ids.chunk(m)]
     else:
         losses = []
         for part in ids.chunk(m):
@@ -64,7 +72,7 @@ for _ in range(2):
     step()
 print("ready", flush=True)
 sys.stdin.readline()
-if pipeline:
+if name != "one":
     torch.distributed.barrier()
 seconds, used = [], cpu()
 for _ in range(s["Steps"]):
@@ -72,5 +80,5 @@ for _ in range(s["Steps"]):
     loss = step()
     seconds.append(time.perf_counter() - start)
 print(json.dumps([{"Seconds": seconds, "CPU": (cpu() - used) / s["Steps"], "Loss": loss}]), flush=True)
-if pipeline:
+if name != "one":
     torch.distributed.destroy_process_group()
