@@ -22,7 +22,7 @@ func Embedding(c *Ctx, table, ids *Tensor) *Tensor {
 		c.fail("Embedding", ins, "want a table [V C] and ids of at most %d dims", MaxDims-1)
 	}
 	table = Contiguous(c, table)
-	if c.parted != nil {
+	if c.parted != nil && c.parted.Ranks != nil {
 		return partedEmbedding(c, table, ids)
 	}
 	flat := c.materialize("Embedding", ids).reshaped([]int{ids.Numel()})

@@ -3,6 +3,7 @@
 package tensor
 
 import (
+	"math"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
@@ -56,9 +57,7 @@ func partedEmbedding(c *Ctx, table, ids *Tensor) *Tensor {
 		CopyInto(c, y, Where(c, Unsqueeze(c, own, 1), found, Scalar(c, y.dtype, 0)))
 		return nil
 	})
-	if s.Ranks != nil {
-		s.Ranks(plain, y)
-	}
+	s.Ranks(plain, y)
 	out := y.reshaped(append(slices.Clone(ids.Shape()), width))
 	c.record(name, []*Tensor{out}, []*Tensor{table}, []*Tensor{flat}, func(b *Back) {
 		g := b.materialize(name, b.Grad(0)).reshaped(y.Shape())
@@ -124,14 +123,14 @@ func (h *head) partedChunk(c *Ctx, z, dx, targets, losses *Tensor) {
 	ignored := Eq(c, targets, Scalar(c, targets.dtype, float64(h.ignore.ints[0])))
 	at, own := v.ownTokens(c, targets, h.classes, 0, ignored)
 	own = And(c, own, Not(c, ignored))
-	scores := Cast(c, z, h.stat)
 	none := Scalar(c, h.stat, 0)
 	var figures []*Tensor
 	for i := range s.Parts {
 		start, n := s.span(i, h.classes)
-		figures = append(figures, LogSumExp(c, Slice(c, scores, 1, start, start+n), []int{1}, false))
+		figures = append(figures, h.logSumExp(c, z.narrow(1, start, n)))
 	}
-	hit := Where(c, own, Squeeze(c, Gather(c, scores, 1, Unsqueeze(c, at, 1)), 1), none)
+	hit := Cast(c, Squeeze(c, Gather(c, z, 1, Unsqueeze(c, at, 1)), 1), h.stat)
+	hit = Where(c, own, hit, none)
 	all := Stack(c, 0, append(figures, hit)...)
 	if v.Gather != nil {
 		all = v.Gather(c, all)
@@ -151,10 +150,7 @@ func (h *head) partedChunk(c *Ctx, z, dx, targets, losses *Tensor) {
 	if h.dx == nil && h.dw == nil && h.db == nil {
 		return
 	}
-	g := Exp(c, Sub(c, scores, Unsqueeze(c, lse, 1)))
-	hits := Where(c, own, Scalar(c, h.stat, -1), none)
-	g = ScatterAdd(c, g, 1, Unsqueeze(c, at, 1), Unsqueeze(c, hits, 1))
-	CopyInto(c, z, Where(c, Unsqueeze(c, ignored, 1), none, g))
+	h.slope(c, z, Where(c, ignored, Scalar(c, h.stat, math.Inf(1)), lse), at, Where(c, own, Scalar(c, h.stat, -1), none))
 	if dx != nil {
 		CopyInto(c, dx, s.add(c, func(c *Ctx, i int) *Tensor {
 			start, n := s.span(i, h.classes)
@@ -163,5 +159,32 @@ func (h *head) partedChunk(c *Ctx, z, dx, targets, losses *Tensor) {
 			}
 			return c.matmulAs(h.op, h.stat, z.narrow(1, start, n), h.weight.narrow(0, start, n))
 		}))
+	}
+}
+
+// logSumExp is that of each row of z.
+func (h *head) logSumExp(c *Ctx, z *Tensor) *Tensor {
+	rows, n := z.shape[0], z.shape[1]
+	if n == 0 || h.bias != nil { // a bias may be −Inf for all tokens of a part
+		return LogSumExp(c, Cast(c, z, h.stat), []int{1}, false)
+	}
+	loss, lse := c.empty(h.op, h.stat, rows), c.empty(h.op, h.stat, rows)
+	ignored := Full(c, h.targets.dtype, float64(h.ignore.ints[0]), rows)
+	c.launchMulti(backend.OpCrossEntropy, &h.ignore, []*Tensor{loss, lse}, z, ignored)
+	return lse
+}
+
+// slope makes z its own gradient: e to the power of z − lse, and hits more in the columns at. Where lse is Inf it is 0.
+func (h *head) slope(c *Ctx, z, lse, at, hits *Tensor) {
+	g := z
+	if z.dtype != h.stat {
+		g = Cast(c, z, h.stat)
+	}
+	c.elementwise(backend.OpSub, &attrs{}, g, g, Unsqueeze(c, lse, 1))
+	c.elementwise(backend.OpExp, &attrs{}, g, g)
+	columns := ints(1)
+	c.launchAttrs(backend.OpScatterAdd, &columns, g, Unsqueeze(c, hits, 1), Unsqueeze(c, at, 1))
+	if g != z {
+		CopyInto(c, z, g)
 	}
 }
