@@ -8,10 +8,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"os"
 	"runtime"
-	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -108,7 +105,7 @@ func (j *job) train(acc *accelerate.Accelerator) error {
 	if err := acc.Barrier(ctx); err != nil {
 		return err
 	}
-	r.PSS, r.Peak = processMemory()
+	r.PSS, r.Peak = workers.Memory()
 	r.State = t.state
 	r.Idle, r.Go = idleMemory(acc.Device()), goMemory()
 	if err := acc.Barrier(ctx); err != nil { // pages that a rank gave back would count in full here
@@ -125,12 +122,6 @@ func (j *job) train(acc *accelerate.Accelerator) error {
 	return err
 }
 
-// processMemory reads what the process holds now, and the most that it held; 0 where Linux does not tell.
-func processMemory() (pss, peak int64) {
-	debug.FreeOSMemory()
-	return field("/proc/self/smaps_rollup", "Pss:"), field("/proc/self/status", "VmHWM:")
-}
-
 // idleMemory is what a device has taken from the system and no tensor uses: free blocks that the next step takes, what
 // lies between blocks, and scratch memory of kernels.
 func idleMemory(dev *tensor.Device) int64 {
@@ -143,21 +134,6 @@ func goMemory() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.Sys - m.HeapReleased)
-}
-
-// field reads a line in kB of a file of /proc.
-func field(path, name string) int64 {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return 0
-	}
-	_, after, _ := strings.Cut(string(text), "\n"+name)
-	line, _, _ := strings.Cut(after, "kB")
-	n, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n << 10
 }
 
 // training is a model with its optimizer and one made-up batch.

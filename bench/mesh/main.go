@@ -90,6 +90,9 @@ type report struct {
 	Seconds []float64 // of each timed step
 	CPU     float64   // seconds of CPU per timed step
 	Loss    float64   // mean of the last step, on the rank of the last stage
+	// PSS is the process's memory between steps, and Free what of it are blocks that no tensor uses, in bytes; 0: not
+	// known.
+	PSS, Free int64
 	// Idle and Predicted are the parts of the last step's passes in which ranks of a pipeline wait, as measured and as
 	// the simulator has it with the passes' times; from rank 0.
 	Idle, Predicted float64 `json:",omitempty"`
@@ -102,6 +105,8 @@ type measured struct {
 	idle  []float64 // of each round, and as predicted
 	plan  []float64
 	loss  float64
+	// of the first rank in the last round
+	pss, free int64
 }
 
 // run measures and prints.
@@ -130,6 +135,7 @@ func (b *bench) run(w io.Writer) error {
 				cpu, m.loss = cpu+r.CPU, max(m.loss, r.Loss)
 			}
 			m.steps, m.cpu = append(m.steps, stats.Median(reports[0].Seconds)), append(m.cpu, cpu)
+			m.pss, m.free = reports[0].PSS, reports[0].Free
 			m.idle, m.plan = append(m.idle, reports[0].Idle), append(m.plan, reports[0].Predicted)
 		}
 	}
@@ -177,6 +183,9 @@ func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
 		}
 		if idle := stats.Median(m.idle); idle > 0 {
 			line += fmt.Sprintf("  %.1f %% idle, predicted %.1f %%", 100*idle, 100*stats.Median(m.plan))
+		}
+		if m.pss > 0 {
+			line += fmt.Sprintf("  %.0f MB (PSS), %.0f free", float64(m.pss)/1e6, float64(m.free)/1e6)
 		}
 		fmt.Fprintln(w, line)
 	}

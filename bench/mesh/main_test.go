@@ -32,18 +32,19 @@ func small(contenders ...string) *bench {
 // A small run prints a line for each contender, and all have the loss of one rank.
 func TestRun(t *testing.T) {
 	var out bytes.Buffer
-	b := small("one", "1f1b", "zbv")
+	b := small("one", "1f1b", "zbv", "tp", "parts")
+	b.Parts = 2
 	b.Timeline = t.TempDir()
 	require.NoError(t, b.run(&out))
 	require.FileExists(t, filepath.Join(b.Timeline, "zbv.json"))
-	line := regexp.MustCompile(`(?m)^(one|1f1b|zbv) +\d+ ms a step .* loss ([\d.]+)`)
+	line := regexp.MustCompile(`(?m)^(one|1f1b|zbv|tp|parts) +\d+ ms a step .* loss ([\d.]+)`)
 	lines := line.FindAllStringSubmatch(out.String(), -1)
-	require.Len(t, lines, 3, out.String())
+	require.Len(t, lines, 5, out.String())
 	for _, line := range lines {
 		require.Equal(t, lines[0][2], line[2], out.String())
 	}
 	require.Regexp(t,
-		`(?m)^zbv .*[\d.]+ × one  [\d.]+ × 1f1b \([\d.]+ × faster\)  [\d.]+ % idle, predicted [\d.]+ %$`,
+		`(?m)^zbv .*[\d.]+ × one  [\d.]+ × 1f1b \([\d.]+ × faster\)  [\d.]+ % idle, predicted [\d.]+ %`,
 		out.String())
 }
 

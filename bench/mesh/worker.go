@@ -68,6 +68,9 @@ func work(s settings) ([]report, error) {
 		r.Seconds, r.Loss = append(r.Seconds, time.Since(start).Seconds()), loss
 	}
 	r.CPU = (workers.CPUSeconds() - used) / float64(s.Steps)
+	r.PSS, _ = workers.Memory()
+	stats := dev.MemStats()
+	r.Free = stats.Reserved - stats.InUse
 	if err := t.finish(&r); err != nil {
 		return nil, err
 	}
