@@ -150,7 +150,8 @@ func (h *head) partedChunk(c *Ctx, z, dx, targets, losses *Tensor) {
 	if h.dx == nil && h.dw == nil && h.db == nil {
 		return
 	}
-	h.slope(c, z, Where(c, ignored, Scalar(c, h.stat, math.Inf(1)), lse), at, Where(c, own, Scalar(c, h.stat, -1), none))
+	hits := Where(c, own, Scalar(c, h.stat, -1), none)
+	h.slope(c, z, Where(c, ignored, Scalar(c, h.stat, math.Inf(1)), lse), at, hits)
 	if dx != nil {
 		CopyInto(c, dx, s.add(c, func(c *Ctx, i int) *Tensor {
 			start, n := s.span(i, h.classes)

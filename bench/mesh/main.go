@@ -3,8 +3,9 @@
 //go:build unix
 
 // Mesh measures training steps of GPT-2 on one rank, in pipelines, and on ranks that divide matrices. Ranks are
-// processes that share memory, each pinned to a core (by taskset, on Linux) with one compute thread. A step is the forward and backward passes of all
-// micro-batches and the update of AdamW. Contenders alternate, so that changes of the machine's speed affect all:
+// processes that share memory, each pinned to a core (by taskset, on Linux) with one compute thread. A step is the
+// forward and backward passes of all micro-batches and the update of AdamW. Contenders alternate, so that changes of
+// the machine's speed affect all:
 //
 //	one          one process, micro-batch by micro-batch
 //	SCHEDULE     a pipeline by one of the schedules of package accelerate/pp/schedule, such as 1f1b
@@ -90,9 +91,9 @@ type report struct {
 	Seconds []float64 // of each timed step
 	CPU     float64   // seconds of CPU per timed step
 	Loss    float64   // mean of the last step, on the rank of the last stage
-	// PSS is the process's memory between steps, and Free what of it are blocks that no tensor uses, in bytes; 0: not
-	// known.
-	PSS, Free int64
+	// PSS is the process's memory between steps, 0 if it is not known, and Tensors that of its tensors, in bytes. The
+	// rest are blocks that the next step takes, memory that ranks share, and Go's.
+	PSS, Tensors int64
 	// Idle and Predicted are the parts of the last step's passes in which ranks of a pipeline wait, as measured and as
 	// the simulator has it with the passes' times; from rank 0.
 	Idle, Predicted float64 `json:",omitempty"`
@@ -106,7 +107,7 @@ type measured struct {
 	plan  []float64
 	loss  float64
 	// of the first rank in the last round
-	pss, free int64
+	pss, tensors int64
 }
 
 // run measures and prints.
@@ -135,7 +136,7 @@ func (b *bench) run(w io.Writer) error {
 				cpu, m.loss = cpu+r.CPU, max(m.loss, r.Loss)
 			}
 			m.steps, m.cpu = append(m.steps, stats.Median(reports[0].Seconds)), append(m.cpu, cpu)
-			m.pss, m.free = reports[0].PSS, reports[0].Free
+			m.pss, m.tensors = reports[0].PSS, reports[0].Tensors
 			m.idle, m.plan = append(m.idle, reports[0].Idle), append(m.plan, reports[0].Predicted)
 		}
 	}
@@ -185,7 +186,7 @@ func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
 			line += fmt.Sprintf("  %.1f %% idle, predicted %.1f %%", 100*idle, 100*stats.Median(m.plan))
 		}
 		if m.pss > 0 {
-			line += fmt.Sprintf("  %.0f MB (PSS), %.0f free", float64(m.pss)/1e6, float64(m.free)/1e6)
+			line += fmt.Sprintf("  %.0f MB of tensors, %.0f PSS", float64(m.tensors)/1e6, float64(m.pss)/1e6)
 		}
 		fmt.Fprintln(w, line)
 	}

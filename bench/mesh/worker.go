@@ -7,6 +7,7 @@ package main
 import (
 	"context"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
@@ -69,8 +70,8 @@ func work(s settings) ([]report, error) {
 	}
 	r.CPU = (workers.CPUSeconds() - used) / float64(s.Steps)
 	r.PSS, _ = workers.Memory()
-	stats := dev.MemStats()
-	r.Free = stats.Reserved - stats.InUse
+	r.Tensors = dev.MemStats().InUse
+	runtime.KeepAlive(t.step) // and all that it holds
 	if err := t.finish(&r); err != nil {
 		return nil, err
 	}
