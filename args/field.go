@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 
@@ -26,7 +27,7 @@ type field struct {
 	unset      string // a word for "not set" besides none
 	fixed      bool   // changing it makes it another run
 	owner      int    // which struct of the list
-	index      int    // which field of that struct
+	index      []int  // which field of that struct
 	optional   bool   // a pointer
 	kind       reflect.Kind
 	plain      map[string]any // entries of an object that change nothing, as a null does
@@ -69,11 +70,25 @@ func fieldsOf(t reflect.Type) []field {
 	}
 	var fields []field
 	for i := range t.NumField() {
-		if f := newField(t, i); f != nil {
+		if sf := t.Field(i); sf.Anonymous && sf.Type.Kind() == reflect.Struct {
+			fields = append(fields, embedded(t, sf)...)
+		} else if f := newField(t, i); f != nil {
 			fields = append(fields, *f)
 		}
 	}
 	typeFields.Store(t, fields)
+	return fields
+}
+
+// embedded are the settings of a struct that another has without a name, as encoding/json sees them.
+func embedded(t reflect.Type, sf reflect.StructField) []field {
+	if sf.Type == reflect.TypeFor[TrainingArguments]() {
+		panic(fmt.Sprintf("args: %s embeds TrainingArguments: want the two beside each other in Bind", t))
+	}
+	fields := slices.Clone(fieldsOf(sf.Type))
+	for i := range fields {
+		fields[i].index = slices.Concat(sf.Index, fields[i].index)
+	}
 	return fields
 }
 
@@ -96,7 +111,7 @@ func newField(t reflect.Type, i int) *field {
 		toggle: sf.Tag.Get("toggle") == "true",
 		unset:  sf.Tag.Get("unset"),
 		fixed:  sf.Tag.Get("resume") == "fixed",
-		index:  i,
+		index:  sf.Index,
 		kind:   sf.Type.Kind(),
 	}
 	if f.usage == "" {
@@ -183,7 +198,7 @@ func (f *field) typeName() string {
 
 // of is the field's value in the list of structs.
 func (f *field) of(structs []any) reflect.Value {
-	return reflect.ValueOf(structs[f.owner]).Elem().Field(f.index)
+	return reflect.ValueOf(structs[f.owner]).Elem().FieldByIndex(f.index)
 }
 
 // assign stores what decode made of a value.

@@ -76,7 +76,7 @@ type Loader struct {
 }
 
 // Bind registers the settings of structs (pointers, with their defaults in them)
-// as flags of fs, and --config. fs may have flags of its own; they are parsed
+// as flags of fs, and --config. Those of embedded structs count. fs may have flags of its own; they are parsed
 // with the others. A struct that is no settings struct, and a key or flag defined
 // twice, is the programmer's mistake and panics.
 func Bind(fs *pflag.FlagSet, structs ...any) *Loader {

@@ -362,6 +362,34 @@ func TestReadsRealFilesAndEnvironment(t *testing.T) {
 	require.Equal(t, "file "+path, resolved.Origin("max_steps"))
 }
 
+// fileArguments is embedded in the settings of several programs.
+type fileArguments struct {
+	TrainFile string `json:"train_file" usage:"file"`
+}
+
+// Settings of embedded structs are settings, at any depth; TrainingArguments stand beside others.
+func TestEmbeddedStructs(t *testing.T) {
+	type inner struct {
+		fileArguments
+		Rows int `json:"rows" usage:"rows"`
+	}
+	mine := &struct {
+		inner
+		Column string `json:"column" usage:"column"`
+	}{Column: "text"}
+	mine.Rows = 3
+	loader := args.Bind(pflag.NewFlagSet("t", pflag.ContinueOnError), args.Default("out"), mine)
+	loader.Environ = func() []string { return nil }
+	_, err := loader.Parse([]string{"--train_file", "a.csv", "--rows", "5"})
+	require.NoError(t, err)
+	require.Equal(t, "a.csv", mine.TrainFile)
+	require.Equal(t, 5, mine.Rows)
+	require.Equal(t, "text", mine.Column)
+	type whole struct{ args.TrainingArguments }
+	require.PanicsWithValue(t, "args: args_test.whole embeds TrainingArguments: want the two beside each other in Bind",
+		func() { args.Bind(pflag.NewFlagSet("t", pflag.ContinueOnError), &whole{}) })
+}
+
 func TestBindRefusesWhatIsNoSettingsStruct(t *testing.T) {
 	type noUsage struct {
 		A int `json:"a"`
