@@ -33,9 +33,14 @@ func WeightFiles(m nn.Module, maxShardSize int64,
 	if err != nil {
 		return nil, err
 	}
+	return l.files(maxShardSize, pieces(m, read))
+}
+
+// pieces finds the parameters and buffers of a model by name; read is that of WeightFiles.
+func pieces(m nn.Module, read func(p tensor.Named) ([]byte, error)) func(name string) (piece, bool) {
 	named := byName(nn.Walk(m))
 	synced := map[*tensor.Device]bool{} // whoever wrote the weights
-	return l.files(maxShardSize, func(name string) (piece, bool) {
+	return func(name string) (piece, bool) {
 		p, ok := named[name]
 		if !ok {
 			return piece{}, false
@@ -50,7 +55,7 @@ func WeightFiles(m nn.Module, maxShardSize int64,
 			}
 			return p.Tensor, nil
 		}}, true
-	})
+	}
 }
 
 // gathered is a piece whose elements are read into host memory.

@@ -32,6 +32,7 @@ type Ctx struct {
 	params    []ParamFunc
 	attention AttentionFunc           // nil: tensor.Attention
 	precision map[string]tensor.DType // of modules, by path
+	adapters  *[]string               // that layers add; nil: their active ones
 	again     bool                    // a forward pass is being run again for its gradient
 	stage     *stage                  // of a pipeline; nil: the whole model
 	divides   bool                    // the unit computes with parts of parameters

@@ -12,6 +12,7 @@ import (
 type Linear struct {
 	Weight *Parameter `nn:"weight"`
 	Bias   *Parameter `nn:"bias"` // nil: none
+	LoRA
 }
 
 // LinearConfig is the sizes of a Linear. What is not set is as in torch.nn.Linear.
@@ -45,14 +46,16 @@ func (*Linear) Traits() Traits { return Traits{Projection: true} }
 // Forward maps x [..., in] to [..., out].
 func (l *Linear) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.Linear(c.Ctx, x, c.Param(l.Weight), c.Param(l.Bias))
+		return l.Adapt(c, x, tensor.Linear(c.Ctx, x, c.Param(l.Weight), c.Param(l.Bias)))
 	}, x)
 }
 
-// Activated is f(Forward), computed as one op; the module's hooks see the activated
-// result.
+// Activated is f(Forward), computed as one op unless adapters add to it; the module's hooks see the activated result.
 func (l *Linear) Activated(c *Ctx, x *tensor.Tensor, f tensor.Activation) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+		if l.Adapted(c) {
+			return Activate(c, l.Adapt(c, x, tensor.Linear(c.Ctx, x, c.Param(l.Weight), c.Param(l.Bias))), f)
+		}
 		return tensor.LinearActivated(c.Ctx, x, c.Param(l.Weight), c.Param(l.Bias), f)
 	}, x)
 }

@@ -13,7 +13,8 @@ type Traits struct {
 	Projection bool
 	// Embedding: the parameters are tables whose rows are looked up, as that of [Embedding]; see [Tree.Embeddings].
 	Embedding bool
-	// InOut: the weight of a linear layer is [in, out], as in GPT-2's checkpoints, and not [out, in] as in [Linear].
+	// InOut: the weight of a linear layer, a Projection, is [in, out], as in GPT-2's checkpoints, and not [out, in] as
+	// in [Linear].
 	InOut bool
 	// HeadDim is how many features of a linear layer are a head of attention: of the outputs of a projection to
 	// queries, keys or values, and of the inputs of one behind attention. Tensor parallelism does not divide a head.
@@ -29,9 +30,10 @@ func (t Traits) with(m Module) Traits {
 	if s, ok := m.(interface{ Traits() Traits }); ok {
 		own := s.Traits()
 		t.Norm = t.Norm || own.Norm
-		t.Projection = t.Projection || own.Projection
+		if own.Projection { // adapters are linear layers within one
+			t.Projection, t.InOut = true, own.InOut
+		}
 		t.Embedding = t.Embedding || own.Embedding
-		t.InOut = t.InOut || own.InOut
 		if own.HeadDim > 0 {
 			t.HeadDim, t.Heads, t.KVHeads = own.HeadDim, own.Heads, own.KVHeads
 		}

@@ -52,6 +52,8 @@ func (w *walker) fields(s reflect.Value, path string) {
 			name = join(path, fieldName(f))
 		}
 		switch {
+		case f.Anonymous && name == path && v.Kind() == reflect.Struct && !hasForward(v.Type()):
+			w.fields(v, path) // a part of its module
 		case f.IsExported():
 			w.value(v, name)
 		case f.Anonymous && indirect(f.Type).Kind() == reflect.Struct: // its exported fields are promoted
@@ -155,10 +157,13 @@ func (w *walker) refuseHidden() {
 // isModule reports whether a struct that lies in a field by value is a module: it has a
 // Forward, or holds parameters or buffers.
 func isModule(t reflect.Type) bool {
-	if _, ok := reflect.PointerTo(t).MethodByName("Forward"); ok {
-		return true
-	}
-	return holdsState(t, map[reflect.Type]bool{})
+	return hasForward(t) || holdsState(t, map[reflect.Type]bool{})
+}
+
+// hasForward reports whether a pointer to a t has the method.
+func hasForward(t reflect.Type) bool {
+	_, ok := reflect.PointerTo(t).MethodByName("Forward")
+	return ok
 }
 
 // isState reports whether t is that of a parameter or a buffer.

@@ -94,8 +94,8 @@ func (c *Ctx) linear(l *linear) *Tensor {
 	}
 	out := y.reshaped(append(slices.Clone(l.x.Shape()[:l.x.ndim-1]), n))
 	kept := l.rows
-	if l.source = l.x.recomputable(); l.source != nil {
-		kept = nil
+	if l.source = l.x.recomputable(); l.source != nil || !l.w.RequiresGrad() {
+		kept = nil // only the gradient of w reads it
 	}
 	node := c.record(l.op, []*Tensor{out}, ins, []*Tensor{kept, c.stand(l.w), l.wLow, l.saved}, l.backward)
 	if l.saved != nil && l.saved != y {

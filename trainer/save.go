@@ -37,7 +37,7 @@ type rngState struct {
 func (t *Trainer) checkpointer() *checkpointer.Checkpointer {
 	return &checkpointer.Checkpointer{Args: t.args, Model: t.model, Beside: t.parts, Store: t.store, Log: t.jobLog(),
 		Ctx: t.acc.Ctx(), Ranks: t.acc, Mesh: t.acc.Mesh(), First: t.acc.IsLocalMain(), Data: t.acc.DataRanks(),
-		Hook: t.acc, Params: t.acc.Params(), Shards: t.acc.Shards()}
+		Hook: t.acc, Params: t.acc.Params(), Shards: t.acc.Shards(), Adapter: t.adapter}
 }
 
 // savedState is the state of the run as a checkpoint has it.

@@ -47,6 +47,7 @@ type Trainer struct {
 	generator  GenerateFunc
 	sampler    samplers.Sampler
 	parts      []checkpoint.Part
+	adapter    models.Adapter // what is trained and saved of the model; nil: all of it
 	user       []callbacks.Callback
 	first      []callbacks.Callback // the trainer's own, before the user's
 	last       []callbacks.Callback // the display, after them
@@ -178,6 +179,10 @@ func WithSidecars(files ...models.Sidecar) Option {
 	}
 }
 
+// WithAdapter makes checkpoints and the final model those of an adapter of the model (package models/lora), of a few
+// megabytes, in place of the whole model. A model with an adapter needs it. A resumed run needs the same model below it.
+func WithAdapter(a models.Adapter) Option { return func(t *Trainer) { t.adapter = a } }
+
 // WithDisplay shows the run on w: short lines and a progress bar if it is a terminal, else
 // lines of "key value" pairs. The default is os.Stderr; nil shows nothing, and the log has the
 // facts of the run's beginning and of its early end instead. A program that writes to the
@@ -301,6 +306,9 @@ func (t *Trainer) checkOptions() error {
 	if f, ok := t.display.(*os.File); ok { // what is logged may go to the same terminal
 		t.log = slog.New(callbacks.TerminalOf(f).Handler(t.log.Handler()))
 	}
+	if err := t.checkAdapter(); err != nil {
+		return err
+	}
 	if slices.Contains(t.metrics, nil) {
 		return errors.New("trainer: WithMetrics got a nil metric: want metrics alone")
 	}
@@ -319,6 +327,38 @@ func (t *Trainer) checkOptions() error {
 		names[set.name] = true
 	}
 	return t.checkOverrides()
+}
+
+// checkAdapter refuses a model with an adapter that nothing saves, and the other way round.
+func (t *Trainer) checkAdapter() error {
+	adapted := map[string]bool{}
+	for _, p := range nn.NamedParameters(t.model) {
+		if path := p.Name[:max(0, strings.LastIndexByte(p.Name, '.'))]; p.RequiresGrad() {
+			_, _, ok := nn.AdapterOf(path)
+			adapted[p.Name] = ok
+		}
+	}
+	if t.adapter != nil {
+		for _, a := range t.adapter.Arrays() {
+			for _, p := range a.Params {
+				if _, ok := adapted[p]; !ok {
+					return fmt.Errorf("trainer: WithAdapter: parameter %s is not trained: want an active adapter of the "+
+						"model that is trained", p)
+				}
+				delete(adapted, p)
+			}
+		}
+	}
+	for name, ok := range adapted {
+		switch {
+		case t.adapter != nil:
+			return fmt.Errorf("trainer: WithAdapter: %s is trained, and no part of the adapter: it would not be saved",
+				name)
+		case ok:
+			return fmt.Errorf("trainer: %s is of an adapter: want WithAdapter, which saves it", name)
+		}
+	}
+	return nil
 }
 
 // buildCallbacks puts the callbacks into order.

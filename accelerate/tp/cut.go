@@ -163,6 +163,7 @@ func (p Plan) resolve(tree *nn.Tree, size Size) (list []*layer, cuts []Cut, err 
 		cuts = append(cuts, own...)
 	}
 	faults.addUndivided(list)
+	faults.add("", p.adapterDropout(tree, size))
 	if len(faults.list) == 0 {
 		faults.add("", tiedAlike(list))
 	}
@@ -181,6 +182,11 @@ func (p Plan) ruleOf(l *layer, used map[string]bool) (r Rule, err error) {
 	for _, pattern := range slices.Sorted(maps.Keys(p)) {
 		if matches(pattern, l.path) {
 			found, used[pattern] = append(found, pattern), true
+		}
+	}
+	if len(found) == 0 {
+		if r, ok := p.ofAdapter(l.path); ok {
+			return r, nil
 		}
 	}
 	switch {
@@ -203,6 +209,44 @@ func (p Plan) ruleOf(l *layer, used map[string]bool) (r Rule, err error) {
 		return r, fmt.Errorf("%s is %s: want a layer without matrices, such as a norm, or %s", l.path, r, Replicate)
 	}
 	return r, nil
+}
+
+// ofAdapter is the rule of a matrix of an adapter (nn.LoRA), which follows from that of its layer: what reads or makes
+// the features that are divided is divided with them.
+func (p Plan) ofAdapter(path string) (r Rule, ok bool) {
+	layer, isB, ok := nn.AdapterOf(path)
+	if !ok {
+		return r, false
+	}
+	for pattern, rule := range p {
+		switch {
+		case !matches(pattern, layer):
+		case rule.rowwise() && !isB:
+			return Rule{Style: Rowwise}, true
+		case rule.Style == PackedColwise && isB:
+			return rule, true
+		case rule.divides() && !rule.rowwise() && isB:
+			return Rule{Style: Colwise}, true
+		}
+	}
+	return Rule{Style: Replicate}, true
+}
+
+// adapterDropout refuses dropout of features that ranks have parts of.
+func (p Plan) adapterDropout(tree *nn.Tree, size Size) (err error) {
+	tree.Modules(func(path string, m nn.Module) {
+		layer, _, ok := strings.Cut(path, ".lora_dropout.")
+		if !ok || size.Ranks == 1 || err != nil {
+			return
+		}
+		for pattern, rule := range p {
+			if matches(pattern, layer) && rule.rowwise() {
+				err = fmt.Errorf("lora_dropout of %s, whose inputs are divided (%s), is not built: want lora_dropout 0",
+					patternOf(layer), rule)
+			}
+		}
+	})
+	return err
 }
 
 // tiedAlike is an error if a parameter is divided for one of the layers that share it, and whole for another.

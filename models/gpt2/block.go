@@ -109,6 +109,7 @@ func (m *MLP) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 type Conv1D struct {
 	Weight *nn.Parameter `nn:"weight"`
 	Bias   *nn.Parameter `nn:"bias"`
+	nn.LoRA
 }
 
 // Traits marks parameters that only products read.
@@ -121,13 +122,16 @@ func newConv1D(in *nn.Init, nin, nout int, std float64) *Conv1D {
 // Forward maps x [..., in] to [..., out].
 func (l *Conv1D) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return nn.Unit1(c, l, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.AddMM(c.Ctx, c.Param(l.Bias), x, c.Param(l.Weight))
+		return l.Adapt(c, x, tensor.AddMM(c.Ctx, c.Param(l.Bias), x, c.Param(l.Weight)))
 	}, x)
 }
 
 // activated is f(Forward), computed as one op.
 func (l *Conv1D) activated(c *nn.Ctx, x *tensor.Tensor, f tensor.Activation) *tensor.Tensor {
 	return nn.Unit1(c, l, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		if l.Adapted(c) {
+			return nn.Activate(c, l.Adapt(c, x, tensor.AddMM(c.Ctx, c.Param(l.Bias), x, c.Param(l.Weight))), f)
+		}
 		return tensor.AddMMActivated(c.Ctx, c.Param(l.Bias), x, c.Param(l.Weight), f)
 	}, x)
 }

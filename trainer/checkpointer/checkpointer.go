@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -33,11 +34,13 @@ const (
 // Checkpointer saves the model of one rank and its runs, and resumes them. Where it writes or reads a sharded model,
 // all ranks call the same methods.
 type Checkpointer struct {
-	Args   *args.TrainingArguments // a resume changes them
-	Model  nn.Module
-	Beside []checkpoint.Part // files beside the weights, such as a tokenizer's
-	Store  *checkpoint.Store // of output_dir
-	Log    *slog.Logger
+	Args  *args.TrainingArguments // a resume changes them
+	Model nn.Module
+	// Adapter is what is saved of a model whose other parameters are frozen; nil: all of it is.
+	Adapter models.Adapter
+	Beside  []checkpoint.Part // files beside the weights, such as a tokenizer's
+	Store   *checkpoint.Store // of output_dir
+	Log     *slog.Logger
 
 	Ctx    *tensor.Ctx    // what this rank computes in
 	Ranks  Peers          // all ranks of the job

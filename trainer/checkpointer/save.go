@@ -91,6 +91,9 @@ func (c *Checkpointer) modelParts(ctx context.Context, all *checkpoint.Gathered)
 	if all != nil {
 		read = func(p tensor.Named) ([]byte, error) { return all.Read(ctx, models.WeightsBase, p.Name) }
 	}
+	if c.Adapter != nil {
+		return c.adapterParts(read)
+	}
 	weights, err := models.WeightFiles(c.Model, size, read)
 	if err != nil || c.Ranks.Rank() != 0 {
 		return weights, err
@@ -174,7 +177,11 @@ func (c *Checkpointer) saveModel(ctx context.Context, to *checkpoint.Store) ([]c
 	if err != nil {
 		return nil, err
 	}
-	return replaceModel(ctx, to, append(parts, checkpoint.BytesPart(ArgsFile, saved)))
+	parts = append(parts, checkpoint.BytesPart(ArgsFile, saved))
+	if c.Adapter != nil { // which may lie beside a model
+		return to.ReplaceFiles(ctx, parts, func([]string) (before, after []string) { return nil, nil })
+	}
+	return replaceModel(ctx, to, parts)
 }
 
 // replaceModel writes the files of a saved model in place of another's.

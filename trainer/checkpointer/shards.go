@@ -16,9 +16,10 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// scatters reports whether each rank writes what it owns of the model into its own file of a checkpoint.
+// scatters reports whether each rank writes what it owns of the model into its own file of a checkpoint. Adapters are
+// small.
 func (c *Checkpointer) scatters() bool {
-	return c.Shards != nil && c.Args.FSDPStateDictType == args.ShardedStateDict
+	return c.Shards != nil && c.Adapter == nil && c.Args.FSDPStateDictType == args.ShardedStateDict
 }
 
 // CheckShared makes it an error of the start, and not of the first save, if the ranks will write a checkpoint together
@@ -88,9 +89,9 @@ func (c *Checkpointer) gather(ctx context.Context, opt Optimizer, state optim.St
 	return checkpoint.Gather(ctx, c.Ranks.Group(), append(c.modelShards(), c.optimizerShards(opt, state)...))
 }
 
-// modelShards is what this rank has of parameters and buffers.
+// modelShards is what this rank has of parameters and buffers that are saved.
 func (c *Checkpointer) modelShards() (list []checkpoint.Placed) {
-	for _, p := range c.Shards.Placed() {
+	for _, p := range c.saved(c.Shards.Placed()) {
 		list = append(list, checkpoint.NewPlaced(c.Ctx, models.WeightsBase, p))
 	}
 	return list
@@ -119,6 +120,9 @@ func (c *Checkpointer) optimizerShards(opt Optimizer, state optim.StateDict) (li
 // ReadModel fills the model from a checkpoint. Of a sharded model each rank reads what it owns, and if one fails, all
 // do.
 func (c *Checkpointer) ReadModel(ctx context.Context, ck *checkpoint.Checkpoint) error {
+	if c.Adapter != nil {
+		return c.readAdapter(ctx, ck)
+	}
 	if c.Shards == nil {
 		return withWeights(ck, func(set *safetensors.Set) error { return models.ReadWeights(set, c.Model) })
 	}
