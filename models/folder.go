@@ -52,8 +52,8 @@ func insteadOfConfig(dir string) string {
 		return found[len(found)-1]
 	}
 	if first("adapter_config.json") != "" {
-		return "; it has an adapter of PEFT: in Python, " +
-			"PeftModel.from_pretrained(MODEL, FOLDER).merge_and_unload().save_pretrained(OTHER) writes a model"
+		return "; it has a LoRA adapter: want the folder of its model, and lora.Load of this one (--adapter in " +
+			"examples/chat and examples/generate)"
 	}
 	for _, pattern := range []string{"checkpoint-*/" + ConfigFile, "snapshots/*/" + ConfigFile, "*/" + ConfigFile} {
 		if found := first(pattern); found != "" {

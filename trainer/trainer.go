@@ -180,7 +180,7 @@ func WithSidecars(files ...models.Sidecar) Option {
 }
 
 // WithAdapter makes checkpoints and the final model those of an adapter of the model (package models/lora), of a few
-// megabytes, in place of the whole model. A model with an adapter needs it. A resumed run needs the same model below it.
+// megabytes, in place of the whole model. A model with an adapter needs it, and a resumed run the same model below.
 func WithAdapter(a models.Adapter) Option { return func(t *Trainer) { t.adapter = a } }
 
 // WithDisplay shows the run on w: short lines and a progress bar if it is a terminal, else
@@ -342,8 +342,8 @@ func (t *Trainer) checkAdapter() error {
 		for _, a := range t.adapter.Arrays() {
 			for _, p := range a.Params {
 				if _, ok := adapted[p]; !ok {
-					return fmt.Errorf("trainer: WithAdapter: parameter %s is not trained: want an active adapter of the "+
-						"model that is trained", p)
+					return fmt.Errorf("trainer: WithAdapter: parameter %s is not trained: want an active adapter of "+
+						"the model that is trained", p)
 				}
 				delete(adapted, p)
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
 	"github.com/lockstep-ml/lockstep/examples/internal/sampling"
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it can load
@@ -19,6 +20,7 @@ import (
 // ChatArguments are the program's settings beside those of sampling.
 type ChatArguments struct {
 	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved chat model with its tokenizer"`
+	Adapter         string `json:"adapter" path:"true" usage:"folder of a LoRA adapter of the model, Lockstep's or PEFT's"`
 	// ChatTemplate takes the place of the model's.
 	ChatTemplate string `json:"chat_template" path:"true" usage:"file of a chat template, in place of the model's"`
 	// ChatTemplateKwargs are variables of the template, as {"enable_thinking": false}.
@@ -76,9 +78,15 @@ func open(a *ChatArguments, how *sampling.Arguments) (*conversation, error) {
 		return nil, fmt.Errorf("there is no model in %s: run examples/finetune first, or name a model by "+
 			"--model_name_or_path", a.ModelNameOrPath)
 	}
+	if err := adapters.Find(&a.ModelNameOrPath, &a.Adapter, defaults().ModelNameOrPath); err != nil {
+		return nil, err
+	}
 	base, err := models.OpenPretrained[languageModel](tensor.CPU(), a.ModelNameOrPath, "a language model, such as "+
 		"LlamaForCausalLM", dtypes[a.DType])
 	if err != nil {
+		return nil, err
+	}
+	if err := adapters.Add(base.Model, a.Adapter); err != nil {
 		return nil, err
 	}
 	c := newConversation(base, a.System)
@@ -103,7 +111,7 @@ func open(a *ChatArguments, how *sampling.Arguments) (*conversation, error) {
 
 // template is the model's, or the one that is given in its place.
 func (a *ChatArguments) template() (*chat.Template, error) {
-	t, err := chat.LoadTemplate(a.ModelNameOrPath)
+	t, err := chat.LoadTemplate(adapters.Beside(a.ModelNameOrPath, a.Adapter, chat.TemplateFile))
 	if a.ChatTemplate == "" {
 		if errors.Is(err, chat.ErrNoTemplate) {
 			err = fmt.Errorf("%w; or give a file with one by --chat_template", err)

@@ -6,6 +6,7 @@
 //	go run ./examples/chat
 //	go run ./examples/chat --model_name_or_path MODEL --system "Be brief."
 //	go run ./examples/chat --serve :8080
+//	go run ./examples/chat --adapter out/tuned
 //	echo "Who is Ada 0?" | go run ./examples/chat
 //
 // With --serve it answers OpenAI's /v1/chat/completions in place of the terminal: see package models/serve.

@@ -17,9 +17,11 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all"
 	"github.com/lockstep-ml/lockstep/models/generation"
+	"github.com/lockstep-ml/lockstep/models/lora"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -38,7 +40,9 @@ type languageModel interface {
 type job struct {
 	*FinetuneArguments
 	*program.Process
-	args *args.TrainingArguments
+	args     *args.TrainingArguments
+	adapters *adapters.Arguments
+	adapter  *lora.Adapter // nil: the whole model is trained
 
 	base    *models.Pretrained[languageModel]
 	rows    []chat.Row
@@ -55,8 +59,12 @@ func (j *job) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t := trainer.New(j.base.Model, j.args, trainer.WithTrainData(data.NewSource(samples, chat.Collate(j.pad))),
-		trainer.WithSidecars(j.base.Files...), trainer.WithDisplay(j.Stderr))
+	opts := []trainer.Option{trainer.WithTrainData(data.NewSource(samples, chat.Collate(j.pad))),
+		trainer.WithSidecars(j.base.Files...), trainer.WithDisplay(j.Stderr)}
+	if j.adapter != nil {
+		opts = append(opts, trainer.WithAdapter(j.adapter))
+	}
+	t := trainer.New(j.base.Model, j.args, opts...)
 	defer t.Close() // what went wrong before is the error to report
 	res, err := t.TrainContext(ctx)
 	if err != nil {
@@ -111,6 +119,10 @@ func (j *job) open() (err error) {
 		return err
 	}
 	j.Line("model", j.base.Model.ModelType(), program.Count(nn.NumParameters(j.base.Model), "parameter"))
+	j.adapter, err = j.adapters.Attach(j.base.Model, j.ModelNameOrPath, j.args.Seed)
+	if err != nil {
+		return err
+	}
 	template, err := chat.LoadTemplate(j.ModelNameOrPath)
 	if err != nil && !errors.Is(err, chat.ErrNoTemplate) {
 		return err

@@ -10,6 +10,12 @@
 //
 //	go run ./examples/finetune
 //	go run ./examples/finetune --model_name_or_path MODEL --train_file chats.jsonl --output_dir out/tuned
+//
+// With --use_peft it trains a LoRA adapter of a few megabytes (see package models/lora), by TRL's flags:
+//
+//	go run ./examples/finetune --model_name_or_path MODEL --train_file chats.jsonl --output_dir out/tuned \
+//		--use_peft --lora_target_modules all-linear --learning_rate 2e-4
+//	go run ./examples/chat --adapter out/tuned
 package main
 
 import (
@@ -17,6 +23,7 @@ import (
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
 	_ "github.com/lockstep-ml/lockstep/integrations/all"
 	"github.com/lockstep-ml/lockstep/program"
 )
@@ -26,7 +33,8 @@ func main() { os.Exit(program.Run(train)) }
 // train is the program.
 func train(ctx context.Context, p *program.Process) error {
 	a, f := defaults()
-	loader := args.Bind(p.Flags(), a, f)
+	l := adapters.Defaults()
+	loader := args.Bind(p.Flags(), a, f, l)
 	loader.Defaults(func(given func(key string) bool) string {
 		if given("model_name_or_path") || given("train_file") {
 			return ""
@@ -38,6 +46,6 @@ func train(ctx context.Context, p *program.Process) error {
 	if _, err := p.Parse(loader); err != nil {
 		return err
 	}
-	j := &job{Process: p, args: a, FinetuneArguments: f}
+	j := &job{Process: p, args: a, FinetuneArguments: f, adapters: l}
 	return j.run(ctx)
 }

@@ -5,7 +5,10 @@
 //
 //	go run ./examples/generate --model_name_or_path out/clm --prompt "func New"
 //
-// Several prompts are continued together.
+// Several prompts are continued together. With --adapter a LoRA adapter is added to the model that it was trained on, and
+// with --merge the sum is saved as a model of its own, as transformers reads it:
+//
+//	go run ./examples/generate --adapter out/tuned --merge out/merged
 package main
 
 import (
@@ -21,6 +24,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
+	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
 	"github.com/lockstep-ml/lockstep/examples/internal/sampling"
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it can load
@@ -34,12 +38,14 @@ import (
 type GenerationArguments struct {
 	ModelNameOrPath string   `json:"model_name_or_path" path:"true" usage:"folder of a saved model with its tokenizer.json"`
 	Returns         int      `json:"num_return_sequences" usage:"texts for each prompt"`
+	Adapter         string   `json:"adapter" path:"true" usage:"folder of a LoRA adapter of the model, Lockstep's or PEFT's"`
+	Merge           string   `json:"merge" path:"true" usage:"folder to save the model with its adapter in, in place of a text"`
 	Prompt          []string `json:"prompt" usage:"what a text begins with; repeatable, for several texts at once; empty lets the model begin"`
 }
 
 // Check reports all faults at once.
 func (g *GenerationArguments) Check(c *args.Checker) {
-	c.Require(g.ModelNameOrPath != "", "model_name_or_path", g.ModelNameOrPath,
+	c.Require(g.ModelNameOrPath != "" || g.Adapter != "", "model_name_or_path", g.ModelNameOrPath,
 		"the folder of a saved model, as examples/clm writes to its output_dir")
 	c.Require(g.Returns >= 0, "num_return_sequences", g.Returns, "at least 1, or 0 for the model's setting")
 }
@@ -59,10 +65,23 @@ func generate(ctx context.Context, p *program.Process) error {
 	if _, err := p.Parse(args.Bind(p.Flags(), g, how)); err != nil {
 		return err
 	}
+	if err := adapters.Find(&g.ModelNameOrPath, &g.Adapter, ""); err != nil {
+		return err
+	}
+	dtype := models.WithDType(tensor.Float32)
+	if g.Merge != "" {
+		dtype = models.WithSavedDType()
+	}
 	saved, err := models.OpenPretrained[languageModel](tensor.CPU(), g.ModelNameOrPath,
-		"a model that generates text, such as GPT2LMHeadModel")
+		"a model that generates text, such as GPT2LMHeadModel", dtype)
+	if err == nil {
+		err = adapters.Add(saved.Model, g.Adapter)
+	}
 	if err != nil {
 		return err
+	}
+	if g.Merge != "" {
+		return adapters.Save(saved, g.Adapter, g.Merge)
 	}
 	w := &writer{model: saved.Model, tok: saved.Tokenizer, out: os.Stdout}
 	ends := saved.Model.EndTokens()

@@ -164,8 +164,8 @@ func (a *Adapter) checkWhole(s *survey, found map[string]bool) error {
 		for alias, of := range aliases {
 			if tied := alias[:strings.LastIndexByte(alias, '.')]; named(tied, name) ||
 				named(of[:strings.LastIndexByte(of, '.')], name) {
-				return fmt.Errorf("modules_to_save has %s, and %s is tied to %s: PEFT would train a copy of one, which is "+
-					"not built: want a model without tie_word_embeddings, or other modules", name, tied, of)
+				return fmt.Errorf("modules_to_save has %s, and %s is tied to %s: PEFT would train a copy of one, "+
+					"which is not built: want a model without tie_word_embeddings, or other modules", name, tied, of)
 			}
 		}
 		if !found[name] && !slices.Contains(heads, name) {

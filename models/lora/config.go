@@ -246,8 +246,8 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	d := document{AlphaPattern: orEmpty(c.AlphaPattern), Bias: c.Bias, ExcludeModules: c.ExcludeModules,
 		FanInFanOut: c.FanInFanOut, InferenceMode: true, Init: c.Init, LayersPattern: c.LayersPattern,
 		Layers: c.LayersToTransform, Alpha: c.Alpha, Dropout: c.Dropout, ModulesToSave: c.ModulesToSave,
-		PEFTType: "LORA", PEFTVersion: peftVersion, R: c.R, RankPattern: orEmpty(c.RankPattern), TargetModules: c.TargetModules,
-		RSLoRA: c.RSLoRA}
+		PEFTType: "LORA", PEFTVersion: peftVersion, R: c.R, RankPattern: orEmpty(c.RankPattern),
+		TargetModules: c.TargetModules, RSLoRA: c.RSLoRA}
 	if c.TaskType != "" {
 		d.TaskType = &c.TaskType
 	}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/models"
+)
+
+// Losses, norms and rates of 50 steps of an adapter are those of TRL's SFTTrainer with PEFT (testdata/lora.py). What is
+// saved has the adapter alone.
+func TestStepsOfAdaptersAreThoseOfTRL(t *testing.T) {
+	text, err := os.ReadFile("testdata/lora.json")
+	require.NoError(t, err)
+	var want golden
+	require.NoError(t, json.Unmarshal(text, &want))
+	require.Len(t, want.Steps, 50)
+	out := t.TempDir()
+	printed, err := finetune(t, "--model_name_or_path", folder, "--train_file", "testdata/chats.jsonl", "--output_dir",
+		out, "--assistant_only_loss", "--max_length", "64", "--learning_rate", "2e-2", "--max_steps", "50",
+		"--logging_steps", "1", "--save_steps", "25", "--train_sampling_strategy", "sequential",
+		"--per_device_train_batch_size", "4", "--max_new_tokens", "0", "--adapter", "testdata/adapter")
+	require.NoError(t, err, printed)
+	text, err = os.ReadFile(filepath.Join(out, "trainer_state.json"))
+	require.NoError(t, err)
+	var state struct {
+		LogHistory []step `json:"log_history"`
+	}
+	require.NoError(t, json.Unmarshal(text, &state))
+	n := 0
+	for _, got := range state.LogHistory {
+		if got.Loss == nil {
+			continue
+		}
+		require.InEpsilon(t, *want.Steps[n].Loss, *got.Loss, 1e-4, "loss of step %d", n+1)
+		require.InEpsilon(t, want.Steps[n].GradNorm, got.GradNorm, 1e-4, "norm of step %d", n+1)
+		require.InEpsilon(t, want.Steps[n].LearningRate, got.LearningRate, 1e-9, "rate of step %d", n+1)
+		n++
+	}
+	require.Equal(t, 50, n)
+	for _, dir := range []string{out, filepath.Join(out, "checkpoint-50")} {
+		require.FileExists(t, filepath.Join(dir, models.AdapterFile))
+		require.NoFileExists(t, filepath.Join(dir, models.WeightsFile))
+	}
+}
+
+// Settings of an adapter that nothing would use are refused.
+func TestAdapterFlags(t *testing.T) {
+	for argv, want := range map[string]string{
+		"--lora_r 8":                  "use_peft is false: want true with settings of LoRA",
+		"--use_peft --adapter a":      "use_peft, which makes a new adapter, or adapter",
+		"--use_peft --lora_dropout 1": "lora_dropout is 1: want a probability in [0, 1)",
+		"--use_peft --use_dora true":  "use_dora is true",
+		"--use_peft --lora_target_modules c_attn --report_to none": "target_modules chooses no module: want some of q_proj",
+	} {
+		_, err := finetune(t, append([]string{"--model_name_or_path", folder, "--train_file", "testdata/chats.jsonl",
+			"--output_dir", t.TempDir()}, strings.Fields(argv)...)...)
+		require.ErrorContains(t, err, want)
+	}
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package adapters has the flags of examples that train LoRA adapters or compute with them.
+package adapters
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/lora"
+)
+
+// Arguments are the settings of an adapter that is trained, by the names and defaults of TRL's ModelConfig.
+type Arguments struct {
+	UsePEFT           bool     `json:"use_peft" usage:"train a LoRA adapter in place of the whole model"`
+	LoraR             int      `json:"lora_r" usage:"rank of the adapter's matrices"`
+	LoraAlpha         float64  `json:"lora_alpha" usage:"the adapter is scaled by it over the rank"`
+	LoraDropout       float64  `json:"lora_dropout" usage:"share of an adapter's inputs that are left out while training"`
+	LoraTargetModules []string `json:"lora_target_modules" usage:"linear layers that are adapted: names, a regular expression or all-linear; none: PEFT's for the model"`
+	LoraModulesToSave []string `json:"lora_modules_to_save" usage:"modules that are trained whole beside the adapter"`
+	LoraTaskType      string   `json:"lora_task_type" usage:"PEFT's name of what the model does"`
+	UseRSLoRA         bool     `json:"use_rslora" usage:"scale by lora_alpha over the root of the rank"`
+	Adapter           string   `json:"adapter" path:"true" usage:"folder of an adapter, Lockstep's or PEFT's, to train further"`
+}
+
+// Defaults are TRL's.
+func Defaults() *Arguments {
+	return &Arguments{LoraR: 16, LoraAlpha: 32, LoraDropout: 0.05, LoraTaskType: "CAUSAL_LM"}
+}
+
+// Check reports all faults at once.
+func (l *Arguments) Check(c *args.Checker) {
+	c.Require(l.LoraR > 0, "lora_r", l.LoraR, "at least 1")
+	c.Require(l.LoraDropout >= 0 && l.LoraDropout < 1, "lora_dropout", l.LoraDropout, "a probability in [0, 1)")
+	d := Defaults()
+	others := l.LoraR != d.LoraR || l.LoraAlpha != d.LoraAlpha || l.LoraDropout != d.LoraDropout || l.UseRSLoRA ||
+		len(l.LoraTargetModules)+len(l.LoraModulesToSave) > 0
+	c.Require(l.UsePEFT || !others, "use_peft", l.UsePEFT, "true with settings of LoRA")
+	c.Require(!l.UsePEFT || l.Adapter == "", "adapter", l.Adapter,
+		"use_peft, which makes a new adapter, or adapter, which has settings of its own")
+}
+
+// Attach gives a model that was loaded from a folder the adapter that is asked for; nil if none is.
+func (l *Arguments) Attach(m models.Configured, base string, seed uint64) (*lora.Adapter, error) {
+	if l.Adapter != "" {
+		a, err := lora.Load(m, l.Adapter, "")
+		if err == nil {
+			a.Config.BaseModel = base
+		}
+		return a, err
+	}
+	if !l.UsePEFT {
+		return nil, nil
+	}
+	return lora.New(m, lora.Config{R: l.LoraR, Alpha: l.LoraAlpha, Dropout: l.LoraDropout, RSLoRA: l.UseRSLoRA,
+		TargetModules: lora.ParseTargets(l.LoraTargetModules...), ModulesToSave: l.LoraModulesToSave,
+		TaskType: l.LoraTaskType, BaseModel: base, Seed: seed})
+}
+
+// Find settles which folders have a model and an adapter of it. A model's folder that has an adapter alone is the
+// adapter's, and one that is not given, or the default, is the one that the adapter was trained on.
+func Find(model, adapter *string, byDefault string) error {
+	if *adapter == "" {
+		if !has(*model, models.AdapterConfigFile) || has(*model, models.ConfigFile) {
+			return nil
+		}
+		*adapter = *model
+	} else if *model != byDefault {
+		return nil
+	}
+	cfg, err := lora.ReadConfig(*adapter)
+	if err != nil {
+		return err
+	}
+	if cfg.BaseModel == "" {
+		return fmt.Errorf("%s does not say which model the adapter is of (base_model_name_or_path): want "+
+			"model_name_or_path too", filepath.Join(*adapter, models.AdapterConfigFile))
+	}
+	*model = cfg.BaseModel
+	return nil
+}
+
+func has(dir, file string) bool {
+	_, err := os.Stat(filepath.Join(dir, file))
+	return err == nil
+}
+
+// Add merges the adapter of a folder into a model; "" is none.
+func Add(m models.Configured, dir string) error {
+	if dir == "" {
+		return nil
+	}
+	a, err := lora.Load(m, dir, "")
+	if err != nil {
+		return err
+	}
+	if err := a.Merge(); err != nil {
+		return err
+	}
+	a.Remove()
+	return nil
+}
+
+// Beside takes the files that an adapter's folder has of those beside a model's weights: a chat template that it was
+// trained with, for example. It returns the folder that has one of a name: the adapter's, or the model's.
+func Beside(model, adapter, name string) string {
+	if adapter != "" && has(adapter, name) {
+		return adapter
+	}
+	return model
+}
+
+// Save writes a model with its adapter merged, as transformers reads it, into a folder that has no model.
+func Save[M models.Configured](p *models.Pretrained[M], adapter, dir string) error {
+	if has(dir, models.ConfigFile) || has(dir, models.WeightsFile) {
+		return fmt.Errorf("%s has a model: want another folder for the merged one", dir)
+	}
+	files := p.Files
+	if adapter != "" { // its files were those of the training
+		own, err := models.Sidecars(adapter)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for _, f := range own {
+			files = slices.DeleteFunc(slices.Clone(files), func(g models.Sidecar) bool { return g.Name == f.Name })
+			files = append(files, f)
+		}
+	}
+	config, err := models.ConfigJSON(p.Model)
+	if err == nil {
+		err = models.SaveWeights(p.Model, dir)
+	}
+	for _, f := range append(files, models.Sidecar{Name: models.ConfigFile, Data: config}) {
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o644)
+		}
+	}
+	return err
+}
