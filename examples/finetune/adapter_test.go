@@ -54,11 +54,11 @@ func TestStepsOfAdaptersAreThoseOfTRL(t *testing.T) {
 // Settings of an adapter that nothing would use are refused.
 func TestAdapterFlags(t *testing.T) {
 	for argv, want := range map[string]string{
-		"--lora_r 8":                  "use_peft is false: want true with settings of LoRA",
-		"--use_peft --adapter a":      "use_peft, which makes a new adapter, or adapter",
-		"--use_peft --lora_dropout 1": "lora_dropout is 1: want a probability in [0, 1)",
-		"--use_peft --use_dora true":  "use_dora is true",
-		"--use_peft --lora_target_modules c_attn --report_to none": "target_modules chooses no module: want some of q_proj",
+		"--lora_r 8":                              "want true with settings of LoRA",
+		"--use_peft --adapter a":                  "use_peft, which makes a new adapter, or adapter",
+		"--use_peft --lora_dropout 1":             "lora_dropout is 1 (flag --lora_dropout): want a probability",
+		"--use_peft --use_dora true":              "use_dora is true",
+		"--use_peft --lora_target_modules c_attn": "target_modules chooses no module: want some of q",
 	} {
 		_, err := finetune(t, append([]string{"--model_name_or_path", folder, "--train_file", "testdata/chats.jsonl",
 			"--output_dir", t.TempDir()}, strings.Fields(argv)...)...)
