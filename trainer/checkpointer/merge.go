@@ -132,8 +132,8 @@ func savedFolder(ctx context.Context, from string) (string, error) {
 	case has(models.WeightsFile), has(safetensors.IndexFile(models.WeightsBase)):
 		return from, nil
 	case has(models.AdapterConfigFile):
-		return "", fmt.Errorf("%s has an adapter: want \"--adapter %s --merge OTHER\" of examples/generate, which adds "+
-			"it to its model", from, from)
+		return "", fmt.Errorf("%s has an adapter: want \"--adapter %s --merge OTHER\" of examples/generate, which "+
+			"adds it to its model", from, from)
 	default:
 		if _, err = vfs.OS.Stat(from); err == nil {
 			err = fmt.Errorf("%s has no weights: want a checkpoint's folder, a run's, or a saved model's", from)
