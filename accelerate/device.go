@@ -97,7 +97,7 @@ func (a *Accelerator) chooseDeviceEngine() error {
 	return nil
 }
 
-// shareDevices looks whether ranks of this process compute on one device. NCCL wants one for each: tensors then go
+// shareDevices looks whether ranks of this process compute on one device. NCCL needs one for each: tensors then go
 // through the host.
 func shareDevices(ranks []*Accelerator) error {
 	used := map[*tensor.Device]bool{}

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package accelerate runs a training loop of your own on any number of ranks. Use it when the loop of package
-// trainer does not fit. It chooses the device, gives each rank its part of the samples, and adds up the
-// gradients of all ranks. Start with [Run], which calls your loop on every rank with an [Accelerator].
+// Package accelerate runs your own training loop on any number of ranks. Use it when the loop of package trainer does
+// not fit. It chooses the device, gives each rank its part of the samples, and adds up the gradients of all ranks.
+// Start with [Run], which calls your loop on every rank with an [Accelerator].
 //
 // A loop makes its model and optimizer and calls [Accelerator.Prepare] once. [Accelerator.Windows] gives this rank's
 // batches of each step ([Accelerator.IterableWindows] those of data without a length). A step is
 // [Accelerator.Accumulate], which computes their gradients and exchanges them, then [Accelerator.ClipGradNorm] and
-// [Accelerator.Step].
-// [Accelerator.StartWindow] and its [PendingStep] do the same and wait for the device once. Nothing is wrapped: the
-// model that the loop made is the model.
+// [Accelerator.Step]. [Accelerator.StartWindow] and its [PendingStep] do the same and wait for the device once. The
+// model is not wrapped.
 //
 // Ranks are goroutines of one process (the argument num_replicas) or processes that lockstep launch, torchrun,
 // mpirun or srun started. The loop is the same, and 1, 2, 4 and 8 ranks give the same bits: gradients are added
@@ -20,7 +19,7 @@
 //
 // # For packages that train
 //
-// These are for package trainer; a loop that [Run] started needs none of them:
+// These are for package trainer; a loop under [Run] does not need them:
 //
 //   - [New], [Replicas], [Connect], [RunRanks], [WithGroup] and [ranks.Ranks.Open] are what Run is made of. They read
 //     the arguments once; [Accelerator.SetArguments] gives a rank others.

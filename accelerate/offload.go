@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-ml/lockstep/optim"
 )
 
-// offloadParams moves the parameters of a single rank to disk, where the plan wants that. Shards of several ranks
+// offloadParams moves the parameters of a single rank to disk, where the plan needs that. Shards of several ranks
 // are made there by the strategy.
 func (a *Accelerator) offloadParams() error {
 	disk := a.plan.disk
@@ -37,7 +37,7 @@ func (a *Accelerator) offloadParams() error {
 	return nil
 }
 
-// offloadState keeps the optimizer's state on disk, where the plan wants that.
+// offloadState keeps the optimizer's state on disk, where the plan needs that.
 func (a *Accelerator) offloadState(opt *optim.Optimizer) error {
 	if !a.plan.disk.state {
 		return nil

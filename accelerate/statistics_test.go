@@ -124,7 +124,7 @@ func TestBuffersSameBits(t *testing.T) {
 	require.NotEqual(t, one, normRun{world: 1, keep: true}.train(t)[0], "they depend on the weights")
 }
 
-// Without changing weights they are those of forward passes one after the other, but for
+// Without changing weights they are those of forward passes one after the other, except for
 // the step that was left out and the passes without a backward pass.
 func TestBuffersMoveInOrder(t *testing.T) {
 	m := newNormed(tensor.CPU(), 1)

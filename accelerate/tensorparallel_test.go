@@ -50,7 +50,7 @@ func weightsOf(acc *accelerate.Accelerator, m nn.Module) map[string]string {
 	return bits
 }
 
-// A loop of one's own trains a divided model with the bits of one rank with the same parts, alone and with ranks that
+// A hand-written loop trains a divided model with the bits of one rank with the same parts, alone and with ranks that
 // see other samples: weights, losses, counts and norms. Layers are frozen in between, and the last window is short.
 func TestDividedModelInALoopOfOnesOwn(t *testing.T) {
 	for name, set := range map[string]func(*args.TrainingArguments){
@@ -97,7 +97,7 @@ func TestDividedModelInALoopOfOnesOwn(t *testing.T) {
 // wholeSize is the number of parameters of dividable.
 const wholeSize = 61*16 + 8*16 + 2*(12*16*16+13*16) + 2*16
 
-// ended is what a run in a loop of one's own ended with.
+// ended is the result of a run in a hand-written loop.
 type ended struct {
 	weights map[string]string
 	losses  []float64

@@ -25,7 +25,7 @@ func later(dev *tensor.Device, seed uint64) (*gpt2.Model, error) {
 	return gpt2.New(nn.NewInit(dev, seed).Deferred(), cfg)
 }
 
-// cube is how a run in a loop of one's own is spread.
+// cube is the mesh and schedule of a run in a hand-written loop.
 type cube struct {
 	comm.Mesh
 	schedule string

@@ -38,7 +38,7 @@ func (c *Checker) Require(ok bool, key string, value any, want string) bool {
 	return ok
 }
 
-// refuse is Require for a value that something else has refused, with a reason that says what it wants.
+// refuse is Require for a value that something else has refused, with a reason that says what it needs.
 func (c *Checker) refuse(key string, value any, reason string) {
 	if !c.bad[key] {
 		c.fault(Fault{Key: key, Value: quote(value), Reason: reason})

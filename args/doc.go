@@ -13,7 +13,7 @@
 //
 // A field that is zero after Default really is zero. Only settings whose feature exists have a field, so none
 // is silently ignored. TrainingArguments is plain data, which can be printed, compared and saved; callbacks,
-// metrics and the like are options of package trainer.
+// metrics and others are options of package trainer.
 //
 // A flag beats the environment (LOCKSTEP_LEARNING_RATE), which beats files (--config FILE, JSON or YAML; a
 // later file beats an earlier one), which beat the value that the struct had. All faults come back together in

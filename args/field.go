@@ -120,7 +120,7 @@ func newField(t reflect.Type, i int) *field {
 	if text := sf.Tag.Get("plain"); text != "" {
 		object, bad := decodeObject(text, nil)
 		if bad != "" {
-			panic(fmt.Sprintf("args: %s.%s: its tag plain wants %s", t, sf.Name, bad))
+			panic(fmt.Sprintf("args: %s.%s: its tag plain needs %s", t, sf.Name, bad))
 		}
 		f.plain = object.(map[string]any)
 	}

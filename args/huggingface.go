@@ -42,7 +42,7 @@ func current() []Known {
 			"training and evaluation have no use for a cache of keys and values"),
 		noEffect("torch_empty_cache_steps", TypeInt, "", "memory of a step is freed as soon as it is not needed"),
 		noEffect("logging_nan_inf_filter", TypeBool, "true",
-			"losses are shown as they are; nonfinite_loss decides"),
+			"losses are not filtered; nonfinite_loss decides"),
 		noEffect("trackio_space_id", TypeString, "", ownServer).same("trackio"),
 		noEffect("trackio_bucket_id", TypeString, "", ownServer),
 		noEffect("trackio_static_space_id", TypeAny, "", ownServer),

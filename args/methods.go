@@ -89,7 +89,7 @@ const (
 	preferences = "training on preferences (DPO, KTO, ORPO)"
 )
 
-// methodRows are the rows of unbuiltMethods, whatever their values are: who sets one of them wants the method.
+// methodRows are the rows of unbuiltMethods, whatever their values are: who sets one of them needs the method.
 func methodRows() (rows []Known) {
 	for _, m := range unbuiltMethods {
 		for name := range strings.FieldsSeq(m.names) {

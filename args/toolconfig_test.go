@@ -221,8 +221,8 @@ func TestFSDPConfigs(t *testing.T) {
 	require.ErrorContains(t, p.err, "xla is true (fsdp_config): want false: it is a mode of TPUs")
 }
 
-// MixedPrecision and its kin say in which dtype a step computes, and in which gradients travel: float32 unless a file
-// has another.
+// MixedPrecision and similar settings select in which dtype a step computes, and in which gradients travel: float32
+// unless a file has another.
 func TestPrecisionOfShards(t *testing.T) {
 	for config, want := range map[string]struct {
 		bf16, fp16 bool

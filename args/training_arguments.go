@@ -324,7 +324,7 @@ type TrainingArguments struct {
 	DDPTimeout int `json:"ddp_timeout" usage:"seconds that a rank waits for the others in a collective call"`
 	// DDPBucketCapMB is the size of a gradient bucket in MiB. 0 is 25.
 	DDPBucketCapMB int `json:"ddp_bucket_cap_mb" usage:"size of a gradient bucket in MiB; 0: 25"`
-	// DDPCommHook is what happens to gradients on their way between ranks. All but "no" are lossy, and the bits then
+	// DDPCommHook is what happens to gradients on their way between ranks. All except "no" are lossy, and the bits then
 	// depend on the number of ranks.
 	DDPCommHook CommHook `json:"ddp_comm_hook" resume:"fixed" usage:"compression of gradients between ranks: no, or fp16, bf16 (half the bytes), int8 (a quarter), power_sgd (low rank), top_k (the largest); lossy"`
 	// DDPCommStateOption holds the communication hook's own settings, named as in accelerate's comm_state_option.

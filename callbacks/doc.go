@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package callbacks watches a training run and steers it. Use it to do something at a certain moment of package
+// Package callbacks observes a training run and controls it. Use it to do something at a certain moment of package
 // trainer's loop: log, evaluate, save or stop. Write a struct that embeds [Base], give it the methods of the events
 // that it needs, and pass it to trainer.WithCallbacks. [EarlyStopping] is ready to use.
 //

@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "rewrite testdata/operations.txt")
 var random = regexp.MustCompile(`(\.tmp-file-[^ ]+)-[A-Z2-7]{26}\b`)
 
 // The exact sequence of operations that change the disk. Its order is what makes saves
-// safe: a change of the golden file is a change of that promise and wants an argument.
+// safe: a change of the golden file is a change of that promise and needs an argument.
 func TestOperations(t *testing.T) {
 	const golden = "testdata/operations.txt"
 	var log strings.Builder

@@ -34,7 +34,7 @@ func TestFolderHasOneHolder(t *testing.T) {
 	require.Equal(t, ".lock LATEST checkpoint-1", names(t, vfs.OS, dir), "and nothing was written")
 
 	again, err := first.Acquire(ctx)
-	require.NoError(t, err, "a store holds it as often as it wants")
+	require.NoError(t, err, "a store may hold it more than once")
 	release()
 	release()
 	_, err = second.Acquire(ctx)

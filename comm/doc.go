@@ -5,10 +5,10 @@
 // it by themselves; use it for a parallel algorithm of your own. Start with comm/local: its Run starts ranks as
 // goroutines and gives each a [Group], whose methods, such as [Group.AllReduce], exchange the data.
 //
-// A Group is one rank's view of a set of ranks, all of which issue the same calls in the same order. Every call
-// has a deadline, and the ranks compare what they were asked to do. The first error ends the group on every
-// rank, so that a mistake on one rank is an error with a name on all of them, and never a silent hang. Calls
-// return a [Handle] at once; wait for it before the buffer is used.
+// A Group is one rank's view of a set of ranks, all of which issue the same calls in the same order. Every call has a
+// deadline, and the ranks compare what they were asked to do. The first error ends the group on every rank, so that a
+// mistake on one rank is an error with a name on all of them, and never a silent hang. Calls return a [Handle]
+// immediately; wait for it before the buffer is used.
 //
 // The bytes are moved by an [Engine]: comm/local (goroutines), comm/shm (processes of one host) or comm/tcp
 // (several hosts). Processes find each other with comm/rendezvous. comm/fake moves nothing and counts, to plan

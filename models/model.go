@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package models says what a model must offer to be trained, and loads saved models. Use it to load a model
-// from a folder that Lockstep or transformers wrote, with [LoadPretrained], and to make your architecture trainable, by
+// Package models defines the interface of a trainable model, and loads saved models. Use it to load a model from a
+// folder that Lockstep or transformers wrote, with [LoadPretrained], and to make your architecture trainable, by
 // implementing [Model]. [SaveWeights] and [LoadWeights] save and load the weights of any module.
 //
 // Architectures are packages of their own, such as models/gpt2. They register themselves under the model_type

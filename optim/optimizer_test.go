@@ -173,7 +173,7 @@ func (g golden) values(format string, args ...any) []float32 {
 	return tensor.ToSlice[float32](g.c, g.tensor(format, args...))
 }
 
-// Every parameter after every step is PyTorch's, but for a few roundings of float32.
+// Every parameter after every step is PyTorch's, except for a few roundings of float32.
 func TestOptimizersGolden(t *testing.T) {
 	g := openGolden(t)
 	require.GreaterOrEqual(t, len(g.Cases), 14)

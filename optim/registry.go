@@ -68,7 +68,7 @@ func decode(settings catalog.Values, cfg any) error {
 func Names() []string { return slices.Sorted(slices.Values(catalog.OptimizerNames())) }
 
 // ByName is the Config of an optimizer by its name in HuggingFace's arguments (optim), such as "adamw_torch". It has
-// the optimizer's defaults except for the settings that are given: of shared (adam_beta1 and the like) those that the
+// the optimizer's defaults except for the settings that are given: of shared (adam_beta1 and others) those that the
 // optimizer has, of own (optim_args) all.
 func ByName(name string, shared, own map[string]any) (Config, error) {
 	row, known := catalog.OptimizerNamed(name)

@@ -29,7 +29,7 @@
 //	SIGQUIT          print the stacks of all goroutines, as Go does, then save and stop
 //	SIGUSR1          save and stop, with an exit code of its own: a scheduler announces the end (Slurm's --signal)
 //
-// A second one ends the process at once, as if nothing handled it. A second signal within 300 ms of the first does
+// A second one ends the process immediately, as if nothing handled it. A second signal within 300 ms of the first does
 // not count, because terminals and wrappers deliver the same signal twice, and neither does a SIGHUP: closing the
 // terminal after Ctrl-C must not lose the checkpoint that is being written.
 //

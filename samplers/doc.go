@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package samplers decides which samples of a dataset are seen, in which order, and by which rank. Package trainer does
-// this by itself. Use this package in a training loop of your own: make an order ([NewRandom], [NewSequential] or
+// Package samplers decides which rank sees which samples of a dataset, and in which order. Package trainer does this by
+// itself. Use this package in a training loop of your own: make an order ([NewRandom], [NewSequential] or
 // [NewLengthGroupedSampler]) and give it to accelerate's Accelerator.Windows, or cut it into steps yourself with
 // [NewStream].
 //

@@ -73,7 +73,7 @@ func TestAutocastCopiesAParameterOnce(t *testing.T) {
 }
 
 // A copy that the caller lends takes the place of a parameter whose memory is away, in products and where they are
-// computed again; what wants float32 brings the parameter back. Results and gradients keep their bits.
+// computed again; what needs float32 brings the parameter back. Results and gradients keep their bits.
 func TestLentCopiesStandForParameters(t *testing.T) {
 	dev := tensor.NewCPU(1)
 	defer dev.Close()

@@ -31,7 +31,7 @@ type Node struct {
 	recomputeAndStep func(c *Ctx, g *Tensor) (out, passed *Tensor)
 
 	// State of the Backward that is under way.
-	run   *run // the Backward that wants this node's gradient
+	run   *run // the Backward that needs this node's gradient
 	grads []*Tensor
 	sole  []bool  // grads[i] belongs to this Backward alone and may be added to in place
 	sums  []DType // in which gradients of output i are added up; Invalid: none has arrived

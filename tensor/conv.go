@@ -277,7 +277,7 @@ func (g *convolution) columns(w *workspace) *Tensor {
 	return cols.reshaped([]int{g.groups, g.depth, w.rows * g.places[1] * w.n})
 }
 
-// windows and planes show windows and pixels as the backend wants them.
+// windows and planes show windows and pixels as the backend needs them.
 func (g *convolution) windows(w *workspace) *Tensor {
 	return w.cols.reshaped([]int{g.c, g.kernel[0], g.kernel[1], w.rows, g.places[1], w.n})
 }

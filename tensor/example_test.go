@@ -18,7 +18,7 @@ func Example() {
 	// Output: 14 [2 4 6]
 }
 
-// A scope frees what was made inside, but for what it returns.
+// A scope frees what was made inside, except for what it returns.
 func ExampleCtx_Scope() {
 	c := tensor.NewCtx(tensor.CPU())
 	x := tensor.FromSlice(c, []float32{1, 2, 3, 4}, 2, 2)

@@ -183,7 +183,7 @@ func TestBatchNormsOfHalfNumbers(t *testing.T) {
 }
 
 // The gradient of a norm is added to that of the residual beside it by the norm's own kernel, with the bits of an
-// addition. A caller who wants to see the gradient of the residual stream gets it.
+// addition. A caller who needs to see the gradient of the residual stream gets it.
 func TestGradientsOfNormsAreAddedByTheirKernels(t *testing.T) {
 	n := tensor.NewCtx(tensor.CPU()).NoGrad()
 	leaf := func(seed uint64, shape ...int) *tensor.Tensor {

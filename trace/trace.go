@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trace has the spans that a training step is made of, and the list of functions that are told of them. Use it
-// in a callback, a reporter or a training loop to see where the time of a step goes: package accelerate tells the spans
-// of each rank, and callbacks find its [Listeners] in their event.
+// Package trace defines the spans of a training step and the list of their listeners. Use it in a callback, a reporter
+// or a training loop to see where the time of a step goes: package accelerate tells the spans of each rank, and
+// callbacks find its [Listeners] in their event.
 //
 // It measures phases and calls between ranks. Kernels are told by tensor.Ctx.Trace.
 package trace

@@ -73,7 +73,7 @@ func TestStepArithmeticOfTransformers(t *testing.T) {
 	require.Positive(t, refused)
 }
 
-var errEnough = errors.New("that is all the test wants to know")
+var errEnough = errors.New("that is all the test needs to know")
 
 // planned begins a run and gives the length that the trainer has planned.
 func planned(t *testing.T, src data.Source, a *args.TrainingArguments) (steps, epochs int64, err error) {

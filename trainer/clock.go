@@ -15,7 +15,7 @@ type clock struct {
 }
 
 // start sets when the time is up for a run that has trained for some seconds already. One that was interrupted has what
-// is left of its time. One whose time was up gets as much again, since whoever resumes it wants it to go on.
+// is left of its time. One whose time was up gets as much again, so that it goes on when it is resumed.
 func (t *clock) start(limit, spent float64) (again bool) {
 	switch {
 	case limit == 0 || limit > spent:

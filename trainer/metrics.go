@@ -18,7 +18,7 @@ import (
 type Metric interface {
 	// Reset begins an evaluation.
 	Reset()
-	// Update adds a batch. Under prediction_loss_only metrics are left out, but for each LossMetric, whose Update is
+	// Update adds a batch. Under prediction_loss_only metrics are left out, except for each LossMetric, whose Update is
 	// not called.
 	Update(c *nn.Ctx, out models.Output, b *data.Batch) error
 	// Compute returns the figures.

@@ -62,7 +62,7 @@ func TestGroupByLengthOrder(t *testing.T) {
 	require.Equal(t, 8, seen[0])
 	require.ElementsMatch(t, lengths, seen)
 	rising := 0
-	for i := 2; i < 8; i += 2 { // steps of 2, each sorted but for the one whose first sample made way
+	for i := 2; i < 8; i += 2 { // steps of 2, each sorted except for the one whose first sample made way
 		if seen[i+1] > seen[i] {
 			rising++
 		}

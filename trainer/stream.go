@@ -13,7 +13,7 @@ import (
 )
 
 // WithIterableTrainData trains on data without a length, in their order: data.NewIterableSource joins a data.Iterable
-// and a collator. It wants max_steps, as HuggingFace does; data that end before begin their next epoch. There is no
+// and a collator. It needs max_steps, as HuggingFace does; data that end before begin their next epoch. There is no
 // sampler: train_sampling_strategy sequential and random are the same.
 func WithIterableTrainData(src data.IterableSource) Option {
 	return func(t *Trainer) { t.stream = src }

@@ -82,7 +82,7 @@ type Trainer struct {
 type LossFunc func(c *nn.Ctx, out models.Output, b *data.Batch) (sum *tensor.Tensor, count float64)
 
 // LogitsFunc replaces the logits of a batch before metrics and Predict get them: HuggingFace's
-// preprocess_logits_for_metrics. Predict wants one row for each sample.
+// preprocess_logits_for_metrics. Predict needs one row for each sample.
 type LogitsFunc func(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) *tensor.Tensor
 
 // OptimizerFunc makes an optimizer in place of the one that the arguments name. groups are the parameters that decay

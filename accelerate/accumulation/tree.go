@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package accumulation adds the gradients of a window's micro-batches in the order that docs/numerics.md lays down,
-// which does not depend on how many ranks share the work: what gradient accumulation is elsewhere. It is for the
-// strategies of package accelerate. Start with [New], or with [NewShard] for a rank that has a part of each gradient.
+// Package accumulation adds the gradients of a window's micro-batches in the order of docs/numerics.md, which does not
+// depend on the number of ranks: gradient accumulation. It is for the strategies of package accelerate. Start with
+// [New], or with [NewShard] for a rank that has a part of each gradient.
 //
 // M micro-batches form E groups of q = M/E consecutive ones, E being the largest power of two that divides M and is at
 // most the number of deterministic ranks. A group's micro-batches are added in order, in place; the groups form a

@@ -48,7 +48,7 @@ func init() {
 // HookNames lists the names that HookByName knows, sorted.
 func HookNames() []string { return slices.Sorted(maps.Keys(configs)) }
 
-// HookByName makes the built-in hook of a name, with its defaults but for the given settings. It is for package
+// HookByName makes the built-in hook of a name, with its defaults except for the given settings. It is for package
 // accelerate; programs set the arguments ddp_comm_hook and ddp_comm_state_option.
 func HookByName(name string, settings map[string]any) (Hook, error) {
 	make, ok := configs[name]

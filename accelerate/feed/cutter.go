@@ -20,7 +20,7 @@ type cut struct {
 	rule   *samplers.IterableDatasetShard // HuggingFace's; nil under Lockstep's own
 }
 
-// unit is the samples that a window has in multiples of, but for what ends an epoch: a micro-batch, or a block.
+// unit is the samples that a window has in multiples of, except for what ends an epoch: a micro-batch, or a block.
 func (c cut) unit() int64 {
 	if c.rule != nil {
 		return c.rule.Block()

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flight gives out the flight records of this process's ranks on demand: upon SIGUSR2, and to lockstep debug
-// flight --pid. Training programs get it by package accelerate; use it for groups that a program makes by itself.
+// Package flight writes the flight records of this process's ranks on demand: on SIGUSR2, and for lockstep debug flight
+// --pid. Package accelerate installs it in training programs; use it for groups that your program creates.
 //
 // A flight record (comm.FlightRecord) holds the last collective calls of one rank in one group. Records are also
-// written when a group fails; comm.Diagnose reads those of all ranks and says who did not come to which call.
+// written when a group fails; comm.Diagnose reads those of all ranks and reports which rank missed which call.
 package flight
 
 import (
@@ -35,7 +35,7 @@ var (
 const kept = 16
 
 // Dir returns the folder for the records of a job: what LOCKSTEP_FLIGHT_DIR says, else a folder of the job in the
-// user's part of TMPDIR, or "" if another user has that. It removes all but the last 15 jobs' folders there.
+// user's part of TMPDIR, or "" if another user has that. It removes all except the last 15 jobs' folders there.
 func Dir(job string) string {
 	if dir := os.Getenv(EnvDir); dir != "" {
 		return dir
@@ -56,7 +56,7 @@ func plain(r rune) rune {
 	return '_'
 }
 
-// sweep removes all but the newest folders.
+// sweep removes all except the newest folders.
 func sweep(parent string, keep int) {
 	type folder struct {
 		name    string

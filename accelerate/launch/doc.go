@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package launch starts the ranks of a job as processes of this host and watches over them, as torchrun does
-// for PyTorch. Most users run the command lockstep launch, which is this package with flags. Use the package to
-// start jobs from a Go program: fill a [Config] and call [Run].
+// Package launch starts the ranks of a job as processes on this host and monitors them, as torchrun does for PyTorch.
+// Most users run the command lockstep launch, which is this package with flags. Use the package to start jobs from a Go
+// program: fill a [Config] and call [Run].
 //
 // Run starts each rank in a process group of its own, with torchrun's environment. If one fails, the others are ended,
 // and the group is started again as often as the configuration allows. The error ([*FailureError]) names the rank that

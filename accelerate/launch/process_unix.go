@@ -38,7 +38,7 @@ func signalGroup(pgid int, sig syscall.Signal) error { return syscall.Kill(-pgid
 // interrupts are the signals that end a job whose ranks then save, as package program does.
 var interrupts = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1}
 
-// signalName is "SIGKILL" and the like.
+// signalName is a signal's name, such as "SIGKILL".
 func signalName(sig syscall.Signal) string {
 	if name := unix.SignalName(sig); name != "" {
 		return name

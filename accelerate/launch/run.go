@@ -40,7 +40,7 @@ type run struct {
 // one failed for good; an *InterruptedError if a signal or the end of ctx (which counts as
 // SIGTERM) ended the job; or what kept the ranks from being started. ExitCode turns each
 // into an exit code. When Run returns, no process that it or a rank has started is left,
-// but for those that shed their environment on purpose.
+// except for those that shed their environment on purpose.
 func Run(ctx context.Context, c Config) error {
 	if err := unsupported(); err != nil {
 		return err

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package localsgd lets ranks step on their own and average their parameters every so many steps: local SGD (Stich
-// 2019; Lin et al. 2020), for slow networks. Before the first such step the ranks may train in another way (post-local
-// SGD). It is for package accelerate; programs set the arguments local_sgd_steps and start_local_sgd_iter.
+// Package localsgd is local SGD (Stich 2019; Lin et al. 2020), for slow networks: ranks update their own parameters and
+// average them every few steps. Before the first such step the ranks may train in another way (post-local SGD). It is
+// for package accelerate; programs set the arguments local_sgd_steps and start_local_sgd_iter.
 package localsgd
 
 import (

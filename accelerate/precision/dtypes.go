@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package precision is in which dtypes a training computes: those of bf16 and fp16, modules that have their own, and
-// the loss scaling of fp16. It is for package accelerate; programs set arguments. Start with [DTypes] and [NewScaler].
+// Package precision selects the dtypes of a training run: those of bf16 and fp16, exceptions for modules, and the loss
+// scaling of fp16. It is for package accelerate; programs set arguments. Start with [DTypes] and [NewScaler].
 package precision
 
 import (

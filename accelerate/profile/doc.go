@@ -4,10 +4,9 @@
 // waits for data and the collective calls. With package trainer the argument profile turns it on (--profile).
 // Use the package in a training loop of your own: make a [Profiler] with [New], and call its Start and Step.
 //
-// It writes a Chrome trace (chrome://tracing, Perfetto), a table of kernels with their rates and the share of
-// what the device was measured to reach, and a CPU profile whose samples are labelled with kernels (go tool
-// pprof). docs/profiling.md shows how to read them.
+// It writes a Chrome trace (chrome://tracing, Perfetto), a table of kernels with their rates and shares of the device's
+// measured ceilings, and a CPU profile whose samples are labelled with kernels (go tool pprof). docs/profiling.md shows
+// how to read them.
 //
-// The package is not a monitor: it slows the steps that it records by some microseconds per kernel, and keeps
-// nothing of the others.
+// The package is not a monitor: it slows the recorded steps by some microseconds per kernel, and records no others.
 package profile

@@ -49,8 +49,8 @@ func (r *Ranks) PipelineRanks() *Peers { return r.along(comm.PP) }
 // ContextRanks are the ranks that see different tokens of the same samples.
 func (r *Ranks) ContextRanks() *Peers { return r.along(comm.CP) }
 
-// SamePartRanks are the ranks that hold the same part of the model before it is sharded: all but those of other layers
-// and of other parts of a layer. Gradients are summed over them.
+// SamePartRanks are the ranks that hold the same part of the model before it is sharded: all except those of other
+// layers and of other parts of a layer. Gradients are summed over them.
 func (r *Ranks) SamePartRanks() *Peers { return r.along(partAxes) }
 
 // ShardRanks are the ranks over which a sharded model is spread.

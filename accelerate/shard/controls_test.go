@@ -65,8 +65,8 @@ func TestCellsKeepTheNorm(t *testing.T) {
 	require.Positive(t, differ, "cells of 1,000 must show")
 }
 
-// What the owner of a shard adds up has the bits of one rank where ranks have micro-batches in turns. With contiguous
-// leaves, of which each rank's next comes in a round, it has not.
+// What the owner of a shard adds up has the bits of one rank where ranks have micro-batches round robin. With
+// contiguous leaves, of which each rank's next comes in a round, it has not.
 func TestLeavesInTurnsKeepTheSum(t *testing.T) {
 	dev := tensor.NewCPU(1)
 	defer dev.Close()

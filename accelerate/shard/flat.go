@@ -150,8 +150,8 @@ func (f *flat) open(s *Sharder) {
 	f.point(s)
 }
 
-// point makes the buffer the place of the parameters' gradients, but for those that a backward pass has begun to add up
-// elsewhere, such as that of a tied weight: fill copies them.
+// point makes the buffer the place of the parameters' gradients, except for those that a backward pass has begun to add
+// up elsewhere, such as that of a tied weight: fill copies them.
 func (f *flat) point(s *Sharder) {
 	f.views = f.views[:0]
 	for i, p := range f.params {

@@ -32,7 +32,7 @@ func (s *Sharder) Begin(microBatch int, last bool) (sends bool) {
 	l := s.job.Layout
 	if want := l.MicroBatch(s.rounds); microBatch >= 0 && microBatch != want {
 		panic(&tensor.Error{Op: "accelerate.Backward", Msg: fmt.Sprintf("micro-batch %d on rank %d of %d after %d of "+
-			"its own: want micro-batch %d: with sharded gradients ranks have micro-batches in turns "+
+			"its own: want micro-batch %d: with sharded gradients ranks have micro-batches round robin "+
 			"(samplers.WindowLayout.MicroBatch)",
 			microBatch, l.Rank, l.WorldSize, s.rounds, want)})
 	}

@@ -53,8 +53,8 @@ type Factory struct {
 	// Sharded spreads the model over the ranks: those of a job are Peers.Shards, unless they form another mesh. Else
 	// they are Peers.Replicas.
 	Sharded bool
-	// Interleaved gives the ranks micro-batches in turns (samplers.WindowLayout), as strategies need that exchange the
-	// gradients of each: the ranks of Peers.Shards if Sharded, else those of Peers.Data.
+	// Interleaved gives the ranks micro-batches round robin (samplers.WindowLayout), as strategies need that exchange
+	// the gradients of each: the ranks of Peers.Shards if Sharded, else those of Peers.Data.
 	Interleaved bool
 }
 

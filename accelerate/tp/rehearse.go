@@ -16,7 +16,7 @@ import (
 
 // Rehearse runs a forward pass of a model on a device without values, whole and then with what one of the ranks has by
 // the plan, which Resolve accepts. The error names the first layers whose rules do not fit each other: one gives its
-// features divided, and the other wants them whole, or the other way round. run computes the pass of the model that it
+// features divided, and the other needs them whole, or the other way round. run computes the pass of the model that it
 // gets, which is a copy. A model that cannot be copied or run there has no error.
 func (p Plan) Rehearse(m nn.Module, size Size, run func(c *nn.Ctx, m nn.Module)) error {
 	dev := tensor.NewMeta()
@@ -127,7 +127,7 @@ func (r *rehearsal) misfit(l *layer, shape, whole []int) error {
 	return nil
 }
 
-// isWhole says why the layer wants its whole input.
+// isWhole says why the layer needs its whole input.
 func (l *layer) isWhole() string {
 	if l.rule.Style == "" {
 		return "has no rule"

@@ -329,7 +329,7 @@ func deepSpeedStage(doc map[string]any) int {
 	return int(stage)
 }
 
-// disable leaves the keys of a section out of account, but for the one that says so.
+// disable leaves the keys of a section out of account, except for the one that says so.
 func (c *Config) disable(prefix string) {
 	c.without(prefix, "the section is not enabled")
 	c.without(prefix+"enabled", "")

@@ -130,7 +130,7 @@ func copyFiles(dir string, files []string, limit int) error {
 // times are what a run took, in seconds from the process's start.
 type times struct{ first, whole float64 }
 
-// compare runs both sides in turns at one number of threads.
+// compare runs both sides alternately at one number of threads.
 func (b *bench) compare(threads int) error {
 	var ours, text, ids []times
 	for range b.rounds {

@@ -16,7 +16,7 @@ import (
 // last words.
 func TestTimed(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("wants a shell")
+		t.Skip("needs a shell")
 	}
 	var b bench
 	out := filepath.Join(t.TempDir(), "out")

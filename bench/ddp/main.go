@@ -2,9 +2,9 @@
 
 //go:build unix
 
-// Ddp measures what data parallelism costs: training steps of a GPT-2 of any size, in rounds
-// in which every contender runs once, so that medians and ratios are of one time. Processes
-// are pinned to a core each (by taskset, on Linux). The contenders:
+// Ddp measures the overhead of data parallelism: training steps of a GPT-2 of any size, in rounds in which every
+// contender runs once, so that a drifting machine affects all alike. Processes are pinned to a core each (by taskset,
+// on Linux). The contenders:
 //
 //	one          one process alone
 //	apart        processes that know nothing of each other, at the same time

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Gpt2small trains GPT-2 small, 124 M parameters, on made-up tokens for a few AdamW steps and prints the time
-// of each step and the peak of resident memory: a measure of the whole engine at a size that people know.
+// Gpt2small trains GPT-2 small, 124 M parameters, on made-up tokens for a few AdamW steps and prints the time of each
+// step and the peak of resident memory: a measure of the whole engine at a well-known size.
 //
 //	gpt2small [--steps 5] [--batch 1] [--seq 256] [--gradient_checkpointing] [--bf16] [--logits] [--profile DIR]
 //

@@ -9,13 +9,11 @@
 // Build it with -tags cuda. The device fake, which every build has, runs the same kernels in an interpreter: it shows
 // that all of it works, and its figures mean nothing.
 //
-//	gpu devices                     opens the devices and says what they are
-//	gpu products                    the rate of matrix products, which is the ceiling of all else
-//	gpu attention                   attention alone, forward and backward
-//	gpu gpt2, gpu decoder, gpu resnet
-//	                                training steps by the Trainer; a decoder is of --model_config
-//	gpu decode                      such a model generates
-//	gpu table FILE                  makes the table of lines RESULT
+// //      gpu devices                     opens the devices and says what they are //     gpu products
+// the rate of matrix products, which is the ceiling of all else //        gpu attention                   attention
+// alone, forward and backward //        gpu gpt2, gpu decoder, gpu resnet //
+// training steps by the Trainer; a decoder is of --model_config //        gpu decode                      a decoder
+// generates //  gpu table FILE                  makes the table of lines RESULT
 //
 // Lines RESULT have a row, who measured, a value and its unit; the rest is for readers.
 package main

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Head compares the cross entropy that is fused with a language model's head with the two apart: time of a forward and
-// a backward pass, and peak of tensor memory beyond the operands, in turns.
+// a backward pass, and peak of tensor memory beyond the operands, alternately.
 //
 // Usage: head [--rows 1024] [--width 768] [--vocab 50257] [--threads 2] [--rounds 9]
 package main

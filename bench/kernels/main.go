@@ -2,8 +2,8 @@
 
 // Kernels compares matrix products, streaming kernels, attention and training steps with other engines on the CPU.
 //
-// Both sides run the same rows, in turns, since a machine's speed drifts: ours, theirs, ours, theirs …; a row's value
-// is the median over the rounds of theirs divided by ours, above 1 where Lockstep is faster. Each row runs at all
+// Both sides run the same rows, alternately, since a machine's speed drifts: ours, theirs, ours, theirs …; a row's
+// value is the median over the rounds of theirs divided by ours, above 1 where Lockstep is faster. Each row runs at all
 // numbers of threads before the next, so that peers start once and keep their memory. The peers are peer.py and
 // openblas.py under the Python that the environment variable PYTHON names, and the program that GOMLX names; a row
 // whose peer is missing says so. The machine's own ceilings (FMA peak, copy) are measured between the rounds; a share

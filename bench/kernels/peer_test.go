@@ -17,7 +17,7 @@ import (
 // be missing.
 func TestPeer(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("wants a shell")
+		t.Skip("needs a shell")
 	}
 	script := filepath.Join(t.TempDir(), "peer")
 	require.NoError(t, os.WriteFile(script, []byte(`#!/bin/sh

@@ -53,7 +53,7 @@ func (r row) share(seconds, ceiling float64) float64 {
 }
 
 // beside runs a turn of ours and measures the ceiling beside it: the loop of fused multiply-adds before and after,
-// since the clock drifts, or the highest speed of copying yet. It is 0 for a row that wants none.
+// since the clock drifts, or the highest speed of copying yet. It is 0 for a row that needs none.
 func (r row) beside(threads int, turn time.Duration, ours func() float64) (seconds, ceiling float64) {
 	switch {
 	case !r.ofCeiling:

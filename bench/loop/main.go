@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Loop measures what the trainer costs: training steps of a GPT-2 by a bare loop (batch, forward, backward, clip,
-// AdamW, and nothing else) and by a trainer, in turns, and the share of the garbage collector in the processors' time
-// of each. Medians of steps are compared.
+// Loop measures the overhead of the trainer: training steps of a GPT-2 by a bare loop (batch, forward, backward, clip,
+// AdamW, and nothing else) and by a trainer, alternately, and the share of the garbage collector in the processors'
+// time of each. Medians of steps are compared.
 //
 //	go run ./bench/loop --steps 200 --rounds 5
 package main

@@ -18,7 +18,7 @@
 //	             (peer/tensor.py)
 //
 // All contenders cut the model into the same stages. For our pipelines it prints how long ranks were idle in the passes
-// of a step, measured and predicted; --timeline writes such a step as a Chrome trace and a picture.
+// of a step, measured and predicted; --timeline writes a step as a Chrome trace and a picture.
 //
 //	bench/mesh/run.sh --rounds 5
 //	bench/mesh/run.sh --rounds 5 --contenders one,tp,parts,torch-tp --micro_batches 1 --batch 8

@@ -56,7 +56,7 @@ type results struct {
 //	CORES row threads value
 //	FMA variant threads value unit
 //
-// and passes over all others. A later line of a row replaces an earlier one, but for FMA, one for each row that is a
+// and passes over all others. A later line of a row replaces an earlier one, except for FMA, one for each row that is a
 // share of its peak. Results from before a line was printed do without it.
 func parse(r io.Reader) (*results, error) {
 	out := &results{ratios: map[key]float64{}, measures: map[key]measure{}, trips: map[key]float64{},

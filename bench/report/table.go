@@ -174,7 +174,7 @@ func (r *results) ceilingText() string {
 	return "ceilings by number of threads: " + strings.Join(list, ", ")
 }
 
-// besideText says what the FMA loops reached in turns with ours.
+// besideText says what the FMA loops reached alternately with ours.
 func (r *results) besideText() string {
 	var list []string
 	for _, c := range r.ceilings {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Save measures how long training stands still for a checkpoint, from the end of a step to the event save, with and
-// without async_save. It trains a GPT-2 and writes its weights and AdamW's state after every step into a temporary
-// folder.
+// Save measures how long a checkpoint interrupts training, from the end of a step to the event save, with and without
+// async_save. It trains a GPT-2 and writes its weights and AdamW's state after every step into a temporary folder.
 //
 //	go run ./bench/save --n_embd 768 --n_layer 12 --saves 5
 package main

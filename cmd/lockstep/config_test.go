@@ -45,7 +45,7 @@ func TestConfig(t *testing.T) {
 	require.Equal(t, exitUsage, code)
 }
 
-// The launcher takes its flags from accelerate's file, but for those that are given, and hands the settings on.
+// The launcher takes its flags from accelerate's file, except for those that are given, and hands the settings on.
 func TestLaunchWithConfigFile(t *testing.T) {
 	var f launchFlags
 	fs := f.flagSet()

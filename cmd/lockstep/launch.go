@@ -136,7 +136,7 @@ func fromEnvironment(fs *pflag.FlagSet, lookup env.Lookup) error {
 	return errors.Join(faults...)
 }
 
-// caught are the signals to forward, but for those that whoever started this process has
+// caught are the signals to forward, except for those that whoever started this process has
 // it ignore: nohup does so with SIGHUP, a shell with SIGINT for what runs in the background.
 func (f *launchFlags) caught() []os.Signal {
 	var list []os.Signal

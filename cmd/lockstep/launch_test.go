@@ -48,7 +48,7 @@ func TestLaunchFails(t *testing.T) {
 	require.Regexp(t, `^lockstep launch: rank 1 failed first: exit code 7\n`, stderr.String())
 }
 
-// requireFits wants lines of at most width columns.
+// requireFits requires lines of at most width columns.
 func requireFits(t *testing.T, width int, text string) {
 	t.Helper()
 	for line := range strings.SplitSeq(text, "\n") {

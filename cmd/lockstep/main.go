@@ -143,7 +143,7 @@ func (p *program) unprinted() error {
 	return nil
 }
 
-// help shows the commands, or one's own help.
+// help shows the commands, or the help of one.
 func (p *program) help(argv []string) int {
 	if len(argv) == 0 || argv[0] == "help" {
 		p.usage(p.stdout)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package env finds a process's place in a distributed job from the environment that its launcher left: its
-// rank, the number of ranks, the ranks on the same host, and the address of rank 0. Packages accelerate, launch
-// and rendezvous use it by themselves, and the command lockstep env prints what it finds. Use it to write a launcher or
-// to look into a job that does not start: call [Detect] with os.LookupEnv.
+// Package env reads a process's place in a distributed job from its launcher's environment: its rank, the number of
+// ranks, the ranks on the same host, and the address of rank 0. Packages accelerate, launch and rendezvous use it by
+// themselves, and the command lockstep env prints what it finds. Use it to write a launcher or to look into a job that
+// does not start: call [Detect] with os.LookupEnv.
 //
 // It recognises lockstep launch, torchrun, Open MPI, MPICH and Intel MPI, MVAPICH, Slurm, LSF's jsrun, Horovod
 // and three kinds of Kubernetes jobs (TrainJob, PyTorchJob, Indexed Job); one file holds one of them. Every

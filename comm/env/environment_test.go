@@ -293,8 +293,9 @@ func TestDetectRefuses(t *testing.T) {
 		{"Slurm's local size unknown", with(slurmTask, vars{"SLURM_STEP_TASKS_PER_NODE": ""}),
 			"environment of Slurm: SLURM_PROCID is set, but the local world size is not: want " +
 				"SLURM_STEP_TASKS_PER_NODE (with SLURM_NODEID) or SLURM_NTASKS_PER_NODE"},
-		{"TrainJob wants a launcher", with(trainJobPod, vars{"PET_NPROC_PER_NODE": "4"}),
-			`environment of Kubeflow TrainJob: PET_NPROC_PER_NODE is "4", so that the pod wants a launcher: run lockstep launch -- PROGRAM, which reads the PET_ variables`},
+		{"TrainJob needs a launcher", with(trainJobPod, vars{"PET_NPROC_PER_NODE": "4"}),
+			`environment of Kubeflow TrainJob: PET_NPROC_PER_NODE is "4", so that the pod needs a launcher: ` +
+				"run lockstep launch -- PROGRAM, which reads the PET_ variables"},
 		{"TrainJob by half", with(trainJobPod, vars{"PET_NODE_RANK": ""}),
 			"environment of Kubeflow TrainJob: PET_NNODES is set, but the rank is not: want PET_NODE_RANK"},
 		{"TrainJob without master", with(trainJobPod, vars{"PET_MASTER_ADDR": ""}),

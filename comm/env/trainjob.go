@@ -19,7 +19,7 @@ var trainJobLauncher = launcher{
 		r.need(fieldRank, &r.e.Rank, "PET_NODE_RANK")
 		r.need(fieldWorldSize, &r.e.WorldSize, "PET_NNODES")
 		if n := r.lookup.Get("PET_NPROC_PER_NODE"); n != "" && n != "1" {
-			r.fault("PET_NPROC_PER_NODE is %q, so that the pod wants a launcher: run lockstep launch -- PROGRAM, "+
+			r.fault("PET_NPROC_PER_NODE is %q, so that the pod needs a launcher: run lockstep launch -- PROGRAM, "+
 				"which reads the PET_ variables", n)
 		}
 		r.podPerRank()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fake is an engine that moves nothing: every call ends at once and leaves the buffers as they are,
-// while counts, bytes and times are kept. Use it to plan: one process plays any rank of a group of any size, to
-// count the traffic of a strategy or to measure a step without communication. Start with [New].
+// Package fake is an engine that moves nothing: every call ends immediately and leaves its buffers unchanged, but the
+// engine records counts, bytes and times. Use it to plan: one process plays any rank of a group of any size, to count
+// the traffic of a strategy or to measure a step without communication. Start with [New].
 //
 // The results of its calls are wrong by design, unless all ranks would hold the same zeros.
 package fake

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/comm/tcp"
 )
 
-// conn is a net.Conn whose bytes are MPI messages: each Write is one, and wants a Read of as many bytes. Beside it is
+// conn is a net.Conn whose bytes are MPI messages: each Write is one, and needs a Read of as many bytes. Beside it is
 // the connection over which the two sides agreed, the line, which says when the other side has closed or died.
 type conn struct {
 	net.Conn // the line

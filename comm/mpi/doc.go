@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mpi is the engine whose bytes go over the cluster's own MPI library: Open MPI, MPICH, or one of their kin,
-// over whatever network it was built for. It is for programs that mpirun or srun starts; on one host comm/shm is
-// faster.
+// Package mpi is the engine that sends over the cluster's own MPI library (Open MPI, MPICH or a derivative), on any
+// network that the library supports. It is for programs that mpirun or srun starts; on one host comm/shm is faster.
 //
 // The library is opened when the program runs, so that one binary works with each of them. A program that imports the
 // package for its effect, and is built with the tag mpi, has the engine under that name (ddp_backend mpi):

@@ -81,7 +81,7 @@ func (l launcher) run(t *testing.T, name string, n int, role string) string {
 	return string(out)
 }
 
-// TestProcesses wants the oracle's sums and unaltered messages from ranks in processes of their own.
+// TestProcesses requires the oracle's sums and unaltered messages from ranks in processes of their own.
 func TestProcesses(t *testing.T) {
 	for name, l := range launchers {
 		for _, n := range []int{2, 3, 4} {
@@ -148,7 +148,7 @@ func sums[T float32 | float64 | int64](g *comm.Group, op comm.ReduceOp) error {
 	return nil
 }
 
-// TestFastOrder wants the group of all ranks, and no other, to sum floats by MPI's own all-reduce.
+// TestFastOrder requires the group of all ranks, and no other, to sum floats by MPI's own all-reduce.
 func TestFastOrder(t *testing.T) {
 	for name, l := range launchers {
 		t.Run(name, func(t *testing.T) {

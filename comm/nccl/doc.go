@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nccl moves gradients and parameters between NVIDIA GPUs by NCCL, without a way through host memory. A program
-// that imports the package for its effect, and is built with the tag cuda, has it for ranks on GPUs, goroutines and
-// processes alike:
+// Package nccl sends gradients and parameters between NVIDIA GPUs by NCCL, without copies through host memory. A
+// program that imports the package for its effect, and is built with the tag cuda, has it for ranks on GPUs, goroutines
+// and processes alike:
 //
 //	import _ "github.com/lockstep-ml/lockstep/comm/nccl"
 //

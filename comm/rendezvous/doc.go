@@ -12,9 +12,9 @@
 //
 // Connections between hosts are TLS 1.3, unless [TLS] says otherwise; those within a host are plain. Every connection
 // begins with a handshake by which both sides prove that they know the job's token, the one that dials first. The
-// proofs cover the keys of the connection, so that nobody can stand between two hosts. Two jobs never meet, whatever
-// ports they use, and a stranger learns and disturbs nothing. Listeners are bound to the loopback interface unless a
-// configuration names another. Frames are bounded, messages are JSON.
+// proofs cover the keys of the connection, which excludes a man in the middle. Two jobs never meet, whatever ports they
+// use, and a stranger learns and disturbs nothing. Listeners are bound to the loopback interface unless a configuration
+// names another. Frames are bounded, messages are JSON.
 //
 // Where no launcher tells all processes the store's address and the token, rank 0 announces them in a [Meeting]: a file
 // that only its user can read, or the store that torchrun serves to its workers.

@@ -66,7 +66,7 @@ func (r *Roster) known() int {
 	return len(r.hosts)
 }
 
-// hears wants this event to be the next.
+// hears requires this event to be the next.
 func (g guest) hears(want HostEvent) {
 	g.t.Helper()
 	select {
@@ -110,7 +110,7 @@ func TestRosterRoundOfAll(t *testing.T) {
 	guest{late, t}.hears(jobOver)
 }
 
-// late wants nothing to be said for a while.
+// late requires nothing to be said for a while.
 func (g guest) late(t *testing.T) {
 	t.Helper()
 	select {

@@ -34,7 +34,7 @@ type Store struct {
 
 // Dial connects to the store at address and proves knowledge of the token. It tries again while nobody listens or the
 // name is unknown, for processes start in any order and name services lag, until ctx ends. A wrong token is an error at
-// once, and so is a store that wants TLS where this process does not, or the other way round.
+// once, and so is a store that needs TLS where this process does not, or the other way round.
 func Dial(ctx context.Context, address string, token []byte, rank int, security TLS) (*Store, error) {
 	key, err := security.key(token)
 	if err != nil {

@@ -50,7 +50,7 @@ var errNothing = errors.New("no token of it is learned")
 // it would be learned, or if an answer that is learned does not end on one of Ends.
 func (e *Encoder) Encode(r Row) (s Sample, err error) {
 	if e.AssistantOnly && r.Messages == nil {
-		return s, fmt.Errorf("a row with %s: assistant_only_loss wants conversations in messages", r.Form)
+		return s, fmt.Errorf("a row with %s: assistant_only_loss needs conversations in messages", r.Form)
 	}
 	switch {
 	case r.Messages != nil:
@@ -109,7 +109,7 @@ func (e *Encoder) conversation(r Row) (s Sample, err error) {
 		return s, nil
 	}
 	if len(spans) == 0 {
-		return s, fmt.Errorf("%w: the chat template marks no answers; assistant_only_loss wants {%% generation %%} "+
+		return s, fmt.Errorf("%w: the chat template marks no answers; assistant_only_loss needs {%% generation %%} "+
 			"around them", errNothing)
 	}
 	for _, span := range spans {

@@ -140,7 +140,7 @@ func TestEncodeRefusesAnswersWithoutAnEnd(t *testing.T) {
 		outside: `the answer "Yes" does not end on a token at which the model stops (<|im_end|>), so it would not ` +
 			"learn to: move the end of {% generation %} behind it in the chat template",
 		"{% for m in messages %}{{ m.content }}{% endfor %}": "the chat template marks no answers; " +
-			"assistant_only_loss wants {% generation %} around them",
+			"assistant_only_loss needs {% generation %} around them",
 		"{% generation %}{% endgeneration %}{{ messages[0].content }}": "does not end on a token",
 	} {
 		e := encoder(t)
@@ -165,7 +165,7 @@ func TestEncodeRefusesAnswersWithoutAnEnd(t *testing.T) {
 	require.ErrorContains(t, err, "the completion does not end on a token at which the model stops")
 	e.AssistantOnly = true
 	_, err = e.Encode(chat.Row{Form: chat.Text, Text: "b"})
-	require.ErrorContains(t, err, "a row with text: assistant_only_loss wants conversations in messages")
+	require.ErrorContains(t, err, "a row with text: assistant_only_loss needs conversations in messages")
 }
 
 func TestCollate(t *testing.T) {

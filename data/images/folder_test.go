@@ -38,7 +38,7 @@ func pictures(t *testing.T) (files map[string]picture, sizes [][2]int) {
 	return golden.Files, golden.Sizes
 }
 
-// PNG of every kind has Pillow's pixels, and after a resize too; JPEG has them but for the rounding of its decoders.
+// PNG of every kind has Pillow's pixels, and after a resize too; JPEG has them except for the rounding of its decoders.
 func TestPixelsAreThoseOfPillow(t *testing.T) {
 	files, sizes := pictures(t)
 	for name, want := range files {

@@ -39,7 +39,7 @@ type Files[T any] struct{ paths []string }
 // Open reads files in the given order; those whose names end in .gz are decompressed. Blank lines and a byte order mark
 // are skipped. Lines may have any length; one is in memory at a time. It is an error if there is no file.
 //
-// Reading ends with an error that names the file and the line if a line is not UTF-8 or not what T wants, if the first
+// Reading ends with an error that names the file and the line if a line is not UTF-8 or not what T needs, if the first
 // line of a file lacks a field of T that is not omitempty, or if a file has no line.
 func Open[T any](paths ...string) (*Files[T], error) {
 	if len(paths) == 0 {

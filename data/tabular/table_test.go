@@ -130,7 +130,7 @@ func TestReadWhatOthersWrite(t *testing.T) {
 	}
 }
 
-// Lists and objects are no values; they matter only to who wants their column.
+// Lists and objects are no values; they matter only to who needs their column.
 func TestNestedColumns(t *testing.T) {
 	table, err := tabular.Read(write(t, "a.json", `[{"instruction": "Say hi.", "history": []},
 		{"instruction": "Again.", "history": [["a", NaN]], "score": NaN}]`))

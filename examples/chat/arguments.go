@@ -72,7 +72,7 @@ type languageModel interface {
 	EndTokens() []int   // those that end a text
 }
 
-// open loads the model, its tokenizer, its chat template, and how it wants to generate.
+// open loads the model, its tokenizer, its chat template, and its settings of generation.
 func open(a *ChatArguments, how *sampling.Arguments) (*conversation, error) {
 	if _, err := os.Stat(a.ModelNameOrPath); errors.Is(err, os.ErrNotExist) && *a == *defaults() {
 		return nil, fmt.Errorf("there is no model in %s: run examples/finetune first, or name a model by "+

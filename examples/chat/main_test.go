@@ -168,7 +168,7 @@ func TestErrors(t *testing.T) {
 		{"a", "there is no model in out/finetune", []string{"--model_name_or_path", "out/finetune"}},
 		{"/system x\na", "no such role", []string{"--model_name_or_path", strict}},
 		{"/nix", "there is no /nix: /help lists commands", nil},
-		{"/save x", "/save wants a file, and something that was said", nil},
+		{"/save x", "/save needs a file, and something that was said", nil},
 		{"\"\"\"a\nb", `a message that begins with """ has no end`, nil},
 	} {
 		_, _, err := piped(t, c.text, c.argv...)

@@ -47,7 +47,7 @@ func (m *ModelArguments) Check(c *args.Checker) {
 	}
 }
 
-// config is that of a new model, but for what follows from its tokenizer and texts.
+// config is that of a new model, except for what follows from its tokenizer and texts.
 func (m *ModelArguments) config() gpt2.Config {
 	cfg := gpt2.DefaultConfig()
 	cfg.VocabSize, cfg.NLayer, cfg.NEmbd, cfg.NHead = m.VocabSize, m.NLayer, m.NEmbd, m.NHead

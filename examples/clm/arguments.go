@@ -86,7 +86,7 @@ func (m *ModelArguments) Check(c *args.Checker) {
 	}
 }
 
-// config is that of a new model, but for what follows from its tokenizer and text.
+// config is that of a new model, except for what follows from its tokenizer and text.
 func (m *ModelArguments) config() gpt2.Config {
 	cfg := gpt2.DefaultConfig()
 	cfg.VocabSize, cfg.NLayer, cfg.NEmbd, cfg.NHead = m.VocabSize, m.NLayer, m.NEmbd, m.NHead

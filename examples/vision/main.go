@@ -6,7 +6,7 @@
 //
 // With no flags it learns Fashion-MNIST, as Debian's package dataset-fashion-mnist installs it, in half a minute on two
 // cores. It then has settings of its own for that; with a folder of your own they are HuggingFace's, which suit
-// fine-tuning. A new model wants a learning rate of about 3e-3.
+// fine-tuning. A new model needs a learning rate of about 3e-3.
 //
 //	go run ./examples/vision
 //	go run ./examples/vision --data_dir cifar-10-batches-bin --crop_padding 4 --horizontal_flip --learning_rate 3e-3 \

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jsonl writes the log records of a run to a file, one JSON object a line. Use it to read the course of
-// a run with other tools, such as pandas or jq: import the package for its side effect, and set the argument
-// report_to to jsonl.
+// Package jsonl writes the log records of a run to a file, one JSON object per line. Use it to read the course of a run
+// with other tools, such as pandas or jq: import the package for its side effect, and set the argument report_to to
+// jsonl.
 //
 // The file is not the trainer_state.json of a checkpoint, which holds the same records up to its own step.
 package jsonl

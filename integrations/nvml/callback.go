@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvml adds what the GPUs of the host do to the records of a run: load, memory, power and temperature, as
-// NVIDIA's management library tells them. Programs of package program that are built with the tags cuda and nvml have a
-// Callback in every run; in others, give the trainer one. Whatever the records go to, TensorBoard or a file, then has
-// the figures; the lines of a display leave them out.
+// Package nvml adds the load, memory, power and temperature of the host's GPUs to the records of a run, from NVIDIA's
+// management library. Programs of package program that are built with the tags cuda and nvml have a Callback in every
+// run; in others, give the trainer one. Whatever the records go to, TensorBoard or a file, then has the figures; the
+// lines of a display leave them out.
 //
 // It shows the host of rank 0, all of its GPUs, and all processes on them. It does not say how fast a kernel is: 100 %
 // of utilization means that some kernel ran all the time.

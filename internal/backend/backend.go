@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package backend is the line between the tensor engine and a device.
+// Package backend is the interface between the tensor engine and a device.
 //
 // It lies below autograd: a backend knows buffers, streams and kernels; it
 // does not know gradients, scopes or modules. The interface is a GPU's from the
 // start: buffers are opaque, kernels are launched on streams and may run later,
 // and the host sees device memory through explicit copies alone.
 //
-// There are four: backend/cpu runs kernels at once, backend/deferred runs them on
-// another goroutine in an address space of its own, backend/cuda runs them on
-// NVIDIA's devices, and backend/meta only counts memory. backendtest.Run is the
-// conformance suite that the first three pass.
+// There are four: backend/cpu runs kernels immediately, backend/deferred runs them on another goroutine in an address
+// space of its own, backend/cuda runs them on NVIDIA's devices, and backend/meta only counts memory. backendtest.Run is
+// the conformance suite that the first three pass.
 package backend
 
 import (
@@ -153,7 +152,7 @@ type Flag struct {
 	Offset int
 }
 
-// Traits are what a device wants of the tensors that package tensor makes for itself. The zero value is a host's.
+// Traits are what a device needs of the tensors that package tensor makes for itself. The zero value is a host's.
 type Traits struct {
 	// Align is the number of elements of which the sizes of half matrices should be multiples: products of others take
 	// several times as long. 0: any size will do.

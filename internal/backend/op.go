@@ -120,9 +120,9 @@ const (
 	OpLogSoftmax     // In0 x, Out0 y
 	OpLogSoftmaxGrad // In0 y, In1 dy, Out0 dx = dy − exp(y)·Σ dy
 	// OpTopK: In0 x; Out0 the K largest elements of each row, the largest first, or with Ints[0] = 1 the K smallest,
-	// the smallest first; Out1 int64 their indices. The outputs have In0's shape but for the last dim K, at most In0's.
-	// NaN counts as larger than all numbers; of equal elements the one of the lower index comes first. Floats, int32,
-	// int64.
+	// the smallest first; Out1 int64 their indices. The outputs have In0's shape except for the last dim K, at most
+	// In0's. NaN counts as larger than all numbers; of equal elements the one of the lower index comes first. Floats,
+	// int32, int64.
 	OpTopK
 	OpCumSum // Out0[i] = Σ In0[j] over j ≤ i, or with Ints[0] = 1 over j ≥ i, added in that order; floats, int32, int64
 	// OpCrossEntropy: In0 logits [N,V], In1 targets [N] int32 or int64; Out0 loss [N], Out1 log-sum-exp [N], both in

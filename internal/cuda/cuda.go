@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cuda is what Lockstep uses of NVIDIA's CUDA, as interfaces: a device's memory, streams, events, kernels
-// (Driver), matrix products (Blas) and convolutions (Dnn).
+// Package cuda has interfaces for the part of NVIDIA's CUDA that Lockstep uses: a device's memory, streams, events,
+// kernels (Driver), matrix products (Blas) and convolutions (Dnn).
 //
 // Two packages implement it. internal/cuda/libcuda opens NVIDIA's libraries at run time and is built with the tag cuda.
 // internal/cuda/fake runs the same PTX in an interpreter, so that all that lies above is tested where there is no GPU.

@@ -2,7 +2,7 @@
 
 // Package gguf reads GGUF, the file format of llama.cpp and of what is built on it: a header, metadata by key (the
 // sizes of a model, its tokenizer, its chat template), a list of tensors, and their elements, of which most are
-// quantized in blocks. Use it to look into such a file.
+// quantized in blocks. Use it to inspect a file.
 //
 // The reader trusts nothing: counts, lengths, names, types, shapes and offsets are checked against the file before
 // memory is taken for them, and the metadata stays as it lies in the file until a value is asked for. Elements are read

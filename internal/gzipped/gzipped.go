@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gzipped opens files for reading that may be compressed by gzip, with a bound on what a compressed file may
-// hold: a small file must not fill the memory. Nothing but regular files is opened.
+// Package gzipped opens plain or gzip-compressed files, with a bound on the uncompressed size, so that a small file
+// cannot fill the memory. Nothing but regular files is opened.
 package gzipped
 
 import (

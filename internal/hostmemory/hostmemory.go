@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostmemory says how much memory this process may use: the machine's, or less where a cgroup limits it. It
-// also asks the system for large pages.
+// Package hostmemory reports how much memory this process may use: the machine's, or a cgroup's limit. It also asks the
+// system for large pages.
 package hostmemory
 
 import (

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jsonfile reads the JSON files of settings that users hand to a program: config.json, tokenizer.json and
-// others. [Unmarshal] is encoding/json's with errors that name the key, the value and what was expected, in JSON's
-// words and never in Go's, and without its silent choices: keys that occur twice, keys in another case, null for a
-// number, and bytes that are not UTF-8 are errors. For data sets, which may be looser, see package jsontext.
+// Package jsonfile reads JSON settings files: config.json, tokenizer.json and others. [Unmarshal] is encoding/json's
+// with errors that name the key, the value and what was expected, in JSON's words and never in Go's, and without its
+// silent choices: keys that occur twice, keys in another case, null for a number, and bytes that are not UTF-8 are
+// errors. For data sets, which may be looser, see package jsontext.
 package jsonfile
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jsontext reads JSON as data sets have it: one object on each line, an array of objects, or objects over
-// several lines, with the NaN and Infinity that Python writes. Use [Records] for files and [Fields] for one object.
+// Package jsontext reads the JSON of data sets: one object on each line, an array of objects, or objects over several
+// lines, with the NaN and Infinity that Python writes. Use [Records] for files and [Fields] for one object.
 package jsontext
 
 import (

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lacking skips tests of what a machine does not have, so that nobody takes them for passed.
+// Package lacking skips tests that need what the machine lacks, and records the skip, so that it does not count as a
+// pass.
 //
 // It is NOT for use outside of tests: it imports package testing.
 package lacking
@@ -26,7 +27,7 @@ const (
 // File names an environment variable: the file to which each skipped test adds a line.
 const File = "LOCKSTEP_SKIPPED"
 
-// Skip skips the test, which wants name of a kind, and says why. It fails the test where the environment says that the
+// Skip skips the test, which needs name of a kind, and logs why. It fails the test where the environment says that the
 // machine must have it.
 func Skip(t testing.TB, kind, name, why string) {
 	t.Helper()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mapped turns faults of memory that is a file into errors. Where a file was cut short, or its disk fails,
-// touching its memory raises a signal that ends the process without naming the file. Whoever maps a file registers it,
-// and whoever computes on memory that may be a file's does so within [Guard].
+// Package mapped turns faults in mapped files into errors. Where a file was cut short, or its disk fails, touching its
+// memory raises a signal that ends the process without naming the file. Code that maps a file registers it, and code
+// that computes on mapped memory does so within [Guard].
 //
 // It is NOT for data that are read once: reading a file by position returns errors by itself.
 package mapped

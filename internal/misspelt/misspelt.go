@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package misspelt finds the name that was meant, for messages that suggest it.
+// Package misspelt finds the closest known name, for suggestions in messages.
 package misspelt
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nccl is what Lockstep uses of NVIDIA's collective communications library, as interfaces. comm/nccl opens the
-// library and has the engine; internal/cuda/fake has a fake for tests.
+// Package nccl has interfaces for the part of NVIDIA's NCCL that Lockstep uses. comm/nccl opens the library and has the
+// engine; internal/cuda/fake has a fake for tests.
 package nccl
 
 import (

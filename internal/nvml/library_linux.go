@@ -82,7 +82,7 @@ func openLibrary() (Library, error) {
 	return l, nil
 }
 
-// look describes a device. What it does not tell is left out, but for its name.
+// look describes a device. What it does not tell is left out, except for its name.
 func (l *native) look(i int, byIndex, name, uuid, pci, capability uintptr) (GPU, uintptr, error) {
 	g, handle := GPU{Index: i}, new(uintptr)
 	if code := call(byIndex, uintptr(i), clib.Address(handle)); code != success {

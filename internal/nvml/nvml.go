@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvml reads what NVIDIA's management library knows about the GPUs of this host: names, memory, load, power and
+// Package nvml reads the state of this host's GPUs from NVIDIA's management library: names, memory, load, power and
 // temperature. It is for reports and logs; computing goes through internal/cuda.
 //
 // There are three ways to the same figures, and Open takes the first that the program has and the host answers:

@@ -117,7 +117,7 @@ func (l *smi) query(fields []string) ([][]string, error) {
 	return rows, nil
 }
 
-// number reads a cell; "[N/A]" and the like are NaN.
+// number reads a cell; "[N/A]" and similar texts are NaN.
 func number(s string) float64 {
 	x, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
 	if err != nil {

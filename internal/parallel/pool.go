@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package parallel is the one worker pool of the engine: it spreads loops with independent iterations over goroutines.
+// Package parallel is the engine's worker pool: it runs loops with independent iterations on goroutines.
 //
 // The rule that everything here serves: the number of workers decides who does a piece of work, never what the pieces
 // are. Chunks have the size that the caller gives, so a body that writes only to its own chunk yields the same bits
 // with 1, 2 or 64 workers.
 //
 // The calling goroutine always takes part, and workers are only ever asked, never waited for: a call takes the workers
-// that are idle at that moment, and once the chunks have run out it withdraws the requests that nobody has taken up. A
-// call from inside a body therefore cannot deadlock (with no idle worker it runs serially on its caller), and any
+// that are idle at that moment, and once the chunks have run out it withdraws the requests that no worker has accepted.
+// A call from inside a body therefore cannot deadlock (with no idle worker it runs serially on its caller), and any
 // number of goroutines may share one pool.
 //
 // It is NOT a scheduler of tasks that depend on each other, block, or do input and output, and it keeps no order

@@ -14,7 +14,7 @@ const nowhere = -1
 // A goroutine looks for news spins times in a row, some twenty microseconds, and then lets others that wait for its
 // thread go first. After so many rounds of that it sleeps. Waking a thread up takes longer than most operations of a
 // training step, and its work is then done by another, which has not got the data; consecutive loops come closer
-// together than this, but for the longest stretches of a step that are not divided.
+// together than this, except for the longest stretches of a step that are not divided.
 const (
 	spins  = 20_000
 	rounds = 4

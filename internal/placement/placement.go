@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package placement describes which elements of a named array someone has: a rank in memory, or a file. Fully sharded
-// parameters are flat ranges of an array, tensor parallelism cuts rows or columns, and both together are a flat range
-// of some columns; all are a [Placement]. Placements of one array tell which elements two ranks have in common, and
-// where each has them, so that one rank reads what others wrote.
+// Package placement describes which elements of a named array a rank or a file holds. Fully sharded parameters are flat
+// ranges of an array, tensor parallelism cuts rows or columns, and both together are a flat range of some columns; all
+// are a [Placement]. Placements of one array tell which elements two ranks have in common, and where each has them, so
+// that one rank reads what others wrote.
 //
 // The package computes with indices alone. Package tensor gives its types public names.
 package placement

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package procfs reads what Linux knows of the processes of a host.
+// Package procfs reads the processes of a host from Linux's /proc.
 package procfs
 
 import (

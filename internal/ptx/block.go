@@ -192,7 +192,7 @@ func (b *block) execute() {
 	}
 }
 
-// permute orders the warps as the seed wants.
+// permute orders the warps as the seed decides.
 func (b *block) permute(turn []int) {
 	for i := range turn {
 		turn[i] = i

@@ -5,9 +5,9 @@
 // stands in for CUDA; nothing in it calls CUDA.
 //
 // [Parse] reads a module, [Module.Kernel] links one of its kernels, [NewMemory] is a device's address space and
-// [Kernel.Run] launches a grid. A warp executes each instruction for its 32 lanes at once; lanes that part meet again
-// where their paths join. Warps of a block run one after the other between barriers, in an order that
-// [Launch].Seed chooses.
+// [Kernel.Run] launches a grid. A warp executes each instruction for its 32 lanes together; lanes that part meet again
+// where their paths join. Warps of a block run one after the other between barriers, in an order that [Launch].Seed
+// chooses.
 //
 // A launch ends with a [*Fault], which names the line of the PTX text, the block and the thread, when a kernel reads
 // registers or memory that nothing has written, accesses memory out of bounds, misaligned or freed, lets two warps
@@ -15,7 +15,7 @@
 // [Launch].CheckRaces), waits at a barrier that cannot complete, or runs for too long.
 //
 // Arithmetic is IEEE 754 and bits are those of the hardware, with three exceptions, where the hardware's bits are not
-// defined: the approximations (ex2.approx and the like) are computed in float64 and rounded once, mma adds the products
+// defined: the approximations (ex2.approx and others) are computed in float64 and rounded once, mma adds the products
 // in float64 and rounds once, and atomics happen in an order of our own. The instructions are those that nvcc emits for
 // compute_80. Source: NVIDIA, "PTX ISA", version 9.0.
 package ptx

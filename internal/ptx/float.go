@@ -103,7 +103,7 @@ func round32(v float64, mode rounding) float32 {
 	return f32(bits)
 }
 
-// zeroSum gives the sum of two numbers that cancel the sign that the mode wants.
+// zeroSum gives the sum of two numbers that cancel the sign that the mode asks for.
 func zeroSum(s, a, b float64, mode rounding) float64 {
 	if s == 0 && mode == down && (a != 0 || math.Signbit(a) != math.Signbit(b)) {
 		return math.Copysign(0, -1)
@@ -359,7 +359,7 @@ func toBF16(b uint32) uint32 {
 	return (b + 0x7fff + b>>16&1) >> 16
 }
 
-// min32 and the like: a NaN loses against a number, -0 is less than +0.
+// min32 and the functions below: a NaN loses against a number, -0 is less than +0.
 func min32(a, b uint32) uint32 {
 	switch x, y := f32(a), f32(b); {
 	case x < y:

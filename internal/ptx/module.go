@@ -182,7 +182,7 @@ type operandKind uint8
 
 const (
 	operandReg     operandKind = iota
-	operandSpecial             // %tid.x and the like
+	operandSpecial             // %tid.x and others
 	operandImm                 // integer in value
 	operandF32                 // bits in value
 	operandF64

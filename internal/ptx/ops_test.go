@@ -14,7 +14,7 @@ import (
 )
 
 // snippet is a kernel that loads three words of 64 bits for each thread, does the body and stores two: registers %a, %b
-// and %c hold the words, %a3 and the like their lower 32 bits, %h0 the lower 16; %d and %e, %d3 and %e3 are results.
+// and %c hold the words, %a3 and others their lower 32 bits, %h0 the lower 16; %d and %e, %d3 and %e3 are results.
 func snippet(body string) string {
 	return `.version 9.0
 .target sm_80

@@ -12,7 +12,7 @@ const (
 	warpSize = 32
 	fullMask = 0xffffffff
 
-	// sharedWindow and the like are where the spaces of a block lie in generic addresses.
+	// sharedWindow and others are where the spaces of a block lie in generic addresses.
 	sharedWindow = 1 << 62
 	localWindow  = 1<<62 | 1<<60
 	paramWindow  = 1<<62 | 1<<61

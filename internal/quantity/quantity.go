@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package quantity words numbers of things for people: "1 step", "2,000 steps".
+// Package quantity formats counts for people: "1 step", "2,000 steps".
 package quantity
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rng is the one source of random numbers: a counter-based generator, so that every number is a function of
-// where it is used and not of how many were drawn before it.
+// Package rng is the only source of random numbers: a counter-based generator, in which a number depends on where it is
+// used, not on how many were drawn before.
 //
 // A number is addressed by (key, position, element). The key says what the numbers are for: Key(seed, module path, call
 // ordinal). The position is the sample's place in the training stream, the element its index within the sample. From

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package screen is a terminal for tests: a screen in memory that does what a program's output asks for, and (on Linux)
-// a real terminal of the system to run a program on. It knows the few control codes that displays use, and panics at
-// others: it is not a terminal emulator.
+// Package screen is a terminal for tests: a screen in memory that interprets a program's output, and (on Linux) a
+// pseudo-terminal to run a program in. It knows the few control codes that displays use, and panics at others: it is
+// not a terminal emulator.
 package screen
 
 import (

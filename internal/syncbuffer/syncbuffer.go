@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package syncbuffer has a buffer that goroutines write to while others read it, as tests do with the output of a
-// process and with the log of several ranks.
+// Package syncbuffer has a buffer for concurrent writers and readers, such as tests that read the output of a process
+// or the log of several ranks.
 package syncbuffer
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package terminal decides how output for people looks: how wide its lines are, and whether they have colour. Every
-// program, display and log asks it, so that one screen has one look.
+// Package terminal decides the width and colour of output for people. Every program, display and log asks it, so that
+// one screen has one look.
 package terminal
 
 import (

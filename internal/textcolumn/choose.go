@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package textcolumn says which column of a data set holds its texts, by the names that data sets of the field have.
+// Package textcolumn finds the text column of a data set by its usual names.
 package textcolumn
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package usertemp is the folder for what processes of one user share for a short time on one host: where ranks meet,
-// and flight records. Other users can neither read nor write it.
+// Package usertemp is the temporary folder that processes of one user share on a host: rendezvous files and flight
+// records. Other users can neither read nor write it.
 package usertemp
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vfs is the small filesystem that durable writes go through, so that each of
-// their operations can be made to fail, and a crash between any two of them simulated.
+// Package vfs is a small file system interface for durable writes, so that tests can fail each operation and simulate a
+// crash between any two.
 //
 // OS is the real one. Mem keeps everything in memory, remembers what has been synced
 // and gives, by CrashClone, what a power failure would have left. Package errorfs wraps

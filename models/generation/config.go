@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/modelfiles"
 )
 
-// ConfigFile is the file of a saved model that says how it wants to generate.
+// ConfigFile is the file of a saved model that has its settings of generation.
 const ConfigFile = "generation_config.json"
 
 // maxConfig bounds the file in bytes.

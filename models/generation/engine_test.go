@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// ask is one text that somebody wants.
+// ask is a request for one text.
 type ask struct {
 	prompt []int
 	opt    generation.Options
@@ -86,7 +86,7 @@ func hold(t *testing.T, e *generation.Engine, ctx context.Context, tokens int) (
 	return g, done
 }
 
-// TestEngineQueue: what waits is bounded, and a text that nobody wants any more makes room, under way or not.
+// TestEngineQueue: what waits is bounded, and a cancelled text makes room, under way or not.
 func TestEngineQueue(t *testing.T) {
 	e := generation.NewEngine(tensor.CPU(), loadTiny(t), generation.EngineConfig{Rows: 1, Waiting: 1})
 	defer e.Close()

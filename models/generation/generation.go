@@ -40,7 +40,7 @@ type Options struct {
 	NoRepeatNGram int
 	// MinNewTokens is how many tokens come before one of EOS may.
 	MinNewTokens int
-	// Processors change logits by what a program wants. −Inf forbids a token.
+	// Processors change logits by what a program needs. −Inf forbids a token.
 	Processors []Processor
 	// Temperature divides the logits; 0 chooses the likeliest token.
 	Temperature float64
@@ -186,7 +186,7 @@ type batch struct {
 	texts []*text
 }
 
-// goesOn reports whether a text wants another token.
+// goesOn reports whether a text needs another token.
 func (b *batch) goesOn() bool {
 	return slices.ContainsFunc(b.texts, func(t *text) bool { return !t.ended && len(t.new()) < b.opt.MaxNewTokens })
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mlp is the multilayer perceptron: layers of numbers, each connected with all of the next. Use it for
-// regression and classification of vectors of features, such as the columns of a table, and for first steps: it
-// is the smallest model here. Start with [New] and a [Config].
+// Package mlp is the multilayer perceptron: fully connected layers with an activation between them. Use it for
+// regression and classification of vectors of features, such as the columns of a table, and for first steps: it is the
+// smallest model here. Start with [New] and a [Config].
 //
 // It registers itself with package models under "mlp", so that models.LoadPretrained finds it.
 package mlp

@@ -11,7 +11,7 @@ import (
 )
 
 // Convolution is a convolution without bias, batch norm and, unless it is empty, an
-// activation. Padding keeps the size of images but for the stride.
+// activation. Padding keeps the size of images except for the stride.
 type Convolution struct {
 	Convolution   *nn.Conv2D    `nn:"convolution"`
 	Normalization *nn.BatchNorm `nn:"normalization"`

@@ -11,7 +11,7 @@
 //
 // Beside OpenAI's parameters it takes those of vLLM that transformers has: top_k, min_p, repetition_penalty,
 // no_repeat_ngram_size, chat_template_kwargs. What a request does not say is as generation_config.json has it. A
-// parameter that nobody knows, or that is not built, is an error.
+// parameter that is unknown, or not built, is an error.
 package serve
 
 import (

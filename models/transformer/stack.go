@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package transformer is the decoder of Llama and its relatives (Llama, Qwen 2, Qwen 3, Mistral, SmolLM3, Gemma 3,
-// Phi-3, OLMo 2): one stack, of which each family is a configuration. Use it to train or fine-tune such a language
-// model, or a classifier on one. Start with [ParseConfig] or [DefaultConfig], and [New]; models.LoadPretrained reads
+// Phi-3, OLMo 2): one stack, of which each family is a configuration. Use it to train or fine-tune these language
+// models, or a classifier on one. Start with [ParseConfig] or [DefaultConfig], and [New]; models.LoadPretrained reads
 // the folders that transformers writes, and transformers reads ours.
 //
 // Each family registers itself with package models under its model_type. A key of config.json that a family does not
@@ -203,7 +203,7 @@ func (d *Decoder) embed(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
 	return tensor.Mul(c.Ctx, x, tensor.Scalar(c.Ctx, x.DType(), scale))
 }
 
-// inputs are what the attention of each layer reads, but for its cache.
+// inputs are what the attention of each layer reads, except for its cache.
 func (d *Decoder) inputs(c *nn.Ctx, ids, keys *tensor.Tensor, past int) func(layer int) nn.AttentionInput {
 	positions := c.TokenPositions(ids, past)
 	tables := func(r *RoPE) nn.AttentionInput {

@@ -18,7 +18,7 @@ func whole(seed uint64) plan {
 	return newPlan(seed, func(kind) bool { return false }, func(layout) bool { return false })
 }
 
-// TestScenariosRepeat wants the same scenarios of a seed, others of another, and all of them possible.
+// TestScenariosRepeat requires the same scenarios of a seed, others of another, and all of them possible.
 func TestScenariosRepeat(t *testing.T) {
 	differ := 0
 	for i := range 300 {
@@ -42,8 +42,8 @@ func TestScenariosRepeat(t *testing.T) {
 	require.Greater(t, differ, 250)
 }
 
-// TestTourHasEveryKind wants each kind once in the first scenarios, the harmless ones among themselves, and only what
-// can be had.
+// TestTourHasEveryKind requires each kind once in the first scenarios, the harmless ones among themselves, and only
+// what can be had.
 func TestTourHasEveryKind(t *testing.T) {
 	count := map[kind]int{}
 	tour := whole(1).tour()
@@ -109,7 +109,7 @@ func TestHarnessCanFail(t *testing.T) {
 	require.ErrorContains(t, err, "not a regular file")
 }
 
-// TestTracesAreSeen wants panics found, and not the word for ranks of one process.
+// TestTracesAreSeen requires panics found, and not the word for ranks of one process.
 func TestTracesAreSeen(t *testing.T) {
 	require.NoError(t, traces("4 ranks as goroutines\n"))
 	for _, text := range []string{"panic: x", "goroutine 7 [running]:", "runtime error: index", "fatal error: all"} {
@@ -117,7 +117,7 @@ func TestTracesAreSeen(t *testing.T) {
 	}
 }
 
-// TestOptions wants what is not a number refused.
+// TestOptions requires what is not a number refused.
 func TestOptions(t *testing.T) {
 	read := func(pairs ...string) (options, error) {
 		return readOptions(func(name string) string {
@@ -140,7 +140,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestProcessesAreFound wants the variables of a process that has the marker, and no other.
+// TestProcessesAreFound requires the variables of a process that has the marker, and no other.
 func TestProcessesAreFound(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
 	cmd.Env = []string{"CHAOS_JOB=found", "RANK=1", "RANK=3"}

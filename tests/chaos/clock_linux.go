@@ -371,7 +371,7 @@ func (c *clocks) answer(fd int, offset *atomic.Int64) error {
 	}
 }
 
-// tell writes a time where a process wants it.
+// tell writes a time where a process needs it.
 func tell(pid int, at int64, t time.Time) error {
 	memory, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", pid), os.O_WRONLY, 0)
 	if err != nil {

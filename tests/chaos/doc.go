@@ -2,9 +2,9 @@
 
 // Chaos runs training jobs of examples/clm for ten minutes and disturbs them: it kills and stops ranks, launchers and
 // guards, cuts links, fills disks, connects as a stranger to every port, and moves clocks. Whatever happens, a job,
-// which is resumed as often as it needs, must end with the bits of a run that nobody disturbed, and leave nothing
-// behind: no process, no file, no lock, no shared memory. What does no harm, such as a stranger or a clock, must not
-// even make a job start again. Some jobs are pipelines in every other try, so that they go on on another mesh.
+// which is resumed as often as it needs, must end with the bits of an undisturbed run, and leave nothing behind: no
+// process, no file, no lock, no shared memory. What does no harm, such as a stranger or a clock, must not even make a
+// job start again. Some jobs are pipelines in every other try, so that they go on on another mesh.
 //
 //	go run ./tests/chaos
 //	CHAOS_SECONDS=60 go run ./tests/chaos
@@ -15,5 +15,5 @@
 // printed with what repeats it, its folder is kept, and the exit code is 1.
 //
 // The jobs run in namespaces of their own, with their own /tmp, /dev/shm and network. Where these cannot be made, the
-// summary's last lines say which kinds of faults were left out, and why. It wants Linux.
+// summary's last lines say which kinds of faults were left out, and why. It needs Linux.
 package main

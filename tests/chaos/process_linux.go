@@ -69,8 +69,8 @@ type found struct {
 	environ []string
 }
 
-// living are the processes that have the variable marker in their environment, but for those that have ended and wait
-// to be reaped.
+// living are the processes that have the variable marker in their environment, except for those that have ended and
+// wait to be reaped.
 func living(marker string) []found {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// selfCheck wants a harness that can fail: it must see one wrong bit, a wrong figure, files that are left or missing,
-// and a process that stays.
+// selfCheck requires a harness that can fail: it must see one wrong bit, a wrong figure, files that are left or
+// missing, and a process that stays.
 func selfCheck(dir string, good result) error {
 	if err := good.compare(good); err != nil {
 		return fmt.Errorf("a result differs from itself: %w", err)

@@ -150,7 +150,7 @@ func (p *process) kill(variable string) {
 	require.FailNow(p.t, "no process has "+variable)
 }
 
-// requireNothingLeft wants no rank and none of the given job's segments.
+// requireNothingLeft requires no rank and none of the given job's segments.
 func (p *process) requireNothingLeft(segments []string) {
 	p.t.Helper()
 	require.Eventually(p.t, func() bool { return len(p.environs()) == 0 }, 10*time.Second, 10*time.Millisecond)

@@ -37,7 +37,7 @@ var launchers = map[string]launcher{
 
 var wrapper, _ = filepath.Abs(filepath.Join(root, "examples/clusters/mpirun/rank.sh"))
 
-// TestMPI wants the weights of one process, a killed rank to end the job everywhere and to be named, and an
+// TestMPI requires the weights of one process, a killed rank to end the job everywhere and to be named, and an
 // interrupted job to save: with data over shared memory and over the launcher's own MPI library.
 func TestMPI(t *testing.T) {
 	one := sync.OnceValue(func() []byte {

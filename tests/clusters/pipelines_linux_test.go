@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tests/internal/pipelinetest"
 )
 
-// TestPipelinesOverMPI wants the weights, moments and losses of one process from pipelines whose ranks exchange over
+// TestPipelinesOverMPI requires the weights, moments and losses of one process from pipelines whose ranks exchange over
 // each MPI library, with each pair of settings, or with all of them, and from two pipelines side by side.
 func TestPipelinesOverMPI(t *testing.T) {
 	dir := t.TempDir()

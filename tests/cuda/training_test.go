@@ -51,7 +51,7 @@ func machineOf(t *testing.T, driver *fake.Driver, g backend.Graphs) (backends []
 	return backends, devices
 }
 
-// texts are sequences in which each token tells the next, but for some noise.
+// texts are sequences in which each token tells the next, except for some noise.
 func texts(n int) data.Source {
 	r := rand.New(rand.NewPCG(8, 1))
 	list := make(data.Slice[[]int32], n)
@@ -306,7 +306,7 @@ func (r recorder) OnStepBegin(*callbacks.Event) error { r.begin(); return nil }
 func (r recorder) OnStepEnd(*callbacks.Event) error   { r.end(); return nil }
 
 // A step waits for the device once, takes no memory from the driver, and queues the same kernels, once the first has
-// made the optimizer's state. When it has come twice it is made of graphs, but for dropout's seeds and what waits.
+// made the optimizer's state. When it has come twice it is made of graphs, except for dropout's seeds and what waits.
 func TestAStepWaitsOnceAndAllocatesNothing(t *testing.T) {
 	driver := fake.New(fake.Options{})
 	backends, devices := machineOf(t, driver, backend.Graphs{Patience: -1})

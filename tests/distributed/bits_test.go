@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 )
 
-// TestSameBits wants the weights, the optimizer and the logged figures of one process from
+// TestSameBits requires the weights, the optimizer and the logged figures of one process from
 // every number of ranks and every engine, and others where gradients are added in another
 // order.
 func TestSameBits(t *testing.T) {
@@ -109,8 +109,8 @@ func TestSameBitsOfShardedModels(t *testing.T) {
 			if testing.Short() {
 				return
 			}
-			// Each strategy has run over each engine. More ranks and lower precision have one each, in turns: engines
-			// add the same way on any number of ranks (comm/commtest).
+			// Each strategy has run over each engine. More ranks and lower precision have one each, alternately:
+			// engines add the same way on any number of ranks (comm/commtest).
 			kind := func(k int) []string { k += i; return kinds[k%len(kinds):][:1] }
 			requireSameBitsOver(t, kind(0), one, 4, slices.Concat(flags, strategy)...)
 			requireSameBitsOver(t, kind(1), half, 2, slices.Concat(lower, strategy)...)
@@ -249,7 +249,7 @@ func records(t testing.TB, out string) []callbacks.Record {
 	return list
 }
 
-// figures are what a run logged, but for speeds and memory. What was logged twice, before
+// figures are what a run logged, except for speeds and memory. What was logged twice, before
 // and after a restart, is the same and counts once.
 func figures(t testing.TB, out string) []string {
 	t.Helper()

@@ -6,6 +6,6 @@
 // what is printed, and look for what is left behind. What only the packages themselves can
 // see is tested there.
 //
-// Processes are found in /proc, so that all but the comparisons want Linux. Two hosts are
+// Processes are found in /proc, so that all except the comparisons need Linux. Two hosts are
 // two network namespaces, which only root can make.
 package distributed

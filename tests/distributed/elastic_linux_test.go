@@ -119,7 +119,7 @@ func (s *swarm) progress(p *process) {
 	p.await("another checkpoint", func() bool { return newest(s.t, s.out) > before })
 }
 
-// requireBitsOfOne waits until the hosts have ended, and wants the bits of one process.
+// requireBitsOfOne waits until the hosts have ended, and requires the bits of one process.
 func (s *swarm) requireBitsOfOne(hosts ...*process) {
 	s.t.Helper()
 	for _, p := range hosts {
@@ -128,8 +128,8 @@ func (s *swarm) requireBitsOfOne(hosts ...*process) {
 	requireSameWeights(s.t, s.whole, s.out, s.steps)
 }
 
-// TestHostsComeAndGo wants the bits of one process from a job of 4 hosts, of which one is lost and one leaves, to which
-// two come back, and on one of which a rank is killed.
+// TestHostsComeAndGo requires the bits of one process from a job of 4 hosts, of which one is lost and one leaves, to
+// which two come back, and on one of which a rank is killed.
 func TestHostsComeAndGo(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"one address", "namespaces"} {
@@ -167,7 +167,7 @@ func TestHostsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestHostsOfPipelinesComeAndGo wants the bits of one process from pipelines on two hosts, of which one is lost and
+// TestHostsOfPipelinesComeAndGo requires the bits of one process from pipelines on two hosts, of which one is lost and
 // comes back: the ranks that are left are fewer along dp.
 func TestHostsOfPipelinesComeAndGo(t *testing.T) {
 	t.Parallel()

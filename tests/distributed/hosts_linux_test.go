@@ -95,7 +95,7 @@ func (h *hosts) start(argv, flags []string, env ...string) (launchers [2]*proces
 	return launchers
 }
 
-// TestTwoHosts wants the bits of one process from 2 × 2 ranks that reduce inside hosts
+// TestTwoHosts requires the bits of one process from 2 × 2 ranks that reduce inside hosts
 // first: over a wire that is as fast as can be, and over one of 100 Mbit/s and 5 ms each way. The
 // first carries plain text, and no byte that the formula does not count; the second carries what
 // the hosts send when nobody says otherwise, and nothing that can be read.
@@ -158,7 +158,7 @@ func (h *hosts) requireGradients() {
 	}
 }
 
-// TestCutLink cuts the only wire and wants every rank to name, soon, a rank and the host on
+// TestCutLink cuts the only wire and requires every rank to name, soon, a rank and the host on
 // the other side.
 func TestCutLink(t *testing.T) {
 	t.Parallel()
@@ -185,7 +185,7 @@ func TestCutLink(t *testing.T) {
 	}
 }
 
-// TestKilledRankOnOneOfTwoHosts wants both launchers to start their ranks again, and the end
+// TestKilledRankOnOneOfTwoHosts requires both launchers to start their ranks again, and the end
 // of a run that nobody disturbed.
 func TestKilledRankOnOneOfTwoHosts(t *testing.T) {
 	t.Parallel()
@@ -213,7 +213,7 @@ func TestKilledRankOnOneOfTwoHosts(t *testing.T) {
 	requireSameEnd(t, whole, out, steps)
 }
 
-// TestInterruptOnOneOfTwoHosts interrupts one launcher and wants the ranks of both hosts to
+// TestInterruptOnOneOfTwoHosts interrupts one launcher and requires the ranks of both hosts to
 // end after the same step, with one checkpoint, and none to be started again.
 func TestInterruptOnOneOfTwoHosts(t *testing.T) {
 	t.Parallel()
@@ -231,7 +231,7 @@ func TestInterruptOnOneOfTwoHosts(t *testing.T) {
 }
 
 // TestLinkThatComesBack cuts the wire until both launchers have started their ranks again,
-// and wants the end of a run that nobody disturbed.
+// and requires the end of a run that nobody disturbed.
 func TestLinkThatComesBack(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -259,7 +259,7 @@ func TestLinkThatComesBack(t *testing.T) {
 }
 
 // TestFlippedBitOnTheLink changes one bit of what the hosts send, as somebody on the link can who
-// also mends the checksum, and wants both to end with an error.
+// also mends the checksum, and requires both to end with an error.
 func TestFlippedBitOnTheLink(t *testing.T) {
 	t.Parallel()
 	h := newHosts(t, 6, 0)

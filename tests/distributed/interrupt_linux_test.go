@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/checkpoint"
 )
 
-// TestInterruptedLauncher sends Ctrl-C at random moments, during the start too, and wants
+// TestInterruptedLauncher sends Ctrl-C at random moments, during the start too, and requires
 // exit code 130 and nothing left: no process, no file, no port. 24 times with and without
 // saving, 8 with -short: each kind of moment over each engine.
 func TestInterruptedLauncher(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// limit is how long losing a rank may take to be noticed, by the ranks and the launcher: moments, but for a machine
+// limit is how long losing a rank may take to be noticed, by the ranks and the launcher: moments, except for a machine
 // that is busy with other tests. Who waits for a deadline takes longer: --ddp_timeout is half an hour.
 const limit = 20 * time.Second
 
@@ -83,7 +83,7 @@ func newest(t testing.TB, out string) int {
 	return last
 }
 
-// TestKilledRanksAreRestarted kills a random rank at three random moments and wants the end
+// TestKilledRanksAreRestarted kills a random rank at three random moments and requires the end
 // of a run that nobody disturbed, which has one process.
 func TestKilledRanksAreRestarted(t *testing.T) {
 	t.Parallel()
@@ -126,7 +126,7 @@ func TestKilledRanksAreRestarted(t *testing.T) {
 }
 
 // TestKilledAtTheStart kills a random rank before it has made a step, often before it has
-// met the others, and wants the others to give up and the next start to be undisturbed.
+// met the others, and requires the others to give up and the next start to be undisturbed.
 func TestKilledAtTheStart(t *testing.T) {
 	t.Parallel()
 	times := 8
@@ -164,7 +164,7 @@ func long(out string, more ...string) []string {
 // lost is what survivors say of rank 2, a process, in any of their groups.
 const lost = `rank 2 (\(\d in the group\) )?\(process %d on .*\) is lost`
 
-// TestKilledRankUnderLauncher wants one root cause, and survivors that name the rank.
+// TestKilledRankUnderLauncher requires one root cause, and survivors that name the rank.
 func TestKilledRankUnderLauncher(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{{"shm"}, {"tcp"}, {"shm", "--fsdp", "full_shard"}, {"tcp", "--fsdp", "full_shard"},
@@ -239,7 +239,7 @@ func TestKilledRankWithoutLauncher(t *testing.T) {
 	}
 }
 
-// TestStoppedRank wants the deadline's error, which names the rank that stands still.
+// TestStoppedRank requires the deadline's error, which names the rank that stands still.
 func TestStoppedRank(t *testing.T) {
 	t.Parallel()
 	for _, backend := range backends() {

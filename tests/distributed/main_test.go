@@ -102,7 +102,7 @@ func launched(n int, argv []string, flags ...string) []string {
 // plain is the command line of clm without a launcher.
 func plain(argv []string) []string { return append([]string{clm}, argv...) }
 
-// succeed runs a command line and wants no failure.
+// succeed runs a command line and requires no failure.
 func succeed(t testing.TB, line []string, env ...string) *process {
 	t.Helper()
 	p := start(t, line, env...)

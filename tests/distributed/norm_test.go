@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSameBitsBatchNorm wants weights, running statistics, optimizer and logged figures of one
+// TestSameBitsBatchNorm requires weights, running statistics, optimizer and logged figures of one
 // process from every number of ranks and every engine, for a model with batch norm.
 func TestSameBitsBatchNorm(t *testing.T) {
 	t.Parallel()
@@ -51,7 +51,7 @@ func TestSameBitsBatchNorm(t *testing.T) {
 		"the statistics of all ranks must matter")
 }
 
-// TestResumeBatchNorm resumes on another number of ranks and wants the bits of a run that was
+// TestResumeBatchNorm resumes on another number of ranks and requires the bits of a run that was
 // never stopped, running statistics and all.
 func TestResumeBatchNorm(t *testing.T) {
 	t.Parallel()

@@ -60,7 +60,7 @@ func (p *pipelines) same(t *testing.T, s pipelinetest.Setting) {
 	t.Log("ended as one process") // progress: results of parallel tests come when all have ended
 }
 
-// TestPipelines wants the weights, moments and losses of one process from pipelines, with each pair of settings; or
+// TestPipelines requires the weights, moments and losses of one process from pipelines, with each pair of settings; or
 // with all of them. The settings of the engine mpi are tests/clusters'.
 func TestPipelines(t *testing.T) {
 	t.Parallel()

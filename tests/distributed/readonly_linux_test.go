@@ -18,7 +18,7 @@ import (
 const readOnly = `mount --bind "$0" "$0" && mount -o remount,bind,ro / && mount -t tmpfs -o ro none /dev/shm &&
 	exec "$@"`
 
-// TestReadOnlyRoot wants a launched job to need no writable folder except its output's.
+// TestReadOnlyRoot requires a launched job to need no writable folder except its output's.
 func TestReadOnlyRoot(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

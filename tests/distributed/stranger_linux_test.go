@@ -22,7 +22,7 @@ const soon = limit + refused
 // refused is how long ranks wait for one that is refused: they must all have come by then.
 const refused = 10 * time.Second
 
-// TestWrongToken wants the rank that has it refused at once, the others to be told of it long before their patience
+// TestWrongToken requires the rank that has it refused at once, the others to be told of it long before their patience
 // ends, and to say then who is missing.
 func TestWrongToken(t *testing.T) {
 	t.Parallel()
@@ -73,7 +73,7 @@ func firstError(p *process) string {
 	return ""
 }
 
-// TestDifferentArguments wants every rank to name the argument, both values and both ranks.
+// TestDifferentArguments requires every rank to name the argument, both values and both ranks.
 func TestDifferentArguments(t *testing.T) {
 	t.Parallel()
 	out := t.TempDir()
@@ -96,7 +96,7 @@ func TestDifferentShapes(t *testing.T) {
 }
 
 // TestStranger writes all sorts of things to the port where the ranks meet, from before
-// they do until they are done, and wants the run to end as if nobody had.
+// they do until they are done, and requires the run to end as if nobody had.
 func TestStranger(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

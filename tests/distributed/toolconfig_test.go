@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestConfigurationFilesTrain trains on two processes with files of DeepSpeed and accelerate as they are, and wants the
-// bits of one process that is told the same by flags. Files that ask for less must not have them.
+// TestConfigurationFilesTrain trains on two processes with files of DeepSpeed and accelerate as they are, and requires
+// the bits of one process that is told the same by flags. Files that ask for less must not have them.
 func TestConfigurationFilesTrain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

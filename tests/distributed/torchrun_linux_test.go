@@ -45,7 +45,7 @@ func workers(t testing.TB, port string, argv []string, n int, more func(rank int
 
 func plainly(int) map[string]string { return nil }
 
-// requireEnded wants all ranks to have succeeded.
+// requireEnded requires all ranks to have succeeded.
 func requireEnded(t testing.TB, ranks []*process) {
 	t.Helper()
 	for r, p := range ranks {
@@ -55,7 +55,7 @@ func requireEnded(t testing.TB, ranks []*process) {
 	require.Contains(t, ranks[0].stderr.String(), `joined the job  ranks `+strconv.Itoa(len(ranks)))
 }
 
-// TestTorchrun wants ranks that torchrun started to meet without a variable of ours, though its
+// TestTorchrun requires ranks that torchrun started to meet without a variable of ours, though its
 // agent holds MASTER_PORT (or shares no store), and to compute what one process does.
 func TestTorchrun(t *testing.T) {
 	t.Parallel()
@@ -110,7 +110,7 @@ func TestTorchrunRestarts(t *testing.T) {
 	requireSameWeights(t, whole, out, 200)
 }
 
-// TestPlaceIsCheckedFirst wants a job that cannot meet to end before it reads its data.
+// TestPlaceIsCheckedFirst requires a job that cannot meet to end before it reads its data.
 func TestPlaceIsCheckedFirst(t *testing.T) {
 	t.Parallel()
 	store := commtest.NewTorchStore(t)

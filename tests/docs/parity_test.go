@@ -186,7 +186,7 @@ func (p *parity) faults() (list []string) {
 			case !slices.Contains(kinds, a.kind):
 				list = append(list, fmt.Sprintf("%s: %s is %q: want one of %v", s.key, a.names, a.kind, kinds))
 			case a.kind == "works" && a.test == "":
-				list = append(list, fmt.Sprintf("%s: %s works, by no test: parity.tsv wants one", s.key, a.names))
+				list = append(list, fmt.Sprintf("%s: %s works, by no test: parity.tsv needs one", s.key, a.names))
 			case a.kind != "no meaning" && a.text == "":
 				list = append(list, fmt.Sprintf("%s: %s says nothing", s.key, a.names))
 			}
@@ -272,7 +272,7 @@ func TestParityBites(t *testing.T) {
 			{"on_c", "other form", "", ""}, {"on_d", "works", "`OnD`", "trainer.TestGone"},
 			{"on_x", "maybe", "x", ""}}}}
 	require.Equal(t, []string{
-		"events: on_b works, by no test: parity.tsv wants one",
+		"events: on_b works, by no test: parity.tsv needs one",
 		"events: on_c says nothing",
 		"events: on_d: there is no test trainer.TestGone",
 		`events: on_x is "maybe": want one of [works other form refused no meaning]`,

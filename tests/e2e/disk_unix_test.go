@@ -28,7 +28,7 @@ func TestFileSizeLimit(t *testing.T) {
 }
 
 // requireFailedSave starts a run whose saves fail once there are checkpoints of steps 4 and
-// 8, and wants one error, those checkpoints as they were, and a resume that ends as a run
+// 8, and requires one error, those checkpoints as they were, and a resume that ends as a run
 // that was never disturbed. full runs the program with argv, which name the output folder
 // out, and takes care that it runs out of room.
 func requireFailedSave(t *testing.T, message string, full func(t testing.TB, out string, argv []string) result) {

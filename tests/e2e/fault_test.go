@@ -149,7 +149,7 @@ func damage(t testing.TB, file string, do func([]byte) []byte) {
 	require.NoError(t, os.WriteFile(file, do(b), 0o666))
 }
 
-// TestDamagedCheckpoint wants a named checkpoint refused by the name of its damaged file, and
+// TestDamagedCheckpoint requires a named checkpoint refused by the name of its damaged file, and
 // "last" to take the newest whole one and to say so.
 func TestDamagedCheckpoint(t *testing.T) {
 	dir := t.TempDir()

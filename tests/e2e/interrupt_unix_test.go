@@ -17,7 +17,7 @@ import (
 
 var interrupts = map[string]syscall.Signal{"SIGINT": syscall.SIGINT, "SIGTERM": syscall.SIGTERM}
 
-// TestInterrupt wants the step finished, a checkpoint, exit code 130, and nothing lost for
+// TestInterrupt requires the step finished, a checkpoint, exit code 130, and nothing lost for
 // a run that goes on from there.
 func TestInterrupt(t *testing.T) {
 	dir := t.TempDir()

@@ -92,7 +92,7 @@ func finish(t testing.TB, cmd *exec.Cmd) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String(), cmd.ProcessState}
 }
 
-// succeed runs the program and wants no failure.
+// succeed runs the program and requires no failure.
 func succeed(t testing.TB, argv ...string) result {
 	t.Helper()
 	r := clm(t, argv...)

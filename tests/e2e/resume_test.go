@@ -163,7 +163,7 @@ func awaitWriting(out string, done <-chan struct{}) bool {
 }
 
 // TestKilledRunsEndAsUndisturbedOnes kills runs again and again, goes on with "last", and
-// wants the end of the run that nobody killed. With -short it is a third of the kills.
+// requires the end of the run that nobody killed. With -short it is a third of the kills.
 func TestKilledRunsEndAsUndisturbedOnes(t *testing.T) {
 	kills := 30
 	if testing.Short() {

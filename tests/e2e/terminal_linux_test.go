@@ -48,7 +48,7 @@ func onTerminal(t *testing.T, columns int, argv []string, look func(s *screen.Sc
 	return s, cmd.ProcessState.ExitCode()
 }
 
-// requireTidy wants no line of a display broken, and nothing left of a bar.
+// requireTidy requires no line of a display broken, and nothing left of a bar.
 func requireTidy(t *testing.T, s *screen.Screen) {
 	t.Helper()
 	require.NotContains(t, s.Text(), "|", "a bar is left")

@@ -57,7 +57,7 @@ func (r repository) commit() {
 	r.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "-m", "a")
 }
 
-// requireTouched runs the command and wants packages, and words in what it says of them.
+// requireTouched runs the command and requires packages, and words in what it says of them.
 func (r repository) requireTouched(want, said string) {
 	r.t.Helper()
 	var out, log strings.Builder

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Touched prints the packages whose tests a change can touch, one in a line: .ci/run tests these. The change is what
+// Touched prints the packages whose tests a change can affect, one per line; .ci/run tests them. The change is what
 // lies between the commit at which the branch left main and the files of the working folder, committed or not. Where
 // there is no such commit, as on main itself, or with CI_ALL=1, these are all packages.
 //

@@ -148,7 +148,8 @@ func TestFilesBesideTheModelThatHaveChangedAreNamed(t *testing.T) {
 	require.Equal(t, []string{"tokenizer.json"}, changed, "notes.txt belongs to no tokenizer")
 }
 
-// A checkpoint has its files in one order, so that two saves of the same state have the same manifest but for the time.
+// A checkpoint has its files in one order, so that two saves of the same state have the same manifest except for the
+// time.
 func TestFilesAreWrittenInOneOrder(t *testing.T) {
 	var lists [][]string
 	for range 8 {

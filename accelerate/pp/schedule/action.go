@@ -11,7 +11,7 @@ import (
 // Op is what an action does. The names are those of PyTorch's tables.
 type Op uint8
 
-// The ops. All but the last three work on one micro-batch of one stage; the last three work on a stage.
+// The ops. All except the last three work on one micro-batch of one stage; the last three work on a stage.
 const (
 	Idle       Op = iota // nothing: an empty cell of a table
 	F                    // forward pass

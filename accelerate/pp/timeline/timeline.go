@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package timeline lays a measured step of a pipeline over the predicted one: when each rank ran each action, and when
-// the simulator has it with the passes' measured times. Start with [New]; package pp measures (pp.Pipeline.Timeline).
+// Package timeline compares a measured step of a pipeline with the predicted one: when each rank ran each action, and
+// when the simulator predicts it from the measured times of the passes. Start with [New]; package pp measures
+// (pp.Pipeline.Timeline).
 package timeline
 
 import (

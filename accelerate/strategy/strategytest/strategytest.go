@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package strategytest is the test suite of strategies: it trains a small model by one on several ranks, without
-// package accelerate, and compares every step with that of a single rank. Start with [Run], in a test of the strategy's
+// Package strategytest is the test suite of strategies: it trains a small model with a strategy on several ranks,
+// without package accelerate, and compares every step with one rank. Start with [Run], in a test of the strategy's
 // package.
 package strategytest
 

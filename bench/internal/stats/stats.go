@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stats has what the benchmarks make of their timings. It measures nothing itself.
+// Package stats computes medians and ratios of benchmark timings. It measures nothing itself.
 package stats
 
 import "slices"

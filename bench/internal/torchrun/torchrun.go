@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package torchrun places the processes of a benchmark that are ranks of one job on this host. It starts none.
+// Package torchrun sets the environment of benchmark processes that are ranks of one job on this host. It starts none.
 package torchrun
 
 import (

@@ -19,8 +19,8 @@ type Runner struct {
 	inputs   [][]byte
 }
 
-// Run carries out a call of at least one element, but for a barrier. The elements of an all-reduce's result are of the
-// given dtype: the call's, or what they are rounded to. Errors are those of the links.
+// Run carries out a call of at least one element, except for a barrier. The elements of an all-reduce's result are of
+// the given dtype: the call's, or what they are rounded to. Errors are those of the links.
 func (r *Runner) Run(l Links, c *comm.Call, result dtype.DType) error {
 	if len(r.inputs) != l.Size() {
 		r.inputs = make([][]byte, l.Size())

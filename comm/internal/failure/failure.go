@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package failure keeps what an engine hears of the end of its group: the first failure, and which ranks have left.
+// Package failure records the end of an engine's group: the first failure, and the ranks that have left.
 //
 // It does NOT find out about failures, and tells no other rank: engines do.
 package failure

@@ -4,8 +4,8 @@
 // it starts. It speaks the protocol of PyTorch 2.2 and newer, which both of PyTorch's servers (libuv's and the older
 // one) understand; testdata holds exchanges that were recorded between them and PyTorch's own client.
 //
-// A TCPStore authenticates nobody and encrypts nothing. The client therefore trusts no reply: lengths are bounded
-// before anything is allocated, and every wait ends with its context.
+// A TCPStore neither authenticates nor encrypts. The client therefore trusts no reply: lengths are bounded before
+// anything is allocated, and every wait ends with its context.
 //
 // It is NOT a server, and it has only the operations by which ranks meet.
 package tcpstore

@@ -94,7 +94,7 @@ func (e *Engine) transfer(c *comm.Call, half int, visible bool) (*transfer, erro
 		}
 		e.views[r] = view
 	}
-	if t.staging || e.bridged(c) { // a bridge wants the same chunks on both sides, wherever the buffers lie
+	if t.staging || e.bridged(c) { // a bridge needs the same chunks on both sides, wherever the buffers lie
 		half := len(e.Stage(e.rank)) / 2
 		if e.bridged(c) && e.seen {
 			half = bridgeBytes

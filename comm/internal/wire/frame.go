@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire is how processes of one job speak before and beside their data: bounded frames of JSON, and a handshake
-// by which both sides prove that they know the job's token, the one that dials first.
+// Package wire is the control protocol between processes of a job: bounded frames of JSON, and a handshake in which
+// both sides prove that they know the job's token, the dialing side first.
 //
 // Connections between hosts are TLS 1.3. The certificates say nothing; the proofs cover the exporter of the connection
-// (RFC 9266), which differs on the two sides if somebody between them speaks TLS to both. Connections that do not leave
+// (RFC 9266), which differs on the two sides if a man in the middle speaks TLS to both. Connections that do not leave
 // the host are plain.
 //
 // Nothing that is read from a connection is executed, allocated without bound or trusted before the handshake.

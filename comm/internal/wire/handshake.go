@@ -22,8 +22,8 @@ const Patience = 5 * time.Second
 // both.
 var ErrToken = errors.New("the job tokens differ")
 
-// ErrTLS is returned by both sides if one of them wants an encrypted connection and the other one a plain one.
-var ErrTLS = errors.New("one side wants TLS and the other one does not: set LOCKSTEP_TLS to the same value for " +
+// ErrTLS is returned by both sides if one of them requires an encrypted connection and the other one a plain one.
+var ErrTLS = errors.New("one side requires TLS and the other one does not: set LOCKSTEP_TLS to the same value for " +
 	"all ranks")
 
 const protocol = "lockstep/2"
@@ -224,5 +224,5 @@ func linger(c net.Conn) {
 // clientHello are the first bytes of a TLS connection, as the length of a frame; the last of them differs.
 const clientHello = 0x16030100
 
-// alertPlain is the alert (protocol_version) by which a listener that wants no TLS answers who does.
+// alertPlain is the alert (protocol_version) by which a listener without TLS answers who does.
 const alertPlain tls.AlertError = 70

@@ -93,7 +93,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// Two sides of which one alone wants TLS both say so.
+// Two sides of which one alone needs TLS both say so.
 func TestOneSideWantsTLS(t *testing.T) {
 	plain, encrypted := newKey(t, token, Options{}), newKey(t, token, Options{Always: true})
 	_, client, server := shake(t, plain, encrypted)

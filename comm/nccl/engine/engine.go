@@ -57,7 +57,7 @@ func over(lib nccl.Library) comm.NewDeviceEngine {
 // Describe names the library.
 func (e *Engine) Describe() string { return "NCCL " + e.lib.Version() }
 
-// Carries is true of collective calls on CUDA's devices, but for the barrier, which moves nothing.
+// Carries is true of collective calls on CUDA's devices, except for the barrier, which moves nothing.
 func (e *Engine) Carries(s comm.Signature, dev *tensor.Device) bool {
 	if s.Op == comm.Barrier || s.Op.PointToPoint() {
 		return false

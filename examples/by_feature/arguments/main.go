@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Arguments reads every setting from flags, environment and files, beside a setting of its own. All faults are reported
-// at once. HuggingFace's other arguments are known: what has no effect here is accepted with a notice, what is not
+// together. HuggingFace's other arguments are known: what has no effect here is accepted with a notice, what is not
 // built is a fault.
 //
 //	go run ./examples/by_feature/arguments --num_train_epochs 5 --eval_strategy epoch

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Custom_callback watches the training and steers it: it keeps the loss of every step and
-// ends the run as soon as the loss has been low for a whole epoch.
+// Custom_callback observes the training and controls it: it keeps the loss of every step and ends the run as soon as
+// the loss has been low for a whole epoch.
 package main
 
 import (

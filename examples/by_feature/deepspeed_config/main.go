@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Deepspeed_config trains a small GPT-2 on four ranks as a configuration file of DeepSpeed says: ZeRO stage 3, with
-// sizes, rates and schedule that are "auto" and so those of the arguments. Programs that parse their settings take the
-// file as --deepspeed ds.json. lockstep config ds.json shows what each key does here.
+// Deepspeed_config trains a small GPT-2 on four ranks with a configuration file of DeepSpeed: ZeRO stage 3, with sizes,
+// rates and schedule that are "auto" and so come from the arguments. Programs that parse their settings take the file
+// as --deepspeed ds.json. lockstep config ds.json shows what each key does here.
 package main
 
 import (

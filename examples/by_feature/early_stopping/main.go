@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Early_stopping evaluates after every epoch, ends the training when two evaluations in a
-// row bring nothing new, and goes back to the best weights.
+// Early_stopping evaluates after every epoch, ends the training after two evaluations in a row without an improvement,
+// and restores the best weights.
 package main
 
 import (

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Estimate says how much memory the tensors of a rank take when GPT-2 (124 million parameters) is trained on 8 ranks,
-// for each way to spread the model over them. Nothing is computed: the runs are gone through on a device without
-// values, with the buffers that a rank really makes. The command does the same for a saved model or a config.json:
-// lockstep estimate-memory config.json --fsdp full_shard --num_replicas 8
+// Estimate prints the memory of a rank's tensors when GPT-2 (124 million parameters) trains on 8 ranks, for each
+// sharding strategy. Nothing is computed: the runs are gone through on a device without values, with the buffers that a
+// rank really makes. The command does the same for a saved model or a config.json: lockstep estimate-memory config.json
+// --fsdp full_shard --num_replicas 8
 package main
 
 import (

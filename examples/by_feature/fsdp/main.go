@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Fsdp trains a small GPT-2 on one rank, on four, and spread over four. Each transformer block is a unit. Under fsdp
+// Fsdp trains a small GPT-2 on one rank, on four, and sharded over four. Each transformer block is a unit. Under fsdp
 // full_shard a rank keeps a quarter of the parameters, the gradients and the optimizer's state; under shard_grad_op
 // parameters are whole from forward to backward. It prints the peak of a rank's tensors (skip_memory_metrics false);
 // one rank needs the most, since it sums four micro-batches itself. The weights have the same bits. After Train the

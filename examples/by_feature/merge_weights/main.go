@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Merge_weights trains a small GPT-2 that is spread over four ranks (fsdp full_shard). Each rank writes its own pieces
-// of a checkpoint (fsdp_state_dict_type sharded_state_dict); nothing is gathered. The pieces are then merged into the
+// Merge_weights trains a small GPT-2 sharded over four ranks (fsdp full_shard). Each rank writes its own pieces of a
+// checkpoint (fsdp_state_dict_type sharded_state_dict); nothing is gathered. The pieces are then merged into the
 // model.safetensors that one rank would have written, which LoadPretrained and transformers read. The command does the
 // same: lockstep merge-weights out/merge_weights out/merge_weights/merged
 package main

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Resume trains in one go, then again in two runs of which the second goes on from the
-// first one's checkpoint. Both end with the same weights, bit for bit: model, optimizer,
-// schedule, random streams and the place in the training stream are in the checkpoint.
+// Resume trains in one run, then again in two runs, the second of which resumes from the first one's checkpoint. Both
+// end with the same weights, bit for bit: model, optimizer, schedule, random streams and the place in the training
+// stream are in the checkpoint.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package confusion is the metric that the examples of classification share: which class was taken for which, and from
-// it accuracy, F1 and a table of classes. It is no example itself.
+// Package confusion is the metric of the classification examples: a confusion matrix, and from it accuracy, F1 and a
+// table of classes. It is no example itself.
 package confusion
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package final is how the examples evaluate what they have trained, without doing again what the run has just done. It
-// is no example itself.
+// Package final evaluates the trained model of an example, and reuses the run's last evaluation if it is current. It is
+// no example itself.
 package final
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sampling is the settings of the examples that write text. It is no example itself.
+// Package sampling has the settings of the examples that generate text. It is no example itself.
 package sampling
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package scripts holds the flags of HuggingFace's example scripts that have no setting in the programs here which
-// stand for them: run_clm.py for clm, run_glue.py for classify, run_image_classification.py for vision. A command line
-// that was written for the script then says what is missing, or runs. Programs give a table to args.Loader.Know.
+// Package scripts lists the flags of HuggingFace's example scripts that their counterparts here lack: run_clm.py for
+// clm, run_glue.py for classify, run_image_classification.py for vision. A command line that was written for the script
+// then says what is missing, or runs. Programs give a table to args.Loader.Know.
 package scripts
 
 import (

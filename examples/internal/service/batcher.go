@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package service is what the examples that answer requests share: a Batcher, which puts the requests of many
-// goroutines into batches, and a small HTTP service around it. It is no example itself; copy it into a program of your
-// own. docs/inference.md explains it.
+// Package service serves models over HTTP for the examples: a Batcher, which puts the requests of many goroutines into
+// batches, and a small HTTP service around it. It is no example itself; copy it into a program of your own.
+// docs/inference.md explains it.
 package service
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tokens is how the examples turn their texts into tokens, and show how far they are. It is no example itself.
+// Package tokens encodes the texts of the examples and shows the progress. It is no example itself.
 package tokens
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tracker is what the reporters of experiment trackers share: the callback that turns a run into its identity,
-// its settings and its rows, and the queue that sends them without ever holding the run up. A package of a tracker adds
-// its protocol alone, as a [Destination].
+// Package tracker is the common part of reporters to experiment trackers: the callback that reports a run's identity,
+// settings and rows, and the queue that sends them without delaying the run. A package of a tracker adds its protocol
+// alone, as a [Destination].
 package tracker
 
 import (

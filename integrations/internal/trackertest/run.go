@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trackertest is what the tests of reporters of trackers share: a run of events, the log, and a server that can
-// fail.
+// Package trackertest has helpers for tests of reporters: a run of events, the log, and a server that can fail.
 package trackertest
 
 import (

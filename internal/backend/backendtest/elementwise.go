@@ -253,7 +253,7 @@ var shapes = [][]int{{}, {1}, {7}, {3, 5}, {2, 3, 4}, {1, 6, 1}, {4, 0, 3}, {2, 
 // large reports a shape that spans several chunks; such samples are dear, and so few.
 func large(shape []int) bool { return numel(shape) > 2000 }
 
-// skip reports layouts that add nothing: all but one for no dim, and in a short run every other one.
+// skip reports layouts that add nothing: all except one for no dim, and in a short run every other one.
 func skip(layout int, shape []int) bool {
 	return layout > 0 && (len(shape) == 0 || testing.Short() && layout%2 == 1 && !large(shape))
 }

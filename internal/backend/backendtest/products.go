@@ -97,8 +97,8 @@ type attentionCase struct {
 	qoff, koff               int
 	window                   int
 	p                        float64
-	// 0 none, 1 full, 2 of keys, 3 hides whole rows, 4 all but the last keys, 5 of keys: pads both ends, 6 of queries,
-	// 7 columns first, 8 a bias, 9 a bias of keys
+	// 0 none, 1 full, 2 of keys, 3 hides whole rows, 4 all except the last keys, 5 of keys: pads both ends, 6 of
+	// queries, 7 columns first, 8 a bias, 9 a bias of keys
 	mask int
 	lay  layout
 }
@@ -163,7 +163,8 @@ var attentionCases = []attentionCase{
 	{b: 1, h: 1, hkv: 1, tq: 9, tk: 9, d: 16, dv: 8, p: 1, lay: rowMajor},
 }
 
-// attentions are the cases, but for those of a size for a matrix unit in a short run: the portable kernels have none.
+// attentions are the cases, except for those of a size for a matrix unit in a short run: the portable kernels have
+// none.
 func attentions() []attentionCase {
 	if !testing.Short() {
 		return attentionCases

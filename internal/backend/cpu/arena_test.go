@@ -135,7 +135,7 @@ func TestArenaTakesTheBestFit(t *testing.T) {
 }
 
 // A block of the size of one that was freed a moment ago is that one, until too much was freed since or another size
-// wants the room.
+// needs the room.
 func TestArenaGivesWhatIsInTheCache(t *testing.T) {
 	var a arena
 	defer a.close()

@@ -142,7 +142,7 @@ func (a *attention) panels(keys, d int) int {
 // wholePanels is a number of columns of B with those that fill up the last panel.
 func (a *attention) wholePanels(columns int) int { return (columns + a.width - 1) / a.width * a.width }
 
-// keys are the keys from ≤ j < to that query i may see, but for the mask; neither bound falls as i grows.
+// keys are the keys from ≤ j < to that query i may see, except for the mask; neither bound falls as i grows.
 func (a *attention) keys(i int) (from, to int) {
 	to = a.tk
 	if a.window > 0 {
@@ -212,8 +212,8 @@ func (a *attention) reach() (reach int, limited bool) {
 	return 0, false
 }
 
-// queries are the queries from ≤ i < to that may see some key from j0 to j1, but for the mask; neither bound falls as
-// j0 and j1 grow.
+// queries are the queries from ≤ i < to that may see some key from j0 to j1, except for the mask; neither bound falls
+// as j0 and j1 grow.
 func (a *attention) queries(j0, j1 int) (from, to int) {
 	to = a.tq
 	if reach, limited := a.reach(); limited {
@@ -264,7 +264,7 @@ func (a *attention) band(first, end, from, to int, needs func(lo, hi int) (int, 
 	return b
 }
 
-// whole reports whether all queries of the band see all of its keys, but for the mask.
+// whole reports whether all queries of the band see all of its keys, except for the mask.
 func (a *attention) whole(b band) bool {
 	_, to := a.keys(b.first)
 	from, _ := a.keys(b.end - 1)

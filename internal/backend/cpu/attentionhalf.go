@@ -60,7 +60,7 @@ func readHead[T float](t *task, ws *workspace, room []T, v *backend.View, b, h, 
 }
 
 // writeHead is rows of a sample and head of v from row i0 on, to be written: those of a half type are room, until
-// storeHead. A single row has any distance, which a product wants to be one of rows.
+// storeHead. A single row has any distance, which a product needs to be one of rows.
 func writeHead[T float](t *task, room []T, v *backend.View, b, h, i0 int) matrix[T] {
 	n := v.Shape[3]
 	switch {

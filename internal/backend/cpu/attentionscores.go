@@ -51,7 +51,7 @@ func packKeys[T float](a *attention, dst []T, d, n int, x []T, stride int) {
 	}
 }
 
-// hide makes of a band's products q·k what the exponential wants: −∞ where a query does not see the key.
+// hide makes of a band's products q·k what the exponential needs: −∞ where a query does not see the key.
 func (w *attentionHead[T]) hide(a *attention, b band, j0 int, products []T) {
 	lo, hi := a.columnsOf(b, j0)
 	for i := 0; i < b.end-b.first && a.scaled(); i++ {

@@ -31,7 +31,7 @@ type convolution struct {
 const (
 	sumChannels = 16        // input channels whose gradient of the kernels is laid out at once
 	convPieces  = 8         // wanted at least, for the workers
-	convParts   = 4 << 20   // bytes of the groups' gradients of kernels, at most, but for one group
+	convParts   = 4 << 20   // bytes of the groups' gradients of kernels, at most, except for one group
 	convScratch = 512 << 10 // bytes of unfolded windows of a piece, in the second-level cache
 	// places of a piece, at least where there are so many: they share the reading of the kernels
 	convPlaces = 64

@@ -74,7 +74,7 @@ func transposePlanes[T float32 | float64](dst []T, pitch, channels, n int, plane
 	}
 }
 
-// storeLast is the inverse of loadLast for pixels that are inside but for columns on the right and rows below.
+// storeLast is the inverse of loadLast for pixels that are inside except for columns on the right and rows below.
 func storeLast[T float32 | float64](planes []T, p pixels, src []T, pitch, channels int) {
 	rows, cols := min(p.rows, p.h-p.top), min(p.cols, p.w-p.left)
 	if cols == p.cols && cols == p.w {

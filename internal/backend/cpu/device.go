@@ -3,9 +3,10 @@
 // Package cpu is the backend that runs kernels on the processor: Launch returns when the work is done.
 //
 // Every kernel is a row of the table in table.go, over a few loop drivers: elementwise (loops.go, elementwise.go), row
-// by row (rows.go), reductions (reduce.go). Half types have no kernels of their own but for products (halfproduct.go):
-// Launch widens them to float32, runs the float32 kernel and rounds once (widened.go). Work is divided by shape alone,
-// never by the number of workers, so that results do not depend on it; a launch makes no garbage.
+// by row (rows.go), reductions (reduce.go). Half types have no kernels of their own except for products
+// (halfproduct.go): Launch widens them to float32, runs the float32 kernel and rounds once (widened.go). Work is
+// divided by shape alone, never by the number of workers, so that results do not depend on it; a launch makes no
+// garbage.
 //
 // The package is not a tensor library: shapes are checked only as far as needed to stay inside the buffers,
 // broadcasting and type promotion are the caller's.

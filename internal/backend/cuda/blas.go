@@ -37,7 +37,7 @@ type workspace struct {
 	b  *block
 }
 
-// need opens the library and says how much workspace a product wants.
+// need opens the library and says how much workspace a product needs.
 func (b *blas) need(d *Device, p cuda.Product) (cuda.Blas, *planned, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -31,7 +31,7 @@ type convolved struct {
 	space cuda.Ptr
 }
 
-// need opens the library and says how much workspace a convolution wants. lib is nil where the library cannot compute
+// need opens the library and says how much workspace a convolution needs. lib is nil where the library cannot compute
 // it: the answer is the same each time.
 func (n *dnn) need(d *Device, c cuda.Convolution) (lib cuda.Dnn, p *plannedConvolution, err error) {
 	n.mu.Lock()

@@ -8,7 +8,7 @@ import (
 )
 
 // EnvDevice names an environment variable. If it is set, tests that are built with the tag cuda run on the machine's
-// device instead of the fake, but for those of what the fake alone can do. bench/gpu/day.sh says which.
+// device instead of the fake, except for those of what the fake alone can do. bench/gpu/day.sh says which.
 const EnvDevice = "LOCKSTEP_TEST_DEVICE"
 
 // TestDriver makes the driver of tests.

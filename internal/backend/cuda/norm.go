@@ -200,7 +200,7 @@ func (n *norm) sums(s *stream, first int) normSums {
 	return to
 }
 
-// pack adds the addresses that a norm's kernel wants.
+// pack adds the addresses that a norm's kernel needs.
 func (to *normSums) pack(a *args, n *norm) {
 	a.ptr(to.weight)
 	if n.name == "layer_norm" {

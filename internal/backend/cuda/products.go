@@ -241,7 +241,7 @@ func (s *stream) describe(a, b, out *backend.View, count int, strides [3]int) (c
 }
 
 // linear is a product with a bias and an elementwise op after it. The library does what it can while it has the numbers
-// at hand: the bias but for float64, ReLU, and for half types GELU by tanh.
+// at hand: the bias except for float64, ReLU, and for half types GELU by tanh.
 func linear(s *stream, c *backend.Call) {
 	s.checkLinear(c)
 	x, w, out := c.In[0], c.In[1], &c.Out[0]
@@ -255,7 +255,7 @@ func linear(s *stream, c *backend.Call) {
 		return
 	}
 	x, w = s.readable(x), s.readable(w)
-	sums := &c.Out[c.NOut-1] // what the op is applied to, if anybody wants to know
+	sums := &c.Out[c.NOut-1] // what the op is applied to, if anybody needs to know
 	fused, aux := op == backend.OpInvalid, false
 	switch op {
 	case backend.OpReLU:

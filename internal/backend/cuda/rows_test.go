@@ -519,7 +519,7 @@ func TestFaultsNameTheFirstBadIndex(t *testing.T) {
 // Targets are indices, too.
 func TestBadTargets(t *testing.T) { requireBadTargets(t, fakeDevice(t, fake.Options{})) }
 
-// requireBadTargets wants a cross entropy's fault to name the first bad target.
+// requireBadTargets requires a cross entropy's fault to name the first bad target.
 func requireBadTargets(t tester, d *Device) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(5, 5))

@@ -131,7 +131,7 @@ func (s *stream) kernel(name string, grid, block [3]uint32, shared int, a *args)
 	}
 	s.must(err)
 	if f.params >= 0 && a.n != f.params {
-		panic(fmt.Sprintf("cuda: a parameter block of %d bytes for kernel %s, which wants %d", a.n, name, f.params))
+		panic(fmt.Sprintf("cuda: a parameter block of %d bytes for kernel %s, which needs %d", a.n, name, f.params))
 	}
 	if shared > freeShared {
 		s.must(f.allow(shared))

@@ -10,7 +10,7 @@ import (
 )
 
 // launcher queues the kernels of one op. The operands were checked: they are live buffers of this device, no view
-// leaves its buffer, numbers of operands are at least those that op.go wants, and the op has kernels for the call's
+// leaves its buffer, numbers of operands are at least those that op.go needs, and the op has kernels for the call's
 // dtype.
 type launcher func(s *stream, c *backend.Call)
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deferred is a backend that behaves as a GPU does while it computes with the CPU's kernels.
+// Package deferred is a backend that behaves like a GPU and computes with the CPU's kernels.
 //
 // Work is queued and runs later, on a goroutine per stream; only events order the work of different streams. Buffers
 // are handles: the memory behind them is touched by the device's goroutines alone. Memory is filled with NaN patterns

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package meta is a backend without values, as PyTorch's meta device: buffers have a size and no memory, kernels do
-// nothing, and whatever is read is zero. A training step on it goes through all allocations of a real one in no time,
-// which tells how much memory that needs.
+// Package meta is a backend without values, like PyTorch's meta device: buffers have a size but no memory, kernels do
+// nothing, and reads return zeros. A training step on it goes through all allocations of a real one in no time, which
+// tells how much memory that needs.
 //
 // It does not pass the suite of backends, which is about values, and it does not look at a kernel's operands.
 package meta

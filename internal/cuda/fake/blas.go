@@ -27,7 +27,7 @@ func refused(status int, format string, args ...any) error {
 // blas computes products by their definition.
 type blas struct{ d *device }
 
-// workspaceBytes is what each product wants, so that callers who forget it are found out.
+// workspaceBytes is what each product needs, so that callers who forget it are found out.
 const workspaceBytes = 1024
 
 // Workspace checks a product.

@@ -35,7 +35,7 @@ func (d *device) Dnn() (cuda.Dnn, error) {
 	return &dnn{d}, d.lost()
 }
 
-// Workspace checks a convolution. One without padding, of kernels with several rows, wants no workspace, as some
+// Workspace checks a convolution. One without padding, of kernels with several rows, needs no workspace, as some
 // algorithms do; the others want some. None is found for more than NoAlgorithm kernels of one convolution.
 func (n *dnn) Workspace(c cuda.Convolution) (int, error) {
 	if err := checkConvolution(c); err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fake is a driver of CUDA without a device: package ptx runs the kernels, on the processor. Tests of all that
-// lies above the driver use it.
+// Package fake is a CUDA driver without a device: package ptx runs the kernels on the CPU. Tests of all that lies above
+// the driver use it.
 //
 // It behaves as a device does where that may hurt. Streams are goroutines, which work late and at random paces; only
 // events order them. Memory is undefined when it is given out. Copies want pinned host memory, which must stay what it

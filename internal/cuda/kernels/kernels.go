@@ -35,8 +35,9 @@ const Compiler = "13.0.88"
 // on. Nothing in them is newer: assemblers refuse that, and so does the test that the PTX is current.
 const ISA = "8.0"
 
-// Flags are nvcc's arguments but for the files. The code is for compute capability 8.0 and all later ones. No product
-// is fused with an addition unless the source says so: that would be the assembler's choice, which differs by device.
+// Flags are nvcc's arguments except for the files. The code is for compute capability 8.0 and all later ones. No
+// product is fused with an addition unless the source says so: that would be the assembler's choice, which differs by
+// device.
 var Flags = []string{"-ptx", "-arch=compute_80", "-fmad=false", "-O3", "-std=c++17"}
 
 // Architectures are those that cubins are made for: 80 is compute capability 8.0.

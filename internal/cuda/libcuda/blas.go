@@ -232,7 +232,7 @@ func (b *blas) plan(p cuda.Product) (*plan, error) {
 	return l, nil
 }
 
-// Workspace is what the product's algorithm wants.
+// Workspace is what the product's algorithm needs.
 func (b *blas) Workspace(p cuda.Product) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -142,7 +142,7 @@ func (n *dnn) plan(c cuda.Convolution) (*dnnPlan, error) {
 	return p, nil
 }
 
-// Workspace is what the convolution's algorithm wants.
+// Workspace is what the convolution's algorithm needs.
 func (n *dnn) Workspace(c cuda.Convolution) (bytes int, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -236,7 +236,7 @@ var gpus = []string{"a100", "h100"}
 
 // deviceOf describes a device that is not there, for which cuDNN chooses algorithms all the same.
 func deviceOf(t *testing.T, lib *dnnLibrary, name string) target {
-	driverForTest(t)              // one of cuDNN's libraries wants to be linked with it
+	driverForTest(t)              // one of cuDNN's libraries needs to be linked with it
 	if os.Getenv(EnvBlas) != "" { // or else cuDNN finds it beside itself
 		_, err := openBlas()
 		require.NoError(t, err)

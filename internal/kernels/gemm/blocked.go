@@ -72,7 +72,7 @@ func (j *job[T]) runBlocked(p *parallel.Pool) {
 	p.ForWorkers(j.down*j.across, 1, j.pieceBody)
 }
 
-// chooseLayout decides how A is read. In place is best, but for rows and columns that lie a multiple of 4 KiB apart,
+// chooseLayout decides how A is read. In place is best, except for rows and columns that lie a multiple of 4 KiB apart,
 // which fall into few sets of the caches, and for columns where there is room for all that is packed of them.
 func (j *job[T]) chooseLayout() layout {
 	size := int(unsafe.Sizeof(*new(T)))
@@ -94,7 +94,7 @@ func (j *job[T]) chooseLayout() layout {
 
 // cutting is what matters for how C is cut into pieces.
 type cutting struct {
-	rows, cols int // of which pieces have multiples, but for the last ones
+	rows, cols int // of which pieces have multiples, except for the last ones
 	most       int // rows of a piece
 	// parts of the columns for which B is packed one after the other, so that pieces lose nothing by having them
 	blocks int

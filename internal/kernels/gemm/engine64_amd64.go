@@ -25,7 +25,7 @@ var (
 	avx512F64Tiling = tiling{mr: 12, nr: 16, mb: 1056, tm: 96, ka: kc, nb: 256, kb: 4 * kc, skinny: 144, narrow: 12}
 )
 
-// The engines for float64: as many bytes are packed at once as for float32, but for A.
+// The engines for float64: as many bytes are packed at once as for float32, except for A.
 var (
 	avx2F64 = engine[float64]{
 		tiling:  avx2F64Tiling.on(kernels.LargeL2()),

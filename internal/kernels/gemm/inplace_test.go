@@ -165,8 +165,8 @@ func TestInPlaceBroad(t *testing.T) {
 	})
 }
 
-// BenchmarkInPlace compares products of a tile of attention in place with Float32, which packs, in turns: packed/placed
-// is the median of the ratios, the gain of kernels for operands that lie in a core's caches.
+// BenchmarkInPlace compares products of a tile of attention in place with Float32, which packs, alternately:
+// packed/placed is the median of the ratios, the gain of kernels for operands that lie in a core's caches.
 func BenchmarkInPlace(b *testing.B) {
 	e := engine32()
 	pool := parallel.New(1)

@@ -138,8 +138,8 @@ func TestPlansHaveNames(t *testing.T) {
 	require.True(t, plans32[len(plans32)-1].gate(&product[float32]{}))
 }
 
-// BenchmarkPlans compares each of the uses with the plan that computes it and with that plan off, in turns: off/on is
-// the median of the ratios, the plan's gain.
+// BenchmarkPlans compares each of the uses with the plan that computes it and with that plan off, alternately: off/on
+// is the median of the ratios, the plan's gain.
 func BenchmarkPlans(b *testing.B) {
 	e := *engine32()
 	for _, u := range uses {

@@ -39,7 +39,7 @@ func (q *product[T]) splitsFewRows() bool {
 }
 
 // runSplitK computes a deep product. The sums of blocks of products lie one after the other, in rows as wide as the
-// kernel that adds them wants; before them there is room for D, or what C is so far.
+// kernel that adds them needs; before them there is room for D, or what C is so far.
 func (j *job[T]) runSplitK(p *parallel.Pool) {
 	size := j.m * j.splitKWidth()
 	blocks := min(ceilDiv(j.k, kc), max(1, j.splitKLimits.kept/size))

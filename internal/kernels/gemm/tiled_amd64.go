@@ -15,7 +15,7 @@ var amx = func() engine[float32] {
 	return e
 }()
 
-// tileShapes configures the eight tiles as LDTILECFG wants it: all have 16 rows of 64 bytes.
+// tileShapes configures the eight tiles as LDTILECFG needs it: all have 16 rows of 64 bytes.
 var tileShapes = func() [8]uint64 {
 	const (
 		palette = 1

@@ -439,7 +439,7 @@ func TestExtremeActivations(t *testing.T) {
 	})
 }
 
-// TestGELUTanhBoth: both results are those of the single functions, in bits but for the slope far out on the left.
+// TestGELUTanhBoth: both results are those of the single functions, in bits except for the slope far out on the left.
 func TestGELUTanhBoth(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		for _, n := range lengths() {

@@ -169,7 +169,7 @@ func continueAll(dir string, tok *tokenizers.Tokenizer, m languageModel) ([]cont
 			ids = append(ids, int(id))
 		}
 		if len(ids) == 0 {
-			continue // transformers' generate wants a token
+			continue // transformers' generate needs a token
 		}
 		opt.MaxNewTokens = min(24, m.ContextLength()-len(ids))
 		c.New, err = generation.Generate(context.Background(), nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), m,

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gpt is what the examples by feature share that train a transformer: a small GPT-2, and a text that every
-// program contains, the help of the trainer's settings, as a training and an evaluation set. A token is a byte.
-// It is no example itself.
+// Package gpt provides a small GPT-2 and its data for the examples by feature: the help text of the trainer's settings,
+// which every program contains, as a training and an evaluation set. A token is a byte. It is no example itself.
 package gpt
 
 import (

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package line is what most examples by feature share: the samples of y = 2x + 3 + noise, as
-// a training and an evaluation set, and a model of one weight and one bias that learns them.
-// It is no example itself.
+// Package line provides the data and model of most examples by feature: samples of y = 2x + 3 + noise, as a training
+// and an evaluation set, and a model of one weight and one bias. It is no example itself.
 package line
 
 import (

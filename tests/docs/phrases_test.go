@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// habit is an expression that readers stumble over, with what to write.
+type habit struct {
+	found   *regexp.Regexp
+	instead string
+}
+
+// habits compiles expressions between words, across lines.
+func habits(list ...[2]string) (out []habit) {
+	for _, p := range list {
+		out = append(out, habit{regexp.MustCompile(`(?:^|[^\w-])(` + strings.ReplaceAll(p[0], " ", `\s+`) +
+			`)(?:$|[^\w'-])`), p[1]})
+	}
+	return out
+}
+
+// phrases are not in documents, comments and messages.
+var phrases = habits([][2]string{
+	{`[Bb]ut for`, "except"},
+	{`[Aa]ll but`, "all except"},
+	{`wants`, "requires, expects or needs"},
+	{`in turns(?: of)?`, "alternately"},
+	{`and the like`, "and similar ones"},
+	{`(?:its|their) kin`, "similar ones"},
+	{`[Oo]ne's own`, "your own"},
+	{`to be had`, "available"},
+	{`would do as well`, "the reason why it is not done"},
+}...)
+
+// pagePhrases are not in documents and package comments either.
+var pagePhrases = habits([][2]string{
+	{`[Ss]uch an?`, "this"},
+	{`[Nn]obody|[Ss]omebody|[Ee]verybody|[Aa]nybody|[Ww]hoever`, "the user, the caller or the rank that is meant"},
+	{`[Aa]t once`, "together or immediately"},
+	{`as (?:it is|they are)[,.;:]`, "unchanged"},
+}...)
+
+// stumbles are the phrases of a text, with what to write; page is whether it is a document or a package comment.
+func stumbles(text string, page bool) (list []string) {
+	all := phrases
+	if page {
+		all = slices.Concat(phrases, pagePhrases)
+	}
+	for _, p := range all {
+		for _, m := range p.found.FindAllStringSubmatch(text, -1) {
+			if !strings.HasSuffix(m[1], " of") {
+				list = append(list, fmt.Sprintf("%q: want %s", strings.Join(strings.Fields(m[1]), " "), p.instead))
+			}
+		}
+	}
+	return list
+}
+
+// indented are the lines of a document that are code.
+var indented = regexp.MustCompile(`(?m)^(?: {4}|\t).*$`)
+
+// prose is a document without its code.
+func prose(text string) string {
+	return span.ReplaceAllString(indented.ReplaceAllString(fence.ReplaceAllString(text, ""), ""), "x")
+}
+
+// goStumbles are the phrases in the comments of a Go file and, unless it is a test, in its strings.
+func goStumbles(name string, src any) (list []string, err error) {
+	set := token.NewFileSet()
+	f, err := parser.ParseFile(set, name, src, parser.ParseComments)
+	if err != nil || ast.IsGenerated(f) {
+		return nil, err
+	}
+	add := func(at token.Pos, text string, page bool) {
+		for _, s := range stumbles(text, page) {
+			list = append(list, fmt.Sprintf("%s:%d: %s", filepath.ToSlash(name), set.Position(at).Line, s))
+		}
+	}
+	for _, c := range f.Comments {
+		add(c.Pos(), c.Text(), c == f.Doc)
+	}
+	if strings.HasSuffix(name, "_test.go") {
+		return list, nil
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			if text, err := strconv.Unquote(lit.Value); err == nil {
+				add(lit.Pos(), text, false)
+			}
+		}
+		return true
+	})
+	return list, nil
+}
+
+// TestPhrases: documents, comments and messages do without the phrases that readers have to read twice. The change log
+// is a record.
+func TestPhrases(t *testing.T) {
+	files := 0
+	var list []string
+	for name, text := range documents(t) {
+		if name != "CHANGELOG.md" {
+			for _, s := range stumbles(prose(text), true) {
+				list = append(list, name+": "+s)
+			}
+		}
+	}
+	require.NoError(t, filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && p != root && (d.Name() == "testdata" || d.Name()[0] == '.' || d.Name()[0] == '_') {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(p, ".go") || d.Name() == "phrases_test.go" {
+			return nil
+		}
+		text, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, p)
+		if err != nil {
+			return err
+		}
+		found, err := goStumbles(name, text)
+		list, files = append(list, found...), files+1
+		return err
+	}))
+	require.Empty(t, list, "rewrite these sentences")
+	require.Greater(t, files, 1000)
+}
+
+func TestPhrasesBites(t *testing.T) {
+	require.Equal(t, []string{`"but for": want except`, `"All but": want all except`},
+		stumbles("All but one,\nbut\nfor it.", false))
+	require.Equal(t, []string{`"at once": want together or immediately`},
+		stumbles(prose("It ends at\nonce, `at once`.\n\n    at once\n\n```sh\nat once\n```\n"), true))
+	require.Empty(t, stumbles("two seats wanted, in turns of one vector; one's own-ness; at once", false))
+	list, err := goStumbles("a.go", "// Package a ends at once.\npackage a\n\n// f wants x.\n"+
+		"func f() { g(\"all but x\") }\n")
+	require.NoError(t, err)
+	require.Equal(t, []string{`a.go:1: "at once": want together or immediately`,
+		`a.go:4: "wants": want requires, expects or needs`, `a.go:5: "all but": want all except`}, list)
+	list, err = goStumbles("a_test.go", "package a\n\nvar x = \"all but x\" // at once\n")
+	require.NoError(t, err)
+	require.Empty(t, list)
+}
