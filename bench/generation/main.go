@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Generation compares how fast Lockstep and transformers continue texts greedily, with a model of SmolLM2-135M's shape
+// in float32 and random weights: the decoding of one text and of eight together, and a prompt of 512 tokens. Decoding is
+// what further tokens take beyond the first. The sides take turns: ours, theirs, ours, theirs …. Ours also runs eight
+// texts of eight goroutines by generation.Engine.
+//
+//	PYTHON=venv/bin/python go run ./bench/generation --threads 2
+//
+// The peer is peer.py under the Python that the environment variable PYTHON names; without it, ours runs alone.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/stats"
+	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/models/generation"
+	"github.com/lockstep-ml/lockstep/models/transformer"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// bench is what is measured.
+type bench struct {
+	hidden, inner, layers, heads, kv, vocabulary int
+	threads, rounds, tokens, prompt              int
+
+	dir, python string
+	out         io.Writer
+	dev         *tensor.Device
+	model       *transformer.Model
+	c           *nn.Ctx
+}
+
+// work is one measurement.
+type work struct {
+	name               string
+	texts, prompt, new int
+	engine             bool // ours alone
+}
+
+func main() {
+	log.SetFlags(0)
+	b := bench{hidden: 576, inner: 1536, layers: 30, heads: 9, kv: 3, vocabulary: 49152, out: os.Stdout,
+		python: os.Getenv("PYTHON")}
+	pflag.IntVar(&b.threads, "threads", 2, "threads of each side")
+	pflag.IntVar(&b.rounds, "rounds", 5, "runs of each side")
+	pflag.IntVar(&b.tokens, "tokens", 32, "new tokens of each text, more than 1")
+	pflag.IntVar(&b.prompt, "prompt", 512, "tokens of the long prompt")
+	pflag.StringVar(&b.dir, "dir", "bench/generation", "the folder that holds peer.py")
+	pflag.Parse()
+	if err := errors.Join(kernels.Init(), b.run(context.Background())); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func (b *bench) run(ctx context.Context) error {
+	b.dev = tensor.NewCPU(b.threads)
+	defer b.dev.Close()
+	cfg, err := transformer.DefaultConfig("llama")
+	if err != nil {
+		return err
+	}
+	cfg.HiddenSize, cfg.IntermediateSize, cfg.NumHiddenLayers = b.hidden, b.inner, b.layers
+	cfg.NumAttentionHeads, cfg.NumKeyValueHeads, cfg.HeadDim = b.heads, b.kv, b.hidden/b.heads
+	cfg.VocabSize, cfg.MaxPositions, cfg.TieWordEmbeddings, cfg.EosTokenID = b.vocabulary, 2048, true, nil
+	if b.model, err = transformer.New(nn.NewInit(b.dev, 1), cfg); err != nil {
+		return err
+	}
+	b.c = nn.NewCtx(tensor.NewCtx(b.dev), nn.Walk(b.model), false)
+	fmt.Fprintf(b.out, "%d parameters, %d threads, kernels %s\n", nn.NumParameters(b.model), b.threads,
+		kernels.Active())
+	p, err := b.start()
+	if err != nil {
+		return err
+	}
+	defer p.stop()
+	one := work{"decode", 1, 16, b.tokens, false}
+	rate := map[string]float64{}
+	for _, w := range []work{one, {"decode, 8 texts", 8, 16, b.tokens, false},
+		{"decode, 8 callers", 8, 16, b.tokens, true}, {"prompt", 1, b.prompt, 1, false}} {
+		if rate[w.name], err = b.compare(ctx, w, p); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"decode, 8 texts", "decode, 8 callers"} {
+		fmt.Fprintf(b.out, "RATIO %s / decode %d %.2f\n", name, b.threads, rate[name]/rate["decode"])
+	}
+	return nil
+}
+
+// compare measures both sides in turns, and gives our tokens per second.
+func (b *bench) compare(ctx context.Context, w work, p *peer) (float64, error) {
+	count := float64(w.texts * (w.new - 1))
+	if w.new == 1 {
+		count = float64(w.texts * w.prompt)
+	}
+	ourSide := func(w work) (float64, error) { return b.ours(ctx, w) }
+	var ours, theirs []float64
+	for round := range b.rounds + 1 { // the first warms up
+		took, err := beyondFirst(ourSide, w)
+		if err != nil {
+			return 0, err
+		}
+		other := 0.0
+		if p != nil && !w.engine {
+			if other, err = beyondFirst(p.run, w); err != nil {
+				return 0, err
+			}
+		}
+		if round == 0 {
+			continue
+		}
+		ours = append(ours, count/took)
+		if other > 0 {
+			theirs = append(theirs, count/other)
+		}
+	}
+	fmt.Fprintf(b.out, "%-18s %8.1f tokens/s", w.name, stats.Median(ours))
+	if len(theirs) > 0 {
+		fmt.Fprintf(b.out, ", transformers %8.1f\nRATIO %s %d %.2f", stats.Median(theirs), w.name, b.threads,
+			stats.Median(stats.Ratios(ours, theirs)))
+	}
+	fmt.Fprintln(b.out)
+	return stats.Median(ours), nil
+}
+
+// beyondFirst is how long a side takes for the tokens beyond the first, or for the first one if there are no others.
+func beyondFirst(run func(work) (float64, error), w work) (float64, error) {
+	all, err := run(w)
+	if err != nil || w.new == 1 {
+		return all, err
+	}
+	w.new = 1
+	first, err := run(w)
+	return all - first, err
+}
+
+// ours is how many seconds our side takes.
+func (b *bench) ours(ctx context.Context, w work) (float64, error) {
+	prompts := make([][]int, w.texts)
+	for i := range prompts {
+		for j := range w.prompt {
+			prompts[i] = append(prompts[i], (i*w.prompt+j)%b.vocabulary)
+		}
+	}
+	opt := generation.Options{MaxNewTokens: w.new}
+	if !w.engine {
+		start := time.Now()
+		_, err := generation.Batch(ctx, b.c, b.model, prompts, opt)
+		return time.Since(start).Seconds(), err
+	}
+	e := generation.NewEngine(b.dev, b.model, generation.EngineConfig{})
+	defer e.Close()
+	faults := make([]error, w.texts)
+	start := time.Now()
+	var all sync.WaitGroup
+	for i, prompt := range prompts {
+		all.Go(func() { _, faults[i] = e.Generate(ctx, prompt, opt) })
+	}
+	all.Wait()
+	return time.Since(start).Seconds(), errors.Join(faults...)
+}
+
+// peer is the other side's process.
+type peer struct {
+	cmd   *exec.Cmd
+	asks  io.WriteCloser
+	lines *bufio.Scanner
+}
+
+// start starts the peer; there is none without a Python.
+func (b *bench) start() (*peer, error) {
+	if b.python == "" {
+		return nil, nil
+	}
+	argv := []string{b.dir + "/peer.py"}
+	for _, n := range []int{b.hidden, b.inner, b.layers, b.heads, b.kv, b.vocabulary, b.threads} {
+		argv = append(argv, strconv.Itoa(n))
+	}
+	p := &peer{cmd: exec.Command(b.python, argv...)}
+	p.cmd.Env = append(os.Environ(), fmt.Sprintf("OMP_NUM_THREADS=%d", b.threads))
+	p.cmd.Stderr = os.Stderr
+	var err error
+	if p.asks, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	answers, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	p.lines = bufio.NewScanner(answers)
+	for p.lines.Scan() {
+		if text, ok := strings.CutPrefix(p.lines.Text(), "ready "); ok {
+			fmt.Fprintf(b.out, "transformers, torch: %s\n", text)
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("%s has not started: %w", p.cmd, errors.Join(p.lines.Err(), p.cmd.Wait()))
+}
+
+// run is how many seconds the peer takes.
+func (p *peer) run(w work) (float64, error) {
+	if _, err := fmt.Fprintln(p.asks, w.texts, w.prompt, w.new); err != nil {
+		return 0, err
+	}
+	if !p.lines.Scan() {
+		return 0, fmt.Errorf("the peer has ended: %w", errors.Join(p.lines.Err(), p.cmd.Wait()))
+	}
+	return strconv.ParseFloat(p.lines.Text(), 64)
+}
+
+func (p *peer) stop() {
+	if p != nil {
+		_ = p.asks.Close()
+		_ = p.cmd.Wait() // it ends with its input
+	}
+}
