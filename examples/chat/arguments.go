@@ -19,7 +19,7 @@ import (
 
 // ChatArguments are the program's settings beside those of sampling.
 type ChatArguments struct {
-	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved chat model with its tokenizer"`
+	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved chat model with its tokenizer, or a GGUF file"`
 	Adapter         string `json:"adapter" path:"true" usage:"folder of a LoRA adapter of the model, Lockstep's or PEFT's"`
 	// ChatTemplate takes the place of the model's.
 	ChatTemplate string `json:"chat_template" path:"true" usage:"file of a chat template, in place of the model's"`
@@ -121,13 +121,9 @@ func (a *ChatArguments) template() (*chat.Template, error) {
 	if err != nil && !errors.Is(err, chat.ErrNoTemplate) {
 		return nil, err
 	}
-	source, err := os.ReadFile(a.ChatTemplate)
+	own, err := chat.ReadTemplate(a.ChatTemplate)
 	if err != nil {
-		return nil, err
-	}
-	own, err := chat.ParseTemplate(string(source))
-	if err != nil {
-		return nil, fmt.Errorf("%w (in %s)", err, a.ChatTemplate)
+		return nil, fmt.Errorf("chat_template: %w", err)
 	}
 	if t != nil {
 		own.Special = t.Special
