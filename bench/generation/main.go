@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Generation compares how fast Lockstep and transformers continue texts greedily, with a model of SmolLM2-135M's shape
-// in float32 and random weights: the decoding of one text and of eight together, and a prompt of 512 tokens. Decoding is
-// what further tokens take beyond the first. The sides take turns: ours, theirs, ours, theirs …. Ours also runs eight
-// texts of eight goroutines by generation.Engine.
+// in float32 and random weights: the decoding of one text and of eight together, and a prompt of 512 tokens. Decoding
+// is what further tokens take beyond the first. The sides take turns: ours, theirs, ours, theirs …. Ours also runs
+// eight texts of eight goroutines by generation.Engine.
 //
 //	PYTHON=venv/bin/python go run ./bench/generation --threads 2
 //

@@ -29,8 +29,8 @@ func answerRequests(ctx context.Context, p *program.Process, a *ChatArguments, c
 	e := generation.NewEngine(tensor.CPU(), c.base.Model, generation.EngineConfig{Rows: a.MaxBatchSize,
 		Waiting: waiting})
 	defer e.Close()
-	s := &serve.Chat{Name: strings.TrimSuffix(filepath.Base(dir), ".gguf"), Engine: e, Tokenizer: c.base.Tokenizer, Template: c.template,
-		Options: c.options, Context: c.base.Model.ContextLength(), APIKey: a.APIKey}
+	s := &serve.Chat{Name: strings.TrimSuffix(filepath.Base(dir), ".gguf"), Engine: e, Tokenizer: c.base.Tokenizer,
+		Template: c.template, Options: c.options, Context: c.base.Model.ContextLength(), APIKey: a.APIKey}
 	err = serve.Listen(ctx, a.Serve, a.ServeRemote, s.Handler(), func(addr net.Addr) {
 		p.Line("serving", s.Name, fmt.Sprintf("http://%s/v1", addr), "Ctrl-C ends")
 	})
