@@ -13,7 +13,7 @@ import (
 // FinetuneArguments are the program's settings beside those of training, by the names of TRL.
 type FinetuneArguments struct {
 	// ModelNameOrPath is empty for the tiny model of the demonstration.
-	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model and its tokenizer"`
+	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model and its tokenizer, or a GGUF file"`
 	// TrainFile has rows in a form that chat.ParseRow reads.
 	TrainFile []string `json:"train_file" usage:"rows to learn, as JSON or JSON Lines; repeatable"`
 	// ChatTemplate takes the place of the model's.

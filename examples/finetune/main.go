@@ -11,6 +11,8 @@
 //	go run ./examples/finetune
 //	go run ./examples/finetune --model_name_or_path MODEL --train_file chats.jsonl --output_dir out/tuned
 //
+// MODEL is a folder that transformers has written, or a GGUF file; examples/finetune/smollm2 fetches one.
+//
 // With --use_peft it trains a LoRA adapter of a few megabytes (see package models/lora), by TRL's flags:
 //
 //	go run ./examples/finetune --model_name_or_path MODEL --train_file chats.jsonl --output_dir out/tuned \

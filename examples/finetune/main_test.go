@@ -250,3 +250,17 @@ func TestRefusals(t *testing.T) {
 		require.NotContains(t, printed, "step 1")
 	}
 }
+
+// A model that is fine-tuned from a GGUF file is saved as a folder with all that transformers needs.
+func TestGGUF(t *testing.T) {
+	out := t.TempDir()
+	printed, err := finetune(t, "--model_name_or_path", "../../models/testdata/gguf/llama.gguf", "--train_file",
+		"testdata/chats.jsonl", "--output_dir", out, "--max_steps", "2", "--max_length", "96", "--save_strategy", "no",
+		"--max_new_tokens", "4")
+	require.NoError(t, err, printed)
+	saved, err := models.OpenPretrained[languageModel](tensor.CPU(), out, "a language model")
+	require.NoError(t, err)
+	require.Len(t, saved.Files, 5)
+	_, err = chat.LoadTemplate(out)
+	require.NoError(t, err)
+}

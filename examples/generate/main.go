@@ -36,7 +36,7 @@ import (
 
 // GenerationArguments are the program's settings beside those of sampling.
 type GenerationArguments struct {
-	ModelNameOrPath string   `json:"model_name_or_path" path:"true" usage:"folder of a saved model with its tokenizer.json"`
+	ModelNameOrPath string   `json:"model_name_or_path" path:"true" usage:"folder of a saved model with its tokenizer.json, or a GGUF file"`
 	Returns         int      `json:"num_return_sequences" usage:"texts for each prompt"`
 	Adapter         string   `json:"adapter" path:"true" usage:"folder of a LoRA adapter of the model, Lockstep's or PEFT's"`
 	Merge           string   `json:"merge" path:"true" usage:"folder to save the model with its adapter in, in place of a text"`
