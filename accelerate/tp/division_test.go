@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate/tp"
@@ -37,9 +38,10 @@ type settings struct {
 	lower     tensor.DType
 	recompute bool
 	dropout   float64
-	plan      map[string]string // in place of the model's
-	config    string            // "": a GPT-2
-	on        onRanks           // nil: goroutines
+	plan      map[string]string   // in place of the model's
+	config    string              // "": a GPT-2
+	on        onRanks             // nil: goroutines
+	hooks     func(tree *nn.Tree) // nil: none
 	// norm is of the gradients; nil: Division.Norm
 	norm func(d *tp.Division, c *tensor.Ctx, params []tensor.Named) (float64, error)
 }
@@ -112,6 +114,9 @@ func (s settings) rank(t *testing.T, g *comm.Group) (r result, err error) {
 	d, err := tp.Divide(root, m, tp.Config{Group: g, Plan: plan, Parts: s.parts})
 	if err != nil {
 		return r, err
+	}
+	if s.hooks != nil {
+		s.hooks(d.Tree())
 	}
 	params := d.Tree().Parameters()
 	opt := optim.DefaultAdamW().New(root, []*optim.Group{{LR: 1e-2, WeightDecay: 0.01, Params: params}})
@@ -211,6 +216,65 @@ func TestSumsOfRanksAtOnceDiffer(t *testing.T) {
 		require.NotEqual(t, one, four, "inner %d", inner)
 		require.NotEqual(t, two, four, "inner %d", inner)
 	}
+}
+
+// What ranks that share a model easily get wrong changes the bits at each width: a norm of gradients that counts whole
+// parameters once for each rank, and gradients of norms that are those of a rank's tokens alone.
+func TestFaultySumsDiffer(t *testing.T) {
+	counted := func(g *comm.Group) func(*tp.Division, *tensor.Ctx, []tensor.Named) (float64, error) {
+		return func(_ *tp.Division, c *tensor.Ctx, params []tensor.Named) (float64, error) {
+			own := optim.GradNorm(c, params)
+			squares := []float64{own * own}
+			err := g.AllReduce(comm.Of(squares), comm.Sum).Wait(context.Background())
+			return math.Sqrt(squares[0]), err
+		}
+	}
+	for _, inner := range []int{2304, 2560, 3072} {
+		s := settings{parts: 4, inner: inner, steps: 2, plan: normsByTokens}
+		one := s.run(t, 1)
+		require.Equal(t, one, s.run(t, 4), "inner %d", inner)
+		plain := settings{parts: 4, inner: inner, steps: 1} // sums over all tokens at once
+		require.InEpsilon(t, one.norms[0], plain.run(t, 4).norms[0], 1e-6)
+		require.NoError(t, local.Run(4, comm.Options{}, func(g *comm.Group) error {
+			faulty := s
+			faulty.norm = counted(g)
+			r, err := faulty.rank(t, g)
+			assert.NotEqual(t, one.hash, r.hash, "inner %d: the norm", inner)
+			if err != nil {
+				return err
+			}
+			faulty = plain
+			faulty.hooks = func(tree *nn.Tree) { ownTokens(tree, g) }
+			r, err = faulty.rank(t, g)
+			assert.Greater(t, math.Abs(r.norms[0]/one.norms[0]-1), 1e-5, "inner %d: the gradients of norms", inner)
+			return err
+		}))
+	}
+}
+
+// ownTokens makes the gradients of norms those of a rank's tokens.
+func ownTokens(tree *nn.Tree, g *comm.Group) {
+	tree.Modules(func(_ string, m nn.Module) {
+		if _, ok := m.(*nn.LayerNorm); !ok {
+			return
+		}
+		tree.AddHooks(m, &nn.Hooks{Around: func(c *nn.Ctx, run nn.RunFunc, in []*tensor.Tensor) []*tensor.Tensor {
+			others := c.WithParam(func(_ *nn.Ctx, _ string, p *tensor.Tensor) *tensor.Tensor {
+				return tensor.Detach(p)
+			})
+			n := in[0].Size(1)
+			from, to := g.Rank()*n/g.Size(), (g.Rank()+1)*n/g.Size()
+			var outs []*tensor.Tensor
+			for _, tokens := range []struct {
+				c        *nn.Ctx
+				from, to int
+			}{{others, 0, from}, {c, from, to}, {others, to, n}} {
+				x := tensor.Slice(c.Ctx, in[0], 1, tokens.from, tokens.to)
+				outs = append(outs, run(tokens.c, []*tensor.Tensor{x})...)
+			}
+			return []*tensor.Tensor{tensor.Concat(c.Ctx, 1, outs...)}
+		}})
+	})
 }
 
 // A norm that counts parameters once for each rank that has them is too large; Norm counts them once.

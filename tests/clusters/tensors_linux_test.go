@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clusters
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/tests/internal/pipelinetest"
+)
+
+// TestDividedMatricesOverMPI wants the weights, moments and losses of one process with sums in as many parts from ranks
+// that share matrices over each MPI library.
+func TestDividedMatricesOverMPI(t *testing.T) {
+	dir := t.TempDir()
+	corpus, heldOut := filepath.Join(dir, "corpus"), filepath.Join(dir, "heldout")
+	require.NoError(t, pipelinetest.WriteCorpora(corpus, heldOut))
+	run := func(t *testing.T, bf16 bool, line func(flags ...string) []string, more ...string) pipelinetest.End {
+		out := filepath.Join(t.TempDir(), "out")
+		flags := pipelinetest.Setting{Ranks: 1, BF16: bf16}.Flags(corpus, heldOut, out)
+		p := start(t, line(append(flags, append(more, "--n_head", "4", "--tp_parts", "4")...)...))
+		require.Zero(t, p.wait(), "%s", p.out)
+		end, err := pipelinetest.ReadEnd(out)
+		require.NoError(t, err)
+		return end
+	}
+	for name, l := range launchers {
+		l.engine = "mpi"
+		t.Run(name, func(t *testing.T) {
+			need(t, name)
+			for _, bf16 := range []bool{false, true} {
+				one := run(t, bf16, func(flags ...string) []string { return append([]string{clm}, flags...) })
+				for _, ranks := range []int{2, 4} {
+					t.Run(fmt.Sprintf("%d ranks, bf16 %v", ranks, bf16), func(t *testing.T) {
+						line := func(flags ...string) []string { return l.command(ranks, flags...) }
+						require.Equal(t, one, run(t, bf16, line, "--tp_size", strconv.Itoa(ranks)))
+					})
+				}
+			}
+		})
+	}
+}
