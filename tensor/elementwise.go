@@ -152,15 +152,20 @@ func SwiGLU(c *Ctx, gate, up *Tensor) *Tensor {
 	if !slices.Equal(gate.Shape(), up.Shape()) {
 		c.fail(name, ins, "want operands of one shape")
 	}
-	y := c.emptyLike(name, gate)
-	c.launch(backend.OpSwiGLU, y, gate, up)
-	c.record(name, []*Tensor{y}, ins, ins, func(b *Back) {
+	compute := func(c *Ctx) *Tensor {
+		y := c.emptyLike(name, gate)
+		c.launch(backend.OpSwiGLU, y, gate, up)
+		return y
+	}
+	y := compute(c)
+	node := c.record(name, []*Tensor{y}, ins, ins, func(b *Back) {
 		x, u, dy := b.materialize(name, gate), b.materialize(name, up), b.materialize(name, b.Grad(0))
 		dx, du := b.emptyLike(name, x), b.emptyLike(name, x)
 		b.launchMulti(backend.OpSwiGLUGrad, &attrs{}, []*Tensor{dx, du}, x, u, dy)
 		b.Set(0, dx)
 		b.Set(1, du)
 	})
+	node.recomputes(y, compute)
 	return y
 }
 

@@ -13,6 +13,8 @@ const (
 	headRows  = 256
 	headBytes = 128 << 20
 	headShare = 64
+	// frozenRows is how many rows it is on the host where weight and bias are frozen.
+	frozenRows = 64
 )
 
 // LinearCrossEntropy is the cross entropy of a linear layer's outputs, summed over all rows: Σᵢ CrossEntropy(x·weightᵀ
@@ -40,6 +42,9 @@ func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex in
 		widest = h.parted.Parts * h.parted.Vocabulary.Length
 	}
 	rows := max(1, room/max(1, widest*h.stat.Size()*headRows)) * headRows // half outputs are sums of float32 first
+	if h.dw == nil && h.db == nil && h.parted == nil && c.eng.dev.traits.Memory == 0 {
+		rows = min(rows, frozenRows) // no sum goes over the rows
+	}
 	z := in.empty(h.op, x.dtype, min(n, rows), h.outputs)
 	for lo := 0; lo < n; lo += rows {
 		m := min(rows, n-lo)

@@ -87,6 +87,67 @@ func TestLinearCrossEntropyInChunks(t *testing.T) {
 	}
 }
 
+// With a frozen weight fewer rows are computed at a time: the loss keeps its bits, and the gradient of x is close.
+func TestLinearCrossEntropyOfFrozenWeight(t *testing.T) {
+	dev := tensor.NewCPU(2)
+	defer dev.Close()
+	c := tensor.NewCtx(dev)
+	const rows, vocabulary = 300, 5000
+	x := tensor.Normal(c.NoGrad(), tensor.Float32, 1, 0, 1, rows, 8).SetRequiresGrad(true)
+	w := tensor.Normal(c.NoGrad(), tensor.Float32, 2, 0, 1, vocabulary, 8)
+	list := make([]int32, rows)
+	for i := range list {
+		list[i] = int32(i * 31 % vocabulary)
+	}
+	ids := tensor.FromSlice(c, list, rows)
+	run := func(trained bool) (loss float64, grad []float32, peak int64) {
+		w.SetRequiresGrad(trained)
+		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			sum := tensor.LinearCrossEntropy(c, x, w, nil, ids, -100)
+			loss = tensor.Item(c, sum)
+			tensor.Backward(c, []*tensor.Tensor{sum}, nil, nil)
+			grad = tensor.ToSlice[float32](c, x.Grad())
+			return nil
+		})
+		x.ZeroGrad()
+		w.ZeroGrad()
+		return loss, grad, dev.MemStats().Peak
+	}
+	frozen, grad, peak := run(false)
+	trained, want, more := run(true)
+	require.Equal(t, trained, frozen)
+	require.InDeltaSlice(t, want, grad, 1e-5)
+	require.Less(t, peak, more-4*200*vocabulary)
+}
+
+// A linear layer with a frozen weight keeps no input: a gradient passes through it all the same.
+func TestFrozenLinearKeepsNoInput(t *testing.T) {
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	c := tensor.NewCtx(dev)
+	x := tensor.Ones(c.NoGrad(), tensor.Float32, 64, 64).SetRequiresGrad(true)
+	w := tensor.Ones(c.NoGrad(), tensor.Float32, 1, 64)
+	held := func(trained bool) (bytes int64) {
+		w.SetRequiresGrad(trained)
+		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			before := dev.MemStats().InUse
+			y := c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+				in := tensor.Add(c, x, x) // its sum is not computed again
+				return []*tensor.Tensor{tensor.Linear(c, in, w, nil)}
+			})[0]
+			bytes = dev.MemStats().InUse - before
+			tensor.Backward(c, []*tensor.Tensor{tensor.Sum(c, y, nil, false)}, nil, nil)
+			require.Equal(t, float32(2), tensor.ToSlice[float32](c, x.Grad())[5])
+			return nil
+		})
+		x.ZeroGrad()
+		w.ZeroGrad()
+		return bytes
+	}
+	require.Less(t, held(false), int64(64*64*4))
+	require.GreaterOrEqual(t, held(true), int64(64*64*4))
+}
+
 // Gradients add up in the leaves, go only where they are wanted, and leave no memory behind, whether backward runs or
 // not.
 func TestLinearCrossEntropyMemory(t *testing.T) {
