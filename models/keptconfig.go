@@ -124,6 +124,26 @@ func (o *object) text() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
+// WithKey is a JSON object, such as a generation_config.json, with another value of a key. The other keys keep their
+// places and values. An empty text stands for an empty object.
+func WithKey(text []byte, key string, value any) ([]byte, error) {
+	if len(text) == 0 {
+		text = []byte("{}")
+	}
+	o, err := parseObject(text)
+	if err != nil {
+		return nil, err
+	}
+	var written bytes.Buffer
+	e := json.NewEncoder(&written)
+	e.SetEscapeHTML(false) // tokens are written as <s>
+	if err := e.Encode(value); err != nil {
+		return nil, err
+	}
+	o.set(key, written.Bytes())
+	return o.text()
+}
+
 // mergeConfig is the original config.json with what the model says of itself: keys keep their place, values that
 // mean the same stay as they are written, and what the model does not know stays.
 func mergeConfig(original, own []byte) ([]byte, error) {

@@ -106,7 +106,15 @@ func (e *Encoder) conversation(r Row) (s Sample, err error) {
 	s.IDs = encoded.IDs
 	s.Learned = slices.Repeat([]bool{!e.AssistantOnly}, len(s.IDs))
 	if !e.AssistantOnly {
-		return s, nil
+		_, answered, err := split(r.Messages)
+		if err == nil && answered {
+			err = e.stops(s.IDs)
+		}
+		if err != nil {
+			err = fmt.Errorf("the conversation ends with an answer that %w: want a chat template that ends answers "+
+				"with such a token", err)
+		}
+		return s, err
 	}
 	if len(spans) == 0 {
 		return s, fmt.Errorf("%w: the chat template marks no answers; assistant_only_loss needs {%% generation %%} "+
@@ -211,22 +219,17 @@ func (e *Encoder) Marked(s Sample) (string, error) {
 func (e *Encoder) Prompt(r Row) ([]int32, error) {
 	messages := r.PromptMessages
 	if r.Messages != nil {
-		var list []json.RawMessage
-		if err := json.Unmarshal(r.Messages, &list); err != nil {
+		list, answered, err := split(r.Messages)
+		if err != nil {
 			return nil, err
 		}
-		var last struct{ Role string }
-		if err := json.Unmarshal(list[len(list)-1], &last); err != nil {
-			return nil, err
-		}
-		if last.Role == "assistant" {
+		if answered {
 			list = list[:len(list)-1]
 		}
 		if len(list) == 0 {
 			return nil, nil
 		}
-		var err error
-		if messages, err = json.Marshal(list); err != nil {
+		if messages, err = encode(list); err != nil {
 			return nil, err
 		}
 	}
@@ -242,4 +245,14 @@ func (e *Encoder) Prompt(r Row) ([]int32, error) {
 		return e.Tokenizer.EncodeWithSpecial(r.Prompt)
 	}
 	return nil, nil
+}
+
+// split are the messages of a conversation, and whether the last is the assistant's.
+func split(conversation json.RawMessage) (messages []json.RawMessage, answered bool, err error) {
+	var last struct{ Role string }
+	if err := json.Unmarshal(conversation, &messages); err != nil || len(messages) == 0 {
+		return nil, false, err
+	}
+	err = json.Unmarshal(messages[len(messages)-1], &last)
+	return messages, last.Role == "assistant", err
 }

@@ -154,6 +154,14 @@ func TestEncodeRefusesAnswersWithoutAnEnd(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	e := encoder(t)
+	bare, err := chat.ParseTemplate("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+	require.NoError(t, err)
+	conversation, err := chat.ParseRow([]byte(row))
+	require.NoError(t, err)
+	e.Template = bare
+	_, err = e.Encode(conversation)
+	require.ErrorContains(t, err, "the conversation ends with an answer that does not end on a token at which the "+
+		"model stops (<|im_end|>), so it would not learn to: want a chat template that ends answers with such a token")
 	e.Template = nil
 	r, err := chat.ParseRow([]byte(row))
 	require.NoError(t, err)
@@ -170,6 +178,12 @@ func TestEncodeRefusesAnswersWithoutAnEnd(t *testing.T) {
 
 func TestCollate(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
+	// A padding token that also ends texts is learned where it ends one: trl's issue 3091.
+	eos, err := chat.Collate(2)(c, []chat.Sample{{IDs: []int32{5, 2}, Learned: []bool{true, true}},
+		{IDs: []int32{5, 6, 2}, Learned: []bool{true, true, true}}})
+	require.NoError(t, err)
+	require.Equal(t, []int64{5, 2, 2, 5, 6, 2}, tensor.ToSlice[int64](c, eos.Tensors[data.InputIDs]))
+	require.Equal(t, []int64{2, -100, -100, 6, 2, -100}, tensor.ToSlice[int64](c, eos.Tensors[data.ShiftLabels]))
 	b, err := chat.Collate(9)(c, []chat.Sample{
 		{IDs: []int32{1, 2, 3}, Learned: []bool{true, false, true}}, {IDs: []int32{4, 5}, Learned: []bool{true, true}}})
 	require.NoError(t, err)

@@ -128,17 +128,9 @@ func (n *tokenText) UnmarshalJSON(text []byte) error {
 // LoadTemplate reads the chat template in the folder of a saved model: chat_template.jinja, or else the key
 // chat_template of tokenizer_config.json, which also has the special tokens. The error is ErrNoTemplate if it has none.
 func LoadTemplate(dir string) (*Template, error) {
-	var config tokenizerConfig
-	path := filepath.Join(dir, "tokenizer_config.json")
-	text, err := modelfiles.ReadFile(path, maxFile)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return nil, fmt.Errorf("chat: %w", err)
-	default:
-		if err := jsonfile.Unmarshal(text, &config); err != nil {
-			return nil, fmt.Errorf("chat: %s: %w", path, err)
-		}
+	config, err := readConfig(dir)
+	if err != nil {
+		return nil, err
 	}
 	t, err := ReadTemplate(filepath.Join(dir, TemplateFile))
 	switch {
@@ -146,19 +138,52 @@ func LoadTemplate(dir string) (*Template, error) {
 	case config.Template == nil:
 		return nil, fmt.Errorf("chat: %s: %w", dir, ErrNoTemplate)
 	default:
-		t, err = parseIn("chat_template of "+path, string(*config.Template))
+		t, err = parseIn("chat_template of "+filepath.Join(dir, configFile), string(*config.Template))
 	}
 	if err != nil {
 		return nil, err
 	}
-	t.Special = map[string]string{}
-	for name, token := range map[string]*tokenText{"bos_token": config.BOS, "eos_token": config.EOS,
-		"pad_token": config.PAD, "unk_token": config.UNK} {
+	t.Special = config.special()
+	return t, nil
+}
+
+// SpecialTokens are the texts of the special tokens that tokenizer_config.json in the folder of a saved model names, as
+// templates call them: bos_token, eos_token, pad_token and unk_token.
+func SpecialTokens(dir string) (map[string]string, error) {
+	config, err := readConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	return config.special(), nil
+}
+
+const configFile = "tokenizer_config.json"
+
+// readConfig reads a file that may be missing.
+func readConfig(dir string) (config tokenizerConfig, err error) {
+	path := filepath.Join(dir, configFile)
+	text, err := modelfiles.ReadFile(path, maxFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return config, nil
+	case err != nil:
+		return config, fmt.Errorf("chat: %w", err)
+	}
+	if err := jsonfile.Unmarshal(text, &config); err != nil {
+		return config, fmt.Errorf("chat: %s: %w", path, err)
+	}
+	return config, nil
+}
+
+func (c tokenizerConfig) special() map[string]string {
+	all := map[string]string{}
+	for name, token := range map[string]*tokenText{"bos_token": c.BOS, "eos_token": c.EOS, "pad_token": c.PAD,
+		"unk_token": c.UNK} {
 		if token != nil {
-			t.Special[name] = string(*token)
+			all[name] = string(*token)
 		}
 	}
-	return t, nil
+	return all
 }
 
 // Conversation is what a template renders.

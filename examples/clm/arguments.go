@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
-	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -22,7 +22,7 @@ type ModelArguments struct {
 	// ConfigName is what a new model is like, by run_clm.py's name.
 	ConfigName string `json:"config_name" path:"true" usage:"config.json that a new model follows, or its folder"`
 	// DType is the dtype of the parameters, by run_clm.py's names. "auto" takes that of the saved weights.
-	DType DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the parameters: float32, bfloat16, float16, or auto for that of the saved weights; see half_update"`
+	DType language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the parameters: float32, bfloat16, float16, or auto for that of the saved weights; see half_update"`
 	// The size of a new model.
 	NLayer  int     `json:"n_layer" usage:"transformer blocks of a new model"`
 	NEmbd   int     `json:"n_embd" usage:"width of a new model"`
@@ -30,31 +30,6 @@ type ModelArguments struct {
 	Dropout float64 `json:"dropout" usage:"dropout probability of a new model"`
 	// VocabSize is the number of tokens of a new model's tokenizer.
 	VocabSize int `json:"vocab_size" usage:"tokens of a new model's tokenizer"`
-}
-
-// DType names a dtype of parameters.
-type DType string
-
-// The dtype of the weights as they are saved.
-const auto DType = "auto"
-
-// loading is the option that loads a model in the dtype.
-func (d DType) loading() models.LoadOption {
-	if d == auto {
-		return models.WithSavedDType()
-	}
-	return models.WithDType(d.dtype())
-}
-
-// dtype is that of a new model.
-func (d DType) dtype() tensor.DType {
-	switch d {
-	case "bfloat16":
-		return tensor.BFloat16
-	case "float16":
-		return tensor.Float16
-	}
-	return tensor.Float32
 }
 
 // Check reports faults together with those of the training arguments.

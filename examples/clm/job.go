@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/examples/internal/final"
+	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all"
@@ -31,14 +32,6 @@ import (
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-// languageModel is a model that is saved, and that writes the sample at the end.
-type languageModel interface {
-	models.Configured
-	models.Generator
-	ContextLength() int // tokens that it can read
-	EndTokens() []int   // those that end a text
-}
-
 // job is one run of the program.
 type job struct {
 	*settings
@@ -46,7 +39,7 @@ type job struct {
 
 	corpus *corpus
 	tok    *tokenizers.Tokenizer
-	net    languageModel
+	net    language.Model
 	beside trainer.Option // files beside the weights: the tokenizer's, generation's
 	last   final.Evaluation
 }
@@ -129,12 +122,11 @@ func (j *job) prepare(ctx context.Context, training bool) error {
 
 // load takes a saved model with its tokenizer. What lies beside it and is not trained is kept unchanged.
 func (j *job) load(dir string) error {
-	options := []models.LoadOption{j.model.DType.loading()}
+	options := []models.LoadOption{j.model.DType.Loading()}
 	if j.args.ShardStrategy() != args.NoShard || j.args.TPSize > 1 {
 		options = append(options, models.Deferred()) // it may not fit before it is spread
 	}
-	saved, err := models.OpenPretrained[languageModel](tensor.CPU(), dir, "a language model such as GPT2LMHeadModel",
-		options...)
+	saved, err := language.Open(dir, options...)
 	if err != nil {
 		return err
 	}
@@ -172,7 +164,7 @@ func (j *job) create(ctx context.Context) error {
 		return err
 	}
 	eot, _ := j.tok.TokenID(endOfText)
-	in := nn.NewInit(tensor.CPU(), j.args.Seed).As(j.model.DType.dtype())
+	in := nn.NewInit(tensor.CPU(), j.args.Seed).As(j.model.DType.New())
 	if j.args.ShardStrategy() != args.NoShard || j.args.TPSize > 1 { // it may not fit before it is spread
 		in = in.Deferred()
 	}
@@ -222,7 +214,7 @@ func (j *job) follow(in *nn.Init, eot int) error {
 		return fmt.Errorf("%s: %w", j.model.ConfigName, err)
 	}
 	var ok bool
-	if j.net, ok = net.(languageModel); !ok {
+	if j.net, ok = net.(language.Model); !ok {
 		return fmt.Errorf("%s is of a %s: want a language model's, such as LlamaForCausalLM", j.model.ConfigName,
 			models.Architecture(net))
 	}

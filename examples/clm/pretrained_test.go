@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
+	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -76,7 +77,7 @@ func TestModelFollowsAConfig(t *testing.T) {
 	require.Contains(t, printed, "qwen3 as "+config)
 	require.Contains(t, printed, "260, of the tokenizer: "+config+" has 99999")
 	hostile := filepath.Join(dir, "hostile.json")
-	saved, err := models.OpenPretrained[languageModel](tensor.CPU(), out, "")
+	saved, err := models.OpenPretrained[language.Model](tensor.CPU(), out, "")
 	require.NoError(t, err)
 	require.Equal(t, "Qwen3ForCausalLM", models.Architecture(saved.Model))
 	require.Equal(t, 260, saved.Tokenizer.VocabSize())

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/examples/internal/language"
 )
 
 // FinetuneArguments are the program's settings beside those of training, by the names of TRL.
@@ -16,6 +17,8 @@ type FinetuneArguments struct {
 	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model and its tokenizer, or a GGUF file"`
 	// TrainFile has rows in a form that chat.ParseRow reads.
 	TrainFile []string `json:"train_file" usage:"rows to learn, as JSON or JSON Lines; repeatable"`
+	// DType is the dtype of the parameters, by run_clm.py's names.
+	DType language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the parameters: float32, bfloat16, float16, or auto for that of the saved weights; see half_update"`
 	// ChatTemplate takes the place of the model's.
 	ChatTemplate string `json:"chat_template" path:"true" usage:"file of a chat template"`
 
@@ -36,7 +39,7 @@ type FinetuneArguments struct {
 func defaults() (*args.TrainingArguments, *FinetuneArguments) {
 	a := args.Default("out/finetune")
 	a.LearningRate, a.LoggingSteps = 2e-5, 10
-	return a, &FinetuneArguments{CompletionOnlyLoss: true, MaxLength: 1024, MaxNewTokens: 64,
+	return a, &FinetuneArguments{CompletionOnlyLoss: true, MaxLength: 1024, MaxNewTokens: 64, DType: "float32",
 		PackingStrategy: chat.BestFit}
 }
 

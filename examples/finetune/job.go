@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/chat"
 	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
+	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all"
 	"github.com/lockstep-ml/lockstep/models/generation"
@@ -28,14 +29,6 @@ import (
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-// languageModel is a model that is trained and then answers.
-type languageModel interface {
-	models.Configured
-	models.Generator
-	ContextLength() int // tokens that it can read
-	EndTokens() []int   // those that end a text
-}
-
 // job is one run of the program.
 type job struct {
 	*FinetuneArguments
@@ -44,7 +37,7 @@ type job struct {
 	adapters *adapters.Arguments
 	adapter  *lora.Adapter // nil: the whole model is trained
 
-	base    *models.Pretrained[languageModel]
+	base    *models.Pretrained[language.Model]
 	rows    []chat.Row
 	encoder chat.Encoder
 	pad     int32
@@ -113,8 +106,7 @@ func (j *job) open() (err error) {
 	if unread := chat.Unread(j.rows); len(unread) > 0 {
 		j.Line("not read", strings.Join(unread, ", "))
 	}
-	j.base, err = models.OpenPretrained[languageModel](tensor.CPU(), j.ModelNameOrPath, "a language model, such as "+
-		"LlamaForCausalLM")
+	j.base, err = language.Open(j.ModelNameOrPath, j.DType.Loading())
 	if err != nil {
 		return err
 	}
@@ -123,65 +115,33 @@ func (j *job) open() (err error) {
 	if err != nil {
 		return err
 	}
-	template, err := chat.LoadTemplate(j.ModelNameOrPath)
-	if err != nil && !errors.Is(err, chat.ErrNoTemplate) {
+	special, err := chat.SpecialTokens(j.ModelNameOrPath)
+	if err != nil {
 		return err
 	}
-	if j.ChatTemplate != "" {
-		own, err := chat.ReadTemplate(j.ChatTemplate)
-		if err != nil {
-			return fmt.Errorf("chat_template: %w", err)
-		}
-		if template != nil {
-			own.Special = template.Special
-		}
-		template = own
-		j.replace(models.Sidecar{Name: chat.TemplateFile, Data: []byte(own.Source)})
+	template, err := j.template(special)
+	if err != nil {
+		return err
 	}
-	return j.setEncoder(template)
+	return j.setEncoder(template, special)
 }
 
-// replace puts a file in place of the one that the model had.
-func (j *job) replace(file models.Sidecar) {
-	j.base.Files = slices.DeleteFunc(j.base.Files, func(f models.Sidecar) bool { return f.Name == file.Name })
-	j.base.Files = append(j.base.Files, file)
-}
-
-func (j *job) setEncoder(template *chat.Template) error {
-	tok := j.base.Tokenizer
-	e := chat.Encoder{Tokenizer: tok, Template: template, EOS: j.EOSToken, AssistantOnly: j.AssistantOnlyLoss,
-		AllTokens: !j.CompletionOnlyLoss, MaxLength: j.MaxLength}
-	for _, id := range j.base.Model.EndTokens() {
-		e.Ends = append(e.Ends, int32(id))
+// template is the chat template, the model's or that of --chat_template; nil: there is none.
+func (j *job) template(special map[string]string) (*chat.Template, error) {
+	if j.ChatTemplate == "" {
+		t, err := chat.LoadTemplate(j.ModelNameOrPath)
+		if errors.Is(err, chat.ErrNoTemplate) {
+			return nil, nil
+		}
+		return t, err
 	}
-	special := map[string]string{}
-	if template != nil {
-		special = template.Special
+	t, err := chat.ReadTemplate(j.ChatTemplate)
+	if err != nil {
+		return nil, fmt.Errorf("chat_template: %w", err)
 	}
-	if e.EOS == "" {
-		e.EOS = special["eos_token"]
-	}
-	if e.EOS == "" && len(e.Ends) > 0 {
-		e.EOS, _ = tok.Token(e.Ends[0])
-	}
-	id, ok := tok.TokenID(e.EOS)
-	if !ok {
-		return fmt.Errorf("eos_token is %q: want a token of %s", e.EOS, filepath.Join(j.ModelNameOrPath,
-			models.TokenizerFile))
-	}
-	if !slices.Contains(e.Ends, id) {
-		return fmt.Errorf("eos_token %q has id %d, and the model stops at %v alone (eos_token_id of config.json): "+
-			"want a token at which it stops", e.EOS, id, e.Ends)
-	}
-	j.pad = id // what is padding is no label, whatever token it is
-	if pad, ok := tok.TokenID(special["pad_token"]); ok {
-		j.pad = pad
-	}
-	if n := j.base.Model.ContextLength(); e.MaxLength == 0 || e.MaxLength > n {
-		e.MaxLength = n
-	}
-	j.encoder = e
-	return nil
+	t.Special = special
+	j.replace(models.Sidecar{Name: chat.TemplateFile, Data: []byte(t.Source)})
+	return t, nil
 }
 
 // samples encodes the rows, and shows one of them as the model will see it.
@@ -268,6 +228,10 @@ const continuationsFile = "continuations.json"
 // answer continues the prompts of three rows greedily.
 func (j *job) answer(ctx context.Context) error {
 	var all []continuation
+	var ends []int
+	for _, id := range j.encoder.Ends {
+		ends = append(ends, int(id))
+	}
 	for _, row := range j.rows {
 		if len(all) == 3 || j.MaxNewTokens == 0 {
 			break
@@ -287,7 +251,7 @@ func (j *job) answer(ctx context.Context) error {
 		dev := nn.NamedParameters(j.base.Model)[0].Device() // where it was trained
 		net := nn.NewCtx(tensor.NewCtx(dev), nil, false)
 		c.NewIDs, err = generation.Generate(ctx, net, j.base.Model, c.PromptIDs, generation.Options{
-			MaxNewTokens: min(j.MaxNewTokens, room), EOS: j.base.Model.EndTokens()})
+			MaxNewTokens: min(j.MaxNewTokens, room), EOS: ends})
 		if err != nil {
 			return err
 		}
@@ -311,7 +275,7 @@ func (j *job) show(c *continuation) error {
 	var ids []int32
 	for _, id := range c.NewIDs {
 		ids = append(ids, int32(id))
-		c.Stopped = c.Stopped || slices.Contains(j.base.Model.EndTokens(), id)
+		c.Stopped = c.Stopped || slices.Contains(j.encoder.Ends, int32(id))
 	}
 	prompt := make([]int32, len(c.PromptIDs))
 	for i, id := range c.PromptIDs {

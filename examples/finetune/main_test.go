@@ -10,12 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/program"
@@ -64,13 +66,13 @@ func TestSamplesAreThoseOfTRL(t *testing.T) {
 	require.Len(t, g.Forms, 6)
 	_, f := defaults()
 	f.ModelNameOrPath = folder
-	j := &job{FinetuneArguments: f, Process: &program.Process{}}
+	j := &job{FinetuneArguments: f, Process: &program.Process{}, rows: []chat.Row{{Form: chat.Text}}}
 	var err error
-	j.base, err = models.OpenPretrained[languageModel](tensor.CPU(), folder, "")
+	j.base, err = language.Open(folder)
 	require.NoError(t, err)
 	template, err := chat.LoadTemplate(folder)
 	require.NoError(t, err)
-	require.NoError(t, j.setEncoder(template))
+	require.NoError(t, j.setEncoder(template, template.Special))
 	for name, form := range g.Forms {
 		e := j.encoder
 		e.AssistantOnly, e.MaxLength = form.Options.AssistantOnly, 64
@@ -135,7 +137,7 @@ func TestPackedStepsAreThoseOfTRL(t *testing.T) {
 
 // A packed batch has the loss and the gradients of its texts alone. Without segment_ids it has others.
 func TestPackedRowsAreTextsAlone(t *testing.T) {
-	base, err := models.OpenPretrained[languageModel](tensor.CPU(), folder, "")
+	base, err := language.Open(folder)
 	require.NoError(t, err)
 	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, true)
 	var weights []*tensor.Tensor
@@ -208,6 +210,52 @@ func TestDemonstration(t *testing.T) {
 	require.Contains(t, printed, "Bo is number 0.")
 }
 
+// A model that is taught to end on another token than it stops at stops there, too.
+func TestStopsAreExtended(t *testing.T) {
+	dir := t.TempDir()
+	write := func(path, text string) string {
+		path = filepath.Join(dir, path)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	model := filepath.Join(dir, "model")
+	require.NoError(t, os.CopyFS(model, os.DirFS(folder)))
+	for _, c := range []struct {
+		name, saved, row string
+		argv             []string
+		want             string // in what is saved
+	}{
+		{"the template's", `{"eos_token_id": 0, "top_k": 5}`, `{"instruction": "a", "output": "b"}`, nil, `[0,2]`},
+		{"both are there", `{"eos_token_id": [0, 2]}`, `{"instruction": "a", "output": "b"}`, nil, `[0, 2]`},
+		{"texts end on another", `{"eos_token_id": 0}`, `{"text": "b"}`, nil, `[0,2]`},
+		{"a token of the user's", ``, `{"text": "b"}`, []string{"--eos_token", "<|endoftext|>"}, `[2,0]`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.NoError(t, os.RemoveAll(filepath.Join(model, "generation_config.json")))
+			if c.saved != "" {
+				write("model/generation_config.json", c.saved)
+			}
+			out := filepath.Join(dir, "out")
+			argv := append([]string{"--model_name_or_path", model, "--train_file", write("rows.jsonl", c.row),
+				"--output_dir", out, "--max_steps", "1", "--save_strategy", "no", "--overwrite_output_dir"}, c.argv...)
+			printed, err := finetune(t, argv...)
+			require.NoError(t, err, printed)
+			saved, err := os.ReadFile(filepath.Join(out, "generation_config.json"))
+			require.NoError(t, err)
+			var cfg map[string]json.RawMessage
+			require.NoError(t, json.Unmarshal(saved, &cfg))
+			var ids, want []int
+			require.NoError(t, json.Unmarshal(cfg["eos_token_id"], &ids))
+			require.NoError(t, json.Unmarshal([]byte(c.want), &want))
+			require.Equal(t, want, ids)
+			require.Equal(t, strings.Contains(c.saved, "top_k"), string(cfg["top_k"]) == "5", "other keys stay")
+			tokenizer, err := os.ReadFile(filepath.Join(out, "tokenizer_config.json"))
+			require.NoError(t, err)
+			require.Equal(t, c.argv != nil, strings.Contains(string(tokenizer), `"eos_token": "<|endoftext|>"`))
+		})
+	}
+}
+
 // What would teach a model not to stop, or nothing, is refused before the first step.
 func TestRefusals(t *testing.T) {
 	dir := t.TempDir()
@@ -230,8 +278,6 @@ func TestRefusals(t *testing.T) {
 		{"does not end on a token at which the model stops (<|im_end|>)",
 			[]string{"--train_file", rows, "--chat_template", outside, "--assistant_only_loss"}},
 		{"there is no chat template", []string{"--train_file", rows, "--model_name_or_path", bare}},
-		{`eos_token "<|endoftext|>" has id 0, and the model stops at [2] alone`,
-			[]string{"--train_file", rows, "--eos_token", "<|endoftext|>"}},
 		{`eos_token is "<x>": want a token of`, []string{"--train_file", rows, "--eos_token", "<x>"}},
 		{"rows.json: line 2: the row has text, and those before it messages: want one form",
 			[]string{"--train_file", write("rows.json", row+"\n"+`{"text": "a"}`)}},
@@ -258,7 +304,7 @@ func TestGGUF(t *testing.T) {
 		"testdata/chats.jsonl", "--output_dir", out, "--max_steps", "2", "--max_length", "96", "--save_strategy", "no",
 		"--max_new_tokens", "4")
 	require.NoError(t, err, printed)
-	saved, err := models.OpenPretrained[languageModel](tensor.CPU(), out, "a language model")
+	saved, err := models.OpenPretrained[language.Model](tensor.CPU(), out, "a language model")
 	require.NoError(t, err)
 	require.Len(t, saved.Files, 5)
 	_, err = chat.LoadTemplate(out)

@@ -103,6 +103,22 @@ func parse(text []byte) (o Options, err error) {
 	return o, o.Validate()
 }
 
+// EndTokens are the tokens at which the model of a generation_config.json stops; none if the file does not say, and the
+// model's config.json counts.
+func EndTokens(text []byte) ([]int, error) {
+	var cfg struct {
+		EOS json.RawMessage `json:"eos_token_id"`
+	}
+	if err := jsonfile.Unmarshal(text, &cfg); err != nil {
+		return nil, fmt.Errorf("generation: %w", err)
+	}
+	ids, err := tokenIDs(cfg.EOS)
+	if err != nil {
+		return nil, fmt.Errorf("generation: %w", err)
+	}
+	return ids, nil
+}
+
 // tokenIDs reads one id, several or none.
 func tokenIDs(text json.RawMessage) (ids []int, err error) {
 	if len(text) == 0 || string(text) == "null" {

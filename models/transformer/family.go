@@ -87,16 +87,18 @@ var read = []string{"architectures", "model_type", "dtype", "torch_dtype", "id2l
 
 // harmless are keys that transformers' base class, or a common tool, writes into any config.json and that change
 // nothing that a decoder computes: settings of generation, of what a Python call returns, notes on the origin.
-var harmless = strings.Fields(`_name_or_path _attn_implementation _attn_implementation_autoset _commit_hash
-	_experts_implementation attn_implementation auto_map bad_words_ids begin_suppress_tokens chunk_size_feed_forward
-	cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample early_stopping
-	encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task forced_bos_token_id
-	forced_eos_token_id gradient_checkpointing length_penalty max_length max_new_tokens min_length
-	no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states
-	output_scores prefix pretraining_tp prompt_token_ids remove_invalid_values repetition_penalty return_dict
-	return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss
-	tie_encoder_decoder tokenizer_class tokenizer_model top_k top_p torchscript transformers.js_config
-	transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache`)
+var harmless = strings.Fields(`_model_name_or_path _name_or_path _attn_implementation
+	_attn_implementation_autoset _commit_hash
+	_experts_implementation attn_implementation auto_map bad_words_ids begin_suppress_tokens
+	chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample
+	early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task
+	forced_bos_token_id forced_eos_token_id gradient_checkpointing length_penalty max_length max_new_tokens
+	min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions
+	output_hidden_states output_scores prefix pretraining_tp prompt_token_ids remove_invalid_values
+	repetition_penalty return_dict return_dict_in_generate sep_token_id suppress_tokens task_specific_params
+	temperature tf_legacy_loss tie_encoder_decoder tokenizer_class tokenizer_model top_k top_p torchscript
+	transformers.js_config transformers_version typical_p unk_token_id unsloth_fixed unsloth_version use_bfloat16
+	use_cache`)
 
 // onlyDefault are keys that would change what is computed, or what the weights mean, with the values that do not.
 var onlyDefault = map[string][]string{

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package language is what the examples that train language models share: the models that they take, and the dtype of
+// their parameters. It is no example itself.
+package language
+
+import (
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Model is a model that is trained and saved, and that writes text.
+type Model interface {
+	models.Configured
+	models.Generator
+	ContextLength() int // tokens that it can read
+	EndTokens() []int   // those that end a text
+}
+
+// Open loads a saved language model with its tokenizer and the files beside its weights.
+func Open(dir string, opts ...models.LoadOption) (*models.Pretrained[Model], error) {
+	return models.OpenPretrained[Model](tensor.CPU(), dir, "a language model, such as LlamaForCausalLM", opts...)
+}
+
+// DType names a dtype of parameters, by run_clm.py's names.
+type DType string
+
+// Auto is the dtype of the weights as they are saved.
+const Auto DType = "auto"
+
+// Loading is the option that loads a model in the dtype.
+func (d DType) Loading() models.LoadOption {
+	if d == Auto {
+		return models.WithSavedDType()
+	}
+	return models.WithDType(d.New())
+}
+
+// New is the dtype of a new model.
+func (d DType) New() tensor.DType {
+	switch d {
+	case "bfloat16":
+		return tensor.BFloat16
+	case "float16":
+		return tensor.Float16
+	}
+	return tensor.Float32
+}
