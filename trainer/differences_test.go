@@ -24,7 +24,7 @@ type difference struct {
 
 // explain is the row of the difference that explains a mismatch, "" if none does.
 func explain(c *randomCase, got outcome, m mismatch) string {
-	for _, d := range differences {
+	for _, d := range slices.Concat(differences, rankDifferences) {
 		if (d.plays == nil || d.plays(c)) && d.explains(c, got, m) {
 			return d.row
 		}
@@ -142,6 +142,31 @@ var differences = []difference{
 		func(c *randomCase, _ outcome, m mismatch) bool {
 			return m.place == "checkpoint" && m.key == "control.should_log" && m.want == true
 		}},
+}
+
+// rankDifferences are those that only runs on several ranks show.
+var rankDifferences = []difference{
+	{"Evaluation and data", "Samples are never repeated", (*randomCase).repeatsEvaluation, evaluatedMore},
+	{"The loss", "`train_loss` is that of all ranks", func(c *randomCase) bool { return c.Ranks > 1 },
+		func(_ *randomCase, _ outcome, m mismatch) bool {
+			return m.key == "train_loss" || m.key == "training_loss"
+		}},
+	{"The loss", "Ranks with one micro-batch in an epoch exchange gradients", func(c *randomCase) bool {
+		return c.Ranks > 1 && c.TrainSize <= c.Ranks*c.integer("per_device_train_batch_size", 8)
+	}, anything},
+}
+
+// repeatsEvaluation reports whether transformers fills the evaluation batches of its ranks with samples that it has
+// had, and counts them in the loss.
+func (c *randomCase) repeatsEvaluation() bool {
+	batch, sizes := c.Ranks*c.integer("per_device_eval_batch_size", 8), []int{c.EvalSize}
+	if c.EvalSets == 2 {
+		sizes = []int{c.EvalSize / 2, c.EvalSize - c.EvalSize/2}
+	}
+	if slices.Contains(c.Calls, "predict") {
+		sizes = append(sizes, 11)
+	}
+	return c.Ranks > 1 && slices.ContainsFunc(sizes, func(n int) bool { return n%batch != 0 })
 }
 
 // ragged reports whether an optimizer step has micro-batches of different sizes.
@@ -308,7 +333,7 @@ func (s stepLoss) transformers(kind string) (loss float64) {
 func TestDifferencesAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/differences-from-huggingface.md")
 	require.NoError(t, err)
-	for _, d := range differences {
+	for _, d := range slices.Concat(differences, rankDifferences) {
 		_, after, found := strings.Cut(string(text), "\n## "+d.heading+"\n")
 		require.True(t, found, "heading %q", d.heading)
 		section, _, _ := strings.Cut(after, "\n## ")
