@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tests/internal/pipelinetest"
 )
 
-// TestDividedMatricesOverMPI wants the weights, moments and losses of one process with sums in as many parts from ranks
-// that share matrices over each MPI library.
+// TestDividedMatricesOverMPI compares ranks that share matrices over each MPI library with one process whose sums have
+// as many parts: weights, moments and losses are the same.
 func TestDividedMatricesOverMPI(t *testing.T) {
 	dir := t.TempDir()
 	corpus, heldOut := filepath.Join(dir, "corpus"), filepath.Join(dir, "heldout")
