@@ -160,7 +160,7 @@ var launcherFlags = []string{
 // Reasons that several names share.
 const (
 	ownTokens = "the tokens of sequences are divided by accelerate/cp"
-	adapters  = "LoRA and other adapters; all parameters are trained"
+	adapters  = "adapters in this program: want examples/finetune, which has LoRA, or package models/lora"
 	quantized = "quantized weights: want dtype bfloat16"
 	chats     = "conversations and their templates: want texts"
 	hubData   = "data sets by name: want train_file and validation_file"
