@@ -41,7 +41,7 @@ func TestNamesOfLibraries(t *testing.T) {
 // What happens to such a name is said as it is of HuggingFace's.
 func TestLibraryFlags(t *testing.T) {
 	for argv, want := range map[string]string{
-		"--use_peft":                           "use_peft is true (flag --use_peft); not built yet: adapters in this program",
+		"--use_peft":                           "use_peft is true (flag --use_peft); not built yet: adapters",
 		"--lora_r 64":                          "lora_r is 64 (flag --lora_r); not built yet: adapters in this program",
 		"--load_in_4bit true":                  "not built yet: quantized weights: want dtype bfloat16",
 		"--num_processes 4":                    "want lockstep launch --nproc_per_node N before the program",
@@ -59,7 +59,7 @@ func TestLibraryFlags(t *testing.T) {
 		"--use_vllm":                           "not built yet: texts that are generated in training",
 		"--seq_kd true":                        "not built yet: distillation from a teacher model",
 		"--use_vllm false":                     "",
-		"--init_lora_weights":                  "not built yet: adapters in this program: want examples/finetune, which has LoRA, or package models/lora",
+		"--init_lora_weights":                  "not built yet: adapters in this program",
 		"--megatron_lm_tp_degree 2":            "",
 		"--fp8_format HYBRID":                  "",
 		"--parallelism_config_tp_size 1":       "",
