@@ -151,9 +151,6 @@ var rankDifferences = []difference{
 		func(_ *randomCase, _ outcome, m mismatch) bool {
 			return m.key == "train_loss" || m.key == "training_loss"
 		}},
-	{"The loss", "Ranks with one micro-batch in an epoch exchange gradients", func(c *randomCase) bool {
-		return c.Ranks > 1 && c.TrainSize <= c.Ranks*c.integer("per_device_train_batch_size", 8)
-	}, anything},
 }
 
 // repeatsEvaluation reports whether transformers fills the evaluation batches of its ranks with samples that it has
