@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build unix
+
 // Lora measures steps that fine-tune a model of SmolLM2-135M's shape, all of it or a LoRA adapter of rank 16 on every
 // linear layer: the median time of a step and the peak of the process's memory. Numbers are float32, and nothing is
 // recomputed. peer.py measures the same with transformers and PEFT; run the two in turns.
