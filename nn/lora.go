@@ -35,7 +35,7 @@ func (a *LoRA) active(c *Ctx) (names []string) {
 		return a.Active
 	}
 	if len(a.Merged) > 0 {
-		refuse(c, "nn.LoRA", "the weight has adapter %s merged into it, and the context wants adapters %v: want it "+
+		refuse(c, "nn.LoRA", "the weight has adapter %s merged into it, and the context needs adapters %v: want it "+
 			"unmerged first", strings.Join(a.Merged, ", "), *c.adapters)
 	}
 	for _, name := range *c.adapters {

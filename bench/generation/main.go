@@ -103,7 +103,7 @@ func (b *bench) run(ctx context.Context) error {
 	return nil
 }
 
-// compare measures both sides in turns, and gives our tokens per second.
+// compare measures both sides alternately, and gives our tokens per second.
 func (b *bench) compare(ctx context.Context, w work, p *peer) (float64, error) {
 	count := float64(w.texts * (w.new - 1))
 	if w.new == 1 {

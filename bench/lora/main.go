@@ -4,7 +4,7 @@
 
 // Lora measures steps that fine-tune a model of SmolLM2-135M's shape, all of it or a LoRA adapter of rank 16 on every
 // linear layer: the median time of a step and the peak of the process's memory. Numbers are float32, and nothing is
-// recomputed. peer.py measures the same with transformers and PEFT; run the two in turns.
+// recomputed. peer.py measures the same with transformers and PEFT; run the two alternately.
 //
 // Usage: lora [--full] [--steps 6] [--tokens 512] [--threads 2] [--bf16_base]
 package main

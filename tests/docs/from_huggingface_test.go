@@ -26,7 +26,7 @@ import (
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-// languageModel is what a program wants of a model that it loads.
+// languageModel is what a program needs of a model that it loads.
 type languageModel interface {
 	models.Configured
 	models.Generator
