@@ -11,10 +11,9 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/chat"
 	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
+	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/examples/internal/sampling"
-	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it can load
-	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // ChatArguments are the program's settings beside those of sampling.
@@ -33,16 +32,12 @@ type ChatArguments struct {
 	MaxBatchSize int    `json:"max_batch_size" usage:"requests that share a batch"`
 	MaxWaiting   int    `json:"max_waiting" usage:"requests that wait for a place in it; more are turned away"`
 
-	DType string `json:"dtype" usage:"of the weights in memory: auto, as they were saved, float32 or bfloat16"`
+	DType language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the weights in memory; auto: as they were saved"`
 }
 
 func defaults() *ChatArguments {
-	return &ChatArguments{ModelNameOrPath: "out/finetune", DType: "auto", MaxBatchSize: 8, MaxWaiting: 64}
+	return &ChatArguments{ModelNameOrPath: "out/finetune", DType: language.Auto, MaxBatchSize: 8, MaxWaiting: 64}
 }
-
-// dtypes are the values of dtype.
-var dtypes = map[string]models.LoadOption{"auto": models.WithSavedDType(), "float32": models.WithDType(tensor.Float32),
-	"bfloat16": models.WithDType(tensor.BFloat16)}
 
 // Check reports all faults at once.
 func (a *ChatArguments) Check(c *args.Checker) {
@@ -53,7 +48,6 @@ func (a *ChatArguments) Check(c *args.Checker) {
 	c.Require(a.MaxBatchSize >= 1, "max_batch_size", a.MaxBatchSize, "at least 1")
 	c.Require(a.MaxWaiting >= 0, "max_waiting", a.MaxWaiting, "at least 0")
 	c.Require(a.Serve == "" || a.System == "", "system", a.System, "none with serve: requests have their own")
-	c.Require(dtypes[a.DType] != nil, "dtype", a.DType, "auto, float32 or bfloat16")
 }
 
 // variables are those of chat_template_kwargs.
@@ -62,14 +56,6 @@ func (a *ChatArguments) variables() (v map[string]json.RawMessage, err error) {
 		err = json.Unmarshal([]byte(a.ChatTemplateKwargs), &v)
 	}
 	return v, err
-}
-
-// languageModel is a saved model that answers.
-type languageModel interface {
-	models.Configured
-	models.Generator
-	ContextLength() int // tokens that it can read
-	EndTokens() []int   // those that end a text
 }
 
 // open loads the model, its tokenizer, its chat template, and its settings of generation.
@@ -81,8 +67,7 @@ func open(a *ChatArguments, how *sampling.Arguments) (*conversation, error) {
 	if err := adapters.Find(&a.ModelNameOrPath, &a.Adapter, defaults().ModelNameOrPath); err != nil {
 		return nil, err
 	}
-	base, err := models.OpenPretrained[languageModel](tensor.CPU(), a.ModelNameOrPath, "a language model, such as "+
-		"LlamaForCausalLM", dtypes[a.DType])
+	base, err := language.Open(a.ModelNameOrPath, a.DType.Loading())
 	if err != nil {
 		return nil, err
 	}
@@ -111,22 +96,17 @@ func open(a *ChatArguments, how *sampling.Arguments) (*conversation, error) {
 
 // template is the model's, or the one that is given in its place.
 func (a *ChatArguments) template() (*chat.Template, error) {
-	t, err := chat.LoadTemplate(adapters.Beside(a.ModelNameOrPath, a.Adapter, chat.TemplateFile))
 	if a.ChatTemplate == "" {
+		t, err := chat.LoadTemplate(adapters.Beside(a.ModelNameOrPath, a.Adapter, chat.TemplateFile))
 		if errors.Is(err, chat.ErrNoTemplate) {
 			err = fmt.Errorf("%w; or give a file with one by --chat_template", err)
 		}
 		return t, err
 	}
-	if err != nil && !errors.Is(err, chat.ErrNoTemplate) {
-		return nil, err
-	}
-	own, err := chat.ReadTemplate(a.ChatTemplate)
+	t, err := chat.ReadTemplate(a.ChatTemplate)
 	if err != nil {
 		return nil, fmt.Errorf("chat_template: %w", err)
 	}
-	if t != nil {
-		own.Special = t.Special
-	}
-	return own, nil
+	t.Special, err = chat.SpecialTokens(adapters.Beside(a.ModelNameOrPath, a.Adapter, "tokenizer_config.json"))
+	return t, err
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -27,7 +28,7 @@ type message struct {
 
 // conversation is what was said, and the model that answers.
 type conversation struct {
-	base      *models.Pretrained[languageModel]
+	base      *models.Pretrained[language.Model]
 	template  *chat.Template
 	variables map[string]json.RawMessage
 	options   generation.Options // MaxNewTokens 0: what the context has room for
@@ -39,7 +40,7 @@ type conversation struct {
 	from     int       // messages before it are left out: the context has no room for them
 }
 
-func newConversation(base *models.Pretrained[languageModel], system string) *conversation {
+func newConversation(base *models.Pretrained[language.Model], system string) *conversation {
 	return &conversation{base: base, system: system, net: nn.NewCtx(tensor.NewCtx(tensor.CPU()),
 		nn.Walk(base.Model), false)}
 }

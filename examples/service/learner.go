@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it can load
 	"github.com/lockstep-ml/lockstep/models/generation"
@@ -26,25 +27,17 @@ import (
 // maxBody bounds an example in bytes.
 const maxBody = 1 << 20
 
-// languageModel is a model that is trained while a copy of it answers.
-type languageModel interface {
-	models.Configured
-	models.Generator
-	ContextLength() int // tokens that it can read
-	EndTokens() []int   // those that end a text
-}
-
 // learner has the examples, the model that learns them, and the engine with the model that answers.
 type learner struct {
 	*ServiceArguments
 	process *program.Process
 	args    *args.TrainingArguments
-	base    *models.Pretrained[languageModel] // its model learns
+	base    *models.Pretrained[language.Model] // its model learns
 	encoder chat.Encoder
 	pad     int32
 	engine  *generation.Engine
-	now     languageModel // answers new requests
-	wake    chan bool     // a round is wanted; has room for one
+	now     language.Model // answers new requests
+	wake    chan bool      // a round is wanted; has room for one
 
 	mu      sync.Mutex
 	samples data.Slice[chat.Sample]
@@ -62,8 +55,7 @@ type status struct {
 }
 
 func newLearner(p *program.Process, a *args.TrainingArguments, s *ServiceArguments) (*learner, error) {
-	base, err := models.OpenPretrained[languageModel](tensor.CPU(), s.ModelNameOrPath, "a language model, such as "+
-		"LlamaForCausalLM")
+	base, err := language.Open(s.ModelNameOrPath)
 	if err != nil {
 		return nil, err
 	}
