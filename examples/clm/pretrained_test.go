@@ -46,8 +46,7 @@ func TestSavedModelIsLookedAtFirst(t *testing.T) {
 		"gpt2": "gpt2 is not a saved model: there is no such folder. If it is a model of HuggingFace's Hub",
 		larger: "has 258 tokens, more than the model's 257: 257 is ",
 		filepath.Join("..", "classify", "testdata", "trainer"): "is a GPT2ForSequenceClassification: want a " +
-			"language model such " +
-			"as GPT2LMHeadModel",
+			"language model, such as LlamaForCausalLM",
 	} {
 		_, err := clm("--model_name_or_path", model, "--train_file", filepath.Join(dir, "absent.txt"))
 		require.ErrorContains(t, err, want)

@@ -42,7 +42,7 @@ var Table = []Row{
 	{"at most 2 ranks, where a ring sends the same", Direct, func(k key) bool { return k.ranks <= 2 }},
 	{"float16 and bfloat16, which a ring rounds at every rank", Direct, func(k key) bool { return k.dtype.IsHalf() }},
 	{"less than 1 MiB per rank", Direct, func(k key) bool { return k.bytes/k.ranks < ringBytes }},
-	{"all else", Ring, func(key) bool { return true }},
+	{"otherwise", Ring, func(key) bool { return true }},
 }
 
 // ringBytes is the size of a rank's slice from which on a ring takes no longer. Over the loopback interface, by
@@ -61,5 +61,5 @@ func Choose(c *comm.Call, ranks int) Algorithm {
 			return row.Algorithm
 		}
 	}
-	panic("algorithms: the table has no row for all else")
+	panic("algorithms: the table has no last row")
 }
