@@ -12,14 +12,17 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/internal/modelfiles"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Names of the files that a saved adapter consists of, PEFT's.
+// Names of the files that a saved adapter consists of, PEFT's, and of the one that says which model is below it, an
+// AdaptedBase.
 const (
+	AdapterBaseFile   = "adapter_base.json"
 	AdapterConfigFile = "adapter_config.json"
 	AdapterBase       = "adapter_model"
 	AdapterFile       = AdapterBase + ".safetensors"
@@ -42,6 +45,15 @@ type Adapter interface {
 type AdaptedBase struct {
 	Path   string `json:"path"`   // its folder; "" of a model that was not loaded
 	SHA256 string `json:"sha256"` // see WeightsDigest; "" if it is not known
+}
+
+// Check refuses another model than the one that the adapter was trained on. What is not known fits.
+func (b AdaptedBase) Check(now AdaptedBase) error {
+	if b.SHA256 == "" || now.SHA256 == "" || b.SHA256 == now.SHA256 {
+		return nil
+	}
+	return fmt.Errorf("the adapter was trained on the model of %s (SHA-256 %.12s…), and %s is another one (%.12s…): "+
+		"want the same weights", b.Path, b.SHA256, now.Path, now.SHA256)
 }
 
 // Layout is how a model is saved: see WeightsLayout.
@@ -116,9 +128,14 @@ func CompareArrays(set *safetensors.Set, shapes map[string][]int) error {
 	return fmt.Errorf("models: the saved adapter does not fit its configuration and the model: %s", some(bad))
 }
 
-// WeightsDigest is the SHA-256 of the weights in a saved model's folder: of model.safetensors, or of the hashes of
-// several files in the order of their names.
+// WeightsDigest is the SHA-256 of the weights of a saved model: of model.safetensors in its folder or of its GGUF file,
+// or of the hashes of several files in the order of their names.
 func WeightsDigest(dir string) (string, error) {
+	if file, err := modelfiles.GGUF(dir); err != nil {
+		return "", fmt.Errorf("models: %w", err)
+	} else if file != "" {
+		return fileDigest(file)
+	}
 	one, err := fileDigest(filepath.Join(dir, WeightsFile))
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return one, err

@@ -42,7 +42,7 @@ func TestLoadPretrainedSaysWhatAPathIs(t *testing.T) {
 		"./gpt2": "./gpt2 is not a saved model: open gpt2/config.json: no such file or directory: " +
 			"want the folder",
 		"file":         "want the folder that the file is in",
-		"adapter":      "it has an adapter of PEFT: in Python",
+		"adapter":      "it has a LoRA adapter: want the folder of its model",
 		"run":          "want a folder such as run/checkpoint-9",
 		"models--gpt2": "want a folder such as models--gpt2/snapshots/607a",
 		"quantized":    "quantized/model.gguf: file is truncated: its header ends in the middle, at byte 4",

@@ -3,7 +3,9 @@
 package models_test
 
 import (
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -184,4 +186,18 @@ func TestGGUFThatIsNoModel(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(text), `"high_freq_factor": 4`)
 	require.Contains(t, string(text), `"rope_type": "llama3"`)
+}
+
+// A model below an adapter is recognized by the file that it was read from.
+func TestWeightsDigestOfGGUF(t *testing.T) {
+	file := filepath.Join(ggufDir, "llama.gguf")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.gguf"), text, 0o600))
+	for _, path := range []string{file, dir} {
+		sum, err := models.WeightsDigest(path)
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprintf("%x", sha256.Sum256(text)), sum)
+	}
 }

@@ -116,6 +116,10 @@ func (e *Encoder) conversation(r Row) (s Sample, err error) {
 		}
 		return s, err
 	}
+	if len(spans) == 0 && !answers(r.Messages) {
+		return s, fmt.Errorf("%w: it has no message of the assistant, the only ones that assistant_only_loss learns",
+			errNothing)
+	}
 	if len(spans) == 0 {
 		return s, fmt.Errorf("%w: the chat template marks no answers; assistant_only_loss needs {%% generation %%} "+
 			"around them", errNothing)
@@ -245,6 +249,13 @@ func (e *Encoder) Prompt(r Row) ([]int32, error) {
 		return e.Tokenizer.EncodeWithSpecial(r.Prompt)
 	}
 	return nil, nil
+}
+
+// answers reports whether a conversation has a message of the assistant.
+func answers(conversation json.RawMessage) bool {
+	var messages []struct{ Role string }
+	return json.Unmarshal(conversation, &messages) == nil &&
+		slices.ContainsFunc(messages, func(m struct{ Role string }) bool { return m.Role == "assistant" })
 }
 
 // split are the messages of a conversation, and whether the last is the assistant's.

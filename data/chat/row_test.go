@@ -131,6 +131,16 @@ func TestEncode(t *testing.T) {
 	require.Equal(t, "⟦ab⟧", marked(`{"prompt": "a", "completion": "b"}`))
 }
 
+// A conversation without an answer has nothing to learn, whatever the template marks.
+func TestEncodeNamesARowWithoutAnswers(t *testing.T) {
+	e := encoder(t)
+	e.AssistantOnly = true
+	row, err := chat.ParseRow([]byte(`{"messages": [{"role": "user", "content": "Hi"}]}`))
+	require.NoError(t, err)
+	_, err = e.Encode(row)
+	require.ErrorContains(t, err, "it has no message of the assistant")
+}
+
 // A model that is trained on answers without their end does not stop: trl's issues 1623, 3091 and 7230.
 func TestEncodeRefusesAnswersWithoutAnEnd(t *testing.T) {
 	const row = `{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]}`

@@ -71,7 +71,7 @@ func open(a *ChatArguments, how *sampling.Arguments) (*conversation, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := adapters.Add(base.Model, a.Adapter); err != nil {
+	if err := adapters.Add(base.Model, a.ModelNameOrPath, a.Adapter); err != nil {
 		return nil, err
 	}
 	c := newConversation(base, a.System)

@@ -208,3 +208,8 @@ func TestServe(t *testing.T) {
 	require.ErrorContains(t, err, "other machines reach the address: want one of this machine alone, such as :0, in "+
 		"place of 0.0.0.0:0, or --serve_remote")
 }
+
+// What a model writes is not acted on by a terminal.
+func TestPrintable(t *testing.T) {
+	require.Equal(t, "a\tb\n[31mé 😀", printable("a\x07\tb\r\n\x1b[31mé\x0e 😀\u009b\x7f"))
+}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"unicode"
 
 	"github.com/lockstep-ml/lockstep/program"
 )
@@ -143,6 +144,9 @@ func (s *session) reply(ctx context.Context, text string) error {
 	s.under(stop)
 	defer s.under(nil)
 	show := func(piece string) error {
+		if s.person() {
+			piece = printable(piece)
+		}
 		_, err := io.WriteString(s.out, piece)
 		return err
 	}
@@ -156,6 +160,16 @@ func (s *session) reply(ctx context.Context, text string) error {
 		s.say("%s", end)
 	}
 	return err
+}
+
+// printable leaves out what a terminal would act on: control characters, other than ends of lines and tabs.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return -1
+		}
+		return r
+	}, text)
 }
 
 // under sets what stops the answer that is under way.

@@ -75,7 +75,7 @@ func generate(ctx context.Context, p *program.Process) error {
 	saved, err := models.OpenPretrained[languageModel](tensor.CPU(), g.ModelNameOrPath,
 		"a model that generates text, such as GPT2LMHeadModel", dtype)
 	if err == nil {
-		err = adapters.Add(saved.Model, g.Adapter)
+		err = adapters.Add(saved.Model, g.ModelNameOrPath, g.Adapter)
 	}
 	if err != nil {
 		return err

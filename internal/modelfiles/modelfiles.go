@@ -50,7 +50,7 @@ var writers = map[string]func(f *gguf.File) ([]byte, error){
 // name in it. The error matches fs.ErrNotExist if the model has no such file.
 func ReadFile(path string, limit int64) ([]byte, error) {
 	dir, name := filepath.Dir(path), filepath.Base(path)
-	source, err := find(dir)
+	source, err := GGUF(dir)
 	switch {
 	case err != nil:
 		return nil, err
@@ -82,7 +82,7 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 // OpenSet opens the weights of a saved model under transformers' names: base.safetensors in its folder or what its
 // index names, as safetensors.OpenSet, or those of a GGUF file. The caller closes the Set.
 func OpenSet(dir, base string) (*safetensors.Set, error) {
-	source, err := find(dir)
+	source, err := GGUF(dir)
 	switch {
 	case err != nil:
 		return nil, err
@@ -103,9 +103,9 @@ func OpenSet(dir, base string) (*safetensors.Set, error) {
 // IsGGUF reports whether a path has the name of a GGUF file.
 func IsGGUF(path string) bool { return strings.EqualFold(filepath.Ext(path), ext) }
 
-// find is the GGUF file that a path stands for, "" if it stands for none: the file itself, or the only one in a folder
+// GGUF is the GGUF file that a path stands for, "" if it stands for none: the file itself, or the only one in a folder
 // without safetensors.
-func find(path string) (string, error) {
+func GGUF(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return "", nil // whoever reads it says why

@@ -144,12 +144,13 @@ func factor(m member, which, adapter string) string {
 	return m.path + ".lora_" + which + "." + adapter + ".weight"
 }
 
-// trainsWhole reports whether an array is of a module of modules_to_save, and notes of which.
+// trainsWhole reports whether an array is of a module of modules_to_save, and notes of which. As in PEFT a name is the
+// end of a path, not an element of it: norm is input_layernorm too.
 func (a *Adapter) trainsWhole(array string, found map[string]bool) (yes bool) {
 	elements := strings.Split(array, ".")
 	for _, name := range a.Config.ModulesToSave {
 		for i := 1; i < len(elements); i++ {
-			if named(strings.Join(elements[:i], "."), name) {
+			if strings.HasSuffix(strings.Join(elements[:i], "."), name) {
 				found[name], yes = true, true
 			}
 		}
@@ -162,8 +163,8 @@ func (a *Adapter) checkWhole(s *survey, found map[string]bool) error {
 	aliases := nn.Walk(a.model).Aliases()
 	for _, name := range a.Config.ModulesToSave {
 		for alias, of := range aliases {
-			if tied := alias[:strings.LastIndexByte(alias, '.')]; named(tied, name) ||
-				named(of[:strings.LastIndexByte(of, '.')], name) {
+			if tied := alias[:strings.LastIndexByte(alias, '.')]; strings.HasSuffix(tied, name) ||
+				strings.HasSuffix(of[:strings.LastIndexByte(of, '.')], name) {
 				return fmt.Errorf("modules_to_save has %s, and %s is tied to %s: PEFT would train a copy of one, "+
 					"which is not built: want a model without tie_word_embeddings, or other modules", name, tied, of)
 			}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 
+	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
@@ -61,6 +62,45 @@ func Load(m models.Configured, dir, name string) (*Adapter, error) {
 		return nil, fmt.Errorf("lora: %s: %w", dir, err)
 	}
 	return a, a.Activate()
+}
+
+// LoadOnto is Load for a model that was loaded from base, a folder or a GGUF file: one with other weights than those
+// that a saved adapter of Lockstep's was trained on is an error.
+func LoadOnto(m models.Configured, base, dir, name string) (*Adapter, error) {
+	digest, err := checkBase(base, dir)
+	if err != nil {
+		return nil, fmt.Errorf("lora: %s: %w", dir, err)
+	}
+	a, err := Load(m, dir, name)
+	if err == nil {
+		a.Config.BaseModel, a.digested = base, digest
+	}
+	return a, err
+}
+
+// checkBase compares the weights of a model with those that an adapter was trained on, and returns their digest, "" if
+// the adapter has none.
+func checkBase(base, dir string) (string, error) {
+	path := filepath.Join(dir, models.AdapterBaseFile)
+	text, err := vfs.ReadFile(vfs.OS, path, maxConfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil // PEFT's
+	}
+	var was models.AdaptedBase
+	if err == nil {
+		err = jsonfile.Unmarshal(text, &was)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	if was.SHA256 == "" {
+		return "", nil
+	}
+	digest, err := models.WeightsDigest(base)
+	if err != nil {
+		return "", err
+	}
+	return digest, was.Check(models.AdaptedBase{Path: base, SHA256: digest})
 }
 
 // read makes the matrices of those in a folder.

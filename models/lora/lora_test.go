@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -256,4 +257,46 @@ func FuzzParseConfig(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, string(again), string(twice))
 	})
+}
+
+// A name of modules_to_save is the end of a path, as PEFT 0.21 has it.
+func TestModulesToSaveAreEndsOfPaths(t *testing.T) {
+	a, err := lora.New(tiny(t), lora.Config{ModulesToSave: []string{"norm"}})
+	require.NoError(t, err)
+	var whole []string
+	for _, array := range a.Arrays() {
+		if !strings.Contains(array.Name, ".lora_") {
+			whole = append(whole, strings.TrimPrefix(array.Name, "base_model.model.model."))
+		}
+	}
+	slices.Sort(whole)
+	require.Equal(t, []string{"layers.0.input_layernorm.weight", "layers.0.post_attention_layernorm.weight",
+		"layers.1.input_layernorm.weight", "layers.1.post_attention_layernorm.weight", "norm.weight"}, whole)
+}
+
+// An adapter goes onto the model that it was trained on, which may have moved. PEFT's do not say which that is.
+func TestAnotherBase(t *testing.T) {
+	g := readGolden(t).Cases["llama patterns"]
+	base, saved := g.folders(t)
+	moved, _ := g.folders(t)
+	onto := func(dir string) error {
+		a, err := lora.LoadOnto(load(t, dir), dir, saved, "")
+		if err == nil {
+			require.Equal(t, dir, a.Config.BaseModel)
+		}
+		return err
+	}
+	require.NoError(t, onto(base))
+	digest, err := models.WeightsDigest(base)
+	require.NoError(t, err)
+	text, err := json.Marshal(models.AdaptedBase{Path: base, SHA256: digest})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(saved, models.AdapterBaseFile), text, 0o600))
+	require.NoError(t, onto(base))
+	require.NoError(t, onto(moved))
+	another := t.TempDir()
+	require.NoError(t, models.SavePretrained(another, tiny(t)))
+	require.ErrorContains(t, onto(another), "the adapter was trained on the model of "+base)
+	require.NoError(t, os.WriteFile(filepath.Join(saved, models.AdapterBaseFile), []byte(`{"path": 1}`), 0o600))
+	require.ErrorContains(t, onto(base), models.AdapterBaseFile+": path is 1")
 }

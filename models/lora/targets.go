@@ -239,7 +239,7 @@ func (m *matcher) whole(path string) bool {
 	elements := strings.Split(path, ".")
 	for i := range elements {
 		if slices.ContainsFunc(m.cfg.ModulesToSave, func(name string) bool {
-			return named(strings.Join(elements[:i+1], "."), name)
+			return strings.HasSuffix(strings.Join(elements[:i+1], "."), name)
 		}) {
 			return true
 		}

@@ -218,6 +218,8 @@ func (s *Chat) settings(p *parameters, q *query) *apiError {
 	switch {
 	case o.Temperature < 0 || o.Temperature > 2:
 		return refused("temperature", "temperature is %g: want a number from 0 to 2", o.Temperature)
+	case o.TopP < 0 || o.TopP > 1:
+		return refused("top_p", "top_p is %g: want a number from 0 to 1", o.TopP)
 	case q.choices < 1 || q.choices > maxChoices:
 		return refused("n", "n is %d: want 1 to %d", q.choices, maxChoices)
 	case len(q.stops) > 4 || slices.Contains(q.stops, ""):

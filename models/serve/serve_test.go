@@ -197,7 +197,7 @@ func TestErrors(t *testing.T) {
 		{body("x", `, "n": 17`), 400, "n", "want 1 to 16"},
 		{body("x", `, "stop": ["a", ""]`), 400, "stop", "none of them empty"},
 		{body("x", `, "temperature": 2.1`), 400, "temperature", "from 0 to 2"},
-		{body("x", `, "top_p": -1`), 400, "", "top_p"},
+		{body("x", `, "top_p": -1`), 400, "top_p", "top_p is -1"},
 		{body("x", `, "max_tokens": 0`), 400, "max_tokens", "at least 1"},
 		{body("x", `, "max_tokens": 1, "max_completion_tokens": 1`), 400, "max_tokens", "one of them"},
 		{body("x", `, "max_tokens": 1000`), 400, "messages", "This model's maximum context length is 128 tokens"},

@@ -15,9 +15,6 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// AdapterBaseFile is the part of a checkpoint of an adapter that says which model is below it: models.AdaptedBase.
-const AdapterBaseFile = "adapter_base.json"
-
 // saved are those of a rank's tensors that are saved.
 func (c *Checkpointer) saved(all []tensor.Placed) []tensor.Placed {
 	if c.Adapter == nil {
@@ -42,7 +39,7 @@ func (c *Checkpointer) adapterParts(read func(p tensor.Named) ([]byte, error)) (
 	if err != nil {
 		c.Log.Warn("a resume will not recognize the model below the adapter", "err", err)
 	}
-	about, err := checkpoint.JSONPart(AdapterBaseFile, base)
+	about, err := checkpoint.JSONPart(models.AdapterBaseFile, base)
 	return slices.Concat(parts, []checkpoint.Part{about}, c.Beside), err
 }
 
@@ -72,21 +69,21 @@ func (c *Checkpointer) checkAdapter(ck *checkpoint.Checkpoint) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", models.AdapterConfigFile, err)
 	}
-	if c.Ranks.Rank() != 0 || !ck.Has(AdapterBaseFile) {
+	if c.Ranks.Rank() != 0 || !ck.Has(models.AdapterBaseFile) {
 		return nil
 	}
 	var was models.AdaptedBase
-	if err := ck.ReadJSON(AdapterBaseFile, &was); err != nil {
+	if err := ck.ReadJSON(models.AdapterBaseFile, &was); err != nil {
 		return err
 	}
 	now, err := c.Adapter.Base()
-	switch {
-	case err != nil:
+	if err == nil {
+		err = was.Check(now)
+	}
+	if err != nil {
 		return err
-	case was.SHA256 != "" && now.SHA256 != "" && was.SHA256 != now.SHA256:
-		return fmt.Errorf("the adapter was trained on the model of %s (SHA-256 %.12s…), and %s is another one "+
-			"(%.12s…): want the same weights", was.Path, was.SHA256, now.Path, now.SHA256)
-	case was.Path != now.Path:
+	}
+	if was.Path != now.Path {
 		c.Log.Info("the model below the adapter lies elsewhere", "checkpoint", was.Path, "now", now.Path)
 	}
 	return nil

@@ -49,11 +49,7 @@ func (l *Arguments) Check(c *args.Checker) {
 // Attach gives a model that was loaded from a folder the adapter that is asked for; nil if none is.
 func (l *Arguments) Attach(m models.Configured, base string, seed uint64) (*lora.Adapter, error) {
 	if l.Adapter != "" {
-		a, err := lora.Load(m, l.Adapter, "")
-		if err == nil {
-			a.Config.BaseModel = base
-		}
-		return a, err
+		return lora.LoadOnto(m, base, l.Adapter, "")
 	}
 	if !l.UsePEFT {
 		return nil, nil
@@ -91,12 +87,12 @@ func has(dir, file string) bool {
 	return err == nil
 }
 
-// Add merges the adapter of a folder into a model; "" is none.
-func Add(m models.Configured, dir string) error {
+// Add merges the adapter of a folder into a model that was loaded from base; "" is none.
+func Add(m models.Configured, base, dir string) error {
 	if dir == "" {
 		return nil
 	}
-	a, err := lora.Load(m, dir, "")
+	a, err := lora.LoadOnto(m, base, dir, "")
 	if err != nil {
 		return err
 	}
