@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func dequantizeAVX2(blocks int, codes *uint8, scales *float32, x *float32, numbers *float32)
-// Requires: AVX, AVX2
+// Requires: AVX
 TEXT ·dequantizeAVX2(SB), $0-40
 	MOVQ blocks+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -18,37 +18,89 @@ blocks:
 	MOVQ         $0x00000008, DI
 
 elements:
-	VPMOVZXBD  (CX), Y1
-	VPXOR      Y3, Y3, Y3
-	VPCMPEQD   Y2, Y2, Y2
-	VGATHERDPS Y2, (SI)(Y1*4), Y3
-	VMULPS     Y0, Y3, Y3
-	VMOVUPS    Y3, (BX)
-	VPMOVZXBD  8(CX), Y1
-	VPXOR      Y3, Y3, Y3
-	VPCMPEQD   Y2, Y2, Y2
-	VGATHERDPS Y2, (SI)(Y1*4), Y3
-	VMULPS     Y0, Y3, Y3
-	VMOVUPS    Y3, 32(BX)
-	VPMOVZXBD  16(CX), Y1
-	VPXOR      Y3, Y3, Y3
-	VPCMPEQD   Y2, Y2, Y2
-	VGATHERDPS Y2, (SI)(Y1*4), Y3
-	VMULPS     Y0, Y3, Y3
-	VMOVUPS    Y3, 64(BX)
-	VPMOVZXBD  24(CX), Y1
-	VPXOR      Y3, Y3, Y3
-	VPCMPEQD   Y2, Y2, Y2
-	VGATHERDPS Y2, (SI)(Y1*4), Y3
-	VMULPS     Y0, Y3, Y3
-	VMOVUPS    Y3, 96(BX)
-	ADDQ       $0x00000080, BX
-	ADDQ       $0x00000020, CX
-	DECQ       DI
-	JNE        elements
-	ADDQ       $0x04, DX
-	DECQ       AX
-	JNE        blocks
+	MOVBLZX     (CX), R8
+	VMOVSS      (SI)(R8*4), X1
+	MOVBLZX     1(CX), R8
+	VINSERTPS   $0x10, (SI)(R8*4), X1, X1
+	MOVBLZX     2(CX), R8
+	VINSERTPS   $0x20, (SI)(R8*4), X1, X1
+	MOVBLZX     3(CX), R8
+	VINSERTPS   $0x30, (SI)(R8*4), X1, X1
+	MOVBLZX     4(CX), R8
+	VMOVSS      (SI)(R8*4), X2
+	MOVBLZX     5(CX), R8
+	VINSERTPS   $0x10, (SI)(R8*4), X2, X2
+	MOVBLZX     6(CX), R8
+	VINSERTPS   $0x20, (SI)(R8*4), X2, X2
+	MOVBLZX     7(CX), R8
+	VINSERTPS   $0x30, (SI)(R8*4), X2, X2
+	VINSERTF128 $0x01, X2, Y1, Y2
+	VMULPS      Y0, Y2, Y2
+	VMOVUPS     Y2, (BX)
+	MOVBLZX     8(CX), R8
+	VMOVSS      (SI)(R8*4), X1
+	MOVBLZX     9(CX), R8
+	VINSERTPS   $0x10, (SI)(R8*4), X1, X1
+	MOVBLZX     10(CX), R8
+	VINSERTPS   $0x20, (SI)(R8*4), X1, X1
+	MOVBLZX     11(CX), R8
+	VINSERTPS   $0x30, (SI)(R8*4), X1, X1
+	MOVBLZX     12(CX), R8
+	VMOVSS      (SI)(R8*4), X2
+	MOVBLZX     13(CX), R8
+	VINSERTPS   $0x10, (SI)(R8*4), X2, X2
+	MOVBLZX     14(CX), R8
+	VINSERTPS   $0x20, (SI)(R8*4), X2, X2
+	MOVBLZX     15(CX), R8
+	VINSERTPS   $0x30, (SI)(R8*4), X2, X2
+	VINSERTF128 $0x01, X2, Y1, Y2
+	VMULPS      Y0, Y2, Y2
+	VMOVUPS     Y2, 32(BX)
+	MOVBLZX     16(CX), R8
+	VMOVSS      (SI)(R8*4), X1
+	MOVBLZX     17(CX), R8
+	VINSERTPS   $0x10, (SI)(R8*4), X1, X1
+	MOVBLZX     18(CX), R8
+	VINSERTPS   $0x20, (SI)(R8*4), X1, X1
+	MOVBLZX     19(CX), R8
+	VINSERTPS   $0x30, (SI)(R8*4), X1, X1
+	MOVBLZX     20(CX), R8
+	VMOVSS      (SI)(R8*4), X2
+	MOVBLZX     21(CX), R8
+	VINSERTPS   $0x10, (SI)(R8*4), X2, X2
+	MOVBLZX     22(CX), R8
+	VINSERTPS   $0x20, (SI)(R8*4), X2, X2
+	MOVBLZX     23(CX), R8
+	VINSERTPS   $0x30, (SI)(R8*4), X2, X2
+	VINSERTF128 $0x01, X2, Y1, Y2
+	VMULPS      Y0, Y2, Y2
+	VMOVUPS     Y2, 64(BX)
+	MOVBLZX     24(CX), R8
+	VMOVSS      (SI)(R8*4), X1
+	MOVBLZX     25(CX), R8
+	VINSERTPS   $0x10, (SI)(R8*4), X1, X1
+	MOVBLZX     26(CX), R8
+	VINSERTPS   $0x20, (SI)(R8*4), X1, X1
+	MOVBLZX     27(CX), R8
+	VINSERTPS   $0x30, (SI)(R8*4), X1, X1
+	MOVBLZX     28(CX), R8
+	VMOVSS      (SI)(R8*4), X2
+	MOVBLZX     29(CX), R8
+	VINSERTPS   $0x10, (SI)(R8*4), X2, X2
+	MOVBLZX     30(CX), R8
+	VINSERTPS   $0x20, (SI)(R8*4), X2, X2
+	MOVBLZX     31(CX), R8
+	VINSERTPS   $0x30, (SI)(R8*4), X2, X2
+	VINSERTF128 $0x01, X2, Y1, Y2
+	VMULPS      Y0, Y2, Y2
+	VMOVUPS     Y2, 96(BX)
+	ADDQ        $0x00000080, BX
+	ADDQ        $0x00000020, CX
+	DECQ        DI
+	JNE         elements
+	ADDQ        $0x04, DX
+	DECQ        AX
+	JNE         blocks
 	VZEROUPPER
 	RET
 

@@ -86,14 +86,34 @@ func dequantize(c *build.Context) {
 	l.VBROADCASTSS(operand.Mem{Base: l.scales}, scale)
 	l.inside("elements", 4*lanes, func() {
 		for i := range 4 {
-			code := l.YMM()
-			l.VPMOVZXBD(operand.Mem{Base: l.codes, Disp: lanes * i}, code)
-			value := l.gather(operand.Mem{Base: l.numbers, Index: code, Scale: 4})
+			value := l.values(i)
 			l.VMULPS(scale, value, value)
 			l.VMOVUPS(value, l.at(i))
 		}
 	})
 	l.end()
+}
+
+// values emits the numbers of vector i of codes. Eight loads are faster than a gather on Zen 3.
+func (l *loop) values(i int) reg.VecVirtual {
+	var halves [2]reg.VecVirtual
+	for half := range halves {
+		v := l.XMM()
+		for k := range lanes / 2 {
+			code := l.GP32()
+			l.MOVBLZX(operand.Mem{Base: l.codes, Disp: lanes*i + lanes/2*half + k}, code)
+			from := operand.Mem{Base: l.numbers, Index: code.As64(), Scale: 4}
+			if k == 0 {
+				l.VMOVSS(from, v)
+			} else {
+				l.VINSERTPS(operand.U8(k<<4), from, v, v)
+			}
+		}
+		halves[half] = v
+	}
+	v := l.YMM()
+	l.VINSERTF128(operand.U8(1), halves[1], halves[0].AsY(), v)
+	return v
 }
 
 func quantize(c *build.Context) {
