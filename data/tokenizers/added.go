@@ -4,6 +4,7 @@ package tokenizers
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -163,6 +164,38 @@ func (t *Tokenizer) addTokens(added []AddedToken, size int) error {
 	t.added = added
 	t.groups = [2]*addedSet{newAddedSet(groups[0]), newAddedSet(groups[1])}
 	return nil
+}
+
+// WithTokens is the tokenizer with further added tokens, as HuggingFace's add_tokens and add_special_tokens make it. A
+// token that the vocabulary lacks gets the next free id, in the order given; AddedToken.ID is not read. One that the
+// vocabulary has keeps its id, and is found as a whole from now on. One that is an added token already stays as it is.
+// A model needs a row for each new id: see models.Resizable.
+func (t *Tokenizer) WithTokens(tokens ...AddedToken) (*Tokenizer, error) {
+	var f file
+	if err := json.Unmarshal(t.file, &f); err != nil {
+		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
+	}
+	next := int64(len(t.ids))
+	known := map[string]bool{}
+	for _, a := range f.AddedTokens {
+		known[a.Content] = true
+	}
+	for _, a := range tokens {
+		if known[a.Content] {
+			continue
+		}
+		known[a.Content] = true
+		id := next
+		if own, ok := t.ids[a.Content]; ok {
+			id = int64(own)
+		} else {
+			next++
+		}
+		f.AddedTokens = append(f.AddedTokens, fileAdded{ID: id, Content: a.Content, SingleWord: a.SingleWord,
+			LStrip: a.LStrip, RStrip: a.RStrip, Normalized: a.Normalized, Special: a.Special})
+	}
+	slices.SortStableFunc(f.AddedTokens, func(a, b fileAdded) int { return cmp.Compare(a.ID, b.ID) })
+	return parse(f.format())
 }
 
 // setToken gives an id a spelling.

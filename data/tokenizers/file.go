@@ -169,8 +169,8 @@ func (t *Tokenizer) Save(path string) error {
 }
 
 // WriteTo writes the tokenizer in the format of tokenizer.json, which Python's
-// tokenizers and transformers load, and which Read reads back. What was read is written byte for byte, unless BeginWith
-// changed it.
+// tokenizers and transformers load, and which Read reads back. What was read is written byte for byte, unless
+// BeginWith or WithTokens changed it.
 func (t *Tokenizer) WriteTo(w io.Writer) (int64, error) {
 	n, err := w.Write(t.file)
 	if err != nil {

@@ -53,6 +53,33 @@ func TestSaveAndLoad(t *testing.T) {
 	require.Error(t, bpe.Save(filepath.Join(t.TempDir(), "no", "such", "folder")))
 }
 
+// Tokens that are added are saved, found as a whole, and leave the others alone.
+func TestWithTokens(t *testing.T) {
+	old := trainOn(t, 270, source(t)...)
+	inVocabulary, _ := old.Token(265)
+	size := int32(old.VocabSize())
+	grown, err := old.WithTokens(AddedToken{Content: "<|end|>", Special: true}, AddedToken{Content: endOfText},
+		AddedToken{Content: inVocabulary}, AddedToken{Content: "<tool>", Normalized: true},
+		AddedToken{Content: "<|end|>"})
+	require.NoError(t, err)
+	require.Equal(t, int(size), old.VocabSize(), "the old one is as it was")
+	require.Equal(t, []AddedToken{{ID: 0, Content: endOfText, Special: true}, {ID: 265, Content: inVocabulary},
+		{ID: size, Content: "<|end|>", Special: true}, {ID: size + 1, Content: "<tool>", Normalized: true}},
+		grown.AddedTokens())
+	require.Equal(t, []int32{size, 0, size + 1}, must(t, grown.Encode)("<|end|>"+endOfText+"<tool>"))
+	text := "plain words"
+	require.Equal(t, must(t, old.Encode)(text), must(t, grown.Encode)(text))
+
+	path := filepath.Join(t.TempDir(), "tokenizer.json")
+	require.NoError(t, grown.Save(path))
+	back, err := Load(path)
+	require.NoError(t, err)
+	require.Equal(t, grown.AddedTokens(), back.AddedTokens())
+
+	_, err = old.WithTokens(AddedToken{})
+	require.ErrorContains(t, err, "is empty")
+}
+
 // TestReadGPT2Layout reads the layout of GPT-2's own file: no model type, merges as
 // lines, no use_regex, and an end-of-text token after the vocabulary.
 func TestReadGPT2Layout(t *testing.T) {
