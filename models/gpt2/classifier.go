@@ -99,6 +99,11 @@ func (m *Classifier) ModelType() string { return "gpt2" }
 // VocabSize is the number of tokens.
 func (m *Classifier) VocabSize() int { return m.Cfg.VocabSize }
 
+// ResizeTokenEmbeddings implements models.Resizable.
+func (m *Classifier) ResizeTokenEmbeddings(tokens, padToMultipleOf int) error {
+	return models.GrowVocabulary(tokens, padToMultipleOf, &m.Cfg.VocabSize, m.Transformer.WTE.Weight)
+}
+
 // Config marshals to a config.json that transformers reads.
 func (m *Classifier) Config() any {
 	return struct {

@@ -97,6 +97,11 @@ func (m *Model) ModelType() string { return "gpt2" }
 // VocabSize is the number of tokens.
 func (m *Model) VocabSize() int { return m.Cfg.VocabSize }
 
+// ResizeTokenEmbeddings implements models.Resizable.
+func (m *Model) ResizeTokenEmbeddings(tokens, padToMultipleOf int) error {
+	return models.GrowVocabulary(tokens, padToMultipleOf, &m.Cfg.VocabSize, m.Transformer.WTE.Weight, m.LMHead.Weight)
+}
+
 // Config marshals to a config.json that transformers reads.
 func (m *Model) Config() any {
 	return struct {

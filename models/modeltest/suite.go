@@ -3,7 +3,8 @@
 // Package modeltest is the test suite that every architecture passes. Use it to test a model of your own: call [Run]
 // from its tests with a small configuration. It checks what a model promises to the trainer and to saved files: that
 // all parameters get gradients, that configurations and weights survive saving, and that recomputation, delayed weight
-// gradients, copies, stages of a pipeline, a loss without logits and a key-value cache change no result.
+// gradients, copies, stages of a pipeline, a loss without logits, further tokens and a key-value cache change no
+// result.
 //
 // It does not compare a model with transformers; golden files beside the model do.
 package modeltest
@@ -13,6 +14,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,7 +33,7 @@ func Run(t *testing.T, config string, length int) {
 		run  func(t *testing.T, r *rig)
 	}{
 		{"Config", configuration}, {"Parameters", parameters}, {"SameBits", sameBits}, {"Stages", stages},
-		{"LossOnly", lossOnly}, {"Saved", saved},
+		{"LossOnly", lossOnly}, {"Saved", saved}, {"Resized", resized},
 		{"Memory", memory}, {"Cache", cache}, {"Segments", segments}, {"Precision", precision},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newRig(t, config, length)) })
@@ -141,6 +143,72 @@ func configuration(t *testing.T, r *rig) {
 	for _, m := range []models.Model{again, later} { // what Memory counts does not depend on the collector
 		for _, p := range nn.Walk(m).State() {
 			p.Free()
+		}
+	}
+}
+
+// resized gives the model further tokens. What it says of the others stays to the bit.
+func resized(t *testing.T, r *rig) {
+	m, ok := r.Configured.(models.Resizable)
+	if !ok {
+		t.Skip("its vocabulary does not grow")
+	}
+	old, names := m.VocabSize(), parameterNames(m)
+	before := r.rows(m)
+	require.NoError(t, m.ResizeTokenEmbeddings(old-1, 0))
+	require.Equal(t, old, m.VocabSize(), "nothing shrinks")
+	require.ErrorContains(t, m.ResizeTokenEmbeddings(0, 0), "want at least 1 token")
+	require.ErrorContains(t, m.ResizeTokenEmbeddings(math.MaxInt, 8), "want at most")
+	require.NoError(t, m.ResizeTokenEmbeddings(old+2, 8))
+	size := (old + 2 + 7) / 8 * 8
+	require.Equal(t, size, m.VocabSize())
+	require.Equal(t, names, parameterNames(m), "what was tied is tied")
+	for i, row := range r.rows(m) {
+		require.Equal(t, before[i], row[:len(before[i])], "logits %d", i)
+	}
+	requireMeanRows(t, tensor.NewCtx(r.dev).NoGrad(), m.(models.Embedded).InputEmbeddings().Weight, old)
+	loss, _ := r.step(r.ctx(m, true), m)
+	require.False(t, math.IsNaN(loss) || math.IsInf(loss, 0))
+
+	dir := t.TempDir()
+	require.NoError(t, models.SavePretrained(dir, r))
+	again, err := models.LoadPretrained(r.dev, dir)
+	require.NoError(t, err)
+	require.Equal(t, size, again.(models.TokenReader).VocabSize())
+	require.Equal(t, r.logits(m), r.logits(again))
+}
+
+func parameterNames(m models.Model) (names []string) {
+	for _, p := range nn.NamedParameters(m) {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// rows are the bits of the logits, row by row.
+func (r *rig) rows(m models.Model) (rows [][]float32) {
+	c := r.ctx(m, false)
+	c.With(c.NoGrad()).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+		logits := m.Forward(c, r.batch).Logits
+		for row := range slices.Chunk(tensor.ToSlice[float32](c.Ctx, logits), logits.Size(-1)) {
+			rows = append(rows, row)
+		}
+		return nil
+	})
+	return rows
+}
+
+// requireMeanRows checks the rows that a table [V,C] had not at first.
+func requireMeanRows(t *testing.T, c *tensor.Ctx, table *nn.Parameter, old int) {
+	width := table.Size(1)
+	all := tensor.ToSlice[float32](c, table.Tensor)
+	for j := range width {
+		sum := 0.0
+		for i := range old {
+			sum += float64(all[i*width+j])
+		}
+		for i := old; i < table.Size(0); i++ {
+			require.InDelta(t, sum/float64(old), float64(all[i*width+j]), 1e-6, "row %d", i)
 		}
 	}
 }

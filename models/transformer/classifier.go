@@ -57,6 +57,13 @@ func (m *Classifier) ModelType() string { return m.Cfg.ModelType }
 // VocabSize is the number of tokens.
 func (m *Classifier) VocabSize() int { return m.Cfg.VocabSize }
 
+// ResizeTokenEmbeddings implements models.Resizable.
+func (m *Classifier) ResizeTokenEmbeddings(tokens, padToMultipleOf int) error {
+	err := models.GrowVocabulary(tokens, padToMultipleOf, &m.Cfg.VocabSize, m.Decoder.Embed.Weight)
+	m.Decoder.Cfg.VocabSize = m.Cfg.VocabSize
+	return err
+}
+
 // Config marshals to a config.json that transformers reads.
 func (m *Classifier) Config() any { return m.Cfg.document(m.Decoder.Embed.Weight.DType()) }
 

@@ -45,6 +45,13 @@ func (m *Model) ModelType() string { return m.Cfg.ModelType }
 // VocabSize is the number of tokens.
 func (m *Model) VocabSize() int { return m.Cfg.VocabSize }
 
+// ResizeTokenEmbeddings implements models.Resizable.
+func (m *Model) ResizeTokenEmbeddings(tokens, padToMultipleOf int) error {
+	err := models.GrowVocabulary(tokens, padToMultipleOf, &m.Cfg.VocabSize, m.Decoder.Embed.Weight, m.LMHead.Weight)
+	m.Decoder.Cfg.VocabSize = m.Cfg.VocabSize
+	return err
+}
+
 // ContextLength is the number of tokens that the model was made for, max_position_embeddings.
 func (m *Model) ContextLength() int { return m.Cfg.MaxPositions }
 
