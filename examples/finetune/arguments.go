@@ -31,6 +31,10 @@ type FinetuneArguments struct {
 	PackingStrategy chat.PackingStrategy `json:"packing_strategy" usage:"bfd (cuts long rows), bfd_split or wrapped"`
 	// EOSToken is the tokenizer's if it is empty.
 	EOSToken string `json:"eos_token" usage:"token that ends an answer"`
+	// AdditionalSpecialTokens are added if the tokenizer lacks them.
+	AdditionalSpecialTokens []string `json:"additional_special_tokens" usage:"special token to add to tokenizer and model, such as one of chat_template; repeatable"`
+	// ResizeToMultipleOf is as in TRL's clone_chat_template, where pad_to_multiple_of is the length of rows.
+	ResizeToMultipleOf int `json:"resize_to_multiple_of" usage:"rows of embeddings that grow for added tokens are a multiple of it; 0 for any number"`
 	// MaxNewTokens is of the three answers after training.
 	MaxNewTokens int `json:"max_new_tokens" usage:"length of the answers after training; 0 for none"`
 }
@@ -40,7 +44,7 @@ func defaults() (*args.TrainingArguments, *FinetuneArguments) {
 	a := args.Default("out/finetune")
 	a.LearningRate, a.LoggingSteps = 2e-5, 10
 	return a, &FinetuneArguments{CompletionOnlyLoss: true, MaxLength: 1024, MaxNewTokens: 64, DType: "float32",
-		PackingStrategy: chat.BestFit}
+		PackingStrategy: chat.BestFit, ResizeToMultipleOf: 64}
 }
 
 // Check reports all faults at once.
@@ -49,6 +53,9 @@ func (f *FinetuneArguments) Check(c *args.Checker) {
 	c.Require(slices.Contains(chat.PackingStrategies(), f.PackingStrategy), "packing_strategy", f.PackingStrategy,
 		fmt.Sprint("one of ", chat.PackingStrategies()))
 	c.Require(f.MaxNewTokens >= 0, "max_new_tokens", f.MaxNewTokens, "at least 0")
+	c.Require(!slices.Contains(f.AdditionalSpecialTokens, ""), "additional_special_tokens", f.AdditionalSpecialTokens,
+		"tokens that are not empty")
+	c.Require(f.ResizeToMultipleOf >= 0, "resize_to_multiple_of", f.ResizeToMultipleOf, "at least 0")
 	c.Require(!slices.Contains(f.TrainFile, ""), "train_file", f.TrainFile, "names of files")
 	c.Require((f.ModelNameOrPath == "") == (len(f.TrainFile) == 0), "train_file", f.TrainFile,
 		"both model_name_or_path and train_file, or none for the demonstration")

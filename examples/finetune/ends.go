@@ -30,8 +30,8 @@ func (j *job) setEncoder(template *chat.Template, special map[string]string) err
 	}
 	eos, ok := e.Tokenizer.TokenID(e.EOS)
 	if !ok {
-		return fmt.Errorf("eos_token is %q: want a token of %s", e.EOS, filepath.Join(j.ModelNameOrPath,
-			models.TokenizerFile))
+		return fmt.Errorf("eos_token is %q: want a token of %s, or additional_special_tokens to add it", e.EOS,
+			filepath.Join(j.ModelNameOrPath, models.TokenizerFile))
 	}
 	if err := j.extendStops(&e, eos); err != nil {
 		return err

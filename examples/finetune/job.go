@@ -111,6 +111,9 @@ func (j *job) open() (err error) {
 		return err
 	}
 	j.Line("model", j.base.Model.ModelType(), program.Count(nn.NumParameters(j.base.Model), "parameter"))
+	if err := j.addTokens(); err != nil {
+		return err
+	}
 	j.adapter, err = j.adapters.Attach(j.base.Model, j.ModelNameOrPath, j.args.Seed)
 	if err != nil {
 		return err

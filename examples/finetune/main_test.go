@@ -256,6 +256,43 @@ func TestStopsAreExtended(t *testing.T) {
 	}
 }
 
+// Tokens of another template are added to the tokenizer and the model, which stops at them.
+func TestTokensAreAdded(t *testing.T) {
+	dir := t.TempDir()
+	template := filepath.Join(dir, "other.jinja")
+	require.NoError(t, os.WriteFile(template, []byte(`{% for m in messages %}<|turn|>{{ m.role }} `+
+		`{% generation %}{{ m.content }}<|done|>{% endgeneration %}{% endfor %}`), 0o600))
+	argv := []string{"--model_name_or_path", folder, "--train_file", "testdata/chats.jsonl", "--chat_template",
+		template, "--max_steps", "2", "--save_strategy", "no", "--logging_steps", "1", "--max_new_tokens", "2"}
+	refused, err := finetune(t, append(argv, "--output_dir", filepath.Join(dir, "refused"))...)
+	require.Error(t, err, "without them the template's end of turn is several tokens")
+	require.NotContains(t, refused, "step 1")
+
+	add := []string{"--additional_special_tokens", "<|turn|>", "--additional_special_tokens", "<|done|>", "--eos_token",
+		"<|done|>"}
+	for multiple, want := range map[string]int{"64": 320, "0": 302} {
+		out := filepath.Join(dir, multiple)
+		printed, err := finetune(t, append(append(argv, add...), "--resize_to_multiple_of", multiple, "--output_dir",
+			out)...)
+		require.NoError(t, err, printed)
+		require.Regexp(t, `added +<\|turn\|>, <\|done\|>.*300 rows become 3[02]`, printed)
+		saved, err := language.Open(out)
+		require.NoError(t, err)
+		require.Equal(t, want, saved.Model.(models.Resizable).VocabSize())
+		id, ok := saved.Tokenizer.TokenID("<|done|>")
+		require.True(t, ok)
+		require.Equal(t, int32(301), id)
+		ids, err := saved.Tokenizer.Encode("<|turn|>a<|done|>")
+		require.NoError(t, err)
+		require.Equal(t, []int32{300, 301}, []int32{ids[0], ids[len(ids)-1]})
+		text, err := saved.File("generation_config.json")
+		require.NoError(t, err)
+		require.Regexp(t, `"eos_token_id": \[\s*2,\s*301\s*\]`, string(text))
+	}
+	_, err = finetune(t, append(append(argv, add...), "--use_peft", "--output_dir", filepath.Join(dir, "peft"))...)
+	require.ErrorContains(t, err, "an adapter is saved without the embeddings of new tokens")
+}
+
 // What would teach a model not to stop, or nothing, is refused before the first step.
 func TestRefusals(t *testing.T) {
 	dir := t.TempDir()
@@ -278,7 +315,8 @@ func TestRefusals(t *testing.T) {
 		{"does not end on a token at which the model stops (<|im_end|>)",
 			[]string{"--train_file", rows, "--chat_template", outside, "--assistant_only_loss"}},
 		{"there is no chat template", []string{"--train_file", rows, "--model_name_or_path", bare}},
-		{`eos_token is "<x>": want a token of`, []string{"--train_file", rows, "--eos_token", "<x>"}},
+		{`tokenizer.json, or additional_special_tokens to add it`,
+			[]string{"--train_file", rows, "--eos_token", "<x>"}},
 		{"rows.json: line 2: the row has text, and those before it messages: want one form",
 			[]string{"--train_file", write("rows.json", row+"\n"+`{"text": "a"}`)}},
 		{"broken.jinja)", []string{"--train_file", rows, "--chat_template", write("broken.jinja", "{% if %}")}},
