@@ -260,6 +260,16 @@ func CheckTensors(a *args.TrainingArguments, model nn.Module) error {
 	return err
 }
 
+// TensorParts is how many parts each sum of the model has that ranks along tp share under the arguments (tp_parts); 0
+// if the model is not divided.
+func TensorParts(a *args.TrainingArguments, model nn.Module) (int, error) {
+	if max(a.TPSize, a.TPParts) <= 1 {
+		return 0, nil
+	}
+	_, parts, err := tensorsOf(a).settle(nn.Walk(model), model, a.TPSize)
+	return parts, err
+}
+
 // RehearseTensors runs a forward pass of a model that CheckTensors accepts, without values and as a rank of tp_size has
 // it, or as one of several that share the parts of one rank. Its error says which rules of the plan do not fit each
 // other. run computes the pass of the model that it gets.

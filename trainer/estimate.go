@@ -41,7 +41,8 @@ type MemoryEstimate struct {
 	Gathered int64 `json:"gathered,omitempty"`
 	// what offload_optimizer and offload_params keep in files: it is part of no other figure
 	OnDisk int64 `json:"on_disk,omitempty"`
-	// of a sharded model: the peak before the first step, when the model is whole on each rank and is cut
+	// of a model that is sharded or whose matrices are divided: the peak before the first step, when the model is whole
+	// on each rank and is cut
 	Start int64 `json:"start,omitempty"`
 
 	cut, rounded int64 // bytes of whole parameters that are cut, and of what autocast makes of those of products
@@ -52,43 +53,64 @@ type MemoryEstimate struct {
 // the given number of samples, which is a's per_device_train_batch_size. on is the device of the real run, nil for the
 // CPU: on a GPU some ops take more memory to take less time. ranks is the number of its ranks, on which the
 // accumulation depends. If a's fsdp or zero_stage spreads the model over them, the first of the ranks is gone through
-// as it is: buffers, borders of cells, what comes and goes; ranks gather, and share no memory. It writes no file and
-// waits for no other process.
+// as it is: buffers, borders of cells, what comes and goes; ranks gather, and share no memory. If tp_size or cp_size
+// divides matrices or tokens among them, it has its parts of the matrices, and the activations of its tokens. It writes
+// no file and waits for no other process.
 func EstimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks int,
 	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
 ) (*MemoryEstimate, error) {
-	each, err := spreadOver(a, ranks)
+	played, err := playedOf(a, ranks)
 	if err != nil {
 		return nil, err
 	}
-	return estimateMemory(a, on, ranks, each, false, model, batch)
+	return estimateMemory(a, on, played, false, model, batch)
 }
 
-// errDividedTokens is why a run is neither estimated nor rehearsed.
-var errDividedTokens = errors.New("trainer: estimates of runs that divide the tokens of sequences are not built: " +
-	"want cp_size and sp_size 1, and cp_chunks 0")
+// playedRanks are the ranks of a run, and those of them that an estimate goes through.
+type playedRanks struct {
+	replicas int       // of all ranks, those with different samples
+	mesh     comm.Mesh // those that have a model, or the tokens of a sequence, together
+	sharded  bool      // fsdp or zero_stage spreads the model over several
+}
 
-// spreadOver is how many of the ranks have the model together; 1 if each has all of it.
-func spreadOver(a *args.TrainingArguments, ranks int) (int, error) {
-	if a.TPSize > 1 {
-		return 0, fmt.Errorf("trainer: tp_size %d: the memory of ranks that divide matrices is not estimated: want 1",
-			a.TPSize)
+// count is how many ranks the estimate goes through.
+func (p playedRanks) count() int { return p.mesh.DPShard * p.mesh.CP * p.mesh.TP }
+
+// group is the first of the ranks that the estimate goes through.
+func (p playedRanks) group(log *slog.Logger) *comm.Group {
+	if p.count() == 1 {
+		return local.New(1, comm.Options{Log: log})[0]
 	}
+	group, engine := fake.New(0, p.count(), comm.Options{Log: log})
+	engine.Mirror = true
+	return group
+}
+
+// others is how many replicas there are for each that the estimate goes through.
+func (p playedRanks) others() int { return p.replicas / p.mesh.DPShard }
+
+// playedOf is which ranks an estimate goes through.
+func playedOf(a *args.TrainingArguments, ranks int) (playedRanks, error) {
+	p := playedRanks{replicas: ranks, mesh: comm.Mesh{DPShard: 1, CP: 1, TP: 1}}
 	if a.PPSize > 1 {
-		return 0, fmt.Errorf("trainer: pp_size %d, and the ranks of a pipeline differ: want Play.EstimateMemory",
+		return p, fmt.Errorf("trainer: pp_size %d, and the ranks of a pipeline differ: want Play.EstimateMemory",
 			a.PPSize)
 	}
-	if a.ContextChunks() > 1 {
-		return 0, errDividedTokens
-	}
-	if ranks == 1 || a.ShardStrategy() == args.NoShard {
-		return 1, nil
+	sharded := ranks > 1 && a.ShardStrategy() != args.NoShard
+	if !sharded && max(a.TPSize, a.CPSize, a.SPSize) <= 1 {
+		return p, nil
 	}
 	mesh, err := accelerate.MeshOf(a, ranks)
 	if err != nil {
-		return 0, fmt.Errorf("trainer: estimate of memory: %w", err)
+		return p, fmt.Errorf("trainer: estimate of memory: %w", err)
 	}
-	return mesh.DPShard, nil
+	p.mesh.CP, p.mesh.TP = max(mesh.CP, 1), max(mesh.TP, 1)
+	p.replicas = ranks / p.mesh.CP / p.mesh.TP
+	if sharded {
+		p.mesh.DPShard = max(mesh.DPShard, 1)
+		p.sharded = p.mesh.DPShard*p.mesh.CP > 1
+	}
+	return p, nil
 }
 
 // EstimateSharedMemory is EstimateMemory under full_shard for ranks of one host that have the parameters once, in
@@ -98,11 +120,11 @@ func EstimateSharedMemory(a *args.TrainingArguments, on *tensor.Device, ranks in
 ) (*MemoryEstimate, error) {
 	stage2 := a.Clone()
 	stage2.FSDP, stage2.ZeroStage = nil, 2
-	each, err := spreadOver(stage2, ranks)
+	played, err := playedOf(stage2, ranks)
 	if err != nil {
 		return nil, err
 	}
-	return estimateMemory(a, on, ranks, each, true, model, batch)
+	return estimateMemory(a, on, played, true, model, batch)
 }
 
 // share divides whole parameters among ranks, and their rounded copies, which then stay: at the peak those of a rank
@@ -130,12 +152,11 @@ func (e *MemoryEstimate) offload(a *args.TrainingArguments) {
 }
 
 // estimateMemory is EstimateMemory, or with shared EstimateSharedMemory: ranks that share whole parameters have all
-// else as under stage 2 of ZeRO. The model is spread over each of the ranks, or 1.
-func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks, each int, shared bool,
+// else as under stage 2 of ZeRO.
+func estimateMemory(a *args.TrainingArguments, on *tensor.Device, played playedRanks, shared bool,
 	model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch,
 	opts ...Option) (*MemoryEstimate, error) {
-	sharded := each > 1
-	if a.OffloadParams == args.OffloadDisk && !sharded {
+	if a.OffloadParams == args.OffloadDisk && !played.sharded {
 		return nil, errors.New("trainer: estimate of memory: offload_params disk without sharded parameters is not " +
 			"estimated: want fsdp full_shard or zero_stage 3 on several ranks, or none")
 	}
@@ -143,7 +164,7 @@ func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks, each in
 		a = a.Clone()
 		a.FSDP, a.ZeroStage = nil, 2
 	}
-	gas, err := a.AccumulationSteps(ranks)
+	gas, err := a.AccumulationSteps(played.replicas)
 	if err != nil {
 		return nil, err
 	}
@@ -155,40 +176,40 @@ func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks, each in
 		return nil, errors.Join(tried, err)
 	}
 	e := &MemoryEstimate{Parameters: dev.MemStats().InUse}
-	quiet := slog.New(slog.DiscardHandler)
-	group, played := local.New(1, comm.Options{Log: quiet})[0], 1
-	switch {
-	case sharded:
-		var engine *fake.Engine
-		group, engine = fake.New(0, each, comm.Options{Log: quiet})
-		engine.Mirror, played = true, each
-	case ranks > 1:
-		keepGradients(dev, m)
+	s := shadow(a, gas, played)
+	if s.TPParts, err = accelerate.TensorParts(a, m); err != nil {
+		return nil, fmt.Errorf("trainer: estimate of memory: %w", err)
 	}
-	watch := &stateWatch{dev: dev, state: -dev.MemStats().InUse}
-	if sharded {
+	quiet := slog.New(slog.DiscardHandler)
+	watch := &stateWatch{dev: dev, state: -dev.MemStats().InUse, keep: !played.sharded && played.replicas > 1}
+	if played.sharded || s.TPParts > 0 {
 		watch.begin = counter.ResetPeak
 	}
-	set := data.NewSource(data.Slice[struct{}](make([]struct{}, 2*gas*a.PerDeviceTrainBatchSize*played)),
+	samples := 2 * gas * a.PerDeviceTrainBatchSize * played.mesh.DPShard
+	set := data.NewSource(data.Slice[struct{}](make([]struct{}, samples)),
 		func(c *tensor.Ctx, samples []struct{}) (*data.Batch, error) {
 			return batch(c, len(samples)), nil
 		})
-	opts = append(opts, withGroup(group), WithDevice(dev), WithTrainData(set), WithCallbacks(watch), WithDisplay(nil),
-		WithLogger(quiet))
-	t := New(m, shadow(a, gas, ranks, each), opts...)
+	opts = append(opts, withGroup(played.group(quiet)), WithDevice(dev), WithTrainData(set), WithCallbacks(watch),
+		WithDisplay(nil), WithLogger(quiet))
+	t := New(m, s, opts...)
 	watch.t = t
 	_, err = t.Train()
 	if err = errors.Join(err, t.Close()); err != nil {
 		return nil, fmt.Errorf("trainer: estimate of memory: %w", err)
 	}
 	e.GradientSums = t.acc.GradientSets()
-	for _, p := range t.acc.Params() {
-		e.Gradients += int64(e.GradientSums * p.Numel() * p.GradDType().Size())
+	if watch.held.Parameters > 0 { // which are whole again
+		e.Parameters, e.Start = watch.held.Parameters, watch.start
+		e.Gradients = int64(e.GradientSums) * watch.held.Gradients
+	} else {
+		for _, p := range t.acc.Params() {
+			e.Gradients += int64(e.GradientSums * p.Numel() * p.GradDType().Size())
+		}
 	}
 	e.OptimizerState, e.Peak = watch.state, watch.peak
-	if sharded {
-		e.Parameters, e.Gradients = watch.held.Parameters, watch.held.Gradients
-		e.GradientSums, e.Gathered, e.Start = watch.held.Sums, watch.held.Gathered, watch.start
+	if played.sharded {
+		e.Gradients, e.GradientSums, e.Gathered = watch.held.Gradients, watch.held.Sums, watch.held.Gathered
 		e.cut, e.rounded = watch.cut, watch.rounded
 	}
 	e.Activations = e.Peak - e.Parameters - e.Gradients - e.OptimizerState
@@ -196,17 +217,17 @@ func estimateMemory(a *args.TrainingArguments, on *tensor.Device, ranks, each in
 	// leaves beside what stays.
 	e.Gathered = min(e.Gathered, e.Peak-e.Parameters-e.OptimizerState)
 	e.offload(a)
-	if shared && each > 1 {
-		e.share(int64(each))
+	if shared && played.sharded {
+		e.share(int64(played.mesh.DPShard * played.mesh.CP))
 	}
 	return e, nil
 }
 
 // keepGradients gives the parameters gradient memory that stays from step to step, like the memory in which several
 // ranks exchange gradients.
-func keepGradients(dev *tensor.Device, m models.Model) {
+func keepGradients(dev *tensor.Device, params []tensor.Named) {
 	c := tensor.NewCtx(dev).NoGrad()
-	for _, p := range nn.Walk(m).Parameters() {
+	for _, p := range params {
 		if p.IsLeaf() {
 			p.SwapGrad(tensor.Zeros(c, p.GradDType(), p.Shape()...), false)
 		}
@@ -216,15 +237,17 @@ func keepGradients(dev *tensor.Device, m models.Model) {
 // shadow returns the arguments of a run that allocates what a's run would, without files, evaluations and other
 // ranks. Without shards, one of many ranks holds as many sums at once as a single rank with fewer deterministic ranks;
 // so does a replica of each ranks, as if there were no other.
-func shadow(a *args.TrainingArguments, gas, ranks, each int) *args.TrainingArguments {
+func shadow(a *args.TrainingArguments, gas int, played playedRanks) *args.TrainingArguments {
 	s := args.Default(a.OutputDir)
 	s.PerDeviceTrainBatchSize, s.GradientAccumulationSteps = a.PerDeviceTrainBatchSize, gas
-	s.DeterministicRanks = max(1, a.DeterministicRanks/(ranks/each))
+	s.DeterministicRanks = max(1, a.DeterministicRanks/played.others())
 	s.FSDP, s.ZeroStage, s.DDPBucketCapMB = a.FSDP, a.ZeroStage, a.DDPBucketCapMB
 	s.FSDPIgnoredModules, s.FSDPPersistenceThreshold = a.FSDPIgnoredModules, a.FSDPPersistenceThreshold
-	if each > 1 {
+	if played.sharded {
 		s.FSDPReduceDType = a.FSDPReduceDType
 	}
+	s.TPSize, s.TPPlan = a.TPSize, a.TPPlan
+	s.CPSize, s.SPSize, s.CPStrategy, s.CPChunks = a.CPSize, a.SPSize, a.CPStrategy, a.CPChunks
 	s.FSDPTransformerLayerClsToWrap, s.FSDPMinNumParams = a.FSDPTransformerLayerClsToWrap, a.FSDPMinNumParams
 	s.GradientCheckpointing, s.Optim, s.OptimArgs = a.GradientCheckpointing, a.Optim, a.OptimArgs
 	s.BF16, s.FP16, s.HalfUpdate = a.BF16, a.FP16, a.HalfUpdate
@@ -243,6 +266,7 @@ type stateWatch struct {
 	t             *Trainer
 	dev           *tensor.Device
 	before, state int64
+	keep          bool   // gradients have memory that stays
 	begin         func() // forgets the peak when training begins; nil: it counts
 	start, peak   int64
 	held          strategy.Memory
@@ -255,6 +279,9 @@ func (w *stateWatch) OnTrainBegin(*callbacks.Event) error {
 	if w.begin != nil {
 		w.start, w.state = w.dev.MemStats().Peak, 0 // parameters have moved; shards have no state yet
 		w.begin()
+	}
+	if w.keep {
+		keepGradients(w.dev, w.t.acc.Params())
 	}
 	return nil
 }

@@ -3,6 +3,7 @@
 package trainer_test
 
 import (
+	"fmt"
 	"runtime"
 	"testing"
 
@@ -168,6 +169,42 @@ func TestEstimateOfShardedMemory(t *testing.T) {
 		require.LessOrEqual(t, measured, 1.02*estimated)
 		require.Greater(t, measured, 0.7*estimated)
 		dev.Close()
+	}
+}
+
+// Ranks that divide matrices or tokens hold what is predicted for them: of matrices, their gradients and moments their
+// parts, and all of the rest.
+func TestEstimateOfDividedMemory(t *testing.T) {
+	cfg := gpt2.DefaultConfig()
+	cfg.NLayer, cfg.NEmbd, cfg.NHead, cfg.VocabSize, cfg.NPositions = 2, 64, 4, 256, 64
+	h := cfg.NEmbd
+	divided := cfg.NLayer*(12*h*h+7*h) + cfg.VocabSize*h // c_attn and c_fc have biases that are divided too
+	whole := cfg.NLayer*6*h + (cfg.NPositions+2)*h
+	for _, k := range []struct{ tp, cp, replicas int }{{1, 2, 1}, {2, 1, 1}, {4, 1, 1}, {2, 2, 1}, {2, 1, 2}} {
+		t.Run(fmt.Sprintf("tp %d, cp %d, %d replicas", k.tp, k.cp, k.replicas), func(t *testing.T) {
+			a := args.Default(out)
+			a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy = 8, 2, args.StrategyNo
+			a.TPSize, a.CPSize, a.NumReplicas = k.tp, k.cp, k.tp*k.cp*k.replicas
+			e, err := trainer.EstimateMemory(a, nil, a.NumReplicas, func(in *nn.Init) (models.Model, error) {
+				return gpt2.New(in, cfg)
+			}, example(t, cfg))
+			require.NoError(t, err)
+			n := int64(divided/k.tp + whole)
+			require.Equal(t, []int64{4 * n, 4 * n, 8 * n}, []int64{e.Parameters, e.Gradients, e.OptimizerState})
+
+			dev := tensor.NewCPU(1)
+			defer dev.Close()
+			m, err := gpt2.New(nn.NewInit(dev, 1), cfg)
+			require.NoError(t, err)
+			a.SkipMemoryMetrics = false
+			res, err := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev),
+				trainer.WithTrainData(blank(32, cfg))).Train()
+			require.NoError(t, err)
+			measured := float64(dev.MemStats().Peak) / float64(a.NumReplicas)
+			t.Logf("estimated %+v, measured %.0f, with messages %.0f", *e, measured, res.Metrics["train_mem_peak"])
+			require.LessOrEqual(t, measured, 1.02*float64(e.Peak))
+			require.Greater(t, measured, 0.8/float64(k.replicas)*float64(e.Peak), "the ranks' peaks differ in time")
+		})
 	}
 }
 

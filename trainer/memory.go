@@ -5,6 +5,7 @@ package trainer
 import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -103,11 +104,11 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 	}
 	batch := func(c *tensor.Ctx, _ int) *data.Batch { return zeros(c, r.memory.batch) }
 	held := r.acc.ShardMemory()
-	each := 1
+	played := playedRanks{replicas: r.acc.DataRanks().WorldSize(), mesh: comm.Mesh{DPShard: 1, CP: 1, TP: 1}}
 	if held.Parameters > 0 {
-		each = r.acc.ShardRanks().WorldSize()
+		played.sharded, played.mesh.DPShard = true, r.acc.ShardRanks().WorldSize()
 	}
-	return estimateMemory(r.args, r.acc.Device(), r.acc.DataRanks().WorldSize(), each, held.Shared, fresh, batch,
+	return estimateMemory(r.args, r.acc.Device(), played, held.Shared, fresh, batch,
 		func(t *Trainer) {
 			t.loss, t.stepFunc, t.options = r.loss, r.stepFunc, r.options
 			t.newOptim, t.newSched = r.newOptim, r.newSched

@@ -50,7 +50,8 @@ func (p *Play) Rehearse() (*Rehearsal, error) {
 
 func (p *Play) rehearse() (*Rehearsal, error) {
 	if p.Mesh.CP > 1 || p.Args.ContextChunks() > 1 {
-		return nil, errDividedTokens
+		return nil, errors.New("steps of ranks that divide the tokens of sequences are not rehearsed: want cp_size " +
+			"and sp_size 1, and cp_chunks 0")
 	}
 	if p.Mesh.TP > 1 {
 		return nil, fmt.Errorf("tp_size %d: steps of ranks that divide matrices are not rehearsed: want 1", p.Mesh.TP)

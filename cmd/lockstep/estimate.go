@@ -9,7 +9,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -33,6 +35,7 @@ A process needs some ten MiB more, and a few percent for free memory between blo
 
 With --fsdp or --zero_stage the rows are those of one rank. With several ranks a table compares the
 strategies; "shared" is full_shard for the ranks of one host, which share one copy of the parameters.
+With --tp_size and --cp_size a rank has its parts of matrices, and the activations of its tokens.
 With --pp_size above 1 a table has each rank of a pipeline, whose step has as many micro-batches as
 gradient_accumulation_steps. --deepspeed and --fsdp_config read the files that training programs
 read; "auto" in them takes the value of the flag.
@@ -54,6 +57,7 @@ func (s *estimateSettings) Check(c *args.Checker) {
 type estimate struct {
 	ModelType string `json:"model_type"`
 	Count     int    `json:"num_parameters"`
+	Mesh      string `json:"mesh,omitempty"` // of ranks that divide matrices or tokens
 	*trainer.MemoryEstimate
 	// Strategies are the same figures for each way to spread the model over several ranks.
 	Strategies []strategyEstimate `json:"strategies,omitempty"`
@@ -125,8 +129,15 @@ func (s *estimateSettings) estimate(a *args.TrainingArguments, m *sampleModel) (
 	if err != nil {
 		return nil, err
 	}
-	all := &estimate{m.modelType, m.parameters, e, nil}
-	if s.Ranks == 1 {
+	all := &estimate{ModelType: m.modelType, Count: m.parameters, MemoryEstimate: e}
+	mesh := comm.Mesh{TP: 1, CP: 1}
+	if max(a.TPSize, a.CPSize, a.SPSize) > 1 {
+		if mesh, err = accelerate.MeshOf(a, s.Ranks); err != nil {
+			return nil, err
+		}
+		all.Mesh = mesh.String()
+	}
+	if s.Ranks == mesh.TP { // no rank has the same parts
 		return all, nil
 	}
 	for _, way := range strategies {
@@ -139,7 +150,7 @@ func (s *estimateSettings) estimate(a *args.TrainingArguments, m *sampleModel) (
 		}
 		all.Strategies = append(all.Strategies, strategyEstimate{way.name, e})
 	}
-	if a.OffloadParams == args.OffloadDisk { // files are not shared
+	if a.OffloadParams == args.OffloadDisk || all.Mesh != "" { // files are not shared, nor are parts
 		return all, nil
 	}
 	b := a.Clone()
@@ -175,14 +186,20 @@ func (p *program) showEstimate(e *estimate, a *args.TrainingArguments, s *estima
 	columns := terminal.Width(p.stdout)
 	fmt.Fprint(p.stdout, terminal.Lines(fmt.Sprintf("%s, %d parameters in %s, %s per micro-batch, %s\n", e.ModelType,
 		e.Count, dtype, quantity.Of(a.PerDeviceTrainBatchSize, "sample"), a.Optim), columns))
+	if e.Mesh != "" {
+		fmt.Fprintf(p.stdout, "mesh %s\n", e.Mesh)
+	}
 	type row struct {
 		name  string
 		bytes int64
 	}
 	rows := []row{{"parameters", e.Parameters}, {"gradients", e.Gradients}, {"optimizer state", e.OptimizerState},
 		{"activations", e.Activations}, {"peak", e.Peak}}
+	if e.Gathered > 0 {
+		rows = append(rows, row{"gathered units", e.Gathered})
+	}
 	if e.Start > 0 { // no rank has the whole model
-		rows = append(rows, row{"gathered units", e.Gathered}, row{"start", e.Start})
+		rows = append(rows, row{"start", e.Start})
 	}
 	if e.OnDisk > 0 {
 		rows = append(rows, row{"on disk", e.OnDisk})

@@ -72,6 +72,14 @@ func TestEstimateMemory(t *testing.T) {
 	require.LessOrEqual(t, float64(two[4].Peak), 0.73*float64(two[0].Peak), "gathered, of DDP's")
 	require.LessOrEqual(t, float64(two[5].Peak), 0.62*float64(two[0].Peak), "shared, of DDP's")
 	require.Equal(t, *full.MemoryEstimate, *full.Strategies[4].MemoryEstimate)
+	tensors := read("--tp_size", "2")
+	require.InEpsilon(t, plain.Parameters/2, tensors.Parameters, 0.01, "all but norms, biases and positions")
+	require.Equal(t, "tp=2", tensors.Mesh)
+	require.Empty(t, tensors.Strategies, "no two ranks have the same parts")
+	mesh := read("--tp_size=2", "--cp_size=2", "--zero_stage=1")
+	require.Less(t, mesh.Peak, tensors.Peak)
+	require.InEpsilon(t, tensors.OptimizerState/2, mesh.OptimizerState, 0.01, "over cp")
+	require.Equal(t, *mesh.MemoryEstimate, *mesh.Strategies[1].MemoryEstimate)
 	require.NoError(t, os.WriteFile(config, []byte(`{"model_type": "gpt2", "n_layer": 2, "n_embd": 256, "n_head": 4,
 		"vocab_size": 512, "n_positions": 64}`), 0o644))
 	require.Equal(t, read("--length=0").Gradients, read("--length=0", "--gradient_accumulation_steps", "4", "--ranks",
@@ -120,7 +128,9 @@ func TestEstimateMemory(t *testing.T) {
 		"unknown flag --lenght; did you mean --length?": {config, "--lenght", "1"},
 		"ranks is -1 (flag --ranks): want at least 0":   {config, "--ranks", "-1"},
 		"zero_stage is 4 (flag --zero_stage): want":     {config, "--zero_stage", "4", "--ranks", "2"},
-		"tp_size 2: the memory of ranks that divide":    {config, "--tp_size", "2"},
+		"tp_plan is auto, and *":                        {config, "--tp_size", "2"},
+		"mesh tp=2 does not fit 3 ranks":                {config, "--tp_size", "2", "--ranks", "3"},
+		"tp_size 2: steps of ranks that divide":         {config, "--tp_size", "2", "--pp_size", "2"},
 		"mesh pp=2 does not fit 3 ranks":                {config, "--pp_size", "2", "--num_replicas", "3"},
 		"mesh dp_replicate=3 does not fit 4 ranks: want a multiple of 3 ranks, or sizes": {
 			config, "--zero_stage", "3", "--ranks", "4", "--dp_replicate_size", "3"},

@@ -79,7 +79,7 @@ func TestSimulateJobRefuses(t *testing.T) {
 		{"gpt2 gpt2", exitUsage, "2 words: want one MODEL"},
 		{"--mesh pp=2,foo=2", exitUsage, `unknown axis "foo": want axes among pp`},
 		{"--mesh pp=2 --pp_size 4", exitUsage, "mesh has pp=2, and pp_size is 4: want one of both"},
-		{"--mesh pp=2,cp=2", exitError, "runs that divide the tokens of sequences are not built: want cp_size and"},
+		{"--mesh pp=2,cp=2", exitError, "that divide the tokens of sequences are not rehearsed: want cp"},
 		{"--mesh pp=2,tp=2", exitError, "tp_size 2: steps of ranks that divide matrices are not rehearsed: want 1"},
 		{"--mesh pp=0", exitUsage, `has "pp=0": want axes as dp_shard=2,tp=4`},
 		{"--mesh pp=2,dp_shard=-1", exitUsage, "mesh has dp_shard=-1: want sizes of at least 1"},
