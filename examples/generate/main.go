@@ -25,6 +25,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
+	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/examples/internal/sampling"
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it can load
@@ -50,13 +51,6 @@ func (g *GenerationArguments) Check(c *args.Checker) {
 	c.Require(g.Returns >= 0, "num_return_sequences", g.Returns, "at least 1, or 0 for the model's setting")
 }
 
-// languageModel is a saved model that generates text.
-type languageModel interface {
-	models.Configured
-	models.Generator
-	EndTokens() []int // those that end a text
-}
-
 func main() { os.Exit(program.Run(generate)) }
 
 // generate is the program. Unlike a training it ends when nobody reads what it writes any more.
@@ -72,8 +66,7 @@ func generate(ctx context.Context, p *program.Process) error {
 	if g.Merge != "" {
 		dtype = models.WithSavedDType()
 	}
-	saved, err := models.OpenPretrained[languageModel](tensor.CPU(), g.ModelNameOrPath,
-		"a model that generates text, such as GPT2LMHeadModel", dtype)
+	saved, err := language.Open(g.ModelNameOrPath, dtype)
 	if err == nil {
 		err = adapters.Add(saved.Model, g.ModelNameOrPath, g.Adapter)
 	}
@@ -111,7 +104,7 @@ func generate(ctx context.Context, p *program.Process) error {
 
 // writer writes texts of a model.
 type writer struct {
-	model languageModel
+	model language.Model
 	tok   *tokenizers.Tokenizer
 	opt   generation.Options
 	stops []string // that end a text

