@@ -145,6 +145,9 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 		err = passes(ctx, o)
 	}
 	if err != nil {
+		if _, short := errors.AsType[*MemoryError](err); short {
+			a.ZeroGrad() // the gradients of passes that had room
+		}
 		return nil, err
 	}
 	if err := a.Reduce(ctx); err != nil {

@@ -6,9 +6,11 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/backend/cpu"
@@ -92,6 +94,34 @@ func (d *Device) SetMemoryLimit(bytes int64) bool {
 		b.SetMemoryLimit(bytes)
 	}
 	return ok
+}
+
+// Collect frees the memory of tensors that nothing refers to any more, as those that a pass saved for gradients before
+// it failed. It runs the garbage collector and waits for what that frees.
+func (d *Device) Collect() {
+	const quiet = 2 // the order in which the runtime frees what it has found is not defined
+	for used, same := d.MemStats().InUse, 0; same < quiet; {
+		collected()
+		now := d.MemStats().InUse
+		if same++; now < used {
+			same = 0
+		}
+		used = now
+	}
+}
+
+// collected waits until the garbage collector has found what was unreachable before.
+func collected() {
+	found := make(chan struct{})
+	runtime.AddCleanup(&struct{ _ *int }{}, func(c chan struct{}) { close(c) }, found)
+	for {
+		runtime.GC()
+		select {
+		case <-found:
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 // HostMemory reports whether tensors of the device lie in host memory, see HostBytes.

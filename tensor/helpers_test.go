@@ -3,7 +3,6 @@
 package tensor_test
 
 import (
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,16 +49,3 @@ func misuse(t *testing.T, f func()) *tensor.Error {
 
 // inUse is the device memory in use after everything unreachable was collected.
 func inUse(c *tensor.Ctx) int64 { return c.Device().MemStats().InUse }
-
-// eventually collects garbage until ok holds.
-func eventually(t *testing.T, ok func() bool) {
-	t.Helper()
-	for range 100 {
-		runtime.GC()
-		if ok() {
-			return
-		}
-		runtime.Gosched()
-	}
-	require.True(t, ok())
-}

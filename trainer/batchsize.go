@@ -5,7 +5,6 @@ package trainer
 import (
 	"errors"
 	"fmt"
-	"runtime"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/feed"
@@ -77,7 +76,7 @@ func (r *run) prepareAgain() error {
 	if err := r.spread(func(*tensor.Ctx, []tensor.Named) (*optim.Optimizer, error) { return r.opt, nil }); err != nil {
 		return err
 	}
-	runtime.GC() // what the passes saved for gradients that were not computed
+	r.acc.Device().Collect() // what the passes saved for gradients that were not computed
 	r.acc.Device().Sync()
 	if scale != nil {
 		return r.acc.Scaler().Restore(*scale)

@@ -48,8 +48,7 @@ func (c *counter) OnStepEnd(e *callbacks.Event) error {
 }
 
 func (c *counter) count() {
-	runtime.GC()
-	runtime.GC() // what the first one finalized
+	tensor.CPU().Collect()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	c.objects = append(c.objects, m.HeapObjects)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
@@ -38,6 +37,7 @@ func memory(ctx context.Context, p *program.Process) error {
 		return err
 	}
 	if f.MemoryLimit > 0 {
+		tensor.CPU().Collect()
 		tensor.CPU().SetMemoryLimit(tensor.CPU().MemStats().InUse + f.MemoryLimit)
 		defer tensor.CPU().SetMemoryLimit(0)
 	}
@@ -61,7 +61,7 @@ func memory(ctx context.Context, p *program.Process) error {
 			a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = a.PerDeviceTrainBatchSize/2,
 				2*a.GradientAccumulationSteps
 			acc.SetArguments(a)
-			runtime.GC() // frees what the passes saved
+			tensor.CPU().Collect() // what the passes saved
 		}
 	})
 }
@@ -70,8 +70,9 @@ func memory(ctx context.Context, p *program.Process) error {
 func (p *pairs) trainIn(ctx context.Context, acc *accelerate.Accelerator, model models.Model,
 	a *args.TrainingArguments, test int) (steps int64, err error) {
 	train, _ := p.split(test, 0)
+	had := acc.Optimizer() // of a larger batch
 	if err := acc.Prepare(ctx, model, func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error) {
-		if had := acc.Optimizer(); had != nil { // of a larger batch
+		if had != nil {
 			return had, nil
 		}
 		return adamW().New(c, []*optim.Group{{LR: a.LearningRate, Params: params}}), nil
