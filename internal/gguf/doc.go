@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gguf reads GGUF, the file format of llama.cpp and of what is built on it: a header, metadata by key (the
-// sizes of a model, its tokenizer, its chat template), a list of tensors, and their elements, of which most are
-// quantized in blocks. Use it to inspect a file.
+// Package gguf reads and writes GGUF, the file format of llama.cpp and of what is built on it: a header, metadata by
+// key (the sizes of a model, its tokenizer, its chat template), a list of tensors, and their elements, of which most
+// are quantized in blocks. Use it to inspect a file, or to make one.
 //
 // The reader trusts nothing: counts, lengths, names, types, shapes and offsets are checked against the file before
 // memory is taken for them, and the metadata stays as it lies in the file until a value is asked for. Elements are read

@@ -237,6 +237,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 // FuzzRead: a file is refused, or all of its values and elements can be read, in memory that follows from its size.
 func FuzzRead(f *testing.F) {
 	f.Add(golden(f))
+	f.Add(written(f, everyKind(), first(1, 2, F32), NewTensor{"y", []int{2, 32}, Q8_0, dtype.Float32, zeros{}}))
 	f.Add([]byte(begin(1, 1).text("general.alignment").u32(4).u32(8).tensor("x", 0, 2, 3).data(64)))
 	f.Add([]byte(begin(0, 1).text("a").u32(9).u32(8).u64(2).text("x").text("")))
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -97,6 +97,68 @@ func (r *reader) strings(count int) ([]byte, error) {
 	return raw, nil
 }
 
+// append is the value behind its kind, as in a file.
+func (v Value) append(b []byte) []byte {
+	le := binary.LittleEndian
+	if v.array {
+		b = le.AppendUint32(b, uint32(kindArray))
+		b = le.AppendUint64(le.AppendUint32(b, uint32(v.kind)), uint64(v.count))
+	} else {
+		b = le.AppendUint32(b, uint32(v.kind))
+	}
+	return append(b, v.raw...)
+}
+
+// Uint32 is the value of a whole number.
+func Uint32(n int) Value {
+	return Value{kind: kindUint32, count: 1, raw: binary.LittleEndian.AppendUint32(nil, uint32(n))}
+}
+
+// Float32 is the value of a number.
+func Float32(x float64) Value {
+	return Value{kind: kindFloat32, count: 1, raw: binary.LittleEndian.AppendUint32(nil,
+		math.Float32bits(float32(x)))}
+}
+
+// Bool is the value of a truth value.
+func Bool(yes bool) Value {
+	raw := []byte{0}
+	if yes {
+		raw[0] = 1
+	}
+	return Value{kind: kindBool, count: 1, raw: raw}
+}
+
+// Text is the value of a string.
+func Text(s string) Value { return Value{kind: kindString, count: 1, raw: appendText(nil, s)} }
+
+// Texts is the value of a list of strings.
+func Texts(list []string) Value {
+	v := Value{kind: kindString, array: true, count: len(list)}
+	for _, s := range list {
+		v.raw = appendText(v.raw, s)
+	}
+	return v
+}
+
+// Int32s is the value of a list of whole numbers.
+func Int32s(list []int32) Value {
+	v := Value{kind: kindInt32, array: true, count: len(list)}
+	for _, n := range list {
+		v.raw = binary.LittleEndian.AppendUint32(v.raw, uint32(n))
+	}
+	return v
+}
+
+// Float32s is the value of a list of numbers.
+func Float32s(list []float32) Value {
+	v := Value{kind: kindFloat32, array: true, count: len(list)}
+	for _, x := range list {
+		v.raw = binary.LittleEndian.AppendUint32(v.raw, math.Float32bits(x))
+	}
+	return v
+}
+
 // Len is the number of elements of an array, 1 of another value, and 0 of one that is missing.
 func (v Value) Len() int { return v.count }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes types.gguf, a tensor of random blocks of each type that is read and one that is not, and types.bin, what the
-Python package gguf dequantizes them to, in the same order.
+"""Writes types.gguf, a tensor of random blocks of each type that is read and one that is not, types.bin, what the
+Python package gguf dequantizes them to, in the same order, and quantized.bin: numbers in float32, and then the bytes of
+the types that are written, in which the package has them.
 
     pip install gguf==0.19.0 && python golden.py
 """
@@ -53,3 +54,11 @@ w.write_kv_data_to_file()
 w.write_tensors_to_file()
 w.close()
 (here / "types.bin").write_bytes(out)
+x = rng.normal(0, 1, (64, 32)).astype(np.float32)
+x[0] = 0
+x[1] = np.arange(-16, 16) / 127 * 127 / 31.75  # halves between two numbers of 8 bits
+x[2] *= 1e-6  # subnormal in float16
+x[3] *= 1e4
+x[4, ::2] = 1 + np.arange(16) * 2.0**-9  # halves between two bfloat16
+(here / "quantized.bin").write_bytes(
+    x.tobytes() + b"".join(gguf.quantize(x, t).tobytes() for t in (T.F16, T.BF16, T.Q8_0)))
