@@ -35,22 +35,24 @@ func Embedding(c *Ctx, table, ids *Tensor) *Tensor {
 			take(flat, b.convert("Embedding", g, table.GradDType()))
 			return
 		}
-		b.separate(0, func(b *Back) {
-			sum, filled := b.into(0)
-			d := sum
-			if sum == nil {
-				d = b.empty("Embedding", table.GradDType(), table.Shape()...)
-				b.Set(0, d)
-			}
-			g := b.convert("Embedding", g, d.dtype)
-			a := attrs{}
-			if filled {
-				a = ints(1)
-			}
-			b.launchAttrs(backend.OpEmbeddingGrad, &a, d, flat, g)
-		}, flat, g)
+		b.separate(0, func(b *Back) { b.addLookup("Embedding", table, flat, g, 0) }, flat, g)
 	})
 	return out
+}
+
+// addLookup adds g [n,C] to the gradient of input 0, the table, at rows [n]. The rows of `behind` ids behind the table
+// are left out.
+func (b *Back) addLookup(name string, table, rows, g *Tensor, behind int) {
+	d, filled := b.into(0)
+	if d == nil {
+		d = b.empty(name, table.GradDType(), table.Shape()...)
+		b.Set(0, d)
+	}
+	a := ints(0, behind)
+	if filled {
+		a = ints(1, behind)
+	}
+	b.launchAttrs(backend.OpEmbeddingGrad, &a, d, rows, b.convert(name, g, d.dtype))
 }
 
 // OneHot has a 1 at each id (int32 or int64, any shape) and 0 elsewhere: the result has the shape of ids with the

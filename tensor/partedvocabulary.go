@@ -69,12 +69,7 @@ func partedEmbedding(c *Ctx, table, ids *Tensor) *Tensor {
 			take(own(b.Ctx), b.convert(name, g, table.GradDType()))
 			return
 		}
-		b.separate(0, func(b *Back) {
-			at := own(b.Ctx)
-			d := b.empty(name, table.GradDType(), rows+1, width)
-			b.launch(backend.OpEmbeddingGrad, d, at, b.convert(name, g, d.dtype))
-			b.Set(0, d.narrow(0, 0, rows))
-		}, flat, g)
+		b.separate(0, func(b *Back) { b.addLookup(name, table, own(b.Ctx), g, 1) }, flat, g)
 	})
 	return out
 }

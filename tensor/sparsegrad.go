@@ -8,9 +8,8 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 // alone: values [n,C], of the table's GradDType, are to be added to the rows [n] of the gradient, in their order:
 // [AddRowsInto] does it with the bits of Backward. take is called during Backward, also with [DelayWeightGrads], for
 // each Embedding of the table, and rows and values are gone when it returns. A table that other ops use, or one that a
-// [Checkpoint] looks up, is a fault. Backward sums the values of a table that is computed in parts
-// (PartedSum.Vocabulary) apart from its gradient, and then adds all rows; row V, behind the table, stands for those of
-// other ranks.
+// [Checkpoint] looks up, is a fault. Of a table that is computed in parts (PartedSum.Vocabulary), row V, behind the
+// table, stands for those of other ranks: see [AddOwnRowsInto].
 //
 // The stages of a pipeline exchange the gradients of a tied embedding this way: few rows instead of the whole table.
 func SparseGrads(table *Tensor, take func(rows, values *Tensor)) BackwardOption {
@@ -32,8 +31,15 @@ func (b *Back) sparse(i int) func(rows, values *Tensor) {
 
 // AddRowsInto adds values [n,C] to the rows of dst [V,C] that rows [n] (int32 or int64) name, one after the other. A
 // row outside [0,V) is a fault that names it.
-func AddRowsInto(c *Ctx, dst, rows, values *Tensor) {
-	const name = "AddRowsInto"
+func AddRowsInto(c *Ctx, dst, rows, values *Tensor) { c.addRows("AddRowsInto", dst, rows, values, 0) }
+
+// AddOwnRowsInto is [AddRowsInto] of the rows that are a rank's own: it leaves out row V, which stands for those of
+// other ranks.
+func AddOwnRowsInto(c *Ctx, dst, rows, values *Tensor) {
+	c.addRows("AddOwnRowsInto", dst, rows, values, 1)
+}
+
+func (c *Ctx) addRows(name string, dst, rows, values *Tensor, behind int) {
 	c.wantWritable(name, dst)
 	c.wantFloat(name, dst)
 	c.wantIndex(name, rows)
@@ -43,7 +49,7 @@ func AddRowsInto(c *Ctx, dst, rows, values *Tensor) {
 		values.Size(1) != dst.Size(1) {
 		c.fail(name, []*Tensor{dst, rows, values}, "want a table [V C], rows [n] and values [n C]")
 	}
-	a := ints(1)
+	a := ints(1, behind)
 	a.flag = c.flag()
 	c.launchAttrs(backend.OpEmbeddingGrad, &a, dst, c.materialize(name, rows), c.materialize(name, values))
 }

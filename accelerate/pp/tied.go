@@ -189,13 +189,7 @@ func (r *runner) addRows(g *tensor.Tensor, l *lookup) {
 		tensor.AddRowsInto(r.root, g, rows, values)
 		return
 	}
-	r.root.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-		n := g.Size(0)
-		sum := tensor.Zeros(c, g.DType(), n+1, g.Size(1))
-		tensor.AddRowsInto(c, sum, rows, values)
-		tensor.AddInto(c, g, tensor.Slice(c, sum, 0, 0, n))
-		return nil
-	})
+	tensor.AddOwnRowsInto(r.root, g, rows, values)
 }
 
 // free gives up what a step that failed has left.

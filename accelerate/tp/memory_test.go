@@ -76,3 +76,38 @@ func memoryOf(g *comm.Group, layers int) (state, kept float64, err error) {
 	opt.Step(c)
 	return float64(dev.MemStats().InUse), kept, nil
 }
+
+// What lookups add to the gradient of a divided table goes there at once, without a table of its own.
+func TestLookupsTakeNoTable(t *testing.T) {
+	const rows, width = 4096, 64
+	for _, ranks := range []int{1, 2} {
+		require.NoError(t, local.Run(ranks, comm.Options{}, func(g *comm.Group) error {
+			dev := tensor.NewCPU(1)
+			defer dev.Close()
+			m, c := nn.NewEmbedding(nn.NewInit(dev, 1), nn.EmbeddingConfig{Rows: rows, Dim: width}), tensor.NewCtx(dev)
+			d, err := tp.Divide(c, &table{m}, tp.Config{Group: g, Parts: 2,
+				Plan: tp.Plan{"embed": {Style: tp.EmbeddingRowwise}}})
+			if err != nil {
+				return err
+			}
+			stats := dev.MemStats() // Divide had a part and the whole: in use again, so that a new peak is seen
+			ballast := tensor.Empty(c, tensor.Uint8, int(stats.Peak-stats.InUse))
+			for range 2 {
+				c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+					ids := tensor.FromSlice(c, []int64{1, 4000, 7, 1}, 1, 4)
+					y := m.Forward(nn.NewCtx(c, d.Tree(), true), ids)
+					tensor.Backward(c, []*tensor.Tensor{tensor.Sum(c, y, []int{0, 1, 2}, false)}, nil, nil)
+					return nil
+				})
+			}
+			assert.InEpsilon(t, m.Weight.Bytes(), dev.MemStats().Peak-stats.Peak, 0.02, "%d ranks: the gradient", ranks)
+			ballast.Free()
+			return nil
+		}))
+	}
+}
+
+// table is a model of an embedding alone.
+type table struct {
+	Embed *nn.Embedding `nn:"embed"`
+}

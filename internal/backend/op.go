@@ -171,7 +171,7 @@ const (
 
 	OpEmbedding // In0 table [V,C], In1 ids [N]; Out0 [N,C]
 	// In0 ids [N], In1 dy [N,C]; Out0 dtable [V,C], overwritten: the rows of one id are added in order of N. Ints[0] =
-	// 1 adds the sums to Out0 instead.
+	// 1 adds the sums to Out0 instead. The rows of ids in [V,V+Ints[1]) are left out.
 	OpEmbeddingGrad
 	OpGather // In0 x, In1 index (shape of Out0), dim Ints[0]: as torch.gather; In0 strided
 	// Out0 (contiguous) += In0 src at In1 index along dim Ints[0]: as torch.scatter_add; src has index's shape; adds in

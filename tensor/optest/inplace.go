@@ -76,36 +76,40 @@ func inPlaceOps() []Op {
 			tensor.ScaleByInto(c, dst, tensor.FromSlice(c, []float64{-0.75}, 1))
 		},
 			func(x ...float64) float64 { return -0.75 * x[0] }),
-		addRowsRow(),
+		addRowsRow("AddRowsInto", tensor.AddRowsInto, 0),
+		addRowsRow("AddOwnRowsInto", tensor.AddOwnRowsInto, 1),
 		stochasticRoundRow(),
 		adamRow(),
 		adamWRow(),
 	}
 }
 
-func addRowsRow() Op {
-	op := Op{Name: "AddRowsInto", DTypes: floats, Slack: 4, Misuse: []Misuse{
+// addRowsRow is the row of an op that leaves out `behind` rows behind the table.
+func addRowsRow(name string, add func(c *tensor.Ctx, dst, rows, values *tensor.Tensor), behind int) Op {
+	op := Op{Name: name, DTypes: floats, Slack: 4, Misuse: []Misuse{
 		{Name: "shapes", Want: "want a table [V C], rows [n] and values [n C]", Call: func(c *tensor.Ctx) {
-			tensor.AddRowsInto(c, zeros(c, 3, 2), tensor.Zeros(c, tensor.Int64, 4), zeros(c, 3, 2))
+			add(c, zeros(c, 3, 2), tensor.Zeros(c, tensor.Int64, 4), zeros(c, 3, 2))
 		}},
 		{Name: "rows dtype", Want: "int32 or int64", Call: func(c *tensor.Ctx) {
-			tensor.AddRowsInto(c, zeros(c, 3, 2), zeros(c, 4), zeros(c, 4, 2))
+			add(c, zeros(c, 3, 2), zeros(c, 4), zeros(c, 4, 2))
 		}},
-		{Name: "row", Fault: true, Want: "3", Call: func(c *tensor.Ctx) {
-			tensor.AddRowsInto(c, zeros(c, 3, 2), tensor.FromSlice(c, []int64{0, 3}, 2), zeros(c, 2, 2))
+		{Name: "row", Fault: true, Want: fmt.Sprint("index ", 3+behind), Call: func(c *tensor.Ctx) {
+			add(c, zeros(c, 3, 2), tensor.FromSlice(c, []int64{0, int64(3 + behind)}, 2), zeros(c, 2, 2))
 		}},
 		{Name: "leaf", Want: "takes part in autograd", Call: func(c *tensor.Ctx) {
 			rows := tensor.Zeros(c, tensor.Int64, 1)
-			tensor.AddRowsInto(c, zeros(c, 3, 2).SetRequiresGrad(true), rows, zeros(c, 1, 2))
+			add(c, zeros(c, 3, 2).SetRequiresGrad(true), rows, zeros(c, 1, 2))
 		}},
 	}}
 	apply := inPlace(func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor) {
-		tensor.AddRowsInto(c, dst, in[0], in[1])
+		add(c, dst, in[0], in[1])
 	})
 	want := func(_ tensor.DType, in []Array) []Array {
 		out := Array{in[0].Shape, slices.Clone(in[0].V)}
 		generate(in[2].Shape, func(at []int) float64 {
-			out.V[int(in[1].at(at[0]))*in[0].Shape[1]+at[1]] += in[2].at(at...)
+			if row := int(in[1].at(at[0])); row < in[0].Shape[0] {
+				out.V[row*in[0].Shape[1]+at[1]] += in[2].at(at...)
+			}
 			return 0
 		})
 		return []Array{out}
@@ -113,7 +117,7 @@ func addRowsRow() Op {
 	for _, s := range []struct{ rows, columns, n int }{{5, 3, 7}, {1, 1, 3}, {4, 2, 0}, {4, 0, 3}, {53, 67, 1301}} {
 		for i, index := range []func(Fill, ...int) Input{index64, index32} {
 			op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(s, 64>>i), Large: s.n > 1000,
-				In: []Input{typed(normal, s.rows, s.columns), index(below(s.rows), s.n),
+				In: []Input{typed(normal, s.rows, s.columns), index(below(s.rows+behind), s.n),
 					typed(normal, s.n, s.columns)}, Apply: apply, Want: want})
 		}
 	}

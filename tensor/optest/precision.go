@@ -26,8 +26,8 @@ func init() {
 		"Contiguous", "Clone", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Permute", "Transpose", "Expand",
 		"Slice", "Select", "Split",
 		// in place
-		"CopyInto", "FillInto", "AxpbyInto", "AddInto", "AddRowsInto", "ScaleInto", "ScaleByInto", "AdamMoments",
-		"AdamW", "StochasticRoundInto", "SumSquaresAll",
+		"CopyInto", "FillInto", "AxpbyInto", "AddInto", "AddRowsInto", "AddOwnRowsInto", "ScaleInto", "ScaleByInto",
+		"AdamMoments", "AdamW", "StochasticRoundInto", "SumSquaresAll",
 	} {
 		sameEverywhere[name] = true
 	}

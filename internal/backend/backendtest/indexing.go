@@ -43,9 +43,13 @@ func embeddingGradSamples(g *gen) {
 	for _, dt := range g.some(floating) {
 		for _, index := range integers {
 			for _, n := range tables {
-				for accumulate := range 2 {
+				for flags := range 4 {
+					accumulate, ignored := flags%2, flags/2
 					ids, dy := g.random(index, rowMajor, 0, float64(n[0]-1)/2, n[2]),
 						g.random(dt, rowMajor, -2, 2, n[2], n[1])
+					if ignored == 1 { // the last id that there may be, too
+						ids = g.random(index, rowMajor, 0, float64(n[0]), n[2])
+					}
 					out := output(dt, rowMajor, n[0], n[1])
 					want := make([]float64, n[0]*n[1])
 					if accumulate == 1 {
@@ -53,11 +57,13 @@ func embeddingGradSamples(g *gen) {
 						want = out.values()
 					}
 					for i := range dy.numel() {
-						want[int(ids.at(i/n[1]))*n[1]+i%n[1]] += dy.at(i)
+						if v := int(ids.at(i / n[1])); v < n[0] {
+							want[v*n[1]+i%n[1]] += dy.at(i)
+						}
 					}
 					s := &sample{ins: []*operand{ids, dy}, outs: []*operand{out}, want: [][]float64{want}, loose: 8}
-					s.ints[0] = accumulate
-					g.add(s, "%s %s %v accumulate %d", dt, index, n, accumulate)
+					s.ints[0], s.ints[1] = accumulate, ignored
+					g.add(s, "%s %s %v accumulate %d ignored %d", dt, index, n, accumulate, ignored)
 				}
 			}
 		}

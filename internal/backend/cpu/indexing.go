@@ -35,22 +35,22 @@ func embeddingRows(t *task, _ *workspace, lo, hi int) {
 // which what is there is added at the end.
 func embeddingGradKernel(d *Device, c *backend.Call) {
 	vocab, cols := c.Out[0].Rows()
-	n := c.In[0].Numel()
-	d.wantIndices(c, &c.In[0], n, vocab, false, 0)
+	n, limit := c.In[0].Numel(), vocab+c.Ints[1]
+	d.wantIndices(c, &c.In[0], n, limit, false, 0)
 	d.wantVector(c, &c.In[1], c.Out[0].DType, n*cols, "dy")
 	d.wantVector(c, &c.Out[0], c.Out[0].DType, vocab*cols, "dtable")
 	t := d.begin(c)
 	defer t.end()
-	t.n[0], t.n[1] = cols, vocab
-	t.parts = d.scratch(8 * (vocab + 1 + n))
-	ends := unsafe.Slice((*int)(t.parts.ptr), vocab+1+n)
-	ends, order := ends[:vocab+1], ends[vocab+1:]
+	t.n[0], t.n[1] = cols, limit
+	t.parts = d.scratch(8 * (limit + 1 + n))
+	ends := unsafe.Slice((*int)(t.parts.ptr), limit+1+n)
+	ends, order := ends[:limit+1], ends[limit+1:]
 	clear(ends)
 	ids := indicesOf(&c.In[0])
 	for i := range n {
 		ends[ids.at(i)+1]++
 	}
-	for v := range vocab {
+	for v := range limit {
 		ends[v+1] += ends[v]
 	}
 	for i := range n { // ends[v] starts as the first place of v and ends as that of v+1
@@ -70,9 +70,9 @@ func embeddingGradKernel(d *Device, c *backend.Call) {
 }
 
 func embeddingGradRows[T float](t *task, ws *workspace, lo, hi int) {
-	cols, vocab, add := t.n[0], t.n[1], t.c.Ints[0] == 1
+	cols, limit, add := t.n[0], t.n[1], t.c.Ints[0] == 1
 	list := unsafe.Slice((*int)(t.parts.ptr), t.parts.n/8)
-	ends, order := list[:vocab+1], list[vocab+1:]
+	ends, order := list[:limit+1], list[limit+1:]
 	ws.reserve(8 * cols)
 	sum := carve[float64](ws, cols)
 	for v := lo; v < hi; v++ {

@@ -116,23 +116,22 @@ func (s *stream) sortPass(from, to [2]cuda.Ptr, counts cuda.Ptr, n, tiles, shift
 func embeddingGrad(s *stream, c *backend.Call) {
 	ids, dy, table := &c.In[0], &c.In[1], &c.Out[0]
 	vocabulary, cols := table.Rows()
-	n, dt := ids.Numel(), table.DType
+	n, dt, limit := ids.Numel(), table.DType, vocabulary+c.Ints[1]
 	s.wantIndices(c, ids, n)
 	s.wantVector(c, dy, dt, n*cols, "dy")
 	s.wantVector(c, table, dt, vocabulary*cols, "dtable")
-	if n > 1<<30 || vocabulary >= 1<<32 {
-		s.fault(c, "%d ids and a table of %d rows: want at most %d and %d", n, vocabulary, 1<<30, 1<<32-1)
+	if n > 1<<30 || limit >= 1<<32 {
+		s.fault(c, "%d ids below %d: want at most %d and %d", n, limit, 1<<30, 1<<32-1)
 	}
-	sortedIDs, positions := s.sort(n, vocabulary, func(keys, positions cuda.Ptr) {
+	sortedIDs, positions := s.sort(n, limit, func(keys, positions cuda.Ptr) {
 		var a args
 		s.indices(&a, ids)
 		a.ptr(keys)
 		a.ptr(positions)
 		a.i32(n)
-		a.i64(vocabulary)
+		a.i64(limit)
 		s.packFault(&a, c)
-		s.kernel("embedding_keys", [3]uint32{blocksFor(n, threads), 1, 1}, block256, 0,
-			&a)
+		s.kernel("embedding_keys", [3]uint32{blocksFor(n, threads), 1, 1}, block256, 0, &a)
 	})
 	if vocabulary*cols == 0 {
 		return

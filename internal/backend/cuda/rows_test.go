@@ -475,6 +475,9 @@ func TestEmbeddingGradAddsInOrder(t *testing.T) {
 		table := drawn(r, dt, -1, 1, vocabulary, 1)
 		requireCPU(t, d, backend.Call{Op: backend.OpEmbeddingGrad, Ints: [8]int{i % 2}}, []array{table},
 			[]array{ids, dy}, true)
+		table, ids.x[7] = drawn(r, dt, -1, 1, vocabulary-1, 1), float64(vocabulary-1)
+		requireCPU(t, d, backend.Call{Op: backend.OpEmbeddingGrad, Ints: [8]int{1 - i%2, 1}}, []array{table},
+			[]array{ids, dy}, true)
 	}
 }
 
