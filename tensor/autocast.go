@@ -27,7 +27,7 @@ const (
 // views, writes in place, indexing and what has one operand and no sums.
 var precisions = map[string]Precision{
 	"MatMul": Lower, "AddMM": Lower, "AddMMActivated": Lower, "Linear": Lower, "LinearActivated": Lower,
-	"Conv2D": Lower, "Attention": Lower, "LinearCrossEntropy": Lower,
+	"Conv2D": Lower, "Attention": Lower, "LinearCrossEntropy": Lower, "LinearLogProbs": Lower,
 
 	"Softmax": Wide, "LogSoftmax": Wide, "CrossEntropy": Wide, "BCEWithLogits": Wide, "LayerNorm": Wide,
 	"RMSNorm": Wide, "LayerNormLowered": Wide, "RMSNormLowered": Wide,

@@ -27,14 +27,22 @@ const (
 // sum once that is known. So backward has no matrix product left, and between the two passes the gradients of x and
 // weight are kept instead of the outputs. The idea comes from Hsu et al. 2024, "Liger Kernel".
 func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *Tensor {
-	h := newHead(c, x, weight, bias, targets, ignoreIndex)
+	h := newHead(c, "LinearCrossEntropy", x, weight, bias, targets, ignoreIndex)
+	h.prepareGrads(c, func(i int) bool { return c.grad && h.ins[i].takesPart() })
+	total := c.reduce(backend.OpSum, h.op, h.run(c), []int{0}, h.stat).reshaped(nil)
+	h.record(c, total)
+	return total
+}
+
+// run computes the losses [N] of all rows, and the gradients that are wanted.
+func (h *head) run(c *Ctx) *Tensor {
 	n := h.x.shape[0]
 	losses, lse := c.empty(h.op, h.stat, n), c.empty(h.op, h.stat, n)
-	h.prepareGrads(c)
 	in := c.enter() // for the outputs
 	defer in.leave(nil)
 	in.grad = false
-	x = h.x
+	weight := h.weight
+	defer func() { h.weight = weight }()
 	h.pad(in)
 	room := max(headBytes, int(c.eng.dev.traits.Memory/headShare))
 	widest := h.outputs
@@ -45,14 +53,12 @@ func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex in
 	if h.dw == nil && h.db == nil && h.parted == nil && c.eng.dev.traits.Memory == 0 {
 		rows = min(rows, frozenRows) // no sum goes over the rows
 	}
-	z := in.empty(h.op, x.dtype, min(n, rows), h.outputs)
+	z := in.empty(h.op, h.x.dtype, min(n, rows), h.outputs)
 	for lo := 0; lo < n; lo += rows {
 		m := min(rows, n-lo)
 		h.chunk(in, lo, z.narrow(0, 0, m), losses.narrow(0, lo, m), lse.narrow(0, lo, m))
 	}
-	total := c.reduce(backend.OpSum, h.op, losses, []int{0}, h.stat).reshaped(nil)
-	h.record(c, total)
-	return total
+	return losses
 }
 
 // pad gives the weight the rows of zeros that outputs counts.
@@ -80,11 +86,11 @@ type head struct {
 	classes    int // V
 	ins        []*Tensor
 	dx, dw, db *Tensor
+	seeds      *Tensor    // [N] in x's dtype, that multiply the gradients of the losses; nil: 1
 	parted     *PartedSum // weight has the rows of some tokens; nil: of all
 }
 
-func newHead(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *head {
-	const op = "LinearCrossEntropy"
+func newHead(c *Ctx, op string, x, weight, bias, targets *Tensor, ignoreIndex int) *head {
 	if c.parted != nil && (c.parted.Rowwise || c.parted.Vocabulary == nil) {
 		c.wantWhole(op, x, weight)
 	}
@@ -118,10 +124,10 @@ func newHead(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *head {
 		classes: weight.shape[0], ins: ins, parted: c.parted}
 }
 
-// prepareGrads allocates the gradients that backward will want.
-func (h *head) prepareGrads(c *Ctx) {
-	wanted := func(t *Tensor, dt DType, shape ...int) *Tensor {
-		if !c.grad || !t.takesPart() {
+// prepareGrads allocates the gradients of the inputs that are wanted.
+func (h *head) prepareGrads(c *Ctx, want func(i int) bool) {
+	wanted := func(i int, dt DType, shape ...int) *Tensor {
+		if !want(i) {
 			return nil
 		}
 		g := c.empty(h.op, dt, shape...)
@@ -131,8 +137,7 @@ func (h *head) prepareGrads(c *Ctx) {
 		return g
 	}
 	n, k := h.x.shape[0], h.x.shape[1]
-	h.dx, h.dw = wanted(h.x, h.x.dtype, n, k), wanted(h.ins[1], h.stat, h.outputs, k)
-	h.db = wanted(h.ins[2], h.stat, h.outputs)
+	h.dx, h.dw, h.db = wanted(0, h.x.dtype, n, k), wanted(1, h.stat, h.outputs, k), wanted(2, h.stat, h.outputs)
 }
 
 // chunk computes the losses of the rows from lo on, and adds their part of the gradients. z is memory for their
@@ -154,7 +159,7 @@ func (h *head) chunk(c *Ctx, lo int, z, losses, lse *Tensor) {
 		if h.dx != nil {
 			dx = h.dx.narrow(0, lo, m)
 		}
-		h.partedChunk(c, z, dx, targets, losses)
+		h.partedChunk(c, lo, z, dx, targets, losses)
 		h.addParams(c, lo, z, x)
 		return
 	}
@@ -164,10 +169,18 @@ func (h *head) chunk(c *Ctx, lo int, z, losses, lse *Tensor) {
 	}
 	// z is its own gradient from here on
 	c.launchMulti(backend.OpCrossEntropy, &h.ignore, []*Tensor{losses, lse, logits}, logits, targets)
+	h.seed(c, lo, z)
 	if h.dx != nil {
 		c.launch(backend.OpMatMul, h.dx.narrow(0, lo, m), z, h.weight)
 	}
 	h.addParams(c, lo, z, x)
+}
+
+// seed multiplies z, the gradient of the losses of the rows from lo on, by their seeds.
+func (h *head) seed(c *Ctx, lo int, z *Tensor) {
+	if h.seeds != nil {
+		c.elementwise(backend.OpMul, &attrs{}, z, z, Unsqueeze(c, h.seeds.narrow(0, lo, z.shape[0]), 1))
+	}
 }
 
 // addParams adds what the rows from lo on are of the gradients of weight and bias: z is their outputs' gradient.

@@ -112,7 +112,7 @@ func RowMean(c *Ctx, table *Tensor) *Tensor {
 // partedChunk is chunk for the scores of some tokens of the vocabulary. z holds them, and is its own gradient
 // afterwards. Ranks exchange, for each row, the log-sum-exp of each part and the score of the target. The sum of
 // exponentials is added in a tree over all parts, and so is the gradient of x.
-func (h *head) partedChunk(c *Ctx, z, dx, targets, losses *Tensor) {
+func (h *head) partedChunk(c *Ctx, lo int, z, dx, targets, losses *Tensor) {
 	c = c.NoGrad().plain()
 	s, v := h.parted, h.parted.Vocabulary
 	ignored := Eq(c, targets, Scalar(c, targets.dtype, float64(h.ignore.ints[0])))
@@ -147,6 +147,7 @@ func (h *head) partedChunk(c *Ctx, z, dx, targets, losses *Tensor) {
 	}
 	hits := Where(c, own, Scalar(c, h.stat, -1), none)
 	h.slope(c, z, Where(c, ignored, Scalar(c, h.stat, math.Inf(1)), lse), at, hits)
+	h.seed(c, lo, z)
 	if dx != nil {
 		CopyInto(c, dx, s.add(c, func(c *Ctx, i int) *Tensor {
 			start, n := s.span(i, h.classes)

@@ -54,7 +54,7 @@ func rowOps() []Op {
 		return y
 	}
 	return []Op{softmaxRow("Softmax", tensor.Softmax, softmax), softmaxRow("LogSoftmax", tensor.LogSoftmax, logSoftmax),
-		crossEntropyRow(), linearCrossEntropyRow()}
+		crossEntropyRow(), linearCrossEntropyRow(), linearLogProbsRow()}
 }
 
 func softmaxRow(name string, f func(c *tensor.Ctx, x *tensor.Tensor, d int) *tensor.Tensor,
@@ -122,59 +122,47 @@ func crossEntropyRow() Op {
 	return op
 }
 
-func linearCrossEntropyRow() Op {
+// headFunc is an op of hidden states, a head's weight and bias, and targets.
+type headFunc func(c *tensor.Ctx, x, weight, bias, targets *tensor.Tensor, ignoreIndex int) *tensor.Tensor
+
+// headRow is a row of a language model's head. want are its results from the loss of each row.
+func headRow(name string, f headFunc, want func(losses []float64) Array) Op {
 	const ignore = -100
-	op := Op{Name: "LinearCrossEntropy", DTypes: floats, Slack: 4, Misuse: []Misuse{
+	op := Op{Name: name, DTypes: floats, Slack: 4, Misuse: []Misuse{
 		{Name: "shapes", Want: "float32[2 3], float32[5 4], int64[2]): want x [N K], weight [V K] and targets [N]",
 			Call: func(c *tensor.Ctx) {
-				tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 4), nil, tensor.Zeros(c, tensor.Int64, 2),
-					ignore)
+				f(c, zeros(c, 2, 3), zeros(c, 5, 4), nil, tensor.Zeros(c, tensor.Int64, 2), ignore)
 			}},
 		{Name: "bias", Want: "want a bias of shape [5]", Call: func(c *tensor.Ctx) {
-			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 3), zeros(c, 3), tensor.Zeros(c, tensor.Int64, 2),
-				ignore)
+			f(c, zeros(c, 2, 3), zeros(c, 5, 3), zeros(c, 3), tensor.Zeros(c, tensor.Int64, 2), ignore)
 		}},
 		{Name: "target dtype", Want: "int32 or int64", Call: func(c *tensor.Ctx) {
-			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 3), nil, zeros(c, 2), ignore)
+			f(c, zeros(c, 2, 3), zeros(c, 5, 3), nil, zeros(c, 2), ignore)
 		}},
 		{Name: "dtypes", Want: "one dtype", Call: func(c *tensor.Ctx) {
-			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), tensor.Zeros(c, tensor.Float64, 5, 3), nil,
-				tensor.Zeros(c, tensor.Int64, 2), ignore)
+			f(c, zeros(c, 2, 3), tensor.Zeros(c, tensor.Float64, 5, 3), nil, tensor.Zeros(c, tensor.Int64, 2), ignore)
 		}},
 		{Name: "target", Fault: true, Want: "5", Call: func(c *tensor.Ctx) {
-			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 3), nil, tensor.FromSlice(c, []int64{0, 5}, 2),
-				ignore)
+			f(c, zeros(c, 2, 3), zeros(c, 5, 3), nil, tensor.FromSlice(c, []int64{0, 5}, 2), ignore)
 		}},
 	}}
 	apply := func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
-		return []*tensor.Tensor{tensor.LinearCrossEntropy(c, in[0], in[1], in[2], in[3], ignore)}
+		return []*tensor.Tensor{f(c, in[0], in[1], in[2], in[3], ignore)}
 	}
-	want := func(_ tensor.DType, in []Array) []Array {
-		x, w, bias, sum := in[0], in[1], in[2], 0.0
-		for i, target := range in[3].V {
-			if int(target) == ignore {
-				continue
-			}
-			row := make([]float64, w.Shape[0])
-			for j := range row {
-				for k := range x.Shape[1] {
-					row[j] += x.at(i, k) * w.at(j, k)
-				}
-				if bias.V != nil {
-					row[j] += bias.V[j]
-				}
-			}
-			sum += logSumExp(row) - row[int(target)]
-		}
-		return []Array{{Shape: []int{}, V: []float64{sum}}}
+	oracle := func(_ tensor.DType, in []Array) []Array {
+		return []Array{want(headLosses(in[0], in[1], in[2], in[3], ignore))}
 	}
 	sample := func(name string, n, k, v int, ids Input) {
 		x, w := diff(normal, n, k), diff(normal, v, k)
-		large := n*k*v > 10_000
-		op.Samples = append(op.Samples,
-			Sample{Name: name, In: []Input{x, w, none(), ids}, Apply: apply, Want: want, Large: large},
-			Sample{Name: name + " bias", In: []Input{x, w, diff(normal, v), ids}, Apply: apply, Want: want,
-				Large: large})
+		frozen := w
+		frozen.Diff = false
+		add := func(ending string, w, bias Input) {
+			op.Samples = append(op.Samples, Sample{Name: name + ending, In: []Input{x, w, bias, ids}, Apply: apply,
+				Want: oracle, Large: n*k*v > 10_000})
+		}
+		add("", w, none())
+		add(" bias", w, diff(normal, v))
+		add(" frozen", frozen, none())
 	}
 	sample("int64", 4, 3, 5, index64(given(4, ignore, 0, 4), 4))
 	sample("int32", 3, 2, 7, index32(below(7), 3))
@@ -185,6 +173,46 @@ func linearCrossEntropyRow() Op {
 	sample("large", 131, 37, 503, index64(below(503), 131))
 	sample("chunks", 300, 2, 70_000, index64(below(70_000), 300))
 	return op
+}
+
+// headLosses are the cross entropies of the rows of x·wᵀ + bias.
+func headLosses(x, w, bias, targets Array, ignore int) []float64 {
+	losses := make([]float64, len(targets.V))
+	for i, target := range targets.V {
+		if int(target) == ignore {
+			continue
+		}
+		row := make([]float64, w.Shape[0])
+		for j := range row {
+			for k := range x.Shape[1] {
+				row[j] += x.at(i, k) * w.at(j, k)
+			}
+			if bias.V != nil {
+				row[j] += bias.V[j]
+			}
+		}
+		losses[i] = logSumExp(row) - row[int(target)]
+	}
+	return losses
+}
+
+func linearCrossEntropyRow() Op {
+	return headRow("LinearCrossEntropy", tensor.LinearCrossEntropy, func(losses []float64) Array {
+		sum := 0.0
+		for _, l := range losses {
+			sum += l
+		}
+		return Array{Shape: []int{}, V: []float64{sum}}
+	})
+}
+
+func linearLogProbsRow() Op {
+	return headRow("LinearLogProbs", tensor.LinearLogProbs, func(losses []float64) Array {
+		for i := range losses {
+			losses[i] = -losses[i]
+		}
+		return Array{Shape: []int{len(losses)}, V: losses}
+	})
 }
 
 func normOps() []Op {

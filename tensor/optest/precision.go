@@ -66,7 +66,7 @@ func (r *runner) precisionOf(t *testing.T, op Op, p tensor.Precision, lower tens
 	isLower func(operand int) bool) {
 	want := tensor.Float32
 	switch op.Name {
-	case "LinearCrossEntropy": // a loss
+	case "LinearCrossEntropy", "LinearLogProbs": // a loss
 	case "LayerNormLowered", "RMSNormLowered": // rounded afterwards
 		want = lower
 	default:
