@@ -16,7 +16,8 @@ type Hidden func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor
 
 // CausalLM is the Forward of language model m. It reads input_ids [B,T], position_ids [B,T] (optional) and, for the
 // loss, shift_labels [B,T], the label of the next token at each place, or labels [B,T], which it shifts by one to make
-// them; both at once are an error. With either under LossOnly it computes no logits. head is in the model's last Part.
+// them; both at once are an error. With either under LossOnly it computes no logits, and under LogProbs it computes
+// the labels' log-probabilities alone. head is in the model's last Part.
 func CausalLM(c *nn.Ctx, m nn.Module, head *nn.LMHead, b *data.Batch, hidden Hidden) Output {
 	c = WithPositions(c, b)
 	in := c.Received(b.Required(data.InputIDs))
@@ -24,6 +25,13 @@ func CausalLM(c *nn.Ctx, m nn.Module, head *nn.LMHead, b *data.Batch, hidden Hid
 		return Output{Hidden: []*tensor.Tensor{nn.Unit1(c, m, hidden, in[0])}}
 	}
 	labels := shiftLabels(c, b)
+	if c.LogProbs {
+		below := *c
+		below.LogProbs, c = false, &below
+		return Output{LogProbs: nn.Unit1(c, m, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+			return head.LogProbs(c, hidden(c, x), wantLabels(c, labels))
+		}, in[0])}
+	}
 	alone := labels != nil && c.LossOnly
 	out := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		h := hidden(c, in[0])
@@ -63,6 +71,15 @@ func shiftLabels(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
 	}
 	panic(&tensor.Error{Op: "models.CausalLM", Msg: fmt.Sprintf("the batch has %s and %s: want %[2]s, which are "+
 		"shifted, or %[1]s, which the model shifts", data.Labels, data.ShiftLabels), Where: c.Path()})
+}
+
+// wantLabels refuses a batch without the labels whose log-probabilities are asked for.
+func wantLabels(c *nn.Ctx, labels *tensor.Tensor) *tensor.Tensor {
+	if labels == nil {
+		panic(&tensor.Error{Op: "models.CausalLM", Msg: fmt.Sprintf("log-probabilities of a batch without labels: "+
+			"want %s or %s", data.ShiftLabels, data.Labels), Where: c.Path()})
+	}
+	return labels
 }
 
 // NextLogits is the Next of a Generator: the logits [B,V] of the token after the last of ids.

@@ -38,6 +38,10 @@ type Output struct {
 	// Logits are the predictions, before any softmax. Dim 0 counts samples. Nil if the model left them out because the
 	// context says that the loss is all that counts (nn.Ctx.LossOnly).
 	Logits *tensor.Tensor
+	// LogProbs are the log-probabilities [B,T] of a language model's labels: of the token at t+1 at t, and 0 where the
+	// label is tensor.IgnoreIndex. Nil unless the context asks for them (nn.Ctx.WithLogProbs); then there are neither
+	// loss nor logits.
+	LogProbs *tensor.Tensor
 	// Hidden is what the next stage of a pipeline continues with; nil unless the context has a stage that is not the
 	// model's last (nn.Ctx.WithStage). Then there are neither logits nor loss.
 	Hidden []*tensor.Tensor

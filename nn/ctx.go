@@ -19,6 +19,9 @@ type Ctx struct {
 	Training bool
 	// LossOnly is true if only the loss is used: a model may then leave out its logits.
 	LossOnly bool
+	// LogProbs is true if a language model is to give the log-probabilities of its labels in place of their loss, and
+	// in the unit of the head that does so.
+	LogProbs bool
 	// Positions are those of the batch's tokens in their sequences, integers [T], or [B,T] where rows differ; nil
 	// counts them. See TokenPositions.
 	Positions *tensor.Tensor
@@ -62,6 +65,14 @@ func (c *Ctx) Recomputing() bool { return c.again }
 func (c *Ctx) WithLossOnly() *Ctx {
 	d := *c
 	d.LossOnly = true
+	return &d
+}
+
+// WithLogProbs returns a context in which language models give the log-probabilities of their labels (see
+// LinearLogProbs) in place of loss and logits.
+func (c *Ctx) WithLogProbs() *Ctx {
+	d := *c
+	d.LogProbs = true
 	return &d
 }
 

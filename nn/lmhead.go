@@ -23,3 +23,10 @@ func (l *LMHead) LossSum(c *Ctx, h, labels *tensor.Tensor) *tensor.Tensor {
 		return LinearCrossEntropySum(c, h, l.Weight, nil, labels)
 	}, h)
 }
+
+// LogProbs are the logarithms of the probabilities of labels, in their shape, without the logits: see LinearLogProbs.
+func (l *LMHead) LogProbs(c *Ctx, h, labels *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c.WithLogProbs(), l, func(c *Ctx, h *tensor.Tensor) *tensor.Tensor {
+		return LinearLogProbs(c, h, l.Weight, nil, labels)
+	}, h)
+}

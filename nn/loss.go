@@ -37,6 +37,17 @@ func LinearCrossEntropySum(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, la
 	return loss
 }
 
+// LinearLogProbs are the logarithms of the probabilities that the logits h·weightᵀ + bias give to labels, in the shape of
+// labels and in float32: 0 where a label is tensor.IgnoreIndex. The logits never exist as a whole: see
+// tensor.LinearLogProbs.
+func LinearLogProbs(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, labels *tensor.Tensor) *tensor.Tensor {
+	checkLabels(c, "nn.LinearLogProbs", h, labels)
+	rows := tensor.Reshape(c.Ctx, h, -1, h.Size(-1))
+	ids := tensor.Reshape(c.Ctx, labels, -1)
+	logs := tensor.LinearLogProbs(c.Ctx, rows, c.Param(weight), c.Param(bias), ids, tensor.IgnoreIndex)
+	return tensor.Reshape(c.Ctx, logs, labels.Shape()...)
+}
+
 // linearExcess is what a label's logit has more than the mean of its row's logits, summed over all rows with a label.
 // A smoothed cross entropy is the plain one plus the factor times this: the logsumexp of both is the same. For logits
 // h·weightᵀ + bias the mean is that of h with the mean row of weight, so that no logits exist for it.

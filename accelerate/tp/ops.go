@@ -79,11 +79,11 @@ func (a *across) op(name string, forward, backward func(c *tensor.Ctx, t *tensor
 }
 
 // gather gives each rank the whole output; each computes the same gradient of it and keeps its part. A loss is whole
-// already.
+// already, and so are log-probabilities.
 func (a *across) gather() func(*nn.Ctx, []*tensor.Tensor) []*tensor.Tensor {
 	op := a.op("tp.gather", a.gathered, a.own)
 	return func(c *nn.Ctx, ts []*tensor.Tensor) []*tensor.Tensor {
-		if ts[0].Dim() == 0 {
+		if ts[0].Dim() == 0 || c.LogProbs {
 			return ts
 		}
 		return op(c, ts)

@@ -24,10 +24,14 @@ type tokens struct {
 	Head  *nn.LMHead    `nn:"head"`
 }
 
-func (m *tokens) loss(c *nn.Ctx, ids, labels *tensor.Tensor, logits logitsLoss) (loss *tensor.Tensor) {
+func (m *tokens) loss(c *nn.Ctx, ids, labels *tensor.Tensor, logits logitsLoss, logProbs bool) *tensor.Tensor {
 	return nn.Unit1(c, m, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
 		h := tensor.Tanh(c.Ctx, m.Embed.Forward(c, ids))
-		if logits == nil {
+		switch {
+		case logits == nil && logProbs:
+			logs := m.Head.LogProbs(c, h, labels)
+			return tensor.Affine(c.Ctx, tensor.Sum(c.Ctx, logs, nil, false), -1, 0)
+		case logits == nil:
 			return m.Head.LossSum(c, h, labels)
 		}
 		return logits(c, m.Head.Forward(c, h))
@@ -46,6 +50,8 @@ type vocabularyCase struct {
 	lower   tensor.DType
 	smooth  float64                                // of the loss without logits
 	through func(labels *tensor.Tensor) logitsLoss // nil: there are no logits
+	// logProbs is a loss of log-probabilities.
+	logProbs bool
 }
 
 const tokensWidth = 24
@@ -80,7 +86,7 @@ func (v vocabularyCase) rank(g *comm.Group, parts int) (o outcome, err error) {
 			if v.smooth > 0 {
 				nc = nc.WithLabelSmoothing(&nn.Smoothing{Factor: v.smooth})
 			}
-			loss := m.loss(nc, ids, labels, through)
+			loss := m.loss(nc, ids, labels, through, v.logProbs)
 			o.loss = tensor.Item(c, loss)
 			tensor.Backward(c, []*tensor.Tensor{loss}, nil, nil)
 			return nil
@@ -147,6 +153,7 @@ func TestVocabularyOnAnyNumberOfRanks(t *testing.T) {
 		"label smoothing without logits": {size: 61, ids: draw(60, 61, 5), labels: ignored[:60], smooth: 0.1},
 		"label smoothing, tied and bf16": {size: 13, tied: true, ids: draw(40, 13, 5), labels: draw(40, 13, 3),
 			smooth: 0.2, lower: tensor.BFloat16},
+		"log-probabilities":        {size: 61, tied: true, ids: draw(60, 61, 5), labels: ignored[:60], logProbs: true},
 		"many rows":                {size: 29, tied: true, ids: draw(1000, 29, 5), labels: draw(1000, 29, 11)},
 		"labels of the last token": {size: 61, ids: draw(9, 61, 5), labels: last},
 	} {
@@ -160,6 +167,10 @@ func TestVocabularyOnAnyNumberOfRanks(t *testing.T) {
 				tolerance = 1e-2
 			}
 			require.InEpsilon(t, whole.loss, one.loss, tolerance)
+			if v.logProbs {
+				v.logProbs = false
+				require.Equal(t, v.run(t, 1, 8).loss, one.loss)
+			}
 			for name, want := range whole.grads {
 				most, largest := 0.0, 0.0
 				for i, x := range want {

@@ -33,7 +33,7 @@ func Run(t *testing.T, config string, length int) {
 		run  func(t *testing.T, r *rig)
 	}{
 		{"Config", configuration}, {"Parameters", parameters}, {"SameBits", sameBits}, {"Stages", stages},
-		{"LossOnly", lossOnly}, {"Saved", saved}, {"Resized", resized},
+		{"LossOnly", lossOnly}, {"LogProbs", logProbs}, {"Saved", saved}, {"Resized", resized},
 		{"Memory", memory}, {"Cache", cache}, {"Segments", segments}, {"Precision", precision},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newRig(t, config, length)) })
@@ -301,6 +301,23 @@ func lossOnly(t *testing.T, r *rig) {
 	_, got := r.step(r.ctx(r.Configured, true).WithLossOnly(), r.Configured)
 	require.Equal(t, want["loss"], got["loss"])
 	require.Len(t, got, len(want))
+}
+
+// logProbs are those of a language model's labels: their sum is minus the loss.
+func logProbs(t *testing.T, r *rig) {
+	c := r.ctx(r.Configured, false)
+	if _, ok := r.Configured.(models.Generator); !ok {
+		require.Nil(t, r.Forward(c.WithLogProbs(), r.batch).LogProbs)
+		return
+	}
+	c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
+		out := r.Forward(c.WithLogProbs(), r.batch)
+		require.Nil(t, out.Loss)
+		require.Equal(t, r.batch.Tensors[data.InputIDs].Shape(), out.LogProbs.Shape())
+		require.InEpsilon(t, tensor.Item(c.Ctx, r.Forward(c, r.batch).Loss),
+			-tensor.Item(c.Ctx, tensor.Sum(c.Ctx, out.LogProbs, nil, false)), 1e-6)
+		return nil
+	})
 }
 
 // saved writes the model to a folder and loads it.
