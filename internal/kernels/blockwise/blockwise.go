@@ -22,6 +22,8 @@ func Blocks(n int) int { return (n + Block - 1) / Block }
 type Map struct {
 	values  [256]float32
 	numbers numbers
+	// middles[i+1] lies between values i and i+1; numbers from there on are nearer to the latter.
+	middles [257]float32
 	// lowest is the code of the smallest number of each cell, first of positive numbers: a cell has all numbers whose
 	// upper 16 bits are equal, and at most one middle.
 	lowest [2 * cells]uint8
@@ -30,15 +32,19 @@ type Map struct {
 // decades are the powers of 10 below 1 that a map has numbers of: 10⁻⁷ to 10⁻¹. Those of one are equally far apart.
 const decades = 7
 
-// numbers are what quantizing kernels read; their generator knows the layout.
+// numbers are what quantizing kernels read; their generator knows the layout. How many middles between numbers from 0
+// on are at most a magnitude is a line over the magnitudes of a region, rounded down. A region is a decade, from the
+// middle between its first number and the one before; the lowest begins at 0, and 1 is a region of its own.
 type numbers struct {
-	// slopes and offsets are of lines over magnitudes, one for each decade. The least of them, rounded down, is how
-	// many middles between numbers from 0 on lie below a magnitude, or one less.
-	slopes, offsets [decades][8]float32
-	zero            [8]int32 // 1 and the code of 0
-	// middles[i+1] lies between values i and i+1; numbers from there on are nearer to the latter.
-	middles [257]float32
+	lasts [decades + 1]uint32 // the bits of the largest number before the next region
+	// slopes and offsets are of the lines, times 1<<fraction; each ends at a cap.
+	slopes, offsets, caps [decades + 1]float32
+	zero                  [16]int16 // the code of 0
 }
+
+// Lines have so many bits behind the point. They are exact to less than the last of these, at float32's precision of
+// middles, lines and magnitudes, and have one of it added: so next to a whole number no other of these bits is set.
+const fraction = 12
 
 // Cells begin at 2⁻²⁴, below which all numbers are nearest to 0, and reach beyond 1.
 const (
@@ -73,7 +79,7 @@ func newMap(signed bool) *Map {
 	list = append(list, 0, 1)
 	slices.Sort(list)
 	m := &Map{values: [256]float32(list)}
-	middles := &m.numbers.middles
+	middles := &m.middles
 	middles[0], middles[256] = float32(math.Inf(-1)), float32(math.Inf(1))
 	for i := range 255 {
 		middles[i+1] = (m.values[i] + m.values[i+1]) / 2
@@ -88,23 +94,33 @@ func newMap(signed bool) *Map {
 }
 
 // draw makes the lines. Decade e has the n numbers 10ᵉ(0.1 + 0.9(i+½)/n), with middles at i+1 = (x/10ᵉ − 0.1)·n/0.9
-// between them. A middle between two decades lies between 0.13 and 0.2 above where the upper one's line is whole, and
-// the last middle 0.25 below: so a line that is lowered by 0.225 is less than 1 below the count, and not above it.
+// between them. That of the lowest also goes through the middle between 0 and its first number.
 func (m *Map) draw(signed bool) {
-	const lowered = 0.225
+	const one = 1 << fraction
+	zero := int(m.search(0))
 	before, n := 0, 1
 	if !signed {
 		n = 2
 	}
+	first, second := float64(m.middles[zero+1]), float64(m.middles[zero+2])
 	for e := range decades {
-		slope, offset := float64(n)/0.9*math.Pow10(decades-1-e), float64(before)+1-float64(n)/9-lowered
-		for lane := range m.numbers.zero {
-			m.numbers.slopes[e][lane], m.numbers.offsets[e][lane] = float32(slope), float32(offset)
+		slope, offset := float64(n)/0.9*math.Pow10(decades-1-e), float64(before)+1-float64(n)/9
+		switch {
+		case e > 0:
+		case signed: // there is one middle
+			slope, offset = 0.5/first, 0.5
+		default:
+			slope = 1 / (second - first)
+			offset = 1 - slope*first
 		}
 		before, n = before+n, 2*n
+		m.numbers.lasts[e] = math.Float32bits(m.middles[zero+before+1]) - 1
+		m.numbers.slopes[e], m.numbers.offsets[e] = float32(one*slope), float32(one*offset+1)
+		m.numbers.caps[e] = float32(one * (float64(before) + 0.5))
 	}
+	m.numbers.offsets[decades], m.numbers.caps[decades] = float32(one*(float64(before)+1.5)), float32(math.Inf(1))
 	for lane := range m.numbers.zero {
-		m.numbers.zero[lane] = int32(m.search(0)) + 1
+		m.numbers.zero[lane] = int16(zero)
 	}
 }
 
@@ -126,7 +142,7 @@ func linspace(n int) []float32 {
 // search is the code of x.
 func (m *Map) search(x float32) uint8 {
 	i := 0
-	for m.numbers.middles[i+1] <= x {
+	for m.middles[i+1] <= x {
 		i++
 	}
 	return uint8(i)
@@ -168,7 +184,7 @@ func (m *Map) encode(codes []uint8, x []float32, scale float32) {
 		bits := math.Float32bits(v)
 		cell := max(int(bits&0x7fffffff>>16)-firstCell, 0)
 		code := m.lowest[(cell|int(bits>>31)*cells)&(2*cells-1)]
-		middle := m.numbers.middles[int(code)+1]
+		middle := m.middles[int(code)+1]
 		codes[i] = code + uint8(^math.Float32bits(v-middle)>>31) // 1 if v is not below the middle
 	}
 }

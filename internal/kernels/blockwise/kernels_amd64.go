@@ -9,7 +9,8 @@ package blockwise
 //go:noescape
 func dequantizeAVX2(blocks int, codes *uint8, scales *float32, x *float32, numbers *float32)
 
-// quantizeAVX2 writes the code of each x[i] and the scale of each of blocks ≥ 1 of 256 elements.
+// quantizeAVX2 writes the scale of each of blocks ≥ 1 of 256 elements and the code of each x[i]. Bit k of unsure[b] is
+// set where the codes of 32 elements, from 32·k of block b, may be one off.
 //
 //go:noescape
-func quantizeAVX2(blocks int, codes *uint8, scales *float32, x *float32, numbers *float32)
+func quantizeAVX2(blocks int, codes *uint8, scales *float32, x *float32, numbers *float32, unsure *uint8)

@@ -25,7 +25,7 @@ func quotients(m *Map) (x []float32) {
 	}
 	for i, v := range m.values {
 		near(math.Abs(float64(v)))
-		near(math.Abs(float64(m.numbers.middles[max(i, 1)])))
+		near(math.Abs(float64(m.middles[max(i, 1)])))
 	}
 	for e := range decades + 1 {
 		near(math.Pow10(-e))

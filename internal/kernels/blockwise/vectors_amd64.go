@@ -5,6 +5,7 @@
 package blockwise
 
 import (
+	"math/bits"
 	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/internal/kernels"
@@ -29,8 +30,16 @@ func vectorBlocks(codes []uint8, scales, x []float32) int {
 func (m *Map) quantizeVector(codes []uint8, scales, x []float32) int {
 	blocks := vectorBlocks(codes, scales, x)
 	for b := 0; b < blocks; b += stretch {
+		var unsure [stretch]uint8
 		quantizeAVX2(min(stretch, blocks-b), &codes[b*Block], &scales[b], &x[b*Block],
-			(*float32)(unsafe.Pointer(&m.numbers)))
+			(*float32)(unsafe.Pointer(&m.numbers)), &unsure[0])
+		for i, groups := range unsure {
+			for ; groups != 0; groups &= groups - 1 {
+				lo := (b+i)*Block + Block/8*bits.TrailingZeros8(groups)
+				hi := lo + Block/8
+				m.encode(codes[lo:hi], x[lo:hi], scales[b+i])
+			}
+		}
 	}
 	return blocks
 }

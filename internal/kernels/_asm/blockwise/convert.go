@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/mmcloughlin/avo/attr"
@@ -11,18 +12,23 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Sizes in package blockwise: elements of a block, decades of a map.
+// block is the number of elements of a block.
+const block = 256
+
+// Offsets of the fields of package blockwise's type numbers, in bytes.
 const (
-	block   = 256
-	decades = 7
+	lasts   = 0
+	slopes  = 32
+	offsets = 64
+	caps    = 96
+	zero    = 128
 )
 
-// Offsets of the fields of package blockwise's type numbers, in bytes. Slopes, offsets and zero are vectors of eight
-// equal numbers.
+// Of package blockwise: regions begin a ratio of about 2^(407/128) apart, and a line has so many bits of fraction.
 const (
-	offsets = 32 * decades // the slopes come before
-	zero    = 2 * offsets
-	middles = zero + 32
+	firstKey = 13609
+	keyScale = 1<<16/407 + 1
+	fraction = 12
 )
 
 // lanes is the number of float32 in a vector.
@@ -32,7 +38,9 @@ const lanes = 8
 type loop struct {
 	*build.Context
 	blocks, codes, scales, x, numbers reg.GPVirtual
-	magnitude, none, order            reg.VecVirtual // constants of quantize
+	magnitude, order                  reg.VecVirtual // constants of quantize
+	lasts, slopes, offsets, caps      reg.VecVirtual
+	equal                             map[uint32]operand.Mem // see bits
 }
 
 // kernel begins a loop over blocks.
@@ -47,12 +55,11 @@ func kernel(c *build.Context, name, doc, signature string) *loop {
 		return r
 	}
 	return &loop{Context: c, blocks: load("blocks"), codes: load("codes"), scales: load("scales"), x: load("x"),
-		numbers: load("numbers")}
+		numbers: load("numbers"), equal: map[uint32]operand.Mem{}}
 }
 
 // end emits the end of a block and of the kernel.
 func (l *loop) end() {
-	l.Label("next")
 	l.ADDQ(operand.Imm(4), l.scales)
 	l.DECQ(l.blocks)
 	l.JNE(operand.LabelRef("blocks"))
@@ -117,12 +124,16 @@ func (l *loop) values(i int) reg.VecVirtual {
 }
 
 func quantize(c *build.Context) {
-	l := kernel(c, "quantizeAVX2", "writes the code of each x[i] and the scale of each of blocks ≥ 1 of 256 elements.",
-		"func(blocks int, codes *uint8, scales, x, numbers *float32)")
+	l := kernel(c, "quantizeAVX2", "writes the scale of each of blocks ≥ 1 of 256 elements and the code of each x[i]. "+
+		"Bit k of unsure[b] is set where the codes of 32 elements, from 32·k of block b, may be one off.",
+		"func(blocks int, codes *uint8, scales, x, numbers *float32, unsure *uint8)")
+	unsure := l.GP64()
+	l.Load(l.Param("unsure"), unsure)
 	l.constants()
 	l.Label("blocks")
 	most := l.largest()
-	bits := l.GP32()
+	bits, groups := l.GP32(), l.GP32()
+	l.XORL(groups, groups)
 	l.VMOVD(most, bits)
 	l.MOVL(bits, operand.Mem{Base: l.scales})
 	l.CMPL(bits, operand.U32(math.Float32bits(float32(math.Inf(1)))))
@@ -135,11 +146,22 @@ func quantize(c *build.Context) {
 	l.VMOVD(bits, scale.AsX())
 	l.VPBROADCASTD(scale.AsX(), scale)
 	l.inside("elements", 4*lanes, func() {
-		var codes [4]reg.VecVirtual
-		for i := range codes {
-			codes[i] = l.encode(i, scale)
+		var counts [4]reg.VecVirtual
+		var nearest reg.VecVirtual
+		for i := range counts {
+			fixed, v := l.line(i, scale)
+			counts[i] = l.YMM()
+			l.VPSRLD(operand.Imm(fraction), fixed, counts[i])
+			l.VPSIGND(v, counts[i], counts[i])
+			l.VPAND(l.bits(1<<fraction-2), fixed, fixed)
+			if nearest == nil {
+				nearest = fixed
+			} else {
+				l.VPMINUD(fixed, nearest, nearest)
+			}
 		}
-		l.pack(codes)
+		l.pack(counts)
+		l.unsure(nearest, groups)
 	})
 	l.JMP(operand.LabelRef("next"))
 
@@ -151,21 +173,43 @@ func quantize(c *build.Context) {
 	}
 	l.ADDQ(operand.U32(4*block), l.x)
 	l.ADDQ(operand.U32(block), l.codes)
+	l.Label("next")
+	l.MOVB(groups.As8(), operand.Mem{Base: unsure})
+	l.INCQ(unsure)
 	l.end()
 }
 
 // constants emits the vectors that all blocks need.
 func (l *loop) constants() {
-	l.magnitude, l.none, l.order = l.YMM(), l.YMM(), l.YMM()
+	l.magnitude, l.order = l.YMM(), l.YMM()
 	l.VPCMPEQD(l.magnitude, l.magnitude, l.magnitude)
 	l.VPSRLD(operand.Imm(1), l.magnitude, l.magnitude)
-	l.VPXOR(l.none, l.none, l.none)
 	order := l.StaticGlobal("order")
 	l.DataAttributes(attr.RODATA | attr.NOPTR)
 	for _, i := range []uint32{0, 4, 1, 5, 2, 6, 3, 7} { // packing has left the halves of vectors apart
 		l.AppendDatum(operand.U32(i))
 	}
 	l.VMOVDQU(order, l.order)
+	table := func(at int) reg.VecVirtual {
+		v := l.YMM()
+		l.VMOVUPS(l.number(at), v)
+		return v
+	}
+	l.lasts, l.slopes, l.offsets, l.caps = table(lasts), table(slopes), table(offsets), table(caps)
+}
+
+// bits is a vector of eight equal numbers.
+func (l *loop) bits(n uint32) operand.Mem {
+	if m, ok := l.equal[n]; ok {
+		return m
+	}
+	m := l.StaticGlobal(fmt.Sprintf("equal%d", n))
+	l.DataAttributes(attr.RODATA | attr.NOPTR)
+	for range lanes {
+		l.AppendDatum(operand.U32(n))
+	}
+	l.equal[n] = m
+	return m
 }
 
 // largest emits the largest magnitude of a block, as bits: those of a NaN are the largest.
@@ -196,51 +240,53 @@ func (l *loop) largest() reg.VecVirtual {
 	return half
 }
 
-// encode emits the codes of vector i of x, as int32. Numbers lie evenly in each decade, so the least of the decades'
-// lines is the code of the magnitude or one less; which of both, the middle of two numbers says.
-func (l *loop) encode(i int, scale reg.VecVirtual) reg.VecVirtual {
-	v, a, least := l.YMM(), l.YMM(), l.YMM()
+// line emits how many middles between numbers from 0 on are at most the magnitude of vector i of x over the scale, with
+// bits of fraction, and the quotient. Numbers lie evenly in each region, so that is a line there; see numbers.
+func (l *loop) line(i int, scale reg.VecVirtual) (fixed, v reg.VecVirtual) {
+	a, region := l.YMM(), l.YMM()
+	v, fixed = l.YMM(), l.YMM()
 	l.VMOVUPS(l.at(i), v)
 	l.VDIVPS(scale, v, v)
 	l.VPAND(l.magnitude, v, a)
-	for d := range decades {
-		line := least
-		if d > 0 {
-			line = l.YMM()
-		}
-		l.VMOVUPS(l.number(offsets+32*d), line)
-		l.VFMADD231PS(l.number(32*d), a, line)
-		if d > 0 {
-			l.VMINPS(line, least, least)
-		}
-	}
-	code, sign := l.YMM(), l.YMM()
-	l.VCVTTPS2DQ(least, code)
-	l.VPSRAD(operand.Imm(31), v, sign)
-	l.VPXOR(sign, code, code) // −1−code of negative numbers
-	l.VPADDD(l.number(zero), code, code)
-	l.VPMAXSD(l.none, code, code)
-	middle := l.gather(operand.Mem{Base: l.numbers, Index: code, Scale: 4, Disp: middles})
-	const less = operand.U8(1)
-	l.VCMPPS(less, middle, v, v)
-	l.VPADDD(v, code, code)
-	return code
+
+	// The logarithm of the magnitude, which its bits are roughly, says the region, or the one below it.
+	l.VPSRLD(operand.Imm(16), a, region)
+	l.VPSUBUSW(l.bits(firstKey), region, region)
+	l.VPMULHUW(l.bits(keyScale), region, region)
+	beyond, last := l.YMM(), l.YMM()
+	l.VPSRAD(operand.Imm(31), v, beyond) // a negative number may lie on a middle, and is not beyond it
+	l.VPADDD(a, beyond, beyond)
+	l.VPERMD(l.lasts, region, last)
+	l.VPCMPGTD(last, beyond, beyond)
+	l.VPSUBD(beyond, region, region)
+
+	offset := l.YMM()
+	l.VPERMPS(l.slopes, region, fixed)
+	l.VPERMPS(l.offsets, region, offset)
+	l.VFMADD213PS(offset, a, fixed)
+	l.VPERMPS(l.caps, region, offset)
+	l.VMINPS(offset, fixed, fixed)
+	l.VCVTTPS2DQ(fixed, fixed)
+	return fixed, v
 }
 
-// gather emits the reading of a vector from eight places.
-func (l *loop) gather(from operand.Mem) reg.VecVirtual {
-	mask, v := l.YMM(), l.YMM()
-	l.VPXOR(v, v, v) // so that it waits for nothing
-	l.VPCMPEQD(mask, mask, mask)
-	l.VGATHERDPS(mask, from, v)
-	return v
+// unsure shifts a bit into groups from above: whether a fraction is next to a whole number.
+func (l *loop) unsure(nearest reg.VecVirtual, groups reg.GPVirtual) {
+	none, some := l.YMM(), l.GP32()
+	l.VPXOR(none, none, none)
+	l.VPCMPEQD(none, nearest, nearest)
+	l.VMOVMSKPS(nearest, some)
+	l.NEGL(some) // sets the carry if some is not 0
+	l.RCRB(operand.Imm(1), groups.As8())
 }
 
 // pack emits the store of 32 codes.
-func (l *loop) pack(codes [4]reg.VecVirtual) {
-	l.VPACKUSDW(codes[1], codes[0], codes[0])
-	l.VPACKUSDW(codes[3], codes[2], codes[2])
-	l.VPACKUSWB(codes[2], codes[0], codes[0])
-	l.VPERMD(codes[0], l.order, codes[0])
-	l.VMOVDQU(codes[0], operand.Mem{Base: l.codes})
+func (l *loop) pack(counts [4]reg.VecVirtual) {
+	for i := 0; i < len(counts); i += 2 {
+		l.VPACKSSDW(counts[i+1], counts[i], counts[i])
+		l.VPADDW(l.number(zero), counts[i], counts[i])
+	}
+	l.VPACKUSWB(counts[2], counts[0], counts[0])
+	l.VPERMD(counts[0], l.order, counts[0])
+	l.VMOVDQU(counts[0], operand.Mem{Base: l.codes})
 }
