@@ -70,12 +70,13 @@ func (s *PendingStep) enter(method string, first, last phase) error {
 // Numbers are what a step computed, the same on all ranks.
 type Numbers struct {
 	Loss       WindowLoss
-	GradNorm   float64 // L2 norm of all gradients before clipping, without the loss scale
-	ClipFactor float64 // by which the optimizer multiplied them; divided by the loss scale under fp16
-	LossScale  float64 // of fp16 in this step; 0 without
-	Finite     bool    // loss and norm are; else the step was left out
-	Overflow   bool    // the step was left out since the gradients were too large for fp16; the scale is halved
-	Empty      bool    // the step was left out since no rank had a loss term; the scale of fp16 stays as it is
+	Sums       []float64 // of other numbers of the loss terms, as WindowOptions.Sums says
+	GradNorm   float64   // L2 norm of all gradients before clipping, without the loss scale
+	ClipFactor float64   // by which the optimizer multiplied them; divided by the loss scale under fp16
+	LossScale  float64   // of fp16 in this step; 0 without
+	Finite     bool      // loss and norm are; else the step was left out
+	Overflow   bool      // the step was left out since the gradients were too large for fp16; the scale is halved
+	Empty      bool      // the step was left out since no rank had a loss term; the scale of fp16 stays as it is
 }
 
 // MicroBatchLosses are the sums of the loss terms of the window's micro-batches over all ranks, in their order. Call it
@@ -101,18 +102,24 @@ func (s *PendingStep) canWait() bool {
 	return len(s.batches) > 0
 }
 
-// takeLosses enters the losses of this rank's micro-batches.
+// takeLosses enters the losses of this rank's micro-batches, and behind them their other sums.
 func (s *PendingStep) takeLosses(sums []float64) error {
-	for i, sum := range sums {
-		if s.batches[i].MicroBatch < 0 {
+	for i, b := range s.batches {
+		if b.MicroBatch < 0 {
 			continue
 		}
 		microBatch := s.layout.MicroBatch(i)
-		if err := s.shared.setSum(microBatch, sum); err != nil {
+		if err := s.shared.setSum(microBatch, sums[i]); err != nil {
 			return &MicroBatchError{Rank: s.a.Rank(), MicroBatch: microBatch, Err: err}
 		}
+		copy(s.shared.others(microBatch), sums[len(s.batches)+i*s.shared.sums:])
 	}
 	return nil
+}
+
+// sum enters the sums over all micro-batches.
+func (s *PendingStep) sum() {
+	s.numbers.Loss, s.numbers.Sums, s.summed = s.shared.total(), s.shared.totals(), true
 }
 
 // readLosses waits for the device and tells the other ranks.
@@ -135,7 +142,7 @@ func (s *PendingStep) readLosses(ctx context.Context) error {
 		return s.a.ShareDataError(ctx, s.dataErr)
 	}
 	copy(s.figures, s.shared.figures())
-	s.numbers.Loss, s.summed = s.shared.total(), true
+	s.sum()
 	if !s.onOwn {
 		counted = s.numbers.Loss.Count
 	}
@@ -264,7 +271,7 @@ func (s *PendingStep) Read(ctx context.Context) (Numbers, error) {
 			if err := s.takeLosses(all[tensor.ClipLen:]); err != nil {
 				return Numbers{}, s.a.reject(err)
 			}
-			s.numbers.Loss, s.summed = s.shared.total(), true
+			s.sum()
 		}
 		s.know(all[tensor.ClipNorm])
 	}

@@ -38,6 +38,8 @@ type LossFunc func(c *nn.Ctx, b *data.Batch) (Output, error)
 // WindowOptions are what RunWindow and StartWindow do with the micro-batches of a window.
 type WindowOptions struct {
 	Loss LossFunc
+	// Sums is how many numbers beside the loss each Output has the sums of: see Numbers.Sums.
+	Sums int
 	// Between is called between two micro-batches of this rank; nil stands for nothing. In a pipeline, whose
 	// micro-batches overlap, the calls come after the last of them.
 	Between func() error
@@ -123,9 +125,9 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 	if !a.speaks() { // another has the same
 		figures = make([]float64, len(figures))
 	}
-	s := &PendingStep{a: a, shared: newWindowFigures(int(layout.MicroBatches()), figures), figures: o.Figures,
+	s := &PendingStep{a: a, shared: newWindowFigures(int(layout.MicroBatches()), o.Sums, figures), figures: o.Figures,
 		batches: batches, layout: layout, dataErr: o.DataErr,
-		block: tensor.Zeros(a.ctx.NoGrad(), tensor.Float64, tensor.ClipLen+len(batches))}
+		block: tensor.Zeros(a.ctx.NoGrad(), tensor.Float64, tensor.ClipLen+len(batches)*(1+o.Sums))}
 	complete := false
 	defer func() {
 		if !complete {
@@ -170,6 +172,8 @@ func (o WindowOptions) check(a *Accelerator, batches []*data.Batch) error {
 		return errors.New("accelerate: a window before Prepare: want a prepared model")
 	case o.Loss == nil:
 		return errors.New("accelerate: WindowOptions.Loss is nil: want the loss of a micro-batch")
+	case o.Sums > 0 && (a.pipeline != nil || a.context != nil):
+		return errors.New("accelerate: WindowOptions.Sums under pp_size or cp_size: want none there")
 	case len(batches) > steps:
 		return fmt.Errorf("accelerate: %d micro-batches for one step of rank %d: want at most %d "+
 			"(gradient_accumulation_steps)", len(batches), a.Rank(), steps)
@@ -208,6 +212,9 @@ func checkCount(whose string, count float64) error {
 func (o WindowOptions) checked(c *nn.Ctx, b *data.Batch) (out Output, err error) {
 	if out, err = o.Loss(c, b); err == nil && out.Hidden == nil {
 		err = CheckLoss(out.Loss, out.Count)
+	}
+	if err == nil && len(out.Sums) != o.Sums {
+		err = fmt.Errorf("the loss function returned %d sums beside the loss: want %d", len(out.Sums), o.Sums)
 	}
 	return out, err
 }
@@ -253,7 +260,7 @@ func (s *PendingStep) passes(ctx context.Context, o WindowOptions) error {
 		if s.a.context != nil {
 			count, err = o.dividedMicroBatch(ctx, s.a, b, loss, s.expected, microBatch, last)
 		} else {
-			count, err = o.microBatch(s.a, b, loss, s.expected, microBatch, last)
+			count, err = o.microBatch(s.a, b, slots{loss, s.slotsOfSums(i)}, s.expected, microBatch, last)
 		}
 		if err != nil {
 			return &MicroBatchError{Rank: s.a.Rank(), MicroBatch: microBatch, Err: err}
@@ -337,8 +344,28 @@ func (o WindowOptions) padBatches(ctx context.Context, a *Accelerator, batches [
 	return batches, nil
 }
 
-// microBatch runs the forward and backward pass of a micro-batch. Its loss stays on the device, in slot.
-func (o WindowOptions) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Tensor, expected float64, microBatch int,
+// slots are where the device keeps a micro-batch's loss and its other sums.
+type slots struct {
+	loss *tensor.Tensor
+	sums []*tensor.Tensor
+}
+
+// slotsOfSums are those of this rank's micro-batch i.
+func (s *PendingStep) slotsOfSums(i int) (list []*tensor.Tensor) {
+	at := tensor.ClipLen + len(s.batches) + i*s.shared.sums
+	for j := range s.shared.sums {
+		list = append(list, tensor.Slice(s.a.ctx.NoGrad(), s.block, 0, at+j, at+j+1))
+	}
+	return list
+}
+
+// put copies one element.
+func put(c *tensor.Ctx, slot, t *tensor.Tensor) {
+	tensor.CopyInto(c, tensor.Reshape(c, slot, t.Shape()...), t)
+}
+
+// microBatch runs the forward and backward pass of a micro-batch. Its sums stay on the device, in slots.
+func (o WindowOptions) microBatch(a *Accelerator, b *data.Batch, to slots, expected float64, microBatch int,
 	last bool) (count float64, err error) {
 	fault := tensor.Recover(func() { // the caller's loss may panic with whatever it likes
 		_, err = a.TrainCtx(b.Position).TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
@@ -347,8 +374,10 @@ func (o WindowOptions) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Te
 				return nil, err
 			}
 			count = out.Count
-			host := c.Ctx.NoGrad()
-			tensor.CopyInto(host, tensor.Reshape(host, slot, out.Loss.Shape()...), out.Loss)
+			put(c.Ctx.NoGrad(), to.loss, out.Loss)
+			for i, sum := range out.Sums {
+				put(c.Ctx.NoGrad(), to.sums[i], sum)
+			}
 			a.Backward(c, out.Loss, expected, microBatch, last)
 			return nil, nil
 		})
@@ -373,16 +402,24 @@ func (e *MicroBatchError) Error() string {
 func (e *MicroBatchError) Unwrap() error { return e.Err }
 
 // windowFigures is what the ranks tell each other about a window: for each micro-batch its loss sum and count, after
-// them how many ranks could not read their data, and then the caller's figures. A rank fills in its own micro-batches
-// and leaves zeros elsewhere.
+// them how many ranks could not read their data, for each micro-batch its other sums, and then the caller's figures. A
+// rank fills in its own micro-batches and leaves zeros elsewhere.
 type windowFigures struct {
 	all          []float64
 	microBatches int
+	sums         int // of a micro-batch, beside the loss
 }
 
-func newWindowFigures(microBatches int, figures []float64) windowFigures {
-	all := make([]float64, 2*microBatches+1, 2*microBatches+1+len(figures))
-	return windowFigures{append(all, figures...), microBatches}
+func newWindowFigures(microBatches, sums int, figures []float64) windowFigures {
+	own := (2+sums)*microBatches + 1
+	all := make([]float64, own, own+len(figures))
+	return windowFigures{append(all, figures...), microBatches, sums}
+}
+
+// others are the sums of a micro-batch beside its loss.
+func (f windowFigures) others(microBatch int) []float64 {
+	at := 2*f.microBatches + 1 + microBatch*f.sums
+	return f.all[at : at+f.sums]
 }
 
 func (f windowFigures) setCount(microBatch int, count float64) { f.all[2*microBatch+1] = count }
@@ -400,7 +437,7 @@ func (f windowFigures) setUnread() { f.all[2*f.microBatches] = 1 }
 
 func (f windowFigures) unread() bool { return f.all[2*f.microBatches] > 0 }
 
-func (f windowFigures) figures() []float64 { return f.all[2*f.microBatches+1:] }
+func (f windowFigures) figures() []float64 { return f.all[(2+f.sums)*f.microBatches+1:] }
 
 // total adds the micro-batches in order, so that its bits do not depend on the ranks.
 func (f windowFigures) total() (w WindowLoss) {
@@ -409,6 +446,17 @@ func (f windowFigures) total() (w WindowLoss) {
 		w.Count += f.all[2*microBatch+1]
 	}
 	return w
+}
+
+// totals add the other sums of the micro-batches in their order.
+func (f windowFigures) totals() []float64 {
+	all := make([]float64, f.sums)
+	for microBatch := range f.microBatches {
+		for i, x := range f.others(microBatch) {
+			all[i] += x
+		}
+	}
+	return all
 }
 
 // NoSync calls f and returns its error. Backward passes inside f add gradients and exchange

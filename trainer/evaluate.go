@@ -123,6 +123,9 @@ func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, compu
 		out[prefix+"loss"] = loss.Mean()
 	}
 	figures := []map[string]float64{computed}
+	if labelled {
+		figures = append(figures, t.evalFigures(prefix, pass, loss.Count))
+	}
 	for _, m := range t.activeMetrics() {
 		figures = append(figures, m.Compute(loss))
 	}

@@ -19,14 +19,17 @@ type evaluation struct {
 	name             string
 	samples, batches int64 // so far, over all ranks
 	ended            bool
-	losses           map[int64]EvalLoss // of this rank's batches that have one
-	predicts         bool               // for Predict
-	predictions      []Prediction       // of this rank's batches; empty where nothing needs them
+	losses           map[int64]EvalLoss  // of this rank's batches that have one
+	figures          map[int64][]float64 // beside them
+	sums             []float64           // of the figures, over all ranks' batches
+	predicts         bool                // for Predict
+	predictions      []Prediction        // of this rank's batches; empty where nothing needs them
 }
 
 // newEvaluation begins to load a set.
 func (t *Trainer) newEvaluation(ctx context.Context, set evalSet) (e *evaluation, err error) {
-	e = &evaluation{name: set.name, losses: map[int64]EvalLoss{}}
+	e = &evaluation{name: set.name, losses: map[int64]EvalLoss{}, figures: map[int64][]float64{},
+		sums: make([]float64, len(t.figures))}
 	if set.stream != nil {
 		e.Windows, err = t.acc.IterableBatches(ctx, set.stream)
 	} else {
@@ -73,23 +76,31 @@ func (e *evaluation) take(n int) (list []*data.Batch, err error) {
 }
 
 // setLoss enters the loss of a batch.
-func (e *evaluation) setLoss(b *data.Batch, sum, count float64) {
-	e.losses[b.Position/int64(e.Layout().BatchSize)] = EvalLoss{sum, count}
+func (e *evaluation) setLoss(b *data.Batch, sum, count float64, figures ...float64) {
+	batch := b.Position / int64(e.Layout().BatchSize)
+	e.losses[batch], e.figures[batch] = EvalLoss{sum, count}, figures
 }
 
-// loss adds the losses of all ranks' batches in their order, so that its bits do not depend on the ranks. labelled
-// reports whether there were any. It is collective.
+// loss adds the losses and figures of all ranks' batches in their order, so that their bits do not depend on the ranks.
+// labelled reports whether there were any. It is collective.
 func (e *evaluation) loss(ctx context.Context, peers *ranks.Peers) (total EvalLoss, labelled bool, err error) {
-	all := make([]float64, 2*e.batches+1) // sum and count, batch by batch, and whether there are any
+	width := int64(2 + len(e.sums))           // sum, count and figures
+	all := make([]float64, width*e.batches+1) // batch by batch, and whether there are any
 	for batch, l := range e.losses {
-		all[2*batch], all[2*batch+1], all[2*e.batches] = l.Sum, l.Count, 1
+		row := all[width*batch:]
+		row[0], row[1], all[width*e.batches] = l.Sum, l.Count, 1
+		copy(row[2:], e.figures[batch])
 	}
 	if err := peers.SumFloats(ctx, all, "losses of an evaluation"); err != nil {
 		return total, false, err
 	}
 	for batch := range e.batches {
-		total.Sum += all[2*batch]
-		total.Count += all[2*batch+1]
+		row := all[width*batch:]
+		total.Sum += row[0]
+		total.Count += row[1]
+		for i := range e.sums {
+			e.sums[i] += row[2+i]
+		}
 	}
-	return total, all[2*e.batches] > 0, nil
+	return total, all[width*e.batches] > 0, nil
 }

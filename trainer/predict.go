@@ -319,7 +319,15 @@ func (t *Trainer) take(c *nn.Ctx, out models.Output, count float64, b *data.Batc
 		if err != nil {
 			return fmt.Errorf("trainer: evaluation: %w", err)
 		}
-		pass.setLoss(b, tensor.Item(c.Ctx, sum), count)
+		sums, err := t.sumsOf(out)
+		if err != nil {
+			return fmt.Errorf("trainer: evaluation: %w", err)
+		}
+		figures := make([]float64, len(sums))
+		for i, s := range sums {
+			figures[i] = tensor.Item(c.Ctx, s)
+		}
+		pass.setLoss(b, tensor.Item(c.Ctx, sum), count, figures...)
 	}
 	return t.takeOutput(c, out, b, pass)
 }

@@ -33,7 +33,8 @@ func (r *run) logStep(context.Context) error {
 	for name, n := range r.skips() {
 		rec[name] = n
 	}
-	r.logged = lossSum{}
+	r.progress.Figures.into(rec, r.args.LossAverage)
+	r.logged, r.progress.Figures = lossSum{}, figureSums{}
 	return r.record(rec)
 }
 

@@ -58,6 +58,9 @@ func (t *Trainer) buildRanks() error {
 	if err := t.acc.MoveModel(t.model); err != nil {
 		return err
 	}
+	if err := t.checkFigures(); err != nil {
+		return err
+	}
 	return t.checkMetrics()
 }
 

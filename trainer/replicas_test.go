@@ -89,7 +89,8 @@ func untimed(history []callbacks.Record) []callbacks.Record {
 	var list []callbacks.Record
 	for _, rec := range history {
 		kept := callbacks.Record{}
-		for _, key := range []string{"loss", "grad_norm", "learning_rate", "epoch", "step", "eval_loss", "train_loss"} {
+		for _, key := range []string{"loss", "grad_norm", "learning_rate", "epoch", "step", "eval_loss", "train_loss",
+			"parts/half", "samples", "eval_parts/half", "eval_samples"} {
 			if v, ok := rec[key]; ok {
 				kept[key] = v
 			}

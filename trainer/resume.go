@@ -4,6 +4,7 @@ package trainer
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 
 	"github.com/lockstep-ml/lockstep/accelerate/feed"
@@ -37,7 +38,12 @@ func (p *progress) check() error {
 			return fmt.Errorf("%s: %s = %d: want 0 to %d", checkpointer.ProgressFile, n.name, n.v, n.most)
 		}
 	}
-	for name, sum := range map[string]lossSum{"loss": p.Loss, "unlogged": p.Unlogged} {
+	sums := maps.Clone(p.Figures)
+	if sums == nil {
+		sums = figureSums{}
+	}
+	sums["loss"], sums["unlogged"] = p.Loss, p.Unlogged
+	for name, sum := range sums {
 		if sum.Count < 0 || sum.Count > maxCount {
 			return fmt.Errorf("%s: %s.count = %g: want 0 to %d", checkpointer.ProgressFile, name, sum.Count, maxCount)
 		}
@@ -110,6 +116,9 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 	}
 	if err := r.progress.check(); err != nil {
 		return nil, err
+	}
+	if r.progress.Figures == nil {
+		r.progress.Figures = figureSums{}
 	}
 	r.progress.Loss.complete()
 	r.progress.Unlogged.complete()

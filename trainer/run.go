@@ -80,16 +80,18 @@ type pending struct{ evaluate, save, epochEnd bool }
 // from which final figures are computed.
 type progress struct {
 	checkpointer.Origin
-	Loss      lossSum  `json:"loss"`     // over all steps that were not skipped
-	Unlogged  lossSum  `json:"unlogged"` // since the last record of training steps
-	LastStep  lastStep `json:"last_step"`
-	Nonfinite int64    `json:"nonfinite_steps"` // steps skipped because loss or norm was not finite
-	Empty     empties  `json:"empty_steps"`
-	Samples   int64    `json:"samples"`
-	Tokens    int64    `json:"tokens"`
-	Data      string   `json:"data"`          // of the training set, see data.Fingerprint
-	Seconds   float64  `json:"train_seconds"` // in steps, without evaluations and saves; by rank 0's clock
-	Time      clock    `json:"time"`
+	Loss     lossSum `json:"loss"`     // over all steps that were not skipped
+	Unlogged lossSum `json:"unlogged"` // since the last record of training steps
+	// Figures are those of WithFigures since the last record.
+	Figures   figureSums `json:"figures,omitempty"`
+	LastStep  lastStep   `json:"last_step"`
+	Nonfinite int64      `json:"nonfinite_steps"` // steps skipped because loss or norm was not finite
+	Empty     empties    `json:"empty_steps"`
+	Samples   int64      `json:"samples"`
+	Tokens    int64      `json:"tokens"`
+	Data      string     `json:"data"`          // of the training set, see data.Fingerprint
+	Seconds   float64    `json:"train_seconds"` // in steps, without evaluations and saves; by rank 0's clock
+	Time      clock      `json:"time"`
 	// Environment is the one that wrote the checkpoint.
 	Environment accelerate.Environment `json:"environment"`
 	// Epoch is the current or next epoch, from 0. It differs from the stream's if a callback
@@ -147,7 +149,7 @@ func (l *lossSum) complete() {
 func (t *Trainer) begin(ctx context.Context) (*run, error) {
 	a, state := t.args.Clone(), t.state
 	r := &run{Trainer: t, ctx: context.WithoutCancel(ctx), saved: map[int64]bool{}, release: func() {},
-		progress: progress{Origin: checkpointer.Origin{RunID: rand.Text()}}}
+		progress: progress{Origin: checkpointer.Origin{RunID: rand.Text()}, Figures: figureSums{}}}
 	setUp := func() error { return protect(func() error { return r.setUp(ctx) }) }
 	if err := t.acc.Starting(setUp); err != nil {
 		*t.args, t.state = *a, state

@@ -51,14 +51,14 @@ func (r *run) step() (more bool, err error) {
 		return false, r.blamed(err, w)
 	}
 	defer u.Free()
-	loss, err := r.update(u, &stats)
+	numbers, err := r.update(u, &stats)
 	if err != nil {
 		return false, r.blamed(err, w)
 	}
 	if err := r.profileStep(); err != nil {
 		return false, err
 	}
-	r.count(w, loss, &stats, r.now().Sub(begin))
+	r.count(w, numbers, &stats, r.now().Sub(begin))
 	if err := r.checkEmpty(w.Window); err != nil {
 		return false, err
 	}
@@ -113,7 +113,7 @@ func (r *run) forwardBackward(w *feed.Window, dataErr error, stats *callbacks.St
 	}
 	u, err := r.acc.StartWindow(r.ctx, w.Batches, accelerate.WindowOptions{
 		Loss: r.trainLoss, Between: func() error { return r.fire(callbacks.SubstepEnd) }, Figures: figures,
-		DataErr: dataErr, TryMemory: r.args.AutoFindBatchSize,
+		DataErr: dataErr, TryMemory: r.args.AutoFindBatchSize, Sums: len(r.figures),
 	})
 	if err != nil {
 		return nil, r.placed(err)
@@ -158,7 +158,11 @@ func (r *run) trainLoss(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
 		return accelerate.Output{Hidden: out.Hidden}, err
 	}
 	sum, count, err := r.lossFrom(c, out, count, b)
-	return accelerate.Output{Loss: sum, Count: count}, err
+	if err != nil {
+		return accelerate.Output{}, err
+	}
+	sums, err := r.sumsOf(out)
+	return accelerate.Output{Loss: sum, Count: count, Sums: sums}, err
 }
 
 var errNoStepLoss = errors.New("the step function returned no loss: want the sum of the batch's loss terms in out.Loss")
@@ -182,9 +186,9 @@ func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, count float64, b *data.
 
 // update clips gradients and steps the optimizer, unless loss or gradient is not finite. All of it is queued before the
 // host waits for the numbers of the step, unless a callback asks for them.
-func (r *run) update(u *accelerate.PendingStep, stats *callbacks.StepStats) (loss accelerate.WindowLoss, err error) {
+func (r *run) update(u *accelerate.PendingStep, stats *callbacks.StepStats) (numbers accelerate.Numbers, err error) {
 	if err := r.tryStep(func() error { return u.Clip(r.ctx, r.args.MaxGradNorm) }); err != nil {
-		return loss, r.placed(err)
+		return numbers, r.placed(err)
 	}
 	read := func() error {
 		return r.tryStep(func() error {
@@ -192,8 +196,8 @@ func (r *run) update(u *accelerate.PendingStep, stats *callbacks.StepStats) (los
 			if err != nil {
 				return r.placed(err)
 			}
-			loss = n.Loss
-			stats.Loss = loss.Mean()
+			numbers = n
+			stats.Loss = n.Loss.Mean()
 			stats.GradNorm, stats.ClipFactor, stats.LossScale = n.GradNorm, n.ClipFactor, n.LossScale
 			stats.Skipped, stats.Overflow, stats.Empty = !n.Finite || n.Empty, n.Overflow, n.Empty
 			return nil
@@ -208,7 +212,7 @@ func (r *run) update(u *accelerate.PendingStep, stats *callbacks.StepStats) (los
 		return err
 	}
 	if err := r.callbacks.Fire(callbacks.PreOptimizerStep, e); err != nil {
-		return loss, err
+		return numbers, err
 	}
 	r.hashes.gradients(u)
 	if err := r.tryStep(func() error {
@@ -217,34 +221,34 @@ func (r *run) update(u *accelerate.PendingStep, stats *callbacks.StepStats) (los
 		}
 		return u.Step(r.ctx)
 	}); err != nil {
-		return loss, err
+		return numbers, err
 	}
 	if err := read(); err != nil {
-		return loss, err
+		return numbers, err
 	}
 	if err := r.hashes.updated(stats); err != nil {
-		return loss, err
+		return numbers, err
 	}
 	r.warnSkips()
 	if spoiled(stats) {
 		if err := r.nonfinite(stats); err != nil {
-			return loss, err
+			return numbers, err
 		}
 	}
 	e.Step, e.Await = *stats, nil
 	if err := r.callbacks.Fire(callbacks.OptimizerStep, e); err != nil {
-		return loss, err
+		return numbers, err
 	}
 	r.acc.ZeroGrad()
-	return loss, nil
+	return numbers, nil
 }
 
 // spoiled reports whether a step was left out as loss or gradients were not finite, other than by an overflow of fp16.
 func spoiled(s *callbacks.StepStats) bool { return s.Skipped && !s.Overflow && !s.Empty }
 
 // count updates the counters.
-func (r *run) count(w *feed.Window, loss accelerate.WindowLoss, stats *callbacks.StepStats, spent time.Duration) {
-	s, p := r.state, &r.progress
+func (r *run) count(w *feed.Window, n accelerate.Numbers, stats *callbacks.StepStats, spent time.Duration) {
+	s, p, loss := r.state, &r.progress, n.Loss
 	s.GlobalStep++
 	r.thawAfter(s.GlobalStep)
 	s.Epoch = r.windows.EpochAfter(w.Window, r.steps.MaxSteps)
@@ -254,6 +258,7 @@ func (r *run) count(w *feed.Window, loss accelerate.WindowLoss, stats *callbacks
 	}
 	p.Empty.count(w.Window, stats.Empty)
 	r.logged.add(loss.Sum, loss.Count)
+	p.Figures.add(r.figures, n.Sums, loss.Count)
 	p.Samples += w.Samples
 	p.Tokens += stats.Tokens
 	p.Seconds += spent.Seconds()

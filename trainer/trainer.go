@@ -60,6 +60,7 @@ type Trainer struct {
 	stepFunc   StepFunc
 	dataloader DataloaderFunc
 	logFunc    LogFunc
+	figures    []string        // that outputs have beside the loss
 	busy       bool            // the ranks are at work: see every
 	running    *run            // from train_begin to train_end
 	trained    bool            // output_dir is this trainer's

@@ -24,6 +24,8 @@ type Output struct {
 	Hidden []*tensor.Tensor // what the next stage continues with; nil on the last stage
 	Loss   *tensor.Tensor   // the sum of the batch's loss terms, one element, on the last stage
 	Count  float64          // of the loss terms, or the sum of their weights
+	// Sums are those of other numbers of the loss terms, one element each. A pipeline does not carry them.
+	Sums []*tensor.Tensor
 }
 
 // Forward runs the stage of c (nn.Ctx.WithStage) on a batch.

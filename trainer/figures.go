@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// WithFigures names numbers that the model, or the step function of WithStep, computes beside the loss: the parts that
+// a loss is the sum of, for example. Each output of a batch has, in Output.Figures, the sum of each number over the
+// terms of the batch's loss. The record of a training step has their means over all terms since the last record, and
+// that of an evaluation eval_NAME, beside the loss, with the same bits on any number of ranks. They are not for
+// pipelines (pp_size) and divided tokens (cp_size).
+func WithFigures(names ...string) Option {
+	return func(t *Trainer) { t.figures = append(t.figures, names...) }
+}
+
+// reservedFigures are keys of records that are the trainer's.
+var reservedFigures = []string{"loss", "learning_rate", "grad_norm", "loss_scale", "epoch", "step", "runtime"}
+
+// checkFigures refuses names that records have already, and what cannot carry figures.
+func (t *Trainer) checkFigures() error {
+	for i, name := range t.figures {
+		switch {
+		case name == "" || slices.Contains(reservedFigures, name):
+			return fmt.Errorf("trainer: WithFigures: a figure has the name %q: want none of %q", name, reservedFigures)
+		case slices.Contains(t.figures[:i], name):
+			return fmt.Errorf("trainer: WithFigures: two figures have the name %q", name)
+		}
+	}
+	if len(t.figures) > 0 && (t.acc.PipelineRanks().WorldSize() > 1 || t.acc.DividesTokens()) {
+		return errors.New("trainer: WithFigures under pp_size or cp_size, which carry the loss alone: want no figures")
+	}
+	return nil
+}
+
+// sumsOf are the figures of an output, in the order of their names.
+func (t *Trainer) sumsOf(out models.Output) (list []*tensor.Tensor, err error) {
+	for _, name := range t.figures {
+		sum := out.Figures[name]
+		if sum == nil || sum.Numel() != 1 {
+			return nil, fmt.Errorf("the output has no figure %s of one element, but %q: want those of WithFigures",
+				name, slices.Sorted(maps.Keys(out.Figures)))
+		}
+		list = append(list, sum)
+	}
+	for name := range out.Figures {
+		if !slices.Contains(t.figures, name) {
+			return nil, fmt.Errorf("the output has the figure %s: want it in WithFigures too", name)
+		}
+	}
+	return list, nil
+}
+
+// figureSums are figures since the last record, by name.
+type figureSums map[string]lossSum
+
+// add enters those of a step.
+func (f figureSums) add(names []string, sums []float64, count float64) {
+	for i, name := range names {
+		l := f[name]
+		l.add(sums[i], count)
+		f[name] = l
+	}
+}
+
+// into writes the means.
+func (f figureSums) into(rec callbacks.Record, over args.LossAverage) {
+	for name, l := range f {
+		if l.Count > 0 {
+			rec[name] = l.mean(over)
+		}
+	}
+}
+
+// evalFigures are the means of an evaluation.
+func (t *Trainer) evalFigures(prefix string, pass *evaluation, count float64) map[string]float64 {
+	out := map[string]float64{}
+	for i, name := range t.figures {
+		out[prefix+strings.TrimPrefix(name, prefix)] = pass.sums[i] / count
+	}
+	return out
+}
