@@ -93,6 +93,7 @@ type AttentionConfig struct {
 	Causal       bool
 	Window       int     // only keys less than this many positions away are seen; 0: all
 	Scale        float64 // of the scores; 0: 1/√HeadDim
+	SoftCap      float64 // of the scaled scores, see tensor.AttentionOptions; 0: none
 	DropoutP     float64 // of the attention weights, while training
 }
 
@@ -107,8 +108,8 @@ func (cfg AttentionConfig) Attend(c *Ctx, q, k, v *tensor.Tensor, in AttentionIn
 		}
 		return cfg.attendJoined(c, q, k, v, in)
 	}
-	opt := tensor.AttentionOptions{Scale: cfg.Scale, Causal: cfg.Causal, Window: cfg.Window, Mask: in.Mask,
-		QueryOffset: in.Cache.Len(), KeyOffset: in.Cache.Start(q.Size(2))}
+	opt := tensor.AttentionOptions{Scale: cfg.Scale, SoftCap: cfg.SoftCap, Causal: cfg.Causal, Window: cfg.Window,
+		Mask: in.Mask, QueryOffset: in.Cache.Len(), KeyOffset: in.Cache.Start(q.Size(2))}
 	cfg.checkHeads(c, q.Size(1), k.Size(1))
 	if c.Training {
 		opt.Dropout = cfg.DropoutP

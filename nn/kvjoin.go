@@ -56,7 +56,7 @@ func (cfg AttentionConfig) attendJoined(c *Ctx, q, k, v *tensor.Tensor, in Atten
 	out := make([]*tensor.Tensor, len(in.Cache.rows))
 	for i, layer := range in.Cache.rows {
 		row := func(x *tensor.Tensor) *tensor.Tensor { return tensor.Slice(c.Ctx, x, 0, i, i+1) }
-		opt := tensor.AttentionOptions{Scale: cfg.Scale, Causal: cfg.Causal, Window: cfg.Window,
+		opt := tensor.AttentionOptions{Scale: cfg.Scale, SoftCap: cfg.SoftCap, Causal: cfg.Causal, Window: cfg.Window,
 			QueryOffset: layer.Len(), KeyOffset: layer.Start(q.Size(2))}
 		keys, values := layer.Extend(c, row(k), row(v))
 		out[i] = c.attend(row(q), keys, values, opt)

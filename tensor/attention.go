@@ -28,6 +28,9 @@ type AttentionOptions struct {
 	// Bias is added to the scaled scores before the softmax: relative positions (T5, ALiBi). It has q's dtype and
 	// broadcasts to [B,H,Tq,Tk]. Its gradient takes memory of that shape, and together with Mask it does so, too.
 	Bias *Tensor
+	// SoftCap, if above 0, makes SoftCap·tanh(s/SoftCap) of each scaled score s, before Mask and Bias (Gemma 2). GPUs
+	// have no kernel for it: there attention is composed of other ops, and holds all scores.
+	SoftCap float64
 	// Dropout is the probability with which attention weights are zeroed.
 	Dropout float64
 	// FirstHead is the number of q's first head among all heads of the layer, where the heads are divided among ranks:
@@ -132,7 +135,7 @@ func (c *Ctx) attentionAttrs(q *Tensor, opt AttentionOptions) attrs {
 	if opt.Scale == 0 {
 		opt.Scale = 1 / math.Sqrt(float64(q.shape[3]))
 	}
-	a := floats(opt.Scale, opt.Dropout)
+	a := floats(opt.Scale, opt.Dropout, opt.SoftCap)
 	if opt.Causal {
 		a.ints[0] = 1
 	}
@@ -190,6 +193,8 @@ func (c *Ctx) checkAttention(q, k, v *Tensor, opt AttentionOptions) {
 		c.fail(name, ins, "window %d: want a number of keys, or 0 for all", opt.Window)
 	case !(opt.Dropout >= 0 && opt.Dropout < 1):
 		c.fail(name, ins, "dropout %g: want a probability in [0, 1)", opt.Dropout)
+	case !(opt.SoftCap >= 0) || math.IsInf(opt.SoftCap, 0):
+		c.fail(name, ins, "soft cap %g: want a positive number, or 0 for none", opt.SoftCap)
 	case opt.FirstHead < 0:
 		c.fail(name, ins, "first head %d: want none negative", opt.FirstHead)
 	case opt.FirstHead > 0 && opt.Dropout > 0 && !c.countsHeads(q.dtype):

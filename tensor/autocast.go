@@ -28,6 +28,7 @@ const (
 var precisions = map[string]Precision{
 	"MatMul": Lower, "AddMM": Lower, "AddMMActivated": Lower, "Linear": Lower, "LinearActivated": Lower,
 	"Conv2D": Lower, "Attention": Lower, "LinearCrossEntropy": Lower, "LinearLogProbs": Lower,
+	"LinearCrossEntropyCapped": Lower, "LinearLogProbsCapped": Lower,
 
 	"Softmax": Wide, "LogSoftmax": Wide, "CrossEntropy": Wide, "BCEWithLogits": Wide, "LayerNorm": Wide,
 	"RMSNorm": Wide, "LayerNormLowered": Wide, "RMSNormLowered": Wide,

@@ -12,23 +12,24 @@ import (
 
 // lacking is what a device's backend has no kernel for although an op needs it: kernels that are composed of others.
 type lacking struct {
-	dtypes [backend.NumOps]uint32       // bit i: not for the dtype of number i
-	counts [backend.NumOps]atomic.Int64 // launches that were composed
+	dtypes  [backend.NumOps]uint32       // bit i: not for the dtype of number i
+	counts  [backend.NumOps]atomic.Int64 // launches that were composed
+	kernels bool                         // whether there is such a kernel
+	softCap bool                         // whether attention lacks soft caps
 }
 
 // lackingOf asks a backend which of the kernels with composites it lacks; nil: none.
-func lackingOf(be backend.Backend) *lacking {
-	var l lacking
-	any := false
+func lackingOf(be backend.Backend, traits backend.Traits) *lacking {
+	l := lacking{softCap: traits.NoSoftCap}
 	for op := range composites {
 		for dt := Invalid; dt < 32; dt++ {
 			if dt.IsFloat() && !be.Supports(op, dt) {
 				l.dtypes[op] |= 1 << dt
-				any = true
+				l.kernels = true
 			}
 		}
 	}
-	if !any {
+	if !l.kernels && !l.softCap {
 		return nil
 	}
 	return &l
@@ -51,7 +52,7 @@ func (d *Device) Composed() map[string]int64 {
 // compose runs other kernels in place of k if the backend lacks its kernel.
 func (c *Ctx) compose(l *lacking, k *backend.Call) bool {
 	dt := k.DType()
-	if l.dtypes[k.Op]>>dt&1 == 0 {
+	if l.dtypes[k.Op]>>dt&1 == 0 && !(l.softCap && softCapped(k)) {
 		return false
 	}
 	if l.counts[k.Op].Add(1) == 1 {
@@ -71,6 +72,11 @@ func (c *Ctx) compose(l *lacking, k *backend.Call) bool {
 		return nil
 	})
 	return true
+}
+
+// softCapped reports whether a call is one of attention with a soft cap.
+func softCapped(k *backend.Call) bool {
+	return (k.Op == backend.OpAttention || k.Op == backend.OpAttentionGrad) && k.Floats[2] > 0
 }
 
 // composer launches the kernels of a composite. Its results are views of memory that ends with the composite.

@@ -11,7 +11,7 @@ import (
 // attention composes OpAttention: it holds all scores.
 func (m *composer) attention(k *backend.Call) {
 	group := groupOf(k)
-	s := m.scores(k, k.In[3:max(3, k.NIn)])
+	s, _ := m.scores(k, k.In[3:max(3, k.NIn)])
 	most := m.bounded(m.rows(backend.OpMax, s))
 	e := m.of(backend.OpExp, nil, m.sub(s, most))
 	sum := m.rows(backend.OpSum, e)
@@ -27,7 +27,7 @@ func (m *composer) attention(k *backend.Call) {
 func (m *composer) attentionGrad(k *backend.Call) {
 	group := groupOf(k)
 	q, key, v, dout := k.In[0], k.In[1], k.In[2], k.In[4]
-	s := m.scores(k, k.In[6:max(6, k.NIn)])
+	s, capped := m.scores(k, k.In[6:max(6, k.NIn)])
 	p := m.of(backend.OpExp, nil, m.sub(s, m.bounded(lastOne(k.In[3]))))
 	var delta backend.View
 	if k.In[5].NDim == 4 {
@@ -38,7 +38,12 @@ func (m *composer) attentionGrad(k *backend.Call) {
 	dv := m.product(turned(byGroup(m.dropped(k, p), group)), byGroup(dout, group))
 	dp := m.product(byGroup(dout, group), turned(shared(v, group)))
 	ds := m.mul(p, m.sub(m.dropped(k, joined(dp, p)), delta))
-	scaled := byGroup(m.affine(ds, k.Floats[0], 0), group)
+	whole := m.affine(ds, k.Floats[0], 0)
+	if softCap := k.Floats[2]; softCap > 0 {
+		t := m.affine(capped, 1/softCap, 0)
+		whole = m.mul(whole, m.affine(m.mul(t, t), -1, 1))
+	}
+	scaled := byGroup(whole, group)
 	dq := m.product(scaled, shared(key, group))
 	dk := m.product(turned(scaled), byGroup(q, group))
 	m.to(byGroup(k.Out[0], group), backend.OpCopy, nil, dq)
@@ -49,12 +54,16 @@ func (m *composer) attentionGrad(k *backend.Call) {
 	}
 }
 
-// scores are scale·QKᵀ, −Inf where a key is not seen: [B,H,Tq,Tk].
-func (m *composer) scores(k *backend.Call, mask []backend.View) backend.View {
+// scores are scale·QKᵀ, soft capped if the call says so, and those with −Inf where a key is not seen: [B,H,Tq,Tk].
+func (m *composer) scores(k *backend.Call, mask []backend.View) (seen, all backend.View) {
 	q, key, group := k.In[0], k.In[1], groupOf(k)
 	shape := []int{q.Shape[0], q.Shape[1], q.Shape[2], key.Shape[2]}
 	full := m.memory(m.dt, shape)
 	s := m.affine(joined(m.product(byGroup(q, group), turned(shared(key, group))), full), k.Floats[0], 0)
+	if softCap := k.Floats[2]; softCap > 0 {
+		s = m.affine(m.of(backend.OpTanh, nil, m.affine(s, 1/softCap, 0)), softCap, 0)
+	}
+	all = s
 	if len(mask) > 0 {
 		if mask[0].DType == Bool {
 			s = m.seen(mask[0], s)
@@ -63,7 +72,7 @@ func (m *composer) scores(k *backend.Call, mask []backend.View) backend.View {
 		}
 	}
 	if k.Ints[0] != 1 && k.Ints[4] <= 0 {
-		return s
+		return s, all
 	}
 	i, j := m.memory(m.dt, shape[2:3]), m.memory(m.dt, shape[3:4])
 	m.to(i, backend.OpArange, []float64{float64(k.Ints[1]), 1})
@@ -76,7 +85,7 @@ func (m *composer) scores(k *backend.Call, mask []backend.View) backend.View {
 		apart := m.of(backend.OpAbs, nil, m.sub(rows, j))
 		s = m.seen(m.of(backend.OpLt, nil, apart, m.number(float64(k.Ints[4]))), s)
 	}
-	return s
+	return s, all
 }
 
 // seen is s where the mask is true, else −Inf.

@@ -27,7 +27,8 @@ type Device struct {
 }
 
 func newDevice(be backend.Backend) *Device {
-	return &Device{be: be, traits: backend.TraitsOf(be), lacking: lackingOf(be)}
+	traits := backend.TraitsOf(be)
+	return &Device{be: be, traits: traits, lacking: lackingOf(be, traits)}
 }
 
 var defaultCPU = sync.OnceValue(func() *Device { return newDevice(cpu.Default()) })

@@ -88,6 +88,20 @@ func Tanh(c *Ctx, x *Tensor) *Tensor {
 	return unary(c, "Tanh", backend.OpTanh, x, unaryGrad{backend.OpTanhGrad, true})
 }
 
+// SoftCap is softCap·tanh(x/softCap), which lies between ±softCap (Gemma 2's logits). It panics unless softCap is
+// positive.
+func SoftCap(c *Ctx, x *Tensor, softCap float64) *Tensor {
+	c.wantSoftCap("SoftCap", x, softCap)
+	return Affine(c, Tanh(c, Affine(c, x, 1/softCap, 0)), softCap, 0)
+}
+
+func (c *Ctx) wantSoftCap(op string, x *Tensor, softCap float64) {
+	c.wantFloat(op, x)
+	if !(softCap > 0) || math.IsInf(softCap, 0) {
+		c.fail(op, []*Tensor{x}, "soft cap %g: want a positive number", softCap)
+	}
+}
+
 // Sigmoid is 1/(1+e⁻ˣ).
 func Sigmoid(c *Ctx, x *Tensor) *Tensor {
 	return unary(c, "Sigmoid", backend.OpSigmoid, x, unaryGrad{backend.OpSigmoidGrad, true})

@@ -27,7 +27,17 @@ const (
 // sum once that is known. So backward has no matrix product left, and between the two passes the gradients of x and
 // weight are kept instead of the outputs. The idea comes from Hsu et al. 2024, "Liger Kernel".
 func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *Tensor {
-	h := newHead(c, "LinearCrossEntropy", x, weight, bias, targets, ignoreIndex)
+	return newHead(c, "LinearCrossEntropy", x, weight, bias, targets, ignoreIndex).crossEntropy(c)
+}
+
+// LinearCrossEntropyCapped is LinearCrossEntropy of outputs that pass SoftCap, with the bits of the separate ops
+// (Gemma 2).
+func LinearCrossEntropyCapped(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int, softCap float64) *Tensor {
+	h := newHead(c, "LinearCrossEntropyCapped", x, weight, bias, targets, ignoreIndex)
+	return h.withSoftCap(c, softCap).crossEntropy(c)
+}
+
+func (h *head) crossEntropy(c *Ctx) *Tensor {
 	h.prepareGrads(c, func(i int) bool { return c.grad && h.ins[i].takesPart() })
 	total := c.reduce(backend.OpSum, h.op, h.run(c), []int{0}, h.stat).reshaped(nil)
 	h.record(c, total)
@@ -45,6 +55,9 @@ func (h *head) run(c *Ctx) *Tensor {
 	defer func() { h.weight = weight }()
 	h.pad(in)
 	room := max(headBytes, int(c.eng.dev.traits.Memory/headShare))
+	if h.softCap > 0 {
+		room /= 2 // for slopes
+	}
 	widest := h.outputs
 	if h.parted != nil { // ranks exchange figures of the same rows, whatever tokens they have
 		widest = h.parted.Parts * h.parted.Vocabulary.Length
@@ -54,6 +67,10 @@ func (h *head) run(c *Ctx) *Tensor {
 		rows = min(rows, frozenRows) // no sum goes over the rows
 	}
 	z := in.empty(h.op, h.x.dtype, min(n, rows), h.outputs)
+	if h.softCap > 0 {
+		h.slopes = in.empty(h.op, h.x.dtype, min(n, rows), h.outputs)
+		defer func() { h.slopes = nil }()
+	}
 	for lo := 0; lo < n; lo += rows {
 		m := min(rows, n-lo)
 		h.chunk(in, lo, z.narrow(0, 0, m), losses.narrow(0, lo, m), lse.narrow(0, lo, m))
@@ -88,6 +105,8 @@ type head struct {
 	dx, dw, db *Tensor
 	seeds      *Tensor    // [N] in x's dtype, that multiply the gradients of the losses; nil: 1
 	parted     *PartedSum // weight has the rows of some tokens; nil: of all
+	softCap    float64    // of outputs; 0: none
+	slopes     *Tensor    // of a chunk's capped outputs: the derivatives by what is capped
 }
 
 func newHead(c *Ctx, op string, x, weight, bias, targets *Tensor, ignoreIndex int) *head {
@@ -154,6 +173,7 @@ func (h *head) chunk(c *Ctx, lo int, z, losses, lse *Tensor) {
 		product = ints(1)
 	}
 	c.launchAttrs(backend.OpMatMul, &product, z, x, swapLast(h.weight))
+	h.cap(c, z)
 	if h.parted != nil {
 		var dx *Tensor
 		if h.dx != nil {
@@ -170,6 +190,7 @@ func (h *head) chunk(c *Ctx, lo int, z, losses, lse *Tensor) {
 	// z is its own gradient from here on
 	c.launchMulti(backend.OpCrossEntropy, &h.ignore, []*Tensor{losses, lse, logits}, logits, targets)
 	h.seed(c, lo, z)
+	h.uncap(c, z)
 	if h.dx != nil {
 		c.launch(backend.OpMatMul, h.dx.narrow(0, lo, m), z, h.weight)
 	}
@@ -180,6 +201,37 @@ func (h *head) chunk(c *Ctx, lo int, z, losses, lse *Tensor) {
 func (h *head) seed(c *Ctx, lo int, z *Tensor) {
 	if h.seeds != nil {
 		c.elementwise(backend.OpMul, &attrs{}, z, z, Unsqueeze(c, h.seeds.narrow(0, lo, z.shape[0]), 1))
+	}
+}
+
+// withSoftCap caps the outputs.
+func (h *head) withSoftCap(c *Ctx, softCap float64) *head {
+	c.wantSoftCap(h.op, h.x, softCap)
+	h.softCap = softCap
+	return h
+}
+
+// cap caps outputs z in the steps of SoftCap.
+func (h *head) cap(c *Ctx, z *Tensor) {
+	if h.softCap == 0 {
+		return
+	}
+	scale := func(y *Tensor, by, add float64) {
+		a := floats(by, add)
+		c.elementwise(backend.OpAffine, &a, y, y)
+	}
+	scale(z, 1/h.softCap, 0)
+	c.elementwise(backend.OpTanh, &attrs{}, z, z)
+	slopes := h.slopes.narrow(0, 0, z.shape[0])
+	c.elementwise(backend.OpMul, &attrs{}, slopes, z, z)
+	scale(slopes, -1, 1)
+	scale(z, h.softCap, 0)
+}
+
+// uncap makes of the gradient z of capped outputs that of the products.
+func (h *head) uncap(c *Ctx, z *Tensor) {
+	if h.softCap > 0 {
+		c.elementwise(backend.OpMul, &attrs{}, z, z, h.slopes.narrow(0, 0, z.shape[0]))
 	}
 }
 

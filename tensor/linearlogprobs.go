@@ -13,7 +13,16 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 // known in Backward only, so backward computes the outputs again, chunk by chunk, where weight or bias have a
 // gradient. Where both are frozen the gradient of x is computed with the log-probabilities.
 func LinearLogProbs(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *Tensor {
-	h := newHead(c, "LinearLogProbs", x, weight, bias, targets, ignoreIndex)
+	return newHead(c, "LinearLogProbs", x, weight, bias, targets, ignoreIndex).logProbs(c)
+}
+
+// LinearLogProbsCapped is LinearLogProbs of outputs that pass SoftCap (Gemma 2).
+func LinearLogProbsCapped(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int, softCap float64) *Tensor {
+	h := newHead(c, "LinearLogProbsCapped", x, weight, bias, targets, ignoreIndex)
+	return h.withSoftCap(c, softCap).logProbs(c)
+}
+
+func (h *head) logProbs(c *Ctx) *Tensor {
 	trained := h.ins[1].takesPart() || h.ins[2].takesPart()
 	h.prepareGrads(c, func(i int) bool { return c.grad && !trained && h.ins[i].takesPart() })
 	losses := h.run(c)

@@ -148,6 +148,7 @@ func (h *head) partedChunk(c *Ctx, lo int, z, dx, targets, losses *Tensor) {
 	hits := Where(c, own, Scalar(c, h.stat, -1), none)
 	h.slope(c, z, Where(c, ignored, Scalar(c, h.stat, math.Inf(1)), lse), at, hits)
 	h.seed(c, lo, z)
+	h.uncap(c, z)
 	if dx != nil {
 		CopyInto(c, dx, s.add(c, func(c *Ctx, i int) *Tensor {
 			start, n := s.span(i, h.classes)

@@ -142,6 +142,9 @@ func (c *Ctx) adamW(op string, u *AdamWUpdate) (attrs, []*Tensor) {
 	return a, []*Tensor{u.Grad, s.Scale, s.Numbers}
 }
 
+// lacksKernels reports whether kernels are composed of others whatever their attributes are.
+func (d *Device) lacksKernels() bool { return d.lacking != nil && d.lacking.kernels }
+
 // list collects calls of one op. On a stream that takes no lists, or under the eyes of a tracer, each is launched when
 // it is added.
 type list struct {
@@ -153,7 +156,7 @@ type list struct {
 func (c *Ctx) list() *list {
 	l := &list{c: c}
 	_, many := c.eng.stream.(backend.ManyLauncher)
-	l.whole = many && len(c.eng.tracers) == 0 && c.eng.dev.lacking == nil && c.counts == nil
+	l.whole = many && len(c.eng.tracers) == 0 && !c.eng.dev.lacksKernels() && c.counts == nil
 	if l.whole {
 		l.calls = c.eng.calls[:0]
 	}

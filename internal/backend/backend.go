@@ -159,6 +159,8 @@ type Traits struct {
 	Align int
 	// Memory is the size of the memory that is the device's own; 0: it computes in the host's.
 	Memory int64
+	// NoSoftCap: its attention has no soft caps.
+	NoSoftCap bool
 }
 
 // TraitsOf asks a backend for its traits.

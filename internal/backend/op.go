@@ -194,7 +194,8 @@ const (
 	// OpAttention: scaled dot-product attention, softmax(scale·QKᵀ + mask)V. In0 q [B,H,Tq,D], In1 k [B,Hkv,Tk,D], In2
 	// v [B,Hkv,Tk,Dv], H a multiple of Hkv (grouped queries: query head h uses head h/(H/Hkv)); In3 mask, [B,H,Tq,Tk]
 	// with strides 0 where broadcast (NIn 3: none): bool, true = attend, or of q's dtype, added to the scaled products.
-	// q, k, v strided with stride 1 in the last dim. Floats[0] = scale, Floats[1] = dropout probability. Ints: [0]
+	// q, k, v strided with stride 1 in the last dim. Floats[0] = scale, Floats[1] = dropout probability, Floats[2] =
+	// soft cap (above 0: scaled products s are cap·tanh(s/cap), before the mask; not with Traits.NoSoftCap). Ints: [0]
 	// causal (key j is seen by query i if koff+j ≤ qoff+i), [1] qoff, [2] koff, [3] stream position of sample 0
 	// (dropout; element = index in [H,Tq,Tk] of the sample, behind the [5] heads of other ranks, which GPUs do not
 	// count), [4] window (if above 0, key j is seen only if |qoff+i − koff−j| < window). Out0 [B,H,Tq,Dv] strided with

@@ -53,6 +53,36 @@ var composable = map[string][]backend.Op{
 	"Linear":     {backend.OpLinear}, "AdamW": {backend.OpAdamW},
 }
 
+// uncapped is a backend whose attention has no soft caps.
+type uncapped struct{ without }
+
+func (uncapped) Traits() backend.Traits { return backend.Traits{NoSoftCap: true} }
+
+func (b uncapped) NewStream() backend.Stream { return refusingCaps{b.without.NewStream()} }
+
+type refusingCaps struct{ backend.Stream }
+
+func (s refusingCaps) Launch(k *backend.Call) {
+	if (k.Op == backend.OpAttention || k.Op == backend.OpAttentionGrad) && k.Floats[2] != 0 {
+		panic(&backend.Fault{Backend: "uncapped", Op: k.Op, Msg: "soft cap"})
+	}
+	s.Stream.Launch(k)
+}
+
+// A device whose kernels have no soft caps composes attention that has one, and no other.
+func TestCompositesOfSoftCaps(t *testing.T) {
+	dev := closed(t, joint.Device[*tensor.Device](uncapped{without{deferred.New(1), nil}}))
+	row(t, dev, "Attention")
+	require.Len(t, dev.Composed(), 2)
+	capped := dev.Composed()["attention"]
+	c := tensor.NewCtx(dev)
+	q := tensor.Zeros(c, tensor.Float32, 1, 1, 2, 4)
+	tensor.Attention(c, q, q, q, tensor.AttentionOptions{})
+	require.Equal(t, capped, dev.Composed()["attention"])
+	tensor.Attention(c, q, q, q, tensor.AttentionOptions{SoftCap: 1})
+	require.Equal(t, capped+1, dev.Composed()["attention"])
+}
+
 // The table holds on a device that lacks a kernel, for each kernel in turn, and for all together.
 func TestComposites(t *testing.T) {
 	var all []backend.Op

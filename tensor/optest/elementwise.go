@@ -122,6 +122,7 @@ func unaryOps() []Op {
 		softplusRow(),
 		clampRow(),
 		unaryRow("Tanh", floats, normal, tensor.Tanh, math.Tanh),
+		softCapRow(),
 		unaryRow("Sigmoid", floats, normal, tensor.Sigmoid, func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }),
 		unaryRow("ReLU", floats, nonzero, tensor.ReLU, func(x float64) float64 { return max(x, 0) }),
 		unaryRow("GELU", floats, normal, tensor.GELU, gelu),
@@ -140,6 +141,17 @@ func unaryOps() []Op {
 		power,
 		unaryRow("Not", bools, coin, tensor.Not, func(x float64) float64 { return 1 - x }),
 	}
+}
+
+func softCapRow() Op {
+	op := unaryRow("SoftCap", floats, normal, func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.SoftCap(c, x, 1.5)
+	}, func(x float64) float64 { return 1.5 * math.Tanh(x/1.5) })
+	op.Slack = 2
+	op.Misuse = []Misuse{{Name: "none", Want: "soft cap 0: want a positive number", Call: func(c *tensor.Ctx) {
+		tensor.SoftCap(c, zeros(c, 2), 0)
+	}}}
+	return op
 }
 
 type binaryFunc func(c *tensor.Ctx, x, y *tensor.Tensor) *tensor.Tensor

@@ -53,8 +53,8 @@ func rowOps() []Op {
 		}
 		return y
 	}
-	return []Op{softmaxRow("Softmax", tensor.Softmax, softmax), softmaxRow("LogSoftmax", tensor.LogSoftmax, logSoftmax),
-		crossEntropyRow(), linearCrossEntropyRow(), linearLogProbsRow()}
+	return append(headRows(), softmaxRow("Softmax", tensor.Softmax, softmax),
+		softmaxRow("LogSoftmax", tensor.LogSoftmax, logSoftmax), crossEntropyRow())
 }
 
 func softmaxRow(name string, f func(c *tensor.Ctx, x *tensor.Tensor, d int) *tensor.Tensor,
@@ -125,8 +125,27 @@ func crossEntropyRow() Op {
 // headFunc is an op of hidden states, a head's weight and bias, and targets.
 type headFunc func(c *tensor.Ctx, x, weight, bias, targets *tensor.Tensor, ignoreIndex int) *tensor.Tensor
 
-// headRow is a row of a language model's head. want are its results from the loss of each row.
-func headRow(name string, f headFunc, want func(losses []float64) Array) Op {
+// cappedFunc is one whose outputs pass a soft cap.
+type cappedFunc func(c *tensor.Ctx, x, weight, bias, targets *tensor.Tensor, ignoreIndex int,
+	softCap float64) *tensor.Tensor
+
+// cappedRow is the row of a head with a soft cap.
+func cappedRow(name string, f cappedFunc, want func(losses []float64) Array) Op {
+	op := headRow(name, func(c *tensor.Ctx, x, weight, bias, targets *tensor.Tensor, ignore int) *tensor.Tensor {
+		return f(c, x, weight, bias, targets, ignore, headCap)
+	}, headCap, want)
+	op.Misuse = append(op.Misuse, Misuse{Name: "soft cap", Want: "soft cap 0: want a positive number",
+		Call: func(c *tensor.Ctx) {
+			f(c, zeros(c, 2, 3), zeros(c, 5, 3), nil, tensor.Zeros(c, tensor.Int64, 2), -100, 0)
+		}})
+	return op
+}
+
+const headCap = 1.5
+
+// headRow is a row of a language model's head, whose outputs have a soft cap (0: none). want are its results from the
+// loss of each row.
+func headRow(name string, f headFunc, softCap float64, want func(losses []float64) Array) Op {
 	const ignore = -100
 	op := Op{Name: name, DTypes: floats, Slack: 4, Misuse: []Misuse{
 		{Name: "shapes", Want: "float32[2 3], float32[5 4], int64[2]): want x [N K], weight [V K] and targets [N]",
@@ -150,7 +169,7 @@ func headRow(name string, f headFunc, want func(losses []float64) Array) Op {
 		return []*tensor.Tensor{f(c, in[0], in[1], in[2], in[3], ignore)}
 	}
 	oracle := func(_ tensor.DType, in []Array) []Array {
-		return []Array{want(headLosses(in[0], in[1], in[2], in[3], ignore))}
+		return []Array{want(headLosses(in[0], in[1], in[2], in[3], ignore, softCap))}
 	}
 	sample := func(name string, n, k, v int, ids Input) {
 		x, w := diff(normal, n, k), diff(normal, v, k)
@@ -175,8 +194,8 @@ func headRow(name string, f headFunc, want func(losses []float64) Array) Op {
 	return op
 }
 
-// headLosses are the cross entropies of the rows of x·wᵀ + bias.
-func headLosses(x, w, bias, targets Array, ignore int) []float64 {
+// headLosses are the cross entropies of the rows of x·wᵀ + bias, behind a soft cap if there is one.
+func headLosses(x, w, bias, targets Array, ignore int, softCap float64) []float64 {
 	losses := make([]float64, len(targets.V))
 	for i, target := range targets.V {
 		if int(target) == ignore {
@@ -190,29 +209,33 @@ func headLosses(x, w, bias, targets Array, ignore int) []float64 {
 			if bias.V != nil {
 				row[j] += bias.V[j]
 			}
+			if softCap > 0 {
+				row[j] = softCap * math.Tanh(row[j]/softCap)
+			}
 		}
 		losses[i] = logSumExp(row) - row[int(target)]
 	}
 	return losses
 }
 
-func linearCrossEntropyRow() Op {
-	return headRow("LinearCrossEntropy", tensor.LinearCrossEntropy, func(losses []float64) Array {
+func headRows() []Op {
+	sum := func(losses []float64) Array {
 		sum := 0.0
 		for _, l := range losses {
 			sum += l
 		}
 		return Array{Shape: []int{}, V: []float64{sum}}
-	})
-}
-
-func linearLogProbsRow() Op {
-	return headRow("LinearLogProbs", tensor.LinearLogProbs, func(losses []float64) Array {
+	}
+	logs := func(losses []float64) Array {
 		for i := range losses {
 			losses[i] = -losses[i]
 		}
 		return Array{Shape: []int{len(losses)}, V: losses}
-	})
+	}
+	return []Op{headRow("LinearCrossEntropy", tensor.LinearCrossEntropy, 0, sum),
+		headRow("LinearLogProbs", tensor.LinearLogProbs, 0, logs),
+		cappedRow("LinearCrossEntropyCapped", tensor.LinearCrossEntropyCapped, sum),
+		cappedRow("LinearLogProbsCapped", tensor.LinearLogProbsCapped, logs)}
 }
 
 func normOps() []Op {

@@ -254,6 +254,9 @@ func (a attention) want(_ tensor.DType, in []Array) []Array {
 			for x := range a.d {
 				row[j] += scale * q.at(at[0], at[1], at[2], x) * k.at(at[0], at[1]/group, j, x)
 			}
+			if softCap := a.opt.SoftCap; softCap > 0 {
+				row[j] = softCap * math.Tanh(row[j]/softCap)
+			}
 			if bias.V != nil {
 				row[j] += bias.at(at[0], at[1], at[2], j)
 			}
@@ -324,6 +327,14 @@ func attentionRow() Op {
 		{"bias and mask", 2, 2, 1, 3, 4, 2, 2, []int{2, 1, 3, 4}, tensor.AttentionOptions{}, false, []int{1, 2, 3, 4}},
 		{"bias and dropout", 2, 2, 1, 4, 4, 3, 2, nil, tensor.AttentionOptions{Causal: true, Dropout: 0.3}, false,
 			[]int{2, 4, 4}},
+		{"soft cap", 2, 4, 2, 5, 5, 3, 2, nil,
+			tensor.AttentionOptions{Causal: true, Scale: 1.5, SoftCap: 0.8, Window: 3}, false, nil},
+		{"soft cap, bias and mask", 2, 2, 1, 3, 4, 2, 2, []int{2, 1, 3, 4},
+			tensor.AttentionOptions{SoftCap: 0.5}, false, []int{1, 2, 3, 4}},
+		{"soft cap and dropout", 2, 2, 1, 4, 4, 3, 2, nil,
+			tensor.AttentionOptions{Causal: true, Dropout: 0.3, SoftCap: 0.7}, false, nil},
+		{"large soft cap", 2, 4, 2, 131, 301, 16, 24, nil, tensor.AttentionOptions{Causal: true, QueryOffset: 170,
+			SoftCap: 1.5}, true, nil},
 		{"bias of nothing", 1, 2, 2, 3, 0, 2, 2, nil, tensor.AttentionOptions{}, false, []int{2, 3, 0}},
 		{"large bias", 2, 4, 2, 97, 131, 16, 24, nil, tensor.AttentionOptions{Dropout: 0.1}, true, []int{4, 97, 131}},
 	} {
@@ -353,6 +364,10 @@ func attentionRow() Op {
 		{Name: "window", Want: "window -1: want a number of keys",
 			Call: call(four, four, four, func(*tensor.Ctx) tensor.AttentionOptions {
 				return tensor.AttentionOptions{Window: -1}
+			})},
+		{Name: "soft cap", Want: "soft cap -1: want a positive number, or 0",
+			Call: call(four, four, four, func(*tensor.Ctx) tensor.AttentionOptions {
+				return tensor.AttentionOptions{SoftCap: -1}
 			})},
 		{Name: "mask", Want: "broadcasts to [1 2 3 3]",
 			Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {

@@ -30,7 +30,7 @@ type attention struct {
 	q, k, v                              *backend.View
 	mask                                 *backend.View // nil: none
 	bias                                 *backend.View // of the scores; nil: none
-	scale, p                             float64
+	scale, p, cap                        float64       // cap: of soft capped scores; 0: none
 	causal                               bool
 	shift                                int  // key i+shift has query i's position: causal queries see no later one
 	window                               int  // keys of positions less than window apart are seen; 0: all
@@ -45,8 +45,8 @@ type attention struct {
 
 func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 	q, k, v := &c.In[0], &c.In[1], &c.In[2]
-	*a = attention{q: q, k: k, v: v, half: q.DType.IsHalf(), scale: c.Floats[0], p: c.Floats[1], causal: c.Ints[0] != 0,
-		shift: c.Ints[1] - c.Ints[2]}
+	*a = attention{q: q, k: k, v: v, half: q.DType.IsHalf(), scale: c.Floats[0], p: c.Floats[1], cap: c.Floats[2],
+		causal: c.Ints[0] != 0, shift: c.Ints[1] - c.Ints[2]}
 	if q.NDim != 4 || k.NDim != 4 || v.NDim != 4 {
 		d.fault(c, "q, k, v of shape %v, %v, %v: want four dims", q.Shape[:q.NDim], k.Shape[:k.NDim], v.Shape[:v.NDim])
 	}
@@ -70,6 +70,9 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 	}
 	if !(a.p >= 0 && a.p <= 1) {
 		d.fault(c, "dropout probability %v: want 0 to 1", a.p)
+	}
+	if !(a.cap >= 0) {
+		d.fault(c, "soft cap %v: want a positive number, or 0 for none", a.cap)
 	}
 	if c.NIn > maskAt {
 		m := &c.In[maskAt]
@@ -278,8 +281,8 @@ func (a *attention) columnsOf(b band, j0 int) (lo, hi int) {
 }
 
 // scaled reports whether products are multiplied by the scale before the exponential: by one that is not positive, so
-// that the largest product is the largest score, and where a bias is added to the scores.
-func (a *attention) scaled() bool { return a.scale <= 0 || a.bias != nil }
+// that the largest product is the largest score, and where scores are capped or a bias is added to them.
+func (a *attention) scaled() bool { return a.scale <= 0 || a.cap > 0 || a.bias != nil }
 
 // exponent is what products are multiplied by in the exponential to base 2.
 func (a *attention) exponent() float64 {

@@ -143,7 +143,7 @@ func (w *attentionPart[T]) add(t *task, b band, j0 int, values operand[T], more 
 	a, rows, at := &t.attention, b.end-b.first, b.first-w.i0
 	lo, hi := a.columnsOf(b, j0)
 	w.products(a, b, j0, w.query.from(b.first), w.query.stride, a.d, w.panels, w.scores)
-	w.hide(a, b, j0, w.scores)
+	w.hide(a, b, j0, w.scores, nil)
 	softmaxStep(w.scores, hi-lo, a.stride, w.most[at:][:rows], w.sum[at:][:rows], w.factor, T(a.exponent()))
 	out, os := w.out.from(b.first), w.out.stride
 	if more {

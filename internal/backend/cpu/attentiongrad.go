@@ -90,14 +90,19 @@ func attentionGradHeads[T float](t *task, ws *workspace, lo, hi int) {
 	a := &t.attention
 	size := int(unsafe.Sizeof(*new(T)))
 	room, keys, group := a.rows*a.stride, a.padded(a.columns), a.heads/a.kvHeads
+	capped := 0
+	if a.cap > 0 {
+		capped = room
+	}
 	wide, wideOut := a.wholePanels(a.d), a.wholePanels(a.dv)
-	ws.reserve(2*carved(room*size) + carved(a.panels(keys, a.d)*size) + carved(a.panels(keys, a.dv)*size) +
+	ws.reserve(2*carved(room*size) + carved(capped*size) +
+		carved(a.panels(keys, a.d)*size) + carved(a.panels(keys, a.dv)*size) +
 		carved(keys*wide*size) + carved(a.tq*wide*size) + carved(a.tq*wideOut*size) +
 		2*carved(group*a.tq*size) + carved(4*keys) + carved(keys) +
 		carved(a.halfRoom(a.tq, a.d)*size) + carved(a.halfRoom(a.tq, a.dv)*size) +
 		carved(a.halfRoom(a.rows, a.dv)*size) + carved(a.halfRoom(group*a.tq, a.d)*size) +
 		2*carved(a.halfRoom(keys, a.d)*size) + 2*carved(a.halfRoom(keys, a.dv)*size))
-	g := gradHeads[T]{probs: carve[T](ws, room), grads: carve[T](ws, room),
+	g := gradHeads[T]{probs: carve[T](ws, room), grads: carve[T](ws, room), slopes: carve[T](ws, capped),
 		keyPanels: carve[T](ws, a.panels(keys, a.d)), valuePanels: carve[T](ws, a.panels(keys, a.dv)),
 		keyRows:   carve[T](ws, keys*wide),
 		queryRows: carve[T](ws, a.tq*wide), doutRows: carve[T](ws, a.tq*wideOut), delta: carve[T](ws, group*a.tq),
@@ -143,6 +148,7 @@ type gradHeads[T float] struct {
 	attentionHead[T]
 	kv                     int
 	probs, grads           []T // of a tile: scores, then probabilities; and gradients of these, then of scores
+	slopes                 []T // of a tile: the derivatives of capped scores; empty: they are not capped
 	keyPanels, valuePanels []T // of a tile of keys, transposed
 	// where they do not lie together; as the queries of the head, and the gradients of their outputs:
 	keyRows             []T
@@ -273,7 +279,11 @@ func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
 	probs, grads := g.probs[at+lo:], g.grads[at+lo:]
 	g.products(a, b, j0, g.query.from(b.first), g.query.stride, a.d, g.keyPanels, probs)
 	g.products(a, b, j0, g.doutOf.from(b.first), g.doutOf.stride, a.dv, g.valuePanels, grads)
-	g.hide(a, b, j0, probs)
+	var slopes []T
+	if a.cap > 0 {
+		slopes = g.slopes[at+lo:]
+	}
+	g.hide(a, b, j0, probs, slopes)
 	shift, delta := g.shift[stats+b.first:][:rows], g.delta[stats+b.first:][:rows]
 	scale := T(a.scale)
 	if t.c.NOut == 4 { // the gradient of the bias is that of the scores
@@ -288,6 +298,10 @@ func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
 		row := grads[i*a.stride:][:hi-lo]
 		copy(slice[T](&t.c.Out[3])[((g.b*a.heads+g.h)*a.tq+b.first+i)*a.tk+b.from:], row[b.from-j0-lo:][:b.to-b.from])
 		scaleRow(row, row, T(a.scale), false)
+	}
+	for i := 0; i < rows && a.cap > 0; i++ {
+		row := grads[i*a.stride:][:hi-lo]
+		mulRow(row, row, slopes[i*a.stride:][:hi-lo])
 	}
 	if lo > first-j0 || hi < last-j0 {
 		for i := range rows {

@@ -3,8 +3,11 @@
 package cpu
 
 import (
+	"math"
+
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 	"github.com/lockstep-ml/lockstep/internal/rng"
 )
 
@@ -51,12 +54,21 @@ func packKeys[T float](a *attention, dst []T, d, n int, x []T, stride int) {
 	}
 }
 
-// hide makes of a band's products q·k what the exponential needs: −∞ where a query does not see the key.
-func (w *attentionHead[T]) hide(a *attention, b band, j0 int, products []T) {
+// hide makes of a band's products q·k what the exponential needs: −∞ where a query does not see the key. slopes, if not
+// nil, gets the derivatives of soft capped scores by what is capped.
+func (w *attentionHead[T]) hide(a *attention, b band, j0 int, products, slopes []T) {
 	lo, hi := a.columnsOf(b, j0)
 	for i := 0; i < b.end-b.first && a.scaled(); i++ {
 		row := products[i*a.stride:][:hi-lo]
-		scaleRow(row, row, T(a.scale), false)
+		if a.cap > 0 {
+			var derivatives []T
+			if slopes != nil {
+				derivatives = slopes[i*a.stride:][:hi-lo]
+			}
+			softCap(a, row, derivatives)
+		} else {
+			scaleRow(row, row, T(a.scale), false)
+		}
 		if a.bias != nil {
 			w.addBias(a, b.first+i, b.from, row[b.from-j0-lo:][:b.to-b.from])
 		}
@@ -122,4 +134,20 @@ func (o operand[T]) multiply(m, n, i, k int, a gemm.Matrix[T], c gemm.Rows[T], a
 	prefetch *gemm.Prefetch) {
 	b := gemm.Panels[T]{Data: o.x[min(i*o.stride, len(o.x)):], RowStride: o.stride, Stride: o.panels}
 	gemm.InPlace(m, n, k, a, b, c, accumulate, prefetch)
+}
+
+// softCap makes cap·tanh(scale·x/cap) of a row of products x. slopes, unless it is nil, gets 1 − tanh².
+func softCap[T float](a *attention, x, slopes []T) {
+	scaleRow(x, x, T(a.scale/a.cap), false)
+	if single[T]() {
+		vecmath.Tanh(cast[float32](x), cast[float32](x))
+	} else {
+		for i, v := range x {
+			x[i] = T(math.Tanh(float64(v)))
+		}
+	}
+	for i := range slopes {
+		slopes[i] = 1 - T(x[i]*x[i])
+	}
+	scaleRow(x, x, T(a.cap), false)
 }

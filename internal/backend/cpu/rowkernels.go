@@ -184,6 +184,17 @@ func scaleRow[T float](dst, x []T, a T, nonTemporal bool) {
 	}
 }
 
+// mulRow sets dst[i] = x[i]·y[i].
+func mulRow[T float](dst, x, y []T) {
+	if single[T]() {
+		vecmath.Mul(cast[float32](dst), cast[float32](x), cast[float32](y))
+		return
+	}
+	for i, v := range x {
+		dst[i] = v * y[i]
+	}
+}
+
 // subRow sets dst[i] = x[i]−c, rounded once.
 func subRow[T float](dst, x []T, c float64, nonTemporal bool) {
 	if single[T]() {

@@ -52,6 +52,9 @@ func (s *stream) newAttention(c *backend.Call, maskAt int) *attention {
 	if p := c.Floats[1]; !(p >= 0 && p <= 1) {
 		s.fault(c, "dropout probability %v: want 0 to 1", p)
 	}
+	if c.Floats[2] != 0 {
+		s.fault(c, "soft cap %v: want none", c.Floats[2])
+	}
 	if c.Ints[4] < 0 {
 		s.fault(c, "window %d: want none negative", c.Ints[4])
 	}

@@ -123,7 +123,9 @@ func (d *Device) Launches() int64 { return d.counters.launches.Load() + d.counte
 func (d *Device) DeviceAllocs() int64 { return d.mem.segments.Load() }
 
 // Traits: the library has its fast half products for rows and sizes of multiples of 16 bytes alone.
-func (d *Device) Traits() backend.Traits { return backend.Traits{Align: 64, Memory: d.info.Memory} }
+func (d *Device) Traits() backend.Traits {
+	return backend.Traits{Align: 64, Memory: d.info.Memory, NoSoftCap: true}
+}
 
 // Supports reports whether there are kernels for op on operands of dt.
 func (d *Device) Supports(op backend.Op, dt dtype.DType) bool { return supports(op, dt) }
