@@ -15,12 +15,14 @@ import (
 )
 
 // The families of models/transformer train to the same bits on any number of ranks: those with grouped queries, with
-// biases, with norms of queries and keys, and with an embedding that is scaled and tied.
+// biases, with norms of queries and keys, with an embedding that is scaled and tied, and with soft caps.
 func TestFamiliesKeepTheBits(t *testing.T) {
 	for name, more := range map[string]string{
-		"llama":       `"attention_bias": true, "mlp_bias": true, "tie_word_embeddings": true`,
-		"qwen2":       `"use_sliding_window": true, "sliding_window": 3, "max_window_layers": 1`,
-		"qwen3":       `"attention_dropout": 0.1`,
+		"llama": `"attention_bias": true, "mlp_bias": true, "tie_word_embeddings": true`,
+		"qwen2": `"use_sliding_window": true, "sliding_window": 3, "max_window_layers": 1`,
+		"qwen3": `"attention_dropout": 0.1`,
+		"gemma2": `"sliding_window": 3, "attn_logit_softcapping": 0.5, "final_logit_softcapping": 0.7,
+			"query_pre_attn_scalar": 6`,
 		"gemma3_text": `"sliding_window": 3`,
 		"olmo2":       `"rms_norm_eps": 1e-6`,
 	} {

@@ -40,7 +40,8 @@ func rehearse(t *testing.T, family string, changes map[string]string) error {
 
 // The plans that models bring fit, also with styles for their norms.
 func TestPlansOfModelsFit(t *testing.T) {
-	for _, family := range []string{"gpt2", "llama", "qwen2", "qwen3", "gemma3_text", "olmo2", "phi3", "mistral"} {
+	for _, family := range []string{"gpt2", "llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2", "phi3",
+		"mistral"} {
 		require.NoError(t, rehearse(t, family, nil), family)
 	}
 	require.NoError(t, rehearse(t, "gpt2", map[string]string{"transformer.h.*.ln_1": "sequence_parallel",

@@ -146,7 +146,7 @@ func TestEstimateMemory(t *testing.T) {
 	require.Contains(t, out, "MiB on each of 4 ranks")
 	require.NoError(t, os.WriteFile(config, []byte(`{"model_type": "bart"}`), 0o644))
 	_, _, text = output(nil, "estimate-memory", config)
-	require.Contains(t, text, `model_type "bart" is not built in: want one of gemma3_text, gpt2, llama, `)
+	require.Contains(t, text, `model_type "bart" is not built in: want one of gemma2, gemma3_text, gpt2, llama, `)
 }
 
 // The command needs little memory for a model of any size, and no row has more gathered than its peak.

@@ -19,7 +19,7 @@ import (
 // defaults are the modules that PEFT takes for a family where target_modules says nothing.
 var defaults = map[string][]string{
 	"gpt2": {"c_attn"}, "llama": {"q_proj", "v_proj"}, "mistral": {"q_proj", "v_proj"}, "qwen2": {"q_proj", "v_proj"},
-	"qwen3": {"q_proj", "v_proj"}, "gemma3_text": {"q_proj", "v_proj"},
+	"qwen3": {"q_proj", "v_proj"}, "gemma2": {"q_proj", "v_proj"}, "gemma3_text": {"q_proj", "v_proj"},
 }
 
 // heads are the names of a classifier's head.

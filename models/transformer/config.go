@@ -45,6 +45,8 @@ type Config struct {
 	NoRopeInterval    int      `json:"no_rope_layer_interval"`
 	SlidingPattern    int      `json:"sliding_window_pattern"` // Gemma: every such layer has no window
 	QueryScalar       float64  `json:"query_pre_attn_scalar"`
+	AttnSoftCap       *float64 `json:"attn_logit_softcapping"`  // Gemma 2: of attention's scores; nil: none
+	FinalSoftCap      *float64 `json:"final_logit_softcapping"` // Gemma 2: of logits; nil: none
 	OriginalPositions int      `json:"original_max_position_embeddings"`
 	BosTokenID        *int     `json:"bos_token_id"`
 	EosTokenID        TokenIDs `json:"eos_token_id"`
@@ -202,6 +204,14 @@ func (c *Config) resolve() {
 	}
 }
 
+// value is *p, 0 if there is none.
+func value(p *float64) float64 {
+	if p == nil {
+		return 0
+	}
+	return *p
+}
+
 // fillLayerTypes sets LayerTypes, unless they are given, so that the layers of which slides is true have the window.
 func (c *Config) fillLayerTypes(slides func(layer int) bool) {
 	if c.LayerTypes != nil {
@@ -264,6 +274,12 @@ func (c Config) Validate() error {
 		c.AttentionDropout)
 	if w := c.SlidingWindow; w != nil {
 		bad.Want(*w > 0, "sliding_window = %d: want null or at least 1", *w)
+	}
+	for _, s := range []struct {
+		name string
+		v    *float64
+	}{{"attn_logit_softcapping", c.AttnSoftCap}, {"final_logit_softcapping", c.FinalSoftCap}} {
+		bad.Want(s.v == nil || *s.v > 0, "%s = %g: want null or a positive number", s.name, value(s.v))
 	}
 	c.checkLayers(&bad)
 	if p := c.PadTokenID; p != nil && c.Labels != nil {

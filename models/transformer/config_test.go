@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-var families = []string{"gemma3_text", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"}
+var families = []string{"gemma2", "gemma3_text", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"}
 
 // A family's defaults are those of transformers' config class, which testdata/configs.py wrote.
 func TestDefaults(t *testing.T) {
@@ -94,9 +94,14 @@ func TestLedger(t *testing.T) {
 	}
 	_, err := transformer.ParseConfig([]byte(`{"model_type": "bart"}`))
 	require.EqualError(t, err, `transformer: config.json: model_type "bart": want one of `+strings.Join(families, ", "))
-	for _, extra := range []string{`"final_logit_softcapping": 30.0`, `"use_bidirectional_attention": true`} {
-		_, err := transformer.ParseConfig([]byte(`{"model_type": "gemma3_text", ` + extra + `}`))
-		require.ErrorContains(t, err, "is not supported")
+	for extra, want := range map[string]string{`"use_bidirectional_attention": true`: "is not supported",
+		`"final_logit_softcapping": 0`:  "final_logit_softcapping = 0: want null or a positive number",
+		`"final_logit_softcapping": -1`: "final_logit_softcapping = -1: want null or a positive number",
+	} {
+		for _, family := range []string{"gemma2", "gemma3_text"} {
+			_, err := transformer.ParseConfig([]byte(`{"model_type": "` + family + `", ` + extra + `}`))
+			require.ErrorContains(t, err, want)
+		}
 	}
 	_, err = transformer.ParseConfig([]byte(`{"model_type": "qwen2", "layer_types": ["linear_attention"],
 		"num_hidden_layers": 1}`))

@@ -44,6 +44,8 @@ type spec struct {
 	mlpBias    bool
 	embedScale float64 // of embeddings; 0: none
 	attnScale  float64 // of scores; 0: 1/√HeadDim
+	attnCap    float64 // soft cap of scores; 0: none
+	finalCap   float64 // soft cap of logits; 0: none
 	windows    []int   // of the layers, 0 for none; nil: none has one
 	unrotated  []bool  // layers without RoPE; nil: none
 }

@@ -36,7 +36,7 @@ func newModel(in *nn.Init, cfg Config) *Model {
 	if !cfg.TieWordEmbeddings {
 		head = in.Sub("lm_head").Normal("weight", cfg.InitializerRange, cfg.VocabSize, cfg.HiddenSize)
 	}
-	return &Model{Decoder: d, LMHead: &nn.LMHead{Weight: head}, Cfg: cfg}
+	return &Model{Decoder: d, LMHead: &nn.LMHead{Weight: head, SoftCap: d.spec().finalCap}, Cfg: cfg}
 }
 
 // ModelType is the family.

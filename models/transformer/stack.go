@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package transformer is the decoder of Llama and its relatives (Llama, Qwen 2, Qwen 3, Mistral, SmolLM3, Gemma 3,
-// Phi-3, OLMo 2): one stack, of which each family is a configuration. Use it to train or fine-tune these language
-// models, or a classifier on one. Start with [ParseConfig] or [DefaultConfig], and [New]; models.LoadPretrained reads
-// the folders that transformers writes, and transformers reads ours.
+// Package transformer is the decoder of Llama and its relatives (Llama, Qwen 2, Qwen 3, Mistral, SmolLM3, Gemma 2,
+// Gemma 3, Phi-3, OLMo 2): one stack, of which each family is a configuration. Use it to train or fine-tune these
+// language models, or a classifier on one. Start with [ParseConfig] or [DefaultConfig], and [New];
+// models.LoadPretrained reads the folders that transformers writes, and transformers reads ours.
 //
 // Each family registers itself with package models under its model_type. A key of config.json that a family does not
 // know is an error that names it, since it may change what is computed.
@@ -73,7 +73,7 @@ func (d *Decoder) newBlock(in *nn.Init, s spec, layer int) *Block {
 		Heads: cfg.NumAttentionHeads, KVHeads: cfg.NumKeyValueHeads, HeadDim: cfg.HeadDim, NoQKVBias: !s.qkvBias,
 		NoOutBias: !s.outBias, QKNorm: s.qkNorm, WideQKNorm: s.wideQKNorm, NormEps: cfg.RMSNormEps,
 		NormOffset: s.normOffset, Std: std, Causal: true, Window: s.window(layer), Scale: s.attnScale,
-		DropoutP: cfg.AttentionDropout})
+		SoftCap: s.attnCap, DropoutP: cfg.AttentionDropout})
 	b.MLP = nn.NewGatedMLP(in.Sub("mlp"), nn.GatedMLPConfig{Width: cfg.HiddenSize, Inner: cfg.IntermediateSize,
 		NoBias: !s.mlpBias, Std: std, Activation: cfg.activationOf()})
 	return b

@@ -30,6 +30,7 @@ func TestSuite(t *testing.T) {
 		{"qwen2", "qwen2", `"use_sliding_window":true,"sliding_window":3,"max_window_layers":1`},
 		{"qwen3", "qwen3", `"attention_dropout":0.2`},
 		{"smollm3", "smollm3", `"no_rope_layer_interval":2`},
+		{"gemma2", "gemma2", `"sliding_window":3,"attn_logit_softcapping":2,"final_logit_softcapping":1.5`},
 		{"gemma3", "gemma3_text", `"sliding_window":3,"sliding_window_pattern":2`},
 		{"olmo2", "olmo2", ``},
 		{"phi3", "phi3", `"rope_parameters":{"rope_type":"longrope","short_factor":[1,1.5,2],"long_factor":[2,3,4],

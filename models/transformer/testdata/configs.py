@@ -11,11 +11,10 @@ import torch
 import transformers
 
 HERE = pathlib.Path(__file__).resolve().parent
-FAMILIES = ["gemma3_text", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"]
+FAMILIES = ["gemma2", "gemma3_text", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"]
 # Not of the model, or written only where they are not the default.
 LEFT_OUT = {"transformers_version", "use_cache", "pretraining_tp", "architectures", "_sliding_window_pattern",
-            "use_bidirectional_attention", "attn_logit_softcapping", "final_logit_softcapping", "embd_pdrop",
-            "resid_pdrop", "layer_types", "no_rope_layers"}
+            "use_bidirectional_attention", "embd_pdrop", "resid_pdrop", "layer_types", "no_rope_layers"}
 transformers.logging.set_verbosity_error()
 
 defaults = {}

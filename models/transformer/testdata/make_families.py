@@ -75,8 +75,12 @@ CASES = {
     "qwen3": ("qwen3", dict(attention_bias=True, **WINDOW)),
     "smollm3": ("smollm3", dict(
         no_rope_layer_interval=2, use_sliding_window=True, sliding_window=5, num_hidden_layers=3, mlp_bias=True)),
+    "gemma2": ("gemma2", dict(
+        sliding_window=5, query_pre_attn_scalar=9, num_hidden_layers=3, attention_bias=True,
+        attn_logit_softcapping=1.5, final_logit_softcapping=3.0)),
     "gemma3": ("gemma3_text", dict(
         sliding_window=5, query_pre_attn_scalar=9, layer_types=["sliding_attention", "full_attention"],
+        final_logit_softcapping=10.0,
         rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
                          "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0}})),
     "olmo2": ("olmo2", dict(head_dim=4, rms_norm_eps=1e-5)),
