@@ -23,12 +23,12 @@ func TestReadRows(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, rows, 3)
 	require.Equal(t, []string{"id", "n"}, chat.Unread(rows))
-	const want = "; rows are read from JSON objects with messages, prompt and completion, text, "
+	require.Equal(t, filepath.Join(dir, "b.json")+": line 1", rows[2].Place)
 	for _, c := range []struct{ name, text, want string }{
-		{"a.csv", "instruction,output\na,b\n", "a.csv is a table: in Python, pandas.read_csv(FILE).to_json(\"rows." +
-			"jsonl\", orient=\"records\", lines=True) writes JSON Lines" + want},
-		{"a.parquet", "PAR1\x15\x00", "a.parquet is a Parquet file: in Python, pandas.read_parquet(FILE)"},
-		{"b.parquet", "PAR1\x15\x00", want},
+		{"a.csv", "instruction,input\na,b\n", "a.csv: line 2: the row has the keys"},
+		{"a.parquet", "PAR1\x15\x00", "a.parquet: it has 6 bytes: want a Parquet file"},
+		{"utf.jsonl", `{"text": "a"}` + "\n" + `{"text": "b` + "\xe9" + `"}`,
+			`utf.jsonl: line 2: byte 0xE9 of the row is no UTF-8, behind "{\"text\": \"b"`},
 		{"a.txt", "Hello", "a.txt does not begin with JSON: rows are read from JSON objects with "},
 		{"c.jsonl", `{"text": "a"}` + "\n" + `{"messages": [{"role": "user", "content": "b"}]}`,
 			"c.jsonl: line 2: the row has messages, and those before it text: want one form"},
@@ -39,4 +39,25 @@ func TestReadRows(t *testing.T) {
 	}
 	_, err = chat.ReadRows(dir)
 	require.ErrorContains(t, err, "chat: open "+dir+": is a folder")
+}
+
+// Parquet files and tables have the rows of JSON Lines.
+func TestReadRowsOfTables(t *testing.T) {
+	dir := t.TempDir()
+	table := filepath.Join(dir, "a.csv")
+	require.NoError(t, os.WriteFile(table, []byte("instruction,output,id\n\"a, b\",c,1\n"), 0o600))
+	rows, err := chat.ReadRows(table)
+	require.NoError(t, err)
+	require.Equal(t, table+": line 2", rows[0].Place)
+	require.Equal(t, []string{"id"}, rows[0].Unread)
+	require.JSONEq(t, `[{"role": "user", "content": "a, b"}]`, string(rows[0].PromptMessages))
+
+	const testdata = "../../internal/parquet/testdata/"
+	rows, err = chat.ReadRows(testdata + "unread.parquet")
+	require.NoError(t, err)
+	require.Len(t, rows, 2)
+	require.Equal(t, chat.Row{Form: chat.Text, Text: "b", Place: testdata + "unread.parquet: row 2", Unread: []string{
+		"image", "raw (bytes)", "image.bytes (bytes)", "price (decimal)", "pairs (map)", "at (time)"}}, rows[1])
+	_, err = chat.ReadRows(testdata + "datasets.parquet")
+	require.ErrorContains(t, err, "datasets.parquet: row 1: messages")
 }

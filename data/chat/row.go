@@ -78,6 +78,8 @@ type Row struct {
 	Variables map[string]json.RawMessage
 	// Unread are the keys that the form has no use for, sorted.
 	Unread []string
+	// Place is where the row was read, "FILE: line 3", or "FILE: row 3" of a Parquet file; "": from no file.
+	Place string
 }
 
 // message is a message as templates read it.
@@ -90,6 +92,9 @@ type message struct {
 // keys are not read; see Row.Unread. Beside the keys of another form text is one of these. It is an error if the row
 // has none of the forms or several, or if a value is not what its form has.
 func ParseRow(object []byte) (Row, error) {
+	if at := jsontext.InvalidUTF8(object); at >= 0 {
+		return Row{}, fmt.Errorf("byte 0x%02X of the row is no UTF-8, behind %q", object[at], object[max(0, at-20):at])
+	}
 	fields, err := jsontext.Fields(object)
 	if err != nil {
 		return Row{}, err

@@ -17,7 +17,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/lockstep-ml/lockstep/internal/gzipped"
+	"github.com/lockstep-ml/lockstep/internal/compressed"
 )
 
 // OpenIDX reads the images and labels of a split from a folder, SPLIT-images-idx3-ubyte and SPLIT-labels-idx1-ubyte, or
@@ -79,7 +79,7 @@ const (
 // is of another kind, or shorter or longer than its head says, is an error that says so; so is a compressed one that
 // holds more than 200 times its size and 64 MiB.
 func ReadIDX(name string) (*IDX, error) {
-	f, err := gzipped.OpenSniffed(name)
+	f, err := compressed.OpenSniffed(name)
 	if err != nil {
 		return nil, fmt.Errorf("images: %w", err)
 	}

@@ -26,8 +26,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/compressed"
 	"github.com/lockstep-ml/lockstep/internal/foreign"
-	"github.com/lockstep-ml/lockstep/internal/gzipped"
 	"github.com/lockstep-ml/lockstep/internal/jsontext"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
@@ -254,8 +254,8 @@ type file struct {
 
 // openAt opens a file at an offset of its contents.
 func openAt(path string, offset int64) (f *file, err error) {
-	if gzipped.TrimExt(path) != path {
-		z, err := gzipped.Open(path)
+	if compressed.TrimExt(path) != path {
+		z, err := compressed.Open(path)
 		if err != nil {
 			return nil, err
 		}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tabular reads tables of named columns: CSV, tab-separated values and JSON, plain or compressed
-// by gzip. Use it for sets of labelled rows that fit into memory, such as those of text classification and
+// Package tabular reads tables of named columns: CSV, tab-separated values and JSON, plain or compressed by gzip or
+// zstd, and Parquet. Use it for sets of labelled rows that fit into memory, such as those of text classification and
 // regression. Start with [Read].
 //
 // Values are text; what they mean (a number, a class, a sentence) is the caller's to decide. Corpora of running
@@ -21,9 +21,10 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/lockstep-ml/lockstep/internal/compressed"
 	"github.com/lockstep-ml/lockstep/internal/foreign"
-	"github.com/lockstep-ml/lockstep/internal/gzipped"
 	"github.com/lockstep-ml/lockstep/internal/jsontext"
+	"github.com/lockstep-ml/lockstep/internal/parquet"
 	"github.com/lockstep-ml/lockstep/internal/textcolumn"
 )
 
@@ -33,11 +34,15 @@ type Table struct {
 	Columns []string
 	// Rows has one value for each column; one that is missing in JSON, null or NaN is "".
 	Rows [][]string
-	// Lines has the number of each row's first line in the file, from 1.
+	// Lines has the number of each row's first line in the file, from 1; of a Parquet file that of the row.
 	Lines []int
 
 	most   int64          // values that the table may have
 	nested map[string]int // columns that hold lists or objects, in which line first
+	places map[string]int // of columns
+	// parquet says that Lines has numbers of rows, and unread the columns that are left out.
+	parquet bool
+	unread  []parquet.Unread
 }
 
 // What a table may hold, so that a small file does not fill the memory: a value takes 16 to 64 bytes, and what is
@@ -68,10 +73,21 @@ func (t *Table) add(row []string, line int) error {
 	return nil
 }
 
-// Read reads a file. Its format is that of its name, without .gz: .csv is comma-separated with a header (RFC 4180),
-// .tsv the same with tabs and without quoting, and .jsonl, .ndjson and .json have objects of strings, numbers and
-// bools: one on each line, an array of them, or one after the other. Lists and objects in them are no values: a column
-// that has some is an error of Column alone.
+// Place is where a row is in the file, for messages: "line 3", or "row 3" in a Parquet file.
+func (t *Table) Place(row int) string { return t.place(t.Lines[row]) }
+
+func (t *Table) place(number int) string {
+	if t.parquet {
+		return fmt.Sprint("row ", number)
+	}
+	return fmt.Sprint("line ", number)
+}
+
+// Read reads a file. Its format is that of its name, without .gz or .zst: .csv is comma-separated with a header (RFC
+// 4180), .tsv the same with tabs and without quoting, and .jsonl, .ndjson and .json have objects of strings, numbers
+// and bools: one on each line, an array of them, or one after the other. .parquet is a Parquet file of such values;
+// dates and timestamps are written as in ISO 8601. Lists and objects are no values: a column that has some is an error
+// of Column alone, and so is one of bytes, decimals, times of day or int96 timestamps.
 //
 // A .csv may have semicolons or tabs between its values, if its header has none of the commas. Blanks after the commas
 // of a header are no part of the names, nor are they of the values then. A first column of whole numbers without a
@@ -79,14 +95,14 @@ func (t *Table) add(row []string, line int) error {
 //
 // A table without rows, a row of another length than the header, text that is not UTF-8 and a name of
 // another format are errors that name the file and, where there is one, the line; so is a file of a format that is
-// not read, such as Parquet, by its first bytes.
+// not read, such as a workbook, by its first bytes.
 //
-// A file compressed by gzip may hold 200 times its size, or 64 MiB if that is more. A table has at most MaxColumns
-// columns, and 8 values for each byte of the file, or 8 Mi if that is more.
+// A file that is compressed, or a Parquet file, may hold 200 times its size, or 64 MiB if that is more. A table has at
+// most MaxColumns columns, and 8 values for each byte of the file, or 8 Mi if that is more.
 func Read(path string) (*Table, error) {
 	t := &Table{Path: path}
 	var read func(raw []byte) error
-	format := strings.ToLower(filepath.Ext(gzipped.TrimExt(path)))
+	format := strings.ToLower(filepath.Ext(compressed.TrimExt(path)))
 	switch format {
 	case ".csv":
 		read = t.readCSV
@@ -94,6 +110,8 @@ func Read(path string) (*Table, error) {
 		read = t.readTSV
 	case ".jsonl", ".ndjson", ".json":
 		read = t.readJSON
+	case ".parquet":
+		return t.readParquet()
 	}
 	if read == nil {
 		return nil, unknownFormat(path, format)
@@ -110,7 +128,7 @@ func Read(path string) (*Table, error) {
 
 // unknownFormat is the error of a name that says no format, by what the file begins with if that is known.
 func unknownFormat(path, format string) error {
-	if f, err := gzipped.Open(path); err == nil {
+	if f, err := compressed.Open(path); err == nil {
 		defer f.Close()
 		head := make([]byte, foreign.HeadSize)
 		n, _ := io.ReadFull(f, head)
@@ -119,8 +137,7 @@ func unknownFormat(path, format string) error {
 		}
 	}
 	return fmt.Errorf("tabular: %s: unknown format %q: want a file named .csv, .tsv, .jsonl or .json, or the same "+
-		"with .gz",
-		path, format)
+		"with .gz or .zst, or .parquet", path, format)
 }
 
 // Parse reads CSV text with a header, as a file that a program embeds. name stands for its path in errors.
@@ -146,9 +163,13 @@ func (t *Table) fill(read func(raw []byte) error, raw []byte, size int64) (*Tabl
 // list or an object.
 func (t *Table) Column(name string) (int, error) {
 	if line, ok := t.nested[name]; ok {
-		return 0, fmt.Errorf("tabular: %s: line %d: %q is a list or an object: want a string, a number or a bool",
-			t.Path,
-			line, name)
+		return 0, fmt.Errorf("tabular: %s: %s: %q is a list or an object: want a string, a number or a bool", t.Path,
+			t.place(line), name)
+	}
+	for _, u := range t.unread {
+		if u.Column == name {
+			return 0, fmt.Errorf("tabular: %s: column %s is of type %s, which is not read", t.Path, name, u.Type)
+		}
 	}
 	if i := slices.Index(t.Columns, name); i >= 0 {
 		return i, nil
@@ -162,7 +183,7 @@ func content(path string) (raw []byte, size int64, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	f, err := gzipped.Open(path)
+	f, err := compressed.Open(path)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -283,42 +304,88 @@ func (t *Table) readTSV(raw []byte) error {
 
 // readJSON makes a column of every key that an object has, in the order in which they come up.
 func (t *Table) readJSON(raw []byte) error {
-	places := map[string]int{}
-	t.nested = map[string]int{}
 	for record, err := range jsontext.Records(bytes.NewReader(raw)) {
 		if err != nil {
 			return err
 		}
-		if !utf8.Valid(record.Text) {
-			return fmt.Errorf("line %d is not UTF-8", record.Line)
-		}
-		fields, err := jsontext.Fields(record.Text)
-		if err != nil {
-			return fmt.Errorf("line %d: %w", record.Line, err)
-		}
-		if len(t.Rows) == 0 && columnar(fields) {
-			return errors.New("it has the columns one after the other, as pandas.DataFrame.to_json writes them: " +
-				`want to_json(FILE, orient="records", lines=True)`)
-		}
-		row := make([]string, len(t.Columns))
-		for _, f := range fields {
-			at, known := places[f.Key]
-			if !known {
-				at = len(t.Columns)
-				places[f.Key], t.Columns, row = at, append(t.Columns, f.Key), append(row, "")
-			}
-			if row[at], err = t.value(f, record.Line); err != nil {
-				return fmt.Errorf("line %d: %w", record.Line, err)
-			}
-		}
-		if err := errors.Join(t.head(t.Columns), t.add(row, record.Line)); err != nil {
+		if err := t.object(record.Text, record.Line); err != nil {
 			return err
 		}
 	}
+	t.fillUp()
+	return nil
+}
+
+// object adds a row with the values of an object.
+func (t *Table) object(text []byte, line int) error {
+	if !utf8.Valid(text) {
+		return fmt.Errorf("%s is not UTF-8", t.place(line))
+	}
+	fields, err := jsontext.Fields(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", t.place(line), err)
+	}
+	if len(t.Rows) == 0 && !t.parquet && columnar(fields) {
+		return errors.New("it has the columns one after the other, as pandas.DataFrame.to_json writes them: " +
+			`want to_json(FILE, orient="records", lines=True)`)
+	}
+	if t.places == nil {
+		t.places, t.nested = map[string]int{}, map[string]int{}
+	}
+	row := make([]string, len(t.Columns))
+	for _, f := range fields {
+		at, known := t.places[f.Key]
+		if !known {
+			at = len(t.Columns)
+			t.places[f.Key], t.Columns, row = at, append(t.Columns, f.Key), append(row, "")
+		}
+		if row[at], err = t.value(f, line); err != nil {
+			return fmt.Errorf("%s: %w", t.place(line), err)
+		}
+	}
+	return errors.Join(t.head(t.Columns), t.add(row, line))
+}
+
+// fillUp makes all rows as long as the last.
+func (t *Table) fillUp() {
 	for i, row := range t.Rows {
 		t.Rows[i] = append(row, make([]string, len(t.Columns)-len(row))...)
 	}
-	return nil
+}
+
+// readParquet reads a Parquet file, whose errors name it.
+func (t *Table) readParquet() (_ *Table, err error) {
+	f, err := parquet.Open(t.Path)
+	if err != nil {
+		return nil, fmt.Errorf("tabular: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	t.parquet, t.unread = true, f.Unread
+	t.most = max(minCells, cellsPerByte*f.Size())
+	rows, err := f.Rows(0)
+	if err != nil {
+		return nil, fmt.Errorf("tabular: %w", err)
+	}
+	defer rows.Close()
+	for {
+		text, number, err := rows.Next()
+		if err == io.EOF {
+			break
+		}
+		if err == nil {
+			if err = t.object(text, int(number)); err != nil {
+				err = fmt.Errorf("%s: %w", t.Path, err)
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("tabular: %w", err)
+		}
+	}
+	t.fillUp()
+	if err := t.check(); err != nil {
+		return nil, fmt.Errorf("tabular: %s: %w", t.Path, err)
+	}
+	return t, nil
 }
 
 // columnar reports whether an object is a whole table by columns, {"text": {"0": …}, …}.
@@ -380,7 +447,7 @@ func (t *Table) check() error {
 	for i, row := range t.Rows {
 		for _, value := range row {
 			if !utf8.ValidString(value) {
-				return fmt.Errorf("line %d is not UTF-8", t.Lines[i])
+				return fmt.Errorf("%s is not UTF-8", t.Place(i))
 			}
 		}
 	}

@@ -84,9 +84,9 @@ func TestReadRefuses(t *testing.T) {
 		{"a.csv", "a\n\"1\n", `extraneous or missing "`},
 		{"a.csv", "a,b\n1,2 \"x\"\n", `bare " in non-quoted-field: 1,2 "x"`},
 		{"a.csv", ",a\nx,1\n", "column 1 has no name"},
-		{"a.csv", "PAR1\x15\x04", "a.csv is a Parquet file: in Python"},
-		{"a.parquet", "PAR1\x15\x04", "a.parquet is a Parquet file: in Python"},
-		{"a.csv.zst", "\x28\xb5\x2f\xfd", "a.csv.zst is compressed by zstd: decompress it"},
+		{"a.csv", "PAR1\x15\x04", "a.csv is a Parquet file: what reads"},
+		{"a.parquet", "PAR1\x15\x04", "a.parquet: it has 6 bytes: want a Parquet file"},
+		{"a.csv.zst", "\x28\xb5\x2f\xfd", "a.csv.zst: "},
 		{"a.csv", "\xff\xfea\x00", "a.csv is UTF-16, not UTF-8"},
 		{"a.jsonl", "version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"},
 		{"a.tsv", "a\tb\n1\t2\t3\n", "line 2 has 3 values: want 2 as the header"},
@@ -223,4 +223,25 @@ func FuzzRead(f *testing.F) {
 			require.Len(t, row, len(table.Columns))
 		}
 	})
+}
+
+func TestParquet(t *testing.T) {
+	const testdata = "../../internal/parquet/testdata/"
+	table, err := tabular.Read(testdata + "pandas.parquet")
+	require.NoError(t, err)
+	require.Equal(t, []string{"text", "label", "weight", "__index_level_0__"}, table.Columns)
+	require.Equal(t, []string{"a \"quoted\"\ttext\n\\", "2", "2.0", "2"}, table.Rows[1])
+	require.Equal(t, "row 2", table.Place(1))
+	at, err := table.TextColumn("label")
+	require.NoError(t, err)
+	require.Zero(t, at)
+
+	table, err = tabular.Read(testdata + "unread.parquet")
+	require.NoError(t, err)
+	_, err = table.Column("price")
+	require.ErrorContains(t, err, "unread.parquet: column price is of type decimal, which is not read")
+	_, err = table.Column("image")
+	require.ErrorContains(t, err, `unread.parquet: row 1: "image" is a list or an object`)
+	_, err = tabular.Read(testdata + "empty.parquet")
+	require.ErrorContains(t, err, "empty.parquet: there are no rows")
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package text reads text corpora: plain files, JSON, tables, folders and glob patterns, also compressed by gzip.
-// Use it to load the texts on which a tokenizer or a language model is trained: [Expand] lists the files, and
-// [Read] yields their documents one by one.
+// Package text reads text corpora: plain files, JSON, tables, Parquet, folders and glob patterns, also compressed by
+// gzip or zstd. Use it to load the texts on which a tokenizer or a language model is trained: [Expand] lists the files,
+// and [Read] yields their documents one by one.
 //
 // It checks that text is UTF-8 and says where it is not, lists source trees ([GoSource], [Walk]), and divides
 // files into training and held-out ones ([HeldOut]).
@@ -20,11 +20,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/lockstep-ml/lockstep/data/tabular"
+	"github.com/lockstep-ml/lockstep/internal/compressed"
 	"github.com/lockstep-ml/lockstep/internal/foreign"
-	"github.com/lockstep-ml/lockstep/internal/gzipped"
 	"github.com/lockstep-ml/lockstep/internal/jsontext"
 	"github.com/lockstep-ml/lockstep/internal/textcolumn"
 )
@@ -32,7 +31,7 @@ import (
 // Document is one text of a corpus: a whole file, or a value in a row of a file that has rows.
 type Document struct {
 	Path   string
-	Line   int    // in which the row begins, from 1; 0 for a whole file
+	Line   int    // in which the row begins, from 1; of a Parquet file the row; 0 for a whole file
 	Column string // of the row; "" for a whole file
 	Text   string
 }
@@ -50,19 +49,19 @@ type Options struct {
 	AnyBytes bool
 }
 
-// MaxExpansion bounds what a file compressed by gzip may hold: so many times its size, or 64 MiB if that is more.
+// MaxExpansion bounds what a compressed file may hold: so many times its size, or 64 MiB if that is more.
 // Text seldom shrinks to less than a tenth; a file that holds more is made to exhaust memory.
-const MaxExpansion = gzipped.MaxExpansion
+const MaxExpansion = compressed.MaxExpansion
 
 // Read yields the documents of the files in the given order. Files whose names end in .jsonl, .ndjson or .json hold
 // JSON objects, with the text in one of their fields (Options.Column): one on each line, an array of them, or one after
-// the other. Those whose names end in .csv or .tsv are tables, which tabular.Read reads. All others are plain text and
-// one document each. With .gz behind their names they are compressed by gzip. A byte order mark at the beginning is no
-// part of the text. Rows may have any length; one is in memory at a time, except of tables.
+// the other. Those whose names end in .csv, .tsv or .parquet are tables, which tabular.Read reads. All others are plain
+// text and one document each. With .gz or .zst behind their names they are compressed. A byte order mark at the
+// beginning is no part of the text. Rows may have any length; one is in memory at a time, except of tables.
 //
 // The sequence ends after the first error. It is an error if a file is empty or has
 // no document, is not UTF-8 (with the offset of the first bad byte), has a row that is
-// not such an object (with its line), or is of another format, such as Parquet, by its first bytes.
+// not such an object (with its line), or is of another format, such as a workbook, by its first bytes.
 func Read(paths []string, o Options) iter.Seq2[Document, error] {
 	return func(yield func(Document, error) bool) {
 		for _, path := range paths {
@@ -99,10 +98,10 @@ func Collect(docs iter.Seq2[Document, error]) ([]Document, error) {
 }
 
 func readOne(path string, o Options) iter.Seq2[Document, error] {
-	switch strings.ToLower(filepath.Ext(gzipped.TrimExt(path))) {
+	switch strings.ToLower(filepath.Ext(compressed.TrimExt(path))) {
 	case ".jsonl", ".ndjson", ".json":
 		return readJSON(path, o.Column)
-	case ".csv", ".tsv":
+	case ".csv", ".tsv", ".parquet":
 		return readTable(path, o.Column)
 	}
 	return func(yield func(Document, error) bool) {
@@ -115,7 +114,7 @@ func readOne(path string, o Options) iter.Seq2[Document, error] {
 const byteOrderMark = "\ufeff"
 
 func readPlain(path string, o Options) (string, error) {
-	f, err := gzipped.Open(path)
+	f, err := compressed.Open(path)
 	if err != nil {
 		return "", fmt.Errorf("text: %w", err)
 	}
@@ -128,7 +127,7 @@ func readPlain(path string, o Options) (string, error) {
 		if err := foreign.Check(path, data); err != nil {
 			return "", fmt.Errorf("text: %w", err)
 		}
-		if at := invalidUTF8(data); at >= 0 {
+		if at := jsontext.InvalidUTF8(data); at >= 0 {
 			return "", notUTF8(path, data, at, 0)
 		}
 		data = bytes.TrimPrefix(data, []byte(byteOrderMark))
@@ -137,20 +136,6 @@ func readPlain(path string, o Options) (string, error) {
 		return "", fmt.Errorf("text: %s is empty", path)
 	}
 	return string(data), nil
-}
-
-// invalidUTF8 is the offset of the first byte that is not part of valid UTF-8, or -1.
-func invalidUTF8(data []byte) int {
-	if utf8.Valid(data) {
-		return -1
-	}
-	for i := 0; ; {
-		r, size := utf8.DecodeRune(data[i:])
-		if r == utf8.RuneError && size == 1 {
-			return i
-		}
-		i += size
-	}
 }
 
 // notUTF8 names the bad byte data[at]; data starts at the given offset of the file.
@@ -181,7 +166,7 @@ func readTable(path, column string) iter.Seq2[Document, error] {
 
 func readJSON(path, column string) iter.Seq2[Document, error] {
 	return func(yield func(Document, error) bool) {
-		f, err := gzipped.Open(path)
+		f, err := compressed.Open(path)
 		if err != nil {
 			yield(Document{}, fmt.Errorf("text: %w", err))
 			return
@@ -215,7 +200,7 @@ func readJSON(path, column string) iter.Seq2[Document, error] {
 
 // fieldOf decodes an object and returns its field of the given name, or of the name that it chooses.
 func fieldOf(path string, record jsontext.Record, column string) (name, text string, err error) {
-	if at := invalidUTF8(record.Text); at >= 0 {
+	if at := jsontext.InvalidUTF8(record.Text); at >= 0 {
 		return "", "", fmt.Errorf("%w (line %d)", notUTF8(path, record.Text, at, record.Offset), record.Line)
 	}
 	fields, err := jsontext.Fields(record.Text)

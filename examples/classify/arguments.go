@@ -68,7 +68,7 @@ func (m *ModelArguments) outline() any {
 
 // DataArguments say what texts to use.
 type DataArguments struct {
-	TrainFile                 string `json:"train_file" path:"true" usage:"texts with labels: .csv, .tsv, .jsonl or .json, plain or .gz; empty takes comments of Go's standard library"`
+	TrainFile                 string `json:"train_file" path:"true" usage:"texts with labels: .csv, .tsv, .jsonl or .json, plain, .gz or .zst, or .parquet; empty takes comments of Go's standard library"`
 	ValidationFile            string `json:"validation_file" path:"true" usage:"texts to evaluate on; empty holds a part of train_file out"`
 	TestFile                  string `json:"test_file" path:"true" usage:"texts to classify with do_predict"`
 	ValidationSplitPercentage int    `json:"validation_split_percentage" usage:"percent of the rows that are held out if there is no validation_file"`

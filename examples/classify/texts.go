@@ -71,15 +71,15 @@ func readTable(path string, d *DataArguments, column string) (*texts, error) {
 		column: t.Columns[at]}
 	for i, row := range t.Rows {
 		if row[label] == "" {
-			return nil, fmt.Errorf("%s: line %d has no %s", path, t.Lines[i], d.LabelColumn)
+			return nil, fmt.Errorf("%s: %s has no %s", path, t.Place(i), d.LabelColumn)
 		}
 		out.texts, out.labels = append(out.texts, row[at]), append(out.labels, row[label])
 	}
 	if t.Numbers(label) {
 		for i, l := range out.labels {
 			if f, err := strconv.ParseFloat(l, 64); err != nil || f != math.Trunc(f) {
-				return nil, fmt.Errorf("%s: line %d: %s is %s: numbers with fractions are scores to be predicted, a "+
-					"regression, which this program does not learn: want classes in --label_column", path, t.Lines[i],
+				return nil, fmt.Errorf("%s: %s: %s is %s: numbers with fractions are scores to be predicted, a "+
+					"regression, which this program does not learn: want classes in --label_column", path, t.Place(i),
 					d.LabelColumn, l)
 			}
 		}

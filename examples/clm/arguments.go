@@ -81,7 +81,7 @@ func (m *ModelArguments) outline() any {
 
 // DataArguments say what text to use. Without files it is the functions of the Go standard library.
 type DataArguments struct {
-	TrainFile      []string `json:"train_file" usage:"training text: files, folders, globs; plain text, JSON or CSV, also with .gz; repeatable"`
+	TrainFile      []string `json:"train_file" usage:"training text: files, folders, globs; plain text, JSON, CSV or Parquet, also with .gz or .zst; repeatable"`
 	ValidationFile []string `json:"validation_file" usage:"evaluation text, as train_file"`
 	// ValidationSplitPercentage is what is held out of the training text where it is needed and there is no
 	// validation_file.

@@ -16,7 +16,7 @@ type FinetuneArguments struct {
 	// ModelNameOrPath is empty for the tiny model of the demonstration.
 	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model and its tokenizer, or a GGUF file"`
 	// TrainFile has rows in a form that chat.ParseRow reads.
-	TrainFile []string `json:"train_file" usage:"rows to learn, as JSON or JSON Lines; repeatable"`
+	TrainFile []string `json:"train_file" usage:"rows to learn: JSON, JSON Lines, Parquet or CSV; repeatable"`
 	// DType is the dtype of the parameters, by run_clm.py's names.
 	DType language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the parameters: float32, bfloat16, float16, or auto for that of the saved weights; see half_update"`
 	// ChatTemplate takes the place of the model's.

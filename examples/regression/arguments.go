@@ -21,7 +21,7 @@ func (m *ModelArguments) Check(c *args.Checker) {
 
 // DataArguments say what table to learn.
 type DataArguments struct {
-	TrainFile                 string   `json:"train_file" path:"true" usage:"table to learn: .csv, .tsv or .jsonl, plain or .gz; empty takes the diamonds"`
+	TrainFile                 string   `json:"train_file" path:"true" usage:"table to learn: .csv, .tsv or .jsonl, plain, .gz or .zst, or .parquet; empty takes the diamonds"`
 	ValidationFile            string   `json:"validation_file" path:"true" usage:"table to evaluate on; empty holds a part of train_file out"`
 	ValidationSplitPercentage int      `json:"validation_split_percentage" usage:"percent of the rows that are held out if there is no validation_file"`
 	LabelColumn               string   `json:"label_column" usage:"column to predict, a number"`

@@ -190,7 +190,7 @@ func (f *features) samples(t *tabular.Table, rows []int) (data.Slice[sample], er
 			want, err = f.Label.standardise(label)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: line %d: %w", t.Path, t.Lines[r], err)
+			return nil, fmt.Errorf("%s: %s: %w", t.Path, t.Place(r), err)
 		}
 		out[i] = sample{in, [1]float32{want}}
 	}

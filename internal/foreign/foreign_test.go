@@ -18,11 +18,11 @@ func TestCheck(t *testing.T) {
 	for head, want := range map[string]string{
 		"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n": "a pointer of Git LFS, not the file: " +
 			"git lfs pull",
-		"\x28\xb5\x2f\xfd\x04":                 "compressed by zstd: decompress it with zstd -d",
+		"\x28\xb5\x2f\xfd\x04":                 "compressed by zstd: add .zst to its name",
 		"\xfd7zXZ\x00\x00":                     "compressed by xz",
 		"BZh91AY&SY\x95":                       "compressed by bzip2",
 		"\x1f\x8b\x08":                         "compressed by gzip: add .gz to its name",
-		"PAR1\x15":                             "a Parquet file: in Python, pandas.read_parquet(FILE).to_json(",
+		"PAR1\x15":                             "a Parquet file: what reads tables and rows reads it, if",
 		"\xff\xff\xff\xff\x10":                 "an Arrow stream, as datasets.save_to_disk writes",
 		"\x80\x04\x95\x00":                     "a pickle of Python: it is a program",
 		zipOf("archive/data.pkl"):              "a pickle of PyTorch: it is a program",

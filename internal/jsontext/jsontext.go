@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 )
 
 // Field is a key of an object and its value.
@@ -167,4 +168,18 @@ func escaped(text []byte) int {
 		n = n<<4 | digit
 	}
 	return n
+}
+
+// InvalidUTF8 is the offset of the first byte that is not part of valid UTF-8, or -1.
+func InvalidUTF8(text []byte) int {
+	if utf8.Valid(text) {
+		return -1
+	}
+	for i := 0; ; {
+		r, size := utf8.DecodeRune(text[i:])
+		if r == utf8.RuneError && size == 1 {
+			return i
+		}
+		i += size
+	}
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // plainReaders are the folders of libraries that open files by package os, and what for: files of the system, and
-// those of the job's owner. All others read by internal/vfs or internal/gzipped, which open nothing but regular files
-// and have a bound (docs/limits.md).
+// those of the job's owner. All others read by internal/vfs or internal/compressed, which open nothing but regular
+// files and have a bound (docs/limits.md).
 var plainReaders = map[string]string{
 	"internal/vfs":                   "is what the others read by",
 	"internal/hostmemory":            "reads /proc",
@@ -51,7 +51,7 @@ func readers(f file) []string {
 		}
 		if sel, ok := call.Fun.(*ast.SelectorExpr); ok && slices.Contains(opens, sel.Sel.Name) {
 			if x, ok := sel.X.(*ast.Ident); ok && names[x.Name] == "os" {
-				bad = append(bad, fmt.Sprintf("%s: os.%s: want internal/vfs or internal/gzipped, with a limit",
+				bad = append(bad, fmt.Sprintf("%s: os.%s: want internal/vfs or internal/compressed, with a limit",
 					f.line(call), sel.Sel.Name))
 			}
 		}
