@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/localsgd"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/accelerate/tp"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -174,10 +175,15 @@ func (a *Accelerator) Shards() strategy.Shards { return a.strategy.Shards() }
 
 // ShardMemory is what this rank holds of the prepared model; the zero value where each rank holds all of it.
 func (a *Accelerator) ShardMemory() strategy.Memory {
-	if p := a.strategy.Parameters(); p != nil {
-		return p.Memory()
+	p := a.strategy.Parameters()
+	if p == nil {
+		return strategy.Memory{}
 	}
-	return strategy.Memory{}
+	m := p.Memory()
+	if s, ok := a.strategy.(*tp.Strategy); ok && s.Strategy.Parameters() == nil {
+		m.Allocated += a.DataRanks().Allocated() // gradients of replicas lie there
+	}
+	return m
 }
 
 // GathersParameters reports whether all ranks must compute at the same time, since they gather the parameters of a
