@@ -19,10 +19,11 @@ func TestDividedMatricesOverMPI(t *testing.T) {
 	dir := t.TempDir()
 	corpus, heldOut := filepath.Join(dir, "corpus"), filepath.Join(dir, "heldout")
 	require.NoError(t, pipelinetest.WriteCorpora(corpus, heldOut))
-	run := func(t *testing.T, bf16 bool, line func(flags ...string) []string, more ...string) pipelinetest.End {
-		out := filepath.Join(t.TempDir(), "out")
+	run := func(t *testing.T, bf16 bool, parts int, line func(flags ...string) []string,
+		more ...string) pipelinetest.End {
+		out, n := filepath.Join(t.TempDir(), "out"), strconv.Itoa(parts)
 		flags := pipelinetest.Setting{Ranks: 1, BF16: bf16}.Flags(corpus, heldOut, out)
-		p := start(t, line(append(flags, append(more, "--n_head", "4", "--tp_parts", "4")...)...))
+		p := start(t, line(append(flags, append(more, "--n_head", n, "--tp_parts", n)...)...))
 		require.Zero(t, p.wait(), "%s", p.out)
 		end, err := pipelinetest.ReadEnd(out)
 		require.NoError(t, err)
@@ -33,11 +34,15 @@ func TestDividedMatricesOverMPI(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			need(t, name)
 			for _, bf16 := range []bool{false, true} {
-				one := run(t, bf16, func(flags ...string) []string { return append([]string{clm}, flags...) })
-				for _, ranks := range []int{2, 4} {
+				parts := 4
+				if bf16 {
+					parts = 8
+				}
+				one := run(t, bf16, parts, func(flags ...string) []string { return append([]string{clm}, flags...) })
+				for _, ranks := range []int{2, parts} {
 					t.Run(fmt.Sprintf("%d ranks, bf16 %v", ranks, bf16), func(t *testing.T) {
 						line := func(flags ...string) []string { return l.command(ranks, flags...) }
-						require.Equal(t, one, run(t, bf16, line, "--tp_size", strconv.Itoa(ranks)))
+						require.Equal(t, one, run(t, bf16, parts, line, "--tp_size", strconv.Itoa(ranks)))
 					})
 				}
 			}

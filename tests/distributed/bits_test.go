@@ -152,7 +152,8 @@ func TestSameBitsOfDividedMatrices(t *testing.T) {
 }
 
 // TestSameBitsOfDividedTokens is TestSameBits for sequences that two ranks share, with others that see other samples,
-// with a model that is spread over all of them, and with others that share its matrices. One rank has as many chunks.
+// with a model that is spread over all of them, and with others that share its matrices too. One rank has as many
+// chunks.
 func TestSameBitsOfDividedTokens(t *testing.T) {
 	t.Parallel()
 	one := filepath.Join(t.TempDir(), "one")
@@ -164,7 +165,8 @@ func TestSameBitsOfDividedTokens(t *testing.T) {
 	requireSameBitsOver(t, kinds[2:], one, 4, append(chunks, "--fsdp", "full_shard")...)
 	parts := filepath.Join(t.TempDir(), "parts")
 	succeed(t, plain(tiny(parts, "--cp_chunks", "4", "--tp_parts", "2")))
-	requireSameBitsOver(t, kinds[1:2], parts, 4, append(chunks, "--tp_size", "2", "--tp_parts", "2")...)
+	requireSameBitsOver(t, kinds[1:2], parts, 8, append(chunks, "--tp_size", "2", "--tp_parts", "2", "--dp_shard_size",
+		"2")...)
 	whole := filepath.Join(t.TempDir(), "whole")
 	succeed(t, plain(tiny(whole)))
 	require.False(t, bytes.Equal(read(t, one, "model.safetensors"), read(t, whole, "model.safetensors")),
