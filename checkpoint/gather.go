@@ -79,15 +79,18 @@ func (a *Gathered) Describe(set, name string) (dt tensor.DType, shape []int, ok 
 	return t.DType, t.Shape, ok
 }
 
-// Read gives rank 0 the elements of a tensor, little-endian; other ranks get zeros. It is collective: all ranks read
-// the same tensors in the same order.
+// Read gives rank 0 the elements of a tensor, little-endian; other ranks get nil. It is collective: all ranks read the
+// same tensors in the same order.
 func (a *Gathered) Read(ctx context.Context, set, name string) ([]byte, error) {
 	dt, shape, ok := a.Describe(set, name)
 	if !ok {
 		return nil, fmt.Errorf("no rank has tensor %q of %s", name, set)
 	}
 	all := tensor.WholePlacement(name, shape...)
-	whole := comm.Aligned(all.Numel() * dt.Size())
+	var whole []byte
+	if a.rank() == 0 {
+		whole = comm.Aligned(all.Numel() * dt.Size())
+	}
 	var waits []func() error
 	for _, part := range a.parts[set+"/"+name] {
 		if err := a.move(ctx, part, dt, all, whole, &waits); err != nil {

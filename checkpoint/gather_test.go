@@ -67,9 +67,9 @@ func TestPartsOfSeveralRanksAreWrittenOnce(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				want := st.elements(key, 0, numel(shape))
-				if g.Rank() > 0 {
-					clear(want)
+				var want []byte
+				if g.Rank() == 0 {
+					want = st.elements(key, 0, numel(shape))
 				}
 				if string(got) != string(want) {
 					return fmt.Errorf("rank %d: %v has other elements", g.Rank(), key)

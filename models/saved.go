@@ -26,7 +26,8 @@ type WeightFile = vfs.Part
 // more than maxShardSize bytes of elements, model-00001-of-0000n.safetensors and so on, cut where huggingface_hub cuts,
 // and model.safetensors.index.json last. 0 means no limit. The weights are all parameters, tied ones once, and buffers;
 // each is read when its turn comes, in the same order on all ranks: from the device, or by read if it is not nil, which
-// returns the elements of a parameter or buffer, little-endian. It is for package trainer, whose SaveModel calls it.
+// returns the elements of a parameter or buffer, little-endian; nil where another process writes the files. It is for
+// package trainer, whose SaveModel calls it.
 func WeightFiles(m nn.Module, maxShardSize int64,
 	read func(p tensor.Named) ([]byte, error)) ([]WeightFile, error) {
 	l, err := layoutOf(m)
@@ -58,11 +59,11 @@ func pieces(m nn.Module, read func(p tensor.Named) ([]byte, error)) func(name st
 	}
 }
 
-// gathered is a piece whose elements are read into host memory.
+// gathered is a piece whose elements are read into host memory. A process that writes none of them gets no tensor.
 func gathered(dt tensor.DType, shape []int, read func() ([]byte, error)) piece {
 	return piece{dt, shape, tensor.CPU(), func(c *tensor.Ctx) (*tensor.Tensor, error) {
 		data, err := read()
-		if err != nil {
+		if err != nil || data == nil {
 			return nil, err
 		}
 		return tensor.FromBytes(c, data, dt, shape...), nil
@@ -233,12 +234,16 @@ func (a SavedArray) tensor(find func(name string) (piece, bool)) (safetensors.Te
 			tried := tensor.Try(func() {
 				tensor.NewCtx(pieces[0].device).NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 					params := make([]*tensor.Tensor, len(pieces))
+					elsewhere := false
 					for i, p := range pieces {
 						if params[i], err = p.read(c); err != nil {
 							return nil
 						}
+						elsewhere = elsewhere || params[i] == nil
 					}
-					data = a.bytes(c, params)
+					if !elsewhere {
+						data = a.bytes(c, params)
+					}
 					return nil
 				})
 			})

@@ -117,6 +117,37 @@ func TestWeightsInSeveralFiles(t *testing.T) {
 	require.Equal(t, []string{"model.safetensors"}, put(t, vfs.NewMem(), whole))
 }
 
+// A process that helps another one to save gives its parts of the parameters in the order of the files, and makes no
+// arrays of them.
+func TestWeightsThatAnotherProcessWrites(t *testing.T) {
+	m := newApart(1)
+	order := func(elsewhere bool) (names []string) {
+		files, err := models.WeightFiles(m, 150, func(p tensor.Named) ([]byte, error) {
+			names = append(names, p.Name)
+			if elsewhere {
+				return nil, nil
+			}
+			return make([]byte, p.Bytes()), nil
+		})
+		require.NoError(t, err)
+		before := tensor.CPU().MemStats().Allocs
+		for _, f := range files {
+			if elsewhere {
+				require.NoError(t, f.Write(safetensors.Elsewhere))
+			} else {
+				require.NoError(t, f.Write(io.Discard))
+			}
+		}
+		if elsewhere {
+			require.Equal(t, before, tensor.CPU().MemStats().Allocs)
+		}
+		return names
+	}
+	want := order(false)
+	require.Len(t, want, len(nn.Walk(m).State()))
+	require.Equal(t, want, order(true))
+}
+
 // safetensorsOf is the model.safetensors of a model.
 func safetensorsOf(t *testing.T, m nn.Module) []byte {
 	files, err := models.WeightFiles(m, 0, nil)

@@ -23,7 +23,7 @@ type Tensor struct {
 	Name  string
 	DType dtype.DType
 	Shape []int
-	// Write writes the elements, little-endian and row-major; exactly Size bytes.
+	// Write writes the elements, little-endian and row-major; exactly Size bytes. To Elsewhere it may write fewer.
 	Write func(w io.Writer) error
 }
 
@@ -48,6 +48,14 @@ func (t Tensor) Size() (int64, error) {
 	return n, nil
 }
 
+// Elsewhere is given to Write by a process that helps another one to make the arrays, and writes none itself: each
+// Tensor.Write is called, in the order of the file.
+var Elsewhere io.Writer = elsewhere{}
+
+type elsewhere struct{}
+
+func (elsewhere) Write(p []byte) (int, error) { return len(p), nil }
+
 // PyTorchMetadata returns the metadata that transformers demands of files of weights.
 func PyTorchMetadata() map[string]string { return map[string]string{"format": "pt"} }
 
@@ -63,16 +71,26 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	if err != nil {
 		return err
 	}
+	if w == Elsewhere {
+		return writeAll(w, tensors)
+	}
 	buf := bufio.NewWriterSize(w, 64<<10)
 	if _, err := buf.Write(head); err != nil {
 		return err
 	}
+	if err := writeAll(buf, tensors); err != nil {
+		return err
+	}
+	return buf.Flush()
+}
+
+func writeAll(w io.Writer, tensors []Tensor) error {
 	for _, t := range tensors {
-		if err := writeData(buf, t); err != nil {
+		if err := writeData(w, t); err != nil {
 			return fmt.Errorf("tensor %q: %w", t.Name, err)
 		}
 	}
-	return buf.Flush()
+	return nil
 }
 
 // sortTensors orders them as the format's own implementation does.
@@ -157,6 +175,9 @@ func writeData(w io.Writer, t Tensor) error {
 	size, err := t.Size()
 	if err != nil {
 		return err
+	}
+	if w == Elsewhere {
+		return t.Write(w)
 	}
 	exact := &exactWriter{w: w, left: size}
 	if err := t.Write(exact); err != nil {
