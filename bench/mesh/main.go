@@ -91,9 +91,10 @@ type report struct {
 	Seconds []float64 // of each timed step
 	CPU     float64   // seconds of CPU per timed step
 	Loss    float64   // mean of the last step, on the rank of the last stage
-	// PSS is the process's memory between steps, 0 if it is not known, and Tensors that of its tensors, in bytes. The
-	// rest are blocks that the next step takes, memory that ranks share, and Go's.
-	PSS, Tensors int64
+	// Memory is the process's between steps, Tensors what tensors have of it, Peak the most that they had, and Kept
+	// what the next step takes again, in bytes.
+	Memory              workers.Shares
+	Tensors, Peak, Kept int64
 	// Idle and Predicted are the parts of the last step's passes in which ranks of a pipeline wait, as measured and as
 	// the simulator has it with the passes' times; from rank 0.
 	Idle, Predicted float64 `json:",omitempty"`
@@ -106,8 +107,7 @@ type measured struct {
 	idle  []float64 // of each round, and as predicted
 	plan  []float64
 	loss  float64
-	// of the first rank in the last round
-	pss, tensors int64
+	last  report // of the first rank in the last round
 }
 
 // run measures and prints.
@@ -136,7 +136,7 @@ func (b *bench) run(w io.Writer) error {
 				cpu, m.loss = cpu+r.CPU, max(m.loss, r.Loss)
 			}
 			m.steps, m.cpu = append(m.steps, stats.Median(reports[0].Seconds)), append(m.cpu, cpu)
-			m.pss, m.tensors = reports[0].PSS, reports[0].Tensors
+			m.last = reports[0]
 			m.idle, m.plan = append(m.idle, reports[0].Idle), append(m.plan, reports[0].Predicted)
 		}
 	}
@@ -185,8 +185,11 @@ func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
 		if idle := stats.Median(m.idle); idle > 0 {
 			line += fmt.Sprintf("  %.1f %% idle, predicted %.1f %%", 100*idle, 100*stats.Median(m.plan))
 		}
-		if m.pss > 0 {
-			line += fmt.Sprintf("  %.0f MB of tensors, %.0f PSS", float64(m.tensors)/1e6, float64(m.pss)/1e6)
+		if r := m.last; r.Memory.PSS > 0 {
+			mb := func(n int64) float64 { return float64(n) / 1e6 }
+			line += fmt.Sprintf("  %.0f MB of tensors (peak %.0f), %.0f PSS: %.0f kept, %.0f shared, %.0f Go, "+
+				"%.0f program", mb(r.Tensors), mb(r.Peak), mb(r.Memory.PSS), mb(r.Kept), mb(r.Memory.Shared),
+				mb(r.Memory.Go), mb(r.Memory.Files))
 		}
 		fmt.Fprintln(w, line)
 	}

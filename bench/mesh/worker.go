@@ -69,8 +69,8 @@ func work(s settings) ([]report, error) {
 		r.Seconds, r.Loss = append(r.Seconds, time.Since(start).Seconds()), loss
 	}
 	r.CPU = (workers.CPUSeconds() - used) / float64(s.Steps)
-	r.PSS, _ = workers.Memory()
-	r.Tensors = dev.MemStats().InUse
+	stats := dev.MemStats()
+	r.Memory, r.Tensors, r.Peak, r.Kept = workers.MemoryShares(), stats.InUse, stats.Peak, stats.Reserved-stats.InUse
 	runtime.KeepAlive(t.step) // and all that it holds
 	if err := t.finish(&r); err != nil {
 		return nil, err
