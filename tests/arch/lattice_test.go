@@ -24,6 +24,7 @@ var lattice = map[string][]string{
 	"args":         {"internal"},
 	"trace":        {"internal"},
 	"samplers":     {"internal"},
+	"hub":          {"internal"},
 	"tensor":       {"internal"},
 	"metrics":      {"tensor"},
 	"optim":        {"tensor", "internal"},
