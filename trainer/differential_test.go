@@ -574,10 +574,10 @@ func TestMetricSchedulesOfTransformers(t *testing.T) {
 	readRandomGoldens(t, "metric_schedules.json.gz", 80).compareAll(t)
 }
 
-// TestRandomRunsOfTransformersOnRanks does so with the 88 runs of testdata/differential_ranks.py: half of them on two
+// TestRandomRunsOfTransformersOnRanks does so with the 100 runs of testdata/differential_ranks.py: half of them on two
 // ranks, half in bfloat16, and two in five with group_by_length.
 func TestRandomRunsOfTransformersOnRanks(t *testing.T) {
-	found := readRandomGoldens(t, "differential_ranks.json.gz", 88).compareAll(t)
+	found := readRandomGoldens(t, "differential_ranks.json.gz", 100).compareAll(t)
 	for _, d := range rankDifferences {
 		require.True(t, found[d.row] || t.Failed() || testing.Short(),
 			"no run shows the difference %q: is it still one?", d.row)
