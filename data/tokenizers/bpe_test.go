@@ -270,3 +270,13 @@ func TestTrainMinFrequencyAndProgress(t *testing.T) {
 	require.Equal(t, 260, bpe.VocabSize(), "' c', 'ab', ' ab' and ' cd' occur twice or more")
 	require.Equal(t, [][2]int{{1, 44}, {2, 44}, {3, 44}, {4, 44}}, calls)
 }
+
+// A pre-token that is left out counts, as in HuggingFace's library.
+func TestWordsWithoutTokensCount(t *testing.T) {
+	tok, err := Read(strings.NewReader(`{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+		"pre_tokenizer": {"type": "WhitespaceSplit"}}`))
+	require.NoError(t, err)
+	e, err := tok.Tokenize("a bb a", EncodeOptions{})
+	require.NoError(t, err)
+	require.Equal(t, []int32{0, 2}, e.Words)
+}

@@ -69,15 +69,15 @@ func TestComponentsAreThoseOfHuggingFace(t *testing.T) {
 // All faults of a file come at once, the kind of the model first.
 func TestReadRefusesWithAllFaults(t *testing.T) {
 	tree := written(t)
-	tree["model"] = map[string]any{"type": "Unigram", "vocab": []any{}}
+	tree["model"] = map[string]any{"type": "WordLevel", "vocab": []any{}}
 	tree["normalizer"] = map[string]any{"type": "Precompiled", "precompiled_charsmap": ""}
 	tree["pre_tokenizer"] = map[string]any{"type": "UnicodeScripts"}
 	tree["decoder"] = map[string]any{"type": "CTC"}
 	tree["post_processor"] = map[string]any{"type": "Sequence", "processors": []any{map[string]any{"type": "More"}}}
 	_, err := read(t, tree)
-	require.EqualError(t, err, `tokenizers: tokenizer.json: model: type is "Unigram", which is not supported: `+
-		`want BPE or WordPiece; pre_tokenizer "UnicodeScripts" is not supported; `+
-		`normalizer "Precompiled" is not supported; `+
+	require.EqualError(t, err, `tokenizers: tokenizer.json: model: type is "WordLevel", which is not supported: `+
+		`want BPE, WordPiece or Unigram; pre_tokenizer "UnicodeScripts" is not supported; `+
+		`normalizer Precompiled: precompiled_charsmap has 0 bytes: want a size, a trie and a list of texts; `+
 		`decoder "CTC" is not supported; post_processor "More" is not supported`)
 
 	tree = written(t)

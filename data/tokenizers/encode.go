@@ -173,6 +173,7 @@ type encoder struct {
 	word   []token
 	queue  mergeQueue
 	links  []link
+	steps  []step // of Unigram
 }
 
 func newEncoder(t *Tokenizer) *encoder {

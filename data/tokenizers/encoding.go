@@ -23,6 +23,7 @@ type Encoding struct {
 	// Attention is 0 for padding, else 1.
 	Attention []int32
 
+	words int32          // pre-tokens so far
 	added map[int]string // the text of added tokens, with the white space that they took in
 }
 
@@ -31,14 +32,15 @@ type Offset struct{ Start, End int }
 
 // appendWord appends the tokens of a pre-token.
 func (e *Encoding) appendWord(p *piece, tokens []token) {
-	word := int32(0)
-	if n := len(e.Words); n > 0 {
-		word = e.Words[n-1] + 1
-	}
+	word := e.words
+	e.words++ // also if there is no token
 	at := 0
 	for _, t := range tokens {
-		end := at + int(t.size)
-		e.append(t.id, Offset{p.at(at).start, p.at(end - 1).end}, word, 0, 0, false)
+		start, end := at, at+int(t.size)
+		if t.size < 0 {
+			start, end = end, at
+		}
+		e.append(t.id, Offset{p.at(start).start, p.at(end - 1).end}, word, 0, 0, false)
 		at = end
 	}
 }

@@ -140,7 +140,7 @@ func TestReadRefuses(t *testing.T) {
 		want      string
 	}{
 		{"", "version", "2.0", `version is "2.0": want "1.0"`},
-		{"", "normalizer", component("Nmt"), `normalizer "Nmt" is not supported`},
+		{"", "normalizer", component("Nfd"), `normalizer "Nfd" is not supported`},
 		{"", "normalizer", map[string]any{"type": "NFC", "x": 1}, `NFC: it has the key "x", which is unknown`},
 		{"", "truncation", "x", "truncation is not an object"},
 		{"", "padding", 7, "padding is not an object"},
@@ -162,7 +162,7 @@ func TestReadRefuses(t *testing.T) {
 		{"", "added_tokens", added("content", ""), "is empty"},
 		{"", "added_tokens", append(added("id", 0), added("id", 0)...), "ascending"},
 		{"", "model", nil, "model is missing"},
-		{"model", "type", "Unigram", `type is "Unigram"`},
+		{"model", "type", "WordLevel", `type is "WordLevel"`},
 		{"model", "type", "WordPiece", `which is unknown`},
 		{"model", "dropout", 0.1, "dropout is 0.1"},
 		{"model", "unk_token", "<?>", `unknown token "<?>" is not in the vocabulary`},

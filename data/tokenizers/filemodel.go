@@ -62,10 +62,13 @@ type modelFiller interface {
 	fill(t *Tokenizer, byteLevel bool) error
 }
 
+// models are the types of models.
+const models = "BPE, WordPiece or Unigram"
+
 // readModel reads the model.
 func (f *file) readModel() (m modelFiller, bad []string) {
 	if isNull(f.Model) {
-		return nil, []string{"model is missing: want BPE or WordPiece"}
+		return nil, []string{"model is missing: want " + models}
 	}
 	kind := component{part: "model", Type: modelType(f.Model)}
 	var err error
@@ -77,8 +80,12 @@ func (f *file) readModel() (m modelFiller, bad []string) {
 	case "WordPiece":
 		w := &fileWordPiece{UnkToken: "[UNK]", ContinuingSubwordPrefix: "##", MaxInputCharsPerWord: 100}
 		err, m = strict(f.Model, w), w
+	case "Unigram":
+		u := &fileUnigram{}
+		err, m = strict(f.Model, u), u
+		bad = u.check()
 	default:
-		return nil, []string{fmt.Sprintf("model: type is %q, which is not supported: want BPE or WordPiece", kind.Type)}
+		return nil, []string{fmt.Sprintf("model: type is %q, which is not supported: want %s", kind.Type, models)}
 	}
 	if err != nil {
 		bad = append([]string{fault(kind, err)}, bad...)

@@ -60,6 +60,10 @@ func parseNormalizer(c component) (normalizer, error) {
 		}
 		match, err := s.Pattern.matcher()
 		return func(p piece) piece { return p.replace(match, s.Content) }, err
+	case "Precompiled":
+		return parsePrecompiled(c)
+	case "Nmt":
+		return nmt, onlyType(c)
 	case "BertNormalizer":
 		return parseBertNormalizer(c.raw)
 	}
@@ -186,9 +190,16 @@ func isIdeograph(r rune) bool {
 	if r < 0x3400 {
 		return false
 	}
-	for _, block := range [][2]rune{{0x4E00, 0x9FFF}, {0x3400, 0x4DBF}, {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F},
-		{0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF}, {0xF900, 0xFAFF}, {0x2F800, 0x2FA1F}} {
-		if block[0] <= r && r <= block[1] {
+	return within(ideographBlocks, r)
+}
+
+var ideographBlocks = [][2]rune{{0x4E00, 0x9FFF}, {0x3400, 0x4DBF}, {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F},
+	{0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF}, {0xF900, 0xFAFF}, {0x2F800, 0x2FA1F}}
+
+// within reports whether a character lies in one of the blocks, which have their first and last ones.
+func within(blocks [][2]rune, r rune) bool {
+	for _, b := range blocks {
+		if b[0] <= r && r <= b[1] {
 			return true
 		}
 	}

@@ -39,6 +39,9 @@ func (f filePattern) matcher() (matcher, error) {
 	case f.String != nil:
 		return matchString(*f.String), nil
 	}
+	if *f.Regex == spaceRuns {
+		return matchSpaceRuns, nil
+	}
 	if scan, ok := scanners[*f.Regex]; ok {
 		return scan.match, nil
 	}
@@ -110,6 +113,25 @@ func translate(expr string) (string, error) {
 		out.WriteByte(expr[i])
 	}
 	return out.String(), nil
+}
+
+// spaceRuns is the expression of most Unigram tokenizers.
+const spaceRuns = " {2,}"
+
+// matchSpaceRuns matches spaceRuns.
+func matchSpaceRuns(_ *run, text string, each func(start, end int)) {
+	for i := strings.Index(text, "  "); i < len(text) && i >= 0; {
+		end := i
+		for end < len(text) && text[end] == ' ' {
+			end++
+		}
+		each(i, end)
+		next := strings.Index(text[end:], "  ")
+		if next < 0 {
+			return
+		}
+		i = end + next
+	}
 }
 
 func matchString(s string) matcher {

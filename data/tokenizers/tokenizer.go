@@ -7,8 +7,8 @@
 // A tokenizer is the pipeline of HuggingFace's tokenizers library. Added tokens are found in the text as a whole; what
 // lies between them goes through a normalizer (normal forms, lower case), a pre-tokenizer that cuts it into pre-tokens,
 // and a model that gives each pre-token its tokens: byte-pair encoding (Sennrich et al. 2016, "Neural Machine
-// Translation of Rare Words with Subword Units") over bytes or over characters, or WordPiece (Schuster and Nakajima
-// 2012). A post-processor puts tokens around a text, and a decoder makes text of tokens again.
+// Translation of Rare Words with Subword Units") over bytes or over characters, WordPiece (Schuster and Nakajima
+// 2012) or Unigram (Kudo 2018). A post-processor puts tokens around a text, and a decoder makes text of tokens again.
 //
 // The package does not read corpora (see package data/text). A component or setting that it does not have is an error,
 // never ignored.
@@ -49,7 +49,8 @@ type model interface {
 	tokenize(e *encoder, dst []token, word string) []token
 }
 
-// token is an id and how many bytes of the pre-token it takes.
+// token is an id and how many bytes of the pre-token it takes. If size is negative, it shares so many with the token
+// before.
 type token struct{ id, size int32 }
 
 // VocabSize is one more than the largest id, that of added tokens included. An id below may have no token.

@@ -5,13 +5,19 @@ The components are those of the families' own files. The vocabularies are traine
 fragments of hostile.py.
 """
 
+import base64
 import gzip
+import io
 import json
+import os
 import pathlib
 import random
 import sys
+import tempfile
 
+import sentencepiece
 import tokenizers
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 here = pathlib.Path(__file__).resolve().parent
@@ -131,6 +137,8 @@ def built():
         t.add_tokens([AddedToken("Straße", single_word=True), AddedToken("naïve")] if lower else [])
         yield name, t
 
+    yield from unigrams()
+
     clip = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>", continuing_subword_prefix=""))
     clip.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase(),
                                             normalizers.Strip(), normalizers.Replace(Regex(r"\s+"), " ")])
@@ -142,10 +150,76 @@ def built():
     yield "clip", clip
 
 
+# Rules for characters and their clusters, as SentencePiece's normalizer has them: those that are decomposed or wide, those
+# that become nothing, a space or several, and one of which another one is a beginning.
+RULES = {"e\u0301": "é", "a\u0308": "ä", "o\u0302\u0301": "ố", "Ａ": "A", "ﬁ": "fi", "ﷺ": "صلى الله عليه وسلم", "\r": " ",
+         "\n": " ", "\t": " ", "\u00a0": " ", "\u3000": " ", "\u200b": "", "\u00ad": "", "½": "1⁄2", "№": "No", "Å": "å",
+         "か\u3099": "が", "x": "ks", "\u1680": " ", "ß": "ss"}
+
+
+def charsmap(rules):
+    """precompiled_charsmap of rules: those of SentencePiece by their name, or a dictionary."""
+    out = io.BytesIO()
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as f:
+        settings = {"normalization_rule_name": rules}
+        if isinstance(rules, dict):
+            for old, new in rules.items():
+                f.write(" ".join(f"{ord(c):X}" for c in old) + "\t" + " ".join(f"{ord(c):X}" for c in new) + "\n")
+            f.flush()
+            settings = {"normalization_rule_tsv": f.name}
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(["ab cd ef gh"] * 9), model_writer=out, minloglevel=2,
+                                                 vocab_size=13, hard_vocab_limit=False, **settings)
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(out.getvalue())
+    return base64.b64encode(model.normalizer_spec.precompiled_charsmap).decode()
+
+
+def unigrams():
+    """The pipelines that transformers' converters make of Unigram models."""
+    spaces = normalizers.Replace(Regex(" {2,}"), " ")
+    meta = pre_tokenizers.Metaspace(prepend_scheme="always")
+    words = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), meta])
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    small = normalizers.Precompiled(base64.b64decode(charsmap(RULES)))
+    nmt = normalizers.Precompiled(base64.b64decode(charsmap("nmt_nfkc")))
+    accents = [normalizers.NFKD(), normalizers.StripAccents()]
+    for name, normalizer, split, fallback, special in [
+        ("t5", nmt, words, False, ["<pad>", "</s>", "<unk>"]),
+        ("xlmr", normalizers.Sequence([small, spaces]), meta, False, ["<s>", "<pad>", "</s>", "<unk>"]),
+        ("albert", normalizers.Sequence([*quotes, *accents, normalizers.Lowercase(), small, spaces]), meta, False,
+         ["<pad>", "<unk>", "[CLS]", "[SEP]"]),
+        ("xlnet", normalizers.Sequence([*quotes, small, spaces]), words, False, ["<unk>", "<s>", "</s>", "<cls>", "<sep>"]),
+        ("deberta", normalizers.Sequence([normalizers.Strip(), small, spaces]), meta, True, ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]),
+        ("unigram", normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), spaces]),
+         pre_tokenizers.Metaspace(prepend_scheme="first", split=False), True, ["<unk>"]),
+    ]:
+        t = Tokenizer(models.Unigram())
+        t.normalizer, t.pre_tokenizer, t.decoder = normalizer, meta, decoders.Metaspace(prepend_scheme="always")
+        unk = next(s for s in special if "unk" in s.lower())
+        train(t, trainers.UnigramTrainer(vocab_size=500, special_tokens=special, unk_token=unk, show_progress=False))
+        state = json.loads(t.to_str())
+        vocab = state["model"]["vocab"]
+        if fallback:  # not all bytes: the others stay unknown
+            vocab += [[f"<0x{b:02X}>", 0.0] for b in range(256) if b not in (0xE6, 0xB8)]
+            state["model"]["byte_fallback"] = True
+        if name == "xlmr":  # letters that no token has alone
+            state["model"]["vocab"] = [v for i, v in enumerate(vocab) if i < 8 or v[0] not in "aeä漢"]
+        t = Tokenizer.from_str(json.dumps(state))
+        t.pre_tokenizer = split
+        if len(special) > 1:
+            end = next(s for s in special if s in ("</s>", "[SEP]", "<sep>"))
+            t.post_processor = around(t, next((s for s in special if s in ("<s>", "[CLS]", "<cls>")), end), [end])
+        t.add_tokens([AddedToken("<mask>", lstrip=True, special=True), AddedToken("Émile", normalized=True)])
+        yield name, t
+
+
 def main():
     out = golden.start(__file__, __doc__) / "families"
     (out / "golden").mkdir(parents=True, exist_ok=True)
+    only = os.environ.get("CASES", "").split()
     for name, tokenizer in built():
+        if only and name not in only:
+            continue
         tokenizer = Tokenizer.from_str(tokenizer.to_str())
         rng, lines = random.Random(name), []
         added = [t.content for t in tokenizer.get_added_tokens_decoder().values()]

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"unicode/utf8"
 
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 )
@@ -49,7 +50,10 @@ func answer(tok *tokenizers.Tokenizer, first, second string, room int) (map[stri
 	if err != nil {
 		return nil, err
 	}
-	plain := tok.Encode(first)
+	plain, err := tok.Encode(first)
+	if err != nil {
+		return nil, err
+	}
 	text, err := tok.Decode(plain)
 	if err != nil {
 		return nil, err
@@ -73,13 +77,17 @@ func answer(tok *tokenizers.Tokenizer, first, second string, room int) (map[stri
 		}
 		streamed += s
 	}
-	if streamed += stream.Flush(); streamed != shown {
+	if streamed += stream.Flush(); streamed != shown && utf8.ValidString(shown) {
 		return nil, fmt.Errorf("%q: the stream gives %q, and Decode %q", first, streamed, shown)
 	}
 	a := map[string]any{"IDs": list(one.IDs), "Offsets": pairs(one.Offsets), "Words": list(one.Words),
 		"Types":   list(one.TypeIDs),
 		"Special": special, "Text": text, "Shown": shown, "Pair": nil}
-	if with := tok.EncodeWithSpecial(first); fmt.Sprint(with) != fmt.Sprint(one.IDs) {
+	with, err := tok.EncodeWithSpecial(first)
+	if err != nil {
+		return nil, err
+	}
+	if fmt.Sprint(with) != fmt.Sprint(one.IDs) {
 		return nil, fmt.Errorf("%q: EncodeWithSpecial gives %v, and Tokenize %v", first, with, one.IDs)
 	}
 	pair, err := tok.TokenizePair(first, second, tokenizers.EncodeOptions{MaxLength: room})
