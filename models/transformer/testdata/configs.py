@@ -1,9 +1,11 @@
 """Makes defaults.json, what the config classes of transformers have by default, and the parameters in configs.json,
 which transformers counts in the real configurations there (on the meta device).
 
-configs.json has the keys and values of published config.json files, by the name of the model.
+configs.json has the keys and values of published config.json files, by the name of the model on the hub, and where these
+were read: the hub itself asks for accounts for some of them.
 """
 
+import copy
 import json
 import pathlib
 
@@ -29,7 +31,7 @@ for name in FAMILIES:
 path = HERE / "configs.json"
 configs = json.loads(path.read_text())
 for name, entry in configs.items():
-    config = transformers.AutoConfig.for_model(**entry["config"])
+    config = transformers.AutoConfig.for_model(**copy.deepcopy(entry["config"]))
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     entry["parameters"] = sum(p.numel() for p in model.parameters())
