@@ -28,7 +28,12 @@ import (
 func ReadRows(paths ...string) ([]Row, error) {
 	var rows []Row
 	for _, path := range paths {
-		err := readRows(path, func(r Row) error {
+		err := readRecords(path, wantedFile, func(text []byte, place string, unread ...string) error {
+			r, err := ParseRow(text)
+			if err != nil {
+				return err
+			}
+			r.Unread, r.Place = append(r.Unread, unread...), place
 			if len(rows) > 0 && r.Form != rows[0].Form {
 				return fmt.Errorf("the row has %s, and those before it %s: want one form", r.Form, rows[0].Form)
 			}
@@ -56,20 +61,21 @@ func Unread(rows []Row) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-const wantedFile = "rows are read from JSON objects with " + wantedForms + ", one on each line or in an array, " +
-	"from Parquet files, and from tables named .csv or .tsv"
+const (
+	wantedFile    = "rows are read from JSON objects with " + wantedForms + wantedFormats
+	wantedFormats = ", one on each line or in an array, from Parquet files, and from tables named .csv or .tsv"
+)
 
-// readRows reads a file. Errors of each are given the place of the row.
-func readRows(path string, each func(Row) error) error {
+// recordFunc gets the JSON of a row, its place, and what the file has of types that are not read.
+type recordFunc func(text []byte, place string, unread ...string) error
+
+// readRecords calls each for the rows of a file, and gives its errors the place of the row, with that of the file.
+// wanted says what files should have, for other errors.
+func readRecords(path, wanted string, each recordFunc) error {
 	at := func(text []byte, place string, unread ...string) error {
-		row, err := ParseRow(text)
-		if err == nil {
-			row.Unread = append(row.Unread, unread...)
-			row.Place = path + ": " + place
-			err = each(row)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %s: %w", path, place, err)
+		place = path + ": " + place
+		if err := each(text, place, unread...); err != nil {
+			return fmt.Errorf("%s: %w", place, err)
 		}
 		return nil
 	}
@@ -79,10 +85,10 @@ func readRows(path string, each func(Row) error) error {
 	case parquet.Is(path):
 		return readParquet(path, at)
 	}
-	return readJSON(path, at)
+	return readJSON(path, wanted, at)
 }
 
-func readJSON(path string, at func(text []byte, place string, unread ...string) error) (err error) {
+func readJSON(path, wanted string, at recordFunc) (err error) {
 	f, err := compressed.OpenSniffed(path)
 	if err != nil {
 		return err
@@ -94,10 +100,10 @@ func readJSON(path string, at func(text []byte, place string, unread ...string) 
 		return err
 	}
 	if err := foreign.Check(path, head); err != nil {
-		return fmt.Errorf("%w; %s", err, wantedFile)
+		return fmt.Errorf("%w; %s", err, wanted)
 	}
 	if text := bytes.TrimLeft(head, "\ufeff \t\r\n"); len(text) > 0 && text[0] != '{' && text[0] != '[' {
-		return fmt.Errorf("%s does not begin with JSON: %s", path, wantedFile)
+		return fmt.Errorf("%s does not begin with JSON: %s", path, wanted)
 	}
 	for record, err := range jsontext.Records(in) {
 		if err != nil {
@@ -111,7 +117,7 @@ func readJSON(path string, at func(text []byte, place string, unread ...string) 
 }
 
 // readParquet reads a Parquet file. What it has of types that are not read is among the keys that are not.
-func readParquet(path string, at func(text []byte, place string, unread ...string) error) (err error) {
+func readParquet(path string, at recordFunc) (err error) {
 	f, err := parquet.Open(path)
 	if err != nil {
 		return err
@@ -141,7 +147,7 @@ func readParquet(path string, at func(text []byte, place string, unread ...strin
 }
 
 // readTable reads a table, each row as an object of texts.
-func readTable(path string, at func(text []byte, place string, unread ...string) error) error {
+func readTable(path string, at recordFunc) error {
 	t, err := tabular.Read(path)
 	if err != nil {
 		return err

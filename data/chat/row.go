@@ -92,22 +92,10 @@ type message struct {
 // keys are not read; see Row.Unread. Beside the keys of another form text is one of these. It is an error if the row
 // has none of the forms or several, or if a value is not what its form has.
 func ParseRow(object []byte) (Row, error) {
-	if at := jsontext.InvalidUTF8(object); at >= 0 {
-		return Row{}, fmt.Errorf("byte 0x%02X of the row is no UTF-8, behind %q", object[at], object[max(0, at-20):at])
-	}
-	fields, err := jsontext.Fields(object)
+	values, keys, err := valuesOf(object)
 	if err != nil {
 		return Row{}, err
 	}
-	values := map[string]json.RawMessage{}
-	for _, f := range fields {
-		if _, twice := values[f.Key]; twice {
-			return Row{}, fmt.Errorf("the row has the key %.100q twice", f.Key)
-		}
-		values[f.Key] = f.Value
-	}
-	keys := slices.Sorted(maps.Keys(values))
-	maps.DeleteFunc(values, func(_ string, v json.RawMessage) bool { return string(v) == "null" })
 	if one := values["conversation"]; values["conversations"] == nil && one != nil && one[0] == '[' {
 		values["conversations"] = one // as LMSYS has it
 	}
@@ -127,6 +115,28 @@ func ParseRow(object []byte) (Row, error) {
 	return row, row.settings(values)
 }
 
+// valuesOf are the values of an object by their keys, without those that are null, and all keys, sorted.
+func valuesOf(object []byte) (values map[string]json.RawMessage, keys []string, err error) {
+	if at := jsontext.InvalidUTF8(object); at >= 0 {
+		return nil, nil, fmt.Errorf("byte 0x%02X of the row is no UTF-8, behind %q", object[at],
+			object[max(0, at-20):at])
+	}
+	fields, err := jsontext.Fields(object)
+	if err != nil {
+		return nil, nil, err
+	}
+	values = map[string]json.RawMessage{}
+	for _, f := range fields {
+		if _, twice := values[f.Key]; twice {
+			return nil, nil, fmt.Errorf("the row has the key %.100q twice", f.Key)
+		}
+		values[f.Key] = f.Value
+	}
+	keys = slices.Sorted(maps.Keys(values))
+	maps.DeleteFunc(values, func(_ string, v json.RawMessage) bool { return string(v) == "null" })
+	return values, keys, nil
+}
+
 // formOf is the form of a row with values.
 func formOf(values map[string]json.RawMessage, keys []string) (Form, error) {
 	var found []Form
@@ -144,8 +154,8 @@ func formOf(values map[string]json.RawMessage, keys []string) (Form, error) {
 	case len(found) > 1:
 		return "", fmt.Errorf("the row has several forms, %q: want one, so remove the keys of the others", found)
 	case values["chosen"] != nil && values["rejected"] != nil:
-		return "", errors.New("the row has a chosen and a rejected answer: training on preferences is not built yet; " +
-			"want " + wantedForms)
+		return "", errors.New("the row has a chosen and a rejected answer, for training on preferences (ParsePair, " +
+			"examples/dpo): here want " + wantedForms)
 	}
 	return "", fmt.Errorf("the row has the keys %.200q: want %s", keys, wantedForms)
 }

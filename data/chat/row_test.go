@@ -67,7 +67,7 @@ func TestParseRow(t *testing.T) {
 		{`{"chat": "x"}`, `the row has the keys ["chat"]: want messages, prompt and completion, text, `},
 		{`{"messages": [], "prompt": "a", "completion": "b"}`, `the row has several forms, ["messages" ` +
 			`"prompt+completion"]: want one, so remove the keys of the others`},
-		{`{"chosen": "a", "rejected": "b"}`, "training on preferences is not built yet"},
+		{`{"chosen": "a", "rejected": "b"}`, "for training on preferences"},
 		{`{"messages": [{"role": "system", "content": "s"}], "system": "t"}`, "another in the conversation: want one"},
 		{`{"messages": [{"role": "assistant", "content": "s", "weight": 0}]}`, "messages[0] is an answer of weight 0"},
 		{`{"messages": [{"role": "user", "from": "gpt", "content": "x"}]}`, "messages[0] has role and from: want one"},
