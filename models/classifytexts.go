@@ -13,12 +13,17 @@ import (
 // ClassifyTexts is the Forward of m, which gives each text one of several classes by the hidden state at the text's
 // last token that is not pad, as transformers' ForSequenceClassification. It reads input_ids [B,T], position_ids [B,T]
 // and labels, the classes [B] (both are optional). Logits are [B,classes]. The loss terms are texts: labels that are
-// not tensor.IgnoreIndex. With a nil pad a batch has one text. score is in the model's last Part.
+// not tensor.IgnoreIndex; a head of one class gives scores, and takes no labels. With a nil pad a batch has one text.
+// score is in the model's last Part.
 func ClassifyTexts(c *nn.Ctx, m nn.Module, score *nn.Linear, pad *int, b *data.Batch, hidden Hidden) Output {
 	ids := b.Required(data.InputIDs)
 	if pad == nil && ids.Size(0) > 1 {
 		why := fmt.Sprintf("%d texts and no pad_token_id: want it in the configuration, or one text", ids.Size(0))
 		panic(&tensor.Error{Op: "models.ClassifyTexts", Msg: why, Where: c.Path()})
+	}
+	if score.Weight.Shape()[0] == 1 && b.Tensors[data.Labels] != nil {
+		panic(&tensor.Error{Op: "models.ClassifyTexts", Msg: "labels of a head with one class, which scores texts: " +
+			"want no labels, and a loss of the scores (package models/preference)", Where: c.Path()})
 	}
 	c = WithPositions(c, b)
 	out := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {

@@ -46,7 +46,8 @@ func ParseID2Label(config []byte) (ID2Label, error) {
 		}
 		cfg.ID2Label = Labels(names...)
 	}
-	if p := cfg.ProblemType; p != nil && *p != "single_label_classification" {
+	scores := len(cfg.ID2Label) == 1 && cfg.ProblemType != nil && *cfg.ProblemType == "regression"
+	if p := cfg.ProblemType; p != nil && *p != "single_label_classification" && !scores {
 		return nil, fmt.Errorf("config.json: problem_type = %q is not supported: want single_label_classification", *p)
 	}
 	return cfg.ID2Label, nil
@@ -70,9 +71,10 @@ func (m ID2Label) Label2ID() map[string]int {
 	return ids
 }
 
-// Check adds what is wrong to the faults of a configuration.
-func (m ID2Label) Check(f *Faults) {
-	f.Want(len(m) > 1, "id2label names %d classes: want at least 2", len(m))
+// Check adds what is wrong to the faults of a configuration of a classifier that has at least so many classes. One
+// class is a score: what a reward model gives.
+func (m ID2Label) Check(f *Faults, least int) {
+	f.Want(len(m) >= least, "id2label names %d classes: want at least %d", len(m), least)
 	for i := range len(m) {
 		_, ok := m[strconv.Itoa(i)]
 		f.Want(ok, "id2label has no %q: want the classes numbered from 0", strconv.Itoa(i))

@@ -111,7 +111,7 @@ func (cfg AttentionConfig) Attend(c *Ctx, q, k, v *tensor.Tensor, in AttentionIn
 	opt := tensor.AttentionOptions{Scale: cfg.Scale, SoftCap: cfg.SoftCap, Causal: cfg.Causal, Window: cfg.Window,
 		Mask: in.Mask, QueryOffset: in.Cache.Len(), KeyOffset: in.Cache.Start(q.Size(2))}
 	cfg.checkHeads(c, q.Size(1), k.Size(1))
-	if c.Training {
+	if c.drops() {
 		opt.Dropout = cfg.DropoutP
 	}
 	if part := q.Size(1); opt.Dropout > 0 && cfg.Heads > 0 && part != cfg.Heads {

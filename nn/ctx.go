@@ -26,6 +26,7 @@ type Ctx struct {
 	// counts them. See TokenPositions.
 	Positions *tensor.Tensor
 
+	undropped bool            // dropout is left out
 	smoothing *Smoothing      // of labels; nil: none
 	segments  *Segments       // nil: nobody asks whether the model computes with them
 	noise     *EmbeddingNoise // nil: none
@@ -67,6 +68,16 @@ func (c *Ctx) WithLossOnly() *Ctx {
 	d.LossOnly = true
 	return &d
 }
+
+// WithoutDropout returns a context in which nothing is dropped while training: TRL's disable_dropout.
+func (c *Ctx) WithoutDropout() *Ctx {
+	d := *c
+	d.undropped = true
+	return &d
+}
+
+// drops reports whether dropout is active.
+func (c *Ctx) drops() bool { return c.Training && !c.undropped }
 
 // WithLogProbs returns a context in which language models give the log-probabilities of their labels (see
 // LinearLogProbs) in place of loss and logits.

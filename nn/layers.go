@@ -182,7 +182,7 @@ type Dropout struct{ P float64 }
 // Forward keeps x's shape.
 func (d *Dropout) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, d, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		if !c.Training {
+		if !c.drops() {
 			return x
 		}
 		return tensor.Dropout(c.Ctx, x, d.P)

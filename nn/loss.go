@@ -37,8 +37,8 @@ func LinearCrossEntropySum(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, la
 	return loss
 }
 
-// LinearLogProbs are the logarithms of the probabilities that the logits h·weightᵀ + bias give to labels, in the shape of
-// labels and in float32: 0 where a label is tensor.IgnoreIndex. The logits never exist as a whole: see
+// LinearLogProbs are the logarithms of the probabilities that the logits h·weightᵀ + bias give to labels, in the shape
+// of labels and in float32: 0 where a label is tensor.IgnoreIndex. The logits never exist as a whole: see
 // tensor.LinearLogProbs.
 func LinearLogProbs(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, labels *tensor.Tensor) *tensor.Tensor {
 	checkLabels(c, "nn.LinearLogProbs", h, labels)

@@ -165,7 +165,10 @@ func (j *job) load(classes []string) error {
 	head := "its head"
 	switch m := j.base.Model.(type) {
 	case *gpt2.Classifier:
-		j.net = m
+		if j.net = m; len(m.Labels()) == 1 {
+			return fmt.Errorf("%s has one label: it scores texts and tells no classes apart; examples/reward trains "+
+				"such models", dir)
+		}
 	case *gpt2.Model:
 		if len(classes) == 0 {
 			return fmt.Errorf("%s is a language model, without a classifier's head: want a --train_file to learn "+

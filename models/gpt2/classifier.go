@@ -50,7 +50,7 @@ func (c ClassifierConfig) Validate() error {
 		return err
 	}
 	var bad models.Faults
-	c.ID2Label.Check(&bad)
+	c.ID2Label.Check(&bad, 1)
 	if p := c.PadTokenID; p != nil {
 		bad.Want(*p >= 0 && *p < c.VocabSize, "pad_token_id = %d: want a token below vocab_size = %d", *p, c.VocabSize)
 	}

@@ -82,7 +82,7 @@ func TestClassifierConfig(t *testing.T) {
 	for text, want := range map[string]string{
 		`{`:                              "gpt2: config.json: line 1, column 2: the text ends too early: want }",
 		`{"problem_type":"regression"}`:  `gpt2: config.json: problem_type = "regression" is not supported: want single_label_classification`,
-		`{"num_labels":1}`:               "gpt2: config: id2label names 1 classes: want at least 2",
+		`{"num_labels":0}`:               "gpt2: config: id2label names 0 classes: want at least 1",
 		`{"id2label":{"0":"a","2":"b"}}`: `gpt2: config: id2label has no "1": want the classes numbered from 0`,
 		`{"pad_token_id":50257}`:         "gpt2: config: pad_token_id = 50257: want a token below vocab_size = 50257",
 		`{"n_layer":0}`:                  "gpt2: config: n_layer = 0: want at least 1",

@@ -85,6 +85,6 @@ func (c Config) Validate() error {
 		want(n > 0, "depths has %d: want at least 1", n)
 	}
 	want(activations[c.HiddenAct] != nil, "hidden_act = %q: want relu, gelu, silu or tanh", c.HiddenAct)
-	c.ID2Label.Check(&bad)
+	c.ID2Label.Check(&bad, 2)
 	return bad.Err("resnet")
 }

@@ -286,7 +286,7 @@ func (c Config) Validate() error {
 		bad.Want(*p >= 0 && *p < c.VocabSize, "pad_token_id = %d: want a token below vocab_size = %d", *p, c.VocabSize)
 	}
 	if c.Labels != nil {
-		c.Labels.Check(&bad)
+		c.Labels.Check(&bad, 1)
 	}
 	if len(bad) == 0 {
 		c.RoPE.check(&bad, &c)
