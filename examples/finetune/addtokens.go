@@ -45,7 +45,7 @@ func (j *job) addTokens() error {
 		return err
 	}
 	j.base.Tokenizer = grown
-	j.replace(models.Sidecar{Name: models.TokenizerFile, Data: file.Bytes()})
+	j.base.Replace(models.Sidecar{Name: models.TokenizerFile, Data: file.Bytes()})
 	rows, err := j.resize(grown.VocabSize())
 	if err != nil {
 		return err

@@ -19,7 +19,6 @@ import (
 	"github.com/lockstep-ml/lockstep/data/chat"
 	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
-	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all"
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/models/lora"
@@ -37,7 +36,7 @@ type job struct {
 	adapters *adapters.Arguments
 	adapter  *lora.Adapter // nil: the whole model is trained
 
-	base    *models.Pretrained[language.Model]
+	base    *language.Tuned[language.Model]
 	rows    []chat.Row
 	encoder chat.Encoder
 	pad     int32
@@ -106,10 +105,11 @@ func (j *job) open() (err error) {
 	if unread := chat.Unread(j.rows); len(unread) > 0 {
 		j.Line("not read", strings.Join(unread, ", "))
 	}
-	j.base, err = language.Open(j.ModelNameOrPath, j.DType.Loading())
+	saved, err := language.Open(j.ModelNameOrPath, j.DType.Loading())
 	if err != nil {
 		return err
 	}
+	j.base = &language.Tuned[language.Model]{Pretrained: saved, Line: j.Line}
 	j.Line("model", j.base.Model.ModelType(), program.Count(nn.NumParameters(j.base.Model), "parameter"))
 	if err := j.addTokens(); err != nil {
 		return err
@@ -118,33 +118,23 @@ func (j *job) open() (err error) {
 	if err != nil {
 		return err
 	}
-	special, err := chat.SpecialTokens(j.ModelNameOrPath)
-	if err != nil {
-		return err
-	}
-	template, err := j.template(special)
-	if err != nil {
-		return err
-	}
-	return j.setEncoder(template, special)
+	return j.setEncoder()
 }
 
-// template is the chat template, the model's or that of --chat_template; nil: there is none.
-func (j *job) template(special map[string]string) (*chat.Template, error) {
-	if j.ChatTemplate == "" {
-		t, err := chat.LoadTemplate(j.ModelNameOrPath)
-		if errors.Is(err, chat.ErrNoTemplate) {
-			return nil, nil
-		}
-		return t, err
-	}
-	t, err := chat.ReadTemplate(j.ChatTemplate)
+// setEncoder prepares the encoder of rows, and the tokens at which the saved model will stop.
+func (j *job) setEncoder() (err error) {
+	row := j.rows[0]
+	e, pad, err := j.base.Encoder(language.Texts{ChatTemplate: j.ChatTemplate, EOSToken: j.EOSToken,
+		Conversations: row.Messages != nil || row.PromptMessages != nil})
 	if err != nil {
-		return nil, fmt.Errorf("chat_template: %w", err)
+		return err
 	}
-	t.Special = special
-	j.replace(models.Sidecar{Name: chat.TemplateFile, Data: []byte(t.Source)})
-	return t, nil
+	e.AssistantOnly, e.AllTokens, e.MaxLength = j.AssistantOnlyLoss, !j.CompletionOnlyLoss, j.MaxLength
+	if n := j.base.Model.ContextLength(); e.MaxLength == 0 || e.MaxLength > n {
+		e.MaxLength = n
+	}
+	j.encoder, j.pad = e, pad
+	return nil
 }
 
 // samples encodes the rows, and shows one of them as the model will see it.

@@ -67,12 +67,10 @@ func TestSamplesAreThoseOfTRL(t *testing.T) {
 	_, f := defaults()
 	f.ModelNameOrPath = folder
 	j := &job{FinetuneArguments: f, Process: &program.Process{}, rows: []chat.Row{{Form: chat.Text}}}
-	var err error
-	j.base, err = language.Open(folder)
+	saved, err := language.Open(folder)
 	require.NoError(t, err)
-	template, err := chat.LoadTemplate(folder)
-	require.NoError(t, err)
-	require.NoError(t, j.setEncoder(template, template.Special))
+	j.base = &language.Tuned[language.Model]{Pretrained: saved, Line: func(string, ...string) {}}
+	require.NoError(t, j.setEncoder())
 	for name, form := range g.Forms {
 		e := j.encoder
 		e.AssistantOnly, e.MaxLength = form.Options.AssistantOnly, 64

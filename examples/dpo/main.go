@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Dpo teaches a chat model which of two answers people prefer, by direct preference optimization as TRL's DPOTrainer
+// has it: rows of a prompt with a chosen and a rejected answer, as texts or messages. The reference is the model before
+// its training: with --use_peft the model without its adapter, else a copy, or with --precompute_ref_log_probs what the
+// model said of the rows. Before the first step it prints a row with the answers in ⟦⟧. docs/preference.md has more.
+//
+// With no flags it goes on with what examples/finetune has saved.
+//
+//	go run ./examples/finetune
+//	go run ./examples/dpo
+//	go run ./examples/chat --model_name_or_path out/dpo
+//
+// With --use_peft it trains a LoRA adapter (see package models/lora), by TRL's flags:
+//
+//	go run ./examples/dpo --model_name_or_path MODEL --train_file pairs.jsonl --output_dir out/preferred \
+//		--use_peft --lora_target_modules all-linear --learning_rate 5e-6
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
+	"github.com/lockstep-ml/lockstep/examples/internal/pairs"
+	_ "github.com/lockstep-ml/lockstep/integrations/all"
+	"github.com/lockstep-ml/lockstep/program"
+)
+
+func main() { os.Exit(program.Run(train)) }
+
+// train is the program.
+func train(ctx context.Context, p *program.Process) error {
+	a, d := defaults()
+	l, r := adapters.Defaults(), pairs.Defaults()
+	loader := args.Bind(p.Flags(), a, r, d, l)
+	loader.Defaults(func(given func(key string) bool) string {
+		if given("model_name_or_path") || given("train_file") {
+			return ""
+		}
+		r.Demonstrate(a)
+		return "demonstration"
+	})
+	if _, err := p.Parse(loader); err != nil {
+		return err
+	}
+	j := &job{Process: p, Arguments: r, DPOArguments: d, args: a, adapters: l}
+	return j.run(ctx)
+}

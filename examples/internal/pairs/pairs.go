@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pairs is what the examples that learn preferences share: their rows, and the run. It is no example itself.
+package pairs
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/examples/internal/final"
+	"github.com/lockstep-ml/lockstep/examples/internal/language"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/program"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// Arguments are settings of both programs, by the names of TRL.
+type Arguments struct {
+	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model and its tokenizer, or a GGUF file"`
+	// TrainFile and ValidationFile have rows in a form that chat.ParsePair reads.
+	TrainFile      []string `json:"train_file" usage:"rows of chosen and rejected answers, as JSON or JSON Lines; repeatable"`
+	ValidationFile []string `json:"validation_file" usage:"rows to evaluate on, as train_file"`
+
+	DType        language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the parameters: float32, bfloat16, float16, or auto for that of the saved weights; see half_update"`
+	ChatTemplate string         `json:"chat_template" path:"true" usage:"file of a chat template that takes the place of the model's"`
+	EOSToken     string         `json:"eos_token" usage:"token that ends an answer; empty for the tokenizer's"`
+	MaxLength    int            `json:"max_length" usage:"most tokens of a prompt with an answer; 0 for what the model reads"`
+	// DisableDropout is TRL's default.
+	DisableDropout bool `json:"disable_dropout" usage:"train without dropout"`
+
+	demonstrates bool
+}
+
+// demonstration has answers to what examples/finetune has taught.
+//
+//go:embed pairs.jsonl
+var demonstration []byte
+
+// Demonstrate makes the settings those of the demonstration, which learns from what examples/finetune has saved.
+func (a *Arguments) Demonstrate(t *args.TrainingArguments) {
+	a.ModelNameOrPath, a.demonstrates = filepath.FromSlash("out/finetune"), true
+	t.LearningRate, t.NumTrainEpochs, t.PerDeviceTrainBatchSize, t.OverwriteOutputDir = 1e-3, 10, 8, true
+}
+
+// unpack writes the demonstration beside the results.
+func (a *Arguments) unpack(dir string) error {
+	if !a.demonstrates {
+		return nil
+	}
+	path := filepath.Join(dir, "demonstration", "pairs.jsonl")
+	a.TrainFile = []string{path}
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
+	}
+	return os.WriteFile(path, demonstration, 0o666)
+}
+
+// Defaults are TRL's, except that numbers are float32.
+func Defaults() *Arguments {
+	return &Arguments{DType: "float32", MaxLength: 1024, DisableDropout: true}
+}
+
+// Check reports all faults at once.
+func (a *Arguments) Check(c *args.Checker) {
+	c.Require(a.ModelNameOrPath != "", "model_name_or_path", a.ModelNameOrPath, "a folder of a saved model")
+	c.Require(len(a.TrainFile) > 0 || a.demonstrates, "train_file", a.TrainFile, "rows of chosen and rejected answers")
+	c.Require(a.MaxLength == 0 || a.MaxLength > 1, "max_length", a.MaxLength, "at least 2, or 0")
+}
+
+// Rows are the rows of both files, and what they become.
+type Rows struct {
+	*program.Process
+	Encoder chat.Encoder
+	Mode    chat.TruncationMode
+	Pad     int32
+
+	train, eval []chat.Pair
+	// Train and Eval are the samples; Eval is empty without a file.
+	Train, Eval data.Slice[chat.PreferenceSample]
+}
+
+// Read reads the files. dir is the folder of results.
+func (r *Rows) Read(a *Arguments, dir string) (err error) {
+	if err := a.unpack(dir); err != nil {
+		return err
+	}
+	if r.train, err = chat.ReadPairs(a.TrainFile...); err != nil {
+		return err
+	}
+	if len(a.ValidationFile) > 0 {
+		if r.eval, err = chat.ReadPairs(a.ValidationFile...); err != nil {
+			return err
+		}
+	}
+	r.Line("rows", program.Count(len(r.train), "row"), r.train[0].Description())
+	return nil
+}
+
+// Conversations reports whether the chat template renders the rows.
+func (r *Rows) Conversations() bool { return r.train[0].PromptMessages != nil }
+
+// Encode makes samples of the rows, and shows one of them as the model will see it.
+func (r *Rows) Encode() (err error) {
+	if r.Train, err = r.encode("train_file", r.train); err != nil || r.eval == nil {
+		return err
+	}
+	r.Eval, err = r.encode("validation_file", r.eval)
+	return err
+}
+
+func (r *Rows) encode(name string, rows []chat.Pair) (list data.Slice[chat.PreferenceSample], err error) {
+	left, first := map[error]int{}, map[error]int{}
+	cut, merged := 0, 0
+	for i, row := range rows {
+		s, err := r.Encoder.EncodePair(row, r.Mode)
+		reason := reasonOf(err)
+		switch {
+		case reason != nil:
+			if left[reason]++; left[reason] == 1 {
+				first[reason] = i + 1
+			}
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("%s: row %d: %w", name, i+1, err)
+		}
+		if s.Cut > 0 {
+			cut++
+		}
+		if s.Merged > 0 {
+			merged++
+		}
+		list = append(list, s)
+	}
+	for _, reason := range reasons {
+		if n := left[reason]; n > 0 {
+			r.Line("left out", fmt.Sprintf("%s of %s: %v", program.Count(n, "row"), name, reason),
+				fmt.Sprintf("the first is row %d", first[reason]))
+		}
+	}
+	if cut > 0 {
+		r.Line("cut", fmt.Sprintf("%s of %s longer than max_length = %d", program.Count(cut, "row"), name,
+			r.Encoder.MaxLength))
+	}
+	if merged > 0 {
+		r.Line("prompts", fmt.Sprintf("%s of %s end otherwise with an answer than alone: the answers begin before",
+			program.Count(merged, "prompt"), name))
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%s: no row teaches anything: want rows with two different answers that are not empty, "+
+			"and a max_length (%d) that leaves some of them", name, r.Encoder.MaxLength)
+	}
+	if name == "train_file" {
+		err = r.show(list[0])
+	}
+	return list, err
+}
+
+// reasons are why a row is left out.
+var reasons = []error{chat.ErrSameAnswers, chat.ErrEmptyAnswer, chat.ErrPairCut}
+
+func reasonOf(err error) error {
+	for _, reason := range reasons {
+		if errors.Is(err, reason) {
+			return reason
+		}
+	}
+	return nil
+}
+
+// show prints a row.
+func (r *Rows) show(s chat.PreferenceSample) error {
+	chosen, rejected, err := r.Encoder.MarkedPair(s)
+	if err == nil {
+		fmt.Fprintf(r.Stdout, "the first row, with the answers in ⟦⟧, chosen:\n%s\nrejected:\n%s\n",
+			strings.TrimSuffix(chosen, "\n"), strings.TrimSuffix(rejected, "\n"))
+	}
+	return err
+}
+
+// Source are samples as batches.
+func (r *Rows) Source(list data.Slice[chat.PreferenceSample]) data.Source {
+	return data.NewSource(list, chat.CollatePairs(r.Pad))
+}
+
+// Train trains a model with rows, evaluates and saves it.
+func Train(ctx context.Context, r *Rows, m models.Model, a *args.TrainingArguments, opts ...trainer.Option) error {
+	evaluated := &final.Evaluation{}
+	opts = append(opts, trainer.WithTrainData(r.Source(r.Train)), trainer.WithDisplay(r.Stderr),
+		trainer.WithCallbacks(evaluated))
+	if len(r.Eval) > 0 {
+		opts = append(opts, trainer.WithEvalData(r.Source(r.Eval)))
+	}
+	t := trainer.New(m, a, opts...)
+	defer t.Close() // what went wrong before is the error to report
+	res, err := t.TrainContext(ctx)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(t.SaveMetrics("train", res.Metrics), t.SaveState(), t.SaveModel("")); err != nil {
+		return err
+	}
+	if t.IsMain() {
+		r.Line("model", "saved to "+a.OutputDir)
+	}
+	if len(r.Eval) == 0 {
+		return nil
+	}
+	metrics, err := evaluated.Of(ctx, t)
+	if err != nil {
+		return err
+	}
+	return t.SaveMetrics("eval", metrics)
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Reward trains a model that scores answers, from rows of a prompt with a chosen and a rejected answer, as TRL's
+// RewardTrainer does: a language model gets a head of one label, which transformers loads as ForSequenceClassification
+// with num_labels 1. Rows longer than max_length are left out. docs/preference.md has more.
+//
+// With no flags it goes on with what examples/finetune has saved.
+//
+//	go run ./examples/finetune
+//	go run ./examples/reward
+//	go run ./examples/reward --model_name_or_path MODEL --train_file pairs.jsonl --output_dir out/scores
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/lockstep-ml/lockstep/args"
+	_ "github.com/lockstep-ml/lockstep/integrations/all"
+	"github.com/lockstep-ml/lockstep/program"
+)
+
+func main() { os.Exit(program.Run(train)) }
+
+// train is the program.
+func train(ctx context.Context, p *program.Process) error {
+	a, r, s, l := defaults()
+	loader := args.Bind(p.Flags(), a, r, s, l)
+	loader.Defaults(func(given func(key string) bool) string {
+		if given("model_name_or_path") || given("train_file") {
+			return ""
+		}
+		r.Demonstrate(a)
+		return "demonstration"
+	})
+	if _, err := p.Parse(loader); err != nil {
+		return err
+	}
+	j := &job{Process: p, Arguments: r, RewardArguments: s, args: a, adapters: l}
+	return j.run(ctx)
+}
