@@ -8,12 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/data/chat"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/program"
 )
 
@@ -23,8 +26,11 @@ const folder = "../finetune/testdata/model"
 func dpo(t *testing.T, out string, argv ...string) (string, error) {
 	t.Helper()
 	var printed bytes.Buffer
-	argv = append([]string{"--model_name_or_path", folder, "--train_file", "../internal/pairs/pairs.jsonl", "--output_dir", out,
-		"--report_to", "none", "--max_length", "64"}, argv...)
+	if !slices.Contains(argv, "--train_file") {
+		argv = append(argv, "--train_file", "../internal/pairs/pairs.jsonl")
+	}
+	argv = append([]string{"--model_name_or_path", folder, "--output_dir", out, "--report_to", "none", "--max_length",
+		"64"}, argv...)
 	err := train(t.Context(), &program.Process{Name: "dpo", Args: argv, Stdout: &printed, Stderr: &printed})
 	return printed.String(), err
 }
@@ -126,3 +132,98 @@ func TestStepsAreThoseOfTRL(t *testing.T) {
 }
 
 func abs(x float64) float64 { return max(x, -x) }
+
+// weights are the bytes of a file that a run has saved.
+func weights(t *testing.T, out, file string) []byte {
+	text, err := os.ReadFile(filepath.Join(out, file))
+	require.NoError(t, err)
+	return text
+}
+
+// ranksRun has two steps of 8 pairs in 4 micro-batches, on any number of ranks, and evaluates after each.
+func ranksRun(t *testing.T, out string, ranks int, more ...string) []record {
+	argv := append([]string{"--num_replicas", strconv.Itoa(ranks), "--per_device_train_batch_size", "2",
+		"--global_train_batch_size", "8", "--per_device_eval_batch_size", "2", "--max_steps", "4", "--logging_steps", "2",
+		"--save_steps", "2", "--learning_rate", "2e-3", "--validation_file", "../internal/pairs/pairs.jsonl",
+		"--eval_strategy", "steps", "--eval_steps", "2"}, more...)
+	printed, err := dpo(t, out, argv...)
+	require.NoError(t, err, printed)
+	list := records(t, out, "rewards/margins")
+	require.Len(t, list, 2)
+	evals := records(t, out, "eval_rewards/margins")
+	require.Len(t, evals, 2)
+	for _, r := range append(list, evals...) {
+		for key := range r {
+			if strings.Contains(key, "per_second") || strings.Contains(key, "runtime") ||
+				strings.HasPrefix(key, "memory") {
+				delete(r, key)
+			}
+		}
+	}
+	return append(list, evals...)
+}
+
+// The whole model, an adapter with the model below it as the reference, an adapter that is trained further, and
+// references that are computed before have one result on any number of ranks, whatever the ranks share, and after a
+// resume.
+func TestRanks(t *testing.T) {
+	adapter := []string{"--use_peft", "--lora_target_modules", "all-linear"}
+	for name, c := range map[string]struct {
+		file string
+		argv []string
+		on2  []string // what the second run has beside another number of ranks
+	}{
+		"whole, in bf16":   {models.WeightsFile, []string{"--bf16"}, []string{"--gradient_checkpointing"}},
+		"adapter":          {models.AdapterFile, adapter, nil},
+		"trained further":  {models.AdapterFile, []string{"--adapter", "testdata/adapter"}, nil},
+		"computed before":  {models.AdapterFile, append(adapter, "--precompute_ref_log_probs"), nil},
+		"shards":           {models.WeightsFile, nil, []string{"--fsdp", "full_shard"}},
+		"shards, computed": {models.WeightsFile, []string{"--precompute_ref_log_probs"}, []string{"--fsdp", "full_shard"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one := t.TempDir()
+			want := ranksRun(t, one, 1, c.argv...)
+			for _, ranks := range []int{2, 4} {
+				out := t.TempDir()
+				got := ranksRun(t, out, ranks, append(c.on2, c.argv...)...)
+				require.Equal(t, want, got, "%d ranks", ranks)
+				require.Equal(t, weights(t, one, c.file), weights(t, out, c.file), "%d ranks", ranks)
+			}
+			out := t.TempDir()
+			require.NoError(t, os.CopyFS(out, os.DirFS(one)))
+			require.NoError(t, os.RemoveAll(filepath.Join(out, "checkpoint-4")))
+			again := ranksRun(t, out, 2, append(c.argv, "--resume_from_checkpoint", filepath.Join(out, "checkpoint-2"))...)
+			require.Equal(t, want, again, "resumed")
+			require.Equal(t, weights(t, one, c.file), weights(t, out, c.file), "resumed")
+		})
+	}
+}
+
+// What would be silently another training is refused, and rows of no use are counted.
+func TestFaults(t *testing.T) {
+	rows := filepath.Join(t.TempDir(), "rows.jsonl")
+	require.NoError(t, os.WriteFile(rows, []byte(`{"prompt": "a", "chosen": "b", "rejected": "c"}
+{"prompt": "a", "chosen": "b", "rejected": "b"}
+{"prompt": "a", "chosen": "b", "rejected": " "}
+{"prompt": "a very long prompt of many tokens that nobody reads", "chosen": "b", "rejected": "c"}
+`), 0o600))
+	printed, err := dpo(t, t.TempDir(), "--train_file", rows, "--max_length", "12", "--num_train_epochs", "1",
+		"--save_strategy", "no")
+	require.NoError(t, err, printed)
+	for _, want := range []string{"1 row of train_file: chosen and rejected are the same", "the first is row 2",
+		"1 row of train_file: an answer is empty", "1 row of train_file: what would be learned lies beyond max_length"} {
+		require.Contains(t, printed, want)
+	}
+	for argv, want := range map[string]string{
+		"--loss_type kto":                        "loss_type is kto (flag --loss_type): want one of [sigmoid hinge ipo robust]",
+		"--beta 0":                               "beta is 0 (flag --beta): want a positive number",
+		"--loss_type ipo --label_smoothing 0.1":  "label_smoothing is 0.1 (flag --label_smoothing): want a number",
+		"--max_length 3":                         "train_file: no row teaches anything",
+		"--ref_model_name_or_path testdata/none": "ref_model_name_or_path: ",
+		"--label_smoothing_factor 0.1":           "label_smoothing_factor has no effect on",
+		"--cp_size 2 --num_replicas 2 --global_train_batch_size 8": "cp_size",
+	} {
+		_, err := dpo(t, t.TempDir(), strings.Fields(argv)...)
+		require.ErrorContains(t, err, want)
+	}
+}
