@@ -117,19 +117,19 @@ func (r *Rows) Encode() (err error) {
 }
 
 func (r *Rows) encode(name string, rows []chat.Pair) (list data.Slice[chat.PreferenceSample], err error) {
-	left, first := map[error]int{}, map[error]int{}
+	left, first := map[error]int{}, map[error]string{}
 	cut, merged := 0, 0
-	for i, row := range rows {
+	for _, row := range rows {
 		s, err := r.Encoder.EncodePair(row, r.Mode)
 		reason := reasonOf(err)
 		switch {
 		case reason != nil:
 			if left[reason]++; left[reason] == 1 {
-				first[reason] = i + 1
+				first[reason] = row.Place
 			}
 			continue
 		case err != nil:
-			return nil, fmt.Errorf("%s: row %d: %w", name, i+1, err)
+			return nil, fmt.Errorf("%s: %w", row.Place, err)
 		}
 		if s.Cut > 0 {
 			cut++
@@ -142,7 +142,7 @@ func (r *Rows) encode(name string, rows []chat.Pair) (list data.Slice[chat.Prefe
 	for _, reason := range reasons {
 		if n := left[reason]; n > 0 {
 			r.Line("left out", fmt.Sprintf("%s of %s: %v", program.Count(n, "row"), name, reason),
-				fmt.Sprintf("the first is row %d", first[reason]))
+				"the first is "+first[reason])
 		}
 	}
 	if cut > 0 {
