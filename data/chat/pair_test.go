@@ -21,25 +21,25 @@ func TestParsePair(t *testing.T) {
 	const user, good, bad = `{"role":"user","content":"q"}`, `{"role":"assistant","content":"a"}`,
 		`{"role":"assistant","content":"b"}`
 	conversation := "[" + user + "] | [" + good + "] | [" + bad + "]"
+	const lists = `{"chosen": [` + user + `,` + good + `], "rejected": [` + user + `,`
 	for text, want := range map[string]string{
-		`{"prompt": "q", "chosen": "a", "rejected": "b"}`:                                                "q | a | b",
-		`{"chosen": "q: é a", "rejected": "q: è a", "prompt": null}`:                                     "q: |  é a |  è a",
-		`{"chosen": "q. A", "rejected": "q. A and B"}`:                                                   "q.  | A | A and B",
-		`{"chosen": "same", "rejected": "same"}`:                                                         "sam | e | e",
-		`{"chosen": "", "rejected": "b"}`:                                                                " |  | b",
-		`{"prompt": [` + user + `], "chosen": "a", "rejected": "b"}`:                                     conversation,
-		`{"instruction": "q", "chosen": "a", "rejected": "b"}`:                                           conversation,
-		`{"prompt": "q", "chosen": [` + good + `], "rejected": ` + bad + `}`:                             conversation,
-		`{"prompt": [` + user + `], "chosen": [` + good + `], "rejected": [` + bad + `]}`:                conversation,
-		`{"messages": [` + user + `], "chosen": ` + good + `, "rejected": ` + bad + `}`:                  conversation,
-		`{"chosen": [` + user + `,` + good + `], "rejected": [` + user + `,` + bad + `]}`:                conversation,
-		`{"prompt": "q", "chosen": [` + user + `,` + good + `], "rejected": [` + user + `,` + bad + `]}`: conversation,
+		`{"prompt": "q", "chosen": "a", "rejected": "b"}`:                                 "q | a | b",
+		`{"chosen": "q: é a", "rejected": "q: è a", "prompt": null}`:                      "q: |  é a |  è a",
+		`{"chosen": "q. A", "rejected": "q. A and B"}`:                                    "q.  | A | A and B",
+		`{"chosen": "same", "rejected": "same"}`:                                          "sam | e | e",
+		`{"chosen": "", "rejected": "b"}`:                                                 " |  | b",
+		`{"prompt": [` + user + `], "chosen": "a", "rejected": "b"}`:                      conversation,
+		`{"instruction": "q", "chosen": "a", "rejected": "b"}`:                            conversation,
+		`{"prompt": "q", "chosen": [` + good + `], "rejected": ` + bad + `}`:              conversation,
+		`{"prompt": [` + user + `], "chosen": [` + good + `], "rejected": [` + bad + `]}`: conversation,
+		`{"messages": [` + user + `], "chosen": ` + good + `, "rejected": ` + bad + `}`:   conversation,
+		lists + bad + `]}`:                conversation,
+		lists + bad + `], "prompt": "q"}`: conversation,
+		lists + good + `]}`:               "[" + user + "] | [" + good + "] | [" + good + "]",
 		`{"conversations": [{"from": "human", "value": "q"}], "chosen": {"from": "gpt", "value": "a"},
 			"rejected": {"from": "gpt", "value": "b"}}`: conversation,
 		`{"instruction": "q", "input": "r", "chosen": "a", "rejected": "b", "system": "s"}`: `[{"role":"system",` +
 			`"content":"s"},{"role":"user","content":"q\nr"}] | [` + good + `] | [` + bad + `]`,
-		`{"chosen": [` + user + `,` + good + `], "rejected": [` + user + `,` + good + `]}`: "[" + user + "] | [" + good +
-			"] | [" + good + "]",
 	} {
 		p, err := chat.ParsePair([]byte(text))
 		require.NoError(t, err, text)

@@ -52,9 +52,19 @@ func ReadRows(paths ...string) ([]Row, error) {
 
 // Unread are the keys of rows that their form has no use for, sorted.
 func Unread(rows []Row) []string {
+	return allOf(rows, func(r Row) []string { return r.Unread })
+}
+
+// UnreadOfPairs are the keys of rows of preferences that have no use, sorted.
+func UnreadOfPairs(pairs []Pair) []string {
+	return allOf(pairs, func(p Pair) []string { return p.Unread })
+}
+
+// allOf are the keys of all rows, sorted.
+func allOf[T any](rows []T, of func(T) []string) []string {
 	all := map[string]bool{}
 	for _, r := range rows {
-		for _, key := range r.Unread {
+		for _, key := range of(r) {
 			all[key] = true
 		}
 	}

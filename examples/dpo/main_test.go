@@ -143,8 +143,8 @@ func weights(t *testing.T, out, file string) []byte {
 // ranksRun has two steps of 8 pairs in 4 micro-batches, on any number of ranks, and evaluates after each.
 func ranksRun(t *testing.T, out string, ranks int, more ...string) []record {
 	argv := append([]string{"--num_replicas", strconv.Itoa(ranks), "--per_device_train_batch_size", "2",
-		"--global_train_batch_size", "8", "--per_device_eval_batch_size", "2", "--max_steps", "4", "--logging_steps", "2",
-		"--save_steps", "2", "--learning_rate", "2e-3", "--validation_file", "../internal/pairs/pairs.jsonl",
+		"--global_train_batch_size", "8", "--per_device_eval_batch_size", "2", "--max_steps", "4", "--logging_steps",
+		"2", "--save_steps", "2", "--learning_rate", "2e-3", "--validation_file", "../internal/pairs/pairs.jsonl",
 		"--eval_strategy", "steps", "--eval_steps", "2"}, more...)
 	printed, err := dpo(t, out, argv...)
 	require.NoError(t, err, printed)
@@ -173,12 +173,13 @@ func TestRanks(t *testing.T) {
 		argv []string
 		on2  []string // what the second run has beside another number of ranks
 	}{
-		"whole, in bf16":   {models.WeightsFile, []string{"--bf16"}, []string{"--gradient_checkpointing"}},
-		"adapter":          {models.AdapterFile, adapter, nil},
-		"trained further":  {models.AdapterFile, []string{"--adapter", "testdata/adapter"}, nil},
-		"computed before":  {models.AdapterFile, append(adapter, "--precompute_ref_log_probs"), nil},
-		"shards":           {models.WeightsFile, nil, []string{"--fsdp", "full_shard"}},
-		"shards, computed": {models.WeightsFile, []string{"--precompute_ref_log_probs"}, []string{"--fsdp", "full_shard"}},
+		"whole, in bf16":  {models.WeightsFile, []string{"--bf16"}, []string{"--gradient_checkpointing"}},
+		"adapter":         {models.AdapterFile, adapter, nil},
+		"trained further": {models.AdapterFile, []string{"--adapter", "testdata/adapter"}, nil},
+		"computed before": {models.AdapterFile, append(adapter, "--precompute_ref_log_probs"), nil},
+		"shards":          {models.WeightsFile, nil, []string{"--fsdp", "full_shard"}},
+		"shards, computed": {models.WeightsFile, []string{"--precompute_ref_log_probs"}, []string{"--fsdp",
+			"full_shard"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			one := t.TempDir()
@@ -192,7 +193,8 @@ func TestRanks(t *testing.T) {
 			out := t.TempDir()
 			require.NoError(t, os.CopyFS(out, os.DirFS(one)))
 			require.NoError(t, os.RemoveAll(filepath.Join(out, "checkpoint-4")))
-			again := ranksRun(t, out, 2, append(c.argv, "--resume_from_checkpoint", filepath.Join(out, "checkpoint-2"))...)
+			from := filepath.Join(out, "checkpoint-2")
+			again := ranksRun(t, out, 2, append(c.argv, "--resume_from_checkpoint", from)...)
 			require.Equal(t, want, again, "resumed")
 			require.Equal(t, weights(t, one, c.file), weights(t, out, c.file), "resumed")
 		})

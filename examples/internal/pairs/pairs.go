@@ -101,6 +101,9 @@ func (r *Rows) Read(a *Arguments, dir string) (err error) {
 		}
 	}
 	r.Line("rows", program.Count(len(r.train), "row"), r.train[0].Description())
+	if unread := chat.UnreadOfPairs(r.train); len(unread) > 0 {
+		r.Line("not read", strings.Join(unread, ", "))
+	}
 	return nil
 }
 
