@@ -46,7 +46,8 @@ func answers(t *testing.T) string {
 	text, err := os.ReadFile("../internal/pairs/pairs.jsonl")
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "answers.jsonl")
-	require.NoError(t, os.WriteFile(path, bytes.ReplaceAll(text, []byte(`"margin": 0.5`), []byte(`"margin": 0`)), 0o600))
+	text = bytes.ReplaceAll(text, []byte(`"margin": 0.5`), []byte(`"margin": 0`))
+	require.NoError(t, os.WriteFile(path, text, 0o600))
 	return path
 }
 
@@ -78,7 +79,8 @@ func TestStepsAreThoseOfTRL(t *testing.T) {
 
 // A language model gets a head, whose adapter is saved with it, and the model is one that can be trained further.
 func TestLanguageModels(t *testing.T) {
-	rows := []string{"--train_file", "../internal/pairs/pairs.jsonl", "--validation_file", "../internal/pairs/pairs.jsonl"}
+	rows := []string{"--train_file", "../internal/pairs/pairs.jsonl", "--validation_file",
+		"../internal/pairs/pairs.jsonl"}
 	out := t.TempDir()
 	printed, err := reward(t, folder, out, append(rows, "--eval_strategy", "steps", "--eval_steps", "10")...)
 	require.NoError(t, err, printed)

@@ -13,8 +13,8 @@ import (
 )
 
 // Reward trains a classifier with one label, as transformers' ForSequenceClassification with num_labels 1, to score
-// chosen answers higher than rejected ones (Bradley and Terry 1952; Ouyang et al. 2022, arXiv:2203.02155): the loss of a
-// pair is −log σ(chosen − rejected − margin).
+// chosen answers higher than rejected ones (Bradley and Terry 1952; Ouyang et al. 2022, arXiv:2203.02155): the loss of
+// a pair is −log σ(chosen − rejected − margin).
 type Reward struct {
 	// CenterCoefficient is TRL's center_rewards_coefficient: it times (chosen + rejected)² is added, so that scores
 	// have a mean of 0 (Eisenstein et al. 2023, arXiv:2312.09244). 0: nothing is.
