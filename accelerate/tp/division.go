@@ -297,30 +297,36 @@ func (d *Division) Norm(ctx context.Context, c *tensor.Ctx) (float64, error) {
 	return j.Norm(ctx, trained, func(i int) (*tensor.Tensor, int) { return trained[i].Grad(), 0 })
 }
 
-// Join makes the model whole again, with the values that the ranks have. Tree and its hooks are void then. It is
-// collective.
+// Join makes the model whole again, with the values that the ranks have, and frees the parts with their gradients. Tree
+// and its hooks are void then. It is collective.
 func (d *Division) Join(ctx context.Context, c *tensor.Ctx) error {
-	if err := d.join(ctx, c); err != nil {
-		return err
+	err := d.join(ctx, c, func(part *tensor.Tensor) {
+		part.ZeroGrad()
+		part.DropLowered()
+		part.Free()
+	})
+	if err == nil {
+		clear(d.owner)
 	}
-	clear(d.owner)
-	return nil
+	return err
 }
 
-// join is Join of a model that may be divided again.
-func (d *Division) join(ctx context.Context, c *tensor.Ctx) error {
+// join makes the model whole, one parameter after the other, and tells after which of the parts.
+func (d *Division) join(ctx context.Context, c *tensor.Ctx, after func(part *tensor.Tensor)) error {
 	for _, q := range d.whole {
 		p := d.owner[q.Name]
 		if p == nil {
 			continue
 		}
-		whole, err := d.gather(ctx, c.NoGrad(), p.Tensor, d.cuts[q.Name])
+		part := p.Tensor
+		whole, err := d.gather(ctx, c.NoGrad(), part, d.cuts[q.Name])
 		if err != nil {
 			return err
 		}
 		q.DropLowered()
 		q.Reload(whole)
 		p.Join()
+		after(part)
 	}
 	c.Sync()
 	return nil

@@ -19,7 +19,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// A rank that loads a saved model reads its parts alone: it never has memory for a whole matrix that is divided.
+// A rank that loads a saved model reads its parts alone: it never has memory for a whole matrix that is divided. Join
+// takes the parts' memory back.
 func TestLoadedParts(t *testing.T) {
 	dir, cfg := t.TempDir(), gpt2.DefaultConfig()
 	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = 4099, 8, 64, 2, 4
@@ -59,6 +60,11 @@ func TestLoadedParts(t *testing.T) {
 			if err := d.Join(context.Background(), c); err != nil {
 				return err
 			}
+			whole := int64(0)
+			for _, p := range nn.NamedParameters(m) {
+				whole += int64(p.Bytes())
+			}
+			require.LessOrEqual(t, dev.MemStats().InUse, whole, "the parts are gone")
 			read := tensor.NewCtx(tensor.CPU())
 			for i, p := range nn.NamedParameters(m) {
 				want := nn.NamedParameters(saved)[i]

@@ -192,7 +192,8 @@ func (s *Strategy) summon(write bool, f func() error) (err error) {
 	for name, p := range s.owner {
 		parts[name] = p.Tensor
 	}
-	if err := s.join(context.Background(), s.c); err != nil {
+	keep := func(*tensor.Tensor) {}
+	if err := s.join(context.Background(), s.c, keep); err != nil {
 		return err
 	}
 	s.summoned = true
