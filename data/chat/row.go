@@ -137,6 +137,15 @@ func valuesOf(object []byte) (values map[string]json.RawMessage, keys []string, 
 	return values, keys, nil
 }
 
+// ParseRecord implements jsonlines.Record: jsonlines.Open[chat.Row] streams the rows of files. A row whose form is
+// another than that of the rows before it is no error there.
+func (r *Row) ParseRecord(text []byte, place string) (err error) {
+	if *r, err = ParseRow(text); err == nil {
+		r.Place = place
+	}
+	return err
+}
+
 // formOf is the form of a row with values.
 func formOf(values map[string]json.RawMessage, keys []string) (Form, error) {
 	var found []Form

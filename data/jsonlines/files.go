@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jsonlines reads JSON Lines files as a stream of samples, one line after the other, so that files may be
-// larger than the memory. Use it for a training or evaluation set that is read in its order: give the [Files] with a
-// collator to data.NewIterableSource, and that to trainer.WithIterableTrainData. A run that resumes goes on at its
-// line.
+// Package jsonlines reads JSON Lines and Parquet files as a stream of samples, one line or row after the other, so that
+// files may be larger than the memory. Use it for a training or evaluation set that is read in its order: give the
+// [Files] with a collator to data.NewIterableSource, and that to trainer.WithIterableTrainData. A run that resumes goes
+// on at its line.
 //
-// It does not shuffle. Text that fits into memory is read by data/text, tables by data/tabular, and both can then be
-// shuffled.
+// data.Shuffle shuffles them by a buffer, and data.Interleave mixes several. Text that fits into memory is read by
+// data/text, tables by data/tabular, and both can then be shuffled as a whole.
 package jsonlines
 
 import (
@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"unicode/utf8"
@@ -29,33 +30,61 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/compressed"
 	"github.com/lockstep-ml/lockstep/internal/foreign"
 	"github.com/lockstep-ml/lockstep/internal/jsontext"
+	"github.com/lockstep-ml/lockstep/internal/parquet"
+	"github.com/lockstep-ml/lockstep/internal/rng"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
-// Files are the lines of JSON Lines files, each a sample of type T by the rules of encoding/json. It is a
-// data.Iterable whose epochs are alike, and each of its cursors is a data.Seeker.
-type Files[T any] struct{ paths []string }
+// Files are the lines of JSON Lines files and the rows of Parquet files, each a sample of type T by the rules of
+// encoding/json, or of T's own if it is a [Record]. It is a data.Iterable whose epochs are alike, and each of its
+// cursors is a data.Seeker.
+type Files[T any] struct {
+	paths []string
+	// seed is that of the order of the files, nil: as given.
+	seed *uint64
+}
 
-// Open reads files in the given order; those whose names end in .gz are decompressed. Blank lines and a byte order mark
-// are skipped. Lines may have any length; one is in memory at a time. It is an error if there is no file.
+// Record is a sample that reads itself.
+type Record interface {
+	// ParseRecord reads the sample from the text of a line, which is valid during the call. place is where it stands,
+	// "FILE: line 3" or "FILE: row 3", which errors need not name.
+	ParseRecord(text []byte, place string) error
+}
+
+// Open reads files in the given order. Those whose names end in .parquet are Parquet files, and those in .gz or .zst
+// are decompressed. Blank lines and a byte order mark are skipped. Lines may have any length; one is in memory at a
+// time, of a Parquet file a page of each column. It is an error if there is no file.
 //
-// Reading ends with an error that names the file and the line if a line is not UTF-8 or not what T needs, if the first
-// line of a file lacks a field of T that is not omitempty, or if a file has no line.
+// Reading ends with an error that names the file and the line, or the row of a Parquet file, if a line is not UTF-8 or
+// not what T needs, if the first line of a file lacks a field of T that is not omitempty, or if a file has no line.
 func Open[T any](paths ...string) (*Files[T], error) {
 	if len(paths) == 0 {
 		return nil, errors.New("jsonlines: there is no file: want at least 1 path")
 	}
-	return &Files[T]{append([]string{}, paths...)}, nil
+	return &Files[T]{paths: append([]string{}, paths...)}, nil
 }
+
+// ShuffleFiles gives the same files in a random order in each epoch, which depends on the seed and the epoch. So a
+// shuffle buffer (data.Shuffle) sees parts of a data set that lie far apart.
+func (f *Files[T]) ShuffleFiles(seed uint64) *Files[T] { return &Files[T]{f.paths, &seed} }
 
 // fingerprinted is how much of each file's beginning a fingerprint reads.
 const fingerprinted = 1 << 16
 
 // Fingerprint implements data.Fingerprinter: a hash of the beginnings of the files, and of the sizes of those that are
-// not compressed. It is empty if a file cannot be read.
+// not compressed; of Parquet files the ends count, where their metadata are. It is empty if a file cannot be read.
 func (f *Files[T]) Fingerprint() string {
 	h := sha256.New()
+	if f.seed != nil {
+		fmt.Fprintf(h, "shuffled %d\n", *f.seed)
+	}
 	for _, path := range f.paths {
+		if isParquet(path) {
+			if !hashParquet(h, path) {
+				return ""
+			}
+			continue
+		}
 		r, err := openAt(path, 0)
 		if err != nil {
 			return ""
@@ -70,15 +99,45 @@ func (f *Files[T]) Fingerprint() string {
 }
 
 // Open implements data.Iterable.
-func (f *Files[T]) Open(context.Context, int64) (data.Cursor[T], error) {
-	return &cursor[T]{paths: f.paths, wanted: fieldsOf(reflect.TypeFor[T]())}, nil
+func (f *Files[T]) Open(_ context.Context, epoch int64) (data.Cursor[T], error) {
+	c := &cursor[T]{paths: f.paths}
+	if f.seed != nil {
+		order := rng.NewPerm(rng.Key(*f.seed, "jsonlines.Files", uint64(epoch)), int64(len(f.paths)))
+		c.paths = make([]string, len(f.paths))
+		for i := range c.paths {
+			c.paths[i] = f.paths[order.At(int64(i))]
+		}
+	}
+	if _, own := any(new(T)).(Record); !own {
+		c.wanted = fieldsOf(reflect.TypeFor[T]())
+	}
+	return c, nil
+}
+
+func isParquet(path string) bool { return strings.EqualFold(filepath.Ext(path), ".parquet") }
+
+// hashParquet adds a file to a fingerprint, and reports whether it can be read.
+func hashParquet(h io.Writer, path string) bool {
+	f, err := vfs.OpenRegular(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	end := min(info.Size(), fingerprinted)
+	_, err = io.Copy(h, io.NewSectionReader(f, info.Size()-end, end))
+	_ = binary.Write(h, binary.LittleEndian, info.Size()) // a hash takes everything
+	return err == nil
 }
 
 // place is where a cursor goes on.
 type place struct {
 	File   int   `json:"file"`
-	Line   int   `json:"line"`   // lines of the file that are done with
-	Offset int64 `json:"offset"` // their bytes, decompressed
+	Line   int   `json:"line"`   // lines or rows of the file that are done with
+	Offset int64 `json:"offset"` // the bytes of lines, decompressed
 }
 
 // cursor reads the lines of an epoch.
@@ -89,25 +148,25 @@ type cursor[T any] struct {
 	found  bool  // the file has a line that is not blank
 	file   *file // nil: to be opened
 	line   []byte
+	table  *parquet.File // of a Parquet file; nil: to be opened
+	rows   *parquet.Rows
 }
 
 // Next implements data.Cursor.
 func (c *cursor[T]) Next() (sample T, err error) {
 	for c.at.File < len(c.paths) {
 		path := c.paths[c.at.File]
-		if c.file == nil {
-			if c.file, err = openAt(path, c.at.Offset); err != nil {
-				return sample, fmt.Errorf("jsonlines: %w", err)
-			}
-		}
-		ended, err := c.readLine()
+		text, ended, err := c.record(path)
 		if err != nil {
-			return sample, fmt.Errorf("jsonlines: reading %s: %w", path, err)
+			return sample, fmt.Errorf("jsonlines: %w", err)
 		}
-		line := bytes.TrimSpace(c.line)
-		if len(line) > 0 {
-			if err := c.decode(line, &sample); err != nil {
-				return sample, fmt.Errorf("jsonlines: %s: line %d: %w", path, c.at.Line, err)
+		if len(text) > 0 {
+			place := fmt.Sprintf("%s: line %d", path, c.at.Line)
+			if isParquet(path) {
+				place = fmt.Sprintf("%s: row %d", path, c.at.Line)
+			}
+			if err := c.decode(text, place, &sample); err != nil {
+				return sample, fmt.Errorf("jsonlines: %s: %w", place, err)
 			}
 			c.found = true
 			return sample, nil
@@ -123,6 +182,44 @@ func (c *cursor[T]) Next() (sample T, err error) {
 		}
 	}
 	return sample, io.EOF
+}
+
+// record is the next line, which may be blank, or row; ended says that there is none after it.
+func (c *cursor[T]) record(path string) (text []byte, ended bool, err error) {
+	if isParquet(path) {
+		return c.readRow(path)
+	}
+	if c.file == nil {
+		if c.file, err = openAt(path, c.at.Offset); err != nil {
+			return nil, false, err
+		}
+	}
+	if ended, err = c.readLine(); err != nil {
+		return nil, false, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return bytes.TrimSpace(c.line), ended, nil
+}
+
+// readRow is the next row of a Parquet file.
+func (c *cursor[T]) readRow(path string) (text []byte, ended bool, err error) {
+	if c.table == nil {
+		if c.table, err = parquet.Open(path); err != nil {
+			return nil, false, err
+		}
+	}
+	if c.rows == nil {
+		if c.rows, err = c.table.Rows(int64(c.at.Line)); err != nil {
+			return nil, false, err
+		}
+	}
+	text, _, err = c.rows.Next()
+	if err == io.EOF {
+		return nil, true, nil
+	}
+	if err == nil {
+		c.at.Line++
+	}
+	return text, false, err
 }
 
 // readLine reads the next line with its end; ended says that there is none after it.
@@ -145,9 +242,12 @@ func (c *cursor[T]) readLine() (ended bool, err error) {
 }
 
 // decode reads a sample out of a line that is not blank.
-func (c *cursor[T]) decode(line []byte, sample *T) error {
+func (c *cursor[T]) decode(line []byte, place string, sample *T) error {
 	if !utf8.Valid(line) {
 		return fmt.Errorf("%.40q: want UTF-8", line)
+	}
+	if r, own := any(sample).(Record); own {
+		return r.ParseRecord(line, place)
 	}
 	if c.wanted != nil && line[0] != '{' {
 		hint := ""
@@ -228,7 +328,8 @@ func (c *cursor[T]) Seek(to json.RawMessage) error {
 	if err := json.Unmarshal(to, &at); err != nil {
 		return fmt.Errorf("jsonlines: the place %.100q: %w", to, err)
 	}
-	if at.File < 0 || at.File > len(c.paths) || at.Line < 0 || at.Offset < int64(at.Line) {
+	rows := at.File >= 0 && at.File < len(c.paths) && isParquet(c.paths[at.File])
+	if at.File < 0 || at.File > len(c.paths) || at.Line < 0 || at.Offset < int64(at.Line) && !rows {
 		return fmt.Errorf("jsonlines: the place %s is not in %d files", to, len(c.paths))
 	}
 	c.at, c.found = at, at.Line > 0
@@ -236,12 +337,19 @@ func (c *cursor[T]) Seek(to json.RawMessage) error {
 }
 
 // Close implements data.Cursor.
-func (c *cursor[T]) Close() error {
-	if c.file == nil {
-		return nil
+func (c *cursor[T]) Close() (err error) {
+	if c.file != nil {
+		err = c.file.Close()
+		c.file = nil
 	}
-	err := c.file.Close()
-	c.file = nil
+	if c.rows != nil {
+		c.rows.Close()
+		c.rows = nil
+	}
+	if c.table != nil {
+		err = errors.Join(err, c.table.Close())
+		c.table = nil
+	}
 	return err
 }
 

@@ -221,3 +221,72 @@ func FuzzFiles(f *testing.F) {
 		}
 	})
 }
+
+// Rows of Parquet files are samples as lines are, and places may be in either.
+func TestParquet(t *testing.T) {
+	dir := t.TempDir()
+	const rows = "../../internal/parquet/testdata/datasets.parquet"
+	paths := []string{rows, write(t, dir, "a.jsonl.gz", `{"source": "a", "score": 1}`+"\n"), rows}
+	type row struct {
+		Source *string `json:"source"`
+		Score  float64 `json:"score"`
+	}
+	files, err := jsonlines.Open[row](paths...)
+	require.NoError(t, err)
+	c, err := files.Open(t.Context(), 0)
+	require.NoError(t, err)
+	all, places, err := rest(t, c)
+	require.NoError(t, err)
+	require.Len(t, all, 81)
+	require.InDelta(t, 39.0/3, all[80].Score, 1e-12)
+	for i := 0; i < len(places); i += 7 {
+		c, err := files.Open(t.Context(), 0)
+		require.NoError(t, err)
+		require.NoError(t, c.(data.Seeker).Seek(places[i]))
+		again, _, err := rest(t, c)
+		require.NoError(t, err)
+		require.Equal(t, all[i:], append([]row{}, again...))
+	}
+	one, err := jsonlines.Open[row](rows)
+	require.NoError(t, err)
+	require.NotEmpty(t, files.Fingerprint())
+	require.NotEqual(t, files.Fingerprint(), one.Fingerprint())
+	require.NotEqual(t, files.Fingerprint(), files.ShuffleFiles(1).Fingerprint())
+
+	wrong, err := jsonlines.Open[struct{ Sauce string }](rows)
+	require.NoError(t, err)
+	w, err := wrong.Open(t.Context(), 0)
+	require.NoError(t, err)
+	_, _, err = rest(t, w)
+	require.ErrorContains(t, err, `datasets.parquet: row 1: it has no field "Sauce"`)
+}
+
+func TestShuffleFiles(t *testing.T) {
+	dir := t.TempDir()
+	var paths []string
+	for _, name := range strings.Split("abcdefgh", "") {
+		paths = append(paths, write(t, dir, name+".jsonl", `"`+name+`1"`+"\n"+`"`+name+`2"`))
+	}
+	files, err := jsonlines.Open[string](paths...)
+	require.NoError(t, err)
+	order := func(f *jsonlines.Files[string], epoch int64) string {
+		c, err := f.Open(t.Context(), epoch)
+		require.NoError(t, err)
+		all, places, err := rest(t, c)
+		require.NoError(t, err)
+		c, err = f.Open(t.Context(), epoch)
+		require.NoError(t, err)
+		require.NoError(t, c.(data.Seeker).Seek(places[5]))
+		again, _, err := rest(t, c)
+		require.NoError(t, err)
+		require.Equal(t, all[5:], again)
+		require.Len(t, all, 16)
+		return strings.Join(all, " ")
+	}
+	plain, shuffled := order(files, 0), order(files.ShuffleFiles(1), 0)
+	require.Equal(t, plain, order(files, 1))
+	require.NotEqual(t, plain, shuffled)
+	require.Equal(t, shuffled, order(files.ShuffleFiles(1), 0))
+	require.NotEqual(t, shuffled, order(files.ShuffleFiles(1), 1))
+	require.NotEqual(t, shuffled, order(files.ShuffleFiles(2), 0))
+}
