@@ -48,7 +48,8 @@ func Interleave[T any](sets []Iterable[T], probabilities []float64, seed uint64,
 	case len(sets) == 0:
 		return nil, errors.New("data: no dataset to interleave: want at least 1")
 	case len(probabilities) > 0 && len(probabilities) != len(sets):
-		return nil, fmt.Errorf("data: %d probabilities for %d datasets: want one of each", len(probabilities), len(sets))
+		return nil, fmt.Errorf("data: %d probabilities for %d datasets: want one of each", len(probabilities),
+			len(sets))
 	case !slices.Contains(StoppingStrategies(), stop):
 		return nil, fmt.Errorf("data: stopping strategy %.40q: want one of %q", stop, StoppingStrategies())
 	}

@@ -224,14 +224,15 @@ func TestInterleaveByProbabilities(t *testing.T) {
 
 func TestInterleaveRefuses(t *testing.T) {
 	one, none := Iterable[int](span{n: 1}), Iterable[int](span{})
+	two := []Iterable[int]{one, one}
 	for want, c := range map[string]struct {
 		sets          []Iterable[int]
 		probabilities []float64
 		stop          StoppingStrategy
 	}{
 		"no dataset to interleave":                             {nil, nil, FirstExhausted},
-		"1 probabilities for 2 datasets: want one of each":     {[]Iterable[int]{one, one}, []float64{1}, AllExhausted},
-		"a probability of 0: want more than 0":                 {[]Iterable[int]{one, one}, []float64{1, 0}, AllExhausted},
+		"1 probabilities for 2 datasets: want one of each":     {two, []float64{1}, AllExhausted},
+		"a probability of 0: want more than 0":                 {two, []float64{1, 0}, AllExhausted},
 		"a probability of NaN: want more than 0":               {[]Iterable[int]{one}, []float64{math.NaN()}, AllExhausted},
 		`stopping strategy "never": want one of ["first_exhau`: {[]Iterable[int]{one}, nil, "never"},
 	} {

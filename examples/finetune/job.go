@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
@@ -37,22 +36,22 @@ type job struct {
 	adapter  *lora.Adapter // nil: the whole model is trained
 
 	base    *language.Tuned[language.Model]
-	rows    []chat.Row
+	rows    []chat.Row // all, or the first of stream
+	stream  data.Iterable[chat.Row]
 	encoder chat.Encoder
 	pad     int32
 }
 
 // run trains, saves, and answers.
 func (j *job) run(ctx context.Context) error {
-	if err := j.open(); err != nil {
+	if err := j.open(ctx); err != nil {
 		return err
 	}
-	samples, err := j.samples()
+	train, err := j.trainData()
 	if err != nil {
 		return err
 	}
-	opts := []trainer.Option{trainer.WithTrainData(data.NewSource(samples, chat.Collate(j.pad))),
-		trainer.WithSidecars(j.base.Files...), trainer.WithDisplay(j.Stderr)}
+	opts := []trainer.Option{train, trainer.WithSidecars(j.base.Files...), trainer.WithDisplay(j.Stderr)}
 	if j.adapter != nil {
 		opts = append(opts, trainer.WithAdapter(j.adapter))
 	}
@@ -92,18 +91,14 @@ func (j *job) unpack() error {
 }
 
 // open reads the model, its chat template and the rows.
-func (j *job) open() (err error) {
+func (j *job) open(ctx context.Context) (err error) {
 	if j.ModelNameOrPath == "" {
 		if err := j.unpack(); err != nil {
 			return err
 		}
 	}
-	if j.rows, err = chat.ReadRows(j.TrainFile...); err != nil {
+	if err := j.readRows(ctx); err != nil {
 		return err
-	}
-	j.Line("rows", program.Count(len(j.rows), "row"), j.rows[0].Form.Description())
-	if unread := chat.Unread(j.rows); len(unread) > 0 {
-		j.Line("not read", strings.Join(unread, ", "))
 	}
 	saved, err := language.Open(j.ModelNameOrPath, j.DType.Loading())
 	if err != nil {
@@ -137,6 +132,18 @@ func (j *job) setEncoder() (err error) {
 	return nil
 }
 
+// trainData is what is trained on.
+func (j *job) trainData() (trainer.Option, error) {
+	samples, err := j.samples()
+	if err != nil {
+		return nil, err
+	}
+	if j.DatasetStreaming {
+		return trainer.WithIterableTrainData(data.NewIterableSource(j.stream, j.collate)), nil
+	}
+	return trainer.WithTrainData(data.NewSource(samples, chat.Collate(j.pad))), nil
+}
+
 // samples encodes the rows, and shows one of them as the model will see it.
 func (j *job) samples() (data.Slice[chat.Sample], error) {
 	e, length := j.encoder, j.encoder.MaxLength
@@ -146,14 +153,14 @@ func (j *job) samples() (data.Slice[chat.Sample], error) {
 	samples, cut := make([]chat.Sample, len(j.rows)), 0
 	for i, row := range j.rows {
 		var err error
-		if samples[i], err = e.Encode(row); err != nil {
-			return nil, fmt.Errorf("row %d: %w", i+1, err)
+		if samples[i], err = j.encode(&e, row); err != nil {
+			return nil, err
 		}
 		if samples[i].Cut > 0 {
 			cut++
 		}
 	}
-	if err := j.describe(samples); err != nil {
+	if err := j.describe(samples); err != nil || j.DatasetStreaming {
 		return nil, err
 	}
 	if cut > 0 {
@@ -198,7 +205,11 @@ func (j *job) describe(samples []chat.Sample) error {
 			}
 		}
 	}
-	j.Line("tokens", program.Count(tokens, "token"), fmt.Sprintf("%d are learned", learned))
+	where := ""
+	if j.DatasetStreaming {
+		where = " of the first " + program.Count(len(samples), "row")
+	}
+	j.Line("tokens", program.Count(tokens, "token")+where, fmt.Sprintf("%d are learned", learned))
 	text, err := j.encoder.Marked(samples[0])
 	if err != nil {
 		return err

@@ -11,6 +11,9 @@
 //	go run ./examples/finetune
 //	go run ./examples/finetune --model_name_or_path MODEL --train_file chats.jsonl --output_dir out/tuned
 //
+// Rows may also be Parquet files, and larger than the memory with --dataset_streaming. Files are mixed by
+// --dataset_probabilities.
+//
 // MODEL is a folder that transformers has written, or a GGUF file; examples/finetune/smollm2 fetches one.
 //
 // With --use_peft it trains a LoRA adapter of a few megabytes (see package models/lora), by TRL's flags:

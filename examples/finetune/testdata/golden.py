@@ -92,6 +92,7 @@ def main():
     model.save_pretrained(MODEL)
     fast.save_pretrained(MODEL)
     (HERE / "chats.jsonl").write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in chats()))
+    datasets.Dataset.from_list(chats()).to_parquet(HERE / "chats.parquet", batch_size=7)
 
     forms = {
         "messages": (chats()[:5], {"assistant_only_loss": True}),
