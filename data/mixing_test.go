@@ -233,7 +233,7 @@ func TestInterleaveRefuses(t *testing.T) {
 		"no dataset to interleave":                             {nil, nil, FirstExhausted},
 		"1 probabilities for 2 datasets: want one of each":     {two, []float64{1}, AllExhausted},
 		"a probability of 0: want more than 0":                 {two, []float64{1, 0}, AllExhausted},
-		"a probability of NaN: want more than 0":               {[]Iterable[int]{one}, []float64{math.NaN()}, AllExhausted},
+		"a probability of NaN: want more than 0":               {two[:1], []float64{math.NaN()}, AllExhausted},
 		`stopping strategy "never": want one of ["first_exhau`: {[]Iterable[int]{one}, nil, "never"},
 	} {
 		_, err := Interleave(c.sets, c.probabilities, 0, c.stop)
