@@ -65,7 +65,7 @@ func readGGUFGolden(t *testing.T) (g ggufGolden) {
 	text, err := os.ReadFile(filepath.Join(ggufDir, "golden.json"))
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &g))
-	require.Len(t, g.Models, 8)
+	require.Len(t, g.Models, 9)
 	return g
 }
 

@@ -49,9 +49,12 @@ var architectures = map[string]architecture{
 		blocks: map[string]string{"post_ffw_norm": "post_feedforward_layernorm"}},
 	"phi3": {modelType: "phi3", own: phi3,
 		blocks: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}},
-	"gemma3": {modelType: "gemma3_text", offset: 1, own: gemma3, blocks: map[string]string{
-		"ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}},
+	"gemma2": {modelType: "gemma2", offset: 1, own: gemma2, blocks: gemmaBlocks},
+	"gemma3": {modelType: "gemma3_text", offset: 1, own: gemma3, blocks: gemmaBlocks},
 }
+
+var gemmaBlocks = map[string]string{"ffn_norm": "pre_feedforward_layernorm",
+	"post_ffw_norm": "post_feedforward_layernorm"}
 
 // blockNames are the names of what is in a block.
 var blockNames = map[string]string{
@@ -185,14 +188,27 @@ func phi3(m *metadata, c settings) {
 	}
 }
 
+// queryScalar is what llama.cpp divides scores by the root of: the size of a head, but for the model of 27B parameters,
+// which has so many layers.
+func queryScalar(c settings, layersOf27B int) {
+	c["query_pre_attn_scalar"] = c.int("head_dim")
+	if n := c.int("num_attention_heads"); c.int("num_hidden_layers") == layersOf27B && n > 0 {
+		c["query_pre_attn_scalar"] = c.int("hidden_size") / n
+	}
+}
+
+func gemma2(m *metadata, c settings) {
+	c["sliding_window"] = m.numberOr("attention.sliding_window", 4096)
+	c["attn_logit_softcapping"] = m.floatOr("attn_logit_softcapping", 50)
+	c["final_logit_softcapping"] = m.floatOr("final_logit_softcapping", 30)
+	queryScalar(c, 46)
+}
+
 func gemma3(m *metadata, c settings) {
 	c["rope_local_base_freq"] = m.floatOr("rope.freq_base_swa", 10_000)
 	c["sliding_window"] = m.number("attention.sliding_window")
 	c["sliding_window_pattern"] = m.numberOr("attention.sliding_window_pattern", 6)
-	c["query_pre_attn_scalar"] = c.int("head_dim")
-	if n := c.int("num_attention_heads"); c.int("num_hidden_layers") == 62 && n > 0 { // the model of 27B parameters
-		c["query_pre_attn_scalar"] = c.int("hidden_size") / n
-	}
+	queryScalar(c, 62)
 	for _, key := range []string{"attn_logit_softcapping", "final_logit_softcapping"} {
 		m.only(key, 0, "soft caps")
 	}

@@ -12,6 +12,7 @@ tokens as transformers.
 import io
 import json
 import math
+import os
 import pathlib
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def tensors(model, cfg, arch, types):
     """The tensors of GGUF by name, and the state of the model that they dequantize to."""
     names = gguf.get_tensor_name_map(arch, cfg.num_hidden_layers)
     permuted = arch in (gguf.MODEL_ARCH.LLAMA, gguf.MODEL_ARCH.SMOLLM3)
-    gemma = arch == gguf.MODEL_ARCH.GEMMA3
+    gemma = arch in (gguf.MODEL_ARCH.GEMMA2, gguf.MODEL_ARCH.GEMMA3)
     found, state = {}, {}
     for name, p in model.state_dict().items():
         if name == "lm_head.weight" and cfg.tie_word_embeddings:
@@ -140,14 +141,17 @@ def write(path, model, name, pre, types):
     rope = cfg.rope_parameters
     w.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
     dim = getattr(cfg, "head_dim", None) or cfg.hidden_size // cfg.num_attention_heads
-    if name in ("qwen3", "gemma3"):
+    if name in ("qwen3", "gemma2", "gemma3"):
         w.add_key_length(dim)
         w.add_value_length(dim)
     if name in ("llama", "smollm3"):
         w.add_vocab_size(cfg.vocab_size)
         w.add_rope_dimension_count(dim)
-    if name == "gemma3":
+    if name in ("gemma2", "gemma3"):
         w.add_sliding_window(cfg.sliding_window)
+    if name == "gemma2":
+        w.add_attn_logit_softcapping(cfg.attn_logit_softcapping)
+        w.add_final_logit_softcapping(cfg.final_logit_softcapping)
     found, state = tensors(model, cfg, arch, types)
     if name == "phi3":
         original = rope["original_max_position_embeddings"]
@@ -200,11 +204,18 @@ def main():
                       original_max_position_embeddings=256)),
         "gemma3": ("Gemma3", "gemma", 6, dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=8, rms_norm_eps=1e-6,
                    tie_word_embeddings=True)),
+        "gemma2": ("Gemma2", "gemma", 3, dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=8, rms_norm_eps=1e-6,
+                   attn_logit_softcapping=1.5, final_logit_softcapping=2.0, tie_word_embeddings=True)),
     }
     # The types in turn, so that each is somewhere.
     kinds = [T.Q8_0, T.Q4_0, T.Q4_1, T.F16, T.BF16, T.F32]
     golden = {"lines": LINES, "models": {}}
+    only = os.environ.get("CASES", "").split()
+    if only:  # the others stay as they are
+        golden = json.loads((here / "golden.json").read_text(encoding="utf-8"))
     for seed, (file, (cls, pre, layers, more)) in enumerate(models.items()):
+        if only and file not in only:
+            continue
         torch.manual_seed(seed)
         name = "llama" if file == "llama3" else file
         config = getattr(transformers, cls + ("TextConfig" if cls == "Gemma3" else "Config"))
