@@ -46,6 +46,7 @@ func fits(path string, tok *tokenizers.Tokenizer, size int) error {
 		beyond = append(beyond, fmt.Sprintf("%d is %q", id, text))
 	}
 	return fmt.Errorf("models: %s has %d tokens, more than the model's %d: %s. Want the tokenizer of this model; or, "+
-		"if tokens were added to it, a larger model, in Python by model.resize_token_embeddings(len(tokenizer))",
-		path, tok.VocabSize(), size, strings.Join(beyond, ", "))
+		"if tokens were added to it, a larger model, by LoadPretrained and ResizeTokenEmbeddings(%[2]d, 0), or in "+
+		"Python by model.resize_token_embeddings(len(tokenizer))", path, tok.VocabSize(), size,
+		strings.Join(beyond, ", "))
 }
