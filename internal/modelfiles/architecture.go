@@ -188,8 +188,8 @@ func phi3(m *metadata, c settings) {
 	}
 }
 
-// queryScalar is what llama.cpp divides scores by the root of: the size of a head, but for the model of 27B parameters,
-// which has so many layers.
+// queryScalar is what llama.cpp divides scores by the root of: the size of a head, or in the model of 27B parameters,
+// which has so many layers, hidden_size over its number of heads.
 func queryScalar(c settings, layersOf27B int) {
 	c["query_pre_attn_scalar"] = c.int("head_dim")
 	if n := c.int("num_attention_heads"); c.int("num_hidden_layers") == layersOf27B && n > 0 {
