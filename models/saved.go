@@ -207,52 +207,97 @@ func (l WeightsLayout) files(maxShardSize int64, find func(name string) (piece, 
 	return files, nil
 }
 
+// Array is an array of a saved model's weights, which is read when it is needed.
+type Array struct {
+	Name  string
+	DType tensor.DType
+	Shape []int
+	Read  func() ([]byte, error) // its elements, little-endian
+}
+
+// ReadArrays are the arrays of the layout of a model, in which the model may have adapters that the layout does not.
+// read gives the elements of a parameter or buffer in a scope of c.
+func (l WeightsLayout) ReadArrays(m nn.Module,
+	read func(c *tensor.Ctx, p tensor.Named) (*tensor.Tensor, error)) ([]Array, error) {
+	named := byName(nn.Walk(m))
+	var list []Array
+	for _, s := range l.Arrays {
+		a, err := s.array(func(name string) (piece, bool) {
+			p, ok := named[name]
+			if !ok {
+				return piece{}, false
+			}
+			return piece{p.DType(), p.Shape(), p.Device(), func(c *tensor.Ctx) (*tensor.Tensor, error) {
+				return read(c, p)
+			}}, true
+		})
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, a)
+	}
+	return list, nil
+}
+
 // tensor is the array to be written.
 func (a SavedArray) tensor(find func(name string) (piece, bool)) (safetensors.Tensor, error) {
+	array, err := a.array(find)
+	return safetensors.Tensor{Name: array.Name, DType: array.DType, Shape: array.Shape,
+		Write: func(w io.Writer) error {
+			data, err := array.Read()
+			if err != nil {
+				return err
+			}
+			_, err = w.Write(data)
+			return err
+		}}, err
+}
+
+// array is the array made of its pieces.
+func (a SavedArray) array(find func(name string) (piece, bool)) (Array, error) {
 	var pieces []piece
 	var shapes [][]int
 	for i, name := range a.Params {
 		p, ok := find(name)
 		switch {
 		case !ok:
-			return safetensors.Tensor{}, fmt.Errorf("models: %s is made of %s, which is missing", a.Name, name)
+			return Array{}, fmt.Errorf("models: %s is made of %s, which is missing", a.Name, name)
 		case i > 0 && p.dtype != pieces[0].dtype:
-			return safetensors.Tensor{}, fmt.Errorf("models: %s is made of %s of %v and %s of %v", a.Name, a.Params[0],
+			return Array{}, fmt.Errorf("models: %s is made of %s of %v and %s of %v", a.Name, a.Params[0],
 				pieces[0].dtype, name, p.dtype)
 		case i > 0 && (a.Dim < 0 || a.Dim >= len(p.shape) || len(p.shape) != len(shapes[0])):
-			return safetensors.Tensor{}, fmt.Errorf("models: %s%v and %s%v do not fit along dim %d of %s", a.Params[0],
+			return Array{}, fmt.Errorf("models: %s%v and %s%v do not fit along dim %d of %s", a.Params[0],
 				shapes[0], name, p.shape, a.Dim, a.Name)
 		}
 		pieces, shapes = append(pieces, p), append(shapes, p.shape)
 	}
 	if len(pieces) == 0 {
-		return safetensors.Tensor{}, fmt.Errorf("models: %s is made of no parameters", a.Name)
+		return Array{}, fmt.Errorf("models: %s is made of no parameters", a.Name)
 	}
-	return safetensors.Tensor{Name: a.Name, DType: pieces[0].dtype, Shape: a.shape(shapes...),
-		Write: func(w io.Writer) (err error) {
-			var data []byte
-			tried := tensor.Try(func() {
-				tensor.NewCtx(pieces[0].device).NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-					params := make([]*tensor.Tensor, len(pieces))
-					elsewhere := false
-					for i, p := range pieces {
-						if params[i], err = p.read(c); err != nil {
-							return nil
-						}
-						elsewhere = elsewhere || params[i] == nil
-					}
-					if !elsewhere {
-						data = a.bytes(c, params)
-					}
+	return Array{Name: a.Name, DType: pieces[0].dtype, Shape: a.shape(shapes...), Read: func() ([]byte, error) {
+		return a.read(pieces)
+	}}, nil
+}
+
+// read is the bytes of the array of pieces.
+func (a SavedArray) read(pieces []piece) (data []byte, err error) {
+	tried := tensor.Try(func() {
+		tensor.NewCtx(pieces[0].device).NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			params := make([]*tensor.Tensor, len(pieces))
+			elsewhere := false
+			for i, p := range pieces {
+				if params[i], err = p.read(c); err != nil {
 					return nil
-				})
-			})
-			if err := errors.Join(err, tried); err != nil {
-				return err
+				}
+				elsewhere = elsewhere || params[i] == nil
 			}
-			_, err = w.Write(data)
-			return err
-		}}, nil
+			if !elsewhere {
+				data = a.bytes(c, params)
+			}
+			return nil
+		})
+	})
+	return data, errors.Join(err, tried)
 }
 
 // shapesOf are the shapes of tensors.

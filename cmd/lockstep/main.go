@@ -69,6 +69,7 @@ func commands() []command {
 		{"diff", "find the first step, op and rank in which two runs diverge", (*program).diff},
 		{"config", "show what a configuration file of DeepSpeed, FSDP or accelerate means here", (*program).config},
 		{"merge-weights", "make a saved model of the pieces of a sharded checkpoint", (*program).mergeWeights},
+		{"export", "write a saved model as a GGUF file, for llama.cpp and ollama", (*program).export},
 		{"debug", "find the rank that made a job fail, from the flight records", (*program).debug},
 		{"version", "show the version", (*program).version},
 		{"help", "show this text, or the help of a command", (*program).help},

@@ -20,12 +20,22 @@ type architecture struct {
 	modelType string
 	// blocks are transformers' names of what is in a block, where they differ from blockNames.
 	blocks map[string]string
+	// top and layers are transformers' names of what is outside of the blocks, and of the blocks; nil and "": topNames
+	// and model.layers.
+	top    map[string]string
+	layers string
+	// postNorm: a norm behind attention has a name of its own.
+	postNorm bool
+	// inOut: matrices are [in, out] in transformers.
+	inOut bool
 	// permuted: the rows of queries and keys lie in the order of a RoPE that turns neighbours.
 	permuted bool
 	// offset is what the file has added to the weights of norms.
 	offset float32
 	// own reads the keys that only this architecture has.
 	own func(m *metadata, c settings)
+	// config reads all keys, if those of most architectures are not its own.
+	config func(m *metadata) settings
 }
 
 // settings are the keys of a config.json.
@@ -45,16 +55,22 @@ var architectures = map[string]architecture{
 		biases(m, c, "mlp_bias")
 		c["no_rope_layer_interval"] = 4 // llama.cpp knows no other
 	}},
-	"olmo2": {modelType: "olmo2", own: func(m *metadata, c settings) { biases(m, c, "") },
+	"olmo2": {modelType: "olmo2", postNorm: true, own: func(m *metadata, c settings) { biases(m, c, "") },
 		blocks: map[string]string{"post_ffw_norm": "post_feedforward_layernorm"}},
 	"phi3": {modelType: "phi3", own: phi3,
 		blocks: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}},
-	"gemma2": {modelType: "gemma2", offset: 1, own: gemma2, blocks: gemmaBlocks},
-	"gemma3": {modelType: "gemma3_text", offset: 1, own: gemma3, blocks: gemmaBlocks},
+	"gemma2": {modelType: "gemma2", postNorm: true, offset: 1, own: gemma2, blocks: gemmaBlocks},
+	"gemma3": {modelType: "gemma3_text", postNorm: true, offset: 1, own: gemma3, blocks: gemmaBlocks},
+	"gpt2": {modelType: "gpt2", layers: "transformer.h.", inOut: true, config: gpt2Config,
+		top: map[string]string{"token_embd": "transformer.wte", "position_embd": "transformer.wpe",
+			"output_norm": "transformer.ln_f", "output": "lm_head"},
+		blocks: map[string]string{"attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj",
+			"ffn_norm": "ln_2", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}},
 }
 
-var gemmaBlocks = map[string]string{"ffn_norm": "pre_feedforward_layernorm",
-	"post_ffw_norm": "post_feedforward_layernorm"}
+// gemmaBlocks are the names of Gemma's norms.
+var gemmaBlocks = map[string]string{
+	"ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
 
 // blockNames are the names of what is in a block.
 var blockNames = map[string]string{
@@ -96,14 +112,36 @@ func config(f *gguf.File) ([]byte, error) {
 		return nil, err
 	}
 	m := &metadata{file: f, arch: name, used: map[string]bool{}}
+	c := settings{}
+	if a.config != nil {
+		c = a.config(m)
+	} else {
+		c = m.decoder(&a)
+	}
 	embeddings, ok := f.Tensor("token_embd.weight")
 	if !ok || len(embeddings.Shape) != 2 {
 		return nil, errors.New("it has no tensor token_embd.weight of 2 dims: want a language model's file")
 	}
 	_, head := f.Tensor("output.weight")
+	if c["model_type"] == nil {
+		c["model_type"] = a.modelType
+	}
+	c["vocab_size"], c["tie_word_embeddings"] = embeddings.Shape[0], !head
+	c["dtype"] = parametersOf(embeddings.Type)
+	if err := m.err(); err != nil {
+		return nil, err
+	}
+	vocab, err := readSpecial(f)
+	if err != nil {
+		return nil, err
+	}
+	vocab.ids(c)
+	return encode(c)
+}
+
+// decoder reads the keys of Llama and its relatives.
+func (m *metadata) decoder(a *architecture) settings {
 	c := settings{
-		"model_type": a.modelType, "vocab_size": embeddings.Shape[0], "tie_word_embeddings": !head,
-		"dtype":                   parametersOf(embeddings.Type),
 		"hidden_size":             m.number("embedding_length"),
 		"intermediate_size":       m.number("feed_forward_length"),
 		"num_hidden_layers":       m.number("block_count"),
@@ -121,15 +159,25 @@ func config(f *gguf.File) ([]byte, error) {
 	if a.own != nil {
 		a.own(m, c)
 	}
-	if err := m.err(); err != nil {
-		return nil, err
+	return c
+}
+
+// gpt2Config reads the keys of GPT-2.
+func gpt2Config(m *metadata) settings {
+	c := settings{
+		"n_positions":         m.number("context_length"),
+		"n_embd":              m.number("embedding_length"),
+		"n_layer":             m.number("block_count"),
+		"n_head":              m.number("attention.head_count"),
+		"n_inner":             m.number("feed_forward_length"),
+		"layer_norm_epsilon":  m.float("attention.layer_norm_epsilon"),
+		"activation_function": "gelu_new", // llama.cpp computes no other
 	}
-	vocab, err := readSpecial(f)
-	if err != nil {
-		return nil, err
+	if n := m.numberOr("attention.head_count_kv", c.int("n_head")); n != c.int("n_head") {
+		m.fault("gpt2.attention.head_count_kv is %d: want that of head_count, %d", n, c.int("n_head"))
 	}
-	vocab.ids(c)
-	return encode(c)
+	m.passOver("vocab_size", "attention.causal", "tensor_data_layout")
+	return c
 }
 
 func (c settings) int(key string) int {
@@ -188,29 +236,30 @@ func phi3(m *metadata, c settings) {
 	}
 }
 
-// queryScalar is what llama.cpp divides scores by the root of: the size of a head, or in the model of 27B parameters,
-// which has so many layers, hidden_size over its number of heads.
-func queryScalar(c settings, layersOf27B int) {
+// gemma reads the keys of Gemma 2 and 3, of which the models of 27B parameters have so many layers.
+func gemma(m *metadata, c settings, layers int) {
+	c["sliding_window"] = m.numberOr("attention.sliding_window", 4096)
 	c["query_pre_attn_scalar"] = c.int("head_dim")
-	if n := c.int("num_attention_heads"); c.int("num_hidden_layers") == layersOf27B && n > 0 {
+	if n := c.int("num_attention_heads"); c.int("num_hidden_layers") == layers && n > 0 {
 		c["query_pre_attn_scalar"] = c.int("hidden_size") / n
 	}
 }
 
 func gemma2(m *metadata, c settings) {
-	c["sliding_window"] = m.numberOr("attention.sliding_window", 4096)
+	gemma(m, c, 46)
 	c["attn_logit_softcapping"] = m.floatOr("attn_logit_softcapping", 50)
 	c["final_logit_softcapping"] = m.floatOr("final_logit_softcapping", 30)
-	queryScalar(c, 46)
+	m.only("attention.sliding_window_pattern", 2, "another order of layers with a window")
 }
 
 func gemma3(m *metadata, c settings) {
+	m.number("attention.sliding_window")
+	gemma(m, c, 62)
 	c["rope_local_base_freq"] = m.floatOr("rope.freq_base_swa", 10_000)
-	c["sliding_window"] = m.number("attention.sliding_window")
 	c["sliding_window_pattern"] = m.numberOr("attention.sliding_window_pattern", 6)
-	queryScalar(c, 62)
-	for _, key := range []string{"attn_logit_softcapping", "final_logit_softcapping"} {
-		m.only(key, 0, "soft caps")
+	m.only("attn_logit_softcapping", 0, "soft caps of scores")
+	if limit := m.floatOr("final_logit_softcapping", 0); limit != 0 {
+		c["final_logit_softcapping"] = limit
 	}
 }
 

@@ -177,7 +177,8 @@ func TestRefusals(t *testing.T) {
 		want string
 	}{
 		"architecture": {ConfigFile, map[string]any{"general.architecture": "mamba"},
-			`general.architecture is "mamba": want one of gemma2, gemma3, llama, olmo2, phi3, qwen2, qwen3, smollm3`},
+			`general.architecture is "mamba": want one of gemma2, gemma3, gpt2, llama, olmo2, phi3, qwen2, qwen3, ` +
+				`smollm3`},
 		"missing": {ConfigFile, map[string]any{"llama.block_count": nil},
 			"llama.block_count is missing: want a whole"},
 		"negative": {ConfigFile, map[string]any{"llama.block_count": -1}, "llama.block_count is -1: want a whole"},

@@ -3,6 +3,7 @@
 package modelfiles
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -48,6 +49,78 @@ func gpt2(first ...settings) []settings {
 
 // digits makes each digit a word.
 func digits() settings { return settings{"type": "Digits", "individual_digits": true} }
+
+// preferred is the name that is written of several for the same way.
+var preferred = []string{"gpt-2", "smollm", "llama-bpe", "dbrx", "qwen2", "deepseek-r1-qwen", "gpt-4o", "tekken"}
+
+// Pre names the way in which a tokenizer.json with a vocabulary of bytes cuts text: the value of tokenizer.ggml.pre.
+// whole is the model's ignore_merges, nfc whether text is put into the normal form C first, which llama.cpp does for
+// none.
+func Pre(preTokenizer []byte, whole, nfc bool) (string, error) {
+	steps, err := canonical(preTokenizer)
+	if err != nil {
+		return "", err
+	}
+	found := ""
+	for _, name := range slices.Backward(preferred) {
+		s := splits[name]
+		text, err := encode(sequence("pretokenizers", s.steps))
+		if err != nil {
+			return "", err
+		}
+		known, err := canonical(text)
+		if err != nil {
+			return "", err
+		}
+		if slices.Equal(steps, known) && s.whole == whole && (found == "" || s.nfc == nfc) {
+			found = name
+		}
+	}
+	if found == "" {
+		return "", fmt.Errorf("its pre-tokenizer cuts text by %s, with ignore_merges %t, for which llama.cpp has no "+
+			"name that is known here: want the way of %s", strings.Join(steps, ", then "), whole,
+			strings.Join(preferred, ", "))
+	}
+	return found, nil
+}
+
+// canonical is a pre-tokenizer as a list of what cuts text, without what changes no token.
+func canonical(preTokenizer []byte) (steps []string, err error) {
+	var c struct {
+		Type          string            `json:"type"`
+		PreTokenizers []json.RawMessage `json:"pretokenizers"`
+		Individual    bool              `json:"individual_digits"`
+		AddPrefix     bool              `json:"add_prefix_space"`
+		UseRegex      *bool             `json:"use_regex"`
+		Behavior      string            `json:"behavior"`
+		Invert        bool              `json:"invert"`
+		Pattern       struct{ Regex, String string }
+	}
+	if err := json.Unmarshal(preTokenizer, &c); err != nil {
+		return nil, fmt.Errorf("pre_tokenizer: %w", err)
+	}
+	switch {
+	case c.Type == "Sequence":
+		for _, one := range c.PreTokenizers {
+			more, err := canonical(one)
+			if err != nil {
+				return nil, err
+			}
+			steps = append(steps, more...)
+		}
+		return steps, nil
+	case c.Type == "ByteLevel" && !c.AddPrefix && (c.UseRegex == nil || *c.UseRegex):
+		return []string{"ByteLevel with GPT-2's expression"}, nil
+	case c.Type == "ByteLevel" && !c.AddPrefix:
+		return []string{"ByteLevel"}, nil
+	case c.Type == "Digits" && c.Individual:
+		return []string{"digits one by one"}, nil
+	case c.Type == "Split" && c.Pattern.Regex != "" &&
+		(c.Behavior == "Isolated" && !c.Invert || c.Behavior == "Removed" && c.Invert):
+		return []string{fmt.Sprintf("the expression %.300q", c.Pattern.Regex)}, nil
+	}
+	return []string{string(preTokenizer)}, nil
+}
 
 // splits are the known ways by their names. Those of other families are not in the list: a wrong way gives a text other
 // tokens than the model has learned.

@@ -3,12 +3,14 @@
 package modelfiles
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"strings"
+	"sync"
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/gguf"
@@ -43,6 +45,8 @@ func weights(f *gguf.File) (*safetensors.Set, error) {
 			return nil, err
 		}
 		switch {
+		case a.inOut && strings.HasPrefix(t.Name, "blk.") && len(t.Shape) == 2:
+			transpose(&s)
 		case a.permuted && strings.Contains(t.Name, ".attn_q."):
 			err = unpermute(&s, heads)
 		case a.permuted && strings.Contains(t.Name, ".attn_k."):
@@ -77,7 +81,7 @@ func (a *architecture) rename(name string) (string, bool) {
 	if kind != "weight" && kind != "bias" {
 		return "", false
 	}
-	if to, ok := topNames[stem]; ok {
+	if to, ok := a.topNames()[stem]; ok {
 		return to + "." + kind, true
 	}
 	layer, ok := strings.CutPrefix(stem, "blk.")
@@ -86,11 +90,60 @@ func (a *architecture) rename(name string) (string, bool) {
 	}
 	layer, part, _ := strings.Cut(layer, ".")
 	to, ok := a.blocks[part]
-	if !ok {
+	if !ok && a.top == nil {
 		to, ok = blockNames[part]
 	}
-	return "model.layers." + layer + "." + to + "." + kind, ok
+	return cmp.Or(a.layers, layers) + layer + "." + to + "." + kind, ok
 }
+
+// topNames are transformers' names of what is outside of the blocks.
+func (a *architecture) topNames() map[string]string {
+	if a.top != nil {
+		return a.top
+	}
+	return topNames
+}
+
+// TensorName is the name that a file of an architecture has for an array of transformers; false if it has none.
+func TensorName(arch, array string) (string, bool) {
+	a, ok := architectures[arch]
+	stem, kind, _ := cutLast(array)
+	if !ok || kind != "weight" && kind != "bias" {
+		return "", false
+	}
+	for name, to := range a.topNames() {
+		if to == stem {
+			return name + "." + kind, true
+		}
+	}
+	rest, ok := strings.CutPrefix(stem, cmp.Or(a.layers, layers))
+	if !ok {
+		return "", false
+	}
+	layer, part, _ := strings.Cut(rest, ".")
+	name := a.blockName(part)
+	return "blk." + layer + "." + name + "." + kind, name != ""
+}
+
+// blockName is the name of a part of a block, "" if there is none.
+func (a *architecture) blockName(part string) string {
+	for name, to := range a.blocks {
+		if to == part {
+			return name
+		}
+	}
+	for name, to := range blockNames {
+		_, other := a.blocks[name]
+		if ambiguous := name == "ffn_norm" && a.postNorm || name == "post_attention_norm" && !a.postNorm; to == part &&
+			!other && !ambiguous && a.top == nil {
+			return name
+		}
+	}
+	return ""
+}
+
+// layers is what transformers' names of blocks begin with, as a rule.
+const layers = "model.layers."
 
 // cutLast cuts a name at its last dot.
 func cutLast(name string) (before, after string, ok bool) {
@@ -118,6 +171,53 @@ func unpermute(s *safetensors.Source, heads int) error {
 		return head*2*half + in%half*2 + in/half
 	}}
 	return nil
+}
+
+// transpose turns a matrix around, which is read as a whole for it.
+func transpose(s *safetensors.Source) {
+	rows, columns, width := s.Shape[0], s.Shape[1], s.DType.Size()
+	s.Shape = []int{columns, rows}
+	src := s.Elements
+	s.Elements = &turned{size: int64(rows * columns * width), read: sync.OnceValues(func() ([]byte, error) {
+		raw := make([]byte, rows*columns*width)
+		if _, err := io.ReadFull(io.NewSectionReader(src, 0, int64(len(raw))), raw); err != nil {
+			return nil, err
+		}
+		return Transposed(raw, rows, columns, width), nil
+	})}
+}
+
+// Transposed are the elements, of width bytes, of a matrix [rows, columns] as those of one [columns, rows].
+func Transposed(raw []byte, rows, columns, width int) []byte {
+	out := make([]byte, len(raw))
+	for i := range rows {
+		for j := range columns {
+			copy(out[(j*rows+i)*width:][:width], raw[(i*columns+j)*width:])
+		}
+	}
+	return out
+}
+
+// turned is a matrix that has been turned around.
+type turned struct {
+	size int64
+	read func() ([]byte, error)
+}
+
+// ReadAt implements io.ReaderAt.
+func (t *turned) ReadAt(p []byte, off int64) (int, error) {
+	if off < 0 || off >= t.size {
+		return 0, io.EOF
+	}
+	raw, err := t.read()
+	if err != nil {
+		return 0, err
+	}
+	n := copy(p, raw[off:])
+	if n < len(p) {
+		err = io.EOF
+	}
+	return n, err
 }
 
 // reordered has the rows of another source in another order.

@@ -332,11 +332,7 @@ func (a *Adapter) add(sign float64) {
 	for _, l := range a.layers {
 		for _, m := range l.members {
 			tensor.NewCtx(m.p.Device()).NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-				down, up := m.lora.A[a.Config.Name].Weight.Tensor, m.lora.B[a.Config.Name].Weight.Tensor
-				more := tensor.Affine(c, tensor.MatMul(c, up, down), sign*m.lora.Scale[a.Config.Name], 0)
-				if l.inOut {
-					more = tensor.Transpose(c, more, 0, 1)
-				}
+				more := a.update(c, l, m, sign)
 				sum := tensor.Add(c, tensor.Cast(c, m.p.Tensor, more.DType()), more)
 				tensor.CopyInto(c, m.p.Tensor, tensor.Cast(c, sum, m.p.DType()))
 				return nil
@@ -344,6 +340,29 @@ func (a *Adapter) add(sign float64) {
 			m.p.Device().Sync()
 		}
 	}
+}
+
+// update is what merging adds to the weight of a layer, or takes from it.
+func (a *Adapter) update(c *tensor.Ctx, l target, m member, sign float64) *tensor.Tensor {
+	down, up := m.lora.A[a.Config.Name].Weight.Tensor, m.lora.B[a.Config.Name].Weight.Tensor
+	more := tensor.Affine(c, tensor.MatMul(c, up, down), sign*m.lora.Scale[a.Config.Name], 0)
+	if l.inOut {
+		more = tensor.Transpose(c, more, 0, 1)
+	}
+	return more
+}
+
+// Update is what Merge would add to a parameter of the model, nil for one that is not adapted. With it a program merges
+// parameter by parameter, of a model that is not in memory.
+func (a *Adapter) Update(c *tensor.Ctx, p *tensor.Tensor) *tensor.Tensor {
+	for _, l := range a.layers {
+		for _, m := range l.members {
+			if m.p.Tensor == p {
+				return a.update(c, l, m, 1)
+			}
+		}
+	}
+	return nil
 }
 
 // Remove takes the adapter out of the model, which keeps what was merged. Without another adapter all of it is trained
