@@ -621,3 +621,22 @@ func (g *randomGoldens) compareAll(t *testing.T) map[string]bool {
 	})
 	return found
 }
+
+// Ranks that evaluate first train as those that do not: transformers leaves them without DDP.
+func TestEvaluationBeforeTrainingChangesNothing(t *testing.T) {
+	trained := func(evaluate bool) map[string][]byte {
+		a := rankArgs(2)
+		a.MaxSteps, a.EvalStrategy = 3, args.StrategyNo
+		m := newGPT2(t, 0.1)
+		tr := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(raggedTexts(51)),
+			trainer.WithEvalData(raggedTexts(7)))
+		if evaluate {
+			_, err := tr.Evaluate()
+			require.NoError(t, err)
+		}
+		_, err := tr.Train()
+		require.NoError(t, err)
+		return weights(m)
+	}
+	require.Equal(t, trained(false), trained(true))
+}
