@@ -107,7 +107,7 @@ func Libraries() []Known {
 		planned("dataset", TypeString, "", hubData),
 		noEffect("dataset_dir", TypeString, "data", "only dataset reads it, which is not built"),
 		planned("template", TypeString, "", chats),
-		planned("stage", TypeString, "sft", "reward models, preferences and reinforcement learning"),
+		planned("stage", TypeString, "sft", "other trainings by this name: want examples/dpo or examples/reward"),
 		planned("max_samples", TypeInt, "", "a limit on samples: want max_steps, or less data"),
 		planned("val_size", TypeFloat, "0", "a held-out share by this name: want validation_split_percentage"),
 		noEffect("plot_loss", TypeBool, "false", "report_to tensorboard draws curves"),

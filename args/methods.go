@@ -8,12 +8,14 @@ import "strings"
 // configurations, by the reason why there is no setting for them.
 var unbuiltMethods = []struct{ reason, names string }{
 	{trlMethods, `
-		beta disable_dropout max_completion_length ref_model_mixup_alpha ref_model_sync_steps sync_ref_model`},
+		max_completion_length ref_model_mixup_alpha ref_model_sync_steps sync_ref_model`},
 	{preferences, `
+		beta disable_dropout label_smoothing precompute_ref_batch_size precompute_ref_log_probs`},
+	{otherPreferences, `
 		alpha cpo_alpha desirable_weight discopop_tau f_alpha_divergence_coef f_divergence_type generate_during_eval
-		is_encoder_decoder label_smoothing ld_alpha loss_weights padding_value precompute_ref_batch_size
-		precompute_ref_log_probs simpo_gamma tpo_alpha tpo_l_gamma undesirable_weight use_weighting`},
-	{"reward models", `
+		is_encoder_decoder ld_alpha loss_weights padding_value simpo_gamma tpo_alpha tpo_l_gamma undesirable_weight
+		use_weighting`},
+	{"reward models in this program: want examples/reward, or package models/preference", `
 		center_rewards_coefficient`},
 	{"reinforcement learning (GRPO, RLOO)", `
 		beta1 beta2 cast_lm_head_to_fp32 delta diagnostics_flat_tolerance diagnostics_warning_interval
@@ -85,8 +87,9 @@ var unbuiltMethods = []struct{ reason, names string }{
 
 // Reasons that several names share.
 const (
-	trlMethods  = "preferences, reward models, reinforcement learning and distillation"
-	preferences = "training on preferences (DPO, KTO, ORPO)"
+	trlMethods       = "references that follow the model, reinforcement learning and distillation"
+	preferences      = "training on preferences in this program: want examples/dpo, or package models/preference"
+	otherPreferences = "KTO, ORPO and other losses of preferences than DPO's sigmoid, hinge, ipo and robust"
 )
 
 // methodRows are the rows of unbuiltMethods, whatever their values are: who sets one of them needs the method.

@@ -177,7 +177,9 @@ func TestRanks(t *testing.T) {
 		"adapter":         {models.AdapterFile, adapter, nil},
 		"trained further": {models.AdapterFile, []string{"--adapter", "testdata/adapter"}, nil},
 		"computed before": {models.AdapterFile, append(adapter, "--precompute_ref_log_probs"), nil},
-		"shards":          {models.WeightsFile, nil, []string{"--fsdp", "full_shard"}},
+		"divided": {models.AdapterFile, append(adapter, "--lora_dropout", "0", "--tp_parts", "2"),
+			[]string{"--tp_size", "2"}},
+		"shards": {models.WeightsFile, nil, []string{"--fsdp", "full_shard"}},
 		"shards, computed": {models.WeightsFile, []string{"--precompute_ref_log_probs"}, []string{"--fsdp",
 			"full_shard"}},
 	} {
