@@ -53,7 +53,7 @@ func TestLibraryFlags(t *testing.T) {
 		"--num_epochs 2 --micro_batch_size 4":  "",
 		"--offload_optimizer_device nvme":      "",
 		"--zero3_init_flag true":               "",
-		"--beta 0.1":                           "not built yet: training on preferences in this program: want examples/dpo",
+		"--beta 0.1":                           "training on preferences in this program: want examples/dpo",
 		"--f_divergence_type x":                "not built yet: KTO, ORPO and other losses of preferences",
 		"--scale_rewards group":                "not built yet: reinforcement learning (GRPO, RLOO)",
 		"--use_vllm":                           "not built yet: texts that are generated in training",
