@@ -38,6 +38,9 @@ type Sample struct {
 	Cut int
 	// Lengths are those of the texts in it, one behind the other, if it is packed; nil: it is one text.
 	Lengths []int
+	// InToken says that the prompt ends inside a token of the whole text: that token is learned, and a model that gets
+	// the prompt alone sees other tokens at its end. TRL warns of such rows.
+	InToken bool
 }
 
 // Teaches reports whether a token is learned. Where a text was cut it may be that none is.
@@ -90,6 +93,10 @@ func (e *Encoder) render(c Conversation) (string, []Span, error) {
 	text, spans, err := e.Template.Render(c)
 	if err == nil && strings.TrimSpace(text) == "" {
 		err = e.Template.located(errors.New("chat: the template makes an empty text of the conversation"))
+	}
+	if err == nil && leavesOut(text, c.Messages) {
+		err = e.Template.located(fmt.Errorf("chat: the template leaves out what the messages say: it makes %.100q of "+
+			"them: want contents as the template reads them, such as [{\"type\": \"text\", \"text\": …}]", text))
 	}
 	return text, spans, err
 }
@@ -192,6 +199,7 @@ func (e *Encoder) completion(r Row) (s Sample, err error) {
 	for i := range n {
 		s.Learned[i] = e.AllTokens
 	}
+	s.InToken = n < len(before)
 	if err := e.stops(s.IDs); err != nil {
 		return s, fmt.Errorf("the completion %w", err)
 	}

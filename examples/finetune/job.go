@@ -160,6 +160,7 @@ func (j *job) samples() (data.Slice[chat.Sample], error) {
 			cut++
 		}
 	}
+	j.warnOfPrompts(samples)
 	if err := j.describe(samples); err != nil || j.DatasetStreaming {
 		return nil, err
 	}

@@ -318,7 +318,8 @@ func TestRefusals(t *testing.T) {
 		{"rows.json: line 2: the row has text, and those before it messages: want one form",
 			[]string{"--train_file", write("rows.json", row+"\n"+`{"text": "a"}`)}},
 		{"broken.jinja)", []string{"--train_file", rows, "--chat_template", write("broken.jinja", "{% if %}")}},
-		{"rows.jsonl: line 1: chat: the template makes an empty text of the conversation (in ",
+		{`chat: the template leaves out what messages say: it makes "" of a question and its answer: want one that ` +
+			"writes message.content (in ",
 			[]string{"--train_file", rows, "--chat_template", write("none.jinja", "{{ messages[9999] }}")}},
 		{"chat_template: chat: open ", []string{"--train_file", rows, "--chat_template", bare + ".jinja"}},
 		{"want names of files", []string{"--train_file", ""}},

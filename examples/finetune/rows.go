@@ -159,6 +159,21 @@ func (j *job) encode(e *chat.Encoder, row chat.Row) (chat.Sample, error) {
 	return s, nil
 }
 
+// warnOfPrompts says that prompts end inside a token: it is learned with the completion, and a model that gets the
+// prompt alone sees other tokens.
+func (j *job) warnOfPrompts(samples []chat.Sample) {
+	count, first := 0, ""
+	for i, s := range samples {
+		if s.InToken {
+			count, first = count+1, cmp.Or(first, j.rows[i].Place)
+		}
+	}
+	if count > 0 {
+		j.Line("warning", program.Count(count, "row")+" whose prompt ends inside a token, the first "+first,
+			"end prompts with a word, and begin completions with the blank")
+	}
+}
+
 // collate makes a batch of rows of a stream.
 func (j *job) collate(c *tensor.Ctx, rows []chat.Row) (*data.Batch, error) {
 	samples := make([]chat.Sample, len(rows))

@@ -127,3 +127,19 @@ func firstLines(t *testing.T, n int) string {
 	require.NoError(t, err)
 	return strings.Join(strings.SplitAfter(string(text), "\n")[:n], "")
 }
+
+// A prompt that ends inside a token is warned of, as TRL does.
+func TestPromptsThatEndInsideATokenAreWarnedOf(t *testing.T) {
+	run := func(rows string) string {
+		path := filepath.Join(t.TempDir(), "rows.jsonl")
+		require.NoError(t, os.WriteFile(path, []byte(rows), 0o600))
+		printed, err := finetune(t, "--model_name_or_path", folder, "--output_dir", t.TempDir(), "--train_file", path,
+			"--max_steps", "1", "--save_strategy", "no", "--max_new_tokens", "0", "--eos_token", "<|endoftext|>")
+		require.NoError(t, err, printed)
+		return printed
+	}
+	const good = `{"prompt": "Who is Ada?", "completion": " number 0"}`
+	require.Regexp(t, `warning +1 row whose prompt ends inside a token, the first .*rows.jsonl: line 2, end prompts`,
+		run(good+"\n"+`{"prompt": "Who is Ada? num", "completion": "ber 0"}`))
+	require.NotContains(t, run(good), "warning")
+}
