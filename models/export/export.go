@@ -110,7 +110,7 @@ func open(dir string, o Options) (*Model, error) {
 	if o.Name == "" {
 		o.Name = nameOf(dir)
 	}
-	b := &builder{model: m, vocabulary: p.Model.VocabSize()}
+	b := &builder{model: m, vocabulary: p.Model.VocabSize(), unknown: -1}
 	if err := b.build(p.Model, layout, adapter, o.Name); err != nil {
 		return nil, err
 	}
@@ -160,6 +160,7 @@ type builder struct {
 	permuted   bool   // rows of queries and keys lie in the order of a RoPE that turns neighbours
 	offset     float32
 	inOut      bool // matrices are [in, out] in transformers
+	unknown    int  // the token of what has no other; -1: none
 	faults     []string
 }
 

@@ -28,7 +28,7 @@ func (b *builder) pieces(f *tokenizerFile) error {
 	if u := f.Model.UnkToken; u != nil {
 		if id, ok := f.Model.Vocab[*u]; ok {
 			f.kinds[id] = unknownToken
-			b.set(ggml+"unknown_token_id", gguf.Uint32(id))
+			b.unknown = id
 		}
 	}
 	scores, err := f.scores()

@@ -64,6 +64,10 @@ func (b *builder) special(m language) error {
 			b.id(role, ends[i])
 		}
 	}
+	if id := b.named(named["unk_token"]); id >= 0 {
+		b.unknown = id
+	}
+	b.id("unknown", b.unknown)
 	b.id("padding", b.named(named["pad_token"]))
 	b.set(ggml+"add_bos_token", gguf.Bool(before))
 	b.set(ggml+"add_eos_token", gguf.Bool(after))
@@ -86,7 +90,7 @@ func (b *builder) named(token string) int {
 	return -1
 }
 
-// id sets the number of a token with a role; one of unknown tokens has been set with the vocabulary.
+// id sets the number of a token with a role, -1 for none.
 func (b *builder) id(role string, id int) {
 	if id >= 0 {
 		b.set(ggml+role+"_token_id", gguf.Uint32(id))
