@@ -10,8 +10,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/jsonfile"
@@ -133,16 +136,28 @@ func ReadWeights(set *safetensors.Set, m nn.Module, opts ...LoadOption) error {
 		return err
 	}
 	w.options = optionsOf(opts)
-	var bad []string
-	for _, p := range nn.Walk(m).State() {
-		c := tensor.NewCtx(p.Device()).NoGrad()
-		if err := w.check(c, p.Placed(), &bad); err != nil {
-			return err
-		}
-		c.Sync() // before other contexts use it
+	state := nn.Walk(m).State()
+	bad := make([][]string, len(state))
+	var readers errgroup.Group
+	readers.SetLimit(min(runtime.GOMAXPROCS(0), maxReaders))
+	for i, p := range state {
+		readers.Go(func() (err error) {
+			tried := tensor.Try(func() {
+				c := tensor.NewCtx(p.Device()).NoGrad()
+				err = w.check(c, p.Placed(), &bad[i])
+				c.Sync() // before other contexts use it
+			})
+			return cmp.Or(err, tried)
+		})
 	}
-	return notFinite(bad)
+	if err := readers.Wait(); err != nil {
+		return err
+	}
+	return notFinite(slices.Concat(bad...))
 }
+
+// maxReaders is how many arrays ReadWeights reads at once, at most: more saturate the memory.
+const maxReaders = 8
 
 // fit finds the saved array of each parameter and buffer. The error lists all that does not fit.
 func fit(set *safetensors.Set, m nn.Module, tree *nn.Tree) (saved map[string]SavedArray, err error) {
