@@ -155,6 +155,8 @@ func TestFaults(t *testing.T) {
 	damaged := bytes.Clone(good)
 	damaged[60] ^= 1
 	require.ErrorContains(t, read("a", damaged), "column ")
+	swapped := bytes.ReplaceAll(readFile(t, "unread"), []byte("a.png"), []byte("b.png"))
+	require.ErrorContains(t, read("a", swapped), "column image.path: a page has another checksum than it says")
 	text := bytes.Replace(readFile(t, "plain"), []byte("日本語"), []byte("日\xff\xff本\xff"), -1)
 	require.ErrorContains(t, read("a", text), "a: row 4: column text: ")
 	require.ErrorContains(t, read("a", text), ": want UTF-8")

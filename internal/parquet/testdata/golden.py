@@ -144,7 +144,7 @@ def main():
         "price": pyarrow.array([1, 2], pyarrow.decimal128(9, 2)),
         "pairs": pyarrow.array([[("k", 1)], []], pyarrow.map_(pyarrow.string(), pyarrow.int64())),
         "at": pyarrow.array([1, 2], pyarrow.time32("ms")),
-    }), "unread.parquet", store_schema=False)
+    }), "unread.parquet", store_schema=False, compression="none", write_page_checksum=True)
     with open("unread.jsonl", "w") as out:
         out.write('{"text": "a", "image": {"path": "a.png"}}\n{"text": "b", "image": {"path": null}}\n')
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a"] * 50}), "brotli.parquet", compression="brotli")
