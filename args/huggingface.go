@@ -15,7 +15,7 @@ func HuggingFace() []Known { return slices.Concat(current(), older()) }
 
 // Reasons that several names share.
 const (
-	noHub      = "uploads to the Hub; leave it out (hf upload can send output_dir)"
+	noHub      = "uploads to the Hub; leave it out: hf upload ORG/NAME OUTPUT_DIR sends what was saved"
 	hubReads   = "only an upload to the Hub reads it, which is not built"
 	ownServer  = "trackio gets runs at TRACKIO_SERVER_URL"
 	compiled   = "programs and kernels are compiled before the run"

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/internal/hubname"
 )
 
 // session is a repository at a commit and its part of the cache:
@@ -128,14 +130,14 @@ func (s *session) fromCache() error {
 			s.c.CacheDir, why)
 	}
 	at := s.repo.revision()
-	if !commit.MatchString(at) {
+	if !hubname.IsCommit(at) {
 		text, err := s.read(s.path("refs", at), 1<<10)
 		if errors.Is(err, fs.ErrNotExist) {
 			return missing("")
 		} else if err != nil {
 			return err
 		}
-		if at = strings.TrimSpace(string(text)); !commit.MatchString(at) {
+		if at = strings.TrimSpace(string(text)); !hubname.IsCommit(at) {
 			return fmt.Errorf("hub: %s has %.60q: want a commit", s.within(s.path("refs", s.repo.revision())), text)
 		}
 	}

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"github.com/knadh/koanf/parsers/yaml"
+
+	"github.com/lockstep-ml/lockstep/internal/compressed"
 )
 
 // The splits that data sets usually have.
@@ -31,7 +33,7 @@ type Selection struct {
 	Config string
 	// Splits are wanted; those that the data set lacks are left out of the result.
 	Splits []string
-	// Extensions are those of the files that the caller reads, such as .jsonl; each also with .gz behind it.
+	// Extensions are those of the files that the caller reads, such as .jsonl; each also with .gz or .zst behind it.
 	Extensions []string
 }
 
@@ -133,7 +135,7 @@ func readableFiles(files []File, extensions []string) []File {
 		}
 		name := strings.ToLower(path.Base(f.Path))
 		return slices.Contains(notData, name) ||
-			!slices.Contains(extensions, path.Ext(strings.TrimSuffix(name, ".gz")))
+			!slices.Contains(extensions, path.Ext(compressed.TrimExt(name)))
 	})
 }
 

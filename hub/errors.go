@@ -153,6 +153,9 @@ func (c *Client) unreachable(q question, at *url.URL, err error) error {
 		text: fmt.Sprintf("%s cannot be reached for %s: %v", at.Host, q.repo, err)}}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		t.tries = 3
+		if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
+			t.tries = 1 // most often there is no network
+		}
 	}
 	return t
 }

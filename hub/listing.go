@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/hubname"
 )
 
 const (
@@ -47,7 +49,7 @@ func (c *Client) Files(ctx context.Context, r Repo) ([]File, error) {
 
 // find asks the Hub which commit a revision is.
 func (c *Client) find(ctx context.Context, r Repo, tries int) (string, error) {
-	if commit.MatchString(r.revision()) {
+	if hubname.IsCommit(r.revision()) {
 		return r.revision(), nil
 	}
 	q := question{repo: r, revision: r.revision(), tries: tries}
@@ -57,7 +59,7 @@ func (c *Client) find(ctx context.Context, r Repo, tries int) (string, error) {
 	if _, err := c.readJSON(ctx, q, r.api(c.Endpoint, "revision", r.revision()), &info); err != nil {
 		return "", err
 	}
-	if !commit.MatchString(info.SHA) {
+	if !hubname.IsCommit(info.SHA) {
 		return "", faultf(ErrServer, "%s names %q as the commit of %s: want 40 hex digits", host(c.Endpoint), info.SHA,
 			r)
 	}

@@ -8,8 +8,9 @@ import (
 	"net/url"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/hubname"
 )
 
 // Kind is what a repository holds.
@@ -42,21 +43,9 @@ func (r Repo) String() string {
 
 func (r Repo) revision() string { return cmp.Or(r.Revision, DefaultRevision) }
 
-var (
-	word   = `[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?`
-	named  = regexp.MustCompile(`^` + word + `(?:/` + word + `)?$`)
-	commit = regexp.MustCompile(`^[0-9a-f]{40}$`)
-)
-
-// maxName is the longest name of a repository.
-const maxName = 96
-
 // IsName reports whether a text may be the name of a repository: org/name, or one of the old names without an
 // organisation. The path of a folder may be one too.
-func IsName(name string) bool {
-	return len(name) <= maxName && named.MatchString(name) && !strings.Contains(name, "--") &&
-		!strings.Contains(name, "..") && !strings.HasSuffix(name, ".git")
-}
+func IsName(name string) bool { return hubname.Is(name) }
 
 func (r Repo) check() error {
 	if !IsName(r.Name) {
@@ -113,17 +102,5 @@ func (r Repo) resolve(endpoint, commit, file string) string {
 	return r.page(endpoint) + "/resolve/" + commit + "/" + strings.Join(parts, "/")
 }
 
-// NameOf is the name and the commit of the repository whose snapshot in a cache a folder or file is.
-func NameOf(file string) (name, revision string, ok bool) {
-	parts := strings.Split(filepath.ToSlash(file), "/")
-	for i := len(parts) - 2; i > 0; i-- {
-		if parts[i] != "snapshots" || !commit.MatchString(parts[i+1]) {
-			continue
-		}
-		kind, rest, found := strings.Cut(parts[i-1], "--")
-		if name = strings.Replace(rest, "--", "/", 1); found && Kind(kind) == Models && IsName(name) {
-			return name, parts[i+1], true
-		}
-	}
-	return "", "", false
-}
+// NameOf is the name and the commit of the model whose snapshot in a cache a folder or file is.
+func NameOf(file string) (name, revision string, ok bool) { return hubname.Of(file) }

@@ -13,11 +13,12 @@ import (
 	"regexp"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/internal/hubname"
 	"github.com/lockstep-ml/lockstep/internal/modelfiles"
 )
 
-// hubName is what HuggingFace's Hub calls a model: gpt2, or openai-community/gpt2.
-var hubName = regexp.MustCompile(`^\w[\w.-]*(/\w[\w.-]*)?$`)
+// className is the name of a class of transformers.
+var className = regexp.MustCompile(`^\w+$`)
 
 // notSaved says why a path has no config.json, and what to do.
 func notSaved(path string, err error) error {
@@ -26,11 +27,9 @@ func notSaved(path string, err error) error {
 	switch {
 	case missing == nil && modelfiles.IsGGUF(path):
 		return fmt.Errorf("models: %w", err)
-	case errors.Is(missing, fs.ErrNotExist) && hubName.MatchString(path):
+	case errors.Is(missing, fs.ErrNotExist) && hubname.Is(path):
 		return fmt.Errorf("models: %s is not a saved model: there is no such folder. If it is a model of "+
-			"HuggingFace's Hub: those are not downloaded yet. "+
-			"\"hf download %s --local-dir %s\" (of Python's huggingface_hub) fetches "+
-			"it: then name the folder", path, path, filepath.Join("models", filepath.Base(path)))
+			"HuggingFace's Hub, hub.Client.Model downloads it and gives its folder", path)
 	case errors.Is(missing, fs.ErrNotExist):
 		hint = ": want the folder of a saved model"
 	case missing == nil && !info.IsDir():
@@ -109,7 +108,7 @@ func architecture(config []byte) string {
 		Architectures []string `json:"architectures"`
 	}
 	if json.Unmarshal(config, &head) != nil || len(head.Architectures) == 0 ||
-		!hubName.MatchString(head.Architectures[0]) {
+		!className.MatchString(head.Architectures[0]) {
 		return ""
 	}
 	return head.Architectures[0]

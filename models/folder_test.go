@@ -34,11 +34,11 @@ func TestLoadPretrainedSaysWhatAPathIs(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o777))
 		require.NoError(t, os.WriteFile(name, []byte(content), 0o666))
 	}
-	hub := `is not a saved model: there is no such folder. If it is a model of HuggingFace's Hub: those are not downloaded ` +
-		`yet. "hf download `
+	hub := "is not a saved model: there is no such folder. If it is a model of HuggingFace's Hub, hub.Client.Model " +
+		"downloads it and gives its folder"
 	for path, want := range map[string]string{
-		"gpt2":                  `gpt2 ` + hub + `gpt2 --local-dir models/gpt2"`,
-		"openai-community/gpt2": `openai-community/gpt2 ` + hub + `openai-community/gpt2 --local-dir models/gpt2"`,
+		"gpt2":                  "gpt2 " + hub,
+		"openai-community/gpt2": "openai-community/gpt2 " + hub,
 		"./gpt2": "./gpt2 is not a saved model: open gpt2/config.json: no such file or directory: " +
 			"want the folder",
 		"file":         "want the folder that the file is in",

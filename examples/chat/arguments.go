@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,14 +12,16 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/chat"
 	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/examples/internal/sampling"
 	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it can load
+	"github.com/lockstep-ml/lockstep/program"
 )
 
 // ChatArguments are the program's settings beside those of sampling.
 type ChatArguments struct {
-	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved chat model with its tokenizer, or a GGUF file"`
+	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved chat model with its tokenizer, a GGUF file, or a model of the Hub, as org/name"`
 	Adapter         string `json:"adapter" path:"true" usage:"folder of a LoRA adapter of the model, Lockstep's or PEFT's"`
 	// ChatTemplate takes the place of the model's.
 	ChatTemplate string `json:"chat_template" path:"true" usage:"file of a chat template, in place of the model's"`
@@ -58,15 +61,17 @@ func (a *ChatArguments) variables() (v map[string]json.RawMessage, err error) {
 	return v, err
 }
 
-// open loads the model, its tokenizer, its chat template, and its settings of generation.
-func open(a *ChatArguments, how *sampling.Arguments) (*conversation, error) {
+// find settles which folders have the model and its adapter.
+func find(ctx context.Context, p *program.Process, a *ChatArguments, h *downloads.Arguments) error {
 	if _, err := os.Stat(a.ModelNameOrPath); errors.Is(err, os.ErrNotExist) && *a == *defaults() {
-		return nil, fmt.Errorf("there is no model in %s: run examples/finetune first, or name a model by "+
+		return fmt.Errorf("there is no model in %s: run examples/finetune first, or name a model by "+
 			"--model_name_or_path", a.ModelNameOrPath)
 	}
-	if err := adapters.Find(&a.ModelNameOrPath, &a.Adapter, defaults().ModelNameOrPath); err != nil {
-		return nil, err
-	}
+	return adapters.Find(ctx, p, h, &a.ModelNameOrPath, &a.Adapter, defaults().ModelNameOrPath)
+}
+
+// open loads the model, its tokenizer, its chat template, and its settings of generation.
+func open(a *ChatArguments, how *sampling.Arguments) (*conversation, error) {
 	base, err := language.Open(a.ModelNameOrPath, a.DType.Loading())
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/examples/internal/sampling"
 	"github.com/lockstep-ml/lockstep/program"
 )
@@ -32,8 +33,13 @@ func talk(ctx context.Context, p *program.Process) error {
 
 // talkOver is talk with a person, or a pipe, at in and out.
 func talkOver(ctx context.Context, p *program.Process, in, out *os.File) error {
-	a, how := defaults(), newSampling()
-	if _, err := p.Parse(args.Bind(p.Flags(), a, how)); err != nil {
+	a, how, h := defaults(), newSampling(), downloads.Defaults()
+	loader := args.Bind(p.Flags(), a, how, h)
+	loader.Know(downloads.Aliases()...)
+	if _, err := p.Parse(loader); err != nil {
+		return err
+	}
+	if err := find(ctx, p, a, h); err != nil {
 		return err
 	}
 	c, err := open(a, how)

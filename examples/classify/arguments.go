@@ -4,6 +4,7 @@ package main
 
 import (
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -16,11 +17,13 @@ type settings struct {
 	model *ModelArguments
 	data  *DataArguments
 	serve *ServeArguments
+	hub   *downloads.Arguments
+	set   *downloads.DataArguments
 }
 
 // ModelArguments say what to train, evaluate or serve.
 type ModelArguments struct {
-	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved GPT-2, with or without a classifier's head; empty makes a new one"`
+	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved GPT-2, with or without a classifier's head, or one of the Hub, as org/name; empty makes a new one"`
 	// The size of a new model.
 	NLayer    int     `json:"n_layer" usage:"transformer blocks of a new model"`
 	NEmbd     int     `json:"n_embd" usage:"width of a new model"`
@@ -103,6 +106,8 @@ func newSettings(demo bool) *settings {
 		model: &ModelArguments{NLayer: 2, NEmbd: 128, NHead: 4, Dropout: 0.1, VocabSize: 4096},
 		data:  &DataArguments{ValidationSplitPercentage: 10, LabelColumn: "label", MaxSeqLength: 128},
 		serve: &ServeArguments{MaxBatchSize: 32},
+		hub:   downloads.Defaults(),
+		set:   &downloads.DataArguments{},
 	}
 	a := s.args
 	a.EvalStrategy, a.SaveStrategy, a.SaveTotalLimit = args.StrategyEpoch, args.StrategyEpoch, new(1)

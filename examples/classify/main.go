@@ -21,12 +21,17 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/args"
 	_ "github.com/lockstep-ml/lockstep/comm/mpi"  // empty without -tags mpi
 	_ "github.com/lockstep-ml/lockstep/comm/nccl" // empty without -tags cuda
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
+	"github.com/lockstep-ml/lockstep/hub"
 	_ "github.com/lockstep-ml/lockstep/integrations/all"
 	"github.com/lockstep-ml/lockstep/program"
 	_ "github.com/lockstep-ml/lockstep/tensor/cuda" // empty without -tags cuda
@@ -40,6 +45,9 @@ func train(ctx context.Context, p *program.Process) error {
 	if _, err := p.Parse(s.loader(p)); err != nil {
 		return err
 	}
+	if err := s.download(ctx, p); err != nil {
+		return err
+	}
 	if s.serve.Serve != "" {
 		dir := s.model.ModelNameOrPath
 		if dir == "" {
@@ -51,19 +59,46 @@ func train(ctx context.Context, p *program.Process) error {
 	return j.run(ctx)
 }
 
+// tableFiles are what package data/tabular reads.
+var tableFiles = []string{".csv", ".tsv", ".jsonl", ".json", ".parquet"}
+
+// download gets what is of the Hub.
+func (s *settings) download(ctx context.Context, p *program.Process) error {
+	if err := s.hub.Model(ctx, p, &s.model.ModelNameOrPath); err != nil || s.set.DatasetName == "" {
+		return err
+	}
+	into := map[string]*string{hub.Train: &s.data.TrainFile, hub.Validation: &s.data.ValidationFile}
+	if s.args.DoPredict && s.data.TestFile == "" {
+		into[hub.Test] = &s.data.TestFile
+	}
+	files, err := s.hub.Files(ctx, p, s.set, tableFiles, slices.Sorted(maps.Keys(into))...)
+	if err != nil {
+		return err
+	}
+	for split, list := range files {
+		if len(list) > 1 {
+			return fmt.Errorf("dataset_name %s has %s for %s: want one", s.set.DatasetName,
+				program.Count(len(list), "file"), split)
+		}
+		*into[split] = list[0]
+	}
+	return nil
+}
+
 // loader reads the settings.
 func (s *settings) loader(p *program.Process) *args.Loader {
-	l := args.Bind(p.Flags(), s.args, s.model, s.data, s.serve)
+	l := args.Bind(p.Flags(), s.args, s.model, s.data, s.serve, s.hub, s.set)
 	l.Defaults(s.choose)
 	l.Predicts = true
 	l.Know(scripts.Lengths("max_seq_length")...)
+	l.Know(downloads.Aliases()...)
 	l.Know(scripts.RunGLUE()...)
 	return l
 }
 
 // choose makes the defaults those of the demonstration, if no text and no model of the user's is given.
 func (s *settings) choose(given func(key string) bool) string {
-	if given("train_file") || given("validation_file") || given("model_name_or_path") {
+	if given("train_file") || given("validation_file") || given("dataset_name") || given("model_name_or_path") {
 		return ""
 	}
 	demo := newSettings(true)

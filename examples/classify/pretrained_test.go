@@ -138,7 +138,8 @@ func TestColumns(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, path)
 	}
-	_, err = classify("--train_file", moods, "--model_name_or_path", "gpt2", "--output_dir", filepath.Join(dir, "out"))
-	require.ErrorContains(t, err, "gpt2 is not a saved model: there is no such folder. If it is a model of "+
-		"HuggingFace's Hub")
+	t.Setenv("HF_HUB_OFFLINE", "1")
+	_, err = classify("--train_file", moods, "--model_name_or_path", "gpt2", "--output_dir", filepath.Join(dir, "out"),
+		"--cache_dir", dir)
+	require.ErrorContains(t, err, "there is no folder gpt2 here, and: hub: model gpt2 is not in the cache "+dir)
 }

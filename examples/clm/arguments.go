@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
@@ -18,7 +19,7 @@ import (
 // ModelArguments say what to train, or what to evaluate.
 type ModelArguments struct {
 	// ModelNameOrPath is a saved model's folder; empty trains a new model.
-	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model to start from; empty makes a new one"`
+	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model to start from, or a model of the Hub, as org/name; empty makes a new one"`
 	// ConfigName is what a new model is like, by run_clm.py's name.
 	ConfigName string `json:"config_name" path:"true" usage:"config.json that a new model follows, or its folder"`
 	// DType is the dtype of the parameters, by run_clm.py's names. "auto" takes that of the saved weights.
@@ -108,15 +109,16 @@ func (d *DataArguments) Check(c *args.Checker) {
 		}
 	}
 	c.Require(d.MaxEvalBytes >= 0, "max_eval_bytes", d.MaxEvalBytes, "at least 0")
-	if d.own() {
+	own := d.own() || c.Given("dataset_name")
+	if own {
 		c.Require(!c.Given("max_eval_bytes"), "max_eval_bytes", d.MaxEvalBytes,
 			"it left out: it limits the held-out Go source alone")
 	}
-	if len(d.ValidationFile) > 0 || !d.own() {
+	if len(d.ValidationFile) > 0 || !own {
 		c.Require(!c.Given("validation_split_percentage"), "validation_split_percentage", d.ValidationSplitPercentage,
 			"it left out: it divides a train_file that has no validation_file beside it")
 	}
-	if !d.own() {
+	if !own {
 		c.Require(!c.Given("text_column"), "text_column", d.TextColumn,
 			"it left out: it is a field of JSON or CSV in train_file or validation_file")
 	}
@@ -170,6 +172,8 @@ type settings struct {
 	model  *ModelArguments
 	data   *DataArguments
 	sample *SampleArguments
+	hub    *downloads.Arguments
+	set    *downloads.DataArguments
 }
 
 // newSettings are those of a run on text, or from a model, of the user's: HuggingFace's defaults, and a small new
@@ -182,14 +186,18 @@ func newSettings() *settings {
 		model:  &ModelArguments{DType: "float32", NLayer: 4, NEmbd: 128, NHead: 4, VocabSize: 2048},
 		data:   &DataArguments{ValidationSplitPercentage: 5, MaxEvalBytes: 512 << 10},
 		sample: &SampleArguments{MaxNewTokens: 120, Temperature: 0.7, TopP: 0.95, RepetitionPenalty: 1},
+		hub:    downloads.Defaults(),
+		set:    &downloads.DataArguments{},
 	}
 }
 
 // loader reads the settings.
 func (s *settings) loader() *args.Loader {
-	l := args.Bind(pflag.NewFlagSet("clm", pflag.ContinueOnError), s.args, s.model, s.data, s.sample)
+	l := args.Bind(pflag.NewFlagSet("clm", pflag.ContinueOnError), s.args, s.model, s.data, s.sample, s.hub,
+		s.set)
 	l.Defaults(s.choose)
 	l.Know(scripts.Lengths("block_size")...)
+	l.Know(downloads.Aliases()...)
 	l.Know(scripts.RunCLM()...)
 	return l
 }
@@ -200,7 +208,7 @@ const demonstration = "demonstration"
 // choose makes the defaults those of the demonstration, if no text and no model is given: half a minute on two cores, a
 // minute at most.
 func (s *settings) choose(given func(key string) bool) string {
-	for _, key := range []string{"train_file", "validation_file", "model_name_or_path"} {
+	for _, key := range []string{"train_file", "validation_file", "dataset_name", "model_name_or_path"} {
 		if given(key) {
 			return ""
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/examples/internal/final"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
+	"github.com/lockstep-ml/lockstep/hub"
 	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all"
@@ -95,6 +96,9 @@ func requireWritable(dir string) error {
 
 // prepare gets the text, the tokenizer and the model.
 func (j *job) prepare(ctx context.Context, training bool) error {
+	if err := j.download(ctx); err != nil {
+		return err
+	}
 	if j.model.ModelNameOrPath != "" { // before much text is read for nothing
 		if err := j.load(j.model.ModelNameOrPath); err != nil {
 			return err
@@ -118,6 +122,19 @@ func (j *job) prepare(ctx context.Context, training bool) error {
 		return nil
 	}
 	return j.create(ctx)
+}
+
+// textFiles are what package data/text reads, of the files of data sets.
+var textFiles = []string{".txt", ".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet"}
+
+// download gets what is of the Hub.
+func (j *job) download(ctx context.Context) error {
+	if err := j.hub.Model(ctx, j.Process, &j.model.ModelNameOrPath); err != nil || j.set.DatasetName == "" {
+		return err
+	}
+	files, err := j.hub.Files(ctx, j.Process, j.set, textFiles, hub.Train, hub.Validation)
+	j.data.TrainFile, j.data.ValidationFile = files[hub.Train], files[hub.Validation]
+	return err
 }
 
 // load takes a saved model with its tokenizer. What lies beside it and is not trained is kept unchanged.

@@ -72,7 +72,7 @@ func TestMisfitsAreRefusedFirst(t *testing.T) {
 // TestFlagsOfTheScript: the script's flags are known, and all faults come at once.
 func TestFlagsOfTheScript(t *testing.T) {
 	var out bytes.Buffer
-	err := run(t.Context(), []string{"--dataset_name", "wikitext", "--report_to", "clearml",
+	err := run(t.Context(), []string{"--config_overrides", "n_embd=8", "--report_to", "clearml",
 		"--n_layer", "0", "--output_dir", t.TempDir()}, &out, &out)
 	var usage *args.Error
 	require.ErrorAs(t, err, &usage)
@@ -80,8 +80,8 @@ func TestFlagsOfTheScript(t *testing.T) {
 	for _, f := range usage.Faults {
 		keys = append(keys, f.Key)
 	}
-	require.ElementsMatch(t, []string{"dataset_name", "report_to", "n_layer"}, keys)
-	require.ErrorContains(t, err, "not built yet: data sets of the Hub")
+	require.ElementsMatch(t, []string{"config_overrides", "report_to", "n_layer"}, keys)
+	require.ErrorContains(t, err, "not built yet: other settings of a new model")
 	require.Empty(t, out.String())
 }
 

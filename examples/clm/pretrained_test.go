@@ -42,8 +42,10 @@ func TestSavedModelIsLookedAtFirst(t *testing.T) {
 	larger := filepath.Join(dir, "larger")
 	require.NoError(t, os.CopyFS(larger, os.DirFS(small)))
 	require.NoError(t, grown.Save(filepath.Join(larger, models.TokenizerFile)))
+	t.Setenv("HF_HUB_OFFLINE", "1")
+	t.Setenv("HF_HOME", dir)
 	for model, want := range map[string]string{
-		"gpt2": "gpt2 is not a saved model: there is no such folder. If it is a model of HuggingFace's Hub",
+		"gpt2": "there is no folder gpt2 here, and: hub: model gpt2 is not in the cache",
 		larger: "has 258 tokens, more than the model's 257: 257 is ",
 		filepath.Join("..", "classify", "testdata", "trainer"): "is a GPT2ForSequenceClassification: want a " +
 			"language model, such as LlamaForCausalLM",

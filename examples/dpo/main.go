@@ -19,10 +19,12 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/examples/internal/pairs"
 	_ "github.com/lockstep-ml/lockstep/integrations/all"
 	"github.com/lockstep-ml/lockstep/program"
@@ -33,8 +35,9 @@ func main() { os.Exit(program.Run(train)) }
 // train is the program.
 func train(ctx context.Context, p *program.Process) error {
 	a, d := defaults()
-	l, r := adapters.Defaults(), pairs.Defaults()
-	loader := args.Bind(p.Flags(), a, r, d, l)
+	l, r, h := adapters.Defaults(), pairs.Defaults(), downloads.Defaults()
+	loader := args.Bind(p.Flags(), a, r, d, l, h)
+	loader.Know(downloads.Aliases()...)
 	loader.Defaults(func(given func(key string) bool) string {
 		if given("model_name_or_path") || given("train_file") {
 			return ""
@@ -44,6 +47,12 @@ func train(ctx context.Context, p *program.Process) error {
 	})
 	if _, err := p.Parse(loader); err != nil {
 		return err
+	}
+	if err := r.Download(ctx, p, h, &l.Adapter); err != nil {
+		return err
+	}
+	if err := h.Model(ctx, p, &d.RefModelNameOrPath); err != nil {
+		return fmt.Errorf("ref_model_name_or_path: %w", err)
 	}
 	j := &job{Process: p, Arguments: r, DPOArguments: d, args: a, adapters: l}
 	return j.run(ctx)

@@ -205,6 +205,8 @@ func TestRanks(t *testing.T) {
 
 // What would be silently another training is refused, and rows of no use are counted.
 func TestFaults(t *testing.T) {
+	t.Setenv("HF_HUB_OFFLINE", "1")
+	t.Setenv("HF_HOME", t.TempDir())
 	rows := filepath.Join(t.TempDir(), "rows.jsonl")
 	require.NoError(t, os.WriteFile(rows, []byte(`{"prompt": "a", "chosen": "b", "rejected": "c"}
 {"prompt": "a", "chosen": "b", "rejected": "b"}

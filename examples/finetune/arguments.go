@@ -17,7 +17,7 @@ import (
 // FinetuneArguments are the program's settings beside those of training, by the names of TRL.
 type FinetuneArguments struct {
 	// ModelNameOrPath is empty for the tiny model of the demonstration.
-	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model and its tokenizer, or a GGUF file"`
+	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model and its tokenizer, a GGUF file, or a model of the Hub, as org/name"`
 	// TrainFile has rows in a form that chat.ParseRow reads.
 	TrainFile []string `json:"train_file" usage:"rows to learn: files, folders or globs of JSON, JSON Lines, Parquet or CSV; repeatable"`
 	// DatasetProbabilities are datasets.interleave_datasets' probabilities: one for each of TrainFile.
@@ -74,11 +74,12 @@ func (f *FinetuneArguments) Check(c *args.Checker) {
 	c.Require(slices.Contains(data.StoppingStrategies(), f.StoppingStrategy), "stopping_strategy", f.StoppingStrategy,
 		fmt.Sprint("one of ", data.StoppingStrategies()))
 	c.Require(f.ShuffleBufferSize >= 0, "shuffle_buffer_size", f.ShuffleBufferSize, "at least 0")
-	c.Require(!f.DatasetStreaming || len(f.TrainFile) > 0, "dataset_streaming", f.DatasetStreaming, "a train_file")
+	rows := len(f.TrainFile) > 0 || c.Given("dataset_name")
+	c.Require(!f.DatasetStreaming || rows, "dataset_streaming", f.DatasetStreaming, "a train_file")
 	c.Require(!f.DatasetStreaming || !f.Packing, "packing", f.Packing,
 		"false with dataset_streaming, since all rows are packed before training")
 	c.Require(!slices.Contains(f.TrainFile, ""), "train_file", f.TrainFile, "names of files")
-	c.Require((f.ModelNameOrPath == "") == (len(f.TrainFile) == 0), "train_file", f.TrainFile,
+	c.Require((f.ModelNameOrPath == "") == !rows, "train_file", f.TrainFile,
 		"both model_name_or_path and train_file, or none for the demonstration")
 }
 

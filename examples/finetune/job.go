@@ -17,7 +17,9 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/chat"
 	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
+	"github.com/lockstep-ml/lockstep/hub"
 	_ "github.com/lockstep-ml/lockstep/models/all"
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/models/lora"
@@ -33,6 +35,8 @@ type job struct {
 	*program.Process
 	args     *args.TrainingArguments
 	adapters *adapters.Arguments
+	hub      *downloads.Arguments
+	dataset  *downloads.DataArguments
 	adapter  *lora.Adapter // nil: the whole model is trained
 
 	base    *language.Tuned[language.Model]
@@ -44,6 +48,9 @@ type job struct {
 
 // run trains, saves, and answers.
 func (j *job) run(ctx context.Context) error {
+	if err := j.find(ctx); err != nil {
+		return err
+	}
 	if err := j.open(ctx); err != nil {
 		return err
 	}
@@ -90,13 +97,27 @@ func (j *job) unpack() error {
 	return os.CopyFS(dir, inner)
 }
 
+// rowFiles are what chat.ReadRows reads.
+var rowFiles = []string{".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet"}
+
+// find settles which folders and files have the model, its adapter and the rows.
+func (j *job) find(ctx context.Context) error {
+	if j.ModelNameOrPath == "" {
+		return j.unpack()
+	}
+	if err := j.hub.Model(ctx, j.Process, &j.ModelNameOrPath); err != nil {
+		return err
+	}
+	if err := j.hub.ModelAt(ctx, j.Process, &j.adapters.Adapter, ""); err != nil || j.dataset.DatasetName == "" {
+		return err
+	}
+	files, err := j.hub.Files(ctx, j.Process, j.dataset, rowFiles, hub.Train)
+	j.TrainFile = files[hub.Train]
+	return err
+}
+
 // open reads the model, its chat template and the rows.
 func (j *job) open(ctx context.Context) (err error) {
-	if j.ModelNameOrPath == "" {
-		if err := j.unpack(); err != nil {
-			return err
-		}
-	}
 	if err := j.readRows(ctx); err != nil {
 		return err
 	}

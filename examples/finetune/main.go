@@ -29,6 +29,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	_ "github.com/lockstep-ml/lockstep/integrations/all"
 	"github.com/lockstep-ml/lockstep/program"
 )
@@ -38,10 +39,11 @@ func main() { os.Exit(program.Run(train)) }
 // train is the program.
 func train(ctx context.Context, p *program.Process) error {
 	a, f := defaults()
-	l := adapters.Defaults()
-	loader := args.Bind(p.Flags(), a, f, l)
+	l, h, d := adapters.Defaults(), downloads.Defaults(), &downloads.DataArguments{}
+	loader := args.Bind(p.Flags(), a, f, l, h, d)
+	loader.Know(downloads.Aliases()...)
 	loader.Defaults(func(given func(key string) bool) string {
-		if given("model_name_or_path") || given("train_file") {
+		if given("model_name_or_path") || given("train_file") || given("dataset_name") {
 			return ""
 		}
 		a.LearningRate, a.NumTrainEpochs, a.PerDeviceTrainBatchSize, a.OverwriteOutputDir = 1e-2, 30, 8, true
@@ -51,6 +53,6 @@ func train(ctx context.Context, p *program.Process) error {
 	if _, err := p.Parse(loader); err != nil {
 		return err
 	}
-	j := &job{Process: p, args: a, FinetuneArguments: f, adapters: l}
+	j := &job{Process: p, args: a, FinetuneArguments: f, adapters: l, hub: h, dataset: d}
 	return j.run(ctx)
 }

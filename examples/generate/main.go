@@ -25,6 +25,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/examples/internal/sampling"
 	"github.com/lockstep-ml/lockstep/models"
@@ -37,7 +38,7 @@ import (
 
 // GenerationArguments are the program's settings beside those of sampling.
 type GenerationArguments struct {
-	ModelNameOrPath string   `json:"model_name_or_path" path:"true" usage:"folder of a saved model with its tokenizer.json, or a GGUF file"`
+	ModelNameOrPath string   `json:"model_name_or_path" path:"true" usage:"folder of a saved model with its tokenizer.json, a GGUF file, or a model of the Hub, as org/name"`
 	Returns         int      `json:"num_return_sequences" usage:"texts for each prompt"`
 	Adapter         string   `json:"adapter" path:"true" usage:"folder of a LoRA adapter of the model, Lockstep's or PEFT's"`
 	Merge           string   `json:"merge" path:"true" usage:"folder to save the model with its adapter in, in place of a text"`
@@ -55,11 +56,13 @@ func main() { os.Exit(program.Run(generate)) }
 
 // generate is the program. Unlike a training it ends when nobody reads what it writes any more.
 func generate(ctx context.Context, p *program.Process) error {
-	g, how := &GenerationArguments{}, &sampling.Arguments{Seed: 42}
-	if _, err := p.Parse(args.Bind(p.Flags(), g, how)); err != nil {
+	g, how, h := &GenerationArguments{}, &sampling.Arguments{Seed: 42}, downloads.Defaults()
+	loader := args.Bind(p.Flags(), g, how, h)
+	loader.Know(downloads.Aliases()...)
+	if _, err := p.Parse(loader); err != nil {
 		return err
 	}
-	if err := adapters.Find(&g.ModelNameOrPath, &g.Adapter, ""); err != nil {
+	if err := adapters.Find(ctx, p, h, &g.ModelNameOrPath, &g.Adapter, ""); err != nil {
 		return err
 	}
 	dtype := models.WithDType(tensor.Float32)

@@ -16,6 +16,7 @@ import (
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	_ "github.com/lockstep-ml/lockstep/integrations/all"
 	"github.com/lockstep-ml/lockstep/program"
 )
@@ -25,7 +26,9 @@ func main() { os.Exit(program.Run(train)) }
 // train is the program.
 func train(ctx context.Context, p *program.Process) error {
 	a, r, s, l := defaults()
-	loader := args.Bind(p.Flags(), a, r, s, l)
+	h := downloads.Defaults()
+	loader := args.Bind(p.Flags(), a, r, s, l, h)
+	loader.Know(downloads.Aliases()...)
 	loader.Defaults(func(given func(key string) bool) string {
 		if given("model_name_or_path") || given("train_file") {
 			return ""
@@ -34,6 +37,9 @@ func train(ctx context.Context, p *program.Process) error {
 		return "demonstration"
 	})
 	if _, err := p.Parse(loader); err != nil {
+		return err
+	}
+	if err := r.Download(ctx, p, h, &l.Adapter); err != nil {
 		return err
 	}
 	j := &job{Process: p, Arguments: r, RewardArguments: s, args: a, adapters: l}

@@ -6,7 +6,7 @@ import "github.com/lockstep-ml/lockstep/args"
 
 // ServiceArguments are the program's settings beside those of training, which are of each round.
 type ServiceArguments struct {
-	ModelNameOrPath   string `json:"model_name_or_path" path:"true" usage:"folder of a saved chat model and its tokenizer"`
+	ModelNameOrPath   string `json:"model_name_or_path" path:"true" usage:"folder of a saved chat model and its tokenizer, or a model of the Hub, as org/name"`
 	Serve             string `json:"serve" usage:"address of the service"`
 	ServeRemote       bool   `json:"serve_remote" usage:"the address may be one that other machines reach"`
 	AssistantOnlyLoss bool   `json:"assistant_only_loss" usage:"learn what the template has in {% generation %}"`

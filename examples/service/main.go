@@ -24,6 +24,7 @@ import (
 	"path/filepath"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	_ "github.com/lockstep-ml/lockstep/integrations/all"
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/models/serve"
@@ -35,7 +36,13 @@ func main() { os.Exit(program.Run(run)) }
 // run is the program.
 func run(ctx context.Context, p *program.Process) error {
 	a, s := defaults()
-	if _, err := p.Parse(args.Bind(p.Flags(), a, s)); err != nil {
+	h := downloads.Defaults()
+	loader := args.Bind(p.Flags(), a, s, h)
+	loader.Know(downloads.Aliases()...)
+	if _, err := p.Parse(loader); err != nil {
+		return err
+	}
+	if err := h.Model(ctx, p, &s.ModelNameOrPath); err != nil {
 		return err
 	}
 	l, err := newLearner(p, a, s)

@@ -6,6 +6,7 @@ import (
 	"cmp"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 )
 
 // settings are all settings of the program.
@@ -13,12 +14,13 @@ type settings struct {
 	args  *args.TrainingArguments
 	model *ModelArguments
 	data  *DataArguments
+	hub   *downloads.Arguments
 }
 
 // ModelArguments say what to train, or what to evaluate.
 type ModelArguments struct {
 	// ModelNameOrPath is a saved model's folder; empty trains a new model.
-	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model to start from; empty makes a new one"`
+	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model to start from, or a model of the Hub, as org/name; empty makes a new one"`
 	// The size of a new model.
 	Width  int `json:"width" usage:"channels of a new model's first stage; each further one has twice as many"`
 	Stages int `json:"stages" usage:"stages of a new model; each but the first halves the images"`
@@ -80,7 +82,7 @@ func newSettings(demo bool) *settings {
 	a.DataloaderNumWorkers = 1
 	a.ReportTo = []string{"jsonl", "tensorboard"}
 	s := &settings{a, &ModelArguments{Width: 32, Stages: 3, Depth: 1},
-		&DataArguments{DataDir: fashionDir, TrainValSplit: 0.15}}
+		&DataArguments{DataDir: fashionDir, TrainValSplit: 0.15}, downloads.Defaults()}
 	if demo {
 		s.data.LabelNames = fashionNames
 		a.PerDeviceTrainBatchSize, a.PerDeviceEvalBatchSize, a.NumTrainEpochs = 64, 256, 2

@@ -37,6 +37,9 @@ func (j *job) run(ctx context.Context) error {
 	if onlyEval && j.model.ModelNameOrPath == "" {
 		return errors.New("--do_eval without --do_train evaluates a saved model: want --model_name_or_path FOLDER")
 	}
+	if err := j.hub.Model(ctx, j.Process, &j.model.ModelNameOrPath); err != nil {
+		return err
+	}
 	if dir := j.model.ModelNameOrPath; dir != "" { // before the images are read for nothing
 		if err := j.load(dir); err != nil {
 			return err

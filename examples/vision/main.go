@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	_ "github.com/lockstep-ml/lockstep/comm/mpi"  // empty without -tags mpi
 	_ "github.com/lockstep-ml/lockstep/comm/nccl" // empty without -tags cuda
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
 	_ "github.com/lockstep-ml/lockstep/integrations/all"
 	"github.com/lockstep-ml/lockstep/program"
@@ -47,8 +48,9 @@ func train(ctx context.Context, p *program.Process) error {
 
 // loader reads the settings.
 func (s *settings) loader(p *program.Process) *args.Loader {
-	l := args.Bind(p.Flags(), s.args, s.model, s.data)
+	l := args.Bind(p.Flags(), s.args, s.model, s.data, s.hub)
 	l.Defaults(s.choose)
+	l.Know(downloads.Aliases()...)
 	l.Know(scripts.RunImageClassification()...)
 	return l
 }

@@ -43,7 +43,7 @@ func TestFlagsOfTheScript(t *testing.T) {
 		keys = append(keys, f.Key)
 	}
 	require.ElementsMatch(t, []string{"dataset_name", "push_to_hub", "report_to", "width"}, keys)
-	require.ErrorContains(t, err, "not built yet: data sets of the Hub")
+	require.ErrorContains(t, err, "not built yet: images of the Hub")
 	require.Empty(t, out.String())
 }
 

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/internal/hubname"
 	"github.com/lockstep-ml/lockstep/internal/jsonfile"
 )
 
@@ -43,6 +44,9 @@ type Config struct {
 
 	TaskType  string // CAUSAL_LM, SEQ_CLS …; SEQ_CLS trains the classifier too. "": none is said
 	BaseModel string // base_model_name_or_path: the folder that the model was loaded from; "": none
+	// Revision is of a BaseModel that is a name on HuggingFace's Hub. A folder in the Hub's cache is written as its
+	// name and commit.
+	Revision string
 
 	Name string // of the adapter in the model; "" stands for default. No file has it
 	Seed uint64 // of the initial matrices
@@ -201,6 +205,7 @@ type document struct {
 	ModulesToSave  []string           `json:"modules_to_save" null:"ok"`
 	PEFTType       string             `json:"peft_type"`
 	PEFTVersion    string             `json:"peft_version,omitempty"`
+	Revision       *string            `json:"revision"`
 	R              int                `json:"r"`
 	RankPattern    map[string]int     `json:"rank_pattern" null:"ok"`
 	TargetModules  Targets            `json:"target_modules" null:"ok"`
@@ -234,8 +239,7 @@ var unbuilt = map[string]string{
 }
 
 // idle are keys that PEFT writes and that mean nothing here, with its values.
-var idle = map[string]string{"auto_mapping": "null", "megatron_core": `"megatron.core"`, "qalora_group_size": "16",
-	"revision": "null"}
+var idle = map[string]string{"auto_mapping": "null", "megatron_core": `"megatron.core"`, "qalora_group_size": "16"}
 
 // begun are keys of how matrices were initialised, which does not matter once they are saved.
 var begun = []string{"loftq_config", "eva_config", "corda_config", "lora_ga_config", "runtime_config"}
@@ -251,8 +255,14 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	if c.TaskType != "" {
 		d.TaskType = &c.TaskType
 	}
+	if name, at, ok := hubname.Of(c.BaseModel); ok {
+		c.BaseModel, c.Revision = name, at
+	}
 	if c.BaseModel != "" {
 		d.BaseModel = &c.BaseModel
+	}
+	if c.Revision != "" {
+		d.Revision = &c.Revision
 	}
 	text, err := json.Marshal(d)
 	all := map[string]json.RawMessage{}
@@ -319,6 +329,9 @@ func ParseConfig(text []byte) (c Config, err error) {
 	}
 	if d.BaseModel != nil {
 		c.BaseModel = *d.BaseModel
+	}
+	if d.Revision != nil {
+		c.Revision = *d.Revision
 	}
 	c.Name, c.carried = "default", map[string]json.RawMessage{}
 	for key := range idle {

@@ -73,7 +73,7 @@ func LoadOnto(m models.Configured, base, dir, name string) (*Adapter, error) {
 	}
 	a, err := Load(m, dir, name)
 	if err == nil {
-		a.Config.BaseModel, a.digested = base, digest
+		a.Config.BaseModel, a.Config.Revision, a.digested = base, "", digest
 	}
 	return a, err
 }

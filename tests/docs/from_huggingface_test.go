@@ -18,6 +18,8 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/hub"
+	"github.com/lockstep-ml/lockstep/hub/hubtest"
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all"
 	"github.com/lockstep-ml/lockstep/models/generation"
@@ -36,6 +38,15 @@ type languageModel interface {
 // load is AutoModelForCausalLM and AutoTokenizer.
 func load(dir string) (*models.Pretrained[languageModel], error) {
 	return models.OpenPretrained[languageModel](tensor.CPU(), dir, "a language model", models.WithSavedDType())
+}
+
+// download gives the folder of a model of the Hub, or of a folder of that name.
+func download(ctx context.Context, name string) (dir string, err error) {
+	client, err := hub.FromEnvironment()
+	if err != nil {
+		return "", err
+	}
+	return client.Model(ctx, name, "main")
 }
 
 // generate continues a prompt: the pipeline "text-generation".
@@ -169,4 +180,15 @@ func TestFromHuggingFace(t *testing.T) {
 	var answer strings.Builder
 	require.NoError(t, converse(t.Context(), last, &answer, map[string]string{"role": "user", "content": "Who?"}))
 	require.NotEmpty(t, fmt.Sprint(answer.String()))
+}
+
+// The page's download takes a model by its name.
+func TestDownload(t *testing.T) {
+	s := hubtest.New(t)
+	commit := s.Add("models/org/name", map[string]string{"config.json": "{}", "model.safetensors": "x"})
+	t.Setenv("HF_ENDPOINT", s.URL)
+	t.Setenv("HF_HOME", t.TempDir())
+	dir, err := download(t.Context(), "org/name")
+	require.NoError(t, err)
+	require.Equal(t, commit, filepath.Base(dir))
 }

@@ -4,6 +4,7 @@
 package adapters
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,8 +13,10 @@ import (
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/lora"
+	"github.com/lockstep-ml/lockstep/program"
 )
 
 // Arguments are the settings of an adapter that is trained, by the names and defaults of TRL's ModelConfig.
@@ -59,9 +62,19 @@ func (l *Arguments) Attach(m models.Configured, base string, seed uint64) (*lora
 		TaskType: l.LoraTaskType, BaseModel: base, Seed: seed})
 }
 
-// Find settles which folders have a model and an adapter of it. A model's folder that has an adapter alone is the
-// adapter's, and one that is not given, or the default, is the one that the adapter was trained on.
-func Find(model, adapter *string, byDefault string) error {
+// Find settles which folders have a model and an adapter of it, and downloads what is of the Hub. A model's folder that
+// has an adapter alone is the adapter's, and one that is not given, or the default, is the one that the adapter was
+// trained on.
+func Find(ctx context.Context, p *program.Process, h *downloads.Arguments, model, adapter *string,
+	byDefault string) error {
+	if err := h.ModelAt(ctx, p, adapter, ""); err != nil {
+		return err
+	}
+	if *adapter == "" || *model != byDefault {
+		if err := h.Model(ctx, p, model); err != nil {
+			return err
+		}
+	}
 	if *adapter == "" {
 		if !has(*model, models.AdapterConfigFile) || has(*model, models.ConfigFile) {
 			return nil
@@ -79,7 +92,7 @@ func Find(model, adapter *string, byDefault string) error {
 			"model_name_or_path too", filepath.Join(*adapter, models.AdapterConfigFile))
 	}
 	*model = cfg.BaseModel
-	return nil
+	return h.ModelAt(ctx, p, model, cfg.Revision)
 }
 
 func has(dir, file string) bool {

@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/examples/internal/final"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/models"
@@ -66,6 +67,17 @@ func (a *Arguments) unpack(dir string) error {
 // Defaults are TRL's, except that numbers are float32.
 func Defaults() *Arguments {
 	return &Arguments{DType: "float32", MaxLength: 1024, DisableDropout: true}
+}
+
+// Download gets the model and its adapter if they are of the Hub.
+func (a *Arguments) Download(ctx context.Context, p *program.Process, h *downloads.Arguments, adapter *string) error {
+	if a.demonstrates {
+		return nil
+	}
+	if err := h.Model(ctx, p, &a.ModelNameOrPath); err != nil {
+		return err
+	}
+	return h.ModelAt(ctx, p, adapter, "")
 }
 
 // Check reports all faults at once.

@@ -13,33 +13,27 @@ import (
 
 // Reasons that several flags share.
 const (
-	local    = "models and data are local files, and nothing is downloaded"
-	noHub    = "data sets of the Hub"
+	noHub    = "images of the Hub"
 	onlyHub  = "only dataset_name reads it, which is not built"
 	ownFiles = "want model_name_or_path, whose folder has one"
 )
 
-// common lists the flags that all three scripts have. A model can only be of the given type, and data come from files.
-func common(modelType, files string) []args.Known {
+// common lists the flags that all three scripts have. A model can only be of the given type.
+func common(modelType string) []args.Known {
 	return []args.Known{
 		same(planned("model_type", args.TypeString, "", "new models of other types: want model_name_or_path"),
 			modelType),
 		planned("config_name", args.TypeString, "",
 			"a configuration separate from its model: want model_name_or_path, or the flags of a new model"),
-		noEffect("cache_dir", args.TypeString, "", local),
-		noEffect("model_revision", args.TypeString, "main", local),
-		noEffect("token", args.TypeString, "", local),
-		same(noEffect("use_auth_token", args.TypeBool, "", local), "false"),
+		same(noEffect("use_auth_token", args.TypeBool, "", "a token that is there is always used"), "false"),
 		noEffect("trust_remote_code", args.TypeBool, "false", "models and data contain no code"),
 		planned("ignore_mismatched_sizes", args.TypeBool, "false", "a new head on a saved model"),
-		planned("dataset_name", args.TypeString, "", noHub+": want "+files),
-		noEffect("dataset_config_name", args.TypeString, "", onlyHub),
 	}
 }
 
 // text lists the flags that the scripts for text have.
 func text(modelType string) []args.Known {
-	return append(common(modelType, "train_file and validation_file"),
+	return append(common(modelType),
 		planned("tokenizer_name", args.TypeString, "", "a tokenizer separate from its model: "+ownFiles),
 		noEffect("use_fast_tokenizer", args.TypeBool, "true", "the only kind of tokenizer is fast"),
 		noEffect("overwrite_cache", args.TypeBool, "false", "nothing is cached on disk"),
@@ -75,7 +69,8 @@ func RunGLUE() []args.Known {
 	return append(text("gpt2"),
 		planned("max_train_samples", args.TypeInt, "", "a limit on training samples: want max_steps, or less data"),
 		planned("max_eval_samples", args.TypeInt, "", "a limit on evaluation samples: want less data"),
-		planned("task_name", args.TypeString, "", noHub+", GLUE among them: want train_file and validation_file"),
+		planned("task_name", args.TypeString, "", "the tasks of GLUE: want dataset_name, or train_file and "+
+			"validation_file"),
 		planned("max_predict_samples", args.TypeInt, "", "a limit on prediction samples: want less data"),
 		args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed, Target: "max_seq_length"},
 		noEffect("pad_to_max_length", args.TypeBool, "true",
@@ -85,7 +80,9 @@ func RunGLUE() []args.Known {
 
 // RunImageClassification lists the flags of run_image_classification.py.
 func RunImageClassification() []args.Known {
-	return append(common("resnet", "data_dir, or train_dir and validation_dir"),
+	return append(common("resnet"),
+		planned("dataset_name", args.TypeString, "", noHub+": want data_dir, or train_dir and validation_dir"),
+		noEffect("dataset_config_name", args.TypeString, "", onlyHub),
 		planned("max_train_samples", args.TypeInt, "",
 			"a limit on training images only: want max_images, which limits both"),
 		planned("max_eval_samples", args.TypeInt, "",

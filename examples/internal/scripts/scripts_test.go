@@ -42,10 +42,23 @@ type own struct {
 	TrainDir                  string   `json:"train_dir" usage:"x"`
 	ValidationDir             string   `json:"validation_dir" usage:"x"`
 	TrainValSplit             float64  `json:"train_val_split" usage:"x"`
+	ModelRevision             string   `json:"model_revision" usage:"x"`
+	CacheDir                  string   `json:"cache_dir" usage:"x"`
+	Token                     string   `json:"token" usage:"x"`
+}
+
+// ownSet are those of the programs that take data sets of the Hub.
+type ownSet struct {
+	DatasetName       string `json:"dataset_name" usage:"x"`
+	DatasetConfigName string `json:"dataset_config_name" usage:"x"`
 }
 
 func parse(script string, argv []string) (*args.Resolved, error) {
-	loader := args.Bind(pflag.NewFlagSet(script, pflag.ContinueOnError), args.Default(""), &own{})
+	structs := []any{args.Default(""), &own{ModelRevision: "main"}}
+	if script != "run_image_classification.py" {
+		structs = append(structs, &ownSet{})
+	}
+	loader := args.Bind(pflag.NewFlagSet(script, pflag.ContinueOnError), structs...)
 	loader.Environ = func() []string { return nil }
 	loader.Predicts = true
 	loader.ForProgram(trainer.Program())
