@@ -49,25 +49,27 @@ func pieces(m nn.Module, read func(p tensor.Named) ([]byte, error)) func(name st
 		if read != nil {
 			return gathered(p.DType(), p.Shape(), func() ([]byte, error) { return read(p) }), true
 		}
-		return piece{p.DType(), p.Shape(), p.Device(), func(*tensor.Ctx) (*tensor.Tensor, error) {
-			if dev := p.Device(); !synced[dev] {
-				dev.Sync()
-				synced[dev] = true
-			}
-			return p.Tensor, nil
-		}}, true
+		return piece{dtype: p.DType(), shape: p.Shape(), device: p.Device(),
+			read: func(*tensor.Ctx) (*tensor.Tensor, error) {
+				if dev := p.Device(); !synced[dev] {
+					dev.Sync()
+					synced[dev] = true
+				}
+				return p.Tensor, nil
+			}}, true
 	}
 }
 
 // gathered is a piece whose elements are read into host memory. A process that writes none of them gets no tensor.
 func gathered(dt tensor.DType, shape []int, read func() ([]byte, error)) piece {
-	return piece{dt, shape, tensor.CPU(), func(c *tensor.Ctx) (*tensor.Tensor, error) {
-		data, err := read()
-		if err != nil || data == nil {
-			return nil, err
-		}
-		return tensor.FromBytes(c, data, dt, shape...), nil
-	}}
+	return piece{dtype: dt, shape: shape, device: tensor.CPU(), bytes: read,
+		read: func(c *tensor.Ctx) (*tensor.Tensor, error) {
+			data, err := read()
+			if err != nil || data == nil {
+				return nil, err
+			}
+			return tensor.FromBytes(c, data, dt, shape...), nil
+		}}
 }
 
 // WeightsLayoutFile is the part of a sharded checkpoint with the WeightsLayout of its model.
@@ -152,6 +154,7 @@ type piece struct {
 	shape  []int
 	device *tensor.Device
 	read   func(c *tensor.Ctx) (*tensor.Tensor, error)
+	bytes  func() ([]byte, error) // what is read, without a tensor; nil: there is one
 }
 
 // MergeSet makes the files of a model's weights, as WeightFiles does, of the parameters of a set that several ranks
@@ -227,9 +230,8 @@ func (l WeightsLayout) ReadArrays(m nn.Module,
 			if !ok {
 				return piece{}, false
 			}
-			return piece{p.DType(), p.Shape(), p.Device(), func(c *tensor.Ctx) (*tensor.Tensor, error) {
-				return read(c, p)
-			}}, true
+			return piece{dtype: p.DType(), shape: p.Shape(), device: p.Device(),
+				read: func(c *tensor.Ctx) (*tensor.Tensor, error) { return read(c, p) }}, true
 		})
 		if err != nil {
 			return nil, err
@@ -281,6 +283,9 @@ func (a SavedArray) array(find func(name string) (piece, bool)) (Array, error) {
 
 // read is the bytes of the array of pieces.
 func (a SavedArray) read(pieces []piece) (data []byte, err error) {
+	if whole := pieces[0].bytes; whole != nil && len(pieces) == 1 && !a.Transpose {
+		return whole()
+	}
 	tried := tensor.Try(func() {
 		tensor.NewCtx(pieces[0].device).NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 			params := make([]*tensor.Tensor, len(pieces))
