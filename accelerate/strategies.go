@@ -212,6 +212,15 @@ func (a *Accelerator) Summon(write bool, f func() error) error {
 	return f()
 }
 
+// SummonParts is Summon for code that computes with the model, as text generation does: of matrices that ranks divide
+// (tp_size) it has this rank's parts, in the contexts of EvalCtx.
+func (a *Accelerator) SummonParts(f func() error) error {
+	if s, ok := a.strategy.(*tp.Strategy); ok {
+		return s.SummonParts(f)
+	}
+	return a.Summon(false, f)
+}
+
 // AverageParameters makes the parameters of ranks that step on their own (local_sgd_steps) the means over the ranks, as
 // happens every local_sgd_steps steps. Call it where the ranks must have the same model: before an evaluation and
 // at the end. It is collective. Without local SGD it does nothing.

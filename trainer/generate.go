@@ -108,12 +108,7 @@ func (t *Trainer) generate(ctx context.Context, pass *evaluation) error {
 		return err
 	}
 	made, interrupted := map[int64][]int{}, false
-	whole := t.acc.Summon
-	staged := t.acc.PipelineRanks().WorldSize() > 1
-	if t.acc.Divided() && !t.acc.GathersParameters() && !staged { // they compute each token together
-		whole = func(_ bool, f func() error) error { return f() }
-	}
-	err = whole(false, func() error {
+	err = t.acc.SummonParts(func() error {
 		for _, p := range all {
 			interrupted = ctx.Err() != nil
 			if err := peers.Agree(context.WithoutCancel(ctx), &interrupted); err != nil || interrupted {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,6 +21,7 @@ import (
 	"github.com/lockstep-ml/lockstep/metrics"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/generation"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -118,8 +120,13 @@ func greedy(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, mo
 }
 
 // Metrics of generated texts are the same on any number of ranks, and where ranks gather parameters, share matrices or
-// are a pipeline.
+// are a pipeline. Ranks that share matrices generate with their parts.
 func TestGeneratedTextsOnRanks(t *testing.T) {
+	var widths sync.Map // of a matrix, while texts are generated
+	generate := func(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, most int) ([]int, error) {
+		widths.Store(m.(*gpt2.Model).Transformer.H[0].MLP.CFC.Weight.Size(1), true)
+		return greedy(ctx, c, m, prompt, most)
+	}
 	decode := func(ids []int) (string, error) { return strings.Trim(fmt.Sprint(ids), "[]"), nil }
 	run := func(set func(a *args.TrainingArguments)) (map[string]float64, []trainer.Prediction) {
 		a := args.Default(out)
@@ -128,7 +135,7 @@ func TestGeneratedTextsOnRanks(t *testing.T) {
 		a.PredictWithGenerate, a.PerDeviceEvalBatchSize = true, 2
 		set(a)
 		tr := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(texts(24)),
-			trainer.WithEvalData(questions(7)), trainer.WithGeneration(greedy), trainer.WithComputeMetrics(
+			trainer.WithEvalData(questions(7)), trainer.WithGeneration(generate), trainer.WithComputeMetrics(
 				func(p trainer.EvalPrediction) (map[string]float64, error) {
 					references, predictions, err := p.Texts(decode)
 					if err != nil {
@@ -165,15 +172,19 @@ func TestGeneratedTextsOnRanks(t *testing.T) {
 		require.Equal(t, predictions, list, name)
 	}
 	want, predictions = run(func(a *args.TrainingArguments) { a.TPParts = 2 })
+	whole := newGPT2(t, 0).Transformer.H[0].MLP.CFC.Weight.Size(1)
 	for name, set := range map[string]func(a *args.TrainingArguments){
 		"tp":           func(*args.TrainingArguments) {},
 		"tp, gathered": func(a *args.TrainingArguments) { gather(a, "full_shard", "auto_wrap") },
 		"tp, pp":       func(a *args.TrainingArguments) { a.PPSize = 2 },
 	} {
+		widths.Clear()
 		got, list := run(func(a *args.TrainingArguments) {
 			a.NumReplicas, a.TPSize, a.TPParts = 4, 2, 2
 			set(a)
 		})
+		_, parts := widths.Load(whole / 2)
+		require.True(t, parts, name)
 		require.Equal(t, want, got, name)
 		require.Equal(t, predictions, list, name)
 	}

@@ -186,6 +186,15 @@ func (s *Strategy) Summon(write bool, f func() error) error {
 	return call()
 }
 
+// SummonParts is Summon without write that leaves the model divided: f has this rank's parts of what other strategies
+// have cut.
+func (s *Strategy) SummonParts(f func() error) error {
+	if inner := s.Strategy.Parameters(); inner != nil {
+		return inner.Summon(false, f)
+	}
+	return f()
+}
+
 // summon is Summon where all of this rank's parts can be used.
 func (s *Strategy) summon(write bool, f func() error) (err error) {
 	parts := map[string]*tensor.Tensor{}
