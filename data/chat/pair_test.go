@@ -174,3 +174,35 @@ func TestCollatePairs(t *testing.T) {
 	_, err = chat.CollatePairs(0)(c, []chat.PreferenceSample{one, two})
 	require.ErrorContains(t, err, "1 of 2 samples have log-probabilities")
 }
+
+// FuzzParsePair: whatever a row has, it is refused or has a prompt's form, and its samples keep to max_length.
+func FuzzParsePair(f *testing.F) {
+	for _, seed := range []string{`{"prompt": "q", "chosen": "a", "rejected": "b"}`,
+		`{"chosen": "q é", "rejected": "q"}`,
+		`{"chosen": [{"from": "human", "value": "q"}], "rejected": [], "margin": "1e999"}`,
+		`{"messages": [{"role": "user", "content": "q"}], "chosen": {"role": "assistant", "content": "a"},
+			"rejected": "b"}`} {
+		f.Add([]byte(seed))
+	}
+	tok, err := tokenizers.Load("../../examples/finetune/testdata/model/tokenizer.json")
+	require.NoError(f, err)
+	e := chat.Encoder{Tokenizer: tok, EOS: "<|im_end|>", MaxLength: 9}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		p, err := chat.ParsePair(text)
+		if err != nil {
+			return
+		}
+		require.Equal(t, p.PromptMessages == nil, p.ChosenMessages == nil)
+		require.Equal(t, p.PromptMessages == nil, p.RejectedMessages == nil)
+		for _, mode := range []chat.TruncationMode{chat.KeepStart, chat.KeepEnd, chat.DropLonger} {
+			s, err := e.EncodePair(p, mode)
+			if err != nil {
+				continue
+			}
+			require.NotEqual(t, s.Chosen, s.Rejected)
+			require.LessOrEqual(t, s.Length, 9)
+			require.Less(t, s.ChosenStart, len(s.Chosen))
+			require.Less(t, s.RejectedStart, len(s.Rejected))
+		}
+	})
+}
