@@ -264,184 +264,188 @@ func noRanges(_ int, w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-var faults = []fault{
-	{name: "no such repository", fault: refuses(404, "RepoNotFound", "Repository not found"), is: hub.ErrRepository,
-		want: "there is no model org/tiny at"},
-	{name: "401", fault: refuses(401, "", "Invalid username or password."), is: hub.ErrUnauthorized,
-		want: "want its name as on the page, and a token whose account may read it"},
-	{name: "an unknown token", fault: refuses(401, "", "Invalid credentials in Authorization header"),
-		is: hub.ErrUnauthorized, want: "does not know the token"},
-	{name: "no such revision", fault: refuses(404, "RevisionNotFound", "Invalid rev id"), is: hub.ErrRevision,
-		want: "has no revision main"},
-	{name: "gated", is: hub.ErrGated, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if asks(r, "resolve") {
-			hubtest.Refuse(w, 403, "GatedRepo", "Access to model org/tiny is restricted.")
-		}
-		return asks(r, "resolve")
-	}, want: "org/tiny is gated: its owners decide who may download it. Ask for access at"},
-	{name: "no such file", is: hub.ErrFile, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if asks(r, "resolve") {
-			hubtest.Refuse(w, 404, "EntryNotFound", "Entry not found")
-		}
-		return asks(r, "resolve")
-	}, want: "has no file "},
-	{name: "forbidden", fault: refuses(403, "", "Your IP is\nblocked."), is: hub.ErrUnauthorized,
-		want: "does not permit reading model org/tiny: Your IP is blocked"},
-	{name: "429 for a while", fault: func(n int, w http.ResponseWriter, r *http.Request) bool {
-		if n <= 2 {
-			w.Header().Set("Retry-After", "7")
-			w.WriteHeader(429)
-		}
-		return n <= 2
-	}, pauses: []time.Duration{7 * time.Second, 7 * time.Second}, told: "429 Too Many Requests"},
-	{name: "429 until a date", fault: func(n int, w http.ResponseWriter, r *http.Request) bool {
-		if n == 1 {
-			w.Header().Set("Retry-After", time.Now().Add(4*time.Minute).UTC().Format(http.TimeFormat))
-			w.WriteHeader(429)
-		}
-		return n == 1
-	}, least: 3 * time.Minute},
-	{name: "429 with the Hub's own header", fault: func(n int, w http.ResponseWriter, r *http.Request) bool {
-		if n == 1 {
-			w.Header().Set("RateLimit", `"api";r=0;t=55`)
-			w.WriteHeader(429)
-		}
-		return n == 1
-	}, pauses: []time.Duration{56 * time.Second}},
-	{name: "429 for long", fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		w.Header().Set("Retry-After", "7200")
-		w.WriteHeader(429)
-		return true
-	}, is: hub.ErrRateLimit, want: "want to try again in 2h0m0s", pauses: []time.Duration{}},
-	{name: "503 at first", fault: first(func(w http.ResponseWriter) { w.WriteHeader(503) }), told: "503"},
-	{name: "5xx for a while", fault: func(n int, w http.ResponseWriter, r *http.Request) bool {
-		if n <= 4 {
-			w.WriteHeader(499 + n)
-		}
-		return n <= 4
-	}},
-	{name: "5xx", fault: refuses(502, "", ""), is: hub.ErrServer, want: "(502 Bad Gateway)"},
-	{name: "a login page", is: hub.ErrServer, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		_, _ = io.WriteString(w, "<html>Welcome to the hotel's network")
-		return true
-	}, want: "no JSON of the Hub's API"},
-	{name: "an endless answer", is: hub.ErrServer, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		for b := make([]byte, 1<<20); ; {
-			if _, err := w.Write(b); err != nil {
-				return true
+// faults is the table. Some rows remember what has been asked.
+func faults() []fault {
+	return []fault{
+		{name: "no such repository", fault: refuses(404, "RepoNotFound", "Repository not found"), is: hub.ErrRepository,
+			want: "there is no model org/tiny at"},
+		{name: "401", fault: refuses(401, "", "Invalid username or password."), is: hub.ErrUnauthorized,
+			want: "want its name as on the page, and a token whose account may read it"},
+		{name: "an unknown token", fault: refuses(401, "", "Invalid credentials in Authorization header"),
+			is: hub.ErrUnauthorized, want: "does not know the token"},
+		{name: "no such revision", fault: refuses(404, "RevisionNotFound", "Invalid rev id"), is: hub.ErrRevision,
+			want: "has no revision main"},
+		{name: "gated", is: hub.ErrGated, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			if asks(r, "resolve") {
+				hubtest.Refuse(w, 403, "GatedRepo", "Access to model org/tiny is restricted.")
 			}
-		}
-	}, want: "with more than"},
-	{name: "redirects in a circle", fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		http.Redirect(w, r, r.URL.String(), http.StatusTemporaryRedirect)
-		return true
-	}, is: hub.ErrServer, want: "redirects more than 10 times"},
-	{name: "redirects to no address", fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		w.Header().Set("Location", "file:///etc/passwd")
-		w.WriteHeader(302)
-		return true
-	}, is: hub.ErrServer, want: "to no address"},
-	{name: "connections that are cut", fault: first(func(w http.ResponseWriter) { panic(http.ErrAbortHandler) }),
-		told: "cannot be reached"},
-	{name: "parts that are cut", fault: func(n int, w http.ResponseWriter, r *http.Request) bool {
-		var from, to int
-		if _, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &from, &to); err != nil || to-from < 1000 {
-			return false
-		}
-		data := tiny["model.safetensors"]
-		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, to, len(data)))
-		cut(w, 206, to-from+1, data[from:from+1000])
-		return true
-	}},
-	{name: "a server that only cuts", is: hub.ErrUnreachable, fault: func(_ int, w http.ResponseWriter,
-		r *http.Request) bool {
-		if weights(r) {
-			panic(http.ErrAbortHandler)
-		}
-		return false
-	}, want: "cannot be reached for model org/tiny"},
-	{name: "no ranges", fault: noRanges},
-	{name: "no ranges, and cut", fault: func(n int, w http.ResponseWriter, r *http.Request) bool {
-		noRanges(n, w, r)
-		if weights(r) && n%2 == 1 {
-			cut(w, 200, len(tiny["model.safetensors"]), tiny["model.safetensors"][:20000])
-		}
-		return false
-	}},
-	{name: "416", is: hub.ErrServer, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if weights(r) {
-			w.WriteHeader(416)
-		}
-		return weights(r)
-	}, want: "model.safetensors of model org/tiny: the server sends no parts of files: 416"},
-	{name: "416 of ranges alone", fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if r.Header.Get("Range") != "" {
-			w.WriteHeader(416)
-		}
-		return r.Header.Get("Range") != ""
-	}},
-	{name: "another part", is: hub.ErrServer, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if weights(r) {
-			r.Header.Set("Range", "bytes=5-99")
-		}
-		return false
-	}, want: `sends the part "bytes 5-99/41083" of model.safetensors: want one from byte`},
-	{name: "a shorter file", is: hub.ErrSize, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if weights(r) {
-			from, _, _ := strings.Cut(strings.TrimPrefix(r.Header.Get("Range"), "bytes="), "-")
-			w.Header().Set("Content-Range", "bytes "+from+"-99999/10")
-			w.WriteHeader(206)
-			_, _ = io.WriteString(w, "0123456789")
-		}
-		return weights(r)
-	}, want: "has 10 bytes at"},
-	{name: "a shorter file without ranges", is: hub.ErrSize,
-		fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			return asks(r, "resolve")
+		}, want: "org/tiny is gated: its owners decide who may download it. Ask for access at"},
+		{name: "no such file", is: hub.ErrFile, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			if asks(r, "resolve") {
+				hubtest.Refuse(w, 404, "EntryNotFound", "Entry not found")
+			}
+			return asks(r, "resolve")
+		}, want: "has no file "},
+		{name: "forbidden", fault: refuses(403, "", "Your IP is\nblocked."), is: hub.ErrUnauthorized,
+			want: "does not permit reading model org/tiny: Your IP is blocked"},
+		{name: "429 for a while", fault: func(n int, w http.ResponseWriter, r *http.Request) bool {
+			if n <= 2 {
+				w.Header().Set("Retry-After", "7")
+				w.WriteHeader(429)
+			}
+			return n <= 2
+		}, pauses: []time.Duration{7 * time.Second, 7 * time.Second}, told: "429 Too Many Requests"},
+		{name: "429 until a date", fault: func(n int, w http.ResponseWriter, r *http.Request) bool {
+			if n == 1 {
+				w.Header().Set("Retry-After", time.Now().Add(4*time.Minute).UTC().Format(http.TimeFormat))
+				w.WriteHeader(429)
+			}
+			return n == 1
+		}, least: 3 * time.Minute},
+		{name: "429 with the Hub's own header", fault: func(n int, w http.ResponseWriter, r *http.Request) bool {
+			if n == 1 {
+				w.Header().Set("RateLimit", `"api";r=0;t=55`)
+				w.WriteHeader(429)
+			}
+			return n == 1
+		}, pauses: []time.Duration{56 * time.Second}},
+		{name: "429 for long", fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			w.Header().Set("Retry-After", "7200")
+			w.WriteHeader(429)
+			return true
+		}, is: hub.ErrRateLimit, want: "want to try again in 2h0m0s", pauses: []time.Duration{}},
+		{name: "503 at first", fault: first(func(w http.ResponseWriter) { w.WriteHeader(503) }), told: "503"},
+		{name: "5xx for a while", fault: func(n int, w http.ResponseWriter, r *http.Request) bool {
+			if n <= 4 {
+				w.WriteHeader(499 + n)
+			}
+			return n <= 4
+		}},
+		{name: "5xx", fault: refuses(502, "", ""), is: hub.ErrServer, want: "(502 Bad Gateway)"},
+		{name: "a login page", is: hub.ErrServer, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			_, _ = io.WriteString(w, "<html>Welcome to the hotel's network")
+			return true
+		}, want: "no JSON of the Hub's API"},
+		{name: "an endless answer", is: hub.ErrServer, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			for b := make([]byte, 1<<20); ; {
+				if _, err := w.Write(b); err != nil {
+					return true
+				}
+			}
+		}, want: "with more than"},
+		{name: "redirects in a circle", fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			http.Redirect(w, r, r.URL.String(), http.StatusTemporaryRedirect)
+			return true
+		}, is: hub.ErrServer, want: "redirects more than 10 times"},
+		{name: "redirects to no address", fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			w.Header().Set("Location", "file:///etc/passwd")
+			w.WriteHeader(302)
+			return true
+		}, is: hub.ErrServer, want: "to no address"},
+		{name: "connections that are cut", fault: first(func(w http.ResponseWriter) { panic(http.ErrAbortHandler) }),
+			told: "cannot be reached"},
+		{name: "parts that are cut", fault: func(n int, w http.ResponseWriter, r *http.Request) bool {
+			var from, to int
+			if _, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &from, &to); err != nil || to-from < 1000 {
+				return false
+			}
+			data := tiny["model.safetensors"]
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, to, len(data)))
+			cut(w, 206, to-from+1, data[from:from+1000])
+			return true
+		}},
+		{name: "a server that only cuts", is: hub.ErrUnreachable, fault: func(_ int, w http.ResponseWriter,
+			r *http.Request) bool {
 			if weights(r) {
+				panic(http.ErrAbortHandler)
+			}
+			return false
+		}, want: "cannot be reached for model org/tiny"},
+		{name: "no ranges", fault: noRanges},
+		{name: "no ranges, and cut", fault: func(n int, w http.ResponseWriter, r *http.Request) bool {
+			noRanges(n, w, r)
+			if weights(r) && n%2 == 1 {
+				cut(w, 200, len(tiny["model.safetensors"]), tiny["model.safetensors"][:20000])
+			}
+			return false
+		}},
+		{name: "416", is: hub.ErrServer, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			if weights(r) {
+				w.WriteHeader(416)
+			}
+			return weights(r)
+		}, want: "model.safetensors of model org/tiny: the server sends no parts of files: 416"},
+		{name: "416 of ranges alone", fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			if r.Header.Get("Range") != "" {
+				w.WriteHeader(416)
+			}
+			return r.Header.Get("Range") != ""
+		}},
+		{name: "another part", is: hub.ErrServer, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			if weights(r) {
+				r.Header.Set("Range", "bytes=5-99")
+			}
+			return false
+		}, want: `sends the part "bytes 5-99/41083" of model.safetensors: want one from byte`},
+		{name: "a shorter file", is: hub.ErrSize, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			if weights(r) {
+				from, _, _ := strings.Cut(strings.TrimPrefix(r.Header.Get("Range"), "bytes="), "-")
+				w.Header().Set("Content-Range", "bytes "+from+"-99999/10")
+				w.WriteHeader(206)
 				_, _ = io.WriteString(w, "0123456789")
 			}
 			return weights(r)
 		}, want: "has 10 bytes at"},
-	{name: "a longer file without ranges", is: hub.ErrSize,
-		fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		{name: "a shorter file without ranges", is: hub.ErrSize,
+			fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				if weights(r) {
+					_, _ = io.WriteString(w, "0123456789")
+				}
+				return weights(r)
+			}, want: "has 10 bytes at"},
+		{name: "a longer file without ranges", is: hub.ErrSize,
+			fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				if weights(r) {
+					_, _ = io.WriteString(w, tiny["model.safetensors"])
+					w.(http.Flusher).Flush() // no length is named
+					_, _ = io.WriteString(w, "and more")
+				}
+				return weights(r)
+			}, want: "has more bytes at"},
+		{name: "another size", is: hub.ErrSize, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			if asks(r, "resolve") {
+				w.Header().Set("X-Linked-Size", "5")
+			}
+			return false
+		}, want: "has 5 bytes at"},
+		{name: "another hash", is: hub.ErrHash, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+			if asks(r, "resolve") {
+				w.Header().Set("X-Linked-Etag", `"`+strings.Repeat("0", 64)+`"`)
+			}
+			return false
+		}, want: "names the hash 00000"},
+		{name: "other contents", is: hub.ErrHash, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
 			if weights(r) {
-				_, _ = io.WriteString(w, tiny["model.safetensors"])
-				w.(http.Flusher).Flush() // no length is named
-				_, _ = io.WriteString(w, "and more")
+				http.ServeContent(w, r, "", time.Time{}, strings.NewReader(strings.ToUpper(tiny["model.safetensors"])))
 			}
 			return weights(r)
-		}, want: "has more bytes at"},
-	{name: "another size", is: hub.ErrSize, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if asks(r, "resolve") {
-			w.Header().Set("X-Linked-Size", "5")
-		}
-		return false
-	}, want: "has 5 bytes at"},
-	{name: "another hash", is: hub.ErrHash, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if asks(r, "resolve") {
-			w.Header().Set("X-Linked-Etag", `"`+strings.Repeat("0", 64)+`"`)
-		}
-		return false
-	}, want: "names the hash 00000"},
-	{name: "other contents", is: hub.ErrHash, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if weights(r) {
-			http.ServeContent(w, r, "", time.Time{}, strings.NewReader(strings.ToUpper(tiny["model.safetensors"])))
-		}
-		return weights(r)
-	}, want: "model.safetensors of model org/tiny arrived with the hash"},
-	{name: "links that end", fault: first(func(w http.ResponseWriter) { w.WriteHeader(403) }, weights),
-		told: "answers with 403 Forbidden"},
-	{name: "links that are dead", is: hub.ErrServer, fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if weights(r) {
-			w.WriteHeader(403)
-		}
-		return weights(r)
-	}, want: "answers with 403 Forbidden"},
+		}, want: "model.safetensors of model org/tiny arrived with the hash"},
+		{name: "links that end", fault: first(func(w http.ResponseWriter) { w.WriteHeader(403) }, weights),
+			told: "answers with 403 Forbidden"},
+		{name: "links that are dead", is: hub.ErrServer, fault: func(_ int, w http.ResponseWriter,
+			r *http.Request) bool {
+			if weights(r) {
+				w.WriteHeader(403)
+			}
+			return weights(r)
+		}, want: "answers with 403 Forbidden"},
+	}
 }
 
 // Servers may do anything: the model arrives as it is, or the error says what is wrong. Nothing wrong is in the cache.
 func TestFaults(t *testing.T) {
-	for _, c := range faults {
+	for _, c := range faults() {
 		t.Run(c.name, func(t *testing.T) {
 			s := hubtest.New(t)
 			s.Token = secret
