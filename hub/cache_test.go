@@ -62,7 +62,7 @@ func TestInterruptAndResume(t *testing.T) {
 	ctx, interrupt := context.WithCancelCause(t.Context())
 	stop := errors.New("interrupted")
 	hang := make(chan struct{})
-	s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+	s.SetFault(func(w http.ResponseWriter, r *http.Request) bool {
 		if !weights(r) || !strings.HasPrefix(r.Header.Get("Range"), "bytes=20480-") {
 			return false
 		}
@@ -76,13 +76,13 @@ func TestInterruptAndResume(t *testing.T) {
 		interrupt(stop)
 		<-hang
 		return true
-	}
+	})
 	_, err := c.Model(ctx, "org/tiny", "")
 	close(hang)
 	require.ErrorIs(t, err, stop)
 	require.Equal(t, tiny["model.safetensors"][:20480], read(t, incomplete(c)))
 
-	s.Fault = nil
+	s.SetFault(nil)
 	s.Forget()
 	dir, err := c.Model(t.Context(), "org/tiny", "")
 	require.NoError(t, err)
@@ -127,13 +127,13 @@ func TestSilence(t *testing.T) {
 	var silent atomic.Bool
 	end := make(chan struct{})
 	defer close(end)
-	s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+	s.SetFault(func(w http.ResponseWriter, r *http.Request) bool {
 		if !weights(r) || silent.Swap(true) {
 			return false
 		}
 		<-end
 		return true
-	}
+	})
 	dir, err := c.Model(t.Context(), "org/tiny", "")
 	require.NoError(t, err)
 	require.Equal(t, tiny["model.safetensors"], read(t, dir, "model.safetensors"))
@@ -351,10 +351,10 @@ func TestOffline(t *testing.T) {
 		func(w http.ResponseWriter) { hubtest.Refuse(w, 404, "RepoNotFound", "") },
 		func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
 	} {
-		s.Fault = nil
+		s.SetFault(nil)
 		_, err = c.Model(t.Context(), "org/tiny", "")
 		require.NoError(t, err)
-		s.Fault = func(w http.ResponseWriter, _ *http.Request) bool { fault(w); return true }
+		s.SetFault(func(w http.ResponseWriter, _ *http.Request) bool { fault(w); return true })
 		s.Forget()
 		got, err = c.Model(t.Context(), "org/tiny", "")
 		require.NoError(t, err)
@@ -366,10 +366,10 @@ func TestOffline(t *testing.T) {
 		require.ErrorIs(t, err, hub.ErrOffline)
 		require.ErrorContains(t, err, strings.TrimPrefix(s.URL, "http://"))
 	}
-	s.Fault = func(w http.ResponseWriter, _ *http.Request) bool {
+	s.SetFault(func(w http.ResponseWriter, _ *http.Request) bool {
 		hubtest.Refuse(w, 404, "RevisionNotFound", "")
 		return true
-	}
+	})
 	_, err = c.Model(t.Context(), "org/tiny", "")
 	require.ErrorIs(t, err, hub.ErrRevision)
 }
@@ -408,12 +408,12 @@ func TestTLS(t *testing.T) {
 	c, _, _ = client(t, s)
 	c.Token = secret
 	plain := hubtest.New(t)
-	s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+	s.SetFault(func(w http.ResponseWriter, r *http.Request) bool {
 		if asks(r, "resolve") {
 			http.Redirect(w, r, plain.URL+r.URL.Path, http.StatusFound)
 		}
 		return asks(r, "resolve")
-	}
+	})
 	_, err = c.Model(t.Context(), "org/tiny", "")
 	require.ErrorContains(t, err, "without TLS: want https")
 	require.Empty(t, plain.Requests())

@@ -451,7 +451,7 @@ func TestFaults(t *testing.T) {
 			s.Token = secret
 			s.Add("models/org/tiny", tiny)
 			var n atomic.Int64
-			s.Fault = func(w http.ResponseWriter, r *http.Request) bool { return c.fault(int(n.Add(1)), w, r) }
+			s.SetFault(func(w http.ResponseWriter, r *http.Request) bool { return c.fault(int(n.Add(1)), w, r) })
 			cl, told, pauses := client(t, s)
 			cl.Token = secret
 			dir, err := cl.Model(t.Context(), "org/tiny", "")

@@ -191,13 +191,13 @@ func requireLocks(t *testing.T, s *hubtest.Server) {
 	c, _, _ = client(t, s)
 	lock = strings.Replace(lock, filepath.Dir(filepath.Dir(filepath.Dir(lock))), c.CacheDir, 1)
 	asked, answer := make(chan bool, 1), make(chan bool)
-	s.Fault = func(_ http.ResponseWriter, r *http.Request) bool {
+	s.SetFault(func(_ http.ResponseWriter, r *http.Request) bool {
 		if weights(r) && strings.HasPrefix(r.Header.Get("Range"), "bytes=0-") {
 			asked <- true
 			<-answer
 		}
 		return false
-	}
+	})
 	go func() {
 		_, err := c.Model(t.Context(), "org/tiny", "")
 		ended <- err

@@ -32,10 +32,9 @@ type Server struct {
 	Token string
 	// PageSize is how many files a page of a listing has; 0: all.
 	PageSize int
-	// Fault answers a request in place of the servers, or returns false.
-	Fault func(w http.ResponseWriter, r *http.Request) bool
 
 	mu       sync.Mutex
+	fault    func(w http.ResponseWriter, r *http.Request) bool
 	repos    map[string]*repo
 	requests []*http.Request
 }
@@ -99,12 +98,20 @@ func (s *Server) Forget() {
 func (s *Server) handler(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
-		s.requests = append(s.requests, r)
+		s.requests = append(s.requests, r.Clone(r.Context())) // a fault may change r
+		fault := s.fault
 		s.mu.Unlock()
-		if s.Fault == nil || !s.Fault(w, r) {
+		if fault == nil || !fault(w, r) {
 			next(w, r)
 		}
 	}
+}
+
+// SetFault sets what answers requests in place of the servers, or returns false; nil is nothing.
+func (s *Server) SetFault(f func(w http.ResponseWriter, r *http.Request) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = f
 }
 
 // Refuse answers as the Hub does when it refuses.
