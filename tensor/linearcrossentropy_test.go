@@ -202,3 +202,26 @@ func TestLinearCrossEntropyWithoutScope(t *testing.T) {
 	require.LessOrEqual(t, dev.MemStats().InUse, before)
 	runtime.KeepAlive(h)
 }
+
+// Scores of a vocabulary in parts have the loss and the gradients of the whole one, with a soft cap too.
+func TestLinearCrossEntropyInParts(t *testing.T) {
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	h := newHead(dev, 9, 3, 8)
+	for _, softCap := range []float64{0, 0.7} {
+		loss := func(c *tensor.Ctx) *tensor.Tensor {
+			if softCap > 0 {
+				return tensor.LinearCrossEntropyCapped(c, h.x, h.weight, h.bias, h.ids, -100, softCap)
+			}
+			return h.fused(c)
+		}
+		parts := h.c.WithPartedSum(&tensor.PartedSum{Parts: 2,
+			Vocabulary: &tensor.PartedVocabulary{Size: 8, Length: 4}})
+		want, got := loss(h.c), loss(parts)
+		require.InDelta(t, tensor.Item(h.c, want), tensor.Item(h.c, got), 1e-5)
+		whole := h.grads(h.c, want)
+		for i, g := range h.grads(h.c, got) {
+			require.InDeltaSlice(t, whole[i], g, 1e-6, "soft cap %g, gradient %d", softCap, i)
+		}
+	}
+}
