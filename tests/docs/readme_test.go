@@ -26,7 +26,8 @@ func TestReadmeCounts(t *testing.T) {
 	require.Contains(t, readme, fmt.Sprintf("all %s arguments of transformers 5.24 are known from flags, environment, "+
 		"JSON and YAML: %s work under their own names", counts[1], counts[2]))
 
-	runs := len(golden(t, "events.json").Runs) + len(golden(t, "differential.json.gz").Cases)
+	runs := len(golden(t, "events.json").Runs) + len(golden(t, "differential.json.gz").Cases) +
+		len(golden(t, "differential_ranks.json.gz").Cases)
 	require.Equal(t, 2, strings.Count(readme, fmt.Sprintf("compared with %d runs of transformers", runs)), runs)
 }
 
