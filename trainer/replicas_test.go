@@ -442,3 +442,23 @@ func TestStateSaysWhichRankItIs(t *testing.T) {
 		require.Equal(t, zero, other, "rank 1")
 	}
 }
+
+// Ranks that are goroutines have one host, which needs nothing from itself, and are gone after the run.
+func TestSaveOnEachNodeOfOneHost(t *testing.T) {
+	for _, full := range []bool{false, true} {
+		disk := vfs.NewMem()
+		a := lineArgs(func(a *args.TrainingArguments) {
+			a.NumReplicas, a.SaveOnEachNode, a.MaxSteps, a.SaveStrategy = 2, true, 2, args.StrategySteps
+			a.AsyncSave = !full
+			if full {
+				gather(a, "full_shard")
+			}
+		})
+		tr := newTrainer(disk, newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(20))))
+		_, err := tr.Train()
+		require.NoError(t, err)
+		require.NoError(t, tr.SaveModel(""))
+		_, err = vfs.ReadFile(disk, filepath.Join(out, "model.safetensors"), 1<<20)
+		require.NoError(t, err)
+	}
+}

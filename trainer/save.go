@@ -36,8 +36,8 @@ type rngState struct {
 // checkpointer saves and restores this rank's model and runs, as the model lies now.
 func (t *Trainer) checkpointer() *checkpointer.Checkpointer {
 	return &checkpointer.Checkpointer{Args: t.args, Model: t.model, Beside: t.parts, Store: t.store, Log: t.jobLog(),
-		Ctx: t.acc.Ctx(), Ranks: t.acc, Mesh: t.acc.Mesh(), First: t.acc.IsLocalMain(), Data: t.acc.DataRanks(),
-		Hook: t.acc, Params: t.acc.Params(), Shards: t.acc.Shards(), Adapter: t.adapter}
+		Ctx: t.acc.Ctx(), Ranks: t.acc, Mesh: t.acc.Mesh(), First: t.acc.IsLocalMain(), OneHost: t.acc.OneHost(),
+		Data: t.acc.DataRanks(), Hook: t.acc, Params: t.acc.Params(), Shards: t.acc.Shards(), Adapter: t.adapter}
 }
 
 // savedState is the state of the run as a checkpoint has it.
@@ -117,7 +117,8 @@ func (r *run) write(ctx context.Context, loop checkpointer.Loop) (path string, e
 
 // SaveModel writes weights, config.json and the parts of WithParts into dir, each file
 // atomically; an empty dir is output_dir. Weights of a model that was saved there before are replaced, whatever the
-// number of their files. While a sharded model trains, and under save_on_each_node, all ranks call it.
+// number of their files. While a sharded model trains, and under save_on_each_node on several hosts, all ranks call it,
+// before Close.
 func (t *Trainer) SaveModel(dir string) error {
 	if t.err != nil {
 		return t.err

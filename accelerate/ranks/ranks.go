@@ -69,6 +69,11 @@ func (r *Ranks) IsLocalMain() bool {
 	return r.IsMain() || r.processes != nil && r.processes.env.LocalRank == 0
 }
 
+// OneHost reports whether all ranks are known to run on this host.
+func (r *Ranks) OneHost() bool {
+	return r.processes == nil || r.processes.env.LocalWorldSize == r.size
+}
+
 // LocalRank is this rank's number on its host.
 func (r *Ranks) LocalRank() int {
 	if r.processes != nil {

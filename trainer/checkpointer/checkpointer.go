@@ -42,13 +42,15 @@ type Checkpointer struct {
 	Store   *checkpoint.Store // of output_dir
 	Log     *slog.Logger
 
-	Ctx    *tensor.Ctx    // what this rank computes in
-	Ranks  Peers          // all ranks of the job
-	Mesh   comm.Mesh      // how they are arranged
-	First  bool           // of its host: it verifies the checkpoints that ranks of the host read
-	Data   Peers          // the ranks that see different data
-	Hook   Hook           // the ranks' communication hook
-	Params []tensor.Named // trained, in the order of registration
+	Ctx   *tensor.Ctx // what this rank computes in
+	Ranks Peers       // all ranks of the job
+	Mesh  comm.Mesh   // how they are arranged
+	First bool        // of its host: it verifies the checkpoints that ranks of the host read
+	// OneHost says that all ranks have the disk of rank 0: save_on_each_node has nothing to do.
+	OneHost bool
+	Data    Peers          // the ranks that see different data
+	Hook    Hook           // the ranks' communication hook
+	Params  []tensor.Named // trained, in the order of registration
 
 	Shards strategy.Shards // nil: every rank has all of the model
 }

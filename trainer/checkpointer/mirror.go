@@ -20,7 +20,9 @@ import (
 const chunk = 4 << 20
 
 // mirrors reports whether each host has an output_dir of its own, into which its first rank writes what rank 0 saves.
-func (c *Checkpointer) mirrors() bool { return c.Args.SaveOnEachNode && c.Ranks.WorldSize() > 1 }
+func (c *Checkpointer) mirrors() bool {
+	return c.Args.SaveOnEachNode && c.Ranks.WorldSize() > 1 && !c.OneHost
+}
 
 // writes reports whether this rank writes into output_dir by itself.
 func (c *Checkpointer) writes() bool { return c.Ranks.Rank() == 0 || c.mirrors() && c.First }
@@ -85,6 +87,9 @@ func (c *Checkpointer) kept(run string) (names []string, err error) {
 	return names, err
 }
 
+var errClosed = errors.New("save_on_each_node: the other hosts got nothing, for this rank has left their group: want " +
+	"SaveModel on all ranks before Close")
+
 // mirrorFiles brings the files of a saved model to the other hosts.
 func (c *Checkpointer) mirrorFiles(ctx context.Context, to *checkpoint.Store, files []checkpoint.File,
 	failed error) error {
@@ -107,6 +112,9 @@ func (c *Checkpointer) mirrorFiles(ctx context.Context, to *checkpoint.Store, fi
 func (c *Checkpointer) send(ctx context.Context, m mirrored, dir string, failed error,
 	write func(mirrored, []checkpoint.Part) error) error {
 	ctx = context.WithoutCancel(ctx)
+	if c.Ranks.Group() == nil {
+		return errors.Join(failed, errClosed)
+	}
 	if err := c.failTogether(ctx, failed); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ package checkpointer_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -150,4 +151,32 @@ func TestSaveOnEachNodeRefuses(t *testing.T) {
 		require.ErrorContains(t, err, "is in use by")
 		require.ErrorContains(t, err, "save_on_each_node")
 	}
+}
+
+// Ranks of one host share its disk, and a rank that has left the others cannot reach them.
+func TestModelsAreSentToOtherHostsAlone(t *testing.T) {
+	disks := [2]vfs.FS{vfs.NewMem(), vfs.NewMem()}
+	left := func(oneHost bool) [3]error {
+		return hosts(t, disks, func(*args.TrainingArguments) {},
+			func(c *checkpointer.Checkpointer, _ *optim.Optimizer) error {
+				c.Ranks, c.OneHost = gone{c.Ranks.Rank()}, oneHost
+				return c.SaveModel("")
+			})
+	}
+	require.Equal(t, [3]error{}, left(true))
+	_, err := disks[1].ReadDir("out")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	for _, err := range left(false) {
+		require.ErrorContains(t, err, "want SaveModel on all ranks before Close")
+	}
+}
+
+// gone is a rank of three whose group is closed.
+type gone struct{ rank int }
+
+func (g gone) Rank() int          { return g.rank }
+func (g gone) WorldSize() int     { return 3 }
+func (g gone) Group() *comm.Group { return nil }
+func (g gone) GatherBytes(_ context.Context, mine []byte) ([][]byte, error) {
+	return [][]byte{mine}, nil
 }

@@ -63,7 +63,7 @@ func (s *State) open() error {
 	a, log := s.Args.Clone(), slog.Default() // ranks of one process have the same arguments
 	s.saver = &checkpointer.Checkpointer{Args: a, Model: s.Model, Log: log, Ctx: acc.Ctx(), Ranks: acc,
 		Store: &checkpoint.Store{Dir: a.OutputDir, Log: log}, Mesh: acc.Mesh(), First: acc.IsLocalMain(),
-		Data: acc.DataRanks(), Hook: acc, Params: acc.Params(), Shards: acc.Shards()}
+		OneHost: acc.OneHost(), Data: acc.DataRanks(), Hook: acc, Params: acc.Params(), Shards: acc.Shards()}
 	s.origin = checkpointer.Origin{RunID: rand.Text(), Job: job, MicroBatches: layout.MicroBatches(),
 		Mesh: acc.Mesh().String(), TensorParts: acc.TensorParts()}
 	return nil
