@@ -14,6 +14,22 @@ import (
 var errBusy = errors.New("trainer: callbacks are added and removed between runs: want no call of Train, Evaluate or " +
 	"Predict meanwhile")
 
+// idle is an error while the ranks are at work: a callback, a metric or a model calls a method that would need all of
+// them a second time. want says what such code does instead.
+func (t *Trainer) idle(method, want string) error {
+	if t.busy {
+		return fmt.Errorf("trainer: %s during a run: want %s", method, want)
+	}
+	return nil
+}
+
+const (
+	evaluateInstead = "Control.ShouldEvaluate, after which all ranks evaluate, with WithNamedEvalData for further sets"
+	predictInstead  = "it after the run, or an evaluation with WithComputeMetrics, which gets the predictions"
+	trainInstead    = "it after the run, or another Trainer"
+	closeInstead    = "it after the run, which Control.ShouldTrainingStop ends"
+)
+
 // AddCallback adds a callback as WithCallbacks does, to a trainer that is built. It gets the events of the next call of
 // Train, Evaluate or Predict, after the callbacks before it.
 func (t *Trainer) AddCallback(c callbacks.Callback) error {

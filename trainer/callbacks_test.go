@@ -82,14 +82,55 @@ func TestCallbacksAreNotAddedWrongly(t *testing.T) {
 	require.NoError(t, tr.AddCallback(&everywhere{f: func(*callbacks.Event) error {
 		err := tr.AddCallback(&seen{})
 		_, remove := tr.RemoveCallback("everywhere")
-		_, evaluate := tr.EvaluateOn(t.Context(), source(points(3)), "")
 		requireOneError(t, err, "between runs")
 		requireOneError(t, remove, "between runs")
-		requireOneError(t, evaluate, "EvaluateOn during a run: want WithNamedEvalData")
 		return nil
 	}}))
 	_, err = tr.Train()
 	require.NoError(t, err)
+}
+
+// A callback cannot have the ranks do something else in the middle of their work, and they finish it.
+func TestCallbacksDoNotRunTheTrainer(t *testing.T) {
+	for _, ranks := range []int{1, 2} {
+		for _, whole := range []bool{false, true} { // whether each rank calls
+			a := lineArgs(func(a *args.TrainingArguments) { a.NumReplicas, a.MaxSteps = ranks, 3 })
+			tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(20))),
+				trainer.WithEvalData(source(points(3))))
+			misuse := func(e *callbacks.Event) error {
+				_, train := tr.Train()
+				_, evaluate := tr.Evaluate()
+				_, evaluateOn := tr.EvaluateOn(t.Context(), source(points(3)), "")
+				_, predict := tr.Predict(source(points(3)))
+				requireOneError(t, train, "Train during a run: want it after the run")
+				requireOneError(t, evaluate, "Evaluate during a run: want Control.ShouldEvaluate")
+				requireOneError(t, evaluateOn, "EvaluateOn during a run: want Control.ShouldEvaluate")
+				requireOneError(t, predict, "Predict during a run: want it after the run")
+				requireOneError(t, tr.Close(), "Close during a run: want it after the run")
+				e.Control.ShouldEvaluate = true
+				return nil
+			}
+			if whole {
+				require.NoError(t, tr.AddCallback(&everywhere{f: misuse}))
+			} else {
+				require.NoError(t, tr.AddCallback(&every{misuse}))
+			}
+			evaluated := 0
+			require.NoError(t, tr.AddCallback(&every{func(e *callbacks.Event) error {
+				if e.Kind == callbacks.Evaluate {
+					evaluated++
+				}
+				return nil
+			}}))
+			result, err := tr.Train()
+			require.NoError(t, err)
+			require.EqualValues(t, 3, result.GlobalStep)
+			require.Equal(t, !whole, evaluated > 0, "before the first step nothing is evaluated")
+			_, err = tr.Evaluate()
+			require.NoError(t, err)
+			require.NoError(t, tr.Close())
+		}
+	}
 }
 
 // The display goes by its name too.

@@ -26,7 +26,8 @@ type EvalLoss struct {
 func (l EvalLoss) Mean() float64 { return l.Sum / l.Count }
 
 // Evaluate runs the model over the evaluation sets, logs eval_loss, speed figures and
-// metrics, and returns them.
+// metrics, and returns them. During a run it is an error: callbacks set Control.ShouldEvaluate, and the ranks evaluate
+// together, with the weights that are saved.
 func (t *Trainer) Evaluate() (map[string]float64, error) {
 	return t.EvaluateContext(context.Background())
 }
@@ -35,6 +36,9 @@ func (t *Trainer) Evaluate() (map[string]float64, error) {
 func (t *Trainer) EvaluateContext(ctx context.Context) (map[string]float64, error) {
 	if t.err != nil {
 		return nil, t.err
+	}
+	if err := t.idle("Evaluate", evaluateInstead); err != nil {
+		return nil, err
 	}
 	if len(t.evals) == 0 {
 		return nil, errors.New("trainer: there is no evaluation set: want WithEvalData")
@@ -61,9 +65,9 @@ func (t *Trainer) evaluateOn(ctx context.Context, set evalSet) (map[string]float
 		return nil, t.err
 	case set.src == nil && set.stream == nil:
 		return nil, errors.New("trainer: EvaluateOn has no data: want a source")
-	case t.busy:
-		return nil, errors.New("trainer: EvaluateOn during a run: want WithNamedEvalData, whose sets each " +
-			"evaluation has")
+	}
+	if err := t.idle("EvaluateOn", evaluateInstead); err != nil {
+		return nil, err
 	}
 	return t.evaluateSets(ctx, set)
 }

@@ -45,7 +45,7 @@ type PredictionOutput struct {
 }
 
 // Predict runs the model over src. If its batches have labels, the predictions have them too, and the metrics include
-// test_loss, unless all labels are tensor.IgnoreIndex.
+// test_loss, unless all labels are tensor.IgnoreIndex. During a run it is an error.
 func (t *Trainer) Predict(src data.Source) (*PredictionOutput, error) {
 	return t.PredictContext(context.Background(), src)
 }
@@ -68,6 +68,9 @@ func (t *Trainer) PredictIterableContext(ctx context.Context, src data.IterableS
 func (t *Trainer) predict(ctx context.Context, set evalSet) (*PredictionOutput, error) {
 	if t.err != nil {
 		return nil, t.err
+	}
+	if err := t.idle("Predict", predictInstead); err != nil {
+		return nil, err
 	}
 	if set.src == nil && set.stream == nil {
 		return nil, errors.New("trainer: Predict has no data: want a source")

@@ -46,6 +46,9 @@ func (t *Trainer) TrainContext(ctx context.Context) (*Result, error) {
 	if t.err != nil {
 		return nil, t.err
 	}
+	if err := t.idle("Train", trainInstead); err != nil {
+		return nil, err
+	}
 	return onEvery(ctx, t, func(rank *Trainer) (*Result, error) { return rank.trainRank(ctx) })
 }
 

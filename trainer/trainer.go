@@ -409,6 +409,9 @@ func (t *Trainer) Close() error {
 	if t.acc == nil {
 		return nil
 	}
+	if err := t.idle("Close", closeInstead); err != nil {
+		return err
+	}
 	return t.acc.Close()
 }
 
