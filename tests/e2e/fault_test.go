@@ -92,6 +92,7 @@ func TestBadText(t *testing.T) {
 }
 
 func TestBadModel(t *testing.T) {
+	t.Setenv("HF_HUB_OFFLINE", "1") // a name that is no folder may be one of the Hub
 	text, file, empty := write(t, "text.txt", "Some text.\n"), write(t, "file", "x"), t.TempDir()
 	saved := t.TempDir()
 	succeed(t, tiny(t, saved, "--max_steps", "2", "--max_new_tokens", "0")...)
@@ -112,7 +113,7 @@ func TestBadModel(t *testing.T) {
 		{nil, []string{"want --model_name_or_path"}},
 		{[]string{"--model_name_or_path", empty}, []string{empty + " is not a saved model", "config.json"}},
 		{[]string{"--model_name_or_path", file}, []string{file + " is not a saved model"}},
-		{[]string{"--model_name_or_path", "absent"}, []string{"absent is not a saved model"}},
+		{[]string{"--model_name_or_path", "absent"}, []string{"there is no folder absent here", "HF_HUB_OFFLINE"}},
 		{[]string{"--model_name_or_path", without("model.safetensors")}, []string{"model.safetensors"}},
 		{[]string{"--model_name_or_path", without("tokenizer.json")}, []string{"tokenizer.json"}},
 		{[]string{"--model_name_or_path", cut}, []string{"model.safetensors"}},
