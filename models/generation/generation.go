@@ -10,7 +10,6 @@ package generation
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -144,16 +143,19 @@ func Batch(ctx context.Context, c *nn.Ctx, m models.Generator, prompts [][]int, 
 	return out, context.Cause(ctx)
 }
 
+// defaultNewTokens is how many tokens follow a prompt where nothing says how many: the default of transformers.
+const defaultNewTokens = 20
+
 // Continue is Generate with the signature of trainer.WithGeneration: maxLength, if it is not 0, bounds the tokens of
-// prompt and continuation together, beside MaxNewTokens, of which 0 then is no bound.
+// prompt and continuation together, beside MaxNewTokens, of which 0 then is no bound. Without any bound there are at
+// most 20 new tokens, as in transformers.
 func (o Options) Continue(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, maxLength int) ([]int,
 	error) {
 	switch room := maxLength - len(prompt); {
 	case maxLength > 0 && (o.MaxNewTokens == 0 || room < o.MaxNewTokens):
 		o.MaxNewTokens = max(room, 0)
 	case o.MaxNewTokens == 0:
-		return nil, errors.New("generation: there is no bound for the number of tokens: want MaxNewTokens, or " +
-			"generation_max_length")
+		o.MaxNewTokens = defaultNewTokens
 	}
 	return Generate(ctx, c, m, prompt, o)
 }
