@@ -4,6 +4,7 @@ package args
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/catalog"
 )
@@ -16,7 +17,7 @@ func HuggingFace() []Known { return slices.Concat(current(), older()) }
 // Reasons that several names share.
 const (
 	noHub      = "uploads to the Hub; leave it out: hf upload ORG/NAME OUTPUT_DIR sends what was saved"
-	hubReads   = "only an upload to the Hub reads it, which is not built"
+	hubReads   = "transformers too reads it only with push_to_hub"
 	ownServer  = "trackio gets runs at TRACKIO_SERVER_URL"
 	compiled   = "programs and kernels are compiled before the run"
 	fp16Reads  = "it chose apex or torch.amp; fp16 and bf16 are built in"
@@ -50,9 +51,9 @@ func current() []Known {
 		noEffect("eval_use_gather_object", TypeBool, "false",
 			"each rank updates its own metrics (trainer.Metric)"),
 		noEffect("eval_accumulation_steps", TypeInt, "",
-			"metrics are updated batch by batch (trainer.Metric)"),
+			"metrics are updated batch by batch (trainer.Metric)").checked(wantPositive),
 		noEffect("include_for_metrics", TypeList, "",
-			"metrics always see the inputs and the loss (trainer.Metric)"),
+			"the loss is always there, Prediction.Index leads to the inputs").checked(wantMetricNames),
 		noEffect("batch_eval_metrics", TypeBool, "false", "metrics are updated batch by batch (trainer.Metric)"),
 		renamed("enable_jit_checkpoint", TypeBool, "false", "save_on_interrupt").values("true", ""),
 		planned("push_to_hub", TypeBool, "false", noHub),
@@ -90,7 +91,7 @@ func older() []Known {
 			values(string(SamplingGroupByLength), string(SamplingRandom)),
 		noEffect("half_precision_backend", TypeString, "auto", fp16Reads),
 		noEffect("include_inputs_for_metrics", TypeBool, "false",
-			"metrics always see the inputs (trainer.Metric)"),
+			"Prediction.Index leads to a sample's inputs"),
 		noEffect("include_tokens_per_second", TypeBool, "false", "train_tokens_per_second is always measured"),
 		noEffect("jit_mode_eval", TypeBool, "false", compiled),
 		noEffect("logging_dir", TypeString, "",
@@ -158,6 +159,28 @@ func (k Known) values(on, off string) Known {
 	return k
 }
 
+// checked says what a value must fulfil.
+func (k Known) checked(want func(value any) string) Known {
+	k.check = want
+	return k
+}
+
+func wantPositive(v any) string {
+	if v.(int64) < 1 {
+		return "a number of batches ≥ 1"
+	}
+	return ""
+}
+
+func wantMetricNames(v any) string {
+	for name := range strings.SplitSeq(strings.Join(v.([]string), ","), ",") {
+		if name = strings.TrimSpace(name); name != "inputs" && name != "loss" {
+			return "names from inputs, loss, not " + name
+		}
+	}
+	return ""
+}
+
 // warmupRatio leads to warmup_steps, where 1 would be one step.
 func warmupRatio() Known {
 	k := renamed("warmup_ratio", TypeFloat, "0", "warmup_steps")
@@ -172,22 +195,21 @@ func warmupRatio() Known {
 
 // plannedValues lists values of settings that HuggingFace's have. A fault says that those that are not built are not.
 var plannedValues = map[string][]string{
-	"optim":                   catalog.RefusedOptimizers(),
 	"train_sampling_strategy": {"batch_rebalance"},
 	"log_level":               {"detail"},
 	"log_level_replica":       {"detail"},
 	"ddp_backend":             {"ccl", "cncl", "hccl", "mccl", "xccl"},
 }
 
-// choiceHint says that a value is not built yet, or which one was likely meant.
+// choiceHint says that a value is refused or not built yet, or which one was likely meant.
 func choiceHint(key, value string, choices []string) string {
 	if known := reporterHint(value, choices); key == "report_to" && known != "" {
 		return known
 	}
+	if why := catalog.WhyRefused(value); key == "optim" && why != "" {
+		return "; " + value + " is refused: " + why
+	}
 	if slices.Contains(plannedValues[key], value) {
-		if instead := catalog.InsteadOf(value); key == "optim" && instead != "" {
-			return "; " + value + " is not built yet: " + instead
-		}
 		return "; " + value + " is not built yet"
 	}
 	return hint(value, choices)

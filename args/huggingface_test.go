@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/catalog"
 )
 
 // theirs is a line of the goldens that testdata/training_arguments.py writes.
@@ -134,6 +135,7 @@ func TestEveryValueOfTransformersIsKnown(t *testing.T) {
 		for _, v := range f[1:] {
 			count++
 			planned := slices.Contains(args.PlannedValues(f[0]), v) ||
+				f[0] == "optim" && catalog.WhyRefused(v) != "" ||
 				f[0] == "report_to" && !slices.Contains(choices, v)
 			require.True(t, slices.Contains(choices, v) != planned, "%s %s", f[0], v)
 			p := newProgram(nil, nil)
@@ -185,6 +187,9 @@ func TestDocument(t *testing.T) {
 		if !known {
 			s := ours[name]
 			text := s.usage + s.values()
+			if name == "optim" {
+				text += ". Refused: " + strings.Join(catalog.RefusedOptimizers(), ", ") + ": see optimizers.md"
+			}
 			if planned := args.PlannedValues(name); planned != nil {
 				text += ". Not built yet: " + strings.Join(planned, ", ")
 			}
@@ -352,7 +357,12 @@ func TestKnownNames(t *testing.T) {
 		{"dataloader_pin_memory", "true", "", ""},
 		{"remove_unused_columns", "false", "", "has no effect: a model takes"},
 		{"hub_strategy", "every_save", "", ""},
-		{"hub_strategy", "end", "", "has no effect: only an upload"},
+		{"hub_strategy", "end", "", "has no effect: transformers too reads it only with push_to_hub"},
+		{"eval_accumulation_steps", "2", "", "has no effect: metrics are"},
+		{"eval_accumulation_steps", "0", "want a number of batches ≥ 1", ""},
+		{"eval_accumulation_steps", "-1", "want a number of batches ≥ 1", ""},
+		{"include_for_metrics", "inputs,loss", "", "has no effect: the loss is always there"},
+		{"include_for_metrics", "loss,foo", "want names from inputs, loss, not foo", ""},
 		{"local_rank", "-1", "", ""},
 		{"label_names", "labels", "", "has no effect: a model takes"},
 		{"project", "huggingface", "", ""},

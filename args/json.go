@@ -5,6 +5,7 @@ package args
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"reflect"
 )
 
@@ -12,7 +13,7 @@ import (
 // HfArgumentParser reads it too (parse_json_file with allow_extra_keys): where its TrainingArguments have None, the
 // value is null, as for an empty text and for ddp_backend auto, and do_eval follows eval_strategy. Values of keys that
 // end in token are replaced by <KEY>, as HuggingFace does. It fails for values that JSON cannot hold, which Validate
-// refuses: NaN and infinities.
+// refuses: NaN and infinities. The error names the setting.
 func (a *TrainingArguments) JSON() ([]byte, error) {
 	c := a.Clone()
 	c.followEvalStrategy()
@@ -43,7 +44,7 @@ func MarshalJSON(structs ...any) ([]byte, error) {
 		}
 		b.WriteByte(':')
 		if err := appendJSON(&b, value); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("args: %s is %s: %w", f.key, f.text(v), err)
 		}
 	}
 	b.WriteByte('}')

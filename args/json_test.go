@@ -237,7 +237,7 @@ func TestJSONRefusesNaN(t *testing.T) {
 	a := args.Default("out")
 	a.LearningRate = math.NaN()
 	_, err := a.JSON()
-	require.Error(t, err)
+	require.ErrorContains(t, err, "args: learning_rate is NaN: json: unsupported value: NaN")
 }
 
 func TestTokensAreMasked(t *testing.T) {

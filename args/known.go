@@ -57,7 +57,7 @@ type Known struct {
 	// Values turns the value into Target's. Without it Target takes the value as it is.
 	Values map[string]string
 
-	check func(value any) (want string) // what a renamed value must fulfil, nil for nothing
+	check func(value any) (want string) // what a value must fulfil, nil for nothing
 	// rare says that nobody who misspells a name means this one.
 	rare bool
 }
@@ -253,6 +253,12 @@ func (m *merge) setKnown(dest, src map[string]any, name string, raw any, origin 
 		}
 		return
 	}
+	if k.check != nil {
+		if want := k.check(value); want != "" {
+			m.knownFault(k, value, origin, want, "")
+			return
+		}
+	}
 	m.given[name] = &given{value: value, origin: origin, plain: plain}
 	if k.Status == StatusRenamed {
 		m.rename(dest, src, k, value, origin)
@@ -261,12 +267,6 @@ func (m *merge) setKnown(dest, src map[string]any, name string, raw any, origin 
 
 // rename gives a renamed name's value to the name that stands for it.
 func (m *merge) rename(dest, src map[string]any, k *known, value any, origin string) {
-	if k.check != nil {
-		if want := k.check(value); want != "" {
-			m.knownFault(k, value, origin, want, "")
-			return
-		}
-	}
 	text := valueText(value)
 	if k.Values != nil {
 		var ok bool

@@ -4,7 +4,11 @@ package args
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/misspelt"
 )
 
 // reporterPackages are the reporters of package integrations, each in the package of its name.
@@ -29,14 +33,19 @@ func takesLines(what string) string {
 	return "report_to jsonl writes log.jsonl, whose lines " + what + " takes"
 }
 
-// reporterHint says why a program with other reporters cannot report to a name that HuggingFace or Lockstep has; "" of
-// other names.
+// reporterHint says why a program with other reporters cannot report to a name that HuggingFace or Lockstep has, or to
+// one of theirs that was likely meant; "" of other names.
 func reporterHint(name string, available []string) string {
 	if instead := otherReporters[name]; instead != "" {
 		return fmt.Sprintf("; %s is refused: %s", name, instead)
 	}
 	if len(available) > 0 && slices.Contains(reporterPackages, name) {
 		return fmt.Sprintf("; %s is in integrations/%s, which this program does not import", name, name)
+	}
+	refused := slices.Sorted(maps.Keys(otherReporters))
+	near := misspelt.Nearest(name, slices.Concat(reporterPackages, refused))
+	if slices.Contains(refused, near) {
+		return "; did you mean " + near + "?" + strings.Replace(reporterHint(near, available), ";", "", 1)
 	}
 	return ""
 }

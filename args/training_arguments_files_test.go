@@ -59,7 +59,7 @@ var notBuilt = map[string]string{
 	"debug":                         "want underflow_overflow, or nothing",
 	"optim_target_modules":          "not built yet",
 	"average_tokens_across_devices": "want true",
-	"optim":                         "is not built yet",
+	"optim":                         "is refused: ",
 	"report_to":                     "want none, all, or names from jsonl",
 	"log_level":                     "is not built yet", "log_level_replica": "is not built yet",
 	"train_sampling_strategy": "is not built yet", "ddp_backend": "is not built yet",

@@ -192,6 +192,8 @@ func TestValidate(t *testing.T) {
 		{"logging 0 by epoch", func(a *arguments) { a.LoggingSteps, a.LoggingStrategy = 0, args.StrategyEpoch }, ""},
 		{"logging 2.5", func(a *arguments) { a.LoggingSteps = 2.5 }, "logging_steps: whole number"},
 		{"logging huge", func(a *arguments) { a.LoggingSteps = 1e300 }, "logging_steps: whole number"},
+		{"short for lion", func(a *arguments) { a.Optim = "lion" }, "optim: did you mean lion_32bit?"},
+		{"refused", func(a *arguments) { a.Optim = "grokadamw" }, "optim: grokadamw is refused: it is adamw_torch"},
 		{"log level", func(a *arguments) { a.LogLevel = "warnin" }, "log_level: did you mean warning?"},
 		{"tokens", func(a *arguments) { a.IncludeNumInputTokensSeen = "padding" },
 			"include_num_input_tokens_seen: one of no, all, non_padding"},
@@ -370,6 +372,9 @@ func TestReporters(t *testing.T) {
 		{[]string{"clearml"}, []string{"jsonl"}, nil,
 			`report_to is "clearml": want none, all, or names from jsonl; clearml is refused: report_to jsonl writes ` +
 				`log.jsonl, whose lines Logger.report_scalar of its library takes`},
+		{[]string{"comet"}, []string{"jsonl"}, nil,
+			`report_to is "comet": want none, all, or names from jsonl; did you mean comet_ml? comet_ml is refused: ` +
+				`report_to jsonl writes log.jsonl, whose lines Experiment.log_metrics of its library takes`},
 		{[]string{"codecarbon"}, []string{"jsonl"}, nil,
 			`report_to is "codecarbon": want none, all, or names from jsonl; codecarbon is refused: codecarbon ` +
 				`monitor measures a run from beside it, and records have the power of GPUs`},

@@ -101,16 +101,18 @@ func wantRelative(given Values) string {
 	return ""
 }
 
-// Refused lists HuggingFace's values of optim that are not built, and what takes their place.
-var Refused = []struct{ Names, Instead string }{
-	{"lomo adalomo", "it updates parameters during the backward pass, so gradients can be neither clipped nor " +
-		"accumulated; adafactor needs as little memory"},
-	{"galore_adamw galore_adamw_8bit galore_adafactor apollo_adamw", "adafactor needs less memory"},
+// fused is why optimizers that step in the backward pass are refused.
+const fused = "it updates parameters during the backward pass, so gradients can be neither clipped nor accumulated; "
+
+// Refused lists HuggingFace's values of optim that are not built, with the reason and what to take instead.
+var Refused = []struct{ Names, Why string }{
+	{"lomo adalomo", fused + "take adafactor, which needs as little memory"},
+	{"galore_adamw galore_adamw_8bit galore_adafactor apollo_adamw",
+		"gradients of a lower rank are not built; take adafactor, which needs less memory"},
 	{"galore_adamw_layerwise galore_adamw_8bit_layerwise galore_adafactor_layerwise apollo_adamw_layerwise",
-		"it updates parameters during the backward pass, so gradients can be neither clipped nor accumulated; " +
-			"adafactor needs less memory"},
-	{"grokadamw", "it is adamw_torch with a filter of gradients: take adamw_torch"},
-	{"adamw_torch_4bit", "adafactor needs less memory"},
+		fused + "take adafactor, which needs less memory"},
+	{"grokadamw", "it is adamw_torch with a filter of gradients, which is not built; take adamw_torch"},
+	{"adamw_torch_4bit", "moments of 4 bits are not built; take adamw_bnb_8bit, or adafactor, which needs less memory"},
 }
 
 // RefusedOptimizers lists these values.
@@ -121,11 +123,11 @@ func RefusedOptimizers() (names []string) {
 	return names
 }
 
-// InsteadOf says what takes the place of a value that is not built; empty: the value is not one of these.
-func InsteadOf(name string) string {
+// WhyRefused says why a value is refused and what to take instead; empty: the value is not one of these.
+func WhyRefused(name string) string {
 	for _, r := range Refused {
 		if slices.Contains(strings.Fields(r.Names), name) {
-			return r.Instead
+			return r.Why
 		}
 	}
 	return ""

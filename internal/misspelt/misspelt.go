@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// Nearest is the candidate with the smallest distance to name, else the first that has all words of a name of several,
-// or "" where none is near enough to be what was meant.
+// Nearest is the candidate that differs by one mistake, else the first that begins with name as a word, else the one
+// with the smallest distance to name, else the first that has all words of name, or "" where none is near enough to be
+// what was meant.
 func Nearest(name string, candidates []string) string {
 	best, bestDistance := "", max(2, len(name)/3)+1
 	for _, c := range candidates {
@@ -19,6 +20,13 @@ func Nearest(name string, candidates []string) string {
 		if d := Distance(name, c); d < bestDistance {
 			best, bestDistance = c, d
 		}
+	}
+	if best != "" && bestDistance <= 1 || len(name) < shortest {
+		return best
+	}
+	whole := strings.TrimSuffix(name, "_") + "_"
+	if i := slices.IndexFunc(candidates, func(c string) bool { return strings.HasPrefix(c, whole) }); i >= 0 {
+		return candidates[i]
 	}
 	words := strings.Split(name, "_")
 	if best != "" || len(words) < 2 {
@@ -33,6 +41,9 @@ func Nearest(name string, candidates []string) string {
 	}
 	return candidates[i]
 }
+
+// shortest is the length of a name that says what the longer ones that begin with it are about.
+const shortest = 4
 
 // Suggestion asks for the nearest candidate, with the prefix that its users write before names; otherwise is said where
 // none is near.

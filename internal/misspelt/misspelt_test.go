@@ -27,3 +27,12 @@ func TestSuggestion(t *testing.T) {
 		require.Equal(t, want, misspelt.Suggestion(name, "--", names, "nothing"), name)
 	}
 }
+
+// A name that begins longer ones is short for one of them, unless it is another with one mistake.
+func TestNearestPrefersBeginnings(t *testing.T) {
+	names := []string{"adamw_torch", "adamw_hf", "lamb", "lion_32bit", "adamw_bnb_8bit", "comet_ml", "muon"}
+	for name, want := range map[string]string{"lion": "lion_32bit", "adamw_bnb": "adamw_bnb_8bit", "comet": "comet_ml",
+		"adamw": "adamw_torch", "lamp": "lamb", "bnb_8bit": "adamw_bnb_8bit", "adanw_hf": "adamw_hf", "ada": ""} {
+		require.Equal(t, want, misspelt.Nearest(name, names), name)
+	}
+}

@@ -93,7 +93,7 @@ func readParity(t *testing.T) *parity {
 	for _, name := range p.names["optimizers"] {
 		if slices.Contains(catalog.RefusedOptimizers(), name) {
 			p.answers["optimizers"] = append(p.answers["optimizers"], answer{names: name, kind: "refused",
-				text: catalog.InsteadOf(name)})
+				text: catalog.WhyRefused(name)})
 		}
 	}
 	return p
