@@ -106,9 +106,15 @@ func (t *Trainer) computeMetrics(ctx context.Context, p EvalPrediction) (map[str
 	})
 	figures := map[string]jsonfloat.Float{}
 	if labelled && t.acc.Rank() == 0 {
-		computed, err := t.compute(p)
+		var computed map[string]float64
+		err := called("WithComputeMetrics", func() (err error) {
+			if computed, err = t.compute(p); err != nil {
+				return fmt.Errorf("trainer: WithComputeMetrics: %w", err)
+			}
+			return nil
+		})
 		if err != nil {
-			return nil, fmt.Errorf("trainer: WithComputeMetrics: %w", err)
+			return nil, err
 		}
 		for name, x := range computed {
 			figures[name] = jsonfloat.Float(x)

@@ -18,7 +18,7 @@ import (
 type Metric interface {
 	// Reset begins an evaluation.
 	Reset()
-	// Update adds a batch. Under prediction_loss_only metrics are left out, except for each LossMetric, whose Update is
+	// Update adds a batch. Logits that the model computes in bfloat16 or float16 come as float32. Under prediction_loss_only metrics are left out, except for each LossMetric, whose Update is
 	// not called.
 	Update(c *nn.Ctx, out models.Output, b *data.Batch) error
 	// Compute returns the figures.
@@ -37,7 +37,9 @@ func (t *Trainer) activeMetrics() []Metric {
 }
 
 // MergeableMetric is a Metric for several ranks. Each rank sees some of the batches and
-// exports what it gathered; every rank then merges all parts, in rank order.
+// exports what it gathered; every rank then merges all parts, in rank order. Counts come to the same on any number of
+// ranks. Sums of floats do not: the ranks divide them otherwise, and their last bits differ. A function of the
+// predictions (WithComputeMetrics) has the same bits on any number of ranks.
 type MergeableMetric interface {
 	Metric
 	// ExportPart returns what this rank's calls of Update gathered.

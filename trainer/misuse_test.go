@@ -269,11 +269,16 @@ func TestPanicsOfTheProgramAreErrors(t *testing.T) {
 		"Logits": {trainer.WithMetrics(unlucky{}), trainer.WithLogitsForMetrics(
 			func(*nn.Ctx, *tensor.Tensor, *data.Batch) *tensor.Tensor { panic(errLuck) })},
 		"Optimizer": {trainer.WithOptimizer(func(*tensor.Ctx, []*optim.Group) *optim.Optimizer { panic(errLuck) })},
-		"Reset":     {trainer.WithMetrics(unlucky{"Reset"})},
-		"Update":    {trainer.WithMetrics(unlucky{"Update"})},
-		"Compute":   {trainer.WithMetrics(unlucky{"Compute"})},
-		"Len":       {trainer.WithSampler(unlucky{"Len"})},
-		"At":        {trainer.WithSampler(unlucky{"At"})},
+		"Schedule":  {trainer.WithSchedule(func(int64, int64) optim.Schedule { panic(errLuck) })},
+		"Log":       {trainer.WithLog(func(*callbacks.State, callbacks.Record) error { panic(errLuck) })},
+		"ComputeMetrics": {trainer.WithComputeMetrics(func(trainer.EvalPrediction) (map[string]float64, error) {
+			panic(errLuck)
+		})},
+		"Reset":   {trainer.WithMetrics(unlucky{"Reset"})},
+		"Update":  {trainer.WithMetrics(unlucky{"Update"})},
+		"Compute": {trainer.WithMetrics(unlucky{"Compute"})},
+		"Len":     {trainer.WithSampler(unlucky{"Len"})},
+		"At":      {trainer.WithSampler(unlucky{"At"})},
 		"Dataset": {trainer.WithTrainData(data.NewSource(faulty{points(32), 9, func() error { panic(errLuck) }},
 			data.Stack[point]))},
 		"Collator": {trainer.WithTrainData(data.NewSource(points(32),
@@ -292,6 +297,9 @@ func TestPanicsOfTheProgramAreErrors(t *testing.T) {
 			require.ErrorIs(t, err, errLuck, "%s on %d", name, ranks)
 			requireStack(t, err, "misuse_test.go")
 			requireOneError(t, err, "panic: out of luck")
+			if slices.Contains([]string{"Optimizer", "Schedule", "Log", "ComputeMetrics"}, name) {
+				require.ErrorContains(t, err, "the function passed to With"+name+": panic: out of luck")
+			}
 		}
 	}
 	for _, ranks := range []int{1, 2} {

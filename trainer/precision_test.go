@@ -291,3 +291,47 @@ func TestFullEvaluationInHalfPrecision(t *testing.T) {
 	a.BF16FullEval, a.FP16FullEval = true, true
 	require.ErrorContains(t, a.Validate(), "fp16_full_eval is true: want one of bf16_full_eval and fp16_full_eval")
 }
+
+// logitTypes is a metric that notes the types of logits, and reads them as float32.
+type logitTypes struct{ seen map[tensor.DType]bool }
+
+func (m *logitTypes) Reset() {}
+
+func (m *logitTypes) Update(c *nn.Ctx, out models.Output, _ *data.Batch) error {
+	m.seen[out.Logits.DType()] = true
+	tensor.ToSlice[float32](c.Ctx, out.Logits)
+	return nil
+}
+
+func (m *logitTypes) Compute(trainer.EvalLoss) map[string]float64 { return nil }
+
+// Metrics and functions of logits get float32 logits whatever the model computes in.
+func TestFunctionsGetFloat32Logits(t *testing.T) {
+	for name, set := range map[string]func(*args.TrainingArguments){
+		"float32":        func(*args.TrainingArguments) {},
+		"bf16":           bf16,
+		"fp16":           fp16,
+		"bf16_full_eval": func(a *args.TrainingArguments) { a.BF16FullEval = true },
+		"fp16_full_eval": func(a *args.TrainingArguments) { a.FP16FullEval = true },
+	} {
+		seen := map[tensor.DType]bool{}
+		note := func(l *tensor.Tensor) { seen[l.DType()] = true }
+		eval := source(points(16))
+		predict := func(opts ...trainer.Option) *trainer.PredictionOutput {
+			opts = append(opts, trainer.WithTrainData(source(points(16))), trainer.WithEvalData(eval),
+				trainer.WithMetrics(&logitTypes{seen}))
+			a := lineArgs(set, func(a *args.TrainingArguments) { a.EvalStrategy = args.StrategyEpoch })
+			tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 4, 1), a, opts...)
+			_, err := tr.Train()
+			require.NoError(t, err, name)
+			out, err := tr.Predict(eval)
+			require.NoError(t, err, name)
+			return out
+		}
+		want := predict()
+		got := predict(trainer.WithLogitsForMetrics(
+			func(_ *nn.Ctx, l *tensor.Tensor, _ *data.Batch) *tensor.Tensor { note(l); return l }))
+		require.Equal(t, want.Predictions, got.Predictions, name)
+		require.Equal(t, map[tensor.DType]bool{tensor.Float32: true}, seen, name)
+	}
+}

@@ -340,8 +340,11 @@ func (t *Trainer) takeOutput(c *nn.Ctx, out models.Output, b *data.Batch, pass *
 	if t.args.PredictionLossOnly {
 		return nil
 	}
-	if t.logits != nil && out.Logits != nil {
-		out.Logits = t.logits(c, out.Logits, b)
+	if out.Logits != nil && (t.logits != nil || t.keepsPredictions(pass) || len(t.metrics) > 0) {
+		out.Logits = widened(c, out.Logits)
+		if t.logits != nil {
+			out.Logits = t.logits(c, out.Logits, b)
+		}
 	}
 	if err := t.keep(c, out, b, pass); err != nil {
 		return err
@@ -352,6 +355,14 @@ func (t *Trainer) takeOutput(c *nn.Ctx, out models.Output, b *data.Batch, pass *
 		}
 	}
 	return nil
+}
+
+// widened are logits of a half type as float32: functions of a program need not know of half types.
+func widened(c *nn.Ctx, logits *tensor.Tensor) *tensor.Tensor {
+	if dt := logits.DType(); dt != tensor.BFloat16 && dt != tensor.Float16 {
+		return logits
+	}
+	return tensor.Cast(c.Ctx, logits, tensor.Float32)
 }
 
 // keep copies what the pass needs of a batch and its output.

@@ -30,10 +30,14 @@ func (r *run) makeSchedule() (err error) {
 	a, total := r.args, r.steps.MaxSteps
 	warmup := int64(a.NumWarmupSteps(int(total)))
 	if r.newSched != nil {
-		if r.schedule = r.newSched(warmup, total); r.schedule == nil {
-			return errors.New("trainer: the function passed to WithSchedule returned no schedule")
+		err := called("WithSchedule", func() error {
+			r.schedule = r.newSched(warmup, total)
+			return nil
+		})
+		if err == nil && r.schedule == nil {
+			err = errors.New("trainer: the function passed to WithSchedule returned no schedule")
 		}
-		return nil
+		return err
 	}
 	if warms := a.LRSchedulerType != args.SchedulerConstant && !a.FollowsMetric(); !warms && a.WarmupSteps > 0 {
 		r.warnNoWarmup()

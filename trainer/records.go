@@ -46,11 +46,17 @@ func (t *Trainer) record(rec callbacks.Record) error {
 		rec["num_input_tokens_seen"] = t.state.NumInputTokensSeen
 	}
 	if t.logFunc != nil {
-		if err := t.logFunc(t.state, rec); err != nil {
-			return fmt.Errorf("trainer: the function passed to WithLog: %w", err)
-		}
-		if _, err := rec.MarshalJSON(); err != nil { // else the next checkpoint would fail
-			return fmt.Errorf("trainer: the function passed to WithLog: %w", err)
+		err := called("WithLog", func() error {
+			if err := t.logFunc(t.state, rec); err != nil {
+				return fmt.Errorf("trainer: the function passed to WithLog: %w", err)
+			}
+			if _, err := rec.MarshalJSON(); err != nil { // else the next checkpoint would fail
+				return fmt.Errorf("trainer: the function passed to WithLog: %w", err)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	if t.acc.Rank() != 0 && t.args.NumReplicas > 1 { // the process has them in rank 0's

@@ -384,10 +384,15 @@ func (r *run) newOptimizer(c *tensor.Ctx, params []tensor.Named) (*optim.Optimiz
 func (r *run) optimizer(c *tensor.Ctx, groups []*optim.Group) (*optim.Optimizer, error) {
 	a := r.args
 	if r.newOptim != nil {
-		if own := r.newOptim(c, groups); own != nil {
-			return own, nil
+		var own *optim.Optimizer
+		err := called("WithOptimizer", func() error {
+			own = r.newOptim(c, groups)
+			return nil
+		})
+		if err == nil && own == nil {
+			err = errors.New("trainer: the function passed to WithOptimizer returned no optimizer")
 		}
-		return nil, errors.New("trainer: the function passed to WithOptimizer returned no optimizer")
+		return own, err
 	}
 	return namedOptimizer(a, r.steps.MaxSteps, c, groups)
 }

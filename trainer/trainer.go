@@ -79,11 +79,13 @@ type Trainer struct {
 // LossFunc computes a loss instead of the model's own: the SUM of the batch's loss terms,
 // and their number. Where terms have weights it is the sum of these, if the mean is to be the weighted one. A mean over
 // the batch has count 1. Before its first step a run compares the loss of some samples with those of their halves, in
-// evaluation mode: a mean that counts several terms is an error.
+// evaluation mode: a mean that counts several terms is an error. Under bf16 and fp16 logits may have the lower dtype: a
+// loss of package nn takes them as they are.
 type LossFunc func(c *nn.Ctx, out models.Output, b *data.Batch) (sum *tensor.Tensor, count float64)
 
 // LogitsFunc replaces the logits of a batch before metrics and Predict get them: HuggingFace's
-// preprocess_logits_for_metrics. Predict needs one row for each sample.
+// preprocess_logits_for_metrics. Logits that the model computes in bfloat16 or float16 come as float32. Predict needs
+// one row for each sample.
 type LogitsFunc func(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) *tensor.Tensor
 
 // OptimizerFunc makes an optimizer in place of the one that the arguments name. groups are the parameters that decay
