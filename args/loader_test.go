@@ -248,7 +248,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
 		`unknown flag --gradient-accumulation-step; did you mean --gradient_accumulation_steps?`,
 		`unexpected argument "stray": want flags only`,
 		`missing value of flag --output_dir: want string`,
-		`unknown key config in x.yaml; --help lists the keys`,
+		`unknown key config in x.yaml; did you mean config_file?`,
 		`unknown key learning_rat in x.yaml; did you mean learning_rate?`,
 		`weight_decay is "heavy" (file x.yaml): want a finite number`,
 		`cannot read config file missing.json; file does not exist`,
