@@ -18,8 +18,8 @@ import (
 type Metric interface {
 	// Reset begins an evaluation.
 	Reset()
-	// Update adds a batch. Logits that the model computes in bfloat16 or float16 come as float32. Under prediction_loss_only metrics are left out, except for each LossMetric, whose Update is
-	// not called.
+	// Update adds a batch. Logits that the model computes in bfloat16 or float16 come as float32. Under
+	// prediction_loss_only metrics are left out, except for each LossMetric, whose Update is not called.
 	Update(c *nn.Ctx, out models.Output, b *data.Batch) error
 	// Compute returns the figures.
 	Compute(loss EvalLoss) map[string]float64
