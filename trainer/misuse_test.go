@@ -340,5 +340,5 @@ func TestParametersNamedTwiceAreAnError(t *testing.T) {
 			twice := &optim.Group{LR: 0.1, Params: append(groups[0].Params, groups[0].Params...)}
 			return optim.DefaultAdamW().New(c, []*optim.Group{twice})
 		}))
-	requireOneError(t, err, `trainer: the function passed to WithOptimizer: optim.New: parameter "line.weight" is named twice`)
+	requireOneError(t, err, `WithOptimizer: optim.New: parameter "line.weight" is named twice`)
 }

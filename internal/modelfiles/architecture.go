@@ -112,7 +112,7 @@ func config(f *gguf.File) ([]byte, error) {
 		return nil, err
 	}
 	m := &metadata{file: f, arch: name, used: map[string]bool{}}
-	c := settings{}
+	var c settings
 	if a.config != nil {
 		c = a.config(m)
 	} else {
