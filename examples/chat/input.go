@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 
 	"golang.org/x/term"
 
@@ -31,8 +32,11 @@ type input struct {
 	lines   *bufio.Scanner // of what is no terminal, or of one that cannot move its cursor
 	editor  *term.Terminal // of a terminal
 	keys    *keys
-	cooked  *term.State // the terminal as it was, while a line is read
 	history term.History
+
+	mu     sync.Mutex
+	cooked *term.State // the terminal as it was, while a line is read
+	ended  bool
 }
 
 // newInput reads from in. What is typed appears on out, or else on errors.
@@ -126,7 +130,7 @@ func (i *input) line(prompt string) (string, error) {
 func (i *input) edited(prompt string) (string, error) {
 	fd := int(i.file.Fd())
 	var err error
-	if i.cooked, err = term.MakeRaw(fd); err != nil {
+	if err = i.raw(fd); err != nil {
 		return "", err
 	}
 	defer i.close()
@@ -158,8 +162,29 @@ func (i *input) edited(prompt string) (string, error) {
 	}
 }
 
+// end is close for good: no line is read after it. A signal may call it at any time.
+func (i *input) end() {
+	i.mu.Lock()
+	i.ended = true
+	i.mu.Unlock()
+	i.close()
+}
+
+// raw takes the terminal's keys one by one until close.
+func (i *input) raw(fd int) (err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.ended {
+		return io.EOF
+	}
+	i.cooked, err = term.MakeRaw(fd)
+	return err
+}
+
 // close gives the terminal back as it was.
 func (i *input) close() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	if i.cooked != nil {
 		_ = term.Restore(int(i.file.Fd()), i.cooked) // there is nobody left to tell
 		i.cooked = nil

@@ -76,7 +76,7 @@ func (s *session) run(ctx context.Context) error {
 		select {
 		case m = <-messages:
 		case <-ctx.Done():
-			s.in.close()
+			s.in.end()
 			return context.Cause(ctx)
 		}
 		again := errors.Is(m.err, errInterrupted)

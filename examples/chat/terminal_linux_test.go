@@ -109,8 +109,10 @@ func TestCtrlC(t *testing.T) {
 	p.types("/save " + saved + "\r")
 	p.await("(added to ")
 	require.FileExists(t, saved)
+	p.await(">>> ") // before it Ctrl-C would be a signal
 	p.types(ctrlC)
 	p.await("(" + farewell + ")")
+	p.await(">>> ")
 	p.types(ctrlC)
 	require.NoError(t, p.end())
 }
