@@ -97,6 +97,7 @@ func TestUnitFreesIntermediates(t *testing.T) {
 	run := func(c *nn.Ctx, backward bool) (kept int64) {
 		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			x := samples(c.Ctx, n)
+			dev.Collect()
 			before := dev.MemStats().InUse
 			y := s.Forward(c, x)
 			kept = dev.MemStats().InUse - before
@@ -111,6 +112,7 @@ func TestUnitFreesIntermediates(t *testing.T) {
 	inference := c.With(c.NoGrad())
 	require.EqualValues(t, n*stackWidth*4, run(inference, false), "the output alone stays")
 	require.Greater(t, run(c, true), int64(n*stackWidth*4*3), "the graph keeps what gradients need")
+	dev.Collect()
 	after := dev.MemStats().InUse
 	less := run(c.WithRecompute(s.units()), true)
 	require.EqualValues(t, n*stackWidth*4*3, less, "with recomputation the blocks' outputs stay")
@@ -394,6 +396,7 @@ func TestUnitPanicFrees(t *testing.T) {
 	s := newStack(dev, 2)
 	s.H[1].Down = nn.NewLinear(nn.NewInit(dev, 1), nn.LinearConfig{In: 5, Out: stackWidth})
 	c := nn.NewCtx(tensor.NewCtx(dev), nn.Walk(s), true)
+	dev.Collect()
 	before := dev.MemStats().InUse
 	require.Error(t, tensor.Try(func() {
 		c.Scope(func(c *nn.Ctx) []*tensor.Tensor { return []*tensor.Tensor{s.Forward(c, samples(c.Ctx, 3))} })

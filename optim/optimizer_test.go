@@ -358,6 +358,7 @@ func TestStateIsMadeWhenItIsNeeded(t *testing.T) {
 		p := tensor.Named{Name: "w", Tensor: tensor.Ones(c.NoGrad(), tensor.Float32, 300, 400).SetRequiresGrad(true)}
 		return p, optim.New(c, "rows", []*optim.Group{{Params: []tensor.Named{p}, LR: 1}}, rows{})
 	}
+	dev.Collect()
 	before := dev.MemStats().InUse
 	p, opt := create()
 	require.EqualValues(t, 300*400*4, dev.MemStats().InUse-before, "the parameter alone")

@@ -80,6 +80,7 @@ func TestEvaluationLeavesNothingOnTheDevice(t *testing.T) {
 			a.DataloaderNumWorkers = workers
 		}),
 			trainer.WithDevice(dev), trainer.WithEvalData(texts(40)))
+		dev.Collect()
 		before := dev.MemStats().InUse
 		for range 3 {
 			_, err := tr.Evaluate()

@@ -432,6 +432,7 @@ func TestMemoryIsReleased(t *testing.T) {
 		dev := tensor.NewCPU(1)
 		c := tensor.NewCtx(dev)
 		params := newParams(c)
+		dev.Collect()
 		before := dev.MemStats().InUse
 		r, err := New(c, g, params, Options{})
 		require.NoError(t, err)

@@ -145,6 +145,7 @@ func memory(t *testing.T, k Case) {
 	dev := tensor.NewCPU(1)
 	defer dev.Close()
 	r := newRig(k, dev, tensor.Float32, true)
+	dev.Collect()
 	before := dev.MemStats().InUse
 	for range 2 {
 		r.step(r.c)

@@ -274,6 +274,7 @@ func evalAndTrain(t *testing.T, k Case) {
 	first.opt.Eval(first.c) // before the first step
 	first.opt.Train(first.c)
 	first.steps(0, 3+k.Silent)
+	dev.Collect()
 	before := dev.MemStats().InUse
 	trained := first.bits()
 	first.opt.Eval(first.c)
@@ -447,6 +448,7 @@ func memory(t *testing.T, k Case) {
 	r := newRig(k, dev, tensor.Float32, 0.1, 0.1)
 	r.give(0)
 	r.opt.Step(r.c)
+	dev.Collect()
 	before := dev.MemStats().InUse
 	for range 10 {
 		r.opt.Step(r.c)
