@@ -38,7 +38,7 @@ func TestComponentsAreThoseOfHuggingFace(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("testdata", "components.json"))
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(raw, &golden))
-	require.Len(t, golden.Cases, 13)
+	require.Len(t, golden.Cases, 21)
 	file, err := os.ReadFile(filepath.Join("testdata", "trained", "tokenizer.json"))
 	require.NoError(t, err)
 	for _, c := range golden.Cases {

@@ -81,40 +81,6 @@ func compile(expr string) (*regexp2.Regexp, error) {
 	return re, err
 }
 
-// wordSet is Oniguruma's \w as a part of a class: regexp2's has no marks with a width, for example.
-const wordSet = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}Ⓐ-ⓩ🄰-🅉🅐-🅩🅰-🆉`
-
-// translate writes an expression of Oniguruma's for regexp2, or says what would mean something else there.
-func translate(expr string) (string, error) {
-	var out strings.Builder
-	inside := false
-	for i := 0; i < len(expr); i++ {
-		switch c := expr[i]; {
-		case c == '\\' && i+1 < len(expr):
-			i++
-			switch e := expr[i]; {
-			case strings.IndexByte("WbBhHRXG", e) >= 0:
-				return "", fmt.Errorf(`\%c is not supported`, e)
-			case e == 'w' && inside:
-				out.WriteString(wordSet)
-			case e == 'w':
-				out.WriteString("[" + wordSet + "]")
-			default:
-				out.WriteString(expr[i-1 : i+1])
-			}
-			continue
-		case inside && (c == '[' || strings.HasPrefix(expr[i:], "&&")):
-			return "", fmt.Errorf("%q in a class is not supported", c)
-		case c == '[':
-			inside = true
-		case c == ']':
-			inside = false
-		}
-		out.WriteByte(expr[i])
-	}
-	return out.String(), nil
-}
-
 // spaceRuns is the expression of most Unigram tokenizers.
 const spaceRuns = " {2,}"
 

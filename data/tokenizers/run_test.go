@@ -25,6 +25,7 @@ func TestExpressionsAreBounded(t *testing.T) {
 		strings.Repeat("(", 3<<20) + strings.Repeat(")", 3<<20): "it has 6291456 bytes: want at most 16384",
 		strings.Repeat("(", 200) + strings.Repeat(")", 200):     "it has more than 100 groups in each other",
 		strings.Repeat("(?:a|", 150) + "b":                      "it has more than 100 groups in each other",
+		strings.Repeat(`\w`, 8000):                              "it has too many classes of characters",
 	} {
 		for _, part := range []string{"pre_tokenizer", "normalizer", "decoder"} {
 			c := splitOn(pattern)
@@ -43,6 +44,24 @@ func TestExpressionsAreBounded(t *testing.T) {
 	tree["pre_tokenizer"] = splitOn(strings.Repeat("(", 90) + `\(\[a` + strings.Repeat(")", 90))
 	_, err := read(t, tree)
 	require.NoError(t, err)
+}
+
+// What regexp2 would match otherwise than Oniguruma is refused.
+func TestExpressionsThatDiffer(t *testing.T) {
+	for pattern, want := range map[string]string{
+		`(?i:ss|t)`:    `(?i) and "ss" are not supported`,
+		`(?i)[^µ]`:     `(?i) and "µ" are not supported`,
+		`\p{^Thai}`:    `\p{^Thai} is not supported`,
+		`\pL`:          `\p without a name: want \p{NAME}`,
+		`\p`:           `\p without a name: want \p{NAME}`,
+		`a\b`:          `\b is not supported`,
+		`[\p{L}&&[a]]`: `'&' in a class is not supported`,
+	} {
+		tree := written(t)
+		tree["pre_tokenizer"] = splitOn(pattern)
+		_, err := read(t, tree)
+		require.ErrorContains(t, err, want, pattern)
+	}
 }
 
 // Settings that make a text many times as long are an error of the call, in all that encode and decode.

@@ -31,13 +31,17 @@ const (
 
 	category = 1<<4 - 1
 
-	isWord      class = 1 << 4  // \w
+	isWord      class = 1 << 4  // \w of the pre-tokenizer Whitespace
 	isPunct     class = 1 << 5  // BERT's punctuation
 	isNumeric   class = 1 << 6  // Rust's char::is_numeric
 	isCleaned   class = 1 << 7  // what BERT's normalizer removes
 	isMn        class = 1 << 8  // marks that its strip_accents removes
 	isCombining class = 1 << 9  // marks that StripAccents removes
 	isNew       class = 1 << 10 // has no normal form in the library's Unicode, but in Go's
+	isRegexWord class = 1 << 11 // \w of regular expressions
+	isDigit     class = 1 << 12 // \d
+	isHan       class = 1 << 13 // \p{Han}
+	isClassWord class = 1 << 14 // \w within a class of a regular expression: not ², for example
 )
 
 // set is a set of categories.

@@ -17,7 +17,10 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 SHORT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 TEXTS = ["", "It's what they'd've said;  we'll see!\n\n", "Grüße aus Köln 12345 ½", "\ttabs \t and<|endoftext|> nbsp\u00a0x",
-         "日本語 emoji 😀", "func (t *Tensor) At(i, j int) float32 {\n\treturn t.data[i*t.cols+j]\n}\n", "returned returns " * 20]
+         "日本語 emoji 😀", "func (t *Tensor) At(i, j int) float32 {\n\treturn t.data[i*t.cols+j]\n}\n", "returned returns " * 20,
+         "a\U0001407f½²b! 1\U00010d40 \U0002ebf0一\u180e\x85 Ab\u2e5d"]  # some are of Unicode 15.1 and 16
+# Without a hand scanner. What they match is removed, so that ids tell.
+EXPRESSIONS = [r"\w+", r"[\w]+", r"[^\s\w]+", r"\d+|\D", r"[^\S\n]+", r"\p{Lu}\p{Ll}+|\P{Letter}", r"\p{^Han}+", r"[\P{P}]+"]
 
 
 def split(pattern, behavior, invert):
@@ -40,6 +43,8 @@ def cases(state):
     yield "one pre-tokenizer", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{**LEVEL, "use_regex": True}]}}
     yield "split", {"pre_tokenizer": split(GPT2, "Isolated", False)}
     yield "split that removes nothing", {"pre_tokenizer": split(SHORT, "Removed", True)}
+    for pattern in EXPRESSIONS:
+        yield pattern, {"pre_tokenizer": split(pattern, "Removed", False)}
     yield "decoders", {"decoder": {"type": "Sequence", "decoders": [{**LEVEL, "add_prefix_space": True, "use_regex": True},
                                                                      {"type": "Fuse"}]}}
     yield "byte fallback", {"model.byte_fallback": True, "model.fuse_unk": True, "model.unk_token": "<|endoftext|>"}

@@ -1,8 +1,9 @@
 """Makes ../unicode.json.gz: what HuggingFace's tokenizers takes each character for.
 
 The library asks several tables of different versions of Unicode: Oniguruma's for regular expressions, the regex
-crate's for \\w, Rust's own for numbers, unicode_categories' for BERT's punctuation and control characters, and one of
-Unicode 9 for normal forms. So each property is read from the library itself, character by character.
+crate's for the \\w of the pre-tokenizer Whitespace, Rust's own for numbers, unicode_categories' for BERT's punctuation
+and control characters, and one of Unicode 9 for normal forms. So each property is read from the library itself,
+character by character.
 """
 
 import gzip
@@ -48,6 +49,7 @@ def properties():
     yield that(lambda c: nfkd.normalize_str(c) == c and unicodedata.normalize("NFKD", c) != c
                or any(first <= ord(c) <= last for first, last in UNICODE_15)
                or 0 < unicodedata.combining(c) < 240 and nfd.normalize_str("\u0345" + c) == "\u0345" + c)
+    yield from map(matched, [r"\w", r"\d", r"\p{Han}", r"[\w]"])  # ² is a \w, but not within a class
 
 
 def main(path):
