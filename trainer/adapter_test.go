@@ -34,6 +34,10 @@ func adapterArgs(set ...func(*args.TrainingArguments)) *args.TrainingArguments {
 	return a
 }
 
+// divided and staged are two ranks that share matrices, or have stages.
+func divided(a *args.TrainingArguments) { a.NumReplicas, a.TPSize, a.TPParts = 2, 2, 0 }
+func staged(a *args.TrainingArguments)  { a.NumReplicas, a.PPSize = 2, 2 }
+
 // adapterRun trains an adapter of a model of four heads.
 func adapterRun(t *testing.T, disk *vfs.Mem, m *gpt2.Model, cfg lora.Config, a *args.TrainingArguments,
 	opts ...trainer.Option) (map[string][]byte, *trainer.Trainer, error) {
@@ -49,13 +53,11 @@ func adapterRun(t *testing.T, disk *vfs.Mem, m *gpt2.Model, cfg lora.Config, a *
 // An adapter has the bits of one rank on any number of ranks, whatever they share: the frozen model as well.
 func TestAdaptersOnRanks(t *testing.T) {
 	ranks := func(n int, set ...func(*args.TrainingArguments)) []func(*args.TrainingArguments) {
-		return append([]func(*args.TrainingArguments){func(a *args.TrainingArguments) { a.NumReplicas = n }}, set...)
+		return append(set, func(a *args.TrainingArguments) { a.NumReplicas = n })
 	}
 	shards := func(kind string) func(*args.TrainingArguments) {
 		return func(a *args.TrainingArguments) { a.FSDP, a.FSDPShareParameters = []string{kind}, false }
 	}
-	divided := func(a *args.TrainingArguments) { a.TPSize, a.TPParts = 2, 0 }
-	staged := func(a *args.TrainingArguments) { a.PPSize = 2 }
 	recompute := func(a *args.TrainingArguments) { a.GradientCheckpointing = true }
 	none := lora.Config{}
 	for name, c := range map[string]struct {
@@ -137,8 +139,8 @@ func TestCheckpointsOfAdapters(t *testing.T) {
 
 	resume := func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = out + "/checkpoint-3" }
 	full := func(a *args.TrainingArguments) { a.NumReplicas, a.FSDP = 2, []string{"full_shard"} }
-	for _, set := range [][]func(*args.TrainingArguments){{resume}, {resume, full}} {
-		got, _, err := adapterRun(t, disk, fourHeadsAs(t, tensor.Float32), cfg, adapterArgs(set...))
+	for _, set := range []func(*args.TrainingArguments){resume, full, divided, staged} {
+		got, _, err := adapterRun(t, disk, fourHeadsAs(t, tensor.Float32), cfg, adapterArgs(resume, set))
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
@@ -173,6 +175,51 @@ func TestCheckpointsOfAdapters(t *testing.T) {
 	fails("it has no adapter", cfg)
 }
 
+// A checkpoint that ranks wrote which share matrices or have stages is that of one rank.
+func TestCheckpointsOfAdaptersOnMeshes(t *testing.T) {
+	cfg := lora.Config{ModulesToSave: []string{"ln_f"}}
+	model := func() *gpt2.Model { return fourHeadsAs(t, tensor.Float32) }
+	want, _, err := adapterRun(t, vfs.NewMem(), model(), cfg, adapterArgs())
+	require.NoError(t, err)
+	resume := func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = out + "/checkpoint-3" }
+	for name, set := range map[string]func(*args.TrainingArguments){"divided": divided, "stages": staged} {
+		disk := vfs.NewMem()
+		_, _, err := adapterRun(t, disk, model(), cfg, adapterArgs(set))
+		require.NoError(t, err, name)
+		for _, again := range [][]func(*args.TrainingArguments){{resume}, {resume, set}} {
+			got, _, err := adapterRun(t, disk, model(), cfg, adapterArgs(again...))
+			require.NoError(t, err, name)
+			require.Equal(t, want, got, name)
+		}
+	}
+}
+
+// The best adapter is in the model when training ends, and it alone is read from its checkpoint.
+func TestBestAdapterIsLoaded(t *testing.T) {
+	for name, ranks := range map[string]func(*args.TrainingArguments){
+		"1": func(*args.TrainingArguments) {},
+		"2 full_shard": func(a *args.TrainingArguments) {
+			a.NumReplicas, a.FSDP, a.FSDPShareParameters = 2, []string{"full_shard"}, false
+		},
+	} {
+		disk := vfs.NewMem()
+		a := adapterArgs(ranks, func(a *args.TrainingArguments) {
+			a.EvalStrategy, a.EvalSteps, a.LoadBestModelAtEnd = args.StrategySteps, new(3.0), true
+			a.MetricForBestModel, a.GreaterIsBetter = "eval_loss", new(true) // the first is the best
+		})
+		got, tr, err := adapterRun(t, disk, fourHeadsAs(t, tensor.Float32),
+			lora.Config{ModulesToSave: []string{"ln_f"}}, a, trainer.WithEvalData(raggedTexts(7)))
+		require.NoError(t, err, name)
+		require.Equal(t, "checkpoint-3", filepath.Base(*tr.State().BestModelCheckpoint), name)
+		require.NoError(t, tr.SaveModel("saved"))
+		best, last := read(t, disk, out+"/checkpoint-3/"+models.AdapterFile),
+			read(t, disk, out+"/checkpoint-6/"+models.AdapterFile)
+		require.NotEqual(t, best, last, name)
+		require.Equal(t, best, read(t, disk, "saved/"+models.AdapterFile), name)
+		require.NotEmpty(t, got)
+	}
+}
+
 // An adapter that would not be saved is refused, and so is dropout of features that ranks have parts of.
 func TestAdaptersAreSaved(t *testing.T) {
 	m := fourHeadsAs(t, tensor.Float32)
@@ -190,7 +237,6 @@ func TestAdaptersAreSaved(t *testing.T) {
 	m.LMHead.Weight.SetRequiresGrad(false)
 	a.Deactivate()
 	fails("lora_A.default.weight is not trained: want an active adapter", trainer.WithAdapter(a))
-	divided := func(a *args.TrainingArguments) { a.NumReplicas, a.TPSize, a.TPParts = 2, 2, 0 }
 	_, _, err = adapterRun(t, vfs.NewMem(), fourHeadsAs(t, tensor.Float32), lora.Config{Dropout: 0.1},
 		adapterArgs(divided))
 	require.ErrorContains(t, err, "lora_dropout of transformer.h.*.")

@@ -20,8 +20,11 @@ import (
 
 	"github.com/lockstep-ml/lockstep/data/chat"
 	"github.com/lockstep-ml/lockstep/internal/syncbuffer"
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/generation"
+	"github.com/lockstep-ml/lockstep/models/lora"
 	"github.com/lockstep-ml/lockstep/program"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // asProgram makes the test binary be the program.
@@ -102,6 +105,32 @@ func TestAnswer(t *testing.T) {
 	}
 	want += stream.Flush() + "\n"
 	require.Equal(t, want, talked(t, "Who?\n", "--system", "Be brief.", "--max_new_tokens", "6"))
+}
+
+// An adapter brings its model, and the model says something else with it.
+func TestAdapter(t *testing.T) {
+	m, err := models.LoadPretrained(tensor.CPU(), folder)
+	require.NoError(t, err)
+	base, err := filepath.Abs(folder)
+	require.NoError(t, err)
+	a, err := lora.New(m, lora.Config{R: 4, Alpha: 40, TargetModules: lora.AllLinear, Init: lora.InitRandom,
+		BaseModel: base})
+	require.NoError(t, err)
+	adapted := t.TempDir()
+	require.NoError(t, a.Save(adapted))
+	short := []string{"--max_new_tokens", "8"}
+	plain := talked(t, "Who?\n", short...)
+	got := talked(t, "Who?\n", append(short, "--adapter", adapted)...)
+	require.NotEqual(t, plain, got)
+	require.Equal(t, got, talked(t, "Who?\n", append(short, "--model_name_or_path", adapted)...))
+	require.NoError(t, a.Merge())
+	a.Remove()
+	merged := t.TempDir()
+	require.NoError(t, os.CopyFS(merged, os.DirFS(folder)))
+	require.NoError(t, models.SaveWeights(m, filepath.Join(merged, models.WeightsFile)))
+	require.Equal(t, got, talked(t, "Who?\n", append(short, "--model_name_or_path", merged)...))
+	_, _, err = piped(t, "Who?\n", "--adapter", t.TempDir())
+	require.ErrorContains(t, err, "is not a saved adapter")
 }
 
 // The model sees what was said before, until /reset; a system prompt changes what it says.

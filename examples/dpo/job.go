@@ -116,7 +116,7 @@ func (j *job) refer() (err error) {
 			return err
 		}
 	}
-	if j.adapter, err = j.adapters.Attach(m, j.ModelNameOrPath, j.args.Seed); err != nil {
+	if j.adapter, err = j.adapters.Attach(j.Process, m, j.ModelNameOrPath, j.args.Seed); err != nil {
 		return err
 	}
 	if j.adapter != nil && j.reference == nil && !j.PrecomputeRefLogProbs {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/lora"
 )
 
 // Losses, norms and rates of 50 steps of an adapter are those of TRL's SFTTrainer with PEFT (testdata/lora.py). What is
@@ -64,4 +65,42 @@ func TestAdapterFlags(t *testing.T) {
 			"--output_dir", t.TempDir()}, strings.Fields(argv)...)...)
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// The run says what is trained, and warns of a rank that is more than a layer's weight can have.
+func TestWhatIsTrainedIsPrinted(t *testing.T) {
+	for argv, want := range map[string]string{
+		"--lora_r 8":  `adapter    rank 8 of \d+ layers, [\d,]+ parameters are trained, [\d.]+% of all`,
+		"--lora_r 80": `warning    rank 80 is more than the \d+ features of model.layers.0.self_attn.q_proj, the`,
+	} {
+		printed, err := finetune(t, append([]string{"--model_name_or_path", folder, "--train_file",
+			"testdata/chats.jsonl", "--output_dir", t.TempDir(), "--max_steps", "1", "--max_length", "64",
+			"--max_new_tokens", "0", "--save_strategy", "no", "--use_peft", "--lora_target_modules", "all-linear"},
+			strings.Fields(argv)...)...)
+		require.NoError(t, err, printed)
+		require.Regexp(t, want, printed)
+		require.Equal(t, argv == "--lora_r 80", strings.Contains(printed, "warning    rank"), printed)
+	}
+}
+
+// An adapter of a GGUF file names the file, and is trained further on it.
+func TestAdaptersOfGGUF(t *testing.T) {
+	base, err := filepath.Abs("../../models/testdata/gguf/llama.gguf")
+	require.NoError(t, err)
+	out, again := t.TempDir(), t.TempDir()
+	run := func(argv ...string) (string, error) {
+		return finetune(t, append(argv, "--model_name_or_path", base, "--train_file", "testdata/chats.jsonl",
+			"--max_steps", "2", "--max_length", "96", "--save_strategy", "no", "--max_new_tokens", "0")...)
+	}
+	printed, err := run("--output_dir", out, "--use_peft")
+	require.NoError(t, err, printed)
+	cfg, err := lora.ReadConfig(out)
+	require.NoError(t, err)
+	require.Equal(t, base, cfg.BaseModel)
+	require.NoFileExists(t, filepath.Join(out, models.WeightsFile))
+	printed, err = run("--output_dir", again, "--adapter", out)
+	require.NoError(t, err, printed)
+	_, err = finetune(t, "--model_name_or_path", "../../models/testdata/gguf/llama3.gguf", "--adapter", out,
+		"--train_file", "testdata/chats.jsonl", "--output_dir", again, "--max_steps", "1")
+	require.ErrorContains(t, err, "the adapter was trained on the model of "+base)
 }

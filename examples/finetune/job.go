@@ -130,7 +130,7 @@ func (j *job) open(ctx context.Context) (err error) {
 	if err := j.addTokens(); err != nil {
 		return err
 	}
-	j.adapter, err = j.adapters.Attach(j.base.Model, j.ModelNameOrPath, j.args.Seed)
+	j.adapter, err = j.adapters.Attach(j.Process, j.base.Model, j.ModelNameOrPath, j.args.Seed)
 	if err != nil {
 		return err
 	}

@@ -77,7 +77,7 @@ func generate(ctx context.Context, p *program.Process) error {
 		return err
 	}
 	if g.Merge != "" {
-		return adapters.Save(saved, g.Adapter, g.Merge)
+		return adapters.Save(p, saved, g.Adapter, g.Merge)
 	}
 	w := &writer{model: saved.Model, tok: saved.Tokenizer, out: os.Stdout}
 	ends := saved.Model.EndTokens()

@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/models/lora"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -46,6 +47,60 @@ func saved(t *testing.T) string {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, models.ConfigFile), config, 0o600))
 	require.NoError(t, models.SaveWeights(m, filepath.Join(dir, models.WeightsFile)))
 	return dir
+}
+
+// output is what the program prints.
+func output(t *testing.T, argv ...string) (string, error) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], append(argv, "--prompt", "some", "--temperature", "0", "--max_new_tokens", "8")...)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// An adapter finds its model, which says something else with it, and says the same once it is merged. A merged model
+// has the dtype of the model, and files of the adapter's folder before those of the model.
+func TestAdapter(t *testing.T) {
+	base, adapted := saved(t), t.TempDir()
+	m, err := models.LoadPretrained(tensor.CPU(), base)
+	require.NoError(t, err)
+	a, err := lora.New(m, lora.Config{R: 4, Alpha: 40, TargetModules: lora.AllLinear, Init: lora.InitRandom,
+		BaseModel: base})
+	require.NoError(t, err)
+	require.NoError(t, a.Save(adapted))
+	const template = "{{ 'of the training' }}"
+	require.NoError(t, os.WriteFile(filepath.Join(adapted, "chat_template.jinja"), []byte(template), 0o600))
+	plain, err := output(t, "--model_name_or_path", base)
+	require.NoError(t, err, plain)
+	want, err := output(t, "--adapter", adapted)
+	require.NoError(t, err, want)
+	require.NotEqual(t, plain, want)
+	for _, argv := range [][]string{{"--model_name_or_path", base, "--adapter", adapted},
+		{"--model_name_or_path", adapted}} {
+		got, err := output(t, argv...)
+		require.NoError(t, err, got)
+		require.Equal(t, want, got, argv)
+	}
+
+	merged := filepath.Join(t.TempDir(), "merged")
+	said, err := output(t, "--adapter", adapted, "--merge", merged)
+	require.NoError(t, err, said)
+	require.Contains(t, said, "weights of float32, saved to "+merged)
+	got, err := output(t, "--model_name_or_path", merged)
+	require.NoError(t, err, got)
+	require.Equal(t, want, got)
+	text, err := os.ReadFile(filepath.Join(merged, "chat_template.jinja"))
+	require.NoError(t, err)
+	require.Equal(t, template, string(text))
+	require.NoFileExists(t, filepath.Join(merged, models.AdapterFile))
+	said, err = output(t, "--adapter", adapted, "--merge", base)
+	require.Error(t, err)
+	require.Contains(t, said, "has a model: want another folder for the merged one")
+
+	require.NoError(t, os.Rename(filepath.Join(merged, models.WeightsFile), filepath.Join(base, models.WeightsFile)))
+	said, err = output(t, "--adapter", adapted)
+	require.Error(t, err)
+	require.Contains(t, said, "the adapter was trained on the model of "+base)
 }
 
 // Whoever reads the text may leave, as head does: that is no error, and no more is computed.

@@ -60,7 +60,7 @@ func (j *job) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	adapter, err := j.adapters.Attach(m, j.ModelNameOrPath, j.args.Seed)
+	adapter, err := j.adapters.Attach(j.Process, m, j.ModelNameOrPath, j.args.Seed)
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,22 @@ type target struct {
 	scale float64
 }
 
+// Layer is an adapted layer, as a saved model has it.
+type Layer struct {
+	Path    string
+	In, Out int // features
+	Rank    int
+	Scale   float64 // of B·A
+}
+
+// Layers are the layers that the adapter changes, in the model's order: PEFT's targeted_module_names.
+func (a *Adapter) Layers() (list []Layer) {
+	for _, l := range a.layers {
+		list = append(list, Layer{l.path, l.in(), l.layer.out(), l.rank, l.scale})
+	}
+	return list
+}
+
 // New gives a model an adapter with fresh matrices and makes it the active one: the model's parameters are frozen, and
 // those of the adapter are trained. Matrices are float32 if the model's weights are of a half type.
 func New(m models.Configured, cfg Config) (*Adapter, error) {

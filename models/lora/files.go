@@ -4,8 +4,10 @@ package lora
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -169,7 +171,8 @@ func (a *Adapter) fill(set *safetensors.Set) error {
 	return nil
 }
 
-// Save writes the adapter into a folder, as PEFT's save_pretrained: adapter_model.safetensors and adapter_config.json.
+// Save writes the adapter into a folder, as PEFT's save_pretrained: adapter_model.safetensors and adapter_config.json,
+// and beside them models.AdapterBaseFile, by which LoadOnto knows the model again.
 func (a *Adapter) Save(dir string) error {
 	if len(a.whole) > 0 && !a.active {
 		return fmt.Errorf("lora: adapter %s has parameters of the model, and is not active: want Activate first",
@@ -182,6 +185,13 @@ func (a *Adapter) Save(dir string) error {
 	if err != nil {
 		return fmt.Errorf("lora: %w", err)
 	}
+	base, err := a.Base()
+	if err != nil { // BaseModel need not be a folder: then any model fits
+		base.SHA256 = ""
+	}
+	files = append(files, models.WeightFile{Name: models.AdapterBaseFile, Write: func(w io.Writer) error {
+		return json.NewEncoder(w).Encode(base)
+	}})
 	for _, f := range files {
 		var text bytes.Buffer
 		err := f.Write(&text)

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/lora"
+	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/program"
 )
 
@@ -49,17 +50,45 @@ func (l *Arguments) Check(c *args.Checker) {
 		"use_peft, which makes a new adapter, or adapter, which has settings of its own")
 }
 
-// Attach gives a model that was loaded from a folder the adapter that is asked for; nil if none is.
-func (l *Arguments) Attach(m models.Configured, base string, seed uint64) (*lora.Adapter, error) {
-	if l.Adapter != "" {
-		return lora.LoadOnto(m, base, l.Adapter, "")
-	}
-	if !l.UsePEFT {
+// Attach gives a model that was loaded from a folder the adapter that is asked for, and prints what is trained; nil if
+// none is.
+func (l *Arguments) Attach(p *program.Process, m models.Configured, base string, seed uint64,
+) (a *lora.Adapter, err error) {
+	switch {
+	case l.Adapter != "":
+		a, err = lora.LoadOnto(m, base, l.Adapter, "")
+	case !l.UsePEFT:
 		return nil, nil
+	default:
+		a, err = lora.New(m, lora.Config{R: l.LoraR, Alpha: l.LoraAlpha, Dropout: l.LoraDropout, RSLoRA: l.UseRSLoRA,
+			TargetModules: lora.ParseTargets(l.LoraTargetModules...), ModulesToSave: l.LoraModulesToSave,
+			TaskType: l.LoraTaskType, BaseModel: base, Seed: seed})
 	}
-	return lora.New(m, lora.Config{R: l.LoraR, Alpha: l.LoraAlpha, Dropout: l.LoraDropout, RSLoRA: l.UseRSLoRA,
-		TargetModules: lora.ParseTargets(l.LoraTargetModules...), ModulesToSave: l.LoraModulesToSave,
-		TaskType: l.LoraTaskType, BaseModel: base, Seed: seed})
+	if err == nil {
+		describe(p, m, a)
+	}
+	return a, err
+}
+
+// describe prints what is trained, and warns of ranks that cannot help: a product of matrices has at most the rank that
+// the layer's own weight can have.
+func describe(p *program.Process, m models.Configured, a *lora.Adapter) {
+	trained, all := 0, 0
+	for _, q := range nn.NamedParameters(m) {
+		if all += q.Numel(); q.RequiresGrad() {
+			trained += q.Numel()
+		}
+	}
+	layers := a.Layers()
+	p.Line("adapter", fmt.Sprintf("rank %d of %s", a.Config.R, program.Count(len(layers), "layer")),
+		fmt.Sprintf("%s are trained, %.2f%% of all", program.Count(trained, "parameter"),
+			100*float64(trained)/float64(all)))
+	high := slices.DeleteFunc(layers, func(l lora.Layer) bool { return l.Rank <= min(l.In, l.Out) })
+	if len(high) > 0 {
+		l := high[0]
+		p.Line("warning", fmt.Sprintf("rank %d is more than the %d features of %s, the first of %s", l.Rank,
+			min(l.In, l.Out), l.Path, program.Count(len(high), "such layer")), "a lower lora_r learns the same")
+	}
 }
 
 // Find settles which folders have a model and an adapter of it, and downloads what is of the Hub. A model's folder that
@@ -125,8 +154,9 @@ func Beside(model, adapter, name string) string {
 	return model
 }
 
-// Save writes a model with its adapter merged, as transformers reads it, into a folder that has no model.
-func Save[M models.Configured](p *models.Pretrained[M], adapter, dir string) error {
+// Save writes a model with its adapter merged, as transformers reads it, into a folder that has no model, and prints of
+// which dtype its weights are.
+func Save[M models.Configured](out *program.Process, p *models.Pretrained[M], adapter, dir string) error {
 	if has(dir, models.ConfigFile) || has(dir, models.WeightsFile) {
 		return fmt.Errorf("%s has a model: want another folder for the merged one", dir)
 	}
@@ -149,6 +179,9 @@ func Save[M models.Configured](p *models.Pretrained[M], adapter, dir string) err
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o644)
 		}
+	}
+	if err == nil {
+		out.Line("merged", "weights of "+nn.NamedParameters(p.Model)[0].DType().String(), "saved to "+dir)
 	}
 	return err
 }

@@ -25,12 +25,12 @@ from safetensors.torch import load_file, save_file
 
 warnings.simplefilter("ignore")
 transformers.logging.set_verbosity_error()
-V, T = 40, 6
+V, T = 24, 6
 BASE = dict(vocab_size=V, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, head_dim=4, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 GPT2 = dict(vocab_size=V, n_embd=16, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
             bos_token_id=1, eos_token_id=2, pad_token_id=0)
-FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma3_text", "olmo2", "phi3", "gpt2"]
+FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma2", "gemma3_text", "olmo2", "phi3", "gpt2"]
 CASES = {
     "llama patterns": ("llama", dict(attention_bias=True), "CAUSAL_LM", dict(
         r=4, lora_alpha=6, use_rslora=True, target_modules="all-linear", rank_pattern={"down_proj": 2, r"layers\.1.*k_proj": 3},
@@ -44,6 +44,8 @@ CASES = {
     "gpt2": ("gpt2", {}, "CAUSAL_LM", dict(r=4, lora_alpha=8, bias="all")),
     "gpt2 all": ("gpt2", {}, "CAUSAL_LM", dict(r=2, target_modules="all-linear", init_lora_weights="gaussian")),
     "phi3 fused": ("phi3", {}, "CAUSAL_LM", dict(r=2, lora_alpha=4, target_modules="all-linear")),
+    **{f: (f, {}, "CAUSAL_LM", dict(r=2, lora_alpha=4, target_modules="all-linear"))
+       for f in ("mistral", "qwen3", "smollm3", "gemma2", "gemma3_text", "olmo2")},
     "classifier": ("llama", dict(num_labels=3), "SEQ_CLS", dict(r=2, target_modules="all-linear")),
 }
 
@@ -104,6 +106,8 @@ def case(family, extra, task, lora):
         model.save_pretrained(folder + "/adapter")
         document = json.loads(pathlib.Path(folder, "adapter/adapter_config.json").read_text())
         document["base_model_name_or_path"] = None
+        if isinstance(document["target_modules"], list):  # of a set, in any order
+            document["target_modules"].sort()
         arrays = load_file(folder + "/adapter/adapter_model.safetensors")
         save_file({n: weight(n, t.shape) for n, t in arrays.items()}, folder + "/adapter/adapter_model.safetensors",
                   {"format": "pt"})
