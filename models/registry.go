@@ -143,6 +143,17 @@ type Joiner interface {
 	Join(caches []Cache) Cache
 }
 
+// PrefixCopier is implemented by Generators whose caches can serve several texts that begin alike.
+type PrefixCopier interface {
+	Generator
+	// CopyPrefix makes a cache of the first n tokens of one that NewCache made for one sequence: what follows has the
+	// bits that it has in a cache that was fed these tokens. It is nil if the cache has not all of them any more, or if
+	// they depend on what follows.
+	CopyPrefix(c *nn.Ctx, cache Cache, n int) Cache
+	// CacheBytes is how much memory a cache has.
+	CacheBytes(cache Cache) int
+}
+
 // JoinKVCaches is the Join of a model whose caches are KVCaches, or hold one.
 func JoinKVCaches(caches []Cache, of func(Cache) *nn.KVCache) *nn.KVCache {
 	all := make([]*nn.KVCache, len(caches))

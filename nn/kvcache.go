@@ -119,6 +119,49 @@ func (k *KVCache) Rewind() {
 	}
 }
 
+// Prefix is a cache of its own with the first n tokens, for another text that begins alike; nil if a window has lost
+// some of them. k holds one row, without padding, and at least n tokens.
+func (k *KVCache) Prefix(c *Ctx, n int) *KVCache {
+	if k.cfg.Batch != 1 || k.first != nil || k.rows != nil || n > k.length {
+		refuse(c, "nn.KVCache.Prefix", "%d of %d tokens of %d rows: want tokens that are held, of one row without "+
+			"padding", n, k.length, k.cfg.Batch)
+	}
+	for _, l := range k.layers {
+		if l.start > 0 && l.start > n-l.window+1 {
+			return nil
+		}
+	}
+	out := NewKVCache(c, k.cfg)
+	out.length = n
+	c.Scope(func(c *Ctx) []*tensor.Tensor {
+		for i, l := range k.layers {
+			if to := &out.layers[i]; l.k != nil {
+				to.start, to.k, to.v = l.start, l.copied(c, l.k, n-l.start), l.copied(c, l.v, n-l.start)
+			}
+		}
+		return nil
+	})
+	return out
+}
+
+// copied is new memory with the first n rows of all.
+func (l *KVLayer) copied(c *Ctx, all *tensor.Tensor, n int) *tensor.Tensor {
+	to := c.Keep(l.cache.room(c, all.Size(1), n))
+	tensor.CopyInto(c.Ctx, tensor.Slice(c.Ctx, to, 2, 0, n), tensor.Slice(c.Ctx, all, 2, 0, n))
+	return to
+}
+
+// Bytes is how much memory it has, with room for more tokens.
+func (k *KVCache) Bytes() int {
+	bytes := 0
+	for _, l := range k.layers {
+		if l.k != nil {
+			bytes += 2 * l.k.Numel() * l.k.DType().Size()
+		}
+	}
+	return bytes
+}
+
 // Free gives back the memory.
 func (k *KVCache) Free() {
 	for i := range k.layers {
@@ -219,13 +262,8 @@ func (l *KVLayer) moved(c *Ctx, all *tensor.Tensor, from int, more *tensor.Tenso
 		return all
 	}
 	next := all
-	if cfg := l.cache.cfg; !fits {
-		room := firstTokens
-		for room < end {
-			room *= 2
-		}
-		next = c.Keep(tensor.Zeros(c.Ctx, cfg.DType, cfg.Batch, more.Size(1), max(end, min(room, cfg.Tokens)),
-			cfg.Dim))
+	if !fits {
+		next = c.Keep(l.cache.room(c, more.Size(1), end))
 	}
 	if held > from {
 		c.Scope(func(c *Ctx) []*tensor.Tensor {
@@ -241,4 +279,13 @@ func (l *KVLayer) moved(c *Ctx, all *tensor.Tensor, from int, more *tensor.Tenso
 		all.Free()
 	}
 	return next
+}
+
+// room is memory [B,heads,room,D] for n tokens, and for more that come.
+func (k *KVCache) room(c *Ctx, heads, n int) *tensor.Tensor {
+	room := firstTokens
+	for room < n {
+		room *= 2
+	}
+	return tensor.Zeros(c.Ctx, k.cfg.DType, k.cfg.Batch, heads, max(n, min(room, k.cfg.Tokens)), k.cfg.Dim)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/examples/internal/sampling"
 	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it can load
+	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/program"
 )
 
@@ -34,12 +35,15 @@ type ChatArguments struct {
 	APIKey       string `json:"api_key" usage:"what requests must bear; none: nothing"`
 	MaxBatchSize int    `json:"max_batch_size" usage:"requests that share a batch"`
 	MaxWaiting   int    `json:"max_waiting" usage:"requests that wait for a place in it; more are turned away"`
+	// PrefixCache is of conversations, which each turn continues.
+	PrefixCache int `json:"prefix_cache_mib" usage:"MiB of keys and values kept of earlier texts, so that what a prompt begins with is not computed again"`
 
 	DType language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the weights in memory; auto: as they were saved"`
 }
 
 func defaults() *ChatArguments {
-	return &ChatArguments{ModelNameOrPath: "out/finetune", DType: language.Auto, MaxBatchSize: 8, MaxWaiting: 64}
+	return &ChatArguments{ModelNameOrPath: "out/finetune", DType: language.Auto, MaxBatchSize: 8, MaxWaiting: 64,
+		PrefixCache: 256}
 }
 
 // Check reports all faults at once.
@@ -50,7 +54,20 @@ func (a *ChatArguments) Check(c *args.Checker) {
 	c.Require(err == nil, "chat_template_kwargs", a.ChatTemplateKwargs, "a JSON object")
 	c.Require(a.MaxBatchSize >= 1, "max_batch_size", a.MaxBatchSize, "at least 1")
 	c.Require(a.MaxWaiting >= 0, "max_waiting", a.MaxWaiting, "at least 0")
+	c.Require(a.PrefixCache >= 0 && a.PrefixCache <= 1<<20, "prefix_cache_mib", a.PrefixCache, "0 to 1048576")
 	c.Require(a.Serve == "" || a.System == "", "system", a.System, "none with serve: requests have their own")
+}
+
+// engine is what continues the texts. 0 stands for the usual number there, and less for none.
+func (a *ChatArguments) engine() generation.EngineConfig {
+	cfg := generation.EngineConfig{Rows: a.MaxBatchSize, Waiting: a.MaxWaiting, PrefixCache: a.PrefixCache << 20}
+	if cfg.Waiting == 0 {
+		cfg.Waiting = -1
+	}
+	if cfg.PrefixCache == 0 {
+		cfg.PrefixCache = -1
+	}
+	return cfg
 }
 
 // variables are those of chat_template_kwargs.
@@ -79,7 +96,7 @@ func open(a *ChatArguments, how *sampling.Arguments) (*conversation, error) {
 	if err := adapters.Add(base.Model, a.ModelNameOrPath, a.Adapter); err != nil {
 		return nil, err
 	}
-	c := newConversation(base, a.System)
+	c := &conversation{base: base, system: a.System}
 	c.stops = how.Stop
 	if c.template, err = a.template(); err != nil {
 		return nil, err

@@ -16,8 +16,6 @@ import (
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/generation"
-	"github.com/lockstep-ml/lockstep/nn"
-	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // message is a message as chat templates read it.
@@ -33,16 +31,11 @@ type conversation struct {
 	variables map[string]json.RawMessage
 	options   generation.Options // MaxNewTokens 0: what the context has room for
 	stops     []string
-	net       *nn.Ctx
+	engine    *generation.Engine // which the caller of open closes
 
 	system   string
 	messages []message // questions and answers by turns
 	from     int       // messages before it are left out: the context has no room for them
-}
-
-func newConversation(base *models.Pretrained[language.Model], system string) *conversation {
-	return &conversation{base: base, system: system, net: nn.NewCtx(tensor.NewCtx(tensor.CPU()),
-		nn.Walk(base.Model), false)}
 }
 
 // reset begins anew, with the system prompt.
@@ -153,7 +146,7 @@ func (c *conversation) generate(ctx context.Context, show func(string) error, fo
 		}
 	}
 	opt.OnToken = func(id int) { give(stream.Next(id)) }
-	tokens, err := generation.Generate(ctx, c.net, c.base.Model, ids, opt)
+	tokens, err := c.engine.Generate(ctx, ids, opt)
 	give(stream.Flush(), nil)
 	if cause := context.Cause(ctx); err == nil && cause != nil {
 		err = cause // of the last piece

@@ -21,7 +21,9 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/examples/internal/sampling"
+	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/program"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 func main() { os.Exit(program.Run(talk)) }
@@ -46,6 +48,8 @@ func talkOver(ctx context.Context, p *program.Process, in, out *os.File) error {
 	if err != nil {
 		return err
 	}
+	c.engine = generation.NewEngine(tensor.CPU(), c.base.Model, a.engine())
+	defer c.engine.Close()
 	if a.Serve != "" {
 		return answerRequests(ctx, p, a, c)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/models/lora"
+	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -94,7 +95,8 @@ func TestAnswer(t *testing.T) {
 	for _, id := range tokens {
 		ids = append(ids, int(id))
 	}
-	out, err := generation.Generate(t.Context(), c.net, c.base.Model, ids, generation.Options{MaxNewTokens: 6})
+	net := nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false)
+	out, err := generation.Generate(t.Context(), net, c.base.Model, ids, generation.Options{MaxNewTokens: 6})
 	require.NoError(t, err)
 	stream := generation.NewTextStream(c.base.Tokenizer.NewStream(), nil)
 	want := ""

@@ -10,10 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/models/serve"
 	"github.com/lockstep-ml/lockstep/program"
-	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // answerRequests answers over HTTP until ctx ends.
@@ -22,15 +20,9 @@ func answerRequests(ctx context.Context, p *program.Process, a *ChatArguments, c
 	if err != nil {
 		return err
 	}
-	waiting := a.MaxWaiting
-	if waiting == 0 {
-		waiting = -1 // 0 is the usual number there
-	}
-	e := generation.NewEngine(tensor.CPU(), c.base.Model, generation.EngineConfig{Rows: a.MaxBatchSize,
-		Waiting: waiting})
-	defer e.Close()
-	s := &serve.Chat{Name: strings.TrimSuffix(filepath.Base(dir), ".gguf"), Engine: e, Tokenizer: c.base.Tokenizer,
-		Template: c.template, Options: c.options, Context: c.base.Model.ContextLength(), APIKey: a.APIKey}
+	s := &serve.Chat{Name: strings.TrimSuffix(filepath.Base(dir), ".gguf"), Engine: c.engine,
+		Tokenizer: c.base.Tokenizer, Template: c.template, Options: c.options,
+		Context: c.base.Model.ContextLength(), APIKey: a.APIKey}
 	err = serve.Listen(ctx, a.Serve, a.ServeRemote, s.Handler(), func(addr net.Addr) {
 		p.Line("serving", s.Name, fmt.Sprintf("http://%s/v1", addr), "Ctrl-C ends")
 	})

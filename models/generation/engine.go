@@ -15,12 +15,15 @@ import (
 
 // Engine continues the texts of many goroutines with one model, in batches that texts join and leave at any token
 // (continuous batching; Yu et al. 2022). A long prompt is fed in parts between the tokens of the others. A text has
-// the tokens that [Generate] gives, whoever shares the batch, since each row has the bits that it has alone. The texts
-// of models that are no Joiner, or do not join them, take turns.
+// the tokens that [Generate] gives, whoever shares the batch, since each row has the bits that it has alone. What a
+// prompt has in common with earlier texts is not computed again. The texts of models that are no Joiner, or do not join
+// them, take turns.
 type Engine struct {
 	cfg  EngineConfig
 	wake chan struct{} // has room for one
 	ran  sync.WaitGroup
+
+	prefixes prefixes
 
 	mu      sync.Mutex
 	now     *served // of further texts
@@ -34,6 +37,10 @@ type EngineConfig struct {
 	Rows    int // texts at a time; 8
 	Waiting int // texts that may wait beside them; 64. Negative: none
 	Prefill int // tokens of a prompt that are fed between two tokens of the others; 256
+	// PrefixCache is how many bytes of keys and values of texts that have ended are kept for prompts that begin alike,
+	// as each turn of a conversation does, and all with one system prompt; 256 MiB. Negative: none, and prompts that
+	// are alike are each computed.
+	PrefixCache int
 }
 
 // ErrBusy is the error of a text for which an Engine has no room.
@@ -57,12 +64,13 @@ func NewEngine(dev *tensor.Device, m models.Generator, cfg EngineConfig) *Engine
 	for _, d := range []struct {
 		value *int
 		usual int
-	}{{&cfg.Rows, 8}, {&cfg.Waiting, 64}, {&cfg.Prefill, 256}} {
+	}{{&cfg.Rows, 8}, {&cfg.Waiting, 64}, {&cfg.Prefill, 256},
+		{&cfg.PrefixCache, 256 << 20}} {
 		if *d.value == 0 {
 			*d.value = d.usual
 		}
 	}
-	e := &Engine{cfg: cfg, wake: make(chan struct{}, 1)}
+	e := &Engine{cfg: cfg, wake: make(chan struct{}, 1), prefixes: prefixes{most: cfg.PrefixCache}}
 	e.now = newServed(dev, m)
 	e.ran.Go(e.run)
 	return e
@@ -128,6 +136,7 @@ func (e *Engine) Swap(ctx context.Context, dev *tensor.Device, m models.Generato
 		close(old.unused)
 	}
 	e.mu.Unlock()
+	e.signal() // what is kept of the old one goes
 	select {
 	case <-old.unused:
 		return nil
@@ -209,9 +218,7 @@ func (e *Engine) admit(rows []*row) ([]*row, bool) {
 
 // dismiss frees a row.
 func (e *Engine) dismiss(r *row, err error) {
-	if r.cache != nil {
-		r.cache.Free()
-	}
+	e.prefixes.keep(r)
 	e.mu.Lock()
 	s := r.served
 	if s.rows--; s.rows == 0 && s.replaced {
@@ -231,8 +238,10 @@ func (e *Engine) run() {
 			for _, r := range rows {
 				e.dismiss(r, ErrClosed)
 			}
+			e.prefixes.drop(func(*kept) bool { return true })
 			return
 		}
+		e.prefixes.drop(e.isReplaced)
 		if len(rows) == 0 {
 			<-e.wake
 			continue
@@ -248,6 +257,13 @@ func (e *Engine) run() {
 	}
 }
 
+// isReplaced reports whether no further text is of the model of a kept one.
+func (e *Engine) isReplaced(k *kept) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return k.served.replaced
+}
+
 // step feeds a part of one prompt, and gives all others a token.
 func (e *Engine) step(rows []*row) {
 	var together []*row
@@ -255,6 +271,14 @@ func (e *Engine) step(rows []*row) {
 	for _, r := range rows {
 		if r.ctx.Err() != nil || r.ended() {
 			continue
+		}
+		if r.cache == nil {
+			if filled {
+				continue // it may begin as the one that is fed
+			}
+			if e.open(r, rows); r.err != nil {
+				continue
+			}
 		}
 		switch part := r.part(e.cfg.Prefill); {
 		case r.err != nil:
@@ -332,19 +356,6 @@ func (r *row) ended() bool { return r.text.ended || len(r.text.new()) >= r.opt.M
 // part is what the model sees next, at most n tokens. As in Generate, a text that the context has no room for goes on
 // from its last half.
 func (r *row) part(n int) []int {
-	if r.cache == nil {
-		r.err = tensor.Recover(func() {
-			r.cache = r.served.m.NewCache(r.served.c, 1)
-			joiner, ok := r.served.m.(models.Joiner)
-			r.joins = ok && joiner.Join([]models.Cache{r.cache}) != nil
-		})
-		if r.err != nil {
-			return nil
-		}
-		if room := r.cache.Cap(); len(r.text.all) > room {
-			r.fed = len(r.text.all) - max(1, room/2)
-		}
-	}
 	if r.cache.Len() == r.cache.Cap() && r.fed < len(r.text.all) {
 		r.cache.Reset()
 		r.fed = len(r.text.all) - max(1, r.cache.Cap()/2)

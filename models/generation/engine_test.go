@@ -6,12 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -240,4 +243,92 @@ func TestEngineMemory(t *testing.T) {
 	all.Wait()
 	e.Close()
 	require.Equal(t, before, dev.MemStats().InUse)
+}
+
+// fedTo counts the tokens that a model is fed.
+type fedTo struct {
+	*gpt2.Model
+	tokens atomic.Int64
+}
+
+func (m *fedTo) Next(c *nn.Ctx, ids *tensor.Tensor, cache models.Cache) *tensor.Tensor {
+	m.tokens.Add(int64(ids.Numel()))
+	return m.Model.Next(c, ids, cache)
+}
+
+// fed generates with an engine, compares the tokens with those of Generate, and says how many the model was fed.
+func (m *fedTo) fed(t *testing.T, e *generation.Engine, prompt []int) (fed int, all []int) {
+	opt := generation.Options{MaxNewTokens: 8}
+	m.tokens.Store(0)
+	got, err := e.Generate(t.Context(), prompt, opt)
+	require.NoError(t, err)
+	fed = int(m.tokens.Load())
+	c := nn.NewCtx(tensor.NewCtx(m.Transformer.WTE.Weight.Device()), nn.Walk(m.Model), false)
+	want, err := generation.Generate(t.Context(), c, m.Model, prompt, opt)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	return fed, slices.Concat(prompt, got)
+}
+
+// TestPrefixCache: what a prompt has in common with earlier texts is not computed again, in little memory, and the
+// tokens are the same.
+func TestPrefixCache(t *testing.T) {
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	cfg := gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead, cfg.InitializerRange = 50, 256, 8, 2, 2, 0.5
+	inner, err := gpt2.New(nn.NewInit(dev, 3), cfg)
+	require.NoError(t, err)
+	m := &fedTo{Model: inner}
+	system := make([]int, 40)
+	for i := range system {
+		system[i] = i * i % 50
+	}
+	said := func(all []int, more ...int) []int { return slices.Concat(all, more) }
+	before := dev.MemStats().InUse
+	const one = 2 * 2 * 2 * 4 * 128 * 4 // bytes: keys and values, layers, heads, width, tokens, float32
+
+	e := generation.NewEngine(dev, m, generation.EngineConfig{PrefixCache: 2 * one})
+	fed, all := m.fed(t, e, said(system, 1, 2))
+	require.Equal(t, 42+7, fed)
+	fed, _ = m.fed(t, e, said(all, 3, 4, 5)) // the next turn: of the last answer the last token is new
+	require.Equal(t, 1+3+7, fed)
+	fed, _ = m.fed(t, e, said(system, 9, 9)) // another conversation with the system prompt
+	require.Equal(t, 2+7, fed)
+	fed, _ = m.fed(t, e, all) // the same again
+	require.Equal(t, 1+7, fed)
+	fed, _ = m.fed(t, e, said(system[:10], system...)) // too little in common
+	require.Equal(t, 50+7, fed)
+	fed, _ = m.fed(t, e, said(system, 9, 9)) // this one had to go
+	require.Equal(t, 2+7, fed)
+	require.Eventually(t, func() bool { return dev.MemStats().InUse == before+2*one }, time.Minute, time.Millisecond)
+
+	m.tokens.Store(0)
+	var together sync.WaitGroup // of prompts that come at once, too, one is computed
+	long := said(all[:30], system...)
+	for range 4 {
+		together.Go(func() {
+			_, err := e.Generate(t.Context(), long, generation.Options{MaxNewTokens: 1})
+			require.NoError(t, err)
+		})
+	}
+	together.Wait()
+	require.LessOrEqual(t, m.tokens.Load(), int64(len(long)+3))
+
+	cfg.InitializerRange = 0.4
+	other, err := gpt2.New(nn.NewInit(dev, 4), cfg)
+	require.NoError(t, err)
+	with := dev.MemStats().InUse
+	require.NoError(t, e.Swap(t.Context(), dev, other))
+	require.Eventually(t, func() bool { return dev.MemStats().InUse == with-2*one }, time.Minute, time.Millisecond)
+	fed, _ = (&fedTo{Model: other}).fed(t, e, system)
+	require.Zero(t, fed, "the other model does not count")
+	e.Close()
+
+	e = generation.NewEngine(dev, m, generation.EngineConfig{PrefixCache: -1})
+	defer e.Close()
+	for range 2 {
+		fed, _ = m.fed(t, e, system)
+		require.Equal(t, 40+7, fed)
+	}
 }

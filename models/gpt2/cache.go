@@ -46,3 +46,11 @@ func (m *Model) Next(c *nn.Ctx, ids *tensor.Tensor, cache models.Cache) *tensor.
 func (m *Model) Join(caches []models.Cache) models.Cache {
 	return models.JoinKVCaches(caches, func(cache models.Cache) *nn.KVCache { return cache.(*nn.KVCache) })
 }
+
+// CopyPrefix implements models.PrefixCopier.
+func (m *Model) CopyPrefix(c *nn.Ctx, cache models.Cache, n int) models.Cache {
+	return cache.(*nn.KVCache).Prefix(c, n)
+}
+
+// CacheBytes implements models.PrefixCopier.
+func (m *Model) CacheBytes(cache models.Cache) int { return cache.(*nn.KVCache).Bytes() }

@@ -478,6 +478,12 @@ func joined(t *testing.T, c *nn.Ctx, m models.Generator, most int) {
 			last = next(caches[i], 1, ids[half:]...)
 		}
 		require.Equal(t, whole, last, "text %d in parts", i)
+		if copier, ok := m.(models.PrefixCopier); ok && half < n {
+			k := copier.CopyPrefix(c, caches[i], half)
+			require.Equal(t, half, k.Len())
+			require.Equal(t, whole, next(k, 1, ids[half:]...), "text %d behind a copy of its prefix", i)
+			k.Free()
+		}
 	}
 	for step := range 2 {
 		var ids []int64

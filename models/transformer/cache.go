@@ -62,6 +62,22 @@ func (m *Model) Join(caches []models.Cache) models.Cache {
 	})}
 }
 
+// CopyPrefix implements models.PrefixCopier. Angles of RoPE that depend on the length are those of the whole text: then
+// there is none.
+func (m *Model) CopyPrefix(c *nn.Ctx, held models.Cache, n int) models.Cache {
+	if m.Cfg.RoPE.byLength() {
+		return nil
+	}
+	k := held.(*cache).Prefix(c, n)
+	if k == nil {
+		return nil
+	}
+	return &cache{KVCache: k}
+}
+
+// CacheBytes implements models.PrefixCopier.
+func (m *Model) CacheBytes(held models.Cache) int { return held.(*cache).Bytes() }
+
 // Next feeds ids [B,T], which continue what cache holds, and returns the logits [B,V] of the token after the last one.
 // c must not record gradients.
 func (m *Model) Next(c *nn.Ctx, ids *tensor.Tensor, held models.Cache) *tensor.Tensor {
