@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/cp"
+	"github.com/lockstep-ml/lockstep/accelerate/pp"
 	"github.com/lockstep-ml/lockstep/accelerate/ranks"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/data"
@@ -87,7 +88,6 @@ func (a *Accelerator) checkContext() error {
 		set       bool
 		key, want string
 	}{
-		{a.PipelineRanks().WorldSize() > 1, fmt.Sprintf("pp_size %d", a.PipelineRanks().WorldSize()), "pp_size 1"},
 		{a.factory.Sharded && ranks > 1, "a strategy of the program that shards the model (WithStrategy)",
 			"fsdp or zero_stage"},
 		{a.plan.local.Every > 0, fmt.Sprintf("local_sgd_steps %d", a.plan.local.Every), "0"},
@@ -142,26 +142,71 @@ func (a *Accelerator) TokenChunks() int {
 	return a.context.Layout().Chunks
 }
 
-// EvaluateTokens is Evaluate of one batch whose tokens are divided (DividesTokens), into so many chunks; 0: as usual.
-// run is called for each of this rank's chunks, and take once on every rank, with what the chunks of all ranks come to.
-// It is collective over ContextRanks; an error of one rank is an error on all only once it aborts them.
-func (a *Accelerator) EvaluateTokens(ctx context.Context, b *data.Batch, chunks int, run cp.Loss,
-	take func(c *nn.Ctx, all cp.Result) error) error {
+// EvaluateTokens is Evaluate of batches whose tokens are divided (DividesTokens), into so many chunks; 0: as usual. run
+// is called for each of this rank's chunks, in a pipeline for each stage too, and take once for each batch, with what
+// the chunks of all ranks come to: on every rank, or on those of a pipeline's last stage. It is collective over
+// ComputingRanks; an error of one rank is an error on all only once it aborts them.
+func (a *Accelerator) EvaluateTokens(ctx context.Context, batches []*data.Batch, chunks int, run TokensFunc,
+	take func(c *nn.Ctx, b *data.Batch, all cp.Result) error) error {
 	passes, err := a.passes(nil, chunks)
 	if err != nil {
 		return err
 	}
-	if fault := tensor.Recover(func() {
-		_, err = a.EvalCtx().TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
-			all, err := passes.Evaluate(ctx, c, b, run)
-			if err == nil {
-				err = take(c, all)
-			}
-			return nil, err
-		})
-	}); fault != nil {
-		return b.Explain(fault)
+	if a.pipeline != nil {
+		return a.evaluateStages(ctx, batches, passes, run, take)
 	}
+	loss := func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+		out, _, err := run(c, b)
+		return out, err
+	}
+	for _, b := range batches {
+		if fault := tensor.Recover(func() {
+			_, err = a.EvalCtx().TryScope(func(c *nn.Ctx) ([]*tensor.Tensor, error) {
+				all, err := passes.Evaluate(ctx, c, b, loss)
+				if err == nil {
+					err = take(c, b, all)
+				}
+				return nil, err
+			})
+		}); fault != nil {
+			return b.Explain(fault)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TokensFunc computes the loss of a chunk of a batch, and logits that are wanted. In a stage of a pipeline that is not
+// the last, hidden is what it passes on.
+type TokensFunc func(c *nn.Ctx, b *data.Batch) (out cp.Output, hidden []*tensor.Tensor, err error)
+
+// evaluateStages is EvaluateTokens in a pipeline.
+func (a *Accelerator) evaluateStages(ctx context.Context, batches []*data.Batch, passes *cp.Passes, run TokensFunc,
+	take func(c *nn.Ctx, b *data.Batch, all cp.Result) error) error {
+	outs := map[int]cp.Output{} // of the chunks of the batch that the last stage has
+	forward := func(c *nn.Ctx, _ pp.Model, b *data.Batch) (Output, error) {
+		out, hidden, err := run(c, b)
+		if err == nil && hidden == nil {
+			n, _ := c.Chunk()
+			outs[n] = out
+		}
+		return Output{Hidden: hidden}, err
+	}
+	joined := func(ctx context.Context, c *nn.Ctx, b *data.Batch) error {
+		var own []cp.Output
+		for _, n := range passes.Layout().Own() {
+			own = append(own, outs[n])
+		}
+		clear(outs)
+		all, err := passes.Join(ctx, c, b, own)
+		if err == nil {
+			err = take(c, b, all)
+		}
+		return err
+	}
+	_, err := a.pipeline.WithForward(forward).WithTokens(passes, joined).Evaluate(ctx, batches)
 	return err
 }
 

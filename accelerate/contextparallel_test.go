@@ -90,8 +90,9 @@ func TestContextParallelWindows(t *testing.T) {
 	} {
 		want, errs := divided(t, "cp=1", set, fourWindows)
 		require.NoError(t, errors.Join(errs...), name)
-		for _, mesh := range []string{"cp=2", "dp_replicate=2", "dp_replicate=2,cp=2"} {
-			got, errs := divided(t, mesh, set, fourWindows)
+		for _, mesh := range []string{"cp=2", "dp_replicate=2", "dp_replicate=2,cp=2", "pp=2,cp=2",
+			"pp=2,dp_replicate=2,cp=2"} {
+			got, errs := divided(t, mesh, set, fourWindows, withStages)
 			require.NoError(t, errors.Join(errs...), "%s %s", name, mesh)
 			for rank := range got {
 				require.Equal(t, want[0], got[rank], "%s %s: rank %d", name, mesh, rank)
@@ -106,6 +107,7 @@ func TestContextParallelWindows(t *testing.T) {
 func TestContextParallelSharded(t *testing.T) {
 	few := func(a *args.TrainingArguments) { a.DeterministicRanks = 2 }
 	twelve := func(a *args.TrainingArguments) { a.GlobalTrainBatchSize = 12 }
+	zbv := func(a *args.TrainingArguments) { a.PPSchedule = "zbv" }
 	full := accelerate.Sharding{Strategy: shard.Full, Gather: true}
 	kept := accelerate.Sharding{Strategy: shard.GradOp, Gather: true}
 	for name, c := range map[string]struct {
@@ -122,11 +124,15 @@ func TestContextParallelSharded(t *testing.T) {
 		"full, few":          {"dp_shard=2,cp=2", full, few},
 		"replicas":           {"dp_replicate=2,cp=2", kept, unchanged},
 		"three":              {"dp_shard=3,cp=2", full, twelve},
+		"pipeline, full":     {"pp=2,dp_shard=2,cp=2", full, zbv},
+		"pipeline, zero 1":   {"pp=2,cp=2", accelerate.Sharding{Strategy: shard.Optimizer}, zbv},
+		"pipeline, zero 2": {"pp=2,dp_shard=2,cp=2", accelerate.Sharding{Strategy: shard.Gradients},
+			func(a *args.TrainingArguments) { a.PPSchedule = "zb_h1" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want, errs := divided(t, "cp=1", c.set, fourWindows)
 			require.NoError(t, errors.Join(errs...))
-			got, errs := divided(t, c.mesh, c.set, fourWindows, accelerate.WithSharding(c.sharding))
+			got, errs := divided(t, c.mesh, c.set, fourWindows, accelerate.WithSharding(c.sharding), withStages)
 			require.NoError(t, errors.Join(errs...))
 			for rank := range got {
 				require.Equal(t, want[0], got[rank], "rank %d", rank)

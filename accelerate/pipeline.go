@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/lockstep-ml/lockstep/accelerate/cp"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/pp"
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
@@ -71,12 +72,19 @@ func (a *Accelerator) joinPipeline(ctx context.Context, hook ddp.Hook, units []n
 			return err
 		}
 	}
+	var tokens *cp.Passes
+	if a.DividesTokens() {
+		if tokens, err = a.passes(nil, 0); err != nil {
+			return err
+		}
+	}
 	j := a.strategyJob(units)
 	s, differed, err := pp.NewStrategy(ctx, pp.Config{Model: model, Group: a.PipelineRanks().Group(), Job: j,
 		Meet:     a.Barrier,
 		Strategy: func(j strategy.Job) (strategy.Strategy, error) { return a.choose(hook, j) },
 		Schedule: sched, Stages: stages, Costs: costs, Sketch: sketch, Forward: a.stages.forward,
-		Context: a.stageCtx, LogsTail: a.logsTail(j.Layout)})
+		Context: a.stageCtx, LogsTail: a.logsTail(j.Layout), Tokens: tokens, Same: a.SamePartRanks().Group(),
+		Parted: a.sharding.Strategy.ShardsGradients()})
 	if err != nil {
 		a.division = nil
 		return fmt.Errorf("accelerate: %w", err)

@@ -40,7 +40,7 @@ func (c cube) run(t *testing.T, set func(*args.TrainingArguments)) []ended {
 	for rank, err := range onDevices(t, ranks, func(a *args.TrainingArguments) {
 		set(a)
 		a.TPParts, a.PPSize, a.DPReplicateSize = 4, max(1, c.PP), max(1, c.DPReplicate)
-		a.DPShardSize, a.TPSize = max(1, c.DPShard), max(1, c.TP)
+		a.DPShardSize, a.CPSize, a.TPSize = max(1, c.DPShard), max(1, c.CP), max(1, c.TP)
 		if c.schedule != "" {
 			a.PPSchedule = c.schedule
 		}
@@ -94,6 +94,10 @@ func TestPartsOfMatricesOnMeshes(t *testing.T) {
 			{comm.Mesh{DPShard: 2, TP: 2}, "", sharded(shard.Full, false)},
 			{comm.Mesh{DPShard: 2, TP: 2}, "", sharded(shard.Optimizer, false)},
 			{comm.Mesh{PP: 2, DPShard: 2, TP: 2}, "zbv", sharded(shard.Full, true)},
+		}},
+		"tokens": {func(a *args.TrainingArguments) { a.CPChunks = 4 }, []cube{
+			{comm.Mesh{PP: 2, CP: 2, TP: 2}, "zbv", whole},
+			{comm.Mesh{PP: 2, CP: 2, TP: 2}, "1f1b", sharded(shard.Full, true)},
 		}},
 		"fp16": {func(a *args.TrainingArguments) { a.FP16 = true }, []cube{
 			{comm.Mesh{PP: 2, DPShard: 2, TP: 2}, "1f1b", sharded(shard.Optimizer, true)},

@@ -229,6 +229,9 @@ func (s *PendingStep) pipelined(ctx context.Context, o WindowOptions) error {
 	}
 	s.sums = make([]float64, len(s.batches))
 	for i, loss := range losses { // of the last stage's rank
+		if a.ContextRanks().Rank() > 0 { // the first has them too
+			continue
+		}
 		if s.sums[i] = loss.Sum; s.batches[i].MicroBatch >= 0 {
 			s.shared.setCount(s.layout.MicroBatch(i), loss.Count)
 		}
@@ -320,11 +323,11 @@ func divisor(count float64) float64 {
 	return 1
 }
 
-// padBatches gives each rank as many batches as any other has, where the ranks have to compute together: a rank without
-// one repeats its last, which counts nowhere. One that could not read its data has none: the window ends before ranks
-// compute.
+// padBatches gives each rank as many batches as any other has, where the ranks have to compute together, or pipelines
+// exchange gradients of several stages in each pass: a rank without one repeats its last, which counts nowhere. One
+// that could not read its data has none: the window ends before ranks compute.
 func (o WindowOptions) padBatches(ctx context.Context, a *Accelerator, batches []*data.Batch) ([]*data.Batch, error) {
-	if !a.GathersParameters() {
+	if !a.GathersParameters() && (a.pipeline == nil || !a.sharding.Strategy.ShardsGradients()) {
 		return batches, nil
 	}
 	most := []int64{int64(len(batches))}

@@ -217,17 +217,12 @@ func (a *TrainingArguments) checkContext(c *Checker, p Program) {
 	if a.ContextChunks() <= 1 {
 		return
 	}
-	key, n, off := "cp_size", a.contextRanks(), "cp_size 1"
+	off := "cp_size 1"
 	switch {
-	case n == 1:
-		key, n, off = "cp_chunks", a.CPChunks, "cp_chunks 0"
+	case a.contextRanks() == 1:
+		off = "cp_chunks 0"
 	case a.SPSize > 1:
-		key, off = "sp_size", "sp_size 1"
-	}
-	if a.PPSize > 1 { // whatever else is wrong with one of both
-		c.add(Fault{Problem: fmt.Sprintf("pp_size %d and %s %d are not built together: want pp_size 1 (tp_size and "+
-			"fsdp divide a model beside %s), or %s (tp_size, fsdp and gradient_checkpointing make room for long "+
-			"sequences beside pp_size)", a.PPSize, key, n, key, off)})
+		off = "sp_size 1"
 	}
 	if !c.OK("cp_size", "sp_size", "cp_chunks") {
 		return

@@ -144,13 +144,15 @@ func (r *run) probeLoss(b *data.Batch, lo, hi int) (p probe, err error) {
 // probeTokens is probeLoss for a batch whose tokens are divided, into so many chunks or as usual (0). All ranks that
 // share them find the same.
 func (r *run) probeTokens(b *data.Batch, chunks int) (p probe, err error) {
-	err = r.acc.EvaluateTokens(r.ctx, b, chunks, func(c *nn.Ctx, b *data.Batch) (cp.Output, error) {
+	p.none = true // until this rank has a loss
+	err = r.acc.EvaluateTokens(r.ctx, []*data.Batch{b}, chunks, func(c *nn.Ctx, b *data.Batch) (cp.Output,
+		[]*tensor.Tensor, error) {
 		out, err := r.trainLoss(c, b)
 		if errors.Is(err, errNoStepLoss) {
-			return cp.Output{}, nil
+			return cp.Output{}, nil, nil
 		}
-		return cp.Output{Loss: out.Loss, Count: out.Count}, err
-	}, func(_ *nn.Ctx, all cp.Result) error {
+		return cp.Output{Loss: out.Loss, Count: out.Count}, out.Hidden, err
+	}, func(_ *nn.Ctx, _ *data.Batch, all cp.Result) error {
 		p = probe{all.Loss, all.Count, !all.Labelled}
 		return nil
 	})

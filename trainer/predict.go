@@ -247,12 +247,7 @@ func (t *Trainer) predictionStep(ctx context.Context, list []*data.Batch, pass *
 	lossOnly := !logits && t.loss == nil && t.stepFunc == nil &&
 		(len(t.metrics) == 0 || t.args.PredictionLossOnly)
 	if t.acc.DividesTokens() {
-		for _, b := range list {
-			if err := t.predictTokens(context.WithoutCancel(ctx), b, pass, lossOnly); err != nil {
-				return err
-			}
-		}
-		return nil
+		return t.predictTokens(context.WithoutCancel(ctx), list, pass, lossOnly)
 	}
 	refused := false
 	err := t.acc.Evaluate(context.WithoutCancel(ctx), list, func(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
@@ -275,16 +270,17 @@ func (t *Trainer) predictionStep(ctx context.Context, list []*data.Batch, pass *
 	return err
 }
 
-// predictTokens is predictionStep for a batch whose tokens are divided: chunks have losses, and the first of the ranks
-// that share them has what the batch comes to.
-func (t *Trainer) predictTokens(ctx context.Context, b *data.Batch, pass *evaluation, lossOnly bool) error {
-	err := t.acc.EvaluateTokens(ctx, b, 0, func(c *nn.Ctx, chunk *data.Batch) (o cp.Output, err error) {
+// predictTokens is predictionStep for batches whose tokens are divided: chunks have losses, and the first of the ranks
+// that share them has what a batch comes to.
+func (t *Trainer) predictTokens(ctx context.Context, list []*data.Batch, pass *evaluation, lossOnly bool) error {
+	err := t.acc.EvaluateTokens(ctx, list, 0, func(c *nn.Ctx, chunk *data.Batch) (o cp.Output,
+		hidden []*tensor.Tensor, err error) {
 		if lossOnly {
 			c = c.WithLossOnly()
 		}
 		out, count, err := t.output(c, chunk)
-		if err != nil {
-			return o, err
+		if err != nil || out.Hidden != nil {
+			return o, out.Hidden, err
 		}
 		if !t.args.PredictionLossOnly {
 			o.Logits = out.Logits
@@ -292,8 +288,8 @@ func (t *Trainer) predictTokens(ctx context.Context, b *data.Batch, pass *evalua
 		if t.hasLoss(out, chunk, pass) {
 			o.Loss, o.Count, err = t.lossFrom(c, out, count, chunk)
 		}
-		return o, err
-	}, func(c *nn.Ctx, all cp.Result) error {
+		return o, nil, err
+	}, func(c *nn.Ctx, b *data.Batch, all cp.Result) error {
 		if t.acc.ContextRanks().Rank() > 0 || b.MicroBatch < 0 {
 			return nil
 		}

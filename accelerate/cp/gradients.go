@@ -13,11 +13,12 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// gradients are those of the parameters in the passes of a batch, which are sums over tokens: each chunk's are formed
-// apart, and added when all of this rank's chunks have one.
-type gradients struct {
+// Gradients are those of parameters in the passes of a batch, which are sums over tokens: each chunk's are formed apart,
+// and added when all of this rank's chunks have one.
+type Gradients struct {
 	*Passes
 	c      *tensor.Ctx
+	named  []tensor.Named
 	params []*tensor.Tensor
 	chunks [][]*tensor.Tensor // of each parameter: those of this rank's chunks, nil where there is none yet; or the sum
 	left   []int              // of each parameter: the chunks whose passes are to come
@@ -25,10 +26,14 @@ type gradients struct {
 	take func(i int, sum *tensor.Tensor)
 }
 
-func newGradients(p *Passes, c *tensor.Ctx) *gradients {
-	n := len(p.cfg.Params)
-	g := &gradients{Passes: p, c: c.NoGrad(), chunks: make([][]*tensor.Tensor, n), left: make([]int, n)}
-	for i, q := range p.cfg.Params {
+// Gradients are those of params in the passes of a batch. take gets the sums over this rank's chunks, by the place in
+// params, each as soon as all chunks have it, nil where they have none: a sum ends with the call. Without take they are
+// kept for Sums.
+func (p *Passes) Gradients(c *tensor.Ctx, params []tensor.Named, take func(i int, sum *tensor.Tensor)) *Gradients {
+	n := len(params)
+	g := &Gradients{Passes: p, c: c.NoGrad(), named: params, chunks: make([][]*tensor.Tensor, n), left: make([]int, n),
+		take: take}
+	for i, q := range params {
 		g.left[i] = p.layout.PerRank()
 		g.params, g.chunks[i] = append(g.params, q.Tensor), make([]*tensor.Tensor, g.left[i])
 	}
@@ -36,45 +41,56 @@ func newGradients(p *Passes, c *tensor.Ctx) *gradients {
 }
 
 // passes runs the forward and backward passes of this rank's chunks.
-func (g *gradients) passes(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss, seed float64) (Sum, error) {
+func (g *Gradients) passes(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss, seed float64) (Sum, error) {
 	sum, _, err := g.run(ctx, c, b, loss, func(c *nn.Ctx, out Output, i int) error {
 		if err := out.check(); err != nil {
 			return err
 		}
-		g.backward(c.Ctx, out.Loss, seed, i)
+		if len(g.params) > 0 {
+			one := tensor.Full(c.NoGrad(), out.Loss.DType(), seed, out.Loss.Shape()...)
+			g.Backward(c.Ctx, []*tensor.Tensor{out.Loss}, []*tensor.Tensor{one}, nil, i)
+		}
 		return nil
 	})
 	return sum, err
 }
 
-// backward runs backward from the loss of a chunk, this rank's of the given number.
-func (g *gradients) backward(c *tensor.Ctx, loss *tensor.Tensor, seed float64, chunk int) {
-	if len(g.params) == 0 {
-		return
-	}
-	seeds := []*tensor.Tensor{tensor.Full(c.NoGrad(), loss.DType(), seed, loss.Shape()...)}
-	came := make([]bool, len(g.params))
+// Backward runs backward from roots of a chunk, this rank's of the given number. It returns the gradients of inputs,
+// leaves that are no parameters, which lie outside of scopes; nil where none flows.
+func (g *Gradients) Backward(c *tensor.Ctx, roots, grads, inputs []*tensor.Tensor, chunk int,
+	options ...tensor.BackwardOption) []*tensor.Tensor {
+	found, came := make([]*tensor.Tensor, len(inputs)), make([]bool, len(g.params))
 	arrive := func(i int, t *tensor.Tensor) {
 		if !came[i] {
 			came[i] = true
-			g.arrive(i, chunk, t)
+			g.Arrive(i, chunk, t)
 		}
 	}
-	tensor.Backward(c, []*tensor.Tensor{loss}, seeds, g.params, tensor.Completing(arrive),
-		tensor.Reaching(func(reached func(*tensor.Tensor) bool) {
+	if len(roots) > 0 {
+		options = append(options, tensor.Completing(func(i int, t *tensor.Tensor) {
+			if i < len(inputs) {
+				found[i] = t
+			} else {
+				arrive(i-len(inputs), t)
+			}
+		}), tensor.Reaching(func(reached func(*tensor.Tensor) bool) {
 			for i, p := range g.params {
 				if !reached(p) {
 					arrive(i, nil) // so that nothing waits for it until the end
 				}
 			}
 		}))
+		tensor.Backward(c, roots, grads, slices.Concat(inputs, g.params), options...)
+	}
 	for i := range g.params {
 		arrive(i, nil)
 	}
+	return found
 }
 
-// arrive enters the gradient of a parameter in the pass of a chunk, nil if that has none.
-func (g *gradients) arrive(i, chunk int, t *tensor.Tensor) {
+// Arrive enters the gradient of parameter i in the pass of a chunk of this rank, nil if that has none. It must lie
+// outside of scopes, and now belongs to g.
+func (g *Gradients) Arrive(i, chunk int, t *tensor.Tensor) {
 	g.chunks[i][chunk] = t
 	if g.left[i]--; g.left[i] > 0 {
 		return
@@ -89,7 +105,7 @@ func (g *gradients) arrive(i, chunk int, t *tensor.Tensor) {
 }
 
 // add adds the gradients of a parameter over this rank's chunks, and returns the sum; nil if there is none.
-func (g *gradients) add(i int) *tensor.Tensor {
+func (g *Gradients) add(i int) *tensor.Tensor {
 	list := slices.DeleteFunc(g.chunks[i], func(t *tensor.Tensor) bool { return t == nil })
 	if g.chunks[i] = list; len(list) == 0 {
 		return nil
@@ -103,12 +119,9 @@ func (g *gradients) add(i int) *tensor.Tensor {
 }
 
 // deliver gives the sums over the chunks of all ranks to use.
-func (g *gradients) deliver(ctx context.Context, use func(c *tensor.Ctx, params, grads []*tensor.Tensor)) error {
-	sums := make([]*tensor.Tensor, len(g.params))
-	for i := range sums {
-		sums[i] = g.add(i)
-	}
-	if err := g.exchange(ctx, sums); err != nil {
+func (g *Gradients) deliver(ctx context.Context, use func(c *tensor.Ctx, params, grads []*tensor.Tensor)) error {
+	sums, err := g.Sums(ctx)
+	if err != nil {
 		return err
 	}
 	var params, grads []*tensor.Tensor
@@ -120,8 +133,27 @@ func (g *gradients) deliver(ctx context.Context, use func(c *tensor.Ctx, params,
 	return tensor.Try(func() { use(g.c, params, grads) })
 }
 
+// Sums are those over the chunks of all ranks, the same on each; nil for parameters without. They live until Free. It
+// is collective.
+func (g *Gradients) Sums(ctx context.Context) ([]*tensor.Tensor, error) {
+	sums := g.OwnSums()
+	return sums, g.exchange(ctx, sums)
+}
+
+// OwnSums are those over this rank's chunks.
+func (g *Gradients) OwnSums() []*tensor.Tensor {
+	sums := make([]*tensor.Tensor, len(g.params))
+	for i := range sums {
+		sums[i] = g.add(i)
+	}
+	return sums
+}
+
+// GiveUp gives a sum to the caller, who frees it.
+func (g *Gradients) GiveUp(i int) { g.chunks[i] = nil }
+
 // exchange adds the sums of all ranks. A parameter that the chunks of some ranks do not use counts there as −0.
-func (g *gradients) exchange(ctx context.Context, sums []*tensor.Tensor) error {
+func (g *Gradients) exchange(ctx context.Context, sums []*tensor.Tensor) error {
 	group := g.cfg.Group
 	if group == nil || group.Size() == 1 {
 		return nil
@@ -135,7 +167,7 @@ func (g *gradients) exchange(ctx context.Context, sums []*tensor.Tensor) error {
 	if err := group.AllReduce(comm.Of(used), comm.Max, comm.Label("parameters in use")).Wait(ctx); err != nil {
 		return err
 	}
-	for i, p := range g.cfg.Params {
+	for i, p := range g.named {
 		if used[i] != 0 && sums[i] == nil {
 			sums[i] = tensor.Full(g.c, p.GradDType(), math.Copysign(0, -1), p.Shape()...) // which changes no sum
 			g.chunks[i] = []*tensor.Tensor{sums[i]}
@@ -199,7 +231,7 @@ func (b *bucket) unpack(c *tensor.Ctx) {
 }
 
 // sum adds the tensors of all ranks; those that are nil are so on all.
-func (g *gradients) sum(ctx context.Context, ts []*tensor.Tensor) (err error) {
+func (g *Gradients) sum(ctx context.Context, ts []*tensor.Tensor) (err error) {
 	g.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 		list, calls := buckets(ts), []*comm.Handle(nil)
 		for _, b := range list {
@@ -218,8 +250,8 @@ func (g *gradients) sum(ctx context.Context, ts []*tensor.Tensor) (err error) {
 	return err
 }
 
-// free frees what was made outside of scopes.
-func (g *gradients) free() {
+// Free frees the gradients.
+func (g *Gradients) Free() {
 	for _, list := range g.chunks {
 		for _, t := range list {
 			if t != nil {

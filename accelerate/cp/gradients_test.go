@@ -26,7 +26,7 @@ func TestSumOfGradients(t *testing.T) {
 			sizes = append(sizes, len(b.tensors))
 		}
 		require.Equal(t, []int{2, 1, 1, 1}, sizes)
-		of := &gradients{Passes: &Passes{cfg: Config{Group: g}}, c: c.NoGrad()}
+		of := &Gradients{Passes: &Passes{cfg: Config{Group: g}}, c: c.NoGrad()}
 		if err := of.sum(t.Context(), ts); err != nil {
 			return err
 		}

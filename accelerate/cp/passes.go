@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
@@ -87,20 +87,44 @@ type Result struct {
 func (p *Passes) Evaluate(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss) (all Result, err error) {
 	c = c.With(c.NoGrad())
 	own := make([]*tensor.Tensor, p.layout.PerRank())
-	all.Sum, all.Labelled, err = p.run(ctx, c, b, loss, func(_ *nn.Ctx, out Output, i int) error {
-		if x := out.Logits; x != nil {
-			if x.Dim() < 3 || x.Size(0) != b.Size || x.Size(1) != p.layout.Length(b.Tensors[data.InputIDs].Size(1)) {
-				return fmt.Errorf("cp: logits of shape %v: want some of each token of a chunk, [batch, tokens, ...]: "+
-					"a model whose logits are those of sequences needs all tokens (cp_size 1, cp_chunks 0)", x.Shape())
-			}
-			own[i] = tensor.Clone(c.Ctx, x)
-		}
-		return nil
+	all.Sum, all.Labelled, err = p.run(ctx, c, b, loss, func(_ *nn.Ctx, out Output, i int) (err error) {
+		own[i], err = p.logits(c.Ctx, b, out)
+		return err
 	})
 	if err == nil && own[0] != nil {
 		all.Logits, err = p.joinLogits(ctx, c.Ctx, own, b.Tensors[data.InputIDs].Size(1))
 	}
 	return all, err
+}
+
+// Join makes what Evaluate would return of the outputs of this rank's chunks of b.
+func (p *Passes) Join(ctx context.Context, c *nn.Ctx, b *data.Batch, outs []Output) (all Result, err error) {
+	own, shares := make([]*tensor.Tensor, len(outs)), make([]figures, p.layout.Chunks)
+	for i, out := range outs {
+		if shares[p.layout.Own()[i]], err = out.figures(c.Ctx); err != nil {
+			return all, err
+		}
+		if own[i], err = p.logits(c.Ctx, b, out); err != nil {
+			return all, err
+		}
+	}
+	if all.Sum, all.Labelled, err = p.total(ctx, shares); err == nil && own[0] != nil {
+		all.Logits, err = p.joinLogits(ctx, c.Ctx, own, b.Tensors[data.InputIDs].Size(1))
+	}
+	return all, err
+}
+
+// logits copies those of a chunk of b; nil: it has none.
+func (p *Passes) logits(c *tensor.Ctx, b *data.Batch, out Output) (*tensor.Tensor, error) {
+	x := out.Logits
+	if x == nil {
+		return nil, nil
+	}
+	if x.Dim() < 3 || x.Size(0) != b.Size || x.Size(1) != p.layout.Length(b.Tensors[data.InputIDs].Size(1)) {
+		return nil, fmt.Errorf("cp: logits of shape %v: want some of each token of a chunk, [batch, tokens, ...]: "+
+			"a model whose logits are those of sequences needs all tokens (cp_size 1, cp_chunks 0)", x.Shape())
+	}
+	return tensor.Clone(c, x), nil
 }
 
 // joinLogits gathers logits of chunks on the first rank, without those of padding.
@@ -135,8 +159,8 @@ func (p *Passes) joinLogits(ctx context.Context, c *tensor.Ctx, own []*tensor.Te
 // that have one, the same on every rank. They end with the call. Accumulate adds them to what the parameters have.
 func (p *Passes) ForwardBackward(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss, seed float64,
 	use func(c *tensor.Ctx, params, grads []*tensor.Tensor)) (Sum, error) {
-	gradients := newGradients(p, c.Ctx)
-	defer gradients.free()
+	gradients := p.Gradients(c.Ctx, p.cfg.Params, nil)
+	defer gradients.Free()
 	sum, err := gradients.passes(ctx, c, b, loss, seed)
 	if err != nil {
 		return Sum{}, err
@@ -149,9 +173,8 @@ func (p *Passes) ForwardBackward(ctx context.Context, c *nn.Ctx, b *data.Batch, 
 // them have it; nil where they have none. It ends with the call of take.
 func (p *Passes) ForwardBackwardParts(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss, seed float64,
 	take func(i int, grad *tensor.Tensor)) (Sum, error) {
-	gradients := newGradients(p, c.Ctx)
-	gradients.take = take
-	defer gradients.free()
+	gradients := p.Gradients(c.Ctx, p.cfg.Params, take)
+	defer gradients.Free()
 	return gradients.passes(ctx, c, b, loss, seed)
 }
 
@@ -164,32 +187,20 @@ func Accumulate(c *tensor.Ctx, params, grads []*tensor.Tensor) {
 // reports whether there was a loss.
 func (p *Passes) run(ctx context.Context, c *nn.Ctx, b *data.Batch, loss Loss,
 	done func(c *nn.Ctx, out Output, i int) error) (total Sum, labelled bool, err error) {
-	chunks, err := Cut(c.Ctx, b, p.layout)
+	batch, err := p.Open(ctx, c, b)
 	if err != nil {
 		return Sum{}, false, err
 	}
-	l, tokens := p.layout, b.Tensors[data.InputIDs].Size(1)
-	shares := make([]figures, l.Chunks)
-	contexts := make([]*nn.Ctx, l.Chunks)
-	for i := range contexts {
-		contexts[i] = c.With(c.Sub(fmt.Sprintf("chunk%d", i))) // all of them, so that a chunk draws the same anywhere
-	}
-	r := &round{Passes: p, ctx: ctx, root: c.Ctx, tokens: tokens}
-	err = r.each(len(chunks), func(i int, meet func(*part)) error {
-		chunk, own := chunks[i], l.Own()[i]
-		d, close := contexts[own].WithChunk(own).WithPositions(chunk.Tensors[data.PositionIDs]).OpenScope()
+	shares := make([]figures, p.layout.Chunks)
+	err = batch.Each(func(i int) error {
+		d, close := batch.contexts[i].OpenScope()
 		defer close()
-		d = d.With(d.WithoutAttention("the tokens of sequences are divided, and only a chunk of them is here: want " +
-			"nn.AttentionConfig.Attend, which attends to all"))
-		out, err := loss(d.WithAttention(r.attention(own, meet)), chunk)
+		out, err := loss(d, batch.Chunks[i])
 		if err != nil {
 			return err
 		}
-		if out.Loss != nil {
-			if err := out.check(); err != nil {
-				return err
-			}
-			shares[own] = figures{tensor.Item(d.Ctx, out.Loss), out.Count, 1}
+		if shares[p.layout.Own()[i]], err = out.figures(d.Ctx); err != nil {
+			return err
 		}
 		return done(d, out, i)
 	})
@@ -210,6 +221,17 @@ func (o Output) check() error {
 // figures are what a chunk has of a loss, zeros on the ranks that have other chunks.
 type figures struct{ loss, count, labelled float64 }
 
+// figures are those of the output of a chunk.
+func (o Output) figures(c *tensor.Ctx) (f figures, err error) {
+	if o.Loss == nil {
+		return f, nil
+	}
+	if err := o.check(); err != nil {
+		return f, err
+	}
+	return figures{tensor.Item(c, o.Loss), o.Count, 1}, nil
+}
+
 // total adds up the shares of all ranks' chunks in their order.
 func (p *Passes) total(ctx context.Context, shares []figures) (total Sum, labelled bool, err error) {
 	all := make([]float64, 0, 3*len(shares))
@@ -229,73 +251,25 @@ func (p *Passes) total(ctx context.Context, shares []figures) (total Sum, labell
 	return total, labelled, nil
 }
 
-// round is the passes of a batch.
-type round struct {
-	*Passes
-	ctx    context.Context
-	root   *tensor.Ctx
-	tokens int // of the whole sequences, without padding
-}
-
-// errGivenUp unwinds the passes of chunks when those of another have failed.
-var errGivenUp = errors.New("cp: the passes of another chunk failed")
-
-// each runs f for each of n chunks: all run until they meet in an attention, which is then computed for all of them.
-func (r *round) each(n int, f func(i int, meet func(*part)) error) error {
-	next, errs := make([]func() (*part, bool), n), make([]error, n)
-	for i := range n {
-		var stop func()
-		next[i], stop = iter.Pull(func(yield func(*part) bool) {
-			meet := func(p *part) {
-				if !yield(p) {
-					p.err = errGivenUp
-				}
-				if p.err != nil {
-					panic(&tensor.Error{Op: "cp.Attention", Msg: p.err.Error(), Cause: p.err})
-				}
-			}
-			if fault := tensor.Recover(func() { errs[i] = f(i, meet) }); fault != nil {
-				errs[i] = fault
-			}
-		})
-		defer stop()
+// Totals are the sums of batches of which this rank has those of its chunks, by batch and number of chunk, and zeros
+// elsewhere. It is collective.
+func (p *Passes) Totals(ctx context.Context, batches [][]Sum) ([]Sum, error) {
+	var all []float64
+	for _, s := range slices.Concat(batches...) {
+		all = append(all, s.Loss, s.Count)
 	}
-	for {
-		var parts []*part
-		for i := range n {
-			if p, ok := next[i](); ok {
-				parts = append(parts, p)
-			} else if errs[i] != nil {
-				return errs[i]
-			}
-		}
-		switch {
-		case len(parts) == 0:
-			return nil
-		case len(parts) < n:
-			return errors.New("cp: the chunks of a batch do not run the same attentions: want a model whose " +
-				"attentions do not depend on its tokens")
-		}
-		if err := r.meet(parts); err != nil {
-			return err
+	if g := p.cfg.Group; g != nil && len(all) > 0 {
+		if err := g.AllReduce(comm.Of(all), comm.Sum, comm.Label("losses of chunks")).Wait(ctx); err != nil {
+			return nil, err
 		}
 	}
-}
-
-// meet computes attention for all chunks of this rank.
-func (r *round) meet(parts []*part) (err error) {
-	for _, p := range parts {
-		if p.backward != parts[0].backward || p.path != parts[0].path {
-			return fmt.Errorf("cp: chunks %d and %d are in different attentions: %q and %q", parts[0].chunk, p.chunk,
-				parts[0].path, p.path)
+	totals := make([]Sum, len(batches))
+	for i, list := range batches {
+		for range list {
+			totals[i].Loss += all[0]
+			totals[i].Count += all[1]
+			all = all[2:]
 		}
 	}
-	step := r.cfg.Method.forward
-	if parts[0].backward {
-		step = r.cfg.Method.backward
-	}
-	if fault := tensor.Recover(func() { err = step(r, parts) }); fault != nil {
-		return fault
-	}
-	return err
+	return totals, nil
 }

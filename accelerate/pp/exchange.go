@@ -5,6 +5,7 @@ package pp
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -44,9 +45,13 @@ func (r *runner) receive(into map[place]*parcel, at place, number int, a schedul
 		return err
 	}
 	send := sendOf(a)
-	p, c := &parcel{}, r.open(at).c.NoGrad()
+	of, err := r.open(at)
+	if err != nil {
+		return err
+	}
+	p, c := &parcel{}, of.c.NoGrad()
 	into[at] = p
-	for i, b := range f.borders[number] {
+	for i, b := range slices.Repeat(f.borders[number], len(of.batches)) {
 		t := tensor.Empty(c, b.dtype, b.shape...)
 		p.tensors = append(p.tensors, t)
 		p.calls = append(p.calls, r.cfg.Group.Recv(comm.OfTensor(r.root, t), r.step.Peer(a), label(send, i)))
@@ -113,7 +118,9 @@ func (r *runner) clear() {
 		w.free(free)
 	}
 	for _, p := range r.passes { // none, unless there was an error
-		_ = p.store.Close()
+		for i := range p.stores {
+			_ = p.stores[i].Close()
+		}
 		if p.close != nil {
 			p.close()
 		}

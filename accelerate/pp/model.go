@@ -85,8 +85,8 @@ func (s *Sketch) run(c *nn.Ctx, stages [][]nn.Part, b *data.Batch, after func(st
 	return err
 }
 
-// lookups counts the rows of a table that a stage's backward pass would change.
-func (s *Sketch) lookups(table string, out Output) (rows int) {
+// lookups counts the rows of a table that each lookup of a stage would change, in the order of its backward pass.
+func (s *Sketch) lookups(table string, out Output) (rows []int) {
 	i := slices.IndexFunc(s.tree.Parameters(), func(q tensor.Named) bool { return q.Name == table })
 	var roots, grads []*tensor.Tensor
 	for _, t := range out.Hidden {
@@ -95,11 +95,13 @@ func (s *Sketch) lookups(table string, out Output) (rows int) {
 		}
 	}
 	if len(roots) == 0 {
-		return 0
+		return nil
 	}
 	var store tensor.WeightGradStore
 	defer store.Close()
-	count := tensor.SparseGrads(s.tree.Parameters()[i].Tensor, func(r, _ *tensor.Tensor) { rows += r.Numel() })
+	count := tensor.SparseGrads(s.tree.Parameters()[i].Tensor, func(r, _ *tensor.Tensor) {
+		rows = append(rows, r.Numel())
+	})
 	tensor.Backward(s.c, roots, grads, nil, tensor.DelayWeightGrads(&store), tensor.RetainGraph(), count)
 	return rows
 }

@@ -3,6 +3,8 @@
 package pp
 
 import (
+	"slices"
+
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -15,7 +17,10 @@ func (r *runner) forward(at place) error {
 	if err != nil {
 		return err
 	}
-	p := r.open(at)
+	p, err := r.open(at)
+	if err != nil {
+		return err
+	}
 	p.received = received
 	for _, t := range received.tensors {
 		if r.training && t.DType().IsFloat() {
@@ -23,17 +28,39 @@ func (r *runner) forward(at place) error {
 		}
 		p.in = append(p.in, t)
 	}
-	out, err := r.cfg.Forward(p.c.WithStage(r.cfg.Stages[at.stage], p.in...), r.cfg.Model, r.batches[at.microBatch])
-	if err != nil {
+	outs := make([]Output, len(p.batches))
+	if err := p.each(func(i int) (err error) {
+		c := p.context(i).WithStage(r.cfg.Stages[at.stage], p.of(i, p.in)...)
+		outs[i], err = r.cfg.Forward(c, r.cfg.Model, p.batches[i])
+		return err
+	}); err != nil {
 		return err
 	}
-	if p.out = out.Hidden; r.last(at) && (r.training || out.Loss != nil) {
-		p.out = []*tensor.Tensor{out.Loss}
-		r.losses[at.microBatch].Count = out.Count
-		slot := tensor.Slice(r.root, r.block, 0, at.microBatch, at.microBatch+1)
-		tensor.CopyInto(r.root, tensor.Reshape(r.root, slot, out.Loss.Shape()...), out.Loss)
+	for i, out := range outs {
+		if !r.last(at) {
+			p.out = append(p.out, out.Hidden...)
+		} else if r.training || out.Loss != nil {
+			p.out = append(p.out, out.Loss)
+			r.setLoss(at.microBatch, i, out)
+		}
+	}
+	if f := r.cfg.Joined; f != nil && r.last(at) {
+		if err := f(r.ctx, p.c, r.batches[at.microBatch]); err != nil {
+			return err
+		}
 	}
 	return r.pass(p)
+}
+
+// setLoss enters the loss of a micro-batch, or of this rank's chunk i of it.
+func (r *runner) setLoss(microBatch, i int, out Output) {
+	at := microBatch
+	if t := r.cfg.Tokens; t != nil {
+		at = microBatch*r.chunks() + t.Layout().Own()[i]
+	}
+	r.counts[at] = out.Count
+	slot := tensor.Slice(r.root, r.block, 0, at, at+1)
+	tensor.CopyInto(r.root, tensor.Reshape(r.root, slot, out.Loss.Shape()...), out.Loss)
 }
 
 // pass leaves the outputs of a forward pass where the next stage, or a send, finds them.
@@ -74,22 +101,30 @@ func (r *runner) backward(at place, whole bool) error {
 	if err != nil {
 		return err
 	}
-	var wrt []*tensor.Tensor
-	for _, t := range p.in {
-		if t.IsLeaf() {
-			wrt = append(wrt, t)
-		}
-	}
-	options := []tensor.BackwardOption{tensor.DelayWeightGrads(&p.store)}
+	var sums *chunkSums // nil: gradients of weights are accumulated, or wait
 	if whole {
-		r.beginWeights(s, at.microBatch)
-		options[0] = tensor.Accumulating()
+		sums = r.beginWeights(p)
 	}
-	lookups := r.lookups(s, &options)
-	var found []*tensor.Tensor
-	if len(roots) > 0 { // none: all of the stage is frozen, and all before it
-		p.delayed = !whole
-		found = tensor.Backward(p.c.Ctx, roots, grads.tensors, wrt, options...)
+	p.delayed = !whole && len(roots) > 0 // none: all of the stage is frozen, and all before it
+	lookups, found := r.lookups(s, len(p.batches)), make([][]*tensor.Tensor, len(p.batches))
+	if err := p.each(func(i int) error {
+		wrt, c, options := leaves(p.of(i, p.in)), p.context(i).Ctx, []tensor.BackwardOption(nil)
+		for _, l := range lookups {
+			options = append(options, l.option(r.root, i))
+		}
+		roots, grads := p.of(i, roots), p.of(i, grads.tensors)
+		switch {
+		case sums != nil:
+			found[i] = sums.backward(c, roots, grads, wrt, i, options)
+		case len(roots) == 0:
+		case whole:
+			found[i] = tensor.Backward(c, roots, grads, wrt, append(options, tensor.Accumulating())...)
+		default:
+			found[i] = tensor.Backward(c, roots, grads, wrt, append(options, tensor.DelayWeightGrads(&p.stores[i]))...)
+		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	if err := r.passBack(p, found); err != nil {
 		return err
@@ -102,23 +137,35 @@ func (r *runner) backward(at place, whole bool) error {
 	if p.grads = grads; !whole {
 		return nil
 	}
-	r.endPass(p)
-	return nil
+	return r.endPass(p, sums)
+}
+
+// leaves are those of list that are.
+func leaves(list []*tensor.Tensor) (of []*tensor.Tensor) {
+	for _, t := range list {
+		if t.IsLeaf() {
+			of = append(of, t)
+		}
+	}
+	return of
 }
 
 // endPass ends a pass whose gradients are all computed.
-func (r *runner) endPass(p *pass) {
+func (r *runner) endPass(p *pass, sums *chunkSums) error {
 	p.grads.free()
 	delete(r.passes, p.place)
-	r.endWeights(r.stages[p.stage], p.microBatch)
+	return r.endWeights(p, sums)
 }
 
 // seeds are the outputs of a pass that gradients flow to, and these gradients.
 func (r *runner) seeds(p *pass) (roots []*tensor.Tensor, grads *parcel, err error) {
 	if r.last(p.place) {
-		loss := p.out[0]
-		seed := tensor.Full(p.c.NoGrad(), loss.DType(), r.scale, loss.Shape()...)
-		return p.out, &parcel{tensors: []*tensor.Tensor{seed}}, nil
+		seeds := &parcel{}
+		for _, loss := range p.out {
+			seed := tensor.Full(p.c.NoGrad(), loss.DType(), r.scale, loss.Shape()...)
+			seeds.tensors = append(seeds.tensors, seed)
+		}
+		return p.out, seeds, nil
 	}
 	all, err := r.take(r.grads, p.place)
 	if err != nil {
@@ -142,16 +189,16 @@ func (r *runner) seeds(p *pass) (roots []*tensor.Tensor, grads *parcel, err erro
 
 // passBack ends the graph of a pass and leaves the gradients of its inputs where the previous stage, or a send, finds
 // them.
-func (r *runner) passBack(p *pass, found []*tensor.Tensor) error {
+func (r *runner) passBack(p *pass, found [][]*tensor.Tensor) error {
 	if p.stage == 0 {
 		p.end()
 		return nil
 	}
-	out := &parcel{owned: true}
+	out, list := &parcel{owned: true}, slices.Concat(found...)
 	for _, t := range p.in {
 		var g *tensor.Tensor
 		if t.IsLeaf() {
-			g, found = found[0], found[1:]
+			g, list = list[0], list[1:]
 		}
 		if g == nil {
 			g = tensor.Zeros(p.c.NoGrad(), t.DType(), t.Shape()...)
@@ -172,20 +219,33 @@ func (p *pass) end(out ...*tensor.Tensor) {
 
 // weights computes the weight gradients of a pass.
 func (r *runner) weights(p *pass) error {
-	r.beginWeights(r.stages[p.stage], p.microBatch)
-	if p.delayed {
-		p.store.Pop(r.root)
+	sums := r.beginWeights(p)
+	switch {
+	case !p.delayed:
+	case sums != nil:
+		for i := range p.stores {
+			sums.pop(&p.stores[i], i)
+		}
+	default:
+		p.stores[0].Pop(r.root)
 	}
-	r.endPass(p)
-	return nil
+	return r.endPass(p, sums)
 }
 
-// beginWeights readies a stage for the weight gradients of a micro-batch. Those of tied parameters stay apart.
-func (r *runner) beginWeights(s *stage, microBatch int) {
-	for _, t := range s.ties {
-		t.setApart()
+// beginWeights readies a stage for the weight gradients of a micro-batch. Those of tied parameters stay apart. The
+// result takes those of chunks; nil: the sequences are whole.
+func (r *runner) beginWeights(p *pass) *chunkSums {
+	s := r.stages[p.stage]
+	if p.chunks == nil {
+		for _, t := range s.ties {
+			t.setApart()
+		}
 	}
-	s.begin(r.number(microBatch), microBatch == len(r.batches)-1 && r.exchangesEarly(s))
+	s.begin(r.number(p.microBatch), p.microBatch == len(r.batches)-1 && r.exchangesEarly(s))
+	if p.chunks == nil {
+		return nil
+	}
+	return r.chunkSums(s)
 }
 
 // number is that of a micro-batch in the window, −1 if it repeats another rank's.
@@ -197,13 +257,26 @@ func (r *runner) number(microBatch int) int {
 }
 
 // endWeights ends beginWeights.
-func (r *runner) endWeights(s *stage, microBatch int) {
-	s.end()
-	for _, t := range s.ties {
-		if g := t.takeApart(); s.number == t.last {
-			r.tied[t].head[microBatch] = g
+func (r *runner) endWeights(p *pass, sums *chunkSums) error {
+	s := r.stages[p.stage]
+	if sums != nil {
+		if err := sums.deliver(r.ctx); err != nil {
+			return err
 		}
 	}
+	s.end()
+	for i, t := range s.ties {
+		var heads []*tensor.Tensor
+		if sums != nil {
+			heads = sums.heads[i]
+		} else {
+			heads = []*tensor.Tensor{t.takeApart()}
+		}
+		if s.number == t.last {
+			r.tied[t].head[p.microBatch] = heads
+		}
+	}
+	return nil
 }
 
 // unshard brings the parameters of a stage.

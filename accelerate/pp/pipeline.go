@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/lockstep-ml/lockstep/accelerate/cp"
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -39,6 +40,15 @@ type Config struct {
 	Costs    []float64          // of each part, see Measure: for Strategy.Describe; nil: they are alike
 	Sketch   *Sketch            // of Model before its matrices were divided; nil: they are whole
 	Forward  Forward
+	// Tokens runs the passes of a batch whose tokens are divided among ranks, or computed by chunks on one; nil: its
+	// sequences are whole. Its Params are not read. Ranks along cp have the same stages.
+	Tokens *cp.Passes
+	Parted bool // strategies that cut parameters add up the gradients of ranks along cp
+	// Same are the ranks whose models have the same stages; nil: Job.Peers.Loss.
+	Same *comm.Group
+	// Joined is called on the last stage after the forward passes of a batch, or of all of its chunks here; nil: nobody
+	// waits for them.
+	Joined   func(ctx context.Context, c *nn.Ctx, b *data.Batch) error
 	LogsTail bool // this rank logs that a step has fewer micro-batches than the schedule takes
 	// Context derives the context of a forward pass of b from c: its random stream, dtypes and recomputation. tree is
 	// that of the model which runs.
@@ -238,20 +248,21 @@ func (p *Pipeline) plan(of plan) (*step, error) {
 
 // flow is what ranks send each other for a batch.
 type flow struct {
-	borders []border     // between the stages
-	rows    map[*tie]int // of lookups
+	borders []border       // between the stages
+	rows    map[*tie][]int // of lookups, in the order of a backward pass
 }
 
 // flow finds it by the shapes of a batch.
 func (p *Pipeline) flow(b *data.Batch) (flow, error) {
 	var key strings.Builder
+	fmt.Fprint(&key, p.chunks())
 	for _, name := range slices.Sorted(maps.Keys(b.Tensors)) {
 		fmt.Fprint(&key, name, b.Tensors[name].DType(), b.Tensors[name].Shape())
 	}
 	if f, ok := p.known[key.String()]; ok {
 		return f, nil
 	}
-	f := flow{make([]border, len(p.cfg.Stages)-1), map[*tie]int{}}
+	f := flow{make([]border, len(p.cfg.Stages)-1), map[*tie][]int{}}
 	var split []int
 	for _, parts := range p.cfg.Stages {
 		split = append(split, len(parts))
@@ -259,7 +270,16 @@ func (p *Pipeline) flow(b *data.Batch) (flow, error) {
 	c := p.cfg.Context(p.sketch.c, p.sketch.tree, b, true)
 	c.Training = false // modules report nothing
 	stages := p.sketch.stages(split)
-	err := p.sketch.run(c, stages[:len(f.borders)], p.sketch.batch(b), func(i int, out Output) {
+	twin := p.sketch.batch(b)
+	if t := p.cfg.Tokens; t != nil { // chunks are all alike
+		chunks, err := cp.Cut(p.sketch.c, twin, t.Layout())
+		if err != nil {
+			return f, err
+		}
+		twin = chunks[0]
+		c = c.WithPositions(twin.Tensors[data.PositionIDs]).WithAttention(shapesOfAttention)
+	}
+	err := p.sketch.run(c, stages[:len(f.borders)], twin, func(i int, out Output) {
 		for _, t := range out.Hidden {
 			f.borders[i] = append(f.borders[i], struct {
 				dtype tensor.DType
@@ -274,6 +294,13 @@ func (p *Pipeline) flow(b *data.Batch) (flow, error) {
 	})
 	p.known[key.String()] = f
 	return f, err
+}
+
+// shapesOfAttention is the attention of a chunk on a device without values. Masks of chunks are of their own kind.
+func shapesOfAttention(c *nn.Ctx, q, k, v *tensor.Tensor, opt tensor.AttentionOptions) *tensor.Tensor {
+	opt.Mask = nil
+	y, _ := tensor.Attention(c.Ctx, q, k, v, opt)
+	return y
 }
 
 // Step runs the forward and backward passes of a training step. Every rank of the pipeline passes the same
@@ -295,6 +322,14 @@ func (p *Pipeline) Evaluate(ctx context.Context, batches []*data.Batch) ([]Loss,
 func (p *Pipeline) WithForward(f Forward) *Pipeline {
 	q := *p
 	q.cfg.Forward = f
+	return &q
+}
+
+// WithTokens is the pipeline with other passes of batches whose tokens are divided, and Config.Joined.
+func (p *Pipeline) WithTokens(t *cp.Passes, joined func(ctx context.Context, c *nn.Ctx, b *data.Batch) error,
+) *Pipeline {
+	q := *p
+	q.cfg.Tokens, q.cfg.Joined = t, joined
 	return &q
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/lockstep-ml/lockstep/accelerate/cp"
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
@@ -23,8 +24,8 @@ type runner struct {
 	scale    float64
 
 	at     int            // action
-	block  *tensor.Tensor // the losses of the micro-batches
-	losses []Loss
+	block  *tensor.Tensor // the losses of the micro-batches, or of their chunks
+	counts []float64      // of their loss terms
 	passes map[place]*pass
 	inputs map[place]*parcel // of a stage
 	grads  map[place]*parcel // of a stage's outputs
@@ -71,19 +72,21 @@ type pass struct {
 	place
 	c        *nn.Ctx // its scope is open
 	close    func(out ...*tensor.Tensor)
+	batches  []*data.Batch // the micro-batch, or this rank's chunks of it: tensors below are in their order
+	chunks   *cp.Batch     // nil: its sequences are whole
 	received *parcel
-	grads    *parcel          // of out, which store may hold
+	grads    *parcel          // of out, which stores may hold
 	in       []*tensor.Tensor // of received, as ends of the graph
 	out      []*tensor.Tensor
-	sent     *parcel // of out; nil on the last stage
-	store    tensor.WeightGradStore
-	delayed  bool // store has weight gradients
+	sent     *parcel                  // of out; nil on the last stage
+	stores   []tensor.WeightGradStore // of batches
+	delayed  bool                     // stores have weight gradients
 }
 
 // run runs the rank's actions.
 func (r *runner) run() (losses []Loss, err error) {
-	n := len(r.batches)
-	r.block, r.losses = tensor.Zeros(r.root, tensor.Float64, max(n, 1)), make([]Loss, n)
+	n := len(r.batches) * r.chunks()
+	r.block, r.counts = tensor.Zeros(r.root, tensor.Float64, max(n, 1)), make([]float64, n)
 	if err := r.attempt("begin of a step", r.begin); err != nil {
 		return nil, err
 	}
@@ -100,18 +103,38 @@ func (r *runner) run() (losses []Loss, err error) {
 		}
 		r.reap()
 	}
-	for _, f := range []func() error{r.finish, r.endRecord} {
+	total := func() (err error) {
+		losses, err = r.total()
+		return err
+	}
+	for _, f := range []func() error{r.finish, r.endRecord, total} {
 		if err := r.attempt("end of a step", f); err != nil {
 			return nil, err
 		}
 	}
+	return losses, nil
+}
+
+// total is the losses of the micro-batches, on the rank of the last stage.
+func (r *runner) total() ([]Loss, error) {
 	if r.stages[len(r.stages)-1] == nil {
 		return nil, nil
 	}
-	for i, sum := range tensor.ToSlice[float64](r.root, r.block)[:n] {
-		r.losses[i].Sum = sum
+	sums := tensor.ToSlice[float64](r.root, r.block)
+	losses, shares := make([]Loss, len(r.batches)), make([][]cp.Sum, len(r.batches))
+	for i, count := range r.counts {
+		micro := i / r.chunks()
+		losses[micro] = Loss{sums[i], count}
+		shares[micro] = append(shares[micro], cp.Sum{Loss: sums[i], Count: count})
 	}
-	return r.losses, nil
+	if r.cfg.Tokens == nil {
+		return losses, nil
+	}
+	totals, err := r.cfg.Tokens.Totals(r.ctx, shares)
+	for i, total := range totals {
+		losses[i] = Loss{total.Loss, total.Count}
+	}
+	return losses, err
 }
 
 // attempt calls f, which may panic with an error.
@@ -140,19 +163,49 @@ func (r *runner) begin() error {
 }
 
 // open is the pass at a place, which the first action there begins.
-func (r *runner) open(at place) *pass {
+func (r *runner) open(at place) (*pass, error) {
 	p := r.passes[at]
 	if p != nil {
-		return p
+		return p, nil
 	}
-	root := r.cfg.Job.Ctx
+	root, b := r.cfg.Job.Ctx, r.batches[at.microBatch]
 	if !r.training {
 		root = r.root
 	}
-	p = &pass{place: at}
+	p = &pass{place: at, batches: []*data.Batch{b}}
 	r.passes[at] = p
-	p.c, p.close = r.cfg.Context(root, r.cfg.Job.Tree, r.batches[at.microBatch], r.training).OpenScope()
-	return p
+	p.c, p.close = r.cfg.Context(root, r.cfg.Job.Tree, b, r.training).OpenScope()
+	if t := r.cfg.Tokens; t != nil {
+		var err error
+		if p.chunks, err = t.Open(r.ctx, p.c, b); err != nil {
+			return nil, err
+		}
+		p.batches = p.chunks.Chunks
+	}
+	p.stores = make([]tensor.WeightGradStore, len(p.batches))
+	return p, nil
+}
+
+// each calls f for the micro-batch, or for each of its chunks, which meet in attentions.
+func (p *pass) each(f func(i int) error) error {
+	if p.chunks == nil {
+		return f(0)
+	}
+	return p.chunks.Each(f)
+}
+
+// context is that of the forward pass of batch i.
+func (p *pass) context(i int) *nn.Ctx {
+	if p.chunks == nil {
+		return p.c
+	}
+	return p.chunks.Context(i)
+}
+
+// of is what batch i has of tensors of all.
+func (p *pass) of(i int, all []*tensor.Tensor) []*tensor.Tensor {
+	n := len(all) / len(p.batches)
+	return all[i*n : (i+1)*n : (i+1)*n]
 }
 
 // do runs an action, after the sums of tied gradients that are due.

@@ -7,43 +7,55 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // tiedSum is a step's work on a tie, on the rank of its later stage.
 type tiedSum struct {
-	next       int                    // micro-batch to be added
-	head       map[int]*tensor.Tensor // the gradients of the later stage, by micro-batch; nil: none came
-	lookup     map[int]*lookup        // what comes from the earlier stage, by micro-batch
-	resharding int                    // stages that have given up the parameter
+	next       int                      // micro-batch to be added
+	head       map[int][]*tensor.Tensor // of the later stage, by micro-batch and chunk; nil: none came
+	lookup     map[int]*lookup          // what comes from the earlier stage, by micro-batch
+	resharding int                      // stages that have given up the parameter
 }
 
-// lookup is what the earlier stage of a tie adds to the gradient for a micro-batch: values [n,C] to rows [n].
+// lookup is what the earlier stage of a tie adds to the gradient for a micro-batch: values [n,C] to rows [n], those of
+// all of its chunks and of all lookups in each, one behind the other.
 type lookup struct {
 	*tie
 	rows, values *parcel
+	came         [][2][]*tensor.Tensor // rows and values, by chunk, before they are joined
 }
 
-// lookups makes a backward pass of a stage give the lookups of its tied tables.
-func (r *runner) lookups(s *stage, options *[]tensor.BackwardOption) (list []*lookup) {
+// lookups are those of the tied tables of a stage, in its backward passes of so many chunks.
+func (r *runner) lookups(s *stage, chunks int) (list []*lookup) {
 	for _, t := range s.ties {
-		if s.number != t.first {
-			continue
+		if s.number == t.first {
+			list = append(list, &lookup{t, &parcel{owned: true}, &parcel{owned: true},
+				make([][2][]*tensor.Tensor, chunks)})
 		}
-		l := &lookup{t, &parcel{owned: true}, &parcel{owned: true}}
-		list = append(list, l)
-		*options = append(*options, tensor.SparseGrads(t.param.Tensor, func(rows, values *tensor.Tensor) {
-			ids := tensor.Empty(r.root, tensor.Int64, rows.Numel())
-			tensor.CopyInto(r.root, ids, rows)
-			l.rows.tensors = append(l.rows.tensors, ids)
-			l.values.tensors = append(l.values.tensors, tensor.Clone(r.root, values))
-		}))
 	}
 	return list
 }
 
-// join makes one pair of tensors of those of several lookups, which follow each other.
+// option makes the backward pass of a chunk give the lookups.
+func (l *lookup) option(c *tensor.Ctx, chunk int) tensor.BackwardOption {
+	return tensor.SparseGrads(l.param.Tensor, func(rows, values *tensor.Tensor) {
+		ids := tensor.Empty(c, tensor.Int64, rows.Numel())
+		tensor.CopyInto(c, ids, rows)
+		came := &l.came[chunk]
+		came[0] = append(came[0], ids)
+		came[1] = append(came[1], tensor.Clone(c, values))
+	})
+}
+
+// join makes one pair of tensors of those of several lookups.
 func (l *lookup) join(c *tensor.Ctx) {
+	for _, came := range l.came {
+		l.rows.tensors = append(l.rows.tensors, came[0]...)
+		l.values.tensors = append(l.values.tensors, came[1]...)
+	}
+	l.came = nil
 	for _, p := range []*parcel{l.rows, l.values} {
 		if len(p.tensors) > 1 {
 			whole := tensor.Concat(c, 0, p.tensors...)
@@ -60,18 +72,19 @@ func (l *lookup) free() {
 
 // sendLookup passes a lookup on to the later stage.
 func (r *runner) sendLookup(l *lookup, microBatch int) error {
-	if l.join(r.root); l.group == nil {
+	n, err := r.rows(l.tie, microBatch)
+	if err != nil {
+		return err
+	}
+	switch l.join(r.root); {
+	case len(l.rows.tensors) == 0 && len(n) == 0:
+		return nil
+	case len(l.rows.tensors) == 0 || l.rows.tensors[0].Numel() != r.ownChunks()*total(n):
+		return fmt.Errorf("%s has a gradient for other rows than on a device without values: want %d in each of %s",
+			l.param.Name, n, quantity.Of(r.ownChunks(), "chunk"))
+	case l.group == nil:
 		r.tied[l.tie].lookup[microBatch] = l
 		return nil
-	}
-	n, err := r.rows(l.tie, microBatch)
-	switch {
-	case err != nil:
-		return err
-	case len(l.rows.tensors) == 0 && n == 0:
-		return nil
-	case len(l.rows.tensors) == 0 || l.rows.tensors[0].Numel() != n:
-		return fmt.Errorf("%s has a gradient for other rows than on a device without values: want %d", l.param.Name, n)
 	}
 	for _, p := range []*parcel{l.rows, l.values} {
 		h := l.group.Send(comm.OfTensor(r.root, p.tensors[0]), l.peer(), comm.Label(l.param.Name))
@@ -81,16 +94,25 @@ func (r *runner) sendLookup(l *lookup, microBatch int) error {
 	return nil
 }
 
-// rows is how many rows a lookup of a tied table has for a micro-batch: none while the table is frozen.
-func (r *runner) rows(t *tie, microBatch int) (int, error) {
+// rows is how many rows each lookup of a tied table has for a micro-batch, or for a chunk of it, in the order of a
+// backward pass: none while the table is frozen.
+func (r *runner) rows(t *tie, microBatch int) ([]int, error) {
 	if !t.param.IsLeaf() {
-		return 0, nil
+		return nil, nil
 	}
 	f, err := r.flow(r.batches[microBatch])
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	return f.rows[t], nil
+}
+
+// total is the sum of rows.
+func total(rows []int) (n int) {
+	for _, m := range rows {
+		n += m
+	}
+	return n
 }
 
 // beginTied readies the sums of ties for a step.
@@ -99,7 +121,7 @@ func (r *runner) beginTied() error {
 		if r.rank != t.ranks[1] {
 			continue
 		}
-		w := &tiedSum{head: map[int]*tensor.Tensor{}, lookup: map[int]*lookup{}}
+		w := &tiedSum{head: map[int][]*tensor.Tensor{}, lookup: map[int]*lookup{}}
 		r.tied[t] = w
 		if err := r.expect(t, w); err != nil {
 			return err
@@ -113,7 +135,8 @@ func (r *runner) expect(t *tie, w *tiedSum) error {
 	if t.group == nil || w.next == len(r.batches) {
 		return nil
 	}
-	n, err := r.rows(t, w.next)
+	rows, err := r.rows(t, w.next)
+	n := r.ownChunks() * total(rows)
 	if err != nil || n == 0 {
 		return err
 	}
@@ -122,7 +145,7 @@ func (r *runner) expect(t *tie, w *tiedSum) error {
 		h := t.group.Recv(comm.OfTensor(r.root, x), t.peer(), comm.Label(t.param.Name))
 		return &parcel{tensors: []*tensor.Tensor{x}, calls: []*comm.Handle{h}, owned: true}
 	}
-	w.lookup[w.next] = &lookup{t, get(tensor.Int64, n), get(t.param.GradDType(), n, t.param.Size(1))}
+	w.lookup[w.next] = &lookup{t, get(tensor.Int64, n), get(t.param.GradDType(), n, t.param.Size(1)), nil}
 	return nil
 }
 
@@ -160,32 +183,54 @@ func (r *runner) addTied(wait bool) error {
 	return nil
 }
 
-// addNext adds the gradients of the next micro-batch: those of the later stage, and then the rows of the earlier one.
+// addNext adds the gradients of the next micro-batch: for each chunk those of the later stage, and then the rows of the
+// earlier one, lookup by lookup.
 func (r *runner) addNext(t *tie, w *tiedSum) error {
 	l, err := r.takeLookup(w)
 	if err != nil {
 		return err
 	}
-	g := w.head[w.next]
+	parts := make([]*tensor.Tensor, r.ownChunks())
+	copy(parts, w.head[w.next])
 	delete(w.head, w.next)
 	if l != nil {
-		if g == nil {
-			g = tensor.Zeros(r.root, t.param.GradDType(), t.param.Shape()...)
+		defer l.free()
+		if err := r.addLookups(parts, l, w.next); err != nil {
+			return err
 		}
-		r.addRows(g, l)
-		l.free()
 	}
 	t.begin(r.number(w.next), false)
-	t.add(r.root, g)
+	if err := r.addChunks(t, parts); err != nil {
+		return err
+	}
 	t.end()
 	w.next++
 	return r.expect(t, w)
 }
 
+// addLookups adds the lookups of a micro-batch to the gradients of its chunks.
+func (r *runner) addLookups(parts []*tensor.Tensor, l *lookup, microBatch int) error {
+	rows, err := r.rows(l.tie, microBatch)
+	if err != nil {
+		return err
+	}
+	at := 0
+	for i := range parts {
+		if parts[i] == nil {
+			parts[i] = tensor.Zeros(r.root, l.param.GradDType(), l.param.Shape()...)
+		}
+		for _, n := range rows {
+			of := func(p *parcel) *tensor.Tensor { return tensor.Slice(r.root, p.tensors[0], 0, at, at+n) }
+			r.addRows(parts[i], l.param.Name, of(l.rows), of(l.values))
+			at += n
+		}
+	}
+	return nil
+}
+
 // addRows adds a lookup to the gradient of a tie, with the bits of a backward pass: see tensor.SparseGrads.
-func (r *runner) addRows(g *tensor.Tensor, l *lookup) {
-	rows, values := l.rows.tensors[0], l.values.tensors[0]
-	if d := r.cfg.Job.Divided; d == nil || !d.Of[l.param.Name].Parted {
+func (r *runner) addRows(g *tensor.Tensor, name string, rows, values *tensor.Tensor) {
+	if d := r.cfg.Job.Divided; d == nil || !d.Of[name].Parted {
 		tensor.AddRowsInto(r.root, g, rows, values)
 		return
 	}
@@ -194,9 +239,11 @@ func (r *runner) addRows(g *tensor.Tensor, l *lookup) {
 
 // free gives up what a step that failed has left.
 func (w *tiedSum) free(done func(*parcel)) {
-	for _, g := range w.head {
-		if g != nil {
-			g.Free()
+	for _, list := range w.head {
+		for _, g := range list {
+			if g != nil {
+				g.Free()
+			}
 		}
 	}
 	for _, l := range w.lookup {

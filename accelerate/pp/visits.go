@@ -3,6 +3,7 @@
 package pp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,7 +77,7 @@ func (s *Strategy) begin(ctx context.Context) (differed int, err error) {
 			s.late = append(s.late, i)
 		}
 	}
-	g := s.cfg.Job.Peers.Loss
+	g := cmp.Or(s.cfg.Same, s.cfg.Job.Peers.Loss)
 	if g == nil {
 		return differed, nil
 	}

@@ -244,7 +244,7 @@ func (s *Sharder) Finish(ctx context.Context) error {
 	}
 	if err := tensor.Try(func() {
 		for s.rounds < rounds {
-			s.beginPass(s.rounds, s.sum == nil)
+			s.beginPass(s.rounds, s.sum == nil || s.repeats())
 			s.endPass()
 		}
 	}); err != nil {
