@@ -151,15 +151,15 @@ func TestSameBitsOfDividedMatrices(t *testing.T) {
 	requireSameBitsOver(t, kinds[1:], one, 4, "--tp_size", "2")
 }
 
-// TestSameBitsOfDividedTokens is TestSameBits for sequences that two ranks share, with others that see other samples,
-// with a model that is spread over all of them, and over some that share its matrices too. One rank has as many chunks.
+// TestSameBitsOfDividedTokens is TestSameBits for sequences that two ranks share, in the stages of pipelines, with a
+// model that is spread over all ranks, and over some that share its matrices too. One rank has as many chunks.
 func TestSameBitsOfDividedTokens(t *testing.T) {
 	t.Parallel()
 	one := filepath.Join(t.TempDir(), "one")
 	succeed(t, plain(tiny(one, "--cp_chunks", "4")))
 	chunks := []string{"--cp_chunks", "4", "--cp_size", "2"}
 	requireSameBitsOver(t, kinds[1:2], one, 2, append(chunks, "--cp_strategy", "ulysses")...)
-	requireSameBitsOver(t, kinds[2:], one, 4, chunks...)
+	requireSameBitsOver(t, kinds[2:], one, 4, append(chunks, "--pp_size", "2")...)
 	requireSameBitsOver(t, kinds[2:], one, 4, append(chunks, "--fsdp", "full_shard")...)
 	parts := filepath.Join(t.TempDir(), "parts")
 	succeed(t, plain(tiny(parts, "--cp_chunks", "4", "--tp_parts", "2")))

@@ -212,15 +212,14 @@ func (c *Checkpointer) settleArgs(ck *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// settleChunks makes a cut sequences into as many chunks as old did, unless that is too few for the ranks, or they are
-// those of a pipeline, which computes with whole sequences.
+// settleChunks makes a cut sequences into as many chunks as old did, unless that is too few for the ranks.
 func (c *Checkpointer) settleChunks(old, a *args.TrainingArguments) {
 	was, now, ranks := old.ContextChunks(), a.ContextChunks(), max(a.CPSize, a.SPSize, 1)
 	if was == now || max(was, now) <= 1 {
 		old.CPChunks = a.CPChunks // 0 may stand for it
 		return
 	}
-	if (ranks == 1 || was >= 2*ranks) && a.PPSize <= 1 {
+	if ranks == 1 || was >= 2*ranks {
 		if a.CPChunks > 0 {
 			c.Log.Warn("resume keeps the checkpoint's value", "key", "cp_chunks", "checkpoint", was, "ignored", now)
 		}
