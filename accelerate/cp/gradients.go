@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Gradients are those of parameters in the passes of a batch, which are sums over tokens: each chunk's are formed apart,
-// and added when all of this rank's chunks have one.
+// Gradients are those of parameters in the passes of a batch, which are sums over tokens: each chunk's are formed by
+// themselves, and added when all of this rank's chunks have one.
 type Gradients struct {
 	*Passes
 	c      *tensor.Ctx
