@@ -3,11 +3,13 @@
 package accelerate
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/comm"
@@ -21,6 +23,8 @@ type fingerprint struct {
 	Kernels  string          `json:"kernels"`
 	Hook     string          `json:"hook"`
 	Versions []string        `json:"versions"` // of the device, which ranks tell each other and need not share
+	// LossMemory is the device's, of which all take the least: see tensor.Ctx.LossMemory.
+	LossMemory int64 `json:"loss_memory"`
 	pipelined
 }
 
@@ -37,7 +41,7 @@ func (a *Accelerator) compare(ctx context.Context, hook ddp.Hook) error {
 	if err != nil {
 		return err
 	}
-	mine := fingerprint{text, a.kernels, hook.Name(), a.versions, a.pipelined()}
+	mine := fingerprint{text, a.kernels, hook.Name(), a.versions, a.ctx.LossMemory(), a.pipelined()}
 	all, err := comm.AllGatherObject(ctx, a.Group(), mine)
 	if err != nil {
 		return fmt.Errorf("accelerate: comparing the ranks' settings: %w", err)
@@ -46,6 +50,8 @@ func (a *Accelerator) compare(ctx context.Context, hook ddp.Hook) error {
 		return err
 	}
 	a.versions = allVersions(all)
+	least := slices.MinFunc(all, func(x, y fingerprint) int { return cmp.Compare(x.LossMemory, y.LossMemory) })
+	a.ctx.SetLossMemory(least.LossMemory)
 	return nil
 }
 

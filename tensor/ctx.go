@@ -39,6 +39,8 @@ type engine struct {
 	calls   []backend.Call // scratch of lists
 	step    int64
 	tracers []*tracer // empty: no trace
+
+	lossMemory int64 // see Ctx.SetLossMemory; 0: the device's
 }
 
 // nodeSeq orders graph nodes by age across all contexts of the process.

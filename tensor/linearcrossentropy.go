@@ -7,15 +7,35 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 // The logits of LinearCrossEntropy exist for so many rows at a time as fit into headBytes, or into a headShare of the
 // memory of a device that has its own; a multiple of headRows. A product of the host sums 256 rows at a time in
 // registers: in pieces of as many, the weight's gradient has the bits of a sum over all rows at once. A device's
-// library sums in its own order, which these numbers are part of: they follow from the device's model, as its other
-// bits do.
+// library sums in its own order, which these numbers are part of: they follow from the size of the device's memory,
+// never from what of it is free, and checkpoints keep it (Ctx.SetLossMemory).
 const (
 	headRows  = 256
 	headBytes = 128 << 20
 	headShare = 64
 	// frozenRows is how many rows it is on the host where weight and bias are frozen.
 	frozenRows = 64
+	// keptShare is the share of a device's memory that is too much for what another device took.
+	keptShare = 16
 )
+
+// LossMemory is how many bytes of a device's own memory LinearCrossEntropy and LinearLogProbs take for their outputs at
+// a time, if that is more than 128 MiB: 1/64 of it, or what SetLossMemory has set. It is 0 on a host.
+func (c *Ctx) LossMemory() int64 {
+	if c.eng.lossMemory > 0 {
+		return c.eng.lossMemory
+	}
+	return c.eng.dev.traits.Memory / headShare
+}
+
+// SetLossMemory makes c, and all contexts that have an ancestor with it in common, use another LossMemory: that of the
+// device on which a run began, since the bits of a sum over rows are those of its pieces. Where n is 1/16 of the
+// device's memory or more, it keeps its own; a host has none.
+func (c *Ctx) SetLossMemory(n int64) {
+	if n > 0 && n < c.eng.dev.traits.Memory/keptShare {
+		c.eng.lossMemory = n
+	}
+}
 
 // LinearCrossEntropy is the cross entropy of a linear layer's outputs, summed over all rows: Σᵢ CrossEntropy(x·weightᵀ
 // + bias, targets)ᵢ for x [N,K], weight [V,K], bias [V] (nil: none) and targets [N] (int32 or int64; ignoreIndex does
@@ -54,7 +74,7 @@ func (h *head) run(c *Ctx) *Tensor {
 	weight := h.weight
 	defer func() { h.weight = weight }()
 	h.pad(in)
-	room := max(headBytes, int(c.eng.dev.traits.Memory/headShare))
+	room := max(headBytes, int(c.LossMemory()))
 	if h.softCap > 0 {
 		room /= 2 // for slopes
 	}

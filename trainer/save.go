@@ -50,7 +50,7 @@ func (r *run) savedState() *callbacks.State {
 func (r *run) files() map[string]any {
 	p := &r.progress
 	p.Job, _ = r.acc.Job()
-	p.Mesh, p.TensorParts = r.acc.Mesh().String(), r.acc.TensorParts()
+	p.Mesh, p.TensorParts, p.LossMemory = r.acc.Mesh().String(), r.acc.TensorParts(), r.acc.Ctx().LossMemory()
 	p.Data, p.Environment = r.fingerprint(), r.acc.Environment()
 	p.Unlogged, p.MicroBatches = r.logged, r.windows.Layout().MicroBatches()
 	files := map[string]any{

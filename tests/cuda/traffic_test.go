@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"cmp"
 	"log/slog"
 	"maps"
 	"slices"
@@ -22,33 +23,38 @@ import (
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-// null is a driver whose one device, an H100 by its figures, does nothing: it notes what it is asked for. Device memory
-// is addresses alone, and what the host reads is zero.
+// null is a driver whose devices, an H100 by their figures, do nothing: they note what they are asked for. Device
+// memory is addresses alone, and what the host reads is zero.
 type null struct {
+	memory   int64 // of a device; 0 stands for 80 GiB
+	used     int64 // by other processes
 	next     driver.Ptr
 	kernels  []string
 	products []driver.Product
 }
 
-func (*null) Version() string                         { return "null" }
-func (*null) Devices() (int, error)                   { return 1, nil }
-func (n *null) Open(int) (driver.Device, error)       { return n, nil }
-func (*null) MemInfo() (free, total int64, err error) { return 80 << 30, 80 << 30, nil }
-func (*null) Free(driver.Ptr) error                   { return nil }
-func (*null) AllocHost(bytes int) ([]byte, error)     { return make([]byte, bytes), nil }
-func (*null) FreeHost([]byte) error                   { return nil }
-func (n *null) NewStream() (driver.Stream, error)     { return nullStream{n}, nil }
-func (*null) NewEvent() (driver.Event, error)         { return nullEvent{}, nil }
-func (*null) Load([]byte) (driver.Module, error)      { return nullModule{}, nil }
-func (n *null) Blas() (driver.Blas, error)            { return nullBlas{n}, nil }
-func (*null) Dnn() (driver.Dnn, error)                { return nil, driver.ErrNotFound }
-func (*null) Do(f func() error) error                 { return f() }
-func (*null) Sync() error                             { return nil }
-func (*null) Close() error                            { return nil }
+func (*null) Version() string                     { return "null" }
+func (*null) Devices() (int, error)               { return 1, nil }
+func (n *null) Open(int) (driver.Device, error)   { return n, nil }
+func (*null) Free(driver.Ptr) error               { return nil }
+func (*null) AllocHost(bytes int) ([]byte, error) { return make([]byte, bytes), nil }
+func (*null) FreeHost([]byte) error               { return nil }
+func (n *null) NewStream() (driver.Stream, error) { return nullStream{n}, nil }
+func (*null) NewEvent() (driver.Event, error)     { return nullEvent{}, nil }
+func (*null) Load([]byte) (driver.Module, error)  { return nullModule{}, nil }
+func (n *null) Blas() (driver.Blas, error)        { return nullBlas{n}, nil }
+func (*null) Dnn() (driver.Dnn, error)            { return nil, driver.ErrNotFound }
+func (*null) Do(f func() error) error             { return f() }
+func (*null) Sync() error                         { return nil }
+func (*null) Close() error                        { return nil }
 
-func (*null) Info() driver.Info {
-	return driver.Info{Name: "null", Capability: [2]int{9, 0}, SMs: 132, SharedOpt: 227 << 10, Memory: 80 << 30}
+func (n *null) Info() driver.Info {
+	return driver.Info{Name: "null", Capability: [2]int{9, 0}, SMs: 132, SharedOpt: 227 << 10, Memory: n.total()}
 }
+
+func (n *null) total() int64 { return cmp.Or(n.memory, 80<<30) }
+
+func (n *null) MemInfo() (free, total int64, err error) { return n.total() - n.used, n.total(), nil }
 
 func (n *null) Alloc(bytes int) (driver.Ptr, error) {
 	n.next += 1 << 20

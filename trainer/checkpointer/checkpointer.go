@@ -91,6 +91,8 @@ type Origin struct {
 	Mesh string `json:"mesh,omitempty"`
 	// TensorParts is how many parts each sum has that ranks along tp share (tp_parts); 0: sums are whole.
 	TensorParts int `json:"tp_parts,omitempty"`
+	// LossMemory decides in how many pieces a device sums the loss of a language model; see tensor.Ctx.LossMemory.
+	LossMemory int64 `json:"loss_memory,omitempty"`
 }
 
 // at is the store of a folder; "" is output_dir.

@@ -309,6 +309,11 @@ func (c *Checkpointer) Restore(ctx context.Context, ck *checkpoint.Checkpoint, o
 				name, n, ck.Step)
 		}
 	}
+	var saved Origin
+	if err := ck.ReadJSON(ProgressFile, &saved); err != nil {
+		return err
+	}
+	c.Ctx.SetLossMemory(saved.LossMemory)
 	if err := c.ReadModel(ctx, ck); err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func (s *State) open() error {
 		Store: &checkpoint.Store{Dir: a.OutputDir, Log: log}, Mesh: acc.Mesh(), First: acc.IsLocalMain(),
 		OneHost: acc.OneHost(), Data: acc.DataRanks(), Hook: acc, Params: acc.Params(), Shards: acc.Shards()}
 	s.origin = checkpointer.Origin{RunID: rand.Text(), Job: job, MicroBatches: layout.MicroBatches(),
-		Mesh: acc.Mesh().String(), TensorParts: acc.TensorParts()}
+		Mesh: acc.Mesh().String(), TensorParts: acc.TensorParts(), LossMemory: acc.Ctx().LossMemory()}
 	return nil
 }
 
@@ -262,7 +262,9 @@ func (s *State) writeRegistered() (map[string]json.RawMessage, error) {
 }
 
 func (s *State) files(registered map[string]json.RawMessage) map[string]any {
-	files := map[string]any{checkpointer.ProgressFile: s.origin, registeredFile: registered}
+	origin := s.origin
+	origin.LossMemory = s.Accelerator.Ctx().LossMemory()
+	files := map[string]any{checkpointer.ProgressFile: origin, registeredFile: registered}
 	if s.Windows != nil {
 		files[samplerFile] = s.Windows.Place()
 	}
