@@ -36,9 +36,9 @@ var precisions = map[string]Precision{
 	"CumSum": Wide, "SumSquares": Wide, "Exp": Wide, "Log": Wide, "Rsqrt": Wide, "Erf": Wide, "Pow": Wide,
 	"PowScalar": Wide, "Softplus": Wide,
 
-	"Add": Widest, "Sub": Widest, "Mul": Widest, "Div": Widest, "Maximum": Widest, "Minimum": Widest, "Where": Widest,
-	"MaskedFill": Widest, "Concat": Widest, "Stack": Widest, "ScatterAdd": Widest, "SwiGLU": Widest, "Eq": Widest,
-	"Ne": Widest, "Lt": Widest, "Le": Widest, "Gt": Widest, "Ge": Widest,
+	"Add": Widest, "AddOnto": Widest, "Sub": Widest, "Mul": Widest, "Div": Widest, "Maximum": Widest,
+	"Minimum": Widest, "Where": Widest, "MaskedFill": Widest, "Concat": Widest, "Stack": Widest, "ScatterAdd": Widest,
+	"SwiGLU": Widest, "Eq": Widest, "Ne": Widest, "Lt": Widest, "Le": Widest, "Gt": Widest, "Ge": Widest,
 }
 
 // PrecisionOf is the precision of an op of this package by its name; false if Autocast leaves its operands as they are.

@@ -20,11 +20,13 @@ type Node struct {
 	// recompute computes the first output again, with the same bits, from what the node saved; nil if that is not
 	// cheap.
 	recompute func(c *Ctx) *Tensor
-	version   uint32 // of that output
-	sum       *sumOf // the first output is a sum that can be formed again; nil: no
-	half      DType  // the gradient of the first output is also read rounded to this type; Invalid: it is not
-	rounded   bool   // the outputs are float32 results that were rounded to a half type, or views of one: see sumsIn
-	source    *Node  // whose recompute this node's calls; nil: none
+	version   uint32  // of that output
+	readers   int     // gradient functions that call recompute
+	again     *Tensor // what it computed, for several of them, until the node has run; nil: nothing yet
+	sum       *sumOf  // the first output is a sum that can be formed again; nil: no
+	half      DType   // the gradient of the first output is also read rounded to this type; Invalid: it is not
+	rounded   bool    // the outputs are float32 results that were rounded to a half type, or views of one: see sumsIn
+	source    *Node   // whose recompute this node's calls; nil: none
 	// recomputeAndStep computes the first output again and also passes its gradient g, contiguous, through the node's
 	// last step (an activation). The result passed is the gradient of what that step was applied to, which is the
 	// node's second output, in the memory of g. nil: no kernel does both at once.
@@ -172,12 +174,20 @@ func (t *Tensor) recomputable() *Node {
 	return n
 }
 
-// recompute computes the first output of n again.
+// recompute computes the first output of n again, once for all gradient functions of a Backward that read it.
 func (b *Back) recompute(n *Node) *Tensor {
+	if n.again != nil {
+		return n.again
+	}
 	for at := n; at != nil; at = at.source {
 		b.node.run.checkSaved(at)
 	}
-	return n.recompute(b.Ctx)
+	t := n.recompute(b.Ctx)
+	if n.readers > 1 && n.run == b.node.run {
+		t.st.retain()
+		n.again = t
+	}
+	return t
 }
 
 // recomputeAndStep computes input i again, which n made, and sets its gradient: g, which was made for this input alone,
@@ -587,6 +597,10 @@ func (n *Node) releaseGrads() {
 		}
 	}
 	n.dropLow()
+	if n.again != nil {
+		n.again.st.release()
+		n.again = nil
+	}
 }
 
 // settle frees n's output gradients and saved tensors.

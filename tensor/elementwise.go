@@ -382,15 +382,45 @@ func binarySaves(op backend.Op, x, y, z *Tensor) []*Tensor {
 }
 
 // Add is x + y with broadcasting, for all dtypes except Bool.
-func Add(c *Ctx, x, y *Tensor) *Tensor {
-	c.wantNumber("Add", x, y)
-	z := binary(c, "Add", backend.OpAdd, x, y, Invalid, func(_ *Ctx, _, _, _, dz *Tensor, _ [2]bool) (dx, dy *Tensor) {
+func Add(c *Ctx, x, y *Tensor) *Tensor { return c.added("Add", x, y) }
+
+// added is Add under a name.
+func (c *Ctx) added(name string, x, y *Tensor) *Tensor {
+	c.wantNumber(name, x, y)
+	z := binary(c, name, backend.OpAdd, x, y, Invalid, func(_ *Ctx, _, _, _, dz *Tensor, _ [2]bool) (dx, dy *Tensor) {
 		return dz, dz
 	})
 	if c.lower != Invalid && x.dtype == Float32 && y.dtype.IsHalf() && slices.Equal(x.Shape(), y.Shape()) {
 		z.node.addsUp(z, x, y)
 	}
 	return z
+}
+
+// AddOnto is Add, with its bits, for an x that nothing reads afterwards: the result is written into x's memory if x was
+// made in the innermost Scope, is contiguous and of the result's shape and dtype, and no gradient needs it. Else it is
+// Add itself.
+func AddOnto(c *Ctx, x, y *Tensor) *Tensor {
+	const name = "AddOnto"
+	c.wantNumber(name, x, y)
+	if !c.spare(x) || x.dtype != y.dtype || !slices.Equal(x.Shape(), y.Shape()) {
+		return c.added(name, x, y)
+	}
+	z := x.alias()
+	c.elementwise(backend.OpAdd, &attrs{}, z, x, y)
+	z.st.ver++
+	if x.dtype.IsFloat() {
+		c.record(name, []*Tensor{z}, []*Tensor{x, y}, nil, func(b *Back) {
+			b.Set(0, b.Grad(0))
+			b.Set(1, b.Grad(0))
+		})
+	}
+	return z
+}
+
+// spare reports whether the memory of x may take another result once x itself is not read any more.
+func (c *Ctx) spare(x *Tensor) bool {
+	return x.st.owner != nil && x.st.owner == c.scope && x.st.refs == 1 && x.IsContiguous() && !x.IsLeaf() &&
+		x.recomputable() == nil
 }
 
 // sumOf says how the result of an addition of a float32 and a half tensor is computed again.

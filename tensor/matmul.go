@@ -98,6 +98,9 @@ func (c *Ctx) linear(l *linear) *Tensor {
 		kept = nil // only the gradient of w reads it
 	}
 	node := c.record(l.op, []*Tensor{out}, ins, []*Tensor{kept, c.stand(l.w), l.wLow, l.saved}, l.backward)
+	if l.source != nil && node != nil && l.w.RequiresGrad() {
+		l.source.readers++
+	}
 	if l.saved != nil && l.saved != y {
 		node.recomputes(y, func(c *Ctx) *Tensor { return c.applied(l.op, activations[l.f].op, &attrs{}, l.saved) })
 		if node != nil && activations[l.f].both {

@@ -3,6 +3,7 @@
 package tensor_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -173,7 +174,8 @@ func TestInputsOfLinearAreComputedAgain(t *testing.T) {
 		"LayerNorm": func(c *tensor.Ctx, x, _ *tensor.Tensor) *tensor.Tensor {
 			return tensor.LayerNorm(c, x, nil, nil, 1e-5)
 		},
-		"GELU": func(c *tensor.Ctx, x, _ *tensor.Tensor) *tensor.Tensor { return tensor.GELU(c, x) },
+		"RMSNorm": func(c *tensor.Ctx, x, _ *tensor.Tensor) *tensor.Tensor { return tensor.RMSNorm(c, x, nil, 1e-5) },
+		"GELU":    func(c *tensor.Ctx, x, _ *tensor.Tensor) *tensor.Tensor { return tensor.GELU(c, x) },
 		"LinearActivated": func(c *tensor.Ctx, x, w *tensor.Tensor) *tensor.Tensor {
 			return tensor.LinearActivated(c, x, w, nil, tensor.ActivationGELUTanh)
 		},
@@ -213,6 +215,35 @@ func TestInputsOfLinearAreComputedAgain(t *testing.T) {
 			require.NotEqual(t, saved[1], changed[1], name)
 		}
 	}
+}
+
+// What several layers read is computed again for the first of them alone.
+func TestInputsOfSeveralLinearsAreComputedAgainOnce(t *testing.T) {
+	const n, width = 64, 32
+	root := newCtx(t)
+	x := tensor.Normal(root.NoGrad(), tensor.Float32, 1, 0, 1, n, width).SetRequiresGrad(true)
+	weights := make([]*tensor.Tensor, 3)
+	for i := range weights {
+		weights[i] = tensor.Normal(root.NoGrad(), tensor.Float32, 2, 0, 1, width, width).SetRequiresGrad(true)
+	}
+	var norms int
+	before := inUse(root)
+	root.Trace(context.Background(), func(k tensor.KernelSpan) {
+		if k.Name == "rms_norm" {
+			norms++
+		}
+	})
+	root.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		h := tensor.RMSNorm(c, x, nil, 1e-5)
+		sum := tensor.Linear(c, h, weights[0], nil)
+		for _, w := range weights[1:] {
+			sum = tensor.Mul(c, sum, tensor.Linear(c, h, w, nil))
+		}
+		backward(c, total(c, sum))
+		return nil
+	})
+	require.Equal(t, 2, norms)
+	require.EqualValues(t, before+4*(n*width+3*width*width), inUse(root)) // gradients alone are left
 }
 
 // Gradients that linear layers pass through an activation themselves are added to those that reach its result.

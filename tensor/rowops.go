@@ -294,10 +294,8 @@ func (c *Ctx) rmsNorm(name string, x, weight *Tensor, eps float64, to DType) *Te
 	in, rows := c.normRows(name, x)
 	weight = c.affine(name, x, weight)
 	to = normResult(x, to)
-	y := c.empty(name, to, rows.Shape()...)
-	rrms := c.empty(name, statDType(x), rows.shape[0])
 	a := floats(eps)
-	c.launchMulti(backend.OpRMSNorm, &a, []*Tensor{y, rrms}, rows, weight)
+	y, rrms := c.rmsRows(name, to, rows, weight, &a)
 	out := y.reshaped(x.Shape())
 	node := c.record(name, []*Tensor{out}, []*Tensor{in, weight}, []*Tensor{rows, rrms, weight}, func(b *Back) {
 		g := b.materialize(name, b.Arrived(0)).reshaped(rows.Shape())
@@ -322,5 +320,19 @@ func (c *Ctx) rmsNorm(name string, x, weight *Tensor, eps float64, to DType) *Te
 		}
 	})
 	node.roundsTo(to, x.dtype)
+	if node != nil {
+		node.recomputes(y, func(c *Ctx) *Tensor {
+			y, _ := c.rmsRows(name, to, rows, weight, &a)
+			return y
+		})
+	}
 	return out
+}
+
+// rmsRows normalises rows [N,C] into y of dtype to, and gives the reciprocals of their root mean squares.
+func (c *Ctx) rmsRows(name string, to DType, rows, weight *Tensor, a *attrs) (y, rrms *Tensor) {
+	y = c.empty(name, to, rows.Shape()...)
+	rrms = c.empty(name, statDType(rows), rows.shape[0])
+	c.launchMulti(backend.OpRMSNorm, a, []*Tensor{y, rrms}, rows, weight)
+	return y, rrms
 }

@@ -194,9 +194,15 @@ func other(dt tensor.DType) tensor.DType {
 	return tensor.Float32
 }
 
+// addOnto is AddOnto with an x that was made for it.
+func addOnto(c *tensor.Ctx, x, y *tensor.Tensor) *tensor.Tensor {
+	return tensor.AddOnto(c, tensor.Add(c, x, tensor.Zeros(c, x.DType())), y)
+}
+
 func binaryOps() []Op {
 	return []Op{
 		binaryRow("Add", numbers, normal, normal, tensor.Add, func(x, y float64) float64 { return x + y }),
+		binaryRow("AddOnto", numbers, normal, normal, addOnto, func(x, y float64) float64 { return x + y }),
 		binaryRow("Sub", numbers, normal, normal, tensor.Sub, func(x, y float64) float64 { return x - y }),
 		binaryRow("Mul", numbers, normal, normal, tensor.Mul, func(x, y float64) float64 { return x * y }),
 		binaryRow("Div", floats, normal, nonzero, tensor.Div, func(x, y float64) float64 { return x / y }),
