@@ -70,7 +70,7 @@ func (a *LoRA) Adapt(c *Ctx, x, y *tensor.Tensor) *tensor.Tensor {
 		if sum.DType() != more.DType() {
 			sum = tensor.Cast(c.Ctx, sum, more.DType())
 		}
-		sum = tensor.Add(c.Ctx, sum, more)
+		sum = tensor.AddOnto(c.Ctx, sum, more)
 	}
 	if sum.DType() != y.DType() {
 		sum = tensor.Cast(c.Ctx, sum, y.DType())

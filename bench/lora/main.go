@@ -124,5 +124,7 @@ func (b bench) run() (string, error) {
 		return "", err
 	}
 	_, peak := workers.Memory()
-	return fmt.Sprintf("%s %8.3f s a step  %5d MB peak", kind, stats.Median(watch.seconds[1:]), peak/1e6), nil
+	memory := dev.MemStats()
+	return fmt.Sprintf("%s %8.3f s a step  %5d MB peak  %5d of tensors  %5d reserved", kind,
+		stats.Median(watch.seconds[1:]), peak/1e6, memory.Peak/1e6, memory.Reserved/1e6), nil
 }

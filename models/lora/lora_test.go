@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/lora"
 	"github.com/lockstep-ml/lockstep/models/transformer"
@@ -299,4 +300,43 @@ func TestAnotherBase(t *testing.T) {
 	require.ErrorContains(t, onto(another), "the adapter was trained on the model of "+base)
 	require.NoError(t, os.WriteFile(filepath.Join(saved, models.AdapterBaseFile), []byte(`{"path": 1}`), 0o600))
 	require.ErrorContains(t, onto(base), models.AdapterBaseFile+": path is 1")
+}
+
+// With adapters on all linear layers a block keeps for its gradients the operands of attention and of the gate, the
+// inputs of its norms and what each A gives, and nothing twice: what norms and the gate give is computed again.
+func TestWhatABlockKeeps(t *testing.T) {
+	const tokens, rank = 16, 2
+	var cfg transformer.Config
+	kept := func(layers int) int {
+		dev := tensor.NewCPU(1)
+		defer dev.Close()
+		var err error
+		cfg, err = transformer.DefaultConfig("llama")
+		require.NoError(t, err)
+		cfg.VocabSize, cfg.HiddenSize, cfg.IntermediateSize, cfg.NumHiddenLayers = 40, 32, 48, layers
+		cfg.NumAttentionHeads, cfg.NumKeyValueHeads, cfg.HeadDim, cfg.MaxPositions = 4, 2, 8, 64
+		m, err := transformer.New(nn.NewInit(dev, 7), cfg)
+		require.NoError(t, err)
+		_, err = lora.New(m, lora.Config{R: rank, TargetModules: lora.AllLinear, Init: lora.InitRandom})
+		require.NoError(t, err)
+		c := nn.NewCtx(tensor.NewCtx(dev), nn.Walk(m), true)
+		var more int64
+		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			ids := tensor.FromSlice(c.Ctx, make([]int64, tokens), 1, tokens)
+			before := dev.MemStats().InUse
+			c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
+				return []*tensor.Tensor{m.Forward(c, &data.Batch{Tensors: map[string]*tensor.Tensor{
+					data.InputIDs: ids}}).Logits}
+			})
+			more = dev.MemStats().InUse - before
+			return nil
+		})
+		return int(more)
+	}
+	got := kept(3) - kept(2)
+	heads, keys := cfg.NumAttentionHeads*cfg.HeadDim, cfg.NumKeyValueHeads*cfg.HeadDim
+	perToken := 2*cfg.HiddenSize + 2 + // inputs of norms, and their root mean squares
+		2*heads + 2*keys + cfg.NumAttentionHeads + // of attention: also its result and the sums of its rows
+		2*cfg.IntermediateSize + 7*rank
+	require.Equal(t, 4*tokens*perToken, got)
 }
