@@ -8,6 +8,12 @@
 //	PYTHON=venv/bin/python go run ./bench/generation --threads 2
 //
 // The peer is peer.py under the Python that the environment variable PYTHON names; without it, ours runs alone.
+//
+// With --gguf the model is that of a GGUF file, computed in --dtype, and the peer is llama.cpp: llama.mjs under node,
+// with the node-llama-cpp that --llama names. Then one text is decoded.
+//
+//	npm install node-llama-cpp@3.22.1
+//	go run ./bench/generation --gguf m-f32.gguf --llama node_modules/node-llama-cpp/dist/index.js
 package main
 
 import (
@@ -27,7 +33,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/bench/internal/stats"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/models/transformer"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -40,6 +48,8 @@ type bench struct {
 	threads, rounds, tokens, prompt              int
 
 	dir, python string
+	gguf, llama string // a model's file, and llama.cpp for node
+	dtype       string // of the weights of gguf
 	out         io.Writer
 	dev         *tensor.Device
 	model       *transformer.Model
@@ -62,6 +72,9 @@ func main() {
 	pflag.IntVar(&b.tokens, "tokens", 32, "new tokens of each text, more than 1")
 	pflag.IntVar(&b.prompt, "prompt", 512, "tokens of the long prompt")
 	pflag.StringVar(&b.dir, "dir", "bench/generation", "the folder that holds peer.py")
+	pflag.StringVar(&b.gguf, "gguf", "", "a GGUF file; else a model of random weights")
+	pflag.StringVar(&b.dtype, "dtype", "float32", "of the file's weights here: float32, bfloat16 or float16")
+	pflag.StringVar(&b.llama, "llama", "", "index.js of node-llama-cpp, for --gguf")
 	pflag.Parse()
 	if err := errors.Join(kernels.Init(), b.run(context.Background())); err != nil {
 		log.Fatal(err)
@@ -71,14 +84,8 @@ func main() {
 func (b *bench) run(ctx context.Context) error {
 	b.dev = tensor.NewCPU(b.threads)
 	defer b.dev.Close()
-	cfg, err := transformer.DefaultConfig("llama")
+	err := b.load()
 	if err != nil {
-		return err
-	}
-	cfg.HiddenSize, cfg.IntermediateSize, cfg.NumHiddenLayers = b.hidden, b.inner, b.layers
-	cfg.NumAttentionHeads, cfg.NumKeyValueHeads, cfg.HeadDim = b.heads, b.kv, b.hidden/b.heads
-	cfg.VocabSize, cfg.MaxPositions, cfg.TieWordEmbeddings, cfg.EosTokenID = b.vocabulary, 2048, true, nil
-	if b.model, err = transformer.New(nn.NewInit(b.dev, 1), cfg); err != nil {
 		return err
 	}
 	b.c = nn.NewCtx(tensor.NewCtx(b.dev), nn.Walk(b.model), false)
@@ -90,6 +97,10 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	defer p.stop()
 	one := work{"decode", 1, 16, b.tokens, false}
+	if b.gguf != "" {
+		_, err := b.compare(ctx, one, p)
+		return err
+	}
 	rate := map[string]float64{}
 	for _, w := range []work{one, {"decode, 8 texts", 8, 16, b.tokens, false},
 		{"decode, 8 callers", 8, 16, b.tokens, true}, {"prompt", 1, b.prompt, 1, false}} {
@@ -101,6 +112,30 @@ func (b *bench) run(ctx context.Context) error {
 		fmt.Fprintf(b.out, "RATIO %s / decode %d %.2f\n", name, b.threads, rate[name]/rate["decode"])
 	}
 	return nil
+}
+
+// load makes the model.
+func (b *bench) load() error {
+	if b.gguf != "" {
+		dt, err := dtype.Parse(b.dtype)
+		if err != nil {
+			return err
+		}
+		p, err := models.OpenPretrained[*transformer.Model](b.dev, b.gguf, "a decoder", models.WithDType(dt))
+		if err == nil {
+			b.model, b.vocabulary = p.Model, p.Model.Cfg.VocabSize
+		}
+		return err
+	}
+	cfg, err := transformer.DefaultConfig("llama")
+	if err != nil {
+		return err
+	}
+	cfg.HiddenSize, cfg.IntermediateSize, cfg.NumHiddenLayers = b.hidden, b.inner, b.layers
+	cfg.NumAttentionHeads, cfg.NumKeyValueHeads, cfg.HeadDim = b.heads, b.kv, b.hidden/b.heads
+	cfg.VocabSize, cfg.MaxPositions, cfg.TieWordEmbeddings, cfg.EosTokenID = b.vocabulary, 2048, true, nil
+	b.model, err = transformer.New(nn.NewInit(b.dev, 1), cfg)
+	return err
 }
 
 // compare measures both sides alternately, and gives our tokens per second.
@@ -132,7 +167,7 @@ func (b *bench) compare(ctx context.Context, w work, p *peer) (float64, error) {
 	}
 	fmt.Fprintf(b.out, "%-18s %8.1f tokens/s", w.name, stats.Median(ours))
 	if len(theirs) > 0 {
-		fmt.Fprintf(b.out, ", transformers %8.1f\nRATIO %s %d %.2f", stats.Median(theirs), w.name, b.threads,
+		fmt.Fprintf(b.out, ", the peer %8.1f\nRATIO %s %d %.2f", stats.Median(theirs), w.name, b.threads,
 			stats.Median(stats.Ratios(ours, theirs)))
 	}
 	fmt.Fprintln(b.out)
@@ -183,16 +218,27 @@ type peer struct {
 	lines *bufio.Scanner
 }
 
-// start starts the peer; there is none without a Python.
-func (b *bench) start() (*peer, error) {
-	if b.python == "" {
-		return nil, nil
+// command runs the peer; nil: there is none.
+func (b *bench) command() *exec.Cmd {
+	switch {
+	case b.gguf != "" && b.llama != "":
+		return exec.Command("node", b.dir+"/llama.mjs", b.llama, b.gguf, strconv.Itoa(b.threads))
+	case b.gguf != "" || b.python == "":
+		return nil
 	}
 	argv := []string{b.dir + "/peer.py"}
 	for _, n := range []int{b.hidden, b.inner, b.layers, b.heads, b.kv, b.vocabulary, b.threads} {
 		argv = append(argv, strconv.Itoa(n))
 	}
-	p := &peer{cmd: exec.Command(b.python, argv...)}
+	return exec.Command(b.python, argv...)
+}
+
+// start starts the peer, if there is one.
+func (b *bench) start() (*peer, error) {
+	p := &peer{cmd: b.command()}
+	if p.cmd == nil {
+		return nil, nil
+	}
 	p.cmd.Env = append(os.Environ(), fmt.Sprintf("OMP_NUM_THREADS=%d", b.threads))
 	p.cmd.Stderr = os.Stderr
 	var err error
@@ -209,7 +255,7 @@ func (b *bench) start() (*peer, error) {
 	p.lines = bufio.NewScanner(answers)
 	for p.lines.Scan() {
 		if text, ok := strings.CutPrefix(p.lines.Text(), "ready "); ok {
-			fmt.Fprintf(b.out, "transformers, torch: %s\n", text)
+			fmt.Fprintf(b.out, "peer: %s\n", text)
 			return p, nil
 		}
 	}
