@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Generates with llama.cpp, as bench/generation asks by lines on the standard input: TEXTS PROMPT NEW, of which TEXTS is
-// 1. Answers each with the seconds that it took. The cache of keys and values is float32, as in Lockstep.
+// Generates with llama.cpp, as bench/generation asks by lines on the standard input: TEXTS PROMPT NEW, of which TEXTS
+// is 1. Answers each with the seconds that it took. The cache of keys and values is float32, as in Lockstep.
 //
 //     node llama.mjs node_modules/node-llama-cpp/dist/index.js FILE.gguf THREADS
 import path from "node:path";

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	alignment  = 64      // bytes; a cache line, and the widest vector register
-	slabBytes  = 4 << 20 // small blocks are cut from slabs of this size
+	alignment  = 64       // bytes; a cache line, and the widest vector register
+	slabBytes  = 4 << 20  // small blocks are cut from slabs of this size
 	largeBytes = 32 << 10 // blocks from this size on are extents of the arena
 	slackBytes = 64 << 20
 	classesPer = 8   // size classes per power of two: at most 12.5 % is wasted
