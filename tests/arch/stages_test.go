@@ -5,6 +5,7 @@ package arch
 import (
 	"go/ast"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -59,4 +60,21 @@ func TestStagesNameTestsBites(t *testing.T) {
 	stages := "# TestA and TestB\ngo test -run 'Ab|Cd' -skip '^TestC$|^TestE$'\nx=(TestF)"
 	require.Equal(t, []string{"TestB", "TestE", "TestF", "Cd", "^TestE$"},
 		unmatched(stages, []string{"TestA", "TestAb", "TestC"}))
+}
+
+// TestVetHasAllAnalyzers: .ci/vet runs what this version of go vet runs, except what looks at cgo.
+func TestVetHasAllAnalyzers(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, ".ci", "vet", "main.go"))
+	require.NoError(t, err)
+	help, err := exec.Command("go", "tool", "vet", "help").CombinedOutput()
+	require.NoError(t, err, "%s", help)
+	_, list, _ := strings.Cut(string(help), "Registered analyzers:")
+	list, _, _ = strings.Cut(list, "By default")
+	names := regexp.MustCompile(`(?m)^    (\w+) `).FindAllStringSubmatch(list, -1)
+	require.Greater(t, len(names), 30)
+	for _, m := range names {
+		if m[1] != "cgocall" { // a package may lack the name's plural
+			require.Regexp(t, `\b`+m[1]+`?\.Analyzer\b`, string(text), "the analyzer %s of go vet", m[1])
+		}
+	}
 }
