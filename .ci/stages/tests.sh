@@ -12,8 +12,9 @@ tested() {
 	[[ -z $packages ]] || go test "$@" $packages
 }
 
-# The README's command, where everything is tested. On a busy machine tests/docs may take more than ten minutes.
-stage_test() { export CGO_ENABLED=0 && go list ./... | tested -timeout 30m; }
+# The README's command, where everything is tested; stage_vet has vetted the code. On a busy machine tests/docs may take
+# more than ten minutes.
+stage_test() { export CGO_ENABLED=0 && go list ./... | tested -vet=off -timeout 30m; }
 
 # Without assembly in the whole engine; with it, tensor and kernels are tested under every variant anyway. What runs
 # CUDA's kernels in an interpreter has no assembly; tests of the assembly itself do not depend on the tag.
@@ -25,6 +26,9 @@ stage_noasm() {
 
 # Under the detector a package may take ten minutes on a busy machine. stage_vet has vetted the code.
 raced() { CGO_ENABLED=1 tested -vet=off -race -short -timeout 30m "$@"; }
+
+# concurrent passes on those of the packages on standard input in which goroutines may meet: tests/touched has the rule.
+concurrent() { grep -xFf "$work/concurrent" || true; }
 
 # The race detector does not see what assembly reads and writes: packages in which goroutines share the memory of tensors
 # (ranks, streams, workers) are tested without it.
@@ -46,7 +50,8 @@ readonly tiles='TestTiled(NonFinite|Halves|Fused|IsAsPrecise)'
 
 stage_race_noasm() {
 	local IFS='|'
-	go list "${sharing[@]}" | grep -vE "$interpreted" | raced -tags noasm -skip "^($tiles|${repeated[*]})\$"
+	{ go list "${sharing[@]}" | concurrent && go list ./tensor/...; } | sort -u | grep -vE "$interpreted" |
+		raced -tags noasm -skip "^($tiles|${repeated[*]})\$"
 }
 
 # All tests of packages that compute.
@@ -55,15 +60,22 @@ stage_race_noasm_all() {
 		raced -tags noasm -skip "^$tiles\$"
 }
 
-# The other packages, and the Go code around assembly. Not for packages whose tests only build and run programs: those
-# are built without the detector.
+# Packages whose tests only build and run programs, which are built without the detector.
+readonly programs='/(bench|tests/(arch|clusters|docs|e2e|distributed|module|touched)|examples/by_feature)(/|$)'
+
+# unshared lists the packages that stage_race_noasm does not test, without those of programs.
+unshared() { go list ./... | grep -vE "$programs" | grep -vxFf <(go list "${sharing[@]}"); }
+
+# The other packages in which goroutines may meet, and the Go code around assembly.
 stage_race() {
 	{
-		go list ./... |
-			grep -vE '/(bench|tests/(arch|clusters|docs|e2e|distributed|module|touched)|examples/by_feature)(/|$)' |
-			grep -vxFf <(go list "${sharing[@]}")
+		unshared | grep -v '/cmd/lockstep$'
 		go list ./internal/parallel ./internal/kernels/... | grep -v '/gemm$'
-	} | raced || return 1
+	} | concurrent | raced || return 1
+	# Predictions have no goroutines, and the ranks of a proof are those of trainer.
+	go list ./cmd/lockstep | raced -skip 'TestProve|TestEstimate|TestSimulate' || return 1
+	# Ranks on simulated devices.
+	go list ./tests/cuda | raced -run '^TestBits' || return 1
 	# Products under each variant: what shares memory. stage_race_noasm tests the rest.
 	go list ./internal/kernels/gemm | raced -run 'Workers|Sharing|Sweeping|Widened|TileShape|LargeShapes' || return 1
 	# A short conformance test has the portable kernels alone, which stage_race_noasm tests.
@@ -71,3 +83,6 @@ stage_race() {
 	# Streams, memory and staging; kernels are tests/cuda's.
 	go list ./internal/backend/cuda | raced -run 'Memory|Pool|Requests|Writes|SeveralDevices|Loop'
 }
+
+# All tests of all packages.
+stage_race_all() { unshared | raced; }

@@ -110,10 +110,7 @@ func (m *module) touches(c *change, p *pkg) bool {
 	if c.seenBy(p.tests) {
 		return true
 	}
-	needed := map[string]bool{p.dir: true}
-	m.need(needed, p.own.imports)
-	m.need(needed, p.tests.imports)
-	for dir := range needed {
+	for dir := range m.needed(p) {
 		if other := m.packages[dir]; c.own[dir] || other != nil && c.seenBy(other.own) {
 			return true
 		}
@@ -139,6 +136,16 @@ func (c *change) seenBy(u uses) bool {
 		}
 		return false
 	})
+}
+
+// needed is a package and what it and its tests import.
+func (m *module) needed(p *pkg) map[string]bool {
+	if p.needed == nil {
+		p.needed = map[string]bool{p.dir: true}
+		m.need(p.needed, p.own.imports)
+		m.need(p.needed, p.tests.imports)
+	}
+	return p.needed
 }
 
 // need adds packages and what they import.

@@ -26,6 +26,8 @@ type pkg struct {
 	files map[string]*ast.File // by name
 	own   uses                 // of files without tests
 	tests uses
+
+	needed map[string]bool // see module.needed, which makes it
 }
 
 // uses are what Go files need of the rest of the module.
