@@ -5,7 +5,6 @@ package args
 import (
 	"maps"
 	"reflect"
-	"slices"
 )
 
 // Difference is one setting that two TrainingArguments do not share.
@@ -40,14 +39,15 @@ func (a *TrainingArguments) Clone() *TrainingArguments {
 	c.DDPCommStateOption = maps.Clone(a.DDPCommStateOption)
 	c.AcceleratorConfig = maps.Clone(a.AcceleratorConfig)
 	c.TPPlan, c.ParamGroups = maps.Clone(a.TPPlan), maps.Clone(a.ParamGroups)
-	c.ReportTo, c.FSDP = slices.Clone(a.ReportTo), slices.Clone(a.FSDP)
-	c.FSDPTransformerLayerClsToWrap = slices.Clone(a.FSDPTransformerLayerClsToWrap)
 	v := reflect.ValueOf(&c).Elem()
 	for i := range v.NumField() {
-		if p := v.Field(i); p.Kind() == reflect.Pointer && !p.IsNil() {
-			fresh := reflect.New(p.Type().Elem())
-			fresh.Elem().Set(p.Elem())
-			p.Set(fresh)
+		switch f := v.Field(i); {
+		case f.Kind() == reflect.Slice && !f.IsNil():
+			f.Set(reflect.AppendSlice(reflect.MakeSlice(f.Type(), 0, f.Len()), f))
+		case f.Kind() == reflect.Pointer && !f.IsNil():
+			fresh := reflect.New(f.Type().Elem())
+			fresh.Elem().Set(f.Elem())
+			f.Set(fresh)
 		}
 	}
 	return &c

@@ -139,6 +139,12 @@ func (a *TrainingArguments) DetectsOverflow() bool {
 	return slices.Contains(a.debugWords(), debugOverflow)
 }
 
+// MetricInputs and MetricLoss are what include_for_metrics may have.
+const (
+	MetricInputs = "inputs"
+	MetricLoss   = "loss"
+)
+
 // debugOverflow is what debug may have.
 const debugOverflow = "underflow_overflow"
 

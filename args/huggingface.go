@@ -4,7 +4,6 @@ package args
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/catalog"
 )
@@ -52,8 +51,6 @@ func current() []Known {
 			"each rank updates its own metrics (trainer.Metric)"),
 		noEffect("eval_accumulation_steps", TypeInt, "",
 			"metrics are updated batch by batch (trainer.Metric)").checked(wantPositive),
-		noEffect("include_for_metrics", TypeList, "",
-			"the loss is always there, Prediction.Index leads to the inputs").checked(wantMetricNames),
 		noEffect("batch_eval_metrics", TypeBool, "false", "metrics are updated batch by batch (trainer.Metric)"),
 		renamed("enable_jit_checkpoint", TypeBool, "false", "save_on_interrupt").values("true", ""),
 		planned("push_to_hub", TypeBool, "false", noHub),
@@ -90,8 +87,7 @@ func older() []Known {
 		renamed("group_by_length", TypeBool, "false", "train_sampling_strategy").
 			values(string(SamplingGroupByLength), string(SamplingRandom)),
 		noEffect("half_precision_backend", TypeString, "auto", fp16Reads),
-		noEffect("include_inputs_for_metrics", TypeBool, "false",
-			"Prediction.Index leads to a sample's inputs"),
+		renamed("include_inputs_for_metrics", TypeBool, "false", "include_for_metrics").values(MetricInputs, ""),
 		noEffect("include_tokens_per_second", TypeBool, "false", "train_tokens_per_second is always measured"),
 		noEffect("jit_mode_eval", TypeBool, "false", compiled),
 		noEffect("logging_dir", TypeString, "",
@@ -168,15 +164,6 @@ func (k Known) checked(want func(value any) string) Known {
 func wantPositive(v any) string {
 	if v.(int64) < 1 {
 		return "a number of batches ≥ 1"
-	}
-	return ""
-}
-
-func wantMetricNames(v any) string {
-	for name := range strings.SplitSeq(strings.Join(v.([]string), ","), ",") {
-		if name = strings.TrimSpace(name); name != "inputs" && name != "loss" {
-			return "names from inputs, loss, not " + name
-		}
 	}
 	return ""
 }

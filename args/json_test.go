@@ -30,7 +30,7 @@ func unusual() *args.TrainingArguments {
 		FP16GrowthInterval: 7, FP16Hysteresis: 3, FP16ConsecutiveHysteresis: true,
 		FP16LossScaler: args.LossScalerDeepSpeed, HalfUpdate: args.HalfUpdatePlain, NonfiniteLoss: args.NonfiniteRaise,
 		LossAverage: args.LossAverageSteps, LabelSmoothingFactor: 0.25, NeftuneNoiseAlpha: new(5.0),
-		LayerwiseLRDecay: 0.75, EMADecay: 0.9, PredictWithGenerate: true, GenerationMaxLength: new(32),
+		LayerwiseLRDecay: 0.75, EMADecay: 0.9, PredictWithGenerate: true, IncludeForMetrics: []string{"loss"}, GenerationMaxLength: new(32),
 		SaveKeepBest: 2, SaveKeepEvery: 5, AsyncSave: true, SaveOnEachNode: true, AutoFindBatchSize: true,
 		Debug:           []string{"underflow_overflow"},
 		ParamGroups:     map[string]any{"wte$": "lr=0.5"},
@@ -122,11 +122,12 @@ func TestEverySourceCarriesEveryValue(t *testing.T) {
 			value = s
 		}
 		environ = append(environ, "LOCKSTEP_"+strings.ToUpper(key)+"="+value)
-		if key != "report_to" && key != "pp_split" && key != "debug" && !strings.HasPrefix(key, "fsdp") {
+		if key != "report_to" && key != "pp_split" && key != "debug" && key != "include_for_metrics" && !strings.HasPrefix(key, "fsdp") {
 			argv = append(argv, "--"+key+"="+value)
 		}
 	}
 	argv = append(argv, "--report_to", "jsonl,tensorboard", "--pp_split", "2,3", "--debug", "underflow_overflow",
+		"--include_for_metrics", "loss",
 		"--fsdp", "no_shard", "--fsdp_state_dict_type", "sharded_state_dict",
 		"--fsdp_transformer_layer_cls_to_wrap", "Block",
 		"--fsdp_share_parameters=false",
@@ -366,7 +367,7 @@ func TestCloneSharesNothing(t *testing.T) {
 	require.Equal(t, a, c)
 	*c.EvalSteps, *c.DataSeed, *c.SaveTotalLimit = 99, 99, 99
 	*c.DisableTQDM, *c.GreaterIsBetter = true, false
-	c.ReportTo[0] = "x"
+	c.ReportTo[0], c.Debug[0], c.PPSplit[0], c.IncludeForMetrics[0] = "x", "x", "x", "x"
 	c.LRSchedulerKwargs["min_lr"] = 1.0
 	require.Equal(t, unusual(), a)
 }

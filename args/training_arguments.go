@@ -186,6 +186,9 @@ type TrainingArguments struct {
 	EvalOnStart bool `json:"eval_on_start" usage:"also evaluate before the first step"`
 	// PredictionLossOnly keeps only the loss in evaluation and prediction.
 	PredictionLossOnly bool `json:"prediction_loss_only" usage:"keep only the loss in evaluation and prediction"`
+	// IncludeForMetrics names what functions of metrics and Predict get beside logits and labels: inputs (input_ids,
+	// pixel_values or inputs of each sample), loss (the mean of the sample's batch).
+	IncludeForMetrics []string `json:"include_for_metrics" split:"," usage:"what metrics get beside predictions: inputs, loss"`
 	// PredictWithGenerate lets evaluation and prediction continue each sample's prompt, the tokens before its first
 	// label: metrics and Predict get these tokens in place of logits. It needs trainer.WithGeneration.
 	PredictWithGenerate bool `json:"predict_with_generate" usage:"predictions are the tokens that the model generates"`

@@ -126,6 +126,10 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 	for _, word := range a.debugWords() {
 		c.Require(word == debugOverflow, "debug", a.Debug, debugOverflow+", or nothing")
 	}
+	for _, name := range a.IncludeForMetrics {
+		c.Require(name == MetricInputs || name == MetricLoss, "include_for_metrics", a.IncludeForMetrics,
+			"names from "+MetricInputs+", "+MetricLoss)
+	}
 	a.checkLocalSGD(c)
 }
 

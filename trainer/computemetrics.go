@@ -22,7 +22,7 @@ type ComputeMetricsFunc func(p EvalPrediction) (map[string]float64, error)
 // EvalPrediction is what a ComputeMetricsFunc gets.
 type EvalPrediction struct {
 	// Predictions are those of all ranks, each sample once, in the dataset's order. Their logits are the model's, or
-	// those of WithLogitsForMetrics. The function must not change them.
+	// those of WithLogitsForMetrics, and include_for_metrics adds inputs and losses. The function must not change them.
 	Predictions []Prediction
 	// Loss is the loss of the evaluation.
 	Loss EvalLoss

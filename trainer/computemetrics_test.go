@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/metrics"
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -195,4 +196,67 @@ func TestClassesOfReplacedLogits(t *testing.T) {
 		func(c *nn.Ctx, logits *tensor.Tensor, _ *data.Batch) *tensor.Tensor {
 			return tensor.ArgMax(c.Ctx, logits, 2, false)
 		})))
+}
+
+// Metrics get the inputs of each sample and the loss of its batch, where include_for_metrics asks for them, on any
+// number of ranks; Predict does too.
+func TestIncludeForMetrics(t *testing.T) {
+	for _, ranks := range []int{1, 2, 3} {
+		for _, include := range [][]string{nil, {args.MetricInputs}, {args.MetricInputs, args.MetricLoss}} {
+			a := lineArgs()
+			a.NumReplicas, a.PerDeviceEvalBatchSize, a.IncludeForMetrics = ranks, 3, include
+			a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = 1, 12/ranks
+			check := func(list []trainer.Prediction) {
+				require.Len(t, list, 7)
+				mean := map[int]float64{} // of each batch
+				for i, s := range list {
+					want := points(7)[i]
+					if include == nil {
+						require.Nil(t, s.Inputs)
+					} else {
+						require.Equal(t, []float64{float64(want.Inputs[0])}, s.Inputs)
+						require.Equal(t, []int{1}, s.InputShape)
+					}
+					if len(include) < 2 {
+						require.Nil(t, s.Loss)
+						continue
+					}
+					d := float64(s.Logits[0]) - s.Labels[0]
+					mean[i/3] += d * d / float64(min(3, 7-i/3*3))
+				}
+				for i, s := range list {
+					if s.Loss != nil {
+						require.InDelta(t, mean[i/3], *s.Loss, 1e-5)
+					}
+				}
+			}
+			calls := 0
+			tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithEvalData(source(points(7))),
+				trainer.WithComputeMetrics(func(p trainer.EvalPrediction) (map[string]float64, error) {
+					calls++
+					check(p.Predictions)
+					return nil, nil
+				}))
+			_, err := tr.Evaluate()
+			require.NoError(t, err)
+			require.Equal(t, 1, calls)
+			out, err := tr.Predict(source(points(7)))
+			require.NoError(t, err)
+			check(out.Predictions)
+		}
+	}
+	a := lineArgs()
+	a.IncludeForMetrics = []string{args.MetricInputs}
+	type other struct {
+		X      [1]float32
+		Labels float32
+	}
+	src := data.NewSource(data.Slice[other]{{}, {}}, data.Stack[other])
+	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithStep(
+		func(c *nn.Ctx, m models.Model, b *data.Batch) (models.Output, float64, error) {
+			out := m.Forward(c, &data.Batch{Size: b.Size, Count: b.Count, Tensors: map[string]*tensor.Tensor{
+				data.Inputs: b.Tensors["x"], data.Labels: b.Tensors[data.Labels]}})
+			return out, b.Count, nil
+		})).Predict(src)
+	require.ErrorContains(t, err, "include_for_metrics inputs: the batch has")
 }

@@ -77,9 +77,18 @@ func (e *evaluation) take(n int) (list []*data.Batch, err error) {
 
 // setLoss enters the loss of a batch.
 func (e *evaluation) setLoss(b *data.Batch, sum, count float64, figures ...float64) {
-	batch := b.Position / int64(e.Layout().BatchSize)
+	batch := e.batch(b)
 	e.losses[batch], e.figures[batch] = EvalLoss{sum, count}, figures
 }
+
+// lossOf is the loss of a batch, if it has one.
+func (e *evaluation) lossOf(b *data.Batch) (loss EvalLoss, ok bool) {
+	loss, ok = e.losses[e.batch(b)]
+	return loss, ok
+}
+
+// batch is the number of a batch in the set.
+func (e *evaluation) batch(b *data.Batch) int64 { return b.Position / int64(e.Layout().BatchSize) }
 
 // loss adds the losses and figures of all ranks' batches in their order, so that their bits do not depend on the ranks.
 // labelled reports whether there were any. It is collective.

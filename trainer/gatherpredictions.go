@@ -40,42 +40,89 @@ func (t *Trainer) gatherPredictions(ctx context.Context, mine []Prediction) ([]P
 	return all, nil
 }
 
-// row is what ranks tell each other of a prediction: its logits and, if it has them, its labels, and its prompt with
-// what was generated. Without logits they are empty.
+// row is what ranks tell each other of a prediction: in this order, what it has of logits, labels, inputs, loss, prompt
+// and generated tokens, behind an array that says which.
 func (p Prediction) row() ranks.Row {
-	arrays := []ranks.Array{{DType: tensor.Float32, Shape: p.Shape, Data: bytesOf(p.Logits)}}
-	if p.Labels != nil {
-		arrays = append(arrays, ranks.Array{DType: tensor.Float64, Shape: p.LabelShape, Data: bytesOf(p.Labels)})
-	}
-	if p.Generated != nil {
-		arrays[0].Shape = []int{0}
-		arrays = append(arrays, tokensOf(p.Prompt), tokensOf(p.Generated))
+	has := ranks.Array{DType: tensor.Bool, Shape: []int{len(p.parts())}}
+	arrays := []ranks.Array{has}
+	for _, part := range p.parts() {
+		a, ok := part.array()
+		if arrays[0].Data = append(arrays[0].Data, 0); ok {
+			arrays[0].Data[len(arrays[0].Data)-1] = 1
+			arrays = append(arrays, a)
+		}
 	}
 	return ranks.Row{Index: p.Index, Arrays: arrays}
 }
 
+// rowPart is one of the arrays of a prediction.
+type rowPart struct {
+	dtype tensor.DType
+	array func() (a ranks.Array, ok bool)
+	set   func(a ranks.Array) bool // false: it has another shape
+}
+
+// parts are the arrays that a prediction may have.
+func (p *Prediction) parts() []rowPart {
+	return []rowPart{
+		numbers(tensor.Float32, &p.Logits, &p.Shape),
+		numbers(tensor.Float64, &p.Labels, &p.LabelShape),
+		numbers(tensor.Float64, &p.Inputs, &p.InputShape),
+		{tensor.Float64, func() (a ranks.Array, ok bool) {
+			if p.Loss == nil {
+				return a, false
+			}
+			return ranks.Array{DType: tensor.Float64, Shape: []int{}, Data: bytesOf([]float64{*p.Loss})}, true
+		}, func(a ranks.Array) bool {
+			x := elementsOf[float64](a)
+			if len(x) == 1 {
+				p.Loss = &x[0]
+			}
+			return len(x) == 1
+		}},
+		tokens(&p.Prompt),
+		tokens(&p.Generated),
+	}
+}
+
+// numbers is the part of a list with a shape.
+func numbers[T float32 | float64](dt tensor.DType, list *[]T, shape *[]int) rowPart {
+	return rowPart{dt, func() (ranks.Array, bool) {
+		return ranks.Array{DType: dt, Shape: *shape, Data: bytesOf(*list)}, *list != nil
+	}, func(a ranks.Array) bool {
+		*list, *shape = elementsOf[T](a), a.Shape
+		return true
+	}}
+}
+
+// tokens is the part of a list of tokens.
+func tokens(list *[]int) rowPart {
+	return rowPart{tensor.Int64, func() (ranks.Array, bool) { return tokensOf(*list), *list != nil },
+		func(a ranks.Array) bool {
+			*list = integersOf(a)
+			return len(a.Shape) == 1
+		}}
+}
+
 func predictionOf(r ranks.Row) (Prediction, error) {
-	p, rest := Prediction{Index: r.Index}, r.Arrays
-	next := func(dt tensor.DType) (a ranks.Array, ok bool) {
-		if ok = len(rest) > 0 && rest[0].DType == dt; ok {
-			a, rest = rest[0], rest[1:]
-		}
-		return a, ok
+	p := Prediction{Index: r.Index}
+	parts := p.parts()
+	fault := fmt.Errorf("sample %d: its arrays are not those of a prediction", r.Index)
+	if len(r.Arrays) == 0 || len(r.Arrays[0].Data) != len(parts) {
+		return p, fault
 	}
-	logits, ok := next(tensor.Float32)
-	if p.Shape, p.Logits = logits.Shape, elementsOf[float32](logits); ok {
-		if labels, found := next(tensor.Float64); found {
-			p.LabelShape, p.Labels = labels.Shape, elementsOf[float64](labels)
-		}
-		if prompt, found := next(tensor.Int64); found {
-			var made ranks.Array
-			made, ok = next(tensor.Int64)
-			p.Shape, p.Logits, p.Prompt, p.Generated = nil, nil, integersOf(prompt), integersOf(made)
+	rest := r.Arrays[1:]
+	for i, part := range parts {
+		switch {
+		case r.Arrays[0].Data[i] == 0:
+		case len(rest) == 0 || rest[0].DType != part.dtype || !part.set(rest[0]):
+			return Prediction{Index: r.Index}, fault
+		default:
+			rest = rest[1:]
 		}
 	}
-	if !ok || len(rest) > 0 {
-		return Prediction{Index: r.Index}, fmt.Errorf("sample %d: want logits in float32 and, if there are any, "+
-			"labels in float64, and a prompt and generated tokens in int64", r.Index)
+	if len(rest) > 0 {
+		return Prediction{Index: r.Index}, fault
 	}
 	return p, nil
 }

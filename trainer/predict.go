@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/cp"
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
@@ -30,6 +32,14 @@ type Prediction struct {
 	// with a row for each sample.
 	Labels     []float64
 	LabelShape []int
+
+	// Inputs are what the model got of the sample, row-major, in the shape InputShape, where include_for_metrics has
+	// inputs: its input_ids, or pixel_values, or inputs.
+	Inputs     []float64
+	InputShape []int
+	// Loss is the mean loss of the batch that the sample was in, where include_for_metrics has loss and the batch has
+	// one; NaN if the batch has no loss terms.
+	Loss *float64
 
 	// Under predict_with_generate there are tokens in place of logits. Prompt are those of the sample before the first
 	// label that counts, all of them if it has no labels, and without padding. Generated are those that the model
@@ -123,6 +133,32 @@ func labelled(c *nn.Ctx, b *data.Batch) []Prediction {
 		}
 	}
 	return out
+}
+
+// include adds to predictions of a batch what include_for_metrics names.
+func (t *Trainer) include(c *nn.Ctx, list []Prediction, b *data.Batch, pass *evaluation) error {
+	if len(list) == 0 {
+		return nil
+	}
+	if loss, ok := pass.lossOf(b); ok && slices.Contains(t.args.IncludeForMetrics, args.MetricLoss) {
+		for i := range list {
+			list[i].Loss = new(loss.Mean())
+		}
+	}
+	if !slices.Contains(t.args.IncludeForMetrics, args.MetricInputs) {
+		return nil
+	}
+	x := cmp.Or(b.Tensors[data.InputIDs], b.Tensors[data.PixelValues], b.Tensors[data.Inputs])
+	if x == nil || len(x.Shape()) == 0 || x.Shape()[0] != b.Size {
+		return fmt.Errorf("trainer: include_for_metrics inputs: the batch has %s: want %s, %s or %s with a row for "+
+			"each sample", b.Names(), data.InputIDs, data.PixelValues, data.Inputs)
+	}
+	flat := tensor.ToSlice[float64](c.Ctx, tensor.Cast(c.Ctx, x, tensor.Float64))
+	n := len(flat) / max(b.Size, 1)
+	for i := range list {
+		list[i].Inputs, list[i].InputShape = flat[i*n:(i+1)*n:(i+1)*n], x.Shape()[1:]
+	}
+	return nil
 }
 
 // labelsOf is what the batch has of labels, shift_labels for a language model; nil if it has none.
@@ -369,6 +405,9 @@ func (t *Trainer) keep(c *nn.Ctx, out models.Output, b *data.Batch, pass *evalua
 		list, err = prompts(c, b)
 	case t.keepsPredictions(pass) && out.Logits != nil:
 		list, err = predictions(c, out.Logits, b)
+	}
+	if err == nil {
+		err = t.include(c, list, b, pass)
 	}
 	pass.predictions = append(pass.predictions, list...)
 	return err
