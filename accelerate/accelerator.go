@@ -58,6 +58,7 @@ type Accelerator struct {
 	pending *PendingStep        // of the window; nil: none was started
 	stats   *statistics.Reports // nil: the model tracks none
 	torn    *nn.Tree            // see Incomplete; nil: nothing was
+	waiting bool                // see StepPending
 	sealed  bool                // the last was: gradients are on their way
 	noSync  int                 // nested calls of NoSync
 
@@ -427,6 +428,7 @@ func (a *Accelerator) beginPass(microBatch int, last bool) (opts []tensor.Backwa
 				"Reduce behind it", microBatch)})
 	}
 	last = last && a.noSync == 0
+	a.waiting = true
 	a.sends = a.strategy.Begin(microBatch, last)
 	if a.stats != nil {
 		a.stats.Own(microBatch)
@@ -558,8 +560,13 @@ func (a *Accelerator) endWindow(ctx context.Context, skip bool) error {
 	if a.stats != nil && own {
 		a.stats.Track()
 	}
+	a.waiting = false
 	return nil
 }
+
+// StepPending reports whether a window is under way: a backward pass has run, and neither Step (with a PendingStep also
+// Read) nor ZeroGrad has ended it.
+func (a *Accelerator) StepPending() bool { return a.waiting }
 
 // emptiness tells whether a window has no loss terms: on any rank, and in the micro-batches that the optimizer of this
 // rank steps by. These differ where ranks step on their own.
@@ -581,7 +588,7 @@ func (a *Accelerator) ZeroGrad() {
 		a.opt.ScaleGrads(1)
 	}
 	a.strategy.Reset()
-	a.sealed = false
+	a.sealed, a.waiting = false, false
 	if a.stats != nil {
 		a.stats.Forget()
 	}

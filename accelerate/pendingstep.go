@@ -276,7 +276,7 @@ func (s *PendingStep) Read(ctx context.Context) (Numbers, error) {
 		s.know(all[tensor.ClipNorm])
 	}
 	if s.unsettled {
-		s.unsettled = false
+		s.unsettled, s.a.waiting = false, false
 		s.settle()
 	}
 	if s.a.scaler != nil {

@@ -161,7 +161,7 @@ func (o WindowOptions) run(ctx context.Context, a *Accelerator, batches []*data.
 	} else if err := s.readLosses(ctx); err != nil {
 		return nil, err
 	}
-	complete, a.pending = true, s
+	complete, a.pending, a.waiting = true, s, true
 	return s, nil
 }
 

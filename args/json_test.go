@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -122,7 +123,8 @@ func TestEverySourceCarriesEveryValue(t *testing.T) {
 			value = s
 		}
 		environ = append(environ, "LOCKSTEP_"+strings.ToUpper(key)+"="+value)
-		if key != "report_to" && key != "pp_split" && key != "debug" && key != "include_for_metrics" && !strings.HasPrefix(key, "fsdp") {
+		if !slices.Contains([]string{"report_to", "pp_split", "debug", "include_for_metrics"}, key) &&
+			!strings.HasPrefix(key, "fsdp") {
 			argv = append(argv, "--"+key+"="+value)
 		}
 	}

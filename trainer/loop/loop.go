@@ -55,6 +55,9 @@ func (s *State) open() error {
 	if acc.Optimizer() == nil {
 		return errors.New("loop: the accelerator has no optimizer: want Prepare with an OptimizerFunc before Load")
 	}
+	if s.Args == nil || s.Model == nil {
+		return errors.New("loop: a State without Args or Model: want both")
+	}
 	layout, err := acc.Layout()
 	if err != nil {
 		return err
@@ -72,8 +75,12 @@ func (s *State) open() error {
 var errNotLoaded = errors.New("loop: the state is saved before Load: want Load first, which also begins new runs")
 
 // Register adds a value to every checkpoint, as accelerate's register_for_checkpointing does: a pointer, or another
-// value into which JSON can be read. Save writes rank 0's, and Load reads it on all ranks.
+// value into which JSON can be read. Save writes rank 0's, and Load reads it on all ranks: all register the same names
+// before it.
 func (s *State) Register(name string, v any) error {
+	if s.release != nil {
+		return fmt.Errorf("loop: Register %q after Load, which reads the registered values: want it before", name)
+	}
 	if kind := reflect.ValueOf(v).Kind(); kind != reflect.Pointer || reflect.ValueOf(v).IsNil() {
 		return fmt.Errorf("loop: Register %q got a %T: want a pointer that is not nil", name, v)
 	}
@@ -98,12 +105,20 @@ func (s *State) Register(name string, v any) error {
 // Load resumes from the checkpoint that resume_from_checkpoint names, or after a restart by the launcher from the
 // newest, and returns the optimizer steps done. Without one it begins a new run, at 0. It comes before the first step,
 // and before Save: it claims output_dir for the run. A checkpoint resumes on any number of ranks, with as many
-// micro-batches in a step as before.
+// micro-batches in a step as before. A later Load goes back to the checkpoint that Args then names, in the middle of a
+// loop too; gradients that wait for a step are discarded.
 func (s *State) Load(ctx context.Context) (step int64, err error) {
+	if s.Accelerator == nil {
+		return 0, errors.New("loop: a State without an Accelerator: want the prepared one")
+	}
 	err = s.Accelerator.Starting(func() error {
+		if err := s.sameNames(ctx); err != nil {
+			return err
+		}
 		if err := s.open(); err != nil {
 			return err
 		}
+		s.Close()
 		job, restarted := s.Accelerator.Job()
 		ck, err := s.saver.Find(ctx, job, restarted)
 		if err != nil {
@@ -113,7 +128,6 @@ func (s *State) Load(ctx context.Context) (step int64, err error) {
 		if err != nil {
 			return fmt.Errorf("loop: %w", err)
 		}
-		s.Close()
 		if s.release = release; ck == nil {
 			return nil
 		}
@@ -125,6 +139,40 @@ func (s *State) Load(ctx context.Context) (step int64, err error) {
 		return nil
 	})
 	return step, err
+}
+
+// sameNames refuses ranks that registered different values.
+func (s *State) sameNames(ctx context.Context) error {
+	mine := strings.Join(slices.Sorted(maps.Keys(s.registered)), ", ")
+	all, err := s.Accelerator.GatherBytes(ctx, []byte(mine))
+	if err != nil {
+		return fmt.Errorf("loop: %w", err)
+	}
+	for rank, names := range all {
+		if string(names) != string(all[0]) {
+			return fmt.Errorf("loop: rank 0 registered [%s], and rank %d [%s]: want the same on all ranks", all[0],
+				rank, names)
+		}
+	}
+	return nil
+}
+
+// together makes an error of one rank one of all, so that none waits for it.
+func (s *State) together(ctx context.Context, err error) error {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	all, lost := s.Accelerator.GatherBytes(ctx, []byte(text))
+	if err != nil || lost != nil {
+		return errors.Join(err, lost)
+	}
+	for rank, text := range all {
+		if len(text) > 0 {
+			return fmt.Errorf("loop: on rank %d: %s", rank, text)
+		}
+	}
+	return nil
 }
 
 // restore reads a checkpoint: what can be refused first, then the model and the optimizer.
@@ -153,6 +201,7 @@ func (s *State) restore(ctx context.Context, ck *checkpoint.Checkpoint) error {
 	if err := s.Accelerator.EvalWeights(ctx); err != nil { // as the state was saved
 		return err
 	}
+	s.Accelerator.ZeroGrad()
 	if err := s.saver.Restore(ctx, ck, s.Accelerator.Optimizer()); err != nil {
 		return err
 	}
@@ -175,6 +224,9 @@ func (s *State) readRegistered(ck *checkpoint.Checkpoint) error {
 			strings.Join(want, ", "))
 	}
 	for _, name := range want {
+		if v := reflect.ValueOf(s.registered[name]).Elem(); v.Kind() == reflect.Map {
+			v.SetZero() // JSON would leave the keys that it has beside the saved ones
+		}
 		if err := json.Unmarshal(saved[name], s.registered[name]); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -204,27 +256,40 @@ func (s *State) readPlace(ck *checkpoint.Checkpoint) error {
 }
 
 // Save writes a checkpoint after so many optimizer steps, between two windows, and deletes old ones as
-// save_total_limit says. It returns the checkpoint's folder on rank 0, "" on others.
+// save_total_limit says. It returns the checkpoint's folder on rank 0, "" on others. An error on one rank is an error
+// on all, and the loop may go on.
 func (s *State) Save(ctx context.Context, step int64) (path string, err error) {
 	if s.saver == nil {
 		return "", errNotLoaded
 	}
 	ctx = context.WithoutCancel(ctx)
-	if err := s.Accelerator.AverageState(ctx); err != nil {
-		return "", fmt.Errorf("loop: %w", err)
-	}
 	registered, err := s.writeRegistered()
+	if s.Accelerator.StepPending() {
+		err = fmt.Errorf("loop: Save %d within a window, whose gradients no step has used: want it after Step, or "+
+			"after ZeroGrad, which discards them", step)
+	}
+	if err := s.together(ctx, err); err != nil {
+		return "", err
+	}
+	path, err = s.save(ctx, step, registered)
 	if err != nil {
+		err = fmt.Errorf("loop: %w", err)
+	}
+	if err := s.together(ctx, err); err != nil {
+		return "", err
+	}
+	return path, nil
+}
+
+// save is Save when all ranks have agreed that they can.
+func (s *State) save(ctx context.Context, step int64, registered map[string]json.RawMessage) (path string, err error) {
+	if err := s.Accelerator.AverageState(ctx); err != nil {
 		return "", err
 	}
 	if err := s.Accelerator.EvalWeights(ctx); err != nil {
-		return "", fmt.Errorf("loop: %w", err)
+		return "", err
 	}
-	defer func() {
-		if e := s.Accelerator.TrainWeights(ctx); e != nil && err == nil {
-			path, err = "", fmt.Errorf("loop: %w", e)
-		}
-	}()
+	defer func() { err = errors.Join(err, s.Accelerator.TrainWeights(ctx)) }()
 	state := callbacks.NewState(s.saver.Args, step)
 	state.GlobalStep = step
 	info, err := s.saver.Save(ctx, checkpointer.Loop{RunID: s.origin.RunID, Step: step,
@@ -233,11 +298,8 @@ func (s *State) Save(ctx context.Context, step int64) (path string, err error) {
 	if err == nil && s.Accelerator.IsMain() {
 		s.saver.Rotate(s.origin.RunID, nil)
 	}
-	if err := s.saver.Mirror(ctx, info, err); err != nil {
-		return "", fmt.Errorf("loop: %w", err)
-	}
-	if !s.Accelerator.IsMain() {
-		return "", nil
+	if err := s.saver.Mirror(ctx, info, err); err != nil || !s.Accelerator.IsMain() {
+		return "", err
 	}
 	return info.Path, nil
 }
@@ -248,9 +310,12 @@ func notJSON(name string, v any, err error) error {
 		name, v, err)
 }
 
-// writeRegistered gives the registered values as JSON.
+// writeRegistered gives the registered values as JSON, those of rank 0.
 func (s *State) writeRegistered() (map[string]json.RawMessage, error) {
 	all := map[string]json.RawMessage{}
+	if !s.Accelerator.IsMain() {
+		return all, nil
+	}
 	for name, v := range s.registered {
 		text, err := json.Marshal(v)
 		if err != nil {

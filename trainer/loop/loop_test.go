@@ -305,3 +305,163 @@ func TestTrackersEnd(t *testing.T) {
 		require.Equal(t, "begin,log 1,log 2,"+end, strings.Join(k.did, ","))
 	}
 }
+
+// prepared calls f on so many ranks with a state whose windows and registered map are new.
+func prepared(t *testing.T, a *args.TrainingArguments, f func(l *handmade) error) error {
+	return accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
+		model, err := mlp.New(nn.NewInit(acc.Device(), 7), mlp.Config{Sizes: []int{3, 5, 3}})
+		if err != nil {
+			return err
+		}
+		if err := acc.Prepare(t.Context(), model, adamW); err != nil {
+			return err
+		}
+		windows, err := acc.Windows(t.Context(), points(), samplers.NewRandom(37, 3), 0)
+		if err != nil {
+			return err
+		}
+		defer windows.Close()
+		windows.Limit(100)
+		l := &handmade{acc, model, &loop.State{Accelerator: acc, Args: a, Model: model, Windows: windows}}
+		defer l.state.Close()
+		return f(l)
+	})
+}
+
+type handmade struct {
+	*accelerate.Accelerator
+	model *mlp.Model
+	state *loop.State
+}
+
+// accumulate runs the passes of the next step.
+func (l *handmade) accumulate(t *testing.T) error {
+	w, err := l.state.Windows.Next()
+	if err != nil {
+		return err
+	}
+	defer w.Free()
+	_, err = l.Accumulate(t.Context(), w.Batches, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
+		return l.model.Forward(c, b).Loss
+	})
+	return err
+}
+
+func (l *handmade) steps(t *testing.T, n int) error {
+	for range n {
+		if err := errors.Join(l.accumulate(t), l.Step(t.Context())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *handmade) weights() map[string]string {
+	w := map[string]string{}
+	for _, p := range nn.NamedParameters(l.model) {
+		w[p.Name] = string(tensor.ReadBytes(l.Ctx(), p.Tensor))
+	}
+	return w
+}
+
+// A checkpoint within a window, which would leave out its step, is an error on all ranks, and so is one whose values
+// rank 0 cannot write; the loop may go on after both.
+func TestSaveThatIsRefused(t *testing.T) {
+	for _, ranks := range []int{1, 2} {
+		require.NoError(t, prepared(t, arguments(t.TempDir(), ranks), func(l *handmade) error {
+			mean := 1.0
+			require.NoError(t, l.state.Register("mean", &mean))
+			_, err := l.state.Load(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, l.accumulate(t))
+			require.True(t, l.StepPending())
+			_, err = l.state.Save(t.Context(), 1)
+			require.ErrorContains(t, err, "loop: Save 1 within a window, whose gradients no step has used: want it after "+
+				"Step, or after ZeroGrad")
+			require.NoError(t, l.Step(t.Context()))
+			if mean = 2; l.IsMain() {
+				mean = math.NaN()
+			}
+			_, err = l.state.Save(t.Context(), 1)
+			require.ErrorContains(t, err, `registered "mean", a *float64: json: unsupported value: NaN`)
+			mean = 3
+			_, err = l.state.Save(t.Context(), 1)
+			require.NoError(t, err)
+			require.NoError(t, l.accumulate(t))
+			l.ZeroGrad()
+			_, err = l.state.Save(t.Context(), 2)
+			return err
+		}))
+	}
+}
+
+// Load may be called again, within a window too: it goes back to a checkpoint, as accelerate's load_state does.
+func TestLoadAgain(t *testing.T) {
+	for _, ranks := range []int{1, 2} {
+		a := arguments(t.TempDir(), ranks)
+		require.NoError(t, prepared(t, a, func(l *handmade) error {
+			best := map[string]int{"step": 0}
+			require.NoError(t, l.state.Register("best", &best))
+			for range 2 {
+				_, err := l.state.Load(t.Context())
+				require.NoError(t, err)
+			}
+			require.NoError(t, l.steps(t, 2))
+			best["step"] = 2
+			path, err := l.state.Save(t.Context(), 2)
+			require.NoError(t, err)
+			require.Equal(t, l.IsMain(), path != "")
+			require.NoError(t, l.steps(t, 1))
+			want := l.weights()
+			require.NoError(t, l.steps(t, 2))
+			require.NotEqual(t, want, l.weights())
+			require.NoError(t, l.accumulate(t))
+			best["later"] = 1
+
+			resumed := a.Clone()
+			resumed.ResumeFromCheckpoint = "last"
+			l.state.Args = resumed
+			step, err := l.state.Load(t.Context())
+			require.NoError(t, err)
+			require.EqualValues(t, 2, step)
+			require.Equal(t, map[string]int{"step": 2}, best)
+			require.False(t, l.StepPending())
+			require.NoError(t, l.steps(t, 1))
+			require.Equal(t, want, l.weights())
+			_, err = l.state.Save(t.Context(), 3)
+			return err
+		}))
+	}
+}
+
+// What is registered too late, or not on all ranks, is an error before anything is read.
+func TestRegisteredOnAllRanksBeforeLoad(t *testing.T) {
+	var first, second error
+	err := prepared(t, arguments(t.TempDir(), 2), func(l *handmade) error {
+		v := 1
+		require.NoError(t, l.state.Register([]string{"a", "b"}[l.Rank()], &v))
+		_, err := l.state.Load(t.Context())
+		if l.IsMain() {
+			first = err
+		} else {
+			second = err
+		}
+		return err
+	})
+	require.ErrorContains(t, err, "loop: rank 0 registered [a], and rank 1 [b]: want the same on all ranks")
+	require.EqualError(t, first, second.Error())
+	require.NoError(t, prepared(t, arguments(t.TempDir(), 1), func(l *handmade) error {
+		_, err := l.state.Load(t.Context())
+		v := 1
+		require.EqualError(t, l.state.Register("late", &v),
+			`loop: Register "late" after Load, which reads the registered values: want it before`)
+		return err
+	}))
+	_, err = (&loop.State{}).Load(t.Context())
+	require.ErrorContains(t, err, "without an Accelerator")
+	require.ErrorContains(t, prepared(t, arguments(t.TempDir(), 1), func(l *handmade) error {
+		l.state.Args = nil
+		_, err := l.state.Load(t.Context())
+		return err
+	}), "a State without Args or Model")
+}
