@@ -129,13 +129,14 @@ func (t *Trainer) SaveModel(dir string) error {
 	return t.checkpointer().SaveModel(dir)
 }
 
-// SaveState writes trainer_state.json into output_dir.
+// SaveState writes trainer_state.json into output_dir: on rank 0, and under save_on_each_node on the first rank of each
+// other host, whose state it is. On others it does nothing.
 func (t *Trainer) SaveState() error {
 	if t.err != nil {
 		return t.err
 	}
 	text, err := t.state.JSON()
-	if err != nil || !t.acc.IsMain() {
+	if err != nil || !t.checkpointer().Writes() {
 		return err
 	}
 	return t.store.WriteFiles(context.Background(),
@@ -143,12 +144,12 @@ func (t *Trainer) SaveState() error {
 }
 
 // SaveMetrics writes <split>_results.json into output_dir and adds the metrics to
-// all_results.json, like HuggingFace's save_metrics.
+// all_results.json, like HuggingFace's save_metrics. Ranks write as in SaveState.
 func (t *Trainer) SaveMetrics(split string, metrics map[string]float64) error {
 	if t.err != nil {
 		return t.err
 	}
-	if !t.acc.IsMain() {
+	if !t.checkpointer().Writes() {
 		return nil
 	}
 	all := callbacks.Record{}

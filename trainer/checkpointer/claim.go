@@ -19,7 +19,7 @@ func (c *Checkpointer) Claim(ctx context.Context, goesOn bool) (release func(), 
 		return func() {}, nil
 	}
 	release = func() {}
-	if c.writes() {
+	if c.Writes() {
 		release, err = c.claim(ctx, goesOn)
 	}
 	if !c.mirrors() {

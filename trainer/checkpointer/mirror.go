@@ -24,8 +24,9 @@ func (c *Checkpointer) mirrors() bool {
 	return c.Args.SaveOnEachNode && c.Ranks.WorldSize() > 1 && !c.OneHost
 }
 
-// writes reports whether this rank writes into output_dir by itself.
-func (c *Checkpointer) writes() bool { return c.Ranks.Rank() == 0 || c.mirrors() && c.First }
+// Writes reports whether this rank writes into output_dir by itself: rank 0, and under save_on_each_node the first rank
+// of each other host.
+func (c *Checkpointer) Writes() bool { return c.Ranks.Rank() == 0 || c.mirrors() && c.First }
 
 // checkMirrors makes it an error of the start if save_on_each_node cannot be had.
 func (c *Checkpointer) checkMirrors() error {
