@@ -117,10 +117,18 @@ func (e *PanicError) Unwrap() error {
 }
 
 // Recover is Try for every panic: it runs f and returns whatever it panicked with as a *PanicError. Code that calls a
-// program's functions, such as a model's Forward, uses it to return their panics as errors.
+// program's functions, such as a model's Forward, uses it to return their panics as errors. A panic with an error that
+// wraps a *PanicError, raised again with more words, returns this error: its stack is the first one.
 func Recover(f func()) (err error) {
 	defer func() {
-		if p := recover(); p != nil {
+		p := recover()
+		if again, ok := p.(error); ok {
+			if _, ok := errors.AsType[*PanicError](again); ok {
+				err = again
+				return
+			}
+		}
+		if p != nil {
 			err = &PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()

@@ -108,10 +108,8 @@ func (t *Trainer) computeMetrics(ctx context.Context, p EvalPrediction) (map[str
 	if labelled && t.acc.Rank() == 0 {
 		var computed map[string]float64
 		err := called("WithComputeMetrics", func() (err error) {
-			if computed, err = t.compute(p); err != nil {
-				return fmt.Errorf("trainer: WithComputeMetrics: %w", err)
-			}
-			return nil
+			computed, err = t.compute(p)
+			return err
 		})
 		if err != nil {
 			return nil, err

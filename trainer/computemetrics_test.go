@@ -135,7 +135,7 @@ func TestErrorsOfComputeMetrics(t *testing.T) {
 				calls.Add(1)
 				return nil, errors.New("no luck")
 			})).Evaluate()
-		requireOneError(t, err, "WithComputeMetrics: no luck")
+		requireOneError(t, err, "the function passed to WithComputeMetrics: no luck")
 		require.EqualValues(t, 1, calls.Load())
 	}
 }

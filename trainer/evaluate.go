@@ -131,7 +131,7 @@ func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, compu
 		figures = append(figures, t.evalFigures(prefix, pass, loss.Count))
 	}
 	for _, m := range t.activeMetrics() {
-		figures = append(figures, m.Compute(loss))
+		blaming(metricOf(m), func() { figures = append(figures, m.Compute(loss)) })
 	}
 	for _, f := range figures {
 		for k, v := range f {

@@ -126,7 +126,7 @@ func TestMetrics(t *testing.T) {
 
 	a.PredictionLossOnly, metric.failAt = false, 2
 	_, err = tr.Evaluate()
-	requireOneError(t, err, "trainer: metric *trainer_test.collected", "wits' end")
+	requireOneError(t, err, "the metric *trainer_test.collected passed to WithMetrics: ", "wits' end")
 }
 
 func TestNamedEvaluationSets(t *testing.T) {
@@ -297,7 +297,7 @@ func TestLossesThatAreNoLosses(t *testing.T) {
 	}{
 		"none": {func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, float64) {
 			return nil, 1
-		}, "returned no loss: want labels in the batch, which has inputs, labels, or WithLoss"},
+		}, "the function passed to WithLoss: the loss function returned no loss"},
 		"vector": {func(_ *nn.Ctx, o models.Output, _ *data.Batch) (*tensor.Tensor, float64) {
 			return o.Logits, 1
 		}, "shape [8]"},

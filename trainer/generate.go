@@ -151,7 +151,10 @@ func (t *Trainer) continued(ctx context.Context, peers *ranks.Peers, p Predictio
 	fault := tensor.Recover(func() {
 		out, err = t.generator(ctx, t.acc.EvalCtx(), t.model.(models.Generator), slices.Clone(p.Prompt), limit)
 	})
-	return out, errors.Join(fault, err)
+	if err = errors.Join(fault, err); err != nil {
+		err = fmt.Errorf("%s: %w", passedTo("WithGeneration"), err)
+	}
+	return out, err
 }
 
 // gatherPrompts are the prompts of all peers, the same list on each.

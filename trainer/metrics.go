@@ -25,6 +25,9 @@ type Metric interface {
 	Compute(loss EvalLoss) map[string]float64
 }
 
+// metricOf is what errors call a metric.
+func metricOf(m Metric) string { return fmt.Sprintf("the metric %T passed to WithMetrics", m) }
+
 // activeMetrics are the metrics of WithMetrics; under prediction_loss_only those that need the loss alone.
 func (t *Trainer) activeMetrics() []Metric {
 	if !t.args.PredictionLossOnly {
@@ -91,7 +94,7 @@ func (t *Trainer) checkMetrics() error {
 				return fmt.Errorf("trainer: metric %T cannot be computed on %d ranks of one process: want a function "+
 					"(WithComputeMetrics), a LossMetric, or MergeableMetric and MetricRanks", m, t.acc.WorldSize())
 			}
-			rank.metrics = append(rank.metrics, per.ForRank())
+			blaming(metricOf(m), func() { rank.metrics = append(rank.metrics, per.ForRank()) })
 		}
 	}
 	return nil
@@ -107,16 +110,17 @@ func (t *Trainer) mergeMetrics(ctx context.Context) error {
 		if !ok {
 			continue
 		}
-		part, err := merges.ExportPart()
-		if err != nil {
-			return fmt.Errorf("trainer: metric %T: %w", m, err)
+		var part []byte
+		var err error
+		if blaming(metricOf(m), func() { part, err = merges.ExportPart() }); err != nil {
+			return fmt.Errorf("trainer: %s: %w", metricOf(m), err)
 		}
 		parts, err := t.acc.LossRanks().GatherBytes(ctx, part)
 		if err != nil {
 			return err
 		}
-		if err := merges.MergeParts(parts); err != nil {
-			return fmt.Errorf("trainer: metric %T: %w", m, err)
+		if blaming(metricOf(m), func() { err = merges.MergeParts(parts) }); err != nil {
+			return fmt.Errorf("trainer: %s: %w", metricOf(m), err)
 		}
 	}
 	return nil

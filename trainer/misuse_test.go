@@ -3,13 +3,17 @@
 package trainer_test
 
 import (
+	"context"
 	"errors"
 	"io"
-	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/feed"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -257,49 +261,67 @@ func (u unlucky) At(_, i int64) int64 {
 	return i
 }
 
+// Factor is a schedule's.
+func (u unlucky) Factor(int64) float64 {
+	u.check("Factor")
+	return 1
+}
+
 // TestPanicsOfTheProgramAreErrors: whatever function of a program's panics, the error is the panic's value, with the
-// stack that leads to the function.
+// option that passed the function and the stack that leads to it.
 func TestPanicsOfTheProgramAreErrors(t *testing.T) {
 	fine := func() models.Model { return newWrong(nil) }
-	for name, opts := range map[string][]trainer.Option{
-		"Forward": nil,
-		"Loss": {trainer.WithLoss(func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, float64) {
-			panic(errLuck)
-		})},
-		"Logits": {trainer.WithMetrics(unlucky{}), trainer.WithLogitsForMetrics(
-			func(*nn.Ctx, *tensor.Tensor, *data.Batch) *tensor.Tensor { panic(errLuck) })},
-		"Optimizer": {trainer.WithOptimizer(func(*tensor.Ctx, []*optim.Group) *optim.Optimizer { panic(errLuck) })},
-		"Schedule":  {trainer.WithSchedule(func(int64, int64) optim.Schedule { panic(errLuck) })},
-		"Log":       {trainer.WithLog(func(*callbacks.State, callbacks.Record) error { panic(errLuck) })},
-		"ComputeMetrics": {trainer.WithComputeMetrics(func(trainer.EvalPrediction) (map[string]float64, error) {
-			panic(errLuck)
-		})},
-		"Reset":   {trainer.WithMetrics(unlucky{"Reset"})},
-		"Update":  {trainer.WithMetrics(unlucky{"Update"})},
-		"Compute": {trainer.WithMetrics(unlucky{"Compute"})},
-		"Len":     {trainer.WithSampler(unlucky{"Len"})},
-		"At":      {trainer.WithSampler(unlucky{"At"})},
-		"Dataset": {trainer.WithTrainData(data.NewSource(faulty{points(32), 9, func() error { panic(errLuck) }},
-			data.Stack[point]))},
-		"Collator": {trainer.WithTrainData(data.NewSource(points(32),
-			func(*tensor.Ctx, []point) (*data.Batch, error) { panic(errLuck) }))},
-		"Part": {trainer.WithParts(checkpoint.Part{Name: "x", Write: func(io.Writer) error { panic(errLuck) }})},
+	passed, metric := func(option string) string { return "the function passed to " + option + ": panic: " },
+		"the metric trainer_test.unlucky passed to WithMetrics: panic: "
+	for _, c := range []struct {
+		want string
+		opts []trainer.Option
+	}{
+		{passed("WithLoss"), []trainer.Option{trainer.WithLoss(
+			func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, float64) { panic(errLuck) })}},
+		{passed("WithStep"), []trainer.Option{trainer.WithStep(
+			func(*nn.Ctx, models.Model, *data.Batch) (models.Output, float64, error) { panic(errLuck) })}},
+		{passed("WithLogitsForMetrics"), []trainer.Option{trainer.WithMetrics(unlucky{}), trainer.WithLogitsForMetrics(
+			func(*nn.Ctx, *tensor.Tensor, *data.Batch) *tensor.Tensor { panic(errLuck) })}},
+		{passed("WithOptimizer"), []trainer.Option{trainer.WithOptimizer(
+			func(*tensor.Ctx, []*optim.Group) *optim.Optimizer { panic(errLuck) })}},
+		{passed("WithSchedule"), []trainer.Option{trainer.WithSchedule(
+			func(int64, int64) optim.Schedule { panic(errLuck) })}},
+		{"the schedule of WithSchedule: panic: ", []trainer.Option{trainer.WithSchedule(
+			func(int64, int64) optim.Schedule { return unlucky{"Factor"} })}},
+		{passed("WithLog"), []trainer.Option{trainer.WithLog(
+			func(*callbacks.State, callbacks.Record) error { panic(errLuck) })}},
+		{passed("WithComputeMetrics"), []trainer.Option{trainer.WithComputeMetrics(
+			func(trainer.EvalPrediction) (map[string]float64, error) { panic(errLuck) })}},
+		{passed("WithModelInit"), []trainer.Option{trainer.WithModelInit(
+			func() (models.Model, error) { panic(errLuck) })}},
+		{passed("WithStrategy"), []trainer.Option{trainer.WithStrategy(strategy.Factory{
+			New: func(strategy.Job) (strategy.Strategy, error) { panic(errLuck) }})}},
+		{metric, []trainer.Option{trainer.WithMetrics(unlucky{"Reset"})}},
+		{metric, []trainer.Option{trainer.WithMetrics(unlucky{"Update"})}},
+		{metric, []trainer.Option{trainer.WithMetrics(unlucky{"Compute"})}},
+		{"the sampler passed to WithSampler: panic: ", []trainer.Option{trainer.WithSampler(unlucky{"Len"})}},
+		{"the sampler passed to WithSampler: panic: ", []trainer.Option{trainer.WithSampler(unlucky{"At"})}},
+		{"WithTrainData: data: sample 9: panic: ", []trainer.Option{trainer.WithTrainData(data.NewSource(
+			faulty{points(32), 9, func() error { panic(errLuck) }}, data.Stack[point]))}},
+		{"WithTrainData: data: collating samples", []trainer.Option{trainer.WithTrainData(data.NewSource(points(32),
+			func(*tensor.Ctx, []point) (*data.Batch, error) { panic(errLuck) }))}},
+		{`evaluation set "dev": data: collating samples`, []trainer.Option{trainer.WithNamedEvalData("dev",
+			data.NewSource(points(32), func(*tensor.Ctx, []point) (*data.Batch, error) { panic(errLuck) }))}},
+		{"part x of WithParts: panic: ", []trainer.Option{trainer.WithParts(checkpoint.Part{Name: "x",
+			Write: func(io.Writer) error { panic(errLuck) }})}},
 	} {
 		for _, ranks := range []int{1, 2} {
-			if ranks > 1 && slices.Contains([]string{"Logits", "Reset", "Update", "Compute"}, name) {
+			switch {
+			case ranks > 1 && (c.want == metric || strings.Contains(c.want, "WithLogits")):
 				continue // a metric that is not made for several ranks
+			case ranks == 1 && (strings.Contains(c.want, "ModelInit") || strings.Contains(c.want, "WithStrategy")):
+				continue // they serve several
 			}
-			m := fine
-			if name == "Forward" {
-				m = func() models.Model { return newWrong(func(*nn.Ctx, *tensor.Tensor) { panic(errLuck) }) }
-			}
-			err := trainWrong(t, m, ranks, append([]trainer.Option{trainer.WithFileSystem(vfs.NewMem())}, opts...)...)
-			require.ErrorIs(t, err, errLuck, "%s on %d", name, ranks)
+			err := trainWrong(t, fine, ranks, append([]trainer.Option{trainer.WithFileSystem(vfs.NewMem())}, c.opts...)...)
+			require.ErrorIs(t, err, errLuck, "%s on %d", c.want, ranks)
 			requireStack(t, err, "misuse_test.go")
-			requireOneError(t, err, "panic: out of luck")
-			if slices.Contains([]string{"Optimizer", "Schedule", "Log", "ComputeMetrics"}, name) {
-				require.ErrorContains(t, err, "the function passed to With"+name+": panic: out of luck")
-			}
+			requireOneError(t, err, c.want, "panic: out of luck")
 		}
 	}
 	for _, ranks := range []int{1, 2} {
@@ -308,10 +330,27 @@ func TestPanicsOfTheProgramAreErrors(t *testing.T) {
 		var c *callbacks.Error
 		require.ErrorAs(t, err, &c)
 		require.Contains(t, string(c.Stack), "misuse_test.go")
+		err = trainWrong(t, func() models.Model { return newWrong(func(*nn.Ctx, *tensor.Tensor) { panic(errLuck) }) }, ranks)
+		require.ErrorIs(t, err, errLuck)
+		requireStack(t, err, "misuse_test.go")
 	}
-	err := trainWrong(t, fine, 2, trainer.WithModelInit(func() (models.Model, error) { panic(errLuck) }))
+	_, err := newTrainer(vfs.NewMem(), fine(), lineArgs(), trainer.WithTrainDataloader(
+		func(context.Context, *accelerate.Accelerator) (*feed.Windows, error) { panic(errLuck) })).Train()
 	require.ErrorIs(t, err, errLuck)
+	requireOneError(t, err, passed("WithTrainDataloader"))
 	requireStack(t, err, "misuse_test.go")
+}
+
+// What functions of a program return that cannot be used is an error that names their options.
+func TestFunctionsThatReturnNothing(t *testing.T) {
+	fine := func() models.Model { return newWrong(nil) }
+	requireOneError(t, trainWrong(t, fine, 1, trainer.WithMetrics(unlucky{}), trainer.WithLogitsForMetrics(
+		func(*nn.Ctx, *tensor.Tensor, *data.Batch) *tensor.Tensor { return nil })),
+		"the function passed to WithLogitsForMetrics returned no logits")
+	requireOneError(t, trainWrong(t, fine, 2, trainer.WithModelInit(func() (models.Model, error) { return nil, nil })),
+		"the function passed to WithModelInit: it returned no model (rank 1)")
+	_, err := newTrainer(vfs.NewMem(), fine(), lineArgs(), nil).Train()
+	requireOneError(t, err, "option 4 of New is nil")
 }
 
 // A trainer whose run panicked at its beginning has given its output folder up, and can be used again.

@@ -115,7 +115,11 @@ func (t *Trainer) forward(c *nn.Ctx, b *data.Batch) (out models.Output, count fl
 		return out, b.Count, err
 	}
 	if t.stepFunc != nil {
-		return t.stepFunc(c, t.model, b)
+		blaming(passedTo("WithStep"), func() { out, count, err = t.stepFunc(c, t.model, b) })
+		if err != nil {
+			err = fmt.Errorf("%s: %w", passedTo("WithStep"), err)
+		}
+		return out, count, err
 	}
 	return t.model.Forward(c, b), b.Count, nil
 }

@@ -80,7 +80,7 @@ func TestStepFunctionComputesTheLoss(t *testing.T) {
 
 	broken := errors.New("a broken step")
 	for want, step := range map[string]trainer.StepFunc{
-		"trainer: step 1, rank 0, micro-batch 0: a broken step": func(*nn.Ctx, models.Model,
+		"trainer: step 1, rank 0, micro-batch 0: the function passed to WithStep: a broken step": func(*nn.Ctx, models.Model,
 			*data.Batch) (models.Output, float64, error) {
 			return models.Output{}, 0, broken
 		},
@@ -262,7 +262,7 @@ func TestOverridesThatAreIncomplete(t *testing.T) {
 		require.ErrorContains(t, train(detached, set), "no parameter that requires a gradient leads to the loss: want")
 	}
 	require.ErrorContains(t, train(step(true), func(*args.TrainingArguments) {}),
-		"the step function returned no loss: want")
+		"the function passed to WithStep returned no loss: want")
 	load := trainer.WithTrainDataloader(func(_ context.Context, acc *accelerate.Accelerator) (*feed.Windows, error) {
 		return feed.New(&counting{ctx: acc.Ctx().NoGrad(), closed: new(int)}, samplers.WindowLayout{BatchSize: 1,
 			AccumulationSteps: 1, WorldSize: 1}, 0, 0), nil

@@ -179,7 +179,7 @@ func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string
 	defer pass.Close()
 	pass.predicts = predicts
 	for _, m := range t.activeMetrics() {
-		m.Reset()
+		blaming(metricOf(m), m.Reset)
 	}
 	if err := t.predictBatches(ctx, pass); err != nil {
 		return nil, nil, err
@@ -375,15 +375,20 @@ func (t *Trainer) takeOutput(c *nn.Ctx, out models.Output, b *data.Batch, pass *
 	if out.Logits != nil && (t.logits != nil || t.keepsPredictions(pass) || len(t.metrics) > 0) {
 		out.Logits = widened(c, out.Logits)
 		if t.logits != nil {
-			out.Logits = t.logits(c, out.Logits, b)
+			logits := out.Logits
+			blaming(passedTo("WithLogitsForMetrics"), func() { out.Logits = t.logits(c, logits, b) })
+			if out.Logits == nil {
+				return fmt.Errorf("trainer: %s returned no logits", passedTo("WithLogitsForMetrics"))
+			}
 		}
 	}
 	if err := t.keep(c, out, b, pass); err != nil {
 		return err
 	}
 	for _, m := range t.metrics {
-		if err := m.Update(c, out, b); err != nil {
-			return fmt.Errorf("trainer: metric %T: %w", m, err)
+		var err error
+		if blaming(metricOf(m), func() { err = m.Update(c, out, b) }); err != nil {
+			return fmt.Errorf("trainer: %s: %w", metricOf(m), err)
 		}
 	}
 	return nil

@@ -90,7 +90,7 @@ func (r *run) setRates() error {
 		r.opt.SetRates(r.byMetric.Rates())
 		return nil
 	}
-	factor := r.schedule.Factor(r.scheduled())
+	factor := r.factor()
 	if !finite(factor) || factor < 0 {
 		return fmt.Errorf("the schedule's factor is %g: want a finite number of at least 0", factor)
 	}
@@ -103,7 +103,7 @@ func (r *run) learningRate() float64 {
 	if r.byMetric != nil {
 		return r.byMetric.Rates()[0]
 	}
-	return r.opt.BaseLRs()[0] * r.schedule.Factor(r.scheduled())
+	return r.opt.BaseLRs()[0] * r.factor()
 }
 
 // observe lets a schedule that follows a metric see rank 0's, so that all ranks go on at the same rates. An evaluation
@@ -156,4 +156,13 @@ func (r *run) restoreSchedule(ck *checkpoint.Checkpoint) error {
 		return fmt.Errorf("%s: state: %w", schedulerFile, err)
 	}
 	return nil
+}
+
+// factor is what the schedule multiplies the rates of the next step by.
+func (r *run) factor() (x float64) {
+	if r.newSched == nil {
+		return r.schedule.Factor(r.scheduled())
+	}
+	blaming("the schedule of WithSchedule", func() { x = r.schedule.Factor(r.scheduled()) })
+	return x
 }

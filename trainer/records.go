@@ -4,7 +4,6 @@ package trainer
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -48,12 +47,10 @@ func (t *Trainer) record(rec callbacks.Record) error {
 	if t.logFunc != nil {
 		err := called("WithLog", func() error {
 			if err := t.logFunc(t.state, rec); err != nil {
-				return fmt.Errorf("trainer: the function passed to WithLog: %w", err)
+				return err
 			}
-			if _, err := rec.MarshalJSON(); err != nil { // else the next checkpoint would fail
-				return fmt.Errorf("trainer: the function passed to WithLog: %w", err)
-			}
-			return nil
+			_, err := rec.MarshalJSON() // else the next checkpoint would fail
+			return err
 		})
 		if err != nil {
 			return err

@@ -83,9 +83,15 @@ func exampleOf(c *tensor.Ctx, m nn.Module) (*data.Batch, error) {
 // cloneModel creates the model of another rank.
 func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) {
 	if t.newModel != nil {
-		m, err := t.newModel()
+		var m models.Model
+		err := called("WithModelInit", func() (err error) {
+			if m, err = t.newModel(); err == nil && m == nil {
+				err = errors.New("it returned no model")
+			}
+			return err
+		})
 		if err != nil {
-			return nil, fmt.Errorf("trainer: WithModelInit, rank %d: %w", acc.Rank(), err)
+			return nil, fmt.Errorf("%w (rank %d)", err, acc.Rank())
 		}
 		return m, acc.MoveModel(m)
 	}

@@ -248,7 +248,11 @@ func (r *run) plan() error {
 	var err error
 	switch {
 	case r.dataloader != nil:
-		if r.windows, err = r.dataloader(r.ctx, r.acc); err == nil && r.windows == nil {
+		err = called("WithTrainDataloader", func() (err error) {
+			r.windows, err = r.dataloader(r.ctx, r.acc)
+			return err
+		})
+		if err == nil && r.windows == nil {
 			err = errors.New("trainer: the function passed to WithTrainDataloader returned no windows")
 		} else if err == nil {
 			err = r.checkLayout()
@@ -287,6 +291,7 @@ func (r *run) planSized() error {
 		return checkpointer.Refuse("trainer: the training set has 0 samples: want at least one")
 	}
 	if r.sampler != nil {
+		r.sampler = nameSampler(r.sampler)
 		if n = r.sampler.Len(); n <= 0 {
 			return fmt.Errorf("trainer: the sampler has %d samples an epoch: want at least 1", n)
 		}
@@ -302,6 +307,38 @@ func (r *run) planSized() error {
 			"dataloader_drop_last drops incomplete batches", quantity.Of(n, "sample"), r.args.PerDeviceTrainBatchSize)
 	}
 	return err
+}
+
+// ownSampler is the program's, whose panics name it.
+type ownSampler struct{ samplers.Sampler }
+
+const whoseSampler = "the sampler passed to WithSampler"
+
+func (s ownSampler) Len() (n int64) {
+	blaming(whoseSampler, func() { n = s.Sampler.Len() })
+	return n
+}
+
+func (s ownSampler) At(epoch, i int64) (at int64) {
+	blaming(whoseSampler, func() { at = s.Sampler.At(epoch, i) })
+	return at
+}
+
+// seededSampler is an ownSampler with a seed.
+type seededSampler struct {
+	ownSampler
+	samplers.Seeder
+}
+
+// nameSampler makes panics of the program's sampler name it.
+func nameSampler(s samplers.Sampler) samplers.Sampler {
+	switch s := s.(type) {
+	case *samplers.DistributedSampler, ownSampler, seededSampler:
+		return s
+	case samplers.Seeder:
+		return seededSampler{ownSampler{s.(samplers.Sampler)}, s}
+	}
+	return ownSampler{s}
 }
 
 // order returns the order of n training samples: the program's own, or the one that the arguments name. Lengths are

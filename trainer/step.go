@@ -27,6 +27,7 @@ func (r *run) step() (more bool, err error) {
 	w, dataErr := r.windows.Next()
 	endData()
 	if dataErr != nil { // the other ranks learn it in the pass
+		dataErr = fmt.Errorf("%s: %w", r.dataOption(), dataErr)
 		w = new(feed.Window)
 	}
 	defer func() { w.Free() }()
@@ -65,6 +66,17 @@ func (r *run) step() (more bool, err error) {
 	e := r.event()
 	e.Step = stats
 	return !w.LastOfEpoch, r.callbacks.Fire(callbacks.StepEnd, e)
+}
+
+// dataOption is the option that passed the training data.
+func (r *run) dataOption() string {
+	switch {
+	case r.dataloader != nil:
+		return "WithTrainDataloader"
+	case r.stream != nil:
+		return "WithIterableTrainData"
+	}
+	return "WithTrainData"
 }
 
 // blamed is an error of a step, or the sample that is the reason: devices find it after the pass that met it.
@@ -165,23 +177,31 @@ func (r *run) trainLoss(c *nn.Ctx, b *data.Batch) (accelerate.Output, error) {
 	return accelerate.Output{Loss: sum, Count: count, Sums: sums}, err
 }
 
-var errNoStepLoss = errors.New("the step function returned no loss: want the sum of the batch's loss terms in out.Loss")
+var errNoStepLoss = errors.New(passedTo("WithStep") + " returned no loss: want the sum of the batch's loss terms in " +
+	"out.Loss")
 
 // lossFrom is the loss of an output with so many terms, or that of the user's loss function.
 func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, count float64, b *data.Batch) (*tensor.Tensor, float64,
 	error) {
 	loss := out.Loss
 	if t.loss != nil {
-		loss, count = t.loss(c, out, b)
+		blaming(passedTo("WithLoss"), func() { loss, count = t.loss(c, out, b) })
 	}
 	switch {
 	case loss == nil && t.stepFunc != nil:
 		return nil, 0, errNoStepLoss
-	case loss == nil:
+	case loss == nil && t.loss == nil:
 		return nil, 0, fmt.Errorf("%T returned no loss: want %s in the batch, which has %s, or WithLoss", t.model,
 			data.Labels, b.Names())
 	}
-	return loss, count, accelerate.CheckLoss(loss, count)
+	err := accelerate.CheckLoss(loss, count)
+	switch {
+	case err != nil && t.loss != nil:
+		err = fmt.Errorf("%s: %w", passedTo("WithLoss"), err)
+	case err != nil && t.stepFunc != nil:
+		err = fmt.Errorf("%s: %w", passedTo("WithStep"), err)
+	}
+	return loss, count, err
 }
 
 // update clips gradients and steps the optimizer, unless loss or gradient is not finite. All of it is queued before the

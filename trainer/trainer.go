@@ -169,7 +169,17 @@ func WithSchedule(f ScheduleFunc) Option { return func(t *Trainer) { t.newSched 
 // WithParts adds files, such as a tokenizer's, to every checkpoint and to the final
 // model.
 func WithParts(p ...checkpoint.Part) Option {
-	return func(t *Trainer) { t.parts = append(t.parts, p...) }
+	return func(t *Trainer) {
+		for _, part := range p {
+			if write := part.Write; write != nil {
+				part.Write = func(w io.Writer) (err error) {
+					blaming("part "+part.Name+" of WithParts", func() { err = write(w) })
+					return err
+				}
+			}
+			t.parts = append(t.parts, part)
+		}
+	}
 }
 
 // WithSidecars adds the files of a saved model that training leaves unchanged (models.Pretrained) to every checkpoint
@@ -220,6 +230,12 @@ func WithSharding(s accelerate.Sharding) Option {
 
 // WithStrategy trains by a strategy of the program's own: see accelerate.WithStrategy.
 func WithStrategy(f strategy.Factory) Option {
+	if create := f.New; create != nil {
+		f.New = func(j strategy.Job) (s strategy.Strategy, err error) {
+			blaming(passedTo("WithStrategy"), func() { s, err = create(j) })
+			return s, err
+		}
+	}
 	return func(t *Trainer) { t.options = append(t.options, accelerate.WithStrategy(f)) }
 }
 
@@ -245,7 +261,11 @@ func WithPrecision(module string, dt tensor.DType) Option {
 // methods return its error; see Err.
 func New(model models.Model, a *args.TrainingArguments, opts ...Option) *Trainer {
 	t := &Trainer{args: a, model: model, display: os.Stderr, log: slog.Default(), now: time.Now}
-	for _, o := range opts {
+	for i, o := range opts {
+		if o == nil {
+			t.err = fmt.Errorf("trainer: option %d of New is nil: want options alone", i+1)
+			return t
+		}
 		o(t)
 	}
 	t.err = protect(t.build)

@@ -376,8 +376,8 @@ func TestSaveThatIsRefused(t *testing.T) {
 			require.NoError(t, l.accumulate(t))
 			require.True(t, l.StepPending())
 			_, err = l.state.Save(t.Context(), 1)
-			require.ErrorContains(t, err, "loop: Save 1 within a window, whose gradients no step has used: want it after "+
-				"Step, or after ZeroGrad")
+			require.ErrorContains(t, err, "loop: Save 1 within a window, whose gradients no step has used: want "+
+				"it after Step, or after ZeroGrad")
 			require.NoError(t, l.Step(t.Context()))
 			if mean = 2; l.IsMain() {
 				mean = math.NaN()
