@@ -164,8 +164,9 @@ func TestDataErrorOnEachRank(t *testing.T) {
 			}
 			all.Wait()
 			for rank, err := range errs {
-				require.ErrorContains(t, err[0], "trainer: step 3: rank 1: WithTrainData: data: collating samples [40 41]: panic: "+
-					errDisk.Error())
+				require.ErrorContains(t, err[0],
+					"trainer: step 3: rank 1: WithTrainData: data: collating samples [40 41]: panic: "+
+						errDisk.Error())
 				require.Equal(t, rank == 1, errors.Is(err[0], errDisk))
 				var failed *accelerate.DataError
 				require.ErrorAs(t, err[0], &failed)

@@ -318,7 +318,7 @@ func TestPanicsOfTheProgramAreErrors(t *testing.T) {
 			case ranks == 1 && (strings.Contains(c.want, "ModelInit") || strings.Contains(c.want, "WithStrategy")):
 				continue // they serve several
 			}
-			err := trainWrong(t, fine, ranks, append([]trainer.Option{trainer.WithFileSystem(vfs.NewMem())}, c.opts...)...)
+			err := trainWrong(t, fine, ranks, c.opts...)
 			require.ErrorIs(t, err, errLuck, "%s on %d", c.want, ranks)
 			requireStack(t, err, "misuse_test.go")
 			requireOneError(t, err, c.want, "panic: out of luck")
@@ -330,7 +330,8 @@ func TestPanicsOfTheProgramAreErrors(t *testing.T) {
 		var c *callbacks.Error
 		require.ErrorAs(t, err, &c)
 		require.Contains(t, string(c.Stack), "misuse_test.go")
-		err = trainWrong(t, func() models.Model { return newWrong(func(*nn.Ctx, *tensor.Tensor) { panic(errLuck) }) }, ranks)
+		model := newWrong(func(*nn.Ctx, *tensor.Tensor) { panic(errLuck) })
+		err = trainWrong(t, func() models.Model { return model }, ranks)
 		require.ErrorIs(t, err, errLuck)
 		requireStack(t, err, "misuse_test.go")
 	}

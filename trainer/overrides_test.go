@@ -80,7 +80,7 @@ func TestStepFunctionComputesTheLoss(t *testing.T) {
 
 	broken := errors.New("a broken step")
 	for want, step := range map[string]trainer.StepFunc{
-		"trainer: step 1, rank 0, micro-batch 0: the function passed to WithStep: a broken step": func(*nn.Ctx, models.Model,
+		"micro-batch 0: the function passed to WithStep: a broken step": func(*nn.Ctx, models.Model,
 			*data.Batch) (models.Output, float64, error) {
 			return models.Output{}, 0, broken
 		},
