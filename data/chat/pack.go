@@ -21,8 +21,8 @@ const (
 // PackingStrategies are all strategies.
 func PackingStrategies() []PackingStrategy { return []PackingStrategy{BestFit, BestFitSplit, Wrapped} }
 
-// packedTogether is how many samples are packed at a time, as TRL does it.
-const packedTogether = 1000
+// PackedTogether is how many samples Pack packs at a time, as TRL does it.
+const PackedTogether = 1000
 
 // Pack puts samples behind one another into rows of at most length tokens, as TRL's pack_dataset does: the rows are the
 // same. The samples must not be packed yet. Learned tokens, order and lengths of the texts stay with them, so that
@@ -40,7 +40,7 @@ func Pack(samples []Sample, length int, strategy PackingStrategy) ([]Sample, err
 		}
 	}
 	var rows []Sample
-	for some := range slices.Chunk(samples, packedTogether) {
+	for some := range slices.Chunk(samples, PackedTogether) {
 		if strategy == Wrapped {
 			rows = append(rows, wrap(some, length)...)
 			continue

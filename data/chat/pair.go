@@ -48,9 +48,9 @@ func (p *Pair) Description() string {
 
 // ParsePair reads a row of preferences, a JSON object with chosen and rejected. They are texts, lists of messages, or
 // one message each, and follow a prompt: a text or a list of messages of prompt, the conversation of messages or
-// conversations (ShareGPT), or instruction and input (Alpaca). Without one, and where prompt is a text and the answers
-// are conversations, the prompt is what both begin with, as in TRL. A key whose value is null is not there, and keys of
-// no use are not read; see Pair.Unread.
+// conversations (ShareGPT), or instruction and input (Alpaca); beside prompt, the others are not read, as in TRL. Without
+// one, and where prompt is a text and the answers are conversations, the prompt is what both begin with, as in TRL. A
+// key whose value is null is not there, and keys of no use are not read; see Pair.Unread.
 func ParsePair(object []byte) (p Pair, err error) {
 	values, keys, err := valuesOf(object)
 	if err != nil {
@@ -65,6 +65,13 @@ func ParsePair(object []byte) (p Pair, err error) {
 			prompts = append(prompts, key)
 		}
 	}
+	if len(prompts) > 1 && prompts[0] == "prompt" { // as in TRL; messages of data sets often repeat the chosen answer
+		for _, key := range prompts[1:] {
+			delete(values, key)
+			p.Unread = append(p.Unread, key)
+		}
+		prompts = prompts[:1]
+	}
 	if len(prompts) > 1 {
 		return p, fmt.Errorf("the row has several prompts, %q: want one", prompts)
 	}
@@ -73,6 +80,7 @@ func ParsePair(object []byte) (p Pair, err error) {
 			p.Unread = append(p.Unread, key)
 		}
 	}
+	slices.Sort(p.Unread)
 	if v := values["margin"]; v != nil {
 		if v[0] == '"' { // as tables have it
 			v = bytes.Trim(v, `"`)
@@ -90,6 +98,14 @@ func ParsePair(object []byte) (p Pair, err error) {
 		prompts = []string{""}
 	}
 	return p, p.parse(values, prompts[0])
+}
+
+// ParseRecord implements jsonlines.Record: jsonlines.Open[chat.Pair] streams the rows of files.
+func (p *Pair) ParseRecord(text []byte, place string) (err error) {
+	if *p, err = ParsePair(text); err == nil {
+		p.Place = place
+	}
+	return err
 }
 
 // parse reads the prompt of a key, "" if there is none, and the answers.
@@ -229,9 +245,12 @@ func sameJSON(a, b json.RawMessage) bool {
 
 // ReadPairs reads rows of preferences from files in the formats of ReadRows. The answers of all rows must be texts, or
 // those of all conversations.
-func ReadPairs(paths ...string) (pairs []Pair, err error) {
+func ReadPairs(paths ...string) ([]Pair, error) { return Columns(nil).ReadPairs(paths...) }
+
+// ReadPairs is the function ReadPairs for rows of these columns.
+func (c Columns) ReadPairs(paths ...string) (pairs []Pair, err error) {
 	for _, path := range paths {
-		err := readRecords(path, "rows are read from JSON objects with "+wantedPairs+wantedFormats, func(text []byte,
+		err := c.readRecords(path, "rows are read from JSON objects with "+wantedPairs+wantedFormats, func(text []byte,
 			place string, unread ...string) error {
 			p, err := ParsePair(text)
 			p.Unread, p.Place = append(p.Unread, unread...), place

@@ -58,9 +58,14 @@ func TestParsePair(t *testing.T) {
 	require.JSONEq(t, `[{"name": "f"}]`, string(p.Tools))
 	require.Equal(t, "1", string(p.Variables["x"]))
 
+	p, err = chat.ParsePair([]byte(`{"prompt": "q", "messages": [], "chosen": "a", "rejected": "b", "id": 1}`))
+	require.NoError(t, err) // as data sets have it that were made for two purposes
+	require.Equal(t, []string{"id", "messages"}, p.Unread)
+	require.Equal(t, "q", p.Prompt)
+
 	for text, want := range map[string]string{
 		`{"prompt": "q", "chosen": "a"}`:                                       "want chosen and rejected, two texts",
-		`{"prompt": "q", "messages": [], "chosen": "a", "rejected": "b"}`:      "several prompts",
+		`{"instruction": "q", "messages": [], "chosen": "a", "rejected": "b"}`: "several prompts",
 		`{"chosen": "a", "rejected": [` + bad + `]}`:                           `"rejected" is [{"role"`,
 		`{"chosen": [], "rejected": [` + bad + `]}`:                            "chosen is empty",
 		`{"chosen": [` + good + `], "rejected": [` + bad + `]}`:                "begin with different messages",

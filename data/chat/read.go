@@ -25,10 +25,39 @@ import (
 // be compressed by gzip or zstd; Parquet files; and tables of texts named .csv or .tsv. All must have one form. The
 // error names the file and the line, or the row of a Parquet file. A Parquet file may hold 200 times its size, or 64
 // MiB if that is more.
-func ReadRows(paths ...string) ([]Row, error) {
+func ReadRows(paths ...string) ([]Row, error) { return Columns(nil).ReadRows(paths...) }
+
+// Columns are the columns of files that are read, by the keys that rows have for them; nil: all. {"prompt": "question",
+// "completion": "answer"} makes rows of a data set of questions and answers.
+type Columns map[string]string
+
+// ParseColumns reads the words of a flag: the name of a column, or key=name for one that is read as another key.
+func ParseColumns(words ...string) (Columns, error) {
+	if len(words) == 0 {
+		return nil, nil
+	}
+	c := Columns{}
+	for _, word := range words {
+		key, name, renamed := strings.Cut(word, "=")
+		if !renamed {
+			name = key
+		}
+		if key == "" || name == "" {
+			return nil, fmt.Errorf("chat: the column %q: want the name of one, or key=name", word)
+		}
+		if _, twice := c[key]; twice {
+			return nil, fmt.Errorf("chat: two columns are %s: want one", key)
+		}
+		c[key] = name
+	}
+	return c, nil
+}
+
+// ReadRows is the function ReadRows for rows of these columns.
+func (c Columns) ReadRows(paths ...string) ([]Row, error) {
 	var rows []Row
 	for _, path := range paths {
-		err := readRecords(path, wantedFile, func(text []byte, place string, unread ...string) error {
+		err := c.readRecords(path, wantedFile, func(text []byte, place string, unread ...string) error {
 			r, err := ParseRow(text)
 			if err != nil {
 				return err
@@ -81,10 +110,14 @@ type recordFunc func(text []byte, place string, unread ...string) error
 
 // readRecords calls each for the rows of a file, and gives its errors the place of the row, with that of the file.
 // wanted says what files should have, for other errors.
-func readRecords(path, wanted string, each recordFunc) error {
+func (c Columns) readRecords(path, wanted string, each recordFunc) error {
 	at := func(text []byte, place string, unread ...string) error {
 		place = path + ": " + place
-		if err := each(text, place, unread...); err != nil {
+		text, err := jsontext.Columns(c).Select(text)
+		if err == nil {
+			err = each(text, place, unread...)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", place, err)
 		}
 		return nil
@@ -93,7 +126,7 @@ func readRecords(path, wanted string, each recordFunc) error {
 	case ext == ".csv", ext == ".tsv":
 		return readTable(path, at)
 	case parquet.Is(path):
-		return readParquet(path, at)
+		return readParquet(path, jsontext.Columns(c).Keys(), at)
 	}
 	return readJSON(path, wanted, at)
 }
@@ -126,20 +159,24 @@ func readJSON(path, wanted string, at recordFunc) (err error) {
 	return nil
 }
 
-// readParquet reads a Parquet file. What it has of types that are not read is among the keys that are not.
-func readParquet(path string, at recordFunc) (err error) {
+// readParquet reads columns of a Parquet file, all without any. What it has then of types that are not read is among the
+// keys that are not.
+func readParquet(path string, columns []string, at recordFunc) (err error) {
 	f, err := parquet.Open(path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	rows, err := f.Rows(0)
+	rows, err := f.Rows(0, columns...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	var unread []string
 	for _, u := range f.Unread {
+		if len(columns) > 0 {
+			break
+		}
 		unread = append(unread, u.String())
 	}
 	for {

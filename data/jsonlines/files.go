@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -42,6 +43,8 @@ type Files[T any] struct {
 	paths []string
 	// seed is that of the order of the files, nil: as given.
 	seed *uint64
+	// columns are those that are read, nil: all.
+	columns jsontext.Columns
 }
 
 // Record is a sample that reads itself.
@@ -64,9 +67,16 @@ func Open[T any](paths ...string) (*Files[T], error) {
 	return &Files[T]{paths: append([]string{}, paths...)}, nil
 }
 
+// SelectColumns gives the same files with some columns alone, by the names that samples have for them: {"prompt":
+// "question"} reads question as prompt. Of Parquet files nothing else is read. A row that lacks a column is read
+// without; one that lacks all is an error, and so is a Parquet file that lacks one.
+func (f *Files[T]) SelectColumns(columns map[string]string) *Files[T] {
+	return &Files[T]{f.paths, f.seed, maps.Clone(columns)}
+}
+
 // ShuffleFiles gives the same files in a random order in each epoch, which depends on the seed and the epoch. So a
 // shuffle buffer (data.Shuffle) sees parts of a data set that lie far apart.
-func (f *Files[T]) ShuffleFiles(seed uint64) *Files[T] { return &Files[T]{f.paths, &seed} }
+func (f *Files[T]) ShuffleFiles(seed uint64) *Files[T] { return &Files[T]{f.paths, &seed, f.columns} }
 
 // fingerprinted is how much of each file's beginning a fingerprint reads.
 const fingerprinted = 1 << 16
@@ -77,6 +87,9 @@ func (f *Files[T]) Fingerprint() string {
 	h := sha256.New()
 	if f.seed != nil {
 		fmt.Fprintf(h, "shuffled %d\n", *f.seed)
+	}
+	if f.columns != nil {
+		fmt.Fprintf(h, "columns %q\n", f.columns) // maps are printed in the order of their keys
 	}
 	for _, path := range f.paths {
 		if isParquet(path) {
@@ -100,7 +113,7 @@ func (f *Files[T]) Fingerprint() string {
 
 // Open implements data.Iterable.
 func (f *Files[T]) Open(_ context.Context, epoch int64) (data.Cursor[T], error) {
-	c := &cursor[T]{paths: f.paths}
+	c := &cursor[T]{paths: f.paths, columns: f.columns}
 	if f.seed != nil {
 		order := rng.NewPerm(rng.Key(*f.seed, "jsonlines.Files", uint64(epoch)), int64(len(f.paths)))
 		c.paths = make([]string, len(f.paths))
@@ -142,14 +155,15 @@ type place struct {
 
 // cursor reads the lines of an epoch.
 type cursor[T any] struct {
-	paths  []string
-	wanted []string // the fields that the first line of a file must have; nil: lines are not objects
-	at     place
-	found  bool  // the file has a line that is not blank
-	file   *file // nil: to be opened
-	line   []byte
-	table  *parquet.File // of a Parquet file; nil: to be opened
-	rows   *parquet.Rows
+	paths   []string
+	columns jsontext.Columns
+	wanted  []string // the fields that the first line of a file must have; nil: lines are not objects
+	at      place
+	found   bool  // the file has a line that is not blank
+	file    *file // nil: to be opened
+	line    []byte
+	table   *parquet.File // of a Parquet file; nil: to be opened
+	rows    *parquet.Rows
 }
 
 // Next implements data.Cursor.
@@ -208,7 +222,7 @@ func (c *cursor[T]) readRow(path string) (text []byte, ended bool, err error) {
 		}
 	}
 	if c.rows == nil {
-		if c.rows, err = c.table.Rows(int64(c.at.Line)); err != nil {
+		if c.rows, err = c.table.Rows(int64(c.at.Line), c.columns.Keys()...); err != nil {
 			return nil, false, err
 		}
 	}
@@ -245,6 +259,10 @@ func (c *cursor[T]) readLine() (ended bool, err error) {
 func (c *cursor[T]) decode(line []byte, place string, sample *T) error {
 	if !utf8.Valid(line) {
 		return fmt.Errorf("%.40q: want UTF-8", line)
+	}
+	line, err := c.columns.Select(line)
+	if err != nil {
+		return err
 	}
 	if r, own := any(sample).(Record); own {
 		return r.ParseRecord(line, place)
