@@ -253,3 +253,30 @@ func TestMetadata(t *testing.T) {
 	tokens, _ := f.Metadata["tokenizer.ggml.tokens"].Texts()
 	require.Equal(t, "[PAD299]", tokens[299])
 }
+
+// FuzzWritten: whatever becomes of a file that was written here, it is loaded, or refused by an error that names it, in
+// memory that its size accounts for; the same is true of another export of it.
+func FuzzWritten(f *testing.F) {
+	for name, o := range map[string]export.Options{"gpt2": {DType: export.F16}, "llama": {DType: export.Q8_0},
+		"phi3": {DType: export.BF16}, "gemma2": {DType: export.F32}} {
+		text, err := os.ReadFile(written(f, cases(f)[name], name, o))
+		require.NoError(f, err)
+		f.Add(text)
+	}
+	path := filepath.Join(f.TempDir(), "x.gguf")
+	f.Fuzz(func(t *testing.T, text []byte) {
+		require.NoError(t, os.WriteFile(path, text, 0o600))
+		before := tensor.CPU().MemStats().InUse
+		_, err := models.OpenPretrained[language](tensor.CPU(), path, "a language model")
+		if err != nil {
+			require.ErrorContains(t, err, path)
+		}
+		require.LessOrEqual(t, tensor.CPU().MemStats().InUse-before, int64(16*len(text)+1<<20))
+		if m, err := export.Open(path, export.Options{DType: export.Q8_0}); err == nil {
+			out := filepath.Join(t.TempDir(), "y.gguf")
+			if err := m.Write(context.Background(), out, export.WriteOptions{}); err == nil {
+				require.FileExists(t, out)
+			}
+		}
+	})
+}

@@ -85,7 +85,7 @@ func weight(name string, shape []int) []float32 {
 }
 
 // write writes arrays of values by the rule.
-func write(t *testing.T, path string, shapes map[string][]int) {
+func write(t testing.TB, path string, shapes map[string][]int) {
 	var list []safetensors.Tensor
 	for _, name := range slices.Sorted(maps.Keys(shapes)) {
 		list = append(list, safetensors.Tensor{Name: name, DType: tensor.Float32, Shape: shapes[name],

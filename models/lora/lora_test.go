@@ -260,6 +260,35 @@ func FuzzParseConfig(f *testing.F) {
 	})
 }
 
+// FuzzLoad: a saved adapter is loaded, or refused and the model is as it was, in memory that the model accounts for.
+func FuzzLoad(f *testing.F) {
+	var g golden
+	text, err := os.ReadFile("testdata/golden.json")
+	require.NoError(f, err)
+	require.NoError(f, json.Unmarshal(text, &g))
+	for _, name := range []string{"llama layers", "llama patterns", "llama regex"} {
+		c := g.Cases[name]
+		path := filepath.Join(f.TempDir(), models.AdapterFile)
+		write(f, path, c.Arrays)
+		arrays, err := os.ReadFile(path)
+		require.NoError(f, err)
+		f.Add([]byte(c.AdapterConfig), arrays)
+	}
+	m := tiny(f)
+	names, dir := nn.NamedParameters(m), f.TempDir()
+	f.Fuzz(func(t *testing.T, config, arrays []byte) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, models.AdapterConfigFile), config, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, models.AdapterFile), arrays, 0o600))
+		before := tensor.CPU().MemStats().InUse
+		a, err := lora.Load(m, dir, "")
+		if err == nil {
+			require.LessOrEqual(t, tensor.CPU().MemStats().InUse-before, int64(len(arrays)+1<<12))
+			a.Remove()
+		}
+		require.Equal(t, names, nn.NamedParameters(m))
+	})
+}
+
 // A name of modules_to_save is the end of a path, as PEFT 0.21 has it.
 func TestModulesToSaveAreEndsOfPaths(t *testing.T) {
 	a, err := lora.New(tiny(t), lora.Config{ModulesToSave: []string{"norm"}})
