@@ -91,11 +91,11 @@ func Libraries() []Known {
 		noEffect("dataset_num_proc", TypeInt, "", "text is prepared on all cores"),
 		planned("dataset_config", TypeString, "", hubData),
 		planned("datasets", TypeAny, "", hubData),
-		planned("streaming", TypeBool, "false", "data larger than memory: want smaller files"),
+		planned("streaming", TypeBool, "false", streamed),
 		planned("test_split_size", TypeFloat, "", "a held-out share by this name: want validation_split_percentage"),
 		noEffect("dataset_train_split", TypeString, "train", "files are what they are: train_file and validation_file"),
 		noEffect("dataset_test_split", TypeString, "test", "files are what they are: train_file and validation_file"),
-		planned("dataset_streaming", TypeBool, "false", "data larger than memory: want smaller files"),
+		planned("dataset_streaming", TypeBool, "false", streamed),
 		noEffect("ignore_bias_buffers", TypeBool, "false", "buffers are exchanged as ddp_broadcast_buffers has it"),
 
 		// names of fine-tuning tools
@@ -160,6 +160,7 @@ var launcherFlags = []string{
 // Reasons that several names share.
 const (
 	ownTokens = "the tokens of sequences are divided by accelerate/cp"
+	streamed  = "data larger than memory in this program: want examples/finetune, which has dataset_streaming"
 	adapters  = "adapters in this program: want examples/finetune, which has LoRA, or package models/lora"
 	quantized = "quantized weights: want dtype bfloat16"
 	chats     = "conversations and their templates: want texts"

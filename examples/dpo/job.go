@@ -39,7 +39,11 @@ type job struct {
 
 // run trains and saves.
 func (j *job) run(ctx context.Context) error {
-	if err := j.open(); err != nil {
+	if j.PrecomputeRefLogProbs && j.Streams() {
+		return errors.New("precompute_ref_log_probs: the rows are streamed (dataset_streaming), and nothing is kept of " +
+			"them: want one of the two")
+	}
+	if err := j.open(ctx); err != nil {
 		return err
 	}
 	loss := j.loss()
@@ -59,9 +63,9 @@ func (j *job) run(ctx context.Context) error {
 }
 
 // open reads the rows and the model, and makes the reference of it.
-func (j *job) open() error {
+func (j *job) open(ctx context.Context) error {
 	j.rows = pairs.Rows{Process: j.Process, Mode: j.TruncationMode}
-	if err := j.rows.Read(j.Arguments, j.args.OutputDir); err != nil {
+	if err := j.rows.Read(ctx, j.Arguments, j.args); err != nil {
 		return err
 	}
 	saved, err := language.Open(j.ModelNameOrPath, j.DType.Loading())

@@ -36,10 +36,10 @@ func main() { os.Exit(program.Run(train)) }
 func train(ctx context.Context, p *program.Process) error {
 	a, d := defaults()
 	l, r, h := adapters.Defaults(), pairs.Defaults(), downloads.Defaults()
-	loader := args.Bind(p.Flags(), a, r, d, l, h)
+	loader := args.Bind(p.Flags(), append(r.All(), a, d, l, h)...)
 	loader.Know(downloads.Aliases()...)
 	loader.Defaults(func(given func(key string) bool) string {
-		if given("model_name_or_path") || given("train_file") {
+		if given("model_name_or_path") || given("train_file") || given("dataset_name") {
 			return ""
 		}
 		r.Demonstrate(a)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/data/chat"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
+	"github.com/lockstep-ml/lockstep/hub/hubtest"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/program"
 )
@@ -26,7 +27,7 @@ const folder = "../finetune/testdata/model"
 func dpo(t *testing.T, out string, argv ...string) (string, error) {
 	t.Helper()
 	var printed bytes.Buffer
-	if !slices.Contains(argv, "--train_file") {
+	if !slices.Contains(argv, "--train_file") && !slices.Contains(argv, "--dataset_name") {
 		argv = append(argv, "--train_file", "../internal/pairs/pairs.jsonl")
 	}
 	argv = append([]string{"--model_name_or_path", folder, "--output_dir", out, "--report_to", "none", "--max_length",
@@ -200,6 +201,62 @@ func TestRanks(t *testing.T) {
 			require.Equal(t, want, again, "resumed")
 			require.Equal(t, weights(t, one, c.file), weights(t, out, c.file), "resumed")
 		})
+	}
+}
+
+// Rows of the Hub train as those of a file do, by the split, the configuration and the columns that are named, and so do
+// rows that are streamed.
+func TestDatasets(t *testing.T) {
+	text, err := os.ReadFile("../internal/pairs/pairs.jsonl")
+	require.NoError(t, err)
+	lines := strings.SplitAfter(string(text), "\n")
+	renamed := strings.ReplaceAll(string(text), `"prompt"`, `"question"`)
+	renamed = strings.ReplaceAll(renamed, `"margin"`, `"messages": [], "margin"`)
+	s := hubtest.New(t)
+	s.Add("datasets/org/pairs", map[string]string{"README.md": "---\nconfigs:\n- config_name: short\n  data_files:\n" +
+		"  - split: train_prefs\n    path: p/train.jsonl\n  - split: test_prefs\n    path: p/test.jsonl\n" +
+		"- config_name: long\n  data_dir: q\n---\n", "p/train.jsonl": renamed, "p/test.jsonl": strings.ReplaceAll(
+		strings.Join(lines[:6], ""), `"prompt"`, `"question"`)})
+	t.Setenv("HF_ENDPOINT", s.URL)
+	t.Setenv("HF_HOME", t.TempDir())
+	t.Setenv("HF_TOKEN", "")
+	argv := []string{"--max_steps", "4", "--logging_steps", "1", "--train_sampling_strategy", "sequential",
+		"--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2", "--use_peft", "--save_strategy", "no"}
+	run := func(more ...string) []record {
+		out := t.TempDir()
+		printed, err := dpo(t, out, append(argv, more...)...)
+		require.NoError(t, err, printed)
+		if slices.Contains(more, "test_prefs") {
+			require.Contains(t, printed, "train_prefs: 1 file, test_prefs: 1 file")
+			require.FileExists(t, filepath.Join(out, "eval_results.json"))
+		}
+		var list []record
+		for _, r := range records(t, out, "loss") {
+			list = append(list, record{"loss": r["loss"], "grad_norm": r["grad_norm"]})
+		}
+		require.Len(t, list, 4)
+		return list
+	}
+	named := []string{"--dataset_name", "org/pairs", "--dataset_config_name", "short", "--dataset_train_split",
+		"train_prefs"}
+	for _, key := range []string{"prompt=question", "chosen", "rejected", "margin"} {
+		named = append(named, "--dataset_columns", key)
+	}
+	want := run()
+	require.Equal(t, want, run(append(named, "--dataset_test_split", "test_prefs")...))
+	stream := append(named, "--dataset_streaming", "--shuffle_buffer_size")
+	require.Equal(t, want, run(append(stream, "0")...))
+	require.Equal(t, want, run(append(stream, "0", "--num_replicas", "2", "--gradient_accumulation_steps", "1")...))
+	require.NotEqual(t, want, run(append(stream, "9")...))
+
+	for want, more := range map[string][]string{
+		"org/pairs has no split train: want one of train_prefs, test_prefs": named[:4],
+		"has several configurations: want one of short, long":               named[:2],
+		"dataset_train_split":                             {"--dataset_train_split", "train_prefs"},
+		"precompute_ref_log_probs: the rows are streamed": append(stream, "0", "--precompute_ref_log_probs"),
+	} {
+		_, err := dpo(t, t.TempDir(), append(argv, more...)...)
+		require.ErrorContains(t, err, want)
 	}
 }
 

@@ -4,12 +4,9 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 
 	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/chat"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
 )
@@ -18,16 +15,6 @@ import (
 type FinetuneArguments struct {
 	// ModelNameOrPath is empty for the tiny model of the demonstration.
 	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model and its tokenizer, a GGUF file, or a model of the Hub, as org/name"`
-	// TrainFile has rows in a form that chat.ParseRow reads.
-	TrainFile []string `json:"train_file" usage:"rows to learn: files, folders or globs of JSON, JSON Lines, Parquet or CSV; repeatable"`
-	// DatasetProbabilities are datasets.interleave_datasets' probabilities: one for each of TrainFile.
-	DatasetProbabilities []string `json:"dataset_probabilities" usage:"share of a train_file in the rows; repeatable, one for each; none: the files one behind the other"`
-	// StoppingStrategy is its, too.
-	StoppingStrategy data.StoppingStrategy `json:"stopping_strategy" usage:"when a mixture ends: first_exhausted, all_exhausted or all_exhausted_without_replacement"`
-	// DatasetStreaming reads the files while it trains.
-	DatasetStreaming bool `json:"dataset_streaming" usage:"read rows while training, from JSON Lines and Parquet larger than memory; needs max_steps"`
-	// ShuffleBufferSize is the buffer_size of datasets.IterableDataset.shuffle.
-	ShuffleBufferSize int `json:"shuffle_buffer_size" usage:"rows among which dataset_streaming draws the next one; 0 keeps the order of the files"`
 	// DType is the dtype of the parameters, by run_clm.py's names.
 	DType language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the parameters: float32, bfloat16, float16, or auto for that of the saved weights; see half_update"`
 	// ChatTemplate takes the place of the model's.
@@ -55,8 +42,7 @@ func defaults() (*args.TrainingArguments, *FinetuneArguments) {
 	a := args.Default("out/finetune")
 	a.LearningRate, a.LoggingSteps = 2e-5, 10
 	return a, &FinetuneArguments{CompletionOnlyLoss: true, MaxLength: 1024, MaxNewTokens: 64, DType: "float32",
-		PackingStrategy: chat.BestFit, ResizeToMultipleOf: 64, ShuffleBufferSize: 1000,
-		StoppingStrategy: data.FirstExhausted}
+		PackingStrategy: chat.BestFit, ResizeToMultipleOf: 64}
 }
 
 // Check reports all faults at once.
@@ -68,29 +54,7 @@ func (f *FinetuneArguments) Check(c *args.Checker) {
 	c.Require(!slices.Contains(f.AdditionalSpecialTokens, ""), "additional_special_tokens", f.AdditionalSpecialTokens,
 		"tokens that are not empty")
 	c.Require(f.ResizeToMultipleOf >= 0, "resize_to_multiple_of", f.ResizeToMultipleOf, "at least 0")
-	_, err := f.probabilities()
-	c.Require(err == nil && (len(f.DatasetProbabilities) == 0 || len(f.DatasetProbabilities) == len(f.TrainFile)),
-		"dataset_probabilities", f.DatasetProbabilities, "a number above 0 for each train_file")
-	c.Require(slices.Contains(data.StoppingStrategies(), f.StoppingStrategy), "stopping_strategy", f.StoppingStrategy,
-		fmt.Sprint("one of ", data.StoppingStrategies()))
-	c.Require(f.ShuffleBufferSize >= 0, "shuffle_buffer_size", f.ShuffleBufferSize, "at least 0")
-	rows := len(f.TrainFile) > 0 || c.Given("dataset_name")
-	c.Require(!f.DatasetStreaming || rows, "dataset_streaming", f.DatasetStreaming, "a train_file")
-	c.Require(!f.DatasetStreaming || !f.Packing, "packing", f.Packing,
-		"false with dataset_streaming, since all rows are packed before training")
-	c.Require(!slices.Contains(f.TrainFile, ""), "train_file", f.TrainFile, "names of files")
-	c.Require((f.ModelNameOrPath == "") == !rows, "train_file", f.TrainFile,
+	rows := c.Given("train_file") || c.Given("dataset_name")
+	c.Require((f.ModelNameOrPath == "") == !rows, "train_file", rows,
 		"both model_name_or_path and train_file, or none for the demonstration")
-}
-
-// probabilities are the numbers of DatasetProbabilities.
-func (f *FinetuneArguments) probabilities() (list []float64, err error) {
-	for _, text := range f.DatasetProbabilities {
-		p, err := strconv.ParseFloat(text, 64)
-		if err != nil || !(p > 0) || math.IsInf(p, 0) {
-			return nil, fmt.Errorf("dataset_probabilities: %q: want a number above 0", text)
-		}
-		list = append(list, p)
-	}
-	return list, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
 	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
+	"github.com/lockstep-ml/lockstep/examples/internal/rowsets"
 	"github.com/lockstep-ml/lockstep/hub"
 	_ "github.com/lockstep-ml/lockstep/models/all"
 	"github.com/lockstep-ml/lockstep/models/generation"
@@ -34,14 +35,15 @@ type job struct {
 	*FinetuneArguments
 	*program.Process
 	args     *args.TrainingArguments
+	rowset   *rowsets.Arguments
 	adapters *adapters.Arguments
 	hub      *downloads.Arguments
 	dataset  *downloads.DataArguments
 	adapter  *lora.Adapter // nil: the whole model is trained
 
 	base    *language.Tuned[language.Model]
-	rows    []chat.Row // all, or the first of stream
-	stream  data.Iterable[chat.Row]
+	rows    []chat.Row              // all, or the first of stream
+	stream  data.Iterable[chat.Row] // with DatasetStreaming
 	encoder chat.Encoder
 	pad     int32
 }
@@ -86,7 +88,7 @@ var demonstration embed.FS
 // unpack writes the demonstration beside the results.
 func (j *job) unpack() error {
 	dir := filepath.Join(j.args.OutputDir, "demonstration")
-	j.ModelNameOrPath, j.TrainFile = filepath.Join(dir, "model"), []string{filepath.Join(dir, "chats.jsonl")}
+	j.ModelNameOrPath, j.rowset.TrainFile = filepath.Join(dir, "model"), []string{filepath.Join(dir, "chats.jsonl")}
 	inner, err := fs.Sub(demonstration, "testdata")
 	if err != nil {
 		return err
@@ -112,7 +114,7 @@ func (j *job) find(ctx context.Context) error {
 		return err
 	}
 	files, err := j.hub.Files(ctx, j.Process, j.dataset, rowFiles, hub.Train)
-	j.TrainFile = files[hub.Train]
+	j.rowset.TrainFile = files[hub.Train]
 	return err
 }
 
@@ -159,18 +161,19 @@ func (j *job) trainData() (trainer.Option, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.DatasetStreaming {
-		return trainer.WithIterableTrainData(data.NewIterableSource(j.stream, j.collate)), nil
+	switch {
+	case !j.rowset.DatasetStreaming:
+		return trainer.WithTrainData(data.NewSource(samples, chat.Collate(j.pad))), nil
+	case j.Packing:
+		return trainer.WithIterableTrainData(data.NewIterableSource(j.packedStream(), chat.Collate(j.pad))), nil
 	}
-	return trainer.WithTrainData(data.NewSource(samples, chat.Collate(j.pad))), nil
+	rows := rowsets.Shuffle(j.rowset, j.stream, j.args.SamplerSeed())
+	return trainer.WithIterableTrainData(data.NewIterableSource(rows, j.collate)), nil
 }
 
 // samples encodes the rows, and shows one of them as the model will see it.
 func (j *job) samples() (data.Slice[chat.Sample], error) {
-	e, length := j.encoder, j.encoder.MaxLength
-	if j.Packing && j.PackingStrategy != chat.BestFit {
-		e.MaxLength = 0 // longer rows are split
-	}
+	e, length := j.packingEncoder(), j.encoder.MaxLength
 	samples, cut := make([]chat.Sample, len(j.rows)), 0
 	for i, row := range j.rows {
 		var err error
@@ -182,7 +185,7 @@ func (j *job) samples() (data.Slice[chat.Sample], error) {
 		}
 	}
 	j.warnOfPrompts(samples)
-	if err := j.describe(samples); err != nil || j.DatasetStreaming {
+	if err := j.describe(samples); err != nil || j.rowset.DatasetStreaming {
 		return nil, err
 	}
 	if cut > 0 {
@@ -199,6 +202,29 @@ func (j *job) samples() (data.Slice[chat.Sample], error) {
 		return nil, fmt.Errorf("nothing is learned: max_length = %d cuts all answers: want more", length)
 	}
 	return taught, nil
+}
+
+// packingEncoder is the encoder of rows that may be put together.
+func (j *job) packingEncoder() chat.Encoder {
+	e := j.encoder
+	if j.Packing && j.PackingStrategy != chat.BestFit {
+		e.MaxLength = 0 // longer rows are split
+	}
+	return e
+}
+
+// packedStream are the rows of a stream put together, a thousand at a time as TRL does it, and drawn from the buffer.
+func (j *job) packedStream() data.Iterable[chat.Sample] {
+	e, length := j.packingEncoder(), j.encoder.MaxLength
+	pack := func(rows []chat.Row) ([]chat.Sample, error) {
+		samples, err := j.encodeAll(&e, rows)
+		if err != nil {
+			return nil, err
+		}
+		return chat.Pack(samples, length, j.PackingStrategy)
+	}
+	name := fmt.Sprintf("packed %s %d", j.PackingStrategy, length)
+	return rowsets.Shuffle(j.rowset, data.Map(j.stream, name, chat.PackedTogether, pack), j.args.SamplerSeed())
 }
 
 // pack puts samples together.
@@ -228,7 +254,7 @@ func (j *job) describe(samples []chat.Sample) error {
 		}
 	}
 	where := ""
-	if j.DatasetStreaming {
+	if j.rowset.DatasetStreaming {
 		where = " of the first " + program.Count(len(samples), "row")
 	}
 	j.Line("tokens", program.Count(tokens, "token")+where, fmt.Sprintf("%d are learned", learned))

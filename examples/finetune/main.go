@@ -30,6 +30,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/internal/adapters"
 	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
+	"github.com/lockstep-ml/lockstep/examples/internal/rowsets"
 	_ "github.com/lockstep-ml/lockstep/integrations/all"
 	"github.com/lockstep-ml/lockstep/program"
 )
@@ -39,8 +40,8 @@ func main() { os.Exit(program.Run(train)) }
 // train is the program.
 func train(ctx context.Context, p *program.Process) error {
 	a, f := defaults()
-	l, h, d := adapters.Defaults(), downloads.Defaults(), &downloads.DataArguments{}
-	loader := args.Bind(p.Flags(), a, f, l, h, d)
+	l, r, h, d := adapters.Defaults(), rowsets.Defaults(), downloads.Defaults(), &downloads.DataArguments{}
+	loader := args.Bind(p.Flags(), a, f, r, l, h, d)
 	loader.Know(downloads.Aliases()...)
 	loader.Defaults(func(given func(key string) bool) string {
 		if given("model_name_or_path") || given("train_file") || given("dataset_name") {
@@ -53,6 +54,6 @@ func train(ctx context.Context, p *program.Process) error {
 	if _, err := p.Parse(loader); err != nil {
 		return err
 	}
-	j := &job{Process: p, args: a, FinetuneArguments: f, adapters: l, hub: h, dataset: d}
+	j := &job{Process: p, args: a, FinetuneArguments: f, rowset: r, adapters: l, hub: h, dataset: d}
 	return j.run(ctx)
 }

@@ -5,43 +5,23 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"iter"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/chat"
-	"github.com/lockstep-ml/lockstep/data/jsonlines"
-	"github.com/lockstep-ml/lockstep/data/text"
+	"github.com/lockstep-ml/lockstep/examples/internal/rowsets"
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// shown is how many rows of a stream are read before training, for what is printed and for the answers.
-const shown = 8
-
 // readRows reads the rows, or the first ones of a stream.
 func (j *job) readRows(ctx context.Context) error {
-	shares, err := j.probabilities()
+	set, err := rowsets.Open(j.rowset, j.args.SamplerSeed(), chat.Columns.ReadRows)
 	if err != nil {
 		return err
 	}
-	sets, err := j.sets(len(shares) > 0)
-	if err != nil {
-		return err
-	}
-	if j.stream = sets[0]; len(shares) > 0 {
-		if j.stream, err = data.Interleave(sets, shares, j.args.SamplerSeed(), j.StoppingStrategy); err != nil {
-			return err
-		}
-	}
-	most := 0
-	if j.DatasetStreaming {
-		most = shown
-	}
-	if j.rows, err = head(ctx, j.stream, most); err != nil {
+	if j.rows, err = rowsets.Head(ctx, j.rowset, set); err != nil {
 		return err
 	}
 	for _, row := range j.rows {
@@ -49,96 +29,21 @@ func (j *job) readRows(ctx context.Context) error {
 			return err
 		}
 	}
-	if j.DatasetStreaming && j.ShuffleBufferSize > 0 {
-		j.stream = data.Shuffle(j.stream, j.ShuffleBufferSize, j.args.SamplerSeed())
-	}
+	j.stream = set
 	j.describeRows()
 	return nil
 }
 
 // describeRows prints what the rows are.
 func (j *job) describeRows() {
-	form := j.rows[0].Form.Description()
-	switch {
-	case !j.DatasetStreaming:
-		j.Line("rows", program.Count(len(j.rows), "row"), form)
-	case j.ShuffleBufferSize > 0:
-		j.Line("rows", fmt.Sprintf("streamed, drawn from a buffer of %d", j.ShuffleBufferSize), form)
-	default:
-		j.Line("rows", "streamed in their order", form)
+	how := program.Count(len(j.rows), "row")
+	if j.rowset.DatasetStreaming {
+		how = j.rowset.Description()
 	}
+	j.Line("rows", how, j.rows[0].Form.Description())
 	if unread := chat.Unread(j.rows); len(unread) > 0 {
 		j.Line("not read", strings.Join(unread, ", "))
 	}
-}
-
-// sets are the rows of all files, or those of each train_file apart.
-func (j *job) sets(apart bool) (sets []data.Iterable[chat.Row], err error) {
-	patterns := [][]string{j.TrainFile}
-	if apart {
-		patterns = nil
-		for _, one := range j.TrainFile {
-			patterns = append(patterns, []string{one})
-		}
-	}
-	for _, some := range patterns {
-		paths, err := text.Expand(some...)
-		if err != nil {
-			return nil, err
-		}
-		set, err := j.set(paths)
-		if err != nil {
-			return nil, err
-		}
-		sets = append(sets, set)
-	}
-	return sets, nil
-}
-
-// set is the rows of files.
-func (j *job) set(paths []string) (data.Iterable[chat.Row], error) {
-	if !j.DatasetStreaming {
-		rows, err := chat.ReadRows(paths...)
-		return inMemory(rows), err
-	}
-	files, err := jsonlines.Open[chat.Row](paths...)
-	if err == nil && j.ShuffleBufferSize > 0 {
-		files = files.ShuffleFiles(j.args.SamplerSeed())
-	}
-	return files, err
-}
-
-// inMemory is a set of rows that were read.
-func inMemory(rows []chat.Row) data.Iterable[chat.Row] {
-	return data.Seq[chat.Row](func(int64) iter.Seq2[chat.Row, error] {
-		return func(yield func(chat.Row, error) bool) {
-			for _, row := range rows {
-				if !yield(row, nil) {
-					return
-				}
-			}
-		}
-	})
-}
-
-// head are the first rows of a set, all with 0.
-func head(ctx context.Context, set data.Iterable[chat.Row], most int) (rows []chat.Row, err error) {
-	c, err := set.Open(ctx, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	for most == 0 || len(rows) < most {
-		row, err := c.Next()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		rows = append(rows, row)
-	}
-	return rows, ctx.Err()
 }
 
 // sameForm is an error of a row that has another form than the first.
@@ -174,17 +79,26 @@ func (j *job) warnOfPrompts(samples []chat.Sample) {
 	}
 }
 
-// collate makes a batch of rows of a stream.
-func (j *job) collate(c *tensor.Ctx, rows []chat.Row) (*data.Batch, error) {
+// encodeAll makes samples of rows of a stream.
+func (j *job) encodeAll(e *chat.Encoder, rows []chat.Row) ([]chat.Sample, error) {
 	samples := make([]chat.Sample, len(rows))
 	for i, row := range rows {
 		err := j.sameForm(row)
 		if err == nil {
-			samples[i], err = j.encode(&j.encoder, row)
+			samples[i], err = j.encode(e, row)
 		}
 		if err != nil {
 			return nil, err
 		}
+	}
+	return samples, nil
+}
+
+// collate makes a batch of rows of a stream.
+func (j *job) collate(c *tensor.Ctx, rows []chat.Row) (*data.Batch, error) {
+	samples, err := j.encodeAll(&j.encoder, rows)
+	if err != nil {
+		return nil, err
 	}
 	return chat.Collate(j.pad)(c, samples)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/chat"
+	"github.com/lockstep-ml/lockstep/examples/internal/rowsets"
 	"github.com/lockstep-ml/lockstep/program"
 )
 
@@ -51,6 +52,51 @@ func TestStreamsAreDeterministic(t *testing.T) {
 		"checkpoint-3")}, mixed...)...))
 }
 
+// A packed stream has the bits of one rank on two, and where it is resumed in the middle of what was packed together.
+func TestPackedStreamsAreDeterministic(t *testing.T) {
+	shards := shardsOf(t, "testdata/chats.jsonl", 3)
+	for _, strategy := range []string{"bfd", "wrapped"} {
+		stream := []string{"--dataset_streaming", "--shuffle_buffer_size", "3", "--train_file", shards, "--packing",
+			"--packing_strategy", strategy, "--max_length", "96"}
+		one := append([]string{"--gradient_accumulation_steps", "2"}, stream...)
+		out := t.TempDir()
+		want := weights(t, out, one...)
+		require.Equal(t, want, weights(t, t.TempDir(), append([]string{"--num_replicas", "2"}, stream...)...))
+		require.Equal(t, want, weights(t, out, append([]string{"--resume_from_checkpoint", filepath.Join(out,
+			"checkpoint-3")}, one...)...))
+		require.NotEqual(t, want, weights(t, t.TempDir(), append([]string{"--data_seed", "9"}, one...)...))
+		_, err := finetune(t, append([]string{"--model_name_or_path", folder, "--output_dir", out, "--max_steps", "5",
+			"--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2", "--resume_from_checkpoint",
+			filepath.Join(out, "checkpoint-3"), "--max_new_tokens", "0"}, append(stream, "--max_length", "80")...)...)
+		require.ErrorContains(t, err, "changed since the checkpoint: the training data")
+	}
+}
+
+// Columns that are read under other names train as rows of these names do, from all formats.
+func TestColumns(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	want := weights(t, t.TempDir(), "--train_file", write("a.jsonl", strings.Repeat(
+		`{"prompt": "Two and two?", "completion": " Four."}`+"\n", 8)))
+	for name, text := range map[string]string{
+		"b.jsonl": strings.Repeat(`{"question": "Two and two?", "text": "no", "answer": " Four."}`+"\n", 8),
+		"c.csv":   "question,id,answer\n" + strings.Repeat("Two and two?,1, Four.\n", 8),
+	} {
+		argv := []string{"--train_file", write(name, text), "--dataset_columns", "prompt=question", "--dataset_columns",
+			"completion=answer"}
+		require.Equal(t, want, weights(t, t.TempDir(), argv...), name)
+		if name == "b.jsonl" {
+			require.Equal(t, want, weights(t, t.TempDir(), append(argv, "--dataset_streaming")...), name)
+		}
+	}
+	require.Equal(t, weights(t, t.TempDir(), "--train_file", "testdata/chats.jsonl"),
+		weights(t, t.TempDir(), "--train_file", "testdata/chats.parquet", "--dataset_columns", "messages"))
+}
+
 // shardsOf writes the lines of a file to several, and returns a pattern of them.
 func shardsOf(t *testing.T, path string, n int) string {
 	text, err := os.ReadFile(path)
@@ -81,8 +127,9 @@ func TestMixtures(t *testing.T) {
 	for stop, want := range map[data.StoppingStrategy][2]int{"first_exhausted": {30, 13}, "all_exhausted": {53, 20},
 		"all_exhausted_without_replacement": {30, 20}} {
 		a, f := defaults()
-		f.TrainFile, f.DatasetProbabilities, f.StoppingStrategy = files, []string{"3", "1"}, stop
-		j := &job{FinetuneArguments: f, Process: &program.Process{Stdout: io.Discard, Stderr: io.Discard}, args: a}
+		set := rowsets.Defaults()
+		set.TrainFile, set.DatasetProbabilities, set.StoppingStrategy = files, []string{"3", "1"}, stop
+		j := &job{FinetuneArguments: f, rowset: set, Process: &program.Process{Stdout: io.Discard, Stderr: io.Discard}, args: a}
 		require.NoError(t, j.readRows(t.Context()))
 		counts := map[string]int{}
 		for _, row := range j.rows {
@@ -102,11 +149,13 @@ func TestRowsAreRefused(t *testing.T) {
 	}
 	text := write("text.jsonl", `{"text": "a"}`)
 	for want, argv := range map[string][]string{
-		"dataset_probabilities": {"--train_file", text, "--dataset_probabilities", "1", "--dataset_probabilities", "2"},
-		"a number above 0":      {"--train_file", text, "--dataset_probabilities", "0"},
-		"stopping_strategy":     {"--train_file", text, "--stopping_strategy", "never"},
-		"want false with dataset_streaming, since all rows": {"--train_file", text, "--packing", "--dataset_streaming"},
-		"max_steps is -1: want at least 1":                  {"--train_file", text, "--dataset_streaming"},
+		"dataset_probabilities":            {"--train_file", text, "--dataset_probabilities", "1", "--dataset_probabilities", "2"},
+		"a number above 0":                 {"--train_file", text, "--dataset_probabilities", "0"},
+		"stopping_strategy":                {"--train_file", text, "--stopping_strategy", "never"},
+		"max_steps is -1: want at least 1": {"--train_file", text, "--dataset_streaming"},
+		"dataset_columns":                  {"--train_file", text, "--dataset_columns", "a=text", "--dataset_columns", "a"},
+		`and none of the columns ["txt"]`:  {"--train_file", text, "--dataset_columns", "text=txt"},
+		`it has no column "x": want one`:   {"--train_file", "testdata/chats.parquet", "--dataset_columns", "text=x"},
 		"rows.json: line 1: no JSON object: it ends too early": {"--dataset_streaming", "--train_file",
 			write("rows.json", "{\n\"text\": \"a\"}")},
 		"b.jsonl: line 1: the row has text, and testdata/chats.jsonl: line 1 has m": {"--dataset_probabilities", "1",

@@ -42,7 +42,7 @@ type textModel interface {
 // run trains and saves.
 func (j *job) run(ctx context.Context) error {
 	j.rows = pairs.Rows{Process: j.Process, Mode: chat.DropLonger}
-	if err := j.rows.Read(j.Arguments, j.args.OutputDir); err != nil {
+	if err := j.rows.Read(ctx, j.Arguments, j.args); err != nil {
 		return err
 	}
 	saved, err := models.OpenPretrained[textModel](tensor.CPU(), j.ModelNameOrPath, "a language model, such as "+

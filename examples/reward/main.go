@@ -27,10 +27,10 @@ func main() { os.Exit(program.Run(train)) }
 func train(ctx context.Context, p *program.Process) error {
 	a, r, s, l := defaults()
 	h := downloads.Defaults()
-	loader := args.Bind(p.Flags(), a, r, s, l, h)
+	loader := args.Bind(p.Flags(), append(r.All(), a, s, l, h)...)
 	loader.Know(downloads.Aliases()...)
 	loader.Defaults(func(given func(key string) bool) string {
-		if given("model_name_or_path") || given("train_file") {
+		if given("model_name_or_path") || given("train_file") || given("dataset_name") {
 			return ""
 		}
 		r.Demonstrate(a)

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
@@ -75,6 +76,8 @@ type DataArguments struct {
 	DatasetName       string `json:"dataset_name" usage:"data set of the Hub, as org/name, in place of files"`
 	DatasetConfigName string `json:"dataset_config_name" usage:"one of the data set's configurations"`
 	DatasetRevision   string `json:"dataset_revision" usage:"branch, tag or commit of the data set"`
+	DatasetTrainSplit string `json:"dataset_train_split" usage:"split to train on; empty is train"`
+	DatasetTestSplit  string `json:"dataset_test_split" usage:"split to evaluate on; empty is validation"`
 }
 
 // Check reports all faults at once.
@@ -85,13 +88,29 @@ func (d *DataArguments) Check(c *args.Checker) {
 		c.Require(d.DatasetConfigName == "", "dataset_config_name", d.DatasetConfigName, "it left out without "+
 			"dataset_name")
 		c.Require(d.DatasetRevision == "", "dataset_revision", d.DatasetRevision, "it left out without dataset_name")
+		c.Require(slices.Contains([]string{"", hub.Train}, d.DatasetTrainSplit), "dataset_train_split",
+			d.DatasetTrainSplit, "it left out without dataset_name")
+		c.Require(slices.Contains([]string{"", hub.Test}, d.DatasetTestSplit), "dataset_test_split",
+			d.DatasetTestSplit, "it left out without dataset_name")
 		return
 	}
 	c.Require(!c.Given("train_file"), "dataset_name", d.DatasetName, "it, or train_file")
 	c.Require(!c.Given("validation_file"), "dataset_name", d.DatasetName, "it, or validation_file")
 }
 
-// Files downloads the files of some splits of the data set. Those that it lacks are empty.
+// split is the data set's name of a split that a program reads.
+func (d *DataArguments) split(name string) string {
+	switch name {
+	case hub.Train:
+		return cmp.Or(d.DatasetTrainSplit, name)
+	case hub.Validation:
+		return cmp.Or(d.DatasetTestSplit, name)
+	}
+	return name
+}
+
+// Files downloads the files of some splits of the data set: of hub.Train those of DatasetTrainSplit, of hub.Validation
+// those of DatasetTestSplit. Splits that it lacks are empty, unless a flag names them.
 func (a *Arguments) Files(ctx context.Context, p *program.Process, d *DataArguments, extensions []string,
 	splits ...string,
 ) (map[string][]string, error) {
@@ -99,15 +118,21 @@ func (a *Arguments) Files(ctx context.Context, p *program.Process, d *DataArgume
 	if err != nil {
 		return nil, err
 	}
-	files, err := c.Dataset(ctx, d.DatasetName, hub.Selection{Revision: d.DatasetRevision, Config: d.DatasetConfigName,
-		Splits: splits, Extensions: extensions})
+	named := make([]string, len(splits))
+	for i, split := range splits {
+		named[i] = d.split(split)
+	}
+	found, err := c.Dataset(ctx, d.DatasetName, hub.Selection{Revision: d.DatasetRevision, Config: d.DatasetConfigName,
+		Splits: named, Extensions: extensions})
 	if err != nil {
 		return nil, err
 	}
-	facts := []string{d.DatasetName}
-	for _, split := range splits {
-		if n := len(files[split]); n > 0 {
-			facts = append(facts, fmt.Sprintf("%s: %s", split, program.Count(n, "file")))
+	facts, files := []string{d.DatasetName}, map[string][]string{}
+	for i, split := range splits {
+		if files[split] = found[named[i]]; len(files[split]) > 0 {
+			facts = append(facts, fmt.Sprintf("%s: %s", named[i], program.Count(len(files[split]), "file")))
+		} else if named[i] != split {
+			return nil, fmt.Errorf("dataset_name: %s has no split %s: want one of its own", d.DatasetName, named[i])
 		}
 	}
 	p.Line("from the Hub", facts...)

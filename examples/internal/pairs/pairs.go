@@ -18,6 +18,8 @@ import (
 	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/examples/internal/final"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
+	"github.com/lockstep-ml/lockstep/examples/internal/rowsets"
+	"github.com/lockstep-ml/lockstep/hub"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -26,8 +28,7 @@ import (
 // Arguments are settings of both programs, by the names of TRL.
 type Arguments struct {
 	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model and its tokenizer, or a GGUF file"`
-	// TrainFile and ValidationFile have rows in a form that chat.ParsePair reads.
-	TrainFile      []string `json:"train_file" usage:"rows of chosen and rejected answers, as JSON or JSON Lines; repeatable"`
+	// ValidationFile has rows in a form that chat.ParsePair reads, as the train_file of rowsets.
 	ValidationFile []string `json:"validation_file" usage:"rows to evaluate on, as train_file"`
 
 	DType        language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the parameters: float32, bfloat16, float16, or auto for that of the saved weights; see half_update"`
@@ -38,7 +39,15 @@ type Arguments struct {
 	DisableDropout bool `json:"disable_dropout" usage:"train without dropout"`
 
 	demonstrates bool
+	rows         *rowsets.Arguments
+	dataset      *downloads.DataArguments
 }
+
+// All are these settings and those of the rows, for args.Bind.
+func (a *Arguments) All() []any { return []any{a, a.rows, a.dataset} }
+
+// Streams reports whether rows are read while training.
+func (a *Arguments) Streams() bool { return a.rows.DatasetStreaming }
 
 // demonstration has answers to what examples/finetune has taught.
 //
@@ -57,7 +66,7 @@ func (a *Arguments) unpack(dir string) error {
 		return nil
 	}
 	path := filepath.Join(dir, "demonstration", "pairs.jsonl")
-	a.TrainFile = []string{path}
+	a.rows.TrainFile = []string{path}
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}
@@ -66,10 +75,15 @@ func (a *Arguments) unpack(dir string) error {
 
 // Defaults are TRL's, except that numbers are float32.
 func Defaults() *Arguments {
-	return &Arguments{DType: "float32", MaxLength: 1024, DisableDropout: true}
+	return &Arguments{DType: "float32", MaxLength: 1024, DisableDropout: true, rows: rowsets.Defaults(),
+		dataset: &downloads.DataArguments{}}
 }
 
-// Download gets the model and its adapter if they are of the Hub.
+// pairFiles are what chat.ReadPairs reads.
+var pairFiles = []string{".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet"}
+
+// Download gets the model, its adapter and the rows if they are of the Hub. Rows to evaluate on are those of
+// dataset_test_split.
 func (a *Arguments) Download(ctx context.Context, p *program.Process, h *downloads.Arguments, adapter *string) error {
 	if a.demonstrates {
 		return nil
@@ -77,13 +91,23 @@ func (a *Arguments) Download(ctx context.Context, p *program.Process, h *downloa
 	if err := h.Model(ctx, p, &a.ModelNameOrPath); err != nil {
 		return err
 	}
-	return h.ModelAt(ctx, p, adapter, "")
+	if err := h.ModelAt(ctx, p, adapter, ""); err != nil || a.dataset.DatasetName == "" {
+		return err
+	}
+	splits := []string{hub.Train}
+	if a.dataset.DatasetTestSplit != "" {
+		splits = append(splits, hub.Validation)
+	}
+	files, err := h.Files(ctx, p, a.dataset, pairFiles, splits...)
+	a.rows.TrainFile, a.ValidationFile = files[hub.Train], files[hub.Validation]
+	return err
 }
 
 // Check reports all faults at once.
 func (a *Arguments) Check(c *args.Checker) {
 	c.Require(a.ModelNameOrPath != "", "model_name_or_path", a.ModelNameOrPath, "a folder of a saved model")
-	c.Require(len(a.TrainFile) > 0 || a.demonstrates, "train_file", a.TrainFile, "rows of chosen and rejected answers")
+	rows := c.Given("train_file") || c.Given("dataset_name")
+	c.Require(rows || a.demonstrates, "train_file", a.rows.TrainFile, "rows of chosen and rejected answers")
 	c.Require(a.MaxLength == 0 || a.MaxLength > 1, "max_length", a.MaxLength, "at least 2, or 0")
 }
 
@@ -94,27 +118,56 @@ type Rows struct {
 	Mode    chat.TruncationMode
 	Pad     int32
 
-	train, eval []chat.Pair
+	train, eval []chat.Pair // train: all, or the first of stream
+	stream      data.Iterable[chat.Pair]
+	rowset      *rowsets.Arguments
+	seed        uint64
 	// Train and Eval are the samples; Eval is empty without a file.
 	Train, Eval data.Slice[chat.PreferenceSample]
 }
 
-// Read reads the files. dir is the folder of results.
-func (r *Rows) Read(a *Arguments, dir string) (err error) {
-	if err := a.unpack(dir); err != nil {
+// Read reads the files, or opens them for a stream.
+func (r *Rows) Read(ctx context.Context, a *Arguments, t *args.TrainingArguments) (err error) {
+	if err := a.unpack(t.OutputDir); err != nil {
 		return err
 	}
-	if r.train, err = chat.ReadPairs(a.TrainFile...); err != nil {
+	r.rowset, r.seed = a.rows, t.SamplerSeed()
+	if r.stream, err = rowsets.Open(a.rows, r.seed, chat.Columns.ReadPairs); err != nil {
 		return err
 	}
-	if len(a.ValidationFile) > 0 {
-		if r.eval, err = chat.ReadPairs(a.ValidationFile...); err != nil {
+	if r.train, err = rowsets.Head(ctx, a.rows, r.stream); err != nil {
+		return err
+	}
+	for _, row := range r.train {
+		if err := r.sameForm(row); err != nil {
 			return err
 		}
 	}
-	r.Line("rows", program.Count(len(r.train), "row"), r.train[0].Description())
+	if len(a.ValidationFile) > 0 {
+		columns, err := a.rows.Columns()
+		if err != nil {
+			return err
+		}
+		if r.eval, err = columns.ReadPairs(a.ValidationFile...); err != nil {
+			return err
+		}
+	}
+	how := program.Count(len(r.train), "row")
+	if a.Streams() {
+		how = a.rows.Description()
+	}
+	r.Line("rows", how, r.train[0].Description())
 	if unread := chat.UnreadOfPairs(r.train); len(unread) > 0 {
 		r.Line("not read", strings.Join(unread, ", "))
+	}
+	return nil
+}
+
+// sameForm is an error of a row that has another form than the first.
+func (r *Rows) sameForm(row chat.Pair) error {
+	if first := r.train[0]; (row.PromptMessages == nil) != (first.PromptMessages == nil) {
+		return fmt.Errorf("%s: %s, and in %s %s: want one form", row.Place, row.Description(), first.Place,
+			first.Description())
 	}
 	return nil
 }
@@ -205,10 +258,38 @@ func (r *Rows) Source(list data.Slice[chat.PreferenceSample]) data.Source {
 	return data.NewSource(list, chat.CollatePairs(r.Pad))
 }
 
+// trainData is what is trained on.
+func (r *Rows) trainData() trainer.Option {
+	if !r.rowset.DatasetStreaming {
+		return trainer.WithTrainData(r.Source(r.Train))
+	}
+	name := fmt.Sprintf("pairs %s %d", r.Mode, r.Encoder.MaxLength)
+	encoded := data.Map(r.stream, name, 1, r.encodeNext)
+	return trainer.WithIterableTrainData(data.NewIterableSource(rowsets.Shuffle(r.rowset, encoded, r.seed),
+		chat.CollatePairs(r.Pad)))
+}
+
+// encodeNext makes samples of rows of a stream, without those that teach nothing.
+func (r *Rows) encodeNext(rows []chat.Pair) (list []chat.PreferenceSample, err error) {
+	for _, row := range rows {
+		if err := r.sameForm(row); err != nil {
+			return nil, err
+		}
+		s, err := r.Encoder.EncodePair(row, r.Mode)
+		switch {
+		case err == nil:
+			list = append(list, s)
+		case reasonOf(err) == nil:
+			return nil, fmt.Errorf("%s: %w", row.Place, err)
+		}
+	}
+	return list, nil
+}
+
 // Train trains a model with rows, evaluates and saves it.
 func Train(ctx context.Context, r *Rows, m models.Model, a *args.TrainingArguments, opts ...trainer.Option) error {
 	evaluated := &final.Evaluation{}
-	opts = append(opts, trainer.WithTrainData(r.Source(r.Train)), trainer.WithDisplay(r.Stderr),
+	opts = append(opts, r.trainData(), trainer.WithDisplay(r.Stderr),
 		trainer.WithCallbacks(evaluated))
 	if len(r.Eval) > 0 {
 		opts = append(opts, trainer.WithEvalData(r.Source(r.Eval)))

@@ -49,7 +49,8 @@ func RunCLM() []args.Known {
 			"other settings of a new model: want config_name, or n_layer, n_embd, n_head and dropout"),
 		args.Known{Name: "torch_dtype", Type: args.TypeString, Status: args.StatusRenamed, Target: "dtype"},
 		noEffect("low_cpu_mem_usage", args.TypeBool, "false", "it changes how weights are loaded, not which"),
-		planned("streaming", args.TypeBool, "false", "data larger than memory: want smaller files"),
+		planned("streaming", args.TypeBool, "false", "data larger than memory here: want examples/finetune, which "+
+			"has dataset_streaming"),
 		refused("keep_linebreaks", args.TypeBool, "true", "true: a text keeps its line breaks"),
 	)
 }
