@@ -48,9 +48,9 @@ func (p *Pair) Description() string {
 
 // ParsePair reads a row of preferences, a JSON object with chosen and rejected. They are texts, lists of messages, or
 // one message each, and follow a prompt: a text or a list of messages of prompt, the conversation of messages or
-// conversations (ShareGPT), or instruction and input (Alpaca); beside prompt, the others are not read, as in TRL. Without
-// one, and where prompt is a text and the answers are conversations, the prompt is what both begin with, as in TRL. A
-// key whose value is null is not there, and keys of no use are not read; see Pair.Unread.
+// conversations (ShareGPT), or instruction and input (Alpaca); beside prompt, the others are not read, as in TRL.
+// Without one, and where prompt is a text and the answers are conversations, the prompt is what both begin with, as in
+// TRL. A key whose value is null is not there, and keys of no use are not read; see Pair.Unread.
 func ParsePair(object []byte) (p Pair, err error) {
 	values, keys, err := valuesOf(object)
 	if err != nil {

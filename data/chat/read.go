@@ -159,8 +159,8 @@ func readJSON(path, wanted string, at recordFunc) (err error) {
 	return nil
 }
 
-// readParquet reads columns of a Parquet file, all without any. What it has then of types that are not read is among the
-// keys that are not.
+// readParquet reads columns of a Parquet file, all without any. What it has then of types that are not read is among
+// the keys that are not.
 func readParquet(path string, columns []string, at recordFunc) (err error) {
 	f, err := parquet.Open(path)
 	if err != nil {

@@ -40,8 +40,8 @@ type job struct {
 // run trains and saves.
 func (j *job) run(ctx context.Context) error {
 	if j.PrecomputeRefLogProbs && j.Streams() {
-		return errors.New("precompute_ref_log_probs: the rows are streamed (dataset_streaming), and nothing is kept of " +
-			"them: want one of the two")
+		return errors.New("precompute_ref_log_probs: the rows are streamed (dataset_streaming), and nothing is kept " +
+			"of them: want one of the two")
 	}
 	if err := j.open(ctx); err != nil {
 		return err

@@ -204,8 +204,8 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// Rows of the Hub train as those of a file do, by the split, the configuration and the columns that are named, and so do
-// rows that are streamed.
+// Rows of the Hub train as those of a file do, by the split, the configuration and the columns that are named, and so
+// do rows that are streamed.
 func TestDatasets(t *testing.T) {
 	text, err := os.ReadFile("../internal/pairs/pairs.jsonl")
 	require.NoError(t, err)
@@ -220,8 +220,8 @@ func TestDatasets(t *testing.T) {
 	t.Setenv("HF_ENDPOINT", s.URL)
 	t.Setenv("HF_HOME", t.TempDir())
 	t.Setenv("HF_TOKEN", "")
-	argv := []string{"--max_steps", "4", "--logging_steps", "1", "--train_sampling_strategy", "sequential",
-		"--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2", "--use_peft", "--save_strategy", "no"}
+	argv := []string{"--max_steps", "4", "--logging_steps", "1", "--train_sampling_strategy", "sequential", "--use_peft",
+		"--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2", "--save_strategy", "no"}
 	run := func(more ...string) []record {
 		out := t.TempDir()
 		printed, err := dpo(t, out, append(argv, more...)...)
