@@ -220,8 +220,9 @@ func TestDatasets(t *testing.T) {
 	t.Setenv("HF_ENDPOINT", s.URL)
 	t.Setenv("HF_HOME", t.TempDir())
 	t.Setenv("HF_TOKEN", "")
-	argv := []string{"--max_steps", "4", "--logging_steps", "1", "--train_sampling_strategy", "sequential", "--use_peft",
-		"--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2", "--save_strategy", "no"}
+	argv := []string{"--max_steps", "4", "--logging_steps", "1", "--train_sampling_strategy", "sequential",
+		"--use_peft", "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2", "--save_strategy",
+		"no"}
 	run := func(more ...string) []record {
 		out := t.TempDir()
 		printed, err := dpo(t, out, append(argv, more...)...)

@@ -129,7 +129,8 @@ func TestMixtures(t *testing.T) {
 		a, f := defaults()
 		set := rowsets.Defaults()
 		set.TrainFile, set.DatasetProbabilities, set.StoppingStrategy = files, []string{"3", "1"}, stop
-		j := &job{FinetuneArguments: f, rowset: set, Process: &program.Process{Stdout: io.Discard, Stderr: io.Discard}, args: a}
+		j := &job{FinetuneArguments: f, rowset: set, args: a,
+			Process: &program.Process{Stdout: io.Discard, Stderr: io.Discard}}
 		require.NoError(t, j.readRows(t.Context()))
 		counts := map[string]int{}
 		for _, row := range j.rows {
@@ -149,13 +150,15 @@ func TestRowsAreRefused(t *testing.T) {
 	}
 	text := write("text.jsonl", `{"text": "a"}`)
 	for want, argv := range map[string][]string{
-		"dataset_probabilities":            {"--train_file", text, "--dataset_probabilities", "1", "--dataset_probabilities", "2"},
+		"dataset_probabilities": {"--train_file", text, "--dataset_probabilities", "1",
+			"--dataset_probabilities", "2"},
 		"a number above 0":                 {"--train_file", text, "--dataset_probabilities", "0"},
 		"stopping_strategy":                {"--train_file", text, "--stopping_strategy", "never"},
 		"max_steps is -1: want at least 1": {"--train_file", text, "--dataset_streaming"},
-		"dataset_columns":                  {"--train_file", text, "--dataset_columns", "a=text", "--dataset_columns", "a"},
-		`and none of the columns ["txt"]`:  {"--train_file", text, "--dataset_columns", "text=txt"},
-		`it has no column "x": want one`:   {"--train_file", "testdata/chats.parquet", "--dataset_columns", "text=x"},
+		"dataset_columns": {"--train_file", text, "--dataset_columns", "a=text",
+			"--dataset_columns", "a"},
+		`and none of the columns ["txt"]`: {"--train_file", text, "--dataset_columns", "text=txt"},
+		`it has no column "x": want one`:  {"--train_file", "testdata/chats.parquet", "--dataset_columns", "text=x"},
 		"rows.json: line 1: no JSON object: it ends too early": {"--dataset_streaming", "--train_file",
 			write("rows.json", "{\n\"text\": \"a\"}")},
 		"b.jsonl: line 1: the row has text, and testdata/chats.jsonl: line 1 has m": {"--dataset_probabilities", "1",

@@ -50,7 +50,8 @@ func (c Columns) Select(object []byte) ([]byte, error) {
 		for _, f := range fields {
 			keys = append(keys, f.Key)
 		}
-		return nil, fmt.Errorf("the row has the keys %.200q, and none of the columns %q that are wanted", keys, c.Keys())
+		return nil, fmt.Errorf("the row has the keys %.200q, and none of the columns %q that are wanted", keys,
+			c.Keys())
 	}
 	out.WriteByte('}')
 	return out.Bytes(), nil

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rowsets has the flags of examples that read rows of chats or of preferences: which files and columns, mixed by
-// which shares, read before training or while it runs. It is no example itself.
+// Package rowsets has the flags of examples that read rows of chats or of preferences: which files and columns, mixed
+// by which shares, read before training or while it runs. It is no example itself.
 package rowsets
 
 import (
