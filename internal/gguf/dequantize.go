@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels/blockwise"
 )
 
 // The functions below write the values of a block as llama.cpp and its Python package compute them in float32, product
@@ -32,13 +33,7 @@ func q4_1(dst []float32, block []byte) {
 }
 
 // q8_0 is a scale and 32 numbers of 8 bits.
-func q8_0(dst []float32, block []byte) {
-	d := half(block)
-	dst = dst[:32]
-	for i, q := range block[2:34] {
-		dst[i] = float32(int8(q)) * d
-	}
-}
+func q8_0(dst []float32, block []byte) { blockwise.DequantizeQ8(dst[:32], block) }
 
 // q4_K is a scale of scales and one of minima, 8 scales and 8 minima of 6 bits, and 8 times 32 numbers of 4 bits.
 func q4_K(dst []float32, block []byte) {

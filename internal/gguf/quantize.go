@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels/blockwise"
 )
 
 // Writable are the types that are written, for messages.
@@ -41,43 +42,8 @@ var encoders = map[Type]func(dst []byte, src []float32) (out []byte, bad int){
 		}
 		return dst, -1
 	},
-	Q8_0: appendQ8_0,
+	Q8_0: blockwise.AppendQ8,
 }
 
 // infinite are the bits of an infinite float16.
 const infinite dtype.F16 = 0x7c00
-
-// appendQ8_0 makes blocks of a scale and 32 numbers of 8 bits: the largest of a block becomes 127 or -127.
-func appendQ8_0(dst []byte, src []float32) (out []byte, bad int) {
-	for first := 0; first < len(src); first += 32 {
-		block := src[first : first+32]
-		most, at := float32(0), 0
-		for i, x := range block {
-			if x < 0 {
-				x = -x
-			}
-			if x > most {
-				most, at = x, i
-			}
-		}
-		scale, inverse := most/127, float32(0)
-		if scale >= smallestNormal { // what is smaller is 0 as a float16
-			inverse = 1 / scale
-		}
-		h := dtype.ToF16(scale)
-		if h&infinite == infinite {
-			return dst, first + at
-		}
-		dst = binary.LittleEndian.AppendUint16(dst, uint16(h))
-		for _, x := range block {
-			dst = append(dst, byte(int8(roundAway(x*inverse))))
-		}
-	}
-	return dst, -1
-}
-
-// smallestNormal is the smallest float32 whose reciprocal is surely finite.
-const smallestNormal = 0x1p-126
-
-// roundAway is the nearest whole number, of two the one farther from 0, as roundf of C.
-func roundAway(x float32) float32 { return float32(math.Round(float64(x))) }

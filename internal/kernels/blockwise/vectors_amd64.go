@@ -52,3 +52,26 @@ func (m *Map) dequantizeVector(x []float32, codes []uint8, scales []float32) int
 	}
 	return blocks
 }
+
+// productQ8 multiplies rows, 1, 2, 4 or 8 of them. AVX-512 has the kernels of AVX2, which wait for memory.
+func productQ8(rows, columns, blocks int, w []uint8, x, y []float32) {
+	if kernels.Vectors() == kernels.Generic {
+		productQ8Generic(rows, columns, blocks, w, x, y)
+		return
+	}
+	if blocks == 0 {
+		clear(y)
+		return
+	}
+	_, _, _ = w[columns*blocks*Q8Bytes-1], x[rows*blocks*Q8Block-1], y[rows*columns-1]
+	switch rows {
+	case 1:
+		productQ8AVX2x1(columns, blocks, &w[0], &x[0], &y[0])
+	case 2:
+		productQ8AVX2x2(columns, blocks, &w[0], &x[0], &y[0])
+	case 4:
+		productQ8AVX2x4(columns, blocks, &w[0], &x[0], &y[0])
+	case 8:
+		productQ8AVX2x8(columns, blocks, &w[0], &x[0], &y[0])
+	}
+}

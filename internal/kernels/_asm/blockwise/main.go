@@ -14,5 +14,8 @@ func generate(dir string) error {
 	file := assemble.New("blockwise")
 	dequantize(file.Context)
 	quantize(file.Context)
+	for _, rows := range []int{1, 2, 4, 8} {
+		productQ8(file.Context, rows)
+	}
 	return file.Write(dir, "kernels")
 }
