@@ -11,6 +11,9 @@ import (
 // Embedding looks up rows of table [V,C] by ids (int32 or int64, any shape): the result
 // has the shape of ids with C appended. An id outside [0,V) is a fault that names it.
 func Embedding(c *Ctx, table, ids *Tensor) *Tensor {
+	if blocks := table.quantized(); blocks != nil && c.parted == nil {
+		return c.embeddingQuantized(blocks, ids, table.shape[1])
+	}
 	table.check(c, "Embedding")
 	c.wantIndex("Embedding", ids)
 	ins := []*Tensor{table, ids}

@@ -19,6 +19,7 @@ type leaf struct {
 	inner  bool                      // stands for the result of an op: its gradient has its own dtype, see GradDType
 
 	lowered lowered
+	blocks  *Tensor // of Quantize; nil: none
 }
 
 // SetRequiresGrad makes t a leaf whose gradient Backward accumulates, or ends that: the

@@ -133,6 +133,9 @@ func newHead(c *Ctx, op string, x, weight, bias, targets *Tensor, ignoreIndex in
 	if c.parted != nil && (c.parted.Rowwise || c.parted.Vocabulary == nil) {
 		c.wantWhole(op, x, weight)
 	}
+	if blocks := weight.quantized(); blocks != nil {
+		weight = c.dequantized(blocks, weight.Shape())
+	}
 	c.wantFloat(op, x, c.stand(weight))
 	c.wantIndex(op, targets)
 	c.autocast(op, &x)

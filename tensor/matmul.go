@@ -73,11 +73,15 @@ type linear struct {
 
 	rows, m *Tensor // x as a matrix, wLow as [K,N]
 	parted  *PartedSum
+	blocks  *Tensor // of which w was made for this product alone; nil: of none
 	source  *Node   // computes x again for the gradient of w, instead of keeping it; nil: rows are kept
 	saved   *Tensor // what the activation's gradient reads, as a matrix
 }
 
 func (c *Ctx) linear(l *linear) *Tensor {
+	if blocks := l.w.quantized(); blocks != nil && l.transposed {
+		return c.linearQuantized(l, blocks)
+	}
 	c.wantFloat(l.op, l.x, c.stand(l.w))
 	c.autocast(l.op, &l.x)
 	l.w, l.wLow = c.lowerParam(l.w)
@@ -97,7 +101,8 @@ func (c *Ctx) linear(l *linear) *Tensor {
 	if l.source = l.x.recomputable(); l.source != nil || !l.w.RequiresGrad() {
 		kept = nil // only the gradient of w reads it
 	}
-	node := c.record(l.op, []*Tensor{out}, ins, []*Tensor{kept, c.stand(l.w), l.wLow, l.saved}, l.backward)
+	w, low := l.kept(c)
+	node := c.record(l.op, []*Tensor{out}, ins, []*Tensor{kept, w, low, l.saved}, l.backward)
 	if l.source != nil && node != nil && l.w.RequiresGrad() {
 		l.source.readers++
 	}
@@ -147,7 +152,7 @@ func (l *linear) sumOfParts(c *Ctx) (y *Tensor) {
 // inputGrad is the gradient of x as a matrix.
 func (l *linear) inputGrad(b *Back, g *Tensor) *Tensor {
 	if l.parted == nil || l.parted.Rowwise {
-		return b.matmul(l.op, g, swapLast(l.m))
+		return b.matmul(l.op, g, swapLast(l.weight(b, g)))
 	}
 	return b.convert(l.op, l.parted.colwise(b.Ctx, l, g), g.dtype)
 }
