@@ -53,6 +53,7 @@ type loadOptions struct {
 	nonFinite []string
 	dtype     tensor.DType           // of parameters; Invalid: as saved
 	deferred  bool                   // parameters are read when they are used
+	quantized bool                   // weights of linear layers and embeddings become blocks of 8-bit numbers
 	look      func(Configured) error // sees the model before it takes memory; nil: nobody looks
 }
 
@@ -70,6 +71,9 @@ func WithSavedDType() LoadOption { return WithDType(tensor.Invalid) }
 // rank of a sharded model reads one unit after the other and keeps its shards. What is wrong with a weight's values is
 // known when it is read, as an error of the run. The files must stay as they are until then.
 func Deferred() LoadOption { return func(o *loadOptions) { o.deferred = true } }
+
+// Quantized quantizes the model, see [Quantize]. It goes with float32, and not with Deferred.
+func Quantized() LoadOption { return func(o *loadOptions) { o.quantized = true } }
 
 // dtypeOf is the dtype that parameters get.
 func (o *loadOptions) dtypeOf(config []byte, set *safetensors.Set) (tensor.DType, error) {
@@ -279,8 +283,12 @@ func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configu
 		defer set.Close()
 	}
 	dt, err := o.dtypeOf(config, set)
+	if err == nil && o.quantized && (o.deferred || dt != tensor.Float32) {
+		err = fmt.Errorf("models: Quantized with parameters of %v, deferred %v: want float32, and without Deferred", dt,
+			o.deferred)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
+		return nil, errors.Join(fmt.Errorf("%s: %w", dir, err), closed(set, o))
 	}
 	in = in.As(dt)
 	// A model may have more parameters than there are weights: the comparison tells which.
@@ -310,6 +318,9 @@ func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configu
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", dir, err), closed(set, o))
+	}
+	if o.quantized {
+		Quantize(m)
 	}
 	if c, ok := m.(configKeeper); ok {
 		c.KeepConfig(string(config))

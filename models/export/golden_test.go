@@ -216,7 +216,14 @@ func TestLlamaCppComputesTheSame(t *testing.T) {
 			if runtime.GOARCH == "amd64" { // elsewhere the factors of RoPE may be rounded otherwise
 				require.Equal(t, want.SHA256, fmt.Sprintf("%x", sha256.Sum256(raw)), path)
 			}
-			compare(t, g.Prompt, want, open(t, path).Model, tolerance(name, dt), path)
+			whole := open(t, path).Model
+			compare(t, g.Prompt, want, whole, tolerance(name, dt), path)
+			if dt == export.BF16 {
+				require.Equal(t, want.Greedy, greedy(t, whole, g.Prompt, len(want.Greedy)), path)
+			}
+			if dt == export.Q8_0 {
+				compareBlocks(t, g.Prompt, whole, open(t, path, models.Quantized()).Model, path)
+			}
 		}
 		p, want := open(t, model), g.Files[name+"-f32.gguf"]
 		require.Equal(t, want.Greedy, greedy(t, p.Model, g.Prompt, len(want.Greedy)), name)
@@ -226,6 +233,18 @@ func TestLlamaCppComputesTheSame(t *testing.T) {
 			require.Equal(t, want.Tokens[i], append([]int32{}, ids...), "%s: %q", name, line)
 		}
 	}
+}
+
+// compareBlocks compares a model with itself in blocks: one token after the other, as they are generated, gives the same
+// tokens, and logits to the rounding of float32.
+func compareBlocks(t *testing.T, prompt []int, whole, blocks language, path string) {
+	for n := range prompt {
+		want, got := logitsOf(t, whole, prompt[:n+1]), logitsOf(t, blocks, prompt[:n+1])
+		for i := range want {
+			require.InDeltaSlice(t, want[i], got[i], 1e-5*float64(max(1, slices.Max(want[i]))), "%s %d", path, i)
+		}
+	}
+	require.Equal(t, greedy(t, whole, prompt, 24), greedy(t, blocks, prompt, 24), path)
 }
 
 // compare compares logits, and the tokens that follow: where another is as likely, llama.cpp may have taken that.
