@@ -73,7 +73,7 @@ func main() {
 	pflag.IntVar(&b.prompt, "prompt", 512, "tokens of the long prompt")
 	pflag.StringVar(&b.dir, "dir", "bench/generation", "the folder that holds peer.py")
 	pflag.StringVar(&b.gguf, "gguf", "", "a GGUF file; else a model of random weights")
-	pflag.StringVar(&b.dtype, "dtype", "float32", "of the file's weights here: float32, bfloat16 or float16")
+	pflag.StringVar(&b.dtype, "dtype", "float32", "of the file's weights here: float32, bfloat16, float16 or q8_0")
 	pflag.StringVar(&b.llama, "llama", "", "index.js of node-llama-cpp, for --gguf")
 	pflag.Parse()
 	if err := errors.Join(kernels.Init(), b.run(context.Background())); err != nil {
@@ -117,11 +117,15 @@ func (b *bench) run(ctx context.Context) error {
 // load makes the model.
 func (b *bench) load() error {
 	if b.gguf != "" {
-		dt, err := dtype.Parse(b.dtype)
-		if err != nil {
-			return err
+		opt := models.Quantized()
+		if b.dtype != "q8_0" {
+			dt, err := dtype.Parse(b.dtype)
+			if err != nil {
+				return err
+			}
+			opt = models.WithDType(dt)
 		}
-		p, err := models.OpenPretrained[*transformer.Model](b.dev, b.gguf, "a decoder", models.WithDType(dt))
+		p, err := models.OpenPretrained[*transformer.Model](b.dev, b.gguf, "a decoder", opt)
 		if err == nil {
 			b.model, b.vocabulary = p.Model, p.Model.Cfg.VocabSize
 		}

@@ -6,7 +6,7 @@
 // linear layer: the median time of a step and the peak of the process's memory. Numbers are float32, and nothing is
 // recomputed. peer.py measures the same with transformers and PEFT; run the two alternately.
 //
-// Usage: lora [--full] [--steps 6] [--tokens 512] [--threads 2] [--bf16_base]
+// Usage: lora [--full] [--steps 6] [--tokens 512] [--threads 2] [--bf16_base | --q8_base]
 package main
 
 import (
@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-ml/lockstep/bench/internal/workers"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/lora"
 	"github.com/lockstep-ml/lockstep/models/transformer"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -30,7 +31,7 @@ import (
 
 // bench is what is measured.
 type bench struct {
-	full, half             bool
+	full, half, blocks     bool
 	steps, tokens, threads int
 	layers                 int
 	targets                []string
@@ -40,6 +41,7 @@ func main() {
 	var b bench
 	pflag.BoolVar(&b.full, "full", false, "train the whole model")
 	pflag.BoolVar(&b.half, "bf16_base", false, "keep the frozen model in bfloat16")
+	pflag.BoolVar(&b.blocks, "q8_base", false, "keep the frozen model in blocks of 8-bit numbers")
 	pflag.IntVar(&b.steps, "steps", 6, "steps, of which the first is not counted")
 	pflag.IntVar(&b.tokens, "tokens", 512, "tokens of a step's one sequence")
 	pflag.IntVar(&b.threads, "threads", 2, "workers")
@@ -84,7 +86,11 @@ func (b bench) model(dev *tensor.Device) (*transformer.Model, error) {
 	if b.half {
 		in = in.As(tensor.BFloat16)
 	}
-	return transformer.New(in, cfg)
+	m, err := transformer.New(in, cfg)
+	if err == nil && b.blocks {
+		models.Quantize(m)
+	}
+	return m, err
 }
 
 // run trains, and gives the line with the figures.

@@ -38,7 +38,7 @@ type ChatArguments struct {
 	// PrefixCache is of conversations, which each turn continues.
 	PrefixCache int `json:"prefix_cache_mib" usage:"MiB of keys and values kept of earlier texts, so that what a prompt begins with is not computed again"`
 
-	DType language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the weights in memory; auto: as they were saved"`
+	DType language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32,q8_0" usage:"dtype of the weights in memory; auto: as they were saved; q8_0: 8-bit numbers"`
 }
 
 func defaults() *ChatArguments {

@@ -16,7 +16,7 @@ type FinetuneArguments struct {
 	// ModelNameOrPath is empty for the tiny model of the demonstration.
 	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model and its tokenizer, a GGUF file, or a model of the Hub, as org/name"`
 	// DType is the dtype of the parameters, by run_clm.py's names.
-	DType language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the parameters: float32, bfloat16, float16, or auto for that of the saved weights; see half_update"`
+	DType language.DType `json:"dtype" choices:"auto,bfloat16,float16,float32,q8_0" usage:"dtype of the parameters: float32, bfloat16, float16, or auto for that of the saved weights (see half_update); q8_0 with use_peft: frozen weights are 8-bit numbers"`
 	// ChatTemplate takes the place of the model's.
 	ChatTemplate string `json:"chat_template" path:"true" usage:"file of a chat template"`
 
@@ -47,6 +47,8 @@ func defaults() (*args.TrainingArguments, *FinetuneArguments) {
 
 // Check reports all faults at once.
 func (f *FinetuneArguments) Check(c *args.Checker) {
+	c.Require(f.DType != language.Q8 || c.Given("use_peft"), "dtype", f.DType,
+		"use_peft with it, or one of auto, bfloat16, float16, float32: 8-bit numbers are not trained")
 	c.Require(f.MaxLength == 0 || f.MaxLength > 1, "max_length", f.MaxLength, "at least 2, or 0")
 	c.Require(slices.Contains(chat.PackingStrategies(), f.PackingStrategy), "packing_strategy", f.PackingStrategy,
 		fmt.Sprint("one of ", chat.PackingStrategies()))

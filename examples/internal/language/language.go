@@ -28,10 +28,16 @@ type DType string
 // Auto is the dtype of the weights as they are saved.
 const Auto DType = "auto"
 
+// Q8 keeps the weights frozen, as 8-bit numbers: see models.Quantize.
+const Q8 DType = "q8_0"
+
 // Loading is the option that loads a model in the dtype.
 func (d DType) Loading() models.LoadOption {
-	if d == Auto {
+	switch d {
+	case Auto:
 		return models.WithSavedDType()
+	case Q8:
+		return models.Quantized()
 	}
 	return models.WithDType(d.New())
 }
