@@ -16,8 +16,8 @@ import (
 //
 // Linear, Embedding and LinearCrossEntropy read the blocks. Linear multiplies up to 8 rows by them where they lie, in
 // float32, exact to the elements; for more rows, and for gradients, it makes the elements for one product alone. Any
-// other op makes the elements of t, which are kept from then on. ok is false, and t as it was, if the device has no such kernels, K is no multiple of 32, or a
-// number is too large for a block.
+// other op makes the elements of t, which are kept from then on. ok is false, and t as it was, if the device has no
+// such kernels, K is no multiple of 32, or a number is too large for a block.
 func Quantize(c *Ctx, t *Tensor) (ok bool) {
 	const name = "Quantize"
 	t.check(c, name)

@@ -16,8 +16,8 @@ type HostMemory interface {
 // BlockProducts is implemented by backends that multiply by matrices of 8-bit numbers, the blocks of llama.cpp's Q8_0,
 // where these lie in host memory. Work that was launched must have ended.
 type BlockProducts interface {
-	// MultiplyQ8 computes y [rows,n] = x [rows,k]·wᵀ for w [n,k] in blocks along k, exact to the numbers that they stand
-	// for. rows are at most RowsQ8.
+	// MultiplyQ8 computes y [rows,n] = x [rows,k]·wᵀ for w [n,k] in blocks along k, exact to the numbers that they
+	// stand for. rows are at most RowsQ8.
 	MultiplyQ8(y, x []float32, w []byte, rows, k int)
 	RowsQ8() int
 	// DequantizeQ8 writes what blocks stand for.

@@ -235,8 +235,8 @@ func TestLlamaCppComputesTheSame(t *testing.T) {
 	}
 }
 
-// compareBlocks compares a model with itself in blocks: one token after the other, as they are generated, gives the same
-// tokens, and logits to the rounding of float32.
+// compareBlocks compares a model with itself in blocks: one token after the other, as they are generated, gives the
+// same tokens, and logits to the rounding of float32.
 func compareBlocks(t *testing.T, prompt []int, whole, blocks language, path string) {
 	for n := range prompt {
 		want, got := logitsOf(t, whole, prompt[:n+1]), logitsOf(t, blocks, prompt[:n+1])

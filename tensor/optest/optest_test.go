@@ -127,6 +127,7 @@ var notOps = map[string]string{
 	"Checkpoint": "takes functions; tested in package tensor",
 
 	"ClipFactor": "of float64 alone; tested in packages backendtest and optim",
+	"Quantize":   "changes how a weight is kept; tested in package tensor",
 	"AdamWAll":   "a list of AdamW; tested in package optim",
 
 	"BackwardSpan": "takes functions; tested in package nn",

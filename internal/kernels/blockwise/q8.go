@@ -16,8 +16,8 @@ const (
 )
 
 // AppendQ8 appends the blocks of src, a multiple of Q8Block elements, as llama.cpp rounds them: the largest of a block
-// becomes 127 or -127. bad is the first number whose scale float16 cannot hold, -1 if there is none. Numbers that blocks
-// of llama.cpp stand for become these blocks again.
+// becomes 127 or -127. bad is the first number whose scale float16 cannot hold, -1 if there is none. Numbers that
+// blocks of llama.cpp stand for become these blocks again.
 func AppendQ8(dst []byte, src []float32) (out []byte, bad int) {
 	for first := 0; first < len(src); first += Q8Block {
 		block := src[first : first+Q8Block]
