@@ -136,6 +136,7 @@ type Call struct {
 	Timeout  time.Duration
 
 	from, to *tensor.Memory // of In and Out where a tensor was given; nil: ordinary memory
+	turn     *turn          // where a device engine carries it out; nil: nowhere
 }
 
 // Sent returns the bytes that a rank of so many sends in the call with comm/tcp's flat algorithms, messages alone:

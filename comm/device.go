@@ -22,8 +22,9 @@ type DeviceEngine interface {
 	Carries(s Signature, dev *tensor.Device) bool
 
 	// Run carries a collective call out. in and out are nil where the rank gives or receives nothing; they are the same
-	// memory for operations in place. It returns when the work is done, a *TimeoutError soon after the deadline, and
-	// returns soon after Abort.
+	// memory for operations in place. It calls Call.Queued when the work is queued: until then no other group of the
+	// rank runs one, so that devices get the work of all groups in the order of the program. It returns when the work
+	// is done, a *TimeoutError soon after the deadline, and returns soon after Abort.
 	Run(c *Call, in, out *tensor.Memory) error
 
 	// Abort makes running and later calls return.

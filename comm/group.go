@@ -351,6 +351,7 @@ func (g *Group) Close() error {
 
 // execute runs one call on a queue's goroutine.
 func (g *Group) execute(h *Handle) {
+	defer h.call.Queued() // if it was not
 	g.mu.Lock()
 	err := g.err
 	g.mu.Unlock()
@@ -397,6 +398,9 @@ func (g *Group) run(c *Call, onDevice bool) error {
 		}
 	}
 	if onDevice {
+		if err := g.awaitTurn(c); err != nil {
+			return err
+		}
 		return g.devices.Run(c, c.from, c.to)
 	}
 	return g.engine.Run(c)
@@ -410,7 +414,11 @@ func (g *Group) submit(c Call, options []CallOption) *Handle {
 	for _, o := range options {
 		h.call.apply(o)
 	}
-	if q := g.queueFor(&h.call); q == nil || !q.push(h, g.flight) {
+	var place *line
+	if g.carried(&h.call) {
+		place = &g.family.line
+	}
+	if q := g.queueFor(&h.call); q == nil || !q.push(h, g.flight, place) {
 		h.finish(ErrClosed)
 	}
 	return h

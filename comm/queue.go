@@ -25,9 +25,9 @@ func newQueue(run func(*Handle)) *queue {
 	return q
 }
 
-// push numbers h, records it and appends it to the queue, all at once, so that numbers follow the queue. false: the
-// queue is closed.
-func (q *queue) push(h *Handle, flight *recorder) bool {
+// push numbers h, records it and appends it to the queue, all at once, so that numbers and places in the line follow the
+// queue. line is nil for calls that have no place there. false: the queue is closed.
+func (q *queue) push(h *Handle, flight *recorder, line *line) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
@@ -39,6 +39,9 @@ func (q *queue) push(h *Handle, flight *recorder) bool {
 	q.seq++
 	h.call.Seq = q.seq
 	h.entry = flight.queue(h.call.Signature)
+	if line != nil {
+		h.call.turn = line.join()
+	}
 	q.calls = append(q.calls, h)
 	q.changed.Signal()
 	return true

@@ -113,6 +113,7 @@ func (e *Engine) run(c *comm.Call, in, out *tensor.Memory) error {
 	if err := w.queue(); err != nil {
 		return fmt.Errorf("comm/nccl: %v: %w", c.Signature, err)
 	}
+	c.Queued()
 	return e.await(c)
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"testing"
@@ -23,8 +24,10 @@ import (
 	"github.com/lockstep-ml/lockstep/comm/nccl/engine"
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	backendcuda "github.com/lockstep-ml/lockstep/internal/backend/cuda"
+	"github.com/lockstep-ml/lockstep/internal/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
 	"github.com/lockstep-ml/lockstep/internal/joint"
+	"github.com/lockstep-ml/lockstep/internal/nccl"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -237,7 +240,7 @@ func TestTensorsLiveUntilTheirCallEnds(t *testing.T) {
 var register sync.Once
 
 // current is the library that groups get by name.
-var current *fake.NCCL
+var current nccl.Library
 
 // groups are those of n ranks with tensors on devices of their own.
 func groups(t *testing.T, n int, opts comm.Options) (*machine, []*comm.Group, []*tensor.Ctx) {
@@ -387,4 +390,92 @@ func TestAnEngineThatTheProgramLacks(t *testing.T) {
 	defer g[0].Close()
 	require.ErrorContains(t, g[0].Barrier().Wait(context.Background()), `no device engine "rccl" is built into`)
 	require.False(t, comm.HasDeviceEngine("rccl"))
+}
+
+// ordered notes in which order each rank queues calls, by their sizes.
+type ordered struct {
+	nccl.Library
+	mu    sync.Mutex
+	sizes [2][]int
+}
+
+func (o *ordered) Init(dev cuda.Device, n, rank int, id nccl.ID, over func() error) (nccl.Comm, error) {
+	c, err := o.Library.Init(dev, n, rank, id, over)
+	return orderedComm{c, o, rank}, err
+}
+
+type orderedComm struct {
+	nccl.Comm
+	of   *ordered
+	rank int
+}
+
+func (c orderedComm) AllGather(s cuda.Stream, out, in cuda.Ptr, count int, dt nccl.DataType) error {
+	c.of.mu.Lock()
+	c.of.sizes[c.rank] = append(c.of.sizes[c.rank], count)
+	c.of.mu.Unlock()
+	return c.Comm.AllGather(s, out, in, count, dt)
+}
+
+// The work of several groups reaches a device in the order in which its rank issued the calls, on all ranks.
+func TestGroupsTakeTurns(t *testing.T) {
+	_, list, contexts := groups(t, 2, comm.Options{Timeout: time.Minute})
+	o := &ordered{Library: current}
+	current = o
+	var all sync.WaitGroup
+	var issued [2][]int
+	for r, g := range list {
+		all.Go(func() {
+			subs, err := g.Split(comm.Partition{Name: "a", Color: []int{0, 0}},
+				comm.Partition{Name: "b", Color: []int{0, 0}}, comm.Partition{Name: "c", Color: []int{0, 0}})
+			if !assert.NoError(t, err) {
+				return
+			}
+			c, draw := contexts[r], rand.New(rand.NewPCG(1, 2))
+			var handles []*comm.Handle
+			var tensors []*tensor.Tensor
+			for i := range 40 {
+				in, out := tensor.Zeros(c, tensor.Uint8, i+1), tensor.Zeros(c, tensor.Uint8, 2*i+2)
+				tensors = append(tensors, in, out)
+				issued[r] = append(issued[r], i+1)
+				handles = append(handles, subs[draw.IntN(3)].AllGather(comm.OfTensor(c, out), comm.OfTensor(c, in)))
+			}
+			assert.NoError(t, comm.WaitAll(context.Background(), handles...))
+			runtime.KeepAlive(tensors)
+			for _, s := range subs {
+				assert.NoError(t, s.Close())
+			}
+		})
+	}
+	all.Wait()
+	require.Equal(t, issued, o.sizes)
+}
+
+// A call that ends before its turn, or before its work is queued, keeps none of another group waiting.
+func TestTurnsThatAreNotTaken(t *testing.T) {
+	_, list, contexts := groups(t, 2, comm.Options{Timeout: time.Minute})
+	var all sync.WaitGroup
+	for r, g := range list {
+		all.Go(func() {
+			subs, err := g.Split(comm.Partition{Name: "a", Color: []int{0, 0}},
+				comm.Partition{Name: "b", Color: []int{0, 0}})
+			if !assert.NoError(t, err) {
+				return
+			}
+			c := contexts[r]
+			vector := func() comm.Buffer { return comm.OfTensor(c, tensor.Full(c, tensor.Float32, 1, 100)) }
+			var late *comm.Handle
+			if r == 0 { // the other does not come
+				late = subs[0].AllReduce(vector(), comm.Sum, comm.Timeout(200*time.Millisecond))
+			}
+			assert.NoError(t, subs[1].AllReduce(vector(), comm.Sum).Wait(context.Background()))
+			if r == 0 {
+				var timeout *comm.TimeoutError
+				assert.ErrorAs(t, late.Wait(context.Background()), &timeout)
+			}
+			_ = subs[0].Close()
+			assert.NoError(t, subs[1].Close())
+		})
+	}
+	all.Wait()
 }
