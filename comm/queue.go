@@ -25,8 +25,8 @@ func newQueue(run func(*Handle)) *queue {
 	return q
 }
 
-// push numbers h, records it and appends it to the queue, all at once, so that numbers and places in the line follow the
-// queue. line is nil for calls that have no place there. false: the queue is closed.
+// push numbers h, records it and appends it to the queue, all at once, so that numbers and places in the line follow
+// the queue. line is nil for calls that have no place there. false: the queue is closed.
 func (q *queue) push(h *Handle, flight *recorder, line *line) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
