@@ -419,6 +419,30 @@ func copyPanelsBF16AVX2(k int, src *uint16, stride int, dst *float32, pitch int)
 //go:noescape
 func copyTallF16AVX2x6(k int, src *uint16, stride int, dst *float32)
 
+// dotsF16AVX2x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
+// multiple of 8; blocks ≥ 1, for a B of float16. A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C
+// at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func dotsF16AVX2x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
+
+// dotsF16AVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
+// multiple of 8; blocks ≥ 1, for a B of float16. A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C
+// at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func dotsF16AVX2x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
+
+// dotsF16AVX2x3 computes 3×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a
+// multiple of 8; blocks ≥ 1, for a B of float16. A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C
+// at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func dotsF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int,
+	blocks int)
+
 // transposeF16AVX2x4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 8·blocks, blocks ≥ 1, for a src of
 // float16.
 //

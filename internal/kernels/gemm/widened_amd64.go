@@ -18,6 +18,9 @@ var (
 	dotsBF16AVX2   = ofRows(dotsBF16AVX2x1, dotsBF16AVX2x2, dotsBF16AVX2x3)
 	dotsBF16AVX512 = ofRows(dotsBF16AVX512x1, dotsBF16AVX512x2, dotsBF16AVX512x3, dotsBF16AVX512x4, dotsBF16AVX512x5,
 		dotsBF16AVX512x6, dotsBF16AVX512x7, dotsBF16AVX512x8, dotsBF16AVX512x9, dotsBF16AVX512x10, dotsBF16AVX512x11)
+
+	dotsF16AVX2 = direct[float32, uint16]{[]int{0, 16, 16, 8}, 8,
+		ofRows(dotsF16AVX2x1, dotsF16AVX2x2, dotsF16AVX2x3)}
 )
 
 // The half types of the variants.
@@ -46,6 +49,7 @@ var (
 		copyA:  copyPanelsAF16AVX2,
 		copyB:  copyPanelsBF16AVX2,
 		stream: direct[float32, uint16]{[]int{0, 64, 48, 32, 24}, 1, streamF16AVX2},
+		dots:   dotsF16AVX2,
 	}
 	avx512F16 = format[float32]{
 		pack: (&packing[float32, uint16]{32, 12, copyRowsF16AVX512, copyTallF16AVX512x12, transposeF16,
@@ -53,6 +57,7 @@ var (
 		copyA:  copyPanelsAF16AVX512,
 		copyB:  copyPanelsBF16AVX512,
 		stream: direct[float32, uint16]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamF16AVX512},
+		dots:   dotsF16AVX2,
 	}
 )
 

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/mmcloughlin/avo/build"
 	"github.com/mmcloughlin/avo/operand"
@@ -23,18 +24,28 @@ func dotsVectors(f family) []int {
 
 // dots emits the kernel for a B whose columns are contiguous: squares of it are transposed in registers, so that each
 // lane sums one column in the order of k, as all kernels do.
-func dots(c *build.Context, f family, rows int) {
+func dots(c *build.Context, f family, rows int) { dotsOf(c, f, "", rows) }
+
+// dotsOf is dots for a B of float32, "", or of float16, "F16", which is widened as it is loaded.
+func dotsOf(c *build.Context, f family, of string, rows int) {
 	vectors := dotsVectors(f)[rows]
-	name := fmt.Sprintf("dots%sx%d", f.name, rows)
+	name := fmt.Sprintf("dots%s%sx%d", of, f.name, rows)
+	signature, elements := strings.ReplaceAll(directHalf, "uint16", "float32"), "."
+	if of != "" {
+		signature, elements = directHalf, ", for a B of "+halfNames[of]+"."
+	}
 	c.Function(name)
 	c.Doc(
 		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ %d "+
-			"products, a multiple of %d; blocks ≥ 1.", name, rows, vectors*f.lanes, f.lanes, f.lanes),
+			"products, a multiple of %d; blocks ≥ 1%s", name, rows, vectors*f.lanes, f.lanes, f.lanes, elements),
 		fmt.Sprintf("A is packed: a[%d·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at "+
 			"d[i·dstride].", rows))
 	c.Pragma("noescape")
-	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)")
+	c.SignatureExpr(signature)
 	p := newPointers(c, f)
+	if of != "" {
+		c.SHRQ(operand.Imm(1), p.bstride)
+	}
 	blocks, multiples := c.GP64(), newMultiples(c, p.bstride)
 	c.Load(c.Param("blocks"), blocks)
 
@@ -43,6 +54,7 @@ func dots(c *build.Context, f family, rows int) {
 	c.Load(c.Param("k"), k)
 	c.Load(c.Param("a"), a)
 	columns := multiples.columns(c, f, p.b, vectors)
+	columns.half = of != ""
 	sums := zeros(c, f, rows, vectors)
 	c.Label("loop")
 	for v := range vectors {
@@ -94,6 +106,7 @@ type columns struct {
 	*multiples
 	f    family
 	base []reg.GPVirtual
+	half bool // the elements are float16
 }
 
 // columns emits the start at the columns from b on.
@@ -132,7 +145,11 @@ func (w *columns) load(c *build.Context, v int) []reg.VecVirtual {
 	for i := range square {
 		from := w.at(v*w.f.lanes + i)
 		square[i] = w.f.register(c)
-		c.VMOVUPS(from, square[i])
+		if w.half {
+			c.VCVTPH2PS(from, square[i])
+		} else {
+			c.VMOVUPS(from, square[i])
+		}
 		from.Disp = dotsPrefetch
 		c.PREFETCHT0(from)
 	}
@@ -140,8 +157,12 @@ func (w *columns) load(c *build.Context, v int) []reg.VecVirtual {
 }
 
 func (w *columns) advance(c *build.Context) {
+	bytes := w.f.bytes()
+	if w.half {
+		bytes /= 2
+	}
 	for _, b := range w.base {
-		c.ADDQ(operand.Imm(uint64(w.f.bytes())), b)
+		c.ADDQ(operand.Imm(uint64(bytes)), b)
 	}
 }
 
