@@ -21,7 +21,8 @@ import (
 const estimateUsage = `usage: lockstep estimate-memory MODEL [FLAGS]
 
 Prints how much memory the tensors of a training run need on each rank. MODEL is a saved model's
-folder, a config.json, or the name of a published model (gpt2); weights are not read. The command
+folder, a config.json, the name of a published model (gpt2), or org/name of HuggingFace's Hub, from
+which config.json alone is downloaded; weights are not read. The command
 runs the steps on a meta device, which has shapes and no values, so it counts what a run allocates.
 A process needs some ten MiB more, and a few percent for free memory between blocks.
 
@@ -88,7 +89,7 @@ func (p *program) estimateMemory(argv []string) int {
 	if code, done := p.load(loader, argv, "estimate-memory", estimateUsage); done {
 		return code
 	}
-	m, err := of.load(fs.Args())
+	m, err := of.load(p, fs.Args())
 	if err != nil {
 		return p.failed("estimate-memory", err)
 	}

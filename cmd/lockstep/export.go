@@ -22,7 +22,7 @@ import (
 const exportUsage = `usage: lockstep export MODEL [FLAGS]
 
 Writes a saved language model as one GGUF file, for llama.cpp, ollama and what is built on them. MODEL is a folder that
-training or transformers saved, or a GGUF file. The file has the weights, the tokenizer and the chat template. What
+training or transformers saved, a GGUF file, or a model of HuggingFace's Hub as org/name. The file has the weights, the tokenizer and the chat template. What
 llama.cpp would compute otherwise is an error that names it, and then nothing is written. The file appears as a whole or
 not at all, and replaces none unless --overwrite is given.
 
@@ -37,6 +37,7 @@ const formatGGUF = "gguf"
 // exportFlags are what export can be asked for.
 type exportFlags struct {
 	format, output string
+	revision       string
 	modelfile      bool
 	options        export.Options
 	write          export.WriteOptions
@@ -48,7 +49,9 @@ func (f *exportFlags) flagSet() *pflag.FlagSet {
 	fs.StringVar((*string)(&f.options.DType), "dtype", string(export.Auto),
 		"dtype of matrices: f32, f16, bf16, q8_0 (8 bits) or auto, that of the weights; norms and biases are f32")
 	fs.StringVarP(&f.output, "output", "o", "", "the file (default: MODEL-DTYPE.gguf in the working directory)")
-	fs.StringVar(&f.options.Adapter, "adapter", "", "folder of a LoRA adapter that is merged into the weights")
+	fs.StringVar(&f.options.Adapter, "adapter", "",
+		"a LoRA adapter that is merged into the weights: its folder, or its name on the Hub")
+	fs.StringVar(&f.revision, "revision", "", "branch, tag or commit of a model of the Hub (default: main)")
 	fs.StringVar(&f.options.Name, "name", "", "name of the model in the file (default: MODEL's)")
 	fs.BoolVar(&f.modelfile, "modelfile", false, "write ollama's Modelfile beside it: template, stop words, sampling")
 	fs.BoolVar(&f.write.Overwrite, "overwrite", false, "replace files that are there")
@@ -87,6 +90,13 @@ func unprefixed(err error) error {
 
 // exportModel writes the file, and the Modelfile if that is asked for.
 func (p *program) exportModel(ctx context.Context, model string, f *exportFlags) error {
+	model, err := p.hubModel(ctx, model, f.revision)
+	if err == nil && f.options.Adapter != "" {
+		f.options.Adapter, err = p.hubModel(ctx, f.options.Adapter, "")
+	}
+	if err != nil {
+		return err
+	}
 	m, err := export.Open(model, f.options)
 	if err != nil {
 		return err

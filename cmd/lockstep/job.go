@@ -3,9 +3,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os/signal"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
@@ -23,9 +25,10 @@ import (
 
 // modelSettings name a model and its samples.
 type modelSettings struct {
-	Model  string `json:"model_name_or_path" usage:"the MODEL, instead of a word"`
-	Length int    `json:"length" usage:"tokens per sample, or pixels per side; 0: as many as the model has"`
-	DType  string `json:"dtype" choices:"float32,bfloat16,float16,float64" usage:"dtype of the parameters"`
+	Model    string `json:"model_name_or_path" usage:"the MODEL, instead of a word"`
+	Revision string `json:"revision" usage:"branch, tag or commit of a model of the Hub (default: main)"`
+	Length   int    `json:"length" usage:"tokens per sample, or pixels per side; 0: as many as the model has"`
+	DType    string `json:"dtype" choices:"float32,bfloat16,float16,float64" usage:"dtype of the parameters"`
 }
 
 // Check implements args.Checked.
@@ -45,7 +48,7 @@ type sampleModel struct {
 }
 
 // load reads the model's configuration.
-func (s *modelSettings) load(words []string) (*sampleModel, error) {
+func (s *modelSettings) load(p *program, words []string) (*sampleModel, error) {
 	if s.Model != "" {
 		words = append(words, s.Model)
 	}
@@ -53,7 +56,13 @@ func (s *modelSettings) load(words []string) (*sampleModel, error) {
 		return nil, &usageFault{quantity.Of(len(words), "word") +
 			": want one MODEL, a folder, a config.json or a name"}
 	}
-	config, err := models.ReadConfig(words[0])
+	ctx, stop := signal.NotifyContext(context.Background(), p.endings()...)
+	defer stop()
+	path, err := p.hubConfig(ctx, words[0], s.Revision)
+	if err != nil {
+		return nil, err
+	}
+	config, err := models.ReadConfig(path)
 	if err != nil {
 		return nil, err
 	}

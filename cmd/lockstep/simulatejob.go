@@ -91,7 +91,7 @@ func (p *program) simulateJob(argv []string) int {
 	if len(words) == 0 && of.Model == "" {
 		words = []string{"gpt2"}
 	}
-	m, err := of.load(words)
+	m, err := of.load(p, words)
 	if err == nil {
 		err = p.runJob(a, m, s)
 	}
