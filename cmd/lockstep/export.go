@@ -22,9 +22,9 @@ import (
 const exportUsage = `usage: lockstep export MODEL [FLAGS]
 
 Writes a saved language model as one GGUF file, for llama.cpp, ollama and what is built on them. MODEL is a folder that
-training or transformers saved, a GGUF file, or a model of HuggingFace's Hub as org/name. The file has the weights, the tokenizer and the chat template. What
-llama.cpp would compute otherwise is an error that names it, and then nothing is written. The file appears as a whole or
-not at all, and replaces none unless --overwrite is given.
+training or transformers saved, a GGUF file, or a model of HuggingFace's Hub as org/name. The file has the weights, the
+tokenizer and the chat template. What llama.cpp would compute otherwise is an error that names it, and then nothing is
+written. The file appears as a whole or not at all, and replaces none unless --overwrite is given.
 
   lockstep export out/tuned --dtype q8_0 --output tuned.gguf --modelfile
   ollama create tuned -f Modelfile

@@ -12,8 +12,12 @@ import (
 	"github.com/lockstep-ml/lockstep/models"
 )
 
-// hubModel is a saved model: that of a path, or one of HuggingFace's Hub, which it downloads into the cache.
+// hubModel is a saved model: that of a path, or one of HuggingFace's Hub, which it downloads into the cache. A word
+// without an organisation is a path.
 func (p *program) hubModel(ctx context.Context, nameOrPath, revision string) (string, error) {
+	if !strings.Contains(nameOrPath, "/") {
+		return nameOrPath, nil
+	}
 	c, err := p.hubClient()
 	if err != nil {
 		return "", err

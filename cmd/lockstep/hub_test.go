@@ -27,7 +27,7 @@ func TestExportOfTheHub(t *testing.T) {
 	raw, err := os.ReadFile("../../models/testdata/gguf/llama.gguf")
 	require.NoError(t, err)
 	s := startHub(t)
-	commit := s.Add("org/tiny", map[string]string{"tiny.gguf": string(raw), "README.md": "read me"})
+	commit := s.Add("models/org/tiny", map[string]string{"tiny.gguf": string(raw), "README.md": "read me"})
 	t.Chdir(t.TempDir())
 	for _, argv := range [][]string{{}, {"--revision", "main"}, {"--revision", commit}} {
 		code, stdout, stderr := output(nil, append([]string{"export", "org/tiny", "--dtype", "q8_0", "-o", "a.gguf",
@@ -56,10 +56,11 @@ func TestExportOfTheHub(t *testing.T) {
 // An estimate needs the configuration of a model of the Hub, and downloads nothing else.
 func TestEstimateOfTheHub(t *testing.T) {
 	s := startHub(t)
-	s.Add("org/tiny", map[string]string{"model.safetensors": strings.Repeat("x", 1<<16), "config.json": `{
+	s.Add("models/org/tiny", map[string]string{"model.safetensors": strings.Repeat("x", 1<<16), "config.json": `{
 		"model_type": "gpt2", "vocab_size": 50, "n_positions": 16, "n_embd": 8, "n_layer": 2, "n_head": 2}`})
 	for _, argv := range [][]string{{"estimate-memory", "org/tiny"}, {"estimate-memory", "org/tiny", "--revision=main"},
-		{"estimate-memory", "--model_name_or_path=org/tiny", "--json"}, {"simulate", "org/tiny", "--mesh=dp2"}} {
+		{"estimate-memory", "--model_name_or_path=org/tiny", "--json"},
+		{"simulate", "org/tiny", "--mesh", "dp_replicate=2"}} {
 		code, stdout, stderr := output(nil, argv...)
 		require.Equal(t, exitOK, code, "%v: %s", argv, stderr)
 		require.NotEmpty(t, stdout)

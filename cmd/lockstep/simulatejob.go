@@ -24,8 +24,8 @@ const simulateJobUsage = `usage: lockstep simulate MODEL [FLAGS]
        lockstep simulate --mesh AXES [FLAGS]
 
 Predicts a step of a whole job: its time, and for each rank how long it computes and waits, its
-memory and what it sends. MODEL is a saved model's folder, a config.json, or the name of a
-published model, by default gpt2; weights are not read. The mesh is given as
+memory and what it sends. MODEL is a saved model's folder, a config.json, org/name of the Hub, or the
+name of a published model, by default gpt2; weights are not read. The mesh is given as
 --mesh dp_replicate=2,dp_shard=2,pp=4, or by --pp_size, --dp_replicate_size and --dp_shard_size.
 A pipeline has gradient_accumulation_steps micro-batches of per_device_train_batch_size samples.
 Each rank of a pipeline runs two steps on a meta device, which has shapes and no values, so memory
