@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/lacking"
+)
+
+// day runs day.sh without Go, over programs of shell in place of those that pack.sh packs. broken is the one that
+// fails, "" for none.
+func day(t *testing.T, word, broken, python string) (table string, status int) {
+	t.Helper()
+	dir, stage := t.TempDir(), t.TempDir()
+	for _, name := range []string{"gpu", "lockstep", "clm", "internal_backend_cuda.test", "tensor_optest.test",
+		"comm_nccl.test"} {
+		code := 0
+		if name == broken {
+			code = 1
+		}
+		text := fmt.Sprintf("#!/bin/sh\necho WEIGHTS of %s\necho RESULT row lockstep 1 tokens/s\nexit %d\n", name, code)
+		if broken == "bits" && name == "gpu" { // others each time
+			text = "#!/bin/sh\necho WEIGHTS of $$\n"
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(stage, name), []byte(text), 0o755))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(stage, "version"), []byte("test\n"), 0o600))
+	run := func(c *exec.Cmd) string {
+		out, err := c.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return string(out)
+	}
+	run(exec.Command("tar", "-C", stage, "-cJf", filepath.Join(dir, "lockstep.tar.xz"), "."))
+	script, err := filepath.Abs("day.sh")
+	require.NoError(t, err)
+	run(exec.Command("cp", script, dir))
+	c := exec.Command(filepath.Join(dir, "day.sh"), word, "--device", "fake")
+	c.Env = []string{"PATH=/usr/bin:/bin", "PYTHON=" + python}
+	out, _ := c.CombinedOutput()
+	written, err := os.ReadFile(filepath.Join(dir, "out", word, "table.txt"))
+	require.NoError(t, err, "%s", out)
+	require.FileExists(t, filepath.Join(dir, "out", word+".tar.gz"))
+	return string(written), c.ProcessState.ExitCode()
+}
+
+// A step that fails makes the day fail, one that does not run is never held, and tools are called as they should be.
+func TestDay(t *testing.T) {
+	for _, tool := range []string{"bash", "xz", "tar"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			lacking.Skip(t, lacking.Tools, tool, "no "+tool)
+		}
+	}
+	row := func(name, seconds, what string) string { return fmt.Sprintf("(?m)^%s +%s  %s", name, seconds, what) }
+	table, status := day(t, "correctness", "", "false")
+	require.Equal(t, 3, status, table)
+	require.Regexp(t, row("conformance", `\d+`, "held$"), table)
+	require.Regexp(t, row("same-bits", "-", "held$"), table)
+	require.Regexp(t, row("ops", "-", "not run: "), table)
+	require.Contains(t, table, "12 held, 0 failed, 3 not run")
+
+	table, status = day(t, "correctness", "internal_backend_cuda.test", "false")
+	require.Equal(t, 1, status, table)
+	require.Regexp(t, row("conformance", `\d+`, `FAILED \(1\)`), table)
+	require.Contains(t, table, "9 held, 3 failed, 3 not run")
+
+	table, status = day(t, "correctness", "bits", "false")
+	require.Equal(t, 1, status, table)
+	require.Regexp(t, row("same-bits", "-", "FAILED: other bits"), table)
+
+	table, status = day(t, "peers", "", "false")
+	require.Equal(t, 3, status, table)
+	require.Regexp(t, row("gpt2-compile", "-", "not run: false has no PyTorch"), table)
+
+	table, status = day(t, "tools", "", "false")
+	require.Zero(t, status, table)
+	require.Regexp(t, row("ncu", `\d+`, "held$"), table)
+}
