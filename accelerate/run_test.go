@@ -5,6 +5,7 @@ package accelerate_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,4 +43,40 @@ func TestRunEndsAllRanks(t *testing.T) {
 		return wait(acc)
 	}, accelerate.WithLogger(quiet)))
 	require.Equal(t, [4]bool{true, true, true, true}, ranks)
+}
+
+// Ranks know their places, and a barrier lets none pass before all have come.
+func TestPlacesAndBarrier(t *testing.T) {
+	var came atomic.Int64
+	var places [3][4]int
+	require.NoError(t, accelerate.Run(t.Context(), rankArgs(3), func(acc *accelerate.Accelerator) error {
+		places[acc.Rank()] = [4]int{acc.Rank(), acc.WorldSize(), acc.LocalRank(), acc.LocalWorldSize()}
+		for round := int64(1); round <= 20; round++ {
+			came.Add(1)
+			if err := acc.Barrier(t.Context()); err != nil {
+				return err
+			}
+			if n := came.Load(); n < 3*round {
+				return fmt.Errorf("rank %d passed barrier %d after %d of %d ranks", acc.Rank(), round, n, 3*round)
+			}
+		}
+		return nil
+	}, accelerate.WithLogger(quiet)))
+	require.Equal(t, [3][4]int{{0, 3, 0, 3}, {1, 3, 1, 3}, {2, 3, 2, 3}}, places)
+}
+
+// A rank waits ddp_timeout for the others, and then says for what it waited.
+func TestRanksWaitDDPTimeout(t *testing.T) {
+	a := rankArgs(2)
+	a.DDPTimeout = 1
+	over := make(chan struct{})
+	err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
+		if acc.Rank() == 1 {
+			<-over
+			return nil
+		}
+		defer close(over)
+		return acc.Barrier(t.Context())
+	}, accelerate.WithLogger(quiet))
+	require.ErrorContains(t, err, "1s")
 }
