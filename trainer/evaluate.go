@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 )
@@ -114,6 +115,9 @@ func (t *Trainer) evaluateSet(ctx context.Context, set evalSet) (map[string]floa
 		return nil, err
 	}
 	metrics["epoch"] = t.state.Epoch
+	if t.args.IncludeNumInputTokensSeen != args.TokensSeenNo {
+		metrics["num_input_tokens_seen"] = float64(t.state.NumInputTokensSeen)
+	}
 	e := t.event()
 	e.Metrics = metrics
 	return metrics, t.callbacks.Fire(callbacks.Evaluate, e)

@@ -28,8 +28,9 @@ type Prediction struct {
 	Logits []float32 // row-major
 
 	// Labels are those of the sample, row-major, in the shape LabelShape: HuggingFace's label_ids. Of a language model
-	// they are the shifted labels, each beside the logits that predict it. They are nil if the batch has none, or none
-	// with a row for each sample.
+	// they are the shifted labels, each beside the logits that predict it, if its batches have those (data.CausalLM);
+	// labels that the model itself shifts are each beside the logits of the next token. They are nil if the batch has
+	// none, or none with a row for each sample.
 	Labels     []float64
 	LabelShape []int
 
