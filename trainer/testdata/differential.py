@@ -378,14 +378,21 @@ def resumes(seed, count):
 
 
 def main(script, description, name, made):
-    folder = golden.start(script, description)
-    document = {
-        "made_by": golden.versions(transformers, accelerate),
+    write(script, description, name, lambda: {
         "model": events.START,
         "train": {"x": [s["input_x"] for s in TRAIN], "y": [s["labels"] for s in TRAIN]},
         "eval": {"x": [s["input_x"] for s in EVAL], "y": [s["labels"] for s in EVAL]},
-        "events": {letter: name for name, letter in LETTERS.items()},
         "cases": made(),
+    })
+
+
+def write(script, description, name, made):
+    """Writes a document of cases."""
+    folder = golden.start(script, description)
+    document = {
+        "made_by": golden.versions(transformers, accelerate),
+        "events": {letter: name for name, letter in LETTERS.items()},
+        **made(),
     }
     text = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
     path = folder / name
