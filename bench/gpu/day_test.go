@@ -34,18 +34,14 @@ func day(t *testing.T, word, broken, python string) (table string, status int) {
 		require.NoError(t, os.WriteFile(filepath.Join(stage, name), []byte(text), 0o755))
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(stage, "version"), []byte("test\n"), 0o600))
-	run := func(c *exec.Cmd) string {
-		out, err := c.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		return string(out)
-	}
-	run(exec.Command("tar", "-C", stage, "-cJf", filepath.Join(dir, "lockstep.tar.xz"), "."))
-	script, err := filepath.Abs("day.sh")
+	out, err := exec.Command("tar", "-C", stage, "-cJf", filepath.Join(dir, "lockstep.tar.xz"), ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	script, err := os.ReadFile("day.sh")
 	require.NoError(t, err)
-	run(exec.Command("cp", script, dir))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "day.sh"), script, 0o755))
 	c := exec.Command(filepath.Join(dir, "day.sh"), word, "--device", "fake")
 	c.Env = []string{"PATH=/usr/bin:/bin", "PYTHON=" + python}
-	out, _ := c.CombinedOutput()
+	out, _ = c.CombinedOutput()
 	written, err := os.ReadFile(filepath.Join(dir, "out", word, "table.txt"))
 	require.NoError(t, err, "%s", out)
 	require.FileExists(t, filepath.Join(dir, "out", word+".tar.gz"))
