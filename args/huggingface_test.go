@@ -527,7 +527,7 @@ func TestFileOfTransformers(t *testing.T) {
 	require.NoError(t, p.err)
 	require.Empty(t, p.resolved.Notices)
 	want := args.Default("out")
-	want.DisableTQDM, want.ReportTo, want.Debug = new(false), []string{}, []string{}
+	want.DisableTQDM, want.ReportTo, want.Debug, want.IncludeForMetrics = new(false), []string{}, []string{}, []string{}
 	require.Equal(t, want, p.train)
 }
 
