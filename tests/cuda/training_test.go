@@ -240,7 +240,7 @@ func TestBits(t *testing.T) {
 	} {
 		_, devices := machine(t, k.ranks, fake.Options{Seed: uint64(i)})
 		m, calls := newGPT2(t, tensor.Float32), library.Calls()
-		_, _, bits := runWith(t, k.set, m, 4, k.ranks, devicesOf(devices)...)
+		_, _, bits := runWith(t, k.set, m, 2, k.ranks, devicesOf(devices)...)
 		if i == 0 {
 			first = bits
 		}
