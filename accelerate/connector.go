@@ -292,6 +292,26 @@ func RehearseTensors(a *args.TrainingArguments, model nn.Module, run func(c *nn.
 	return plan.Rehearse(model, size, run)
 }
 
+// TensorConfig is how the arguments divide a model that CheckTensors accepts among the ranks of a group; ok is false if
+// they do not.
+func TensorConfig(a *args.TrainingArguments, model nn.Module, g *comm.Group) (cfg tp.Config, ok bool, err error) {
+	if max(a.TPSize, a.TPParts) <= 1 {
+		return cfg, false, nil
+	}
+	plan, parts, err := tensorsOf(a).settle(nn.Walk(model), model, a.TPSize)
+	return tp.Config{Group: g, Plan: plan, Parts: parts}, err == nil, err
+}
+
+// TokenPasses are those of batches whose tokens the arguments divide among the ranks of a group, nil for one; nil if
+// they do not.
+func TokenPasses(a *args.TrainingArguments, g *comm.Group) (*cp.Passes, error) {
+	o := contextOf(a)
+	if o == nil {
+		return nil, nil
+	}
+	return cp.New(cp.Config{Group: g, Chunks: o.Chunks, Method: o.Method})
+}
+
 // CheckTokens is what is wrong with how the arguments divide the tokens of the sequences that a model reads (cp_size,
 // sp_size, cp_strategy, cp_chunks). Its error has all faults.
 func CheckTokens(a *args.TrainingArguments, model nn.Module) error {

@@ -5,14 +5,19 @@ package trainer
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/bits"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/pp"
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
+	"github.com/lockstep-ml/lockstep/accelerate/tp"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/fake"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -36,7 +41,12 @@ type Play struct {
 	Model func(in *nn.Init) (models.Model, error)      // creates the model
 	Batch func(c *tensor.Ctx, samples int) *data.Batch // makes a batch of so many samples
 	Cost  func(k tensor.KernelSpan) float64            // the time of a kernel; nil: no time
+	// Exchange is the time of calls by which ranks along an axis, tp or cp, send so many bytes; nil: no time.
+	Exchange func(axis comm.Axes, calls int, bytes int64) float64
 }
+
+// Axes along which ranks exchange something in passes, as Rehearsal's ranks have them in Beside.
+var besides = []comm.Axes{comm.TP, comm.CP}
 
 // Rehearse runs two training steps of each rank of a pipeline on a device without values (see pp.Rehearse): it
 // allocates, computes and sends what a real run would, on one goroutine. A mesh without pipelines has one of one rank.
@@ -49,13 +59,6 @@ func (p *Play) Rehearse() (*Rehearsal, error) {
 }
 
 func (p *Play) rehearse() (*Rehearsal, error) {
-	if p.Mesh.CP > 1 || p.Args.ContextChunks() > 1 {
-		return nil, errors.New("steps of ranks that divide the tokens of sequences are not rehearsed: want cp_size " +
-			"and sp_size 1, and cp_chunks 0")
-	}
-	if p.Mesh.TP > 1 {
-		return nil, fmt.Errorf("tp_size %d: steps of ranks that divide matrices are not rehearsed: want 1", p.Mesh.TP)
-	}
 	micro, err := p.Args.AccumulationSteps(p.replicas())
 	if err != nil {
 		return nil, err
@@ -148,6 +151,9 @@ func (p *Play) scene(dev *tensor.Device, s *schedule.Schedule, split []int) (sc 
 	if sc.Stages, err = pp.Stages(m.Parts(), split); err != nil {
 		return sc, err
 	}
+	if err := p.share(&sc); err != nil {
+		return sc, err
+	}
 	for i := range s.MicroBatches {
 		b := p.Batch(c, a.PerDeviceTrainBatchSize)
 		b.Position, b.MicroBatch = int64(i*a.PerDeviceTrainBatchSize), i
@@ -164,6 +170,39 @@ func (p *Play) scene(dev *tensor.Device, s *schedule.Schedule, split []int) (sc 
 		return opt, err
 	}
 	return sc, nil
+}
+
+// share divides the matrices of a scene's model, and the tokens of its batches, as the first rank along tp and cp has
+// them.
+func (p *Play) share(sc *pp.Scene) (err error) {
+	groups := make([]*comm.Group, len(besides))
+	for i, axis := range besides {
+		g, engine := fake.New(0, max(p.Mesh.Size(axis), 1), comm.Options{Log: slog.New(slog.DiscardHandler)})
+		engine.Mirror = true
+		groups[i] = g
+		b := pp.Beside{Engine: engine}
+		if f := p.Exchange; f != nil {
+			b.Time = func(calls int, bytes int64) float64 { return f(axis, calls, bytes) }
+		}
+		sc.Beside = append(sc.Beside, b)
+	}
+	if sc.Tokens, err = accelerate.TokenPasses(p.Args, groups[1]); err != nil {
+		return err
+	}
+	sc.Parted = shard.Strategy(p.Args.ShardStrategy()).ShardsGradients()
+	cfg, ok, err := accelerate.TensorConfig(p.Args, sc.Model, groups[0])
+	if err != nil || !ok {
+		return err
+	}
+	if sc.Sketch, err = pp.NewSketch(sc.Model, sc.Forward); err != nil {
+		return err
+	}
+	d, err := tp.Divide(sc.Job.Ctx, sc.Model, cfg)
+	if err != nil {
+		return err
+	}
+	sc.Job.Tree, sc.Job.Divided = d.Tree(), d.Divided()
+	return nil
 }
 
 // context makes the contexts of forward passes.
@@ -201,7 +240,7 @@ func (p *Play) EstimateMemory() ([]*MemoryEstimate, *Rehearsal, error) {
 }
 
 func (p *Play) estimate(r *pp.Rehearsal, microBatches int) *MemoryEstimate {
-	strategy, shards := p.Args.ShardStrategy(), int64(max(p.Mesh.DPShard, 1))
+	strategy, shards := p.Args.ShardStrategy(), int64(max(p.Mesh.DPShard, 1)*max(p.Mesh.CP, 1))
 	e := &MemoryEstimate{Parameters: r.Parameters, Gradients: r.Sums, OptimizerState: r.State, Activations: r.Held,
 		GradientSums: bits.Len(uint(accumulation.Groups(microBatches, p.deterministicRanks()))), Peak: r.Peak}
 	if strategy != args.NoShard {

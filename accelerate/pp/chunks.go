@@ -27,7 +27,9 @@ func (p *Pipeline) ownChunks() int {
 }
 
 // shares reports whether the strategy adds up what ranks along cp have of gradients.
-func (p *Pipeline) shares(t *trained) bool { return p.cfg.Parted && t.Shards() != nil }
+func (p *Pipeline) shares(t *trained) bool {
+	return p.cfg.Parted && (p.cfg.Strategy == nil || t.Shards() != nil)
+}
 
 // chunkSums are the weight gradients of a stage for a micro-batch, which each chunk adds a summand of its own to: see
 // cp.Gradients.

@@ -43,7 +43,7 @@ type Config struct {
 	// Tokens runs the passes of a batch whose tokens are divided among ranks, or computed by chunks on one; nil: its
 	// sequences are whole. Its Params are not read. Ranks along cp have the same stages.
 	Tokens *cp.Passes
-	Parted bool // strategies that cut parameters add up the gradients of ranks along cp
+	Parted bool // strategies that cut parameters, or nobody without Strategy, add up the gradients of ranks along cp
 	// Same are the ranks whose models have the same stages; nil: Job.Peers.Loss.
 	Same *comm.Group
 	// Joined is called on the last stage after the forward passes of a batch, or of all of its chunks here; nil: nobody

@@ -36,6 +36,7 @@ type Rehearsal struct {
 	// Outputs, Inputs and Tied are the bytes that the rank sends: outputs of its stages, gradients of their inputs, and
 	// gradients of parameters that are on two ranks, or of rows of them.
 	Outputs, Inputs, Tied int64
+	Beside                []int64 // bytes that it sends in passes along each of Scene.Beside
 }
 
 // StageWork is what a stage does for a micro-batch.
@@ -55,13 +56,40 @@ type Scene struct {
 	// Config has no Group; its Job.Ctx is of the device without values, where Model was made by nn.Init.Deferred.
 	Config
 	Batches []*data.Batch
+	// Beside are the groups in which a pass sums or exchanges something, on engines that move nothing: those of ranks
+	// along tp and cp.
+	Beside []Beside
 	// Optimizer makes that of the rank's parameters; nil: there is none.
 	Optimizer func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer, error)
+}
+
+// Beside is a group of a rank that is rehearsed.
+type Beside struct {
+	Engine *fake.Engine
+	Time   func(calls int, bytes int64) float64 // of calls that send so much; nil: they take none
+}
+
+// asked is how many calls there were, and the bytes that they send. A sum over all ranks is scattered and gathered.
+func (b Beside) asked() (calls int, bytes int64) {
+	for op, t := range b.Engine.Totals() {
+		bytes += t.Bytes
+		switch op {
+		case comm.Recv:
+		case comm.AllReduce:
+			calls += 2 * t.Calls
+		default:
+			calls += t.Calls
+		}
+	}
+	return calls, bytes
 }
 
 // rehearsal is a Rehearsal in the making.
 type rehearsal struct {
 	Rehearsal
+	beside []Beside
+	calls  []int   // along each of beside, before the action under way, and
+	moved  []int64 // their bytes
 	engine *fake.Engine
 	dev    *tensor.Device
 	at     map[int]int   // of Stages
@@ -86,9 +114,13 @@ func Rehearse(on *tensor.Device, rank int, cost func(tensor.KernelSpan) float64,
 		return nil, err
 	}
 	cfg := sc.Config
-	r := &rehearsal{dev: dev, at: map[int]int{}, alive: map[int]int64{}}
+	n := len(sc.Beside)
+	r := &rehearsal{dev: dev, at: map[int]int{}, alive: map[int]int64{}, beside: sc.Beside, calls: make([]int, n),
+		moved: make([]int64, n)}
+	r.Beside = make([]int64, n)
 	cfg.Group, r.engine = fake.New(rank, len(cfg.Schedule.Ranks), comm.Options{Log: slog.New(slog.DiscardHandler)})
 	defer cfg.Group.Close()
+	sc.giveUp(rank)
 	p, err := New(cfg)
 	if err != nil {
 		return nil, err
@@ -130,6 +162,21 @@ func Rehearse(on *tensor.Device, rank int, cost func(tensor.KernelSpan) float64,
 	return &r.Rehearsal, nil
 }
 
+// giveUp frees the parts of matrices that are of other ranks' stages.
+func (sc *Scene) giveUp(rank int) {
+	mine := map[*tensor.Tensor]bool{}
+	for _, n := range sc.Schedule.StagesOf(rank) {
+		for _, q := range Parameters(sc.Job.Tree, sc.Stages[n]) {
+			mine[q.Tensor] = true
+		}
+	}
+	for _, q := range sc.Job.Tree.Parameters() {
+		if !mine[q.Tensor] && !q.Unloaded() {
+			q.Free()
+		}
+	}
+}
+
 // sizes are the bytes of parameters and of their gradients.
 func sizes(list []tensor.Named) (params, grads int64) {
 	for _, q := range list {
@@ -161,11 +208,15 @@ func (r *rehearsal) observe(run *runner, a schedule.Action, ended bool) {
 	used, sent := r.dev.MemStats().InUse, r.bytes()
 	if !ended {
 		r.spent, r.used, r.sent = 0, used, sent
+		for i, b := range r.beside {
+			r.calls[i], r.moved[i] = b.asked()
+		}
 		return
 	}
 	if !r.counts {
 		return
 	}
+	r.exchanged()
 	sums := r.gradients(run, a)
 	r.Sums, r.Held = max(r.Sums, sums), max(r.Held, used-sums-r.Parameters-r.State)
 	s := &r.Stages[r.at[a.Stage]]
@@ -185,6 +236,17 @@ func (r *rehearsal) observe(run *runner, a schedule.Action, ended bool) {
 	case schedule.SendB:
 		s.InputGradient += sent - r.sent
 		r.Inputs += sent - r.sent
+	}
+}
+
+// exchanged adds what an action has exchanged along tp and cp.
+func (r *rehearsal) exchanged() {
+	for i, b := range r.beside {
+		calls, bytes := b.asked()
+		r.Beside[i] += bytes - r.moved[i]
+		if b.Time != nil {
+			r.spent += b.Time(calls-r.calls[i], bytes-r.moved[i])
+		}
 	}
 }
 

@@ -68,7 +68,7 @@ func (s *Step) Kill(d Death) (*Outcome, error) {
 	o.Moment = s.moment(dead[0], o.Into, nil)
 	reach := map[int][]int{} // of each pipeline
 	for rank := range s.Ranks {
-		column := s.Job.Mesh.Coord(rank, shared)
+		column := s.Job.Mesh.Coord(rank, columns)
 		if reach[column] == nil && o.Into < s.GradientsEnd {
 			reach[column] = s.reach(column, dead, o.Into)
 		}
@@ -187,7 +187,7 @@ func (s *Step) passes(inPipeline int) (list []int) {
 // moment is what a rank does at a time of the step. reach is how many passes each rank of its pipeline can run; nil:
 // all.
 func (s *Step) moment(rank int, into float64, reach []int) Moment {
-	i, column := s.Job.Mesh.Coord(rank, comm.PP), s.Job.Mesh.Coord(rank, shared)
+	i, column := s.Job.Mesh.Coord(rank, comm.PP), s.Job.Mesh.Coord(rank, columns)
 	list, spans := s.Passes.Schedule.Ranks[i], s.Passes.Timeline[i]
 	for n, k := range s.passes(i) {
 		switch a, span := list[k], spans[k]; {

@@ -16,9 +16,11 @@ type Sharding struct{ Optimizer, Parameters bool }
 // Job is what is simulated.
 type Job struct {
 	Hardware Hardware
-	Mesh     comm.Mesh // of pp, dp_replicate and dp_shard; see comm.Mesh.Of
+	Mesh     comm.Mesh // see comm.Mesh.Of
 	Schedule *schedule.Schedule
-	Pipeline []*pp.Rehearsal // of each rank of a pipeline, with costs by Hardware.Kernel
+	// Pipeline is each rank of a pipeline, with costs by Hardware.Kernel and Hardware.Exchange, and what it sends along
+	// tp and cp (pp.Rehearsal.Beside), if anything.
+	Pipeline []*pp.Rehearsal
 	Sharding Sharding
 }
 
@@ -29,12 +31,14 @@ type Traffic struct {
 	Tied           int64 `json:"tied"`            // gradients of parameters that are on two ranks of a pipeline
 	Gradients      int64 `json:"gradients"`       // to the ranks that have the same stages
 	Parameters     int64 `json:"parameters"`      // gathered by the ranks that have the same stages
+	Tensors        int64 `json:"tensors"`         // in passes, to the ranks that have other parts of the same layers
+	Tokens         int64 `json:"tokens"`          // in passes, to the ranks that have other tokens of the same samples
 	AcrossHosts    int64 `json:"across_hosts"`    // how much of all that goes to other hosts
 }
 
 // Sum is all that the rank sends.
 func (t Traffic) Sum() int64 {
-	return t.Outputs + t.InputGradients + t.Tied + t.Gradients + t.Parameters
+	return t.Outputs + t.InputGradients + t.Tied + t.Gradients + t.Parameters + t.Tensors + t.Tokens
 }
 
 // Rank is a rank in a step. Its times add up to that of the step.
@@ -71,8 +75,11 @@ func (s *Step) Bubble() float64 {
 	return sum / (s.Time * float64(len(s.Ranks)))
 }
 
-// shared are the ranks that have the same stages as one.
-const shared = comm.DPReplicate | comm.DPShard
+// shared are the ranks that see other samples, and columns those that have the same stages as one, or parts of them.
+const (
+	shared  = comm.DPReplicate | comm.DPShard
+	columns = shared | comm.CP | comm.TP
+)
 
 // Run simulates a step.
 func (j *Job) Run() (*Step, error) {
@@ -115,9 +122,6 @@ func (j *Job) check() error {
 		return err
 	}
 	m := j.Mesh
-	if m.CP > 1 || m.TP > 1 {
-		return fmt.Errorf("simulation: mesh %v: want sizes of pp, dp_replicate and dp_shard alone", m)
-	}
 	if m.PP != len(j.Pipeline) || m.PP != len(j.Schedule.Ranks) {
 		return fmt.Errorf("simulation: mesh %v, a schedule of %d ranks and %d rehearsals: want as many of each", m,
 			len(j.Schedule.Ranks), len(j.Pipeline))
@@ -142,7 +146,7 @@ func (j *Job) costs() schedule.Costs {
 	j.stages(func(rank int, w pp.StageWork) {
 		c.Stages[w.Stage] = w.StageCosts
 		if next := w.Stage + 1; w.Output > 0 {
-			for column := range j.Mesh.Size(shared) {
+			for column := range j.Mesh.Size(columns) {
 				from, to := j.rank(rank, column), j.rank(j.Schedule.StageToRank[next], column)
 				c.Transfer[w.Stage] = max(c.Transfer[w.Stage], j.Hardware.link(from, to).time(float64(w.Output)))
 			}
@@ -154,7 +158,7 @@ func (j *Job) costs() schedule.Costs {
 }
 
 // rank is the number in the job of a rank of a pipeline.
-func (j *Job) rank(inPipeline, pipeline int) int { return inPipeline*j.Mesh.Size(shared) + pipeline }
+func (j *Job) rank(inPipeline, pipeline int) int { return inPipeline*j.Mesh.Size(columns) + pipeline }
 
 // lastPass is when the last pass of the pipeline ends.
 func (s *Step) lastPass() (end float64) {
@@ -179,7 +183,7 @@ func (s *Step) tied() (end float64) {
 		return 0
 	}
 	takes := func(bytes int64) (longest float64) {
-		for column := range j.Mesh.Size(shared) {
+		for column := range j.Mesh.Size(columns) {
 			link := j.Hardware.link(j.rank(first, column), j.rank(last, column))
 			longest = max(longest, link.time(float64(bytes)))
 		}
@@ -199,7 +203,7 @@ func (j *Job) update(inPipeline int) float64 {
 	r := j.Pipeline[inPipeline]
 	bytes := float64(2*r.Parameters + r.Gradients + 2*r.State)
 	if j.Sharding.Optimizer {
-		bytes /= float64(j.Mesh.DPShard)
+		bytes /= float64(j.Mesh.Size(j.shards()))
 	}
 	return bytes / j.Hardware.MemoryBandwidth
 }
@@ -214,9 +218,13 @@ func (j *Job) spread(inPipeline int) float64 {
 
 // traffic is what a rank sends in a step.
 func (j *Job) traffic(rank int) (t Traffic) {
-	i, column := j.Mesh.Coord(rank, comm.PP), j.Mesh.Coord(rank, shared)
+	i, column := j.Mesh.Coord(rank, comm.PP), j.Mesh.Coord(rank, columns)
 	r := j.Pipeline[i]
 	t.Outputs, t.InputGradients, t.Tied = r.Outputs, r.Inputs, r.Tied
+	for i, into := range []*int64{&t.Tensors, &t.Tokens}[:min(len(r.Beside), 2)] {
+		*into = r.Beside[i]
+		t.AcrossHosts += int64(j.Hardware.abroad(j.Mesh, rank, []comm.Axes{comm.TP, comm.CP}[i]) * float64(*into))
+	}
 	across := func(stage int, bytes int64) {
 		if stage < 0 || stage >= j.Schedule.Stages() {
 			return

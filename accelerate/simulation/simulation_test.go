@@ -105,11 +105,6 @@ func TestBadJobs(t *testing.T) {
 	_, err := bad.Run()
 	require.EqualError(t, err, "simulation: flops is 0: want a number of at least 1")
 	bad = *j
-	bad.Mesh.TP = 2
-	_, err = bad.Run()
-	require.EqualError(t, err, "simulation: mesh pp=2,dp_replicate=2,tp=2: want sizes of pp, dp_replicate and "+
-		"dp_shard alone")
-	bad = *j
 	bad.Mesh.PP = 4
 	_, err = bad.Run()
 	require.ErrorContains(t, err, "a schedule of 2 ranks and 2 rehearsals: want as many of each")

@@ -130,7 +130,7 @@ func TestEstimateMemory(t *testing.T) {
 		"zero_stage is 4 (flag --zero_stage): want":     {config, "--zero_stage", "4", "--ranks", "2"},
 		"tp_plan is auto, and *":                        {config, "--tp_size", "2"},
 		"mesh tp=2 does not fit 3 ranks":                {config, "--tp_size", "2", "--ranks", "3"},
-		"tp_size 2: steps of ranks that divide":         {config, "--tp_size", "2", "--pp_size", "2"},
+		"the model cannot be cut into stages: want one": {config, "--tp_size", "2", "--pp_size", "2"},
 		"mesh pp=2 does not fit 3 ranks":                {config, "--pp_size", "2", "--num_replicas", "3"},
 		"mesh dp_replicate=3 does not fit 4 ranks: want a multiple of 3 ranks, or sizes": {
 			config, "--zero_stage", "3", "--ranks", "4", "--dp_replicate_size", "3"},

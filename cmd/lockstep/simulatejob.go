@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/simulation"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/internal/terminal"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -26,7 +27,8 @@ const simulateJobUsage = `usage: lockstep simulate MODEL [FLAGS]
 Predicts a step of a whole job: its time, and for each rank how long it computes and waits, its
 memory and what it sends. MODEL is a saved model's folder, a config.json, org/name of the Hub, or the
 name of a published model, by default gpt2; weights are not read. The mesh is given as
---mesh dp_replicate=2,dp_shard=2,pp=4, or by --pp_size, --dp_replicate_size and --dp_shard_size.
+--mesh dp_replicate=2,dp_shard=2,pp=4, or by --pp_size, --dp_replicate_size, --dp_shard_size,
+--cp_size and --tp_size. What ranks along cp and tp exchange is a part of the passes.
 A pipeline has gradient_accumulation_steps micro-batches of per_device_train_batch_size samples.
 Each rank of a pipeline runs two steps on a meta device, which has shapes and no values, so memory
 and bytes are those of a run. Times follow from the hardware that the flags describe: a kernel takes
@@ -121,14 +123,16 @@ func (p *program) runJob(a *args.TrainingArguments, m *sampleModel, s *jobSettin
 		return err
 	}
 	play.Cost = h.Kernel
+	play.Exchange = h.Exchange(play.Mesh)
 	memory, r, err := play.EstimateMemory()
 	if err != nil {
 		return err
 	}
 	strategy, mesh := a.ShardStrategy(), play.Mesh
+	shards := mesh.Size(comm.DPShard | comm.CP)
 	job := &simulation.Job{Hardware: h, Mesh: mesh, Schedule: r.Schedule, Pipeline: r.Ranks,
-		Sharding: simulation.Sharding{Optimizer: strategy != args.NoShard && mesh.DPShard > 1,
-			Parameters: (strategy == args.FullShard || strategy == args.ShardGradOp) && mesh.DPShard > 1}}
+		Sharding: simulation.Sharding{Optimizer: strategy != args.NoShard && shards > 1,
+			Parameters: (strategy == args.FullShard || strategy == args.ShardGradOp) && shards > 1}}
 	step, err := job.Run()
 	if err != nil {
 		return err
@@ -245,7 +249,7 @@ func (v *jobView) report() *jobReport {
 // samples is how many samples the job trains on in a second.
 func (v *jobView) samples() float64 {
 	s := v.step
-	pipelines := len(s.Ranks) / len(s.Job.Pipeline)
+	pipelines := s.Job.Mesh.Size(comm.DPReplicate | comm.DPShard)
 	return float64(v.a.PerDeviceTrainBatchSize*s.Job.Schedule.MicroBatches*pipelines) / s.Time
 }
 
@@ -314,8 +318,15 @@ func (v *jobView) gathers() string {
 func (p *program) showRanks(v *jobView) error {
 	memory := [][]string{{"ranks", "stages", "busy", "bubble", "exchange", "params", "grads", "optim", "activations",
 		"peak MiB"}}
-	sent := [][]string{{"ranks", "MiB sent", "outputs", "input grads", "tied", "grads", "params", "to other hosts"}}
-	ranks := v.step.Ranks
+	sent := [][]string{{"ranks", "MiB sent", "outputs", "input grads", "tied", "grads", "params"}}
+	ranks, m := v.step.Ranks, v.step.Job.Mesh
+	if m.TP > 1 {
+		sent[0] = append(sent[0], "tensors")
+	}
+	if m.CP > 1 {
+		sent[0] = append(sent[0], "tokens")
+	}
+	sent[0] = append(sent[0], "to other hosts")
 	for from := 0; from < len(ranks); {
 		r, to := ranks[from], from+1
 		for to < len(ranks) && alike(r, ranks[to]) {
@@ -325,12 +336,11 @@ func (p *program) showRanks(v *jobView) error {
 		if to > from+1 {
 			name += fmt.Sprintf("–%d", to-1)
 		}
-		m, t := v.memory[r.Pipeline], r.Traffic
+		sent = append(sent, append([]string{name}, sentBy(r.Traffic, m)...))
+		m := v.memory[r.Pipeline]
 		memory = append(memory, append([]string{name, numbers(v.step.Job.Schedule.StagesOf(r.Pipeline)),
 			shortTime(r.Busy), shortTime(r.Bubble), shortTime(r.Exchange)}, allMebibytes(m.Parameters, m.Gradients,
 			m.OptimizerState, m.Activations, m.Peak)...))
-		sent = append(sent, append([]string{name}, allMebibytes(t.Sum(), t.Outputs, t.InputGradients, t.Tied,
-			t.Gradients, t.Parameters, t.AcrossHosts)...))
 		from = to
 	}
 	if err := p.showTable(memory); err != nil {
@@ -338,6 +348,18 @@ func (p *program) showRanks(v *jobView) error {
 	}
 	fmt.Fprintln(p.stdout)
 	return p.showTable(sent)
+}
+
+// sentBy are the cells of what a rank sends.
+func sentBy(t simulation.Traffic, m comm.Mesh) []string {
+	bytes := []int64{t.Sum(), t.Outputs, t.InputGradients, t.Tied, t.Gradients, t.Parameters}
+	if m.TP > 1 {
+		bytes = append(bytes, t.Tensors)
+	}
+	if m.CP > 1 {
+		bytes = append(bytes, t.Tokens)
+	}
+	return allMebibytes(append(bytes, t.AcrossHosts)...)
 }
 
 // showTable prints rows, aligned to the right.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -79,8 +80,6 @@ func TestSimulateJobRefuses(t *testing.T) {
 		{"gpt2 gpt2", exitUsage, "2 words: want one MODEL"},
 		{"--mesh pp=2,foo=2", exitUsage, `unknown axis "foo": want axes among pp`},
 		{"--mesh pp=2 --pp_size 4", exitUsage, "mesh has pp=2, and pp_size is 4: want one of both"},
-		{"--mesh pp=2,cp=2", exitError, "that divide the tokens of sequences are not rehearsed: want cp"},
-		{"--mesh pp=2,tp=2", exitError, "tp_size 2: steps of ranks that divide matrices are not rehearsed: want 1"},
 		{"--mesh pp=0", exitUsage, `has "pp=0": want axes as dp_shard=2,tp=4`},
 		{"--mesh pp=2,dp_shard=-1", exitUsage, "mesh has dp_shard=-1: want sizes of at least 1"},
 		{"--mesh pp=4 --num_replicas 6", exitError, "mesh pp=4 does not fit 6 ranks: want a multiple of 4 ranks"},
@@ -98,6 +97,32 @@ func TestSimulateJobRefuses(t *testing.T) {
 		require.Empty(t, stdout, "nothing is printed before all is checked")
 		require.Contains(t, text, row.want)
 	}
+}
+
+// Ranks along tp and cp exchange something in each pass, over the links of their hosts, and have less of the model or of
+// the tokens.
+func TestSimulateDividedLayersAndTokens(t *testing.T) {
+	simulate := func(mesh string, perHost int) (r jobReport) {
+		code, out, text := output(nil, "simulate", "gpt2", "--length", "64", "--json", "--mesh", mesh,
+			"--gradient_accumulation_steps", "4", "--ranks_per_host", fmt.Sprint(perHost))
+		require.Zero(t, code, text)
+		require.NoError(t, json.Unmarshal([]byte(out), &r))
+		return r
+	}
+	one, near, far := simulate("pp=2", 8), simulate("pp=2,cp=2,tp=2", 8), simulate("pp=2,cp=2,tp=2", 1)
+	require.Len(t, near.Ranks, 8)
+	require.Greater(t, far.Time, near.Time)
+	for i, r := range near.Ranks {
+		whole := one.Ranks[i/4]
+		require.Equal(t, whole.Stages, r.Stages)
+		require.Positive(t, r.Sent.Tensors)
+		require.Positive(t, r.Sent.Tokens)
+		require.Zero(t, r.Sent.AcrossHosts)
+		require.Less(t, r.Memory.Parameters, whole.Memory.Parameters*6/10)
+		require.Less(t, r.Memory.Activations, whole.Memory.Activations)
+		require.Equal(t, r.Sent.Sum(), far.Ranks[i].Sent.AcrossHosts)
+	}
+	require.Zero(t, one.Ranks[0].Sent.Tensors+one.Ranks[0].Sent.Tokens)
 }
 
 // With pipelines, estimate-memory has each rank of one.
