@@ -99,8 +99,8 @@ func TestSimulateJobRefuses(t *testing.T) {
 	}
 }
 
-// Ranks along tp and cp exchange something in each pass, over the links of their hosts, and have less of the model or of
-// the tokens.
+// Ranks along tp and cp exchange something in each pass, over the links of their hosts, and have less of the model or
+// of the tokens.
 func TestSimulateDividedLayersAndTokens(t *testing.T) {
 	simulate := func(mesh string, perHost int) (r jobReport) {
 		code, out, text := output(nil, "simulate", "gpt2", "--length", "64", "--json", "--mesh", mesh,
