@@ -15,7 +15,7 @@ import (
 // the blocks of llama.cpp's Q8_0 (see tensor.Quantize): those of a GGUF file of Q8_0 lose nothing, others are rounded.
 // A generated token then takes a quarter of float32's memory, and adapters of package models/lora train beside such
 // weights. A weight whose rows are no multiple of 32 numbers stays as it is, and so do all on a device without kernels
-// for blocks. The weights are float32 and belong to one rank.
+// for blocks. The weights are float32. Strategies that divide or send weights make them float32 again.
 func Quantize(m nn.Module) {
 	weights := map[*nn.Parameter]bool{} // tied ones once
 	tokens := 0
