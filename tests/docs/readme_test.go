@@ -27,7 +27,8 @@ func TestReadmeCounts(t *testing.T) {
 		"JSON and YAML: %s work under their own names", counts[1], counts[2]))
 
 	runs := len(golden(t, "events.json").Runs) + len(golden(t, "differential.json.gz").Cases) +
-		len(golden(t, "differential_ranks.json.gz").Cases)
+		len(golden(t, "differential_ranks.json.gz").Cases) +
+		len(golden(t, "differential_language.json.gz").Cases)
 	require.Equal(t, 2, strings.Count(readme, fmt.Sprintf("compared with %d runs of transformers", runs)), runs)
 }
 
