@@ -302,6 +302,11 @@ func TensorConfig(a *args.TrainingArguments, model nn.Module, g *comm.Group) (cf
 	return tp.Config{Group: g, Plan: plan, Parts: parts}, err == nil, err
 }
 
+// ShardsGradients reports whether a rank has the sums of its shard of the gradients alone under the arguments.
+func ShardsGradients(a *args.TrainingArguments) bool {
+	return shard.Strategy(a.ShardStrategy()).ShardsGradients()
+}
+
 // TokenPasses are those of batches whose tokens the arguments divide among the ranks of a group, nil for one; nil if
 // they do not.
 func TokenPasses(a *args.TrainingArguments, g *comm.Group) (*cp.Passes, error) {

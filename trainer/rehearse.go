@@ -12,7 +12,6 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/pp"
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
-	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/accelerate/tp"
 	"github.com/lockstep-ml/lockstep/args"
@@ -189,7 +188,7 @@ func (p *Play) share(sc *pp.Scene) (err error) {
 	if sc.Tokens, err = accelerate.TokenPasses(p.Args, groups[1]); err != nil {
 		return err
 	}
-	sc.Parted = shard.Strategy(p.Args.ShardStrategy()).ShardsGradients()
+	sc.Parted = accelerate.ShardsGradients(p.Args)
 	cfg, ok, err := accelerate.TensorConfig(p.Args, sc.Model, groups[0])
 	if err != nil || !ok {
 		return err
