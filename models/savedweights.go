@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
+	"sync"
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/mapped"
 	"github.com/lockstep-ml/lockstep/internal/placement"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -23,6 +26,9 @@ type SavedWeights struct {
 	named   map[string]tensor.Named
 	buffers map[string]bool
 	options loadOptions
+
+	mapping sync.Mutex
+	maps    map[*os.File]*mapped.Private // nil: it cannot be mapped
 }
 
 // FitWeights compares a saved set with m, as ReadWeights does, and reads no elements. The parameters of m may be on the

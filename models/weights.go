@@ -54,6 +54,7 @@ type loadOptions struct {
 	dtype     tensor.DType           // of parameters; Invalid: as saved
 	deferred  bool                   // parameters are read when they are used
 	quantized bool                   // weights of linear layers and embeddings become blocks of 8-bit numbers
+	mapped    bool                   // parameters lie in the files' memory, where they can
 	look      func(Configured) error // sees the model before it takes memory; nil: nobody looks
 }
 
@@ -74,6 +75,19 @@ func Deferred() LoadOption { return func(o *loadOptions) { o.deferred = true } }
 
 // Quantized quantizes the model, see [Quantize]. It goes with float32, and not with Deferred.
 func Quantized() LoadOption { return func(o *loadOptions) { o.quantized = true } }
+
+// Mapped leaves the parameters in the files: they are mapped into memory, and the system reads a page when something
+// uses it. It is for models that compute and are not trained, or whose base is frozen; parameters that training writes
+// become the process's own memory, page by page. Their values are not looked at: NaN and infinities are no error.
+//
+// Parameters of another dtype than the file's, Quantized and transposed ones and those of GGUF files are read, and so
+// is everything on devices with memory of their own, where the files lie on a network file system, and on other systems
+// than Linux.
+//
+// The files may be replaced by others, as all that saves here and in Python's Hub does (a new file gets the name of the
+// old one). If one is cut short, what computes with it ends with an error; if one is written in place, the model
+// changes.
+func Mapped() LoadOption { return func(o *loadOptions) { o.mapped = true } }
 
 // dtypeOf is the dtype that parameters get.
 func (o *loadOptions) dtypeOf(config []byte, set *safetensors.Set) (tensor.DType, error) {
@@ -279,6 +293,7 @@ func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configu
 		return nil, noWeights(dir, config, err)
 	}
 	o := optionsOf(opts)
+	o.mapped = o.mapped && !o.quantized // they become other numbers
 	if !o.deferred {
 		defer set.Close()
 	}
@@ -303,7 +318,7 @@ func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configu
 	}
 	var m Configured
 	in = in.Unfilled()
-	if err == nil && o.deferred {
+	if err == nil && (o.deferred || o.mapped) {
 		in = in.Deferred()
 	}
 	if err == nil {
@@ -313,6 +328,8 @@ func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configu
 	case err != nil:
 	case o.deferred:
 		err = readLater(set, m, o)
+	case o.mapped:
+		err = mapNow(set, m, o)
 	default:
 		err = ReadWeights(set, m, opts...)
 	}

@@ -23,7 +23,7 @@ import (
 // unexpected or of another shape, and then m is unchanged. NaN and infinities are an error that names the weights, see
 // AllowNonFinite; no other option is taken, since m is there already.
 func LoadWeights(m nn.Module, path string, opts ...LoadOption) error {
-	if o := optionsOf(opts); o.deferred || o.dtype != tensor.Float32 {
+	if o := optionsOf(opts); o.deferred || o.mapped || o.dtype != tensor.Float32 {
 		return errors.New("models: LoadWeights with an option of LoadPretrained: want none but AllowNonFinite, the " +
 			"parameters exist already")
 	}

@@ -7,11 +7,17 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/mapped"
 )
 
-// FromHost returns a tensor over host memory that the caller owns, aligned to 64 bytes,
-// without a copy; ok is false if the device does not compute in host memory. The memory
-// must outlive the tensor, and the caller must synchronise (Ctx.Sync) before accessing
-// it.
+// FromHost returns a tensor over host memory that the caller owns, aligned to 8 bytes
+// (kernels are fastest at 64), without a copy; ok is false if the device does not compute
+// in host memory. The memory must outlive the tensor, and the caller must synchronise
+// (Ctx.Sync) before accessing it.
 func FromHost(c *Ctx, mem []byte, dt DType, shape ...int) (t *Tensor, ok bool) {
+	return FromOwner(c, mem, nil, dt, shape...)
+}
+
+// FromOwner is FromHost for memory that belongs to owner, to which the tensor refers: what
+// the garbage collector gives up with it lasts as long as the memory is used.
+func FromOwner(c *Ctx, mem []byte, owner any, dt DType, shape ...int) (t *Tensor, ok bool) {
 	host, ok := c.eng.dev.be.(backend.HostMemory)
 	if !ok {
 		return nil, false
@@ -19,7 +25,7 @@ func FromHost(c *Ctx, mem []byte, dt DType, shape ...int) (t *Tensor, ok bool) {
 	if n := c.checkShape("FromHost", dt, shape); n*dt.Size() != len(mem) {
 		c.fail("FromHost", nil, "%d bytes do not fill %v%v", len(mem), dt, append([]int(nil), shape...))
 	}
-	s := &storage{dev: c.eng.dev, buf: host.Wrap(mem), refs: 1, op: "FromHost", step: c.eng.step}
+	s := &storage{dev: c.eng.dev, buf: host.Wrap(mem, owner), refs: 1, op: "FromHost", step: c.eng.step}
 	s.give(c.memory("FromHost"))
 	return newTensor(s, dt, shape), true
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/examples/internal/sampling"
+	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it can load
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/program"
@@ -89,7 +90,7 @@ func find(ctx context.Context, p *program.Process, a *ChatArguments, h *download
 
 // open loads the model, its tokenizer, its chat template, and its settings of generation.
 func open(a *ChatArguments, how *sampling.Arguments) (*conversation, error) {
-	base, err := language.Open(a.ModelNameOrPath, a.DType.Loading())
+	base, err := language.Open(a.ModelNameOrPath, a.DType.Loading(), models.Mapped())
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/examples/internal/rowsets"
 	"github.com/lockstep-ml/lockstep/hub"
+	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all"
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/models/lora"
@@ -123,7 +124,11 @@ func (j *job) open(ctx context.Context) (err error) {
 	if err := j.readRows(ctx); err != nil {
 		return err
 	}
-	saved, err := language.Open(j.ModelNameOrPath, j.DType.Loading())
+	loading := []models.LoadOption{j.DType.Loading()}
+	if j.adapters.UsePEFT || j.adapters.Adapter != "" {
+		loading = append(loading, models.Mapped()) // it is frozen
+	}
+	saved, err := language.Open(j.ModelNameOrPath, loading...)
 	if err != nil {
 		return err
 	}

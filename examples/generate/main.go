@@ -69,7 +69,7 @@ func generate(ctx context.Context, p *program.Process) error {
 	if g.Merge != "" {
 		dtype = models.WithSavedDType()
 	}
-	saved, err := language.Open(g.ModelNameOrPath, dtype)
+	saved, err := language.Open(g.ModelNameOrPath, dtype, models.Mapped())
 	if err == nil {
 		err = adapters.Add(saved.Model, g.ModelNameOrPath, g.Adapter)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
@@ -76,6 +77,23 @@ func (a *Array) Section(p placement.Placement) (*io.SectionReader, error) {
 		return nil, a.fault(err)
 	}
 	return io.NewSectionReader(section{bytes, a.parts}, 0, int64(bytes.Numel())), nil
+}
+
+// Region says where the bytes of a part of the array lie: in n bytes of a file from a place on, if they follow each
+// other in one.
+func (a *Array) Region(p placement.Placement) (file *os.File, at int64, n int, ok bool) {
+	wanted, err := a.inBytes(p)
+	if err != nil {
+		return nil, 0, 0, false
+	}
+	for _, part := range a.parts {
+		for run := range wanted.Intersect(part.Placement) {
+			if file, ok = part.src.(*os.File); ok && run.At == 0 && run.Len == wanted.Numel() {
+				return file, part.at + int64(run.Other), run.Len, true
+			}
+		}
+	}
+	return nil, 0, 0, false
 }
 
 // section reads a part of an array's bytes.

@@ -120,6 +120,7 @@ var notOps = map[string]string{
 	"WriteBytes": "from host data; tested in package tensor",
 	"WriteFrom":  "from host data; tested in package tensor",
 	"FromHost":   "over host memory; tested in package tensor",
+	"FromOwner":  "as FromHost",
 	"HostBytes":  "shows host memory; tested in package tensor",
 	"Item":       "to host data; tested in package tensor",
 	"Backward":   "every gradient check calls it; tested in package tensor",

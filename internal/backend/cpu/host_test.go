@@ -15,7 +15,7 @@ func TestWrappedMemoryStaysWithItsOwner(t *testing.T) {
 	raw := make([]byte, 256+alignment)
 	skip := int(-uintptr(unsafe.Pointer(&raw[0])) & (alignment - 1))
 	mem := raw[skip : skip+256]
-	b := d.Wrap(mem)
+	b := d.Wrap(mem, nil)
 	s := d.NewStream()
 	s.Write(b, 8, []byte{1, 2, 3})
 	require.Equal(t, []byte{1, 2, 3}, mem[8:11])
@@ -29,5 +29,5 @@ func TestWrappedMemoryStaysWithItsOwner(t *testing.T) {
 	require.NotEqual(t, unsafe.Pointer(&mem[0]), unsafe.Pointer(&d.HostBytes(fresh)[0]),
 		"freed foreign memory is not handed out")
 	require.Panics(t, func() { d.Free(b) }, "freed twice")
-	require.Panics(t, func() { d.Wrap(raw[skip+1 : skip+64]) }, "not aligned")
+	require.Panics(t, func() { d.Wrap(raw[skip+1:skip+64], nil) }, "not aligned")
 }

@@ -32,6 +32,7 @@ type buffer struct {
 	owner  *memory
 	live   bool
 	use    purpose // Stats counts what is for tensors as in use
+	of     any     // what memory that others own belongs to
 	next   *buffer // in the free list of the class
 }
 
