@@ -276,7 +276,7 @@ func decodeObject(raw any, plain map[string]any) (any, string) {
 		}
 		number, ok := decodeNumbers(v)
 		if !ok {
-			return nil, want
+			return nil, fmt.Sprintf("%s; %.40q has none of them", want, k)
 		}
 		out[k] = number
 	}
