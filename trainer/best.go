@@ -5,6 +5,7 @@ package trainer
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -21,6 +22,10 @@ func (r *run) watchBest(metrics map[string]float64) error {
 	v, ok := metrics[name]
 	if !ok {
 		return r.noSuchMetric(slices.Sorted(maps.Keys(metrics)))
+	}
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		r.jobLog().Warn("metric_for_best_model is not finite: this evaluation is not the best",
+			"metric", name, "value", v, "step", r.state.GlobalStep)
 	}
 	if r.state.GlobalStep > 0 && r.state.Improves(v, r.args.BestIsGreater()) {
 		r.state.SetBest(v, r.args.SaveStrategy != args.StrategyNo)

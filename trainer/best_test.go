@@ -3,6 +3,8 @@
 package trainer_test
 
 import (
+	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -64,6 +66,20 @@ func TestEvaluationBeforeTheFirstStepIsNoCandidateForTheBest(t *testing.T) {
 		res, err := tr.Train()
 		require.NoError(t, err)
 		require.EqualValues(t, 18, res.GlobalStep, "the best at step 6, worse ones at 12 and 18")
+	}
+}
+
+// save_strategy best saves nothing where the metric never is a number, as in transformers: a warning says so.
+func TestMetricThatIsNotFiniteIsNamed(t *testing.T) {
+	for _, cost := range []float64{math.NaN(), math.Inf(-1), 0} {
+		var log messages
+		tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1),
+			best(func(a *args.TrainingArguments) { a.SaveStrategy = args.StrategyBest }),
+			append(evaluated(&worse{cost: cost}), trainer.WithLogger(log.logger()))...)
+		_, err := tr.Train()
+		require.NoError(t, err)
+		require.Equal(t, cost == 0, tr.State().BestMetric != nil)
+		require.Equal(t, cost != 0, strings.Contains(log.String(), "metric_for_best_model is not finite"), "%g", cost)
 	}
 }
 

@@ -154,6 +154,13 @@ func TestTooLittleData(t *testing.T) {
 	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(),
 		trainer.WithNamedEvalData("small", source(points(0)))).Evaluate()
 	requireOneError(t, err, `"small"`, "empty")
+
+	disk := vfs.NewMem()
+	res, err := newTrainer(disk, newMLP(t, 1, 1), lineArgs(func(a *args.TrainingArguments) {
+		a.EvalStrategy, a.SaveStrategy = args.StrategyEpoch, args.StrategyEpoch
+	}), trainer.WithTrainData(source(points(7))), trainer.WithEvalData(source(points(0)))).Train()
+	requireOneError(t, err, `evaluation set "eval" is empty`)
+	require.Nil(t, res, "before the first step")
 	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs()).Predict(nil)
 	requireOneError(t, err, "Predict", "source")
 }

@@ -3,7 +3,6 @@
 package trainer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,7 +93,7 @@ func (t *Trainer) evaluateRank(ctx context.Context, sets []evalSet) (map[string]
 	all := map[string]float64{}
 	for _, set := range sets {
 		if set.stream == nil && set.src.Len() == 0 {
-			return nil, fmt.Errorf("trainer: evaluation set %q is empty", cmp.Or(set.name, set.key))
+			return nil, set.empty()
 		}
 		m, err := t.evaluateSet(ctx, set)
 		if err != nil {

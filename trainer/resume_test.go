@@ -344,6 +344,8 @@ func TestResumeRefusals(t *testing.T) {
 			words: []string{checkpointPath(5), "seed 42, the sampler has seed 1"}},
 		{name: "another optimizer", run: recipe{set: func(a *args.TrainingArguments) { a.Optim = args.OptimSGD }},
 			words: []string{checkpointPath(5), `saved by optimizer "adamw", this run has "sgd"`}},
+		{name: "an average", run: recipe{set: func(a *args.TrainingArguments) { a.EMADecay = 0.9 }},
+			words: []string{checkpointPath(5), "saved with ema_decay 0, this run has 0.9"}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

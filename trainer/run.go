@@ -245,8 +245,9 @@ func (r *run) start(ck *checkpoint.Checkpoint) error {
 
 // plan cuts the training stream and counts steps.
 func (r *run) plan() error {
-	var err error
+	err := r.checkEvalSets()
 	switch {
+	case err != nil:
 	case r.dataloader != nil:
 		err = called("WithTrainDataloader", func() (err error) {
 			r.windows, err = r.dataloader(r.ctx, r.acc)
@@ -282,6 +283,19 @@ func (r *run) checkLayout() error {
 			"%d, as acc.Layout has", got.MicroBatches(), want.MicroBatches())
 	}
 	return err
+}
+
+// checkEvalSets refuses an evaluation set without samples before the first step rather than at the first evaluation.
+func (r *run) checkEvalSets() error {
+	if r.args.EvalStrategy == args.StrategyNo && !r.args.EvalOnStart {
+		return nil
+	}
+	for _, set := range r.evals {
+		if set.src != nil && set.src.Len() == 0 {
+			return checkpointer.Refuse("%w", set.empty())
+		}
+	}
+	return nil
 }
 
 // planSized cuts a training set with a length.

@@ -3,6 +3,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,6 +131,12 @@ func (s evalSet) prefix() string {
 		return "eval_" + s.name + "_"
 	}
 	return "eval_"
+}
+
+// empty is the error of a set without samples.
+func (s evalSet) empty() error {
+	name := strings.TrimSuffix(s.prefix(), "_")
+	return fmt.Errorf("trainer: evaluation set %q is empty: want at least one sample", cmp.Or(s.name, s.key, name))
 }
 
 // WithLoss replaces the model's loss.

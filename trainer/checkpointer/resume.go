@@ -169,6 +169,10 @@ func (c *Checkpointer) settleArgs(ck *checkpoint.Checkpoint) error {
 		return fmt.Errorf("%s: %w", ArgsFile, err)
 	}
 	a := c.Args.Clone()
+	if (old.EMADecay > 0) != (a.EMADecay > 0) {
+		return fmt.Errorf("it was saved with ema_decay %g, this run has %g: want both above 0, or both 0, since its "+
+			"weights are the average or have none", old.EMADecay, a.EMADecay)
+	}
 	c.settleChunks(old, a)
 	for _, d := range old.Diff(a) {
 		switch {
