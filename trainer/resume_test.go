@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
@@ -365,6 +366,31 @@ func TestResumeRefusals(t *testing.T) {
 			require.Nil(t, res)
 			require.Equal(t, before, weights(m), "the model is as it was")
 		})
+	}
+}
+
+// Parameters of a half type have a compensation under kahan alone.
+func TestResumeWithAnotherHalfUpdate(t *testing.T) {
+	for _, k := range []struct{ saved, now args.HalfUpdate }{
+		{args.HalfUpdatePlain, args.HalfUpdateKahan}, {args.HalfUpdateKahan, args.HalfUpdateStochastic},
+	} {
+		disk := vfs.NewMem()
+		run := func(h args.HalfUpdate, from string) (models.Model, error) {
+			tr, m := recipe{
+				model: func(t testing.TB) models.Model { return newGPT2As(t, 0, tensor.BFloat16) },
+				train: raggedTexts(9),
+				set: func(a *args.TrainingArguments) {
+					a.HalfUpdate, a.MaxSteps, a.SaveSteps, a.ResumeFromCheckpoint = h, 5, 5, from
+				},
+			}.trainer(t, disk, nil)
+			_, err := tr.Train()
+			return m, err
+		}
+		_, err := run(k.saved, "")
+		require.NoError(t, err)
+		m, err := run(k.now, checkpointPath(5))
+		requireOneError(t, err, "trainer: resume", "saved with half_update "+string(k.saved), string(k.now))
+		require.Equal(t, weights(newGPT2As(t, 0, tensor.BFloat16)), weights(m), "the model is as it was")
 	}
 }
 

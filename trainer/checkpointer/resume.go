@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/internal/quantity"
 	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
 )
 
 // Open opens the checkpoint to resume from, nil for a new run, and settles the arguments with those of the checkpoint.
@@ -157,6 +158,23 @@ var streamKeys = []string{"per_device_train_batch_size", "gradient_accumulation_
 var recordKeys = []string{"logging_strategy", "logging_steps", "eval_strategy", "eval_steps", "save_strategy",
 	"save_steps"}
 
+// checkState refuses arguments under which weights or an optimizer have other tensors than the checkpoint's.
+func (c *Checkpointer) checkState(old, now *args.TrainingArguments) error {
+	if (old.EMADecay > 0) != (now.EMADecay > 0) {
+		return fmt.Errorf("it was saved with ema_decay %g, this run has %g: want both above 0, or both 0, since its "+
+			"weights are the average or have none", old.EMADecay, now.EMADecay)
+	}
+	half := false
+	nn.Walk(c.Model).EachParameter(func(_ string, p *nn.Parameter) {
+		half = half || p.RequiresGrad() && p.DType().IsHalf()
+	})
+	if half && (old.HalfUpdate == args.HalfUpdateKahan) != (now.HalfUpdate == args.HalfUpdateKahan) {
+		return fmt.Errorf("it was saved with half_update %s, this run has %s: want kahan for both or for none, since "+
+			"it keeps a compensation of each weight", old.HalfUpdate, now.HalfUpdate)
+	}
+	return nil
+}
+
 // settleArgs compares the arguments with those of the checkpoint. Arguments that cut the training stream are taken from
 // the checkpoint; every other difference that changes numbers is allowed and logged.
 func (c *Checkpointer) settleArgs(ck *checkpoint.Checkpoint) error {
@@ -169,9 +187,8 @@ func (c *Checkpointer) settleArgs(ck *checkpoint.Checkpoint) error {
 		return fmt.Errorf("%s: %w", ArgsFile, err)
 	}
 	a := c.Args.Clone()
-	if (old.EMADecay > 0) != (a.EMADecay > 0) {
-		return fmt.Errorf("it was saved with ema_decay %g, this run has %g: want both above 0, or both 0, since its "+
-			"weights are the average or have none", old.EMADecay, a.EMADecay)
+	if err := c.checkState(old, a); err != nil {
+		return err
 	}
 	c.settleChunks(old, a)
 	for _, d := range old.Diff(a) {
