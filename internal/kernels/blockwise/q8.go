@@ -49,8 +49,8 @@ func AppendQ8(dst []byte, src []float32) (out []byte, bad int) {
 // infinite are the bits of an infinite float16, smallestNormal is the smallest float32 whose reciprocal is surely
 // finite.
 const (
-	infinite       dtype.F16 = 0x7c00
-	smallestNormal           = 0x1p-126
+	infinite       = dtype.F16(0x7c00)
+	smallestNormal = float32(0x1p-126)
 )
 
 // DequantizeQ8 writes the numbers of len(dst)/Q8Block blocks.
