@@ -89,7 +89,7 @@ type TrainingArguments struct {
 	// ParamGroups has settings of parameters by regular expressions for their names: texts of lr=…, lr_factor=…,
 	// weight_decay=… and frozen_steps=…. Each expression must match a parameter, and no two may give a parameter the
 	// same setting.
-	ParamGroups map[string]any `json:"param_groups" resume:"fixed" usage:"JSON: settings by parameter name"`
+	ParamGroups map[string]any `json:"param_groups" resume:"fixed" usage:"JSON: settings by regular expressions for names, as {\"ln_\": \"lr_factor=2\"}"`
 	// LayerwiseLRDecay lowers the learning rate from layer to layer: of n layers, the last has it as a factor once, the
 	// first n times, what comes before the layers once more, and what comes behind them never.
 	LayerwiseLRDecay float64 `json:"layerwise_lr_decay" resume:"fixed" usage:"factor of the rate from layer to layer"`

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gpt provides a small GPT-2 and its data for the examples by feature: the help text of the trainer's settings,
-// which every program contains, as a training and an evaluation set. A token is a byte. It is no example itself.
+// Package gpt provides a small GPT-2 and its data for the examples by feature: the text of the Apache License as a
+// training and an evaluation set. A token is a byte. It is no example itself.
 package gpt
 
 import (
 	"bytes"
 	"crypto/sha256"
+	_ "embed"
 	"encoding/hex"
 	"slices"
 
-	"github.com/spf13/pflag"
-
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -23,6 +21,9 @@ const (
 	length  = 32 // tokens of a sample
 	heldOut = 64 // samples of the evaluation set
 )
+
+//go:embed license.txt
+var text string
 
 // Model is a GPT-2 with four blocks and about 830,000 parameters before training, on a device.
 func Model(dev *tensor.Device) *gpt2.Model {
@@ -51,7 +52,6 @@ func Eval() data.Source {
 
 // tokens are the bytes of the text.
 func tokens() data.TokenSlice {
-	text := args.Bind(pflag.NewFlagSet("", pflag.ContinueOnError), args.Default("")).Usage()
 	ids := make(data.TokenSlice, len(text))
 	for i := range ids {
 		ids[i] = int32(text[i])
