@@ -51,6 +51,17 @@ func (a *Adapter) Layers() (list []Layer) {
 	return list
 }
 
+// Unmatched are the names of the configuration's TargetModules that are of no layer: of another family's modules, or
+// misspelt. PEFT passes over them, and so does New.
+func (a *Adapter) Unmatched() (names []string) {
+	for _, name := range a.Config.TargetModules.Names {
+		if !slices.ContainsFunc(a.layers, func(l target) bool { return named(l.path, name) }) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // New gives a model an adapter with fresh matrices and makes it the active one: the model's parameters are frozen, and
 // those of the adapter are trained. Matrices are float32 if the model's weights are of a half type.
 func New(m models.Configured, cfg Config) (*Adapter, error) {

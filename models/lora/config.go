@@ -67,16 +67,31 @@ var AllLinear = Targets{Pattern: allLinear}
 const allLinear = "all-linear"
 
 // ParseTargets are the targets that words of a flag name: "all-linear", one regular expression, or several names. One
-// word of letters, digits, _ and dots alone is a name.
+// word of letters, digits, _ and dots alone is a name, and one word may be several names with commas between them.
 func ParseTargets(words ...string) Targets {
-	plain := func(s string) bool {
-		return strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") == "" &&
-			!strings.Contains(s, "..")
+	if len(words) == 1 && strings.Contains(words[0], ",") { // which no path of a module has
+		if list := strings.Split(words[0], ","); !slices.ContainsFunc(list, isPattern) {
+			words = list
+		}
 	}
-	if len(words) == 1 && (strings.EqualFold(words[0], allLinear) || !plain(words[0])) {
+	if len(words) == 1 && (strings.EqualFold(words[0], allLinear) || isPattern(words[0])) {
 		return Targets{Pattern: words[0]}
 	}
 	return Targets{Names: words}
+}
+
+// isPattern reports whether a word cannot be the name of a module.
+func isPattern(s string) bool {
+	return strings.Contains(s, "..") ||
+		strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") != ""
+}
+
+// String is the targets as a flag has them.
+func (t Targets) String() string {
+	if t.Pattern != "" {
+		return t.Pattern
+	}
+	return strings.Join(t.Names, ", ")
 }
 
 func (t Targets) empty() bool { return t.Pattern == "" && len(t.Names) == 0 }
@@ -134,7 +149,7 @@ func (i Init) MarshalJSON() ([]byte, error) {
 	return json.Marshal(string(i))
 }
 
-// UnmarshalJSON reads it. PEFT writes what was asked for, though it does not matter once matrices are saved.
+// UnmarshalJSON reads it.
 func (i *Init) UnmarshalJSON(text []byte) error {
 	var yes bool
 	if json.Unmarshal(text, &yes) == nil {
@@ -145,6 +160,9 @@ func (i *Init) UnmarshalJSON(text []byte) error {
 	}
 	return json.Unmarshal(text, (*string)(i))
 }
+
+// tasks are PEFT's, which refuses others.
+var tasks = []string{"CAUSAL_LM", "SEQ_CLS", "SEQ_2_SEQ_LM", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION"}
 
 // withDefaults puts PEFT's defaults in place of what is not set.
 func (c Config) withDefaults() Config {
@@ -164,6 +182,8 @@ func (c Config) check() error {
 	want(c.R > 0, "r", c.R, "at least 1")
 	want(finite(c.Alpha), "lora_alpha", c.Alpha, "a number")
 	want(c.Dropout >= 0 && c.Dropout < 1, "lora_dropout", c.Dropout, "a probability in [0, 1)")
+	want(c.TaskType == "" || slices.Contains(tasks, c.TaskType), "task_type", c.TaskType, "none, or one of "+
+		strings.Join(tasks, ", "))
 	for key, r := range c.RankPattern {
 		want(r > 0, "rank_pattern."+key, r, "at least 1")
 	}
@@ -179,7 +199,21 @@ func (c Config) check() error {
 	return errors.Join(bad...)
 }
 
-// fresh refuses initialisations that are not built. An adapter that is loaded may have begun in any way.
+// besides are initialisations of PEFT's that leave the model's weights as they are.
+var besides = []Init{InitDefault, InitGaussian, InitRandom, "eva", "mica", "orthogonal"}
+
+// loadable refuses adapters that began with a part of the model's weights, which PEFT takes out of them again when it
+// loads the adapter: pissa, olora, corda, loftq, lora_ga.
+func (i Init) loadable() error {
+	if slices.Contains(besides, Init(strings.ToLower(string(i)))) {
+		return nil
+	}
+	return fmt.Errorf("init_lora_weights is %.60q, which changes the weights of the model too and is not built: want "+
+		"plain LoRA, as PEFT's save_pretrained(FOLDER, path_initial_model_for_weight_conversion=INITIAL) makes of it",
+		string(i))
+}
+
+// fresh refuses initialisations that are not built.
 func (i Init) fresh() error {
 	if slices.Contains([]Init{InitDefault, InitGaussian, InitRandom}, i) {
 		return nil
@@ -241,7 +275,7 @@ var unbuilt = map[string]string{
 // idle are keys that PEFT writes and that mean nothing here, with its values.
 var idle = map[string]string{"auto_mapping": "null", "megatron_core": `"megatron.core"`, "qalora_group_size": "16"}
 
-// begun are keys of how matrices were initialised, which does not matter once they are saved.
+// begun are keys of how matrices were initialised. Init says whether it matters once they are saved.
 var begun = []string{"loftq_config", "eva_config", "corda_config", "lora_ga_config", "runtime_config"}
 
 // MarshalJSON is the text of adapter_config.json with all of PEFT's keys.
@@ -319,6 +353,12 @@ func ParseConfig(text []byte) (c Config, err error) {
 	}
 	if err := refuseUnbuilt(all); err != nil {
 		return c, err
+	}
+	if err := d.Init.loadable(); err != nil {
+		return c, err
+	}
+	if d.Alpha == 0 { // which a Config has no word for
+		return c, errors.New("lora_alpha is 0, with which an adapter changes nothing: want another number")
 	}
 	c = Config{R: d.R, Alpha: d.Alpha, Dropout: d.Dropout, RSLoRA: d.RSLoRA, TargetModules: d.TargetModules,
 		ExcludeModules: d.ExcludeModules, LayersToTransform: d.Layers, LayersPattern: d.LayersPattern,

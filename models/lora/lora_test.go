@@ -156,6 +156,13 @@ func TestRefusals(t *testing.T) {
 		`, "alora_invocation_tokens": [1]`: "alora_invocation_tokens is [1]",
 		`, "some_new_key": 1`:              "some_new_key is 1, which is not built",
 		`, "lora_dropout": 1.5`:            "lora_dropout is 1.5: want a probability in [0, 1)",
+		`, "lora_alpha": 0`:                "lora_alpha is 0, with which an adapter changes nothing",
+		`, "task_type": "CHAT"`:            "task_type is CHAT: want none, or one of CAUSAL_LM, SEQ_CLS",
+		`, "init_lora_weights": "pissa"`:   `init_lora_weights is "pissa", which changes the weights of the model too`,
+		`, "init_lora_weights": "OLoRA"`:   `init_lora_weights is "OLoRA"`,
+		`, "init_lora_weights": "loftq"`:   `init_lora_weights is "loftq"`,
+		`, "init_lora_weights": "corda"`:   `init_lora_weights is "corda"`,
+		`, "init_lora_weights": "lora_ga"`: "path_initial_model_for_weight_conversion=INITIAL",
 		`, "lora_alpha": "x"`:              `lora_alpha is "x"`,
 		`, "bias": "some"`:                 "bias is some: want none, all or lora_only",
 		`, "rank_pattern": {"a": 0}`:       "rank_pattern.a is 0: want at least 1",
@@ -165,17 +172,21 @@ func TestRefusals(t *testing.T) {
 	} {
 		require.ErrorContains(t, parse(more), want)
 	}
+	for _, began := range []string{`true`, `false`, `"gaussian"`, `"eva"`, `"mica"`, `"orthogonal"`} {
+		require.NoError(t, parse(`, "init_lora_weights": `+began), "the model's weights stay as they are")
+	}
 	_, err := lora.ParseConfig([]byte(`{"peft_type": "VERA", "r": 256}`))
 	require.ErrorContains(t, err, `peft_type is "VERA", which is not built: want LORA`)
 
 	for want, cfg := range map[string]lora.Config{
-		`init_lora_weights "pissa" is not built`:             {Init: "pissa"},
-		"target_modules chooses no module: want some of q_p": {TargetModules: lora.ParseTargets("c_attn")},
-		"chooses model.embed_tokens, a nn.Embedding, which":  {TargetModules: lora.ParseTargets("embed_tokens", "v")},
-		"chooses lm_head, a nn.LMHead":                       {TargetModules: lora.ParseTargets("lm_head")},
-		"the regular expression \"(\"":                       {TargetModules: lora.ParseTargets("(")},
-		"modules_to_save has classes, which is no module":    {ModulesToSave: []string{"classes"}},
-		"the memory of": {R: 1 << 40},
+		`init_lora_weights "pissa" is not built`:               {Init: "pissa"},
+		"target_modules (c_attn) chooses no module: want some": {TargetModules: lora.ParseTargets("c_attn")},
+		"task_type is CHAT":                                    {TaskType: "CHAT"},
+		"chooses model.embed_tokens, a nn.Embedding, which":    {TargetModules: lora.ParseTargets("embed_tokens", "v")},
+		"chooses lm_head, a nn.LMHead":                         {TargetModules: lora.ParseTargets("lm_head")},
+		"the regular expression \"(\"":                         {TargetModules: lora.ParseTargets("(")},
+		"modules_to_save has classes, which is no module":      {ModulesToSave: []string{"classes"}},
+		"the memory of":                                        {R: 1 << 40},
 	} {
 		m := tiny(t)
 		_, err := lora.New(m, cfg)
@@ -188,6 +199,21 @@ func TestRefusals(t *testing.T) {
 	require.NoError(t, err)
 	_, err = lora.New(m, lora.Config{ModulesToSave: []string{"lm_head"}})
 	require.ErrorContains(t, err, "lm_head is tied to model.embed_tokens.weight: PEFT would train a copy")
+}
+
+// Words of a flag are names, an expression, or all-linear. Names that are of no layer are known.
+func TestTargets(t *testing.T) {
+	names := func(names ...string) lora.Targets { return lora.Targets{Names: names} }
+	for words, want := range map[string]lora.Targets{
+		"q_proj": names("q_proj"), "q_proj v_proj": names("q_proj", "v_proj"), "q_proj,v_proj": names("q_proj", "v_proj"),
+		"all-linear": lora.AllLinear, "ALL-LINEAR": {Pattern: "ALL-LINEAR"}, `.*[qv]_proj`: {Pattern: `.*[qv]_proj`},
+		"q{1,2}_proj": {Pattern: "q{1,2}_proj"},
+	} {
+		require.Equal(t, want, lora.ParseTargets(strings.Fields(words)...), words)
+	}
+	a, err := lora.New(tiny(t), lora.Config{TargetModules: lora.ParseTargets("q_proj", "v_prj", "layers.0.mlp.up_proj")})
+	require.NoError(t, err)
+	require.Equal(t, []string{"v_prj"}, a.Unmatched())
 }
 
 // A folder that a stranger wrote is read within bounds, and changes nothing if it does not fit.
@@ -215,11 +241,11 @@ func TestHostileFolders(t *testing.T) {
 	config(func(all map[string]any) { all["r"] = 1 << 40 })
 	fails("model.layers.1.mlp.up_proj.lora_A.weight is float32[3 16]: want floats of shape [1099511627776 16]")
 	config(func(all map[string]any) { all["target_modules"], all["layers_to_transform"] = "(a+)+$", nil })
-	fails("target_modules chooses no module")
+	fails("target_modules ((a+)+$) chooses no module")
 	config(func(all map[string]any) {
 		all["target_modules"], all["layers_to_transform"] = strings.Repeat("a", 5000)+"+", nil
 	})
-	fails("has 5001 bytes: want at most 4096")
+	fails("5001 bytes: want at most 4096")
 	config(func(all map[string]any) { all["modules_to_save"] = nil })
 	fails("base_model.model.lm_head.weight is not expected")
 	config(func(all map[string]any) { all["target_modules"] = []string{"q_proj"} })

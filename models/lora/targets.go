@@ -134,8 +134,8 @@ func (s *survey) choose(m models.Configured, cfg *Config) (chosen []*layer, err 
 		}
 	}
 	if match.err == nil && len(chosen) == 0 {
-		return nil, fmt.Errorf("target_modules chooses no module: want some of %s, or all-linear",
-			strings.Join(s.names(), ", "))
+		return nil, fmt.Errorf("target_modules (%.200s) chooses no module: want some of %s, or all-linear",
+			cfg.TargetModules, strings.Join(s.names(), ", "))
 	}
 	return chosen, match.err
 }
@@ -184,12 +184,12 @@ func (m *matcher) match(pattern, path string) bool {
 	if !ok && m.err == nil {
 		var err error
 		if len(pattern) > maxPattern {
-			err = fmt.Errorf("has %d bytes: want at most %d", len(pattern), maxPattern)
+			err = fmt.Errorf("%d bytes: want at most %d", len(pattern), maxPattern)
 		} else if re, err = regexp2.Compile(`\A(?:` + pattern + `)\z`); err == nil {
 			re.MatchTimeout = patternTime
 		}
 		if m.compiled[pattern] = re; err != nil {
-			m.err = fmt.Errorf("the regular expression %.60q %w", pattern, err)
+			m.err = fmt.Errorf("the regular expression %.60q: %w", pattern, err)
 		}
 	}
 	if re == nil || m.err != nil {

@@ -42,6 +42,7 @@ func Defaults() *Arguments {
 func (l *Arguments) Check(c *args.Checker) {
 	c.Require(l.LoraR > 0, "lora_r", l.LoraR, "at least 1")
 	c.Require(l.LoraDropout >= 0 && l.LoraDropout < 1, "lora_dropout", l.LoraDropout, "a probability in [0, 1)")
+	c.Require(l.LoraAlpha != 0, "lora_alpha", l.LoraAlpha, "another number: with 0 an adapter changes nothing")
 	d := Defaults()
 	others := l.LoraR != d.LoraR || l.LoraAlpha != d.LoraAlpha || l.LoraDropout != d.LoraDropout || l.UseRSLoRA ||
 		len(l.LoraTargetModules)+len(l.LoraModulesToSave) > 0
@@ -84,6 +85,9 @@ func describe(p *program.Process, m models.Configured, a *lora.Adapter) {
 		fmt.Sprintf("%s are trained, %.2f%% of all", program.Count(trained, "parameter"),
 			100*float64(trained)/float64(all)))
 	high := slices.DeleteFunc(layers, func(l lora.Layer) bool { return l.Rank <= min(l.In, l.Out) })
+	for _, name := range a.Unmatched() {
+		p.Line("warning", "no layer is adapted by the target module "+name)
+	}
 	if len(high) > 0 {
 		l := high[0]
 		p.Line("warning", fmt.Sprintf("rank %d is more than the %d features of %s, the first of %s", l.Rank,
