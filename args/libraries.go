@@ -53,7 +53,7 @@ func Libraries() []Known {
 		refused("sortish_sampler", TypeBool, "false", "train_sampling_strategy group_by_length"),
 
 		// trl's and peft's names of adapters and quantized weights
-		planned("task_type", TypeString, "", adapters).same("CAUSAL_LM"),
+		planned("task_type", TypeString, "", otherAdapters).same("CAUSAL_LM"),
 		planned("lora_r", TypeInt, "", adapters).same("16"),
 		planned("lora_alpha", TypeFloat, "", adapters).same("32"),
 		planned("lora_dropout", TypeFloat, "", adapters).same("0.05", "0", "0.1"),
@@ -66,8 +66,8 @@ func Libraries() []Known {
 		noEffect("use_bnb_nested_quant", TypeBool, "false", "only load_in_4bit reads it, which is not built"),
 		planned("bits", TypeInt, "16", quantized),
 		planned("quantization_bit", TypeInt, "", quantized),
-		planned("finetuning_type", TypeString, "full", adapters),
-		planned("adapter_name_or_path", TypeString, "", adapters),
+		planned("finetuning_type", TypeString, "full", otherAdapters),
+		planned("adapter_name_or_path", TypeString, "", otherAdapters),
 
 		// trl's settings of supervised fine-tuning
 		planned("model_init_kwargs", TypeAny, "", "other settings of a loaded model; leave it out"),
@@ -120,14 +120,19 @@ func Libraries() []Known {
 		planned("image_max_pixels", TypeInt, "", "models of images and text").same("262144"),
 		planned("video_max_pixels", TypeInt, "", "models of images and text").same("16384"),
 	}
-	for _, name := range []string{"use_peft", "use_rslora", "use_dora", "q_lora", "lora_enable", "use_lora"} {
+	for _, name := range []string{"use_peft", "use_rslora"} {
 		rows = append(rows, planned(name, TypeBool, "false", adapters))
 	}
-	for _, name := range []string{"lora_target_modules", "lora_target_parameters", "lora_modules_to_save",
-		"lora_target"} {
+	for _, name := range []string{"use_dora", "q_lora", "lora_enable", "use_lora"} {
+		rows = append(rows, planned(name, TypeBool, "false", otherAdapters))
+	}
+	for _, name := range []string{"lora_target_modules", "lora_modules_to_save"} {
 		rows = append(rows, planned(name, TypeAny, "", adapters))
 	}
-	rows = append(rows, planned("lora_rank", TypeInt, "", adapters).same("8"))
+	for _, name := range []string{"lora_target_parameters", "lora_target"} {
+		rows = append(rows, planned(name, TypeAny, "", otherAdapters))
+	}
+	rows = append(rows, planned("lora_rank", TypeInt, "", otherAdapters).same("8"))
 	for _, name := range []string{"block_size", "max_seq_length", "max_length", "model_max_length", "cutoff_len"} {
 		rows = append(rows, planned(name, TypeInt, "", "a length of texts by this name; --help lists the program's"))
 	}
@@ -162,7 +167,10 @@ const (
 	ownTokens = "the tokens of sequences are divided by accelerate/cp"
 	streamed  = "data larger than memory in this program: want examples/finetune, which has dataset_streaming"
 	adapters  = "adapters in this program: want examples/finetune, which has LoRA, or package models/lora"
-	quantized = "quantized weights: want dtype bfloat16"
+	// otherAdapters is said in examples/finetune too.
+	otherAdapters = "adapters by this name: want use_peft, lora_r, lora_alpha and so on in examples/finetune, " +
+		"or package models/lora"
+	quantized = "quantized weights by this name: want dtype bfloat16, or q8_0 in examples/finetune"
 	chats     = "conversations and their templates: want texts"
 	hubData   = "data sets by name: want train_file and validation_file"
 )

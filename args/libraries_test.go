@@ -43,7 +43,8 @@ func TestLibraryFlags(t *testing.T) {
 	for argv, want := range map[string]string{
 		"--use_peft":                           "use_peft is true (flag --use_peft); not built yet: adapters",
 		"--lora_r 64":                          "lora_r is 64 (flag --lora_r); not built yet: adapters in this program",
-		"--load_in_4bit true":                  "not built yet: quantized weights: want dtype bfloat16",
+		"--use_dora":                           "not built yet: adapters by this name: want use_peft, lora_r",
+		"--load_in_4bit true":                  "quantized weights by this name: want dtype bfloat16, or q8_0 in examples/finetune",
 		"--num_processes 4":                    "want lockstep launch --nproc_per_node N before the program",
 		"--mixed_precision bf16":               "want bf16 true or fp16 true",
 		"--mixed_precision no":                 "",
@@ -59,7 +60,7 @@ func TestLibraryFlags(t *testing.T) {
 		"--use_vllm":                           "not built yet: texts that are generated in training",
 		"--seq_kd true":                        "not built yet: distillation from a teacher model",
 		"--use_vllm false":                     "",
-		"--init_lora_weights":                  "not built yet: adapters in this program",
+		"--init_lora_weights":                  "not built yet: adapters by this name: want use_peft, lora_r",
 		"--megatron_lm_tp_degree 2":            "",
 		"--fp8_format HYBRID":                  "",
 		"--parallelism_config_tp_size 1":       "",

@@ -50,7 +50,7 @@ var unbuiltMethods = []struct{ reason, names string }{
 		vllm_enable_sleep_mode vllm_gpu_memory_utilization vllm_group_port vllm_max_model_length vllm_mode
 		vllm_model_impl vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout
 		vllm_structured_outputs_regex vllm_tensor_parallel_size weight_sync_steps weight_sync_timeout`},
-	{adapters, `
+	{otherAdapters, `
 		ab_svd_init adapter_layers adapter_len adjust_scaling_factors alora_invocation_tokens alpha_pattern apply_GS
 		arrow_config asa_importance_beta asa_schedule_exponent asa_target_subspaces asa_uncertainty_beta
 		auxiliary_loss_weight base_model_name_or_path bias block_size_pattern boft_block_num boft_block_size

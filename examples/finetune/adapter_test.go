@@ -58,8 +58,9 @@ func TestAdapterFlags(t *testing.T) {
 		"--lora_r 8":                              "want true with settings of LoRA",
 		"--use_peft --adapter a":                  "use_peft, which makes a new adapter, or adapter",
 		"--use_peft --lora_dropout 1":             "lora_dropout is 1 (flag --lora_dropout): want a probability",
-		"--use_peft --use_dora true":              "use_dora is true",
-		"--use_peft --lora_target_modules c_attn": "target_modules chooses no module: want some of q",
+		"--use_peft --lora_alpha 0":               "lora_alpha is 0 (flag --lora_alpha): want another number",
+		"--use_peft --use_dora true":              "adapters by this name: want use_peft, lora_r",
+		"--use_peft --lora_target_modules c_attn": "target_modules (c_attn) chooses no module: want",
 	} {
 		_, err := finetune(t, append([]string{"--model_name_or_path", folder, "--train_file", "testdata/chats.jsonl",
 			"--output_dir", t.TempDir()}, strings.Fields(argv)...)...)
