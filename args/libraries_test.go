@@ -44,7 +44,7 @@ func TestLibraryFlags(t *testing.T) {
 		"--use_peft":                           "use_peft is true (flag --use_peft); not built yet: adapters",
 		"--lora_r 64":                          "lora_r is 64 (flag --lora_r); not built yet: adapters in this program",
 		"--use_dora":                           "not built yet: adapters by this name: want use_peft, lora_r",
-		"--load_in_4bit true":                  "quantized weights by this name: want dtype bfloat16, or q8_0 in examples/finetune",
+		"--load_in_4bit true":                  "quantized weights by this name: want dtype bfloat16, or q8_0 in",
 		"--num_processes 4":                    "want lockstep launch --nproc_per_node N before the program",
 		"--mixed_precision bf16":               "want bf16 true or fp16 true",
 		"--mixed_precision no":                 "",

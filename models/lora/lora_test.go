@@ -205,13 +205,15 @@ func TestRefusals(t *testing.T) {
 func TestTargets(t *testing.T) {
 	names := func(names ...string) lora.Targets { return lora.Targets{Names: names} }
 	for words, want := range map[string]lora.Targets{
-		"q_proj": names("q_proj"), "q_proj v_proj": names("q_proj", "v_proj"), "q_proj,v_proj": names("q_proj", "v_proj"),
-		"all-linear": lora.AllLinear, "ALL-LINEAR": {Pattern: "ALL-LINEAR"}, `.*[qv]_proj`: {Pattern: `.*[qv]_proj`},
+		"q_proj": names("q_proj"), "q_proj v_proj": names("q_proj", "v_proj"),
+		"q_proj,v_proj": names("q_proj", "v_proj"),
+		"all-linear":    lora.AllLinear, "ALL-LINEAR": {Pattern: "ALL-LINEAR"}, `.*[qv]_proj`: {Pattern: `.*[qv]_proj`},
 		"q{1,2}_proj": {Pattern: "q{1,2}_proj"},
 	} {
 		require.Equal(t, want, lora.ParseTargets(strings.Fields(words)...), words)
 	}
-	a, err := lora.New(tiny(t), lora.Config{TargetModules: lora.ParseTargets("q_proj", "v_prj", "layers.0.mlp.up_proj")})
+	targets := lora.ParseTargets("q_proj", "v_prj", "layers.0.mlp.up_proj")
+	a, err := lora.New(tiny(t), lora.Config{TargetModules: targets})
 	require.NoError(t, err)
 	require.Equal(t, []string{"v_prj"}, a.Unmatched())
 }
