@@ -20,19 +20,16 @@ const (
 	ready    = ">>> "
 	goesOn   = "... "
 	quotes   = `"""`    // around a message of several lines
-	mostLine = 4096     // characters of a line that x/term keeps
-	maxInput = 16 << 20 // bytes of a line from a pipe
+	maxInput = 16 << 20 // bytes of a line from a pipe, or of what is pasted
 	farewell = "Ctrl-C again, or Ctrl-D, ends"
 )
 
 // input is where messages come from: a person at a terminal, or a pipe.
 type input struct {
-	file    *os.File
-	echo    io.Writer      // shows what is typed; nil: no person types
-	lines   *bufio.Scanner // of what is no terminal, or of one that cannot move its cursor
-	editor  *term.Terminal // of a terminal
-	keys    *keys
-	history term.History
+	file   *os.File
+	echo   io.Writer      // shows what is typed; nil: no person types
+	lines  *bufio.Scanner // of what is no terminal, or of one that cannot move its cursor
+	editor *editor        // of a terminal
 
 	mu     sync.Mutex
 	cooked *term.State // the terminal as it was, while a line is read
@@ -53,34 +50,17 @@ func newInput(in, out *os.File, errors io.Writer) *input {
 		i.lines.Buffer(nil, maxInput)
 		return i
 	}
-	i.keys = &keys{Reader: in}
-	i.newEditor()
+	i.editor = &editor{keys: bufio.NewReader(in), out: i.echo, size: i.size,
+		paint: func(prompt string) string { return terminal.Paint(i.echo, terminal.Bold, prompt) }}
 	return i
 }
 
-// newEditor begins a line anew: after Ctrl-C x/term has none to go on with.
-func (i *input) newEditor() {
-	i.editor = term.NewTerminal(struct {
-		io.Reader
-		io.Writer
-	}{i.keys, i.echo}, ready)
-	if i.history == nil {
-		i.history = i.editor.History
+// size is how many columns and rows the terminal has; 0 rows: it does not say.
+func (i *input) size() (width, height int) {
+	if w, h, err := term.GetSize(int(i.file.Fd())); err == nil && w > 0 {
+		return w, h
 	}
-	i.editor.History = i.history
-}
-
-// keys are what is typed.
-type keys struct {
-	io.Reader
-	interrupted bool // the last of it was Ctrl-C
-}
-
-func (k *keys) Read(p []byte) (int, error) {
-	const ctrlC = 3
-	n, err := k.Reader.Read(p)
-	k.interrupted = n > 0 && p[n-1] == ctrlC
-	return n, err
+	return terminal.Width(i.echo), 0
 }
 
 // errInterrupted is Ctrl-C in place of a line.
@@ -126,40 +106,15 @@ func (i *input) line(prompt string) (string, error) {
 	return strings.TrimSuffix(i.lines.Text(), "\r"), nil
 }
 
-// edited reads a line from a terminal.
+// edited reads a message from a terminal.
 func (i *input) edited(prompt string) (string, error) {
-	fd := int(i.file.Fd())
-	var err error
-	if err = i.raw(fd); err != nil {
+	if err := i.raw(int(i.file.Fd())); err != nil {
 		return "", err
 	}
 	defer i.close()
-	if width, height, err := term.GetSize(fd); err == nil && width > 0 {
-		_ = i.editor.SetSize(width, height) // it writes nothing before the first line
-	}
-	i.editor.SetPrompt(prompt)
-	i.editor.SetBracketedPasteMode(true)
-	defer i.editor.SetBracketedPasteMode(false)
-	var all []string
-	for {
-		line, err := i.editor.ReadLine()
-		pasted := errors.Is(err, term.ErrPasteIndicator)
-		switch {
-		case errors.Is(err, io.EOF) && i.keys.interrupted:
-			i.newEditor()
-			fmt.Fprint(i.echo, "\r\n")
-			return "", errInterrupted
-		case err != nil && !pasted:
-			fmt.Fprint(i.echo, "\r\n")
-			return "", err
-		case len([]rune(line)) >= mostLine:
-			return "", fmt.Errorf("a line has at most %d characters here: want shorter ones, or a pipe", mostLine-1)
-		}
-		if all = append(all, line); !pasted {
-			return strings.Join(all, "\n"), nil
-		}
-		i.editor.SetPrompt(goesOn)
-	}
+	fmt.Fprint(i.echo, "\x1b[?2004h") // what is pasted is marked
+	defer fmt.Fprint(i.echo, "\x1b[?2004l")
+	return i.editor.read(prompt)
 }
 
 // end is close for good: no line is read after it. A signal may call it at any time.

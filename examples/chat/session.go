@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"unicode"
 
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 	"github.com/lockstep-ml/lockstep/program"
 )
 
@@ -144,11 +145,12 @@ func (s *session) reply(ctx context.Context, text string) error {
 	s.under(stop)
 	defer s.under(nil)
 	show := func(piece string) error {
-		if s.person() {
-			piece = printable(piece)
-		}
 		_, err := io.WriteString(s.out, piece)
 		return err
+	}
+	if s.person() {
+		lines := &wrapper{out: s.out, columns: s.columns}
+		show = func(piece string) error { return lines.write(printable(piece)) }
 	}
 	end, err := s.answer(ctx, text, show, func() {
 		s.say("the context is full: the model does not see the first %s any more", program.Count(s.from, "message"))
@@ -160,6 +162,14 @@ func (s *session) reply(ctx context.Context, text string) error {
 		s.say("%s", end)
 	}
 	return err
+}
+
+// columns is where lines of answers break; 0: nowhere.
+func (s *session) columns() int {
+	if !terminal.Moves(s.out) {
+		return 0
+	}
+	return terminal.Width(s.out)
 }
 
 // printable leaves out what a terminal would act on: control characters, other than ends of lines and tabs.

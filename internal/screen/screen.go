@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"unicode/utf8"
+
+	"github.com/rivo/uniseg"
 )
 
 // Screen is what a terminal shows. It is safe for concurrent use.
@@ -68,25 +70,37 @@ func (s *Screen) line() []rune {
 	return s.rows[s.row]
 }
 
+// filler is the second column of a character of double width.
+const filler = 0
+
 func (s *Screen) put(r rune) {
-	if s.col >= s.width {
-		s.broken = append(s.broken, string(s.line()))
+	wide := max(1, uniseg.StringWidth(string(r)))
+	if s.col+wide > s.width {
+		s.broken = append(s.broken, text(s.line()))
 		s.col = 0
 		s.down()
 	}
 	line := s.line()
-	for len(line) <= s.col {
+	for len(line) < s.col+wide {
 		line = append(line, ' ')
+	}
+	for i := range wide {
+		line[s.col+i] = filler
 	}
 	line[s.col] = r
 	s.rows[s.row] = line
-	s.col++
+	s.col += wide
+}
+
+// text is a row without fillers and blanks at its end.
+func text(row []rune) string {
+	return strings.TrimRight(strings.ReplaceAll(string(row), string(rune(filler)), ""), " ")
 }
 
 func (s *Screen) down() {
 	s.line()
 	if s.row++; s.row >= s.height {
-		s.history = append(s.history, strings.TrimRight(string(s.rows[0]), " "))
+		s.history = append(s.history, text(s.rows[0]))
 		s.rows, s.row = s.rows[1:], s.height-1
 	}
 	s.line()
@@ -99,6 +113,12 @@ func (s *Screen) escape(text []byte) int {
 			n, _ := strconv.Atoi(string(text[2:i]))
 			switch {
 			case c == 'm': // colours are not kept
+			case c == 'A':
+				s.row = max(0, s.row-n)
+			case c == 'C':
+				s.col = min(s.width-1, s.col+n)
+			case c == 'D':
+				s.col = max(0, s.col-n)
 			case c == 'J' && n == 0:
 				s.line()
 				s.rows = s.rows[:s.row+1]
@@ -144,7 +164,7 @@ func (s *Screen) Lines() []string {
 	defer s.mu.Unlock()
 	out := append([]string(nil), s.history...)
 	for _, line := range s.rows {
-		out = append(out, strings.TrimRight(string(line), " "))
+		out = append(out, text(line))
 	}
 	for len(out) > 0 && out[len(out)-1] == "" {
 		out = out[:len(out)-1]

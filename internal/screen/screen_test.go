@@ -34,5 +34,10 @@ func TestScreen(t *testing.T) {
 	require.Equal(t, "xb█d\n6\n123\n45\n6\n!", s.Text())
 	write("\x1b[33m?\x1b[0m")
 	require.Equal(t, "xb█d\n6\n123\n45\n6\n!?", s.Text(), "colours are left out")
+	s = screen.New(6, 3)
+	write("abc\n京都x\x1b[3D\x1b[K\x1b[1A\x1b[1CZ")
+	require.Equal(t, "abcZ\n京", s.Text())
+	write("\n京都京都")
+	require.Equal(t, "abcZ\n京都京\n都", s.Text())
 	require.Panics(t, func() { write("\x1b[2K") })
 }
