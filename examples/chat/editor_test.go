@@ -117,8 +117,8 @@ func TestResize(t *testing.T) {
 }
 
 func TestRecall(t *testing.T) {
-	e, _ := edit(40, 5, "one\r", "two\r", "two\r", above, above, "!\r", "draft", above, below, "\r", above, above, below,
-		above, "\r", "\x03", "\x04")
+	e, _ := edit(40, 5, "one\r", "two\r", "two\r", above, above, "!\r", "draft", above, below, "\r", above, above,
+		below, above, "\r", "\x03", "\x04")
 	for _, want := range []string{"one", "two", "two", "one!", "draft", "one!"} {
 		text, err := e.read(ready)
 		require.NoError(t, err)

@@ -262,7 +262,7 @@ func (j *job) describe(samples []chat.Sample) error {
 	if j.rowset.DatasetStreaming {
 		where = " of the first " + program.Count(len(samples), "row")
 	}
-	j.Line("tokens", program.Count(tokens, "token")+where, fmt.Sprintf("%d are learned", learned))
+	j.Line("tokens", program.Count(tokens, "token")+where, program.Count(learned, "token")+" learned")
 	text, err := j.encoder.Marked(samples[0])
 	if err != nil {
 		return err

@@ -64,12 +64,16 @@ func (a *answer) serve(ctx context.Context) {
 	for i := range a.choices {
 		go a.generate(ctx, i)
 	}
+	defer func() {
+		_ = a.control.SetWriteDeadline(time.Time{}) // or it would end a later answer on the connection
+	}()
 	ends, ended := make([]*ending, a.choices), 0
 	for ended < a.choices {
 		var e event
 		select {
 		case e = <-a.events:
 		case <-ctx.Done():
+			a.fail(generation.ErrClosed) // if the client is there
 			return
 		}
 		if e.end != nil {

@@ -8,10 +8,14 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 )
 
-const shutdownTime = 30 * time.Second // for the requests that are under way at the end
+const (
+	shutdownTime = 30 * time.Second // for the requests that are under way at the end
+	farewellTime = time.Second      // for those to hear that there was too little
+)
 
 // ErrRemote is the error of an address that other machines reach.
 var ErrRemote = errors.New("other machines reach the address")
@@ -19,11 +23,15 @@ var ErrRemote = errors.New("other machines reach the address")
 // Listen serves h on addr until ctx ends; then it takes no more connections, and answers the requests that are under
 // way for up to half a minute. ready is called with the address when it listens. An addr without a host, as ":8080", is
 // of this machine alone; one that other machines reach is ErrRemote unless remote is set, since whoever reaches it may
-// use the model.
+// use the model. Without remote, requests for a host by a name of the internet are refused: their sender may be a page
+// of that name, which leads to this machine (DNS rebinding).
 func Listen(ctx context.Context, addr string, remote bool, h http.Handler, ready func(net.Addr)) error {
 	listener, err := listen(ctx, addr, remote)
 	if err != nil {
 		return fmt.Errorf("serve: %w", err)
+	}
+	if !remote {
+		h = local(h)
 	}
 	requests, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -41,9 +49,42 @@ func Listen(ctx context.Context, addr string, remote bool, h http.Handler, ready
 	defer cancel()
 	if server.Shutdown(last) != nil {
 		end() // what still generates
-		return server.Close()
+		last, cancel = context.WithTimeout(context.WithoutCancel(ctx), farewellTime)
+		defer cancel()
+		if server.Shutdown(last) != nil {
+			return server.Close()
+		}
 	}
 	return nil
+}
+
+// local refuses requests for hosts that the internet may have.
+func local(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if name := hostname(r.Host); !private(name) {
+			fail(w, &apiError{status: http.StatusForbidden, Type: invalidRequest, Message: fmt.Sprintf(
+				"The request is for %.100s: want an address or localhost in its Host header, since only this machine "+
+					"may ask", name)})
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// hostname is a host without its port.
+func hostname(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		return name
+	}
+	return strings.Trim(host, "[]")
+}
+
+// private reports whether no site of the internet has a name: addresses, names without a domain, and those of machines
+// (RFC 6761) and networks of their own.
+func private(name string) bool {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	return net.ParseIP(name) != nil || !strings.Contains(name, ".") || strings.HasSuffix(name, ".localhost") ||
+		strings.HasSuffix(name, ".internal")
 }
 
 // listen opens addr. Names are resolved before it is opened, so that what is checked is what listens.

@@ -307,6 +307,55 @@ func TestKeyAndOrigin(t *testing.T) {
 	require.Equal(t, 403, ask(path, "Authorization", "Bearer secret", "Sec-Fetch-Site", "cross-site"))
 }
 
+// deadlines records the deadline that writes have.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	set  int
+	last time.Time
+}
+
+func (d *deadlines) SetWriteDeadline(t time.Time) error {
+	d.set++
+	d.last = t
+	return nil
+}
+
+// The deadline of a stream does not stay: a later answer on the connection may take longer.
+func TestDeadline(t *testing.T) {
+	a := start(t, generation.EngineConfig{})
+	for _, more := range []string{`, "stream": true, "max_tokens": 2`, `, "max_tokens": 2`} {
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		a.chat.Handler().ServeHTTP(w, httptest.NewRequest("POST", "/v1/chat/completions", strings.NewReader(body("x",
+			more))))
+		require.Equal(t, 200, w.Code)
+		require.Equal(t, strings.Contains(more, "stream"), w.set > 1)
+		require.Zero(t, w.last)
+	}
+}
+
+// A request that the server's end cuts off is told so.
+func TestCutOff(t *testing.T) {
+	a := start(t, generation.EngineConfig{})
+	for _, more := range []string{`, "max_tokens": 9`, `, "max_tokens": 9, "stream": true`} {
+		a.gate.Lock()
+		ctx, end := context.WithCancel(t.Context())
+		w := httptest.NewRecorder()
+		answered := make(chan bool)
+		go func() {
+			a.chat.Handler().ServeHTTP(w, httptest.NewRequestWithContext(ctx, "POST", "/v1/chat/completions",
+				strings.NewReader(body("x", more))))
+			close(answered)
+		}()
+		a.load(1, 0)
+		end()
+		<-answered
+		a.gate.Unlock()
+		require.Equal(t, 503, w.Code, w.Body)
+		require.Contains(t, w.Body.String(), "shutting down")
+		a.load(0, 0)
+	}
+}
+
 // The server is this machine's alone unless it is told otherwise, and ends after the requests that are under way.
 func TestListen(t *testing.T) {
 	for addr, want := range map[string]string{"8080": "want an address such as :8080", "0.0.0.0:0": "other machines " +
@@ -340,4 +389,33 @@ func TestListen(t *testing.T) {
 		require.Equal(t, "late", <-answer)
 		require.NoError(t, <-ended)
 	}
+}
+
+// status is how the server answers a request for a host.
+func status(t *testing.T, at *net.TCPAddr, host string) int {
+	r, err := http.NewRequestWithContext(t.Context(), "GET", fmt.Sprintf("http://127.0.0.1:%d", at.Port), nil)
+	require.NoError(t, err)
+	r.Host = host
+	answer, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	return answer.StatusCode
+}
+
+// A server of this machine alone answers for names that sites of the internet cannot have.
+func TestHosts(t *testing.T) {
+	ctx, end := context.WithCancel(t.Context())
+	ready, ended := make(chan net.Addr, 1), make(chan error, 1)
+	h := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	go func() { ended <- serve.Listen(ctx, ":0", false, h, func(a net.Addr) { ready <- a }) }()
+	at := (<-ready).(*net.TCPAddr)
+	for _, host := range []string{"localhost:8080", "LOCALHOST.", "127.0.0.1:1", "[::1]:8080", "[::1]", "10.0.0.3",
+		"box", "a.localhost", "host.docker.internal:8080"} {
+		require.Equal(t, 200, status(t, at, host), host)
+	}
+	for _, host := range []string{"pages.example:80", "1.2.3.4.example", "example.com.", "localhost.example.com"} {
+		require.Equal(t, 403, status(t, at, host), host)
+	}
+	end()
+	require.NoError(t, <-ended)
 }
