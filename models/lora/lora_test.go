@@ -4,6 +4,7 @@ package lora_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -216,6 +217,34 @@ func TestTargets(t *testing.T) {
 	a, err := lora.New(tiny(t), lora.Config{TargetModules: targets})
 	require.NoError(t, err)
 	require.Equal(t, []string{"v_prj"}, a.Unmatched())
+}
+
+// A pattern matches as Python's re.match(r"(.*\.)?(PATTERN)$", path), compiled or not, and not too many are compiled.
+func TestPatterns(t *testing.T) {
+	rank := func(pattern string) int {
+		a, err := lora.New(tiny(t), lora.Config{R: 2, RankPattern: map[string]int{pattern: 3},
+			TargetModules: lora.ParseTargets("q_proj")})
+		require.NoError(t, err)
+		return a.Layers()[1].Rank
+	}
+	for pattern, matches := range map[string]bool{
+		"q_proj": true, "self_attn.q_proj": true, "model.layers.1.self_attn.q_proj": true, "se.f_attn.q_proj": true,
+		"......": true, "(q)_proj": true, `layers\.1.*`: true, "^model.*": true, "q_proj$": true, "_proj": false,
+		"attn.q_proj": false, "(_proj)": false, "layers.0.self_attn.q_proj": false, "self_attn": false,
+		"x.model.layers.1.self_attn.q_proj": false, "^layers.*": false, ".....": false, "": false,
+	} {
+		require.Equal(t, matches, rank(pattern) == 3, pattern)
+	}
+	many := func(form string) error {
+		cfg := lora.Config{RankPattern: map[string]int{}}
+		for i := range 5000 {
+			cfg.RankPattern[fmt.Sprintf(form, i)] = 3
+		}
+		_, err := lora.New(tiny(t), cfg)
+		return err
+	}
+	require.NoError(t, many("layers.%d.q_proj"))
+	require.ErrorContains(t, many("layers[.]%d"), "one of more than 4096: want fewer, or names")
 }
 
 // A folder that a stranger wrote is read within bounds, and changes nothing if it does not fit.

@@ -175,6 +175,7 @@ func newMatcher(cfg *Config) *matcher {
 // Bounds of the regular expressions of a configuration, which may be a stranger's.
 const (
 	maxPattern  = 4096 // bytes
+	maxPatterns = 4096 // a compiled one takes 2 KB and more
 	patternTime = time.Second
 )
 
@@ -183,10 +184,15 @@ func (m *matcher) match(pattern, path string) bool {
 	re, ok := m.compiled[pattern]
 	if !ok && m.err == nil {
 		var err error
-		if len(pattern) > maxPattern {
+		switch {
+		case len(pattern) > maxPattern:
 			err = fmt.Errorf("%d bytes: want at most %d", len(pattern), maxPattern)
-		} else if re, err = regexp2.Compile(`\A(?:` + pattern + `)\z`); err == nil {
-			re.MatchTimeout = patternTime
+		case len(m.compiled) == maxPatterns:
+			err = fmt.Errorf("one of more than %d: want fewer, or names", maxPatterns)
+		default:
+			if re, err = regexp2.Compile(`\A(?:` + pattern + `)\z`); err == nil {
+				re.MatchTimeout = patternTime
+			}
 		}
 		if m.compiled[pattern] = re; err != nil {
 			m.err = fmt.Errorf("the regular expression %.60q: %w", pattern, err)
@@ -200,6 +206,24 @@ func (m *matcher) match(pattern, path string) bool {
 		m.err = fmt.Errorf("the regular expression %.60q for %s: %w", pattern, path, err)
 	}
 	return yes
+}
+
+// ends reports whether a regular expression matches the end of a path, from the beginning of an element on. There may
+// be one for every layer: those that are names are compared without being compiled.
+func (m *matcher) ends(path, pattern string) bool {
+	if isPattern(pattern) {
+		return m.match(`(?:.*\.)?(?:`+pattern+`)`, path)
+	}
+	at := len(path) - len(pattern)
+	if at < 0 || at > 0 && path[at-1] != '.' {
+		return false
+	}
+	for i := range len(pattern) {
+		if pattern[i] != '.' && pattern[i] != path[at+i] {
+			return false
+		}
+	}
+	return true
 }
 
 // in reports whether targets choose a path.
@@ -250,7 +274,7 @@ func (m *matcher) whole(path string) bool {
 // rank is that of a layer.
 func (m *matcher) rank(path string) int {
 	for _, key := range slices.Sorted(maps.Keys(m.cfg.RankPattern)) {
-		if m.match(`(?:.*\.)?(?:`+key+`)`, path) {
+		if m.ends(path, key) {
 			return m.cfg.RankPattern[key]
 		}
 	}
@@ -260,7 +284,7 @@ func (m *matcher) rank(path string) int {
 // alpha is that of a layer.
 func (m *matcher) alpha(path string) float64 {
 	for _, key := range slices.Sorted(maps.Keys(m.cfg.AlphaPattern)) {
-		if m.match(`(?:.*\.)?(?:`+key+`)`, path) {
+		if m.ends(path, key) {
 			return m.cfg.AlphaPattern[key]
 		}
 	}
