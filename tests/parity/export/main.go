@@ -8,6 +8,9 @@
 //		--ids /tmp/parity/ids.json --logits /tmp/parity/logits.safetensors
 //	VENV/bin/python tests/parity/check_generation.py out/clm /tmp/parity/generation.json
 //	VENV/bin/python tests/parity/check_tokenizer.py out/clm/tokenizer.json /tmp/parity/lines.json /tmp/parity/lines.txt
+//
+// With --ids it writes the logits of given tokens alone, and with --adapter those of a model with a LoRA adapter:
+// check_adapter.py calls it so.
 package main
 
 import (
@@ -28,6 +31,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all"
 	"github.com/lockstep-ml/lockstep/models/generation"
+	"github.com/lockstep-ml/lockstep/models/lora"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -37,12 +41,25 @@ func main() {
 	from := flags.String("lines", "", "text to cut, line by line; empty takes Go source and lines in many scripts")
 	n := flags.Int("n", 10_000, "number of lines, if there is no --lines")
 	rows := flags.Int("rows", 4, "rows of tokens to compute logits of")
+	given := flags.String("ids", "", "file of rows of token ids: write their logits and nothing else")
+	adapter := flags.String("adapter", "", "folder of a LoRA adapter, with --ids")
+	double := flags.Bool("float64", false, "compute in float64, with --ids")
 	_ = flags.Parse(os.Args[1:]) // it exits
 	if flags.NArg() != 2 {
 		fmt.Fprintln(os.Stderr, "export: want the folder of a saved model and the folder to write to")
 		os.Exit(2)
 	}
-	if err := export(flags.Arg(0), flags.Arg(1), *from, *n, *rows); err != nil {
+	var err error
+	if *given != "" {
+		dt := tensor.Float32
+		if *double {
+			dt = tensor.Float64
+		}
+		err = exportLogits(flags.Arg(0), *adapter, *given, flags.Arg(1), dt)
+	} else {
+		err = export(flags.Arg(0), flags.Arg(1), *from, *n, *rows)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "export:", err)
 		os.Exit(1)
 	}
@@ -102,6 +119,36 @@ func export(dir, out, from string, n, rows int) error {
 	)
 }
 
+// exportLogits writes logits.safetensors into out: what a model computes of the rows of a file, with an adapter if one
+// is named.
+func exportLogits(dir, adapter, ids, out string, dt tensor.DType) error {
+	m, err := models.LoadPretrained(tensor.CPU(), dir, models.WithDType(dt))
+	if err != nil {
+		return err
+	}
+	if adapter != "" {
+		if _, err := lora.LoadOnto(m, dir, adapter, ""); err != nil {
+			return err
+		}
+	}
+	text, err := os.ReadFile(ids)
+	if err != nil {
+		return err
+	}
+	var rows [][]int32
+	if err := json.Unmarshal(text, &rows); err != nil {
+		return fmt.Errorf("%s: %w", ids, err)
+	}
+	var logits bytes.Buffer
+	if err := writeLogits(&logits, m, rows); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(out, 0o777); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(out, "logits.safetensors"), logits.Bytes(), 0o666)
+}
+
 // cut takes rows of one length from the beginning of a stream.
 func cut(stream []int32, rows, length int) ([][]int32, error) {
 	if len(stream) < rows*length {
@@ -115,7 +162,7 @@ func cut(stream []int32, rows, length int) ([][]int32, error) {
 }
 
 // writeLogits writes the logits [rows, length, vocabulary] of ids in the safetensors format.
-func writeLogits(w *bytes.Buffer, m languageModel, ids [][]int32) error {
+func writeLogits(w *bytes.Buffer, m models.Model, ids [][]int32) error {
 	c := tensor.NewCtx(tensor.CPU()).NoGrad()
 	var flat []int64
 	for _, row := range ids {

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/models/lora"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -79,6 +80,36 @@ func TestExport(t *testing.T) {
 	}
 	require.Error(t, export(dir, out, filepath.Join(dir, "absent"), 0, 3))
 	require.ErrorContains(t, export(dir, out, "", 2, 1000), "want 1000 rows of 16")
+}
+
+// The logits of given tokens are those of the model, or of the model with an adapter, in float32 or float64.
+func TestLogitsOfAdapters(t *testing.T) {
+	const dir = "../../../examples/finetune/testdata/model"
+	m, err := models.LoadPretrained(tensor.CPU(), dir)
+	require.NoError(t, err)
+	a, err := lora.New(m, lora.Config{TargetModules: lora.AllLinear, Init: lora.InitRandom})
+	require.NoError(t, err)
+	adapter, ids := t.TempDir(), filepath.Join(t.TempDir(), "ids.json")
+	require.NoError(t, a.Save(adapter))
+	require.NoError(t, os.WriteFile(ids, []byte("[[3, 4, 5], [6, 7, 8]]"), 0o600))
+	logits := func(adapter string, dt tensor.DType) []float64 {
+		out := filepath.Join(t.TempDir(), "new")
+		require.NoError(t, exportLogits(dir, adapter, ids, out, dt))
+		set, err := safetensors.OpenSet(vfs.OS, out, "logits")
+		require.NoError(t, err)
+		defer set.Close()
+		e, _ := set.Lookup("logits")
+		require.Equal(t, dt, e.DType)
+		require.Equal(t, []int{2, 3}, e.Shape[:2])
+		text, err := e.Read()
+		require.NoError(t, err)
+		c := tensor.NewCtx(tensor.CPU()).NoGrad()
+		return tensor.ToSlice[float64](c, tensor.Cast(c, tensor.FromBytes(c, text, dt, e.Shape...), tensor.Float64))
+	}
+	exact := logits(adapter, tensor.Float64)
+	require.InDeltaSlice(t, exact, logits(adapter, tensor.Float32), 1e-5)
+	require.NotEqual(t, exact, logits("", tensor.Float64))
+	require.Error(t, exportLogits(dir, "", filepath.Join(adapter, "absent"), adapter, tensor.Float32))
 }
 
 func TestMixedLinesAreRich(t *testing.T) {
