@@ -151,7 +151,9 @@ func TestCheckpointsOfAdapters(t *testing.T) {
 	}
 	cfg.Alpha = 9
 	fails("the saved adapter has lora_alpha 8, this one 9: want the same", cfg)
-	cfg.Alpha, cfg.ModulesToSave = 8, nil
+	cfg.Alpha, cfg.Dropout = 8, 0.25
+	fails("the saved adapter has lora_dropout 0, this one 0.25: want the same", cfg)
+	cfg.Dropout, cfg.ModulesToSave = 0, nil
 	fails("base_model.model.transformer.ln_f.bias is not expected", cfg)
 	cfg.ModulesToSave = []string{"ln_f"}
 	other := t.TempDir()
@@ -168,10 +170,14 @@ func TestCheckpointsOfAdapters(t *testing.T) {
 	got, _, err := adapterRun(t, disk, fourHeadsAs(t, tensor.Float32), cfg, adapterArgs(resume)) // it was moved
 	require.NoError(t, err)
 	require.Equal(t, want, got)
+	whole := func(more ...func(*args.TrainingArguments)) error {
+		_, err := newTrainer(disk, fourHeadsAs(t, tensor.Float32), adapterArgs(more...),
+			trainer.WithTrainData(raggedTexts(51))).Train()
+		return err
+	}
+	require.ErrorContains(t, whole(resume), "it has an adapter, and the run trains the whole model: want trainer.With")
 	disk = vfs.NewMem()
-	whole := newTrainer(disk, fourHeadsAs(t, tensor.Float32), adapterArgs(), trainer.WithTrainData(raggedTexts(51)))
-	_, err = whole.Train()
-	require.NoError(t, err)
+	require.NoError(t, whole())
 	fails("it has no adapter", cfg)
 }
 

@@ -226,6 +226,7 @@ func (a *Adapter) CheckSaved(config []byte) error {
 		was, want any
 	}{
 		{"r", saved.R, mine.R}, {"lora_alpha", saved.Alpha, mine.Alpha}, {"use_rslora", saved.RSLoRA, mine.RSLoRA},
+		{"lora_dropout", saved.Dropout, mine.Dropout},
 		{"rank_pattern", orEmpty(saved.RankPattern), orEmpty(mine.RankPattern)},
 		{"alpha_pattern", orEmpty(saved.AlphaPattern), orEmpty(mine.AlphaPattern)},
 	} {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -142,6 +143,10 @@ func (c *Checkpointer) ReadModel(ctx context.Context, ck *checkpoint.Checkpoint)
 // withWeights calls f with the weights of a checkpoint.
 func withWeights(ck *checkpoint.Checkpoint, f func(set *safetensors.Set) error) error {
 	set, err := ck.OpenTensors(models.WeightsBase)
+	if errors.Is(err, fs.ErrNotExist) && ck.Has(models.AdapterConfigFile) {
+		return errors.New("it has an adapter, and the run trains the whole model: want trainer.WithAdapter " +
+			"(use_peft in examples/finetune), or a checkpoint of a whole model")
+	}
 	if err != nil {
 		return err
 	}
