@@ -330,8 +330,9 @@ func TestPanicsOfTheProgramAreErrors(t *testing.T) {
 		var c *callbacks.Error
 		require.ErrorAs(t, err, &c)
 		require.Contains(t, string(c.Stack), "misuse_test.go")
-		model := newWrong(func(*nn.Ctx, *tensor.Tensor) { panic(errLuck) })
-		err = trainWrong(t, func() models.Model { return model }, ranks)
+		err = trainWrong(t, func() models.Model {
+			return newWrong(func(*nn.Ctx, *tensor.Tensor) { panic(errLuck) })
+		}, ranks)
 		require.ErrorIs(t, err, errLuck)
 		requireStack(t, err, "misuse_test.go")
 	}
@@ -350,6 +351,9 @@ func TestFunctionsThatReturnNothing(t *testing.T) {
 		"the function passed to WithLogitsForMetrics returned no logits")
 	requireOneError(t, trainWrong(t, fine, 2, trainer.WithModelInit(func() (models.Model, error) { return nil, nil })),
 		"the function passed to WithModelInit: it returned no model (rank 1)")
+	model := fine()
+	requireOneError(t, trainWrong(t, func() models.Model { return model }, 2), "the function passed to WithModelInit: it "+
+		"returned a model that another rank has: want a new one each time (rank 1)")
 	_, err := newTrainer(vfs.NewMem(), fine(), lineArgs(), nil).Train()
 	requireOneError(t, err, "option 4 of New is nil")
 }

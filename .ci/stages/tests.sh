@@ -43,7 +43,7 @@ readonly repeated=(
 	TestHuggingFaceSharding TestTorchSharding TestEveryOptimizerOnAnyNumberOfRanks
 	TestMixedPrecisionHasTheSameBitsOnAnyNumberOfRanks TestHalfParametersHaveTheSameBitsOnAnyNumberOfRanks
 	TestShardedPipelines TestCheckpointsOfDividedModels TestCheckpointsOfShardedPipelines TestCheckpointsOverMeshes
-	TestRandomRunsOfTransformersWithLanguageModels
+	TestRandomRunsOfTransformersWithLanguageModels TestEightBitStateInShards
 )
 
 # Tiles are emulated, and share nothing that TestTiledAgainstFloat64 has not.
