@@ -57,7 +57,7 @@ func ParsePair(object []byte) (p Pair, err error) {
 		return p, err
 	}
 	if values["chosen"] == nil || values["rejected"] == nil {
-		return p, fmt.Errorf("the row has the keys %.200q: want %s", keys, wantedPairs)
+		return p, fmt.Errorf("the row has %s: want %s", described(values, keys), wantedPairs)
 	}
 	var prompts []string
 	for _, key := range []string{"prompt", "messages", "conversations", "instruction"} {

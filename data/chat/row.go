@@ -166,7 +166,23 @@ func formOf(values map[string]json.RawMessage, keys []string) (Form, error) {
 		return "", errors.New("the row has a chosen and a rejected answer, for training on preferences (ParsePair, " +
 			"examples/dpo): here want " + wantedForms)
 	}
-	return "", fmt.Errorf("the row has the keys %.200q: want %s", keys, wantedForms)
+	return "", fmt.Errorf("the row has %s: want %s", described(values, keys), wantedForms)
+}
+
+// described names the keys of a row, and those of them whose value is null apart.
+func described(values map[string]json.RawMessage, keys []string) string {
+	var has, null []string
+	for _, key := range keys {
+		if values[key] != nil {
+			has = append(has, key)
+		} else {
+			null = append(null, key)
+		}
+	}
+	if len(null) == 0 {
+		return fmt.Sprintf("the keys %.200q", has)
+	}
+	return fmt.Sprintf("the keys %.200q, and null under %.200q", has, null)
 }
 
 const wantedForms = "messages, prompt and completion, text, conversations, instruction and output, or instruction " +

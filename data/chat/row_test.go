@@ -64,6 +64,7 @@ func TestParseRow(t *testing.T) {
 
 	for _, c := range [][2]string{
 		{`[]`, "want a JSON object"},
+		{`{"messages": null, "id": 1}`, `the row has the keys ["id"], and null under ["messages"]: want messages, prompt`},
 		{`{"chat": "x"}`, `the row has the keys ["chat"]: want messages, prompt and completion, text, `},
 		{`{"messages": [], "prompt": "a", "completion": "b"}`, `the row has several forms, ["messages" ` +
 			`"prompt+completion"]: want one, so remove the keys of the others`},
