@@ -37,16 +37,32 @@ type workspace struct {
 	b  *block
 }
 
-// need opens the library and says how much workspace a product needs.
+// open opens the library.
+func (b *blas) open(d *Device) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.opened(d)
+}
+
+// opened opens the library if it is not open. b.mu is held.
+func (b *blas) opened(d *Device) error {
+	if b.lib != nil {
+		return nil
+	}
+	lib, err := d.dev.Blas()
+	if err != nil {
+		return err
+	}
+	b.lib, b.spaces = lib, map[cuda.Product]*planned{}
+	return nil
+}
+
+// need says how much workspace a product needs.
 func (b *blas) need(d *Device, p cuda.Product) (cuda.Blas, *planned, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.lib == nil {
-		lib, err := d.dev.Blas()
-		if err != nil {
-			return nil, nil, err
-		}
-		b.lib, b.spaces = lib, map[cuda.Product]*planned{}
+	if err := b.opened(d); err != nil {
+		return nil, nil, err
 	}
 	known := b.spaces[p]
 	if known == nil {

@@ -15,7 +15,8 @@ import (
 // freeShared is the dynamic shared memory that a kernel may have without asking.
 const freeShared = 48 << 10
 
-// modules are the families of kernels that a device has loaded: each when one of its kernels is first launched.
+// modules are the families of kernels that a device has loaded: each when one of its kernels is first launched, or all
+// that are compiled for the device at once.
 type modules struct {
 	d         *Device
 	mu        sync.RWMutex
@@ -26,8 +27,7 @@ type modules struct {
 
 // function is a kernel that is loaded.
 type function struct {
-	f      cuda.Function
-	params int // bytes of its parameter block; −1: unknown
+	f cuda.Function
 
 	mu     sync.Mutex
 	shared int // dynamic shared memory that it may have
@@ -48,17 +48,40 @@ func (m *modules) find(name string) (*function, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if f = m.functions[name]; f != nil {
-		return f, nil
-	}
 	family := kernels.Find(name)
 	if family == nil {
 		return nil, errNoKernel(name)
 	}
+	return m.load(family, name)
+}
+
+// all loads every kernel that is compiled for the device. A driver may keep a kernel of a loaded module for when it is
+// asked for: so each is. Source: NVIDIA, "CUDA C++ Programming Guide", version 12.2, section on lazy loading.
+func (m *modules) all() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, family := range kernels.Families() {
+		for _, name := range family.Kernels {
+			if m.refused || family.ArchitectureFor(m.d.info.Capability) == 0 {
+				break // the driver would compile it, for seconds
+			}
+			if _, err := m.load(family, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// load gives a kernel of a family, and loads what is not loaded yet. m.mu is held.
+func (m *modules) load(family *kernels.Family, name string) (*function, error) {
+	if f := m.functions[name]; f != nil {
+		return f, nil
+	}
 	mod := m.families[family.Name]
 	if mod == nil {
 		var err error
-		if mod, err = m.load(family); err != nil {
+		if mod, err = m.module(family); err != nil {
 			return nil, fmt.Errorf("loading the kernels of %s: %w%s", family.Name, err, cuda.CompilerAdvice(err))
 		}
 		if m.families == nil {
@@ -70,14 +93,14 @@ func (m *modules) find(name string) (*function, error) {
 	if err != nil {
 		return nil, err
 	}
-	f = &function{f: found, params: found.ParamBytes(), shared: freeShared}
+	f := &function{f: found, shared: freeShared}
 	m.functions[name] = f
 	return f, nil
 }
 
-// load loads a family: its cubin for the device, or where there is none, or the driver refuses it, its PTX, which the
+// module loads a family: its cubin for the device, or where there is none, or the driver refuses it, its PTX, which the
 // driver compiles.
-func (m *modules) load(f *kernels.Family) (cuda.Module, error) {
+func (m *modules) module(f *kernels.Family) (cuda.Module, error) {
 	if cubin := f.For(m.d.info.Capability); cubin != nil {
 		mod, err := m.d.dev.Load(cubin)
 		if err == nil {

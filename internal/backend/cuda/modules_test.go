@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/backend/backendtest"
 	"github.com/lockstep-ml/lockstep/internal/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
+	"github.com/lockstep-ml/lockstep/internal/cuda/kernels"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
@@ -65,5 +66,33 @@ func TestCubins(t *testing.T) {
 	require.Contains(t, log.String(), "device=cuda:0 kernels=softmax")
 	require.Contains(t, log.String(), "CUDA_ERROR_NO_BINARY_FOR_GPU (209)")
 	require.ErrorContains(t, launch(fake.Options{NoCubins: true, NoCompiler: cuda.NoCompiler}),
+		"CUDA_ERROR_JIT_COMPILER_NOT_FOUND (221)")
+}
+
+// TestPrepare holds that a prepared device loads nothing for a kernel or a product of training, and that no driver is
+// asked to compile all kernels.
+func TestPrepare(t *testing.T) {
+	driver := fake.New(fake.Options{NoCompiler: cuda.NoCompiler})
+	d, err := Open(driver, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	require.Zero(t, driver.Loaded(0))
+	require.NoError(t, Prepare(d))
+	want := 1 // the library of products
+	for _, f := range kernels.Families() {
+		if kernels.Assembled(f.Name) {
+			want += 1 + len(f.Kernels)
+		}
+	}
+	require.Equal(t, want, driver.Loaded(0))
+	require.NoError(t, Prepare(d))
+	for _, op := range []backend.Op{backend.OpSoftmax, backend.OpMatMul} {
+		require.Nil(t, backendtest.Launch(d, d.NewStream(), op, dtype.Float32))
+	}
+	require.Equal(t, want, driver.Loaded(0))
+
+	require.NoError(t, Prepare(simulated(t, fake.Options{NoCompiler: cuda.NoCompiler, Capability: noCubin})))
+	require.NoError(t, Prepare(simulated(t, fake.Options{NoCubins: true})))
+	require.ErrorContains(t, Prepare(simulated(t, fake.Options{NoCubins: true, NoCompiler: cuda.NoCompiler})),
 		"CUDA_ERROR_JIT_COMPILER_NOT_FOUND (221)")
 }

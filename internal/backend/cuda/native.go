@@ -41,6 +41,17 @@ func GiveBack(s backend.Stream) {
 	own.d.idle = append(own.d.idle, own)
 }
 
+// Prepare loads what first launches would: each kernel that the program has compiled for the device, and the library of
+// products. A driver may let it wait for the device's work, while other devices of the process wait for the driver. So
+// it comes before work that waits for another device, as a collective call does: that one may wait for ever.
+func Prepare(be backend.Backend) error {
+	d := be.(*Device)
+	if err := d.modules.all(); err != nil {
+		return err
+	}
+	return d.blas.open(d)
+}
+
 // Native returns the library's stream behind a stream of this package, which uses no graphs from then on. Who queues
 // work on it tells by Use which buffers it touches.
 func Native(s backend.Stream) cuda.Stream {

@@ -130,8 +130,8 @@ func (s *stream) kernel(name string, grid, block [3]uint32, shared int, a *args)
 		s.fault(s.call, "no kernel for %s (%s)", s.call.DType(), name)
 	}
 	s.must(err)
-	if f.params >= 0 && a.n != f.params {
-		panic(fmt.Sprintf("cuda: a parameter block of %d bytes for kernel %s, which needs %d", a.n, name, f.params))
+	if n := f.f.ParamBytes(); n >= 0 && a.n != n {
+		panic(fmt.Sprintf("cuda: a parameter block of %d bytes for kernel %s, which needs %d", a.n, name, n))
 	}
 	if shared > freeShared {
 		s.must(f.allow(shared))

@@ -34,6 +34,7 @@ type device struct {
 	made    int // streams ever
 	graphs  int
 	into    []*graph  // that captures make
+	loaded  int       // modules, kernels and libraries, that the context was asked for
 	broken  error     // of a kernel: the context is lost
 	pending sync.Cond // of commands
 	queued  int       // commands that are not done
@@ -170,19 +171,39 @@ func (d *device) NewEvent() (cuda.Event, error) {
 	return &event{d: d}, d.lost()
 }
 
-// Load parses PTX. Modules that were parsed before, by any device of the process, are not parsed again.
-func (d *device) Load(text []byte) (cuda.Module, error) {
+// loads counts what takes a driver a while.
+func (d *device) loads() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.loaded++
+}
+
+// Load parses PTX, and that of a cubin when one of its kernels is launched: a program may load many more than it
+// launches. Modules that were parsed before, by any device of the process, are not parsed again.
+func (d *device) Load(image []byte) (cuda.Module, error) {
 	if err := errors.Join(d.lost(), d.uncaptured("cuModuleLoadDataEx")); err != nil {
 		return nil, err
 	}
-	if bytes.HasPrefix(text, []byte("\x7fELF")) {
-		var err error
-		if text, err = d.assembled(text); err != nil {
+	d.loads()
+	if bytes.HasPrefix(image, []byte("\x7fELF")) {
+		f, err := d.assembled(image)
+		if err != nil {
 			return nil, err
 		}
-	} else if code := d.driver.options.NoCompiler; code != 0 {
+		return &module{d, f.Kernels, sync.OnceValues(func() (*ptx.Module, error) { return d.load(f.PTX()) })}, nil
+	}
+	if code := d.driver.options.NoCompiler; code != 0 {
 		return nil, failed("cuModuleLoadDataEx", code, "no compiler")
 	}
+	m, err := d.load(image)
+	if err != nil {
+		return nil, err
+	}
+	return &module{d, nil, func() (*ptx.Module, error) { return m, nil }}, nil
+}
+
+// load reads PTX, and gives its variables memory.
+func (d *device) load(text []byte) (*ptx.Module, error) {
 	m, err := parse(text)
 	if err != nil {
 		return nil, failed("cuModuleLoadDataEx", invalidPTX, "%v", err)
@@ -190,12 +211,12 @@ func (d *device) Load(text []byte) (cuda.Module, error) {
 	if err := m.Load(d.mem); err != nil {
 		return nil, failed("cuModuleLoadDataEx", outOfMemory, "%v", err)
 	}
-	return &module{d, m}, nil
+	return m, nil
 }
 
-// assembled is the PTX that a cubin was made of.
-func (d *device) assembled(cubin []byte) ([]byte, error) {
-	f, architecture := kernels.OfCubin(cubin)
+// assembled is the family that a cubin is of.
+func (d *device) assembled(cubin []byte) (*kernels.Family, error) {
+	f, architecture := known(cubin)
 	c := d.Info().Capability
 	switch {
 	case f == nil:
@@ -203,7 +224,24 @@ func (d *device) assembled(cubin []byte) ([]byte, error) {
 	case d.driver.options.NoCubins || architecture/10 != c[0] || architecture%10 > c[1]:
 		return nil, failed("cuModuleLoadDataEx", noBinary, "a cubin of sm_%d", architecture)
 	}
-	return f.PTX(), nil
+	return f, nil
+}
+
+var cubins sync.Map // by their SHA-256
+
+// known is kernels.OfCubin, which decompresses what it compares, once for each.
+func known(cubin []byte) (*kernels.Family, int) {
+	type origin struct {
+		f            *kernels.Family
+		architecture int
+	}
+	sum := sha256.Sum256(cubin)
+	if o, ok := cubins.Load(sum); ok {
+		return o.(origin).f, o.(origin).architecture
+	}
+	f, architecture := kernels.OfCubin(cubin)
+	cubins.Store(sum, origin{f, architecture})
+	return f, architecture
 }
 
 var parsed struct {
@@ -242,7 +280,10 @@ func (d *device) defined(from uint64, raw []byte) error {
 }
 
 // Blas gives the products.
-func (d *device) Blas() (cuda.Blas, error) { return &blas{d}, d.lost() }
+func (d *device) Blas() (cuda.Blas, error) {
+	d.loads()
+	return &blas{d}, d.lost()
+}
 
 // Sync waits for all work, and for captures that others have begun.
 func (d *device) Sync() error {
@@ -259,31 +300,52 @@ func (d *device) Sync() error {
 
 // module is loaded PTX.
 type module struct {
-	d *device
-	m *ptx.Module
+	d     *device
+	names []string // of its kernels; nil: m says
+	m     func() (*ptx.Module, error)
 }
 
 // Function finds a kernel.
 func (m *module) Function(name string) (cuda.Function, error) {
-	k, err := m.m.Kernel(name)
-	if err != nil {
-		return nil, failed("cuModuleGetFunction", notFound, "%v", err)
+	m.d.loads()
+	kernel := sync.OnceValue(func() found {
+		text, err := m.m()
+		if err != nil {
+			return found{nil, err}
+		}
+		k, err := text.Kernel(name)
+		if err != nil {
+			err = failed("cuModuleGetFunction", notFound, "%v", err)
+		}
+		return found{k, err}
+	})
+	f := &function{d: m.d, kernel: kernel, name: name, shared: 48 << 10}
+	if !slices.Contains(m.names, name) {
+		if err := kernel().err; err != nil {
+			return nil, err
+		}
 	}
-	return &function{d: m.d, k: k, name: name, shared: 48 << 10}, nil
+	return f, nil
 }
 
 // function is a kernel.
 type function struct {
-	d    *device
-	k    *ptx.Kernel
-	name string
+	d      *device
+	kernel func() found
+	name   string
 
 	mu     sync.Mutex
 	shared int
 }
 
-func (f *function) Name() string    { return f.name }
-func (f *function) ParamBytes() int { return f.k.ParamBytes() }
+func (f *function) Name() string { return f.name }
+
+func (f *function) ParamBytes() int {
+	if at := f.kernel(); at.err == nil {
+		return at.k.ParamBytes()
+	}
+	return -1 // Launch returns the error
+}
 
 // SetMaxShared raises the bound of dynamic shared memory.
 func (f *function) SetMaxShared(n int) error {
@@ -295,6 +357,12 @@ func (f *function) SetMaxShared(n int) error {
 	defer f.mu.Unlock()
 	f.shared = max(f.shared, n)
 	return nil
+}
+
+// found is what a name leads to.
+type found struct {
+	k   *ptx.Kernel
+	err error
 }
 
 func (f *function) maxShared() int {

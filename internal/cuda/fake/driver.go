@@ -86,6 +86,18 @@ type Driver struct {
 // Calls is how often streams, events and graphs of the machine were called so far.
 func (d *Driver) Calls() int64 { return d.calls.Load() }
 
+// Loaded is how many modules, kernels and libraries the context of device i was asked for.
+func (d *Driver) Loaded(i int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.devices[i] == nil {
+		return 0
+	}
+	d.devices[i].mu.Lock()
+	defer d.devices[i].mu.Unlock()
+	return d.devices[i].loaded
+}
+
 // New returns a machine.
 func New(o Options) *Driver {
 	if o.Devices == 0 {

@@ -118,8 +118,11 @@ func (s *stream) Launch(f cuda.Function, grid, block [3]uint32, shared int, para
 	if !ok || k.d != s.d {
 		return failed("cuLaunchKernel", invalidHandle, "a function of another context")
 	}
+	at := k.kernel()
 	threads := uint64(block[0]) * uint64(block[1]) * uint64(block[2])
 	switch {
+	case at.err != nil:
+		return at.err
 	case threads == 0 || threads > 1024 || block[2] > 64:
 		return failed("cuLaunchKernel", invalidValue, "%s: blocks of %v threads", k.name, block)
 	case grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[0] > 1<<31-1 || grid[1] > 65535 || grid[2] > 65535:
@@ -127,14 +130,14 @@ func (s *stream) Launch(f cuda.Function, grid, block [3]uint32, shared int, para
 	case shared < 0 || shared > k.maxShared():
 		return failed("cuLaunchKernel", invalidValue, "%s: %d bytes of dynamic shared memory, of %d", k.name, shared,
 			k.maxShared())
-	case len(params) != k.k.ParamBytes():
+	case len(params) != at.k.ParamBytes():
 		return failed("cuLaunchKernel", invalidValue, "%s: %d bytes of parameters: want %d", k.name, len(params),
-			k.k.ParamBytes())
+			at.k.ParamBytes())
 	}
 	s.count()
 	o := s.d.driver.options
 	return s.pushNode(false, node{kernel: k, params: slices.Clone(params), run: func(params []byte) error {
-		stats, err := k.k.Run(s.d.mem, ptx.Launch{Grid: grid, Block: block, SharedBytes: shared, Seed: s.rng.Uint64(),
+		stats, err := at.k.Run(s.d.mem, ptx.Launch{Grid: grid, Block: block, SharedBytes: shared, Seed: s.rng.Uint64(),
 			Workers: o.Workers, CheckRaces: o.CheckRaces, MaxInstructions: o.Budget}, params)
 		if err != nil {
 			return kernelError(k.name, err)

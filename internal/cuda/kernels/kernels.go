@@ -91,19 +91,23 @@ func (f *Family) Cubin(architecture int) []byte {
 	return nil
 }
 
-// For is the cubin for devices of a compute capability, nil if there is none for them: that of the newest architecture
-// with the same first number which is not newer than the device.
+// For is the cubin for devices of a compute capability, nil if there is none for them.
 func (f *Family) For(capability [2]int) []byte {
-	best := 0
+	if a := f.ArchitectureFor(capability); a != 0 {
+		return f.Cubin(a)
+	}
+	return nil
+}
+
+// ArchitectureFor is that of the cubin for devices of a compute capability, 0 if there is none for them: the newest
+// with the same first number which is not newer than the device.
+func (f *Family) ArchitectureFor(capability [2]int) (best int) {
 	for _, p := range f.Parts {
 		if a := p.Architecture; a/10 == capability[0] && a%10 <= capability[1] {
 			best = max(best, a)
 		}
 	}
-	if best == 0 {
-		return nil
-	}
-	return f.Cubin(best)
+	return best
 }
 
 // content decompresses the file, which cannot fail unless the program is damaged.
