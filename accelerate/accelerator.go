@@ -61,6 +61,7 @@ type Accelerator struct {
 	waiting bool                // see StepPending
 	sealed  bool                // the last was: gradients are on their way
 	noSync  int                 // nested calls of NoSync
+	steps   int                 // since Prepare
 
 	sharding Sharding
 	layout   samplers.WindowLayout // of the training stream, as of Prepare
@@ -246,6 +247,7 @@ func (a *Accelerator) spread(ctx context.Context, model nn.Module, units []nn.Mo
 	a.layout = layout
 	a.stats = statistics.New(a.ctx.NoGrad(), a.tree)
 	a.strategy = strategy.NewSingle(a.strategyJob(units))
+	a.warmUp()
 	if err := a.offloadParams(); err != nil {
 		return err
 	}
@@ -561,7 +563,27 @@ func (a *Accelerator) endWindow(ctx context.Context, skip bool) error {
 		a.stats.Track()
 	}
 	a.waiting = false
+	a.countStep()
 	return nil
+}
+
+// warmUpSteps are those after which steps ask a GPU's driver for nothing new: kernels are loaded, libraries have
+// planned what they compute, and pools have their memory.
+const warmUpSteps = 2
+
+// warmUp keeps collective calls and other work on the rank's device apart until the first steps have been made.
+func (a *Accelerator) warmUp() {
+	a.steps = 0
+	if g := a.Group(); g != nil {
+		g.Overlap(false)
+	}
+}
+
+// countStep ends the warm-up after its last step.
+func (a *Accelerator) countStep() {
+	if a.steps++; a.steps == warmUpSteps && a.Group() != nil {
+		a.Group().Overlap(true)
+	}
 }
 
 // StepPending reports whether a window is under way: a backward pass has run, and neither Step (with a PendingStep also

@@ -247,6 +247,7 @@ func (s *PendingStep) Step(ctx context.Context) error {
 	clip := tensor.Slice(a.ctx.NoGrad(), s.block, 0, 0, tensor.ClipLen)
 	a.opt.StepBy(a.ctx, clip, s.maxNorm > 0 || a.scaler.Factor() != 1)
 	s.unsettled = true
+	a.countStep()
 	return nil
 }
 

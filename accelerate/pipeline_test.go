@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
@@ -104,6 +105,27 @@ func onDevices(t *testing.T, ranks int, set func(*args.TrainingArguments),
 		}
 	}
 	return errs
+}
+
+// Collective calls and other work on a rank's device are apart until two steps have been made, after each Prepare.
+func TestWarmUp(t *testing.T) {
+	errs := onDevices(t, 2, func(*args.TrainingArguments) {}, staged,
+		func(acc *accelerate.Accelerator, m *gpt2.Model) error {
+			for range 2 {
+				if err := acc.Prepare(t.Context(), m, adamW); err != nil {
+					return err
+				}
+				for step := range 4 {
+					assert.Equal(t, step >= 2, acc.Group().Overlaps(), "after %d steps", step)
+					if err := acc.Step(t.Context()); err != nil {
+						return err
+					}
+					acc.ZeroGrad()
+				}
+			}
+			return nil
+		})
+	require.NoError(t, errors.Join(errs...))
 }
 
 // windows trains four windows. The tied embedding and a layer are frozen in the third.

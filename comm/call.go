@@ -137,6 +137,7 @@ type Call struct {
 
 	from, to *tensor.Memory // of In and Out where a tensor was given; nil: ordinary memory
 	turn     *turn          // where a device engine carries it out; nil: nowhere
+	apart    bool           // it has ended, on all ranks, when the method that issues it returns
 }
 
 // Sent returns the bytes that a rank of so many sends in the call with comm/tcp's flat algorithms, messages alone:

@@ -157,8 +157,9 @@ func (g *Group) DumpFlights(dir string) (files []string, err error) {
 
 // family is a group and all its sub-groups on this rank that are open.
 type family struct {
-	sent atomic.Int64 // bytes, by those that have been closed too
-	line line         // of calls on the rank's device
+	sent  atomic.Int64 // bytes, by those that have been closed too
+	line  line         // of calls on the rank's device
+	apart atomic.Bool  // see Group.Overlap
 
 	mu     sync.Mutex
 	groups []*Group

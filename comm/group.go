@@ -390,6 +390,15 @@ func (g *Group) execute(h *Handle) {
 	h.finish(err)
 }
 
+// Overlap says whether calls that a device engine carries run beside the rank's other work, as they do at first. If
+// not, such a call has ended, on all ranks, when the method that issues it returns: so no rank makes its device load
+// kernels or take memory while work there waits for another rank, which may end in a deadlock of the driver. It holds
+// for sub-groups and for the group that g is a sub-group of. All ranks call it at the same place of their calls.
+func (g *Group) Overlap(on bool) { g.family.apart.Store(!on) }
+
+// Overlaps reports what Overlap said last.
+func (g *Group) Overlaps() bool { return !g.family.apart.Load() }
+
 // run lets an engine carry a call out.
 func (g *Group) run(c *Call, onDevice bool) error {
 	if g.devices != nil && !c.Op.PointToPoint() {
@@ -401,7 +410,12 @@ func (g *Group) run(c *Call, onDevice bool) error {
 		if err := g.awaitTurn(c); err != nil {
 			return err
 		}
-		return g.devices.Run(c, c.from, c.to)
+		err := g.devices.Run(c, c.from, c.to)
+		if err == nil && c.apart {
+			c.Queued() // or another group's call would wait for this one's ranks
+			err = Meet(g.engine, c)
+		}
+		return err
 	}
 	return g.engine.Run(c)
 }
@@ -417,9 +431,13 @@ func (g *Group) submit(c Call, options []CallOption) *Handle {
 	var place *line
 	if g.carried(&h.call) {
 		place = &g.family.line
+		h.call.apart = g.family.apart.Load()
 	}
 	if q := g.queueFor(&h.call); q == nil || !q.push(h, g.flight, place) {
 		h.finish(ErrClosed)
+	}
+	if h.call.apart {
+		<-h.done
 	}
 	return h
 }

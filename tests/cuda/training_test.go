@@ -3,9 +3,11 @@
 package cuda
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/comm/nccl/engine"
 	"github.com/lockstep-ml/lockstep/data"
 	backend "github.com/lockstep-ml/lockstep/internal/backend/cuda"
+	"github.com/lockstep-ml/lockstep/internal/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
 	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/internal/nccl"
@@ -39,6 +42,7 @@ func machine(t *testing.T, n int, o fake.Options) (backends []*backend.Device, d
 func machineOf(t *testing.T, driver *fake.Driver, g backend.Graphs) (backends []*backend.Device,
 	devices []*tensor.Device) {
 	t.Helper()
+	library.watch(driver)
 	n, err := driver.Devices()
 	require.NoError(t, err)
 	for i := range n {
@@ -215,7 +219,27 @@ func TestTrainingInBFloat16(t *testing.T) {
 }
 
 // library is the NCCL that ranks on devices find.
-var library = fake.NewNCCL()
+var library = &recordingNCCL{NCCL: fake.NewNCCL()}
+
+// recordingNCCL notes what a device had loaded when its first communicator was made.
+type recordingNCCL struct {
+	*fake.NCCL
+	driver *fake.Driver
+
+	mu     sync.Mutex
+	loaded map[string]int // by the device's UUID
+}
+
+func (l *recordingNCCL) watch(driver *fake.Driver) { l.driver, l.loaded = driver, map[string]int{} }
+
+func (l *recordingNCCL) Init(dev cuda.Device, n, rank int, id nccl.ID, over func() error) (nccl.Comm, error) {
+	l.mu.Lock()
+	if uuid := dev.Info().UUID; l.loaded[uuid] == 0 {
+		l.loaded[uuid] = l.driver.Loaded(rank)
+	}
+	l.mu.Unlock()
+	return l.NCCL.Init(dev, n, rank, id, over)
+}
 
 func init() {
 	nccl.Open = func() (nccl.Library, error) { return library, nil }
@@ -223,7 +247,7 @@ func init() {
 }
 
 // Two ranks on two devices have the bits of one, and one has them again whatever the paces of streams: gradients and
-// shards that go by NCCL, and through the host.
+// shards that go by NCCL, and through the host. With NCCL all kernels are loaded before the first collective call.
 func TestBits(t *testing.T) {
 	var first map[string][]byte
 	for i, k := range []struct {
@@ -238,9 +262,17 @@ func TestBits(t *testing.T) {
 		{"through the host", 2, func(a *args.TrainingArguments) { a.DDPBackend = args.BackendTCP }, false},
 		{"sharded", 2, func(a *args.TrainingArguments) { a.ZeroStage = 3 }, true},
 	} {
-		_, devices := machine(t, k.ranks, fake.Options{Seed: uint64(i)})
+		driver := fake.New(fake.Options{Devices: k.ranks, Seed: uint64(i)})
+		_, devices := machineOf(t, driver, backend.Graphs{})
 		m, calls := newGPT2(t, tensor.Float32), library.Calls()
 		_, _, bits := runWith(t, k.set, m, 2, k.ranks, devicesOf(devices)...)
+		if k.library {
+			for r := range k.ranks {
+				before := library.loaded[fmt.Sprintf("GPU-fake-%d", r)]
+				require.Positive(t, before)
+				require.Equal(t, before, driver.Loaded(r), "%s: modules and kernels of device %d", k.name, r)
+			}
+		}
 		if i == 0 {
 			first = bits
 		}

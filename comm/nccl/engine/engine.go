@@ -161,6 +161,9 @@ func (e *Engine) open(c *comm.Call, be backend.Backend) error {
 	if id == (nccl.ID{}) {
 		return errors.New("comm/nccl: rank 0 could not make a unique id")
 	}
+	if err := backendcuda.Prepare(be); err != nil { // NCCL makes ranks wait for each other
+		return fmt.Errorf("comm/nccl: %w", err)
+	}
 	communicator, err := e.lib.Init(dev, e.control.Size(), e.control.Rank(), id, func() error { return e.over(c) })
 	if err != nil {
 		return fmt.Errorf("comm/nccl: communicator of %d ranks on %s: %w", e.control.Size(), be.Name(), err)

@@ -279,6 +279,35 @@ func sums(list []*comm.Group, contexts []*tensor.Ctx, vectors []*tensor.Tensor) 
 	return handles
 }
 
+// Calls that do not overlap have ended when the method that issues them returns; others wait for nobody.
+func TestOverlap(t *testing.T) {
+	_, list, contexts := groups(t, 3, comm.Options{Timeout: time.Minute})
+	vectors := ones(contexts, 100)
+	var all sync.WaitGroup
+	for r, g := range list {
+		require.True(t, g.Overlaps())
+		g.Overlap(false)
+		all.Go(func() {
+			for range 5 {
+				h := g.AllReduce(comm.OfTensor(contexts[r], vectors[r]), comm.Sum)
+				select {
+				case <-h.Done():
+					assert.NoError(t, h.Wait(context.Background()))
+				default:
+					assert.Fail(t, "the call is under way")
+				}
+			}
+		})
+	}
+	all.Wait()
+	for _, g := range list {
+		g.Overlap(true)
+	}
+	for _, h := range sums(list, contexts, vectors) { // one rank after the other
+		require.NoError(t, h.Wait(context.Background()))
+	}
+}
+
 func ones(contexts []*tensor.Ctx, n int) []*tensor.Tensor {
 	vectors := make([]*tensor.Tensor, len(contexts))
 	for r, c := range contexts {
