@@ -52,6 +52,21 @@ func (c *Ctx) wantWhole(op string, ins ...*Tensor) {
 	}
 }
 
+// dividesOutputs reports whether this rank has a part of the outputs' features, which are those of one matrix.
+func (s *PartedSum) dividesOutputs() bool {
+	return s != nil && !s.Rowwise && s.Fused <= 1 && s.Vocabulary == nil && s.Ranks != nil
+}
+
+// wantAllFeatures panics for an op that cuts the features of a colwise layer of which this rank has a part: it would
+// get others than on one rank, such as gates alone on the first ranks and none of them on the last.
+func (c *Ctx) wantAllFeatures(op string, x *Tensor, d int) {
+	if x.part && d == x.ndim-1 {
+		c.fail(op, []*Tensor{x}, "a colwise layer made the %d features of the last dim, a rank's part of all, and a "+
+			"piece of them is not that of all: want packed_colwise for a layer of two matrices, such as gate and up, "+
+			"packed_colwise:3 for one of three, or colwise_gather_output", x.shape[d])
+	}
+}
+
 // check panics unless n features divide into the parts.
 func (s *PartedSum) check(c *Ctx, l *linear) {
 	n := l.m.shape[1]

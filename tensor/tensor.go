@@ -44,6 +44,7 @@ type Tensor struct {
 	st     *storage
 	gen    uint32
 	dtype  DType
+	part   bool // the last dim has a rank's part of the features that a colwise layer divides
 	ndim   int
 	offset int // in elements
 	shape  [MaxDims]int

@@ -277,6 +277,9 @@ func Slice(c *Ctx, x *Tensor, d, start, end int) *Tensor {
 	if s < 0 || e > n || s > e {
 		c.fail("Slice", []*Tensor{x}, "[%d:%d] of dim %d: want 0 ≤ start ≤ end ≤ %d", start, end, d, n)
 	}
+	if e-s < n {
+		c.wantAllFeatures("Slice", x, d)
+	}
 	y := x.narrow(d, s, e-s)
 	from := x.Shape()
 	c.record("Slice", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) {
@@ -320,6 +323,9 @@ func Split(c *Ctx, x *Tensor, d int, sizes ...int) []*Tensor {
 	if x.ndim == 0 || total != x.shape[d] || slices.ContainsFunc(sizes, negative) {
 		c.fail("Split", []*Tensor{x}, "sizes %v add up to %d: want sizes ≥ 0 that add up to the size of dim %d",
 			slices.Clone(sizes), total, d)
+	}
+	if len(sizes) > 1 {
+		c.wantAllFeatures("Split", x, d)
 	}
 	out, at := make([]*Tensor, len(sizes)), 0
 	for i, s := range sizes {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 
@@ -108,6 +109,33 @@ func hash(t *testing.T, ranks, parts int) string {
 		return h
 	}
 	return ""
+}
+
+// A layer of gate and up that is colwise would give the first ranks gates and the last ones none: it is refused when
+// its outputs are cut, and in a rehearsal.
+func TestFusedMatricesAreNotColwise(t *testing.T) {
+	text := maps.Clone(llamaPlan)
+	text["gate_up"] = "colwise"
+	plan, err := tp.ParsePlan(text)
+	require.NoError(t, err)
+	m := newLlama(8, 4)
+	err = plan.Rehearse(m, tp.Size{Ranks: 2, Parts: 4}, func(c *nn.Ctx, m nn.Module) {
+		m.(*llama).Forward(c, tensor.Empty(c.Ctx, tensor.Float32, 3, 5, 8))
+	})
+	require.ErrorContains(t, err, "gate_up (colwise)")
+	require.ErrorContains(t, err, "tensor.Split")
+	require.ErrorContains(t, err, "want packed_colwise for a layer of two matrices, such as gate and up")
+	err = local.Run(2, comm.Options{}, func(g *comm.Group) error {
+		c, m := tensor.NewCtx(tensor.CPU()).NoGrad(), newLlama(8, 4)
+		d, err := tp.Divide(c, m, tp.Config{Group: g, Plan: plan, Parts: 4})
+		if err != nil {
+			return err
+		}
+		return tensor.Try(func() {
+			m.Forward(nn.NewCtx(c, d.Tree(), false), tensor.Full(c, tensor.Float32, 1, 3, 5, 8))
+		})
+	})
+	require.ErrorContains(t, err, "want packed_colwise")
 }
 
 // Every style keeps the bits: grouped queries with rotary positions, a gated MLP, gathered outputs and split inputs.
