@@ -112,14 +112,14 @@ func torchrunToken(e *env.Environment) string {
 }
 
 // config says where the job meets, and with what token.
-func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
+func (p *processes) config(timeout time.Duration, engine string) (rendezvous.Config, error) {
 	token, meeting, err := meet(p.env)
 	if err != nil {
 		return rendezvous.Config{}, err
 	}
 	c := rendezvous.Config{
 		Restarted: p.env.RestartCount > 0, Rank: p.env.Rank, World: p.env.WorldSize, Timeout: timeout,
-		Token: []byte(token), Meeting: meeting,
+		Token: []byte(token), Meeting: meeting, Engine: engine,
 		Address: net.JoinHostPort(p.env.MasterAddr, strconv.Itoa(p.env.MasterPort)),
 	}
 	if err := c.ReadEnv(os.LookupEnv); err != nil {
@@ -215,12 +215,12 @@ func reachable(name string, lookup func(string) ([]string, error)) error {
 		"its address on the network between the hosts", name, strings.Join(addresses, ", "))
 }
 
-// join joins the job, unless the process is in it. timeout is that of the first accelerator.
-func (p *processes) join(ctx context.Context, timeout time.Duration) error {
+// join joins the job, unless the process is in it. timeout and engine are those of the first accelerator.
+func (p *processes) join(ctx context.Context, timeout time.Duration, engine string) error {
 	if p.job != nil {
 		return nil
 	}
-	config, err := p.config(timeout)
+	config, err := p.config(timeout, engine)
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}
@@ -262,8 +262,8 @@ func (r *Ranks) detect() error {
 
 // The engines between processes by their names.
 const (
-	shmEngine = "shm"
-	tcpEngine = "tcp"
+	shmEngine = rendezvous.SharedMemory
+	tcpEngine = rendezvous.TCP
 	mpiEngine = "mpi"
 )
 
@@ -272,10 +272,15 @@ func (r *Ranks) engine(job *rendezvous.Job, name string) (*comm.Group, error) {
 	opts := r.groupOptions()
 	opts.Name = name
 	opts.FlightDir = flight.Dir(r.flightJob())
-	switch engine := r.options.Engine; {
-	case engine == shmEngine || engine == "" && job.OneHost():
+	switch r.options.Engine {
+	case "":
+		if job.OneHost() {
+			return shm.New(job, opts)
+		}
+		return tcp.New(job, opts)
+	case shmEngine:
 		return shm.New(job, opts)
-	case engine == tcpEngine || engine == "":
+	case tcpEngine:
 		return tcp.New(job, opts)
 	}
 	f, err := rendezvous.Engine(r.options.Engine)

@@ -129,7 +129,7 @@ func (r *Ranks) openGroup(ctx context.Context) error {
 	p := r.processes
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.join(ctx, r.options.Group.Timeout); err != nil {
+	if err := p.join(ctx, r.options.Group.Timeout, r.options.Engine); err != nil {
 		return err
 	}
 	first, name := p.groups == 0, ""

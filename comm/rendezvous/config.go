@@ -28,6 +28,12 @@ const DefaultTimeout = 10 * time.Minute
 // DefaultSilence is how long another host may be silent, its kernel included, before its ranks are lost.
 const DefaultSilence = 4 * time.Second
 
+// The engines that are always there, by their names.
+const (
+	SharedMemory = "shm"
+	TCP          = "tcp"
+)
+
 // Config says which job this process belongs to and which rank it is.
 type Config struct {
 	Rank     int
@@ -42,8 +48,11 @@ type Config struct {
 	Restarted bool
 	// IP address for connections from other ranks; "": loopback if the store is there, else the interface that leads to
 	// the store
-	Listen  string
-	HostID  string        // "": found out
+	Listen string
+	HostID string // "": found out
+	// Engine is what the ranks exchange over, which is the same for all: "" is shared memory on one host, and TCP on
+	// several
+	Engine  string
 	Timeout time.Duration // for all ranks to come; 0 is DefaultTimeout
 	Silence time.Duration // of another host, after which its ranks are lost; 0 is DefaultSilence
 	TLS     TLS           // how connections are encrypted; the zero value encrypts those between hosts

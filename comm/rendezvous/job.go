@@ -333,7 +333,27 @@ func (j *Job) introduce(all [][]byte) error {
 				a.Host, a.Kernels, r, b.Host, b.Kernels)
 		}
 	}
+	return j.sameEngine()
+}
+
+// sameEngine is an error if ranks want to exchange over different engines: each would wait for the other.
+func (j *Job) sameEngine() error {
+	for r := range j.Peers {
+		if a, b := j.engineOf(0), j.engineOf(r); a != b {
+			return fmt.Errorf("rendezvous: rank 0 (%s) exchanges over %s, and rank %d (%s) over %s: want the same "+
+				"engine on all ranks (ddp_backend)", j.Peers[0].Host, a, r, j.Peers[r].Host, b)
+		}
+	}
 	return nil
+}
+
+// engineOf is what a rank exchanges over.
+func (j *Job) engineOf(rank int) string {
+	auto := TCP
+	if j.OneHost() {
+		auto = SharedMemory
+	}
+	return cmp.Or(j.Peers[rank].Engine, auto)
 }
 
 // warnOfRefusal says in the log, as long as this process waits for the others, that one was refused. Anybody can come

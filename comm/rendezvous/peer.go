@@ -22,6 +22,8 @@ type Peer struct {
 	Address string `json:"address"` // where it listens
 	Kernels string `json:"kernels"` // variant of the CPU kernels: ranks that differ would not compute the same bits
 
+	Engine string `json:"engine,omitempty"` // Config.Engine
+
 	Restarted bool `json:"restarted,omitempty"` // its launcher has started it again after a failure
 }
 
@@ -31,7 +33,7 @@ func self(c Config, address string) Peer {
 		host = "unknown host"
 	}
 	return Peer{Rank: c.Rank, Host: host, HostID: cmp.Or(c.HostID, hostID(host)), PID: os.Getpid(), Address: address,
-		Kernels: kernels.Active().String(), Restarted: c.Restarted}
+		Kernels: kernels.Active().String(), Engine: c.Engine, Restarted: c.Restarted}
 }
 
 // hostID tells apart what cannot share memory: hosts by their boot, and containers by their process namespace, through

@@ -86,6 +86,36 @@ func TestJoin(t *testing.T) {
 	closeAll(t, jobs)
 }
 
+// Ranks that would exchange over different engines, and wait for each other, are told at once. One that leaves the
+// choice to its host has that of the others.
+func TestRanksWithDifferentEngines(t *testing.T) {
+	for _, c := range []struct {
+		engines []string
+		want    string
+	}{
+		{[]string{rendezvous.TCP, rendezvous.TCP, rendezvous.SharedMemory}, "exchanges over tcp, and rank 2"},
+		{[]string{"", rendezvous.TCP}, "exchanges over shm, and rank 1"},
+		{[]string{"mpi", ""}, "over shm: want the same engine on all ranks (ddp_backend)"},
+		{[]string{"", rendezvous.SharedMemory, ""}, ""},
+	} {
+		list := configs(len(c.engines), address(t), commtest.Token)
+		for i := range list {
+			list[i].Engine, list[i].Timeout = c.engines[i], time.Minute
+		}
+		jobs, errs := join(list...)
+		for _, err := range errs {
+			if c.want == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, c.want)
+			}
+		}
+		if c.want == "" {
+			closeAll(t, jobs)
+		}
+	}
+}
+
 // Two jobs with one address: the second one's ranks are told that it is not theirs, the first goes on.
 func TestTwoJobsNeverMeet(t *testing.T) {
 	where := address(t)

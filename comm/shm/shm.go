@@ -18,6 +18,7 @@ import (
 // Join brings the processes of a job together and returns the group of all of them. It is an error if they are not on
 // one host.
 func Join(ctx context.Context, c rendezvous.Config, opts comm.Options) (*comm.Group, error) {
+	c.Engine = rendezvous.SharedMemory
 	return rendezvous.NewEngine(New).Join(ctx, c, opts)
 }
 

@@ -13,6 +13,7 @@ import (
 
 // Join brings the processes of a job together and returns the group of all of them.
 func Join(ctx context.Context, c rendezvous.Config, opts comm.Options) (*comm.Group, error) {
+	c.Engine = rendezvous.TCP
 	return rendezvous.NewEngine(New).Join(ctx, c, opts)
 }
 
