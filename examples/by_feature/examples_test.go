@@ -5,6 +5,7 @@ package byfeature
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -31,23 +32,74 @@ type result struct {
 	code   int
 }
 
-// programs is the folder of the built examples.
+// programs is the folder of the built examples. They are linked once: in an overlay each is a package, whose Main a
+// program calls by the name that it is started with. That they build as they are is the build's to show.
 func programs(t *testing.T) string {
 	t.Helper()
-	// Reading the sources makes them inputs of the test for go test's cache.
-	sources, err := filepath.Glob("*/main.go")
+	here, err := filepath.Abs(".")
+	require.NoError(t, err)
+	sources, err := filepath.Glob("*/*.go")
 	require.NoError(t, err)
 	require.NotEmpty(t, sources)
-	for _, s := range sources {
-		_, err := os.ReadFile(s)
-		require.NoError(t, err)
+	dir, replace := t.TempDir(), map[string]string{}
+	put := func(name, text string) {
+		file := filepath.Join(t.TempDir(), "file.go")
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		replace[filepath.Join(here, name)] = file
 	}
-	dir := t.TempDir()
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir, "./...", "../../cmd/lockstep")
+	var names []string
+	var imports, calls string
+	for _, source := range sources {
+		code, err := os.ReadFile(source) // which makes it an input of the test for go test's cache
+		require.NoError(t, err)
+		text := strings.Replace(string(code), "\npackage main\n", "\npackage example\n", 1)
+		if name, file := filepath.Split(source); file == "main.go" {
+			name = filepath.Clean(name)
+			require.Contains(t, text, "\nfunc main() {", source)
+			text = strings.Replace(text, "\nfunc main() {", "\nfunc Main() {", 1)
+			names = append(names, name)
+			imports += fmt.Sprintf("\t%s %q\n", name, "github.com/lockstep-ml/lockstep/examples/by_feature/"+name)
+			calls += fmt.Sprintf("\t%q: %s.Main,\n", name, name)
+		}
+		put(source, text)
+	}
+	put(filepath.Join("all", "main.go"), fmt.Sprintf(all, imports, calls))
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	require.NoError(t, err)
+	file := filepath.Join(dir, "overlay.json")
+	require.NoError(t, os.WriteFile(file, overlay, 0o600))
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-overlay", file, "-o", dir, "./all", "../../cmd/lockstep")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
+	for _, name := range names {
+		require.NoError(t, os.Link(executable(filepath.Join(dir, "all")), executable(filepath.Join(dir, name))))
+	}
 	return dir
+}
+
+// all is the program that is all examples.
+const all = `package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+%s)
+
+var examples = map[string]func(){
+%s}
+
+func main() { examples[strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe")]() }
+`
+
+// executable is the file of a program.
+func executable(program string) string {
+	if runtime.GOOS == "windows" {
+		program += ".exe"
+	}
+	return program
 }
 
 // run runs a program in an empty folder.
@@ -59,11 +111,8 @@ func run(t *testing.T, program string, env []string, argv ...string) result {
 // runIn runs a program in a folder.
 func runIn(t *testing.T, dir, program string, env []string, argv ...string) result {
 	t.Helper()
-	if runtime.GOOS == "windows" {
-		program += ".exe"
-	}
 	r := result{dir: dir}
-	cmd := exec.Command(program, argv...)
+	cmd := exec.Command(executable(program), argv...)
 	var stdout, stderr bytes.Buffer
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = r.dir, &stdout, &stderr, append(os.Environ(), env...)
 	err := cmd.Run()
