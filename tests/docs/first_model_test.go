@@ -29,10 +29,7 @@ func shown(line string) string {
 
 // TestFirstModel follows the lesson: its files make a program, whose commands print what is shown.
 func TestFirstModel(t *testing.T) {
-	top, err := filepath.Abs(root)
-	require.NoError(t, err)
-	r := &repository{root: top, dir: t.TempDir(), texts: map[string]string{}}
-	r.overlay = filepath.Join(r.dir, "overlay.json")
+	r := newRepository(t)
 	list := blocks(read(t, "docs/first-model.md"))
 	for _, b := range list {
 		if name, ok := strings.CutPrefix(b.kind, "go new "); ok {

@@ -40,8 +40,8 @@ func blocks(text string) (list []block) {
 // the repository, with programs that are built once.
 type guide struct {
 	dir, bin string
-	built    map[string]string
-	output   string // of the commands since the last text block
+	built    map[string]string // programs by package
+	output   string            // of the commands since the last text block
 }
 
 func newGuide(t *testing.T) *guide {
@@ -53,8 +53,14 @@ func newGuide(t *testing.T) *guide {
 	return g
 }
 
-// build builds a program of the repository to a file.
+// build builds a program of the repository to a file, once.
 func (g *guide) build(t *testing.T, pkg, to string) {
+	if program := g.built[pkg]; program != "" {
+		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
+		require.NoError(t, os.Link(program, to))
+		return
+	}
+	g.built[pkg] = to
 	sources, err := filepath.Glob(filepath.Join(root, pkg, "*.go")) // inputs of this test for go test's cache
 	require.NoError(t, err)
 	require.NotEmpty(t, sources, pkg)
@@ -80,7 +86,6 @@ func (g *guide) command(t *testing.T, line string) *exec.Cmd {
 		if program == "" {
 			program = filepath.Join(g.bin, filepath.Base(words[2])+".exe")
 			g.build(t, words[2], program)
-			g.built[words[2]] = program
 		}
 		words = append([]string{program}, words[3:]...)
 	case len(words) == 5 && words[0] == "go" && words[1] == "build" && words[2] == "-o":
