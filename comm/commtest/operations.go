@@ -86,14 +86,25 @@ type bench struct {
 	seed   uint64
 }
 
+// reductions come in turn: the next number of elements or ranks has the next, so that every dtype has all of them, in
+// every kind of memory.
+var reductions = []comm.ReduceOp{comm.Sum, comm.Min, comm.Max, comm.Product}
+
+// reductionOf is the one whose turn it is.
+func reductionOf(d dtype.DType, turn int) comm.ReduceOp {
+	if d == dtype.Bool {
+		return []comm.ReduceOp{comm.Min, comm.Max}[turn%2]
+	}
+	return reductions[turn%len(reductions)]
+}
+
 func (e Engine) operations(t *testing.T, n int) {
 	groups := e.start(t, n, comm.Options{})
 	arenas := newArenas(t, groups)
 	switch {
 	case e.Slow:
 	case !testing.Short():
-		large(t, groups, arenas, append([]dtype.DType{dtype.Bool}, DTypes...),
-			[]comm.ReduceOp{comm.Sum, comm.Min, comm.Max, comm.Product})
+		large(t, groups, arenas, ofEachSize[n%2], reductions)
 	case n == 4:
 		large(t, groups, arenas, []dtype.DType{dtype.Float32, dtype.BFloat16}, []comm.ReduceOp{comm.Sum})
 	}
@@ -107,18 +118,15 @@ func (e Engine) operations(t *testing.T, n int) {
 		case kind == "mixed memory":
 			counts = []int{1, 1001}
 		}
-		for _, count := range counts {
+		for i, count := range counts {
 			for _, d := range append([]dtype.DType{dtype.Bool}, DTypes...) {
 				b := &bench{t: t, groups: groups, arena: a, n: n, count: count, dtype: d,
 					seed: uint64(count)<<8 | uint64(d)}
 				b.moves(fmt.Sprintf("%s, %v × %d", kind, d, count))
-				for _, op := range []comm.ReduceOp{comm.Sum, comm.Min, comm.Max, comm.Product} {
-					if d != dtype.Bool || op == comm.Min || op == comm.Max {
-						what := fmt.Sprintf("%s, %v of %v × %d", kind, op, d, count)
-						b.allReduce(what, op)
-						b.reduceScatter(what, op)
-					}
-				}
+				op := reductionOf(d, i+n)
+				what := fmt.Sprintf("%s, %v of %v × %d", kind, op, d, count)
+				b.allReduce(what, op)
+				b.reduceScatter(what, op)
 			}
 		}
 	}
@@ -238,18 +246,25 @@ func (b *bench) moves(what string) {
 // end.
 const largeCount = 1e6 + 3
 
+// ofEachSize are dtypes with elements of 1, 2, 4 and 8 bytes, for even numbers of ranks and for odd ones.
+var ofEachSize = [2][]dtype.DType{
+	{dtype.Bool, dtype.BFloat16, dtype.Float32, dtype.Float64},
+	{dtype.Uint8, dtype.Float16, dtype.Int32, dtype.Int64},
+}
+
 // large checks the operations on such buffers, or, where a buffer has a block for each rank, on blocks that make up as
-// much. Each dtype has another kind of memory and another way to combine, and with another number of ranks others: what
-// divides buffers into chunks knows neither, and the small buffers have all.
+// much. Each dtype has another kind of memory and another reduction, and with another number of ranks others: what
+// divides buffers into chunks knows the size of an element alone, and the small buffers have all.
 func large(t *testing.T, groups []*comm.Group, arenas map[string]*arena, dtypes []dtype.DType, ops []comm.ReduceOp) {
 	n := len(groups)
 	kinds := slices.Sorted(maps.Keys(arenas))
 	for i, d := range dtypes {
-		kind := kinds[(i+n)%len(kinds)]
+		turn := i + n/2
+		kind := kinds[turn%len(kinds)]
 		b := &bench{t: t, groups: groups, arena: arenas[kind], n: n, dtype: d, seed: uint64(n)<<8 | uint64(d)}
-		op := ops[(i+n)%len(ops)]
+		op := ops[turn%len(ops)]
 		if d == dtype.Bool {
-			op = []comm.ReduceOp{comm.Min, comm.Max}[n%2]
+			op = reductionOf(d, turn)
 		}
 		what := fmt.Sprintf("large, %s, %v of %v", kind, op, d)
 		b.count = largeCount
