@@ -234,6 +234,9 @@ func TestGradientCheckpointingChangesNoBit(t *testing.T) {
 // The micro-batches of a group are formed apart and then added, with and without recomputation, wherever a group has
 // several of them and a product more rows than one block of a sum.
 func TestGradientCheckpointingChangesNoBitOfAGroup(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one rank: not under the race detector")
+	}
 	const rows, width = 1024, 64
 	gradient := func(accumulation int, recompute bool) []float32 {
 		a := args.Default("")
