@@ -26,7 +26,7 @@ func fp16(a *args.TrainingArguments) { a.FP16 = true }
 // Mixed precision has the same bits on any number of ranks and workers, and with recomputation; parameters stay float32
 // and the model learns what it learns in float32.
 func TestMixedPrecisionHasTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
-	counts, long := []int{2, 4, 8}, func(a *args.TrainingArguments) { a.MaxSteps = 20 }
+	counts, long := []int{2, 4, 8}, func(a *args.TrainingArguments) { a.MaxSteps = 12 }
 	if testing.Short() {
 		counts, long = []int{4}, func(a *args.TrainingArguments) { a.MaxSteps = 6 }
 	}

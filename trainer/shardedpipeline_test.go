@@ -35,6 +35,9 @@ func TestShardedPipelines(t *testing.T) {
 		t.Run(fmt.Sprint(k.mesh, k.schedule, i), func(t *testing.T) {
 			mesh := meshOf(k.mesh[0], k.mesh[1], k.mesh[2], k.schedule)
 			for _, gather := range []bool{true, false} {
+				if gather && i > 1 && i%2 == 1 {
+					continue // stages 1 and 2 keep whole parameters: one of them is enough
+				}
 				ranks := k.mesh[0] * k.mesh[1] * k.mesh[2]
 				run := trainWideOn(t, vfs.NewMem(), samples, ranks, "", gather, evaluating, k.set, mesh)
 				require.Equal(t, whole.history, run.history)

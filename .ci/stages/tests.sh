@@ -37,22 +37,34 @@ readonly sharing=(./accelerate ./accelerate/ddp ./comm/local ./internal/... ./te
 # What runs CUDA's kernels in an interpreter would take many minutes under the detector: see stage_race.
 readonly interpreted='/internal/(ptx|backend/cuda)$'
 
-# Tests that prove bits by many trainings. Their ranks share what the ranks of other tests do: TestShardedCheckpoints,
-# TestPipeline, TestTensorParallel, TestShardedModelsUnderMixedPrecision, TestOptimizersOfShardedModels.
+# Tests that prove bits by many trainings, on one rank or on ranks that share what the ranks of other tests do:
+# TestSameBitsOnAnyNumberOfRanks, TestShardedCheckpoints, TestPipeline, TestTensorParallel, TestContextParallel,
+# TestShardedModelsUnderMixedPrecision, TestOptimizersOfShardedModels, TestAdaptersOnRanks,
+# TestRandomRunsOfTransformersOnRanks.
 readonly repeated=(
 	TestHuggingFaceSharding TestTorchSharding TestEveryOptimizerOnAnyNumberOfRanks
 	TestMixedPrecisionHasTheSameBitsOnAnyNumberOfRanks TestHalfParametersHaveTheSameBitsOnAnyNumberOfRanks
 	TestShardedPipelines TestCheckpointsOfDividedModels TestCheckpointsOfShardedPipelines TestCheckpointsOverMeshes
-	TestRandomRunsOfTransformersWithLanguageModels TestEightBitStateInShards
+	TestRandomRunsOfTransformersWithLanguageModels TestEightBitStateInShards TestCheckpointsOfDividedTokens
+	TestCheckpointsOfAdapters TestCheckpointsOfAdaptersOnMeshes TestRunsOfTransformers TestRandomRunsOfTransformers
+	TestResumeOnAnotherNumberOfRanks TestResumeKeepsTheStepOnAnotherNumberOfRanks
 )
 
 # Tiles are emulated, and share nothing that TestTiledAgainstFloat64 has not.
 readonly tiles='TestTiled(NonFinite|Halves|Fused|IsAsPrecise)'
 
+# Products by several workers: what shares memory.
+readonly products='Workers|Sharing|Sweeping|Tiling|TileShape|CopyingPanels|PackingByTheWay|FusedEqualsSteps'
+
+# Of internal/cuda/kernels TestLint reads texts alone.
 stage_race_noasm() {
 	local IFS='|'
-	{ go list "${sharing[@]}" | concurrent && go list ./tensor/...; } | sort -u | grep -vE "$interpreted" |
-		raced -tags noasm -skip "^($tiles|${repeated[*]})\$"
+	{ go list "${sharing[@]}" | concurrent && go list ./tensor/...; } | sort -u |
+		grep -vE "$interpreted|/(kernels/gemm|backend/cpu)\$" |
+		raced -tags noasm -skip "^(TestLint|${repeated[*]})\$" || return 1
+	go list ./internal/kernels/gemm | concurrent | raced -tags noasm -run "$products" || return 1
+	# The conformance test of internal/backend/deferred runs the same kernels, by as many workers, on more goroutines.
+	go list ./internal/backend/cpu | concurrent | raced -tags noasm -skip '^TestConformance$'
 }
 
 # All tests of packages that compute.
@@ -70,15 +82,19 @@ unshared() { go list ./... | grep -vE "$programs" | grep -vxFf <(go list "${shar
 # The other packages in which goroutines may meet, and the Go code around assembly.
 stage_race() {
 	{
-		unshared | grep -v '/cmd/lockstep$'
+		unshared | grep -vE '/(cmd/lockstep|checkpoint|data/tokenizers)$'
 		go list ./internal/parallel ./internal/kernels/... | grep -v '/gemm$'
 	} | concurrent | raced || return 1
 	# Predictions have no goroutines, and the ranks of a proof are those of trainer.
 	go list ./cmd/lockstep | raced -skip 'TestProve|TestEstimate|TestSimulate' || return 1
+	# Not what one goroutine does again and again, with a fault at each operation.
+	go list ./checkpoint | raced -skip \
+		'TestEachOperationFailsInTurn|TestCrashAfterEachOperation|TestCrashTwice|TestEveryFlippedBitIsFound' || return 1
+	go list ./data/tokenizers | raced -run 'DependOnWorkers' || return 1
 	# Ranks on simulated devices.
 	go list ./tests/cuda | raced -run '^TestBits' || return 1
-	# Products under each variant: what shares memory. stage_race_noasm tests the rest.
-	go list ./internal/kernels/gemm | raced -run 'Workers|Sharing|Sweeping|Widened|TileShape|LargeShapes' || return 1
+	# Products under each variant.
+	go list ./internal/kernels/gemm | raced -run "$products|^TestLargeShapes$" || return 1
 	# A short conformance test has the portable kernels alone, which stage_race_noasm tests.
 	go list ./internal/backend/... | grep -vE "$interpreted" | raced -skip '^TestConformance$' || return 1
 	# Streams, memory and staging; kernels are tests/cuda's.
