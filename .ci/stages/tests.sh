@@ -56,12 +56,14 @@ readonly tiles='TestTiled(NonFinite|Halves|Fused|IsAsPrecise)'
 # Products by several workers: what shares memory.
 readonly products='Workers|Sharing|Sweeping|Tiling|TileShape|CopyingPanels|PackingByTheWay|FusedEqualsSteps'
 
-# Of internal/cuda/kernels TestLint reads texts alone.
+# In these one goroutine reads texts, or computes what TestDeferred has.
+readonly single='TestLint|TestComposites|TestCompositesOfSoftCaps|TestCompositesOfMixedNorms'
+
 stage_race_noasm() {
 	local IFS='|'
 	{ go list "${sharing[@]}" | concurrent && go list ./tensor/...; } | sort -u |
 		grep -vE "$interpreted|/(kernels/gemm|backend/cpu)\$" |
-		raced -tags noasm -skip "^(TestLint|${repeated[*]})\$" || return 1
+		raced -tags noasm -skip "^($single|${repeated[*]})\$" || return 1
 	go list ./internal/kernels/gemm | concurrent | raced -tags noasm -run "$products" || return 1
 	# The conformance test of internal/backend/deferred runs the same kernels, by as many workers, on more goroutines.
 	go list ./internal/backend/cpu | concurrent | raced -tags noasm -skip '^TestConformance$'
