@@ -23,23 +23,32 @@ import (
 // that is busy with other tests. Who waits for a deadline takes longer: --ddp_timeout is half an hour.
 const limit = 20 * time.Second
 
-// environs are the environments of the living processes that p has started, and its own.
+// environs are the environments of the living processes that p has started, and its own. It is asked for many times a
+// second: what is known to be another's is not read again.
 func (p *process) environs() map[int][]string {
 	p.t.Helper()
 	entries, err := os.ReadDir("/proc")
 	require.NoError(p.t, err)
-	found := map[int][]string{}
+	found, others := map[int][]string{}, map[int]bool{}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		text, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		if err != nil || !bytes.Contains(text, []byte(p.marker)) { // it has ended meanwhile
+		if p.others[pid] {
+			others[pid] = true
 			continue
 		}
-		found[pid] = strings.Split(string(text), "\x00")
+		text, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		switch {
+		case err != nil || len(text) == 0: // it has ended meanwhile, or begins
+		case bytes.Contains(text, []byte(p.marker)):
+			found[pid] = strings.Split(string(text), "\x00")
+		default:
+			others[pid] = true
+		}
 	}
+	p.others = others // without those that have ended, whose numbers others may get
 	return found
 }
 

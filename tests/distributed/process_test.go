@@ -29,8 +29,9 @@ type process struct {
 	t              testing.TB
 	cmd            *exec.Cmd
 	stdout, stderr *syncbuffer.Buffer
-	marker         string // a variable in the environment of it and all that it starts
-	tmp            string // its temporary folder
+	marker         string       // a variable in the environment of it and all that it starts
+	tmp            string       // its temporary folder
+	others         map[int]bool // processes that it has not started
 	ended          chan struct{}
 	endedAt        time.Time
 }

@@ -40,12 +40,13 @@ func blocks(text string) (list []block) {
 // the repository, with programs that are built once.
 type guide struct {
 	dir, bin string
-	built    map[string]string // programs by package
+	built    map[string]string // programs that go run has run, by package
+	files    map[string]string // the first that was built of a package
 	output   string            // of the commands since the last text block
 }
 
 func newGuide(t *testing.T) *guide {
-	g := &guide{dir: t.TempDir(), bin: t.TempDir(), built: map[string]string{}}
+	g := &guide{dir: t.TempDir(), bin: t.TempDir(), built: map[string]string{}, files: map[string]string{}}
 	docs, err := filepath.Abs(filepath.Join(root, "docs"))
 	require.NoError(t, err)
 	require.NoError(t, os.CopyFS(filepath.Join(g.dir, "docs"), os.DirFS(docs)))
@@ -55,12 +56,12 @@ func newGuide(t *testing.T) *guide {
 
 // build builds a program of the repository to a file, once.
 func (g *guide) build(t *testing.T, pkg, to string) {
-	if program := g.built[pkg]; program != "" {
+	if file := g.files[pkg]; file != "" {
 		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
-		require.NoError(t, os.Link(program, to))
+		require.NoError(t, os.Link(file, to))
 		return
 	}
-	g.built[pkg] = to
+	g.files[pkg] = to
 	sources, err := filepath.Glob(filepath.Join(root, pkg, "*.go")) // inputs of this test for go test's cache
 	require.NoError(t, err)
 	require.NotEmpty(t, sources, pkg)
@@ -86,6 +87,7 @@ func (g *guide) command(t *testing.T, line string) *exec.Cmd {
 		if program == "" {
 			program = filepath.Join(g.bin, filepath.Base(words[2])+".exe")
 			g.build(t, words[2], program)
+			g.built[words[2]] = program
 		}
 		words = append([]string{program}, words[3:]...)
 	case len(words) == 5 && words[0] == "go" && words[1] == "build" && words[2] == "-o":
