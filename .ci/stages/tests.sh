@@ -48,6 +48,7 @@ readonly repeated=(
 	TestRandomRunsOfTransformersWithLanguageModels TestEightBitStateInShards TestCheckpointsOfDividedTokens
 	TestCheckpointsOfAdapters TestCheckpointsOfAdaptersOnMeshes TestRunsOfTransformers TestRandomRunsOfTransformers
 	TestResumeOnAnotherNumberOfRanks TestResumeKeepsTheStepOnAnotherNumberOfRanks
+	TestEightBitStateInShards
 )
 
 # Tiles are emulated, and share nothing that TestTiledAgainstFloat64 has not.
