@@ -86,7 +86,8 @@ func (r *repository) command(t *testing.T, line string) {
 		program := r.tests[words[2]]
 		if program == "" {
 			program = filepath.Join(r.dir, filepath.Base(words[2])+".test.exe")
-			r.run(t, root, "go", "test", "-c", "-ldflags=-s -w", "-vet=off", "-overlay", r.overlay, "-o", program, words[2])
+			r.run(t, root, "go", "test", "-c", "-ldflags=-s -w", "-vet=off", "-overlay", r.overlay, "-o", program,
+				words[2])
 			r.tests[words[2]] = program
 		}
 		dir := filepath.Join(root, words[2])

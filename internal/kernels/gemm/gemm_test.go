@@ -359,8 +359,8 @@ func TestNonFinite(t *testing.T) {
 					got := x.run(t, Float32, nil)
 					for i := range got {
 						if reached := i/n == at/k; reached == (got[i]-got[i] == 0) || !reached && got[i] != clean[i] {
-							require.Failf(t, "wrong element", "A[%d]=%v: C[%d] is %v, %v without it", at, bad, i, got[i],
-								clean[i])
+							require.Failf(t, "wrong element", "A[%d]=%v: C[%d] is %v, %v without it", at,
+								bad, i, got[i], clean[i])
 						}
 					}
 				}
@@ -370,8 +370,8 @@ func TestNonFinite(t *testing.T) {
 					got := x.run(t, Float32, nil)
 					for i := range got {
 						if reached := i%n == at%n; reached == (got[i]-got[i] == 0) || !reached && got[i] != clean[i] {
-							require.Failf(t, "wrong element", "B[%d]=%v: C[%d] is %v, %v without it", at, bad, i, got[i],
-								clean[i])
+							require.Failf(t, "wrong element", "B[%d]=%v: C[%d] is %v, %v without it", at,
+								bad, i, got[i], clean[i])
 						}
 					}
 				}

@@ -99,7 +99,8 @@ func requirePairedNonFinite(t *testing.T) {
 			for i := range want {
 				// One NaN is as good as another.
 				if want[i] != got[i] && (want[i] == want[i] || got[i] == got[i]) {
-					require.Failf(t, "wrong element", "%v at %d, element %d is %v: want %v", bad, at, i, got[i], want[i])
+					require.Failf(t, "wrong element", "%v at %d, element %d is %v: want %v", bad, at, i, got[i],
+						want[i])
 				}
 			}
 		}
