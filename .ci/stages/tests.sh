@@ -48,7 +48,6 @@ readonly repeated=(
 	TestRandomRunsOfTransformersWithLanguageModels TestEightBitStateInShards TestCheckpointsOfDividedTokens
 	TestCheckpointsOfAdapters TestCheckpointsOfAdaptersOnMeshes TestRunsOfTransformers TestRandomRunsOfTransformers
 	TestResumeOnAnotherNumberOfRanks TestResumeKeepsTheStepOnAnotherNumberOfRanks
-	TestEightBitStateInShards
 )
 
 # Tiles are emulated, and share nothing that TestTiledAgainstFloat64 has not.
