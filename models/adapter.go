@@ -45,6 +45,8 @@ type Adapter interface {
 type AdaptedBase struct {
 	Path   string `json:"path"`   // its folder; "" of a model that was not loaded
 	SHA256 string `json:"sha256"` // see WeightsDigest; "" if it is not known
+	// Precision is what the adapter's layers had their weights in as it was trained: a dtype, or q8_0 (see Quantize).
+	Precision string `json:"precision,omitempty"`
 }
 
 // Check refuses another model than the one that the adapter was trained on. What is not known fits.
@@ -54,6 +56,15 @@ func (b AdaptedBase) Check(now AdaptedBase) error {
 	}
 	return fmt.Errorf("the adapter was trained on the model of %s (SHA-256 %.12s…), and %s is another one (%.12s…): "+
 		"want the same weights", b.Path, b.SHA256, now.Path, now.SHA256)
+}
+
+// CheckPrecision refuses to go on training on weights of another precision. What is not known fits.
+func (b AdaptedBase) CheckPrecision(now AdaptedBase) error {
+	if b.Precision == "" || now.Precision == "" || b.Precision == now.Precision {
+		return nil
+	}
+	return fmt.Errorf("the model below the adapter was %s, and is %s now: want the same (dtype)", b.Precision,
+		now.Precision)
 }
 
 // Layout is how a model is saved: see WeightsLayout.

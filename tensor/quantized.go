@@ -80,6 +80,9 @@ func (t *Tensor) quantized() *Tensor {
 	return t.leaf.blocks
 }
 
+// Quantized reports whether t is in blocks: see Quantize.
+func (t *Tensor) Quantized() bool { return t.quantized() != nil }
+
 // dequantized are the numbers that blocks stand for.
 func (c *Ctx) dequantized(blocks *Tensor, shape []int) *Tensor {
 	y := c.empty("Quantize", Float32, shape...)

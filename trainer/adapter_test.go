@@ -160,6 +160,9 @@ func TestCheckpointsOfAdapters(t *testing.T) {
 	cfg.Dropout, cfg.ModulesToSave = 0, nil
 	fails("base_model.model.transformer.ln_f.bias is not expected", cfg)
 	cfg.ModulesToSave = []string{"ln_f"}
+	require.Equal(t, "float32", about.Precision)
+	_, _, err = adapterRun(t, disk, fourHeadsAs(t, tensor.BFloat16), cfg, adapterArgs(resume))
+	require.ErrorContains(t, err, "the model below the adapter was float32, and is bfloat16 now: want the same (dtype)")
 	other := t.TempDir()
 	m := fourHeadsAs(t, tensor.Float32)
 	m.Transformer.LNF.Bias.SetRequiresGrad(false)

@@ -26,6 +26,8 @@ type Adapter struct {
 	active   bool
 	merged   bool
 	digested string // of the base, once it is known
+
+	precision string // of the base, see models.AdaptedBase
 }
 
 // target is an adapted layer.
@@ -115,11 +117,21 @@ func plan(m models.Configured, cfg Config) (*Adapter, error) {
 		cfg.FanInFanOut = l.inOut
 		a.layers = append(a.layers, t)
 	}
-	a.Config = cfg
+	a.Config, a.precision = cfg, precision(a.layers)
 	if match.err != nil {
 		return nil, match.err
 	}
 	return a, a.arrange(s)
+}
+
+// precision is the dtype of weights, or q8_0 where some are in blocks.
+func precision(layers []target) string {
+	for _, l := range layers {
+		if slices.ContainsFunc(l.members, func(m member) bool { return m.p.Quantized() }) {
+			return "q8_0"
+		}
+	}
+	return layers[0].members[0].p.DType().String()
 }
 
 // prefix begins the names of PEFT's arrays.

@@ -239,7 +239,7 @@ func (a *Adapter) CheckSaved(config []byte) error {
 
 // Base implements models.Adapter. The digest is of the files that BaseModel names, and is computed once.
 func (a *Adapter) Base() (base models.AdaptedBase, err error) {
-	base.Path = a.Config.BaseModel
+	base.Path, base.Precision = a.Config.BaseModel, a.precision
 	if base.Path == "" {
 		return base, nil
 	}

@@ -426,3 +426,24 @@ func TestWhatABlockKeeps(t *testing.T) {
 		2*cfg.IntermediateSize + 7*rank
 	require.Equal(t, 4*tokens*perToken, got)
 }
+
+// The precision that an adapter is trained on is that of its layers' weights.
+func TestPrecisionOfTheBase(t *testing.T) {
+	for want, make := range map[string]func(*nn.Init) *nn.Init{
+		"float32": func(init *nn.Init) *nn.Init { return init }, "q8_0": func(init *nn.Init) *nn.Init { return init },
+		"bfloat16": func(init *nn.Init) *nn.Init { return init.As(tensor.BFloat16) },
+	} {
+		cfg := tiny(t).Cfg
+		cfg.HiddenSize = 32
+		m, err := transformer.New(make(nn.NewInit(tensor.CPU(), 7)), cfg)
+		require.NoError(t, err)
+		if want == "q8_0" {
+			models.Quantize(m)
+		}
+		a, err := lora.New(m, lora.Config{TargetModules: lora.AllLinear})
+		require.NoError(t, err)
+		base, err := a.Base()
+		require.NoError(t, err)
+		require.Equal(t, models.AdaptedBase{Precision: want}, base)
+	}
+}

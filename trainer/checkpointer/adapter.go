@@ -78,7 +78,7 @@ func (c *Checkpointer) checkAdapter(ck *checkpoint.Checkpoint) error {
 	}
 	now, err := c.Adapter.Base()
 	if err == nil {
-		err = was.Check(now)
+		err = errors.Join(was.Check(now), was.CheckPrecision(now))
 	}
 	if err != nil {
 		return err
