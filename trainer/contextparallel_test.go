@@ -4,6 +4,8 @@ package trainer_test
 
 import (
 	"bytes"
+	"encoding/binary"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -98,6 +100,46 @@ func TestContextParallel(t *testing.T) {
 			}
 			require.Equal(t, records, logged)
 		})
+	}
+}
+
+// Rings of ranks that share the tokens of a stage agree with the ring of one rank to a millionth, in steps that are the
+// gradients, in evaluations and in predictions.
+func TestRingsInPipelines(t *testing.T) {
+	ring := func(a *args.TrainingArguments) {
+		a.CPStrategy, a.CPChunks, a.MaxSteps, a.EvalSteps, a.LoggingSteps = args.CPRing, 4, 2, new(2.0), 1
+		a.Optim, a.LearningRate, a.WeightDecay, a.MaxGradNorm = args.OptimSGD, 1, 0, 0
+	}
+	moved := func(bits map[string][]byte) map[string][]float64 {
+		by := map[string][]float64{}
+		for name, first := range weights(fourHeads(t)) {
+			for i := 0; i < len(first); i += 4 {
+				at := func(b []byte) float64 {
+					return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[i:])))
+				}
+				by[name] = append(by[name], at(bits[name])-at(first))
+			}
+		}
+		return by
+	}
+	norm := func(x, y []float64) (n float64) {
+		for i := range x {
+			n += (x[i] - y[i]) * (x[i] - y[i])
+		}
+		return math.Sqrt(n)
+	}
+	bits, want := evaluatedRun(t, fourHeads(t), []func(*args.TrainingArguments){ring})
+	for _, schedule := range []string{"1f1b", "zbv"} {
+		got, figures := evaluatedRun(t, fourHeads(t), []func(*args.TrainingArguments){ring, stagesOfTokens(schedule)})
+		for _, key := range []string{"training", "loss", "grad_norm", "eval_loss", "evaluated", "predicted"} {
+			require.InEpsilon(t, want[key], figures[key], 1e-6, key)
+		}
+		one, many := moved(bits), moved(got)
+		for name := range one {
+			size := norm(one[name], make([]float64, len(one[name])))
+			require.Greater(t, size, 1e-4, "%s has not moved", name)
+			require.Less(t, norm(one[name], many[name]), 1e-6*size+1e-6, "%s, %s", schedule, name)
+		}
 	}
 }
 
