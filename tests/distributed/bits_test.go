@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/tests/internal/clmtest"
 )
 
 // TestSameBits requires the weights, the optimizer and the logged figures of one process from
@@ -145,6 +146,25 @@ func TestSameBitsOfDividedMatrices(t *testing.T) {
 	requireSameBitsOver(t, kinds[1:], one, 4, "--tp_size", "2")
 }
 
+// TestSameBitsOfDividedLlama is TestSameBitsOfDividedMatrices for a block as Llama's: on two and four ranks over each
+// engine between processes, in float32 or bf16.
+func TestSameBitsOfDividedLlama(t *testing.T) {
+	t.Parallel()
+	config := filepath.Join(t.TempDir(), "config.json")
+	require.NoError(t, os.WriteFile(config, []byte(clmtest.Llama), 0o600))
+	llama := func(out string, flags ...string) []string { return clmtest.Follow(config, tiny(out, flags...)) }
+	for i, precision := range []string{"--bf16=false", "--bf16"} {
+		one, parts := filepath.Join(t.TempDir(), "one"), []string{precision, "--tp_parts", "4"}
+		succeed(t, plain(llama(one, parts...)))
+		requireSameBitsOf(t, llama, kinds[1+i:][:1], one, 2, append(parts, "--tp_size", "2")...)
+		requireSameBitsOf(t, llama, kinds[2-i:][:1], one, 4, append(parts, "--tp_size", "4")...)
+		whole := filepath.Join(t.TempDir(), "whole")
+		succeed(t, plain(llama(whole, precision)))
+		require.False(t, bytes.Equal(read(t, one, "model.safetensors"), read(t, whole, "model.safetensors")),
+			"parts must matter")
+	}
+}
+
 // TestSameBitsOfDividedTokens is TestSameBits for sequences that two ranks share, in the stages of pipelines, with a
 // model that is spread over all ranks, and over some that share its matrices too. One rank has as many chunks.
 func TestSameBitsOfDividedTokens(t *testing.T) {
@@ -192,10 +212,17 @@ func requireSameBits(t *testing.T, one string, ranks int, flags ...string) {
 
 func requireSameBitsOver(t *testing.T, kinds []string, one string, ranks int, flags ...string) {
 	t.Helper()
+	requireSameBitsOf(t, tiny, kinds, one, ranks, flags...)
+}
+
+// requireSameBitsOf is requireSameBitsOver for the runs whose flags model gives.
+func requireSameBitsOf(t *testing.T, model func(out string, flags ...string) []string, kinds []string, one string,
+	ranks int, flags ...string) {
+	t.Helper()
 	for _, kind := range kinds {
 		t.Run(fmt.Sprintf("%d ranks %s", ranks, kind), func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "out")
-			argv := tiny(out, append(flags, "--log_level", "info")...)
+			argv := model(out, append(flags, "--log_level", "info")...)
 			if kind == "goroutines" {
 				succeed(t, plain(append(argv, "--num_replicas", strconv.Itoa(ranks))))
 			} else {

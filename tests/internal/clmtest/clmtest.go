@@ -38,6 +38,26 @@ func Tiny(corpus, heldOut, out string, more ...string) []string {
 	}, more)
 }
 
+// Llama is the config.json of a small block with rotary positions, grouped queries and a gated MLP, whose heads and
+// features divide into up to four parts.
+const Llama = `{"model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+	"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 4, "max_position_embeddings": 32,
+	"attention_dropout": 0.1, "tie_word_embeddings": true}`
+
+// Follow changes flags such as those of Tiny to those of a new model that follows a config.json.
+func Follow(config string, flags []string) []string {
+	own := map[string]bool{"--n_layer": true, "--n_embd": true, "--n_head": true, "--dropout": true}
+	follow := []string{"--config_name", config}
+	for i := 0; i < len(flags); i++ {
+		if own[flags[i]] {
+			i++ // its value
+		} else {
+			follow = append(follow, flags[i])
+		}
+	}
+	return follow
+}
+
 // Build builds the main package in the folder pkg of the repository, such as
 // "examples/clm", without cgo, into the folder dir, and returns the program's path. root is
 // the repository's folder as seen from the test. The error holds what the compiler said.
