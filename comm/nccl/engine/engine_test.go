@@ -262,6 +262,7 @@ func groups(t *testing.T, n int, opts comm.Options) (*machine, []*comm.Group, []
 	})
 	contexts := make([]*tensor.Ctx, n)
 	for r, d := range m.devices {
+		require.NoError(t, backendcuda.Prepare(joint.Backend(d))) // which takes as long as some timeouts
 		contexts[r] = tensor.NewCtx(d).NoGrad()
 	}
 	return m, list, contexts
