@@ -39,7 +39,7 @@ var (
 	reused   = side{suffix: "_out", program: "peer.py", mode: "out", env: keepMemory}
 	kept     = side{program: "peer.py", mode: "out", env: keepMemory} // reused, where there is no other setting
 	compiled = side{suffix: "_compile", program: "peer.py", mode: "out", form: "_compile", env: keepMemory}
-	openblas = side{suffix: "_openblas", program: "openblas.py", env: coreType()}
+	openblas = side{suffix: "_openblas", program: "openblas.py", env: coreType(os.Getenv(kernels.EnvVar))}
 	gomlx    = side{suffix: "_gomlx", program: "GOMLX"}
 	llmc     = side{suffix: "_llmc", program: "LLMC", slow: true}
 
@@ -59,8 +59,12 @@ func (s side) key() string {
 	return strings.ToLower(strings.TrimSuffix(s.program, ".py"))
 }
 
-// coreType is the setting of OpenBLAS's kernels: it takes those of AVX2 times on processors that it does not know.
-func coreType() []string {
+// coreType is the setting of OpenBLAS's kernels: it takes those of AVX2 times on processors that it does not know, and
+// is held to AVX2 where ours are.
+func coreType(variant string) []string {
+	if variant == kernels.AVX2.String() {
+		return []string{"OPENBLAS_CORETYPE=Haswell"}
+	}
 	if slices.Contains(kernels.Available(), kernels.AVX512) {
 		return []string{"OPENBLAS_CORETYPE=SkylakeX"}
 	}
