@@ -48,7 +48,7 @@ fi
 
 # GoMLX has vector code only with this experiment of Go's, for matrix products.
 GOMLX=$cache/gomlx
-(cd gomlx && CGO_ENABLED=0 GOEXPERIMENT=simd go build -o "$GOMLX" .) || { say "GoMLX does not build: its rows will be missing"; GOMLX=; }
+(cd gomlx && GOWORK=off CGO_ENABLED=0 GOEXPERIMENT=simd go build -o "$GOMLX" .) || { say "GoMLX does not build: its rows will be missing"; GOMLX=; }
 
 LLMC=
 if [ -n "${LLM_C:-}" ]; then

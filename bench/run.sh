@@ -33,11 +33,11 @@ fi
 mkdir -p "$(dirname "$output")"
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
-go build -o "$bin/" ./bench/kernels ./bench/clm ./bench/loop ./bench/report
+go build -C bench -o "$bin/" ./kernels ./clm ./loop ./report
 
 # show runs a benchmark, whose lines go to the output and, as progress, to the terminal.
 show() {
-    "$@" | tee -a "$output" | while IFS= read -r line; do printf '%5d s  %s\n' "$SECONDS" "$line" >&2; done
+    (cd bench && "$@") | tee -a "$output" | while IFS= read -r line; do printf '%5d s  %s\n' "$SECONDS" "$line" >&2; done
 }
 
 {

@@ -5,13 +5,16 @@
 readonly staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
 readonly actionlint=github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
+# in_bench runs a command in the folder of the benchmarks, which are a module of their own.
+in_bench() { (cd bench && "$@"); }
+
 stage_format() {
 	local bad
 	bad=$(git ls-files -co --exclude-standard '*.go' | tr '\n' '\0' | xargs -0 gofmt -l) || return 1
 	[[ -z $bad ]] || { echo "not formatted (gofmt -w):"; echo "$bad"; return 1; }
 }
 
-stage_modules() { go mod tidy -diff && go mod verify; }
+stage_modules() { go mod tidy -diff && go mod verify && in_bench go mod tidy -diff; }
 
 # Without linking: tests link and run the programs.
 stage_build() { CGO_ENABLED=0 go list -export ./... >/dev/null; }
@@ -19,7 +22,7 @@ stage_build() { CGO_ENABLED=0 go list -export ./... >/dev/null; }
 # Go vet for the target whose packages tests need compiled anyway. For the others the same analyzers, from source.
 stage_vet() {
 	export CGO_ENABLED=0
-	go vet ./... || return 1
+	go vet ./... && in_bench go vet ./... || return 1
 	go vet ./data/tokenizers/testdata/differ ./data/chat/testdata/differ || return 1 # which ./... leaves out
 	go build -C .ci/vet -o "$work/vet" . || return 1
 	local target
@@ -28,7 +31,7 @@ stage_vet() {
 		GOOS=${target%/*} GOARCH=${target#*/} vetted '' ./... || return 1
 	done
 	vetted noasm ./... || return 1
-	vetted mpi ./comm/mpi ./examples/clm ./bench/comm || return 1
+	vetted mpi ./comm/mpi ./examples/clm && in_bench vetted mpi ./comm || return 1
 	vetted cuda ./internal/cuda/... ./internal/nvml ./comm/nccl ./tensor/cuda ./examples/clm
 }
 
@@ -40,7 +43,11 @@ vetted() {
 	[[ -z $packages ]] || "$work/vet" -tags "$1" $packages
 }
 
-stage_staticcheck() { GOBIN=$work/bin go install "$staticcheck" && CGO_ENABLED=0 "$work/bin/staticcheck" ./...; }
+stage_staticcheck() {
+	GOBIN=$work/bin go install "$staticcheck" || return 1
+	export CGO_ENABLED=0
+	"$work/bin/staticcheck" ./... && in_bench "$work/bin/staticcheck" ./...
+}
 
 # The workflows of .github. Before them a control: with a misspelt input one of them must be refused, for that input.
 stage_workflows() {

@@ -13,8 +13,12 @@ tested() {
 }
 
 # The README's command, where everything is tested; stage_vet has vetted the code. On a busy machine tests/docs may take
-# more than ten minutes.
-stage_test() { export CGO_ENABLED=0 && go list ./... | tested -vet=off -timeout 30m; }
+# more than ten minutes. For tests of the benchmarks go test does not see when a document above their module changes.
+stage_test() {
+	export CGO_ENABLED=0
+	go list ./... | tested -vet=off -timeout 30m || return 1
+	in_bench go list ./... | in_bench tested -vet=off -count=1
+}
 
 # Without assembly in the whole engine; with it, tensor and kernels are tested under every variant anyway. What runs
 # CUDA's kernels in an interpreter has no assembly; tests of the assembly itself do not depend on the tag.
@@ -76,7 +80,7 @@ stage_race_noasm_all() {
 }
 
 # Packages whose tests only build and run programs, which are built without the detector.
-readonly programs='/(bench|tests/(arch|clusters|docs|e2e|distributed|module|touched)|examples/by_feature)(/|$)'
+readonly programs='/(tests/(arch|clusters|docs|e2e|distributed|module|touched)|examples/by_feature)(/|$)'
 
 # unshared lists the packages that stage_race_noasm does not test, without those of programs.
 unshared() { go list ./... | grep -vE "$programs" | grep -vxFf <(go list "${sharing[@]}"); }

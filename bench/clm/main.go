@@ -9,7 +9,7 @@
 // leaves text and tokenizer alone and loads token ids. The peer is peer.py under the Python that the environment
 // variable PYTHON names.
 //
-//	PYTHON=venv/bin/python go run ./bench/clm --threads 1,2 --steps 200
+//	PYTHON=$PWD/venv/bin/python go run -C bench ./clm --threads 1,2 --steps 200
 package main
 
 import (
@@ -50,7 +50,7 @@ func main() {
 	pflag.IntVar(&b.steps, "steps", 200, "optimizer steps of a run")
 	pflag.IntVar(&b.eval, "eval", 384<<10, "bytes of text to evaluate on, rounded up to whole files")
 	pflag.IntVar(&b.rounds, "rounds", 3, "runs of each side")
-	pflag.StringVar(&b.dir, "dir", "bench/clm", "the folder that holds peer.py")
+	pflag.StringVar(&b.dir, "dir", "clm", "the folder that holds peer.py")
 	pflag.BoolVar(&b.readyIDs, "ids", true, "compare with a peer that loads token ids, too")
 	pflag.Parse()
 	if err := b.run(*threads); err != nil {

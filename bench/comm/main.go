@@ -5,7 +5,7 @@
 // Comm times an all-reduce of float32 between processes of this host, with comm's engines and with their peers, side by
 // side: in each round every contender runs once, and the ratios are taken round by round.
 //
-//	go run -tags mpi ./bench/comm [-bytes 26214400] [-ranks 2] [-rounds 5] [-iterations 20] \
+//	go run -C bench -tags mpi ./comm [-bytes 26214400] [-ranks 2] [-rounds 5] [-iterations 20] \
 //		[-contenders shm,shm-heap,tcp,tcp-fast,server,mpi,mpi-fast,openmpi,gloo] [-json FILE]
 //
 // server is a parameter server over tcp: all data go to rank 0 and back. MB is what rank 0 reads and writes by system

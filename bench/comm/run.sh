@@ -3,7 +3,7 @@
 # without it a virtual environment is made in a temporary folder. Needs a Debian system and the right to install
 # packages for Open MPI.
 set -eu
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/.."
 if ! command -v mpicc >/dev/null; then
     apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openmpi-bin libopenmpi-dev
 fi
@@ -14,4 +14,4 @@ if [ -z "${PYTHON:-}" ]; then
     PYTHON=$venv/bin/python
 fi
 export PYTHON
-exec go run -tags mpi ./bench/comm "$@"
+exec go run -tags mpi ./comm "$@"

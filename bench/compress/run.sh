@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 if [ -z "${BENCH_COMPRESS_INSIDE:-}" ]; then
     program=$(mktemp -d)/compress
     trap 'rm -rf "$(dirname "$program")"' EXIT
-    CGO_ENABLED=0 go build -o "$program" ./bench/compress
+    CGO_ENABLED=0 go build -C bench -o "$program" ./compress
     BENCH_COMPRESS_INSIDE=1 PROGRAM=$program unshare -rn sh "$0" "$@"
     exit
 fi

@@ -25,8 +25,8 @@
 // bucket, which lies under the backward pass. Beside a picture it writes a table of what the
 // picture shows, from which --draw draws it again.
 //
-//	bench/ddp/run.sh --ranks 2 --svg out/step
-//	go run ./bench/ddp --draw --svg docs/figures/ddp-step
+//	bench/ddp/run.sh --ranks 2 --svg ../out/step
+//	go run -C bench ./ddp --draw --svg ../docs/figures/ddp-step
 package main
 
 import (
@@ -74,7 +74,7 @@ func main() {
 	if workers.Play(work) {
 		return
 	}
-	b := bench{how: picture.Command("./bench/ddp", os.Args[1:])}
+	b := bench{how: picture.Command("-C bench ./ddp", os.Args[1:])}
 	pflag.IntVar(&b.Layers, "n_layer", 4, "layers")
 	pflag.IntVar(&b.Width, "n_embd", 256, "width")
 	pflag.IntVar(&b.Heads, "n_head", 4, "heads")

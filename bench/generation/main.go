@@ -5,7 +5,7 @@
 // is what further tokens take beyond the first. The sides take turns: ours, theirs, ours, theirs …. Ours also runs
 // eight texts of eight goroutines by generation.Engine.
 //
-//	PYTHON=venv/bin/python go run ./bench/generation --threads 2
+//	PYTHON=$PWD/venv/bin/python go run -C bench ./generation --threads 2
 //
 // The peer is peer.py under the Python that the environment variable PYTHON names; without it, ours runs alone.
 //
@@ -13,7 +13,7 @@
 // with the node-llama-cpp that --llama names. Then one text is decoded.
 //
 //	npm install node-llama-cpp@3.22.1
-//	go run ./bench/generation --gguf m-f32.gguf --llama node_modules/node-llama-cpp/dist/index.js
+//	go run -C bench ./generation --gguf ../m-f32.gguf --llama ../node_modules/node-llama-cpp/dist/index.js
 package main
 
 import (
@@ -71,7 +71,7 @@ func main() {
 	pflag.IntVar(&b.rounds, "rounds", 5, "runs of each side")
 	pflag.IntVar(&b.tokens, "tokens", 32, "new tokens of each text, more than 1")
 	pflag.IntVar(&b.prompt, "prompt", 512, "tokens of the long prompt")
-	pflag.StringVar(&b.dir, "dir", "bench/generation", "the folder that holds peer.py")
+	pflag.StringVar(&b.dir, "dir", "generation", "the folder that holds peer.py")
 	pflag.StringVar(&b.gguf, "gguf", "", "a GGUF file; else a model of random weights")
 	pflag.StringVar(&b.dtype, "dtype", "float32", "of the file's weights here: float32, bfloat16, float16 or q8_0")
 	pflag.StringVar(&b.llama, "llama", "", "index.js of node-llama-cpp, for --gguf")

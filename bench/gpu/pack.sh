@@ -13,7 +13,8 @@ export CGO_ENABLED=0
 build=(-tags cuda -trimpath -ldflags '-s -w')
 
 mkdir "$stage/text"
-go build "${build[@]}" -o "$stage/" ./bench/gpu ./cmd/lockstep ./examples/clm
+go build "${build[@]}" -o "$stage/" ./cmd/lockstep ./examples/clm
+go build -C bench "${build[@]}" -o "$stage/" ./gpu
 for p in internal/backend/cuda tensor/optest comm/nccl; do
     go test "${build[@]}" -c -o "$stage/${p//\//_}.test" "./$p"
 done

@@ -9,7 +9,7 @@
 // whose peer is missing says so. The machine's own ceilings (FMA peak, copy) are measured between the rounds; a share
 // of the FMA peak is of what its loop reached right before and after.
 //
-//	PYTHON=venv/bin/python go run ./bench/kernels --threads 1,2 --rounds 5 --rows 'gelu|adamw'
+//	PYTHON=$PWD/venv/bin/python go run -C bench ./kernels --threads 1,2 --rounds 5 --rows 'gelu|adamw'
 package main
 
 import (
@@ -44,7 +44,7 @@ func main() {
 	pflag.IntVar(&b.rounds, "rounds", 5, "turns of each side per row")
 	pattern := pflag.String("rows", "", "regular expression of the rows to run; empty: all")
 	pflag.DurationVar(&b.turn, "turn", 300*time.Millisecond, "time of one turn, at least one run")
-	pflag.StringVar(&b.dir, "dir", "bench/kernels", "the folder that holds peer.py")
+	pflag.StringVar(&b.dir, "dir", "kernels", "the folder that holds peer.py")
 	pflag.BoolVar(&b.quick, "quick", false, "leave out rows that take long")
 	single := pflag.String("alone", "", "run one row twice and print the peak of resident memory and the second "+
 		"run's seconds, for a process of its own")

@@ -4,7 +4,7 @@
 // AdamW, and nothing else) and by a trainer, alternately, and the share of the garbage collector in the processors'
 // time of each. Medians of steps are compared.
 //
-//	go run ./bench/loop --steps 200 --rounds 5
+//	go run -C bench ./loop --steps 200 --rounds 5
 package main
 
 import (

@@ -4,7 +4,7 @@
 // the medians and the fastest steps, their ratios, and the size of the state beside AdamW's: of all of it, and of what
 // is stored in 8 bits.
 //
-//	go run ./bench/optimizers --optim adamw_bnb_8bit,lion_8bit --threads 2
+//	go run -C bench ./optimizers --optim adamw_bnb_8bit,lion_8bit --threads 2
 package main
 
 import (

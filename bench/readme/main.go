@@ -4,18 +4,18 @@
 // and for dark pages. The input is the terminal's output as script(1) records it and the trainer_state.json of the same
 // run. bench/readme/run.sh records both.
 //
-//	go run ./bench/readme --transcript bench/readme/testdata/clm.txt --state bench/readme/testdata/clm.json \
-//		--out docs/figures
+//	go run -C bench ./readme --transcript readme/testdata/clm.txt --state readme/testdata/clm.json \
+//		--out ../docs/figures
 //
 // With an empty --state it draws the terminal alone, as that of lockstep prove:
 //
-//	go run ./bench/readme --transcript bench/readme/testdata/prove.txt --state '' --name prove --head 20 \
-//		--command 'lockstep prove' --out docs/figures
+//	go run -C bench ./readme --transcript readme/testdata/prove.txt --state '' --name prove --head 20 \
+//		--command 'lockstep prove' --out ../docs/figures
 //
 // With --compare it draws the loss curves of several runs in one picture instead:
 //
-//	go run ./bench/readme --compare float32=a/trainer_state.json --compare --bf16=b/trainer_state.json \
-//		--name precision-loss --title 'Loss of examples/clm in float32 and under --bf16' --out docs/figures
+//	go run -C bench ./readme --compare float32=a/trainer_state.json --compare --bf16=b/trainer_state.json \
+//		--name precision-loss --title 'Loss of examples/clm in float32 and under --bf16' --out ../docs/figures
 package main
 
 import (
@@ -43,11 +43,11 @@ type options struct {
 
 func main() {
 	log.SetFlags(0)
-	o := options{how: picture.Command("./bench/readme", os.Args[1:])}
-	pflag.StringVar(&o.transcript, "transcript", "bench/readme/testdata/clm.txt", "the terminal's output, by script(1)")
-	pflag.StringVar(&o.state, "state", "bench/readme/testdata/clm.json",
+	o := options{how: picture.Command("-C bench ./readme", os.Args[1:])}
+	pflag.StringVar(&o.transcript, "transcript", "readme/testdata/clm.txt", "the terminal's output, by script(1)")
+	pflag.StringVar(&o.state, "state", "readme/testdata/clm.json",
 		"the run's trainer_state.json; empty: no loss curve")
-	pflag.StringVar(&o.out, "out", "docs/figures", "the folder of NAME-run-*.svg and NAME-loss-*.svg")
+	pflag.StringVar(&o.out, "out", "../docs/figures", "the folder of NAME-run-*.svg and NAME-loss-*.svg")
 	pflag.StringVar(&o.command, "command", "go run ./examples/clm", "the command to show at the prompt")
 	pflag.StringVar(&o.title, "title", "Loss of examples/clm", "the title of the loss curve")
 	pflag.StringVar(&o.note, "note", "", "a line below the title: what was trained, and where")

@@ -5,9 +5,9 @@
 // several machines, between two markers, and draw it. With --summary it writes one table of the most important rows of
 // several machines instead, a file for each.
 //
-//	go run ./bench/report --docs bench/results.md --table zen5 --svg docs/figures/performance-zen5 \
-//		bench/report/testdata/zen5.txt
-//	go run ./bench/report --docs docs/performance.md --summary bench/report/testdata/*.txt
+//	go run -C bench ./report --docs results.md --table zen5 --svg ../docs/figures/performance-zen5 \
+//		report/testdata/zen5.txt
+//	go run -C bench ./report --docs ../docs/performance.md --summary report/testdata/*.txt
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 		}
 		return
 	}
-	how := picture.Command("./bench/report", os.Args[1:])
+	how := picture.Command("-C bench ./report", os.Args[1:])
 	if err := run(pflag.Args(), *docs, *table, *figure, how, os.Stdout); err != nil {
 		log.Fatal(err)
 	}

@@ -137,12 +137,12 @@ func TestDocuments(t *testing.T) {
 	require.NoError(t, err)
 	want, err := replaceTable(string(docs), "summary", table)
 	require.NoError(t, err)
-	require.Equal(t, want, string(docs), "go run ./bench/report --docs docs/performance.md --summary "+
-		"bench/report/testdata/*.txt")
+	require.Equal(t, want, string(docs), "go run -C bench ./report --docs ../docs/performance.md --summary "+
+		"report/testdata/*.txt")
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".txt")
-		command := fmt.Sprintf("go run ./bench/report --docs bench/results.md --table %[1]s --svg "+
-			"docs/figures/performance-%[1]s bench/report/testdata/%[1]s.txt", name)
+		command := fmt.Sprintf("go run -C bench ./report --docs results.md --table %[1]s --svg "+
+			"../docs/figures/performance-%[1]s report/testdata/%[1]s.txt", name)
 		r, err := read([]string{file})
 		require.NoError(t, err)
 		want, err := replaceTable(string(results), name, r.markdown())

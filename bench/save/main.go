@@ -3,7 +3,7 @@
 // Save measures how long a checkpoint interrupts training, from the end of a step to the event save, with and without
 // async_save. It trains a GPT-2 and writes its weights and AdamW's state after every step into a temporary folder.
 //
-//	go run ./bench/save --n_embd 768 --n_layer 12 --saves 5
+//	go run -C bench ./save --n_embd 768 --n_layer 12 --saves 5
 package main
 
 import (

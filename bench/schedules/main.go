@@ -5,7 +5,7 @@
 // record. --measure FILE makes a new one in some minutes: package accelerate/pp runs the settings on goroutines, with
 // passes that sleep for the published times.
 //
-//	go run ./bench/schedules --svg docs/figures/pipeline-schedules
+//	go run -C bench ./schedules --svg ../docs/figures/pipeline-schedules
 package main
 
 import (
@@ -41,7 +41,7 @@ func main() {
 	if *svg == "" {
 		return
 	}
-	p, err := draw(4, 8, picture.Command("./bench/schedules", os.Args[1:]))
+	p, err := draw(4, 8, picture.Command("-C bench ./schedules", os.Args[1:]))
 	if err == nil {
 		err = p.Write(*svg)
 	}

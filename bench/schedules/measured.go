@@ -168,7 +168,7 @@ func measured() (map[string]float64, error) {
 // measureAll writes the record.
 func measureAll(file string) error {
 	out := "# Bubbles of steps whose passes sleep: source, model, schedule, ranks, micro-batches, bubble. " +
-		"go run ./bench/schedules --measure FILE\n"
+		"go run -C bench ./schedules --measure FILE\n"
 	for _, s := range settings {
 		for _, name := range s.names() {
 			bubble, err := s.measure(name)

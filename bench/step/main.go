@@ -3,7 +3,7 @@
 // Step times optimizer steps of a GPT-2 of any size on the CPU and prints what one step
 // costs: seconds, tokens per second, GFLOP/s, allocations and memory.
 //
-//	go run ./bench/step --n_layer 4 --n_embd 128 --batch 8 --block 128 --steps 20 --cpuprofile cpu.out
+//	go run -C bench ./step --n_layer 4 --n_embd 128 --batch 8 --block 128 --steps 20 --cpuprofile cpu.out
 package main
 
 import (

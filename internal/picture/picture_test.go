@@ -125,7 +125,7 @@ func TestColours(t *testing.T) {
 // TestPicture: a picture is well-formed, has the style of what it uses and nothing else, and its two themes differ in
 // the style alone.
 func TestPicture(t *testing.T) {
-	p := New("A & B", "of <one>", Command("./bench/x", []string{"--out", "a b", "--n=1"}))
+	p := New("A & B", "of <one>", Command("-C bench ./x", []string{"--out", "a b", "--n=1"}))
 	p.Key("ours", func(p *Picture, x, y float64) { p.Disc(x, y, 4, "fill1") })
 	p.XAxis(NewAxis(0, 5, 100, 800, 5), Top, 300, "time (s)")
 	p.YAxis(NewAxis(0, 5, 300, Top, 5), 100, 800, "loss")
@@ -144,7 +144,7 @@ func TestPicture(t *testing.T) {
 			_, err = d.Token()
 		}
 		require.True(t, errors.Is(err, io.EOF), err)
-		require.Contains(t, string(text), "<desc>Drawn by: go run ./bench/x --out &#39;a b&#39; --n=1</desc>")
+		require.Contains(t, string(text), "<desc>Drawn by: go run -C bench ./x --out &#39;a b&#39; --n=1</desc>")
 		before, rest, _ := strings.Cut(string(text), "<style>")
 		style, after, _ := strings.Cut(rest, "</style>")
 		bodies = append(bodies, before+after)
@@ -155,6 +155,6 @@ func TestPicture(t *testing.T) {
 }
 
 func TestCommand(t *testing.T) {
-	require.Equal(t, `go run ./bench/x --a=1 'b c' 'it'\''s' ''`,
-		Command("./bench/x", []string{"--a=1", "b c", "it's", ""}))
+	require.Equal(t, `go run -C bench ./x --a=1 'b c' 'it'\''s' ''`,
+		Command("-C bench ./x", []string{"--a=1", "b c", "it's", ""}))
 }

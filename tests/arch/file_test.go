@@ -97,8 +97,8 @@ func (f file) constrained() bool {
 	return false
 }
 
-// tree is every Go file of the main module: folders with a go.mod of their own, testdata
-// and those that the go command passes over are left out.
+// tree is every Go file of the main module and of bench: other folders with a go.mod of their own, testdata and those
+// that the go command passes over are left out.
 var tree = sync.OnceValues(func() ([]file, error) {
 	var files []file
 	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
@@ -130,7 +130,7 @@ func passOver(p, name, base string) error {
 	if base == "testdata" || strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") {
 		return filepath.SkipDir
 	}
-	if _, err := os.Stat(filepath.Join(p, "go.mod")); err == nil {
+	if _, err := os.Stat(filepath.Join(p, "go.mod")); err == nil && name != "bench" {
 		return filepath.SkipDir
 	}
 	return nil

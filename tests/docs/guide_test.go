@@ -7,9 +7,11 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -50,19 +52,19 @@ func newGuide(t *testing.T) *guide {
 	docs, err := filepath.Abs(filepath.Join(root, "docs"))
 	require.NoError(t, err)
 	require.NoError(t, os.CopyFS(filepath.Join(g.dir, "docs"), os.DirFS(docs)))
-	g.build(t, "./cmd/lockstep", filepath.Join(g.dir, "out", "bin", "lockstep"))
+	g.build(t, ".", "./cmd/lockstep", filepath.Join(g.dir, "out", "bin", "lockstep"))
 	return g
 }
 
-// build builds a program of the repository to a file, once.
-func (g *guide) build(t *testing.T, pkg, to string) {
-	if file := g.files[pkg]; file != "" {
+// build builds a program of the module in a folder of the repository to a file, once.
+func (g *guide) build(t *testing.T, module, pkg, to string) {
+	if file := g.files[path.Join(module, pkg)]; file != "" {
 		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
 		require.NoError(t, os.Link(file, to))
 		return
 	}
-	g.files[pkg] = to
-	sources, err := filepath.Glob(filepath.Join(root, pkg, "*.go")) // inputs of this test for go test's cache
+	g.files[path.Join(module, pkg)] = to
+	sources, err := filepath.Glob(filepath.Join(root, module, pkg, "*.go")) // inputs of this test for go test's cache
 	require.NoError(t, err)
 	require.NotEmpty(t, sources, pkg)
 	for _, s := range sources {
@@ -70,7 +72,7 @@ func (g *guide) build(t *testing.T, pkg, to string) {
 		require.NoError(t, err)
 	}
 	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", to, pkg)
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Dir, cmd.Env = filepath.Join(root, module), append(os.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
@@ -81,17 +83,23 @@ func (g *guide) command(t *testing.T, line string) *exec.Cmd {
 	if len(words) > 2 && words[1] == "go" && words[0] == "CGO_ENABLED=0" {
 		words = words[1:] // as build sets it
 	}
+	module := "."
+	if len(words) > 4 && words[0] == "go" && words[1] == "run" && words[2] == "-C" {
+		module = words[3]
+		words = slices.Delete(words, 2, 4)
+		require.NoError(t, os.MkdirAll(filepath.Join(g.dir, module), 0o755))
+	}
 	switch {
 	case len(words) >= 3 && words[0] == "go" && words[1] == "run":
-		program := g.built[words[2]]
+		program := g.built[path.Join(module, words[2])]
 		if program == "" {
 			program = filepath.Join(g.bin, filepath.Base(words[2])+".exe")
-			g.build(t, words[2], program)
-			g.built[words[2]] = program
+			g.build(t, module, words[2], program)
+			g.built[path.Join(module, words[2])] = program
 		}
 		words = append([]string{program}, words[3:]...)
 	case len(words) == 5 && words[0] == "go" && words[1] == "build" && words[2] == "-o":
-		g.build(t, words[4], filepath.Join(g.dir, words[3]))
+		g.build(t, ".", words[4], filepath.Join(g.dir, words[3]))
 		return nil
 	case len(words) == 3 && words[0] == "cmp":
 		x, err := os.ReadFile(filepath.Join(g.dir, words[1]))
@@ -105,7 +113,8 @@ func (g *guide) command(t *testing.T, line string) *exec.Cmd {
 		require.Fail(t, "what does this command do?", line)
 	}
 	cmd := exec.Command(words[0], words[1:]...)
-	cmd.Dir, cmd.Env = g.dir, append(os.Environ(), "LOCKSTEP_JOB_TOKEN=9c1b7f0e44d2a8536ab1c07d5e92f348")
+	cmd.Dir = filepath.Join(g.dir, module)
+	cmd.Env = append(os.Environ(), "LOCKSTEP_JOB_TOKEN=9c1b7f0e44d2a8536ab1c07d5e92f348")
 	return cmd
 }
 

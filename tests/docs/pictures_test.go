@@ -41,7 +41,7 @@ func pictures(t *testing.T) map[string]string {
 }
 
 var (
-	drawnBy = regexp.MustCompile(`<desc>Drawn by: (go run (\./bench/\w+) .*)</desc>`)
+	drawnBy = regexp.MustCompile(`<desc>Drawn by: (go run -C bench \./\w+ .*)</desc>`)
 	entity  = strings.NewReplacer("&#39;", "'", "&#34;", `"`, "&lt;", "<", "&gt;", ">", "&amp;", "&")
 )
 
@@ -81,16 +81,16 @@ func TestPicturesAreCurrent(t *testing.T) {
 		}
 	}
 	for _, command := range commands {
-		argv := words(command)[2:] // without go run
+		argv := words(command)[4:] // without go run -C bench
 		program := filepath.Join(programs, filepath.Base(argv[0])+".exe")
 		if _, err := os.Stat(program); err != nil {
 			build := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, argv[0])
-			build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+			build.Dir, build.Env = filepath.Join(root, "bench"), append(os.Environ(), "CGO_ENABLED=0")
 			out, err := build.CombinedOutput()
 			require.NoError(t, err, "%s", out)
 		}
 		run := exec.Command(program, argv[1:]...)
-		run.Dir = dir
+		run.Dir = filepath.Join(dir, "bench")
 		out, err := run.CombinedOutput()
 		require.NoError(t, err, "%s: %s", command, out)
 	}

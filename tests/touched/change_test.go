@@ -22,7 +22,7 @@ const root = "../.."
 func file(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
 
 // small is a module: app and its tests import lib; tool embeds a page; docs reads pages; e2e builds programs; gold
-// reads lib's golden.
+// reads lib's golden. bench is a module of its own that is built of this one, nested one that is not.
 var small = fstest.MapFS{
 	"go.mod":                    file("module m\n\ngo 1.26\n"),
 	"LICENSE":                   file(""),
@@ -45,6 +45,8 @@ var small = fstest.MapFS{
 	"tests/env/env_test.go": file("package env\nimport \"os/exec\"\n" +
 		"var ask = exec.Command(\"go\", \"env\", \"GOROOT\")\n"),
 	"tests/up/up_test.go":      file("package up\nimport \"path/filepath\"\nvar up = filepath.Join(\"..\", \"x\")\n"),
+	"bench/go.mod":             file("module m/bench\n\nreplace m => ../\n"),
+	"bench/base/main.go":       file("package main\nimport _ \"m/base\"\n"),
 	"nested/go.mod":            file("module n\n"),
 	"nested/n.go":              file("package n\nimport _ \"m/base\"\n"),
 	"sh/run.sh":                file(""),
@@ -55,7 +57,7 @@ func TestTouched(t *testing.T) {
 	m, err := read(small)
 	require.NoError(t, err)
 	for _, c := range []struct{ files, want string }{
-		{"base/base.go", "app base lib tests/e2e tests/up tests/whole"},
+		{"base/base.go", "app base bench/base lib tests/e2e tests/up tests/whole"},
 		{"lib/lib.go", "app lib tests/e2e tests/up tests/whole"},
 		{"lib/new.go", "app lib tests/e2e tests/up tests/whole"},
 		{"lib/lib.s", "app lib tests/e2e tests/up tests/whole"},
@@ -79,7 +81,7 @@ func TestTouched(t *testing.T) {
 		require.Equal(t, c.want, strings.Join(got, " "), c.files)
 	}
 	for _, unknown := range []string{"go.mod", "go.sum", "LICENSE", ".ci/run", ".github/workflows/ci.yml", "sh/run.sh",
-		"gone/gone.go", "nested/n.go"} {
+		"gone/gone.go", "nested/n.go", "bench/go.mod", "bench/run.sh"} {
 		got := strings.Join(m.touched([]string{"README.md", unknown}), " ")
 		require.Equal(t, everything, strings.ReplaceAll(got, "m/", ""), unknown)
 	}
@@ -95,7 +97,7 @@ func TestTouchedFollowsTheGoCommand(t *testing.T) {
 	}
 	checked := 0
 	for _, tags := range []string{"", "noasm cuda nvml mpi"} {
-		for _, l := range goList(t, tags) {
+		for _, l := range slices.Concat(goList(t, ".", tags), goList(t, "bench", tags)) {
 			tested, _, _ := strings.Cut(l.ImportPath, " ")
 			tested = strings.TrimSuffix(strings.TrimSuffix(tested, ".test"), "_test")
 			for _, dep := range l.Deps {
@@ -120,10 +122,10 @@ type listed struct {
 	Deps, EmbedFiles []string
 }
 
-func goList(t *testing.T, tags string) (list []listed) {
+func goList(t *testing.T, module, tags string) (list []listed) {
 	t.Helper()
 	c := exec.Command("go", "list", "-test", "-tags", tags, "-json=ImportPath,Dir,Deps,EmbedFiles", "./...")
-	c.Dir, c.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	c.Dir, c.Env = filepath.Join(root, module), append(os.Environ(), "CGO_ENABLED=0")
 	text, err := c.Output()
 	require.NoError(t, err)
 	for d := json.NewDecoder(bytes.NewReader(text)); d.More(); {

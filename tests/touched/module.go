@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// module is the Go files of a module.
+// module is the Go files of a module, and of modules within it that are built of its packages.
 type module struct {
 	path     string
 	packages map[string]*pkg // by folder, "." for the module's
@@ -57,8 +57,8 @@ func read(files fs.FS) (*module, error) {
 		case entry.IsDir() && name != "." && unbuilt(path.Base(name)):
 			return fs.SkipDir
 		case entry.IsDir():
-			if _, err := fs.Stat(files, path.Join(name, "go.mod")); err == nil && name != "." {
-				return fs.SkipDir // another module
+			if text, err := fs.ReadFile(files, path.Join(name, "go.mod")); err == nil && !m.includes(string(text)) {
+				return fs.SkipDir
 			}
 			return nil
 		case path.Ext(name) != ".go":
@@ -66,6 +66,12 @@ func read(files fs.FS) (*module, error) {
 		}
 		return m.add(files, name)
 	})
+}
+
+// includes reports whether a module within this one, given by its go.mod, counts as a part of it: it is built of the
+// packages in the working folder. Any other is a module apart.
+func (m *module) includes(mod string) bool {
+	return strings.HasPrefix(mod, "module "+m.path+"\n") || strings.Contains(mod, "\nreplace "+m.path+" => ")
 }
 
 // unbuilt reports whether the go command leaves out a folder of that name.

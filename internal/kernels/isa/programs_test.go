@@ -27,7 +27,10 @@ const (
 )
 
 // programs contain all assembly together.
-var programs = []string{"./examples/clm", "./bench/kernels"}
+var programs = []program{{".", "./examples/clm"}, {"bench", "./kernels"}}
+
+// program is one of a module in a folder of the repository.
+type program struct{ module, dir string }
 
 // TestKernelsKeepToTheirVariants decodes every function of assembly in programs that it builds for amd64, on any
 // machine. A kernel may need only what kernels.Needs of the variant in its name lists. What all kernels of a variant
@@ -135,11 +138,12 @@ func TestJudge(t *testing.T) {
 }
 
 // build builds a program for amd64 and returns its path.
-func build(t *testing.T, program string) string {
+func build(t *testing.T, p program) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "program")
-	c := exec.Command("go", "build", "-o", out, program)
-	c.Dir, c.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOAMD64=v1")
+	c := exec.Command("go", "build", "-o", out, p.dir)
+	c.Dir = filepath.Join(root, p.module)
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOAMD64=v1")
 	said, err := c.CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	return out
