@@ -9,23 +9,16 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Cloner is implemented by modules that copy themselves.
-type Cloner interface {
-	// CloneModule returns a module of the same type with parameters of its own on dev.
-	CloneModule(dev *tensor.Device) (Module, error)
-}
-
-// Clone copies a module and its parameters to dev, for a rank that is a goroutine. Tied
-// parameters stay tied. A module is copied by its Cloner, otherwise field by field. A
-// func, chan or unexported pointer field cannot be copied and is an error that names it.
+// Clone copies a module and its parameters to dev, for a rank that is a goroutine, field by field. Tied parameters stay
+// tied. A func, a chan or an unexported field with a value cannot be copied and is an error that names it.
 func Clone[M Module](m M, dev *tensor.Device) (M, error) {
-	return clone(m, &cloner{c: tensor.NewCtx(dev).NoGrad(), dev: dev, seen: map[any]reflect.Value{}})
+	return clone(m, &cloner{c: tensor.NewCtx(dev).NoGrad(), seen: map[any]reflect.Value{}})
 }
 
 // CloneDeferred is Clone, but the copy's parameters have no memory until something uses them. Then they get the values
 // that m's have by that time; no other goroutine may write those meanwhile.
 func CloneDeferred[M Module](m M, dev *tensor.Device) (M, error) {
-	return clone(m, &cloner{c: tensor.NewCtx(dev).NoGrad(), dev: dev, seen: map[any]reflect.Value{}, later: true})
+	return clone(m, &cloner{c: tensor.NewCtx(dev).NoGrad(), seen: map[any]reflect.Value{}, later: true})
 }
 
 // CloneShapes is Clone for a device without values (tensor.NewMeta): nothing of m's parameters is read, and none of the
@@ -59,7 +52,6 @@ func clone[M Module](m M, cl *cloner) (M, error) {
 
 type cloner struct {
 	c     *tensor.Ctx
-	dev   *tensor.Device
 	seen  map[any]reflect.Value // pointer → its copy
 	later bool                  // parameters get their values when they are used
 }
@@ -102,8 +94,8 @@ func (cl *cloner) value(v reflect.Value, path string) (reflect.Value, error) {
 }
 
 func (cl *cloner) refuse(path string, t reflect.Type) error {
-	return fmt.Errorf("nn.Clone: %s: a %s cannot be copied: implement nn.Cloner, or build each rank's model with "+
-		"trainer.WithModelInit", path, t)
+	return fmt.Errorf("nn.Clone: %s: a %s cannot be copied: build each rank's model with trainer.WithModelInit", path,
+		t)
 }
 
 func (cl *cloner) pointer(v reflect.Value, path string) (reflect.Value, error) {
@@ -137,17 +129,6 @@ func (cl *cloner) pointer(v reflect.Value, path string) (reflect.Value, error) {
 		return out, err
 	case *tensor.Tensor:
 		out := reflect.ValueOf(cl.tensor(p))
-		cl.seen[v.Interface()] = out
-		return out, nil
-	case Cloner:
-		m, err := p.CloneModule(cl.dev)
-		if err != nil {
-			return v, fmt.Errorf("nn.Clone: %s: %w", path, err)
-		}
-		out := reflect.ValueOf(m)
-		if !out.IsValid() || out.Type() != v.Type() || out.IsNil() {
-			return v, fmt.Errorf("nn.Clone: %s: CloneModule returned %T(%v): want a %T", path, m, m, p)
-		}
 		cl.seen[v.Interface()] = out
 		return out, nil
 	}
@@ -203,7 +184,7 @@ func (cl *cloner) fields(v, out reflect.Value, path string) error {
 		if !f.IsExported() {
 			if !fv.IsZero() { // reflection cannot copy it, and dropping it would change the model silently
 				return fmt.Errorf("nn.Clone: %s.%s: an unexported field with a value cannot be copied: export it, "+
-					"implement nn.Cloner, or build each rank's model with trainer.WithModelInit", path, f.Name)
+					"or build each rank's model with trainer.WithModelInit", path, f.Name)
 			}
 			continue
 		}

@@ -3,7 +3,6 @@
 package nn_test
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -95,38 +94,8 @@ func TestCloneSharedTensor(t *testing.T) {
 	require.NotSame(t, m.W.Tensor, n.W.Tensor)
 }
 
-// stubborn copies itself, or fails to.
-type stubborn struct {
-	W    *nn.Parameter
-	Func func()
-	Give nn.Module
-	Err  error
-}
-
-func (s *stubborn) CloneModule(*tensor.Device) (nn.Module, error) { return s.Give, s.Err }
-
-func TestCloner(t *testing.T) {
-	give := &stubborn{W: vector(1), Func: func() {}}
-	m := &struct{ A, B *stubborn }{A: &stubborn{Func: func() {}, Give: give}}
-	m.B = m.A
-	n, err := nn.Clone(m, tensor.CPU())
-	require.NoError(t, err)
-	require.Same(t, give, n.A)
-	require.Same(t, give, n.B)
-
-	m.A.Err = errors.New("no")
-	_, err = nn.Clone(m, tensor.CPU())
-	require.EqualError(t, err, "nn.Clone: *struct { A *nn_test.stubborn; B *nn_test.stubborn }.A: no")
-	m.A.Err, m.A.Give = nil, &inner{}
-	_, err = nn.Clone(m, tensor.CPU())
-	require.ErrorContains(t, err, ".A: CloneModule returned *nn_test.inner(&{<nil> <nil>}): want a *nn_test.stubborn")
-	m.A.Give = nil
-	_, err = nn.Clone(m, tensor.CPU())
-	require.ErrorContains(t, err, ".A: CloneModule returned <nil>(<nil>): want a *nn_test.stubborn")
-}
-
 func TestCloneRefuses(t *testing.T) {
-	const help = " cannot be copied: implement nn.Cloner, or build each rank's model with trainer.WithModelInit"
+	const help = " cannot be copied: build each rank's model with trainer.WithModelInit"
 	n := 1
 	for _, k := range []struct {
 		change func(m *cloned)
@@ -143,7 +112,7 @@ func TestCloneRefuses(t *testing.T) {
 		{func(m *cloned) {
 			m.lazy = &n
 		}, "nn.Clone: *nn_test.cloned.lazy: an unexported field with a value cannot be copied: " +
-			"export it, implement nn.Cloner, or build each rank's model with trainer.WithModelInit"},
+			"export it, or build each rank's model with trainer.WithModelInit"},
 	} {
 		m := newCloned()
 		k.change(m)
