@@ -73,9 +73,18 @@ func Attention(c *Ctx, q, k, v *Tensor, opt AttentionOptions) (out, lse *Tensor)
 	a := c.attentionAttrs(q, opt)
 	out = swap12(c.empty(name, q.dtype, b, tq, h, dv))
 	lse = c.empty(name, statDType(q), b, h, tq)
-	c.launchMulti(backend.OpAttention, &a, []*Tensor{out, lse}, q, k, v, mask)
+	launched := []*Tensor{out, lse}
+	ins := []*Tensor{q, k, v, bias}
+	var kept *Tensor
+	if c.records(ins) {
+		kept = c.keptDropout(&a, q, k, v, mask)
+	}
+	if kept != nil {
+		launched = append(launched, kept)
+	}
+	c.launchMulti(backend.OpAttention, &a, launched, q, k, v, mask)
 	outT, lseT := out, lse
-	c.record(name, []*Tensor{out, lse}, []*Tensor{q, k, v, bias}, []*Tensor{q, k, v, out, lse, mask}, func(bk *Back) {
+	c.record(name, []*Tensor{out, lse}, ins, []*Tensor{q, k, v, out, lse, mask, kept}, func(bk *Back) {
 		dout, aside := bk.Grad(0), outT // or delta
 		if dout == nil {
 			dout = Zeros(bk.Ctx, outT.dtype, outT.Shape()...)
@@ -91,12 +100,33 @@ func Attention(c *Ctx, q, k, v *Tensor, opt AttentionOptions) (out, lse *Tensor)
 			outs = append(outs, bk.empty(name, q.dtype, b, h, tq, tk))
 			bk.Set(3, outs[3])
 		}
-		bk.launchMulti(backend.OpAttentionGrad, &a, outs, q, k, v, lseT, dout, aside, mask)
+		bk.launchMulti(backend.OpAttentionGrad, &a, outs, q, k, v, lseT, dout, aside, mask, kept)
 		bk.Set(0, dq)
 		bk.Set(1, dk)
 		bk.Set(2, dv)
 	})
 	return out, lse
+}
+
+// keptDropout is memory for dropout's decisions, which the gradient of an attention reads; nil if it draws them again.
+func (c *Ctx) keptDropout(a *attrs, ins ...*Tensor) *Tensor {
+	keeper, ok := c.eng.dev.be.(backend.DropoutKeeper)
+	if !ok || !(a.floats[1] > 0) {
+		return nil
+	}
+	k := &c.eng.call
+	k.Op, k.Ints, k.Floats, k.NIn, k.NOut = backend.OpAttention, a.ints, a.floats, 0, 0
+	for _, t := range ins {
+		if t != nil {
+			k.In[k.NIn] = t.view()
+			k.NIn++
+		}
+	}
+	n := keeper.KeptDropout(k)
+	if n == 0 {
+		return nil
+	}
+	return c.empty("Attention", Int32, n)
 }
 
 // attentionGrads makes room for the gradients of Attention's operands. Where these are the thirds of one projection, or

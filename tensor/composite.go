@@ -322,7 +322,7 @@ func init() {
 			p := k.Out[0]
 			call := &m.c.eng.call
 			*call = backend.Call{Op: backend.OpAdamMoments, NOut: 3, NIn: 1,
-				Out: [4]backend.View{k.Out[1], k.Out[2], u}, In: [7]backend.View{g}}
+				Out: [4]backend.View{k.Out[1], k.Out[2], u}, In: [8]backend.View{g}}
 			copy(call.Floats[:], f[:5])
 			m.c.submit(call)
 			m.to(p, backend.OpAffine, []float64{1 - f[5]*f[6], 0}, p)

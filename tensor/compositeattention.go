@@ -119,7 +119,7 @@ func (m *composer) dropped(k *backend.Call, p backend.View) backend.View {
 	}
 	out := m.memory(m.dt, p.Shape[:p.NDim])
 	call := &m.c.eng.call
-	*call = backend.Call{Op: backend.OpDropout, NOut: 1, NIn: 1, Out: [4]backend.View{out}, In: [7]backend.View{p},
+	*call = backend.Call{Op: backend.OpDropout, NOut: 1, NIn: 1, Out: [4]backend.View{out}, In: [8]backend.View{p},
 		Key: k.Key}
 	call.Floats[0], call.Ints[0] = k.Floats[1], k.Ints[3]
 	m.c.submit(call)

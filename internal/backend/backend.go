@@ -138,7 +138,7 @@ type Call struct {
 	NOut   int
 	NIn    int
 	Out    [4]View
-	In     [7]View
+	In     [8]View
 	Ints   [8]int
 	Floats [8]float64
 	Key    uint64 // random stream, see internal/rng
@@ -169,6 +169,15 @@ func TraitsOf(be Backend) Traits {
 		return b.Traits()
 	}
 	return Traits{}
+}
+
+// DropoutKeeper is a Backend whose OpAttention can store dropout's decisions, which OpAttentionGrad then does not draw
+// again. The results have the same bits.
+type DropoutKeeper interface {
+	Backend
+	// KeptDropout is how many int32 a call of OpAttention should store for its gradient, 0 for none. It follows from
+	// the inputs' dtypes and shapes and from the attributes; the call's outputs need not be set.
+	KeptDropout(*Call) int
 }
 
 // ManyLauncher is a Stream that takes many calls of one op at once. Calls of a list write to different memory, and none

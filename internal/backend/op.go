@@ -200,10 +200,12 @@ const (
 	// (dropout; element = index in [H,Tq,Tk] of the sample, behind the [5] heads of other ranks, which GPUs do not
 	// count), [4] window (if above 0, key j is seen only if |qoff+i − koff−j| < window). Out0 [B,H,Tq,Dv] strided with
 	// stride 1 in the last dim, Out1 log-sum-exp [B,H,Tq] (float32, float64 for float64), contiguous: before dropout;
-	// −Inf where no key is seen, and then the output row is 0.
+	// −Inf where no key is seen, and then the output row is 0. Out2 (NOut 2: not wanted), for a DropoutKeeper alone:
+	// dropout's decisions, for the gradient, int32 [KeptDropout].
 	OpAttention
 	// OpAttentionGrad: In0 q, In1 k, In2 v, In3 lse, In4 dout, In5 out [B,H,Tq,Dv], or delta [B,H,Tq] (dtype of lse) =
-	// Σ dout·out − dlse over the last dim, In6 mask (NIn 6: none); attributes as above. Out0 dq, Out1 dk, Out2 dv: of
+	// Σ dout·out − dlse over the last dim, In6 mask, then OpAttention's Out2 (either may be missing); attributes as
+	// above. Out0 dq, Out1 dk, Out2 dv: of
 	// the shapes of q, k and v, strided with stride 1 in the last dim, overwritten; the query heads of a group are
 	// added in order. Out3 (NOut 3: not wanted): the gradient of a mask of q's dtype, contiguous [B,H,Tq,Tk].
 	OpAttentionGrad

@@ -179,8 +179,8 @@ func again(c *core.Call) float64 {
 	return 0
 }
 
-// gpt2Step is what a step of GPT-2 124M with 16 × 1,024 tokens in bfloat16 asks of an H100.
-func gpt2Step(t *testing.T) *traffic {
+// gpt2Step is what a step of a GPT-2 in bfloat16 asks of an H100, with batch × block tokens.
+func gpt2Step(t *testing.T, cfg gpt2.Config, batch, block int, set func(*args.TrainingArguments)) *traffic {
 	t.Helper()
 	tr := &traffic{asked: &null{}, calls: map[string]*sum{}}
 	var err error
@@ -189,18 +189,16 @@ func gpt2Step(t *testing.T) *traffic {
 	tr.SetGraphs(backend.Graphs{Off: true})
 	dev := joint.Device[*tensor.Device](tr)
 	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	const batch, block = 16, 1024
 	list := make(data.Slice[[]int32], 2*batch)
 	for i := range list {
 		list[i] = make([]int32, block)
 	}
-	cfg := gpt2.DefaultConfig()
-	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = 0, 0, 0
 	m, err := gpt2.New(nn.NewInit(dev, 1), cfg)
 	require.NoError(t, err)
 	a := args.Default(t.TempDir())
 	a.PerDeviceTrainBatchSize, a.MaxSteps, a.BF16, a.SaveStrategy = batch, 2, true, args.StrategyNo
 	a.SkipMemoryMetrics, a.Device = true, "cpu"
+	set(a)
 	see := recorder{begin: func() {
 		tr.asked.kernels, tr.asked.products = nil, nil
 		clear(tr.calls)
@@ -219,7 +217,9 @@ func TestTraffic(t *testing.T) {
 	if testing.Short() {
 		return // a short run is the race detector's
 	}
-	tr := gpt2Step(t)
+	cfg := gpt2.DefaultConfig() // 124M
+	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = 0, 0, 0
+	tr := gpt2Step(t, cfg, 16, 1024, func(*args.TrainingArguments) {})
 	total, kernels := 0., 0
 	for _, key := range slices.Sorted(maps.Keys(tr.calls)) {
 		s := tr.calls[key]
@@ -247,5 +247,22 @@ func TestTraffic(t *testing.T) {
 		}
 		require.Equal(t, driver.R16BF, p.A.Type, "%+v", p)
 		require.Zero(t, p.Align%16, "%+v", p)
+	}
+}
+
+// Attention draws dropout's decisions in the forward pass alone, also in one that is computed again.
+func TestDropoutIsDrawnOnce(t *testing.T) {
+	cfg := gpt2.DefaultConfig()
+	cfg.NLayer, cfg.NEmbd, cfg.NHead, cfg.VocabSize = 2, 128, 2, 64
+	for recomputed, want := range map[bool]int{false: cfg.NLayer, true: 2 * cfg.NLayer} {
+		tr := gpt2Step(t, cfg, 2, 256, func(a *args.TrainingArguments) { a.GradientCheckpointing = recomputed })
+		drawn := 0
+		for _, kernel := range tr.asked.kernels {
+			if kernel == "flash_keep" {
+				drawn++
+			}
+		}
+		require.Equal(t, want, drawn)
+		require.Contains(t, tr.asked.kernels, "flash_dropout_dkdv_64_bf16")
 	}
 }

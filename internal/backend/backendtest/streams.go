@@ -91,7 +91,7 @@ func fill(s backend.Stream, v backend.View, x float64) {
 }
 
 func affine(s backend.Stream, out, in backend.View, a, b float64) {
-	s.Launch(&backend.Call{Op: backend.OpAffine, NOut: 1, NIn: 1, Out: [4]backend.View{out}, In: [7]backend.View{in},
+	s.Launch(&backend.Call{Op: backend.OpAffine, NOut: 1, NIn: 1, Out: [4]backend.View{out}, In: [8]backend.View{in},
 		Floats: [8]float64{a, b}})
 }
 

@@ -32,8 +32,8 @@ type attentionArgs struct {
 	first                   int
 }
 
-// newAttention looks at what both ops have; the mask is input maskAt.
-func (s *stream) newAttention(c *backend.Call, maskAt int) *attention {
+// newAttention looks at what both ops have; mask may be nil.
+func (s *stream) newAttention(c *backend.Call, mask *backend.View) *attention {
 	q, k, v := &c.In[0], &c.In[1], &c.In[2]
 	if q.NDim != 4 || k.NDim != 4 || v.NDim != 4 {
 		s.fault(c, "q, k, v of shape %v, %v, %v: want four dims", q.Shape[:q.NDim], k.Shape[:k.NDim], v.Shape[:v.NDim])
@@ -61,9 +61,8 @@ func (s *stream) newAttention(c *backend.Call, maskAt int) *attention {
 	if most := 1 << 30; max(a.batch, a.heads, a.tq, a.tk, a.d, a.dv) > most {
 		s.fault(c, "q, k, v of shapes %v, %v, %v: want no size above %d", q.Shape[:4], k.Shape[:4], v.Shape[:4], most)
 	}
-	if c.NIn > maskAt {
-		a.mask = &c.In[maskAt]
-		if m := a.mask; m.DType != dtype.Bool && m.DType != q.DType || m.NDim != 4 ||
+	if a.mask = mask; mask != nil {
+		if m := mask; m.DType != dtype.Bool && m.DType != q.DType || m.NDim != 4 ||
 			[4]int(m.Shape[:4]) != [4]int{a.batch, a.heads, a.tq, a.tk} {
 			s.fault(c, "mask is %s of shape %v: want bool or %s %v", m.DType, m.Shape[:m.NDim], q.DType,
 				[]int{a.batch, a.heads, a.tq, a.tk})
@@ -227,13 +226,21 @@ var (
 	}
 )
 
+// headWidth is the widest head of an attention that flash.cuh's kernels compute if its operands are aligned, 0 if they
+// do not.
+func headWidth(c *backend.Call, d, dv int) int {
+	dt, widest := c.In[0].DType, max(d, dv)
+	if !dt.IsHalf() || widest > 128 || d%8 != 0 || dv%8 != 0 || min(d, dv) == 0 || !(c.Floats[0] > 0) {
+		return 0
+	}
+	return widest
+}
+
 // flash is the number of elements of heads that flash.cuh's kernels have for the launch, 0 if it is none for them. All
 // of it follows from the call, so that a launch has the same bits each time.
 func (s *stream) flash(c *backend.Call, a *attention, views ...*backend.View) int {
-	dt, widest := c.In[0].DType, max(a.d, a.dv)
-	if dt != dtype.BFloat16 && dt != dtype.Float16 || widest > 128 || a.d%8 != 0 || a.dv%8 != 0 ||
-		min(a.d, a.dv) == 0 ||
-		!(c.Floats[0] > 0) || a.mask != nil && a.mask.DType != dtype.Bool {
+	widest := headWidth(c, a.d, a.dv)
+	if widest == 0 || a.mask != nil && a.mask.DType != dtype.Bool {
 		return 0
 	}
 	for i := range 3 + len(views) {
@@ -265,8 +272,37 @@ func (s *stream) attentionGrid(c *backend.Call, n, rows, tile, chunks int) [3]ui
 // chunksOf is how many blocks share the columns of a result.
 func chunksOf(columns int) int { return max(1, (columns+attentionColumns-1)/attentionColumns) }
 
+// keepShape is the size of dropout's decisions of a head, which flash_keep writes: rows of words of 4 bytes.
+func keepShape(tq, tk int) (rows, words int) { return (tq + 127) / 128 * 128, (tk + 127) / 128 * 4 }
+
+// KeptDropout is the size of dropout's decisions of an attention, if they take no more memory than its output: their
+// number grows with the square of the length.
+func (d *Device) KeptDropout(c *backend.Call) int {
+	q, k, v := &c.In[0], &c.In[1], &c.In[2]
+	if rng.KeepThreshold(c.Floats[1]) == 0 || c.Floats[2] != 0 || headWidth(c, q.Shape[3], v.Shape[3]) == 0 ||
+		c.NIn > 3 && c.In[3].DType != dtype.Bool {
+		return 0
+	}
+	rows, words := keepShape(q.Shape[2], k.Shape[2])
+	if 4*rows*words > q.Shape[2]*v.Shape[3]*v.DType.Size() {
+		return 0
+	}
+	return rows * words * q.Shape[0] * q.Shape[1]
+}
+
+// kept sets a launch's decisions of dropout to a view that has those of all heads.
+func (s *stream) kept(c *backend.Call, a *attention, v *backend.View) {
+	rows, words := keepShape(a.tq, a.tk)
+	s.wantVector(c, v, dtype.Int32, rows*words*a.batch*a.heads, "decisions of dropout")
+	a.args.keep = s.addr(v)
+}
+
 func attentionForward(s *stream, c *backend.Call) {
-	a := s.newAttention(c, 3)
+	var mask *backend.View
+	if c.NIn > 3 {
+		mask = &c.In[3]
+	}
+	a := s.newAttention(c, mask)
 	out := &c.Out[0]
 	s.wantHeads(c, out, a.heads, a.tq, a.dv, "output", true)
 	s.wantVector(c, &c.Out[1], statistic(out.DType), a.batch*a.heads*a.tq, "log-sum-exp")
@@ -275,9 +311,13 @@ func attentionForward(s *stream, c *backend.Call) {
 		return
 	}
 	a.args.out, a.args.lse = out, s.addr(&c.Out[1])
-	dt := out.DType
+	dt, keeps := out.DType, c.NOut > 2
+	if keeps {
+		s.kept(c, a, &c.Out[2])
+		s.drawDropout(c, a, a.batch*a.kvHeads)
+	}
 	if d := s.flash(c, a, out); d > 0 {
-		s.launchFlash(c, a, d, forwardPass)
+		s.launchFlash(c, a, d, keeps, forwardPass)
 		return
 	}
 	kernel, tile := &attentionKernels[forwardPass], attentionTile(dt)
@@ -288,22 +328,29 @@ func attentionForward(s *stream, c *backend.Call) {
 		s.packAttention(c, a, true))
 }
 
-// launchFlash launches kernels of flash.cuh, for heads of up to d elements. Dropout's decisions are drawn before, by
-// flash_keep, for so many groups of heads that they take at most the device's keepBytes.
-func (s *stream) launchFlash(c *backend.Call, a *attention, d int, which ...int) {
+// drawDropout draws dropout's decisions for n groups of heads, by flash_keep.
+func (s *stream) drawDropout(c *backend.Call, a *attention, n int) {
+	rows, words := keepShape(a.tq, a.tk)
+	s.kernel("flash_keep", s.attentionGrid(c, n*a.heads/a.kvHeads, rows, 128, words/4), flashBlock, 0,
+		s.packAttention(c, a, true))
+}
+
+// launchFlash launches kernels of flash.cuh, for heads of up to d elements. Dropout's decisions are drawn before,
+// unless they are there, for so many groups of heads that they take at most the device's keepBytes.
+func (s *stream) launchFlash(c *backend.Call, a *attention, d int, drawn bool, which ...int) {
 	groups, group, dt := a.batch*a.kvHeads, a.heads/a.kvHeads, c.In[0].DType
-	dropout := rng.KeepThreshold(c.Floats[1]) > 0
-	step, rows, words := groups, (a.tq+127)/128*128, (a.tk+127)/128*4
-	if dropout {
+	dropout, step := rng.KeepThreshold(c.Floats[1]) > 0, groups
+	draws := dropout && !drawn
+	if draws {
+		rows, words := keepShape(a.tq, a.tk)
 		bytes := 4 * group * rows * words
 		step = max(1, min(groups, s.d.keepBytes/max(1, bytes)))
 		a.args.keep = s.scratch(step * bytes)
 	}
 	for a.args.first = 0; a.args.first < groups; a.args.first += step {
 		n := min(step, groups-a.args.first)
-		if dropout {
-			s.kernel("flash_keep", s.attentionGrid(c, n*group, rows, 128, words/4), flashBlock, 0,
-				s.packAttention(c, a, true))
+		if draws {
+			s.drawDropout(c, a, n)
 		}
 		p := s.packAttention(c, a, false)
 		for _, w := range which {
@@ -328,7 +375,15 @@ var (
 )
 
 func attentionGrad(s *stream, c *backend.Call) {
-	a := s.newAttention(c, 6)
+	var mask, decisions *backend.View
+	for i := 6; i < c.NIn; i++ {
+		if c.In[i].DType == dtype.Int32 {
+			decisions = &c.In[i]
+		} else {
+			mask = &c.In[i]
+		}
+	}
+	a := s.newAttention(c, mask)
 	dt, rows := c.In[0].DType, a.batch*a.heads*a.tq
 	s.wantVector(c, &c.In[3], statistic(dt), rows, "log-sum-exp")
 	s.wantHeads(c, &c.In[4], a.heads, a.tq, a.dv, "dout", false)
@@ -342,6 +397,9 @@ func attentionGrad(s *stream, c *backend.Call) {
 	s.wantHeads(c, &c.Out[1], a.kvHeads, a.tk, a.d, "gradient of k", true)
 	s.wantHeads(c, &c.Out[2], a.kvHeads, a.tk, a.dv, "gradient of v", true)
 	a.args = attentionArgs{dout: &c.In[4], dq: &c.Out[0], dk: &c.Out[1], dv: &c.Out[2], lse: s.addr(&c.In[3])}
+	if decisions != nil {
+		s.kept(c, a, decisions)
+	}
 	if c.NOut == 4 {
 		s.wantVector(c, &c.Out[3], dt, rows*a.tk, "gradient of the mask")
 		a.args.dbias = s.addr(&c.Out[3])
@@ -369,7 +427,7 @@ func deltaLanes(n int, dt dtype.DType) int {
 func (s *stream) attentionGrads(c *backend.Call, a *attention) {
 	if c.NOut < 4 {
 		if d := s.flash(c, a, &c.In[4], &c.Out[0], &c.Out[1], &c.Out[2]); d > 0 {
-			s.launchFlash(c, a, d, queryGrad, keyGrad)
+			s.launchFlash(c, a, d, a.args.keep != 0, queryGrad, keyGrad)
 			return
 		}
 	}

@@ -28,6 +28,7 @@ type flashCase struct {
 	p                        float64
 	mask                     bool
 	few                      bool // memory for decisions of dropout
+	again                    bool // drawn in the backward pass too, even if they could be kept
 }
 
 var flashCases = []flashCase{
@@ -68,14 +69,36 @@ func (c flashCase) run(t *testing.T, d backend.Backend, dt dtype.DType) [][]floa
 	if c.mask {
 		mask = []array{drawn(r, dtype.Bool, 0, 2, c.b, c.h, c.tq, c.tk)}
 	}
-	results := calculated(t, d, call, []array{blank(dt, c.b, c.h, c.tq, c.dv), blank(statistic(dt), c.b, c.h, c.tq)},
-		append(ins, mask...))
-	out, lse := dout, blank(statistic(dt), c.b, c.h, c.tq)
+	outs := []array{blank(dt, c.b, c.h, c.tq, c.dv), blank(statistic(dt), c.b, c.h, c.tq)}
+	if n := c.keeps(d, dt); n > 0 {
+		outs = append(outs, blank(dtype.Int32, n))
+	}
+	results := calculated(t, d, call, outs, append(ins, mask...))
+	out, lse, kept := dout, blank(statistic(dt), c.b, c.h, c.tq), outs[2:]
 	out.x, lse.x = results[0], results[1]
+	for i := range kept {
+		kept[i].x = results[2+i]
+	}
 	call.Op = backend.OpAttentionGrad
 	grads := calculated(t, d, call, []array{blank(dt, q.shape...), blank(dt, k.shape...), blank(dt, v.shape...)},
-		append([]array{q, k, v, lse, dout, out}, mask...))
-	return append(results, grads...)
+		append(append([]array{q, k, v, lse, dout, out}, mask...), kept...))
+	return append(results[:2], grads...)
+}
+
+// keeps is how many int32 the forward pass stores for the gradient.
+func (c flashCase) keeps(d backend.Backend, dt dtype.DType) int {
+	keeper, ok := d.(backend.DropoutKeeper)
+	if !ok || c.again {
+		return 0
+	}
+	call := backend.Call{Floats: [8]float64{1, c.p}, NIn: 3}
+	for i, shape := range [][6]int{{c.b, c.h, c.tq, c.d}, {c.b, c.hkv, c.tk, c.d}, {c.b, c.hkv, c.tk, c.dv}} {
+		call.In[i] = backend.View{DType: dt, NDim: 4, Shape: shape}
+	}
+	if c.mask {
+		call.NIn, call.In[3].DType = 4, dtype.Bool
+	}
+	return keeper.KeptDropout(&call)
 }
 
 func TestFlash(t *testing.T) {
@@ -104,7 +127,40 @@ func TestFlashHasTheSameBits(t *testing.T) {
 	require.Equal(t, c.run(t, one, c.dt), c.run(t, other, c.dt))
 }
 
-// Dropout's decisions are drawn once for a pass, and the kernels that use them run hardly longer.
+// The gradient has the same bits whether it reads dropout's decisions or draws them. They are kept if they take no more
+// memory than the output.
+func TestFlashKeepsDropout(t *testing.T) {
+	kept := 0
+	for _, c := range flashCases {
+		d := fakeDevice(t, fake.Options{})
+		if c.p == 0 || c.keeps(d, c.dt) == 0 {
+			continue
+		}
+		kept++
+		with := c.run(t, d, c.dt)
+		c.again = true
+		require.Equal(t, c.run(t, d, c.dt), with, c)
+	}
+	require.GreaterOrEqual(t, kept, 5)
+
+	d := fakeDevice(t, fake.Options{})
+	long := flashCase{b: 2, h: 4, hkv: 2, tq: 1024, tk: 1024, d: 64, dv: 64, p: 0.1}
+	for dt, want := range map[dtype.DType]int{dtype.BFloat16: 2 * 4 * 1024 * 1024 / 32, dtype.Float32: 0} {
+		require.Equal(t, want, long.keeps(d, dt), dt)
+	}
+	for what, change := range map[string]func(c *flashCase){
+		"no dropout": func(c *flashCase) { c.p = 0 },
+		"long":       func(c *flashCase) { c.tq, c.tk = 1025, 1025 },
+		"wide heads": func(c *flashCase) { c.d = 136 },
+	} {
+		c := long
+		change(&c)
+		require.Zero(t, c.keeps(d, dtype.BFloat16), what)
+	}
+}
+
+// Dropout's decisions are drawn once, and the kernels that use them run hardly longer: the backward pass at most 1.3
+// times as long.
 func TestFlashWithDropout(t *testing.T) {
 	fakeAlone(t, "it counts instructions")
 	count := func(c flashCase) map[string]int64 {
@@ -128,6 +184,8 @@ func TestFlashWithDropout(t *testing.T) {
 			require.True(t, ratio > 1 && ratio <= 1.3, "flash%s: %.3f times the instructions", name, ratio)
 		}
 		require.Positive(t, with["flash_keep"])
+		c.again = true
+		require.Equal(t, 2*with["flash_keep"], count(c)["flash_keep"], "drawn for both passes")
 	}
 }
 

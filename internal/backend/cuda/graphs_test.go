@@ -254,7 +254,7 @@ func TestAFaultInAGraph(t *testing.T) {
 		for range 5 {
 			s.Launch(&backend.Call{Op: backend.OpEmbedding, NOut: 1, NIn: 2,
 				Out: [4]backend.View{view(out, dtype.Float32, 3, 2)},
-				In:  [7]backend.View{view(table, dtype.Float32, 4, 2), view(ids, dtype.Int64)}})
+				In:  [8]backend.View{view(table, dtype.Float32, 4, 2), view(ids, dtype.Int64)}})
 		}
 		s.Sync()
 	}

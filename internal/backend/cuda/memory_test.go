@@ -65,7 +65,7 @@ func double(s *stream, out, x, two *buffer) {
 		return backend.View{Buf: b, DType: dtype.Float32, NDim: 2, Shape: [6]int{1, 1}, Stride: [6]int{1, 1}}
 	}
 	s.Launch(&backend.Call{Op: backend.OpMatMul, NOut: 1, NIn: 2, Out: [4]backend.View{view(out)},
-		In: [7]backend.View{view(x), view(two)}})
+		In: [8]backend.View{view(x), view(two)}})
 }
 
 var one32, two32, four32 = []byte{0, 0, 128, 63}, []byte{0, 0, 0, 64}, []byte{0, 0, 128, 64}

@@ -87,7 +87,7 @@ func TestProductsInFewCalls(t *testing.T) {
 			out := matrices(t, s, dtype.Float32, k.out[0], k.out[1])
 			before := d.Launches()
 			s.Launch(&backend.Call{Op: backend.OpMatMul, NOut: 1, NIn: 2, Out: [4]backend.View{out},
-				In: [7]backend.View{a, b}, Ints: [8]int{int(k.beta)}})
+				In: [8]backend.View{a, b}, Ints: [8]int{int(k.beta)}})
 			require.Len(t, lib.list, k.calls)
 			require.Equal(t, int64(k.calls)+k.kernels, d.Launches()-before)
 			for _, p := range lib.list {

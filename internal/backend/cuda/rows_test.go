@@ -83,6 +83,8 @@ func decode(dt dtype.DType, b []byte) []float64 {
 		switch at := b[i*dt.Size():]; dt {
 		case dtype.Float32:
 			x[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(at)))
+		case dtype.Int32:
+			x[i] = float64(int32(binary.LittleEndian.Uint32(at)))
 		case dtype.Float64:
 			x[i] = math.Float64frombits(binary.LittleEndian.Uint64(at))
 		case dtype.BFloat16:

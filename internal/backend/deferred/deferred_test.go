@@ -57,7 +57,7 @@ func TestWorkIsDeferred(t *testing.T) {
 	x, y := vector(t, s, 100), vector(t, s, 100)
 	s.Wait(gate)
 	s.Launch(&backend.Call{Op: backend.OpFill, NOut: 1, Out: [4]backend.View{x}, Floats: [8]float64{3}})
-	s.Launch(&backend.Call{Op: backend.OpNeg, NOut: 1, NIn: 1, Out: [4]backend.View{y}, In: [7]backend.View{x}})
+	s.Launch(&backend.Call{Op: backend.OpNeg, NOut: 1, NIn: 1, Out: [4]backend.View{y}, In: [8]backend.View{x}})
 	d.Free(x.Buf)
 	event := s.Record()
 	require.False(t, event.Done())
@@ -142,7 +142,7 @@ func TestFreeWaitsForUsersAlone(t *testing.T) {
 	one.Write(x.Buf, 0, []byte{0, 0, 128, 63}) // 1
 	two.Wait(one.Record())
 	two.Wait(late)
-	two.Launch(&backend.Call{Op: backend.OpNeg, NOut: 1, NIn: 1, Out: [4]backend.View{y}, In: [7]backend.View{x}})
+	two.Launch(&backend.Call{Op: backend.OpNeg, NOut: 1, NIn: 1, Out: [4]backend.View{y}, In: [8]backend.View{x}})
 	d.Free(x.Buf)
 	require.Panics(t, func() { two.Read(raw, x.Buf, 0) }, "a freed buffer")
 	one.Sync()
