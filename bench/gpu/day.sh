@@ -34,6 +34,8 @@ python=${PYTHON:-python3}
 # What was packed.
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
+child=''
+trap '[ -z "$child" ] || kill "$child"; exit 143' HUP INT TERM
 if command -v xz >/dev/null; then
     xz -dc "$here/lockstep.tar.xz" | tar -C "$work" -xf -
 else
@@ -86,8 +88,11 @@ step() {
         return 1
     fi
     [ "$limit" -le $((total - SECONDS)) ] || limit=$((total - SECONDS))
-    timeout --kill-after=5 "$limit" "$@" >"$out/$name.log" 2>&1
+    timeout --kill-after=5 "$limit" "$@" >"$out/$name.log" 2>&1 &
+    child=$!
+    wait "$child" # a signal ends this, and no command in the foreground
     rc=$?
+    child=''
     grep -h '^RESULT ' "$out/$name.log" >>"$out/results.txt"
     case $rc in
     0) row "$name" $((SECONDS - start)) held && held=$((held + 1)) ;;
@@ -165,7 +170,9 @@ correctness() {
     step clm-resumed 60 "${clm[@]}" --per_device_train_batch_size 16 --output_dir b --resume_from_checkpoint last
     step clm-two-ranks 60 "${clm[@]}" --per_device_train_batch_size 16 --output_dir c --num_replicas 2
     step clm-recomputed 60 "${clm[@]}" --per_device_train_batch_size 16 --output_dir d --gradient_checkpointing
-    for run in b c d; do step "clm-same-bits-$run" 10 cmp a/model.safetensors $run/model.safetensors; done
+    for run in b c d; do
+        step "clm-same-bits-$run" 20 bash -c 'cmp a/model.safetensors $0/model.safetensors || { ./lockstep diff a $0; exit 1; }' $run
+    done
 }
 
 settings() {
@@ -204,7 +211,7 @@ peers() {
 # decoder NAME MODEL ARGUMENTS… trains a model of a published size, by PyTorch too.
 decoder() {
     local name=$1
-    config "$2" "$name.json"
+    config "$2" "$name.json" || return
     local run=(decoder --row "$name" "${@:3}")
     gpu "$name-1" 90 "${run[@]}" --model_config "$name.json" --save "$name" --curve "$out/curve-$name-lockstep.txt" || return
     peer "$name-compile" 200 "${run[@]}" --who torch_compile --load "$name" --curve "$out/curve-$name-torch_compile.txt"
@@ -216,14 +223,14 @@ decoder() {
 
 # decoding NAME MODEL measures how a model of a published size generates.
 decoding() {
-    config "$2" "$1.json"
+    config "$2" "$1.json" || return
     gpu "$1-decode" 60 decode --model_config "$1.json" --row "$1-decode" --steps 5 --block 512 --save "$1" || return
     peer "$1-decode-eager" 90 decode --load "$1" --row "$1-decode" --steps 5 --block 512
 }
 
 # config MODEL FILE writes a model's config.json.
 config() {
-    "$python" -c 'import json, sys; json.dump(json.load(open("configs.json"))[sys.argv[1]]["config"], open(sys.argv[2], "w"))' "$1" "$2" || exit 2
+    step "$2" 20 "$python" -c 'import json, sys; json.dump(json.load(open("configs.json"))[sys.argv[1]]["config"], open(sys.argv[2], "w"))' "$1" "$2"
 }
 
 decoders() {
@@ -238,7 +245,7 @@ decoders() {
 standin() {
     mkdir -p standins
     {
-        echo '#!/usr/bin/env bash'
+        echo "#!$BASH"
         echo 'line=" $* "'
         printf 'case $line in *%q*) ;; *) echo "want %s in:$line" >&2; exit 64 ;; esac\n' "$2" "$2"
         echo 'while [ $# -gt 0 ] && [[ $1 != ./* ]]; do shift; done'
@@ -269,9 +276,17 @@ tools() {
     fi
 }
 
+# finish writes the table and the archive, also if the day was interrupted.
+finish() {
+    [ $? = 0 ] || { row day - "FAILED: interrupted"; failed=$((failed + 1)); }
+    [ -s "$out/results.txt" ] && ./gpu table "$out/results.txt" | tee "$out/results.md"
+    echo "$held held, $failed failed, $left not run" | tee -a "$out/table.txt"
+    tar -C "$out/.." -czf "$out/../$what.tar.gz" "$what" && echo "all is in $(cd "$out/.." && pwd)/$what.tar.gz"
+    cd / && rm -rf "$work"
+    [ $failed = 0 ] || exit 1
+    [ $left = 0 ] || exit 3
+    exit 0
+}
+trap finish EXIT
 $what
-[ -s "$out/results.txt" ] && ./gpu table "$out/results.txt" | tee "$out/results.md"
-echo "$held held, $failed failed, $left not run" | tee -a "$out/table.txt"
-tar -C "$out/.." -czf "$out/../$what.tar.gz" "$what" && echo "all is in $(cd "$out/.." && pwd)/$what.tar.gz"
-[ $failed = 0 ] || exit 1
-[ $left = 0 ] || exit 3
+exit 0
