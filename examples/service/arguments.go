@@ -10,14 +10,17 @@ type ServiceArguments struct {
 	Serve             string `json:"serve" usage:"address of the service"`
 	ServeRemote       bool   `json:"serve_remote" usage:"the address may be one that other machines reach"`
 	AssistantOnlyLoss bool   `json:"assistant_only_loss" usage:"learn what the template has in {% generation %}"`
-	TrainAfter        int    `json:"train_after" usage:"new examples after which a round begins by itself; 0: none does"`
-	MaxExamples       int    `json:"max_examples" usage:"examples that are kept; more are refused"`
+	// MaxLength bounds what a step takes in memory, whatever is sent.
+	MaxLength   int `json:"max_length" usage:"tokens of an example at most; 0 for what the model reads"`
+	TrainAfter  int `json:"train_after" usage:"new examples after which a round begins by itself; 0: none does"`
+	MaxExamples int `json:"max_examples" usage:"examples that are kept; more are refused"`
 }
 
 func defaults() (*args.TrainingArguments, *ServiceArguments) {
 	a := args.Default("out/service")
 	a.SaveStrategy, a.OverwriteOutputDir, a.DisableTQDM = args.StrategyNo, true, new(true)
-	return a, &ServiceArguments{ModelNameOrPath: "out/finetune", Serve: ":8080", TrainAfter: 8, MaxExamples: 10_000}
+	return a, &ServiceArguments{ModelNameOrPath: "out/finetune", Serve: ":8080", MaxLength: 1024, TrainAfter: 8,
+		MaxExamples: 10_000}
 }
 
 // Check reports all faults at once.
@@ -25,6 +28,7 @@ func (s *ServiceArguments) Check(c *args.Checker) {
 	c.Require(s.ModelNameOrPath != "", "model_name_or_path", s.ModelNameOrPath,
 		"the folder of a saved model, as examples/finetune writes to its output_dir")
 	c.Require(s.Serve != "", "serve", s.Serve, "an address such as :8080")
+	c.Require(s.MaxLength == 0 || s.MaxLength > 1, "max_length", s.MaxLength, "at least 2, or 0")
 	c.Require(s.TrainAfter >= 0, "train_after", s.TrainAfter, "at least 0")
 	c.Require(s.MaxExamples >= 1, "max_examples", s.MaxExamples, "at least 1")
 }

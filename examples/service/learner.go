@@ -3,11 +3,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models"
 	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it can load
 	"github.com/lockstep-ml/lockstep/models/generation"
+	"github.com/lockstep-ml/lockstep/models/serve"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -49,7 +49,7 @@ type status struct {
 	Examples int     `json:"examples"`       // so far
 	New      int     `json:"new"`            // that no round has begun with
 	Rounds   int     `json:"rounds"`         // whose weights answer, or answered
-	Training bool    `json:"training"`       // a round is under way
+	Training bool    `json:"training"`       // a round is under way, or wanted
 	Loss     float64 `json:"loss"`           // of the last round
 	Fault    string  `json:"error,omitzero"` // of the last round
 }
@@ -65,7 +65,8 @@ func newLearner(p *program.Process, a *args.TrainingArguments, s *ServiceArgumen
 	}
 	l := &learner{ServiceArguments: s, process: p, args: a, base: base, wake: make(chan bool, 1)}
 	l.encoder = chat.Encoder{Tokenizer: base.Tokenizer, Template: template, AssistantOnly: s.AssistantOnlyLoss,
-		EOS: template.Special["eos_token"], MaxLength: base.Model.ContextLength()}
+		EOS: template.Special["eos_token"], MaxLength: min(cmp.Or(s.MaxLength, base.Model.ContextLength()),
+			base.Model.ContextLength())}
 	for _, id := range base.Model.EndTokens() {
 		l.encoder.Ends = append(l.encoder.Ends, int32(id))
 	}
@@ -87,7 +88,7 @@ func newLearner(p *program.Process, a *args.TrainingArguments, s *ServiceArgumen
 // takeExample keeps a row to learn, in any form that package chat reads. What would teach nothing, or not to stop, is
 // refused.
 func (l *learner) takeExample(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body, err := serve.ReadBody(w, r, maxBody)
 	var sample chat.Sample
 	if err == nil {
 		var row chat.Row
@@ -95,8 +96,12 @@ func (l *learner) takeExample(w http.ResponseWriter, r *http.Request) {
 			sample, err = l.encoder.Encode(row)
 		}
 	}
+	if err == nil && sample.Cut > 0 { // with its end, or all that is learned, and a batch without any fails
+		err = fmt.Errorf("the example has %d tokens: want at most %d (max_length)", len(sample.IDs)+sample.Cut,
+			l.encoder.MaxLength)
+	}
 	if err != nil {
-		fail(w, http.StatusBadRequest, err)
+		serve.Fail(w, http.StatusBadRequest, err)
 		return
 	}
 	l.mu.Lock()
@@ -109,17 +114,30 @@ func (l *learner) takeExample(w http.ResponseWriter, r *http.Request) {
 	enough := l.TrainAfter > 0 && l.status.New >= l.TrainAfter
 	l.mu.Unlock()
 	if full {
-		fail(w, http.StatusTooManyRequests, fmt.Errorf("there are %d examples, max_examples", l.MaxExamples))
+		serve.Fail(w, http.StatusTooManyRequests, fmt.Errorf("there are %d examples, max_examples", l.MaxExamples))
 		return
 	}
 	if enough {
 		l.begin()
 	}
-	reply(w, http.StatusAccepted, l.state())
+	serve.Reply(w, http.StatusAccepted, l.state())
+}
+
+// startRound is a request for a round.
+func (l *learner) startRound(w http.ResponseWriter, _ *http.Request) {
+	if l.state().Examples == 0 {
+		serve.Fail(w, http.StatusConflict, errors.New("there are no examples to learn: POST /v1/examples sends one"))
+		return
+	}
+	l.begin()
+	serve.Reply(w, http.StatusAccepted, l.state())
 }
 
 // begin asks for a round, which follows the one that is under way.
 func (l *learner) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.status.Training = true
 	select {
 	case l.wake <- true:
 	default:
@@ -142,19 +160,17 @@ func (l *learner) train(ctx context.Context) error {
 		}
 		l.mu.Lock()
 		samples := l.samples[:len(l.samples):len(l.samples)]
-		if len(samples) > 0 {
-			l.status.New, l.status.Training = 0, true
-		}
+		l.status.New = 0
 		l.mu.Unlock()
-		if len(samples) == 0 {
-			continue
-		}
 		loss, err := l.round(ctx, samples)
 		if ctx.Err() != nil {
 			return nil // the folder has the last whole round
 		}
+		if err != nil {
+			l.restore()
+		}
 		l.mu.Lock()
-		l.status.Training, l.status.Fault = false, ""
+		l.status.Training, l.status.Fault = len(l.wake) > 0, ""
 		if err == nil {
 			l.status.Rounds++
 			l.status.Loss = loss
@@ -165,6 +181,16 @@ func (l *learner) train(ctx context.Context) error {
 		if err != nil {
 			fmt.Fprintln(l.process.Stderr, "training:", err)
 		}
+	}
+}
+
+// restore gives the model that learns the weights that answer: those of a round that has failed may be half learned, or
+// no use at all, and the next round would go on from them.
+func (l *learner) restore() {
+	c := tensor.NewCtx(tensor.CPU()).NoGrad()
+	good := nn.NamedParameters(l.now)
+	for i, p := range nn.NamedParameters(l.base.Model) {
+		tensor.CopyInto(c, p.Tensor, good[i].Tensor)
 	}
 }
 
@@ -194,20 +220,4 @@ func (l *learner) round(ctx context.Context, samples data.Slice[chat.Sample]) (l
 		p.Tensor.Free()
 	}
 	return result.TrainingLoss, nil
-}
-
-// fail answers an error.
-func fail(w http.ResponseWriter, status int, err error) {
-	if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
-		status = http.StatusRequestEntityTooLarge
-	}
-	reply(w, status, map[string]any{"error": map[string]string{"message": err.Error(),
-		"type": "invalid_request_error"}})
-}
-
-// reply writes JSON. A client that has gone away does not hear it.
-func reply(w http.ResponseWriter, status int, body any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body)
 }

@@ -80,12 +80,9 @@ func run(ctx context.Context, p *program.Process) error {
 func (l *learner) handler(completions http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/examples", l.takeExample)
-	mux.HandleFunc("POST /v1/training", func(w http.ResponseWriter, _ *http.Request) {
-		l.begin()
-		reply(w, http.StatusAccepted, l.state())
-	})
+	mux.HandleFunc("POST /v1/training", l.startRound)
 	mux.HandleFunc("GET /v1/training", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, http.StatusOK, l.state())
+		serve.Reply(w, http.StatusOK, l.state())
 	})
 	guard := http.NewCrossOriginProtection() // pages of other sites, in a browser on this machine
 	all := http.NewServeMux()

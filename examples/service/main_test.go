@@ -137,21 +137,42 @@ func TestLearnsUnderLoad(t *testing.T) {
 
 // What cannot be learned is refused, and so is more than there is room for.
 func TestRefusals(t *testing.T) {
-	a := start(t, "--output_dir", t.TempDir(), "--max_examples", "1", "--train_after", "0", "--max_steps", "1")
+	a := start(t, "--output_dir", t.TempDir(), "--max_examples", "1", "--train_after", "0", "--max_steps", "1",
+		"--max_length", "64")
 	var e struct{ Error struct{ Message string } }
 	for body, want := range map[string]string{
 		`{"nix": 1}`: "the row has the keys", `[`: "", `{"messages": []}`: "at least one message",
-		`{"text": "` + strings.Repeat("x", maxBody) + `"}`: "too large",
+		`{"text": "` + strings.Repeat("x", maxBody) + `"}`: "more than 1048576 bytes",
+		`{"text": "` + strings.Repeat("x ", 70) + `"}`:     "want at most 64 (max_length)",
 	} {
 		require.GreaterOrEqual(t, a.ask("POST", "/examples", body, &e), 400)
 		require.Contains(t, e.Error.Message, want)
 	}
+	require.Equal(t, 409, a.ask("POST", "/training", "", &e))
+	require.Contains(t, e.Error.Message, "no examples")
 	var s status
-	require.Equal(t, 202, a.ask("POST", "/training", "", &s))
 	require.Equal(t, 202, a.ask("POST", "/examples", `{"text": "some text"}`, &s))
 	require.Equal(t, status{Examples: 1, New: 1}, s, "nothing was trained without examples")
 	require.Equal(t, 429, a.ask("POST", "/examples", `{"text": "some text"}`, &e))
 	a.ask("POST", "/training", "", &s)
 	a.await(1)
 	require.Equal(t, 404, a.ask("GET", "/nix", "", &e), "the rest is the API of chat completions")
+}
+
+// A round that fails leaves nothing to the next one, which begins with the weights that answer.
+func TestFailedRound(t *testing.T) {
+	a := start(t, "--output_dir", t.TempDir(), "--train_after", "0", "--max_steps", "9", "--learning_rate", "1e30",
+		"--max_grad_norm", "0")
+	var s status
+	require.Equal(t, 202, a.ask("POST", "/examples", `{"text": "some text"}`, &s))
+	before := a.say("Who is Bo 0?")
+	for range 2 {
+		a.ask("POST", "/training", "", &s)
+		require.Eventually(t, func() bool {
+			a.ask("GET", "/training", "", &s)
+			return s.Fault != "" && !s.Training
+		}, time.Minute, 5*time.Millisecond)
+		require.Contains(t, s.Fault, "step 2: loss NaN", "what the first step of a round has done")
+		require.Equal(t, before, a.say("Who is Bo 0?"))
+	}
 }

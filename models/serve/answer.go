@@ -124,13 +124,15 @@ func (a *answer) tell(ctx context.Context, e event) {
 	}
 }
 
-// fail reports an error of the engine: in a stream that has begun, as its last object.
+// fail reports an error of the engine: in a stream that has begun, as its last object, before its end.
 func (a *answer) fail(err error) {
 	e := errorOf(err)
 	switch {
 	case e == nil:
 	case a.begun:
-		_ = a.send(e) // the client may have gone away
+		if a.send(e) == nil {
+			a.done()
+		}
 	default:
 		fail(a.w, e)
 	}
@@ -202,7 +204,7 @@ func (a *answer) finish(ends []*ending) {
 	if !a.stream {
 		o := a.object(choices)
 		o["usage"] = u
-		reply(a.w, http.StatusOK, o)
+		Reply(a.w, http.StatusOK, o)
 		return
 	}
 	if a.usage {
@@ -212,5 +214,8 @@ func (a *answer) finish(ends []*ending) {
 			return
 		}
 	}
-	_ = a.write("data: [DONE]\n\n") // the client may have gone away
+	a.done()
 }
+
+// done ends a stream. The client may have gone away.
+func (a *answer) done() { _ = a.write("data: [DONE]\n\n") }

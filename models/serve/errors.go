@@ -47,12 +47,28 @@ func refused(param, format string, values ...any) *apiError {
 		Message: fmt.Sprintf(format, values...)}
 }
 
+// Error implements error.
+func (e *apiError) Error() string { return e.Message }
+
+// Fail answers with an error as OpenAI's API writes it, a client's unless status is 500 or more. An error of [ReadBody]
+// has a status of its own.
+func Fail(w http.ResponseWriter, status int, err error) {
+	var e *apiError
+	if !errors.As(err, &e) {
+		e = &apiError{status: status, Type: invalidRequest, Message: err.Error()}
+		if status >= http.StatusInternalServerError {
+			e.Type = serverError
+		}
+	}
+	fail(w, e)
+}
+
 // fail writes an error.
 func fail(w http.ResponseWriter, e *apiError) {
 	if e.status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", strconv.Itoa(1))
 	}
-	reply(w, e.status, e)
+	Reply(w, e.status, e)
 }
 
 // errorOf is what a client hears of an error of the engine; nil if it has gone away.

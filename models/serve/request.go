@@ -54,6 +54,9 @@ var neutral = map[string][]string{
 	"reasoning_effort": nil, "verbosity": nil, "web_search_options": nil, "moderation": nil,
 }
 
+// tooLong is the code of messages that the model's context has no room for.
+const tooLong = "context_length_exceeded"
+
 // message is a message of a request.
 type message struct {
 	Role    string  `json:"role"`
@@ -169,14 +172,22 @@ func (s *Chat) render(p *parameters, q *query) *apiError {
 	if len(p.Messages) == 0 {
 		return refused("messages", "[] is too short - 'messages': want at least one message")
 	}
-	list := make([]map[string]string, len(p.Messages))
+	list, size := make([]map[string]string, len(p.Messages)), 0
 	for i, m := range p.Messages {
+		size += len(m.Content)
 		role, ok := roles[m.Role]
 		if !ok {
 			return refused(fmt.Sprintf("messages[%d].role", i), "The role is %.40q: want system, developer, user or "+
 				"assistant", m.Role)
 		}
 		list[i] = map[string]string{"role": role, "content": string(m.Content)}
+	}
+	// Before the template and the tokenizer take time and memory for them: a message has one token at least.
+	if most := s.Context * s.longest; size > most || len(list) > s.Context {
+		bad := refused("messages", "This model's maximum context length is %d tokens, which have %d bytes at most. "+
+			"However, you sent %d bytes in %d messages", s.Context, most, size, len(list))
+		bad.Code = tooLong
+		return bad
 	}
 	text, err := json.Marshal(list)
 	if err != nil {
@@ -267,7 +278,7 @@ func (s *Chat) length(p *parameters, q *query, o *generation.Options) *apiError 
 	if wanted > room {
 		bad := refused("messages", "This model's maximum context length is %d tokens. However, you requested %d "+
 			"tokens (%d in the messages, %d in the completion)", s.Context, len(q.prompt)+wanted, len(q.prompt), wanted)
-		bad.Code = "context_length_exceeded"
+		bad.Code = tooLong
 		return bad
 	}
 	o.MaxNewTokens = min(cmp.Or(o.MaxNewTokens, room), room)

@@ -41,7 +41,8 @@ type Chat struct {
 	Context int    // tokens that the model reads
 	APIKey  string // that requests need; "": none
 
-	began time.Time
+	began   time.Time
+	longest int // bytes of a token at most
 }
 
 const (
@@ -53,18 +54,18 @@ const (
 
 // Handler is the API.
 func (s *Chat) Handler() http.Handler {
-	s.began = time.Now()
+	s.began, s.longest = time.Now(), s.longestToken()
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", s.complete)
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, http.StatusOK, map[string]any{"object": "list", "data": []any{s.model()}})
+		Reply(w, http.StatusOK, map[string]any{"object": "list", "data": []any{s.model()}})
 	})
 	mux.HandleFunc("GET /v1/models/{name...}", func(w http.ResponseWriter, r *http.Request) {
 		if name := r.PathValue("name"); name != s.Name {
 			fail(w, s.unknown(name))
 			return
 		}
-		reply(w, http.StatusOK, s.model())
+		Reply(w, http.StatusOK, s.model())
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, &apiError{status: http.StatusNotFound, Message: fmt.Sprintf("Invalid URL (%s %s)", r.Method,
@@ -85,10 +86,23 @@ func (s *Chat) Handler() http.Handler {
 	all := http.NewServeMux()
 	all.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		active, waiting := s.Engine.Load()
-		reply(w, http.StatusOK, map[string]any{"status": "ok", "active": active, "waiting": waiting})
+		Reply(w, http.StatusOK, map[string]any{"status": "ok", "active": active, "waiting": waiting})
 	})
 	all.Handle("/", guard.Handler(s.authorized(mux)))
 	return all
+}
+
+// longestToken is the number of bytes of the longest token.
+func (s *Chat) longestToken() int {
+	var most int
+	var token []byte
+	for id := range s.Tokenizer.VocabSize() {
+		var err error
+		if token, err = s.Tokenizer.AppendToken(token[:0], int32(id)); err == nil { // or there is none of the number
+			most = max(most, len(token))
+		}
+	}
+	return most
 }
 
 // authorized lets requests with the key pass.
@@ -118,9 +132,9 @@ func (s *Chat) unknown(name string) *apiError {
 
 // complete answers a conversation.
 func (s *Chat) complete(w http.ResponseWriter, r *http.Request) {
-	body, bad := read(w, r)
-	if bad != nil {
-		fail(w, bad)
+	body, err := ReadBody(w, r, maxBody)
+	if err != nil {
+		Fail(w, http.StatusBadRequest, err)
 		return
 	}
 	q, bad := s.parse(body)
@@ -132,11 +146,12 @@ func (s *Chat) complete(w http.ResponseWriter, r *http.Request) {
 	a.serve(r.Context())
 }
 
-// read gives the body of a request. Who sends it has not forever, and who waits for the answer may.
-func read(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
+// ReadBody reads the body of a request, of so many bytes at most. Who sends it has half a minute for it, and who waits
+// for the answer as long as it takes. [Fail] answers the error.
+func ReadBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(patience)) // recorders of tests have none
-	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, most))
 	if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
 		_, _ = io.CopyN(io.Discard, r.Body, maxUnread) // who still sends would get a reset in place of the answer
 		return nil, &apiError{status: http.StatusRequestEntityTooLarge, Type: invalidRequest,
@@ -149,9 +164,15 @@ func read(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
 	return body, nil
 }
 
-// reply writes JSON. A client that has gone away does not hear it.
-func reply(w http.ResponseWriter, status int, body any) {
+// Reply answers with JSON. A client that has gone away does not hear it. What JSON cannot say, such as NaN, is a fault
+// of the server's.
+func Reply(w http.ResponseWriter, status int, body any) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		fail(w, errorOf(err))
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body)
+	_, _ = w.Write(append(text, '\n'))
 }

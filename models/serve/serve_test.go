@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -202,6 +203,9 @@ func TestErrors(t *testing.T) {
 		{body("x", `, "max_tokens": 1, "max_completion_tokens": 1`), 400, "max_tokens", "one of them"},
 		{body("x", `, "max_tokens": 1000`), 400, "messages", "This model's maximum context length is 128 tokens"},
 		{body(strings.Repeat("x ", 200), ""), 400, "messages", "maximum context length"},
+		{body(strings.Repeat("x", 100_000), ""), 400, "messages", "you sent 100000 bytes in 1 messages"},
+		{`{"model": "tiny", "messages": [{"role": "user"}` + strings.Repeat(`, {"role": "user"}`, 128) + `]}`, 400,
+			"messages", "you sent 0 bytes in 129 messages"},
 		{body("x", `, "stream_options": {}`), 400, "stream_options", "with stream alone"},
 		{body("x", `, "logit_bias": {"-1": 3}`), 400, "logit_bias", "ids of tokens"},
 		{strings.Repeat("x", 5<<20), 413, "", "more than 4194304 bytes"},
@@ -285,6 +289,61 @@ func TestDisconnectAndBusy(t *testing.T) {
 	status, answer := a.post(body("x", ""))
 	require.Equal(t, 503, status)
 	require.Contains(t, answer, "shutting down")
+}
+
+// A stream that an error ends has an end, as every stream: clients wait for it.
+func TestStreamEndsAfterError(t *testing.T) {
+	a := start(t, generation.EngineConfig{})
+	r, err := http.Post(a.URL+"/v1/chat/completions", "application/json", strings.NewReader(body("go on",
+		`, "max_tokens": 90, "logit_bias": {"2": -100}, "stream": true, "n": 2`)))
+	require.NoError(t, err)
+	defer r.Body.Close()
+	lines := bufio.NewScanner(r.Body)
+	require.True(t, lines.Scan(), "the first object")
+	a.chat.Engine.Close()
+	var all []string
+	for lines.Scan() {
+		if lines.Text() != "" {
+			all = append(all, lines.Text())
+		}
+	}
+	require.NoError(t, lines.Err())
+	require.Contains(t, all[len(all)-2], "shutting down")
+	require.Equal(t, "data: [DONE]", all[len(all)-1])
+}
+
+// sender records the deadlines that reads have.
+type sender struct {
+	*httptest.ResponseRecorder
+	set []time.Time
+}
+
+func (s *sender) SetReadDeadline(t time.Time) error {
+	s.set = append(s.set, t)
+	return nil
+}
+
+// Who sends a body has not forever, and who waits for the answer may.
+func TestReadBody(t *testing.T) {
+	w := &sender{ResponseRecorder: httptest.NewRecorder()}
+	text, err := serve.ReadBody(w, httptest.NewRequest("POST", "/", strings.NewReader("text")), 4)
+	require.NoError(t, err)
+	require.Equal(t, "text", string(text))
+	require.Len(t, w.set, 2)
+	require.True(t, w.set[0].After(time.Now()))
+	require.Zero(t, w.set[1])
+	_, err = serve.ReadBody(w, httptest.NewRequest("POST", "/", strings.NewReader("texts")), 4)
+	require.Error(t, err)
+	serve.Fail(w, http.StatusBadRequest, err)
+	require.Equal(t, http.StatusRequestEntityTooLarge, w.Code)
+}
+
+// What JSON cannot say is an error, and no empty answer.
+func TestReply(t *testing.T) {
+	w := httptest.NewRecorder()
+	serve.Reply(w, http.StatusOK, math.NaN())
+	require.Equal(t, http.StatusInternalServerError, w.Code)
+	require.Contains(t, w.Body.String(), `"type":"server_error"`)
 }
 
 func TestKeyAndOrigin(t *testing.T) {
