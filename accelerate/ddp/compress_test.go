@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -263,6 +264,27 @@ func TestInt8Bound(t *testing.T) {
 			}
 		}
 		require.True(t, differs, "it is lossy")
+		return nil
+	})
+}
+
+// int8 keeps the memory of its blocks from step to step.
+func TestInt8Allocations(t *testing.T) {
+	const n, steps = 1 << 20, 8
+	onRanks(t, 2, func(g *comm.Group) error {
+		c := tensor.NewCtx(tensor.CPU())
+		grads := tensor.Zeros(c, tensor.Float32, n)
+		b := Bucket{Grads: grads, Ctx: c, Parts: []Part{{Name: "weight", Grads: tensor.Reshape(c, grads, 1024, -1)}}}
+		h := DefaultInt8().New()
+		step := func() { require.NoError(t, h.Begin(g, b)(t.Context())) }
+		step()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range steps {
+			step()
+		}
+		runtime.ReadMemStats(&after)
+		require.Less(t, (after.TotalAlloc-before.TotalAlloc)/steps, uint64(4*n/20), "bytes in a step")
 		return nil
 	})
 }

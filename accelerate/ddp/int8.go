@@ -4,10 +4,11 @@ package ddp
 
 import (
 	"context"
-	"encoding/binary"
-	"math"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels/blockwise"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -27,15 +28,22 @@ type Int8 struct {
 func DefaultInt8() Int8 { return Int8{BlockSize: 256} }
 
 // New makes the hook, which has no state.
-func (c Int8) New() Hook { return int8Blocks{"int8", c.BlockSize} }
+func (c Int8) New() Hook { return &int8Blocks{lossy: "int8", size: c.BlockSize} }
 
 type int8Blocks struct {
 	lossy
 	size int
+	idle []*int8Memory
+}
+
+// int8Memory is that of a bucket on its way.
+type int8Memory struct {
+	out, in, mine []byte
+	sum           []float32
 }
 
 // Begin sends each rank its share of the blocks.
-func (h int8Blocks) Begin(g *comm.Group, b Bucket) func(context.Context) error {
+func (h *int8Blocks) Begin(g *comm.Group, b Bucket) func(context.Context) error {
 	if b.Grads.DType() != tensor.Float32 || b.Grads.Numel() == 0 {
 		return AllReduce.Begin(g, b)
 	}
@@ -43,87 +51,80 @@ func (h int8Blocks) Begin(g *comm.Group, b Bucket) func(context.Context) error {
 	for _, p := range b.Parts {
 		blocks += (p.Grads.Numel() + h.size - 1) / h.size
 	}
-	ranks, one := g.Size(), 4+h.size
-	share := (blocks + ranks - 1) / ranks * one
-	out := make([]byte, ranks*share)
-	at := out
+	ranks, one := g.Size(), blockwise.Int8Bytes(h.size)
+	m := h.memory(ranks, (blocks+ranks-1)/ranks*one)
+	at := m.out
 	for _, p := range b.Parts {
-		for x := values(b.Ctx, p); len(x) > 0; at = at[one:] {
+		x, ok := onHost(b.Ctx, p)
+		if !ok {
+			x = values(b.Ctx, p)
+		}
+		for ; len(x) > 0; at = at[one:] {
 			n := min(h.size, len(x))
-			quantize(at[:one], x[:n])
+			blockwise.QuantizeInt8(at[:one], x[:n])
 			x = x[n:]
 		}
 	}
-	in := make([]byte, len(out))
-	sent := g.AllToAll(comm.Of(in), comm.Of(out), comm.Label(b.Label), comm.Layout(b.Layout))
+	clear(at)
+	sent := g.AllToAll(comm.Of(m.in), comm.Of(m.out), comm.Label(b.Label), comm.Layout(b.Layout))
 	return func(ctx context.Context) error {
 		if err := sent.Wait(ctx); err != nil {
 			return err
 		}
-		mine := h.sum(in, ranks, share)
-		if err := g.AllGather(comm.Of(out), comm.Of(mine), comm.Label(b.Label),
+		m.add(ranks, one)
+		if err := g.AllGather(comm.Of(m.out), comm.Of(m.mine), comm.Label(b.Label),
 			comm.Layout(b.Layout)).Wait(ctx); err != nil {
 			return err
 		}
-		at := out
+		at := m.out
 		for _, p := range b.Parts {
-			y := make([]float32, p.Grads.Numel())
+			y, ok := onHost(b.Ctx, p)
+			if !ok {
+				y = make([]float32, p.Grads.Numel())
+			}
 			for rest := y; len(rest) > 0; at = at[one:] {
 				n := min(h.size, len(rest))
-				dequantize(rest[:n], at[:one])
+				blockwise.DequantizeInt8(rest[:n], at[:one])
 				rest = rest[n:]
 			}
-			write(b.Ctx, p, y)
+			if !ok {
+				write(b.Ctx, p, y)
+			}
 		}
+		h.idle = append(h.idle, m)
 		return nil
 	}
 }
 
-// sum adds the ranks' blocks, in rank order, and quantizes the sums.
-func (h int8Blocks) sum(in []byte, ranks, share int) []byte {
-	one := 4 + h.size
-	mine := make([]byte, share)
-	total, x := make([]float32, h.size), make([]float32, h.size)
+// memory is for a bucket of which each rank sums so many bytes.
+func (h *int8Blocks) memory(ranks, share int) *int8Memory {
+	m := &int8Memory{sum: make([]float32, h.size)}
+	if last := len(h.idle) - 1; last >= 0 {
+		m, h.idle = h.idle[last], h.idle[:last]
+	}
+	for _, b := range []struct {
+		bytes *[]byte
+		n     int
+	}{{&m.out, ranks * share}, {&m.in, ranks * share}, {&m.mine, share}} {
+		*b.bytes = slices.Grow((*b.bytes)[:0], b.n)[:b.n]
+	}
+	return m
+}
+
+// add adds the ranks' blocks of so many bytes, in rank order, and quantizes the sums.
+func (m *int8Memory) add(ranks, one int) {
+	share := len(m.mine)
 	for at := 0; at < share; at += one {
-		clear(total)
+		clear(m.sum)
 		for r := range ranks {
-			dequantize(x, in[r*share+at:][:one])
-			for i, v := range x {
-				total[i] += v
-			}
+			blockwise.AddInt8(m.sum, m.in[r*share+at:][:one])
 		}
-		quantize(mine[at:][:one], total)
-	}
-	return mine
-}
-
-// quantize writes a block: the scale, and x divided by it, rounded to the nearest. A block with a number that is not
-// finite has the scale NaN.
-func quantize(block []byte, x []float32) {
-	var top float32
-	for _, v := range x {
-		top = max(top, v, -v) // NaN stays
-	}
-	scale := top / 127
-	if math.IsInf(float64(top), 0) {
-		scale = float32(math.NaN())
-	}
-	binary.LittleEndian.PutUint32(block, math.Float32bits(scale))
-	codes := block[4:]
-	clear(codes)
-	if !(scale > 0) {
-		return
-	}
-	for i, v := range x {
-		q := math.RoundToEven(float64(v) / float64(scale))
-		codes[i] = byte(int8(max(-127, min(127, q))))
+		blockwise.QuantizeInt8(m.mine[at:][:one], m.sum)
 	}
 }
 
-// dequantize reads a block, or the first numbers of it.
-func dequantize(x []float32, block []byte) {
-	scale := math.Float32frombits(binary.LittleEndian.Uint32(block))
-	for i := range x {
-		x[i] = float32(scale * float32(int8(block[4+i])))
-	}
+// onHost shows a gradient where it lies, if the host computes there.
+func onHost(c *tensor.Ctx, p Part) (x []float32, ok bool) {
+	mem, ok := tensor.HostBytes(c, p.Grads)
+	return dtype.Elements[float32](mem), ok
 }

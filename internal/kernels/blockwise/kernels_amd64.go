@@ -38,3 +38,24 @@ func productQ8AVX2x4(columns int, blocks int, w *uint8, x *float32, y *float32)
 //
 //go:noescape
 func productQ8AVX2x8(columns int, blocks int, w *uint8, x *float32, y *float32)
+
+// largestAVX2 returns the bits of the largest magnitude of n ≥ 8 numbers, a multiple of 8. Those of a NaN are larger
+// than any.
+//
+//go:noescape
+func largestAVX2(n int, x *float32) uint32
+
+// quantizeInt8AVX2 writes the codes x[i]/scale, rounded to the nearest, for n ≥ 8 numbers, a multiple of 8.
+//
+//go:noescape
+func quantizeInt8AVX2(n int, codes *uint8, x *float32, scale float64)
+
+// dequantizeInt8AVX2 writes x[i] = scale·codes[i] for n ≥ 8 numbers, a multiple of 8.
+//
+//go:noescape
+func dequantizeInt8AVX2(n int, x *float32, codes *uint8, scale float32)
+
+// addInt8AVX2 adds scale·codes[i], rounded, to x[i] for n ≥ 8 numbers, a multiple of 8.
+//
+//go:noescape
+func addInt8AVX2(n int, x *float32, codes *uint8, scale float32)

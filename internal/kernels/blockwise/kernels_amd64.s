@@ -703,3 +703,104 @@ block:
 	JNE          column
 	VZEROUPPER
 	RET
+
+// func largestAVX2(n int, x *float32) uint32
+// Requires: AVX, AVX2
+TEXT ·largestAVX2(SB), $0-20
+	MOVQ     n+0(FP), AX
+	MOVQ     x+8(FP), CX
+	VPCMPEQD Y0, Y0, Y0
+	VPSRLD   $0x01, Y0, Y0
+	VPXOR    Y1, Y1, Y1
+
+numbers:
+	VPAND        (CX), Y0, Y2
+	VPMAXSD      Y2, Y1, Y1
+	ADDQ         $0x20, CX
+	SUBQ         $0x08, AX
+	JNE          numbers
+	VEXTRACTI128 $0x01, Y1, X0
+	VPMAXSD      X0, X1, X1
+	VPSHUFD      $0x4e, X1, X0
+	VPMAXSD      X0, X1, X1
+	VPSHUFD      $0xb1, X1, X0
+	VPMAXSD      X0, X1, X1
+	VMOVD        X1, AX
+	VZEROUPPER
+	MOVL         AX, ret+16(FP)
+	RET
+
+// func quantizeInt8AVX2(n int, codes *uint8, x *float32, scale float64)
+// Requires: AVX, AVX2, SSE2
+TEXT ·quantizeInt8AVX2(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         codes+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVSD        scale+24(FP), X0
+	VBROADCASTSD X0, Y0
+	VMOVDQU      leastInt8<>+0(SB), X1
+
+numbers:
+	VCVTPS2PD  (DX), Y2
+	VDIVPD     Y0, Y2, Y2
+	VCVTPD2DQY Y2, X2
+	VCVTPS2PD  16(DX), Y3
+	VDIVPD     Y0, Y3, Y3
+	VCVTPD2DQY Y3, X3
+	VPACKSSDW  X3, X2, X2
+	VPACKSSWB  X2, X2, X2
+	VPMAXSB    X1, X2, X2
+	VMOVQ      X2, (CX)
+	ADDQ       $0x20, DX
+	ADDQ       $0x08, CX
+	SUBQ       $0x08, AX
+	JNE        numbers
+	VZEROUPPER
+	RET
+
+DATA leastInt8<>+0(SB)/8, $0x8181818181818181
+DATA leastInt8<>+8(SB)/8, $0x8181818181818181
+GLOBL leastInt8<>(SB), RODATA|NOPTR, $16
+
+// func dequantizeInt8AVX2(n int, x *float32, codes *uint8, scale float32)
+// Requires: AVX, AVX2, SSE
+TEXT ·dequantizeInt8AVX2(SB), $0-28
+	MOVQ         n+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         codes+16(FP), DX
+	MOVSS        scale+24(FP), X0
+	VBROADCASTSS X0, Y0
+
+numbers:
+	VPMOVSXBD (DX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, (CX)
+	ADDQ      $0x20, CX
+	ADDQ      $0x08, DX
+	SUBQ      $0x08, AX
+	JNE       numbers
+	VZEROUPPER
+	RET
+
+// func addInt8AVX2(n int, x *float32, codes *uint8, scale float32)
+// Requires: AVX, AVX2, SSE
+TEXT ·addInt8AVX2(SB), $0-28
+	MOVQ         n+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         codes+16(FP), DX
+	MOVSS        scale+24(FP), X0
+	VBROADCASTSS X0, Y0
+
+numbers:
+	VPMOVSXBD (DX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VADDPS    (CX), Y1, Y1
+	VMOVUPS   Y1, (CX)
+	ADDQ      $0x20, CX
+	ADDQ      $0x08, DX
+	SUBQ      $0x08, AX
+	JNE       numbers
+	VZEROUPPER
+	RET

@@ -75,3 +75,49 @@ func productQ8(rows, columns, blocks int, w []uint8, x, y []float32) {
 		productQ8AVX2x8(columns, blocks, &w[0], &x[0], &y[0])
 	}
 }
+
+// vectorInt8 is how many numbers the vector kernels of 8-bit blocks do: whole vectors.
+func vectorInt8(numbers int) int {
+	if kernels.Vectors() == kernels.Generic {
+		return 0
+	}
+	return numbers &^ 7
+}
+
+// largestVector is largest of the numbers of which it returns how many there are.
+func largestVector(x []float32) (done int, bits uint32) {
+	n := vectorInt8(len(x))
+	if n == 0 {
+		return 0, 0
+	}
+	return n, largestAVX2(n, &x[0])
+}
+
+// quantizeInt8Vector is quantizeInt8Generic of the numbers of which it returns how many there are, as the two below are
+// of DequantizeInt8 and AddInt8.
+func quantizeInt8Vector(codes []byte, x []float32, scale float32) int {
+	n := vectorInt8(len(x))
+	if n > 0 {
+		_ = codes[n-1]
+		quantizeInt8AVX2(n, &codes[0], &x[0], float64(scale))
+	}
+	return n
+}
+
+func dequantizeInt8Vector(x []float32, codes []byte, scale float32) int {
+	n := vectorInt8(len(x))
+	if n > 0 {
+		_ = codes[n-1]
+		dequantizeInt8AVX2(n, &x[0], &codes[0], scale)
+	}
+	return n
+}
+
+func addInt8Vector(sum []float32, codes []byte, scale float32) int {
+	n := vectorInt8(len(sum))
+	if n > 0 {
+		_ = codes[n-1]
+		addInt8AVX2(n, &sum[0], &codes[0], scale)
+	}
+	return n
+}

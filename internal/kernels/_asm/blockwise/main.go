@@ -17,5 +17,6 @@ func generate(dir string) error {
 	for _, rows := range []int{1, 2, 4, 8} {
 		productQ8(file.Context, rows)
 	}
+	int8Blocks(file.Context)
 	return file.Write(dir, "kernels")
 }
