@@ -29,6 +29,7 @@ func TestCUDA(t *testing.T) {
 	dir := t.TempDir()
 	tagged, err := clmtest.Build(root, "examples/clm", dir, "-tags", "cuda")
 	require.NoError(t, err)
+	require.Less(t, bytesOf(t, tagged)-bytesOf(t, plain), int64(8e6), "what the tag adds to a program")
 	f, err := elf.Open(tagged)
 	require.NoError(t, err)
 	libs, err := f.ImportedLibraries()
@@ -49,4 +50,11 @@ func TestCUDA(t *testing.T) {
 	}
 	require.Contains(t, r.stdout+r.stderr, "no NVIDIA driver")
 	requireOneError(t, run("cuda"), 1, "CUDA cannot be used: no NVIDIA driver: libcuda.so.1 cannot be opened")
+}
+
+func bytesOf(t *testing.T, file string) int64 {
+	t.Helper()
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	return info.Size()
 }
