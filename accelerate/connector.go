@@ -307,6 +307,15 @@ func ShardsGradients(a *args.TrainingArguments) bool {
 	return shard.Strategy(a.ShardStrategy()).ShardsGradients()
 }
 
+// StageStrategy is how ranks with the same stages of a pipeline train them under the arguments, each stage by itself
+// (pp.Config.Strategy). tree is that of the whole model.
+func StageStrategy(a *args.TrainingArguments, tree *nn.Tree) (func(strategy.Job) (strategy.Strategy, error), error) {
+	p := planOf(a)
+	hook, err := commHook(nil, p.exchange)
+	of := &Accelerator{plan: p, sharding: p.sharding, tree: tree}
+	return func(j strategy.Job) (strategy.Strategy, error) { return of.choose(hook, j) }, err
+}
+
 // TokenPasses are those of batches whose tokens the arguments divide among the ranks of a group, nil for one; nil if
 // they do not.
 func TokenPasses(a *args.TrainingArguments, g *comm.Group) (*cp.Passes, error) {

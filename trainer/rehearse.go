@@ -50,14 +50,14 @@ var besides = []comm.Axes{comm.TP, comm.CP}
 // Rehearse runs two training steps of each rank of a pipeline on a device without values (see pp.Rehearse): it
 // allocates, computes and sends what a real run would, on one goroutine. A mesh without pipelines has one of one rank.
 func (p *Play) Rehearse() (*Rehearsal, error) {
-	r, err := p.rehearse()
+	r, err := p.rehearse(false)
 	if err != nil {
 		return nil, fmt.Errorf("trainer: rehearsal: %w", err)
 	}
 	return r, nil
 }
 
-func (p *Play) rehearse() (*Rehearsal, error) {
+func (p *Play) rehearse(together bool) (*Rehearsal, error) {
 	micro, err := p.Args.AccumulationSteps(p.replicas())
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (p *Play) rehearse() (*Rehearsal, error) {
 	}
 	for rank := range r.Schedule.Ranks {
 		of, err := pp.Rehearse(p.On, rank, cost, func(dev *tensor.Device) (pp.Scene, error) {
-			return p.scene(dev, r.Schedule, r.Split)
+			return p.scene(dev, r.Schedule, r.Split, together)
 		})
 		if err != nil {
 			return nil, err
@@ -137,8 +137,9 @@ func (p *Play) split(stages int) ([]int, error) {
 // forwardStage is the training forward pass of a stage.
 func forwardStage(c *nn.Ctx, m pp.Model, b *data.Batch) (pp.Output, error) { return stageOf(c, m, b) }
 
-// scene is a rank of the pipeline on a device without values.
-func (p *Play) scene(dev *tensor.Device, s *schedule.Schedule, split []int) (sc pp.Scene, err error) {
+// scene is a rank of the pipeline on a device without values. With together it trains with the ranks of other pipelines
+// that have the same stages.
+func (p *Play) scene(dev *tensor.Device, s *schedule.Schedule, split []int, together bool) (sc pp.Scene, err error) {
 	m, err := p.pipelined(dev)
 	if err != nil {
 		return sc, err
@@ -152,6 +153,11 @@ func (p *Play) scene(dev *tensor.Device, s *schedule.Schedule, split []int) (sc 
 	}
 	if err := p.share(&sc); err != nil {
 		return sc, err
+	}
+	if together {
+		if err := p.spread(&sc); err != nil {
+			return sc, err
+		}
 	}
 	for i := range s.MicroBatches {
 		b := p.Batch(c, a.PerDeviceTrainBatchSize)
@@ -204,6 +210,36 @@ func (p *Play) share(sc *pp.Scene) (err error) {
 	return nil
 }
 
+// spread makes a scene's rank the first of those that have the same stages: they see other samples or tokens, and may
+// have shards of the parameters, gradients and moments.
+func (p *Play) spread(sc *pp.Scene) (err error) {
+	j, m := &sc.Job, p.Mesh
+	group := func(axes comm.Axes) *comm.Group {
+		if m.Size(axes) <= 1 {
+			return nil
+		}
+		g, engine := fake.New(0, m.Size(axes), comm.Options{Log: slog.New(slog.DiscardHandler)})
+		engine.Mirror = true
+		return g
+	}
+	const data = comm.DPReplicate | comm.DPShard
+	j.Peers = strategy.Peers{Data: group(data), Loss: group(data)}
+	if p.Args.ShardStrategy() != args.NoShard {
+		j.Peers.Loss, j.Peers.Shards = group(data|comm.CP), group(comm.DPShard|comm.CP)
+		j.Peers.Tokens, j.Peers.Replicas = group(comm.CP), group(comm.DPReplicate)
+	}
+	j.Log, j.BucketBytes = slog.New(slog.DiscardHandler), p.Args.DDPBucketCapMB<<20
+	j.DeterministicRanks, j.Layout.WorldSize = p.Args.DeterministicRanks, p.replicas()
+	if p.replicas() > 1 && accelerate.ShardsGradients(p.Args) {
+		j.Layout.Interleaved, j.Layout.Replicas = true, max(m.DPReplicate, 1)
+	}
+	if of, ok := sc.Model.(models.Recomputable); ok {
+		j.Units = of.RecomputeUnits()
+	}
+	sc.Strategy, err = accelerate.StageStrategy(p.Args, j.Tree)
+	return err
+}
+
 // context makes the contexts of forward passes.
 func (p *Play) context(m models.Model) func(*tensor.Ctx, *nn.Tree, *data.Batch, bool) *nn.Ctx {
 	return func(c *tensor.Ctx, tree *nn.Tree, b *data.Batch, training bool) *nn.Ctx {
@@ -224,31 +260,35 @@ func (p *Play) context(m models.Model) func(*tensor.Ctx, *nn.Tree, *data.Batch, 
 
 // EstimateMemory estimates the memory of the tensors of each rank of a pipeline. Gradients and activations are the most
 // that there is of each, at different times: the peak is less than the sum. Where ranks along dp_shard spread the
-// model, the parameters of a rank's stages are whole from the first pass of a step to the last, and their gradients
-// until they are reduced.
+// model, they gather, and share no memory.
 func (p *Play) EstimateMemory() ([]*MemoryEstimate, *Rehearsal, error) {
 	r, err := p.Rehearse()
 	if err != nil {
 		return nil, nil, err
 	}
+	together := r
+	if p.replicas()*max(p.Mesh.CP, 1) > 1 {
+		if together, err = p.rehearse(true); err != nil {
+			return nil, nil, fmt.Errorf("trainer: rehearsal: %w", err)
+		}
+	}
 	list := make([]*MemoryEstimate, len(r.Ranks))
 	for i := range list {
-		list[i] = p.estimate(r.Ranks[i], r.Schedule.MicroBatches)
+		list[i] = p.estimate(r.Ranks[i], together.Ranks[i], r.Schedule.MicroBatches)
 	}
 	return list, r, nil
 }
 
-func (p *Play) estimate(r *pp.Rehearsal, microBatches int) *MemoryEstimate {
-	strategy, shards := p.Args.ShardStrategy(), int64(max(p.Mesh.DPShard, 1)*max(p.Mesh.CP, 1))
-	e := &MemoryEstimate{Parameters: r.Parameters, Gradients: r.Sums, OptimizerState: r.State, Activations: r.Held,
-		GradientSums: bits.Len(uint(accumulation.Groups(microBatches, p.deterministicRanks()))), Peak: r.Peak}
-	if strategy != args.NoShard {
-		e.OptimizerState /= shards
-		e.Peak += e.OptimizerState - r.State
-	}
-	if strategy == args.FullShard || strategy == args.ShardGradOp {
-		e.Gathered, e.Parameters = r.Parameters, r.Parameters/shards
-		e.Peak += e.Parameters
+// estimate is what a rank takes that trains together with those of other pipelines. alone is what it would take without
+// them, which tells what is no gradient.
+func (p *Play) estimate(alone, together *pp.Rehearsal, microBatches int) *MemoryEstimate {
+	e := &MemoryEstimate{Parameters: alone.Parameters, Gradients: alone.Sums, OptimizerState: together.State,
+		Activations: alone.Held, Peak: together.Peak,
+		GradientSums: bits.Len(uint(accumulation.Groups(microBatches, p.deterministicRanks())))}
+	if m := together.Spread; together != alone && p.Args.ShardStrategy() != args.NoShard {
+		e.Parameters, e.Gradients, e.GradientSums = m.Parameters+m.Uncut, m.Gradients, m.Sums
+		// As in EstimateMemory of a run without pipeline.
+		e.Gathered = min(m.Gathered, e.Peak-e.Parameters-e.OptimizerState)
 	}
 	return e
 }

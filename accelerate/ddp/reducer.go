@@ -76,7 +76,8 @@ func New(c *tensor.Ctx, g *comm.Group, params []tensor.Named, o Options) (*Reduc
 		total += align(gradBytes(p))
 	}
 	var err error
-	if !g.OnDevice(c.Device()) {
+	// To count what a device without values would send takes no memory.
+	if counts := g.CountsOnly() && !c.Device().HostMemory(); !counts && !g.OnDevice(c.Device()) {
 		if r.memory, err = g.Alloc(total); err != nil {
 			return nil, fmt.Errorf("ddp: memory for gradients: %w", err)
 		}
@@ -89,6 +90,7 @@ func (r *Reducer) build(order []int) {
 	if r.memory != nil {
 		clear(r.memory.Bytes) // the padding is summed too
 	}
+	r.drop()
 	r.buckets = plan(r.params, order, min(FirstBucketBytes, r.limit), r.limit)
 	for n, b := range r.buckets {
 		at := b.offset
@@ -101,6 +103,18 @@ func (r *Reducer) build(order []int) {
 		}
 	}
 	r.begin()
+}
+
+// drop frees the buckets that are on the device, and with them all gradients there.
+func (r *Reducer) drop() {
+	if r.host {
+		return
+	}
+	for _, b := range r.buckets {
+		if b.flat != nil {
+			b.flat.Free()
+		}
+	}
 }
 
 // lay makes a bucket's memory: in the group's if the device computes there, else on the device.
@@ -270,6 +284,7 @@ func (r *Reducer) Close() error {
 		p.SwapGrad(nil, false)
 	}
 	clear(r.views)
+	r.drop()
 	if r.memory == nil {
 		return nil
 	}

@@ -312,6 +312,7 @@ func TestDeviceThatIsNotHostMemory(t *testing.T) {
 		defer dev.Close()
 		c := tensor.NewCtx(dev)
 		params := newParams(c)
+		parameters := dev.MemStats().InUse
 		r, err := New(c, g, params, Options{Exchange: strategy.Exchange{BucketBytes: 600}})
 		require.NoError(t, err)
 		require.False(t, r.host)
@@ -322,8 +323,18 @@ func TestDeviceThatIsNotHostMemory(t *testing.T) {
 			}
 			check(t, c, params, step, n, has)
 		}
-		return errors.Join(g.Barrier().Wait(t.Context()), r.Close())
+		require.Equal(t, parameters+int64(total(r.Buckets())), dev.MemStats().InUse, "those of the first step are gone")
+		err = errors.Join(g.Barrier().Wait(t.Context()), r.Close())
+		require.Equal(t, parameters, dev.MemStats().InUse)
+		return err
 	})
+}
+
+func total(list []int) (sum int) {
+	for _, n := range list {
+		sum += n
+	}
+	return sum
 }
 
 // A bucket's sum is under way as soon as its last gradient is there, in the order of the

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
 	"github.com/lockstep-ml/lockstep/accelerate/pp/schedule"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/comm/fake"
 	"github.com/lockstep-ml/lockstep/data"
@@ -37,6 +38,8 @@ type Rehearsal struct {
 	// gradients of parameters that are on two ranks, or of rows of them.
 	Outputs, Inputs, Tied int64
 	Beside                []int64 // bytes that it sends in passes along each of Scene.Beside
+	// Spread is what it holds under Config.Strategy. Parameters, Gradients and Sums are those of whole stages.
+	Spread strategy.Memory
 }
 
 // StageWork is what a stage does for a micro-batch.
@@ -143,8 +146,9 @@ func Rehearse(on *tensor.Device, rank int, cost func(tensor.KernelSpan) float64,
 	var opt *optim.Optimizer
 	if err = step(); err == nil && sc.Optimizer != nil {
 		used := dev.MemStats().InUse
-		if opt, err = sc.Optimizer(cfg.Job.Ctx.NoGrad(), p.Params()); err == nil {
+		if opt, err = sc.Optimizer(cfg.Job.Ctx.NoGrad(), p.Trained()); err == nil {
 			opt.Step(cfg.Job.Ctx.NoGrad())
+			err = p.Stepped(context.Background(), true)
 		}
 		r.State = dev.MemStats().InUse - used
 	}
@@ -157,6 +161,7 @@ func Rehearse(on *tensor.Device, rank int, cost func(tensor.KernelSpan) float64,
 		return nil, fmt.Errorf("pp: rehearsal of rank %d: %w", rank, err)
 	}
 	runtime.KeepAlive(opt) // with its state
+	r.Spread = (&Strategy{Pipeline: p}).Memory()
 	r.finish(len(sc.Batches))
 	r.Tied = r.bytes() - before - r.Outputs - r.Inputs
 	return &r.Rehearsal, nil

@@ -61,7 +61,9 @@ func TestSimulateJob(t *testing.T) {
 		}
 	}
 	tied := int64(4 * 50257 * 1024)
-	require.Equal(t, int64(4*job.Count)+tied, parameters, "two ranks of a stage have it, and the embedding is on two")
+	// with empty places at the borders of shards
+	require.InEpsilon(t, int64(4*job.Count)+tied, parameters, 0.002,
+		"two ranks of a stage have it, and the embedding is on two")
 	d := job.Death
 	require.Equal(t, []int{13}, d.Dead)
 	require.Len(t, d.Survivors, 63)
@@ -141,10 +143,12 @@ func TestEstimateMemoryOfStages(t *testing.T) {
 	for i, r := range plain.Ranks {
 		require.Equal(t, []int{i}, r.Stages)
 		require.Equal(t, 2*r.Parameters, r.OptimizerState)
-		require.Equal(t, r.Parameters/2, sharded.Ranks[i].Parameters)
-		require.Equal(t, r.Parameters, sharded.Ranks[i].Gathered)
-		require.Equal(t, r.OptimizerState/2, sharded.Ranks[i].OptimizerState)
-		require.Equal(t, r.Peak-r.Parameters/2, sharded.Ranks[i].Peak, "a shard more, and half the state")
+		shards := sharded.Ranks[i]
+		require.InEpsilon(t, r.Parameters/2, shards.Parameters, 0.005)
+		require.InEpsilon(t, r.OptimizerState/2, shards.OptimizerState, 0.005)
+		require.InEpsilon(t, int64(shards.GradientSums)*r.Parameters/2, shards.Gradients, 0.005)
+		require.Greater(t, shards.Gathered, r.Parameters, "whole parameters, and gradients on their way")
+		require.Equal(t, r.Activations, shards.Activations)
 		require.Greater(t, gpipe.Ranks[i].Activations, r.Activations)
 	}
 	recomputed := estimate("--dp_replicate_size 2 --gradient_checkpointing")
