@@ -32,6 +32,7 @@ func unaryAttrs(c *Ctx, name string, op backend.Op, a *attrs, x *Tensor, g unary
 		return unaryAttrs(plain, name, op, a, x, g)
 	}
 	y := c.applied(name, op, a, x)
+	y.partOf(x)
 	saved := x
 	if g.useY {
 		saved = y
@@ -73,6 +74,7 @@ func unaryWith(c *Ctx, name string, op backend.Op, a *attrs, x *Tensor, r reads,
 		return unaryWith(plain, name, op, a, x, r, back)
 	}
 	y := c.emptyLike(name, x)
+	y.partOf(x)
 	c.elementwise(op, a, y, x)
 	if x.dtype.IsFloat() {
 		saved := [...]*Tensor{readsX: x, readsY: y}[r]
@@ -172,6 +174,7 @@ func SwiGLU(c *Ctx, gate, up *Tensor) *Tensor {
 		return y
 	}
 	y := compute(c)
+	y.partOf(gate)
 	node := c.record(name, []*Tensor{y}, ins, ins, func(b *Back) {
 		x, u, dy := b.materialize(name, gate), b.materialize(name, up), b.materialize(name, b.Grad(0))
 		dx, du := b.emptyLike(name, x), b.emptyLike(name, x)
@@ -315,6 +318,8 @@ func binary(c *Ctx, name string, op backend.Op, x, y *Tensor, out DType,
 		c.sameDType(name, x, y)
 	}
 	z := c.empty(name, resultDType(out, x), c.broadcast(name, x, y)...)
+	z.partOf(x)
+	z.partOf(y)
 	c.elementwise(op, &attrs{}, z, x, y)
 	if back != nil && x.dtype.IsFloat() {
 		saved := binarySaves(op, x, y, z)

@@ -280,6 +280,7 @@ func (c *Ctx) convert(op string, x *Tensor, dt DType) *Tensor {
 		return x
 	}
 	y := c.empty(op, dt, x.Shape()...)
+	y.partOf(x)
 	c.launch(backend.OpCopy, y, x)
 	return y
 }

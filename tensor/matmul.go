@@ -97,7 +97,9 @@ func (c *Ctx) linear(l *linear) *Tensor {
 		y = l.product(c, c.records(ins))
 	}
 	out := y.reshaped(append(slices.Clone(l.x.Shape()[:l.x.ndim-1]), n))
-	out.part = l.parted.dividesOutputs()
+	if l.parted.dividesOutputs() {
+		out.part = uint8(out.ndim)
+	}
 	kept := l.rows
 	if l.source = l.x.recomputable(); l.source != nil || !l.w.RequiresGrad() {
 		kept = nil // only the gradient of w reads it

@@ -5,6 +5,7 @@ package tensor
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 )
@@ -60,10 +61,52 @@ func (s *PartedSum) dividesOutputs() bool {
 // wantAllFeatures panics for an op that cuts the features of a colwise layer of which this rank has a part: it would
 // get others than on one rank, such as gates alone on the first ranks and none of them on the last.
 func (c *Ctx) wantAllFeatures(op string, x *Tensor, d int) {
-	if x.part && d == x.ndim-1 {
-		c.fail(op, []*Tensor{x}, "a colwise layer made the %d features of the last dim, a rank's part of all, and a "+
-			"piece of them is not that of all: want packed_colwise for a layer of two matrices, such as gate and up, "+
-			"packed_colwise:3 for one of three, or colwise_gather_output", x.shape[d])
+	if int(x.part) == d+1 {
+		c.fail(op, []*Tensor{x}, "a colwise layer made the features of dim %d, which has %d, a rank's part of all, "+
+			"and a piece of them is not that of all: want packed_colwise for a layer of two matrices, such as gate "+
+			"and up, packed_colwise:3 for one of three, or colwise_gather_output", d, x.shape[d])
+	}
+}
+
+// wantFeaturesTogether panics for an op that computes something of all features of a token together, such as their
+// mean, where this rank has a part of them.
+func (c *Ctx) wantFeaturesTogether(op string, x *Tensor, dims ...int) {
+	if x.part > 0 && slices.Contains(dims, int(x.part)-1) {
+		c.fail(op, []*Tensor{x}, "a colwise layer made the features of dim %d, a rank's part of all, and %s needs all "+
+			"of them: want colwise_gather_output", x.part-1, op)
+	}
+}
+
+// partOf gives a result the part that an operand of an elementwise op has.
+func (t *Tensor) partOf(x *Tensor) {
+	if x.part == 0 {
+		return
+	}
+	d := t.ndim - x.ndim + int(x.part)
+	if t.shape[d-1] == x.shape[x.part-1] {
+		t.part = uint8(d)
+	}
+}
+
+// partAs gives a result the part of x, whose dims were cut anew: of several dims that the features lie in now, the
+// first is divided, as heads are in front of their features. It has none if no dim begins where the features did, or
+// if it has size 1, which does not tell.
+func (t *Tensor) partAs(x *Tensor) {
+	if x.part == 0 {
+		return
+	}
+	before, at := 1, 1
+	for _, n := range x.shape[:x.part-1] {
+		before *= n
+	}
+	for d, n := range t.Shape() {
+		if at == before {
+			if n > 1 {
+				t.part = uint8(d + 1)
+			}
+			return
+		}
+		at *= n
 	}
 }
 

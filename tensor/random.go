@@ -17,6 +17,10 @@ func Dropout(c *Ctx, x *Tensor, p float64) *Tensor {
 	if p == 0 {
 		return x
 	}
+	if x.part > 0 {
+		c.fail("Dropout", []*Tensor{x}, "a colwise layer made the features of dim %d, a rank's part of all, for which "+
+			"every rank would draw the same: want dropout behind the rowwise layer, or colwise_gather_output", x.part-1)
+	}
 	a := floats(p)
 	a.ints[0], a.key = int(c.pos), c.nextKey("dropout")
 	x = Contiguous(c, x)

@@ -69,6 +69,9 @@ func Sum(c *Ctx, x *Tensor, dims []int, keep bool) *Tensor {
 		c.fail("Sum", []*Tensor{x}, "want a floating-point dtype, int32 or int64: convert with Cast")
 	}
 	ds := x.dims(c, "Sum", dims)
+	if c.records([]*Tensor{x}) { // figures of what a rank has may be wanted
+		c.wantFeaturesTogether("Sum", x, ds...)
+	}
 	y := c.reduce(backend.OpSum, "Sum", x, ds, x.dtype)
 	kept := y.Shape()
 	if !keep {

@@ -12,6 +12,7 @@ func lastDim(c *Ctx, name string, x *Tensor, d int, f func(c *Ctx, x *Tensor) *T
 	c.wantFloat(name, x)
 	c.autocast(name, &x)
 	d = x.dimIndex(c, name, d)
+	c.wantFeaturesTogether(name, x, d)
 	switch {
 	case x.ndim == 0:
 		return Reshape(c, f(c, Reshape(c, x, 1)))
@@ -203,6 +204,7 @@ func (c *Ctx) layerNorm(name string, x, weight, bias *Tensor, eps float64, to DT
 		plain, x, weight, bias := c.cast(name, x, weight, bias)
 		return plain.layerNorm(name, x, weight, bias, eps, to)
 	}
+	c.wantFeaturesTogether(name, x, x.ndim-1)
 	in, rows := c.normRows(name, x)
 	weight, bias = c.affine(name, x, weight), c.affine(name, x, bias)
 	if weight == nil && bias != nil {
@@ -291,6 +293,7 @@ func (c *Ctx) rmsNorm(name string, x, weight *Tensor, eps float64, to DType) *Te
 		plain, x, weight, _ := c.cast(name, x, weight, nil)
 		return plain.rmsNorm(name, x, weight, eps, to)
 	}
+	c.wantFeaturesTogether(name, x, x.ndim-1)
 	in, rows := c.normRows(name, x)
 	weight = c.affine(name, x, weight)
 	to = normResult(x, to)

@@ -44,7 +44,7 @@ type Tensor struct {
 	st     *storage
 	gen    uint32
 	dtype  DType
-	part   bool // the last dim has a rank's part of the features that a colwise layer divides
+	part   uint8 // 1 + the dim that has a rank's part of the features that a colwise layer divides; 0: none has
 	ndim   int
 	offset int // in elements
 	shape  [MaxDims]int

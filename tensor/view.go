@@ -58,6 +58,7 @@ func Contiguous(c *Ctx, x *Tensor) *Tensor {
 func Clone(c *Ctx, x *Tensor) *Tensor {
 	x.check(c, "Clone")
 	y := c.emptyLike("Clone", x)
+	y.partOf(x)
 	c.launch(backend.OpCopy, y, x)
 	c.record("Clone", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) { b.Set(0, b.Grad(0)) })
 	return y
@@ -71,6 +72,7 @@ func Cast(c *Ctx, x *Tensor, dt DType) *Tensor {
 		return x
 	}
 	y := c.empty("Cast", dt, x.Shape()...)
+	y.partOf(x)
 	c.launch(backend.OpCopy, y, x)
 	if dt.IsFloat() && x.dtype.IsFloat() {
 		from := x.sumsIn()
@@ -99,6 +101,7 @@ func Reshape(c *Ctx, x *Tensor, shape ...int) *Tensor {
 		x = Contiguous(c, x)
 		y = x.reshaped(shape)
 	}
+	y.partAs(x)
 	from := x.Shape()
 	c.record("Reshape", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) {
 		g := b.Arrived(0).restrided(from)
@@ -217,6 +220,9 @@ func Permute(c *Ctx, x *Tensor, dims ...int) *Tensor {
 			c.fail("Permute", []*Tensor{x}, "dims %v: dim %d twice", slices.Clone(dims), d)
 		}
 		seen[d], inverse[d] = true, i
+		if int(x.part) == d+1 {
+			y.part = uint8(i + 1)
+		}
 		y.shape[i], y.stride[i] = x.shape[d], x.stride[d]
 	}
 	c.record("Permute", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) {
@@ -281,6 +287,7 @@ func Slice(c *Ctx, x *Tensor, d, start, end int) *Tensor {
 		c.wantAllFeatures("Slice", x, d)
 	}
 	y := x.narrow(d, s, e-s)
+	y.part = x.part
 	from := x.Shape()
 	c.record("Slice", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) {
 		g := Zeros(b.Ctx, b.Grad(0).dtype, from...)
@@ -305,6 +312,9 @@ func Select(c *Ctx, x *Tensor, d, i int) *Tensor {
 	copy(y.shape[d:], s.shape[d+1:s.ndim])
 	copy(y.stride[d:], s.stride[d+1:s.ndim])
 	y.ndim--
+	if y.part = s.part; int(s.part) > d {
+		y.part--
+	}
 	from := s.Shape()
 	c.record("Select", []*Tensor{y}, []*Tensor{s}, nil, func(b *Back) {
 		b.Set(0, b.materialize("Select", b.Grad(0)).reshaped(from))
@@ -330,6 +340,7 @@ func Split(c *Ctx, x *Tensor, d int, sizes ...int) []*Tensor {
 	out, at := make([]*Tensor, len(sizes)), 0
 	for i, s := range sizes {
 		out[i] = x.narrow(d, at, s)
+		out[i].part = x.part
 		at += s
 	}
 	from := x.Shape()

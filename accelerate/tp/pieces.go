@@ -61,6 +61,10 @@ func (p *pieces) around(c *nn.Ctx, run nn.RunFunc, in []*tensor.Tensor) []*tenso
 		start = ranges[0].Start
 		x = p.split(n).own(c, x)
 	}
+	if !p.tokens { // an op cuts no heads of a rank's, unless their tokens lie in one dim with them
+		shape := x.Shape()
+		x = tensor.Reshape(c.Ctx, tensor.Flatten(c.Ctx, x, 0, rows), shape...)
+	}
 	weights := map[string][]*tensor.Tensor{}
 	var outs []*tensor.Tensor
 	for i, r := range ranges {

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"testing"
 
@@ -136,6 +137,125 @@ func TestFusedMatricesAreNotColwise(t *testing.T) {
 		})
 	})
 	require.ErrorContains(t, err, "want packed_colwise")
+}
+
+// between is a colwise and a rowwise layer with something between them.
+type between struct {
+	Up   *nn.Linear `nn:"up"`
+	Down *nn.Linear `nn:"down"`
+	Kind string
+}
+
+// betweens are what may be between, by Kind.
+var betweens = map[string]func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor{}
+
+func (m *between) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return nn.Unit1(c, m, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return m.Down.Forward(c, betweens[m.Kind](c.Ctx, m.Up.Forward(c, x)))
+	}, x)
+}
+
+// What a model makes of the features of a colwise layer is that of all of them, or an error: its own views of a fused
+// matrix, in a rehearsal too, and ops that need all features of a token.
+func TestFeaturesOfAColwiseLayer(t *testing.T) {
+	const in, heads, dim = 6, 4, 6
+	size := func(y *tensor.Tensor) []int { return []int{y.Size(0), y.Size(1)} }
+	cut := func(y *tensor.Tensor, shape ...int) []int { return append(size(y), shape...) }
+	for name, k := range map[string]struct {
+		fused int // matrices in the colwise layer
+		f     func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor
+		want  string // "": the bits of one rank
+		late  bool   // it comes in a training step
+	}{
+		"halves of a view": {2, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
+			y = tensor.Reshape(c, y, cut(y, 2, -1)...)
+			return tensor.Mul(c, tensor.Select(c, y, 2, 0), tensor.Select(c, y, 2, 1))
+		}, "Slice: want packed_colwise", false},
+		"permuted": {3, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
+			y = tensor.Permute(c, tensor.Reshape(c, y, cut(y, 3, -1, dim)...), 2, 0, 3, 1, 4)
+			y = tensor.Mul(c, tensor.Select(c, y, 0, 1), tensor.Select(c, y, 0, 2))
+			y = tensor.Transpose(c, y, 1, 2)
+			return tensor.Reshape(c, y, y.Size(0), y.Size(1), -1)
+		}, "Slice: want packed_colwise", false},
+		"cut after an activation": {2, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
+			n := y.Size(2) / 2
+			halves := tensor.Split(c, tensor.GELU(c, y), 2, n, n)
+			return tensor.Mul(c, halves[0], halves[1])
+		}, "Split: want packed_colwise", false},
+		"softmax": {1, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
+			return tensor.Softmax(c, tensor.Affine(c, y, 2, 0), -1)
+		}, "Softmax: want colwise_gather_output", false},
+		"norm": {1, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
+			return tensor.RMSNorm(c, y, nil, 1e-6)
+		}, "RMSNorm: want colwise_gather_output", false},
+		"length": {1, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
+			return tensor.Div(c, y, tensor.Sum(c, tensor.Mul(c, y, y), []int{-1}, true))
+		}, "Sum: want colwise_gather_output", true},
+		"dropout": {1, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
+			return tensor.Dropout(c, tensor.ReLU(c, y), 0.1)
+		}, "Dropout: want dropout behind the rowwise layer", false},
+		"heads": {1, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
+			y = tensor.RMSNorm(c, tensor.Reshape(c, y, cut(y, -1, dim)...), nil, 1e-6)
+			return tensor.Flatten(c, tensor.Softmax(c, tensor.SiLU(c, y), -1), 2, 3)
+		}, "", false},
+		"queries, keys and values of each head": {3, func(c *tensor.Ctx, y *tensor.Tensor) *tensor.Tensor {
+			y = tensor.Reshape(c, y, cut(y, -1, 3*dim)...)
+			q := tensor.Split(c, y, 3, dim, dim, dim)
+			return tensor.Flatten(c, tensor.Add(c, q[0], tensor.Mul(c, q[1], q[2])), 2, 3)
+		}, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			betweens[name] = k.f
+			plan, err := tp.ParsePlan(map[string]string{"up": "colwise", "down": "rowwise"})
+			require.NoError(t, err)
+			fresh := func() *between {
+				init := nn.NewInit(tensor.CPU(), 1)
+				return &between{nn.NewLinear(init.Sub("up"), nn.LinearConfig{In: in, Out: k.fused * heads * dim}),
+					nn.NewLinear(init.Sub("down"), nn.LinearConfig{In: heads * dim, Out: in}), name}
+			}
+			pass := func(ranks int) (out []byte, err error) {
+				return out, local.Run(ranks, comm.Options{}, func(g *comm.Group) error {
+					c, m := tensor.NewCtx(tensor.CPU()), fresh()
+					d, err := tp.Divide(c, m, tp.Config{Group: g, Plan: plan, Parts: 4})
+					if err != nil {
+						return err
+					}
+					x := tensor.Normal(c.NoGrad(), tensor.Float32, 5, 0, 1, 3, 5, in).SetRequiresGrad(true)
+					return tensor.Try(func() {
+						c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+							y := m.Forward(nn.NewCtx(c, d.Tree(), true), x)
+							tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{tensor.Tanh(c.NoGrad(), y)}, nil)
+							if g.Rank() == 0 {
+								out = append(tensor.ReadBytes(c, y), tensor.ReadBytes(c, x.Grad())...)
+							}
+							return nil
+						})
+					})
+				})
+			}
+			one, err := pass(1)
+			require.NoError(t, err)
+			two, err := pass(2)
+			first := plan.Rehearse(fresh(), tp.Size{Ranks: 2, Parts: 4}, func(c *nn.Ctx, m nn.Module) {
+				m.(*between).Forward(c, tensor.Empty(c.Ctx, tensor.Float32, 3, 5, in))
+			})
+			if k.want == "" {
+				require.NoError(t, err)
+				require.NoError(t, first)
+				require.Equal(t, one, two)
+				return
+			}
+			op, want, _ := strings.Cut(k.want, ": ")
+			require.ErrorContains(t, err, op)
+			require.ErrorContains(t, err, want)
+			if k.late {
+				require.NoError(t, first)
+				return
+			}
+			require.ErrorContains(t, first, op)
+			require.ErrorContains(t, first, want)
+		})
+	}
 }
 
 // Every style keeps the bits: grouped queries with rotary positions, a gated MLP, gathered outputs and split inputs.
