@@ -51,6 +51,7 @@ func TestContextParallel(t *testing.T) {
 	half := func(a *args.TrainingArguments) { a.BF16, a.BF16FullEval = true, true }
 	recompute := func(a *args.TrainingArguments) { a.GradientCheckpointing = true }
 	smooth := func(a *args.TrainingArguments) { a.LabelSmoothingFactor = 0.1 }
+	runs := alone{}
 	for name, c := range map[string]struct {
 		common settings
 		ranks  func(*args.TrainingArguments)
@@ -92,8 +93,9 @@ func TestContextParallel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			chunks := func(a *args.TrainingArguments) { a.CPChunks, a.MaxSteps, a.EvalSteps = 8, 8, new(4.0) }
-			want, records := evaluatedRun(t, fourHeads(t), append(c.common, chunks))
-			got, logged := evaluatedRun(t, fourHeads(t), append(c.common, chunks, c.ranks))
+			common := append(c.common, chunks, fewer)
+			want, records := runs.run(t, fourHeads(t), common...)
+			got, logged := evaluatedRun(t, fourHeads(t), append(common, c.ranks))
 			require.Len(t, got, len(want))
 			for name, bits := range want {
 				require.True(t, bytes.Equal(bits, got[name]), name)

@@ -4,6 +4,7 @@ package trainer_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,9 +30,8 @@ func pipelined(t *testing.T, set ...func(*args.TrainingArguments)) (map[string][
 	return evaluatedRun(t, newGPT2(t, 0.1), set)
 }
 
-// evaluatedRun is pipelined for a model, with options.
-func evaluatedRun(t *testing.T, m models.Model, set []func(*args.TrainingArguments), opts ...trainer.Option) (
-	map[string][]byte, map[string]float64) {
+// evaluatedArgs are those of an evaluatedRun.
+func evaluatedArgs(set []func(*args.TrainingArguments)) *args.TrainingArguments {
 	a := args.Default(out)
 	a.LearningRate, a.WeightDecay, a.MaxGradNorm, a.MaxSteps = 0.05, 0.01, 0.1, 20
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.PerDeviceEvalBatchSize = 1, 4, 3
@@ -40,7 +40,13 @@ func evaluatedRun(t *testing.T, m models.Model, set []func(*args.TrainingArgumen
 	for _, f := range set {
 		f(a)
 	}
-	tr := newTrainer(vfs.NewMem(), m, a, append(opts, trainer.WithTrainData(texts(30)),
+	return a
+}
+
+// evaluatedRun is pipelined for a model, with options.
+func evaluatedRun(t *testing.T, m models.Model, set []func(*args.TrainingArguments), opts ...trainer.Option) (
+	map[string][]byte, map[string]float64) {
+	tr := newTrainer(vfs.NewMem(), m, evaluatedArgs(set), append(opts, trainer.WithTrainData(texts(30)),
 		trainer.WithEvalData(texts(7)))...)
 	result, err := tr.Train()
 	require.NoError(t, err)
@@ -68,6 +74,34 @@ func evaluatedRun(t *testing.T, m models.Model, set []func(*args.TrainingArgumen
 	return weights(m), figures
 }
 
+// fewer leaves out steps, in short tests, that share what the others do.
+func fewer(a *args.TrainingArguments) {
+	if testing.Short() {
+		a.MaxSteps, a.LoggingSteps, a.EvalSteps = 4, 2, new(2.0)
+	}
+}
+
+// alone are evaluatedRuns of one rank, each made once for all cases of a test with its settings.
+type alone map[string]aloneRun
+
+type aloneRun struct {
+	weights map[string][]byte
+	figures map[string]float64
+}
+
+func (runs alone) run(t *testing.T, m models.Model, set ...func(*args.TrainingArguments)) (
+	map[string][]byte, map[string]float64) {
+	t.Helper()
+	key, err := json.Marshal(evaluatedArgs(set))
+	require.NoError(t, err)
+	one, ok := runs[string(key)]
+	if !ok {
+		one.weights, one.figures = evaluatedRun(t, m, set)
+		runs[string(key)] = one
+	}
+	return one.weights, one.figures
+}
+
 func pipeline(ranks, pp int, schedule string) func(*args.TrainingArguments) {
 	return func(a *args.TrainingArguments) { a.NumReplicas, a.PPSize, a.PPSchedule = ranks, pp, schedule }
 }
@@ -84,6 +118,7 @@ func TestPipeline(t *testing.T) {
 	}
 	gathered := func(a *args.TrainingArguments) { a.FSDPShareParameters = false }
 	type settings []func(*args.TrainingArguments)
+	runs := alone{}
 	for name, c := range map[string]struct {
 		common, ranks settings
 	}{
@@ -108,8 +143,9 @@ func TestPipeline(t *testing.T) {
 		"two, two groups": {settings{grouped(2), recompute, micro(8)}, settings{micro(4), pipeline(4, 2, "gpipe")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want, records := pipelined(t, c.common...)
-			got, logged := pipelined(t, append(c.common, c.ranks...)...)
+			common := append(c.common, fewer)
+			want, records := runs.run(t, newGPT2(t, 0.1), common...)
+			got, logged := pipelined(t, append(common, c.ranks...)...)
 			require.Len(t, got, len(want))
 			for name, bits := range want {
 				require.True(t, bytes.Equal(bits, got[name]), name)
