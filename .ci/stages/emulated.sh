@@ -3,16 +3,27 @@
 
 # Kernels and the backend's conformance suite in arm64 code.
 stage_arm64() {
-	local package packages qemu
-	packages=$(go list ./internal/kernels/{blockwise,gemm,vecmath,winograd} ./internal/rng ./internal/backend/cpu |
+	local packages
+	packages=$(go list ./internal/backend/cpu ./internal/kernels/{gemm,vecmath,winograd,blockwise} ./internal/rng |
 		touched) || return 1
 	[[ -n $packages ]] || return 0
-	qemu=$(emulator aarch64) || return 1
-	for package in $packages; do
-		echo "$package"
-		CGO_ENABLED=0 GOARCH=arm64 go test -c -o "$work/arm64.test" "$package" || return 1
-		(cd "$(go list -f '{{.Dir}}' "$package")" && "$qemu" "$work/arm64.test" -test.short -test.timeout=10m) || return 1
-	done
+	qemu=$(emulator aarch64) && mkdir "$work/arm64" || return 1
+	# shellcheck disable=SC2086 # one argument for each
+	CGO_ENABLED=0 GOARCH=arm64 go test -c -o "$work/arm64/" $packages || return 1
+	export qemu work
+	export -f arm64_test
+	# Most of these tests keep one core busy.
+	# shellcheck disable=SC2016,SC2086 # the shell that is started has the argument
+	go list -f '{{.Dir}}' $packages | xargs -P "$cores" -I{} bash -c 'arm64_test "$1"' bash {}
+}
+
+# arm64_test runs the tests of a folder that stage_arm64 has built, and prints what they said.
+arm64_test() {
+	local said
+	said=$(cd "$1" && "$qemu" "$work/arm64/$(basename "$1").test" -test.short -test.timeout=20m 2>&1)
+	local failed=$?
+	printf '%s\n' "$1" "$said"
+	return $failed
 }
 
 # Kernels on processors with AVX2 and without AVX-512, and on processors that lack a feature: a machine with AVX-512 also

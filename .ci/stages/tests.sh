@@ -4,10 +4,11 @@
 # touched passes on those of the packages on standard input whose tests a change can touch.
 touched() { grep -xFf "$work/touched" || true; }
 
-# tested runs go test with its arguments on those packages.
+# tested runs go test with its arguments on those packages. It starts with the last: go test keeps to the order of its
+# arguments, and those that take longest (trainer, tests) come last in the alphabet.
 tested() {
 	local packages IFS=$'\n'
-	packages=$(touched) || return 1
+	packages=$(touched | tac) || return 1
 	# shellcheck disable=SC2086 # one argument for each
 	[[ -z $packages ]] || go test "$@" $packages
 }
@@ -85,26 +86,26 @@ readonly programs='/(tests/(arch|clusters|docs|e2e|distributed|module|touched)|e
 # unshared lists the packages that stage_race_noasm does not test, without those of programs.
 unshared() { go list ./... | grep -vE "$programs" | grep -vxFf <(go list "${sharing[@]}"); }
 
-# The other packages in which goroutines may meet, and the Go code around assembly.
+# Not raced: of cmd/lockstep, predictions, which have no goroutines, and proofs, whose ranks are those of trainer. Of
+# checkpoint, what one goroutine does again and again, with a fault at each operation.
+readonly alone='TestProve|TestEstimate|TestSimulate|TestEachOperationFailsInTurn|TestCrashAfterEachOperation'
+readonly again='TestCrashTwice|TestEveryFlippedBitIsFound'
+
+# Streams, memory and staging of backend/cuda.
+readonly streams='TakeNoMemory|MemoryThat|MemoryOf|MemoryBelongs|OutOfMemory|Pool|Requests|Writes|SeveralDevices|Loop'
+
+# The other packages in which goroutines may meet, and the Go code around assembly. Few runs of go test keep both cores
+# busy, so those packages share one of which the names of tests say what is run.
 stage_race() {
-	{
-		unshared | grep -vE '/(cmd/lockstep|checkpoint|data/tokenizers)$'
-		go list ./internal/parallel ./internal/kernels/... | grep -v '/gemm$'
-	} | concurrent | raced || return 1
-	# Predictions have no goroutines, and the ranks of a proof are those of trainer.
-	go list ./cmd/lockstep | raced -skip 'TestProve|TestEstimate|TestSimulate' || return 1
-	# Not what one goroutine does again and again, with a fault at each operation.
-	go list ./checkpoint | raced -skip \
-		'TestEachOperationFailsInTurn|TestCrashAfterEachOperation|TestCrashTwice|TestEveryFlippedBitIsFound' || return 1
-	go list ./data/tokenizers | raced -run 'DependOnWorkers' || return 1
-	# Ranks on simulated devices.
-	go list ./tests/cuda | raced -run '^TestBits' || return 1
-	# Products under each variant.
-	go list ./internal/kernels/gemm | raced -run "$products|^TestLargeShapes$" || return 1
+	local some='/(data/tokenizers|tests/cuda|internal/kernels/gemm|internal/backend/cuda)$'
+	{ unshared && go list ./internal/parallel ./internal/kernels/...; } | grep -vE "$some" | concurrent |
+		raced -skip "$alone|$again" || return 1
 	# A short conformance test has the portable kernels alone, which stage_race_noasm tests.
 	go list ./internal/backend/... | grep -vE "$interpreted" | raced -skip '^TestConformance$' || return 1
-	# Streams, memory and staging; kernels are tests/cuda's.
-	go list ./internal/backend/cuda | raced -run 'Memory|Pool|Requests|Writes|SeveralDevices|Loop'
+	# Of tokenizers, what several goroutines read. Of tests/cuda, ranks on simulated devices. Of gemm, products under each
+	# variant. Of backend/cuda, streams: kernels are those of tests/cuda.
+	go list ./data/tokenizers ./tests/cuda ./internal/kernels/gemm ./internal/backend/cuda |
+		raced -run "DependOnWorkers|^TestBits$|^TestBitsOfAPipeline$|$products|^TestLargeShapes$|$streams"
 }
 
 # All tests of all packages.
