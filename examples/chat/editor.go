@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/rivo/uniseg"
 )
@@ -42,6 +43,9 @@ const (
 	pasteBegins = "200~" // behind the escape character and [
 	pasteEnds   = "\x1b[201~"
 )
+
+// lineEnds makes a line feed of whatever ends a line (Unicode annex 14).
+var lineEnds = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n")
 
 // The control characters that the editor obeys, as readline has them.
 const (
@@ -137,9 +141,7 @@ func (e *editor) obey(key rune) {
 		_, _ = io.WriteString(e.out, "\x1b[H\x1b[2J") // the next thing that is drawn fails as well
 		e.frame = frame{}
 	default:
-		if unicode.IsPrint(key) || unicode.Is(unicode.Cf, key) || unicode.Is(unicode.Co, key) {
-			e.before += string(key)
-		}
+		e.before += printable(lineEnds.Replace(string(key)))
 	}
 }
 
@@ -220,7 +222,7 @@ func (e *editor) paste() error {
 		return fmt.Errorf("a message has at most %d bytes", maxInput)
 	}
 	text := strings.TrimSuffix(all.String(), pasteEnds)
-	e.before += printable(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(text))
+	e.before += printable(lineEnds.Replace(text))
 	return nil
 }
 
@@ -240,7 +242,13 @@ func (e *editor) lineEnd() int {
 
 // wordStart is where the word before the cursor begins, wordEnd where that behind it ends.
 func (e *editor) wordStart() int {
-	return strings.LastIndexFunc(strings.TrimRightFunc(e.before, unicode.IsSpace), unicode.IsSpace) + 1
+	text := strings.TrimRightFunc(e.before, unicode.IsSpace)
+	space := strings.LastIndexFunc(text, unicode.IsSpace)
+	if space < 0 {
+		return 0
+	}
+	_, size := utf8.DecodeRuneInString(text[space:])
+	return space + size
 }
 
 func (e *editor) wordEnd() int {
