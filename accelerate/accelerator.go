@@ -60,6 +60,7 @@ type Accelerator struct {
 	torn    *nn.Tree            // see Incomplete; nil: nothing was
 	waiting bool                // see StepPending
 	sealed  bool                // the last was: gradients are on their way
+	claimed *claimed            // to the model's tensors; nil: without other ranks
 	noSync  int                 // nested calls of NoSync
 	steps   int                 // since Prepare
 
@@ -196,8 +197,8 @@ type OptimizerFunc func(c *tensor.Ctx, params []tensor.Named) (*optim.Optimizer,
 // using the same model. Without an OptimizerFunc (nil) the loop updates the parameters by itself. units are the
 // modules to recompute in backward, if gradient checkpointing is on, and those whose parameters a sharded model
 // gathers together. With several ranks it checks that all have the same arguments, kernels
-// and parameters, copies rank 0's parameters and buffers to every rank, and sets up the
-// exchange of gradients.
+// and parameters, and that ranks of one process have each a model of its own, copies rank 0's parameters and buffers
+// to every rank, and sets up the exchange of gradients.
 //
 // Parameters that require a gradient now are trained. They may be frozen and unfrozen between steps, on
 // all ranks alike; one that is frozen now stays so: Reduce returns an error if it requires a gradient

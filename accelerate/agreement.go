@@ -25,6 +25,9 @@ type fingerprint struct {
 	Versions []string        `json:"versions"` // of the device, which ranks tell each other and need not share
 	// LossMemory is the device's, of which all take the least: see tensor.Ctx.LossMemory.
 	LossMemory int64 `json:"loss_memory"`
+	// Claim is the rank's to its model, and Shared has those of ranks of its process to the same tensors.
+	Claim  string            `json:"claim"`
+	Shared map[string]string `json:"shared,omitempty"`
 	pipelined
 }
 
@@ -41,12 +44,17 @@ func (a *Accelerator) compare(ctx context.Context, hook ddp.Hook) error {
 	if err != nil {
 		return err
 	}
-	mine := fingerprint{text, a.kernels, hook.Name(), a.versions, a.ctx.LossMemory(), a.pipelined()}
+	shared := a.claim(a.tree)
+	mine := fingerprint{text, a.kernels, hook.Name(), a.versions, a.ctx.LossMemory(), a.claimed.name, shared,
+		a.pipelined()}
 	all, err := comm.AllGatherObject(ctx, a.Group(), mine)
 	if err != nil {
 		return fmt.Errorf("accelerate: comparing the ranks' settings: %w", err)
 	}
 	if err := disagreement(all); err != nil {
+		return err
+	}
+	if err := oneModel(all); err != nil {
 		return err
 	}
 	a.versions = allVersions(all)

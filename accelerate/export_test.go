@@ -27,3 +27,10 @@ func Disagreement(table, other string) error {
 	b.Schedule = other
 	return disagreement([]fingerprint{a, b})
 }
+
+// Claims is how many tensors of the process are claimed.
+func Claims() int {
+	claims.Lock()
+	defer claims.Unlock()
+	return len(claims.of)
+}

@@ -125,6 +125,7 @@ func (a *Accelerator) leave(whole bool) error {
 		f()
 	}
 	a.unhook = nil
+	a.release()
 	if !whole && a.GathersParameters() {
 		a.torn = a.tree
 	}

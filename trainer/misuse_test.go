@@ -351,9 +351,6 @@ func TestFunctionsThatReturnNothing(t *testing.T) {
 		"the function passed to WithLogitsForMetrics returned no logits")
 	requireOneError(t, trainWrong(t, fine, 2, trainer.WithModelInit(func() (models.Model, error) { return nil, nil })),
 		"the function passed to WithModelInit: it returned no model (rank 1)")
-	model := fine()
-	requireOneError(t, trainWrong(t, func() models.Model { return model }, 2), "the function passed to WithModelInit: "+
-		"it returned a model that another rank has: want a new one each time (rank 1)")
 	_, err := newTrainer(vfs.NewMem(), fine(), lineArgs(), nil).Train()
 	requireOneError(t, err, "option 4 of New is nil")
 }

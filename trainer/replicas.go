@@ -90,8 +90,6 @@ func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) 
 				return err
 			case m == nil:
 				return errors.New("it returned no model")
-			case t.has(m):
-				return errors.New("it returned a model that another rank has: want a new one each time")
 			}
 			return nil
 		})
@@ -104,17 +102,6 @@ func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) 
 		return nn.CloneDeferred(t.model, acc.Device())
 	}
 	return nn.Clone(t.model, acc.Device())
-}
-
-// has reports whether a rank of this process has a parameter of m.
-func (t *Trainer) has(m models.Model) bool {
-	taken := map[*tensor.Tensor]bool{}
-	for _, rank := range append([]*Trainer{t}, t.replicas...) {
-		for _, p := range nn.NamedParameters(rank.model) {
-			taken[p.Tensor] = true
-		}
-	}
-	return slices.ContainsFunc(nn.NamedParameters(m), func(p tensor.Named) bool { return taken[p.Tensor] })
 }
 
 // onEvery is every for an f with a result, which is that of t.

@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/comm"
+	"github.com/lockstep-ml/lockstep/comm/local"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
@@ -460,5 +461,33 @@ func TestSaveOnEachNodeOfOneHost(t *testing.T) {
 		require.NoError(t, tr.SaveModel(""))
 		_, err = vfs.ReadFile(disk, filepath.Join(out, "model.safetensors"), 1<<20)
 		require.NoError(t, err)
+	}
+}
+
+// Ranks of one process that would train one model get an error, whoever made them: WithModelInit, or trainers that
+// share a group. Evaluating first, or training a model of each rank before, changes nothing of that.
+func TestRanksWithOneModel(t *testing.T) {
+	const want = "share the parameter or buffer line.weight: want a model of its own for each rank"
+	shared := newWrong(nil)
+	requireOneError(t, trainWrong(t, func() models.Model { return shared }, 2), "the models of rank 0 and rank 1", want)
+	a := lineArgs(func(a *args.TrainingArguments) { a.MaxSteps, a.PerDeviceTrainBatchSize = 2, 4 })
+	run := func(of func(g *comm.Group) models.Model) []error {
+		errs := make([]error, 2)
+		_ = local.Run(2, comm.Options{}, func(g *comm.Group) error {
+			tr := newTrainer(vfs.NewMem(), of(g), a.Clone(), trainer.WithGroup(g),
+				trainer.WithTrainData(source(points(32))), trainer.WithEvalData(source(points(8))))
+			if _, errs[g.Rank()] = tr.Evaluate(); errs[g.Rank()] == nil {
+				_, errs[g.Rank()] = tr.Train()
+			}
+			return errs[g.Rank()]
+		})
+		return errs
+	}
+	own := []models.Model{newWrong(nil), newWrong(nil)}
+	for range 2 {
+		for _, err := range run(func(*comm.Group) models.Model { return shared }) {
+			requireOneError(t, err, want)
+		}
+		require.Equal(t, []error{nil, nil}, run(func(g *comm.Group) models.Model { return own[g.Rank()] }))
 	}
 }
