@@ -6,7 +6,10 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -163,6 +166,39 @@ func TestTooLittleData(t *testing.T) {
 	require.Nil(t, res, "before the first step")
 	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs()).Predict(nil)
 	requireOneError(t, err, "Predict", "source")
+}
+
+// The prediction of an empty set has no predictions and no metrics of them, as transformers' has, and a warning. Its
+// evaluation is an error, of a stream too.
+func TestPredictAndEvaluateNothing(t *testing.T) {
+	none := data.NewIterableSource(streamed[point]{}, data.Stack[point])
+	for _, ranks := range []int{1, 2} {
+		log := &messages{}
+		var metrics []trainer.Metric
+		if ranks == 1 {
+			metrics = append(metrics, unlucky{"Compute"})
+		}
+		tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(func(a *args.TrainingArguments) {
+			a.NumReplicas = ranks
+		}), trainer.WithLogger(slog.New(slog.NewTextHandler(log, nil))),
+			trainer.WithComputeMetrics(func(trainer.EvalPrediction) (map[string]float64, error) {
+				panic("there is nothing to compute from")
+			}), trainer.WithMetrics(metrics...))
+		for i, predict := range []func() (*trainer.PredictionOutput, error){
+			func() (*trainer.PredictionOutput, error) { return tr.Predict(source(nil)) },
+			func() (*trainer.PredictionOutput, error) { return tr.PredictIterable(none) },
+		} {
+			out, err := predict()
+			require.NoError(t, err)
+			require.Empty(t, out.Predictions)
+			require.Equal(t, []string{"test_runtime"}, slices.Sorted(maps.Keys(out.Metrics)))
+			require.Equal(t, i+1, strings.Count(log.String(), "the set to predict is empty"))
+		}
+		_, err := tr.EvaluateIterableOn(t.Context(), none, "stream")
+		requireOneError(t, err, `evaluation set "stream" is empty`)
+		_, err = tr.EvaluateOn(t.Context(), source(nil), "test")
+		requireOneError(t, err, `evaluation set "test" is empty`)
+	}
 }
 
 func TestCallbackFailures(t *testing.T) {

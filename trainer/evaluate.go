@@ -92,9 +92,6 @@ func (t *Trainer) evaluateAlone(ctx context.Context, sets []evalSet) (map[string
 func (t *Trainer) evaluateRank(ctx context.Context, sets []evalSet) (map[string]float64, error) {
 	all := map[string]float64{}
 	for _, set := range sets {
-		if set.stream == nil && set.src.Len() == 0 {
-			return nil, set.empty()
-		}
 		m, err := t.evaluateSet(ctx, set)
 		if err != nil {
 			return nil, err

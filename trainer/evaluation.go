@@ -4,6 +4,7 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -45,8 +46,8 @@ func (e *evaluation) Next() (*data.Batch, error) {
 	}
 	w, err := e.Windows.Next()
 	switch {
-	case err == io.EOF:
-		return nil, err
+	case err == io.EOF, errors.Is(err, feed.ErrNoSamples):
+		return nil, io.EOF
 	case err != nil:
 		return nil, fmt.Errorf("evaluation set %q: %w", e.name, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
@@ -56,7 +57,8 @@ type PredictionOutput struct {
 }
 
 // Predict runs the model over src. If its batches have labels, the predictions have them too, and the metrics include
-// test_loss, unless all labels are tensor.IgnoreIndex. During a run it is an error.
+// test_loss, unless all labels are tensor.IgnoreIndex. An empty set has neither predictions nor metrics of them, as in
+// transformers, and the log has a warning. During a run Predict is an error.
 func (t *Trainer) Predict(src data.Source) (*PredictionOutput, error) {
 	return t.PredictContext(context.Background(), src)
 }
@@ -173,6 +175,9 @@ func labelsOf(b *data.Batch) *tensor.Tensor {
 func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string, predicts bool) (map[string]float64,
 	[]Prediction, error) {
 	begin := time.Now()
+	if !predicts && set.stream == nil && set.src.Len() == 0 {
+		return nil, nil, set.empty()
+	}
 	pass, err := t.newEvaluation(ctx, set)
 	if err != nil {
 		return nil, nil, err
@@ -184,6 +189,15 @@ func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string
 	}
 	if err := t.predictBatches(ctx, pass); err != nil {
 		return nil, nil, err
+	}
+	if pass.samples == 0 {
+		if !predicts {
+			return nil, nil, set.empty()
+		}
+		if t.acc.IsMain() {
+			t.log.Warn("the set to predict is empty: there are no predictions and no metrics of them")
+		}
+		return callbacks.SpeedMetrics(strings.TrimSuffix(prefix, "_"), time.Since(begin), 0, 0, 0), nil, nil
 	}
 	if t.generates(pass) {
 		if err := t.generate(ctx, pass); err != nil {

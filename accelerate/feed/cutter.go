@@ -249,6 +249,9 @@ func (c *cutter) advance(w *rawWindow, took int64) {
 	w.after = *p
 }
 
+// ErrNoSamples is in the error of an iterable dataset that has none.
+var ErrNoSamples = errors.New("no samples")
+
 // empty says that an epoch has nothing to train on.
 func (c *cutter) empty() error {
 	c.close()
@@ -261,7 +264,7 @@ func (c *cutter) empty() error {
 			"and dataloader_drop_last drops incomplete batches",
 			c.place.Epoch, quantity.Of(n, "sample"), c.cut.unit())
 	}
-	return fmt.Errorf("feed: epoch %d of the iterable dataset has no samples", c.place.Epoch)
+	return fmt.Errorf("feed: epoch %d of the iterable dataset has %w", c.place.Epoch, ErrNoSamples)
 }
 
 // close ends reading. That it fails to end changes no sample.
