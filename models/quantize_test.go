@@ -3,7 +3,9 @@
 package models_test
 
 import (
+	"log/slog"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -49,6 +51,37 @@ func TestQuantized(t *testing.T) {
 		_, err = models.LoadPretrained(dev, dir, models.Quantized(), opt)
 		require.ErrorContains(t, err, "want float32, and without Deferred")
 	}
+}
+
+// Weights that do not fit into blocks stay float32, and the log says how many and why.
+func TestQuantizeReportsWhatStays(t *testing.T) {
+	logged := func(hidden, inner int, scale float32) string {
+		cfg, err := transformer.DefaultConfig("llama")
+		require.NoError(t, err)
+		cfg.VocabSize, cfg.HiddenSize, cfg.IntermediateSize, cfg.NumHiddenLayers = 50, hidden, inner, 2
+		cfg.NumAttentionHeads, cfg.NumKeyValueHeads, cfg.HeadDim, cfg.MaxPositions = 4, 2, 16, 64
+		cfg.TieWordEmbeddings = true
+		m, err := transformer.New(nn.NewInit(tensor.CPU(), 3), cfg)
+		require.NoError(t, err)
+		if scale != 1 {
+			w := nn.NamedParameters(m)[0].Tensor
+			c := tensor.NewCtx(tensor.CPU()).NoGrad()
+			tensor.CopyInto(c, w, tensor.Full(c, tensor.Float32, float64(scale), w.Shape()...))
+		}
+		var log strings.Builder
+		before := slog.Default()
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		defer slog.SetDefault(before)
+		models.Quantize(m)
+		return log.String()
+	}
+	require.Empty(t, logged(64, 96, 1))
+	text := logged(64, 100, 1)
+	require.Contains(t, text, "rows are no multiple of 32 numbers")
+	require.Contains(t, text, `matrices=2 of=15 example="model.layers.0.mlp.down_proj.weight has 100"`)
+	require.Equal(t, 1, strings.Count(text, "\n"))
+	require.Contains(t, logged(64, 96, 1e30), "numbers are too large for q8_0")
+	require.Contains(t, logged(64, 96, 1e30), "matrices=1 of=15")
 }
 
 // scores are the logits of n tokens.

@@ -69,9 +69,12 @@ func (b *builder) tensor(name string, shape []int, a models.Array, change func(r
 	if len(shape) > 1 && strings.HasSuffix(name, ".weight") && name != "position_embd.weight" &&
 		!strings.HasSuffix(name, "_norm.weight") {
 		t.Type = written[b.model.DType].tensor
+		b.matrices++
 	}
 	if row := shape[len(shape)-1]; !t.Type.Fits(row) { // as llama.cpp's converter does
-		b.note("%s is in F16: its rows have %d elements, and blocks of %s 32", name, row, t.Type)
+		if b.unfit++; b.unfit == 1 {
+			b.example = fmt.Sprintf("%s has %d", name, row)
+		}
 		t.Type = gguf.F16
 	}
 	t.Elements = &lazy{read: func() ([]byte, error) {

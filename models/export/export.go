@@ -162,6 +162,9 @@ type builder struct {
 	inOut      bool // matrices are [in, out] in transformers
 	unknown    int  // the token of what has no other; -1: none
 	faults     []string
+
+	matrices, unfit int    // all, and those whose rows are no whole blocks
+	example         string // the first of these
 }
 
 // set adds a key to the metadata.
@@ -195,6 +198,10 @@ func (b *builder) build(m language, layout models.WeightsLayout, adapter *lora.A
 	b.set("general.name", gguf.Text(b.safeName(name)))
 	if err := b.arrays(m, layout, adapter); err != nil {
 		return err
+	}
+	if b.unfit > 0 {
+		b.note("%d of %d matrices are f16 and not %s: their rows are no multiple of 32 elements, its blocks (%s)",
+			b.unfit, b.matrices, b.model.DType, b.example)
 	}
 	total := 0
 	for _, t := range b.model.tensors {

@@ -168,6 +168,17 @@ func TestRefusals(t *testing.T) {
 	require.ErrorContains(t, err, "is not a saved model")
 }
 
+// Matrices whose rows are no whole blocks are f16, as in llama.cpp's converter, and one note has their number.
+func TestRowsThatAreNoWholeBlocks(t *testing.T) {
+	m, err := export.Open(gpt2OfWidth(t, 40, true), export.Options{DType: export.Q8_0})
+	require.NoError(t, err)
+	require.Equal(t, []string{"7 of 9 matrices are f16 and not q8_0: their rows are no multiple of 32 elements, its " +
+		"blocks (token_embd.weight has 40)"}, m.Notes)
+	m, err = export.Open(gpt2OfWidth(t, 40, true), export.Options{DType: export.F16})
+	require.NoError(t, err)
+	require.Empty(t, m.Notes)
+}
+
 // Places where no file can be, or must not be, are refused, and what is there stays.
 func TestPlaces(t *testing.T) {
 	dir := t.TempDir()

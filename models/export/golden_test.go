@@ -63,7 +63,9 @@ func cases(t testing.TB) map[string]string {
 }
 
 // smallGPT2 saves a GPT-2 with a tokenizer that was trained here.
-func smallGPT2(t testing.TB, tied bool) string {
+func smallGPT2(t testing.TB, tied bool) string { return gpt2OfWidth(t, 32, tied) }
+
+func gpt2OfWidth(t testing.TB, width int, tied bool) string {
 	dir := t.TempDir()
 	text := strings.Repeat("The rain in Spain stays mainly in the plain. It's 12 past 3, they said: don't!\n", 20)
 	tok, err := tokenizers.Train(context.Background(), one(text), tokenizers.TrainOptions{VocabSize: 290,
@@ -72,7 +74,7 @@ func smallGPT2(t testing.TB, tied bool) string {
 	require.NoError(t, tok.Save(filepath.Join(dir, models.TokenizerFile)))
 	cfg := gpt2.DefaultConfig()
 	end := 0
-	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = 300, 64, 32, 2, 2 // 10 rows have no token
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = 300, 64, width, 2, 2 // 10 rows have no token
 	cfg.InitializerRange, cfg.BosTokenID, cfg.EosTokenID, cfg.TieWordEmbeddings = 0.3, &end, &end, tied
 	m, err := gpt2.New(nn.NewInit(tensor.CPU(), 5), cfg)
 	require.NoError(t, err)
