@@ -4,6 +4,7 @@ package args
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -53,7 +54,7 @@ func (v *flagValue) Type() string {
 func register(fs *pflag.FlagSet, f *field, fallback string) *cell {
 	c := &cell{field: f}
 	usage := f.usage
-	if f.choices != nil {
+	if f.choices != nil && !names(usage, f.choices) {
 		usage += ": " + strings.Join(f.choices, ", ")
 	}
 	shown := fallback
@@ -71,6 +72,12 @@ func register(fs *pflag.FlagSet, f *field, fallback string) *cell {
 		off.NoOptDefVal, off.Hidden = "true", true
 	}
 	return c
+}
+
+// names reports whether a text has all the choices.
+func names(usage string, choices []string) bool {
+	words := strings.FieldsFunc(usage, func(r rune) bool { return strings.ContainsRune(" ,;:|()", r) })
+	return !slices.ContainsFunc(choices, func(c string) bool { return !slices.Contains(words, c) })
 }
 
 // commandLine is argv taken apart, in the form that pflag reads as meant here.

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/internal/misspelt"
+	"github.com/lockstep-ml/lockstep/internal/terminal"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
@@ -554,17 +555,29 @@ func (l *Loader) UsageWrapped(columns int) string {
 		}
 		title := "Other flags"
 		if i < len(l.structs)-1 {
-			title = reflect.TypeOf(l.structs[i]).Elem().Name()
+			title = l.title(i)
 		}
 		fmt.Fprintf(&b, "%s:\n%s\n", title, g.FlagUsagesWrapped(columns))
 	}
-	fmt.Fprintf(&b, "A flag overrides its variable (%sLEARNING_RATE), which overrides --config files. Switches that "+
-		"are on have a --no_ form.\n", EnvPrefix)
+	line := func(text string) { b.WriteString(terminal.Lines(text, columns) + "\n") }
+	line("A flag overrides its variable (" + EnvPrefix + "LEARNING_RATE), which overrides --config files. Switches " +
+		"that are on have a --no_ form.")
 	if l.training(l.structs) != nil {
-		b.WriteString("Other arguments of HuggingFace's Trainer are understood as well; docs/arguments.md says what " +
-			"happens to each.\n")
+		line("Other arguments of HuggingFace's Trainer are understood as well; docs/arguments.md says what happens " +
+			"to each.")
 	}
 	return b.String()
+}
+
+// title is the heading of a struct's flags: its name, with its package where two have the same.
+func (l *Loader) title(i int) string {
+	of := func(i int) reflect.Type { return reflect.TypeOf(l.structs[i]).Elem() }
+	for j := range len(l.structs) - 1 {
+		if j != i && of(j).Name() == of(i).Name() {
+			return of(i).String()
+		}
+	}
+	return cmp.Or(of(i).Name(), "Arguments")
 }
 
 const usageColumns = 110

@@ -223,6 +223,29 @@ func TestHelp(t *testing.T) {
 	require.Less(t, strings.Index(usage, "--output_dir"), strings.Index(usage, "--block_size"))
 }
 
+// Each struct's flags have a heading of their own, and choices that the usage names are not listed again.
+func TestHelpHeadings(t *testing.T) {
+	type TrainingArguments struct {
+		Shape string `json:"shape" choices:"line,curve" usage:"line (straight), or curve"`
+		Size  string `json:"size" choices:"small,large" usage:"how many"`
+	}
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	usage := args.Bind(fs, args.Default("out"), &TrainingArguments{"line", "small"}, &struct {
+		Color string `json:"color" usage:"any"`
+	}{}).UsageWrapped(60)
+	var headings []string
+	for line := range strings.Lines(usage) {
+		require.LessOrEqual(t, len(line), 61, line)
+		if text, ok := strings.CutSuffix(line, ":\n"); ok && !strings.HasPrefix(text, " ") {
+			headings = append(headings, text)
+		}
+	}
+	require.Equal(t, []string{"args.TrainingArguments", "args_test.TrainingArguments", "Arguments", "Other flags"},
+		headings)
+	require.Regexp(t, `--shape string +line \(straight\), or curve\s+\(default\s+"line"\)`, usage)
+	require.Regexp(t, `--size string +how many: small,\s+large`, usage)
+}
+
 // faultLines are the faults of an error, one a line.
 func faultLines(t *testing.T, err error) []string {
 	t.Helper()

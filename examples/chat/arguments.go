@@ -80,7 +80,7 @@ func (a *ChatArguments) variables() (v map[string]json.RawMessage, err error) {
 }
 
 // find settles which folders have the model and its adapter.
-func find(ctx context.Context, p *program.Process, a *ChatArguments, h *downloads.Arguments) error {
+func find(ctx context.Context, p *program.Process, a *ChatArguments, h *downloads.HubArguments) error {
 	if _, err := os.Stat(a.ModelNameOrPath); errors.Is(err, os.ErrNotExist) && *a == *defaults() {
 		return fmt.Errorf("there is no model in %s: run examples/finetune first, or name a model by "+
 			"--model_name_or_path", a.ModelNameOrPath)
@@ -89,7 +89,7 @@ func find(ctx context.Context, p *program.Process, a *ChatArguments, h *download
 }
 
 // open loads the model, its tokenizer, its chat template, and its settings of generation.
-func open(a *ChatArguments, how *sampling.Arguments) (*conversation, error) {
+func open(a *ChatArguments, how *sampling.SamplingArguments) (*conversation, error) {
 	base, err := language.Open(a.ModelNameOrPath, a.DType.Loading(), models.Mapped())
 	if err != nil {
 		return nil, err

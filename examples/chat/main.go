@@ -58,4 +58,4 @@ func talkOver(ctx context.Context, p *program.Process, in, out *os.File) error {
 	return s.run(ctx)
 }
 
-func newSampling() *sampling.Arguments { return &sampling.Arguments{Seed: 42} }
+func newSampling() *sampling.SamplingArguments { return &sampling.SamplingArguments{Seed: 42} }

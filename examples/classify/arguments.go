@@ -17,8 +17,8 @@ type settings struct {
 	model *ModelArguments
 	data  *DataArguments
 	serve *ServeArguments
-	hub   *downloads.Arguments
-	set   *downloads.DataArguments
+	hub   *downloads.HubArguments
+	set   *downloads.HubDataArguments
 }
 
 // ModelArguments say what to train, evaluate or serve.
@@ -107,7 +107,7 @@ func newSettings(demo bool) *settings {
 		data:  &DataArguments{ValidationSplitPercentage: 10, LabelColumn: "label", MaxSeqLength: 128},
 		serve: &ServeArguments{MaxBatchSize: 32},
 		hub:   downloads.Defaults(),
-		set:   &downloads.DataArguments{},
+		set:   &downloads.HubDataArguments{},
 	}
 	a := s.args
 	a.EvalStrategy, a.SaveStrategy, a.SaveTotalLimit = args.StrategyEpoch, args.StrategyEpoch, new(1)

@@ -172,8 +172,8 @@ type settings struct {
 	model  *ModelArguments
 	data   *DataArguments
 	sample *SampleArguments
-	hub    *downloads.Arguments
-	set    *downloads.DataArguments
+	hub    *downloads.HubArguments
+	set    *downloads.HubDataArguments
 }
 
 // newSettings are those of a run on text, or from a model, of the user's: HuggingFace's defaults, and a small new
@@ -187,7 +187,7 @@ func newSettings() *settings {
 		data:   &DataArguments{ValidationSplitPercentage: 5, MaxEvalBytes: 512 << 10},
 		sample: &SampleArguments{MaxNewTokens: 120, Temperature: 0.7, TopP: 0.95, RepetitionPenalty: 1},
 		hub:    downloads.Defaults(),
-		set:    &downloads.DataArguments{},
+		set:    &downloads.HubDataArguments{},
 	}
 }
 

@@ -36,10 +36,10 @@ type job struct {
 	*FinetuneArguments
 	*program.Process
 	args     *args.TrainingArguments
-	rowset   *rowsets.Arguments
-	adapters *adapters.Arguments
-	hub      *downloads.Arguments
-	dataset  *downloads.DataArguments
+	rowset   *rowsets.RowArguments
+	adapters *adapters.LoraArguments
+	hub      *downloads.HubArguments
+	dataset  *downloads.HubDataArguments
 	adapter  *lora.Adapter // nil: the whole model is trained
 
 	base    *language.Tuned[language.Model]

@@ -40,7 +40,7 @@ func main() { os.Exit(program.Run(train)) }
 // train is the program.
 func train(ctx context.Context, p *program.Process) error {
 	a, f := defaults()
-	l, r, h, d := adapters.Defaults(), rowsets.Defaults(), downloads.Defaults(), &downloads.DataArguments{}
+	l, r, h, d := adapters.Defaults(), rowsets.Defaults(), downloads.Defaults(), &downloads.HubDataArguments{}
 	loader := args.Bind(p.Flags(), a, f, r, l, h, d)
 	loader.Know(downloads.Aliases()...)
 	loader.Defaults(func(given func(key string) bool) string {

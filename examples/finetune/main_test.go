@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/chat"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
@@ -32,6 +33,20 @@ func finetune(t *testing.T, argv ...string) (string, error) {
 	argv = append(argv, "--report_to", "none")
 	err := train(t.Context(), &program.Process{Name: "finetune", Args: argv, Stdout: &out, Stderr: &out})
 	return out.String(), err
+}
+
+// Each group of settings has a heading that says what it is about.
+func TestHelp(t *testing.T) {
+	help, err := finetune(t, "--help")
+	require.ErrorIs(t, err, args.ErrHelp)
+	var headings []string
+	for line := range strings.Lines(help) {
+		if name, ok := strings.CutSuffix(line, ":\n"); ok && !strings.HasPrefix(line, " ") {
+			headings = append(headings, name)
+		}
+	}
+	require.Equal(t, []string{"TrainingArguments", "FinetuneArguments", "RowArguments", "LoraArguments", "HubArguments",
+		"HubDataArguments", "Other flags"}, headings)
 }
 
 type step struct {

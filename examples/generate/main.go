@@ -56,7 +56,7 @@ func main() { os.Exit(program.Run(generate)) }
 
 // generate is the program. Unlike a training it ends when nobody reads what it writes any more.
 func generate(ctx context.Context, p *program.Process) error {
-	g, how, h := &GenerationArguments{}, &sampling.Arguments{Seed: 42}, downloads.Defaults()
+	g, how, h := &GenerationArguments{}, &sampling.SamplingArguments{Seed: 42}, downloads.Defaults()
 	loader := args.Bind(p.Flags(), g, how, h)
 	loader.Know(downloads.Aliases()...)
 	if _, err := p.Parse(loader); err != nil {

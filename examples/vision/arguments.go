@@ -14,7 +14,7 @@ type settings struct {
 	args  *args.TrainingArguments
 	model *ModelArguments
 	data  *DataArguments
-	hub   *downloads.Arguments
+	hub   *downloads.HubArguments
 }
 
 // ModelArguments say what to train, or what to evaluate.

@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-ml/lockstep/program"
 )
 
-// Arguments are the settings of an adapter that is trained, by the names and defaults of TRL's ModelConfig.
-type Arguments struct {
+// LoraArguments are the settings of an adapter that is trained, by the names and defaults of TRL's ModelConfig.
+type LoraArguments struct {
 	UsePEFT           bool     `json:"use_peft" usage:"train a LoRA adapter in place of the whole model"`
 	LoraR             int      `json:"lora_r" usage:"rank of the adapter's matrices"`
 	LoraAlpha         float64  `json:"lora_alpha" usage:"the adapter is scaled by it over the rank"`
@@ -34,12 +34,12 @@ type Arguments struct {
 }
 
 // Defaults are TRL's.
-func Defaults() *Arguments {
-	return &Arguments{LoraR: 16, LoraAlpha: 32, LoraDropout: 0.05, LoraTaskType: "CAUSAL_LM"}
+func Defaults() *LoraArguments {
+	return &LoraArguments{LoraR: 16, LoraAlpha: 32, LoraDropout: 0.05, LoraTaskType: "CAUSAL_LM"}
 }
 
 // Check reports all faults at once.
-func (l *Arguments) Check(c *args.Checker) {
+func (l *LoraArguments) Check(c *args.Checker) {
 	c.Require(l.LoraR > 0, "lora_r", l.LoraR, "at least 1")
 	c.Require(l.LoraDropout >= 0 && l.LoraDropout < 1, "lora_dropout", l.LoraDropout, "a probability in [0, 1)")
 	c.Require(l.LoraAlpha != 0, "lora_alpha", l.LoraAlpha, "another number: with 0 an adapter changes nothing")
@@ -53,7 +53,7 @@ func (l *Arguments) Check(c *args.Checker) {
 
 // Attach gives a model that was loaded from a folder the adapter that is asked for, and prints what is trained; nil if
 // none is.
-func (l *Arguments) Attach(p *program.Process, m models.Configured, base string, seed uint64,
+func (l *LoraArguments) Attach(p *program.Process, m models.Configured, base string, seed uint64,
 ) (a *lora.Adapter, err error) {
 	switch {
 	case l.Adapter != "":
@@ -98,7 +98,7 @@ func describe(p *program.Process, m models.Configured, a *lora.Adapter) {
 // Find settles which folders have a model and an adapter of it, and downloads what is of the Hub. A model's folder that
 // has an adapter alone is the adapter's, and one that is not given, or the default, is the one that the adapter was
 // trained on.
-func Find(ctx context.Context, p *program.Process, h *downloads.Arguments, model, adapter *string,
+func Find(ctx context.Context, p *program.Process, h *downloads.HubArguments, model, adapter *string,
 	byDefault string) error {
 	if err := h.ModelAt(ctx, p, adapter, ""); err != nil {
 		return err

@@ -16,15 +16,15 @@ import (
 	"github.com/lockstep-ml/lockstep/program"
 )
 
-// Arguments say how models are downloaded, by the names of transformers' scripts.
-type Arguments struct {
+// HubArguments say how models are downloaded, by the names of transformers' scripts.
+type HubArguments struct {
 	ModelRevision string `json:"model_revision" usage:"branch, tag or commit of a model of the Hub"`
 	CacheDir      string `json:"cache_dir" path:"true" usage:"folder for downloads; empty is huggingface_hub's (HF_HUB_CACHE, HF_HOME)"`
 	Token         string `json:"token" usage:"token for the Hub; empty is HF_TOKEN, or that of hf auth login"`
 }
 
 // Defaults are those of the scripts.
-func Defaults() *Arguments { return &Arguments{ModelRevision: hub.DefaultRevision} }
+func Defaults() *HubArguments { return &HubArguments{ModelRevision: hub.DefaultRevision} }
 
 // Aliases are other names of the flags.
 func Aliases() []args.Known {
@@ -35,7 +35,7 @@ func Aliases() []args.Known {
 }
 
 // client downloads for a program, which shows how far it is.
-func (a *Arguments) client(p *program.Process) (*hub.Client, error) {
+func (a *HubArguments) client(p *program.Process) (*hub.Client, error) {
 	c, err := hub.FromEnvironment()
 	if err != nil {
 		return nil, err
@@ -47,12 +47,12 @@ func (a *Arguments) client(p *program.Process) (*hub.Client, error) {
 
 // Model puts the folder of a model in the place of its name, if it is one of the Hub and no folder is called so. Ranks
 // of one host download it once.
-func (a *Arguments) Model(ctx context.Context, p *program.Process, nameOrPath *string) error {
+func (a *HubArguments) Model(ctx context.Context, p *program.Process, nameOrPath *string) error {
 	return a.ModelAt(ctx, p, nameOrPath, a.ModelRevision)
 }
 
 // ModelAt is Model with another revision.
-func (a *Arguments) ModelAt(ctx context.Context, p *program.Process, nameOrPath *string, revision string) error {
+func (a *HubArguments) ModelAt(ctx context.Context, p *program.Process, nameOrPath *string, revision string) error {
 	if *nameOrPath == "" {
 		return nil
 	}
@@ -71,8 +71,8 @@ func (a *Arguments) ModelAt(ctx context.Context, p *program.Process, nameOrPath 
 	return nil
 }
 
-// DataArguments name a data set, by the names of transformers' scripts.
-type DataArguments struct {
+// HubDataArguments name a data set, by the names of transformers' scripts.
+type HubDataArguments struct {
 	DatasetName       string `json:"dataset_name" usage:"data set of the Hub, as org/name, in place of files"`
 	DatasetConfigName string `json:"dataset_config_name" usage:"one of the data set's configurations"`
 	DatasetRevision   string `json:"dataset_revision" usage:"branch, tag or commit of the data set"`
@@ -81,7 +81,7 @@ type DataArguments struct {
 }
 
 // Check reports all faults at once.
-func (d *DataArguments) Check(c *args.Checker) {
+func (d *HubDataArguments) Check(c *args.Checker) {
 	c.Require(d.DatasetName == "" || hub.IsName(d.DatasetName), "dataset_name", d.DatasetName,
 		"the name of a data set of the Hub, as org/name")
 	if d.DatasetName == "" {
@@ -99,7 +99,7 @@ func (d *DataArguments) Check(c *args.Checker) {
 }
 
 // split is the data set's name of a split that a program reads.
-func (d *DataArguments) split(name string) string {
+func (d *HubDataArguments) split(name string) string {
 	switch name {
 	case hub.Train:
 		return cmp.Or(d.DatasetTrainSplit, name)
@@ -111,7 +111,7 @@ func (d *DataArguments) split(name string) string {
 
 // Files downloads the files of some splits of the data set: of hub.Train those of DatasetTrainSplit, of hub.Validation
 // those of DatasetTestSplit. Splits that it lacks are empty, unless a flag names them.
-func (a *Arguments) Files(ctx context.Context, p *program.Process, d *DataArguments, extensions []string,
+func (a *HubArguments) Files(ctx context.Context, p *program.Process, d *HubDataArguments, extensions []string,
 	splits ...string,
 ) (map[string][]string, error) {
 	c, err := a.client(p)

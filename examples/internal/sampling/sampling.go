@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-ml/lockstep/models/generation"
 )
 
-// Arguments say how tokens are chosen. What is not given is as the model's generation_config.json has it.
-type Arguments struct {
+// SamplingArguments say how tokens are chosen. What is not given is as the model's generation_config.json has it.
+type SamplingArguments struct {
 	MaxNewTokens      *int     `json:"max_new_tokens" usage:"length of the text in tokens; none: the model's setting, or a usual one"`
 	Temperature       *float64 `json:"temperature" usage:"0 takes the likeliest token, 1 samples from the model; none: the model's setting"`
 	TopK              *int     `json:"top_k" usage:"sample from the k likeliest tokens, 0 from all; none: the model's setting"`
@@ -24,7 +24,7 @@ type Arguments struct {
 }
 
 // Check reports all faults at once.
-func (a *Arguments) Check(c *args.Checker) {
+func (a *SamplingArguments) Check(c *args.Checker) {
 	c.Require(a.MaxNewTokens == nil || *a.MaxNewTokens >= 1, "max_new_tokens", a.MaxNewTokens, "at least 1")
 	c.Require(a.Temperature == nil || *a.Temperature >= 0, "temperature", a.Temperature, "at least 0")
 	c.Require(a.TopK == nil || *a.TopK >= 0, "top_k", a.TopK, "at least 0")
@@ -38,7 +38,7 @@ func (a *Arguments) Check(c *args.Checker) {
 
 // Options are those of the model in a folder, changed by what is given. d is the model's tokenizer, and ends are tokens
 // that end a text beside those of generation_config.json.
-func (a *Arguments) Options(dir string, d generation.Decoder, ends ...int) (generation.Options, error) {
+func (a *SamplingArguments) Options(dir string, d generation.Decoder, ends ...int) (generation.Options, error) {
 	opt, err := generation.Saved(dir)
 	if err != nil {
 		return opt, err
