@@ -429,10 +429,7 @@ func TestTLS(t *testing.T) {
 func TestFromEnvironment(t *testing.T) {
 	home := t.TempDir()
 	none := map[string]string{"HOME": home, "USERPROFILE": home}
-	for _, name := range []string{"HF_ENDPOINT", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME",
-		"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_HUB_OFFLINE",
-		"TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_SYMLINKS", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_DISABLE_TELEMETRY",
-		"DISABLE_TELEMETRY", "DO_NOT_TRACK", "HF_HUB_USER_AGENT_ORIGIN"} {
+	for _, name := range hubtest.Variables {
 		none[name] = ""
 	}
 	require.NoError(t, os.MkdirAll(filepath.Join(home, "hf"), 0o755))

@@ -15,10 +15,7 @@ import (
 // startHub is a Hub whose cache is empty.
 func startHub(t *testing.T) *hubtest.Server {
 	s := hubtest.New(t)
-	for name, value := range map[string]string{"HF_ENDPOINT": s.URL, "HF_HOME": t.TempDir(), "HF_HUB_CACHE": "",
-		"HF_TOKEN": "", "HF_HUB_OFFLINE": ""} {
-		t.Setenv(name, value)
-	}
+	hubtest.Environment(t, s.URL)
 	return s
 }
 

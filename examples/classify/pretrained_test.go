@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/hub/hubtest"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -138,7 +139,7 @@ func TestColumns(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, path)
 	}
-	t.Setenv("HF_HUB_OFFLINE", "1")
+	hubtest.Environment(t, "")
 	_, err = classify("--train_file", moods, "--model_name_or_path", "gpt2", "--output_dir", filepath.Join(dir, "out"),
 		"--cache_dir", dir)
 	require.ErrorContains(t, err, "there is no folder gpt2 here, and: hub: model gpt2 is not in the cache "+dir)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/examples/internal/language"
+	"github.com/lockstep-ml/lockstep/hub/hubtest"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -42,8 +43,7 @@ func TestSavedModelIsLookedAtFirst(t *testing.T) {
 	larger := filepath.Join(dir, "larger")
 	require.NoError(t, os.CopyFS(larger, os.DirFS(small)))
 	require.NoError(t, grown.Save(filepath.Join(larger, models.TokenizerFile)))
-	t.Setenv("HF_HUB_OFFLINE", "1")
-	t.Setenv("HF_HOME", dir)
+	hubtest.Environment(t, "")
 	for model, want := range map[string]string{
 		"gpt2": "there is no folder gpt2 here, and: hub: model gpt2 is not in the cache",
 		larger: "has 258 tokens, more than the model's 257: 257 is ",

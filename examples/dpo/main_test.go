@@ -217,9 +217,7 @@ func TestDatasets(t *testing.T) {
 		"  - split: train_prefs\n    path: p/train.jsonl\n  - split: test_prefs\n    path: p/test.jsonl\n" +
 		"- config_name: long\n  data_dir: q\n---\n", "p/train.jsonl": renamed, "p/test.jsonl": strings.ReplaceAll(
 		strings.Join(lines[:6], ""), `"prompt"`, `"question"`)})
-	t.Setenv("HF_ENDPOINT", s.URL)
-	t.Setenv("HF_HOME", t.TempDir())
-	t.Setenv("HF_TOKEN", "")
+	hubtest.Environment(t, s.URL)
 	argv := []string{"--max_steps", "4", "--logging_steps", "1", "--train_sampling_strategy", "sequential",
 		"--use_peft", "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2", "--save_strategy",
 		"no"}
@@ -263,8 +261,7 @@ func TestDatasets(t *testing.T) {
 
 // What would be silently another training is refused, and rows of no use are counted.
 func TestFaults(t *testing.T) {
-	t.Setenv("HF_HUB_OFFLINE", "1")
-	t.Setenv("HF_HOME", t.TempDir())
+	hubtest.Environment(t, "")
 	rows := filepath.Join(t.TempDir(), "rows.jsonl")
 	require.NoError(t, os.WriteFile(rows, []byte(`{"prompt": "a", "chosen": "b", "rejected": "c"}
 {"prompt": "a", "chosen": "b", "rejected": "b"}

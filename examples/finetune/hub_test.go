@@ -42,9 +42,7 @@ func TestHub(t *testing.T) {
 	require.NoError(t, err)
 	s.Add("datasets/org/chats", map[string]string{"README.md": "chats", "train.jsonl": string(chats)})
 	cache, out := t.TempDir(), t.TempDir()
-	t.Setenv("HF_ENDPOINT", s.URL)
-	t.Setenv("HF_HOME", t.TempDir()) // has no token
-	t.Setenv("HF_TOKEN", "")
+	hubtest.Environment(t, s.URL)
 	argv := []string{"--cache_dir", cache, "--model_name_or_path", "org/tiny", "--dataset_name", "org/chats",
 		"--max_steps", "2", "--max_new_tokens", "1", "--assistant_only_loss"}
 	_, err = finetune(t, append(argv, "--output_dir", out)...)

@@ -49,6 +49,26 @@ type repo struct {
 // large is the size from which files are stored outside of Git.
 const large = 1 << 10
 
+// Variables are those of the environment that hub.FromEnvironment reads.
+var Variables = []string{"HF_ENDPOINT", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "HF_TOKEN",
+	"HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
+	"HF_HUB_DISABLE_SYMLINKS", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_DISABLE_TELEMETRY", "DISABLE_TELEMETRY",
+	"DO_NOT_TRACK", "HF_HUB_USER_AGENT_ORIGIN"}
+
+// Environment makes hub.FromEnvironment use a server, with an empty cache and without a token, until the test ends. The
+// empty endpoint is for none: offline. What the variables are outside of the test does not count.
+func Environment(t testing.TB, endpoint string) {
+	for _, name := range Variables {
+		t.Setenv(name, "")
+	}
+	t.Setenv("HF_HOME", t.TempDir())
+	if endpoint == "" {
+		t.Setenv("HF_HUB_OFFLINE", "1")
+	} else {
+		t.Setenv("HF_ENDPOINT", endpoint)
+	}
+}
+
 // New starts the servers.
 func New(t testing.TB) *Server { return start(t, httptest.NewServer) }
 

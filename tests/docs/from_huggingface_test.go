@@ -186,8 +186,7 @@ func TestFromHuggingFace(t *testing.T) {
 func TestDownload(t *testing.T) {
 	s := hubtest.New(t)
 	commit := s.Add("models/org/name", map[string]string{"config.json": "{}", "model.safetensors": "x"})
-	t.Setenv("HF_ENDPOINT", s.URL)
-	t.Setenv("HF_HOME", t.TempDir())
+	hubtest.Environment(t, s.URL)
 	dir, err := download(t.Context(), "org/name")
 	require.NoError(t, err)
 	require.Equal(t, commit, filepath.Base(dir))

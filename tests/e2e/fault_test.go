@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/hub/hubtest"
 )
 
 // write makes a file in a new folder.
@@ -92,7 +93,7 @@ func TestBadText(t *testing.T) {
 }
 
 func TestBadModel(t *testing.T) {
-	t.Setenv("HF_HUB_OFFLINE", "1") // a name that is no folder may be one of the Hub
+	hubtest.Environment(t, "") // a name that is no folder may be one of the Hub
 	text, file, empty := write(t, "text.txt", "Some text.\n"), write(t, "file", "x"), t.TempDir()
 	saved := t.TempDir()
 	succeed(t, tiny(t, saved, "--max_steps", "2", "--max_new_tokens", "0")...)

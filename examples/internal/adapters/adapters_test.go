@@ -25,8 +25,7 @@ func TestFind(t *testing.T) {
 	s.Add("models/org/adapter", map[string]string{models.AdapterConfigFile: config, models.AdapterFile: "x"})
 	local := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(local, models.AdapterConfigFile), []byte(config), 0o600))
-	t.Setenv("HF_ENDPOINT", s.URL)
-	t.Setenv("HF_HOME", t.TempDir())
+	hubtest.Environment(t, s.URL)
 	const byDefault = "out/finetune"
 	for _, c := range []struct{ model, adapter, wantAdapter string }{
 		{byDefault, "org/adapter", "org/adapter"}, {"org/adapter", "", "org/adapter"}, {byDefault, local, ""},
