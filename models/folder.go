@@ -28,8 +28,8 @@ func notSaved(path string, err error) error {
 	case missing == nil && modelfiles.IsGGUF(path):
 		return fmt.Errorf("models: %w", err)
 	case errors.Is(missing, fs.ErrNotExist) && hubname.Is(path):
-		return fmt.Errorf("models: %s is not a saved model: there is no such folder. If it is a model of "+
-			"HuggingFace's Hub, hub.Client.Model downloads it and gives its folder", path)
+		return fmt.Errorf("models: %s is not a saved model: there is no such folder. Programs know a model of "+
+			"HuggingFace's Hub as org/name, and hub.Client.Model downloads it and gives its folder", path)
 	case errors.Is(missing, fs.ErrNotExist):
 		hint = ": want the folder of a saved model"
 	case missing == nil && !info.IsDir():
@@ -51,8 +51,7 @@ func insteadOfConfig(dir string) string {
 		return found[len(found)-1]
 	}
 	if first("adapter_config.json") != "" {
-		return "; it has a LoRA adapter: want the folder of its model, and lora.Load of this one (--adapter in " +
-			"examples/chat and examples/generate)"
+		return "; it has a LoRA adapter: want its model here, and this folder as --adapter, or by lora.Load"
 	}
 	for _, pattern := range []string{"checkpoint-*/" + ConfigFile, "snapshots/*/" + ConfigFile, "*/" + ConfigFile} {
 		if found := first(pattern); found != "" {

@@ -34,15 +34,15 @@ func TestLoadPretrainedSaysWhatAPathIs(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o777))
 		require.NoError(t, os.WriteFile(name, []byte(content), 0o666))
 	}
-	hub := "is not a saved model: there is no such folder. If it is a model of HuggingFace's Hub, hub.Client.Model " +
-		"downloads it and gives its folder"
+	hub := "is not a saved model: there is no such folder. Programs know a model of HuggingFace's Hub as org/name, " +
+		"and hub.Client.Model downloads it and gives its folder"
 	for path, want := range map[string]string{
 		"gpt2":                  "gpt2 " + hub,
 		"openai-community/gpt2": "openai-community/gpt2 " + hub,
 		"./gpt2": "./gpt2 is not a saved model: open gpt2/config.json: no such file or directory: " +
 			"want the folder",
 		"file":         "want the folder that the file is in",
-		"adapter":      "it has a LoRA adapter: want the folder of its model",
+		"adapter":      "it has a LoRA adapter: want its model here, and this folder as --adapter",
 		"run":          "want a folder such as run/checkpoint-9",
 		"models--gpt2": "want a folder such as models--gpt2/snapshots/607a",
 		"quantized":    "quantized/model.gguf: file is truncated: its header ends in the middle, at byte 4",

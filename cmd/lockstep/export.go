@@ -64,9 +64,10 @@ func (p *program) export(argv []string) int {
 	if code, done := p.parse(fs, argv, exportUsage); done {
 		return code
 	}
+	f.options.DType = export.DType(strings.ToLower(string(f.options.DType))) // llama.cpp writes Q8_0
 	switch {
 	case fs.NArg() != 1:
-		return p.usageError("export: %s: want one, a saved model", quantity.Of(fs.NArg(), "word"))
+		return p.usageError("export: %s: want one MODEL", quantity.Of(fs.NArg(), "word"))
 	case f.format != formatGGUF:
 		return p.usageError("export: format %q: want %s", f.format, formatGGUF)
 	case !slices.Contains(export.DTypes(), f.options.DType):

@@ -31,6 +31,7 @@ func TestExport(t *testing.T) {
 		"is the model itself: want another name":   {"export", model, "-o", model, "--overwrite"},
 		"model.gguf is a folder":                   {"export", model, "-o", "model.gguf", "--overwrite"},
 		"is not a saved model":                     {"export", "nothing"},
+		"nothing is not a saved model":             {"export", "nothing", "--dtype", "Q8_0"}, // as llama.cpp has it
 		"is not a saved adapter":                   {"export", model, "--adapter", "model"},
 	} {
 		code, _, stderr := output(nil, argv...)
@@ -39,7 +40,7 @@ func TestExport(t *testing.T) {
 		require.NoFileExists(t, "tiny-f32.gguf")
 	}
 	for want, argv := range map[string][]string{
-		"export: 0 words: want one, a saved model":                    {"export"},
+		"export: 0 words: want one MODEL":                             {"export"},
 		`export: format "onnx": want gguf`:                            {"export", model, "--format", "onnx"},
 		`export: dtype "q4": want one of [auto f32 f16 bf16 q8_0]`:    {"export", model, "--dtype", "q4"},
 		"export: unknown flag --outtype; lockstep help export shows ": {"export", model, "--outtype", "f16"},

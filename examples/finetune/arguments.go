@@ -57,6 +57,8 @@ func (f *FinetuneArguments) Check(c *args.Checker) {
 		"tokens that are not empty")
 	c.Require(f.ResizeToMultipleOf >= 0, "resize_to_multiple_of", f.ResizeToMultipleOf, "at least 0")
 	rows := c.Given("train_file") || c.Given("dataset_name")
-	c.Require((f.ModelNameOrPath == "") == !rows, "train_file", rows,
-		"both model_name_or_path and train_file, or none for the demonstration")
+	c.Require(rows || f.ModelNameOrPath == "", "train_file", []string(nil),
+		"the rows that "+f.ModelNameOrPath+" learns, or no model_name_or_path for the demonstration")
+	c.Require(!rows || f.ModelNameOrPath != "", "model_name_or_path", "",
+		"the model that learns the rows, or no rows for the demonstration")
 }

@@ -50,10 +50,10 @@ type repo struct {
 const large = 1 << 10
 
 // Variables are those of the environment that hub.FromEnvironment reads.
-var Variables = []string{"HF_ENDPOINT", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "HF_TOKEN",
-	"HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
-	"HF_HUB_DISABLE_SYMLINKS", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_DISABLE_TELEMETRY", "DISABLE_TELEMETRY",
-	"DO_NOT_TRACK", "HF_HUB_USER_AGENT_ORIGIN"}
+var Variables = []string{"HF_ENDPOINT", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME",
+	"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_HUB_OFFLINE",
+	"TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_SYMLINKS", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_DISABLE_TELEMETRY",
+	"DISABLE_TELEMETRY", "DO_NOT_TRACK", "HF_HUB_USER_AGENT_ORIGIN"}
 
 // Environment makes hub.FromEnvironment use a server, with an empty cache and without a token, until the test ends. The
 // empty endpoint is for none: offline. What the variables are outside of the test does not count.

@@ -200,7 +200,7 @@ func TestPlaces(t *testing.T) {
 		filepath.Join(dir, "model.bin"): "want a name that ends in .gguf",
 		filepath.Join(there, "a.gguf"):  "not a directory",
 		"/dev/null/a.gguf":              "not a directory",
-		filepath.Join(folder, "..", "there.gguf"): "exists: want another name, or leave to overwrite it",
+		filepath.Join(folder, "..", "there.gguf"): "exists: want another name, or --overwrite",
 	} {
 		for _, overwrite := range []bool{false, true} {
 			if overwrite && strings.HasPrefix(want, "exists") {

@@ -103,7 +103,7 @@ func (m *Model) CheckModelfile(file string, o WriteOptions) error {
 	case info.Mode().IsRegular() && o.Overwrite:
 		return nil
 	}
-	return fmt.Errorf("export: %s exists: want another folder, or leave to overwrite it", path)
+	return fmt.Errorf("export: %s exists: want another folder, or --overwrite (WriteOptions.Overwrite)", path)
 }
 
 // WriteModelfile writes the Modelfile beside a file, and returns its path.

@@ -52,7 +52,7 @@ func (m *Model) check(path string, o WriteOptions) error {
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("%s is no file: want the name of one", path)
 	case !o.Overwrite:
-		return fmt.Errorf("%s exists: want another name, or leave to overwrite it", path)
+		return fmt.Errorf("%s exists: want another name, or --overwrite (WriteOptions.Overwrite)", path)
 	}
 	if source != "" && source != m.Dir && same(filepath.Dir(path), m.Dir) {
 		return fmt.Errorf("%s is the folder of the model, %s, and with a second file would stand for none: want "+
