@@ -33,7 +33,9 @@ type FinetuneArguments struct {
 	AdditionalSpecialTokens []string `json:"additional_special_tokens" usage:"special token to add to tokenizer and model, such as one of chat_template; repeatable"`
 	// ResizeToMultipleOf is as in TRL's clone_chat_template, where pad_to_multiple_of is the length of rows.
 	ResizeToMultipleOf int `json:"resize_to_multiple_of" usage:"rows of embeddings that grow for added tokens are a multiple of it; 0 for any number"`
-	// MaxNewTokens is of the three answers after training.
+	// Answers are of the first rows, after training.
+	Answers int `json:"answers" usage:"rows whose prompts are answered after training"`
+	// MaxNewTokens is of these answers.
 	MaxNewTokens int `json:"max_new_tokens" usage:"length of the answers after training; 0 for none"`
 }
 
@@ -41,8 +43,8 @@ type FinetuneArguments struct {
 func defaults() (*args.TrainingArguments, *FinetuneArguments) {
 	a := args.Default("out/finetune")
 	a.LearningRate, a.LoggingSteps = 2e-5, 10
-	return a, &FinetuneArguments{CompletionOnlyLoss: true, MaxLength: 1024, MaxNewTokens: 64, DType: "float32",
-		PackingStrategy: chat.BestFit, ResizeToMultipleOf: 64}
+	return a, &FinetuneArguments{CompletionOnlyLoss: true, MaxLength: 1024, Answers: 3, MaxNewTokens: 64,
+		DType: "float32", PackingStrategy: chat.BestFit, ResizeToMultipleOf: 64}
 }
 
 // Check reports all faults at once.
@@ -52,6 +54,7 @@ func (f *FinetuneArguments) Check(c *args.Checker) {
 	c.Require(f.MaxLength == 0 || f.MaxLength > 1, "max_length", f.MaxLength, "at least 2, or 0")
 	c.Require(slices.Contains(chat.PackingStrategies(), f.PackingStrategy), "packing_strategy", f.PackingStrategy,
 		fmt.Sprint("one of ", chat.PackingStrategies()))
+	c.Require(f.Answers >= 0, "answers", f.Answers, "at least 0")
 	c.Require(f.MaxNewTokens >= 0, "max_new_tokens", f.MaxNewTokens, "at least 0")
 	c.Require(!slices.Contains(f.AdditionalSpecialTokens, ""), "additional_special_tokens", f.AdditionalSpecialTokens,
 		"tokens that are not empty")

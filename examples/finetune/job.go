@@ -282,15 +282,17 @@ type continuation struct {
 // continuationsFile keeps the answers beside the model.
 const continuationsFile = "continuations.json"
 
-// answer continues the prompts of three rows greedily.
+// answer continues the prompts of some rows greedily, and says how many answers have an end: a model whose answers have
+// none has learned not to stop.
 func (j *job) answer(ctx context.Context) error {
 	var all []continuation
+	stopped := 0
 	var ends []int
 	for _, id := range j.encoder.Ends {
 		ends = append(ends, int(id))
 	}
 	for _, row := range j.rows {
-		if len(all) == 3 || j.MaxNewTokens == 0 {
+		if len(all) == j.Answers || j.MaxNewTokens == 0 {
 			break
 		}
 		prompt, err := j.encoder.Prompt(row)
@@ -315,11 +317,15 @@ func (j *job) answer(ctx context.Context) error {
 		if err := j.show(&c); err != nil {
 			return err
 		}
-		all = append(all, c)
+		if all = append(all, c); c.Stopped {
+			stopped++
+		}
 	}
 	if len(all) == 0 {
 		return nil
 	}
+	within := program.Count(j.MaxNewTokens, "token")
+	j.Line("stopped", fmt.Sprintf("%d of %d answers within %s", stopped, len(all), within))
 	text, err := json.MarshalIndent(all, "", "  ")
 	if err != nil {
 		return err

@@ -3,7 +3,7 @@
 // Finetune teaches a chat model by conversations, as TRL's SFTTrainer does: rows of messages, of prompt and completion,
 // of text, ShareGPT's or Alpaca's, rendered by the model's chat template, with a loss on the answers alone if asked
 // for. Before the first step it prints a row with what is learned in ⟦⟧, and it refuses answers that would teach the
-// model not to stop. After training it answers three prompts and keeps the tokens beside the model, in
+// model not to stop. After training it answers some prompts and keeps the tokens beside the model, in
 // continuations.json, so that any other program can be compared.
 //
 // With no flags it teaches a tiny model who eight people are, in a few seconds.

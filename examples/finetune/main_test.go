@@ -209,13 +209,14 @@ func TestPackedRunsAreDeterministic(t *testing.T) {
 // A model that has learned the ends of answers stops.
 func TestDemonstration(t *testing.T) {
 	out := t.TempDir()
-	printed, err := finetune(t, "--output_dir", out)
+	printed, err := finetune(t, "--output_dir", out, "--answers", "5")
 	require.NoError(t, err, printed)
+	require.Contains(t, printed, "5 of 5 answers within 64 tokens")
 	text, err := os.ReadFile(filepath.Join(out, continuationsFile))
 	require.NoError(t, err)
 	var answers []continuation
 	require.NoError(t, json.Unmarshal(text, &answers))
-	require.Len(t, answers, 3)
+	require.Len(t, answers, 5)
 	for _, a := range answers {
 		require.True(t, a.Stopped, a.Text)
 	}
