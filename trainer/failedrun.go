@@ -62,13 +62,16 @@ func (t *Trainer) whole() error {
 }
 
 // ready returns an error if the ranks cannot compute with the model. They take rank 0's parameters, which the caller
-// may have changed.
+// may have changed, unless each still has its part.
 func (t *Trainer) ready(ctx context.Context) error {
 	if err := t.connected(); err != nil {
 		return err
 	}
 	if err := t.whole(); err != nil {
 		return err
+	}
+	if t.acc.Shards() != nil {
+		return nil
 	}
 	return t.acc.SyncParameters(context.WithoutCancel(ctx), t.model)
 }

@@ -57,6 +57,11 @@ func (t *Trainer) trainRank(ctx context.Context) (*Result, error) {
 	if err := t.connected(); err != nil {
 		return nil, err
 	}
+	if t.acc.Shards() != nil { // WithSpreadModel
+		if err := t.acc.Unshard(context.WithoutCancel(ctx)); err != nil {
+			return nil, fmt.Errorf("trainer: %w", err)
+		}
+	}
 	r, err := t.begin(ctx)
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -290,7 +295,11 @@ func (r *run) end(interrupted bool) error {
 			return err
 		}
 	}
-	if err := r.leaveExchange(); err != nil {
+	leave := r.leaveExchange
+	if r.staysSpread && r.spreadOverProcesses() {
+		leave = func() error { r.acc.ZeroGrad(); return nil }
+	}
+	if err := leave(); err != nil {
 		return err
 	}
 	c := &r.control
@@ -313,6 +322,11 @@ func (r *run) leaveExchange() error {
 		return nil
 	}
 	return r.acc.Unshard(r.ctx)
+}
+
+// spreadOverProcesses reports whether other processes have parts of the model that this one has not.
+func (t *Trainer) spreadOverProcesses() bool {
+	return t.acc.Shards() != nil && t.args.NumReplicas <= 1 && t.args.OffloadParams != args.OffloadDisk
 }
 
 // agreed reports whether all ranks return such an error and are still in step: it is no failure of one rank, for which

@@ -67,14 +67,15 @@ type Trainer struct {
 	trained    bool            // output_dir is this trainer's
 	failed     *FailedRunError // why the last run failed; nil: it did not
 
-	newModel  func() (models.Model, error)
-	replicas  []*Trainer // the other ranks of this process; empty on them
-	callbacks *callbacks.Handler
-	state     *callbacks.State
-	control   callbacks.Control
-	fsys      vfs.FS // of checkpoints; nil is the operating system's
-	now       func() time.Time
-	err       error // of construction; Train returns it
+	newModel    func() (models.Model, error)
+	staysSpread bool       // see WithSpreadModel
+	replicas    []*Trainer // the other ranks of this process; empty on them
+	callbacks   *callbacks.Handler
+	state       *callbacks.State
+	control     callbacks.Control
+	fsys        vfs.FS // of checkpoints; nil is the operating system's
+	now         func() time.Time
+	err         error // of construction; Train returns it
 }
 
 // LossFunc computes a loss instead of the model's own: the SUM of the batch's loss terms,
@@ -202,6 +203,13 @@ func WithSidecars(files ...models.Sidecar) Option {
 // WithAdapter makes checkpoints and the final model those of an adapter of the model (package models/lora), of a few
 // megabytes, in place of the whole model. A model with an adapter needs it, and a resumed run the same model below.
 func WithAdapter(a models.Adapter) Option { return func(t *Trainer) { t.adapter = a } }
+
+// WithSpreadModel leaves a model that is spread over processes (fsdp, zero_stage, tp_size, pp_size) as it is when
+// training ends, so that no rank ever has memory for all of it. Evaluate, Predict and SaveModel then work on the parts:
+// all ranks call them. Other code reads weights from what SaveModel has written; Train makes the model whole before it
+// begins anew. Ranks that are goroutines of this trainer (num_replicas) get the whole model all the same, as do those
+// of a model that is not spread.
+func WithSpreadModel() Option { return func(t *Trainer) { t.staysSpread = true } }
 
 // WithDisplay shows the run on w: short lines and a progress bar if it is a terminal, else
 // lines of "key value" pairs. The default is os.Stderr; nil shows nothing, and the log has the
