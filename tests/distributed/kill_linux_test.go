@@ -218,7 +218,7 @@ func (p *process) strike(rank int, s syscall.Signal) time.Time {
 func TestKilledRankWithoutLauncher(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{{"shm"}, {"tcp"}, {"shm", "--pp_size", "2"},
-		{"tcp", "--pp_size", "4", "--n_layer", "2"}, {"tcp", "--tp_size", "2"},
+		{"tcp", "--pp_size", "4", "--n_layer", "2"}, {"tcp", "--tp_size", "2"}, {"shm", "--tp_size", "2"},
 		{"tcp", "--pp_size", "2", "--tp_size", "2", "--n_layer", "2"},
 		{"shm", "--cp_size", "2", "--cp_strategy", "ring"}, {"tcp", "--cp_size", "2", "--cp_strategy", "ulysses"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
