@@ -69,9 +69,11 @@ stage_race_noasm() {
 	{ go list "${sharing[@]}" | concurrent && go list ./tensor/...; } | sort -u |
 		grep -vE "$interpreted|/(kernels/gemm|backend/cpu)\$" |
 		raced -tags noasm -skip "^($single|${repeated[*]})\$" || return 1
-	go list ./internal/kernels/gemm | concurrent | raced -tags noasm -run "$products" || return 1
+	go list ./internal/kernels/gemm | concurrent | raced -tags noasm -run "$products" &
+	local beside=$! failed=0
 	# The conformance test of internal/backend/deferred runs the same kernels, by as many workers, on more goroutines.
-	go list ./internal/backend/cpu | concurrent | raced -tags noasm -skip '^TestConformance$'
+	go list ./internal/backend/cpu | concurrent | raced -tags noasm -skip '^TestConformance$' || failed=1
+	wait "$beside" && return "$failed"
 }
 
 # All tests of packages that compute.
