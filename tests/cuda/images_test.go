@@ -11,7 +11,10 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/images"
+	backend "github.com/lockstep-ml/lockstep/internal/backend/cuda"
+	driver "github.com/lockstep-ml/lockstep/internal/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
+	"github.com/lockstep-ml/lockstep/internal/joint"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/resnet"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -82,5 +85,53 @@ func trainImages(t *testing.T, half bool) {
 			require.Equal(t, same, bits, "%s, %d ranks", name, ranks)
 			require.Equal(t, allocs[2], allocs[5], name)
 		}
+	}
+}
+
+// dnnDriver is a machine that notes the types of the convolutions that its device computes by cuDNN.
+type dnnDriver struct {
+	*fake.Driver
+	types map[driver.DataType]int
+}
+
+func (d dnnDriver) Open(i int) (driver.Device, error) {
+	dev, err := d.Driver.Open(i)
+	return dnnDevice{dev, d.types}, err
+}
+
+type dnnDevice struct {
+	driver.Device
+	types map[driver.DataType]int
+}
+
+func (d dnnDevice) Dnn() (driver.Dnn, error) {
+	lib, err := d.Device.Dnn()
+	return dnnLibrary{lib, d.types}, err
+}
+
+type dnnLibrary struct {
+	driver.Dnn
+	types map[driver.DataType]int
+}
+
+func (l dnnLibrary) Convolve(s driver.Stream, c driver.Convolution, o driver.ConvolutionOperands,
+	workspace driver.Ptr) error {
+	l.types[c.Type]++
+	return l.Dnn.Convolve(s, c, o, workspace)
+}
+
+// Under bf16 all convolutions of a model and their gradients are bfloat16's, without a detour through float32.
+func TestHalfConvolutions(t *testing.T) {
+	for half, want := range map[bool]driver.DataType{false: driver.R32F, true: driver.R16BF} {
+		asked := dnnDriver{fake.New(fake.Options{Seed: 1}), map[driver.DataType]int{}}
+		b, err := backend.Open(asked, 0)
+		require.NoError(t, err)
+		b.SetGraphs(backend.Graphs{Off: true})
+		dev := joint.Device[*tensor.Device](b)
+		runOn(t, pictures(8), func(a *args.TrainingArguments) { a.BF16 = half }, newResNet(t), 1, 1,
+			trainer.WithDevice(dev))
+		require.NoError(t, dev.Close())
+		require.Len(t, asked.types, 1)
+		require.Positive(t, asked.types[want])
 	}
 }
