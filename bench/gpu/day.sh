@@ -9,7 +9,7 @@
 #   decoders     training of published models' sizes, and the same by PyTorch
 #   tools        compute-sanitizer and ncu
 #
-# Usage: day.sh correctness|settings|speed|peers|decoders|tools [--device fake] [--out DIR]
+# Usage: day.sh correctness|settings|speed|peers|decoders|tools [--seconds N] [--device fake] [--out DIR]
 #
 # cuBLASLt, cuDNN and NCCL are taken from the wheels of PyTorch that PYTHON, by default python3, has, or from the loader's path. A table says what held, what
 # failed and what did not run; DIR, by default out beside this script, gets it, every log, and both in WORD.tar.gz. --device fake takes the kernels' interpreter
@@ -18,11 +18,12 @@
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 usage() { sed -n 's/^# Usage/usage/p' "$here/day.sh" >&2; exit 2; }
-what=${1:-} fake='' out=$here/out
+what=${1:-} fake='' out=$here/out total=585 # seconds of all steps
 case $what in correctness | settings | speed | peers | decoders | tools) shift ;; *) usage ;; esac
 while [ $# -gt 0 ]; do
     case $1 in
     --device) [ "${2:-}" = fake ] || [ "${2:-}" = cuda:0 ] || usage; [ "$2" = fake ] && fake=1; shift 2 ;;
+    --seconds) [[ "${2:-}" =~ ^[1-9][0-9]*$ ]] || usage; total=$2; shift 2 ;;
     --out) out=${2:?want a folder}; shift 2 ;;
     *) usage ;;
     esac
@@ -70,7 +71,7 @@ if [ -n "$fake" ]; then
     tiny=(-test.short)
 fi
 
-held=0 failed=0 left=0 total=585 # seconds of all steps
+held=0 failed=0 left=0
 row() { printf '%-24s %5s  %s\n' "$1" "$2" "$3" | tee -a "$out/table.txt"; }
 skip() { row "$1" - "not run: $2"; left=$((left + 1)); }
 

@@ -18,6 +18,15 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/lacking"
 )
 
+func wantTools(t *testing.T) {
+	t.Helper()
+	for _, tool := range []string{"bash", "xz", "tar"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			lacking.Skip(t, lacking.Tools, tool, "no "+tool)
+		}
+	}
+}
+
 // day runs day.sh without Go, over programs of shell in place of those that pack.sh packs. broken is the one that
 // fails, "" for none.
 func day(t *testing.T, word, broken, python string) (table string, status int) {
@@ -37,7 +46,7 @@ func ended(t *testing.T, dir, word, out string) (table string) {
 }
 
 // packed is the folder and the command of a day.
-func packed(t *testing.T, word, broken, python string) (dir string, c *exec.Cmd) {
+func packed(t *testing.T, word, broken, python string, flags ...string) (dir string, c *exec.Cmd) {
 	t.Helper()
 	dir, stage := t.TempDir(), t.TempDir()
 	for _, name := range []string{"gpu", "lockstep", "clm", "internal_backend_cuda.test", "tensor_optest.test",
@@ -61,18 +70,14 @@ func packed(t *testing.T, word, broken, python string) (dir string, c *exec.Cmd)
 	script, err := os.ReadFile("day.sh")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "day.sh"), script, 0o755))
-	c = exec.Command(filepath.Join(dir, "day.sh"), word, "--device", "fake")
+	c = exec.Command(filepath.Join(dir, "day.sh"), append([]string{word, "--device", "fake"}, flags...)...)
 	c.Env = []string{"PATH=/usr/bin:/bin", "PYTHON=" + python}
 	return dir, c
 }
 
 // A step that fails makes the day fail, one that does not run is never held, and tools are called as they should be.
 func TestDay(t *testing.T) {
-	for _, tool := range []string{"bash", "xz", "tar"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			lacking.Skip(t, lacking.Tools, tool, "no "+tool)
-		}
-	}
+	wantTools(t)
 	row := func(name, seconds, what string) string { return fmt.Sprintf("(?m)^%s +%s  %s", name, seconds, what) }
 	table, status := day(t, "correctness", "", "false")
 	require.Equal(t, 3, status, table)
@@ -104,11 +109,7 @@ func TestDay(t *testing.T) {
 
 // A day that is interrupted ends soon, and leaves the table and the archive.
 func TestInterruptedDay(t *testing.T) {
-	for _, tool := range []string{"bash", "xz", "tar"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			lacking.Skip(t, lacking.Tools, tool, "no "+tool)
-		}
-	}
+	wantTools(t)
 	dir, c := packed(t, "correctness", "interrupted", "false")
 	require.NoError(t, c.Start())
 	require.Eventually(t, func() bool {
@@ -119,4 +120,15 @@ func TestInterruptedDay(t *testing.T) {
 	require.Error(t, c.Wait())
 	require.Equal(t, 1, c.ProcessState.ExitCode())
 	require.Contains(t, ended(t, dir, "correctness", ""), "FAILED: interrupted")
+}
+
+// Steps that the time is too short for are not run, and not held.
+func TestShortDay(t *testing.T) {
+	wantTools(t)
+	dir, c := packed(t, "speed", "", "false", "--seconds", "7")
+	out, _ := c.CombinedOutput()
+	require.Equal(t, 3, c.ProcessState.ExitCode(), "%s", out)
+	table := ended(t, dir, "speed", string(out))
+	require.Contains(t, table, "not run: no time is left")
+	require.Contains(t, table, "0 held, 0 failed, ")
 }
