@@ -3,13 +3,16 @@
 package accelerate_test
 
 import (
+	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -135,4 +138,29 @@ func TestModelsThatRanksPrepareAgain(t *testing.T) {
 		require.NoError(t, acc.Close())
 	}
 	require.Zero(t, accelerate.Claims(), "each claim ends with its accelerator")
+}
+
+// The claims of accelerators that nobody closed end when nothing refers to them and their models any more.
+func TestAbandonedAcceleratorsClaimNothing(t *testing.T) {
+	groups := func() (groups []*comm.Group) {
+		var all sync.WaitGroup
+		for _, acc := range accelerators(t, 2, nil) {
+			groups = append(groups, acc.Group())
+			all.Go(func() {
+				if err := oneStep(t, acc, newNet(tensor.CPU(), 1)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		return groups
+	}()
+	require.NotZero(t, accelerate.Claims())
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return accelerate.Claims() == 0
+	}, time.Minute, time.Millisecond)
+	for _, g := range groups {
+		require.NoError(t, g.Close())
+	}
 }
