@@ -17,6 +17,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -85,6 +86,14 @@ func (l *learner) handler(completions http.Handler) http.Handler {
 		serve.Reply(w, http.StatusOK, l.state())
 	})
 	guard := http.NewCrossOriginProtection() // pages of other sites, in a browser on this machine
+	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		serve.Fail(w, http.StatusForbidden, errors.New("the request comes from a page of another site"))
+	}))
+	for path, want := range map[string]string{"/v1/examples": "POST", "/v1/training": "GET or POST"} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			serve.Fail(w, http.StatusMethodNotAllowed, fmt.Errorf("%s %s: want %s", r.Method, path, want))
+		})
+	}
 	all := http.NewServeMux()
 	all.Handle("/v1/examples", guard.Handler(mux))
 	all.Handle("/v1/training", guard.Handler(mux))

@@ -150,6 +150,8 @@ func TestRefusals(t *testing.T) {
 	}
 	require.Equal(t, 409, a.ask("POST", "/training", "", &e))
 	require.Contains(t, e.Error.Message, "no examples")
+	require.Equal(t, 405, a.ask("DELETE", "/examples", "", &e))
+	require.Contains(t, e.Error.Message, "want POST")
 	var s status
 	require.Equal(t, 202, a.ask("POST", "/examples", `{"text": "some text"}`, &s))
 	require.Equal(t, status{Examples: 1, New: 1}, s, "nothing was trained without examples")
