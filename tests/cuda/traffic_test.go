@@ -17,6 +17,7 @@ import (
 	backend "github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	driver "github.com/lockstep-ml/lockstep/internal/cuda"
 	"github.com/lockstep-ml/lockstep/internal/joint"
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -113,6 +114,9 @@ type traffic struct {
 	asked *null
 	calls map[string]*sum
 	done  bool // the step was
+
+	args *args.TrainingArguments
+	dev  *tensor.Device
 }
 
 // sum is what calls of a kind move.
@@ -199,6 +203,7 @@ func gpt2Step(t *testing.T, cfg gpt2.Config, batch, block int, set func(*args.Tr
 	a.PerDeviceTrainBatchSize, a.MaxSteps, a.BF16, a.SaveStrategy = batch, 2, true, args.StrategyNo
 	a.SkipMemoryMetrics, a.Device = true, "cpu"
 	set(a)
+	tr.args, tr.dev = a, dev
 	see := recorder{begin: func() {
 		tr.asked.kernels, tr.asked.products = nil, nil
 		clear(tr.calls)
@@ -250,7 +255,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// Attention draws dropout's decisions in the forward pass alone, also in one that is computed again.
+// Attention draws dropout's decisions in the forward pass alone, also in one that is computed again. An estimate of the
+// memory counts them.
 func TestDropoutIsDrawnOnce(t *testing.T) {
 	cfg := gpt2.DefaultConfig()
 	cfg.NLayer, cfg.NEmbd, cfg.NHead, cfg.VocabSize = 2, 128, 2, 64
@@ -263,6 +269,15 @@ func TestDropoutIsDrawnOnce(t *testing.T) {
 			}
 		}
 		require.Equal(t, want, drawn)
+		e, err := trainer.EstimateMemory(tr.args, tr.dev, 1,
+			func(in *nn.Init) (models.Model, error) { return gpt2.New(in, cfg) },
+			func(c *tensor.Ctx, n int) *data.Batch {
+				batch, err := data.CausalLM(0)(c, slices.Repeat([][]int32{make([]int32, 256)}, n))
+				require.NoError(t, err)
+				return batch
+			})
+		require.NoError(t, err)
+		require.Equal(t, tr.dev.MemStats().Peak, e.Peak, "with memory for the decisions")
 		require.Contains(t, tr.asked.kernels, "flash_dropout_dkdv_64_bf16")
 	}
 }

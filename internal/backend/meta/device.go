@@ -36,6 +36,14 @@ func (d *Device) Traits() backend.Traits {
 	return backend.TraitsOf(d.like)
 }
 
+// KeptDropout is that of the device that this one stands for.
+func (d *Device) KeptDropout(c *backend.Call) int {
+	if keeper, ok := d.like.(backend.DropoutKeeper); ok {
+		return keeper.KeptDropout(c)
+	}
+	return 0
+}
+
 type buffer struct {
 	owner *Device
 	n     int
