@@ -204,6 +204,7 @@ func (c *Ctx) layerNorm(name string, x, weight, bias *Tensor, eps float64, to DT
 		plain, x, weight, bias := c.cast(name, x, weight, bias)
 		return plain.layerNorm(name, x, weight, bias, eps, to)
 	}
+	x.check(c, name)
 	c.wantFeaturesTogether(name, x, x.ndim-1)
 	in, rows := c.normRows(name, x)
 	weight, bias = c.affine(name, x, weight), c.affine(name, x, bias)
@@ -293,6 +294,7 @@ func (c *Ctx) rmsNorm(name string, x, weight *Tensor, eps float64, to DType) *Te
 		plain, x, weight, _ := c.cast(name, x, weight, nil)
 		return plain.rmsNorm(name, x, weight, eps, to)
 	}
+	x.check(c, name)
 	c.wantFeaturesTogether(name, x, x.ndim-1)
 	in, rows := c.normRows(name, x)
 	weight = c.affine(name, x, weight)
