@@ -187,7 +187,7 @@ func TestAdaptersAreThoseOfPEFT(t *testing.T) {
 			m := load(t, dir)
 			a, err := lora.Load(m, saved, "")
 			require.NoError(t, err)
-			exact := 1e-6 * max(1, slices.Max(g.Logits)) // float32 rounds larger logits more
+			exact := 3e-6 * max(1, slices.Max(g.Logits)) // float32 rounds larger ones more, each variant its way
 			require.InDeltaSlice(t, g.Logits, logits(t, m, nil), exact)
 			if _, err := a.Without(nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false)); err == nil {
 				require.InDeltaSlice(t, g.Plain, logits(t, m, without), exact)
