@@ -16,9 +16,11 @@ import (
 	"os"
 
 	"github.com/lockstep-ml/lockstep/args"
+	_ "github.com/lockstep-ml/lockstep/comm/nccl" // empty without -tags cuda
 	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	_ "github.com/lockstep-ml/lockstep/integrations/all"
 	"github.com/lockstep-ml/lockstep/program"
+	_ "github.com/lockstep-ml/lockstep/tensor/cuda" // empty without -tags cuda
 )
 
 func main() { os.Exit(program.Run(train)) }
