@@ -341,7 +341,7 @@ func TestRefusals(t *testing.T) {
 		{"want names of files", []string{"--train_file", ""}},
 		{"line 1: the row has the keys", []string{"--train_file", write("keys.jsonl", `{"chat": []}`)}},
 		{"no rows in", []string{"--train_file", write("empty.jsonl", "")}},
-		{`model_name_or_path is "": want the model that learns the rows, or no rows`,
+		{`model_name_or_path is "" (flag --model_name_or_path): want the model that learns the rows, or no rows`,
 			[]string{"--train_file", rows, "--model_name_or_path", ""}},
 	} {
 		argv := append([]string{"--model_name_or_path", folder, "--output_dir", filepath.Join(dir, "out")}, c.argv...)
