@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"time"
@@ -68,6 +69,25 @@ func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelera
 // its checkpoint. Until then the model trains by the old ones; Layout and the windows and batches that are made for the
 // next follow the new ones. The device, the ranks, their engine and the sharding stay as New chose them.
 func (acc *Accelerator) SetArguments(a *args.TrainingArguments) { acc.next = planOf(a) }
+
+// OpenDevice opens the device that the argument device gives a run of one rank, for programs that compute without one:
+// auto is an accelerator if the program has one that can be used, and otherwise the CPU, with a warning that says why;
+// a kind of devices is its first.
+func OpenDevice(name string) (*tensor.Device, error) {
+	dev, err := named(deviceOf(name)).take(0, slog.Default())
+	if err != nil {
+		return nil, fmt.Errorf("accelerate: device %s: %w", name, err)
+	}
+	return dev, nil
+}
+
+// deviceOf is the argument device as a plan has it.
+func deviceOf(name string) string {
+	if name == args.DeviceAuto {
+		return ""
+	}
+	return name
+}
 
 // plan is what the arguments come to, in the words of this package and of those below it.
 type plan struct {
@@ -168,9 +188,7 @@ func planOf(a *args.TrainingArguments) plan {
 	p.pipelining.schedule = a.PPSchedule
 	p.pipelining.split, _ = a.PipelineSplit() // Validate has checked it
 	p.tensors = tensorsOf(a)
-	if a.Device != args.DeviceAuto {
-		p.device = a.Device
-	}
+	p.device = deviceOf(a.Device)
 	p.lower.Train = half(a.BF16, a.FP16)
 	p.lower.Eval = cmp.Or(half(a.BF16FullEval, a.FP16FullEval), p.lower.Train)
 	if a.FP16 {

@@ -5,6 +5,7 @@ package accelerate
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -67,16 +68,22 @@ func (a *Accelerator) openDevice() error {
 		return nil
 	}
 	local := a.LocalRank()
-	i := local % len(a.devices.names)
 	var err error
-	if a.dev, err = a.devices.open[i](); err != nil && a.devices.auto {
-		a.log.Warn("the device cannot be used: computing on the CPU", "device", a.devices.names[i], "error", err)
-		a.dev, err = tensor.CPU(), nil
-	}
-	if err != nil {
+	if a.dev, err = a.devices.take(local, a.log); err != nil {
 		return fmt.Errorf("accelerate: device of local rank %d: %w", local, err)
 	}
 	return nil
+}
+
+// take opens the device of a rank of the host.
+func (d devices) take(local int, log *slog.Logger) (*tensor.Device, error) {
+	i := local % len(d.names)
+	dev, err := d.open[i]()
+	if err != nil && d.auto {
+		log.Warn("the device cannot be used: computing on the CPU", "device", d.names[i], "error", err)
+		return tensor.CPU(), nil
+	}
+	return dev, err
 }
 
 // nccl is the device engine of NVIDIA's devices.

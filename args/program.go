@@ -64,20 +64,7 @@ func (a *TrainingArguments) checkProgram(c *Checker, p Program) {
 		c.Require(p.hasEngine(a.DDPBackend), "ddp_backend", string(a.DDPBackend),
 			fmt.Sprintf("one of %s, which are what this program has", strings.Join(have, ", ")))
 	}
-	have := []string{DeviceAuto, "cpu"}
-	for _, name := range p.Devices {
-		kind, _, _ := strings.Cut(name, ":")
-		for _, name := range []string{kind, name} {
-			if !slices.Contains(have, name) {
-				have = append(have, name)
-			}
-		}
-	}
-	want := fmt.Sprintf("one of %s, which are what this program has", strings.Join(have, ", "))
-	if strings.HasPrefix(a.Device, "cuda") && !slices.Contains(have, "cuda") {
-		want += "; cuda needs a GPU and a program that imports tensor/cuda and is built with -tags cuda (docs/gpu.md)"
-	}
-	c.Require(slices.Contains(have, a.Device), "device", a.Device, want)
+	p.CheckDevice(c, a.Device)
 	a.checkMeshOf(c, p)
 	a.checkPipeline(c, p)
 	a.checkContext(c, p)
@@ -89,6 +76,24 @@ func (a *TrainingArguments) checkProgram(c *Checker, p Program) {
 	}
 	c.Require(!a.PredictWithGenerate || max(a.CPSize, a.SPSize) <= 1, "predict_with_generate", true,
 		"false with cp_size or sp_size above 1: ranks that share a sequence do not generate")
+}
+
+// CheckDevice checks the setting device against what there is.
+func (p Program) CheckDevice(c *Checker, device string) {
+	have := []string{DeviceAuto, "cpu"}
+	for _, name := range p.Devices {
+		kind, _, _ := strings.Cut(name, ":")
+		for _, name := range []string{kind, name} {
+			if !slices.Contains(have, name) {
+				have = append(have, name)
+			}
+		}
+	}
+	want := fmt.Sprintf("one of %s, which are what this program has", strings.Join(have, ", "))
+	if strings.HasPrefix(device, "cuda") && !slices.Contains(have, "cuda") {
+		want += "; cuda needs a GPU and a program that imports tensor/cuda and is built with -tags cuda (docs/gpu.md)"
+	}
+	c.Require(slices.Contains(have, device), "device", device, want)
 }
 
 // ranks is how many the job has, 0 if that is not known.

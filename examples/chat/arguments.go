@@ -19,6 +19,7 @@ import (
 	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it can load
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/program"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // ChatArguments are the program's settings beside those of sampling.
@@ -88,9 +89,9 @@ func find(ctx context.Context, p *program.Process, a *ChatArguments, h *download
 	return adapters.Find(ctx, p, h, &a.ModelNameOrPath, &a.Adapter, defaults().ModelNameOrPath)
 }
 
-// open loads the model, its tokenizer, its chat template, and its settings of generation.
-func open(a *ChatArguments, how *sampling.SamplingArguments) (*conversation, error) {
-	base, err := language.Open(a.ModelNameOrPath, a.DType.Loading(), models.Mapped())
+// open loads the model onto a device, its tokenizer, its chat template, and its settings of generation.
+func open(a *ChatArguments, how *sampling.SamplingArguments, on *tensor.Device) (*conversation, error) {
+	base, err := language.OpenOn(on, a.ModelNameOrPath, a.DType.Loading(), models.Mapped())
 	if err != nil {
 		return nil, err
 	}

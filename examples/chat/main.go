@@ -20,10 +20,11 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
+	"github.com/lockstep-ml/lockstep/examples/internal/language"
 	"github.com/lockstep-ml/lockstep/examples/internal/sampling"
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/program"
-	"github.com/lockstep-ml/lockstep/tensor"
+	_ "github.com/lockstep-ml/lockstep/tensor/cuda" // empty without -tags cuda
 )
 
 func main() { os.Exit(program.Run(talk)) }
@@ -35,8 +36,8 @@ func talk(ctx context.Context, p *program.Process) error {
 
 // talkOver is talk with a person, or a pipe, at in and out.
 func talkOver(ctx context.Context, p *program.Process, in, out *os.File) error {
-	a, how, h := defaults(), newSampling(), downloads.Defaults()
-	loader := args.Bind(p.Flags(), a, how, h)
+	a, how, h, on := defaults(), newSampling(), downloads.Defaults(), language.NewDevice()
+	loader := args.Bind(p.Flags(), a, how, h, on)
 	loader.Know(downloads.Aliases()...)
 	if _, err := p.Parse(loader); err != nil {
 		return err
@@ -44,11 +45,15 @@ func talkOver(ctx context.Context, p *program.Process, in, out *os.File) error {
 	if err := find(ctx, p, a, h); err != nil {
 		return err
 	}
-	c, err := open(a, how)
+	dev, err := on.Open()
 	if err != nil {
 		return err
 	}
-	c.engine = generation.NewEngine(tensor.CPU(), c.base.Model, a.engine())
+	c, err := open(a, how, dev)
+	if err != nil {
+		return err
+	}
+	c.engine = generation.NewEngine(dev, c.base.Model, a.engine())
 	defer c.engine.Close()
 	if a.Serve != "" {
 		return answerRequests(ctx, p, a, c)

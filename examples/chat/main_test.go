@@ -85,7 +85,7 @@ func talked(t *testing.T, text string, argv ...string) string {
 func TestAnswer(t *testing.T) {
 	a, how := defaults(), newSampling()
 	a.ModelNameOrPath, a.System = folder, "Be brief."
-	c, err := open(a, how)
+	c, err := open(a, how, tensor.CPU())
 	require.NoError(t, err)
 	require.Equal(t, []int{2}, c.options.EOS)
 	const prompt = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"

@@ -34,6 +34,7 @@ import (
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/program"
 	"github.com/lockstep-ml/lockstep/tensor"
+	_ "github.com/lockstep-ml/lockstep/tensor/cuda" // empty without -tags cuda
 )
 
 // GenerationArguments are the program's settings beside those of sampling.
@@ -57,7 +58,8 @@ func main() { os.Exit(program.Run(generate)) }
 // generate is the program. Unlike a training it ends when nobody reads what it writes any more.
 func generate(ctx context.Context, p *program.Process) error {
 	g, how, h := &GenerationArguments{}, &sampling.SamplingArguments{Seed: 42}, downloads.Defaults()
-	loader := args.Bind(p.Flags(), g, how, h)
+	on := language.NewDevice()
+	loader := args.Bind(p.Flags(), g, how, h, on)
 	loader.Know(downloads.Aliases()...)
 	if _, err := p.Parse(loader); err != nil {
 		return err
@@ -65,11 +67,14 @@ func generate(ctx context.Context, p *program.Process) error {
 	if err := adapters.Find(ctx, p, h, &g.ModelNameOrPath, &g.Adapter, ""); err != nil {
 		return err
 	}
-	dtype := models.WithDType(tensor.Float32)
+	dtype, dev := models.WithDType(tensor.Float32), tensor.CPU()
+	var err error
 	if g.Merge != "" {
-		dtype = models.WithSavedDType()
+		dtype = models.WithSavedDType() // a merged model has the same bits whatever devices there are
+	} else if dev, err = on.Open(); err != nil {
+		return err
 	}
-	saved, err := language.Open(g.ModelNameOrPath, dtype, models.Mapped())
+	saved, err := language.OpenOn(dev, g.ModelNameOrPath, dtype, models.Mapped())
 	if err == nil {
 		err = adapters.Add(saved.Model, g.ModelNameOrPath, g.Adapter)
 	}
@@ -79,7 +84,7 @@ func generate(ctx context.Context, p *program.Process) error {
 	if g.Merge != "" {
 		return adapters.Save(p, saved, g.Adapter, g.Merge)
 	}
-	w := &writer{model: saved.Model, tok: saved.Tokenizer, out: os.Stdout}
+	w := &writer{on: dev, model: saved.Model, tok: saved.Tokenizer, out: os.Stdout}
 	ends := saved.Model.EndTokens()
 	if id, ok := saved.Tokenizer.TokenID("<|endoftext|>"); ok {
 		ends = append(ends, int(id))
@@ -107,6 +112,7 @@ func generate(ctx context.Context, p *program.Process) error {
 
 // writer writes texts of a model.
 type writer struct {
+	on    *tensor.Device // where the model is
 	model language.Model
 	tok   *tokenizers.Tokenizer
 	opt   generation.Options
@@ -129,7 +135,7 @@ func (w *writer) encode(prompt string) (list []int, err error) {
 	return list, nil
 }
 
-func (w *writer) ctx() *nn.Ctx { return nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false) }
+func (w *writer) ctx() *nn.Ctx { return nn.NewCtx(tensor.NewCtx(w.on), nil, false) }
 
 // stream prints the prompt and what follows, token by token.
 func (w *writer) stream(ctx context.Context, prompt string) error {

@@ -17,9 +17,15 @@ type Model interface {
 	EndTokens() []int   // those that end a text
 }
 
-// Open loads a saved language model with its tokenizer and the files beside its weights.
+// Open loads a saved language model with its tokenizer and the files beside its weights, for a trainer, which takes it
+// to the device where it is trained.
 func Open(dir string, opts ...models.LoadOption) (*models.Pretrained[Model], error) {
-	return models.OpenPretrained[Model](tensor.CPU(), dir, "a language model, such as LlamaForCausalLM", opts...)
+	return OpenOn(tensor.CPU(), dir, opts...)
+}
+
+// OpenOn is Open for a program that computes on dev.
+func OpenOn(dev *tensor.Device, dir string, opts ...models.LoadOption) (*models.Pretrained[Model], error) {
+	return models.OpenPretrained[Model](dev, dir, "a language model, such as LlamaForCausalLM", opts...)
 }
 
 // DType names a dtype of parameters, by run_clm.py's names.
