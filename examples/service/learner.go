@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/chat"
@@ -32,6 +33,7 @@ type learner struct {
 	*ServiceArguments
 	process *program.Process
 	args    *args.TrainingArguments
+	on      *tensor.Device                     // where it trains and answers
 	base    *models.Pretrained[language.Model] // its model learns
 	encoder chat.Encoder
 	pad     int32
@@ -55,7 +57,11 @@ type status struct {
 }
 
 func newLearner(p *program.Process, a *args.TrainingArguments, s *ServiceArguments) (*learner, error) {
-	base, err := language.Open(s.ModelNameOrPath)
+	dev, err := accelerate.OpenDevice(a.Device) // the first rank's
+	if err != nil {
+		return nil, err
+	}
+	base, err := language.OpenOn(dev, s.ModelNameOrPath)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +69,7 @@ func newLearner(p *program.Process, a *args.TrainingArguments, s *ServiceArgumen
 	if err != nil {
 		return nil, err
 	}
-	l := &learner{ServiceArguments: s, process: p, args: a, base: base, wake: make(chan bool, 1)}
+	l := &learner{ServiceArguments: s, process: p, args: a, on: dev, base: base, wake: make(chan bool, 1)}
 	l.encoder = chat.Encoder{Tokenizer: base.Tokenizer, Template: template, AssistantOnly: s.AssistantOnlyLoss,
 		EOS: template.Special["eos_token"], MaxLength: min(cmp.Or(s.MaxLength, base.Model.ContextLength()),
 			base.Model.ContextLength())}
@@ -78,10 +84,10 @@ func newLearner(p *program.Process, a *args.TrainingArguments, s *ServiceArgumen
 	if id, ok := base.Tokenizer.TokenID(template.Special["pad_token"]); ok {
 		l.pad = id // what is padding is no label, whatever token it is
 	}
-	if l.now, err = nn.Clone(base.Model, tensor.CPU()); err != nil {
+	if l.now, err = nn.Clone(base.Model, dev); err != nil {
 		return nil, err
 	}
-	l.engine = generation.NewEngine(tensor.CPU(), l.now, generation.EngineConfig{})
+	l.engine = generation.NewEngine(dev, l.now, generation.EngineConfig{})
 	return l, nil
 }
 
@@ -187,7 +193,8 @@ func (l *learner) train(ctx context.Context) error {
 // restore gives the model that learns the weights that answer: those of a round that has failed may be half learned, or
 // no use at all, and the next round would go on from them.
 func (l *learner) restore() {
-	c := tensor.NewCtx(tensor.CPU()).NoGrad()
+	c := tensor.NewCtx(l.on).NoGrad()
+	defer c.Sync() // before the next round, which has a context of its own
 	good := nn.NamedParameters(l.now)
 	for i, p := range nn.NamedParameters(l.base.Model) {
 		tensor.CopyInto(c, p.Tensor, good[i].Tensor)
@@ -207,13 +214,13 @@ func (l *learner) round(ctx context.Context, samples data.Slice[chat.Sample]) (l
 	if err := t.SaveModel(""); err != nil {
 		return 0, err
 	}
-	next, err := nn.Clone(l.base.Model, tensor.CPU())
+	next, err := nn.Clone(l.base.Model, l.on)
 	if err != nil {
 		return 0, err
 	}
 	old := l.now
 	l.now = next
-	if err := l.engine.Swap(ctx, tensor.CPU(), next); err != nil {
+	if err := l.engine.Swap(ctx, l.on, next); err != nil {
 		return 0, err
 	}
 	for _, p := range nn.NamedParameters(old) {

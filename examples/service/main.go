@@ -25,11 +25,13 @@ import (
 	"path/filepath"
 
 	"github.com/lockstep-ml/lockstep/args"
+	_ "github.com/lockstep-ml/lockstep/comm/nccl" // empty without -tags cuda
 	"github.com/lockstep-ml/lockstep/examples/internal/downloads"
 	_ "github.com/lockstep-ml/lockstep/integrations/all"
 	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/models/serve"
 	"github.com/lockstep-ml/lockstep/program"
+	_ "github.com/lockstep-ml/lockstep/tensor/cuda" // empty without -tags cuda
 )
 
 func main() { os.Exit(program.Run(run)) }
