@@ -200,7 +200,7 @@ func trains(t *testing.T, m *transformer.Model, g golden) {
 			return nil
 		})
 		tolerance := 1e-4
-		if step >= 10 { // a rounding grows with each step, tenfold in four, and each kernel variant has its own
+		if step >= 10 { // the golden's own float32 roundings have grown: Gemma 3 in float64 misses 1e-4 too
 			tolerance = 1e-3
 		}
 		require.InEpsilon(t, want, loss, tolerance, "step %d", step)
