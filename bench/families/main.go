@@ -11,7 +11,6 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockstep-ml/lockstep/bench/internal/peer"
 	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
@@ -105,7 +105,7 @@ func (b *bench) compare(name, config string) error {
 	if err != nil {
 		return err
 	}
-	defer p.stop()
+	defer p.Stop()
 	fmt.Fprintf(b.out, "%s: %.0f million parameters, %d × %d tokens, %d threads, kernels %s\n", name,
 		float64(params)/1e6, b.batch, b.tokens, b.threads, kernels.Active())
 	var mine, theirs []float64
@@ -114,7 +114,7 @@ func (b *bench) compare(name, config string) error {
 		ours()
 		took, other := time.Since(start).Seconds(), 0.0
 		if p != nil {
-			if other, err = p.step(); err != nil {
+			if other, err = p.Ask(); err != nil {
 				return err
 			}
 		}
@@ -167,61 +167,17 @@ func (b *bench) ours(dev *tensor.Device, config string) (step func(), params int
 	}, nn.NumParameters(m), nil
 }
 
-// peer is the other side's process.
-type peer struct {
-	cmd   *exec.Cmd
-	asks  io.WriteCloser
-	lines *bufio.Scanner
-}
-
 // start starts the peer; nil: there is none.
-func (b *bench) start(config string) (*peer, error) {
+func (b *bench) start(config string) (*peer.Peer, error) {
 	if b.python == "" {
 		return nil, nil
 	}
-	p := &peer{cmd: exec.Command(b.python, b.dir+"/peer.py", config, strconv.Itoa(b.batch), strconv.Itoa(b.tokens),
-		strconv.Itoa(b.threads))}
-	p.cmd.Env = append(os.Environ(), fmt.Sprintf("OMP_NUM_THREADS=%d", b.threads), "OMP_WAIT_POLICY=PASSIVE",
+	cmd := exec.Command(b.python, b.dir+"/peer.py", config, strconv.Itoa(b.batch), strconv.Itoa(b.tokens),
+		strconv.Itoa(b.threads))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("OMP_NUM_THREADS=%d", b.threads), "OMP_WAIT_POLICY=PASSIVE",
 		"GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776")
 	if b.preload != "" {
-		p.cmd.Env = append(p.cmd.Env, "LD_PRELOAD="+b.preload)
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+b.preload)
 	}
-	p.cmd.Stderr = os.Stderr
-	var err error
-	if p.asks, err = p.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	answers, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
-	}
-	p.lines = bufio.NewScanner(answers)
-	for p.lines.Scan() {
-		if text, ok := strings.CutPrefix(p.lines.Text(), "ready "); ok {
-			fmt.Fprintf(b.out, "peer: %s\n", text)
-			return p, nil
-		}
-	}
-	return nil, fmt.Errorf("%s has not started: %w", p.cmd, errors.Join(p.lines.Err(), p.cmd.Wait()))
-}
-
-// step is how many seconds the peer takes.
-func (p *peer) step() (float64, error) {
-	if _, err := fmt.Fprintln(p.asks); err != nil {
-		return 0, err
-	}
-	if !p.lines.Scan() {
-		return 0, fmt.Errorf("the peer has ended: %w", errors.Join(p.lines.Err(), p.cmd.Wait()))
-	}
-	return strconv.ParseFloat(p.lines.Text(), 64)
-}
-
-func (p *peer) stop() {
-	if p != nil {
-		_ = p.asks.Close()
-		_ = p.cmd.Wait() // it ends with its input
-	}
+	return peer.Start(cmd, b.out)
 }

@@ -17,7 +17,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -26,12 +25,12 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockstep-ml/lockstep/bench/internal/peer"
 	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
@@ -95,7 +94,7 @@ func (b *bench) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer p.stop()
+	defer p.Stop()
 	one := work{"decode", 1, 16, b.tokens, false}
 	if b.gguf != "" {
 		_, err := b.compare(ctx, one, p)
@@ -143,12 +142,13 @@ func (b *bench) load() error {
 }
 
 // compare measures both sides alternately, and gives our tokens per second.
-func (b *bench) compare(ctx context.Context, w work, p *peer) (float64, error) {
+func (b *bench) compare(ctx context.Context, w work, p *peer.Peer) (float64, error) {
 	count := float64(w.texts * (w.new - 1))
 	if w.new == 1 {
 		count = float64(w.texts * w.prompt)
 	}
 	ourSide := func(w work) (float64, error) { return b.ours(ctx, w) }
+	theirSide := func(w work) (float64, error) { return p.Ask(w.texts, w.prompt, w.new) }
 	var ours, theirs []float64
 	for round := range b.rounds + 1 { // the first warms up
 		took, err := beyondFirst(ourSide, w)
@@ -157,7 +157,7 @@ func (b *bench) compare(ctx context.Context, w work, p *peer) (float64, error) {
 		}
 		other := 0.0
 		if p != nil && !w.engine {
-			if other, err = beyondFirst(p.run, w); err != nil {
+			if other, err = beyondFirst(theirSide, w); err != nil {
 				return 0, err
 			}
 		}
@@ -215,13 +215,6 @@ func (b *bench) ours(ctx context.Context, w work) (float64, error) {
 	return time.Since(start).Seconds(), errors.Join(faults...)
 }
 
-// peer is the other side's process.
-type peer struct {
-	cmd   *exec.Cmd
-	asks  io.WriteCloser
-	lines *bufio.Scanner
-}
-
 // command runs the peer; nil: there is none.
 func (b *bench) command() *exec.Cmd {
 	switch {
@@ -237,49 +230,12 @@ func (b *bench) command() *exec.Cmd {
 	return exec.Command(b.python, argv...)
 }
 
-// start starts the peer, if there is one.
-func (b *bench) start() (*peer, error) {
-	p := &peer{cmd: b.command()}
-	if p.cmd == nil {
+// start starts the peer; nil: there is none.
+func (b *bench) start() (*peer.Peer, error) {
+	cmd := b.command()
+	if cmd == nil {
 		return nil, nil
 	}
-	p.cmd.Env = append(os.Environ(), fmt.Sprintf("OMP_NUM_THREADS=%d", b.threads))
-	p.cmd.Stderr = os.Stderr
-	var err error
-	if p.asks, err = p.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	answers, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
-	}
-	p.lines = bufio.NewScanner(answers)
-	for p.lines.Scan() {
-		if text, ok := strings.CutPrefix(p.lines.Text(), "ready "); ok {
-			fmt.Fprintf(b.out, "peer: %s\n", text)
-			return p, nil
-		}
-	}
-	return nil, fmt.Errorf("%s has not started: %w", p.cmd, errors.Join(p.lines.Err(), p.cmd.Wait()))
-}
-
-// run is how many seconds the peer takes.
-func (p *peer) run(w work) (float64, error) {
-	if _, err := fmt.Fprintln(p.asks, w.texts, w.prompt, w.new); err != nil {
-		return 0, err
-	}
-	if !p.lines.Scan() {
-		return 0, fmt.Errorf("the peer has ended: %w", errors.Join(p.lines.Err(), p.cmd.Wait()))
-	}
-	return strconv.ParseFloat(p.lines.Text(), 64)
-}
-
-func (p *peer) stop() {
-	if p != nil {
-		_ = p.asks.Close()
-		_ = p.cmd.Wait() // it ends with its input
-	}
+	cmd.Env = append(os.Environ(), fmt.Sprintf("OMP_NUM_THREADS=%d", b.threads))
+	return peer.Start(cmd, b.out)
 }
