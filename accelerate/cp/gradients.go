@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/accelerate/flatten"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -179,71 +180,37 @@ func (g *Gradients) exchange(ctx context.Context, sums []*tensor.Tensor) error {
 // bucketBytes is how much of several gradients is sent together. Larger gradients are sent alone, from where they are.
 const bucketBytes = 1 << 20
 
-// bucket is gradients of one dtype that are sent together.
-type bucket struct {
-	tensors []*tensor.Tensor
-	flat    *tensor.Tensor // of all
-	bytes   int
-}
-
-// buckets puts tensors, without those that are nil, into buckets, in their order.
-func buckets(ts []*tensor.Tensor) (list []*bucket) {
-	for _, t := range ts {
-		if t == nil {
-			continue
-		}
-		size := t.Numel() * t.DType().Size()
-		var b *bucket
-		if n := len(list); n > 0 {
-			b = list[n-1]
-		}
-		if b == nil || b.tensors[0].DType() != t.DType() || b.bytes+size > bucketBytes {
-			b = &bucket{}
-			list = append(list, b)
-		}
-		b.tensors, b.bytes = append(b.tensors, t), b.bytes+size
-	}
-	return list
-}
-
-// pack makes flat, of one tensor without a copy.
-func (b *bucket) pack(c *tensor.Ctx) {
-	rows := make([]*tensor.Tensor, len(b.tensors))
-	for i, t := range b.tensors {
-		rows[i] = tensor.Reshape(c, t, -1)
-	}
-	if b.flat = rows[0]; len(rows) > 1 {
-		b.flat = tensor.Concat(c, 0, rows...)
-	}
-}
-
-// unpack sets the tensors to what flat has.
-func (b *bucket) unpack(c *tensor.Ctx) {
-	if len(b.tensors) == 1 {
-		return
-	}
-	at := 0
-	for _, t := range b.tensors {
-		part := tensor.Slice(c, b.flat, 0, at, at+t.Numel())
-		tensor.CopyInto(c, t, tensor.Reshape(c, part, t.Shape()...))
-		at += t.Numel()
-	}
-}
-
 // sum adds the tensors of all ranks; those that are nil are so on all.
 func (g *Gradients) sum(ctx context.Context, ts []*tensor.Tensor) (err error) {
+	var sums []tensor.Named
+	var order []int
+	for _, t := range ts {
+		if t != nil {
+			sums, order = append(sums, tensor.Named{Tensor: t}), append(order, len(order))
+		}
+	}
 	g.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-		list, calls := buckets(ts), []*comm.Handle(nil)
-		for _, b := range list {
-			b.pack(c)
-			calls = append(calls, g.cfg.Group.AllReduce(comm.OfTensor(c, b.flat), comm.Sum,
+		var calls []*comm.Handle
+		var unpack []func()
+		for _, b := range flatten.Buckets(sums, order, bucketBytes, bucketBytes) {
+			vector := sums[b.List[0]].Tensor
+			if len(b.List) > 1 {
+				vector = tensor.Zeros(c, b.DType, b.Numel())
+				for at, i := range b.List {
+					t := sums[i].Tensor
+					place := b.View(c, vector, at, t.Shape()...)
+					tensor.CopyInto(c, place, t)
+					unpack = append(unpack, func() { tensor.CopyInto(c, t, place) })
+				}
+			}
+			calls = append(calls, g.cfg.Group.AllReduce(comm.OfTensor(c, vector), comm.Sum,
 				comm.Label("gradients of chunks")))
 		}
 		if err = comm.WaitAll(ctx, calls...); err != nil {
 			return nil
 		}
-		for _, b := range list {
-			b.unpack(c)
+		for _, f := range unpack {
+			f()
 		}
 		return nil
 	})

@@ -6,9 +6,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/accelerate/flatten"
 	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -45,7 +45,6 @@ type Reducer struct {
 	memory  *comm.Memory
 	buckets []*bucket
 	place   []int            // of each parameter: its bucket
-	offsets []int            // of each parameter: where its gradient lies in the memory, in bytes
 	views   []*tensor.Tensor // of each parameter: its gradient's place
 	// buckets lie in the group's memory; else they are on the device, and are copied through it
 	host bool
@@ -68,12 +67,12 @@ func New(c *tensor.Ctx, g *comm.Group, params []tensor.Named, o Options) (*Reduc
 	n := len(params)
 	r := &Reducer{
 		c: c.NoGrad(), group: g, params: params, limit: o.BucketBytes, hook: o.Hook, trace: o.Trace,
-		place: make([]int, n), offsets: make([]int, n), views: make([]*tensor.Tensor, n),
+		place: make([]int, n), views: make([]*tensor.Tensor, n),
 		ready: make([]bool, n), usage: NewUsage(params, o.Exchange), order: make([]int, 0, n),
 	}
 	total := 0
 	for _, p := range params {
-		total += align(gradBytes(p))
+		total += flatten.Bytes(p)
 	}
 	var err error
 	// To count what a device without values would send takes no memory.
@@ -93,13 +92,11 @@ func (r *Reducer) build(order []int) {
 	r.drop()
 	r.buckets = plan(r.params, order, min(FirstBucketBytes, r.limit), r.limit)
 	for n, b := range r.buckets {
-		at := b.offset
-		b.flat = r.lay(b)
-		for _, i := range b.params {
+		b.flat, r.host = flatten.Vector(r.c, r.bytes(b), b.DType, b.Numel())
+		for at, i := range b.List {
 			p := r.params[i]
-			r.place[i], r.offsets[i], r.views[i] = n, at, r.view(b, at, p)
+			r.place[i], r.views[i] = n, b.View(r.c, b.flat, at, p.Shape()...)
 			p.SwapGrad(r.views[i], false)
-			at += align(gradBytes(p))
 		}
 	}
 	r.begin()
@@ -117,36 +114,12 @@ func (r *Reducer) drop() {
 	}
 }
 
-// lay makes a bucket's memory: in the group's if the device computes there, else on the device.
-func (r *Reducer) lay(b *bucket) *tensor.Tensor {
-	n := b.bytes / b.dtype.Size()
-	if r.memory == nil {
-		return tensor.Zeros(r.c, b.dtype, n)
-	}
-	flat, ok := tensor.FromHost(r.c, r.bytes(b), b.dtype, n)
-	r.host = ok
-	if !ok {
-		flat = tensor.Zeros(r.c, b.dtype, n)
-	}
-	return flat
-}
-
 // bytes are a bucket's in the group's memory; nil if sums stay on the device.
 func (r *Reducer) bytes(b *bucket) []byte {
 	if r.memory == nil {
 		return nil
 	}
-	return r.memory.Bytes[b.offset : b.offset+b.bytes : b.offset+b.bytes]
-}
-
-// view is a gradient's place in a bucket; at counts bytes in the group's memory.
-func (r *Reducer) view(b *bucket, at int, p tensor.Named) *tensor.Tensor {
-	if r.host {
-		v, _ := tensor.FromHost(r.c, r.memory.Bytes[at:at+gradBytes(p)], p.GradDType(), p.Shape()...)
-		return v
-	}
-	lo := (at - b.offset) / b.dtype.Size()
-	return tensor.Reshape(r.c, tensor.Slice(r.c, b.flat, 0, lo, lo+p.Numel()), p.Shape()...)
+	return r.memory.Bytes[b.offset : b.offset+b.Bytes() : b.offset+b.Bytes()]
 }
 
 // begin readies the next step.
@@ -155,7 +128,7 @@ func (r *Reducer) begin() {
 	clear(r.usage.Here)
 	r.next, r.announced, r.twice = 0, 0, nil
 	for _, b := range r.buckets {
-		b.pending, b.wait = len(b.params), nil
+		b.pending, b.wait = len(b.List), nil
 	}
 }
 
@@ -186,13 +159,11 @@ func (r *Reducer) announce(i int) {
 		r.order = append(r.order, i)
 	}
 	p, v := r.params[i], r.views[i]
-	switch g := p.Grad(); {
-	case g == nil: // −0 changes no sum
-		tensor.FillInto(r.c, v, math.Copysign(0, -1))
-	default:
+	g := p.Grad()
+	flatten.Fill(r.c, v, g)
+	if g != nil {
 		r.usage.Here[i] = true
 		if g != v {
-			tensor.CopyInto(r.c, v, g)
 			p.SwapGrad(v, true)
 		}
 	}
@@ -211,8 +182,8 @@ func (r *Reducer) send(n int) {
 
 // parts are a bucket's gradients one by one.
 func (r *Reducer) parts(b *bucket) []Part {
-	list := make([]Part, len(b.params))
-	for n, i := range b.params {
+	list := make([]Part, len(b.List))
+	for n, i := range b.List {
 		list[n] = Part{r.params[i].Name, r.views[i]}
 	}
 	return list
@@ -295,7 +266,7 @@ func (r *Reducer) Close() error {
 func (r *Reducer) Buckets() []int {
 	sizes := make([]int, len(r.buckets))
 	for i, b := range r.buckets {
-		sizes[i] = b.bytes
+		sizes[i] = b.Bytes()
 	}
 	return sizes
 }

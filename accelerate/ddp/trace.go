@@ -20,7 +20,7 @@ func (r *Reducer) report() {
 	rank := r.group.JobRank(r.group.Rank())
 	for _, b := range r.buckets {
 		if e, ok := calls[b.label]; ok {
-			r.trace.Tell(trace.Span{Rank: rank, Name: "bucket", Detail: b.label, Bytes: b.bytes, Queued: e.QueuedAt,
+			r.trace.Tell(trace.Span{Rank: rank, Name: "bucket", Detail: b.label, Bytes: b.Bytes(), Queued: e.QueuedAt,
 				Start: e.StartedAt, End: e.EndedAt})
 		}
 	}

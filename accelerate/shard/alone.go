@@ -37,7 +37,7 @@ func (s *Sharder) Alone(f func() error) (err error) {
 	defer func() {
 		for _, flat := range s.all() {
 			flat.whole.OnMissing(nil)
-			if again, ok := tensor.FromHost(s.c, flat.memory.Bytes, flat.dtype, flat.pack.numel()); ok {
+			if again, ok := tensor.FromHost(s.c, flat.memory.Bytes, flat.dtype, flat.pack.Numel()); ok {
 				flat.whole.Reload(again)
 			}
 		}

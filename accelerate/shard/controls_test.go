@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
+	"github.com/lockstep-ml/lockstep/accelerate/flatten"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -26,9 +28,9 @@ func numbers(c *tensor.Ctx, seed uint64, n int) *tensor.Tensor {
 
 // squares adds up what ranks make of their shards, in the order of the elements; own is rank 0's part.
 func squares(c *tensor.Ctx, x *tensor.Tensor, ranks, cell int) (all, own float64) {
-	p := pack([]int{x.Numel()}, ranks, cell)
+	p := flatten.New([]int{x.Numel()}, ranks, cell)
 	for r := range ranks {
-		mine := p.within(0, r)
+		mine := p.Within(0, r)
 		if mine.Len() == 0 {
 			continue
 		}
@@ -52,9 +54,9 @@ func TestCellsKeepTheNorm(t *testing.T) {
 	var differ int
 	for seed := range uint64(4) {
 		x := numbers(c, seed, 100_003)
-		whole, _ := squares(c, x, 1, Cell)
+		whole, _ := squares(c, x, 1, strategy.Cell)
 		for _, ranks := range []int{2, 3, 4, 5, 8} {
-			got, own := squares(c, x, ranks, Cell)
+			got, own := squares(c, x, ranks, strategy.Cell)
 			require.Equal(t, whole, got, "%d ranks", ranks)
 			require.NotEqual(t, whole, own)
 			if control, _ := squares(c, x, ranks, 1000); control != whole {

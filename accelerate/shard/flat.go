@@ -4,9 +4,10 @@ package shard
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/lockstep-ml/lockstep/accelerate/accumulation"
+	"github.com/lockstep-ml/lockstep/accelerate/flatten"
+	"github.com/lockstep-ml/lockstep/accelerate/strategy"
 	"github.com/lockstep-ml/lockstep/comm"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -17,7 +18,7 @@ type flat struct {
 	comes  bool // and goes with the passes of its unit
 	unit   *unit
 	dtype  tensor.DType
-	pack   packing
+	pack   flatten.Layout
 	params []tensor.Named
 	number []int // of each parameter in Sharder.params; nil: they are frozen and have no gradients
 
@@ -44,7 +45,7 @@ func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bo
 	for i, p := range params {
 		sizes[i] = p.Numel()
 	}
-	f.pack = pack(sizes, s.group.Size(), Cell)
+	f.pack = flatten.New(sizes, s.group.Size(), strategy.Cell)
 	f.filled = make([]bool, len(params))
 	if trained {
 		f.number = make([]int, len(params))
@@ -54,7 +55,7 @@ func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bo
 	}
 	if f.comes && s.options.Zeros != nil {
 		var err error
-		if f.own, err = s.options.Zeros(s.c, f.dtype, f.pack.shard); err != nil {
+		if f.own, err = s.options.Zeros(s.c, f.dtype, f.pack.Shard); err != nil {
 			return nil, fmt.Errorf("shard: %w", err)
 		}
 	}
@@ -85,7 +86,7 @@ func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bo
 
 // allocate makes whole: where it stays, in memory that the group's calls fill in place.
 func (f *flat) allocate(s *Sharder) error {
-	n := f.pack.numel()
+	n := f.pack.Numel()
 	if f.comes {
 		return tensor.Try(func() { f.whole.Tensor = tensor.Zeros(s.c, f.dtype, n) })
 	}
@@ -103,42 +104,35 @@ func (f *flat) allocate(s *Sharder) error {
 
 // alloc makes a vector of zeros, in the group's memory if the device computes there.
 func alloc(s *Sharder, dt tensor.DType, n int) (m *comm.Memory, t *tensor.Tensor, err error) {
-	if !s.host {
-		return nil, t, tensor.Try(func() { t = tensor.Zeros(s.c, dt, n) })
+	var memory []byte
+	if s.host {
+		if m, err = s.group.Alloc(n * dt.Size()); err != nil {
+			return nil, nil, fmt.Errorf("shard: %w", err)
+		}
+		memory = m.Bytes
 	}
-	if m, err = s.group.Alloc(n * dt.Size()); err != nil {
-		return nil, nil, fmt.Errorf("shard: %w", err)
-	}
-	return m, t, tensor.Try(func() { t, _ = tensor.FromHost(s.c, m.Bytes, dt, n) })
+	return m, t, tensor.Try(func() { t, _ = flatten.Vector(s.c, memory, dt, n) })
 }
 
 // view is parameter i's place in a buffer.
 func (f *flat) view(c *tensor.Ctx, buffer *tensor.Tensor, i int) *tensor.Tensor {
-	lo := f.pack.offsets[i]
-	return tensor.Reshape(c, tensor.Slice(c, buffer, 0, lo, lo+f.pack.sizes[i]), f.params[i].Shape()...)
+	return f.pack.View(c, buffer, i, f.params[i].Shape()...)
 }
 
 // shard is this rank's shard of a buffer.
 func (f *flat) shard(s *Sharder, buffer *tensor.Tensor) *tensor.Tensor {
-	lo := s.group.Rank() * f.pack.shard
-	return tensor.Slice(s.c, buffer, 0, lo, lo+f.pack.shard)
+	return f.pack.Own(s.c, buffer, s.group.Rank())
 }
 
 // placement is what this rank owns of parameter i.
 func (f *flat) placement(s *Sharder, i int) tensor.Placement {
-	own := f.pack.within(i, s.group.Rank())
+	own := f.pack.Within(i, s.group.Rank())
 	return s.job.Place(f.params[i]).Slice(own.Start, own.Stop)
 }
 
 // local is what this rank owns of parameter i, as part of a buffer of a shard's size; nil if that is nothing.
 func (f *flat) local(s *Sharder, shard *tensor.Tensor, i int) *tensor.Tensor {
-	rank := s.group.Rank()
-	own := f.pack.within(i, rank)
-	if own.Len() == 0 {
-		return nil
-	}
-	at := f.pack.offsets[i] + own.Start - rank*f.pack.shard
-	return tensor.Slice(s.c, shard, 0, at, at+own.Len())
+	return f.pack.Local(s.c, shard, i, s.group.Rank())
 }
 
 // open makes the buffer of gradients, so that a backward pass writes there.
@@ -146,7 +140,7 @@ func (f *flat) open(s *Sharder) {
 	if f.grads != nil || f.number == nil {
 		return
 	}
-	f.grads = tensor.Zeros(s.c, f.params[0].GradDType(), f.pack.numel())
+	f.grads = tensor.Zeros(s.c, f.params[0].GradDType(), f.pack.Numel())
 	f.point(s)
 }
 
@@ -172,12 +166,11 @@ func (f *flat) fill(s *Sharder, i int, absent bool) {
 	f.filled[i] = true
 	f.left--
 	p, v := f.params[i], f.views[i]
-	switch g := p.Grad(); {
-	case g == nil || absent: // −0 changes no sum
-		tensor.FillInto(s.c, v, math.Copysign(0, -1))
-	case g != v:
-		tensor.CopyInto(s.c, v, g)
+	g := p.Grad()
+	if absent {
+		g = nil
 	}
+	flatten.Fill(s.c, v, g)
 	if old := p.SwapGrad(nil, false); old != nil && old != v {
 		old.Free()
 	}

@@ -41,7 +41,7 @@ func (s *Sharder) isRounded(p tensor.Named) bool {
 // makeLow makes the form in which products read the parameters: each rank rounds its shard, and half as much is
 // gathered.
 func (f *flat) makeLow(s *Sharder, u *unit) (err error) {
-	n := f.pack.numel()
+	n := f.pack.Numel()
 	lower := s.options.Lower
 	if s.shared {
 		if f.lmemory, err = s.group.AllocShared(n * lower.Size()); err != nil {
@@ -90,7 +90,7 @@ func (f *flat) fetch(s *Sharder, w *form) {
 	if !w.away() {
 		return
 	}
-	w.coming = tensor.Empty(s.c, w.DType(), f.pack.numel())
+	w.coming = tensor.Empty(s.c, w.DType(), f.pack.Numel())
 	own := f.own
 	if w == &f.low {
 		own = f.shard(s, w.coming)

@@ -153,7 +153,7 @@ func (s *Sharder) send(f *flat) {
 		x.handle = s.group.ReduceScatter(comm.OfTensor(s.c, f.shard(s, f.grads)), comm.OfTensor(s.c, f.grads), comm.Sum,
 			label)
 	default:
-		x.parts = tensor.Empty(s.c, f.grads.DType(), f.pack.numel())
+		x.parts = tensor.Empty(s.c, f.grads.DType(), f.pack.Numel())
 		x.handle = s.group.AllToAll(comm.OfTensor(s.c, x.parts), comm.OfTensor(s.c, f.grads), label)
 	}
 	if f.sum != nil && x.grads == nil {
@@ -165,7 +165,7 @@ func (s *Sharder) send(f *flat) {
 // sendRounded begins an exchange in the dtype of Options.Reduce.
 func (s *Sharder) sendRounded(x *exchange, label comm.CallOption) {
 	f, dt := x.flat, s.options.Reduce
-	x.grads, x.parts = tensor.Empty(s.c, dt, f.pack.numel()), tensor.Empty(s.c, dt, f.pack.numel())
+	x.grads, x.parts = tensor.Empty(s.c, dt, f.pack.Numel()), tensor.Empty(s.c, dt, f.pack.Numel())
 	tensor.CopyInto(s.c, x.grads, f.grads)
 	if f.sum != nil {
 		f.grads.Free()
@@ -206,8 +206,8 @@ func (s *Sharder) addParts(sum *accumulation.Shard, first int, x *exchange) {
 	for microBatch := range s.samples() {
 		parts := make([]*tensor.Tensor, s.tokens)
 		for i := range parts {
-			lo := (microBatch*s.tokens + i) * x.flat.pack.shard
-			parts[i] = tensor.Slice(s.c, x.parts, 0, lo, lo+x.flat.pack.shard)
+			lo := (microBatch*s.tokens + i) * x.flat.pack.Shard
+			parts[i] = tensor.Slice(s.c, x.parts, 0, lo, lo+x.flat.pack.Shard)
 			if s.options.Reduce.IsHalf() {
 				parts[i] = tensor.Cast(s.c, parts[i], tensor.Float32)
 			}

@@ -26,7 +26,7 @@ func (s *Sharder) Memory() (m strategy.Memory) {
 	for _, u := range s.units {
 		var held, come, open int64
 		for _, f := range u.flats {
-			n := int64(f.pack.numel())
+			n := int64(f.pack.Numel())
 			whole := n * int64(f.dtype.Size())
 			switch {
 			case f.comes:

@@ -16,6 +16,6 @@ func (s *Sharder) Norm(ctx context.Context) (float64, error) {
 			return nil, 0
 		}
 		p := s.slots[i]
-		return s.local[i].Grad(), p.flat.pack.within(p.at, s.group.Rank()).Start
+		return s.local[i].Grad(), p.flat.pack.Within(p.at, s.group.Rank()).Start
 	}, s.group)
 }

@@ -343,7 +343,7 @@ func (s *Sharder) views() ([]*tensor.Tensor, error) {
 	for _, f := range s.flats {
 		if f.grads == nil {
 			var err error
-			if f.gmemory, f.grads, err = alloc(s, f.params[0].GradDType(), f.pack.numel()); err != nil {
+			if f.gmemory, f.grads, err = alloc(s, f.params[0].GradDType(), f.pack.Numel()); err != nil {
 				return nil, err
 			}
 		}
@@ -421,7 +421,7 @@ func (s *Sharder) restore(f *flat, whole bool) error {
 		case whole:
 			f.arrive(s, &f.whole)
 		default:
-			f.whole.Reload(tensor.Full(s.c, f.dtype, math.NaN(), f.pack.numel()))
+			f.whole.Reload(tensor.Full(s.c, f.dtype, math.NaN(), f.pack.Numel()))
 			tensor.CopyInto(s.c, f.shard(s, f.whole.Tensor), f.own)
 		}
 		for _, p := range f.params {

@@ -42,7 +42,7 @@ func (s *Sharder) apart(f func() error) error {
 	}
 	if err := tensor.Try(func() {
 		for _, flat := range s.all() {
-			private := tensor.Empty(s.c, flat.dtype, flat.pack.numel())
+			private := tensor.Empty(s.c, flat.dtype, flat.pack.Numel())
 			for i, p := range flat.params {
 				p.Rehome(s.c, flat.view(s.c, private, i))
 			}
