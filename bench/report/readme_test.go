@@ -99,7 +99,7 @@ func (s *source) recorded() string {
 		}
 	}
 	require.NotEmpty(s.t, speeds)
-	return fmt.Sprintf("%.0f,000 to %.0f,000 tokens/s, and the end after %d of %d steps", slices.Min(speeds)/1e3,
+	return fmt.Sprintf("%.0f,000 to %.0f,000 tokens/s. The run stopped at step %d of %d", slices.Min(speeds)/1e3,
 		slices.Max(speeds)/1e3, state.GlobalStep, state.MaxSteps)
 }
 
@@ -121,7 +121,7 @@ func (s *source) claims() []string {
 			s.ratios("xeon", "gpt2_124m", 2), s.ratios("zen4", "gpt2_124m", 2)),
 		fmt.Sprintf("With both sides held to AVX2, which is what most laptops have, it is %s times as fast on a Zen 5 "+
 			"([AVX2](docs/performance.md#avx2)).", avx2),
-		fmt.Sprintf("The process that takes these steps needs %s of PyTorch's peak memory on the Xeon, %s "+
+		fmt.Sprintf("Training GPT-2 takes %s of PyTorch's peak memory on the Xeon, %s "+
 			"on the Zen 4 ([GPT-2 124M, peak memory](docs/performance.md#results), 1 thread).",
 			s.part("xeon", "gpt2_124m_memory"), s.part("zen4", "gpt2_124m_memory")),
 		fmt.Sprintf("`examples/clm` trains a tokenizer and finishes its first step after %s on the Xeon "+
