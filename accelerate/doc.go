@@ -21,8 +21,8 @@
 //
 // These are for package trainer; a loop under [Run] does not need them:
 //
-//   - [New], [Replicas], [Connect], [RunRanks], [WithGroup] and [ranks.Ranks.Open] are what Run is made of. They read
-//     the arguments once; [Accelerator.SetArguments] gives a rank others.
+//   - [New], [Replicas], [Connect], [RunRanks], [WithGroup] and [ranks.Ranks.Open] are the parts of Run. They read the
+//     arguments once; [Accelerator.SetArguments] replaces those of a rank.
 //   - [ranks.Ranks.Abort] ends the other ranks; in a loop of your own, return the error.
 //   - [ranks.Peers.GatherBytes], [ranks.Peers.GatherRows], [ranks.Peers.SumFloats] and [Accelerator.SyncParameters] lie
 //     below [GatherObjects], [Accelerator.GatherForMetrics] and Prepare.

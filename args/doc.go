@@ -15,15 +15,13 @@
 // is silently ignored. TrainingArguments is plain data, which can be printed, compared and saved; callbacks,
 // metrics and others are options of package trainer.
 //
-// A flag beats the environment (LOCKSTEP_LEARNING_RATE), which beats files (--config FILE, JSON or YAML; a
-// later file beats an earlier one), which beat the value that the struct had. All faults come back together in
-// one [*Error], each with the key, the value, where it came from and what was wanted. [Resolved] tells where
-// every value came from.
+// A flag beats the environment (LOCKSTEP_LEARNING_RATE), which beats files (--config FILE, JSON or YAML; a later file
+// beats an earlier one), which beat the value that the struct had. One [*Error] reports all faults, each with the key,
+// the value, its source and the expected values. [Resolved] has the source of every value.
 //
-// The other names of HuggingFace's are known to a [Loader] too, so that a command line written for its Trainer
-// is understood: [HuggingFace] lists them. A name that changes no result is accepted with a [Notice], an older
-// name sets the field that replaced it, and every other name is an error that says what is not built.
-// [Loader.Know] adds names of a program's own.
+// A [Loader] also recognizes HuggingFace's other names, so a command line written for its Trainer works: [HuggingFace]
+// lists them. A name that changes no result is accepted with a [Notice], an older name sets the field that replaced it,
+// and every other name is an error that names the missing feature. [Loader.Know] adds a program's own names.
 //
 // The package is not a general configuration library: settings are flat, there are no sub-commands, and it
 // neither prints nor exits. Checks that need the model, the data or the number of ranks are the trainer's.
@@ -31,7 +29,7 @@
 // # For packages that train
 //
 // [FromJSON], [Program], [TrainingArguments.Diff], [TrainingArguments.ValidateFor] and the methods that compute what
-// settings come to, such as [TrainingArguments.AccumulationSteps], are for packages trainer and accelerate.
+// settings come to, such as [TrainingArguments.AccumulationSteps], serve packages trainer and accelerate.
 //
 // # Settings of a program's own
 //

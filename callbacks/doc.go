@@ -11,19 +11,18 @@
 //		return nil
 //	}
 //
-// The trainer calls the methods with an [Event], which has the run's [State] and its [Control]: a callback sets
-// flags in Control, and the trainer does what they say. Names, order and flag rules are those of HuggingFace's
-// Trainer.
+// The trainer calls the methods with an [Event], which has the run's [State] and its [Control]: a callback sets flags
+// in Control, and the trainer obeys them. Names, order and flag rules are those of HuggingFace's Trainer.
 //
-// Callbacks run in the training goroutine, one after the other, and on rank 0 only unless they implement
-// [EveryRank]. The trainer makes a flag that was set on one rank common to all before it acts on it. A callback
-// must not keep an Event, and changes its State only by the methods of this package. The record of a log event
-// is the exception: what a callback adds to it is seen by all that come after it, and kept.
+// Callbacks run in the training goroutine, one after the other, and on rank 0 only unless they implement [EveryRank].
+// The trainer copies a flag set on one rank to all ranks before it acts on it. A callback must not keep an Event, and
+// changes its State only with the methods of this package. The exception is the record of a log event: later callbacks
+// see entries that a callback adds, and the log keeps them.
 //
-// The order is [Flow], then those that add to records ([Speed], [Memory], [RegisterDefault]), then reporters,
-// then the user's own, then the display: [Progress] on a terminal, [Printer] in files and pipes. What a program
-// writes to that terminal during the run goes through [TerminalOf] or [AboveBar], so that it stands above the
-// progress bar. [NewPhase] shows work before a run.
+// The order is [Flow], then those that add to records ([Speed], [Memory], [RegisterDefault]), then reporters, then the
+// user's own, then the display: [Progress] on a terminal, [Printer] in files and pipes. A program that writes to the
+// terminal during the run uses [TerminalOf] or [AboveBar], which print above the progress bar. [NewPhase] shows work
+// before a run.
 //
 // A reporter sends records to an outside system; packages below integrations register theirs with
 // [RegisterReporter], and the argument report_to turns them on.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkpoint saves the state of a training run on disk, so that the run can be resumed after a crash, a
-// full disk or a kill at any moment. Package trainer does this by itself. Use this package in a training loop
-// of your own, starting with [Store.Save] and [Store.Latest], or to read what a run has saved, with [Open].
+// Package checkpoint saves the state of a training run on disk, so that the run can be resumed after a crash, a full
+// disk or a kill at any moment. Package trainer uses it. Use it in your own training loop, starting with [Store.Save]
+// and [Store.Latest], or to read a saved checkpoint, with [Open].
 //
 //	store := &checkpoint.Store{Dir: "out/line"}
 //	info, err := store.Save(ctx, 500, checkpoint.Content{RunID: run, Parts: parts})
@@ -11,13 +11,11 @@
 //	err = ck.ReadJSON("trainer_state.json", &state)
 //
 // A checkpoint is a folder checkpoint-<step> with files named as HuggingFace names them: each is a [Part].
-// [SaveTensors] writes tensors, which [Checkpoint.OpenTensors] finds, and [BytesPart] holds what is in memory. State is
-// kept in global terms (positions in the stream of samples, whole parameters by name), never per rank, so that a run
-// can go on with another number of ranks.
-// The trainer's parts are JSON and safetensors alone; nothing that is read is executed.
+// [SaveTensors] writes tensors, which [Checkpoint.OpenTensors] finds, and [BytesPart] holds bytes in memory. State is
+// kept in global terms (positions in the stream of samples, whole parameters by name), never per rank, so a run can
+// resume on another number of ranks. The trainer's parts are only JSON and safetensors; loading executes nothing.
 //
-// The package does not decide when to save or what, and it does not save a model for inference:
-// trainer.Trainer.SaveModel does.
+// The package does not decide when or what to save. trainer.Trainer.SaveModel saves a model for inference.
 //
 // # How a save survives a crash
 //
@@ -26,10 +24,9 @@
 // LATEST, a pointer that is replaced in the same way. A checkpoint of the same step is set aside first and
 // deleted last, so that at every moment one of the two can be loaded. Opening a checkpoint verifies every byte.
 //
-// Which checkpoint is newer is told by the save id inside the manifest, which grows with every save into the
-// folder, never by times of files or by step numbers: a run that is started again in the same folder counts
-// steps from zero.
+// The save id in the manifest, which grows with every save into the folder, decides which checkpoint is newer. File
+// times and step numbers do not: a run that is started again in the same folder counts steps from zero.
 //
 // One process at a time writes into a folder (in a run of many, rank 0): a lock file keeps others out, see
-// [Store.Acquire]. What another run wrote is never deleted.
+// [Store.Acquire]. Files of another run are never deleted.
 package checkpoint

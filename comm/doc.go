@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package comm lets the ranks of a job exchange data: reductions, gathers, broadcasts, messages and barriers
-// between goroutines of one process, or processes of one or several hosts. Packages trainer and accelerate use
-// it by themselves; use it for a parallel algorithm of your own. Start with comm/local: its Run starts ranks as
-// goroutines and gives each a [Group], whose methods, such as [Group.AllReduce], exchange the data.
+// Package comm lets the ranks of a job exchange data: reductions, gathers, broadcasts, messages and barriers between
+// goroutines of one process, or processes of one or several hosts. Packages trainer and accelerate use it; use it for
+// your own parallel algorithm. Start with comm/local: its Run starts ranks as goroutines and gives each a [Group],
+// whose methods, such as [Group.AllReduce], exchange the data.
 //
 // A Group is one rank's view of a set of ranks, all of which issue the same calls in the same order. Every call has a
-// deadline, and the ranks compare what they were asked to do. The first error ends the group on every rank, so that a
-// mistake on one rank is an error with a name on all of them, and never a silent hang. Calls return a [Handle]
-// immediately; wait for it before the buffer is used.
+// deadline, and the ranks compare what they were asked to do. The first error ends the group on every rank, so a
+// mistake on one rank becomes a clear error on all of them, never a silent hang. Calls return a [Handle] immediately;
+// wait for it before the buffer is used.
 //
-// The bytes are moved by an [Engine]: comm/local (goroutines), comm/shm (processes of one host) or comm/tcp
-// (several hosts). Processes find each other with comm/rendezvous. comm/fake moves nothing and counts, to plan
-// a job.
+// An [Engine] moves the bytes: comm/local (goroutines), comm/shm (processes of one host) or comm/tcp (several hosts).
+// Processes find each other with comm/rendezvous. comm/fake transfers nothing; it counts traffic for planning.
 //
 // The package is not a launcher (see accelerate/launch). It moves the memory of tensors (see [OfTensor]) and has no
 // notion of models or gradients. It compresses nothing: see the communication hooks of accelerate/ddp. comm/tcp
@@ -29,7 +28,6 @@
 //
 // # For those who write an engine
 //
-// [New], [Engine], [Call], [Info], [Signature], [Memory] and the functions that say that they are for engines
-// are the line between this package and what moves the bytes. Programs need none of them. Package comm/commtest
-// is the test suite that every engine passes.
+// [New], [Engine], [Call], [Info], [Signature], [Memory] and the functions that say that they are for engines are the
+// engine interface. Programs need none of them. Package comm/commtest is the test suite that every engine passes.
 package comm

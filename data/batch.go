@@ -8,12 +8,12 @@
 // [OpenTokenFile] reads one from disk, and [TrainBlocks] and [EvalBlocks] cut it. A training loop of your own
 // reads a [Source] with a [Loader], which prepares batches ahead on several goroutines.
 //
-// A dataset that can only be read in its order, a file larger than the memory for instance, is an [Iterable];
-// [NewIterableSource] joins it with a collator.
+// A dataset that can only be read in order, such as a file larger than memory, is an [Iterable]; [NewIterableSource]
+// joins it with a collator.
 //
-// Other packages read files: data/text (running text), data/tabular (CSV and other tables) and data/images
-// (IDX). Package data/tokenizers turns text into tokens, and package samplers decides the order of the samples.
-// Package data knows nothing of ranks, and never repeats or makes up a sample to fill a batch.
+// Other packages read files: data/text (running text), data/tabular (CSV and other tables) and data/images (IDX).
+// Package data/tokenizers turns text into tokens, and package samplers decides the order of the samples. Package data
+// is independent of ranks, and never repeats or invents a sample to fill a batch.
 package data
 
 import (

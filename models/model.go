@@ -4,16 +4,16 @@
 // folder that Lockstep or transformers wrote, with [LoadPretrained], and to make your architecture trainable, by
 // implementing [Model]. [SaveWeights] and [LoadWeights] save and load the weights of any module.
 //
-// Architectures are packages of their own, such as models/gpt2. They register themselves under the model_type
-// of their config.json with [Register]: import them for their side effect, so that LoadPretrained knows them.
+// Architectures are packages of their own, such as models/gpt2. They register themselves under the model_type of their
+// config.json with [Register]: import them for their side effect, so that LoadPretrained finds them.
 //
 // The package does not train (see package trainer) and does not generate text (see package models/generation).
 //
 // # For package trainer
 //
-// [ConfigJSON], [ReadWeights], [WeightFiles], [NonEmbeddingParameters], [SidecarNames], [WeightsBase] and
-// [WeightsFile] are what the trainer saves and loads models with. A program calls LoadPretrained,
-// LoadWeights, SaveWeights and trainer.Trainer.SaveModel instead.
+// [ConfigJSON], [ReadWeights], [WeightFiles], [NonEmbeddingParameters], [SidecarNames], [WeightsBase] and [WeightsFile]
+// serve the trainer, which saves and loads models with them. A program calls LoadPretrained, LoadWeights, SaveWeights
+// and trainer.Trainer.SaveModel instead.
 package models
 
 import (

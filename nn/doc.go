@@ -26,7 +26,7 @@
 //
 // Every Forward runs inside [Unit] or [Unit1]: names for random numbers and errors, memory scopes, hooks and
 // recomputation depend on it. A layer of your own gets its parameters' tensors from [Ctx.Param]. Losses are sums over
-// their terms, not means: what trains divides once, by the number of terms of the whole step.
+// their terms, not means: the trainer divides once, by the number of terms of the whole step.
 //
 // Package nn does not train (see packages trainer and optim) and does not read or write files (see package
 // models).

@@ -5,11 +5,10 @@
 // Use this package in a training loop of your own, starting with [DefaultAdamW], [NewSchedule] and [ClipGradNorm],
 // or to build another optimizer.
 //
-// An optimizer is a chain of small transforms of the gradient ([L2] or [DecoupledDecay], [Momentum],
-// [ScaleByAdam]) followed by one step of the learning rate. AdamW, Adam and SGD are such chains; [New] makes
-// others. Implement [Transform] for a rule that is not here, and give trainer.WithOptimizer a function that
-// makes the chain.
+// An optimizer is a chain of small transforms of the gradient ([L2] or [DecoupledDecay], [Momentum], [ScaleByAdam])
+// followed by one step of the learning rate. AdamW, Adam and SGD are such chains; [New] makes others. Implement
+// [Transform] for another rule, and pass a function that makes the chain to trainer.WithOptimizer.
 //
-// A parameter is a [tensor.Named], in a [Group] with its learning rate and weight decay. Which
-// parameters decay, and when to step, is for the caller to say.
+// A parameter is a [tensor.Named], in a [Group] with its learning rate and weight decay. The caller decides which
+// parameters decay, and when to step.
 package optim

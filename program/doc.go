@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package program is the main function of programs that train: signals, exit codes, settings, the log, and the
-// report to a launcher. Use it in every program that [lockstep launch], a scheduler or a terminal may interrupt; it
-// works with the Trainer and with a loop of your own. A main is one line:
+// Package program is the main function of programs that train: signals, exit codes, settings, the log, and the report
+// to a launcher. Use it in every program that [lockstep launch], a scheduler or a terminal may interrupt; it works with
+// the Trainer and with your own loop. A main is one line:
 //
 //	func main() { os.Exit(program.Run(train)) }
 //
@@ -29,7 +29,7 @@
 //	SIGQUIT          print the stacks of all goroutines, as Go does, then save and stop
 //	SIGUSR1          save and stop, with an exit code of its own: a scheduler announces the end (Slurm's --signal)
 //
-// A second one ends the process immediately, as if nothing handled it. A second signal within 300 ms of the first does
+// A second signal ends the process immediately, as without a handler. A second signal within 300 ms of the first does
 // not count, because terminals and wrappers deliver the same signal twice, and neither does a SIGHUP: closing the
 // terminal after Ctrl-C must not lose the checkpoint that is being written.
 //
@@ -44,21 +44,20 @@
 //	[ExitInterrupted]   interrupted, here or on another rank
 //	128 + SIGUSR1       interrupted by SIGUSR1: 138 on Linux, 158 on macOS and the BSDs
 //
-// A panic is reported as an error is, with the stack behind it. What no function can recover ends the process by Go's
-// runtime, with 2: a panic on a goroutine that the program started, and a fatal error such as a deadlock.
+// A panic is reported as an error, followed by its stack. Go's runtime ends the process with 2 after failures that
+// cannot be recovered: a panic on a goroutine that the program started, and a fatal error such as a deadlock.
 //
 // # Output
 //
 // [Process.Line] prints results, a name with facts about it, and [Process.Printf] any text; messages and the log go to
 // standard error. On a terminal lines fit its width (COLUMNS, or 80, where the terminal does not report one), names are
-// bold, warnings yellow and errors red, unless NO_COLOR or CI is set or TERM is dumb. What goes elsewhere has no
-// colour, and lines of any length. lockstep launch hands the width of its terminal to its ranks. [Process.Phase] shows
-// how far work before a training is.
+// bold, warnings yellow and errors red, unless NO_COLOR or CI is set or TERM is dumb. Other output has no colour, and
+// lines of any length. lockstep launch passes the width of its terminal to its ranks. [Process.Phase] shows the
+// progress of work before training.
 //
 // # Memory
 //
-// Tensors lie outside the Go heap, and a step leaves little garbage: what the collector saves at Go's default of 100 is
-// not worth that the heap, with the data set in it, may double. Run sets GOGC to 25 unless the environment sets it. 300
-// steps of examples/clm, which also trains a tokenizer, then take 70 MiB at most for 80, and about 6 % more processor
-// time.
+// Tensors are outside the Go heap, and a step leaves little garbage, but Go's default GOGC of 100 lets the heap, with
+// the data set in it, double. Run sets GOGC to 25 unless the environment sets it. 300 steps of examples/clm, which also
+// trains a tokenizer, then take at most 70 MiB instead of 80, and about 6 % more processor time.
 package program

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package samplers decides which rank sees which samples of a dataset, and in which order. Package trainer does this by
-// itself. Use this package in a training loop of your own: make an order ([NewRandom], [NewSequential] or
-// [NewLengthGroupedSampler]) and give it to accelerate's Accelerator.Windows, or cut it into steps yourself with
-// [NewStream].
+// Package samplers decides which rank sees which samples of a dataset, and in which order. Package trainer uses it. Use
+// it in your own training loop: make an order ([NewRandom], [NewSequential] or [NewLengthGroupedSampler]) and give it
+// to accelerate's Accelerator.Windows, or cut it into steps yourself with [NewStream].
 //
 // A [Stream] sees every sample of an epoch once, on any number of ranks, and goes to any place of the training in O(1).
-// The sharding rules of HuggingFace are here too, for programs that depend on them.
+// The package also has the sharding rules of HuggingFace, for programs that depend on them.
 //
 // # Terms
 //
@@ -26,8 +25,8 @@
 // # The sharding rules of HuggingFace and torch
 //
 // A Stream sees every sample of an epoch once on any number of ranks, and its bits do not depend on that number. The
-// rules of HuggingFace and torch exist beside it, under their names there, for programs that move here and need the
-// indices that they had. They make no such promise.
+// rules of HuggingFace and torch keep their names, for programs that need the same indices as before. They make no such
+// promise.
 //
 //	name                  of            samples at an epoch's end that do not divide evenly
 //	DistributedSampler    torch         repeated from the epoch's head, or left out with DropLast
@@ -46,8 +45,8 @@
 // again. Evaluation and prediction in Lockstep use none of these rules, see every sample exactly once, in the order of
 // the dataset, and never leave one out; not with drop-last either, nor with length grouping.
 //
-// Places in a stream are in global terms (Place), so that another number of ranks can go on: nothing of the rest of the
-// epoch is lost (but what drop-last leaves out), and nothing seen twice but to complete its last round.
+// Places in a stream are in global terms (Place), so a run can resume on another number of ranks: no sample of the
+// epoch is lost (except those that drop-last leaves out), and samples repeat only to fill the last round.
 //
 // # What it is not
 //

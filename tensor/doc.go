@@ -19,14 +19,13 @@
 // Misuse (a wrong shape, dtype or device, a freed tensor) panics with [*Error]; [Try] turns that panic into an
 // error.
 //
-// The package knows nothing of modules, named parameters, optimizers or files: see packages nn, optim, models
-// and checkpoint.
+// The package has no modules, optimizers or files: see packages nn, optim, models and checkpoint.
 //
 // # For packages that train
 //
-// Optimizers are made of operations that write into an existing tensor: [AdamW], [AdamMoments], and the functions whose
-// names end in Into. [Ctx.Trace], [Ctx.SetStep], [HostBytes], [FromHost], [WriteBytes], [Tensor.OnGrad],
-// [Tensor.SwapGrad], [Reaching] and [DroppingLowered] serve packages accelerate and checkpoint. [Tensor.Boundary],
-// [Accumulating] and [DelayWeightGrads] are for the stages of pipelines. [RegisterDevice] is for packages that add a
-// device. A model or a program needs none of them.
+// Optimizers use operations that write into an existing tensor: [AdamW], [AdamMoments], and the functions whose names
+// end in Into. [Ctx.Trace], [Ctx.SetStep], [HostBytes], [FromHost], [WriteBytes], [Tensor.OnGrad], [Tensor.SwapGrad],
+// [Reaching] and [DroppingLowered] serve packages accelerate and checkpoint. [Tensor.Boundary], [Accumulating] and
+// [DelayWeightGrads] are for the stages of pipelines. [RegisterDevice] is for packages that add a device. A model or a
+// program needs none of them.
 package tensor

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package offload keeps CPU tensors in files instead of memory, such as an optimizer state that is larger than the
-// machine's memory. The files are mapped, so that the system writes to disk what does not fit and reads it again when
-// it is used. If that fails, the kernel that needs it ends with an error that names the folder. A step that goes
-// through such tensors in order moves at the disk's speed; the bits are those of tensors in memory. The files have no
-// names, so nothing is left of them when the process ends.
+// machine's memory. The files are mapped, so the system writes pages that do not fit to disk and reads them again on
+// use. If that fails, the computation fails with an error that names the folder. A step that reads offloaded tensors in
+// order runs at the disk's speed; the bits are those of tensors in memory. The files have no names and vanish with the
+// process.
 package offload
 
 import (

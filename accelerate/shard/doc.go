@@ -6,5 +6,5 @@
 // fsdp, deepspeed or zero_stage.
 //
 // The parameters of a unit, which is a module of the model, or of a bucket lie side by side in a flat buffer, and each
-// rank owns an equal part of it: its shard. What it owns of one parameter is a local tensor; optimizers update these.
+// rank owns an equal part of it: its shard. The owned part of a parameter is a local tensor; optimizers update these.
 package shard

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Lockstep starts distributed jobs, shows what it finds on a machine, and estimates the memory of a training run.
+// Lockstep starts distributed jobs, reports a machine's environment, and estimates the memory of a training run.
 //
 //	lockstep launch --nproc_per_node 4 -- ./train --learning_rate 1e-3
 //	lockstep env
@@ -9,8 +9,8 @@
 //	lockstep diff out/a out/b
 //	lockstep help launch
 //
-// It does not train: training programs are made from the packages, as the examples are. What its commands do is in
-// packages too (accelerate/launch, comm/env, trainer); here are flags, texts and exit codes.
+// It does not train: training programs are made from the packages, as the examples are. Packages implement its commands
+// (accelerate/launch, comm/env, trainer); this program has flags, texts and exit codes.
 package main
 
 import (

@@ -12,9 +12,9 @@
 //
 // Only the bytes of collective calls and messages go over MPI, as non-blocking messages between ranks. Reductions are
 // added up by the tree that package comm specifies, so that they have the bits of every other engine; in the fast order
-// (comm.Options.FastOrder) MPI itself sums float32 and float64 over all ranks. Who belongs to the job, who has failed
-// and why is told over package rendezvous's connections: MPI has no deadlines, and does not say which rank died.
+// (comm.Options.FastOrder) MPI itself sums float32 and float64 over all ranks. Membership and failures travel over
+// package rendezvous's connections: MPI has no deadlines, and does not report which rank died.
 //
-// MPI cannot be begun twice in a process. It is ended when the last group is closed; a program that opens another group
-// after that calls Init before the first, and Finalize when it ends.
+// A process cannot initialize MPI twice. Closing the last group finalizes MPI; a program that opens another group later
+// calls Init before its first group, and Finalize at its end.
 package mpi

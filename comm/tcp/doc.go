@@ -10,8 +10,8 @@
 // specifies. Chunks overlap: while one is added the next is on its way. Under comm.Options.FastOrder large reductions
 // go around a ring, from neighbour to neighbour (comm/internal/algorithms has the table).
 //
-// Every connection begins with the job's handshake (see package comm/rendezvous). A call's signature goes ahead of
-// its bytes, whose number both sides know from it: nothing that is received decides how much is read.
+// Every connection begins with the job's handshake (see package comm/rendezvous). A call's signature precedes its
+// bytes, and both sides derive their number from it: received data never decides how much is read.
 //
 // Where hosts have equal numbers of ranks, a power of two, one after another, all-reduce, reduce-scatter,
 // all-gather and broadcast have two levels: shared memory inside a host, and between hosts connections over

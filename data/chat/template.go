@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package chat turns conversations into the texts that language models were trained on, and into samples to train on.
-// Use it to talk to a model, or to fine-tune one on chats: a [Template] is the chat template of a model, and renders
-// what apply_chat_template of transformers does; a [Row] is a row of a data set in any of the usual forms; an [Encoder]
+// Use it to talk to a model, or to fine-tune one on chats: a [Template] is the chat template of a model, and renders as
+// apply_chat_template of transformers does; a [Row] is a row of a data set in any of the usual forms; an [Encoder]
 // makes samples of rows, with the tokens and labels of TRL's SFTTrainer, and [Collate] makes batches of them.
 package chat
 

@@ -5,7 +5,7 @@
 // successors. Start with [Open], whose sets go into data.NewSource with [Normalization.Collate]; training sets go into
 // data.NewAugmentedSource with an [Augmentation].
 //
-// It knows random crops and flips alone: write a data.Augment for others, and implement data.Dataset for other formats.
+// It has only random crops and flips: write a data.Augment for others, and implement data.Dataset for other formats.
 package images
 
 import (

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jsonlines reads JSON Lines and Parquet files as a stream of samples, one line or row after the other, so that
-// files may be larger than the memory. Use it for a training or evaluation set that is read in its order: give the
-// [Files] with a collator to data.NewIterableSource, and that to trainer.WithIterableTrainData. A run that resumes goes
-// on at its line.
+// Package jsonlines reads JSON Lines and Parquet files as a stream of samples, one line or row after the other, so
+// files may be larger than memory. Use it for a training or evaluation set that is read in order: give the [Files] with
+// a collator to data.NewIterableSource, and that to trainer.WithIterableTrainData. A resumed run continues at its line.
 //
 // data.Shuffle shuffles them by a buffer, and data.Interleave mixes several. Text that fits into memory is read by
 // data/text, tables by data/tabular, and both can then be shuffled as a whole.

@@ -4,8 +4,8 @@
 // zstd, and Parquet. Use it for sets of labelled rows that fit into memory, such as those of text classification and
 // regression. Start with [Read].
 //
-// Values are text; what they mean (a number, a class, a sentence) is the caller's to decide. Corpora of running
-// text are read by package data/text.
+// Values are text; the caller interprets them as numbers, classes or sentences. Corpora of running text are read by
+// package data/text.
 package tabular
 
 import (

@@ -4,8 +4,8 @@
 // gzip or zstd. Use it to load the texts on which a tokenizer or a language model is trained: [Expand] lists the files,
 // and [Read] yields their documents one by one.
 //
-// It checks that text is UTF-8 and says where it is not, lists source trees ([GoSource], [Walk]), and divides
-// files into training and held-out ones ([HeldOut]).
+// It reports where text is not UTF-8, lists source trees ([GoSource], [Walk]), and divides files into training and
+// held-out ones ([HeldOut]).
 //
 // It does not tokenize (see package data/tokenizers), does not cut text into samples (package data) and does
 // not read tables of texts with labels (data/tabular).

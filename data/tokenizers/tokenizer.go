@@ -4,11 +4,11 @@
 // tokenizer.json of a model from HuggingFace, and [Train] learns a new tokenizer from texts. [Tokenizer.Encode] and
 // [Tokenizer.Decode] convert, and [Tokenizer.Save] writes a tokenizer.json that transformers reads.
 //
-// A tokenizer is the pipeline of HuggingFace's tokenizers library. Added tokens are found in the text as a whole; what
-// lies between them goes through a normalizer (normal forms, lower case), a pre-tokenizer that cuts it into pre-tokens,
-// and a model that gives each pre-token its tokens: byte-pair encoding (Sennrich et al. 2016, "Neural Machine
-// Translation of Rare Words with Subword Units") over bytes or over characters, WordPiece (Schuster and Nakajima
-// 2012) or Unigram (Kudo 2018). A post-processor puts tokens around a text, and a decoder makes text of tokens again.
+// A tokenizer is the pipeline of HuggingFace's tokenizers library. Added tokens are found in the whole text; the text
+// between them goes through a normalizer (normal forms, lower case), a pre-tokenizer that cuts it into pre-tokens, and
+// a model that gives each pre-token its tokens: byte-pair encoding (Sennrich et al. 2016, "Neural Machine Translation
+// of Rare Words with Subword Units") over bytes or over characters, WordPiece (Schuster and Nakajima 2012) or Unigram
+// (Kudo 2018). A post-processor puts tokens around a text, and a decoder makes text of tokens again.
 //
 // The package does not read corpora (see package data/text). A component or setting that it does not have is an error,
 // never ignored.

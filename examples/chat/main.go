@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Chat talks to a saved chat model in the terminal: it renders the conversation by the model's chat template, and
-// prints the answer as it comes. The model is what examples/finetune has saved, unless a flag names another one.
+// prints the answer as it comes. The model is the one that examples/finetune saved, unless a flag names another.
 //
 //	go run ./examples/chat
 //	go run ./examples/chat --model_name_or_path MODEL --system "Be brief."

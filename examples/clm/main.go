@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Clm shows how a language model is trained and fine-tuned, as transformers' run_clm.py does it. With no flags it
-// trains a small GPT-2 for half a minute on functions of the Go standard library, which is on every machine with Go:
-// first a tokenizer, then the model, with evaluations and checkpoints. At the end it says whether the model predicts
-// unseen functions better than counting bytes does, and prints functions that the model wrote. They should look like
-// Go.
+// trains a small GPT-2 for half a minute on functions of the Go standard library, which every Go installation has:
+// first a tokenizer, then the model, with evaluations and checkpoints. At the end it reports whether the model predicts
+// unseen functions better than byte counts do, and prints functions that the model wrote. They should look like Go.
 //
 //	go run ./examples/clm
 //	go run ./examples/clm --resume_from_checkpoint last

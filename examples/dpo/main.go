@@ -2,10 +2,11 @@
 
 // Dpo teaches a chat model which of two answers people prefer, by direct preference optimization as TRL's DPOTrainer
 // has it: rows of a prompt with a chosen and a rejected answer, as texts or messages. The reference is the model before
-// its training: with --use_peft the model without its adapter, else a copy, or with --precompute_ref_log_probs what the
-// model said of the rows. Before the first step it prints a row with the answers in ⟦⟧. docs/preference.md has more.
+// its training: with --use_peft the model without its adapter, else a copy, or with --precompute_ref_log_probs
+// log-probabilities computed once before training. Before the first step it prints a row with the answers in ⟦⟧.
+// docs/preference.md has more.
 //
-// With no flags it goes on with what examples/finetune has saved.
+// With no flags it continues from the model that examples/finetune saved.
 //
 //	go run ./examples/finetune
 //	go run ./examples/dpo

@@ -4,7 +4,7 @@
 // RewardTrainer does: a language model gets a head of one label, which transformers loads as ForSequenceClassification
 // with num_labels 1. Rows longer than max_length are left out. docs/preference.md has more.
 //
-// With no flags it goes on with what examples/finetune has saved.
+// With no flags it continues from the model that examples/finetune saved.
 //
 //	go run ./examples/finetune
 //	go run ./examples/reward

@@ -2,7 +2,7 @@
 
 // Service answers chat completions and learns at the same time, in one process: it takes conversations by HTTP, trains
 // on them in the background by a Trainer, and puts the new weights in place under load. A request ends with the weights
-// that it began with. The model is what examples/finetune has saved, unless a flag names another one.
+// that it began with. The model is the one that examples/finetune saved, unless a flag names another.
 //
 //	go run ./examples/service --serve :8080
 //	curl localhost:8080/v1/examples -d '{"messages": [{"role": "user", "content": "Who is Zoe?"},

@@ -6,5 +6,5 @@
 //
 // Each number of a record is a point of a gauge with the record's key, at the record's time: lockstep.loss,
 // lockstep.eval_loss, lockstep.memory_rss in bytes. lockstep.step is the optimizer steps done. Points have the
-// attributes run and run_id. There are no traces and no logs: where the time of a step goes is a profile's to say.
+// attributes run and run_id. There are no traces and no logs: a profile shows where the time of a step goes.
 package opentelemetry

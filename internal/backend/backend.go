@@ -2,10 +2,9 @@
 
 // Package backend is the interface between the tensor engine and a device.
 //
-// It lies below autograd: a backend knows buffers, streams and kernels; it
-// does not know gradients, scopes or modules. The interface is a GPU's from the
-// start: buffers are opaque, kernels are launched on streams and may run later,
-// and the host sees device memory through explicit copies alone.
+// It is below autograd: a backend has buffers, streams and kernels, and no gradients, scopes or modules. The interface
+// is a GPU's from the start: buffers are opaque, kernels are launched on streams and may run later, and the host sees
+// device memory through explicit copies alone.
 //
 // There are four: backend/cpu runs kernels immediately, backend/deferred runs them on another goroutine in an address
 // space of its own, backend/cuda runs them on NVIDIA's devices, and backend/meta only counts memory. backendtest.Run is

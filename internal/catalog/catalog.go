@@ -2,8 +2,7 @@
 
 // Package catalog lists the optimizers, learning-rate schedules, communication hooks and styles of tensor parallelism
 // that training arguments name, with the settings that each has of its own. It is plain data and the only such list:
-// package args takes choices, checks and usage texts from it, and package optim names, defaults and checks of what it
-// makes.
+// package args takes choices, checks and usage texts from it, and package optim takes names, defaults and checks.
 package catalog
 
 import (

@@ -3,8 +3,7 @@
 // Package dtype names the element types of tensors and converts the two
 // half-precision formats to and from float32.
 //
-// It knows nothing of tensors, devices or file formats; safetensors and the
-// backends map their own names onto DType.
+// It is independent of tensors, devices and file formats; safetensors and the backends map their own names onto DType.
 package dtype
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package foreign recognizes unsupported file formats by their first bytes. Readers call [Check] so that a compressed
-// table, a pickle or a pointer of Git LFS is named with what to do, in place of the first byte at which it is no text.
+// table, a pickle or a pointer of Git LFS gives a useful error instead of "invalid text at byte N".
 package foreign
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package loopback reports whether the loopback interface is down, as it is in a new network namespace: processes of
-// one host then cannot connect to each other, by whichever of the host's addresses, and the system's own errors
-// ("cannot assign requested address", "network is unreachable", or a timeout) do not name the cause.
+// one host then cannot connect to each other, at any of the host's addresses, and the system's own errors ("cannot
+// assign requested address", "network is unreachable", or a timeout) do not name the cause.
 package loopback
 
 import (

@@ -4,7 +4,7 @@
 // memory raises a signal that ends the process without naming the file. Code that maps a file registers it, and code
 // that computes on mapped memory does so within [Guard].
 //
-// It is NOT for data that are read once: reading a file by position returns errors by itself.
+// It is NOT for data that are read once: reading a file by position returns errors.
 package mapped
 
 import (

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package modelfiles reads the files and the weights of a saved model: those of a folder as transformers writes it, or,
-// of a GGUF file, what stands in it under the names and in the forms of transformers (config.json, the tokenizer's
-// files, the chat template, arrays of dequantized weights). So a reader of folders reads GGUF too: the path of the
-// file, or of a folder that has one and no safetensors, stands for the folder.
+// Package modelfiles reads the files and the weights of a saved model: a folder as transformers writes it, or a GGUF
+// file, whose contents it presents under the names and in the forms of transformers (config.json, the tokenizer's
+// files, the chat template, arrays of dequantized weights). So readers of folders read GGUF too: pass the path of the
+// file, or of a folder that has one and no safetensors.
 //
-// What is not understood of a GGUF file is an error, never left out: an architecture, a key of its metadata, a tensor,
-// a type of elements, or a way to split text, which decides what the weights compute.
+// Anything unknown in a GGUF file is an error, never ignored: an architecture, a key of its metadata, a tensor, a type
+// of elements, or a way to split text.
 package modelfiles
 
 import (

@@ -2,9 +2,8 @@
 
 // Package parallel is the engine's worker pool: it runs loops with independent iterations on goroutines.
 //
-// The rule that everything here serves: the number of workers decides who does a piece of work, never what the pieces
-// are. Chunks have the size that the caller gives, so a body that writes only to its own chunk yields the same bits
-// with 1, 2 or 64 workers.
+// The number of workers decides which worker does a piece of work, never how work is cut into pieces. Chunks have the
+// size that the caller gives, so a body that writes only to its own chunk yields the same bits with 1, 2 or 64 workers.
 //
 // The calling goroutine always takes part, and workers are only ever asked, never waited for: a call takes the workers
 // that are idle at that moment, and once the chunks have run out it withdraws the requests that no worker has accepted.

@@ -10,8 +10,7 @@
 // refused before any array is read. Nothing in a file is ever executed. The writer's
 // bytes are those of the Python package safetensors for the same arrays.
 //
-// The package knows bytes and dtypes, not tensors: package checkpoint connects the two.
-// It does not make writes atomic either; checkpoint does.
+// The package handles bytes and dtypes, not tensors: package checkpoint connects the two, and makes writes atomic.
 //
 // Format: https://huggingface.co/docs/safetensors.
 package safetensors

@@ -3,9 +3,8 @@
 // Package vfs is a small file system interface for durable writes, so that tests can fail each operation and simulate a
 // crash between any two.
 //
-// OS is the real one. Mem keeps everything in memory, remembers what has been synced
-// and gives, by CrashClone, what a power failure would have left. Package errorfs wraps
-// any FS and observes or fails chosen operations.
+// OS is the real one. Mem keeps everything in memory, remembers what has been synced and CrashClone returns the state
+// that a power failure would have left. Package errorfs wraps any FS and observes or fails chosen operations.
 //
 // The contract is the weakest that file systems in use give (POSIX, and what NTFS
 // shares with it): the contents of a file survive a crash once File.Sync has returned;

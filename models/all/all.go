@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package all registers every architecture that Lockstep has, so that models.LoadPretrained and models.FromConfig know
-// them. Import it for its side effect in programs that load models of any kind; a program that knows its architecture
-// imports that one alone.
+// Package all registers every architecture that Lockstep has, so that models.LoadPretrained and models.FromConfig find
+// them. Import it for its side effect in programs that load models of any kind; a program for one architecture imports
+// only that one.
 package all
 
 import (

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package gpt2 is the GPT-2 decoder (Radford et al. 2019), with the parameter names and the config.json of
-// transformers' GPT2LMHeadModel and GPT2ForSequenceClassification. Use it to train a language model or a
-// classifier of texts, or to fine-tune one that transformers saved. Start with [New] and [DefaultConfig]; a
-// model that is saved here loads there, and the other way round.
+// transformers' GPT2LMHeadModel and GPT2ForSequenceClassification. Use it to train a language model or a classifier of
+// texts, or to fine-tune one that transformers saved. Start with [New] and [DefaultConfig]; models load in both
+// directions.
 //
 // It registers itself with package models under "gpt2", so that models.LoadPretrained finds it. Package
 // data/tokenizers tokenizes, and package models/generation writes text.

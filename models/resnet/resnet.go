@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package resnet is the ResNet image classifier (He et al. 2016), with the parameter names and the config.json
-// of transformers' ResNetForImageClassification. Use it to train a classifier of images, or to fine-tune one
-// that transformers saved. Start with [New] and [ResNet18]; a model that is saved here loads there, and the
-// other way round.
+// Package resnet is the ResNet image classifier (He et al. 2016), with the parameter names and the config.json of
+// transformers' ResNetForImageClassification. Use it to train a classifier of images, or to fine-tune one that
+// transformers saved. Start with [New] and [ResNet18]; models load in both directions.
 //
 // It registers itself with package models under "resnet", so that models.LoadPretrained finds it. Package
 // data/images reads images and augments them.

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package serve answers chat completions over HTTP as OpenAI's API does, with a model of this module: use it to put a
-// model that was trained here behind a program that speaks that API, such as OpenAI's own clients. A [Chat] is the
-// handler, over a generation.Engine, so that all clients share a batch; [Listen] runs it, on this machine alone unless
-// told otherwise.
+// Package serve answers chat completions over HTTP as OpenAI's API does. Use it to serve a trained model to programs
+// that speak that API, such as OpenAI's clients. A [Chat] is the handler, over a generation.Engine, so that all clients
+// share a batch; [Listen] runs it, by default only for this machine.
 //
 //	POST /v1/chat/completions   with stream and n; not tools, logprobs, images and response formats other than text
 //	GET  /v1/models             and /v1/models/NAME
 //	GET  /health                200, with how many texts are under way and wait
 //
 // Beside OpenAI's parameters it takes those of vLLM that transformers has: top_k, min_p, repetition_penalty,
-// no_repeat_ngram_size, chat_template_kwargs. What a request does not say is as generation_config.json has it. A
-// parameter that is unknown, or not built, is an error.
+// no_repeat_ngram_size, chat_template_kwargs. Missing parameters take their values from generation_config.json. A
+// parameter that is unknown or not supported is an error.
 package serve
 
 import (

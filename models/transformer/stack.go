@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package transformer is the decoder of Llama and its relatives (Llama, Qwen 2, Qwen 3, Mistral, SmolLM3, Gemma 2,
-// Gemma 3, Phi-3, OLMo 2): one stack, of which each family is a configuration. Use it to train or fine-tune these
-// language models, or a classifier on one. Start with [ParseConfig] or [DefaultConfig], and [New];
-// models.LoadPretrained reads the folders that transformers writes, and transformers reads ours.
+// Gemma 3, Phi-3, OLMo 2): one stack with a configuration for each family. Use it to train or fine-tune these language
+// models, or a classifier on one. Start with [ParseConfig] or [DefaultConfig], and [New]; models.LoadPretrained reads
+// the folders that transformers writes, and transformers reads ours.
 //
-// Each family registers itself with package models under its model_type. A key of config.json that a family does not
-// know is an error that names it, since it may change what is computed.
+// Each family registers itself with package models under its model_type. An unknown key of config.json is an error that
+// names it, because it may change results.
 package transformer
 
 import (

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package safetensors opens files in HuggingFace's format of named arrays, or the files of a model that is split over
-// several, and reads single arrays of them or parts of arrays. Use it to look at a file, or to take weights out of one
-// that fits no model here; models.LoadWeights fills the parameters of a model, and checkpoint.SaveTensors writes.
+// several, and reads single arrays or parts of arrays. Use it to inspect a file, or to extract weights from one that
+// fits no model here; models.LoadWeights fills the parameters of a model, and checkpoint.SaveTensors writes.
 //
-// A file is not trusted: its header is checked before anything is read.
+// The reader checks a file's header before it reads anything.
 //
 // Format: https://huggingface.co/docs/safetensors.
 package safetensors

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peer runs what a benchmark is compared with: a process that says "ready", and then answers each line with the
-// seconds that the work took.
+// Package peer runs the process that a benchmark is compared with: it prints "ready", and then answers each line with
+// the seconds that the work took.
 package peer
 
 import (

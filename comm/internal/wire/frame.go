@@ -3,11 +3,11 @@
 // Package wire is the control protocol between processes of a job: bounded frames of JSON, and a handshake in which
 // both sides prove that they know the job's token, the dialing side first.
 //
-// Connections between hosts are TLS 1.3. The certificates say nothing; the proofs cover the exporter of the connection
-// (RFC 9266), which differs on the two sides if a man in the middle speaks TLS to both. Connections that do not leave
-// the host are plain.
+// Connections between hosts are TLS 1.3. Certificates do not authenticate; the proofs are bound to the TLS exporter of
+// the connection (RFC 9266), which differs on the two sides if a man in the middle speaks TLS to both. Connections that
+// do not leave the host are plain.
 //
-// Nothing that is read from a connection is executed, allocated without bound or trusted before the handshake.
+// Input is never executed, its size is bounded, and it is untrusted before the handshake.
 package wire
 
 import (

@@ -2,7 +2,7 @@
 
 // Iterable trains on a file that is read line by line, as one is that does not fit into memory. The ranks read it
 // together: each collates its part of every step, and the result has the same bits on any number of them. A run that is
-// interrupted in the middle of the file goes on at its line.
+// interrupted in the middle of the file continues at its line.
 package main
 
 import (

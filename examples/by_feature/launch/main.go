@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Launch trains on the ranks that lockstep launch, torchrun, mpirun or srun started. There is nothing in it but that
-// every rank says its place; the trainer finds it by itself. Alone, it is one rank, and ends with the same bits.
+// Launch trains on the ranks that lockstep launch, torchrun, mpirun or srun started. Each rank prints its place; the
+// trainer needs no extra code for ranks. Started alone, it is one rank, and ends with the same bits.
 //
 //	CGO_ENABLED=0 go build -o out/bin/launch ./examples/by_feature/launch
 //	go run ./cmd/lockstep launch --nproc_per_node 2 -- out/bin/launch

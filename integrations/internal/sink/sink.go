@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sink takes the writing of reports off the training goroutine: jobs are queued without waiting, and one
-// goroutine runs them in order. Failures are counted and told in the log, never returned to the run. It is not a
-// general worker pool.
+// Package sink writes reports outside the training goroutine: jobs are queued without waiting, and one goroutine runs
+// them in order. Failures are counted and logged, never returned to the run. It is not a general worker pool.
 package sink
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cuda is the backend of NVIDIA's devices: kernels as PTX (internal/cuda/kernels), matrix products by cuBLASLt,
-// convolutions by cuDNN where it is there, over the interfaces of internal/cuda. Package tensor/cuda opens it with the
+// convolutions by cuDNN if it is installed, over the interfaces of internal/cuda. Package tensor/cuda opens it with the
 // real libraries; tests open it over internal/cuda/fake, which runs the same kernels on the processor.
 //
 // Each op has a launcher (table.go), which checks the operands, packs a parameter block and queues kernels. Calls of

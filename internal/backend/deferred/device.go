@@ -5,7 +5,7 @@
 // Work is queued and runs later, on a goroutine per stream; only events order the work of different streams. Buffers
 // are handles: the memory behind them is touched by the device's goroutines alone. Memory is filled with NaN patterns
 // when it is given out, in the order of the stream that it belongs to, and when it is freed, and a kernel's fault
-// appears at the next call that waits. Code that takes a shortcut which works on the CPU alone fails here.
+// appears at the next call that waits. Code that relies on the CPU's immediate execution fails here.
 //
 // It is not fast and not meant for training; it is the proof that the engine above does not depend on the CPU's ways.
 package deferred

@@ -3,11 +3,11 @@
 // Package fake is a CUDA driver without a device: package ptx runs the kernels on the CPU. Tests of all that lies above
 // the driver use it.
 //
-// It behaves as a device does where that may hurt. Streams are goroutines, which work late and at random paces; only
-// events order them. Memory is undefined when it is given out. Copies want pinned host memory, which must stay what it
-// is until they are done, and what they will overwrite is garbage until then. An error of a kernel appears at a later
-// call and stays for good. Products and convolutions check their descriptors as cuBLASLt and cuDNN do, and follow them
-// literally.
+// It imitates the properties of a device that break incorrect code. Streams are goroutines, which work late and at
+// random paces; only events order them. Memory is undefined when it is given out. Copies require pinned host memory,
+// which must not change until they are done; their destination is garbage until then. A kernel's error appears at a
+// later call and is permanent. Products and convolutions check their descriptors as cuBLASLt and cuDNN do, and follow
+// them literally.
 //
 // It is slow, and it proves nothing about speed or about what a real device's memory model allows.
 package fake

@@ -9,16 +9,16 @@
 // sequence, and so are those of A that it cannot read where they lie. Packing takes any strides, so transposed operands
 // need no copy, and widens half types, so that these need none either.
 //
-// What an element of C becomes depends on its row of A, its column of B, its old value and the kernel variant, on
-// nothing else: k is summed in ascending order within blocks of kc, and the blocks are added in ascending order. So
-// neither the number of workers, nor the tile that an element falls into, nor the other rows of a batch change its
-// bits; the AVX2 and AVX-512 variants agree with each other, and the generic one differs from them only by not fusing
-// multiplication and addition. NaN and infinities propagate as the sum of products does it.
+// An element of C depends only on its row of A, its column of B, its old value and the kernel variant: k is summed in
+// ascending order within blocks of kc, and the blocks are added in ascending order. So neither the number of workers,
+// nor the tile that an element falls into, nor the other rows of a batch change its bits; the AVX2 and AVX-512 variants
+// agree with each other, and the generic one differs from them only by not fusing multiplication and addition. NaN and
+// infinities propagate as the sum of products does it.
 //
 // The AMX variant multiplies float32 and bfloat16 by a matrix unit where a product has enough rows, columns and
 // summands, and otherwise as AVX-512 does. Blocks of kc are the same; within one, sums of 16 products and of pieces of
-// floats are added, with less rounding than one by one. So whether a product is large counts, too; and what is smaller
-// than the least normal number counts as zero there.
+// floats are added, with less rounding than one by one. So the size of a product matters too, and denormal numbers
+// count as zero there.
 //
 // It is NOT a BLAS: no alpha and beta, no triangular or symmetric forms, no sums in half precision.
 package gemm
